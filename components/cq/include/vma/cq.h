@@ -1,0 +1,77 @@
+/*
+ * cq - the completion side of a queue pair: poll in batches, keep the receive queue filled, arm and wait, moderate.
+ *
+ * Threads: whoever holds the ring's receive drive flag calls poll, refill, arm; whoever holds the transmit flag calls
+ *          reap. wait may be called by any number of threads that hold nothing. aim is a pure function.
+ * Progress: no call but wait ever waits.
+ * Memory: the caller's struct; packets leave as chains of vma_buf, one reference each.
+ * Example: test/test_poll.c, test/test_aim.c.
+ *
+ * Frames of a registered window are few. When the user holds more of them than the queue pair's quota, poll copies
+ * what arrives into ordinary memory (spill_pool) and gives the frame back at once; cq counts it (copied_out).
+ */
+#ifndef VMA_CQ_H
+#define VMA_CQ_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/bufpool.h>
+#include <vma/nic.h>
+#include <vma/stats.h>
+
+struct vma_cq_moderation {
+	uint32_t count;
+	uint32_t period_usec;
+};
+
+/* VMA_CQ_MODERATION_*, VMA_CQ_AIM_*. interval_msec 0: fixed moderation. */
+struct vma_aim_params {
+	struct vma_cq_moderation base;
+	uint32_t max_count, max_period_usec;
+	uint32_t interval_msec;
+	uint32_t interrupts_per_sec; /* target */
+};
+
+/*
+ * One adaptation step: `packets` and `wakeups` were counted over `elapsed_ns` under `now`; returns what to use next.
+ * Converges within ten steps of constant traffic to a rate at or below the target; light traffic goes back to base.
+ */
+struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struct vma_cq_moderation now,
+				      uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns);
+
+struct vma_cq_attr {
+	struct vma_nic_qp *qp;
+	struct vma_bufpool *spill_pool; /* ordinary memory; NULL: never copy out */
+	uint32_t poll_batch_max;	/* VMA_CQ_POLL_BATCH_MAX; 0: 16 */
+	bool keep_qp_full;		/* VMA_CQ_KEEP_QP_FULL: refill on every poll, not only when idle or at the level */
+	uint32_t compensation_level;	/* VMA_QP_COMPENSATION_LEVEL: spare buffers kept ready; 0: 256 */
+	uint32_t rx_wre_batching;	/* VMA_RX_WRE_BATCHING: buffers owed before they are posted; 0: 64 */
+	uint32_t prefetch_bytes;	/* VMA_RX_PREFETCH_BYTES */
+	bool moderation_enable;
+	struct vma_aim_params aim;
+	struct vma_stats *stats;
+	const char *name;
+};
+
+struct vma_cq; /* body in cq.c: cq_create allocates it */
+
+int vma_cq_create(const struct vma_cq_attr *attr, struct vma_cq **out); /* posts the first receive buffers */
+void vma_cq_destroy(struct vma_cq *cq);
+/* After vma_nic_qp_rebind: the queue pair's pools are new; owed and spare buffers of the old ones go home. */
+void vma_cq_rebind(struct vma_cq *cq);
+
+/* Up to max packets (max <= poll_batch_max is useful), each a chain with packet_len set; refills as configured. */
+unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max);
+/* Gives back to the NIC what is owed, whatever the batching; returns how many were posted. */
+unsigned vma_cq_refill(struct vma_cq *cq);
+/* Puts the buffers whose sending is complete; returns how many. */
+unsigned vma_cq_reap(struct vma_cq *cq);
+
+/* 0 armed, 1 packets are already there. Adapts moderation when its interval is over. */
+int vma_cq_arm(struct vma_cq *cq);
+/* Sleeps on the queue's fd: 1 something arrived, 0 timeout, -EINTR. Units: ns; UINT64_MAX: no end. */
+int vma_cq_wait(struct vma_cq *cq, uint64_t timeout_ns);
+int vma_cq_fd(const struct vma_cq *cq);
+
+#endif

@@ -1,0 +1,251 @@
+/*
+ * nic - the only way to reach a device: open an interface, rent queue pairs, steer flows, move bursts of buffers.
+ *
+ *   backend   spec            device
+ *   xdp       "xdp:IFNAME"    any Linux interface, through AF_XDP
+ *   wire      "wire:FILE"     one end of a link in memory, between processes (nic_wire.h also makes pairs in one)
+ *   verbs     "verbs:IFNAME"  RAW_PACKET queue pairs of an RDMA card (same shape, later)
+ *
+ * Threads: control calls from any thread (a lock inside, per nic). Of one queue pair, at most one thread at a time
+ *          calls the receive half (post_rx, poll_rx, arm) and at most one the transmit half (tx, kick, reap_tx); the
+ *          two halves may run at the same time. ring's drive flags see to that.
+ * Progress: the data calls never wait; they return how many they took, 0 when the queue is full or empty, or when the
+ *           shared part of a device queue is in another process's hands at the moment.
+ * Memory: buffers are vma_bufs of the arena given at open. A buffer posted or sent belongs to the NIC until poll_rx or
+ *         reap_tx gives it back.
+ * Example: test/test_conformance.c runs the same cases against every backend.
+ *
+ * Calls return 0 or a count, or a negative errno.
+ */
+#ifndef VMA_NIC_H
+#define VMA_NIC_H
+
+#include <net/if.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/bufpool.h>
+#include <vma/stats.h>
+
+enum vma_nic_caps {
+	VMA_NIC_CAP_TX_CSUM = 1 << 0,	   /* VMA_NIC_SEG_CSUM is honoured */
+	VMA_NIC_CAP_RX_CSUM = 1 << 1,	   /* received buffers may carry VMA_BUF_RX_*_CSUM_* */
+	VMA_NIC_CAP_TSO = 1 << 2,	   /* VMA_NIC_SEG_TSO is honoured */
+	VMA_NIC_CAP_SG = 1 << 3,	   /* a packet may have several segments, on either side */
+	VMA_NIC_CAP_HW_TIMESTAMP = 1 << 4,
+	VMA_NIC_CAP_DEVICE_MEMORY = 1 << 5,
+	VMA_NIC_CAP_PACING = 1 << 6,
+	VMA_NIC_CAP_DUMMY_SEND = 1 << 7,   /* VMA_NIC_SEG_DUMMY warms the path and sends nothing */
+	VMA_NIC_CAP_MODERATION = 1 << 8,   /* moderate works */
+	VMA_NIC_CAP_MEMORY_LINK = 1 << 9,  /* no wire: a checksum field may hold just the pseudo-header sum */
+	VMA_NIC_CAP_FLOW_TAG = 1 << 10,
+};
+
+struct vma_nic_info {
+	char name[IF_NAMESIZE * 4]; /* interface, or the wire's name */
+	unsigned ifindex;	    /* 0: not an interface */
+	uint8_t mac[6];
+	uint32_t mtu;		    /* largest L3 packet, bytes */
+	uint32_t caps;		    /* enum vma_nic_caps */
+	uint32_t device_queues;	    /* hardware receive queues covered by each queue pair */
+	uint32_t inline_max;	    /* bytes sent inline, 0: not a notion of this device */
+	bool generic;		    /* xdp: generic (skb) mode */
+};
+
+enum vma_nic_owner {
+	VMA_NIC_OWNER_SELF, /* the device objects live in this process */
+	VMA_NIC_OWNER_VMAD, /* rent from vmad; start it if vmad_path is set and it does not run */
+};
+
+struct vma_nic_attr {
+	struct vma_bufarena *arena;
+	struct vma_stats *stats; /* may be NULL */
+	enum vma_nic_owner owner;
+	const char *vmad_path;	 /* program to start when no vmad owns the interface; NULL: do not start one */
+	uint32_t window_bytes;	 /* xdp: packet memory per device queue; 0: 16 MB */
+	bool huge_pages;	 /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
+};
+
+struct vma_nic;
+struct vma_nic_qp;
+
+/*
+ * A flow: packets whose destination is local:local_port and, unless peer_port_be is 0, whose source is peer:peer_port.
+ * Addresses are 16 bytes in network order; IPv4 uses the first four, the rest is zero.
+ */
+struct vma_flow_key {
+	uint8_t family;	     /* AF_INET (AF_INET6: -EAFNOSUPPORT for now) */
+	uint8_t proto;	     /* IPPROTO_UDP, IPPROTO_TCP */
+	uint16_t vlan;	     /* VLAN id in host order, 0: untagged */
+	uint16_t local_port_be;
+	uint16_t peer_port_be; /* 0: any peer (3-tuple) */
+	uint8_t local[16];     /* unicast address or multicast group */
+	uint8_t peer[16];
+};
+_Static_assert(sizeof(struct vma_flow_key) == 40, "no padding: compared and hashed as bytes");
+
+enum vma_flow_flags {
+	VMA_FLOW_SYN_ONLY = 1 << 0, /* TCP listener: only SYN without ACK, and not those of an existing kernel socket */
+};
+
+struct vma_flow_rule {
+	struct vma_flow_key key;
+	uint32_t flags;		  /* enum vma_flow_flags */
+	uint64_t shadow_cookie;	  /* SO_COOKIE of the kernel socket that shadows this flow, 0: none; all others are foreign */
+};
+
+/* What became of a queue pair or flow behind its user's back. */
+enum vma_nic_event {
+	VMA_NIC_EVENT_LOST,	    /* the owner has gone; call vma_nic_qp_rebind with both halves held */
+	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again (a foreign socket or second process wants it too) */
+};
+
+struct vma_nic_qp_attr {
+	uint32_t rx_wre; /* wished receive depth (VMA_RX_WRE); granted: qp->rx_depth */
+	uint32_t tx_wre; /* wished transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
+	const char *name;
+	/* Called from a thread of the nic's own, never from a data call. May be NULL: then vma_nic_qp_lost tells. */
+	void (*event)(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg);
+	void *event_arg;
+};
+
+/* One segment to send. The segments of a packet follow each other; all but its last carry VMA_NIC_SEG_MORE. */
+enum vma_nic_seg_flags {
+	VMA_NIC_SEG_MORE = 1 << 0,
+	VMA_NIC_SEG_CSUM = 1 << 1,  /* first segment: fill in the L3 and L4 checksum */
+	VMA_NIC_SEG_TSO = 1 << 2,   /* first segment: cut into segments of mss after hdr_len bytes of headers */
+	VMA_NIC_SEG_DUMMY = 1 << 3,
+};
+struct vma_nic_seg {
+	struct vma_buf *buf; /* one reference passes to the NIC */
+	uint32_t off;	     /* from the start of the frame */
+	uint32_t len;
+	uint16_t flags;
+	uint16_t mss;
+	uint16_t hdr_len;
+	uint16_t reserved;
+};
+
+struct vma_nic_ops;
+
+/* The common head of every backend's queue pair. */
+struct vma_nic_qp {
+	const struct vma_nic_ops *ops;
+	struct vma_nic *nic;
+	struct vma_bufarena *arena;
+	struct vma_bufpool *_Atomic rx_pool; /* received frames' home; its buffers are what post_rx wants */
+	struct vma_bufpool *_Atomic tx_pool; /* registered memory to build frames in */
+	uint32_t rx_depth, tx_depth;	     /* granted */
+	uint32_t rx_quota;  /* received frames the user may hold at a time before others run short; 0: rx_depth */
+	uint32_t tx_headroom; /* bytes to leave free before a frame to send */
+	bool rx_self_fill;  /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
+	_Atomic bool lost;
+};
+
+struct vma_nic_ops {
+	const char *name;
+	int (*open)(const char *arg, const struct vma_nic_attr *attr, struct vma_nic **out);
+	void (*close)(struct vma_nic *nic);
+	int (*qp_create)(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out);
+	void (*qp_destroy)(struct vma_nic_qp *qp);
+	int (*qp_rebind)(struct vma_nic_qp *qp);
+	int (*flow_add)(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
+	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+	int (*mem_register)(struct vma_nic *nic, uint32_t first, uint32_t count); /* NULL: windows only */
+	int (*moderate)(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
+	unsigned (*post_rx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+	unsigned (*poll_rx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+	unsigned (*tx)(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
+	int (*kick)(struct vma_nic_qp *qp);
+	unsigned (*reap_tx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+	int (*arm)(struct vma_nic_qp *qp);
+	int (*fd)(const struct vma_nic_qp *qp);
+	uint64_t (*now_ns)(const struct vma_nic *nic);
+};
+
+/* The common head of every backend's nic. */
+struct vma_nic {
+	const struct vma_nic_ops *ops;
+	struct vma_bufarena *arena;
+	struct vma_nic_info info;
+};
+
+/* ---- control path ---- */
+
+/*
+ * Opens "BACKEND:ARG". -ENODEV no such interface or backend, -EPERM a capability is missing (CAP_NET_RAW, CAP_BPF or
+ * CAP_NET_ADMIN for xdp with owner SELF; the one line in the log names it), -EOPNOTSUPP the interface cannot (the line
+ * says why), -EBUSY somebody else owns it, -ECONNREFUSED no vmad.
+ */
+int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out);
+void vma_nic_close(struct vma_nic *nic); /* after all its queue pairs */
+
+int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out);
+/* Flows end and sockets close at once; buffers still held by the user stay readable until they are put. */
+void vma_nic_qp_destroy(struct vma_nic_qp *qp);
+/* After EVENT_LOST, both halves held by the caller: new device objects, new pools, all flows added again. 0, or
+ * -EAGAIN when there is no owner yet (the nic's thread goes on trying and will send EVENT_LOST again). */
+int vma_nic_qp_rebind(struct vma_nic_qp *qp);
+
+/* -EEXIST this queue pair has it already, -EADDRINUSE another process or a foreign kernel socket has it (the log says
+ * which), -ENOSPC the table is full, -EINVAL a bad key. del: -ENOENT. */
+int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
+int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+
+/* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
+ * where the device has none. */
+int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
+
+static inline const struct vma_nic_info *vma_nic_info(const struct vma_nic *nic)
+{
+	return &nic->info;
+}
+static inline uint64_t vma_nic_now_ns(const struct vma_nic *nic)
+{
+	return nic->ops->now_ns(nic); /* CLOCK_MONOTONIC, or the wire's virtual clock */
+}
+
+/* ---- hot path: one indirect call per burst ---- */
+
+/* Posts up to n receive buffers of rx_pool, each with one reference that passes to the NIC; returns how many. */
+static inline unsigned vma_nic_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	return qp->ops->post_rx(qp, bufs, n);
+}
+/* Received buffers in arrival order, refs = 1, home = rx_pool; data_off, len and flags set. */
+static inline unsigned vma_nic_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	return qp->ops->poll_rx(qp, bufs, n);
+}
+/* Queues up to n segments, whole packets only; returns the number of segments taken. Nothing leaves before kick. A
+ * buffer that does not belong to the queue pair's memory (it was rebound meanwhile) is taken and dropped. */
+static inline unsigned vma_nic_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+{
+	return qp->ops->tx(qp, segs, n);
+}
+/* Makes the device look at what was queued. 0 or -errno; -EAGAIN: kick again later. */
+static inline int vma_nic_kick(struct vma_nic_qp *qp)
+{
+	return qp->ops->kick(qp);
+}
+/* Buffers whose sending is complete; the NIC's reference passes to the caller, who puts them. */
+static inline unsigned vma_nic_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	return qp->ops->reap_tx(qp, bufs, n);
+}
+/* Asks for a readable event at the next arrival. 0 armed; 1 something is already there: poll instead of sleeping. */
+static inline int vma_nic_arm(struct vma_nic_qp *qp)
+{
+	return qp->ops->arm(qp);
+}
+/* For poll/epoll: readable after arm when something arrived. Stays the same fd over a rebind. */
+static inline int vma_nic_fd(const struct vma_nic_qp *qp)
+{
+	return qp->ops->fd(qp);
+}
+static inline bool vma_nic_qp_lost(const struct vma_nic_qp *qp)
+{
+	return __builtin_expect(atomic_load_explicit(&qp->lost, memory_order_relaxed), 0);
+}
+
+#endif

@@ -1,0 +1,156 @@
+/*
+ * xdp_priv - what the parts of the xdp backend share.
+ *
+ *                      +-- owner (owner.c: in this process, or inside vmad) -----------------------+
+ *                      |  xdp_prog   program, bpf_link, flow map, socket map      (xdp_prog.c)      |
+ *   interface -------->|  per device queue: base AF_XDP socket = UMEM + fill + completion ring      |
+ *                      |  packet memory: one memfd        shared object: one memfd  (xdp_shared.c)  |
+ *                      +------+-------------------------------------------------+------------------+
+ *        a queue pair (slot)  |  one AF_XDP socket per device queue, handed over by SCM_RIGHTS
+ *                      +------v------ client (nic_xdp.c) ------+
+ *                      | maps packet memory, shared object, the fill and completion rings, its own
+ *                      | RX and TX rings; drives all of them with plain loads and stores
+ *
+ * Frames. The window has `nframes` frames. A frame is at any time exactly one of: free with the owner, in a fill ring,
+ * in some socket's RX ring, held by slot s (holder[f] == s), or part of a slot's rented TX range. RX frames belong to
+ * the device queue, not to a client: whoever polled one holds it and gives it back to a fill ring. TX ranges are
+ * rented with the slot and come back through the completion ring, which is shared; whoever drains it routes each
+ * address to its slot's return ring.
+ *
+ * Crash safety. A client may be killed between any two instructions. holder[] and the redo records of xdp_shared make
+ * every multi-step change either visible whole or repeatable by the owner's recovery.
+ */
+#ifndef VMA_XDP_PRIV_H
+#define VMA_XDP_PRIV_H
+
+#include <linux/if_xdp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <vma/nic.h>
+
+#define XDP_SLOTS_MAX 64	/* queue pairs of one interface at a time */
+#define XDP_QUEUES_MAX 64	/* device queues */
+#define XDP_FRAME_SHIFT 11
+#define XDP_FILL_SIZE 4096	/* entries of a fill ring */
+#define XDP_COMP_SIZE 4096
+#define XDP_RETURN_SIZE 4096	/* entries of a slot's return ring, at least the TX frames it may rent */
+#define XDP_HOLDER_NONE 0	/* holder[] and lock values: 0 nobody, slot + 1, or XDP_HOLDER_OWNER */
+#define XDP_HOLDER_FILL 0xfffe	/* in a fill ring or on its way through the kernel */
+#define XDP_HOLDER_OWNER 0xffff
+
+/* ---- xdp_sock.c: AF_XDP sockets and their rings ---- */
+
+/* A ring of addresses (fill, completion) or descriptors (RX, TX) as the kernel maps it. */
+struct xdp_ring {
+	_Atomic uint32_t *producer, *consumer, *flags;
+	union {
+		uint64_t *addrs;
+		struct xdp_desc *descs;
+	};
+	uint32_t size, mask;
+	uint32_t cached_producer, cached_consumer; /* RX and TX only: private to the one thread that drives */
+	void *map;
+	size_t map_bytes;
+};
+
+/* The first device queue's base socket: registers `umem` and binds. fd or -errno. */
+int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
+/* Base socket of another device queue, sharing the UMEM of `umem_fd`, with fill and completion rings of its own. */
+int xdp_sock_base(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
+/* A queue pair's socket on a device queue whose base socket is `base_fd`: RX and TX ring of its own. fd or -errno;
+ * EBUSY is retried for 100 ms. */
+int xdp_sock_queue(int base_fd, unsigned ifindex, uint32_t queue, uint32_t rx_size, uint32_t tx_size);
+/* Map what is behind fd; 0 or -errno. Mappings are MADV_DONTFORK. */
+int xdp_sock_map_umem_rings(int fd, struct xdp_ring *fill, struct xdp_ring *comp);
+int xdp_sock_map_queue_rings(int fd, uint32_t rx_size, uint32_t tx_size, struct xdp_ring *rx, struct xdp_ring *tx);
+void xdp_ring_unmap(struct xdp_ring *ring);
+
+/* ---- xdp_prog.c and xdp_prog.bpf.c: program, flow map, socket map ---- */
+
+struct xdp_prog;
+int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out);
+void xdp_prog_destroy(struct xdp_prog *prog);
+/* Native mode, else generic (one warning); 0 or -errno. *generic tells. Idempotent. */
+int xdp_prog_attach(struct xdp_prog *prog, bool *generic);
+void xdp_prog_detach(struct xdp_prog *prog);
+bool xdp_prog_attached(const struct xdp_prog *prog);
+int xdp_prog_set_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue, int xsk_fd);
+void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue);
+int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
+int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key);
+
+/* ---- xdp_shared.c: the fill/completion object of each device queue, driven by try-acquire by whoever needs it ---- */
+
+struct xdp_shared; /* lives in a memfd; layout in xdp_shared.h */
+size_t xdp_shared_bytes(uint32_t nframes);
+void xdp_shared_init(struct xdp_shared *shared, uint32_t nframes, uint32_t queues);
+int xdp_shared_check(const struct xdp_shared *shared, size_t bytes); /* magic, version, sizes; -EPROTO */
+
+/* Who drives: one per client and device queue. `fill` and `comp` map the same kernel rings in every client. */
+struct xdp_driver {
+	struct xdp_shared *shared;
+	struct xdp_ring *fill, *comp;
+	uint32_t queue;
+	uint16_t self; /* slot + 1, or XDP_HOLDER_OWNER */
+};
+
+/* Frames (indices) that `self` holds go into the fill ring; returns how many (0: taken by another, or full). */
+unsigned xdp_shared_fill(struct xdp_driver *driver, const uint32_t *frames, unsigned n);
+/* Moves completions from the kernel's ring to the return rings of their slots; returns how many, 0 if taken. */
+unsigned xdp_shared_complete(struct xdp_driver *driver);
+/* `self` now holds `frame` that its RX ring gave; call before the RX consumer index is published. */
+void xdp_shared_hold(struct xdp_driver *driver, uint32_t frame);
+/* Completed TX frames of the caller's slot. Single consumer. */
+unsigned xdp_shared_returned(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n);
+/* TX range of a slot, set by the owner before the slot is rented out; in_flight is marked by the client before TX. */
+void xdp_shared_rent(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first, uint32_t tx_count);
+void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame);
+/*
+ * Owner, after the client of `slot` is known to be dead: finishes or undoes what it was in the middle of, on every
+ * queue, frees locks that it held, puts its slot's completions to rest. Then next_held walks the frames it held.
+ */
+void xdp_shared_recover(struct xdp_driver *drivers, uint32_t queues, uint32_t slot);
+/* Takes up to n frames that `slot` still holds over to the owner (holder becomes OWNER). */
+unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n);
+/* TX frames of `slot` whose completion has not come yet. */
+uint32_t xdp_shared_in_flight_count(const struct xdp_shared *shared, uint32_t slot);
+
+/* ---- owner.c: the owner object; used in-process by nic_xdp.c and by the server of vmad ---- */
+
+struct xdp_owner;
+struct xdp_owner_attr {
+	unsigned ifindex;
+	uint32_t window_bytes; /* per device queue; 0: 16 MB; less where RLIMIT_MEMLOCK does not allow it (one line) */
+	bool huge_pages;
+};
+int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
+void xdp_owner_destroy(struct xdp_owner *owner);
+
+/* What a client needs to drive a rented queue pair; fds are the owner's, a client in another process gets duplicates. */
+struct xdp_rental {
+	uint32_t slot;
+	uint32_t queues;
+	uint32_t nframes;
+	uint32_t rx_size, tx_size;   /* ring entries of each socket */
+	uint32_t tx_first, tx_count; /* rented TX frames */
+	uint32_t rx_quota;	     /* RX frames the client may hold before others run short */
+	uint32_t mtu;
+	bool generic, multi_buffer;
+	int umem_fd, shared_fd;
+	int socket_fd[XDP_QUEUES_MAX];
+};
+int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);
+/* The slot's flows and sockets end now; its frames come back as far as they are known to be free (a dead client: all
+ * of them). Returns how many the living client still holds; call again when it says it has put them. */
+uint32_t xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool client_dead);
+int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* Periodic work (at most every 100 ms): quarantined frames, foreign sockets that came up later. Flows that had to be
+ * given up are reported through `revoked`. */
+void xdp_owner_tick(struct xdp_owner *owner,
+		    void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg), void *arg);
+
+#endif

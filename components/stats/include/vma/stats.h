@@ -1,0 +1,124 @@
+/*
+ * stats - counters that another process can read while they are written.
+ *
+ * Threads: every block has one writer at a time (the driver of that ring, the owner of that cache); readers, in this
+ *          process or another, need nothing but the mapping. Blocks are taken and put back under a lock-free bitmap.
+ * Progress: a counter update is a relaxed load, an add and a relaxed store; no fence, no system call.
+ * Memory: one shared mapping, file VMA_STATS_SHMEM_DIR/vmastat.PID (anonymous when the directory is empty), removed
+ *         by fini; blocks are cache-line aligned and padded, so two writers never share a line.
+ * Example: test/test_segment.c.
+ */
+#ifndef VMA_STATS_H
+#define VMA_STATS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Each list gives fields, names and printout: X(name, "text"). Append only: the layout version counts changes. */
+#define VMA_STATS_RING_RX(X)                                                                                           \
+	X(rx_packets, "packets received")                                                                              \
+	X(rx_bytes, "bytes received, with headers")                                                                    \
+	X(rx_delivered, "deliveries to flows (a multicast packet counts once per member)")                             \
+	X(rx_commands, "commands drained for other threads")                                                           \
+	X(rx_drop_runt, "dropped: shorter than its headers")                                                           \
+	X(rx_drop_ethertype, "dropped: neither IPv4 nor VLAN with IPv4")                                               \
+	X(rx_drop_ip_version, "dropped: IP version or header length")                                                  \
+	X(rx_drop_ip_length, "dropped: IP total length beyond the frame")                                              \
+	X(rx_drop_ip_checksum, "dropped: IP header checksum")                                                          \
+	X(rx_drop_ip_fragment, "dropped: fragment")                                                                    \
+	X(rx_drop_protocol, "dropped: neither UDP nor TCP")                                                            \
+	X(rx_drop_l4_length, "dropped: UDP or TCP header or length")                                                   \
+	X(rx_drop_l4_checksum, "dropped: UDP or TCP checksum")                                                         \
+	X(rx_drop_no_flow, "dropped: no flow wants it")                                                                \
+	X(rx_drop_sink, "dropped: the flow refused it")                                                                \
+	X(rx_drop_chain, "dropped: broken or oversized multi-buffer frame")
+
+#define VMA_STATS_RING_TX(X)                                                                                           \
+	X(tx_packets, "packets handed to the NIC")                                                                     \
+	X(tx_bytes, "bytes handed to the NIC")                                                                         \
+	X(tx_kicks, "kicks")                                                                                           \
+	X(tx_full, "times the NIC took nothing")                                                                       \
+	X(tx_commands, "frames sent for other threads")                                                                \
+	X(tx_drop_too_long, "refused: longer than the MTU")                                                            \
+	X(tx_drop_queue, "refused: send queue full")
+
+#define VMA_STATS_CQ(X)                                                                                                \
+	X(polls, "polls")                                                                                              \
+	X(polls_empty, "polls that found nothing")                                                                     \
+	X(packets, "packets polled")                                                                                   \
+	X(buffers_posted, "receive buffers posted")                                                                    \
+	X(refill_short, "refills that had to post less than wanted")                                                   \
+	X(copied_out, "frames moved to ordinary memory to free the window")                                            \
+	X(drop_no_memory, "dropped: no ordinary memory left for a long-held frame")                                    \
+	X(arms, "arms")                                                                                                \
+	X(wakeups, "wake-ups from a wait")                                                                             \
+	X(moderation_count, "moderation in force: packets")                                                            \
+	X(moderation_period_usec, "moderation in force: microseconds")
+
+#define VMA_STATS_BUFPOOL(X)                                                                                           \
+	X(buffers, "buffers that exist")                                                                               \
+	X(grown, "times the pool grew")                                                                                \
+	X(exhausted, "requests that found nothing")                                                                    \
+	X(batches_out, "batches taken from the shared ring")                                                           \
+	X(batches_in, "batches put back to the shared ring")
+
+#define VMA_STATS_ALIGN 64
+#define X(name, text) _Atomic uint64_t name;
+struct vma_stats_ring_rx {
+	VMA_STATS_RING_RX(X)
+} __attribute__((aligned(VMA_STATS_ALIGN)));
+struct vma_stats_ring_tx {
+	VMA_STATS_RING_TX(X)
+} __attribute__((aligned(VMA_STATS_ALIGN)));
+struct vma_stats_ring {
+	struct vma_stats_ring_rx rx; /* written by who holds the receive drive flag */
+	struct vma_stats_ring_tx tx; /* written by who holds the transmit drive flag */
+};
+struct vma_stats_cq {
+	VMA_STATS_CQ(X)
+} __attribute__((aligned(VMA_STATS_ALIGN)));
+struct vma_stats_bufpool {
+	VMA_STATS_BUFPOOL(X)
+} __attribute__((aligned(VMA_STATS_ALIGN)));
+#undef X
+
+enum vma_stats_type { VMA_STATS_TYPE_FREE, VMA_STATS_TYPE_RING, VMA_STATS_TYPE_CQ, VMA_STATS_TYPE_BUFPOOL };
+
+struct vma_stats; /* one process's segment */
+
+/* One writer: no lock prefix, and a reader never sees a torn value. */
+static inline void vma_stats_add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
+}
+static inline void vma_stats_set(_Atomic uint64_t *counter, uint64_t value)
+{
+	atomic_store_explicit(counter, value, memory_order_relaxed);
+}
+static inline uint64_t vma_stats_read(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* dir "" or NULL: no file. 0 or -errno (a directory that cannot be written: warns once and continues without file). */
+int vma_stats_create(const char *dir, struct vma_stats **out);
+void vma_stats_destroy(struct vma_stats *stats);
+
+/*
+ * A zeroed block of `type` named `name` (cut to 31 bytes), or NULL when all are in use; grab never fails for the
+ * caller's purpose: with stats == NULL or a full segment it returns a private block that no reader sees.
+ */
+void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const char *name);
+void vma_stats_drop(struct vma_stats *stats, void *block);
+
+/* Reader side: maps another process's file read-only after checking magic, version and size; -EPROTO if they differ. */
+struct vma_stats_view;
+int vma_stats_view_open(const char *path, struct vma_stats_view **out);
+void vma_stats_view_close(struct vma_stats_view *view);
+/* Next used block after *cursor (start with 0): type, name, block. False at the end. */
+bool vma_stats_view_next(const struct vma_stats_view *view, size_t *cursor, enum vma_stats_type *type,
+			 const char **name, const void **block);
+
+#endif
