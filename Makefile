@@ -7,6 +7,10 @@ include mk/config.mk
 
 # Bottom of the architecture first: a component may use only those before it.
 COMPONENTS := log conf stats bufpool nic cq ring
+COMPONENTS_TOP_FIRST := ring cq nic bufpool stats conf log
+INCLUDES := $(COMPONENTS:%=-Icomponents/%/include)
+LIBS_ALL :=
+PROGRAMS :=
 include $(COMPONENTS:%=components/%/Makefile)
 -include $(wildcard tools/*/Makefile) $(wildcard examples/Makefile) $(wildcard bench/Makefile)
 

@@ -8,6 +8,8 @@ CC := gcc
 endif
 CLANG ?= clang
 AR ?= ar
+BPFTOOL ?= $(firstword $(wildcard /usr/sbin/bpftool) bpftool)
+MULTIARCH ?= $(shell uname -m)-linux-gnu
 
 V ?= 0
 Q := $(if $(filter 1,$(V)),,@)
@@ -15,7 +17,7 @@ say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' '$(1)' '$(2)')
 
 SAN ?=
 VARIANT ?= $(SAN)
-BUILD := $(VMA_ROOT)/build$(if $(VARIANT),/$(VARIANT))
+BUILD := build$(if $(VARIANT),/$(VARIANT))
 
 CSTD := -std=gnu11 -Wall -Wextra -Werror
 OPT := -O2 -g

@@ -1,0 +1,45 @@
+# The rule file of every program: tools, examples, benchmarks. A folder's Makefile says, once for each program,
+#
+#   VMA_ROOT ?= ..
+#   DIR := examples                 this folder, seen from the top
+#   NAME := udp_echo                the program
+#   SRCS := udp_echo.c echo_io.c    in DIR; default NAME.c
+#   DEPS := ring                    components it uses itself; what they use follows by itself, in link order
+#   LIBS := -lm                     system libraries beyond those of the components
+#   include $(VMA_ROOT)/mk/program.mk
+#
+# and gets build/DIR/NAME (a program of tools/ goes to build/bin/NAME), which `make` builds. $(NAME_PROG) is its path
+# afterwards: `demo: $(udp_echo_PROG) $(udp_ping_PROG)`. Other targets of the folder (demo, bench) go below, within
+# `ifdef VMA_TOP`, and are .PHONY. Objects are found by $(BUILD)/obj/DIR/FILE.o. Run in its own folder, make builds all.
+ifndef VMA_TOP
+ifndef PROGRAM_FORWARD_ONCE
+PROGRAM_FORWARD_ONCE := 1
+all clean:
+	@$(MAKE) --no-print-directory -C $(VMA_ROOT) $@
+.PHONY: all clean
+endif
+else
+
+ifneq ($(filter $(NAME),$(COMPONENTS)),)
+$(error $(DIR)/Makefile: program $(NAME) has the name of a component)
+endif
+$(NAME)_PROG := $(BUILD)/$(if $(filter tools/%,$(DIR)),bin,$(DIR))/$(NAME)
+$(NAME)_OBJ := $(patsubst %.c,$(BUILD)/obj/$(DIR)/%.o,$(or $(SRCS),$(NAME).c))
+$(NAME)_USES := $(sort $(DEPS) $(foreach d,$(DEPS),$($(d)_DEPS)))
+$(NAME)_ARCHIVES := $(foreach c,$(COMPONENTS_TOP_FIRST),$(if $(filter $(c),$($(NAME)_USES)),$($(c)_LIB)))
+$(NAME)_SYSLIBS := $(LIBS) $(foreach d,$($(NAME)_USES),$($(d)_LIBS))
+PROGRAMS += $($(NAME)_PROG)
+
+define program_rules
+$$($(1)_PROG): $$($(1)_OBJ) $$($(1)_ARCHIVES)
+	$$(call say,LINK,$$@)
+	$$(Q)mkdir -p $$(@D) && $$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$($(1)_SYSLIBS)
+endef
+$(eval $(call program_rules,$(NAME)))
+-include $($(NAME)_OBJ:.o=.d)
+DIR :=
+NAME :=
+SRCS :=
+DEPS :=
+LIBS :=
+endif
