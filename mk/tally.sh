@@ -1,0 +1,47 @@
+# Counting, shared by the runners mk/run-tests, tests/run, mk/fuzz and mk/tally. Sourced.
+#
+# A runner calls, for each program, tap_count (or sets passed, failed and skipped itself) and tally_report; at the end
+# tally_close prints the closing line and, when TALLY names a file, adds the numbers to it: mk/tally sums that.
+total_passed=0 total_failed=0 total_skipped=0
+passed=0 failed=0 skipped=0
+
+# Counts TAP. A program that died, printed no plan, or printed fewer or more results than it planned has failed once
+# at least. (cmocka says "not ok N # SKIP" of a skipped case, and prints a plan for each of its groups.)
+tap_count() { # OUTPUT EXIT_STATUS
+	local planned
+	exit_status=$2
+	read -r passed failed skipped planned < <(awk '
+		/^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ { skipped++; next }
+		/^ok / { passed++ }
+		/^not ok / { failed++ }
+		/^1\.\.[0-9]+/ { split($1, plan, /\.\./); planned += plan[2]; plans++ }
+		END { print passed + 0, failed + 0, skipped + 0, plans ? planned : -1 }' <<<"$1")
+	if [ "$failed" -eq 0 ] && { [ "$2" -ne 0 ] || [ $((passed + skipped)) -ne "$planned" ]; }; then
+		failed=1
+	fi
+}
+
+tally_report() { # NAME OUTPUT
+	local mark='  ok  '
+	[ "$failed" -eq 0 ] || mark='  FAIL'
+	printf '%s %s: %d passed, %d failed, %d skipped\n' "$mark" "$1" "$passed" "$failed" "$skipped"
+	if [ "$failed" -ne 0 ]; then
+		printf '%s\n' "$2" | tail -n 200
+		case ${exit_status:-0} in
+		0) [ "$passed" -gt 0 ] || echo "(no case ran)" ;;
+		124 | 137) echo "(exit $exit_status: killed, perhaps because it took longer than ${TEST_TIMEOUT:-120} s)" ;;
+		*) echo "(exit $exit_status)" ;;
+		esac
+	elif [ "$skipped" -ne 0 ]; then
+		grep -iE '# *skip' <<<"$2" | sed 's/^/         /'
+	fi
+	total_passed=$((total_passed + passed)) total_failed=$((total_failed + failed))
+	total_skipped=$((total_skipped + skipped))
+	passed=0 failed=0 skipped=0
+}
+
+tally_close() {
+	[ -z "${TALLY:-}" ] || echo "$total_passed $total_failed $total_skipped" >>"$TALLY"
+	echo "$total_passed passed, $total_failed failed, $total_skipped skipped"
+	[ "$total_failed" -eq 0 ]
+}

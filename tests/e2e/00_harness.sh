@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The harness itself: namespaces are joined, counters move with kernel traffic, processes and waits end.
+. "$(dirname "$0")/../lib.sh"
+need_net
+net_pair
+
+before=$(snmp b Udp InDatagrams) packets=$(if_counter b "$IF_B" rx_packets)
+start sink b python3 -c '
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], 7000))
+print("bound", flush=True)
+for _ in range(5):
+	s.recv(100)
+' "$IP_B"
+check "a log line can be waited for" wait_for 10 log_has sink bound
+in_ns a bash -c "for i in 1 2 3 4 5; do echo x >/dev/udp/$IP_B/7000; done"
+check "a process ends by itself" finish sink 5
+check_eq "the kernel counted five datagrams" $(($(snmp b Udp InDatagrams) - before)) 5
+check_eq "the interface counted five packets" $(($(if_counter b "$IF_B" rx_packets) - packets)) 5
+
+start sleeper a sleep 100
+pid=${PID[sleeper]}
+stop sleeper
+check_eq "a stopped process gives its signal" $? 143
+check "a stopped process is gone" gone "$pid"
+check "no program is attached to a fresh interface" no_xdp b "$IF_B"
+started=$EPOCHSECONDS
+wait_for 1 false
+check_eq "a wait for what never comes fails" $? 1
+check_num "and takes its time and no longer" $((EPOCHSECONDS - started)) -le 3
+done_testing

@@ -1,0 +1,256 @@
+# What every end-to-end test starts with. A script of tests/e2e is one area of behaviour and prints TAP:
+#
+#   #!/usr/bin/env bash
+#   # udp_echo over xdp: the application gets every packet, the kernel none.
+#   . "$(dirname "$0")/../lib.sh"
+#   need_xdp                                     root, namespaces, BPF, AF_XDP; else everything is skipped
+#   net_pair                                     a (10.9.0.1, veth_a) ---- veth ---- (veth_b, 10.9.0.2) b
+#   before=$(snmp b Udp InDatagrams)
+#   start echo b "$BUILD/examples/udp_echo" "xdp:$IF_B" "$IP_B" 7000
+#   wait_for 5 log_has echo listening
+#   check "every byte comes back" in_ns a "$BUILD/examples/udp_ping" "xdp:$IF_A" "$IP_B" 7000
+#   check_eq "the kernel of b saw no datagram" "$(snmp b Udp InDatagrams)" "$before"
+#   stop echo
+#   check "no program is left on veth_b" no_xdp b "$IF_B"
+#   done_testing
+#
+# Each run has namespaces and a folder ($WORK) of its own, named after the run; addresses exist inside the namespaces
+# only. They go away at the end, also after a failure, INT or TERM; so do the processes begun with `start` (by pid,
+# and no others). A script that does not reach done_testing counts as failed: see tests/run.
+#
+# ROOT  the tree             BUILD  what is tested: build/ or the build of a sanitizer
+# WORK  folder for files     IF_A MAC_A IP_A, IF_B ...  what net_pair and ns_join have made
+
+set -u
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+BUILD=${BUILD:-$ROOT/build}
+RUN_ID=${RUN_ID:-$$}
+WORK=$(mktemp -d "${TMPDIR:-/tmp}/vma-e2e-$RUN_ID.XXXXXX")
+declare -A PID=()
+_namespaces=() _count=0 _failed=0
+
+# ---- results: TAP ----
+
+ok() { # SENTENCE
+	_count=$((_count + 1))
+	echo "ok $_count - $1"
+}
+
+not_ok() { # SENTENCE [WHY]
+	_count=$((_count + 1)) _failed=$((_failed + 1))
+	echo "not ok $_count - $1"
+	[ $# -lt 2 ] || note "$2"
+}
+
+skip() { # SENTENCE WHY: for what this machine cannot show, never for what is broken
+	_count=$((_count + 1))
+	echo "ok $_count - $1 # SKIP $2"
+}
+
+note() { # TEXT: shown when the script fails
+	local line
+	while IFS= read -r line; do echo "# $line"; done <<<"$*"
+}
+
+check() { # SENTENCE COMMAND...: passes when the command does; its output is shown when it fails
+	local sentence=$1 rc
+	shift
+	"$@" >"$WORK/check.out" 2>&1 # no subshell: the command may be `finish`, which waits for a child of this shell
+	rc=$?
+	if [ $rc -eq 0 ]; then ok "$sentence"; else not_ok "$sentence" "$* (exit $rc)"$'\n'"$(tail -n 50 "$WORK/check.out")"; fi
+	return $rc
+}
+
+check_eq() { # SENTENCE GOT WANTED
+	if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "got '$2', wanted '$3'"; fi
+}
+
+check_num() { # SENTENCE GOT -lt|-le|-eq|-ge|-gt LIMIT (integers)
+	if [ "$2" "$3" "$4" ]; then ok "$1"; else not_ok "$1" "got $2, wanted $3 $4"; fi
+}
+
+done_testing() {
+	local name
+	if [ $_failed -gt 0 ]; then
+		for name in "${!PID[@]}"; do
+			note "--- $name: $(tail -n 20 "$WORK/$name.log" 2>/dev/null)"
+		done
+	fi
+	echo "1..$_count"
+	exit $((_failed > 0))
+}
+
+# The whole script is impossible here: tests/run makes that a failure unless UNPRIVILEGED=1.
+cannot_run() { # WHY
+	echo "1..0 # SKIP cannot run: $1"
+	exit 0
+}
+
+# ---- what the machine can do ----
+
+need_net() {
+	[ "$(id -u)" -eq 0 ] || cannot_run "not root"
+	command -v ip >/dev/null || cannot_run "no ip command"
+	ns_add probe 2>/dev/null || cannot_run "no network namespaces"
+	ip -n "$(ns probe)" link add probe0 type veth peer name probe1 2>/dev/null || cannot_run "no veth"
+	ns_del probe
+}
+
+need_xdp() {
+	need_net
+	grep -qw '^XDP' /proc/net/protocols || cannot_run "no AF_XDP in this kernel"
+	"$(command -v bpftool || echo /usr/sbin/bpftool)" prog show >/dev/null 2>&1 || cannot_run "no bpf(2)"
+}
+
+# ---- namespaces; short names (a, b, ...) stand for names with the run's number ----
+
+ns() { # NAME: its full name
+	echo "vma-$RUN_ID-$1"
+}
+
+ns_add() { # NAME
+	ip netns add "$(ns "$1")" || return
+	_namespaces+=("$1")
+	# IPv6 off: its neighbour discovery would move the counters that tests read.
+	in_ns "$1" sh -c 'echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6' 2>/dev/null
+	ip -n "$(ns "$1")" link set lo up
+}
+
+ns_del() { # NAME
+	local left=() name
+	ip netns del "$(ns "$1")"
+	for name in "${_namespaces[@]}"; do [ "$name" = "$1" ] || left+=("$name"); done
+	_namespaces=("${left[@]}")
+}
+
+in_ns() { # NAME COMMAND...: in the foreground
+	local name=$1
+	shift
+	ip netns exec "$(ns "$name")" "$@"
+}
+
+# Joins two namespaces: interfaces veth_A and veth_B with QUEUES device queues each, addresses in one /24, each other's
+# address resolved. Sets IF_x, MAC_x, IP_x for x = A and B in upper case.
+ns_join() { # A ADDRESS_A B ADDRESS_B [QUEUES] [MTU]
+	local a=$1 ip_a=$2 b=$3 ip_b=$4 queues=${5:-1} mtu=${6:-1500} x
+	local if_a="veth_$a${ip_a##*.}" if_b="veth_$b${ip_b##*.}" mac_a mac_b
+	ip link add "$if_a" numrxqueues "$queues" numtxqueues "$queues" mtu "$mtu" netns "$(ns "$a")" type veth \
+		peer name "$if_b" numrxqueues "$queues" numtxqueues "$queues" mtu "$mtu" netns "$(ns "$b")" || return
+	ip -n "$(ns "$a")" addr add "$ip_a/24" dev "$if_a"
+	ip -n "$(ns "$b")" addr add "$ip_b/24" dev "$if_b"
+	ip -n "$(ns "$a")" link set "$if_a" up
+	ip -n "$(ns "$b")" link set "$if_b" up
+	mac_a=$(in_ns "$a" cat "/sys/class/net/$if_a/address")
+	mac_b=$(in_ns "$b" cat "/sys/class/net/$if_b/address")
+	ip -n "$(ns "$a")" neigh replace "$ip_b" lladdr "$mac_b" dev "$if_a" nud permanent
+	ip -n "$(ns "$b")" neigh replace "$ip_a" lladdr "$mac_a" dev "$if_b" nud permanent
+	for x in a b; do
+		local upper
+		if [ $x = a ]; then upper=${a^^}; else upper=${b^^}; fi
+		declare -g "IF_$upper"="$(eval echo "\$if_$x")" "MAC_$upper"="$(eval echo "\$mac_$x")" \
+			"IP_$upper"="$(eval echo "\$ip_$x")"
+	done
+	wait_for 5 link_up "$a" "$if_a" && wait_for 5 link_up "$b" "$if_b"
+}
+
+link_up() { # NAME INTERFACE
+	[ "$(in_ns "$1" cat "/sys/class/net/$2/operstate")" = up ]
+}
+
+net_pair() { # [QUEUES] [MTU]: the usual two namespaces
+	ns_add a && ns_add b && ns_join a 10.9.0.1 b 10.9.0.2 "${1:-1}" "${2:-1500}" ||
+		cannot_run "the namespaces cannot be joined"
+}
+
+# ---- processes ----
+
+start() { # LABEL NAMESPACE COMMAND...: in the background; ${PID[LABEL]}, output in $WORK/LABEL.log
+	local label=$1 name=$2
+	shift 2
+	: >"$WORK/$label.log"
+	# ip netns exec becomes the command, so the pid is the command's own.
+	ip netns exec "$(ns "$name")" "$@" >>"$WORK/$label.log" 2>&1 </dev/null &
+	PID[$label]=$!
+}
+
+alive() { # LABEL
+	kill -0 "${PID[$1]}" 2>/dev/null
+}
+
+log_has() { # LABEL REGEX
+	grep -qE -- "$2" "$WORK/$1.log"
+}
+
+# Ends a process and gives its exit status; one that does not end within 5 s is killed (status 137).
+stop() { # LABEL [SIGNAL]
+	local pid=${PID[$1]:-} rc
+	[ -n "$pid" ] || return 0
+	kill "-${2:-TERM}" "$pid" 2>/dev/null
+	wait_for 5 gone "$pid" || kill -KILL "$pid" 2>/dev/null
+	wait "$pid" 2>/dev/null
+	rc=$?
+	unset "PID[$1]"
+	return $rc
+}
+
+# Waits up to SECONDS for a process to end by itself; gives its exit status, 124 when it still runs.
+finish() { # LABEL SECONDS
+	local pid=${PID[$1]} rc
+	wait_for "$2" gone "$pid" || return 124
+	wait "$pid" 2>/dev/null
+	rc=$?
+	unset "PID[$1]"
+	return $rc
+}
+
+gone() { # PID: ended (perhaps not yet waited for)
+	local state
+	state=$(awk '/^State:/ { print $2 }' "/proc/$1/status" 2>/dev/null)
+	[ -z "$state" ] || [ "$state" = Z ]
+}
+
+wait_for() { # SECONDS COMMAND...: until the command succeeds; fails after SECONDS
+	local end=$((${EPOCHREALTIME/./} + $1 * 1000000))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[ "${EPOCHREALTIME/./}" -lt $end ] || return 1
+		sleep 0.02
+	done
+}
+
+# ---- the kernel's view ----
+
+snmp() { # NAMESPACE Udp|Tcp|Ip|Icmp COUNTER: snmp b Udp InDatagrams, snmp b Tcp InSegs
+	in_ns "$1" awk -v group="$2:" -v name="$3" '
+		$1 == group && !column { for (i = 2; i <= NF; i++) if ($i == name) column = i; next }
+		$1 == group { print $column; found = 1; exit }
+		END { exit !found }' /proc/net/snmp
+}
+
+if_counter() { # NAMESPACE INTERFACE COUNTER: rx_packets, tx_bytes, rx_dropped, ...
+	in_ns "$1" cat "/sys/class/net/$2/statistics/$3"
+}
+
+no_xdp() { # NAMESPACE INTERFACE: no XDP program is attached
+	! ip -n "$(ns "$1")" -d link show "$2" | grep -q 'prog/xdp'
+}
+
+has_xdp() { # NAMESPACE INTERFACE
+	ip -n "$(ns "$1")" -d link show "$2" | grep -q 'prog/xdp'
+}
+
+# ---- the end ----
+
+_cleanup() {
+	local label name
+	# A child that gets a signal between its fork and its exec still has this trap: the things are not its own.
+	[ "$BASHPID" = $$ ] || return
+	trap '' INT TERM
+	for label in "${!PID[@]}"; do kill "${PID[$label]}" 2>/dev/null; done
+	for label in "${!PID[@]}"; do stop "$label"; done
+	for name in "${_namespaces[@]}"; do ip netns del "$(ns "$name")" 2>/dev/null; done
+	rm -rf "$WORK"
+}
+trap _cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
