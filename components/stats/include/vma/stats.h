@@ -52,6 +52,7 @@
 	X(refill_short, "refills that had to post less than wanted")                                                   \
 	X(copied_out, "frames moved to ordinary memory to free the window")                                            \
 	X(drop_no_memory, "dropped: no ordinary memory left for a long-held frame")                                    \
+	X(drop_chain, "dropped: more buffers to one packet than the longest packet can need")                          \
 	X(arms, "arms")                                                                                                \
 	X(wakeups, "wake-ups from a wait")                                                                             \
 	X(moderation_count, "moderation in force: packets")                                                            \

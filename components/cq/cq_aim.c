@@ -1,0 +1,102 @@
+/* Moderation: fixed, or adapted to the traffic so that armed queues wake their sleepers at most at a target rate. */
+#include <vma/log.h>
+
+#include "cq_priv.h"
+
+#define NS_PER_SEC 1000000000ull
+#define NS_PER_MSEC 1000000ull
+
+/* Half of the way, and at least one unit: any distance within the maxima is walked in about log2(distance) steps. */
+static uint32_t approach(uint32_t now, uint32_t target)
+{
+	if (now < target)
+		return now + (target - now + 1) / 2;
+	return now - (now - target + 1) / 2;
+}
+
+static uint32_t clamp(uint64_t value, uint32_t low, uint32_t high)
+{
+	if (high < low)
+		high = low;
+	if (value < low)
+		return low;
+	return value > high ? high : (uint32_t)value;
+}
+
+/*
+ * A report comes after `count` packets or `period` from the first, whichever is sooner; so both must stretch to
+ * packets-per-report and time-per-report at the target rate. Traffic at or below the target rate cannot exceed it, and
+ * a queue that nobody sleeps on has no reports to save: both get the base settings, which are the quicker ones.
+ */
+struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struct vma_cq_moderation now,
+                                      uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns)
+{
+	struct vma_cq_moderation target = params->base;
+	uint64_t per_sec;
+
+	if (elapsed_ns == 0 || params->interrupts_per_sec == 0)
+		return now;
+	per_sec = (uint64_t)((__uint128_t)packets * NS_PER_SEC / elapsed_ns);
+	if (wakeups > 0 && per_sec > params->interrupts_per_sec) {
+		uint64_t count = (per_sec + params->interrupts_per_sec - 1) / params->interrupts_per_sec;
+		uint64_t period = (1000000 + params->interrupts_per_sec - 1) / params->interrupts_per_sec;
+
+		target.count = clamp(count, params->base.count, params->max_count);
+		target.period_usec = clamp(period, params->base.period_usec, params->max_period_usec);
+	}
+	now.count = approach(now.count, target.count);
+	now.period_usec = approach(now.period_usec, target.period_usec);
+	return now;
+}
+
+static void set_moderation(struct vma_cq *cq, struct vma_cq_moderation want)
+{
+	int err = vma_nic_moderate(cq->qp, want.count, want.period_usec);
+
+	if (err != 0) {
+		cq->moderates = false;
+		vma_log_once(VMA_LOG_DEBUG,
+		             "%s: no interrupt moderation (error %d): a sleeper wakes at the first packet",
+		             cq->qp->nic->info.name, -err);
+		want = (struct vma_cq_moderation){0, 0};
+	}
+	cq->moderation = want;
+	vma_stats_set(&cq->count->moderation_count, want.count);
+	vma_stats_set(&cq->count->moderation_period_usec, want.period_usec);
+}
+
+void cq_adapt_init(struct vma_cq *cq, bool enable)
+{
+	cq->moderates = enable;
+	cq->aim_since_ns = vma_nic_now_ns(cq->qp->nic);
+	if (enable)
+		set_moderation(cq, cq->aim.base);
+}
+
+/* A new binding of the queue pair knows nothing of what was set before. */
+void cq_adapt_rebind(struct vma_cq *cq)
+{
+	if (cq->moderates)
+		set_moderation(cq, cq->moderation);
+}
+
+void cq_adapt(struct vma_cq *cq)
+{
+	uint64_t now_ns, elapsed_ns, packets, wakeups;
+	struct vma_cq_moderation want;
+
+	if (!cq->moderates || cq->aim.interval_msec == 0)
+		return;
+	now_ns = vma_nic_now_ns(cq->qp->nic);
+	elapsed_ns = now_ns - cq->aim_since_ns;
+	if (elapsed_ns < cq->aim.interval_msec * NS_PER_MSEC)
+		return;
+	packets = vma_stats_read(&cq->count->packets);
+	wakeups = atomic_load_explicit(&cq->wakeups, memory_order_relaxed);
+	want = vma_aim_step(&cq->aim, cq->moderation, packets - cq->aim_packets, wakeups - cq->aim_wakeups, elapsed_ns);
+	cq->aim_since_ns = now_ns;
+	cq->aim_packets = packets;
+	cq->aim_wakeups = wakeups;
+	if (want.count != cq->moderation.count || want.period_usec != cq->moderation.period_usec)
+		set_moderation(cq, want);
+}

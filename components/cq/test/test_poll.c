@@ -1,0 +1,340 @@
+/* Polling, refilling and spilling against a queue pair whose every step the test decides. */
+#include <vma/cq.h>
+
+#include "fake_nic.h"
+
+struct fixture {
+	struct vma_bufarena *arena;
+	struct fake_nic fake;
+	struct vma_cq *cq;
+	struct vma_bufpool *spill;
+	struct vma_stats_cq *count;
+};
+
+static struct fixture fx;
+
+/* `spill_frames` 0: no spill pool. */
+static void begin(struct vma_cq_attr attr, uint32_t rx_frames, uint32_t spill_frames, bool self_fill, uint32_t quota)
+{
+	struct vma_bufarena_attr arena_attr = {.capacity = 8192};
+
+	fx = (struct fixture){0};
+	assert_int_equal(vma_bufarena_create(&arena_attr, &fx.arena), 0);
+	fake_init(&fx.fake, fx.arena, rx_frames);
+	fx.fake.qp.rx_self_fill = self_fill;
+	fx.fake.qp.rx_quota = quota;
+	if (spill_frames != 0) {
+		struct vma_bufpool_attr pool_attr = {.arena = fx.arena, .name = "spill"};
+		uint32_t first;
+
+		assert_int_equal(vma_bufpool_create(&pool_attr, &fx.spill), 0);
+		assert_int_equal(vma_bufarena_map_memory(fx.arena, spill_frames, &first), 0);
+		assert_int_equal(vma_bufpool_add(fx.spill, first, spill_frames), 0);
+	}
+	attr.qp = &fx.fake.qp;
+	attr.spill_pool = fx.spill;
+	assert_int_equal(vma_cq_create(&attr, &fx.cq), 0);
+}
+
+static void end(void)
+{
+	vma_cq_destroy(fx.cq);
+	fake_fini(&fx.fake);
+	if (fx.spill != NULL)
+		vma_bufpool_retire(fx.spill, NULL, NULL);
+	vma_bufarena_destroy(fx.arena);
+}
+
+static void test_create_fills_the_receive_queue(void **state)
+{
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	end();
+}
+
+static void test_create_without_queue_pair_is_refused(void **state)
+{
+	struct vma_cq *cq;
+
+	(void)state;
+	assert_int_equal(vma_cq_create(&(struct vma_cq_attr){0}, &cq), -EINVAL);
+}
+
+static void test_poll_takes_at_most_the_batch(void **state)
+{
+	struct vma_buf *packets[64];
+
+	(void)state;
+	begin((struct vma_cq_attr){.poll_batch_max = 8, .keep_qp_full = true}, 512, 0, false, 0);
+	for (int i = 0; i < 20; i++)
+		fake_arrive(&fx.fake, 60 + i, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 64), 8);
+	assert_int_equal(vma_cq_poll(fx.cq, packets + 8, 56), 8);
+	assert_int_equal(vma_cq_poll(fx.cq, packets + 16, 48), 4);
+	assert_int_equal(vma_cq_poll(fx.cq, packets + 20, 44), 0);
+	for (int i = 0; i < 20; i++)
+		assert_int_equal(packets[i]->packet_len, 60 + i);
+	vma_buf_put_burst(fx.arena, packets, 20);
+	end();
+}
+
+static void test_full_queue_mode_refills_at_the_batching(void **state)
+{
+	struct vma_buf *packets[64];
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 8}, 512, 0, false, 0);
+	for (int i = 0; i < 7; i++)
+		fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 7);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 7);
+	fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets + 7, 16), 1);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	vma_buf_put_burst(fx.arena, packets, 8);
+	end();
+}
+
+static void test_debt_mode_refills_when_idle(void **state)
+{
+	struct vma_buf *packets[64];
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = false, .rx_wre_batching = 4}, 512, 0, false, 0);
+	for (int i = 0; i < 16; i++)
+		fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 16);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 16);
+	assert_int_equal(vma_cq_poll(fx.cq, packets + 16, 16), 0);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	vma_buf_put_burst(fx.arena, packets, 16);
+	end();
+}
+
+static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
+{
+	struct vma_buf *packets[64];
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
+	for (int i = 0; i < 16; i++)
+		fake_arrive(&fx.fake, 60, 'a', 0);
+	fx.fake.post_limit = 5;
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 16);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 16 + 5);
+	fx.fake.post_limit = 0; /* busy: nothing is taken, nothing is lost */
+	assert_int_equal(vma_cq_refill(fx.cq), 0);
+	fx.fake.post_limit = UINT32_MAX;
+	assert_int_equal(vma_cq_refill(fx.cq), 11);
+	for (unsigned i = 0; i < fx.fake.posted_count; i++)
+		for (unsigned k = 0; k < i; k++)
+			assert_ptr_not_equal(fx.fake.posted[i], fx.fake.posted[k]);
+	vma_buf_put_burst(fx.arena, packets, 16);
+	end();
+}
+
+static void test_multi_buffer_packet_arrives_as_one_chain_across_polls(void **state)
+{
+	struct vma_buf *packets[8];
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	fake_arrive(&fx.fake, 100, 'x', 0);
+	fake_arrive(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
+	fake_arrive(&fx.fake, 1500, 'b', VMA_BUF_RX_MORE);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
+	fake_arrive(&fx.fake, 10, 'c', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets + 1, 7), 1);
+	assert_int_equal(packets[1]->packet_len, 3010);
+	assert_int_equal(packets[1]->len, 1500);
+	assert_int_equal(*vma_buf_data(fx.arena, packets[1]->next), 'b');
+	assert_int_equal(packets[1]->next->next->len, 10);
+	assert_null(packets[1]->next->next->next);
+	vma_buf_put_chain(fx.arena, packets[0]);
+	vma_buf_put_chain(fx.arena, packets[1]);
+	end();
+}
+
+static void test_endless_packet_is_dropped_and_counted_once(void **state)
+{
+	struct vma_buf *packets[64];
+	unsigned got = 0;
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
+	for (int i = 0; i < 200; i++) {
+		fake_arrive(&fx.fake, 60, 'a', VMA_BUF_RX_MORE);
+		got += vma_cq_poll(fx.cq, packets, 1);
+	}
+	fake_arrive(&fx.fake, 60, 'z', 0); /* its end */
+	got += vma_cq_poll(fx.cq, packets, 1);
+	assert_int_equal(got, 0);
+	fake_arrive(&fx.fake, 60, 'n', 0); /* the next packet is well again */
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 1), 1);
+	assert_int_equal(*vma_buf_data(fx.arena, packets[0]), 'n');
+	assert_null(packets[0]->next);
+	vma_buf_put_chain(fx.arena, packets[0]);
+	end();
+}
+
+static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
+{
+	struct vma_buf *packets[64], *one;
+	unsigned from_window = 0;
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
+	for (int i = 0; i < 20; i++) {
+		fake_arrive(&fx.fake, 200, 'A' + i, 0);
+		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
+		from_window += packets[i]->pool == vma_bufpool_id(atomic_load(&fx.fake.qp.rx_pool));
+	}
+	assert_int_equal(from_window, 8);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 8);
+	for (int i = 0; i < 20; i++) {
+		const char *data = vma_buf_data(fx.arena, packets[i]);
+
+		assert_int_equal(packets[i]->packet_len, 200);
+		for (int k = 0; k < 200; k++)
+			assert_int_equal(data[k], 'A' + i);
+	}
+	vma_buf_put_burst(fx.arena, packets, 20);
+	fake_arrive(&fx.fake, 60, 'w', 0); /* nothing is held any more: the window serves again */
+	assert_int_equal(vma_cq_poll(fx.cq, &one, 1), 1);
+	assert_int_equal(one->pool, vma_bufpool_id(atomic_load(&fx.fake.qp.rx_pool)));
+	vma_buf_put(fx.arena, one);
+	end();
+}
+
+static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void **state)
+{
+	struct vma_buf *packets[64];
+	unsigned got = 0;
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, false, 8);
+	for (int i = 0; i < 20; i++) {
+		fake_arrive(&fx.fake, 60, 'a', 0);
+		got += vma_cq_poll(fx.cq, &packets[got], 1);
+	}
+	assert_int_equal(got, 8);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 8);
+	vma_buf_put_burst(fx.arena, packets, got);
+	end();
+}
+
+static void test_shared_window_gets_back_only_what_was_polled(void **state)
+{
+	struct vma_buf *packets[64];
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, true, 0);
+	assert_int_equal(fx.fake.posted_count, 0); /* the owner filled it */
+	fx.fake.posted_count = vma_bufpool_get(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	vma_bufpool_lend(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
+	for (int i = 0; i < 3; i++)
+		fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 3);
+	vma_buf_put_burst(fx.arena, packets, 3);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 0);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	end();
+}
+
+static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state)
+{
+	struct vma_buf *packets[8];
+	struct vma_bufpool *old;
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	fake_arrive(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 0);
+	old = atomic_load(&fx.fake.qp.rx_pool);
+	vma_bufpool_adopt(old, fx.fake.posted, fx.fake.posted_count);
+	vma_buf_put_burst(fx.arena, fx.fake.posted, fx.fake.posted_count);
+	vma_bufpool_retire(old, NULL, NULL);
+	fake_init(&fx.fake, fx.arena, 512);
+	vma_cq_rebind(fx.cq);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	fake_arrive(&fx.fake, 60, 'b', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
+	assert_int_equal(packets[0]->packet_len, 60);
+	assert_null(packets[0]->next);
+	vma_buf_put_chain(fx.arena, packets[0]);
+	end();
+}
+
+static void test_reap_returns_sent_buffers_to_their_pool(void **state)
+{
+	struct vma_bufpool *pool;
+	struct vma_buf *bufs[600];
+	unsigned n;
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	pool = atomic_load(&fx.fake.qp.rx_pool);
+	n = vma_bufpool_get(pool, bufs, 512);
+	memcpy(fx.fake.sent, bufs, 150 * sizeof(bufs[0]));
+	fx.fake.sent_count = 150;
+	vma_buf_put_burst(fx.arena, bufs + 150, n - 150);
+	assert_int_equal(vma_cq_reap(fx.cq), 150);
+	assert_int_equal(vma_bufpool_get(pool, bufs, 512), n);
+	vma_buf_put_burst(fx.arena, bufs, n);
+	end();
+}
+
+static void test_arm_tells_when_something_is_there_already(void **state)
+{
+	struct vma_buf *packets[8];
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	assert_int_equal(vma_cq_arm(fx.cq), 0);
+	fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_arm(fx.cq), 1);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
+	vma_buf_put_chain(fx.arena, packets[0]);
+	end();
+}
+
+static void test_moderation_is_set_and_given_up_where_the_device_has_none(void **state)
+{
+	struct vma_cq_attr attr = {
+	        .keep_qp_full = true, .moderation_enable = true, .aim = {.base = {48, 50}, .interval_msec = 250}};
+
+	(void)state;
+	begin(attr, 512, 0, false, 0);
+	assert_int_equal(fx.fake.moderate_calls, 1);
+	assert_int_equal(fx.fake.count, 48);
+	assert_int_equal(fx.fake.period_usec, 50);
+	fx.fake.moderate_result = -EOPNOTSUPP;
+	vma_cq_rebind(fx.cq);
+	assert_int_equal(fx.fake.moderate_calls, 2); /* the new binding was asked, and refused */
+	fx.fake.now_ns += 1000000000;
+	vma_cq_arm(fx.cq);
+	assert_int_equal(fx.fake.moderate_calls, 2);
+	end();
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create_fills_the_receive_queue),
+        cmocka_unit_test(test_create_without_queue_pair_is_refused),
+        cmocka_unit_test(test_poll_takes_at_most_the_batch),
+        cmocka_unit_test(test_full_queue_mode_refills_at_the_batching),
+        cmocka_unit_test(test_debt_mode_refills_when_idle),
+        cmocka_unit_test(test_half_posted_refill_keeps_the_rest_in_order),
+        cmocka_unit_test(test_multi_buffer_packet_arrives_as_one_chain_across_polls),
+        cmocka_unit_test(test_endless_packet_is_dropped_and_counted_once),
+        cmocka_unit_test(test_hoarded_frames_are_copied_out_byte_for_byte),
+        cmocka_unit_test(test_without_spill_memory_the_queue_stays_full_and_packets_drop),
+        cmocka_unit_test(test_shared_window_gets_back_only_what_was_polled),
+        cmocka_unit_test(test_rebind_starts_a_new_debt_and_drops_the_half_packet),
+        cmocka_unit_test(test_reap_returns_sent_buffers_to_their_pool),
+        cmocka_unit_test(test_arm_tells_when_something_is_there_already),
+        cmocka_unit_test(test_moderation_is_set_and_given_up_where_the_device_has_none),
+};
+
+VMA_TEST_MAIN(tests)
