@@ -1,0 +1,95 @@
+/* packet_build.c - header templates: everything that is the same for each datagram is written and summed once. */
+#include <netinet/in.h>
+
+#include <vma/packet.h>
+#include <vma/ring.h>
+
+static void put16(uint8_t *p, uint16_t host)
+{
+	p[0] = (uint8_t)(host >> 8);
+	p[1] = (uint8_t)host;
+}
+
+static void store16(uint8_t *p, uint16_t as_in_memory)
+{
+	memcpy(p, &as_in_memory, 2);
+}
+
+static size_t put_ethernet(uint8_t *p, const struct vma_pkt_udp_attr *attr)
+{
+	memcpy(p, attr->dst_mac, 6);
+	memcpy(p + 6, attr->src_mac, 6);
+	if (attr->vlan == 0) {
+		put16(p + 12, 0x0800);
+		return VMA_PKT_ETH_LEN;
+	}
+	put16(p + 12, 0x8100);
+	put16(p + 14, attr->vlan & 0xfff);
+	put16(p + 16, 0x0800);
+	return VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN;
+}
+
+void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *attr)
+{
+	uint8_t *ip, *udp;
+
+	memset(pkt, 0, sizeof(*pkt));
+	pkt->ip_off = (uint16_t)put_ethernet(pkt->bytes, attr);
+	pkt->len = pkt->ip_off + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+
+	ip = pkt->bytes + pkt->ip_off;
+	ip[0] = 0x45;
+	ip[1] = attr->tos;
+	put16(ip + 6, 0x4000); /* DF: an atomic datagram, whose id means nothing (RFC 6864) */
+	ip[8] = attr->ttl != 0 ? attr->ttl : 64;
+	ip[9] = IPPROTO_UDP;
+	memcpy(ip + 12, attr->src_ip, 4);
+	memcpy(ip + 16, attr->dst_ip, 4);
+	pkt->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN));
+
+	udp = ip + VMA_PKT_IP4_LEN;
+	memcpy(udp, &attr->src_port_be, 2);
+	memcpy(udp + 2, &attr->dst_port_be, 2);
+	pkt->udp_sum = vma_csum_fold(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_UDP, 0));
+}
+
+void vma_pkt_udp_reply(struct vma_pkt_udp *pkt, const void *frame, const struct vma_rx_info *info)
+{
+	struct vma_pkt_udp_attr attr = {.vlan = info->vlan,
+	                                .src_port_be = info->dst_port_be,
+	                                .dst_port_be = info->src_port_be,
+	                                .tos = info->tos};
+
+	memcpy(attr.dst_mac, (const uint8_t *)frame + 6, 6);
+	memcpy(attr.src_mac, frame, 6);
+	memcpy(attr.src_ip, info->dst, 4);
+	memcpy(attr.dst_ip, info->src, 4);
+	vma_pkt_udp_init(pkt, &attr);
+}
+
+uint32_t vma_pkt_udp_write(struct vma_pkt_udp *pkt, void *frame, uint32_t payload_len, enum vma_pkt_csum csum)
+{
+	uint8_t *ip = (uint8_t *)frame + pkt->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
+	uint16_t udp_len = (uint16_t)(VMA_PKT_UDP_LEN + payload_len);
+	uint16_t udp_len_be = __builtin_bswap16(udp_len);
+	uint16_t ip_len_be = __builtin_bswap16((uint16_t)(VMA_PKT_IP4_LEN + udp_len));
+	uint16_t id = pkt->ip_id++;
+	uint64_t pseudo = pkt->udp_sum + udp_len_be;
+	uint16_t field = 0;
+
+	memcpy(frame, pkt->bytes, pkt->len);
+	store16(ip + 2, ip_len_be);
+	store16(ip + 4, id);
+	store16(ip + 10, (uint16_t)~vma_csum_fold(pkt->ip_sum + ip_len_be + id));
+	store16(udp + 4, udp_len_be);
+	if (csum == VMA_PKT_CSUM_PSEUDO) {
+		field = vma_csum_fold(pseudo);
+	} else if (csum == VMA_PKT_CSUM_FULL) {
+		/* The ports, the length and the still empty checksum lie in the frame; so does the payload. */
+		field = (uint16_t)~vma_csum_fold(vma_csum_add(pseudo, udp, udp_len));
+		if (field == 0)
+			field = 0xffff; /* 0 means "not computed" (RFC 768) */
+	}
+	store16(udp + 6, field);
+	return pkt->len + payload_len;
+}
