@@ -14,8 +14,8 @@
  * Frames. The window has `nframes` frames. A frame is at any time exactly one of: free with the owner, in a fill ring,
  * in some socket's RX ring, held by slot s (holder[f] == s), or part of a slot's rented TX range. RX frames belong to
  * the device queue, not to a client: whoever polled one holds it and gives it back to a fill ring. TX ranges are
- * rented with the slot and come back through the completion ring, which is shared; whoever drains it routes each
- * address to its slot's return ring.
+ * rented with the slot and come back through the completion ring, which is shared; whoever drains it marks each
+ * frame completed, where its slot finds it.
  *
  * Crash safety. A client may be killed between any two instructions. holder[] and the redo records of xdp_shared make
  * every multi-step change either visible whole or repeatable by the owner's recovery.
@@ -31,12 +31,19 @@
 
 #include <vma/nic.h>
 
+/* Newer than the oldest <linux/if_xdp.h> that we build with. */
+#ifndef XDP_USE_SG
+#define XDP_USE_SG (1 << 4) /* bind flag of the base socket: packets may span several frames */
+#endif
+#ifndef XDP_PKT_CONTD
+#define XDP_PKT_CONTD (1 << 0) /* desc.options: the packet goes on in the next descriptor */
+#endif
+
 #define XDP_SLOTS_MAX 64	/* queue pairs of one interface at a time */
 #define XDP_QUEUES_MAX 64	/* device queues */
 #define XDP_FRAME_SHIFT 11
 #define XDP_FILL_SIZE 4096	/* entries of a fill ring */
 #define XDP_COMP_SIZE 4096
-#define XDP_RETURN_SIZE 4096	/* entries of a slot's return ring, at least the TX frames it may rent */
 #define XDP_HOLDER_NONE 0	/* holder[] and lock values: 0 nobody, slot + 1, or XDP_HOLDER_OWNER */
 #define XDP_HOLDER_FILL 0xfffe	/* in a fill ring or on its way through the kernel */
 #define XDP_HOLDER_OWNER 0xffff
@@ -56,9 +63,13 @@ struct xdp_ring {
 	size_t map_bytes;
 };
 
-/* The first device queue's base socket: registers `umem` and binds. fd or -errno. */
+/*
+ * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs it;
+ * XDP_USE_NEED_WAKEUP is always added). fd or -errno; -ENOBUFS: RLIMIT_MEMLOCK does not cover umem_bytes.
+ */
 int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
-/* Base socket of another device queue, sharing the UMEM of `umem_fd`, with fill and completion rings of its own. */
+/* Base socket of another device queue, sharing the UMEM of `umem_fd`, with fill and completion rings of its own. The
+ * kernel takes the mode from the first one; `bind_flags` is accepted for symmetry and not passed on. */
 int xdp_sock_base(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
 /* A queue pair's socket on a device queue whose base socket is `base_fd`: RX and TX ring of its own. fd or -errno;
  * EBUSY is retried for 100 ms. */
@@ -99,15 +110,19 @@ struct xdp_driver {
 
 /* Frames (indices) that `self` holds go into the fill ring; returns how many (0: taken by another, or full). */
 unsigned xdp_shared_fill(struct xdp_driver *driver, const uint32_t *frames, unsigned n);
-/* Moves completions from the kernel's ring to the return rings of their slots; returns how many, 0 if taken. */
+/* Routes completions from the kernel's ring to their slots; returns how many, 0 if taken by another. */
 unsigned xdp_shared_complete(struct xdp_driver *driver);
-/* `self` now holds `frame` that its RX ring gave; call before the RX consumer index is published. */
+/* `self` now holds `frame` that its RX ring gave. Order for crash safety: hold every frame of the batch, publish the RX
+ * consumer index (release), and only then fill, hand on or otherwise use them. */
 void xdp_shared_hold(struct xdp_driver *driver, uint32_t frame);
 /* Completed TX frames of the caller's slot. Single consumer. */
 unsigned xdp_shared_returned(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n);
-/* TX range of a slot, set by the owner before the slot is rented out; in_flight is marked by the client before TX. */
+/* TX range of a slot, set by the owner before the slot is rented out. No frame of the range is in flight. */
 void xdp_shared_rent(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first, uint32_t tx_count);
-void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame);
+/* The client marks each TX frame before it publishes the TX producer index: `tx_index` is the index (not masked) that
+ * the frame's descriptor has in the TX ring of device queue `queue`, by which the owner can tell after a crash whether
+ * the kernel has ever seen it. */
+void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index);
 /*
  * Owner, after the client of `slot` is known to be dead: finishes or undoes what it was in the middle of, on every
  * queue, frees locks that it held, puts its slot's completions to rest. Then next_held walks the frames it held.
@@ -115,6 +130,13 @@ void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame);
 void xdp_shared_recover(struct xdp_driver *drivers, uint32_t queues, uint32_t slot);
 /* Takes up to n frames that `slot` still holds over to the owner (holder becomes OWNER). */
 unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n);
+/* Owner, for each RX ring of a dead client's sockets (out of the socket map by now): frames that lie in the ring become
+ * held by `slot`, to be seized; the ring is left empty. */
+unsigned xdp_shared_claim_rx(struct xdp_shared *shared, uint32_t slot, struct xdp_ring *rx);
+/* Owner, for each TX ring of a dead client's sockets: frames marked in flight at an index that the kernel will never
+ * take are not in flight. `taken`: the ring's consumer index if nobody will kick that socket any more, else its
+ * producer index. Without this call such frames count as in flight for ever. */
+void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken);
 /* TX frames of `slot` whose completion has not come yet. */
 uint32_t xdp_shared_in_flight_count(const struct xdp_shared *shared, uint32_t slot);
 
