@@ -1,9 +1,11 @@
 /*
  * log - one line per event on stderr or in a file, by level.
  *
- * Threads: any thread; a line is one write(2), so lines never mix.
- * Progress: no lock; the only system calls are the write itself and, where the details ask for it, gettid/clock_gettime.
- * Memory: none but a line buffer on the caller's stack.
+ * Threads: any thread; a line is one write(2), so lines never mix. init, fini: one thread at a time.
+ * Progress: no lock. A line costs the write, two system calls that keep SIGPIPE and SIGXFSZ from the program, and
+ *           what the details (gettid, getpid) and colours (is it a terminal?) ask for. An output that is full is
+ *           waited for 10 ms at most; then the line is dropped, counted, and the count printed when there is room.
+ * Memory: none but a line buffer of VMA_LOG_LINE_MAX bytes on the caller's stack. errno is kept.
  * Example: test/test_format.c.
  *
  * The library interposes write(), open() and their kin; this component reaches the kernel by syscall() only, so it
@@ -17,18 +19,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* X(NAME, user number, label): ordered from quiet to talkative. DETAILS has no number of its own (seeds). */
+/* A longer line is cut and ends in " [...]". */
+#define VMA_LOG_LINE_MAX 1024
+
+/*
+ * X(NAME, value, user number, label, alias): ordered from quiet to talkative. The user number is what VMA_TRACELEVEL
+ * takes ("": none); it is not the value, because DETAILS came in between without a number of its own.
+ */
+#define VMA_LOG_LEVELS(X)                                                                                              \
+	X(NONE, -1, "", "NONE", "")                                                                                    \
+	X(PANIC, 0, "0", "PANIC", "")                                                                                  \
+	X(ERROR, 1, "1", "ERROR", "")                                                                                  \
+	X(WARN, 2, "2", "WARNING", "WARN")                                                                             \
+	X(INFO, 3, "3", "INFO", "INFORMATION")                                                                         \
+	X(DETAILS, 4, "", "DETAILS", "")                                                                               \
+	X(DEBUG, 5, "4", "DEBUG", "")                                                                                  \
+	X(FINE, 6, "5", "FINE", "FUNC")                                                                                \
+	X(FINER, 7, "6", "FINER", "FUNC_ALL")                                                                          \
+	X(ALL, 8, "", "ALL", "")
+
 enum vma_log_level {
-	VMA_LOG_NONE = -1,
-	VMA_LOG_PANIC = 0,
-	VMA_LOG_ERROR,
-	VMA_LOG_WARN,
-	VMA_LOG_INFO,
-	VMA_LOG_DETAILS,
-	VMA_LOG_DEBUG, /* number 4 */
-	VMA_LOG_FINE,  /* number 5, alias func; compiled into the debug library only */
-	VMA_LOG_FINER, /* number 6, alias func_all; debug library only */
-	VMA_LOG_ALL,
+#define X(name, value, ...) VMA_LOG_##name = (value),
+	VMA_LOG_LEVELS(X)
+#undef X
 };
 
 /* The highest level that exists in this build: calls above it are removed by the compiler. */
@@ -42,14 +55,19 @@ struct vma_log_attr {
 	enum vma_log_level level;
 	unsigned details; /* 0 plain, 1 +tid, 2 +pid, 3 +milliseconds since process start */
 	bool colors;      /* only used when the output is a terminal */
-	const char *file; /* NULL or "": stderr; one %d becomes the pid */
+	const char *file; /* NULL or "": stderr; a single %d becomes the pid; appended to */
 };
 
 /* The level in force; read by the macros, written by vma_log_init and vma_log_set_level. */
-extern _Atomic int vma_log_level_now;
+extern _Atomic int vma_log_level_now __attribute__((visibility("hidden")));
 
-/* 0, or -errno of the file that could not be opened (the log then goes to stderr and says so). May be called again. */
+/*
+ * 0, or -errno of the file that could not be opened (the log then goes to stderr and says so). May be called again,
+ * also while other threads log: the file keeps its descriptor number. Until the first call: INFO, plain, stderr.
+ * A file that fails later (disk full) also ends in stderr, and is said once.
+ */
 int vma_log_init(const struct vma_log_attr *attr);
+/* Closes the file; what comes later goes to stderr. No other thread may be logging. */
 void vma_log_fini(void);
 void vma_log_set_level(enum vma_log_level level);
 
@@ -57,7 +75,10 @@ void vma_log_set_level(enum vma_log_level level);
 int vma_log_level_parse(const char *text, enum vma_log_level *level);
 const char *vma_log_level_name(enum vma_log_level level); /* "INFO", "DEBUG", ... */
 
-/* Writes the line whatever the level; the macros below test it first. */
+/*
+ * Writes the line whatever the level; the macros below test it first. No newline at the end of fmt; control
+ * characters in the text (it may quote what came from outside) are shown as '?', so that an event stays one line.
+ */
 void vma_log_write(enum vma_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
 
 static inline bool vma_log_on(enum vma_log_level level)
@@ -83,8 +104,9 @@ static inline bool vma_log_on(enum vma_log_level level)
 
 /*
  * A distinct problem is said once: the text that comes out (not only the place in the code) is what counts, so
- * "eth0: no XDP" and "eth1: no XDP" are two problems. Returns true for the first time. A fixed table of hashes,
- * filled by compare-and-swap; when it is full, repeats of new texts are printed rather than lost.
+ * "eth0: no XDP" and "eth1: no XDP" are two problems. Returns true if the line was written: the first time, at a level
+ * that is on. A fixed table of hashes, filled by compare-and-swap; when it is full, repeats of new texts are printed
+ * rather than lost.
  */
 bool vma_log_once(enum vma_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
 

@@ -1,0 +1,50 @@
+/* log_level - names and numbers of levels. */
+#include <errno.h>
+
+#include "log_priv.h"
+
+static const struct level_name {
+	enum vma_log_level level;
+	const char *number, *label, *alias;
+} names[] = {
+#define X(name, value, number, label, alias) {VMA_LOG_##name, number, label, alias},
+        VMA_LOG_LEVELS(X)
+#undef X
+};
+
+static char upper(char c)
+{
+	return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
+}
+
+/* strcasecmp follows the program's locale, where "info" and "INFO" may differ (Turkish). */
+static bool same_word(const char *text, const char *word)
+{
+	while (*text != '\0' && upper(*text) == *word) {
+		text++;
+		word++;
+	}
+	return *text == '\0' && *word == '\0';
+}
+
+int vma_log_level_parse(const char *text, enum vma_log_level *level)
+{
+	if (text == NULL || *text == '\0')
+		return -EINVAL;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const struct level_name *n = &names[i];
+		if (same_word(text, n->label) || same_word(text, n->alias) || same_word(text, n->number)) {
+			*level = n->level;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+const char *vma_log_level_name(enum vma_log_level level)
+{
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (names[i].level == level)
+			return names[i].label;
+	return "?";
+}
