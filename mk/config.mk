@@ -1,8 +1,17 @@
 # Compilers, flags and the build directory of the variant at hand.
-#   make                    build/            optimised
+#   make                    build/            optimised, gcc
+#   make CC=clang           build/clang/
 #   make VARIANT=debug      build/debug/      all log levels, buffer checks
 #   make SAN=address        build/address/    a sanitizer (address, undefined, thread), debug checks on
-CC ?= gcc
+#   make VARIANT=fuzz       build/fuzz/       clang, libFuzzer's instrumentation, address and undefined (see `make fuzz`)
+# CFLAGS and LDFLAGS are added to ours. What was built with other flags is built anew: every object depends on
+# $(BUILD)/flags, which holds the flags and changes only with them.
+VARIANT ?= $(SAN)
+SAN ?=
+ifeq ($(VARIANT),fuzz)
+override CC := clang
+override SAN := fuzzer-no-link,address,undefined
+endif
 ifeq ($(origin CC),default)
 CC := gcc
 endif
@@ -15,22 +24,24 @@ V ?= 0
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' '$(1)' '$(2)')
 
-SAN ?=
-VARIANT ?= $(SAN)
-BUILD := build$(if $(VARIANT),/$(VARIANT))
+empty :=
+space := $(empty) $(empty)
+comma := ,
+variant_dir := $(subst $(space),-,$(strip $(if $(filter fuzz,$(VARIANT)),,$(if $(findstring clang,$(CC)),clang)) $(VARIANT)))
+BUILD := build$(if $(variant_dir),/$(variant_dir))
 
-CSTD := -std=gnu11 -Wall -Wextra -Werror
-OPT := -O2 -g
-CPPFLAGS_ALL := -D_GNU_SOURCE
-CFLAGS_ALL := $(CSTD) $(OPT) -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread
+OPT := $(if $(SAN),-O1 -g -fno-omit-frame-pointer,-O2 -g)
+CPPFLAGS_ALL := -D_GNU_SOURCE $(if $(VARIANT),-DVMA_DEBUG=1)
+CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror $(OPT) -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread
 LDFLAGS_ALL := -pthread
-ifneq ($(VARIANT),)
-CPPFLAGS_ALL += -DVMA_DEBUG=1
-endif
 ifneq ($(SAN),)
-OPT := -O1 -g -fno-omit-frame-pointer
-CFLAGS_ALL += -fsanitize=$(SAN) $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all)
-LDFLAGS_ALL += -fsanitize=$(SAN)
+CFLAGS_ALL += -fsanitize=$(SAN) $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)
+LDFLAGS_ALL += $(patsubst %,-fsanitize=%,$(subst fuzzer-no-link$(comma),,$(SAN)))
 endif
+CPPFLAGS_ALL += $(CPPFLAGS)
 CFLAGS_ALL += $(CFLAGS)
 LDFLAGS_ALL += $(LDFLAGS)
+
+# $(call remember,FILE,TEXT): FILE holds TEXT, and is as old as the last change of TEXT.
+remember = $(if $(subst x$(file <$(1)),,x$(2))$(subst x$(2),,x$(file <$(1))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
+$(call remember,$(BUILD)/flags,$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(LDFLAGS_ALL))

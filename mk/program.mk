@@ -10,7 +10,7 @@
 #
 # and gets build/DIR/NAME (a program of tools/ goes to build/bin/NAME), which `make` builds. $(NAME_PROG) is its path
 # afterwards: `demo: $(udp_echo_PROG) $(udp_ping_PROG)`. Other targets of the folder (demo, bench) go below, within
-# `ifdef VMA_TOP`, and are .PHONY. Objects are found by $(BUILD)/obj/DIR/FILE.o. Run in its own folder, make builds all.
+# `ifdef VMA_TOP`, and are .PHONY. Run in its own folder, make builds all.
 ifndef VMA_TOP
 ifndef PROGRAM_FORWARD_ONCE
 PROGRAM_FORWARD_ONCE := 1
@@ -32,8 +32,7 @@ PROGRAMS += $($(NAME)_PROG)
 
 define program_rules
 $$($(1)_PROG): $$($(1)_OBJ) $$($(1)_ARCHIVES)
-	$$(call say,LINK,$$@)
-	$$(Q)mkdir -p $$(@D) && $$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$($(1)_SYSLIBS)
+	$$(call link,$$($(1)_SYSLIBS))
 endef
 $(eval $(call program_rules,$(NAME)))
 -include $($(NAME)_OBJ:.o=.d)
