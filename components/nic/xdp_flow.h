@@ -1,0 +1,37 @@
+/*
+ * xdp_flow - what the XDP program and user space say to each other: the flow map's keys and values, and the counters
+ * that spare a lookup. Included by the BPF program too, so plain kernel types only.
+ */
+#ifndef VMA_XDP_FLOW_H
+#define VMA_XDP_FLOW_H
+
+#include <linux/types.h>
+
+/*
+ * A flow as a packet shows it. A 3-tuple has peer and peer_port 0. 16 bytes without padding, so that the hash of the
+ * map runs over few words; IPv6 will have a map of its own.
+ */
+struct xdp_flow_key {
+	__u32 peer;       /* source address of the packet, network order */
+	__u32 local;      /* destination address: unicast or multicast group */
+	__u16 peer_port;  /* network order */
+	__u16 local_port; /* network order */
+	__u16 vlan;       /* VLAN id in host order, 0: untagged */
+	__u8 proto;
+	__u8 reserved;
+};
+
+#define XDP_FLOW_SYN_ONLY 1u
+
+struct xdp_flow_value {
+	__u32 slot;
+	__u32 flags;
+};
+
+/* How many flows of each kind there are, [0] UDP, [1] TCP: the program does not look for what does not exist. */
+struct xdp_flow_counts {
+	__u32 exact[2]; /* 5-tuples */
+	__u32 wild[2];  /* 3-tuples */
+};
+
+#endif

@@ -1,0 +1,232 @@
+/*
+ * xdp_prog - the XDP program of one interface: loading, the bpf_link that attaches it, its flow map and socket map.
+ *
+ * Attached by a bpf_link, not through netlink: when the owner's last fd goes, however it dies, the kernel detaches the
+ * program and the interface carries plain traffic again. Nothing is pinned. One thread at a time (the owner's lock).
+ */
+#include <errno.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <linux/bpf.h>
+#include <linux/if_link.h>
+
+#include <vma/log.h>
+
+#include "xdp_flow.h"
+#include "xdp_priv.h"
+#include <xdp_steer.skel.h>
+
+struct xdp_prog {
+	struct xdp_steer *skel;
+	unsigned ifindex;
+	uint32_t queues;
+	int link_fd; /* -1: not attached */
+	int flows_fd, sockets_fd;
+	bool generic;
+};
+
+/* libbpf writes to stderr by default; a library must not. Its texts matter when the verifier refuses, so: debug. */
+static int to_log(enum libbpf_print_level level, const char *fmt, va_list args)
+{
+	char text[512];
+
+	(void)level;
+	if (!vma_log_on(VMA_LOG_DEBUG))
+		return 0;
+	vsnprintf(text, sizeof(text), fmt, args);
+	text[strcspn(text, "\n")] = '\0';
+	vma_log_debug("xdp: %s", text);
+	return 0;
+}
+
+/* With `frags` the program accepts packets of several buffers, without which a large MTU cannot go native. */
+static int load(uint32_t queues, bool frags, struct xdp_steer **out)
+{
+	struct xdp_steer *skel = xdp_steer__open();
+	int rc;
+
+	if (skel == NULL)
+		return -errno;
+	if (frags)
+		bpf_program__set_flags(skel->progs.vma_steer,
+		                       bpf_program__flags(skel->progs.vma_steer) | BPF_F_XDP_HAS_FRAGS);
+	skel->rodata->queues = queues;
+	rc = bpf_map__set_max_entries(skel->maps.sockets, XDP_SLOTS_MAX * queues);
+	if (rc == 0)
+		rc = xdp_steer__load(skel);
+	if (rc < 0) {
+		xdp_steer__destroy(skel);
+		return rc;
+	}
+	*out = skel;
+	return 0;
+}
+
+int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
+{
+	libbpf_print_fn_t print_before;
+	struct xdp_prog *prog;
+	int rc;
+
+	if (queues == 0 || queues > XDP_QUEUES_MAX)
+		return -EINVAL;
+	prog = calloc(1, sizeof(*prog));
+	if (prog == NULL)
+		return -ENOMEM;
+	print_before = libbpf_set_print(to_log);
+	rc = load(queues, true, &prog->skel);
+	if (rc == -EINVAL) /* a kernel before 5.18 */
+		rc = load(queues, false, &prog->skel);
+	libbpf_set_print(print_before);
+	if (rc < 0) {
+		vma_log_debug("xdp: ifindex %u: the program cannot be loaded: error %d", ifindex, -rc);
+		free(prog);
+		return rc;
+	}
+	prog->ifindex = ifindex;
+	prog->queues = queues;
+	prog->link_fd = -1;
+	prog->flows_fd = bpf_map__fd(prog->skel->maps.flows);
+	prog->sockets_fd = bpf_map__fd(prog->skel->maps.sockets);
+	*out = prog;
+	return 0;
+}
+
+void xdp_prog_destroy(struct xdp_prog *prog)
+{
+	if (prog == NULL)
+		return;
+	xdp_prog_detach(prog);
+	xdp_steer__destroy(prog->skel);
+	free(prog);
+}
+
+static int link_create(const struct xdp_prog *prog, uint32_t mode)
+{
+	LIBBPF_OPTS(bpf_link_create_opts, opts, .flags = mode);
+
+	return bpf_link_create(bpf_program__fd(prog->skel->progs.vma_steer), (int)prog->ifindex, BPF_XDP, &opts);
+}
+
+int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
+{
+	char name[IF_NAMESIZE] = "?";
+	int fd, native_error;
+
+	if (prog->link_fd < 0) {
+		prog->generic = false;
+		fd = link_create(prog, XDP_FLAGS_DRV_MODE);
+		native_error = fd;
+		/* Busy or forbidden is so in either mode; anything else is the driver's refusal. */
+		if (fd < 0 && fd != -EBUSY && fd != -EEXIST && fd != -EPERM && fd != -ENODEV) {
+			fd = link_create(prog, XDP_FLAGS_SKB_MODE);
+			prog->generic = true;
+		}
+		if (fd < 0)
+			return fd == -EEXIST ? -EBUSY : fd;
+		prog->link_fd = fd;
+		if (prog->generic)
+			vma_log_once(
+			        VMA_LOG_WARN,
+			        "%s: the driver refuses XDP in native mode (error %d), using the slower generic mode",
+			        if_indextoname(prog->ifindex, name) != NULL ? name : "?", -native_error);
+	}
+	if (generic != NULL)
+		*generic = prog->generic;
+	return 0;
+}
+
+void xdp_prog_detach(struct xdp_prog *prog)
+{
+	if (prog->link_fd < 0)
+		return;
+	/* Explicitly, because a copy of the fd (a child between fork and exec) would keep the link alive. */
+	bpf_link_detach(prog->link_fd);
+	close(prog->link_fd);
+	prog->link_fd = -1;
+}
+
+bool xdp_prog_attached(const struct xdp_prog *prog)
+{
+	return prog->link_fd >= 0;
+}
+
+int xdp_prog_set_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue, int xsk_fd)
+{
+	const uint32_t index = slot * prog->queues + queue;
+
+	if (slot >= XDP_SLOTS_MAX || queue >= prog->queues)
+		return -EINVAL;
+	return bpf_map_update_elem(prog->sockets_fd, &index, &xsk_fd, BPF_ANY);
+}
+
+void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue)
+{
+	const uint32_t index = slot * prog->queues + queue;
+
+	if (slot < XDP_SLOTS_MAX && queue < prog->queues)
+		bpf_map_delete_elem(prog->sockets_fd, &index); /* -ENOENT: was not there, or its socket is closed */
+}
+
+static struct xdp_flow_key to_map_key(const struct vma_flow_key *key)
+{
+	struct xdp_flow_key out = {
+	        .peer_port = key->peer_port_be,
+	        .local_port = key->local_port_be,
+	        .vlan = key->vlan,
+	        .proto = key->proto,
+	};
+
+	memcpy(&out.local, key->local, sizeof(out.local));
+	if (key->peer_port_be != 0)
+		memcpy(&out.peer, key->peer, sizeof(out.peer));
+	return out;
+}
+
+/* The program reads the counters while this thread writes them. Off by one for a moment is harmless: a new flow's first
+ * packets go to the kernel as they did before, or one lookup finds nothing. */
+static void count_flow(struct xdp_prog *prog, const struct vma_flow_key *key, int change)
+{
+	struct xdp_flow_counts *counts = &prog->skel->bss->counts;
+	uint32_t *count = key->peer_port_be != 0 ? counts->exact : counts->wild;
+
+	count += key->proto == IPPROTO_TCP;
+	__atomic_store_n(count, *count + (uint32_t)change, __ATOMIC_RELEASE);
+}
+
+int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+{
+	const struct xdp_flow_key map_key = to_map_key(key);
+	const struct xdp_flow_value value = {
+	        .slot = slot,
+	        .flags = flags & VMA_FLOW_SYN_ONLY ? XDP_FLOW_SYN_ONLY : 0,
+	};
+	int rc;
+
+	if (slot >= XDP_SLOTS_MAX)
+		return -EINVAL;
+	rc = bpf_map_update_elem(prog->flows_fd, &map_key, &value, BPF_NOEXIST);
+	if (rc == -E2BIG)
+		return -ENOSPC;
+	if (rc == 0)
+		count_flow(prog, key, 1);
+	return rc;
+}
+
+int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
+{
+	const struct xdp_flow_key map_key = to_map_key(key);
+	int rc = bpf_map_delete_elem(prog->flows_fd, &map_key);
+
+	if (rc == 0)
+		count_flow(prog, key, -1);
+	return rc;
+}
