@@ -28,28 +28,31 @@
 #include <vma/stats.h>
 
 enum vma_nic_caps {
-	VMA_NIC_CAP_TX_CSUM = 1 << 0,	   /* VMA_NIC_SEG_CSUM is honoured */
-	VMA_NIC_CAP_RX_CSUM = 1 << 1,	   /* received buffers may carry VMA_BUF_RX_*_CSUM_* */
-	VMA_NIC_CAP_TSO = 1 << 2,	   /* VMA_NIC_SEG_TSO is honoured */
-	VMA_NIC_CAP_SG = 1 << 3,	   /* a packet may have several segments, on either side */
+	VMA_NIC_CAP_TX_CSUM = 1 << 0, /* VMA_NIC_SEG_CSUM is honoured */
+	VMA_NIC_CAP_RX_CSUM = 1 << 1, /* received buffers may carry VMA_BUF_RX_*_CSUM_* */
+	VMA_NIC_CAP_TSO = 1 << 2,     /* VMA_NIC_SEG_TSO is honoured */
+	VMA_NIC_CAP_SG = 1 << 3,      /* a packet may have several segments, on either side */
 	VMA_NIC_CAP_HW_TIMESTAMP = 1 << 4,
 	VMA_NIC_CAP_DEVICE_MEMORY = 1 << 5,
 	VMA_NIC_CAP_PACING = 1 << 6,
-	VMA_NIC_CAP_DUMMY_SEND = 1 << 7,   /* VMA_NIC_SEG_DUMMY warms the path and sends nothing */
-	VMA_NIC_CAP_MODERATION = 1 << 8,   /* moderate works */
-	VMA_NIC_CAP_MEMORY_LINK = 1 << 9,  /* no wire: a checksum field may hold just the pseudo-header sum */
+	VMA_NIC_CAP_DUMMY_SEND = 1 << 7,  /* VMA_NIC_SEG_DUMMY warms the path and sends nothing */
+	VMA_NIC_CAP_MODERATION = 1 << 8,  /* moderate works */
+	VMA_NIC_CAP_MEMORY_LINK = 1 << 9, /* no wire: a checksum field may hold just the pseudo-header sum */
 	VMA_NIC_CAP_FLOW_TAG = 1 << 10,
 };
 
 struct vma_nic_info {
 	char name[IF_NAMESIZE * 4]; /* interface, or the wire's name */
-	unsigned ifindex;	    /* 0: not an interface */
+	unsigned ifindex;           /* 0: not an interface */
 	uint8_t mac[6];
-	uint32_t mtu;		    /* largest L3 packet, bytes */
-	uint32_t caps;		    /* enum vma_nic_caps */
-	uint32_t device_queues;	    /* hardware receive queues covered by each queue pair */
-	uint32_t inline_max;	    /* bytes sent inline, 0: not a notion of this device */
-	bool generic;		    /* xdp: generic (skb) mode */
+	uint32_t mtu;           /* largest L3 packet, bytes */
+	uint32_t caps;          /* enum vma_nic_caps */
+	uint32_t device_queues; /* hardware receive queues covered by each queue pair */
+	uint32_t inline_max;    /* bytes sent inline, 0: not a notion of this device */
+	uint32_t tx_segs_max;   /* segments of one packet, at least 1 (0 counts as 1) */
+	uint32_t tso_max_bytes; /* payload of one TSO packet, 0: no TSO */
+	uint64_t device_memory; /* bytes to be had for tx_device_memory, 0: none */
+	bool generic;           /* xdp: generic (skb) mode */
 };
 
 enum vma_nic_owner {
@@ -61,9 +64,9 @@ struct vma_nic_attr {
 	struct vma_bufarena *arena;
 	struct vma_stats *stats; /* may be NULL */
 	enum vma_nic_owner owner;
-	const char *vmad_path;	 /* program to start when no vmad owns the interface; NULL: do not start one */
-	uint32_t window_bytes;	 /* xdp: packet memory per device queue; 0: 16 MB */
-	bool huge_pages;	 /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
+	const char *vmad_path; /* program to start when no vmad owns the interface; NULL: do not start one */
+	uint32_t window_bytes; /* xdp: packet memory per device queue; 0: 16 MB */
+	bool huge_pages;       /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
 };
 
 struct vma_nic;
@@ -74,9 +77,9 @@ struct vma_nic_qp;
  * Addresses are 16 bytes in network order; IPv4 uses the first four, the rest is zero.
  */
 struct vma_flow_key {
-	uint8_t family;	     /* AF_INET (AF_INET6: -EAFNOSUPPORT for now) */
-	uint8_t proto;	     /* IPPROTO_UDP, IPPROTO_TCP */
-	uint16_t vlan;	     /* VLAN id in host order, 0: untagged */
+	uint8_t family; /* AF_INET (AF_INET6: -EAFNOSUPPORT for now) */
+	uint8_t proto;  /* IPPROTO_UDP, IPPROTO_TCP */
+	uint16_t vlan;  /* VLAN id in host order, 0: untagged */
 	uint16_t local_port_be;
 	uint16_t peer_port_be; /* 0: any peer (3-tuple) */
 	uint8_t local[16];     /* unicast address or multicast group */
@@ -90,19 +93,23 @@ enum vma_flow_flags {
 
 struct vma_flow_rule {
 	struct vma_flow_key key;
-	uint32_t flags;		  /* enum vma_flow_flags */
-	uint64_t shadow_cookie;	  /* SO_COOKIE of the kernel socket that shadows this flow, 0: none; all others are foreign */
+	uint32_t flags;         /* enum vma_flow_flags */
+	uint32_t tag;           /* with VMA_NIC_CAP_FLOW_TAG: vma_buf.flow_tag of what this rule receives; 0: none */
+	uint64_t shadow_cookie; /* SO_COOKIE of the kernel socket that shadows this flow, 0: none; all others are
+	                           foreign */
 };
 
 /* What became of a queue pair or flow behind its user's back. */
 enum vma_nic_event {
-	VMA_NIC_EVENT_LOST,	    /* the owner has gone; call vma_nic_qp_rebind with both halves held */
+	VMA_NIC_EVENT_LOST,         /* the owner has gone; call vma_nic_qp_rebind with both halves held */
 	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again (a foreign socket or second process wants it too) */
 };
 
 struct vma_nic_qp_attr {
-	uint32_t rx_wre; /* wished receive depth (VMA_RX_WRE); granted: qp->rx_depth */
-	uint32_t tx_wre; /* wished transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
+	uint32_t rx_wre;           /* wished receive depth (VMA_RX_WRE); granted: qp->rx_depth */
+	uint32_t tx_wre;           /* wished transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
+	uint32_t tx_inline;        /* wished inline bytes (VMA_TX_MAX_INLINE); granted: info.inline_max at most */
+	uint32_t tx_device_memory; /* wished bytes of device memory to send from, 0: none; a wish, never an error */
 	const char *name;
 	/* Called from a thread of the nic's own, never from a data call. May be NULL: then vma_nic_qp_lost tells. */
 	void (*event)(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg);
@@ -112,13 +119,13 @@ struct vma_nic_qp_attr {
 /* One segment to send. The segments of a packet follow each other; all but its last carry VMA_NIC_SEG_MORE. */
 enum vma_nic_seg_flags {
 	VMA_NIC_SEG_MORE = 1 << 0,
-	VMA_NIC_SEG_CSUM = 1 << 1,  /* first segment: fill in the L3 and L4 checksum */
-	VMA_NIC_SEG_TSO = 1 << 2,   /* first segment: cut into segments of mss after hdr_len bytes of headers */
+	VMA_NIC_SEG_CSUM = 1 << 1, /* first segment: fill in the L3 and L4 checksum */
+	VMA_NIC_SEG_TSO = 1 << 2,  /* first segment: cut into segments of mss after hdr_len bytes of headers */
 	VMA_NIC_SEG_DUMMY = 1 << 3,
 };
 struct vma_nic_seg {
 	struct vma_buf *buf; /* one reference passes to the NIC */
-	uint32_t off;	     /* from the start of the frame */
+	uint32_t off;        /* from the start of the frame */
 	uint32_t len;
 	uint16_t flags;
 	uint16_t mss;
@@ -135,10 +142,10 @@ struct vma_nic_qp {
 	struct vma_bufarena *arena;
 	struct vma_bufpool *_Atomic rx_pool; /* received frames' home; its buffers are what post_rx wants */
 	struct vma_bufpool *_Atomic tx_pool; /* registered memory to build frames in */
-	uint32_t rx_depth, tx_depth;	     /* granted */
-	uint32_t rx_quota;  /* received frames the user may hold at a time before others run short; 0: rx_depth */
+	uint32_t rx_depth, tx_depth;         /* granted */
+	uint32_t rx_quota;    /* received frames the user may hold at a time before others run short; 0: rx_depth */
 	uint32_t tx_headroom; /* bytes to leave free before a frame to send */
-	bool rx_self_fill;  /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
+	bool rx_self_fill;    /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
 	_Atomic bool lost;
 };
 
@@ -151,8 +158,10 @@ struct vma_nic_ops {
 	int (*qp_rebind)(struct vma_nic_qp *qp);
 	int (*flow_add)(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
-	int (*mem_register)(struct vma_nic *nic, uint32_t first, uint32_t count); /* NULL: windows only */
-	int (*moderate)(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
+	int (*mem_register)(struct vma_nic *nic, uint32_t first, uint32_t count);         /* NULL: windows only */
+	void (*mem_unregister)(struct vma_nic *nic, uint32_t first, uint32_t count);      /* NULL with mem_register */
+	int (*moderate)(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);     /* NULL: none */
+	int (*pace)(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes); /* NULL: none */
 	unsigned (*post_rx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 	unsigned (*poll_rx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 	unsigned (*tx)(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
@@ -181,20 +190,39 @@ int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_n
 void vma_nic_close(struct vma_nic *nic); /* after all its queue pairs */
 
 int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out);
-/* Flows end and sockets close at once; buffers still held by the user stay readable until they are put. */
+/* Flows end and sockets close at once; what the NIC still holds (posted, polled by nobody, sent but not reaped) goes
+ * home; buffers still held by the user stay readable until they are put. */
 void vma_nic_qp_destroy(struct vma_nic_qp *qp);
 /* After EVENT_LOST, both halves held by the caller: new device objects, new pools, all flows added again. 0, or
  * -EAGAIN when there is no owner yet (the nic's thread goes on trying and will send EVENT_LOST again). */
 int vma_nic_qp_rebind(struct vma_nic_qp *qp);
 
-/* -EEXIST this queue pair has it already, -EADDRINUSE another process or a foreign kernel socket has it (the log says
- * which), -ENOSPC the table is full, -EINVAL a bad key. del: -ENOENT. */
+/* -EEXIST this queue pair has it already, -EADDRINUSE another queue pair, process or a foreign kernel socket has it
+ * (the log says which), -ENOSPC the table is full, -EINVAL a bad key or flag (vma_flow_key_check says what is bad),
+ * -EAFNOSUPPORT. del: -ENOENT. Packets received before del returned may still be polled. */
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
  * where the device has none. */
 int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
+/* Limits what this queue pair sends; 0 bytes_per_sec: no limit. -EOPNOTSUPP without VMA_NIC_CAP_PACING. */
+int vma_nic_pace(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes);
+
+/*
+ * Frames [first, first + count) of the arena may be sent from and received into, until unregister (or close); do it
+ * before the first use and end it before the arena unmaps them. -EOPNOTSUPP: this device takes only the buffers of its
+ * queue pairs' own pools; copy.
+ */
+int vma_nic_mem_register(struct vma_nic *nic, uint32_t first, uint32_t count);
+void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count);
+
+/*
+ * What every backend demands of a flow key, checked by vma_nic_flow_add before the backend is asked: AF_INET, UDP or
+ * TCP, a VLAN id below 4095, a local port, a local address that is not 0.0.0.0, zeros after the fourth byte of an
+ * address, peer address and peer port both set or both zero. 0, -EINVAL, -EAFNOSUPPORT.
+ */
+int vma_flow_key_check(const struct vma_flow_key *key);
 
 static inline const struct vma_nic_info *vma_nic_info(const struct vma_nic *nic)
 {
@@ -218,7 +246,8 @@ static inline unsigned vma_nic_poll_rx(struct vma_nic_qp *qp, struct vma_buf **b
 	return qp->ops->poll_rx(qp, bufs, n);
 }
 /* Queues up to n segments, whole packets only; returns the number of segments taken. Nothing leaves before kick. A
- * buffer that does not belong to the queue pair's memory (it was rebound meanwhile) is taken and dropped. */
+ * buffer that does not belong to the queue pair's memory (it was rebound meanwhile) is taken and dropped. A packet that
+ * can never be sent (longer than the MTU, too many segments, bytes outside its frame) ends the burst, not taken. */
 static inline unsigned vma_nic_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	return qp->ops->tx(qp, segs, n);
@@ -233,7 +262,8 @@ static inline unsigned vma_nic_reap_tx(struct vma_nic_qp *qp, struct vma_buf **b
 {
 	return qp->ops->reap_tx(qp, bufs, n);
 }
-/* Asks for a readable event at the next arrival. 0 armed; 1 something is already there: poll instead of sleeping. */
+/* Asks for one readable event at the next arrival and takes back an event that was reported before, so the fd is not
+ * readable because of the past. 0 armed; 1 something is already there: poll instead of sleeping. */
 static inline int vma_nic_arm(struct vma_nic_qp *qp)
 {
 	return qp->ops->arm(qp);

@@ -1,0 +1,125 @@
+/*
+ * nic - the front: finds the backend of a spec, checks what every backend would have to check, forwards.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <vma/log.h>
+#include <vma/nic.h>
+
+#include "nic_backends.h"
+
+int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out)
+{
+	const char *colon = spec != NULL ? strchr(spec, ':') : NULL;
+
+	*out = NULL;
+	if (attr == NULL || attr->arena == NULL)
+		return -EINVAL;
+	if (colon == NULL || colon[1] == '\0') {
+		vma_log_error("nic: '%s' is not of the form BACKEND:ARGUMENT", spec != NULL ? spec : "");
+		return -EINVAL;
+	}
+	const struct vma_nic_ops *ops = nic_backend_find(spec, (size_t)(colon - spec));
+	if (ops == NULL) {
+		vma_log_error("nic: there is no backend for '%s'", spec);
+		return -ENODEV;
+	}
+	return ops->open(colon + 1, attr, out);
+}
+
+void vma_nic_close(struct vma_nic *nic)
+{
+	if (nic != NULL)
+		nic->ops->close(nic);
+}
+
+int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
+{
+	*out = NULL;
+	return nic->ops->qp_create(nic, attr, out);
+}
+
+void vma_nic_qp_destroy(struct vma_nic_qp *qp)
+{
+	if (qp != NULL)
+		qp->ops->qp_destroy(qp);
+}
+
+int vma_nic_qp_rebind(struct vma_nic_qp *qp)
+{
+	return qp->ops->qp_rebind != NULL ? qp->ops->qp_rebind(qp) : 0;
+}
+
+static bool all_zero(const uint8_t *bytes, size_t n)
+{
+	uint8_t sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		sum |= bytes[i];
+	return sum == 0;
+}
+
+int vma_flow_key_check(const struct vma_flow_key *key)
+{
+	if (key->family != AF_INET)
+		return key->family == AF_INET6 ? -EAFNOSUPPORT : -EINVAL;
+	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP)
+		return -EINVAL;
+	if (key->vlan > 4094 || key->local_port_be == 0 || all_zero(key->local, 4))
+		return -EINVAL;
+	if (!all_zero(key->local + 4, sizeof(key->local) - 4) || !all_zero(key->peer + 4, sizeof(key->peer) - 4))
+		return -EINVAL;
+	if (all_zero(key->peer, 4) != (key->peer_port_be == 0))
+		return -EINVAL;
+	return 0;
+}
+
+int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
+{
+	int rc = vma_flow_key_check(&rule->key);
+
+	if (rc == 0 && (rule->flags & ~(uint32_t)VMA_FLOW_SYN_ONLY) != 0)
+		rc = -EINVAL;
+	if (rc == 0 && (rule->flags & VMA_FLOW_SYN_ONLY) != 0 && rule->key.proto != IPPROTO_TCP)
+		rc = -EINVAL;
+	return rc != 0 ? rc : qp->ops->flow_add(qp, rule);
+}
+
+int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
+{
+	int rc = vma_flow_key_check(key);
+
+	return rc != 0 ? rc : qp->ops->flow_del(qp, key);
+}
+
+int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec)
+{
+	if (qp->ops->moderate == NULL || (qp->nic->info.caps & VMA_NIC_CAP_MODERATION) == 0)
+		return -EOPNOTSUPP;
+	return qp->ops->moderate(qp, count, period_usec);
+}
+
+int vma_nic_pace(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes)
+{
+	if (qp->ops->pace == NULL || (qp->nic->info.caps & VMA_NIC_CAP_PACING) == 0)
+		return -EOPNOTSUPP;
+	return qp->ops->pace(qp, bytes_per_sec, burst_bytes);
+}
+
+int vma_nic_mem_register(struct vma_nic *nic, uint32_t first, uint32_t count)
+{
+	if (nic->ops->mem_register == NULL)
+		return -EOPNOTSUPP;
+	if (count == 0 || first >= nic->arena->capacity || count > nic->arena->capacity - first)
+		return -EINVAL;
+	return nic->ops->mem_register(nic, first, count);
+}
+
+void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count)
+{
+	if (nic->ops->mem_unregister != NULL)
+		nic->ops->mem_unregister(nic, first, count);
+}
