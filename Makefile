@@ -22,16 +22,77 @@ TESTS_ALL :=
 FUZZERS_ALL :=
 PROGRAMS :=
 include mk/compile.mk
+include mk/sources.mk
 include $(COMPONENTS:%=components/%/Makefile)
 -include $(wildcard tools/*/Makefile) $(wildcard examples/Makefile) $(wildcard bench/Makefile)
 
 all: libs $(PROGRAMS)
 libs: $(LIBS_ALL)
 
+# ---- tests ----
+
+# Checks that exist in the debug build only.
+DEBUG_TESTS := log bufpool
+
+test:
+	+$(Q)mk/tally all sources $(COMPONENTS:%=test-%) '$(DEBUG_TESTS:%=test-%) VARIANT=debug' test-build \
+		'fuzz FUZZ_SMOKE=1' test-e2e
+
+test-san:
+	+$(Q)mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' '$(COMPONENTS:%=test-%) SAN=$(san)' \
+		'test-e2e SAN=$(san)')
+
 unit-test: $(TESTS_ALL)
 	$(Q)T='$(T)' mk/run-tests $^
 
+# The build machinery itself; no root.
+test-build: all sources
+	$(Q)T='$(T)' tests/run tests/build/*.sh
+
+# Root and namespaces; UNPRIVILEGED=1 accepts what cannot run.
+test-e2e: all
+	$(Q)T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run
+
+# ---- fuzzing ----
+
+# libFuzzer on every target for T seconds each; as part of `make test` a short run from a fixed seed.
+ifeq ($(VARIANT),fuzz)
+fuzz-run: $(FUZZERS_ALL)
+	$(Q)mk/fuzz $(FUZZ_SECONDS) $^
+endif
+fuzz:
+	+$(Q)$(MAKE) --no-print-directory VARIANT=fuzz FUZZ_SECONDS=$(if $(FUZZ_SMOKE),2,$(or $(T),60)) T= fuzz-run
+
+# ---- the rest ----
+
+lint:
+	+$(Q)mk/lint
+
+format:
+	$(Q)git ls-files -z -- '*.[ch]' | xargs -0 clang-format -i
+
+PREFIX ?= /usr/local
+install: all
+	$(Q)install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/vma $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 644 $(LIBS_ALL) $(DESTDIR)$(PREFIX)/lib
+	$(Q)install -m 644 $(wildcard components/*/include/vma/*.h) $(DESTDIR)$(PREFIX)/include/vma
+	$(Q)install $(filter $(BUILD)/bin/%,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
+
+deps: build/deps.stamp
+	@:
+
+# The pinned sources stay, so that a clean tree builds without a network.
 clean:
+	$(Q)for entry in build/*; do [ "$$entry" = build/sources ] || rm -rf "$$entry"; done
+distclean:
 	$(Q)rm -rf build
 
-.PHONY: all libs unit-test clean
+# For scripts: where this variant is built.
+show-build:
+	@echo $(BUILD)
+
+help:
+	@cat mk/help.txt
+
+.PHONY: all libs test test-san unit-test test-build test-e2e fuzz fuzz-run lint format install deps clean distclean \
+	show-build help
