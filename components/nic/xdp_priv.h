@@ -39,13 +39,13 @@
 #define XDP_PKT_CONTD (1 << 0) /* desc.options: the packet goes on in the next descriptor */
 #endif
 
-#define XDP_SLOTS_MAX 64	/* queue pairs of one interface at a time */
-#define XDP_QUEUES_MAX 64	/* device queues */
+#define XDP_SLOTS_MAX 64  /* queue pairs of one interface at a time */
+#define XDP_QUEUES_MAX 64 /* device queues */
 #define XDP_FRAME_SHIFT 11
-#define XDP_FILL_SIZE 4096	/* entries of a fill ring */
+#define XDP_FILL_SIZE 4096 /* entries of a fill ring */
 #define XDP_COMP_SIZE 4096
-#define XDP_HOLDER_NONE 0	/* holder[] and lock values: 0 nobody, slot + 1, or XDP_HOLDER_OWNER */
-#define XDP_HOLDER_FILL 0xfffe	/* in a fill ring or on its way through the kernel */
+#define XDP_HOLDER_NONE 0      /* holder[] and lock values: 0 nobody, slot + 1, or XDP_HOLDER_OWNER */
+#define XDP_HOLDER_FILL 0xfffe /* in a fill ring or on its way through the kernel */
 #define XDP_HOLDER_OWNER 0xffff
 
 /* ---- xdp_sock.c: AF_XDP sockets and their rings ---- */
@@ -64,8 +64,8 @@ struct xdp_ring {
 };
 
 /*
- * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs it;
- * XDP_USE_NEED_WAKEUP is always added). fd or -errno; -ENOBUFS: RLIMIT_MEMLOCK does not cover umem_bytes.
+ * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs
+ * it; XDP_USE_NEED_WAKEUP is always added). fd or -errno; -ENOBUFS: RLIMIT_MEMLOCK does not cover umem_bytes.
  */
 int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
 /* Base socket of another device queue, sharing the UMEM of `umem_fd`, with fill and completion rings of its own. The
@@ -151,14 +151,15 @@ struct xdp_owner_attr {
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
 void xdp_owner_destroy(struct xdp_owner *owner);
 
-/* What a client needs to drive a rented queue pair; fds are the owner's, a client in another process gets duplicates. */
+/* What a client needs to drive a rented queue pair; fds are the owner's, a client in another process gets duplicates.
+ */
 struct xdp_rental {
 	uint32_t slot;
 	uint32_t queues;
 	uint32_t nframes;
 	uint32_t rx_size, tx_size;   /* ring entries of each socket */
 	uint32_t tx_first, tx_count; /* rented TX frames */
-	uint32_t rx_quota;	     /* RX frames the client may hold before others run short */
+	uint32_t rx_quota;           /* RX frames the client may hold before others run short */
 	uint32_t mtu;
 	bool generic, multi_buffer;
 	int umem_fd, shared_fd;
@@ -172,7 +173,7 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* Periodic work (at most every 100 ms): quarantined frames, foreign sockets that came up later. Flows that had to be
  * given up are reported through `revoked`. */
-void xdp_owner_tick(struct xdp_owner *owner,
-		    void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg), void *arg);
+void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
+                    void *arg);
 
 #endif
