@@ -1,11 +1,15 @@
 /*
  * stats - counters that another process can read while they are written.
  *
- * Threads: every block has one writer at a time (the driver of that ring, the owner of that cache); readers, in this
- *          process or another, need nothing but the mapping. Blocks are taken and put back under a lock-free bitmap.
+ * Threads: every block, or half of a block that has a line of its own, has one writer at a time (the driver of that
+ *          ring, the owner of that cache); readers, in this process or another, need nothing but the mapping. Blocks
+ *          are taken and put back by any thread, under a lock-free bitmap.
  * Progress: a counter update is a relaxed load, an add and a relaxed store; no fence, no system call.
  * Memory: one shared mapping, file VMA_STATS_SHMEM_DIR/vmastat.PID (anonymous when the directory is empty), removed
- *         by fini; blocks are cache-line aligned and padded, so two writers never share a line.
+ *         by destroy; blocks are cache-line aligned and padded, so two writers never share a line. The file is for the
+ *         same user (0600), its space is reserved at creation, and a lock on it tells a live one from a leftover.
+ * fork: parent and child see the same blocks. A child that counts creates a segment of its own and leaves its parent's
+ *       alone; destroying the inherited one in the child unmaps it there and removes nothing.
  * Example: test/test_segment.c.
  */
 #ifndef VMA_STATS_H
@@ -65,6 +69,33 @@
 	X(batches_out, "batches taken from the shared ring")                                                           \
 	X(batches_in, "batches put back to the shared ring")
 
+/* Of one queue pair. The receive half's user writes the first line, the transmit half's the second. */
+#define VMA_STATS_NIC_RX(X)                                                                                            \
+	X(rx_frames, "frames received")                                                                                \
+	X(rx_bytes, "bytes received, with headers")                                                                    \
+	X(rx_ring_full, "times the receive queue stood full")                                                          \
+	X(rx_dropped, "dropped by the device or the kernel for lack of buffers")                                       \
+	X(rx_bad_descriptor, "dropped: a descriptor outside our memory")                                               \
+	X(fill_busy, "fills put off: the shared part was in another's hands")                                          \
+	X(fill_posted, "receive buffers posted")
+
+#define VMA_STATS_NIC_TX(X)                                                                                            \
+	X(tx_frames, "frames sent")                                                                                    \
+	X(tx_bytes, "bytes sent, with headers")                                                                        \
+	X(tx_foreign, "dropped: buffers of an older binding")                                                          \
+	X(completion_busy, "reaps put off: the shared part was in another's hands")                                    \
+	X(completions, "transmit completions")                                                                         \
+	X(kicks, "kicks")                                                                                              \
+	X(kick_errors, "kicks that failed")
+
+/* Under the nic's lock. */
+#define VMA_STATS_NIC_CTL(X)                                                                                           \
+	X(rebinds, "times bound again after the owner had gone")                                                       \
+	X(flows, "flows installed now")
+
+/* The whole list, for who wants it in one. */
+#define VMA_STATS_NIC(X) VMA_STATS_NIC_RX(X) VMA_STATS_NIC_TX(X) VMA_STATS_NIC_CTL(X)
+
 #define VMA_STATS_ALIGN 64
 #define X(name, text) _Atomic uint64_t name;
 struct vma_stats_ring_rx {
@@ -83,9 +114,36 @@ struct vma_stats_cq {
 struct vma_stats_bufpool {
 	VMA_STATS_BUFPOOL(X)
 } __attribute__((aligned(VMA_STATS_ALIGN)));
+struct vma_stats_nic { /* the three writers' lines; fields are reached as nic->rx_frames */
+	struct {
+		VMA_STATS_NIC_RX(X)
+	} __attribute__((aligned(VMA_STATS_ALIGN)));
+	struct {
+		VMA_STATS_NIC_TX(X)
+	} __attribute__((aligned(VMA_STATS_ALIGN)));
+	struct {
+		VMA_STATS_NIC_CTL(X)
+	} __attribute__((aligned(VMA_STATS_ALIGN)));
+};
 #undef X
+_Static_assert(offsetof(struct vma_stats_ring, tx) % VMA_STATS_ALIGN == 0, "two drivers, two lines");
+_Static_assert(offsetof(struct vma_stats_nic, tx_frames) % VMA_STATS_ALIGN == 0, "two halves, two lines");
+_Static_assert(offsetof(struct vma_stats_nic, rebinds) % VMA_STATS_ALIGN == 0, "control apart from the data path");
 
-enum vma_stats_type { VMA_STATS_TYPE_FREE, VMA_STATS_TYPE_RING, VMA_STATS_TYPE_CQ, VMA_STATS_TYPE_BUFPOOL };
+/* X(TYPE, struct, "name"): the kinds of block. */
+#define VMA_STATS_TYPES(X)                                                                                             \
+	X(RING, vma_stats_ring, "ring")                                                                                \
+	X(CQ, vma_stats_cq, "cq")                                                                                      \
+	X(BUFPOOL, vma_stats_bufpool, "bufpool")                                                                       \
+	X(NIC, vma_stats_nic, "nic")
+
+enum vma_stats_type {
+	VMA_STATS_TYPE_FREE,
+#define X(name, ...) VMA_STATS_TYPE_##name,
+	VMA_STATS_TYPES(X)
+#undef X
+	        VMA_STATS_TYPE_COUNT /* not a type: one more than the last */
+};
 
 struct vma_stats; /* one process's segment */
 
@@ -105,21 +163,41 @@ static inline uint64_t vma_stats_read(const _Atomic uint64_t *counter)
 
 /* dir "" or NULL: no file. 0 or -errno (a directory that cannot be written: warns once and continues without file). */
 int vma_stats_create(const char *dir, struct vma_stats **out);
+/* Removes the file, if this process made it. All blocks have been dropped. NULL is allowed. */
 void vma_stats_destroy(struct vma_stats *stats);
 
 /*
- * A zeroed block of `type` named `name` (cut to 31 bytes), or NULL when all are in use; grab never fails for the
- * caller's purpose: with stats == NULL or a full segment it returns a private block that no reader sees.
+ * A zeroed block of `type` named `name` (cut to VMA_STATS_NAME_MAX - 1 bytes). Never NULL: with stats == NULL or a full
+ * segment it is a private block that no reader sees.
  */
+#define VMA_STATS_NAME_MAX 32
 void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const char *name);
+/* `stats` as at the grab. NULL blocks are allowed. */
 void vma_stats_drop(struct vma_stats *stats, void *block);
 
-/* Reader side: maps another process's file read-only after checking magic, version and size; -EPROTO if they differ. */
+/* The counters of a type in printing order; NULL and 0 for an unknown type. */
+struct vma_stats_field {
+	const char *name, *text;
+	size_t offset; /* of the counter in its block */
+};
+const struct vma_stats_field *vma_stats_fields(enum vma_stats_type type, size_t *count);
+const char *vma_stats_type_name(enum vma_stats_type type); /* "ring", ...; NULL: unknown */
+
+/*
+ * Reader side: maps another process's file read-only after checking magic, version, names and sizes; -EPROTO if they
+ * differ. A view is used by one thread at a time. Whatever the file holds, the reader only ever copies within it; the
+ * size is checked again before every block. Accepted weakness: a file that its writer truncates in the very moment of
+ * a copy raises SIGBUS in the reader, as with every mapping of a foreign file.
+ */
 struct vma_stats_view;
 int vma_stats_view_open(const char *path, struct vma_stats_view **out);
 void vma_stats_view_close(struct vma_stats_view *view);
-/* Next used block after *cursor (start with 0): type, name, block. False at the end. */
+int vma_stats_view_pid(const struct vma_stats_view *view); /* of the writer, as it sees itself */
+/*
+ * Next used block after *cursor (start with 0): type, name, and a copy of the block taken now; each is valid until the
+ * same block is visited again or the view closed. False at the end, and when the file has been truncated.
+ */
 bool vma_stats_view_next(const struct vma_stats_view *view, size_t *cursor, enum vma_stats_type *type,
-			 const char **name, const void **block);
+                         const char **name, const void **block);
 
 #endif

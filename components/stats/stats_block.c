@@ -1,0 +1,109 @@
+/* stats_block - blocks taken and put back. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "stats_priv.h"
+
+#define NO_BLOCK STATS_BLOCKS
+
+/* What grab hands out when there is not even memory for a private block: its counts mean nothing to anybody. */
+static union stats_any_block nowhere;
+
+/*
+ * One bit per block: who turns it from 0 to 1 owns entry and block until he turns it back. The swap that takes it
+ * acquires, the one that gives it back releases: all that the last owner wrote lies before what the next one writes.
+ * The search may miss a block that comes free behind it; then the caller gets a private one, which is allowed.
+ */
+static unsigned take_bit(struct vma_stats *stats)
+{
+	for (unsigned w = 0; w < STATS_BLOCKS / 64; w++) {
+		uint64_t used = atomic_load_explicit(&stats->used[w], memory_order_relaxed);
+
+		while (used != UINT64_MAX) {
+			unsigned bit = (unsigned)__builtin_ctzll(~used);
+			if (atomic_compare_exchange_weak_explicit(&stats->used[w], &used, used | 1ull << bit,
+			                                          memory_order_acquire, memory_order_relaxed))
+				return w * 64 + bit;
+		}
+	}
+	return NO_BLOCK;
+}
+
+static void put_bit(struct vma_stats *stats, unsigned i)
+{
+	atomic_fetch_and_explicit(&stats->used[i / 64], ~(1ull << i % 64), memory_order_release);
+}
+
+/*
+ * An entry changes between two steps of its sequence, which is odd meanwhile; the owner of the bit is the only writer.
+ * Every store in between releases: it cannot become visible before the odd value. The last step releases as well: it
+ * cannot become visible before any of them. stats_view.c has the other half. (ck_sequence is not used because its
+ * reader spins while the value is odd: for a writer that died there, or wrote nonsense, that is for ever.)
+ */
+static void begin_change(struct stats_entry *entry)
+{
+	atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_relaxed);
+}
+
+static void end_change(struct stats_entry *entry)
+{
+	atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_release);
+}
+
+static void set_name(struct stats_entry *entry, const char *name)
+{
+	char text[VMA_STATS_NAME_MAX] = "";
+	uint64_t words[STATS_NAME_WORDS];
+
+	if (name != NULL)
+		memcpy(text, name, strnlen(name, sizeof(text) - 1));
+	memcpy(words, text, sizeof(words));
+	for (unsigned i = 0; i < STATS_NAME_WORDS; i++)
+		atomic_store_explicit(&entry->name[i], words[i], memory_order_release);
+}
+
+static void *private_block(void)
+{
+	void *block = aligned_alloc(VMA_STATS_ALIGN, sizeof(union stats_any_block));
+
+	return block != NULL ? memset(block, 0, sizeof(union stats_any_block)) : &nowhere;
+}
+
+void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const char *name)
+{
+	unsigned i = stats != NULL ? take_bit(stats) : NO_BLOCK;
+	_Atomic uint64_t *words;
+	struct stats_entry *entry;
+
+	if (i == NO_BLOCK)
+		return private_block();
+	entry = &stats->segment->entries[i];
+	words = (_Atomic uint64_t *)&stats->segment->blocks[i];
+	begin_change(entry);
+	set_name(entry, name);
+	for (size_t w = 0; w < STATS_BLOCK_WORDS; w++)
+		atomic_store_explicit(&words[w], 0, memory_order_release);
+	atomic_store_explicit(&entry->type, type, memory_order_release);
+	end_change(entry);
+	return words;
+}
+
+void vma_stats_drop(struct vma_stats *stats, void *block)
+{
+	union stats_any_block *mine = block;
+	struct stats_entry *entry;
+	size_t i;
+
+	if (block == NULL || block == &nowhere)
+		return;
+	if (stats == NULL || mine < stats->segment->blocks || mine >= stats->segment->blocks + STATS_BLOCKS) {
+		free(block);
+		return;
+	}
+	i = (size_t)(mine - stats->segment->blocks);
+	entry = &stats->segment->entries[i];
+	begin_change(entry);
+	atomic_store_explicit(&entry->type, VMA_STATS_TYPE_FREE, memory_order_release);
+	end_change(entry);
+	put_bit(stats, (unsigned)i);
+}

@@ -1,0 +1,153 @@
+/*
+ * stats_file - DIR/vmastat.PID: made, told from a leftover, removed.
+ *
+ * The directory is usually /tmp, so nothing there is trusted: no link is followed, nothing is opened that is not a
+ * plain file, and nothing is unlinked but what was checked to be ours or dead. A live file is one whose lock is held:
+ * a pid says less, because containers that share the directory have the same pids.
+ *
+ * open and close are made by number: in libvma.so the plain names lead back into the library.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "stats_priv.h"
+
+#define FD_MIN 1000 /* out of the way of programs that count on small numbers */
+#define TRIES 4
+
+static int open_file(const char *path, int flags)
+{
+	long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+
+	return fd >= 0 ? (int)fd : -errno;
+}
+
+static void close_file(int fd)
+{
+	syscall(SYS_close, fd);
+}
+
+static bool path_is(const char *path, const struct stat *file)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 && st.st_dev == file->st_dev && st.st_ino == file->st_ino;
+}
+
+/* 0: the leftover is gone, or was gone already. -EEXIST: somebody lives there, or it is not a file of ours. */
+static int remove_leftover(const char *path)
+{
+	int fd = open_file(path, O_RDONLY), rc = -EEXIST;
+	struct stat st;
+
+	if (fd < 0)
+		return fd == -ENOENT ? 0 : fd;
+	/* While we hold the lock of this file nobody else may unlink it, so the path cannot change hands in between. */
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
+		rc = !path_is(path, &st) || unlink(path) == 0 ? 0 : -errno;
+	close_file(fd);
+	return rc;
+}
+
+/* An open, locked file that is what the path names, or -errno. */
+static int create_locked(const char *path, struct stat *st)
+{
+	for (int i = 0; i < TRIES; i++) {
+		int fd = open_file(path, O_RDWR | O_CREAT | O_EXCL), rc;
+
+		/* Before it is locked another process may take it for a leftover and unlink it: then once more. */
+		if (fd >= 0) {
+			if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, st) == 0 && path_is(path, st))
+				return fd;
+			close_file(fd);
+			continue;
+		}
+		if (fd != -EEXIST)
+			return fd;
+		rc = remove_leftover(path);
+		if (rc < 0)
+			return rc;
+	}
+	return -EEXIST;
+}
+
+/* A mapped page without space behind it is a SIGBUS at some later count: take the space now. */
+static int reserve(int fd, size_t bytes)
+{
+	static const char zeros[4096];
+
+	if (syscall(SYS_fallocate, fd, 0, 0L, (long)bytes) == 0)
+		return 0;
+	if (errno != EOPNOTSUPP && errno != ENOSYS)
+		return -errno;
+	for (size_t done = 0; done < bytes;) {
+		size_t n = bytes - done < sizeof(zeros) ? bytes - done : sizeof(zeros);
+		long rc = syscall(SYS_pwrite64, fd, zeros, n, (long)done);
+		if (rc < 0 && errno != EINTR)
+			return -errno;
+		done += rc > 0 ? (size_t)rc : 0;
+	}
+	return 0;
+}
+
+/* Absolute, so that a chdir of the program does not lose it. */
+static int name_file(struct stats_file *file, const char *dir)
+{
+	char real[PATH_MAX];
+	int n;
+
+	file->owner = getpid();
+	snprintf(file->path, sizeof(file->path), "%s", dir); /* for the message, if it does not even exist */
+	if (realpath(dir, real) == NULL)
+		return -errno;
+	n = snprintf(file->path, sizeof(file->path), "%s/vmastat.%d", real, (int)file->owner);
+	return (size_t)n < sizeof(file->path) ? 0 : -ENAMETOOLONG;
+}
+
+int stats_file_create(struct stats_file *file, const char *dir, size_t bytes)
+{
+	int rc = name_file(file, dir), fd;
+	struct stat st;
+	long high;
+
+	file->fd = -1;
+	if (rc < 0)
+		return rc;
+	fd = create_locked(file->path, &st);
+	if (fd < 0)
+		return fd;
+	rc = reserve(fd, bytes);
+	if (rc < 0) {
+		unlink(file->path);
+		close_file(fd);
+		return rc;
+	}
+	high = syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FD_MIN);
+	if (high >= 0)
+		close_file(fd); /* the lock belongs to the open file, which lives on */
+	file->fd = high >= 0 ? (int)high : fd;
+	file->dev = st.st_dev;
+	file->ino = st.st_ino;
+	return 0;
+}
+
+void stats_file_remove(struct stats_file *file)
+{
+	const struct stat ours = {.st_dev = file->dev, .st_ino = file->ino};
+	struct stat st;
+
+	if (file->fd < 0)
+		return;
+	/* The number may be the program's by now (it closed all it did not know), the path somebody else's (chroot). */
+	if (file->owner == getpid() && path_is(file->path, &ours))
+		unlink(file->path);
+	if (fstat(file->fd, &st) == 0 && st.st_dev == ours.st_dev && st.st_ino == ours.st_ino)
+		close_file(file->fd);
+	file->fd = -1;
+}
