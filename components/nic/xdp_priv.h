@@ -42,7 +42,7 @@
 #define XDP_SLOTS_MAX 64  /* queue pairs of one interface at a time */
 #define XDP_QUEUES_MAX 64 /* device queues */
 #define XDP_FRAME_SHIFT 11
-#define XDP_FILL_SIZE 4096 /* entries of a fill ring */
+#define XDP_FILL_SIZE 8192 /* entries of a fill ring: room for every RX frame of a device queue, so never full */
 #define XDP_COMP_SIZE 4096
 #define XDP_HOLDER_NONE 0      /* holder[] and lock values: 0 nobody, slot + 1, or XDP_HOLDER_OWNER */
 #define XDP_HOLDER_FILL 0xfffe /* in a fill ring or on its way through the kernel */
