@@ -42,6 +42,7 @@ test-san:
 	+$(Q)mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' '$(COMPONENTS:%=test-%) SAN=$(san)' \
 		'test-e2e SAN=$(san)')
 
+test-programs: $(TESTS_ALL)
 unit-test: $(TESTS_ALL)
 	$(Q)T='$(T)' mk/run-tests $^
 
@@ -65,8 +66,8 @@ fuzz:
 
 # ---- the rest ----
 
-lint:
-	+$(Q)mk/lint
+lint: all test-programs
+	$(Q)mk/lint
 
 format:
 	$(Q)git ls-files -z -- '*.[ch]' | xargs -0 clang-format -i
@@ -95,4 +96,5 @@ help:
 	@cat mk/help.txt
 
 .PHONY: all libs test test-san unit-test test-build test-e2e fuzz fuzz-run lint format install deps clean distclean \
-	show-build help
+	show-build \
+	help test-programs

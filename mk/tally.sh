@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Counting, shared by the runners mk/run-tests, tests/run, mk/fuzz and mk/tally. Sourced.
 #
 # A runner calls, for each program, tap_count (or sets passed, failed and skipped itself) and tally_report; at the end
@@ -28,7 +29,7 @@ tally_report() { # NAME OUTPUT
 	if [ "$failed" -ne 0 ]; then
 		printf '%s\n' "$2" | tail -n 200
 		case ${exit_status:-0} in
-		0) [ "$passed" -gt 0 ] || echo "(no case ran)" ;;
+		0) [ -n "$2" ] || echo "(no output)" ;;
 		124 | 137) echo "(exit $exit_status: killed, perhaps because it took longer than ${TEST_TIMEOUT:-120} s)" ;;
 		*) echo "(exit $exit_status)" ;;
 		esac

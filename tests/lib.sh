@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What every end-to-end test starts with. A script of tests/e2e is one area of behaviour and prints TAP:
 #
 #   #!/usr/bin/env bash
@@ -66,7 +67,7 @@ check_eq() { # SENTENCE GOT WANTED
 }
 
 check_num() { # SENTENCE GOT -lt|-le|-eq|-ge|-gt LIMIT (integers)
-	if [ "$2" "$3" "$4" ]; then ok "$1"; else not_ok "$1" "got $2, wanted $3 $4"; fi
+	if test "$2" "$3" "$4"; then ok "$1"; else not_ok "$1" "got $2, wanted $3 $4"; fi
 }
 
 done_testing() {
