@@ -1,0 +1,73 @@
+/*
+ * priv_bed - what the privileged test programs of xdp stand on: packet memory, program, base socket and a few queue
+ * pairs' sockets on an interface of this namespace, and a raw socket on the other end of its veth, in another one.
+ *
+ * A packet that the program redirects is seen in a slot's RX ring; one that it passes is seen by a packet socket on
+ * the same interface. Each packet sent must show up in exactly one of these places.
+ */
+#ifndef VMA_PRIV_BED_H
+#define VMA_PRIV_BED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../xdp_priv.h"
+
+#define BED_SLOTS 3
+#define BED_FRAMES 1024
+#define BED_RING 64
+#define BED_PASSED (-1)
+#define BED_NOWHERE (-2)
+
+struct bed {
+	unsigned ifindex;
+	int peer_raw; /* sends frames from the other end */
+	int tap;      /* sees what the kernel is given */
+	char *umem;
+	size_t umem_bytes;
+	int base_fd;
+	struct xdp_ring fill, comp;
+	struct xdp_prog *prog;
+	bool generic;
+	struct {
+		int fd;
+		struct xdp_ring rx, tx;
+	} slot[BED_SLOTS];
+	char got[16384]; /* last packet that a slot received, its buffers put together */
+	uint32_t got_bytes, got_buffers;
+};
+
+/* A frame, described; build_frame makes its bytes. Addresses and ports in host order. */
+struct bed_packet {
+	uint32_t source, dest;
+	uint16_t source_port, dest_port;
+	uint8_t proto, tcp_flags;
+	uint16_t vlan;       /* 0: no tag */
+	uint16_t frag;       /* the IP header's field */
+	uint16_t ether_type; /* 0: IPv4 */
+	uint8_t option_words;
+	uint32_t payload_bytes;
+};
+
+#define BED_SYN 0x02
+#define BED_RST 0x04
+#define BED_ACK 0x10
+
+/* Interface of this namespace, the namespace and interface of the other end. Exits with a message on failure. */
+void bed_open(struct bed *bed, const char *name, const char *peer_netns, const char *peer_name, uint16_t bind_flags);
+void bed_close(struct bed *bed);
+/* Runs in the other end's namespace: an unconnected kernel socket of that namespace. */
+int bed_peer_socket(const char *peer_netns, int domain, int type, int protocol);
+
+/* Sends the packet from the other end and tells where it came out: a slot, BED_PASSED, or BED_NOWHERE. */
+int bed_send(struct bed *bed, const struct bed_packet *packet);
+
+struct vma_flow_key bed_exact(const struct bed_packet *packet); /* the flow of exactly this packet */
+struct vma_flow_key bed_wild(const struct bed_packet *packet);  /* its 3-tuple */
+
+/* Ends the test with a message unless `condition`. */
+#define bed_must(condition, ...) ((condition) ? (void)0 : bed_fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
+void bed_fail(const char *file, int line, const char *condition, const char *fmt, ...)
+        __attribute__((noreturn, format(printf, 4, 5)));
+
+#endif

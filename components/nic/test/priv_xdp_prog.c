@@ -1,0 +1,413 @@
+/*
+ * priv_xdp_prog CASE INTERFACE PEER_NETNS PEER_INTERFACE - one case of what the XDP program redirects and what it
+ * passes, run by tests/e2e/xdp_prog.sh in a namespace with a veth. Exit status 0: passed.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/if_ether.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "priv_bed.h"
+
+#define HOST_A 0x0a090001u /* the other end: 10.9.0.1 */
+#define HOST_B 0x0a090002u /* this end: 10.9.0.2 */
+#define GROUP 0xefff0001u  /* 239.255.0.1 */
+
+static const char *name, *peer_netns, *peer_name;
+static struct bed bed;
+
+static const struct bed_packet udp = {.source = HOST_A,
+                                      .dest = HOST_B,
+                                      .source_port = 4000,
+                                      .dest_port = 5000,
+                                      .proto = IPPROTO_UDP,
+                                      .payload_bytes = 32};
+static const struct bed_packet tcp = {.source = HOST_A,
+                                      .dest = HOST_B,
+                                      .source_port = 4001,
+                                      .dest_port = 5001,
+                                      .proto = IPPROTO_TCP,
+                                      .tcp_flags = BED_SYN};
+
+static void open_bed(void)
+{
+	bed_open(&bed, name, peer_netns, peer_name, 0);
+}
+
+static void add(struct vma_flow_key key, uint32_t slot, uint32_t flags)
+{
+	int rc = xdp_prog_flow_set(bed.prog, &key, slot, flags);
+
+	bed_must(rc == 0, "flow_set: %d", rc);
+}
+
+static void expect(const struct bed_packet *packet, int where, const char *what)
+{
+	int got = bed_send(&bed, packet);
+
+	bed_must(got == where, "%s: came out at %d, wanted %d (-1: the kernel)", what, got, where);
+}
+
+static void native(void)
+{
+	open_bed();
+	bed_must(!bed.generic, "veth has native XDP");
+}
+
+static void unmatched(void)
+{
+	struct bed_packet other_port = udp, other_host = udp, other_proto = tcp;
+
+	open_bed();
+	expect(&udp, BED_PASSED, "no flow at all");
+	add(bed_wild(&udp), 0, 0);
+	other_port.dest_port = 5009;
+	other_host.dest = HOST_B + 1;
+	other_proto.dest_port = udp.dest_port;
+	expect(&other_port, BED_PASSED, "another port");
+	expect(&other_host, BED_PASSED, "another address");
+	expect(&other_proto, BED_PASSED, "another protocol");
+	expect(&udp, 0, "the flow's own packet");
+}
+
+static void five_before_three(void)
+{
+	struct bed_packet other_peer = udp;
+
+	open_bed();
+	add(bed_wild(&udp), 0, 0);
+	add(bed_exact(&udp), 1, 0);
+	expect(&udp, 1, "5-tuple and 3-tuple match");
+	other_peer.source_port++;
+	expect(&other_peer, 0, "only the 3-tuple matches");
+}
+
+static void flow_set_and_del(void)
+{
+	struct vma_flow_key exact = bed_exact(&udp), wild = bed_wild(&udp);
+
+	open_bed();
+	bed_must(xdp_prog_flow_del(bed.prog, &exact) == -ENOENT, "del of what is not there");
+	add(exact, 1, 0);
+	bed_must(xdp_prog_flow_set(bed.prog, &exact, 2, 0) == -EEXIST, "set twice");
+	expect(&udp, 1, "the first flow stays");
+	add(wild, 0, 0);
+	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
+	expect(&udp, 0, "what is left");
+	bed_must(xdp_prog_flow_del(bed.prog, &wild) == 0, "del");
+	expect(&udp, BED_PASSED, "no flow is left");
+	bed_must(xdp_prog_flow_set(bed.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
+}
+
+static void full_table(void)
+{
+	struct bed_packet packet = udp;
+	uint32_t i;
+	int rc = 0;
+
+	open_bed();
+	for (i = 0; i < 100000 && rc == 0; i++) {
+		const struct vma_flow_key key = bed_exact(&packet);
+
+		rc = xdp_prog_flow_set(bed.prog, &key, 0, 0);
+		if (++packet.source_port == 0)
+			packet.source_port = 1, packet.source++;
+	}
+	bed_must(rc == -ENOSPC, "after %u flows: %d", i, rc);
+	bed_must(i > 65536, "only %u flows fit", i);
+	expect(&udp, 0, "the first flow of a full table");
+}
+
+static void multicast(void)
+{
+	struct bed_packet group = udp, other_group = udp;
+
+	open_bed();
+	group.dest = GROUP;
+	other_group.dest = GROUP + 1;
+	add(bed_wild(&group), 2, 0);
+	expect(&group, 2, "the group");
+	expect(&other_group, BED_PASSED, "another group");
+	expect(&udp, BED_PASSED, "unicast");
+}
+
+static void syn_only(void)
+{
+	struct bed_packet packet = tcp;
+
+	open_bed();
+	add(bed_wild(&tcp), 0, VMA_FLOW_SYN_ONLY);
+	expect(&packet, 0, "SYN");
+	packet.tcp_flags = BED_SYN | BED_ACK;
+	expect(&packet, BED_PASSED, "SYN with ACK");
+	packet.tcp_flags = BED_ACK;
+	expect(&packet, BED_PASSED, "ACK");
+	packet.tcp_flags = BED_RST;
+	expect(&packet, BED_PASSED, "RST");
+	add(bed_exact(&tcp), 1, 0);
+	packet.tcp_flags = BED_ACK;
+	expect(&packet, 1, "ACK of an established flow");
+}
+
+static struct sockaddr_in address(uint32_t host, uint16_t port)
+{
+	return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(host), .sin_port = htons(port)};
+}
+
+/* A connection between the kernels of the two namespaces, to the listener at 5001 and from the port of `tcp`. */
+static void kernel_connection_survives(void)
+{
+	const struct sockaddr_in here = address(HOST_B, tcp.dest_port), there = address(HOST_A, tcp.source_port);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), accepted;
+	int client = bed_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0);
+	const int on = 1;
+	struct bed_packet packet = tcp;
+	char byte = 0;
+
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	bed_must(bind(listener, (const struct sockaddr *)&here, sizeof(here)) == 0, "bind: %m");
+	bed_must(listen(listener, 8) == 0, "listen: %m");
+	setsockopt(client, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	bed_must(bind(client, (const struct sockaddr *)&there, sizeof(there)) == 0, "bind: %m");
+	bed_must(connect(client, (const struct sockaddr *)&here, sizeof(here)) == 0, "connect: %m");
+	bed_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
+
+	open_bed();
+	add(bed_wild(&tcp), 0, VMA_FLOW_SYN_ONLY);
+	bed_must(write(client, "x", 1) == 1, "write: %m");
+	bed_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
+	expect(&packet, BED_PASSED, "SYN with the 5-tuple of a kernel connection");
+	packet.source_port++;
+	expect(&packet, 0, "SYN from another port, though the kernel has a listener");
+	bed_must(write(accepted, "y", 1) == 1, "write: %m");
+	bed_must(read(client, &byte, 1) == 1 && byte == 'y', "read: %m");
+}
+
+static void fragments(void)
+{
+	struct bed_packet packet = udp;
+
+	open_bed();
+	add(bed_wild(&udp), 0, 0);
+	add(bed_exact(&udp), 0, 0);
+	packet.frag = 0x2000;
+	expect(&packet, BED_PASSED, "the first fragment");
+	packet.frag = 0x2010;
+	expect(&packet, BED_PASSED, "a middle fragment");
+	packet.frag = 0x0010;
+	expect(&packet, BED_PASSED, "the last fragment");
+	packet.frag = 0x4000;
+	expect(&packet, 0, "do not fragment");
+}
+
+static void ip_options(void)
+{
+	struct bed_packet packet = udp;
+
+	open_bed();
+	add(bed_exact(&udp), 1, 0);
+	for (packet.option_words = 0; packet.option_words <= 10; packet.option_words++)
+		expect(&packet, 1, "options");
+}
+
+static void vlan_tags(void)
+{
+	struct bed_packet tagged = udp, other = udp;
+
+	open_bed();
+	tagged.vlan = 7;
+	other.vlan = 8;
+	add(bed_wild(&udp), 0, 0);
+	add(bed_wild(&tagged), 1, 0);
+	expect(&udp, 0, "untagged");
+	expect(&tagged, 1, "the VLAN of the flow");
+	expect(&other, BED_PASSED, "another VLAN");
+}
+
+static void not_ipv4(void)
+{
+	struct bed_packet packet = udp;
+
+	open_bed();
+	add(bed_wild(&udp), 0, 0);
+	packet.ether_type = ETH_P_IPV6;
+	expect(&packet, BED_PASSED, "another EtherType");
+	packet = udp;
+	packet.proto = IPPROTO_SCTP;
+	expect(&packet, BED_PASSED, "another L4 protocol");
+}
+
+static void dead_socket_passes(void)
+{
+	open_bed();
+	add(bed_wild(&udp), 1, 0);
+	expect(&udp, 1, "living socket");
+	xdp_prog_clear_socket(bed.prog, 1, 0);
+	expect(&udp, BED_PASSED, "socket out of the map");
+	add(bed_exact(&udp), 2, 0);
+	expect(&udp, 2, "another slot");
+	xdp_ring_unmap(&bed.slot[2].tx);
+	close(bed.slot[2].fd);
+	xdp_ring_unmap(&bed.slot[2].rx);
+	bed.slot[2].rx = bed.slot[1].rx; /* keep bed_send busy with what exists */
+	expect(&udp, BED_PASSED, "socket closed");
+	_exit(0); /* slot 2 is closed already */
+}
+
+static void attach_twice(void)
+{
+	struct xdp_prog *second;
+	bool generic = true;
+
+	open_bed();
+	bed_must(xdp_prog_attached(bed.prog), "attached");
+	bed_must(xdp_prog_attach(bed.prog, &generic) == 0 && !generic, "attach is idempotent");
+	bed_must(xdp_prog_load(bed.ifindex, 1, &second) == 0, "a second program loads");
+	bed_must(xdp_prog_attach(second, &generic) == -EBUSY, "a second program attaches");
+	xdp_prog_destroy(second);
+	xdp_prog_detach(bed.prog);
+	bed_must(!xdp_prog_attached(bed.prog), "detached");
+	add(bed_wild(&udp), 0, 0);
+	expect(&udp, BED_PASSED, "without program");
+	bed_must(xdp_prog_attach(bed.prog, &generic) == 0, "attach again");
+	expect(&udp, 0, "with program again");
+}
+
+/* The owner dies by SIGKILL; the script looks at the interface afterwards. */
+static void killed_owner(void)
+{
+	open_bed();
+	add(bed_wild(&udp), 0, 0);
+	expect(&udp, 0, "attached");
+	kill(getpid(), SIGKILL);
+}
+
+static void large_packets(void)
+{
+	static const uint32_t sizes[] = {32, 1400, 1700, 2000, 2400, 2900, 3900, 5000, 8900};
+	struct bed_packet packet = udp;
+	uint32_t mtu = (uint32_t)atoi(getenv("BED_MTU"));
+
+	bed_open(&bed, name, peer_netns, peer_name, XDP_USE_SG);
+	bed_must(!bed.generic, "native at MTU %u", mtu);
+	add(bed_exact(&udp), 1, 0);
+	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		packet.payload_bytes = sizes[i];
+		if (sizes[i] + 28 > mtu)
+			continue;
+		expect(&packet, 1, "large packet");
+		printf("%u bytes in %u buffers\n", bed.got_bytes, bed.got_buffers);
+		/* The kernel leaves XDP_PACKET_HEADROOM free in each packet's first frame. */
+		bed_must((bed.got_buffers > 1) == (bed.got_bytes > 2048 - 256), "%u buffers", bed.got_buffers);
+	}
+}
+
+/* Packet memory beyond RLIMIT_MEMLOCK without CAP_IPC_LOCK: the error by which the owner knows to shrink it. */
+static void memlock_limit(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct caps[2];
+	const struct rlimit limit = {1 << 20, 1 << 20};
+	const size_t bytes = 4 << 20;
+	char *umem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int fd;
+
+	bed_must(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit: %m");
+	bed_must(syscall(SYS_capget, &header, caps) == 0, "capget: %m");
+	caps[CAP_IPC_LOCK / 32].effective &= ~(1u << (CAP_IPC_LOCK % 32));
+	bed_must(syscall(SYS_capset, &header, caps) == 0, "capset: %m");
+	fd = xdp_sock_umem(umem, bytes, if_nametoindex(name), 0, 0);
+	bed_must(fd == -ENOBUFS, "%d", fd);
+	fd = xdp_sock_umem(umem, 512 << 10, if_nametoindex(name), 0, 0);
+	bed_must(fd >= 0, "half of the limit: %d", fd);
+}
+
+/* The next owner comes right after the last one's exit. */
+static void rebind_at_once(void)
+{
+	for (int i = 0; i < 5; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			open_bed();
+			_exit(0);
+		}
+		int status = 0;
+
+		bed_must(waitpid(pid, &status, 0) == pid && status == 0, "round %d: status %x", i, status);
+	}
+}
+
+/* All fds and mappings of one queue pair's socket work for somebody who is not the owner: its rings, and a kick. */
+static void send_and_complete(void)
+{
+	struct xdp_ring *tx, fill, comp;
+	uint32_t producer;
+
+	open_bed();
+	/* The shared rings through a queue pair's socket are those of the base socket. */
+	bed_must(xdp_sock_map_umem_rings(bed.slot[1].fd, &fill, &comp) == 0, "map through a queue pair's socket");
+	bed_must(*fill.producer == BED_FRAMES, "fill producer %u", *fill.producer);
+	tx = &bed.slot[1].tx;
+	producer = *tx->producer;
+	tx->descs[producer & tx->mask] = (struct xdp_desc){.addr = (BED_FRAMES - 1) << XDP_FRAME_SHIFT, .len = 60};
+	atomic_store(tx->producer, producer + 1);
+	bed_must(sendto(bed.slot[1].fd, NULL, 0, MSG_DONTWAIT, NULL, 0) == 0, "kick: %m");
+	for (int i = 0; i < 1000 && *comp.producer == 0; i++)
+		poll(NULL, 0, 1);
+	bed_must(*comp.producer == 1, "completions: %u", *comp.producer);
+	bed_must(comp.addrs[0] >> XDP_FRAME_SHIFT == BED_FRAMES - 1, "address %llx", (unsigned long long)comp.addrs[0]);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+        {"native", native},
+        {"unmatched", unmatched},
+        {"five_before_three", five_before_three},
+        {"flow_set_and_del", flow_set_and_del},
+        {"full_table", full_table},
+        {"multicast", multicast},
+        {"syn_only", syn_only},
+        {"kernel_connection_survives", kernel_connection_survives},
+        {"fragments", fragments},
+        {"ip_options", ip_options},
+        {"vlan_tags", vlan_tags},
+        {"not_ipv4", not_ipv4},
+        {"dead_socket_passes", dead_socket_passes},
+        {"attach_twice", attach_twice},
+        {"killed_owner", killed_owner},
+        {"large_packets", large_packets},
+        {"memlock_limit", memlock_limit},
+        {"rebind_at_once", rebind_at_once},
+        {"send_and_complete", send_and_complete},
+};
+
+int main(int argc, char **argv)
+{
+	if (argc != 5)
+		return 2;
+	name = argv[2], peer_netns = argv[3], peer_name = argv[4];
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		if (strcmp(cases[i].name, argv[1]) != 0)
+			continue;
+		cases[i].run();
+		if (bed.prog != NULL)
+			bed_close(&bed);
+		return 0;
+	}
+	fprintf(stderr, "no case %s\n", argv[1]);
+	return 2;
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# The XDP program of an interface: what it redirects to our sockets, what it leaves to the kernel, and its end.
+#
+#   a (raw frames) ---- veth ---- b: XDP program, three AF_XDP sockets, a packet socket that sees what the kernel gets
+. "$(dirname "$0")/../lib.sh"
+need_xdp
+net_pair
+program=$BUILD/components/nic/test/priv_xdp_prog
+
+one() { # CASE
+	in_ns b "$program" "$1" "$IF_B" "$(ns a)" "$IF_A"
+}
+
+check "the program attaches in native mode" one native
+check "what matches no flow passes" one unmatched
+check "a 5-tuple wins over a 3-tuple" one five_before_three
+check "a flow is set once and deleted once" one flow_set_and_del
+check "a full table says so and works on" one full_table
+check "a multicast group is a flow of its address" one multicast
+check "a listener's flow takes connection requests only" one syn_only
+check "a connection of the kernel is not robbed" one kernel_connection_survives
+check "fragments pass" one fragments
+check "IP options are skipped" one ip_options
+check "a VLAN's flow takes that VLAN only" one vlan_tags
+check "what is not IPv4 with UDP or TCP passes" one not_ipv4
+check "packets of a slot without socket pass" one dead_socket_passes
+check "attaching is idempotent, a second program is busy" one attach_twice
+check "memory beyond RLIMIT_MEMLOCK is ENOBUFS" one memlock_limit
+check "a queue is bound again right after its last user's exit" one rebind_at_once
+check "a sent frame completes in the common ring" one send_and_complete
+
+one killed_owner >"$WORK/killed.out" 2>&1
+check_eq "the owner was killed with the program attached" $? 137
+check "a killed owner leaves no program behind" wait_for 2 no_xdp b "$IF_B"
+before=$(snmp b Udp NoPorts)
+in_ns a bash -c "echo x >/dev/udp/$IP_B/9"
+no_ports() { [ "$(snmp b Udp NoPorts)" -gt "$before" ]; }
+check "plain traffic flows again" wait_for 2 no_ports
+
+for mtu in 3000 9000; do
+	ip -n "$(ns a)" link set "$IF_A" mtu $mtu
+	ip -n "$(ns b)" link set "$IF_B" mtu $mtu
+	export BED_MTU=$mtu
+	check "packets of several buffers arrive whole at MTU $mtu" one large_packets
+done
+done_testing
