@@ -2,7 +2,8 @@
  * conf - the VMA_* parameters, parsed once from the environment into plain fields.
  *
  * Threads: vma_conf_load in one thread at start; the result is then read-only and anyone may read it.
- * Progress: no locks. Memory: the caller's struct; texts point into a buffer of the struct itself.
+ * Progress: no locks. Memory: the caller's struct; texts point into a buffer of the struct itself, so it is not to be
+ *           copied.
  * Example: test/test_load.c.
  *
  * One list (VMA_CONF_PARAMS in conf_params.h) gives the struct, the parser, the range check, the banner and the
@@ -17,8 +18,12 @@
 #include <stdint.h>
 
 #include <vma/conf_params.h>
+#include <vma/log.h>
 
-#define VMA_CONF_TEXT_MAX 4096
+#define VMA_CONF_TEXT_MAX 4096 /* of all texts together; what does not fit is warned of and defaulted */
+
+enum vma_conf_spec { VMA_SPEC_NONE, VMA_SPEC_LATENCY, VMA_SPEC_MULTI_RING_LATENCY };
+enum vma_conf_nic { VMA_CONF_NIC_AUTO, VMA_CONF_NIC_VERBS, VMA_CONF_NIC_XDP, VMA_CONF_NIC_NONE };
 
 /* Field types: INT -> int64_t, BOOL -> bool, ENUM -> int, TEXT -> const char * (never NULL). */
 struct vma_conf {
@@ -29,15 +34,30 @@ struct vma_conf {
 #define X(type, field, ...) VMA_CONF_FIELD_##type field;
 	VMA_CONF_PARAMS(X)
 #undef X
+	char texts[VMA_CONF_TEXT_MAX]; /* what the TEXT fields point to, where it is not the default */
 };
 
-/* Reads `environ`-like env (NULL-terminated "NAME=value"); never fails: what is bad is warned of and defaulted. */
+/*
+ * Reads `environ`-like env (NULL-terminated "NAME=value"; NULL: empty); never fails: what is bad is warned of and
+ * defaulted. In a process with raised privileges (AT_SECURE) parameters that name files are ignored, with a warning.
+ * The warnings go to the log as it is; vma_conf_start sets it up first.
+ */
 void vma_conf_load(struct vma_conf *conf, char *const *env);
 
-/* The start-up banner: every parameter that is not at its default (all of them at DETAILS), as in the seeds. */
+/* The log parameters of conf, for vma_log_init; attr->file points into conf. */
+void vma_conf_log_attr(const struct vma_conf *conf, struct vma_log_attr *attr);
+
+/* What a program does first: the log as env says, then vma_conf_load, whose warnings then go there. Returns
+ * vma_log_init's 0 or -errno; conf is loaded in any case. */
+int vma_conf_start(struct vma_conf *conf, char *const *env);
+
+/*
+ * The start-up banner, as in the field: the log level and the log file, and every parameter that is not at its default
+ * (all of them at DETAILS). A level of debug or above adds the warning that it costs performance.
+ */
 void vma_conf_banner(const struct vma_conf *conf);
 
-/* Markdown reference of the whole table, for docs/. */
+/* Markdown reference of the whole table, docs/parameters.md. Its length, or -ENOSPC. */
 int vma_conf_reference(char *out, size_t size);
 
 #endif

@@ -1,10 +1,92 @@
 /*
- * The parameter table: X(type, field, NAME, label, default, min, max, form, text).
- * `field` is NAME without VMA_, in lower case. `form` names the text form used by parser, banner and reference.
+ * conf_params - the parameter table, in the order of the banner.
+ *
+ *   X(type, field, NAME, label, default, latency, multi_ring_latency, min, max, form, text)
+ *
+ * `field` is NAME without VMA_, in lower case. `latency` and `multi_ring_latency` are the defaults under that VMA_SPEC,
+ * SAME where it changes nothing. min and max bound INT only. `form` (conf_form.c) is the text form: which values have
+ * words, how they are printed. `text` is the entry of docs/parameters.md. A parameter is listed here from the day
+ * that something obeys it.
  */
 #ifndef VMA_CONF_PARAMS_H
 #define VMA_CONF_PARAMS_H
 
-#define VMA_CONF_PARAMS(X) X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, 64, 100000000, PLAIN, "upper bound")
+/* clang-format off */
+#define VMA_CONF_PARAMS(X)                                                                                             \
+	X(ENUM, spec, "VMA_SPEC", "VMA Spec", VMA_SPEC_NONE, SAME, SAME, 0, 0, SPEC,                                   \
+	  "Profile: sets the defaults of other parameters for one kind of use. A parameter that is set itself wins.")  \
+	X(ENUM, tracelevel, "VMA_TRACELEVEL", "Log Level", VMA_LOG_INFO, SAME, SAME, 0, 0, LEVEL,                      \
+	  "What is logged: this level and the more urgent ones. Levels above debug exist in libvma-debug.so only.")    \
+	X(INT, log_details, "VMA_LOG_DETAILS", "Log Details", 0, SAME, SAME, 0, 3, PLAIN,                              \
+	  "What stands before each line: 1 thread id, 2 and process id, 3 and milliseconds since the process started. "\
+	  "Where the level is debug or above the default is 2.")                                                       \
+	X(BOOL, log_colors, "VMA_LOG_COLORS", "Log Colors", 1, SAME, SAME, 0, 1, SWITCH,                               \
+	  "Errors and warnings red, fine and finer dim; only where the log goes to a terminal.")                       \
+	X(TEXT, log_file, "VMA_LOG_FILE", "Log File", "", SAME, SAME, 0, 0, FILE,                                      \
+	  "Write the log to the end of this file instead of stderr. A single %d becomes the process id.")              \
+	X(TEXT, stats_shmem_dir, "VMA_STATS_SHMEM_DIR", "Stats shared memory directory", "/tmp/", SAME, SAME, 0, 0,    \
+	  DIRECTORY, "Where the file vmastat.PID with the counters lies. Empty: no file.")                             \
+	X(ENUM, ring_allocation_logic_tx, "VMA_RING_ALLOCATION_LOGIC_TX", "Ring allocation logic TX", 0, SAME, 20, 0,  \
+	  0, RING_LOGIC, "What has a ring of its own for sending, per interface: 0 all together, 1 each local address, "\
+	  "10 each socket, 20 each thread, 30 each core, 31 each core, threads staying on theirs.")                    \
+	X(ENUM, ring_allocation_logic_rx, "VMA_RING_ALLOCATION_LOGIC_RX", "Ring allocation logic RX", 0, SAME, 20, 0,  \
+	  0, RING_LOGIC, "The same for receiving.")                                                                    \
+	X(INT, ring_migration_ratio_tx, "VMA_RING_MIGRATION_RATIO_TX", "Ring migration ratio TX", 100, SAME, SAME, -1, \
+	  1000000000, MIGRATION, "With a ring per thread or core: after so many uses from another thread or core the " \
+	  "socket moves to the ring of that one. -1: never.")                                                          \
+	X(INT, ring_migration_ratio_rx, "VMA_RING_MIGRATION_RATIO_RX", "Ring migration ratio RX", 100, SAME, SAME, -1, \
+	  1000000000, MIGRATION, "The same for receiving.")                                                            \
+	X(INT, ring_limit_per_interface, "VMA_RING_LIMIT_PER_INTERFACE", "Ring limit per interface", 0, SAME, SAME, 0, \
+	  65535, LIMIT, "At most so many rings per interface; what would need more shares them. 0: no limit.")         \
+	X(INT, tx_bufs, "VMA_TX_BUFS", "Tx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
+	  "At most so many buffers for sending. Memory grows on demand, so this is a bound, not a cost.")              \
+	X(INT, tx_wre, "VMA_TX_WRE", "Tx QP WRE", 2048, 256, SAME, 16, 1048576, PLAIN,                                 \
+	  "Depth of each send queue, in frames.")                                                                      \
+	X(INT, tx_wre_batching, "VMA_TX_WRE_BATCHING", "Tx QP WRE Batching", 64, 4, SAME, 1, 64, PLAIN,                \
+	  "So many frames are sent before their completions are asked for.")                                           \
+	X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
+	  "At most so many buffers for receiving. Memory grows on demand, so this is a bound, not a cost.")            \
+	X(INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 16000, 256, SAME, 16, 1048576, PLAIN,                                \
+	  "Depth of each receive queue, in frames; the device and its memory may grant less.")                         \
+	X(INT, rx_wre_batching, "VMA_RX_WRE_BATCHING", "Rx QP WRE BATCHING", 64, 4, SAME, 1, 1024, PLAIN,              \
+	  "So many used receive buffers are gathered before they are replaced.")                                       \
+	X(INT, rx_prefetch_bytes, "VMA_RX_PREFETCH_BYTES", "Rx Prefetch Bytes", 256, SAME, SAME, 32, 9000, PLAIN,      \
+	  "So many bytes of each received packet are fetched into the cache before it is looked at.")                  \
+	X(BOOL, rx_sw_csum, "VMA_RX_SW_CSUM", "Rx SW checksum validation", 1, SAME, SAME, 0, 1, SWITCH,                \
+	  "Check the checksums of received packets where the device has not done it.")                                 \
+	X(BOOL, cq_moderation_enable, "VMA_CQ_MODERATION_ENABLE", "CQ Interrupts Moderation", 1, 0, SAME, 0, 1,        \
+	  SWITCH, "Gather arrivals before a sleeper is woken, where the device can.")                                  \
+	X(INT, cq_moderation_count, "VMA_CQ_MODERATION_COUNT", "CQ Moderation Count", 48, SAME, SAME, 0, 65535, PLAIN, \
+	  "A sleeper is woken after so many packets,")                                                                 \
+	X(INT, cq_moderation_period_usec, "VMA_CQ_MODERATION_PERIOD_USEC", "CQ Moderation Period (usec)", 50, SAME,    \
+	  SAME, 0, 65535, PLAIN, "or so many microseconds after the first.")                                           \
+	X(INT, cq_aim_max_count, "VMA_CQ_AIM_MAX_COUNT", "CQ AIM Max Count", 560, 128, SAME, 0, 65535, PLAIN,          \
+	  "Adaptive moderation goes up to so many packets,")                                                           \
+	X(INT, cq_aim_max_period_usec, "VMA_CQ_AIM_MAX_PERIOD_USEC", "CQ AIM Max Period (usec)", 250, SAME, SAME, 0,   \
+	  65535, PLAIN, "and so many microseconds.")                                                                   \
+	X(INT, cq_aim_interval_msec, "VMA_CQ_AIM_INTERVAL_MSEC", "CQ AIM Interval (msec)", 250, 0, SAME, 0, 3600000,   \
+	  AIM, "Milliseconds between two adaptations. 0: moderation does not adapt.")                                  \
+	X(INT, cq_aim_interrupts_rate_per_sec, "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC",                                   \
+	  "CQ AIM Interrupts Rate (per sec)", 5000, SAME, SAME, 1, 10000000, PLAIN,                                    \
+	  "Wake-ups per second and ring that adaptive moderation aims at.")                                            \
+	X(INT, cq_poll_batch_max, "VMA_CQ_POLL_BATCH_MAX", "CQ Poll Batch (max)", 16, SAME, SAME, 1, 1024, PLAIN,      \
+	  "At most so many packets are taken from a queue at a time.")                                                 \
+	X(BOOL, cq_keep_qp_full, "VMA_CQ_KEEP_QP_FULL", "CQ Keeps QP Full", 1, 0, SAME, 0, 1, SWITCH,                  \
+	  "Replace used receive buffers at every poll, and not only when idle or when many are owed.")                 \
+	X(INT, qp_compensation_level, "VMA_QP_COMPENSATION_LEVEL", "QP Compensation Level", 256, SAME, SAME, 1,        \
+	  1048576, PLAIN, "Spare receive buffers that each queue keeps ready.")                                        \
+	X(ENUM, thread_mode, "VMA_THREAD_MODE", "Thread mode", 1, 0, SAME, 0, 0, THREAD_MODE,                          \
+	  "0: the program uses its sockets in one thread only. Else, what a thread does that must wait for another in "\
+	  "a control call: 1 spin, 2 sleep, 3 spin and then yield.")                                                   \
+	X(ENUM, buffer_batching_mode, "VMA_BUFFER_BATCHING_MODE", "Buffer batching mode", 1, SAME, SAME, 0, 0,         \
+	  BATCHING_MODE, "Whether each thread keeps a small cache of buffers: 0 none, 1 yes and unused ones are given "\
+	  "back, 2 yes and they stay.")                                                                                \
+	X(ENUM, mem_alloc_type, "VMA_MEM_ALLOC_TYPE", "Mem Allocate type", 1, 2, 2, 0, 0, MEM_ALLOC_TYPE,              \
+	  "Memory of the buffers: 0 ANON small pages, 1 CONTIG pages that the kernel may join, 2 HUGEPAGES. What is "  \
+	  "not to be had is replaced by the next smaller. The old VMA_HUGETBL=1 means 2.")                             \
+	X(ENUM, nic, "VMA_NIC", "NIC backend", VMA_CONF_NIC_AUTO, SAME, SAME, 0, 0, NIC,                               \
+	  "How interfaces are reached: auto takes verbs where the interface has such a device, else xdp; none leaves " \
+	  "all to the kernel.")
+/* clang-format on */
 
 #endif

@@ -1,0 +1,168 @@
+/* conf - from the environment to the fields. */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/auxv.h>
+
+#include "conf_priv.h"
+
+#define QUOTED_MAX 80 /* bytes of a bad value that a warning shows */
+#define DETAILS_OF_DEBUG 2
+
+/* One run over the table. */
+struct load {
+	struct vma_conf *conf;
+	char *const *env;
+	size_t text_used;
+	bool secure, quiet;
+};
+
+static const char *find(const struct load *load, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (char *const *entry = load->env; entry != NULL && *entry != NULL; entry++)
+		if (strncmp(*entry, name, len) == 0 && (*entry)[len] == '=')
+			return *entry + len + 1;
+	return NULL;
+}
+
+static void set_number(const struct load *load, const struct conf_param *param, int64_t value)
+{
+	char *field = (char *)load->conf + param->offset;
+
+	switch (param->type) {
+	case CONF_INT:
+		*(int64_t *)field = value;
+		break;
+	case CONF_BOOL:
+		*(bool *)field = value != 0;
+		break;
+	case CONF_ENUM:
+		*(int *)field = (int)value;
+		break;
+	case CONF_TEXT:
+		break;
+	}
+}
+
+static void set_text(const struct load *load, const struct conf_param *param, const char *text)
+{
+	*(const char **)((char *)load->conf + param->offset) = text;
+}
+
+/* What the parameter is when nobody sets it. The table is loaded in its order, so the profile must come first. */
+_Static_assert(offsetof(struct vma_conf, spec) == 0, "the profile decides the defaults of all others");
+_Static_assert(offsetof(struct vma_conf, tracelevel) < offsetof(struct vma_conf, log_details),
+               "it decides the default");
+static int64_t default_now(const struct load *load, const struct conf_param *param)
+{
+	if (param->offset == offsetof(struct vma_conf, log_details) && load->conf->tracelevel >= VMA_LOG_DEBUG)
+		return DETAILS_OF_DEBUG;
+	return conf_default(param, load->conf->spec);
+}
+
+static void load_number(const struct load *load, const struct conf_param *param, const char *name, const char *given)
+{
+	int64_t fallback = default_now(load, param), value = fallback;
+	char shown[CONF_SHOWN_MAX], values[CONF_SHOWN_MAX];
+	const char *label;
+	int rc;
+
+	set_number(load, param, fallback);
+	if (given == NULL)
+		return;
+	rc = conf_form_parse(param, given, &value);
+	set_number(load, param, value);
+	if (rc == 0 || load->quiet)
+		return;
+	conf_form_show(param, fallback, shown, &label);
+	vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s (it takes %s); using %s", name, QUOTED_MAX, given,
+	             strlen(given) > QUOTED_MAX ? "..." : "", rc == -ERANGE ? "out of range" : "not understood",
+	             conf_form_values(param, values), shown);
+}
+
+static void load_text(struct load *load, const struct conf_param *param, const char *given)
+{
+	size_t size = given != NULL ? strlen(given) + 1 : 0;
+	const char *reason = NULL;
+
+	set_text(load, param, param->string);
+	if (given == NULL)
+		return;
+	if (load->secure && param->form->names_a_file)
+		reason = "ignored in a process with raised privileges";
+	else if (size > sizeof(load->conf->texts) - load->text_used)
+		reason = "too long";
+	if (reason == NULL) {
+		char *text = load->conf->texts + load->text_used;
+		memcpy(text, given, size);
+		load->text_used += size;
+		set_text(load, param, text);
+	} else if (!load->quiet) {
+		vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s; using '%s'", param->name, QUOTED_MAX, given,
+		             size > QUOTED_MAX + 1 ? "..." : "", reason, param->string);
+	}
+}
+
+/* The predecessor of VMA_MEM_ALLOC_TYPE was a switch: 1 means 2, 0 the default. */
+static void load_hugetbl(const struct load *load, const struct conf_param *param)
+{
+	static const struct conf_form form = {.values = "0, 1", .open = true};
+	const struct conf_param hugetbl = {.type = CONF_BOOL, .form = &form, .max = 1};
+	const char *given = find(load, "VMA_HUGETBL");
+	int64_t on = 0;
+
+	if (given == NULL || conf_form_parse(&hugetbl, given, &on) == 0)
+		load_number(load, param, param->name, on ? "2" : NULL);
+	else
+		load_number(load, param, "VMA_HUGETBL", given);
+}
+
+static void load_param(struct load *load, const struct conf_param *param)
+{
+	const char *given = find(load, param->name);
+
+	if (param->type == CONF_TEXT)
+		load_text(load, param, given);
+	else if (given == NULL && param->offset == offsetof(struct vma_conf, mem_alloc_type))
+		load_hugetbl(load, param);
+	else
+		load_number(load, param, param->name, given);
+}
+
+void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet)
+{
+	struct load load = {.conf = conf, .env = env, .secure = secure, .quiet = quiet};
+
+	memset(conf, 0, sizeof(*conf));
+	for (size_t i = 0; i < conf_param_count; i++)
+		load_param(&load, &conf_params[i]);
+}
+
+void vma_conf_load(struct vma_conf *conf, char *const *env)
+{
+	conf_load_as(conf, env, getauxval(AT_SECURE) != 0, false);
+}
+
+void vma_conf_log_attr(const struct vma_conf *conf, struct vma_log_attr *attr)
+{
+	*attr = (struct vma_log_attr){
+	        .level = (enum vma_log_level)conf->tracelevel,
+	        .details = (unsigned)conf->log_details,
+	        .colors = conf->log_colors,
+	        .file = conf->log_file,
+	};
+}
+
+int vma_conf_start(struct vma_conf *conf, char *const *env)
+{
+	struct vma_log_attr attr;
+	int rc;
+
+	conf_load_as(conf, env, getauxval(AT_SECURE) != 0, true);
+	vma_conf_log_attr(conf, &attr);
+	rc = vma_log_init(&attr);
+	vma_conf_load(conf, env);
+	return rc;
+}

@@ -1,0 +1,50 @@
+/* conf_banner - what the library says of its parameters at start. */
+#include <string.h>
+
+#include "conf_priv.h"
+
+#define RULE "---------------------------------------------------------------------------"
+
+static bool is_default(const struct vma_conf *conf, const struct conf_param *param)
+{
+	if (param->type == CONF_TEXT)
+		return strcmp(conf_get_text(conf, param), param->string) == 0;
+	/* A value that a profile set counts as changed: the field's banner shows it. */
+	return conf_get_number(conf, param) == conf_default(param, VMA_SPEC_NONE);
+}
+
+static bool always_shown(const struct conf_param *param)
+{
+	return param->offset == offsetof(struct vma_conf, tracelevel) ||
+	       param->offset == offsetof(struct vma_conf, log_file);
+}
+
+static void show(const struct vma_conf *conf, const struct conf_param *param)
+{
+	enum vma_log_level level = always_shown(param) || !is_default(conf, param) ? VMA_LOG_INFO : VMA_LOG_DETAILS;
+	char out[CONF_SHOWN_MAX];
+	const char *label = param->label, *shown;
+
+	shown = param->type == CONF_TEXT ? conf_get_text(conf, param)
+	                                 : conf_form_show(param, conf_get_number(conf, param), out, &label);
+	vma_log_at(level, "%-30s %-26s [%s]", label, shown, param->name);
+}
+
+static void warn_of_level(void)
+{
+	vma_log_warn("*************************************************************");
+	vma_log_warn("* VMA is currently configured with high log level           *");
+	vma_log_warn("* Application performance will decrease in this log level!  *");
+	vma_log_warn("* This log level is recommended for debugging purposes only *");
+	vma_log_warn("*************************************************************");
+}
+
+void vma_conf_banner(const struct vma_conf *conf)
+{
+	vma_log_info(RULE);
+	for (size_t i = 0; i < conf_param_count; i++)
+		show(conf, &conf_params[i]);
+	vma_log_info(RULE);
+	if (conf->tracelevel >= VMA_LOG_DEBUG)
+		warn_of_level();
+}

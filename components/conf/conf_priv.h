@@ -1,0 +1,73 @@
+/* conf_priv - a row of the table, and the text forms. */
+#ifndef VMA_CONF_PRIV_H
+#define VMA_CONF_PRIV_H
+
+#include <vma/conf.h>
+
+#define CONF_SHOWN_MAX 64
+
+/* A value with a word of its own, or a form of its own in the banner. */
+struct conf_choice {
+	int64_t value;
+	const char *word;  /* accepted beside the number, any case; NULL: none */
+	const char *shown; /* in the banner */
+	const char *label; /* of the banner's line where it differs for this value; NULL: the parameter's */
+};
+
+struct conf_form {
+	const char *values; /* for the warning and the reference; NULL: min..max */
+	const struct conf_choice *choices;
+	size_t count;
+	bool open;         /* any number between min and max; else only the choices */
+	bool words_only;   /* the numbers are our own and not accepted */
+	bool nonzero;      /* 0 is no value */
+	bool log_level;    /* VMA_TRACELEVEL: log knows its names */
+	bool names_a_file; /* ignored under AT_SECURE */
+};
+
+enum conf_type { CONF_INT, CONF_BOOL, CONF_ENUM, CONF_TEXT };
+
+struct conf_param {
+	enum conf_type type;
+	const char *name, *label;
+	size_t offset;      /* of the field in struct vma_conf */
+	int64_t number[3];  /* default by VMA_SPEC: none, latency, multi_ring_latency */
+	const char *string; /* default of a TEXT */
+	int64_t min, max;
+	const struct conf_form *form;
+	const char *text;
+};
+
+extern const struct conf_param conf_params[];
+extern const size_t conf_param_count;
+#define CONF_SAME INT64_MIN
+
+/* The default of a number under a profile (enum vma_conf_spec). */
+static inline int64_t conf_default(const struct conf_param *param, int spec)
+{
+	return param->number[spec] != CONF_SAME ? param->number[spec] : param->number[VMA_SPEC_NONE];
+}
+
+/* Fields by row. Numbers of every type pass as int64_t. */
+int64_t conf_get_number(const struct vma_conf *conf, const struct conf_param *param);
+const char *conf_get_text(const struct vma_conf *conf, const struct conf_param *param);
+
+/* 0; -EINVAL not a value of this form; -ERANGE a number outside min and max. */
+int conf_form_parse(const struct conf_param *param, const char *text, int64_t *value);
+/* As the banner prints it; returns `out`. *label is the label that belongs to it. */
+const char *conf_form_show(const struct conf_param *param, int64_t value, char out[CONF_SHOWN_MAX], const char **label);
+/* What may be given, for people. */
+const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN_MAX]);
+
+#define CONF_FORMS(X)                                                                                                  \
+	X(PLAIN)                                                                                                       \
+	X(SWITCH) X(LEVEL) X(SPEC) X(FILE) X(DIRECTORY) X(RING_LOGIC) X(MIGRATION) X(LIMIT) X(AIM) X(THREAD_MODE)      \
+	        X(BATCHING_MODE) X(MEM_ALLOC_TYPE) X(NIC)
+#define X(name) extern const struct conf_form conf_form_##name;
+CONF_FORMS(X)
+#undef X
+
+/* vma_conf_load with the process's state as an argument, for tests. */
+void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);
+
+#endif

@@ -1,0 +1,72 @@
+/* conf_reference - the table as a page of docs/. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "conf_priv.h"
+
+struct page {
+	char *out;
+	size_t size, used; /* used may pass size: then it did not fit */
+};
+
+__attribute__((format(printf, 2, 3))) static void put(struct page *page, const char *fmt, ...)
+{
+	size_t left = page->used < page->size ? page->size - page->used : 0;
+	va_list args;
+	int n;
+
+	va_start(args, fmt);
+	n = vsnprintf(left > 0 ? page->out + page->used : NULL, left, fmt, args);
+	va_end(args);
+	page->used += n > 0 ? (size_t)n : 0;
+}
+
+static void put_defaults(struct page *page, const struct conf_param *param)
+{
+	char shown[CONF_SHOWN_MAX];
+	const char *label;
+
+	if (param->type == CONF_TEXT) {
+		put(page, param->string[0] != '\0' ? "Default: `%s`." : "Default: empty.%s", param->string);
+		return;
+	}
+	put(page, "Default: %s", conf_form_show(param, conf_default(param, VMA_SPEC_NONE), shown, &label));
+	if (param->number[VMA_SPEC_LATENCY] != CONF_SAME)
+		put(page, "; with `VMA_SPEC=latency`: %s",
+		    conf_form_show(param, param->number[VMA_SPEC_LATENCY], shown, &label));
+	if (param->number[VMA_SPEC_MULTI_RING_LATENCY] != CONF_SAME)
+		put(page, "; with `VMA_SPEC=multi_ring_latency`: %s",
+		    conf_form_show(param, param->number[VMA_SPEC_MULTI_RING_LATENCY], shown, &label));
+	put(page, ".");
+}
+
+static void put_param(struct page *page, const struct conf_param *param)
+{
+	char values[CONF_SHOWN_MAX];
+
+	put(page, "## %s\n\n%s\n\n%s: %s. ", param->name, param->text, param->label, conf_form_values(param, values));
+	put_defaults(page, param);
+	put(page, "\n\n");
+}
+
+int vma_conf_reference(char *out, size_t size)
+{
+	struct page page = {.out = out, .size = size};
+
+	put(&page,
+	    "# Parameters\n\n"
+	    "Environment variables, read once when the library starts. A number is decimal or, with 0x, "
+	    "hexadecimal; words may be written in any case. A value that is not understood or out of range gives "
+	    "one warning and the default is used. In a process with raised privileges (set-user-ID, file "
+	    "capabilities) the variables that name files are ignored.\n\n"
+	    "This page is made from the table in `components/conf/include/vma/conf_params.h`: "
+	    "`make test-conf UPDATE_DOCS=1` writes it anew.\n\n");
+	for (size_t i = 0; i < conf_param_count; i++)
+		put_param(&page, &conf_params[i]);
+	if (page.used >= size)
+		return -ENOSPC;
+	/* One newline at the end, as files have. */
+	out[--page.used] = '\0';
+	return (int)page.used;
+}
