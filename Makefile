@@ -21,6 +21,7 @@ LIBS_ALL :=
 TESTS_ALL :=
 FUZZERS_ALL :=
 PROGRAMS :=
+TOOL_TESTS :=
 include mk/compile.mk
 include mk/sources.mk
 include $(COMPONENTS:%=components/%/Makefile)
@@ -35,11 +36,11 @@ libs: $(LIBS_ALL)
 DEBUG_TESTS := log bufpool
 
 test:
-	+$(Q)mk/tally all sources $(COMPONENTS:%=test-%) '$(DEBUG_TESTS:%=test-%) VARIANT=debug' test-build \
+	+$(Q)mk/tally all sources $(COMPONENTS:%=test-%) $(TOOL_TESTS) '$(DEBUG_TESTS:%=test-%) VARIANT=debug' test-build \
 		'fuzz FUZZ_SMOKE=1' test-e2e
 
 test-san:
-	+$(Q)mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' '$(COMPONENTS:%=test-%) SAN=$(san)' \
+	+$(Q)mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' '$(COMPONENTS:%=test-%) $(TOOL_TESTS) SAN=$(san)' \
 		'test-e2e SAN=$(san)')
 
 test-programs: $(TESTS_ALL)
