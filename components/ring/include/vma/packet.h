@@ -22,6 +22,8 @@
 
 struct vma_rx_info;
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "network order is the swapped one here");
+
 enum {
 	VMA_PKT_ETH_LEN = 14,
 	VMA_PKT_VLAN_LEN = 4,

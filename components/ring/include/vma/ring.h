@@ -8,8 +8,12 @@
  *
  * Threads: any thread may call anything; at most one drives each direction (try-acquire). Sinks run in the thread that
  *          drives, with the receive flag held: they must not wait, and must not call progress of the same ring.
+ *          A sink may attach and detach flows of its ring. A signal handler may call progress, send and flush, whatever
+ *          it interrupted (it gets the answer of "somebody else drives"), but not attach and detach. A sink must
+ *          return: leaving it by siglongjmp would leave the flag taken.
  * Progress: in the data path no call waits for another thread. attach and detach are control path: they wait for the
- *           receive flag as VMA_THREAD_MODE says (spin, futex, spin then yield).
+ *           receive flag as VMA_THREAD_MODE says (spin, futex, spin then yield). With VMA_THREAD_SINGLE one thread at a
+ *           time uses the ring, signal handlers apart, and the flags cost no atomic read-modify-write.
  * Memory: create allocates; flows are the caller's memory and outlive their attachment.
  * Example: test/test_dispatch.c; examples/udp_echo.c.
  */
@@ -39,7 +43,8 @@ struct vma_rx_info {
 
 /*
  * Takes one packet for one flow. buf's l3_off, l4_off, payload_off, payload_len are set. Returning true keeps the
- * reference (put the chain later); false gives it back, counted as rx_drop_sink.
+ * reference (put the chain later); false gives it back, counted as rx_drop_sink. A packet for a group is shared by all
+ * its members, one reference each: neither its bytes nor its descriptors (user, next) may be written.
  */
 typedef bool (*vma_flow_sink)(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
 
@@ -48,9 +53,14 @@ struct vma_flow {
 	uint32_t flags; /* enum vma_flow_flags */
 	uint64_t shadow_cookie;
 	vma_flow_sink sink;
-	void *owner;	       /* for the sink */
+	void *owner;           /* for the sink */
 	struct vma_flow *next; /* ring's own: members of the same key */
 	struct vma_ring *ring; /* ring's own: where it is attached, NULL: nowhere */
+	/*
+	 * May be NULL. The NIC has given the flow back to the kernel (see VMA_NIC_EVENT_FLOW_REVOKED): called once, by
+	 * the thread that drives or by the NIC's own, with the receive flag held, as a sink. The flow stays attached.
+	 */
+	void (*revoked)(struct vma_flow *flow);
 };
 
 enum vma_thread_mode { VMA_THREAD_SINGLE = 0, VMA_THREAD_SPIN = 1, VMA_THREAD_MUTEX = 2, VMA_THREAD_YIELD = 3 };
@@ -58,7 +68,7 @@ enum vma_thread_mode { VMA_THREAD_SINGLE = 0, VMA_THREAD_SPIN = 1, VMA_THREAD_MU
 struct vma_ring_attr {
 	struct vma_nic *nic;
 	struct vma_bufpool *spill_pool; /* for cq */
-	struct vma_cq_attr cq;		/* qp, spill_pool, stats and name are filled in by create */
+	struct vma_cq_attr cq;          /* qp, spill_pool, stats and name are filled in by create */
 	uint32_t rx_wre, tx_wre;
 	uint32_t tx_wre_batching; /* VMA_TX_WRE_BATCHING: completions collected before they are reaped */
 	enum vma_thread_mode thread_mode;
@@ -71,23 +81,52 @@ int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out);
 void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
 
 /*
- * attach: -EEXIST (this flow is attached), else as vma_nic_flow_add. Several flows of one ring may have the same key: a
- * multicast or broadcast packet goes to all of them, a unicast one to the first attached. detach returns when no sink
- * of this flow runs or will run.
+ * attach: -EEXIST (this flow is attached), -EINVAL (no sink; a key that no packet can match), -EAFNOSUPPORT,
+ * -EADDRINUSE (the key was revoked and old members are still attached), else as vma_nic_flow_add. Several flows of one
+ * ring may have the same key: a multicast or broadcast packet goes to all of them, a unicast one to the first attached,
+ * 5-tuples before 3-tuples. A VMA_FLOW_SYN_ONLY flow gets only SYN without ACK. detach returns when no sink of this
+ * flow runs or will run; called from that very sink, it will not run again.
  */
 int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow);
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
 
 /*
- * Drives the receive side if nobody else does: returns the number of packets dispatched, 0 if there was none, or
- * -EBUSY if another thread drives at the moment. vma_ring_wait sleeps until something may have arrived: 1 look again,
- * 0 timeout, -EINTR.
+ * Drives the receive side if nobody else does: returns the number of packets handled (delivered or dropped under a
+ * reason), 0 if there was none, or -EBUSY if another thread drives at the moment, or this one does already (in a sink,
+ * or under a signal handler). Also kicks and sends what waits on the transmit side. vma_ring_wait sleeps until
+ * something may have arrived: 1 look again, 0 timeout, -EINTR.
  */
 int vma_ring_progress(struct vma_ring *ring);
 int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns);
 int vma_ring_fd(const struct vma_ring *ring);
 /* Arms for vma_ring_fd: 0 sleep now, 1 look again first. */
 int vma_ring_arm(struct vma_ring *ring);
+
+/*
+ * What to do after -EBUSY, or after a send that came back short because the holder does not come to it: waits a little,
+ * for longer the longer one and the same hold lasts (pauses of together a few microseconds, then yields, then sleeps
+ * until the flag is released), at most timeout_ns. True: try again; false: timeout_ns is over, the flag is still taken
+ * by the same hold. `patience` starts zeroed, and again when the caller got what it wanted.
+ */
+enum vma_ring_side { VMA_RING_RX, VMA_RING_TX };
+struct vma_ring_patience {
+	uint32_t hold, tries;
+};
+bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_patience *patience,
+                   uint64_t timeout_ns);
+/* The thread id of the one that drives this side, 0: nobody (or no longer). */
+uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side);
+
+/*
+ * Has run(command) called once with the receive flag held: here and now if nobody drives, else by whoever does. Never
+ * waits. The memory is the caller's until run is called, which may free or post it again. Commands of one thread run in
+ * the order in which it posted them. run obeys the rules of sinks.
+ */
+struct vma_ring_command {
+	void *link; /* ring's own */
+	void (*run)(struct vma_ring_command *command);
+};
+void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command);
 
 /* A buffer of the ring's registered memory to build a frame in, data_off at the NIC's headroom; NULL: none now. */
 struct vma_buf *vma_ring_tx_buf(struct vma_ring *ring);
@@ -96,9 +135,11 @@ enum vma_ring_send_flags {
 	VMA_RING_SEND_LATER = 1 << 0, /* no kick now: at most 8 frames wait for the thread's next call or flush */
 };
 /*
- * Sends n packets, each one segment list as vma_nic_tx takes it; complete frames from the Ethernet header on. The
- * references pass to the ring in any case. Returns the number of segments accepted: sent, or queued behind the thread
- * that drives transmit; fewer than n when the NIC and the queue are full (the rest remains the caller's).
+ * Sends packets, n segments in all as vma_nic_tx takes them; complete frames from the Ethernet header on. Returns how
+ * many segments were accepted: sent, queued behind the thread that drives transmit, or refused for good (a packet
+ * beyond the MTU, or of several segments that a NIC without CAP_SG and one buffer cannot take: counted as
+ * tx_drop_too_long). The references of those pass to the ring. Fewer than n, always at a packet's border, when the NIC
+ * and the queue are full: the rest remains the caller's.
  */
 unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags);
 /* Kicks what SEND_LATER left. */
@@ -131,11 +172,14 @@ struct vma_ring_key { /* equal keys share a ring */
 	uint8_t id[16];
 };
 struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_ring_where *where);
-/* With `limit` rings per interface (0: none) and `existing` already there: a new one, or share number 0..existing-1? */
+/*
+ * For a key that has no ring yet, with `limit` rings per interface (0: no limit) and `existing` already there: -1 make
+ * a new one, else the number of the one to share, 0..existing-1.
+ */
 int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit);
 /*
- * Migration: `ratio` (VMA_RING_MIGRATION_RATIO_*, -1 off) accesses between looks; a socket moves when its wished key has
- * been the same, and other than its present one, for two looks in a row.
+ * Migration: `ratio` (VMA_RING_MIGRATION_RATIO_*, -1 off) accesses between looks; a socket moves when its wished key
+ * has been the same, and other than its present one, for two looks in a row.
  */
 struct vma_ring_migration {
 	int32_t ratio;

@@ -1,0 +1,216 @@
+/* packet.c - Ethernet, at most one VLAN tag, IPv4, UDP and TCP: is it whole, is it right, and where does it go. */
+#include <netinet/in.h>
+
+#include <vma/packet.h>
+
+#include "packet_check.h"
+
+enum {
+	ETHERTYPE_IP4_BE = 0x0008, /* as loaded from memory */
+	ETHERTYPE_VLAN_BE = 0x0081,
+	FRAGMENT_BE = 0xff3f,                                      /* more-fragments, or an offset */
+	LONGEST = 65535 + VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN + 64, /* an IPv4 packet with some padding */
+};
+
+static inline uint16_t load16(const uint8_t *p)
+{
+	uint16_t w;
+
+	memcpy(&w, p, 2);
+	return w;
+}
+
+static inline uint32_t load32(const uint8_t *p)
+{
+	uint32_t w;
+
+	memcpy(&w, p, 4);
+	return w;
+}
+
+/* Headers that the packet has, but not in its first buffer, are the NIC's or the sender's mischief. */
+static unsigned __attribute__((cold)) too_short(const struct vma_buf *packet, uint32_t needed)
+{
+	return packet->next != NULL && packet->packet_len >= needed ? PACKET_DROP(chain) : PACKET_DROP(runt);
+}
+
+static unsigned __attribute__((cold)) check_chain(const struct vma_buf *packet)
+{
+	uint64_t sum = 0;
+
+	for (const struct vma_buf *buf = packet; buf != NULL; buf = buf->next)
+		sum += buf->len;
+	return sum == packet->packet_len && sum <= LONGEST ? PACKET_PASS : PACKET_DROP(chain);
+}
+
+/* Sums `len` bytes of the chain from `off` in its first buffer; a piece may end at an odd byte. */
+static uint64_t __attribute__((noinline))
+sum_chain(const struct vma_bufarena *arena, const struct vma_buf *buf, uint32_t off, uint32_t len)
+{
+	uint64_t sum = 0;
+	bool odd = false;
+
+	for (; buf != NULL && len > 0; buf = buf->next, off = 0) {
+		uint32_t here = buf->len - off < len ? buf->len - off : len;
+		uint16_t piece = vma_csum_fold(vma_csum_add(0, vma_buf_data(arena, buf) + off, here));
+
+		/* Bytes that start at an odd place count in the other half of their word: swap the piece (RFC 1071). */
+		sum += odd ? __builtin_bswap16(piece) : piece;
+		odd ^= here & 1;
+		len -= here;
+	}
+	return sum;
+}
+
+static inline bool l4_checksum_right(const struct packet_rules *rules, const struct vma_buf *packet,
+                                     const struct vma_rx_info *info, const uint8_t *l4, uint32_t l4_len, uint16_t field)
+{
+	uint64_t sum = vma_csum_pseudo4(info->src, info->dst, info->proto, l4_len);
+
+	if (rules->memory_link && field == vma_csum_fold(sum))
+		return true;
+	if (packet->next == NULL)
+		sum = vma_csum_add(sum, l4, l4_len);
+	else
+		sum += sum_chain(rules->arena, packet, packet->l4_off, l4_len);
+	return vma_csum_fold(sum) == 0xffff;
+}
+
+/* Whether the L4 checksum, of which the field's value is at hand, is acceptable. */
+static inline bool l4_checksum_ok(const struct packet_rules *rules, const struct vma_buf *packet,
+                                  const struct vma_rx_info *info, const uint8_t *l4, uint32_t l4_len, uint16_t field)
+{
+	if (packet->flags & (VMA_BUF_RX_L4_CSUM_OK | VMA_BUF_RX_L4_CSUM_BAD))
+		return !(packet->flags & VMA_BUF_RX_L4_CSUM_BAD);
+	return !rules->sw_csum || l4_checksum_right(rules, packet, info, l4, l4_len, field);
+}
+
+static inline unsigned check_udp(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
+                                 const uint8_t *l4, uint32_t l4_len)
+{
+	uint32_t udp_len;
+
+	if (l4_len < VMA_PKT_UDP_LEN)
+		return PACKET_DROP(l4_length);
+	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_UDP_LEN)
+		return too_short(packet, packet->l4_off + VMA_PKT_UDP_LEN);
+	udp_len = __builtin_bswap16(load16(l4 + 4));
+	if (udp_len < VMA_PKT_UDP_LEN || udp_len > l4_len)
+		return PACKET_DROP(l4_length);
+	/* 0: the sender computed none. */
+	if (load16(l4 + 6) != 0 && !l4_checksum_ok(rules, packet, info, l4, udp_len, load16(l4 + 6)))
+		return PACKET_DROP(l4_checksum);
+	packet->payload_off = packet->l4_off + VMA_PKT_UDP_LEN;
+	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_LEN);
+	info->tcp_flags = 0;
+	return PACKET_PASS;
+}
+
+static inline unsigned check_tcp(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
+                                 const uint8_t *l4, uint32_t l4_len)
+{
+	uint32_t header_len;
+
+	if (l4_len < VMA_PKT_TCP_LEN)
+		return PACKET_DROP(l4_length);
+	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_TCP_LEN)
+		return too_short(packet, packet->l4_off + VMA_PKT_TCP_LEN);
+	header_len = (l4[12] >> 4) * 4u;
+	if (header_len < VMA_PKT_TCP_LEN || header_len > l4_len)
+		return PACKET_DROP(l4_length);
+	if (packet->len < packet->l4_off + header_len)
+		return too_short(packet, packet->l4_off + header_len);
+	if (!l4_checksum_ok(rules, packet, info, l4, l4_len, load16(l4 + 16)))
+		return PACKET_DROP(l4_checksum);
+	packet->payload_off = (uint16_t)(packet->l4_off + header_len);
+	packet->payload_len = (uint16_t)(l4_len - header_len);
+	info->tcp_flags = l4[13];
+	return PACKET_PASS;
+}
+
+static inline bool ip4_checksum_right(const uint8_t *ip, uint32_t header_len)
+{
+	uint64_t sum = (uint64_t)load32(ip) + load32(ip + 4) + load32(ip + 8) + load32(ip + 12) + load32(ip + 16);
+
+	for (uint32_t i = VMA_PKT_IP4_LEN; i < header_len; i += 4)
+		sum += load32(ip + i);
+	return vma_csum_fold(sum) == 0xffff;
+}
+
+static inline bool for_all_members(const uint8_t *ethernet_dst, const uint8_t *ip_dst)
+{
+	/* 224/4, 255.255.255.255, or a subnet's broadcast address, which shows in the Ethernet destination only. */
+	return ip_dst[0] >> 4 == 14 || load32(ip_dst) == 0xffffffff ||
+	       (load32(ethernet_dst) == 0xffffffff && load16(ethernet_dst + 4) == 0xffff);
+}
+
+static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
+                                 const uint8_t *frame, uint32_t l3_off, uint32_t *l4_len)
+{
+	const uint8_t *ip = frame + l3_off;
+	uint32_t header_len, total_len, packet_len = packet->next == NULL ? packet->len : packet->packet_len;
+
+	if (packet->len < l3_off + VMA_PKT_IP4_LEN)
+		return too_short(packet, l3_off + VMA_PKT_IP4_LEN);
+	header_len = (ip[0] & 15) * 4u;
+	if (ip[0] >> 4 != 4 || header_len < VMA_PKT_IP4_LEN)
+		return PACKET_DROP(ip_version);
+	if (packet->len < l3_off + header_len)
+		return too_short(packet, l3_off + header_len);
+	total_len = __builtin_bswap16(load16(ip + 2));
+	if (total_len < header_len || l3_off + total_len > packet_len)
+		return PACKET_DROP(ip_length);
+	if (rules->sw_csum && !(packet->flags & VMA_BUF_RX_L3_CSUM_OK) && !ip4_checksum_right(ip, header_len))
+		return PACKET_DROP(ip_checksum);
+	if (load16(ip + 6) & FRAGMENT_BE)
+		return PACKET_DROP(ip_fragment);
+	info->family = AF_INET;
+	info->tos = ip[1];
+	info->ttl = ip[8];
+	info->proto = ip[9];
+	memcpy(info->src, ip + 12, 4);
+	memcpy(info->dst, ip + 16, 4);
+	packet->l3_off = (uint16_t)l3_off;
+	packet->l4_off = (uint16_t)(l3_off + header_len);
+	*l4_len = total_len - header_len;
+	return PACKET_PASS;
+}
+
+unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info, bool *group)
+{
+	const uint8_t *frame = (const uint8_t *)vma_buf_data(rules->arena, packet), *l4;
+	uint32_t l3_off = VMA_PKT_ETH_LEN, l4_len = 0;
+	unsigned verdict;
+
+	if (__builtin_expect(packet->next != NULL, 0) && check_chain(packet) != PACKET_PASS)
+		return PACKET_DROP(chain);
+	if (packet->len < VMA_PKT_ETH_LEN)
+		return too_short(packet, VMA_PKT_ETH_LEN);
+	info->vlan = 0;
+	if (__builtin_expect(load16(frame + 12) != ETHERTYPE_IP4_BE, 0)) {
+		if (load16(frame + 12) != ETHERTYPE_VLAN_BE)
+			return PACKET_DROP(ethertype);
+		l3_off += VMA_PKT_VLAN_LEN;
+		if (packet->len < l3_off)
+			return too_short(packet, l3_off);
+		if (load16(frame + 16) != ETHERTYPE_IP4_BE)
+			return PACKET_DROP(ethertype);
+		info->vlan = __builtin_bswap16(load16(frame + 14)) & 0xfff;
+	}
+	verdict = check_ip4(rules, packet, info, frame, l3_off, &l4_len);
+	if (verdict != PACKET_PASS)
+		return verdict;
+	l4 = frame + packet->l4_off;
+	if (__builtin_expect(info->proto == IPPROTO_UDP, 1))
+		verdict = check_udp(rules, packet, info, l4, l4_len);
+	else if (info->proto == IPPROTO_TCP)
+		verdict = check_tcp(rules, packet, info, l4, l4_len);
+	else
+		return PACKET_DROP(protocol);
+	if (verdict != PACKET_PASS)
+		return verdict;
+	info->src_port_be = load16(l4);
+	info->dst_port_be = load16(l4 + 2);
+	*group = for_all_members(frame, info->dst);
+	return PACKET_PASS;
+}

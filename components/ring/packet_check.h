@@ -1,0 +1,32 @@
+/*
+ * packet_check.h - the header checks between the NIC and the flow table.
+ *
+ * A packet passes or is dropped under exactly one reason of stats.h. Nothing is read beyond the first buffer's len
+ * before it is known to be there; all headers must lie in the first buffer.
+ */
+#ifndef VMA_RING_PACKET_CHECK_H
+#define VMA_RING_PACKET_CHECK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <vma/ring.h>
+
+/* A verdict is the place of the counter to bump; 0 passes (rx_packets lies there, which no drop can mean). */
+#define PACKET_DROP(reason) ((unsigned)offsetof(struct vma_stats_ring_rx, rx_drop_##reason))
+enum { PACKET_PASS = 0 };
+
+struct packet_rules {
+	struct vma_bufarena *arena;
+	bool sw_csum;     /* check what the NIC did not */
+	bool memory_link; /* the pseudo-header sum alone is a valid checksum: the kernel sends so over veth */
+};
+
+/*
+ * Fills info and packet's l3_off, l4_off, payload_off, payload_len. info->src and dst must be zeroed beyond the first
+ * four bytes. *group: the packet is for all members of its key (multicast, broadcast).
+ */
+unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info, bool *group);
+
+#endif

@@ -1,0 +1,356 @@
+/* ring.c - life of a ring: queue pair, completion side, flows, and what the NIC does behind its back. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+#include <vma/packet.h>
+
+#include "ring_priv.h"
+
+/* ---- events: called by a thread of the NIC's ---- */
+
+/* Both flags held. On -EAGAIN the NIC goes on trying and sends the event again. */
+static void rebind(struct vma_ring *ring)
+{
+	int rc = vma_nic_qp_rebind(ring->qp);
+
+	if (rc == -EAGAIN)
+		return;
+	if (rc != 0) {
+		vma_log_error("ring %s: cannot get its queue pair back: %s", ring->name, strerror(-rc));
+		return;
+	}
+	vma_cq_rebind(ring->cq);
+	ring->unreaped = 0;
+	vma_log_info("ring %s: offloaded again", ring->name);
+}
+
+/* VMA_THREAD_SINGLE: the flags are plain variables of one thread, so that thread does it. */
+void ring_rebind_now(struct vma_ring *ring)
+{
+	uint32_t tid = drive_tid();
+
+	if (ring->rx.mode != VMA_THREAD_SINGLE || !drive_try(&ring->tx, tid))
+		return;
+	atomic_store(&ring->rebind_wanted, false); /* first: an event from now on asks again */
+	rebind(ring);
+	ring_tx_release(ring, tid);
+}
+
+static void on_lost(struct vma_ring *ring)
+{
+	atomic_store(&ring->rebind_wanted, true);
+	if (ring->rx.mode == VMA_THREAD_SINGLE)
+		return;
+	drive_acquire(&ring->rx);
+	drive_acquire(&ring->tx);
+	atomic_store(&ring->rebind_wanted, false);
+	if (!atomic_load(&ring->closing))
+		rebind(ring);
+	ring_tx_release(ring, drive_tid());
+	ring_rx_release(ring, drive_tid());
+}
+
+struct revocation {
+	struct vma_ring_command command; /* first */
+	struct vma_ring *ring;
+	struct vma_flow_key key;
+};
+
+static struct flow_table *table_of(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	return key->peer_port_be != 0 ? &ring->five : &ring->three;
+}
+
+static void revoke(struct vma_ring_command *command)
+{
+	struct revocation *r = (struct revocation *)command;
+	struct vma_ring *ring = r->ring;
+	struct flow_words words = flow_words_of(&r->key);
+	struct flow_entry *entry = flow_table_find(table_of(ring, &r->key), &words);
+	char local[INET_ADDRSTRLEN];
+
+	if (entry != NULL && !entry->revoked) {
+		entry->revoked = true;
+		inet_ntop(AF_INET, r->key.local, local, sizeof(local));
+		vma_log_warn("ring %s: the kernel has %s port %u of %s again: somebody else wants it too", ring->name,
+		             r->key.proto == IPPROTO_TCP ? "TCP" : "UDP", ntohs(r->key.local_port_be), local);
+		for (struct vma_flow *flow = entry->head; flow != NULL; flow = ring->cursor) {
+			ring->cursor = flow->next;
+			if (flow->revoked != NULL)
+				flow->revoked(flow);
+		}
+	}
+	free(r);
+}
+
+static void on_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	struct revocation *r = malloc(sizeof(*r));
+
+	if (r == NULL) {
+		vma_log_error("ring %s: no memory to say that a flow was revoked", ring->name);
+		return;
+	}
+	*r = (struct revocation){.command = {.run = revoke}, .ring = ring, .key = *key};
+	if (ring->rx.mode == VMA_THREAD_SINGLE)
+		command_queue_push_mpsc(&ring->rx_queue, (ck_stack_entry_t *)&r->command.link);
+	else
+		vma_ring_post(ring, &r->command);
+}
+
+static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+{
+	struct vma_ring *ring = arg;
+
+	(void)qp;
+	if (atomic_load(&ring->closing))
+		return;
+	if (event == VMA_NIC_EVENT_LOST)
+		on_lost(ring);
+	else if (event == VMA_NIC_EVENT_FLOW_REVOKED && key != NULL)
+		on_revoked(ring, key);
+}
+
+/* ---- create and destroy ---- */
+
+static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr)
+{
+	struct vma_nic_qp_attr qp = {
+	        .rx_wre = attr->rx_wre,
+	        .tx_wre = attr->tx_wre,
+	        .name = ring->name,
+	        .event = on_event,
+	        .event_arg = ring,
+	};
+	struct vma_cq_attr cq = attr->cq;
+	int rc = vma_nic_qp_create(ring->nic, &qp, &ring->qp);
+
+	if (rc != 0)
+		return rc;
+	cq.qp = ring->qp;
+	cq.spill_pool = attr->spill_pool;
+	cq.stats = attr->stats;
+	cq.name = ring->name;
+	rc = vma_cq_create(&cq, &ring->cq);
+	if (rc != 0) {
+		atomic_store(&ring->closing, true);
+		vma_nic_qp_destroy(ring->qp);
+		ring->qp = NULL;
+	}
+	return rc;
+}
+
+/* The last steps; accepts what create has built so far. */
+static void dismantle(struct vma_ring *ring)
+{
+	flow_table_fini(&ring->five);
+	flow_table_fini(&ring->three);
+	if (ring->stats != NULL)
+		vma_stats_drop(ring->stats_home, ring->stats);
+	free(ring->slots);
+	free(ring);
+}
+
+static void settle(struct vma_ring *ring, const struct vma_ring_attr *attr)
+{
+	const struct vma_nic_info *info = vma_nic_info(ring->nic);
+	uint32_t batching = attr->tx_wre_batching != 0 ? attr->tx_wre_batching : 64;
+	uint32_t most = ring->qp->tx_depth / 2 > 0 ? ring->qp->tx_depth / 2 : 1;
+
+	ring->caps = info->caps;
+	ring->frame_max = info->mtu + VMA_PKT_ETH_LEN;
+	ring->reap_at = batching < most ? batching : most;
+	ring->rules = (struct packet_rules){
+	        .arena = ring->qp->arena,
+	        .sw_csum = attr->rx_sw_csum,
+	        .memory_link = info->caps & VMA_NIC_CAP_MEMORY_LINK,
+	};
+}
+
+static struct vma_ring *allocate(const struct vma_ring_attr *attr)
+{
+	size_t size = (sizeof(struct vma_ring) + 63) / 64 * 64, slots_size = TX_SLOTS * sizeof(struct tx_slot);
+	struct vma_ring *ring = aligned_alloc(64, size);
+
+	if (ring == NULL)
+		return NULL;
+	memset(ring, 0, size);
+	ring->nic = attr->nic;
+	ring->stats_home = attr->stats;
+	snprintf(ring->name, sizeof(ring->name), "%s", attr->name != NULL ? attr->name : vma_nic_info(attr->nic)->name);
+	drive_init(&ring->rx, attr->thread_mode);
+	drive_init(&ring->tx, attr->thread_mode);
+	command_queue_init(&ring->rx_queue);
+	ring->slots = aligned_alloc(64, (slots_size + 63) / 64 * 64);
+	ring->stats = vma_stats_grab(attr->stats, VMA_STATS_TYPE_RING, ring->name);
+	if (ring->slots == NULL || ring->stats == NULL || flow_table_init(&ring->five) != 0 ||
+	    flow_table_init(&ring->three) != 0) {
+		dismantle(ring);
+		return NULL;
+	}
+	ring_tx_init(ring);
+	return ring;
+}
+
+int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out)
+{
+	struct vma_ring *ring;
+	int rc;
+
+	if (attr->nic == NULL || (unsigned)attr->thread_mode > VMA_THREAD_YIELD)
+		return -EINVAL;
+	ring = allocate(attr);
+	if (ring == NULL)
+		return -ENOMEM;
+	/* An event may come before there is a cq: it finds the flags taken, and waits. */
+	drive_acquire(&ring->rx);
+	drive_acquire(&ring->tx);
+	rc = create_queues(ring, attr);
+	if (rc == 0)
+		settle(ring, attr);
+	else
+		atomic_store(&ring->closing, true);
+	ring_tx_release(ring, drive_tid());
+	ring_rx_release(ring, drive_tid());
+	if (rc != 0) {
+		dismantle(ring);
+		return rc;
+	}
+	*out = ring;
+	return 0;
+}
+
+/*
+ * 1. closing: an event that comes from now on takes the flags, sees it and does nothing; one that is at work holds a
+ *    flag and is waited for.
+ * 2. With the flags: what was queued and not sent is given back; nothing is owed to NIC or completion side any more.
+ * 3. The completion side goes, while its queue pair is there, and then the queue pair: no event runs after that.
+ * 4. What was posted by then is run (commands own memory).
+ */
+void vma_ring_destroy(struct vma_ring *ring)
+{
+	if (ring == NULL)
+		return;
+	atomic_store(&ring->closing, true);
+	drive_acquire(&ring->rx);
+	drive_acquire(&ring->tx);
+	vma_cq_reap(ring->cq);
+	ring_tx_fini(ring);
+	drive_release(&ring->tx);
+	drive_release(&ring->rx);
+	vma_cq_destroy(ring->cq);
+	vma_nic_qp_destroy(ring->qp);
+	drive_acquire(&ring->rx);
+	ring_rx_release(ring, drive_tid());
+	dismantle(ring);
+}
+
+/* ---- flows ---- */
+
+static bool zeros(const uint8_t *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (p[i] != 0)
+			return false;
+	}
+	return true;
+}
+
+static int check_flow(const struct vma_flow *flow)
+{
+	const struct vma_flow_key *key = &flow->key;
+	bool any_peer = key->peer_port_be == 0;
+
+	if (key->family != AF_INET)
+		return -EAFNOSUPPORT;
+	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP)
+		return -EINVAL;
+	if (flow->sink == NULL || key->local_port_be == 0 || key->vlan > 4094)
+		return -EINVAL;
+	if (!zeros(key->local + 4, 12) || !zeros(key->peer + 4, 12) || zeros(key->local, 4))
+		return -EINVAL;
+	return any_peer == zeros(key->peer, 4) ? 0 : -EINVAL;
+}
+
+/* The NIC steers once per key: for the first member. Receive flag held. */
+static int attach(struct vma_ring *ring, struct vma_flow *flow)
+{
+	struct flow_table *table = table_of(ring, &flow->key);
+	struct vma_flow_rule rule = {.key = flow->key, .flags = flow->flags, .shadow_cookie = flow->shadow_cookie};
+	struct flow_entry *entry;
+	int rc;
+
+	if (flow->ring != NULL)
+		return -EEXIST;
+	rc = flow_table_insert(table, flow, &entry);
+	if (rc != 0)
+		return rc;
+	if (entry->revoked)
+		rc = -EADDRINUSE;
+	else if (entry->head == flow)
+		rc = vma_nic_flow_add(ring->qp, &rule);
+	if (rc != 0) {
+		flow_table_remove(table, flow);
+		return rc;
+	}
+	flow->ring = ring;
+	return 0;
+}
+
+int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
+{
+	int rc = check_flow(flow);
+	bool acquired;
+
+	if (rc != 0)
+		return rc;
+	acquired = drive_acquire(&ring->rx);
+	rc = attach(ring, flow);
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+	return rc;
+}
+
+/* Holding the flag means that no sink runs, unless it is the one that called us; and the next lookup finds it gone. */
+void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
+{
+	bool acquired = drive_acquire(&ring->rx);
+
+	if (flow->ring == ring) {
+		if (ring->cursor == flow)
+			ring->cursor = flow->next;
+		/* -ENOENT: it was revoked, or the owner that knew it has gone. */
+		if (flow_table_remove(table_of(ring, &flow->key), flow))
+			vma_nic_flow_del(ring->qp, &flow->key);
+		flow->ring = NULL;
+	}
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+}
+
+/* ---- accessors ---- */
+
+struct vma_nic_qp *vma_ring_qp(struct vma_ring *ring)
+{
+	return ring->qp;
+}
+
+struct vma_stats_ring *vma_ring_stats(struct vma_ring *ring)
+{
+	return ring->stats;
+}
+
+struct vma_nic *vma_ring_nic(struct vma_ring *ring)
+{
+	return ring->nic;
+}
+
+int vma_ring_fd(const struct vma_ring *ring)
+{
+	return vma_cq_fd(ring->cq);
+}

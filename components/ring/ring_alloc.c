@@ -1,0 +1,98 @@
+/*
+ * ring_alloc.c - which sockets share a ring (VMA_RING_ALLOCATION_LOGIC_*) and when one moves: numbers in, numbers out.
+ *
+ *   logic  key                      rings
+ *   0      nothing                  one per interface
+ *   1      local address            one per IP
+ *   10     socket                   one per socket
+ *   11     the user's number        one per user id (extra API)
+ *   20     thread                   one per thread
+ *   30/31  core                     one per core; 31 also binds its threads to cores, which is its caller's business
+ *
+ * The logic is part of the key: rings of different logics on one interface are never shared by accident. Only the keys
+ * of 20, 30 and 31 change while a socket lives, so only there anything migrates.
+ */
+#include <string.h>
+
+#include <vma/ring.h>
+
+struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_ring_where *where)
+{
+	struct vma_ring_key key;
+
+	memset(&key, 0, sizeof(key)); /* padding too: keys are compared as bytes */
+	key.logic = logic;
+	switch (logic) {
+	case VMA_RING_LOGIC_PER_INTERFACE:
+		break;
+	case VMA_RING_LOGIC_PER_IP:
+		memcpy(key.id, where->local, sizeof(key.id));
+		break;
+	case VMA_RING_LOGIC_PER_SOCKET:
+		memcpy(key.id, &where->socket_id, sizeof(where->socket_id));
+		break;
+	case VMA_RING_LOGIC_PER_USER_ID:
+		memcpy(key.id, &where->user_id, sizeof(where->user_id));
+		break;
+	case VMA_RING_LOGIC_PER_THREAD:
+		memcpy(key.id, &where->thread_id, sizeof(where->thread_id));
+		break;
+	case VMA_RING_LOGIC_PER_CORE:
+	case VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS:
+		memcpy(key.id, &where->core, sizeof(where->core));
+		break;
+	}
+	return key;
+}
+
+static bool same_key(const struct vma_ring_key *a, const struct vma_ring_key *b)
+{
+	return a->logic == b->logic && memcmp(a->id, b->id, sizeof(a->id)) == 0;
+}
+
+/* FNV-1a, with a last mix because the number below comes from a division. */
+static uint32_t hash_key(const struct vma_ring_key *key)
+{
+	uint64_t h = 0xcbf29ce484222325 ^ (uint64_t)key->logic;
+
+	for (size_t i = 0; i < sizeof(key->id); i++)
+		h = (h ^ key->id[i]) * 0x100000001b3;
+	h ^= h >> 33;
+	h *= 0xff51afd7ed558ccd;
+	return (uint32_t)(h >> 32);
+}
+
+/* Sharing goes by the key, so that one asks twice and gets the same ring while the number of rings stands. */
+int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit)
+{
+	if (limit == 0 || existing < limit)
+		return -1;
+	return (int)(hash_key(&key) % existing);
+}
+
+void vma_ring_migration_init(struct vma_ring_migration *m, int32_t ratio, struct vma_ring_key current)
+{
+	m->ratio = ratio;
+	m->countdown = ratio > 0 ? (uint32_t)ratio : 0;
+	m->current = m->candidate = current;
+}
+
+/* One access. The candidate of a look is what was wished at it: two looks agree, and differ from where we are: move. */
+bool vma_ring_migration_step(struct vma_ring_migration *m, struct vma_ring_key wished)
+{
+	bool again;
+
+	if (m->ratio < 0)
+		return false;
+	if (m->countdown > 1) {
+		m->countdown--;
+		return false;
+	}
+	m->countdown = (uint32_t)m->ratio;
+	again = same_key(&m->candidate, &wished);
+	m->candidate = wished;
+	if (!again || same_key(&m->current, &wished))
+		return false;
+	m->current = wished;
+	return true;
+}

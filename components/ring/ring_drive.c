@@ -1,0 +1,229 @@
+/* ring_drive.c - the slow half of the drive flags: who waits, how, and who is woken. */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ring_priv.h"
+
+enum {
+	PAUSES_PER_TRY = 4, /* about 150 ns where pause is slow, 20 ns where it is fast */
+	PAUSE_TRIES = 32,
+	YIELD_TRIES = 8,
+	COURTESY_TRIES = 256,
+	STRANGER_YIELD_EVERY = 64,
+};
+
+__thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec")));
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void forget_tid(void)
+{
+	drive_tid_cache = 0; /* the child's thread has another one */
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, forget_tid);
+}
+
+uint32_t drive_tid_slow(void)
+{
+	drive_tid_cache = (uint32_t)syscall(SYS_gettid);
+	return drive_tid_cache;
+}
+
+void drive_init(struct drive *drive, enum vma_thread_mode mode)
+{
+	pthread_once(&fork_once, watch_forks);
+	atomic_init(&drive->holder, 0);
+	atomic_init(&drive->hold, 0);
+	atomic_init(&drive->sleepers, 0);
+	atomic_init(&drive->courtesy, 0);
+	drive->mode = mode;
+}
+
+static void cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#else
+	__asm__ __volatile__("yield" ::: "memory");
+#endif
+}
+
+static void pause_a_little(void)
+{
+	for (int i = 0; i < PAUSES_PER_TRY; i++)
+		cpu_pause();
+}
+
+/* Every sleeper wakes: some wait to drive, others only for the flag to change hands, and the word cannot tell. */
+void drive_wake(struct drive *drive)
+{
+	syscall(SYS_futex, &drive->holder, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Until the flag changes or the time is over; the argument is in drive.h. errno is the application's: keep it. */
+static void sleep_until_released(struct drive *drive, uint64_t timeout_ns)
+{
+	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000),
+	                           .tv_nsec = (long)(timeout_ns % 1000000000)};
+	int saved_errno = errno;
+	uint32_t holder;
+
+	atomic_fetch_add(&drive->sleepers, 1);
+	holder = atomic_load(&drive->holder);
+	if (holder != 0)
+		syscall(SYS_futex, &drive->holder, FUTEX_WAIT_PRIVATE, holder,
+		        timeout_ns == UINT64_MAX ? NULL : &timeout, NULL, 0);
+	atomic_fetch_sub(&drive->sleepers, 1);
+	errno = saved_errno;
+}
+
+static void wait_as_configured(struct drive *drive, unsigned *tries)
+{
+	if (drive->mode == VMA_THREAD_MUTEX)
+		sleep_until_released(drive, UINT64_MAX);
+	else if (drive->mode == VMA_THREAD_SPIN || ++*tries < PAUSE_TRIES)
+		pause_a_little();
+	else
+		sched_yield();
+}
+
+bool drive_acquire(struct drive *drive)
+{
+	uint32_t tid = drive_tid();
+	unsigned tries = 0;
+
+	if (atomic_load_explicit(&drive->holder, memory_order_relaxed) == tid)
+		return false; /* only this thread can have stored its own id: no race */
+	while (!drive_try(drive, tid)) {
+		atomic_store_explicit(&drive->courtesy, COURTESY_TRIES, memory_order_relaxed);
+		wait_as_configured(drive, &tries);
+	}
+	atomic_store_explicit(&drive->courtesy, 0, memory_order_relaxed);
+	return true;
+}
+
+/*
+ * A thread that polls without a break would win the flag against one that has to wake up first, for ever. So a waiter
+ * asks for a number of tries, and progress leaves those to it. A number, not a reservation: if the waiter itself is
+ * descheduled, the data path goes on after that many calls. Lost updates of the number only make it less exact.
+ */
+bool drive_courteous(struct drive *drive)
+{
+	uint32_t left = atomic_load_explicit(&drive->courtesy, memory_order_relaxed);
+
+	if (left == 0)
+		return false;
+	atomic_store_explicit(&drive->courtesy, left - 1, memory_order_relaxed);
+	sched_yield();
+	return true;
+}
+
+/*
+ * Patience is per hold: if the flag has changed hands since the last look, things move, and a pause (now and then a
+ * yield) is all it takes. One long hold means a holder that does not run: that costs those who wait a few microseconds
+ * of pauses, then yields, then sleep, and the holder's release one wake.
+ */
+bool drive_idle(struct drive *drive, struct vma_ring_patience *patience, uint64_t timeout_ns)
+{
+	uint32_t hold = atomic_load_explicit(&drive->hold, memory_order_relaxed);
+	bool held = atomic_load_explicit(&drive->holder, memory_order_relaxed) != 0;
+
+	if (!held || hold != patience->hold) {
+		patience->tries = hold != patience->hold && held ? 1 : 0;
+		patience->hold = hold;
+		if (hold % STRANGER_YIELD_EVERY == 0)
+			sched_yield();
+		else
+			pause_a_little();
+		return true;
+	}
+	patience->tries++;
+	if (patience->tries <= PAUSE_TRIES) {
+		pause_a_little();
+	} else if (patience->tries <= PAUSE_TRIES + YIELD_TRIES) {
+		sched_yield();
+	} else {
+		sleep_until_released(drive, timeout_ns);
+		return atomic_load_explicit(&drive->holder, memory_order_relaxed) == 0 ||
+		       atomic_load_explicit(&drive->hold, memory_order_relaxed) != hold;
+	}
+	return true;
+}
+
+static struct drive *side_of(struct vma_ring *ring, enum vma_ring_side side)
+{
+	return side == VMA_RING_RX ? &ring->rx : &ring->tx;
+}
+
+bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_patience *patience,
+                   uint64_t timeout_ns)
+{
+	return drive_idle(side_of(ring, side), patience, timeout_ns);
+}
+
+uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side)
+{
+	const struct drive *drive = side == VMA_RING_RX ? &ring->rx : &ring->tx;
+
+	return atomic_load_explicit(&drive->holder, memory_order_relaxed);
+}
+
+int vma_ring_arm(struct vma_ring *ring)
+{
+	uint32_t tid = drive_tid();
+	int rc;
+
+	if (!drive_try(&ring->rx, tid))
+		return -EBUSY;
+	rc = vma_cq_arm(ring->cq);
+	ring_rx_release(ring, tid);
+	return rc;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t left_of(uint64_t deadline_ns)
+{
+	uint64_t now = deadline_ns == UINT64_MAX ? 0 : now_ns();
+
+	return deadline_ns == UINT64_MAX ? UINT64_MAX : now < deadline_ns ? deadline_ns - now : 0;
+}
+
+/*
+ * Arming needs the flag. While somebody else has it, whatever arrives is being looked at; it is when that hold ends, or
+ * does not end, that a sleeper matters.
+ */
+int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
+{
+	uint64_t start = timeout_ns == 0 || timeout_ns == UINT64_MAX ? 0 : now_ns();
+	uint64_t deadline = timeout_ns >= UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
+	struct vma_ring_patience patience = {0};
+	int rc;
+
+	if (timeout_ns == 0)
+		deadline = 0;
+	while ((rc = vma_ring_arm(ring)) == -EBUSY) {
+		uint64_t left = left_of(deadline);
+
+		if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) == drive_tid())
+			return -EDEADLK; /* in a sink: this thread is the one to wait for */
+		if (left == 0)
+			return 0;
+		drive_idle(&ring->rx, &patience, left);
+	}
+	return rc != 0 ? rc : vma_cq_wait(ring->cq, left_of(deadline));
+}

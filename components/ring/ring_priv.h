@@ -1,0 +1,93 @@
+/*
+ * ring_priv.h - the body of a ring, for this folder only.
+ *
+ *   flag   guards                                                       written by others at any time
+ *   rx     poll, refill, arm; flow tables; cursor; receive counters     rx_queue (posted commands)
+ *   tx     NIC transmit, reap; backlog, unkicked; transmit counters     tx_queue, slots_free, refused, too_long
+ *
+ * Who needs both (rebind, destroy) takes rx first. The data path holds rx while it *tries* tx, and never the other way
+ * round, so the order cannot be turned into a deadlock by it.
+ */
+#ifndef VMA_RING_PRIV_H
+#define VMA_RING_PRIV_H
+
+#include <stdatomic.h>
+
+#include <vma/ring.h>
+
+#include "command_queue.h"
+#include "drive.h"
+#include "flow_table.h"
+#include "packet_check.h"
+
+enum {
+	RX_BURST = 32,
+	LATER_MAX = 8,    /* frames that may wait for a kick */
+	TX_SLOTS = 256,   /* of the command queue; a multiple of 64 */
+	TX_SLOT_SEGS = 7, /* a longer packet takes several slots */
+	TX_BURST = 32,    /* segments handed from the command queue to the NIC at a time; a packet has no more */
+};
+
+/* One packet, or a part of one, on its way through the command queue. */
+struct tx_slot {
+	ck_stack_entry_t entry; /* first: a slot's queue link */
+	struct tx_slot *more;   /* the same packet goes on there */
+	uint32_t segs_count;
+	uint32_t number; /* its bit in slots_free */
+	struct vma_nic_seg segs[TX_SLOT_SEGS];
+};
+
+struct vma_ring {
+	/* Constant after create. */
+	struct vma_nic_qp *qp;
+	struct vma_cq *cq;
+	struct vma_nic *nic;
+	struct vma_stats_ring *stats;
+	struct packet_rules rules;
+	uint32_t frame_max; /* an untagged frame at the MTU; a VLAN tag may come on top */
+	uint32_t caps;
+	uint32_t reap_at; /* segments sent between looks at the completions */
+	struct tx_slot *slots;
+	struct vma_stats *stats_home;
+	char name[64]; /* as long as a NIC's */
+
+	struct drive rx, tx;
+
+	/* With the receive flag. */
+	struct flow_table five, three;
+	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
+
+	/* With the transmit flag. */
+	ck_stack_entry_t *backlog, *backlog_tail __attribute__((aligned(64))); /* taken from tx_queue, not yet sent */
+	uint32_t unkicked;    /* packets since the last kick that went through */
+	uint32_t unreaped;    /* segments since the last reap */
+	bool kick_failed;     /* said once */
+	_Atomic bool tx_work; /* backlog or unkicked: progress looks at it without the flag */
+
+	/* Anybody. */
+	struct command_queue rx_queue;
+	struct command_queue tx_queue;
+	_Atomic uint64_t slots_free[TX_SLOTS / 64] __attribute__((aligned(64)));
+	_Atomic uint64_t refused, too_long; /* carried to the counters by the next driver: those have one writer */
+	_Atomic bool rebind_wanted, closing;
+};
+
+/* ring.c: with the receive flag, and where the event's own thread must not do it (VMA_THREAD_SINGLE). */
+void ring_rebind_now(struct vma_ring *ring) __attribute__((cold));
+static inline void ring_rebind_if_wanted(struct vma_ring *ring)
+{
+	if (__builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
+		ring_rebind_now(ring);
+}
+
+/* ring_rx.c: releases the receive flag, and drives the command queue again if something came in between. */
+void ring_rx_release(struct vma_ring *ring, uint32_t tid);
+
+/* ring_tx.c */
+void ring_tx_init(struct vma_ring *ring);
+void ring_tx_fini(struct vma_ring *ring); /* gives back what was queued and not sent */
+void ring_tx_release(struct vma_ring *ring, uint32_t tid);
+/* What others left, and what was not kicked, if nobody drives transmit. */
+void ring_tx_service(struct vma_ring *ring) __attribute__((cold));
+
+#endif

@@ -1,0 +1,519 @@
+/*
+ * ring_tx.c - driving the transmit side.
+ *
+ *   send ──┬─ flag ──> [command queue first, if anything is there] ──> NIC ──> kick ──> release, look again
+ *          └─ taken ─> slot, command queue ──> try the flag once more
+ *
+ * Frames of one thread leave in its order: who finds the command queue (or its backlog) not empty sends that first.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+#include <vma/packet.h>
+
+#include "ring_priv.h"
+
+void ring_tx_init(struct vma_ring *ring)
+{
+	for (uint32_t i = 0; i < TX_SLOTS; i++)
+		ring->slots[i].number = i;
+	for (uint32_t i = 0; i < TX_SLOTS / 64; i++)
+		atomic_init(&ring->slots_free[i], UINT64_MAX);
+	command_queue_init(&ring->tx_queue);
+}
+
+/* ---- slots: one bit each; claiming and freeing are single atomic operations, so a signal handler may do both ---- */
+
+static struct tx_slot *slot_claim(struct vma_ring *ring, uint32_t tid)
+{
+	for (uint32_t i = 0; i < TX_SLOTS / 64; i++) {
+		_Atomic uint64_t *word = &ring->slots_free[(tid + i) % (TX_SLOTS / 64)];
+		uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+
+		while (seen != 0) {
+			uint64_t bit = seen & -seen;
+
+			/* Acquire: the one who freed it has read the slot before. */
+			seen = atomic_fetch_and_explicit(word, ~bit, memory_order_acquire);
+			if (seen & bit)
+				return &ring->slots[(tid + i) % (TX_SLOTS / 64) * 64 + (uint32_t)__builtin_ctzll(bit)];
+		}
+	}
+	return NULL;
+}
+
+static void slots_free(struct vma_ring *ring, struct tx_slot *slot)
+{
+	while (slot != NULL) {
+		struct tx_slot *more = slot->more;
+
+		atomic_fetch_or_explicit(&ring->slots_free[slot->number / 64], UINT64_C(1) << slot->number % 64,
+		                         memory_order_release);
+		slot = more;
+	}
+}
+
+/* Slots for one packet of n segments, filled; NULL: not enough are free. */
+static struct tx_slot *slots_fill(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint32_t tid)
+{
+	struct tx_slot *first = NULL, **link = &first;
+
+	while (n > 0) {
+		unsigned here = n < TX_SLOT_SEGS ? n : TX_SLOT_SEGS;
+		struct tx_slot *slot = slot_claim(ring, tid);
+
+		if (slot == NULL) {
+			slots_free(ring, first);
+			return NULL;
+		}
+		slot->more = NULL;
+		slot->segs_count = here;
+		memcpy(slot->segs, segs, here * sizeof(*segs));
+		*link = slot;
+		link = &slot->more;
+		segs += here;
+		n -= here;
+	}
+	return first;
+}
+
+/* ---- packets ---- */
+
+/* Segments of the packet that starts at segs; *len its bytes. A last packet without end is cut at n: see send_mixed. */
+static unsigned packet_extent(const struct vma_nic_seg *segs, unsigned n, uint64_t *len)
+{
+	unsigned k = 0;
+
+	*len = 0;
+	do
+		*len += segs[k].len;
+	while (segs[k++].flags & VMA_NIC_SEG_MORE && k < n);
+	return k;
+}
+
+static void put_segs(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		vma_buf_put(ring->rules.arena, segs[i].buf);
+}
+
+static bool too_long(const struct vma_ring *ring, const struct vma_nic_seg *first, uint64_t len)
+{
+	const uint8_t *frame = (const uint8_t *)vma_buf_frame(ring->rules.arena, first->buf) + first->off;
+	bool tagged = first->len >= VMA_PKT_ETH_LEN && frame[12] == 0x81 && frame[13] == 0x00;
+
+	if (first->flags & VMA_NIC_SEG_TSO && ring->caps & VMA_NIC_CAP_TSO)
+		return false;
+	return len > ring->frame_max + (tagged ? VMA_PKT_VLAN_LEN : 0u);
+}
+
+/*
+ * For a NIC that takes one segment per packet: copies a packet into a transmit buffer. 1 done (*out has the reference),
+ * 0 no buffer now, -EMSGSIZE it does not fit. The originals stay with the caller.
+ */
+static int gather(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len,
+                  struct vma_nic_seg *out)
+{
+	uint32_t off = ring->qp->tx_headroom;
+	char *to;
+
+	if (len + off > UINT64_C(1) << ring->rules.arena->frame_shift)
+		return -EMSGSIZE;
+	*out = segs[0];
+	out->buf = vma_ring_tx_buf(ring);
+	if (out->buf == NULL)
+		return 0;
+	out->off = off;
+	out->len = (uint32_t)len;
+	out->flags &= (uint16_t)~VMA_NIC_SEG_MORE;
+	to = vma_buf_frame(ring->rules.arena, out->buf) + off;
+	for (unsigned i = 0; i < n; i++) {
+		memcpy(to, vma_buf_frame(ring->rules.arena, segs[i].buf) + segs[i].off, segs[i].len);
+		to += segs[i].len;
+	}
+	return 1;
+}
+
+/* ---- with the transmit flag ---- */
+
+static void note_work(struct vma_ring *ring)
+{
+	bool work = ring->backlog != NULL || ring->unkicked != 0;
+
+	if (atomic_load_explicit(&ring->tx_work, memory_order_relaxed) != work)
+		atomic_store_explicit(&ring->tx_work, work, memory_order_relaxed);
+}
+
+static void __attribute__((cold)) kick_went_wrong(struct vma_ring *ring, int rc)
+{
+	if (!ring->kick_failed)
+		vma_log_warn("ring %s: kick: %s", ring->name, strerror(-rc));
+	ring->kick_failed = true;
+}
+
+/* -EAGAIN leaves `unkicked`, and so the next driver or flush tries again; other errors cannot be cured by trying. */
+static void kick(struct vma_ring *ring)
+{
+	int rc = vma_nic_kick(ring->qp);
+
+	vma_stats_add(&ring->stats->tx.tx_kicks, 1);
+	if (__builtin_expect(rc == -EAGAIN, 0))
+		return;
+	ring->unkicked = 0;
+	if (__builtin_expect(rc != 0, 0) && !vma_nic_qp_lost(ring->qp))
+		kick_went_wrong(ring, rc);
+}
+
+static void reap(struct vma_ring *ring)
+{
+	vma_cq_reap(ring->cq);
+	ring->unreaped = 0;
+}
+
+static unsigned count_packets(const struct vma_nic_seg *segs, unsigned n, uint64_t *bytes)
+{
+	unsigned packets = 0;
+
+	*bytes = 0;
+	for (unsigned i = 0; i < n; i++) {
+		packets += !(segs[i].flags & VMA_NIC_SEG_MORE);
+		*bytes += segs[i].len;
+	}
+	return packets;
+}
+
+/* Hands segments to the NIC; makes room once if it is full. Returns how many it took. */
+static inline unsigned hand_to_nic(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
+{
+	unsigned taken = vma_nic_tx(ring->qp, segs, n), packets;
+	uint64_t bytes;
+
+	if (__builtin_expect(taken < n, 0)) {
+		kick(ring);
+		reap(ring);
+		taken += vma_nic_tx(ring->qp, segs + taken, n - taken);
+		if (taken < n)
+			vma_stats_add(&ring->stats->tx.tx_full, 1);
+		if (taken == 0)
+			return 0;
+	}
+	packets = count_packets(segs, taken, &bytes);
+	vma_stats_add(&ring->stats->tx.tx_packets, packets);
+	vma_stats_add(&ring->stats->tx.tx_bytes, bytes);
+	ring->unkicked += packets;
+	ring->unreaped += taken;
+	return taken;
+}
+
+static inline void kick_and_reap(struct vma_ring *ring, bool later)
+{
+	if (ring->unkicked != 0 && (!later || ring->unkicked >= LATER_MAX))
+		kick(ring);
+	if (__builtin_expect(ring->unreaped >= ring->reap_at, 0))
+		reap(ring);
+	note_work(ring);
+}
+
+/* A queued packet of several segments for a NIC that takes one: gathered in place. False: no buffer now. */
+static bool gather_slot(struct vma_ring *ring, struct tx_slot *slot)
+{
+	struct vma_nic_seg all[TX_BURST], one;
+	unsigned n = 0;
+	uint64_t len;
+	int rc;
+
+	for (struct tx_slot *part = slot; part != NULL; n += part->segs_count, part = part->more)
+		memcpy(all + n, part->segs, part->segs_count * sizeof(*all));
+	packet_extent(all, n, &len);
+	rc = gather(ring, all, n, len, &one);
+	if (rc == 0) {
+		reap(ring); /* gather could not: it has no flag of its own */
+		rc = gather(ring, all, n, len, &one);
+	}
+	if (rc == 0)
+		return false;
+	put_segs(ring, all, n);
+	slots_free(ring, slot->more);
+	slot->more = NULL;
+	slot->segs_count = rc == 1;
+	slot->segs[0] = one;
+	if (rc != 1)
+		vma_stats_add(&ring->stats->tx.tx_drop_too_long, 1);
+	return true;
+}
+
+static unsigned slot_segs(const struct tx_slot *slot)
+{
+	unsigned n = 0;
+
+	for (; slot != NULL; slot = slot->more)
+		n += slot->segs_count;
+	return n;
+}
+
+/* As many whole packets from the head of the backlog as fit; *end is the first that is not among them. */
+static unsigned collect(struct vma_ring *ring, struct vma_nic_seg segs[TX_BURST], ck_stack_entry_t **end)
+{
+	ck_stack_entry_t *entry = ring->backlog;
+	unsigned n = 0;
+
+	for (; entry != NULL; entry = ck_pr_load_ptr(&entry->next)) {
+		struct tx_slot *slot = (struct tx_slot *)entry;
+
+		if (!(ring->caps & VMA_NIC_CAP_SG) && slot_segs(slot) > 1 && !gather_slot(ring, slot))
+			break;
+		if (n + slot_segs(slot) > TX_BURST)
+			break;
+		for (struct tx_slot *part = slot; part != NULL; n += part->segs_count, part = part->more)
+			memcpy(segs + n, part->segs, part->segs_count * sizeof(*segs));
+	}
+	*end = entry;
+	return n;
+}
+
+/* Frees the slots at the head of the backlog whose segments are among the `taken`; up to end. Returns how many. */
+static unsigned retire(struct vma_ring *ring, const ck_stack_entry_t *end, unsigned taken)
+{
+	unsigned packets = 0;
+
+	while (ring->backlog != end) {
+		struct tx_slot *slot = (struct tx_slot *)ring->backlog;
+		unsigned k = slot_segs(slot);
+
+		if (k > taken)
+			break;
+		taken -= k;
+		packets++;
+		ring->backlog = ck_pr_load_ptr(&slot->entry.next);
+		slots_free(ring, slot);
+	}
+	return packets;
+}
+
+static void append_backlog(struct vma_ring *ring, ck_stack_entry_t *entry)
+{
+	if (entry == NULL)
+		return;
+	if (ring->backlog == NULL)
+		ring->backlog = entry;
+	else
+		ck_pr_store_ptr(&ring->backlog_tail->next, entry);
+	for (; entry != NULL; entry = ck_pr_load_ptr(&entry->next))
+		ring->backlog_tail = entry;
+}
+
+/* Takes over the command queue and sends as much as the NIC takes. */
+static void __attribute__((cold)) drain(struct vma_ring *ring)
+{
+	struct vma_stats_ring_tx *stats = &ring->stats->tx;
+
+	append_backlog(ring, command_queue_take_all(&ring->tx_queue));
+	vma_stats_add(&stats->tx_drop_queue, atomic_exchange_explicit(&ring->refused, 0, memory_order_relaxed));
+	vma_stats_add(&stats->tx_drop_too_long, atomic_exchange_explicit(&ring->too_long, 0, memory_order_relaxed));
+	while (ring->backlog != NULL) {
+		struct vma_nic_seg segs[TX_BURST];
+		ck_stack_entry_t *end;
+		unsigned n = collect(ring, segs, &end);
+		unsigned packets = retire(ring, end, n == 0 ? 0 : hand_to_nic(ring, segs, n));
+
+		vma_stats_add(&stats->tx_commands, packets);
+		if (packets == 0 || ring->backlog != end)
+			break;
+	}
+}
+
+static void drain_and_kick(struct vma_ring *ring)
+{
+	drain(ring);
+	kick_and_reap(ring, false);
+}
+
+void ring_tx_release(struct vma_ring *ring, uint32_t tid)
+{
+	for (;;) {
+		drive_release(&ring->tx);
+		/* Who queued a frame while we drove could not get the flag because of us: command_queue.h. */
+		if (!command_queue_pending(&ring->tx_queue) || !drive_try(&ring->tx, tid))
+			return;
+		drain_and_kick(ring);
+	}
+}
+
+void ring_tx_service(struct vma_ring *ring)
+{
+	uint32_t tid = drive_tid();
+
+	if (!drive_try(&ring->tx, tid))
+		return;
+	drain_and_kick(ring);
+	ring_tx_release(ring, tid);
+}
+
+/* ---- any thread ---- */
+
+static void __attribute__((cold)) note_refused(struct vma_ring *ring, _Atomic uint64_t *counter)
+{
+	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+	command_queue_mark(&ring->tx_queue); /* the next driver carries it to the statistics */
+}
+
+static inline unsigned send_driving(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bool later)
+{
+	unsigned taken = 0;
+
+	if (__builtin_expect(command_queue_pending(&ring->tx_queue) || ring->backlog != NULL, 0))
+		drain(ring);
+	if (__builtin_expect(ring->backlog == NULL, 1))
+		taken = hand_to_nic(ring, segs, n);
+	else
+		vma_stats_add(&ring->stats->tx.tx_drop_queue, 1);
+	kick_and_reap(ring, later);
+	return taken;
+}
+
+/* Somebody else has the flag: leaves the packets in the command queue, one entry each, and looks once more. */
+static unsigned __attribute__((noinline))
+send_queued(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint32_t tid)
+{
+	unsigned done = 0;
+
+	while (done < n) {
+		uint64_t len;
+		unsigned k = packet_extent(segs + done, n - done, &len);
+		struct tx_slot *slot = slots_fill(ring, segs + done, k, tid);
+
+		if (slot == NULL) {
+			note_refused(ring, &ring->refused);
+			break;
+		}
+		command_queue_push_mpsc(&ring->tx_queue, &slot->entry);
+		done += k;
+	}
+	ring_tx_service(ring);
+	return done;
+}
+
+/* Packets that are known to be fit to send. */
+static inline unsigned send_checked(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bool later)
+{
+	uint32_t tid = drive_tid();
+	unsigned taken;
+
+	if (!drive_try(&ring->tx, tid))
+		return send_queued(ring, segs, n, tid);
+	taken = send_driving(ring, segs, n, later);
+	ring_tx_release(ring, tid);
+	return taken;
+}
+
+/* One packet of several segments for a NIC that takes one. Returns n, or 0: nothing was taken. */
+static unsigned send_gathered(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len)
+{
+	struct vma_nic_seg one;
+	int rc = gather(ring, segs, n, len, &one);
+
+	if (rc == 0) {
+		note_refused(ring, &ring->refused);
+		return 0;
+	}
+	if (rc < 0) {
+		note_refused(ring, &ring->too_long);
+	} else if (send_checked(ring, &one, 1, true) == 0) {
+		vma_buf_put(ring->rules.arena, one.buf);
+		return 0;
+	}
+	put_segs(ring, segs, n);
+	return n;
+}
+
+/* Packet by packet: some have several segments, or are too long. */
+static unsigned __attribute__((noinline))
+send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bool later)
+{
+	unsigned done = 0;
+
+	while (done < n) {
+		const struct vma_nic_seg *packet = segs + done;
+		uint64_t len;
+		unsigned k = packet_extent(packet, n - done, &len), sent = k;
+
+		if (packet[k - 1].flags & VMA_NIC_SEG_MORE || k > TX_BURST || too_long(ring, packet, len)) {
+			note_refused(ring, &ring->too_long);
+			put_segs(ring, packet, k);
+		} else if (k > 1 && !(ring->caps & VMA_NIC_CAP_SG)) {
+			sent = send_gathered(ring, packet, k, len);
+		} else {
+			sent = send_checked(ring, packet, k, true);
+		}
+		if (sent == 0)
+			break;
+		done += k;
+	}
+	if (!later)
+		vma_ring_flush(ring);
+	return done;
+}
+
+unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags)
+{
+	bool later = flags & VMA_RING_SEND_LATER;
+
+	for (unsigned i = 0; i < n; i++) {
+		if (__builtin_expect(
+		            segs[i].len > ring->frame_max || segs[i].flags & (VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO), 0))
+			return send_mixed(ring, segs, n, later);
+	}
+	return n == 0 ? 0 : send_checked(ring, segs, n, later);
+}
+
+/*
+ * A kick may be owed by frames of this thread that another one sent and left for later: marking the queue makes whoever
+ * holds the flag drain and kick at its release.
+ */
+void vma_ring_flush(struct vma_ring *ring)
+{
+	if (!atomic_load_explicit(&ring->tx_work, memory_order_relaxed) && !command_queue_pending(&ring->tx_queue))
+		return;
+	command_queue_mark(&ring->tx_queue);
+	ring_tx_service(ring);
+}
+
+static bool __attribute__((cold, noinline)) reap_now(struct vma_ring *ring)
+{
+	uint32_t tid = drive_tid();
+
+	if (!drive_try(&ring->tx, tid))
+		return false;
+	kick_and_reap(ring, false); /* what was not kicked cannot complete */
+	reap(ring);
+	ring_tx_release(ring, tid);
+	return true;
+}
+
+struct vma_buf *vma_ring_tx_buf(struct vma_ring *ring)
+{
+	struct vma_bufpool *pool = atomic_load_explicit(&ring->qp->tx_pool, memory_order_acquire);
+	struct vma_buf *buf;
+
+	if (__builtin_expect(vma_bufpool_get(pool, &buf, 1) == 0, 0) &&
+	    (!reap_now(ring) || vma_bufpool_get(pool, &buf, 1) == 0))
+		return NULL;
+	buf->data_off = ring->qp->tx_headroom;
+	return buf;
+}
+
+void ring_tx_fini(struct vma_ring *ring)
+{
+	append_backlog(ring, command_queue_take_all(&ring->tx_queue));
+	while (ring->backlog != NULL) {
+		struct tx_slot *slot = (struct tx_slot *)ring->backlog;
+
+		ring->backlog = ck_pr_load_ptr(&slot->entry.next);
+		for (struct tx_slot *part = slot; part != NULL; part = part->more)
+			put_segs(ring, part->segs, part->segs_count);
+		slots_free(ring, slot);
+	}
+	ring->unkicked = ring->unreaped = 0;
+}
