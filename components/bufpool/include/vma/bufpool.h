@@ -26,36 +26,36 @@
 #define VMA_BUFPOOL_MAX 256 /* pools of one arena at a time */
 
 enum vma_buf_flags {
-	VMA_BUF_RX_MORE = 1 << 0,	  /* set by the NIC: the packet goes on in the next buffer polled */
-	VMA_BUF_RX_L3_CSUM_OK = 1 << 1,	  /* the NIC checked the IP header checksum */
-	VMA_BUF_RX_L4_CSUM_OK = 1 << 2,	  /* the NIC checked the UDP/TCP checksum */
+	VMA_BUF_RX_MORE = 1 << 0,         /* set by the NIC: the packet goes on in the next buffer polled */
+	VMA_BUF_RX_L3_CSUM_OK = 1 << 1,   /* the NIC checked the IP header checksum */
+	VMA_BUF_RX_L4_CSUM_OK = 1 << 2,   /* the NIC checked the UDP/TCP checksum */
 	VMA_BUF_RX_L4_CSUM_BAD = 1 << 3,  /* the NIC found it wrong */
 	VMA_BUF_RX_HW_TIMESTAMP = 1 << 4, /* timestamp_ns is the NIC's clock, else the software clock or 0 */
 };
 
 /* One cache line. Written by whoever holds the buffer; refs by every holder. */
 struct vma_buf {
-	struct vma_buf *next;	/* next buffer of the same packet, NULL ends it */
-	_Atomic uint32_t refs;	/* holders; 0: free, or with the NIC */
-	uint16_t pool;		/* home: where the last put takes it (id in the arena) */
-	uint16_t flags;		/* enum vma_buf_flags */
-	uint32_t data_off;	/* first valid byte, counted from the start of the frame */
-	uint32_t len;		/* valid bytes in this frame */
-	uint32_t packet_len;	/* in the first buffer of a packet: bytes of all of them together */
-	uint16_t l3_off;	/* from data_off; filled by ring after the header checks */
-	uint16_t l4_off;	/* from data_off */
-	uint16_t payload_off;	/* from data_off */
-	uint16_t payload_len;	/* of the datagram or segment, without Ethernet padding */
-	uint32_t flow_tag;	/* from the NIC, 0: none */
-	uint64_t timestamp_ns;	/* arrival, see flags; 0: not stamped */
-	void *user;		/* for the holder: queue link, pbuf, ... */
+	struct vma_buf *next;  /* next buffer of the same packet, NULL ends it */
+	_Atomic uint32_t refs; /* holders; 0: free, or with the NIC */
+	uint16_t pool;         /* home: where the last put takes it (id in the arena) */
+	uint16_t flags;        /* enum vma_buf_flags */
+	uint32_t data_off;     /* first valid byte, counted from the start of the frame */
+	uint32_t len;          /* valid bytes in this frame */
+	uint32_t packet_len;   /* in the first buffer of a packet: bytes of all of them together */
+	uint16_t l3_off;       /* from data_off; filled by ring after the header checks */
+	uint16_t l4_off;       /* from data_off */
+	uint16_t payload_off;  /* from data_off */
+	uint16_t payload_len;  /* of the datagram or segment, without Ethernet padding */
+	uint32_t flow_tag;     /* from the NIC, 0: none */
+	uint64_t timestamp_ns; /* arrival, see flags; 0: not stamped */
+	void *user;            /* for the holder: queue link, pbuf, ... */
 } __attribute__((aligned(64)));
 _Static_assert(sizeof(struct vma_buf) == 64, "one cache line");
 
 struct vma_bufpool;
 
 struct vma_bufarena {
-	char *frames;	      /* base of the frame reservation */
+	char *frames;         /* base of the frame reservation */
 	struct vma_buf *bufs; /* base of the descriptor reservation */
 	uint32_t frame_shift; /* frame size is 1 << frame_shift */
 	uint32_t capacity;    /* frames reserved */
@@ -66,8 +66,8 @@ struct vma_bufarena {
 enum vma_mem_alloc_type { VMA_MEM_ANON = 0, VMA_MEM_CONTIG = 1, VMA_MEM_HUGE = 2 };
 
 struct vma_bufarena_attr {
-	uint32_t capacity;	/* frames to reserve address space for; 0: enough for the defaults */
-	uint32_t frame_size;	/* power of two, 2048 to 65536; 0: 2048 */
+	uint32_t capacity;                  /* frames to reserve address space for; 0: enough for the defaults */
+	uint32_t frame_size;                /* power of two, 2048 to 65536; 0: 2048 */
 	enum vma_mem_alloc_type alloc_type; /* VMA_MEM_ALLOC_TYPE, for ordinary memory */
 	struct vma_stats *stats;
 };
@@ -104,9 +104,9 @@ static inline char *vma_buf_data(const struct vma_bufarena *arena, const struct 
 struct vma_bufpool_attr {
 	struct vma_bufarena *arena;
 	const char *name;
-	uint32_t max_bufs;   /* 0: fixed; else grows in ordinary memory up to this many (VMA_RX_BUFS, VMA_TX_BUFS) */
-	uint32_t batch;	     /* buffers per exchanged batch, 1 to 64; 0: 32 */
-	int batching_mode;   /* VMA_BUFFER_BATCHING_MODE: 0 no caches, 1 caches that are reclaimed, 2 caches kept */
+	uint32_t max_bufs; /* 0: fixed; else grows in ordinary memory up to this many (VMA_RX_BUFS, VMA_TX_BUFS) */
+	uint32_t batch;    /* buffers per exchanged batch, 1 to 64; 0: 32 */
+	int batching_mode; /* VMA_BUFFER_BATCHING_MODE: 0 no caches, 1 caches that are reclaimed, 2 caches kept */
 	struct vma_stats *stats;
 };
 
@@ -136,9 +136,17 @@ void vma_buf_put_burst(struct vma_bufarena *arena, struct vma_buf **bufs, unsign
 void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf);
 void vma_buf_put_chain(struct vma_bufarena *arena, struct vma_buf *first);
 
+#ifdef VMA_DEBUG
+void vma_buf_ref_of_free(struct vma_buf *buf) __attribute__((noreturn)); /* names it and aborts */
+#endif
 static inline void vma_buf_ref(struct vma_buf *buf)
 {
-	atomic_fetch_add_explicit(&buf->refs, 1, memory_order_relaxed);
+	uint32_t before = atomic_fetch_add_explicit(&buf->refs, 1, memory_order_relaxed);
+#ifdef VMA_DEBUG
+	if (before == 0)
+		vma_buf_ref_of_free(buf);
+#endif
+	(void)before;
 }
 
 /*

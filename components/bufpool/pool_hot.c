@@ -1,0 +1,317 @@
+/* pool_hot - taking buffers and giving them back. */
+#include <vma/log.h>
+
+#include "bufpool_priv.h"
+#include "debug.h"
+
+/* All of a buffer that a new holder may rely on; one cache line, which the list walk has just touched. */
+static inline void hand_out(struct vma_bufpool *pool, struct vma_buf *buf)
+{
+	bufpool_debug_get(pool, buf);
+	buf->next = NULL;
+	atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
+	buf->flags = 0;
+	buf->data_off = 0;
+	buf->len = 0;
+	buf->packet_len = 0;
+	buf->user = NULL;
+}
+
+/* Hands out up to n buffers of a chain; *first becomes what is left of it. */
+static inline unsigned hand_out_chain(struct vma_bufpool *pool, struct vma_buf **first, uint32_t count,
+                                      struct vma_buf **bufs, unsigned n)
+{
+	struct vma_buf *buf = *first;
+	unsigned i, most = n < count ? n : count;
+
+	for (i = 0; i < most; i++) {
+		struct vma_buf *next = buf->user;
+
+		__builtin_prefetch(next);
+		hand_out(pool, buf);
+		bufs[i] = buf;
+		buf = next;
+	}
+	*first = buf;
+	return most;
+}
+
+/* A batch from the share, or one made by growth or reclaim; NULL: the pool is empty. */
+static struct vma_buf *take_or_make(struct vma_bufpool *pool, const struct cache *own, uint32_t *count)
+{
+	struct vma_buf *first;
+
+	for (int tries = 0; tries < 3; tries++) { /* what one thread makes, others may take */
+		first = bufpool_share_take(pool, count);
+		if (first != NULL)
+			return first;
+		if (!bufpool_grow(pool) && !bufpool_reclaim(pool, own))
+			break;
+	}
+	return bufpool_share_take(pool, count);
+}
+
+/*
+ * The counters have many writers; they are therefore atomic adds, done where batches are exchanged and nowhere else.
+ * So is the population, which adopt and lend change in the thread's own cache.
+ */
+static void cache_exchanged(struct vma_bufpool *pool, struct cache *cache)
+{
+	cache->limit = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
+	if (cache->population != cache->published) {
+		bufpool_stat(&pool->stats->buffers, (uint64_t)(cache->population - cache->published));
+		cache->published = cache->population;
+	}
+}
+
+static __attribute__((noinline)) bool cache_refill(struct vma_bufpool *pool, struct cache *cache)
+{
+	uint32_t count = atomic_load_explicit(&cache->full_count, memory_order_relaxed);
+
+	if (count > 0) {
+		cache->current = cache->full;
+		atomic_store_explicit(&cache->full_count, 0, memory_order_relaxed);
+	} else {
+		cache->current = take_or_make(pool, cache, &count);
+		cache_exchanged(pool, cache);
+		if (cache->current == NULL)
+			return false;
+	}
+	atomic_store_explicit(&cache->current_count, count, memory_order_relaxed);
+	return true;
+}
+
+static __attribute__((noinline)) void cache_rotate(struct vma_bufpool *pool, struct cache *cache)
+{
+	uint32_t full = atomic_load_explicit(&cache->full_count, memory_order_relaxed);
+
+	if (full > 0) {
+		bufpool_share_give(pool, cache->full, full);
+		cache_exchanged(pool, cache);
+	}
+	cache->full = cache->current;
+	atomic_store_explicit(&cache->full_count, atomic_load_explicit(&cache->current_count, memory_order_relaxed),
+	                      memory_order_relaxed);
+	cache->current = NULL;
+	atomic_store_explicit(&cache->current_count, 0, memory_order_relaxed);
+}
+
+static inline void cache_push(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
+{
+	uint32_t count = atomic_load_explicit(&cache->current_count, memory_order_relaxed) + 1;
+
+	buf->user = cache->current;
+	cache->current = buf;
+	atomic_store_explicit(&cache->current_count, count, memory_order_relaxed);
+	if (unlikely(count >= cache->limit))
+		cache_rotate(pool, cache);
+}
+
+/*
+ * Without a cache: mode 0, more threads than caches, a gate that is shut for the moment, a signal handler inside its
+ * own thread's get. Only a live pool may be entered, and the visit itself is part of its debt.
+ */
+static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+{
+	struct vma_buf *first;
+	unsigned got = 0;
+	uint32_t count;
+
+	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) != POOL_LIVE ||
+	    !bufpool_debt_raise(pool, 1, POOL_DEBT_LIVE / 2))
+		return 0;
+	while (got < n && (first = take_or_make(pool, NULL, &count)) != NULL) {
+		unsigned taken = hand_out_chain(pool, &first, count, bufs + got, n - got);
+
+		if (taken < count)
+			bufpool_share_give(pool, first, count - taken);
+		got += taken;
+	}
+	if (got < n)
+		bufpool_stat(&pool->stats->exhausted, 1);
+	bufpool_share_pushed(pool);
+	bufpool_debt_add(pool, -1);
+	return got;
+}
+
+/* The chain's buffers are the caller's part of the debt until they are counted. */
+static __attribute__((noinline)) void put_direct(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
+{
+	bufpool_debt_add(pool, 1);
+	bufpool_share_give(pool, first, count);
+	bufpool_share_pushed(pool);
+	bufpool_debt_add(pool, -1);
+}
+
+unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+{
+	struct cache *cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
+	unsigned got = 0;
+
+	if (unlikely(cache == NULL))
+		return get_direct(pool, bufs, n);
+	while (got < n) {
+		uint32_t count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
+		unsigned taken = hand_out_chain(pool, &cache->current, count, bufs + got, n - got);
+
+		atomic_store_explicit(&cache->current_count, count - taken, memory_order_relaxed);
+		got += taken;
+		if (got < n && !cache_refill(pool, cache)) {
+			bufpool_stat(&pool->stats->exhausted, 1);
+			break;
+		}
+	}
+	bufpool_cache_leave(pool, cache);
+	return got;
+}
+
+/*
+ * True for the last holder, who alone has the buffer then. A sole holder need not count down with a locked operation:
+ * only a holder may add a reference (vma_buf_ref), and the acquire pairs with the releases of those who put theirs
+ * before. Retirement never reads refs, it counts buffers that arrive, so it does not care how they became free.
+ */
+static inline bool drop_reference(struct vma_buf *buf)
+{
+	if (likely(atomic_load_explicit(&buf->refs, memory_order_acquire) == 1)) {
+		atomic_store_explicit(&buf->refs, 0, memory_order_relaxed);
+		return true;
+	}
+	return atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel) == 1;
+}
+
+static inline struct vma_bufpool *home(struct vma_bufarena *arena, const struct vma_buf *buf)
+{
+	struct vma_bufpool *pool;
+
+	pool = buf->pool < VMA_BUFPOOL_MAX ? atomic_load_explicit(&arena->pools[buf->pool], memory_order_acquire)
+	                                   : NULL;
+	if (unlikely(pool == NULL))
+		vma_log_once(VMA_LOG_ERROR, "bufpool: buffer %u put to pool %u, which does not exist",
+		             vma_buf_index(arena, buf), buf->pool);
+	return pool;
+}
+
+static void put_one_direct(struct vma_bufpool *pool, struct vma_buf *buf)
+{
+	buf->user = NULL;
+	put_direct(pool, buf, 1);
+}
+
+void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
+{
+	struct vma_bufpool *pool;
+	struct cache *cache;
+
+	bufpool_debug_put_check(arena, buf);
+	if (!drop_reference(buf))
+		return;
+	pool = home(arena, buf);
+	if (unlikely(pool == NULL))
+		return;
+	bufpool_debug_put(pool, buf);
+	cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
+	if (unlikely(cache == NULL)) {
+		put_one_direct(pool, buf);
+		return;
+	}
+	cache_push(pool, cache, buf);
+	bufpool_cache_leave(pool, cache);
+}
+
+/* Puts the buffers from the start of bufs that share a home; returns how many those are. */
+static unsigned put_run(struct vma_bufarena *arena, struct vma_buf **bufs, unsigned n)
+{
+	uint16_t id = bufs[0]->pool;
+	struct vma_buf *chain = NULL;
+	struct vma_bufpool *pool;
+	struct cache *cache;
+	uint32_t chained = 0;
+	unsigned i;
+
+	bufpool_debug_put_check(arena, bufs[0]);
+	pool = home(arena, bufs[0]);
+	if (unlikely(pool == NULL))
+		return 1;
+	cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
+	for (i = 0; i < n && bufs[i]->pool == id; i++) {
+		bufpool_debug_put_check(arena, bufs[i]);
+		if (!drop_reference(bufs[i]))
+			continue;
+		bufpool_debug_put(pool, bufs[i]);
+		if (likely(cache != NULL)) {
+			cache_push(pool, cache, bufs[i]);
+		} else {
+			bufs[i]->user = chain;
+			chain = bufs[i];
+			chained++;
+		}
+	}
+	if (cache != NULL)
+		bufpool_cache_leave(pool, cache);
+	else if (chained > 0)
+		put_direct(pool, chain, chained);
+	return i;
+}
+
+void vma_buf_put_burst(struct vma_bufarena *arena, struct vma_buf **bufs, unsigned n)
+{
+	unsigned done = 0;
+
+	while (done < n)
+		done += put_run(arena, bufs + done, n - done);
+}
+
+void vma_buf_put_chain(struct vma_bufarena *arena, struct vma_buf *first)
+{
+	while (first != NULL) {
+		struct vma_buf *next = first->next; /* the buffer may be another's right after the put */
+
+		vma_buf_put(arena, first);
+		first = next;
+	}
+}
+
+/* Population changes by n: in the thread's own cache, where it costs an addition, or as debt of the pool at once. */
+static inline bool population_change(struct vma_bufpool *pool, int64_t n)
+{
+	struct cache *cache = bufpool_cache_enter(pool);
+
+	if (likely(cache != NULL)) {
+		cache->population += n;
+		bufpool_cache_leave(pool, cache);
+		return true;
+	}
+	if (n > 0 && !bufpool_debt_raise(pool, n, 1))
+		return false;
+	bufpool_stat(&pool->stats->buffers, (uint64_t)n);
+	if (n < 0)
+		bufpool_debt_add(pool, n);
+	return true;
+}
+
+/* The buffers are held by the caller, so they are part of the debt until the last line. */
+void vma_bufpool_lend(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		bufpool_debug_lend(pool, bufs[i]);
+		atomic_store_explicit(&bufs[i]->refs, 0, memory_order_relaxed);
+	}
+	population_change(pool, -(int64_t)n);
+}
+
+void vma_bufpool_adopt(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct vma_buf *buf = bufs[i];
+
+		bufpool_debug_adopt(pool, buf);
+		buf->next = NULL;
+		atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
+		buf->pool = pool->id;
+		buf->flags = 0;
+		buf->flow_tag = 0;
+		buf->timestamp_ns = 0;
+	}
+	if (!population_change(pool, n))
+		vma_log_once(VMA_LOG_ERROR, "bufpool %s: %u buffers adopted after its end", pool->name, n);
+}

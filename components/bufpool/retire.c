@@ -1,0 +1,162 @@
+/*
+ * retire - the end of a pool: every buffer is waited for by counting, and exactly one thread ends it.
+ *
+ * debt counts what keeps the pool: its population (buffers that exist and are not yet known to be back), every thread
+ * that works on the share without a cache, every cache that is not closed, and LIVE until retirement is through. Each
+ * of these is added by somebody who at that moment holds another part of the debt (a buffer, LIVE, or a cache that is
+ * open), so debt never rises from zero; whoever brings it to zero is one thread, and ends the pool.
+ *
+ * While the pool lives, a put changes no counter: population is only known as a sum, and free buffers are not counted
+ * at all. Retirement turns that around. It shuts the gates of all caches, so that from then on every put goes to the
+ * share and looks at `state` after its push. What lies in caches and share is then counted by whoever takes it out:
+ *   - a cache with nobody inside is closed by the retirer; else its owner, who on leaving finds the gate shut, closes
+ *     it. must_close goes to zero once, so it is one of the two. (Store of `inside` or `gate`, barrier, load of the
+ *     other one, on both sides: if the retirer saw `inside`, the owner sees the gate; cache.c, thread.c.)
+ *   - a batch in the share is taken out once, by the ring or the stack; the retirer looks there after it has set
+ *     `state`, and who pushes looks at `state` after the push (full barriers on both sides): at least one of the two
+ *     sees the other, so no batch stays behind.
+ * A buffer is therefore subtracted exactly once, and no cache or share of a retired pool gives anything out again.
+ */
+#include <ck_pr.h>
+
+#include <vma/log.h>
+
+#include "bufpool_priv.h"
+#include "debug.h"
+
+static COLD void pool_end(struct vma_bufpool *pool)
+{
+	struct vma_bufarena *arena = pool->arena;
+	void (*drained)(void *arg) = pool->drained;
+	void *arg = pool->drained_arg;
+
+	vma_log_debug("bufpool %s: drained", pool->name);
+	bufpool_grow_release(pool);
+	vma_stats_drop(arena->priv->stats, pool->stats);
+	atomic_store_explicit(&arena->pools[pool->id], NULL, memory_order_release);
+	atomic_store_explicit(&pool->state, POOL_UNUSED, memory_order_release);
+	if (drained != NULL)
+		drained(arg); /* may destroy the arena: nothing is touched after it */
+}
+
+void bufpool_debt_add(struct vma_bufpool *pool, int64_t n)
+{
+	if (atomic_fetch_add_explicit(&pool->debt, n, memory_order_acq_rel) + n == 0)
+		pool_end(pool);
+}
+
+bool bufpool_debt_raise(struct vma_bufpool *pool, int64_t n, int64_t least)
+{
+	int64_t debt = atomic_load_explicit(&pool->debt, memory_order_relaxed);
+
+	do {
+		if (debt < least)
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(&pool->debt, &debt, debt + n, memory_order_acquire,
+	                                                memory_order_relaxed));
+	return true;
+}
+
+/* Takes everything out of the share; the caller holds a part of the debt. Returns how many buffers are back. */
+static int64_t share_drain(struct vma_bufpool *pool)
+{
+	int64_t back = 0;
+	uint32_t count;
+
+	while (bufpool_share_take(pool, &count) != NULL)
+		back += count;
+	return back;
+}
+
+void bufpool_share_pushed(struct vma_bufpool *pool)
+{
+	ck_pr_fence_memory(); /* push, then state; pairs with the one in retire_now */
+	if (unlikely(atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_RETIRED))
+		bufpool_debt_add(pool, -share_drain(pool));
+}
+
+/* By the retirer or the owner, with nobody inside; the owner may have pushed batches since the share was drained. */
+void bufpool_cache_close(struct vma_bufpool *pool, struct cache *cache)
+{
+	int64_t change;
+
+	if (atomic_exchange_explicit(&cache->must_close, 0, memory_order_acq_rel) == 0)
+		return;
+	change = cache->population - (int64_t)bufpool_cache_forget(cache);
+	cache->population = cache->published = 0;
+	bufpool_debt_add(pool, change - share_drain(pool) - POOL_DEBT_CACHE);
+}
+
+static void retire_now(struct vma_bufpool *pool)
+{
+	uint32_t high = atomic_load_explicit(&pool->cache_high, memory_order_relaxed);
+
+	for (uint32_t i = 0; i < high; i++) {
+		struct cache *cache = &pool->caches[i];
+
+		if ((atomic_load_explicit(&cache->gate, memory_order_relaxed) & GATE_OPEN) == 0)
+			continue;
+		bufpool_debt_add(pool, POOL_DEBT_CACHE);
+		atomic_store_explicit(&cache->must_close, 1, memory_order_relaxed);
+		atomic_fetch_and_explicit(&cache->gate, ~(uint32_t)GATE_OPEN, memory_order_seq_cst);
+	}
+	bufpool_heavy_barrier();
+	for (uint32_t i = 0; i < high; i++) {
+		struct cache *cache = &pool->caches[i];
+
+		if (atomic_load_explicit(&cache->must_close, memory_order_relaxed) != 0 &&
+		    atomic_load_explicit(&cache->inside, memory_order_seq_cst) == 0)
+			bufpool_cache_close(pool, cache);
+	}
+	ck_pr_fence_memory(); /* state, then share; pairs with the one in bufpool_share_pushed */
+	bufpool_debt_add(pool, -share_drain(pool));
+	bufpool_debug_pool_leaks(pool);
+}
+
+/*
+ * Who finds `visiting` taken leaves the work to its holder: the holder looks at `state` after it has let go, and the
+ * state was set before the attempt (all seq_cst), so one of the two carries it out.
+ */
+static void retire_try(struct vma_bufpool *pool)
+{
+	int expected = POOL_RETIRING;
+
+	if (atomic_exchange_explicit(&pool->visiting, 1, memory_order_seq_cst) != 0)
+		return;
+	if (!atomic_compare_exchange_strong_explicit(&pool->state, &expected, POOL_RETIRED, memory_order_seq_cst,
+	                                             memory_order_relaxed)) {
+		bufpool_visit_end(pool);
+		return;
+	}
+	retire_now(pool);
+	atomic_store_explicit(&pool->visiting, 0, memory_order_seq_cst);
+	bufpool_debt_add(pool, -POOL_DEBT_LIVE);
+}
+
+bool bufpool_visit_try(struct vma_bufpool *pool)
+{
+	return atomic_exchange_explicit(&pool->visiting, 1, memory_order_seq_cst) == 0;
+}
+
+void bufpool_visit_end(struct vma_bufpool *pool)
+{
+	atomic_store_explicit(&pool->visiting, 0, memory_order_seq_cst);
+	if (unlikely(atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_RETIRING))
+		retire_try(pool);
+}
+
+void vma_bufpool_retire(struct vma_bufpool *pool, void (*drained)(void *arg), void *arg)
+{
+	int expected = POOL_LIVE;
+
+	if (pool == NULL)
+		return;
+	pool->drained = drained;
+	pool->drained_arg = arg;
+	if (!atomic_compare_exchange_strong_explicit(&pool->state, &expected, POOL_RETIRING, memory_order_seq_cst,
+	                                             memory_order_relaxed)) {
+		vma_log_error("bufpool %s: retired twice", pool->name);
+		return;
+	}
+	retire_try(pool);
+}

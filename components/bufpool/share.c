@@ -1,0 +1,128 @@
+/* share - the batches that no thread holds: a ck_ring, and a ck_stack behind it that is never full. */
+#include "bufpool_priv.h"
+
+/* ThreadSanitizer does not see ck's fences: each hand-off is named to it by the first buffer of the batch. */
+#if defined(__SANITIZE_THREAD__)
+#define TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TSAN 1
+#endif
+#endif
+#ifdef TSAN
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+#define hand_over(addr) __tsan_release(addr)
+#define take_over(addr) __tsan_acquire(addr)
+#define UNCHECKED __attribute__((no_sanitize_thread, noinline))
+#else
+#define hand_over(addr) ((void)(addr))
+#define take_over(addr) ((void)(addr))
+#define UNCHECKED
+#endif
+
+static UNCHECKED bool ring_push(struct vma_bufpool *pool, struct vma_buf *first)
+{
+	return ck_ring_enqueue_spmc(&pool->ring, pool->ring_slots, first);
+}
+
+/*
+ * A consumer copies the slot and then claims it by compare-and-swap on the consumer index; a copy that was overwritten
+ * meanwhile is discarded, because the index has moved then. (ck 0.7.1 uses a weaker barrier here than arm64 needs.)
+ */
+static UNCHECKED bool ring_pop(struct vma_bufpool *pool, void *first)
+{
+	return ck_ring_dequeue_spmc(&pool->ring, pool->ring_slots, first);
+}
+
+static UNCHECKED void stack_push(struct vma_bufpool *pool, struct vma_buf *first)
+{
+	ck_stack_push_upmc(&pool->spill, (ck_stack_entry_t *)&first->next);
+}
+
+/* All at once, by one exchange: no pointer of the stack is read that another may pop, hence no ABA. */
+static UNCHECKED struct vma_buf *stack_take(struct vma_bufpool *pool)
+{
+	return (struct vma_buf *)ck_stack_batch_pop_upmc(&pool->spill);
+}
+_Static_assert(offsetof(struct vma_buf, next) == 0, "a stack entry is a buffer");
+
+/*
+ * The ring's producer side is taken by try-flag: ck's own multi-producer enqueue makes a producer wait for those that
+ * reserved a slot before it, and one of them may be descheduled. Who does not get the flag, or finds the ring full,
+ * pushes on the stack, which is a compare-and-swap and always succeeds. The flag's acquire/release orders the
+ * producers' plain accesses to the ring.
+ */
+void bufpool_share_give(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
+{
+	bool pushed = false;
+
+	first->packet_len = count;
+	hand_over(first);
+	if (atomic_exchange_explicit(&pool->producing, 1, memory_order_acquire) == 0) {
+		pushed = ring_push(pool, first);
+		atomic_store_explicit(&pool->producing, 0, memory_order_release);
+	}
+	if (!pushed)
+		stack_push(pool, first);
+	bufpool_stat(&pool->stats->batches_in, 1);
+}
+
+void bufpool_share_give_split(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
+{
+	uint32_t most = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
+
+	while (count > most) {
+		struct vma_buf *last = first, *rest;
+
+		for (uint32_t i = 1; i < most; i++)
+			last = last->user;
+		rest = last->user;
+		last->user = NULL;
+		bufpool_share_give(pool, first, most);
+		first = rest;
+		count -= most;
+	}
+	if (count > 0)
+		bufpool_share_give(pool, first, count);
+}
+
+/* After enough batches without shortage, batches grow back to their configured size. */
+static void note_calm(struct vma_bufpool *pool)
+{
+	uint32_t now = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
+	uint32_t calm;
+
+	if (likely(now >= pool->batch))
+		return;
+	calm = atomic_load_explicit(&pool->calm, memory_order_relaxed) + 1;
+	if (calm >= 1024) {
+		calm = 0;
+		atomic_store_explicit(&pool->batch_now, now * 2 < pool->batch ? now * 2 : pool->batch,
+		                      memory_order_relaxed);
+	}
+	atomic_store_explicit(&pool->calm, calm, memory_order_relaxed);
+}
+
+struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count)
+{
+	struct vma_buf *first, *rest;
+
+	if (!ring_pop(pool, &first)) {
+		first = stack_take(pool);
+		if (first == NULL)
+			return NULL;
+		take_over(first);
+		for (struct vma_buf *batch = first->next; batch != NULL; batch = rest) {
+			take_over(batch);
+			rest = batch->next;
+			bufpool_share_give(pool, batch, batch->packet_len);
+		}
+	} else {
+		take_over(first);
+	}
+	*count = first->packet_len;
+	bufpool_stat(&pool->stats->batches_out, 1);
+	note_calm(pool);
+	return first;
+}

@@ -1,0 +1,153 @@
+/*
+ * thread - which cache belongs to the calling thread, the end of a thread, the child of a fork, and the heavy half of
+ * the asymmetric barrier.
+ */
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "bufpool_priv.h"
+
+#define THREAD_DIRECT UINT32_MAX /* all indices taken, or the thread is ending: no cache */
+
+__thread uint32_t bufpool_thread __attribute__((tls_model("initial-exec")));
+bool bufpool_symmetric = true;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int once_rc;
+static pthread_key_t exit_key;
+static _Atomic uint64_t threads_used[THREADS_MAX / 64];
+
+/*
+ * Arenas that a thread's end has to visit. Recursive: flushing may end a retired pool, whose `drained` may destroy its
+ * arena. Control path only: creating and destroying arenas, the end of a thread, fork.
+ */
+static pthread_mutex_t registry_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static struct vma_bufarena *registry[ARENAS_MAX];
+
+static bool membarrier_register(void)
+{
+#ifdef __SANITIZE_THREAD__
+	return false; /* ThreadSanitizer does not know it; the symmetric form is C11 throughout */
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+	return false;
+#endif
+#endif
+	return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+/*
+ * After this, for every other thread of the process: either all it did before some point in its program is visible
+ * here, or all it does after that point sees what was written here before. With the light half (a compiler barrier
+ * between a store and a load of the owner, bufpool_cache_enter and _leave) this is Dekker's pattern with the whole
+ * price on the visitor's side. In the symmetric form both sides use seq_cst accesses and there is nothing to do.
+ */
+void bufpool_heavy_barrier(void)
+{
+	if (bufpool_symmetric)
+		return;
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
+		vma_log_once(VMA_LOG_PANIC, "bufpool: membarrier failed after it was registered (errno %d)", errno);
+}
+
+static void thread_exit(void *arg)
+{
+	uint32_t index = bufpool_thread - 1;
+
+	(void)arg;
+	if (index >= THREADS_MAX)
+		return;
+	pthread_mutex_lock(&registry_lock);
+	for (unsigned i = 0; i < ARENAS_MAX; i++)
+		if (registry[i] != NULL)
+			vma_bufpool_flush_thread(registry[i]);
+	pthread_mutex_unlock(&registry_lock);
+	/* Destructors that run later may still put buffers; they do without a cache, which nobody would flush again. */
+	bufpool_thread = THREAD_DIRECT;
+	atomic_fetch_and_explicit(&threads_used[index / 64], ~((uint64_t)1 << (index % 64)), memory_order_release);
+}
+
+uint32_t bufpool_thread_register(void)
+{
+	for (uint32_t w = 0; w < THREADS_MAX / 64; w++) {
+		uint64_t used = atomic_load_explicit(&threads_used[w], memory_order_relaxed);
+
+		while (~used != 0) {
+			uint32_t bit = (uint32_t)__builtin_ctzll(~used);
+			/* acquire: the caches of this index were last used by a thread that is gone */
+			if (atomic_compare_exchange_weak_explicit(&threads_used[w], &used, used | (uint64_t)1 << bit,
+			                                          memory_order_acquire, memory_order_relaxed)) {
+				bufpool_thread = w * 64 + bit + 1;
+				pthread_setspecific(exit_key, &bufpool_thread);
+				return bufpool_thread;
+			}
+		}
+	}
+	bufpool_thread = THREAD_DIRECT;
+	return bufpool_thread;
+}
+
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&registry_lock);
+}
+
+static void fork_parent(void)
+{
+	pthread_mutex_unlock(&registry_lock);
+}
+
+/*
+ * In the child only the forking thread lives. What other threads' caches held at that moment is lost to it (or
+ * reclaimed, if they were not just at work); flags that they held stay taken, which costs speed and nothing else.
+ */
+static void fork_child(void)
+{
+	pthread_mutex_unlock(&registry_lock);
+	if (!bufpool_symmetric && !membarrier_register())
+		bufpool_symmetric = true; /* safe: one thread */
+}
+
+static void start(void)
+{
+	bufpool_symmetric = !membarrier_register();
+	once_rc = -pthread_key_create(&exit_key, thread_exit);
+	if (once_rc == 0)
+		once_rc = -pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
+int bufpool_thread_start(void)
+{
+	pthread_once(&once, start);
+	return once_rc;
+}
+
+int bufpool_registry_add(struct vma_bufarena *arena)
+{
+	int rc = -ENOSPC;
+
+	pthread_mutex_lock(&registry_lock);
+	for (unsigned i = 0; rc != 0 && i < ARENAS_MAX; i++) {
+		if (registry[i] == NULL) {
+			registry[i] = arena;
+			rc = 0;
+		}
+	}
+	pthread_mutex_unlock(&registry_lock);
+	return rc;
+}
+
+void bufpool_registry_del(struct vma_bufarena *arena)
+{
+	pthread_mutex_lock(&registry_lock);
+	for (unsigned i = 0; i < ARENAS_MAX; i++)
+		if (registry[i] == arena)
+			registry[i] = NULL;
+	pthread_mutex_unlock(&registry_lock);
+}
