@@ -32,6 +32,8 @@ libs: $(LIBS_ALL)
 
 # ---- tests ----
 
+export TEST_TIMEOUT ?= $(if $(SAN),360,120)
+
 # Checks that exist in the debug build only.
 DEBUG_TESTS := log bufpool
 

@@ -20,11 +20,14 @@
 # and no others). A script that does not reach done_testing counts as failed: see tests/run.
 #
 # ROOT  the tree             BUILD  what is tested: build/ or the build of a sanitizer
+# SAN   address, undefined, thread, or empty: for limits of time that a sanitizer needs wider
 # WORK  folder for files     IF_A MAC_A IP_A, IF_B ...  what net_pair and ns_join have made
 
 set -u
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 BUILD=${BUILD:-$ROOT/build}
+# shellcheck disable=SC2034 # for the scripts
+SAN=$(basename "$BUILD" | grep -oxE '(clang-)?(address|undefined|thread)' | sed 's/clang-//')
 RUN_ID=${RUN_ID:-$$}
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/vma-e2e-$RUN_ID.XXXXXX")
 declare -A PID=()
