@@ -1,0 +1,178 @@
+/* stack - see stack.h. docs/custom-stack.md explains it step by step. */
+#include "stack.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+volatile sig_atomic_t stack_stop;
+
+static void on_signal(int sig)
+{
+	(void)sig;
+	stack_stop = 1;
+}
+
+uint64_t stack_number(const char *option, const char *value, uint64_t max)
+{
+	char *end;
+	unsigned long long number;
+
+	errno = 0;
+	number = strtoull(value, &end, 10);
+	if (errno == 0 && *value >= '0' && *value <= '9' && *end == '\0' && number <= max)
+		return number;
+	fprintf(stderr, "%s %s: want a number from 0 to %llu\n", option, value, (unsigned long long)max);
+	exit(2);
+}
+
+static bool take_owner(struct stack *stack, const char *value)
+{
+	stack->use_vmad = strcmp(value, "vmad") == 0;
+	if (stack->use_vmad || strcmp(value, "self") == 0)
+		return true;
+	fprintf(stderr, "--owner %s: want self or vmad\n", value);
+	return false;
+}
+
+bool stack_option(struct stack *stack, int letter, const char *value)
+{
+	switch (letter) {
+	case 1001:
+		if (inet_pton(AF_INET, value, stack->local) == 1)
+			return true;
+		fprintf(stderr, "--local %s: not an IPv4 address\n", value);
+		return false;
+	case 1002:
+		stack->port_be = htons((uint16_t)stack_number("--port", value, 65535));
+		return true;
+	case 1003:
+		return take_owner(stack, value);
+	case 1004:
+		stack->vmad_path = value;
+		return true;
+	case 1005:
+		stack->wait = true;
+		return true;
+	case 1006:
+		stack->window_bytes = stack_number("--window", value, 1024) << 20;
+		return true;
+	default:
+		return false;
+	}
+}
+
+static int failed(const char *step, int rc)
+{
+	fprintf(stderr, "%s: %s\n", step, strerror(-rc));
+	return rc;
+}
+
+/* Descriptors and address space for every frame, and ordinary memory for packets that are held for long. */
+static int open_memory(struct stack *stack)
+{
+	struct vma_bufarena_attr arena = {0};
+	struct vma_bufpool_attr spill = {.name = "spill", .max_bufs = 4096, .batching_mode = 1};
+	int rc = vma_bufarena_create(&arena, &stack->arena);
+
+	if (rc != 0)
+		return failed("vma_bufarena_create", rc);
+	spill.arena = stack->arena;
+	rc = vma_bufpool_create(&spill, &stack->spill);
+	return rc == 0 ? 0 : failed("vma_bufpool_create", rc);
+}
+
+static int open_ring(struct stack *stack)
+{
+	struct vma_nic_attr nic = {.arena = stack->arena,
+	                           .owner = stack->use_vmad ? VMA_NIC_OWNER_VMAD : VMA_NIC_OWNER_SELF,
+	                           .vmad_path = stack->vmad_path,
+	                           .window_bytes = (uint32_t)stack->window_bytes};
+	struct vma_ring_attr ring = {.spill_pool = stack->spill, .rx_sw_csum = true, .thread_mode = VMA_THREAD_SPIN};
+	int rc = vma_nic_open(stack->device, &nic, &stack->nic);
+
+	if (rc != 0)
+		return failed(stack->device, rc);
+	ring.nic = stack->nic;
+	rc = vma_ring_create(&ring, &stack->ring);
+	return rc == 0 ? 0 : failed("vma_ring_create", rc);
+}
+
+int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
+{
+	struct sigaction action = {.sa_handler = on_signal};
+	int rc;
+
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	rc = open_memory(stack);
+	if (rc == 0)
+		rc = open_ring(stack);
+	if (rc != 0)
+		return rc;
+	/* Three-tuple: everything for this address and port, from whomever. The rest stays with the kernel. */
+	stack->flow = (struct vma_flow){.sink = sink, .owner = owner};
+	stack->flow.key.family = AF_INET;
+	stack->flow.key.proto = IPPROTO_UDP;
+	stack->flow.key.local_port_be = stack->port_be;
+	memcpy(stack->flow.key.local, stack->local, sizeof(stack->local));
+	rc = vma_ring_attach(stack->ring, &stack->flow);
+	return rc == 0 ? 0 : failed("vma_ring_attach", rc);
+}
+
+void stack_close(struct stack *stack)
+{
+	if (stack->flow.ring != NULL)
+		vma_ring_detach(stack->ring, &stack->flow);
+	if (stack->ring != NULL)
+		vma_ring_destroy(stack->ring);
+	if (stack->nic != NULL)
+		vma_nic_close(stack->nic);
+	if (stack->spill != NULL)
+		vma_bufpool_retire(stack->spill, NULL, NULL);
+	if (stack->arena != NULL)
+		vma_bufarena_destroy(stack->arena);
+}
+
+char *stack_payload(struct stack *stack, const struct vma_pkt_udp *headers, struct vma_buf **buf, uint32_t *room)
+{
+	*buf = vma_ring_tx_buf(stack->ring);
+	if (*buf == NULL)
+		return NULL;
+	*room = (1U << stack->arena->frame_shift) - (*buf)->data_off - headers->len;
+	return vma_buf_data(stack->arena, *buf) + headers->len;
+}
+
+bool stack_send(struct stack *stack, struct vma_pkt_udp *headers, struct vma_buf *buf, uint32_t payload_bytes)
+{
+	struct vma_nic_seg segment = {.buf = buf, .off = buf->data_off};
+
+	segment.len = vma_pkt_udp_write(headers, vma_buf_data(stack->arena, buf), payload_bytes, VMA_PKT_CSUM_FULL);
+	if (vma_ring_send(stack->ring, &segment, 1, 0) == 1)
+		return true;
+	vma_buf_put(stack->arena, buf);
+	return false;
+}
+
+void stack_idle(struct stack *stack, uint64_t timeout_ns)
+{
+	if (stack->wait)
+		vma_ring_wait(stack->ring, timeout_ns);
+}
+
+void stack_summary(const struct stack *stack)
+{
+	const struct vma_stats_ring *stats = vma_ring_stats(stack->ring);
+	uint64_t delivered = vma_stats_read(&stats->rx.rx_delivered);
+
+	printf("ring: %llu packets received, %llu delivered, %llu sent in %llu kicks\n",
+	       (unsigned long long)vma_stats_read(&stats->rx.rx_packets), (unsigned long long)delivered,
+	       (unsigned long long)vma_stats_read(&stats->tx.tx_packets),
+	       (unsigned long long)vma_stats_read(&stats->tx.tx_kicks));
+	printf("ring: dropped %llu with a bad checksum, %llu without a flow, %llu for want of room to send\n",
+	       (unsigned long long)vma_stats_read(&stats->rx.rx_drop_l4_checksum),
+	       (unsigned long long)vma_stats_read(&stats->rx.rx_drop_no_flow),
+	       (unsigned long long)vma_stats_read(&stats->tx.tx_drop_queue));
+}
