@@ -1,0 +1,213 @@
+/* Counters and blocks under threads, with a reader on the file. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/stats.h>
+#include <vma/test.h>
+
+#define THREADS 3
+
+static char dir[64], path[128];
+static struct vma_stats *stats;
+static _Atomic bool stop;
+
+static int make_stats(void **state)
+{
+	(void)state;
+	snprintf(dir, sizeof(dir), "/tmp/vma_stats_test.XXXXXX");
+	if (mkdtemp(dir) == NULL)
+		return -1;
+	snprintf(path, sizeof(path), "%s/vmastat.%d", dir, getpid());
+	stop = false;
+	return vma_stats_create(dir, &stats);
+}
+
+static int remove_stats(void **state)
+{
+	(void)state;
+	vma_stats_destroy(stats);
+	return rmdir(dir);
+}
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+static double stress_end(void)
+{
+	const char *text = getenv("STRESS_SECONDS");
+
+	return now() + (text != NULL && *text != '\0' ? atof(text) : 1);
+}
+
+/*
+ * Both halves of each value move in every step, so a torn value has halves that differ. The second counter is written
+ * after the first, so whoever reads them in the other order must not find it ahead by more than the steps in between.
+ */
+#define STEP 0x0000000100000001u
+
+static void *count_up(void *arg)
+{
+	struct vma_stats_cq *cq = arg;
+	uint64_t steps = 0;
+
+	for (; !stop; steps++) {
+		vma_stats_add(&cq->polls, STEP);
+		vma_stats_add(&cq->packets, STEP);
+		if (steps % 4096 == 4095)
+			sched_yield();
+	}
+	return (void *)(uintptr_t)steps;
+}
+
+static void test_reader_sees_whole_values_that_only_grow(void **state)
+{
+	struct vma_stats_cq *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "counted");
+	double end = stress_end();
+	uint64_t last_polls = 0, last_packets = 0, looks = 0, changes = 0;
+	struct vma_stats_view *view;
+	pthread_t writer;
+	void *steps;
+
+	(void)state;
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	assert_int_equal(pthread_create(&writer, NULL, count_up, cq), 0);
+	for (; now() < end; looks++) {
+		size_t cursor = 0;
+		enum vma_stats_type type;
+		const char *name;
+		const void *block;
+		const struct vma_stats_cq *seen;
+		uint64_t polls, packets;
+
+		assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
+		seen = block;
+		polls = vma_stats_read(&seen->polls);
+		packets = vma_stats_read(&seen->packets);
+		assert_int_equal(polls >> 32, polls & 0xffffffff);
+		assert_int_equal(packets >> 32, packets & 0xffffffff);
+		assert_true(polls >= last_polls && packets >= last_packets);
+		changes += polls != last_polls;
+		last_polls = polls;
+		last_packets = packets;
+	}
+	stop = true;
+	pthread_join(writer, &steps);
+	assert_true(changes > 10);
+	assert_true(vma_stats_read(&cq->polls) == (uintptr_t)steps * STEP);
+	assert_true(vma_stats_read(&cq->packets) == (uintptr_t)steps * STEP);
+	vma_stats_view_close(view);
+	vma_stats_drop(stats, cq);
+}
+
+/* Takes blocks, fills every counter with one tag that the name carries too, looks whether they stayed so, drops. */
+struct taker {
+	uint64_t tag;
+	uint64_t rounds;
+	bool clean;
+};
+
+static void set_all(struct vma_stats_nic *nic, uint64_t value)
+{
+	size_t count;
+	const struct vma_stats_field *fields = vma_stats_fields(VMA_STATS_TYPE_NIC, &count);
+
+	for (size_t i = 0; i < count; i++)
+		vma_stats_set((_Atomic uint64_t *)((char *)nic + fields[i].offset), value);
+}
+
+static bool all_are(const struct vma_stats_nic *nic, uint64_t value, bool or_zero)
+{
+	size_t count;
+	const struct vma_stats_field *fields = vma_stats_fields(VMA_STATS_TYPE_NIC, &count);
+	bool same = true;
+
+	for (size_t i = 0; i < count; i++) {
+		uint64_t found = vma_stats_read((const _Atomic uint64_t *)((const char *)nic + fields[i].offset));
+		same &= found == value || (or_zero && found == 0);
+	}
+	return same;
+}
+
+static void *take_and_drop(void *arg)
+{
+	struct taker *taker = arg;
+	struct vma_stats_nic *held[8];
+
+	taker->clean = true;
+	for (; !stop; taker->rounds++) {
+		uint64_t tag = taker->tag + THREADS * taker->rounds;
+		char name[VMA_STATS_NAME_MAX];
+
+		snprintf(name, sizeof(name), "%llu", (unsigned long long)tag);
+		for (int i = 0; i < 8; i++) {
+			held[i] = vma_stats_grab(stats, VMA_STATS_TYPE_NIC, name);
+			taker->clean &= all_are(held[i], 0, false);
+			set_all(held[i], tag);
+		}
+		for (int i = 0; i < 8; i++) {
+			taker->clean &= all_are(held[i], tag, false); /* nobody else has it */
+			vma_stats_drop(stats, held[i]);
+		}
+		if (taker->rounds % 64 == 63)
+			sched_yield();
+	}
+	return NULL;
+}
+
+/* A block that was seen belongs to one owner: name and every counter that is not still zero carry the same tag. */
+static size_t look_at_all(const struct vma_stats_view *view)
+{
+	size_t cursor = 0, seen = 0;
+	enum vma_stats_type type;
+	const char *name;
+	const void *block;
+
+	for (; vma_stats_view_next(view, &cursor, &type, &name, &block); seen++) {
+		assert_int_equal(type, VMA_STATS_TYPE_NIC);
+		assert_true(all_are(block, strtoull(name, NULL, 10), true));
+	}
+	return seen;
+}
+
+static void test_block_has_one_owner_and_a_reader_never_mixes_two(void **state)
+{
+	struct taker takers[THREADS] = {0};
+	pthread_t threads[THREADS];
+	double end = stress_end();
+	struct vma_stats_view *view;
+	size_t seen = 0;
+
+	(void)state;
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	for (unsigned i = 0; i < THREADS; i++) {
+		takers[i].tag = i + 1;
+		assert_int_equal(pthread_create(&threads[i], NULL, take_and_drop, &takers[i]), 0);
+	}
+	while (now() < end)
+		seen += look_at_all(view);
+	stop = true;
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(threads[i], NULL);
+		assert_true(takers[i].clean);
+		assert_true(takers[i].rounds > 0);
+	}
+	assert_true(seen > 0);
+	assert_int_equal(look_at_all(view), 0); /* every block came back */
+	vma_stats_view_close(view);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_reader_sees_whole_values_that_only_grow, make_stats, remove_stats),
+        cmocka_unit_test_setup_teardown(test_block_has_one_owner_and_a_reader_never_mixes_two, make_stats,
+                                        remove_stats),
+};
+
+VMA_TEST_MAIN(tests)
