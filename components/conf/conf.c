@@ -62,24 +62,27 @@ static int64_t default_now(const struct load *load, const struct conf_param *par
 	return conf_default(param, load->conf->spec);
 }
 
-static void load_number(const struct load *load, const struct conf_param *param, const char *name, const char *given)
+static void warn_bad_number(const struct conf_param *asked, const char *given, int rc, const struct conf_param *used,
+                            int64_t value)
 {
-	int64_t fallback = default_now(load, param), value = fallback;
 	char shown[CONF_SHOWN_MAX], values[CONF_SHOWN_MAX];
 	const char *label;
-	int rc;
 
-	set_number(load, param, fallback);
-	if (given == NULL)
-		return;
-	rc = conf_form_parse(param, given, &value);
-	set_number(load, param, value);
-	if (rc == 0 || load->quiet)
-		return;
-	conf_form_show(param, fallback, shown, &label);
-	vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s (it takes %s); using %s", name, QUOTED_MAX, given,
+	vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s (it takes %s); using %s", asked->name, QUOTED_MAX, given,
 	             strlen(given) > QUOTED_MAX ? "..." : "", rc == -ERANGE ? "out of range" : "not understood",
-	             conf_form_values(param, values), shown);
+	             conf_form_values(asked, values), conf_form_show(used, value, shown, &label));
+}
+
+/* The default, or what `given` says in the terms of `asked`: the parameter itself, or a predecessor of it. */
+static void load_number(const struct load *load, const struct conf_param *param, const struct conf_param *asked,
+                        const char *given)
+{
+	int64_t fallback = default_now(load, param), value = fallback;
+	int rc = given != NULL ? conf_form_parse(asked, given, &value) : 0;
+
+	if (rc < 0 && !load->quiet)
+		warn_bad_number(asked, given, rc, param, fallback);
+	set_number(load, param, value);
 }
 
 static void load_text(struct load *load, const struct conf_param *param, const char *given)
@@ -108,15 +111,17 @@ static void load_text(struct load *load, const struct conf_param *param, const c
 /* The predecessor of VMA_MEM_ALLOC_TYPE was a switch: 1 means 2, 0 the default. */
 static void load_hugetbl(const struct load *load, const struct conf_param *param)
 {
-	static const struct conf_form form = {.values = "0, 1", .open = true};
-	const struct conf_param hugetbl = {.type = CONF_BOOL, .form = &form, .max = 1};
-	const char *given = find(load, "VMA_HUGETBL");
-	int64_t on = 0;
+	static const struct conf_choice choices[] = {{.value = 0}, {.value = 1}};
+	static const struct conf_form form = {.values = "0, 1", .choices = choices, .count = 2};
+	static const struct conf_param hugetbl = {.type = CONF_BOOL, .name = "VMA_HUGETBL", .form = &form};
+	const char *given = find(load, hugetbl.name);
+	int64_t on = -1;
 
-	if (given == NULL || conf_form_parse(&hugetbl, given, &on) == 0)
-		load_number(load, param, param->name, on ? "2" : NULL);
+	/* 0 and 1 stand for other numbers in param's terms, and what is neither is warned of in hugetbl's. */
+	if (given == NULL || conf_form_parse(&hugetbl, given, &on) < 0)
+		load_number(load, param, &hugetbl, given);
 	else
-		load_number(load, param, "VMA_HUGETBL", given);
+		set_number(load, param, on == 1 ? 2 : default_now(load, param));
 }
 
 static void load_param(struct load *load, const struct conf_param *param)
@@ -128,7 +133,7 @@ static void load_param(struct load *load, const struct conf_param *param)
 	else if (given == NULL && param->offset == offsetof(struct vma_conf, mem_alloc_type))
 		load_hugetbl(load, param);
 	else
-		load_number(load, param, param->name, given);
+		load_number(load, param, param, given);
 }
 
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet)

@@ -1,0 +1,346 @@
+/* From the environment to the fields. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../conf_priv.h"
+
+static struct vma_conf conf;
+static char heard[16384]; /* the warnings of the last load */
+
+#define ENV(...) ((char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+
+/* Every text is a problem of its own to vma_log_once, which never forgets: each case uses values of its own. */
+static void load_as(char *const *env, bool secure)
+{
+	int fd = memfd_create("log", 0);
+	char path[32];
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path});
+	memset(&conf, 0x5a, sizeof(conf));
+	conf_load_as(&conf, env, secure, false);
+	n = pread(fd, heard, sizeof(heard) - 1, 0);
+	heard[n > 0 ? n : 0] = '\0';
+	vma_log_fini();
+	vma_log_set_level(VMA_LOG_INFO);
+	close(fd);
+}
+
+static void load(char *const *env)
+{
+	load_as(env, false);
+}
+
+static void test_empty_environment_gives_the_defaults_in_silence(void **state)
+{
+	(void)state;
+	load(ENV());
+	assert_string_equal(heard, "");
+	assert_int_equal(conf.spec, VMA_SPEC_NONE);
+	assert_int_equal(conf.tracelevel, VMA_LOG_INFO);
+	assert_int_equal(conf.log_details, 0);
+	assert_true(conf.log_colors);
+	assert_string_equal(conf.log_file, "");
+	assert_string_equal(conf.stats_shmem_dir, "/tmp/");
+	assert_int_equal(conf.ring_allocation_logic_tx, 0);
+	assert_int_equal(conf.ring_migration_ratio_rx, 100);
+	assert_int_equal(conf.ring_limit_per_interface, 0);
+	assert_int_equal(conf.rx_bufs, 200000);
+	assert_int_equal(conf.tx_bufs, 200000);
+	assert_int_equal(conf.rx_wre, 16000);
+	assert_int_equal(conf.tx_wre, 2048);
+	assert_int_equal(conf.rx_wre_batching, 64);
+	assert_int_equal(conf.rx_prefetch_bytes, 256);
+	assert_true(conf.rx_sw_csum);
+	assert_true(conf.cq_moderation_enable);
+	assert_int_equal(conf.cq_moderation_count, 48);
+	assert_int_equal(conf.cq_moderation_period_usec, 50);
+	assert_int_equal(conf.cq_aim_max_count, 560);
+	assert_int_equal(conf.cq_aim_max_period_usec, 250);
+	assert_int_equal(conf.cq_aim_interval_msec, 250);
+	assert_int_equal(conf.cq_aim_interrupts_rate_per_sec, 5000);
+	assert_int_equal(conf.cq_poll_batch_max, 16);
+	assert_true(conf.cq_keep_qp_full);
+	assert_int_equal(conf.qp_compensation_level, 256);
+	assert_int_equal(conf.thread_mode, 1);
+	assert_int_equal(conf.buffer_batching_mode, 1);
+	assert_int_equal(conf.mem_alloc_type, 1);
+	assert_int_equal(conf.nic, VMA_CONF_NIC_AUTO);
+	load(NULL);
+	assert_int_equal(conf.rx_wre, 16000);
+}
+
+static void test_values_are_read_decimal_hexadecimal_or_as_words(void **state)
+{
+	(void)state;
+	load(ENV("VMA_RX_WRE=1024", "VMA_TX_WRE=0x200", "VMA_RX_BUFS=0X1Ff", "VMA_RX_SW_CSUM=0",
+	         "VMA_RING_ALLOCATION_LOGIC_RX=31", "VMA_RING_MIGRATION_RATIO_TX=-1", "VMA_NIC=XDP", "VMA_TRACELEVEL=2",
+	         "VMA_MEM_ALLOC_TYPE=anon", "VMA_THREAD_MODE=3", "VMA_CQ_POLL_BATCH_MAX=0032", "VMA_LOG_FILE=/tmp/x.%d",
+	         "VMA_STATS_SHMEM_DIR=", "OTHER=1", "VMA_RX_WRE_BATCHINGX=7", "VMA_QP", ""));
+	assert_string_equal(heard, "");
+	assert_int_equal(conf.rx_wre, 1024);
+	assert_int_equal(conf.tx_wre, 512);
+	assert_int_equal(conf.rx_bufs, 511);
+	assert_false(conf.rx_sw_csum);
+	assert_int_equal(conf.ring_allocation_logic_rx, 31);
+	assert_int_equal(conf.ring_allocation_logic_tx, 0);
+	assert_int_equal(conf.ring_migration_ratio_tx, -1);
+	assert_int_equal(conf.nic, VMA_CONF_NIC_XDP);
+	assert_int_equal(conf.tracelevel, VMA_LOG_WARN);
+	assert_int_equal(conf.mem_alloc_type, 0);
+	assert_int_equal(conf.thread_mode, 3);
+	assert_int_equal(conf.cq_poll_batch_max, 32);
+	assert_string_equal(conf.log_file, "/tmp/x.%d");
+	assert_string_equal(conf.stats_shmem_dir, "");
+	assert_int_equal(conf.rx_wre_batching, 64);
+}
+
+static void test_texts_do_not_depend_on_the_environment_living_on(void **state)
+{
+	char entry[] = "VMA_LOG_FILE=/tmp/log";
+
+	(void)state;
+	load(ENV(entry));
+	memset(entry, 'x', sizeof(entry) - 1);
+	assert_string_equal(conf.log_file, "/tmp/log");
+	assert_true(conf.log_file >= conf.texts && conf.log_file < conf.texts + sizeof(conf.texts));
+}
+
+static void test_first_of_two_settings_counts_as_with_getenv(void **state)
+{
+	(void)state;
+	load(ENV("VMA_RX_WRE=100", "VMA_RX_WRE=200"));
+	assert_int_equal(conf.rx_wre, 100);
+}
+
+static void test_bad_value_is_warned_of_once_with_name_value_and_replacement(void **state)
+{
+	static const struct {
+		const char *entry, *warning;
+	} cases[] = {
+	        {"VMA_RX_WRE=many", "VMA_RX_WRE='many' is not understood (it takes 16..1048576); using 16000"},
+	        {"VMA_RX_WRE=", "VMA_RX_WRE='' is not understood (it takes 16..1048576); using 16000"},
+	        {"VMA_RX_WRE=12k", "VMA_RX_WRE='12k' is not understood (it takes 16..1048576); using 16000"},
+	        {"VMA_RX_WRE= 64", "VMA_RX_WRE=' 64' is not understood"},
+	        {"VMA_RX_WRE=64 ", "VMA_RX_WRE='64 ' is not understood"},
+	        {"VMA_RX_WRE=+64", "VMA_RX_WRE='+64' is not understood"},
+	        {"VMA_RX_WRE=0x", "VMA_RX_WRE='0x' is not understood"},
+	        {"VMA_RX_WRE=-", "VMA_RX_WRE='-' is not understood"},
+	        {"VMA_RX_WRE=--64", "VMA_RX_WRE='--64' is not understood"},
+	        {"VMA_RX_WRE=0xfg", "VMA_RX_WRE='0xfg' is not understood"},
+	        {"VMA_RX_WRE=64.0", "VMA_RX_WRE='64.0' is not understood"},
+	        {"VMA_RX_WRE=1e3", "VMA_RX_WRE='1e3' is not understood"},
+	        {"VMA_RX_WRE=ff", "VMA_RX_WRE='ff' is not understood"},
+	        {"VMA_RX_WRE=15", "VMA_RX_WRE='15' is out of range (it takes 16..1048576); using 16000"},
+	        {"VMA_RX_WRE=1048577", "VMA_RX_WRE='1048577' is out of range"},
+	        {"VMA_RX_WRE=-64", "VMA_RX_WRE='-64' is out of range"},
+	        {"VMA_RX_WRE=9223372036854775808", "VMA_RX_WRE='9223372036854775808' is out of range"},
+	        {"VMA_RX_WRE=18446744073709551680", "VMA_RX_WRE='18446744073709551680' is out of range"},
+	        {"VMA_RX_WRE=0x10000000000000040", "VMA_RX_WRE='0x10000000000000040' is out of range"},
+	        {"VMA_RX_WRE=64\nVMA ERROR: forged", "VMA_RX_WRE='64?VMA ERROR: forged' is not understood"},
+	        {"VMA_RX_WRE=\xff\xfe", "VMA_RX_WRE='\xff\xfe' is not understood"},
+	        {"VMA_RING_MIGRATION_RATIO_TX=0",
+	         "VMA_RING_MIGRATION_RATIO_TX='0' is out of range (it takes -1 (off), 1..1000000000); using 100"},
+	        {"VMA_RING_MIGRATION_RATIO_TX=-2", "VMA_RING_MIGRATION_RATIO_TX='-2' is out of range"},
+	        {"VMA_RING_ALLOCATION_LOGIC_TX=2",
+	         "VMA_RING_ALLOCATION_LOGIC_TX='2' is not understood (it takes 0, 1, 10, "
+	         "20, 30, 31); using 0 (Ring per interface)"},
+	        {"VMA_RX_SW_CSUM=2", "VMA_RX_SW_CSUM='2' is not understood (it takes 0, 1); using Enabled"},
+	        {"VMA_RX_SW_CSUM=yes", "VMA_RX_SW_CSUM='yes' is not understood (it takes 0, 1); using Enabled"},
+	        {"VMA_TRACELEVEL=7", "VMA_TRACELEVEL='7' is not understood (it takes none, panic 0"},
+	        {"VMA_TRACELEVEL=", "VMA_TRACELEVEL='' is not understood"},
+	        {"VMA_SPEC=fast",
+	         "VMA_SPEC='fast' is not understood (it takes none, latency, multi_ring_latency); using none"},
+	        {"VMA_SPEC=1", "VMA_SPEC='1' is not understood"},
+	        {"VMA_NIC=ena", "VMA_NIC='ena' is not understood (it takes auto, verbs, xdp, none); using auto"},
+	        {"VMA_HUGETBL=2", "VMA_HUGETBL='2' is not understood (it takes 0, 1); using 1 (Contig Pages)"},
+	        {"VMA_LOG_DETAILS=4", "VMA_LOG_DETAILS='4' is out of range (it takes 0..3); using 0"},
+	};
+	struct vma_conf defaults;
+
+	(void)state;
+	load(ENV());
+	memcpy(&defaults, &conf, sizeof(conf));
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char wanted[256];
+
+		load(ENV((char *)cases[i].entry));
+		snprintf(wanted, sizeof(wanted), "VMA WARNING: %s", cases[i].warning);
+		if (strncmp(heard, wanted, strlen(wanted)) != 0)
+			fail_msg("%s: heard '%s'", cases[i].entry, heard);
+		assert_ptr_equal(strchr(heard, '\n'), heard + strlen(heard) - 1); /* one line */
+		assert_memory_equal(&conf, &defaults, sizeof(conf));
+	}
+}
+
+static void test_profile_changes_defaults_and_what_is_set_wins(void **state)
+{
+	(void)state;
+	load(ENV("VMA_RX_WRE=512", "VMA_CQ_KEEP_QP_FULL=1", "VMA_SPEC=latency"));
+	assert_string_equal(heard, "");
+	assert_int_equal(conf.spec, VMA_SPEC_LATENCY);
+	assert_int_equal(conf.rx_wre, 512);
+	assert_true(conf.cq_keep_qp_full);
+	assert_int_equal(conf.tx_wre, 256);
+	assert_int_equal(conf.tx_wre_batching, 4);
+	assert_int_equal(conf.rx_wre_batching, 4);
+	assert_false(conf.cq_moderation_enable);
+	assert_int_equal(conf.cq_aim_max_count, 128);
+	assert_int_equal(conf.cq_aim_interval_msec, 0);
+	assert_int_equal(conf.thread_mode, 0);
+	assert_int_equal(conf.mem_alloc_type, 2);
+	assert_int_equal(conf.ring_allocation_logic_tx, 0);
+
+	load(ENV("VMA_SPEC=Multi_Ring_Latency", "VMA_RING_ALLOCATION_LOGIC_RX=10"));
+	assert_int_equal(conf.ring_allocation_logic_tx, 20);
+	assert_int_equal(conf.ring_allocation_logic_rx, 10);
+	assert_int_equal(conf.mem_alloc_type, 2);
+	assert_int_equal(conf.rx_wre, 16000);
+	assert_true(conf.cq_moderation_enable);
+}
+
+static void test_bad_value_under_a_profile_falls_back_to_the_profiles_default(void **state)
+{
+	(void)state;
+	load(ENV("VMA_SPEC=latency", "VMA_RX_WRE=quite-many"));
+	assert_string_equal(
+	        heard, "VMA WARNING: VMA_RX_WRE='quite-many' is not understood (it takes 16..1048576); using 256\n");
+	assert_int_equal(conf.rx_wre, 256);
+}
+
+static void test_old_name_of_huge_pages_is_understood(void **state)
+{
+	(void)state;
+	load(ENV("VMA_HUGETBL=1"));
+	assert_int_equal(conf.mem_alloc_type, 2);
+	load(ENV("VMA_HUGETBL=0"));
+	assert_int_equal(conf.mem_alloc_type, 1);
+	load(ENV("VMA_HUGETBL=1", "VMA_MEM_ALLOC_TYPE=0"));
+	assert_int_equal(conf.mem_alloc_type, 0);
+	assert_string_equal(heard, "");
+}
+
+static void test_details_follow_the_level_unless_set(void **state)
+{
+	struct vma_log_attr attr;
+
+	(void)state;
+	load(ENV("VMA_TRACELEVEL=details"));
+	assert_int_equal(conf.log_details, 0);
+	load(ENV("VMA_TRACELEVEL=4"));
+	assert_int_equal(conf.tracelevel, VMA_LOG_DEBUG);
+	assert_int_equal(conf.log_details, 2);
+	load(ENV("VMA_TRACELEVEL=func_all", "VMA_LOG_DETAILS=0", "VMA_LOG_COLORS=0", "VMA_LOG_FILE=f"));
+	vma_conf_log_attr(&conf, &attr);
+	assert_int_equal(attr.level, VMA_LOG_FINER);
+	assert_int_equal(attr.details, 0);
+	assert_false(attr.colors);
+	assert_string_equal(attr.file, "f");
+}
+
+static void test_raised_privileges_ignore_variables_that_name_files(void **state)
+{
+	(void)state;
+	load_as(ENV("VMA_LOG_FILE=/etc/shadow", "VMA_STATS_SHMEM_DIR=/root", "VMA_RX_WRE=99"), true);
+	assert_string_equal(conf.log_file, "");
+	assert_string_equal(conf.stats_shmem_dir, "/tmp/");
+	assert_int_equal(conf.rx_wre, 99);
+	assert_string_equal(heard,
+	                    "VMA WARNING: VMA_LOG_FILE='/etc/shadow' is ignored in a process with raised privileges; "
+	                    "using ''\n"
+	                    "VMA WARNING: VMA_STATS_SHMEM_DIR='/root' is ignored in a process with raised privileges; "
+	                    "using '/tmp/'\n");
+}
+
+static void test_text_that_does_not_fit_is_warned_of(void **state)
+{
+	static char fits[VMA_CONF_TEXT_MAX + 32] = "VMA_LOG_FILE=",
+	                                     not [VMA_CONF_TEXT_MAX + 32] = "VMA_STATS_SHMEM_DIR=";
+
+	(void)state;
+	memset(fits + strlen(fits), 'a', VMA_CONF_TEXT_MAX - 2);
+	load(ENV(fits, "VMA_STATS_SHMEM_DIR="));
+	assert_string_equal(heard, "");
+	assert_int_equal(strlen(conf.log_file), VMA_CONF_TEXT_MAX - 2);
+	assert_string_equal(conf.stats_shmem_dir, "");
+	memset(not +strlen(not ), 'b', VMA_CONF_TEXT_MAX);
+	load(ENV(not ));
+	assert_string_equal(conf.stats_shmem_dir, "/tmp/");
+	assert_non_null(strstr(heard, "VMA WARNING: VMA_STATS_SHMEM_DIR='bbbb"));
+	assert_non_null(strstr(heard, "b'... is too long; using '/tmp/'\n"));
+}
+
+static void test_start_sends_the_warnings_where_the_log_file_says(void **state)
+{
+	int fd = memfd_create("log", 0);
+	char entry[64];
+	ssize_t n;
+
+	(void)state;
+	snprintf(entry, sizeof(entry), "VMA_LOG_FILE=/proc/self/fd/%d", fd);
+	assert_int_equal(vma_conf_start(&conf, ENV("VMA_TX_WRE=abc", entry)), 0);
+	n = pread(fd, heard, sizeof(heard) - 1, 0);
+	heard[n > 0 ? n : 0] = '\0';
+	assert_string_equal(heard,
+	                    "VMA WARNING: VMA_TX_WRE='abc' is not understood (it takes 16..1048576); using 2048\n");
+	vma_log_fini();
+	close(fd);
+}
+
+static void test_every_default_is_a_value_that_could_be_set(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < conf_param_count; i++) {
+		const struct conf_param *param = &conf_params[i];
+
+		for (int spec = VMA_SPEC_NONE; spec <= VMA_SPEC_MULTI_RING_LATENCY && param->type != CONF_TEXT;
+		     spec++) {
+			int64_t wanted = conf_default(param, spec), value;
+			char text[32];
+
+			snprintf(text, sizeof(text), "%lld", (long long)wanted);
+			if (param->form->log_level)
+				snprintf(text, sizeof(text), "%s", vma_log_level_name((enum vma_log_level)wanted));
+			else if (param->form->words_only)
+				snprintf(text, sizeof(text), "%s", param->form->choices[wanted].word);
+			assert_int_equal(conf_form_parse(param, text, &value), 0);
+			assert_int_equal(value, wanted);
+		}
+	}
+}
+
+static void test_no_name_or_field_is_listed_twice(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < conf_param_count; i++)
+		for (size_t k = 0; k < i; k++) {
+			assert_string_not_equal(conf_params[i].name, conf_params[k].name);
+			assert_true(conf_params[i].offset != conf_params[k].offset);
+		}
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_empty_environment_gives_the_defaults_in_silence),
+        cmocka_unit_test(test_values_are_read_decimal_hexadecimal_or_as_words),
+        cmocka_unit_test(test_texts_do_not_depend_on_the_environment_living_on),
+        cmocka_unit_test(test_first_of_two_settings_counts_as_with_getenv),
+        cmocka_unit_test(test_bad_value_is_warned_of_once_with_name_value_and_replacement),
+        cmocka_unit_test(test_profile_changes_defaults_and_what_is_set_wins),
+        cmocka_unit_test(test_bad_value_under_a_profile_falls_back_to_the_profiles_default),
+        cmocka_unit_test(test_old_name_of_huge_pages_is_understood),
+        cmocka_unit_test(test_details_follow_the_level_unless_set),
+        cmocka_unit_test(test_raised_privileges_ignore_variables_that_name_files),
+        cmocka_unit_test(test_text_that_does_not_fit_is_warned_of),
+        cmocka_unit_test(test_start_sends_the_warnings_where_the_log_file_says),
+        cmocka_unit_test(test_every_default_is_a_value_that_could_be_set),
+        cmocka_unit_test(test_no_name_or_field_is_listed_twice),
+};
+
+VMA_TEST_MAIN(tests)
