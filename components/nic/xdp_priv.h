@@ -42,6 +42,7 @@
 #define XDP_SLOTS_MAX 64  /* queue pairs of one interface at a time */
 #define XDP_QUEUES_MAX 64 /* device queues */
 #define XDP_FRAME_SHIFT 11
+#define XDP_FRAMES_MAX 524288 /* of all device queues together: 1 GB */
 #define XDP_FILL_SIZE 8192 /* entries of a fill ring: room for every RX frame of a device queue, so never full */
 #define XDP_COMP_SIZE 4096
 #define XDP_HOLDER_NONE 0      /* holder[] and lock values: 0 nobody, slot + 1, or XDP_HOLDER_OWNER */
@@ -87,6 +88,8 @@ void xdp_prog_destroy(struct xdp_prog *prog);
 /* Native mode, else generic (one warning); 0 or -errno. *generic tells. Idempotent. */
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic);
 void xdp_prog_detach(struct xdp_prog *prog);
+/* In a child after fork: closes the fds that it inherited and nothing else; the parent's objects live on. */
+void xdp_prog_close_in_child(struct xdp_prog *prog);
 bool xdp_prog_attached(const struct xdp_prog *prog);
 int xdp_prog_set_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue, int xsk_fd);
 void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue);
@@ -96,7 +99,9 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key);
 /* ---- xdp_shared.c: the fill/completion object of each device queue, driven by try-acquire by whoever needs it ---- */
 
 struct xdp_shared; /* lives in a memfd; layout in xdp_shared.h */
+/* A fixed size, most of it never touched; 0: more than XDP_FRAMES_MAX. */
 size_t xdp_shared_bytes(uint32_t nframes);
+/* In zeroed memory. The owner holds all frames. A client may overwrite `nframes` in there: the owner goes by its own. */
 void xdp_shared_init(struct xdp_shared *shared, uint32_t nframes, uint32_t queues);
 int xdp_shared_check(const struct xdp_shared *shared, size_t bytes); /* magic, version, sizes; -EPROTO */
 
@@ -108,7 +113,8 @@ struct xdp_driver {
 	uint16_t self; /* slot + 1, or XDP_HOLDER_OWNER */
 };
 
-/* Frames (indices) that `self` holds go into the fill ring; returns how many (0: taken by another, or full). */
+/* Frames (indices) that `self` holds go into the fill ring; returns how many (0: taken by another, or full). One that
+ * `self` does not hold is counted as taken and left alone. */
 unsigned xdp_shared_fill(struct xdp_driver *driver, const uint32_t *frames, unsigned n);
 /* Routes completions from the kernel's ring to their slots; returns how many, 0 if taken by another. */
 unsigned xdp_shared_complete(struct xdp_driver *driver);
@@ -166,14 +172,16 @@ struct xdp_rental {
 	int socket_fd[XDP_QUEUES_MAX];
 };
 int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);
-/* The slot's flows and sockets end now; its frames come back as far as they are known to be free (a dead client: all
- * of them). Returns how many the living client still holds; call again when it says it has put them. */
-uint32_t xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool client_dead);
+/* The slot's flows and sockets end now. Its frames stay the client's until the call with `frames_too`: the client has put
+ * them all, or is dead. */
+void xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool frames_too);
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
-/* Periodic work (at most every 100 ms): quarantined frames, foreign sockets that came up later. Flows that had to be
- * given up are reported through `revoked`. */
+/* Periodic work: quarantined frames, foreign sockets that came up later. Flows that had to be given up are reported
+ * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
                     void *arg);
+void xdp_owner_close_in_child(struct xdp_owner *owner); /* only closes fds; async-signal-safe */
+int xdp_owner_next_tick_ms(const struct xdp_owner *owner);
 
 #endif

@@ -154,6 +154,16 @@ void xdp_prog_detach(struct xdp_prog *prog)
 	prog->link_fd = -1;
 }
 
+void xdp_prog_close_in_child(struct xdp_prog *prog)
+{
+	/* Above all the link: a copy of it would keep the program attached when the parent is killed. */
+	if (prog->link_fd >= 0)
+		close(prog->link_fd);
+	close(bpf_program__fd(prog->skel->progs.vma_steer));
+	close(prog->flows_fd);
+	close(prog->sockets_fd);
+}
+
 bool xdp_prog_attached(const struct xdp_prog *prog)
 {
 	return prog->link_fd >= 0;

@@ -1,0 +1,446 @@
+/*
+ * The fill/completion object without a kernel: what each call does, and a client that dies at every step of it.
+ * The file under test is compiled in here, with its step hook.
+ */
+#include <stdbool.h>
+
+#include <vma/test.h>
+
+/* A crash is a jump out of the client at its next-but-n step: memory stays as it was, as after a kill. */
+static jmp_buf crash;
+static long steps_left;
+static bool victim_runs;
+
+static inline void step(void)
+{
+	if (victim_runs && steps_left-- == 0)
+		longjmp(crash, 1);
+}
+#define XDP_SHARED_STEP() step()
+
+#include "../xdp_shared.c"
+
+#include "xdp_world.h"
+
+#define VICTIM 1
+
+static struct world *world;
+static struct client clients[W_SLOTS];
+
+static int setup(void **state)
+{
+	(void)state;
+	world = world_create(1);
+	assert_non_null(world);
+	for (uint32_t s = 0; s < W_SLOTS; s++)
+		client_init(&clients[s], world, s, s + 1);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	world_destroy(world);
+	return 0;
+}
+
+static void no_complaint(void)
+{
+	if (world->errors != 0)
+		fail_msg("%u complaints, first: %s", world->errors, world->complaint);
+}
+
+static void test_fill_takes_what_fits_and_marks_it(void **state)
+{
+	struct xdp_ring *ring = &clients[0].fill[0];
+	uint32_t frames[W_RX_FRAMES];
+
+	(void)state;
+	for (uint32_t i = 0; i < W_RX_FRAMES; i++) {
+		frames[i] = i;
+		xdp_shared_hold(&clients[0].driver[0], i);
+	}
+	assert_int_equal(xdp_shared_fill(&clients[0].driver[0], frames, W_RX_FRAMES), W_FILL);
+	assert_int_equal(xdp_shared_fill(&clients[0].driver[0], frames + W_FILL, 1), 0);
+	assert_int_equal(ring_used(ring), W_FILL);
+	for (uint32_t i = 0; i < W_FILL; i++) {
+		assert_int_equal(ring->addrs[(W_START + i) & ring->mask], (uint64_t)i << XDP_FRAME_SHIFT);
+		assert_int_equal(world->shared.holder[i], XDP_HOLDER_FILL);
+	}
+	assert_int_equal(world->shared.holder[W_FILL], 1);
+}
+
+static void test_fill_leaves_frames_of_others_alone(void **state)
+{
+	const uint32_t frames[] = {5, 6, W_FRAMES, XDP_FRAMES_MAX, UINT32_MAX};
+
+	(void)state;
+	xdp_shared_hold(&clients[0].driver[0], 5);
+	xdp_shared_hold(&clients[2].driver[0], 6);
+	assert_int_equal(xdp_shared_fill(&clients[0].driver[0], frames, 5), 5);
+	assert_int_equal(ring_used(&clients[0].fill[0]), 1);
+	assert_int_equal(world->shared.holder[6], 3);
+	xdp_shared_hold(&clients[0].driver[0], UINT32_MAX); /* out of range: ignored */
+}
+
+static void test_taken_lock_makes_calls_return_zero(void **state)
+{
+	const uint32_t frame = 3;
+
+	(void)state;
+	world->shared.queue[0].fill.lock = 3;
+	world->shared.queue[0].comp.lock = 3;
+	world->comp[0].producer++;
+	xdp_shared_hold(&clients[0].driver[0], frame);
+	assert_int_equal(xdp_shared_fill(&clients[0].driver[0], &frame, 1), 0);
+	assert_int_equal(xdp_shared_complete(&clients[0].driver[0]), 0);
+	/* The other queue has locks of its own. */
+	assert_int_equal(xdp_shared_fill(&clients[0].driver[1], &frame, 1), 1);
+}
+
+/* Sends all frames of a client through the fake kernel of one queue up to the completion ring. */
+static void send_all(struct client *client, uint32_t queue)
+{
+	for (int i = 0; i < 1000; i++) {
+		client_send(client, queue);
+		kernel_take_tx(world, client->slot, queue);
+		kernel_complete(world, queue);
+	}
+}
+
+static void test_completions_find_their_slots_whoever_drains(void **state)
+{
+	uint32_t frames[W_TX_FRAMES];
+
+	(void)state;
+	send_all(&clients[0], 0);
+	assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), W_TX_FRAMES);
+	assert_int_equal(xdp_shared_complete(&clients[3].driver[0]), W_TX_FRAMES);
+	send_all(&clients[2], 0);
+	assert_int_equal(xdp_shared_complete(&clients[3].driver[0]), W_TX_FRAMES);
+	assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), 0);
+	assert_int_equal(xdp_shared_returned(&world->shared, 1, frames, W_TX_FRAMES), 0);
+	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, 5), 5);
+	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, W_TX_FRAMES), W_TX_FRAMES - 5);
+	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, W_TX_FRAMES), 0);
+	assert_int_equal(xdp_shared_returned(&world->shared, 2, frames, W_TX_FRAMES), W_TX_FRAMES);
+	for (uint32_t i = 0; i < W_TX_FRAMES; i++)
+		assert_in_range(frames[i], W_RX_FRAMES + 2 * W_TX_FRAMES, W_RX_FRAMES + 3 * W_TX_FRAMES - 1);
+}
+
+static void test_completion_of_what_is_not_in_flight_is_ignored(void **state)
+{
+	struct xdp_ring *comp = &clients[0].comp[0];
+	const uint64_t addrs[] = {W_RX_FRAMES, 1, W_FRAMES + 5, XDP_FRAMES_MAX, UINT64_MAX >> XDP_FRAME_SHIFT};
+	uint32_t frames[8];
+
+	(void)state;
+	xdp_shared_in_flight(&world->shared, W_RX_FRAMES, 1, 0); /* in flight, but on the other queue */
+	for (uint32_t i = 0; i < 5; i++)
+		comp->addrs[(*comp->producer)++ & comp->mask] = addrs[i] << XDP_FRAME_SHIFT;
+	assert_int_equal(xdp_shared_complete(&clients[0].driver[0]), 5);
+	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, 8), 0);
+	assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), 1);
+}
+
+static void test_range_of_many_words_is_returned_whole(void **state)
+{
+	const uint32_t first = 1000, count = 9001; /* more words than bits of a slot's hints, no edge on a word */
+	uint32_t frames[100], total = 0, n;
+	struct xdp_ring *comp = &clients[0].comp[0];
+
+	(void)state;
+	xdp_shared_rent(&world->shared, 9, first, count);
+	for (uint32_t i = 0; i < count; i++) {
+		xdp_shared_in_flight(&world->shared, first + i, 0, i);
+		comp->addrs[(*comp->producer)++ & comp->mask] = (uint64_t)(first + i) << XDP_FRAME_SHIFT;
+		if (ring_used(comp) == W_COMP || i == count - 1)
+			assert_true(xdp_shared_complete(&clients[0].driver[0]) > 0);
+	}
+	while ((n = xdp_shared_returned(&world->shared, 9, frames, 100)) > 0) {
+		for (uint32_t i = 0; i < n; i++)
+			assert_in_range(frames[i], first, first + count - 1);
+		total += n;
+	}
+	assert_int_equal(total, count);
+}
+
+static void test_garbage_in_shared_memory_is_survived(void **state)
+{
+	struct xdp_shared *shared = &world->shared;
+	uint64_t seed = 99;
+	uint32_t frames[64];
+
+	(void)state;
+	for (int round = 0; round < 2000; round++) {
+		/* Garbage everywhere a client can write, then every call of the owner and of another client. */
+		for (uint32_t q = 0; q < W_QUEUES; q++) {
+			world->fill[q].producer = roll(&seed, UINT32_MAX);
+			world->comp[q].producer = roll(&seed, UINT32_MAX);
+			if (roll(&seed, 2)) /* near enough to be believed */
+				world->comp[q].consumer = world->comp[q].producer - roll(&seed, W_COMP + 2);
+			for (uint32_t i = 0; i < W_FILL; i++) {
+				world->fill[q].entries[i].addr = seed;
+				world->comp[q].entries[i].addr = (uint64_t)roll(&seed, W_FRAMES) << XDP_FRAME_SHIFT;
+				world->rx[VICTIM][q].entries[i].addr = (uint64_t)roll(&seed, UINT32_MAX) << 9;
+			}
+			world->rx[VICTIM][q].producer = world->rx[VICTIM][q].consumer + roll(&seed, W_RX + 2);
+			shared->queue[q].fill.lock = shared->queue[q].comp.lock = VICTIM + 1;
+			shared->queue[q].fill.redo = XDP_REDO(world->fill[q].producer,
+			                                      roll(&seed, 2) ? roll(&seed, W_FILL + 2) : seed >> 32);
+			shared->queue[q].comp.position = XDP_POSITION_VALID | seed;
+			if (roll(&seed, 2))
+				shared->queue[q].comp.position =
+				        XDP_POSITION_VALID | (uint32_t)(world->comp[q].consumer + roll(&seed, W_COMP));
+		}
+		for (uint32_t s = 0; s < XDP_SLOTS_MAX; s++) {
+			shared->slot[s].hints = seed;
+			shared->slot[s].tx_first = roll(&seed, 3) ? roll(&seed, XDP_FRAMES_MAX) : (uint32_t)seed;
+			shared->slot[s].tx_count =
+			        roll(&seed, 3) ? roll(&seed, 200) : (uint32_t)(round % 16 ? 0 : seed);
+			roll(&seed, 2);
+		}
+		for (uint32_t f = 0; f < W_FRAMES; f++) {
+			shared->state[f] = seed << 5 ^ seed;
+			shared->route[f] = (uint8_t)roll(&seed, 256);
+			shared->holder[f] = (uint16_t)roll(&seed, 4);
+		}
+		shared->nframes = round % 64 ? W_FRAMES : (uint32_t)seed;
+		xdp_shared_recover(clients[0].driver, W_QUEUES, VICTIM);
+		for (uint32_t q = 0; q < W_QUEUES; q++) {
+			assert_int_equal(shared->queue[q].fill.lock, 0);
+			assert_int_equal(shared->queue[q].comp.lock, 0);
+			xdp_shared_claim_rx(shared, VICTIM, &clients[VICTIM].rx[q]);
+			xdp_shared_settle_tx(shared, VICTIM, q, (uint32_t)seed);
+			xdp_shared_complete(&clients[0].driver[q]);
+			xdp_shared_fill(&clients[0].driver[q], (const uint32_t[]){1, 2, 3}, 3);
+		}
+		xdp_shared_in_flight_count(shared, VICTIM);
+		assert_in_range(xdp_shared_returned(shared, 0, frames, 64), 0, 64);
+		assert_in_range(xdp_shared_seize(shared, VICTIM, frames, 64), 0, 64);
+	}
+}
+
+static void test_check_refuses_other_layouts(void **state)
+{
+	(void)state;
+	assert_int_equal(xdp_shared_check(&world->shared, sizeof(world->shared)), 0);
+	assert_int_equal(xdp_shared_check(&world->shared, sizeof(world->shared) - 1), -EPROTO);
+	world->shared.version++;
+	assert_int_equal(xdp_shared_check(&world->shared, sizeof(world->shared)), -EPROTO);
+	world->shared.version--;
+	world->shared.nframes = XDP_FRAMES_MAX + 1;
+	assert_int_equal(xdp_shared_check(&world->shared, sizeof(world->shared)), -EPROTO);
+	assert_int_equal(xdp_shared_bytes(XDP_FRAMES_MAX + 1), 0);
+}
+
+static void test_what_was_never_sent_is_settled(void **state)
+{
+	const uint32_t first = W_RX_FRAMES + VICTIM * W_TX_FRAMES;
+
+	(void)state;
+	for (uint32_t i = 0; i < 6; i++)
+		xdp_shared_in_flight(&world->shared, first + i, i % 2, W_START + 8 + i); /* across the wrap */
+	xdp_shared_settle_tx(&world->shared, VICTIM, 0, W_START + 11);
+	assert_int_equal(xdp_shared_in_flight_count(&world->shared, VICTIM), 5); /* index 12 of queue 0 is gone */
+	xdp_shared_settle_tx(&world->shared, VICTIM, 1, W_START + 9);
+	assert_int_equal(xdp_shared_in_flight_count(&world->shared, VICTIM), 2);
+}
+
+/* ---- dying at every step ---- */
+
+static void others_run(int rounds)
+{
+	for (int i = 0; i < rounds; i++) {
+		for (uint32_t s = 0; s < W_SLOTS; s++)
+			if (s != VICTIM)
+				client_step(&clients[s]);
+		for (int k = 0; k < 6; k++)
+			kernel_step(world);
+	}
+}
+
+/* Runs the victim until its step `at`; false when it came to its end before. */
+static bool victim_dies(long at, int rounds)
+{
+	volatile bool died = false;
+
+	steps_left = at;
+	victim_runs = true;
+	if (setjmp(crash) == 0) {
+		for (int i = 0; i < rounds; i++) {
+			client_step(&clients[VICTIM]);
+			victim_runs = false;
+			others_run(1);
+			victim_runs = true;
+		}
+	} else {
+		died = true;
+	}
+	victim_runs = false;
+	return died;
+}
+
+static void account(void)
+{
+	struct client *living[W_SLOTS];
+
+	for (uint32_t s = 0; s < W_SLOTS; s++)
+		living[s] = world->live[s] ? &clients[s] : NULL;
+	account_rx(world, living);
+	account_tx(world, living);
+}
+
+/* Nothing is forgotten: in the end every client has all its TX frames again and could give back every RX frame. */
+static void all_comes_back(void)
+{
+	bool done = false;
+
+	for (int i = 0; i < 2000 && !done; i++) {
+		done = true;
+		for (uint32_t s = 0; s < W_SLOTS; s++)
+			done &= client_wind_up(&clients[s]);
+		for (int k = 0; k < 50; k++)
+			kernel_step(world);
+	}
+	if (!done)
+		complain(world, "a client waits for ever", 0, 0);
+	account();
+}
+
+/* One life: the world runs, the victim dies at `at`, the others go on for `meanwhile` rounds, the owner takes back. */
+static bool one_life(uint64_t seed, long at, int meanwhile)
+{
+	bool died;
+
+	world = world_create(seed);
+	for (uint32_t s = 0; s < W_SLOTS; s++)
+		client_init(&clients[s], world, s, seed * W_SLOTS + s);
+	owner_fill(world);
+	others_run(20);
+	for (int i = 0; i < 60; i++) {
+		client_step(&clients[VICTIM]);
+		kernel_step(world);
+	}
+	died = victim_dies(at, 40);
+	others_run(meanwhile);
+	world->live[VICTIM] = false;
+	owner_bury(world, VICTIM);
+	account();
+	owner_fill(world);
+	others_run(30);
+	account();
+	for (int i = 0; i < 20000 && xdp_shared_in_flight_count(&world->shared, VICTIM) > 0; i++) {
+		kernel_step(world);
+		owner_fill(world);
+	}
+	if (xdp_shared_in_flight_count(&world->shared, VICTIM) > 0)
+		complain(world, "in flight for ever", 0, VICTIM);
+	world_rent(world, VICTIM); /* somebody else takes the slot */
+	client_init(&clients[VICTIM], world, VICTIM, seed + 7);
+	for (int i = 0; i < 30; i++) {
+		client_step(&clients[VICTIM]);
+		others_run(1);
+	}
+	account();
+	all_comes_back();
+	if (world->errors != 0)
+		fail_msg("seed %lu, step %ld, %d rounds later: %s", (unsigned long)seed, at, meanwhile,
+		         world->complaint);
+	world_destroy(world);
+	return died;
+}
+
+static void test_death_at_every_step_loses_and_doubles_nothing(void **state)
+{
+	static const int meanwhile[] = {0, 1, 40};
+	long lives = 0;
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 12; seed++)
+		for (uint32_t m = 0; m < 3; m++)
+			for (long at = 0; one_life(seed, at, meanwhile[m]); at++)
+				lives++;
+	print_message("%ld deaths\n", lives);
+	assert_true(lives > 2500);
+}
+
+static bool dies_completing(long at)
+{
+	volatile bool died = true;
+
+	steps_left = at;
+	victim_runs = true;
+	if (setjmp(crash) == 0) {
+		xdp_shared_complete(&clients[VICTIM].driver[0]);
+		died = false;
+	}
+	victim_runs = false;
+	return died;
+}
+
+/*
+ * The recorded entry's frame may be taken and sent again before its drainer is buried; its new state then must not be
+ * mistaken for the old, even where the index of its new descriptor is that of another frame in the same batch.
+ */
+static void test_frame_sent_again_is_not_completed_by_recovery(void **state)
+{
+	const uint32_t early = W_RX_FRAMES, late = W_RX_FRAMES + 2 * W_TX_FRAMES;
+	uint32_t frames[W_TX_FRAMES];
+	long at = 0;
+
+	(void)state;
+	for (bool died = true; died; at++) {
+		struct xdp_ring *comp = &clients[0].comp[0];
+
+		for (uint32_t i = 0; i < 2; i++)
+			comp->addrs[(*comp->producer)++ & comp->mask] = (uint64_t)(i ? late : early) << XDP_FRAME_SHIFT;
+		xdp_shared_in_flight(&world->shared, early, 0, 7);
+		xdp_shared_in_flight(&world->shared, late, 0, 8);
+		died = dies_completing(at);
+		set_hints(&world->shared, early / 64, 1ull << (early % 64)); /* a hint too many, at the worst time */
+		if (xdp_shared_returned(&world->shared, 0, frames, W_TX_FRAMES) == 1) {
+			assert_int_equal(frames[0], early);
+			xdp_shared_in_flight(&world->shared, early, 0, 8);
+			xdp_shared_recover(clients[0].driver, W_QUEUES, VICTIM);
+			assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), 1);
+		} else {
+			xdp_shared_recover(clients[0].driver, W_QUEUES, VICTIM);
+		}
+		comp->consumer[0] = comp->producer[0];
+		xdp_shared_rent(&world->shared, 0, early, W_TX_FRAMES);
+		xdp_shared_rent(&world->shared, 2, late, W_TX_FRAMES);
+	}
+	assert_true(at > 8);
+}
+
+static void test_random_steps_keep_the_accounts(void **state)
+{
+	(void)state;
+	owner_fill(world);
+	for (int i = 0; i < 3000; i++) {
+		client_step(&clients[VICTIM]);
+		others_run(1);
+		account();
+	}
+	no_complaint();
+	assert_true(world->received > 1000);
+	assert_true(world->sent > 1000);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_fill_takes_what_fits_and_marks_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_fill_leaves_frames_of_others_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_taken_lock_makes_calls_return_zero, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_completions_find_their_slots_whoever_drains, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_completion_of_what_is_not_in_flight_is_ignored, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_range_of_many_words_is_returned_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_garbage_in_shared_memory_is_survived, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_check_refuses_other_layouts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_was_never_sent_is_settled, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_random_steps_keep_the_accounts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_frame_sent_again_is_not_completed_by_recovery, setup, teardown),
+        cmocka_unit_test(test_death_at_every_step_loses_and_doubles_nothing),
+};
+
+VMA_TEST_MAIN(tests)

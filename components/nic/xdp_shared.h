@@ -1,0 +1,95 @@
+/*
+ * xdp_shared - the layout of the object that the owner and the clients of an interface share; its functions are in
+ * xdp_priv.h.
+ *
+ *   queue[q].fill      lock word, redo record         who may write the fill ring of device queue q
+ *   queue[q].comp      lock word, position, tags      who may read its completion ring
+ *   slot[s]            TX range, hints                where completions of slot s may be found
+ *   holder[frame]      RX side: who holds the frame
+ *   state[frame]       TX side: idle, in flight, or completed
+ *   route[frame]       TX side: the slot that rents the frame
+ *   hint[frame / 64]   TX side: "look at this frame's state"
+ *
+ * Threads: any process that has it mapped, by the locks and the single-writer rules below.
+ * Progress: no call waits; a lock that is taken makes the call return 0.
+ * Memory: one sparse memfd of a fixed size, so that every index is bounded by a constant of the program and not by a
+ *         number that a client could overwrite. Pages that no frame of the window uses are never touched.
+ * Example: test/test_xdp_shared.c; test/stress_xdp_shared.c kills the holders.
+ *
+ * Who writes what:
+ *   holder[f]   SELF by the client that polled f, FILL by the holder of the fill lock; OWNER and NONE by the owner
+ *   state[f]    IDLE -> IN_FLIGHT and COMPLETED -> IDLE by the slot that rents f, IN_FLIGHT -> COMPLETED by the holder
+ * of the completion lock of the queue on which f was sent; the owner when the slot's client is dead a lock      the
+ * caller's number by compare-and-swap from 0, 0 by the holder, or by the owner for a dead holder
+ *
+ * Accepted weakness: a holder that is stopped (SIGSTOP, a debugger) in one of the few dozen instructions under a lock
+ * stops refill and completions of that device queue for all clients until it goes on or is killed. The alternative, to
+ * take a lock over from the living, would need every store under it to be fenced against the sleeper's late ones.
+ * Clients that write here what the rules forbid can make frames leak or packets mix among the clients of the
+ * interface, which share its packet memory anyway; they cannot make the owner or a client loop or leave an array.
+ */
+#ifndef VMA_XDP_SHARED_H
+#define VMA_XDP_SHARED_H
+
+#include "xdp_priv.h"
+
+#define XDP_SHARED_MAGIC 0x70647873u /* "sxdp" */
+#define XDP_SHARED_VERSION 1u
+
+/*
+ * state[f]: what the frame is doing and, when it is or was in flight, which sending of it this is. The triple (epoch,
+ * queue, index) is never used twice for one frame: the index counts the descriptors of one socket (a frame is not in
+ * flight for 2^32 of them), and each renting of the frame, which is when sockets change, has a new epoch.
+ */
+#define XDP_TX_INDEX_MASK 0xffffffffull
+#define XDP_TX_QUEUE_SHIFT 32
+#define XDP_TX_QUEUE_MASK (0x3full << XDP_TX_QUEUE_SHIFT)
+#define XDP_TX_STATE_MASK (3ull << 38)
+#define XDP_TX_IDLE (0ull << 38)
+#define XDP_TX_IN_FLIGHT (1ull << 38)
+#define XDP_TX_COMPLETED (2ull << 38)
+#define XDP_TX_EPOCH_SHIFT 40
+#define XDP_TX_EPOCH_ONE (1ull << XDP_TX_EPOCH_SHIFT)
+#define XDP_TX_EPOCH_MASK (~0ull << XDP_TX_EPOCH_SHIFT)
+_Static_assert(XDP_QUEUES_MAX <= 64, "six bits of state");
+
+/* redo of the fill side: how many entries beyond `producer` were being published; 0: none. */
+#define XDP_REDO(producer, count) ((uint64_t)(count) << 32 | (producer))
+/* position of the completion side: the entry being routed, and which of the two tags belongs to it; 0: none. */
+#define XDP_POSITION_VALID (1ull << 63)
+#define XDP_POSITION_TAG (1ull << 32)
+
+struct xdp_shared_fill_side {
+	_Atomic uint32_t lock;
+	_Atomic uint64_t redo;
+} __attribute__((aligned(64)));
+
+struct xdp_shared_comp_side {
+	_Atomic uint32_t lock;
+	_Atomic uint64_t position;
+	_Atomic uint64_t tag[2]; /* state word that the entry's frame had before */
+} __attribute__((aligned(64)));
+
+struct xdp_shared_queue {
+	struct xdp_shared_fill_side fill;
+	struct xdp_shared_comp_side comp;
+};
+
+struct xdp_shared_slot {
+	_Atomic uint64_t hints; /* bit b: look at words b, b + 64, ... of hint[], as far as they are of the range */
+	_Atomic uint32_t tx_first, tx_count;
+} __attribute__((aligned(64)));
+
+struct xdp_shared {
+	uint32_t magic, version, nframes, queues;
+	struct xdp_shared_queue queue[XDP_QUEUES_MAX];
+	struct xdp_shared_slot slot[XDP_SLOTS_MAX];
+	_Atomic uint64_t hint[XDP_FRAMES_MAX / 64];
+	_Atomic uint64_t state[XDP_FRAMES_MAX];
+	_Atomic uint16_t holder[XDP_FRAMES_MAX];
+	_Atomic uint8_t route[XDP_FRAMES_MAX];
+};
+_Static_assert(offsetof(struct xdp_shared_queue, comp) == 64, "filling and completing share no cache line");
+_Static_assert(sizeof(struct xdp_shared_slot) == 64, "slots share no cache line");
+
+#endif
