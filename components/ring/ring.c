@@ -252,31 +252,6 @@ void vma_ring_destroy(struct vma_ring *ring)
 
 /* ---- flows ---- */
 
-static bool zeros(const uint8_t *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		if (p[i] != 0)
-			return false;
-	}
-	return true;
-}
-
-static int check_flow(const struct vma_flow *flow)
-{
-	const struct vma_flow_key *key = &flow->key;
-	bool any_peer = key->peer_port_be == 0;
-
-	if (key->family != AF_INET)
-		return -EAFNOSUPPORT;
-	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP)
-		return -EINVAL;
-	if (flow->sink == NULL || key->local_port_be == 0 || key->vlan > 4094)
-		return -EINVAL;
-	if (!zeros(key->local + 4, 12) || !zeros(key->peer + 4, 12) || zeros(key->local, 4))
-		return -EINVAL;
-	return any_peer == zeros(key->peer, 4) ? 0 : -EINVAL;
-}
-
 /* The NIC steers once per key: for the first member. Receive flag held. */
 static int attach(struct vma_ring *ring, struct vma_flow *flow)
 {
@@ -304,7 +279,7 @@ static int attach(struct vma_ring *ring, struct vma_flow *flow)
 
 int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 {
-	int rc = check_flow(flow);
+	int rc = flow->sink == NULL ? -EINVAL : vma_flow_key_check(&flow->key);
 	bool acquired;
 
 	if (rc != 0)
