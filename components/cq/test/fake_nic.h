@@ -101,7 +101,8 @@ static inline void fake_init(struct fake_nic *fake, struct vma_bufarena *arena, 
 	uint32_t first;
 
 	*fake = (struct fake_nic){.post_limit = UINT32_MAX};
-	fake->nic = (struct vma_nic){.ops = &fake_ops, .arena = arena, .info = {.name = "fake0"}};
+	fake->nic = (struct vma_nic){
+	        .ops = &fake_ops, .arena = arena, .info = {.name = "fake0", .caps = VMA_NIC_CAP_MODERATION}};
 	assert_int_equal(vma_bufpool_create(&attr, &pool), 0);
 	assert_int_equal(vma_bufarena_map_memory(arena, frames, &first), 0);
 	assert_int_equal(vma_bufpool_add(pool, first, frames), 0);
