@@ -1,0 +1,242 @@
+/*
+ * The fill/completion object under real concurrency: four drivers in four threads, and four client processes that are
+ * killed at random while a fake kernel serves them. STRESS_SECONDS: how long (default 1 each). The file under test is
+ * compiled in here, with a step hook that dawdles now and then, so that many a death finds a lock held.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+static void dawdle(void);
+#define XDP_SHARED_STEP() dawdle()
+
+#include "../xdp_shared.c"
+
+#include "xdp_world.h"
+
+static void dawdle(void)
+{
+	static _Thread_local uint32_t count;
+
+	if (++count % 61 == 0)
+		sched_yield();
+}
+
+static uint64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+static uint64_t stress_ms(void)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+
+	return seconds != NULL && atoi(seconds) > 0 ? (uint64_t)atoi(seconds) * 1000 : 1000;
+}
+
+static void run_kernel(struct world *world)
+{
+	while (!world->kernel_stop) {
+		for (int i = 0; i < 200; i++)
+			kernel_step(world);
+		sched_yield();
+	}
+}
+
+/* Until told to stop; then gives everything back. The exit status says whether that worked. */
+static bool run_client(struct world *world, uint32_t slot, uint64_t seed)
+{
+	struct client client;
+	bool done = false;
+
+	client_init(&client, world, slot, seed);
+	while (!world->stop) {
+		for (int i = 0; i < 100; i++)
+			client_step(&client);
+		if (roll(&client.seed, 8) == 0)
+			sched_yield();
+	}
+	for (int i = 0; i < 100000 && !done; i++) {
+		done = client_wind_up(&client);
+		sched_yield();
+	}
+	return done;
+}
+
+/* When nobody moves any more: all is with the kernel or the owner, and everything is there once. */
+static void assert_accounts(struct world *world)
+{
+	struct client *nobody[W_SLOTS] = {0};
+
+	account_rx(world, nobody);
+	account_tx(world, nobody);
+	if (world->errors != 0)
+		fail_msg("%u complaints, first: %s", world->errors, world->complaint);
+	for (uint32_t s = 0; s < W_SLOTS; s++)
+		assert_int_equal(xdp_shared_in_flight_count(&world->shared, s), 0);
+}
+
+/* ---- four threads ---- */
+
+struct thread_args {
+	struct world *world;
+	uint32_t slot;
+	bool done;
+};
+
+static void *client_thread(void *arg)
+{
+	struct thread_args *args = arg;
+
+	args->done = run_client(args->world, args->slot, args->slot + 1);
+	return NULL;
+}
+
+static void *kernel_thread(void *arg)
+{
+	run_kernel(arg);
+	return NULL;
+}
+
+static void test_four_drivers_lose_and_double_nothing(void **state)
+{
+	struct world *world = world_create(1);
+	struct thread_args args[W_SLOTS];
+	pthread_t threads[W_SLOTS], kernel;
+
+	(void)state;
+	assert_non_null(world);
+	owner_fill(world);
+	assert_int_equal(world->owner_count, 0);
+	assert_int_equal(pthread_create(&kernel, NULL, kernel_thread, world), 0);
+	for (uint32_t s = 0; s < W_SLOTS; s++) {
+		args[s] = (struct thread_args){.world = world, .slot = s};
+		assert_int_equal(pthread_create(&threads[s], NULL, client_thread, &args[s]), 0);
+	}
+	usleep((useconds_t)(stress_ms() * 1000));
+	world->stop = true;
+	for (uint32_t s = 0; s < W_SLOTS; s++)
+		pthread_join(threads[s], NULL);
+	world->kernel_stop = true;
+	pthread_join(kernel, NULL);
+	for (uint32_t s = 0; s < W_SLOTS; s++)
+		assert_true(args[s].done);
+	assert_accounts(world);
+	print_message("%lu received, %lu sent\n", (unsigned long)world->received, (unsigned long)world->sent);
+	assert_true(world->received > 1000 && world->sent > 1000);
+	world_destroy(world);
+}
+
+/* ---- four processes, killed at random ---- */
+
+static pid_t start_process(struct world *world, uint32_t slot, uint64_t seed)
+{
+	const pid_t parent = getpid();
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent)
+			_exit(3);
+		if (slot == W_SLOTS) {
+			run_kernel(world);
+			_exit(0);
+		}
+		_exit(run_client(world, slot, seed) ? 0 : 2);
+	}
+	return pid;
+}
+
+static bool wait_until(struct world *world, bool (*condition)(struct world *, uint32_t), uint32_t arg)
+{
+	const uint64_t end = now_ms() + 5000;
+
+	while (!condition(world, arg)) {
+		if (now_ms() > end)
+			return false;
+		owner_fill(world);
+		sched_yield();
+	}
+	return true;
+}
+
+static bool nothing_in_flight(struct world *world, uint32_t slot)
+{
+	return xdp_shared_in_flight_count(&world->shared, slot) == 0;
+}
+
+static bool kernel_is_past(struct world *world, uint32_t round)
+{
+	return (int32_t)(world->kernel_rounds - round) > 0;
+}
+
+/* kill -9 and everything that the owner does then; a new client takes the slot. */
+static pid_t replace(struct world *world, uint32_t slot, pid_t pid, uint64_t seed)
+{
+	int status;
+
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	world->live[slot] = false; /* out of the socket map ... */
+	assert_true(
+	        wait_until(world, kernel_is_past, world->kernel_rounds + 1)); /* ... and no packet is under way to it */
+	owner_bury(world, slot);
+	if (!wait_until(world, nothing_in_flight, slot))
+		fail_msg("slot %u: %u frames in flight for ever", slot,
+		         xdp_shared_in_flight_count(&world->shared, slot));
+	world_rent(world, slot);
+	return start_process(world, slot, seed);
+}
+
+static void test_killed_processes_lose_and_double_nothing(void **state)
+{
+	const uint64_t end = now_ms() + stress_ms();
+	struct world *world = world_create(2);
+	pid_t pids[W_SLOTS + 1];
+	uint64_t seed = 12345;
+	int status;
+
+	(void)state;
+	assert_non_null(world);
+	owner_fill(world);
+	for (uint32_t s = 0; s <= W_SLOTS; s++)
+		pids[s] = start_process(world, s, s + 1);
+	while (now_ms() < end) {
+		const uint32_t victim = roll(&seed, W_SLOTS);
+
+		usleep(100 + roll(&seed, 3000));
+		pids[victim] = replace(world, victim, pids[victim], seed);
+		assert_int_equal(world->errors, 0);
+	}
+	world->stop = true;
+	for (uint32_t s = 0; s < W_SLOTS; s++) {
+		assert_int_equal(waitpid(pids[s], &status, 0), pids[s]);
+		assert_int_equal(status, 0);
+	}
+	world->kernel_stop = true;
+	assert_int_equal(waitpid(pids[W_SLOTS], &status, 0), pids[W_SLOTS]);
+	assert_accounts(world);
+	print_message("%lu deaths, %lu with a lock held; %lu received, %lu sent\n", (unsigned long)world->recoveries,
+	              (unsigned long)world->locks_freed, (unsigned long)world->received, (unsigned long)world->sent);
+	assert_true(world->recoveries > 20);
+	assert_true(world->locks_freed > 0);
+	world_destroy(world);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_four_drivers_lose_and_double_nothing),
+        cmocka_unit_test(test_killed_processes_lose_and_double_nothing),
+};
+
+VMA_TEST_MAIN(tests)
