@@ -219,6 +219,8 @@ int bench_main(int argc, char **argv, const struct bench_port_ops *ops)
 	sigaction(SIGINT, &action, NULL);
 	bench_pin(opts.cpu);
 	ops->open(&opts);
+	printf("ready\n"); /* the driver starts the other side now: from here on no packet is the kernel's */
+	fflush(stdout);
 	if (strcmp(what, "ping") == 0)
 		status = ping(&opts, ops);
 	else if (strcmp(what, "pong") == 0)

@@ -105,3 +105,17 @@ bool probes_report(struct probes *probes, double seconds)
 	       (double)n / seconds);
 	return lost == 0 && probes->duplicates == 0 && probes->corrupt == 0;
 }
+
+int probes_dump(const struct probes *probes, const char *path)
+{
+	FILE *file = fopen(path, "w");
+	int rc = 0;
+
+	for (uint64_t i = probes->sent - probes->answered; file != NULL && i < probes->sent; i++)
+		fprintf(file, "%llu\n", (unsigned long long)probes->all[i].rtt_ns);
+	if (file == NULL || fclose(file) != 0) {
+		rc = -errno;
+		perror(path);
+	}
+	return rc;
+}

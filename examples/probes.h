@@ -34,7 +34,10 @@ void probes_undo(struct probes *probes);
 /* Checks every byte of an answer and counts it. */
 void probes_take(struct probes *probes, const uint8_t *payload, uint32_t len);
 
-/* Prints counts and percentiles; true if all came back, once each, as they were. Ends the series: call fini next. */
+/* Prints counts and percentiles; true if all came back, once each, as they were. Ends the series: only dump
+ * and fini may follow. */
 bool probes_report(struct probes *probes, double seconds);
+/* After the report: every round trip, nanoseconds, one per line. 0 or -errno; a message tells. */
+int probes_dump(const struct probes *probes, const char *path);
 
 #endif

@@ -23,6 +23,7 @@ static struct probes probes;
 static struct vma_pkt_udp headers;
 static struct vma_pkt_udp_attr to = {.dst_mac = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}};
 static uint64_t count = 10000, bytes = 22, rate;
+static const char *dump_path;
 
 /* Runs inside vma_ring_progress, once per datagram. A chain is longer than one frame: nothing we have sent. */
 static bool take_answer(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -93,7 +94,8 @@ static int usage(int status)
 	      "  --peer-port PORT    its port (7000)\n"
 	      "  --count N           datagrams to send (10000)\n"
 	      "  --bytes N           payload of each (22: a frame of 64)\n"
-	      "  --rate N            per second; 0: the next one when the last is back (default)\n",
+	      "  --rate N            per second; 0: the next one when the last is back (default)\n"
+	      "  --dump FILE         every round trip in nanoseconds, one per line\n",
 	      stderr);
 	return status;
 }
@@ -119,6 +121,9 @@ static bool take_option(int letter, const char *value)
 		return true;
 	case 'r':
 		rate = stack_number("--rate", value, 100000000);
+		return true;
+	case 'd':
+		dump_path = value;
 		return true;
 	default:
 		return stack_option(&stack, letter, value);
@@ -150,6 +155,7 @@ int main(int argc, char **argv)
 	                                        {"count", required_argument, NULL, 'c'},
 	                                        {"bytes", required_argument, NULL, 'b'},
 	                                        {"rate", required_argument, NULL, 'r'},
+	                                        {"dump", required_argument, NULL, 'd'},
 	                                        {"help", no_argument, NULL, 'h'},
 	                                        {0}};
 	int letter;
@@ -166,6 +172,8 @@ int main(int argc, char **argv)
 	if (open_all()) {
 		ok = run();
 		stack_summary(&stack);
+		if (dump_path != NULL && probes_dump(&probes, dump_path) != 0)
+			ok = false;
 	}
 	stack_close(&stack);
 	probes_fini(&probes);
