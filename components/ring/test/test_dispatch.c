@@ -1,0 +1,444 @@
+/* From an arrived frame to the sinks: who gets it, in which order, how often, and what is counted. */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "fake_nic.h"
+#include "frames.h"
+
+struct listener {
+	struct vma_flow flow; /* first */
+	unsigned calls;
+	bool refuse, detach_self;
+	struct listener *detach_other;
+	struct vma_flow *attach_other;
+	struct vma_buf *kept[64];
+	unsigned kept_count;
+	struct vma_rx_info info;
+};
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+static const uint8_t group_ip[4] = {239, 0, 0, 7};
+
+static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct listener *l = (struct listener *)flow;
+
+	l->calls++;
+	l->info = *info;
+	if (l->detach_self)
+		vma_ring_detach(ring, flow);
+	if (l->detach_other != NULL)
+		vma_ring_detach(ring, &l->detach_other->flow);
+	if (l->attach_other != NULL) {
+		assert_int_equal(vma_ring_attach(ring, l->attach_other), 0);
+		l->attach_other = NULL;
+	}
+	if (l->refuse)
+		return false;
+	l->kept[l->kept_count++ % 64] = packet;
+	return true;
+}
+
+static void listen_on(struct listener *l, struct vma_flow_key key, uint32_t flags)
+{
+	memset(l, 0, sizeof(*l));
+	l->flow.key = key;
+	l->flow.flags = flags;
+	l->flow.sink = take;
+	assert_int_equal(vma_ring_attach(ring, &l->flow), 0);
+}
+
+static void let_go(struct listener *l)
+{
+	for (unsigned i = 0; i < l->kept_count; i++)
+		vma_buf_put_chain(fake.arena, l->kept[i]);
+	l->kept_count = 0;
+	if (l->flow.ring != NULL)
+		vma_ring_detach(ring, &l->flow);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	fake_init(&fake, 0);
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_destroy(ring);
+	fake_fini(&fake);
+	return 0;
+}
+
+static uint64_t rx(size_t offset)
+{
+	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->rx + offset));
+}
+#define COUNT(name) rx(offsetof(struct vma_stats_ring_rx, name))
+
+static void arrive_udp(const uint8_t dst_ip[4], uint16_t src_port, uint16_t dst_port)
+{
+	uint8_t frame[128];
+
+	fake_arrive(&fake, frame, udp_frame_to(frame, dst_ip, 0, src_port, dst_port, "data", 4));
+}
+
+static void arrive_tcp(uint8_t flags)
+{
+	uint8_t frame[128];
+
+	fake_arrive(&fake, frame, tcp_frame(frame, 1000, 80, flags, "", 0));
+}
+
+static void test_datagram_reaches_its_flow_with_bytes_and_addresses(void **state)
+{
+	struct listener l;
+
+	(void)state;
+	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	assert_int_equal(vma_ring_progress(ring), 0);
+	assert_int_equal(l.calls, 1);
+	assert_int_equal(l.info.src_port_be, htons(1000));
+	assert_int_equal(l.kept[0]->payload_len, 4);
+	assert_memory_equal(vma_buf_data(fake.arena, l.kept[0]) + l.kept[0]->payload_off, "data", 4);
+	assert_int_equal(COUNT(rx_packets), 1);
+	assert_int_equal(COUNT(rx_bytes), 46);
+	assert_int_equal(COUNT(rx_delivered), 1);
+	let_go(&l);
+}
+
+static void test_five_tuple_wins_over_three_tuple(void **state)
+{
+	struct listener any, one;
+
+	(void)state;
+	listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	listen_on(&one, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 1000), 0);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	arrive_udp(frame_dst_ip, 1001, 53);
+	assert_int_equal(vma_ring_progress(ring), 2);
+	assert_int_equal(one.calls, 1);
+	assert_int_equal(any.calls, 1);
+	assert_int_equal(any.info.src_port_be, htons(1001));
+	let_go(&one);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	assert_int_equal(any.calls, 2);
+	let_go(&any);
+}
+
+static void test_protocol_port_address_and_vlan_all_count(void **state)
+{
+	const uint8_t other_ip[4] = {10, 0, 0, 3};
+	uint8_t frame[128];
+	struct listener l;
+
+	(void)state;
+	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 80, 0), 0);
+	arrive_udp(frame_dst_ip, 1000, 81);
+	arrive_udp(other_ip, 1000, 80);
+	arrive_tcp(TH_SYN);
+	fake_arrive(&fake, frame, udp_frame_to(frame, frame_dst_ip, 5, 1000, 80, "x", 1));
+	assert_int_equal(vma_ring_progress(ring), 4);
+	assert_int_equal(l.calls, 0);
+	assert_int_equal(COUNT(rx_drop_no_flow), 4);
+	let_go(&l);
+}
+
+static void test_unicast_goes_to_the_first_attached_only(void **state)
+{
+	struct listener a, b;
+
+	(void)state;
+	listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	arrive_udp(frame_dst_ip, 1, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(a.calls, 1);
+	assert_int_equal(b.calls, 0);
+	let_go(&a);
+	arrive_udp(frame_dst_ip, 1, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(b.calls, 1);
+	let_go(&b);
+}
+
+static void test_multicast_goes_to_all_members_one_reference_each(void **state)
+{
+	struct listener l[4];
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
+	listen_on(&l[3], flow_key(IPPROTO_UDP, group_ip, 53, 1000), 0); /* connected: a member as well */
+	l[1].refuse = true;
+	arrive_udp(group_ip, 1000, 53);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(l[i].calls, 1);
+	assert_int_equal(COUNT(rx_delivered), 3);
+	assert_int_equal(COUNT(rx_drop_sink), 1);
+	assert_int_equal(atomic_load(&l[0].kept[0]->refs), 3);
+	for (int i = 0; i < 4; i++)
+		let_go(&l[i]);
+	arrive_udp(group_ip, 1000, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(COUNT(rx_drop_no_flow), 1);
+}
+
+static void test_multicast_in_pieces_is_shared_whole(void **state)
+{
+	uint8_t frame[1200], payload[1000] = {0};
+	struct listener l[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
+	fake_arrive_in_pieces(&fake, frame, udp_frame_to(frame, group_ip, 0, 1, 53, payload, sizeof(payload)), 301);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	for (const struct vma_buf *buf = l[0].kept[0]; buf != NULL; buf = buf->next)
+		assert_int_equal(atomic_load(&buf->refs), 2);
+	let_go(&l[0]);
+	let_go(&l[1]);
+}
+
+static void test_refused_packet_is_given_back_and_counted(void **state)
+{
+	struct listener l;
+
+	(void)state;
+	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	l.refuse = true;
+	for (int i = 0; i < 2000; i++) { /* many more than there are buffers */
+		arrive_udp(frame_dst_ip, 1, 53);
+		assert_int_equal(vma_ring_progress(ring), 1);
+	}
+	assert_int_equal(COUNT(rx_drop_sink), 2000);
+	let_go(&l);
+}
+
+static void test_dropped_packets_are_given_back(void **state)
+{
+	uint8_t frame[128];
+	uint32_t len = udp_frame(frame, 1, 2, "data", 4);
+
+	(void)state;
+	frame[24] ^= 1;
+	for (int i = 0; i < 2000; i++) {
+		fake_arrive(&fake, frame, len);
+		assert_int_equal(vma_ring_progress(ring), 1);
+	}
+	assert_int_equal(COUNT(rx_drop_ip_checksum), 2000);
+	assert_int_equal(COUNT(rx_packets), 2000);
+}
+
+static void test_listener_gets_syn_without_ack_only(void **state)
+{
+	struct listener l, established;
+
+	(void)state;
+	listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_SYN_ONLY);
+	arrive_tcp(TH_ACK);
+	arrive_tcp(TH_SYN | TH_ACK);
+	arrive_tcp(TH_RST);
+	arrive_tcp(TH_SYN);
+	assert_int_equal(vma_ring_progress(ring), 4);
+	assert_int_equal(l.calls, 1);
+	assert_int_equal(COUNT(rx_drop_no_flow), 3);
+	listen_on(&established, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 1000), 0);
+	arrive_tcp(TH_ACK);
+	vma_ring_progress(ring);
+	assert_int_equal(established.calls, 1);
+	let_go(&established);
+	let_go(&l);
+}
+
+static void test_nic_steers_once_per_key(void **state)
+{
+	struct listener a, b, c;
+
+	(void)state;
+	listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	assert_int_equal(fake.flows_added, 1);
+	listen_on(&c, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 9), 0);
+	assert_int_equal(fake.flows_added, 2);
+	let_go(&a);
+	assert_int_equal(fake.flows_deleted, 0);
+	let_go(&b);
+	assert_int_equal(fake.flows_deleted, 1);
+	assert_memory_equal(&fake.last_deleted, &a.flow.key, sizeof(a.flow.key));
+	let_go(&c);
+	assert_int_equal(fake.flows_deleted, 2);
+}
+
+static void test_attach_refuses_what_cannot_be_and_leaves_no_trace(void **state)
+{
+	struct listener l;
+	struct vma_flow bad = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = take};
+
+	(void)state;
+	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	assert_int_equal(vma_ring_attach(ring, &l.flow), -EEXIST);
+	let_go(&l);
+	bad.key.family = AF_INET6;
+	assert_int_equal(vma_ring_attach(ring, &bad), -EAFNOSUPPORT);
+	bad.key.family = AF_INET;
+	bad.key.proto = IPPROTO_ICMP;
+	assert_int_equal(vma_ring_attach(ring, &bad), -EINVAL);
+	bad.key.proto = IPPROTO_UDP;
+	bad.sink = NULL;
+	assert_int_equal(vma_ring_attach(ring, &bad), -EINVAL);
+	bad.sink = take;
+	fake.flow_result = -EADDRINUSE;
+	assert_int_equal(vma_ring_attach(ring, &bad), -EADDRINUSE);
+	assert_null(bad.ring);
+	fake.flow_result = 0;
+	arrive_udp(frame_dst_ip, 1, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(COUNT(rx_drop_no_flow), 1);
+}
+
+static void test_sink_may_detach_itself_and_others(void **state)
+{
+	struct listener l[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
+	l[0].detach_self = true;
+	l[0].detach_other = &l[1]; /* the very next one */
+	l[2].detach_other = &l[0]; /* not attached any more: nothing happens */
+	arrive_udp(group_ip, 1, 53);
+	arrive_udp(group_ip, 1, 53);
+	assert_int_equal(vma_ring_progress(ring), 2);
+	assert_int_equal(l[0].calls, 1);
+	assert_int_equal(l[1].calls, 0);
+	assert_int_equal(l[2].calls, 2);
+	assert_int_equal(l[3].calls, 2);
+	for (int i = 0; i < 4; i++)
+		let_go(&l[i]);
+}
+
+static void test_sink_may_attach_the_flow_of_the_next_packet(void **state)
+{
+	struct listener l, child = {.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 1000), .sink = take}};
+
+	(void)state;
+	listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_SYN_ONLY);
+	l.attach_other = &child.flow;
+	arrive_tcp(TH_SYN);
+	arrive_tcp(TH_ACK);
+	assert_int_equal(vma_ring_progress(ring), 2);
+	assert_int_equal(l.calls, 1);
+	assert_int_equal(child.calls, 1);
+	let_go(&child);
+	let_go(&l);
+}
+
+static bool ask_for_progress(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)packet, (void)info;
+	*(int *)flow->owner = vma_ring_progress(ring);
+	return false;
+}
+
+static void test_progress_is_busy_within_a_sink(void **state)
+{
+	int result = 0;
+	struct vma_flow flow = {
+	        .key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = ask_for_progress, .owner = &result};
+
+	(void)state;
+	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	arrive_udp(frame_dst_ip, 1, 53);
+	arrive_udp(frame_dst_ip, 1, 53);
+	assert_int_equal(vma_ring_progress(ring), 2);
+	assert_int_equal(result, -EBUSY);
+	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+	vma_ring_detach(ring, &flow);
+}
+
+static void test_wait_reports_arrival_timeout_and_what_is_there_already(void **state)
+{
+	(void)state;
+	assert_int_equal(vma_ring_wait(ring, 0), 0);
+	assert_int_equal(vma_ring_wait(ring, 1000000), 0);
+	arrive_udp(frame_dst_ip, 1, 53);
+	assert_int_equal(vma_ring_wait(ring, UINT64_MAX), 1);
+	assert_int_equal(vma_ring_progress(ring), 1);
+}
+
+struct note {
+	struct vma_ring_command command; /* first */
+	unsigned order, *counter, again;
+};
+
+static void run_note(struct vma_ring_command *command)
+{
+	struct note *note = (struct note *)command;
+
+	note->order = ++*note->counter;
+	assert_int_equal(vma_ring_progress(ring), -EBUSY);
+	if (note->again-- > 0)
+		vma_ring_post(ring, command);
+}
+
+static bool post_three(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct note *notes = flow->owner;
+
+	(void)packet, (void)info;
+	for (int i = 0; i < 3; i++)
+		vma_ring_post(ring, &notes[i].command);
+	assert_int_equal(*notes[0].counter, 0); /* not now: this thread drives already */
+	return false;
+}
+
+static void test_posted_commands_run_once_in_order_with_the_flag_held(void **state)
+{
+	unsigned counter = 0;
+	struct note notes[3];
+	struct vma_flow flow = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = post_three, .owner = notes};
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		notes[i] = (struct note){.command = {.run = run_note}, .counter = &counter};
+	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	arrive_udp(frame_dst_ip, 1, 53);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(notes[i].order, i + 1);
+	notes[0].again = 5;
+	vma_ring_post(ring, &notes[0].command);
+	assert_int_equal(counter, 9);
+	assert_int_equal(COUNT(rx_commands), 9);
+	vma_ring_detach(ring, &flow);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_datagram_reaches_its_flow_with_bytes_and_addresses),
+        CASE(test_five_tuple_wins_over_three_tuple),
+        CASE(test_protocol_port_address_and_vlan_all_count),
+        CASE(test_unicast_goes_to_the_first_attached_only),
+        CASE(test_multicast_goes_to_all_members_one_reference_each),
+        CASE(test_multicast_in_pieces_is_shared_whole),
+        CASE(test_refused_packet_is_given_back_and_counted),
+        CASE(test_dropped_packets_are_given_back),
+        CASE(test_listener_gets_syn_without_ack_only),
+        CASE(test_nic_steers_once_per_key),
+        CASE(test_attach_refuses_what_cannot_be_and_leaves_no_trace),
+        CASE(test_sink_may_detach_itself_and_others),
+        CASE(test_sink_may_attach_the_flow_of_the_next_packet),
+        CASE(test_progress_is_busy_within_a_sink),
+        CASE(test_wait_reports_arrival_timeout_and_what_is_there_already),
+        CASE(test_posted_commands_run_once_in_order_with_the_flag_held),
+};
+VMA_TEST_MAIN(tests)

@@ -1,0 +1,439 @@
+/* The transmit side: what leaves, when it is kicked, what is refused, and where every buffer ends. */
+#include <netinet/in.h>
+
+#include "../ring_priv.h"
+#include "fake_nic.h"
+#include "frames.h"
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+
+static int start(uint32_t caps)
+{
+	fake_init(&fake, caps);
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	return 0;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	return start(VMA_NIC_CAP_SG);
+}
+
+static int setup_without_sg(void **state)
+{
+	(void)state;
+	return start(0);
+}
+
+static unsigned free_tx_bufs(void)
+{
+	struct vma_buf *bufs[1024];
+	unsigned n = vma_bufpool_get(atomic_load(&fake.qp.tx_pool), bufs, 1024);
+
+	vma_buf_put_burst(fake.arena, bufs, n);
+	return n;
+}
+
+/* Every test ends with all transmit buffers at home. */
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_flush(ring);
+	vma_cq_reap(ring->cq);
+	assert_int_equal(free_tx_bufs(), 512);
+	vma_ring_destroy(ring);
+	fake_fini(&fake);
+	return 0;
+}
+
+static struct vma_nic_seg frame_seg(uint32_t len, uint8_t fill)
+{
+	struct vma_buf *buf = vma_ring_tx_buf(ring);
+	struct vma_nic_seg seg;
+
+	assert_non_null(buf);
+	seg = (struct vma_nic_seg){.buf = buf, .off = buf->data_off, .len = len};
+	memset(vma_buf_frame(fake.arena, buf) + seg.off, fill, len);
+	return seg;
+}
+
+static uint64_t tx(size_t offset)
+{
+	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->tx + offset));
+}
+#define COUNT(name) tx(offsetof(struct vma_stats_ring_tx, name))
+
+static unsigned send_one(uint32_t len, uint8_t fill, unsigned flags)
+{
+	struct vma_nic_seg seg = frame_seg(len, fill);
+	unsigned n = vma_ring_send(ring, &seg, 1, flags);
+
+	if (n == 0)
+		vma_buf_put(fake.arena, seg.buf);
+	return n;
+}
+
+static void test_lone_frame_is_kicked_at_once(void **state)
+{
+	(void)state;
+	assert_int_equal(send_one(60, 1, 0), 1);
+	assert_int_equal(fake.sent_count, 1);
+	assert_int_equal(fake.kicks, 1);
+	assert_int_equal(fake.sent[0].len, 60);
+	assert_int_equal(fake.sent[0].bytes[59], 1);
+	assert_int_equal(COUNT(tx_packets), 1);
+	assert_int_equal(COUNT(tx_bytes), 60);
+	assert_int_equal(COUNT(tx_kicks), 1);
+}
+
+static void test_burst_is_kicked_once(void **state)
+{
+	struct vma_nic_seg segs[32];
+
+	(void)state;
+	for (int i = 0; i < 32; i++)
+		segs[i] = frame_seg(60, (uint8_t)i);
+	assert_int_equal(vma_ring_send(ring, segs, 32, 0), 32);
+	assert_int_equal(fake.kicks, 1);
+	assert_int_equal(fake.sent[31].bytes[0], 31);
+}
+
+static void test_later_waits_for_flush_progress_or_eight(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 7; i++)
+		assert_int_equal(send_one(60, 0, VMA_RING_SEND_LATER), 1);
+	assert_int_equal(fake.kicks, 0);
+	assert_int_equal(send_one(60, 0, VMA_RING_SEND_LATER), 1);
+	assert_int_equal(fake.kicks, 1);
+	assert_int_equal(send_one(60, 0, VMA_RING_SEND_LATER), 1);
+	vma_ring_flush(ring);
+	assert_int_equal(fake.kicks, 2);
+	vma_ring_flush(ring);
+	assert_int_equal(fake.kicks, 2); /* nothing waits */
+	assert_int_equal(send_one(60, 0, VMA_RING_SEND_LATER), 1);
+	vma_ring_progress(ring);
+	assert_int_equal(fake.kicks, 3);
+	vma_ring_progress(ring);
+	assert_int_equal(fake.kicks, 3);
+}
+
+static void test_kick_that_says_again_is_repeated_until_it_goes_through(void **state)
+{
+	(void)state;
+	fake.kick_result = -EAGAIN;
+	fake.kick_failures = 2;
+	assert_int_equal(send_one(60, 0, 0), 1);
+	assert_int_equal(fake.kicks, 1);
+	vma_ring_progress(ring);
+	assert_int_equal(fake.kicks, 2);
+	vma_ring_flush(ring);
+	assert_int_equal(fake.kicks, 3);
+	vma_ring_flush(ring);
+	vma_ring_progress(ring);
+	assert_int_equal(fake.kicks, 3);
+}
+
+static void test_kick_that_fails_is_not_repeated_for_ever(void **state)
+{
+	(void)state;
+	fake.kick_result = -ENETDOWN;
+	fake.kick_failures = 1;
+	assert_int_equal(send_one(60, 0, 0), 1);
+	vma_ring_progress(ring);
+	assert_int_equal(fake.kicks, 1);
+	assert_int_equal(send_one(60, 0, 0), 1);
+}
+
+static void test_full_nic_leaves_the_rest_with_the_caller(void **state)
+{
+	struct vma_nic_seg segs[8];
+
+	(void)state;
+	for (int i = 0; i < 8; i++)
+		segs[i] = frame_seg(60, (uint8_t)i);
+	fake.tx_room = 3;
+	assert_int_equal(vma_ring_send(ring, segs, 8, 0), 3);
+	assert_int_equal(COUNT(tx_full), 1);
+	assert_int_equal(COUNT(tx_packets), 3);
+	fake.tx_room = 100;
+	assert_int_equal(vma_ring_send(ring, segs + 3, 5, 0), 5);
+	for (int i = 0; i < 8; i++)
+		assert_int_equal(fake.sent[i].bytes[0], i);
+}
+
+static void test_packet_is_never_cut_at_a_segment(void **state)
+{
+	struct vma_nic_seg segs[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		segs[i] = frame_seg(100, (uint8_t)i);
+	segs[0].flags = segs[2].flags = VMA_NIC_SEG_MORE;
+	fake.tx_room = 3;
+	assert_int_equal(vma_ring_send(ring, segs, 4, 0), 2);
+	assert_int_equal(fake.sent_count, 1);
+	assert_int_equal(fake.sent[0].segs, 2);
+	assert_int_equal(fake.sent[0].len, 200);
+	fake.tx_room = 100;
+	assert_int_equal(vma_ring_send(ring, segs + 2, 2, 0), 2);
+}
+
+static void test_mtu_is_the_limit_and_a_vlan_tag_comes_on_top(void **state)
+{
+	struct vma_nic_seg seg;
+
+	(void)state;
+	assert_int_equal(send_one(1514, 0, 0), 1);
+	assert_int_equal(send_one(1515, 0, 0), 1); /* taken and dropped */
+	seg = frame_seg(1518, 0);
+	memcpy(vma_buf_frame(fake.arena, seg.buf) + seg.off + 12, "\x81\x00", 2);
+	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
+	seg = frame_seg(1519, 0);
+	memcpy(vma_buf_frame(fake.arena, seg.buf) + seg.off + 12, "\x81\x00", 2);
+	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
+	assert_int_equal(fake.sent_count, 2);
+	assert_int_equal(COUNT(tx_drop_too_long), 2);
+}
+
+static void test_segments_together_must_fit_the_mtu(void **state)
+{
+	struct vma_nic_seg segs[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		segs[i] = frame_seg(800, 0);
+	segs[0].flags = VMA_NIC_SEG_MORE;
+	assert_int_equal(vma_ring_send(ring, segs, 2, 0), 2);
+	assert_int_equal(fake.sent_count, 0);
+	assert_int_equal(COUNT(tx_drop_too_long), 1);
+}
+
+static void test_packet_without_end_is_dropped_not_sent(void **state)
+{
+	struct vma_nic_seg seg = frame_seg(60, 0);
+
+	(void)state;
+	seg.flags = VMA_NIC_SEG_MORE;
+	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
+	assert_int_equal(fake.sent_count, 0);
+	assert_int_equal(COUNT(tx_drop_too_long), 1);
+}
+
+static void test_segments_are_gathered_for_a_nic_that_takes_one(void **state)
+{
+	struct vma_nic_seg segs[5];
+
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		segs[i] = frame_seg(100 + (uint32_t)i, (uint8_t)i);
+	segs[0].flags = VMA_NIC_SEG_MORE | VMA_NIC_SEG_CSUM;
+	segs[1].flags = VMA_NIC_SEG_MORE;
+	assert_int_equal(vma_ring_send(ring, segs, 5, 0), 5);
+	assert_int_equal(fake.sent_count, 3);
+	assert_int_equal(fake.sent[0].segs, 1);
+	assert_int_equal(fake.sent[0].flags, VMA_NIC_SEG_CSUM);
+	assert_int_equal(fake.sent[0].len, 303);
+	assert_int_equal(fake.sent[0].bytes[99], 0);
+	assert_int_equal(fake.sent[0].bytes[100], 1);
+	assert_int_equal(fake.sent[0].bytes[302], 2);
+	assert_int_equal(fake.sent[2].bytes[0], 4);
+}
+
+static void test_gathered_packet_that_the_nic_does_not_take_stays_with_the_caller(void **state)
+{
+	struct vma_nic_seg segs[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		segs[i] = frame_seg(100, (uint8_t)i);
+	segs[0].flags = VMA_NIC_SEG_MORE;
+	fake.tx_room = 0;
+	assert_int_equal(vma_ring_send(ring, segs, 2, 0), 0);
+	fake.tx_room = 1;
+	assert_int_equal(vma_ring_send(ring, segs, 2, 0), 2);
+	assert_int_equal(fake.sent[0].len, 200);
+}
+
+static void test_buffers_come_back_while_sending_goes_on(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 3000; i++) /* six times the pool; the log of the fake holds them */
+		assert_int_equal(send_one(60, (uint8_t)i, 0), 1);
+	assert_int_equal(fake.sent_count, 3000);
+}
+
+static void test_tx_buf_reaps_when_the_pool_is_empty(void **state)
+{
+	struct vma_buf *held[512];
+	unsigned n = vma_bufpool_get(atomic_load(&fake.qp.tx_pool), held, 508);
+
+	(void)state;
+	assert_int_equal(n, 508);
+	for (int i = 0; i < 40; i++) /* with four buffers, below the reaping batch, not even kicked */
+		assert_int_equal(send_one(60, 0, VMA_RING_SEND_LATER), 1);
+	for (unsigned i = 0; i < 4; i++)
+		held[508 + i] = vma_ring_tx_buf(ring);
+	assert_non_null(held[511]);
+	assert_null(vma_ring_tx_buf(ring));
+	vma_buf_put_burst(fake.arena, held, 512);
+}
+
+/* ---- behind another driver: tx is entered again in the middle, as by another thread or a signal handler ---- */
+
+struct inner {
+	unsigned sends, accepted;
+	uint32_t len;
+	unsigned segs;
+};
+
+static void send_inside(void *arg)
+{
+	struct inner *inner = arg;
+
+	fake.in_tx = NULL; /* once */
+	for (unsigned i = 0; i < inner->sends; i++) {
+		struct vma_nic_seg segs[40];
+
+		for (unsigned j = 0; j < inner->segs; j++) {
+			segs[j] = frame_seg(inner->len, (uint8_t)i);
+			segs[j].flags = j + 1 < inner->segs ? VMA_NIC_SEG_MORE : 0;
+		}
+		if (vma_ring_send(ring, segs, inner->segs, 0) == inner->segs)
+			inner->accepted++;
+		else
+			for (unsigned j = 0; j < inner->segs; j++)
+				vma_buf_put(fake.arena, segs[j].buf);
+	}
+	assert_int_equal(fake.sent_count, 0);
+}
+
+static void drive_with(struct inner *inner)
+{
+	fake.in_tx = send_inside;
+	fake.in_arg = inner;
+	assert_int_equal(send_one(60, 0xff, 0), 1);
+}
+
+static void test_frames_queued_behind_a_driver_leave_at_its_release_in_order(void **state)
+{
+	struct inner inner = {.sends = 100, .len = 60, .segs = 1};
+
+	(void)state;
+	drive_with(&inner);
+	assert_int_equal(inner.accepted, 100);
+	assert_int_equal(fake.sent_count, 101);
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(fake.sent[1 + i].bytes[0], i);
+	assert_int_equal(COUNT(tx_commands), 100);
+	assert_int_equal(fake.queued_count, 0); /* all kicked */
+}
+
+static void test_command_queue_is_bounded_and_says_so(void **state)
+{
+	struct inner inner = {.sends = 300, .len = 60, .segs = 1};
+
+	(void)state;
+	drive_with(&inner);
+	assert_int_equal(inner.accepted, 256);
+	assert_int_equal(fake.sent_count, 257);
+	assert_int_equal(COUNT(tx_drop_queue), 44);
+}
+
+static void test_queued_packets_keep_their_segments(void **state)
+{
+	struct inner inner = {.sends = 10, .len = 40, .segs = 17};
+
+	(void)state;
+	drive_with(&inner);
+	assert_int_equal(inner.accepted, 10);
+	assert_int_equal(fake.sent_count, 11);
+	for (int i = 1; i <= 10; i++) {
+		assert_int_equal(fake.sent[i].segs, 17);
+		assert_int_equal(fake.sent[i].len, 17 * 40);
+	}
+}
+
+static void test_queued_segments_are_gathered_too(void **state)
+{
+	struct inner inner = {.sends = 10, .len = 40, .segs = 17};
+
+	(void)state;
+	/* Outside the flag they are gathered before they are queued; 17 and one buffers each are within the pool. */
+	drive_with(&inner);
+	assert_int_equal(inner.accepted, 10);
+	assert_int_equal(fake.sent_count, 11);
+	for (int i = 1; i <= 10; i++) {
+		assert_int_equal(fake.sent[i].segs, 1);
+		assert_int_equal(fake.sent[i].len, 17 * 40);
+	}
+}
+
+static void fill_up(void *arg)
+{
+	fake.tx_room = 1;
+	send_inside(arg);
+}
+
+static void test_backlog_leaves_before_what_is_sent_later(void **state)
+{
+	struct inner inner = {.sends = 50, .len = 60, .segs = 1};
+
+	(void)state;
+	fake.in_tx = fill_up;
+	fake.in_arg = &inner;
+	assert_int_equal(send_one(60, 0xff, 0), 1); /* has the only room; the fifty wait */
+	assert_int_equal(fake.sent_count, 1);
+	assert_int_equal(send_one(60, 0xee, 0), 0); /* not before them */
+	fake.tx_room = 20;
+	assert_int_equal(send_one(60, 0xee, 0), 0);
+	assert_int_equal(fake.sent_count, 21);
+	fake.tx_room = 1000;
+	vma_ring_progress(ring);
+	assert_int_equal(fake.sent_count, 51);
+	assert_int_equal(send_one(60, 0xee, 0), 1);
+	for (int i = 0; i < 50; i++)
+		assert_int_equal(fake.sent[1 + i].bytes[0], i);
+	assert_int_equal(COUNT(tx_commands), 50);
+}
+
+static void test_destroy_gives_back_what_was_queued(void **state)
+{
+	struct inner inner = {.sends = 50, .len = 60, .segs = 1};
+
+	(void)state;
+	fake.in_tx = fill_up;
+	fake.in_arg = &inner;
+	assert_int_equal(send_one(60, 0xff, 0), 1);
+	assert_int_equal(fake.sent_count, 1);
+	vma_ring_destroy(ring); /* the debug build names buffers that would be missing */
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE_WITHOUT_SG(name) cmocka_unit_test_setup_teardown(name, setup_without_sg, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_lone_frame_is_kicked_at_once),
+        CASE(test_burst_is_kicked_once),
+        CASE(test_later_waits_for_flush_progress_or_eight),
+        CASE(test_kick_that_says_again_is_repeated_until_it_goes_through),
+        CASE(test_kick_that_fails_is_not_repeated_for_ever),
+        CASE(test_full_nic_leaves_the_rest_with_the_caller),
+        CASE(test_packet_is_never_cut_at_a_segment),
+        CASE(test_mtu_is_the_limit_and_a_vlan_tag_comes_on_top),
+        CASE(test_segments_together_must_fit_the_mtu),
+        CASE(test_packet_without_end_is_dropped_not_sent),
+        CASE_WITHOUT_SG(test_segments_are_gathered_for_a_nic_that_takes_one),
+        CASE_WITHOUT_SG(test_gathered_packet_that_the_nic_does_not_take_stays_with_the_caller),
+        CASE(test_buffers_come_back_while_sending_goes_on),
+        CASE(test_tx_buf_reaps_when_the_pool_is_empty),
+        CASE(test_frames_queued_behind_a_driver_leave_at_its_release_in_order),
+        CASE(test_command_queue_is_bounded_and_says_so),
+        CASE(test_queued_packets_keep_their_segments),
+        CASE_WITHOUT_SG(test_queued_segments_are_gathered_too),
+        CASE(test_backlog_leaves_before_what_is_sent_later),
+        CASE(test_destroy_gives_back_what_was_queued),
+};
+VMA_TEST_MAIN(tests)
