@@ -2,6 +2,7 @@
  * The log reaches the kernel by syscall() only: a name that the library interposes would lead back into the library,
  * from anywhere, with anything held. Said of the release archive: sanitizers and debug builds bring symbols of theirs.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
