@@ -59,13 +59,9 @@ const char *conf_form_show(const struct conf_param *param, int64_t value, char o
 /* What may be given, for people. */
 const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN_MAX]);
 
-#define CONF_FORMS(X)                                                                                                  \
-	X(PLAIN)                                                                                                       \
-	X(SWITCH) X(LEVEL) X(SPEC) X(FILE) X(DIRECTORY) X(RING_LOGIC) X(MIGRATION) X(LIMIT) X(AIM) X(THREAD_MODE)      \
-	        X(BATCHING_MODE) X(MEM_ALLOC_TYPE) X(NIC)
-#define X(name) extern const struct conf_form conf_form_##name;
-CONF_FORMS(X)
-#undef X
+extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL, conf_form_SPEC, conf_form_FILE,
+        conf_form_DIRECTORY, conf_form_RING_LOGIC, conf_form_MIGRATION, conf_form_LIMIT, conf_form_AIM,
+        conf_form_THREAD_MODE, conf_form_BATCHING_MODE, conf_form_MEM_ALLOC_TYPE, conf_form_NIC;
 
 /* vma_conf_load with the process's state as an argument, for tests. */
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);

@@ -15,7 +15,7 @@
 
 static char heard[65536];
 
-#define ENV(...) ((char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+#define ENV(...) ((char *const[]){__VA_ARGS__, NULL})
 
 static const char *banner(enum vma_log_level level, char *const *env)
 {
@@ -40,7 +40,7 @@ static void test_default_banner_shows_level_and_file_only(void **state)
 {
 	(void)state;
 	assert_string_equal(
-	        banner(VMA_LOG_INFO, ENV()),
+	        banner(VMA_LOG_INFO, ENV(NULL)),
 	        RULE "VMA INFO: Log Level                      INFO                       [VMA_TRACELEVEL]\n"
 	             "VMA INFO: Log File                                                  [VMA_LOG_FILE]\n" RULE);
 }
@@ -76,7 +76,7 @@ static void test_profile_shows_itself_and_what_it_changes(void **state)
 static void test_details_shows_every_parameter_once(void **state)
 {
 	(void)state;
-	banner(VMA_LOG_DETAILS, ENV());
+	banner(VMA_LOG_DETAILS, ENV(NULL));
 	for (size_t i = 0; i < conf_param_count; i++) {
 		char name[64];
 		const char *first;

@@ -13,7 +13,7 @@
 static struct vma_conf conf;
 static char heard[16384]; /* the warnings of the last load */
 
-#define ENV(...) ((char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+#define ENV(...) ((char *const[]){__VA_ARGS__, NULL})
 
 /* Every text is a problem of its own to vma_log_once, which never forgets: each case uses values of its own. */
 static void load_as(char *const *env, bool secure)
@@ -41,7 +41,7 @@ static void load(char *const *env)
 static void test_empty_environment_gives_the_defaults_in_silence(void **state)
 {
 	(void)state;
-	load(ENV());
+	load(ENV(NULL));
 	assert_string_equal(heard, "");
 	assert_int_equal(conf.spec, VMA_SPEC_NONE);
 	assert_int_equal(conf.tracelevel, VMA_LOG_INFO);
@@ -166,7 +166,7 @@ static void test_bad_value_is_warned_of_once_with_name_value_and_replacement(voi
 	struct vma_conf defaults;
 
 	(void)state;
-	load(ENV());
+	load(ENV(NULL));
 	memcpy(&defaults, &conf, sizeof(conf));
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		char wanted[256];

@@ -45,7 +45,7 @@ static void test_archive_needs_nothing_that_the_library_interposes(void **state)
 {
 	char line[256], symbol[128];
 	unsigned seen = 0, syscalls = 0;
-	FILE *list;
+	FILE *list = NULL;
 
 	(void)state;
 	assert_true(list_symbols(&list));
