@@ -42,11 +42,12 @@ struct vma_wire_faults {
 
 struct vma_wire_pair_attr {
 	struct vma_bufarena *arena[2];    /* may be the same */
-	uint32_t queue_frames;            /* bound of each direction; 0: 1024 */
+	uint32_t queue_frames;            /* bound of each lane and of the delay line, 1 to 65536; 0: 1024 */
 	uint32_t mtu;                     /* 0: 1500 */
 	uint64_t *virtual_now_ns;         /* NULL: CLOCK_MONOTONIC; else the test moves this clock */
 	struct vma_wire_faults faults[2]; /* of the direction that starts at end i */
 	bool memory_link;                 /* VMA_NIC_CAP_MEMORY_LINK */
+	bool checksum_offload;            /* VMA_NIC_CAP_TX_CSUM and VMA_NIC_CAP_RX_CSUM, done in software */
 };
 
 /* Two nics, one end each. Close both. Several queue pairs per end (16); flows steer between them as on a device. */

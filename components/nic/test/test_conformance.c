@@ -1,0 +1,719 @@
+/*
+ * Conformance: the same cases against every backend.
+ *
+ * Without environment it runs the wire's forms: a pair, a pair with jumbo frames and checksum offload, a file. Any
+ * other two ends that reach each other are named by
+ *
+ *   VMA_CONFORMANCE="SPEC_A SPEC_B"            for example "xdp:veth0 xdp:veth1", as vma_nic_open takes them
+ *   VMA_CONFORMANCE_NETNS="PATH_A PATH_B"      optional network namespaces, such as /run/netns/NAME or /proc/PID/ns/net
+ *   VMA_CONFORMANCE_OWNER=vmad                 rent from a running vmad; else the device objects live in this process
+ *
+ * and then only they are tested. Both ends are opened by this one process, each control call in its end's namespace.
+ * T='*pattern*' picks cases; the case's name ends with the name of its world. Where a device lacks a capability the
+ * case is skipped, and says which.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <vma/log.h>
+
+#include "world.h"
+
+#define PORT 21000
+#define PEER_PORT 22000
+#define DEPTH 256
+
+struct make {
+	const char *name;
+	struct vma_wire_pair_attr pair; /* used when spec[0] is NULL */
+	const char *spec[2];
+	const char *netns[2];
+	enum vma_nic_owner owner;
+};
+
+static struct make makes[4] = {
+        {.name = "pair"},
+        {.name = "jumbo pair", .pair = {.mtu = 9000, .checksum_offload = true, .memory_link = true}},
+        {.name = "file"},
+};
+static char file_spec[64], specs[2][256], netns[2][256];
+
+/* ---- making and ending a world ---- */
+
+static void open_end(struct world *w, const struct make *make, int end)
+{
+	struct vma_nic_attr attr = {.arena = w->arena, .owner = make->owner};
+
+	world_enter(w, end);
+	assert_int_equal(vma_nic_open(make->spec[end], &attr, &w->nic[end]), 0);
+}
+
+static int setup(void **state)
+{
+	const struct make *make = *state;
+	struct world *w = calloc(1, sizeof(*w));
+
+	w->arena = world_arena();
+	for (int end = 0; end < 2; end++)
+		w->netns[end] = make->netns[end] != NULL ? open(make->netns[end], O_RDONLY | O_CLOEXEC) : -1;
+	if (make->spec[0] == NULL) {
+		struct vma_wire_pair_attr attr = make->pair;
+		attr.arena[0] = attr.arena[1] = w->arena;
+		assert_int_equal(vma_wire_pair(&attr, w->nic), 0);
+	} else {
+		w->foreign = strncmp(make->spec[0], "wire:", 5) != 0;
+		open_end(w, make, 0);
+		open_end(w, make, 1);
+	}
+	world_qp(w, 0, 0, DEPTH);
+	world_qp(w, 1, 0, DEPTH);
+	*state = w;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	for (int end = 0; end < 2; end++) {
+		world_nic_close(w, end);
+		if (w->netns[end] >= 0)
+			close(w->netns[end]);
+	}
+	vma_bufpool_flush_thread(w->arena);
+	vma_bufarena_destroy(w->arena);
+	free(w);
+	return 0;
+}
+
+#define NEEDS(w, cap)                                                                                                  \
+	do {                                                                                                           \
+		if (((w)->nic[0]->info.caps & (cap)) == 0) {                                                           \
+			print_message("skipped: the device has no " #cap "\n");                                        \
+			skip();                                                                                        \
+		}                                                                                                      \
+	} while (0)
+
+static uint32_t longest(const struct world *w)
+{
+	uint32_t frame = w->nic[0]->info.mtu + 14, room = (1U << w->arena->frame_shift) - w->qp[0][0]->tx_headroom;
+
+	return frame < room ? frame : room;
+}
+
+/* ---- bytes ---- */
+
+static void test_every_byte_arrives(void **state)
+{
+	struct world *w = *state;
+	uint32_t sizes[] = {60, 61, 64, 65, 127, 128, 129, 777, 1024, 1499, 1513, longest(w) - 1, longest(w)};
+
+	world_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		if (sizes[i] > longest(w))
+			continue;
+		for (int end = 0; end < 2; end++) {
+			world_send(w, end, 0, udp(PEER_PORT, PORT, sizes[i], i));
+			assert_receives(w, 1 - end, 0, udp(PEER_PORT, PORT, sizes[i], i));
+		}
+	}
+}
+
+static void test_order_is_kept(void **state)
+{
+	struct world *w = *state;
+	uint32_t received = 0;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t sent = 0; received < 3000;) {
+		for (uint32_t i = 0; i < 64 && sent < 3000; i++, sent++)
+			world_send(w, 0, 0, udp(PEER_PORT, PORT, 60 + sent % 600, sent));
+		for (; received < sent; received++)
+			assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 60 + received % 600, received));
+	}
+	assert_silence(w, 1, 0);
+}
+
+static void test_checksum_is_filled_in_and_checked(void **state)
+{
+	struct world *w = *state;
+	struct packet *packet = malloc(sizeof(*packet));
+	struct frame_spec spec = udp(PEER_PORT, PORT, 333, 5);
+
+	NEEDS(w, VMA_NIC_CAP_TX_CSUM);
+	NEEDS(w, VMA_NIC_CAP_RX_CSUM);
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (int spoil = 0; spoil < 2; spoil++) {
+		spec.no_checksum = true;
+		struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
+		seg.flags = spoil ? 0 : VMA_NIC_SEG_CSUM;
+		if (spoil) /* a checksum that is there, and wrong */
+			vma_buf_frame(w->arena, seg.buf)[seg.off + 40] = 0x55;
+		assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
+		vma_nic_kick(w->qp[0][0]);
+		assert_true(world_recv(w->qp[1][0], packet, WORLD_PATIENCE_NS));
+		if (spoil) {
+			assert_true(packet->flags & VMA_BUF_RX_L4_CSUM_BAD);
+		} else {
+			spec.no_checksum = false;
+			assert_packet(w, packet, 0, spec);
+			assert_int_equal(packet->flags, VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK);
+		}
+	}
+	free(packet);
+}
+
+/* ---- buffers ---- */
+
+static void test_segments_become_one_packet(void **state)
+{
+	struct world *w = *state;
+	struct frame_spec spec = udp(PEER_PORT, PORT, 1000, 3);
+
+	NEEDS(w, VMA_NIC_CAP_SG);
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_nic_seg whole = world_frame(w, 0, 0, &spec), segs[3];
+	uint32_t cuts[] = {0, 42, 531, 1000};
+	for (int i = 0; i < 3; i++) {
+		segs[i] = (struct vma_nic_seg){.buf = world_tx_buf(w->qp[0][0]), .off = whole.off + (uint32_t)i};
+		segs[i].len = cuts[i + 1] - cuts[i];
+		segs[i].flags = i < 2 ? VMA_NIC_SEG_MORE : 0;
+		memcpy(vma_buf_frame(w->arena, segs[i].buf) + segs[i].off,
+		       vma_buf_frame(w->arena, whole.buf) + whole.off + cuts[i], segs[i].len);
+	}
+	vma_buf_put(w->arena, whole.buf);
+	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 2), 0); /* no end: not a whole packet */
+	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 3), 3);
+	vma_nic_kick(w->qp[0][0]);
+	assert_receives(w, 1, 0, spec);
+}
+
+static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
+{
+	struct world *w = *state;
+	uint32_t room = 1U << w->arena->frame_shift, len = w->nic[0]->info.mtu + 14, n = 0;
+	struct vma_nic_seg segs[16];
+	struct packet *packet = malloc(sizeof(*packet));
+	uint8_t *frame = malloc(len);
+
+	NEEDS(w, VMA_NIC_CAP_SG);
+	if (len <= room) {
+		print_message("skipped: the MTU fits one buffer\n");
+		skip();
+	}
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	struct frame_spec spec = udp(PEER_PORT, PORT, len, 9);
+	spec.src_mac = w->nic[0]->info.mac;
+	spec.dst_mac = w->nic[1]->info.mac;
+	frame_build(frame, &spec);
+	for (uint32_t at = 0, part; at < len; at += part, n++) {
+		part = len - at < 1500 ? len - at : 1500;
+		segs[n] = (struct vma_nic_seg){.buf = world_tx_buf(w->qp[0][0]), .off = w->qp[0][0]->tx_headroom};
+		segs[n].len = part;
+		segs[n].flags = at + part < len ? VMA_NIC_SEG_MORE : 0;
+		memcpy(vma_buf_frame(w->arena, segs[n].buf) + segs[n].off, frame + at, part);
+	}
+	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, n), n);
+	vma_nic_kick(w->qp[0][0]);
+	assert_true(world_recv(w->qp[1][0], packet, WORLD_PATIENCE_NS));
+	assert_packet(w, packet, 0, spec);
+	assert_true(packet->buffers > 1);
+	free(packet);
+	free(frame);
+}
+
+static void test_a_frame_above_the_mtu_is_refused(void **state)
+{
+	struct world *w = *state;
+	uint32_t len = w->nic[0]->info.mtu + 14 + 1, room = 1U << w->arena->frame_shift;
+	struct frame_spec spec = udp(PEER_PORT, PORT, len, 1);
+
+	if (len + w->qp[0][0]->tx_headroom > room) {
+		print_message("skipped: the MTU does not fit one buffer\n");
+		skip();
+	}
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
+	assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 0);
+	vma_buf_put(w->arena, seg.buf);
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
+	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
+}
+
+static void test_a_full_transmit_queue_takes_less_and_recovers(void **state)
+{
+	struct world *w = *state;
+	uint32_t taken = 0;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (;; taken++) {
+		struct vma_buf *buf;
+		assert_true(taken <= w->qp[0][0]->tx_depth);
+		if (vma_bufpool_get(atomic_load(&w->qp[0][0]->tx_pool), &buf, 1) == 0)
+			break;
+		vma_buf_put(w->arena, buf);
+		struct frame_spec spec = udp(PEER_PORT, PORT, 80, taken);
+		struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
+		if (vma_nic_tx(w->qp[0][0], &seg, 1) == 0) { /* nothing was kicked or reaped */
+			vma_buf_put(w->arena, seg.buf);
+			break;
+		}
+	}
+	assert_true(taken > 0);
+	while (vma_nic_kick(w->qp[0][0]) == -EAGAIN)
+		;
+	for (uint32_t i = 0; i < taken; i++)
+		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 80, i));
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 80, taken));
+	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 80, taken));
+}
+
+static void test_each_sent_buffer_is_reaped_once(void **state)
+{
+	struct world *w = *state;
+	struct vma_buf *sent[100], *reaped[WORLD_BURST];
+	unsigned seen[100] = {0}, total = 0;
+	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+
+	for (uint32_t i = 0; i < 100; i++) {
+		struct frame_spec spec = udp(PEER_PORT, PORT, 70, i);
+		struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
+		sent[i] = seg.buf;
+		assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
+	}
+	vma_nic_kick(w->qp[0][0]);
+	while (total < 100 && world_now_ns() < give_up) {
+		unsigned n = vma_nic_reap_tx(w->qp[0][0], reaped, WORLD_BURST);
+		for (unsigned i = 0; i < n; i++, total++)
+			for (unsigned j = 0; j < 100; j++)
+				seen[j] += sent[j] == reaped[i];
+		if (n == 0) {
+			vma_nic_kick(w->qp[0][0]);
+			sched_yield();
+		}
+	}
+	for (unsigned j = 0; j < 100; j++) {
+		assert_int_equal(seen[j], 1);
+		assert_int_equal(atomic_load(&sent[j]->refs), 1);
+		vma_buf_put(w->arena, sent[j]);
+	}
+	assert_int_equal(vma_nic_reap_tx(w->qp[0][0], reaped, WORLD_BURST), 0);
+}
+
+static void test_posted_buffers_come_back_as_often_as_posted(void **state)
+{
+	struct world *w = *state;
+	struct vma_nic_qp *qp = w->qp[1][0];
+	struct vma_buf *held[64], *extra;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	if (!qp->rx_self_fill) { /* full: one more is refused, and stays ours */
+		assert_int_equal(vma_bufpool_get(atomic_load(&qp->rx_pool), &extra, 1), 1);
+		assert_int_equal(vma_nic_post_rx(qp, &extra, 1), 0);
+		vma_buf_put(w->arena, extra);
+	}
+	for (uint32_t round = 0; round < 40; round++) { /* more frames than the queue has buffers, 64 held at a time */
+		unsigned n = 0;
+		uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+		for (uint32_t i = 0; i < 64; i++)
+			world_send(w, 0, 0, udp(PEER_PORT, PORT, 90, round * 64 + i));
+		while (n < 64 && world_now_ns() < give_up)
+			n += vma_nic_poll_rx(qp, held + n, 64 - n);
+		assert_int_equal(n, 64);
+		for (unsigned i = 0; i < n; i++) {
+			const uint8_t *frame = (const uint8_t *)vma_buf_data(w->arena, held[i]);
+			assert_int_equal(frame_number(frame, IPPROTO_UDP), round * 64 + i);
+		}
+		for (unsigned posted = 0; posted < n && world_now_ns() < give_up;)
+			posted += vma_nic_post_rx(qp, held + posted, n - posted);
+	}
+}
+
+/* ---- flows ---- */
+
+static void test_five_tuple_wins_over_three_tuple(void **state)
+{
+	struct world *w = *state;
+
+	world_qp(w, 1, 1, DEPTH);
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	world_flow(w, 1, 1, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
+	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
+	assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
+	assert_receives(w, 1, 0, udp(PEER_PORT + 1, PORT, 100, 2));
+	assert_silence(w, 1, 1);
+}
+
+static void test_a_deleted_flow_delivers_no_more(void **state)
+{
+	struct world *w = *state;
+	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
+	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
+	world_enter(w, 1);
+	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
+	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), -ENOENT);
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
+	assert_silence(w, 1, 0);
+	assert_int_equal(world_flow_rc(w, 1, 0, &rule), 0);
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 3));
+	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 3));
+}
+
+static void test_a_flow_is_had_once(void **state)
+{
+	struct world *w = *state;
+	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+
+	world_qp(w, 1, 1, DEPTH);
+	assert_int_equal(world_flow_rc(w, 1, 0, &rule), 0);
+	assert_int_equal(world_flow_rc(w, 1, 0, &rule), -EEXIST);
+	assert_int_equal(world_flow_rc(w, 1, 1, &rule), -EADDRINUSE);
+	world_qp_destroy(w, 1, 0);
+	assert_int_equal(world_flow_rc(w, 1, 1, &rule), 0);
+}
+
+static void test_a_bad_flow_is_refused(void **state)
+{
+	struct world *w = *state;
+	struct vma_flow_rule good = flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0), bad;
+
+#define BAD(change, error)                                                                                             \
+	do {                                                                                                           \
+		bad = good;                                                                                            \
+		change;                                                                                                \
+		assert_int_equal(world_flow_rc(w, 1, 0, &bad), error);                                                 \
+	} while (0)
+	BAD(bad.key.family = AF_INET6, -EAFNOSUPPORT);
+	BAD(bad.key.family = 99, -EINVAL);
+	BAD(bad.key.proto = IPPROTO_ICMP, -EINVAL);
+	BAD(bad.key.local_port_be = 0, -EINVAL);
+	BAD(memset(bad.key.local, 0, 16), -EINVAL);
+	BAD(bad.key.local[4] = 1, -EINVAL);
+	BAD(bad.key.peer[15] = 1, -EINVAL);
+	BAD(bad.key.peer_port_be = 0, -EINVAL);
+	BAD(memset(bad.key.peer, 0, 16), -EINVAL);
+	BAD(bad.key.vlan = 4095, -EINVAL);
+	BAD(bad.flags = VMA_FLOW_SYN_ONLY, -EINVAL); /* not TCP */
+	BAD(bad.flags = 1U << 31, -EINVAL);
+	assert_int_equal(world_flow_rc(w, 1, 0, &good), 0);
+}
+
+static void test_what_nobody_wants_is_not_delivered(void **state)
+{
+	struct world *w = *state;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	world_send(w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
+	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
+	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 3));
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 4));
+	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 4));
+	assert_silence(w, 1, 0);
+}
+
+static void test_a_listener_gets_syn_only(void **state)
+{
+	struct world *w = *state;
+
+	world_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_SYN_ONLY);
+	world_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x10, 1)); /* ACK of a connection that is not ours */
+	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x12, 2)); /* SYN with ACK */
+	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 3)); /* SYN */
+	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 4));     /* ACK of ours */
+	assert_receives(w, 1, 0, tcp(PEER_PORT + 1, PORT, 0x02, 3));
+	assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 4));
+	assert_silence(w, 1, 0);
+}
+
+/* ---- sleeping ---- */
+
+static void test_arm_makes_the_fd_readable_at_the_next_arrival(void **state)
+{
+	struct world *w = *state;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t i = 0; i < 5; i++) {
+		while (vma_nic_arm(w->qp[1][0]) != 0) { /* the kernel's own frames on a real interface */
+			struct packet *packet = malloc(sizeof(*packet));
+			assert_false(world_poll(w->qp[1][0], packet));
+			free(packet);
+		}
+		assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
+		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+		assert_true(fd_readable(vma_nic_fd(w->qp[1][0]), 3000));
+		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
+	}
+}
+
+static void test_arm_says_when_something_is_already_there(void **state)
+{
+	struct world *w = *state;
+	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_int_equal(vma_nic_arm(w->qp[1][0]), 0);
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
+	while (vma_nic_arm(w->qp[1][0]) == 0)
+		assert_true(world_now_ns() < give_up);
+	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
+	assert_int_equal(vma_nic_arm(w->qp[1][0]), 0);
+	assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
+}
+
+struct waker {
+	struct world *w;
+	_Atomic uint32_t received;
+};
+
+static void *wait_for_frames(void *arg)
+{
+	struct waker *waker = arg;
+	struct vma_nic_qp *qp = waker->w->qp[1][0];
+	struct packet *packet = malloc(sizeof(*packet));
+
+	while (atomic_load(&waker->received) < 200) {
+		if (world_poll(qp, packet))
+			atomic_fetch_add(&waker->received, 1);
+		else if (vma_nic_arm(qp) == 0 && !fd_readable(vma_nic_fd(qp), 3000))
+			break;
+	}
+	free(packet);
+	return NULL;
+}
+
+static void test_a_sleeping_thread_misses_no_frame(void **state)
+{
+	struct world *w = *state;
+	struct waker waker = {.w = w};
+	pthread_t thread;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_int_equal(pthread_create(&thread, NULL, wait_for_frames, &waker), 0);
+	for (uint32_t i = 0; i < 200; i++) {
+		uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+		while (atomic_load(&waker.received) <= i && world_now_ns() < give_up)
+			sched_yield();
+	}
+	pthread_join(thread, NULL);
+	assert_int_equal(atomic_load(&waker.received), 200);
+}
+
+/* ---- four queue pairs on one device queue, each in its own thread ---- */
+
+#define EXCHANGES 2000
+#define WINDOW 16
+
+struct player {
+	struct world *w;
+	int end, i;
+	uint32_t sent, received;
+	bool bad;
+};
+
+/* Each of end 0's threads keeps up to WINDOW numbered frames under way; end 1's thread answers each. */
+static void *play(void *arg)
+{
+	struct player *p = arg;
+	struct world *w = p->w;
+	uint16_t port = (uint16_t)(PORT + p->i);
+	uint64_t give_up = world_now_ns() + 4 * WORLD_PATIENCE_NS;
+	struct packet *packet = malloc(sizeof(*packet));
+
+	while (p->received < EXCHANGES && world_now_ns() < give_up && !p->bad) {
+		if (p->end == 0 && p->sent < EXCHANGES && p->sent - p->received < WINDOW) {
+			world_send(w, 0, p->i, udp(port, port, 64 + p->sent % 1000, p->sent));
+			p->sent++;
+		}
+		if (!world_poll(w->qp[p->end][p->i], packet)) {
+			sched_yield();
+			continue;
+		}
+		p->bad = frame_number(packet->bytes, IPPROTO_UDP) != p->received ||
+		         packet->len != 64 + p->received % 1000 || packet->bytes[37] != (port & 0xff);
+		if (p->end == 1)
+			world_send(w, 1, p->i, udp(port, port, packet->len, p->received));
+		p->received++;
+	}
+	free(packet);
+	return NULL;
+}
+
+static void test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread(void **state)
+{
+	struct world *w = *state;
+	struct player players[2][WORLD_QPS];
+	pthread_t threads[2][WORLD_QPS];
+
+	for (int i = 0; i < WORLD_QPS; i++)
+		for (int end = 0; end < 2; end++) {
+			if (i > 0)
+				world_qp(w, end, i, DEPTH);
+			world_flow(w, end, i, IPPROTO_UDP, (uint16_t)(PORT + i), (uint16_t)(PORT + i), 0);
+		}
+	for (int i = 0; i < WORLD_QPS; i++)
+		for (int end = 0; end < 2; end++) {
+			players[end][i] = (struct player){.w = w, .end = end, .i = i};
+			assert_int_equal(pthread_create(&threads[end][i], NULL, play, &players[end][i]), 0);
+		}
+	for (int i = 0; i < WORLD_QPS; i++)
+		for (int end = 0; end < 2; end++)
+			pthread_join(threads[end][i], NULL);
+	for (int i = 0; i < WORLD_QPS; i++)
+		for (int end = 0; end < 2; end++) {
+			assert_false(players[end][i].bad);
+			assert_int_equal(players[end][i].received, EXCHANGES);
+		}
+}
+
+/* ---- ending ---- */
+
+static void test_a_queue_pair_ends_while_its_buffers_are_held(void **state)
+{
+	struct world *w = *state;
+	struct vma_buf *held[4];
+	unsigned n = 0;
+	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t i = 0; i < 8; i++)
+		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+	while (n < 4 && world_now_ns() < give_up)
+		n += vma_nic_poll_rx(w->qp[1][0], held + n, 4 - n);
+	assert_int_equal(n, 4);
+	world_qp_destroy(w, 1, 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		const uint8_t *frame = (const uint8_t *)vma_buf_data(w->arena, held[i]);
+		assert_int_equal(frame_number(frame, IPPROTO_UDP), i);
+		vma_buf_put(w->arena, held[i]);
+	}
+	world_qp(w, 1, 0, DEPTH);
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+	struct packet *packet = malloc(sizeof(*packet));
+	do /* frames 4 to 7 may have been taken up by the device, or only now */
+		assert_true(world_recv(w->qp[1][0], packet, WORLD_PATIENCE_NS));
+	while (frame_number(packet->bytes, IPPROTO_UDP) != 77);
+	free(packet);
+}
+
+static const struct make *make_of_world; /* of the case that runs: reopening needs the specs */
+
+static void test_a_nic_closes_and_opens_again(void **state)
+{
+	struct world *w = *state;
+
+	if (make_of_world->spec[0] == NULL) {
+		print_message("skipped: a pair has no name to open again\n");
+		skip();
+	}
+	for (int round = 0; round < 3; round++) {
+		int end = round % 2;
+		world_nic_close(w, end);
+		usleep(1000); /* the other end may notice, or not */
+		uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+		struct vma_nic_attr attr = {.arena = w->arena, .owner = make_of_world->owner};
+		world_enter(w, end);
+		assert_int_equal(vma_nic_open(make_of_world->spec[end], &attr, &w->nic[end]), 0);
+		world_qp(w, end, 0, DEPTH);
+		world_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
+		struct packet *packet = malloc(sizeof(*packet));
+		do { /* until there is a link again, frames are lost */
+			world_send(w, 1 - end, 0, udp(PEER_PORT, PORT, 100, 5));
+			assert_true(world_now_ns() < give_up);
+		} while (!world_recv(w->qp[end][0], packet, 5000000));
+		assert_packet(w, packet, 1 - end, udp(PEER_PORT, PORT, 100, 5));
+		free(packet);
+	}
+}
+
+/* ---- every case in every world ---- */
+
+static int setup_case(void **state)
+{
+	make_of_world = *state;
+	return setup(state);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void **state);
+} cases[] = {
+#define CASE(f)                                                                                                        \
+	{                                                                                                              \
+#f, f                                                                                                  \
+	}
+        CASE(test_every_byte_arrives),
+        CASE(test_order_is_kept),
+        CASE(test_checksum_is_filled_in_and_checked),
+        CASE(test_segments_become_one_packet),
+        CASE(test_a_frame_above_one_buffer_arrives_in_several),
+        CASE(test_a_frame_above_the_mtu_is_refused),
+        CASE(test_a_full_transmit_queue_takes_less_and_recovers),
+        CASE(test_each_sent_buffer_is_reaped_once),
+        CASE(test_posted_buffers_come_back_as_often_as_posted),
+        CASE(test_five_tuple_wins_over_three_tuple),
+        CASE(test_a_deleted_flow_delivers_no_more),
+        CASE(test_a_flow_is_had_once),
+        CASE(test_a_bad_flow_is_refused),
+        CASE(test_what_nobody_wants_is_not_delivered),
+        CASE(test_a_listener_gets_syn_only),
+        CASE(test_arm_makes_the_fd_readable_at_the_next_arrival),
+        CASE(test_arm_says_when_something_is_already_there),
+        CASE(test_a_sleeping_thread_misses_no_frame),
+        CASE(test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread),
+        CASE(test_a_queue_pair_ends_while_its_buffers_are_held),
+        CASE(test_a_nic_closes_and_opens_again),
+};
+#define CASES (sizeof(cases) / sizeof(cases[0]))
+
+/* Which worlds there are: those of the environment, or the wire's. */
+static size_t find_makes(void)
+{
+	const char *env = getenv("VMA_CONFORMANCE"), *env_netns = getenv("VMA_CONFORMANCE_NETNS");
+	const char *owner = getenv("VMA_CONFORMANCE_OWNER");
+
+	if (env == NULL || *env == '\0') {
+		snprintf(file_spec, sizeof(file_spec), "wire:/tmp/vma-conformance.%d", getpid());
+		makes[2].spec[0] = makes[2].spec[1] = file_spec;
+		return 3;
+	}
+	if (sscanf(env, "%255s %255s", specs[0], specs[1]) != 2) {
+		fprintf(stderr, "VMA_CONFORMANCE: two specs are wanted\n");
+		exit(2);
+	}
+	makes[0] = (struct make){.name = specs[0], .spec = {specs[0], specs[1]}};
+	if (owner != NULL && strcmp(owner, "vmad") == 0)
+		makes[0].owner = VMA_NIC_OWNER_VMAD;
+	if (env_netns != NULL && sscanf(env_netns, "%255s %255s", netns[0], netns[1]) == 2)
+		makes[0].netns[0] = netns[0], makes[0].netns[1] = netns[1];
+	return 1;
+}
+
+int main(void)
+{
+	size_t nmakes = find_makes(), n = 0;
+	struct CMUnitTest tests[CASES * 4];
+	static char names[CASES * 4][160];
+	const char *pattern = getenv("T");
+
+	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_ERROR});
+	for (size_t m = 0; m < nmakes; m++)
+		for (size_t c = 0; c < CASES; c++, n++) {
+			snprintf(names[n], sizeof(names[n]), "%s on %s", cases[c].name, makes[m].name);
+			tests[n] = (struct CMUnitTest){.name = names[n],
+			                               .test_func = cases[c].run,
+			                               .setup_func = setup_case,
+			                               .teardown_func = teardown,
+			                               .initial_state = &makes[m]};
+		}
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return _cmocka_run_group_tests("conformance", tests, n, NULL, NULL);
+}

@@ -1,0 +1,77 @@
+/*
+ * wire_ring - buffers between a queue pair's receive half and its end's engine: ck_ring, one producer, one consumer.
+ *
+ * `posted` runs from the receive half to whoever holds the engine, `done` back. The engine's holder changes, but one
+ * holder's writes happen before the next one's through the engine's flag, so there is one at a time.
+ * ThreadSanitizer does not see ck's fences; the annotations say what they order: the entry before the index.
+ */
+#ifndef VMA_WIRE_RING_H
+#define VMA_WIRE_RING_H
+
+#include <ck_ring.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <vma/bufpool.h>
+
+#if defined(__SANITIZE_THREAD__)
+#define WIRE_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WIRE_TSAN 1
+#endif
+#endif
+#ifdef WIRE_TSAN
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+#define wire_tsan_acquire(addr) __tsan_acquire(addr)
+#define wire_tsan_release(addr) __tsan_release(addr)
+#else
+#define wire_tsan_acquire(addr) ((void)(addr))
+#define wire_tsan_release(addr) ((void)(addr))
+#endif
+
+struct wire_ring {
+	ck_ring_t ring;
+	ck_ring_buffer_t *entries;
+};
+
+/* For `capacity` buffers at least; `start` is the first index (tests start below the wrap). 0 or -ENOMEM. */
+static inline int wire_ring_init(struct wire_ring *r, uint32_t capacity, uint32_t start)
+{
+	uint32_t size = 4;
+
+	while (size <= capacity) /* ck_ring keeps one entry free */
+		size *= 2;
+	r->entries = calloc(size, sizeof(*r->entries));
+	ck_ring_init(&r->ring, size);
+	r->ring.c_head = r->ring.p_tail = r->ring.p_head = start;
+	return r->entries != NULL ? 0 : -ENOMEM;
+}
+static inline void wire_ring_fini(struct wire_ring *r)
+{
+	free(r->entries);
+	r->entries = NULL;
+}
+static inline bool wire_ring_push(struct wire_ring *r, struct vma_buf *buf)
+{
+	wire_tsan_release(&r->ring.p_tail);
+	return ck_ring_enqueue_spsc(&r->ring, r->entries, buf);
+}
+static inline struct vma_buf *wire_ring_pop(struct wire_ring *r)
+{
+	void *buf = NULL;
+
+	if (!ck_ring_dequeue_spsc(&r->ring, r->entries, &buf))
+		return NULL;
+	wire_tsan_acquire(&r->ring.p_tail);
+	return buf;
+}
+static inline uint32_t wire_ring_count(const struct wire_ring *r)
+{
+	return ck_ring_size(&r->ring);
+}
+
+#endif
