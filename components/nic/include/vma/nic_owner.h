@@ -1,0 +1,43 @@
+/*
+ * nic_owner - owning an interface for others: the service behind the program vmad, and passing one's right on.
+ *
+ * Threads: vma_vmad_serve runs in one thread; several interfaces are several processes. vma_nic_pass_on as nic.h.
+ * Progress: the service never waits for a client; a client that does not read, or sends what makes no sense, is
+ *           dropped.
+ * Memory: the attributes must outlive the call.
+ * Example: tools/vmad/vmad.c; tests/e2e/xdp_processes.sh.
+ */
+#ifndef VMA_NIC_OWNER_H
+#define VMA_NIC_OWNER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <vma/nic.h>
+
+struct vma_vmad_attr {
+	const char *interface;
+	uint32_t window_bytes; /* packet memory per device queue, 0: 16 MB */
+	bool huge_pages;
+	bool exit_when_idle; /* end a second after the last client has gone, or 10 s after a start that nobody used */
+	const uid_t *users;  /* who may be a client besides those with CAP_NET_RAW and those it was passed on to */
+	unsigned nusers;
+	const gid_t *groups;
+	unsigned ngroups;
+	int stop_fd; /* readable: end */
+};
+
+/* Serves until told to stop: 0. -EADDRINUSE another vmad has the interface, -ENODEV no such interface (or it went
+ * away), else what kept it from owning the interface; the log has the line. */
+int vma_vmad_serve(const struct vma_vmad_attr *attr);
+
+/*
+ * Children forked from now on (and theirs, until they call exec) may rent from the interface's vmad themselves, also
+ * after they gave up every capability: they inherit a proof of this process's CAP_NET_RAW, one fd. A client shares the
+ * packet memory of all clients of the interface: pass this on to workers, not to a sandbox. -EPERM: this process has no
+ * right of its own to pass on.
+ */
+int vma_nic_pass_on(struct vma_nic *nic, bool on);
+
+#endif

@@ -1,0 +1,434 @@
+/*
+ * nic_xdp - the xdp backend: AF_XDP queue pairs rented from an owner in this process or from vmad.
+ */
+#include <errno.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "nic_backends.h"
+#include "nic_xdp.h"
+#include "vmad_proto.h"
+
+#define VMAD_PATIENCE_MS 8000
+
+static struct nic_xdp *nic_of(struct vma_nic *base)
+{
+	return (struct nic_xdp *)base;
+}
+
+static struct xdp_qp *qp_of(struct vma_nic_qp *base)
+{
+	return (struct xdp_qp *)base;
+}
+
+/* ---- the interface ---- */
+
+/* A veth's peer hands over packets whose checksum nobody has finished, and none is needed: both ends are memory. */
+static bool is_memory_link(const char *driver)
+{
+	return strcmp(driver, "veth") == 0;
+}
+
+static int look_at_interface(struct nic_xdp *nic, const char *name)
+{
+	struct ethtool_drvinfo driver = {.cmd = ETHTOOL_GDRVINFO};
+	struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
+	struct vma_nic_info *info = &nic->base.info;
+	struct ifreq req = {0};
+	int fd, rc = 0;
+
+	info->ifindex = strlen(name) < IF_NAMESIZE ? if_nametoindex(name) : 0;
+	if (info->ifindex == 0) {
+		vma_log_once(VMA_LOG_ERROR, "xdp: no interface \"%s\"", name);
+		return -ENODEV;
+	}
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	strcpy(info->name, name);
+	strcpy(req.ifr_name, name);
+	if (ioctl(fd, SIOCGIFHWADDR, &req) < 0)
+		rc = -errno;
+	memcpy(info->mac, req.ifr_hwaddr.sa_data, sizeof(info->mac));
+	if (rc == 0 && ioctl(fd, SIOCGIFMTU, &req) < 0)
+		rc = -errno;
+	info->mtu = (uint32_t)req.ifr_mtu;
+	req.ifr_data = (void *)&driver;
+	if (ioctl(fd, SIOCETHTOOL, &req) == 0 && is_memory_link(driver.driver))
+		info->caps |= VMA_NIC_CAP_MEMORY_LINK;
+	req.ifr_data = (void *)&channels;
+	nic->tx_queues = 1;
+	if (ioctl(fd, SIOCETHTOOL, &req) == 0 && channels.tx_count + channels.combined_count > 0)
+		nic->tx_queues = channels.tx_count + channels.combined_count;
+	info->tx_segs_max = 1;
+	info->device_queues = 1;
+	close(fd);
+	return rc;
+}
+
+/* ---- open and close ---- */
+
+static int open_self(struct nic_xdp *nic, const struct vma_nic_attr *attr)
+{
+	const struct xdp_owner_attr owner = {
+		.ifindex = nic->base.info.ifindex,
+		.window_bytes = attr->window_bytes,
+		.huge_pages = attr->huge_pages,
+	};
+	int rc = xdp_owner_create(&owner, &nic->owner);
+
+	if (rc == -EBUSY)
+		vma_log_once(VMA_LOG_ERROR,
+			     "%s: another process uses its queues for AF_XDP: to share an interface, let vmad own it",
+			     nic->base.info.name);
+	return rc;
+}
+
+static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
+{
+	struct vmad_connect how = {
+		.ifindex = nic->base.info.ifindex,
+		.ifname = nic->base.info.name,
+		.vmad_path = attr->vmad_path,
+		.window_bytes = attr->window_bytes,
+		.huge_pages = attr->huge_pages,
+		.patience_ms = VMAD_PATIENCE_MS,
+	};
+
+	if (attr->vmad_path != NULL) {
+		nic->vmad_path = strdup(attr->vmad_path);
+		if (nic->vmad_path == NULL)
+			return -ENOMEM;
+	}
+	nic->right_fd = vmad_right_create(nic->base.info.name);
+	if (nic->right_fd < 0)
+		nic->right_fd = nic_xdp_inherited_right(nic->base.info.ifindex);
+	how.right_fd = nic->right_fd;
+	return vmad_client_connect(&how, &nic->vmad);
+}
+
+void nic_xdp_free(struct nic_xdp *nic)
+{
+	nic_xdp_unregister(nic);
+	nic_xdp_window_put(nic->window);
+	xdp_owner_destroy(nic->owner);
+	vmad_client_close(nic->vmad);
+	if (nic->right_fd >= 0)
+		close(nic->right_fd);
+	if (nic->wake_fd >= 0)
+		close(nic->wake_fd);
+	if (nic->dead_fd >= 0)
+		close(nic->dead_fd);
+	pthread_mutex_destroy(&nic->events);
+	pthread_mutex_destroy(&nic->lock);
+	free(nic->vmad_path);
+	free(nic);
+}
+
+static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vma_nic **out)
+{
+	struct nic_xdp *nic = calloc(1, sizeof(*nic));
+	int rc;
+
+	if (nic == NULL)
+		return -ENOMEM;
+	nic->base.ops = &vma_nic_xdp_ops;
+	nic->base.arena = attr->arena;
+	nic->kind = attr->owner;
+	nic->stats = attr->stats;
+	nic->right_fd = -1;
+	nic->window_bytes = attr->window_bytes;
+	nic->huge_pages = attr->huge_pages;
+	pthread_mutex_init(&nic->events, NULL);
+	pthread_mutex_init(&nic->lock, NULL);
+	nic->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	nic->dead_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* sendto() on it: ENOTSOCK */
+	nic->alive = nic_xdp_alive();
+	rc = nic->wake_fd < 0 || nic->dead_fd < 0 ? -errno : 0;
+	if (rc == 0 && nic->alive == NULL)
+		rc = -ENOMEM;
+	if (rc == 0 && attr->arena->frame_shift != XDP_FRAME_SHIFT) {
+		vma_log_error("xdp: %s: needs an arena with frames of %u bytes", name, 1u << XDP_FRAME_SHIFT);
+		rc = -EINVAL;
+	}
+	if (rc == 0)
+		rc = look_at_interface(nic, name);
+	if (rc == 0)
+		rc = nic->kind == VMA_NIC_OWNER_SELF ? open_self(nic, attr) : open_vmad(nic, attr);
+	if (rc == 0) {
+		nic_xdp_register(nic);
+		rc = nic_xdp_thread_start(nic);
+	}
+	if (rc < 0) {
+		nic_xdp_free(nic);
+		return rc;
+	}
+	*out = &nic->base;
+	return 0;
+}
+
+/* The thread frees the nic if a buffer is still out: when the last one has been put. */
+static void xdp_close(struct vma_nic *base)
+{
+	struct nic_xdp *nic = nic_of(base);
+	const pthread_t thread = nic->thread;
+	bool join;
+
+	if (!nic_xdp_alive_here(nic))
+		return; /* in a child: its parent's, and closed already */
+	pthread_mutex_lock(&nic->lock);
+	nic_xdp_leases_end(nic);
+	join = nic->leases == NULL;
+	nic->joined = join;
+	atomic_store(&nic->closing, true);
+	nic_xdp_thread_wake(nic); /* within the lock: after it, the nic may be gone */
+	pthread_mutex_unlock(&nic->lock);
+	if (!join) {
+		pthread_detach(thread);
+		return;
+	}
+	pthread_join(thread, NULL);
+	nic_xdp_free(nic);
+}
+
+/* ---- queue pairs ---- */
+
+static void free_qp(struct xdp_qp *qp)
+{
+	while (qp->flows != NULL) {
+		struct xdp_flow *flow = qp->flows;
+
+		qp->flows = flow->next;
+		free(flow);
+	}
+	if (qp->epoll_fd >= 0)
+		close(qp->epoll_fd);
+	if (qp->wake_fd >= 0)
+		close(qp->wake_fd);
+	free(qp);
+}
+
+static int open_fds(struct xdp_qp *qp)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+
+	qp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	qp->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (qp->epoll_fd < 0 || qp->wake_fd < 0 || epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
+		return -errno;
+	return 0;
+}
+
+static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
+{
+	struct nic_xdp *nic = nic_of(base);
+	struct xdp_qp *qp;
+	int rc;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	qp = aligned_alloc(_Alignof(struct xdp_qp), sizeof(*qp));
+	if (qp == NULL)
+		return -ENOMEM;
+	memset(qp, 0, sizeof(*qp));
+	qp->base.ops = base->ops;
+	qp->base.nic = base;
+	qp->base.arena = base->arena;
+	qp->nic = nic;
+	qp->alive = nic->alive;
+	qp->attr = *attr;
+	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
+	qp->attr.name = qp->name;
+	rc = open_fds(qp);
+	pthread_mutex_lock(&nic->events);
+	pthread_mutex_lock(&nic->lock);
+	if (rc == 0)
+		rc = nic_xdp_rent(qp);
+	if (rc == 0) {
+		qp->next = nic->qps;
+		nic->qps = qp;
+	}
+	pthread_mutex_unlock(&nic->lock);
+	pthread_mutex_unlock(&nic->events);
+	if (rc < 0) {
+		free_qp(qp);
+		return rc;
+	}
+	*out = &qp->base;
+	return 0;
+}
+
+static void xdp_qp_destroy(struct vma_nic_qp *base)
+{
+	struct xdp_qp *qp = qp_of(base), **place;
+	struct nic_xdp *nic = qp->nic;
+
+	if (!nic_xdp_alive_here(nic))
+		return;
+	pthread_mutex_lock(&nic->events);
+	pthread_mutex_lock(&nic->lock);
+	for (place = &nic->qps; *place != qp; place = &(*place)->next)
+		;
+	*place = qp->next;
+	nic_xdp_unrent(qp);
+	pthread_mutex_unlock(&nic->lock);
+	pthread_mutex_unlock(&nic->events);
+	free_qp(qp);
+}
+
+/* New mappings and pools first, so that nobody ever sees a queue pair without; then the old ones go. */
+static int xdp_qp_rebind(struct vma_nic_qp *base)
+{
+	struct xdp_qp *qp = qp_of(base), old;
+	struct nic_xdp *nic = qp->nic;
+	uint64_t drained;
+	int rc = 0;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	if (!vma_nic_qp_lost(base))
+		goto out;
+	memcpy(&old, qp, sizeof(old));
+	rc = nic->vmad == NULL ? -EAGAIN : nic_xdp_rent(qp);
+	if (rc < 0) {
+		vma_log_debug("xdp: %s: not rebound yet: error %d", qp->name, -rc);
+		rc = -EAGAIN;
+		goto out;
+	}
+	nic_xdp_unrent(&old);
+	if (read(qp->wake_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
+		vma_log_debug("xdp: %s: eventfd: error %d", qp->name, errno);
+	nic_xdp_flow_restore(qp);
+	atomic_store_explicit(&base->lost, false, memory_order_release);
+	vma_log_info("%s: offloaded again", qp->name);
+out:
+	pthread_mutex_unlock(&nic->lock);
+	if (rc == -EAGAIN || rc == 0)
+		nic_xdp_thread_wake(nic); /* it retries, or reports flows that could not be had again */
+	return rc;
+}
+
+/* ---- flows ---- */
+
+static int ask_flow_add(struct nic_xdp *nic, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	if (nic->owner != NULL)
+		return xdp_owner_flow_add(nic->owner, slot, rule);
+	return nic->vmad != NULL ? vmad_client_flow_add(nic->vmad, slot, rule) : -EPIPE;
+}
+
+void nic_xdp_flow_restore(struct xdp_qp *qp)
+{
+	for (struct xdp_flow *flow = qp->flows; flow != NULL; flow = flow->next) {
+		const int rc = ask_flow_add(qp->nic, qp->slot, &flow->rule);
+
+		if (rc < 0 && rc != -EEXIST && rc != -EPIPE) /* EPIPE: lost again, and then restored again */
+			flow->revoked = true;
+	}
+}
+
+static struct xdp_flow **find_flow(struct xdp_qp *qp, const struct vma_flow_key *key)
+{
+	struct xdp_flow **place = &qp->flows;
+
+	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	return place;
+}
+
+/* While the owner is gone a flow is only noted: rebind adds it. */
+static int xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
+{
+	struct xdp_qp *qp = qp_of(base);
+	struct nic_xdp *nic = qp->nic;
+	struct xdp_flow *flow;
+	int rc = 0;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	flow = calloc(1, sizeof(*flow));
+	if (flow == NULL)
+		return -ENOMEM;
+	flow->rule = *rule;
+	pthread_mutex_lock(&nic->lock);
+	if (vma_nic_qp_lost(base))
+		rc = *find_flow(qp, &rule->key) != NULL ? -EEXIST : 0;
+	else
+		rc = ask_flow_add(nic, qp->slot, rule);
+	if (rc == -EPIPE)
+		rc = 0;
+	if (rc == 0) {
+		flow->next = qp->flows;
+		qp->flows = flow;
+		flow = NULL;
+	}
+	pthread_mutex_unlock(&nic->lock);
+	free(flow);
+	nic_xdp_thread_wake(nic); /* the first flow starts the owner's clock */
+	return rc;
+}
+
+static int xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
+{
+	struct xdp_qp *qp = qp_of(base);
+	struct nic_xdp *nic = qp->nic;
+	struct xdp_flow **place, *flow;
+	int rc = -ENOENT;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	place = find_flow(qp, key);
+	flow = *place;
+	if (flow != NULL) {
+		*place = flow->next;
+		rc = 0;
+		if (nic->owner != NULL)
+			xdp_owner_flow_del(nic->owner, qp->slot, key);
+		else if (nic->vmad != NULL && !vma_nic_qp_lost(base))
+			vmad_client_flow_del(nic->vmad, qp->slot, key);
+	}
+	pthread_mutex_unlock(&nic->lock);
+	free(flow);
+	return rc;
+}
+
+static uint64_t xdp_now_ns(const struct vma_nic *nic)
+{
+	struct timespec now;
+
+	(void)nic;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+const struct vma_nic_ops vma_nic_xdp_ops = {
+	.name = "xdp",
+	.open = xdp_open,
+	.close = xdp_close,
+	.qp_create = xdp_qp_create,
+	.qp_destroy = xdp_qp_destroy,
+	.qp_rebind = xdp_qp_rebind,
+	.flow_add = xdp_flow_add,
+	.flow_del = xdp_flow_del,
+	.post_rx = nic_xdp_post_rx,
+	.poll_rx = nic_xdp_poll_rx,
+	.tx = nic_xdp_tx,
+	.kick = nic_xdp_kick,
+	.reap_tx = nic_xdp_reap_tx,
+	.arm = nic_xdp_arm,
+	.fd = nic_xdp_fd,
+	.now_ns = xdp_now_ns,
+};

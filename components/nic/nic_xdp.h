@@ -1,0 +1,151 @@
+/*
+ * nic_xdp - a client of an owner: what nic_xdp.c (nic and queue pairs), nic_xdp_data.c (hot path), nic_xdp_lease.c (what
+ * is mapped and outlives a queue pair), nic_xdp_thread.c (the nic's thread) and nic_xdp_fork.c share.
+ *
+ *   struct nic_xdp        one vma_nic_open: owner in this process, or a connection to vmad; a thread of its own
+ *     xdp_window          packet memory and shared object of one owner; a new owner means a new window
+ *     xdp_qp              one queue pair: a slot of the owner, its rings, its flows
+ *       xdp_lease         what ends later than the queue pair: its pools, until the user has put every buffer
+ *
+ * Locks, control path only: `events` (held while a callback runs, and to add or remove queue pairs) before `lock`
+ * (everything else). A callback may call anything but vma_nic_qp_destroy and vma_nic_close.
+ *
+ * When the owner is gone, the thread lets go of its sockets at once, without waiting for the threads that drive: it
+ * puts a dead socket in place of each fd and zero pages in place of each ring. The hot path may be anywhere at that
+ * moment; it treats every index it reads as untrusted, so it sees an empty queue. The new owner can bind as soon as the
+ * last client has done this; rebind then exchanges everything under both halves.
+ */
+#ifndef VMA_NIC_XDP_H
+#define VMA_NIC_XDP_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/nic.h>
+
+#include "vmad_client.h"
+#include "xdp_priv.h"
+
+struct nic_xdp;
+
+struct xdp_window {
+	uint32_t refs; /* under the nic's lock */
+	struct vma_bufarena *arena;
+	uint32_t first, nframes; /* in the arena */
+	uint32_t queue_shift;	 /* frame >> queue_shift: its device queue */
+	struct xdp_shared *shared;
+	size_t shared_bytes;
+};
+
+/* Ends when both pools have drained; then the owner gets the slot's frames back. */
+struct xdp_lease {
+	struct xdp_lease *next;
+	struct nic_xdp *nic;
+	struct xdp_window *window;
+	uint32_t slot;
+	bool orphan;		  /* its owner has gone: nobody to give frames back to */
+	_Atomic uint32_t pending; /* pools that have not drained, and 1 for the queue pair itself */
+	_Atomic bool done;	  /* the last drained() has finished with the nic */
+};
+
+/* One device queue of a queue pair. */
+struct xdp_port {
+	struct xdp_ring rx, tx, fill, comp;
+	struct xdp_driver driver;
+	int fd;
+} __attribute__((aligned(64)));
+
+struct xdp_flow {
+	struct xdp_flow *next;
+	struct vma_flow_rule rule;
+	bool revoked; /* to be reported by the nic's thread */
+};
+
+struct xdp_qp {
+	struct vma_nic_qp base;
+	const _Atomic uint32_t *alive; /* 0 in a forked child */
+	struct xdp_port *port;
+	struct xdp_shared *shared;
+	uint32_t slot, queues, tx_queue;
+	uint32_t first, nframes, queue_shift;
+	uint32_t tx_first, tx_count;
+	uint32_t segs_max;
+	uint32_t longest; /* bytes of a frame on the wire, without FCS */
+	/* receive half */
+	uint32_t rx_at __attribute__((aligned(64))); /* device queue polled next */
+	uint32_t rx_in_chain;			     /* the last buffer polled promised more, on rx_at */
+	/* transmit half */
+	uint8_t *in_flight __attribute__((aligned(64))); /* by frame of the TX range */
+	/* control */
+	struct nic_xdp *nic __attribute__((aligned(64)));
+	struct xdp_qp *next;
+	struct xdp_lease *lease;
+	struct xdp_flow *flows;
+	struct vma_nic_qp_attr attr;
+	char name[64];
+	int epoll_fd, wake_fd; /* wake_fd: readable when a rebind is due */
+};
+
+struct nic_xdp {
+	struct vma_nic base;
+	struct nic_xdp *next; /* registry of nic_xdp_fork.c */
+	pthread_mutex_t events, lock;
+	enum vma_nic_owner kind;
+	struct xdp_owner *owner;   /* SELF */
+	struct vmad_client *vmad;  /* VMAD; NULL while there is none */
+	char *vmad_path;
+	uint32_t window_bytes; /* for a vmad that is started */
+	bool huge_pages;
+	int right_fd;		   /* proof that this process may rent, see vmad_right.c; -1: none */
+	bool pass_on;		   /* forked children keep it */
+	const _Atomic uint32_t *alive;
+	struct vma_stats *stats;
+	uint32_t tx_queues;
+	struct xdp_window *window;
+	struct xdp_qp *qps;
+	struct xdp_lease *leases;
+	int wake_fd, dead_fd;	   /* the thread's wake-up; what replaces the fd of a socket given up */
+	_Atomic bool closing; /* vma_nic_close was called */
+	bool joined;  /* and waits for the thread; else the thread frees the nic */
+	pthread_t thread;
+};
+
+/* ---- nic_xdp.c ---- */
+void nic_xdp_flow_restore(struct xdp_qp *qp); /* all flows again at a new owner; lock held */
+void nic_xdp_free(struct nic_xdp *nic);	      /* after its last lease */
+
+/* ---- nic_xdp_lease.c; lock held ---- */
+int nic_xdp_rent(struct xdp_qp *qp); /* slot, mappings, pools; on failure the queue pair is as before */
+void nic_xdp_unrent(struct xdp_qp *qp); /* the queue pair lets go; the lease ends when its buffers are put */
+void nic_xdp_disarm(struct xdp_qp *qp); /* lets go of the sockets while the hot path may run */
+void nic_xdp_leases_end(struct nic_xdp *nic); /* those that are done */
+bool nic_xdp_leases_ending(const struct nic_xdp *nic);
+void nic_xdp_window_put(struct xdp_window *window);
+
+/* ---- nic_xdp_data.c ---- */
+unsigned nic_xdp_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+unsigned nic_xdp_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+unsigned nic_xdp_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
+int nic_xdp_kick(struct vma_nic_qp *qp);
+unsigned nic_xdp_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+int nic_xdp_arm(struct vma_nic_qp *qp);
+int nic_xdp_fd(const struct vma_nic_qp *qp);
+
+/* ---- nic_xdp_thread.c ---- */
+int nic_xdp_thread_start(struct nic_xdp *nic);
+void nic_xdp_thread_wake(struct nic_xdp *nic);
+
+/* ---- nic_xdp_fork.c ---- */
+const _Atomic uint32_t *nic_xdp_alive(void); /* a word that is 1 here and 0 in every child; NULL: no memory */
+void nic_xdp_register(struct nic_xdp *nic);
+void nic_xdp_unregister(struct nic_xdp *nic);
+int nic_xdp_inherited_right(unsigned ifindex); /* a copy of what a parent passed on, or -1 */
+
+static inline bool nic_xdp_alive_here(const struct nic_xdp *nic)
+{
+	return atomic_load_explicit(nic->alive, memory_order_relaxed) != 0;
+}
+
+#endif

@@ -1,0 +1,331 @@
+/*
+ * nic_xdp_data - the hot path of the xdp backend: loads, stores, and one system call, the kick.
+ *
+ * Every index and descriptor is checked before use: when the owner dies, the nic's thread puts zero pages in place of
+ * the rings while these functions may run (nic_xdp.h).
+ */
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "nic_xdp.h"
+
+#define BURST 64
+#define KICKS_MAX 128 /* the kernel sends a few dozen frames per call in copy mode; the ring holds at most 2048 */
+
+static struct xdp_qp *qp_of(struct vma_nic_qp *base)
+{
+	return (struct xdp_qp *)base;
+}
+
+/* Not in a forked child, and the owner lives. */
+static inline bool usable(const struct xdp_qp *qp)
+{
+	return __builtin_expect(atomic_load_explicit(qp->alive, memory_order_relaxed) != 0, 1) &&
+	       !vma_nic_qp_lost(&qp->base);
+}
+
+/* ---- receive half ---- */
+
+static inline bool take_desc(struct xdp_qp *qp, const struct xdp_desc *desc, struct vma_buf **bufs, uint32_t *offs,
+			     const struct xdp_desc **descs)
+{
+	const uint64_t frame = desc->addr >> XDP_FRAME_SHIFT;
+	const uint32_t off = desc->addr & ((1u << XDP_FRAME_SHIFT) - 1);
+
+	if (frame >= qp->nframes || desc->len > (1u << XDP_FRAME_SHIFT) - off)
+		return false;
+	*bufs = vma_buf_at(qp->base.arena, qp->first + (uint32_t)frame);
+	*offs = off;
+	*descs = desc;
+	return true;
+}
+
+/* Up to n buffers of one device queue. Crash safety (xdp_priv.h): hold all, then publish, then use. */
+static unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struct vma_buf **bufs, unsigned n)
+{
+	struct xdp_ring *rx = &port->rx;
+	const struct xdp_desc *descs[BURST];
+	uint32_t offs[BURST], taken = 0;
+	const uint32_t consumer = rx->cached_consumer;
+	uint32_t ready = rx->cached_producer - consumer;
+
+	if (ready == 0) {
+		/* Acquire: the descriptors and the packets behind them were written before the index. */
+		rx->cached_producer = atomic_load_explicit(rx->producer, memory_order_acquire);
+		ready = rx->cached_producer - consumer;
+	}
+	if (ready == 0 || ready > rx->size) {
+		if (ready != 0)
+			rx->cached_producer = consumer;
+		return 0;
+	}
+	if (ready > n)
+		ready = n;
+	for (uint32_t i = 0; i < ready; i++) {
+		const struct xdp_desc *desc = &rx->descs[(consumer + i) & rx->mask];
+
+		if (!take_desc(qp, desc, &bufs[taken], &offs[taken], &descs[taken]))
+			continue;
+		xdp_shared_hold(&port->driver, (uint32_t)(desc->addr >> XDP_FRAME_SHIFT));
+		taken++;
+	}
+	vma_bufpool_adopt(atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed), bufs, taken);
+	for (uint32_t i = 0; i < taken; i++) {
+		struct vma_buf *buf = bufs[i];
+
+		buf->next = NULL;
+		buf->data_off = offs[i];
+		buf->len = buf->packet_len = descs[i]->len;
+		buf->flags = descs[i]->options & XDP_PKT_CONTD ? VMA_BUF_RX_MORE : 0;
+		buf->flow_tag = 0;
+		buf->timestamp_ns = 0;
+	}
+	rx->cached_consumer = consumer + ready;
+	/* Release: descriptors are read before the kernel may overwrite them; pairs with its load of the index. */
+	atomic_store_explicit(rx->consumer, rx->cached_consumer, memory_order_release);
+	return taken;
+}
+
+/* A packet of several buffers stays on its device queue until its last one, or two packets would mix. */
+unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct xdp_qp *qp = qp_of(base);
+	unsigned got = 0;
+
+	if (!usable(qp))
+		return 0;
+	for (uint32_t tried = 0; tried < qp->queues && got < n;) {
+		const unsigned wanted = n - got < BURST ? n - got : BURST;
+		const unsigned k = poll_port(qp, &qp->port[qp->rx_at], bufs + got, wanted);
+
+		got += k;
+		if (k > 0)
+			qp->rx_in_chain = bufs[got - 1]->flags & VMA_BUF_RX_MORE;
+		if (k == wanted || qp->rx_in_chain) {
+			if (k == 0)
+				break; /* the rest of the packet is on its way */
+			continue;
+		}
+		qp->rx_at = qp->rx_at + 1 < qp->queues ? qp->rx_at + 1 : 0;
+		tried++;
+	}
+	return got;
+}
+
+/* Honoured where a driver asks for it (zero-copy); in copy mode the flag is never set. */
+static void wake_fill(const struct xdp_port *port)
+{
+	if (atomic_load_explicit(port->fill.flags, memory_order_relaxed) & XDP_RING_NEED_WAKEUP)
+		recvfrom(port->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
+}
+
+/*
+ * Up to BURST buffers of one device queue. They are lent before they are filled: once a frame is in the fill ring it may
+ * come back through any queue pair of this process, whose adopt must find it lent. What was not taken is adopted back.
+ */
+static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bufs, unsigned n)
+{
+	struct vma_bufpool *pool = atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed);
+	uint32_t frames[BURST];
+	unsigned taken;
+
+	for (unsigned i = 0; i < n; i++)
+		frames[i] = vma_buf_index(qp->base.arena, bufs[i]) - qp->first;
+	vma_bufpool_lend(pool, bufs, n);
+	taken = xdp_shared_fill(&qp->port[queue].driver, frames, n);
+	if (taken < n)
+		vma_bufpool_adopt(pool, bufs + taken, n - taken);
+	if (taken > 0)
+		wake_fill(&qp->port[queue]);
+	return taken;
+}
+
+unsigned nic_xdp_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct xdp_qp *qp = qp_of(base);
+	unsigned done = 0;
+
+	if (!usable(qp))
+		return 0;
+	while (done < n) {
+		uint32_t frame = vma_buf_index(base->arena, bufs[done]) - qp->first;
+		const uint32_t queue = frame >> qp->queue_shift;
+		unsigned run = 1, taken;
+
+		if (frame >= qp->nframes) { /* of the window before a rebind: home with it */
+			vma_buf_put(base->arena, bufs[done++]);
+			continue;
+		}
+		while (done + run < n && run < BURST) {
+			frame = vma_buf_index(base->arena, bufs[done + run]) - qp->first;
+			if (frame >= qp->nframes || frame >> qp->queue_shift != queue)
+				break;
+			run++;
+		}
+		taken = post_port(qp, queue, bufs + done, run);
+		done += taken;
+		if (taken < run)
+			break;
+	}
+	return done;
+}
+
+int nic_xdp_arm(struct vma_nic_qp *base)
+{
+	struct xdp_qp *qp = qp_of(base);
+
+	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0)
+		return -ENODEV;
+	if (vma_nic_qp_lost(base))
+		return 0;
+	for (uint32_t queue = 0; queue < qp->queues; queue++) {
+		struct xdp_ring *rx = &qp->port[queue].rx;
+		const uint32_t ready = atomic_load_explicit(rx->producer, memory_order_acquire) - rx->cached_consumer;
+
+		if (ready != 0 && ready <= rx->size)
+			return 1;
+	}
+	return 0;
+}
+
+int nic_xdp_fd(const struct vma_nic_qp *base)
+{
+	return ((const struct xdp_qp *)base)->epoll_fd;
+}
+
+/* ---- transmit half ---- */
+
+static inline bool seg_in_frame(const struct vma_nic_seg *seg)
+{
+	return seg->len > 0 && seg->off < (1u << XDP_FRAME_SHIFT) && seg->len <= (1u << XDP_FRAME_SHIFT) - seg->off;
+}
+
+enum packet_fate { PACKET_SEND, PACKET_DROP, PACKET_STOP };
+
+/* Looks at the packet that starts at segs[0]; *count becomes its number of segments. */
+static enum packet_fate judge(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsigned n, unsigned *count)
+{
+	enum packet_fate fate = PACKET_SEND;
+	uint64_t bytes = 0;
+	unsigned i = 0;
+
+	for (;; i++) {
+		uint32_t at;
+
+		if (i == n || i == qp->segs_max || !seg_in_frame(&segs[i]))
+			return PACKET_STOP;
+		at = vma_buf_index(qp->base.arena, segs[i].buf) - qp->first - qp->tx_first;
+		if (at >= qp->tx_count)
+			fate = PACKET_DROP;
+		else if (qp->in_flight[at])
+			return PACKET_STOP; /* still on its way from before: after the next reap */
+		bytes += segs[i].len;
+		if (!(segs[i].flags & VMA_NIC_SEG_MORE))
+			break;
+	}
+	*count = i + 1;
+	return bytes > qp->longest ? PACKET_STOP : fate;
+}
+
+static void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)
+{
+	struct xdp_ring *tx = &port->tx;
+	const uint32_t frame = vma_buf_index(qp->base.arena, seg->buf) - qp->first;
+
+	/* Marked before the producer index that makes it visible is published. */
+	xdp_shared_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
+	qp->in_flight[frame - qp->tx_first] = 1;
+	tx->descs[tx->cached_producer++ & tx->mask] = (struct xdp_desc){
+		.addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + seg->off,
+		.len = seg->len,
+		.options = seg->flags & VMA_NIC_SEG_MORE ? XDP_PKT_CONTD : 0,
+	};
+}
+
+unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
+{
+	struct xdp_qp *qp = qp_of(base);
+	struct xdp_port *port = &qp->port[qp->tx_queue];
+	struct xdp_ring *tx = &port->tx;
+	unsigned done = 0;
+
+	if (!usable(qp))
+		return 0;
+	while (done < n) {
+		unsigned count = 0;
+		const enum packet_fate fate = judge(qp, segs + done, n - done, &count);
+
+		if (fate == PACKET_STOP)
+			break;
+		if (fate == PACKET_DROP) {
+			for (unsigned i = 0; i < count; i++)
+				vma_buf_put(base->arena, segs[done + i].buf);
+			done += count;
+			continue;
+		}
+		if (tx->cached_producer - tx->cached_consumer + count > tx->size) {
+			tx->cached_consumer = atomic_load_explicit(tx->consumer, memory_order_acquire);
+			if (tx->cached_producer - tx->cached_consumer + count > tx->size)
+				break;
+		}
+		for (unsigned i = 0; i < count; i++)
+			put_desc(qp, port, &segs[done + i]);
+		done += count;
+	}
+	/* Release: the kernel sees descriptors and frames before the index. */
+	atomic_store_explicit(tx->producer, tx->cached_producer, memory_order_release);
+	return done;
+}
+
+/* Calls until the kernel has taken everything or stops taking. */
+int nic_xdp_kick(struct vma_nic_qp *base)
+{
+	struct xdp_qp *qp = qp_of(base);
+	struct xdp_port *port = &qp->port[qp->tx_queue];
+	struct xdp_ring *tx = &port->tx;
+
+	if (!usable(qp))
+		return -ENODEV;
+	if (!(atomic_load_explicit(tx->flags, memory_order_relaxed) & XDP_RING_NEED_WAKEUP))
+		return 0;
+	for (int i = 0; i < KICKS_MAX; i++) {
+		uint32_t consumer = atomic_load_explicit(tx->consumer, memory_order_acquire);
+		const uint32_t before = consumer;
+
+		if (consumer == tx->cached_producer)
+			return 0;
+		if (sendto(port->fd, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 && errno != EAGAIN && errno != EBUSY &&
+		    errno != ENOBUFS)
+			return vma_nic_qp_lost(base) ? -ENODEV : -errno;
+		consumer = atomic_load_explicit(tx->consumer, memory_order_acquire);
+		if (consumer == tx->cached_producer)
+			return 0;
+		if (consumer == before) /* the completion ring may be what is full */
+			if (xdp_shared_complete(&port->driver) == 0)
+				return -EAGAIN;
+	}
+	return -EAGAIN;
+}
+
+unsigned nic_xdp_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct xdp_qp *qp = qp_of(base);
+	uint32_t frames[BURST];
+	unsigned got, kept = 0;
+
+	if (!usable(qp))
+		return 0;
+	if (n > BURST)
+		n = BURST;
+	xdp_shared_complete(&qp->port[qp->tx_queue].driver);
+	got = xdp_shared_returned(qp->shared, qp->slot, frames, n);
+	for (unsigned i = 0; i < got; i++) {
+		const uint32_t at = frames[i] - qp->tx_first;
+
+		if (at >= qp->tx_count || !qp->in_flight[at])
+			continue;
+		qp->in_flight[at] = 0;
+		bufs[kept++] = vma_buf_at(base->arena, qp->first + frames[i]);
+	}
+	return kept;
+}

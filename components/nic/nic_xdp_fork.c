@@ -1,0 +1,148 @@
+/*
+ * nic_xdp_fork - a child after fork has nothing of its parent's nics.
+ *
+ * Two nets. A page that the kernel wipes in every child (MADV_WIPEONFORK, so raw clone is covered, too) tells the hot
+ * path and every control call that they are in a child: they return at once. And for fork(), the child closes what it
+ * inherited, so that a dead parent's sockets do not live on in it; rings and packet memory are MADV_DONTFORK.
+ *
+ * A parent that wants its children to be clients in their own right says so beforehand (vma_nic_pass_on): they keep a
+ * copy of its proof, see vmad_right.c.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <vma/nic_owner.h>
+
+#include "nic_backends.h"
+#include "nic_xdp.h"
+
+#define RIGHTS_MAX 16
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct nic_xdp *registry;
+static _Atomic uint32_t *alive;
+static struct {
+	unsigned ifindex;
+	int fd;
+} rights[RIGHTS_MAX];
+static unsigned nrights;
+
+/* Every lock, so that the child finds whole lists. Order: the registry's before any nic's. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&registry_lock);
+	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
+		pthread_mutex_lock(&nic->lock);
+}
+
+static void after_fork_parent(void)
+{
+	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
+		pthread_mutex_unlock(&nic->lock);
+	pthread_mutex_unlock(&registry_lock);
+}
+
+static void give_up(struct nic_xdp *nic)
+{
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
+		for (uint32_t queue = 0; queue < qp->queues; queue++)
+			close(qp->port[queue].fd);
+		close(qp->epoll_fd);
+		close(qp->wake_fd);
+	}
+	if (nic->vmad != NULL)
+		close(vmad_client_fd(nic->vmad));
+	if (nic->owner != NULL)
+		xdp_owner_close_in_child(nic->owner);
+	close(nic->wake_fd);
+	close(nic->dead_fd);
+	if (nic->right_fd >= 0 && nic->pass_on && nrights < RIGHTS_MAX) {
+		rights[nrights].ifindex = nic->base.info.ifindex;
+		rights[nrights++].fd = nic->right_fd;
+	} else if (nic->right_fd >= 0) {
+		close(nic->right_fd);
+	}
+}
+
+/* Only calls that are safe in the child of a program with threads: no malloc, no log. */
+static void after_fork_child(void)
+{
+	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
+		give_up(nic);
+	registry = NULL;
+	atomic_store_explicit(alive, 0, memory_order_relaxed);
+	alive = NULL; /* what the child opens itself gets a page of its own */
+	pthread_mutex_init(&registry_lock, NULL);
+}
+
+const _Atomic uint32_t *nic_xdp_alive(void)
+{
+	static bool hooked;
+	const _Atomic uint32_t *page;
+
+	pthread_mutex_lock(&registry_lock);
+	if (!hooked)
+		hooked = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
+	if (alive == NULL && hooked) {
+		const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+		void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (map != MAP_FAILED) {
+			madvise(map, bytes, MADV_WIPEONFORK);
+			alive = map;
+			atomic_store_explicit(alive, 1, memory_order_relaxed);
+		}
+	}
+	page = alive;
+	pthread_mutex_unlock(&registry_lock);
+	return page;
+}
+
+void nic_xdp_register(struct nic_xdp *nic)
+{
+	pthread_mutex_lock(&registry_lock);
+	nic->next = registry;
+	registry = nic;
+	pthread_mutex_unlock(&registry_lock);
+}
+
+void nic_xdp_unregister(struct nic_xdp *nic)
+{
+	struct nic_xdp **place = &registry;
+
+	pthread_mutex_lock(&registry_lock);
+	while (*place != NULL && *place != nic)
+		place = &(*place)->next;
+	if (*place != NULL)
+		*place = nic->next;
+	pthread_mutex_unlock(&registry_lock);
+}
+
+int nic_xdp_inherited_right(unsigned ifindex)
+{
+	int fd = -1;
+
+	pthread_mutex_lock(&registry_lock);
+	for (unsigned i = 0; i < nrights && fd < 0; i++)
+		if (rights[i].ifindex == ifindex)
+			fd = fcntl(rights[i].fd, F_DUPFD_CLOEXEC, 0);
+	pthread_mutex_unlock(&registry_lock);
+	return fd;
+}
+
+int vma_nic_pass_on(struct vma_nic *base, bool on)
+{
+	struct nic_xdp *nic = (struct nic_xdp *)base;
+
+	if (base->ops != &vma_nic_xdp_ops)
+		return -EOPNOTSUPP;
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	if (on && nic->right_fd < 0)
+		return -EPERM;
+	nic->pass_on = on;
+	return 0;
+}

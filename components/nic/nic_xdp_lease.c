@@ -1,0 +1,389 @@
+/*
+ * nic_xdp_lease - what a rented queue pair has mapped, how it is let go, and what lives on until its buffers are put.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "nic_xdp.h"
+
+/* ---- the window ---- */
+
+static int has_bytes(int fd, size_t bytes)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	return (uint64_t)st.st_size >= bytes ? 0 : -EPROTO; /* touching what is not there would be SIGBUS */
+}
+
+static int open_window(struct nic_xdp *nic, const struct xdp_rental *rental, struct xdp_window **out)
+{
+	const uint32_t queue_frames = rental->nframes / rental->queues;
+	struct xdp_window *window = calloc(1, sizeof(*window));
+	int rc;
+
+	if (window == NULL)
+		return -ENOMEM;
+	window->refs = 1;
+	window->arena = nic->base.arena;
+	window->nframes = rental->nframes;
+	window->queue_shift = (uint32_t)__builtin_ctz(queue_frames);
+	window->shared_bytes = xdp_shared_bytes(rental->nframes);
+	rc = has_bytes(rental->umem_fd, (size_t)rental->nframes << XDP_FRAME_SHIFT);
+	if (rc == 0)
+		rc = has_bytes(rental->shared_fd, window->shared_bytes);
+	if (rc < 0)
+		goto fail;
+	window->shared = mmap(NULL, window->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+			      rental->shared_fd, 0);
+	if (window->shared == MAP_FAILED) {
+		rc = -errno;
+		goto fail;
+	}
+	madvise(window->shared, window->shared_bytes, MADV_DONTFORK);
+	rc = xdp_shared_check(window->shared, window->shared_bytes);
+	if (rc == 0)
+		rc = vma_bufarena_map_fd(window->arena, rental->umem_fd, 0, window->nframes, &window->first);
+	if (rc < 0) {
+		munmap(window->shared, window->shared_bytes);
+		goto fail;
+	}
+	*out = window;
+	return 0;
+fail:
+	free(window);
+	return rc;
+}
+
+void nic_xdp_window_put(struct xdp_window *window)
+{
+	if (window == NULL || --window->refs > 0)
+		return;
+	vma_bufarena_unmap(window->arena, window->first, window->nframes);
+	munmap(window->shared, window->shared_bytes);
+	free(window);
+}
+
+/* ---- ports: the rings of each device queue ---- */
+
+static void close_port(struct xdp_port *port)
+{
+	xdp_ring_unmap(&port->rx);
+	xdp_ring_unmap(&port->tx);
+	xdp_ring_unmap(&port->fill);
+	xdp_ring_unmap(&port->comp);
+}
+
+static int open_port(struct xdp_port *port, struct xdp_window *window, const struct xdp_rental *rental, uint32_t queue)
+{
+	int rc;
+
+	port->fd = rental->socket_fd[queue];
+	port->driver = (struct xdp_driver){
+		.shared = window->shared,
+		.fill = &port->fill,
+		.comp = &port->comp,
+		.queue = queue,
+		.self = (uint16_t)(rental->slot + 1),
+	};
+	rc = xdp_sock_map_queue_rings(port->fd, rental->rx_size, rental->tx_size, &port->rx, &port->tx);
+	if (rc == 0)
+		rc = xdp_sock_map_umem_rings(port->fd, &port->fill, &port->comp);
+	return rc;
+}
+
+static int open_ports(struct xdp_window *window, const struct xdp_rental *rental, struct xdp_port **out)
+{
+	struct xdp_port *ports = aligned_alloc(_Alignof(struct xdp_port), rental->queues * sizeof(*ports));
+	int rc = 0;
+
+	if (ports == NULL)
+		return -ENOMEM;
+	memset(ports, 0, rental->queues * sizeof(*ports));
+	for (uint32_t queue = 0; queue < rental->queues && rc == 0; queue++)
+		rc = open_port(&ports[queue], window, rental, queue);
+	if (rc == 0) {
+		*out = ports;
+		return 0;
+	}
+	for (uint32_t queue = 0; queue < rental->queues; queue++)
+		close_port(&ports[queue]);
+	free(ports);
+	return rc;
+}
+
+/* ---- leases ---- */
+
+static void lease_pool_drained(void *arg)
+{
+	struct xdp_lease *lease = arg;
+	const uint64_t one = 1;
+
+	if (atomic_fetch_sub_explicit(&lease->pending, 1, memory_order_acq_rel) > 1)
+		return;
+	/* Perhaps inside somebody's put: no lock, no waiting. The nic lives until it has seen `done`. */
+	if (write(lease->nic->wake_fd, &one, sizeof(one)) < 0)
+		vma_log_debug("xdp: eventfd: error %d", errno); /* it is full, so the thread wakes anyway */
+	atomic_store_explicit(&lease->done, true, memory_order_release);
+}
+
+bool nic_xdp_leases_ending(const struct nic_xdp *nic)
+{
+	for (const struct xdp_lease *lease = nic->leases; lease != NULL; lease = lease->next)
+		if (atomic_load_explicit(&lease->pending, memory_order_relaxed) == 0)
+			return true;
+	return false;
+}
+
+void nic_xdp_leases_end(struct nic_xdp *nic)
+{
+	struct xdp_lease **place = &nic->leases;
+
+	while (*place != NULL) {
+		struct xdp_lease *lease = *place;
+
+		if (!atomic_load_explicit(&lease->done, memory_order_acquire)) {
+			place = &lease->next;
+			continue;
+		}
+		if (!lease->orphan && nic->owner != NULL)
+			xdp_owner_return(nic->owner, lease->slot, true);
+		else if (!lease->orphan && nic->vmad != NULL)
+			vmad_client_return(nic->vmad, lease->slot, true);
+		*place = lease->next;
+		nic_xdp_window_put(lease->window);
+		free(lease);
+	}
+}
+
+/* ---- a queue pair's part ---- */
+
+static int make_pools(struct xdp_qp *qp, const struct xdp_window *window, const struct xdp_rental *rental,
+		      struct vma_bufpool *pools[2])
+{
+	const struct vma_bufpool_attr attr = {
+		.arena = window->arena, .name = qp->name, .batching_mode = 1, .stats = qp->nic->stats};
+	int rc = vma_bufpool_create(&attr, &pools[0]);
+
+	if (rc < 0)
+		return rc;
+	rc = vma_bufpool_create(&attr, &pools[1]);
+	if (rc == 0) {
+		rc = vma_bufpool_add(pools[1], window->first + rental->tx_first, rental->tx_count);
+		if (rc == 0)
+			return 0;
+		vma_bufpool_retire(pools[1], NULL, NULL);
+	}
+	vma_bufpool_retire(pools[0], NULL, NULL);
+	return rc;
+}
+
+static int ask_rent(struct nic_xdp *nic, const struct vma_nic_qp_attr *attr, struct xdp_rental *rental)
+{
+	int rc;
+
+	if (nic->owner != NULL)
+		rc = xdp_owner_rent(nic->owner, attr->rx_wre, attr->tx_wre, rental);
+	else if (nic->vmad != NULL)
+		return vmad_client_rent(nic->vmad, attr->rx_wre, attr->tx_wre, rental);
+	else
+		return -EAGAIN;
+	/* The owner's own fds: take copies, so that closing works the same for both kinds. */
+	for (uint32_t queue = 0; rc == 0 && queue < rental->queues; queue++)
+		rental->socket_fd[queue] = fcntl(rental->socket_fd[queue], F_DUPFD_CLOEXEC, 0);
+	return rc;
+}
+
+static void close_rental(const struct nic_xdp *nic, const struct xdp_rental *rental, bool sockets)
+{
+	for (uint32_t queue = 0; sockets && queue < rental->queues; queue++)
+		if (rental->socket_fd[queue] >= 0)
+			close(rental->socket_fd[queue]);
+	if (nic->owner == NULL) {
+		close(rental->umem_fd);
+		close(rental->shared_fd);
+	}
+}
+
+static void hand_back(struct nic_xdp *nic, uint32_t slot)
+{
+	if (nic->owner != NULL)
+		xdp_owner_return(nic->owner, slot, true);
+	else if (nic->vmad != NULL)
+		vmad_client_return(nic->vmad, slot, true);
+}
+
+/* The queue pair's fields, after everything that can fail. */
+static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct xdp_port *ports,
+		    struct vma_bufpool *pools[2])
+{
+	const struct xdp_window *window = qp->lease->window;
+
+	qp->port = ports;
+	qp->shared = window->shared;
+	qp->slot = rental->slot;
+	qp->queues = rental->queues;
+	qp->tx_queue = rental->slot % (qp->nic->tx_queues < rental->queues ? qp->nic->tx_queues : rental->queues);
+	qp->first = window->first;
+	qp->nframes = window->nframes;
+	qp->queue_shift = window->queue_shift;
+	qp->tx_first = rental->tx_first;
+	qp->tx_count = rental->tx_count;
+	qp->longest = rental->mtu + 18; /* Ethernet header and one VLAN tag */
+	qp->segs_max = qp->nic->base.info.tx_segs_max;
+	qp->rx_at = qp->rx_in_chain = 0;
+	qp->base.rx_depth = rental->rx_size;
+	qp->base.tx_depth = rental->tx_size;
+	qp->base.rx_quota = rental->rx_quota;
+	qp->base.rx_self_fill = true;
+	atomic_store_explicit(&qp->base.rx_pool, pools[0], memory_order_release);
+	atomic_store_explicit(&qp->base.tx_pool, pools[1], memory_order_release);
+	for (uint32_t queue = 0; queue < rental->queues; queue++) {
+		struct epoll_event event = {.events = EPOLLIN};
+
+		epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, ports[queue].fd, &event);
+	}
+}
+
+static void learn(struct nic_xdp *nic, const struct xdp_rental *rental)
+{
+	nic->base.info.mtu = rental->mtu;
+	nic->base.info.generic = rental->generic;
+	nic->base.info.device_queues = rental->queues;
+	nic->base.info.tx_segs_max = rental->multi_buffer ? 16 : 1; /* an skb of the kernel takes 17 fragments */
+	nic->base.info.caps &= ~(uint32_t)VMA_NIC_CAP_SG;
+	nic->base.info.caps |= rental->multi_buffer ? VMA_NIC_CAP_SG : 0;
+}
+
+static bool sane(const struct xdp_rental *rental)
+{
+	const uint32_t queues = rental->queues, queue_frames = queues != 0 ? rental->nframes / queues : 0;
+	const uint32_t rx = rental->rx_size, tx = rental->tx_size;
+
+	return queues >= 1 && queues <= XDP_QUEUES_MAX && queue_frames > 0 && !(queue_frames & (queue_frames - 1)) &&
+	       rental->nframes % queues == 0 && rental->nframes <= 1u << 24 && rental->slot < XDP_SLOTS_MAX && rx > 0 &&
+	       tx > 0 && !(rx & (rx - 1)) && !(tx & (tx - 1)) && rental->tx_count > 0 &&
+	       rental->tx_first < rental->nframes && rental->tx_count <= rental->nframes - rental->tx_first;
+}
+
+int nic_xdp_rent(struct xdp_qp *qp)
+{
+	struct nic_xdp *nic = qp->nic;
+	struct xdp_lease *lease = calloc(1, sizeof(*lease));
+	struct xdp_rental rental;
+	struct vma_bufpool *pools[2];
+	struct xdp_port *ports = NULL;
+	uint8_t *in_flight = NULL;
+	int rc;
+
+	if (lease == NULL)
+		return -ENOMEM;
+	rc = ask_rent(nic, &qp->attr, &rental);
+	if (rc < 0)
+		goto fail;
+	rc = -EPROTO;
+	if (!sane(&rental) || (nic->window != NULL && nic->window->nframes != rental.nframes))
+		goto fail_rental;
+	rc = nic->window != NULL ? 0 : open_window(nic, &rental, &nic->window);
+	if (rc < 0)
+		goto fail_rental;
+	rc = -ENOMEM;
+	in_flight = calloc(rental.tx_count, 1);
+	if (in_flight == NULL)
+		goto fail_rental;
+	rc = open_ports(nic->window, &rental, &ports);
+	if (rc < 0)
+		goto fail_rental;
+	rc = make_pools(qp, nic->window, &rental, pools);
+	if (rc < 0)
+		goto fail_ports;
+	*lease = (struct xdp_lease){
+		.next = nic->leases, .nic = nic, .window = nic->window, .slot = rental.slot, .pending = 3};
+	nic->window->refs++;
+	nic->leases = lease;
+	qp->lease = lease;
+	qp->in_flight = in_flight;
+	learn(nic, &rental);
+	install(qp, &rental, ports, pools);
+	close_rental(nic, &rental, false);
+	return 0;
+fail_ports:
+	for (uint32_t queue = 0; queue < rental.queues; queue++)
+		close_port(&ports[queue]);
+	free(ports);
+fail_rental:
+	hand_back(nic, rental.slot);
+	close_rental(nic, &rental, true);
+	free(in_flight);
+fail:
+	free(lease);
+	return rc;
+}
+
+/* What was sent and not reaped: the kernel copied it or never will look at it, and the references go home. */
+static void put_in_flight(struct xdp_qp *qp)
+{
+	for (uint32_t i = 0; i < qp->tx_count; i++)
+		if (qp->in_flight[i])
+			vma_buf_put(qp->base.arena, vma_buf_at(qp->base.arena, qp->first + qp->tx_first + i));
+}
+
+void nic_xdp_unrent(struct xdp_qp *qp)
+{
+	struct nic_xdp *nic = qp->nic;
+	struct xdp_lease *lease = qp->lease;
+	const bool lost = lease->orphan;
+
+	for (uint32_t queue = 0; queue < qp->queues; queue++) {
+		if (!lost)
+			epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
+		close_port(&qp->port[queue]);
+		close(qp->port[queue].fd);
+	}
+	free(qp->port);
+	qp->port = NULL;
+	qp->queues = 0;
+	if (!lost && nic->owner != NULL)
+		xdp_owner_return(nic->owner, lease->slot, false);
+	else if (!lost && nic->vmad != NULL)
+		vmad_client_return(nic->vmad, lease->slot, false);
+	put_in_flight(qp);
+	free(qp->in_flight);
+	qp->in_flight = NULL;
+	qp->lease = NULL;
+	vma_bufpool_retire(atomic_load(&qp->base.rx_pool), lease_pool_drained, lease);
+	vma_bufpool_retire(atomic_load(&qp->base.tx_pool), lease_pool_drained, lease);
+	lease_pool_drained(lease); /* the queue pair's own share: from here on the thread may end the lease */
+}
+
+static void blank(struct xdp_ring *ring)
+{
+	mmap(ring->map, ring->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
+void nic_xdp_disarm(struct xdp_qp *qp)
+{
+	atomic_store_explicit(&qp->base.lost, true, memory_order_release);
+	qp->lease->orphan = true;
+	for (uint32_t queue = 0; queue < qp->queues; queue++) {
+		struct xdp_port *port = &qp->port[queue];
+
+		epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL);
+		/* Not close(): the number must stay ours while a kick may be about to use it. */
+		dup3(qp->nic->dead_fd, port->fd, O_CLOEXEC);
+		blank(&port->rx);
+		blank(&port->tx);
+		blank(&port->fill);
+		blank(&port->comp);
+	}
+}

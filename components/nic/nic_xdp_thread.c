@@ -1,0 +1,252 @@
+/*
+ * nic_xdp_thread - the nic's own thread: it sleeps on the connection to vmad and on its wake-up.
+ *
+ *   owner in this process   does the owner's periodic work
+ *   vmad                    reports flows that were taken back; when vmad is gone, gives up its sockets, looks for a new
+ *                           vmad (and starts one) until there is one, and then asks the users for a rebind
+ *
+ * It runs no callback with `lock` held, and is the only caller of callbacks.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "nic_xdp.h"
+
+#define RETRY_FIRST_MS 5
+#define RETRY_LAST_MS 250
+#define PATIENCE_MS 2000 /* of one attempt: the thread must also see nic_close */
+#define REMIND_MS 100	 /* a queue pair that was not rebound is asked again */
+
+void nic_xdp_thread_wake(struct nic_xdp *nic)
+{
+	const uint64_t one = 1;
+
+	if (write(nic->wake_fd, &one, sizeof(one)) < 0)
+		vma_log_debug("xdp: eventfd: error %d", errno); /* full: it wakes anyway */
+}
+
+static void drain_wake(struct nic_xdp *nic)
+{
+	uint64_t count;
+
+	if (read(nic->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		vma_log_debug("xdp: eventfd: error %d", errno);
+}
+
+/* ---- events; `events` is held ---- */
+
+static void tell(struct xdp_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key)
+{
+	if (qp->attr.event != NULL)
+		qp->attr.event(&qp->base, event, key, qp->attr.event_arg);
+}
+
+static struct xdp_qp *qp_of_slot(struct nic_xdp *nic, uint32_t slot)
+{
+	struct xdp_qp *qp = nic->qps;
+
+	while (qp != NULL && (qp->slot != slot || vma_nic_qp_lost(&qp->base)))
+		qp = qp->next;
+	return qp;
+}
+
+static void mark_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
+{
+	struct xdp_qp *qp = qp_of_slot(arg, slot);
+
+	for (struct xdp_flow *flow = qp != NULL ? qp->flows : NULL; flow != NULL; flow = flow->next)
+		if (memcmp(&flow->rule.key, key, sizeof(*key)) == 0)
+			flow->revoked = true;
+}
+
+/* Takes one revoked flow out of the queue pair; false when there is none. */
+static bool pop_revoked(struct nic_xdp *nic, struct xdp_qp *qp, struct vma_flow_key *key)
+{
+	struct xdp_flow **place = &qp->flows, *flow;
+
+	pthread_mutex_lock(&nic->lock);
+	while (*place != NULL && !(*place)->revoked)
+		place = &(*place)->next;
+	flow = *place;
+	if (flow != NULL) {
+		*place = flow->next;
+		*key = flow->rule.key;
+	}
+	pthread_mutex_unlock(&nic->lock);
+	free(flow);
+	return flow != NULL;
+}
+
+static void report_revoked(struct nic_xdp *nic)
+{
+	struct vma_flow_key key;
+
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		while (pop_revoked(nic, qp, &key))
+			tell(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
+}
+
+/* Lost queue pairs hear it again once there is somebody to rebind to; their fd wakes a sleeper for that. */
+static bool report_lost(struct nic_xdp *nic, bool wake)
+{
+	const uint64_t one = 1;
+	bool any = false;
+
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
+		if (!vma_nic_qp_lost(&qp->base))
+			continue;
+		any = true;
+		if (wake && write(qp->wake_fd, &one, sizeof(one)) < 0)
+			vma_log_debug("xdp: eventfd: error %d", errno);
+		tell(qp, VMA_NIC_EVENT_LOST, NULL);
+	}
+	return any;
+}
+
+/* ---- vmad ---- */
+
+static void give_up(struct nic_xdp *nic)
+{
+	vma_log_warn("%s: vmad has gone: traffic is the kernel's until there is a new one", nic->base.info.name);
+	pthread_mutex_lock(&nic->lock);
+	vmad_client_close(nic->vmad);
+	nic->vmad = NULL;
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		if (!vma_nic_qp_lost(&qp->base))
+			nic_xdp_disarm(qp);
+	for (struct xdp_lease *lease = nic->leases; lease != NULL; lease = lease->next)
+		lease->orphan = true;
+	nic_xdp_window_put(nic->window);
+	nic->window = NULL;
+	pthread_mutex_unlock(&nic->lock);
+	report_lost(nic, false);
+}
+
+static void take_events(struct nic_xdp *nic)
+{
+	struct vma_flow_key key;
+	uint32_t slot;
+	int rc;
+
+	pthread_mutex_lock(&nic->lock);
+	while ((rc = vmad_client_next_event(nic->vmad, &slot, &key)) > 0)
+		mark_revoked(slot, &key, nic);
+	pthread_mutex_unlock(&nic->lock);
+	if (rc < 0)
+		give_up(nic);
+}
+
+/* Without any lock: it waits, and nobody else knows the new connection yet. */
+static bool find_vmad(struct nic_xdp *nic)
+{
+	const struct vmad_connect how = {
+		.ifindex = nic->base.info.ifindex,
+		.ifname = nic->base.info.name,
+		.vmad_path = nic->vmad_path,
+		.right_fd = nic->right_fd,
+		.window_bytes = nic->window_bytes,
+		.huge_pages = nic->huge_pages,
+		.patience_ms = PATIENCE_MS,
+	};
+	struct vmad_client *client;
+
+	if (vmad_client_connect(&how, &client) < 0)
+		return false;
+	pthread_mutex_lock(&nic->lock);
+	nic->vmad = client;
+	pthread_mutex_unlock(&nic->lock);
+	return true;
+}
+
+/* ---- the loop ---- */
+
+/* Under `events`: everything that is due. Returns how long to sleep at most, ms; -1: until something happens. */
+static int work(struct nic_xdp *nic)
+{
+	int sleep_ms = -1;
+
+	if (nic->vmad != NULL)
+		take_events(nic);
+	pthread_mutex_lock(&nic->lock);
+	if (nic->owner != NULL) {
+		xdp_owner_tick(nic->owner, mark_revoked, nic);
+		sleep_ms = xdp_owner_next_tick_ms(nic->owner);
+	}
+	nic_xdp_leases_end(nic);
+	if (nic_xdp_leases_ending(nic))
+		sleep_ms = 1; /* a drained() is on its last instruction */
+	pthread_mutex_unlock(&nic->lock);
+	report_revoked(nic);
+	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost(nic, true))
+		sleep_ms = REMIND_MS;
+	return sleep_ms;
+}
+
+static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
+{
+	struct pollfd fds[2] = {
+		{.fd = nic->wake_fd, .events = POLLIN},
+		{.fd = nic->vmad != NULL ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
+	};
+
+	poll(fds, 2, sleep_ms);
+	drain_wake(nic);
+}
+
+static bool finished(struct nic_xdp *nic)
+{
+	bool yes;
+
+	pthread_mutex_lock(&nic->lock);
+	yes = nic->closing && nic->leases == NULL;
+	pthread_mutex_unlock(&nic->lock);
+	return yes;
+}
+
+static void *thread_main(void *arg)
+{
+	struct nic_xdp *nic = arg;
+	int retry_ms = RETRY_FIRST_MS;
+
+	while (!finished(nic)) {
+		int sleep_ms;
+
+		pthread_mutex_lock(&nic->events);
+		sleep_ms = work(nic);
+		pthread_mutex_unlock(&nic->events);
+		if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad == NULL && !nic->closing) {
+			if (find_vmad(nic)) {
+				retry_ms = RETRY_FIRST_MS;
+				continue;
+			}
+			sleep_ms = retry_ms;
+			retry_ms = retry_ms * 2 < RETRY_LAST_MS ? retry_ms * 2 : RETRY_LAST_MS;
+		}
+		if (!finished(nic))
+			sleep_until_due(nic, sleep_ms);
+	}
+	if (!nic->joined)
+		nic_xdp_free(nic);
+	return NULL;
+}
+
+int nic_xdp_thread_start(struct nic_xdp *nic)
+{
+	sigset_t all, before;
+	int rc;
+
+	/* The program's signals are not for this thread. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&nic->thread, NULL, thread_main, nic);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return -rc;
+}

@@ -1,0 +1,310 @@
+/*
+ * owner - what exists once per interface: device, packet memory, program; and the slots that are rented from it.
+ */
+#include <errno.h>
+#include <dirent.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "owner_priv.h"
+
+#define SETTLE_NS 20000000ull	 /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
+#define IN_FLIGHT_NS 1000000000ull
+#define FOREIGN_NS 500000000ull
+#define HEADERS 18 /* Ethernet and one VLAN tag */
+
+uint64_t owner_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- the device ---- */
+
+static uint32_t receive_queues(int fd, const char *name)
+{
+	struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
+	struct ifreq req = {0};
+	uint32_t queues = 0;
+
+	memcpy(req.ifr_name, name, IF_NAMESIZE);
+	req.ifr_data = (void *)&channels;
+	if (ioctl(fd, SIOCETHTOOL, &req) == 0)
+		queues = channels.rx_count + channels.combined_count;
+	return queues > 0 ? queues : 1;
+}
+
+static int look_at_device(struct xdp_owner *owner)
+{
+	struct ifreq req = {0};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (if_indextoname(owner->ifindex, owner->name) == NULL) {
+		rc = -ENODEV;
+		goto out;
+	}
+	memcpy(req.ifr_name, owner->name, IF_NAMESIZE);
+	if (ioctl(fd, SIOCGIFMTU, &req) < 0) {
+		rc = -errno;
+		goto out;
+	}
+	owner->mtu = (uint32_t)req.ifr_mtu;
+	owner->queues = receive_queues(fd, owner->name);
+	if (owner->queues > XDP_QUEUES_MAX) {
+		vma_log_error("%s: %u receive queues, at most %u can be covered: reduce them with ethtool -L", owner->name,
+			      owner->queues, XDP_QUEUES_MAX);
+		rc = -EOPNOTSUPP;
+	}
+out:
+	close(fd);
+	return rc;
+}
+
+/* ---- life of the owner ---- */
+
+static void explain(const struct xdp_owner *owner, int rc)
+{
+	if (rc == -EPERM || rc == -EACCES)
+		vma_log_once(VMA_LOG_ERROR,
+			     "%s: XDP needs CAP_NET_RAW (AF_XDP sockets), CAP_BPF and CAP_NET_ADMIN (the program), or a vmad "
+			     "that has them",
+			     owner->name);
+	else if (rc != -EBUSY && rc != -EOPNOTSUPP && rc != -ENOBUFS) /* busy may pass: the caller decides */
+		vma_log_once(VMA_LOG_ERROR, "%s: no AF_XDP: %s", owner->name, strerror(-rc));
+}
+
+int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
+{
+	struct xdp_owner *owner = calloc(1, sizeof(*owner));
+	uint32_t longest = (1u << XDP_FRAME_SHIFT) - 256; /* what the kernel leaves of a frame after XDP_PACKET_HEADROOM */
+	int rc;
+
+	if (owner == NULL)
+		return -ENOMEM;
+	owner->ifindex = attr->ifindex;
+	owner->umem_fd = owner->shared_fd = -1;
+	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
+		owner->queue[queue].base_fd = -1;
+	rc = look_at_device(owner);
+	/* The program first: it fails at once where the sockets would have to be waited for. */
+	if (rc == 0)
+		rc = xdp_prog_load(owner->ifindex, owner->queues, &owner->prog);
+	if (rc == 0)
+		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
+	if (rc == 0 && !owner->multi_buffer && owner->mtu + HEADERS > longest) {
+		vma_log_error("%s: MTU %u is beyond one packet buffer, and this kernel has no multi-buffer AF_XDP: the "
+			      "largest that works is %u",
+			      owner->name, owner->mtu, longest - HEADERS);
+		rc = -EOPNOTSUPP;
+	}
+	if (rc < 0) {
+		explain(owner, rc);
+		xdp_owner_destroy(owner);
+		return rc;
+	}
+	*out = owner;
+	return 0;
+}
+
+static void close_sockets(struct xdp_owner *owner, uint32_t index)
+{
+	struct owner_slot *slot = &owner->slot[index];
+
+	for (uint32_t queue = 0; queue < owner->queues && slot->sockets_open; queue++) {
+		xdp_ring_unmap(&slot->rx[queue]);
+		xdp_ring_unmap(&slot->tx[queue]);
+		if (slot->socket_fd[queue] >= 0)
+			close(slot->socket_fd[queue]);
+	}
+	slot->sockets_open = false;
+}
+
+void xdp_owner_destroy(struct xdp_owner *owner)
+{
+	if (owner == NULL)
+		return;
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
+		if (owner->prog != NULL)
+			owner_flows_end(owner, slot);
+		close_sockets(owner, slot);
+	}
+	xdp_prog_destroy(owner->prog);
+	owner_frames_fini(owner);
+	free(owner);
+}
+
+void xdp_owner_close_in_child(struct xdp_owner *owner)
+{
+	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
+		const struct owner_slot *slot = &owner->slot[index];
+
+		for (uint32_t queue = 0; slot->sockets_open && queue < owner->queues; queue++)
+			close(slot->socket_fd[queue]);
+	}
+	for (uint32_t queue = 0; queue < owner->queues; queue++)
+		close(owner->queue[queue].base_fd);
+	xdp_prog_close_in_child(owner->prog);
+	close(owner->umem_fd);
+	close(owner->shared_fd);
+}
+
+/* ---- slots ---- */
+
+static int open_sockets(struct xdp_owner *owner, uint32_t index)
+{
+	struct owner_slot *slot = &owner->slot[index];
+	int rc = 0;
+
+	for (uint32_t queue = 0; queue < owner->queues; queue++)
+		slot->socket_fd[queue] = -1;
+	slot->sockets_open = true;
+	for (uint32_t queue = 0; queue < owner->queues && rc == 0; queue++) {
+		int fd = xdp_sock_queue(owner->queue[queue].base_fd, owner->ifindex, queue, slot->rx_size, slot->tx_size);
+
+		if (fd < 0)
+			return fd;
+		slot->socket_fd[queue] = fd;
+		rc = xdp_sock_map_queue_rings(fd, slot->rx_size, slot->tx_size, &slot->rx[queue], &slot->tx[queue]);
+		if (rc == 0)
+			rc = xdp_prog_set_socket(owner->prog, index, queue, fd);
+	}
+	return rc;
+}
+
+static void fill_rental(const struct xdp_owner *owner, uint32_t index, struct xdp_rental *out)
+{
+	const struct owner_slot *slot = &owner->slot[index];
+
+	*out = (struct xdp_rental){
+		.slot = index,
+		.queues = owner->queues,
+		.nframes = owner->nframes,
+		.rx_size = slot->rx_size,
+		.tx_size = slot->tx_size,
+		.tx_first = slot->tx_first,
+		.tx_count = slot->tx_count,
+		.rx_quota = slot->rx_quota,
+		.mtu = owner->mtu,
+		.generic = owner->generic,
+		.multi_buffer = owner->multi_buffer,
+		.umem_fd = owner->umem_fd,
+		.shared_fd = owner->shared_fd,
+	};
+	memcpy(out->socket_fd, slot->socket_fd, owner->queues * sizeof(out->socket_fd[0]));
+}
+
+int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out)
+{
+	uint32_t index = 0;
+	int rc;
+
+	while (index < XDP_SLOTS_MAX && owner->slot[index].state != SLOT_FREE)
+		index++;
+	if (index == XDP_SLOTS_MAX)
+		return -ENOSPC;
+	rc = owner_frames_grant(owner, index, rx_wre, tx_wre);
+	if (rc < 0)
+		return rc;
+	rc = open_sockets(owner, index);
+	if (rc < 0) {
+		for (uint32_t queue = 0; queue < owner->queues; queue++)
+			xdp_prog_clear_socket(owner->prog, index, queue);
+		close_sockets(owner, index);
+		owner_frames_ungrant(owner, index);
+		return rc;
+	}
+	xdp_shared_rent(owner->shared, index, owner->slot[index].tx_first, owner->slot[index].tx_count);
+	owner->slot[index].state = SLOT_RENTED;
+	owner->slots_used++;
+	fill_rental(owner, index, out);
+	return 0;
+}
+
+void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
+{
+	struct owner_slot *slot = index < XDP_SLOTS_MAX ? &owner->slot[index] : NULL;
+
+	if (slot == NULL || slot->state == SLOT_FREE || slot->state == SLOT_DRAINING)
+		return;
+	if (slot->state == SLOT_RENTED) {
+		owner_flows_end(owner, index);
+		for (uint32_t queue = 0; queue < owner->queues; queue++)
+			xdp_prog_clear_socket(owner->prog, index, queue);
+		slot->state = SLOT_LEAVING;
+		slot->drain_since_ns = owner_now_ns();
+	}
+	if (!frames_too)
+		return;
+	/* At once: what it had locked stands in everybody's way. Its frames come when its RX rings can be read for good:
+	 * one that is held and still lies in a ring must not be taken twice. */
+	xdp_shared_recover(owner->driver, owner->queues, index);
+	slot->state = SLOT_DRAINING;
+}
+
+/* What lies in the rings of a slot that has left the maps for long enough; then the sockets may go. */
+static void settle(struct xdp_owner *owner, uint32_t index)
+{
+	struct owner_slot *slot = &owner->slot[index];
+
+	for (uint32_t queue = 0; queue < owner->queues; queue++) {
+		xdp_shared_claim_rx(owner->shared, index, &slot->rx[queue]);
+		xdp_shared_settle_tx(owner->shared, index, queue,
+				     atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
+	}
+	close_sockets(owner, index);
+	owner_frames_take_back(owner, index);
+}
+
+static void drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
+{
+	struct owner_slot *slot = &owner->slot[index];
+
+	if (slot->sockets_open) {
+		if (now - slot->drain_since_ns < SETTLE_NS)
+			return;
+		settle(owner, index);
+		slot->drain_since_ns = now;
+	}
+	if (xdp_shared_in_flight_count(owner->shared, index) > 0 && now - slot->drain_since_ns < IN_FLIGHT_NS)
+		return;
+	owner_frames_ungrant(owner, index);
+	slot->state = SLOT_FREE;
+	owner->slots_used--;
+}
+
+void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
+		    void *arg)
+{
+	const uint64_t now = owner_now_ns();
+
+	owner_frames_tick(owner);
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		if (owner->slot[slot].state == SLOT_DRAINING)
+			drain(owner, slot, now);
+	if (owner->flows > 0 && now - owner->foreign_check_ns >= FOREIGN_NS) {
+		owner->foreign_check_ns = now;
+		owner_flows_recheck(owner, revoked, arg);
+	}
+}
+
+int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
+{
+	if (owner_frames_spare(owner))
+		return 10;
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		if (owner->slot[slot].state == SLOT_DRAINING)
+			return 25;
+	return owner->flows > 0 ? (int)(FOREIGN_NS / 1000000) : -1;
+}

@@ -1,0 +1,295 @@
+/*
+ * owner_flows - which slot has which flow; the program is attached while there is at least one.
+ *
+ * An attached program costs plain traffic (a veth's peer loses segmentation offload), hence not a moment longer.
+ */
+#include <errno.h>
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "owner_priv.h"
+
+static unsigned bucket_of(const struct vma_flow_key *key)
+{
+	const unsigned char *bytes = (const unsigned char *)key;
+	uint32_t hash = 2166136261u; /* FNV-1a: control path, and its 40 bytes are soon read */
+
+	for (size_t i = 0; i < sizeof(*key); i++)
+		hash = (hash ^ bytes[i]) * 16777619u;
+	return hash % OWNER_FLOW_BUCKETS;
+}
+
+/* Where the pointer to the flow with `key` is, or the end of its bucket. */
+static struct owner_flow **place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = &owner->flow[bucket_of(key)];
+
+	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	return place;
+}
+
+static void describe(const struct vma_flow_key *key, char *text, size_t bytes)
+{
+	char local[INET_ADDRSTRLEN], peer[INET_ADDRSTRLEN];
+	const char *proto = key->proto == IPPROTO_TCP ? "TCP" : "UDP";
+
+	inet_ntop(AF_INET, key->local, local, sizeof(local));
+	inet_ntop(AF_INET, key->peer, peer, sizeof(peer));
+	if (key->peer_port_be == 0)
+		snprintf(text, bytes, "%s %s:%u", proto, local, ntohs(key->local_port_be));
+	else
+		snprintf(text, bytes, "%s %s:%u from %s:%u", proto, local, ntohs(key->local_port_be), peer,
+			 ntohs(key->peer_port_be));
+}
+
+bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
+		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
+			for (uint32_t i = 0; i < flow->cookies; i++)
+				if (flow->cookie[i] == cookie)
+					return true;
+	return false;
+}
+
+/* Several sockets of one queue pair may share a flow (multicast members): none of their shadows is foreign. */
+static int add_cookie(struct owner_flow *flow, uint64_t cookie)
+{
+	uint64_t *grown;
+
+	for (uint32_t i = 0; i < flow->cookies; i++)
+		if (flow->cookie[i] == cookie)
+			return 0;
+	if (cookie == 0)
+		return 0;
+	if (flow->cookies == OWNER_COOKIES_MAX)
+		return -ENOSPC;
+	grown = realloc(flow->cookie, (flow->cookies + 1) * sizeof(*grown));
+	if (grown == NULL)
+		return -ENOMEM;
+	flow->cookie = grown;
+	flow->cookie[flow->cookies++] = cookie;
+	return 0;
+}
+
+/* ---- foreign sockets ---- */
+
+struct search {
+	const struct xdp_owner *owner;
+	const struct vma_flow_rule *rule;
+	struct owner_foreign found;
+	bool any;
+};
+
+static void see(const struct owner_foreign *socket, void *arg)
+{
+	struct search *search = arg;
+
+	if (!search->any && owner_foreign_conflicts(search->rule, socket, search->owner->ifindex) &&
+	    socket->cookie != search->rule->shadow_cookie && !owner_flows_has_cookie(search->owner, socket->cookie)) {
+		search->found = *socket;
+		search->any = true;
+	}
+}
+
+static int refuse_foreign(const struct xdp_owner *owner, const struct vma_flow_rule *rule)
+{
+	struct search search = {.owner = owner, .rule = rule};
+	char text[96];
+	int rc = owner_foreign_walk(rule->key.proto, ntohs(rule->key.local_port_be), see, &search);
+
+	describe(&rule->key, text, sizeof(text));
+	if (rc < 0) {
+		/* Not knowing is no licence to rob. */
+		vma_log_once(VMA_LOG_WARN, "%s: the kernel's sockets cannot be listed (error %d): %s stays with the kernel",
+			     owner->name, -rc, text);
+		return rc;
+	}
+	if (!search.any)
+		return 0;
+	vma_log_once(VMA_LOG_WARN,
+		     "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",
+		     owner->name, text, search.found.inode, search.found.uid);
+	return -EADDRINUSE;
+}
+
+/* ---- add and delete ---- */
+
+int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	struct owner_flow **place, *flow;
+	bool generic;
+	int rc;
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
+		return -EINVAL;
+	rc = vma_flow_key_check(&rule->key);
+	if (rc < 0)
+		return rc;
+	place = place_of(owner, &rule->key);
+	if (*place != NULL && (*place)->slot != slot)
+		return -EADDRINUSE;
+	if (*place != NULL) {
+		rc = add_cookie(*place, rule->shadow_cookie);
+		return rc < 0 ? rc : -EEXIST;
+	}
+	if (owner->flows >= OWNER_FLOWS_MAX)
+		return -ENOSPC;
+	rc = refuse_foreign(owner, rule);
+	if (rc < 0)
+		return rc;
+	flow = calloc(1, sizeof(*flow));
+	if (flow == NULL)
+		return -ENOMEM;
+	*flow = (struct owner_flow){.rule = *rule, .slot = slot};
+	rc = add_cookie(flow, rule->shadow_cookie);
+	if (rc < 0)
+		goto fail;
+	rc = xdp_prog_flow_set(owner->prog, &rule->key, slot, rule->flags);
+	if (rc < 0)
+		goto fail;
+	rc = xdp_prog_attach(owner->prog, &generic);
+	if (rc < 0) {
+		xdp_prog_flow_del(owner->prog, &rule->key);
+		vma_log_once(VMA_LOG_ERROR, "%s: the XDP program cannot be attached: %s (MTU %u)", owner->name,
+			     strerror(-rc), owner->mtu);
+		goto fail;
+	}
+	owner->generic = generic;
+	*place = flow;
+	owner->flows++;
+	return 0;
+fail:
+	free(flow->cookie);
+	free(flow);
+	return rc;
+}
+
+static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
+{
+	struct owner_flow *flow = *place;
+
+	xdp_prog_flow_del(owner->prog, &flow->rule.key);
+	*place = flow->next;
+	free(flow->cookie);
+	free(flow);
+	if (--owner->flows == 0)
+		xdp_prog_detach(owner->prog);
+}
+
+int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = place_of(owner, key);
+
+	if (*place == NULL || (*place)->slot != slot)
+		return -ENOENT;
+	unlink_flow(owner, place);
+	return 0;
+}
+
+void owner_flows_end(struct xdp_owner *owner, uint32_t slot)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		struct owner_flow **place = &owner->flow[b];
+
+		while (*place != NULL) {
+			if ((*place)->slot == slot)
+				unlink_flow(owner, place);
+			else
+				place = &(*place)->next;
+		}
+	}
+}
+
+/* ---- sockets that came up later ---- */
+
+struct recheck {
+	struct xdp_owner *owner;
+	void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg);
+	void *arg;
+	uint8_t proto;
+	uint8_t ports[65536 / 8]; /* local ports of our flows: most sockets are dismissed by one bit */
+};
+
+/*
+ * A socket is foreign for certain only when it is seen twice: between bind() of a shadow and the call that registers it
+ * with its flow it looks foreign, too.
+ */
+static bool suspected_before(struct owner_flow *flow, const struct owner_foreign *socket)
+{
+	const bool before = flow->suspect_cookie == socket->cookie;
+
+	flow->suspect_cookie = socket->cookie;
+	return before;
+}
+
+static void revoke(struct recheck *check, struct owner_flow **place, const struct owner_foreign *socket)
+{
+	const struct vma_flow_key key = (*place)->rule.key;
+	const uint32_t slot = (*place)->slot;
+	char text[96];
+
+	unlink_flow(check->owner, place);
+	describe(&key, text, sizeof(text));
+	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
+		     check->owner->name, text, socket->inode, socket->uid);
+	if (check->revoked != NULL)
+		check->revoked(slot, &key, check->arg);
+}
+
+static void see_again(const struct owner_foreign *socket, void *arg)
+{
+	struct recheck *check = arg;
+	struct xdp_owner *owner = check->owner;
+
+	if (!(check->ports[socket->port_be / 8] & (1u << socket->port_be % 8)) ||
+	    owner_flows_has_cookie(owner, socket->cookie))
+		return;
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		struct owner_flow **place = &owner->flow[b];
+
+		while (*place != NULL) {
+			struct owner_flow *flow = *place;
+
+			if (flow->rule.key.proto == check->proto &&
+			    owner_foreign_conflicts(&flow->rule, socket, owner->ifindex) &&
+			    suspected_before(flow, socket))
+				revoke(check, place, socket);
+			else
+				place = &flow->next;
+		}
+	}
+}
+
+void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+			 void *arg)
+{
+	static const uint8_t protos[] = {IPPROTO_UDP, IPPROTO_TCP};
+	struct recheck *check = malloc(sizeof(*check));
+
+	if (check == NULL)
+		return;
+	for (size_t p = 0; p < sizeof(protos); p++) {
+		uint32_t n = 0;
+
+		*check = (struct recheck){.owner = owner, .revoked = revoked, .arg = arg, .proto = protos[p]};
+		for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+			for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
+				const uint16_t port = flow->rule.key.local_port_be;
+
+				if (flow->rule.key.proto != protos[p])
+					continue;
+				check->ports[port / 8] |= (uint8_t)(1u << port % 8);
+				n++;
+			}
+		}
+		if (n > 0)
+			owner_foreign_walk(protos[p], 0, see_again, check);
+	}
+	free(check);
+}

@@ -1,0 +1,179 @@
+/*
+ * owner_foreign - the kernel sockets that a flow would rob: listed by sock_diag, judged as the kernel would deliver.
+ *
+ *   UDP, any peer (unicast)    a socket bound to that port, on the address or on none
+ *   UDP, any peer (multicast)  the same: every such socket may get a copy
+ *   UDP or TCP, one peer       a socket connected to exactly that peer; a less specific one would not be asked
+ *   TCP listener (SYN only)    a listening socket; connections are safe, the program leaves them to the kernel
+ *   TCP, any peer              any socket on that port
+ *
+ * A socket bound to another device never sees this one's packets. IPv6 sockets on [::] receive IPv4 unless IPV6_V6ONLY.
+ */
+#include <errno.h>
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "owner_priv.h"
+
+struct walk {
+	uint16_t port;
+	void (*see)(const struct owner_foreign *socket, void *arg);
+	void *arg;
+};
+
+struct request {
+	struct nlmsghdr head;
+	struct inet_diag_req_v2 diag;
+	struct nlattr attr;
+	struct inet_diag_bc_op op[4];
+};
+
+/* "local port >= port and local port <= port"; each op is followed by one that carries the port. */
+static void fill_request(struct request *request, uint8_t family, uint8_t proto, uint16_t port)
+{
+	*request = (struct request){
+		.head = {.nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP, .nlmsg_seq = 1},
+		.diag = {.sdiag_family = family, .sdiag_protocol = proto},
+	};
+	/* TIME_WAIT owns no packets that a new connection would not get as well. */
+	request->diag.idiag_states = ~0u & ~(1u << TCP_TIME_WAIT);
+	request->head.nlmsg_len = offsetof(struct request, attr);
+	if (port == 0)
+		return;
+	request->attr = (struct nlattr){.nla_len = sizeof(request->attr) + sizeof(request->op),
+					.nla_type = INET_DIAG_REQ_BYTECODE};
+	request->op[0] = (struct inet_diag_bc_op){.code = INET_DIAG_BC_S_GE, .yes = 8, .no = 20};
+	request->op[1].no = port;
+	request->op[2] = (struct inet_diag_bc_op){.code = INET_DIAG_BC_S_LE, .yes = 8, .no = 12};
+	request->op[3].no = port;
+	request->head.nlmsg_len = sizeof(*request);
+}
+
+static bool is_zero(const void *bytes, size_t n)
+{
+	static const uint8_t zero[16];
+
+	return memcmp(bytes, zero, n) == 0;
+}
+
+/* IPv4 addresses of an IPv6 socket lie behind ::ffff:. Returns false for one that is IPv6 for good. */
+static bool unmap(uint8_t address[16])
+{
+	static const uint8_t prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+	if (is_zero(address, 16))
+		return true;
+	if (memcmp(address, prefix, sizeof(prefix)) != 0)
+		return false;
+	memmove(address, address + 12, 4);
+	memset(address + 4, 0, 12);
+	return true;
+}
+
+static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr *head)
+{
+	const struct inet_diag_msg *msg = NLMSG_DATA(head);
+	struct owner_foreign socket = {.proto = proto};
+	int left = (int)head->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*msg));
+
+	if (left < 0)
+		return;
+	socket.cookie = (uint64_t)msg->id.idiag_cookie[1] << 32 | msg->id.idiag_cookie[0];
+	socket.inode = msg->idiag_inode;
+	socket.uid = msg->idiag_uid;
+	socket.family = msg->idiag_family;
+	socket.state = msg->idiag_state;
+	socket.ifindex = msg->id.idiag_if;
+	socket.port_be = msg->id.idiag_sport;
+	socket.peer_port_be = msg->id.idiag_dport;
+	memcpy(socket.local, msg->id.idiag_src, msg->idiag_family == AF_INET ? 4 : 16);
+	memcpy(socket.peer, msg->id.idiag_dst, msg->idiag_family == AF_INET ? 4 : 16);
+	for (const struct rtattr *attr = (const struct rtattr *)(msg + 1); RTA_OK(attr, left); attr = RTA_NEXT(attr, left))
+		if (attr->rta_type == INET_DIAG_SKV6ONLY && RTA_PAYLOAD(attr) >= 1)
+			socket.v6only = *(const uint8_t *)RTA_DATA(attr) != 0;
+	if (socket.family == AF_INET6 && (socket.v6only || !unmap(socket.local) || !unmap(socket.peer)))
+		return;
+	if (walk->port == 0 || ntohs(socket.port_be) == walk->port)
+		walk->see(&socket, walk->arg);
+}
+
+/* One message of a dump: 1 more to come, 0 the end, -errno. */
+static int take_reply(int fd, const struct walk *walk, uint8_t proto)
+{
+	_Alignas(struct nlmsghdr) char buffer[16384];
+	ssize_t n = recv(fd, buffer, sizeof(buffer), 0);
+	unsigned left = n > 0 ? (unsigned)n : 0;
+
+	if (n < 0)
+		return errno == EINTR ? 1 : -errno;
+	for (const struct nlmsghdr *head = (const void *)buffer; NLMSG_OK(head, left); head = NLMSG_NEXT(head, left)) {
+		if (head->nlmsg_type == NLMSG_DONE)
+			return 0;
+		if (head->nlmsg_type == NLMSG_ERROR) {
+			const struct nlmsgerr *error = NLMSG_DATA(head);
+
+			return head->nlmsg_len >= NLMSG_LENGTH(sizeof(*error)) && error->error != 0 ? error->error : -EPROTO;
+		}
+		if (head->nlmsg_type == SOCK_DIAG_BY_FAMILY)
+			report(walk, proto, head);
+	}
+	return 1;
+}
+
+static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t proto)
+{
+	struct request request;
+	int rc;
+
+	fill_request(&request, family, proto, walk->port);
+	if (send(fd, &request, request.head.nlmsg_len, 0) < 0)
+		return -errno;
+	do
+		rc = take_reply(fd, walk, proto);
+	while (rc > 0);
+	return rc;
+}
+
+int owner_foreign_walk(uint8_t proto, uint16_t port, void (*see)(const struct owner_foreign *socket, void *arg),
+		       void *arg)
+{
+	const struct walk walk = {.port = port, .see = see, .arg = arg};
+	const struct timeval patience = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	int rc;
+
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	rc = walk_family(fd, &walk, AF_INET, proto);
+	if (rc == 0)
+		rc = walk_family(fd, &walk, AF_INET6, proto);
+	close(fd);
+	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
+}
+
+bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex)
+{
+	const struct vma_flow_key *key = &rule->key;
+	const bool connected = socket->peer_port_be != 0;
+	bool same_local;
+
+	if (socket->proto != key->proto || socket->port_be != key->local_port_be ||
+	    (socket->ifindex != 0 && socket->ifindex != ifindex))
+		return false;
+	same_local = is_zero(socket->local, 16) || memcmp(socket->local, key->local, 16) == 0;
+	if (!same_local)
+		return false;
+	if (key->peer_port_be != 0)
+		return connected && socket->peer_port_be == key->peer_port_be && memcmp(socket->peer, key->peer, 16) == 0;
+	if (rule->flags & VMA_FLOW_SYN_ONLY)
+		return socket->state == TCP_LISTEN;
+	return true;
+}

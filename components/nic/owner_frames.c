@@ -1,0 +1,359 @@
+/*
+ * owner_frames - the owner's packet memory: one memfd, pinned once, divided between fill rings and rented ranges.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "owner_priv.h"
+
+#define WINDOW_DEFAULT (16u << 20)
+#define WINDOW_LEAST (512u << 10) /* 256 frames: a few queue pairs with rings of 64 */
+#define WINDOW_MOST (1u << 30)
+#define HUGE_BYTES (2u << 20)
+#define BURST 64
+
+static uint32_t floor_power_of_two(uint32_t n)
+{
+	return 1u << (31 - __builtin_clz(n));
+}
+
+static uint32_t clamp(uint32_t n, uint32_t least, uint32_t most)
+{
+	return n < least ? least : n > most ? most : n;
+}
+
+/* ---- memory ---- */
+
+static int open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
+{
+	int fd = memfd_create("vma-umem", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB : 0));
+
+	if (fd < 0)
+		return -errno;
+	owner->umem = MAP_FAILED;
+	/* Sealed, or a client could shrink it under the others. */
+	if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+		owner->umem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (owner->umem == MAP_FAILED) {
+		int rc = -errno;
+
+		close(fd);
+		owner->umem = NULL;
+		return rc;
+	}
+	madvise(owner->umem, bytes, MADV_DONTFORK);
+	owner->umem_fd = fd;
+	owner->umem_bytes = bytes;
+	return 0;
+}
+
+static void close_memory(struct xdp_owner *owner)
+{
+	if (owner->umem != NULL)
+		munmap(owner->umem, owner->umem_bytes);
+	if (owner->umem_fd >= 0)
+		close(owner->umem_fd);
+	owner->umem = NULL;
+	owner->umem_fd = -1;
+}
+
+/* Frames that one chunk cannot hold travel over several: a kernel that cannot do that refuses the flag. */
+static int base_socket(struct xdp_owner *owner)
+{
+	int fd = xdp_sock_umem(owner->umem, owner->umem_bytes, owner->ifindex, 0, XDP_USE_SG);
+
+	owner->multi_buffer = fd >= 0;
+	return fd == -EINVAL ? xdp_sock_umem(owner->umem, owner->umem_bytes, owner->ifindex, 0, 0) : fd;
+}
+
+/* Memory of `bytes` and the first base socket on it, which pins it. */
+static int try_window(struct xdp_owner *owner, size_t bytes, bool huge)
+{
+	int rc = open_memory(owner, bytes, huge && bytes % HUGE_BYTES == 0);
+
+	if (rc < 0 && huge) {
+		vma_log_once(VMA_LOG_WARN,
+			     "%s: no huge pages for the packet memory (%zu MB, error %d), using small ones: see "
+			     "/proc/sys/vm/nr_hugepages",
+			     owner->name, bytes >> 20, -rc);
+		rc = open_memory(owner, bytes, false);
+	}
+	if (rc < 0)
+		return rc;
+	rc = base_socket(owner);
+	if (rc < 0)
+		close_memory(owner);
+	else
+		owner->queue[0].base_fd = rc;
+	return rc;
+}
+
+/* Without CAP_IPC_LOCK the pages count against RLIMIT_MEMLOCK: take what it leaves, and say so. */
+static int open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge)
+{
+	struct rlimit limit = {0};
+	uint32_t wished;
+	int rc;
+
+	while ((uint64_t)(window_bytes >> XDP_FRAME_SHIFT) * owner->queues > XDP_FRAMES_MAX)
+		window_bytes /= 2;
+	wished = window_bytes;
+	for (;;) {
+		rc = try_window(owner, (size_t)window_bytes * owner->queues, huge);
+		if (rc != -ENOBUFS || window_bytes / 2 < WINDOW_LEAST)
+			break;
+		window_bytes /= 2;
+	}
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (rc == -ENOBUFS)
+		vma_log_error("%s: RLIMIT_MEMLOCK (%llu KB) leaves no room for packet memory: raise it, or give CAP_IPC_LOCK",
+			      owner->name, (unsigned long long)limit.rlim_cur >> 10);
+	else if (rc >= 0 && window_bytes != wished)
+		vma_log_warn("%s: packet memory of %u KB instead of %u KB per device queue, because of RLIMIT_MEMLOCK "
+			     "(%llu KB): raise it, or give CAP_IPC_LOCK",
+			     owner->name, window_bytes >> 10, wished >> 10, (unsigned long long)limit.rlim_cur >> 10);
+	if (rc < 0)
+		return rc;
+	owner->queue_frames = window_bytes >> XDP_FRAME_SHIFT;
+	owner->nframes = owner->queue_frames * owner->queues;
+	return 0;
+}
+
+static int open_shared(struct xdp_owner *owner)
+{
+	owner->shared_bytes = xdp_shared_bytes(owner->nframes);
+	owner->shared_fd = memfd_create("vma-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (owner->shared_fd < 0)
+		return -errno;
+	if (ftruncate(owner->shared_fd, (off_t)owner->shared_bytes) < 0 ||
+	    fcntl(owner->shared_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return -errno;
+	owner->shared =
+		mmap(NULL, owner->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owner->shared_fd, 0);
+	if (owner->shared == MAP_FAILED) {
+		owner->shared = NULL;
+		return -errno;
+	}
+	madvise(owner->shared, owner->shared_bytes, MADV_DONTFORK);
+	xdp_shared_init(owner->shared, owner->nframes, owner->queues);
+	return 0;
+}
+
+/* ---- frames to and from the fill rings ---- */
+
+static void fill_spares(struct xdp_owner *owner, uint32_t queue)
+{
+	struct owner_queue *q = &owner->queue[queue];
+
+	while (q->spares > 0) {
+		const uint32_t n = q->spares < BURST ? q->spares : BURST;
+		const uint32_t taken = xdp_shared_fill(&owner->driver[queue], q->spare + q->spares - n, n);
+
+		/* What was not taken are the last of the burst: close the gap. */
+		memmove(q->spare + q->spares - n, q->spare + q->spares - n + taken, (n - taken) * sizeof(*q->spare));
+		q->spares -= taken;
+		if (taken < n)
+			break;
+	}
+}
+
+static int open_queue(struct xdp_owner *owner, uint32_t queue)
+{
+	struct owner_queue *q = &owner->queue[queue];
+	int rc;
+
+	if (queue > 0) {
+		rc = xdp_sock_base(owner->queue[0].base_fd, owner->ifindex, queue, 0);
+		if (rc < 0)
+			return rc;
+		q->base_fd = rc;
+	}
+	rc = xdp_sock_map_umem_rings(q->base_fd, &q->fill, &q->comp);
+	if (rc < 0)
+		return rc;
+	q->spare = calloc(owner->rx_frames, sizeof(*q->spare));
+	if (q->spare == NULL)
+		return -ENOMEM;
+	owner->driver[queue] = (struct xdp_driver){
+		.shared = owner->shared,
+		.fill = &q->fill,
+		.comp = &q->comp,
+		.queue = queue,
+		.self = XDP_HOLDER_OWNER,
+	};
+	for (uint32_t i = 0; i < owner->rx_frames; i++) {
+		const uint32_t frame = queue * owner->queue_frames + i;
+
+		xdp_shared_hold(&owner->driver[queue], frame);
+		q->spare[q->spares++] = frame;
+	}
+	fill_spares(owner, queue);
+	return 0;
+}
+
+int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_pages)
+{
+	int rc;
+
+	window_bytes = clamp(window_bytes != 0 ? window_bytes : WINDOW_DEFAULT, WINDOW_LEAST, WINDOW_MOST);
+	rc = open_window(owner, floor_power_of_two(window_bytes), huge_pages);
+	if (rc == 0)
+		rc = open_shared(owner);
+	if (rc < 0)
+		return rc;
+	owner->rx_frames = clamp(owner->queue_frames / 4 * 3, 1, XDP_FILL_SIZE);
+	owner->rx_free = owner->rx_frames - owner->rx_frames / 6;
+	owner->tx_used = calloc(owner->nframes / OWNER_TX_BLOCK, 1);
+	if (owner->tx_used == NULL)
+		return -ENOMEM;
+	for (uint32_t queue = 0; queue < owner->queues; queue++) {
+		rc = open_queue(owner, queue);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+void owner_frames_fini(struct xdp_owner *owner)
+{
+	for (uint32_t queue = 0; queue < owner->queues; queue++) {
+		struct owner_queue *q = &owner->queue[queue];
+
+		xdp_ring_unmap(&q->fill);
+		xdp_ring_unmap(&q->comp);
+		if (q->base_fd >= 0)
+			close(q->base_fd);
+		free(q->spare);
+	}
+	free(owner->tx_used);
+	if (owner->shared != NULL)
+		munmap(owner->shared, owner->shared_bytes);
+	if (owner->shared_fd >= 0)
+		close(owner->shared_fd);
+	close_memory(owner);
+}
+
+void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot)
+{
+	uint32_t frames[BURST], n;
+
+	while ((n = xdp_shared_seize(owner->shared, slot, frames, BURST)) > 0) {
+		for (uint32_t i = 0; i < n; i++) {
+			struct owner_queue *q = &owner->queue[frames[i] / owner->queue_frames];
+
+			/* Only receive frames can be held; a client that scribbled over the shared object gets no more. */
+			if (frames[i] % owner->queue_frames < owner->rx_frames && q->spares < owner->rx_frames)
+				q->spare[q->spares++] = frames[i];
+		}
+	}
+	for (uint32_t queue = 0; queue < owner->queues; queue++)
+		fill_spares(owner, queue);
+}
+
+bool owner_frames_spare(const struct xdp_owner *owner)
+{
+	for (uint32_t queue = 0; queue < owner->queues; queue++)
+		if (owner->queue[queue].spares > 0)
+			return true;
+	return false;
+}
+
+void owner_frames_tick(struct xdp_owner *owner)
+{
+	for (uint32_t queue = 0; queue < owner->queues; queue++) {
+		xdp_shared_complete(&owner->driver[queue]);
+		fill_spares(owner, queue);
+	}
+}
+
+/* ---- division ---- */
+
+/* First contiguous run of free blocks in the transmit part of one device queue; its first block, or UINT32_MAX. */
+static uint32_t find_blocks(const struct xdp_owner *owner, uint32_t queue, uint32_t blocks)
+{
+	const uint32_t end = (queue + 1) * owner->queue_frames / OWNER_TX_BLOCK;
+	uint32_t run = 0;
+
+	for (uint32_t b = (queue * owner->queue_frames + owner->rx_frames) / OWNER_TX_BLOCK; b < end; b++) {
+		run = owner->tx_used[b] ? 0 : run + 1;
+		if (run == blocks)
+			return b + 1 - blocks;
+	}
+	return UINT32_MAX;
+}
+
+static uint32_t free_tx_frames(const struct xdp_owner *owner, uint32_t queue)
+{
+	const uint32_t end = (queue + 1) * owner->queue_frames / OWNER_TX_BLOCK;
+	uint32_t n = 0;
+
+	for (uint32_t b = (queue * owner->queue_frames + owner->rx_frames) / OWNER_TX_BLOCK; b < end; b++)
+		n += !owner->tx_used[b];
+	return n * OWNER_TX_BLOCK;
+}
+
+/* An eighth of what is free, so that the first come well off and the sixteenth still gets a range. */
+static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t queue, uint32_t wish)
+{
+	uint32_t count = clamp(free_tx_frames(owner, queue) / 8, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
+	uint32_t block = UINT32_MAX;
+
+	count = clamp(floor_power_of_two(count), OWNER_TX_BLOCK, wish);
+	while (count >= OWNER_TX_BLOCK && (block = find_blocks(owner, queue, count / OWNER_TX_BLOCK)) == UINT32_MAX)
+		count /= 2;
+	if (block == UINT32_MAX)
+		return -ENOSPC;
+	memset(owner->tx_used + block, 1, count / OWNER_TX_BLOCK);
+	slot->tx_first = block * OWNER_TX_BLOCK;
+	slot->tx_count = count;
+	slot->tx_size = count;
+	return 0;
+}
+
+static uint32_t up_to_power_of_two(uint32_t n, uint32_t least, uint32_t most)
+{
+	n = clamp(n, least, most);
+	return n & (n - 1) ? floor_power_of_two(n) * 2 : n;
+}
+
+int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish, uint32_t tx_wish)
+{
+	struct owner_slot *slot = &owner->slot[index];
+	int rc = -ENOSPC;
+
+	tx_wish = up_to_power_of_two(tx_wish, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
+	rx_wish = up_to_power_of_two(rx_wish, OWNER_RX_MIN, OWNER_RX_MAX);
+	for (uint32_t i = 0; i < owner->queues && rc < 0; i++)
+		rc = grant_tx(owner, slot, (index + i) % owner->queues, tx_wish);
+	if (rc < 0)
+		return rc;
+	/* A quarter of what is not promised yet, and half of that to hold. Beyond the 16th or so, shares overlap with the
+	 * base: then only several clients that all hoard at once can make the others run short. */
+	slot->rx_size = floor_power_of_two(clamp(owner->rx_free / 4, OWNER_RX_MIN, rx_wish));
+	slot->rx_quota = slot->rx_size / 2;
+	if (owner->rx_free < slot->rx_size + slot->rx_quota)
+		slot->rx_quota = OWNER_RX_MIN / 2;
+	owner->rx_free -= clamp(slot->rx_size + slot->rx_quota, 0, owner->rx_free);
+	return 0;
+}
+
+/* The shares are counted anew from who is left: what overlapped the base must not be given back twice. */
+void owner_frames_ungrant(struct xdp_owner *owner, uint32_t index)
+{
+	struct owner_slot *slot = &owner->slot[index];
+	uint32_t promised = 0;
+
+	memset(owner->tx_used + slot->tx_first / OWNER_TX_BLOCK, 0, slot->tx_count / OWNER_TX_BLOCK);
+	slot->rx_size = slot->rx_quota = slot->tx_size = slot->tx_count = 0;
+	for (uint32_t i = 0; i < XDP_SLOTS_MAX; i++)
+		promised += owner->slot[i].rx_size + owner->slot[i].rx_quota;
+	owner->rx_free = owner->rx_frames - owner->rx_frames / 6;
+	owner->rx_free -= clamp(promised, 0, owner->rx_free);
+}

@@ -1,0 +1,133 @@
+/*
+ * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
+ * memory and its division), owner_flows.c (flow table, attachment) and owner_foreign.c (kernel sockets in the way).
+ *
+ *   window of one device queue (16 MB: 8192 frames)
+ *   +-- receive part, 3/4 ------------------------------------+-- transmit part, 1/4 -----------------+
+ *   | base 1/6 | shares of the slots: RX ring + what may be   | one contiguous range per slot, in     |
+ *   |          | held                                         | blocks of 32 frames                   |
+ *   +---------------------------------------------------------+---------------------------------------+
+ *
+ * The receive part is one population: every frame of it circulates through the fill ring, whoever receives it. Shares
+ * only bound how much of it a slot can sit on, so that nobody can starve the others by not polling or by hoarding.
+ *
+ *              rent                 return              return (all put), or the client died
+ *   FREE ------------> RENTED ------------> LEAVING ------------> DRAINING ------------> FREE
+ *                        |                    flows and             sockets closed after       (tick)
+ *                        +---- client died ------------------------> 20 ms, frames taken back,
+ *                                                                    TX range when in flight is 0 or after 1 s
+ *
+ * Threads: one at a time (the nic's lock, or the only thread of vmad).
+ */
+#ifndef VMA_OWNER_PRIV_H
+#define VMA_OWNER_PRIV_H
+
+#include <net/if.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "xdp_priv.h"
+
+#define OWNER_TX_BLOCK 32	/* frames: granularity of TX ranges */
+#define OWNER_RX_MIN 64		/* least RX ring */
+#define OWNER_RX_MAX 4096
+#define OWNER_FLOWS_MAX 65536	/* as the program's map */
+#define OWNER_FLOW_BUCKETS 4096
+#define OWNER_COOKIES_MAX 4096	/* members of one flow */
+
+enum owner_slot_state { SLOT_FREE, SLOT_RENTED, SLOT_LEAVING, SLOT_DRAINING };
+
+struct owner_slot {
+	enum owner_slot_state state;
+	uint32_t rx_size, rx_quota, tx_size;
+	uint32_t tx_first, tx_count;
+	uint64_t drain_since_ns;
+	bool sockets_open;
+	int socket_fd[XDP_QUEUES_MAX];
+	struct xdp_ring rx[XDP_QUEUES_MAX], tx[XDP_QUEUES_MAX]; /* to see what a dead client left there */
+};
+
+struct owner_queue {
+	int base_fd;
+	struct xdp_ring fill, comp;
+	uint32_t *spare; /* frames that the owner holds because the fill ring was taken at the time */
+	uint32_t spares;
+};
+
+struct owner_flow {
+	struct owner_flow *next;
+	struct vma_flow_rule rule;
+	uint32_t slot;
+	uint32_t cookies;	 /* shadows of this flow's members, the rule's own among them */
+	uint64_t *cookie;
+	uint64_t suspect_cookie; /* a foreign socket seen at the last check; seen again, the flow is given up */
+};
+
+struct xdp_owner {
+	unsigned ifindex;
+	char name[IF_NAMESIZE];
+	uint32_t mtu, queues;
+	bool generic, multi_buffer;
+
+	/* owner_frames.c */
+	int umem_fd, shared_fd;
+	void *umem;
+	size_t umem_bytes;
+	struct xdp_shared *shared;
+	size_t shared_bytes;
+	uint32_t nframes, queue_frames, rx_frames; /* all; of one device queue; of these in the receive part */
+	uint32_t rx_free;			   /* receive frames not promised to a slot, per device queue */
+	uint8_t *tx_used;			   /* one per block of the transmit parts */
+	struct owner_queue queue[XDP_QUEUES_MAX];
+	struct xdp_driver driver[XDP_QUEUES_MAX];
+
+	/* owner_flows.c */
+	struct xdp_prog *prog;
+	struct owner_flow *flow[OWNER_FLOW_BUCKETS];
+	uint32_t flows;
+	uint64_t foreign_check_ns;
+
+	uint32_t slots_used;
+	struct owner_slot slot[XDP_SLOTS_MAX];
+};
+
+uint64_t owner_now_ns(void);
+
+/* ---- owner_frames.c ---- */
+int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_pages);
+void owner_frames_fini(struct xdp_owner *owner);
+/* Divides: sets rx_size, rx_quota, tx_size, tx_first and tx_count of the slot. -ENOSPC. */
+int owner_frames_grant(struct xdp_owner *owner, uint32_t slot, uint32_t rx_wish, uint32_t tx_wish);
+void owner_frames_ungrant(struct xdp_owner *owner, uint32_t slot);
+/* What a slot still holds becomes the owner's and goes back to the fill rings. */
+void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot);
+/* Spare frames into the fill rings, as far as these can be had now; completions out of the kernel's rings. */
+void owner_frames_tick(struct xdp_owner *owner);
+bool owner_frames_spare(const struct xdp_owner *owner);
+
+/* ---- owner_flows.c ---- */
+void owner_flows_end(struct xdp_owner *owner, uint32_t slot); /* all of a slot's */
+void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+			 void *arg);
+bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie);
+
+/* ---- owner_foreign.c ---- */
+
+/* A kernel socket that would receive what `key` asks for. */
+struct owner_foreign {
+	uint64_t cookie;
+	uint32_t inode, uid;
+	uint8_t family, proto, state;
+	bool v6only;
+	unsigned ifindex;	      /* SO_BINDTODEVICE, 0: none */
+	uint16_t port_be, peer_port_be;
+	uint8_t local[16], peer[16]; /* IPv4 in the first four bytes, also when it came as a mapped IPv6 address */
+};
+
+/* Every UDP (TCP) socket of this network namespace, or only those of one local port (host order; 0: all). -errno. */
+int owner_foreign_walk(uint8_t proto, uint16_t port, void (*see)(const struct owner_foreign *socket, void *arg),
+		       void *arg);
+/* Would the kernel give `socket` packets that the rule takes? */
+bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex);
+
+#endif

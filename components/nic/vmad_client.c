@@ -1,0 +1,354 @@
+/*
+ * vmad_client - requests to vmad and their answers; finding and starting it.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "vmad_client.h"
+#include "vmad_proto.h"
+
+#define REVOKED_MAX 64 /* kept while an answer is awaited; beyond that the connection counts as broken */
+#define PAUSE_MS 5
+#define STARTS_MAX 3
+#define COMING_UP_MS 1500
+
+struct vmad_client {
+	int fd;
+	uint32_t seq;
+	unsigned revoked;
+	struct vmad_flow revoked_flow[REVOKED_MAX];
+};
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void close_fds(const int *fds, unsigned nfds)
+{
+	for (unsigned i = 0; i < nfds; i++)
+		close(fds[i]);
+}
+
+/* Waits for one message: 1, or -EPIPE. fds are closed unless the caller wants them. */
+static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vmad_msg *msg, int *fds, unsigned *nfds)
+{
+	struct pollfd poll_fd = {.fd = client->fd, .events = POLLIN};
+	size_t bytes;
+	int rc;
+
+	for (;;) {
+		const uint64_t now = now_ms();
+
+		rc = vmad_receive(client->fd, msg, &bytes, fds, nfds);
+		if (rc == 1 && vmad_msg_ok(msg, bytes))
+			return 1;
+		if (rc == 1)
+			close_fds(fds, *nfds);
+		if (rc != -EAGAIN || now >= until_ms)
+			return -EPIPE;
+		poll(&poll_fd, 1, (int)(until_ms - now));
+	}
+}
+
+static int keep_revoked(struct vmad_client *client, const struct vmad_msg *msg)
+{
+	if (client->revoked == REVOKED_MAX)
+		return -EPIPE;
+	client->revoked_flow[client->revoked++] = msg->flow;
+	return 0;
+}
+
+/* Sends `msg` and replaces it by the answer. Returns its result. */
+static int ask_until(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
+		     unsigned *nfds, uint64_t until_ms)
+{
+	const uint32_t seq = ++client->seq;
+	const uint16_t type = msg->type;
+
+	msg->magic = VMAD_MAGIC;
+	msg->version = VMAD_VERSION;
+	msg->seq = seq;
+	if (vmad_send(client->fd, msg, send_fds, nsend) < 0)
+		return -EPIPE;
+	for (;;) {
+		if (wait_message(client, until_ms, msg, fds, nfds) < 0)
+			break;
+		if (msg->type == type && msg->seq == seq)
+			return msg->result <= 0 ? msg->result : -EPROTO;
+		close_fds(fds, *nfds);
+		if (msg->type != VMAD_REVOKED || keep_revoked(client, msg) < 0)
+			break;
+	}
+	shutdown(client->fd, SHUT_RDWR); /* it makes no sense any more: whoever watches the fd sees it end */
+	return -EPIPE;
+}
+
+static int ask(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
+{
+	int own_fds[VMAD_FDS_MAX];
+	unsigned own_nfds = 0;
+	int rc = ask_until(client, msg, NULL, 0, fds != NULL ? fds : own_fds, fds != NULL ? nfds : &own_nfds,
+			   now_ms() + VMAD_ANSWER_MS);
+
+	if (rc != -EPIPE)
+		close_fds(own_fds, own_nfds);
+	return rc;
+}
+
+/* ---- requests ---- */
+
+int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out)
+{
+	struct vmad_msg msg = {.type = VMAD_RENT, .rent = {.rx_wre = rx_wre, .tx_wre = tx_wre}};
+	const struct vmad_rental *rental = &msg.rental;
+	int fds[VMAD_FDS_MAX];
+	unsigned nfds = 0;
+	int rc = ask(client, &msg, fds, &nfds);
+
+	if (rc == -EPIPE)
+		return rc;
+	if (rc == 0 && (rental->queues == 0 || rental->queues > XDP_QUEUES_MAX || nfds != rental->queues + 2))
+		rc = -EPROTO;
+	if (rc < 0) {
+		close_fds(fds, nfds);
+		return rc;
+	}
+	*out = (struct xdp_rental){
+		.slot = rental->slot,
+		.queues = rental->queues,
+		.nframes = rental->nframes,
+		.rx_size = rental->rx_size,
+		.tx_size = rental->tx_size,
+		.tx_first = rental->tx_first,
+		.tx_count = rental->tx_count,
+		.rx_quota = rental->rx_quota,
+		.mtu = rental->mtu,
+		.generic = rental->generic != 0,
+		.multi_buffer = rental->multi_buffer != 0,
+		.umem_fd = fds[0],
+		.shared_fd = fds[1],
+	};
+	memcpy(out->socket_fd, fds + 2, rental->queues * sizeof(int));
+	return 0;
+}
+
+int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_too)
+{
+	struct vmad_msg msg = {.type = VMAD_RETURN, .ret = {.slot = slot, .frames_too = frames_too}};
+
+	return ask(client, &msg, NULL, NULL);
+}
+
+int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	struct vmad_msg msg = {
+		.type = VMAD_FLOW_ADD,
+		.flow = {.slot = slot, .flags = rule->flags, .shadow_cookie = rule->shadow_cookie, .key = rule->key},
+	};
+
+	return ask(client, &msg, NULL, NULL);
+}
+
+int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct vmad_msg msg = {.type = VMAD_FLOW_DEL, .flow = {.slot = slot, .key = *key}};
+
+	return ask(client, &msg, NULL, NULL);
+}
+
+int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
+{
+	struct vmad_msg msg;
+	int fds[VMAD_FDS_MAX];
+	unsigned nfds;
+	size_t bytes;
+	int rc;
+
+	if (client->revoked == 0) {
+		rc = vmad_receive(client->fd, &msg, &bytes, fds, &nfds);
+		if (rc == -EAGAIN)
+			return 0;
+		if (rc == 1)
+			close_fds(fds, nfds);
+		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || msg.type != VMAD_REVOKED)
+			return -EPIPE;
+		keep_revoked(client, &msg);
+	}
+	*slot = client->revoked_flow[0].slot;
+	*key = client->revoked_flow[0].key;
+	memmove(client->revoked_flow, client->revoked_flow + 1, --client->revoked * sizeof(client->revoked_flow[0]));
+	return 1;
+}
+
+/* ---- connection ---- */
+
+int vmad_client_fd(const struct vmad_client *client)
+{
+	return client->fd;
+}
+
+void vmad_client_close(struct vmad_client *client)
+{
+	if (client == NULL)
+		return;
+	close(client->fd);
+	free(client);
+}
+
+/* Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. */
+static bool trusted(int fd, const struct vmad_connect *how)
+{
+	struct ucred server = {.uid = (uid_t)-1};
+	socklen_t len = sizeof(server);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 &&
+	    (server.uid == 0 || server.uid == geteuid()))
+		return true;
+	vma_log_once(VMA_LOG_ERROR, "%s: what answers in vmad's place runs as user %u, neither root nor this user: not used",
+		     how->ifname, server.uid);
+	return false;
+}
+
+/* One attempt: connected, or -ECONNREFUSED and the like. */
+static int dial(const struct vmad_connect *how, struct vmad_client *client)
+{
+	const struct timeval patience = {.tv_sec = 1}; /* a full backlog */
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(how->ifindex, &address);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (const struct sockaddr *)&address, len) < 0)
+		rc = -errno;
+	else if (!trusted(fd, how))
+		rc = -EPERM;
+	if (rc < 0) {
+		close(fd);
+		return rc;
+	}
+	client->fd = fd;
+	return 0;
+}
+
+static int start(const struct vmad_connect *how)
+{
+	char window[16];
+	const char *argv[8] = {how->vmad_path, "--exit-when-idle", "--foreground"};
+	unsigned n = 3;
+	int rc;
+
+	if (how->window_bytes != 0) {
+		snprintf(window, sizeof(window), "%u", how->window_bytes);
+		argv[n++] = "--window";
+		argv[n++] = window;
+	}
+	if (how->huge_pages)
+		argv[n++] = "--huge-pages";
+	argv[n] = how->ifname;
+	rc = vmad_start(how->vmad_path, (char *const *)argv);
+	if (rc < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: %s cannot be started: %s", how->ifname, how->vmad_path, strerror(-rc));
+	return rc;
+}
+
+static int hello(struct vmad_client *client, const struct vmad_connect *how, uint64_t until_ms)
+{
+	struct vmad_msg msg = {.type = VMAD_HELLO};
+	int fds[VMAD_FDS_MAX];
+	unsigned nfds = 0;
+	int rc = ask_until(client, &msg, &how->right_fd, how->right_fd >= 0, fds, &nfds, until_ms);
+
+	if (rc != -EPIPE)
+		close_fds(fds, nfds);
+	return rc;
+}
+
+static void explain(const struct vmad_connect *how, int rc)
+{
+	if (rc == -EPERM)
+		vma_log_once(VMA_LOG_ERROR,
+			     "%s: vmad does not accept this process: it needs CAP_NET_RAW, a right passed on by its parent, or "
+			     "its user or group named by vmad --allow-user, --allow-group",
+			     how->ifname);
+	else if (rc == -ECONNREFUSED)
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface", how->ifname);
+	else if (rc < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: vmad cannot own the interface: %s", how->ifname, strerror(-rc));
+}
+
+/* Starts vmad, but not again while the last one may still be coming up. */
+struct attempts {
+	int starts;
+	uint64_t up_until_ms; /* the one started last has until then to answer; 0: none is coming up */
+};
+
+static bool another_start(const struct vmad_connect *how, struct attempts *attempts)
+{
+	if (attempts->up_until_ms != 0)
+		return now_ms() < attempts->up_until_ms;
+	if (how->vmad_path == NULL || attempts->starts == STARTS_MAX || start(how) < 0)
+		return false;
+	attempts->starts++;
+	attempts->up_until_ms = now_ms() + COMING_UP_MS;
+	return true;
+}
+
+static int connect_once(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts,
+			uint64_t until_ms)
+{
+	int rc = dial(how, client);
+
+	if (rc < 0)
+		return rc;
+	rc = hello(client, how, until_ms);
+	if (rc == 0)
+		return 0;
+	close(client->fd);
+	client->fd = -1;
+	if (rc != -EPIPE)
+		return rc;
+	/* It ended while we spoke to it: it was idle, was killed, or another one was quicker. */
+	attempts->up_until_ms = 0;
+	return -ECONNREFUSED;
+}
+
+int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
+{
+	const uint64_t until_ms = now_ms() + how->patience_ms;
+	const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000};
+	struct vmad_client *client = calloc(1, sizeof(*client));
+	struct attempts attempts = {0};
+	int rc;
+
+	if (client == NULL)
+		return -ENOMEM;
+	client->fd = -1;
+	for (;;) {
+		rc = connect_once(how, client, &attempts, until_ms);
+		if (rc == 0) {
+			*out = client;
+			return 0;
+		}
+		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || now_ms() >= until_ms)
+			break;
+		if (rc == -ECONNREFUSED && !another_start(how, &attempts))
+			break;
+		nanosleep(&pause, NULL);
+	}
+	explain(how, rc);
+	free(client);
+	return rc;
+}

@@ -1,0 +1,48 @@
+/*
+ * vmad_client - a connection to the vmad that owns an interface.
+ *
+ * Threads: one at a time (the nic's lock), but connect and close of a client that nobody else knows yet.
+ * Progress: every call waits for the answer at most VMAD_ANSWER_MS; a vmad that does not answer counts as gone.
+ * Memory: connect allocates, close frees.
+ * Example: test/test_vmad_proto.c.
+ */
+#ifndef VMA_VMAD_CLIENT_H
+#define VMA_VMAD_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "xdp_priv.h"
+
+#define VMAD_ANSWER_MS 3000
+
+struct vmad_client;
+
+struct vmad_connect {
+	unsigned ifindex;
+	const char *ifname;
+	const char *vmad_path; /* started when nobody answers; NULL: not */
+	int right_fd;	       /* shown as proof; -1: none */
+	uint32_t window_bytes; /* for a vmad that is started */
+	bool huge_pages;
+	unsigned patience_ms; /* for a vmad to come up and have the interface */
+};
+
+/* 0, -ECONNREFUSED (nobody there), -EPERM (vmad does not let us), or why vmad cannot have the interface. */
+int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out);
+void vmad_client_close(struct vmad_client *client);
+int vmad_client_fd(const struct vmad_client *client); /* readable: call next_event */
+
+/* As xdp_owner_*; the fds of a rental are the caller's to close. -EPIPE: vmad is gone. */
+int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);
+int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_too);
+int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule);
+int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
+
+/* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */
+int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key);
+
+/* vmad_start.c: runs `path` so that this program sees neither a child nor a signal. 0 or -errno of exec. */
+int vmad_start(const char *path, char *const argv[]);
+
+#endif

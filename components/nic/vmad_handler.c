@@ -1,0 +1,179 @@
+/*
+ * vmad_handler - one message in, one answer out. Everything in a message is untrusted.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "vmad_server.h"
+
+/* ---- who may be a client ---- */
+
+static bool has_group(const struct vma_vmad_attr *attr, gid_t gid)
+{
+	for (unsigned i = 0; i < attr->ngroups; i++)
+		if (attr->groups[i] == gid)
+			return true;
+	return false;
+}
+
+static bool is_named(const struct vma_vmad_attr *attr, const struct vmad_peer *peer)
+{
+	gid_t groups[64];
+	socklen_t len = sizeof(groups);
+
+	for (unsigned i = 0; i < attr->nusers; i++)
+		if (attr->users[i] == peer->uid)
+			return true;
+	if (has_group(attr, peer->gid))
+		return true;
+	/* Supplementary groups as they were at connect(); more than 64 of them are not looked at. */
+	if (getsockopt(peer->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len) < 0)
+		return false;
+	for (unsigned i = 0; i < len / sizeof(groups[0]); i++)
+		if (has_group(attr, groups[i]))
+			return true;
+	return false;
+}
+
+static bool may_be_client(const struct vmad_server *server, const struct vmad_peer *peer, const int *fds, unsigned nfds)
+{
+	if (is_named(server->attr, peer) || (nfds == 1 && vmad_right_check(fds[0], server->ifindex)))
+		return true;
+	vma_log_once(VMA_LOG_WARN,
+		     "vmad: %s: user %u refused: it shows neither CAP_NET_RAW nor a right passed on by a parent, and neither "
+		     "--allow-user nor --allow-group names it",
+		     server->attr->interface, peer->uid);
+	return false;
+}
+
+/* ---- requests ---- */
+
+static bool has_slot(const struct vmad_peer *peer, uint32_t slot)
+{
+	return slot < XDP_SLOTS_MAX && (peer->slots >> slot & 1);
+}
+
+static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wish,
+		struct vmad_answer *answer)
+{
+	struct xdp_rental rental;
+	int rc = xdp_owner_rent(server->owner, wish->rx_wre, wish->tx_wre, &rental);
+
+	if (rc < 0)
+		return rc;
+	peer->slots |= 1ull << rental.slot;
+	answer->msg.rental = (struct vmad_rental){
+		.slot = rental.slot,
+		.queues = rental.queues,
+		.nframes = rental.nframes,
+		.rx_size = rental.rx_size,
+		.tx_size = rental.tx_size,
+		.tx_first = rental.tx_first,
+		.tx_count = rental.tx_count,
+		.rx_quota = rental.rx_quota,
+		.mtu = rental.mtu,
+		.generic = rental.generic,
+		.multi_buffer = rental.multi_buffer,
+	};
+	answer->fds[0] = rental.umem_fd;
+	answer->fds[1] = rental.shared_fd;
+	memcpy(answer->fds + 2, rental.socket_fd, rental.queues * sizeof(int));
+	answer->nfds = rental.queues + 2;
+	return 0;
+}
+
+static int give_back(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_return *what)
+{
+	if (!has_slot(peer, what->slot))
+		return -ENOENT;
+	xdp_owner_return(server->owner, what->slot, what->frames_too != 0);
+	if (what->frames_too)
+		peer->slots &= ~(1ull << what->slot);
+	return 0;
+}
+
+static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
+{
+	const struct vma_flow_rule rule = {
+		.key = flow->key,
+		.flags = flow->flags,
+		.shadow_cookie = flow->shadow_cookie,
+	};
+
+	if (!has_slot(peer, flow->slot))
+		return -ENOENT;
+	return xdp_owner_flow_add(server->owner, flow->slot, &rule);
+}
+
+static int flow_del(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
+{
+	if (!has_slot(peer, flow->slot))
+		return -ENOENT;
+	return xdp_owner_flow_del(server->owner, flow->slot, &flow->key);
+}
+
+static int request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
+		   struct vmad_answer *answer)
+{
+	switch (msg->type) {
+	case VMAD_RENT:
+		return rent(server, peer, &msg->rent, answer);
+	case VMAD_RETURN:
+		return give_back(server, peer, &msg->ret);
+	case VMAD_FLOW_ADD:
+		return flow_add(server, peer, &msg->flow);
+	case VMAD_FLOW_DEL:
+		return flow_del(server, peer, &msg->flow);
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+/* ---- messages ---- */
+
+static void begin_answer(struct vmad_answer *answer, uint16_t type, uint32_t seq)
+{
+	*answer = (struct vmad_answer){
+		.msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = seq}};
+}
+
+void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer)
+{
+	begin_answer(answer, VMAD_HELLO, peer->hello_seq);
+	answer->msg.result = result;
+}
+
+int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
+		const int *fds, unsigned nfds, struct vmad_answer *answer)
+{
+	if (!vmad_msg_ok(msg, bytes) || nfds > (msg->type == VMAD_HELLO))
+		return -EPROTO;
+	if (peer->state == PEER_NEW) {
+		if (msg->type != VMAD_HELLO)
+			return -EPROTO;
+		peer->hello_seq = msg->seq;
+		if (!may_be_client(server, peer, fds, nfds)) {
+			vmad_answer_hello(peer, -EPERM, answer);
+			return 1; /* it stays NEW, and goes when its time is over or it hangs up */
+		}
+		peer->state = server->owner != NULL ? PEER_READY : PEER_WAITING;
+		vmad_answer_hello(peer, 0, answer);
+		return peer->state == PEER_READY;
+	}
+	if (peer->state != PEER_READY || msg->type == VMAD_HELLO)
+		return -EPROTO;
+	begin_answer(answer, msg->type, msg->seq);
+	answer->msg.result = request(server, peer, msg, answer);
+	return 1;
+}
+
+void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too)
+{
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && server->owner != NULL; slot++)
+		if (has_slot(peer, slot))
+			xdp_owner_return(server->owner, slot, frames_too);
+	if (frames_too)
+		peer->slots = 0;
+}

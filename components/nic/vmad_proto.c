@@ -1,0 +1,94 @@
+/*
+ * vmad_proto - sending and receiving one message with its fds; both sides use it.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "vmad_proto.h"
+
+socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out)
+{
+	*out = (struct sockaddr_un){.sun_family = AF_UNIX};
+	/* A leading zero byte: abstract. The version is part of the name, so that two of them may run side by side only
+	 * where they own different interfaces: the second cannot bind the device queues. */
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+			   (size_t)snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "vma/vmad/%u", ifindex));
+}
+
+int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)
+{
+	union {
+		struct cmsghdr head;
+		char space[CMSG_SPACE(VMAD_FDS_MAX * sizeof(int))];
+	} control;
+	struct iovec iov = {.iov_base = (void *)msg, .iov_len = sizeof(*msg)};
+	struct msghdr head = {.msg_iov = &iov, .msg_iovlen = 1};
+	ssize_t n;
+
+	if (nfds > VMAD_FDS_MAX)
+		return -EINVAL;
+	if (nfds > 0) {
+		memset(&control, 0, sizeof(control));
+		head.msg_control = &control;
+		head.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+		control.head.cmsg_level = SOL_SOCKET;
+		control.head.cmsg_type = SCM_RIGHTS;
+		control.head.cmsg_len = CMSG_LEN(nfds * sizeof(int));
+		memcpy(CMSG_DATA(&control.head), fds, nfds * sizeof(int));
+	}
+	do
+		n = sendmsg(fd, &head, MSG_NOSIGNAL | MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : 0; /* a packet is sent whole or not at all */
+}
+
+static void close_all(const int *fds, unsigned nfds)
+{
+	for (unsigned i = 0; i < nfds; i++)
+		close(fds[i]);
+}
+
+int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
+{
+	union {
+		struct cmsghdr head;
+		char space[CMSG_SPACE(VMAD_FDS_MAX * sizeof(int))];
+	} control;
+	struct iovec iov = {.iov_base = msg, .iov_len = sizeof(*msg)};
+	struct msghdr head = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	ssize_t n;
+
+	*nfds = 0;
+	memset(msg, 0, sizeof(*msg));
+	do
+		n = recvmsg(fd, &head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return errno == ECONNRESET ? 0 : -errno;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&head); c != NULL; c = CMSG_NXTHDR(&head, c)) {
+		unsigned count = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		if (count > VMAD_FDS_MAX - *nfds) /* cannot be: the buffer has no room for more */
+			count = VMAD_FDS_MAX - *nfds;
+		memcpy(fds + *nfds, CMSG_DATA(c), count * sizeof(int));
+		*nfds += count;
+	}
+	if (head.msg_flags & MSG_CTRUNC) {
+		close_all(fds, *nfds);
+		*nfds = 0;
+		return -EPROTO;
+	}
+	*bytes = (size_t)n; /* the packet's own length, also when it did not fit */
+	return n == 0 ? 0 : 1;
+}
+
+bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes)
+{
+	return bytes == sizeof(*msg) && msg->magic == VMAD_MAGIC && msg->version == VMAD_VERSION;
+}

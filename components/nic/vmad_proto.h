@@ -1,0 +1,87 @@
+/*
+ * vmad_proto - what vmad and its clients say to each other: one message per packet of a SOCK_SEQPACKET unix socket.
+ *
+ *   client                                vmad
+ *   HELLO + a proof (SCM_RIGHTS)  ------>        may this process be a client? answered when the interface is ready
+ *                                 <------ HELLO
+ *   RENT wishes                   ------>
+ *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue
+ *   FLOW_ADD, FLOW_DEL, RETURN    ------>
+ *                                 <------ the same, with a result
+ *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
+ *
+ * Every message has the same length, so there is nothing to parse before it is copied; a message that is shorter or
+ * longer, that has another magic or version, or fds where none belong, ends the connection. An unknown type gets an
+ * answer with -EOPNOTSUPP, so that a newer client learns what an older vmad cannot do.
+ *
+ * The address is in the abstract name space: one per network namespace, gone with its last socket, no file to clean up.
+ */
+#ifndef VMA_VMAD_PROTO_H
+#define VMA_VMAD_PROTO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <vma/nic.h>
+
+#include "xdp_priv.h"
+
+#define VMAD_MAGIC 0x64616d76u /* "vmad" */
+#define VMAD_VERSION 1
+#define VMAD_FDS_MAX (XDP_QUEUES_MAX + 2)
+
+enum vmad_type { VMAD_HELLO = 1, VMAD_RENT, VMAD_RETURN, VMAD_FLOW_ADD, VMAD_FLOW_DEL, VMAD_REVOKED };
+
+struct vmad_rent {
+	uint32_t rx_wre, tx_wre;
+};
+
+struct vmad_rental { /* struct xdp_rental without its fds, which travel beside it: memory, shared, sockets */
+	uint32_t slot, queues, nframes, rx_size, tx_size, tx_first, tx_count, rx_quota, mtu;
+	uint32_t generic, multi_buffer;
+};
+
+struct vmad_return {
+	uint32_t slot, frames_too;
+};
+
+struct vmad_flow {
+	uint32_t slot, flags;
+	uint64_t shadow_cookie;
+	struct vma_flow_key key;
+};
+
+struct vmad_msg {
+	uint32_t magic;
+	uint16_t version, type;
+	uint32_t seq;	/* an answer carries that of its request */
+	int32_t result; /* of an answer: 0 or -errno */
+	union {
+		struct vmad_rent rent;
+		struct vmad_rental rental;
+		struct vmad_return ret;
+		struct vmad_flow flow;
+		uint8_t bytes[112];
+	};
+};
+_Static_assert(sizeof(struct vmad_msg) == 128, "fixed length, no padding");
+
+/* Length of the address to bind or connect to. */
+socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out);
+
+/* 0 or -errno; whole messages only. */
+int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds);
+/*
+ * Receives what is there: 1 a message of whatever length (*bytes), 0 the other side has gone, -EAGAIN, -errno. Up to
+ * VMAD_FDS_MAX fds become the caller's, O_CLOEXEC; -EPROTO when there were more.
+ */
+int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
+bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);
+
+/* ---- vmad_right.c: the proof of a right to be a client ---- */
+int vmad_right_create(const char *ifname);	     /* fd, or -EPERM: this process lacks CAP_NET_RAW */
+bool vmad_right_check(int fd, unsigned ifindex); /* by vmad, on what came with HELLO */
+
+#endif

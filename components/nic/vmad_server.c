@@ -1,0 +1,370 @@
+/*
+ * vmad_server - the sockets of vmad: one loop over clients, their processes, and the owner's clock.
+ */
+#include <errno.h>
+#include <net/if.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "vmad_server.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define NEW_MS 5000	     /* to say HELLO */
+#define OWNER_MS 6000	     /* to get the interface from those who still hold it */
+#define OWNER_RETRY_MS 20
+#define IDLE_MS 1000	     /* without a client, after the last one */
+#define UNUSED_MS 10000	     /* without a client ever */
+#define LOOK_MS 1000	     /* at the interface */
+#define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- peers ---- */
+
+static void forget(struct vmad_peer *peer)
+{
+	if (peer->fd >= 0)
+		close(peer->fd);
+	if (peer->pidfd >= 0)
+		close(peer->pidfd);
+	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1};
+}
+
+static bool process_ended(const struct vmad_peer *peer)
+{
+	struct pollfd process = {.fd = peer->pidfd, .events = POLLIN};
+
+	return peer->pidfd < 0 || poll(&process, 1, 0) > 0;
+}
+
+/* The connection is over. */
+static void drop(struct vmad_server *server, struct vmad_peer *peer, const char *why)
+{
+	const bool ended = process_ended(peer);
+
+	if (why != NULL)
+		vma_log_once(VMA_LOG_WARN, "vmad: %s: client of user %u dropped: %s", server->attr->interface, peer->uid, why);
+	vma_log_debug("vmad: %s: pid %d %s", server->attr->interface, peer->pid, ended ? "has ended" : "has left");
+	vmad_take_back(server, peer, ended);
+	if (peer->slots == 0) {
+		forget(peer);
+		return;
+	}
+	close(peer->fd);
+	peer->fd = -1;
+	peer->state = PEER_GHOST;
+}
+
+static struct vmad_peer *place_for_peer(struct vmad_server *server)
+{
+	struct vmad_peer *free_one = NULL, *oldest = NULL;
+	unsigned strangers = 0;
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state == PEER_NONE && free_one == NULL)
+			free_one = peer;
+		if (peer->state != PEER_NEW)
+			continue;
+		strangers++;
+		if (oldest == NULL || peer->since_ms < oldest->since_ms)
+			oldest = peer;
+	}
+	if (oldest != NULL && (free_one == NULL || strangers >= VMAD_NEW_MAX)) {
+		forget(oldest); /* it holds nothing */
+		return oldest;
+	}
+	return free_one;
+}
+
+static int open_pidfd(int fd, pid_t pid)
+{
+	socklen_t len = sizeof(int);
+	int pidfd = -1;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) == 0)
+		return pidfd; /* of the very process that connected, close-on-exec */
+	/* A kernel before 6.5: a moment in which the number could have been used again. */
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+static void take_connection(struct vmad_server *server)
+{
+	struct ucred cred = {0};
+	socklen_t len = sizeof(cred);
+	struct vmad_peer *peer;
+	int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	if (fd < 0)
+		return;
+	peer = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 ? place_for_peer(server) : NULL;
+	if (peer == NULL) {
+		vma_log_once(VMA_LOG_WARN, "vmad: %s: more than %d clients: the others stay with the kernel",
+			     server->attr->interface, VMAD_PEERS_MAX);
+		close(fd);
+		return;
+	}
+	*peer = (struct vmad_peer){
+		.state = PEER_NEW,
+		.fd = fd,
+		.pidfd = open_pidfd(fd, cred.pid),
+		.pid = cred.pid,
+		.uid = cred.uid,
+		.gid = cred.gid,
+		.since_ms = now_ms(),
+	};
+}
+
+static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
+{
+	struct vmad_answer answer;
+	struct vmad_msg msg;
+	int fds[VMAD_FDS_MAX];
+	unsigned nfds;
+	size_t bytes;
+	int rc;
+
+	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
+		rc = vmad_receive(peer->fd, &msg, &bytes, fds, &nfds);
+		if (rc == -EAGAIN)
+			return;
+		if (rc <= 0) {
+			drop(server, peer, rc == -EPROTO ? "too many fds" : NULL);
+			return;
+		}
+		rc = vmad_handle(server, peer, &msg, bytes, fds, nfds, &answer);
+		for (unsigned k = 0; k < nfds; k++)
+			close(fds[k]);
+		if (rc < 0) {
+			drop(server, peer, "not a message of this protocol");
+			return;
+		}
+		if (rc > 0 && vmad_send(peer->fd, &answer.msg, answer.fds, answer.nfds) < 0) {
+			drop(server, peer, "it does not read its answers");
+			return;
+		}
+	}
+}
+
+/* ---- the owner ---- */
+
+static void answer_waiting(struct vmad_server *server, int result)
+{
+	struct vmad_answer answer;
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state != PEER_WAITING)
+			continue;
+		vmad_answer_hello(peer, result, &answer);
+		peer->state = PEER_READY;
+		if (vmad_send(peer->fd, &answer.msg, NULL, 0) < 0)
+			drop(server, peer, "it does not read its answers");
+	}
+}
+
+/* 0: have it; -EBUSY: clients of the vmad before still hold their sockets, try again; else give up. */
+static int take_interface(struct vmad_server *server)
+{
+	const struct xdp_owner_attr attr = {
+		.ifindex = server->ifindex,
+		.window_bytes = server->attr->window_bytes,
+		.huge_pages = server->attr->huge_pages,
+	};
+	int rc = xdp_owner_create(&attr, &server->owner);
+
+	if (rc == 0)
+		answer_waiting(server, 0);
+	return rc;
+}
+
+static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
+{
+	struct vmad_server *server = arg;
+	const struct vmad_msg msg = {
+		.magic = VMAD_MAGIC,
+		.version = VMAD_VERSION,
+		.type = VMAD_REVOKED,
+		.flow = {.slot = slot, .key = *key},
+	};
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		if (peer->state == PEER_READY && (peer->slots >> slot & 1) && vmad_send(peer->fd, &msg, NULL, 0) < 0)
+			shutdown(peer->fd, SHUT_RDWR); /* dropped when its turn comes: the owner is at work here */
+}
+
+/* ---- the loop ---- */
+
+struct turn {
+	struct pollfd fds[2 + 2 * VMAD_PEERS_MAX];
+	struct vmad_peer *peer[2 + 2 * VMAD_PEERS_MAX];
+	unsigned n;
+};
+
+static void watch(struct turn *turn, int fd, struct vmad_peer *peer)
+{
+	if (fd < 0)
+		return;
+	turn->fds[turn->n] = (struct pollfd){.fd = fd, .events = POLLIN};
+	turn->peer[turn->n++] = peer;
+}
+
+static void begin_turn(struct vmad_server *server, struct turn *turn)
+{
+	turn->n = 0;
+	watch(turn, server->attr->stop_fd, NULL);
+	watch(turn, server->listen_fd, NULL);
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state == PEER_NONE)
+			continue;
+		watch(turn, peer->fd, peer);
+		watch(turn, peer->pidfd, peer);
+	}
+}
+
+static void serve_turn(struct vmad_server *server, struct turn *turn)
+{
+	for (unsigned i = 0; i < turn->n; i++) {
+		struct vmad_peer *peer = turn->peer[i];
+		const int fd = turn->fds[i].fd;
+
+		if (turn->fds[i].revents == 0)
+			continue;
+		if (fd == server->listen_fd)
+			take_connection(server);
+		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
+		else if (peer != NULL && fd == peer->pidfd)
+			drop(server, peer, NULL);
+		else if (peer != NULL && fd == peer->fd)
+			serve_peer(server, peer);
+	}
+}
+
+static bool forget_silent(struct vmad_server *server, uint64_t now)
+{
+	bool clients = false;
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state == PEER_NEW && now - peer->since_ms > NEW_MS)
+			forget(peer);
+		clients = clients || peer->state > PEER_NEW;
+	}
+	return clients;
+}
+
+struct clock {
+	uint64_t start, idle_since, looked;
+	bool used;
+};
+
+/* What is due now. 1: end, 0: go on, -errno: cannot go on. */
+static int pass_time(struct vmad_server *server, struct clock *clock)
+{
+	const uint64_t now = now_ms();
+	char name[IF_NAMESIZE];
+	int rc;
+
+	if (forget_silent(server, now)) {
+		clock->idle_since = now;
+		clock->used = true;
+	}
+	if (server->owner == NULL) {
+		rc = take_interface(server);
+		if (rc == -EBUSY && now - clock->start < OWNER_MS)
+			return 0;
+		if (rc == -EBUSY)
+			vma_log_error("vmad: %s: another process uses its queues for AF_XDP", server->attr->interface);
+		if (rc < 0) {
+			answer_waiting(server, rc);
+			return rc;
+		}
+		vma_log_info("vmad: owns %s", server->attr->interface);
+	}
+	xdp_owner_tick(server->owner, revoked, server);
+	if (now - clock->looked > LOOK_MS) {
+		clock->looked = now;
+		if (if_indextoname(server->ifindex, name) == NULL) {
+			vma_log_warn("vmad: %s: the interface has gone", server->attr->interface);
+			return -ENODEV;
+		}
+	}
+	return server->attr->exit_when_idle && now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
+}
+
+static int loop(struct vmad_server *server)
+{
+	struct clock clock = {.start = now_ms(), .idle_since = now_ms(), .looked = now_ms()};
+	struct turn turn;
+	int rc;
+
+	while ((rc = pass_time(server, &clock)) == 0) {
+		int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
+
+		begin_turn(server, &turn);
+		if (poll(turn.fds, turn.n, ms < 0 || ms > LOOK_MS ? LOOK_MS : ms) <= 0)
+			continue;
+		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0)
+			return 0;
+		serve_turn(server, &turn);
+	}
+	return rc > 0 ? 0 : rc;
+}
+
+static int open_listener(struct vmad_server *server)
+{
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(server->ifindex, &address);
+	int rc;
+
+	server->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (server->listen_fd < 0)
+		return -errno;
+	/* The name is the lock: of several that start at once, one gets it and the others end. */
+	if (bind(server->listen_fd, (const struct sockaddr *)&address, len) == 0 && listen(server->listen_fd, 64) == 0)
+		return 0;
+	rc = -errno;
+	close(server->listen_fd);
+	return rc;
+}
+
+int vma_vmad_serve(const struct vma_vmad_attr *attr)
+{
+	struct vmad_server *server = calloc(1, sizeof(*server));
+	int rc;
+
+	if (server == NULL)
+		return -ENOMEM;
+	server->attr = attr;
+	server->ifindex = if_nametoindex(attr->interface);
+	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
+		server->peer[i].fd = server->peer[i].pidfd = -1;
+	rc = server->ifindex == 0 ? -ENODEV : open_listener(server);
+	if (rc < 0) {
+		if (rc == -EADDRINUSE)
+			vma_log_info("vmad: %s has a vmad already", attr->interface);
+		else
+			vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
+		free(server);
+		return rc;
+	}
+	rc = loop(server);
+	close(server->listen_fd);
+	xdp_owner_destroy(server->owner);
+	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
+		forget(&server->peer[i]);
+	free(server);
+	return rc;
+}

@@ -1,0 +1,67 @@
+/*
+ * vmad_server - the inside of vmad: vmad_server.c has the sockets and the life of clients, vmad_handler.c the messages.
+ *
+ *   accept --> NEW --HELLO, may be a client--> WAITING --interface ready--> READY --+--> gone: slots back
+ *               |                                                                   |
+ *               +-- anything else, or nothing within 5 s: dropped                   +--> socket closed, process alive:
+ *                                                                                        GHOST until the process ends
+ *
+ * A ghost's flows end at once, but what it may still touch (frames, the shared object) is taken back only when its
+ * process is gone: taking a lock from a living process would harm the others.
+ *
+ * Threads: one. Nothing here waits for a client.
+ */
+#ifndef VMA_VMAD_SERVER_H
+#define VMA_VMAD_SERVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <vma/nic_owner.h>
+
+#include "vmad_proto.h"
+#include "xdp_priv.h"
+
+#define VMAD_PEERS_MAX 128
+#define VMAD_NEW_MAX 32 /* of these, connections that have not said HELLO: the oldest gives way */
+
+enum vmad_peer_state { PEER_NONE, PEER_NEW, PEER_WAITING, PEER_READY, PEER_GHOST };
+
+struct vmad_peer {
+	enum vmad_peer_state state;
+	int fd, pidfd; /* pidfd -1: the process is not to be seen from here (another pid namespace) */
+	pid_t pid;
+	uid_t uid;
+	gid_t gid;
+	uint64_t since_ms;
+	uint32_t hello_seq;
+	uint64_t slots; /* bit per slot */
+};
+_Static_assert(XDP_SLOTS_MAX <= 64, "slots of a peer are one word");
+
+struct vmad_server {
+	const struct vma_vmad_attr *attr;
+	unsigned ifindex;
+	struct xdp_owner *owner; /* NULL until the interface could be had */
+	int listen_fd;
+	struct vmad_peer peer[VMAD_PEERS_MAX];
+};
+
+/* An answer and the fds to send with it; these remain the owner's. */
+struct vmad_answer {
+	struct vmad_msg msg;
+	int fds[VMAD_FDS_MAX];
+	unsigned nfds;
+};
+
+/* One message of a peer and its fds (they remain the caller's). 1: send the answer, 0: nothing to say now, -errno:
+ * drop the peer. Whatever the bytes are, nothing but this peer's own state changes for the worse. */
+int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
+		const int *fds, unsigned nfds, struct vmad_answer *answer);
+/* The answer to HELLO, once the interface is there (result 0) or is known not to come. */
+void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer);
+/* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
+void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
+
+#endif
