@@ -3,8 +3,6 @@
 
 #include "nic_backends.h"
 
-#pragma weak vma_nic_xdp_ops
-
 static const struct vma_nic_ops *const backends[] = {&vma_nic_wire_ops, &vma_nic_xdp_ops};
 
 const struct vma_nic_ops *nic_backend_find(const char *spec, size_t len)
