@@ -1,0 +1,173 @@
+/*
+ * vmad - owns an interface for the processes that use it through libvma: see docs/vmad.md.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/nic_owner.h>
+
+#define NAMES_MAX 64
+
+enum { KEY_IDLE = 256, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE };
+
+struct options {
+	struct vma_vmad_attr attr;
+	bool foreground;
+	uid_t users[NAMES_MAX];
+	gid_t groups[NAMES_MAX];
+};
+
+static const struct argp_option option_table[] = {
+	{"interface", 'i', "IFNAME", 0, "Interface to own (or as the only argument)", 0},
+	{"foreground", 'f', NULL, 0, "Stay in the foreground", 0},
+	{"allow-user", KEY_USER, "USER", 0, "Let processes of this user (name or number) be clients; may be repeated", 0},
+	{"allow-group", KEY_GROUP, "GROUP", 0, "The same for a group", 0},
+	{"exit-when-idle", KEY_IDLE, NULL, 0, "End a second after the last client has gone", 0},
+	{"window", KEY_WINDOW, "BYTES", 0, "Packet memory per device queue (default 16777216)", 0},
+	{"huge-pages", KEY_HUGE, NULL, 0, "Take packet memory from huge pages", 0},
+	{"log-level", 'l', "LEVEL", 0, "none, panic, error, warn, info (default), details, debug", 0},
+	{"log-file", 'o', "FILE", 0, "Write lines to FILE instead of stderr", 0},
+	{0},
+};
+
+/* A number, or -1. */
+static long number(const char *text)
+{
+	char *end;
+	long n;
+
+	errno = 0;
+	n = strtol(text, &end, 10);
+	return *text != '\0' && *end == '\0' && errno == 0 && n >= 0 ? n : -1;
+}
+
+static void add_user(struct options *options, const char *text, struct argp_state *state)
+{
+	const struct passwd *user = getpwnam(text);
+
+	if (options->attr.nusers == NAMES_MAX)
+		argp_error(state, "more than %d users", NAMES_MAX);
+	if (user == NULL && number(text) < 0)
+		argp_error(state, "no user \"%s\"", text);
+	options->users[options->attr.nusers++] = user != NULL ? user->pw_uid : (uid_t)number(text);
+}
+
+static void add_group(struct options *options, const char *text, struct argp_state *state)
+{
+	const struct group *group = getgrnam(text);
+
+	if (options->attr.ngroups == NAMES_MAX)
+		argp_error(state, "more than %d groups", NAMES_MAX);
+	if (group == NULL && number(text) < 0)
+		argp_error(state, "no group \"%s\"", text);
+	options->groups[options->attr.ngroups++] = group != NULL ? group->gr_gid : (gid_t)number(text);
+}
+
+static void set_window(struct options *options, const char *text, struct argp_state *state)
+{
+	const long bytes = number(text);
+
+	if (bytes <= 0 || bytes > 1L << 30)
+		argp_error(state, "--window=%s: a number of bytes up to 1073741824 is wanted", text);
+	options->attr.window_bytes = (uint32_t)bytes;
+}
+
+static struct vma_log_attr log_attr = {.level = VMA_LOG_INFO, .details = 0};
+
+static error_t take_option(int key, char *text, struct argp_state *state)
+{
+	struct options *options = state->input;
+
+	switch (key) {
+	case 'i':
+	case ARGP_KEY_ARG:
+		if (options->attr.interface != NULL)
+			argp_error(state, "one interface per vmad: %s or %s?", options->attr.interface, text);
+		options->attr.interface = text;
+		return 0;
+	case 'f':
+		options->foreground = true;
+		return 0;
+	case KEY_IDLE:
+		options->attr.exit_when_idle = true;
+		return 0;
+	case KEY_USER:
+		add_user(options, text, state);
+		return 0;
+	case KEY_GROUP:
+		add_group(options, text, state);
+		return 0;
+	case KEY_WINDOW:
+		set_window(options, text, state);
+		return 0;
+	case KEY_HUGE:
+		options->attr.huge_pages = true;
+		return 0;
+	case 'l':
+		if (vma_log_level_parse(text, &log_attr.level) < 0)
+			argp_error(state, "no log level \"%s\"", text);
+		return 0;
+	case 'o':
+		log_attr.file = text;
+		return 0;
+	case ARGP_KEY_END:
+		if (options->attr.interface == NULL)
+			argp_error(state, "which interface?");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const struct argp parser = {
+	.options = option_table,
+	.parser = take_option,
+	.args_doc = "[IFNAME]",
+	.doc = "Owns a network interface for AF_XDP and rents queue pairs of it to processes that use libvma.",
+};
+
+/* SIGTERM, SIGINT and SIGHUP become readable on the fd that this returns. */
+static int open_stop_fd(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	return signalfd(-1, &set, SFD_CLOEXEC);
+}
+
+int main(int argc, char **argv)
+{
+	static struct options options;
+	int rc;
+
+	argp_parse(&parser, argc, argv, 0, NULL, &options);
+	options.attr.users = options.users;
+	options.attr.groups = options.groups;
+	vma_log_init(&log_attr);
+	if (!options.foreground && daemon(0, log_attr.file == NULL) < 0) {
+		perror("vmad: daemon");
+		return 1;
+	}
+	options.attr.stop_fd = open_stop_fd();
+	if (options.attr.stop_fd < 0) {
+		perror("vmad: signalfd");
+		return 1;
+	}
+	rc = vma_vmad_serve(&options.attr);
+	vma_log_fini();
+	return rc < 0;
+}
