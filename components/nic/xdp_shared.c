@@ -137,39 +137,27 @@ void xdp_shared_hold(struct xdp_driver *driver, uint32_t frame)
 /* ---- completing ---- */
 
 /*
- * The truth about a TX frame is state[frame]; hints only say where to look. A hint too many is harmless, because
- * xdp_shared_returned takes COMPLETED frames only. A hint that is missing would lose the frame: it is set after the
- * state, and again by recovery. The word's bit first, then the slot's: who clears the slot's bit (acquire) sees the
- * word's; who comes too early leaves the slot's bit for the next call.
+ * The truth about a TX frame is state[frame]; a hint only says where to look. A hint too many is harmless, because
+ * xdp_shared_returned takes COMPLETED frames only. A missing one would lose the frame: so it is given after the state,
+ * and where the ring is full, or a dead drainer may not have given it, the slot is told to look everywhere.
  */
-static inline void set_hints(struct xdp_shared *shared, uint64_t word, uint64_t bits)
+static inline void give_hint(struct xdp_shared *shared, uint32_t queue, uint64_t f)
 {
-	const uint8_t route =
-	        atomic_load_explicit(&shared->route[word * 64 + (uint64_t)__builtin_ctzll(bits)], memory_order_relaxed);
+	const uint32_t slot = atomic_load_explicit(&shared->route[f], memory_order_relaxed) - 1u;
+	struct xdp_shared_hints *hints;
+	uint32_t producer;
 
-	atomic_fetch_or_explicit(&shared->hint[word], bits, memory_order_release);
-	XDP_SHARED_STEP();
-	if (route != 0 && route <= XDP_SLOTS_MAX)
-		atomic_fetch_or_explicit(&shared->slot[route - 1].hints, 1ull << (word % 64), memory_order_release);
-}
-
-/* Hints of several completions in the same word cost one pair of locked instructions. */
-struct hint_batch {
-	uint64_t word, bits;
-	uint8_t route;
-};
-
-static inline void batch_hint(struct xdp_shared *shared, struct hint_batch *batch, uint64_t f)
-{
-	const uint8_t route = atomic_load_explicit(&shared->route[f], memory_order_relaxed);
-
-	if (batch->bits != 0 && (batch->word != f / 64 || batch->route != route)) {
-		set_hints(shared, batch->word, batch->bits);
-		batch->bits = 0;
+	if (slot >= XDP_SLOTS_MAX)
+		return;
+	hints = &shared->hints[slot][queue];
+	producer = atomic_load_explicit(&hints->producer, memory_order_relaxed);
+	if (producer - load(&hints->consumer) >= XDP_HINTS) {
+		store(&shared->slot[slot].rescan, 1);
+		return;
 	}
-	batch->word = f / 64;
-	batch->route = route;
-	batch->bits |= 1ull << (f % 64);
+	store(&hints->frame[producer % XDP_HINTS], (uint32_t)f);
+	XDP_SHARED_STEP();
+	store(&hints->producer, producer + 1);
 }
 
 static inline bool is_in_flight(uint64_t state, uint32_t queue)
@@ -182,9 +170,9 @@ static inline bool is_in_flight(uint64_t state, uint32_t queue)
  * Prefixes of a drain under the lock; `c` is the ring's consumer index, which is published once, at the end, so the
  * kernel leaves entries [c, position] alone until then. For each entry i in turn:
  *   (a) tag[t] = state of its frame       t alternates, so the tag of the recorded entry stays valid
- *   (b) position = (i, t)                 entries before i are routed, but for hints
+ *   (b) position = (i, t)                 entries before i are routed
  *   (c) state = COMPLETED                 from here the frame's slot may take it, and even send it again
- *   (d) hints, perhaps later
+ *   (d) the hint: entry, then producer
  * and then
  *   (e) consumer = end of the batch
  *   (f) position = 0
@@ -201,7 +189,6 @@ static unsigned drain(struct xdp_driver *driver, struct xdp_shared_comp_side *si
 	struct xdp_ring *ring = driver->comp;
 	const uint32_t consumer = atomic_load_explicit(ring->consumer, memory_order_relaxed);
 	const uint32_t n = load(ring->producer) - consumer;
-	struct hint_batch batch = {0};
 	uint64_t which = 0;
 
 	if (n == 0 || n > ring->size)
@@ -223,10 +210,8 @@ static unsigned drain(struct xdp_driver *driver, struct xdp_shared_comp_side *si
 		XDP_SHARED_STEP();
 		store(&shared->state[f], state ^ XDP_TX_IN_FLIGHT ^ XDP_TX_COMPLETED);
 		XDP_SHARED_STEP();
-		batch_hint(shared, &batch, f);
+		give_hint(shared, driver->queue, f);
 	}
-	if (batch.bits != 0)
-		set_hints(shared, batch.word, batch.bits);
 	XDP_SHARED_STEP();
 	store(ring->consumer, consumer + n);
 	XDP_SHARED_STEP();
@@ -270,7 +255,6 @@ void xdp_shared_rent(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first
 
 	store(&shared->slot[slot].tx_first, tx_first);
 	store(&shared->slot[slot].tx_count, tx_count);
-	store(&shared->slot[slot].hints, 0);
 	range = range_of(shared, slot);
 	for (uint32_t f = range.first; f < range.end; f++) {
 		const uint64_t epoch = (load(&shared->state[f]) & XDP_TX_EPOCH_MASK) + XDP_TX_EPOCH_ONE;
@@ -290,61 +274,71 @@ void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t qu
 	store(&shared->state[frame], epoch | XDP_TX_IN_FLIGHT | (uint64_t)queue << XDP_TX_QUEUE_SHIFT | tx_index);
 }
 
-/* Takes up to n completed frames of one hint word; *left: some hints had to be put back. */
-static unsigned take_word(struct xdp_shared *shared, struct tx_range range, uint32_t word, uint32_t *frames, unsigned n,
-                          bool *left)
+static inline bool take(struct xdp_shared *shared, struct tx_range range, uint32_t f)
 {
-	const uint32_t base = word * 64;
-	uint64_t mine = ~0ull, bits;
+	uint64_t state;
+
+	if (f < range.first || f >= range.end)
+		return false;
+	state = load(&shared->state[f]);
+	if ((state & XDP_TX_STATE_MASK) != XDP_TX_COMPLETED)
+		return false;
+	store(&shared->state[f], state ^ XDP_TX_COMPLETED ^ XDP_TX_IDLE);
+	return true;
+}
+
+static unsigned take_hinted(struct xdp_shared *shared, struct tx_range range, uint32_t slot, uint32_t queue,
+                            uint32_t *frames, unsigned n)
+{
+	struct xdp_shared_hints *hints = &shared->hints[slot][queue];
+	uint32_t producer = load(&hints->producer);
+	uint32_t consumer = atomic_load_explicit(&hints->consumer, memory_order_relaxed);
 	unsigned got = 0;
 
-	if (range.first > base)
-		mine &= ~0ull << (range.first - base);
-	if (range.end < base + 64)
-		mine &= ~(~0ull << (range.end - base));
-	bits = atomic_fetch_and_explicit(&shared->hint[word], ~mine, memory_order_acquire) & mine;
-	for (; bits != 0 && got < n; bits &= bits - 1) {
-		const uint32_t f = base + (uint32_t)__builtin_ctzll(bits);
-		const uint64_t state = load(&shared->state[f]);
-
-		if ((state & XDP_TX_STATE_MASK) != XDP_TX_COMPLETED)
-			continue;
-		store(&shared->state[f], state ^ XDP_TX_COMPLETED ^ XDP_TX_IDLE);
-		frames[got++] = f;
+	if (producer == consumer)
+		return 0;
+	if (producer - consumer > XDP_HINTS) { /* a tenant before us has written nonsense */
+		consumer = producer;
+		store(&shared->slot[slot].rescan, 1);
 	}
-	*left = bits != 0;
-	if (*left)
-		atomic_fetch_or_explicit(&shared->hint[word], bits, memory_order_release);
+	while (consumer != producer && got < n) {
+		const uint32_t f = atomic_load_explicit(&hints->frame[consumer++ % XDP_HINTS], memory_order_relaxed);
+
+		if (take(shared, range, f))
+			frames[got++] = f;
+	}
+	store(&hints->consumer, consumer);
+	return got;
+}
+
+/* The flag is taken by an exchange: it reads the last of those who set it, so the states they wrote before are seen. */
+static __attribute__((cold, noinline)) unsigned take_all(struct xdp_shared *shared, struct tx_range range,
+                                                         uint32_t slot, uint32_t *frames, unsigned n)
+{
+	unsigned got = 0;
+
+	atomic_exchange_explicit(&shared->slot[slot].rescan, 0, memory_order_acq_rel);
+	for (uint32_t f = range.first; f < range.end; f++) {
+		if (got == n) {
+			store(&shared->slot[slot].rescan, 1);
+			break;
+		}
+		if (take(shared, range, f))
+			frames[got++] = f;
+	}
 	return got;
 }
 
 unsigned xdp_shared_returned(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n)
 {
-	struct xdp_shared_slot *home = &shared->slot[slot];
 	const struct tx_range range = range_of(shared, slot);
-	uint64_t hints, again = 0;
+	const uint32_t queues = __atomic_load_n(&shared->queues, __ATOMIC_RELAXED);
 	unsigned got = 0;
 
-	if (n == 0 || range.first == range.end || atomic_load_explicit(&home->hints, memory_order_relaxed) == 0)
-		return 0;
-	hints = atomic_exchange_explicit(&home->hints, 0, memory_order_acquire);
-	for (; hints != 0; hints &= hints - 1) {
-		const uint64_t bit = hints & -hints;
-		uint32_t word = range.first / 64;
-
-		word += (uint32_t)(__builtin_ctzll(bit) - word) %
-		        64; /* the first one of the range that `bit` stands for */
-		for (; word <= (range.end - 1) / 64; word += 64) {
-			bool left = got == n;
-
-			if (!left)
-				got += take_word(shared, range, word, frames + got, n - got, &left);
-			if (left)
-				again |= bit;
-		}
-	}
-	if (again != 0)
-		atomic_fetch_or_explicit(&home->hints, again, memory_order_release);
+	if (__builtin_expect(atomic_load_explicit(&shared->slot[slot].rescan, memory_order_relaxed) != 0, 0))
+		got = take_all(shared, range, slot, frames, n);
+	for (uint32_t q = 0; q < queues && q < XDP_QUEUES_MAX && got < n; q++)
+		got += take_hinted(shared, range, slot, q, frames + got, n - got);
 	return got;
 }
 
@@ -396,16 +390,14 @@ static void recover_complete(struct xdp_driver *driver)
 	const uint32_t consumer = load(ring->consumer), n = (uint32_t)position - consumer;
 
 	if ((position & XDP_POSITION_VALID) != 0 && n < ring->size) {
-		for (uint32_t i = 0; i <= n; i++) {
-			const uint64_t f = frame_of(addr_at(ring, consumer + i));
+		const uint64_t f = frame_of(addr_at(ring, (uint32_t)position));
+		const uint32_t home = f < XDP_FRAMES_MAX ? load(&shared->route[f]) - 1u : XDP_SLOTS_MAX;
 
-			if (f >= XDP_FRAMES_MAX)
-				continue;
-			if (i == n && load(&shared->state[f]) == tag && is_in_flight(tag, driver->queue))
-				store(&shared->state[f], tag ^ XDP_TX_IN_FLIGHT ^ XDP_TX_COMPLETED);
-			set_hints(shared, f / 64, 1ull << (f % 64));
-		}
-		store(ring->consumer, consumer + n + 1);
+		if (f < XDP_FRAMES_MAX && load(&shared->state[f]) == tag && is_in_flight(tag, driver->queue))
+			store(&shared->state[f], tag ^ XDP_TX_IN_FLIGHT ^ XDP_TX_COMPLETED);
+		if (home < XDP_SLOTS_MAX)
+			store(&shared->slot[home].rescan, 1);
+		store(ring->consumer, (uint32_t)position + 1);
 	}
 	store(&side->position, 0);
 	store(&side->lock, 0);

@@ -4,11 +4,11 @@
  *
  *   queue[q].fill      lock word, redo record         who may write the fill ring of device queue q
  *   queue[q].comp      lock word, position, tags      who may read its completion ring
- *   slot[s]            TX range, hints                where completions of slot s may be found
+ *   slot[s]            TX range, rescan flag          what slot s rents
+ *   hints[s][q]        a ring of frames               "look at this frame's state", from queue q to slot s
  *   holder[frame]      RX side: who holds the frame
  *   state[frame]       TX side: idle, in flight, or completed
  *   route[frame]       TX side: the slot that rents the frame
- *   hint[frame / 64]   TX side: "look at this frame's state"
  *
  * Threads: any process that has it mapped, by the locks and the single-writer rules below.
  * Progress: no call waits; a lock that is taken makes the call return 0.
@@ -76,15 +76,26 @@ struct xdp_shared_queue {
 };
 
 struct xdp_shared_slot {
-	_Atomic uint64_t hints; /* bit b: look at words b, b + 64, ... of hint[], as far as they are of the range */
+	_Atomic uint32_t rescan; /* hints are missing: look at every frame of the range */
 	_Atomic uint32_t tx_first, tx_count;
+} __attribute__((aligned(64)));
+
+/*
+ * One producer, one consumer, and unlike a ck_ring nothing in it that an index into memory is made of without a mask
+ * that is a constant of the program: either side may be another process, dead or worse.
+ */
+#define XDP_HINTS 512
+struct xdp_shared_hints {
+	_Atomic uint32_t producer __attribute__((aligned(64)));
+	_Atomic uint32_t frame[XDP_HINTS];
+	_Atomic uint32_t consumer __attribute__((aligned(64)));
 } __attribute__((aligned(64)));
 
 struct xdp_shared {
 	uint32_t magic, version, nframes, queues;
 	struct xdp_shared_queue queue[XDP_QUEUES_MAX];
 	struct xdp_shared_slot slot[XDP_SLOTS_MAX];
-	_Atomic uint64_t hint[XDP_FRAMES_MAX / 64];
+	struct xdp_shared_hints hints[XDP_SLOTS_MAX][XDP_QUEUES_MAX];
 	_Atomic uint64_t state[XDP_FRAMES_MAX];
 	_Atomic uint16_t holder[XDP_FRAMES_MAX];
 	_Atomic uint8_t route[XDP_FRAMES_MAX];

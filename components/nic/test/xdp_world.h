@@ -25,7 +25,7 @@
 #define W_QUEUES 2
 #define W_SLOTS 4
 #define W_RX_FRAMES 192 /* all of them fit in the fill rings */
-#define W_TX_FRAMES 24  /* of a slot; not a multiple of 64, so slots share words of hint[] */
+#define W_TX_FRAMES 24  /* of a slot */
 #define W_FRAMES (W_RX_FRAMES + W_SLOTS * W_TX_FRAMES)
 #define W_FILL 128
 #define W_COMP 32 /* fewer than may be in flight */
