@@ -73,8 +73,8 @@ static inline ck_stack_entry_t *command_queue_take_all(struct command_queue *que
 {
 	ck_stack_entry_t *newest, *oldest = NULL;
 
-	atomic_store_explicit(&queue->pending, false, memory_order_relaxed);
-	atomic_thread_fence(memory_order_seq_cst);
+	atomic_store(&queue->pending, false);
+	ck_pr_fence_memory(); /* not C11's: the race detector does not know that one */
 	newest = ck_stack_batch_pop_upmc(&queue->stack);
 	__tsan_acquire(queue);
 	while (newest != NULL) {

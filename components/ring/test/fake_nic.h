@@ -264,7 +264,7 @@ static const struct vma_nic_ops fake_ops = {
 
 static void fake_init(struct fake_nic *fake, uint32_t caps)
 {
-	struct vma_bufarena_attr arena = {.capacity = 16384};
+	struct vma_bufarena_attr arena = {.capacity = 65536};
 
 	memset(fake, 0, sizeof(*fake));
 	pthread_mutex_init(&fake->lock, NULL);

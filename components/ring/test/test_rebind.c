@@ -1,0 +1,299 @@
+/* What the NIC does behind a ring's back: the owner goes and comes, a flow is revoked. Events come from a thread. */
+#include <netinet/in.h>
+#include <time.h>
+
+#include "../ring_priv.h"
+#include "fake_nic.h"
+#include "frames.h"
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+static enum vma_thread_mode mode;
+
+static int start(enum vma_thread_mode wanted)
+{
+	mode = wanted;
+	fake_init(&fake, VMA_NIC_CAP_SG);
+	ring = fake_ring(&fake, mode);
+	return 0;
+}
+
+static int setup_single(void **state)
+{
+	(void)state;
+	return start(VMA_THREAD_SINGLE);
+}
+
+static int setup_spin(void **state)
+{
+	(void)state;
+	return start(VMA_THREAD_SPIN);
+}
+
+static int setup_mutex(void **state)
+{
+	(void)state;
+	return start(VMA_THREAD_MUTEX);
+}
+
+static int setup_yield(void **state)
+{
+	(void)state;
+	return start(VMA_THREAD_YIELD);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_destroy(ring);
+	fake_fini(&fake);
+	return 0;
+}
+
+struct event {
+	enum vma_nic_event what;
+	struct vma_flow_key key;
+};
+
+static void *tell(void *arg)
+{
+	struct event *event = arg;
+
+	fake.attr.event(&fake.qp, event->what, &event->key, fake.attr.event_arg);
+	return NULL;
+}
+
+static void lose(void)
+{
+	struct event event = {.what = VMA_NIC_EVENT_LOST};
+	pthread_t thread;
+
+	atomic_store(&fake.qp.lost, true);
+	assert_int_equal(pthread_create(&thread, NULL, tell, &event), 0);
+	pthread_join(thread, NULL);
+}
+
+static bool keep(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)info;
+	*(struct vma_buf **)flow->owner = packet;
+	return true;
+}
+
+static void send_numbered(uint8_t number)
+{
+	struct vma_buf *buf = vma_ring_tx_buf(ring);
+	struct vma_nic_seg seg;
+
+	assert_non_null(buf);
+	seg = (struct vma_nic_seg){.buf = buf, .off = buf->data_off, .len = 60};
+	memset(vma_buf_frame(fake.arena, buf) + seg.off, number, 60);
+	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
+}
+
+static void test_lost_queue_pair_is_bound_again_and_works(void **state)
+{
+	struct vma_buf *kept = NULL, *old;
+	struct vma_flow flow = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = keep, .owner = &kept};
+	uint8_t frame[128];
+	uint32_t len = udp_frame(frame, 1, 53, "x", 1);
+
+	(void)state;
+	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	fake_arrive(&fake, frame, len);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	old = kept;
+	send_numbered(1);
+	lose();
+	if (mode == VMA_THREAD_SINGLE) {
+		assert_int_equal(fake.rebinds, 0); /* not by another thread */
+		vma_ring_progress(ring);
+	}
+	assert_int_equal(fake.rebinds, 1);
+	assert_false(vma_nic_qp_lost(&fake.qp));
+	assert_memory_equal(vma_buf_data(fake.arena, old) + old->payload_off, "x", 1); /* still readable */
+	vma_buf_put(fake.arena, old);
+	fake_arrive(&fake, frame, len);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	send_numbered(2);
+	assert_int_equal(fake.sent_count, 2);
+	vma_buf_put(fake.arena, kept);
+	vma_ring_detach(ring, &flow);
+}
+
+static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **state)
+{
+	(void)state;
+	fake.rebind_result = -EAGAIN;
+	lose();
+	for (int i = 0; i < 3; i++)
+		vma_ring_progress(ring);
+	assert_int_equal(fake.rebinds, 1);
+	assert_true(vma_nic_qp_lost(&fake.qp));
+	fake.rebind_result = 0;
+	lose();
+	vma_ring_progress(ring);
+	assert_int_equal(fake.rebinds, 2);
+	assert_false(vma_nic_qp_lost(&fake.qp));
+}
+
+/* The event finds both flags taken by a thread that polls without a break, and gets them all the same. */
+static _Atomic bool stop;
+
+static void *poll_without_a_break(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&stop))
+		vma_ring_progress(ring);
+	return NULL;
+}
+
+static void test_event_gets_the_flags_from_a_polling_thread(void **state)
+{
+	pthread_t poller;
+
+	(void)state;
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&poller, NULL, poll_without_a_break, NULL), 0);
+	for (unsigned i = 1; i <= 20; i++) {
+		lose();
+		assert_int_equal(fake.rebinds, i);
+	}
+	atomic_store(&stop, true);
+	pthread_join(poller, NULL);
+}
+
+static unsigned revocations;
+
+static void count_revocation(struct vma_flow *flow)
+{
+	(void)flow;
+	revocations++;
+	assert_int_equal(vma_ring_progress(ring), -EBUSY); /* called as a sink is */
+}
+
+static void revoke_from_a_thread(const struct vma_flow_key *key)
+{
+	struct event event = {.what = VMA_NIC_EVENT_FLOW_REVOKED, .key = *key};
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, tell, &event), 0);
+	pthread_join(thread, NULL);
+}
+
+static void test_revoked_flow_tells_all_its_members_once(void **state)
+{
+	struct vma_buf *kept = NULL;
+	struct vma_flow flow[3];
+	struct vma_flow_key stranger = flow_key(IPPROTO_UDP, frame_dst_ip, 54, 0);
+
+	(void)state;
+	revocations = 0;
+	for (int i = 0; i < 3; i++) {
+		flow[i] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0),
+		                            .sink = keep,
+		                            .owner = &kept,
+		                            .revoked = i < 2 ? count_revocation : NULL};
+		if (i < 2)
+			assert_int_equal(vma_ring_attach(ring, &flow[i]), 0);
+	}
+	revoke_from_a_thread(&flow[0].key);
+	revoke_from_a_thread(&flow[0].key);
+	revoke_from_a_thread(&stranger);
+	vma_ring_progress(ring);
+	assert_int_equal(revocations, 2);
+	assert_int_equal(vma_ring_attach(ring, &flow[2]), -EADDRINUSE);
+	vma_ring_detach(ring, &flow[0]);
+	vma_ring_detach(ring, &flow[1]);
+	assert_int_equal(vma_ring_attach(ring, &flow[2]), 0); /* a new try, with the NIC asked again */
+	assert_int_equal(fake.flows_added, 2);
+	vma_ring_detach(ring, &flow[2]);
+}
+
+static void test_events_during_destroy_are_harmless(void **state)
+{
+	(void)state;
+	revoke_from_a_thread(
+	        &(struct vma_flow_key){.family = AF_INET, .local_port_be = 1}); /* left for the destroyer */
+}
+
+/* A waiter that does not poll sleeps through the hold of a thread that does not release, and wakes when it does. */
+static void *hold_for_50_ms(void *arg)
+{
+	struct timespec pause = {.tv_nsec = 50000000};
+	bool acquired = drive_acquire(&ring->rx);
+
+	atomic_store((_Atomic bool *)arg, true);
+	nanosleep(&pause, NULL);
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+	return NULL;
+}
+
+static uint64_t clock_ns(clockid_t id)
+{
+	struct timespec now;
+
+	clock_gettime(id, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end(void **state)
+{
+	struct vma_ring_patience patience = {0};
+	_Atomic bool held = false;
+	uint64_t cpu, wall;
+	pthread_t holder;
+
+	(void)state;
+	assert_int_equal(pthread_create(&holder, NULL, hold_for_50_ms, &held), 0);
+	while (!atomic_load(&held))
+		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+	cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	wall = clock_ns(CLOCK_MONOTONIC);
+	while (vma_ring_progress(ring) == -EBUSY)
+		assert_true(vma_ring_idle(ring, VMA_RING_RX, &patience, 5000000000));
+	assert_true(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu < 10000000);
+	assert_true(clock_ns(CLOCK_MONOTONIC) - wall < 4000000000);
+	pthread_join(holder, NULL);
+}
+
+static void test_idle_and_wait_give_up_when_their_time_is_over(void **state)
+{
+	struct vma_ring_patience patience = {0};
+	_Atomic bool held = false;
+	bool again = true;
+	pthread_t holder;
+
+	(void)state;
+	assert_int_equal(pthread_create(&holder, NULL, hold_for_50_ms, &held), 0);
+	while (!atomic_load(&held))
+		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+	for (int i = 0; i < 100 && again; i++)
+		again = vma_ring_idle(ring, VMA_RING_RX, &patience, 1000000);
+	assert_false(again);
+	assert_int_equal(vma_ring_wait(ring, 1000000), 0);
+	pthread_join(holder, NULL);
+}
+
+#define IN_MODE(test, how)                                                                                             \
+	{                                                                                                              \
+#test " " #how, test, setup_##how, teardown, NULL                                                      \
+	}
+static const struct CMUnitTest tests[] = {
+        IN_MODE(test_lost_queue_pair_is_bound_again_and_works, single),
+        IN_MODE(test_lost_queue_pair_is_bound_again_and_works, spin),
+        IN_MODE(test_lost_queue_pair_is_bound_again_and_works, mutex),
+        IN_MODE(test_lost_queue_pair_is_bound_again_and_works, yield),
+        IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, single),
+        IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, mutex),
+        IN_MODE(test_event_gets_the_flags_from_a_polling_thread, spin),
+        IN_MODE(test_event_gets_the_flags_from_a_polling_thread, mutex),
+        IN_MODE(test_event_gets_the_flags_from_a_polling_thread, yield),
+        IN_MODE(test_revoked_flow_tells_all_its_members_once, single),
+        IN_MODE(test_revoked_flow_tells_all_its_members_once, yield),
+        IN_MODE(test_events_during_destroy_are_harmless, single),
+        IN_MODE(test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end, mutex),
+        IN_MODE(test_idle_and_wait_give_up_when_their_time_is_over, mutex),
+};
+VMA_TEST_MAIN(tests)
