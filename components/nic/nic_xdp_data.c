@@ -200,6 +200,14 @@ static inline bool seg_in_frame(const struct vma_nic_seg *seg)
 	return seg->len > 0 && seg->off < (1u << XDP_FRAME_SHIFT) && seg->len <= (1u << XDP_FRAME_SHIFT) - seg->off;
 }
 
+/* A VLAN tag does not count against the MTU. */
+static uint64_t longest_tagged(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
+{
+	const unsigned char *frame = (const unsigned char *)vma_buf_frame(qp->base.arena, seg->buf) + seg->off;
+
+	return seg->len >= 14 && frame[12] == 0x81 && frame[13] == 0x00 ? qp->longest + 4 : qp->longest;
+}
+
 enum packet_fate { PACKET_SEND, PACKET_DROP, PACKET_STOP };
 
 /* Looks at the packet that starts at segs[0]; *count becomes its number of segments. */
@@ -224,7 +232,7 @@ static enum packet_fate judge(const struct xdp_qp *qp, const struct vma_nic_seg 
 			break;
 	}
 	*count = i + 1;
-	return bytes > qp->longest ? PACKET_STOP : fate;
+	return bytes > qp->longest && bytes > longest_tagged(qp, segs) ? PACKET_STOP : fate;
 }
 
 static void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)

@@ -239,7 +239,7 @@ static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct x
 	qp->queue_shift = window->queue_shift;
 	qp->tx_first = rental->tx_first;
 	qp->tx_count = rental->tx_count;
-	qp->longest = rental->mtu + 18; /* Ethernet header and one VLAN tag */
+	qp->longest = rental->mtu + 14;
 	qp->segs_max = qp->nic->base.info.tx_segs_max;
 	qp->rx_at = qp->rx_in_chain = 0;
 	qp->base.rx_depth = rental->rx_size;
