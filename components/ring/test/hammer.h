@@ -249,7 +249,7 @@ static void hammer_start(void)
 		assert_int_equal(pthread_create(&hammer.workers[i].thread, NULL, worker_main, &hammer.workers[i]), 0);
 }
 
-static uint64_t hammer_received(void)
+static inline uint64_t hammer_received(void)
 {
 	uint64_t sum = 0;
 
