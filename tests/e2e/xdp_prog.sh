@@ -37,10 +37,27 @@ in_ns a bash -c "echo x >/dev/udp/$IP_B/9"
 no_ports() { [ "$(snmp b Udp NoPorts)" -gt "$before" ]; }
 check "plain traffic flows again" wait_for 2 no_ports
 
+ip -n "$(ns b)" link add macvlan0 link "$IF_B" type macvlan mode bridge
+ip -n "$(ns b)" link set macvlan0 up
+IF_B=macvlan0 check "an interface without native XDP is used in generic mode" one generic_mode
+check_eq "... which is said once" "$(grep -c 'generic mode' "$WORK/check.out")" 1
+ip -n "$(ns b)" link del macvlan0
+
 for mtu in 3000 9000; do
 	ip -n "$(ns a)" link set "$IF_A" mtu $mtu
 	ip -n "$(ns b)" link set "$IF_B" mtu $mtu
 	export BED_MTU=$mtu
 	check "packets of several buffers arrive whole at MTU $mtu" one large_packets
 done
+
+if [ "$(nproc)" -ge 2 ]; then
+	ns_add c && ns_add d && ns_join c 10.9.1.1 d 10.9.1.2 2
+	two() { # CASE
+		in_ns d "$program" "$1" "$IF_D" "$(ns c)" "$IF_C"
+	}
+	check "each device queue has a socket of the slot" two two_queues
+	check "a device queue that is not covered passes" two unknown_queue_passes
+else
+	skip "each device queue has a socket of the slot" "needs two CPUs"
+fi
 done_testing

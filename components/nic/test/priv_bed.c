@@ -66,18 +66,45 @@ static int peer_ifindex(int fd, const char *name)
 	return request.ifr_ifindex;
 }
 
-static void fill_all(struct bed *bed)
+/* Each device queue has its share of the frames. */
+static void fill_all(struct bed *bed, uint32_t queue)
 {
-	for (uint32_t i = 0; i < BED_FRAMES; i++)
-		bed->fill.addrs[i & bed->fill.mask] = (uint64_t)i << XDP_FRAME_SHIFT;
-	atomic_store_explicit(bed->fill.producer, BED_FRAMES, memory_order_release);
+	const uint32_t share = BED_FRAMES / bed->queues;
+	struct xdp_ring *fill = &bed->fill[queue];
+
+	for (uint32_t i = 0; i < share; i++)
+		fill->addrs[i & fill->mask] = (uint64_t)(queue * share + i) << XDP_FRAME_SHIFT;
+	atomic_store_explicit(fill->producer, share, memory_order_release);
 }
 
-void bed_open(struct bed *bed, const char *name, const char *peer_netns, const char *peer_name, uint16_t bind_flags)
+static void open_queue(struct bed *bed, uint32_t queue, uint16_t bind_flags)
+{
+	int rc, fd = queue == 0 ? xdp_sock_umem(bed->umem, bed->umem_bytes, bed->ifindex, 0, bind_flags)
+	                        : xdp_sock_base(bed->base_fd[0], bed->ifindex, queue, bind_flags);
+
+	bed_must(fd >= 0, "base socket of queue %u: %d", queue, fd);
+	bed->base_fd[queue] = fd;
+	rc = xdp_sock_map_umem_rings(fd, &bed->fill[queue], &bed->comp[queue]);
+	bed_must(rc == 0, "map rings: %d", rc);
+	fill_all(bed, queue);
+	for (uint32_t i = 0; i < BED_SLOTS; i++) {
+		fd = xdp_sock_queue(bed->base_fd[queue], bed->ifindex, queue, BED_RING, BED_RING);
+		bed_must(fd >= 0, "slot %u: %d", i, fd);
+		bed->slot[i].fd[queue] = fd;
+		rc = xdp_sock_map_queue_rings(fd, BED_RING, BED_RING, &bed->slot[i].rx[queue], &bed->slot[i].tx[queue]);
+		bed_must(rc == 0, "slot %u: map rings: %d", i, rc);
+		rc = xdp_prog_set_socket(bed->prog, i, queue, fd);
+		bed_must(rc == 0, "slot %u: socket map: %d", i, rc);
+	}
+}
+
+void bed_open(struct bed *bed, const char *name, const char *peer_netns, const char *peer_name, uint32_t queues,
+              uint16_t bind_flags)
 {
 	int rc;
 
 	memset(bed, 0, sizeof(*bed));
+	bed->queues = queues;
 	bed->ifindex = if_nametoindex(name);
 	bed_must(bed->ifindex != 0, "%s: no such interface", name);
 	bed->peer_raw = bed_peer_socket(peer_netns, AF_PACKET, SOCK_RAW, 0);
@@ -88,36 +115,27 @@ void bed_open(struct bed *bed, const char *name, const char *peer_netns, const c
 	bed->umem_bytes = (size_t)BED_FRAMES << XDP_FRAME_SHIFT;
 	bed->umem = mmap(NULL, bed->umem_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	bed_must(bed->umem != MAP_FAILED, "mmap: %m");
-	rc = xdp_prog_load(bed->ifindex, 1, &bed->prog);
+	rc = xdp_prog_load(bed->ifindex, queues, &bed->prog);
 	bed_must(rc == 0, "xdp_prog_load: %d", rc);
-	bed->base_fd = xdp_sock_umem(bed->umem, bed->umem_bytes, bed->ifindex, 0, bind_flags);
-	bed_must(bed->base_fd >= 0, "xdp_sock_umem: %d", bed->base_fd);
-	rc = xdp_sock_map_umem_rings(bed->base_fd, &bed->fill, &bed->comp);
-	bed_must(rc == 0, "map rings: %d", rc);
-	fill_all(bed);
-	for (uint32_t i = 0; i < BED_SLOTS; i++) {
-		bed->slot[i].fd = xdp_sock_queue(bed->base_fd, bed->ifindex, 0, BED_RING, BED_RING);
-		bed_must(bed->slot[i].fd >= 0, "slot %u: %d", i, bed->slot[i].fd);
-		rc = xdp_sock_map_queue_rings(bed->slot[i].fd, BED_RING, BED_RING, &bed->slot[i].rx, &bed->slot[i].tx);
-		bed_must(rc == 0, "slot %u: map rings: %d", i, rc);
-		rc = xdp_prog_set_socket(bed->prog, i, 0, bed->slot[i].fd);
-		bed_must(rc == 0, "slot %u: socket map: %d", i, rc);
-	}
+	for (uint32_t queue = 0; queue < queues; queue++)
+		open_queue(bed, queue, bind_flags);
 	rc = xdp_prog_attach(bed->prog, &bed->generic);
 	bed_must(rc == 0, "xdp_prog_attach: %d", rc);
 }
 
 void bed_close(struct bed *bed)
 {
-	for (uint32_t i = 0; i < BED_SLOTS; i++) {
-		xdp_ring_unmap(&bed->slot[i].rx);
-		xdp_ring_unmap(&bed->slot[i].tx);
-		close(bed->slot[i].fd);
+	for (uint32_t queue = 0; queue < bed->queues; queue++) {
+		for (uint32_t i = 0; i < BED_SLOTS; i++) {
+			xdp_ring_unmap(&bed->slot[i].rx[queue]);
+			xdp_ring_unmap(&bed->slot[i].tx[queue]);
+			close(bed->slot[i].fd[queue]);
+		}
+		xdp_ring_unmap(&bed->fill[queue]);
+		xdp_ring_unmap(&bed->comp[queue]);
+		close(bed->base_fd[queue]);
 	}
 	xdp_prog_destroy(bed->prog);
-	xdp_ring_unmap(&bed->fill);
-	xdp_ring_unmap(&bed->comp);
-	close(bed->base_fd);
 	munmap(bed->umem, bed->umem_bytes);
 	close(bed->tap);
 	close(bed->peer_raw);
@@ -211,12 +229,12 @@ struct vma_flow_key bed_wild(const struct bed_packet *packet)
 /* ---- where a packet comes out ---- */
 
 /* Takes one packet of a slot out of its RX ring into bed->got, and fills its frames again. */
-static bool take_rx(struct bed *bed, uint32_t slot)
+static bool take_rx(struct bed *bed, uint32_t slot, uint32_t queue)
 {
-	struct xdp_ring *rx = &bed->slot[slot].rx;
+	struct xdp_ring *rx = &bed->slot[slot].rx[queue], *ring = &bed->fill[queue];
 	uint32_t producer = atomic_load_explicit(rx->producer, memory_order_acquire);
 	uint32_t consumer = atomic_load_explicit(rx->consumer, memory_order_relaxed);
-	uint32_t fill = atomic_load_explicit(bed->fill.producer, memory_order_relaxed);
+	uint32_t fill = atomic_load_explicit(ring->producer, memory_order_relaxed);
 	bool more = true;
 
 	if (producer == consumer)
@@ -231,11 +249,12 @@ static bool take_rx(struct bed *bed, uint32_t slot)
 		bed->got_bytes += desc->len;
 		bed->got_buffers++;
 		more = desc->options & XDP_PKT_CONTD;
-		bed->fill.addrs[fill++ & bed->fill.mask] = desc->addr >> XDP_FRAME_SHIFT << XDP_FRAME_SHIFT;
+		ring->addrs[fill++ & ring->mask] = desc->addr >> XDP_FRAME_SHIFT << XDP_FRAME_SHIFT;
 	}
 	bed_must(!more, "the packet's last buffer is missing");
 	atomic_store_explicit(rx->consumer, consumer, memory_order_release);
-	atomic_store_explicit(bed->fill.producer, fill, memory_order_release);
+	atomic_store_explicit(ring->producer, fill, memory_order_release);
+	bed->got_queue = queue;
 	return true;
 }
 
@@ -252,9 +271,9 @@ static bool take_tap(struct bed *bed)
 
 static int take_any(struct bed *bed)
 {
-	for (uint32_t i = 0; i < BED_SLOTS; i++)
-		if (take_rx(bed, i))
-			return (int)i;
+	for (uint32_t i = 0; i < BED_SLOTS * bed->queues; i++)
+		if (take_rx(bed, i % BED_SLOTS, i / BED_SLOTS))
+			return (int)(i % BED_SLOTS);
 	return take_tap(bed) ? BED_PASSED : BED_NOWHERE;
 }
 

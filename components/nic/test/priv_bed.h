@@ -14,6 +14,7 @@
 #include "../xdp_priv.h"
 
 #define BED_SLOTS 3
+#define BED_QUEUES_MAX 2
 #define BED_FRAMES 1024
 #define BED_RING 64
 #define BED_PASSED (-1)
@@ -25,16 +26,17 @@ struct bed {
 	int tap;      /* sees what the kernel is given */
 	char *umem;
 	size_t umem_bytes;
-	int base_fd;
-	struct xdp_ring fill, comp;
+	uint32_t queues;
+	int base_fd[BED_QUEUES_MAX];
+	struct xdp_ring fill[BED_QUEUES_MAX], comp[BED_QUEUES_MAX];
 	struct xdp_prog *prog;
 	bool generic;
 	struct {
-		int fd;
-		struct xdp_ring rx, tx;
+		int fd[BED_QUEUES_MAX];
+		struct xdp_ring rx[BED_QUEUES_MAX], tx[BED_QUEUES_MAX];
 	} slot[BED_SLOTS];
 	char got[16384]; /* last packet that a slot received, its buffers put together */
-	uint32_t got_bytes, got_buffers;
+	uint32_t got_bytes, got_buffers, got_queue;
 };
 
 /* A frame, described; build_frame makes its bytes. Addresses and ports in host order. */
@@ -54,7 +56,8 @@ struct bed_packet {
 #define BED_ACK 0x10
 
 /* Interface of this namespace, the namespace and interface of the other end. Exits with a message on failure. */
-void bed_open(struct bed *bed, const char *name, const char *peer_netns, const char *peer_name, uint16_t bind_flags);
+void bed_open(struct bed *bed, const char *name, const char *peer_netns, const char *peer_name, uint32_t queues,
+              uint16_t bind_flags);
 void bed_close(struct bed *bed);
 /* Runs in the other end's namespace: an unconnected kernel socket of that namespace. */
 int bed_peer_socket(const char *peer_netns, int domain, int type, int protocol);

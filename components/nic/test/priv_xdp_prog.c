@@ -7,6 +7,7 @@
 #include <linux/capability.h>
 #include <linux/if_ether.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static const struct bed_packet tcp = {.source = HOST_A,
 
 static void open_bed(void)
 {
-	bed_open(&bed, name, peer_netns, peer_name, 0);
+	bed_open(&bed, name, peer_netns, peer_name, 1, 0);
 }
 
 static void add(struct vma_flow_key key, uint32_t slot, uint32_t flags)
@@ -257,10 +258,10 @@ static void dead_socket_passes(void)
 	expect(&udp, BED_PASSED, "socket out of the map");
 	add(bed_exact(&udp), 2, 0);
 	expect(&udp, 2, "another slot");
-	xdp_ring_unmap(&bed.slot[2].tx);
-	close(bed.slot[2].fd);
-	xdp_ring_unmap(&bed.slot[2].rx);
-	bed.slot[2].rx = bed.slot[1].rx; /* keep bed_send busy with what exists */
+	xdp_ring_unmap(&bed.slot[2].tx[0]);
+	close(bed.slot[2].fd[0]);
+	xdp_ring_unmap(&bed.slot[2].rx[0]);
+	bed.slot[2].rx[0] = bed.slot[1].rx[0]; /* keep bed_send busy with what exists */
 	expect(&udp, BED_PASSED, "socket closed");
 	_exit(0); /* slot 2 is closed already */
 }
@@ -299,7 +300,7 @@ static void large_packets(void)
 	struct bed_packet packet = udp;
 	uint32_t mtu = (uint32_t)atoi(getenv("BED_MTU"));
 
-	bed_open(&bed, name, peer_netns, peer_name, XDP_USE_SG);
+	bed_open(&bed, name, peer_netns, peer_name, 1, XDP_USE_SG);
 	bed_must(!bed.generic, "native at MTU %u", mtu);
 	add(bed_exact(&udp), 1, 0);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -357,17 +358,67 @@ static void send_and_complete(void)
 
 	open_bed();
 	/* The shared rings through a queue pair's socket are those of the base socket. */
-	bed_must(xdp_sock_map_umem_rings(bed.slot[1].fd, &fill, &comp) == 0, "map through a queue pair's socket");
+	bed_must(xdp_sock_map_umem_rings(bed.slot[1].fd[0], &fill, &comp) == 0, "map through a queue pair's socket");
 	bed_must(*fill.producer == BED_FRAMES, "fill producer %u", *fill.producer);
-	tx = &bed.slot[1].tx;
+	tx = &bed.slot[1].tx[0];
 	producer = *tx->producer;
 	tx->descs[producer & tx->mask] = (struct xdp_desc){.addr = (BED_FRAMES - 1) << XDP_FRAME_SHIFT, .len = 60};
 	atomic_store(tx->producer, producer + 1);
-	bed_must(sendto(bed.slot[1].fd, NULL, 0, MSG_DONTWAIT, NULL, 0) == 0, "kick: %m");
+	bed_must(sendto(bed.slot[1].fd[0], NULL, 0, MSG_DONTWAIT, NULL, 0) == 0, "kick: %m");
 	for (int i = 0; i < 1000 && *comp.producer == 0; i++)
 		poll(NULL, 0, 1);
 	bed_must(*comp.producer == 1, "completions: %u", *comp.producer);
 	bed_must(comp.addrs[0] >> XDP_FRAME_SHIFT == BED_FRAMES - 1, "address %llx", (unsigned long long)comp.addrs[0]);
+}
+
+/* A raw sender that bypasses the qdisc uses the device queue of its CPU, and veth keeps that number. */
+static void on_cpu(uint32_t cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	bed_must(sched_setaffinity(0, sizeof(set), &set) == 0, "CPU %u: %m", cpu);
+}
+
+static void two_queues(void)
+{
+	bed_open(&bed, name, peer_netns, peer_name, 2, 0);
+	add(bed_exact(&udp), 1, 0);
+	add(bed_wild(&udp), 2, 0);
+	for (uint32_t i = 0; i < 8; i++) {
+		on_cpu(i % 2);
+		expect(&udp, 1, "either queue");
+		bed_must(bed.got_queue == i % 2, "queue %u from CPU %u", bed.got_queue, i % 2);
+	}
+	xdp_prog_clear_socket(bed.prog, 1, 1);
+	expect(&udp, BED_PASSED, "a queue without socket");
+	on_cpu(0);
+	expect(&udp, 1, "the other queue");
+}
+
+/* The program knows of one queue, the device has two: what arrives on the second is the kernel's, not dropped. */
+static void unknown_queue_passes(void)
+{
+	open_bed();
+	add(bed_wild(&udp), 0, 0);
+	on_cpu(1);
+	expect(&udp, BED_PASSED, "a queue that the program does not know");
+	on_cpu(0);
+	expect(&udp, 0, "the one it knows");
+}
+
+/* The interface is one without native XDP. */
+static void generic_mode(void)
+{
+	bool generic = false;
+
+	open_bed();
+	bed_must(bed.generic, "fell back to generic mode");
+	xdp_prog_detach(bed.prog);
+	bed_must(xdp_prog_attach(bed.prog, &generic) == 0 && generic, "again");
+	add(bed_exact(&udp), 1, 0);
+	expect(&udp, 1, "a flow in generic mode");
 }
 
 static const struct {
@@ -393,6 +444,9 @@ static const struct {
         {"memlock_limit", memlock_limit},
         {"rebind_at_once", rebind_at_once},
         {"send_and_complete", send_and_complete},
+        {"two_queues", two_queues},
+        {"unknown_queue_passes", unknown_queue_passes},
+        {"generic_mode", generic_mode},
 };
 
 int main(int argc, char **argv)
