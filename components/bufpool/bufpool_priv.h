@@ -64,8 +64,8 @@ uint32_t bufpool_range_length(const struct range_map *map, uint32_t first); /* 0
 struct vma_bufarena_priv {
 	struct range_map ranges;
 	enum vma_mem_alloc_type alloc_type;
-	struct vma_stats *stats;
-	void *frames_map; /* as mmap gave it: `frames` is its first huge-page boundary */
+	struct vma_stats *stats; /* for pools that are given none of their own */
+	void *frames_map;        /* as mmap gave it: `frames` is its first huge-page boundary */
 	size_t frames_map_bytes;
 	size_t bufs_bytes;
 	struct vma_bufpool *_Atomic slots[VMA_BUFPOOL_MAX]; /* pool memory by id, kept for reuse */
@@ -108,11 +108,17 @@ enum pool_state { POOL_UNUSED, POOL_LIVE, POOL_RETIRING, POOL_RETIRED };
 #define POOL_DEBT_CACHE ((int64_t)1 << 40)
 #define POOL_DEBT_LIVE ((int64_t)1 << 56)
 
+/* One step of growth; written once by who made it, read when the pool has ended. */
+struct chunk {
+	uint32_t first, count;
+};
+
 struct vma_bufpool {
 	/* constant while the pool lives */
 	struct vma_bufarena *arena;
 	struct cache *caches; /* THREADS_MAX, touched from the low end */
 	struct vma_stats_bufpool *stats;
+	struct vma_stats *segment; /* where stats is from; NULL: private */
 	ck_ring_buffer_t *ring_slots;
 	uint32_t batch;
 	uint32_t max_bufs;
@@ -140,7 +146,7 @@ struct vma_bufpool {
 	_Atomic uint32_t grown;      /* frames claimed for growth, mapped or about to be */
 	_Atomic uint32_t grow_pause; /* dry requests to let pass before growth is tried again */
 	_Atomic uint32_t chunk_count;
-	_Atomic uint32_t *chunks; /* first frame of each chunk */
+	struct chunk *chunks;
 };
 
 struct cache *bufpool_cache_first_use(struct vma_bufpool *pool);

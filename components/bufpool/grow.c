@@ -49,21 +49,18 @@ COLD bool bufpool_grow(struct vma_bufpool *pool)
 		return false;
 	}
 	chunk = atomic_fetch_add_explicit(&pool->chunk_count, 1, memory_order_relaxed);
-	atomic_store_explicit(&pool->chunks[chunk], first, memory_order_relaxed);
+	pool->chunks[chunk] = (struct chunk){first, count};
 	bufpool_debt_add(pool, count);
 	bufpool_stat(&pool->stats->grown, 1);
 	bufpool_share_range(pool, first, count);
 	return true;
 }
 
-/* The pool has ended; acquire by debt makes every chunk visible here. */
+/* The pool has ended: debt's acquire and release make every chunk visible here. */
 void bufpool_grow_release(struct vma_bufpool *pool)
 {
-	uint32_t left = atomic_load_explicit(&pool->grown, memory_order_relaxed);
 	uint32_t chunks = atomic_load_explicit(&pool->chunk_count, memory_order_relaxed);
 
-	for (uint32_t i = 0; i < chunks; i++) {
-		uint32_t first = atomic_load_explicit(&pool->chunks[i], memory_order_relaxed);
-		vma_bufarena_unmap(pool->arena, first, left < pool->chunk ? left : pool->chunk);
-	}
+	for (uint32_t i = 0; i < chunks; i++)
+		vma_bufarena_unmap(pool->arena, pool->chunks[i].first, pool->chunks[i].count);
 }

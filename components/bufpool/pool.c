@@ -55,7 +55,7 @@ void bufpool_slot_free(struct vma_bufpool *slot)
 	free(slot->ring_slots);
 	free(slot->chunks);
 	if (atomic_load_explicit(&slot->state, memory_order_acquire) > POOL_UNUSED)
-		vma_stats_drop(slot->arena->priv->stats, slot->stats);
+		vma_stats_drop(slot->segment, slot->stats);
 	free(slot);
 }
 
@@ -132,7 +132,8 @@ static int prepare(struct vma_bufpool *pool, const struct vma_bufpool_attr *attr
 		if (pool->chunks == NULL)
 			return -ENOMEM;
 	}
-	pool->stats = vma_stats_grab(attr->stats, VMA_STATS_TYPE_BUFPOOL, pool->name);
+	pool->segment = attr->stats != NULL ? attr->stats : pool->arena->priv->stats;
+	pool->stats = vma_stats_grab(pool->segment, VMA_STATS_TYPE_BUFPOOL, pool->name);
 	return pool->stats == NULL ? -ENOMEM : 0;
 }
 

@@ -143,26 +143,43 @@ static __attribute__((noinline)) void put_direct(struct vma_bufpool *pool, struc
 	bufpool_debt_add(pool, -1);
 }
 
-unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+/* The cache does not hold all that is wanted. Inside `cache`, and leaves it. */
+static __attribute__((noinline)) unsigned get_refilling(struct vma_bufpool *pool, struct cache *cache,
+                                                        struct vma_buf **bufs, unsigned n)
 {
-	struct cache *cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
 	unsigned got = 0;
 
-	if (unlikely(cache == NULL))
-		return get_direct(pool, bufs, n);
-	while (got < n) {
+	for (;;) {
 		uint32_t count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
 		unsigned taken = hand_out_chain(pool, &cache->current, count, bufs + got, n - got);
 
 		atomic_store_explicit(&cache->current_count, count - taken, memory_order_relaxed);
 		got += taken;
-		if (got < n && !cache_refill(pool, cache)) {
+		if (got == n)
+			break;
+		if (!cache_refill(pool, cache)) {
 			bufpool_stat(&pool->stats->exhausted, 1);
 			break;
 		}
 	}
 	bufpool_cache_leave(pool, cache);
 	return got;
+}
+
+unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+{
+	struct cache *cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
+	uint32_t count;
+
+	if (unlikely(cache == NULL))
+		return get_direct(pool, bufs, n);
+	count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
+	if (unlikely(n > count))
+		return get_refilling(pool, cache, bufs, n);
+	hand_out_chain(pool, &cache->current, n, bufs, n);
+	atomic_store_explicit(&cache->current_count, count - n, memory_order_relaxed);
+	bufpool_cache_leave(pool, cache);
+	return n;
 }
 
 /*

@@ -32,7 +32,7 @@ static COLD void pool_end(struct vma_bufpool *pool)
 
 	vma_log_debug("bufpool %s: drained", pool->name);
 	bufpool_grow_release(pool);
-	vma_stats_drop(arena->priv->stats, pool->stats);
+	vma_stats_drop(pool->segment, pool->stats);
 	atomic_store_explicit(&arena->pools[pool->id], NULL, memory_order_release);
 	atomic_store_explicit(&pool->state, POOL_UNUSED, memory_order_release);
 	if (drained != NULL)

@@ -109,7 +109,8 @@ static void fork_parent(void)
  */
 static void fork_child(void)
 {
-	pthread_mutex_unlock(&registry_lock);
+	/* Held by the parent's thread of another id, which glibc does not let a child unlock. */
+	registry_lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 	if (!bufpool_symmetric && !membarrier_register())
 		bufpool_symmetric = true; /* safe: one thread */
 }
