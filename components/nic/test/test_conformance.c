@@ -204,8 +204,8 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 	}
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	struct frame_spec spec = udp(PEER_PORT, PORT, len, 9);
-	spec.src_mac = w->nic[0]->info.mac;
-	spec.dst_mac = w->nic[1]->info.mac;
+	spec.src_mac = w->mac[0];
+	spec.dst_mac = w->mac[1];
 	frame_build(frame, &spec);
 	for (uint32_t at = 0, part; at < len; at += part, n++) {
 		part = len - at < 1500 ? len - at : 1500;

@@ -28,6 +28,7 @@ struct world {
 	struct vma_bufarena *arena;
 	struct vma_nic *nic[2];
 	struct vma_nic_qp *qp[2][WORLD_QPS];
+	uint8_t mac[2][6];
 	int netns[2]; /* -1: where we are */
 	bool foreign; /* the kernel's stack sees the link too and may put frames of its own on it */
 };
@@ -89,6 +90,7 @@ static inline struct vma_nic_qp *world_qp(struct world *w, int end, int i, uint3
 	world_enter(w, end);
 	assert_int_equal(vma_nic_qp_create(w->nic[end], &attr, &w->qp[end][i]), 0);
 	world_fill(w->qp[end][i]);
+	memcpy(w->mac[end], w->nic[end]->info.mac, 6);
 	return w->qp[end][i];
 }
 
@@ -153,8 +155,8 @@ static inline struct vma_nic_seg world_frame(struct world *w, int end, int i, st
 	uint32_t room = w->qp[end][i]->tx_headroom;
 
 	spec->from = end;
-	spec->src_mac = w->nic[end]->info.mac;
-	spec->dst_mac = w->nic[1 - end]->info.mac;
+	spec->src_mac = w->mac[end];
+	spec->dst_mac = w->mac[1 - end];
 	assert_true(room + spec->len <= 1U << w->arena->frame_shift);
 	frame_build((uint8_t *)vma_buf_frame(w->arena, buf) + room, spec);
 	return (struct vma_nic_seg){.buf = buf, .off = room, .len = spec->len};
@@ -243,8 +245,8 @@ static inline void assert_packet(const struct world *w, const struct packet *pac
 	static _Thread_local uint8_t expected[FRAME_MAX];
 
 	spec.from = from;
-	spec.src_mac = w->nic[from]->info.mac;
-	spec.dst_mac = w->nic[1 - from]->info.mac;
+	spec.src_mac = w->mac[from];
+	spec.dst_mac = w->mac[1 - from];
 	frame_build(expected, &spec);
 	assert_int_equal(packet->len, spec.len);
 	assert_memory_equal(packet->bytes, expected, spec.len);
