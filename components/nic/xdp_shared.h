@@ -103,4 +103,47 @@ struct xdp_shared {
 _Static_assert(offsetof(struct xdp_shared_queue, comp) == 64, "filling and completing share no cache line");
 _Static_assert(sizeof(struct xdp_shared_slot) == 64, "slots share no cache line");
 
+/* ---- what xdp_shared.c and xdp_recover.c have in common ---- */
+
+#ifndef XDP_SHARED_STEP
+#define XDP_SHARED_STEP() ((void)0) /* a test's hook between two steps */
+#endif
+
+#define xdp_load(at) atomic_load_explicit(at, memory_order_acquire)
+#define xdp_store(at, value) atomic_store_explicit(at, value, memory_order_release)
+
+/* Read once: others may write there, and what was checked must be what is used. */
+static inline uint64_t xdp_addr_at(const struct xdp_ring *ring, uint32_t index)
+{
+	return __atomic_load_n(&ring->addrs[index & ring->mask], __ATOMIC_RELAXED);
+}
+
+static inline uint64_t xdp_frame_of(uint64_t addr)
+{
+	return addr >> XDP_FRAME_SHIFT; /* RX and completion addresses may point into the frame */
+}
+
+static inline bool xdp_is_in_flight(uint64_t state, uint32_t queue)
+{
+	return (state & (XDP_TX_STATE_MASK | XDP_TX_QUEUE_MASK)) ==
+	       (XDP_TX_IN_FLIGHT | (uint64_t)queue << XDP_TX_QUEUE_SHIFT);
+}
+
+struct xdp_tx_range {
+	uint32_t first, end; /* bounded by XDP_FRAMES_MAX whatever the shared memory says */
+};
+
+static inline struct xdp_tx_range xdp_tx_range_of(const struct xdp_shared *shared, uint32_t slot)
+{
+	const uint32_t first = atomic_load_explicit(&shared->slot[slot].tx_first, memory_order_relaxed);
+	const uint32_t count = atomic_load_explicit(&shared->slot[slot].tx_count, memory_order_relaxed);
+
+	if (first >= XDP_FRAMES_MAX)
+		return (struct xdp_tx_range){0, 0};
+	return (struct xdp_tx_range){first, count < XDP_FRAMES_MAX - first ? first + count : XDP_FRAMES_MAX};
+}
+
+/* Under the fill lock: entries [producer, producer + count) of the ring, written before, become the kernel's. */
+void xdp_shared_publish_fill(struct xdp_driver *driver, uint32_t producer, uint32_t count);
+
 #endif

@@ -1,6 +1,6 @@
 /*
  * The fill/completion object under real concurrency: four drivers in four threads, and four client processes that are
- * killed at random while a fake kernel serves them. STRESS_SECONDS: how long (default 1 each). The file under test is
+ * killed at random while a fake kernel serves them. STRESS_SECONDS: how long (default 1 each). The files under test are
  * compiled in here, with a step hook that dawdles now and then, so that many a death finds a lock held.
  */
 #include <errno.h>
@@ -18,6 +18,7 @@ static void dawdle(void);
 #define XDP_SHARED_STEP() dawdle()
 
 #include "../xdp_shared.c"
+#include "../xdp_recover.c"
 
 #include "xdp_world.h"
 

@@ -1,6 +1,6 @@
 /*
  * The fill/completion object without a kernel: what each call does, and a client that dies at every step of it.
- * The file under test is compiled in here, with its step hook.
+ * The files under test are compiled in here, with their step hook.
  */
 #include <stdbool.h>
 
@@ -19,6 +19,7 @@ static inline void step(void)
 #define XDP_SHARED_STEP() step()
 
 #include "../xdp_shared.c"
+#include "../xdp_recover.c"
 
 #include "xdp_world.h"
 
