@@ -1,0 +1,406 @@
+/* The two-process form: who is there, who takes over, and what a peer that writes nonsense can do. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "../wire_file.h"
+#include "../wire_priv.h"
+#include "world.h"
+
+#define PORT 21000
+#define PEER_PORT 22000
+
+static char path[64], spec[80];
+
+static int setup(void **state)
+{
+	static int n;
+
+	(void)state;
+	snprintf(path, sizeof(path), "/tmp/vma-wire-test.%d.%d", getpid(), n++);
+	snprintf(spec, sizeof(spec), "wire:%s", path);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	unlink(path);
+	return 0;
+}
+
+/* One end alone: w.nic[end] with a queue pair that receives UDP to PORT. */
+static void open_end(struct world *w, int end)
+{
+	struct vma_nic_attr attr = {.arena = w->arena};
+
+	assert_int_equal(vma_nic_open(spec, &attr, &w->nic[end]), 0);
+	world_qp(w, end, 0, 256);
+	world_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
+}
+
+static void make_world(struct world *w)
+{
+	memset(w, 0, sizeof(*w));
+	w->arena = world_arena();
+	w->netns[0] = w->netns[1] = -1;
+}
+
+static void end_world(struct world *w)
+{
+	for (int end = 0; end < 2; end++)
+		if (w->nic[end] != NULL)
+			world_nic_close(w, end);
+	vma_bufpool_flush_thread(w->arena);
+	vma_bufarena_destroy(w->arena);
+}
+
+/* The other process: answers each frame with its number plus one. Ends by kill. Frames carry no names, so the addresses
+ * of the other end are made up: nobody checks a MAC on a wire. */
+static _Noreturn void echo_process(void)
+{
+	struct world w;
+	struct packet *packet = malloc(sizeof(*packet));
+
+	make_world(&w);
+	open_end(&w, 1);
+	for (;;) {
+		if (world_poll(w.qp[1][0], packet))
+			world_send(&w, 1, 0,
+			           udp(PORT, PORT, packet->len, frame_number(packet->bytes, IPPROTO_UDP) + 1));
+		else if (vma_nic_arm(w.qp[1][0]) == 0)
+			fd_readable(vma_nic_fd(w.qp[1][0]), -1);
+	}
+}
+
+static pid_t start_echo(void)
+{
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0)
+		echo_process();
+	return pid;
+}
+
+static void end_process(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+/* Until the other end answers: frames are lost while there is no link. */
+static bool answers(struct world *w, uint32_t number)
+{
+	struct packet *packet = malloc(sizeof(*packet));
+	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+	bool yes = false;
+
+	while (!yes && world_now_ns() < give_up) {
+		world_send(w, 0, 0, udp(PEER_PORT, PORT, 200, number));
+		while (!yes && world_recv(w->qp[0][0], packet, 10000000))
+			yes = frame_number(packet->bytes, IPPROTO_UDP) == number + 1;
+	}
+	free(packet);
+	return yes;
+}
+
+static void test_two_processes_exchange_frames(void **state)
+{
+	struct world w;
+	struct packet *packet = malloc(sizeof(*packet));
+	pid_t pid = start_echo();
+
+	(void)state;
+	make_world(&w);
+	open_end(&w, 0);
+	assert_true(answers(&w, 1000000));
+	while (world_recv(w.qp[0][0], packet, 20000000))
+		; /* answers to what was sent while waiting */
+	for (uint32_t i = 0; i < 2000; i++) {
+		world_send(&w, 0, 0, udp(PEER_PORT, PORT, 60 + i % 1400, i));
+		assert_true(world_recv(w.qp[0][0], packet, WORLD_PATIENCE_NS));
+		assert_int_equal(packet->len, 60 + i % 1400);
+		assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP), i + 1);
+	}
+	end_process(pid);
+	end_world(&w);
+	free(packet);
+}
+
+static void test_a_third_end_is_refused(void **state)
+{
+	struct world w;
+	struct vma_nic *third;
+
+	(void)state;
+	make_world(&w);
+	struct vma_nic_attr attr = {.arena = w.arena};
+	open_end(&w, 0);
+	open_end(&w, 1);
+	assert_int_equal(vma_nic_open(spec, &attr, &third), -EBUSY);
+	world_nic_close(&w, 1);
+	open_end(&w, 1); /* the place is free again */
+	end_world(&w);
+}
+
+static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
+{
+	struct world w;
+
+	(void)state;
+	make_world(&w);
+	for (int first = 0; first < 2; first++) { /* as joiner, then as keeper */
+		pid_t pid;
+		if (first)
+			open_end(&w, 0);
+		pid = start_echo();
+		if (!first)
+			while (access(path, F_OK) != 0)
+				usleep(1000);
+		if (!first)
+			open_end(&w, 0);
+		for (uint32_t round = 0; round < 3; round++) {
+			assert_true(answers(&w, round * 10));
+			end_process(pid);
+			pid = start_echo();
+		}
+		assert_true(answers(&w, 77));
+		end_process(pid);
+		world_nic_close(&w, 0);
+		unlink(path);
+	}
+	end_world(&w);
+}
+
+static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
+{
+	struct world w;
+	int pipe_fd[2];
+	pid_t pid, grandchild;
+
+	(void)state;
+	make_world(&w);
+	open_end(&w, 0);
+	assert_int_equal(pipe(pipe_fd), 0);
+	pid = fork();
+	if (pid == 0) {
+		struct world child;
+		make_world(&child);
+		open_end(&child, 1);
+		grandchild = fork(); /* inherits every descriptor */
+		if (grandchild == 0)
+			for (;;)
+				pause();
+		(void)!write(pipe_fd[1], &grandchild, sizeof(grandchild));
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(pipe_fd[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
+	end_process(pid);
+	pid = start_echo();
+	assert_true(answers(&w, 1));
+	kill(grandchild, SIGKILL);
+	end_process(pid);
+	close(pipe_fd[0]);
+	close(pipe_fd[1]);
+	end_world(&w);
+}
+
+static void test_a_stopped_peer_stalls_nobody(void **state)
+{
+	struct world w;
+	struct vma_wire_counts counts;
+	pid_t pid = start_echo();
+
+	(void)state;
+	make_world(&w);
+	open_end(&w, 0);
+	assert_true(answers(&w, 1));
+	kill(pid, SIGSTOP);
+	uint64_t start = world_now_ns();
+	for (uint32_t i = 0; i < 5000; i++) /* ten times what the lane holds */
+		world_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+	assert_true(world_now_ns() - start < WORLD_PATIENCE_NS);
+	vma_wire_counts(w.nic[0], &counts);
+	assert_in_range(counts.queue_full, 4000, 5000);
+	kill(pid, SIGCONT);
+	assert_true(answers(&w, 1000000));
+	end_process(pid);
+	end_world(&w);
+}
+
+static void test_mtu_is_part_of_the_name(void **state)
+{
+	struct world w;
+	struct vma_nic *nic;
+	char big[100];
+
+	(void)state;
+	make_world(&w);
+	struct vma_nic_attr attr = {.arena = w.arena};
+	open_end(&w, 0);
+	snprintf(big, sizeof(big), "%s,mtu=9000", spec);
+	assert_int_equal(vma_nic_open(big, &attr, &nic), -EPROTO); /* the other end has 1500 */
+	world_nic_close(&w, 0);
+	assert_int_equal(vma_nic_open(big, &attr, &nic), 0);
+	assert_int_equal(vma_nic_info(nic)->mtu, 9000);
+	vma_nic_close(nic);
+	snprintf(big, sizeof(big), "%s,mtu=12", spec);
+	assert_int_equal(vma_nic_open(big, &attr, &nic), -EINVAL);
+	snprintf(big, sizeof(big), "%s,speed=12", spec);
+	assert_int_equal(vma_nic_open(big, &attr, &nic), -EINVAL);
+	assert_int_equal(vma_nic_open("wire:/nonexistent/file", &attr, &nic), -ENOENT);
+	end_world(&w);
+}
+
+/* ---- a keeper that is not one of us ---- */
+
+static int listen_at_path(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	memcpy(address.sun_path, path, strlen(path) + 1);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(fd, 1), 0);
+	return fd;
+}
+
+struct offer {
+	int listen_fd;
+	struct wire_hello hello;
+	int memfd;
+	bool silent;
+};
+
+static void *make_offer(void *arg)
+{
+	struct offer *offer = arg;
+	int fd = accept(offer->listen_fd, NULL, NULL), bell[2];
+
+	socketpair(AF_UNIX, SOCK_STREAM, 0, bell);
+	if (offer->silent)
+		usleep(1500000);
+	else
+		wire_hello_send(fd, &offer->hello, (int[]){offer->memfd, bell[0]}, offer->memfd >= 0 ? 2 : 0);
+	usleep(1000);
+	close(bell[0]);
+	close(bell[1]);
+	close(fd);
+	return NULL;
+}
+
+static int open_with(struct offer offer)
+{
+	struct vma_bufarena *arena = world_arena();
+	struct vma_nic_attr attr = {.arena = arena};
+	struct vma_nic *nic = NULL;
+	pthread_t thread;
+
+	offer.listen_fd = listen_at_path();
+	pthread_create(&thread, NULL, make_offer, &offer);
+	int rc = vma_nic_open(spec, &attr, &nic);
+	pthread_join(thread, NULL);
+	vma_nic_close(nic);
+	close(offer.listen_fd);
+	if (offer.memfd >= 0)
+		close(offer.memfd);
+	unlink(path);
+	vma_bufarena_destroy(arena);
+	return rc;
+}
+
+static void test_a_bad_offer_is_refused(void **state)
+{
+	struct wire_layout layout;
+	struct wire_hello good = {
+	        .magic = WIRE_HELLO_MAGIC, .version = WIRE_HELLO_VERSION, .slots = 512, .mtu = 1500, .nonce = 9};
+	struct wire_hello bad;
+	int plain;
+
+	(void)state;
+	wire_layout_init(&layout, 512, 1500);
+	assert_int_equal(open_with((struct offer){.hello = good, .memfd = wire_memfd(layout.bytes)}), 0);
+	bad = good;
+	bad.magic++;
+	assert_int_equal(open_with((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}), -EPROTO);
+	bad = good;
+	bad.slots = 1U << 31;
+	assert_int_equal(open_with((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}), -EPROTO);
+	bad = good;
+	bad.nonce = 0;
+	assert_int_equal(open_with((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}), -EPROTO);
+	assert_int_equal(open_with((struct offer){.hello = good, .memfd = -1}), -EPROTO);
+	assert_int_equal(open_with((struct offer){.hello = good, .memfd = wire_memfd(layout.bytes - 4096)}), -EPROTO);
+	plain = memfd_create("not sealed", MFD_CLOEXEC);
+	assert_int_equal(ftruncate(plain, (off_t)layout.bytes), 0);
+	assert_int_equal(open_with((struct offer){.hello = good, .memfd = plain}), -EPROTO);
+	plain = open("/dev/zero", O_RDWR);
+	assert_int_equal(open_with((struct offer){.hello = good, .memfd = plain}), -EPROTO);
+	assert_int_equal(open_with((struct offer){.silent = true, .memfd = -1}), -ETIMEDOUT);
+}
+
+/* ---- nonsense in the memory ---- */
+
+static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
+{
+	struct world w;
+	struct vma_wire_counts counts;
+	struct packet *packet = malloc(sizeof(*packet));
+
+	(void)state;
+	make_world(&w);
+	open_end(&w, 0);
+	open_end(&w, 1);
+	struct wire_end *end = wire_end_of(w.nic[0]), *peer = wire_end_of(w.nic[1]);
+	struct wire_producer *tx = &wire_qp_of(w.qp[1][0])->tx;
+	uint32_t lengths[] = {0, 13, 1519, 65536, 0x80000000U, UINT32_MAX};
+	for (uint32_t i = 0; i < 6; i++) { /* the peer writes lengths that cannot be */
+		struct wire_slot *slot = wire_producer_slot(tx);
+		tx->nonce = atomic_load(&peer->nonce);
+		wire_producer_push(tx, slot, lengths[i]);
+		wire_producer_kick(tx);
+		assert_false(world_poll(w.qp[0][0], packet));
+	}
+	vma_wire_counts(w.nic[0], &counts);
+	assert_int_equal(counts.bad_peer, 6);
+	/* An index ahead of what was sent, when the lane is full. */
+	struct wire_page *page = wire_page(peer->memory, peer->side);
+	struct frame_spec frame = udp(PEER_PORT, PORT, 100, 1);
+	uint64_t nonsense[] = {5000, UINT32_MAX, 1U << 31, 513};
+	for (uint32_t i = 0; i < 512; i++) {
+		struct vma_nic_seg seg = world_frame(&w, 0, 0, &frame);
+		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 1);
+		vma_nic_kick(w.qp[0][0]);
+		world_reap(w.qp[0][0]);
+	}
+	for (uint32_t i = 0; i < 4; i++) {
+		struct vma_nic_seg seg = world_frame(&w, 0, 0, &frame);
+		atomic_store(&page->consumed[0].value, wire_word(atomic_load(&end->nonce), (uint32_t)nonsense[i]));
+		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 0);
+		vma_buf_put(w.arena, seg.buf);
+	}
+	vma_wire_counts(w.nic[0], &counts);
+	assert_int_equal(counts.bad_peer, 10);
+	free(packet);
+	end_world(&w);
+}
+
+static const struct CMUnitTest tests[] = {
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+        CASE(test_two_processes_exchange_frames),
+        CASE(test_a_third_end_is_refused),
+        CASE(test_a_new_process_takes_the_place_of_a_dead_one),
+        CASE(test_a_dead_peers_forked_child_does_not_keep_its_place),
+        CASE(test_a_stopped_peer_stalls_nobody),
+        CASE(test_mtu_is_part_of_the_name),
+        CASE(test_a_bad_offer_is_refused),
+        CASE(test_nonsense_from_the_peer_is_counted_and_dropped),
+};
+
+VMA_TEST_MAIN(tests)
