@@ -38,12 +38,12 @@ export TEST_TIMEOUT ?= $(if $(SAN),360,120)
 DEBUG_TESTS := log bufpool
 
 test:
-	+$(Q)mk/tally all sources $(COMPONENTS:%=test-%) $(TOOL_TESTS) '$(DEBUG_TESTS:%=test-%) VARIANT=debug' test-build \
+	+$(Q)mk/tally all sources $(COMPONENTS:%=test-%) $(TOOL_TESTS) $(DEBUG_TESTS:%='test-% VARIANT=debug') test-build \
 		'fuzz FUZZ_SMOKE=1' test-e2e
 
 test-san:
-	+$(Q)mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' '$(COMPONENTS:%=test-%) $(TOOL_TESTS) SAN=$(san)' \
-		'test-e2e SAN=$(san)')
+	+$(Q)mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' \
+		$(patsubst %,'% SAN=$(san)',$(COMPONENTS:%=test-%) $(TOOL_TESTS) test-e2e))
 
 test-programs: $(TESTS_ALL)
 unit-test: $(TESTS_ALL)

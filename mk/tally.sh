@@ -27,7 +27,8 @@ tally_report() { # NAME OUTPUT
 	[ "$failed" -eq 0 ] || mark='  FAIL'
 	printf '%s %s: %d passed, %d failed, %d skipped\n' "$mark" "$1" "$passed" "$failed" "$skipped"
 	if [ "$failed" -ne 0 ]; then
-		printf '%s\n' "$2" | tail -n 200
+		awk '{ line[NR] = $0 } END { for (i = 1; i <= NR; i++) { if (NR <= 200 || i <= 120 || i > NR - 80) print line[i];
+			else if (i == 121) print "[... " NR - 200 " lines ...]" } }' <<<"$2"
 		case ${exit_status:-0} in
 		0) [ -n "$2" ] || echo "(no output)" ;;
 		124 | 137) echo "(exit $exit_status: killed, perhaps because it took longer than ${TEST_TIMEOUT:-120} s)" ;;
