@@ -1,6 +1,7 @@
 # The one entry point. `make help` lists the targets; V=1 shows the commands.
 VMA_ROOT := .
 VMA_TOP := 1
+.SUFFIXES:
 all:
 
 include mk/config.mk
