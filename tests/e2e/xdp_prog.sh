@@ -21,12 +21,14 @@ check "a listener's flow takes connection requests only" one syn_only
 check "a connection of the kernel is not robbed" one kernel_connection_survives
 check "fragments pass" one fragments
 check "IP options are skipped" one ip_options
+check "cut headers pass" one truncated
 check "a VLAN's flow takes that VLAN only" one vlan_tags
 check "what is not IPv4 with UDP or TCP passes" one not_ipv4
 check "packets of a slot without socket pass" one dead_socket_passes
 check "attaching is idempotent, a second program is busy" one attach_twice
 check "memory beyond RLIMIT_MEMLOCK is ENOBUFS" one memlock_limit
 check "a queue is bound again right after its last user's exit" one rebind_at_once
+check "a queue in use is busy after 100 ms of trying" one busy_queue
 check "a sent frame completes in the common ring" one send_and_complete
 
 one killed_owner >"$WORK/killed.out" 2>&1

@@ -201,6 +201,8 @@ static uint32_t build_frame(uint8_t *frame, const struct bed_packet *packet)
 	at += l4_bytes;
 	for (uint32_t i = 0; i < packet->payload_bytes; i++)
 		*at++ = (uint8_t)(i * 7);
+	if (packet->only_bytes != 0 && packet->only_bytes < at - frame)
+		return packet->only_bytes;
 	return (uint32_t)(at - frame);
 }
 

@@ -49,6 +49,7 @@ struct bed_packet {
 	uint16_t ether_type; /* 0: IPv4 */
 	uint8_t option_words;
 	uint32_t payload_bytes;
+	uint32_t only_bytes; /* send no more than these of the frame; 0: all */
 };
 
 #define BED_SYN 0x02

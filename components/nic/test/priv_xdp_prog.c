@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "priv_bed.h"
@@ -222,6 +223,24 @@ static void ip_options(void)
 		expect(&packet, 1, "options");
 }
 
+/* Headers end with the frame at every byte: no flow is matched by what lies behind it. */
+static void truncated(void)
+{
+	struct bed_packet packet = udp;
+
+	open_bed();
+	add(bed_wild(&udp), 0, 0);
+	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
+		expect(&packet, BED_PASSED, "cut before the end of the ports");
+	expect(&packet, 0, "all that the program looks at");
+	packet = tcp;
+	add(bed_wild(&tcp), 1, VMA_FLOW_SYN_ONLY);
+	for (packet.only_bytes = 14 + 20 + 4; packet.only_bytes < 14 + 20 + 20; packet.only_bytes++)
+		expect(&packet, BED_PASSED, "a cut TCP header");
+	packet.only_bytes = 0;
+	expect(&packet, 1, "a whole one");
+}
+
 static void vlan_tags(void)
 {
 	struct bed_packet tagged = udp, other = udp;
@@ -350,6 +369,23 @@ static void rebind_at_once(void)
 	}
 }
 
+static void busy_queue(void)
+{
+	struct timespec before, after;
+	double seconds;
+	char *umem;
+	int fd;
+
+	open_bed();
+	umem = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	fd = xdp_sock_umem(umem, 1 << 20, bed.ifindex, 0, 0);
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	seconds = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
+	bed_must(fd == -EBUSY, "%d", fd);
+	bed_must(seconds >= 0.1 && seconds < 2, "tried for %f s", seconds);
+}
+
 /* All fds and mappings of one queue pair's socket work for somebody who is not the owner: its rings, and a kick. */
 static void send_and_complete(void)
 {
@@ -444,6 +480,8 @@ static const struct {
         {"memlock_limit", memlock_limit},
         {"rebind_at_once", rebind_at_once},
         {"send_and_complete", send_and_complete},
+        {"truncated", truncated},
+        {"busy_queue", busy_queue},
         {"two_queues", two_queues},
         {"unknown_queue_passes", unknown_queue_passes},
         {"generic_mode", generic_mode},
