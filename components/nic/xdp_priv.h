@@ -43,7 +43,7 @@
 #define XDP_QUEUES_MAX 64 /* device queues */
 #define XDP_FRAME_SHIFT 11
 #define XDP_FRAMES_MAX 524288 /* of all device queues together: 1 GB */
-#define XDP_FILL_SIZE 8192 /* entries of a fill ring: room for every RX frame of a device queue, so never full */
+#define XDP_FILL_SIZE 8192    /* entries of a fill ring: room for every RX frame of a device queue, so never full */
 #define XDP_COMP_SIZE 4096
 #define XDP_HOLDER_NONE 0      /* holder[] and lock values: 0 nobody, slot + 1, or XDP_HOLDER_OWNER */
 #define XDP_HOLDER_FILL 0xfffe /* in a fill ring or on its way through the kernel */
@@ -101,7 +101,8 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key);
 struct xdp_shared; /* lives in a memfd; layout in xdp_shared.h */
 /* A fixed size, most of it never touched; 0: more than XDP_FRAMES_MAX. */
 size_t xdp_shared_bytes(uint32_t nframes);
-/* In zeroed memory. The owner holds all frames. A client may overwrite `nframes` in there: the owner goes by its own. */
+/* In zeroed memory. The owner holds all frames. A client may overwrite `nframes` in there: the owner goes by its own.
+ */
 void xdp_shared_init(struct xdp_shared *shared, uint32_t nframes, uint32_t queues);
 int xdp_shared_check(const struct xdp_shared *shared, size_t bytes); /* magic, version, sizes; -EPROTO */
 
@@ -172,8 +173,8 @@ struct xdp_rental {
 	int socket_fd[XDP_QUEUES_MAX];
 };
 int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);
-/* The slot's flows and sockets end now. Its frames stay the client's until the call with `frames_too`: the client has put
- * them all, or is dead. */
+/* The slot's flows and sockets end now. Its frames stay the client's until the call with `frames_too`: the client has
+ * put them all, or is dead. */
 void xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool frames_too);
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
