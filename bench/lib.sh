@@ -35,9 +35,9 @@ proof() { # BEFORE AFTER
 }
 
 start_vmads() { # one for each namespace's interface
-	start vmad_a a "$BUILD/bin/vmad" "$IF_A"
-	start vmad_b b "$BUILD/bin/vmad" "$IF_B"
-	wait_for 5 log_has vmad_a . && wait_for 5 log_has vmad_b .
+	start vmad_a a "$BUILD/bin/vmad" --foreground "$IF_A"
+	start vmad_b b "$BUILD/bin/vmad" --foreground "$IF_B"
+	wait_for 5 log_has vmad_a owns && wait_for 5 log_has vmad_b owns
 }
 
 # Fresh namespaces for each: a program that libxdp attached stays behind and would change what comes after.

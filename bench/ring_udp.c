@@ -73,7 +73,7 @@ static void open_nic(const struct bench_opts *opts)
 	struct vma_bufarena_attr arena_attr = {0};
 	struct vma_bufpool_attr spill_attr = {.name = "spill", .max_bufs = 4096, .batching_mode = 1};
 	struct vma_nic_attr nic_attr = {.owner = VMA_NIC_OWNER_SELF, .vmad_path = vmad};
-	struct vma_ring_attr ring_attr = {.thread_mode = VMA_THREAD_SPIN};
+	struct vma_ring_attr ring_attr = {.rx_wre = 4096, .tx_wre = 1024, .thread_mode = VMA_THREAD_SPIN};
 
 	must(vma_bufarena_create(&arena_attr, &arena), "vma_bufarena_create");
 	spill_attr.arena = nic_attr.arena = arena;

@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Wishes: packets that wait while we are not looking, frames on their way out. The NIC grants what it can. */
+#define RX_DEPTH 4096
+#define TX_DEPTH 1024
+
 volatile sig_atomic_t stack_stop;
 
 static void on_signal(int sig)
@@ -90,7 +94,11 @@ static int open_ring(struct stack *stack)
 	                           .owner = stack->use_vmad ? VMA_NIC_OWNER_VMAD : VMA_NIC_OWNER_SELF,
 	                           .vmad_path = stack->vmad_path,
 	                           .window_bytes = (uint32_t)stack->window_bytes};
-	struct vma_ring_attr ring = {.spill_pool = stack->spill, .rx_sw_csum = true, .thread_mode = VMA_THREAD_SPIN};
+	struct vma_ring_attr ring = {.spill_pool = stack->spill,
+	                             .rx_wre = RX_DEPTH,
+	                             .tx_wre = TX_DEPTH,
+	                             .rx_sw_csum = true,
+	                             .thread_mode = VMA_THREAD_SPIN};
 	int rc = vma_nic_open(stack->device, &nic, &stack->nic);
 
 	if (rc != 0)
