@@ -123,6 +123,7 @@ static void run(int mode)
 	assert_int_equal(vma_bufarena_create(&attr, &arena), 0);
 	atomic_store(&stop, false);
 	atomic_store(&current, NULL);
+	atomic_store(&generation, 0); /* what new threads have seen */
 	for (uintptr_t i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, work, (void *)i), 0);
 	clock_gettime(CLOCK_MONOTONIC, &begin);
