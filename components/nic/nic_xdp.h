@@ -76,6 +76,7 @@ struct xdp_qp {
 	/* receive half */
 	uint32_t rx_at __attribute__((aligned(64))); /* device queue polled next */
 	uint32_t rx_in_chain;			     /* the last buffer polled promised more, on rx_at */
+	uint32_t rx_held, rx_held_max;		     /* polled and not posted again; no more than this */
 	/* transmit half */
 	uint8_t *in_flight __attribute__((aligned(64))); /* by frame of the TX range */
 	/* control */

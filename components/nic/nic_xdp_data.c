@@ -86,13 +86,18 @@ static unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struct vma_b
 	return taken;
 }
 
-/* A packet of several buffers stays on its device queue until its last one, or two packets would mix. */
+/*
+ * A user that keeps half as much again as its quota (nic.h) gets nothing more until it posts: its RX ring fills, and
+ * the kernel drops what is for this queue pair instead of what is for others.
+ *
+ * A packet of several buffers stays on its device queue until its last one, or two packets would mix.
+ */
 unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
 	struct xdp_qp *qp = qp_of(base);
 	unsigned got = 0;
 
-	if (!usable(qp))
+	if (!usable(qp) || qp->rx_held >= qp->rx_held_max)
 		return 0;
 	for (uint32_t tried = 0; tried < qp->queues && got < n;) {
 		const unsigned wanted = n - got < BURST ? n - got : BURST;
@@ -109,6 +114,7 @@ unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 		qp->rx_at = qp->rx_at + 1 < qp->queues ? qp->rx_at + 1 : 0;
 		tried++;
 	}
+	qp->rx_held += got;
 	return got;
 }
 
@@ -135,6 +141,7 @@ static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bu
 	taken = xdp_shared_fill(&qp->port[queue].driver, frames, n);
 	if (taken < n)
 		vma_bufpool_adopt(pool, bufs + taken, n - taken);
+	qp->rx_held -= taken < qp->rx_held ? taken : qp->rx_held;
 	if (taken > 0)
 		wake_fill(&qp->port[queue]);
 	return taken;

@@ -241,7 +241,8 @@ static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct x
 	qp->tx_count = rental->tx_count;
 	qp->longest = rental->mtu + 14;
 	qp->segs_max = qp->nic->base.info.tx_segs_max;
-	qp->rx_at = qp->rx_in_chain = 0;
+	qp->rx_at = qp->rx_in_chain = qp->rx_held = 0;
+	qp->rx_held_max = rental->rx_quota + (rental->rx_quota / 2 > 64 ? rental->rx_quota / 2 : 64);
 	qp->base.rx_depth = rental->rx_size;
 	qp->base.tx_depth = rental->tx_size;
 	qp->base.rx_quota = rental->rx_quota;

@@ -1,0 +1,396 @@
+/*
+ * priv_xdp_client - processes that share an interface, for tests/e2e/xdp_processes.sh.
+ *
+ *   serve INTERFACE ADDRESS PORT [OPTION...]    a queue pair that echoes UDP datagrams sent to ADDRESS:PORT
+ *     vmad              rent from vmad (default: own the interface)
+ *     start=PROGRAM     and start it when there is none
+ *     user=UID          become this user before opening the interface
+ *     drop=UID          become this user after opening it
+ *     child=PORT,UID    fork a child that becomes UID and serves PORT through a queue pair of its own
+ *     nopass            ... without passing the right on
+ *     leak              first clone a child behind libc's back that keeps every fd and sleeps
+ *     shadow            have a kernel socket on the same port, named as the flow's shadow
+ *     hoard             keep every buffer received, echo nothing
+ *   ping ADDRESS SECONDS PORT...    kernel sockets that send to each port and want everything back; a line per port:
+ *                                   'PORT sent N back N gap MS' (the longest time without an echo)
+ *   kernel ADDRESS PORT             a kernel socket that echoes
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/nic.h>
+#include <vma/nic_owner.h>
+
+#define BURST 32
+
+struct server {
+	const char *interface, *address, *program;
+	uint16_t port, child_port;
+	uid_t user, drop, child_user;
+	bool vmad, pass, leak, shadow, hoard;
+	struct vma_bufarena *arena;
+	struct vma_nic *nic;
+	struct vma_nic_qp *qp;
+	struct vma_flow_rule rule;
+};
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void say(const char *what, int port, int rc)
+{
+	printf("%s %d: %s\n", what, port, rc < 0 ? strerror(-rc) : "ok");
+	fflush(stdout);
+}
+
+static void must(const char *what, int port, int rc)
+{
+	say(what, port, rc);
+	if (rc < 0)
+		exit(2);
+}
+
+/* ---- serve ---- */
+
+static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+{
+	(void)qp;
+	(void)arg;
+	if (event == VMA_NIC_EVENT_FLOW_REVOKED)
+		say("revoked", ntohs(key->local_port_be), 0);
+}
+
+static void become(uid_t uid)
+{
+	if (uid != 0 && (setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0))
+		exit(3);
+	if (uid != 0)
+		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
+static void open_nic(struct server *server)
+{
+	const struct vma_bufarena_attr arena = {.capacity = 65536, .frame_size = 2048};
+	struct vma_nic_attr attr = {
+	        .owner = server->vmad ? VMA_NIC_OWNER_VMAD : VMA_NIC_OWNER_SELF,
+	        .vmad_path = server->program,
+	};
+	char spec[64];
+
+	snprintf(spec, sizeof(spec), "xdp:%s", server->interface);
+	must("arena", server->port, vma_bufarena_create(&arena, &server->arena));
+	attr.arena = server->arena;
+	must("open", server->port, vma_nic_open(spec, &attr, &server->nic));
+}
+
+static uint64_t make_shadow(const struct server *server)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(server->port)};
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	inet_pton(AF_INET, server->address, &address.sin_addr);
+	must("shadow", server->port, bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
+	getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len);
+	return cookie;
+}
+
+static void open_queue_pair(struct server *server)
+{
+	const struct vma_nic_qp_attr attr = {.rx_wre = 1024, .tx_wre = 512, .event = on_event};
+	struct vma_flow_key *key = &server->rule.key;
+
+	key->family = AF_INET;
+	key->proto = IPPROTO_UDP;
+	key->local_port_be = htons(server->port);
+	inet_pton(AF_INET, server->address, key->local);
+	must("queue pair", server->port, vma_nic_qp_create(server->nic, &attr, &server->qp));
+	must("flow", server->port, vma_nic_flow_add(server->qp, &server->rule));
+}
+
+static void swap(unsigned char *a, unsigned char *b, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const unsigned char c = a[i];
+
+		a[i] = b[i];
+		b[i] = c;
+	}
+}
+
+/* A copy with both ends exchanged: sums stay what they were, the UDP checksum included. */
+static bool echo(struct server *server, const struct vma_buf *in)
+{
+	struct vma_buf *out;
+	struct vma_nic_seg seg;
+	unsigned char *frame;
+
+	if (in->len < 42 || vma_bufpool_get(atomic_load(&server->qp->tx_pool), &out, 1) == 0)
+		return false;
+	frame = (unsigned char *)vma_buf_frame(server->arena, out);
+	memcpy(frame, vma_buf_data(server->arena, in), in->len);
+	swap(frame, frame + 6, 6);
+	swap(frame + 26, frame + 30, 4);
+	swap(frame + 34, frame + 36, 2);
+	frame[40] = frame[41] = 0; /* the sender's half-finished checksum: none is as good */
+	seg = (struct vma_nic_seg){.buf = out, .len = in->len};
+	if (vma_nic_tx(server->qp, &seg, 1) == 1)
+		return true;
+	vma_buf_put(server->arena, out);
+	return false;
+}
+
+static unsigned receive(struct server *server)
+{
+	struct vma_buf *bufs[BURST];
+	const unsigned n = vma_nic_poll_rx(server->qp, bufs, BURST);
+
+	if (server->hoard)
+		return n;
+	for (unsigned i = 0; i < n; i++)
+		echo(server, bufs[i]);
+	if (n > 0)
+		vma_nic_kick(server->qp);
+	for (unsigned posted = 0, tries = 0; posted < n && tries < 1000; tries++)
+		posted += vma_nic_post_rx(server->qp, bufs + posted, n - posted);
+	return n;
+}
+
+static void reap(struct server *server)
+{
+	struct vma_buf *bufs[BURST];
+	unsigned n;
+
+	while ((n = vma_nic_reap_tx(server->qp, bufs, BURST)) > 0)
+		vma_buf_put_burst(server->arena, bufs, n);
+}
+
+static void serve(struct server *server)
+{
+	uint64_t lost_ms = 0;
+
+	for (;;) {
+		struct pollfd fd = {.fd = vma_nic_fd(server->qp), .events = POLLIN};
+
+		if (vma_nic_qp_lost(server->qp)) {
+			if (lost_ms == 0)
+				lost_ms = now_ms();
+			if (vma_nic_qp_rebind(server->qp) == 0) {
+				printf("rebound %d: after %d ms\n", server->port, (int)(now_ms() - lost_ms));
+				fflush(stdout);
+				lost_ms = 0;
+			}
+		}
+		if (receive(server) > 0)
+			continue;
+		reap(server);
+		if (vma_nic_arm(server->qp) == 0)
+			poll(&fd, 1, 50);
+	}
+}
+
+/* What the child can do with its parent's queue pair: nothing. */
+static void try_inherited(struct server *server)
+{
+	struct vma_buf *buf;
+	const bool nothing = vma_nic_poll_rx(server->qp, &buf, 1) == 0 && vma_nic_kick(server->qp) == -ENODEV &&
+	                     vma_nic_arm(server->qp) == -ENODEV &&
+	                     vma_nic_flow_add(server->qp, &server->rule) == -ENODEV &&
+	                     vma_nic_flow_del(server->qp, &server->rule.key) == -ENODEV;
+
+	vma_nic_qp_destroy(server->qp);
+	vma_nic_close(server->nic);
+	say("inherited", server->child_port, nothing ? 0 : -EBADE);
+}
+
+static void run_child(struct server *server)
+{
+	try_inherited(server);
+	become(server->child_user);
+	server->port = server->child_port;
+	server->shadow = false;
+	open_nic(server);
+	open_queue_pair(server);
+	printf("ready %d pid %d\n", server->port, getpid());
+	fflush(stdout);
+	serve(server);
+}
+
+static void leak(void)
+{
+	if (syscall(SYS_clone, (unsigned long)SIGCHLD, 0, 0, 0, 0) == 0) {
+		prctl(PR_SET_NAME, "leaked");
+		for (int i = 0; i < 300; i++)
+			poll(NULL, 0, 100);
+		_exit(0);
+	}
+}
+
+static void take_option(struct server *server, const char *option)
+{
+	unsigned port, uid;
+
+	if (strcmp(option, "vmad") == 0)
+		server->vmad = true;
+	else if (strncmp(option, "start=", 6) == 0)
+		server->program = option + 6;
+	else if (sscanf(option, "user=%u", &uid) == 1)
+		server->user = uid;
+	else if (sscanf(option, "drop=%u", &uid) == 1)
+		server->drop = uid;
+	else if (sscanf(option, "child=%u,%u", &port, &uid) == 2) {
+		server->child_port = (uint16_t)port;
+		server->child_user = uid;
+	} else if (strcmp(option, "nopass") == 0)
+		server->pass = false;
+	else if (strcmp(option, "leak") == 0)
+		server->leak = true;
+	else if (strcmp(option, "shadow") == 0)
+		server->shadow = true;
+	else if (strcmp(option, "hoard") == 0)
+		server->hoard = true;
+	else
+		exit(1);
+}
+
+static int serve_main(int argc, char **argv)
+{
+	static struct server server = {.pass = true};
+
+	server.interface = argv[0];
+	server.address = argv[1];
+	server.port = (uint16_t)atoi(argv[2]);
+	for (int i = 3; i < argc; i++)
+		take_option(&server, argv[i]);
+	signal(SIGCHLD, SIG_DFL);
+	become(server.user);
+	if (server.shadow)
+		server.rule.shadow_cookie = make_shadow(&server);
+	open_nic(&server);
+	open_queue_pair(&server);
+	become(server.drop);
+	if (server.child_port != 0) {
+		if (server.pass && server.vmad)
+			must("pass on", server.port, vma_nic_pass_on(server.nic, true));
+		if (fork() == 0)
+			run_child(&server);
+	}
+	if (server.leak)
+		leak();
+	printf("ready %d pid %d\n", server.port, getpid());
+	fflush(stdout);
+	serve(&server);
+	return 0;
+}
+
+/* ---- ping and kernel: plain sockets ---- */
+
+struct target {
+	int fd;
+	uint32_t sent, back;
+	uint64_t last_ms, gap_ms;
+};
+
+static void ping_once(struct target *target)
+{
+	char text[64] = {0};
+
+	memcpy(text, &target->sent, sizeof(target->sent));
+	if (send(target->fd, text, sizeof(text), MSG_DONTWAIT) == sizeof(text))
+		target->sent++;
+}
+
+static void take_echoes(struct target *target)
+{
+	const uint64_t now = now_ms();
+	char text[64];
+
+	while (recv(target->fd, text, sizeof(text), MSG_DONTWAIT) == sizeof(text)) {
+		target->back++;
+		if (now - target->last_ms > target->gap_ms)
+			target->gap_ms = now - target->last_ms;
+		target->last_ms = now;
+	}
+}
+
+static int ping_main(int argc, char **argv)
+{
+	struct target targets[16] = {0};
+	const int n = argc - 2 < 16 ? argc - 2 : 16;
+	const uint64_t start = now_ms(), end = start + (uint64_t)(atof(argv[1]) * 1000);
+
+	for (int i = 0; i < n; i++) {
+		struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[i + 2]))};
+
+		inet_pton(AF_INET, argv[0], &address.sin_addr);
+		targets[i].fd = socket(AF_INET, SOCK_DGRAM, 0);
+		targets[i].last_ms = start;
+		if (connect(targets[i].fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+			return 1;
+	}
+	while (now_ms() < end + 200) {
+		for (int i = 0; i < n; i++) {
+			if (now_ms() < end)
+				ping_once(&targets[i]);
+			take_echoes(&targets[i]);
+		}
+		usleep(1000);
+	}
+	for (int i = 0; i < n; i++)
+		printf("%s sent %u back %u gap %u\n", argv[i + 2], targets[i].sent, targets[i].back,
+		       (unsigned)targets[i].gap_ms);
+	return 0;
+}
+
+static int kernel_main(char **argv)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))}, peer;
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	char text[2048];
+
+	inet_pton(AF_INET, argv[0], &address.sin_addr);
+	must("bind", atoi(argv[1]), bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
+	printf("ready %s\n", argv[1]);
+	fflush(stdout);
+	for (;;) {
+		socklen_t len = sizeof(peer);
+		ssize_t bytes = recvfrom(fd, text, sizeof(text), 0, (struct sockaddr *)&peer, &len);
+
+		if (bytes < 0)
+			return 1;
+		sendto(fd, text, (size_t)bytes, 0, (struct sockaddr *)&peer, len);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const struct vma_log_attr log = {.level = VMA_LOG_INFO};
+
+	vma_log_init(&log);
+	if (argc >= 5 && strcmp(argv[1], "serve") == 0)
+		return serve_main(argc - 2, argv + 2);
+	if (argc >= 5 && strcmp(argv[1], "ping") == 0)
+		return ping_main(argc - 2, argv + 2);
+	if (argc == 4 && strcmp(argv[1], "kernel") == 0)
+		return kernel_main(argv + 2);
+	fprintf(stderr, "usage: priv_xdp_client serve|ping|kernel ...\n");
+	return 1;
+}
