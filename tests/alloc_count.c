@@ -3,7 +3,8 @@
  *
  *   LD_PRELOAD=alloc_count.so ALLOC_COUNT_FILE=count PROGRAM;  od -An -tu8 count
  *
- * The file holds one 64-bit number. Built by the script that uses it (e2e/data_path.sh).
+ * The file holds two 64-bit numbers: calls of the main thread, and of all others (a NIC's own thread looks after the
+ * interface every 100 ms, and that is no data path). Built by the script that uses it (e2e/data_path.sh).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +21,9 @@ extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *old, size_t size);
 extern void *__libc_memalign(size_t align, size_t size);
 
-static _Atomic uint64_t before_start;
-static _Atomic uint64_t *_Atomic counter = &before_start;
+static _Atomic uint64_t before_start[2];
+static _Atomic uint64_t *_Atomic counters = before_start;
+static __thread int other __attribute__((tls_model("initial-exec"))); /* 0 not known yet, 1 main, 2 other */
 
 static void __attribute__((constructor)) start(void)
 {
@@ -35,13 +37,15 @@ static void __attribute__((constructor)) start(void)
 	close(fd);
 	if (shared == MAP_FAILED)
 		return;
-	atomic_store(shared, atomic_load(&before_start));
-	atomic_store(&counter, shared);
+	atomic_store(&shared[0], atomic_load(&before_start[0]));
+	atomic_store(&counters, shared);
 }
 
 static void count(void)
 {
-	atomic_fetch_add(atomic_load(&counter), 1);
+	if (other == 0)
+		other = gettid() == getpid() ? 1 : 2;
+	atomic_fetch_add(&atomic_load(&counters)[other - 1], 1);
 }
 
 void *malloc(size_t size)

@@ -72,7 +72,7 @@ fi
 
 # ---- allocations ----
 
-allocations() { # NAME
+allocations() { # NAME: calls of its main thread, which is the one that drives
 	od -An -tu8 -N8 "$WORK/$1.allocations" | tr -d ' '
 }
 
