@@ -161,9 +161,17 @@ static void settle(struct vma_ring *ring, const struct vma_ring_attr *attr)
 	const struct vma_nic_info *info = vma_nic_info(ring->nic);
 	uint32_t batching = attr->tx_wre_batching != 0 ? attr->tx_wre_batching : 64;
 	uint32_t most = ring->qp->tx_depth / 2 > 0 ? ring->qp->tx_depth / 2 : 1;
+	uint16_t unable = 0;
 
+	unable |= info->caps & VMA_NIC_CAP_TX_CSUM ? 0 : VMA_NIC_SEG_CSUM;
+	unable |= info->caps & VMA_NIC_CAP_TSO ? 0 : VMA_NIC_SEG_TSO;
+	unable |= info->caps & VMA_NIC_CAP_DUMMY_SEND ? 0 : VMA_NIC_SEG_DUMMY;
+	ring->flags_unable = unable;
+	ring->flags_special = unable | VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO;
 	ring->caps = info->caps;
 	ring->frame_max = info->mtu + VMA_PKT_ETH_LEN;
+	ring->buf_size = UINT32_C(1) << ring->qp->arena->frame_shift;
+	ring->plain_span = (ring->frame_max < ring->buf_size ? ring->frame_max : ring->buf_size) - VMA_PKT_ETH_LEN;
 	ring->reap_at = batching < most ? batching : most;
 	ring->rules = (struct packet_rules){
 	        .arena = ring->qp->arena,

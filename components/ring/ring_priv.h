@@ -3,7 +3,7 @@
  *
  *   flag   guards                                                       written by others at any time
  *   rx     poll, refill, arm; flow tables; cursor; receive counters     rx_queue (posted commands)
- *   tx     NIC transmit, reap; backlog, unkicked; transmit counters     tx_queue, slots_free, refused, too_long
+ *   tx     NIC transmit, reap; backlog, unkicked; transmit counters     tx_queue, slots_free, refused, too_long, bad
  *
  * Who needs both (rebind, destroy) takes rx first. The data path holds rx while it *tries* tx, and never the other way
  * round, so the order cannot be turned into a deadlock by it.
@@ -45,6 +45,9 @@ struct vma_ring {
 	struct vma_stats_ring *stats;
 	struct packet_rules rules;
 	uint32_t frame_max; /* an untagged frame at the MTU; a VLAN tag may come on top */
+	uint32_t buf_size;
+	uint32_t plain_span;                  /* a frame of one segment is no longer than 14 bytes and these */
+	uint16_t flags_unable, flags_special; /* of segments: the NIC cannot; it needs a look at the whole packet */
 	uint32_t caps;
 	uint32_t reap_at; /* segments sent between looks at the completions */
 	struct tx_slot *slots;
@@ -68,7 +71,7 @@ struct vma_ring {
 	struct command_queue rx_queue;
 	struct command_queue tx_queue;
 	_Atomic uint64_t slots_free[TX_SLOTS / 64] __attribute__((aligned(64)));
-	_Atomic uint64_t refused, too_long; /* carried to the counters by the next driver: those have one writer */
+	_Atomic uint64_t refused, too_long, bad; /* carried to the counters by the next driver: those have one writer */
 	_Atomic bool rebind_wanted, closing;
 };
 

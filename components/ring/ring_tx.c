@@ -99,14 +99,30 @@ static void put_segs(struct vma_ring *ring, const struct vma_nic_seg *segs, unsi
 		vma_buf_put(ring->rules.arena, segs[i].buf);
 }
 
-static bool too_long(const struct vma_ring *ring, const struct vma_nic_seg *first, uint64_t len)
-{
-	const uint8_t *frame = (const uint8_t *)vma_buf_frame(ring->rules.arena, first->buf) + first->off;
-	bool tagged = first->len >= VMA_PKT_ETH_LEN && frame[12] == 0x81 && frame[13] == 0x00;
+enum fate { FATE_SEND, FATE_TOO_LONG, FATE_BAD };
 
-	if (first->flags & VMA_NIC_SEG_TSO && ring->caps & VMA_NIC_CAP_TSO)
-		return false;
-	return len > ring->frame_max + (tagged ? VMA_PKT_VLAN_LEN : 0u);
+/*
+ * What a NIC would refuse for ever must not get as far as the command queue, where it would stop what is behind it.
+ * `len` is the sum of the k segments.
+ */
+static enum fate judge(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k, uint64_t len)
+{
+	const uint8_t *frame = (const uint8_t *)vma_buf_frame(ring->rules.arena, packet->buf) + packet->off;
+	bool tagged;
+
+	for (unsigned i = 0; i < k; i++) {
+		if (packet[i].off > ring->buf_size || packet[i].len > ring->buf_size - packet[i].off)
+			return FATE_BAD;
+	}
+	if (packet->flags & ring->flags_unable || packet->len < VMA_PKT_ETH_LEN ||
+	    packet[k - 1].flags & VMA_NIC_SEG_MORE)
+		return FATE_BAD;
+	tagged = frame[12] == 0x81 && frame[13] == 0x00;
+	if (k > TX_BURST)
+		return FATE_TOO_LONG;
+	if (len > ring->frame_max + (tagged ? VMA_PKT_VLAN_LEN : 0u) && !(packet->flags & VMA_NIC_SEG_TSO))
+		return FATE_TOO_LONG;
+	return FATE_SEND;
 }
 
 /*
@@ -119,7 +135,7 @@ static int gather(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigne
 	uint32_t off = ring->qp->tx_headroom;
 	char *to;
 
-	if (len + off > UINT64_C(1) << ring->rules.arena->frame_shift)
+	if (len + off > ring->buf_size)
 		return -EMSGSIZE;
 	*out = segs[0];
 	out->buf = vma_ring_tx_buf(ring);
@@ -312,6 +328,7 @@ static void __attribute__((cold)) drain(struct vma_ring *ring)
 	append_backlog(ring, command_queue_take_all(&ring->tx_queue));
 	vma_stats_add(&stats->tx_drop_queue, atomic_exchange_explicit(&ring->refused, 0, memory_order_relaxed));
 	vma_stats_add(&stats->tx_drop_too_long, atomic_exchange_explicit(&ring->too_long, 0, memory_order_relaxed));
+	vma_stats_add(&stats->tx_drop_bad, atomic_exchange_explicit(&ring->bad, 0, memory_order_relaxed));
 	while (ring->backlog != NULL) {
 		struct vma_nic_seg segs[TX_BURST];
 		ck_stack_entry_t *end;
@@ -438,9 +455,10 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 		const struct vma_nic_seg *packet = segs + done;
 		uint64_t len;
 		unsigned k = packet_extent(packet, n - done, &len), sent = k;
+		enum fate fate = judge(ring, packet, k, len);
 
-		if (packet[k - 1].flags & VMA_NIC_SEG_MORE || k > TX_BURST || too_long(ring, packet, len)) {
-			note_refused(ring, &ring->too_long);
+		if (fate != FATE_SEND) {
+			note_refused(ring, fate == FATE_BAD ? &ring->bad : &ring->too_long);
 			put_segs(ring, packet, k);
 		} else if (k > 1 && !(ring->caps & VMA_NIC_CAP_SG)) {
 			sent = send_gathered(ring, packet, k, len);
@@ -461,8 +479,13 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 	bool later = flags & VMA_RING_SEND_LATER;
 
 	for (unsigned i = 0; i < n; i++) {
-		if (__builtin_expect(
-		            segs[i].len > ring->frame_max || segs[i].flags & (VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO), 0))
+		const struct vma_nic_seg *seg = &segs[i];
+
+		/* Not between 14 bytes and the maximum (one comparison), beyond its buffer, or not a packet by itself.
+		 */
+		if (__builtin_expect(seg->len - VMA_PKT_ETH_LEN > ring->plain_span ||
+		                             seg->off > ring->buf_size - seg->len || seg->flags & ring->flags_special,
+		                     0))
 			return send_mixed(ring, segs, n, later);
 	}
 	return n == 0 ? 0 : send_checked(ring, segs, n, later);

@@ -33,12 +33,14 @@ static void stop_one(void)
 	pid_t tid = atomic_load(&tracer->tid);
 	int status;
 
-	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0 || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0 ||
-	    waitpid(tid, &status, __WALL) != tid) {
+	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0) {
 		atomic_store(&tracer->error, errno);
 		atomic_store(&tracer->state, TRACER_FAILED);
 		return;
 	}
+	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0 || waitpid(tid, &status, __WALL) != tid ||
+	    !WIFSTOPPED(status))
+		_exit(2); /* the test sees us gone */
 	atomic_store(&tracer->state, TRACER_STOPPED);
 }
 
@@ -99,8 +101,11 @@ static bool stop_thread(uint32_t tid)
 
 	atomic_store(&tracer->tid, (int)tid);
 	atomic_store(&tracer->state, TRACER_STOP);
-	while ((state = atomic_load(&tracer->state)) == TRACER_STOP)
+	while ((state = atomic_load(&tracer->state)) == TRACER_STOP) {
 		nap_us(20);
+		if (waitpid(tracer_pid, NULL, WNOHANG) != 0)
+			fail_msg("the tracer has gone");
+	}
 	return state == TRACER_STOPPED;
 }
 
@@ -115,11 +120,12 @@ static bool is_worker(uint32_t tid)
 
 /*
  * A thread that holds the flag now may not when the stop reaches it, so this takes some tries. Stopped with the flag
- * in hand it stays the holder. 0: this machine does not let us trace.
+ * in hand it stays the holder. 0: this machine does not let us trace, which it has to say several times.
  */
 static uint32_t stop_the_holder(enum vma_ring_side side)
 {
 	uint64_t deadline = hammer_now_ns() + 20000000000;
+	unsigned refusals = 0;
 
 	while (hammer_now_ns() < deadline) {
 		uint32_t tid = vma_ring_holder(hammer.ring[0], side);
@@ -127,8 +133,11 @@ static uint32_t stop_the_holder(enum vma_ring_side side)
 		if (!is_worker(tid))
 			continue;
 		if (!stop_thread(tid)) {
-			print_message("ptrace: %s\n", strerror(atomic_load(&tracer->error)));
-			return 0;
+			print_message("PTRACE_SEIZE: %s\n", strerror(atomic_load(&tracer->error)));
+			if (++refusals == 20)
+				return 0;
+			nap_us(1000);
+			continue;
 		}
 		if (vma_ring_holder(hammer.ring[0], side) == tid)
 			return tid;

@@ -24,7 +24,7 @@ static int setup(void **state)
 static int setup_without_sg(void **state)
 {
 	(void)state;
-	return start(0);
+	return start(VMA_NIC_CAP_TX_CSUM);
 }
 
 static unsigned free_tx_bufs(void)
@@ -219,7 +219,34 @@ static void test_packet_without_end_is_dropped_not_sent(void **state)
 	seg.flags = VMA_NIC_SEG_MORE;
 	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
 	assert_int_equal(fake.sent_count, 0);
-	assert_int_equal(COUNT(tx_drop_too_long), 1);
+	assert_int_equal(COUNT(tx_drop_bad), 1);
+}
+
+static void test_what_the_nic_can_never_send_stops_nobody(void **state)
+{
+	static const struct {
+		uint32_t off, len;
+		uint16_t flags;
+	} bad[] = {{0, 13, 0},
+	           {0, 0, 0},
+	           {2040, 60, 0},
+	           {UINT32_MAX, 60, 0},
+	           {0, 60, VMA_NIC_SEG_TSO},
+	           {0, 60, VMA_NIC_SEG_CSUM},
+	           {0, 60, VMA_NIC_SEG_DUMMY}};
+	struct vma_nic_seg segs[3];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		for (int j = 0; j < 3; j++)
+			segs[j] = frame_seg(60, (uint8_t)j);
+		segs[1].off = bad[i].off;
+		segs[1].len = bad[i].len;
+		segs[1].flags = bad[i].flags;
+		assert_int_equal(vma_ring_send(ring, segs, 3, 0), 3);
+		assert_int_equal(fake.sent_count, 2 * (i + 1));
+		assert_int_equal(COUNT(tx_drop_bad), i + 1);
+	}
 }
 
 static void test_segments_are_gathered_for_a_nic_that_takes_one(void **state)
@@ -425,6 +452,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_mtu_is_the_limit_and_a_vlan_tag_comes_on_top),
         CASE(test_segments_together_must_fit_the_mtu),
         CASE(test_packet_without_end_is_dropped_not_sent),
+        CASE(test_what_the_nic_can_never_send_stops_nobody),
         CASE_WITHOUT_SG(test_segments_are_gathered_for_a_nic_that_takes_one),
         CASE_WITHOUT_SG(test_gathered_packet_that_the_nic_does_not_take_stays_with_the_caller),
         CASE(test_buffers_come_back_while_sending_goes_on),

@@ -46,7 +46,8 @@
 	X(tx_full, "times the NIC took nothing")                                                                       \
 	X(tx_commands, "frames sent for other threads")                                                                \
 	X(tx_drop_too_long, "refused: longer than the MTU")                                                            \
-	X(tx_drop_queue, "refused: send queue full")
+	X(tx_drop_queue, "refused: send queue full")                                                                   \
+	X(tx_drop_bad, "refused: not a whole frame, or an offload that the NIC lacks")
 
 #define VMA_STATS_CQ(X)                                                                                                \
 	X(polls, "polls")                                                                                              \
