@@ -1,0 +1,219 @@
+/*
+ * Stress: four queue pairs at each end, all in threads of their own, every sender to every receiver, receivers that
+ * sleep, control calls meanwhile, indices that start just below the 32-bit wrap.
+ *
+ * A sender keeps at most WINDOW frames under way to each receiver, and every queue pair has buffers posted for more
+ * than all windows together, so nothing may be lost, turned round or doubled. STRESS_SECONDS, default 1.
+ */
+#include <pthread.h>
+
+#include "../wire_priv.h"
+#include "world.h"
+
+#define PORT 21000
+#define WINDOW 40
+#define DEPTH 256
+
+struct stress {
+	struct world w;
+	_Atomic bool stop;
+	_Atomic uint32_t acked[WORLD_QPS][WORLD_QPS]; /* frames of sender s that receiver r has seen */
+	_Atomic uint32_t sent[WORLD_QPS][WORLD_QPS];
+	_Atomic uint32_t sleeps, bad;
+};
+
+struct actor {
+	struct stress *stress;
+	int i;
+};
+
+static double stress_seconds(void)
+{
+	const char *text = getenv("STRESS_SECONDS");
+
+	return text != NULL && atof(text) > 0 ? atof(text) : 1;
+}
+
+static void *sender(void *arg)
+{
+	struct actor *actor = arg;
+	struct stress *s = actor->stress;
+	int me = actor->i;
+
+	while (!atomic_load(&s->stop)) {
+		bool idle = true;
+		for (int r = 0; r < WORLD_QPS; r++) {
+			uint32_t sent = atomic_load_explicit(&s->sent[me][r], memory_order_relaxed);
+			if (sent - atomic_load(&s->acked[me][r]) >= WINDOW)
+				continue;
+			world_send(&s->w, 0, me,
+			           udp((uint16_t)(PORT + me), (uint16_t)(PORT + r), 60 + sent % 900, sent));
+			atomic_store(&s->sent[me][r], sent + 1);
+			idle = false;
+		}
+		if (idle)
+			sched_yield();
+	}
+	return NULL;
+}
+
+/* Everyone waits for someone's window, so a wake-up that is missed is a standstill. */
+static void sleep_until_woken(struct stress *s, int fd)
+{
+	for (int i = 0; i < 50; i++)
+		if (fd_readable(fd, 100) || atomic_load(&s->stop))
+			return;
+	atomic_fetch_add(&s->bad, 1);
+}
+
+static void *receiver(void *arg)
+{
+	struct actor *actor = arg;
+	struct stress *s = actor->stress;
+	int me = actor->i;
+	struct vma_nic_qp *qp = s->w.qp[1][me];
+	struct packet *packet = malloc(sizeof(*packet));
+
+	while (!atomic_load(&s->stop)) {
+		if (!world_poll(qp, packet)) {
+			if (vma_nic_arm(qp) == 0) {
+				atomic_fetch_add(&s->sleeps, 1);
+				/* Everyone waits for someone's window: a wake-up that is missed shows as a standstill.
+				 */
+				fd_readable(vma_nic_fd(qp), 5000);
+			}
+			continue;
+		}
+		uint32_t number = frame_number(packet->bytes, IPPROTO_UDP);
+		int from = (packet->bytes[34] << 8 | packet->bytes[35]) - PORT;
+		if (from < 0 || from >= WORLD_QPS || number != atomic_load(&s->acked[from][me]) ||
+		    packet->len != 60 + number % 900 || packet->bytes[59] != frame_byte(number, 17)) {
+			atomic_fetch_add(&s->bad, 1);
+			continue;
+		}
+		atomic_store(&s->acked[from][me], number + 1);
+	}
+	free(packet);
+	return NULL;
+}
+
+/* Flows and queue pairs that come and go beside the traffic, at both ends. */
+static void churn(struct stress *s, uint64_t end_ns)
+{
+	struct vma_nic_qp_attr attr = {.rx_wre = 16, .tx_wre = 16};
+	struct vma_wire_counts counts;
+
+	for (uint32_t i = 0; world_now_ns() < end_ns; i++) {
+		struct vma_nic_qp *qp = NULL;
+		int end = (int)(i % 2);
+		assert_int_equal(vma_nic_qp_create(s->w.nic[end], &attr, &qp), 0);
+		for (uint16_t port = 1; port < 100; port++) {
+			struct vma_flow_rule rule = flow_rule(end, IPPROTO_UDP, port, 0, 0);
+			assert_int_equal(vma_nic_flow_add(qp, &rule), 0);
+			if (port % 2 == 0)
+				assert_int_equal(vma_nic_flow_del(qp, &rule.key), 0);
+		}
+		(void)vma_nic_arm(qp);
+		vma_nic_qp_destroy(qp);
+		vma_wire_counts(s->w.nic[end], &counts);
+		usleep(500);
+	}
+}
+
+static void run(struct stress *s)
+{
+	struct actor actors[WORLD_QPS];
+	pthread_t senders[WORLD_QPS], receivers[WORLD_QPS];
+	uint64_t total = 0;
+
+	for (int i = 0; i < WORLD_QPS; i++) {
+		world_qp(&s->w, 0, i, DEPTH);
+		world_qp(&s->w, 1, i, DEPTH);
+		world_flow(&s->w, 1, i, IPPROTO_UDP, (uint16_t)(PORT + i), 0, 0);
+		actors[i] = (struct actor){.stress = s, .i = i};
+	}
+	for (int i = 0; i < WORLD_QPS; i++) {
+		assert_int_equal(pthread_create(&receivers[i], NULL, receiver, &actors[i]), 0);
+		assert_int_equal(pthread_create(&senders[i], NULL, sender, &actors[i]), 0);
+	}
+	churn(s, world_now_ns() + (uint64_t)(stress_seconds() * 1e9));
+	for (uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS; world_now_ns() < give_up;) { /* still moving? */
+		uint32_t before = atomic_load(&s->acked[0][0]);
+		usleep(1000);
+		if (atomic_load(&s->acked[0][0]) != before)
+			break;
+	}
+	atomic_store(&s->stop, true);
+	for (int i = 0; i < WORLD_QPS; i++)
+		pthread_join(senders[i], NULL);
+	for (int i = 0; i < WORLD_QPS; i++)
+		pthread_join(receivers[i], NULL);
+	assert_int_equal(atomic_load(&s->bad), 0);
+	/* What was under way when everybody stopped is still there. */
+	struct packet *packet = malloc(sizeof(*packet));
+	for (int r = 0; r < WORLD_QPS; r++)
+		while (world_poll(s->w.qp[1][r], packet)) {
+			int from = (packet->bytes[34] << 8 | packet->bytes[35]) - PORT;
+			assert_in_range(from, 0, WORLD_QPS - 1);
+			assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP),
+			                 atomic_fetch_add(&s->acked[from][r], 1));
+		}
+	free(packet);
+	for (int i = 0; i < WORLD_QPS; i++)
+		for (int r = 0; r < WORLD_QPS; r++) {
+			assert_int_equal(atomic_load(&s->sent[i][r]), atomic_load(&s->acked[i][r]));
+			total += atomic_load(&s->sent[i][r]);
+		}
+	print_message("%lu frames, %u sleeps\n", (unsigned long)total, atomic_load(&s->sleeps));
+	assert_true(total > 1000);
+}
+
+static void finish(struct stress *s)
+{
+	for (int end = 0; end < 2; end++)
+		world_nic_close(&s->w, end);
+	vma_bufpool_flush_thread(s->w.arena);
+	vma_bufarena_destroy(s->w.arena);
+	free(s);
+}
+
+static struct stress *begin(void)
+{
+	struct stress *s = calloc(1, sizeof(*s));
+
+	s->w.arena = world_arena();
+	s->w.netns[0] = s->w.netns[1] = -1;
+	return s;
+}
+
+static void test_a_pair_loses_nothing_among_eight_threads(void **state)
+{
+	struct stress *s = begin();
+	struct vma_wire_pair_attr attr = {.arena = {s->w.arena, s->w.arena}, .queue_frames = 64};
+
+	(void)state;
+	assert_int_equal(wire_pair_create(&attr, UINT32_MAX - 200, s->w.nic), 0);
+	run(s);
+	finish(s);
+}
+
+static void test_a_file_loses_nothing_among_eight_threads(void **state)
+{
+	struct stress *s = begin();
+	struct vma_nic_attr attr = {.arena = s->w.arena};
+	char spec[64];
+
+	(void)state;
+	snprintf(spec, sizeof(spec), "wire:/tmp/vma-wire-stress.%d", getpid());
+	assert_int_equal(vma_nic_open(spec, &attr, &s->w.nic[0]), 0);
+	assert_int_equal(vma_nic_open(spec, &attr, &s->w.nic[1]), 0);
+	run(s);
+	finish(s);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_pair_loses_nothing_among_eight_threads),
+        cmocka_unit_test(test_a_file_loses_nothing_among_eight_threads),
+};
+
+VMA_TEST_MAIN(tests)
