@@ -151,8 +151,10 @@ void vma_bufpool_retire(struct vma_bufpool *pool, void (*drained)(void *arg), vo
 
 	if (pool == NULL)
 		return;
-	pool->drained = drained;
-	pool->drained_arg = arg;
+	if (atomic_load_explicit(&pool->state, memory_order_relaxed) == POOL_LIVE) {
+		pool->drained = drained;
+		pool->drained_arg = arg;
+	}
 	if (!atomic_compare_exchange_strong_explicit(&pool->state, &expected, POOL_RETIRING, memory_order_seq_cst,
 	                                             memory_order_relaxed)) {
 		vma_log_error("bufpool %s: retired twice", pool->name);

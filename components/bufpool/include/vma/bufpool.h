@@ -7,9 +7,13 @@
  * to be taken: fixed (only what was added, for windows) or growing (ordinary memory, on demand, up to a bound).
  *
  * Threads: get and put from any thread; each keeps a small cache per pool and exchanges whole batches through a
- *          ck_ring. Creating, adding and destroying are control path: one thread at a time per arena (a lock inside).
- * Progress: get and put never wait; get returns fewer (or 0) when the pool is empty and cannot grow.
- * Memory: reserved address space costs nothing until used; windows from a file are MADV_DONTFORK.
+ *          ck_ring. Creating, mapping, adding and retiring may also be called by any thread at any time; destroying an
+ *          arena is for when nobody uses it any more.
+ * Progress: get and put never wait, retire neither; get returns fewer (or 0) when the pool is empty and cannot grow.
+ *           A signal handler may call any of them, also when it interrupts one. The first use of a pool by a thread
+ *           costs a registration; system calls happen only when a pool is dry (growth; reclaim, in mode 1).
+ * Memory: reserved address space costs nothing until used; windows from a file are MADV_DONTFORK. After fork the child
+ *         goes on with its copy of ordinary memory; what other threads' caches held is lost to it, or reclaimed.
  * Example: test/test_pool.c.
  */
 #ifndef VMA_BUFPOOL_H
