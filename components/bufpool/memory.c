@@ -61,11 +61,12 @@ static int map_huge(void *addr, size_t bytes)
 
 int bufpool_memory_map(void *addr, size_t bytes, enum vma_mem_alloc_type type)
 {
-	if (type == VMA_MEM_HUGE) {
-		if (map_huge(addr, bytes) == 0)
-			return 0;
+	int rc = type == VMA_MEM_HUGE ? map_huge(addr, bytes) : -EINVAL;
+
+	if (rc == 0)
+		return 0;
+	if (rc != -EINVAL) /* that is: less than a huge page is wanted, which says nothing about how many there are */
 		warn_no_huge_pages();
-	}
 	if (mmap(addr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
 		bufpool_memory_reserve(addr, bytes);
 		return -ENOMEM;
