@@ -145,6 +145,13 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	free(owner);
 }
 
+bool xdp_owner_device_gone(const struct xdp_owner *owner)
+{
+	char name[IF_NAMESIZE];
+
+	return if_indextoname(owner->ifindex, name) == NULL;
+}
+
 void xdp_owner_close_in_child(struct xdp_owner *owner)
 {
 	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {

@@ -274,7 +274,6 @@ struct clock {
 static int pass_time(struct vmad_server *server, struct clock *clock)
 {
 	const uint64_t now = now_ms();
-	char name[IF_NAMESIZE];
 	int rc;
 
 	if (forget_silent(server, now)) {
@@ -296,7 +295,7 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 	xdp_owner_tick(server->owner, revoked, server);
 	if (now - clock->looked > LOOK_MS) {
 		clock->looked = now;
-		if (if_indextoname(server->ifindex, name) == NULL) {
+		if (xdp_owner_device_gone(server->owner)) {
 			vma_log_warn("vmad: %s: the interface has gone", server->attr->interface);
 			return -ENODEV;
 		}
@@ -304,12 +303,14 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 	return server->attr->exit_when_idle && now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
 }
 
-static int loop(struct vmad_server *server)
+int vmad_serve_all(struct vmad_server *server)
 {
 	struct clock clock = {.start = now_ms(), .idle_since = now_ms(), .looked = now_ms()};
 	struct turn turn;
 	int rc;
 
+	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
+		server->peer[i].fd = server->peer[i].pidfd = -1;
 	while ((rc = pass_time(server, &clock)) == 0) {
 		int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
 
@@ -317,26 +318,29 @@ static int loop(struct vmad_server *server)
 		if (poll(turn.fds, turn.n, ms < 0 || ms > LOOK_MS ? LOOK_MS : ms) <= 0)
 			continue;
 		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0)
-			return 0;
+			break;
 		serve_turn(server, &turn);
 	}
+	close(server->listen_fd);
+	xdp_owner_destroy(server->owner);
+	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
+		forget(&server->peer[i]);
 	return rc > 0 ? 0 : rc;
 }
 
-static int open_listener(struct vmad_server *server)
+int vmad_listen(unsigned ifindex)
 {
 	struct sockaddr_un address;
-	const socklen_t len = vmad_address(server->ifindex, &address);
-	int rc;
+	const socklen_t len = vmad_address(ifindex, &address);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
 
-	server->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (server->listen_fd < 0)
+	if (fd < 0)
 		return -errno;
 	/* The name is the lock: of several that start at once, one gets it and the others end. */
-	if (bind(server->listen_fd, (const struct sockaddr *)&address, len) == 0 && listen(server->listen_fd, 64) == 0)
-		return 0;
+	if (bind(fd, (const struct sockaddr *)&address, len) == 0 && listen(fd, 64) == 0)
+		return fd;
 	rc = -errno;
-	close(server->listen_fd);
+	close(fd);
 	return rc;
 }
 
@@ -349,22 +353,15 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 		return -ENOMEM;
 	server->attr = attr;
 	server->ifindex = if_nametoindex(attr->interface);
-	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		server->peer[i].fd = server->peer[i].pidfd = -1;
-	rc = server->ifindex == 0 ? -ENODEV : open_listener(server);
-	if (rc < 0) {
-		if (rc == -EADDRINUSE)
-			vma_log_info("vmad: %s has a vmad already", attr->interface);
-		else
-			vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
-		free(server);
-		return rc;
+	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex);
+	if (rc >= 0) {
+		server->listen_fd = rc;
+		rc = vmad_serve_all(server);
+	} else if (rc == -EADDRINUSE) {
+		vma_log_info("vmad: %s has a vmad already", attr->interface);
+	} else {
+		vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
 	}
-	rc = loop(server);
-	close(server->listen_fd);
-	xdp_owner_destroy(server->owner);
-	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		forget(&server->peer[i]);
 	free(server);
 	return rc;
 }

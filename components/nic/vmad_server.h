@@ -61,6 +61,9 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 		const int *fds, unsigned nfds, struct vmad_answer *answer);
 /* The answer to HELLO, once the interface is there (result 0) or is known not to come. */
 void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer);
+/* The loop, on a listening socket (vmad_listen: fd or -errno), until stop_fd; ends with the owner destroyed. */
+int vmad_serve_all(struct vmad_server *server);
+int vmad_listen(unsigned ifindex);
 /* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
 void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
 

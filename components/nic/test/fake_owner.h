@@ -1,0 +1,141 @@
+/*
+ * fake_owner - an owner without a device: linked in place of owner.c, so that vmad's messages can be tested as any user.
+ * It keeps the book of slots and flows that an owner would keep, and refuses what an owner would refuse.
+ */
+#ifndef VMA_FAKE_OWNER_H
+#define VMA_FAKE_OWNER_H
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../xdp_priv.h"
+
+#define FAKE_FLOWS 64
+
+static struct xdp_owner {
+	_Atomic int busy;		/* that many calls of create fail with -EBUSY */
+	_Atomic uint64_t rented;	/* bit per slot */
+	_Atomic uint64_t leaving;	/* returned, but for its frames */
+	_Atomic unsigned rents, finals; /* slots given out, and taken back with their frames */
+	_Atomic bool revoke;		/* the next tick takes the first flow back */
+	struct {
+		bool used;
+		uint32_t slot;
+		struct vma_flow_key key;
+	} flow[FAKE_FLOWS];
+	int fd;
+} fake;
+
+static void fake_reset(void)
+{
+	if (fake.fd > 0)
+		close(fake.fd);
+	memset(&fake, 0, sizeof(fake));
+	fake.fd = memfd_create("fake", MFD_CLOEXEC);
+}
+
+int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
+{
+	(void)attr;
+	if (atomic_load(&fake.busy) > 0) {
+		atomic_fetch_sub(&fake.busy, 1);
+		return -EBUSY;
+	}
+	*out = &fake;
+	return 0;
+}
+
+void xdp_owner_destroy(struct xdp_owner *owner)
+{
+	(void)owner;
+}
+
+int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out)
+{
+	uint32_t slot = 0;
+
+	(void)rx_wre;
+	(void)tx_wre;
+	while (slot < XDP_SLOTS_MAX && (owner->rented >> slot & 1))
+		slot++;
+	if (slot == XDP_SLOTS_MAX)
+		return -ENOSPC;
+	owner->rented |= 1ull << slot;
+	owner->rents++;
+	*out = (struct xdp_rental){
+	        .slot = slot, .queues = 2, .nframes = 512, .rx_size = 64, .tx_size = 64, .tx_count = 64, .mtu = 1500};
+	out->umem_fd = out->shared_fd = out->socket_fd[0] = out->socket_fd[1] = owner->fd;
+	return 0;
+}
+
+void xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool frames_too)
+{
+	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
+		return;
+	for (unsigned i = 0; i < FAKE_FLOWS; i++)
+		if (owner->flow[i].used && owner->flow[i].slot == slot)
+			owner->flow[i].used = false;
+	owner->leaving |= 1ull << slot;
+	if (!frames_too)
+		return;
+	owner->leaving &= ~(1ull << slot);
+	owner->rented &= ~(1ull << slot);
+	owner->finals++;
+}
+
+int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	for (unsigned i = 0; i < FAKE_FLOWS; i++)
+		if (owner->flow[i].used && memcmp(&owner->flow[i].key, &rule->key, sizeof(rule->key)) == 0)
+			return owner->flow[i].slot == slot ? -EEXIST : -EADDRINUSE;
+	for (unsigned i = 0; i < FAKE_FLOWS; i++) {
+		if (owner->flow[i].used)
+			continue;
+		owner->flow[i].used = true;
+		owner->flow[i].slot = slot;
+		owner->flow[i].key = rule->key;
+		return 0;
+	}
+	return -ENOSPC;
+}
+
+int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	for (unsigned i = 0; i < FAKE_FLOWS; i++) {
+		if (!owner->flow[i].used || owner->flow[i].slot != slot ||
+		    memcmp(&owner->flow[i].key, key, sizeof(*key)) != 0)
+			continue;
+		owner->flow[i].used = false;
+		return 0;
+	}
+	return -ENOENT;
+}
+
+void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
+                    void *arg)
+{
+	for (unsigned i = 0; i < FAKE_FLOWS && owner->revoke; i++) {
+		if (!owner->flow[i].used)
+			continue;
+		owner->flow[i].used = false;
+		owner->revoke = false;
+		revoked(owner->flow[i].slot, &owner->flow[i].key, arg);
+	}
+}
+
+int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
+{
+	(void)owner;
+	return 5;
+}
+
+bool xdp_owner_device_gone(const struct xdp_owner *owner)
+{
+	(void)owner;
+	return false;
+}
+
+#endif

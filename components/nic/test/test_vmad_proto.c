@@ -1,0 +1,453 @@
+/*
+ * vmad and its clients over a real socket, with a fake owner: who is let in, what a bad message costs, who is missed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <vma/log.h>
+#include <vma/test.h>
+
+#include "../vmad_client.h"
+#include "../vmad_server.h"
+#include "fake_owner.h"
+
+struct bed {
+	struct vma_vmad_attr attr;
+	struct vmad_server server;
+	uid_t user;
+	int stop[2];
+	pthread_t thread;
+	int result;
+	bool ended;
+};
+
+static void *run(void *arg)
+{
+	struct bed *bed = arg;
+
+	bed->result = vmad_serve_all(&bed->server);
+	return NULL;
+}
+
+/* An interface number that no other run, and no other case, uses names the socket; forked children keep it. */
+static unsigned number;
+
+static unsigned interface_number(void)
+{
+	return number;
+}
+
+static void start_server(struct bed *bed)
+{
+	assert_int_equal(pipe2(bed->stop, O_CLOEXEC), 0);
+	bed->attr.interface = "test";
+	bed->attr.stop_fd = bed->stop[0];
+	bed->server.attr = &bed->attr;
+	bed->server.ifindex = interface_number();
+	bed->server.listen_fd = vmad_listen(bed->server.ifindex);
+	assert_true(bed->server.listen_fd >= 0);
+	assert_int_equal(pthread_create(&bed->thread, NULL, run, bed), 0);
+}
+
+static int setup(void **state)
+{
+	struct bed *bed = calloc(1, sizeof(*bed));
+
+	number = 1000000000u + ((unsigned)getpid() << 8) + (number + 1) % 256;
+	fake_reset();
+	bed->user = getuid();
+	bed->attr.users = &bed->user;
+	bed->attr.nusers = 1;
+	*state = bed;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct bed *bed = *state;
+
+	if (!bed->ended) {
+		assert_int_equal(write(bed->stop[1], "x", 1), 1);
+		pthread_join(bed->thread, NULL);
+		assert_int_equal(bed->result, 0);
+	}
+	close(bed->stop[0]);
+	close(bed->stop[1]);
+	free(bed);
+	return 0;
+}
+
+static int join(struct vmad_client **client)
+{
+	const struct vmad_connect how = {
+	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .patience_ms = 3000};
+
+	return vmad_client_connect(&how, client);
+}
+
+static struct vmad_client *joined(void)
+{
+	struct vmad_client *client = NULL;
+
+	assert_int_equal(join(&client), 0);
+	return client;
+}
+
+static void close_rental(const struct xdp_rental *rental)
+{
+	close(rental->umem_fd);
+	close(rental->shared_fd);
+	for (uint32_t queue = 0; queue < rental->queues; queue++)
+		close(rental->socket_fd[queue]);
+}
+
+static uint32_t rented(struct vmad_client *client)
+{
+	struct xdp_rental rental;
+
+	assert_int_equal(vmad_client_rent(client, 64, 64, &rental), 0);
+	close_rental(&rental);
+	return rental.slot;
+}
+
+/* A connection that knows no manners. */
+static int raw_connection(void)
+{
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(interface_number(), &address);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(connect(fd, (const struct sockaddr *)&address, len), 0);
+	return fd;
+}
+
+static bool hung_up(int fd)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+	char byte;
+
+	return poll(&poll_fd, 1, 3000) == 1 && recv(fd, &byte, 1, 0) <= 0;
+}
+
+static bool becomes(_Atomic unsigned *value, unsigned wanted)
+{
+	const struct timespec pause = {.tv_nsec = 2000000};
+
+	for (int i = 0; i < 1500 && atomic_load(value) != wanted; i++)
+		nanosleep(&pause, NULL);
+	return atomic_load(value) == wanted;
+}
+
+static struct vmad_msg message(uint16_t type)
+{
+	return (struct vmad_msg){.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = 1};
+}
+
+static const struct vma_flow_rule rule = {
+        .key = {.family = AF_INET, .proto = 17, .local_port_be = 5, .local = {10, 0, 0, 1}}};
+
+static void test_a_client_rents_and_returns(void **state)
+{
+	struct xdp_rental rental;
+	struct vmad_client *client;
+
+	start_server(*state);
+	client = joined();
+	assert_int_equal(vmad_client_rent(client, 64, 64, &rental), 0);
+	assert_int_equal(rental.queues, 2);
+	assert_int_equal(rental.nframes, 512);
+	assert_int_equal(fcntl(rental.socket_fd[1], F_GETFD), FD_CLOEXEC);
+	close_rental(&rental);
+	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule), 0);
+	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule), -EEXIST);
+	assert_int_equal(vmad_client_flow_del(client, rental.slot, &rule.key), 0);
+	assert_int_equal(vmad_client_flow_del(client, rental.slot, &rule.key), -ENOENT);
+	assert_int_equal(vmad_client_return(client, rental.slot, false), 0);
+	assert_true(atomic_load(&fake.rented) != 0);
+	assert_int_equal(vmad_client_return(client, rental.slot, true), 0);
+	assert_true(atomic_load(&fake.rented) == 0);
+	vmad_client_close(client);
+}
+
+static void test_a_stranger_is_refused(void **state)
+{
+	struct bed *bed = *state;
+	struct vmad_client *client;
+
+	bed->attr.nusers = 0;
+	start_server(bed);
+	assert_int_equal(join(&client), -EPERM);
+}
+
+static void test_an_ordinary_socket_is_no_proof(void **state)
+{
+	struct bed *bed = *state;
+	struct vmad_msg msg = message(VMAD_HELLO);
+	int fd, proof = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	bed->attr.nusers = 0;
+	start_server(bed);
+	fd = raw_connection();
+	assert_int_equal(vmad_send(fd, &msg, &proof, 1), 0);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
+	assert_int_equal(msg.result, -EPERM);
+	close(proof);
+	close(fd);
+}
+
+static void test_hello_is_answered_when_the_interface_is_there(void **state)
+{
+	atomic_store(&fake.busy, 10);
+	start_server(*state);
+	vmad_client_close(joined());
+	assert_int_equal(atomic_load(&fake.busy), 0);
+}
+
+static void test_garbage_costs_its_sender_the_connection(void **state)
+{
+	static const char garbage[4096] = "x";
+	static const size_t sizes[] = {1, 16, sizeof(struct vmad_msg), sizeof(struct vmad_msg) + 1, sizeof(garbage)};
+	struct vmad_client *client;
+
+	start_server(*state);
+	client = joined();
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		int fd = raw_connection();
+
+		assert_int_equal(send(fd, garbage, sizes[i], 0), sizes[i]);
+		assert_true(hung_up(fd));
+		close(fd);
+	}
+	rented(client);
+	vmad_client_close(client);
+}
+
+static void test_fds_where_none_belong_end_the_connection(void **state)
+{
+	int fds[VMAD_FDS_MAX], fd;
+	struct vmad_msg msg = message(VMAD_HELLO);
+
+	start_server(*state);
+	for (unsigned i = 0; i < VMAD_FDS_MAX; i++)
+		fds[i] = 0;
+	fd = raw_connection();
+	assert_int_equal(vmad_send(fd, &msg, fds, VMAD_FDS_MAX), 0);
+	assert_true(hung_up(fd));
+	close(fd);
+}
+
+static void test_a_request_before_hello_ends_the_connection(void **state)
+{
+	struct vmad_msg msg = message(VMAD_RENT);
+	int fd;
+
+	start_server(*state);
+	fd = raw_connection();
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_true(hung_up(fd));
+	close(fd);
+	assert_int_equal(atomic_load(&fake.rents), 0);
+}
+
+static void test_an_unknown_request_is_answered(void **state)
+{
+	struct vmad_msg msg = message(VMAD_HELLO);
+	int fd;
+
+	start_server(*state);
+	fd = raw_connection();
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
+	assert_int_equal(msg.result, 0);
+	msg = message(999);
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
+	assert_int_equal(msg.result, -EOPNOTSUPP);
+	close(fd);
+}
+
+static void test_a_slot_belongs_to_who_rented_it(void **state)
+{
+	struct vmad_client *mine, *other;
+	uint32_t slot;
+
+	start_server(*state);
+	mine = joined();
+	other = joined();
+	slot = rented(mine);
+	assert_int_equal(vmad_client_flow_add(other, slot, &rule), -ENOENT);
+	assert_int_equal(vmad_client_return(other, slot, true), -ENOENT);
+	assert_int_equal(vmad_client_flow_add(other, 4000000000u, &rule), -ENOENT);
+	assert_int_equal(vmad_client_flow_add(mine, slot, &rule), 0);
+	vmad_client_close(mine);
+	vmad_client_close(other);
+}
+
+static void test_who_does_not_read_is_dropped_and_delays_nobody(void **state)
+{
+	struct vmad_msg msg = message(VMAD_HELLO);
+	struct vmad_client *client;
+	int fd;
+
+	start_server(*state);
+	client = joined();
+	fd = raw_connection();
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	msg = message(999);
+	for (int i = 0; i < 100000 && vmad_send(fd, &msg, NULL, 0) != -EPIPE; i++)
+		if (i % 64 == 0)
+			rented(client), vmad_client_return(client, 0, true);
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), -EPIPE);
+	close(fd);
+	vmad_client_close(client);
+}
+
+static void test_silent_connections_keep_nobody_out(void **state)
+{
+	int fds[2 * VMAD_PEERS_MAX];
+
+	start_server(*state);
+	for (unsigned i = 0; i < 2 * VMAD_PEERS_MAX; i++)
+		fds[i] = raw_connection();
+	vmad_client_close(joined());
+	for (unsigned i = 0; i < 2 * VMAD_PEERS_MAX; i++)
+		close(fds[i]);
+}
+
+static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
+{
+	struct vmad_client *client, *other;
+	struct vma_flow_key key = {0};
+	struct pollfd poll_fd;
+	uint32_t slot, told = ~0u;
+
+	start_server(*state);
+	client = joined();
+	other = joined();
+	slot = rented(client);
+	rented(other);
+	assert_int_equal(vmad_client_flow_add(client, slot, &rule), 0);
+	atomic_store(&fake.revoke, true);
+	poll_fd = (struct pollfd){.fd = vmad_client_fd(client), .events = POLLIN};
+	assert_int_equal(poll(&poll_fd, 1, 3000), 1);
+	assert_int_equal(vmad_client_flow_del(client, slot, &rule.key), -ENOENT); /* the event comes before the answer */
+	assert_int_equal(vmad_client_next_event(client, &told, &key), 1);
+	assert_int_equal(told, slot);
+	assert_memory_equal(&key, &rule.key, sizeof(key));
+	assert_int_equal(vmad_client_next_event(client, &told, &key), 0);
+	assert_int_equal(vmad_client_next_event(other, &told, &key), 0);
+	vmad_client_close(client);
+	vmad_client_close(other);
+}
+
+/* In a child: become a client, tell the parent, wait to be killed. */
+static pid_t forked_client(bool leave_grandchild)
+{
+	int told[2];
+	char byte;
+	pid_t pid;
+
+	assert_int_equal(pipe2(told, O_CLOEXEC), 0);
+	pid = fork();
+	if (pid == 0) {
+		struct vmad_client *client;
+		struct xdp_rental rental;
+
+		if (join(&client) != 0 || vmad_client_rent(client, 64, 64, &rental) != 0)
+			_exit(1);
+		if (leave_grandchild && fork() == 0) {
+			sleep(2); /* has the connection, too */
+			_exit(0);
+		}
+		if (write(told[1], "x", 1) == 1)
+			pause();
+		_exit(1);
+	}
+	close(told[1]);
+	assert_int_equal(read(told[0], &byte, 1), 1);
+	close(told[0]);
+	return pid;
+}
+
+static void test_a_killed_client_is_missed(void **state)
+{
+	pid_t pid;
+
+	start_server(*state);
+	pid = forked_client(false);
+	assert_int_equal(atomic_load(&fake.rents), 1);
+	assert_int_equal(atomic_load(&fake.finals), 0);
+	kill(pid, SIGKILL);
+	assert_true(becomes(&fake.finals, 1));
+	waitpid(pid, NULL, 0);
+}
+
+static void test_a_killed_parent_is_missed_although_its_child_has_the_socket(void **state)
+{
+	pid_t pid;
+
+	start_server(*state);
+	pid = forked_client(true);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	assert_true(becomes(&fake.finals, 1));
+}
+
+static void test_frames_of_a_client_that_hung_up_wait_for_its_process(void **state)
+{
+	const struct timespec pause = {.tv_nsec = 100000000};
+	struct vmad_client *client;
+
+	start_server(*state);
+	client = joined();
+	rented(client);
+	vmad_client_close(client); /* without returning the slot: this process may still touch its frames */
+	nanosleep(&pause, NULL);
+	assert_true(atomic_load(&fake.leaving) != 0);
+	assert_int_equal(atomic_load(&fake.finals), 0);
+	rented(client = joined());
+	vmad_client_close(client);
+}
+
+static void test_it_ends_when_idle(void **state)
+{
+	struct bed *bed = *state;
+	struct vmad_client *client;
+
+	bed->attr.exit_when_idle = true;
+	start_server(bed);
+	client = joined();
+	assert_int_equal(vmad_client_return(client, rented(client), true), 0);
+	vmad_client_close(client);
+	pthread_join(bed->thread, NULL);
+	bed->ended = true;
+	assert_int_equal(bed->result, 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_client_rents_and_returns),
+        CASE(test_a_stranger_is_refused),
+        CASE(test_an_ordinary_socket_is_no_proof),
+        CASE(test_hello_is_answered_when_the_interface_is_there),
+        CASE(test_garbage_costs_its_sender_the_connection),
+        CASE(test_fds_where_none_belong_end_the_connection),
+        CASE(test_a_request_before_hello_ends_the_connection),
+        CASE(test_an_unknown_request_is_answered),
+        CASE(test_a_slot_belongs_to_who_rented_it),
+        CASE(test_who_does_not_read_is_dropped_and_delays_nobody),
+        CASE(test_silent_connections_keep_nobody_out),
+        CASE(test_a_revoked_flow_is_told_to_its_client_only),
+        CASE(test_a_killed_client_is_missed),
+        CASE(test_a_killed_parent_is_missed_although_its_child_has_the_socket),
+        CASE(test_frames_of_a_client_that_hung_up_wait_for_its_process),
+        CASE(test_it_ends_when_idle),
+};
+
+VMA_TEST_MAIN(tests)
