@@ -78,9 +78,7 @@ static void *receiver(void *arg)
 		if (!world_poll(qp, packet)) {
 			if (vma_nic_arm(qp) == 0) {
 				atomic_fetch_add(&s->sleeps, 1);
-				/* Everyone waits for someone's window: a wake-up that is missed shows as a standstill.
-				 */
-				fd_readable(vma_nic_fd(qp), 5000);
+				sleep_until_woken(s, vma_nic_fd(qp));
 			}
 			continue;
 		}
