@@ -208,7 +208,7 @@ int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_
 		rc = open_shared(owner);
 	if (rc < 0)
 		return rc;
-	owner->rx_frames = clamp(owner->queue_frames / 4 * 3, 1, XDP_FILL_SIZE);
+	owner->rx_frames = clamp(owner->queue_frames / 8 * 5, 1, XDP_FILL_SIZE);
 	owner->rx_free = owner->rx_frames - owner->rx_frames / 6;
 	owner->tx_used = calloc(owner->nframes / OWNER_TX_BLOCK, 1);
 	if (owner->tx_used == NULL)

@@ -3,13 +3,15 @@
  * memory and its division), owner_flows.c (flow table, attachment) and owner_foreign.c (kernel sockets in the way).
  *
  *   window of one device queue (16 MB: 8192 frames)
- *   +-- receive part, 3/4 ------------------------------------+-- transmit part, 1/4 -----------------+
+ *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
  *   | base 1/6 | shares of the slots: RX ring + what may be   | one contiguous range per slot, in     |
  *   |          | held                                         | blocks of 32 frames                   |
  *   +---------------------------------------------------------+---------------------------------------+
  *
  * The receive part is one population: every frame of it circulates through the fill ring, whoever receives it. Shares
  * only bound how much of it a slot can sit on, so that nobody can starve the others by not polling or by hoarding.
+ * Who comes first gets more: of 16 on a device queue of the default window the first has 256 frames to send from and an
+ * RX ring of 1024, the last 64 and 64. About 32 fit; then rent says -ENOSPC.
  *
  *              rent                 return              return (all put), or the client died
  *   FREE ------------> RENTED ------------> LEAVING ------------> DRAINING ------------> FREE

@@ -1,0 +1,286 @@
+/*
+ * The owner's decisions, without a device: how the packet memory is divided, and which kernel sockets a flow would rob.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../owner_priv.h"
+
+#define IFINDEX 7
+
+/* ---- division ---- */
+
+static struct xdp_owner owner;
+
+static void divide(uint32_t queue_frames, uint32_t queues)
+{
+	static uint8_t used[1 << 16];
+
+	memset(&owner, 0, sizeof(owner));
+	memset(used, 0, sizeof(used));
+	owner.queues = queues;
+	owner.queue_frames = queue_frames;
+	owner.nframes = queue_frames * queues;
+	owner.rx_frames = queue_frames / 8 * 5;
+	owner.rx_free = owner.rx_frames - owner.rx_frames / 6;
+	owner.tx_used = used;
+}
+
+static bool power_of_two(uint32_t n)
+{
+	return n > 0 && !(n & (n - 1));
+}
+
+static void check_slot(const struct owner_slot *slot)
+{
+	const uint32_t at = slot->tx_first % owner.queue_frames;
+
+	assert_true(power_of_two(slot->rx_size) && power_of_two(slot->tx_size));
+	assert_true(slot->rx_size >= OWNER_RX_MIN && slot->rx_quota >= OWNER_RX_MIN / 2);
+	assert_true(at >= owner.rx_frames && at + slot->tx_count <= owner.queue_frames);
+	assert_int_equal(slot->tx_size, slot->tx_count);
+}
+
+static void check_apart(uint32_t slots)
+{
+	for (uint32_t a = 0; a < slots; a++)
+		for (uint32_t b = 0; b < a; b++) {
+			const struct owner_slot *x = &owner.slot[a], *y = &owner.slot[b];
+
+			assert_true(x->tx_first + x->tx_count <= y->tx_first || y->tx_first + y->tx_count <= x->tx_first);
+		}
+}
+
+static void test_sixteen_greedy_slots_fit_in_the_default_window(void **state)
+{
+	uint32_t promised = 0;
+
+	(void)state;
+	divide(8192, 1);
+	for (uint32_t slot = 0; slot < 16; slot++) {
+		assert_int_equal(owner_frames_grant(&owner, slot, 16000, 16000), 0);
+		check_slot(&owner.slot[slot]);
+		assert_true(owner.slot[slot].tx_count >= 64);
+		promised += owner.slot[slot].rx_size + owner.slot[slot].rx_quota;
+	}
+	check_apart(16);
+	assert_true(promised <= owner.rx_frames);
+	assert_true(owner.slot[0].rx_size >= 1024 && owner.slot[0].tx_count >= 256);
+}
+
+static void test_every_slot_gets_something(void **state)
+{
+	(void)state;
+	divide(8192, 2);
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
+		assert_int_equal(owner_frames_grant(&owner, slot, 4096, 4096), 0);
+		check_slot(&owner.slot[slot]);
+	}
+	check_apart(XDP_SLOTS_MAX);
+}
+
+static void test_a_small_wish_is_granted_as_it_is(void **state)
+{
+	(void)state;
+	divide(8192, 1);
+	assert_int_equal(owner_frames_grant(&owner, 0, 100, 50), 0);
+	assert_int_equal(owner.slot[0].rx_size, 128);
+	assert_int_equal(owner.slot[0].tx_count, 64);
+	assert_int_equal(owner_frames_grant(&owner, 1, 0, 0), 0);
+	assert_int_equal(owner.slot[1].rx_size, OWNER_RX_MIN);
+	assert_int_equal(owner.slot[1].tx_count, OWNER_TX_BLOCK);
+}
+
+static void test_a_window_as_small_as_half_a_megabyte_serves_three(void **state)
+{
+	(void)state;
+	divide(256, 1);
+	assert_int_equal(owner_frames_grant(&owner, 0, 4096, 4096), 0);
+	assert_int_equal(owner_frames_grant(&owner, 1, 4096, 4096), 0);
+	assert_int_equal(owner_frames_grant(&owner, 2, 4096, 4096), 0);
+	assert_int_equal(owner_frames_grant(&owner, 3, 4096, 4096), -ENOSPC);
+	owner_frames_ungrant(&owner, 0);
+	assert_int_equal(owner_frames_grant(&owner, 3, 4096, 4096), 0);
+}
+
+static void test_what_comes_back_is_granted_again(void **state)
+{
+	uint32_t first_rx, first_tx, free_before;
+
+	(void)state;
+	divide(8192, 1);
+	free_before = owner.rx_free;
+	assert_int_equal(owner_frames_grant(&owner, 0, 4096, 4096), 0);
+	first_rx = owner.slot[0].rx_size;
+	first_tx = owner.slot[0].tx_count;
+	owner_frames_ungrant(&owner, 0);
+	for (uint32_t round = 0; round < 100; round++) {
+		for (uint32_t slot = 0; slot < 24; slot++)
+			assert_int_equal(owner_frames_grant(&owner, slot, 4096, 4096), 0);
+		for (uint32_t slot = 0; slot < 24; slot++)
+			owner_frames_ungrant(&owner, (slot * 7 + round) % 24);
+		assert_int_equal(owner.rx_free, free_before);
+	}
+	assert_int_equal(owner_frames_grant(&owner, 0, 4096, 4096), 0);
+	assert_int_equal(owner.slot[0].rx_size, first_rx);
+	assert_int_equal(owner.slot[0].tx_count, first_tx);
+}
+
+/* ---- foreign sockets ---- */
+
+static uint32_t ip(const char *text)
+{
+	uint32_t address = 0;
+
+	assert_int_equal(inet_pton(AF_INET, text, &address), 1);
+	return address;
+}
+
+struct conflict {
+	const char *what;
+	uint8_t proto;
+	const char *local, *peer; /* of the flow; peer NULL: any */
+	uint32_t flags;
+	const char *socket_local, *socket_peer;
+	uint16_t socket_port;
+	uint8_t state;
+	unsigned device;
+	bool conflicts;
+};
+
+static const struct conflict conflicts[] = {
+        {"same address", IPPROTO_UDP, "10.0.0.1", NULL, 0, "10.0.0.1", NULL, 53, TCP_CLOSE, 0, true},
+        {"any address", IPPROTO_UDP, "10.0.0.1", NULL, 0, NULL, NULL, 53, TCP_CLOSE, 0, true},
+        {"another address", IPPROTO_UDP, "10.0.0.1", NULL, 0, "10.0.0.2", NULL, 53, TCP_CLOSE, 0, false},
+        {"another port", IPPROTO_UDP, "10.0.0.1", NULL, 0, NULL, NULL, 54, TCP_CLOSE, 0, false},
+        {"our device", IPPROTO_UDP, "10.0.0.1", NULL, 0, NULL, NULL, 53, TCP_CLOSE, IFINDEX, true},
+        {"another device", IPPROTO_UDP, "10.0.0.1", NULL, 0, NULL, NULL, 53, TCP_CLOSE, 8, false},
+        {"a connected one", IPPROTO_UDP, "10.0.0.1", NULL, 0, NULL, "10.0.0.9", 53, TCP_ESTABLISHED, 0, true},
+        {"group on any", IPPROTO_UDP, "239.1.1.1", NULL, 0, NULL, NULL, 53, TCP_CLOSE, 0, true},
+        {"group on group", IPPROTO_UDP, "239.1.1.1", NULL, 0, "239.1.1.1", NULL, 53, TCP_CLOSE, 0, true},
+        {"another group", IPPROTO_UDP, "239.1.1.1", NULL, 0, "239.1.1.2", NULL, 53, TCP_CLOSE, 0, false},
+        {"less specific", IPPROTO_UDP, "10.0.0.1", "10.0.0.9", 0, NULL, NULL, 53, TCP_CLOSE, 0, false},
+        {"same peer", IPPROTO_UDP, "10.0.0.1", "10.0.0.9", 0, NULL, "10.0.0.9", 53, TCP_ESTABLISHED, 0, true},
+        {"another peer", IPPROTO_UDP, "10.0.0.1", "10.0.0.9", 0, NULL, "10.0.0.8", 53, TCP_ESTABLISHED, 0, false},
+        {"two listeners", IPPROTO_TCP, "10.0.0.1", NULL, VMA_FLOW_SYN_ONLY, NULL, NULL, 53, TCP_LISTEN, 0, true},
+        {"a connection", IPPROTO_TCP, "10.0.0.1", NULL, VMA_FLOW_SYN_ONLY, "10.0.0.1", "10.0.0.9", 53,
+         TCP_ESTABLISHED, 0, false},
+        {"same connection", IPPROTO_TCP, "10.0.0.1", "10.0.0.9", 0, "10.0.0.1", "10.0.0.9", 53, TCP_ESTABLISHED, 0,
+         true},
+        {"a listener", IPPROTO_TCP, "10.0.0.1", "10.0.0.9", 0, NULL, NULL, 53, TCP_LISTEN, 0, false},
+};
+
+static void test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(conflicts) / sizeof(conflicts[0]); i++) {
+		const struct conflict *c = &conflicts[i];
+		struct vma_flow_rule rule = {.flags = c->flags, .key = {.family = AF_INET, .proto = c->proto}};
+		struct owner_foreign socket = {
+		        .family = AF_INET, .proto = c->proto, .state = c->state, .ifindex = c->device};
+		uint32_t address = ip(c->local);
+
+		rule.key.local_port_be = htons(53);
+		memcpy(rule.key.local, &address, 4);
+		if (c->peer != NULL) {
+			address = ip(c->peer);
+			memcpy(rule.key.peer, &address, 4);
+			rule.key.peer_port_be = htons(1000);
+		}
+		socket.port_be = htons(c->socket_port);
+		address = c->socket_local != NULL ? ip(c->socket_local) : 0;
+		memcpy(socket.local, &address, 4);
+		if (c->socket_peer != NULL) {
+			address = ip(c->socket_peer);
+			memcpy(socket.peer, &address, 4);
+			socket.peer_port_be = htons(1000);
+		}
+		if (owner_foreign_conflicts(&rule, &socket, IFINDEX) != c->conflicts)
+			fail_msg("%s", c->what);
+	}
+}
+
+struct sighting {
+	uint64_t cookie;
+	unsigned times;
+	struct owner_foreign socket;
+};
+
+static void see(const struct owner_foreign *socket, void *arg)
+{
+	struct sighting *sighting = arg;
+
+	if (socket->cookie != sighting->cookie)
+		return;
+	sighting->times++;
+	sighting->socket = *socket;
+}
+
+/* Binds a UDP socket of that family, to any address, and looks for it in the kernel's list. */
+static void look_for_own(int family, bool v6only, unsigned wanted)
+{
+	struct sockaddr_storage address = {.ss_family = (sa_family_t)family};
+	socklen_t len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	struct sighting sighting = {0};
+	socklen_t cookie_len = sizeof(sighting.cookie);
+	int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0), only = v6only;
+	uint16_t port_be;
+
+	if (fd < 0)
+		skip(); /* a kernel without IPv6 */
+	if (family == AF_INET6)
+		assert_int_equal(setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only)), 0);
+	if (bind(fd, (struct sockaddr *)&address, len) < 0)
+		skip();
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
+	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
+				    : ((struct sockaddr_in6 *)&address)->sin6_port;
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
+	assert_int_equal(owner_foreign_walk(IPPROTO_UDP, ntohs(port_be), see, &sighting), 0);
+	assert_int_equal(sighting.times, wanted);
+	if (wanted > 0)
+		assert_int_equal(sighting.socket.port_be, port_be);
+	sighting.times = 0;
+	assert_int_equal(owner_foreign_walk(IPPROTO_UDP, 0, see, &sighting), 0);
+	assert_int_equal(sighting.times, wanted);
+	close(fd);
+}
+
+static void test_the_kernel_lists_a_socket_under_its_cookie(void **state)
+{
+	(void)state;
+	look_for_own(AF_INET, false, 1);
+}
+
+static void test_an_ipv6_socket_on_any_address_receives_ipv4(void **state)
+{
+	(void)state;
+	look_for_own(AF_INET6, false, 1);
+}
+
+static void test_unless_it_is_ipv6_only(void **state)
+{
+	(void)state;
+	look_for_own(AF_INET6, true, 0);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sixteen_greedy_slots_fit_in_the_default_window),
+        cmocka_unit_test(test_every_slot_gets_something),
+        cmocka_unit_test(test_a_small_wish_is_granted_as_it_is),
+        cmocka_unit_test(test_a_window_as_small_as_half_a_megabyte_serves_three),
+        cmocka_unit_test(test_what_comes_back_is_granted_again),
+        cmocka_unit_test(test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to),
+        cmocka_unit_test(test_the_kernel_lists_a_socket_under_its_cookie),
+        cmocka_unit_test(test_an_ipv6_socket_on_any_address_receives_ipv4),
+        cmocka_unit_test(test_unless_it_is_ipv6_only),
+};
+
+VMA_TEST_MAIN(tests)
