@@ -52,7 +52,8 @@ static inline struct flow_words words_of(const struct vma_rx_info *info, bool wi
 	return k;
 }
 
-static inline struct vma_flow *find(const struct flow_table *table, const struct vma_rx_info *info, bool with_peer)
+static inline __attribute__((always_inline)) struct vma_flow *find(const struct flow_table *table,
+                                                                   const struct vma_rx_info *info, bool with_peer)
 {
 	struct flow_words words;
 	struct flow_entry *entry;

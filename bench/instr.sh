@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# instr.sh: instructions per packet through ring over a wire, counted by callgrind, beside bench/instructions.txt.
+#
+#   make bench-instr            fails when a phase costs over 2 % (and over one instruction) more than the file says
+#   make bench-instr UPDATE=1   writes the file anew: a change that raises a figure says why in its commit
+#
+# Two figures per phase: all instructions, and those outside the wire itself, which stands for a device.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build=${BUILD:-build}
+program=$build/bench/instr_ring
+known=bench/instructions.txt
+packets=4096
+phases='send_one send_burst receive_one receive_burst poll_empty'
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+command -v valgrind >/dev/null || {
+	echo "bench-instr: valgrind is needed"
+	exit 1
+}
+
+# All instructions of one phase, and those but for what the wire's entry points cost with everything below them.
+count() { # PHASE
+	valgrind --tool=callgrind --callgrind-out-file="$scratch/$1" --toggle-collect="phase_$1" \
+		"$program" $packets >"$scratch/$1.log" 2>&1 || {
+		cat "$scratch/$1.log" >&2
+		return 1
+	}
+	callgrind_annotate --threshold=100 --auto=no --inclusive=yes --show=Ir "$scratch/$1" | awk -v packets=$packets '
+		{ gsub(",", "", $1) }
+		/PROGRAM TOTALS/ { all = $1 }
+		# A function has a line for the file that it stands in and one for calls to it: the larger is the whole.
+		match($0, /:wire_(poll_rx|post_rx|tx|kick|reap_tx)( |$)/) {
+			name = substr($0, RSTART, RLENGTH)
+			sub(/ $/, "", name)
+			if ($1 + 0 > cost[name]) cost[name] = $1 + 0
+		}
+		END { for (name in cost) nic += cost[name]
+			if (all == 0) exit 1; printf "%.1f %.1f\n", all / packets, (all - nic) / packets }'
+}
+
+{
+	echo "# Instructions per packet (callgrind, 64-byte UDP over the wire): all of them, and without the wire's own."
+	echo "# $(${CC:-gcc} -dumpfullversion -dumpversion 2>/dev/null | sed 's/^/compiler /'), $(uname -m); make bench-instr UPDATE=1"
+	for phase in $phases; do
+		figures=$(count "$phase") || {
+			echo "bench-instr: phase $phase could not be counted" >&2
+			exit 1
+		}
+		echo "$phase $figures"
+	done
+} >"$scratch/now" || exit 1
+
+if [ "${UPDATE:-0}" = 1 ]; then
+	cp "$scratch/now" "$known"
+	cat "$known"
+	exit 0
+fi
+[ -f "$known" ] || {
+	cat "$scratch/now"
+	echo "bench-instr: $known does not exist; UPDATE=1 writes it"
+	exit 1
+}
+awk 'BEGIN { printf "%-14s %12s %12s %12s %12s\n", "phase", "all: known", "now", "ring: known", "now" }
+	/^#/ { next }
+	NR == FNR { all[$1] = $2; own[$1] = $3; next }
+	{
+		worse = !($1 in all) || $2 > all[$1] * 1.02 && $2 > all[$1] + 1 || $3 > own[$1] * 1.02 && $3 > own[$1] + 1
+		printf "%-14s %12s %12s %12s %12s%s\n", $1, all[$1], $2, own[$1], $3, worse ? "  WORSE" : ""
+		failed += worse
+	}
+	END { exit failed > 0 }' "$known" "$scratch/now" || {
+	echo "bench-instr: more instructions than $known says"
+	exit 1
+}
