@@ -36,20 +36,26 @@ measure_examples() {
 
 table() {
 	awk '{ value[$2, $3] = $4 }
-		function line(text, ping, send, base,   p50) {
-			p50 = value["ping/" ping, "near_p50_ns"]
-			printf "  %-32s %8.2f %8.2f %8.2f %7.1f x %12.0f %7.1f x\n", text, p50 / 1000,
-				value["ping/" ping, "near_p99_ns"] / 1000, value["ping/" ping, "near_p99.9_ns"] / 1000,
-				p50 ? value["ping/kernel-block", "near_p50_ns"] / p50 : 0, value["send/" send, "far_pps"],
-				value["send/kernel", "far_pps"] ? value["send/" send, "far_pps"] / value["send/kernel", "far_pps"] : 0
+		function usec(name, key) {
+			return ("ping/" name, key) in value ? sprintf("%8.2f", value["ping/" name, key] / 1000) : sprintf("%8s", "")
+		}
+		function times(name, base, key) { # a ratio to the base, whichever way is more than 1
+			if (!(value[name, key] > 0) || !(value[base, key] > 0)) return ""
+			return sprintf("%.1f x", key == "far_pps" ? value[name, key] / value[base, key] : value[base, key] / value[name, key])
+		}
+		function line(text, ping, send) {
+			printf "  %-32s %s %s %s %9s %11s %9s\n", text, usec(ping, "near_p50_ns"), usec(ping, "near_p99_ns"),
+				usec(ping, "near_p99.9_ns"), times("ping/" ping, "ping/kernel-block", "near_p50_ns"),
+				send == "" ? "" : sprintf("%.0f", value["send/" send, "far_pps"]), times("send/" send, "send/kernel", "far_pps")
 		}
 		END {
-			printf "\n  64-byte packets, two processes    one way, microseconds           times        packets\n"
-			printf "  on two cores                          p50      p99    p99.9    faster     per second\n"
+			printf "\n  %-32s %-26s %9s %11s %9s\n", "64-byte packets, two processes", "   one way, microseconds", "times",
+				"packets", "times"
+			printf "  %-32s %8s %8s %8s %9s %11s %9s\n", "on two cores", "p50", "p99", "p99.9", "as fast", "per second", "as many"
 			line("custom stack, xdp", "ring", "ring")
 			line("  the same, 64 packets per kick", "none", "ring-64")
 			line("kernel sockets, spinning", "kernel-spin", "kernel")
-			line("kernel sockets, blocking", "kernel-block", "kernel")
+			line("kernel sockets, blocking", "kernel-block", "")
 		}' "$RESULTS"
 }
 
@@ -61,11 +67,12 @@ bypass() {
 			for (i = 1; i <= 4; i++) {
 				c = order[i]
 				printf "  %-18s %8d packets through the interfaces, %8d seen by the kernel'"'"'s UDP%s\n", c, all[c],
-					kernel[c], kernel[c] == 0 && all[c] > 0 ? ": all bypassed it" : ""
+					kernel[c], (kernel[c] == 0 && all[c] > 0 ? ": all bypassed it" : "")
 			}
 		}' "$RESULTS"
 }
 
+busy=$(warn_if_busy)
 echo "Two namespaces, one veth. The examples verify every byte that comes back:"
 measure_examples || exit 1
 sed '/^$/d; s/^/  /' "$WORK/near.log"
@@ -77,3 +84,4 @@ measure 1 send/kernel send kernel_udp veth --spin || exit 1
 table
 bypass
 awk -f "$(dirname "$0")/histogram.awk" "$RESULTS"
+[ -z "$busy" ] || echo "$busy"

@@ -33,7 +33,7 @@ function used_edge(b, step,   i) {
 	return 0
 }
 
-# One character for each factor of two above a hundredth of a percent.
+# One character for a hundredth of a percent, and one for each factor of two above it.
 function bar(x,   n, s) {
 	n = x < 1e-4 ? 0 : int(log(x / 1e-4) / log(2)) + 1
 	while (n-- > 0) s = s "#"
@@ -42,12 +42,12 @@ function bar(x,   n, s) {
 
 function text_out(   b, i, last) {
 	last = used_edge(bins - 1, -1)
-	printf "\nOne way, share of the packets; each # doubles, the first stands for 0.01 %%\n%11s", "us"
-	for (i = 1; i <= series; i++) printf "  %-16s", texts[i]
+	printf "\nOne way, share of the packets: the first # stands for 0.01 %%, each more doubles it\n%11s", "us"
+	for (i = 1; i <= series; i++) if (total[i]) printf "  %-16s", texts[i]
 	printf "\n"
-	for (b = used_edge(0, 1); b <= last; b++) {
+	for (b = used_edge(0, 1); b <= last; b += 2) {
 		printf "%11.2f", usec(b)
-		for (i = 1; i <= series; i++) printf "  %-16s", bar(share(i, b))
+		for (i = 1; i <= series; i++) if (total[i]) printf "  %-16s", bar(share(i, b) + share(i, b + 1))
 		printf "\n"
 	}
 }

@@ -15,6 +15,11 @@ need_machine() {
 	exit 1
 }
 
+# The figures of a machine that does something else at the same time say little, and should say so.
+warn_if_busy() {
+	awk -v cores="$(nproc)" '$1 > cores / 2 { print "This machine is busy (load " $1 "): take the figures as such." }' /proc/loadavg
+}
+
 say() { echo "bench: $*" >&2; }
 
 # Two sums over both namespaces: "K I", what the kernel's UDP has received, sent or refused, and what came in at the

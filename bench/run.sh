@@ -46,6 +46,7 @@ one_run() { # RUN: the rest, after the two that decide
 	measure "$run" rate-1514-1/kernel-spin send kernel_udp veth --bytes 1514 --spin
 }
 
+busy=$(warn_if_busy)
 mkdir -p "$(dirname "$RESULTS")"
 : >"$RESULTS"
 attempts=0
@@ -67,5 +68,6 @@ done
 here=$(dirname "$0")
 awk -f "$here/report.awk" "$RESULTS" | tee "$BUILD/bench/report.txt"
 awk -v svg="$BUILD/bench/latency.svg" -f "$here/histogram.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt"
+[ -z "$busy" ] || echo "$busy" | tee -a "$BUILD/bench/report.txt"
 echo
 echo "Also in $BUILD/bench: report.txt, latency.svg, results.tsv"
