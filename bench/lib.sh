@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What the measurements share: one of them at a time, in two namespaces of its own, with the proof of who carried the
 # packets. Facts go to $RESULTS, one per line: RUN CASE KEY VALUE...
 #
