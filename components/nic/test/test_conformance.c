@@ -138,11 +138,12 @@ static void test_order_is_kept(void **state)
 static void test_checksum_is_filled_in_and_checked(void **state)
 {
 	struct world *w = *state;
-	struct packet *packet = malloc(sizeof(*packet));
+	struct packet *packet;
 	struct frame_spec spec = udp(PEER_PORT, PORT, 333, 5);
 
 	NEEDS(w, VMA_NIC_CAP_TX_CSUM);
 	NEEDS(w, VMA_NIC_CAP_RX_CSUM);
+	packet = malloc(sizeof(*packet));
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (int spoil = 0; spoil < 2; spoil++) {
 		spec.no_checksum = true;
@@ -194,14 +195,16 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 	struct world *w = *state;
 	uint32_t room = 1U << w->arena->frame_shift, len = w->nic[0]->info.mtu + 14, n = 0;
 	struct vma_nic_seg segs[16];
-	struct packet *packet = malloc(sizeof(*packet));
-	uint8_t *frame = malloc(len);
+	struct packet *packet;
+	uint8_t *frame;
 
 	NEEDS(w, VMA_NIC_CAP_SG);
 	if (len <= room) {
 		print_message("skipped: the MTU fits one buffer\n");
 		skip();
 	}
+	packet = malloc(sizeof(*packet));
+	frame = malloc(len);
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	struct frame_spec spec = udp(PEER_PORT, PORT, len, 9);
 	spec.src_mac = w->mac[0];
