@@ -36,10 +36,13 @@ static inline unsigned hand_out_chain(struct vma_bufpool *pool, struct vma_buf *
 	return most;
 }
 
-/* A batch from the share, or one made by growth or reclaim; NULL: the pool is empty. */
-static struct vma_buf *take_or_make(struct vma_bufpool *pool, const struct cache *own, uint32_t *count)
+/* A batch from the share, or, if `make`, one made by growth or reclaim; NULL: the pool is empty. */
+static struct vma_buf *take_or_make(struct vma_bufpool *pool, const struct cache *own, uint32_t *count, bool make)
 {
 	struct vma_buf *first;
+
+	if (!make)
+		return bufpool_share_take(pool, count);
 
 	for (int tries = 0; tries < 3; tries++) { /* what one thread makes, others may take */
 		first = bufpool_share_take(pool, count);
@@ -64,7 +67,7 @@ static void cache_exchanged(struct vma_bufpool *pool, struct cache *cache)
 	}
 }
 
-static __attribute__((noinline)) bool cache_refill(struct vma_bufpool *pool, struct cache *cache)
+static __attribute__((noinline)) bool cache_refill(struct vma_bufpool *pool, struct cache *cache, bool make)
 {
 	uint32_t count = atomic_load_explicit(&cache->full_count, memory_order_relaxed);
 
@@ -72,7 +75,7 @@ static __attribute__((noinline)) bool cache_refill(struct vma_bufpool *pool, str
 		cache->current = cache->full;
 		atomic_store_explicit(&cache->full_count, 0, memory_order_relaxed);
 	} else {
-		cache->current = take_or_make(pool, cache, &count);
+		cache->current = take_or_make(pool, cache, &count, make);
 		cache_exchanged(pool, cache);
 		if (cache->current == NULL)
 			return false;
@@ -111,7 +114,8 @@ static inline void cache_push(struct vma_bufpool *pool, struct cache *cache, str
  * Without a cache: mode 0, more threads than caches, a gate that is shut for the moment, a signal handler inside its
  * own thread's get. Only a live pool may be entered, and the visit itself is part of its debt.
  */
-static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n,
+                                                     bool make)
 {
 	struct vma_buf *first;
 	unsigned got = 0;
@@ -120,14 +124,14 @@ static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, s
 	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) != POOL_LIVE ||
 	    !bufpool_debt_raise(pool, 1, POOL_DEBT_LIVE / 2))
 		return 0;
-	while (got < n && (first = take_or_make(pool, NULL, &count)) != NULL) {
+	while (got < n && (first = take_or_make(pool, NULL, &count, make)) != NULL) {
 		unsigned taken = hand_out_chain(pool, &first, count, bufs + got, n - got);
 
 		if (taken < count)
 			bufpool_share_give(pool, first, count - taken);
 		got += taken;
 	}
-	if (got < n)
+	if (got < n && make)
 		bufpool_stat(&pool->stats->exhausted, 1);
 	bufpool_share_pushed(pool);
 	bufpool_debt_add(pool, -1);
@@ -145,7 +149,7 @@ static __attribute__((noinline)) void put_direct(struct vma_bufpool *pool, struc
 
 /* The cache does not hold all that is wanted. Inside `cache`, and leaves it. */
 static __attribute__((noinline)) unsigned get_refilling(struct vma_bufpool *pool, struct cache *cache,
-                                                        struct vma_buf **bufs, unsigned n)
+                                                        struct vma_buf **bufs, unsigned n, bool make)
 {
 	unsigned got = 0;
 
@@ -157,8 +161,9 @@ static __attribute__((noinline)) unsigned get_refilling(struct vma_bufpool *pool
 		got += taken;
 		if (got == n)
 			break;
-		if (!cache_refill(pool, cache)) {
-			bufpool_stat(&pool->stats->exhausted, 1);
+		if (!cache_refill(pool, cache, make)) {
+			if (make)
+				bufpool_stat(&pool->stats->exhausted, 1);
 			break;
 		}
 	}
@@ -166,20 +171,30 @@ static __attribute__((noinline)) unsigned get_refilling(struct vma_bufpool *pool
 	return got;
 }
 
-unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+static inline unsigned get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n, bool make)
 {
 	struct cache *cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
 	uint32_t count;
 
 	if (unlikely(cache == NULL))
-		return get_direct(pool, bufs, n);
+		return get_direct(pool, bufs, n, make);
 	count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
 	if (unlikely(n > count))
-		return get_refilling(pool, cache, bufs, n);
+		return get_refilling(pool, cache, bufs, n, make);
 	hand_out_chain(pool, &cache->current, n, bufs, n);
 	atomic_store_explicit(&cache->current_count, count - n, memory_order_relaxed);
 	bufpool_cache_leave(pool, cache);
 	return n;
+}
+
+unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+{
+	return get(pool, bufs, n, true);
+}
+
+unsigned vma_bufpool_get_ready(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+{
+	return get(pool, bufs, n, false);
 }
 
 /*

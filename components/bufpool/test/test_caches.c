@@ -66,6 +66,25 @@ static void test_mode_1_takes_back_what_idle_threads_keep(void **state)
 	close_fixture(&f);
 }
 
+static void test_get_ready_takes_what_is_at_hand_and_leaves_idle_caches_alone(void **state)
+{
+	struct vma_buf *bufs[COUNT];
+	struct idler idlers[IDLERS];
+	struct fixture f;
+	unsigned got;
+
+	(void)state;
+	open_fixed(&f, COUNT, 1);
+	start_idlers(&f, idlers);
+	got = vma_bufpool_get_ready(f.pool, bufs, COUNT);
+	assert_int_equal(got, COUNT - IDLERS * 32);
+	assert_int_equal(vma_bufpool_get_ready(f.pool, bufs + got, COUNT - got), 0);
+	assert_int_equal(vma_bufpool_get(f.pool, bufs + got, COUNT - got), COUNT - got);
+	vma_buf_put_burst(f.arena, bufs, COUNT);
+	end_idlers(idlers);
+	close_fixture(&f);
+}
+
 static void test_mode_2_leaves_idle_caches_alone(void **state)
 {
 	struct vma_buf *bufs[COUNT];

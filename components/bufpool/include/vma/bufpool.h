@@ -136,6 +136,11 @@ struct vma_bufarena *vma_bufpool_arena(const struct vma_bufpool *pool);
  * put_chain does so for every buffer of a packet.
  */
 unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
+/*
+ * The same of what is at hand in this thread's cache or between the threads: no growth, no look into other threads'
+ * caches (which costs a system call), and finding nothing does not count as exhausted. For who can do with less.
+ */
+unsigned vma_bufpool_get_ready(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
 void vma_buf_put_burst(struct vma_bufarena *arena, struct vma_buf **bufs, unsigned n);
 void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf);
 void vma_buf_put_chain(struct vma_bufarena *arena, struct vma_buf *first);
