@@ -228,6 +228,7 @@ static void test_a_forked_child_goes_on_with_its_copy(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mode_1_takes_back_what_idle_threads_keep),
+        cmocka_unit_test(test_get_ready_takes_what_is_at_hand_and_leaves_idle_caches_alone),
         cmocka_unit_test(test_mode_2_leaves_idle_caches_alone),
         cmocka_unit_test(test_a_window_smaller_than_a_batch_serves_many_threads),
         cmocka_unit_test(test_flush_thread_gives_this_threads_caches_to_others),
