@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -77,14 +78,45 @@ static _Noreturn void echo_process(void)
 	}
 }
 
-static pid_t start_echo(void)
+/* An end whose process forks: the child inherits every descriptor, and only lives. */
+static _Noreturn void fork_process(int fd)
+{
+	struct world w;
+	pid_t child;
+
+	make_world(&w);
+	open_end(&w, 1);
+	child = fork();
+	if (child != 0)
+		(void)!write(fd, &child, sizeof(child));
+	else
+		alarm(30);
+	for (;;)
+		pause();
+}
+
+/*
+ * Runs this program again as the other end: a fresh process, not a fork of one that has threads. A forker writes its
+ * forked child's pid to `fd`.
+ */
+static pid_t start_role(const char *role, int fd)
 {
 	pid_t pid = fork();
+	char number[16];
 
 	assert_true(pid >= 0);
-	if (pid == 0)
-		echo_process();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* when an assertion ends the test, this ends too */
+		snprintf(number, sizeof(number), "%d", fd);
+		execl("/proc/self/exe", "test_wire_file", role, spec, number, NULL);
+		_exit(127);
+	}
 	return pid;
+}
+
+static pid_t start_echo(void)
+{
+	return start_role("echo", -1);
 }
 
 static void end_process(pid_t pid)
@@ -187,19 +219,8 @@ static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 	make_world(&w);
 	open_end(&w, 0);
 	assert_int_equal(pipe(pipe_fd), 0);
-	pid = fork();
-	if (pid == 0) {
-		struct world child;
-		make_world(&child);
-		open_end(&child, 1);
-		grandchild = fork(); /* inherits every descriptor */
-		if (grandchild == 0)
-			for (;;)
-				pause();
-		(void)!write(pipe_fd[1], &grandchild, sizeof(grandchild));
-		for (;;)
-			pause();
-	}
+	pid = start_role("fork", pipe_fd[1]);
+	close(pipe_fd[1]);
 	assert_int_equal(read(pipe_fd[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
 	end_process(pid);
 	pid = start_echo();
@@ -207,7 +228,6 @@ static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 	kill(grandchild, SIGKILL);
 	end_process(pid);
 	close(pipe_fd[0]);
-	close(pipe_fd[1]);
 	end_world(&w);
 }
 
@@ -403,4 +423,17 @@ static const struct CMUnitTest tests[] = {
         CASE(test_nonsense_from_the_peer_is_counted_and_dropped),
 };
 
-VMA_TEST_MAIN(tests)
+int main(int argc, char **argv)
+{
+	const char *pattern = getenv("T");
+
+	if (argc == 4) {
+		snprintf(spec, sizeof(spec), "%s", argv[2]);
+		if (strcmp(argv[1], "echo") == 0)
+			echo_process();
+		fork_process(atoi(argv[3]));
+	}
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return cmocka_run_group_tests_name(__FILE__, tests, NULL, NULL);
+}
