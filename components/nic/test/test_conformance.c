@@ -144,7 +144,6 @@ static void test_checksum_is_filled_in_and_checked(void **state)
 	NEEDS(w, VMA_NIC_CAP_TX_CSUM);
 	NEEDS(w, VMA_NIC_CAP_RX_CSUM);
 	packet = malloc(sizeof(*packet));
-	struct packet *packet = malloc(sizeof(*packet));
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (int spoil = 0; spoil < 2; spoil++) {
 		spec.no_checksum = true;
@@ -206,8 +205,6 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 	}
 	packet = malloc(sizeof(*packet));
 	frame = malloc(len);
-	struct packet *packet = malloc(sizeof(*packet));
-	uint8_t *frame = malloc(len);
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	struct frame_spec spec = udp(PEER_PORT, PORT, len, 9);
 	spec.src_mac = w->mac[0];
