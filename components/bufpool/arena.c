@@ -144,7 +144,8 @@ static char *frame_at(const struct vma_bufarena *arena, uint32_t index)
 /* Huge pages are of use only whole: ranges of at least that size start at one, and explicit ones also end at one. */
 static int claim(struct vma_bufarena *arena, uint32_t count, bool anonymous, uint32_t *first, size_t *bytes)
 {
-	enum vma_mem_alloc_type type = anonymous ? arena->priv->alloc_type : VMA_MEM_ANON;
+	/* A file may be of huge pages, which map at their own alignment only. */
+	enum vma_mem_alloc_type type = anonymous ? arena->priv->alloc_type : VMA_MEM_CONTIG;
 	size_t unit_bytes = (size_t)UNIT_FRAMES << arena->frame_shift;
 	uint32_t huge = unit_bytes >= HUGE_PAGE ? 1 : (uint32_t)(HUGE_PAGE / unit_bytes);
 	uint32_t units, align, unit;
