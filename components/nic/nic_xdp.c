@@ -82,28 +82,28 @@ static int look_at_interface(struct nic_xdp *nic, const char *name)
 static int open_self(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 {
 	const struct xdp_owner_attr owner = {
-		.ifindex = nic->base.info.ifindex,
-		.window_bytes = attr->window_bytes,
-		.huge_pages = attr->huge_pages,
+	        .ifindex = nic->base.info.ifindex,
+	        .window_bytes = attr->window_bytes,
+	        .huge_pages = attr->huge_pages,
 	};
 	int rc = xdp_owner_create(&owner, &nic->owner);
 
 	if (rc == -EBUSY)
 		vma_log_once(VMA_LOG_ERROR,
-			     "%s: another process uses its queues for AF_XDP: to share an interface, let vmad own it",
-			     nic->base.info.name);
+		             "%s: another process uses its queues for AF_XDP: to share an interface, let vmad own it",
+		             nic->base.info.name);
 	return rc;
 }
 
 static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 {
 	struct vmad_connect how = {
-		.ifindex = nic->base.info.ifindex,
-		.ifname = nic->base.info.name,
-		.vmad_path = attr->vmad_path,
-		.window_bytes = attr->window_bytes,
-		.huge_pages = attr->huge_pages,
-		.patience_ms = VMAD_PATIENCE_MS,
+	        .ifindex = nic->base.info.ifindex,
+	        .ifname = nic->base.info.name,
+	        .vmad_path = attr->vmad_path,
+	        .window_bytes = attr->window_bytes,
+	        .huge_pages = attr->huge_pages,
+	        .patience_ms = VMAD_PATIENCE_MS,
 	};
 
 	if (attr->vmad_path != NULL) {
@@ -415,20 +415,20 @@ static uint64_t xdp_now_ns(const struct vma_nic *nic)
 }
 
 const struct vma_nic_ops vma_nic_xdp_ops = {
-	.name = "xdp",
-	.open = xdp_open,
-	.close = xdp_close,
-	.qp_create = xdp_qp_create,
-	.qp_destroy = xdp_qp_destroy,
-	.qp_rebind = xdp_qp_rebind,
-	.flow_add = xdp_flow_add,
-	.flow_del = xdp_flow_del,
-	.post_rx = nic_xdp_post_rx,
-	.poll_rx = nic_xdp_poll_rx,
-	.tx = nic_xdp_tx,
-	.kick = nic_xdp_kick,
-	.reap_tx = nic_xdp_reap_tx,
-	.arm = nic_xdp_arm,
-	.fd = nic_xdp_fd,
-	.now_ns = xdp_now_ns,
+        .name = "xdp",
+        .open = xdp_open,
+        .close = xdp_close,
+        .qp_create = xdp_qp_create,
+        .qp_destroy = xdp_qp_destroy,
+        .qp_rebind = xdp_qp_rebind,
+        .flow_add = xdp_flow_add,
+        .flow_del = xdp_flow_del,
+        .post_rx = nic_xdp_post_rx,
+        .poll_rx = nic_xdp_poll_rx,
+        .tx = nic_xdp_tx,
+        .kick = nic_xdp_kick,
+        .reap_tx = nic_xdp_reap_tx,
+        .arm = nic_xdp_arm,
+        .fd = nic_xdp_fd,
+        .now_ns = xdp_now_ns,
 };

@@ -1,6 +1,6 @@
 /*
- * nic_xdp - a client of an owner: what nic_xdp.c (nic and queue pairs), nic_xdp_data.c (hot path), nic_xdp_lease.c (what
- * is mapped and outlives a queue pair), nic_xdp_thread.c (the nic's thread) and nic_xdp_fork.c share.
+ * nic_xdp - a client of an owner: what nic_xdp.c (nic and queue pairs), nic_xdp_data.c (hot path), nic_xdp_lease.c
+ * (what is mapped and outlives a queue pair), nic_xdp_thread.c (the nic's thread) and nic_xdp_fork.c share.
  *
  *   struct nic_xdp        one vma_nic_open: owner in this process, or a connection to vmad; a thread of its own
  *     xdp_window          packet memory and shared object of one owner; a new owner means a new window
@@ -34,7 +34,7 @@ struct xdp_window {
 	uint32_t refs; /* under the nic's lock */
 	struct vma_bufarena *arena;
 	uint32_t first, nframes; /* in the arena */
-	uint32_t queue_shift;	 /* frame >> queue_shift: its device queue */
+	uint32_t queue_shift;    /* frame >> queue_shift: its device queue */
 	struct xdp_shared *shared;
 	size_t shared_bytes;
 };
@@ -45,9 +45,9 @@ struct xdp_lease {
 	struct nic_xdp *nic;
 	struct xdp_window *window;
 	uint32_t slot;
-	bool orphan;		  /* its owner has gone: nobody to give frames back to */
+	bool orphan;              /* its owner has gone: nobody to give frames back to */
 	_Atomic uint32_t pending; /* pools that have not drained, and 1 for the queue pair itself */
-	_Atomic bool done;	  /* the last drained() has finished with the nic */
+	_Atomic bool done;        /* the last drained() has finished with the nic */
 };
 
 /* One device queue of a queue pair. */
@@ -75,8 +75,8 @@ struct xdp_qp {
 	uint32_t longest; /* bytes of an untagged frame, without FCS */
 	/* receive half */
 	uint32_t rx_at __attribute__((aligned(64))); /* device queue polled next */
-	uint32_t rx_in_chain;			     /* the last buffer polled promised more, on rx_at */
-	uint32_t rx_held, rx_held_max;		     /* polled and not posted again; no more than this */
+	uint32_t rx_in_chain;                        /* the last buffer polled promised more, on rx_at */
+	uint32_t rx_held, rx_held_max;               /* polled and not posted again; no more than this */
 	/* transmit half */
 	uint8_t *in_flight __attribute__((aligned(64))); /* by frame of the TX range */
 	/* control */
@@ -94,33 +94,33 @@ struct nic_xdp {
 	struct nic_xdp *next; /* registry of nic_xdp_fork.c */
 	pthread_mutex_t events, lock;
 	enum vma_nic_owner kind;
-	struct xdp_owner *owner;   /* SELF */
-	struct vmad_client *vmad;  /* VMAD; NULL while there is none */
+	struct xdp_owner *owner;  /* SELF */
+	struct vmad_client *vmad; /* VMAD; NULL while there is none */
 	char *vmad_path;
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
-	int right_fd;		   /* proof that this process may rent, see vmad_right.c; -1: none */
-	bool pass_on;		   /* forked children keep it */
+	int right_fd; /* proof that this process may rent, see vmad_right.c; -1: none */
+	bool pass_on; /* forked children keep it */
 	const _Atomic uint32_t *alive;
 	struct vma_stats *stats;
 	uint32_t tx_queues;
 	struct xdp_window *window;
 	struct xdp_qp *qps;
 	struct xdp_lease *leases;
-	int wake_fd, dead_fd;	   /* the thread's wake-up; what replaces the fd of a socket given up */
+	int wake_fd, dead_fd; /* the thread's wake-up; what replaces the fd of a socket given up */
 	_Atomic bool closing; /* vma_nic_close was called */
-	bool joined;  /* and waits for the thread; else the thread frees the nic */
+	bool joined;          /* and waits for the thread; else the thread frees the nic */
 	pthread_t thread;
 };
 
 /* ---- nic_xdp.c ---- */
 void nic_xdp_flow_restore(struct xdp_qp *qp); /* all flows again at a new owner; lock held */
-void nic_xdp_free(struct nic_xdp *nic);	      /* after its last lease */
+void nic_xdp_free(struct nic_xdp *nic);       /* after its last lease */
 
 /* ---- nic_xdp_lease.c; lock held ---- */
-int nic_xdp_rent(struct xdp_qp *qp); /* slot, mappings, pools; on failure the queue pair is as before */
-void nic_xdp_unrent(struct xdp_qp *qp); /* the queue pair lets go; the lease ends when its buffers are put */
-void nic_xdp_disarm(struct xdp_qp *qp); /* lets go of the sockets while the hot path may run */
+int nic_xdp_rent(struct xdp_qp *qp);          /* slot, mappings, pools; on failure the queue pair is as before */
+void nic_xdp_unrent(struct xdp_qp *qp);       /* the queue pair lets go; the lease ends when its buffers are put */
+void nic_xdp_disarm(struct xdp_qp *qp);       /* lets go of the sockets while the hot path may run */
 void nic_xdp_leases_end(struct nic_xdp *nic); /* those that are done */
 bool nic_xdp_leases_ending(const struct nic_xdp *nic);
 void nic_xdp_window_put(struct xdp_window *window);

@@ -27,7 +27,7 @@ static inline bool usable(const struct xdp_qp *qp)
 /* ---- receive half ---- */
 
 static inline bool take_desc(struct xdp_qp *qp, const struct xdp_desc *desc, struct vma_buf **bufs, uint32_t *offs,
-			     const struct xdp_desc **descs)
+                             const struct xdp_desc **descs)
 {
 	const uint64_t frame = desc->addr >> XDP_FRAME_SHIFT;
 	const uint32_t off = desc->addr & ((1u << XDP_FRAME_SHIFT) - 1);
@@ -126,8 +126,9 @@ static void wake_fill(const struct xdp_port *port)
 }
 
 /*
- * Up to BURST buffers of one device queue. They are lent before they are filled: once a frame is in the fill ring it may
- * come back through any queue pair of this process, whose adopt must find it lent. What was not taken is adopted back.
+ * Up to BURST buffers of one device queue. They are lent before they are filled: once a frame is in the fill ring it
+ * may come back through any queue pair of this process, whose adopt must find it lent. What was not taken is adopted
+ * back.
  */
 static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bufs, unsigned n)
 {
@@ -251,9 +252,9 @@ static void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_
 	xdp_shared_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
 	qp->in_flight[frame - qp->tx_first] = 1;
 	tx->descs[tx->cached_producer++ & tx->mask] = (struct xdp_desc){
-		.addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + seg->off,
-		.len = seg->len,
-		.options = seg->flags & VMA_NIC_SEG_MORE ? XDP_PKT_CONTD : 0,
+	        .addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + seg->off,
+	        .len = seg->len,
+	        .options = seg->flags & VMA_NIC_SEG_MORE ? XDP_PKT_CONTD : 0,
 	};
 }
 

@@ -45,7 +45,7 @@ static int open_window(struct nic_xdp *nic, const struct xdp_rental *rental, str
 	if (rc < 0)
 		goto fail;
 	window->shared = mmap(NULL, window->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-			      rental->shared_fd, 0);
+	                      rental->shared_fd, 0);
 	if (window->shared == MAP_FAILED) {
 		rc = -errno;
 		goto fail;
@@ -90,11 +90,11 @@ static int open_port(struct xdp_port *port, struct xdp_window *window, const str
 
 	port->fd = rental->socket_fd[queue];
 	port->driver = (struct xdp_driver){
-		.shared = window->shared,
-		.fill = &port->fill,
-		.comp = &port->comp,
-		.queue = queue,
-		.self = (uint16_t)(rental->slot + 1),
+	        .shared = window->shared,
+	        .fill = &port->fill,
+	        .comp = &port->comp,
+	        .queue = queue,
+	        .self = (uint16_t)(rental->slot + 1),
 	};
 	rc = xdp_sock_map_queue_rings(port->fd, rental->rx_size, rental->tx_size, &port->rx, &port->tx);
 	if (rc == 0)
@@ -169,10 +169,10 @@ void nic_xdp_leases_end(struct nic_xdp *nic)
 /* ---- a queue pair's part ---- */
 
 static int make_pools(struct xdp_qp *qp, const struct xdp_window *window, const struct xdp_rental *rental,
-		      struct vma_bufpool *pools[2])
+                      struct vma_bufpool *pools[2])
 {
 	const struct vma_bufpool_attr attr = {
-		.arena = window->arena, .name = qp->name, .batching_mode = 1, .stats = qp->nic->stats};
+	        .arena = window->arena, .name = qp->name, .batching_mode = 1, .stats = qp->nic->stats};
 	int rc = vma_bufpool_create(&attr, &pools[0]);
 
 	if (rc < 0)
@@ -225,7 +225,7 @@ static void hand_back(struct nic_xdp *nic, uint32_t slot)
 
 /* The queue pair's fields, after everything that can fail. */
 static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct xdp_port *ports,
-		    struct vma_bufpool *pools[2])
+                    struct vma_bufpool *pools[2])
 {
 	const struct xdp_window *window = qp->lease->window;
 
@@ -309,7 +309,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	if (rc < 0)
 		goto fail_ports;
 	*lease = (struct xdp_lease){
-		.next = nic->leases, .nic = nic, .window = nic->window, .slot = rental.slot, .pending = 3};
+	        .next = nic->leases, .nic = nic, .window = nic->window, .slot = rental.slot, .pending = 3};
 	nic->window->refs++;
 	nic->leases = lease;
 	qp->lease = lease;

@@ -2,8 +2,8 @@
  * nic_xdp_thread - the nic's own thread: it sleeps on the connection to vmad and on its wake-up.
  *
  *   owner in this process   does the owner's periodic work
- *   vmad                    reports flows that were taken back; when vmad is gone, gives up its sockets, looks for a new
- *                           vmad (and starts one) until there is one, and then asks the users for a rebind
+ *   vmad                    reports flows that were taken back; when vmad is gone, gives up its sockets, looks for a
+ * new vmad (and starts one) until there is one, and then asks the users for a rebind
  *
  * It runs no callback with `lock` held, and is the only caller of callbacks.
  */
@@ -23,7 +23,7 @@
 #define RETRY_FIRST_MS 5
 #define RETRY_LAST_MS 250
 #define PATIENCE_MS 2000 /* of one attempt: the thread must also see nic_close */
-#define REMIND_MS 100	 /* a queue pair that was not rebound is asked again */
+#define REMIND_MS 100    /* a queue pair that was not rebound is asked again */
 
 void nic_xdp_thread_wake(struct nic_xdp *nic)
 {
@@ -148,13 +148,13 @@ static void take_events(struct nic_xdp *nic)
 static bool find_vmad(struct nic_xdp *nic)
 {
 	const struct vmad_connect how = {
-		.ifindex = nic->base.info.ifindex,
-		.ifname = nic->base.info.name,
-		.vmad_path = nic->vmad_path,
-		.right_fd = nic->right_fd,
-		.window_bytes = nic->window_bytes,
-		.huge_pages = nic->huge_pages,
-		.patience_ms = PATIENCE_MS,
+	        .ifindex = nic->base.info.ifindex,
+	        .ifname = nic->base.info.name,
+	        .vmad_path = nic->vmad_path,
+	        .right_fd = nic->right_fd,
+	        .window_bytes = nic->window_bytes,
+	        .huge_pages = nic->huge_pages,
+	        .patience_ms = PATIENCE_MS,
 	};
 	struct vmad_client *client;
 
@@ -193,8 +193,8 @@ static int work(struct nic_xdp *nic)
 static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 {
 	struct pollfd fds[2] = {
-		{.fd = nic->wake_fd, .events = POLLIN},
-		{.fd = nic->vmad != NULL ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
+	        {.fd = nic->wake_fd, .events = POLLIN},
+	        {.fd = nic->vmad != NULL ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
 	};
 
 	poll(fds, 2, sleep_ms);

@@ -16,7 +16,7 @@
 
 #include "owner_priv.h"
 
-#define SETTLE_NS 20000000ull	 /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
+#define SETTLE_NS 20000000ull /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
 #define IN_FLIGHT_NS 1000000000ull
 #define FOREIGN_NS 500000000ull
 #define HEADERS 18 /* Ethernet and one VLAN tag */
@@ -63,8 +63,8 @@ static int look_at_device(struct xdp_owner *owner)
 	owner->mtu = (uint32_t)req.ifr_mtu;
 	owner->queues = receive_queues(fd, owner->name);
 	if (owner->queues > XDP_QUEUES_MAX) {
-		vma_log_error("%s: %u receive queues, at most %u can be covered: reduce them with ethtool -L", owner->name,
-			      owner->queues, XDP_QUEUES_MAX);
+		vma_log_error("%s: %u receive queues, at most %u can be covered: reduce them with ethtool -L",
+		              owner->name, owner->queues, XDP_QUEUES_MAX);
 		rc = -EOPNOTSUPP;
 	}
 out:
@@ -78,9 +78,10 @@ static void explain(const struct xdp_owner *owner, int rc)
 {
 	if (rc == -EPERM || rc == -EACCES)
 		vma_log_once(VMA_LOG_ERROR,
-			     "%s: XDP needs CAP_NET_RAW (AF_XDP sockets), CAP_BPF and CAP_NET_ADMIN (the program), or a vmad "
-			     "that has them",
-			     owner->name);
+		             "%s: XDP needs CAP_NET_RAW (AF_XDP sockets), CAP_BPF and CAP_NET_ADMIN (the program), or "
+		             "a vmad "
+		             "that has them",
+		             owner->name);
 	else if (rc != -EBUSY && rc != -EOPNOTSUPP && rc != -ENOBUFS) /* busy may pass: the caller decides */
 		vma_log_once(VMA_LOG_ERROR, "%s: no AF_XDP: %s", owner->name, strerror(-rc));
 }
@@ -88,7 +89,8 @@ static void explain(const struct xdp_owner *owner, int rc)
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 {
 	struct xdp_owner *owner = calloc(1, sizeof(*owner));
-	uint32_t longest = (1u << XDP_FRAME_SHIFT) - 256; /* what the kernel leaves of a frame after XDP_PACKET_HEADROOM */
+	uint32_t longest =
+	        (1u << XDP_FRAME_SHIFT) - 256; /* what the kernel leaves of a frame after XDP_PACKET_HEADROOM */
 	int rc;
 
 	if (owner == NULL)
@@ -105,8 +107,8 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
 	if (rc == 0 && !owner->multi_buffer && owner->mtu + HEADERS > longest) {
 		vma_log_error("%s: MTU %u is beyond one packet buffer, and this kernel has no multi-buffer AF_XDP: the "
-			      "largest that works is %u",
-			      owner->name, owner->mtu, longest - HEADERS);
+		              "largest that works is %u",
+		              owner->name, owner->mtu, longest - HEADERS);
 		rc = -EOPNOTSUPP;
 	}
 	if (rc < 0) {
@@ -178,7 +180,8 @@ static int open_sockets(struct xdp_owner *owner, uint32_t index)
 		slot->socket_fd[queue] = -1;
 	slot->sockets_open = true;
 	for (uint32_t queue = 0; queue < owner->queues && rc == 0; queue++) {
-		int fd = xdp_sock_queue(owner->queue[queue].base_fd, owner->ifindex, queue, slot->rx_size, slot->tx_size);
+		int fd = xdp_sock_queue(owner->queue[queue].base_fd, owner->ifindex, queue, slot->rx_size,
+		                        slot->tx_size);
 
 		if (fd < 0)
 			return fd;
@@ -195,19 +198,19 @@ static void fill_rental(const struct xdp_owner *owner, uint32_t index, struct xd
 	const struct owner_slot *slot = &owner->slot[index];
 
 	*out = (struct xdp_rental){
-		.slot = index,
-		.queues = owner->queues,
-		.nframes = owner->nframes,
-		.rx_size = slot->rx_size,
-		.tx_size = slot->tx_size,
-		.tx_first = slot->tx_first,
-		.tx_count = slot->tx_count,
-		.rx_quota = slot->rx_quota,
-		.mtu = owner->mtu,
-		.generic = owner->generic,
-		.multi_buffer = owner->multi_buffer,
-		.umem_fd = owner->umem_fd,
-		.shared_fd = owner->shared_fd,
+	        .slot = index,
+	        .queues = owner->queues,
+	        .nframes = owner->nframes,
+	        .rx_size = slot->rx_size,
+	        .tx_size = slot->tx_size,
+	        .tx_first = slot->tx_first,
+	        .tx_count = slot->tx_count,
+	        .rx_quota = slot->rx_quota,
+	        .mtu = owner->mtu,
+	        .generic = owner->generic,
+	        .multi_buffer = owner->multi_buffer,
+	        .umem_fd = owner->umem_fd,
+	        .shared_fd = owner->shared_fd,
 	};
 	memcpy(out->socket_fd, slot->socket_fd, owner->queues * sizeof(out->socket_fd[0]));
 }
@@ -254,8 +257,8 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	}
 	if (!frames_too)
 		return;
-	/* At once: what it had locked stands in everybody's way. Its frames come when its RX rings can be read for good:
-	 * one that is held and still lies in a ring must not be taken twice. */
+	/* At once: what it had locked stands in everybody's way. Its frames come when its RX rings can be read for
+	 * good: one that is held and still lies in a ring must not be taken twice. */
 	xdp_shared_recover(owner->driver, owner->queues, index);
 	slot->state = SLOT_DRAINING;
 }
@@ -268,7 +271,7 @@ static void settle(struct xdp_owner *owner, uint32_t index)
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
 		xdp_shared_claim_rx(owner->shared, index, &slot->rx[queue]);
 		xdp_shared_settle_tx(owner->shared, index, queue,
-				     atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
+		                     atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
 	}
 	close_sockets(owner, index);
 	owner_frames_take_back(owner, index);
@@ -292,7 +295,7 @@ static void drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
 }
 
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
-		    void *arg)
+                    void *arg)
 {
 	const uint64_t now = owner_now_ns();
 

@@ -44,7 +44,7 @@ static void describe(const struct vma_flow_key *key, char *text, size_t bytes)
 		snprintf(text, bytes, "%s %s:%u", proto, local, ntohs(key->local_port_be));
 	else
 		snprintf(text, bytes, "%s %s:%u from %s:%u", proto, local, ntohs(key->local_port_be), peer,
-			 ntohs(key->peer_port_be));
+		         ntohs(key->peer_port_be));
 }
 
 bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
@@ -106,15 +106,16 @@ static int refuse_foreign(const struct xdp_owner *owner, const struct vma_flow_r
 	describe(&rule->key, text, sizeof(text));
 	if (rc < 0) {
 		/* Not knowing is no licence to rob. */
-		vma_log_once(VMA_LOG_WARN, "%s: the kernel's sockets cannot be listed (error %d): %s stays with the kernel",
-			     owner->name, -rc, text);
+		vma_log_once(VMA_LOG_WARN,
+		             "%s: the kernel's sockets cannot be listed (error %d): %s stays with the kernel",
+		             owner->name, -rc, text);
 		return rc;
 	}
 	if (!search.any)
 		return 0;
 	vma_log_once(VMA_LOG_WARN,
-		     "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",
-		     owner->name, text, search.found.inode, search.found.uid);
+	             "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",
+	             owner->name, text, search.found.inode, search.found.uid);
 	return -EADDRINUSE;
 }
 
@@ -157,7 +158,7 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (rc < 0) {
 		xdp_prog_flow_del(owner->prog, &rule->key);
 		vma_log_once(VMA_LOG_ERROR, "%s: the XDP program cannot be attached: %s (MTU %u)", owner->name,
-			     strerror(-rc), owner->mtu);
+		             strerror(-rc), owner->mtu);
 		goto fail;
 	}
 	owner->generic = generic;
@@ -237,7 +238,7 @@ static void revoke(struct recheck *check, struct owner_flow **place, const struc
 	unlink_flow(check->owner, place);
 	describe(&key, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
-		     check->owner->name, text, socket->inode, socket->uid);
+	             check->owner->name, text, socket->inode, socket->uid);
 	if (check->revoked != NULL)
 		check->revoked(slot, &key, check->arg);
 }
@@ -267,7 +268,7 @@ static void see_again(const struct owner_foreign *socket, void *arg)
 }
 
 void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-			 void *arg)
+                         void *arg)
 {
 	static const uint8_t protos[] = {IPPROTO_UDP, IPPROTO_TCP};
 	struct recheck *check = malloc(sizeof(*check));

@@ -39,8 +39,8 @@ struct request {
 static void fill_request(struct request *request, uint8_t family, uint8_t proto, uint16_t port)
 {
 	*request = (struct request){
-		.head = {.nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP, .nlmsg_seq = 1},
-		.diag = {.sdiag_family = family, .sdiag_protocol = proto},
+	        .head = {.nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP, .nlmsg_seq = 1},
+	        .diag = {.sdiag_family = family, .sdiag_protocol = proto},
 	};
 	/* TIME_WAIT owns no packets that a new connection would not get as well. */
 	request->diag.idiag_states = ~0u & ~(1u << TCP_TIME_WAIT);
@@ -48,7 +48,7 @@ static void fill_request(struct request *request, uint8_t family, uint8_t proto,
 	if (port == 0)
 		return;
 	request->attr = (struct nlattr){.nla_len = sizeof(request->attr) + sizeof(request->op),
-					.nla_type = INET_DIAG_REQ_BYTECODE};
+	                                .nla_type = INET_DIAG_REQ_BYTECODE};
 	request->op[0] = (struct inet_diag_bc_op){.code = INET_DIAG_BC_S_GE, .yes = 8, .no = 20};
 	request->op[1].no = port;
 	request->op[2] = (struct inet_diag_bc_op){.code = INET_DIAG_BC_S_LE, .yes = 8, .no = 12};
@@ -95,7 +95,8 @@ static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr
 	socket.peer_port_be = msg->id.idiag_dport;
 	memcpy(socket.local, msg->id.idiag_src, msg->idiag_family == AF_INET ? 4 : 16);
 	memcpy(socket.peer, msg->id.idiag_dst, msg->idiag_family == AF_INET ? 4 : 16);
-	for (const struct rtattr *attr = (const struct rtattr *)(msg + 1); RTA_OK(attr, left); attr = RTA_NEXT(attr, left))
+	for (const struct rtattr *attr = (const struct rtattr *)(msg + 1); RTA_OK(attr, left);
+	     attr = RTA_NEXT(attr, left))
 		if (attr->rta_type == INET_DIAG_SKV6ONLY && RTA_PAYLOAD(attr) >= 1)
 			socket.v6only = *(const uint8_t *)RTA_DATA(attr) != 0;
 	if (socket.family == AF_INET6 && (socket.v6only || !unmap(socket.local) || !unmap(socket.peer)))
@@ -119,7 +120,8 @@ static int take_reply(int fd, const struct walk *walk, uint8_t proto)
 		if (head->nlmsg_type == NLMSG_ERROR) {
 			const struct nlmsgerr *error = NLMSG_DATA(head);
 
-			return head->nlmsg_len >= NLMSG_LENGTH(sizeof(*error)) && error->error != 0 ? error->error : -EPROTO;
+			return head->nlmsg_len >= NLMSG_LENGTH(sizeof(*error)) && error->error != 0 ? error->error
+			                                                                            : -EPROTO;
 		}
 		if (head->nlmsg_type == SOCK_DIAG_BY_FAMILY)
 			report(walk, proto, head);
@@ -142,7 +144,7 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 }
 
 int owner_foreign_walk(uint8_t proto, uint16_t port, void (*see)(const struct owner_foreign *socket, void *arg),
-		       void *arg)
+                       void *arg)
 {
 	const struct walk walk = {.port = port, .see = see, .arg = arg};
 	const struct timeval patience = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
@@ -172,7 +174,8 @@ bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owne
 	if (!same_local)
 		return false;
 	if (key->peer_port_be != 0)
-		return connected && socket->peer_port_be == key->peer_port_be && memcmp(socket->peer, key->peer, 16) == 0;
+		return connected && socket->peer_port_be == key->peer_port_be &&
+		       memcmp(socket->peer, key->peer, 16) == 0;
 	if (rule->flags & VMA_FLOW_SYN_ONLY)
 		return socket->state == TCP_LISTEN;
 	return true;

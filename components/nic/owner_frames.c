@@ -80,9 +80,9 @@ static int try_window(struct xdp_owner *owner, size_t bytes, bool huge)
 
 	if (rc < 0 && huge) {
 		vma_log_once(VMA_LOG_WARN,
-			     "%s: no huge pages for the packet memory (%zu MB, error %d), using small ones: see "
-			     "/proc/sys/vm/nr_hugepages",
-			     owner->name, bytes >> 20, -rc);
+		             "%s: no huge pages for the packet memory (%zu MB, error %d), using small ones: see "
+		             "/proc/sys/vm/nr_hugepages",
+		             owner->name, bytes >> 20, -rc);
 		rc = open_memory(owner, bytes, false);
 	}
 	if (rc < 0)
@@ -113,12 +113,13 @@ static int open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge
 	}
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (rc == -ENOBUFS)
-		vma_log_error("%s: RLIMIT_MEMLOCK (%llu KB) leaves no room for packet memory: raise it, or give CAP_IPC_LOCK",
-			      owner->name, (unsigned long long)limit.rlim_cur >> 10);
+		vma_log_error(
+		        "%s: RLIMIT_MEMLOCK (%llu KB) leaves no room for packet memory: raise it, or give CAP_IPC_LOCK",
+		        owner->name, (unsigned long long)limit.rlim_cur >> 10);
 	else if (rc >= 0 && window_bytes != wished)
 		vma_log_warn("%s: packet memory of %u KB instead of %u KB per device queue, because of RLIMIT_MEMLOCK "
-			     "(%llu KB): raise it, or give CAP_IPC_LOCK",
-			     owner->name, window_bytes >> 10, wished >> 10, (unsigned long long)limit.rlim_cur >> 10);
+		             "(%llu KB): raise it, or give CAP_IPC_LOCK",
+		             owner->name, window_bytes >> 10, wished >> 10, (unsigned long long)limit.rlim_cur >> 10);
 	if (rc < 0)
 		return rc;
 	owner->queue_frames = window_bytes >> XDP_FRAME_SHIFT;
@@ -135,8 +136,7 @@ static int open_shared(struct xdp_owner *owner)
 	if (ftruncate(owner->shared_fd, (off_t)owner->shared_bytes) < 0 ||
 	    fcntl(owner->shared_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
-	owner->shared =
-		mmap(NULL, owner->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owner->shared_fd, 0);
+	owner->shared = mmap(NULL, owner->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owner->shared_fd, 0);
 	if (owner->shared == MAP_FAILED) {
 		owner->shared = NULL;
 		return -errno;
@@ -182,11 +182,11 @@ static int open_queue(struct xdp_owner *owner, uint32_t queue)
 	if (q->spare == NULL)
 		return -ENOMEM;
 	owner->driver[queue] = (struct xdp_driver){
-		.shared = owner->shared,
-		.fill = &q->fill,
-		.comp = &q->comp,
-		.queue = queue,
-		.self = XDP_HOLDER_OWNER,
+	        .shared = owner->shared,
+	        .fill = &q->fill,
+	        .comp = &q->comp,
+	        .queue = queue,
+	        .self = XDP_HOLDER_OWNER,
 	};
 	for (uint32_t i = 0; i < owner->rx_frames; i++) {
 		const uint32_t frame = queue * owner->queue_frames + i;
@@ -248,7 +248,8 @@ void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot)
 		for (uint32_t i = 0; i < n; i++) {
 			struct owner_queue *q = &owner->queue[frames[i] / owner->queue_frames];
 
-			/* Only receive frames can be held; a client that scribbled over the shared object gets no more. */
+			/* Only receive frames can be held; a client that scribbled over the shared object gets no more.
+			 */
 			if (frames[i] % owner->queue_frames < owner->rx_frames && q->spares < owner->rx_frames)
 				q->spare[q->spares++] = frames[i];
 		}
@@ -334,8 +335,8 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish
 		rc = grant_tx(owner, slot, (index + i) % owner->queues, tx_wish);
 	if (rc < 0)
 		return rc;
-	/* A quarter of what is not promised yet, and half of that to hold. Beyond the 16th or so, shares overlap with the
-	 * base: then only several clients that all hoard at once can make the others run short. */
+	/* A quarter of what is not promised yet, and half of that to hold. Beyond the 16th or so, shares overlap with
+	 * the base: then only several clients that all hoard at once can make the others run short. */
 	slot->rx_size = floor_power_of_two(clamp(owner->rx_free / 4, OWNER_RX_MIN, rx_wish));
 	slot->rx_quota = slot->rx_size / 2;
 	if (owner->rx_free < slot->rx_size + slot->rx_quota)

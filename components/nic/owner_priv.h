@@ -30,12 +30,12 @@
 
 #include "xdp_priv.h"
 
-#define OWNER_TX_BLOCK 32	/* frames: granularity of TX ranges */
-#define OWNER_RX_MIN 64		/* least RX ring */
+#define OWNER_TX_BLOCK 32 /* frames: granularity of TX ranges */
+#define OWNER_RX_MIN 64   /* least RX ring */
 #define OWNER_RX_MAX 4096
-#define OWNER_FLOWS_MAX 65536	/* as the program's map */
+#define OWNER_FLOWS_MAX 65536 /* as the program's map */
 #define OWNER_FLOW_BUCKETS 4096
-#define OWNER_COOKIES_MAX 4096	/* members of one flow */
+#define OWNER_COOKIES_MAX 4096 /* members of one flow */
 
 enum owner_slot_state { SLOT_FREE, SLOT_RENTED, SLOT_LEAVING, SLOT_DRAINING };
 
@@ -60,7 +60,7 @@ struct owner_flow {
 	struct owner_flow *next;
 	struct vma_flow_rule rule;
 	uint32_t slot;
-	uint32_t cookies;	 /* shadows of this flow's members, the rule's own among them */
+	uint32_t cookies; /* shadows of this flow's members, the rule's own among them */
 	uint64_t *cookie;
 	uint64_t suspect_cookie; /* a foreign socket seen at the last check; seen again, the flow is given up */
 };
@@ -78,8 +78,8 @@ struct xdp_owner {
 	struct xdp_shared *shared;
 	size_t shared_bytes;
 	uint32_t nframes, queue_frames, rx_frames; /* all; of one device queue; of these in the receive part */
-	uint32_t rx_free;			   /* receive frames not promised to a slot, per device queue */
-	uint8_t *tx_used;			   /* one per block of the transmit parts */
+	uint32_t rx_free;                          /* receive frames not promised to a slot, per device queue */
+	uint8_t *tx_used;                          /* one per block of the transmit parts */
 	struct owner_queue queue[XDP_QUEUES_MAX];
 	struct xdp_driver driver[XDP_QUEUES_MAX];
 
@@ -110,7 +110,7 @@ bool owner_frames_spare(const struct xdp_owner *owner);
 /* ---- owner_flows.c ---- */
 void owner_flows_end(struct xdp_owner *owner, uint32_t slot); /* all of a slot's */
 void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-			 void *arg);
+                         void *arg);
 bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie);
 
 /* ---- owner_foreign.c ---- */
@@ -121,14 +121,14 @@ struct owner_foreign {
 	uint32_t inode, uid;
 	uint8_t family, proto, state;
 	bool v6only;
-	unsigned ifindex;	      /* SO_BINDTODEVICE, 0: none */
+	unsigned ifindex; /* SO_BINDTODEVICE, 0: none */
 	uint16_t port_be, peer_port_be;
 	uint8_t local[16], peer[16]; /* IPv4 in the first four bytes, also when it came as a mapped IPv6 address */
 };
 
 /* Every UDP (TCP) socket of this network namespace, or only those of one local port (host order; 0: all). -errno. */
 int owner_foreign_walk(uint8_t proto, uint16_t port, void (*see)(const struct owner_foreign *socket, void *arg),
-		       void *arg);
+                       void *arg);
 /* Would the kernel give `socket` packets that the rule takes? */
 bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex);
 

@@ -71,7 +71,7 @@ static int keep_revoked(struct vmad_client *client, const struct vmad_msg *msg)
 
 /* Sends `msg` and replaces it by the answer. Returns its result. */
 static int ask_until(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
-		     unsigned *nfds, uint64_t until_ms)
+                     unsigned *nfds, uint64_t until_ms)
 {
 	const uint32_t seq = ++client->seq;
 	const uint16_t type = msg->type;
@@ -99,7 +99,7 @@ static int ask(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsig
 	int own_fds[VMAD_FDS_MAX];
 	unsigned own_nfds = 0;
 	int rc = ask_until(client, msg, NULL, 0, fds != NULL ? fds : own_fds, fds != NULL ? nfds : &own_nfds,
-			   now_ms() + VMAD_ANSWER_MS);
+	                   now_ms() + VMAD_ANSWER_MS);
 
 	if (rc != -EPIPE)
 		close_fds(own_fds, own_nfds);
@@ -125,19 +125,19 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 		return rc;
 	}
 	*out = (struct xdp_rental){
-		.slot = rental->slot,
-		.queues = rental->queues,
-		.nframes = rental->nframes,
-		.rx_size = rental->rx_size,
-		.tx_size = rental->tx_size,
-		.tx_first = rental->tx_first,
-		.tx_count = rental->tx_count,
-		.rx_quota = rental->rx_quota,
-		.mtu = rental->mtu,
-		.generic = rental->generic != 0,
-		.multi_buffer = rental->multi_buffer != 0,
-		.umem_fd = fds[0],
-		.shared_fd = fds[1],
+	        .slot = rental->slot,
+	        .queues = rental->queues,
+	        .nframes = rental->nframes,
+	        .rx_size = rental->rx_size,
+	        .tx_size = rental->tx_size,
+	        .tx_first = rental->tx_first,
+	        .tx_count = rental->tx_count,
+	        .rx_quota = rental->rx_quota,
+	        .mtu = rental->mtu,
+	        .generic = rental->generic != 0,
+	        .multi_buffer = rental->multi_buffer != 0,
+	        .umem_fd = fds[0],
+	        .shared_fd = fds[1],
 	};
 	memcpy(out->socket_fd, fds + 2, rental->queues * sizeof(int));
 	return 0;
@@ -153,8 +153,8 @@ int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_to
 int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct vmad_msg msg = {
-		.type = VMAD_FLOW_ADD,
-		.flow = {.slot = slot, .flags = rule->flags, .shadow_cookie = rule->shadow_cookie, .key = rule->key},
+	        .type = VMAD_FLOW_ADD,
+	        .flow = {.slot = slot, .flags = rule->flags, .shadow_cookie = rule->shadow_cookie, .key = rule->key},
 	};
 
 	return ask(client, &msg, NULL, NULL);
@@ -212,11 +212,11 @@ static bool trusted(int fd, const struct vmad_connect *how)
 	struct ucred server = {.uid = (uid_t)-1};
 	socklen_t len = sizeof(server);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 &&
-	    (server.uid == 0 || server.uid == geteuid()))
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 && (server.uid == 0 || server.uid == geteuid()))
 		return true;
-	vma_log_once(VMA_LOG_ERROR, "%s: what answers in vmad's place runs as user %u, neither root nor this user: not used",
-		     how->ifname, server.uid);
+	vma_log_once(VMA_LOG_ERROR,
+	             "%s: what answers in vmad's place runs as user %u, neither root nor this user: not used",
+	             how->ifname, server.uid);
 	return false;
 }
 
@@ -280,9 +280,10 @@ static void explain(const struct vmad_connect *how, int rc)
 {
 	if (rc == -EPERM)
 		vma_log_once(VMA_LOG_ERROR,
-			     "%s: vmad does not accept this process: it needs CAP_NET_RAW, a right passed on by its parent, or "
-			     "its user or group named by vmad --allow-user, --allow-group",
-			     how->ifname);
+		             "%s: vmad does not accept this process: it needs CAP_NET_RAW, a right passed on by its "
+		             "parent, or "
+		             "its user or group named by vmad --allow-user, --allow-group",
+		             how->ifname);
 	else if (rc == -ECONNREFUSED)
 		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface", how->ifname);
 	else if (rc < 0)
@@ -307,7 +308,7 @@ static bool another_start(const struct vmad_connect *how, struct attempts *attem
 }
 
 static int connect_once(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts,
-			uint64_t until_ms)
+                        uint64_t until_ms)
 {
 	int rc = dial(how, client);
 

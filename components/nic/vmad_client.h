@@ -22,7 +22,7 @@ struct vmad_connect {
 	unsigned ifindex;
 	const char *ifname;
 	const char *vmad_path; /* started when nobody answers; NULL: not */
-	int right_fd;	       /* shown as proof; -1: none */
+	int right_fd;          /* shown as proof; -1: none */
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
 	unsigned patience_ms; /* for a vmad to come up and have the interface */

@@ -42,9 +42,10 @@ static bool may_be_client(const struct vmad_server *server, const struct vmad_pe
 	if (is_named(server->attr, peer) || (nfds == 1 && vmad_right_check(fds[0], server->ifindex)))
 		return true;
 	vma_log_once(VMA_LOG_WARN,
-		     "vmad: %s: user %u refused: it shows neither CAP_NET_RAW nor a right passed on by a parent, and neither "
-		     "--allow-user nor --allow-group names it",
-		     server->attr->interface, peer->uid);
+	             "vmad: %s: user %u refused: it shows neither CAP_NET_RAW nor a right passed on by a parent, and "
+	             "neither "
+	             "--allow-user nor --allow-group names it",
+	             server->attr->interface, peer->uid);
 	return false;
 }
 
@@ -56,7 +57,7 @@ static bool has_slot(const struct vmad_peer *peer, uint32_t slot)
 }
 
 static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wish,
-		struct vmad_answer *answer)
+                struct vmad_answer *answer)
 {
 	struct xdp_rental rental;
 	int rc = xdp_owner_rent(server->owner, wish->rx_wre, wish->tx_wre, &rental);
@@ -65,17 +66,17 @@ static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct
 		return rc;
 	peer->slots |= 1ull << rental.slot;
 	answer->msg.rental = (struct vmad_rental){
-		.slot = rental.slot,
-		.queues = rental.queues,
-		.nframes = rental.nframes,
-		.rx_size = rental.rx_size,
-		.tx_size = rental.tx_size,
-		.tx_first = rental.tx_first,
-		.tx_count = rental.tx_count,
-		.rx_quota = rental.rx_quota,
-		.mtu = rental.mtu,
-		.generic = rental.generic,
-		.multi_buffer = rental.multi_buffer,
+	        .slot = rental.slot,
+	        .queues = rental.queues,
+	        .nframes = rental.nframes,
+	        .rx_size = rental.rx_size,
+	        .tx_size = rental.tx_size,
+	        .tx_first = rental.tx_first,
+	        .tx_count = rental.tx_count,
+	        .rx_quota = rental.rx_quota,
+	        .mtu = rental.mtu,
+	        .generic = rental.generic,
+	        .multi_buffer = rental.multi_buffer,
 	};
 	answer->fds[0] = rental.umem_fd;
 	answer->fds[1] = rental.shared_fd;
@@ -97,9 +98,9 @@ static int give_back(struct vmad_server *server, struct vmad_peer *peer, const s
 static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
 {
 	const struct vma_flow_rule rule = {
-		.key = flow->key,
-		.flags = flow->flags,
-		.shadow_cookie = flow->shadow_cookie,
+	        .key = flow->key,
+	        .flags = flow->flags,
+	        .shadow_cookie = flow->shadow_cookie,
 	};
 
 	if (!has_slot(peer, flow->slot))
@@ -115,7 +116,7 @@ static int flow_del(struct vmad_server *server, const struct vmad_peer *peer, co
 }
 
 static int request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
-		   struct vmad_answer *answer)
+                   struct vmad_answer *answer)
 {
 	switch (msg->type) {
 	case VMAD_RENT:
@@ -135,8 +136,7 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 
 static void begin_answer(struct vmad_answer *answer, uint16_t type, uint32_t seq)
 {
-	*answer = (struct vmad_answer){
-		.msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = seq}};
+	*answer = (struct vmad_answer){.msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = seq}};
 }
 
 void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer)
@@ -146,7 +146,7 @@ void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_ans
 }
 
 int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
-		const int *fds, unsigned nfds, struct vmad_answer *answer)
+                const int *fds, unsigned nfds, struct vmad_answer *answer)
 {
 	if (!vmad_msg_ok(msg, bytes) || nfds > (msg->type == VMAD_HELLO))
 		return -EPROTO;

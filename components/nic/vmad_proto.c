@@ -15,7 +15,7 @@ socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out)
 	/* A leading zero byte: abstract. The version is part of the name, so that two of them may run side by side only
 	 * where they own different interfaces: the second cannot bind the device queues. */
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
-			   (size_t)snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "vma/vmad/%u", ifindex));
+	                   (size_t)snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "vma/vmad/%u", ifindex));
 }
 
 int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)
@@ -59,7 +59,7 @@ int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned
 	} control;
 	struct iovec iov = {.iov_base = msg, .iov_len = sizeof(*msg)};
 	struct msghdr head = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	ssize_t n;
 
 	*nfds = 0;

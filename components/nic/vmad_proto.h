@@ -56,7 +56,7 @@ struct vmad_flow {
 struct vmad_msg {
 	uint32_t magic;
 	uint16_t version, type;
-	uint32_t seq;	/* an answer carries that of its request */
+	uint32_t seq;   /* an answer carries that of its request */
 	int32_t result; /* of an answer: 0 or -errno */
 	union {
 		struct vmad_rent rent;
@@ -81,7 +81,7 @@ int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned
 bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);
 
 /* ---- vmad_right.c: the proof of a right to be a client ---- */
-int vmad_right_create(const char *ifname);	     /* fd, or -EPERM: this process lacks CAP_NET_RAW */
+int vmad_right_create(const char *ifname);       /* fd, or -EPERM: this process lacks CAP_NET_RAW */
 bool vmad_right_check(int fd, unsigned ifindex); /* by vmad, on what came with HELLO */
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * vmad_right - the proof that a process may be a client: a raw socket of this network namespace, bound to the interface.
+ * vmad_right - the proof that a process may be a client: a raw socket of this network namespace, bound to the
+ * interface.
  *
  * The kernel gives a raw socket only to a process with CAP_NET_RAW over the namespace, which is exactly the right to
  * receive and send raw packets there; whoever has the fd has it from such a process. So vmad need not read /proc (racy,

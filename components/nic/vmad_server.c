@@ -18,12 +18,12 @@
 #define SO_PEERPIDFD 77
 #endif
 
-#define NEW_MS 5000	     /* to say HELLO */
-#define OWNER_MS 6000	     /* to get the interface from those who still hold it */
+#define NEW_MS 5000   /* to say HELLO */
+#define OWNER_MS 6000 /* to get the interface from those who still hold it */
 #define OWNER_RETRY_MS 20
-#define IDLE_MS 1000	     /* without a client, after the last one */
-#define UNUSED_MS 10000	     /* without a client ever */
-#define LOOK_MS 1000	     /* at the interface */
+#define IDLE_MS 1000         /* without a client, after the last one */
+#define UNUSED_MS 10000      /* without a client ever */
+#define LOOK_MS 1000         /* at the interface */
 #define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
 
 static uint64_t now_ms(void)
@@ -58,7 +58,8 @@ static void drop(struct vmad_server *server, struct vmad_peer *peer, const char 
 	const bool ended = process_ended(peer);
 
 	if (why != NULL)
-		vma_log_once(VMA_LOG_WARN, "vmad: %s: client of user %u dropped: %s", server->attr->interface, peer->uid, why);
+		vma_log_once(VMA_LOG_WARN, "vmad: %s: client of user %u dropped: %s", server->attr->interface,
+		             peer->uid, why);
 	vma_log_debug("vmad: %s: pid %d %s", server->attr->interface, peer->pid, ended ? "has ended" : "has left");
 	vmad_take_back(server, peer, ended);
 	if (peer->slots == 0) {
@@ -114,18 +115,18 @@ static void take_connection(struct vmad_server *server)
 	peer = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 ? place_for_peer(server) : NULL;
 	if (peer == NULL) {
 		vma_log_once(VMA_LOG_WARN, "vmad: %s: more than %d clients: the others stay with the kernel",
-			     server->attr->interface, VMAD_PEERS_MAX);
+		             server->attr->interface, VMAD_PEERS_MAX);
 		close(fd);
 		return;
 	}
 	*peer = (struct vmad_peer){
-		.state = PEER_NEW,
-		.fd = fd,
-		.pidfd = open_pidfd(fd, cred.pid),
-		.pid = cred.pid,
-		.uid = cred.uid,
-		.gid = cred.gid,
-		.since_ms = now_ms(),
+	        .state = PEER_NEW,
+	        .fd = fd,
+	        .pidfd = open_pidfd(fd, cred.pid),
+	        .pid = cred.pid,
+	        .uid = cred.uid,
+	        .gid = cred.gid,
+	        .since_ms = now_ms(),
 	};
 }
 
@@ -180,9 +181,9 @@ static void answer_waiting(struct vmad_server *server, int result)
 static int take_interface(struct vmad_server *server)
 {
 	const struct xdp_owner_attr attr = {
-		.ifindex = server->ifindex,
-		.window_bytes = server->attr->window_bytes,
-		.huge_pages = server->attr->huge_pages,
+	        .ifindex = server->ifindex,
+	        .window_bytes = server->attr->window_bytes,
+	        .huge_pages = server->attr->huge_pages,
 	};
 	int rc = xdp_owner_create(&attr, &server->owner);
 
@@ -195,10 +196,10 @@ static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
 	struct vmad_server *server = arg;
 	const struct vmad_msg msg = {
-		.magic = VMAD_MAGIC,
-		.version = VMAD_VERSION,
-		.type = VMAD_REVOKED,
-		.flow = {.slot = slot, .key = *key},
+	        .magic = VMAD_MAGIC,
+	        .version = VMAD_VERSION,
+	        .type = VMAD_REVOKED,
+	        .flow = {.slot = slot, .key = *key},
 	};
 
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)

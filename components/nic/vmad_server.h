@@ -58,7 +58,7 @@ struct vmad_answer {
 /* One message of a peer and its fds (they remain the caller's). 1: send the answer, 0: nothing to say now, -errno:
  * drop the peer. Whatever the bytes are, nothing but this peer's own state changes for the worse. */
 int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
-		const int *fds, unsigned nfds, struct vmad_answer *answer);
+                const int *fds, unsigned nfds, struct vmad_answer *answer);
 /* The answer to HELLO, once the interface is there (result 0) or is known not to come. */
 void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer);
 /* The loop, on a listening socket (vmad_listen: fd or -errno), until stop_fd; ends with the owner destroyed. */

@@ -1,9 +1,9 @@
 /*
  * vmad_start - starts a daemon out of somebody else's process, which must not notice.
  *
- * Two clones without an exit signal that borrow this process's memory (as vfork): the first exits at once, so the second
- * belongs to init, and the program gets neither SIGCHLD nor a child that its wait() could return. fork() itself would
- * run the program's atfork handlers. The daemon keeps nothing: no fds, no signal dispositions, no LD_PRELOAD.
+ * Two clones without an exit signal that borrow this process's memory (as vfork): the first exits at once, so the
+ * second belongs to init, and the program gets neither SIGCHLD nor a child that its wait() could return. fork() itself
+ * would run the program's atfork handlers. The daemon keeps nothing: no fds, no signal dispositions, no LD_PRELOAD.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -27,16 +27,17 @@ struct options {
 };
 
 static const struct argp_option option_table[] = {
-	{"interface", 'i', "IFNAME", 0, "Interface to own (or as the only argument)", 0},
-	{"foreground", 'f', NULL, 0, "Stay in the foreground", 0},
-	{"allow-user", KEY_USER, "USER", 0, "Let processes of this user (name or number) be clients; may be repeated", 0},
-	{"allow-group", KEY_GROUP, "GROUP", 0, "The same for a group", 0},
-	{"exit-when-idle", KEY_IDLE, NULL, 0, "End a second after the last client has gone", 0},
-	{"window", KEY_WINDOW, "BYTES", 0, "Packet memory per device queue (default 16777216)", 0},
-	{"huge-pages", KEY_HUGE, NULL, 0, "Take packet memory from huge pages", 0},
-	{"log-level", 'l', "LEVEL", 0, "none, panic, error, warn, info (default), details, debug", 0},
-	{"log-file", 'o', "FILE", 0, "Write lines to FILE instead of stderr", 0},
-	{0},
+        {"interface", 'i', "IFNAME", 0, "Interface to own (or as the only argument)", 0},
+        {"foreground", 'f', NULL, 0, "Stay in the foreground", 0},
+        {"allow-user", KEY_USER, "USER", 0, "Let processes of this user (name or number) be clients; may be repeated",
+         0},
+        {"allow-group", KEY_GROUP, "GROUP", 0, "The same for a group", 0},
+        {"exit-when-idle", KEY_IDLE, NULL, 0, "End a second after the last client has gone", 0},
+        {"window", KEY_WINDOW, "BYTES", 0, "Packet memory per device queue (default 16777216)", 0},
+        {"huge-pages", KEY_HUGE, NULL, 0, "Take packet memory from huge pages", 0},
+        {"log-level", 'l', "LEVEL", 0, "none, panic, error, warn, info (default), details, debug", 0},
+        {"log-file", 'o', "FILE", 0, "Write lines to FILE instead of stderr", 0},
+        {0},
 };
 
 /* A number, or -1. */
@@ -129,10 +130,10 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 }
 
 static const struct argp parser = {
-	.options = option_table,
-	.parser = take_option,
-	.args_doc = "[IFNAME]",
-	.doc = "Owns a network interface for AF_XDP and rents queue pairs of it to processes that use libvma.",
+        .options = option_table,
+        .parser = take_option,
+        .args_doc = "[IFNAME]",
+        .doc = "Owns a network interface for AF_XDP and rents queue pairs of it to processes that use libvma.",
 };
 
 /* SIGTERM, SIGINT and SIGHUP become readable on the fd that this returns. */

@@ -1,6 +1,6 @@
 /*
- * fake_owner - an owner without a device: linked in place of owner.c, so that vmad's messages can be tested as any user.
- * It keeps the book of slots and flows that an owner would keep, and refuses what an owner would refuse.
+ * fake_owner - an owner without a device: linked in place of owner.c, so that vmad's messages can be tested as any
+ * user. It keeps the book of slots and flows that an owner would keep, and refuses what an owner would refuse.
  */
 #ifndef VMA_FAKE_OWNER_H
 #define VMA_FAKE_OWNER_H
@@ -16,11 +16,11 @@
 #define FAKE_FLOWS 64
 
 static struct xdp_owner {
-	_Atomic int busy;		/* that many calls of create fail with -EBUSY */
-	_Atomic uint64_t rented;	/* bit per slot */
-	_Atomic uint64_t leaving;	/* returned, but for its frames */
+	_Atomic int busy;               /* that many calls of create fail with -EBUSY */
+	_Atomic uint64_t rented;        /* bit per slot */
+	_Atomic uint64_t leaving;       /* returned, but for its frames */
 	_Atomic unsigned rents, finals; /* slots given out, and taken back with their frames */
-	_Atomic bool revoke;		/* the next tick takes the first flow back */
+	_Atomic bool revoke;            /* the next tick takes the first flow back */
 	struct {
 		bool used;
 		uint32_t slot;

@@ -54,7 +54,8 @@ static void check_apart(uint32_t slots)
 		for (uint32_t b = 0; b < a; b++) {
 			const struct owner_slot *x = &owner.slot[a], *y = &owner.slot[b];
 
-			assert_true(x->tx_first + x->tx_count <= y->tx_first || y->tx_first + y->tx_count <= x->tx_first);
+			assert_true(x->tx_first + x->tx_count <= y->tx_first ||
+			            y->tx_first + y->tx_count <= x->tx_first);
 		}
 }
 
@@ -170,8 +171,8 @@ static const struct conflict conflicts[] = {
         {"same peer", IPPROTO_UDP, "10.0.0.1", "10.0.0.9", 0, NULL, "10.0.0.9", 53, TCP_ESTABLISHED, 0, true},
         {"another peer", IPPROTO_UDP, "10.0.0.1", "10.0.0.9", 0, NULL, "10.0.0.8", 53, TCP_ESTABLISHED, 0, false},
         {"two listeners", IPPROTO_TCP, "10.0.0.1", NULL, VMA_FLOW_SYN_ONLY, NULL, NULL, 53, TCP_LISTEN, 0, true},
-        {"a connection", IPPROTO_TCP, "10.0.0.1", NULL, VMA_FLOW_SYN_ONLY, "10.0.0.1", "10.0.0.9", 53,
-         TCP_ESTABLISHED, 0, false},
+        {"a connection", IPPROTO_TCP, "10.0.0.1", NULL, VMA_FLOW_SYN_ONLY, "10.0.0.1", "10.0.0.9", 53, TCP_ESTABLISHED,
+         0, false},
         {"same connection", IPPROTO_TCP, "10.0.0.1", "10.0.0.9", 0, "10.0.0.1", "10.0.0.9", 53, TCP_ESTABLISHED, 0,
          true},
         {"a listener", IPPROTO_TCP, "10.0.0.1", "10.0.0.9", 0, NULL, NULL, 53, TCP_LISTEN, 0, false},
@@ -241,7 +242,7 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 		skip();
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
 	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
-				    : ((struct sockaddr_in6 *)&address)->sin6_port;
+	                            : ((struct sockaddr_in6 *)&address)->sin6_port;
 	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
 	assert_int_equal(owner_foreign_walk(IPPROTO_UDP, ntohs(port_be), see, &sighting), 0);
 	assert_int_equal(sighting.times, wanted);

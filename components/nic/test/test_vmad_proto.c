@@ -335,7 +335,8 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	atomic_store(&fake.revoke, true);
 	poll_fd = (struct pollfd){.fd = vmad_client_fd(client), .events = POLLIN};
 	assert_int_equal(poll(&poll_fd, 1, 3000), 1);
-	assert_int_equal(vmad_client_flow_del(client, slot, &rule.key), -ENOENT); /* the event comes before the answer */
+	assert_int_equal(vmad_client_flow_del(client, slot, &rule.key),
+	                 -ENOENT); /* the event comes before the answer */
 	assert_int_equal(vmad_client_next_event(client, &told, &key), 1);
 	assert_int_equal(told, slot);
 	assert_memory_equal(&key, &rule.key, sizeof(key));
