@@ -77,6 +77,7 @@ static unsigned poll_all(struct vma_nic_qp *qp)
 	assert(n <= DEPTH);
 	for (unsigned i = 0; i < n; i++) {
 		assert(bufs[i]->len > 0 && bufs[i]->len <= 2048 && bufs[i]->data_off == 0);
+		assert(bufs[i]->packet_len <= f.layout.frame_max); /* never a byte of another slot */
 		assert(atomic_load(&bufs[i]->refs) == 1 && bufs[i]->pool == vma_bufpool_id(atomic_load(&qp->rx_pool)));
 	}
 	vma_buf_put_burst(f.arena, bufs, n);
