@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PROBES_BYTES_MIN 8 /* the number */
+#define PROBES_BYTES_MIN 8u /* the number */
 
 struct probe {
 	uint64_t sent_ns;

@@ -103,6 +103,7 @@ static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 	fake_arrive(&fake, frame, len);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	old = kept;
+	assert_non_null(old);
 	send_numbered(1);
 	lose();
 	if (mode == VMA_THREAD_SINGLE) {

@@ -38,16 +38,16 @@ struct vma_aim_params {
  * Converges within ten steps of constant traffic to a rate at or below the target; light traffic goes back to base.
  */
 struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struct vma_cq_moderation now,
-				      uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns);
+                                      uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns);
 
 struct vma_cq_attr {
 	struct vma_nic_qp *qp;
 	struct vma_bufpool *spill_pool; /* ordinary memory; NULL: never copy out */
-	uint32_t poll_batch_max;	/* VMA_CQ_POLL_BATCH_MAX; 0: 16 */
-	bool keep_qp_full;		/* VMA_CQ_KEEP_QP_FULL: refill on every poll, not only when idle or at the level */
-	uint32_t compensation_level;	/* VMA_QP_COMPENSATION_LEVEL: spare buffers kept ready; 0: 256 */
-	uint32_t rx_wre_batching;	/* VMA_RX_WRE_BATCHING: buffers owed before they are posted; 0: 64 */
-	uint32_t prefetch_bytes;	/* VMA_RX_PREFETCH_BYTES */
+	uint32_t poll_batch_max;        /* VMA_CQ_POLL_BATCH_MAX; 0: 16 */
+	bool keep_qp_full;           /* VMA_CQ_KEEP_QP_FULL: refill on every poll, not only when idle or at the level */
+	uint32_t compensation_level; /* VMA_QP_COMPENSATION_LEVEL: spare buffers kept ready; 0: 256 */
+	uint32_t rx_wre_batching;    /* VMA_RX_WRE_BATCHING: buffers owed before they are posted; 0: 64 */
+	uint32_t prefetch_bytes;     /* VMA_RX_PREFETCH_BYTES */
 	bool moderation_enable;
 	struct vma_aim_params aim;
 	struct vma_stats *stats;
