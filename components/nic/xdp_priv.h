@@ -182,8 +182,8 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
  * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
                     void *arg);
-bool xdp_owner_device_gone(const struct xdp_owner *owner);  /* the interface was deleted */
-void xdp_owner_close_in_child(struct xdp_owner *owner); /* only closes fds; async-signal-safe */
+bool xdp_owner_device_gone(const struct xdp_owner *owner); /* the interface was deleted */
+void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; async-signal-safe */
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner);
 
 #endif
