@@ -1,0 +1,36 @@
+/*
+ * message.h - rtnetlink messages as plain structures: pure functions of bytes, checked before use.
+ *
+ * 0; -EINVAL for a message that is broken; -EPROTONOSUPPORT for one that is of no interest here (another address
+ * family, a bridge's own neighbour tables, proxy entries).
+ */
+#ifndef VMA_NET_MESSAGE_H
+#define VMA_NET_MESSAGE_H
+
+#include <vma/net.h>
+
+struct nlmsghdr;
+struct nl_msg;
+
+int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out);
+int net_msg_addr(struct nlmsghdr *message, struct vma_net_addr *out);
+int net_msg_neigh(struct nlmsghdr *message, struct vma_net_neigh *out);
+/* An answer to net_msg_ask_route. The source is the key's unless the kernel names one. */
+int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struct vma_net_route *out);
+
+/* A route event: which destinations it concerns. */
+struct net_msg_prefix {
+	uint8_t address[16];
+	uint8_t bits;
+};
+int net_msg_prefix(struct nlmsghdr *message, struct net_msg_prefix *out);
+bool net_msg_prefix_covers(const struct net_msg_prefix *prefix, const uint8_t address[16]);
+
+/* Requests; NULL: no memory. */
+struct nl_msg *net_msg_ask_route(const struct vma_net_key *key);
+struct nl_msg *net_msg_ask_neigh(uint32_t ifindex, uint8_t family, const void *address);
+struct nl_msg *net_msg_use_neigh(uint32_t ifindex, uint8_t family, const void *address);
+struct nl_msg *net_msg_dump_links(void);
+struct nl_msg *net_msg_dump_addrs(void);
+
+#endif

@@ -1,0 +1,191 @@
+/* neigh - neighbours that paths go through: asked for, watched, and resolved by the kernel. */
+#include <errno.h>
+#include <linux/neighbour.h>
+#include <linux/rtnetlink.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "message.h"
+#include "net_priv.h"
+#include "netlink.h"
+
+#define DISCARD_PORT 9
+
+static struct neigh_bucket *bucket(struct vma_net *net, uint32_t ifindex, const uint8_t address[16])
+{
+	uint32_t words[4], hash = ifindex;
+
+	memcpy(words, address, sizeof(words));
+	for (int i = 0; i < 4; i++)
+		hash = (hash ^ words[i]) * 0x9e3779b1u;
+	return &net->neighs[(hash >> 16) % NET_NEIGH_BUCKETS];
+}
+
+struct neigh *net_neigh_find(struct vma_net *net, const struct vma_net_neigh *like)
+{
+	struct neigh *neigh;
+
+	LIST_FOREACH(neigh, bucket(net, like->ifindex, like->address), bucket)
+	if (neigh->neigh.ifindex == like->ifindex && neigh->neigh.family == like->family &&
+	    memcmp(neigh->neigh.address, like->address, 16) == 0)
+		return neigh;
+	return NULL;
+}
+
+struct neigh *net_neigh_get(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16])
+{
+	struct vma_net_neigh like = {.ifindex = ifindex, .family = family};
+	struct neigh *neigh;
+
+	memcpy(like.address, address, 16);
+	neigh = net_neigh_find(net, &like);
+	if (neigh != NULL)
+		return neigh;
+	neigh = calloc(1, sizeof(*neigh));
+	if (neigh == NULL)
+		return NULL;
+	neigh->neigh = like;
+	LIST_INSERT_HEAD(bucket(net, ifindex, address), neigh, bucket);
+	net_neigh_refresh(net, neigh);
+	return neigh;
+}
+
+void net_neigh_drop_if_unused(struct neigh *neigh)
+{
+	if (!LIST_EMPTY(&neigh->paths))
+		return;
+	LIST_REMOVE(neigh, bucket);
+	free(neigh);
+}
+
+/* ---- asking ---- */
+
+struct answer {
+	struct vma_net_neigh *neigh;
+	bool found;
+};
+
+static void take_answer(struct nlmsghdr *message, void *arg)
+{
+	struct answer *answer = arg;
+	struct vma_net_neigh told;
+
+	if (message->nlmsg_type != RTM_NEWNEIGH || net_msg_neigh(message, &told) < 0 ||
+	    told.ifindex != answer->neigh->ifindex || memcmp(told.address, answer->neigh->address, 16) != 0)
+		return;
+	*answer->neigh = told;
+	answer->found = true;
+}
+
+static int ask(struct vma_net *net, struct vma_net_neigh *neigh)
+{
+	struct answer answer = {.neigh = neigh};
+	int rc = net_nl_ask(net->ask, net_msg_ask_neigh(neigh->ifindex, neigh->family, neigh->address), take_answer,
+	                    &answer);
+
+	if (rc == 0 && answer.found)
+		return 0;
+	neigh->state = 0;
+	neigh->mac_len = 0;
+	memset(neigh->mac, 0, sizeof(neigh->mac));
+	return rc < 0 ? rc : -ENOENT;
+}
+
+void net_neigh_refresh(struct vma_net *net, struct neigh *neigh)
+{
+	ask(net, &neigh->neigh);
+	if (neigh->neigh.state != NUD_STALE)
+		neigh->probed_ns = 0;
+}
+
+static int check(uint8_t family)
+{
+	if (family == AF_INET6)
+		return -EAFNOSUPPORT;
+	return family == AF_INET ? 0 : -EINVAL;
+}
+
+int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address, struct vma_net_neigh *out)
+{
+	int rc = check(family);
+
+	if (rc < 0)
+		return rc;
+	memset(out, 0, sizeof(*out));
+	out->ifindex = ifindex;
+	out->family = family;
+	memcpy(out->address, address, 4);
+	pthread_mutex_lock(&net->lock);
+	rc = ask(net, out);
+	pthread_mutex_unlock(&net->lock);
+	return rc;
+}
+
+/* ---- probing ---- */
+
+/* In the namespace of the tables, like the netlink sockets; therefore made at the start and kept. */
+int net_probe_open(void)
+{
+	return net_fd_up((int)syscall(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+/*
+ * An empty datagram straight to the neighbour. IP_PKTINFO names the interface, MSG_DONTROUTE keeps it on the link, and
+ * no privilege is needed for either; the kernel resolves as for any packet, and confirms a stale entry afterwards. What
+ * comes back (port unreachable) is nobody's.
+ */
+static int send_probe(int fd, uint32_t ifindex, const uint8_t address[4])
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(DISCARD_PORT)};
+	const struct in_pktinfo via = {.ipi_ifindex = (int)ifindex};
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(struct in_pktinfo))];
+	} control = {0};
+	struct msghdr message = {
+	        .msg_name = &to,
+	        .msg_namelen = sizeof(to),
+	        .msg_control = &control,
+	        .msg_controllen = sizeof(control),
+	};
+
+	memcpy(&to.sin_addr, address, 4);
+	control.header.cmsg_level = IPPROTO_IP;
+	control.header.cmsg_type = IP_PKTINFO;
+	control.header.cmsg_len = CMSG_LEN(sizeof(via));
+	memcpy(CMSG_DATA(&control.header), &via, sizeof(via));
+	return syscall(SYS_sendmsg, fd, &message, MSG_DONTROUTE | MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+int net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16])
+{
+	int rc = net_nl_ask(net->ask, net_msg_use_neigh(ifindex, family, address), NULL, NULL);
+
+	if (rc == -EPERM && net->probe_fd >= 0)
+		rc = send_probe(net->probe_fd, ifindex, address);
+	if (rc < 0)
+		vma_log_debug("net: the kernel does not resolve %u.%u.%u.%u on interface %u: %s", address[0],
+		              address[1], address[2], address[3], ifindex, strerror(-rc));
+	return rc;
+}
+
+int vma_net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address)
+{
+	uint8_t padded[16] = {0};
+	int rc = check(family);
+
+	if (rc < 0)
+		return rc;
+	memcpy(padded, address, 4);
+	pthread_mutex_lock(&net->lock);
+	rc = net_neigh_probe(net, ifindex, family, padded);
+	pthread_mutex_unlock(&net->lock);
+	return rc;
+}

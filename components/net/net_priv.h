@@ -1,0 +1,124 @@
+/*
+ * net_priv.h - the tables of one namespace and who may touch them: everything under `lock`, but for what is marked.
+ */
+#ifndef VMA_NET_PRIV_H
+#define VMA_NET_PRIV_H
+
+#include <pthread.h>
+#include <sys/queue.h>
+
+#include "ask_queue.h"
+#include "path_table.h"
+#include "plan.h"
+
+struct nl_sock;
+struct net_msg_prefix;
+
+#define NET_NEIGH_BUCKETS 1024
+#define NET_PATHS_IDLE_MAX 16384           /* cached without a holder; beyond this the least used is replaced */
+#define NET_PATH_IDLE_NS 60000000000u      /* a path that nobody held or found for so long leaves the cache */
+#define NET_RECHECK_NS 30000000000u        /* paths in use are asked for again: path MTU, redirects, sysctls */
+#define NET_SETTLE_NS 20000000u            /* see links_changed in net.c */
+#define NET_PROBE_PATIENCE_NS 10000000000u /* a stale neighbour is probed again when nothing came of it */
+
+struct link {
+	struct vma_net_link link;
+	LIST_ENTRY(link) all;
+	bool seen; /* by the dump that is running */
+};
+
+struct addr {
+	struct vma_net_addr addr;
+	LIST_ENTRY(addr) all;
+	bool seen;
+};
+
+LIST_HEAD(path_list, path);
+
+/* A neighbour that paths go through. The kernel's entry as of the last answer. */
+struct neigh {
+	struct vma_net_neigh neigh;
+	LIST_ENTRY(neigh) bucket;
+	struct path_list paths;
+	uint64_t probed_ns;
+};
+
+struct path {
+	struct vma_net_path pub; /* first: the two are one object */
+	ck_stack_entry_t ask_entry;
+	struct vma_net_key key;
+	struct vma_net_template plan; /* without the neighbour's part */
+	struct vma_net_template now;  /* as published, for published_key */
+	struct vma_net_key published_key;
+	enum plan_need need;
+	struct neigh *neigh;
+	LIST_ENTRY(path) same_neigh;
+	TAILQ_ENTRY(path) all; /* in use, or free */
+	struct vma_net_watch *watches;
+	uint32_t refs;
+	bool in_table;
+	bool dirty; /* the route is to be asked for again */
+	uint64_t idle_since_ns;
+};
+TAILQ_HEAD(path_queue, path);
+
+struct vma_net {
+	pthread_mutex_t lock;
+	struct nl_sock *ask, *events;
+	int epoll_fd, wake_fd, timer_fd;
+	int probe_fd; /* UDP, for probes without CAP_NET_ADMIN; -1: none */
+
+	LIST_HEAD(, link) links;
+	LIST_HEAD(, addr) addrs;
+	LIST_HEAD(neigh_bucket, neigh) neighs[NET_NEIGH_BUCKETS];
+	struct path_queue paths, free_paths;
+	uint32_t paths_idle;
+	bool any_dirty;
+	bool resync_due;
+	uint64_t settle_ns, recheck_ns; /* when due, 0: not; CLOCK_MONOTONIC */
+	uint64_t armed_ns;              /* what the timer is set to */
+
+	_Atomic uint64_t generation, resyncs; /* read by any thread */
+	struct path_table table;              /* read by any thread */
+	struct ask_queue asks;                /* pushed by any thread */
+};
+
+/* net.c */
+uint64_t net_now_ns(void);
+void net_wake(const struct vma_net *net); /* any thread, also a signal handler */
+/* What the kernel has announced so far, and what follows from it for the paths. Events and requests handled. */
+int net_catch_up(struct vma_net *net);
+void net_pump_arm(struct vma_net *net); /* the timer, after what may need it earlier */
+
+/* tables.c: true if something changed */
+bool net_tables_take_link(struct vma_net *net, const struct vma_net_link *link, bool gone);
+bool net_tables_take_addr(struct vma_net *net, const struct vma_net_addr *addr, bool gone);
+const struct vma_net_link *net_tables_link(struct vma_net *net, uint32_t ifindex);
+int net_tables_sync(struct vma_net *net); /* dumps both */
+void net_tables_fini(struct vma_net *net);
+
+/* route.c */
+int net_route_ask(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out);
+
+/* neigh.c */
+struct neigh *net_neigh_get(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16]);
+struct neigh *net_neigh_find(struct vma_net *net, const struct vma_net_neigh *like);
+void net_neigh_drop_if_unused(struct neigh *neigh);
+void net_neigh_refresh(struct vma_net *net, struct neigh *neigh); /* asks the kernel */
+int net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16]);
+int net_probe_open(void); /* probe_fd */
+
+/* path.c */
+void net_path_free(struct vma_net *net, struct path *path); /* nobody holds it */
+void net_paths_fini(struct vma_net *net);
+
+/* path_update.c */
+void net_path_update(struct vma_net *net, struct path *path); /* asks for the route */
+void net_path_neigh_changed(struct neigh *neigh);             /* publishes for all its paths */
+void net_path_drop_neigh(struct path *path);
+void net_paths_all_dirty(struct vma_net *net);
+void net_paths_update_dirty(struct vma_net *net);
+int net_paths_take_asks(struct vma_net *net);
+void net_paths_sweep(struct vma_net *net, uint64_t now_ns);
+
+#endif

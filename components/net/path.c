@@ -1,0 +1,239 @@
+/* path - taking, holding and finding paths. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "net_priv.h"
+#include "path_slot.h"
+
+static struct path *priv(struct vma_net_path *path)
+{
+	return (struct path *)path;
+}
+
+/* ---- memory ---- */
+
+/* A path without holder, not found for longest: the first of the queue that was not used since it was passed over. */
+static void evict_one(struct vma_net *net)
+{
+	struct path *path = TAILQ_FIRST(&net->paths);
+
+	for (uint32_t passed = 0; path != NULL && passed < 2 * NET_PATHS_IDLE_MAX; passed++) {
+		struct path *next = TAILQ_NEXT(path, all);
+
+		if (path->refs == 0 && atomic_exchange_explicit(&path->pub.used, 0, memory_order_relaxed) == 0) {
+			net_path_free(net, path);
+			return;
+		}
+		TAILQ_REMOVE(&net->paths, path, all);
+		TAILQ_INSERT_TAIL(&net->paths, path, all);
+		path = next != NULL ? next : TAILQ_FIRST(&net->paths);
+	}
+}
+
+static struct path *allocate(struct vma_net *net)
+{
+	struct path *path;
+
+	if (net->paths_idle >= NET_PATHS_IDLE_MAX)
+		evict_one(net);
+	path = TAILQ_FIRST(&net->free_paths);
+	if (path != NULL) {
+		TAILQ_REMOVE(&net->free_paths, path, all);
+		return path;
+	}
+	path = aligned_alloc(_Alignof(struct path), sizeof(*path));
+	if (path != NULL)
+		memset(path, 0, sizeof(*path));
+	return path;
+}
+
+/* What readers may still look at (pub, ask_entry) stays valid: the version goes on, and the key in the slot is none. */
+void net_path_free(struct vma_net *net, struct path *path)
+{
+	static const struct vma_net_key nothing;
+	struct vma_net_template empty = {.state = VMA_NET_USE_OS, .reason = VMA_NET_REASON_NOT_ASKED};
+
+	if (path->in_table)
+		path_table_remove(&net->table, &path->key);
+	path->in_table = false;
+	path->dirty = false;
+	net_path_drop_neigh(path);
+	path->key = path->published_key = nothing;
+	path_slot_write(&path->pub, &empty, &nothing);
+	path->now = empty;
+	TAILQ_REMOVE(&net->paths, path, all);
+	TAILQ_INSERT_HEAD(&net->free_paths, path, all);
+	net->paths_idle--;
+}
+
+void net_paths_fini(struct vma_net *net)
+{
+	struct path *path;
+
+	while ((path = TAILQ_FIRST(&net->paths)) != NULL) {
+		TAILQ_REMOVE(&net->paths, path, all);
+		net_path_drop_neigh(path);
+		free(path);
+	}
+	while ((path = TAILQ_FIRST(&net->free_paths)) != NULL) {
+		TAILQ_REMOVE(&net->free_paths, path, all);
+		free(path);
+	}
+}
+
+/* ---- taking ---- */
+
+/*
+ * The lock is held, so what the table finds is not reused meanwhile. A path that lost its place in the table to another
+ * one of the same hash is found by nobody: its holder is its only one.
+ */
+static struct path *find_locked(struct vma_net *net, const struct vma_net_key *key)
+{
+	struct vma_net_path *path = path_table_find(&net->table, key);
+
+	return path != NULL && memcmp(&priv(path)->key, key, sizeof(*key)) == 0 ? priv(path) : NULL;
+}
+
+static struct path *create(struct vma_net *net, const struct vma_net_key *key)
+{
+	struct path *path = allocate(net);
+
+	if (path == NULL)
+		return NULL;
+	path->key = *key;
+	path->refs = 0;
+	TAILQ_INSERT_TAIL(&net->paths, path, all);
+	net->paths_idle++;
+	net_path_update(net, path);
+	path->in_table = path_table_add(&net->table, key, &path->pub);
+	return path;
+}
+
+static int check(const struct vma_net_key *key)
+{
+	if (key->family == AF_INET6)
+		return -EAFNOSUPPORT;
+	if (key->family != AF_INET || key->zero != 0)
+		return -EINVAL;
+	for (int i = 4; i < 16; i++)
+		if (key->dst[i] != 0 || key->src[i] != 0)
+			return -EINVAL;
+	return 0;
+}
+
+int vma_net_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
+{
+	struct path *path;
+	int rc = check(key);
+
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&net->lock);
+	net_catch_up(net);
+	path = find_locked(net, key);
+	if (path == NULL)
+		path = create(net, key);
+	if (path != NULL) {
+		if (path->refs++ == 0)
+			net->paths_idle--;
+		*out = &path->pub;
+		net_pump_arm(net); /* the first path starts the rechecks */
+	}
+	pthread_mutex_unlock(&net->lock);
+	return path != NULL ? 0 : -ENOMEM;
+}
+
+void vma_net_path_put(struct vma_net *net, struct vma_net_path *pub)
+{
+	struct path *path = priv(pub);
+
+	pthread_mutex_lock(&net->lock);
+	if (--path->refs == 0) {
+		net->paths_idle++;
+		path->idle_since_ns = net_now_ns();
+		if (!path->in_table) /* nobody could find it again */
+			net_path_free(net, path);
+	}
+	pthread_mutex_unlock(&net->lock);
+}
+
+/* ---- without the lock ---- */
+
+void vma_net_path_read(const struct vma_net_path *path, struct vma_net_template *out)
+{
+	uint64_t words[VMA_NET_TEMPLATE_WORDS];
+
+	path_slot_read(path, words, VMA_NET_TEMPLATE_WORDS);
+	memcpy(out, words, sizeof(*out));
+}
+
+/* The path of exactly this key, with its template. */
+static struct vma_net_path *find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
+{
+	struct vma_net_path *path = path_table_find(&net->table, key);
+	uint64_t words[PATH_SLOT_WORDS];
+
+	if (path == NULL)
+		return NULL;
+	path_slot_read(path, words, PATH_SLOT_WORDS);
+	if (memcmp(words + VMA_NET_TEMPLATE_WORDS, key, sizeof(*key)) != 0)
+		return NULL;
+	memcpy(out, words, sizeof(*out));
+	if (atomic_load_explicit(&path->used, memory_order_relaxed) == 0)
+		atomic_store_explicit(&path->used, 1, memory_order_relaxed);
+	return path;
+}
+
+bool vma_net_find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
+{
+	return find(net, key, out) != NULL;
+}
+
+static void ask(struct vma_net *net, struct vma_net_path *path, uint32_t what)
+{
+	if (ask_queue_push_mpsc(&net->asks, path, &priv(path)->ask_entry, what))
+		net_wake(net);
+}
+
+void vma_net_ask(struct vma_net *net, const struct vma_net_key *key, unsigned what)
+{
+	struct vma_net_template unused;
+	struct vma_net_path *path = find(net, key, &unused);
+
+	if (path != NULL) /* should it be reused from here on, another path is probed or rechecked: no harm */
+		ask(net, path, what);
+}
+
+void vma_net_path_probe(struct vma_net *net, struct vma_net_path *path)
+{
+	ask(net, path, VMA_NET_ASK_PROBE);
+}
+
+void vma_net_path_recheck(struct vma_net *net, struct vma_net_path *path)
+{
+	ask(net, path, VMA_NET_ASK_RECHECK);
+}
+
+/* ---- watches ---- */
+
+void vma_net_watch(struct vma_net *net, struct vma_net_path *path, struct vma_net_watch *watch)
+{
+	pthread_mutex_lock(&net->lock);
+	watch->next = priv(path)->watches;
+	watch->prev_next = &priv(path)->watches;
+	if (watch->next != NULL)
+		watch->next->prev_next = &watch->next;
+	priv(path)->watches = watch;
+	pthread_mutex_unlock(&net->lock);
+}
+
+void vma_net_unwatch(struct vma_net *net, struct vma_net_watch *watch)
+{
+	pthread_mutex_lock(&net->lock);
+	*watch->prev_next = watch->next;
+	if (watch->next != NULL)
+		watch->next->prev_next = watch->prev_next;
+	pthread_mutex_unlock(&net->lock);
+}

@@ -1,0 +1,243 @@
+/* path_update - making a path anew when the kernel's answers have changed. */
+#include <linux/neighbour.h>
+#include <linux/rtnetlink.h>
+#include <netlink/route/neighbour.h>
+#include <netlink/route/rtnl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <arpa/inet.h>
+
+#include <vma/log.h>
+
+#include "net_priv.h"
+#include "path_slot.h"
+
+/* ---- publishing ---- */
+
+static void say(const struct path *path)
+{
+	char dst[INET_ADDRSTRLEN], text[256];
+
+	if (!vma_log_on(VMA_LOG_DEBUG))
+		return;
+	inet_ntop(AF_INET, path->key.dst, dst, sizeof(dst));
+	vma_net_template_text(&path->now, text, sizeof(text));
+	vma_log_debug("net: to %s: %s", dst, text);
+}
+
+/* Publishes what differs, and tells the watches. */
+static void publish(struct path *path, struct vma_net_template *t)
+{
+	struct vma_net_watch *watch, *next;
+	const bool fresh = memcmp(&path->published_key, &path->key, sizeof(path->key)) != 0;
+
+	t->version = path->now.version;
+	if (!fresh && memcmp(t, &path->now, sizeof(*t)) == 0)
+		return;
+	path_slot_write(&path->pub, t, &path->key);
+	path->now = *t;
+	path->published_key = path->key;
+	say(path);
+	for (watch = path->watches; watch != NULL; watch = next) {
+		next = watch->next;
+		watch->changed(watch, &path->pub);
+	}
+}
+
+/* The plan, completed by what is known of the neighbour. */
+static void publish_plan(struct path *path)
+{
+	static const struct vma_net_neigh unknown;
+	struct vma_net_template t = path->plan;
+
+	if (path->need != PLAN_NOTHING)
+		plan_neigh(&t, path->need, path->neigh != NULL ? &path->neigh->neigh : &unknown);
+	if (path->neigh != NULL && path->neigh->probed_ns != 0) /* asked already, the answer is to come */
+		t.flags &= (uint8_t)~VMA_NET_CONFIRM;
+	publish(path, &t);
+}
+
+void net_path_neigh_changed(struct neigh *neigh)
+{
+	struct path *path;
+
+	LIST_FOREACH(path, &neigh->paths, same_neigh)
+	publish_plan(path);
+}
+
+/* ---- updating ---- */
+
+void net_path_drop_neigh(struct path *path)
+{
+	if (path->neigh == NULL)
+		return;
+	LIST_REMOVE(path, same_neigh);
+	net_neigh_drop_if_unused(path->neigh);
+	path->neigh = NULL;
+}
+
+static void take_neigh(struct vma_net *net, struct path *path)
+{
+	struct neigh *neigh = NULL;
+
+	if (path->need != PLAN_NOTHING)
+		neigh = net_neigh_get(net, path->plan.ifindex, path->key.family, path->plan.next_hop);
+	if (neigh == path->neigh)
+		return;
+	net_path_drop_neigh(path);
+	path->neigh = neigh;
+	if (neigh != NULL)
+		LIST_INSERT_HEAD(&neigh->paths, path, same_neigh);
+}
+
+void net_path_update(struct vma_net *net, struct path *path)
+{
+	struct vma_net_route route = {0};
+	struct plan_facts facts = {.key = &path->key, .route = &route};
+
+	path->dirty = false;
+	facts.refused = net_route_ask(net, &path->key, &route);
+	facts.link = facts.refused == 0 ? net_tables_link(net, route.oif) : NULL;
+	facts.lower = facts.link != NULL && facts.link->lower != 0 ? net_tables_link(net, facts.link->lower) : NULL;
+	path->need = plan_path(&facts, &path->plan);
+	take_neigh(net, path);
+	publish_plan(path);
+}
+
+void net_paths_all_dirty(struct vma_net *net)
+{
+	struct path *path;
+
+	atomic_fetch_add_explicit(&net->generation, 1, memory_order_relaxed);
+	TAILQ_FOREACH(path, &net->paths, all)
+	path->dirty = true;
+	net->any_dirty = true;
+}
+
+void net_paths_update_dirty(struct vma_net *net)
+{
+	struct path *path;
+
+	if (!net->any_dirty)
+		return;
+	net->any_dirty = false;
+	TAILQ_FOREACH(path, &net->paths, all)
+	if (path->dirty)
+		net_path_update(net, path);
+}
+
+/* ---- requests of the data path ---- */
+
+/* Asks the kernel to resolve or confirm; then for the entry, because a resolution that begins is no event. */
+static void probe(struct vma_net *net, struct path *path)
+{
+	struct neigh *neigh = path->neigh;
+
+	if (neigh == NULL)
+		return;
+	net_neigh_refresh(net, neigh); /* perhaps another path's probe has done it */
+	if ((neigh->neigh.state & (NUD_STALE | NUD_FAILED)) != 0 || neigh->neigh.state == 0) {
+		net_neigh_probe(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
+		net_neigh_refresh(net, neigh);
+	}
+	neigh->probed_ns = net_now_ns();
+	net_path_neigh_changed(neigh);
+}
+
+int net_paths_take_asks(struct vma_net *net)
+{
+	ck_stack_entry_t *entry = ask_queue_take_all(&net->asks), *next;
+	int n = 0;
+
+	for (; entry != NULL; entry = next, n++) {
+		struct path *path = (struct path *)((char *)entry - offsetof(struct path, ask_entry));
+		uint32_t what;
+
+		next = ask_queue_next(entry);
+		what = atomic_exchange(&path->pub.asked, 0);
+		if (path->key.family == 0) /* left the cache meanwhile */
+			continue;
+		if ((what & VMA_NET_ASK_RECHECK) != 0)
+			path->dirty = net->any_dirty = true;
+		if ((what & VMA_NET_ASK_PROBE) != 0)
+			probe(net, path);
+	}
+	return n;
+}
+
+int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path)
+{
+	int rc;
+
+	pthread_mutex_lock(&net->lock);
+	rc = net_catch_up(net);
+	probe(net, (struct path *)path);
+	pthread_mutex_unlock(&net->lock);
+	return rc < 0 ? rc : 0;
+}
+
+/* ---- twice a minute ---- */
+
+/* Forgets what nobody uses; asks again for what is used, because not every change is announced. */
+void net_paths_sweep(struct vma_net *net, uint64_t now_ns)
+{
+	struct path *path, *next;
+
+	for (path = TAILQ_FIRST(&net->paths); path != NULL; path = next) {
+		next = TAILQ_NEXT(path, all);
+		if (atomic_exchange_explicit(&path->pub.used, 0, memory_order_relaxed) != 0)
+			path->idle_since_ns = now_ns;
+		if (path->refs == 0 && now_ns - path->idle_since_ns >= NET_PATH_IDLE_NS) {
+			net_path_free(net, path);
+			continue;
+		}
+		/* A probe that led to nothing: whoever sends next asks again. */
+		if (path->neigh != NULL && path->neigh->probed_ns != 0 &&
+		    now_ns - path->neigh->probed_ns >= NET_PROBE_PATIENCE_NS)
+			path->neigh->probed_ns = 0;
+		path->dirty = net->any_dirty = true;
+	}
+}
+
+/* ---- text ---- */
+
+const char *vma_net_reason_text(enum vma_net_reason reason)
+{
+	static const char *const texts[] = {
+#define X(name, text) [VMA_NET_REASON_##name] = (text),
+	        VMA_NET_REASONS(X)
+#undef X
+	};
+
+	return (unsigned)reason < sizeof(texts) / sizeof(texts[0]) ? texts[reason] : "?";
+}
+
+static void mac_text(const uint8_t mac[6], char text[18])
+{
+	snprintf(text, 18, "%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
+}
+
+void vma_net_template_text(const struct vma_net_template *t, char *text, size_t bytes)
+{
+	static const char *const states[] = {"ready", "resolving", "failed", "os", "error"};
+	char type[32], via[INET_ADDRSTRLEN], src[INET_ADDRSTRLEN], mac[18] = "-", own[18] = "-";
+
+	if (t->state == VMA_NET_ERROR) {
+		snprintf(text, bytes, "error: %s", strerror(t->error));
+		return;
+	}
+	if (t->state == VMA_NET_READY) {
+		mac_text(t->bytes, mac);
+		mac_text(t->bytes + 6, own);
+	}
+	inet_ntop(AF_INET, t->next_hop, via, sizeof(via));
+	inet_ntop(AF_INET, t->src, src, sizeof(src));
+	snprintf(text, bytes, "%s via %s dev %u nic %u vlan %u src %s mtu %u from %s to %s: %s%s%s%s",
+	         nl_rtntype2str(t->type, type, sizeof(type)), via, t->ifindex, t->nic, t->vlan, src, t->mtu, own, mac,
+	         t->state < sizeof(states) / sizeof(states[0]) ? states[t->state] : "?",
+	         t->state == VMA_NET_USE_OS ? ", " : "",
+	         t->state == VMA_NET_USE_OS ? vma_net_reason_text(t->reason) : "",
+	         (t->flags & VMA_NET_CONFIRM) != 0 ? ", to be confirmed" : "");
+}

@@ -1,0 +1,242 @@
+/* The real kernel, as an ordinary user: what every machine has is its loopback. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include <vma/net.h>
+
+static struct vma_net *net;
+
+static int start(void **state)
+{
+	(void)state;
+	return vma_net_create(NULL, &net);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	vma_net_destroy(net);
+	return 0;
+}
+
+static struct vma_net_key to(const char *address)
+{
+	struct vma_net_key key = {
+	        .family = AF_INET, .proto = IPPROTO_UDP, .dport_be = htons(9), .uid = (uint32_t)geteuid()};
+
+	assert_int_equal(inet_pton(AF_INET, address, key.dst), 1);
+	return key;
+}
+
+static bool loopback_is_up(void)
+{
+	struct vma_net_link link;
+
+	return vma_net_link_by_name(net, "lo", &link) == 0 && (link.flags & IFF_UP) != 0;
+}
+
+static void test_loopback_interface_is_known_by_name_and_number(void **state)
+{
+	struct vma_net_link by_name, by_number;
+
+	(void)state;
+	assert_int_equal(vma_net_link_by_name(net, "lo", &by_name), 0);
+	assert_true((by_name.flags & IFF_LOOPBACK) != 0);
+	assert_int_equal(vma_net_link(net, by_name.ifindex, &by_number), 0);
+	assert_memory_equal(&by_name, &by_number, sizeof(by_name));
+	assert_true(vma_net_links(net, NULL, 0) >= 1);
+	assert_int_equal(vma_net_link_by_name(net, "no such one", &by_name), -ENODEV);
+	assert_int_equal(vma_net_link(net, 0x7fffffff, &by_number), -ENODEV);
+}
+
+static void test_own_address_is_local_and_the_os_serves_it(void **state)
+{
+	const struct vma_net_key key = to("127.0.0.1");
+	const uint8_t loopback[16] = {127, 0, 0, 1};
+	struct vma_net_route route;
+	struct vma_net_path *path;
+	struct vma_net_template t;
+	char text[256];
+
+	(void)state;
+	if (!loopback_is_up())
+		skip();
+	assert_int_equal(vma_net_route(net, &key, &route), 0);
+	assert_int_equal(route.type, RTN_LOCAL);
+	assert_memory_equal(route.src, loopback, 16);
+	assert_int_equal(vma_net_path_get(net, &key, &path), 0);
+	vma_net_path_read(path, &t);
+	assert_int_equal(t.state, VMA_NET_USE_OS);
+	assert_int_equal(t.reason, VMA_NET_REASON_LOCAL);
+	vma_net_template_text(&t, text, sizeof(text));
+	assert_non_null(strstr(text, "local via 127.0.0.1"));
+	vma_net_path_put(net, path);
+}
+
+static void test_refusals_come_with_the_kernels_errno(void **state)
+{
+	struct vma_net_key key = to("127.0.0.1");
+	struct sockaddr_in nowhere = {.sin_family = AF_INET, .sin_port = htons(9)};
+	struct vma_net_route route;
+	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	int wanted;
+
+	(void)state;
+	/* whatever this machine's routes say of 0.1.2.3, both say the same */
+	inet_pton(AF_INET, "0.1.2.3", &nowhere.sin_addr);
+	wanted = connect(fd, (struct sockaddr *)&nowhere, sizeof(nowhere)) < 0 ? -errno : 0;
+	close(fd);
+	inet_pton(AF_INET, "0.1.2.3", key.dst);
+	assert_int_equal(vma_net_route(net, &key, &route), wanted);
+	key = to("127.0.0.1");
+	key.oif = 0x7fffffff;
+	assert_int_equal(vma_net_route(net, &key, &route), -ENODEV);
+	key = to("127.0.0.1");
+	inet_pton(AF_INET, "203.0.113.77",
+	          key.src); /* not an address of this host; the errno changed with the kernels */
+	wanted = vma_net_route(net, &key, &route);
+	assert_true(wanted == -EINVAL || wanted == -ENETUNREACH);
+}
+
+static void test_keys_that_cannot_be_are_refused(void **state)
+{
+	struct vma_net_key key = to("127.0.0.1");
+	struct vma_net_path *path;
+	struct vma_net_route route;
+	struct vma_net_neigh neigh;
+
+	(void)state;
+	key.family = AF_INET6;
+	assert_int_equal(vma_net_path_get(net, &key, &path), -EAFNOSUPPORT);
+	assert_int_equal(vma_net_route(net, &key, &route), -EAFNOSUPPORT);
+	assert_int_equal(vma_net_neigh(net, 1, AF_INET6, key.dst, &neigh), -EAFNOSUPPORT);
+	assert_int_equal(vma_net_neigh_probe(net, 1, AF_INET6, key.dst), -EAFNOSUPPORT);
+	key.family = AF_UNIX;
+	assert_int_equal(vma_net_path_get(net, &key, &path), -EINVAL);
+	key = to("127.0.0.1");
+	key.zero = 1;
+	assert_int_equal(vma_net_path_get(net, &key, &path), -EINVAL);
+	key = to("127.0.0.1");
+	key.dst[15] = 1;
+	assert_int_equal(vma_net_path_get(net, &key, &path), -EINVAL);
+}
+
+static void test_equal_keys_share_a_path_and_find_sees_it(void **state)
+{
+	struct vma_net_key key = to("127.0.0.5"), other = to("127.0.0.6");
+	struct vma_net_path *first, *second;
+	struct vma_net_template t;
+
+	(void)state;
+	assert_false(vma_net_find(net, &key, &t));
+	assert_int_equal(vma_net_path_get(net, &key, &first), 0);
+	assert_int_equal(vma_net_path_get(net, &key, &second), 0);
+	assert_ptr_equal(first, second);
+	assert_true(vma_net_find(net, &key, &t));
+	assert_false(vma_net_path_changed(first, t.version));
+	assert_false(vma_net_find(net, &other, &t));
+	vma_net_path_put(net, first);
+	vma_net_path_put(net, second);
+	assert_true(vma_net_find(net, &key, &t)); /* stays for a while */
+}
+
+static bool readable(void)
+{
+	struct pollfd fd = {.fd = vma_net_fd(net), .events = POLLIN};
+
+	return poll(&fd, 1, 0) == 1;
+}
+
+static void test_request_of_the_data_path_wakes_who_processes(void **state)
+{
+	struct vma_net_key key = to("127.0.0.1");
+	struct vma_net_path *path;
+
+	(void)state;
+	assert_int_equal(vma_net_path_get(net, &key, &path), 0);
+	vma_net_process(net);
+	vma_net_path_recheck(net, path);
+	vma_net_path_recheck(net, path);
+	assert_true(readable());
+	assert_true(vma_net_process(net) >= 1);
+	vma_net_ask(net, &key, VMA_NET_ASK_PROBE);
+	assert_true(readable());
+	assert_true(vma_net_process(net) >= 1);
+	vma_net_path_put(net, path);
+}
+
+static void test_descriptors_keep_out_of_small_numbers(void **state)
+{
+	struct rlimit limit;
+
+	(void)state;
+	getrlimit(RLIMIT_NOFILE, &limit);
+	if (limit.rlim_cur <= 1010)
+		skip();
+	assert_true(vma_net_fd(net) >= 1000);
+}
+
+static void test_forked_child_makes_its_own(void **state)
+{
+	struct vma_net_key key = to("127.0.0.1");
+	struct vma_net_route route;
+	int status;
+	pid_t pid = fork();
+
+	(void)state;
+	if (pid == 0) {
+		vma_net_destroy(net);
+		_exit(vma_net_create(NULL, &net) != 0 || vma_net_route(net, &key, &route) != 0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(vma_net_route(net, &key, &route), 0);
+	assert_true(vma_net_process(net) >= 0);
+}
+
+/* More destinations than the hash table holds at first, so that it grows, and each is still found. */
+static void test_many_destinations_are_all_found(void **state)
+{
+	struct vma_net_template t;
+	struct vma_net_key key = to("127.1.0.0");
+	struct vma_net_path *path;
+
+	(void)state;
+	for (unsigned i = 0; i < 1000; i++) {
+		key.dst[2] = (uint8_t)(i >> 8);
+		key.dst[3] = (uint8_t)i;
+		assert_int_equal(vma_net_path_get(net, &key, &path), 0);
+		vma_net_path_put(net, path);
+	}
+	for (unsigned i = 0; i < 1000; i++) {
+		key.dst[2] = (uint8_t)(i >> 8);
+		key.dst[3] = (uint8_t)i;
+		assert_true(vma_net_find(net, &key, &t));
+		assert_memory_equal(t.next_hop, key.dst, 16);
+	}
+}
+
+#define EACH(test) cmocka_unit_test_setup_teardown(test, start, stop)
+static const struct CMUnitTest tests[] = {
+        EACH(test_loopback_interface_is_known_by_name_and_number),
+        EACH(test_own_address_is_local_and_the_os_serves_it),
+        EACH(test_refusals_come_with_the_kernels_errno),
+        EACH(test_keys_that_cannot_be_are_refused),
+        EACH(test_equal_keys_share_a_path_and_find_sees_it),
+        EACH(test_request_of_the_data_path_wakes_who_processes),
+        EACH(test_descriptors_keep_out_of_small_numbers),
+        EACH(test_forked_child_makes_its_own),
+        EACH(test_many_destinations_are_all_found),
+};
+
+VMA_TEST_MAIN(tests)
