@@ -24,39 +24,41 @@ static inline uint64_t load64(const uint8_t *p)
 	return w;
 }
 
-/* The last one to seven bytes as the low bytes of a word: a missing odd one counts as zero (RFC 1071). */
-static inline uint64_t load_rest(const uint8_t *p, size_t len)
+/*
+ * The one to seven bytes at p as the low bytes of a word: a missing odd one counts as zero (RFC 1071). Where eight bytes
+ * end there, they are one load, and the wrong ones of them are shifted out.
+ */
+static inline uint64_t load_rest(const uint8_t *p, size_t rest, bool eight_before)
 {
 	uint64_t w = 0;
-	uint32_t four;
-	uint16_t two;
 
-	if (len & 4) {
-		memcpy(&four, p, 4);
-		w = four;
-		p += 4;
-	}
-	if (len & 2) {
-		memcpy(&two, p, 2);
-		w += two;
-		p += 2;
-	}
-	return len & 1 ? w + *p : w;
+	if (__builtin_expect(eight_before, 1))
+		return load64(p + rest - 8) >> (64 - 8 * rest);
+	memcpy(&w, p, rest);
+	return w;
 }
 
 uint64_t vma_csum_add(uint64_t sum, const void *data, size_t len)
 {
-	const uint8_t *p = data;
+	const uint8_t *p = data, *end = p + (len & ~(size_t)31);
 
-	for (; len >= 32; len -= 32, p += 32) {
+	for (; p != end; p += 32) {
 		sum = add_carry(sum, load64(p));
 		sum = add_carry(sum, load64(p + 8));
 		sum = add_carry(sum, load64(p + 16));
 		sum = add_carry(sum, load64(p + 24));
 	}
-	for (; len >= 8; len -= 8, p += 8)
+	if (len & 16) {
 		sum = add_carry(sum, load64(p));
-	sum = add_carry(sum, load_rest(p, len));
+		sum = add_carry(sum, load64(p + 8));
+		p += 16;
+	}
+	if (len & 8) {
+		sum = add_carry(sum, load64(p));
+		p += 8;
+	}
+	if (len & 7)
+		sum = add_carry(sum, load_rest(p, len & 7, len >= 8));
 	/* A caller may go on adding plainly: stay far from the overflow. */
 	return (sum & 0xffffffff) + (sum >> 32);
 }

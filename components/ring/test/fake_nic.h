@@ -193,6 +193,8 @@ static unsigned fake_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, u
 			frame->len += segs[k].len;
 			frame->segs++;
 		} while (segs[k++].flags & VMA_NIC_SEG_MORE);
+		if (frame->segs > fake->nic.info.tx_segs_max || frame->segs > qp->tx_depth)
+			break; /* never */
 		if (frame->segs > fake->tx_room || fake->queued_count + fake->done_count + frame->segs > FAKE_BUFS)
 			break;
 		fake->tx_room -= frame->segs;
@@ -282,6 +284,7 @@ static void fake_init(struct fake_nic *fake, uint32_t caps)
 	strcpy(fake->nic.info.name, "fake");
 	fake->nic.info.mtu = 1500;
 	fake->nic.info.caps = caps;
+	fake->nic.info.tx_segs_max = caps & VMA_NIC_CAP_SG ? 64 : 1;
 	fake->tx_room = UINT32_MAX;
 	fake->sent = calloc(FAKE_LOG, sizeof(*fake->sent));
 	assert_non_null(fake->sent);

@@ -269,6 +269,39 @@ static void test_segments_are_gathered_for_a_nic_that_takes_one(void **state)
 	assert_int_equal(fake.sent[2].bytes[0], 4);
 }
 
+static void send_packet_of(unsigned n)
+{
+	struct vma_nic_seg segs[32];
+
+	for (unsigned i = 0; i < n; i++) {
+		segs[i] = frame_seg(40, (uint8_t)i);
+		segs[i].flags = i + 1 < n ? VMA_NIC_SEG_MORE : 0;
+	}
+	assert_int_equal(vma_ring_send(ring, segs, n, 0), n);
+}
+
+static void test_more_segments_than_the_nic_takes_are_gathered(void **state)
+{
+	struct vma_ring_attr attr = {.nic = &fake.nic, .tx_wre = 16};
+
+	(void)state;
+	vma_ring_destroy(ring);
+	fake.nic.info.tx_segs_max = 20;
+	assert_int_equal(vma_ring_create(&attr, &ring), 0); /* a queue of 16 takes no packet of 17 */
+	send_packet_of(16);
+	send_packet_of(17);
+	vma_ring_destroy(ring);
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	send_packet_of(20);
+	send_packet_of(21);
+	assert_int_equal(fake.sent_count, 4);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(fake.sent[i].segs, (unsigned[]){16, 1, 20, 1}[i]);
+		assert_int_equal(fake.sent[i].len, (unsigned[]){16, 17, 20, 21}[i] * 40);
+		assert_int_equal(fake.sent[i].bytes[fake.sent[i].len - 1], fake.sent[i].len / 40 - 1);
+	}
+}
+
 static void test_gathered_packet_that_the_nic_does_not_take_stays_with_the_caller(void **state)
 {
 	struct vma_nic_seg segs[2];
@@ -454,6 +487,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_packet_without_end_is_dropped_not_sent),
         CASE(test_what_the_nic_can_never_send_stops_nobody),
         CASE_WITHOUT_SG(test_segments_are_gathered_for_a_nic_that_takes_one),
+        CASE(test_more_segments_than_the_nic_takes_are_gathered),
+        CASE(test_queued_segments_beyond_what_the_nic_takes_are_gathered_too),
         CASE_WITHOUT_SG(test_gathered_packet_that_the_nic_does_not_take_stays_with_the_caller),
         CASE(test_buffers_come_back_while_sending_goes_on),
         CASE(test_tx_buf_reaps_when_the_pool_is_empty),

@@ -38,14 +38,16 @@ enum {
 /* Adds len bytes to a running sum. A piece of odd length may only be the last one of what is summed. */
 uint64_t vma_csum_add(uint64_t sum, const void *data, size_t len);
 
+/* A number's halves added with end-around carry, in the upper half of (itself plus itself turned round). */
+static inline uint16_t vma_csum_fold32(uint32_t sum)
+{
+	return (uint16_t)((sum + (sum >> 16 | sum << 16)) >> 16);
+}
+
 /* The running sum in 16 bits, not complemented: 0xffff for correct data that holds its own checksum. */
 static inline uint16_t vma_csum_fold(uint64_t sum)
 {
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (uint16_t)sum;
+	return vma_csum_fold32((uint32_t)((sum + (sum >> 32 | sum << 32)) >> 32));
 }
 
 /* The sum of the IPv4 pseudo header: addresses in network order as in memory, l4_len in bytes, host order. */

@@ -77,6 +77,17 @@ struct vma_ring_attr {
 	const char *name;
 };
 
+/*
+ * What the VMA_* parameters decide of these attrs, written into them; all else stays as the caller set it. conf_memory:
+ * the arena, and the pool of ordinary memory behind the windows. conf_device: "BACKEND:ifname" as VMA_NIC says, for
+ * vma_nic_open; -EOPNOTSUPP when it says none, -ENAMETOOLONG.
+ */
+struct vma_conf;
+void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr *arena, struct vma_bufpool_attr *spill);
+void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic);
+int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size);
+void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring);
+
 int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out);
 void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
 

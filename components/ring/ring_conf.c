@@ -1,0 +1,60 @@
+/* ring_conf.c - the VMA_* parameters, as the attrs of memory, NIC and ring understand them. */
+#include <errno.h>
+#include <stdio.h>
+
+#include <vma/conf.h>
+
+#include "ring_priv.h"
+
+#define WINDOW_FRAMES (1U << 18) /* address space for windows, beside the ordinary memory */
+
+static uint32_t at_most(int64_t value, int64_t limit)
+{
+	return (uint32_t)(value < limit ? value : limit);
+}
+
+void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr *arena, struct vma_bufpool_attr *spill)
+{
+	arena->capacity = (uint32_t)(conf->rx_bufs + conf->tx_bufs) + WINDOW_FRAMES;
+	arena->alloc_type = (enum vma_mem_alloc_type)conf->mem_alloc_type;
+	spill->max_bufs = (uint32_t)conf->rx_bufs;
+	spill->batching_mode = conf->buffer_batching_mode;
+}
+
+void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
+{
+	nic->huge_pages = conf->mem_alloc_type == VMA_MEM_HUGE;
+}
+
+int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size)
+{
+	const char *backend = conf->nic == VMA_CONF_NIC_VERBS ? "verbs" : "xdp";
+	int len;
+
+	if (conf->nic == VMA_CONF_NIC_NONE)
+		return -EOPNOTSUPP;
+	len = snprintf(spec, size, "%s:%s", backend, ifname);
+	return len >= 0 && (size_t)len < size ? 0 : -ENAMETOOLONG;
+}
+
+void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
+{
+	ring->rx_wre = at_most(conf->rx_wre, conf->rx_bufs);
+	ring->tx_wre = at_most(conf->tx_wre, conf->tx_bufs);
+	ring->tx_wre_batching = (uint32_t)conf->tx_wre_batching;
+	ring->thread_mode = (enum vma_thread_mode)conf->thread_mode;
+	ring->rx_sw_csum = conf->rx_sw_csum;
+	ring->cq.poll_batch_max = (uint32_t)conf->cq_poll_batch_max;
+	ring->cq.keep_qp_full = conf->cq_keep_qp_full;
+	ring->cq.compensation_level = (uint32_t)conf->qp_compensation_level;
+	ring->cq.rx_wre_batching = (uint32_t)conf->rx_wre_batching;
+	ring->cq.prefetch_bytes = (uint32_t)conf->rx_prefetch_bytes;
+	ring->cq.moderation_enable = conf->cq_moderation_enable;
+	ring->cq.aim = (struct vma_aim_params){
+	        .base = {(uint32_t)conf->cq_moderation_count, (uint32_t)conf->cq_moderation_period_usec},
+	        .max_count = (uint32_t)conf->cq_aim_max_count,
+	        .max_period_usec = (uint32_t)conf->cq_aim_max_period_usec,
+	        .interval_msec = (uint32_t)conf->cq_aim_interval_msec,
+	        .interrupts_per_sec = (uint32_t)conf->cq_aim_interrupts_rate_per_sec,
+	};
+}

@@ -1,0 +1,148 @@
+/* Every parameter of the packet path reaches the attr that obeys it. */
+#include <errno.h>
+#include <string.h>
+
+#include <vma/conf.h>
+#include <vma/ring.h>
+#include <vma/test.h>
+
+static struct vma_conf conf;
+
+static void load(char *const *env)
+{
+	vma_conf_load(&conf, env);
+}
+
+static void test_defaults_are_those_of_the_field(void **state)
+{
+	char *env[] = {NULL};
+	struct vma_ring_attr ring = {0};
+
+	(void)state;
+	load(env);
+	vma_ring_conf(&conf, &ring);
+	assert_int_equal(ring.rx_wre, 16000);
+	assert_int_equal(ring.tx_wre, 2048);
+	assert_int_equal(ring.tx_wre_batching, 64);
+	assert_int_equal(ring.thread_mode, VMA_THREAD_SPIN);
+	assert_true(ring.rx_sw_csum);
+	assert_int_equal(ring.cq.poll_batch_max, 16);
+	assert_true(ring.cq.keep_qp_full);
+	assert_true(ring.cq.moderation_enable);
+	assert_int_equal(ring.cq.aim.interrupts_per_sec, 5000);
+}
+
+static void test_what_is_set_arrives(void **state)
+{
+	char *env[] = {"VMA_RX_WRE=512",
+	               "VMA_TX_WRE=64",
+	               "VMA_TX_WRE_BATCHING=7",
+	               "VMA_THREAD_MODE=3",
+	               "VMA_RX_SW_CSUM=0",
+	               "VMA_CQ_POLL_BATCH_MAX=5",
+	               "VMA_CQ_KEEP_QP_FULL=0",
+	               "VMA_QP_COMPENSATION_LEVEL=33",
+	               "VMA_RX_WRE_BATCHING=9",
+	               "VMA_RX_PREFETCH_BYTES=128",
+	               "VMA_CQ_MODERATION_ENABLE=0",
+	               "VMA_CQ_MODERATION_COUNT=11",
+	               "VMA_CQ_MODERATION_PERIOD_USEC=12",
+	               "VMA_CQ_AIM_MAX_COUNT=13",
+	               "VMA_CQ_AIM_MAX_PERIOD_USEC=14",
+	               "VMA_CQ_AIM_INTERVAL_MSEC=15",
+	               "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=16",
+	               NULL};
+	struct vma_ring_attr ring = {.name = "kept"};
+
+	(void)state;
+	load(env);
+	vma_ring_conf(&conf, &ring);
+	assert_int_equal(ring.rx_wre, 512);
+	assert_int_equal(ring.tx_wre, 64);
+	assert_int_equal(ring.tx_wre_batching, 7);
+	assert_int_equal(ring.thread_mode, VMA_THREAD_YIELD);
+	assert_false(ring.rx_sw_csum);
+	assert_int_equal(ring.cq.poll_batch_max, 5);
+	assert_false(ring.cq.keep_qp_full);
+	assert_int_equal(ring.cq.compensation_level, 33);
+	assert_int_equal(ring.cq.rx_wre_batching, 9);
+	assert_int_equal(ring.cq.prefetch_bytes, 128);
+	assert_false(ring.cq.moderation_enable);
+	assert_int_equal(ring.cq.aim.base.count, 11);
+	assert_int_equal(ring.cq.aim.base.period_usec, 12);
+	assert_int_equal(ring.cq.aim.max_count, 13);
+	assert_int_equal(ring.cq.aim.max_period_usec, 14);
+	assert_int_equal(ring.cq.aim.interval_msec, 15);
+	assert_int_equal(ring.cq.aim.interrupts_per_sec, 16);
+	assert_string_equal(ring.name, "kept");
+}
+
+static void test_a_queue_is_no_deeper_than_there_may_be_buffers(void **state)
+{
+	char *env[] = {"VMA_RX_BUFS=128", "VMA_TX_BUFS=96", NULL};
+	struct vma_bufarena_attr arena = {0};
+	struct vma_bufpool_attr spill = {0};
+	struct vma_ring_attr ring = {0};
+
+	(void)state;
+	load(env);
+	vma_ring_conf(&conf, &ring);
+	vma_ring_conf_memory(&conf, &arena, &spill);
+	assert_int_equal(ring.rx_wre, 128);
+	assert_int_equal(ring.tx_wre, 96);
+	assert_int_equal(spill.max_bufs, 128);
+	assert_true(arena.capacity >= 128 + 96);
+}
+
+static void test_memory_type_reaches_ordinary_memory_and_windows(void **state)
+{
+	char *env[] = {"VMA_MEM_ALLOC_TYPE=2", "VMA_BUFFER_BATCHING_MODE=0", NULL};
+	struct vma_bufarena_attr arena = {0};
+	struct vma_bufpool_attr spill = {.batching_mode = 1};
+	struct vma_nic_attr nic = {0};
+
+	(void)state;
+	load(env);
+	vma_ring_conf_memory(&conf, &arena, &spill);
+	vma_ring_conf_nic(&conf, &nic);
+	assert_int_equal(arena.alloc_type, VMA_MEM_HUGE);
+	assert_true(nic.huge_pages);
+	assert_int_equal(spill.batching_mode, 0);
+}
+
+static void test_nic_parameter_chooses_the_backend(void **state)
+{
+	static const struct {
+		char *env;
+		int rc;
+		const char *spec;
+	} rows[] = {
+	        {"VMA_NIC=auto", 0, "xdp:eth7"},
+	        {"VMA_NIC=xdp", 0, "xdp:eth7"},
+	        {"VMA_NIC=verbs", 0, "verbs:eth7"},
+	        {"VMA_NIC=none", -EOPNOTSUPP, NULL},
+	};
+	char spec[16];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		char *env[] = {rows[i].env, NULL};
+
+		load(env);
+		assert_int_equal(vma_ring_conf_device(&conf, "eth7", spec, sizeof(spec)), rows[i].rc);
+		if (rows[i].rc == 0)
+			assert_string_equal(spec, rows[i].spec);
+	}
+	load((char *[]){"VMA_NIC=xdp", NULL});
+	assert_int_equal(vma_ring_conf_device(&conf, "a-name-too-long-for-it", spec, sizeof(spec)), -ENAMETOOLONG);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_are_those_of_the_field),
+        cmocka_unit_test(test_what_is_set_arrives),
+        cmocka_unit_test(test_a_queue_is_no_deeper_than_there_may_be_buffers),
+        cmocka_unit_test(test_memory_type_reaches_ordinary_memory_and_windows),
+        cmocka_unit_test(test_nic_parameter_chooses_the_backend),
+};
+
+VMA_TEST_MAIN(tests)
