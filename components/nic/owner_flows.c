@@ -101,8 +101,13 @@ static int refuse_foreign(const struct xdp_owner *owner, const struct vma_flow_r
 {
 	struct search search = {.owner = owner, .rule = rule};
 	char text[96];
-	int rc = owner_foreign_walk(rule->key.proto, ntohs(rule->key.local_port_be), see, &search);
+	const bool listener = rule->flags & VMA_FLOW_SYN_ONLY;
+	int rc;
 
+	if (rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be != 0)
+		rc = owner_foreign_connection(&rule->key, owner->ifindex, see, &search);
+	else
+		rc = owner_foreign_walk(rule->key.proto, ntohs(rule->key.local_port_be), listener, see, &search);
 	describe(&rule->key, text, sizeof(text));
 	if (rc < 0) {
 		/* Not knowing is no licence to rob. */
@@ -290,7 +295,8 @@ void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, cons
 			}
 		}
 		if (n > 0)
-			owner_foreign_walk(protos[p], 0, see_again, check);
+			/* Of TCP the listeners only: a connection on a port that our shadow holds cannot come up. */
+			owner_foreign_walk(protos[p], 0, protos[p] == IPPROTO_TCP, see_again, check);
 	}
 	free(check);
 }

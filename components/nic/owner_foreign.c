@@ -24,6 +24,7 @@
 
 struct walk {
 	uint16_t port;
+	uint32_t states;
 	void (*see)(const struct owner_foreign *socket, void *arg);
 	void *arg;
 };
@@ -36,14 +37,15 @@ struct request {
 };
 
 /* "local port >= port and local port <= port"; each op is followed by one that carries the port. */
-static void fill_request(struct request *request, uint8_t family, uint8_t proto, uint16_t port)
+static void fill_request(struct request *request, uint8_t family, uint8_t proto, const struct walk *walk)
 {
+	const uint16_t port = walk->port;
+
 	*request = (struct request){
 	        .head = {.nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP, .nlmsg_seq = 1},
 	        .diag = {.sdiag_family = family, .sdiag_protocol = proto},
 	};
-	/* TIME_WAIT owns no packets that a new connection would not get as well. */
-	request->diag.idiag_states = ~0u & ~(1u << TCP_TIME_WAIT);
+	request->diag.idiag_states = walk->states;
 	request->head.nlmsg_len = offsetof(struct request, attr);
 	if (port == 0)
 		return;
@@ -83,7 +85,9 @@ static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr
 	struct owner_foreign socket = {.proto = proto};
 	int left = (int)head->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*msg));
 
-	if (left < 0)
+	/* What remains of a closed connection (TIME_WAIT, or FIN_WAIT2 without a socket) has no reader to rob. */
+	if (left < 0 || msg->idiag_state == TCP_TIME_WAIT ||
+	    (msg->idiag_state == TCP_FIN_WAIT2 && msg->idiag_inode == 0))
 		return;
 	socket.cookie = (uint64_t)msg->id.idiag_cookie[1] << 32 | msg->id.idiag_cookie[0];
 	socket.inode = msg->idiag_inode;
@@ -109,11 +113,15 @@ static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr
 static int take_reply(int fd, const struct walk *walk, uint8_t proto)
 {
 	_Alignas(struct nlmsghdr) char buffer[16384];
-	ssize_t n = recv(fd, buffer, sizeof(buffer), 0);
-	unsigned left = n > 0 ? (unsigned)n : 0;
+	unsigned left;
+	ssize_t n;
 
+	do
+		n = recv(fd, buffer, sizeof(buffer), 0);
+	while (n < 0 && errno == EINTR);
 	if (n < 0)
-		return errno == EINTR ? 1 : -errno;
+		return -errno;
+	left = (unsigned)n;
 	for (const struct nlmsghdr *head = (const void *)buffer; NLMSG_OK(head, left); head = NLMSG_NEXT(head, left)) {
 		if (head->nlmsg_type == NLMSG_DONE)
 			return 0;
@@ -134,7 +142,7 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 	struct request request;
 	int rc;
 
-	fill_request(&request, family, proto, walk->port);
+	fill_request(&request, family, proto, walk);
 	if (send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		return -errno;
 	do
@@ -143,22 +151,62 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 	return rc;
 }
 
-int owner_foreign_walk(uint8_t proto, uint16_t port, void (*see)(const struct owner_foreign *socket, void *arg),
-                       void *arg)
+static int open_diag(void)
 {
-	const struct walk walk = {.port = port, .see = see, .arg = arg};
 	const struct timeval patience = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	int rc;
 
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	return fd;
+}
+
+int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners,
+                       void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+{
+	/* TIME_WAIT owns no packets that a new connection would not get as well. */
+	const uint32_t states = listeners ? 1u << TCP_LISTEN : ~(1u << TCP_TIME_WAIT);
+	const struct walk walk = {.port = port, .states = states, .see = see, .arg = arg};
+	int fd = open_diag(), rc;
+
+	if (fd < 0)
+		return fd;
 	rc = walk_family(fd, &walk, AF_INET, proto);
 	if (rc == 0)
 		rc = walk_family(fd, &walk, AF_INET6, proto);
 	close(fd);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
+}
+
+int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
+                             void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+{
+	const struct walk walk = {.see = see, .arg = arg};
+	struct request request = {
+	        .head = {.nlmsg_len = offsetof(struct request, attr),
+	                 .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+	                 .nlmsg_flags = NLM_F_REQUEST,
+	                 .nlmsg_seq = 1},
+	        .diag = {.sdiag_family = AF_INET, .sdiag_protocol = key->proto, .idiag_states = ~0u},
+	};
+	struct inet_diag_sockid *id = &request.diag.id;
+	int fd = open_diag(), rc = 0;
+
+	if (fd < 0)
+		return fd;
+	id->idiag_sport = key->local_port_be;
+	id->idiag_dport = key->peer_port_be;
+	memcpy(id->idiag_src, key->local, 4);
+	memcpy(id->idiag_dst, key->peer, 4);
+	id->idiag_if = ifindex;
+	id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+	if (send(fd, &request, request.head.nlmsg_len, 0) < 0)
+		rc = -errno;
+	while (rc == 0)
+		rc = take_reply(fd, &walk, key->proto);
+	close(fd);
+	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 
 bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex)

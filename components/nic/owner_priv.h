@@ -126,9 +126,13 @@ struct owner_foreign {
 	uint8_t local[16], peer[16]; /* IPv4 in the first four bytes, also when it came as a mapped IPv6 address */
 };
 
-/* Every UDP (TCP) socket of this network namespace, or only those of one local port (host order; 0: all). -errno. */
-int owner_foreign_walk(uint8_t proto, uint16_t port, void (*see)(const struct owner_foreign *socket, void *arg),
-                       void *arg);
+/* Every UDP (TCP) socket of this network namespace, or only those of one local port (host order; 0: all), or of these
+ * only the TCP listeners: a list of all connections costs the kernel a walk over a large table. -errno. */
+int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners,
+                       void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
+/* The one TCP socket that the kernel would ask first for a packet of this 5-tuple, if there is one. -errno. */
+int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
+                             void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
 /* Would the kernel give `socket` packets that the rule takes? */
 bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex);
 

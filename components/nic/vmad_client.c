@@ -248,8 +248,12 @@ static int start(const struct vmad_connect *how)
 	char window[16];
 	const char *argv[8] = {how->vmad_path, "--exit-when-idle", "--foreground"};
 	unsigned n = 3;
-	int rc;
+	int rc = vmad_right_create(how->ifname);
 
+	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
+	if (rc < 0)
+		return rc;
+	close(rc);
 	if (how->window_bytes != 0) {
 		snprintf(window, sizeof(window), "%u", how->window_bytes);
 		argv[n++] = "--window";

@@ -244,12 +244,12 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
 	                            : ((struct sockaddr_in6 *)&address)->sin6_port;
 	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(owner_foreign_walk(IPPROTO_UDP, ntohs(port_be), see, &sighting), 0);
+	assert_int_equal(owner_foreign_walk(IPPROTO_UDP, ntohs(port_be), false, see, &sighting), 0);
 	assert_int_equal(sighting.times, wanted);
 	if (wanted > 0)
 		assert_int_equal(sighting.socket.port_be, port_be);
 	sighting.times = 0;
-	assert_int_equal(owner_foreign_walk(IPPROTO_UDP, 0, see, &sighting), 0);
+	assert_int_equal(owner_foreign_walk(IPPROTO_UDP, 0, false, see, &sighting), 0);
 	assert_int_equal(sighting.times, wanted);
 	close(fd);
 }
@@ -272,6 +272,58 @@ static void test_unless_it_is_ipv6_only(void **state)
 	look_for_own(AF_INET6, true, 0);
 }
 
+/* A listener, a connection to it, and the end that it accepted, on the loopback. */
+static void test_a_connection_is_found_by_its_addresses(void **state)
+{
+	struct sockaddr_in server = {.sin_family = AF_INET}, peer;
+	struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_TCP};
+	struct sighting sighting = {0};
+	socklen_t len = sizeof(server), cookie_len = sizeof(sighting.cookie);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), client, accepted;
+
+	(void)state;
+	client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	if (bind(listener, (struct sockaddr *)&server, len) < 0 || listen(listener, 1) < 0)
+		skip(); /* no loopback here */
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
+	assert_int_equal(connect(client, (struct sockaddr *)&server, len), 0);
+	accepted = accept4(listener, (struct sockaddr *)&peer, &len, SOCK_CLOEXEC);
+	assert_true(accepted >= 0);
+	memcpy(key.local, &server.sin_addr, 4);
+	memcpy(key.peer, &peer.sin_addr, 4);
+	key.local_port_be = server.sin_port;
+	key.peer_port_be = peer.sin_port;
+	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
+	assert_int_equal(owner_foreign_connection(&key, if_nametoindex("lo"), see, &sighting), 0);
+	assert_int_equal(sighting.times, 1);
+	assert_int_equal(sighting.socket.peer_port_be, peer.sin_port);
+	close(accepted);
+	close(client);
+	close(listener);
+	sighting.times = 0;
+	assert_int_equal(owner_foreign_connection(&key, if_nametoindex("lo"), see, &sighting), 0);
+	assert_int_equal(sighting.times, 0);
+}
+
+static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
+{
+	struct sockaddr_in server = {.sin_family = AF_INET};
+	struct sighting sighting = {0};
+	socklen_t len = sizeof(server), cookie_len = sizeof(sighting.cookie);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	(void)state;
+	if (bind(listener, (struct sockaddr *)&server, len) < 0 || listen(listener, 1) < 0)
+		skip();
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
+	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
+	assert_int_equal(owner_foreign_walk(IPPROTO_TCP, ntohs(server.sin_port), true, see, &sighting), 0);
+	assert_int_equal(sighting.times, 1);
+	assert_int_equal(sighting.socket.state, TCP_LISTEN);
+	close(listener);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sixteen_greedy_slots_fit_in_the_default_window),
         cmocka_unit_test(test_every_slot_gets_something),
@@ -282,6 +334,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_kernel_lists_a_socket_under_its_cookie),
         cmocka_unit_test(test_an_ipv6_socket_on_any_address_receives_ipv4),
         cmocka_unit_test(test_unless_it_is_ipv6_only),
+        cmocka_unit_test(test_a_connection_is_found_by_its_addresses),
+        cmocka_unit_test(test_of_tcp_the_listeners_can_be_had_alone),
 };
 
 VMA_TEST_MAIN(tests)
