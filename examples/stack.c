@@ -6,10 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Wishes: packets that wait while we are not looking, frames on their way out. The NIC grants what it can. */
-#define RX_DEPTH 4096
-#define TX_DEPTH 1024
+#include <unistd.h>
 
 volatile sig_atomic_t stack_stop;
 
@@ -35,10 +32,9 @@ uint64_t stack_number(const char *option, const char *value, uint64_t max)
 static bool take_owner(struct stack *stack, const char *value)
 {
 	stack->use_vmad = strcmp(value, "vmad") == 0;
-	if (stack->use_vmad || strcmp(value, "self") == 0)
-		return true;
-	fprintf(stderr, "--owner %s: want self or vmad\n", value);
-	return false;
+	if (!stack->use_vmad && strcmp(value, "self") != 0)
+		return fprintf(stderr, "--owner %s: want self or vmad\n", value) < 0;
+	return true;
 }
 
 bool stack_option(struct stack *stack, int letter, const char *value)
@@ -77,10 +73,12 @@ static int failed(const char *step, int rc)
 /* Descriptors and address space for every frame, and ordinary memory for packets that are held for long. */
 static int open_memory(struct stack *stack)
 {
-	struct vma_bufarena_attr arena = {0};
-	struct vma_bufpool_attr spill = {.name = "spill", .max_bufs = 4096, .batching_mode = 1};
-	int rc = vma_bufarena_create(&arena, &stack->arena);
+	struct vma_bufarena_attr arena = {.stats = stack->stats};
+	struct vma_bufpool_attr spill = {.name = "spill", .stats = stack->stats};
+	int rc;
 
+	vma_ring_conf_memory(&stack->conf, &arena, &spill);
+	rc = vma_bufarena_create(&arena, &stack->arena);
 	if (rc != 0)
 		return failed("vma_bufarena_create", rc);
 	spill.arena = stack->arena;
@@ -88,23 +86,34 @@ static int open_memory(struct stack *stack)
 	return rc == 0 ? 0 : failed("vma_bufpool_create", rc);
 }
 
+static int open_nic(struct stack *stack)
+{
+	struct vma_nic_attr attr = {.arena = stack->arena,
+	                            .stats = stack->stats,
+	                            .owner = stack->use_vmad ? VMA_NIC_OWNER_VMAD : VMA_NIC_OWNER_SELF,
+	                            .vmad_path = stack->vmad_path,
+	                            .window_bytes = (uint32_t)stack->window_bytes};
+	const char *device = stack->device;
+	char spec[64];
+	int rc = 0;
+
+	vma_ring_conf_nic(&stack->conf, &attr);
+	if (strchr(device, ':') == NULL) { /* just an interface: VMA_NIC says how to reach it */
+		rc = vma_ring_conf_device(&stack->conf, device, spec, sizeof(spec));
+		device = spec;
+	}
+	if (rc == 0)
+		rc = vma_nic_open(device, &attr, &stack->nic);
+	return rc == 0 ? 0 : failed(stack->device, rc);
+}
+
 static int open_ring(struct stack *stack)
 {
-	struct vma_nic_attr nic = {.arena = stack->arena,
-	                           .owner = stack->use_vmad ? VMA_NIC_OWNER_VMAD : VMA_NIC_OWNER_SELF,
-	                           .vmad_path = stack->vmad_path,
-	                           .window_bytes = (uint32_t)stack->window_bytes};
-	struct vma_ring_attr ring = {.spill_pool = stack->spill,
-	                             .rx_wre = RX_DEPTH,
-	                             .tx_wre = TX_DEPTH,
-	                             .rx_sw_csum = true,
-	                             .thread_mode = VMA_THREAD_SPIN};
-	int rc = vma_nic_open(stack->device, &nic, &stack->nic);
+	struct vma_ring_attr attr = {.nic = stack->nic, .spill_pool = stack->spill, .stats = stack->stats};
+	int rc;
 
-	if (rc != 0)
-		return failed(stack->device, rc);
-	ring.nic = stack->nic;
-	rc = vma_ring_create(&ring, &stack->ring);
+	vma_ring_conf(&stack->conf, &attr);
+	rc = vma_ring_create(&attr, &stack->ring);
 	return rc == 0 ? 0 : failed("vma_ring_create", rc);
 }
 
@@ -115,12 +124,16 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
+	vma_conf_start(&stack->conf, environ); /* the VMA_* variables, as the library reads them */
+	vma_stats_create(stack->conf.stats_shmem_dir, &stack->stats);
 	rc = open_memory(stack);
+	if (rc == 0)
+		rc = open_nic(stack);
 	if (rc == 0)
 		rc = open_ring(stack);
 	if (rc != 0)
 		return rc;
-	/* Three-tuple: everything for this address and port, from whomever. The rest stays with the kernel. */
+	/* 3-tuple: everything for this address and port, from whomever. The rest stays with the kernel. */
 	stack->flow = (struct vma_flow){.sink = sink, .owner = owner};
 	stack->flow.key.family = AF_INET;
 	stack->flow.key.proto = IPPROTO_UDP;
@@ -134,14 +147,14 @@ void stack_close(struct stack *stack)
 {
 	if (stack->flow.ring != NULL)
 		vma_ring_detach(stack->ring, &stack->flow);
-	if (stack->ring != NULL)
-		vma_ring_destroy(stack->ring);
+	vma_ring_destroy(stack->ring);
 	if (stack->nic != NULL)
 		vma_nic_close(stack->nic);
 	if (stack->spill != NULL)
 		vma_bufpool_retire(stack->spill, NULL, NULL);
 	if (stack->arena != NULL)
 		vma_bufarena_destroy(stack->arena);
+	vma_stats_destroy(stack->stats);
 }
 
 char *stack_payload(struct stack *stack, const struct vma_pkt_udp *headers, struct vma_buf **buf, uint32_t *room)
@@ -173,10 +186,10 @@ void stack_idle(struct stack *stack, uint64_t timeout_ns)
 void stack_summary(const struct stack *stack)
 {
 	const struct vma_stats_ring *stats = vma_ring_stats(stack->ring);
-	uint64_t delivered = vma_stats_read(&stats->rx.rx_delivered);
 
 	printf("ring: %llu packets received, %llu delivered, %llu sent in %llu kicks\n",
-	       (unsigned long long)vma_stats_read(&stats->rx.rx_packets), (unsigned long long)delivered,
+	       (unsigned long long)vma_stats_read(&stats->rx.rx_packets),
+	       (unsigned long long)vma_stats_read(&stats->rx.rx_delivered),
 	       (unsigned long long)vma_stats_read(&stats->tx.tx_packets),
 	       (unsigned long long)vma_stats_read(&stats->tx.tx_kicks));
 	printf("ring: dropped %llu with a bad checksum, %llu without a flow, %llu for want of room to send\n",

@@ -14,13 +14,15 @@
 #include <stdint.h>
 
 #include <vma/bufpool.h>
+#include <vma/conf.h>
 #include <vma/nic.h>
 #include <vma/packet.h>
 #include <vma/ring.h>
+#include <vma/stats.h>
 
 struct stack {
 	/* from the command line */
-	const char *device; /* "xdp:IFNAME" or "wire:FILE" */
+	const char *device; /* "xdp:IFNAME", "wire:FILE", or just IFNAME */
 	const char *vmad_path;
 	bool use_vmad;
 	bool wait;
@@ -29,6 +31,8 @@ struct stack {
 	uint64_t window_bytes;
 
 	/* from open to close */
+	struct vma_conf conf;
+	struct vma_stats *stats;
 	struct vma_bufarena *arena;
 	struct vma_bufpool *spill;
 	struct vma_nic *nic;

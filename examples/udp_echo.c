@@ -52,7 +52,7 @@ static const struct option options[] = {STACK_OPTIONS, {"help", no_argument, NUL
 
 static int usage(int status)
 {
-	fputs("usage: udp_echo --local ADDRESS [OPTIONS] xdp:IFNAME|wire:FILE\n" STACK_USAGE, stderr);
+	fputs("usage: udp_echo --local ADDRESS [OPTIONS] xdp:IFNAME|wire:FILE|IFNAME\n" STACK_USAGE, stderr);
 	return status;
 }
 

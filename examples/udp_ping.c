@@ -88,7 +88,7 @@ static bool run(void)
 
 static int usage(int status)
 {
-	fputs("usage: udp_ping --local ADDRESS --peer ADDRESS [OPTIONS] xdp:IFNAME|wire:FILE\n" STACK_USAGE
+	fputs("usage: udp_ping --local ADDRESS --peer ADDRESS [OPTIONS] xdp:IFNAME|wire:FILE|IFNAME\n" STACK_USAGE
 	      "  --peer ADDRESS      IPv4 address of the echo\n"
 	      "  --peer-mac MAC      its Ethernet address (default: broadcast)\n"
 	      "  --peer-port PORT    its port (7000)\n"
