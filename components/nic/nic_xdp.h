@@ -55,6 +55,7 @@ struct xdp_port {
 	struct xdp_ring rx, tx, fill, comp;
 	struct xdp_driver driver;
 	int fd;
+	bool watched; /* in the queue pair's epoll fd: from the first arm on, see nic_xdp_arm */
 } __attribute__((aligned(64)));
 
 struct xdp_flow {

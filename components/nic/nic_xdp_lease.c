@@ -249,11 +249,6 @@ static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct x
 	qp->base.rx_self_fill = true;
 	atomic_store_explicit(&qp->base.rx_pool, pools[0], memory_order_release);
 	atomic_store_explicit(&qp->base.tx_pool, pools[1], memory_order_release);
-	for (uint32_t queue = 0; queue < rental->queues; queue++) {
-		struct epoll_event event = {.events = EPOLLIN};
-
-		epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, ports[queue].fd, &event);
-	}
 }
 
 static void learn(struct nic_xdp *nic, const struct xdp_rental *rental)
@@ -346,7 +341,7 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 	const bool lost = lease->orphan;
 
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
-		if (!lost)
+		if (!lost && qp->port[queue].watched)
 			epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
 		close_port(&qp->port[queue]);
 		close(qp->port[queue].fd);
@@ -379,7 +374,7 @@ void nic_xdp_disarm(struct xdp_qp *qp)
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
 		struct xdp_port *port = &qp->port[queue];
 
-		epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL);
+		epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL); /* watched or not: see watch() */
 		/* Not close(): the number must stay ours while a kick may be about to use it. */
 		dup3(qp->nic->dead_fd, port->fd, O_CLOEXEC);
 		blank(&port->rx);
