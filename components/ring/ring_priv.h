@@ -48,8 +48,8 @@ struct vma_ring {
 	uint32_t buf_size;
 	uint32_t plain_span;                  /* a frame of one segment is no longer than 14 bytes and these */
 	uint16_t flags_unable, flags_special; /* of segments: the NIC cannot; it needs a look at the whole packet */
-	uint32_t caps;
-	uint32_t reap_at; /* segments sent between looks at the completions */
+	uint32_t segs_max; /* of a packet as the NIC takes it; one with more is gathered into a buffer */
+	uint32_t reap_at;  /* segments sent between looks at the completions */
 	struct tx_slot *slots;
 	struct vma_stats *stats_home;
 	char name[64]; /* as long as a NIC's */

@@ -126,8 +126,8 @@ static enum fate judge(const struct vma_ring *ring, const struct vma_nic_seg *pa
 }
 
 /*
- * For a NIC that takes one segment per packet: copies a packet into a transmit buffer. 1 done (*out has the reference),
- * 0 no buffer now, -EMSGSIZE it does not fit. The originals stay with the caller.
+ * For a NIC that takes fewer segments per packet: copies a packet into a transmit buffer. 1 done (*out has the
+ * reference), 0 no buffer now, -EMSGSIZE it does not fit. The originals stay with the caller.
  */
 static int gather(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len,
                   struct vma_nic_seg *out)
@@ -232,7 +232,7 @@ static inline void kick_and_reap(struct vma_ring *ring, bool later)
 	note_work(ring);
 }
 
-/* A queued packet of several segments for a NIC that takes one: gathered in place. False: no buffer now. */
+/* A queued packet of more segments than the NIC takes: gathered in place. False: no buffer now. */
 static bool gather_slot(struct vma_ring *ring, struct tx_slot *slot)
 {
 	struct vma_nic_seg all[TX_BURST], one;
@@ -278,7 +278,7 @@ static unsigned collect(struct vma_ring *ring, struct vma_nic_seg segs[TX_BURST]
 	for (; entry != NULL; entry = ck_pr_load_ptr(&entry->next)) {
 		struct tx_slot *slot = (struct tx_slot *)entry;
 
-		if (!(ring->caps & VMA_NIC_CAP_SG) && slot_segs(slot) > 1 && !gather_slot(ring, slot))
+		if (slot_segs(slot) > ring->segs_max && !gather_slot(ring, slot))
 			break;
 		if (n + slot_segs(slot) > TX_BURST)
 			break;
@@ -425,7 +425,7 @@ static inline unsigned send_checked(struct vma_ring *ring, const struct vma_nic_
 	return taken;
 }
 
-/* One packet of several segments for a NIC that takes one. Returns n, or 0: nothing was taken. */
+/* One packet of more segments than the NIC takes. Returns n, or 0: nothing was taken. */
 static unsigned send_gathered(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len)
 {
 	struct vma_nic_seg one;
@@ -460,7 +460,7 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 		if (fate != FATE_SEND) {
 			note_refused(ring, fate == FATE_BAD ? &ring->bad : &ring->too_long);
 			put_segs(ring, packet, k);
-		} else if (k > 1 && !(ring->caps & VMA_NIC_CAP_SG)) {
+		} else if (k > ring->segs_max) {
 			sent = send_gathered(ring, packet, k, len);
 		} else {
 			sent = send_checked(ring, packet, k, true);

@@ -282,23 +282,24 @@ static void send_packet_of(unsigned n)
 
 static void test_more_segments_than_the_nic_takes_are_gathered(void **state)
 {
+	static const unsigned given[] = {16, 17, 20, 21}, taken[] = {16, 1, 20, 1};
 	struct vma_ring_attr attr = {.nic = &fake.nic, .tx_wre = 16};
 
 	(void)state;
 	vma_ring_destroy(ring);
 	fake.nic.info.tx_segs_max = 20;
 	assert_int_equal(vma_ring_create(&attr, &ring), 0); /* a queue of 16 takes no packet of 17 */
-	send_packet_of(16);
-	send_packet_of(17);
+	send_packet_of(given[0]);
+	send_packet_of(given[1]);
 	vma_ring_destroy(ring);
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	send_packet_of(20);
-	send_packet_of(21);
+	send_packet_of(given[2]);
+	send_packet_of(given[3]);
 	assert_int_equal(fake.sent_count, 4);
 	for (int i = 0; i < 4; i++) {
-		assert_int_equal(fake.sent[i].segs, (unsigned[]){16, 1, 20, 1}[i]);
-		assert_int_equal(fake.sent[i].len, (unsigned[]){16, 17, 20, 21}[i] * 40);
-		assert_int_equal(fake.sent[i].bytes[fake.sent[i].len - 1], fake.sent[i].len / 40 - 1);
+		assert_int_equal(fake.sent[i].segs, taken[i]);
+		assert_int_equal(fake.sent[i].len, given[i] * 40);
+		assert_int_equal(fake.sent[i].bytes[given[i] * 40 - 1], given[i] - 1);
 	}
 }
 
@@ -429,6 +430,23 @@ static void test_queued_segments_are_gathered_too(void **state)
 		assert_int_equal(fake.sent[i].segs, 1);
 		assert_int_equal(fake.sent[i].len, 17 * 40);
 	}
+}
+
+static void test_queued_segments_beyond_what_the_nic_takes_are_gathered_too(void **state)
+{
+	struct vma_ring_attr attr = {.nic = &fake.nic, .thread_mode = VMA_THREAD_YIELD};
+	struct inner inner = {.sends = 10, .len = 40, .segs = 17};
+
+	(void)state;
+	vma_ring_destroy(ring);
+	fake.nic.info.tx_segs_max = 16;
+	assert_int_equal(vma_ring_create(&attr, &ring), 0);
+	drive_with(&inner);
+	assert_int_equal(inner.accepted, 10);
+	assert_int_equal(fake.sent_count, 11);
+	for (int i = 1; i <= 10; i++)
+		assert_int_equal(fake.sent[i].len, 17 * 40);
+	assert_int_equal(send_one(60, 0, 0), 1); /* nothing stands in the way */
 }
 
 static void fill_up(void *arg)

@@ -148,7 +148,7 @@ enum vma_ring_send_flags {
 /*
  * Sends packets, n segments in all as vma_nic_tx takes them; complete frames from the Ethernet header on. Returns how
  * many segments were accepted: sent, queued behind the thread that drives transmit, or refused for good (a packet
- * beyond the MTU, of more than 32 segments, or of several that a NIC without CAP_SG and one buffer cannot take:
+ * beyond the MTU, of more than 32 segments, or of more than the NIC takes that do not fit one buffer together:
  * tx_drop_too_long; less than an Ethernet header, a segment beyond its buffer, a flag without its capability:
  * tx_drop_bad). The references of those pass to the ring. Fewer than n, always at a packet's border, when the NIC and
  * the queue are full: the rest remains the caller's.
