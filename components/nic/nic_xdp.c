@@ -324,9 +324,15 @@ out:
 
 static int ask_flow_add(struct nic_xdp *nic, uint32_t slot, const struct vma_flow_rule *rule)
 {
-	if (nic->owner != NULL)
-		return xdp_owner_flow_add(nic->owner, slot, rule);
-	return nic->vmad != NULL ? vmad_client_flow_add(nic->vmad, slot, rule) : -EPIPE;
+	int rc = -EPIPE;
+
+	if (nic->owner != NULL) {
+		rc = xdp_owner_flow_add(nic->owner, slot, rule);
+		nic->base.info.generic = xdp_owner_generic(nic->owner);
+	} else if (nic->vmad != NULL) {
+		rc = vmad_client_flow_add(nic->vmad, slot, rule, &nic->base.info.generic);
+	}
+	return rc;
 }
 
 void nic_xdp_flow_restore(struct xdp_qp *qp)

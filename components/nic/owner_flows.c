@@ -176,6 +176,11 @@ fail:
 	return rc;
 }
 
+bool xdp_owner_generic(const struct xdp_owner *owner)
+{
+	return owner->generic;
+}
+
 static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
 {
 	struct owner_flow *flow = *place;

@@ -150,14 +150,17 @@ int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_to
 	return ask(client, &msg, NULL, NULL);
 }
 
-int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule)
+int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, bool *generic)
 {
 	struct vmad_msg msg = {
 	        .type = VMAD_FLOW_ADD,
 	        .flow = {.slot = slot, .flags = rule->flags, .shadow_cookie = rule->shadow_cookie, .key = rule->key},
 	};
+	int rc = ask(client, &msg, NULL, NULL);
 
-	return ask(client, &msg, NULL, NULL);
+	if (rc == 0)
+		*generic = msg.rental.generic != 0;
+	return rc;
 }
 
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)

@@ -36,7 +36,7 @@ int vmad_client_fd(const struct vmad_client *client); /* readable: call next_eve
 /* As xdp_owner_*; the fds of a rental are the caller's to close. -EPIPE: vmad is gone. */
 int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);
 int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_too);
-int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule);
+int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, bool *generic);
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 
 /* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */

@@ -95,17 +95,21 @@ static int give_back(struct vmad_server *server, struct vmad_peer *peer, const s
 	return 0;
 }
 
-static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
+static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow,
+                    struct vmad_answer *answer)
 {
 	const struct vma_flow_rule rule = {
 	        .key = flow->key,
 	        .flags = flow->flags,
 	        .shadow_cookie = flow->shadow_cookie,
 	};
+	int rc;
 
 	if (!has_slot(peer, flow->slot))
 		return -ENOENT;
-	return xdp_owner_flow_add(server->owner, flow->slot, &rule);
+	rc = xdp_owner_flow_add(server->owner, flow->slot, &rule);
+	answer->msg.rental.generic = xdp_owner_generic(server->owner);
+	return rc;
 }
 
 static int flow_del(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
@@ -124,7 +128,7 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 	case VMAD_RETURN:
 		return give_back(server, peer, &msg->ret);
 	case VMAD_FLOW_ADD:
-		return flow_add(server, peer, &msg->flow);
+		return flow_add(server, peer, &msg->flow, answer);
 	case VMAD_FLOW_DEL:
 		return flow_del(server, peer, &msg->flow);
 	default:

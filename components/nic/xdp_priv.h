@@ -177,6 +177,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
  * put them all, or is dead. */
 void xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool frames_too);
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was added */
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* Periodic work: quarantined frames, foreign sockets that came up later. Flows that had to be given up are reported
  * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */

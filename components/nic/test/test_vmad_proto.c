@@ -155,6 +155,7 @@ static void test_a_client_rents_and_returns(void **state)
 {
 	struct xdp_rental rental;
 	struct vmad_client *client;
+	bool generic = false;
 
 	start_server(*state);
 	client = joined();
@@ -163,8 +164,9 @@ static void test_a_client_rents_and_returns(void **state)
 	assert_int_equal(rental.nframes, 512);
 	assert_int_equal(fcntl(rental.socket_fd[1], F_GETFD), FD_CLOEXEC);
 	close_rental(&rental);
-	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule), 0);
-	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule), -EEXIST);
+	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule, &generic), 0);
+	assert_true(generic);
+	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule, &generic), -EEXIST);
 	assert_int_equal(vmad_client_flow_del(client, rental.slot, &rule.key), 0);
 	assert_int_equal(vmad_client_flow_del(client, rental.slot, &rule.key), -ENOENT);
 	assert_int_equal(vmad_client_return(client, rental.slot, false), 0);
@@ -274,16 +276,17 @@ static void test_an_unknown_request_is_answered(void **state)
 static void test_a_slot_belongs_to_who_rented_it(void **state)
 {
 	struct vmad_client *mine, *other;
+	bool generic;
 	uint32_t slot;
 
 	start_server(*state);
 	mine = joined();
 	other = joined();
 	slot = rented(mine);
-	assert_int_equal(vmad_client_flow_add(other, slot, &rule), -ENOENT);
+	assert_int_equal(vmad_client_flow_add(other, slot, &rule, &generic), -ENOENT);
 	assert_int_equal(vmad_client_return(other, slot, true), -ENOENT);
-	assert_int_equal(vmad_client_flow_add(other, 4000000000u, &rule), -ENOENT);
-	assert_int_equal(vmad_client_flow_add(mine, slot, &rule), 0);
+	assert_int_equal(vmad_client_flow_add(other, 4000000000u, &rule, &generic), -ENOENT);
+	assert_int_equal(vmad_client_flow_add(mine, slot, &rule, &generic), 0);
 	vmad_client_close(mine);
 	vmad_client_close(other);
 }
@@ -325,13 +328,14 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	struct vma_flow_key key = {0};
 	struct pollfd poll_fd;
 	uint32_t slot, told = ~0u;
+	bool generic;
 
 	start_server(*state);
 	client = joined();
 	other = joined();
 	slot = rented(client);
 	rented(other);
-	assert_int_equal(vmad_client_flow_add(client, slot, &rule), 0);
+	assert_int_equal(vmad_client_flow_add(client, slot, &rule, &generic), 0);
 	atomic_store(&fake.revoke, true);
 	poll_fd = (struct pollfd){.fd = vmad_client_fd(client), .events = POLLIN};
 	assert_int_equal(poll(&poll_fd, 1, 3000), 1);
