@@ -25,8 +25,8 @@ static inline uint64_t load64(const uint8_t *p)
 }
 
 /*
- * The one to seven bytes at p as the low bytes of a word: a missing odd one counts as zero (RFC 1071). Where eight bytes
- * end there, they are one load, and the wrong ones of them are shifted out.
+ * The one to seven bytes at p as the low bytes of a word: a missing odd one counts as zero (RFC 1071). Where eight
+ * bytes end there, they are one load, and the wrong ones of them are shifted out.
  */
 static inline uint64_t load_rest(const uint8_t *p, size_t rest, bool eight_before)
 {

@@ -41,6 +41,9 @@ static inline struct flow_words flow_words_of(const struct vma_flow_key *key)
 	return words;
 }
 
+/* Of the first word, what a 3-tuple has too: all but the peer's port. */
+#define FLOW_WORD0_LOCAL UINT64_C(0x0000ffffffffffff)
+
 /* The first word from the fields of a packet, without a detour through memory. */
 static inline uint64_t flow_word0(uint8_t family, uint8_t proto, uint16_t vlan, uint16_t local_port_be,
                                   uint16_t peer_port_be)

@@ -71,12 +71,18 @@ sum_chain(const struct vma_bufarena *arena, const struct vma_buf *buf, uint32_t 
 	return sum;
 }
 
+/* Whether `field` is what `pseudo` folds to: neither is 0, so it is enough that they agree modulo 0xffff. */
+static inline bool is_pseudo_sum(uint16_t field, uint64_t pseudo)
+{
+	return sum_is_right(pseudo + 0xffff - field);
+}
+
 static inline bool l4_checksum_right(const struct packet_rules *rules, const struct vma_buf *packet,
                                      const struct vma_rx_info *info, const uint8_t *l4, uint32_t l4_len, uint16_t field)
 {
 	uint64_t sum = vma_csum_pseudo4(info->src, info->dst, info->proto, l4_len);
 
-	if (rules->memory_link && field == vma_csum_fold(sum))
+	if (rules->memory_link && field != 0 && is_pseudo_sum(field, sum))
 		return true;
 	if (packet->next == NULL)
 		sum = vma_csum_add(sum, l4, l4_len);
@@ -149,6 +155,8 @@ static inline bool ip4_checksum_right(const uint8_t *ip, uint32_t header_len)
 static inline bool for_all_members(const uint8_t *ethernet_dst, const uint8_t *ip_dst)
 {
 	/* 224/4, 255.255.255.255, or a subnet's broadcast address, which shows in the Ethernet destination only. */
+	if (__builtin_expect(ip_dst[0] < 224 && !(ethernet_dst[0] & 1), 1))
+		return false;
 	return ip_dst[0] >> 4 == 14 || load32(ip_dst) == 0xffffffff ||
 	       (load32(ethernet_dst) == 0xffffffff && load16(ethernet_dst + 4) == 0xffff);
 }
@@ -193,38 +201,43 @@ static inline bool check_plain_udp(const struct packet_rules *rules, struct vma_
                                    const uint8_t *frame)
 {
 	enum { IP = VMA_PKT_ETH_LEN, UDP = IP + VMA_PKT_IP4_LEN, PAYLOAD = UDP + VMA_PKT_UDP_LEN };
-	uint32_t total_len, udp_len;
+	const uint32_t src = load32(frame + IP + 12), dst = load32(frame + IP + 16);
+	const uint16_t udp_len_be = load16(frame + UDP + 4), field = load16(frame + UDP + 6);
+	const uint32_t total_len = __builtin_bswap16(load16(frame + IP + 2)), udp_len = __builtin_bswap16(udp_len_be);
+	const uint64_t addresses = (uint64_t)src + dst;
 
-	if (packet->next != NULL || packet->len < PAYLOAD)
-		return false;
 	/* Ethertype and version with header length; then fragment bits and protocol. */
 	if ((load32(frame + 12) & 0x00ffffff) != (ETHERTYPE_IP4_BE | 0x45 << 16) ||
 	    (load32(frame + IP + 6) & (0xff000000 | FRAGMENT_BE)) != (uint32_t)IPPROTO_UDP << 24)
 		return false;
-	total_len = __builtin_bswap16(load16(frame + IP + 2));
-	udp_len = __builtin_bswap16(load16(frame + UDP + 4));
 	if (IP + total_len > packet->len || udp_len < VMA_PKT_UDP_LEN || VMA_PKT_IP4_LEN + udp_len > total_len)
 		return false;
 	if (rules->sw_csum && !(packet->flags & VMA_BUF_RX_L3_CSUM_OK) &&
-	    !ip4_checksum_right(frame + IP, VMA_PKT_IP4_LEN))
+	    !sum_is_right(addresses + load32(frame + IP) + load32(frame + IP + 4) + load32(frame + IP + 8)))
 		return false;
-	memcpy(info->src, frame + IP + 12, 4);
-	memcpy(info->dst, frame + IP + 16, 4);
+	if (packet->flags & VMA_BUF_RX_L4_CSUM_BAD && field != 0)
+		return false;
+	if (rules->sw_csum && !(packet->flags & VMA_BUF_RX_L4_CSUM_OK) && field != 0) {
+		uint64_t pseudo = addresses + udp_len_be + (IPPROTO_UDP << 8);
+
+		if (!(rules->memory_link && is_pseudo_sum(field, pseudo)) &&
+		    !sum_is_right(vma_csum_add(pseudo, frame + UDP, udp_len)))
+			return false;
+	}
+	memcpy(info->src, &src, 4);
+	memcpy(info->dst, &dst, 4);
+	memcpy(&info->src_port_be, frame + UDP, 2);
+	memcpy(&info->dst_port_be, frame + UDP + 2, 2);
 	info->family = AF_INET;
 	info->proto = IPPROTO_UDP;
 	info->vlan = 0;
 	info->tos = frame[IP + 1];
 	info->ttl = frame[IP + 8];
 	info->tcp_flags = 0;
-	if (load16(frame + UDP + 6) != 0 &&
-	    !l4_checksum_ok(rules, packet, info, frame + UDP, udp_len, load16(frame + UDP + 6)))
-		return false;
 	packet->l3_off = IP;
 	packet->l4_off = UDP;
 	packet->payload_off = PAYLOAD;
 	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_LEN);
-	info->src_port_be = load16(frame + UDP);
-	info->dst_port_be = load16(frame + UDP + 2);
 	return true;
 }
 
@@ -267,11 +280,13 @@ check_any(const struct packet_rules *rules, struct vma_buf *packet, struct vma_r
 	return PACKET_PASS;
 }
 
-unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info, bool *group)
+unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, const uint8_t *frame,
+                      struct vma_rx_info *info, bool *group)
 {
-	const uint8_t *frame = (const uint8_t *)vma_buf_data(rules->arena, packet);
+	enum { HEADERS = VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN };
+	bool may_be_plain = packet->next == NULL && packet->len >= HEADERS;
 
-	if (__builtin_expect(!check_plain_udp(rules, packet, info, frame), 0)) {
+	if (__builtin_expect(!may_be_plain || !check_plain_udp(rules, packet, info, frame), 0)) {
 		unsigned verdict = check_any(rules, packet, info, frame);
 
 		if (verdict != PACKET_PASS)

@@ -76,7 +76,7 @@ uint32_t vma_pkt_udp_write(struct vma_pkt_udp *pkt, void *frame, uint32_t payloa
 	uint16_t udp_len_be = __builtin_bswap16(udp_len);
 	uint16_t ip_len_be = __builtin_bswap16((uint16_t)(VMA_PKT_IP4_LEN + udp_len));
 	uint16_t id = pkt->ip_id++;
-	uint32_t pseudo = (uint32_t)pkt->udp_sum + udp_len_be;
+	uint32_t pseudo = pkt->udp_sum + udp_len_be;
 	uint16_t field = 0;
 
 	if (__builtin_expect(pkt->len == UNTAGGED_LEN, 1)) /* a constant length: a few moves instead of a call */
@@ -85,7 +85,7 @@ uint32_t vma_pkt_udp_write(struct vma_pkt_udp *pkt, void *frame, uint32_t payloa
 		memcpy(frame, pkt->bytes, VMA_PKT_UDP_HEADERS_MAX);
 	store16(ip + 2, ip_len_be);
 	store16(ip + 4, id);
-	store16(ip + 10, (uint16_t)~vma_csum_fold32((uint32_t)pkt->ip_sum + ip_len_be + id));
+	store16(ip + 10, (uint16_t)~vma_csum_fold32(pkt->ip_sum + ip_len_be + id));
 	store16(udp + 4, udp_len_be);
 	if (csum == VMA_PKT_CSUM_PSEUDO) {
 		field = vma_csum_fold32(pseudo);

@@ -24,9 +24,11 @@ struct packet_rules {
 };
 
 /*
- * Fills info and packet's l3_off, l4_off, payload_off, payload_len. info->src and dst must be zeroed beyond the first
- * four bytes. *group: the packet is for all members of its key (multicast, broadcast).
+ * `frame` is where the packet's bytes start. Fills info and packet's l3_off, l4_off, payload_off, payload_len.
+ * info->src and dst must be zeroed beyond the first four bytes. *group: the packet is for all members of its key
+ * (multicast, broadcast).
  */
-unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info, bool *group);
+unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, const uint8_t *frame,
+                      struct vma_rx_info *info, bool *group);
 
 #endif

@@ -280,6 +280,7 @@ static int attach(struct vma_ring *ring, struct vma_flow *flow)
 
 	if (flow->ring != NULL)
 		return -EEXIST;
+	ring->last.word0 = 0;
 	rc = flow_table_insert(table, flow, &entry);
 	if (rc != 0)
 		return rc;
@@ -317,6 +318,7 @@ void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
 	if (flow->ring == ring) {
 		if (ring->cursor == flow)
 			ring->cursor = flow->next;
+		ring->last.word0 = 0;
 		/* -ENOENT: it was revoked, or the owner that knew it has gone. */
 		if (flow_table_remove(table_of(ring, &flow->key), flow))
 			vma_nic_flow_del(ring->qp, &flow->key);

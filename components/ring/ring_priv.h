@@ -57,6 +57,10 @@ struct vma_ring {
 	struct drive rx, tx;
 
 	/* With the receive flag. */
+	struct {
+		uint64_t word0, addresses; /* word0 0: nothing is remembered; no packet's first word is */
+		struct vma_flow *flow;
+	} last; /* who got the packet before, by its 5-tuple; NULL: nobody */
 	struct flow_table five, three;
 	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
 

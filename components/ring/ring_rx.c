@@ -37,32 +37,51 @@ static inline bool takes(const struct vma_flow *flow, const struct vma_rx_info *
 	return (info->tcp_flags & (TH_SYN | TH_ACK)) == TH_SYN;
 }
 
-static inline struct flow_words words_of(const struct vma_rx_info *info, bool with_peer)
+/* IPv4, which is all that packet_check lets pass: four bytes, and twelve that are zero. */
+static inline struct flow_words words_of(const struct vma_rx_info *info)
 {
-	struct flow_words k = {0};
+	struct flow_words words = {0};
 	uint32_t local, peer;
 
-	/* IPv4, which is all that packet_check lets pass: four bytes, and twelve that are zero. */
 	memcpy(&local, info->dst, 4);
 	memcpy(&peer, info->src, 4);
-	k.w[0] =
-	        flow_word0(info->family, info->proto, info->vlan, info->dst_port_be, with_peer ? info->src_port_be : 0);
-	k.w[1] = local;
-	k.w[3] = with_peer ? peer : 0;
-	return k;
+	words.w[0] = flow_word0(info->family, info->proto, info->vlan, info->dst_port_be, info->src_port_be);
+	words.w[1] = local;
+	words.w[3] = peer;
+	return words;
+}
+
+static inline struct flow_words without_peer(struct flow_words words)
+{
+	words.w[0] &= FLOW_WORD0_LOCAL;
+	words.w[3] = 0;
+	return words;
 }
 
 static inline __attribute__((always_inline)) struct vma_flow *find(const struct flow_table *table,
-                                                                   const struct vma_rx_info *info, bool with_peer)
+                                                                   struct flow_words words)
 {
-	struct flow_words words;
-	struct flow_entry *entry;
+	struct flow_entry *entry = table->used == 0 ? NULL : flow_table_find(table, &words);
 
-	if (table->used == 0)
-		return NULL;
-	words = words_of(info, with_peer);
-	entry = flow_table_find(table, &words);
 	return entry == NULL ? NULL : entry->head;
+}
+
+/* 5-tuples before 3-tuples. Packets come in trains: that of the one before is looked for at ring->last first. */
+static inline struct vma_flow *find_first(struct vma_ring *ring, const struct vma_rx_info *info)
+{
+	const struct flow_words words = words_of(info);
+	const uint64_t addresses = words.w[1] | words.w[3] << 32;
+	struct vma_flow *flow;
+
+	if (__builtin_expect(ring->last.word0 == words.w[0] && ring->last.addresses == addresses, 1))
+		return ring->last.flow;
+	flow = find(&ring->five, words);
+	if (flow == NULL)
+		flow = find(&ring->three, without_peer(words));
+	ring->last.word0 = words.w[0];
+	ring->last.addresses = addresses;
+	ring->last.flow = flow;
+	return flow;
 }
 
 static void ref_chain(struct vma_buf *packet)
@@ -91,9 +110,10 @@ static unsigned deliver_to_members(struct vma_ring *ring, struct vma_flow *first
 static void __attribute__((noinline))
 deliver_to_group(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
 {
-	unsigned members = deliver_to_members(ring, find(&ring->five, info, true), packet, info, tally);
+	const struct flow_words words = words_of(info);
+	unsigned members = deliver_to_members(ring, find(&ring->five, words), packet, info, tally);
 
-	members += deliver_to_members(ring, find(&ring->three, info, false), packet, info, tally);
+	members += deliver_to_members(ring, find(&ring->three, without_peer(words)), packet, info, tally);
 	if (members == 0)
 		drop(ring, packet, PACKET_DROP(no_flow));
 	else
@@ -109,9 +129,7 @@ static inline void dispatch(struct vma_ring *ring, struct vma_buf *packet, const
 		deliver_to_group(ring, packet, info, tally);
 		return;
 	}
-	flow = find(&ring->five, info, true);
-	if (flow == NULL)
-		flow = find(&ring->three, info, false);
+	flow = find_first(ring, info);
 	if (flow != NULL && takes(flow, info))
 		hand_over(ring, flow, packet, info, tally);
 	else
@@ -120,25 +138,31 @@ static inline void dispatch(struct vma_ring *ring, struct vma_buf *packet, const
 
 static inline unsigned drive_burst(struct vma_ring *ring)
 {
+	const struct vma_bufarena *arena = ring->rules.arena;
 	struct vma_buf *packets[RX_BURST];
 	unsigned n = vma_cq_poll(ring->cq, packets, RX_BURST);
 	struct vma_rx_info info;
 	struct tally tally = {0};
+	const char *frame;
 
 	if (n == 0) {
 		ring_rebind_if_wanted(ring);
 		return 0;
 	}
 	memset(&info, 0, sizeof(info));
+	frame = vma_buf_data(arena, packets[0]);
 	for (unsigned i = 0; i < n; i++) {
+		const uint8_t *bytes = (const uint8_t *)frame;
 		struct vma_buf *packet = packets[i];
 		bool group = false;
 		unsigned verdict;
 
-		if (i + 1 < n)
-			__builtin_prefetch(vma_buf_data(ring->rules.arena, packets[i + 1]));
+		if (i + 1 < n) {
+			frame = vma_buf_data(arena, packets[i + 1]);
+			__builtin_prefetch(frame);
+		}
 		tally.bytes += packet->packet_len;
-		verdict = packet_check(&ring->rules, packet, &info, &group);
+		verdict = packet_check(&ring->rules, packet, bytes, &info, &group);
 		if (__builtin_expect(verdict == PACKET_PASS, 1))
 			dispatch(ring, packet, &info, group, &tally);
 		else

@@ -170,7 +170,7 @@ static void __attribute__((cold)) kick_went_wrong(struct vma_ring *ring, int rc)
 }
 
 /* -EAGAIN leaves `unkicked`, and so the next driver or flush tries again; other errors cannot be cured by trying. */
-static void kick(struct vma_ring *ring)
+static inline void kick(struct vma_ring *ring)
 {
 	int rc = vma_nic_kick(ring->qp);
 
@@ -200,24 +200,33 @@ static unsigned count_packets(const struct vma_nic_seg *segs, unsigned n, uint64
 	return packets;
 }
 
-/* Hands segments to the NIC; makes room once if it is full. Returns how many it took. */
-static inline unsigned hand_to_nic(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
+/* The NIC is full: makes room, and tries once more with what is left. */
+static unsigned __attribute__((cold, noinline))
+press_on(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
 {
-	unsigned taken = vma_nic_tx(ring->qp, segs, n), packets;
-	uint64_t bytes;
+	unsigned taken;
+
+	kick(ring);
+	reap(ring);
+	taken = vma_nic_tx(ring->qp, segs, n);
+	if (taken < n)
+		vma_stats_add(&ring->stats->tx.tx_full, 1);
+	return taken;
+}
+
+/* Hands over n segments, which are `packets` of together `bytes`; makes room once. Returns how many the NIC took. */
+static inline unsigned hand_to_nic(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned packets,
+                                   uint64_t bytes)
+{
+	struct vma_stats_ring_tx *stats = &ring->stats->tx;
+	unsigned taken = vma_nic_tx(ring->qp, segs, n);
 
 	if (__builtin_expect(taken < n, 0)) {
-		kick(ring);
-		reap(ring);
-		taken += vma_nic_tx(ring->qp, segs + taken, n - taken);
-		if (taken < n)
-			vma_stats_add(&ring->stats->tx.tx_full, 1);
-		if (taken == 0)
-			return 0;
+		taken += press_on(ring, segs + taken, n - taken);
+		packets = count_packets(segs, taken, &bytes);
 	}
-	packets = count_packets(segs, taken, &bytes);
-	vma_stats_add(&ring->stats->tx.tx_packets, packets);
-	vma_stats_add(&ring->stats->tx.tx_bytes, bytes);
+	vma_stats_add(&stats->tx_packets, packets);
+	vma_stats_add(&stats->tx_bytes, bytes);
 	ring->unkicked += packets;
 	ring->unreaped += taken;
 	return taken;
@@ -332,8 +341,12 @@ static void __attribute__((cold)) drain(struct vma_ring *ring)
 	while (ring->backlog != NULL) {
 		struct vma_nic_seg segs[TX_BURST];
 		ck_stack_entry_t *end;
-		unsigned n = collect(ring, segs, &end);
-		unsigned packets = retire(ring, end, n == 0 ? 0 : hand_to_nic(ring, segs, n));
+		unsigned n = collect(ring, segs, &end), packets, taken;
+		uint64_t bytes;
+
+		packets = count_packets(segs, n, &bytes);
+		taken = n == 0 ? 0 : hand_to_nic(ring, segs, n, packets, bytes);
+		packets = retire(ring, end, taken);
 
 		vma_stats_add(&stats->tx_commands, packets);
 		if (packets == 0 || ring->backlog != end)
@@ -347,15 +360,25 @@ static void drain_and_kick(struct vma_ring *ring)
 	kick_and_reap(ring, false);
 }
 
+static void __attribute__((cold, noinline)) drive_again(struct vma_ring *ring, uint32_t tid)
+{
+	while (command_queue_pending(&ring->tx_queue) && drive_try(&ring->tx, tid)) {
+		drain_and_kick(ring);
+		drive_release(&ring->tx);
+	}
+}
+
+static inline void release(struct vma_ring *ring, uint32_t tid)
+{
+	drive_release(&ring->tx);
+	/* Who queued a frame while we drove could not get the flag because of us: command_queue.h. */
+	if (command_queue_pending(&ring->tx_queue))
+		drive_again(ring, tid);
+}
+
 void ring_tx_release(struct vma_ring *ring, uint32_t tid)
 {
-	for (;;) {
-		drive_release(&ring->tx);
-		/* Who queued a frame while we drove could not get the flag because of us: command_queue.h. */
-		if (!command_queue_pending(&ring->tx_queue) || !drive_try(&ring->tx, tid))
-			return;
-		drain_and_kick(ring);
-	}
+	release(ring, tid);
 }
 
 void ring_tx_service(struct vma_ring *ring)
@@ -374,20 +397,6 @@ static void __attribute__((cold)) note_refused(struct vma_ring *ring, _Atomic ui
 {
 	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 	command_queue_mark(&ring->tx_queue); /* the next driver carries it to the statistics */
-}
-
-static inline unsigned send_driving(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bool later)
-{
-	unsigned taken = 0;
-
-	if (__builtin_expect(command_queue_pending(&ring->tx_queue) || ring->backlog != NULL, 0))
-		drain(ring);
-	if (__builtin_expect(ring->backlog == NULL, 1))
-		taken = hand_to_nic(ring, segs, n);
-	else
-		vma_stats_add(&ring->stats->tx.tx_drop_queue, 1);
-	kick_and_reap(ring, later);
-	return taken;
 }
 
 /* Somebody else has the flag: leaves the packets in the command queue, one entry each, and looks once more. */
@@ -412,16 +421,31 @@ send_queued(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, u
 	return done;
 }
 
-/* Packets that are known to be fit to send. */
-static inline unsigned send_checked(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bool later)
+/* Older frames go first; true: they have gone. */
+static bool __attribute__((cold, noinline)) send_backlog(struct vma_ring *ring)
+{
+	drain(ring);
+	if (ring->backlog == NULL)
+		return true;
+	vma_stats_add(&ring->stats->tx.tx_drop_queue, 1);
+	return false;
+}
+
+/* Packets that are known to be fit to send: n segments of `packets`, together `bytes`. */
+static inline unsigned send_checked(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned packets,
+                                    uint64_t bytes, bool later)
 {
 	uint32_t tid = drive_tid();
-	unsigned taken;
+	unsigned taken = 0;
+	bool backlog;
 
 	if (!drive_try(&ring->tx, tid))
 		return send_queued(ring, segs, n, tid);
-	taken = send_driving(ring, segs, n, later);
-	ring_tx_release(ring, tid);
+	backlog = command_queue_pending(&ring->tx_queue) || ring->backlog != NULL;
+	if (__builtin_expect(!backlog, 1) || send_backlog(ring))
+		taken = hand_to_nic(ring, segs, n, packets, bytes);
+	kick_and_reap(ring, later);
+	release(ring, tid);
 	return taken;
 }
 
@@ -437,7 +461,7 @@ static unsigned send_gathered(struct vma_ring *ring, const struct vma_nic_seg *s
 	}
 	if (rc < 0) {
 		note_refused(ring, &ring->too_long);
-	} else if (send_checked(ring, &one, 1, true) == 0) {
+	} else if (send_checked(ring, &one, 1, 1, len, true) == 0) {
 		vma_buf_put(ring->rules.arena, one.buf);
 		return 0;
 	}
@@ -463,7 +487,7 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 		} else if (k > ring->segs_max) {
 			sent = send_gathered(ring, packet, k, len);
 		} else {
-			sent = send_checked(ring, packet, k, true);
+			sent = send_checked(ring, packet, k, 1, len, true);
 		}
 		if (sent == 0)
 			break;
@@ -477,6 +501,7 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags)
 {
 	bool later = flags & VMA_RING_SEND_LATER;
+	uint64_t bytes = 0;
 
 	for (unsigned i = 0; i < n; i++) {
 		const struct vma_nic_seg *seg = &segs[i];
@@ -487,8 +512,9 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 		                             seg->off > ring->buf_size - seg->len || seg->flags & ring->flags_special,
 		                     0))
 			return send_mixed(ring, segs, n, later);
+		bytes += seg->len;
 	}
-	return n == 0 ? 0 : send_checked(ring, segs, n, later);
+	return n == 0 ? 0 : send_checked(ring, segs, n, n, bytes, later);
 }
 
 /*
@@ -503,7 +529,8 @@ void vma_ring_flush(struct vma_ring *ring)
 	ring_tx_service(ring);
 }
 
-static bool __attribute__((cold, noinline)) reap_now(struct vma_ring *ring)
+/* The pool is dry: what has been sent is looked for. */
+static bool __attribute__((cold, noinline)) get_after_reap(struct vma_ring *ring, struct vma_buf **buf)
 {
 	uint32_t tid = drive_tid();
 
@@ -511,19 +538,20 @@ static bool __attribute__((cold, noinline)) reap_now(struct vma_ring *ring)
 		return false;
 	kick_and_reap(ring, false); /* what was not kicked cannot complete */
 	reap(ring);
-	ring_tx_release(ring, tid);
-	return true;
+	release(ring, tid);
+	return vma_bufpool_get(atomic_load_explicit(&ring->qp->tx_pool, memory_order_acquire), buf, 1) != 0;
 }
 
 struct vma_buf *vma_ring_tx_buf(struct vma_ring *ring)
 {
-	struct vma_bufpool *pool = atomic_load_explicit(&ring->qp->tx_pool, memory_order_acquire);
+	struct vma_nic_qp *qp = ring->qp;
 	struct vma_buf *buf;
 
-	if (__builtin_expect(vma_bufpool_get(pool, &buf, 1) == 0, 0) &&
-	    (!reap_now(ring) || vma_bufpool_get(pool, &buf, 1) == 0))
+	if (__builtin_expect(vma_bufpool_get(atomic_load_explicit(&qp->tx_pool, memory_order_acquire), &buf, 1) == 0,
+	                     0) &&
+	    !get_after_reap(ring, &buf))
 		return NULL;
-	buf->data_off = ring->qp->tx_headroom;
+	buf->data_off = qp->tx_headroom;
 	return buf;
 }
 

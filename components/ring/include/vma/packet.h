@@ -76,7 +76,7 @@ struct vma_pkt_udp {
 	uint16_t len;                               /* bytes of all headers: the payload starts here */
 	uint16_t ip_off;                            /* where the IPv4 header starts */
 	uint16_t ip_id;                             /* of the next datagram */
-	uint64_t ip_sum, udp_sum;                   /* of what does not change */
+	uint32_t ip_sum, udp_sum;                   /* of what does not change */
 };
 
 enum vma_pkt_csum {
