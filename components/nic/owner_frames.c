@@ -148,12 +148,24 @@ static int open_shared(struct xdp_owner *owner)
 
 /* ---- frames to and from the fill rings ---- */
 
+/*
+ * Only as many frames go round as are promised, and a base for bursts; the rest stays here. The fill ring is first in,
+ * first out: every frame in it is used before one is used again, and when all of them together no longer fit into a
+ * core's cache, each packet is written to memory that is cold (measured: a sixth of the rate with full-sized frames).
+ */
+static uint32_t surplus(const struct xdp_owner *owner, uint32_t queue)
+{
+	const uint32_t spares = owner->queue[queue].spares;
+
+	return spares > owner->rx_free ? spares - owner->rx_free : 0;
+}
+
 static void fill_spares(struct xdp_owner *owner, uint32_t queue)
 {
 	struct owner_queue *q = &owner->queue[queue];
 
-	while (q->spares > 0) {
-		const uint32_t n = q->spares < BURST ? q->spares : BURST;
+	while (surplus(owner, queue) > 0) {
+		const uint32_t wanted = surplus(owner, queue), n = wanted < BURST ? wanted : BURST;
 		const uint32_t taken = xdp_shared_fill(&owner->driver[queue], q->spare + q->spares - n, n);
 
 		/* What was not taken are the last of the burst: close the gap. */
@@ -261,7 +273,7 @@ void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot)
 bool owner_frames_spare(const struct xdp_owner *owner)
 {
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		if (owner->queue[queue].spares > 0)
+		if (surplus(owner, queue) > 0)
 			return true;
 	return false;
 }
@@ -342,6 +354,8 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish
 	if (owner->rx_free < slot->rx_size + slot->rx_quota)
 		slot->rx_quota = OWNER_RX_MIN / 2;
 	owner->rx_free -= clamp(slot->rx_size + slot->rx_quota, 0, owner->rx_free);
+	for (uint32_t queue = 0; queue < owner->queues; queue++)
+		fill_spares(owner, queue);
 	return 0;
 }
 
