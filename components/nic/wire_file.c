@@ -130,11 +130,14 @@ static int link_up(struct wire_file *file, int conn_fd, int memfd, int bell_fd, 
 	return 0;
 }
 
+/* A peer that shuts the bell down would keep our sleepers awake for ever: it counts as gone. */
 static bool peer_alive(const struct wire_file *file)
 {
-	struct pollfd fds[2] = {{.fd = file->conn_fd, .events = POLLRDHUP}, {.fd = file->peer_pidfd, .events = POLLIN}};
+	struct pollfd fds[] = {{.fd = file->conn_fd, .events = POLLRDHUP},
+	                       {.fd = file->peer_pidfd, .events = POLLIN},
+	                       {.fd = atomic_load(&file->end.bell_fd), .events = POLLRDHUP}};
 
-	return file->conn_fd >= 0 && poll(fds, 2, 0) == 0;
+	return file->conn_fd >= 0 && poll(fds, 3, 0) == 0;
 }
 
 /* ---- joining ---- */
@@ -280,8 +283,9 @@ static void *look_after(void *arg)
 		struct pollfd fds[] = {{.fd = file->stop_fd, .events = POLLIN},
 		                       {.fd = file->listen_fd, .events = POLLIN},
 		                       {.fd = file->conn_fd, .events = POLLRDHUP},
-		                       {.fd = file->peer_pidfd, .events = POLLIN}};
-		if (poll(fds, 4, file->conn_fd >= 0 ? -1 : RETRY_MS) < 0 && errno != EINTR)
+		                       {.fd = file->peer_pidfd, .events = POLLIN},
+		                       {.fd = atomic_load(&file->end.bell_fd), .events = POLLRDHUP}};
+		if (poll(fds, 5, file->conn_fd >= 0 ? -1 : RETRY_MS) < 0 && errno != EINTR)
 			vma_log_once(VMA_LOG_ERROR, "nic: wire: poll: %s", strerror(errno));
 		if (fds[0].revents != 0)
 			return NULL;

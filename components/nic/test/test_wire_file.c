@@ -254,6 +254,22 @@ static void test_a_stopped_peer_stalls_nobody(void **state)
 	end_world(&w);
 }
 
+static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
+{
+	struct world w;
+	uint64_t start = world_now_ns();
+
+	(void)state;
+	make_world(&w);
+	open_end(&w, 0);
+	open_end(&w, 1);
+	shutdown(atomic_load(&wire_end_of(w.nic[1])->bell_fd), SHUT_RDWR);
+	do
+		assert_true(world_now_ns() - start < WORLD_PATIENCE_NS);
+	while (vma_nic_arm(w.qp[0][0]) != 0 || fd_readable(vma_nic_fd(w.qp[0][0]), 50));
+	end_world(&w);
+}
+
 static void test_mtu_is_part_of_the_name(void **state)
 {
 	struct world w;
@@ -418,6 +434,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_new_process_takes_the_place_of_a_dead_one),
         CASE(test_a_dead_peers_forked_child_does_not_keep_its_place),
         CASE(test_a_stopped_peer_stalls_nobody),
+        CASE(test_a_peer_that_shuts_the_bell_keeps_nobody_awake),
         CASE(test_mtu_is_part_of_the_name),
         CASE(test_a_bad_offer_is_refused),
         CASE(test_nonsense_from_the_peer_is_counted_and_dropped),
