@@ -304,16 +304,20 @@ static void *look_after(void *arg)
 	}
 }
 
-static int start_thread(struct wire_file *file)
+/* The program's signals are not for the thread, and would cut the first exchange short: that takes two seconds at most.
+ */
+static int start(struct wire_file *file)
 {
 	sigset_t all, before;
 	int rc;
 
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are not for this thread */
-	rc = pthread_create(&file->thread, NULL, look_after, file);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = find_peer(file);
+	if (rc == 0)
+		rc = -pthread_create(&file->thread, NULL, look_after, file);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -rc;
+	return rc;
 }
 
 /* ---- open and close ---- */
@@ -406,9 +410,7 @@ int wire_file_open(const char *arg, const struct vma_nic_attr *attr, struct vma_
 	file->address = address;
 	rc = file_init(file, mtu, attr);
 	if (rc == 0)
-		rc = find_peer(file);
-	if (rc == 0)
-		rc = start_thread(file);
+		rc = start(file);
 	if (rc != 0) {
 		vma_log_error("nic: wire %s: %s", address.sun_path, strerror(-rc));
 		file_free(file);

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -311,7 +312,7 @@ struct offer {
 	int listen_fd;
 	struct wire_hello hello;
 	int memfd;
-	bool silent;
+	bool silent, late;
 };
 
 static void *make_offer(void *arg)
@@ -320,6 +321,8 @@ static void *make_offer(void *arg)
 	int fd = accept(offer->listen_fd, NULL, NULL), bell[2];
 
 	socketpair(AF_UNIX, SOCK_STREAM, 0, bell);
+	if (offer->late)
+		usleep(50000);
 	if (offer->silent)
 		usleep(1500000);
 	else
@@ -336,10 +339,14 @@ static int open_with(struct offer offer)
 	struct vma_bufarena *arena = world_arena();
 	struct vma_nic_attr attr = {.arena = arena};
 	struct vma_nic *nic = NULL;
+	sigset_t all, before;
 	pthread_t thread;
 
 	offer.listen_fd = listen_at_path();
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* the keeper's thread is not to be disturbed */
 	pthread_create(&thread, NULL, make_offer, &offer);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	int rc = vma_nic_open(spec, &attr, &nic);
 	pthread_join(thread, NULL);
 	vma_nic_close(nic);
@@ -379,6 +386,32 @@ static void test_a_bad_offer_is_refused(void **state)
 	plain = open("/dev/zero", O_RDWR);
 	assert_int_equal(open_with((struct offer){.hello = good, .memfd = plain}), -EPROTO);
 	assert_int_equal(open_with((struct offer){.silent = true, .memfd = -1}), -ETIMEDOUT);
+}
+
+static _Atomic int alarms;
+
+static void count_alarm(int signo)
+{
+	(void)signo;
+	alarms++;
+}
+
+static void test_signals_do_not_disturb_an_open_that_waits(void **state)
+{
+	struct sigaction action = {.sa_handler = count_alarm, .sa_flags = SA_RESTART}, before;
+	struct itimerval often = {{0, 1000}, {0, 1000}}, off = {0};
+	struct wire_hello hello = {
+	        .magic = WIRE_HELLO_MAGIC, .version = WIRE_HELLO_VERSION, .slots = 512, .mtu = 1500, .nonce = 9};
+	struct wire_layout layout;
+
+	(void)state;
+	wire_layout_init(&layout, 512, 1500);
+	sigaction(SIGALRM, &action, &before);
+	setitimer(ITIMER_REAL, &often, NULL);
+	assert_int_equal(open_with((struct offer){.hello = hello, .memfd = wire_memfd(layout.bytes), .late = true}), 0);
+	setitimer(ITIMER_REAL, &off, NULL);
+	sigaction(SIGALRM, &before, NULL);
+	assert_true(alarms > 0);
 }
 
 /* ---- nonsense in the memory ---- */
@@ -437,6 +470,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_peer_that_shuts_the_bell_keeps_nobody_awake),
         CASE(test_mtu_is_part_of_the_name),
         CASE(test_a_bad_offer_is_refused),
+        CASE(test_signals_do_not_disturb_an_open_that_waits),
         CASE(test_nonsense_from_the_peer_is_counted_and_dropped),
 };
 
