@@ -26,6 +26,8 @@ static void bind_queue(struct vma_cq *cq)
 	cq->rx_pool = atomic_load(&cq->qp->rx_pool);
 	cq->owed = cq->qp->rx_self_fill ? 0 : cq->qp->rx_depth;
 	cq->quota = or_default(cq->qp->rx_quota, cq->qp->rx_depth);
+	cq->idle_at =
+	        at_most(cq->refill_at, at_most(IDLE_DEBT, or_default(at_most(cq->quota, cq->qp->rx_depth) / 8, 1)));
 	cq_refill_init(cq);
 }
 
@@ -125,48 +127,77 @@ static struct vma_buf *assemble(struct vma_cq *cq, struct vma_buf *buf)
 	return packet;
 }
 
-static inline void prefetch(const struct vma_cq *cq, const struct vma_buf *buf)
+static void __attribute__((noinline)) prefetch(const struct vma_cq *cq, struct vma_buf *const *bufs, unsigned n)
 {
-	const char *data = vma_buf_data(cq->arena, buf);
+	for (unsigned i = 0; i < n; i++) {
+		const char *data = vma_buf_data(cq->arena, bufs[i]);
 
-	for (uint32_t off = 0; off < cq->prefetch_bytes; off += 64)
-		__builtin_prefetch(data + off);
+		for (uint32_t off = 0; off < cq->prefetch_bytes; off += 64)
+			__builtin_prefetch(data + off);
+	}
+}
+
+/* Buffers that are not all packets of their own, or more than the user may hold: in place, for there are no fewer. */
+static unsigned __attribute__((noinline)) sort_out(struct vma_cq *cq, struct vma_buf **bufs, unsigned n)
+{
+	unsigned out = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		struct vma_buf *packet = bufs[i];
+
+		if (cq->chain_bufs == 0 && !(packet->flags & VMA_BUF_RX_MORE) && !cq->chain_broken)
+			packet->packet_len = packet->len;
+		else if ((packet = assemble(cq, packet)) == NULL)
+			continue;
+		if (cq_over_quota(cq) && (packet = cq_spill(cq, packet)) == NULL)
+			continue;
+		bufs[out++] = packet;
+	}
+	return out;
+}
+
+static inline bool in_pieces(const struct vma_cq *cq)
+{
+	return cq->chain_bufs != 0 || cq->chain_broken;
+}
+
+static unsigned __attribute__((noinline)) poll_found_nothing(struct vma_cq *cq)
+{
+	vma_stats_add(&cq->count->polls_empty, 1);
+	if (cq->owed >= cq->idle_at && cq->idle_polls-- == 0) {
+		vma_cq_refill(cq);
+		cq->idle_polls = cq->owed >= cq->idle_at ? RETRY_POLLS : 0;
+	}
+	return 0;
 }
 
 unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 {
-	struct vma_buf *bufs[BATCH_MAX];
-	unsigned n, out = 0;
+	unsigned n = vma_nic_poll_rx(cq->qp, packets, at_most(max, cq->batch_max)), out = 0;
 
-	n = vma_nic_poll_rx(cq->qp, bufs, at_most(max, cq->batch_max));
 	vma_stats_add(&cq->count->polls, 1);
-	if (n == 0) {
-		vma_stats_add(&cq->count->polls_empty, 1);
-		if (cq->owed != 0 && cq->idle_polls-- == 0) {
-			vma_cq_refill(cq);
-			cq->idle_polls = cq->owed != 0 ? RETRY_POLLS : 0;
-		}
-		return 0;
-	}
+	if (n == 0)
+		return poll_found_nothing(cq);
 	cq->idle_polls = 0;
 	cq->owed += n;
-	for (unsigned i = 0; i < n; i++)
-		prefetch(cq, bufs[i]);
-	for (unsigned i = 0; i < n; i++) {
-		struct vma_buf *packet = bufs[i];
-
-		if (__builtin_expect(cq->chain_bufs == 0 && !(packet->flags & VMA_BUF_RX_MORE) && !cq->chain_broken, 1))
-			packet->packet_len = packet->len;
-		else if ((packet = assemble(cq, packet)) == NULL)
-			continue;
-		if (__builtin_expect(cq_over_quota(cq), 0) && (packet = cq_spill(cq, packet)) == NULL)
-			continue;
-		packets[out++] = packet;
-	}
+	if (cq->prefetch_bytes != 0)
+		prefetch(cq, packets, n);
+	if (__builtin_expect(!in_pieces(cq) && !cq_over_quota(cq), 1))
+		for (; out < n && !(packets[out]->flags & VMA_BUF_RX_MORE); out++)
+			packets[out]->packet_len = packets[out]->len;
+	if (__builtin_expect(out < n, 0))
+		out += sort_out(cq, packets + out, n - out);
 	vma_stats_add(&cq->count->packets, out);
 	if (cq->owed >= cq->refill_at)
 		vma_cq_refill(cq);
+	else
+		cq_note_debt(cq);
 	return out;
+}
+
+bool vma_cq_in_debt(const struct vma_cq *cq)
+{
+	return atomic_load_explicit(&cq->in_debt, memory_order_relaxed);
 }
 
 unsigned vma_cq_reap(struct vma_cq *cq)

@@ -11,6 +11,7 @@
 #define BATCH_MAX 64 /* most buffers of one poll; a poll's arrays live on the stack */
 #define CHAIN_MAX 64 /* a packet of 64 KB in frames of 1 KB and more */
 #define SPARE_MAX 1024
+#define IDLE_DEBT 64
 #define RETRY_POLLS 64 /* asking a dry pool at every empty poll would cost more than the poll */
 
 struct vma_cq {
@@ -21,6 +22,7 @@ struct vma_cq {
 	uint32_t spare_count; /* of those, how many are ready in spare[] */
 	uint32_t batch_max;
 	uint32_t refill_at;  /* a poll refills when this many are owed */
+	uint32_t idle_at;    /* an idle poll does when this many are: see cq_note_debt */
 	uint32_t idle_polls; /* empty polls to let pass before a refill that fell short is tried again */
 	uint32_t quota;      /* received frames that may be away before arrivals are copied out */
 	uint32_t prefetch_bytes;
@@ -30,6 +32,7 @@ struct vma_cq {
 	bool chain_broken;   /* drop up to the packet's end */
 	bool must_keep_full; /* short of memory: drop the packet rather than lend the queue's frame */
 	bool moderates;
+	_Atomic bool in_debt; /* owed >= idle_at, for those who hold no flag */
 	struct vma_bufarena *arena;
 	struct vma_bufpool *spill_pool;
 	struct vma_stats_cq *count;

@@ -54,6 +54,7 @@ unsigned vma_cq_refill(struct vma_cq *cq)
 	vma_stats_add(&cq->count->buffers_posted, total);
 	if (cq->owed > 0)
 		vma_stats_add(&cq->count->refill_short, 1);
+	cq_note_debt(cq);
 	return total;
 }
 

@@ -17,6 +17,19 @@ static inline bool cq_over_quota(const struct vma_cq *cq)
 }
 
 /*
+ * A debt below idle_at is paid with the next ones, or when the queue is armed: a thread that spins on single packets
+ * would otherwise write to the fill side, whose cache lines the sender's core reads, at each of them. What a queue pair
+ * may owe so is at most an eighth of its queue and of its quota, so neither it nor its neighbours run short by it.
+ */
+static inline void cq_note_debt(struct vma_cq *cq)
+{
+	bool in_debt = cq->owed >= cq->idle_at;
+
+	if (atomic_load_explicit(&cq->in_debt, memory_order_relaxed) != in_debt)
+		atomic_store_explicit(&cq->in_debt, in_debt, memory_order_relaxed);
+}
+
+/*
  * Over quota: posts what came back meanwhile; if that does not help, copies `packet` into ordinary memory and keeps
  * its frames for the queue. Returns what to deliver, or NULL if the packet had to be dropped.
  */

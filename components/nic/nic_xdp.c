@@ -206,6 +206,13 @@ static void xdp_close(struct vma_nic *base)
 
 static void free_qp(struct xdp_qp *qp)
 {
+	while (qp->old_rings != NULL) {
+		struct xdp_old_ring *old = qp->old_rings;
+
+		qp->old_rings = old->next;
+		xdp_ring_unmap(&old->ring);
+		free(old);
+	}
 	while (qp->flows != NULL) {
 		struct xdp_flow *flow = qp->flows;
 
@@ -287,6 +294,21 @@ static void xdp_qp_destroy(struct vma_nic_qp *base)
 	free_qp(qp);
 }
 
+/*
+ * Somebody may be about to look at the old ring's index (nic_xdp_rx_is_quiet). Without memory for a note the mapping
+ * stays for ever: a few pages of address space.
+ */
+static void keep_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
+{
+	struct xdp_old_ring *old = malloc(sizeof(*old));
+
+	if (old != NULL) {
+		*old = (struct xdp_old_ring){.next = qp->old_rings, .ring = *ring};
+		qp->old_rings = old;
+	}
+	*ring = (struct xdp_ring){0};
+}
+
 /* New mappings and pools first, so that nobody ever sees a queue pair without; then the old ones go. */
 static int xdp_qp_rebind(struct vma_nic_qp *base)
 {
@@ -307,6 +329,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 		rc = -EAGAIN;
 		goto out;
 	}
+	keep_old_ring(qp, &old.port[0].rx);
 	nic_xdp_unrent(&old);
 	if (read(qp->wake_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
 		vma_log_debug("xdp: %s: eventfd: error %d", qp->name, errno);
@@ -431,6 +454,7 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .flow_del = xdp_flow_del,
         .post_rx = nic_xdp_post_rx,
         .poll_rx = nic_xdp_poll_rx,
+        .rx_is_quiet = nic_xdp_rx_is_quiet,
         .tx = nic_xdp_tx,
         .kick = nic_xdp_kick,
         .reap_tx = nic_xdp_reap_tx,

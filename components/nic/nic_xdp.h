@@ -64,6 +64,12 @@ struct xdp_flow {
 	bool revoked; /* to be reported by the nic's thread */
 };
 
+/* An RX ring of before a rebind: address space, and pages of nothing (nic_xdp_disarm). */
+struct xdp_old_ring {
+	struct xdp_old_ring *next;
+	struct xdp_ring ring;
+};
+
 struct xdp_qp {
 	struct vma_nic_qp base;
 	const _Atomic uint32_t *alive; /* 0 in a forked child */
@@ -78,6 +84,12 @@ struct xdp_qp {
 	uint32_t rx_at __attribute__((aligned(64))); /* device queue polled next */
 	uint32_t rx_in_chain;                        /* the last buffer polled promised more, on rx_at */
 	uint32_t rx_held, rx_held_max;               /* polled and not posted again; no more than this */
+	/*
+	 * With one device queue: its RX ring is empty while the word at rx_arrivals (its producer index) equals
+	 * rx_seen. Any thread may look while another one rebinds: the ring's mapping is kept until the end then.
+	 */
+	const _Atomic uint32_t *_Atomic rx_arrivals;
+	_Atomic uint32_t rx_seen;
 	/* transmit half */
 	uint8_t *in_flight __attribute__((aligned(64))); /* by frame of the TX range */
 	/* control */
@@ -85,6 +97,7 @@ struct xdp_qp {
 	struct xdp_qp *next;
 	struct xdp_lease *lease;
 	struct xdp_flow *flows;
+	struct xdp_old_ring *old_rings;
 	struct vma_nic_qp_attr attr;
 	char name[64];
 	int epoll_fd, wake_fd; /* wake_fd: readable when a rebind is due */
@@ -129,6 +142,7 @@ void nic_xdp_window_put(struct xdp_window *window);
 /* ---- nic_xdp_data.c ---- */
 unsigned nic_xdp_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 unsigned nic_xdp_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+bool nic_xdp_rx_is_quiet(const struct vma_nic_qp *qp);
 unsigned nic_xdp_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 int nic_xdp_kick(struct vma_nic_qp *qp);
 unsigned nic_xdp_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "nic_xdp.h"
+#include "xdp_shared.h"
 
 #define BURST 64
 #define KICKS_MAX 128 /* the kernel sends a few dozen frames per call in copy mode; the ring holds at most 2048 */
@@ -29,64 +30,90 @@ static inline bool usable(const struct xdp_qp *qp)
 
 /* ---- receive half ---- */
 
-static inline bool take_desc(struct xdp_qp *qp, const struct xdp_desc *desc, struct vma_buf **bufs, uint32_t *offs,
-                             const struct xdp_desc **descs)
+/* Each word is read once: what was checked must be what is used. */
+static inline struct xdp_desc read_desc(const struct xdp_desc *desc)
 {
-	const uint64_t frame = desc->addr >> XDP_FRAME_SHIFT;
-	const uint32_t off = desc->addr & ((1u << XDP_FRAME_SHIFT) - 1);
+	return (struct xdp_desc){
+	        .addr = __atomic_load_n(&desc->addr, __ATOMIC_RELAXED),
+	        .len = __atomic_load_n(&desc->len, __ATOMIC_RELAXED),
+	        .options = __atomic_load_n(&desc->options, __ATOMIC_RELAXED),
+	};
+}
 
-	if (frame >= qp->nframes || desc->len > (1u << XDP_FRAME_SHIFT) - off)
-		return false;
-	*bufs = vma_buf_at(qp->base.arena, qp->first + (uint32_t)frame);
-	*offs = off;
-	*descs = desc;
-	return true;
+/* The buffer of a descriptor, with its place and length in it; NULL: not within our memory. */
+static inline struct vma_buf *take_desc(struct xdp_qp *qp, struct xdp_port *port, struct xdp_desc desc)
+{
+	const uint64_t frame = desc.addr >> XDP_FRAME_SHIFT;
+	const uint32_t off = desc.addr & ((1u << XDP_FRAME_SHIFT) - 1);
+	struct vma_buf *buf;
+
+	if (frame >= qp->nframes || desc.len > (1u << XDP_FRAME_SHIFT) - off)
+		return NULL;
+	xdp_hold(qp->shared, (uint32_t)frame, port->driver.self);
+	buf = vma_buf_at(qp->base.arena, qp->first + (uint32_t)frame);
+	buf->data_off = off;
+	buf->len = buf->packet_len = desc.len;
+	return buf;
+}
+
+/* The index of the next arrival, if there is any in the ring. */
+static inline uint32_t rx_ready(struct xdp_ring *rx)
+{
+	uint32_t ready = rx->cached_producer - rx->cached_consumer;
+
+	if (ready == 0) {
+		/* Acquire: the descriptors and the packets behind them were written before the index. */
+		rx->cached_producer = atomic_load_explicit(rx->producer, memory_order_acquire);
+		ready = rx->cached_producer - rx->cached_consumer;
+	}
+	if (__builtin_expect(ready <= rx->size, 1))
+		return ready;
+	rx->cached_producer = rx->cached_consumer;
+	return 0;
 }
 
 /* Up to n buffers of one device queue. Crash safety (xdp_priv.h): hold all, then publish, then use. */
 static unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struct vma_buf **bufs, unsigned n)
 {
 	struct xdp_ring *rx = &port->rx;
-	const struct xdp_desc *descs[BURST];
-	uint32_t offs[BURST], taken = 0;
 	const uint32_t consumer = rx->cached_consumer;
-	uint32_t ready = rx->cached_producer - consumer;
+	uint32_t ready = rx_ready(rx), taken = 0;
+	uint64_t more = 0; /* a bit for each buffer whose packet goes on in the next one */
 
-	if (ready == 0) {
-		/* Acquire: the descriptors and the packets behind them were written before the index. */
-		rx->cached_producer = atomic_load_explicit(rx->producer, memory_order_acquire);
-		ready = rx->cached_producer - consumer;
-	}
-	if (ready == 0 || ready > rx->size) {
-		if (ready != 0)
-			rx->cached_producer = consumer;
+	_Static_assert(BURST <= 64, "a bit for each buffer");
+	if (ready == 0)
 		return 0;
-	}
 	if (ready > n)
 		ready = n;
 	for (uint32_t i = 0; i < ready; i++) {
-		const struct xdp_desc *desc = &rx->descs[(consumer + i) & rx->mask];
+		const struct xdp_desc desc = read_desc(&rx->descs[(consumer + i) & rx->mask]);
+		struct vma_buf *buf = take_desc(qp, port, desc);
 
-		if (!take_desc(qp, desc, &bufs[taken], &offs[taken], &descs[taken]))
+		if (buf == NULL)
 			continue;
-		xdp_shared_hold(&port->driver, (uint32_t)(desc->addr >> XDP_FRAME_SHIFT));
-		taken++;
+		more |= (uint64_t)(desc.options & XDP_PKT_CONTD) << taken;
+		bufs[taken++] = buf;
 	}
 	vma_bufpool_adopt(atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed), bufs, taken);
-	for (uint32_t i = 0; i < taken; i++) {
-		struct vma_buf *buf = bufs[i];
-
-		buf->next = NULL;
-		buf->data_off = offs[i];
-		buf->len = buf->packet_len = descs[i]->len;
-		buf->flags = descs[i]->options & XDP_PKT_CONTD ? VMA_BUF_RX_MORE : 0;
-		buf->flow_tag = 0;
-		buf->timestamp_ns = 0;
-	}
+	for (; __builtin_expect(more != 0, 0); more &= more - 1)
+		bufs[__builtin_ctzll(more)]->flags = VMA_BUF_RX_MORE;
 	rx->cached_consumer = consumer + ready;
+	atomic_store_explicit(&qp->rx_seen, rx->cached_consumer, memory_order_relaxed);
 	/* Release: descriptors are read before the kernel may overwrite them; pairs with its load of the index. */
 	atomic_store_explicit(rx->consumer, rx->cached_consumer, memory_order_release);
 	return taken;
+}
+
+/* No half is held, so nothing of the rings is looked at but the one word that stays mapped, see nic_xdp.h. */
+bool nic_xdp_rx_is_quiet(const struct vma_nic_qp *base)
+{
+	const struct xdp_qp *qp = (const struct xdp_qp *)base;
+	const _Atomic uint32_t *arrivals = atomic_load_explicit(&qp->rx_arrivals, memory_order_relaxed);
+
+	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0 || arrivals == NULL)
+		return false;
+	return atomic_load_explicit(arrivals, memory_order_relaxed) ==
+	       atomic_load_explicit(&qp->rx_seen, memory_order_relaxed);
 }
 
 /*
@@ -280,7 +307,7 @@ static void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_
 	const uint32_t frame = vma_buf_index(qp->base.arena, seg->buf) - qp->first;
 
 	/* Marked before the producer index that makes it visible is published. */
-	xdp_shared_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
+	xdp_put_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
 	qp->in_flight[frame - qp->tx_first] = 1;
 	tx->descs[tx->cached_producer++ & tx->mask] = (struct xdp_desc){
 	        .addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + seg->off,

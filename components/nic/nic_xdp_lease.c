@@ -242,6 +242,9 @@ static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct x
 	qp->longest = rental->mtu + 14;
 	qp->segs_max = qp->nic->base.info.tx_segs_max;
 	qp->rx_at = qp->rx_in_chain = qp->rx_held = 0;
+	atomic_store_explicit(&qp->rx_seen, ports[0].rx.cached_consumer, memory_order_relaxed);
+	atomic_store_explicit(&qp->rx_arrivals, rental->queues == 1 ? ports[0].rx.producer : NULL,
+	                      memory_order_release);
 	qp->rx_held_max = rental->rx_quota + (rental->rx_quota / 2 > 64 ? rental->rx_quota / 2 : 64);
 	qp->base.rx_depth = rental->rx_size;
 	qp->base.tx_depth = rental->tx_size;

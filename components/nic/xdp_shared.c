@@ -113,7 +113,7 @@ unsigned xdp_shared_fill(struct xdp_driver *driver, const uint32_t *frames, unsi
 void xdp_shared_hold(struct xdp_driver *driver, uint32_t frame)
 {
 	if (frame < XDP_FRAMES_MAX)
-		xdp_store(&driver->shared->holder[frame], driver->self);
+		xdp_hold(driver->shared, frame, driver->self);
 }
 
 /* ---- completing ---- */
@@ -229,12 +229,8 @@ void xdp_shared_rent(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first
 
 void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
 {
-	uint64_t epoch;
-
-	if (frame >= XDP_FRAMES_MAX)
-		return;
-	epoch = atomic_load_explicit(&shared->state[frame], memory_order_relaxed) & XDP_TX_EPOCH_MASK;
-	xdp_store(&shared->state[frame], epoch | XDP_TX_IN_FLIGHT | (uint64_t)queue << XDP_TX_QUEUE_SHIFT | tx_index);
+	if (frame < XDP_FRAMES_MAX)
+		xdp_put_in_flight(shared, frame, queue, tx_index);
 }
 
 static inline bool take(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t f)

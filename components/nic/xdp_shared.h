@@ -129,6 +129,20 @@ static inline bool xdp_is_in_flight(uint64_t state, uint32_t queue)
 	       (XDP_TX_IN_FLIGHT | (uint64_t)queue << XDP_TX_QUEUE_SHIFT);
 }
 
+/* xdp_shared_hold and xdp_shared_in_flight for the hot path; `frame` is below XDP_FRAMES_MAX. */
+static inline void xdp_hold(struct xdp_shared *shared, uint32_t frame, uint16_t self)
+{
+	xdp_store(&shared->holder[frame], self);
+}
+
+static inline void xdp_put_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
+{
+	const uint64_t state = atomic_load_explicit(&shared->state[frame], memory_order_relaxed);
+
+	xdp_store(&shared->state[frame],
+	          (state & XDP_TX_EPOCH_MASK) | XDP_TX_IN_FLIGHT | (uint64_t)queue << XDP_TX_QUEUE_SHIFT | tx_index);
+}
+
 struct xdp_tx_range {
 	uint32_t first, end; /* bounded by XDP_FRAMES_MAX whatever the shared memory says */
 };

@@ -61,8 +61,13 @@ void vma_cq_destroy(struct vma_cq *cq);
 /* After vma_nic_qp_rebind: the queue pair's pools are new; owed and spare buffers of the old ones go home. */
 void vma_cq_rebind(struct vma_cq *cq);
 
-/* Up to max packets (max <= poll_batch_max is useful), each a chain with packet_len set; refills as configured. */
+/*
+ * Up to max packets (max <= poll_batch_max is useful), each a chain with packet_len set; refills as configured, and
+ * when it finds nothing and more than a few buffers are owed.
+ */
 unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max);
+/* For anybody, without a flag: a poll is due to give back what is owed, also if the NIC has nothing to take. */
+bool vma_cq_in_debt(const struct vma_cq *cq);
 /* Gives back to the NIC what is owed, whatever the batching; returns how many were posted. */
 unsigned vma_cq_refill(struct vma_cq *cq);
 /* Puts the buffers whose sending is complete; returns how many. */
