@@ -270,11 +270,25 @@ void vma_ring_destroy(struct vma_ring *ring)
 
 /* ---- flows ---- */
 
-/* The NIC steers once per key: for the first member. Receive flag held. */
+/*
+ * The NIC steers once per key, for the first member. It hears of later ones too if they have a shadow: that kernel
+ * socket is none of the strangers for whose sake a flow is given up. Receive flag held.
+ */
+static int steer(struct vma_ring *ring, const struct vma_flow *flow, bool first)
+{
+	struct vma_flow_rule rule = {.key = flow->key, .flags = flow->flags, .shadow_cookie = flow->shadow_cookie};
+	int rc;
+
+	if (!first && flow->shadow_cookie == 0)
+		return 0;
+	rc = vma_nic_flow_add(ring->qp, &rule);
+	return !first && rc == -EEXIST ? 0 : rc;
+}
+
+/* Receive flag held. */
 static int attach(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct flow_table *table = table_of(ring, &flow->key);
-	struct vma_flow_rule rule = {.key = flow->key, .flags = flow->flags, .shadow_cookie = flow->shadow_cookie};
 	struct flow_entry *entry;
 	int rc;
 
@@ -286,8 +300,8 @@ static int attach(struct vma_ring *ring, struct vma_flow *flow)
 		return rc;
 	if (entry->revoked)
 		rc = -EADDRINUSE;
-	else if (entry->head == flow)
-		rc = vma_nic_flow_add(ring->qp, &rule);
+	else
+		rc = steer(ring, flow, entry->head == flow);
 	if (rc != 0) {
 		flow_table_remove(table, flow);
 		return rc;

@@ -169,6 +169,24 @@ static void test_unicast_goes_to_the_first_attached_only(void **state)
 	let_go(&b);
 }
 
+static void test_the_nic_learns_the_shadow_of_every_member(void **state)
+{
+	struct listener a = {0}, b = {0};
+
+	(void)state;
+	listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	b.flow = (struct vma_flow){.key = a.flow.key, .sink = a.flow.sink, .shadow_cookie = 4711};
+	fake.flow_result = -EEXIST; /* as every NIC answers to a key that it has */
+	assert_int_equal(vma_ring_attach(ring, &b.flow), 0);
+	assert_int_equal(fake.last_cookie, 4711);
+	assert_int_equal(fake.flows_added, 1);
+	vma_ring_detach(ring, &b.flow);
+	fake.flow_result = -EADDRINUSE; /* its socket brings the flow down: it does not get it */
+	assert_int_equal(vma_ring_attach(ring, &b.flow), -EADDRINUSE);
+	fake.flow_result = 0;
+	let_go(&a);
+}
+
 static void test_multicast_goes_to_all_members_one_reference_each(void **state)
 {
 	struct listener l[4];
@@ -428,6 +446,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_five_tuple_wins_over_three_tuple),
         CASE(test_protocol_port_address_and_vlan_all_count),
         CASE(test_unicast_goes_to_the_first_attached_only),
+        CASE(test_the_nic_learns_the_shadow_of_every_member),
         CASE(test_multicast_goes_to_all_members_one_reference_each),
         CASE(test_multicast_in_pieces_is_shared_whole),
         CASE(test_refused_packet_is_given_back_and_counted),
