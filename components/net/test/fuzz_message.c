@@ -1,0 +1,36 @@
+/* Any bytes as a message of the kernel. */
+#include <linux/netlink.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "../message.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+	static const struct vma_net_key key = {.family = AF_INET, .dst = {10, 0, 0, 1}};
+	struct nlmsghdr *message;
+	struct net_msg_prefix prefix;
+	struct vma_net_link link;
+	struct vma_net_addr addr;
+	struct vma_net_neigh neigh;
+	struct vma_net_route route;
+
+	if (bytes < NLMSG_HDRLEN || bytes > 65536)
+		return 0;
+	message = malloc(bytes);
+	if (message == NULL)
+		return 0;
+	memcpy(message, data, bytes);
+	message->nlmsg_len = (uint32_t)bytes; /* as what is handed over always has it */
+	net_msg_link(message, &link);
+	net_msg_addr(message, &addr);
+	net_msg_neigh(message, &neigh);
+	net_msg_route(message, &key, &route);
+	if (net_msg_prefix(message, &prefix) == 0)
+		net_msg_prefix_covers(&prefix, key.dst);
+	free(message);
+	return 0;
+}

@@ -1,0 +1,100 @@
+/* Senders find, read and ask by key while paths enter the table, leave it and are reused for other destinations. */
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../net_priv.h"
+
+#define FINDERS 3
+#define KEYS 512
+
+static struct vma_net *net;
+static _Atomic bool stop;
+static _Atomic uint64_t found, missed, wrong;
+
+static struct vma_net_key key_of(unsigned i)
+{
+	struct vma_net_key key = {.family = AF_INET, .dst = {127, 2, (uint8_t)(i >> 8), (uint8_t)i}};
+
+	key.uid = (uint32_t)geteuid();
+	return key;
+}
+
+static void *finder(void *seed)
+{
+	unsigned i = *(const unsigned *)seed;
+	uint64_t hits = 0, misses = 0;
+
+	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+		const struct vma_net_key key = key_of(i = (i * 1103515245u + 12345u) % KEYS);
+		struct vma_net_template t;
+
+		if (!vma_net_find(net, &key, &t)) {
+			misses++;
+			continue;
+		}
+		hits++;
+		if (t.state != VMA_NET_USE_OS || memcmp(t.next_hop, key.dst, 16) != 0)
+			atomic_fetch_add(&wrong, 1);
+		if (hits % 256 == 0)
+			vma_net_ask(net, &key, VMA_NET_ASK_RECHECK | VMA_NET_ASK_PROBE);
+	}
+	atomic_fetch_add(&found, hits);
+	atomic_fetch_add(&missed, misses);
+	return NULL;
+}
+
+static void forget(const struct vma_net_key *key)
+{
+	struct vma_net_path *path;
+
+	pthread_mutex_lock(&net->lock);
+	path = path_table_find(&net->table, key);
+	if (path != NULL)
+		net_path_free(net, (struct path *)path);
+	pthread_mutex_unlock(&net->lock);
+}
+
+static void test_what_is_found_is_what_was_asked_for(void **state)
+{
+	const char *text = getenv("STRESS_SECONDS");
+	const uint64_t end = (uint64_t)time(NULL) + (text != NULL ? strtoul(text, NULL, 10) : 1) + 1;
+	pthread_t threads[FINDERS];
+	unsigned seeds[FINDERS], i = 0;
+
+	(void)state;
+	assert_int_equal(vma_net_create(NULL, &net), 0);
+	for (unsigned j = 0; j < FINDERS; j++) {
+		seeds[j] = j * 77;
+		pthread_create(&threads[j], NULL, finder, &seeds[j]);
+	}
+	while ((uint64_t)time(NULL) < end) {
+		const struct vma_net_key key = key_of(i % KEYS), old = key_of((i + KEYS / 2) % KEYS);
+		struct vma_net_path *path;
+
+		assert_int_equal(vma_net_path_get(net, &key, &path), 0);
+		vma_net_path_put(net, path);
+		forget(&old);
+		if (++i % 64 == 0)
+			assert_true(vma_net_process(net) >= 0);
+	}
+	atomic_store(&stop, true);
+	for (unsigned j = 0; j < FINDERS; j++)
+		pthread_join(threads[j], NULL);
+	assert_int_equal(wrong, 0);
+	assert_true(found > 0 && missed > 0);
+	assert_true(i > 2 * KEYS); /* every path was reused */
+	vma_net_destroy(net);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_found_is_what_was_asked_for),
+};
+
+VMA_TEST_MAIN(tests)
