@@ -36,8 +36,10 @@
 /* ---- thread.c: which thread is this, and the two halves of an asymmetric barrier ---- */
 
 #define THREAD_NONE 0
-extern __thread uint32_t bufpool_thread __attribute__((tls_model("initial-exec"))); /* cache index + 1 */
-extern bool bufpool_symmetric; /* no membarrier: the light half must be a full barrier too */
+/* cache index + 1; both are hidden, or each access would go by way of the global offset table */
+extern __thread uint32_t bufpool_thread __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* no membarrier: the light half must be a full barrier too */
+extern bool bufpool_symmetric __attribute__((visibility("hidden")));
 
 int bufpool_thread_start(void); /* once per process */
 uint32_t bufpool_thread_register(void);
@@ -149,8 +151,6 @@ struct vma_bufpool {
 	struct chunk *chunks;
 };
 
-struct cache *bufpool_cache_first_use(struct vma_bufpool *pool);
-struct cache *bufpool_cache_shut_out(struct vma_bufpool *pool, struct cache *cache);
 void bufpool_cache_left_slow(struct vma_bufpool *pool, struct cache *cache);
 void bufpool_cache_flush(struct vma_bufpool *pool, uint32_t thread);
 uint32_t bufpool_cache_forget(struct cache *cache);
@@ -168,20 +168,36 @@ static inline uint32_t bufpool_cache_inside(struct cache *cache, uint32_t inside
 	return atomic_load_explicit(&cache->gate, memory_order_seq_cst);
 }
 
-/* The calling thread's cache, now inside, or NULL: work on the share directly. */
-static inline struct cache *bufpool_cache_enter(struct vma_bufpool *pool)
+/* The calling thread's cache, not entered yet; NULL: no use of this pool so far, or no cache for this thread at all, or
+ * a signal handler has interrupted this thread's own get or put. */
+static inline struct cache *bufpool_cache_own(struct vma_bufpool *pool)
 {
 	uint32_t thread = bufpool_thread;
 	struct cache *cache;
 
 	if (unlikely(thread - 1 >= THREADS_MAX))
-		return bufpool_cache_first_use(pool);
+		return NULL;
 	cache = &pool->caches[thread - 1];
-	if (unlikely(atomic_load_explicit(&cache->inside, memory_order_relaxed)))
-		return NULL; /* a signal handler interrupted this thread's own get or put */
-	if (likely(bufpool_cache_inside(cache, 1) == GATE_OPEN))
-		return cache;
-	return bufpool_cache_shut_out(pool, cache);
+	return unlikely(atomic_load_explicit(&cache->inside, memory_order_relaxed)) ? NULL : cache;
+}
+
+static inline bool bufpool_cache_try(struct cache *cache)
+{
+	return likely(bufpool_cache_inside(cache, 1) == GATE_OPEN);
+}
+
+/*
+ * The long way round, after bufpool_cache_own gave NULL (`cache` is that) or bufpool_cache_try failed on `cache`: the
+ * cache after all, now inside, or NULL: work on the share directly.
+ */
+struct cache *bufpool_cache_insist(struct vma_bufpool *pool, struct cache *cache);
+
+/* All three in one, for where the way is not hot. */
+static inline struct cache *bufpool_cache_enter(struct vma_bufpool *pool)
+{
+	struct cache *cache = bufpool_cache_own(pool);
+
+	return likely(cache != NULL && bufpool_cache_try(cache)) ? cache : bufpool_cache_insist(pool, cache);
 }
 
 static inline void bufpool_cache_leave(struct vma_bufpool *pool, struct cache *cache)

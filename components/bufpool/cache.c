@@ -31,15 +31,15 @@ static bool cache_register(struct vma_bufpool *pool, struct cache *cache)
 	return opened;
 }
 
-COLD struct cache *bufpool_cache_first_use(struct vma_bufpool *pool)
+static struct cache *first_use(struct vma_bufpool *pool)
 {
 	if (bufpool_thread == THREAD_NONE && bufpool_thread_register() - 1 < THREADS_MAX)
 		return bufpool_cache_enter(pool);
-	return NULL; /* more threads than caches, or this one is ending */
+	return NULL; /* more threads than caches, this one is ending, or is inside already */
 }
 
 /* The owner came in and finds the gate not open: never opened for this thread yet, or a visitor is at work. */
-COLD struct cache *bufpool_cache_shut_out(struct vma_bufpool *pool, struct cache *cache)
+static struct cache *shut_out(struct vma_bufpool *pool, struct cache *cache)
 {
 	bufpool_cache_leave(pool, cache);
 	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 && cache_register(pool, cache) &&
@@ -48,6 +48,11 @@ COLD struct cache *bufpool_cache_shut_out(struct vma_bufpool *pool, struct cache
 	if (atomic_load_explicit(&cache->inside, memory_order_relaxed) != 0)
 		bufpool_cache_leave(pool, cache); /* a visitor came between */
 	return NULL;
+}
+
+COLD struct cache *bufpool_cache_insist(struct vma_bufpool *pool, struct cache *cache)
+{
+	return cache == NULL ? first_use(pool) : shut_out(pool, cache);
 }
 
 /* The owner has left and finds the gate not open. If the pool was retired meanwhile, closing was left to the owner. */

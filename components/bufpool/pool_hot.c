@@ -1,4 +1,9 @@
-/* pool_hot - taking buffers and giving them back. */
+/*
+ * pool_hot - taking buffers and giving them back.
+ *
+ * What is rare (no cache, a shut gate, an empty or full one) is a call at the end of its function, never one that comes
+ * back into the fast path: so that needs no registers saved.
+ */
 #include <vma/log.h>
 
 #include "bufpool_priv.h"
@@ -99,15 +104,15 @@ static __attribute__((noinline)) void cache_rotate(struct vma_bufpool *pool, str
 	atomic_store_explicit(&cache->current_count, 0, memory_order_relaxed);
 }
 
-static inline void cache_push(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
+/* True: the cache is full and wants to be rotated. */
+static inline bool cache_push(struct cache *cache, struct vma_buf *buf)
 {
 	uint32_t count = atomic_load_explicit(&cache->current_count, memory_order_relaxed) + 1;
 
 	buf->user = cache->current;
 	cache->current = buf;
 	atomic_store_explicit(&cache->current_count, count, memory_order_relaxed);
-	if (unlikely(count >= cache->limit))
-		cache_rotate(pool, cache);
+	return unlikely(count >= cache->limit);
 }
 
 /*
@@ -171,13 +176,28 @@ static __attribute__((noinline)) unsigned get_refilling(struct vma_bufpool *pool
 	return got;
 }
 
-static inline unsigned get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n, bool make)
+/* `cache` as for bufpool_cache_insist. */
+static __attribute__((noinline)) unsigned get_insisting(struct vma_bufpool *pool, struct cache *cache,
+                                                        struct vma_buf **bufs, unsigned n, bool make)
 {
-	struct cache *cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
+	cache = pool->mode != 0 ? bufpool_cache_insist(pool, cache) : NULL;
+	return cache != NULL ? get_refilling(pool, cache, bufs, n, make) : get_direct(pool, bufs, n, make);
+}
+
+/* The thread's cache, unless the pool has none. */
+static inline struct cache *cache_of(struct vma_bufpool *pool)
+{
+	return likely(pool->mode != 0) ? bufpool_cache_own(pool) : NULL;
+}
+
+static inline __attribute__((always_inline)) unsigned get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n,
+                                                          bool make)
+{
+	struct cache *cache = cache_of(pool);
 	uint32_t count;
 
-	if (unlikely(cache == NULL))
-		return get_direct(pool, bufs, n, make);
+	if (unlikely(cache == NULL) || !bufpool_cache_try(cache))
+		return get_insisting(pool, cache, bufs, n, make);
 	count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
 	if (unlikely(n > count))
 		return get_refilling(pool, cache, bufs, n, make);
@@ -211,6 +231,12 @@ static inline bool drop_reference(struct vma_buf *buf)
 	return atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel) == 1;
 }
 
+static COLD void say_homeless(const struct vma_bufarena *arena, const struct vma_buf *buf)
+{
+	vma_log_once(VMA_LOG_ERROR, "bufpool: buffer %u put to pool %u, which does not exist",
+	             vma_buf_index(arena, buf), buf->pool);
+}
+
 static inline struct vma_bufpool *home(struct vma_bufarena *arena, const struct vma_buf *buf)
 {
 	struct vma_bufpool *pool;
@@ -218,13 +244,32 @@ static inline struct vma_bufpool *home(struct vma_bufarena *arena, const struct 
 	pool = buf->pool < VMA_BUFPOOL_MAX ? atomic_load_explicit(&arena->pools[buf->pool], memory_order_acquire)
 	                                   : NULL;
 	if (unlikely(pool == NULL))
-		vma_log_once(VMA_LOG_ERROR, "bufpool: buffer %u put to pool %u, which does not exist",
-		             vma_buf_index(arena, buf), buf->pool);
+		say_homeless(arena, buf);
 	return pool;
 }
 
-static void put_one_direct(struct vma_bufpool *pool, struct vma_buf *buf)
+static __attribute__((noinline)) void rotate_and_leave(struct vma_bufpool *pool, struct cache *cache)
 {
+	cache_rotate(pool, cache);
+	bufpool_cache_leave(pool, cache);
+}
+
+static inline void push_and_leave(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
+{
+	if (cache_push(cache, buf))
+		rotate_and_leave(pool, cache);
+	else
+		bufpool_cache_leave(pool, cache);
+}
+
+/* `cache` as for bufpool_cache_insist. */
+static __attribute__((noinline)) void put_insisting(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
+{
+	cache = pool->mode != 0 ? bufpool_cache_insist(pool, cache) : NULL;
+	if (cache != NULL) {
+		push_and_leave(pool, cache, buf);
+		return;
+	}
 	buf->user = NULL;
 	put_direct(pool, buf, 1);
 }
@@ -241,13 +286,11 @@ void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
 	if (unlikely(pool == NULL))
 		return;
 	bufpool_debug_put(pool, buf);
-	cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
-	if (unlikely(cache == NULL)) {
-		put_one_direct(pool, buf);
-		return;
-	}
-	cache_push(pool, cache, buf);
-	bufpool_cache_leave(pool, cache);
+	cache = cache_of(pool);
+	if (unlikely(cache == NULL) || !bufpool_cache_try(cache))
+		put_insisting(pool, cache, buf);
+	else
+		push_and_leave(pool, cache, buf);
 }
 
 /* Puts the buffers from the start of bufs that share a home; returns how many those are. */
@@ -271,7 +314,8 @@ static unsigned put_run(struct vma_bufarena *arena, struct vma_buf **bufs, unsig
 			continue;
 		bufpool_debug_put(pool, bufs[i]);
 		if (likely(cache != NULL)) {
-			cache_push(pool, cache, bufs[i]);
+			if (cache_push(cache, bufs[i]))
+				cache_rotate(pool, cache);
 		} else {
 			bufs[i]->user = chain;
 			chain = bufs[i];

@@ -3,6 +3,7 @@
 
 #include <vma/packet.h>
 
+#include "checksum.h"
 #include "packet_check.h"
 
 enum {
@@ -152,15 +153,6 @@ static inline bool ip4_checksum_right(const uint8_t *ip, uint32_t header_len)
 	return sum_is_right(sum);
 }
 
-static inline bool for_all_members(const uint8_t *ethernet_dst, const uint8_t *ip_dst)
-{
-	/* 224/4, 255.255.255.255, or a subnet's broadcast address, which shows in the Ethernet destination only. */
-	if (__builtin_expect(ip_dst[0] < 224 && !(ethernet_dst[0] & 1), 1))
-		return false;
-	return ip_dst[0] >> 4 == 14 || load32(ip_dst) == 0xffffffff ||
-	       (load32(ethernet_dst) == 0xffffffff && load16(ethernet_dst + 4) == 0xffff);
-}
-
 static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
                                  const uint8_t *frame, uint32_t l3_off, uint32_t *l4_len)
 {
@@ -221,7 +213,7 @@ static inline bool check_plain_udp(const struct packet_rules *rules, struct vma_
 		uint64_t pseudo = addresses + udp_len_be + (IPPROTO_UDP << 8);
 
 		if (!(rules->memory_link && is_pseudo_sum(field, pseudo)) &&
-		    !sum_is_right(vma_csum_add(pseudo, frame + UDP, udp_len)))
+		    !sum_is_right(checksum_add(pseudo, frame + UDP, udp_len)))
 			return false;
 	}
 	memcpy(info->src, &src, 4);
@@ -281,17 +273,12 @@ check_any(const struct packet_rules *rules, struct vma_buf *packet, struct vma_r
 }
 
 unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, const uint8_t *frame,
-                      struct vma_rx_info *info, bool *group)
+                      struct vma_rx_info *info)
 {
 	enum { HEADERS = VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN };
 	bool may_be_plain = packet->next == NULL && packet->len >= HEADERS;
 
-	if (__builtin_expect(!may_be_plain || !check_plain_udp(rules, packet, info, frame), 0)) {
-		unsigned verdict = check_any(rules, packet, info, frame);
-
-		if (verdict != PACKET_PASS)
-			return verdict;
-	}
-	*group = for_all_members(frame, info->dst);
-	return PACKET_PASS;
+	if (__builtin_expect(may_be_plain && check_plain_udp(rules, packet, info, frame), 1))
+		return PACKET_PASS;
+	return check_any(rules, packet, info, frame);
 }

@@ -4,6 +4,8 @@
 #include <vma/packet.h>
 #include <vma/ring.h>
 
+#include "checksum.h"
+
 enum { UNTAGGED_LEN = VMA_PKT_UDP_HEADERS_MAX - VMA_PKT_VLAN_LEN };
 
 static void put16(uint8_t *p, uint16_t host)
@@ -91,7 +93,7 @@ uint32_t vma_pkt_udp_write(struct vma_pkt_udp *pkt, void *frame, uint32_t payloa
 		field = vma_csum_fold32(pseudo);
 	} else if (csum == VMA_PKT_CSUM_FULL) {
 		/* The ports, the length and the still empty checksum lie in the frame; so does the payload. */
-		field = (uint16_t)~vma_csum_fold(vma_csum_add(pseudo, udp, udp_len));
+		field = (uint16_t)~vma_csum_fold(checksum_add(pseudo, udp, udp_len));
 		if (field == 0)
 			field = 0xffff; /* 0 means "not computed" (RFC 768) */
 	}

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <vma/ring.h>
 
@@ -25,10 +26,20 @@ struct packet_rules {
 
 /*
  * `frame` is where the packet's bytes start. Fills info and packet's l3_off, l4_off, payload_off, payload_len.
- * info->src and dst must be zeroed beyond the first four bytes. *group: the packet is for all members of its key
- * (multicast, broadcast).
+ * info->src and dst must be zeroed beyond the first four bytes.
  */
 unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, const uint8_t *frame,
-                      struct vma_rx_info *info, bool *group);
+                      struct vma_rx_info *info);
+
+/* A packet that passed is for all members of its key: 224/4, 255.255.255.255, or a subnet's broadcast address, which
+ * shows in the Ethernet destination only. */
+static inline bool packet_is_for_all(const uint8_t *frame, const struct vma_rx_info *info)
+{
+	static const uint8_t ones[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+
+	if (__builtin_expect(info->dst[0] < 224 && !(frame[0] & 1), 1))
+		return false;
+	return info->dst[0] >> 4 == 14 || memcmp(info->dst, ones, 4) == 0 || memcmp(frame, ones, 6) == 0;
+}
 
 #endif

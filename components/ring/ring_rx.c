@@ -136,25 +136,18 @@ static inline void dispatch(struct vma_ring *ring, struct vma_buf *packet, const
 		drop(ring, packet, PACKET_DROP(no_flow));
 }
 
-static inline unsigned drive_burst(struct vma_ring *ring)
+static void __attribute__((noinline)) take_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
 {
 	const struct vma_bufarena *arena = ring->rules.arena;
-	struct vma_buf *packets[RX_BURST];
-	unsigned n = vma_cq_poll(ring->cq, packets, RX_BURST);
 	struct vma_rx_info info;
 	struct tally tally = {0};
 	const char *frame;
 
-	if (n == 0) {
-		ring_rebind_if_wanted(ring);
-		return 0;
-	}
 	memset(&info, 0, sizeof(info));
 	frame = vma_buf_data(arena, packets[0]);
 	for (unsigned i = 0; i < n; i++) {
 		const uint8_t *bytes = (const uint8_t *)frame;
 		struct vma_buf *packet = packets[i];
-		bool group = false;
 		unsigned verdict;
 
 		if (i + 1 < n) {
@@ -162,15 +155,26 @@ static inline unsigned drive_burst(struct vma_ring *ring)
 			__builtin_prefetch(frame);
 		}
 		tally.bytes += packet->packet_len;
-		verdict = packet_check(&ring->rules, packet, bytes, &info, &group);
+		verdict = packet_check(&ring->rules, packet, bytes, &info);
 		if (__builtin_expect(verdict == PACKET_PASS, 1))
-			dispatch(ring, packet, &info, group, &tally);
+			dispatch(ring, packet, &info, packet_is_for_all(bytes, &info), &tally);
 		else
 			drop(ring, packet, verdict);
 	}
 	vma_stats_add(&ring->stats->rx.rx_packets, n);
 	vma_stats_add(&ring->stats->rx.rx_bytes, tally.bytes);
 	vma_stats_add(&ring->stats->rx.rx_delivered, tally.delivered);
+}
+
+static inline unsigned drive_burst(struct vma_ring *ring)
+{
+	struct vma_buf *packets[RX_BURST];
+	unsigned n = vma_cq_poll(ring->cq, packets, RX_BURST);
+
+	if (n != 0)
+		take_burst(ring, packets, n);
+	else
+		ring_rebind_if_wanted(ring);
 	return n;
 }
 
@@ -190,16 +194,27 @@ static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 	vma_stats_add(&ring->stats->rx.rx_commands, n);
 }
 
+static void __attribute__((cold, noinline)) drive_again(struct vma_ring *ring, uint32_t tid)
+{
+	while (command_queue_pending(&ring->rx_queue) && drive_try(&ring->rx, tid)) {
+		run_commands(ring);
+		drive_release(&ring->rx);
+	}
+}
+
+static inline void release(struct vma_ring *ring, uint32_t tid)
+{
+	if (command_queue_pending(&ring->rx_queue))
+		run_commands(ring);
+	drive_release(&ring->rx);
+	/* What came between the look and the release failed to get the flag because of us: command_queue.h. */
+	if (command_queue_pending(&ring->rx_queue))
+		drive_again(ring, tid);
+}
+
 void ring_rx_release(struct vma_ring *ring, uint32_t tid)
 {
-	for (;;) {
-		if (command_queue_pending(&ring->rx_queue))
-			run_commands(ring);
-		drive_release(&ring->rx);
-		/* What came between the look and the release failed to get the flag because of us: command_queue.h. */
-		if (!command_queue_pending(&ring->rx_queue) || !drive_try(&ring->rx, tid))
-			return;
-	}
+	release(ring, tid);
 }
 
 void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
@@ -227,8 +242,8 @@ static inline bool has_work(struct vma_ring *ring)
  */
 int vma_ring_progress(struct vma_ring *ring)
 {
-	uint32_t tid = drive_tid();
 	unsigned n = 0;
+	uint32_t tid;
 
 	if (__builtin_expect(atomic_load_explicit(&ring->rx.courtesy, memory_order_relaxed) != 0, 0) &&
 	    drive_courteous(&ring->rx))
@@ -236,10 +251,11 @@ int vma_ring_progress(struct vma_ring *ring)
 	if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) != 0)
 		return -EBUSY;
 	if (has_work(ring)) {
+		tid = drive_tid();
 		if (!drive_try(&ring->rx, tid))
 			return -EBUSY;
 		n = drive_burst(ring);
-		ring_rx_release(ring, tid);
+		release(ring, tid);
 	}
 	if (__builtin_expect(atomic_load_explicit(&ring->tx_work, memory_order_relaxed), 0) ||
 	    command_queue_pending(&ring->tx_queue))

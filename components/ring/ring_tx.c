@@ -432,8 +432,9 @@ static bool __attribute__((cold, noinline)) send_backlog(struct vma_ring *ring)
 }
 
 /* Packets that are known to be fit to send: n segments of `packets`, together `bytes`. */
-static inline unsigned send_checked(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned packets,
-                                    uint64_t bytes, bool later)
+static inline __attribute__((always_inline)) unsigned send_checked(struct vma_ring *ring,
+                                                                   const struct vma_nic_seg *segs, unsigned n,
+                                                                   unsigned packets, uint64_t bytes, bool later)
 {
 	uint32_t tid = drive_tid();
 	unsigned taken = 0;
@@ -529,30 +530,35 @@ void vma_ring_flush(struct vma_ring *ring)
 	ring_tx_service(ring);
 }
 
+static inline struct vma_buf *get_tx_buf(struct vma_nic_qp *qp)
+{
+	struct vma_bufpool *pool = atomic_load_explicit(&qp->tx_pool, memory_order_acquire);
+	struct vma_buf *buf;
+
+	if (__builtin_expect(vma_bufpool_get(pool, &buf, 1) == 0, 0))
+		return NULL;
+	buf->data_off = qp->tx_headroom;
+	return buf;
+}
+
 /* The pool is dry: what has been sent is looked for. */
-static bool __attribute__((cold, noinline)) get_after_reap(struct vma_ring *ring, struct vma_buf **buf)
+static struct vma_buf *__attribute__((cold, noinline)) reap_and_get(struct vma_ring *ring)
 {
 	uint32_t tid = drive_tid();
 
 	if (!drive_try(&ring->tx, tid))
-		return false;
+		return NULL;
 	kick_and_reap(ring, false); /* what was not kicked cannot complete */
 	reap(ring);
 	release(ring, tid);
-	return vma_bufpool_get(atomic_load_explicit(&ring->qp->tx_pool, memory_order_acquire), buf, 1) != 0;
+	return get_tx_buf(ring->qp);
 }
 
 struct vma_buf *vma_ring_tx_buf(struct vma_ring *ring)
 {
-	struct vma_nic_qp *qp = ring->qp;
-	struct vma_buf *buf;
+	struct vma_buf *buf = get_tx_buf(ring->qp);
 
-	if (__builtin_expect(vma_bufpool_get(atomic_load_explicit(&qp->tx_pool, memory_order_acquire), &buf, 1) == 0,
-	                     0) &&
-	    !get_after_reap(ring, &buf))
-		return NULL;
-	buf->data_off = qp->tx_headroom;
-	return buf;
+	return __builtin_expect(buf != NULL, 1) ? buf : reap_and_get(ring);
 }
 
 void ring_tx_fini(struct vma_ring *ring)

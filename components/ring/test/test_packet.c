@@ -29,7 +29,10 @@ static unsigned check_first_buffer(void)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(&arena, &bufs[0]);
 
-	return packet_check(&rules, &bufs[0], frame, &info, &group);
+	unsigned verdict = packet_check(&rules, &bufs[0], frame, &info);
+
+	group = verdict == PACKET_PASS && packet_is_for_all(frame, &info);
+	return verdict;
 }
 
 static unsigned check(const uint8_t *frame, uint32_t len)
