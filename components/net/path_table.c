@@ -23,16 +23,18 @@ static void *block_alloc(size_t bytes)
 	struct path_table_block *block =
 	        aligned_alloc(_Alignof(struct path_table_block), (sizeof(*block) + bytes + 63) & ~(size_t)63);
 
+	/* cppcheck-suppress memleak ; block_free finds it from what is returned */
 	return block != NULL ? block + 1 : NULL;
 }
 
 static void block_free(void *memory, size_t bytes, bool readers)
 {
-	struct path_table_block *block = (struct path_table_block *)memory - 1;
+	struct path_table_block *block;
 
 	(void)bytes;
 	if (memory == NULL)
 		return;
+	block = (struct path_table_block *)memory - 1;
 	if (!readers || changing == NULL) {
 		free(block);
 		return;
