@@ -50,7 +50,7 @@ struct fake_nic {
 	int flow_result, rebind_result;
 	unsigned flows_added, flows_deleted, rebinds;
 	struct vma_flow_key last_added, last_deleted;
-	uint64_t last_cookie; /* of the last flow_add, refused or not */
+	uint64_t last_cookie;     /* of the last flow_add, refused or not */
 	void (*in_tx)(void *arg); /* called in the middle of tx and poll_rx: what a signal handler would do */
 	void (*in_poll)(void *arg);
 	void *in_arg;
