@@ -371,13 +371,14 @@ static void qp_free(struct wire_qp *qp)
 	free(qp);
 }
 
-static uint32_t depth(uint32_t wish)
+/* What is wished, and never so little that the longest frame would wait for ever for room. */
+static uint32_t depth(const struct wire_end *end, uint32_t wish)
 {
-	uint32_t size = DEPTH_MIN;
+	uint32_t longest = (end->layout.frame_max >> end->nic.arena->frame_shift) + 1, size = DEPTH_MIN;
 
 	if (wish == 0)
-		return DEPTH_DEFAULT;
-	while (size < wish && size < DEPTH_MAX)
+		wish = DEPTH_DEFAULT;
+	while ((size < wish || size < 2 * longest) && size < DEPTH_MAX)
 		size *= 2;
 	return size;
 }
@@ -388,8 +389,8 @@ static int qp_fill(struct wire_qp *qp, const struct vma_nic_qp_attr *attr)
 	const char *name = attr->name != NULL ? attr->name : end->nic.info.name;
 	int rc;
 
-	qp->qp.rx_depth = depth(attr->rx_wre);
-	qp->qp.tx_depth = depth(attr->tx_wre);
+	qp->qp.rx_depth = depth(end, attr->rx_wre);
+	qp->qp.tx_depth = depth(end, attr->tx_wre);
 	qp->sent_mask = qp->qp.tx_depth - 1;
 	qp->sent = calloc(qp->qp.tx_depth, sizeof(*qp->sent));
 	qp->stats = vma_stats_grab(end->stats, VMA_STATS_TYPE_NIC, name);

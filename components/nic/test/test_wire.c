@@ -365,6 +365,45 @@ static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
 	end_world(&w);
 }
 
+/* 40 segments of one frame. */
+static unsigned send_long(struct world *w, uint32_t len)
+{
+	struct frame_spec frame = udp(PEER_PORT, PORT, 2000, 1);
+	struct vma_nic_seg segs[40];
+
+	for (uint32_t i = 0; i < 40; i++) {
+		segs[i] = world_frame(w, 0, 0, &frame);
+		segs[i].len = len / 40;
+		segs[i].flags = i < 39 ? VMA_NIC_SEG_MORE : 0;
+	}
+	frame_put16((uint8_t *)vma_buf_frame(w->arena, segs[0].buf) + segs[0].off + 16, len - 14);
+	unsigned taken = vma_nic_tx(w->qp[0][0], segs, 40);
+	vma_nic_kick(w->qp[0][0]);
+	return taken;
+}
+
+static void test_the_shallowest_queue_takes_the_longest_frame(void **state)
+{
+	struct world w = {.arena = world_arena(), .netns = {-1, -1}};
+	struct vma_wire_pair_attr attr = {.arena = {w.arena, w.arena}, .mtu = 65535};
+	struct vma_buf *buf;
+	uint32_t bytes = 0;
+
+	(void)state;
+	assert_int_equal(vma_wire_pair(&attr, w.nic), 0);
+	for (int end = 0; end < 2; end++)
+		world_qp(&w, end, 0, 16);
+	world_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_int_equal(send_long(&w, 65520), 40);
+	send_numbered(&w, 7, 1);
+	while (vma_nic_poll_rx(w.qp[1][0], &buf, 1) == 1) {
+		bytes += buf->len;
+		vma_buf_put(w.arena, buf);
+	}
+	assert_int_equal(bytes, 65520 + 100);
+	end_world(&w);
+}
+
 static void test_frames_of_one_end_stay_when_its_queue_pair_ends(void **state)
 {
 	struct world w;
@@ -507,6 +546,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_time_delay_and_moderation_wake_by_timer),
         cmocka_unit_test(test_a_queue_pair_without_buffers_holds_up_no_other),
         cmocka_unit_test(test_a_lone_queue_pair_without_buffers_loses_nothing),
+        cmocka_unit_test(test_the_shallowest_queue_takes_the_longest_frame),
         cmocka_unit_test(test_frames_of_one_end_stay_when_its_queue_pair_ends),
         cmocka_unit_test(test_sixteen_queue_pairs_and_no_more),
         cmocka_unit_test(test_indices_wrap),
