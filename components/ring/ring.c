@@ -136,13 +136,7 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 	cq.spill_pool = attr->spill_pool;
 	cq.stats = attr->stats;
 	cq.name = ring->name;
-	rc = vma_cq_create(&cq, &ring->cq);
-	if (rc != 0) {
-		atomic_store(&ring->closing, true);
-		vma_nic_qp_destroy(ring->qp);
-		ring->qp = NULL;
-	}
-	return rc;
+	return vma_cq_create(&cq, &ring->cq);
 }
 
 /* The last steps; accepts what create has built so far. */
@@ -236,6 +230,7 @@ int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out)
 	ring_tx_release(ring, drive_tid());
 	ring_rx_release(ring, drive_tid());
 	if (rc != 0) {
+		vma_nic_qp_destroy(ring->qp); /* without the flags: an event that is at work waits for them */
 		dismantle(ring);
 		return rc;
 	}

@@ -54,6 +54,8 @@ struct fake_nic {
 	void (*in_tx)(void *arg); /* called in the middle of tx and poll_rx: what a signal handler would do */
 	void (*in_poll)(void *arg);
 	void *in_arg;
+	void (*in_create)(struct fake_nic *fake); /* of the queue pair */
+	void (*in_destroy)(struct fake_nic *fake);
 	struct fake_frame *sent;
 	unsigned sent_count;
 	int event_fd;
@@ -89,6 +91,8 @@ static int fake_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *att
 	fake->qp.rx_depth = attr->rx_wre != 0 && attr->rx_wre < 256 ? attr->rx_wre : 256;
 	fake->qp.tx_depth = attr->tx_wre != 0 && attr->tx_wre < 256 ? attr->tx_wre : 256;
 	*out = &fake->qp;
+	if (fake->in_create != NULL)
+		fake->in_create(fake);
 	return 0;
 }
 
@@ -106,6 +110,8 @@ static void fake_qp_destroy(struct vma_nic_qp *qp)
 {
 	struct fake_nic *fake = fake_of(qp);
 
+	if (fake->in_destroy != NULL)
+		fake->in_destroy(fake);
 	fake_return_all(fake);
 	vma_bufpool_retire(atomic_load(&qp->rx_pool), NULL, NULL);
 	vma_bufpool_retire(atomic_load(&qp->tx_pool), NULL, NULL);

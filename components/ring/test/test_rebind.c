@@ -1,5 +1,6 @@
 /* What the NIC does behind a ring's back: the owner goes and comes, a flow is revoked. Events come from a thread. */
 #include <netinet/in.h>
+#include <sched.h>
 #include <time.h>
 
 #include "../ring_priv.h"
@@ -239,6 +240,66 @@ static uint64_t clock_ns(clockid_t id)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* ---- a ring that cannot be created while an event is at work ---- */
+
+static pthread_t teller;
+static _Atomic bool telling;
+static bool fail_next_allocation;
+
+/* What the rings' parts are made of; the executable's own is taken before libc's. */
+void *aligned_alloc(size_t alignment, size_t size)
+{
+	void *memory = NULL;
+	bool fails = fail_next_allocation;
+
+	fail_next_allocation = false;
+	return fails || posix_memalign(&memory, alignment, size) != 0 ? NULL : memory;
+}
+
+static void *tell_lost(void *arg)
+{
+	struct fake_nic *nic = arg;
+
+	telling = true;
+	nic->attr.event(&nic->qp, VMA_NIC_EVENT_LOST, NULL, nic->attr.event_arg);
+	return NULL;
+}
+
+static void tell_and_fail(struct fake_nic *nic)
+{
+	assert_int_equal(pthread_create(&teller, NULL, tell_lost, nic), 0);
+	while (!telling)
+		sched_yield();
+	nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); /* it is in the event by now, and waits */
+	fail_next_allocation = true;
+}
+
+/* As a NIC does: no event runs after this. */
+static void wait_for_event(struct fake_nic *nic)
+{
+	struct timespec end;
+
+	(void)nic;
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += 3;
+	assert_int_equal(pthread_timedjoin_np(teller, NULL, &end), 0);
+}
+
+static void test_event_during_a_create_that_fails_is_no_deadlock(void **state)
+{
+	struct vma_ring_attr attr = {.nic = &fake.nic, .thread_mode = mode};
+	struct vma_ring *none;
+
+	(void)state;
+	vma_ring_destroy(ring);
+	fake.in_create = tell_and_fail;
+	fake.in_destroy = wait_for_event;
+	assert_int_equal(vma_ring_create(&attr, &none), -ENOMEM);
+	assert_int_equal(fake.rebinds, 0);
+	fake.in_create = fake.in_destroy = NULL;
+	ring = fake_ring(&fake, mode);
+}
+
 static void test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end(void **state)
 {
 	struct vma_ring_patience patience = {0};
@@ -294,6 +355,7 @@ static const struct CMUnitTest tests[] = {
         IN_MODE(test_revoked_flow_tells_all_its_members_once, single),
         IN_MODE(test_revoked_flow_tells_all_its_members_once, yield),
         IN_MODE(test_events_during_destroy_are_harmless, single),
+        IN_MODE(test_event_during_a_create_that_fails_is_no_deadlock, yield),
         IN_MODE(test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end, mutex),
         IN_MODE(test_idle_and_wait_give_up_when_their_time_is_over, mutex),
 };
