@@ -114,6 +114,7 @@ static int check(uint8_t family)
 
 int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address, struct vma_net_neigh *out)
 {
+	struct net_hold hold;
 	int rc = check(family);
 
 	if (rc < 0)
@@ -122,9 +123,9 @@ int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const v
 	out->ifindex = ifindex;
 	out->family = family;
 	memcpy(out->address, address, 4);
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	rc = ask(net, out);
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return rc;
 }
 
@@ -178,14 +179,15 @@ int net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const
 
 int vma_net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address)
 {
+	struct net_hold hold;
 	uint8_t padded[16] = {0};
 	int rc = check(family);
 
 	if (rc < 0)
 		return rc;
 	memcpy(padded, address, 4);
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	rc = net_neigh_probe(net, ifindex, family, padded);
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return rc;
 }

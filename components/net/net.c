@@ -26,6 +26,23 @@ uint64_t net_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+void net_lock(struct vma_net *net, struct net_hold *hold)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &hold->signals);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &hold->cancel);
+	pthread_mutex_lock(&net->lock);
+}
+
+void net_unlock(struct vma_net *net, const struct net_hold *hold)
+{
+	pthread_mutex_unlock(&net->lock);
+	pthread_setcancelstate(hold->cancel, NULL);
+	pthread_sigmask(SIG_SETMASK, &hold->signals, NULL);
+}
+
 void net_wake(const struct vma_net *net)
 {
 	const uint64_t one = 1;
@@ -183,7 +200,7 @@ int net_catch_up(struct vma_net *net)
 	}
 	if (net->resync_due)
 		rc = resync(net);
-	asks = net_paths_take_asks(net);
+	asks = net_paths_take_asks(net) + net_paths_take_wants(net);
 	run_timers(net, net_now_ns());
 	net_paths_update_dirty(net);
 	net_pump_arm(net);
@@ -192,13 +209,14 @@ int net_catch_up(struct vma_net *net)
 
 int vma_net_process(struct vma_net *net)
 {
+	struct net_hold hold;
 	int rc;
 
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	drain(net->wake_fd); /* before the requests are taken: one that comes later wakes again */
 	drain(net->timer_fd);
 	rc = net_catch_up(net);
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return rc;
 }
 
@@ -275,6 +293,8 @@ int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 		rc = open_fds(net);
 	if (rc == 0)
 		rc = resync(net);
+	if (rc == -EAGAIN) /* the tables change faster than they can be read; the events will tell */
+		rc = 0;
 	if (rc < 0) {
 		vma_net_destroy(net);
 		return rc;

@@ -5,11 +5,13 @@
 #define VMA_NET_PRIV_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/queue.h>
 
 #include "ask_queue.h"
 #include "path_table.h"
 #include "plan.h"
+#include "want_board.h"
 
 struct nl_sock;
 struct net_msg_prefix;
@@ -81,7 +83,19 @@ struct vma_net {
 	_Atomic uint64_t generation, resyncs; /* read by any thread */
 	struct path_table table;              /* read by any thread */
 	struct ask_queue asks;                /* pushed by any thread */
+	struct want_board wants;              /* written by any thread */
 };
+
+/*
+ * Whoever holds the lock is not interrupted: a signal handler that called in again would wait for itself, one that
+ * jumped away, or a cancellation, would leave the lock taken.
+ */
+struct net_hold {
+	sigset_t signals;
+	int cancel;
+};
+void net_lock(struct vma_net *net, struct net_hold *hold);
+void net_unlock(struct vma_net *net, const struct net_hold *hold);
 
 /* net.c */
 uint64_t net_now_ns(void);
@@ -110,6 +124,7 @@ int net_probe_open(void); /* probe_fd */
 
 /* path.c */
 void net_path_free(struct vma_net *net, struct path *path); /* nobody holds it */
+int net_paths_take_wants(struct vma_net *net);
 void net_paths_fini(struct vma_net *net);
 
 /* path_update.c */

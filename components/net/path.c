@@ -104,6 +104,7 @@ static struct path *create(struct vma_net *net, const struct vma_net_key *key)
 		return NULL;
 	path->key = *key;
 	path->refs = 0;
+	path->idle_since_ns = net_now_ns();
 	TAILQ_INSERT_TAIL(&net->paths, path, all);
 	net->paths_idle++;
 	net_path_update(net, path);
@@ -125,12 +126,13 @@ static int check(const struct vma_net_key *key)
 
 int vma_net_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
 {
+	struct net_hold hold;
 	struct path *path;
 	int rc = check(key);
 
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	net_catch_up(net);
 	path = find_locked(net, key);
 	if (path == NULL)
@@ -141,22 +143,23 @@ int vma_net_path_get(struct vma_net *net, const struct vma_net_key *key, struct 
 		*out = &path->pub;
 		net_pump_arm(net); /* the first path starts the rechecks */
 	}
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return path != NULL ? 0 : -ENOMEM;
 }
 
 void vma_net_path_put(struct vma_net *net, struct vma_net_path *pub)
 {
+	struct net_hold hold;
 	struct path *path = priv(pub);
 
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	if (--path->refs == 0) {
 		net->paths_idle++;
 		path->idle_since_ns = net_now_ns();
 		if (!path->in_table) /* nobody could find it again */
 			net_path_free(net, path);
 	}
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 }
 
 /* ---- without the lock ---- */
@@ -206,6 +209,32 @@ void vma_net_ask(struct vma_net *net, const struct vma_net_key *key, unsigned wh
 		ask(net, path, what);
 }
 
+bool vma_net_want(struct vma_net *net, const struct vma_net_key *key)
+{
+	if (check(key) < 0 || !want_board_post(&net->wants, key))
+		return false;
+	net_wake(net);
+	return true;
+}
+
+int net_paths_take_wants(struct vma_net *net)
+{
+	struct vma_net_key key;
+	unsigned at = 0;
+	int n = 0;
+
+	while (want_board_take(&net->wants, &at, &key)) {
+		struct path *path = find_locked(net, &key);
+
+		if (path == NULL)
+			path = create(net, &key);
+		if (path != NULL && !path->in_table && path->refs == 0)
+			net_path_free(net, path);
+		n++;
+	}
+	return n;
+}
+
 void vma_net_path_probe(struct vma_net *net, struct vma_net_path *path)
 {
 	ask(net, path, VMA_NET_ASK_PROBE);
@@ -220,20 +249,24 @@ void vma_net_path_recheck(struct vma_net *net, struct vma_net_path *path)
 
 void vma_net_watch(struct vma_net *net, struct vma_net_path *path, struct vma_net_watch *watch)
 {
-	pthread_mutex_lock(&net->lock);
+	struct net_hold hold;
+
+	net_lock(net, &hold);
 	watch->next = priv(path)->watches;
 	watch->prev_next = &priv(path)->watches;
 	if (watch->next != NULL)
 		watch->next->prev_next = &watch->next;
 	priv(path)->watches = watch;
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 }
 
 void vma_net_unwatch(struct vma_net *net, struct vma_net_watch *watch)
 {
-	pthread_mutex_lock(&net->lock);
+	struct net_hold hold;
+
+	net_lock(net, &hold);
 	*watch->prev_next = watch->next;
 	if (watch->next != NULL)
 		watch->next->prev_next = watch->prev_next;
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 }

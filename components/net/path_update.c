@@ -142,7 +142,8 @@ static void probe(struct vma_net *net, struct path *path)
 		net_neigh_probe(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
 		net_neigh_refresh(net, neigh);
 	}
-	neigh->probed_ns = net_now_ns();
+	/* Still stale: it did not take, so the next request waits a while. Else events tell how it went. */
+	neigh->probed_ns = (neigh->neigh.state & NUD_STALE) != 0 ? net_now_ns() : 0;
 	net_path_neigh_changed(neigh);
 }
 
@@ -169,12 +170,13 @@ int net_paths_take_asks(struct vma_net *net)
 
 int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path)
 {
+	struct net_hold hold;
 	int rc;
 
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	rc = net_catch_up(net);
 	probe(net, (struct path *)path);
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return rc < 0 ? rc : 0;
 }
 

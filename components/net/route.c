@@ -55,12 +55,13 @@ static int check(const struct vma_net_key *key)
 
 int vma_net_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out)
 {
+	struct net_hold hold;
 	int rc = check(key);
 
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	rc = net_route_ask(net, key, out);
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return rc;
 }

@@ -152,38 +152,41 @@ void net_tables_fini(struct vma_net *net)
 
 int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
+	struct net_hold hold;
 	const struct link *link;
 
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	net_catch_up(net);
 	link = find_link(net, ifindex);
 	if (link != NULL)
 		*out = link->link;
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return link != NULL ? 0 : -ENODEV;
 }
 
 int vma_net_link_by_name(struct vma_net *net, const char *name, struct vma_net_link *out)
 {
+	struct net_hold hold;
 	const struct link *link;
 
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	net_catch_up(net);
 	LIST_FOREACH(link, &net->links, all)
 	if (strcmp(link->link.name, name) == 0)
 		break;
 	if (link != NULL)
 		*out = link->link;
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return link != NULL ? 0 : -ENODEV;
 }
 
 int vma_net_links(struct vma_net *net, struct vma_net_link *out, unsigned max)
 {
+	struct net_hold hold;
 	const struct link *link;
 	unsigned n = 0;
 
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	net_catch_up(net);
 	LIST_FOREACH(link, &net->links, all)
 	{
@@ -191,16 +194,17 @@ int vma_net_links(struct vma_net *net, struct vma_net_link *out, unsigned max)
 			out[n] = link->link;
 		n++;
 	}
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return (int)n;
 }
 
 int vma_net_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
 {
+	struct net_hold hold;
 	const struct addr *addr;
 	unsigned n = 0;
 
-	pthread_mutex_lock(&net->lock);
+	net_lock(net, &hold);
 	net_catch_up(net);
 	LIST_FOREACH(addr, &net->addrs, all)
 	{
@@ -210,6 +214,6 @@ int vma_net_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *ou
 			out[n] = addr->addr;
 		n++;
 	}
-	pthread_mutex_unlock(&net->lock);
+	net_unlock(net, &hold);
 	return (int)n;
 }

@@ -4,9 +4,11 @@
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -175,6 +177,62 @@ static void test_request_of_the_data_path_wakes_who_processes(void **state)
 	vma_net_path_put(net, path);
 }
 
+static void test_wanted_destination_is_there_after_processing(void **state)
+{
+	const struct vma_net_key key = to("127.0.0.9");
+	struct vma_net_key impossible = key;
+	struct vma_net_template t;
+	int posted = 0;
+
+	(void)state;
+	vma_net_process(net);
+	assert_true(vma_net_want(net, &key));
+	assert_true(readable());
+	assert_false(vma_net_find(net, &key, &t));
+	assert_true(vma_net_process(net) >= 1);
+	assert_true(vma_net_find(net, &key, &t));
+	impossible.family = AF_UNIX;
+	assert_false(vma_net_want(net, &impossible));
+	while (vma_net_want(net, &key)) /* one key does not fill the board for others */
+		assert_true(++posted < 64);
+	assert_true(vma_net_process(net) >= posted);
+	assert_true(vma_net_want(net, &key));
+}
+
+static struct vma_net_key handlers_key;
+static _Atomic int handled;
+
+static void on_timer(int number)
+{
+	struct vma_net_template t;
+	struct vma_net_path *path;
+
+	(void)number;
+	if (!vma_net_find(net, &handlers_key, &t))
+		vma_net_want(net, &handlers_key);
+	vma_net_ask(net, &handlers_key, VMA_NET_ASK_RECHECK);
+	/* the control path too: here nothing but net is interrupted, and net is not while it holds its lock */
+	if (vma_net_path_get(net, &handlers_key, &path) == 0)
+		vma_net_path_put(net, path);
+	atomic_fetch_add(&handled, 1);
+}
+
+static void test_signal_handler_that_calls_in_waits_for_nobody(void **state)
+{
+	const struct sigaction action = {.sa_handler = on_timer}, ignore = {.sa_handler = SIG_IGN};
+	const struct itimerval often = {{0, 500}, {0, 500}}, off = {0};
+
+	(void)state;
+	handlers_key = to("127.0.0.10");
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	for (int i = 0; i < 100000 && atomic_load(&handled) < 100; i++)
+		assert_true(vma_net_process(net) >= 0);
+	setitimer(ITIMER_REAL, &off, NULL);
+	sigaction(SIGALRM, &ignore, NULL);
+	assert_true(atomic_load(&handled) >= 100);
+}
+
 static void test_descriptors_keep_out_of_small_numbers(void **state)
 {
 	struct rlimit limit;
@@ -234,6 +292,8 @@ static const struct CMUnitTest tests[] = {
         EACH(test_keys_that_cannot_be_are_refused),
         EACH(test_equal_keys_share_a_path_and_find_sees_it),
         EACH(test_request_of_the_data_path_wakes_who_processes),
+        EACH(test_wanted_destination_is_there_after_processing),
+        EACH(test_signal_handler_that_calls_in_waits_for_nobody),
         EACH(test_descriptors_keep_out_of_small_numbers),
         EACH(test_forked_child_makes_its_own),
         EACH(test_many_destinations_are_all_found),

@@ -10,8 +10,8 @@
  *   path: Ethernet [VLAN] IPv4 template, state, MTU, version ──> data path, without locks
  *
  * Threads: any thread may call anything, but create and destroy. One lock guards the tables; what the data path calls
- *          (changed, read, find, probe, recheck) takes none. Watches are called with the lock held. A signal handler
- *          may call what the data path calls.
+ *          (changed, read, find, want, ask, probe, recheck) takes none, and a signal handler may call it. Whoever holds
+ *          the lock has its signals and its cancellation put off. Watches are called with the lock held.
  * Progress: control calls (get, route, link, neigh, ...) ask the kernel, a few microseconds each. Data path calls do
  *           not wait; a read that meets two updates of the same path starts again. Somebody (the internal thread)
  *           polls vma_net_fd and calls vma_net_process: events, requests of the data path and due timers happen there
@@ -242,8 +242,13 @@ void vma_net_path_put(struct vma_net *net, struct vma_net_path *path);
  */
 int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path);
 
-/* A cached path's template, for senders to many destinations; false: not there, get (and put) it. No lock. */
+/*
+ * For senders to many destinations. find: a cached path's template; false: not there. want: have it made by whoever
+ * processes; this packet goes through the OS shadow meanwhile. False: not noted (too many at once, or no such key); the
+ * next packet tries again. Neither takes a lock nor allocates, so both are for signal handlers too, which get is not.
+ */
 bool vma_net_find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out);
+bool vma_net_want(struct vma_net *net, const struct vma_net_key *key);
 /* As find, for a sender of what find told: ask for a probe or a recheck by key (VMA_NET_ASK_*). No lock. */
 enum vma_net_ask { VMA_NET_ASK_PROBE = 1 << 0, VMA_NET_ASK_RECHECK = 1 << 1 };
 void vma_net_ask(struct vma_net *net, const struct vma_net_key *key, unsigned what);
@@ -269,6 +274,7 @@ void vma_net_path_recheck(struct vma_net *net, struct vma_net_path *path);
 /*
  * Called after each change of a path, by the thread that processes, with the lock held: it may read the path and wake
  * somebody, but not call other functions of net. After unwatch returns it does not run and will not.
+ * Who watches holds the path.
  */
 struct vma_net_watch {
 	void (*changed)(struct vma_net_watch *watch, struct vma_net_path *path);

@@ -1,0 +1,74 @@
+/*
+ * want_board.h - keys that senders want paths for: a few places, each with a state of its own.
+ *
+ *   FREE ── sender claims (cas) ──> FILLING ── key is written ──> READY ── taken under net's lock ──> FREE
+ *
+ * The key is plain memory: only who claimed a place writes it, and READY (release, acquire) hands it over; FREE hands
+ * the place back in the same way. A sender that is descheduled while it fills keeps one place, and nobody waits for it.
+ * No order, no memory, and room for a signal handler that interrupts another sender: a full board says no, and the
+ * sender's next packet tries again. Not a ck_ring: its producers wait for those before them.
+ */
+#ifndef VMA_NET_WANT_BOARD_H
+#define VMA_NET_WANT_BOARD_H
+
+#include <string.h>
+
+#include <vma/net.h>
+
+#define WANT_PLACES 64
+#define WANT_PLACES_EACH 4 /* that one key may take: a busy sender posts it again and again until it is made */
+
+enum want_state { WANT_FREE, WANT_FILLING, WANT_READY };
+
+struct want_board {
+	struct want_place {
+		_Alignas(64) _Atomic uint32_t state;
+		struct vma_net_key key;
+	} places[WANT_PLACES];
+};
+
+static inline unsigned want_board_home(const struct vma_net_key *key)
+{
+	uint32_t words[sizeof(*key) / 4], hash = 0;
+
+	memcpy(words, key, sizeof(words));
+	for (size_t i = 0; i < sizeof(words) / 4; i++)
+		hash = (hash ^ words[i]) * 0x9e3779b1u;
+	return hash >> 16;
+}
+
+static inline bool want_board_post(struct want_board *board, const struct vma_net_key *key)
+{
+	const unsigned home = want_board_home(key);
+
+	for (unsigned i = 0; i < WANT_PLACES_EACH; i++) {
+		struct want_place *place = &board->places[(home + i) % WANT_PLACES];
+		uint32_t state = WANT_FREE;
+
+		if (atomic_load_explicit(&place->state, memory_order_relaxed) != WANT_FREE ||
+		    !atomic_compare_exchange_strong_explicit(&place->state, &state, WANT_FILLING, memory_order_acquire,
+		                                             memory_order_relaxed))
+			continue;
+		place->key = *key;
+		atomic_store_explicit(&place->state, WANT_READY, memory_order_release);
+		return true;
+	}
+	return false;
+}
+
+/* The next key from place *at on; false: no more. One taker at a time. */
+static inline bool want_board_take(struct want_board *board, unsigned *at, struct vma_net_key *key)
+{
+	for (; *at < WANT_PLACES; (*at)++) {
+		struct want_place *place = &board->places[*at];
+
+		if (atomic_load_explicit(&place->state, memory_order_acquire) != WANT_READY)
+			continue;
+		*key = place->key;
+		atomic_store_explicit(&place->state, WANT_FREE, memory_order_release);
+		return true;
+	}
+	return false;
+}
+
+#endif
