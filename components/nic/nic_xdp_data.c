@@ -73,7 +73,7 @@ static inline uint32_t rx_ready(struct xdp_ring *rx)
 }
 
 /* Up to n buffers of one device queue. Crash safety (xdp_priv.h): hold all, then publish, then use. */
-static unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struct vma_buf **bufs, unsigned n)
+static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struct vma_buf **bufs, unsigned n)
 {
 	struct xdp_ring *rx = &port->rx;
 	const uint32_t consumer = rx->cached_consumer;
@@ -116,19 +116,11 @@ bool nic_xdp_rx_is_quiet(const struct vma_nic_qp *base)
 	       atomic_load_explicit(&qp->rx_seen, memory_order_relaxed);
 }
 
-/*
- * A user that keeps half as much again as its quota (nic.h) gets nothing more until it posts: its RX ring fills, and
- * the kernel drops what is for this queue pair instead of what is for others.
- *
- * A packet of several buffers stays on its device queue until its last one, or two packets would mix.
- */
-unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+/* In turns; a packet of several buffers stays on its device queue until its last one, or two packets would mix. */
+static __attribute__((noinline)) unsigned poll_ports(struct xdp_qp *qp, struct vma_buf **bufs, unsigned n)
 {
-	struct xdp_qp *qp = qp_of(base);
 	unsigned got = 0;
 
-	if (!usable(qp) || qp->rx_held >= qp->rx_held_max)
-		return 0;
 	for (uint32_t tried = 0; tried < qp->queues && got < n;) {
 		const unsigned wanted = n - got < BURST ? n - got : BURST;
 		const unsigned k = poll_port(qp, &qp->port[qp->rx_at], bufs + got, wanted);
@@ -144,6 +136,24 @@ unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 		qp->rx_at = qp->rx_at + 1 < qp->queues ? qp->rx_at + 1 : 0;
 		tried++;
 	}
+	return got;
+}
+
+/*
+ * A user that keeps half as much again as its quota (nic.h) gets nothing more until it posts: its RX ring fills, and
+ * the kernel drops what is for this queue pair instead of what is for others.
+ */
+unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct xdp_qp *qp = qp_of(base);
+	unsigned got;
+
+	if (!usable(qp) || qp->rx_held >= qp->rx_held_max)
+		return 0;
+	if (__builtin_expect(qp->queues == 1, 1))
+		got = poll_port(qp, qp->port, bufs, n < BURST ? n : BURST);
+	else
+		got = poll_ports(qp, bufs, n);
 	qp->rx_held += got;
 	return got;
 }
@@ -277,7 +287,8 @@ static uint64_t longest_tagged(const struct xdp_qp *qp, const struct vma_nic_seg
 enum packet_fate { PACKET_SEND, PACKET_DROP, PACKET_STOP };
 
 /* Looks at the packet that starts at segs[0]; *count becomes its number of segments. */
-static enum packet_fate judge(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsigned n, unsigned *count)
+static __attribute__((noinline)) enum packet_fate judge(const struct xdp_qp *qp, const struct vma_nic_seg *segs,
+                                                        unsigned n, unsigned *count)
 {
 	enum packet_fate fate = PACKET_SEND;
 	uint64_t bytes = 0;
@@ -301,7 +312,7 @@ static enum packet_fate judge(const struct xdp_qp *qp, const struct vma_nic_seg 
 	return bytes > qp->longest && bytes > longest_tagged(qp, segs) ? PACKET_STOP : fate;
 }
 
-static void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)
+static inline void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)
 {
 	struct xdp_ring *tx = &port->tx;
 	const uint32_t frame = vma_buf_index(qp->base.arena, seg->buf) - qp->first;
@@ -316,6 +327,18 @@ static void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_
 	};
 }
 
+/* Nearly all packets: one segment, nothing to be said against it, and room in the ring. False: the long way. */
+static inline bool put_plain(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)
+{
+	const uint32_t at = vma_buf_index(qp->base.arena, seg->buf) - qp->first - qp->tx_first;
+
+	if (seg->flags & VMA_NIC_SEG_MORE || !seg_in_frame(seg) || seg->len > qp->longest || at >= qp->tx_count ||
+	    qp->in_flight[at] || port->tx.cached_producer - port->tx.cached_consumer >= port->tx.size)
+		return false;
+	put_desc(qp, port, seg);
+	return true;
+}
+
 unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct xdp_qp *qp = qp_of(base);
@@ -326,8 +349,14 @@ unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, uns
 	if (!usable(qp))
 		return 0;
 	while (done < n) {
+		enum packet_fate fate;
 		unsigned count = 0;
-		const enum packet_fate fate = judge(qp, segs + done, n - done, &count);
+
+		if (__builtin_expect(put_plain(qp, port, segs + done), 1)) {
+			done++;
+			continue;
+		}
+		fate = judge(qp, segs + done, n - done, &count);
 
 		if (fate == PACKET_STOP)
 			break;

@@ -230,10 +230,30 @@ void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
 }
 
 /* Something to do on the receive side, as far as can be seen without the flag. */
-static inline bool has_work(struct vma_ring *ring)
+static inline bool has_rx_work(struct vma_ring *ring)
 {
 	return !vma_nic_rx_is_quiet(ring->qp) || vma_cq_in_debt(ring->cq) || command_queue_pending(&ring->rx_queue) ||
 	       __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0);
+}
+
+static inline bool has_tx_work(struct vma_ring *ring)
+{
+	return __builtin_expect(atomic_load_explicit(&ring->tx_work, memory_order_relaxed), 0) ||
+	       command_queue_pending(&ring->tx_queue);
+}
+
+static int __attribute__((noinline)) drive(struct vma_ring *ring)
+{
+	uint32_t tid = drive_tid();
+	unsigned n;
+
+	if (!drive_try(&ring->rx, tid))
+		return -EBUSY;
+	n = drive_burst(ring);
+	release(ring, tid);
+	if (has_tx_work(ring))
+		ring_tx_service(ring);
+	return (int)n;
 }
 
 /*
@@ -242,23 +262,14 @@ static inline bool has_work(struct vma_ring *ring)
  */
 int vma_ring_progress(struct vma_ring *ring)
 {
-	unsigned n = 0;
-	uint32_t tid;
-
 	if (__builtin_expect(atomic_load_explicit(&ring->rx.courtesy, memory_order_relaxed) != 0, 0) &&
 	    drive_courteous(&ring->rx))
 		return -EBUSY;
 	if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) != 0)
 		return -EBUSY;
-	if (has_work(ring)) {
-		tid = drive_tid();
-		if (!drive_try(&ring->rx, tid))
-			return -EBUSY;
-		n = drive_burst(ring);
-		release(ring, tid);
-	}
-	if (__builtin_expect(atomic_load_explicit(&ring->tx_work, memory_order_relaxed), 0) ||
-	    command_queue_pending(&ring->tx_queue))
+	if (has_rx_work(ring))
+		return drive(ring);
+	if (has_tx_work(ring))
 		ring_tx_service(ring);
-	return (int)n;
+	return 0;
 }
