@@ -84,11 +84,16 @@ void vma_cq_destroy(struct vma_cq *cq)
 	free(cq);
 }
 
-void vma_cq_rebind(struct vma_cq *cq)
+void vma_cq_unbind(struct vma_cq *cq)
 {
 	drop_chain(cq);
 	cq->chain_broken = false;
 	cq_refill_fini(cq);
+}
+
+void vma_cq_rebind(struct vma_cq *cq)
+{
+	vma_cq_unbind(cq);
 	bind_queue(cq);
 	cq_adapt_rebind(cq);
 }

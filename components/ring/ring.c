@@ -16,8 +16,10 @@
 /* Both flags held. On -EAGAIN the NIC goes on trying and sends the event again. */
 static void rebind(struct vma_ring *ring)
 {
-	int rc = vma_nic_qp_rebind(ring->qp);
+	int rc;
 
+	vma_cq_unbind(ring->cq);
+	rc = vma_nic_qp_rebind(ring->qp);
 	if (rc == -EAGAIN)
 		return;
 	if (rc != 0) {

@@ -123,6 +123,32 @@ static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 	vma_ring_detach(ring, &flow);
 }
 
+static unsigned rx_bufs_at_home;
+
+static void count_rx_bufs(struct fake_nic *nic)
+{
+	struct vma_buf *bufs[512];
+	unsigned n = vma_bufpool_get(atomic_load(&nic->qp.rx_pool), bufs, 512);
+
+	vma_buf_put_burst(nic->arena, bufs, n);
+	rx_bufs_at_home = n + nic->posted_count;
+}
+
+static void test_old_pools_have_their_buffers_when_they_end(void **state)
+{
+	uint8_t frame[128];
+
+	(void)state;
+	fake_arrive(&fake, frame, udp_frame(frame, 1, 53, "x", 1));
+	assert_int_equal(vma_ring_progress(ring), 1);
+	assert_int_equal(vma_ring_arm(ring), 0); /* pays its debt, and takes spare buffers for it */
+	fake.in_destroy = count_rx_bufs;         /* of the old binding: see fake_qp_rebind */
+	lose();
+	assert_int_equal(fake.rebinds, 1);
+	assert_int_equal(rx_bufs_at_home, 512);
+	fake.in_destroy = NULL;
+}
+
 static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **state)
 {
 	(void)state;
@@ -347,6 +373,7 @@ static const struct CMUnitTest tests[] = {
         IN_MODE(test_lost_queue_pair_is_bound_again_and_works, spin),
         IN_MODE(test_lost_queue_pair_is_bound_again_and_works, mutex),
         IN_MODE(test_lost_queue_pair_is_bound_again_and_works, yield),
+        IN_MODE(test_old_pools_have_their_buffers_when_they_end, yield),
         IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, single),
         IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, mutex),
         IN_MODE(test_event_gets_the_flags_from_a_polling_thread, spin),

@@ -58,7 +58,11 @@ struct vma_cq; /* body in cq.c: cq_create allocates it */
 
 int vma_cq_create(const struct vma_cq_attr *attr, struct vma_cq **out); /* posts the first receive buffers */
 void vma_cq_destroy(struct vma_cq *cq);
-/* After vma_nic_qp_rebind: the queue pair's pools are new; owed and spare buffers of the old ones go home. */
+/*
+ * Around vma_nic_qp_rebind, which ends the queue pair's pools: unbind gives back what poll and refill keep of them, and
+ * rebind takes up the new ones. A rebind that fails needs nothing in between: the queue goes on.
+ */
+void vma_cq_unbind(struct vma_cq *cq);
 void vma_cq_rebind(struct vma_cq *cq);
 
 /*
