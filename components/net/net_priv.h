@@ -70,8 +70,8 @@ struct vma_net {
 	int epoll_fd, wake_fd, timer_fd;
 	int probe_fd; /* UDP, for probes without CAP_NET_ADMIN; -1: none */
 
-	LIST_HEAD(, link) links;
-	LIST_HEAD(, addr) addrs;
+	LIST_HEAD(link_list, link) links;
+	LIST_HEAD(addr_list, addr) addrs;
 	LIST_HEAD(neigh_bucket, neigh) neighs[NET_NEIGH_BUCKETS];
 	struct path_queue paths, free_paths;
 	uint32_t paths_idle;
