@@ -44,6 +44,8 @@ CPPFLAGS_ALL += $(CPPFLAGS)
 CFLAGS_ALL += $(CFLAGS)
 LDFLAGS_ALL += $(LDFLAGS)
 
-# $(call remember,FILE,TEXT): FILE holds TEXT, and is as old as the last change of TEXT.
-remember = $(if $(subst x$(file <$(1)),,x$(2))$(subst x$(2),,x$(file <$(1))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
+# $(call remember,FILE,TEXT): FILE holds TEXT, and is as old as the last change of TEXT. (strip: make 4.3 does not always
+# take the last newline away, as $(file) should.)
+remember = $(if $(call differ,$(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
+differ = $(subst x$(1),,x$(2))$(subst x$(2),,x$(1))
 $(call remember,$(BUILD)/flags,$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(LDFLAGS_ALL))
