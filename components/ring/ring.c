@@ -18,6 +18,9 @@ static void rebind(struct vma_ring *ring)
 {
 	int rc;
 
+	/* The event may be older than a rebind; the completion side would take the queue for an empty one. */
+	if (!vma_nic_qp_lost(ring->qp))
+		return;
 	vma_cq_unbind(ring->cq);
 	rc = vma_nic_qp_rebind(ring->qp);
 	if (rc == -EAGAIN)

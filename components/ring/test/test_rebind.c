@@ -64,14 +64,19 @@ static void *tell(void *arg)
 	return NULL;
 }
 
-static void lose(void)
+static void say_lost(void)
 {
 	struct event event = {.what = VMA_NIC_EVENT_LOST};
 	pthread_t thread;
 
-	atomic_store(&fake.qp.lost, true);
 	assert_int_equal(pthread_create(&thread, NULL, tell, &event), 0);
 	pthread_join(thread, NULL);
+}
+
+static void lose(void)
+{
+	atomic_store(&fake.qp.lost, true);
+	say_lost();
 }
 
 static bool keep(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -147,6 +152,17 @@ static void test_old_pools_have_their_buffers_when_they_end(void **state)
 	assert_int_equal(fake.rebinds, 1);
 	assert_int_equal(rx_bufs_at_home, 512);
 	fake.in_destroy = NULL;
+}
+
+static void test_event_that_comes_after_the_rebind_changes_nothing(void **state)
+{
+	(void)state;
+	lose();
+	vma_ring_progress(ring);
+	assert_int_equal(fake.rebinds, 1);
+	say_lost();
+	vma_ring_progress(ring);
+	assert_int_equal(fake.rebinds, 1);
 }
 
 static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **state)
@@ -374,6 +390,8 @@ static const struct CMUnitTest tests[] = {
         IN_MODE(test_lost_queue_pair_is_bound_again_and_works, mutex),
         IN_MODE(test_lost_queue_pair_is_bound_again_and_works, yield),
         IN_MODE(test_old_pools_have_their_buffers_when_they_end, yield),
+        IN_MODE(test_event_that_comes_after_the_rebind_changes_nothing, single),
+        IN_MODE(test_event_that_comes_after_the_rebind_changes_nothing, yield),
         IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, single),
         IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, mutex),
         IN_MODE(test_event_gets_the_flags_from_a_polling_thread, spin),
