@@ -105,12 +105,15 @@ void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
  * Drives the receive side if nobody else does: returns the number of packets handled (delivered or dropped under a
  * reason), 0 if there was none, or -EBUSY if another thread drives at the moment, or this one does already (in a sink,
  * or under a signal handler). Also kicks and sends what waits on the transmit side. vma_ring_wait sleeps until
- * something may have arrived: 1 look again, 0 timeout, -EINTR.
+ * something may have arrived: 1 look again, 0 timeout, -EINTR, -EDEADLK (in a sink).
  */
 int vma_ring_progress(struct vma_ring *ring);
 int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns);
 int vma_ring_fd(const struct vma_ring *ring);
-/* Arms for vma_ring_fd: 0 sleep now, 1 look again first. */
+/*
+ * Arms for vma_ring_fd: 0 sleep now, 1 look again first. -EBUSY: another thread drives, or this one does already (in a
+ * sink): nothing is armed, and the fd may stay silent when a packet comes; try again (vma_ring_idle), as wait does.
+ */
 int vma_ring_arm(struct vma_ring *ring);
 
 /*
