@@ -66,7 +66,7 @@ static inline bool command_queue_pending(struct command_queue *queue)
 
 static inline void command_queue_push_mpsc(struct command_queue *queue, ck_stack_entry_t *entry)
 {
-	__tsan_release(&queue->stack); /* an address of its own: a store to pending would replace what was released */
+	__tsan_release(entry); /* by entry: of a push that is not taken yet, its taker learns nothing */
 	ck_stack_push_upmc(&queue->stack, entry);
 	command_queue_mark(queue);
 }
@@ -79,10 +79,10 @@ static inline ck_stack_entry_t *command_queue_take_all(struct command_queue *que
 	atomic_store(&queue->pending, false);
 	ck_pr_fence_memory(); /* not C11's: the race detector does not know that one */
 	newest = ck_stack_batch_pop_upmc(&queue->stack);
-	__tsan_acquire(&queue->stack);
 	while (newest != NULL) {
 		ck_stack_entry_t *older = ck_pr_load_ptr(&newest->next);
 
+		__tsan_acquire(newest);
 		ck_pr_store_ptr(&newest->next, oldest);
 		oldest = newest;
 		newest = older;
