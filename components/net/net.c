@@ -17,6 +17,7 @@
 #include "netlink.h"
 
 #define EVENT_BYTES (1u << 20)
+#define ROUTE_EVENTS_EACH 64 /* of one call, that are told apart by prefix */
 
 uint64_t net_now_ns(void)
 {
@@ -71,6 +72,12 @@ static void route_changed(struct vma_net *net, struct nlmsghdr *message)
 
 	if (net_msg_prefix(message, &prefix) < 0)
 		return;
+	if (net->route_events++ >=
+	    ROUTE_EVENTS_EACH) { /* a storm: looking for whom each concerns costs more than asking */
+		if (net->route_events == ROUTE_EVENTS_EACH + 1)
+			net_paths_all_dirty(net);
+		return;
+	}
 	atomic_fetch_add_explicit(&net->generation, 1, memory_order_relaxed);
 	TAILQ_FOREACH(path, &net->paths, all)
 	{
@@ -190,8 +197,10 @@ static void drain(int fd)
 
 int net_catch_up(struct vma_net *net)
 {
-	int events = net_nl_events(net->events, take_event, net), asks, rc = 0;
+	int events, asks, rc = 0;
 
+	net->route_events = 0;
+	events = net_nl_events(net->events, take_event, net);
 	if (events == -ENOBUFS) {
 		atomic_fetch_add_explicit(&net->resyncs, 1, memory_order_relaxed);
 		vma_log_debug("net: events were lost; reading links, addresses, routes and neighbours anew");

@@ -77,6 +77,7 @@ struct vma_net {
 	uint32_t paths_idle;
 	bool any_dirty;
 	bool resync_due;
+	uint32_t route_events;          /* taken in by the present call */
 	uint64_t settle_ns, recheck_ns; /* when due, 0: not; CLOCK_MONOTONIC */
 	uint64_t armed_ns;              /* what the timer is set to */
 

@@ -210,11 +210,20 @@ for _ in range(50):
 same "what path MTU discovery has found" 10.9.2.7
 check_eq "is found" "$(in_ns a "$PRIV" parity 10.9.2.7 | grep -c 'net: src 10.9.0.1 mtu 1200')" 1
 
-# ---- lost events ----
+# ---- many events at once, and lost ones ----
+
+start storm a "$PRIV" watch resolve 10.60.200.5
+wait_for 5 log_has storm watching
+kill -STOP "${PID[storm]}"
+for i in $(seq 1 250); do echo "route add 10.60.$i.0/24 via 10.9.0.2"; done >"$WORK/batch"
+ip_a -batch "$WORK/batch"
+kill -CONT "${PID[storm]}"
+becomes "one route of hundreds that came at once" storm 10.60.200.5 "via 10.9.0.2 .*: ready"
+stop storm
+sed -i 's/add/del/' "$WORK/batch"
 
 start deaf a "$PRIV" watch sleep resolve 10.9.0.2
 wait_for 5 log_has deaf watching
-for i in $(seq 1 250); do echo "route add 10.60.$i.0/24 via 10.9.0.2"; done >"$WORK/batch"
 ip_a -batch "$WORK/batch"
 ip_a link set veth_a1 mtu 1444
 kill -USR1 "${PID[deaf]}"
