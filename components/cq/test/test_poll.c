@@ -112,6 +112,35 @@ static void test_debt_mode_refills_when_idle(void **state)
 	end();
 }
 
+static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(void **state)
+{
+	struct vma_buf *packets[FAKE_DEPTH / 8];
+	const unsigned at = FAKE_DEPTH / 8;
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	for (unsigned i = 0; i + 1 < at; i++) {
+		fake_arrive(&fx.fake, 60, 'a', 0);
+		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
+		assert_int_equal(vma_cq_poll(fx.cq, &packets[at - 1], 1), 0);
+		assert_false(vma_cq_in_debt(fx.cq));
+		assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - i - 1);
+	}
+	fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, &packets[at - 1], 1), 1);
+	assert_true(vma_cq_in_debt(fx.cq));
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 1), 0);
+	assert_false(vma_cq_in_debt(fx.cq));
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	vma_buf_put_burst(fx.arena, packets, at);
+	fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 1), 1);
+	vma_cq_arm(fx.cq);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	vma_buf_put(fx.arena, packets[0]);
+	end();
+}
+
 static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
 {
 	struct vma_buf *packets[64];
@@ -325,6 +354,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_poll_takes_at_most_the_batch),
         cmocka_unit_test(test_full_queue_mode_refills_at_the_batching),
         cmocka_unit_test(test_debt_mode_refills_when_idle),
+        cmocka_unit_test(test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep),
         cmocka_unit_test(test_half_posted_refill_keeps_the_rest_in_order),
         cmocka_unit_test(test_multi_buffer_packet_arrives_as_one_chain_across_polls),
         cmocka_unit_test(test_endless_packet_is_dropped_and_counted_once),

@@ -469,6 +469,24 @@ static void test_arm_says_when_something_is_already_there(void **state)
 	assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
 }
 
+/* A backend may not know; but while it says so there is nothing, and it never goes on saying so when there is. */
+static void test_quiet_is_said_of_an_empty_queue_only(void **state)
+{
+	struct world *w = *state;
+	struct vma_nic_qp *qp = w->qp[1][0];
+	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t i = 0; i < 5; i++) {
+		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+		while (vma_nic_rx_is_quiet(qp))
+			assert_true(world_now_ns() < give_up);
+		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
+	}
+	if (qp->ops->rx_is_quiet != NULL && vma_nic_info(w->nic[1])->device_queues == 1)
+		assert_true(vma_nic_rx_is_quiet(qp));
+}
+
 struct waker {
 	struct world *w;
 	_Atomic uint32_t received;
@@ -669,6 +687,7 @@ static const struct {
         CASE(test_a_listener_gets_syn_only),
         CASE(test_arm_makes_the_fd_readable_at_the_next_arrival),
         CASE(test_arm_says_when_something_is_already_there),
+        CASE(test_quiet_is_said_of_an_empty_queue_only),
         CASE(test_a_sleeping_thread_misses_no_frame),
         CASE(test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread),
         CASE(test_a_queue_pair_ends_while_its_buffers_are_held),

@@ -43,6 +43,8 @@ struct fake_nic {
 	struct vma_buf *posted[FAKE_BUFS], *arrived[FAKE_BUFS], *queued[FAKE_BUFS], *done[FAKE_BUFS];
 	unsigned posted_count, arrived_count, queued_count, done_count;
 
+	unsigned polls;
+	bool tells_quiet; /* rx_is_quiet knows */
 	unsigned tx_room; /* segments that tx takes until it is full */
 	int kick_result;  /* of every kick while kick_failures > 0 */
 	unsigned kick_failures;
@@ -175,11 +177,25 @@ static unsigned fake_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsig
 	pthread_mutex_lock(&fake->lock);
 	if (n > fake->arrived_count)
 		n = fake->arrived_count;
+	fake->polls++;
 	memcpy(bufs, fake->arrived, n * sizeof(*bufs));
 	memmove(fake->arrived, fake->arrived + n, (fake->arrived_count - n) * sizeof(*bufs));
 	fake->arrived_count -= n;
 	pthread_mutex_unlock(&fake->lock);
 	return n;
+}
+
+static bool fake_rx_is_quiet(const struct vma_nic_qp *qp)
+{
+	struct fake_nic *fake = fake_of(qp);
+	bool quiet;
+
+	if (!fake->tells_quiet) /* a signal handler may ask within the lock */
+		return false;
+	pthread_mutex_lock(&fake->lock);
+	quiet = fake->arrived_count == 0;
+	pthread_mutex_unlock(&fake->lock);
+	return quiet;
 }
 
 static unsigned fake_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
@@ -272,6 +288,7 @@ static const struct vma_nic_ops fake_ops = {
         .flow_del = fake_flow_del,
         .post_rx = fake_post_rx,
         .poll_rx = fake_poll_rx,
+        .rx_is_quiet = fake_rx_is_quiet,
         .tx = fake_tx,
         .kick = fake_kick,
         .reap_tx = fake_reap_tx,

@@ -367,6 +367,88 @@ static bool ask_for_progress(struct vma_flow *flow, struct vma_buf *packet, cons
 	return false;
 }
 
+/* The flow of the packet before is tried first: it must not outlive what made it the right one. */
+static void test_a_train_of_packets_follows_every_attach_and_detach(void **state)
+{
+	struct listener any, peer;
+
+	(void)state;
+	listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(any.calls, 2);
+	listen_on(&peer, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 1000), 0);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	arrive_udp(frame_dst_ip, 1001, 53);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(any.calls, 3);
+	assert_int_equal(peer.calls, 2);
+	peer.detach_self = true; /* in the middle of a train */
+	arrive_udp(frame_dst_ip, 1000, 53);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(peer.calls, 3);
+	assert_int_equal(any.calls, 4);
+	let_go(&peer);
+	let_go(&any);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	arrive_udp(frame_dst_ip, 1000, 53); /* nobody's, twice */
+	vma_ring_progress(ring);
+	assert_int_equal(COUNT(rx_drop_no_flow), 2);
+	listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(any.calls, 1);
+	let_go(&any);
+}
+
+static void note_run(struct vma_ring_command *command)
+{
+	*(bool *)(command + 1) = true;
+}
+
+static void post_from_elsewhere(void *arg)
+{
+	fake.in_poll = NULL;
+	vma_ring_post(ring, arg); /* the flag is taken: it waits in the queue */
+}
+
+static void test_a_quiet_queue_is_polled_only_when_there_is_something_to_do(void **state)
+{
+	struct {
+		struct vma_ring_command command;
+		bool ran;
+	} order = {.command = {.run = note_run}};
+	struct listener l;
+	unsigned polls;
+
+	(void)state;
+	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	vma_ring_progress(ring);
+	fake.tells_quiet = true;
+	polls = fake.polls;
+	assert_int_equal(vma_ring_progress(ring), 0);
+	assert_int_equal(fake.polls, polls);
+	arrive_udp(frame_dst_ip, 1000, 53);
+	fake.in_poll = post_from_elsewhere;
+	fake.in_arg = &order;
+	assert_int_equal(vma_ring_progress(ring), 1);
+	assert_int_equal(fake.polls, polls + 1);
+	assert_true(order.ran);
+	l.refuse = true;
+	for (unsigned i = 0; i < 64; i++) { /* what is owed is given back without an arrival */
+		arrive_udp(frame_dst_ip, 1000, 53);
+		vma_ring_progress(ring);
+	}
+	vma_ring_progress(ring);
+	polls = fake.polls;
+	assert_int_equal(vma_ring_progress(ring), 0);
+	assert_int_equal(fake.polls, polls);
+	let_go(&l);
+}
+
 static void test_progress_is_busy_within_a_sink(void **state)
 {
 	int result = 0;
@@ -456,6 +538,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_attach_refuses_what_cannot_be_and_leaves_no_trace),
         CASE(test_sink_may_detach_itself_and_others),
         CASE(test_sink_may_attach_the_flow_of_the_next_packet),
+        CASE(test_a_train_of_packets_follows_every_attach_and_detach),
+        CASE(test_a_quiet_queue_is_polled_only_when_there_is_something_to_do),
         CASE(test_progress_is_busy_within_a_sink),
         CASE(test_wait_reports_arrival_timeout_and_what_is_there_already),
         CASE(test_posted_commands_run_once_in_order_with_the_flag_held),
