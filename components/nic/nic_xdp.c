@@ -309,6 +309,18 @@ static void keep_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
 	*ring = (struct xdp_ring){0};
 }
 
+/*
+ * Who went to sleep before, or while the queue pair was lost, sleeps on: the wake-up for the rebind is over before such
+ * a thread may have run. So the new sockets join the epoll set here, not at an arm that nobody may ever call. Not lost
+ * any more, and nic->lock keeps it so.
+ */
+static void watch_again(struct xdp_qp *qp)
+{
+	for (uint32_t queue = 0; queue < qp->queues && qp->armed; queue++)
+		if (nic_xdp_watch(qp, &qp->port[queue]) < 0)
+			vma_log_error("%s: its socket cannot be slept on: error %d", qp->name, errno);
+}
+
 /* New mappings and pools first, so that nobody ever sees a queue pair without; then the old ones go. */
 static int xdp_qp_rebind(struct vma_nic_qp *base)
 {
@@ -335,6 +347,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 		vma_log_debug("xdp: %s: eventfd: error %d", qp->name, errno);
 	nic_xdp_flow_restore(qp);
 	atomic_store_explicit(&base->lost, false, memory_order_release);
+	watch_again(qp);
 	vma_log_info("%s: offloaded again", qp->name);
 out:
 	pthread_mutex_unlock(&nic->lock);

@@ -223,7 +223,7 @@ unsigned nic_xdp_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
  * Whichever of its removal and our addition comes second in the kernel sees the other: the removal finds what was
  * added, or we find the mark and remove it ourselves.
  */
-static __attribute__((cold, noinline)) int watch(struct xdp_qp *qp, struct xdp_port *port)
+__attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
@@ -246,10 +246,11 @@ int nic_xdp_arm(struct vma_nic_qp *base)
 
 	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0)
 		return -ENODEV;
+	qp->armed = true; /* for rebind, whose sockets must wake who sleeps by then */
 	if (vma_nic_qp_lost(base))
 		return 0;
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
-		const int rc = qp->port[queue].watched ? 0 : watch(qp, &qp->port[queue]);
+		const int rc = qp->port[queue].watched ? 0 : nic_xdp_watch(qp, &qp->port[queue]);
 
 		if (rc < 0)
 			return rc;

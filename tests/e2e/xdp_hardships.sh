@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# xdp where things run short, change or end at the wrong moment: a sleeper must wake, a neighbour must not suffer.
+#
+#   a (kernel socket: exchange) ---- veth, one queue ---- b: vmad, and a client whose only thread sleeps for ever
+. "$(dirname "$0")/../lib.sh"
+need_xdp
+net_pair
+sleeper=$BUILD/components/nic/test/priv_xdp_sleep
+client=$BUILD/components/nic/test/priv_xdp_client
+vmad=$BUILD/bin/vmad
+
+serve() { # LABEL PORT [FRESH]: a sleeping client, ready
+	start "$1" b "$sleeper" serve "$IF_B" "$IP_B" "$2" "$vmad" ${3:+"$3"}
+	wait_for 10 log_has "$1" '^ready'
+}
+
+exchange() { # PORT COUNT
+	in_ns a "$sleeper" exchange "$IP_B" "$1" "$2" | tee "$WORK/exchange.out"
+	return "${PIPESTATUS[0]}"
+}
+
+kill_vmad() {
+	local pid
+	for pid in $(ip netns pids "$(ns b)"); do
+		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad ] || kill -KILL "$pid"
+	done
+}
+
+rebounds() { # LABEL COUNT
+	[ "$(grep -c '^rebound' "$WORK/$1.log")" -ge "$2" ]
+}
+
+# ---- arm, sleep, wake ----
+
+serve one 7001
+check "five thousand datagrams, each at a random moment of arming, wake their sleeper" exchange 7001 5000
+check "and none of them late" grep -q 'resent 0$' "$WORK/exchange.out"
+serve fresh 7002 20
+check "so they do where the first arm is often a new one" exchange 7002 1000
+stop fresh
+for i in 1 2 3 4 5; do
+	kill_vmad
+	wait_for 10 rebounds one $i || break
+	check "a sleeper of before the end of vmad number $i wakes for what comes after" exchange 7001 50
+done
+(for i in 1 2 3; do sleep 0.4; kill_vmad; done) &
+killer=$!
+check "vmad ends three times in the middle of arming, and no sleeper is forgotten" exchange 7001 15000
+wait $killer
+stop one
+serve late 7004 late
+kill_vmad
+wait_for 10 rebounds late 1
+check "who has armed, and gets to its sleep only after a rebind, wakes too" exchange 7004 50
+stop late
+no_vmad() { ! in_ns b grep -q "@vma/vmad/" /proc/net/unix; }
+wait_for 4 no_vmad
+
+# ---- what runs short ----
+
+start vmad b "$vmad" --foreground "$IF_B"
+wait_for 5 log_has vmad "owns $IF_B"
+check "a queue pair that fails for want of an fd says so" in_ns b "$sleeper" crowded "$IF_B" "$IP_B" 7003
+cp "$WORK/check.out" "$WORK/crowded.out"
+check "... by its name" grep -q 'crowded: Too many open files' "$WORK/crowded.out"
+check "and the one before it is kept" grep -q 'first: kept' "$WORK/crowded.out"
+ns_add c && ns_add d && ns_join c 10.9.1.1 d 10.9.1.2 100
+check "an interface with too many queues is refused" in_ns d "$sleeper" refused "$IF_D"
+cp "$WORK/check.out" "$WORK/refused.out"
+check "and nobody's fd is closed for that" grep -q 'not supported, input open' "$WORK/refused.out"
+done_testing
