@@ -188,6 +188,14 @@ static int make_pools(struct xdp_qp *qp, const struct xdp_window *window, const 
 	return rc;
 }
 
+static void hand_back(struct nic_xdp *nic, uint32_t slot)
+{
+	if (nic->owner != NULL)
+		xdp_owner_return(nic->owner, slot, true);
+	else if (nic->vmad != NULL)
+		vmad_client_return(nic->vmad, slot, true);
+}
+
 static int ask_rent(struct nic_xdp *nic, const struct vma_nic_qp_attr *attr, struct xdp_rental *rental)
 {
 	int rc;
@@ -199,8 +207,16 @@ static int ask_rent(struct nic_xdp *nic, const struct vma_nic_qp_attr *attr, str
 	else
 		return -EAGAIN;
 	/* The owner's own fds: take copies, so that closing works the same for both kinds. */
-	for (uint32_t queue = 0; rc == 0 && queue < rental->queues; queue++)
+	for (uint32_t queue = 0; rc == 0 && queue < rental->queues; queue++) {
 		rental->socket_fd[queue] = fcntl(rental->socket_fd[queue], F_DUPFD_CLOEXEC, 0);
+		if (rental->socket_fd[queue] < 0) {
+			rc = -errno;
+			hand_back(nic, rental->slot);
+			while (queue-- > 0)
+				close(rental->socket_fd[queue]);
+			break;
+		}
+	}
 	return rc;
 }
 
@@ -213,14 +229,6 @@ static void close_rental(const struct nic_xdp *nic, const struct xdp_rental *ren
 		close(rental->umem_fd);
 		close(rental->shared_fd);
 	}
-}
-
-static void hand_back(struct nic_xdp *nic, uint32_t slot)
-{
-	if (nic->owner != NULL)
-		xdp_owner_return(nic->owner, slot, true);
-	else if (nic->vmad != NULL)
-		vmad_client_return(nic->vmad, slot, true);
 }
 
 /* The queue pair's fields, after everything that can fail. */
@@ -377,7 +385,7 @@ void nic_xdp_disarm(struct xdp_qp *qp)
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
 		struct xdp_port *port = &qp->port[queue];
 
-		epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL); /* watched or not: see watch() */
+		epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL); /* watched or not: see nic_xdp_watch */
 		/* Not close(): the number must stay ours while a kick may be about to use it. */
 		dup3(qp->nic->dead_fd, port->fd, O_CLOEXEC);
 		blank(&port->rx);

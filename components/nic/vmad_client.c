@@ -51,8 +51,8 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 		const uint64_t now = now_ms();
 
 		rc = vmad_receive(client->fd, msg, &bytes, fds, nfds);
-		if (rc == 1 && vmad_msg_ok(msg, bytes))
-			return 1;
+		if ((rc == 1 || rc == -EMSGSIZE) && vmad_msg_ok(msg, bytes))
+			return 1; /* without its fds if they are too many for this process: rent sees that */
 		if (rc == 1)
 			close_fds(fds, *nfds);
 		if (rc != -EAGAIN || now >= until_ms)
@@ -118,6 +118,10 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 
 	if (rc == -EPIPE)
 		return rc;
+	if (rc == 0 && nfds == 0) { /* at the limit of open files; the connection and what it has are none the worse */
+		rc = vmad_client_return(client, rental->slot, true);
+		return rc < 0 ? rc : -EMFILE;
+	}
 	if (rc == 0 && (rental->queues == 0 || rental->queues > XDP_QUEUES_MAX || nfds != rental->queues + 2))
 		rc = -EPROTO;
 	if (rc < 0) {

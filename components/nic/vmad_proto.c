@@ -79,12 +79,12 @@ int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned
 		memcpy(fds + *nfds, CMSG_DATA(c), count * sizeof(int));
 		*nfds += count;
 	}
+	*bytes = (size_t)n; /* the packet's own length, also when it did not fit */
 	if (head.msg_flags & MSG_CTRUNC) {
 		close_all(fds, *nfds);
 		*nfds = 0;
-		return -EPROTO;
+		return -EMSGSIZE;
 	}
-	*bytes = (size_t)n; /* the packet's own length, also when it did not fit */
 	return n == 0 ? 0 : 1;
 }
 

@@ -75,7 +75,8 @@ socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out);
 int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds);
 /*
  * Receives what is there: 1 a message of whatever length (*bytes), 0 the other side has gone, -EAGAIN, -errno. Up to
- * VMAD_FDS_MAX fds become the caller's, O_CLOEXEC; -EPROTO when there were more.
+ * VMAD_FDS_MAX fds become the caller's, O_CLOEXEC; -EMSGSIZE when there were more, or more than this process may have:
+ * then the message is here, and none of its fds.
  */
 int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
 bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);

@@ -144,7 +144,7 @@ static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
 		if (rc == -EAGAIN)
 			return;
 		if (rc <= 0) {
-			drop(server, peer, rc == -EPROTO ? "too many fds" : NULL);
+			drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
 			return;
 		}
 		rc = vmad_handle(server, peer, &msg, bytes, fds, nfds, &answer);
