@@ -48,6 +48,7 @@ static int look_at_device(struct xdp_owner *owner)
 {
 	struct ifreq req = {0};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
+	uint32_t queues;
 
 	if (fd < 0)
 		return -errno;
@@ -61,12 +62,14 @@ static int look_at_device(struct xdp_owner *owner)
 		goto out;
 	}
 	owner->mtu = (uint32_t)req.ifr_mtu;
-	owner->queues = receive_queues(fd, owner->name);
-	if (owner->queues > XDP_QUEUES_MAX) {
+	queues = receive_queues(fd, owner->name);
+	if (queues > XDP_QUEUES_MAX) {
 		vma_log_error("%s: %u receive queues, at most %u can be covered: reduce them with ethtool -L",
-		              owner->name, owner->queues, XDP_QUEUES_MAX);
+		              owner->name, queues, XDP_QUEUES_MAX);
 		rc = -EOPNOTSUPP;
+		goto out;
 	}
+	owner->queues = queues; /* what unwinding goes by: never more than there are places for */
 out:
 	close(fd);
 	return rc;
