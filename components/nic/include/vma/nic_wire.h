@@ -14,7 +14,8 @@
  *           that has no buffer is dropped (no_buffer), so that it holds up nobody else. In the two-process form a peer
  *           that has taken nothing from a full lane for 10 ms counts as gone until it moves: frames to it are dropped
  *           (queue_full), so that it cannot hold up this side.
- * Memory: frames are copied through the link's own memory, so a peer never sees the arena of the other.
+ * Memory: frames are copied through the link's own memory, so a peer never sees the arena of the other. That memory is
+ *         not inherited: a forked child must leave its parent's wires alone, and may open an end of its own.
  * Example: test/test_wire.c.
  *
  * The two-process form ("wire:FILE" or "wire:FILE,mtu=N", vma_nic_open) uses the same lanes in a sealed memfd. FILE is

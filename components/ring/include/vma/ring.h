@@ -119,8 +119,9 @@ int vma_ring_arm(struct vma_ring *ring);
 /*
  * What to do after -EBUSY, or after a send that came back short because the holder does not come to it: waits a little,
  * for longer the longer one and the same hold lasts (pauses of together a few microseconds, then yields, then sleeps
- * until the flag is released), at most timeout_ns. True: try again; false: timeout_ns is over, the flag is still taken
- * by the same hold. `patience` starts zeroed, and again when the caller got what it wanted.
+ * until the flag is released), at most timeout_ns. True: try again; false: timeout_ns is over, or a signal ended the
+ * sleep, and the flag is still taken by the same hold. `patience` starts zeroed, and again when the caller got what it
+ * wanted.
  */
 enum vma_ring_side { VMA_RING_RX, VMA_RING_TX };
 struct vma_ring_patience {
