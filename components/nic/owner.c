@@ -44,24 +44,36 @@ static uint32_t receive_queues(int fd, const char *name)
 	return queues > 0 ? queues : 1;
 }
 
-static int look_at_device(struct xdp_owner *owner)
+/* Name and MTU: both may change while we own it. */
+static int look_at_mtu(struct xdp_owner *owner)
 {
 	struct ifreq req = {0};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (if_indextoname(owner->ifindex, req.ifr_name) == NULL)
+		rc = -ENODEV;
+	else if (ioctl(fd, SIOCGIFMTU, &req) < 0)
+		rc = -errno;
+	close(fd);
+	if (rc < 0)
+		return rc;
+	memcpy(owner->name, req.ifr_name, IF_NAMESIZE);
+	owner->mtu = (uint32_t)req.ifr_mtu;
+	return 0;
+}
+
+static int look_at_device(struct xdp_owner *owner)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
 	uint32_t queues;
 
 	if (fd < 0)
 		return -errno;
-	if (if_indextoname(owner->ifindex, owner->name) == NULL) {
-		rc = -ENODEV;
+	rc = look_at_mtu(owner);
+	if (rc < 0)
 		goto out;
-	}
-	memcpy(req.ifr_name, owner->name, IF_NAMESIZE);
-	if (ioctl(fd, SIOCGIFMTU, &req) < 0) {
-		rc = -errno;
-		goto out;
-	}
-	owner->mtu = (uint32_t)req.ifr_mtu;
 	queues = receive_queues(fd, owner->name);
 	if (queues > XDP_QUEUES_MAX) {
 		vma_log_error("%s: %u receive queues, at most %u can be covered: reduce them with ethtool -L",
@@ -230,6 +242,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	rc = owner_frames_grant(owner, index, rx_wre, tx_wre);
 	if (rc < 0)
 		return rc;
+	look_at_mtu(owner); /* if it cannot be seen now, what was known before */
 	rc = open_sockets(owner, index);
 	if (rc < 0) {
 		for (uint32_t queue = 0; queue < owner->queues; queue++)

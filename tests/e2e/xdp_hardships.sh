@@ -64,6 +64,17 @@ check "a queue pair that fails for want of an fd says so" in_ns b "$sleeper" cro
 cp "$WORK/check.out" "$WORK/crowded.out"
 check "... by its name" grep -q 'crowded: Too many open files' "$WORK/crowded.out"
 check "and the one before it is kept" grep -q 'first: kept' "$WORK/crowded.out"
+
+# ---- what changes ----
+
+ip -n "$(ns a)" link set "$IF_A" mtu 1400
+ip -n "$(ns b)" link set "$IF_B" mtu 1400
+start narrow b "$client" serve "$IF_B" "$IP_B" 7005 vmad
+check "a queue pair knows the MTU of its day, not that of vmad's start" wait_for 5 log_has narrow 'mtu 1400'
+stop narrow
+
+# ---- what cannot be had ----
+
 ns_add c && ns_add d && ns_join c 10.9.1.1 d 10.9.1.2 100
 check "an interface with too many queues is refused" in_ns d "$sleeper" refused "$IF_D"
 cp "$WORK/check.out" "$WORK/refused.out"

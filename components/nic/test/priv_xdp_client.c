@@ -295,7 +295,7 @@ static int serve_main(int argc, char **argv)
 	}
 	if (server.leak)
 		leak();
-	printf("ready %d pid %d\n", server.port, getpid());
+	printf("ready %d pid %d mtu %u\n", server.port, getpid(), vma_nic_info(server.nic)->mtu);
 	fflush(stdout);
 	serve(&server);
 	return 0;
