@@ -288,6 +288,28 @@ void owner_frames_tick(struct xdp_owner *owner)
 
 /* ---- division ---- */
 
+static bool block_in_flight(const struct xdp_owner *owner, uint32_t block)
+{
+	return xdp_shared_in_flight_among(owner->shared, block * OWNER_TX_BLOCK, OWNER_TX_BLOCK) > 0;
+}
+
+static bool block_free(const struct xdp_owner *owner, uint32_t block)
+{
+	return owner->tx_used[block] == BLOCK_FREE ||
+	       (owner->tx_used[block] == BLOCK_WAITS && !block_in_flight(owner, block));
+}
+
+/*
+ * The kernel forgets a packet that it had begun to take when its socket closed: such frames never complete. When there
+ * is nothing else, they are rented out again; what still completes then completes for the new tenant, too early.
+ */
+static void wait_no_more(struct xdp_owner *owner)
+{
+	for (uint32_t b = 0; b < owner->nframes / OWNER_TX_BLOCK; b++)
+		if (owner->tx_used[b] == BLOCK_WAITS)
+			owner->tx_used[b] = BLOCK_FREE;
+}
+
 /* First contiguous run of free blocks in the transmit part of one device queue; its first block, or UINT32_MAX. */
 static uint32_t find_blocks(const struct xdp_owner *owner, uint32_t queue, uint32_t blocks)
 {
@@ -295,7 +317,7 @@ static uint32_t find_blocks(const struct xdp_owner *owner, uint32_t queue, uint3
 	uint32_t run = 0;
 
 	for (uint32_t b = (queue * owner->queue_frames + owner->rx_frames) / OWNER_TX_BLOCK; b < end; b++) {
-		run = owner->tx_used[b] ? 0 : run + 1;
+		run = block_free(owner, b) ? run + 1 : 0;
 		if (run == blocks)
 			return b + 1 - blocks;
 	}
@@ -308,7 +330,7 @@ static uint32_t free_tx_frames(const struct xdp_owner *owner, uint32_t queue)
 	uint32_t n = 0;
 
 	for (uint32_t b = (queue * owner->queue_frames + owner->rx_frames) / OWNER_TX_BLOCK; b < end; b++)
-		n += !owner->tx_used[b];
+		n += block_free(owner, b);
 	return n * OWNER_TX_BLOCK;
 }
 
@@ -323,7 +345,7 @@ static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t q
 		count /= 2;
 	if (block == UINT32_MAX)
 		return -ENOSPC;
-	memset(owner->tx_used + block, 1, count / OWNER_TX_BLOCK);
+	memset(owner->tx_used + block, BLOCK_RENTED, count / OWNER_TX_BLOCK);
 	slot->tx_first = block * OWNER_TX_BLOCK;
 	slot->tx_count = count;
 	slot->tx_size = count;
@@ -343,8 +365,11 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish
 
 	tx_wish = up_to_power_of_two(tx_wish, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
 	rx_wish = up_to_power_of_two(rx_wish, OWNER_RX_MIN, OWNER_RX_MAX);
-	for (uint32_t i = 0; i < owner->queues && rc < 0; i++)
+	for (uint32_t i = 0; i < 2 * owner->queues && rc < 0; i++) {
+		if (i == owner->queues)
+			wait_no_more(owner);
 		rc = grant_tx(owner, slot, (index + i) % owner->queues, tx_wish);
+	}
 	if (rc < 0)
 		return rc;
 	/* A quarter of what is not promised yet, and half of that to hold. Beyond the 16th or so, shares overlap with
@@ -365,7 +390,8 @@ void owner_frames_ungrant(struct xdp_owner *owner, uint32_t index)
 	struct owner_slot *slot = &owner->slot[index];
 	uint32_t promised = 0;
 
-	memset(owner->tx_used + slot->tx_first / OWNER_TX_BLOCK, 0, slot->tx_count / OWNER_TX_BLOCK);
+	for (uint32_t b = slot->tx_first / OWNER_TX_BLOCK, end = b + slot->tx_count / OWNER_TX_BLOCK; b < end; b++)
+		owner->tx_used[b] = block_in_flight(owner, b) ? BLOCK_WAITS : BLOCK_FREE;
 	slot->rx_size = slot->rx_quota = slot->tx_size = slot->tx_count = 0;
 	for (uint32_t i = 0; i < XDP_SLOTS_MAX; i++)
 		promised += owner->slot[i].rx_size + owner->slot[i].rx_quota;

@@ -17,7 +17,7 @@
  *   FREE ------------> RENTED ------------> LEAVING ------------> DRAINING ------------> FREE
  *                        |                    flows and             sockets closed after       (tick)
  *                        +---- client died ------------------------> 20 ms, frames taken back,
- *                                                                    TX range when in flight is 0 or after 1 s
+ *                                                                    slot free when in flight is 0 or after 1 s
  *
  * Threads: one at a time (the nic's lock, or the only thread of vmad).
  */
@@ -36,6 +36,12 @@
 #define OWNER_FLOWS_MAX 65536 /* as the program's map */
 #define OWNER_FLOW_BUCKETS 4096
 #define OWNER_COOKIES_MAX 4096 /* members of one flow */
+
+/*
+ * A block whose tenant has gone while the kernel still had a frame of it waits until that frame completes: a completion
+ * names a frame and not a sending, so a late one would tell the next tenant that its own was over.
+ */
+enum owner_block { BLOCK_FREE, BLOCK_RENTED, BLOCK_WAITS };
 
 enum owner_slot_state { SLOT_FREE, SLOT_RENTED, SLOT_LEAVING, SLOT_DRAINING };
 
@@ -79,7 +85,7 @@ struct xdp_owner {
 	size_t shared_bytes;
 	uint32_t nframes, queue_frames, rx_frames; /* all; of one device queue; of these in the receive part */
 	uint32_t rx_free;                          /* receive frames not promised to a slot, per device queue */
-	uint8_t *tx_used;                          /* one per block of the transmit parts */
+	uint8_t *tx_used;                          /* enum owner_block, one per block of the transmit parts */
 	struct owner_queue queue[XDP_QUEUES_MAX];
 	struct xdp_driver driver[XDP_QUEUES_MAX];
 

@@ -146,6 +146,8 @@ unsigned xdp_shared_claim_rx(struct xdp_shared *shared, uint32_t slot, struct xd
 void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken);
 /* TX frames of `slot` whose completion has not come yet. */
 uint32_t xdp_shared_in_flight_count(const struct xdp_shared *shared, uint32_t slot);
+/* Of `count` frames, whoever rents them. */
+uint32_t xdp_shared_in_flight_among(const struct xdp_shared *shared, uint32_t first, uint32_t count);
 
 /* ---- owner.c: the owner object; used in-process by nic_xdp.c and by the server of vmad ---- */
 

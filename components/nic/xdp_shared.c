@@ -301,12 +301,18 @@ unsigned xdp_shared_returned(struct xdp_shared *shared, uint32_t slot, uint32_t 
 	return got;
 }
 
+uint32_t xdp_shared_in_flight_among(const struct xdp_shared *shared, uint32_t first, uint32_t count)
+{
+	uint32_t n = 0;
+
+	for (uint32_t f = first; f < first + count && f < XDP_FRAMES_MAX; f++)
+		n += (xdp_load(&shared->state[f]) & XDP_TX_STATE_MASK) == XDP_TX_IN_FLIGHT;
+	return n;
+}
+
 uint32_t xdp_shared_in_flight_count(const struct xdp_shared *shared, uint32_t slot)
 {
 	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
-	uint32_t count = 0;
 
-	for (uint32_t f = range.first; f < range.end; f++)
-		count += (xdp_load(&shared->state[f]) & XDP_TX_STATE_MASK) == XDP_TX_IN_FLIGHT;
-	return count;
+	return xdp_shared_in_flight_among(shared, range.first, range.end - range.first);
 }

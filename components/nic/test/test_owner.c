@@ -12,12 +12,14 @@
 #include <vma/test.h>
 
 #include "../owner_priv.h"
+#include "../xdp_shared.h"
 
 #define IFINDEX 7
 
 /* ---- division ---- */
 
 static struct xdp_owner owner;
+static struct xdp_shared shared; /* nothing in flight, but by test_a_frame_in_flight_keeps_its_block_from_others */
 
 static void divide(uint32_t queue_frames, uint32_t queues)
 {
@@ -31,6 +33,7 @@ static void divide(uint32_t queue_frames, uint32_t queues)
 	owner.rx_frames = queue_frames / 8 * 5;
 	owner.rx_free = owner.rx_frames - owner.rx_frames / 6;
 	owner.tx_used = used;
+	owner.shared = &shared;
 }
 
 static bool power_of_two(uint32_t n)
@@ -109,6 +112,38 @@ static void test_a_window_as_small_as_half_a_megabyte_serves_three(void **state)
 	assert_int_equal(owner_frames_grant(&owner, 3, 4096, 4096), -ENOSPC);
 	owner_frames_ungrant(&owner, 0);
 	assert_int_equal(owner_frames_grant(&owner, 3, 4096, 4096), 0);
+}
+
+static void test_a_frame_in_flight_keeps_its_block_from_others(void **state)
+{
+	uint32_t late;
+
+	(void)state;
+	divide(8192, 1);
+	assert_int_equal(owner_frames_grant(&owner, 0, 64, 64), 0);
+	late = owner.slot[0].tx_first + 5;
+	xdp_put_in_flight(&shared, late, 0, 1);
+	owner_frames_ungrant(&owner, 0);
+	assert_int_equal(owner_frames_grant(&owner, 1, 64, 64), 0);
+	assert_true(late < owner.slot[1].tx_first || late >= owner.slot[1].tx_first + owner.slot[1].tx_count);
+	owner_frames_ungrant(&owner, 1);
+	shared.state[late] = XDP_TX_COMPLETED;
+	assert_int_equal(owner_frames_grant(&owner, 2, 64, 64), 0);
+	assert_int_equal(owner.slot[2].tx_first, late - 5);
+	shared.state[late] = XDP_TX_IDLE;
+}
+
+static void test_what_never_completes_is_granted_when_nothing_else_is_left(void **state)
+{
+	(void)state;
+	divide(256, 1);
+	for (uint32_t slot = 0; slot < 3; slot++)
+		assert_int_equal(owner_frames_grant(&owner, slot, 64, 64), 0);
+	assert_int_equal(owner_frames_grant(&owner, 3, 64, 64), -ENOSPC);
+	xdp_put_in_flight(&shared, owner.slot[1].tx_first, 0, 1);
+	owner_frames_ungrant(&owner, 1);
+	assert_int_equal(owner_frames_grant(&owner, 3, 64, 64), 0);
+	shared.state[owner.slot[3].tx_first] = XDP_TX_IDLE;
 }
 
 static void test_what_comes_back_is_granted_again(void **state)
@@ -329,6 +364,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_slot_gets_something),
         cmocka_unit_test(test_a_small_wish_is_granted_as_it_is),
         cmocka_unit_test(test_a_window_as_small_as_half_a_megabyte_serves_three),
+        cmocka_unit_test(test_a_frame_in_flight_keeps_its_block_from_others),
+        cmocka_unit_test(test_what_never_completes_is_granted_when_nothing_else_is_left),
         cmocka_unit_test(test_what_comes_back_is_granted_again),
         cmocka_unit_test(test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to),
         cmocka_unit_test(test_the_kernel_lists_a_socket_under_its_cookie),
