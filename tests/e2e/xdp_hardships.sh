@@ -73,6 +73,16 @@ start narrow b "$client" serve "$IF_B" "$IP_B" 7005 vmad
 check "a queue pair knows the MTU of its day, not that of vmad's start" wait_for 5 log_has narrow 'mtu 1400'
 stop narrow
 
+stop vmad
+start vmad b prlimit --nofile=24:1024 "$vmad" --foreground "$IF_B"
+wait_for 5 log_has vmad "owns $IF_B"
+for i in 1 2 3 4 5 6 7 8; do
+	start "many$i" b "$client" serve "$IF_B" "$IP_B" $((7100 + i)) vmad
+	wait_for 5 log_has "many$i" '^ready' || break
+done
+check "vmad serves more clients than the soft limit of files that it was started with allows" log_has many8 '^ready'
+for i in 1 2 3 4 5 6 7 8; do stop "many$i"; done
+
 # ---- what cannot be had ----
 
 ns_add c && ns_add d && ns_join c 10.9.1.1 d 10.9.1.2 100

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -150,6 +151,17 @@ static int open_stop_fd(void)
 	return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
+/* Clients cost two fds each and one more per device queue; and the limit may be that of a program that started us. */
+static void raise_fd_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static struct options options;
@@ -163,6 +175,7 @@ int main(int argc, char **argv)
 		perror("vmad: daemon");
 		return 1;
 	}
+	raise_fd_limit();
 	options.attr.stop_fd = open_stop_fd();
 	if (options.attr.stop_fd < 0) {
 		perror("vmad: signalfd");
