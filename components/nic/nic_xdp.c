@@ -268,6 +268,7 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 	}
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_unlock(&nic->events);
+	nic_xdp_thread_wake(nic); /* as after flow_del */
 	if (rc < 0) {
 		free_qp(qp);
 		return rc;
@@ -291,6 +292,7 @@ static void xdp_qp_destroy(struct vma_nic_qp *base)
 	nic_xdp_unrent(qp);
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_unlock(&nic->events);
+	nic_xdp_thread_wake(nic); /* as after flow_del */
 	free_qp(qp);
 }
 
@@ -443,6 +445,7 @@ static int xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 			vmad_client_flow_del(nic->vmad, qp->slot, key);
 	}
 	pthread_mutex_unlock(&nic->lock);
+	nic_xdp_thread_wake(nic); /* a flow taken back may have come in with the answer: nobody polls for that one */
 	free(flow);
 	return rc;
 }
