@@ -2,6 +2,7 @@
  * vmad_client - requests to vmad and their answers; finding and starting it.
  */
 #include <errno.h>
+#include <net/if.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,8 +256,12 @@ static int start(const struct vmad_connect *how)
 	char window[16];
 	const char *argv[8] = {how->vmad_path, "--exit-when-idle", "--foreground"};
 	unsigned n = 3;
-	int rc = vmad_right_create(how->ifname);
+	int rc;
 
+	/* The interface has gone, or its name belongs to another one: a vmad would own that, and we look for this. */
+	if (if_nametoindex(how->ifname) != how->ifindex)
+		return -ENODEV;
+	rc = vmad_right_create(how->ifname);
 	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
 	if (rc < 0)
 		return rc;

@@ -83,6 +83,21 @@ done
 check "vmad serves more clients than the soft limit of files that it was started with allows" log_has many8 '^ready'
 for i in 1 2 3 4 5 6 7 8; do stop "many$i"; done
 
+stop vmad
+
+# ---- what is gone ----
+
+ns_add e && ns_add f && ns_join e 10.9.2.1 f 10.9.2.2
+start orphan f "$sleeper" serve "$IF_F" "$IP_F" 7006 "$vmad"
+wait_for 10 log_has orphan '^ready'
+ip -n "$(ns f)" link del "$IF_F"
+ip -n "$(ns f)" link add "$IF_F" type veth peer name other0
+ip -n "$(ns f)" link set "$IF_F" up
+sleep 2.5
+vmads() { ip netns pids "$(ns f)" | while read -r pid; do cat "/proc/$pid/comm"; done | grep -c vmad; }
+check_eq "no vmad is started on another interface of the same name" "$(vmads)" 0
+stop orphan
+
 # ---- what cannot be had ----
 
 ns_add c && ns_add d && ns_join c 10.9.1.1 d 10.9.1.2 100
