@@ -34,4 +34,19 @@ struct xdp_flow_counts {
 	__u32 wild[2];  /* 3-tuples */
 };
 
+/*
+ * One UDP 3-tuple, compared before the map is asked: most interfaces have just one flow that matters at a time, and a
+ * comparison costs a tenth of a hashed lookup. `version` is 0 while there is none or it is being written, and never
+ * the same twice; a reader that finds it unchanged after its look has read one entry whole. That takes loads in program
+ * order, which a BPF program cannot ask for: so user space fills it in on x86 only.
+ */
+struct xdp_flow_front {
+	__u64 version;
+	__u32 local;
+	__u16 local_port;
+	__u16 vlan;
+	__u32 slot;
+	__u32 reserved;
+};
+
 #endif

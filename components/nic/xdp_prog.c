@@ -31,6 +31,7 @@ struct xdp_prog {
 	int link_fd; /* -1: not attached */
 	int flows_fd, sockets_fd;
 	bool generic;
+	uint64_t front_version; /* of the last flow at the front; never used again */
 };
 
 /* libbpf writes to stderr by default; a library must not. Its texts matter when the verifier refuses, so: debug. */
@@ -212,6 +213,34 @@ static void count_flow(struct xdp_prog *prog, const struct vma_flow_key *key, in
 	__atomic_store_n(count, *count + (uint32_t)change, __ATOMIC_RELEASE);
 }
 
+/* Takes the place at the front for a UDP 3-tuple if it is free. */
+static void front_set(struct xdp_prog *prog, const struct xdp_flow_key *key, uint32_t slot)
+{
+#ifdef __x86_64__
+	volatile struct xdp_flow_front *front = &prog->skel->bss->front;
+
+	if (key->proto != IPPROTO_UDP || key->peer_port != 0 || front->version != 0)
+		return;
+	front->local = key->local;
+	front->local_port = key->local_port;
+	front->vlan = key->vlan;
+	front->slot = slot;
+	__atomic_store_n(&front->version, ++prog->front_version, __ATOMIC_RELEASE);
+#else
+	(void)prog, (void)key, (void)slot;
+#endif
+}
+
+/* A packet that the program is just steering may still go there: it came before the end of the flow. */
+static void front_clear(struct xdp_prog *prog, const struct xdp_flow_key *key)
+{
+	volatile struct xdp_flow_front *front = &prog->skel->bss->front;
+
+	if (key->proto == IPPROTO_UDP && key->peer_port == 0 && front->local == key->local &&
+	    front->local_port == key->local_port && front->vlan == key->vlan)
+		__atomic_store_n(&front->version, 0, __ATOMIC_SEQ_CST);
+}
+
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	const struct xdp_flow_key map_key = to_map_key(key);
@@ -226,8 +255,11 @@ int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uin
 	rc = bpf_map_update_elem(prog->flows_fd, &map_key, &value, BPF_NOEXIST);
 	if (rc == -E2BIG)
 		return -ENOSPC;
-	if (rc == 0)
+	if (rc == 0) {
 		count_flow(prog, key, 1);
+		if (value.flags == 0)
+			front_set(prog, &map_key, slot);
+	}
 	return rc;
 }
 
@@ -236,7 +268,9 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 	const struct xdp_flow_key map_key = to_map_key(key);
 	int rc = bpf_map_delete_elem(prog->flows_fd, &map_key);
 
-	if (rc == 0)
+	if (rc == 0) {
 		count_flow(prog, key, -1);
+		front_clear(prog, &map_key);
+	}
 	return rc;
 }

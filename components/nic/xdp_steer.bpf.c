@@ -53,7 +53,8 @@ struct {
 } sockets SEC(".maps");
 
 const volatile __u32 queues = 1; /* set before loading: a constant to the verifier and the JIT */
-struct xdp_flow_counts counts;   /* written by user space */
+struct xdp_flow_counts counts;   /* written by user space, and so is */
+volatile struct xdp_flow_front front;
 
 /* Does the kernel have a connection (in any state but LISTEN) with exactly this 5-tuple? */
 static __always_inline int kernel_has_connection(struct xdp_md *ctx, const struct xdp_flow_key *key)
@@ -75,9 +76,19 @@ static __always_inline int kernel_has_connection(struct xdp_md *ctx, const struc
 }
 
 /* bpf_redirect_map falls back to XDP_PASS where no socket is in the map (any more). */
-static __always_inline int to_slot(struct xdp_md *ctx, const struct xdp_flow_value *flow)
+static __always_inline int to_slot(struct xdp_md *ctx, __u32 slot)
 {
-	return (int)bpf_redirect_map(&sockets, flow->slot * queues + ctx->rx_queue_index, XDP_PASS);
+	return (int)bpf_redirect_map(&sockets, slot * queues + ctx->rx_queue_index, XDP_PASS);
+}
+
+static __always_inline int is_front(const struct xdp_flow_key *key, __u32 *slot)
+{
+	const __u64 version = front.version;
+
+	if (!version || front.local != key->local || front.local_port != key->local_port || front.vlan != key->vlan)
+		return 0;
+	*slot = front.slot;
+	return front.version == version;
 }
 
 static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, int is_tcp, const struct tcphdr *tcp,
@@ -86,12 +97,15 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, i
 	const __u32 peer = key->peer;
 	const __u16 peer_port = key->peer_port;
 	const struct xdp_flow_value *flow;
+	__u32 slot;
 
 	if (counts.exact[is_tcp]) {
 		flow = bpf_map_lookup_elem(&flows, key);
 		if (flow)
-			return to_slot(ctx, flow);
+			return to_slot(ctx, flow->slot);
 	}
+	if (!is_tcp && is_front(key, &slot))
+		return to_slot(ctx, slot);
 	if (!counts.wild[is_tcp])
 		return XDP_PASS;
 	key->peer = 0;
@@ -107,7 +121,7 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, i
 		if (kernel_has_connection(ctx, key))
 			return XDP_PASS;
 	}
-	return to_slot(ctx, flow);
+	return to_slot(ctx, flow->slot);
 }
 
 SEC("xdp")

@@ -15,6 +15,7 @@ check "the program attaches in native mode" one native
 check "what matches no flow passes" one unmatched
 check "a 5-tuple wins over a 3-tuple" one five_before_three
 check "a flow is set once and deleted once" one flow_set_and_del
+check "the flow that is compared first comes and goes" one front_flow_comes_and_goes
 check "a full table says so and works on" one full_table
 check "a multicast group is a flow of its address" one multicast
 check "a listener's flow takes connection requests only" one syn_only

@@ -112,6 +112,37 @@ static void flow_set_and_del(void)
 	bed_must(xdp_prog_flow_set(bed.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
 }
 
+/* The first UDP 3-tuple is compared before the map is asked; whoever has that place, each flow keeps its packets. */
+static void front_flow_comes_and_goes(void)
+{
+	struct bed_packet second = udp, tagged = udp;
+	struct vma_flow_key first_key = bed_wild(&udp), exact = bed_exact(&udp), second_key;
+
+	second.dest_port++;
+	second_key = bed_wild(&second);
+	tagged.vlan = 5;
+	open_bed();
+	for (int i = 0; i < 3; i++) {
+		add(first_key, 0, 0);
+		add(second_key, 1, 0);
+		expect(&udp, 0, "the front flow");
+		expect(&second, 1, "the one behind it");
+		expect(&tagged, BED_PASSED, "the front flow's address and port, tagged");
+		bed_must(xdp_prog_flow_del(bed.prog, &first_key) == 0, "del");
+		expect(&udp, BED_PASSED, "the front flow has ended");
+		expect(&second, 1, "the other goes on");
+		add(first_key, 2, 0);
+		expect(&udp, 2, "it comes back for another slot");
+		add(exact, 1, 0);
+		expect(&udp, 1, "a 5-tuple wins over the front flow");
+		bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
+		bed_must(xdp_prog_flow_del(bed.prog, &first_key) == 0, "del");
+		bed_must(xdp_prog_flow_del(bed.prog, &second_key) == 0, "del");
+		expect(&udp, BED_PASSED, "nothing is left");
+		expect(&second, BED_PASSED, "nothing is left");
+	}
+}
+
 static void full_table(void)
 {
 	struct bed_packet packet = udp;
@@ -465,6 +496,7 @@ static const struct {
         {"unmatched", unmatched},
         {"five_before_three", five_before_three},
         {"flow_set_and_del", flow_set_and_del},
+        {"front_flow_comes_and_goes", front_flow_comes_and_goes},
         {"full_table", full_table},
         {"multicast", multicast},
         {"syn_only", syn_only},
