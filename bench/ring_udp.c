@@ -9,13 +9,16 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include <vma/conf.h>
 #include <vma/packet.h>
 #include <vma/ring.h>
 
 #include "loops.h"
 #include "measure.h"
 
+static struct vma_conf conf;
 static struct vma_bufarena *arena;
 static struct vma_bufpool *spill;
 static struct vma_nic *nic;
@@ -71,10 +74,14 @@ static void open_nic(const struct bench_opts *opts)
 {
 	const char *vmad = getenv("VMAD"); /* the daemon to start when none runs */
 	struct vma_bufarena_attr arena_attr = {0};
-	struct vma_bufpool_attr spill_attr = {.name = "spill", .max_bufs = 4096, .batching_mode = 1};
+	struct vma_bufpool_attr spill_attr = {.name = "spill"};
 	struct vma_nic_attr nic_attr = {.owner = VMA_NIC_OWNER_SELF, .vmad_path = vmad};
-	struct vma_ring_attr ring_attr = {.rx_wre = 4096, .tx_wre = 1024, .thread_mode = VMA_THREAD_SPIN};
+	struct vma_ring_attr ring_attr = {0};
 
+	vma_conf_start(&conf, environ); /* what is measured are the defaults, or what VMA_* says */
+	vma_ring_conf_memory(&conf, &arena_attr, &spill_attr);
+	vma_ring_conf_nic(&conf, &nic_attr);
+	vma_ring_conf(&conf, &ring_attr);
 	must(vma_bufarena_create(&arena_attr, &arena), "vma_bufarena_create");
 	spill_attr.arena = nic_attr.arena = arena;
 	must(vma_bufpool_create(&spill_attr, &spill), "vma_bufpool_create");
