@@ -122,6 +122,24 @@ void bufpool_debug_arena_leaks(struct vma_bufarena *arena)
 	name_leaks(arena, NULL, VMA_LOG_DEBUG, WHERE_NIC);
 }
 
+/* What lies free in a pool at its end is in no pool any more: another may be given it. */
+void bufpool_debug_pool_end(struct vma_bufpool *pool)
+{
+	struct vma_bufarena *arena = pool->arena;
+
+	for (uint32_t i = 0; i < arena->capacity; i++) {
+		uint32_t state = atomic_load_explicit(&arena->priv->states[i], memory_order_relaxed);
+
+		if ((state & WHERE_MASK) != WHERE_FREE || state >> HOME_SHIFT != pool->id)
+			continue;
+#ifdef __SANITIZE_ADDRESS__
+		ASAN_UNPOISON_MEMORY_REGION(vma_buf_frame(arena, vma_buf_at(arena, i)),
+		                            (size_t)1 << arena->frame_shift);
+#endif
+		atomic_store_explicit(&arena->priv->states[i], WHERE_MAPPED, memory_order_relaxed);
+	}
+}
+
 static void set_range(struct vma_bufarena *arena, uint32_t first, uint32_t count, uint32_t state)
 {
 	for (uint32_t i = first; i < first + count; i++)

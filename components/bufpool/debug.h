@@ -9,6 +9,7 @@ int bufpool_debug_arena_init(struct vma_bufarena *arena);
 void bufpool_debug_arena_fini(struct vma_bufarena *arena);
 void bufpool_debug_arena_leaks(struct vma_bufarena *arena);
 void bufpool_debug_pool_leaks(struct vma_bufpool *pool);
+void bufpool_debug_pool_end(struct vma_bufpool *pool);
 void bufpool_debug_mapped(struct vma_bufarena *arena, uint32_t first, uint32_t count);
 void bufpool_debug_unmapped(struct vma_bufarena *arena, uint32_t first, uint32_t count);
 void bufpool_debug_added(struct vma_bufpool *pool, uint32_t first, uint32_t count);
@@ -22,6 +23,7 @@ void bufpool_debug_adopt(struct vma_bufpool *pool, struct vma_buf *buf);
 #define bufpool_debug_arena_fini(arena) ((void)(arena))
 #define bufpool_debug_arena_leaks(arena) ((void)(arena))
 #define bufpool_debug_pool_leaks(pool) ((void)(pool))
+#define bufpool_debug_pool_end(pool) ((void)(pool))
 #define bufpool_debug_mapped(arena, first, count) ((void)(arena))
 #define bufpool_debug_unmapped(arena, first, count) ((void)(arena))
 #define bufpool_debug_added(pool, first, count) ((void)(pool))

@@ -31,6 +31,7 @@ static COLD void pool_end(struct vma_bufpool *pool)
 	void *arg = pool->drained_arg;
 
 	vma_log_debug("bufpool %s: drained", pool->name);
+	bufpool_debug_pool_end(pool);
 	bufpool_grow_release(pool);
 	vma_stats_drop(pool->segment, pool->stats);
 	atomic_store_explicit(&arena->pools[pool->id], NULL, memory_order_release);

@@ -51,6 +51,28 @@ static void test_the_last_put_ends_the_pool_in_every_mode(void **state)
 	}
 }
 
+static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
+{
+	struct vma_buf *bufs[64];
+	struct fixture f;
+
+	(void)state;
+	open_fixed(&f, 64, 1);
+	assert_int_equal(vma_bufpool_get(f.pool, bufs, 30), 30);
+	vma_buf_put_burst(f.arena, bufs, 30);
+	retire(&f);
+	assert_int_equal(atomic_load(&f.drained), 1);
+	f.pool = pool_in(f.arena, "heir", 0, 1);
+	assert_int_equal(vma_bufpool_add(f.pool, f.first, 64), 0);
+	assert_int_equal(vma_bufpool_get(f.pool, bufs, 64), 64);
+	for (int i = 0; i < 64; i++)
+		memset(vma_buf_frame(f.arena, bufs[i]), i, 2048);
+	vma_buf_put_burst(f.arena, bufs, 64);
+	retire(&f);
+	assert_int_equal(atomic_load(&f.drained), 2);
+	vma_bufarena_destroy(f.arena);
+}
+
 static void test_lending_the_last_buffer_to_the_nic_ends_the_pool(void **state)
 {
 	struct vma_buf *bufs[2];
@@ -178,6 +200,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_pool_with_everything_at_home_ends_at_once_in_every_mode),
         cmocka_unit_test(test_an_empty_pool_ends_at_once),
         cmocka_unit_test(test_the_last_put_ends_the_pool_in_every_mode),
+        cmocka_unit_test(test_frames_of_an_ended_pool_may_be_given_to_another),
         cmocka_unit_test(test_lending_the_last_buffer_to_the_nic_ends_the_pool),
         cmocka_unit_test(test_what_lies_in_other_threads_caches_counts_as_returned),
         cmocka_unit_test(test_an_id_is_free_again_after_the_end_and_not_before),
