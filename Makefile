@@ -15,8 +15,8 @@ build/deps.stamp: mk/packages.txt mk/deps $(wildcard /var/lib/dpkg/status)
 	$(Q)mk/deps $@
 
 # Bottom of the architecture first: a component may use only those before it.
-COMPONENTS := log conf stats bufpool nic cq ring net
-COMPONENTS_TOP_FIRST := net ring cq nic bufpool stats conf log
+COMPONENTS := log conf stats bufpool nic cq ring net sock udp iomux
+COMPONENTS_TOP_FIRST := iomux udp sock net ring cq nic bufpool stats conf log
 INCLUDES := $(COMPONENTS:%=-Icomponents/%/include)
 LIBS_ALL :=
 TESTS_ALL :=
@@ -26,7 +26,7 @@ TOOL_TESTS :=
 include mk/compile.mk
 include mk/sources.mk
 include $(COMPONENTS:%=components/%/Makefile)
--include $(wildcard tools/*/Makefile) $(wildcard examples/Makefile) $(wildcard bench/Makefile)
+-include $(wildcard tools/*/Makefile) $(wildcard interpose/Makefile) $(wildcard tests/*/Makefile) $(wildcard examples/Makefile) $(wildcard bench/Makefile)
 
 all: libs $(PROGRAMS)
 libs: $(LIBS_ALL)

@@ -1,0 +1,45 @@
+/*
+ * iomux - select, poll and epoll over any mix of offloaded sockets and the OS's descriptors.
+ *
+ *   poll, select: spin over the offloaded ones and their rings, ask the OS every ratio, then sleep on all
+ *   epoll: E  the application's own epoll descriptor: holds its OS descriptors, as the application gave them
+ *          S  ours, one per set with an offloaded member: the members' shadows, and E
+ *          ready list: members whose offloaded half has news; so a wait costs by events, not by members
+ *
+ * Threads: any. One thread at a time collects from a set; others come to see what it left.
+ * Progress: spins as VMA_SELECT_POLL says and as long as that pays, then sleeps.
+ * Memory: a set is an object from its first offloaded member on, until its last descriptor closes. It spends two
+ *         descriptors; a set of OS descriptors only spends nothing and is not touched.
+ * Example: test/test_epoll.c; tests/parity/.
+ *
+ * Results as the system calls', errors as negative errno. Pointers are the application's: -EFAULT.
+ */
+#ifndef VMA_IOMUX_H
+#define VMA_IOMUX_H
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <time.h>
+
+#include <vma/sock.h>
+
+/* Whether any of them is ours: if not, the caller makes the kernel's call with its own arguments. No call into the
+ * kernel. */
+bool vma_iomux_poll_wants(const struct pollfd *fds, nfds_t n);
+bool vma_iomux_select_wants(int n, const fd_set *r, const fd_set *w, const fd_set *e);
+/* timeout NULL: for ever. *left, if not NULL, gets what is left of the timeout (select changes its timeval). */
+int vma_iomux_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
+int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask,
+                     struct timespec *left);
+
+/*
+ * epoll_ctl for all sets: makes the set ours when fd is (or is a set that is). epoll_wait for a set that is ours
+ * (vma_fd_lookup tells: kind VMA_FILE_EPOLL); others are the kernel's.
+ */
+int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
+int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *events, int max,
+                         const struct timespec *timeout, const sigset_t *mask);
+
+#endif

@@ -1,0 +1,204 @@
+/*
+ * sock - the descriptor table, and what stands behind a descriptor of ours: an object with a kernel socket, its shadow.
+ *
+ *   fd ── one load ──┬─ NULL: not ours, the kernel's call
+ *                    └─ struct vma_file ── ops ──> udp, (tcp), epoll sets
+ *
+ * Threads: any. Slots are read without a lock inside vma_enter; files are freed when nobody is inside any more. Who
+ *          sleeps or spins holds a reference (vma_file_get).
+ * Progress: lookups do not wait. Control calls (bind, connect, setsockopt, ...) take the file's lock.
+ * Memory: the table costs what is used of it, whatever RLIMIT_NOFILE says.
+ * Example: test/test_fd_table.c.
+ *
+ * A shadow is the kernel socket of the same number, bound to the same address: it reserves the port, carries what
+ * cannot be offloaded, and answers every question that the library has no better answer to. A file may have several
+ * numbers (dup); ops are given the one that the application used. Functions return 0, a count, or a negative errno.
+ */
+#ifndef VMA_SOCK_H
+#define VMA_SOCK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include <vma/sock_thread.h>
+
+struct vma_file;
+struct iovec;
+
+enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERNAL };
+
+/* X(NAME, "text"): why a socket is (not) offloaded; the texts are shown to users and named in parity tests. */
+#define VMA_SOCK_REASONS(X)                                                                                            \
+	X(OFFLOADED, "offloaded")                                                                                      \
+	X(NEW, "not bound or connected yet")                                                                           \
+	X(DISABLED, "offloading is switched off")                                                                      \
+	X(FAMILY, "only IPv4 is offloaded")                                                                            \
+	X(TYPE, "only UDP sockets are offloaded")                                                                      \
+	X(LOCAL, "its address is only reachable on this host")                                                         \
+	X(NO_DEVICE, "the interface cannot be offloaded (the log says why)")                                           \
+	X(NO_MEMBERSHIP, "bound to a group that it has not joined")                                                    \
+	X(PORT_SHARED, "another process or a plain kernel socket receives on this address and port, too")              \
+	X(OPTION, "an option is set that only the kernel serves")                                                      \
+	X(INHERITED, "inherited by fork and not taken up in this process yet")                                         \
+	X(NO_MEMORY, "out of memory or flow table entries")                                                            \
+	X(ENGINE, "the library could not start (the log says why)")
+
+enum vma_sock_reason {
+#define X(name, text) VMA_SOCK_##name,
+	VMA_SOCK_REASONS(X)
+#undef X
+};
+const char *vma_sock_reason_text(enum vma_sock_reason reason);
+
+/* One message of the application, its pointers not yet checked (vma_copy does that). */
+struct vma_file_ops {
+	const char *name;
+	/*
+	 * As the calls of the same name. Called inside, with the descriptor that the application used; -errno where the
+	 * call sets errno. NULL: the kernel's own call is made on the descriptor.
+	 */
+	int (*bind)(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
+	int (*connect)(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
+	int (*listen)(struct vma_file *file, int fd, int backlog);
+	int (*accept4)(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags);
+	int (*shutdown)(struct vma_file *file, int fd, int how);
+	int (*setsockopt)(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);
+	int (*getsockopt)(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len);
+	int (*getsockname)(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
+	int (*getpeername)(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
+	int (*ioctl)(struct vma_file *file, int fd, unsigned long request, void *arg);
+	/* F_SETFL and whatever else touches the socket; duplicating is not its business. */
+	int (*fcntl)(struct vma_file *file, int fd, int cmd, void *arg);
+	/* read, recv, recvfrom and their kin come as messages too; msg is the library's own copy, what it points to is
+	 * not. */
+	ssize_t (*recvmsg)(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+	ssize_t (*sendmsg)(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
+	/*
+	 * The offloaded half of readiness as EPOLL* bits, without lock or system call. For sockets EPOLLOUT and what
+	 * else the shadow is not to be asked for is in `own` (see vma_file_os_events).
+	 */
+	uint32_t (*poll)(struct vma_file *file);
+	/* Rings that poll's answer may depend on. */
+	uint64_t (*rings)(struct vma_file *file);
+	/* The last descriptor has gone: flows end now. The memory lives until the last reference is put. */
+	void (*close)(struct vma_file *file);
+	void (*destroy)(struct vma_file *file);
+	/*
+	 * In a forked child, its only thread: forget what was the parent's (rings, flows, queues, locks, waiters); the
+	 * shadow is shared with the parent. The socket may be taken up anew later.
+	 */
+	void (*forked)(struct vma_file *file);
+	/* Interfaces, addresses or routes have changed, or a device has come or gone. Internal thread, inside. */
+	void (*net_changed)(struct vma_file *file);
+	/* Why (not): for vma_sock_query and the statistics. */
+	enum vma_sock_reason (*reason)(struct vma_file *file);
+};
+
+/* The common head of every object behind a descriptor. */
+struct vma_file {
+	const struct vma_file_ops *ops;
+	uint8_t kind; /* enum vma_file_kind */
+	bool os_only; /* may be set and cleared: every call goes to the kernel, only readiness and close are ours */
+	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder */
+	_Atomic uint32_t slots; /* descriptors that lead here */
+	_Atomic int fd;         /* one of them: the shadow's number for calls that have none from the application */
+	uint64_t id;            /* never used twice in a process */
+	pthread_mutex_t lock;   /* control path */
+	struct vma_waitq waitq;
+	/*
+	 * Who is told of readiness besides sleepers: the epoll sets that hold the file. An immutable array, replaced
+	 * under `lock` and retired. Called by whoever delivers, perhaps under a ring's flag: must not wait.
+	 */
+	struct vma_watchers *_Atomic watchers;
+	struct vma_file *_Atomic next_all; /* list of all files of the process, for forked and net_changed */
+	struct vma_retired retired;
+};
+
+struct vma_watcher {
+	void (*ready)(struct vma_watcher *watcher, uint32_t events);
+	/* The file's rings have changed. */
+	void (*rings)(struct vma_watcher *watcher, uint64_t rings);
+	/* Descriptor fd of the file is being closed (-1: the last one, and so the file): the registration ends. */
+	void (*closed)(struct vma_watcher *watcher, int fd);
+};
+struct vma_watchers {
+	struct vma_retired retired;
+	uint32_t n;
+	struct vma_watcher *watcher[];
+};
+/* -ENOMEM. After remove returned, and all who are inside now have left, it is not called any more. */
+int vma_file_watch(struct vma_file *file, struct vma_watcher *watcher);
+void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher);
+
+void vma_file_wake_watchers(struct vma_file *file, struct vma_watchers *watchers, uint32_t events);
+/* After readiness has come: sleepers and epoll sets. events: what is new, EPOLL* bits. */
+static inline void vma_file_ready(struct vma_file *file, uint32_t events)
+{
+	struct vma_watchers *watchers;
+
+	vma_waitq_wake(&file->waitq, false);
+	watchers = atomic_load_explicit(&file->watchers, memory_order_acquire);
+	if (__builtin_expect(watchers != NULL, 0))
+		vma_file_wake_watchers(file, watchers, events);
+}
+
+/* Fills in the head: refs 1, no descriptor yet. The caller's object starts with it and came from vma_alloc. */
+void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct vma_file_ops *ops);
+static inline void vma_file_get(struct vma_file *file)
+{
+	atomic_fetch_add_explicit(&file->refs, 1, memory_order_relaxed);
+}
+void vma_file_put(struct vma_file *file); /* the last one retires it: ops->destroy, then vma_free */
+
+/* ---- the descriptor table ---- */
+
+#define VMA_FD_LOW 65536
+extern struct vma_file *_Atomic vma_fd_low[VMA_FD_LOW] __attribute__((visibility("hidden")));
+struct vma_file *vma_fd_high(unsigned fd) __attribute__((cold));
+
+/* NULL: not ours. One load; valid until vma_leave. */
+static inline struct vma_file *vma_fd_lookup(int fd)
+{
+	if (__builtin_expect((unsigned)fd < VMA_FD_LOW, 1))
+		return atomic_load_explicit(&vma_fd_low[fd], memory_order_acquire);
+	return vma_fd_high((unsigned)fd);
+}
+/* Puts a file under a number that the kernel has just given out; what stood there before has been closed unseen by us,
+ * and is dropped. -ENOMEM. */
+int vma_fd_install(int fd, struct vma_file *file);
+/*
+ * The kernel is about to close fd, or has given the number out anew: the slot empties, watchers of that number are
+ * told, the last slot closes the file (ops->close). Call before the kernel's close, so that nobody gets the number in
+ * between. A number that is not ours is no error.
+ */
+void vma_fd_remove(int fd);
+/* The highest number that may be ours, for close_range and closefrom; -1: none. */
+int vma_fd_highest(void);
+
+/* Descriptors of the library itself are moved to 1000 and above and marked, so that the application cannot close them.
+ */
+int vma_fd_guard(int fd); /* the new number, or -errno (fd stays as it was) */
+void vma_fd_unguard_close(int fd);
+static inline bool vma_fd_is_guarded(int fd)
+{
+	struct vma_file *file = vma_fd_lookup(fd);
+
+	return __builtin_expect(file != NULL, 0) && file->kind == VMA_FILE_INTERNAL;
+}
+
+/* Calls fn for every file of the process but guards; inside. */
+void vma_file_each(void (*fn)(struct vma_file *file, void *arg), void *arg);
+
+/* ---- for users: whether, and if not why not ---- */
+
+/*
+ * 1: fd is offloaded; 0: it is the OS's, and text says why; -EBADF. *text is static. libvma.so exports this as
+ * vma_get_socket_state(fd, text).
+ */
+int vma_sock_query(int fd, const char **text);
+
+#endif

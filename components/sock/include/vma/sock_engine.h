@@ -1,0 +1,113 @@
+/*
+ * sock_engine - what a process has one of: configuration, packet memory, the kernel's answers, devices, rings, and the
+ *               internal thread that looks after them.
+ *
+ *   engine ─┬─ conf, stats, arena, spill pool, net
+ *           ├─ device per interface: nic (rented from vmad), rings by allocation logic
+ *           └─ internal thread: net events, rings that nobody drives, LATER frames, retired memory
+ *
+ * Threads: any; devices and rings are made under one lock, control path.
+ * Progress: starting takes milliseconds, and may start vmad. The internal thread sleeps when there is nothing to do.
+ * Memory: the process's. fork: the child starts an engine of its own when it first needs one; files are told (forked).
+ * Example: test/test_engine.c.
+ *
+ * Functions return 0 or a negative errno.
+ */
+#ifndef VMA_SOCK_ENGINE_H
+#define VMA_SOCK_ENGINE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/bufpool.h>
+#include <vma/conf.h>
+#include <vma/net.h>
+#include <vma/nic.h>
+#include <vma/ring.h>
+#include <vma/sock.h>
+
+struct vma_engine {
+	struct vma_conf conf;
+	struct vma_stats *stats;
+	struct vma_bufarena *arena;
+	struct vma_bufpool *spill;
+	struct vma_net *net;
+	bool latency;   /* VMA_SPEC is a latency profile: nothing waits for company */
+	unsigned cores; /* that this process may run on */
+	struct vma_engine_priv *priv;
+};
+extern struct vma_engine *_Atomic vma_engine_now __attribute__((visibility("hidden")));
+struct vma_engine *vma_engine_start(void); /* NULL: it cannot, and the log has said why, once */
+/* The process's engine, started on first use. */
+static inline struct vma_engine *vma_engine(void)
+{
+	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+
+	return __builtin_expect(engine != NULL, 1) ? engine : vma_engine_start();
+}
+/* At exit: LATER frames leave, the statistics file goes. Others may still be running. */
+void vma_engine_exit(void);
+/* Around fork (pthread_atfork's three). */
+void vma_engine_fork_prepare(void);
+void vma_engine_fork_parent(void);
+void vma_engine_fork_child(void);
+
+/* ---- devices ---- */
+
+struct vma_device {
+	uint32_t ifindex;
+	struct vma_nic *nic;
+	struct vma_engine *engine;
+	struct vma_device_priv *priv;
+};
+/*
+ * The device of an interface, opened on first use: vmad (started if there is none), else owned by this process. A
+ * refusal is remembered for a while and has been logged: -EOPNOTSUPP (loopback, not Ethernet, no XDP, VMA_NIC=none),
+ * -EPERM, -ENODEV, ... Devices stay until the process ends.
+ */
+int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out);
+
+/* A ring with what sockets need around it. Lives as long as somebody holds it. */
+struct vma_rail {
+	struct vma_ring *ring;
+	struct vma_device *device;
+	uint32_t id; /* of the process; its bit is 1 << id % 64 */
+	_Atomic uint32_t refs;
+	_Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see wait.c */
+	_Atomic uint32_t sleepers;            /* asleep for this ring */
+	_Atomic uint64_t driven;              /* moves with every drive that got something: the internal thread looks */
+	struct vma_rail *_Atomic next;        /* with the same bit */
+};
+enum vma_rail_side { VMA_RAIL_RX, VMA_RAIL_TX };
+/* The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket and thread, made if need be. */
+int vma_rail_get(struct vma_device *device, enum vma_rail_side side, const struct vma_ring_where *where,
+                 struct vma_rail **out);
+void vma_rail_put(struct vma_rail *rail);
+static inline uint64_t vma_rail_bit(const struct vma_rail *rail)
+{
+	return 1ULL << rail->id % 64;
+}
+/* Rails by bit, read inside; NULL: none. */
+extern struct vma_rail *_Atomic vma_rails[64] __attribute__((visibility("hidden")));
+/* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
+int vma_rails_progress(uint64_t rings);
+
+/* ---- the internal thread ---- */
+
+/* Has fn(arg) run there soon, inside; repeated requests of the same object before it ran are one. Never waits. */
+struct vma_task {
+	struct vma_task *next;
+	_Atomic bool queued;
+	void (*run)(struct vma_task *task);
+};
+void vma_engine_post(struct vma_task *task);
+/* A sender leaves frames LATER: the internal thread flushes them within a millisecond or so. Cheap when repeated. */
+void vma_engine_later(struct vma_rail *rail);
+/* Watches a descriptor for errors (EPOLLERR, edge-triggered): a connected UDP shadow. ended by the descriptor's close.
+ */
+int vma_engine_watch_errors(int fd, struct vma_file *file);
+/* What the internal thread does with it. Set once by udp. */
+extern void (*vma_engine_on_error)(struct vma_file *file);
+
+#endif

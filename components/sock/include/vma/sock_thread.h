@@ -1,0 +1,204 @@
+/*
+ * sock_thread - what the library knows of each thread: whether it is inside, which signals wait for it to come out, and
+ *               how others wake it.
+ *
+ *   application ── call ──> vma_enter ── data and control path ── vma_leave ──> application
+ *                              │  signals are held back     │
+ *                              └── about to wait: vma_leave, sleep, vma_enter
+ *
+ * Threads: a struct vma_thread is its thread's own, but for what is marked shared. The structures are never freed, only
+ *          used again, so a stale pointer in a wait queue costs a needless wake-up and nothing else.
+ * Progress: enter and leave never wait.
+ * Memory: from vma_alloc, one per thread that ever called in.
+ * Example: test/test_signals.c, test/stress_waitq.c.
+ *
+ * Inside, the application's signal handlers do not run (its handlers are wrapped, see vma_signals_start): one that
+ * arrives blocks all signals and is sent to the thread again, and comes when it leaves. So nothing inside is ever
+ * re-entered by the same thread, or abandoned by siglongjmp; SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGTRAP raised by the
+ * instruction itself are handed on at once. Inside also is a section of ck_epoch: what vma_retire is given is freed
+ * when no thread is inside that was inside then. Nobody sleeps inside; who spins leaves and enters again now and then.
+ */
+#ifndef VMA_SOCK_THREAD_H
+#define VMA_SOCK_THREAD_H
+
+#include <ck_epoch.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+struct vma_ring;
+
+struct vma_thread {
+	uint32_t inside;          /* depth */
+	bool signals_held;        /* leave gives `mask` back, and the kernel delivers what waits */
+	bool copying;             /* a fault now is EFAULT: see vma_copy */
+	uint32_t signals;         /* handlers that ran in this thread */
+	uint32_t interrupts;      /* those of them without SA_RESTART */
+	struct vma_ring *tx_ring; /* holds frames sent LATER by this thread: vma_flush_sends */
+	uint32_t tx_burst;        /* sends in a row with no other call between them */
+	uint64_t tx_last_tsc;
+	void *copy_resume[5]; /* __builtin_setjmp's */
+	sigset_t mask;
+	ck_epoch_record_t epoch;
+
+	/* shared */
+	_Alignas(64) _Atomic uint32_t state; /* enum vma_thread_state */
+	_Atomic int wake_fd;                 /* eventfd, made at the first sleep; -1 */
+	_Atomic uint64_t rings;              /* asleep: the rings that it waits for, a bit each */
+	_Atomic uint64_t watched;            /* asleep: those of them that it watches for all */
+	_Atomic uint32_t tid;                /* 0: the structure is free */
+	uint32_t index;                      /* in the table of all */
+};
+enum vma_thread_state { VMA_THREAD_AWAKE, VMA_THREAD_GOING, VMA_THREAD_ASLEEP };
+
+/* NULL until the thread's first vma_thread_self. */
+extern __thread struct vma_thread *vma_thread_cache __attribute__((tls_model("initial-exec"), visibility("hidden")));
+struct vma_thread *vma_thread_self_slow(void) __attribute__((cold));
+static inline struct vma_thread *vma_thread_self(void)
+{
+	struct vma_thread *self = vma_thread_cache;
+
+	return __builtin_expect(self != NULL, 1) ? self : vma_thread_self_slow();
+}
+/* Threads that exist: index 0..count-1; NULL for one that is free. */
+unsigned vma_thread_count(void);
+struct vma_thread *vma_thread_at(unsigned index);
+
+/* Nests. signal_fence: only a handler in this very thread looks at inside. */
+static inline struct vma_thread *vma_enter(void)
+{
+	struct vma_thread *self = vma_thread_self();
+
+	self->inside++;
+	atomic_signal_fence(memory_order_seq_cst);
+	ck_epoch_begin(&self->epoch, NULL);
+	return self;
+}
+void vma_leave_signals(struct vma_thread *self) __attribute__((cold));
+static inline void vma_leave(struct vma_thread *self)
+{
+	ck_epoch_end(&self->epoch, NULL);
+	atomic_signal_fence(memory_order_seq_cst);
+	if (--self->inside == 0 && __builtin_expect(self->signals_held, 0))
+		vma_leave_signals(self);
+}
+
+/* ---- memory: control objects (jemalloc with arenas of our own; libc's malloc under a sanitizer) ---- */
+
+void *vma_alloc(size_t size); /* zeroed, cache-line aligned; NULL */
+void vma_free(void *memory);
+/* Frees (or what `end` does) when nobody who is inside now can still see it. Any thread, inside or not. */
+struct vma_retired {
+	ck_epoch_entry_t entry;
+	void (*end)(struct vma_retired *retired);
+};
+void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *retired));
+/* Ends what is due; the internal thread and the control path call it now and then. */
+void vma_retire_poll(void);
+
+/* ---- the application's memory ---- */
+
+/*
+ * memcpy, one side of which is the application's pointer: 0, or -EFAULT where the kernel would (part may be copied).
+ * Only inside.
+ */
+int vma_copy(void *to, const void *from, size_t size);
+
+/* ---- signals ---- */
+
+/* Wraps the handlers that are installed, and from now on those given to vma_sigaction. Once; later calls do nothing. */
+void vma_signals_start(void);
+/* As the C library's, of the application's own handlers; the wrapping does not show. */
+int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old);
+
+/* ---- waking ---- */
+
+/*
+ * Threads that sleep for something. A sleeper adds itself, looks once more, and sleeps; a waker changes what is looked
+ * at, then wakes. Both sides' steps are sequentially consistent (fence in wake, exchange in add): either the sleeper
+ * sees the change or the waker sees the sleeper. A slot is taken out by whoever wakes; what a cancelled or
+ * long-jumped sleeper leaves behind costs one needless wake-up. More sleepers than slots: wake looks at all threads.
+ */
+#define VMA_WAITQ_SLOTS 6
+struct vma_waitq {
+	_Atomic(struct vma_thread *) slot[VMA_WAITQ_SLOTS];
+	_Atomic uint32_t used;     /* a slot may be set, or overflow is */
+	_Atomic uint32_t overflow; /* sleepers without a slot */
+};
+void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self);
+void vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self);
+void vma_waitq_wake_slow(struct vma_waitq *q, bool all) __attribute__((cold));
+/* After the change. all: everybody (several may be interested); else one of them. */
+static inline void vma_waitq_wake(struct vma_waitq *q, bool all)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	if (__builtin_expect(atomic_load_explicit(&q->used, memory_order_relaxed) != 0, 0))
+		vma_waitq_wake_slow(q, all);
+}
+/* A thread by itself; a system call only if it sleeps or is about to. */
+void vma_thread_wake(struct vma_thread *thread);
+
+/* ---- one wait: spin, then sleep ---- */
+
+/*
+ * The waiting loop that recv, send, select, poll and epoll_wait share: drives the rings concerned, looks, asks the OS
+ * every os_ratio looks, for as long as spinning pays within the user's bound; then sleeps on the OS descriptors, the
+ * thread's wake-up and, for one sleeper of each ring, the ring's descriptor. Called inside, with no lock held; leaves
+ * and enters between. The caller holds a reference to whatever `arg` reaches.
+ */
+struct vma_wait;
+struct vma_wait_ops {
+	/* Something is there: 1; not yet: 0; -errno ends the wait. No system call. */
+	int (*ready)(struct vma_wait *wait);
+	/* As ready, by asking the OS. NULL: nothing to ask. */
+	int (*ask_os)(struct vma_wait *wait);
+	/* Rings to drive and to watch, one bit each (vma_engine_ring_bit). */
+	uint64_t (*rings)(struct vma_wait *wait);
+	/* Puts the thread into (out of) the wait queues of what it waits for. Out must be harmless when it is not in.
+	 */
+	void (*announce)(struct vma_wait *wait, bool on);
+	/* The thread is cancelled in its sleep, and is outside: give up references. NULL: nothing to give up. */
+	void (*abandon)(struct vma_wait *wait);
+};
+/* How spinning has paid, for one socket or set; see wait.c. Relaxed: a lost update costs nothing. */
+struct vma_spin {
+	_Atomic uint32_t budget_nsec; /* 0: not used yet */
+};
+struct vma_wait {
+	const struct vma_wait_ops *ops;
+	void *arg;
+	struct vma_thread *self;
+	struct vma_spin *spin;
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX: none */
+	int64_t spin_loops;   /* at most so many looks before it sleeps; -1: no such bound */
+	int64_t spin_nsec;    /* at most so long; -1: no such bound */
+	uint32_t os_ratio;    /* looks per question to the OS; 0: only before sleeping */
+	bool yield;           /* VMA_RX_POLL_YIELD */
+	struct pollfd *fds;   /* OS descriptors to sleep on; revents are left as ppoll set them */
+	unsigned nfds;
+	/* out */
+	bool restart; /* after -EINTR: every handler that ran had SA_RESTART */
+	bool slept;
+};
+/* 1 ready; 0 the deadline passed; -EINTR a handler ran; what ready or ask_os said. */
+int vma_wait(struct vma_wait *wait);
+
+uint64_t vma_now_ns(void); /* CLOCK_MONOTONIC */
+static inline uint64_t vma_tsc(void)
+{
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+	uint64_t count;
+
+	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(count));
+	return count;
+#else
+	return vma_now_ns();
+#endif
+}
+uint64_t vma_tsc_of_nsec(uint64_t nsec); /* how many ticks that is; measured once */
+
+#endif

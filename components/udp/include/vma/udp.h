@@ -1,0 +1,27 @@
+/*
+ * udp - UDP behind a descriptor: flows for what it is bound to, connected to and joined, queues, datagrams out.
+ *
+ *   ring's sink ──> queue of (socket, ring) ──> recv            shadow ──> recv, when the queues are empty
+ *   send ──┬─ path ready, fits the MTU, nobody here wants a copy: own frame ──> ring
+ *          └─ else: the shadow
+ *
+ * Threads: any. Readers of one socket take turns for the moment of taking a datagram; senders share nothing but the
+ *          cached destination, which is immutable.
+ * Progress: send and recv wait only as a blocking socket must. bind, connect and setsockopt ask the kernel and the
+ * device. Memory: from vma_alloc; datagrams lie in the rings' buffers until they are read, bounded by SO_RCVBUF.
+ * Example: test/test_queue.c; tests/parity/.
+ */
+#ifndef VMA_UDP_H
+#define VMA_UDP_H
+
+#include <vma/sock.h>
+
+/*
+ * Puts a UDP object behind fd, which the kernel has just made with socket(domain, type, protocol). 0 also when that
+ * socket is the OS's for good (the reason can be asked for); -ENOMEM.
+ */
+int vma_udp_socket(int fd, int domain, int type, int protocol);
+/* Whether it is one for udp: AF_INET (AF_INET6: the reason is told), SOCK_DGRAM, UDP. */
+bool vma_udp_wants(int domain, int type, int protocol);
+
+#endif

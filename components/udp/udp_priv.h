@@ -1,0 +1,168 @@
+/* udp_priv - the socket, its queues and its destinations; shared by the files of udp. */
+#ifndef VMA_UDP_PRIV_H
+#define VMA_UDP_PRIV_H
+
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/net.h>
+#include <vma/packet.h>
+#include <vma/sock.h>
+#include <vma/sock_engine.h>
+#include <vma/sock_os.h>
+#include <vma/udp.h>
+
+/* ---- queue (queue.c): one per socket and ring, so there is one producer, who drives the ring's receive side ---- */
+
+/*
+ * What is remembered of a datagram beside its buffers, whose descriptors are shared between the members of a group and
+ * so hold nothing of ours. 48 bytes.
+ */
+struct udp_datagram {
+	struct vma_buf *packet;
+	uint64_t arrival_ns; /* CLOCK_REALTIME, 0: not stamped (nobody asked) */
+	uint32_t src, dst;   /* network order */
+	uint16_t src_port_be, len;
+	uint8_t ttl, tos;
+	uint16_t spare;
+	uint32_t ifindex; /* where it came in: IP_PKTINFO */
+	uint32_t spare2;
+};
+struct udp_queue_chunk; /* a ring of datagrams; full: the producer goes on in one of double size */
+struct udp_queue {
+	/* producer's line */
+	_Alignas(64) struct udp_queue_chunk *tail;
+	_Atomic uint64_t pushed, pushed_bytes, dropped;
+	/* consumer's line: under the socket's reader lock */
+	_Alignas(64) struct udp_queue_chunk *head;
+	_Atomic uint64_t popped, popped_bytes;
+};
+int udp_queue_init(struct udp_queue *queue);
+void udp_queue_fini(struct udp_queue *queue,
+                    struct vma_bufarena *arena); /* nobody produces or consumes; puts what is left */
+/* Producer. limit_bytes: what may be queued, each datagram counting at least 64 and never refused when it is alone. */
+bool udp_queue_push(struct udp_queue *queue, const struct udp_datagram *datagram, uint64_t limit_bytes);
+/* Consumer. NULL: empty. The datagram stays where it is until pop. */
+const struct udp_datagram *udp_queue_front(struct udp_queue *queue);
+void udp_queue_pop(struct udp_queue *queue);
+/* Anybody. */
+static inline bool udp_queue_is_empty(const struct udp_queue *queue)
+{
+	return atomic_load_explicit(&queue->pushed, memory_order_acquire) ==
+	       atomic_load_explicit(&queue->popped, memory_order_relaxed);
+}
+
+/* ---- attachment: a socket on a ring (flows.c makes them, recv.c reads) ---- */
+
+struct udp_sock;
+struct udp_attachment {
+	struct udp_queue queue;
+	struct vma_rail *rail;
+	struct udp_sock *sock;
+	struct vma_retired retired;
+};
+/* Immutable, replaced under file.lock and retired. The first is looked at first. */
+struct udp_attachments {
+	struct vma_retired retired;
+	uint64_t rings; /* bits */
+	uint32_t n;
+	struct udp_attachment *at[];
+};
+
+/* ---- destination: a template that is complete but for lengths and payload (dst.c) ---- */
+
+struct udp_dst {
+	struct vma_retired retired;
+	struct sockaddr_in to;
+	uint32_t version;          /* of the path when this was made, 0: never valid */
+	struct vma_net_path *path; /* held */
+	struct vma_rail *rail;     /* held; NULL: by the OS */
+	uint32_t mtu;
+	uint8_t state; /* enum vma_net_path_state: all but READY go through the shadow */
+	uint8_t headers_len;
+	uint8_t ip_off;
+	uint8_t bytes[VMA_PKT_UDP_HEADERS_MAX + 2];
+	uint32_t ip_sum, udp_sum;
+	uint32_t options_seq; /* udp_sock.options_seq when this was made */
+};
+
+/* ---- the socket ---- */
+
+enum udp_rx_wish { /* what recv has to produce beside the bytes; set by setsockopt */
+	           UDP_WISH_TIMESTAMP = 1 << 0,
+	           UDP_WISH_TIMESTAMPNS = 1 << 1,
+	           UDP_WISH_TIMESTAMPING = 1 << 2, /* SOF_TIMESTAMPING_RX_SOFTWARE with SOF_TIMESTAMPING_SOFTWARE */
+	           UDP_WISH_PKTINFO = 1 << 3,
+	           UDP_WISH_RECVTTL = 1 << 4,
+	           UDP_WISH_RECVTOS = 1 << 5,
+	           UDP_WISH_ORIGDST = 1 << 6,
+	           UDP_WISH_RXQ_OVFL = 1 << 7,
+};
+
+struct udp_sock {
+	struct vma_file file;
+
+	/* read by every recv */
+	_Alignas(64) struct udp_attachments *_Atomic attachments; /* NULL: all comes through the shadow */
+	_Atomic uint32_t wishes;                                  /* enum udp_rx_wish */
+	_Atomic bool nonblocking; /* O_NONBLOCK as last set through us; see recv.c for fds shared with others */
+	_Atomic bool shut_rd, shut_wr;
+	_Atomic bool os_attention;                 /* the shadow has an error or data that should be asked for next */
+	_Atomic uint32_t rcvbuf;                   /* bytes */
+	_Atomic uint64_t rcvtimeo_ns, sndtimeo_ns; /* UINT64_MAX: none */
+	pthread_mutex_t reader;                    /* the moment of taking a datagram */
+	struct vma_spin spin;
+	uint32_t os_countdown; /* looks until the OS is asked again (racy, harmless) */
+	uint64_t os_asked_tsc;
+	_Atomic(uint64_t) last_stamp_ns; /* SIOCGSTAMP */
+
+	/* read by every send */
+	_Alignas(64) struct udp_dst *_Atomic dst; /* connected: the peer's; else the last destination's */
+	struct udp_dst *_Atomic dst_more[8];      /* unconnected: others, by a hash of address and port */
+	_Atomic uint32_t options_seq;             /* moves with every option that a template depends on */
+	_Atomic bool connected;
+	_Atomic bool os_send; /* an option is set that only the kernel's send path serves */
+
+	/* control path, under file.lock */
+	_Alignas(64) struct sockaddr_in local, peer; /* as the kernel says; family 0: not bound, not connected */
+	uint32_t bound_ifindex;                      /* SO_BINDTODEVICE */
+	uint32_t mc_ifindex;                         /* IP_MULTICAST_IF */
+	struct in_addr mc_source;
+	uint8_t ttl, mc_ttl, tos; /* ttl 0: the system's default */
+	bool mc_loop, broadcast, reuse_addr, reuse_port, mc_all;
+	int pmtu_discover;
+	uint32_t mark;
+	enum vma_sock_reason reason;
+	struct udp_flows *flows;   /* flows.c: what is attached, for which address or group, on which rail */
+	struct udp_groups *groups; /* multicast.c: memberships and their source filters */
+	struct vma_net_watch *watch;
+	struct vma_stats_socket *stats;
+};
+static inline struct udp_sock *udp_sock(struct vma_file *file)
+{
+	return (struct udp_sock *)file;
+}
+
+/* flows.c, multicast.c, bind.c, options.c: control path. Each is called with file.lock held. */
+void udp_flows_update(struct udp_sock *sock); /* makes what is attached what it should be; sets reason */
+void udp_flows_end(struct udp_sock *sock);    /* detaches everything */
+/* The group's filter says whether a datagram from src on this interface is for the socket. Sink; no lock. */
+bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex);
+/* Whether a socket on this host wants a copy of what is sent to the group there (so the kernel must send it). No lock.
+ */
+bool udp_group_has_local_members(uint32_t group, uint32_t ifindex);
+
+/* recv.c, cmsg.c, send.c, dst.c: data path. Inside. */
+ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
+uint32_t udp_poll(struct vma_file *file);
+uint64_t udp_rings(struct vma_file *file);
+/* FIONREAD: bytes of the first datagram queued offloaded; -1: none. */
+int udp_front_len(struct udp_sock *sock);
+bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info); /* for sinks */
+/* After connect, or an option that the templates depend on. file.lock. */
+void udp_dst_reset(struct udp_sock *sock);
+
+#endif
