@@ -55,10 +55,17 @@ static void set_text(const struct load *load, const struct conf_param *param, co
 _Static_assert(offsetof(struct vma_conf, spec) == 0, "the profile decides the defaults of all others");
 _Static_assert(offsetof(struct vma_conf, tracelevel) < offsetof(struct vma_conf, log_details),
                "it decides the default");
+_Static_assert(offsetof(struct vma_conf, select_poll_os_force) < offsetof(struct vma_conf, select_poll_os_ratio) &&
+                       offsetof(struct vma_conf, select_poll_os_force) < offsetof(struct vma_conf, select_skip_os),
+               "it decides both defaults");
 static int64_t default_now(const struct load *load, const struct conf_param *param)
 {
 	if (param->offset == offsetof(struct vma_conf, log_details) && load->conf->tracelevel >= VMA_LOG_DEBUG)
 		return DETAILS_OF_DEBUG;
+	if ((param->offset == offsetof(struct vma_conf, select_poll_os_ratio) ||
+	     param->offset == offsetof(struct vma_conf, select_skip_os)) &&
+	    load->conf->select_poll_os_force)
+		return 1;
 	return conf_default(param, load->conf->spec);
 }
 
@@ -88,15 +95,17 @@ static void load_number(const struct load *load, const struct conf_param *param,
 static void load_text(struct load *load, const struct conf_param *param, const char *given)
 {
 	size_t size = given != NULL ? strlen(given) + 1 : 0;
-	const char *reason = NULL;
+	const char *fallback = conf_default_text(param, load->conf->spec), *reason = NULL;
 
-	set_text(load, param, param->string);
+	set_text(load, param, fallback);
 	if (given == NULL)
 		return;
 	if (load->secure && param->form->names_a_file)
 		reason = "ignored in a process with raised privileges";
 	else if (size > sizeof(load->conf->texts) - load->text_used)
 		reason = "too long";
+	else if (param->form->understands != NULL && !param->form->understands(given))
+		reason = "not understood";
 	if (reason == NULL) {
 		char *text = load->conf->texts + load->text_used;
 		memcpy(text, given, size);
@@ -104,7 +113,7 @@ static void load_text(struct load *load, const struct conf_param *param, const c
 		set_text(load, param, text);
 	} else if (!load->quiet) {
 		vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s; using '%s'", param->name, QUOTED_MAX, given,
-		             size > QUOTED_MAX + 1 ? "..." : "", reason, param->string);
+		             size > QUOTED_MAX + 1 ? "..." : "", reason, fallback);
 	}
 }
 
@@ -127,13 +136,18 @@ static void load_hugetbl(const struct load *load, const struct conf_param *param
 static void load_param(struct load *load, const struct conf_param *param)
 {
 	const char *given = find(load, param->name);
+	struct conf_param asked = *param;
 
+	if (given == NULL && param->offset == offsetof(struct vma_conf, progress_engine_wce_max)) {
+		asked.name = "VMA_CQ_DRAIN_WCE_MAX"; /* its old name */
+		given = find(load, asked.name);
+	}
 	if (param->type == CONF_TEXT)
 		load_text(load, param, given);
 	else if (given == NULL && param->offset == offsetof(struct vma_conf, mem_alloc_type))
 		load_hugetbl(load, param);
 	else
-		load_number(load, param, param, given);
+		load_number(load, param, &asked, given);
 }
 
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet)

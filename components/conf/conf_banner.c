@@ -8,7 +8,7 @@
 static bool is_default(const struct vma_conf *conf, const struct conf_param *param)
 {
 	if (param->type == CONF_TEXT)
-		return strcmp(conf_get_text(conf, param), param->string) == 0;
+		return strcmp(conf_get_text(conf, param), param->string[VMA_SPEC_NONE]) == 0;
 	/* A value that a profile set counts as changed: the field's banner shows it. */
 	return conf_get_number(conf, param) == conf_default(param, VMA_SPEC_NONE);
 }

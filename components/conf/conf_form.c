@@ -31,6 +31,18 @@ const struct conf_form conf_form_RING_LOGIC = {
 const struct conf_form conf_form_MIGRATION = {.values = "-1 (off), 1..1000000000", .open = true, .nonzero = true};
 const struct conf_form conf_form_LIMIT = {.open = true, CHOICES({0, NULL, "0 (no limit)", NULL})};
 const struct conf_form conf_form_AIM = {.open = true, CHOICES({0, NULL, "Disabled", "CQ Adaptive Moderation"})};
+const struct conf_form conf_form_EXCEPTION = {
+        .values = "-2, -1, 0, 1, 2, 3",
+        CHOICES({-2, NULL, "-2 (exit at failed start)", NULL}, {-1, NULL, "-1 (just log debug message)", NULL},
+                {0, NULL, "0 (log debug, leave to OS)", NULL}, {1, NULL, "1 (log error, leave to OS)", NULL},
+                {2, NULL, "2 (log error, fail)", NULL}, {3, NULL, "3 (log error, abort)", NULL})};
+static bool names_cpus(const char *text)
+{
+	cpu_set_t cpus;
+
+	return vma_conf_cpus(text, &cpus) >= 0;
+}
+const struct conf_form conf_form_AFFINITY = {.values = "-1, 0xMASK, LIST", .understands = names_cpus};
 const struct conf_form conf_form_THREAD_MODE = {.values = "0, 1, 2, 3",
                                                 CHOICES({0, NULL, "Single", NULL}, {1, NULL, "Multi spin lock", NULL},
                                                         {2, NULL, "Multi mutex lock", NULL},

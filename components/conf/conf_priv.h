@@ -18,11 +18,12 @@ struct conf_form {
 	const char *values; /* for the warning and the reference; NULL: min..max */
 	const struct conf_choice *choices;
 	size_t count;
-	bool open;         /* any number between min and max; else only the choices */
-	bool words_only;   /* the numbers are our own and not accepted */
-	bool nonzero;      /* 0 is no value */
-	bool log_level;    /* VMA_TRACELEVEL: log knows its names */
-	bool names_a_file; /* ignored under AT_SECURE */
+	bool open;                             /* any number between min and max; else only the choices */
+	bool words_only;                       /* the numbers are our own and not accepted */
+	bool nonzero;                          /* 0 is no value */
+	bool log_level;                        /* VMA_TRACELEVEL: log knows its names */
+	bool names_a_file;                     /* ignored under AT_SECURE */
+	bool (*understands)(const char *text); /* of a TEXT; NULL: anything goes */
 };
 
 enum conf_type { CONF_INT, CONF_BOOL, CONF_ENUM, CONF_TEXT };
@@ -30,9 +31,9 @@ enum conf_type { CONF_INT, CONF_BOOL, CONF_ENUM, CONF_TEXT };
 struct conf_param {
 	enum conf_type type;
 	const char *name, *label;
-	size_t offset;      /* of the field in struct vma_conf */
-	int64_t number[3];  /* default by VMA_SPEC: none, latency, multi_ring_latency */
-	const char *string; /* default of a TEXT */
+	size_t offset;         /* of the field in struct vma_conf */
+	int64_t number[3];     /* default by VMA_SPEC: none, latency, multi_ring_latency */
+	const char *string[3]; /* the same of a TEXT */
 	int64_t min, max;
 	const struct conf_form *form;
 	const char *text;
@@ -48,6 +49,11 @@ static inline int64_t conf_default(const struct conf_param *param, int spec)
 	return param->number[spec] != CONF_SAME ? param->number[spec] : param->number[VMA_SPEC_NONE];
 }
 
+static inline const char *conf_default_text(const struct conf_param *param, int spec)
+{
+	return param->string[spec] != NULL ? param->string[spec] : param->string[VMA_SPEC_NONE];
+}
+
 /* Fields by row. Numbers of every type pass as int64_t. */
 int64_t conf_get_number(const struct vma_conf *conf, const struct conf_param *param);
 const char *conf_get_text(const struct vma_conf *conf, const struct conf_param *param);
@@ -61,7 +67,8 @@ const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN
 
 extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL, conf_form_SPEC, conf_form_FILE,
         conf_form_DIRECTORY, conf_form_RING_LOGIC, conf_form_MIGRATION, conf_form_LIMIT, conf_form_AIM,
-        conf_form_THREAD_MODE, conf_form_BATCHING_MODE, conf_form_MEM_ALLOC_TYPE, conf_form_NIC;
+        conf_form_EXCEPTION, conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE,
+        conf_form_MEM_ALLOC_TYPE, conf_form_NIC;
 
 /* vma_conf_load with the process's state as an argument, for tests. */
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);

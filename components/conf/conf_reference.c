@@ -22,13 +22,25 @@ __attribute__((format(printf, 2, 3))) static void put(struct page *page, const c
 	page->used += n > 0 ? (size_t)n : 0;
 }
 
+static void put_text_defaults(struct page *page, const struct conf_param *param)
+{
+	const char *const text = param->string[VMA_SPEC_NONE];
+
+	put(page, text[0] != '\0' ? "Default: `%s`" : "Default: empty%s", text);
+	if (param->string[VMA_SPEC_LATENCY] != NULL)
+		put(page, "; with `VMA_SPEC=latency`: `%s`", param->string[VMA_SPEC_LATENCY]);
+	if (param->string[VMA_SPEC_MULTI_RING_LATENCY] != NULL)
+		put(page, "; with `VMA_SPEC=multi_ring_latency`: `%s`", param->string[VMA_SPEC_MULTI_RING_LATENCY]);
+	put(page, ".");
+}
+
 static void put_defaults(struct page *page, const struct conf_param *param)
 {
 	char shown[CONF_SHOWN_MAX];
 	const char *label;
 
 	if (param->type == CONF_TEXT) {
-		put(page, param->string[0] != '\0' ? "Default: `%s`." : "Default: empty.%s", param->string);
+		put_text_defaults(page, param);
 		return;
 	}
 	put(page, "Default: %s", conf_form_show(param, conf_default(param, VMA_SPEC_NONE), shown, &label));

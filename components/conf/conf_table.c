@@ -2,23 +2,24 @@
 #include "conf_priv.h"
 
 #define SAME CONF_SAME
+#define AS_IS NULL
 #define ROW_NUMBER(type, field, name, label, def, latency, multi, min, max, form, text)                                \
-	{                                                                                                              \
-	        type,                                                                                                  \
-	        name,                                                                                                  \
-	        label,                                                                                                 \
-	        offsetof(struct vma_conf, field),                                                                      \
-	        {def, latency, multi},                                                                                 \
-	        NULL,                                                                                                  \
-	        min,                                                                                                   \
-	        max,                                                                                                   \
-	        &conf_form_##form,                                                                                     \
-	        text},
+	{type,                                                                                                         \
+	 name,                                                                                                         \
+	 label,                                                                                                        \
+	 offsetof(struct vma_conf, field),                                                                             \
+	 {def, latency, multi},                                                                                        \
+	 {NULL},                                                                                                       \
+	 min,                                                                                                          \
+	 max,                                                                                                          \
+	 &conf_form_##form,                                                                                            \
+	 text},
 #define ROW_INT(...) ROW_NUMBER(CONF_INT, __VA_ARGS__)
 #define ROW_BOOL(...) ROW_NUMBER(CONF_BOOL, __VA_ARGS__)
 #define ROW_ENUM(...) ROW_NUMBER(CONF_ENUM, __VA_ARGS__)
 #define ROW_TEXT(field, name, label, def, latency, multi, min, max, form, text)                                        \
-	{CONF_TEXT, name, label, offsetof(struct vma_conf, field), {0}, def, min, max, &conf_form_##form, text},
+	{CONF_TEXT,         name, label, offsetof(struct vma_conf, field), {0}, {def, latency, multi}, min, max,       \
+	 &conf_form_##form, text},
 #define X(type, ...) ROW_##type(__VA_ARGS__)
 const struct conf_param conf_params[] = {VMA_CONF_PARAMS(X)};
 #undef X

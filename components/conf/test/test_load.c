@@ -73,6 +73,24 @@ static void test_empty_environment_gives_the_defaults_in_silence(void **state)
 	assert_int_equal(conf.buffer_batching_mode, 1);
 	assert_int_equal(conf.mem_alloc_type, 1);
 	assert_int_equal(conf.nic, VMA_CONF_NIC_AUTO);
+	assert_int_equal(conf.stats_fd_num, 100);
+	assert_int_equal(conf.rx_bytes_min, 65536);
+	assert_int_equal(conf.rx_poll, 100000);
+	assert_int_equal(conf.rx_poll_init, 0);
+	assert_int_equal(conf.rx_udp_poll_os_ratio, 100);
+	assert_false(conf.rx_poll_yield);
+	assert_int_equal(conf.select_poll, 100000);
+	assert_false(conf.select_poll_os_force);
+	assert_int_equal(conf.select_poll_os_ratio, 10);
+	assert_int_equal(conf.select_skip_os, 4);
+	assert_int_equal(conf.progress_engine_interval, 10);
+	assert_int_equal(conf.progress_engine_wce_max, 10000);
+	assert_true(conf.offloaded_sockets);
+	assert_true(conf.tx_mc_loopback);
+	assert_false(conf.tx_nonblocked_eagains);
+	assert_string_equal(conf.internal_thread_affinity, "-1");
+	assert_int_equal(conf.wait_after_join_msec, 0);
+	assert_int_equal(conf.exception_handling, -1);
 	load(NULL);
 	assert_int_equal(conf.rx_wre, 16000);
 }
@@ -100,6 +118,66 @@ static void test_values_are_read_decimal_hexadecimal_or_as_words(void **state)
 	assert_string_equal(conf.log_file, "/tmp/x.%d");
 	assert_string_equal(conf.stats_shmem_dir, "");
 	assert_int_equal(conf.rx_wre_batching, 64);
+}
+
+static void test_profile_has_defaults_of_polling_and_of_a_text(void **state)
+{
+	(void)state;
+	load(ENV("VMA_SPEC=latency"));
+	assert_int_equal(conf.rx_poll, -1);
+	assert_int_equal(conf.select_poll, -1);
+	assert_int_equal(conf.progress_engine_interval, 100);
+	assert_string_equal(conf.internal_thread_affinity, "0");
+	load(ENV("VMA_SPEC=multi_ring_latency", "VMA_RX_POLL=7"));
+	assert_int_equal(conf.rx_poll, 7);
+	assert_int_equal(conf.select_poll_os_ratio, 0);
+	assert_int_equal(conf.select_skip_os, 0);
+	assert_string_equal(conf.internal_thread_affinity, "-1");
+	assert_string_equal(heard, "");
+}
+
+static void test_forced_look_at_the_os_changes_two_defaults(void **state)
+{
+	(void)state;
+	load(ENV("VMA_SELECT_POLL_OS_FORCE=1"));
+	assert_int_equal(conf.select_poll_os_ratio, 1);
+	assert_int_equal(conf.select_skip_os, 1);
+	load(ENV("VMA_SELECT_POLL_OS_FORCE=1", "VMA_SELECT_SKIP_OS=9", "VMA_SELECT_POLL_OS_RATIO=0"));
+	assert_int_equal(conf.select_poll_os_ratio, 0);
+	assert_int_equal(conf.select_skip_os, 9);
+}
+
+static void test_old_name_counts_where_the_new_one_is_not_set(void **state)
+{
+	(void)state;
+	load(ENV("VMA_CQ_DRAIN_WCE_MAX=5"));
+	assert_int_equal(conf.progress_engine_wce_max, 5);
+	load(ENV("VMA_CQ_DRAIN_WCE_MAX=5", "VMA_PROGRESS_ENGINE_WCE_MAX=6"));
+	assert_int_equal(conf.progress_engine_wce_max, 6);
+	load(ENV("VMA_CQ_DRAIN_WCE_MAX=-5"));
+	assert_int_equal(conf.progress_engine_wce_max, 10000);
+	assert_non_null(strstr(heard, "VMA_CQ_DRAIN_WCE_MAX='-5' is out of range"));
+}
+
+static void test_processors_are_a_mask_or_a_list(void **state)
+{
+	static const char *const bad[] = {"",    "-2", "0x",   "0x0", "0xg", "1,",   ",1",
+	                                  "3-1", "1-", "1024", "1 ",  "a",   "1-2-3"};
+	cpu_set_t cpus;
+
+	(void)state;
+	assert_int_equal(vma_conf_cpus("-1", &cpus), 0);
+	assert_int_equal(vma_conf_cpus("0x103", &cpus), 3);
+	assert_true(CPU_ISSET(0, &cpus) && CPU_ISSET(1, &cpus) && CPU_ISSET(8, &cpus));
+	assert_int_equal(vma_conf_cpus("0,4-6,1023", &cpus), 5);
+	assert_true(CPU_ISSET(0, &cpus) && CPU_ISSET(4, &cpus) && CPU_ISSET(6, &cpus) && CPU_ISSET(1023, &cpus));
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(vma_conf_cpus(bad[i], &cpus), -EINVAL);
+	load(ENV("VMA_INTERNAL_THREAD_AFFINITY=1,"));
+	assert_string_equal(conf.internal_thread_affinity, "-1");
+	assert_non_null(strstr(heard, "VMA_INTERNAL_THREAD_AFFINITY='1,' is not understood; using '-1'"));
+	load(ENV("VMA_INTERNAL_THREAD_AFFINITY=0,1"));
+	assert_string_equal(conf.internal_thread_affinity, "0,1");
 }
 
 static void test_texts_do_not_depend_on_the_environment_living_on(void **state)
@@ -329,6 +407,10 @@ static void test_no_name_or_field_is_listed_twice(void **state)
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_empty_environment_gives_the_defaults_in_silence),
         cmocka_unit_test(test_values_are_read_decimal_hexadecimal_or_as_words),
+        cmocka_unit_test(test_profile_has_defaults_of_polling_and_of_a_text),
+        cmocka_unit_test(test_forced_look_at_the_os_changes_two_defaults),
+        cmocka_unit_test(test_old_name_counts_where_the_new_one_is_not_set),
+        cmocka_unit_test(test_processors_are_a_mask_or_a_list),
         cmocka_unit_test(test_texts_do_not_depend_on_the_environment_living_on),
         cmocka_unit_test(test_first_of_two_settings_counts_as_with_getenv),
         cmocka_unit_test(test_bad_value_is_warned_of_once_with_name_value_and_replacement),

@@ -13,6 +13,7 @@
 #ifndef VMA_CONF_H
 #define VMA_CONF_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -56,6 +57,12 @@ int vma_conf_start(struct vma_conf *conf, char *const *env);
  * (all of them at DETAILS). A level of debug or above adds the warning that it costs performance.
  */
 void vma_conf_banner(const struct vma_conf *conf);
+
+/*
+ * What VMA_INTERNAL_THREAD_AFFINITY means: the number of processors in *cpus, 0 for "-1" (no wish); -EINVAL what is not
+ * understood, and a processor beyond CPU_SETSIZE.
+ */
+int vma_conf_cpus(const char *text, cpu_set_t *cpus);
 
 /* Markdown reference of the whole table, docs/parameters.md. Its length, or -ENOSPC. */
 int vma_conf_reference(char *out, size_t size);

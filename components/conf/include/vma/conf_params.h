@@ -4,9 +4,9 @@
  *   X(type, field, NAME, label, default, latency, multi_ring_latency, min, max, form, text)
  *
  * `field` is NAME without VMA_, in lower case. `latency` and `multi_ring_latency` are the defaults under that VMA_SPEC,
- * SAME where it changes nothing. min and max bound INT only. `form` (conf_form.c) is the text form: which values have
- * words, how they are printed. `text` is the entry of docs/parameters.md. A parameter is listed here from the day
- * that something obeys it.
+ * SAME (of a TEXT: AS_IS) where it changes nothing. min and max bound INT only. `form` (conf_form.c) is the text form:
+ * which values have words, how they are printed. `text` is the entry of docs/parameters.md. A parameter is listed here
+ * from the day that something obeys it.
  */
 #ifndef VMA_CONF_PARAMS_H
 #define VMA_CONF_PARAMS_H
@@ -22,10 +22,12 @@
 	  "Where the level is debug or above the default is 2.")                                                       \
 	X(BOOL, log_colors, "VMA_LOG_COLORS", "Log Colors", 1, SAME, SAME, 0, 1, SWITCH,                               \
 	  "Errors and warnings red, fine and finer dim; only where the log goes to a terminal.")                       \
-	X(TEXT, log_file, "VMA_LOG_FILE", "Log File", "", SAME, SAME, 0, 0, FILE,                                      \
+	X(TEXT, log_file, "VMA_LOG_FILE", "Log File", "", AS_IS, AS_IS, 0, 0, FILE,                                    \
 	  "Write the log to the end of this file instead of stderr. A single %d becomes the process id.")              \
-	X(TEXT, stats_shmem_dir, "VMA_STATS_SHMEM_DIR", "Stats shared memory directory", "/tmp/", SAME, SAME, 0, 0,    \
+	X(TEXT, stats_shmem_dir, "VMA_STATS_SHMEM_DIR", "Stats shared memory directory", "/tmp/", AS_IS, AS_IS, 0, 0,  \
 	  DIRECTORY, "Where the file vmastat.PID with the counters lies. Empty: no file.")                             \
+	X(INT, stats_fd_num, "VMA_STATS_FD_NUM", "Stats FD Num (max)", 100, SAME, SAME, 0, 1024, PLAIN,                \
+	  "At most so many sockets have counters that another process can read.")                                      \
 	X(ENUM, ring_allocation_logic_tx, "VMA_RING_ALLOCATION_LOGIC_TX", "Ring allocation logic TX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "What has a ring of its own for sending, per interface: 0 all together, 1 each local address, "\
 	  "10 each socket, 20 each thread, 30 each core, 31 each core, threads staying on theirs.")                    \
@@ -44,16 +46,54 @@
 	  "Depth of each send queue, in frames.")                                                                      \
 	X(INT, tx_wre_batching, "VMA_TX_WRE_BATCHING", "Tx QP WRE Batching", 64, 4, SAME, 1, 64, PLAIN,                \
 	  "So many frames are sent before their completions are asked for.")                                           \
+	X(BOOL, tx_mc_loopback, "VMA_TX_MC_LOOPBACK", "Tx MC Loopback", 1, SAME, SAME, 0, 1, SWITCH,                   \
+	  "What IP_MULTICAST_LOOP is of a socket that does not set it: whether its multicast is also received on "     \
+	  "this host.")                                                                                                \
+	X(BOOL, tx_nonblocked_eagains, "VMA_TX_NONBLOCKED_EAGAINS", "Tx non-blocked eagains", 0, SAME, SAME, 0, 1,     \
+	  SWITCH,                                                                                                      \
+	  "A nonblocking UDP send that finds every queue full fails with EAGAIN. When disabled it is sent through "    \
+	  "the kernel, which never says so.")                                                                          \
 	X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for receiving. Memory grows on demand, so this is a bound, not a cost.")            \
 	X(INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 16000, 256, SAME, 16, 1048576, PLAIN,                                \
 	  "Depth of each receive queue, in frames; the device and its memory may grant less.")                         \
 	X(INT, rx_wre_batching, "VMA_RX_WRE_BATCHING", "Rx QP WRE BATCHING", 64, 4, SAME, 1, 1024, PLAIN,              \
 	  "So many used receive buffers are gathered before they are replaced.")                                       \
+	X(INT, rx_bytes_min, "VMA_RX_BYTES_MIN", "Rx Byte Min Limit", 65536, SAME, SAME, 0, INT32_MAX, PLAIN,          \
+	  "A socket queues at least so many bytes, also where SO_RCVBUF says less.")                                   \
+	X(INT, rx_poll, "VMA_RX_POLL", "Rx Poll Loops", 100000, -1, -1, -1, 100000000, PLAIN,                          \
+	  "A blocking receive looks at most so often for a packet before it sleeps, and less where looking does "      \
+	  "not pay. -1: for ever; 0: it sleeps at once.")                                                              \
+	X(INT, rx_poll_init, "VMA_RX_POLL_INIT", "Rx Poll Init Loops", 0, SAME, SAME, -1, 100000000, PLAIN,            \
+	  "The same for a UDP socket that has nothing offloaded yet.")                                                 \
+	X(INT, rx_udp_poll_os_ratio, "VMA_RX_UDP_POLL_OS_RATIO", "Rx UDP Poll OS Ratio", 100, SAME, SAME, 0,           \
+	  1000000000, PLAIN,                                                                                           \
+	  "The kernel is asked for datagrams once in so many looks. 0: only before sleeping.")                         \
+	X(BOOL, rx_poll_yield, "VMA_RX_POLL_YIELD", "Rx Poll Yield", 0, SAME, SAME, 0, 1, SWITCH,                      \
+	  "Who looks without success lets other threads run before it looks again.")                                   \
 	X(INT, rx_prefetch_bytes, "VMA_RX_PREFETCH_BYTES", "Rx Prefetch Bytes", 256, SAME, SAME, 32, 9000, PLAIN,      \
 	  "So many bytes of each received packet are fetched into the cache before it is looked at.")                  \
 	X(BOOL, rx_sw_csum, "VMA_RX_SW_CSUM", "Rx SW checksum validation", 1, SAME, SAME, 0, 1, SWITCH,                \
 	  "Check the checksums of received packets where the device has not done it.")                                 \
+	X(INT, select_poll, "VMA_SELECT_POLL", "Select Poll (usec)", 100000, -1, -1, -1, 100000000, PLAIN,             \
+	  "select, poll and epoll_wait look for at most so many microseconds before they sleep, and shorter where "    \
+	  "looking does not pay. -1: for ever; 0: they sleep at once.")                                                \
+	X(BOOL, select_poll_os_force, "VMA_SELECT_POLL_OS_FORCE", "Select Poll OS Force", 0, 1, SAME, 0, 1, SWITCH,    \
+	  "Look so also where no descriptor is offloaded; the next two are then 1 unless they are set themselves.")    \
+	X(INT, select_poll_os_ratio, "VMA_SELECT_POLL_OS_RATIO", "Select Poll OS Ratio", 10, 1, 0, 0, 1000000000,      \
+	  PLAIN,                                                                                                       \
+	  "While they look, the kernel is asked once in so many looks. 0: only before sleeping.")                      \
+	X(INT, select_skip_os, "VMA_SELECT_SKIP_OS", "Select Skip OS", 4, 1, 0, 0, 10000, PLAIN,                       \
+	  "Where an offloaded descriptor is ready, the kernel is asked for the others once in so many calls. 0: "      \
+	  "never then.")                                                                                               \
+	X(INT, progress_engine_interval, "VMA_PROGRESS_ENGINE_INTERVAL", "CQ Drain Interval (msec)", 10, 100, SAME, 0, \
+	  3600000, PLAIN,                                                                                              \
+	  "A ring that holds packets and that no thread of the program has looked at for so many milliseconds is "     \
+	  "looked at by the internal thread. 0: never.")                                                               \
+	X(INT, progress_engine_wce_max, "VMA_PROGRESS_ENGINE_WCE_MAX", "CQ Drain WCE (max)", 10000, SAME, SAME, 0,     \
+	  100000000, PLAIN,                                                                                            \
+	  "It takes at most about so many packets at a time. 0: it takes none. The old name is "                       \
+	  "VMA_CQ_DRAIN_WCE_MAX.")                                                                                     \
 	X(BOOL, cq_moderation_enable, "VMA_CQ_MODERATION_ENABLE", "CQ Interrupts Moderation", 1, 0, SAME, 0, 1,        \
 	  SWITCH, "Gather arrivals before a sleeper is woken, where the device can.")                                  \
 	X(INT, cq_moderation_count, "VMA_CQ_MODERATION_COUNT", "CQ Moderation Count", 48, SAME, SAME, 0, 65535, PLAIN, \
@@ -75,6 +115,20 @@
 	  "Replace used receive buffers at every poll, and not only when idle or when many are owed.")                 \
 	X(INT, qp_compensation_level, "VMA_QP_COMPENSATION_LEVEL", "QP Compensation Level", 256, SAME, SAME, 1,        \
 	  1048576, PLAIN, "Spare receive buffers that each queue keeps ready.")                                        \
+	X(BOOL, offloaded_sockets, "VMA_OFFLOADED_SOCKETS", "Offloaded Sockets", 1, SAME, SAME, 0, 1, SWITCH,          \
+	  "Whether sockets are offloaded. 0: all of them are the kernel's.")                                           \
+	X(ENUM, exception_handling, "VMA_EXCEPTION_HANDLING", "Exception handling mode", -1, SAME, SAME, 0, 0,         \
+	  EXCEPTION,                                                                                                   \
+	  "What happens where the program asks for something that is not offloaded: -1 and 0 say so at level "         \
+	  "debug, 1 at level error, and the kernel does it; 2 says so and the call fails; 3 says so and the "          \
+	  "program ends. -2: as -1, and the program ends if the library cannot start.")                                \
+	X(INT, wait_after_join_msec, "VMA_WAIT_AFTER_JOIN_MSEC", "Delay after join (msec)", 0, SAME, SAME, 0, 60000,   \
+	  PLAIN,                                                                                                       \
+	  "A call that joins a multicast group returns so many milliseconds later.")                                   \
+	X(TEXT, internal_thread_affinity, "VMA_INTERNAL_THREAD_AFFINITY", "Internal Thread Affinity", "-1", "0",       \
+	  AS_IS, 0, 0, AFFINITY,                                                                                       \
+	  "Processors that the internal thread runs on: a hexadecimal mask (0x3) or a list with ranges (0,4-6). "      \
+	  "-1: those of the program.")                                                                                 \
 	X(ENUM, thread_mode, "VMA_THREAD_MODE", "Thread mode", 1, 0, SAME, 0, 0, THREAD_MODE,                          \
 	  "0: the program uses its sockets in one thread only. Else, what a thread does that must wait for another in "\
 	  "a control call: 1 spin, 2 sleep, 3 spin and then yield.")                                                   \
