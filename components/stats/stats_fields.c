@@ -18,16 +18,18 @@ static const struct vma_stats_field bufpool[] = {VMA_STATS_BUFPOOL(X)};
 #define X(name, text) FIELD(vma_stats_nic, name, text)
 static const struct vma_stats_field nic[] = {VMA_STATS_NIC(X)};
 #undef X
+#define X(name, text) FIELD(vma_stats_socket, name, text)
+static const struct vma_stats_field sockets[] = {VMA_STATS_SOCKET(X)};
+#undef X
 
 #define TABLE(list) list, sizeof(list) / sizeof((list)[0])
 static const struct type_info {
 	const struct vma_stats_field *fields;
 	size_t count;
 } types[VMA_STATS_TYPE_COUNT] = {
-        [VMA_STATS_TYPE_RING] = {TABLE(ring_rx_tx)},
-        [VMA_STATS_TYPE_CQ] = {TABLE(cq)},
-        [VMA_STATS_TYPE_BUFPOOL] = {TABLE(bufpool)},
-        [VMA_STATS_TYPE_NIC] = {TABLE(nic)},
+        [VMA_STATS_TYPE_RING] = {TABLE(ring_rx_tx)}, [VMA_STATS_TYPE_CQ] = {TABLE(cq)},
+        [VMA_STATS_TYPE_BUFPOOL] = {TABLE(bufpool)}, [VMA_STATS_TYPE_NIC] = {TABLE(nic)},
+        [VMA_STATS_TYPE_SOCKET] = {TABLE(sockets)},
 };
 
 static const char *const type_names[VMA_STATS_TYPE_COUNT] = {

@@ -15,7 +15,7 @@
 
 #define STATS_MAGIC 0x5441545341564d56u /* "VMVASTAT" */
 #define STATS_VERSION 1u                /* of header and entry; lists of counters are told apart by fields_hash */
-#define STATS_BLOCKS 512u
+#define STATS_BLOCKS 1536u              /* the 1024 sockets that VMA_STATS_FD_NUM allows, and all else */
 #define STATS_NAME_WORDS (VMA_STATS_NAME_MAX / 8)
 
 struct stats_header {

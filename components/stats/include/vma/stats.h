@@ -97,6 +97,50 @@
 /* The whole list, for who wants it in one. */
 #define VMA_STATS_NIC(X) VMA_STATS_NIC_RX(X) VMA_STATS_NIC_TX(X) VMA_STATS_NIC_CTL(X)
 
+/*
+ * Of one socket. The first list is what it is, under its lock; the other two are counted by whoever receives and by
+ * whoever sends. A socket may be used by several threads at once, who do not wait for each other to count: then an
+ * update may be lost, and the counters are a little less than the truth.
+ */
+#define VMA_STATS_SOCKET_CTL(X)                                                                                        \
+	X(fd, "descriptor")                                                                                            \
+	X(offloaded, "offloaded: 1, by the kernel: 0")                                                                 \
+	X(reason, "why (not), as a number of the library's list")                                                      \
+	X(local_addr, "local IPv4 address, as a number")                                                               \
+	X(local_port, "local port")                                                                                    \
+	X(peer_addr, "peer's IPv4 address, as a number")                                                               \
+	X(peer_port, "peer's port")                                                                                    \
+	X(rx_limit_bytes, "receive queue's limit, bytes")
+
+#define VMA_STATS_SOCKET_RX(X)                                                                                         \
+	X(rx_packets, "datagrams received offloaded")                                                                  \
+	X(rx_bytes, "bytes received offloaded")                                                                        \
+	X(rx_os_packets, "datagrams received through the kernel")                                                      \
+	X(rx_os_bytes, "bytes received through the kernel")                                                            \
+	X(rx_eagain, "receives that found nothing and did not wait")                                                   \
+	X(rx_errors, "receives that failed")                                                                           \
+	X(rx_poll_hits, "waits that ended while looking")                                                              \
+	X(rx_poll_misses, "waits that slept")
+
+/* The sink's: who drives the ring. */
+#define VMA_STATS_SOCKET_QUEUE(X)                                                                                      \
+	X(rx_dropped, "dropped: the receive queue was full")                                                           \
+	X(rx_dropped_bytes, "bytes of those")                                                                          \
+	X(rx_queue_max, "most datagrams queued at a time")                                                             \
+	X(rx_queue_max_bytes, "most bytes queued at a time")
+
+#define VMA_STATS_SOCKET_TX(X)                                                                                         \
+	X(tx_packets, "datagrams sent offloaded")                                                                      \
+	X(tx_bytes, "bytes sent offloaded")                                                                            \
+	X(tx_os_packets, "datagrams sent through the kernel")                                                          \
+	X(tx_os_bytes, "bytes sent through the kernel")                                                                \
+	X(tx_eagain, "sends refused: queue full")                                                                      \
+	X(tx_errors, "sends that failed")                                                                              \
+	X(tx_waits, "sends that waited for room")
+
+#define VMA_STATS_SOCKET(X)                                                                                            \
+	VMA_STATS_SOCKET_CTL(X) VMA_STATS_SOCKET_RX(X) VMA_STATS_SOCKET_QUEUE(X) VMA_STATS_SOCKET_TX(X)
+
 #define VMA_STATS_ALIGN 64
 #define X(name, text) _Atomic uint64_t name;
 struct vma_stats_ring_rx {
@@ -126,17 +170,35 @@ struct vma_stats_nic { /* the three writers' lines; fields are reached as nic->r
 		VMA_STATS_NIC_CTL(X)
 	} __attribute__((aligned(VMA_STATS_ALIGN)));
 };
+struct vma_stats_socket { /* the four writers' lines; fields are reached as socket->rx_packets */
+	struct {
+		VMA_STATS_SOCKET_CTL(X)
+	} __attribute__((aligned(VMA_STATS_ALIGN)));
+	struct {
+		VMA_STATS_SOCKET_RX(X)
+	} __attribute__((aligned(VMA_STATS_ALIGN)));
+	struct {
+		VMA_STATS_SOCKET_QUEUE(X)
+	} __attribute__((aligned(VMA_STATS_ALIGN)));
+	struct {
+		VMA_STATS_SOCKET_TX(X)
+	} __attribute__((aligned(VMA_STATS_ALIGN)));
+};
 #undef X
 _Static_assert(offsetof(struct vma_stats_ring, tx) % VMA_STATS_ALIGN == 0, "two drivers, two lines");
 _Static_assert(offsetof(struct vma_stats_nic, tx_frames) % VMA_STATS_ALIGN == 0, "two halves, two lines");
 _Static_assert(offsetof(struct vma_stats_nic, rebinds) % VMA_STATS_ALIGN == 0, "control apart from the data path");
+_Static_assert(offsetof(struct vma_stats_socket, rx_packets) % VMA_STATS_ALIGN == 0, "receivers apart from control");
+_Static_assert(offsetof(struct vma_stats_socket, rx_dropped) % VMA_STATS_ALIGN == 0, "sinks apart from receivers");
+_Static_assert(offsetof(struct vma_stats_socket, tx_packets) % VMA_STATS_ALIGN == 0, "senders apart from receivers");
 
 /* X(TYPE, struct, "name"): the kinds of block. */
 #define VMA_STATS_TYPES(X)                                                                                             \
 	X(RING, vma_stats_ring, "ring")                                                                                \
 	X(CQ, vma_stats_cq, "cq")                                                                                      \
 	X(BUFPOOL, vma_stats_bufpool, "bufpool")                                                                       \
-	X(NIC, vma_stats_nic, "nic")
+	X(NIC, vma_stats_nic, "nic")                                                                                   \
+	X(SOCKET, vma_stats_socket, "socket")
 
 enum vma_stats_type {
 	VMA_STATS_TYPE_FREE,
