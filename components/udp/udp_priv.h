@@ -18,7 +18,7 @@
 
 /*
  * What is remembered of a datagram beside its buffers, whose descriptors are shared between the members of a group and
- * so hold nothing of ours. 48 bytes.
+ * so hold nothing of ours. 40 bytes.
  */
 struct udp_datagram {
 	struct vma_buf *packet;
@@ -26,18 +26,22 @@ struct udp_datagram {
 	uint32_t src, dst;   /* network order */
 	uint16_t src_port_be, len;
 	uint8_t ttl, tos;
-	uint16_t spare;
+	uint16_t dst_port_be;
 	uint32_t ifindex; /* where it came in: IP_PKTINFO */
-	uint32_t spare2;
+	uint32_t drops;   /* that the socket had seen before it: SO_RXQ_OVFL */
 };
+_Static_assert(sizeof(struct udp_datagram) == 40, "no padding");
 struct udp_queue_chunk; /* a ring of datagrams; full: the producer goes on in one of double size */
 struct udp_queue {
 	/* producer's line */
 	_Alignas(64) struct udp_queue_chunk *tail;
 	_Atomic uint64_t pushed, pushed_bytes, dropped;
+	uint64_t seen_popped_bytes; /* popped_bytes as last read: looked up again only when the limit seems reached */
 	/* consumer's line: under the socket's reader lock */
 	_Alignas(64) struct udp_queue_chunk *head;
 	_Atomic uint64_t popped, popped_bytes;
+	bool has_front;            /* front is taken out of its ring, but not popped */
+	struct udp_datagram front; /* ck_ring has no look without taking */
 };
 int udp_queue_init(struct udp_queue *queue);
 void udp_queue_fini(struct udp_queue *queue,
@@ -86,7 +90,19 @@ struct udp_dst {
 	uint8_t bytes[VMA_PKT_UDP_HEADERS_MAX + 2];
 	uint32_t ip_sum, udp_sum;
 	uint32_t options_seq; /* udp_sock.options_seq when this was made */
+	uint32_t max_payload; /* in one frame: by MTU and by buffer */
+	uint32_t ifindex;     /* the route's */
+	bool confirm;         /* who sends asks for a probe */
+	bool members_matter;  /* a group, and IP_MULTICAST_LOOP: where it has members here, the OS sends */
+	bool df;              /* don't fragment, and so IP id 0 (RFC 6864) */
+	struct vma_engine *engine;
 };
+/*
+ * What sending depends on, as one immutable copy of the control path's fields (dst.c): made by udp_dst_reset, read by
+ * senders without a lock.
+ */
+struct udp_tx_options;
+struct udp_tx_rails;
 
 /* ---- the socket ---- */
 
@@ -99,6 +115,8 @@ enum udp_rx_wish { /* what recv has to produce beside the bytes; set by setsocko
 	           UDP_WISH_RECVTOS = 1 << 5,
 	           UDP_WISH_ORIGDST = 1 << 6,
 	           UDP_WISH_RXQ_OVFL = 1 << 7,
+	           /* The time stamps were asked for by their _NEW names: so are the answers' types. */
+	           UDP_WISH_STAMP_NEW = 1 << 8,
 };
 
 struct udp_sock {
@@ -112,18 +130,33 @@ struct udp_sock {
 	_Atomic bool os_attention;                 /* the shadow has an error or data that should be asked for next */
 	_Atomic uint32_t rcvbuf;                   /* bytes */
 	_Atomic uint64_t rcvtimeo_ns, sndtimeo_ns; /* UINT64_MAX: none */
-	pthread_mutex_t reader;                    /* the moment of taking a datagram */
+	pthread_mutex_t reader;                    /* waiting room for `taking` */
+	_Atomic bool taking;                       /* the moment of taking a datagram: udp_reader_lock */
+	_Atomic bool inherited;                    /* by fork, and not taken up here: the first receive or send does */
 	struct vma_spin spin;
-	uint32_t os_countdown; /* looks until the OS is asked again (racy, harmless) */
-	uint64_t os_asked_tsc;
+	_Atomic uint32_t os_countdown; /* looks until the OS is asked again (racy, harmless) */
+	_Atomic uint64_t os_asked_tsc;
+	_Atomic uint64_t os_sends_seen;  /* of udp_os_sends, when the OS was last asked */
 	_Atomic(uint64_t) last_stamp_ns; /* SIOCGSTAMP */
+	_Atomic uint64_t peer_key;       /* connected: udp_peer_key of the peer, else 0; for sinks */
+	_Atomic uint32_t next_ring;      /* of several attachments: where the next look starts */
 
 	/* read by every send */
-	_Alignas(64) struct udp_dst *_Atomic dst; /* connected: the peer's; else the last destination's */
-	struct udp_dst *_Atomic dst_more[8];      /* unconnected: others, by a hash of address and port */
-	_Atomic uint32_t options_seq;             /* moves with every option that a template depends on */
+	_Alignas(64) struct udp_dst *_Atomic dst; /* connected: the peer's */
+	struct udp_dst *_Atomic dst_more[8];      /* other destinations, by a hash of address and port */
+	_Atomic uint32_t options_seq; /* moves with every option that a template depends on: udp_dst_reset */
 	_Atomic bool connected;
-	_Atomic bool os_send; /* an option is set that only the kernel's send path serves */
+	_Atomic bool os_send;  /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
+	_Atomic bool corked;   /* the shadow holds a datagram begun with MSG_MORE */
+	_Atomic bool os_error; /* the shadow has an error, which the next send is to tell */
+	struct udp_tx_options *_Atomic tx;  /* NULL: not made yet */
+	_Atomic uint64_t dst_want[8];       /* destinations that dst_more should have: udp_peer_key, 0: none */
+	struct udp_tx_rails *_Atomic rails; /* held, by interface; replaced under dst_lock */
+	pthread_mutex_t dst_lock;           /* a leaf: who replaces dst, dst_more, tx and rails */
+	struct vma_task dst_task;           /* destinations made by the internal thread */
+	_Atomic bool dst_asked;             /* the task is posted, and holds a reference */
+	_Atomic uint64_t dst_asked_tsc;
+	bool dst_ended;
 
 	/* control path, under file.lock */
 	_Alignas(64) struct sockaddr_in local, peer; /* as the kernel says; family 0: not bound, not connected */
@@ -162,7 +195,34 @@ uint64_t udp_rings(struct vma_file *file);
 /* FIONREAD: bytes of the first datagram queued offloaded; -1: none. */
 int udp_front_len(struct udp_sock *sock);
 bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info); /* for sinks */
-/* After connect, or an option that the templates depend on. file.lock. */
+/* The shadow has an error (EPOLLERR): the next send or receive tells it. Any thread. */
+static inline void udp_os_error(struct udp_sock *sock)
+{
+	atomic_store_explicit(&sock->os_error, true, memory_order_relaxed);
+	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
+}
+
+/*
+ * The data path's part of a socket's life, called by udp.c. init: after vma_file_init, of zeroed memory. end: when the
+ * last descriptor has gone, after udp_flows_end. destroy: with the object. forked: in the child, where the rails and
+ * paths of the parent are not to be touched; sets `inherited`.
+ */
+void udp_data_init(struct udp_sock *sock);
+void udp_data_end(struct udp_sock *sock);
+void udp_data_destroy(struct udp_sock *sock);
+void udp_data_forked(struct udp_sock *sock);
+
+/*
+ * After bind, connect, shutdown(SHUT_WR), a change of os_send or of an option that the templates depend on, and after
+ * interfaces or devices came or went. file.lock. Cheap: destinations are made when they are used; a connected
+ * socket's at once, with its rail.
+ */
 void udp_dst_reset(struct udp_sock *sock);
+
+/* An IPv4 address and port as one number, 0: none. */
+static inline uint64_t udp_peer_key(uint32_t addr, uint16_t port_be)
+{
+	return (uint64_t)addr << 16 | port_be;
+}
 
 #endif
