@@ -104,7 +104,7 @@ struct vma_file {
 	uint8_t kind; /* enum vma_file_kind */
 	bool os_only; /* may be set and cleared: every call goes to the kernel, only readiness and close are ours */
 	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder */
-	_Atomic uint32_t slots; /* descriptors that lead here */
+	_Atomic uint32_t slots; /* descriptors that lead here; VMA_FILE_ENDED: the last one has gone */
 	_Atomic int fd;         /* one of them: the shadow's number for calls that have none from the application */
 	uint64_t id;            /* never used twice in a process */
 	pthread_mutex_t lock;   /* control path */
@@ -114,9 +114,12 @@ struct vma_file {
 	 * under `lock` and retired. Called by whoever delivers, perhaps under a ring's flag: must not wait.
 	 */
 	struct vma_watchers *_Atomic watchers;
-	struct vma_file *_Atomic next_all; /* list of all files of the process, for forked and net_changed */
+	/* The list of all files with a descriptor, for forked and net_changed: read inside, changed under its lock. */
+	struct vma_file *_Atomic next_all;
+	struct vma_file *prev_all;
 	struct vma_retired retired;
 };
+#define VMA_FILE_ENDED (1U << 31)
 
 struct vma_watcher {
 	void (*ready)(struct vma_watcher *watcher, uint32_t events);
@@ -130,7 +133,8 @@ struct vma_watchers {
 	uint32_t n;
 	struct vma_watcher *watcher[];
 };
-/* -ENOMEM. After remove returned, and all who are inside now have left, it is not called any more. */
+/* -ENOMEM, -EBADF (the file's last descriptor has been closed). After unwatch returned, and all who are inside now have
+ * left, it is not called any more. */
 int vma_file_watch(struct vma_file *file, struct vma_watcher *watcher);
 void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher);
 
@@ -167,8 +171,11 @@ static inline struct vma_file *vma_fd_lookup(int fd)
 		return atomic_load_explicit(&vma_fd_low[fd], memory_order_acquire);
 	return vma_fd_high((unsigned)fd);
 }
-/* Puts a file under a number that the kernel has just given out; what stood there before has been closed unseen by us,
- * and is dropped. -ENOMEM. */
+/*
+ * Puts a file under a number that the kernel has just given out; what stood there before has been closed unseen by us,
+ * and is dropped. -ENOMEM; -EBADF: the file's last descriptor has been closed meanwhile (it was being duplicated), so
+ * it has ended, and the new number is the kernel's only.
+ */
 int vma_fd_install(int fd, struct vma_file *file);
 /*
  * The kernel is about to close fd, or has given the number out anew: the slot empties, watchers of that number are
@@ -181,7 +188,8 @@ int vma_fd_highest(void);
 
 /* Descriptors of the library itself are moved to 1000 and above and marked, so that the application cannot close them.
  */
-int vma_fd_guard(int fd); /* the new number, or -errno (fd stays as it was) */
+int vma_fd_guard(int fd);      /* the new number, or -errno (fd stays as it was) */
+int vma_fd_guard_here(int fd); /* the same of one that cannot be moved any more */
 void vma_fd_unguard_close(int fd);
 static inline bool vma_fd_is_guarded(int fd)
 {

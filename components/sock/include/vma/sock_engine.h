@@ -68,19 +68,35 @@ struct vma_device {
  */
 int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out);
 
-/* A ring with what sockets need around it. Lives as long as somebody holds it. */
+/*
+ * A ring with what sockets need around it. Lives as long as somebody holds it; the one of a whole interface is kept by
+ * its device. Its flags are safe for several threads whatever VMA_THREAD_MODE says, because the internal thread drives
+ * it, too.
+ */
 struct vma_rail {
 	struct vma_ring *ring;
 	struct vma_device *device;
 	uint32_t id; /* of the process; its bit is 1 << id % 64 */
 	_Atomic uint32_t refs;
-	_Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see wait.c */
-	_Atomic uint32_t sleepers;            /* asleep for this ring */
-	_Atomic uint64_t driven;              /* moves with every drive that got something: the internal thread looks */
-	struct vma_rail *_Atomic next;        /* with the same bit */
+	struct vma_rail *_Atomic next; /* with the same bit */
+	struct vma_ring_key key;
+	struct vma_rail *next_of_device;
+	struct vma_retired retired;
+
+	/* by sleepers */
+	_Alignas(64) _Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see wait.c */
+	_Atomic uint32_t sleepers;                         /* asleep for this ring */
+
+	/* by who drives */
+	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */
+
+	/* the internal thread's */
+	_Alignas(64) uint64_t driven_seen;
+	bool armed;
 };
 enum vma_rail_side { VMA_RAIL_RX, VMA_RAIL_TX };
 /* The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket and thread, made if need be. */
+/* where->thread_id and core: 0 means the caller's. -ENOMEM, or why the device has no more queue pairs. */
 int vma_rail_get(struct vma_device *device, enum vma_rail_side side, const struct vma_ring_where *where,
                  struct vma_rail **out);
 void vma_rail_put(struct vma_rail *rail);
@@ -104,6 +120,11 @@ struct vma_task {
 void vma_engine_post(struct vma_task *task);
 /* A sender leaves frames LATER: the internal thread flushes them within a millisecond or so. Cheap when repeated. */
 void vma_engine_later(struct vma_rail *rail);
+/*
+ * A file's offload was refused for a reason that may pass without an event (PORT_SHARED, INHERITED, NO_MEMORY as
+ * ops->reason tells): ops->net_changed is called for it once a second as long as the reason is one of these.
+ */
+void vma_engine_retry(void);
 /* Watches a descriptor for errors (EPOLLERR, edge-triggered): a connected UDP shadow. ended by the descriptor's close.
  */
 int vma_engine_watch_errors(int fd, struct vma_file *file);
