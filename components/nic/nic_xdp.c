@@ -204,6 +204,14 @@ static void xdp_close(struct vma_nic *base)
 
 /* ---- queue pairs ---- */
 
+void nic_xdp_flow_free(struct xdp_flow *flow)
+{
+	if (flow == NULL)
+		return;
+	xdp_cookies_fini(&flow->shadows);
+	free(flow);
+}
+
 static void free_qp(struct xdp_qp *qp)
 {
 	while (qp->old_rings != NULL) {
@@ -217,7 +225,7 @@ static void free_qp(struct xdp_qp *qp)
 		struct xdp_flow *flow = qp->flows;
 
 		qp->flows = flow->next;
-		free(flow);
+		nic_xdp_flow_free(flow);
 	}
 	if (qp->epoll_fd >= 0)
 		close(qp->epoll_fd);
@@ -373,10 +381,28 @@ static int ask_flow_add(struct nic_xdp *nic, uint32_t slot, const struct vma_flo
 	return rc;
 }
 
+static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const struct vma_flow_key *key)
+{
+	if (nic->owner != NULL)
+		xdp_owner_flow_del(nic->owner, qp->slot, key);
+	else if (nic->vmad != NULL && !vma_nic_qp_lost(&qp->base))
+		vmad_client_flow_del(nic->vmad, qp->slot, key);
+}
+
+/* First the shadows: the check that comes with the flow must not take those of later members for strangers. */
+static int restore(struct nic_xdp *nic, uint32_t slot, const struct xdp_flow *flow)
+{
+	int rc = 0;
+
+	if (nic->vmad != NULL && flow->shadows.n > 1)
+		rc = vmad_client_flow_shadows(nic->vmad, slot, &flow->rule.key, flow->shadows.list, flow->shadows.n);
+	return rc < 0 ? rc : ask_flow_add(nic, slot, &flow->rule);
+}
+
 void nic_xdp_flow_restore(struct xdp_qp *qp)
 {
 	for (struct xdp_flow *flow = qp->flows; flow != NULL; flow = flow->next) {
-		const int rc = ask_flow_add(qp->nic, qp->slot, &flow->rule);
+		const int rc = restore(qp->nic, qp->slot, flow);
 
 		if (rc < 0 && rc != -EEXIST && rc != -EPIPE) /* EPIPE: lost again, and then restored again */
 			flow->revoked = true;
@@ -392,13 +418,35 @@ static struct xdp_flow **find_flow(struct xdp_qp *qp, const struct vma_flow_key 
 	return place;
 }
 
+/* Lock held. `flow` joins the list (then it is NULL), or its shadow the flow that is there. */
+static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
+{
+	const struct vma_flow_rule *rule = &(*flow)->rule;
+	struct xdp_flow *known = *find_flow(qp, &rule->key);
+
+	if (rc == -EEXIST && known != NULL) {
+		const int added = xdp_cookies_add(&known->shadows, &rule->key, rule->shadow_cookie);
+
+		return added < 0 ? added : rc;
+	}
+	if (rc < 0)
+		return rc;
+	rc = xdp_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
+	if (rc < 0)
+		return rc;
+	(*flow)->next = qp->flows;
+	qp->flows = *flow;
+	*flow = NULL;
+	return 0;
+}
+
 /* While the owner is gone a flow is only noted: rebind adds it. */
 static int xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 {
 	struct xdp_qp *qp = qp_of(base);
 	struct nic_xdp *nic = qp->nic;
 	struct xdp_flow *flow;
-	int rc = 0;
+	int rc = -EPIPE, kept;
 
 	if (!nic_xdp_alive_here(nic))
 		return -ENODEV;
@@ -407,21 +455,17 @@ static int xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rul
 		return -ENOMEM;
 	flow->rule = *rule;
 	pthread_mutex_lock(&nic->lock);
-	if (vma_nic_qp_lost(base))
-		rc = *find_flow(qp, &rule->key) != NULL ? -EEXIST : 0;
-	else
+	if (!vma_nic_qp_lost(base))
 		rc = ask_flow_add(nic, qp->slot, rule);
 	if (rc == -EPIPE)
-		rc = 0;
-	if (rc == 0) {
-		flow->next = qp->flows;
-		qp->flows = flow;
-		flow = NULL;
-	}
+		rc = *find_flow(qp, &rule->key) != NULL ? -EEXIST : 0;
+	kept = keep_flow(qp, &flow, rc);
+	if (rc == 0 && kept < 0)
+		ask_flow_del(nic, qp, &rule->key);
 	pthread_mutex_unlock(&nic->lock);
-	free(flow);
+	nic_xdp_flow_free(flow);
 	nic_xdp_thread_wake(nic); /* the first flow starts the owner's clock */
-	return rc;
+	return kept;
 }
 
 static int xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
@@ -439,14 +483,11 @@ static int xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	if (flow != NULL) {
 		*place = flow->next;
 		rc = 0;
-		if (nic->owner != NULL)
-			xdp_owner_flow_del(nic->owner, qp->slot, key);
-		else if (nic->vmad != NULL && !vma_nic_qp_lost(base))
-			vmad_client_flow_del(nic->vmad, qp->slot, key);
+		ask_flow_del(nic, qp, key);
 	}
 	pthread_mutex_unlock(&nic->lock);
 	nic_xdp_thread_wake(nic); /* a flow taken back may have come in with the answer: nobody polls for that one */
-	free(flow);
+	nic_xdp_flow_free(flow);
 	return rc;
 }
 

@@ -26,6 +26,7 @@
 #include <vma/nic.h>
 
 #include "vmad_client.h"
+#include "xdp_cookies.h"
 #include "xdp_priv.h"
 
 struct nic_xdp;
@@ -61,7 +62,8 @@ struct xdp_port {
 struct xdp_flow {
 	struct xdp_flow *next;
 	struct vma_flow_rule rule;
-	bool revoked; /* to be reported by the nic's thread */
+	struct xdp_cookies shadows; /* of all members, for the next owner */
+	bool revoked;               /* to be reported by the nic's thread */
 };
 
 /* An RX ring of before a rebind: address space, and pages of nothing (nic_xdp_disarm). */
@@ -129,8 +131,9 @@ struct nic_xdp {
 };
 
 /* ---- nic_xdp.c ---- */
-void nic_xdp_flow_restore(struct xdp_qp *qp); /* all flows again at a new owner; lock held */
-void nic_xdp_free(struct nic_xdp *nic);       /* after its last lease */
+void nic_xdp_flow_restore(struct xdp_qp *qp);  /* all flows again at a new owner; lock held */
+void nic_xdp_flow_free(struct xdp_flow *flow); /* may be NULL */
+void nic_xdp_free(struct nic_xdp *nic);        /* after its last lease */
 
 /* ---- nic_xdp_lease.c; lock held ---- */
 int nic_xdp_rent(struct xdp_qp *qp);          /* slot, mappings, pools; on failure the queue pair is as before */

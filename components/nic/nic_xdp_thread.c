@@ -81,7 +81,7 @@ static bool pop_revoked(struct nic_xdp *nic, struct xdp_qp *qp, struct vma_flow_
 		*key = flow->rule.key;
 	}
 	pthread_mutex_unlock(&nic->lock);
-	free(flow);
+	nic_xdp_flow_free(flow);
 	return flow != NULL;
 }
 

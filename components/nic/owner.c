@@ -319,18 +319,22 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			drain(owner, slot, now);
-	if (owner->flows > 0 && now - owner->foreign_check_ns >= FOREIGN_NS) {
+	owner_flows_report(owner, revoked, arg);
+	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= FOREIGN_NS) {
 		owner->foreign_check_ns = now;
+		owner_wishes_expire(owner);
 		owner_flows_recheck(owner, revoked, arg);
 	}
 }
 
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
+	if (owner->given_up != NULL)
+		return 0;
 	if (owner_frames_spare(owner))
 		return 10;
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			return 25;
-	return owner->flows > 0 ? (int)(FOREIGN_NS / 1000000) : -1;
+	return owner->flows + owner->wishes > 0 ? (int)(FOREIGN_NS / 1000000) : -1;
 }

@@ -13,7 +13,7 @@
 
 #include "owner_priv.h"
 
-static unsigned bucket_of(const struct vma_flow_key *key)
+unsigned owner_flow_bucket(const struct vma_flow_key *key)
 {
 	const unsigned char *bytes = (const unsigned char *)key;
 	uint32_t hash = 2166136261u; /* FNV-1a: control path, and its 40 bytes are soon read */
@@ -26,7 +26,7 @@ static unsigned bucket_of(const struct vma_flow_key *key)
 /* Where the pointer to the flow with `key` is, or the end of its bucket. */
 static struct owner_flow **place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = &owner->flow[bucket_of(key)];
+	struct owner_flow **place = &owner->flow[owner_flow_bucket(key)];
 
 	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
@@ -51,30 +51,9 @@ bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
-			for (uint32_t i = 0; i < flow->cookies; i++)
-				if (flow->cookie[i] == cookie)
-					return true;
+			if (xdp_cookies_has(&flow->shadows, cookie))
+				return true;
 	return false;
-}
-
-/* Several sockets of one queue pair may share a flow (multicast members): none of their shadows is foreign. */
-static int add_cookie(struct owner_flow *flow, uint64_t cookie)
-{
-	uint64_t *grown;
-
-	for (uint32_t i = 0; i < flow->cookies; i++)
-		if (flow->cookie[i] == cookie)
-			return 0;
-	if (cookie == 0)
-		return 0;
-	if (flow->cookies == OWNER_COOKIES_MAX)
-		return -ENOSPC;
-	grown = realloc(flow->cookie, (flow->cookies + 1) * sizeof(*grown));
-	if (grown == NULL)
-		return -ENOMEM;
-	flow->cookie = grown;
-	flow->cookie[flow->cookies++] = cookie;
-	return 0;
 }
 
 /* ---- foreign sockets ---- */
@@ -82,6 +61,7 @@ static int add_cookie(struct owner_flow *flow, uint64_t cookie)
 struct search {
 	const struct xdp_owner *owner;
 	const struct vma_flow_rule *rule;
+	const struct owner_wish *wish; /* names shadows of its own */
 	struct owner_foreign found;
 	bool any;
 };
@@ -90,6 +70,8 @@ static void see(const struct owner_foreign *socket, void *arg)
 {
 	struct search *search = arg;
 
+	if (search->wish != NULL && xdp_cookies_has(&search->wish->shadows, socket->cookie))
+		return;
 	if (!search->any && owner_foreign_conflicts(search->rule, socket, search->owner->ifindex) &&
 	    socket->cookie != search->rule->shadow_cookie && !owner_flows_has_cookie(search->owner, socket->cookie)) {
 		search->found = *socket;
@@ -97,9 +79,9 @@ static void see(const struct owner_foreign *socket, void *arg)
 	}
 }
 
-static int refuse_foreign(const struct xdp_owner *owner, const struct vma_flow_rule *rule)
+static int refuse_foreign(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
-	struct search search = {.owner = owner, .rule = rule};
+	struct search search = {.owner = owner, .rule = rule, .wish = owner_wish_find(owner, slot, &rule->key)};
 	char text[96];
 	const bool listener = rule->flags & VMA_FLOW_SYN_ONLY;
 	int rc;
@@ -124,12 +106,142 @@ static int refuse_foreign(const struct xdp_owner *owner, const struct vma_flow_r
 	return -EADDRINUSE;
 }
 
+/* ---- two clients that want the same, see owner_wishes.c ---- */
+
+static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
+{
+	struct owner_flow *flow = *place;
+
+	xdp_prog_flow_del(owner->prog, &flow->rule.key);
+	*place = flow->next;
+	if (--owner->flows == 0)
+		xdp_prog_detach(owner->prog);
+}
+
+static void free_flow(struct owner_flow *flow)
+{
+	xdp_cookies_fini(&flow->shadows);
+	free(flow);
+}
+
+static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	struct owner_wish *wish = owner_wish_say(owner, slot, &rule->key);
+
+	if (wish != NULL)
+		xdp_cookies_add(&wish->shadows, &rule->key, rule->shadow_cookie);
+	return -EADDRINUSE;
+}
+
+/* The flow at `place` is another slot's: the kernel gets its packets, and both slots a wish. */
+static int contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	struct owner_flow *flow = *place;
+	struct owner_wish *loser = owner_wish_say(owner, flow->slot, &flow->rule.key);
+	char text[96];
+
+	if (loser == NULL)
+		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
+	xdp_cookies_fini(&loser->shadows);
+	loser->shadows = flow->shadows;
+	flow->shadows = (struct xdp_cookies){0};
+	unlink_flow(owner, place);
+	flow->next = owner->given_up;
+	owner->given_up = flow;
+	describe(&rule->key, text, sizeof(text));
+	vma_log_warn("%s: %s goes back to the kernel: two processes (or queue pairs) want it", owner->name, text);
+	return refuse_contended(owner, slot, rule);
+}
+
+static void forget_given_up(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = &owner->given_up;
+
+	while (*place != NULL) {
+		struct owner_flow *flow = *place;
+
+		if (flow->slot == slot && (key == NULL || memcmp(&flow->rule.key, key, sizeof(*key)) == 0)) {
+			*place = flow->next;
+			free_flow(flow);
+		} else {
+			place = &flow->next;
+		}
+	}
+}
+
+void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+                        void *arg)
+{
+	while (owner->given_up != NULL) {
+		struct owner_flow *flow = owner->given_up;
+
+		owner->given_up = flow->next;
+		if (revoked != NULL)
+			revoked(flow->slot, &flow->rule.key, arg);
+		free_flow(flow);
+	}
+}
+
+int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                           const uint64_t *cookies, unsigned n)
+{
+	struct owner_flow *flow;
+	struct owner_wish *wish;
+	struct xdp_cookies *shadows;
+	int rc;
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
+		return -EINVAL;
+	rc = vma_flow_key_check(key);
+	if (rc < 0)
+		return rc;
+	flow = *place_of(owner, key);
+	wish = flow != NULL && flow->slot == slot ? NULL : owner_wish_say(owner, slot, key);
+	if (wish == NULL && (flow == NULL || flow->slot != slot))
+		return -ENOMEM;
+	shadows = wish != NULL ? &wish->shadows : &flow->shadows;
+	for (unsigned i = 0; i < n && rc == 0; i++)
+		rc = xdp_cookies_add(shadows, key, cookies[i]);
+	return rc;
+}
+
 /* ---- add and delete ---- */
+
+/* Into the program's map, and the program onto the interface. */
+static int steer(struct xdp_owner *owner, const struct owner_flow *flow)
+{
+	const struct vma_flow_rule *rule = &flow->rule;
+	bool generic;
+	int rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
+
+	if (rc < 0)
+		return rc;
+	rc = xdp_prog_attach(owner->prog, &generic);
+	if (rc < 0) {
+		xdp_prog_flow_del(owner->prog, &rule->key);
+		vma_log_once(VMA_LOG_ERROR, "%s: the XDP program cannot be attached: %s (MTU %u)", owner->name,
+		             strerror(-rc), owner->mtu);
+		return rc;
+	}
+	owner->generic = generic;
+	return 0;
+}
+
+/* What a wish was granted has its shadows from there. */
+static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	struct owner_wish *wish = owner_wish_find(owner, flow->slot, &flow->rule.key);
+
+	if (wish == NULL)
+		return;
+	flow->shadows = wish->shadows;
+	wish->shadows = (struct xdp_cookies){0};
+	owner_wish_end(owner, flow->slot, &flow->rule.key);
+}
 
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct owner_flow **place, *flow;
-	bool generic;
 	int rc;
 
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
@@ -139,40 +251,35 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		return rc;
 	place = place_of(owner, &rule->key);
 	if (*place != NULL && (*place)->slot != slot)
-		return -EADDRINUSE;
-	if (*place != NULL) {
-		rc = add_cookie(*place, rule->shadow_cookie);
+		return contend(owner, place, slot, rule);
+	if (*place !=
+	    NULL) { /* several sockets of one queue pair (multicast members): none of their shadows is foreign */
+		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
 		return rc < 0 ? rc : -EEXIST;
 	}
+	if (owner_wish_of_another(owner, slot, &rule->key))
+		return refuse_contended(owner, slot, rule);
 	if (owner->flows >= OWNER_FLOWS_MAX)
 		return -ENOSPC;
-	rc = refuse_foreign(owner, rule);
+	rc = refuse_foreign(owner, slot, rule);
 	if (rc < 0)
 		return rc;
 	flow = calloc(1, sizeof(*flow));
 	if (flow == NULL)
 		return -ENOMEM;
 	*flow = (struct owner_flow){.rule = *rule, .slot = slot};
-	rc = add_cookie(flow, rule->shadow_cookie);
-	if (rc < 0)
-		goto fail;
-	rc = xdp_prog_flow_set(owner->prog, &rule->key, slot, rule->flags);
-	if (rc < 0)
-		goto fail;
-	rc = xdp_prog_attach(owner->prog, &generic);
+	rc = steer(owner, flow);
 	if (rc < 0) {
-		xdp_prog_flow_del(owner->prog, &rule->key);
-		vma_log_once(VMA_LOG_ERROR, "%s: the XDP program cannot be attached: %s (MTU %u)", owner->name,
-		             strerror(-rc), owner->mtu);
-		goto fail;
+		free_flow(flow);
+		return rc;
 	}
-	owner->generic = generic;
+	inherit_shadows(owner, flow);
+	forget_given_up(owner, slot, &rule->key);
 	*place = flow;
 	owner->flows++;
-	return 0;
-fail:
-	free(flow->cookie);
-	free(flow);
+	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	if (rc < 0)
+		xdp_owner_flow_del(owner, slot, &rule->key); /* its own shadow would be foreign */
 	return rc;
 }
 
@@ -181,26 +288,25 @@ bool xdp_owner_generic(const struct xdp_owner *owner)
 	return owner->generic;
 }
 
-static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
+static void end_flow(struct xdp_owner *owner, struct owner_flow **place)
 {
 	struct owner_flow *flow = *place;
 
-	xdp_prog_flow_del(owner->prog, &flow->rule.key);
-	*place = flow->next;
-	free(flow->cookie);
-	free(flow);
-	if (--owner->flows == 0)
-		xdp_prog_detach(owner->prog);
+	unlink_flow(owner, place);
+	free_flow(flow);
 }
 
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = place_of(owner, key);
 
-	if (*place == NULL || (*place)->slot != slot)
-		return -ENOENT;
-	unlink_flow(owner, place);
-	return 0;
+	if (*place != NULL && (*place)->slot == slot) {
+		end_flow(owner, place);
+		return 0;
+	}
+	/* It was taken back, and the client does not know yet: it does not want it any more. */
+	owner_wish_end(owner, slot, key);
+	return -ENOENT;
 }
 
 void owner_flows_end(struct xdp_owner *owner, uint32_t slot)
@@ -210,11 +316,13 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot)
 
 		while (*place != NULL) {
 			if ((*place)->slot == slot)
-				unlink_flow(owner, place);
+				end_flow(owner, place);
 			else
 				place = &(*place)->next;
 		}
 	}
+	forget_given_up(owner, slot, NULL);
+	owner_wishes_end(owner, slot);
 }
 
 /* ---- sockets that came up later ---- */
@@ -245,7 +353,7 @@ static void revoke(struct recheck *check, struct owner_flow **place, const struc
 	const uint32_t slot = (*place)->slot;
 	char text[96];
 
-	unlink_flow(check->owner, place);
+	end_flow(check->owner, place);
 	describe(&key, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
 	             check->owner->name, text, socket->inode, socket->uid);

@@ -1,6 +1,7 @@
 /*
  * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
- * memory and its division), owner_flows.c (flow table, attachment) and owner_foreign.c (kernel sockets in the way).
+ * memory and its division), owner_flows.c (flow table, attachment), owner_wishes.c (who wants what another has) and
+ * owner_foreign.c (kernel sockets in the way).
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -28,6 +29,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "xdp_cookies.h"
 #include "xdp_priv.h"
 
 #define OWNER_TX_BLOCK 32 /* frames: granularity of TX ranges */
@@ -35,7 +37,8 @@
 #define OWNER_RX_MAX 4096
 #define OWNER_FLOWS_MAX 65536 /* as the program's map */
 #define OWNER_FLOW_BUCKETS 4096
-#define OWNER_COOKIES_MAX 4096 /* members of one flow */
+#define OWNER_WISHES_MAX 65536
+#define OWNER_WISH_NS 3000000000ull /* a wish counts for so long after its client last said it */
 
 /*
  * A block whose tenant has gone while the kernel still had a frame of it waits until that frame completes: a completion
@@ -66,9 +69,17 @@ struct owner_flow {
 	struct owner_flow *next;
 	struct vma_flow_rule rule;
 	uint32_t slot;
-	uint32_t cookies; /* shadows of this flow's members, the rule's own among them */
-	uint64_t *cookie;
-	uint64_t suspect_cookie; /* a foreign socket seen at the last check; seen again, the flow is given up */
+	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
+	uint64_t suspect_cookie;    /* a foreign socket seen at the last check; seen again, the flow is given up */
+};
+
+/* See owner_wishes.c. */
+struct owner_wish {
+	struct owner_wish *next;
+	struct vma_flow_key key;
+	uint32_t slot;
+	struct xdp_cookies shadows;
+	uint64_t said_ns;
 };
 
 struct xdp_owner {
@@ -93,7 +104,12 @@ struct xdp_owner {
 	struct xdp_prog *prog;
 	struct owner_flow *flow[OWNER_FLOW_BUCKETS];
 	uint32_t flows;
+	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
 	uint64_t foreign_check_ns;
+
+	/* owner_wishes.c */
+	struct owner_wish *wish[OWNER_FLOW_BUCKETS];
+	uint32_t wishes;
 
 	uint32_t slots_used;
 	struct owner_slot slot[XDP_SLOTS_MAX];
@@ -117,7 +133,22 @@ bool owner_frames_spare(const struct xdp_owner *owner);
 void owner_flows_end(struct xdp_owner *owner, uint32_t slot); /* all of a slot's */
 void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                          void *arg);
+/* Those given up since the last call, by a client that wants the same. */
+void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+                        void *arg);
 bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie);
+unsigned owner_flow_bucket(const struct vma_flow_key *key);
+
+/* ---- owner_wishes.c ---- */
+
+/* The slot says (again) that it wants the flow. NULL: no memory, or too many wishes. */
+struct owner_wish *owner_wish_say(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+struct owner_wish *owner_wish_find(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* Does another slot want this flow, too? One whose shadows are all closed does not. */
+bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+bool owner_wish_end(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key); /* there was one */
+void owner_wishes_end(struct xdp_owner *owner, uint32_t slot);                               /* all of a slot's */
+void owner_wishes_expire(struct xdp_owner *owner);
 
 /* ---- owner_foreign.c ---- */
 

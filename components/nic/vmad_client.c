@@ -155,6 +155,20 @@ int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_to
 	return ask(client, &msg, NULL, NULL);
 }
 
+/* What was taken back before it was granted anew: messages keep their order, so all of that is here by now. */
+static void forget_revoked(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
+{
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < client->revoked; i++) {
+		const struct vmad_flow flow = client->revoked_flow[i];
+
+		if (flow.slot != slot || memcmp(&flow.key, key, sizeof(*key)) != 0)
+			client->revoked_flow[kept++] = flow;
+	}
+	client->revoked = kept;
+}
+
 int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, bool *generic)
 {
 	struct vmad_msg msg = {
@@ -163,9 +177,29 @@ int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct
 	};
 	int rc = ask(client, &msg, NULL, NULL);
 
-	if (rc == 0)
+	if (rc == 0) {
 		*generic = msg.rental.generic != 0;
+		forget_revoked(client, slot, &rule->key);
+	}
 	return rc;
+}
+
+int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
+                             const uint64_t *cookies, unsigned n)
+{
+	for (unsigned done = 0; done < n;) {
+		const unsigned count = n - done < VMAD_SHADOWS_MAX ? n - done : VMAD_SHADOWS_MAX;
+		struct vmad_msg msg = {.type = VMAD_FLOW_SHADOWS,
+		                       .shadows = {.slot = slot, .count = count, .key = *key}};
+		int rc;
+
+		memcpy(msg.shadows.cookie, cookies + done, count * sizeof(*cookies));
+		rc = ask(client, &msg, NULL, NULL);
+		if (rc < 0)
+			return rc == -EOPNOTSUPP ? 0 : rc;
+		done += count;
+	}
+	return 0;
 }
 
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)

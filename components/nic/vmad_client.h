@@ -37,6 +37,9 @@ int vmad_client_fd(const struct vmad_client *client); /* readable: call next_eve
 int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);
 int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_too);
 int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, bool *generic);
+/* Any number of cookies. A vmad that does not know this request does without: 0. */
+int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
+                             const uint64_t *cookies, unsigned n);
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 
 /* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */

@@ -119,6 +119,15 @@ static int flow_del(struct vmad_server *server, const struct vmad_peer *peer, co
 	return xdp_owner_flow_del(server->owner, flow->slot, &flow->key);
 }
 
+static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_shadows *shadows)
+{
+	if (!has_slot(peer, shadows->slot))
+		return -ENOENT;
+	if (shadows->count > VMAD_SHADOWS_MAX)
+		return -EINVAL;
+	return xdp_owner_flow_shadows(server->owner, shadows->slot, &shadows->key, shadows->cookie, shadows->count);
+}
+
 static int request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
                    struct vmad_answer *answer)
 {
@@ -131,6 +140,8 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 		return flow_add(server, peer, &msg->flow, answer);
 	case VMAD_FLOW_DEL:
 		return flow_del(server, peer, &msg->flow);
+	case VMAD_FLOW_SHADOWS:
+		return flow_shadows(server, peer, &msg->shadows);
 	default:
 		return -EOPNOTSUPP;
 	}

@@ -7,6 +7,7 @@
  *   RENT wishes                   ------>
  *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue
  *   FLOW_ADD, FLOW_DEL, RETURN    ------>
+ *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad
  *                                 <------ the same, with a result
  *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
  *
@@ -32,7 +33,15 @@
 #define VMAD_VERSION 1
 #define VMAD_FDS_MAX (XDP_QUEUES_MAX + 2)
 
-enum vmad_type { VMAD_HELLO = 1, VMAD_RENT, VMAD_RETURN, VMAD_FLOW_ADD, VMAD_FLOW_DEL, VMAD_REVOKED };
+enum vmad_type {
+	VMAD_HELLO = 1,
+	VMAD_RENT,
+	VMAD_RETURN,
+	VMAD_FLOW_ADD,
+	VMAD_FLOW_DEL,
+	VMAD_REVOKED,
+	VMAD_FLOW_SHADOWS
+};
 
 struct vmad_rent {
 	uint32_t rx_wre, tx_wre;
@@ -53,6 +62,13 @@ struct vmad_flow {
 	struct vma_flow_key key;
 };
 
+#define VMAD_SHADOWS_MAX 8
+struct vmad_shadows {
+	uint32_t slot, count;
+	struct vma_flow_key key;
+	uint64_t cookie[VMAD_SHADOWS_MAX];
+};
+
 struct vmad_msg {
 	uint32_t magic;
 	uint16_t version, type;
@@ -63,6 +79,7 @@ struct vmad_msg {
 		struct vmad_rental rental;
 		struct vmad_return ret;
 		struct vmad_flow flow;
+		struct vmad_shadows shadows;
 		uint8_t bytes[112];
 	};
 };

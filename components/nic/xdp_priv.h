@@ -179,6 +179,9 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
  * put them all, or is dead. */
 void xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool frames_too);
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+/* Kernel sockets that shadow a flow of this slot besides the one that flow_add names; before or after it. */
+int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                           const uint64_t *cookies, unsigned n);
 bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was added */
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* Periodic work: quarantined frames, foreign sockets that came up later. Flows that had to be given up are reported

@@ -26,6 +26,8 @@ static struct xdp_owner {
 		uint32_t slot;
 		struct vma_flow_key key;
 	} flow[FAKE_FLOWS];
+	uint64_t shadow[FAKE_FLOWS]; /* of the last calls of flow_shadows */
+	unsigned shadows;
 	int fd;
 } fake;
 
@@ -100,6 +102,18 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		return 0;
 	}
 	return -ENOSPC;
+}
+
+int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                           const uint64_t *cookies, unsigned n)
+{
+	int rc = key->family == 2 ? 0 : -EAFNOSUPPORT; /* AF_INET */
+
+	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
+		return -EINVAL;
+	for (unsigned i = 0; i < n && rc == 0; i++)
+		owner->shadow[owner->shadows++ % FAKE_FLOWS] = cookies[i];
+	return rc;
 }
 
 bool xdp_owner_generic(const struct xdp_owner *owner)

@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (how & GOOD_HEAD) {
 			msg.magic = VMAD_MAGIC;
 			msg.version = VMAD_VERSION;
-			msg.type = (uint16_t)(msg.type % (VMAD_REVOKED + 2));
+			msg.type = (uint16_t)(msg.type % (VMAD_FLOW_SHADOWS + 2));
 		}
 		deliver(&server, how, &msg);
 		data += 1 + bytes;

@@ -357,6 +357,71 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	vmad_client_close(other);
 }
 
+static void test_all_shadows_of_a_flow_arrive_in_order(void **state)
+{
+	struct vmad_client *client, *other;
+	uint64_t cookies[2 * VMAD_SHADOWS_MAX + 1];
+	const unsigned n = sizeof(cookies) / sizeof(cookies[0]);
+	uint32_t slot;
+
+	start_server(*state);
+	client = joined();
+	other = joined();
+	slot = rented(client);
+	for (unsigned i = 0; i < n; i++)
+		cookies[i] = 1000 + i;
+	assert_int_equal(vmad_client_flow_shadows(client, slot, &rule.key, cookies, n), 0);
+	assert_int_equal(fake.shadows, n);
+	assert_memory_equal(fake.shadow, cookies, sizeof(cookies));
+	assert_int_equal(vmad_client_flow_shadows(other, slot, &rule.key, cookies, n), -ENOENT);
+	assert_int_equal(fake.shadows, n);
+	vmad_client_close(client);
+	vmad_client_close(other);
+}
+
+static void test_more_shadows_than_a_message_holds_are_refused(void **state)
+{
+	struct vmad_msg msg = message(VMAD_HELLO);
+	int fd;
+
+	start_server(*state);
+	fd = raw_connection();
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
+	msg = message(VMAD_RENT);
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
+	assert_int_equal(msg.result, 0);
+	msg = message(VMAD_FLOW_SHADOWS);
+	msg.shadows.key = rule.key;
+	msg.shadows.count = VMAD_SHADOWS_MAX + 1;
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
+	assert_int_equal(msg.result, -EINVAL);
+	assert_int_equal(fake.shadows, 0);
+	close(fd);
+}
+
+static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)
+{
+	struct vmad_client *client;
+	struct vma_flow_key key;
+	struct pollfd poll_fd;
+	uint32_t slot, told;
+	bool generic;
+
+	start_server(*state);
+	client = joined();
+	slot = rented(client);
+	assert_int_equal(vmad_client_flow_add(client, slot, &rule, &generic), 0);
+	atomic_store(&fake.revoke, true);
+	poll_fd = (struct pollfd){.fd = vmad_client_fd(client), .events = POLLIN};
+	assert_int_equal(poll(&poll_fd, 1, 3000), 1);
+	assert_int_equal(vmad_client_flow_add(client, slot, &rule, &generic), 0);
+	assert_int_equal(vmad_client_next_event(client, &told, &key), 0);
+	vmad_client_close(client);
+}
+
 /* In a child: become a client, tell the parent, wait to be killed. */
 static pid_t forked_client(bool leave_grandchild)
 {
@@ -456,6 +521,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_who_does_not_read_is_dropped_and_delays_nobody),
         CASE(test_silent_connections_keep_nobody_out),
         CASE(test_a_revoked_flow_is_told_to_its_client_only),
+        CASE(test_all_shadows_of_a_flow_arrive_in_order),
+        CASE(test_more_shadows_than_a_message_holds_are_refused),
+        CASE(test_what_was_taken_back_before_a_new_grant_is_no_news),
         CASE(test_a_killed_client_is_missed),
         CASE(test_a_killed_parent_is_missed_although_its_child_has_the_socket),
         CASE(test_frames_of_a_client_that_hung_up_wait_for_its_process),

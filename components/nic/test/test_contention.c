@@ -1,0 +1,325 @@
+/*
+ * A flow that two clients want: the owner's table with a program that only counts, a clock that the test turns, and the
+ * kernel's real sockets.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/test.h>
+
+#include "../owner_priv.h"
+
+#define A 0u
+#define B 1u
+#define SECOND 1000000000ull
+
+static struct xdp_owner owner;
+static uint64_t now_ns;
+static unsigned steered, grants; /* flows in the program now; ever */
+
+/* ---- in place of owner.c, xdp_prog.c and nic.c ---- */
+
+uint64_t owner_now_ns(void)
+{
+	return now_ns;
+}
+
+int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+{
+	(void)prog, (void)key, (void)slot, (void)flags;
+	steered++;
+	grants++;
+	return 0;
+}
+
+int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
+{
+	(void)prog, (void)key;
+	steered--;
+	return 0;
+}
+
+int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
+{
+	(void)prog;
+	*generic = false;
+	return 0;
+}
+
+void xdp_prog_detach(struct xdp_prog *prog)
+{
+	(void)prog;
+}
+
+int vma_flow_key_check(const struct vma_flow_key *key)
+{
+	return key->family == AF_INET ? 0 : -EAFNOSUPPORT;
+}
+
+/* ---- a bed ---- */
+
+struct bed {
+	struct vma_flow_rule rule; /* of a socket bound to the loopback */
+	int fd[2];                 /* two sockets on its port */
+	uint64_t cookie[2];
+	unsigned told[2]; /* revocations of A and B */
+};
+
+static int shadow(struct sockaddr_in *address, uint64_t *cookie)
+{
+	socklen_t len = sizeof(*address), cookie_len = sizeof(*cookie);
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), yes = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+	assert_int_equal(bind(fd, (struct sockaddr *)address, len), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)address, &len), 0);
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, cookie, &cookie_len), 0);
+	return fd;
+}
+
+static int setup(void **state)
+{
+	struct bed *bed = calloc(1, sizeof(*bed));
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+
+	memset(&owner, 0, sizeof(owner));
+	owner.slot[A].state = owner.slot[B].state = SLOT_RENTED;
+	steered = grants = 0;
+	now_ns = SECOND;
+	for (int i = 0; i < 2; i++)
+		bed->fd[i] = shadow(&address, &bed->cookie[i]);
+	bed->rule.key =
+	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = address.sin_port};
+	memcpy(bed->rule.key.local, &address.sin_addr, 4);
+	*state = bed;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct bed *bed = *state;
+
+	owner_flows_end(&owner, A);
+	owner_flows_end(&owner, B);
+	assert_int_equal(owner.flows, 0);
+	assert_int_equal(owner.wishes, 0);
+	assert_null(owner.given_up);
+	for (int i = 0; i < 2; i++)
+		if (bed->fd[i] >= 0)
+			close(bed->fd[i]);
+	free(bed);
+	return 0;
+}
+
+static int ask(struct bed *bed, uint32_t slot, uint64_t cookie)
+{
+	bed->rule.shadow_cookie = cookie;
+	return xdp_owner_flow_add(&owner, slot, &bed->rule);
+}
+
+static void tell(uint32_t slot, const struct vma_flow_key *key, void *arg)
+{
+	struct bed *bed = arg;
+
+	assert_memory_equal(key, &bed->rule.key, sizeof(*key));
+	bed->told[slot]++;
+}
+
+static void close_socket(struct bed *bed, int i)
+{
+	close(bed->fd[i]);
+	bed->fd[i] = -1;
+}
+
+/* As a parent and its forked child: one kernel socket, two clients. The other socket of the bed is not there. */
+static void share(struct bed *bed)
+{
+	close_socket(bed, 1);
+	bed->cookie[1] = bed->cookie[0];
+}
+
+/* As members of a group in two processes: A had the flow before B's socket was there. */
+static void collide(struct bed *bed)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = bed->rule.key.local_port_be};
+
+	memcpy(&address.sin_addr, bed->rule.key.local, 4);
+	close_socket(bed, 1);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	bed->fd[1] = shadow(&address, &bed->cookie[1]);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+}
+
+/* ---- cases ---- */
+
+static void test_a_flow_that_two_want_goes_to_the_kernel_and_its_client_is_told(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(steered, 1);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(steered, 0);
+	owner_flows_report(&owner, tell, bed);
+	assert_int_equal(bed->told[A], 1);
+	assert_int_equal(bed->told[B], 0);
+	owner_flows_report(&owner, tell, bed);
+	assert_int_equal(bed->told[A], 1);
+}
+
+static void test_neither_gets_it_while_both_go_on_asking(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	for (int second = 0; second < 20; second++) {
+		now_ns += SECOND;
+		assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+		assert_int_equal(ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+		owner_wishes_expire(&owner);
+	}
+	assert_int_equal(grants, 1);
+}
+
+static void test_the_first_one_to_ask_again_does_not_get_it_either(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE); /* A has not asked since */
+}
+
+static void test_who_is_silent_for_three_seconds_does_not_want_it_any_more(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	for (int second = 0; second < 3; second++) {
+		now_ns += SECOND;
+		assert_int_equal(ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+	}
+	now_ns += SECOND;
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(steered, 1);
+}
+
+static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	owner_flows_end(&owner, A);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), 0);
+	owner_flows_report(&owner, tell, bed);
+	assert_int_equal(bed->told[A], 0); /* the slot may be another client's by now */
+}
+
+static void test_whose_socket_is_closed_does_not_want_it_any_more(void **state)
+{
+	struct bed *bed = *state;
+
+	collide(bed);
+	now_ns += SECOND;
+	assert_int_equal(ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+	close_socket(bed, 1);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+}
+
+static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	owner_flows_end(&owner, B);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	owner_flows_report(&owner, tell, bed);
+	assert_int_equal(bed->told[A], 0);
+}
+
+static void test_who_deletes_it_before_he_knows_does_not_want_it_any_more(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), -ENOENT);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), 0);
+}
+
+static void test_a_second_socket_on_the_port_is_a_stranger(void **state)
+{
+	struct bed *bed = *state;
+
+	assert_int_equal(ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+}
+
+static void test_unless_it_was_named_as_a_shadow_before(void **state)
+{
+	struct bed *bed = *state;
+
+	assert_int_equal(xdp_owner_flow_shadows(&owner, A, &bed->rule.key, bed->cookie, 2), 0);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(owner.wishes, 0);
+	assert_true(owner_flows_has_cookie(&owner, bed->cookie[1]));
+}
+
+static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, A, 77), -EEXIST);
+	assert_true(owner_flows_has_cookie(&owner, 77));
+	assert_int_equal(grants, 1);
+}
+
+static void test_wishes_are_forgotten_when_nobody_repeats_them(void **state)
+{
+	struct bed *bed = *state;
+
+	share(bed);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(owner.wishes, 2);
+	now_ns += 4 * SECOND;
+	owner_wishes_expire(&owner);
+	assert_int_equal(owner.wishes, 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_flow_that_two_want_goes_to_the_kernel_and_its_client_is_told),
+        CASE(test_neither_gets_it_while_both_go_on_asking),
+        CASE(test_the_first_one_to_ask_again_does_not_get_it_either),
+        CASE(test_who_is_silent_for_three_seconds_does_not_want_it_any_more),
+        CASE(test_whose_queue_pair_ends_does_not_want_it_any_more),
+        CASE(test_whose_socket_is_closed_does_not_want_it_any_more),
+        CASE(test_a_flow_granted_again_is_not_reported_as_given_up),
+        CASE(test_who_deletes_it_before_he_knows_does_not_want_it_any_more),
+        CASE(test_a_second_socket_on_the_port_is_a_stranger),
+        CASE(test_unless_it_was_named_as_a_shadow_before),
+        CASE(test_a_member_of_the_same_queue_pair_adds_its_shadow),
+        CASE(test_wishes_are_forgotten_when_nobody_repeats_them),
+};
+
+VMA_TEST_MAIN(tests)

@@ -1,0 +1,33 @@
+/*
+ * xdp_cookies - the shadows of one flow: SO_COOKIEs of the kernel sockets that belong to its members.
+ *
+ * Threads: one at a time, as who holds the set. Progress: add may list the kernel's sockets, when the set has grown.
+ * Memory: the set's own; {0} is an empty one.
+ * Example: test/test_cookies.c.
+ *
+ * A flow that lives long sees many members come and go, and nobody says when a shadow was closed: the number is never
+ * given out again, so one too many does no harm, but they add up. Hence whoever has grown is pruned first.
+ */
+#ifndef VMA_XDP_COOKIES_H
+#define VMA_XDP_COOKIES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/nic.h>
+
+#define XDP_COOKIES_MAX 4096 /* members of one flow */
+
+struct xdp_cookies {
+	uint32_t n, room;
+	uint64_t *list;
+};
+
+bool xdp_cookies_has(const struct xdp_cookies *set, uint64_t cookie);
+/* 0 (also if it is there already, or is 0: no shadow), -ENOSPC, -ENOMEM. `key`: where the members receive. */
+int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uint64_t cookie);
+/* Drops those whose socket is closed; none if the kernel does not say. */
+void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key);
+void xdp_cookies_fini(struct xdp_cookies *set);
+
+#endif
