@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# The same answers as the kernel: every case of tests/parity runs on kernel sockets and under the preload, and prints
+# the same; sockets that a case declares offloaded are, and the kernel's counters say so, too.
+#
+#   k (kernel sockets)  veth  its peer kb          a (preloaded)  veth  its peer b
+#                       veth                                      veth
+#
+# CASES='*pattern*' picks cases. PARITY_KERNEL_TWICE=1 runs both on kernel sockets: what differs then is the case's
+# own fault. PARITY_SHOW=1 prints what the kernel run printed.
+. "$(dirname "$0")/../lib.sh"
+need_xdp
+PARITY=$BUILD/tests/parity/parity PEER=$BUILD/tests/parity/parity_peer
+LIBRARY=$BUILD/libvma.so
+CASE_SECONDS=${SAN:+60}
+CASE_SECONDS=${CASE_SECONDS:-15}
+export VMA_TRACELEVEL=${VMA_TRACELEVEL:-WARNING}
+[ -z "$SAN" ] || export PARITY_SLOW=1
+# Cases end their processes in the middle of things, with sockets open.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:handle_segv=0:handle_sigbus=0:allow_user_segv_handler=1}
+
+case $SAN in
+address) preload="$(gcc -print-file-name=libasan.so) $LIBRARY" ;;
+thread) preload="$(gcc -print-file-name=libtsan.so) $LIBRARY" ;;
+*) preload=$LIBRARY ;;
+esac
+[ "${PARITY_KERNEL_TWICE:-0}" = 0 ] || preload=
+
+# Two namespaces with two links, and processes that the cases can tell what to do.
+field() { # TEST PEER [PRELOAD]
+	local x=$1 y=$2 who name
+	ns_add "$x" && ns_add "$y" && ns_join "$x" 10.9.0.1 "$y" 10.9.0.2 && ns_join "$x" 10.9.1.11 "$y" 10.9.1.12 ||
+		cannot_run "the namespaces cannot be joined"
+	ip -n "$(ns "$y")" addr add 10.9.0.3/24 dev "veth_${y}2"
+	ip -n "$(ns "$x")" neigh replace 10.9.0.3 lladdr "$(in_ns "$y" cat "/sys/class/net/veth_${y}2/address")" \
+		dev "veth_${x}1" nud permanent
+	ip -n "$(ns "$x")" route add 224.0.0.0/4 dev "veth_${x}1"
+	ip -n "$(ns "$y")" route add 224.0.0.0/4 dev "veth_${y}2"
+	for who in "far $y" "near $x" "twin $x"; do
+		name=${who% *}-$x
+		start "$name" "${who#* }" env ${3:+$([ "${who% *}" = twin ] && echo "LD_PRELOAD=$3")} "$PEER" "$WORK/$name"
+		wait_for 10 log_has "$name" listening || cannot_run "peer $name does not start"
+	done
+}
+
+# One case in namespace x; output and messages in $WORK/x.out and $WORK/x.err.
+run_case() { # NAMESPACE CASE PRELOAD [ENVIRONMENT...]
+	local x=$1 name=$2 with=$3
+	shift 3
+	in_ns "$x" timeout -k 1 "$CASE_SECONDS" env ${with:+"LD_PRELOAD=$with"} ${with:+PARITY_PRELOAD=1} \
+		PARITY_HERE=10.9.0.1 PARITY_THERE=10.9.0.2 PARITY_THERE_TOO=10.9.0.3 \
+		PARITY_HERE_SECOND=10.9.1.11 PARITY_THERE_SECOND=10.9.1.12 "PARITY_IF_FIRST=veth_${x}1" \
+		"PARITY_IF_SECOND=veth_${x}11" "PARITY_FAR=$WORK/far-$x" "PARITY_NEAR=$WORK/near-$x" \
+		"PARITY_TWIN=$WORK/twin-$x" "$@" "$PARITY" "$name" >"$WORK/$x.out" 2>"$WORK/$x.err" </dev/null
+}
+
+compare() { # CASE SENTENCE
+	local name=$1 sentence=$2 rc_kernel rc why=
+	run_case k "$name" "" &
+	run_case a "$name" "$preload"
+	rc=$?
+	wait $!
+	rc_kernel=$?
+	[ $rc_kernel -eq 0 ] || why+="on kernel sockets: exit $rc_kernel"$'\n'"$(head -n 30 "$WORK/k.err")"$'\n'
+	[ $rc -eq 0 ] || why+="preloaded: exit $rc"$'\n'"$(head -n 30 "$WORK/a.err")"$'\n'
+	[ -s "$WORK/k.out" ] || why+="it printed nothing"$'\n'
+	cmp -s "$WORK/k.out" "$WORK/a.out" ||
+		why+="they differ (- kernel, + preloaded):"$'\n'"$(diff -U 1 "$WORK/k.out" "$WORK/a.out" | tail -n +3 | head -n 60)"
+	[ -z "${PARITY_SHOW:-}" ] || note "$(cat "$WORK/k.out")"
+	if [ -z "$why" ]; then ok "$name: $sentence"; else not_ok "$name: $sentence" "$why"; fi
+}
+
+# With nothing offloaded the suite fails.
+offload_nothing() { # ENVIRONMENT
+	! run_case a bind_says_its_address "$preload" "$1"
+}
+
+no_library() {
+	! run_case a bind_says_its_address "" PARITY_PRELOAD=1
+}
+
+[ -z "$preload" ] || check "the library is there" test -e "$LIBRARY"
+field k kb
+field a b "$preload"
+while read -r name sentence; do
+	# shellcheck disable=SC2053 # CASES is a pattern
+	[[ $name == ${CASES:-*} ]] || continue
+	compare "$name" "$sentence" </dev/null
+done < <("$PARITY" --list)
+if [ -n "$preload" ]; then
+	check "the suite fails when the library offloads nothing" offload_nothing VMA_OFFLOADED_SOCKETS=0
+	check "the suite fails when there is no device" offload_nothing VMA_NIC=none
+	check "the suite fails without the library" no_library
+fi
+done_testing

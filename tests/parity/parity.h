@@ -1,0 +1,127 @@
+/*
+ * parity - cases that make socket calls and print what they see; run on kernel sockets and under the preload, the two
+ *          printouts must be equal. tests/e2e/parity.sh does that, with peers on kernel sockets in other processes.
+ *
+ *   CASE(peek_leaves_the_datagram, "MSG_PEEK leaves the datagram where it is")
+ *   {
+ *           int s = udp_at(here, 0), port = port_of(s);
+ *
+ *           expect_offloaded(s);
+ *           peer_send(far(), far_socket(), here, port, 100, 1);
+ *           take(s, 2000, MSG_PEEK);
+ *           take(s, 2000, 0);
+ *   }
+ *
+ * Each case is a process of its own. What differs from run to run is normalised: ports are printed by the name that
+ * name_port gave them, times as classes. What a case declares of its sockets (offloaded or not, and whether the
+ * kernel's counters stand still) is checked in the preloaded run only, prints nothing, and makes the process fail.
+ */
+#ifndef PARITY_H
+#define PARITY_H
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include <vma/sock.h>
+
+#include "payload.h"
+
+/* ---- cases (parity.c) ---- */
+
+struct parity_case {
+	const char *name, *sentence;
+	void (*run)(void);
+	struct parity_case *next;
+};
+void parity_add(struct parity_case *entry);
+#define CASE(id, text)                                                                                                 \
+	static void run_##id(void);                                                                                    \
+	static struct parity_case case_##id = {#id, text, run_##id, NULL};                                             \
+	__attribute__((constructor)) static void add_##id(void)                                                        \
+	{                                                                                                              \
+		parity_add(&case_##id);                                                                                \
+	}                                                                                                              \
+	static void run_##id(void)
+
+/* From the script: addresses of this namespace and the peer's on the first and the second link, interface names. */
+extern const char *here, *there, *there_too, *here_second, *there_second, *if_first, *if_second;
+extern const char *this_program;
+bool is_preloaded(void);
+/* The case cannot go on; the process fails. */
+void give_up(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+/* What was declared does not hold; the process goes on and fails at its end. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- the printout (say.c) ---- */
+
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* "text = value", or "text = -1 ENAME"; value and errno stay as they are. */
+long result(const char *text, long value);
+#define RES(call) result(#call, (long)(call))
+/* For descriptors and other numbers that do not matter: "text: ok", or the error. */
+long result_ok(const char *text, long value);
+#define OKAY(call) result_ok(#call, (long)(call))
+const char *error_name(int error);
+void name_port(int port, const char *name);
+void name_port_of(int fd, const char *name);
+/* "10.9.0.2:name", one of a few buffers in turn. */
+const char *address_text(const void *address, socklen_t len);
+void say_name(const char *what, int fd); /* getsockname */
+void say_peer(const char *what, int fd); /* getpeername */
+
+/* "text: after about N ms", or what it really took. */
+uint64_t now_ms(void);
+void say_time(const char *text, uint64_t since_ms, unsigned expected_ms);
+
+/* ---- sockets (say.c) ---- */
+
+struct sockaddr_in address_of(const char *ip, int port);
+int udp_socket(void);                 /* gives up when there is none */
+int udp_at(const char *ip, int port); /* bound */
+int udp_to(const char *ip, int port); /* connected */
+int port_of(int fd);
+int set_int(int fd, int level, int name, int value);
+void *bad_pointer(void); /* a page that cannot be read or written */
+/* Waits up to wait_ms for readability, then one recvmsg with a buffer of 65536 bytes and prints all that it gave but
+ * control messages. The length, or -1. */
+ssize_t take(int fd, int wait_ms, int flags);
+/* The same with a buffer of `size` bytes. */
+ssize_t take_some(int fd, int wait_ms, int flags, size_t size);
+/* Reads with `flags` and MSG_DONTWAIT until EAGAIN, printing each: after the last has surely arrived. */
+void take_all(int fd);
+void pause_ms(unsigned ms);
+bool is_readable(int fd, int wait_ms);
+
+/* ---- what is declared (state.c) ---- */
+
+void expect_offloaded(int fd);
+void expect_os(int fd, enum vma_sock_reason reason);
+void expect_os_any(int fd); /* whatever the reason */
+/* Between the two the kernel of this namespace counts no datagram of ours under the preload, and at least so many
+ * without it. */
+void bypass_begin(void);
+void bypass_end(unsigned received, unsigned sent);
+
+/* ---- peers: processes that do what they are told (peer.c, parity_peer.c) ---- */
+
+struct peer;
+struct peer *far(void);  /* in the other namespace, kernel sockets */
+struct peer *near(void); /* in this namespace, kernel sockets */
+struct peer *twin(void); /* in this namespace, preloaded when we are */
+/* One command of parity_peer.c; its answer, valid until the next one. A leading "later MS " answers at once. */
+const char *peer(struct peer *peer, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Socket `slot` (0..255) at ip:port; its port. */
+int peer_open(struct peer *p, int slot, const char *ip, int port);
+void peer_send(struct peer *p, int slot, const char *ip, int port, int len, int seed);
+void peer_later(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed);
+/* Prints what the peer's socket receives within wait_ms. */
+void peer_take(struct peer *p, int slot, int wait_ms);
+void peer_run(struct peer *p, const char *command); /* a shell command, which must succeed */
+void run_here(const char *command);                 /* the same in this namespace, not preloaded */
+
+#endif

@@ -1,0 +1,126 @@
+/* peer - telling other processes what to do; see parity_peer.c for the commands. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+struct peer {
+	const char *variable; /* names the control socket */
+	int fd;
+	char answer[512];
+};
+static struct peer peers[] = {{.variable = "PARITY_FAR", .fd = -1},
+                              {.variable = "PARITY_NEAR", .fd = -1},
+                              {.variable = "PARITY_TWIN", .fd = -1}};
+
+/* A connection per case: the peer serves it in a child of its own, whose sockets end with it. */
+static struct peer *connected(struct peer *p)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const char *path = getenv(p->variable);
+	int fd;
+
+	if (p->fd >= 0)
+		return p;
+	if (path == NULL)
+		give_up("%s is not set", p->variable);
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+		give_up("no peer at %s", path);
+	/* Out of the way of cases that look at descriptor numbers. */
+	p->fd = dup3(fd, 900 + (int)(p - peers), O_CLOEXEC);
+	if (p->fd < 0)
+		give_up("dup3");
+	close(fd);
+	return p;
+}
+
+struct peer *far(void)
+{
+	return connected(&peers[0]);
+}
+
+struct peer *near(void)
+{
+	return connected(&peers[1]);
+}
+
+struct peer *twin(void)
+{
+	return connected(&peers[2]);
+}
+
+const char *peer(struct peer *p, const char *format, ...)
+{
+	char command[512];
+	va_list args;
+	ssize_t len;
+
+	va_start(args, format);
+	vsnprintf(command, sizeof(command), format, args);
+	va_end(args);
+	if (send(p->fd, command, strlen(command), MSG_NOSIGNAL) < 0)
+		give_up("the peer does not listen to '%s'", command);
+	do
+		len = recv(p->fd, p->answer, sizeof(p->answer) - 1, 0);
+	while (len < 0 && errno == EINTR);
+	if (len <= 0)
+		give_up("the peer does not answer to '%s'", command);
+	p->answer[len] = '\0';
+	if (strncmp(p->answer, "failed", 6) == 0)
+		give_up("the peer: '%s' %s", command, p->answer);
+	return p->answer;
+}
+
+int peer_open(struct peer *p, int slot, const char *ip, int port)
+{
+	return atoi(peer(p, "open %d %s %d", slot, ip, port));
+}
+
+void peer_send(struct peer *p, int slot, const char *ip, int port, int len, int seed)
+{
+	peer(p, "send %d %s %d %d %d", slot, ip, port, len, seed);
+}
+
+void peer_later(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed)
+{
+	peer(p, "later %d send %d %s %d %d %d", ms, slot, ip, port, len, seed);
+}
+
+void peer_take(struct peer *p, int slot, int wait_ms)
+{
+	char answer[512], ip[32];
+	int len, seed, port, ttl, tos;
+
+	snprintf(answer, sizeof(answer), "%s", peer(p, "recv %d %d", slot, wait_ms));
+	if (sscanf(answer, "got %d %d %31s %d %d %d", &len, &seed, ip, &port, &ttl, &tos) == 6) {
+		struct sockaddr_in from = address_of(ip, port);
+
+		say("the peer got %d bytes, seed %d, from %s, ttl %d, tos %d", len, seed,
+		    address_text(&from, sizeof(from)), ttl, tos);
+	} else {
+		say("the peer got %s", answer);
+	}
+}
+
+void peer_run(struct peer *p, const char *command)
+{
+	peer(p, "run %s", command);
+}
+
+void run_here(const char *command)
+{
+	char line[512];
+	int rc;
+
+	snprintf(line, sizeof(line), "unset LD_PRELOAD; %s", command);
+	rc = system(line);
+	if (rc != 0)
+		give_up("'%s' failed: %d", command, rc);
+}

@@ -1,0 +1,279 @@
+/*
+ * peer_commands - what a peer can be told. SLOT is one of 256 places for a UDP socket.
+ *
+ *   open SLOT IP PORT              bound there; answers the port
+ *   share SLOT IP PORT OPTION      the same with a socket option (its number) set to 1 before it is bound
+ *   close SLOT
+ *   connect SLOT IP PORT
+ *   send SLOT IP PORT LEN SEED [COUNT [GAP_USEC]]    payload of fill(); SEED grows by one with each, modulo 64
+ *   recv SLOT MS                   "got LEN SEED IP PORT TTL TOS", "nothing", or "error NUMBER"
+ *   echo SLOT                      from now on sends back what comes
+ *   opt SLOT LEVEL NAME VALUE
+ *   join SLOT GROUP IP [SOURCE]    membership on the interface with that address
+ *   mcif SLOT IP                   groups are sent to from there
+ *   later MS COMMAND               answers at once and does it then
+ *   run SHELL COMMAND
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "payload.h"
+#include "peer_commands.h"
+
+#define SLOTS 256
+
+static int slots[SLOTS]; /* descriptor + 1; 0: free */
+
+struct message {
+	char *answer;
+	size_t size;
+};
+
+static void answer(struct message *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void answer(struct message *m, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(m->answer, m->size, format, args);
+	va_end(args);
+}
+
+static void done(struct message *m, int rc)
+{
+	if (rc < 0)
+		answer(m, "failed: %s", strerror(errno));
+	else
+		answer(m, "ok");
+}
+
+static struct sockaddr_in to_address(const char *ip, int port)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+
+	inet_pton(AF_INET, ip, &address.sin_addr);
+	return address;
+}
+
+static void open_slot(struct message *m, int slot, const char *ip, int port, int option)
+{
+	struct sockaddr_in address = to_address(ip, port);
+	socklen_t len = sizeof(address);
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1;
+
+	setsockopt(fd, IPPROTO_IP, IP_RECVTTL, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &one, sizeof(one));
+	if (option != 0)
+		setsockopt(fd, SOL_SOCKET, option, &one, sizeof(one));
+	if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 ||
+	    getsockname(fd, (struct sockaddr *)&address, &len) != 0) {
+		done(m, -1);
+		return;
+	}
+	if (slots[slot] != 0)
+		close(slots[slot] - 1);
+	slots[slot] = fd + 1;
+	answer(m, "%d", ntohs(address.sin_port));
+}
+
+static void send_some(struct message *m, int fd, const char *args)
+{
+	static unsigned char buf[65536];
+	int port, len, seed, count = 1, gap = 0, rc = 0;
+	char ip[32];
+	struct sockaddr_in to;
+
+	if (sscanf(args, "%31s %d %d %d %d %d", ip, &port, &len, &seed, &count, &gap) < 4 || len > 65507) {
+		answer(m, "failed: send what?");
+		return;
+	}
+	to = to_address(ip, port);
+	for (int i = 0; i < count && rc >= 0; i++) {
+		fill(buf, (size_t)len, (seed + i) % 64);
+		rc = (int)sendto(fd, buf, (size_t)len, 0, (struct sockaddr *)&to, sizeof(to));
+		if (gap > 0)
+			usleep((useconds_t)gap);
+	}
+	done(m, rc);
+}
+
+static void receive(struct message *m, int fd, int wait_ms)
+{
+	static unsigned char buf[65536];
+	struct sockaddr_in from;
+	char control[256], ip[INET_ADDRSTRLEN];
+	struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
+	struct msghdr msg = {.msg_name = &from,
+	                     .msg_namelen = sizeof(from),
+	                     .msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control,
+	                     .msg_controllen = sizeof(control)};
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	int ttl = -1, tos = -1;
+	ssize_t len;
+
+	if (poll(&p, 1, wait_ms) <= 0) {
+		answer(m, "nothing");
+		return;
+	}
+	len = recvmsg(fd, &msg, MSG_DONTWAIT);
+	if (len < 0) {
+		answer(m, "error %s", strerrorname_np(errno));
+		return;
+	}
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
+		if (c->cmsg_type == IP_TTL)
+			ttl = *(int *)CMSG_DATA(c);
+		if (c->cmsg_type == IP_TOS)
+			tos = *CMSG_DATA(c);
+	}
+	answer(m, "got %zd %d %s %d %d %d", len, seed_of(buf, (size_t)len),
+	       inet_ntop(AF_INET, &from.sin_addr, ip, sizeof(ip)), ntohs(from.sin_port), ttl, tos);
+}
+
+static void *echo(void *arg)
+{
+	unsigned char buf[65536];
+	struct sockaddr_in from;
+	socklen_t from_len = sizeof(from);
+	int fd = (int)(intptr_t)arg;
+	ssize_t len;
+
+	for (;;) {
+		from_len = sizeof(from);
+		len = recvfrom(fd, buf, sizeof(buf), 0, (struct sockaddr *)&from, &from_len);
+		if (len < 0 && errno != ECONNREFUSED)
+			return NULL;
+		if (len >= 0)
+			sendto(fd, buf, (size_t)len, 0, (struct sockaddr *)&from, from_len);
+	}
+}
+
+static void join(struct message *m, int fd, const char *args)
+{
+	struct ip_mreq_source with_source = {0};
+	struct ip_mreqn any = {0};
+	char group[32], ip[32], source[32];
+	int words = sscanf(args, "%31s %31s %31s", group, ip, source);
+
+	if (words == 3) {
+		inet_pton(AF_INET, group, &with_source.imr_multiaddr);
+		inet_pton(AF_INET, ip, &with_source.imr_interface);
+		inet_pton(AF_INET, source, &with_source.imr_sourceaddr);
+		done(m, setsockopt(fd, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &with_source, sizeof(with_source)));
+	} else {
+		inet_pton(AF_INET, group, &any.imr_multiaddr);
+		inet_pton(AF_INET, ip, &any.imr_address);
+		done(m, words == 2 ? setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &any, sizeof(any)) : -1);
+	}
+}
+
+static void with_socket(const char *verb, const char *args, int slot, struct message *m)
+{
+	char ip[32] = "0.0.0.0";
+	int fd = slots[slot] - 1, a = 0, b = 0, c = 0;
+	struct sockaddr_in address;
+	pthread_t thread;
+
+	if (strcmp(verb, "close") == 0) {
+		slots[slot] = 0;
+		done(m, close(fd));
+	} else if (strcmp(verb, "send") == 0) {
+		send_some(m, fd, args);
+	} else if (strcmp(verb, "recv") == 0) {
+		sscanf(args, "%d", &a);
+		receive(m, fd, a);
+	} else if (strcmp(verb, "echo") == 0) {
+		done(m, -pthread_create(&thread, NULL, echo, (void *)(intptr_t)fd));
+	} else if (strcmp(verb, "opt") == 0) {
+		sscanf(args, "%d %d %d", &a, &b, &c);
+		done(m, setsockopt(fd, a, b, &c, sizeof(c)));
+	} else if (strcmp(verb, "join") == 0) {
+		join(m, fd, args);
+	} else if (strcmp(verb, "mcif") == 0 || strcmp(verb, "connect") == 0) {
+		sscanf(args, "%31s %d", ip, &a);
+		address = to_address(ip, a);
+		done(m, verb[0] == 'm' ? setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &address.sin_addr, 4)
+		                       : connect(fd, (struct sockaddr *)&address, sizeof(address)));
+	} else {
+		answer(m, "failed: %s is no command", verb);
+	}
+}
+
+struct delayed {
+	int ms;
+	char command[480];
+};
+
+static void *do_later(void *arg)
+{
+	struct delayed *delayed = arg;
+	char unheard[512];
+
+	usleep((useconds_t)delayed->ms * 1000);
+	peer_command(delayed->command, unheard, sizeof(unheard));
+	if (strncmp(unheard, "failed", 6) == 0)
+		fprintf(stderr, "later: '%s' %s\n", delayed->command, unheard);
+	free(delayed);
+	return NULL;
+}
+
+static void postpone(struct message *m, const char *args)
+{
+	struct delayed *delayed = calloc(1, sizeof(*delayed));
+	pthread_t thread;
+	int used = 0;
+
+	if (delayed == NULL || sscanf(args, "%d %n", &delayed->ms, &used) < 1 ||
+	    strlen(args + used) >= sizeof(delayed->command)) {
+		answer(m, "failed: do what later?");
+		free(delayed);
+		return;
+	}
+	strcpy(delayed->command, args + used);
+	if (pthread_create(&thread, NULL, do_later, delayed) == 0)
+		pthread_detach(thread);
+	answer(m, "ok");
+}
+
+void peer_command(const char *command, char *text, size_t size)
+{
+	struct message m = {.answer = text, .size = size};
+	char verb[16] = "", ip[32];
+	int used = 0, slot, port, option = 0, rc;
+	const char *args;
+
+	sscanf(command, "%15s %n", verb, &used);
+	args = command + used;
+	if (strcmp(verb, "later") == 0) {
+		postpone(&m, args);
+	} else if (strcmp(verb, "run") == 0) {
+		rc = system(args);
+		if (rc == 0)
+			answer(&m, "ok");
+		else
+			answer(&m, "failed: status %d", rc);
+	} else if (sscanf(args, "%d %n", &slot, &used) < 1 || slot < 0 || slot >= SLOTS) {
+		answer(&m, "failed: which slot?");
+	} else if (strcmp(verb, "open") == 0 || strcmp(verb, "share") == 0) {
+		if (sscanf(args + used, "%31s %d %d", ip, &port, &option) >= 2)
+			open_slot(&m, slot, ip, port, option);
+		else
+			answer(&m, "failed: where?");
+	} else if (slots[slot] == 0) {
+		answer(&m, "failed: slot %d is empty", slot);
+	} else {
+		with_socket(verb, args + used, slot, &m);
+	}
+}

@@ -1,0 +1,119 @@
+/* state - what a case declares of its sockets, and who tells: the library by a query, the kernel by its counters. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parity.h"
+
+#define PATIENCE_MS 3000 /* a service may have to be started before the first socket is offloaded */
+
+typedef int query_fn(int fd, const char **text);
+
+static const char *const reason_text[] = {
+#define X(name, text) text,
+        VMA_SOCK_REASONS(X)
+#undef X
+};
+
+static query_fn *query(void)
+{
+	static query_fn *fn;
+
+	if (fn == NULL) {
+		*(void **)&fn = dlsym(RTLD_DEFAULT, "vma_get_socket_state");
+		if (fn == NULL && is_preloaded())
+			give_up("the library is not loaded, or cannot be asked");
+	}
+	return fn;
+}
+
+/* Waits for the wanted answer; a reason of NULL: any. */
+static void expect(int fd, int wanted, const char *reason)
+{
+	uint64_t end = now_ms() + PATIENCE_MS;
+	const char *text = "";
+	query_fn *ask = query();
+	int saved = errno, state;
+
+	if (ask == NULL)
+		return;
+	for (;;) {
+		state = ask(fd, &text);
+		if (state == wanted && (reason == NULL || strcmp(reason, text) == 0))
+			break;
+		if (state < 0 || now_ms() > end) {
+			complain("descriptor %d should be %s%s%s, but is %s (%s)", fd,
+			         wanted ? "offloaded" : "the OS's", reason != NULL ? ": " : "",
+			         reason != NULL ? reason : "",
+			         state < 0    ? "unknown"
+			         : state == 1 ? "offloaded"
+			                      : "the OS's",
+			         state < 0 ? error_name(-state) : text);
+			break;
+		}
+		pause_ms(2);
+	}
+	errno = saved;
+}
+
+void expect_offloaded(int fd)
+{
+	expect(fd, 1, NULL);
+}
+
+void expect_os(int fd, enum vma_sock_reason reason)
+{
+	expect(fd, 0, reason_text[reason]);
+}
+
+void expect_os_any(int fd)
+{
+	expect(fd, 0, NULL);
+}
+
+/* /proc/net/snmp: a line of names and a line of numbers per protocol. */
+static void counters(long *received, long *sent)
+{
+	char line[1024];
+	bool named = false;
+	FILE *file = fopen("/proc/self/net/snmp", "re");
+
+	if (file == NULL)
+		give_up("/proc/self/net/snmp");
+	*received = *sent = -1;
+	while (fgets(line, sizeof(line), file) != NULL) {
+		if (strncmp(line, "Udp: ", 5) != 0)
+			continue;
+		if (!named) {
+			/* The order of these columns has never changed; were it to, this says so. */
+			if (strncmp(line, "Udp: InDatagrams NoPorts InErrors OutDatagrams", 46) != 0)
+				give_up("unknown columns of /proc/net/snmp");
+			named = true;
+		} else if (sscanf(line, "Udp: %ld %*d %*d %ld", received, sent) != 2) {
+			give_up("unknown numbers of /proc/net/snmp");
+		}
+	}
+	fclose(file);
+}
+
+static long received_before, sent_before;
+
+void bypass_begin(void)
+{
+	counters(&received_before, &sent_before);
+}
+
+void bypass_end(unsigned received, unsigned sent)
+{
+	long received_now, sent_now;
+
+	counters(&received_now, &sent_now);
+	received_now -= received_before;
+	sent_now -= sent_before;
+	if (!is_preloaded() && (received_now < (long)received || sent_now < (long)sent))
+		complain("the kernel counted %ld in, %ld out: fewer than %u and %u", received_now, sent_now, received,
+		         sent);
+	if (is_preloaded() && ((received > 0 && received_now != 0) || (sent > 0 && sent_now != 0)))
+		complain("the kernel counted %ld in, %ld out, which should have bypassed it", received_now, sent_now);
+}
