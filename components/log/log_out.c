@@ -251,6 +251,11 @@ int vma_log_init(const struct vma_log_attr *attr)
 	return rc;
 }
 
+int vma_log_fd(void)
+{
+	return file_fd;
+}
+
 void vma_log_fini(void)
 {
 	int saved = errno;

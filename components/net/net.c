@@ -229,6 +229,22 @@ int vma_net_process(struct vma_net *net)
 	return rc;
 }
 
+unsigned vma_net_fds(const struct vma_net *net, int *fds, unsigned max)
+{
+	const int all[] = {net_nl_fd(net->events), net_nl_fd(net->ask), net->epoll_fd,
+	                   net->wake_fd,           net->timer_fd,       net->probe_fd};
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		if (all[i] < 0)
+			continue;
+		if (n < max)
+			fds[n] = all[i];
+		n++;
+	}
+	return n;
+}
+
 int vma_net_fd(const struct vma_net *net)
 {
 	return net->epoll_fd;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <vma/log.h>
@@ -47,6 +48,23 @@ int vma_stats_create(const char *dir, struct vma_stats **out)
 	atomic_store_explicit(&stats->segment->header.magic, STATS_MAGIC, memory_order_release);
 	*out = stats;
 	return 0;
+}
+
+void vma_stats_hide(struct vma_stats *stats)
+{
+	stats_file_remove(&stats->file);
+}
+
+void vma_stats_forked(struct vma_stats *stats)
+{
+	if (stats->file.fd >= 0)
+		syscall(SYS_close, stats->file.fd);
+	stats->file.fd = -1;
+}
+
+int vma_stats_fd(const struct vma_stats *stats)
+{
+	return stats->file.fd;
 }
 
 void vma_stats_destroy(struct vma_stats *stats)

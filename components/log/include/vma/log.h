@@ -69,6 +69,7 @@ extern _Atomic int vma_log_level_now __attribute__((visibility("hidden")));
 int vma_log_init(const struct vma_log_attr *attr);
 /* Closes the file; what comes later goes to stderr. No other thread may be logging. */
 void vma_log_fini(void);
+int vma_log_fd(void); /* the file's descriptor, -1: the log has not had one */
 void vma_log_set_level(enum vma_log_level level);
 
 /* Name or number, any case, as VMA_TRACELEVEL; -EINVAL leaves *level alone. */

@@ -43,6 +43,8 @@ struct vma_net_attr {
 int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out);
 void vma_net_destroy(struct vma_net *net); /* no other thread inside; paths held are gone */
 
+/* All that it holds open, for who must know them. Fills up to max, returns how many there are. */
+unsigned vma_net_fds(const struct vma_net *net, int *fds, unsigned max);
 /* Readable when vma_net_process has something to do. */
 int vma_net_fd(const struct vma_net *net);
 /* Takes in what has happened; never waits. The number of events and requests, or -errno of a failed resync. */

@@ -228,6 +228,11 @@ static inline uint64_t vma_stats_read(const _Atomic uint64_t *counter)
 int vma_stats_create(const char *dir, struct vma_stats **out);
 /* Removes the file, if this process made it. All blocks have been dropped. NULL is allowed. */
 void vma_stats_destroy(struct vma_stats *stats);
+/* At exit, while others may still count: the file goes, the blocks stay. */
+void vma_stats_hide(struct vma_stats *stats);
+/* In a forked child: the parent's file is not held open (and locked) any more; the blocks stay mapped. No malloc. */
+void vma_stats_forked(struct vma_stats *stats);
+int vma_stats_fd(const struct vma_stats *stats); /* held open as long as there is a file; -1: none */
 
 /*
  * A zeroed block of `type` named `name` (cut to VMA_STATS_NAME_MAX - 1 bytes). Never NULL: with stats == NULL or a full
