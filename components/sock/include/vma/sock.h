@@ -131,7 +131,7 @@ struct vma_watcher {
 struct vma_watchers {
 	struct vma_retired retired;
 	uint32_t n;
-	struct vma_watcher *watcher[];
+	struct vma_watcher *_Atomic watcher[];
 };
 /* -ENOMEM, -EBADF (the file's last descriptor has been closed). After unwatch returned, and all who are inside now have
  * left, it is not called any more. */
