@@ -214,7 +214,7 @@ gone() { # PID: ended (perhaps not yet waited for)
 }
 
 wait_for() { # SECONDS COMMAND...: until the command succeeds; fails after SECONDS
-	local end=$((${EPOCHREALTIME/./} + $1 * 1000000))
+	local end=$((${EPOCHREALTIME/./} + $(LC_ALL=C printf '%.0f' "${1}e6")))
 	shift
 	until "$@" >/dev/null 2>&1; do
 		[ "${EPOCHREALTIME/./}" -lt $end ] || return 1

@@ -195,6 +195,50 @@ kill -KILL "$child"
 check "a vmad started on demand ends when its last client is gone" wait_for 4 no_vmad
 stop plain
 
+# ---- several shadows of one flow ----
+
+serve members 7025 vmad start="$vmad" shadow members=10
+ping 1.3 7025
+check "none of a flow's eleven shadows is foreign" all_back 7025
+kill -KILL "$(vmad_pid)"
+check "after kill -9 of vmad their flow is offloaded again" wait_for 5 log_has members '^rebound 7025'
+ping 1.3 7025
+check "with all of them known to the new vmad" all_back 7025
+check "and not taken back" sh -c "! grep -q '^revoked' '$WORK/members.log'"
+stop members
+check "that vmad ends, too" wait_for 4 no_vmad
+
+# ---- two that want the same ----
+
+times() { # LABEL REGEX
+	grep -cE "$2" "$WORK/$1.log"
+}
+
+owner_up
+serve red 7026 vmad shadow again
+check "the first one gets the flow" log_has red '^flow 7026: ok'
+serve blue 7026 vmad shadow again
+check "a second one is refused" log_has blue '^refused 7026'
+check "and the first one gives it up, at once" wait_for 0.3 log_has red '^revoked 7026'
+check "vmad says so" log_has vmad '7026 goes back to the kernel: two'
+sleep 4
+check_eq "while both go on asking neither gets it" "$(times red '^flow') $(times blue '^flow')" "1 0"
+check_num "although they ask" "$(times red '^refused')" -ge 4
+stop blue KILL
+check "when one of them is killed the other gets it back" wait_for 1.5 eval '[ $(times red "^flow 7026: ok") -eq 2 ]'
+ping 0.3 7026
+check "and packets" all_back 7026
+serve blue 7026 vmad shadow again
+check "when the first one stops asking" wait_for 1 log_has red '^revoked 7026'
+kill -STOP "${PID[red]}"
+sleep 2
+check_eq "the other does not get it for three seconds" "$(times blue '^flow')" 0
+check "and then not either, while the first one's socket is there" sh -c "sleep 2; ! grep -q '^flow' '$WORK/blue.log'"
+kill -CONT "${PID[red]}"
+stop red
+check "only when that is closed" wait_for 1.5 log_has blue '^flow 7026: ok'
+stop blue; stop vmad
+
 # ---- foreign sockets ----
 
 start foreign b "$client" kernel "$IP_B" 7040

@@ -10,6 +10,8 @@
  *     nopass            ... without passing the right on
  *     leak              first clone a child behind libc's back that keeps every fd and sleeps
  *     shadow            have a kernel socket on the same port, named as the flow's shadow
+ *     members=N         N further kernel sockets on the port, each named as a shadow of the flow, too
+ *     again             ask for a flow that was refused or taken back again every half second
  *     hoard             keep every buffer received, echo nothing
  *   ping ADDRESS SECONDS PORT...    kernel sockets that send to each port and want everything back; a line per port:
  *                                   'PORT sent N back N gap MS' (the longest time without an echo)
@@ -39,7 +41,9 @@ struct server {
 	const char *interface, *address, *program;
 	uint16_t port, child_port;
 	uid_t user, drop, child_user;
-	bool vmad, pass, leak, shadow, hoard;
+	unsigned members;
+	bool vmad, pass, leak, shadow, hoard, again;
+	_Atomic bool has_flow;
 	struct vma_bufarena *arena;
 	struct vma_nic *nic;
 	struct vma_nic_qp *qp;
@@ -71,10 +75,13 @@ static void must(const char *what, int port, int rc)
 
 static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
 {
+	struct server *server = arg;
+
 	(void)qp;
-	(void)arg;
-	if (event == VMA_NIC_EVENT_FLOW_REVOKED)
-		say("revoked", ntohs(key->local_port_be), 0);
+	if (event != VMA_NIC_EVENT_FLOW_REVOKED)
+		return;
+	atomic_store(&server->has_flow, false);
+	say("revoked", ntohs(key->local_port_be), 0);
 }
 
 static void become(uid_t uid)
@@ -106,16 +113,33 @@ static uint64_t make_shadow(const struct server *server)
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
+	int yes = 1;
 
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
 	inet_pton(AF_INET, server->address, &address.sin_addr);
 	must("shadow", server->port, bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
 	getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len);
 	return cookie;
 }
 
+static void add_flow(struct server *server)
+{
+	int rc;
+
+	/* Before the call: an event may come while it is under way. */
+	atomic_store(&server->has_flow, true);
+	rc = vma_nic_flow_add(server->qp, &server->rule);
+	if (rc < 0)
+		atomic_store(&server->has_flow, false);
+	if (rc == -EADDRINUSE && server->again)
+		say("refused", server->port, rc);
+	else
+		must("flow", server->port, rc);
+}
+
 static void open_queue_pair(struct server *server)
 {
-	const struct vma_nic_qp_attr attr = {.rx_wre = 1024, .tx_wre = 512, .event = on_event};
+	const struct vma_nic_qp_attr attr = {.rx_wre = 1024, .tx_wre = 512, .event = on_event, .event_arg = server};
 	struct vma_flow_key *key = &server->rule.key;
 
 	key->family = AF_INET;
@@ -123,7 +147,15 @@ static void open_queue_pair(struct server *server)
 	key->local_port_be = htons(server->port);
 	inet_pton(AF_INET, server->address, key->local);
 	must("queue pair", server->port, vma_nic_qp_create(server->nic, &attr, &server->qp));
-	must("flow", server->port, vma_nic_flow_add(server->qp, &server->rule));
+	add_flow(server);
+	for (unsigned i = 0; i < server->members; i++) {
+		struct vma_flow_rule rule = server->rule;
+		int rc;
+
+		rule.shadow_cookie = make_shadow(server);
+		rc = vma_nic_flow_add(server->qp, &rule);
+		must("member", server->port, rc == -EEXIST ? 0 : rc);
+	}
 }
 
 static void swap(unsigned char *a, unsigned char *b, size_t n)
@@ -185,7 +217,7 @@ static void reap(struct server *server)
 
 static void serve(struct server *server)
 {
-	uint64_t lost_ms = 0;
+	uint64_t lost_ms = 0, asked_ms = now_ms();
 
 	for (;;) {
 		struct pollfd fd = {.fd = vma_nic_fd(server->qp), .events = POLLIN};
@@ -198,6 +230,10 @@ static void serve(struct server *server)
 				fflush(stdout);
 				lost_ms = 0;
 			}
+		}
+		if (server->again && !atomic_load(&server->has_flow) && now_ms() - asked_ms > 500) {
+			asked_ms = now_ms();
+			add_flow(server);
 		}
 		if (receive(server) > 0)
 			continue;
@@ -265,6 +301,10 @@ static void take_option(struct server *server, const char *option)
 		server->leak = true;
 	else if (strcmp(option, "shadow") == 0)
 		server->shadow = true;
+	else if (strcmp(option, "again") == 0)
+		server->again = true;
+	else if (sscanf(option, "members=%u", &uid) == 1)
+		server->members = uid;
 	else if (strcmp(option, "hoard") == 0)
 		server->hoard = true;
 	else
