@@ -24,6 +24,14 @@
 #define VMA_CONF_TEXT_MAX 4096 /* of all texts together; what does not fit is warned of and defaulted */
 
 enum vma_conf_spec { VMA_SPEC_NONE, VMA_SPEC_LATENCY, VMA_SPEC_MULTI_RING_LATENCY };
+enum vma_conf_exception {
+	VMA_EXCEPTION_EXIT = -2,
+	VMA_EXCEPTION_DEBUG = -1,
+	VMA_EXCEPTION_DEBUG_TO_OS = 0,
+	VMA_EXCEPTION_ERROR_TO_OS = 1,
+	VMA_EXCEPTION_RETURN = 2,
+	VMA_EXCEPTION_ABORT = 3,
+};
 enum vma_conf_nic { VMA_CONF_NIC_AUTO, VMA_CONF_NIC_VERBS, VMA_CONF_NIC_XDP, VMA_CONF_NIC_NONE };
 
 /* Field types: INT -> int64_t, BOOL -> bool, ENUM -> int, TEXT -> const char * (never NULL). */

@@ -1,0 +1,228 @@
+/* engine - the process's one engine: started on first use, ended at exit, left behind by a forked child. */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/stats.h>
+
+#include "engine_priv.h"
+#include "file_priv.h"
+
+#define FDS_MAX 16
+
+extern char **environ;
+
+struct vma_engine *_Atomic vma_engine_now;
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool failed; /* and it has been said why */
+
+/* ---- the steps of a start; each is undone only by the end of the process ---- */
+
+static int start_conf(struct vma_engine *engine)
+{
+	/* A log file that cannot be opened has been warned of and is no reason not to start. */
+	vma_conf_start(&engine->conf, environ);
+	if (vma_log_fd() >= 0)
+		vma_fd_guard_here(vma_log_fd());
+	engine->latency = engine->conf.spec != VMA_SPEC_NONE;
+	return 0;
+}
+
+static int start_stats(struct vma_engine *engine)
+{
+	int rc = vma_stats_create(engine->conf.stats_shmem_dir, &engine->stats);
+
+	if (rc == 0 && vma_stats_fd(engine->stats) >= 0)
+		vma_fd_guard_here(vma_stats_fd(engine->stats));
+	return rc;
+}
+
+static int start_memory(struct vma_engine *engine)
+{
+	struct vma_bufarena_attr arena = {.stats = engine->stats};
+	struct vma_bufpool_attr spill = {.name = "spill", .stats = engine->stats};
+	int rc;
+
+	vma_ring_conf_memory(&engine->conf, &arena, &spill);
+	rc = vma_bufarena_create(&arena, &engine->arena);
+	if (rc < 0)
+		return rc;
+	spill.arena = engine->arena;
+	return vma_bufpool_create(&spill, &engine->spill);
+}
+
+static int start_net(struct vma_engine *engine)
+{
+	int fds[FDS_MAX], rc = vma_net_create(NULL, &engine->net);
+	unsigned n = rc == 0 ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
+
+	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
+		vma_fd_guard_here(fds[i]);
+	return rc;
+}
+
+static int start_cores(struct vma_engine *engine)
+{
+	cpu_set_t cpus;
+
+	engine->cores = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
+	engine_find_vmad(engine->priv->vmad_path, sizeof(engine->priv->vmad_path));
+	return 0;
+}
+
+static int start_signals(struct vma_engine *engine)
+{
+	(void)engine;
+	vma_signals_start();
+	return 0;
+}
+
+static const struct step {
+	const char *name;
+	int (*start)(struct vma_engine *engine);
+} steps[] = {
+        {"configuration", start_conf}, {"statistics", start_stats}, {"packet memory", start_memory},
+        {"network", start_net},        {"cores", start_cores},      {"signals", start_signals},
+        {"thread", internal_start},
+};
+
+static void unguard(struct vma_engine *engine)
+{
+	int fds[FDS_MAX];
+	unsigned n = engine->net != NULL ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
+
+	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
+		vma_fd_remove(fds[i]);
+	if (engine->stats != NULL)
+		vma_fd_remove(vma_stats_fd(engine->stats));
+}
+
+/* What a failed start leaves. It is not tried again in this process. */
+static void give_up(struct vma_engine *engine)
+{
+	unguard(engine);
+	vma_net_destroy(engine->net);
+	if (engine->arena != NULL)
+		vma_bufarena_destroy(engine->arena);
+	vma_stats_destroy(engine->stats);
+	vma_free(engine->priv);
+	vma_free(engine);
+}
+
+static struct vma_engine *start(void)
+{
+	struct vma_engine *engine = vma_alloc(sizeof(*engine));
+	const struct step *step = steps;
+	int rc = -ENOMEM;
+
+	if (engine != NULL)
+		engine->priv = vma_alloc(sizeof(*engine->priv));
+	if (engine != NULL && engine->priv != NULL)
+		for (rc = 0; step < steps + sizeof(steps) / sizeof(steps[0]); step++) {
+			rc = step->start(engine);
+			if (rc < 0)
+				break;
+		}
+	if (rc == 0) {
+		engine_banner(&engine->conf);
+		return engine;
+	}
+	vma_log_error("cannot start (%s: %s): all sockets are the kernel's", step->name, strerrordesc_np(-rc));
+	if (engine != NULL && engine->conf.exception_handling == VMA_EXCEPTION_EXIT)
+		exit(EXIT_FAILURE);
+	if (engine != NULL)
+		give_up(engine);
+	return NULL;
+}
+
+struct vma_engine *vma_engine_start(void)
+{
+	const int saved = errno;
+	struct vma_engine *engine;
+
+	if (atomic_load_explicit(&failed, memory_order_relaxed))
+		return NULL;
+	pthread_mutex_lock(&start_lock);
+	engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
+	if (engine == NULL && !atomic_load_explicit(&failed, memory_order_relaxed)) {
+		engine = start();
+		atomic_store_explicit(&failed, engine == NULL, memory_order_relaxed);
+		atomic_store_explicit(&vma_engine_now, engine, memory_order_release);
+	}
+	pthread_mutex_unlock(&start_lock);
+	errno = saved;
+	return engine;
+}
+
+/* ---- the end ---- */
+
+static void flush(struct vma_rail *rail, void *arg)
+{
+	(void)arg;
+	vma_ring_flush(rail->ring);
+}
+
+/* Nothing is taken down: other threads may be in the middle of anything, and the kernel takes all of it back. */
+void vma_engine_exit(void)
+{
+	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+	struct vma_thread *self;
+
+	if (engine == NULL)
+		return;
+	self = vma_enter();
+	rails_each(flush, NULL);
+	vma_leave(self);
+	vma_stats_hide(engine->stats);
+}
+
+/* ---- fork ---- */
+
+/*
+ * Of what the parent's threads may be changing at this moment the child keeps only the list of files and their memory;
+ * the rest it leaves as it is, closes its descriptors, and makes its own. (nic sees to its own in the same way.)
+ */
+void vma_engine_fork_prepare(void)
+{
+	file_fork_prepare();
+}
+
+void vma_engine_fork_parent(void)
+{
+	file_fork_parent();
+}
+
+static void leave_behind(struct vma_engine *engine)
+{
+	int fds[FDS_MAX];
+	unsigned n = vma_net_fds(engine->net, fds, FDS_MAX);
+
+	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
+		vma_fd_unguard_close(fds[i]);
+	vma_fd_remove(vma_stats_fd(engine->stats));
+	vma_stats_forked(engine->stats);
+}
+
+void vma_engine_fork_child(void)
+{
+	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
+	struct vma_thread *self;
+
+	vma_threads_forked_child();
+	self = vma_enter();
+	pthread_mutex_init(&start_lock, NULL);
+	atomic_store_explicit(&failed, false, memory_order_relaxed);
+	atomic_store_explicit(&vma_engine_now, NULL, memory_order_relaxed);
+	device_fork_child();
+	rails_fork_child();
+	internal_fork_child();
+	if (engine != NULL)
+		leave_behind(engine);
+	file_fork_child();
+	vma_leave(self);
+}

@@ -1,0 +1,59 @@
+/*
+ * engine_priv - the engine's parts: engine.c starts and ends it, device.c and rail.c have what is made on demand,
+ *               internal.c the thread.
+ *
+ * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), rails (rail.c). None is held
+ * around a call of ops. All are made anew in a forked child, which abandons everything that they guard.
+ */
+#ifndef VMA_SOCK_ENGINE_PRIV_H
+#define VMA_SOCK_ENGINE_PRIV_H
+
+#include <vma/sock_engine.h>
+
+struct vma_engine_priv {
+	struct vma_device *devices; /* under the lock of devices */
+	char vmad_path[4096];       /* "": there is none */
+};
+
+struct vma_device_priv {
+	struct vma_device *next;
+	struct vma_rail *rails; /* under the lock of rails */
+	uint32_t rails_made;
+	int refused;         /* 0: it is open; else why not */
+	uint64_t refused_ns; /* when */
+	uint64_t generation; /* of net, then */
+};
+
+/* engine_banner.c */
+#define VMA_VERSION "0.3.0"
+void engine_banner(const struct vma_conf *conf);
+
+/* vmad_path.c: the program beside this library, else where the system has it; "" if there is none. */
+void engine_find_vmad(char *path, size_t size);
+
+/* thread.c: in a forked child, before anything else of the library; the calling thread is the only one there is. */
+void vma_threads_forked_child(void);
+
+/* device.c */
+void device_fork_child(void);
+
+/* rail.c */
+void rails_fork_child(void);
+/* Every rail; inside. */
+void rails_each(void (*fn)(struct vma_rail *rail, void *arg), void *arg);
+struct vma_rail *rail_of_id(uint32_t id); /* inside */
+
+/* internal.c */
+int internal_start(struct vma_engine *engine);
+/* Has it look at everything. Never waits; a signal handler may call it. */
+void internal_wake(void);
+/* A rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to close. */
+void internal_expect_end(void);
+void internal_forget(struct vma_rail *rail);
+void internal_fork_child(void);
+
+/* task.c: the internal thread only, inside. */
+void tasks_run(void);
+void tasks_fork_child(void);
+
+#endif

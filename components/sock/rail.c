@@ -1,0 +1,260 @@
+/*
+ * rail - rings and who uses them: made by allocation logic, found by bit, ended when nobody holds them.
+ *
+ * vma_rails is read inside, without a lock. A rail is taken out of its chain under the lock when its last reference
+ * goes, keeps its own `next` for who stands on it, and is destroyed when nobody who could still see it is inside: so a
+ * ring is never driven while it goes. A reference is only taken under the lock, from a rail that is still in the chain,
+ * or by who holds one already: a count that has reached zero stays there.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "engine_priv.h"
+
+#define BITS 64
+
+struct vma_rail *_Atomic vma_rails[BITS];
+static pthread_mutex_t rails_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- the chains ---- */
+
+struct vma_rail *rail_of_id(uint32_t id)
+{
+	struct vma_rail *rail = atomic_load_explicit(&vma_rails[id % BITS], memory_order_acquire);
+
+	while (rail != NULL && rail->id != id)
+		rail = atomic_load_explicit(&rail->next, memory_order_acquire);
+	return rail;
+}
+
+void rails_each(void (*fn)(struct vma_rail *rail, void *arg), void *arg)
+{
+	for (unsigned bit = 0; bit < BITS; bit++) {
+		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+
+		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire))
+			fn(rail, arg);
+	}
+}
+
+/* The lowest that is free: as long as there are no more than 64, each has a bit of its own. */
+static uint32_t free_id(void)
+{
+	uint32_t id = 0;
+
+	while (rail_of_id(id) != NULL)
+		id++;
+	return id;
+}
+
+static void chain_add(struct vma_rail *rail)
+{
+	struct vma_rail *_Atomic *head = &vma_rails[rail->id % BITS];
+
+	atomic_store_explicit(&rail->next, atomic_load_explicit(head, memory_order_relaxed), memory_order_relaxed);
+	atomic_store_explicit(head, rail, memory_order_release);
+}
+
+static void chain_remove(struct vma_rail *rail)
+{
+	struct vma_rail *_Atomic *place = &vma_rails[rail->id % BITS];
+
+	while (atomic_load_explicit(place, memory_order_relaxed) != rail)
+		place = &atomic_load_explicit(place, memory_order_relaxed)->next;
+	atomic_store_explicit(place, atomic_load_explicit(&rail->next, memory_order_relaxed), memory_order_release);
+}
+
+/* ---- making and ending ---- */
+
+static int make_ring(struct vma_device *device, uint32_t id, struct vma_ring **out)
+{
+	struct vma_engine *engine = device->engine;
+	char name[sizeof(device->nic->info.name) + 16];
+	struct vma_ring_attr attr = {
+	        .nic = device->nic,
+	        .spill_pool = engine->spill,
+	        .stats = engine->stats,
+	        .name = name,
+	};
+
+	vma_ring_conf(&engine->conf, &attr);
+	/* Plain flags are for rings that one thread drives; the internal thread drives all. */
+	if (attr.thread_mode == VMA_THREAD_SINGLE)
+		attr.thread_mode = VMA_THREAD_SPIN;
+	snprintf(name, sizeof(name), "%s#%u", vma_nic_info(device->nic)->name, id);
+	return vma_ring_create(&attr, out);
+}
+
+static bool same_key(const struct vma_ring_key *a, const struct vma_ring_key *b)
+{
+	return memcmp(a, b, sizeof(*a)) == 0; /* vma_ring_key zeroes the padding */
+}
+
+static struct vma_rail *find(struct vma_device *device, const struct vma_ring_key *key)
+{
+	struct vma_rail *rail = device->priv->rails;
+
+	while (rail != NULL && !same_key(&rail->key, key))
+		rail = rail->next_of_device;
+	return rail;
+}
+
+static int make(struct vma_device *device, const struct vma_ring_key *key, struct vma_rail **out)
+{
+	struct vma_rail *rail = vma_alloc(sizeof(*rail));
+	int rc;
+
+	if (rail == NULL)
+		return -ENOMEM;
+	rail->device = device;
+	rail->id = free_id();
+	memcpy(&rail->key, key, sizeof(*key));
+	/* The ring of the whole interface stays: a program that opens a socket per request does not rent one each time.
+	 */
+	atomic_init(&rail->refs, key->logic == VMA_RING_LOGIC_PER_INTERFACE ? 1 : 0);
+	rc = make_ring(device, rail->id, &rail->ring);
+	if (rc < 0) {
+		vma_log_once(VMA_LOG_WARN, "%s: no more queue pairs: %s", vma_nic_info(device->nic)->name,
+		             strerrordesc_np(-rc));
+		vma_free(rail);
+		return rc;
+	}
+	rail->next_of_device = device->priv->rails;
+	device->priv->rails = rail;
+	device->priv->rails_made++;
+	chain_add(rail);
+	*out = rail;
+	return 0;
+}
+
+/* The one at this place of the device's list. */
+static struct vma_rail *nth(struct vma_device *device, int n)
+{
+	struct vma_rail *rail = device->priv->rails;
+
+	while (n-- > 0 && rail != NULL)
+		rail = rail->next_of_device;
+	return rail;
+}
+
+/* With the lock. */
+static int get(struct vma_device *device, const struct vma_ring_key *key, struct vma_rail **out)
+{
+	const uint32_t limit = (uint32_t)device->engine->conf.ring_limit_per_interface;
+	struct vma_rail *rail = find(device, key);
+	int shared, rc = 0;
+
+	if (rail == NULL) {
+		shared = vma_ring_choose(*key, device->priv->rails_made, limit);
+		rail = shared >= 0 ? nth(device, shared) : NULL;
+	}
+	if (rail == NULL)
+		rc = make(device, key, &rail);
+	if (rc < 0 && device->priv->rails != NULL) { /* the device has no more: share one */
+		rail = nth(device, vma_ring_choose(*key, device->priv->rails_made, 1));
+		rc = 0;
+	}
+	if (rc < 0)
+		return rc;
+	atomic_fetch_add_explicit(&rail->refs, 1, memory_order_relaxed);
+	*out = rail;
+	return 0;
+}
+
+int vma_rail_get(struct vma_device *device, enum vma_rail_side side, const struct vma_ring_where *where,
+                 struct vma_rail **out)
+{
+	const struct vma_conf *conf = &device->engine->conf;
+	const int logic = side == VMA_RAIL_RX ? conf->ring_allocation_logic_rx : conf->ring_allocation_logic_tx;
+	struct vma_ring_where here = *where;
+	struct vma_ring_key key;
+	int cpu, rc;
+
+	if (here.thread_id == 0)
+		here.thread_id = (uint64_t)syscall(SYS_gettid);
+	if (here.core == 0) {
+		cpu = sched_getcpu();
+		here.core = cpu > 0 ? (uint32_t)cpu : 0;
+	}
+	key = vma_ring_key((enum vma_ring_logic)logic, &here);
+	pthread_mutex_lock(&rails_lock);
+	rc = get(device, &key, out);
+	pthread_mutex_unlock(&rails_lock);
+	if (rc == 0)
+		internal_wake(); /* it may be new: then it is to be looked after */
+	return rc;
+}
+
+static void end_rail(struct vma_retired *retired)
+{
+	struct vma_rail *rail = (struct vma_rail *)((char *)retired - offsetof(struct vma_rail, retired));
+
+	internal_forget(rail);
+	vma_ring_destroy(rail->ring);
+	vma_free(rail);
+}
+
+/* With the lock. */
+static void unlink_rail(struct vma_rail *rail)
+{
+	struct vma_rail **place = &rail->device->priv->rails;
+
+	while (*place != rail)
+		place = &(*place)->next_of_device;
+	*place = rail->next_of_device;
+	rail->device->priv->rails_made--;
+	chain_remove(rail);
+}
+
+void vma_rail_put(struct vma_rail *rail)
+{
+	bool last;
+
+	pthread_mutex_lock(&rails_lock);
+	last = atomic_fetch_sub_explicit(&rail->refs, 1, memory_order_acq_rel) == 1;
+	if (last)
+		unlink_rail(rail);
+	pthread_mutex_unlock(&rails_lock);
+	if (!last)
+		return;
+	internal_expect_end();
+	vma_retire(&rail->retired, end_rail);
+}
+
+void rails_fork_child(void)
+{
+	pthread_mutex_init(&rails_lock, NULL);
+	for (unsigned bit = 0; bit < BITS; bit++)
+		atomic_store_explicit(&vma_rails[bit], NULL, memory_order_relaxed);
+}
+
+/* ---- the data path ---- */
+
+int vma_rails_progress(uint64_t rings)
+{
+	int total = 0, free = rings == 0;
+
+	for (; rings != 0; rings &= rings - 1) {
+		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(rings)], memory_order_acquire);
+
+		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
+			int n = vma_ring_progress(rail->ring);
+
+			if (n < 0)
+				continue;
+			total += n;
+			free = 1;
+			/* Between two drivers a step may be lost; that it moves is all that counts. */
+			atomic_store_explicit(&rail->driven,
+			                      atomic_load_explicit(&rail->driven, memory_order_relaxed) + 1,
+			                      memory_order_relaxed);
+		}
+	}
+	return total > 0 || free ? total : -EBUSY;
+}

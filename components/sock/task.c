@@ -1,0 +1,43 @@
+/* task - work that others leave for the internal thread: posted by anybody, run there in order. */
+#include "task_queue.h"
+
+#include "engine_priv.h"
+
+static ck_stack_t queue = CK_STACK_INITIALIZER;
+static ck_stack_entry_t *taken; /* by the internal thread, and not yet run */
+
+/*
+ * `queued` says that the task is in the queue or about to be taken from it. It is cleared before run: who posts from
+ * then on pushes anew, so what he changed before posting is seen by this run or by the next. The push comes before the
+ * wake, see internal_wake.
+ */
+void vma_engine_post(struct vma_task *task)
+{
+	if (atomic_exchange(&task->queued, true))
+		return;
+	task_queue_push_mpsc(&queue, task);
+	internal_wake();
+}
+
+void tasks_run(void)
+{
+	taken = task_queue_take_all(&queue);
+	while (taken != NULL) {
+		struct vma_task *task = (struct vma_task *)taken;
+
+		taken = ck_pr_load_ptr(&taken->next);
+		atomic_store(&task->queued, false);
+		task->run(task);
+	}
+}
+
+/* In a forked child: what the parent's thread was to do is not to be done here; but the tasks may be posted again. */
+void tasks_fork_child(void)
+{
+	ck_stack_entry_t *lists[] = {taken, task_queue_take_all(&queue)};
+
+	taken = NULL;
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+		for (; lists[i] != NULL; lists[i] = ck_pr_load_ptr(&lists[i]->next))
+			atomic_store(&((struct vma_task *)lists[i])->queued, false);
+}
