@@ -16,6 +16,7 @@
 
 #include <vma/log.h>
 
+#include "nic_os.h"
 #include "nic_backends.h"
 #include "nic_xdp.h"
 #include "vmad_proto.h"
@@ -53,27 +54,27 @@ static int look_at_interface(struct nic_xdp *nic, const char *name)
 		vma_log_once(VMA_LOG_ERROR, "xdp: no interface \"%s\"", name);
 		return -ENODEV;
 	}
-	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
 	strcpy(info->name, name);
 	strcpy(req.ifr_name, name);
-	if (ioctl(fd, SIOCGIFHWADDR, &req) < 0)
+	if (os_ioctl(fd, SIOCGIFHWADDR, &req) < 0)
 		rc = -errno;
 	memcpy(info->mac, req.ifr_hwaddr.sa_data, sizeof(info->mac));
-	if (rc == 0 && ioctl(fd, SIOCGIFMTU, &req) < 0)
+	if (rc == 0 && os_ioctl(fd, SIOCGIFMTU, &req) < 0)
 		rc = -errno;
 	info->mtu = (uint32_t)req.ifr_mtu;
 	req.ifr_data = (void *)&driver;
-	if (ioctl(fd, SIOCETHTOOL, &req) == 0 && is_memory_link(driver.driver))
+	if (os_ioctl(fd, SIOCETHTOOL, &req) == 0 && is_memory_link(driver.driver))
 		info->caps |= VMA_NIC_CAP_MEMORY_LINK;
 	req.ifr_data = (void *)&channels;
 	nic->tx_queues = 1;
-	if (ioctl(fd, SIOCETHTOOL, &req) == 0 && channels.tx_count + channels.combined_count > 0)
+	if (os_ioctl(fd, SIOCETHTOOL, &req) == 0 && channels.tx_count + channels.combined_count > 0)
 		nic->tx_queues = channels.tx_count + channels.combined_count;
 	info->tx_segs_max = 1;
 	info->device_queues = 1;
-	close(fd);
+	os_close(fd);
 	return rc;
 }
 
@@ -111,7 +112,7 @@ static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 		if (nic->vmad_path == NULL)
 			return -ENOMEM;
 	}
-	nic->right_fd = vmad_right_create(nic->base.info.name);
+	nic->right_fd = nic_fd_keep(vmad_right_create(nic->base.info.name));
 	if (nic->right_fd < 0)
 		nic->right_fd = nic_xdp_inherited_right(nic->base.info.ifindex);
 	how.right_fd = nic->right_fd;
@@ -125,11 +126,11 @@ void nic_xdp_free(struct nic_xdp *nic)
 	xdp_owner_destroy(nic->owner);
 	vmad_client_close(nic->vmad);
 	if (nic->right_fd >= 0)
-		close(nic->right_fd);
+		nic_fd_close(nic->right_fd);
 	if (nic->wake_fd >= 0)
-		close(nic->wake_fd);
+		nic_fd_close(nic->wake_fd);
 	if (nic->dead_fd >= 0)
-		close(nic->dead_fd);
+		nic_fd_close(nic->dead_fd);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
 	free(nic->vmad_path);
@@ -152,8 +153,8 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	nic->huge_pages = attr->huge_pages;
 	pthread_mutex_init(&nic->events, NULL);
 	pthread_mutex_init(&nic->lock, NULL);
-	nic->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	nic->dead_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* sendto() on it: ENOTSOCK */
+	nic->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	nic->dead_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); /* sendto() on it: ENOTSOCK */
 	nic->alive = nic_xdp_alive();
 	rc = nic->wake_fd < 0 || nic->dead_fd < 0 ? -errno : 0;
 	if (rc == 0 && nic->alive == NULL)
@@ -228,9 +229,9 @@ static void free_qp(struct xdp_qp *qp)
 		nic_xdp_flow_free(flow);
 	}
 	if (qp->epoll_fd >= 0)
-		close(qp->epoll_fd);
+		nic_fd_close(qp->epoll_fd);
 	if (qp->wake_fd >= 0)
-		close(qp->wake_fd);
+		nic_fd_close(qp->wake_fd);
 	free(qp);
 }
 
@@ -238,9 +239,9 @@ static int open_fds(struct xdp_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
-	qp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	qp->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (qp->epoll_fd < 0 || qp->wake_fd < 0 || epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
+	qp->epoll_fd = nic_fd_keep(os_epoll_create());
+	qp->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (qp->epoll_fd < 0 || qp->wake_fd < 0 || os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
 		return -errno;
 	return 0;
 }
@@ -353,7 +354,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 	}
 	keep_old_ring(qp, &old.port[0].rx);
 	nic_xdp_unrent(&old);
-	if (read(qp->wake_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
+	if (os_read(qp->wake_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
 		vma_log_debug("xdp: %s: eventfd: error %d", qp->name, errno);
 	nic_xdp_flow_restore(qp);
 	atomic_store_explicit(&base->lost, false, memory_order_release);

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "nic_os.h"
 #include "nic_xdp.h"
 #include "xdp_shared.h"
 
@@ -227,11 +228,11 @@ __attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
-	if (epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, port->fd, &event) < 0 && errno != EEXIST)
+	if (os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, port->fd, &event) < 0 && errno != EEXIST)
 		return vma_nic_qp_lost(&qp->base) ? 0 : -errno;
 	port->watched = true;
 	if (vma_nic_qp_lost(&qp->base))
-		epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL);
+		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL);
 	return 0;
 }
 

@@ -16,6 +16,7 @@
 
 #include <vma/nic_owner.h>
 
+#include "nic_os.h"
 #include "nic_backends.h"
 #include "nic_xdp.h"
 
@@ -24,6 +25,7 @@
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nic_xdp *registry;
 static _Atomic uint32_t *alive;
+static bool hooked;
 static struct {
 	unsigned ifindex;
 	int fd;
@@ -49,21 +51,21 @@ static void give_up(struct nic_xdp *nic)
 {
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
 		for (uint32_t queue = 0; queue < qp->queues; queue++)
-			close(qp->port[queue].fd);
-		close(qp->epoll_fd);
-		close(qp->wake_fd);
+			os_close(qp->port[queue].fd);
+		os_close(qp->epoll_fd);
+		os_close(qp->wake_fd);
 	}
 	if (nic->vmad != NULL)
-		close(vmad_client_fd(nic->vmad));
+		os_close(vmad_client_fd(nic->vmad));
 	if (nic->owner != NULL)
 		xdp_owner_close_in_child(nic->owner);
-	close(nic->wake_fd);
-	close(nic->dead_fd);
+	os_close(nic->wake_fd);
+	os_close(nic->dead_fd);
 	if (nic->right_fd >= 0 && nic->pass_on && nrights < RIGHTS_MAX) {
 		rights[nrights].ifindex = nic->base.info.ifindex;
 		rights[nrights++].fd = nic->right_fd;
 	} else if (nic->right_fd >= 0) {
-		close(nic->right_fd);
+		os_close(nic->right_fd);
 	}
 }
 
@@ -73,19 +75,26 @@ static void after_fork_child(void)
 	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
 		give_up(nic);
 	registry = NULL;
-	atomic_store_explicit(alive, 0, memory_order_relaxed);
+	if (alive != NULL)
+		atomic_store_explicit(alive, 0, memory_order_relaxed);
 	alive = NULL; /* what the child opens itself gets a page of its own */
 	pthread_mutex_init(&registry_lock, NULL);
 }
 
+/*
+ * Before anybody else's, whoever opens a nic when: prepare handlers run from the last registered to the first, and who
+ * calls us with locks of his own held takes those first in fork(), too.
+ */
+static __attribute__((constructor(101))) void hook(void)
+{
+	hooked = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
+}
+
 const _Atomic uint32_t *nic_xdp_alive(void)
 {
-	static bool hooked;
 	const _Atomic uint32_t *page;
 
 	pthread_mutex_lock(&registry_lock);
-	if (!hooked)
-		hooked = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
 	if (alive == NULL && hooked) {
 		const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
 		void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -128,7 +137,7 @@ int nic_xdp_inherited_right(unsigned ifindex)
 	pthread_mutex_lock(&registry_lock);
 	for (unsigned i = 0; i < nrights && fd < 0; i++)
 		if (rights[i].ifindex == ifindex)
-			fd = fcntl(rights[i].fd, F_DUPFD_CLOEXEC, 0);
+			fd = nic_fd_dup(rights[i].fd);
 	pthread_mutex_unlock(&registry_lock);
 	return fd;
 }

@@ -13,6 +13,7 @@
 
 #include <vma/log.h>
 
+#include "nic_os.h"
 #include "nic_xdp.h"
 
 /* ---- the window ---- */
@@ -132,7 +133,7 @@ static void lease_pool_drained(void *arg)
 	if (atomic_fetch_sub_explicit(&lease->pending, 1, memory_order_acq_rel) > 1)
 		return;
 	/* Perhaps inside somebody's put: no lock, no waiting. The nic lives until it has seen `done`. */
-	if (write(lease->nic->wake_fd, &one, sizeof(one)) < 0)
+	if (os_write(lease->nic->wake_fd, &one, sizeof(one)) < 0)
 		vma_log_debug("xdp: eventfd: error %d", errno); /* it is full, so the thread wakes anyway */
 	atomic_store_explicit(&lease->done, true, memory_order_release);
 }
@@ -203,17 +204,22 @@ static int ask_rent(struct nic_xdp *nic, const struct vma_nic_qp_attr *attr, str
 	if (nic->owner != NULL)
 		rc = xdp_owner_rent(nic->owner, attr->rx_wre, attr->tx_wre, rental);
 	else if (nic->vmad != NULL)
-		return vmad_client_rent(nic->vmad, attr->rx_wre, attr->tx_wre, rental);
+		rc = vmad_client_rent(nic->vmad, attr->rx_wre, attr->tx_wre, rental);
 	else
 		return -EAGAIN;
+	if (rc == 0 && nic->owner == NULL)
+		for (uint32_t queue = 0; queue < rental->queues; queue++)
+			rental->socket_fd[queue] = nic_fd_keep(rental->socket_fd[queue]);
+	if (rc < 0 || nic->owner == NULL)
+		return rc;
 	/* The owner's own fds: take copies, so that closing works the same for both kinds. */
-	for (uint32_t queue = 0; rc == 0 && queue < rental->queues; queue++) {
-		rental->socket_fd[queue] = fcntl(rental->socket_fd[queue], F_DUPFD_CLOEXEC, 0);
+	for (uint32_t queue = 0; queue < rental->queues; queue++) {
+		rental->socket_fd[queue] = nic_fd_dup(rental->socket_fd[queue]);
 		if (rental->socket_fd[queue] < 0) {
 			rc = -errno;
 			hand_back(nic, rental->slot);
 			while (queue-- > 0)
-				close(rental->socket_fd[queue]);
+				nic_fd_close(rental->socket_fd[queue]);
 			break;
 		}
 	}
@@ -224,10 +230,10 @@ static void close_rental(const struct nic_xdp *nic, const struct xdp_rental *ren
 {
 	for (uint32_t queue = 0; sockets && queue < rental->queues; queue++)
 		if (rental->socket_fd[queue] >= 0)
-			close(rental->socket_fd[queue]);
+			nic_fd_close(rental->socket_fd[queue]);
 	if (nic->owner == NULL) {
-		close(rental->umem_fd);
-		close(rental->shared_fd);
+		os_close(rental->umem_fd);
+		os_close(rental->shared_fd);
 	}
 }
 
@@ -353,9 +359,9 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
 		if (!lost && qp->port[queue].watched)
-			epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
+			os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
 		close_port(&qp->port[queue]);
-		close(qp->port[queue].fd);
+		nic_fd_close(qp->port[queue].fd);
 	}
 	free(qp->port);
 	qp->port = NULL;
@@ -385,9 +391,9 @@ void nic_xdp_disarm(struct xdp_qp *qp)
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
 		struct xdp_port *port = &qp->port[queue];
 
-		epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL); /* watched or not: see nic_xdp_watch */
+		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL); /* watched or not: see nic_xdp_watch */
 		/* Not close(): the number must stay ours while a kick may be about to use it. */
-		dup3(qp->nic->dead_fd, port->fd, O_CLOEXEC);
+		os_dup3(qp->nic->dead_fd, port->fd, O_CLOEXEC);
 		blank(&port->rx);
 		blank(&port->tx);
 		blank(&port->fill);

@@ -18,6 +18,7 @@
 
 #include <vma/log.h>
 
+#include "nic_os.h"
 #include "nic_xdp.h"
 
 #define RETRY_FIRST_MS 5
@@ -29,7 +30,7 @@ void nic_xdp_thread_wake(struct nic_xdp *nic)
 {
 	const uint64_t one = 1;
 
-	if (write(nic->wake_fd, &one, sizeof(one)) < 0)
+	if (os_write(nic->wake_fd, &one, sizeof(one)) < 0)
 		vma_log_debug("xdp: eventfd: error %d", errno); /* full: it wakes anyway */
 }
 
@@ -37,7 +38,7 @@ static void drain_wake(struct nic_xdp *nic)
 {
 	uint64_t count;
 
-	if (read(nic->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+	if (os_read(nic->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		vma_log_debug("xdp: eventfd: error %d", errno);
 }
 
@@ -104,7 +105,7 @@ static bool report_lost(struct nic_xdp *nic, bool wake)
 		if (!vma_nic_qp_lost(&qp->base))
 			continue;
 		any = true;
-		if (wake && write(qp->wake_fd, &one, sizeof(one)) < 0)
+		if (wake && os_write(qp->wake_fd, &one, sizeof(one)) < 0)
 			vma_log_debug("xdp: eventfd: error %d", errno);
 		tell(qp, VMA_NIC_EVENT_LOST, NULL);
 	}
@@ -197,7 +198,7 @@ static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 	        {.fd = nic->vmad != NULL ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
 	};
 
-	poll(fds, 2, sleep_ms);
+	os_poll(fds, 2, sleep_ms);
 	drain_wake(nic);
 }
 

@@ -14,6 +14,7 @@
 
 #include <vma/log.h>
 
+#include "nic_os.h"
 #include "owner_priv.h"
 
 #define SETTLE_NS 20000000ull /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
@@ -39,7 +40,7 @@ static uint32_t receive_queues(int fd, const char *name)
 
 	memcpy(req.ifr_name, name, IF_NAMESIZE);
 	req.ifr_data = (void *)&channels;
-	if (ioctl(fd, SIOCETHTOOL, &req) == 0)
+	if (os_ioctl(fd, SIOCETHTOOL, &req) == 0)
 		queues = channels.rx_count + channels.combined_count;
 	return queues > 0 ? queues : 1;
 }
@@ -48,15 +49,15 @@ static uint32_t receive_queues(int fd, const char *name)
 static int look_at_mtu(struct xdp_owner *owner)
 {
 	struct ifreq req = {0};
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
+	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
 
 	if (fd < 0)
 		return -errno;
 	if (if_indextoname(owner->ifindex, req.ifr_name) == NULL)
 		rc = -ENODEV;
-	else if (ioctl(fd, SIOCGIFMTU, &req) < 0)
+	else if (os_ioctl(fd, SIOCGIFMTU, &req) < 0)
 		rc = -errno;
-	close(fd);
+	os_close(fd);
 	if (rc < 0)
 		return rc;
 	memcpy(owner->name, req.ifr_name, IF_NAMESIZE);
@@ -66,7 +67,7 @@ static int look_at_mtu(struct xdp_owner *owner)
 
 static int look_at_device(struct xdp_owner *owner)
 {
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
+	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
 	uint32_t queues;
 
 	if (fd < 0)
@@ -83,7 +84,7 @@ static int look_at_device(struct xdp_owner *owner)
 	}
 	owner->queues = queues; /* what unwinding goes by: never more than there are places for */
 out:
-	close(fd);
+	os_close(fd);
 	return rc;
 }
 
@@ -143,7 +144,7 @@ static void close_sockets(struct xdp_owner *owner, uint32_t index)
 		xdp_ring_unmap(&slot->rx[queue]);
 		xdp_ring_unmap(&slot->tx[queue]);
 		if (slot->socket_fd[queue] >= 0)
-			close(slot->socket_fd[queue]);
+			nic_fd_close(slot->socket_fd[queue]);
 	}
 	slot->sockets_open = false;
 }
@@ -175,13 +176,13 @@ void xdp_owner_close_in_child(struct xdp_owner *owner)
 		const struct owner_slot *slot = &owner->slot[index];
 
 		for (uint32_t queue = 0; slot->sockets_open && queue < owner->queues; queue++)
-			close(slot->socket_fd[queue]);
+			os_close(slot->socket_fd[queue]);
 	}
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		close(owner->queue[queue].base_fd);
+		os_close(owner->queue[queue].base_fd);
 	xdp_prog_close_in_child(owner->prog);
-	close(owner->umem_fd);
-	close(owner->shared_fd);
+	os_close(owner->umem_fd);
+	os_close(owner->shared_fd);
 }
 
 /* ---- slots ---- */

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "nic_os.h"
 #include "owner_priv.h"
 
 struct walk {
@@ -117,7 +118,7 @@ static int take_reply(int fd, const struct walk *walk, uint8_t proto)
 	ssize_t n;
 
 	do
-		n = recv(fd, buffer, sizeof(buffer), 0);
+		n = os_recv(fd, buffer, sizeof(buffer), 0);
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return -errno;
@@ -143,7 +144,7 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 	int rc;
 
 	fill_request(&request, family, proto, walk);
-	if (send(fd, &request, request.head.nlmsg_len, 0) < 0)
+	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		return -errno;
 	do
 		rc = take_reply(fd, walk, proto);
@@ -154,11 +155,11 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 static int open_diag(void)
 {
 	const struct timeval patience = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
-	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	int fd = os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 
 	if (fd < 0)
 		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	os_setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	return fd;
 }
 
@@ -175,7 +176,7 @@ int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners,
 	rc = walk_family(fd, &walk, AF_INET, proto);
 	if (rc == 0)
 		rc = walk_family(fd, &walk, AF_INET6, proto);
-	close(fd);
+	os_close(fd);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
 }
 
@@ -201,11 +202,11 @@ int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
 	memcpy(id->idiag_dst, key->peer, 4);
 	id->idiag_if = ifindex;
 	id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-	if (send(fd, &request, request.head.nlmsg_len, 0) < 0)
+	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		rc = -errno;
 	while (rc == 0)
 		rc = take_reply(fd, &walk, key->proto);
-	close(fd);
+	os_close(fd);
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 

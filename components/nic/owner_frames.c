@@ -11,6 +11,7 @@
 
 #include <vma/log.h>
 
+#include "nic_os.h"
 #include "owner_priv.h"
 
 #define WINDOW_DEFAULT (16u << 20)
@@ -33,18 +34,19 @@ static uint32_t clamp(uint32_t n, uint32_t least, uint32_t most)
 
 static int open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
 {
-	int fd = memfd_create("vma-umem", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB : 0));
+	int fd = nic_fd_keep(memfd_create("vma-umem", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB : 0)));
 
 	if (fd < 0)
 		return -errno;
 	owner->umem = MAP_FAILED;
 	/* Sealed, or a client could shrink it under the others. */
-	if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+	if (ftruncate(fd, (off_t)bytes) == 0 &&
+	    os_fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
 		owner->umem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (owner->umem == MAP_FAILED) {
 		int rc = -errno;
 
-		close(fd);
+		nic_fd_close(fd);
 		owner->umem = NULL;
 		return rc;
 	}
@@ -59,7 +61,7 @@ static void close_memory(struct xdp_owner *owner)
 	if (owner->umem != NULL)
 		munmap(owner->umem, owner->umem_bytes);
 	if (owner->umem_fd >= 0)
-		close(owner->umem_fd);
+		nic_fd_close(owner->umem_fd);
 	owner->umem = NULL;
 	owner->umem_fd = -1;
 }
@@ -130,11 +132,11 @@ static int open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge
 static int open_shared(struct xdp_owner *owner)
 {
 	owner->shared_bytes = xdp_shared_bytes(owner->nframes);
-	owner->shared_fd = memfd_create("vma-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	owner->shared_fd = nic_fd_keep(memfd_create("vma-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (owner->shared_fd < 0)
 		return -errno;
 	if (ftruncate(owner->shared_fd, (off_t)owner->shared_bytes) < 0 ||
-	    fcntl(owner->shared_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+	    os_fcntl(owner->shared_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
 	owner->shared = mmap(NULL, owner->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owner->shared_fd, 0);
 	if (owner->shared == MAP_FAILED) {
@@ -241,14 +243,14 @@ void owner_frames_fini(struct xdp_owner *owner)
 		xdp_ring_unmap(&q->fill);
 		xdp_ring_unmap(&q->comp);
 		if (q->base_fd >= 0)
-			close(q->base_fd);
+			nic_fd_close(q->base_fd);
 		free(q->spare);
 	}
 	free(owner->tx_used);
 	if (owner->shared != NULL)
 		munmap(owner->shared, owner->shared_bytes);
 	if (owner->shared_fd >= 0)
-		close(owner->shared_fd);
+		nic_fd_close(owner->shared_fd);
 	close_memory(owner);
 }
 

@@ -2,6 +2,7 @@
  * vmad_client - requests to vmad and their answers; finding and starting it.
  */
 #include <errno.h>
+#include <linux/capability.h>
 #include <net/if.h>
 #include <poll.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 
 #include <vma/log.h>
 
+#include "nic_os.h"
 #include "vmad_client.h"
 #include "vmad_proto.h"
 
@@ -38,7 +40,7 @@ static uint64_t now_ms(void)
 static void close_fds(const int *fds, unsigned nfds)
 {
 	for (unsigned i = 0; i < nfds; i++)
-		close(fds[i]);
+		os_close(fds[i]);
 }
 
 /* Waits for one message: 1, or -EPIPE. fds are closed unless the caller wants them. */
@@ -58,7 +60,7 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 			close_fds(fds, *nfds);
 		if (rc != -EAGAIN || now >= until_ms)
 			return -EPIPE;
-		poll(&poll_fd, 1, (int)(until_ms - now));
+		os_poll(&poll_fd, 1, (int)(until_ms - now));
 	}
 }
 
@@ -91,7 +93,7 @@ static int ask_until(struct vmad_client *client, struct vmad_msg *msg, const int
 		if (msg->type != VMAD_REVOKED || keep_revoked(client, msg) < 0)
 			break;
 	}
-	shutdown(client->fd, SHUT_RDWR); /* it makes no sense any more: whoever watches the fd sees it end */
+	os_shutdown(client->fd, SHUT_RDWR); /* it makes no sense any more: whoever watches the fd sees it end */
 	return -EPIPE;
 }
 
@@ -244,7 +246,7 @@ void vmad_client_close(struct vmad_client *client)
 {
 	if (client == NULL)
 		return;
-	close(client->fd);
+	nic_fd_close(client->fd);
 	free(client);
 }
 
@@ -254,7 +256,8 @@ static bool trusted(int fd, const struct vmad_connect *how)
 	struct ucred server = {.uid = (uid_t)-1};
 	socklen_t len = sizeof(server);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 && (server.uid == 0 || server.uid == geteuid()))
+	if (os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 &&
+	    (server.uid == 0 || server.uid == geteuid()))
 		return true;
 	vma_log_once(VMA_LOG_ERROR,
 	             "%s: what answers in vmad's place runs as user %u, neither root nor this user: not used",
@@ -268,38 +271,61 @@ static int dial(const struct vmad_connect *how, struct vmad_client *client)
 	const struct timeval patience = {.tv_sec = 1}; /* a full backlog */
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(how->ifindex, &address);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc = 0;
+	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc = 0;
 
 	if (fd < 0)
 		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	if (connect(fd, (const struct sockaddr *)&address, len) < 0)
+	os_setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (os_connect(fd, (const struct sockaddr *)&address, len) < 0)
 		rc = -errno;
 	else if (!trusted(fd, how))
 		rc = -EPERM;
 	if (rc < 0) {
-		close(fd);
+		os_close(fd);
 		return rc;
 	}
-	client->fd = fd;
+	client->fd = nic_fd_keep(fd);
 	return 0;
+}
+
+/* What vmad needs and would inherit from us. One line names what is missing. */
+static bool lacks_capabilities(const struct vmad_connect *how)
+{
+	static const struct {
+		unsigned number;
+		const char *name;
+	} wanted[] = {{CAP_NET_RAW, " CAP_NET_RAW"}, {CAP_BPF, " CAP_BPF"}, {CAP_NET_ADMIN, " CAP_NET_ADMIN"}};
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	char missing[64] = "";
+
+	if (syscall(SYS_capget, &head, data) < 0)
+		return false;
+	if (data[0].effective & CAP_TO_MASK(CAP_SYS_ADMIN))
+		data[1].effective |= CAP_TO_MASK(CAP_BPF); /* which was split off from it */
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+		if (!(data[CAP_TO_INDEX(wanted[i].number)].effective & CAP_TO_MASK(wanted[i].number)))
+			strcat(missing, wanted[i].name);
+	if (missing[0] == '\0')
+		return false;
+	vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and to start one this process lacks%s",
+	             how->ifname, missing);
+	return true;
 }
 
 static int start(const struct vmad_connect *how)
 {
 	char window[16];
-	const char *argv[8] = {how->vmad_path, "--exit-when-idle", "--foreground"};
-	unsigned n = 3;
+	const char *argv[9] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
+	unsigned n = 4;
 	int rc;
 
 	/* The interface has gone, or its name belongs to another one: a vmad would own that, and we look for this. */
 	if (if_nametoindex(how->ifname) != how->ifindex)
 		return -ENODEV;
-	rc = vmad_right_create(how->ifname);
 	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
-	if (rc < 0)
-		return rc;
-	close(rc);
+	if (lacks_capabilities(how))
+		return -EPERM;
 	if (how->window_bytes != 0) {
 		snprintf(window, sizeof(window), "%u", how->window_bytes);
 		argv[n++] = "--window";
@@ -310,7 +336,8 @@ static int start(const struct vmad_connect *how)
 	argv[n] = how->ifname;
 	rc = vmad_start(how->vmad_path, (char *const *)argv);
 	if (rc < 0)
-		vma_log_once(VMA_LOG_WARN, "%s: %s cannot be started: %s", how->ifname, how->vmad_path, strerror(-rc));
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and %s cannot be started: %s",
+		             how->ifname, how->vmad_path, strerror(-rc));
 	return rc;
 }
 
@@ -334,6 +361,10 @@ static void explain(const struct vmad_connect *how, int rc)
 		             "parent, or "
 		             "its user or group named by vmad --allow-user, --allow-group",
 		             how->ifname);
+	else if (rc == -EACCES)
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: vmad may not own the interface: it needs CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN",
+		             how->ifname);
 	else if (rc == -ECONNREFUSED)
 		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface", how->ifname);
 	else if (rc < 0)
@@ -343,6 +374,7 @@ static void explain(const struct vmad_connect *how, int rc)
 /* Starts vmad, but not again while the last one may still be coming up. */
 struct attempts {
 	int starts;
+	int error;            /* of a start; the log has it */
 	uint64_t up_until_ms; /* the one started last has until then to answer; 0: none is coming up */
 };
 
@@ -350,7 +382,10 @@ static bool another_start(const struct vmad_connect *how, struct attempts *attem
 {
 	if (attempts->up_until_ms != 0)
 		return now_ms() < attempts->up_until_ms;
-	if (how->vmad_path == NULL || attempts->starts == STARTS_MAX || start(how) < 0)
+	if (how->vmad_path == NULL || attempts->starts == STARTS_MAX)
+		return false;
+	attempts->error = start(how);
+	if (attempts->error < 0)
 		return false;
 	attempts->starts++;
 	attempts->up_until_ms = now_ms() + COMING_UP_MS;
@@ -367,7 +402,7 @@ static int connect_once(const struct vmad_connect *how, struct vmad_client *clie
 	rc = hello(client, how, until_ms);
 	if (rc == 0)
 		return 0;
-	close(client->fd);
+	nic_fd_close(client->fd);
 	client->fd = -1;
 	if (rc != -EPIPE)
 		return rc;
@@ -399,7 +434,10 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 			break;
 		nanosleep(&pause, NULL);
 	}
-	explain(how, rc);
+	if (attempts.error < 0)
+		rc = attempts.error;
+	else
+		explain(how, rc);
 	free(client);
-	return rc;
+	return rc == -EACCES ? -EPERM : rc;
 }

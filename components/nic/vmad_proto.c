@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "nic_os.h"
 #include "vmad_proto.h"
 
 socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out)
@@ -40,7 +41,7 @@ int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)
 		memcpy(CMSG_DATA(&control.head), fds, nfds * sizeof(int));
 	}
 	do
-		n = sendmsg(fd, &head, MSG_NOSIGNAL | MSG_DONTWAIT);
+		n = os_sendmsg(fd, &head, MSG_NOSIGNAL | MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : 0; /* a packet is sent whole or not at all */
 }
@@ -48,7 +49,7 @@ int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)
 static void close_all(const int *fds, unsigned nfds)
 {
 	for (unsigned i = 0; i < nfds; i++)
-		close(fds[i]);
+		os_close(fds[i]);
 }
 
 int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
@@ -65,7 +66,7 @@ int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned
 	*nfds = 0;
 	memset(msg, 0, sizeof(*msg));
 	do
-		n = recvmsg(fd, &head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+		n = os_recvmsg(fd, &head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return errno == ECONNRESET ? 0 : -errno;

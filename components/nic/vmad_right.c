@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "nic_os.h"
 #include "vmad_proto.h"
 
 #ifndef SO_BINDTOIFINDEX
@@ -27,15 +28,15 @@
 
 int vmad_right_create(const char *ifname)
 {
-	int fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+	int fd = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
 	int rc;
 
 	if (fd < 0)
 		return -errno;
-	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, ifname, (socklen_t)strlen(ifname)) == 0)
+	if (os_setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, ifname, (socklen_t)strlen(ifname)) == 0)
 		return fd;
 	rc = -errno;
-	close(fd);
+	os_close(fd);
 	return rc;
 }
 
@@ -44,20 +45,20 @@ static bool option_is(int fd, int option, int wanted)
 	int value = -1;
 	socklen_t len = sizeof(value);
 
-	return getsockopt(fd, SOL_SOCKET, option, &value, &len) == 0 && len == sizeof(value) && value == wanted;
+	return os_getsockopt(fd, SOL_SOCKET, option, &value, &len) == 0 && len == sizeof(value) && value == wanted;
 }
 
 /* The network namespace of a socket, as an inode number; 0: unknown. */
 static ino_t namespace_of(int socket_fd)
 {
 	struct stat st = {0};
-	int fd = ioctl(socket_fd, SIOCGSKNS);
+	int fd = os_ioctl(socket_fd, SIOCGSKNS, NULL);
 
 	if (fd < 0)
 		return 0;
 	if (fstat(fd, &st) < 0)
 		st.st_ino = 0;
-	close(fd);
+	os_close(fd);
 	return st.st_ino;
 }
 
@@ -69,10 +70,10 @@ bool vmad_right_check(int fd, unsigned ifindex)
 	if (!option_is(fd, SO_DOMAIN, AF_INET) || !option_is(fd, SO_TYPE, SOCK_RAW) ||
 	    !option_is(fd, SO_BINDTOIFINDEX, (int)ifindex))
 		return false;
-	own = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	own = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (own < 0)
 		return false;
 	here = namespace_of(own);
-	close(own);
+	os_close(own);
 	return here != 0 && namespace_of(fd) == here;
 }

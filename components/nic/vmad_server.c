@@ -187,8 +187,12 @@ static int take_interface(struct vmad_server *server)
 	};
 	int rc = xdp_owner_create(&attr, &server->owner);
 
-	if (rc == 0)
+	if (rc == 0) {
 		answer_waiting(server, 0);
+		vma_log_info("vmad: owns %s", server->attr->interface);
+		if (server->attr->owns != NULL)
+			server->attr->owns();
+	}
 	return rc;
 }
 
@@ -288,10 +292,10 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 		if (rc == -EBUSY)
 			vma_log_error("vmad: %s: another process uses its queues for AF_XDP", server->attr->interface);
 		if (rc < 0) {
-			answer_waiting(server, rc);
+			/* EPERM would tell the client that it was refused by us. */
+			answer_waiting(server, rc == -EPERM ? -EACCES : rc);
 			return rc;
 		}
-		vma_log_info("vmad: owns %s", server->attr->interface);
 	}
 	xdp_owner_tick(server->owner, revoked, server);
 	if (now - clock->looked > LOOK_MS) {

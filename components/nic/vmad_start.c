@@ -3,18 +3,17 @@
  *
  * Two clones without an exit signal that borrow this process's memory (as vfork): the first exits at once, so the
  * second belongs to init, and the program gets neither SIGCHLD nor a child that its wait() could return. fork() itself
- * would run the program's atfork handlers. The daemon keeps nothing: no fds, no signal dispositions, no LD_PRELOAD.
+ * would run the program's atfork handlers. The daemon keeps nothing: no fds, no signal dispositions, no LD_PRELOAD, no
+ * terminal, no core to which the program is pinned.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
+#include "nic_os.h"
 #include "vmad_client.h"
 
 #define STACK_BYTES 65536
@@ -26,40 +25,70 @@ struct start {
 	int error;
 };
 
-/* Runs in the grandchild, in this process's memory: system calls only. */
+/* glibc's clone by its other name: clone itself is interposed in libvma.so. */
+int __clone(int (*fn)(void *), void *stack, int flags, void *arg, ...);
+
+/* A program that is pinned to a core, or runs as a real-time one, must not have a daemon that is, too. */
+static void be_ordinary(void)
+{
+	static const struct sched_param priority;
+	unsigned long cores[16];
+
+	memset(cores, 0xff, sizeof(cores));
+	syscall(SYS_sched_setaffinity, 0, sizeof(cores), cores); /* those that its cpuset has */
+	syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &priority);
+	syscall(SYS_setpriority, PRIO_PROCESS, 0, 0);
+}
+
+/* The dispositions are the clone's own: it was made without CLONE_SIGHAND. */
+static void forget_signals(void)
+{
+	static const struct {
+		void (*handler)(int);
+		unsigned long flags;
+		void (*restorer)(void);
+		uint64_t mask;
+	} plain; /* all zero: SIG_DFL. As the kernel has it, which is not as libc has it. */
+	static const uint64_t none;
+
+	for (int sig = 1; sig < NSIG; sig++)
+		syscall(SYS_rt_sigaction, sig, &plain, NULL, sizeof(plain.mask));
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof(none));
+}
+
+/* Runs in the grandchild, in this process's memory: system calls by number only. */
 static int become_daemon(void *arg)
 {
 	static char *const environment[] = {"PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin", NULL};
 	struct start *start = arg;
-	struct sigaction plain = {.sa_handler = SIG_DFL};
-	sigset_t none;
 	int null;
 
-	setsid();
-	for (int sig = 1; sig < NSIG; sig++)
-		sigaction(sig, &plain, NULL); /* this table is the clone's own */
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	null = open("/dev/null", O_RDWR);
+	syscall(SYS_setsid); /* no terminal, and no ^C from one */
+	be_ordinary();
+	null = os_open("/dev/null", O_RDWR);
 	if (null >= 0) {
-		dup2(null, 0);
-		dup2(null, 1);
+		os_dup3(null, 0, 0); /* EINVAL: the program had no stdin, and this is 0 already */
+		os_dup3(null, 1, 0);
 	}
-	/* stderr stays: it is where the daemon's lines about a failed start are seen. */
+	/* stderr stays: it is where the lines about a failed start are seen. vmad lets go of it when it has started. */
 	syscall(SYS_close_range, 3u, ~0u, 0u);
-	if (chdir("/") == 0)
-		execve(start->path, start->argv, environment);
+	syscall(SYS_umask, 022);
+	forget_signals();
+	if (syscall(SYS_chdir, "/") == 0)
+		syscall(SYS_execve, start->path, start->argv, environment);
 	start->error = errno;
-	_exit(127);
+	syscall(SYS_exit, 127);
+	return 0;
 }
 
 static int become_nobodys_child(void *arg)
 {
 	struct start *start = arg;
 
-	if (clone(become_daemon, start->second_stack + STACK_BYTES, CLONE_VM | CLONE_VFORK, start) < 0)
+	if (__clone(become_daemon, start->second_stack + STACK_BYTES, CLONE_VM | CLONE_VFORK, start) < 0)
 		start->error = errno;
-	_exit(0);
+	syscall(SYS_exit, 0);
+	return 0;
 }
 
 int vmad_start(const char *path, char *const argv[])
@@ -74,7 +103,7 @@ int vmad_start(const char *path, char *const argv[])
 	/* A handler of the program must not run in the clones: they share its memory. */
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, &before);
-	pid = clone(become_nobodys_child, stacks + 2 * STACK_BYTES, CLONE_VM | CLONE_VFORK, &start);
+	pid = __clone(become_nobodys_child, stacks + 2 * STACK_BYTES, CLONE_VM | CLONE_VFORK, &start);
 	if (pid < 0)
 		start.error = errno;
 	else

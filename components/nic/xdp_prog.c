@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <bpf/bpf.h>
@@ -20,16 +21,17 @@
 
 #include <vma/log.h>
 
+#include "nic_os.h"
 #include "xdp_flow.h"
 #include "xdp_priv.h"
 #include <xdp_steer.skel.h>
 
 struct xdp_prog {
-	struct xdp_steer *skel;
 	unsigned ifindex;
 	uint32_t queues;
-	int link_fd; /* -1: not attached */
-	int flows_fd, sockets_fd;
+	int prog_fd, flows_fd, sockets_fd;
+	int link_fd;                   /* -1: not attached */
+	struct xdp_steer__bss *shared; /* the program's variables */
 	bool generic;
 	uint64_t front_version; /* of the last flow at the front; never used again */
 };
@@ -71,9 +73,27 @@ static int load(uint32_t queues, bool frags, struct xdp_steer **out)
 	return 0;
 }
 
+/* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of four things. */
+static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
+{
+	prog->prog_fd = nic_fd_dup(bpf_program__fd(skel->progs.vma_steer));
+	prog->flows_fd = nic_fd_dup(bpf_map__fd(skel->maps.flows));
+	prog->sockets_fd = nic_fd_dup(bpf_map__fd(skel->maps.sockets));
+	if (prog->prog_fd < 0 || prog->flows_fd < 0 || prog->sockets_fd < 0)
+		return -errno;
+	prog->shared =
+	        mmap(NULL, sizeof(*prog->shared), PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(skel->maps.bss), 0);
+	if (prog->shared == MAP_FAILED) {
+		prog->shared = NULL;
+		return -errno;
+	}
+	return 0;
+}
+
 int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 {
 	libbpf_print_fn_t print_before;
+	struct xdp_steer *skel = NULL;
 	struct xdp_prog *prog;
 	int rc;
 
@@ -82,21 +102,22 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 	prog = calloc(1, sizeof(*prog));
 	if (prog == NULL)
 		return -ENOMEM;
+	prog->ifindex = ifindex;
+	prog->queues = queues;
+	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->link_fd = -1;
 	print_before = libbpf_set_print(to_log);
-	rc = load(queues, true, &prog->skel);
+	rc = load(queues, true, &skel);
 	if (rc == -EINVAL) /* a kernel before 5.18 */
-		rc = load(queues, false, &prog->skel);
+		rc = load(queues, false, &skel);
+	if (rc == 0)
+		rc = adopt(prog, skel);
+	xdp_steer__destroy(skel);
 	libbpf_set_print(print_before);
 	if (rc < 0) {
 		vma_log_debug("xdp: ifindex %u: the program cannot be loaded: error %d", ifindex, -rc);
-		free(prog);
+		xdp_prog_destroy(prog);
 		return rc;
 	}
-	prog->ifindex = ifindex;
-	prog->queues = queues;
-	prog->link_fd = -1;
-	prog->flows_fd = bpf_map__fd(prog->skel->maps.flows);
-	prog->sockets_fd = bpf_map__fd(prog->skel->maps.sockets);
 	*out = prog;
 	return 0;
 }
@@ -106,7 +127,14 @@ void xdp_prog_destroy(struct xdp_prog *prog)
 	if (prog == NULL)
 		return;
 	xdp_prog_detach(prog);
-	xdp_steer__destroy(prog->skel);
+	if (prog->shared != NULL)
+		munmap(prog->shared, sizeof(*prog->shared));
+	if (prog->sockets_fd >= 0)
+		nic_fd_close(prog->sockets_fd);
+	if (prog->flows_fd >= 0)
+		nic_fd_close(prog->flows_fd);
+	if (prog->prog_fd >= 0)
+		nic_fd_close(prog->prog_fd);
 	free(prog);
 }
 
@@ -114,7 +142,7 @@ static int link_create(const struct xdp_prog *prog, uint32_t mode)
 {
 	LIBBPF_OPTS(bpf_link_create_opts, opts, .flags = mode);
 
-	return bpf_link_create(bpf_program__fd(prog->skel->progs.vma_steer), (int)prog->ifindex, BPF_XDP, &opts);
+	return bpf_link_create(prog->prog_fd, (int)prog->ifindex, BPF_XDP, &opts);
 }
 
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
@@ -133,7 +161,7 @@ int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
 		}
 		if (fd < 0)
 			return fd == -EEXIST ? -EBUSY : fd;
-		prog->link_fd = fd;
+		prog->link_fd = nic_fd_keep(fd);
 		if (prog->generic)
 			vma_log_once(
 			        VMA_LOG_WARN,
@@ -151,7 +179,7 @@ void xdp_prog_detach(struct xdp_prog *prog)
 		return;
 	/* Explicitly, because a copy of the fd (a child between fork and exec) would keep the link alive. */
 	bpf_link_detach(prog->link_fd);
-	close(prog->link_fd);
+	nic_fd_close(prog->link_fd);
 	prog->link_fd = -1;
 }
 
@@ -159,10 +187,10 @@ void xdp_prog_close_in_child(struct xdp_prog *prog)
 {
 	/* Above all the link: a copy of it would keep the program attached when the parent is killed. */
 	if (prog->link_fd >= 0)
-		close(prog->link_fd);
-	close(bpf_program__fd(prog->skel->progs.vma_steer));
-	close(prog->flows_fd);
-	close(prog->sockets_fd);
+		os_close(prog->link_fd);
+	os_close(prog->prog_fd);
+	os_close(prog->flows_fd);
+	os_close(prog->sockets_fd);
 }
 
 bool xdp_prog_attached(const struct xdp_prog *prog)
@@ -206,7 +234,7 @@ static struct xdp_flow_key to_map_key(const struct vma_flow_key *key)
  * packets go to the kernel as they did before, or one lookup finds nothing. */
 static void count_flow(struct xdp_prog *prog, const struct vma_flow_key *key, int change)
 {
-	struct xdp_flow_counts *counts = &prog->skel->bss->counts;
+	struct xdp_flow_counts *counts = &prog->shared->counts;
 	uint32_t *count = key->peer_port_be != 0 ? counts->exact : counts->wild;
 
 	count += key->proto == IPPROTO_TCP;
@@ -217,7 +245,7 @@ static void count_flow(struct xdp_prog *prog, const struct vma_flow_key *key, in
 static void front_set(struct xdp_prog *prog, const struct xdp_flow_key *key, uint32_t slot)
 {
 #ifdef __x86_64__
-	volatile struct xdp_flow_front *front = &prog->skel->bss->front;
+	volatile struct xdp_flow_front *front = &prog->shared->front;
 
 	if (key->proto != IPPROTO_UDP || key->peer_port != 0 || front->version != 0)
 		return;
@@ -234,7 +262,7 @@ static void front_set(struct xdp_prog *prog, const struct xdp_flow_key *key, uin
 /* A packet that the program is just steering may still go there: it came before the end of the flow. */
 static void front_clear(struct xdp_prog *prog, const struct xdp_flow_key *key)
 {
-	volatile struct xdp_flow_front *front = &prog->skel->bss->front;
+	volatile struct xdp_flow_front *front = &prog->shared->front;
 
 	if (key->proto == IPPROTO_UDP && key->peer_port == 0 && front->local == key->local &&
 	    front->local_port == key->local_port && front->vlan == key->vlan)

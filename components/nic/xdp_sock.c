@@ -16,6 +16,7 @@
 
 #include <vma/log.h>
 
+#include "nic_os.h"
 #include "xdp_priv.h"
 
 #define TOKEN_RX_SIZE 2
@@ -25,14 +26,14 @@
 
 static int open_socket(void)
 {
-	int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+	int fd = nic_fd_keep(os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
 
 	return fd < 0 ? -errno : fd;
 }
 
 static int set_ring(int fd, int option, uint32_t entries)
 {
-	return setsockopt(fd, SOL_XDP, option, &entries, sizeof(entries)) < 0 ? -errno : 0;
+	return os_setsockopt(fd, SOL_XDP, option, &entries, sizeof(entries)) < 0 ? -errno : 0;
 }
 
 static int set_umem_rings(int fd)
@@ -54,7 +55,7 @@ static int bind_queue(int fd, unsigned ifindex, uint32_t queue, uint16_t flags, 
 	const struct timespec pause = {.tv_nsec = BUSY_PAUSE_NS};
 
 	for (int i = 0;; i++) {
-		if (bind(fd, (const struct sockaddr *)&addr, sizeof(addr)) == 0)
+		if (os_bind(fd, (const struct sockaddr *)&addr, sizeof(addr)) == 0)
 			return 0;
 		if (errno != EBUSY || i == BUSY_RETRIES)
 			return -errno;
@@ -65,7 +66,7 @@ static int bind_queue(int fd, unsigned ifindex, uint32_t queue, uint16_t flags, 
 static int closed(int fd, int rc, const char *what, unsigned ifindex, uint32_t queue)
 {
 	vma_log_debug("xdp: ifindex %u queue %u: %s: error %d", ifindex, queue, what, -rc);
-	close(fd);
+	nic_fd_close(fd);
 	return rc;
 }
 
@@ -82,7 +83,7 @@ int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queu
 	if (fd < 0)
 		return fd;
 	/* Pins the pages. Without CAP_IPC_LOCK they count against RLIMIT_MEMLOCK: -ENOBUFS. */
-	if (setsockopt(fd, SOL_XDP, XDP_UMEM_REG, &reg, sizeof(reg)) < 0)
+	if (os_setsockopt(fd, SOL_XDP, XDP_UMEM_REG, &reg, sizeof(reg)) < 0)
 		return closed(fd, -errno, "XDP_UMEM_REG", ifindex, queue);
 	if ((rc = set_umem_rings(fd)) < 0 || (rc = set_ring(fd, XDP_RX_RING, TOKEN_RX_SIZE)) < 0)
 		return closed(fd, rc, "rings of the base socket", ifindex, queue);
@@ -121,7 +122,7 @@ static int get_offsets(int fd, struct xdp_mmap_offsets *offsets)
 {
 	socklen_t len = sizeof(*offsets);
 
-	if (getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, offsets, &len) < 0)
+	if (os_getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, offsets, &len) < 0)
 		return -errno;
 	return len == sizeof(*offsets) ? 0 : -EPROTO; /* shorter: a kernel before 5.4, without need-wakeup */
 }

@@ -3,6 +3,7 @@
  */
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
 #include <signal.h>
@@ -11,6 +12,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include <vma/log.h>
@@ -18,7 +22,7 @@
 
 #define NAMES_MAX 64
 
-enum { KEY_IDLE = 256, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE };
+enum { KEY_IDLE = 256, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE, KEY_SYSLOG };
 
 struct options {
 	struct vma_vmad_attr attr;
@@ -38,6 +42,7 @@ static const struct argp_option option_table[] = {
         {"huge-pages", KEY_HUGE, NULL, 0, "Take packet memory from huge pages", 0},
         {"log-level", 'l', "LEVEL", 0, "none, panic, error, warn, info (default), details, debug", 0},
         {"log-file", 'o', "FILE", 0, "Write lines to FILE instead of stderr", 0},
+        {"syslog", KEY_SYSLOG, NULL, 0, "Lines go to the system log once the interface is owned", 0},
         {0},
 };
 
@@ -85,6 +90,27 @@ static void set_window(struct options *options, const char *text, struct argp_st
 
 static struct vma_log_attr log_attr = {.level = VMA_LOG_INFO, .details = 0};
 
+/*
+ * Until now lines were for whoever started us; his terminal or pipe must not be kept open for as long as other clients
+ * need us. A line is one write, so as a datagram it is one entry of the system log.
+ */
+static void leave_stderr(void)
+{
+	const struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = _PATH_LOG};
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd >= 0 && connect(fd, (const struct sockaddr *)&log, sizeof(log)) < 0) {
+		close(fd);
+		fd = -1;
+	}
+	if (fd < 0)
+		fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	if (fd >= 0 && fd != STDERR_FILENO) {
+		dup2(fd, STDERR_FILENO);
+		close(fd);
+	}
+}
+
 static error_t take_option(int key, char *text, struct argp_state *state)
 {
 	struct options *options = state->input;
@@ -110,6 +136,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case KEY_WINDOW:
 		set_window(options, text, state);
+		return 0;
+	case KEY_SYSLOG:
+		options->attr.owns = leave_stderr;
 		return 0;
 	case KEY_HUGE:
 		options->attr.huge_pages = true;

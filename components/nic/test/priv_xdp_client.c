@@ -11,13 +11,15 @@
  *     leak              first clone a child behind libc's back that keeps every fd and sleeps
  *     shadow            have a kernel socket on the same port, named as the flow's shadow
  *     members=N         N further kernel sockets on the port, each named as a shadow of the flow, too
- *     again             ask for a flow that was refused or taken back again every half second
- *     hoard             keep every buffer received, echo nothing
- *   ping ADDRESS SECONDS PORT...    kernel sockets that send to each port and want everything back; a line per port:
- *                                   'PORT sent N back N gap MS' (the longest time without an echo)
- *   kernel ADDRESS PORT             a kernel socket that echoes
+ *     guest             have a pipe, a handler of SIGCHLD and every signal blocked before opening the interface, and
+ * say whether numbers of descriptors, children and signals are what they would be without again             ask for a
+ * flow that was refused or taken back again every half second hoard             keep every buffer received, echo
+ * nothing ping ADDRESS SECONDS PORT...    kernel sockets that send to each port and want everything back; a line per
+ * port: 'PORT sent N back N gap MS' (the longest time without an echo) kernel ADDRESS PORT             a kernel socket
+ * that echoes
  */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -28,6 +30,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,7 +45,7 @@ struct server {
 	uint16_t port, child_port;
 	uid_t user, drop, child_user;
 	unsigned members;
-	bool vmad, pass, leak, shadow, hoard, again;
+	bool vmad, pass, leak, shadow, hoard, again, guest;
 	_Atomic bool has_flow;
 	struct vma_bufarena *arena;
 	struct vma_nic *nic;
@@ -301,6 +304,8 @@ static void take_option(struct server *server, const char *option)
 		server->leak = true;
 	else if (strcmp(option, "shadow") == 0)
 		server->shadow = true;
+	else if (strcmp(option, "guest") == 0)
+		server->guest = true;
 	else if (strcmp(option, "again") == 0)
 		server->again = true;
 	else if (sscanf(option, "members=%u", &uid) == 1)
@@ -311,9 +316,79 @@ static void take_option(struct server *server, const char *option)
 		exit(1);
 }
 
+/* ---- what a program sees of us ---- */
+
+static volatile sig_atomic_t children_seen;
+
+static void on_child(int sig)
+{
+	(void)sig;
+	children_seen++;
+}
+
+static uint64_t open_before[16]; /* numbers below 1024, a bit each */
+
+/* Notes what is open; with `report` names what is new and low. */
+static bool look_at_numbers(bool report)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+	bool high = dir != NULL;
+
+	while (dir != NULL && (entry = readdir(dir)) != NULL) {
+		const int fd = atoi(entry->d_name);
+
+		if (fd >= 1000 || fd == dirfd(dir))
+			continue;
+		if (report && !(open_before[fd / 64] >> fd % 64 & 1)) {
+			printf("low number %d\n", fd);
+			high = false;
+		}
+		open_before[fd / 64] |= 1ull << fd % 64;
+	}
+	closedir(dir);
+	return high;
+}
+
+static int lowest_free_number(void)
+{
+	const int fd = dup(0);
+
+	close(fd);
+	return fd;
+}
+
+static void begin_as_guest(void)
+{
+	const struct sigaction on = {.sa_handler = on_child};
+	sigset_t most;
+	int ends[2];
+
+	if (pipe(ends) < 0)
+		exit(4);
+	sigaction(SIGCHLD, &on, NULL);
+	sigfillset(&most);
+	sigdelset(&most, SIGCHLD);
+	sigprocmask(SIG_SETMASK, &most, NULL);
+}
+
+static void report_guest(const struct server *server, int lowest_before)
+{
+	sigset_t mask;
+
+	sigprocmask(SIG_SETMASK, NULL, &mask);
+	say("no child", server->port, waitpid(-1, NULL, WNOHANG | __WALL) < 0 && errno == ECHILD ? 0 : -EBADE);
+	say("no signal", server->port, children_seen == 0 && sigismember(&mask, SIGTERM) == 1 ? 0 : -EBADE);
+	say("lowest number", server->port, lowest_free_number() == lowest_before ? 0 : -EBADE);
+	say("high numbers", server->port, look_at_numbers(true) ? 0 : -EBADE);
+	sigemptyset(&mask);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
+}
+
 static int serve_main(int argc, char **argv)
 {
 	static struct server server = {.pass = true};
+	int lowest;
 
 	server.interface = argv[0];
 	server.address = argv[1];
@@ -321,9 +396,13 @@ static int serve_main(int argc, char **argv)
 	for (int i = 3; i < argc; i++)
 		take_option(&server, argv[i]);
 	signal(SIGCHLD, SIG_DFL);
+	if (server.guest)
+		begin_as_guest();
 	become(server.user);
 	if (server.shadow)
 		server.rule.shadow_cookie = make_shadow(&server);
+	lowest = lowest_free_number();
+	look_at_numbers(false);
 	open_nic(&server);
 	open_queue_pair(&server);
 	become(server.drop);
@@ -335,6 +414,8 @@ static int serve_main(int argc, char **argv)
 	}
 	if (server.leak)
 		leak();
+	if (server.guest)
+		report_guest(&server, lowest);
 	printf("ready %d pid %d mtu %u\n", server.port, getpid(), vma_nic_info(server.nic)->mtu);
 	fflush(stdout);
 	serve(&server);

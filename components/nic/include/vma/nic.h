@@ -183,6 +183,14 @@ struct vma_nic {
 /* ---- control path ---- */
 
 /*
+ * Told of every descriptor that a nic keeps open in this process: after it was made, and (on false) before it is
+ * closed. All of them are 1000 or above, as far as RLIMIT_NOFILE allows, so that the program gets the numbers that it
+ * would get without us; and close-on-exec. Set it before the first nic is opened. It is called by any thread, with
+ * locks of the nic held, and must not call back. In a forked child those of the parent's nics are closed untold.
+ */
+extern void (*vma_nic_fd_made)(int fd, bool on);
+
+/*
  * Opens "BACKEND:ARG". -ENODEV no such interface or backend, -EPERM a capability is missing (CAP_NET_RAW, CAP_BPF or
  * CAP_NET_ADMIN for xdp with owner SELF; the one line in the log names it), -EOPNOTSUPP the interface cannot (the line
  * says why), -EBUSY somebody else owns it, -ECONNREFUSED no vmad.

@@ -25,7 +25,8 @@ struct vma_vmad_attr {
 	unsigned nusers;
 	const gid_t *groups;
 	unsigned ngroups;
-	int stop_fd; /* readable: end */
+	int stop_fd;        /* readable: end */
+	void (*owns)(void); /* called once, when the interface is owned; may be NULL */
 };
 
 /* Serves until told to stop: 0. -EADDRINUSE another vmad has the interface, -ENODEV no such interface (or it went

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# vmad started by an arbitrary program: the program does not notice, and the daemon keeps nothing of it.
+#
+#   a (kernel sockets: ping) ---- veth ---- b: clients that start vmad
+. "$(dirname "$0")/../lib.sh"
+need_xdp
+net_pair
+client=$BUILD/components/nic/test/priv_xdp_client
+vmad=$BUILD/bin/vmad
+export TSAN_OPTIONS=die_after_fork=0${TSAN_OPTIONS:+:$TSAN_OPTIONS}
+
+vmad_pid() {
+	local pid
+	for pid in $(ip netns pids "$(ns b)"); do
+		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad ] || echo "$pid"
+	done
+}
+
+no_vmad() {
+	[ -z "$(vmad_pid)" ]
+}
+
+field() { # NAME: of vmad's status
+	awk -v name="$1:" '$1 == name { print $2 }' "/proc/$daemon/status"
+}
+
+# ---- the program ----
+
+cd "$WORK" || exit
+for how in self vmad; do
+	start guest b setsid taskset -c 0 env LD_BIND_NOW=1 MARK=inherited "$client" serve "$IF_B" "$IP_B" 7001 \
+		$([ $how = self ] || echo vmad "start=$vmad") shadow guest
+	wait_for 10 log_has guest '^ready 7001'
+	check "$how: the program has no child" log_has guest '^no child 7001: ok'
+	check "$how: it got no signal, and its mask is as it was" log_has guest '^no signal 7001: ok'
+	check "$how: the lowest free descriptor is the one that it would be" log_has guest '^lowest number 7001: ok'
+	check "$how: every descriptor of ours is 1000 or above" log_has guest '^high numbers 7001: ok'
+	[ $how = vmad ] || stop guest
+done
+
+# ---- the daemon ----
+
+daemon=$(vmad_pid)
+check "there is one vmad" test -n "$daemon"
+check_eq "its session is its own" "$(awk '{ print $6 }' "/proc/$daemon/stat")" "$daemon"
+check_eq "it has no terminal" "$(awk '{ print $7 }' "/proc/$daemon/stat")" 0
+check_eq "its working directory is /" "$(readlink "/proc/$daemon/cwd")" /
+check "its environment is not the program's" sh -c "! tr '\\0' '\\n' <'/proc/$daemon/environ' | grep -q 'MARK\|LD_'"
+check_eq "its stdin is nobody's" "$(readlink "/proc/$daemon/fd/0")" /dev/null
+check_eq "so is its stdout" "$(readlink "/proc/$daemon/fd/1")" /dev/null
+check "it let go of the program's stderr" sh -c "! readlink '/proc/$daemon/fd/2' | grep -q '$WORK'"
+check "it has none of the program's pipes" sh -c "! readlink '/proc/$daemon'/fd/* | grep -q '^pipe:'"
+check_eq "no signal is ignored but SIGPIPE" "$(field SigIgn)" 0000000000001000
+check_eq "and none blocked but the three that end it" "$(field SigBlk)" 0000000000004003
+check_eq "it may run on every core" "$(field Cpus_allowed_list)" "$(awk '/^Cpus_allowed_list/ { print $2 }' /proc/$$/status)"
+kill -INT "-${PID[guest]}" 2>/dev/null # as ^C does: the whole foreground group
+sleep 0.3
+check "^C in the program's terminal does not reach it" kill -0 "$daemon"
+stop guest KILL
+check "it ends when its last client has gone" wait_for 5 no_vmad
+
+# ---- programs that may not ----
+
+refused() { # LABEL CAPABILITIES...: runs the client without these, waits for its end
+	local label=$1 drop
+	shift
+	drop=$(IFS=,; echo "$*")
+	start "$label" b capsh "--drop=$drop" -- -c "exec $client serve $IF_B $IP_B 7002 vmad start=$vmad"
+	finish "$label" 10
+}
+
+refused raw cap_net_raw
+check "without CAP_NET_RAW no vmad is started" log_has raw '^open 7002: Operation not permitted'
+check_eq "with one line" "$(grep -c VMA "$WORK/raw.log")" 1
+check "that names it" log_has raw "no vmad runs.*lacks CAP_NET_RAW$"
+refused bpf cap_bpf cap_sys_admin
+check "without CAP_BPF neither" log_has bpf "lacks CAP_BPF$"
+refused admin cap_net_admin cap_net_raw
+check "all that is missing is named" log_has admin 'lacks CAP_NET_RAW CAP_NET_ADMIN$'
+check "no vmad was left behind by any of them" no_vmad
+start away b "$client" serve "$IF_B" "$IP_B" 7003 vmad start=/nowhere/vmad
+finish away 10
+check "a vmad that is not there is named" log_has away '/nowhere/vmad cannot be started: No such file'
+check_eq "in one line" "$(grep -c VMA "$WORK/away.log")" 1
+
+# ---- a pipe ----
+
+captured() { # as $(program 2>&1) does: waits until nobody has the pipe any more
+	in_ns b timeout 1 "$client" serve "$IF_B" "$IP_B" 7004 vmad start="$vmad" 2>&1 | cat >"$WORK/captured.log"
+}
+
+start keeper b "$client" serve "$IF_B" "$IP_B" 7005 vmad start="$vmad"
+wait_for 10 log_has keeper '^ready 7005'
+stop keeper
+wait_for 5 no_vmad
+captured &
+waiting=$!
+wait_for 5 grep -q '^ready 7004' "$WORK/captured.log"
+start keeper b "$client" serve "$IF_B" "$IP_B" 7005 vmad start="$vmad"
+wait_for 10 log_has keeper '^ready 7005'
+check "who reads a program's output is not kept waiting by the vmad that it started" wait_for 3 gone $waiting
+check "which goes on for others" kill -0 "$(vmad_pid)"
+stop keeper
+done_testing
