@@ -82,7 +82,7 @@ struct udp_dst {
 	struct sockaddr_in to;
 	uint32_t version;          /* of the path when this was made, 0: never valid */
 	struct vma_net_path *path; /* held */
-	struct vma_rail *rail;     /* held; NULL: by the OS */
+	struct vma_rail *rail;     /* held by the socket's rails; NULL: by the OS */
 	uint32_t mtu;
 	uint8_t state; /* enum vma_net_path_state: all but READY go through the shadow */
 	uint8_t headers_len;

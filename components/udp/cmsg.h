@@ -1,0 +1,24 @@
+/* cmsg.h - control messages of a received datagram, in the kernel's order and with its way of cutting them short. */
+#ifndef VMA_UDP_CMSG_H
+#define VMA_UDP_CMSG_H
+
+#include "udp_priv.h"
+
+/* Room for all that can be wished at once. */
+enum { UDP_CMSG_ROOM = 256 };
+
+struct udp_cmsgs {
+	size_t room, used; /* of the application's buffer: min(controllen, UDP_CMSG_ROOM) */
+	bool truncated;    /* MSG_CTRUNC */
+	_Alignas(8) uint8_t bytes[UDP_CMSG_ROOM];
+};
+
+/* As the kernel's put_cmsg. */
+void udp_cmsg_put(struct udp_cmsgs *cmsgs, int level, int type, const void *data, size_t len);
+/* What `wishes` ask for. spec_dst: IP_PKTINFO's. stamp_ns: never 0 when a stamp is wished. */
+void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t wishes, const struct udp_datagram *datagram, uint64_t stamp_ns,
+                   uint32_t spec_dst);
+/* Writes them to msg_control, and msg_controllen and msg_flags; a bad pointer loses them, as with the kernel. */
+void udp_cmsg_give(struct msghdr *msg, uint32_t wishes, const struct udp_datagram *datagram);
+
+#endif

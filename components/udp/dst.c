@@ -1,0 +1,517 @@
+/*
+ * dst.c - destinations: the kernel's path, the socket's options and a rail to send on, put together to headers that are
+ * complete but for lengths, id and checksums.
+ *
+ * A destination is valid while its options_seq is the socket's and its version the path's. Only the control path and
+ * the internal thread replace what is cached (dst_lock); a sender that finds something missing or old makes what it
+ * needs on its stack from what net has at hand, or leaves the datagram to the OS, and asks (dst_want, dst_task).
+ */
+#include <errno.h>
+#include <net/if.h>
+#include <linux/rtnetlink.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dst.h"
+
+/* ---- retiring ---- */
+
+/* In a forked child that has an engine of its own, paths of before are nobody's. */
+static bool engine_is_ours(const struct vma_engine *engine)
+{
+	return engine != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+}
+
+static void dst_end(struct vma_retired *retired)
+{
+	struct udp_dst *dst = (struct udp_dst *)retired;
+
+	if (engine_is_ours(dst->engine))
+		vma_net_path_put(dst->engine->net, dst->path);
+	vma_free(dst);
+}
+_Static_assert(offsetof(struct udp_dst, retired) == 0, "dst_end");
+
+static void options_end(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct udp_tx_options, retired) == 0 && offsetof(struct udp_tx_rails, retired) == 0,
+               "options_end");
+
+static void dst_replace(struct udp_dst *_Atomic *slot, struct udp_dst *dst)
+{
+	struct udp_dst *old = atomic_exchange_explicit(slot, dst, memory_order_acq_rel);
+
+	if (old != NULL)
+		vma_retire(&old->retired, dst_end);
+}
+
+/* ---- options ---- */
+
+static uint8_t kernel_ttl(struct udp_sock *sock)
+{
+	int ttl = 0;
+	socklen_t len = sizeof(ttl);
+	int fd = atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
+
+	/* Tells the system's default when none is set. */
+	if (vma_os.getsockopt(fd, IPPROTO_IP, IP_TTL, &ttl, &len) != 0 || ttl <= 0 || ttl > 255)
+		return 64;
+	return (uint8_t)ttl;
+}
+
+static uint32_t kernel_uid(struct udp_sock *sock)
+{
+	struct stat st;
+
+	return fstat(atomic_load_explicit(&sock->file.fd, memory_order_relaxed), &st) == 0 ? st.st_uid : geteuid();
+}
+
+static bool is_group(uint32_t addr)
+{
+	return IN_MULTICAST(ntohl(addr));
+}
+
+static struct udp_tx_options *options_of(struct udp_sock *sock)
+{
+	struct udp_tx_options *tx = vma_alloc(sizeof(*tx));
+
+	if (tx == NULL)
+		return NULL;
+	tx->local = sock->local;
+	tx->peer = sock->peer;
+	tx->oif = sock->bound_ifindex;
+	tx->mc_oif = sock->mc_ifindex;
+	tx->mc_source = sock->mc_source.s_addr;
+	tx->mark = sock->mark;
+	tx->uid = kernel_uid(sock);
+	tx->ttl = sock->ttl != 0 ? sock->ttl : kernel_ttl(sock);
+	tx->mc_ttl = sock->mc_ttl;
+	tx->tos = sock->tos;
+	tx->mc_loop = sock->mc_loop;
+	tx->df = sock->pmtu_discover != IP_PMTUDISC_DONT && sock->pmtu_discover != IP_PMTUDISC_INTERFACE &&
+	         sock->pmtu_discover != IP_PMTUDISC_OMIT;
+	tx->by_os = atomic_load(&sock->os_send) || atomic_load(&sock->shut_wr) || sock->file.os_only;
+	tx->where = (struct vma_ring_where){
+	        .socket_id = sock->file.id, .thread_id = (uint64_t)gettid(), .core = (uint32_t)sched_getcpu()};
+	memcpy(tx->where.local, &sock->local.sin_addr, 4);
+	return tx;
+}
+
+/* What the kernel would look the route up with. */
+static struct vma_net_key key_of(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected)
+{
+	struct vma_net_key key = {.family = AF_INET,
+	                          .proto = IPPROTO_UDP,
+	                          .oif = tx->oif,
+	                          .mark = tx->mark,
+	                          .uid = tx->uid,
+	                          .tos = tx->tos,
+	                          .sport_be = tx->local.sin_port,
+	                          .dport_be = to->sin_port,
+	                          .flags = connected ? VMA_NET_KEY_CONNECT : 0};
+	uint32_t source = tx->local.sin_addr.s_addr;
+
+	if (is_group(source) || source == INADDR_BROADCAST)
+		source = INADDR_ANY; /* bound to a group: received from there, not sent from */
+	if (is_group(to->sin_addr.s_addr)) {
+		if (key.oif == 0)
+			key.oif = tx->mc_oif;
+		if (source == INADDR_ANY)
+			source = tx->mc_source;
+	}
+	memcpy(key.dst, &to->sin_addr, 4);
+	memcpy(key.src, &source, 4);
+	return key;
+}
+
+/* ---- rails: held by the socket until it is destroyed, which is after everybody who saw a destination has left ---- */
+
+static struct vma_rail *rail_of(struct udp_sock *sock, uint32_t ifindex)
+{
+	const struct udp_tx_rails *rails = atomic_load_explicit(&sock->rails, memory_order_acquire);
+
+	for (uint32_t i = 0; rails != NULL && i < rails->n; i++) {
+		if (rails->at[i].ifindex == ifindex)
+			return rails->at[i].rail;
+	}
+	return NULL;
+}
+
+/* dst_lock. The one that the socket sends on through this interface, made if need be; NULL: none is to be had. */
+static struct vma_rail *rail_make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                                  uint32_t ifindex)
+{
+	struct udp_tx_rails *old = atomic_load_explicit(&sock->rails, memory_order_relaxed), *rails;
+	struct vma_rail *rail = rail_of(sock, ifindex);
+	uint32_t n = old != NULL ? old->n : 0;
+	struct vma_device *device;
+
+	if (rail != NULL)
+		return rail;
+	if (vma_device_get(engine, ifindex, &device) != 0 || vma_rail_get(device, VMA_RAIL_TX, &tx->where, &rail) != 0)
+		return NULL;
+	rails = vma_alloc(sizeof(*rails) + (n + 1) * sizeof(rails->at[0]));
+	if (rails == NULL) {
+		vma_rail_put(rail);
+		return NULL;
+	}
+	if (n != 0)
+		memcpy(rails->at, old->at, n * sizeof(rails->at[0]));
+	rails->at[n].ifindex = ifindex;
+	rails->at[n].rail = rail;
+	rails->n = n + 1;
+	atomic_store_explicit(&sock->rails, rails, memory_order_release);
+	if (old != NULL)
+		vma_retire(&old->retired, options_end);
+	return rail;
+}
+
+/* ---- building ---- */
+
+static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, const struct vma_net_template *path)
+{
+	bool group = path->type == RTN_MULTICAST;
+	uint8_t *ip = dst->bytes + path->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
+
+	memcpy(dst->bytes, path->bytes, path->ip_off + VMA_PKT_IP4_LEN);
+	dst->ip_off = path->ip_off;
+	dst->headers_len = path->ip_off + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+	ip[0] = 0x45;
+	ip[1] = tx->tos;
+	ip[6] = dst->df ? 0x40 : 0;
+	ip[8] = group ? tx->mc_ttl : tx->ttl;
+	ip[9] = IPPROTO_UDP;
+	memcpy(udp, &tx->local.sin_port, 2);
+	memcpy(udp + 2, &dst->to.sin_port, 2);
+	dst->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN));
+	dst->udp_sum = vma_csum_fold(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_UDP, 0) + tx->local.sin_port +
+	                             dst->to.sin_port);
+}
+
+/* The longest payload of one frame: what the MTU and a buffer of the ring leave. */
+static uint32_t payload_room(const struct udp_dst *dst)
+{
+	uint32_t frame = UINT32_C(1) << dst->engine->arena->frame_shift;
+	uint32_t before = vma_ring_qp(dst->rail->ring)->tx_headroom + dst->headers_len;
+	uint32_t headers = VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+	uint32_t room = frame > before ? frame - before : 0;
+
+	if (dst->mtu < headers)
+		return 0;
+	return dst->mtu - headers < room ? dst->mtu - headers : room;
+}
+
+/* Whether datagrams along this path may be ours at all. */
+static bool is_servable(const struct udp_tx_options *tx, const struct vma_net_template *path)
+{
+	if (tx->by_os || tx->local.sin_port == 0 || path->state != VMA_NET_READY)
+		return false;
+	if (path->type == RTN_MULTICAST)
+		return tx->mc_ttl != 0; /* 0: not beyond this host */
+	return path->type == RTN_UNICAST;
+}
+
+/* A destination of this path; rail NULL: none is at hand, or the OS sends there. Broadcasts are also for this host. */
+static void build(struct udp_dst *dst, struct vma_engine *engine, const struct udp_tx_options *tx,
+                  const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_rail *rail)
+{
+	*dst = (struct udp_dst){.to = *to,
+	                        .version = path->version,
+	                        .mtu = path->mtu,
+	                        .state = path->state,
+	                        .options_seq = tx->seq,
+	                        .ifindex = path->ifindex,
+	                        .confirm = path->flags & VMA_NET_CONFIRM,
+	                        .members_matter = path->type == RTN_MULTICAST && tx->mc_loop,
+	                        .df = tx->df,
+	                        .engine = engine};
+	if (rail == NULL || !is_servable(tx, path))
+		return;
+	dst->rail = rail;
+	put_headers(dst, tx, path);
+	dst->max_payload = payload_room(dst);
+}
+
+/* dst_lock. One for the cache, with its path held and its rail made. NULL: out of memory, or not IPv4. */
+static struct udp_dst *make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                            const struct sockaddr_in *to, bool connected)
+{
+	struct vma_net_key key = key_of(tx, to, connected);
+	struct udp_dst *dst = vma_alloc(sizeof(*dst));
+	struct vma_rail *rail = NULL;
+	struct vma_net_template path;
+	struct vma_net_path *held;
+
+	if (dst == NULL)
+		return NULL;
+	if (vma_net_path_get(engine->net, &key, &held) != 0) {
+		vma_free(dst);
+		return NULL;
+	}
+	vma_net_path_read(held, &path);
+	if (is_servable(tx, &path))
+		rail = rail_make(sock, engine, tx, path.nic);
+	build(dst, engine, tx, to, &path, rail);
+	dst->path = held;
+	return dst;
+}
+
+/* ---- control path ---- */
+
+static bool is_inet(const struct sockaddr_in *addr)
+{
+	return addr->sin_family == AF_INET && addr->sin_port != 0;
+}
+
+/* dst_lock. The peer's destination, unless it is there and right. */
+static void refresh_connected(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
+{
+	struct udp_dst *dst = atomic_load_explicit(&sock->dst, memory_order_relaxed);
+
+	if (!is_inet(&tx->peer) || tx->by_os)
+		return;
+	if (dst != NULL && udp_dst_is_current(sock, dst) && (dst->rail != NULL || dst->state != VMA_NET_READY))
+		return;
+	dst = make(sock, engine, tx, &tx->peer, true);
+	if (dst != NULL)
+		dst_replace(&sock->dst, dst);
+}
+
+static void drop_all(struct udp_sock *sock)
+{
+	dst_replace(&sock->dst, NULL);
+	for (unsigned i = 0; i < UDP_DST_SLOTS; i++)
+		dst_replace(&sock->dst_more[i], NULL);
+}
+
+/* dst_lock. The copy is published before its number: who has read the number finds this copy or a newer one. */
+static const struct udp_tx_options *options_publish(struct udp_sock *sock)
+{
+	struct udp_tx_options *tx = options_of(sock), *old;
+
+	if (tx != NULL)
+		tx->seq = atomic_load_explicit(&sock->options_seq, memory_order_relaxed) + 1;
+	old = atomic_exchange_explicit(&sock->tx, tx, memory_order_acq_rel);
+	atomic_fetch_add_explicit(&sock->options_seq, 1, memory_order_release);
+	if (old != NULL)
+		vma_retire(&old->retired, options_end);
+	return tx;
+}
+
+void udp_dst_reset(struct udp_sock *sock)
+{
+	struct vma_engine *engine = sock->file.os_only ? NULL : vma_engine();
+	const struct udp_tx_options *tx;
+	uint64_t peer = is_inet(&sock->peer) ? udp_peer_key(sock->peer.sin_addr.s_addr, sock->peer.sin_port) : 0;
+
+	atomic_store_explicit(&sock->peer_key, peer, memory_order_relaxed);
+	pthread_mutex_lock(&sock->dst_lock);
+	if (!sock->dst_ended) {
+		tx = options_publish(sock);
+		drop_all(sock);
+		if (tx != NULL && engine != NULL)
+			refresh_connected(sock, engine, tx);
+	}
+	pthread_mutex_unlock(&sock->dst_lock);
+}
+
+/* ---- the internal thread ---- */
+
+static void refresh_wanted(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
+{
+	for (unsigned i = 0; i < UDP_DST_SLOTS; i++) {
+		uint64_t key = atomic_exchange(&sock->dst_want[i], 0);
+		struct sockaddr_in to = {
+		        .sin_family = AF_INET, .sin_port = (uint16_t)key, .sin_addr.s_addr = (uint32_t)(key >> 16)};
+		struct udp_dst *dst;
+
+		if (key == 0)
+			continue;
+		dst = make(sock, engine, tx, &to, false);
+		if (dst != NULL)
+			dst_replace(&sock->dst_more[i], dst);
+	}
+}
+
+static void run_task(struct vma_task *task)
+{
+	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, dst_task));
+	struct vma_engine *engine = vma_engine();
+	const struct udp_tx_options *tx;
+
+	/* Before anything is looked at: a wish that comes later posts the task again. */
+	atomic_store(&sock->dst_asked, false);
+	pthread_mutex_lock(&sock->dst_lock);
+	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
+	if (!sock->dst_ended && engine != NULL && tx != NULL) {
+		refresh_connected(sock, engine, tx);
+		refresh_wanted(sock, engine, tx);
+	}
+	pthread_mutex_unlock(&sock->dst_lock);
+	vma_file_put(&sock->file);
+}
+
+/*
+ * A sender would like the cache to have `key` (0: the peer again). Never waits. All four accesses of want and asked are
+ * sequentially consistent: a sender that finds `asked` set has written its wish before the task clears it, so that run
+ * sees the wish.
+ */
+static void ask(struct udp_sock *sock, uint64_t key)
+{
+	if (key != 0)
+		atomic_store(&sock->dst_want[udp_dst_slot(key)], key);
+	if (atomic_load(&sock->dst_asked) || atomic_exchange(&sock->dst_asked, true))
+		return;
+	vma_file_get(&sock->file);
+	vma_engine_post(&sock->dst_task);
+}
+
+/* As ask, for what may be wanted again and again without ever coming true: once in a while. */
+static void ask_seldom(struct udp_sock *sock, uint64_t key, uint64_t nsec)
+{
+	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_asked_tsc, memory_order_relaxed);
+
+	if (last != 0 && now - last < vma_tsc_of_nsec(nsec))
+		return;
+	atomic_store_explicit(&sock->dst_asked_tsc, now, memory_order_relaxed);
+	ask(sock, key);
+}
+
+/* ---- senders ---- */
+
+enum { CROWDED_NS = 1000 * 1000, REFUSED_NS = 1000 * 1000 * 1000 };
+
+/* From the path as it is now, without waiting. */
+static const struct udp_dst *build_now(struct udp_sock *sock, struct vma_engine *engine,
+                                       const struct udp_tx_options *tx, const struct sockaddr_in *to,
+                                       const struct vma_net_template *path, struct udp_dst *own)
+{
+	build(own, engine, tx, to, path, rail_of(sock, path->nic));
+	return own->rail != NULL ? own : NULL;
+}
+
+/* What is cached, but old: its path is held, so it can be read again. */
+static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp_tx_options *tx,
+                                         const struct udp_dst *old, uint64_t key, struct udp_dst *own)
+{
+	struct vma_net_template path;
+
+	if (old->options_seq != tx->seq)
+		return NULL; /* the key may be another; a reset is on its way */
+	ask(sock, key);
+	vma_net_path_read(old->path, &path);
+	if (build_now(sock, old->engine, tx, &old->to, &path, own) == NULL)
+		return NULL;
+	own->path = old->path;
+	return own;
+}
+
+static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct udp_tx_options *tx, uint64_t key,
+                                           bool crowded, struct udp_dst *own)
+{
+	struct sockaddr_in to = {
+	        .sin_family = AF_INET, .sin_port = (uint16_t)key, .sin_addr.s_addr = (uint32_t)(key >> 16)};
+	struct vma_net_key net_key = key_of(tx, &to, false);
+	struct vma_engine *engine = vma_engine();
+	struct vma_net_template path;
+
+	if (engine == NULL)
+		return NULL;
+	if (crowded)
+		ask_seldom(sock, key, CROWDED_NS);
+	else
+		ask(sock, key);
+	if (!vma_net_find(engine->net, &net_key, &path)) {
+		vma_net_want(engine->net, &net_key);
+		return NULL;
+	}
+	return build_now(sock, engine, tx, &to, &path, own);
+}
+
+const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct udp_dst *own)
+{
+	const struct udp_tx_options *tx;
+	struct udp_dst *dst;
+
+	dst = atomic_load_explicit(key == 0 ? &sock->dst : &sock->dst_more[udp_dst_slot(key)], memory_order_acquire);
+	tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
+	if (tx == NULL || tx->by_os || tx->local.sin_port == 0)
+		return NULL;
+	if (dst == NULL && key == 0) {
+		ask_seldom(sock, 0, REFUSED_NS);
+		return NULL;
+	}
+	if (dst == NULL || (key != 0 && !udp_dst_is_to(dst, key)))
+		return find_uncached(sock, tx, key, dst != NULL && udp_dst_is_current(sock, dst), own);
+	if (!udp_dst_is_current(sock, dst))
+		return build_again(sock, tx, dst, key, own);
+	if (dst->rail != NULL)
+		return dst;
+	if (dst->state == VMA_NET_READY)
+		ask_seldom(sock, key, REFUSED_NS); /* no rail was to be had: the device may have come back */
+	return NULL;
+}
+
+void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst)
+{
+	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
+	struct vma_net_key key;
+
+	if (dst->path != NULL) {
+		vma_net_path_probe(dst->engine->net, dst->path);
+	} else if (tx != NULL) {
+		key = key_of(tx, &dst->to, false);
+		vma_net_ask(dst->engine->net, &key, VMA_NET_ASK_PROBE);
+	}
+}
+
+/* ---- life ---- */
+
+void udp_data_init(struct udp_sock *sock)
+{
+	pthread_mutex_init(&sock->dst_lock, NULL);
+	sock->dst_task.run = run_task;
+}
+
+void udp_data_end(struct udp_sock *sock)
+{
+	pthread_mutex_lock(&sock->dst_lock);
+	sock->dst_ended = true;
+	drop_all(sock);
+	pthread_mutex_unlock(&sock->dst_lock);
+}
+
+/* Nobody can see the socket any more. */
+void udp_data_destroy(struct udp_sock *sock)
+{
+	struct udp_tx_rails *rails = atomic_exchange(&sock->rails, NULL);
+
+	drop_all(sock);
+	for (uint32_t i = 0; rails != NULL && i < rails->n; i++)
+		vma_rail_put(rails->at[i].rail);
+	vma_free(rails);
+	vma_free(atomic_exchange(&sock->tx, NULL));
+	pthread_mutex_destroy(&sock->dst_lock);
+}
+
+/* The child is the only thread, and has no epoch's reader but itself: plain frees. */
+void udp_data_forked(struct udp_sock *sock)
+{
+	vma_free(atomic_exchange(&sock->dst, NULL));
+	for (unsigned i = 0; i < UDP_DST_SLOTS; i++) {
+		vma_free(atomic_exchange(&sock->dst_more[i], NULL));
+		atomic_store(&sock->dst_want[i], 0);
+	}
+	vma_free(atomic_exchange(&sock->rails, NULL));
+	vma_free(atomic_exchange(&sock->tx, NULL));
+	pthread_mutex_init(&sock->dst_lock, NULL);
+	sock->dst_task = (struct vma_task){.run = run_task};
+	if (atomic_exchange(&sock->dst_asked, false))
+		vma_file_put(&sock->file); /* the task's: it is the parent's thread that will run it, there */
+	atomic_store(&sock->taking, false);
+	atomic_store(&sock->inherited, true);
+}

@@ -1,0 +1,62 @@
+/*
+ * dst.h - what send.c asks of dst.c: destinations, and the options and rails that they are made of.
+ *
+ *   control path ── udp_dst_reset ──> tx (options), dst (connected)        all are replaced whole, under dst_lock,
+ *   internal thread ── dst_task ────> dst_more[], rails                    and read without a lock, inside
+ *   sender: cached and current? ── yes ──> send
+ *             └─ no: udp_dst_find makes one on the sender's stack, and asks for a cached one
+ */
+#ifndef VMA_UDP_DST_H
+#define VMA_UDP_DST_H
+
+#include "udp_priv.h"
+
+struct udp_tx_options {
+	struct vma_retired retired;
+	uint32_t seq; /* udp_sock.options_seq that this one goes with */
+	struct sockaddr_in local, peer;
+	uint32_t oif, mc_oif, mark, uid;
+	uint32_t mc_source;
+	uint8_t ttl, mc_ttl, tos;
+	bool mc_loop, df;
+	bool by_os; /* nothing of this socket is sent offloaded */
+	struct vma_ring_where where;
+};
+
+struct udp_tx_rails {
+	struct vma_retired retired;
+	uint32_t n;
+	struct {
+		uint32_t ifindex;
+		struct vma_rail *rail;
+	} at[];
+};
+
+enum { UDP_DST_SLOTS = 8 };
+static inline unsigned udp_dst_slot(uint64_t key)
+{
+	return (unsigned)(key * UINT64_C(0x9e3779b97f4a7c15) >> 61);
+}
+_Static_assert(UDP_DST_SLOTS == 1 << 3, "the upper three bits");
+
+/* Whether the template is still right. */
+static inline bool udp_dst_is_current(const struct udp_sock *sock, const struct udp_dst *dst)
+{
+	return dst->options_seq == atomic_load_explicit(&sock->options_seq, memory_order_relaxed) &&
+	       !vma_net_path_changed(dst->path, dst->version);
+}
+
+static inline bool udp_dst_is_to(const struct udp_dst *dst, uint64_t key)
+{
+	return udp_peer_key(dst->to.sin_addr.s_addr, dst->to.sin_port) == key;
+}
+
+/*
+ * The destination `key` (0: the peer that it is connected to), current: a cached one, or made in *own, whose path is
+ * not held. NULL: the OS sends this one.
+ */
+const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct udp_dst *own);
+/* A stale neighbour is to be confirmed. */
+void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst) __attribute__((cold));
+
+#endif

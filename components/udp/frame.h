@@ -1,0 +1,51 @@
+/*
+ * frame.h - one datagram's frame from a destination: the payload is there, the headers are put before it.
+ *
+ * Pure, so that a test can compare the bytes with a datagram computed by hand.
+ */
+#ifndef VMA_UDP_FRAME_H
+#define VMA_UDP_FRAME_H
+
+#include <string.h>
+
+#include "udp_priv.h"
+
+static inline void frame_store16(uint8_t *p, uint16_t as_in_memory)
+{
+	memcpy(p, &as_in_memory, 2);
+}
+
+/* RFC 768: a sum of zero is sent as 0xffff, since 0 means that there is none. */
+static inline uint16_t frame_udp_checksum(uint64_t sum)
+{
+	uint16_t field = (uint16_t)~vma_csum_fold(sum);
+
+	return field != 0 ? field : 0xffff;
+}
+
+/*
+ * Completes the frame at `frame`, whose payload lies at dst->headers_len. id is 0 where fragmenting is not allowed. The
+ * UDP checksum is full: the kernel at the other end of a veth verifies it. Returns the frame's length.
+ */
+static inline uint32_t frame_finish(const struct udp_dst *dst, uint8_t *frame, uint32_t payload_len, uint16_t id)
+{
+	const uint32_t plain = VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+	uint8_t *ip = frame + dst->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
+	uint16_t udp_len = (uint16_t)(VMA_PKT_UDP_LEN + payload_len);
+	uint16_t udp_len_be = __builtin_bswap16(udp_len);
+	uint16_t ip_len_be = __builtin_bswap16((uint16_t)(VMA_PKT_IP4_LEN + udp_len));
+	uint64_t sum = (uint64_t)dst->udp_sum + 2u * udp_len_be; /* the length counts in both headers */
+
+	if (__builtin_expect(dst->headers_len == plain, 1)) /* a constant length: a few moves instead of a call */
+		memcpy(frame, dst->bytes, VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN);
+	else
+		memcpy(frame, dst->bytes, VMA_PKT_UDP_HEADERS_MAX);
+	frame_store16(ip + 2, ip_len_be);
+	frame_store16(ip + 4, id);
+	frame_store16(ip + 10, (uint16_t)~vma_csum_fold32(dst->ip_sum + ip_len_be + id));
+	frame_store16(udp + 4, udp_len_be);
+	frame_store16(udp + 6, frame_udp_checksum(vma_csum_add(sum, frame + dst->headers_len, payload_len)));
+	return dst->headers_len + payload_len;
+}
+
+#endif

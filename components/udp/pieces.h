@@ -1,0 +1,37 @@
+/* pieces.h - the pieces of memory of one message, their list copied and checked as the kernel does before all else. */
+#ifndef VMA_UDP_PIECES_H
+#define VMA_UDP_PIECES_H
+
+#include <sys/uio.h>
+
+#include "udp_priv.h"
+
+enum { UDP_PIECES_FEW = 8, UDP_PIECES_MAX = 1024 /* UIO_MAXIOV */ };
+
+struct udp_pieces {
+	const struct iovec *iov; /* addresses are the application's: vma_copy */
+	size_t n, len;           /* bytes of all of them */
+	struct iovec few[UDP_PIECES_FEW];
+	struct iovec *many; /* allocated, or NULL */
+};
+
+/* 0; -EMSGSIZE: too many, -EINVAL: too long, -EFAULT, -ENOMEM. put in any case. */
+int udp_pieces_get(struct udp_pieces *pieces, const struct msghdr *msg);
+void udp_pieces_put(struct udp_pieces *pieces);
+
+/*
+ * msg is the library's own copy, and what it points to the application's, but for one case: an iov right behind it is
+ * the library's as well (recv, send and their kin have no iov to point to) and is read as it is.
+ */
+static inline bool udp_iov_is_own(const struct msghdr *msg)
+{
+	return __builtin_expect(msg->msg_iov == (const struct iovec *)(msg + 1), 1);
+}
+
+/* An address that no application has: the kernel refuses it before it does anything. Length 0 is no address. */
+static inline bool udp_iov_is_wild(const struct iovec *iov)
+{
+	return (intptr_t)iov->iov_base < 0 && iov->iov_len != 0;
+}
+
+#endif

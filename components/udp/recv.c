@@ -1,0 +1,386 @@
+/*
+ * recv.c - a datagram in: the sink puts it into the queue of its ring, recv takes it out and copies.
+ *
+ *   recv ──┬─ a queue has one: take, copy, put the buffers back
+ *          ├─ drive the own rings once, look again
+ *          └─ recv_wait.c: the shadow, waiting
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include "cmsg.h"
+#include "pieces.h"
+#include "recv.h"
+
+/* ---- the sink ---- */
+
+/* Wall-clock time of arrival: the NIC's, or now. */
+static uint64_t __attribute__((noinline)) arrival_of(const struct vma_buf *packet)
+{
+	struct timespec now;
+
+	if (packet->timestamp_ns != 0 && !(packet->flags & VMA_BUF_RX_HW_TIMESTAMP))
+		return packet->timestamp_ns;
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* SO_RXQ_OVFL counts for the socket, so over all its queues. */
+static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+	uint64_t drops = 0;
+
+	for (uint32_t i = 0; all != NULL && i < all->n; i++)
+		drops += atomic_load_explicit(&all->at[i]->queue.dropped, memory_order_relaxed);
+	return (uint32_t)drops;
+}
+
+static void __attribute__((noinline))
+note_wishes(const struct udp_sock *sock, uint32_t wishes, const struct vma_buf *packet, struct udp_datagram *datagram)
+{
+	if (wishes & (UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS | UDP_WISH_TIMESTAMPING))
+		datagram->arrival_ns = arrival_of(packet);
+	if (wishes & UDP_WISH_RXQ_OVFL)
+		datagram->drops = drops_of(sock);
+}
+
+static void __attribute__((cold)) count_drop(const struct udp_sock *sock, uint64_t bytes)
+{
+	if (sock->stats != NULL) {
+		vma_stats_add(&sock->stats->rx_dropped, 1);
+		vma_stats_add(&sock->stats->rx_dropped_bytes, bytes);
+	}
+}
+
+/* A connected socket hears its peer only, also where its flow is wider: a group, or the time of connecting. */
+static inline bool is_from_peer(const struct udp_sock *sock, const struct udp_datagram *datagram)
+{
+	uint64_t peer = atomic_load_explicit(&sock->peer_key, memory_order_relaxed);
+
+	return peer == 0 || peer == udp_peer_key(datagram->src, datagram->src_port_be);
+}
+
+bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct udp_sock *sock = at->sock;
+	uint32_t wishes = atomic_load_explicit(&sock->wishes, memory_order_relaxed);
+	struct udp_datagram datagram = {.packet = packet,
+	                                .src_port_be = info->src_port_be,
+	                                .dst_port_be = info->dst_port_be,
+	                                .len = packet->payload_len,
+	                                .ttl = info->ttl,
+	                                .tos = info->tos,
+	                                .ifindex = at->rail->device->ifindex};
+
+	memcpy(&datagram.src, info->src, 4);
+	memcpy(&datagram.dst, info->dst, 4);
+	if (!is_from_peer(sock, &datagram))
+		return false;
+	if (__builtin_expect((info->dst[0] & 0xf0) == 0xe0, 0) &&
+	    !udp_group_accepts(sock, datagram.dst, datagram.src, datagram.ifindex))
+		return false;
+	if (__builtin_expect(wishes != 0, 0))
+		note_wishes(sock, wishes, packet, &datagram);
+	if (!udp_queue_push(&at->queue, &datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
+		count_drop(sock, datagram.len);
+		return false;
+	}
+	vma_file_ready(&sock->file, EPOLLIN | EPOLLRDNORM);
+	return true;
+}
+
+/* ---- taking ---- */
+
+/*
+ * The reader's lock: held for some ten instructions by a thread that is inside, so no handler and no sleep comes
+ * between; only the scheduler may. Those who find it taken wait one behind the other in the mutex, and the first of
+ * them naps, which also works when it has a higher real-time priority than the holder.
+ */
+static void __attribute__((cold, noinline)) reader_lock_slow(struct udp_sock *sock)
+{
+	struct timespec nap = {.tv_nsec = 10000};
+	unsigned tries = 0;
+
+	pthread_mutex_lock(&sock->reader);
+	while (atomic_exchange_explicit(&sock->taking, true, memory_order_acquire)) {
+		if (++tries > 100)
+			nanosleep(&nap, NULL);
+	}
+	pthread_mutex_unlock(&sock->reader);
+}
+
+static inline void reader_lock(struct udp_sock *sock)
+{
+	if (__builtin_expect(atomic_exchange_explicit(&sock->taking, true, memory_order_acquire), 0))
+		reader_lock_slow(sock);
+}
+
+static inline void reader_unlock(struct udp_sock *sock)
+{
+	atomic_store_explicit(&sock->taking, false, memory_order_release);
+}
+
+static void __attribute__((noinline)) ref_chain(struct vma_buf *packet)
+{
+	for (; packet != NULL; packet = packet->next)
+		vma_buf_ref(packet);
+}
+
+/* The next datagram of one queue; peek: it stays there, and *out has a reference of its own. */
+static inline bool take_from(struct udp_sock *sock, struct udp_queue *queue, bool peek, struct udp_datagram *out)
+{
+	const struct udp_datagram *front;
+
+	if (udp_queue_is_empty(queue))
+		return false;
+	reader_lock(sock);
+	front = udp_queue_front(queue);
+	if (front != NULL) {
+		*out = *front;
+		if (__builtin_expect(peek, 0))
+			ref_chain(front->packet);
+		else
+			udp_queue_pop(queue);
+	}
+	reader_unlock(sock);
+	return front != NULL;
+}
+
+/* In turn, so that a busy ring does not keep the others waiting. */
+static bool __attribute__((noinline))
+take_from_many(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
+{
+	uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed);
+
+	for (uint32_t i = 0; i < all->n; i++) {
+		uint32_t at = (first + i) % all->n;
+
+		if (!take_from(sock, &all->at[at]->queue, peek, out))
+			continue;
+		/* A peek comes to the same one again. */
+		atomic_store_explicit(&sock->next_ring, peek ? at : at + 1, memory_order_relaxed);
+		return true;
+	}
+	return false;
+}
+
+static inline bool take(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
+{
+	if (__builtin_expect(all->n == 1, 1))
+		return take_from(sock, &all->at[0]->queue, peek, out);
+	return take_from_many(sock, all, peek, out);
+}
+
+int udp_front_len(struct udp_sock *sock)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+	uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed);
+	const struct udp_datagram *front = NULL;
+	int len = -1;
+
+	reader_lock(sock);
+	for (uint32_t i = 0; all != NULL && front == NULL && i < all->n; i++)
+		front = udp_queue_front(&all->at[(first + i) % all->n]->queue);
+	if (front != NULL)
+		len = front->len;
+	reader_unlock(sock);
+	return len;
+}
+
+/* ---- giving ---- */
+
+struct source { /* where copying stands in a packet's buffers */
+	const struct vma_bufarena *arena;
+	const struct vma_buf *buf;
+	uint32_t off;
+};
+
+static int copy_piece(struct source *from, uint8_t *to, size_t len)
+{
+	while (len > 0 && from->buf != NULL) {
+		size_t here = from->buf->len - from->off;
+
+		if (here > len)
+			here = len;
+		if (vma_copy(to, vma_buf_data(from->arena, from->buf) + from->off, here) != 0)
+			return -EFAULT;
+		to += here;
+		len -= here;
+		from->off += (uint32_t)here;
+		if (from->off == from->buf->len) {
+			from->buf = from->buf->next;
+			from->off = 0;
+		}
+	}
+	return 0;
+}
+
+static int __attribute__((noinline))
+scatter(const struct vma_bufarena *arena, const struct vma_buf *packet, const struct iovec *iov, size_t n, size_t len)
+{
+	struct source from = {.arena = arena, .buf = packet, .off = packet->payload_off};
+
+	for (size_t i = 0; i < n && len > 0; i++) {
+		size_t here = iov[i].iov_len < len ? iov[i].iov_len : len;
+
+		if (copy_piece(&from, iov[i].iov_base, here) != 0)
+			return -EFAULT;
+		len -= here;
+	}
+	return 0;
+}
+
+static int __attribute__((noinline)) give_name(struct msghdr *msg, const struct udp_datagram *datagram)
+{
+	const struct sockaddr_in from = {
+	        .sin_family = AF_INET, .sin_port = datagram->src_port_be, .sin_addr.s_addr = datagram->src};
+	size_t len = msg->msg_namelen < sizeof(from) ? msg->msg_namelen : sizeof(from);
+
+	msg->msg_namelen = sizeof(from); /* what it would have been */
+	return vma_copy(msg->msg_name, &from, len);
+}
+
+/* Copies a taken datagram of which the pieces have `room`. What does not fit, or cannot be written, is lost. */
+static inline __attribute__((always_inline)) ssize_t give(struct udp_sock *sock, struct msghdr *msg, int flags,
+                                                          const struct iovec *iov, size_t n, size_t room,
+                                                          const struct udp_datagram *datagram)
+{
+	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_buf *packet = datagram->packet;
+	uint32_t wishes = atomic_load_explicit(&sock->wishes, memory_order_relaxed);
+	size_t len = datagram->len < room ? datagram->len : room;
+	int rc;
+
+	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
+	if (__builtin_expect(len < datagram->len, 0))
+		msg->msg_flags |= MSG_TRUNC;
+	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
+		rc = vma_copy(iov->iov_base, vma_buf_data(arena, packet) + packet->payload_off, len);
+	else
+		rc = scatter(arena, packet, iov, n, len);
+	if (__builtin_expect(rc != 0, 0))
+		return -EFAULT;
+	if (__builtin_expect(wishes != 0, 0))
+		udp_cmsg_give(msg, wishes, datagram);
+	else
+		msg->msg_controllen = 0;
+	if (msg->msg_name != NULL && give_name(msg, datagram) != 0)
+		return -EFAULT;
+	if (__builtin_expect(datagram->arrival_ns != 0, 0))
+		atomic_store_explicit(&sock->last_stamp_ns, datagram->arrival_ns, memory_order_relaxed);
+	return __builtin_expect(flags & MSG_TRUNC, 0) ? datagram->len : (ssize_t)len;
+}
+
+static inline void count_received(const struct udp_sock *sock, ssize_t len)
+{
+	struct vma_stats_socket *stats = sock->stats;
+
+	if (stats == NULL)
+		return;
+	if (__builtin_expect(len < 0, 0)) {
+		vma_stats_add(&stats->rx_errors, 1);
+	} else {
+		vma_stats_add(&stats->rx_packets, 1);
+		vma_stats_add(&stats->rx_bytes, (uint64_t)len);
+	}
+}
+
+static inline __attribute__((always_inline)) ssize_t finish(struct udp_sock *sock, struct msghdr *msg, int flags,
+                                                            const struct iovec *iov, size_t n, size_t room,
+                                                            const struct udp_datagram *datagram)
+{
+	ssize_t len = give(sock, msg, flags, iov, n, room, datagram);
+
+	count_received(sock, len);
+	if (__builtin_expect(datagram->packet->next == NULL, 1))
+		vma_buf_put(vma_engine()->arena, datagram->packet);
+	else
+		vma_buf_put_chain(vma_engine()->arena, datagram->packet);
+	return len;
+}
+
+ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+	struct udp_datagram datagram;
+	struct udp_pieces pieces;
+	ssize_t rc;
+
+	if (!udp_has_datagram(all))
+		return -ENODATA;
+	rc = udp_pieces_get(&pieces, msg);
+	if (rc == 0)
+		rc = take(sock, all, flags & MSG_PEEK, &datagram)
+		             ? finish(sock, msg, flags, pieces.iov, pieces.n, pieces.len, &datagram)
+		             : -ENODATA;
+	udp_pieces_put(&pieces);
+	return rc;
+}
+
+/* ---- recv ---- */
+
+/* What needs no list: the one piece of most calls, taken along. */
+static inline bool one_piece(const struct msghdr *msg, struct iovec *iov)
+{
+	if (msg->msg_iovlen != 1)
+		return false;
+	if (udp_iov_is_own(msg))
+		*iov = *msg->msg_iov;
+	else if (vma_copy(iov, msg->msg_iov, sizeof(*iov)) != 0)
+		return false;
+	return !udp_iov_is_wild(iov) && (ssize_t)iov->iov_len >= 0;
+}
+
+ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+{
+	struct udp_sock *sock = udp_sock(file);
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+	struct udp_datagram datagram;
+	struct iovec iov;
+
+	vma_flush_sends(vma_thread_self());
+	if (__builtin_expect(all == NULL || flags & (MSG_ERRQUEUE | MSG_PEEK) || file->os_only ||
+	                             atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
+	                             msg->msg_namelen > INT32_MAX || !one_piece(msg, &iov),
+	                     0))
+		return udp_recv_general(sock, fd, msg, flags);
+	if (!take(sock, all, false, &datagram)) {
+		vma_rails_progress(all->rings);
+		if (!take(sock, all, false, &datagram))
+			return udp_recv_empty(sock, fd, msg, flags);
+	}
+	return finish(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
+}
+
+/* ---- readiness ---- */
+
+/* What waits in the shadow, and its errors, are asked of the OS; a socket that can send offloaded always can. */
+uint32_t udp_poll(struct vma_file *file)
+{
+	const struct udp_sock *sock = udp_sock(file);
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+	bool shut_rd = atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
+	uint32_t events = 0;
+
+	if (all == NULL)
+		return 0;
+	if (!atomic_load_explicit(&sock->os_send, memory_order_relaxed))
+		events |= EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+	if (shut_rd)
+		events |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+	if (shut_rd && atomic_load_explicit(&sock->shut_wr, memory_order_relaxed))
+		events |= EPOLLHUP;
+	if (udp_has_datagram(all))
+		events |= EPOLLIN | EPOLLRDNORM;
+	return events;
+}
+
+uint64_t udp_rings(struct vma_file *file)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&udp_sock(file)->attachments, memory_order_acquire);
+
+	return all != NULL ? all->rings : 0;
+}

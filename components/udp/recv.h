@@ -1,0 +1,23 @@
+/* recv.h - taking a datagram from a socket's queues (recv.c), for the call that must wait (recv_wait.c). */
+#ifndef VMA_UDP_RECV_H
+#define VMA_UDP_RECV_H
+
+#include "udp_priv.h"
+
+static inline bool udp_has_datagram(const struct udp_attachments *all)
+{
+	for (uint32_t i = 0; all != NULL && i < all->n; i++) {
+		if (!udp_queue_is_empty(&all->at[i]->queue))
+			return true;
+	}
+	return false;
+}
+
+/* Takes a datagram, and gives it to the application; -ENODATA: there is none. */
+ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags);
+/* Nothing is queued, as a look after driving the rings has shown: the shadow, and waiting. */
+ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int flags);
+/* A call that is not plain, or something is to be looked at first. */
+ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int flags);
+
+#endif

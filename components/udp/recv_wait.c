@@ -1,0 +1,304 @@
+/*
+ * recv_wait.c - nothing is queued: the shadow is asked, and a blocking call waits.
+ *
+ * The shadow is asked by the very call that the application made, without waiting: so its data, its errors and its
+ * refusals come out as the kernel tells them. When:
+ *   - an error has been seen there, or data may be older than what is queued (os_attention): first of all;
+ *   - nothing is queued and the call does not wait: every VMA_RX_UDP_POLL_OS_RATIO looks, when 20 us have passed since
+ *     the last time, or when a socket of this process has sent through the OS meanwhile;
+ *   - while waiting: every so many looks, and when its descriptor is readable.
+ */
+#include <errno.h>
+#include <poll.h>
+
+#include "os_sends.h"
+#include "pieces.h"
+#include "recv.h"
+
+enum { OS_AGAIN_NS = 20000 };
+
+/* ---- asking ---- */
+
+static void count_os(const struct udp_sock *sock, ssize_t len)
+{
+	if (sock->stats == NULL)
+		return;
+	if (len < 0) {
+		vma_stats_add(&sock->stats->rx_errors, 1);
+	} else {
+		vma_stats_add(&sock->stats->rx_os_packets, 1);
+		vma_stats_add(&sock->stats->rx_os_bytes, (uint64_t)len);
+	}
+}
+
+/* The shadow's descriptor: the application's number, unless that has been closed, or given to something else, while
+ * this call waited. -1: the socket has ended. */
+static int shadow_of(struct udp_sock *sock, int fd)
+{
+	if (vma_fd_lookup(fd) == &sock->file)
+		return fd;
+	if (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED)
+		return -1;
+	return atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
+}
+
+/*
+ * The answer of the shadow, -EAGAIN: nothing there. os_attention is taken down before the question, so that what comes
+ * after it raises it anew; it stays up while the shadow had something, since there may be more.
+ */
+static ssize_t ask(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+{
+	bool attention = atomic_exchange_explicit(&sock->os_attention, false, memory_order_acquire);
+	uint64_t sends = atomic_load_explicit(&udp_os_sends, memory_order_acquire);
+	ssize_t len;
+
+	fd = shadow_of(sock, fd);
+	if (fd < 0)
+		return -EAGAIN;
+	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
+	len = vma_os.recvmsg(fd, msg, flags | MSG_DONTWAIT);
+	if (len < 0)
+		len = -errno;
+	if (len == -EAGAIN) {
+		atomic_store_explicit(&sock->os_sends_seen, sends, memory_order_relaxed);
+		atomic_store_explicit(&sock->os_asked_tsc, vma_tsc(), memory_order_relaxed);
+		return len;
+	}
+	if (attention)
+		atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
+	count_os(sock, len);
+	return len;
+}
+
+/* Whether a call that does not wait has to ask before it says that nothing is there. */
+static bool is_time_to_ask(struct udp_sock *sock, const struct vma_engine *engine)
+{
+	uint32_t left = atomic_load_explicit(&sock->os_countdown, memory_order_relaxed);
+	uint64_t asked = atomic_load_explicit(&sock->os_asked_tsc, memory_order_relaxed);
+
+	if (left != 0)
+		atomic_store_explicit(&sock->os_countdown, left - 1, memory_order_relaxed);
+	if (left != 0 && vma_tsc() - asked < vma_tsc_of_nsec(OS_AGAIN_NS) &&
+	    atomic_load_explicit(&udp_os_sends, memory_order_acquire) ==
+	            atomic_load_explicit(&sock->os_sends_seen, memory_order_relaxed))
+		return false;
+	atomic_store_explicit(&sock->os_countdown, (uint32_t)engine->conf.rx_udp_poll_os_ratio, memory_order_relaxed);
+	return true;
+}
+
+static ssize_t nothing(const struct udp_sock *sock)
+{
+	if (sock->stats != NULL)
+		vma_stats_add(&sock->stats->rx_eagain, 1);
+	return -EAGAIN;
+}
+
+/* ---- waiting ---- */
+
+struct rx_wait {
+	struct vma_wait wait;
+	struct udp_sock *sock;
+	struct msghdr *msg;
+	int fd, flags;
+	bool answered; /* the shadow has said `answer` */
+	ssize_t answer;
+	struct pollfd shadow;
+};
+
+static struct rx_wait *rx_wait(struct vma_wait *wait)
+{
+	return (struct rx_wait *)wait->arg;
+}
+
+static int ready(struct vma_wait *wait)
+{
+	struct udp_sock *sock = rx_wait(wait)->sock;
+
+	return udp_has_datagram(atomic_load_explicit(&sock->attachments, memory_order_acquire)) ||
+	       atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
+	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
+}
+
+/* The descriptor to sleep on is looked up again as well: a closed one would wake for ever. */
+static int ask_os(struct vma_wait *wait)
+{
+	struct rx_wait *rx = rx_wait(wait);
+	ssize_t len = ask(rx->sock, rx->fd, rx->msg, rx->flags);
+
+	rx->shadow.fd = shadow_of(rx->sock, rx->fd);
+	if (len == -EAGAIN)
+		return 0;
+	rx->answered = true;
+	rx->answer = len;
+	return 1;
+}
+
+static uint64_t rings(struct vma_wait *wait)
+{
+	return udp_rings(&rx_wait(wait)->sock->file);
+}
+
+static void announce(struct vma_wait *wait, bool on)
+{
+	struct vma_waitq *q = &rx_wait(wait)->sock->file.waitq;
+
+	if (on)
+		vma_waitq_add(q, wait->self);
+	else
+		vma_waitq_remove(q, wait->self);
+}
+
+static void abandon(struct vma_wait *wait)
+{
+	vma_file_put(&rx_wait(wait)->sock->file);
+}
+
+static const struct vma_wait_ops wait_ops = {
+        .ready = ready, .ask_os = ask_os, .rings = rings, .announce = announce, .abandon = abandon};
+
+static void count_wait(const struct udp_sock *sock, bool slept)
+{
+	if (sock->stats != NULL)
+		vma_stats_add(slept ? &sock->stats->rx_poll_misses : &sock->stats->rx_poll_hits, 1);
+}
+
+static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+{
+	const struct vma_engine *engine = vma_engine();
+	uint64_t timeout_ns = atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed);
+	bool offloaded = atomic_load_explicit(&sock->attachments, memory_order_relaxed) != NULL;
+
+	*rx = (struct rx_wait){.sock = sock, .msg = msg, .fd = fd, .flags = flags};
+	rx->shadow = (struct pollfd){.fd = fd, .events = POLLIN};
+	rx->wait = (struct vma_wait){.ops = &wait_ops,
+	                             .arg = rx,
+	                             .self = vma_thread_self(),
+	                             .spin = &sock->spin,
+	                             .deadline_ns = UINT64_MAX,
+	                             .spin_nsec = -1,
+	                             .fds = &rx->shadow,
+	                             .nfds = 1};
+	if (timeout_ns != UINT64_MAX)
+		rx->wait.deadline_ns = vma_now_ns() + timeout_ns;
+	if (engine != NULL) {
+		rx->wait.spin_loops = offloaded ? engine->conf.rx_poll : engine->conf.rx_poll_init;
+		rx->wait.os_ratio = (uint32_t)engine->conf.rx_udp_poll_os_ratio;
+		rx->wait.yield = engine->conf.rx_poll_yield;
+	}
+}
+
+/* SIGNAL(7): with SO_RCVTIMEO a handler always ends the call; else only one without SA_RESTART. */
+static bool is_restarted(const struct rx_wait *rx)
+{
+	return rx->wait.deadline_ns == UINT64_MAX && rx->wait.restart;
+}
+
+/* With the socket held. */
+static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+{
+	struct rx_wait rx;
+	ssize_t len;
+	int rc;
+
+	wait_init(&rx, sock, fd, msg, flags);
+	for (;;) {
+		rc = vma_wait(&rx.wait);
+		if (rx.answered)
+			break;
+		if (rc < 0 && !(rc == -EINTR && is_restarted(&rx)))
+			return rc;
+		if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
+			len = ask(sock, fd, msg, flags);
+			if (len != -EAGAIN)
+				return len;
+		}
+		len = udp_receive_queued(sock, msg, flags);
+		if (len != -ENODATA) {
+			count_wait(sock, rx.wait.slept);
+			return len;
+		}
+		if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
+			return 0;
+		if (rc == 0)
+			return nothing(sock);
+	}
+	count_wait(sock, rx.wait.slept);
+	return rx.answer;
+}
+
+/* ---- the general way ---- */
+
+/* The kernel's own call, outside, since it may block. */
+static ssize_t receive_by_os(int fd, struct msghdr *msg, int flags)
+{
+	struct vma_thread *self = vma_thread_self();
+	ssize_t len;
+
+	vma_leave(self);
+	len = vma_os.recvmsg(fd, msg, flags);
+	if (len < 0)
+		len = -errno;
+	vma_enter();
+	return len;
+}
+
+void udp_take_up(struct udp_sock *sock)
+{
+	pthread_mutex_lock(&sock->file.lock);
+	if (atomic_exchange_explicit(&sock->inherited, false, memory_order_relaxed) && !sock->file.os_only) {
+		udp_flows_update(sock);
+		udp_dst_reset(sock);
+	}
+	pthread_mutex_unlock(&sock->file.lock);
+}
+
+/* What the kernel finds wrong before it looks for data. */
+static int check(const struct msghdr *msg)
+{
+	struct udp_pieces pieces;
+	int rc;
+
+	if (msg->msg_name != NULL && msg->msg_namelen > INT32_MAX)
+		return -EINVAL;
+	rc = udp_pieces_get(&pieces, msg);
+	udp_pieces_put(&pieces);
+	return rc;
+}
+
+ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+{
+	ssize_t len = -EAGAIN;
+
+	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
+		if (is_time_to_ask(sock, vma_engine()))
+			len = ask(sock, fd, msg, flags);
+		return len == -EAGAIN ? nothing(sock) : len;
+	}
+	vma_file_get(&sock->file);
+	len = wait_and_receive(sock, fd, msg, flags);
+	vma_file_put(&sock->file);
+	return len;
+}
+
+ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+{
+	ssize_t len;
+
+	if (sock->file.os_only || flags & MSG_ERRQUEUE)
+		return receive_by_os(fd, msg, flags);
+	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
+		udp_take_up(sock);
+	if (vma_engine() == NULL)
+		return receive_by_os(fd, msg, flags);
+	len = check(msg);
+	if (len != 0)
+		return len;
+	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
+		len = ask(sock, fd, msg, flags);
+		if (len != -EAGAIN)
+			return len;
+	}
+	vma_rails_progress(udp_rings(&sock->file));
+	len = udp_receive_queued(sock, msg, flags);
+	return len == -ENODATA ? udp_recv_empty(sock, fd, msg, flags) : len;
+}

@@ -1,0 +1,409 @@
+/*
+ * send.c - a datagram out: through an own frame where everything is plain, through the shadow where it is not.
+ *
+ *   sendmsg ──┬─ plain call, destination cached, fits one frame ──> copy, headers, ring
+ *             └─ else plan: what is missing is asked for, and meanwhile, or for good, the shadow sends
+ *
+ * The shadow's answer is right by construction: wrong addresses, errors that wait, fragments, broadcasts, groups with
+ * members on this host, neighbours that are not resolved yet, control messages, MSG_MORE.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+
+#include "dst.h"
+#include "frame.h"
+#include "os_sends.h"
+#include "pieces.h"
+
+enum {
+	/* What we do as the kernel does. MSG_CONFIRM is a hint to the neighbour table, which we leave as it is. */
+	SERVED_FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM | MSG_EOR,
+	BURST_AFTER = 4,     /* sends in a row before kicks are shared */
+	BURST_GAP_NS = 5000, /* between two of them */
+	FULL_NAP_NS = 20000, /* queue full, and nobody in the way: the peer or the kernel has to come to it */
+};
+
+_Atomic uint64_t udp_os_sends;
+
+static _Atomic uint32_t next_ip_id; /* of datagrams that may be fragmented on their way; any start will do */
+static _Atomic uint64_t burst_gap_tsc;
+
+/* ---- shared kicks ---- */
+
+static struct vma_rail *rail_with_ring(const struct vma_ring *ring)
+{
+	for (unsigned bit = 0; bit < 64; bit++) {
+		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+
+		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
+			if (rail->ring == ring)
+				return rail;
+		}
+	}
+	return NULL;
+}
+
+/* The ring is used only if it is still there: its last socket may have been closed by another thread meanwhile. */
+void vma_flush_sends_slow(struct vma_thread *self)
+{
+	struct vma_ring *ring = self->tx_ring;
+
+	self->tx_ring = NULL;
+	if (rail_with_ring(ring) != NULL)
+		vma_ring_flush(ring);
+}
+
+static bool __attribute__((cold, noinline)) is_in_a_row_first(uint64_t since)
+{
+	uint64_t gap = vma_tsc_of_nsec(BURST_GAP_NS);
+
+	atomic_store_explicit(&burst_gap_tsc, gap, memory_order_relaxed);
+	return since < gap;
+}
+
+static inline bool is_in_a_row(uint64_t since)
+{
+	uint64_t gap = atomic_load_explicit(&burst_gap_tsc, memory_order_relaxed);
+
+	return __builtin_expect(gap != 0, 1) ? since < gap : is_in_a_row_first(since);
+}
+
+/* Sends in a row: the frame is left for a kick that it shares with the next ones. */
+static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, struct vma_rail *rail)
+{
+	if (self->tx_ring != rail->ring) {
+		if (self->tx_ring != NULL)
+			vma_flush_sends_slow(self);
+		self->tx_ring = rail->ring;
+	}
+	vma_engine_later(rail);
+	return VMA_RING_SEND_LATER;
+}
+
+/*
+ * Whether this frame is kicked at once: all but those that follow BURST_AFTER others of this thread closely. A frame
+ * that is kicked takes along what waits in its ring.
+ */
+static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engine *engine, struct vma_rail *rail)
+{
+	uint64_t now, since;
+
+	if (engine->latency)
+		return 0;
+	now = vma_tsc();
+	since = now - self->tx_last_tsc;
+	self->tx_last_tsc = now;
+	if (!is_in_a_row(since)) {
+		vma_flush_sends(self);
+		return 0;
+	}
+	if (self->tx_burst < BURST_AFTER) {
+		self->tx_burst++;
+		return 0;
+	}
+	return kick_later(self, rail);
+}
+
+/* ---- the shadow ---- */
+
+static void count_os(struct udp_sock *sock, ssize_t sent)
+{
+	if (sock->stats == NULL)
+		return;
+	if (sent < 0) {
+		vma_stats_add(&sock->stats->tx_errors, 1);
+	} else {
+		vma_stats_add(&sock->stats->tx_os_packets, 1);
+		vma_stats_add(&sock->stats->tx_os_bytes, (uint64_t)sent);
+	}
+}
+
+/* Outside, since it may block. Frames of before leave first. */
+static ssize_t __attribute__((cold, noinline))
+send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	struct vma_thread *self = vma_thread_self();
+	ssize_t sent;
+
+	vma_flush_sends(self);
+	vma_file_get(&sock->file);
+	vma_leave(self);
+	sent = vma_os.sendmsg(fd, msg, flags);
+	if (sent < 0)
+		sent = -errno;
+	vma_enter();
+	/* After the call: a receiver that has seen the number before had not asked for this one. */
+	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);
+	count_os(sock, sent);
+	if (sent >= 0 && atomic_load_explicit(&sock->corked, memory_order_relaxed) != ((flags & MSG_MORE) != 0))
+		atomic_store_explicit(&sock->corked, (flags & MSG_MORE) != 0, memory_order_relaxed);
+	vma_file_put(&sock->file);
+	return sent;
+}
+
+/* ---- a frame ---- */
+
+static inline void count_sent(const struct udp_sock *sock, size_t len)
+{
+	struct vma_stats_socket *stats = sock->stats;
+
+	if (stats != NULL) {
+		vma_stats_add(&stats->tx_packets, 1);
+		vma_stats_add(&stats->tx_bytes, len);
+	}
+}
+
+static inline int gather(uint8_t *to, const struct iovec *iov, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (vma_copy(to, iov[i].iov_base, iov[i].iov_len) != 0)
+			return -EFAULT;
+		to += iov[i].iov_len;
+	}
+	return 0;
+}
+
+/* len bytes in n pieces, which fit. The length; -EFAULT; -EAGAIN: no room now. */
+static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_sock *sock, const struct udp_dst *dst,
+                                                              const struct iovec *iov, size_t n, size_t len)
+{
+	struct vma_ring *ring = dst->rail->ring;
+	struct vma_bufarena *arena = dst->engine->arena;
+	struct vma_buf *buf = vma_ring_tx_buf(ring);
+	struct vma_nic_seg seg = {.buf = buf};
+	uint16_t id = 0;
+	uint8_t *frame;
+
+	if (__builtin_expect(buf == NULL, 0))
+		return -EAGAIN;
+	frame = (uint8_t *)vma_buf_data(arena, buf);
+	if (__builtin_expect(gather(frame + dst->headers_len, iov, n) != 0, 0)) {
+		vma_buf_put(arena, buf);
+		return -EFAULT;
+	}
+	if (__builtin_expect(!dst->df, 0))
+		id = (uint16_t)atomic_fetch_add_explicit(&next_ip_id, 1, memory_order_relaxed);
+	seg.off = buf->data_off;
+	seg.len = frame_finish(dst, frame, (uint32_t)len, id);
+	if (__builtin_expect(vma_ring_send(ring, &seg, 1, kick_flags(vma_thread_self(), dst->engine, dst->rail)) == 0,
+	                     0)) {
+		vma_buf_put(arena, buf);
+		return -EAGAIN;
+	}
+	count_sent(sock, len);
+	return (ssize_t)len;
+}
+
+/* ---- waiting for room ---- */
+
+struct room {
+	uint64_t deadline_ns; /* 0: not waited yet */
+	struct vma_ring_patience patience;
+	uint32_t signals, interrupts, tries;
+};
+
+/* Outside: first for who drives the ring, then for the NIC to take something. */
+static void idle(struct vma_ring *ring, struct room *room)
+{
+	const struct timespec nap = {.tv_nsec = FULL_NAP_NS};
+
+	vma_ring_flush(ring);
+	if (vma_ring_holder(ring, VMA_RING_TX) != 0)
+		vma_ring_idle(ring, VMA_RING_TX, &room->patience, 1000000);
+	else if (room->tries < 8)
+		sched_yield();
+	else
+		nanosleep(&nap, NULL);
+	room->tries++;
+}
+
+/* 0: try again. As the kernel's wait for SO_SNDBUF: -EAGAIN, -EINTR. */
+static int __attribute__((cold, noinline))
+wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, struct room *room)
+{
+	struct vma_thread *self = vma_thread_self();
+	uint64_t timeout_ns = atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed);
+
+	if (nonblocking || timeout_ns == 0) {
+		if (sock->stats != NULL)
+			vma_stats_add(&sock->stats->tx_eagain, 1);
+		return -EAGAIN;
+	}
+	if (room->deadline_ns == 0) {
+		room->deadline_ns = timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
+		room->signals = self->signals;
+		room->interrupts = self->interrupts;
+		if (sock->stats != NULL)
+			vma_stats_add(&sock->stats->tx_waits, 1);
+	}
+	vma_leave(self); /* the caller's reference keeps the socket, and so its rails */
+	idle(ring, room);
+	vma_enter();
+	if (self->signals != room->signals && (timeout_ns != UINT64_MAX || self->interrupts != room->interrupts))
+		return -EINTR;
+	return room->deadline_ns != UINT64_MAX && vma_now_ns() >= room->deadline_ns ? -EAGAIN : 0;
+}
+
+/* ---- the general way ---- */
+
+/* The destination's key, 0: the connected peer; false: what the kernel has to judge. */
+static bool address_key(const struct udp_sock *sock, const struct msghdr *msg, uint64_t *key)
+{
+	struct sockaddr_in to;
+
+	*key = 0;
+	if (msg->msg_name == NULL)
+		return atomic_load_explicit(&sock->connected, memory_order_relaxed);
+	if (msg->msg_namelen < sizeof(to) || vma_copy(&to, msg->msg_name, sizeof(to)) != 0)
+		return false;
+	*key = udp_peer_key(to.sin_addr.s_addr, to.sin_port);
+	return to.sin_family == AF_INET && to.sin_port != 0 && to.sin_addr.s_addr != 0;
+}
+
+/* Before the first send: the port that the kernel would choose, so that answers find us. And what fork left to do. */
+static void __attribute__((cold, noinline)) get_ready(struct udp_sock *sock, int fd)
+{
+	const struct sockaddr_in any = {.sin_family = AF_INET};
+	struct vma_file *file = &sock->file;
+	const struct udp_tx_options *tx;
+
+	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
+		udp_take_up(sock);
+	tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
+	if (tx == NULL) {
+		pthread_mutex_lock(&file->lock);
+		if (atomic_load_explicit(&sock->tx, memory_order_relaxed) == NULL)
+			udp_dst_reset(sock);
+		pthread_mutex_unlock(&file->lock);
+		tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
+	}
+	/* It fails when somebody else was quicker, which is as good. */
+	if (tx != NULL && tx->local.sin_port == 0 && file->ops->bind != NULL)
+		file->ops->bind(file, fd, (const struct sockaddr *)&any, sizeof(any));
+}
+
+static bool is_ready(const struct udp_sock *sock)
+{
+	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
+
+	return tx != NULL && tx->local.sin_port != 0;
+}
+
+/* Somebody on this host wants a copy, which only the kernel can give. */
+static inline bool has_local_members(const struct udp_dst *dst)
+{
+	return dst->members_matter && udp_group_has_local_members(dst->to.sin_addr.s_addr, dst->ifindex);
+}
+
+/* With the socket held. -ENOTSUP: by the OS. */
+static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, int flags,
+                              const struct udp_pieces *pieces)
+{
+	bool nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
+	struct room room = {0};
+	struct udp_dst own;
+	uint64_t key;
+
+	if (!address_key(sock, msg, &key))
+		return -ENOTSUP;
+	for (;;) {
+		const struct udp_dst *dst = udp_dst_find(sock, key, &own);
+		ssize_t sent;
+
+		if (dst == NULL || pieces->len > dst->max_payload || has_local_members(dst))
+			return -ENOTSUP;
+		if (dst->confirm)
+			udp_dst_probe(sock, dst);
+		sent = transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
+		if (sent != -EAGAIN)
+			return sent;
+		sent = wait_for_room(sock, dst->rail->ring, nonblocking, &room);
+		if (sent != 0)
+			return sent;
+	}
+}
+
+/* Whether this very call is for the kernel. The flag of an error is taken down: the kernel tells it once, and so we. */
+static bool is_for_os(struct udp_sock *sock, const struct msghdr *msg, int flags)
+{
+	if (sock->file.os_only || flags & ~SERVED_FLAGS || (msg->msg_control != NULL && msg->msg_controllen != 0) ||
+	    atomic_load_explicit(&sock->corked, memory_order_relaxed))
+		return true;
+	return atomic_load_explicit(&sock->os_error, memory_order_relaxed) &&
+	       atomic_exchange_explicit(&sock->os_error, false, memory_order_relaxed);
+}
+
+static ssize_t __attribute__((noinline))
+send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	struct udp_pieces pieces;
+	ssize_t sent;
+
+	if (!sock->file.os_only && !is_ready(sock))
+		get_ready(sock, fd);
+	if (is_for_os(sock, msg, flags))
+		return send_os(sock, fd, msg, flags);
+	sent = udp_pieces_get(&pieces, msg);
+	if (sent == 0) {
+		vma_file_get(&sock->file);
+		sent = send_offloaded(sock, msg, flags, &pieces);
+		vma_file_put(&sock->file);
+	} else if (sent == -EFAULT || sent == -EINVAL) {
+		sent = -ENOTSUP; /* which of several errors comes first, the kernel knows */
+	}
+	udp_pieces_put(&pieces);
+	return sent == -ENOTSUP ? send_os(sock, fd, msg, flags) : sent;
+}
+
+/* ---- the plain way ---- */
+
+/* One piece, no control message, nothing pending. */
+static inline bool is_plain(const struct udp_sock *sock, const struct msghdr *msg, int flags)
+{
+	return !((flags & ~SERVED_FLAGS) | sock->file.os_only | (msg->msg_control != NULL) | (msg->msg_iovlen != 1) |
+	         atomic_load_explicit(&sock->corked, memory_order_relaxed) |
+	         atomic_load_explicit(&sock->os_error, memory_order_relaxed));
+}
+
+static inline const struct udp_dst *cached(const struct udp_sock *sock, const struct msghdr *msg)
+{
+	const struct udp_dst *dst;
+	uint64_t key;
+
+	if (msg->msg_name == NULL) {
+		dst = atomic_load_explicit(&sock->dst, memory_order_acquire);
+	} else {
+		if (!address_key(sock, msg, &key))
+			return NULL;
+		dst = atomic_load_explicit(&sock->dst_more[udp_dst_slot(key)], memory_order_acquire);
+		if (dst != NULL && !udp_dst_is_to(dst, key))
+			return NULL;
+	}
+	if (dst == NULL || dst->rail == NULL || dst->confirm || !udp_dst_is_current(sock, dst) ||
+	    has_local_members(dst))
+		return NULL;
+	return dst;
+}
+
+ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
+{
+	struct udp_sock *sock = udp_sock(file);
+	const struct udp_dst *dst;
+	struct iovec iov;
+	ssize_t sent;
+
+	if (__builtin_expect(!is_plain(sock, msg, flags), 0))
+		return send_planned(sock, fd, msg, flags);
+	dst = cached(sock, msg);
+	if (__builtin_expect(dst == NULL, 0))
+		return send_planned(sock, fd, msg, flags);
+	if (udp_iov_is_own(msg))
+		iov = *msg->msg_iov;
+	else if (vma_copy(&iov, msg->msg_iov, sizeof(iov)) != 0)
+		return -EFAULT;
+	if (__builtin_expect(iov.iov_len > dst->max_payload, 0))
+		return send_planned(sock, fd, msg, flags);
+	sent = transmit(sock, dst, &iov, 1, iov.iov_len);
+	return __builtin_expect(sent != -EAGAIN, 1) ? sent : send_planned(sock, fd, msg, flags);
+}
