@@ -7,6 +7,8 @@
  *   connect SLOT IP PORT
  *   send SLOT IP PORT LEN SEED [COUNT [GAP_USEC]]    payload of fill(); SEED grows by one with each, modulo 64
  *   recv SLOT MS                   "got LEN SEED IP PORT TTL TOS", "nothing", or "error NUMBER"
+ *   count SLOT N SEED MS           N datagrams, each within MS of the last: "N of N, N in order"
+ *   port SLOT
  *   echo SLOT                      from now on sends back what comes
  *   opt SLOT LEVEL NAME VALUE
  *   join SLOT GROUP IP [SOURCE]    membership on the interface with that address
@@ -142,6 +144,32 @@ static void receive(struct message *m, int fd, int wait_ms)
 	       inet_ntop(AF_INET, &from.sin_addr, ip, sizeof(ip)), ntohs(from.sin_port), ttl, tos);
 }
 
+static void count(struct message *m, int fd, const char *args)
+{
+	static unsigned char buf[65536];
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	int wanted = 0, seed = 0, wait_ms = 0, got = 0, ordered = 0;
+	ssize_t len;
+
+	sscanf(args, "%d %d %d", &wanted, &seed, &wait_ms);
+	for (; got < wanted && poll(&p, 1, wait_ms) > 0; got++) {
+		len = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
+		ordered += len >= 0 && seed_of(buf, (size_t)len) == (seed + got) % 64;
+	}
+	answer(m, "%d of %d, %d in order", got, wanted, ordered);
+}
+
+static void tell_port(struct message *m, int fd)
+{
+	struct sockaddr_in address;
+	socklen_t len = sizeof(address);
+
+	if (getsockname(fd, (struct sockaddr *)&address, &len) == 0)
+		answer(m, "%d", ntohs(address.sin_port));
+	else
+		done(m, -1);
+}
+
 static void *echo(void *arg)
 {
 	unsigned char buf[65536];
@@ -194,6 +222,10 @@ static void with_socket(const char *verb, const char *args, int slot, struct mes
 	} else if (strcmp(verb, "recv") == 0) {
 		sscanf(args, "%d", &a);
 		receive(m, fd, a);
+	} else if (strcmp(verb, "count") == 0) {
+		count(m, fd, args);
+	} else if (strcmp(verb, "port") == 0) {
+		tell_port(m, fd);
 	} else if (strcmp(verb, "echo") == 0) {
 		done(m, -pthread_create(&thread, NULL, echo, (void *)(intptr_t)fd));
 	} else if (strcmp(verb, "opt") == 0) {

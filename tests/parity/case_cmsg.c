@@ -1,0 +1,295 @@
+/* Control messages, both ways: packet information, TTL, TOS, timestamps, the error queue's stamps. */
+#include <time.h>
+
+#include <linux/errqueue.h>
+#include <linux/net_tstamp.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int ready_socket(const char *ip)
+{
+	int s = udp_at(ip, 0);
+
+	name_port_of(s, "us");
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	return s;
+}
+
+static const char *device_text(unsigned ifindex)
+{
+	return ifindex == if_nametoindex(if_first)    ? "first"
+	       : ifindex == if_nametoindex(if_second) ? "second"
+	       : ifindex == 1                         ? "loopback"
+	       : ifindex == 0                         ? "none"
+	                                              : "unknown";
+}
+
+/* A stamp of the last seconds; the kernel's and ours differ in the digits only. */
+static const char *stamp_text(time_t sec, long nsec, long limit)
+{
+	time_t age = time(NULL) - sec;
+
+	if (sec == 0 && nsec == 0)
+		return "none";
+	return age >= -1 && age <= 5 && nsec >= 0 && nsec < limit ? "recent" : "wrong";
+}
+
+static void say_cmsg(struct cmsghdr *c)
+{
+	void *data = CMSG_DATA(c);
+	struct in_pktinfo *info = data;
+	struct timespec *ts = data;
+	struct timeval *tv = data;
+	size_t len = c->cmsg_len - CMSG_LEN(0);
+
+	if (len < (c->cmsg_type == IP_TOS ? 1 : 4)) {
+		say("  level %d type %d, cut to %zu bytes", c->cmsg_level, c->cmsg_type, len);
+	} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO && len == sizeof(*info)) {
+		struct sockaddr_in local = {.sin_family = AF_INET, .sin_addr = info->ipi_spec_dst}, dst = local;
+
+		dst.sin_addr = info->ipi_addr;
+		say("  PKTINFO device %s, local %s, to %s", device_text((unsigned)info->ipi_ifindex),
+		    address_text(&local, sizeof(local)), address_text(&dst, sizeof(dst)));
+	} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TTL) {
+		say("  TTL %d in %zu bytes", *(int *)data, len);
+	} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) {
+		say("  TOS %d in %zu bytes", *(unsigned char *)data, len);
+	} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_ORIGDSTADDR) {
+		say("  ORIGDSTADDR %s", address_text(data, (socklen_t)len));
+	} else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMP) {
+		say("  TIMESTAMP %s in %zu bytes", stamp_text(tv->tv_sec, tv->tv_usec, 1000000), len);
+	} else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMPNS) {
+		say("  TIMESTAMPNS %s in %zu bytes", stamp_text(ts->tv_sec, ts->tv_nsec, 1000000000), len);
+	} else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMPING) {
+		say("  TIMESTAMPING software %s, %s, hardware %s in %zu bytes",
+		    stamp_text(ts[0].tv_sec, ts[0].tv_nsec, 1000000000),
+		    stamp_text(ts[1].tv_sec, ts[1].tv_nsec, 1000000000),
+		    stamp_text(ts[2].tv_sec, ts[2].tv_nsec, 1000000000), len);
+	} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) {
+		struct sock_extended_err *err = data;
+
+		say("  RECVERR %s origin %u type %u code %u info %u data %u", error_name((int)err->ee_errno),
+		    err->ee_origin, err->ee_type, err->ee_code, err->ee_info, err->ee_data);
+	} else {
+		say("  level %d type %d, %zu bytes", c->cmsg_level, c->cmsg_type, len);
+	}
+}
+
+/* One message with its control messages. */
+static void take_control(int s, int flags, size_t room)
+{
+	char buf[2048], control[512];
+	struct sockaddr_in from;
+	struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
+	struct msghdr msg = {.msg_name = &from,
+	                     .msg_namelen = sizeof(from),
+	                     .msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control,
+	                     .msg_controllen = room};
+	ssize_t len;
+
+	if (!is_readable(s, 2000))
+		say("nothing came");
+	len = recvmsg(s, &msg, flags | MSG_DONTWAIT);
+	if (len < 0) {
+		say("took nothing: %s", error_name(errno));
+		return;
+	}
+	say("took %zd bytes from %s, flags %x, control %zu", len, address_text(&from, msg.msg_namelen),
+	    (unsigned)msg.msg_flags, msg.msg_controllen);
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c))
+		say_cmsg(c);
+}
+
+CASE(cmsg_of_received, "IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR: one by one and together")
+{
+	static const int names[] = {IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR};
+	int s = ready_socket("0.0.0.0"), port = port_of(s);
+
+	peer(far(), "opt 0 0 %d 99", IP_TTL);
+	peer(far(), "opt 0 0 %d 40", IP_TOS);
+	bypass_begin();
+	for (int round = 0; round < 2; round++)
+		for (int i = 0; i < 4; i++) {
+			set_int(s, IPPROTO_IP, names[i], 1);
+			peer_send(far(), 0, here, port, 50, i);
+			take_control(s, 0, 512);
+			if (round == 0)
+				set_int(s, IPPROTO_IP, names[i], 0);
+		}
+	peer_send(far(), 0, here, port, 50, 9);
+	take_control(s, MSG_PEEK, 512);
+	take_control(s, 0, 512);
+	bypass_end(9, 0);
+	name_port(peer_open(far(), 1, there_second, 0), "second");
+	peer_send(far(), 1, here_second, port, 50, 10);
+	take_control(s, 0, 512);
+	peer_send(far(), 0, here, port, 5000, 11);
+	take_control(s, 0, 512);
+}
+
+CASE(cmsg_truncated, "control messages that do not fit: MSG_CTRUNC, and what is left of them")
+{
+	int s = ready_socket(here), port = port_of(s);
+
+	set_int(s, IPPROTO_IP, IP_PKTINFO, 1);
+	set_int(s, IPPROTO_IP, IP_RECVTTL, 1);
+	set_int(s, IPPROTO_IP, IP_RECVTOS, 1);
+	for (size_t room = 0; room <= 80; room += 4) {
+		peer_send(far(), 0, here, port, 50, 1);
+		take_control(s, 0, room);
+	}
+}
+
+CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, together, and off again")
+{
+	int s = ready_socket(here), port = port_of(s),
+	    software = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+
+	bypass_begin();
+	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1);
+	peer_send(far(), 0, here, port, 50, 1);
+	take_control(s, 0, 512);
+	set_int(s, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+	peer_send(far(), 0, here, port, 50, 2);
+	take_control(s, 0, 512);
+	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0);
+	set_int(s, SOL_SOCKET, SO_TIMESTAMPNS, 0);
+	peer_send(far(), 0, here, port, 50, 3);
+	take_control(s, 0, 512);
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, software));
+	peer_send(far(), 0, here, port, 50, 4);
+	take_control(s, 0, 512);
+	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1);
+	peer_send(far(), 0, here, port, 50, 5);
+	take_control(s, 0, 512);
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0));
+	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0);
+	peer_send(far(), 0, here, port, 50, 6);
+	take_control(s, 0, 512);
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0x7fffffff));
+	bypass_end(6, 0);
+}
+
+CASE(cmsg_stamps_are_ordered, "timestamps never run backwards, and lie between sending and reading")
+{
+	int s = ready_socket(here), port = port_of(s), backwards = 0, outside = 0;
+	char buf[64], control[128];
+	struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
+	struct timespec begin, now, last = {0}, *stamp;
+
+	set_int(s, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+	clock_gettime(CLOCK_REALTIME, &begin);
+	peer(far(), "send 0 %s %d 10 0 200 100", here, port);
+	for (int i = 0; i < 200 && is_readable(s, 2000); i++) {
+		struct msghdr msg = {
+		        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+
+		if (recvmsg(s, &msg, 0) != 10 || CMSG_FIRSTHDR(&msg) == NULL) {
+			say("no stamp");
+			return;
+		}
+		clock_gettime(CLOCK_REALTIME, &now);
+		stamp = (struct timespec *)CMSG_DATA(CMSG_FIRSTHDR(&msg));
+#define BEFORE(a, b) ((a).tv_sec < (b).tv_sec || ((a).tv_sec == (b).tv_sec && (a).tv_nsec < (b).tv_nsec))
+		backwards += BEFORE(*stamp, last);
+		outside += BEFORE(*stamp, begin) || BEFORE(now, *stamp);
+		last = *stamp;
+	}
+	say("%d backwards, %d outside", backwards, outside);
+}
+
+CASE(cmsg_last_stamp, "SIOCGSTAMP and SIOCGSTAMPNS tell when the last datagram came")
+{
+	int s = ready_socket(here), port = port_of(s);
+	struct timeval tv = {0};
+	struct timespec ts = {0};
+
+	RES(ioctl(s, SIOCGSTAMP, &tv));
+	peer_send(far(), 0, here, port, 50, 1);
+	take(s, 2000, 0);
+	RES(ioctl(s, SIOCGSTAMP, &tv));
+	peer_send(far(), 0, here, port, 50, 1);
+	take(s, 2000, 0);
+	RES(ioctl(s, SIOCGSTAMP, &tv));
+	say("%s", stamp_text(tv.tv_sec, tv.tv_usec, 1000000));
+	RES(ioctl(s, SIOCGSTAMPNS, &ts));
+	say("%s", stamp_text(ts.tv_sec, ts.tv_nsec, 1000000000));
+	RES(ioctl(s, SIOCGSTAMP, bad_pointer()));
+}
+
+/* Sends one byte with one control message. */
+static void send_with(int s, int level, int type, const void *data, size_t len)
+{
+	char control[128] = {0};
+	struct iovec iov = {.iov_base = "x", .iov_len = 1};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(len)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	long rc;
+
+	c->cmsg_level = level;
+	c->cmsg_type = type;
+	c->cmsg_len = CMSG_LEN(len);
+	memcpy(CMSG_DATA(c), data, len);
+	rc = result("sendmsg", sendmsg(s, &msg, 0));
+	if (rc > 0)
+		peer_take(far(), 0, 2000);
+}
+
+CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown and broken ones")
+{
+	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port), value = 33;
+	struct in_pktinfo info = {.ipi_ifindex = 0};
+	struct cmsghdr broken = {.cmsg_len = 4};
+	struct iovec iov = {.iov_base = "x", .iov_len = 1};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &broken, .msg_controllen = sizeof(broken)};
+	unsigned char small = 12;
+
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
+	send_with(s, IPPROTO_IP, IP_TOS, &value, sizeof(value));
+	send_with(s, IPPROTO_IP, IP_TOS, &small, sizeof(small));
+	value = 300;
+	send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
+	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	info.ipi_spec_dst = address_of(here_second, 0).sin_addr;
+	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	info.ipi_spec_dst = address_of("10.99.0.1", 0).sin_addr;
+	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	info = (struct in_pktinfo){.ipi_ifindex = (int)if_nametoindex(if_first)};
+	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	send_with(s, IPPROTO_IP, 250, &value, sizeof(value));
+	send_with(s, 999, 1, &value, sizeof(value));
+	RES(sendmsg(s, &msg, 0));
+	RES(send(s, "y", 1, 0));
+	peer_take(far(), 0, 2000);
+}
+
+CASE(cmsg_of_sent_stamps, "SOF_TIMESTAMPING_TX_SOFTWARE: the stamp of what was sent, on the error queue")
+{
+	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+
+	name_port_of(s, "us");
+	name_port(port, "peer");
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING,
+	            SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_OPT_TSONLY |
+	                    SOF_TIMESTAMPING_OPT_ID));
+	for (int i = 0; i < 3; i++) {
+		RES(send(s, "hello", 5, 0));
+		peer_take(far(), 0, 2000);
+		pause_ms(10);
+		take_control(s, MSG_ERRQUEUE, 512);
+	}
+	take_control(s, MSG_ERRQUEUE, 512);
+}

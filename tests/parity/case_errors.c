@@ -1,0 +1,255 @@
+/* Errors that come from outside: refused ports, unreachable hosts, the error queue; and shutdown. */
+#include <time.h>
+
+#include <linux/errqueue.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static void say_events(const char *what, int s, int wait_ms)
+{
+	struct pollfd p = {.fd = s, .events = POLLIN | POLLOUT | POLLPRI};
+	int n = poll(&p, 1, wait_ms);
+
+	say("%s: poll %d events %x", what, n, (unsigned)p.revents);
+}
+
+static void say_error(int s)
+{
+	int error = -1;
+	socklen_t len = sizeof(error);
+
+	if (getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+		say("SO_ERROR: %s", error_name(errno));
+	else
+		say("SO_ERROR: %s", error_name(error));
+}
+
+static void wait_for_error(int s)
+{
+	struct pollfd p = {.fd = s, .events = 0};
+
+	poll(&p, 1, 2000);
+}
+
+static void take_error(int s)
+{
+	char buf[256], control[512];
+	struct sockaddr_in to;
+	struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
+	struct msghdr msg = {.msg_name = &to,
+	                     .msg_namelen = sizeof(to),
+	                     .msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control,
+	                     .msg_controllen = sizeof(control)};
+	ssize_t len = recvmsg(s, &msg, MSG_ERRQUEUE);
+	struct sock_extended_err *err;
+	struct cmsghdr *c;
+
+	if (len < 0) {
+		say("error queue: %s", error_name(errno));
+		return;
+	}
+	say("error queue: %zd bytes, seed %d, to %s, flags %x", len, seed_of(buf, (size_t)len),
+	    address_text(&to, msg.msg_namelen), (unsigned)msg.msg_flags);
+	c = CMSG_FIRSTHDR(&msg);
+	if (c == NULL || c->cmsg_type != IP_RECVERR) {
+		say("  without IP_RECVERR");
+		return;
+	}
+	err = (struct sock_extended_err *)CMSG_DATA(c);
+	say("  %s origin %u type %u code %u info %u, from %s", error_name((int)err->ee_errno), err->ee_origin,
+	    err->ee_type, err->ee_code, err->ee_info, address_text(SO_EE_OFFENDER(err), sizeof(to)));
+}
+
+CASE(refused_recv, "a connected socket learns from recv that its peer's port is closed, once for each")
+{
+	int s = udp_to(there, 7099);
+	char byte;
+
+	expect_offloaded(s);
+	RES(send(s, "x", 1, 0));
+	RES(recv(s, &byte, 1, 0));
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	RES(send(s, "x", 1, 0));
+	wait_for_error(s);
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	say_events("afterwards", s, 0);
+	expect_offloaded(s);
+}
+
+CASE(refused_send, "a connected socket learns from its next send that the port is closed")
+{
+	int s = udp_to(there, 7099);
+
+	expect_offloaded(s);
+	for (int i = 0; i < 3; i++) {
+		RES(send(s, "x", 1, 0));
+		wait_for_error(s);
+		RES(send(s, "x", 1, 0));
+	}
+	name_port(peer_open(far(), 0, there, 7099), "peer");
+	name_port_of(s, "us");
+	pause_ms(20);
+	say_error(s);
+	RES(send(s, "y", 1, 0));
+	peer_take(far(), 0, 2000);
+	peer_send(far(), 0, here, port_of(s), 10, 3);
+	take(s, 2000, 0);
+}
+
+CASE(refused_without_send, "a refusal is told although nothing but a short pause lies between the calls")
+{
+	int s = udp_to(there, 7099);
+	char byte;
+
+	expect_offloaded(s);
+	RES(send(s, "x", 1, 0));
+	pause_ms(100);
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	RES(send(s, "x", 1, 0));
+	pause_ms(100);
+	RES(send(s, "x", 1, 0));
+}
+
+CASE(refused_so_error, "SO_ERROR tells a refusal and forgets it")
+{
+	int s = udp_to(there, 7099);
+	char byte;
+
+	expect_offloaded(s);
+	RES(send(s, "x", 1, 0));
+	wait_for_error(s);
+	say_events("refused", s, 0);
+	say_error(s);
+	say_error(s);
+	say_events("told", s, 0);
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+}
+
+CASE(refused_wakes_waiters, "poll, select and epoll wake up when a port refuses")
+{
+	int s = udp_to(there, 7099), set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN}, got = {0};
+	struct timeval timeout = {.tv_sec = 2};
+	fd_set readable;
+	char byte;
+
+	expect_offloaded(s);
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	RES(send(s, "x", 1, 0));
+	RES(epoll_wait(set, &got, 1, 2000));
+	say("events %x", got.events);
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	RES(epoll_wait(set, &got, 1, 0));
+	RES(send(s, "x", 1, 0));
+	FD_ZERO(&readable);
+	FD_SET(s, &readable);
+	RES(select(s + 1, &readable, NULL, NULL, &timeout));
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	RES(send(s, "x", 1, 0));
+	say_events("refused", s, 2000);
+}
+
+CASE(refused_unconnected, "an unconnected socket does not hear of refusals, unless it asks by IP_RECVERR")
+{
+	int s = udp_at(here, 0);
+	struct sockaddr_in to = address_of(there, 7099);
+	char bytes[32];
+
+	fill(bytes, sizeof(bytes), 5);
+	expect_offloaded(s);
+	RES(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
+	pause_ms(50);
+	take(s, 0, 0);
+	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	RES(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
+	wait_for_error(s);
+	say_events("refused", s, 0);
+	take(s, 0, 0);
+	take_error(s);
+	take_error(s);
+	say_events("read", s, 0);
+}
+
+CASE(refused_error_queue, "IP_RECVERR: refusals with their datagrams, in order; recv and MSG_ERRQUEUE")
+{
+	int s = udp_to(there, 7099);
+	char bytes[100];
+
+	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	expect_offloaded(s);
+	for (int i = 0; i < 2; i++) {
+		fill(bytes, sizeof(bytes), i);
+		RES(send(s, bytes, (size_t)(50 + i), 0));
+		pause_ms(50);
+	}
+	say_events("refused", s, 2000);
+	take_error(s);
+	say_events("one read", s, 0);
+	take_error(s);
+	take_error(s);
+	say_error(s);
+	RES(send(s, bytes, 50, 0));
+}
+
+CASE(unreachable_host, "a neighbour that does not answer: the datagrams go, and EHOSTUNREACH comes")
+{
+	int s = udp_to("10.9.0.77", 7100);
+	char byte;
+
+	expect_offloaded(s);
+	RES(send(s, "x", 1, 0));
+	wait_for_error(s);
+	if (!is_readable(s, 3000))
+		say("no error came");
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+}
+
+CASE(shutdown_read, "shutdown(SHUT_RD): recv gives 0, poll says readable, datagrams still come")
+{
+	int s = udp_to(there, peer_open(far(), 0, there, 7098));
+	char byte;
+
+	name_port(7098, "peer");
+	expect_offloaded(s);
+	RES(shutdown(s, SHUT_RD));
+	say_events("shut", s, 0);
+	RES(recv(s, &byte, 1, 0));
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	peer_send(far(), 0, here, port_of(s), 10, 1);
+	pause_ms(50);
+	take(s, 0, 0);
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	RES(send(s, "x", 1, 0));
+	RES(shutdown(s, SHUT_WR));
+	say_events("both shut", s, 0);
+}
+
+CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and select as the kernel's")
+{
+	int s = udp_to(there, peer_open(far(), 0, there, 7098));
+	struct timeval timeout = {.tv_usec = 50000};
+	struct sockaddr_in to = address_of(there, 7098);
+	fd_set writable;
+
+	name_port(7098, "peer");
+	expect_offloaded(s);
+	RES(shutdown(s, SHUT_WR));
+	say_events("shut", s, 0);
+	FD_ZERO(&writable);
+	FD_SET(s, &writable);
+	RES(select(s + 1, NULL, &writable, NULL, &timeout));
+	RES(send(s, "x", 1, MSG_NOSIGNAL));
+	RES(sendto(s, "x", 1, MSG_NOSIGNAL, (struct sockaddr *)&to, sizeof(to)));
+	RES(send(s, "x", 1, 0));
+	peer_send(far(), 0, here, port_of(s), 10, 1);
+	take(s, 2000, 0);
+	RES(shutdown(s, SHUT_RDWR));
+	say_events("both shut", s, 0);
+}
