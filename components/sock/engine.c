@@ -75,9 +75,18 @@ static int start_cores(struct vma_engine *engine)
 	return 0;
 }
 
-static int start_signals(struct vma_engine *engine)
+static void guard_of_nic(int fd, bool on)
+{
+	if (on)
+		vma_fd_guard_here(fd);
+	else
+		vma_fd_remove(fd);
+}
+
+static int start_hooks(struct vma_engine *engine)
 {
 	(void)engine;
+	vma_nic_fd_made = guard_of_nic;
 	vma_signals_start();
 	return 0;
 }
@@ -87,7 +96,7 @@ static const struct step {
 	int (*start)(struct vma_engine *engine);
 } steps[] = {
         {"configuration", start_conf}, {"statistics", start_stats}, {"packet memory", start_memory},
-        {"network", start_net},        {"cores", start_cores},      {"signals", start_signals},
+        {"network", start_net},        {"cores", start_cores},      {"signals", start_hooks},
         {"thread", internal_start},
 };
 

@@ -238,7 +238,8 @@ void rails_fork_child(void)
 
 int vma_rails_progress(uint64_t rings)
 {
-	int total = 0, free = rings == 0;
+	int total = 0;
+	bool driven = false, busy = false;
 
 	for (; rings != 0; rings &= rings - 1) {
 		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(rings)], memory_order_acquire);
@@ -246,15 +247,17 @@ int vma_rails_progress(uint64_t rings)
 		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
 			int n = vma_ring_progress(rail->ring);
 
-			if (n < 0)
+			if (n < 0) {
+				busy = true;
 				continue;
+			}
 			total += n;
-			free = 1;
+			driven = true;
 			/* Between two drivers a step may be lost; that it moves is all that counts. */
 			atomic_store_explicit(&rail->driven,
 			                      atomic_load_explicit(&rail->driven, memory_order_relaxed) + 1,
 			                      memory_order_relaxed);
 		}
 	}
-	return total > 0 || free ? total : -EBUSY;
+	return busy && !driven ? -EBUSY : total;
 }

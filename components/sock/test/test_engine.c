@@ -1,0 +1,494 @@
+/* The process's engine: started once, its thread at work, devices refused, rails over a link in memory, fork. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/nic_wire.h>
+#include <vma/packet.h>
+#include <vma/test.h>
+
+#include "../engine_priv.h"
+#include "fake_file.h"
+
+#define PORT 7000
+#define PATIENCE_MS 2000
+
+static struct vma_nic *ends[2];
+static struct vma_device device; /* one end of the link, as an interface would be */
+static struct vma_device_priv device_priv;
+static struct vma_ring *peer; /* at the other end */
+
+/* Lets the process sleep until something is so, or too much time has passed. */
+#define wait_until(what)                                                                                               \
+	do {                                                                                                           \
+		for (int ms = 0; ms < PATIENCE_MS && !(what); ms++)                                                    \
+			usleep(1000);                                                                                  \
+		assert_true(what);                                                                                     \
+	} while (0)
+
+static int start(void **state)
+{
+	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
+	struct vma_wire_pair_attr pair = {0};
+	struct vma_engine *engine;
+
+	(void)state;
+	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_TRACELEVEL", "warn", 1);
+	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
+	setenv("VMA_RX_BUFS", "4096", 1);
+	setenv("VMA_TX_BUFS", "4096", 1);
+	setenv("VMA_RX_WRE", "256", 1);
+	engine = vma_engine();
+	if (engine == NULL)
+		return -1;
+	pair.arena[0] = pair.arena[1] = engine->arena;
+	if (vma_wire_pair(&pair, ends) != 0)
+		return -1;
+	device = (struct vma_device){.nic = ends[0], .engine = engine, .priv = &device_priv};
+	attr.nic = ends[1];
+	attr.spill_pool = engine->spill;
+	return vma_ring_create(&attr, &peer);
+}
+
+static struct vma_rail *rail_of_socket(uint64_t socket)
+{
+	struct vma_ring_where where = {.socket_id = socket};
+	struct vma_rail *rail = NULL;
+
+	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &rail), 0);
+	return rail;
+}
+
+/* ---- start ---- */
+
+static void test_engine_is_started_once_and_is_whole(void **state)
+{
+	struct vma_engine *engine = vma_engine();
+
+	(void)state;
+	assert_non_null(engine);
+	assert_ptr_equal(vma_engine_start(), engine);
+	assert_non_null(engine->net);
+	assert_non_null(engine->arena);
+	assert_non_null(engine->spill);
+	assert_true(engine->cores >= 1);
+	assert_false(engine->latency);
+}
+
+static void test_own_descriptors_are_high_and_guarded(void **state)
+{
+	int fds[16];
+	unsigned n = vma_net_fds(vma_engine()->net, fds, 16);
+
+	(void)state;
+	assert_true(n >= 4 && n <= 16);
+	for (unsigned i = 0; i < n; i++) {
+		assert_true(vma_fd_is_guarded(fds[i]));
+		assert_true(fds[i] >= 100);
+	}
+}
+
+/* ---- tasks ---- */
+
+struct counted {
+	struct vma_task task; /* first */
+	_Atomic int ran;
+	_Atomic bool hold;
+};
+
+static void run_counted(struct vma_task *task)
+{
+	struct counted *counted = (struct counted *)task;
+
+	while (atomic_load(&counted->hold))
+		usleep(100);
+	atomic_fetch_add(&counted->ran, 1);
+}
+
+static void test_task_runs_once_for_all_posts_before_it_ran(void **state)
+{
+	static struct counted blocker = {.task = {.run = run_counted}, .hold = true};
+	static struct counted counted = {.task = {.run = run_counted}};
+
+	(void)state;
+	vma_engine_post(&blocker.task);
+	wait_until(!atomic_load(&blocker.task.queued)); /* it holds up the thread */
+	for (int i = 0; i < 5; i++)
+		vma_engine_post(&counted.task);
+	assert_int_equal(atomic_load(&counted.ran), 0);
+	atomic_store(&blocker.hold, false);
+	wait_until(atomic_load(&counted.ran) == 1);
+	vma_engine_post(&counted.task);
+	wait_until(atomic_load(&counted.ran) == 2);
+	usleep(5000);
+	assert_int_equal(atomic_load(&counted.ran), 2);
+}
+
+/* ---- devices ---- */
+
+static void test_loopback_and_what_is_not_there_are_refused(void **state)
+{
+	struct vma_device *out = NULL;
+
+	(void)state;
+	assert_int_equal(vma_device_get(vma_engine(), 1, &out), -EOPNOTSUPP);
+	assert_int_equal(vma_device_get(vma_engine(), 1, &out), -EOPNOTSUPP); /* remembered */
+	assert_int_equal(vma_device_get(vma_engine(), 0x7ffffff0, &out), -ENODEV);
+	assert_null(out);
+}
+
+/* ---- rails ---- */
+
+static void test_interface_has_one_rail_that_stays(void **state)
+{
+	struct vma_rail *a = rail_of_socket(1), *b = rail_of_socket(2);
+
+	(void)state;
+	assert_ptr_equal(a, b);
+	assert_ptr_equal(atomic_load(&vma_rails[a->id % 64]), a);
+	vma_rail_put(a);
+	vma_rail_put(b);
+	fake_settle();
+	assert_ptr_equal(rail_of_socket(3), a);
+	vma_rail_put(a);
+}
+
+static void test_rail_of_a_socket_ends_with_it_and_its_number_is_used_again(void **state)
+{
+	struct vma_rail *a, *b;
+	uint32_t id;
+
+	(void)state;
+	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_SOCKET;
+	a = rail_of_socket(11);
+	b = rail_of_socket(12);
+	assert_ptr_not_equal(a, b);
+	assert_int_not_equal(a->id, b->id);
+	assert_ptr_equal(rail_of_socket(12), b);
+	vma_rail_put(b);
+	id = a->id;
+	vma_rail_put(a);
+	assert_null(rail_of_id(id));
+	a = rail_of_socket(13);
+	assert_int_equal(a->id, id);
+	vma_rail_put(a);
+	vma_rail_put(b);
+	fake_settle();
+	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_INTERFACE;
+}
+
+static void test_limit_of_rails_makes_sockets_share(void **state)
+{
+	struct vma_rail *rails[4];
+
+	(void)state;
+	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_SOCKET;
+	device.engine->conf.ring_limit_per_interface = 2; /* one is the interface's, from the test before */
+	for (unsigned i = 0; i < 4; i++)
+		rails[i] = rail_of_socket(20 + i);
+	assert_true(device_priv.rails_made <= 2);
+	for (unsigned i = 0; i < 4; i++)
+		vma_rail_put(rails[i]);
+	fake_settle();
+	device.engine->conf.ring_limit_per_interface = 0;
+	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_INTERFACE;
+}
+
+/* ---- what the thread does with rails ---- */
+
+static _Atomic unsigned received;
+
+static bool sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)flow;
+	(void)packet;
+	(void)info;
+	atomic_fetch_add(&received, 1);
+	return false;
+}
+
+static void send_one(struct vma_ring *from, unsigned flags)
+{
+	static const struct vma_pkt_udp_attr attr = {
+	        .src_ip = {10, 0, 0, 2},
+	        .dst_ip = {10, 0, 0, 1},
+	        .src_port_be = 0x1234,
+	        .dst_port_be = (uint16_t)(PORT << 8 | PORT >> 8),
+	};
+	struct vma_buf *buf = vma_ring_tx_buf(from);
+	struct vma_pkt_udp headers;
+	struct vma_nic_seg seg;
+
+	assert_non_null(buf);
+	vma_pkt_udp_init(&headers, &attr);
+	seg = (struct vma_nic_seg){.buf = buf, .off = buf->data_off};
+	memset(vma_buf_data(device.engine->arena, buf) + headers.len, 'x', 8);
+	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
+	assert_int_equal(vma_ring_send(from, &seg, 1, flags), 1);
+}
+
+static struct vma_flow flow_to(void)
+{
+	return (struct vma_flow){
+	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(PORT), .local = {10, 0, 0, 1}},
+	        .sink = sink,
+	};
+}
+
+static void test_ring_that_nobody_drives_is_driven_by_the_thread(void **state)
+{
+	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_flow flow = flow_to();
+
+	(void)state;
+	assert_int_equal(vma_ring_attach(rail->ring, &flow), 0);
+	for (unsigned i = 1; i <= 3; i++) {
+		send_one(peer, 0);
+		wait_until(atomic_load(&received) == i);
+		usleep(50000); /* it is armed again by now: the next packet has to wake the thread */
+	}
+	vma_ring_detach(rail->ring, &flow);
+	vma_rail_put(rail);
+}
+
+static void test_progress_drives_rails_by_mask_and_counts_packets(void **state)
+{
+	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_flow flow = flow_to();
+	int64_t interval = device.engine->conf.progress_engine_interval;
+	unsigned before;
+	uint64_t driven;
+	int n = 0;
+
+	(void)state;
+	device.engine->conf.progress_engine_interval = 0; /* the thread keeps out of it */
+	usleep(30000);
+	before = atomic_load(&received);
+	assert_int_equal(vma_ring_attach(rail->ring, &flow), 0);
+	assert_int_equal(vma_rails_progress(0), 0);
+	assert_int_equal(vma_rails_progress(~vma_rail_bit(rail)), 0);
+	driven = atomic_load(&rail->driven);
+	send_one(peer, 0);
+	for (int i = 0; i < PATIENCE_MS && n == 0; i++) {
+		n = vma_rails_progress(vma_rail_bit(rail));
+		usleep(n == 0 ? 1000 : 0);
+	}
+	assert_int_equal(n, 1);
+	assert_int_equal(atomic_load(&received), before + 1);
+	assert_true(atomic_load(&rail->driven) > driven);
+	vma_ring_detach(rail->ring, &flow);
+	vma_rail_put(rail);
+	device.engine->conf.progress_engine_interval = interval;
+}
+
+static void test_frame_left_for_later_leaves_soon(void **state)
+{
+	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_wire_counts counts;
+	uint64_t sent;
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		vma_wire_counts(ends[0], &counts);
+		sent = counts.sent;
+		send_one(rail->ring, VMA_RING_SEND_LATER);
+		vma_wire_counts(ends[0], &counts);
+		assert_int_equal(counts.sent, sent);
+		vma_engine_later(rail);
+		for (int ms = 0; ms < PATIENCE_MS && counts.sent == sent; ms++) {
+			usleep(1000);
+			vma_wire_counts(ends[0], &counts);
+		}
+		assert_int_equal(counts.sent, sent + 1);
+	}
+	vma_rail_put(rail);
+}
+
+/* ---- idle ---- */
+
+static long wakeups_of_thread(void)
+{
+	char path[64], line[256];
+	long count = -1;
+
+	for (int tid = getpid() + 1; tid < getpid() + 200 && count < 0; tid++) {
+		FILE *file;
+		bool found = false;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%d/status", tid);
+		file = fopen(path, "r");
+		if (file == NULL)
+			continue;
+		while (fgets(line, sizeof(line), file) != NULL) {
+			if (strcmp(line, "Name:\tvma-internal\n") == 0)
+				found = true;
+			if (found)
+				sscanf(line, "voluntary_ctxt_switches: %ld", &count);
+		}
+		fclose(file);
+	}
+	return count;
+}
+
+static void test_idle_process_is_not_woken(void **state)
+{
+	struct vma_rail *rail = rail_of_socket(1);
+	long before;
+
+	(void)state;
+	wait_until(rail->armed);
+	before = wakeups_of_thread();
+	if (before < 0)
+		skip();
+	usleep(300000);
+	assert_int_equal(wakeups_of_thread(), before);
+	vma_rail_put(rail);
+}
+
+/* ---- files ---- */
+
+static void test_refused_file_is_asked_again_each_second_until_it_is_not_refused(void **state)
+{
+	struct fake_file *refused = fake_create(), *content = fake_create();
+
+	(void)state;
+	refused->reason = VMA_SOCK_PORT_SHARED;
+	content->reason = VMA_SOCK_OFFLOADED;
+	assert_int_equal(vma_fd_install(5000, &refused->file), 0);
+	assert_int_equal(vma_fd_install(5001, &content->file), 0);
+	vma_engine_retry();
+	wait_until(atomic_load(&refused->net_changed) == 1);
+	refused->reason = VMA_SOCK_OFFLOADED;
+	usleep(1200000);
+	assert_int_equal(atomic_load(&refused->net_changed), 1);
+	assert_int_equal(atomic_load(&content->net_changed), 0);
+	vma_fd_remove(5000);
+	vma_fd_remove(5001);
+	fake_settle();
+}
+
+static _Atomic(struct vma_file *) failed_file;
+
+static void on_error(struct vma_file *file)
+{
+	atomic_store(&failed_file, file);
+}
+
+static void test_refused_datagram_of_a_watched_socket_is_reported(void **state)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons(9)};
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	struct fake_file *fake = fake_create();
+
+	(void)state;
+	vma_engine_on_error = on_error;
+	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	assert_int_equal(vma_fd_install(fd, &fake->file), 0);
+	assert_int_equal(vma_engine_watch_errors(fd, &fake->file), 0);
+	assert_int_equal(vma_engine_watch_errors(fd, &fake->file), 0);
+	usleep(20000);
+	assert_null(atomic_load(&failed_file));
+	assert_int_equal(send(fd, "x", 1, 0), 1);
+	wait_until(atomic_load(&failed_file) == &fake->file);
+	vma_fd_remove(fd);
+	close(fd);
+	fake_settle();
+}
+
+/* ---- fork ---- */
+
+/* 0, or the number of what was not so. */
+static int child_main(struct fake_file *fake, const struct vma_engine *parents)
+{
+	static struct counted counted = {.task = {.run = run_counted}};
+	struct vma_engine *mine;
+
+	if (atomic_load(&vma_engine_now) != NULL || fake->forked != 1)
+		return 1;
+	for (unsigned bit = 0; bit < 64; bit++)
+		if (atomic_load(&vma_rails[bit]) != NULL)
+			return 2;
+	mine = vma_engine();
+	if (mine == NULL || mine == parents || mine->net == parents->net)
+		return 3;
+	vma_engine_post(&counted.task);
+	for (int ms = 0; ms < PATIENCE_MS && atomic_load(&counted.ran) == 0; ms++)
+		usleep(1000);
+	return atomic_load(&counted.ran) == 1 ? 0 : 4;
+}
+
+static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(void **state)
+{
+	static struct counted counted = {.task = {.run = run_counted}};
+	struct fake_file *fake = fake_create();
+	struct vma_engine *engine = vma_engine();
+	int status;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(vma_fd_install(5002, &fake->file), 0);
+	vma_engine_fork_prepare();
+	child = fork();
+	if (child == 0) {
+		vma_engine_fork_child();
+		_exit(child_main(fake, engine));
+	}
+	vma_engine_fork_parent();
+	assert_true(child > 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_ptr_equal(vma_engine(), engine);
+	assert_int_equal(fake->forked, 0);
+	vma_engine_post(&counted.task);
+	wait_until(atomic_load(&counted.ran) == 1);
+	vma_fd_remove(5002);
+	fake_settle();
+}
+
+static void test_exit_sends_what_was_left_for_later(void **state)
+{
+	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_wire_counts before, after;
+
+	(void)state;
+	vma_wire_counts(ends[0], &before);
+	send_one(rail->ring, VMA_RING_SEND_LATER);
+	vma_engine_exit();
+	vma_wire_counts(ends[0], &after);
+	assert_int_equal(after.sent, before.sent + 1);
+	vma_rail_put(rail);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engine_is_started_once_and_is_whole),
+        cmocka_unit_test(test_own_descriptors_are_high_and_guarded),
+        cmocka_unit_test(test_task_runs_once_for_all_posts_before_it_ran),
+        cmocka_unit_test(test_loopback_and_what_is_not_there_are_refused),
+        cmocka_unit_test(test_interface_has_one_rail_that_stays),
+        cmocka_unit_test(test_rail_of_a_socket_ends_with_it_and_its_number_is_used_again),
+        cmocka_unit_test(test_limit_of_rails_makes_sockets_share),
+        cmocka_unit_test(test_ring_that_nobody_drives_is_driven_by_the_thread),
+        cmocka_unit_test(test_progress_drives_rails_by_mask_and_counts_packets),
+        cmocka_unit_test(test_frame_left_for_later_leaves_soon),
+        cmocka_unit_test(test_idle_process_is_not_woken),
+        cmocka_unit_test(test_refused_file_is_asked_again_each_second_until_it_is_not_refused),
+        cmocka_unit_test(test_refused_datagram_of_a_watched_socket_is_reported),
+        cmocka_unit_test(test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone),
+        cmocka_unit_test(test_exit_sends_what_was_left_for_later),
+};
+
+int main(void)
+{
+	const char *pattern = getenv("T");
+
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return cmocka_run_group_tests_name(__FILE__, tests, start, NULL);
+}

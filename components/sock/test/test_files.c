@@ -1,0 +1,215 @@
+/* The common head: watchers, the list of all, what a child makes of it, and the question whether one is offloaded. */
+#include <errno.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../file_priv.h"
+#include "fake_file.h"
+
+struct listener {
+	struct vma_watcher watcher; /* first */
+	struct vma_file *file;
+	int ready, closed, last_fd;
+	uint32_t events;
+	bool leaves; /* when it is told of the end */
+};
+
+static void on_ready(struct vma_watcher *watcher, uint32_t events)
+{
+	struct listener *listener = (struct listener *)watcher;
+
+	listener->ready++;
+	listener->events |= events;
+}
+
+static void on_closed(struct vma_watcher *watcher, int fd)
+{
+	struct listener *listener = (struct listener *)watcher;
+
+	listener->closed++;
+	listener->last_fd = fd;
+	if (listener->leaves)
+		vma_file_unwatch(listener->file, watcher);
+}
+
+static struct listener listener_of(struct vma_file *file)
+{
+	return (struct listener){.watcher = {.ready = on_ready, .closed = on_closed}, .file = file, .last_fd = -2};
+}
+
+static void test_every_watcher_is_told_until_it_leaves(void **state)
+{
+	struct fake_file *fake = fake_create();
+	struct listener a = listener_of(&fake->file), b = a, c = a;
+
+	(void)state;
+	assert_int_equal(vma_fd_install(5, &fake->file), 0);
+	vma_file_ready(&fake->file, 1); /* nobody: no harm */
+	assert_int_equal(vma_file_watch(&fake->file, &a.watcher), 0);
+	assert_int_equal(vma_file_watch(&fake->file, &b.watcher), 0);
+	assert_int_equal(vma_file_watch(&fake->file, &c.watcher), 0);
+	vma_file_ready(&fake->file, 1);
+	vma_file_unwatch(&fake->file, &a.watcher);
+	vma_file_ready(&fake->file, 4);
+	vma_file_unwatch(&fake->file, &a.watcher); /* twice: no harm */
+	assert_int_equal(a.ready, 1);
+	assert_int_equal(a.events, 1);
+	assert_int_equal(b.ready, 2);
+	assert_int_equal(b.events, 5);
+	assert_int_equal(c.ready, 2);
+	vma_file_unwatch(&fake->file, &c.watcher);
+	vma_file_unwatch(&fake->file, &b.watcher);
+	vma_file_ready(&fake->file, 1);
+	assert_int_equal(b.ready, 2);
+	vma_fd_remove(5);
+	assert_int_equal(b.closed, 0);
+	fake_settle();
+}
+
+static void test_watchers_hear_of_each_number_and_of_the_end(void **state)
+{
+	struct fake_file *fake = fake_create();
+	struct listener a = listener_of(&fake->file), b = a;
+
+	(void)state;
+	a.leaves = true;
+	vma_file_get(&fake->file);
+	assert_int_equal(vma_fd_install(5, &fake->file), 0);
+	assert_int_equal(vma_fd_install(6, &fake->file), 0);
+	assert_int_equal(vma_file_watch(&fake->file, &b.watcher), 0);
+	vma_fd_remove(5);
+	assert_int_equal(b.closed, 1);
+	assert_int_equal(b.last_fd, 5);
+	assert_int_equal(vma_file_watch(&fake->file, &a.watcher), 0);
+	vma_fd_remove(6);
+	assert_int_equal(b.closed, 2);
+	assert_int_equal(b.last_fd, -1);
+	assert_int_equal(a.closed, 1);
+	assert_int_equal(a.last_fd, -1);
+	vma_file_ready(&fake->file, 1);
+	assert_int_equal(a.ready, 0);
+	assert_int_equal(b.ready, 1);
+	assert_int_equal(vma_file_watch(&fake->file, &a.watcher), -EBADF);
+	vma_file_put(&fake->file);
+	fake_settle();
+}
+
+static void collect(struct vma_file *file, void *arg)
+{
+	*(uint64_t *)arg |= 1ULL << fake_of(file)->reason;
+}
+
+static void test_list_has_the_files_that_have_a_number(void **state)
+{
+	struct fake_file *fakes[4];
+	uint64_t seen = 0;
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		fakes[i] = fake_create();
+		fakes[i]->reason = (enum vma_sock_reason)i;
+		if (i != 3)
+			assert_int_equal(vma_fd_install(50 + i, &fakes[i]->file), 0);
+	}
+	assert_int_equal(vma_fd_install(60, &fakes[0]->file), 0);
+	vma_file_each(collect, &seen);
+	assert_int_equal(seen, 7);
+	vma_fd_remove(51); /* from the middle */
+	seen = 0;
+	vma_file_each(collect, &seen);
+	assert_int_equal(seen, 5);
+	vma_fd_remove(50);
+	vma_fd_remove(52);
+	seen = 0;
+	vma_file_each(collect, &seen);
+	assert_int_equal(seen, 1);
+	vma_fd_remove(60);
+	vma_file_put(&fakes[3]->file);
+	seen = 0;
+	vma_file_each(collect, &seen);
+	assert_int_equal(seen, 0);
+	fake_settle();
+}
+
+/* The parent's lock is taken by a thread that the child does not have: here, by the parent itself. */
+static void test_child_finds_files_unlocked_and_told(void **state)
+{
+	struct fake_file *fake = fake_create();
+	int status;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(vma_fd_install(70, &fake->file), 0);
+	pthread_mutex_lock(&fake->file.lock);
+	atomic_store(&fake->file.waitq.used, 1);
+	file_fork_prepare();
+	child = fork();
+	if (child == 0) {
+		file_fork_child();
+		_exit(fake->forked == 1 && pthread_mutex_trylock(&fake->file.lock) == 0 &&
+		                      atomic_load(&fake->file.waitq.used) == 0 && vma_fd_lookup(70) == &fake->file
+		              ? 0
+		              : 1);
+	}
+	file_fork_parent();
+	assert_true(child > 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_int_equal(fake->forked, 0);
+	pthread_mutex_unlock(&fake->file.lock);
+	atomic_store(&fake->file.waitq.used, 0);
+	vma_fd_remove(70);
+	fake_settle();
+}
+
+static void test_query_tells_offloaded_the_reason_or_that_there_is_no_such_number(void **state)
+{
+	struct fake_file *fake = fake_create();
+	const char *text = NULL;
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(vma_sock_query(fds[0], &text), 0);
+	assert_string_equal(text, "only UDP sockets are offloaded");
+	assert_int_equal(vma_fd_install(fds[0], &fake->file), 0);
+	assert_int_equal(vma_sock_query(fds[0], &text), 0);
+	assert_string_equal(text, "not bound or connected yet");
+	fake->reason = VMA_SOCK_OFFLOADED;
+	assert_int_equal(vma_sock_query(fds[0], &text), 1);
+	assert_string_equal(text, "offloaded");
+	assert_int_equal(vma_sock_query(fds[0], NULL), 1);
+	vma_fd_remove(fds[0]);
+	close(fds[0]);
+	close(fds[1]);
+	text = "untouched";
+	assert_int_equal(vma_sock_query(fds[0], &text), -EBADF);
+	assert_int_equal(vma_sock_query(-1, &text), -EBADF);
+	assert_string_equal(text, "untouched");
+	fake_settle();
+}
+
+static void test_every_reason_has_a_text_of_its_own(void **state)
+{
+	(void)state;
+	for (int i = VMA_SOCK_OFFLOADED; i <= VMA_SOCK_ENGINE; i++)
+		for (int k = VMA_SOCK_OFFLOADED; k < i; k++)
+			assert_string_not_equal(vma_sock_reason_text((enum vma_sock_reason)i),
+			                        vma_sock_reason_text((enum vma_sock_reason)k));
+	assert_string_equal(vma_sock_reason_text((enum vma_sock_reason)1000), "unknown");
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_watcher_is_told_until_it_leaves),
+        cmocka_unit_test(test_watchers_hear_of_each_number_and_of_the_end),
+        cmocka_unit_test(test_list_has_the_files_that_have_a_number),
+        cmocka_unit_test(test_child_finds_files_unlocked_and_told),
+        cmocka_unit_test(test_query_tells_offloaded_the_reason_or_that_there_is_no_such_number),
+        cmocka_unit_test(test_every_reason_has_a_text_of_its_own),
+};
+
+VMA_TEST_MAIN(tests)
