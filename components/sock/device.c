@@ -64,8 +64,8 @@ static bool may_own(void)
 /* ---- opening ---- */
 
 /*
- * vmad, so that processes can share the interface; else this process alone, if it may. Why neither was possible the
- * log has said where it was found, but for the one case that only this place knows.
+ * vmad, so that processes can share the interface; without one, this process alone, if it may. Why neither was possible
+ * the log says in one line, where it is found out.
  */
 static int open_nic(struct vma_engine *engine, const struct vma_net_link *link, struct vma_nic **out)
 {
@@ -91,11 +91,8 @@ static int open_nic(struct vma_engine *engine, const struct vma_net_link *link, 
 		attr.owner = VMA_NIC_OWNER_SELF;
 		return vma_nic_open(spec, &attr, out);
 	}
-	vma_log_once(VMA_LOG_WARN,
-	             "%s: not offloaded: no vmad serves it, and this process may neither start one nor own it itself "
-	             "(CAP_NET_RAW with CAP_BPF and CAP_NET_ADMIN)",
-	             link->name);
-	return -EPERM;
+	vma_log_debug("%s: not offloaded: this process may not own it itself", link->name);
+	return rc;
 }
 
 static int open_device(struct vma_device *device)
