@@ -26,8 +26,8 @@ static struct xdp_owner {
 		uint32_t slot;
 		struct vma_flow_key key;
 	} flow[FAKE_FLOWS];
-	uint64_t shadow[FAKE_FLOWS]; /* of the last calls of flow_shadows */
-	unsigned shadows;
+	_Atomic uint64_t shadow[FAKE_FLOWS]; /* of the last calls of flow_shadows */
+	_Atomic unsigned shadows;
 	int fd;
 } fake;
 
