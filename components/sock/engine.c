@@ -168,6 +168,32 @@ struct vma_engine *vma_engine_start(void)
 	return engine;
 }
 
+/* ---- counters of sockets ---- */
+
+struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd)
+{
+	_Atomic uint32_t *given = &engine->priv->stats_given;
+	struct vma_stats_socket *block;
+	char name[VMA_STATS_NAME_MAX];
+
+	if (atomic_fetch_add_explicit(given, 1, memory_order_relaxed) >= (uint32_t)engine->conf.stats_fd_num) {
+		atomic_fetch_sub_explicit(given, 1, memory_order_relaxed);
+		return NULL;
+	}
+	snprintf(name, sizeof(name), "fd %d", fd);
+	block = vma_stats_grab(engine->stats, VMA_STATS_TYPE_SOCKET, name);
+	vma_stats_set(&block->fd, (uint64_t)fd);
+	return block;
+}
+
+void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block)
+{
+	if (block == NULL)
+		return;
+	vma_stats_drop(engine->stats, block);
+	atomic_fetch_sub_explicit(&engine->priv->stats_given, 1, memory_order_relaxed);
+}
+
 /* ---- the end ---- */
 
 static void flush(struct vma_rail *rail, void *arg)

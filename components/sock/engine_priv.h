@@ -11,8 +11,9 @@
 #include <vma/sock_engine.h>
 
 struct vma_engine_priv {
-	struct vma_device *devices; /* under the lock of devices */
-	char vmad_path[4096];       /* "": there is none */
+	struct vma_device *devices;   /* under the lock of devices */
+	_Atomic uint32_t stats_given; /* blocks of sockets */
+	char vmad_path[4096];         /* "": there is none */
 };
 
 struct vma_device_priv {

@@ -31,7 +31,8 @@
 #define LATER_NS (1 * MS)
 #define RETRY_NS (1000 * MS)
 #define NET_ROUND_NS (50 * MS) /* between two rounds of files: a storm of events costs no more */
-#define END_NS (10 * MS)
+#define END_FIRST_NS (2 * MS)
+#define END_LAST_NS (1000 * MS)
 #define EVENTS_MAX 32
 
 /* What an event of the set is of: the kind in the upper bits, and a number. */
@@ -45,6 +46,7 @@ static struct {
 	struct vma_engine *engine;
 	int epoll_fd, wake_fd;
 	uint64_t later_ns, drive_ns, net_ns, retry_ns, end_ns;
+	uint64_t end_step_ns;  /* between looks whether a retired rail has ended */
 	uint64_t net_seen;     /* generation that files have been told of */
 	uint64_t net_round_ns; /* when */
 
@@ -256,10 +258,22 @@ static void turn_later(uint64_t now)
 	rails_each(flush_bit, &rails);
 }
 
-/* Retired rails give their queue pairs back only when they are ended. */
+/*
+ * Retired rails give their queue pairs back only when they are ended, which takes everybody who is inside to leave:
+ * microseconds, as a rule. Who stays inside for long is waited for with ever longer pauses.
+ */
 static void turn_ending(uint64_t now)
 {
-	internal.end_ns = atomic_load(&internal.ending) != 0 ? now + END_NS : 0;
+	if (atomic_load(&internal.ending) == 0) {
+		internal.end_ns = internal.end_step_ns = 0;
+		return;
+	}
+	if (internal.end_ns > now)
+		return;
+	internal.end_step_ns = internal.end_step_ns == 0 ? END_FIRST_NS : internal.end_step_ns * 2;
+	if (internal.end_step_ns > END_LAST_NS)
+		internal.end_step_ns = END_LAST_NS;
+	internal.end_ns = now + internal.end_step_ns;
 }
 
 /* ---- files: what they are told ---- */

@@ -130,6 +130,29 @@ static void test_task_runs_once_for_all_posts_before_it_ran(void **state)
 	assert_int_equal(atomic_load(&counted.ran), 2);
 }
 
+/* ---- counters ---- */
+
+static void test_as_many_sockets_are_counted_as_configured(void **state)
+{
+	struct vma_engine *engine = vma_engine();
+	struct vma_stats_socket *blocks[3];
+
+	(void)state;
+	engine->conf.stats_fd_num = 2;
+	for (int i = 0; i < 3; i++)
+		blocks[i] = vma_engine_stats_get(engine, 10 + i);
+	assert_non_null(blocks[0]);
+	assert_int_equal(vma_stats_read(&blocks[1]->fd), 11);
+	assert_null(blocks[2]);
+	vma_engine_stats_put(engine, blocks[0]);
+	blocks[2] = vma_engine_stats_get(engine, 12);
+	assert_non_null(blocks[2]);
+	for (int i = 1; i < 3; i++)
+		vma_engine_stats_put(engine, blocks[i]);
+	vma_engine_stats_put(engine, NULL);
+	engine->conf.stats_fd_num = 100;
+}
+
 /* ---- devices ---- */
 
 static void test_loopback_and_what_is_not_there_are_refused(void **state)
@@ -470,6 +493,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_is_started_once_and_is_whole),
         cmocka_unit_test(test_own_descriptors_are_high_and_guarded),
         cmocka_unit_test(test_task_runs_once_for_all_posts_before_it_ran),
+        cmocka_unit_test(test_as_many_sockets_are_counted_as_configured),
         cmocka_unit_test(test_loopback_and_what_is_not_there_are_refused),
         cmocka_unit_test(test_interface_has_one_rail_that_stays),
         cmocka_unit_test(test_rail_of_a_socket_ends_with_it_and_its_number_is_used_again),

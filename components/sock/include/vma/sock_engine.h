@@ -53,6 +53,13 @@ void vma_engine_fork_prepare(void);
 void vma_engine_fork_parent(void);
 void vma_engine_fork_child(void);
 
+/*
+ * A block of counters for a socket, of which other processes see at most VMA_STATS_FD_NUM; NULL: there are as many
+ * already. Put it back before the file is destroyed; in a forked child, forget it: it is the parent's.
+ */
+struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd);
+void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block);
+
 /* ---- devices ---- */
 
 struct vma_device {
