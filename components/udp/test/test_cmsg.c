@@ -1,0 +1,183 @@
+/* Control messages: the kernel's order, and the kernel's way of cutting them short, told by a kernel socket itself. */
+#include <arpa/inet.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../cmsg.h"
+
+static const struct udp_datagram datagram = {
+        .src = 1, .src_port_be = 2, .dst = 3, .dst_port_be = 4, .ttl = 64, .tos = 0x10, .ifindex = 5, .drops = 6};
+static const uint32_t all_wishes = UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPING | UDP_WISH_PKTINFO | UDP_WISH_RECVTTL |
+                                   UDP_WISH_RECVTOS | UDP_WISH_ORIGDST | UDP_WISH_RXQ_OVFL;
+
+static struct udp_cmsgs filled(uint32_t wishes, size_t room)
+{
+	struct udp_cmsgs cmsgs = {.room = room};
+
+	udp_cmsg_fill(&cmsgs, wishes, &datagram, 1500000000123456789, 7);
+	return cmsgs;
+}
+
+/* Level and type of each message, in order. */
+static unsigned list(void *control, size_t len, int (*out)[2], unsigned max)
+{
+	struct msghdr msg = {.msg_control = control, .msg_controllen = len};
+	unsigned n = 0;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL && n < max; c = CMSG_NXTHDR(&msg, c), n++) {
+		out[n][0] = c->cmsg_level;
+		out[n][1] = c->cmsg_type;
+	}
+	return n;
+}
+
+static void test_no_wish_gives_no_message(void **state)
+{
+	struct udp_cmsgs cmsgs = filled(0, UDP_CMSG_ROOM);
+
+	(void)state;
+	assert_int_equal(cmsgs.used, 0);
+	assert_false(cmsgs.truncated);
+}
+
+static void test_everything_at_once_fits(void **state)
+{
+	struct udp_cmsgs cmsgs = filled(all_wishes, UDP_CMSG_ROOM);
+	int seen[16][2];
+
+	(void)state;
+	assert_false(cmsgs.truncated);
+	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 16), 7);
+}
+
+static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **state)
+{
+	struct udp_cmsgs cmsgs = filled(UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS, UDP_CMSG_ROOM);
+	struct timespec at;
+	int seen[4][2];
+
+	(void)state;
+	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 4), 1);
+	assert_int_equal(seen[0][1], SCM_TIMESTAMPNS);
+	memcpy(&at, cmsgs.bytes + CMSG_LEN(0), sizeof(at));
+	assert_int_equal(at.tv_sec, 1500000000);
+	assert_int_equal(at.tv_nsec, 123456789);
+}
+
+static void test_new_names_give_new_types(void **state)
+{
+	struct udp_cmsgs cmsgs = filled(UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPING | UDP_WISH_STAMP_NEW, UDP_CMSG_ROOM);
+	int seen[4][2];
+
+	(void)state;
+	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 4), 2);
+	assert_int_equal(seen[0][1], 63);
+	assert_int_equal(seen[1][1], 65);
+}
+
+static void test_drops_are_told_only_when_there_were_any(void **state)
+{
+	struct udp_cmsgs cmsgs = {.room = UDP_CMSG_ROOM};
+	struct udp_datagram calm = datagram;
+
+	(void)state;
+	calm.drops = 0;
+	udp_cmsg_fill(&cmsgs, UDP_WISH_RXQ_OVFL, &calm, 0, 0);
+	assert_int_equal(cmsgs.used, 0);
+}
+
+/* ---- the kernel as judge ---- */
+
+struct heard {
+	uint8_t control[UDP_CMSG_ROOM];
+	size_t len;
+	int flags;
+};
+
+static int kernel_socket(struct sockaddr_in *addr)
+{
+	const int on = 1, stamping = 0x18; /* SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE */
+	socklen_t len = sizeof(*addr);
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+	if (fd < 0)
+		return -1;
+	*addr = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	assert_int_equal(bind(fd, (struct sockaddr *)addr, sizeof(*addr)), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)addr, &len), 0);
+	setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof(on));
+	setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &stamping, sizeof(stamping));
+	setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &on, sizeof(on));
+	setsockopt(fd, IPPROTO_IP, IP_RECVTTL, &on, sizeof(on));
+	setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &on, sizeof(on));
+	setsockopt(fd, IPPROTO_IP, IP_RECVORIGDSTADDR, &on, sizeof(on));
+	return fd;
+}
+
+static bool hear(int fd, const struct sockaddr_in *addr, size_t room, struct heard *heard)
+{
+	struct msghdr msg = {.msg_control = heard->control, .msg_controllen = room};
+
+	if (sendto(fd, "x", 1, 0, (const struct sockaddr *)addr, sizeof(*addr)) != 1)
+		return false;
+	if (recvmsg(fd, &msg, MSG_DONTWAIT) < 0)
+		return false;
+	heard->len = msg.msg_controllen;
+	heard->flags = msg.msg_flags;
+	return true;
+}
+
+/* Length, level and type of every message must agree, the last and cut one included. */
+static void assert_same_shape(const struct heard *kernel, const struct udp_cmsgs *ours)
+{
+	assert_int_equal(ours->used, kernel->len);
+	assert_int_equal(ours->truncated, (kernel->flags & MSG_CTRUNC) != 0);
+	for (size_t at = 0; at + sizeof(struct cmsghdr) <= ours->used;) {
+		struct cmsghdr a, b;
+
+		memcpy(&a, kernel->control + at, sizeof(a));
+		memcpy(&b, ours->bytes + at, sizeof(b));
+		assert_int_equal(b.cmsg_len, a.cmsg_len);
+		assert_int_equal(b.cmsg_level, a.cmsg_level);
+		assert_int_equal(b.cmsg_type, a.cmsg_type);
+		at += CMSG_ALIGN(a.cmsg_len);
+	}
+}
+
+static void test_order_and_cuts_are_the_kernels_at_every_room(void **state)
+{
+	const uint32_t wishes = all_wishes & ~(uint32_t)UDP_WISH_RXQ_OVFL;
+	struct sockaddr_in addr;
+	struct heard heard;
+	int fd = kernel_socket(&addr);
+
+	(void)state;
+	if (fd < 0 || !hear(fd, &addr, UDP_CMSG_ROOM, &heard)) {
+		print_message("no loopback here\n");
+		if (fd >= 0)
+			close(fd);
+		skip();
+	}
+	for (size_t room = 0; room <= UDP_CMSG_ROOM; room++) {
+		struct udp_cmsgs ours = filled(wishes, room);
+
+		assert_true(hear(fd, &addr, room, &heard));
+		assert_same_shape(&heard, &ours);
+	}
+	close(fd);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_wish_gives_no_message),
+        cmocka_unit_test(test_everything_at_once_fits),
+        cmocka_unit_test(test_stamp_in_nanoseconds_overrules_that_in_microseconds),
+        cmocka_unit_test(test_new_names_give_new_types),
+        cmocka_unit_test(test_drops_are_told_only_when_there_were_any),
+        cmocka_unit_test(test_order_and_cuts_are_the_kernels_at_every_room),
+};
+
+VMA_TEST_MAIN(tests)
