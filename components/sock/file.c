@@ -112,9 +112,21 @@ static void file_forked(struct vma_file *file, void *arg)
 		file->ops->forked(file);
 }
 
+/* A copy that nobody announced (raw clone) may find the list in the middle of a change: forwards it is whole always. */
+static void mend_list(void)
+{
+	struct vma_file *before = NULL, *file = atomic_load_explicit(&all, memory_order_relaxed);
+
+	for (; file != NULL; file = atomic_load_explicit(&file->next_all, memory_order_relaxed)) {
+		file->prev_all = before;
+		before = file;
+	}
+}
+
 void file_fork_child(void)
 {
 	pthread_mutex_init(&all_lock, NULL);
+	mend_list();
 	vma_file_each(file_forked, NULL);
 }
 
