@@ -156,6 +156,7 @@ static int get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **
 {
 	struct vma_device *device = find(engine, ifindex);
 	uint64_t now;
+	int before;
 
 	if (device != NULL && device->nic != NULL) {
 		*out = device;
@@ -169,11 +170,15 @@ static int get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **
 	if (!is_due(device, now))
 		return device->priv->refused;
 	device->priv->generation = vma_net_generation(engine->net);
+	before = device->priv->refused;
 	device->priv->refused = open_device(device);
 	device->priv->refused_ns = vma_now_ns();
-	if (device->priv->refused == 0)
-		*out = device;
-	return device->priv->refused;
+	if (device->priv->refused < 0)
+		return device->priv->refused;
+	if (before < 0)
+		internal_tell_files(); /* others were refused it, too */
+	*out = device;
+	return 0;
 }
 
 int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)

@@ -48,6 +48,8 @@ struct vma_rail *rail_of_id(uint32_t id); /* inside */
 int internal_start(struct vma_engine *engine);
 /* Has it look at everything. Never waits; a signal handler may call it. */
 void internal_wake(void);
+/* Has ops->net_changed called for every file, soon. */
+void internal_tell_files(void);
 /* A rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to close. */
 void internal_expect_end(void);
 void internal_forget(struct vma_rail *rail);

@@ -52,7 +52,7 @@ static struct {
 
 	_Alignas(64) _Atomic bool woken; /* the eventfd has been written and not yet read */
 	_Atomic uint64_t later;          /* rails, by bit, with frames sent LATER */
-	_Atomic bool retry;
+	_Atomic bool retry, tell;
 	_Atomic uint32_t ending; /* retired rails */
 } internal = {.epoll_fd = -1, .wake_fd = -1};
 
@@ -88,6 +88,12 @@ static void take_wake(void)
 void vma_engine_retry(void)
 {
 	if (!atomic_exchange(&internal.retry, true))
+		internal_wake();
+}
+
+void internal_tell_files(void)
+{
+	if (!atomic_exchange(&internal.tell, true))
 		internal_wake();
 }
 
@@ -313,12 +319,13 @@ static void turn_net(uint64_t now)
 {
 	const uint64_t generation = vma_net_generation(internal.engine->net);
 
-	if (generation != internal.net_seen && internal.net_ns == 0)
+	if ((generation != internal.net_seen || atomic_load(&internal.tell)) && internal.net_ns == 0)
 		internal.net_ns = internal.net_round_ns + NET_ROUND_NS;
 	if (internal.net_ns == 0 || now < internal.net_ns)
 		return;
 	internal.net_ns = 0;
 	internal.net_seen = generation;
+	atomic_store(&internal.tell, false);
 	internal.net_round_ns = now;
 	tell_files(true);
 }
