@@ -176,7 +176,7 @@ static int get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **
 	if (device->priv->refused < 0)
 		return device->priv->refused;
 	if (before < 0)
-		internal_tell_files(); /* others were refused it, too */
+		news_tell_files(); /* others were refused it, too */
 	*out = device;
 	return 0;
 }

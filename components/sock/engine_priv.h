@@ -1,6 +1,6 @@
 /*
  * engine_priv - the engine's parts: engine.c starts and ends it, device.c and rail.c have what is made on demand,
- *               internal.c the thread.
+ *               internal.c the thread (with its parts, see internal_priv.h).
  *
  * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), rails (rail.c). None is held
  * around a call of ops. All are made anew in a forked child, which abandons everything that they guard.
@@ -48,12 +48,14 @@ struct vma_rail *rail_of_id(uint32_t id); /* inside */
 int internal_start(struct vma_engine *engine);
 /* Has it look at everything. Never waits; a signal handler may call it. */
 void internal_wake(void);
-/* Has ops->net_changed called for every file, soon. */
-void internal_tell_files(void);
-/* A rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to close. */
-void internal_expect_end(void);
-void internal_forget(struct vma_rail *rail);
 void internal_fork_child(void);
+
+/* news.c: has ops->net_changed called for every file, soon. */
+void news_tell_files(void);
+
+/* rail_care.c: a rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to close. */
+void rail_care_expect_end(void);
+void rail_care_forget(struct vma_rail *rail);
 
 /* task.c: the internal thread only, inside. */
 void tasks_run(void);

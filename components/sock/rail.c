@@ -195,7 +195,7 @@ static void end_rail(struct vma_retired *retired)
 {
 	struct vma_rail *rail = (struct vma_rail *)((char *)retired - offsetof(struct vma_rail, retired));
 
-	internal_forget(rail);
+	rail_care_forget(rail);
 	vma_ring_destroy(rail->ring);
 	vma_free(rail);
 }
@@ -223,7 +223,7 @@ void vma_rail_put(struct vma_rail *rail)
 	pthread_mutex_unlock(&rails_lock);
 	if (!last)
 		return;
-	internal_expect_end();
+	rail_care_expect_end();
 	vma_retire(&rail->retired, end_rail);
 }
 

@@ -1,0 +1,33 @@
+/*
+ * internal_priv - the internal thread's parts: internal.c sleeps and wakes, rail_care.c looks after rails, news.c tells
+ *                 files. What is called a turn runs in the thread, after every wake-up, inside.
+ */
+#ifndef VMA_SOCK_INTERNAL_PRIV_H
+#define VMA_SOCK_INTERNAL_PRIV_H
+
+#include "engine_priv.h"
+
+#define MS 1000000ULL
+#define NO_DEADLINE UINT64_MAX /* when a part wants its next turn, CLOCK_MONOTONIC */
+
+/* What an event of the thread's epoll set is of: the kind in the upper bits, and a number below. */
+enum internal_source { INTERNAL_NET, INTERNAL_WAKE, INTERNAL_RAIL, INTERNAL_ERROR };
+#define INTERNAL_SOURCE_SHIFT 62
+
+/* Any thread. add: -ENODEV without a thread; a descriptor that is in the set already gets the new meaning. */
+int internal_set_add(int fd, uint32_t events, enum internal_source source, uint64_t number);
+void internal_set_remove(int fd);
+
+/* rail_care.c: frames sent LATER, rails that nobody drives, retired rails. Each returns its deadline. */
+uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now);
+uint64_t rail_care_turn_ending(uint64_t now); /* after retired memory was ended */
+void rail_care_take_event(uint64_t number);
+void rail_care_fork_child(void);
+
+/* news.c: changes of the network, refused offloads, errors of shadows. */
+void news_start(struct vma_engine *engine);
+uint64_t news_turn(struct vma_engine *engine, uint64_t now);
+void news_take_error(uint64_t number);
+void news_fork_child(void);
+
+#endif

@@ -1,0 +1,183 @@
+/*
+ * rail_care - what the internal thread does with rails.
+ *
+ *   armed ── a packet: one wake-up ──> awake ── at each interval: have others driven it? then nothing; else drive it
+ *     ^                                                │
+ *     └── there was nothing to drive ──────────────────┘
+ *
+ * The descriptor of a rail is in the thread's set only while it is armed. So who spins on a ring, or sleeps on it and
+ * gets a packet now and then, costs this thread a tick per interval (VMA_PROGRESS_ENGINE_INTERVAL) and no wake-up per
+ * packet, and a ring without traffic costs nothing.
+ */
+#include <sys/epoll.h>
+
+#include "internal_priv.h"
+
+#define LATER_NS (1 * MS)
+#define END_FIRST_NS (2 * MS)
+#define END_LAST_NS (1000 * MS)
+
+/* Deadlines are the thread's own, 0: none. */
+static struct {
+	uint64_t later_ns, drive_ns, end_ns;
+	uint64_t end_step_ns; /* between looks whether a retired rail has ended */
+
+	_Alignas(64) _Atomic uint64_t later; /* rails, by bit, with frames sent LATER */
+	_Atomic uint32_t ending;             /* retired rails */
+} care;
+
+/* ---- frames sent LATER ---- */
+
+/*
+ * A read-modify-write each time, for its order: the frame was queued before, and a thread that takes the bit afterwards
+ * flushes it. A bit that is set already has woken the thread already.
+ */
+void vma_engine_later(struct vma_rail *rail)
+{
+	if (atomic_fetch_or(&care.later, vma_rail_bit(rail)) == 0)
+		internal_wake();
+}
+
+static void flush_bit(struct vma_rail *rail, void *arg)
+{
+	if (*(const uint64_t *)arg & vma_rail_bit(rail))
+		vma_ring_flush(rail->ring);
+}
+
+static void turn_later(uint64_t now)
+{
+	uint64_t rails;
+
+	if (care.later_ns == 0 && atomic_load(&care.later) != 0)
+		care.later_ns = now + LATER_NS;
+	if (care.later_ns == 0 || now < care.later_ns)
+		return;
+	care.later_ns = 0;
+	rails = atomic_exchange(&care.later, 0);
+	rails_each(flush_bit, &rails);
+}
+
+/* ---- rails that nobody drives ---- */
+
+static void arm(struct vma_rail *rail)
+{
+	if (vma_ring_arm(rail->ring) == 0 &&
+	    internal_set_add(vma_ring_fd(rail->ring), EPOLLIN, INTERNAL_RAIL, rail->id) == 0)
+		rail->armed = true;
+}
+
+/* The packet that an armed rail was waiting for. */
+void rail_care_take_event(uint64_t number)
+{
+	struct vma_rail *rail = rail_of_id((uint32_t)number);
+
+	if (rail == NULL)
+		return;
+	internal_set_remove(vma_ring_fd(rail->ring));
+	rail->armed = false;
+}
+
+/* Whether there was anything, or there is somebody at it. */
+static bool drive(struct vma_rail *rail, int64_t max)
+{
+	int64_t total = 0;
+	int n = 0;
+
+	while (total < max) {
+		n = vma_ring_progress(rail->ring);
+		if (n <= 0)
+			break;
+		total += n;
+	}
+	return total > 0 || n < 0;
+}
+
+static void look_after(struct vma_rail *rail, void *arg)
+{
+	const uint64_t driven = atomic_load_explicit(&rail->driven, memory_order_relaxed);
+
+	if (rail->armed)
+		return;
+	if (driven != rail->driven_seen)
+		rail->driven_seen = driven;
+	else if (!drive(rail, *(const int64_t *)arg))
+		arm(rail);
+}
+
+static void count_awake(struct vma_rail *rail, void *arg)
+{
+	*(unsigned *)arg += !rail->armed;
+}
+
+static void turn_driving(const struct vma_conf *conf, uint64_t now)
+{
+	int64_t max = conf->progress_engine_wce_max;
+	const uint64_t interval = (uint64_t)conf->progress_engine_interval * MS;
+	unsigned awake = 0;
+
+	if (interval == 0 || max == 0) {
+		care.drive_ns = 0;
+		return;
+	}
+	if (care.drive_ns != 0 && now >= care.drive_ns) {
+		rails_each(look_after, &max);
+		care.drive_ns = 0;
+	}
+	rails_each(count_awake, &awake);
+	if (awake == 0)
+		care.drive_ns = 0;
+	else if (care.drive_ns == 0)
+		care.drive_ns = now + interval;
+}
+
+uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now)
+{
+	uint64_t next = NO_DEADLINE;
+
+	turn_later(now);
+	turn_driving(&engine->conf, now);
+	if (care.later_ns != 0)
+		next = care.later_ns;
+	if (care.drive_ns != 0 && care.drive_ns < next)
+		next = care.drive_ns;
+	return next;
+}
+
+/* ---- retired rails ---- */
+
+void rail_care_expect_end(void)
+{
+	atomic_fetch_add(&care.ending, 1);
+	internal_wake();
+}
+
+void rail_care_forget(struct vma_rail *rail)
+{
+	internal_set_remove(vma_ring_fd(rail->ring));
+	atomic_fetch_sub(&care.ending, 1);
+}
+
+/*
+ * Retired rails give their queue pairs back only when they are ended, which takes everybody who is inside to leave:
+ * microseconds, as a rule. Who stays inside for long is waited for with ever longer pauses.
+ */
+uint64_t rail_care_turn_ending(uint64_t now)
+{
+	if (atomic_load(&care.ending) == 0) {
+		care.end_ns = care.end_step_ns = 0;
+		return NO_DEADLINE;
+	}
+	if (care.end_ns > now)
+		return care.end_ns;
+	care.end_step_ns = care.end_step_ns == 0 ? END_FIRST_NS : care.end_step_ns * 2;
+	if (care.end_step_ns > END_LAST_NS)
+		care.end_step_ns = END_LAST_NS;
+	return care.end_ns = now + care.end_step_ns;
+}
+
+void rail_care_fork_child(void)
+{
+	care.later_ns = care.drive_ns = care.end_ns = care.end_step_ns = 0;
+	atomic_store(&care.later, 0);
+	atomic_store(&care.ending, 0);
+}
