@@ -1,11 +1,15 @@
 # histogram.awk: one-way latency as text on stdout and as SVG in the file -v svg=FILE, from the `hist LOW HIGH COUNT`
-# lines of results.tsv, all runs together. Both axes are logarithmic: time, and share of the packets.
+# lines of results.tsv, all runs together. Both axes are logarithmic: time, and share of the packets. Which cases:
+# -v cases="CASE CASE ..." -v texts="NAME|NAME|...", at most four.
 
 BEGIN {
-	split("ping/raw ping/ring ping/kernel-spin ping/kernel-block", names, " ")
-	split("raw AF_XDP|ring on xdp|kernel, spinning|kernel, blocking", texts, "|")
+	if (cases == "") {
+		cases = "ping/raw ping/ring ping/kernel-spin ping/kernel-block"
+		texts = "raw AF_XDP|ring on xdp|kernel, spinning|kernel, blocking"
+	}
+	series = split(cases, names, " ")
+	split(texts, text_of, "|")
 	split("#888888 #1f6fb4 #d9822b #b03030", colors, " ")
-	series = 4
 	per_decade = 20; first_ns = 500; decades = 4 # 0.5 us to 5 ms
 	bins = per_decade * decades
 	for (i = 1; i <= series; i++) index_of[names[i]] = i
@@ -43,7 +47,7 @@ function bar(x,   n, s) {
 function text_out(   b, i, last) {
 	last = used_edge(bins - 1, -1)
 	printf "\nOne way, share of the packets: the first # stands for 0.01 %%, each more doubles it\n%11s", "us"
-	for (i = 1; i <= series; i++) if (total[i]) printf "  %-16s", texts[i]
+	for (i = 1; i <= series; i++) if (total[i]) printf "  %-16s", text_of[i]
 	printf "\n"
 	for (b = used_edge(0, 1); b <= last; b += 2) {
 		printf "%11.2f", usec(b)
@@ -73,7 +77,7 @@ function svg_series(i,   b) {
 	for (b = 0; b < bins; b++)
 		printf " L%.1f %.1f L%.1f %.1f", x_of(b), y_of(share(i, b)), x_of(b + 1), y_of(share(i, b)) >svg
 	print "'/>" >svg
-	printf "<text x='640' y='%d' fill='%s'>%s</text>\n", 44 + 18 * i, colors[i], texts[i] >svg
+	printf "<text x='640' y='%d' fill='%s'>%s</text>\n", 44 + 18 * i, colors[i], text_of[i] >svg
 }
 
 function svg_out(   i) {

@@ -23,14 +23,14 @@ warn_if_busy() {
 
 say() { echo "bench: $*" >&2; }
 
-# Two sums over both namespaces: "K I", what the kernel's UDP has received, sent or refused, and what came in at the
-# interfaces.
+# Two sums over both namespaces: "K I", what the kernel's UDP has received, sent, refused or dropped, and what came in
+# at the interfaces.
 counters() {
 	{
 		ip netns exec "$(ns a)" cat /proc/net/snmp "/sys/class/net/$IF_A/statistics/rx_packets"
 		ip netns exec "$(ns b)" cat /proc/net/snmp "/sys/class/net/$IF_B/statistics/rx_packets"
 	} | awk '$1 == "Udp:" && $2 == "InDatagrams" { for (i = 2; i <= NF; i++) column[$i] = i; next }
-		$1 == "Udp:" { kernel += $column["InDatagrams"] + $column["OutDatagrams"] + $column["NoPorts"] }
+		$1 == "Udp:" { kernel += $column["InDatagrams"] + $column["OutDatagrams"] + $column["NoPorts"] + $column["InErrors"] }
 		NF == 1 { interface += $1 }
 		END { print kernel + 0, interface + 0 }'
 }

@@ -5,7 +5,11 @@
 #
 # A run counts if the raw ping-pong takes at most 0.4 of the spinning kernel's: it begins with these two, and when they
 # say otherwise (the machine is busy), it begins anew, at most 2 x RUNS times in all; then it goes on and is marked.
+#
+# PARTS: "ring" (the packet path), "sockets" (unmodified programs, with and without the library); both by default.
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/sockets.sh"
+PARTS=${PARTS:-ring sockets}
 RUNS=${1:-5}
 VALID=0.4
 RESULTS=$BUILD/bench/results.tsv
@@ -30,7 +34,7 @@ rates() { # RUN CASE PROGRAM DEVICE OPTIONS...: every size and burst
 	done
 }
 
-one_run() { # RUN: the rest, after the two that decide
+ring_run() { # RUN: the rest, after the two that decide
 	local run=$1
 	"$BUILD/bench/cacheline" | sed "s|^|$run ping/cacheline near_|; s/near_hist/hist/" >>"$RESULTS"
 	measure "$run" ping/ring ping ring_udp xdp --owner self
@@ -46,6 +50,33 @@ one_run() { # RUN: the rest, after the two that decide
 	measure "$run" rate-1514-1/kernel-spin send kernel_udp veth --bytes 1514 --spin
 }
 
+sockets_run() { # RUN
+	local run=$1 how bytes
+	share_net || return
+	for how in kernel spin lib latency; do
+		sockperf_pp "$run" "pp/$how" $how 1
+		sockperf_pp "$run" "cold/$how" $how 1 --mps 1000
+	done
+	for bytes in 64 1472; do
+		for how in kernel latency lib; do
+			sockperf_tp "$run" "tp-$bytes/$how" $how 1 $bytes
+		done
+	done
+	for how in kernel lib; do
+		threads_case "$run" "threads-flood/$how" $how send 1
+		threads_case "$run" "threads-ping/$how" $how ping 1
+		idle_case "$run" "idle/$how" $how
+	done
+	for how in kernel lib latency; do
+		one_case "$run" $how
+	done
+	drop_shared_net
+}
+
+case " $PARTS " in *" sockets "*)
+	command -v sockperf >/dev/null || { say "sockperf is not installed"; exit 1; }
+	have_library || { say "$LIBRARY is not built"; exit 1; } ;;
+esac
 busy=$(warn_if_busy)
 mkdir -p "$(dirname "$RESULTS")"
 : >"$RESULTS"
@@ -62,11 +93,13 @@ for ((run = 1; run <= RUNS; run++)); do
 		[ $attempts -lt $((2 * RUNS)) ] || break
 		forget $run
 	done
-	one_run $run
+	case " $PARTS " in *" ring "*) ring_run $run ;; esac
+	case " $PARTS " in *" sockets "*) sockets_run $run ;; esac
 done
 
 here=$(dirname "$0")
 awk -f "$here/report.awk" "$RESULTS" | tee "$BUILD/bench/report.txt"
+awk -f "$here/report_sockets.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt"
 awk -v svg="$BUILD/bench/latency.svg" -f "$here/histogram.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt"
 [ -z "$busy" ] || echo "$busy" | tee -a "$BUILD/bench/report.txt"
 echo
