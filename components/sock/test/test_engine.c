@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -128,6 +129,36 @@ static void test_task_runs_once_for_all_posts_before_it_ran(void **state)
 	wait_until(atomic_load(&counted.ran) == 2);
 	usleep(5000);
 	assert_int_equal(atomic_load(&counted.ran), 2);
+}
+
+/* ---- what is not offloaded ---- */
+
+static void test_exception_handling_says_whether_the_kernel_does_it(void **state)
+{
+	static const struct {
+		int mode, answer;
+	} cases[] = {{-2, 0}, {-1, 0}, {0, 0}, {1, 0}, {2, -ENOPROTOOPT}};
+	struct vma_engine *engine = vma_engine();
+	int status;
+	pid_t child;
+
+	(void)state;
+	vma_log_set_level(VMA_LOG_NONE);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		engine->conf.exception_handling = cases[i].mode;
+		assert_int_equal(vma_engine_exception(ENOPROTOOPT, "option %d", 7), cases[i].answer);
+	}
+	engine->conf.exception_handling = VMA_EXCEPTION_ABORT;
+	child = fork();
+	if (child == 0) {
+		signal(SIGABRT, SIG_DFL);
+		vma_engine_exception(ENOPROTOOPT, "option %d", 7);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	engine->conf.exception_handling = VMA_EXCEPTION_DEBUG;
+	vma_log_set_level(VMA_LOG_WARN);
 }
 
 /* ---- counters ---- */
@@ -493,6 +524,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_is_started_once_and_is_whole),
         cmocka_unit_test(test_own_descriptors_are_high_and_guarded),
         cmocka_unit_test(test_task_runs_once_for_all_posts_before_it_ran),
+        cmocka_unit_test(test_exception_handling_says_whether_the_kernel_does_it),
         cmocka_unit_test(test_as_many_sockets_are_counted_as_configured),
         cmocka_unit_test(test_loopback_and_what_is_not_there_are_refused),
         cmocka_unit_test(test_interface_has_one_rail_that_stays),

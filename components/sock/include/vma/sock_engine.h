@@ -60,6 +60,12 @@ void vma_engine_fork_child(void);
 struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd);
 void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block);
 
+/*
+ * The program asks for something that is not offloaded, as the text says: 0, the kernel shall do it; or -error, the
+ * call shall fail with it. VMA_EXCEPTION_HANDLING decides, also how loudly it is said; it may end the program.
+ */
+int vma_engine_exception(int error, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
+
 /* ---- devices ---- */
 
 struct vma_device {
