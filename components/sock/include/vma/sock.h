@@ -96,6 +96,11 @@ struct vma_file_ops {
 	void (*net_changed)(struct vma_file *file);
 	/* Why (not): for vma_sock_query and the statistics. */
 	enum vma_sock_reason (*reason)(struct vma_file *file);
+	/*
+	 * The C library is about to read from the descriptor by itself (fdopen): from now on all goes through the
+	 * shadow. Inside. NULL: nothing to give up.
+	 */
+	void (*to_os)(struct vma_file *file, int fd);
 };
 
 /* The common head of every object behind a descriptor. */
