@@ -1,0 +1,314 @@
+/*
+ * bed.h - a socket on a link in memory: a real engine, real rings, a kernel socket on the loopback as shadow, and the
+ * control path's few answers given by the test.
+ *
+ *   sock ── rail 0 ── end 0 ════ end 1 ── peer: a ring whose frames the test reads and writes
+ *     └── shadow: bound to 127.0.0.1:PORT of the kernel's choice
+ */
+#ifndef VMA_UDP_TEST_BED_H
+#define VMA_UDP_TEST_BED_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <vma/nic_wire.h>
+#include <vma/packet.h>
+#include <vma/test.h>
+
+#include "../udp_priv.h"
+
+enum { BED_IFINDEX = 4711, BED_PATIENCE_MS = 2000 };
+
+#define bed_wait_until(what)                                                                                           \
+	do {                                                                                                           \
+		for (int ms = 0; ms < BED_PATIENCE_MS && !(what); ms++)                                                \
+			usleep(1000);                                                                                  \
+		assert_true(what);                                                                                     \
+	} while (0)
+
+static struct {
+	struct vma_nic *end[2];
+	struct vma_ring *peer;
+	struct vma_flow peer_flow;
+	struct vma_rail *rail;
+	uint8_t frame[2048]; /* the last one that came to the peer */
+	uint32_t frame_len;
+	unsigned frames;
+	/* the control path's answers */
+	bool group_accepts, local_members;
+	unsigned binds, takes_up;
+	struct sigaction on_segv, on_bus; /* the library's */
+} bed;
+
+static const uint8_t bed_local[4] = {10, 0, 0, 1}, bed_remote[4] = {10, 0, 0, 2};
+
+void udp_flows_update(struct udp_sock *sock)
+{
+	(void)sock;
+	bed.takes_up++;
+}
+
+bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex)
+{
+	(void)sock, (void)group, (void)src, (void)ifindex;
+	return bed.group_accepts;
+}
+
+bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
+{
+	(void)group, (void)ifindex;
+	return bed.local_members;
+}
+
+/* ---- the peer ---- */
+
+static bool bed_take_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_engine *engine = vma_engine();
+
+	(void)flow, (void)info;
+	bed.frame_len = packet->len;
+	memcpy(bed.frame, vma_buf_data(engine->arena, packet), packet->len);
+	bed.frames++;
+	vma_buf_put(engine->arena, packet);
+	return true;
+}
+
+/* How many frames have come since the last call. */
+static inline unsigned bed_peer_receive(void)
+{
+	unsigned before = bed.frames;
+
+	while (vma_ring_progress(bed.peer) > 0)
+		;
+	return bed.frames - before;
+}
+
+static inline uint32_t bed_payload_len(void)
+{
+	return bed.frame_len - 42;
+}
+
+/* A datagram from the peer's port to the socket's, on its way when this returns. */
+static inline void bed_peer_send_to(const uint8_t dst_ip[4], uint16_t sport, uint16_t dport, const void *data,
+                                    uint32_t len)
+{
+	struct vma_pkt_udp_attr attr = {
+	        .src_port_be = htons(sport), .dst_port_be = htons(dport), .ttl = 33, .tos = 0x20};
+	struct vma_buf *buf = vma_ring_tx_buf(bed.peer);
+	struct vma_nic_seg seg = {.buf = buf};
+	struct vma_pkt_udp pkt;
+	uint8_t *frame;
+
+	assert_non_null(buf);
+	memcpy(attr.src_ip, bed_remote, 4);
+	memcpy(attr.dst_ip, dst_ip, 4);
+	vma_pkt_udp_init(&pkt, &attr);
+	frame = (uint8_t *)vma_buf_data(vma_engine()->arena, buf);
+	memcpy(frame + pkt.len, data, len);
+	seg.off = buf->data_off;
+	seg.len = vma_pkt_udp_write(&pkt, frame, len, VMA_PKT_CSUM_FULL);
+	assert_int_equal(vma_ring_send(bed.peer, &seg, 1, 0), 1);
+}
+
+static inline void bed_peer_send(uint16_t sport, uint16_t dport, const void *data, uint32_t len)
+{
+	bed_peer_send_to(bed_local, sport, dport, data, len);
+}
+
+/* ---- the socket ---- */
+
+static int bed_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct udp_sock *sock = udp_sock(file);
+	socklen_t local_len = sizeof(sock->local);
+
+	bed.binds++;
+	if (vma_os.bind(fd, addr, len) != 0)
+		return -errno;
+	pthread_mutex_lock(&file->lock);
+	vma_os.getsockname(fd, (struct sockaddr *)&sock->local, &local_len);
+	udp_dst_reset(sock);
+	pthread_mutex_unlock(&file->lock);
+	return 0;
+}
+
+static void bed_destroy_sock(struct vma_file *file)
+{
+	udp_data_destroy(udp_sock(file));
+	vma_free(udp_sock(file)->stats);
+}
+
+static const struct vma_file_ops bed_ops = {.name = "udp", .bind = bed_bind, .destroy = bed_destroy_sock};
+
+/* bind_it: the shadow to 127.0.0.1, the socket (as far as sending goes) to 10.0.0.1, same port. */
+static inline struct udp_sock *bed_socket(bool bind_it)
+{
+	struct udp_sock *sock = vma_alloc(sizeof(*sock));
+	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(addr);
+
+	assert_non_null(sock);
+	assert_true(fd >= 0);
+	vma_file_init(&sock->file, VMA_FILE_UDP, &bed_ops);
+	udp_data_init(sock);
+	pthread_mutex_init(&sock->reader, NULL);
+	atomic_store(&sock->rcvbuf, 212992);
+	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
+	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
+	sock->mc_ttl = 1;
+	sock->mc_loop = true;
+	sock->pmtu_discover = IP_PMTUDISC_WANT;
+	sock->stats = vma_alloc(sizeof(*sock->stats));
+	assert_int_equal(vma_fd_install(fd, &sock->file), 0);
+	if (bind_it) {
+		assert_int_equal(vma_os.bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
+		assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&addr, &len), 0);
+		sock->local = addr;
+		memcpy(&sock->local.sin_addr, bed_local, 4);
+	}
+	return sock;
+}
+
+static inline int bed_fd(struct udp_sock *sock)
+{
+	return atomic_load(&sock->file.fd);
+}
+
+static inline uint16_t bed_port(struct udp_sock *sock)
+{
+	return ntohs(sock->local.sin_port);
+}
+
+static inline void bed_close(struct udp_sock *sock)
+{
+	struct vma_thread *self = vma_enter();
+	int fd = bed_fd(sock);
+
+	udp_data_end(sock);
+	vma_fd_remove(fd);
+	vma_leave(self);
+	vma_os.close(fd);
+}
+
+/* ---- receiving: one attachment, whose flow is the socket's port ---- */
+
+struct bed_attached {
+	struct vma_flow flow;
+	struct udp_attachment at;
+	struct udp_attachments *all;
+};
+
+static bool bed_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	return udp_deliver(flow->owner, packet, info);
+}
+
+static inline void bed_attach(struct bed_attached *attached, struct udp_sock *sock, const uint8_t local_ip[4])
+{
+	*attached = (struct bed_attached){0};
+	attached->at.sock = sock;
+	attached->at.rail = bed.rail;
+	assert_int_equal(udp_queue_init(&attached->at.queue), 0);
+	attached->all = vma_alloc(sizeof(*attached->all) + sizeof(attached->all->at[0]));
+	attached->all->n = 1;
+	attached->all->rings = vma_rail_bit(bed.rail);
+	attached->all->at[0] = &attached->at;
+	attached->flow.key =
+	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = sock->local.sin_port};
+	memcpy(attached->flow.key.local, local_ip, 4);
+	attached->flow.sink = bed_sink;
+	attached->flow.owner = &attached->at;
+	assert_int_equal(vma_ring_attach(bed.rail->ring, &attached->flow), 0);
+	atomic_store(&sock->attachments, attached->all);
+}
+
+static inline void bed_detach(struct bed_attached *attached)
+{
+	struct udp_sock *sock = attached->at.sock;
+
+	atomic_store(&sock->attachments, NULL);
+	vma_ring_detach(bed.rail->ring, &attached->flow);
+	udp_queue_fini(&attached->at.queue, vma_engine()->arena);
+	vma_free(attached->all);
+}
+
+/* ---- the whole ---- */
+
+static struct vma_device_priv_space { /* what rail.c keeps of a device: its list of rails */
+	_Alignas(64) uint8_t bytes[256];
+} bed_device_priv;
+static struct vma_device bed_device;
+
+static int bed_start(void **state)
+{
+	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
+	const struct vma_ring_where where = {.socket_id = 1};
+	struct vma_wire_pair_attr pair = {0};
+	struct vma_engine *engine = vma_engine();
+
+	(void)state;
+	pair.arena[0] = pair.arena[1] = engine->arena;
+	if (vma_wire_pair(&pair, bed.end) != 0)
+		return -1;
+	bed_device = (struct vma_device){
+	        .ifindex = BED_IFINDEX, .nic = bed.end[0], .engine = engine, .priv = (void *)&bed_device_priv};
+	if (vma_rail_get(&bed_device, VMA_RAIL_RX, &where, &bed.rail) != 0)
+		return -1;
+	attr.nic = bed.end[1];
+	attr.spill_pool = engine->spill;
+	attr.rx_sw_csum = true;
+	if (vma_ring_create(&attr, &bed.peer) != 0)
+		return -1;
+	bed.group_accepts = true;
+	return 0;
+}
+
+/* What the peer gets: everything that is sent to one port of the remote address. */
+static inline void bed_peer_listen(uint16_t port)
+{
+	bed.peer_flow = (struct vma_flow){.sink = bed_take_frame};
+	bed.peer_flow.key =
+	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(port)};
+	memcpy(bed.peer_flow.key.local, bed_remote, 4);
+	assert_int_equal(vma_ring_attach(bed.peer, &bed.peer_flow), 0);
+}
+
+/* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
+static inline void bed_catch_faults(void)
+{
+	sigaction(SIGSEGV, &bed.on_segv, NULL);
+	sigaction(SIGBUS, &bed.on_bus, NULL);
+}
+
+static inline int bed_run(const struct CMUnitTest *tests, size_t count)
+{
+	const char *pattern = getenv("T");
+
+	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_TRACELEVEL", "warn", 1);
+	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
+	setenv("VMA_RX_BUFS", "8192", 1);
+	setenv("VMA_TX_BUFS", "8192", 1);
+	setenv("VMA_RX_WRE", "512", 1);
+	if (vma_engine() == NULL)
+		return 1;
+	vma_signals_start();
+	sigaction(SIGSEGV, NULL, &bed.on_segv);
+	sigaction(SIGBUS, NULL, &bed.on_bus);
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return _cmocka_run_group_tests("udp", tests, count, bed_start, NULL);
+}
+#define BED_MAIN(tests)                                                                                                \
+	int main(void)                                                                                                 \
+	{                                                                                                              \
+		return bed_run(tests, sizeof(tests) / sizeof((tests)[0]));                                             \
+	}
+
+#endif

@@ -1,0 +1,128 @@
+/*
+ * fake_net.h - paths as the test says, for dst.c, which is compiled into the test with these in place of net's.
+ *
+ * One path for all destinations: to bed's remote address over bed's device, until the test changes it.
+ */
+#ifndef VMA_UDP_TEST_FAKE_NET_H
+#define VMA_UDP_TEST_FAKE_NET_H
+
+#include <linux/rtnetlink.h>
+
+#include "../dst.h"
+#include "bed.h"
+
+static struct {
+	struct vma_net_path path; /* its version only */
+	struct vma_net_template template;
+	struct vma_net_key asked_for; /* the last get */
+	_Atomic int held;
+	bool known;     /* find finds */
+	bool no_device; /* refused */
+	_Atomic unsigned gets, finds, wants, probes;
+} fake_net;
+static pthread_mutex_t fake_net_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static inline void fake_net_reset(void)
+{
+	static const uint8_t ethernet[14] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0};
+
+	memset(&fake_net, 0, sizeof(fake_net));
+	fake_net.template = (struct vma_net_template){.len = 34,
+	                                              .ip_off = 14,
+	                                              .state = VMA_NET_READY,
+	                                              .type = RTN_UNICAST,
+	                                              .ifindex = BED_IFINDEX,
+	                                              .nic = BED_IFINDEX,
+	                                              .mtu = 1500,
+	                                              .version = 1};
+	memcpy(fake_net.template.bytes, ethernet, 14);
+	memcpy(fake_net.template.bytes + 26, bed_local, 4);
+	memcpy(fake_net.template.bytes + 30, bed_remote, 4);
+	atomic_store(&fake_net.path.version, 1);
+}
+
+/* As an event does: under the lock, the version last. */
+#define fake_net_change(field, value)                                                                                  \
+	do {                                                                                                           \
+		pthread_mutex_lock(&fake_net_lock);                                                                    \
+		fake_net.template.field = (value);                                                                     \
+		fake_net.template.version++;                                                                           \
+		atomic_fetch_add(&fake_net.path.version, 1);                                                           \
+		pthread_mutex_unlock(&fake_net_lock);                                                                  \
+	} while (0)
+
+static void fake_read(const struct vma_net_path *path, struct vma_net_template *out)
+{
+	(void)path;
+	pthread_mutex_lock(&fake_net_lock);
+	*out = fake_net.template;
+	pthread_mutex_unlock(&fake_net_lock);
+}
+
+static int fake_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
+{
+	(void)net;
+	pthread_mutex_lock(&fake_net_lock);
+	fake_net.asked_for = *key;
+	pthread_mutex_unlock(&fake_net_lock);
+	atomic_fetch_add(&fake_net.gets, 1);
+	atomic_fetch_add(&fake_net.held, 1);
+	*out = &fake_net.path;
+	return 0;
+}
+
+static void fake_path_put(struct vma_net *net, struct vma_net_path *path)
+{
+	(void)net, (void)path;
+	atomic_fetch_sub(&fake_net.held, 1);
+}
+
+static bool fake_find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
+{
+	(void)net, (void)key;
+	atomic_fetch_add(&fake_net.finds, 1);
+	if (!fake_net.known)
+		return false;
+	fake_read(NULL, out);
+	return true;
+}
+
+static bool fake_want(struct vma_net *net, const struct vma_net_key *key)
+{
+	(void)net, (void)key;
+	atomic_fetch_add(&fake_net.wants, 1);
+	return true;
+}
+
+static void fake_ask(struct vma_net *net, const struct vma_net_key *key, unsigned what)
+{
+	(void)net, (void)key, (void)what;
+	atomic_fetch_add(&fake_net.probes, 1);
+}
+
+static void fake_probe(struct vma_net *net, struct vma_net_path *path)
+{
+	(void)net, (void)path;
+	atomic_fetch_add(&fake_net.probes, 1);
+}
+
+static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
+{
+	(void)engine;
+	if (fake_net.no_device || ifindex != BED_IFINDEX)
+		return -EOPNOTSUPP;
+	*out = &bed_device;
+	return 0;
+}
+
+#define vma_net_path_get fake_path_get
+#define vma_net_path_put fake_path_put
+#define vma_net_path_read fake_read
+#define vma_net_find fake_find
+#define vma_net_want fake_want
+#define vma_net_ask fake_ask
+#define vma_net_path_probe fake_probe
+#define vma_device_get fake_device_get
+#include "../dst.c"
+
+#endif

@@ -1,0 +1,646 @@
+/* Receiving: what comes over the link, what comes through the shadow, and what the caller's arguments do to it. */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "bed.h"
+
+enum { PEER = 9000 };
+
+static struct udp_sock *sock;
+static struct bed_attached attached;
+
+static int setup(void **state)
+{
+	(void)state;
+	sock = bed_socket(true);
+	bed_attach(&attached, sock, bed_local);
+	atomic_store(&sock->nonblocking, true);
+	bed.group_accepts = true;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	bed_detach(&attached);
+	bed_close(sock);
+	return 0;
+}
+
+/* As interpose does it. */
+static ssize_t receive_msg(struct msghdr *msg, int flags)
+{
+	struct vma_thread *self = vma_enter();
+	ssize_t len = udp_recvmsg(&sock->file, bed_fd(sock), msg, flags);
+
+	vma_leave(self);
+	return len;
+}
+
+static ssize_t receive(void *data, size_t size, int flags)
+{
+	struct {
+		struct msghdr msg;
+		struct iovec iov;
+	} own = {.iov = {.iov_base = data, .iov_len = size}};
+
+	own.msg.msg_iov = &own.iov;
+	own.msg.msg_iovlen = 1;
+	return receive_msg(&own.msg, flags);
+}
+
+static void come(const char *text)
+{
+	bed_peer_send(PEER, bed_port(sock), text, (uint32_t)strlen(text));
+}
+
+static void come_through_shadow(const char *text)
+{
+	struct sockaddr_in to = sock->local;
+	int fd = vma_os.socket(AF_INET, SOCK_DGRAM, 0);
+
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(vma_os.sendto(fd, text, strlen(text), 0, (struct sockaddr *)&to, sizeof(to)), strlen(text));
+	vma_os.close(fd);
+}
+
+static void assert_receives(const char *text)
+{
+	char data[64];
+
+	assert_int_equal(receive(data, sizeof(data), 0), strlen(text));
+	assert_memory_equal(data, text, strlen(text));
+}
+
+static void assert_nothing_is_there(void)
+{
+	char data[64];
+
+	assert_int_equal(receive(data, sizeof(data), MSG_DONTWAIT), -EAGAIN);
+}
+
+/* ---- data ---- */
+
+static void test_datagrams_come_in_order_each_once(void **state)
+{
+	(void)state;
+	come("one");
+	come("two");
+	assert_receives("one");
+	assert_receives("two");
+	assert_nothing_is_there();
+	assert_int_equal(vma_stats_read(&sock->stats->rx_packets), 2);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_bytes), 6);
+}
+
+static void test_empty_datagram_is_a_datagram(void **state)
+{
+	(void)state;
+	come("");
+	come("after");
+	assert_receives("");
+	assert_receives("after");
+}
+
+static void test_sender_is_named(void **state)
+{
+	struct sockaddr_in from;
+	char data[8];
+	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
+	struct msghdr msg = {.msg_name = &from, .msg_namelen = sizeof(from), .msg_iov = &iov, .msg_iovlen = 1};
+
+	(void)state;
+	memset(&from, 0xff, sizeof(from));
+	come("hi");
+	assert_int_equal(receive_msg(&msg, 0), 2);
+	assert_int_equal(msg.msg_namelen, sizeof(from));
+	assert_int_equal(from.sin_family, AF_INET);
+	assert_int_equal(from.sin_port, htons(PEER));
+	assert_memory_equal(&from.sin_addr, bed_remote, 4);
+	assert_int_equal(from.sin_zero[0], 0);
+	assert_int_equal(msg.msg_flags, 0);
+	assert_int_equal(msg.msg_controllen, 0);
+}
+
+static void test_short_room_for_the_name_is_filled_and_the_whole_length_told(void **state)
+{
+	uint8_t name[16];
+	char data[8];
+	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
+	struct msghdr msg = {.msg_name = name, .msg_namelen = 4, .msg_iov = &iov, .msg_iovlen = 1};
+
+	(void)state;
+	memset(name, 0xee, sizeof(name));
+	come("hi");
+	assert_int_equal(receive_msg(&msg, 0), 2);
+	assert_int_equal(msg.msg_namelen, sizeof(struct sockaddr_in));
+	assert_int_equal(name[0], AF_INET);
+	assert_int_equal(name[4], 0xee);
+}
+
+static void test_what_does_not_fit_is_cut_and_flagged(void **state)
+{
+	char data[4];
+	struct iovec iov = {.iov_base = data, .iov_len = 3};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	(void)state;
+	come("abcdef");
+	come("abcdef");
+	come("next");
+	data[3] = 'z';
+	assert_int_equal(receive_msg(&msg, 0), 3);
+	assert_int_equal(msg.msg_flags, MSG_TRUNC);
+	assert_memory_equal(data, "abcz", 4);
+	assert_int_equal(receive_msg(&msg, MSG_TRUNC), 6);
+	assert_int_equal(msg.msg_flags, MSG_TRUNC);
+	assert_receives("next");
+}
+
+static void test_peek_leaves_the_datagram(void **state)
+{
+	char data[8];
+
+	(void)state;
+	come("same");
+	come("other");
+	assert_int_equal(receive(data, sizeof(data), MSG_PEEK), 4);
+	assert_int_equal(receive(data, 2, MSG_PEEK), 2);
+	assert_int_equal(receive(NULL, 0, MSG_PEEK | MSG_TRUNC), 4);
+	assert_int_equal(udp_front_len(sock), 4);
+	assert_receives("same");
+	assert_receives("other");
+	assert_int_equal(udp_front_len(sock), -1);
+}
+
+static void test_waitall_and_oob_change_nothing(void **state)
+{
+	char data[8];
+
+	(void)state;
+	come("ab");
+	come("cd");
+	assert_int_equal(receive(data, sizeof(data), MSG_WAITALL), 2);
+	assert_int_equal(receive(data, sizeof(data), MSG_OOB), 2);
+}
+
+/* ---- pieces ---- */
+
+static void test_pieces_of_any_shape_are_filled_in_order(void **state)
+{
+	char a[3], b[4], c[9];
+	struct iovec iov[] = {{a, 3}, {NULL, 0}, {b, 4}, {(void *)-1, 0}, {c, sizeof(c)}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 5};
+
+	(void)state;
+	come("0123456789");
+	memset(c, 'x', sizeof(c));
+	assert_int_equal(receive_msg(&msg, 0), 10);
+	assert_memory_equal(a, "012", 3);
+	assert_memory_equal(b, "3456", 4);
+	assert_memory_equal(c, "789xxxxxx", 9);
+}
+
+static void test_many_pieces_are_taken_and_too_many_refused(void **state)
+{
+	static char data[1025];
+	static struct iovec iov[1025];
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1024};
+
+	(void)state;
+	for (size_t i = 0; i < 1025; i++)
+		iov[i] = (struct iovec){.iov_base = &data[i], .iov_len = 1};
+	come("0123456789");
+	assert_int_equal(receive_msg(&msg, 0), 10);
+	assert_memory_equal(data, "0123456789", 10);
+	come("stays");
+	msg.msg_iovlen = 1025;
+	assert_int_equal(receive_msg(&msg, 0), -EMSGSIZE);
+	assert_receives("stays");
+}
+
+static void test_no_piece_at_all_takes_the_datagram(void **state)
+{
+	struct msghdr msg = {0};
+
+	(void)state;
+	come("gone");
+	assert_int_equal(receive_msg(&msg, 0), 0);
+	assert_int_equal(msg.msg_flags, MSG_TRUNC);
+	assert_nothing_is_there();
+}
+
+static void test_packet_in_several_buffers_is_put_together(void **state)
+{
+	struct vma_engine *engine = vma_engine();
+	struct vma_rx_info info = {.family = AF_INET, .src_port_be = htons(PEER), .dst_port_be = sock->local.sin_port};
+	struct vma_buf *buf[3];
+	char data[64], small[5];
+	struct iovec iov[] = {{small, sizeof(small)}, {data, sizeof(data)}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+
+	(void)state;
+	assert_int_equal(vma_bufpool_get(engine->spill, buf, 3), 3);
+	for (int i = 0; i < 3; i++) {
+		buf[i]->len = i == 0 ? 42 + 4 : 4;
+		buf[i]->next = i < 2 ? buf[i + 1] : NULL;
+		memcpy(vma_buf_data(engine->arena, buf[i]) + (i == 0 ? 42 : 0), "abcdefghijkl" + 4 * i, 4);
+	}
+	buf[0]->payload_off = 42;
+	buf[0]->payload_len = 11; /* the last byte is padding */
+	assert_true(udp_deliver(&attached.at, buf[0], &info));
+	assert_int_equal(receive(data, 6, MSG_PEEK), 6);
+	assert_memory_equal(data, "abcdef", 6);
+	assert_int_equal(receive_msg(&msg, 0), 11);
+	assert_memory_equal(small, "abcde", 5);
+	assert_memory_equal(data, "fghijk", 6);
+}
+
+/* ---- bad pointers ---- */
+
+static void *bad_page(void)
+{
+	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	bed_catch_faults();
+	assert_ptr_not_equal(page, MAP_FAILED);
+	return page;
+}
+
+/* As the kernel: a datagram that could not be written is lost, one that was peeked at stays. */
+static void test_bad_buffer_loses_the_datagram_but_not_in_a_peek(void **state)
+{
+	void *page = bad_page();
+
+	(void)state;
+	come("lost");
+	come("stays");
+	assert_int_equal(receive(page, 16, 0), -EFAULT);
+	assert_int_equal(receive(page, 16, MSG_PEEK), -EFAULT);
+	assert_receives("stays");
+	assert_nothing_is_there();
+	munmap(page, 4096);
+}
+
+static void test_address_that_nobody_has_is_refused_before_anything_is_taken(void **state)
+{
+	(void)state;
+	come("stays");
+	assert_int_equal(receive((void *)-4096, 16, 0), -EFAULT);
+	assert_receives("stays");
+}
+
+static void test_bad_name_or_control_pointer(void **state)
+{
+	void *page = bad_page();
+	char data[8];
+	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
+	struct msghdr msg = {.msg_name = page, .msg_namelen = 16, .msg_iov = &iov, .msg_iovlen = 1};
+
+	(void)state;
+	come("one");
+	assert_int_equal(receive_msg(&msg, 0), -EFAULT);
+	assert_nothing_is_there();
+	/* Control messages that cannot be written are left out in silence. */
+	atomic_store(&sock->wishes, UDP_WISH_RECVTTL);
+	come("two");
+	msg = (struct msghdr){.msg_control = page, .msg_controllen = 64, .msg_iov = &iov, .msg_iovlen = 1};
+	assert_int_equal(receive_msg(&msg, 0), 3);
+	assert_int_equal(msg.msg_controllen, 0);
+	munmap(page, 4096);
+}
+
+/* ---- who gets in ---- */
+
+static void test_connected_socket_hears_only_its_peer(void **state)
+{
+	uint32_t remote;
+
+	(void)state;
+	memcpy(&remote, bed_remote, 4);
+	atomic_store(&sock->peer_key, udp_peer_key(remote, htons(PEER)));
+	bed_peer_send(PEER + 1, bed_port(sock), "other", 5);
+	come("peer");
+	assert_receives("peer");
+	assert_nothing_is_there();
+}
+
+static void test_groups_pass_their_filter_only(void **state)
+{
+	const uint8_t group[4] = {239, 1, 1, 1};
+	struct bed_attached member;
+
+	(void)state;
+	bed_detach(&attached);
+	bed_attach(&member, sock, group);
+	bed.group_accepts = false;
+	bed_peer_send_to(group, PEER, bed_port(sock), "no", 2);
+	assert_nothing_is_there();
+	bed.group_accepts = true;
+	bed_peer_send_to(group, PEER, bed_port(sock), "yes", 3);
+	assert_receives("yes");
+	bed_detach(&member);
+	bed_attach(&attached, sock, bed_local);
+}
+
+static void test_full_queue_drops_and_tells(void **state)
+{
+	char data[128], control[64];
+	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control};
+	uint32_t drops;
+
+	(void)state;
+	memset(data, 'x', sizeof(data));
+	atomic_store(&sock->wishes, UDP_WISH_RXQ_OVFL);
+	atomic_store(&sock->rcvbuf, 300);
+	for (int i = 0; i < 5; i++)
+		bed_peer_send(PEER, bed_port(sock), data, 100);
+	for (int i = 0; i < 3; i++) {
+		msg.msg_controllen = sizeof(control);
+		assert_int_equal(receive_msg(&msg, 0), 100);
+		assert_int_equal(msg.msg_controllen, 0); /* nothing had been dropped before these */
+	}
+	bed_peer_send(PEER, bed_port(sock), data, 100);
+	msg.msg_controllen = sizeof(control);
+	assert_int_equal(receive_msg(&msg, 0), 100);
+	assert_int_equal(msg.msg_controllen, CMSG_SPACE(4));
+	memcpy(&drops, CMSG_DATA((struct cmsghdr *)control), 4);
+	assert_int_equal(drops, 2);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_dropped), 2);
+}
+
+static void test_wishes_come_as_control_messages(void **state)
+{
+	char data[8], control[256];
+	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct timespec now, *at;
+	struct in_pktinfo *info;
+	struct cmsghdr *c;
+
+	(void)state;
+	atomic_store(&sock->wishes, UDP_WISH_TIMESTAMPNS | UDP_WISH_PKTINFO | UDP_WISH_RECVTTL | UDP_WISH_RECVTOS);
+	come("hi");
+	clock_gettime(CLOCK_REALTIME, &now);
+	assert_int_equal(receive_msg(&msg, 0), 2);
+	c = CMSG_FIRSTHDR(&msg);
+	at = (struct timespec *)CMSG_DATA(c);
+	assert_int_equal(c->cmsg_type, SCM_TIMESTAMPNS);
+	assert_true(at->tv_sec - now.tv_sec <= 1 && now.tv_sec - at->tv_sec <= 1);
+	c = CMSG_NXTHDR(&msg, c);
+	info = (struct in_pktinfo *)CMSG_DATA(c);
+	assert_int_equal(c->cmsg_type, IP_PKTINFO);
+	assert_int_equal(info->ipi_ifindex, BED_IFINDEX);
+	assert_memory_equal(&info->ipi_addr, bed_local, 4);
+	assert_memory_equal(&info->ipi_spec_dst, bed_local, 4);
+	c = CMSG_NXTHDR(&msg, c);
+	assert_int_equal(c->cmsg_type, IP_TTL);
+	assert_int_equal(*(int *)CMSG_DATA(c), 33);
+	c = CMSG_NXTHDR(&msg, c);
+	assert_int_equal(c->cmsg_type, IP_TOS);
+	assert_int_equal(*CMSG_DATA(c), 0x20);
+	assert_null(CMSG_NXTHDR(&msg, c));
+	assert_int_equal(msg.msg_flags, 0);
+}
+
+/* ---- the shadow ---- */
+
+static void test_first_empty_look_asks_the_shadow(void **state)
+{
+	(void)state;
+	come_through_shadow("kernel");
+	assert_receives("kernel");
+	assert_int_equal(vma_stats_read(&sock->stats->rx_os_packets), 1);
+	assert_nothing_is_there();
+}
+
+static void test_shadow_comes_first_while_it_has_attention(void **state)
+{
+	(void)state;
+	come("newer");
+	come_through_shadow("older");
+	come_through_shadow("old");
+	atomic_store(&sock->os_attention, true);
+	assert_receives("older");
+	assert_receives("old");
+	assert_receives("newer");
+	assert_false(atomic_load(&sock->os_attention));
+}
+
+static void test_shadow_is_asked_again_after_twenty_microseconds(void **state)
+{
+	(void)state;
+	assert_nothing_is_there();
+	come_through_shadow("kernel");
+	usleep(1000);
+	assert_receives("kernel");
+}
+
+static void test_socket_without_rings_is_the_shadows(void **state)
+{
+	(void)state;
+	bed_detach(&attached);
+	come_through_shadow("kernel");
+	assert_receives("kernel");
+	assert_nothing_is_there();
+	assert_int_equal(udp_poll(&sock->file), 0);
+	bed_attach(&attached, sock, bed_local);
+}
+
+static void test_inherited_socket_is_taken_up_by_its_first_receive(void **state)
+{
+	unsigned before = bed.takes_up;
+
+	(void)state;
+	bed_detach(&attached);
+	atomic_store(&sock->inherited, true);
+	assert_nothing_is_there();
+	assert_nothing_is_there();
+	assert_int_equal(bed.takes_up, before + 1);
+	bed_attach(&attached, sock, bed_local);
+}
+
+/* ---- waiting ---- */
+
+static void *come_soon(void *text)
+{
+	usleep(20000);
+	come(text);
+	return NULL;
+}
+
+static void *come_through_shadow_soon(void *text)
+{
+	usleep(20000);
+	come_through_shadow(text);
+	return NULL;
+}
+
+static void receive_while(void *(*other)(void *), const char *text)
+{
+	pthread_t thread;
+
+	atomic_store(&sock->nonblocking, false);
+	assert_int_equal(pthread_create(&thread, NULL, other, (void *)text), 0);
+	assert_receives(text);
+	pthread_join(thread, NULL);
+}
+
+static void test_blocking_receive_waits_for_the_link(void **state)
+{
+	(void)state;
+	receive_while(come_soon, "late");
+}
+
+static void test_blocking_receive_waits_for_the_shadow_as_well(void **state)
+{
+	(void)state;
+	receive_while(come_through_shadow_soon, "late");
+}
+
+static uint64_t now_ms(void)
+{
+	return vma_now_ns() / 1000000;
+}
+
+static void test_receive_timeout_ends_with_eagain(void **state)
+{
+	uint64_t start = now_ms();
+	char data[8];
+
+	(void)state;
+	atomic_store(&sock->nonblocking, false);
+	atomic_store(&sock->rcvtimeo_ns, 50000000);
+	assert_int_equal(receive(data, sizeof(data), 0), -EAGAIN);
+	assert_true(now_ms() - start >= 49);
+	assert_true(now_ms() - start < 1000);
+}
+
+static void *shut_soon(void *unused)
+{
+	(void)unused;
+	usleep(20000);
+	atomic_store(&sock->shut_rd, true);
+	vma_file_ready(&sock->file, 1);
+	return NULL;
+}
+
+static void test_shutdown_ends_a_blocking_receive_with_nothing(void **state)
+{
+	pthread_t thread;
+	char data[8];
+
+	(void)state;
+	atomic_store(&sock->nonblocking, false);
+	assert_int_equal(pthread_create(&thread, NULL, shut_soon, NULL), 0);
+	assert_int_equal(receive(data, sizeof(data), 0), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(receive(data, sizeof(data), MSG_DONTWAIT), -EAGAIN); /* as the kernel: only who waits */
+	come("still");
+	assert_receives("still");
+}
+
+static void on_signal(int sig)
+{
+	(void)sig;
+}
+
+struct nudge {
+	pthread_t target;
+};
+
+static void *nudge_soon(void *arg)
+{
+	usleep(20000);
+	pthread_kill(((struct nudge *)arg)->target, SIGUSR1);
+	usleep(20000);
+	come("end");
+	return NULL;
+}
+
+static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns)
+{
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = sa_flags};
+	struct nudge nudge = {.target = pthread_self()};
+	char data[8];
+	pthread_t thread;
+	ssize_t len;
+
+	vma_signals_start();
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	atomic_store(&sock->nonblocking, false);
+	atomic_store(&sock->rcvtimeo_ns, timeout_ns);
+	assert_int_equal(pthread_create(&thread, NULL, nudge_soon, &nudge), 0);
+	len = receive(data, sizeof(data), 0);
+	pthread_join(thread, NULL);
+	if (len < 0)
+		assert_receives("end");
+	return len;
+}
+
+static void test_handler_ends_a_receive_unless_it_restarts(void **state)
+{
+	(void)state;
+	assert_int_equal(receive_nudged(0, UINT64_MAX), -EINTR);
+	assert_int_equal(receive_nudged(SA_RESTART, UINT64_MAX), 3);
+	/* With a time limit there is no restart (signal(7)). */
+	assert_int_equal(receive_nudged(SA_RESTART, 5000000000), -EINTR);
+}
+
+/* ---- readiness ---- */
+
+static void test_poll_tells_what_is_queued(void **state)
+{
+	(void)state;
+	assert_int_equal(udp_poll(&sock->file) & 1, 0);
+	assert_int_equal(udp_poll(&sock->file) & 4, 4);
+	assert_true(udp_rings(&sock->file) == vma_rail_bit(bed.rail));
+	come("x");
+	bed_wait_until(vma_rails_progress(udp_rings(&sock->file)) >= 0 && udp_poll(&sock->file) & 1);
+	assert_receives("x");
+	assert_int_equal(udp_poll(&sock->file) & 1, 0);
+	atomic_store(&sock->shut_rd, true);
+	assert_int_equal(udp_poll(&sock->file) & 0x2011, 0x2001);
+	atomic_store(&sock->shut_wr, true);
+	assert_int_equal(udp_poll(&sock->file) & 0x2011, 0x2011);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_datagrams_come_in_order_each_once),
+        CASE(test_empty_datagram_is_a_datagram),
+        CASE(test_sender_is_named),
+        CASE(test_short_room_for_the_name_is_filled_and_the_whole_length_told),
+        CASE(test_what_does_not_fit_is_cut_and_flagged),
+        CASE(test_peek_leaves_the_datagram),
+        CASE(test_waitall_and_oob_change_nothing),
+        CASE(test_pieces_of_any_shape_are_filled_in_order),
+        CASE(test_many_pieces_are_taken_and_too_many_refused),
+        CASE(test_no_piece_at_all_takes_the_datagram),
+        CASE(test_packet_in_several_buffers_is_put_together),
+        CASE(test_bad_buffer_loses_the_datagram_but_not_in_a_peek),
+        CASE(test_address_that_nobody_has_is_refused_before_anything_is_taken),
+        CASE(test_bad_name_or_control_pointer),
+        CASE(test_connected_socket_hears_only_its_peer),
+        CASE(test_groups_pass_their_filter_only),
+        CASE(test_full_queue_drops_and_tells),
+        CASE(test_wishes_come_as_control_messages),
+        CASE(test_first_empty_look_asks_the_shadow),
+        CASE(test_shadow_comes_first_while_it_has_attention),
+        CASE(test_shadow_is_asked_again_after_twenty_microseconds),
+        CASE(test_socket_without_rings_is_the_shadows),
+        CASE(test_inherited_socket_is_taken_up_by_its_first_receive),
+        CASE(test_blocking_receive_waits_for_the_link),
+        CASE(test_blocking_receive_waits_for_the_shadow_as_well),
+        CASE(test_receive_timeout_ends_with_eagain),
+        CASE(test_shutdown_ends_a_blocking_receive_with_nothing),
+        CASE(test_handler_ends_a_receive_unless_it_restarts),
+        CASE(test_poll_tells_what_is_queued),
+};
+
+BED_MAIN(tests)

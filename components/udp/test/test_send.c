@@ -1,0 +1,739 @@
+/* Sending: which frames leave over the link, with which bytes, and what goes through the shadow instead. */
+#include <sys/mman.h>
+#include <time.h>
+
+#include "fake_net.h"
+
+enum { PORT = 9000, MAX = 1472 };
+
+static struct udp_sock *sock;
+static int sink = -1; /* of the kernel: where the shadow's datagrams go */
+static struct sockaddr_in sink_addr;
+
+static struct sockaddr_in remote(uint16_t port)
+{
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
+
+	memcpy(&addr.sin_addr, bed_remote, 4);
+	return addr;
+}
+
+/* As the control path does it after a change. */
+static void reset(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	pthread_mutex_lock(&sock->file.lock);
+	udp_dst_reset(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_leave(self);
+}
+
+/* The socket to the remote address; its shadow to the kernel's sink, so that what went that way is found there. */
+static void connect_it(void)
+{
+	sock->peer = remote(PORT);
+	atomic_store(&sock->connected, true);
+	reset();
+	assert_int_equal(vma_os.connect(bed_fd(sock), (struct sockaddr *)&sink_addr, sizeof(sink_addr)), 0);
+}
+
+static int setup(void **state)
+{
+	socklen_t len = sizeof(sink_addr);
+	struct timeval patience = {.tv_sec = 2};
+
+	(void)state;
+	fake_net_reset();
+	bed.local_members = false;
+	sink = vma_os.socket(AF_INET, SOCK_DGRAM, 0);
+	sink_addr = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	assert_int_equal(vma_os.bind(sink, (struct sockaddr *)&sink_addr, len), 0);
+	assert_int_equal(vma_os.getsockname(sink, (struct sockaddr *)&sink_addr, &len), 0);
+	assert_int_equal(vma_os.setsockopt(sink, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+	sock = bed_socket(true);
+	bed_peer_listen(PORT);
+	bed_peer_receive();
+	vma_thread_self()->tx_last_tsc = 0;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	bed_close(sock);
+	vma_os.close(sink);
+	bed_peer_receive();
+	vma_ring_detach(bed.peer, &bed.peer_flow);
+	return 0;
+}
+
+static ssize_t send_msg(const struct msghdr *msg, int flags)
+{
+	struct vma_thread *self = vma_enter();
+	ssize_t len = udp_sendmsg(&sock->file, bed_fd(sock), msg, flags);
+
+	vma_leave(self);
+	return len;
+}
+
+static ssize_t send_to(const struct sockaddr_in *to, const void *data, size_t size, int flags)
+{
+	struct {
+		struct msghdr msg;
+		struct iovec iov;
+	} own = {.iov = {.iov_base = (void *)data, .iov_len = size}};
+
+	own.msg.msg_iov = &own.iov;
+	own.msg.msg_iovlen = 1;
+	own.msg.msg_name = (void *)to;
+	own.msg.msg_namelen = to != NULL ? sizeof(*to) : 0;
+	return send_msg(&own.msg, flags);
+}
+
+static ssize_t send_text(const char *text)
+{
+	return send_to(NULL, text, strlen(text), 0);
+}
+
+static void assert_peer_gets(const char *text)
+{
+	assert_int_equal(bed_peer_receive(), 1);
+	assert_int_equal(bed_payload_len(), strlen(text));
+	assert_memory_equal(bed.frame + 42, text, strlen(text));
+}
+
+static void assert_kernel_gets(const char *text)
+{
+	char data[2048];
+
+	assert_int_equal(vma_os.recv(sink, data, sizeof(data), 0), strlen(text));
+	assert_memory_equal(data, text, strlen(text));
+	assert_int_equal(bed_peer_receive(), 0);
+}
+
+static uint64_t sent(void)
+{
+	return vma_stats_read(&sock->stats->tx_packets);
+}
+
+static uint64_t sent_by_os(void)
+{
+	return vma_stats_read(&sock->stats->tx_os_packets);
+}
+
+/* ---- connected ---- */
+
+static void test_connected_datagram_leaves_as_a_frame(void **state)
+{
+	(void)state;
+	connect_it();
+	assert_int_equal(send_text("hello"), 5);
+	assert_peer_gets("hello");
+	assert_int_equal(sent(), 1);
+	assert_int_equal(sent_by_os(), 0);
+	assert_memory_equal(bed.frame + 26, bed_local, 4);
+	assert_memory_equal(bed.frame + 30, bed_remote, 4);
+	assert_memory_equal(bed.frame + 34, &sock->local.sin_port, 2);
+	assert_int_equal(bed.frame[36] << 8 | bed.frame[37], PORT);
+	assert_int_equal(bed.frame[20], 0x40); /* don't fragment, */
+	assert_int_equal(bed.frame[18] | bed.frame[19], 0);
+	assert_int_equal(bed.frame[22], 64);
+}
+
+static void test_every_length_up_to_the_mtu_leaves_whole(void **state)
+{
+	static uint8_t data[MAX];
+
+	(void)state;
+	connect_it();
+	for (size_t i = 0; i < MAX; i++)
+		data[i] = (uint8_t)(i * 7);
+	for (size_t len = 0; len <= MAX; len += len < 70 || len > MAX - 5 ? 1 : 97) {
+		assert_int_equal(send_to(NULL, data, len, 0), len);
+		vma_flush_sends(vma_thread_self());
+		assert_int_equal(bed_peer_receive(), 1); /* the peer's ring has checked both sums */
+		assert_int_equal(bed_payload_len(), len);
+		assert_memory_equal(bed.frame + 42, data, len);
+	}
+}
+
+static void test_pieces_are_gathered(void **state)
+{
+	struct iovec iov[] = {{"ab", 2}, {NULL, 0}, {"cde", 3}, {"f", 1}};
+	const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 4};
+
+	(void)state;
+	connect_it();
+	assert_int_equal(send_msg(&msg, 0), 6);
+	assert_peer_gets("abcdef");
+}
+
+static void test_too_many_pieces_are_refused(void **state)
+{
+	static struct iovec iov[1025];
+	const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1025};
+
+	(void)state;
+	connect_it();
+	assert_int_equal(send_msg(&msg, 0), -EMSGSIZE);
+	assert_int_equal(bed_peer_receive(), 0);
+}
+
+static void test_bad_pointer_is_efault_and_nothing_leaves(void **state)
+{
+	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	bed_catch_faults();
+	connect_it();
+	assert_int_equal(send_to(NULL, page, 10, 0), -EFAULT);
+	assert_int_equal(send_to(page, "x", 1, 0), -EFAULT);
+	assert_int_equal(bed_peer_receive(), 0);
+	munmap(page, 4096);
+}
+
+static void test_longer_than_the_mtu_goes_through_the_shadow(void **state)
+{
+	static char data[MAX + 2];
+
+	(void)state;
+	connect_it();
+	memset(data, 'x', MAX + 1);
+	assert_int_equal(send_text(data), MAX + 1);
+	assert_kernel_gets(data);
+	assert_int_equal(send_to(NULL, data, 70000, 0), -EMSGSIZE);
+}
+
+static void test_ttl_and_tos_are_in_the_header_after_a_reset(void **state)
+{
+	(void)state;
+	connect_it();
+	sock->ttl = 9;
+	sock->tos = 0x28;
+	reset();
+	assert_int_equal(send_text("x"), 1);
+	assert_peer_gets("x");
+	assert_int_equal(bed.frame[22], 9);
+	assert_int_equal(bed.frame[15], 0x28);
+	assert_int_equal(fake_net.asked_for.tos, 0x28);
+}
+
+static void test_fragmentable_datagrams_have_ids_of_their_own(void **state)
+{
+	uint8_t first[2];
+
+	(void)state;
+	sock->pmtu_discover = IP_PMTUDISC_DONT;
+	connect_it();
+	assert_int_equal(send_text("x"), 1);
+	assert_peer_gets("x");
+	assert_int_equal(bed.frame[20], 0);
+	memcpy(first, bed.frame + 18, 2);
+	assert_int_equal(send_text("y"), 1);
+	assert_peer_gets("y");
+	assert_true(memcmp(first, bed.frame + 18, 2) != 0);
+}
+
+static void test_route_is_asked_for_as_the_kernel_would(void **state)
+{
+	(void)state;
+	sock->mark = 5;
+	sock->bound_ifindex = 17;
+	connect_it();
+	assert_int_equal(fake_net.asked_for.flags, VMA_NET_KEY_CONNECT);
+	assert_int_equal(fake_net.asked_for.mark, 5);
+	assert_int_equal(fake_net.asked_for.oif, 17);
+	assert_int_equal(fake_net.asked_for.uid, geteuid());
+	assert_int_equal(fake_net.asked_for.proto, IPPROTO_UDP);
+	assert_int_equal(fake_net.asked_for.dport_be, htons(PORT));
+	assert_int_equal(fake_net.asked_for.sport_be, sock->local.sin_port);
+	assert_memory_equal(fake_net.asked_for.src, bed_local, 4);
+	assert_memory_equal(fake_net.asked_for.dst, bed_remote, 4);
+}
+
+/* ---- paths that change ---- */
+
+static void test_new_mac_is_used_from_the_next_datagram_on(void **state)
+{
+	(void)state;
+	connect_it();
+	assert_int_equal(send_text("x"), 1);
+	assert_peer_gets("x");
+	fake_net_change(bytes[5], 77);
+	assert_int_equal(send_text("y"), 1);
+	assert_peer_gets("y");
+	assert_int_equal(bed.frame[5], 77);
+	bed_wait_until(atomic_load(&fake_net.gets) == 2); /* and the cache is made anew */
+	assert_int_equal(send_text("z"), 1);
+	assert_peer_gets("z");
+	assert_int_equal(bed.frame[5], 77);
+	bed_wait_until((vma_retire_poll(), atomic_load(&fake_net.held) == 1));
+}
+
+static void test_neighbour_that_is_not_resolved_is_the_kernels(void **state)
+{
+	(void)state;
+	fake_net.template.state = VMA_NET_RESOLVING;
+	connect_it();
+	assert_int_equal(send_text("first"), 5);
+	assert_kernel_gets("first");
+	fake_net_change(state, VMA_NET_READY);
+	bed_wait_until(send_text("x") == 1 && sent() > 0);
+	assert_true(bed_peer_receive() > 0);
+	fake_net_change(state, VMA_NET_FAILED);
+	while (vma_os.recv(sink, (char[8]){0}, 8, MSG_DONTWAIT) >= 0)
+		;
+	assert_int_equal(send_text("last"), 4);
+	assert_kernel_gets("last");
+}
+
+static void test_smaller_mtu_sends_the_longer_ones_through_the_shadow(void **state)
+{
+	(void)state;
+	connect_it();
+	fake_net_change(mtu, 30);
+	assert_int_equal(send_text("ab"), 2);
+	assert_peer_gets("ab");
+	assert_int_equal(send_text("abc"), 3);
+	assert_kernel_gets("abc");
+}
+
+static void test_stale_neighbour_is_probed_and_used(void **state)
+{
+	(void)state;
+	fake_net.template.flags = VMA_NET_CONFIRM;
+	connect_it();
+	assert_int_equal(send_text("x"), 1);
+	assert_peer_gets("x");
+	assert_true(atomic_load(&fake_net.probes) > 0);
+}
+
+static void test_without_device_all_goes_through_the_shadow(void **state)
+{
+	(void)state;
+	fake_net.no_device = true;
+	connect_it();
+	assert_int_equal(send_text("x"), 1);
+	assert_kernel_gets("x");
+}
+
+/* ---- unconnected ---- */
+
+static void test_unconnected_sends_are_offloaded_once_the_path_is_known(void **state)
+{
+	const struct sockaddr_in to = remote(PORT);
+
+	(void)state;
+	reset();
+	assert_int_equal(send_to(&to, "first", 5, 0), 5); /* by the kernel: 10.0.0.2 from 127.0.0.1 goes nowhere */
+	assert_int_equal(sent(), 0);
+	bed_wait_until(atomic_load(&fake_net.gets) == 1);
+	bed_wait_until(send_to(&to, "x", 1, 0) == 1 && sent() == 1);
+	assert_peer_gets("x");
+	assert_int_equal(fake_net.asked_for.flags, 0);
+	assert_int_equal(send_to(&to, "yz", 2, 0), 2);
+	assert_peer_gets("yz");
+}
+
+static void test_path_at_hand_serves_before_the_cache_does(void **state)
+{
+	const struct sockaddr_in to = remote(PORT), other = remote(PORT + 1);
+
+	(void)state;
+	connect_it(); /* so that there is a rail */
+	fake_net.known = true;
+	assert_int_equal(send_to(&to, "x", 1, 0), 1);
+	assert_peer_gets("x");
+	assert_int_equal(send_to(&other, "nobody", 6, 0), 6);
+	assert_int_equal(bed_peer_receive(), 0);
+	assert_int_equal(sent(), 2);
+	assert_int_equal(sent_by_os(), 0);
+}
+
+static void test_connected_socket_sends_elsewhere_when_told(void **state)
+{
+	const struct sockaddr_in to = remote(PORT);
+
+	(void)state;
+	fake_net.known = true;
+	connect_it();
+	sock->peer = remote(PORT + 1);
+	reset();
+	assert_int_equal(send_to(&to, "x", 1, 0), 1);
+	assert_peer_gets("x");
+}
+
+static void test_destinations_that_share_a_slot_are_all_offloaded(void **state)
+{
+	struct sockaddr_in to[3];
+	uint32_t addr;
+	unsigned n = 0;
+
+	(void)state;
+	connect_it();
+	fake_net.known = true;
+	memcpy(&addr, bed_remote, 4);
+	for (uint16_t port = 1; n < 3; port++) {
+		if (udp_dst_slot(udp_peer_key(addr, htons(port))) == 3)
+			to[n++] = remote(port);
+	}
+	for (int i = 0; i < 300; i++)
+		assert_int_equal(send_to(&to[i % 3], "x", 1, 0), 1);
+	assert_int_equal(sent(), 300);
+	/* The cache is not made anew for each of them. */
+	assert_true(atomic_load(&fake_net.gets) < 150);
+}
+
+static void test_bad_addresses_get_the_kernels_answer(void **state)
+{
+	struct sockaddr_in to = remote(0);
+
+	(void)state;
+	reset();
+	assert_int_equal(send_to(NULL, "x", 1, 0), -EDESTADDRREQ);
+	assert_int_equal(send_to(&to, "x", 1, 0), -EINVAL);
+	to = remote(PORT);
+	to.sin_family = AF_INET6;
+	assert_int_equal(send_to(&to, "x", 1, 0), -EAFNOSUPPORT);
+	to = remote(PORT);
+	to.sin_addr.s_addr = INADDR_BROADCAST;
+	fake_net.known = true;
+	fake_net.template.type = RTN_BROADCAST;
+	assert_true(send_to(&to, "x", 1, 0) < 0);
+	assert_int_equal(sent(), 0);
+}
+
+static void test_first_send_of_an_unbound_socket_binds_it(void **state)
+{
+	unsigned before = bed.binds;
+
+	(void)state;
+	bed_close(sock);
+	sock = bed_socket(false);
+	assert_int_equal(send_to(&sink_addr, "x", 1, 0), 1);
+	assert_kernel_gets("x");
+	assert_int_equal(bed.binds, before + 1);
+	assert_true(sock->local.sin_port != 0);
+	assert_int_equal(send_to(&sink_addr, "y", 1, 0), 1);
+	assert_int_equal(bed.binds, before + 1);
+}
+
+static void test_inherited_socket_is_taken_up_by_its_first_send(void **state)
+{
+	unsigned before = bed.takes_up;
+
+	(void)state;
+	connect_it();
+	udp_data_forked(sock); /* what the child does */
+	assert_int_equal(send_text("x"), 1);
+	assert_int_equal(bed.takes_up, before + 1);
+	assert_peer_gets("x");
+}
+
+/* ---- groups ---- */
+
+static void test_group_goes_out_with_its_own_ttl(void **state)
+{
+	(void)state;
+	fake_net.template.type = RTN_MULTICAST;
+	sock->mc_ttl = 3;
+	sock->mc_ifindex = 17;
+	sock->mc_source.s_addr = htonl(0x0a000009);
+	memset(&sock->local.sin_addr, 0, 4);
+	connect_it();
+	assert_int_equal(send_text("x"), 1);
+	assert_peer_gets("x");
+	assert_int_equal(bed.frame[22], 3);
+}
+
+static void test_group_is_looked_up_on_its_interface(void **state)
+{
+	(void)state;
+	sock->mc_ifindex = 17;
+	sock->mc_source.s_addr = htonl(0x0a000009);
+	memset(&sock->local.sin_addr, 0, 4);
+	sock->peer = remote(PORT);
+	sock->peer.sin_addr.s_addr = htonl(0xef010101);
+	atomic_store(&sock->connected, true);
+	reset();
+	assert_int_equal(fake_net.asked_for.oif, 17);
+	assert_memory_equal(fake_net.asked_for.src, &sock->mc_source, 4);
+}
+
+static void test_group_with_members_here_goes_through_the_shadow(void **state)
+{
+	(void)state;
+	fake_net.template.type = RTN_MULTICAST;
+	connect_it();
+	bed.local_members = true;
+	assert_int_equal(send_text("both"), 4);
+	assert_kernel_gets("both");
+	sock->mc_loop = false; /* then they are not meant */
+	reset();
+	assert_int_equal(send_text("away"), 4);
+	assert_peer_gets("away");
+	sock->mc_loop = true;
+	reset();
+	bed.local_members = false;
+	assert_int_equal(send_text("none"), 4);
+	assert_peer_gets("none");
+}
+
+/* ---- what only the kernel does ---- */
+
+static void test_unserved_flags_and_control_messages_go_through_the_shadow(void **state)
+{
+	char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec iov = {.iov_base = "ttl", .iov_len = 3};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	(void)state;
+	connect_it();
+	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL};
+	memcpy(CMSG_DATA(c), &(int){5}, sizeof(int));
+	assert_int_equal(send_msg(&msg, 0), 3);
+	assert_kernel_gets("ttl");
+	assert_int_equal(send_to(NULL, "route", 5, MSG_DONTROUTE), 5);
+	assert_kernel_gets("route");
+	assert_int_equal(send_to(NULL, "oob", 3, MSG_OOB), -EOPNOTSUPP);
+	assert_int_equal(send_to(NULL, "plain", 5, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM), 5);
+	assert_peer_gets("plain");
+}
+
+static void test_datagram_in_parts_is_one_of_the_shadows(void **state)
+{
+	(void)state;
+	connect_it();
+	assert_int_equal(send_to(NULL, "begin-", 6, MSG_MORE), 6);
+	assert_int_equal(send_text("end"), 3);
+	assert_kernel_gets("begin-end");
+	assert_int_equal(send_text("next"), 4);
+	assert_peer_gets("next");
+}
+
+static void test_option_of_the_kernel_alone_sends_all_through_the_shadow(void **state)
+{
+	(void)state;
+	atomic_store(&sock->os_send, true);
+	connect_it();
+	assert_int_equal(send_text("x"), 1);
+	assert_kernel_gets("x");
+}
+
+static void test_error_of_the_shadow_is_told_once(void **state)
+{
+	(void)state;
+	connect_it();
+	vma_os.close(sink);
+	sink = -1;
+	assert_int_equal(vma_os.send(bed_fd(sock), "x", 1, 0), 1); /* is refused: ICMP, or its like on the loopback */
+	udp_os_error(sock);
+	assert_int_equal(send_text("told"), -ECONNREFUSED);
+	assert_int_equal(send_text("sent"), 4);
+	assert_peer_gets("sent");
+}
+
+static void test_shut_down_socket_is_epipe_without_a_signal(void **state)
+{
+	(void)state;
+	connect_it();
+	assert_int_equal(vma_os.shutdown(bed_fd(sock), SHUT_WR), 0);
+	atomic_store(&sock->shut_wr, true);
+	reset();
+	assert_int_equal(send_text("x"), -EPIPE);
+}
+
+/* ---- kicks ---- */
+
+static uint64_t kicks(void)
+{
+	return vma_stats_read(&vma_ring_stats(bed.rail->ring)->tx.tx_kicks);
+}
+
+/* The rule is about time, which a busy machine stretches: a row of sends close enough is tried for. */
+static unsigned send_a_row(unsigned n)
+{
+	for (int tries = 0; tries < 1000; tries++) {
+		struct vma_thread *self = vma_thread_self();
+		uint64_t slowest = 0;
+
+		bed_peer_receive();
+		vma_flush_sends(self);
+		self->tx_last_tsc = 0;
+		for (unsigned i = 0; i < n; i++) {
+			uint64_t before = vma_tsc();
+
+			assert_int_equal(send_text("x"), 1);
+			if (vma_tsc() - before > slowest)
+				slowest = vma_tsc() - before;
+		}
+		if (slowest < vma_tsc_of_nsec(4000))
+			return n;
+	}
+	return 0;
+}
+
+static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void **state)
+{
+	uint64_t before;
+	unsigned n;
+
+	(void)state;
+	connect_it();
+	if (vma_engine()->latency || send_a_row(10) == 0)
+		skip();
+	/* One for the first, four before the row is believed in, five that wait. */
+	n = bed_peer_receive();
+	assert_true(n == 5 || n == 10); /* the internal thread may have been quicker */
+	before = kicks();
+	vma_flush_sends(vma_thread_self());
+	if (n == 5) {
+		assert_int_equal(bed_peer_receive(), 5);
+		assert_int_equal(kicks(), before + 1);
+	}
+}
+
+static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
+{
+	unsigned n = 0;
+
+	(void)state;
+	connect_it();
+	if (vma_engine()->latency || send_a_row(10) == 0)
+		skip();
+	bed_wait_until((n += bed_peer_receive()) == 10);
+}
+
+static void test_lone_datagram_leaves_at_once(void **state)
+{
+	(void)state;
+	connect_it();
+	for (int i = 0; i < 20; i++) {
+		usleep(100);
+		assert_int_equal(send_text("alone"), 5);
+		assert_peer_gets("alone");
+	}
+}
+
+static void test_latency_profile_kicks_each(void **state)
+{
+	struct vma_engine *engine = vma_engine();
+	bool before = engine->latency;
+
+	(void)state;
+	connect_it();
+	engine->latency = true;
+	for (int i = 0; i < 20; i++) {
+		assert_int_equal(send_text("now"), 3);
+		assert_peer_gets("now");
+	}
+	engine->latency = before;
+}
+
+/* ---- no room ---- */
+
+static unsigned fill_up(void)
+{
+	unsigned n = 0;
+
+	while (send_to(NULL, "x", 1, MSG_DONTWAIT) == 1)
+		n++;
+	return n;
+}
+
+static void test_full_queue_is_eagain_and_nothing_is_lost(void **state)
+{
+	unsigned n;
+
+	(void)state;
+	connect_it();
+	n = fill_up();
+	assert_true(n > 100);
+	assert_int_equal(send_to(NULL, "x", 1, MSG_DONTWAIT), -EAGAIN);
+	assert_true(vma_stats_read(&sock->stats->tx_eagain) >= 1);
+	vma_flush_sends(vma_thread_self());
+	assert_int_equal(bed_peer_receive(), n);
+	assert_int_equal(send_text("again"), 5);
+	assert_peer_gets("again");
+}
+
+static void *receive_soon(void *unused)
+{
+	(void)unused;
+	usleep(20000);
+	bed_peer_receive();
+	return NULL;
+}
+
+static void test_blocking_send_waits_for_room(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	connect_it();
+	fill_up();
+	assert_int_equal(pthread_create(&thread, NULL, receive_soon, NULL), 0);
+	assert_int_equal(send_text("later"), 5);
+	pthread_join(thread, NULL);
+	bed_peer_receive();
+	assert_memory_equal(bed.frame + 42, "later", 5);
+	assert_int_equal(vma_stats_read(&sock->stats->tx_waits), 1);
+}
+
+static void test_send_timeout_ends_with_eagain(void **state)
+{
+	uint64_t start = vma_now_ns();
+
+	(void)state;
+	connect_it();
+	fill_up();
+	atomic_store(&sock->sndtimeo_ns, 30000000);
+	assert_int_equal(send_text("x"), -EAGAIN);
+	assert_true(vma_now_ns() - start >= 30000000);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_connected_datagram_leaves_as_a_frame),
+        CASE(test_every_length_up_to_the_mtu_leaves_whole),
+        CASE(test_pieces_are_gathered),
+        CASE(test_too_many_pieces_are_refused),
+        CASE(test_bad_pointer_is_efault_and_nothing_leaves),
+        CASE(test_longer_than_the_mtu_goes_through_the_shadow),
+        CASE(test_ttl_and_tos_are_in_the_header_after_a_reset),
+        CASE(test_fragmentable_datagrams_have_ids_of_their_own),
+        CASE(test_route_is_asked_for_as_the_kernel_would),
+        CASE(test_new_mac_is_used_from_the_next_datagram_on),
+        CASE(test_neighbour_that_is_not_resolved_is_the_kernels),
+        CASE(test_smaller_mtu_sends_the_longer_ones_through_the_shadow),
+        CASE(test_stale_neighbour_is_probed_and_used),
+        CASE(test_without_device_all_goes_through_the_shadow),
+        CASE(test_unconnected_sends_are_offloaded_once_the_path_is_known),
+        CASE(test_path_at_hand_serves_before_the_cache_does),
+        CASE(test_connected_socket_sends_elsewhere_when_told),
+        CASE(test_destinations_that_share_a_slot_are_all_offloaded),
+        CASE(test_bad_addresses_get_the_kernels_answer),
+        CASE(test_first_send_of_an_unbound_socket_binds_it),
+        CASE(test_inherited_socket_is_taken_up_by_its_first_send),
+        CASE(test_group_goes_out_with_its_own_ttl),
+        CASE(test_group_is_looked_up_on_its_interface),
+        CASE(test_group_with_members_here_goes_through_the_shadow),
+        CASE(test_unserved_flags_and_control_messages_go_through_the_shadow),
+        CASE(test_datagram_in_parts_is_one_of_the_shadows),
+        CASE(test_option_of_the_kernel_alone_sends_all_through_the_shadow),
+        CASE(test_error_of_the_shadow_is_told_once),
+        CASE(test_shut_down_socket_is_epipe_without_a_signal),
+        CASE(test_sends_in_a_row_share_kicks_and_the_next_call_releases_them),
+        CASE(test_what_waits_leaves_by_itself_within_milliseconds),
+        CASE(test_lone_datagram_leaves_at_once),
+        CASE(test_latency_profile_kicks_each),
+        CASE(test_full_queue_is_eagain_and_nothing_is_lost),
+        CASE(test_blocking_send_waits_for_room),
+        CASE(test_send_timeout_ends_with_eagain),
+};
+
+BED_MAIN(tests)
