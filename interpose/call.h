@@ -1,0 +1,116 @@
+/*
+ * call - what every exported function is made of.
+ *
+ *   application ── recv() ──┬─ the table has nothing under this number ──> vma_os.recv, a jump
+ *                           └─ ours: call_begin ── ops->recvmsg ── call_end ──> errno
+ *                                       └─ no op, os_only, ended meanwhile: call_leave ──> vma_os.recv
+ *
+ * The functions bear their names in the assembler only: as C identifiers they would meet the C library's own
+ * declarations, with attributes (nonnull, fortify) that let the compiler drop checks of the application's pointers.
+ */
+#ifndef VMA_INTERPOSE_CALL_H
+#define VMA_INTERPOSE_CALL_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+#include <vma/sock.h>
+#include <vma/sock_os.h>
+#include <vma/udp.h>
+
+#include "process.h"
+
+#define EXPORT(type, name, parameters)                                                                                 \
+	type call_##name parameters __asm__(#name) __attribute__((visibility("default")));                             \
+	type call_##name parameters
+#define ALIAS(type, alias_name, name, parameters)                                                                      \
+	type call_##alias_name parameters __asm__(#alias_name) __attribute__((visibility("default"), alias(#name)));
+
+/* One load: whether a descriptor needs more than the kernel. */
+#define NOT_OURS(fd) __builtin_expect(vma_fd_lookup(fd) == NULL, 1)
+
+struct call {
+	struct vma_thread *self;
+	struct vma_file *file;
+	int saved_errno; /* system calls that succeed leave errno alone */
+};
+
+/*
+ * Inside, or false and outside: the descriptor is the kernel's (again), or the library's own. The data path's: frames
+ * that this thread holds back stay.
+ */
+static inline bool call_begin_data(struct call *call, int fd)
+{
+	process_look();
+	call->saved_errno = errno;
+	call->self = vma_enter();
+	call->file = vma_fd_lookup(fd);
+	if (__builtin_expect(call->file != NULL && call->file->kind != VMA_FILE_INTERNAL, 1))
+		return true;
+	vma_leave(call->self);
+	return false;
+}
+
+/* Any other call makes frames leave that this thread held back for company. */
+static inline bool call_begin(struct call *call, int fd)
+{
+	if (!call_begin_data(call, fd))
+		return false;
+	vma_flush_sends(call->self);
+	return true;
+}
+
+/* Without a result: the kernel's call follows. */
+static inline void call_leave(struct call *call)
+{
+	vma_leave(call->self);
+	errno = call->saved_errno;
+}
+
+static inline ssize_t call_end(struct call *call, ssize_t rc)
+{
+	vma_leave(call->self);
+	if (__builtin_expect(rc < 0, 0)) {
+		errno = (int)-rc;
+		return -1;
+	}
+	errno = call->saved_errno;
+	return rc;
+}
+
+/* Inside with a file that has this op, or false and outside. */
+#define CALL_BEGIN_OP(call, fd, op) (call_begin((call), (fd)) && call_has((call), (call)->file->ops->op != NULL))
+#define CALL_BEGIN_DATA_OP(call, fd, op)                                                                               \
+	(call_begin_data((call), (fd)) && call_has((call), (call)->file->ops->op != NULL))
+static inline bool call_has(struct call *call, bool has)
+{
+	if (__builtin_expect(has && !call->file->os_only, 1))
+		return true;
+	call_leave(call);
+	return false;
+}
+
+/*
+ * A number that the kernel has just given out: what the table has under it was closed unseen, by a system call of the
+ * application's own or inside the C library.
+ */
+void fresh_slow(int fd) __attribute__((cold));
+static inline int fresh(int fd)
+{
+	if (__builtin_expect(fd >= 0 && vma_fd_lookup(fd) != NULL, 0))
+		fresh_slow(fd);
+	return fd;
+}
+
+/*
+ * The library's own descriptors are nobody else's to close. Who is inside is the library itself: libnl and libbpf
+ * close theirs through us.
+ */
+static inline bool is_guarded(int fd)
+{
+	return __builtin_expect(vma_fd_is_guarded(fd), 0) &&
+	       (vma_thread_cache == NULL || vma_thread_cache->inside == 0);
+}
+
+#endif

@@ -1,0 +1,122 @@
+/*
+ * child - calls that make processes.
+ *
+ * fork and what the C library builds on it (daemon, forkpty) runs the handlers of process.c. clone without CLONE_VM is
+ * a fork without handlers: they are run around it. vfork, clone with CLONE_VM, posix_spawn, system and popen borrow our
+ * memory until they call exec: nothing is done for them, and calls of such a child leave our tables alone
+ * (process_is_borrowed).
+ */
+#include <dlfcn.h>
+#include <sched.h>
+
+#include <vma/sock_engine.h>
+
+#include "call.h"
+#include "more.h"
+
+EXPORT(pid_t, fork, (void))
+{
+	return vma_os.fork();
+}
+ALIAS(pid_t, __fork, fork, (void))
+
+/*
+ * Returns twice on one stack, so nothing of ours may be on it: a jump. The pointer is looked up before the process
+ * splits.
+ */
+__typeof__(pid_t(*)(void)) child_real_vfork __attribute__((visibility("hidden")));
+void child_find_vfork(void) __attribute__((visibility("hidden")));
+void child_find_vfork(void)
+{
+	child_real_vfork = (pid_t(*)(void))dlsym(RTLD_NEXT, "vfork");
+}
+
+#if defined(__x86_64__)
+__asm__(".pushsection .text\n"
+        ".globl vfork, __vfork\n"
+        ".type vfork, @function\n"
+        ".type __vfork, @function\n"
+        "vfork:\n"
+        "__vfork:\n"
+        "	endbr64\n"
+        "	cmpq $0, child_real_vfork(%rip)\n"
+        "	jne 1f\n"
+        "	subq $8, %rsp\n"
+        "	call child_find_vfork\n"
+        "	addq $8, %rsp\n"
+        "1:	jmp *child_real_vfork(%rip)\n"
+        ".size vfork, . - vfork\n"
+        ".size __vfork, . - __vfork\n"
+        ".popsection\n");
+#elif defined(__aarch64__)
+__asm__(".pushsection .text\n"
+        ".globl vfork, __vfork\n"
+        ".type vfork, %function\n"
+        ".type __vfork, %function\n"
+        "vfork:\n"
+        "__vfork:\n"
+        "	adrp x16, child_real_vfork\n"
+        "	ldr x16, [x16, :lo12:child_real_vfork]\n"
+        "	cbnz x16, 1f\n"
+        "	stp x29, x30, [sp, -16]!\n"
+        "	bl child_find_vfork\n"
+        "	ldp x29, x30, [sp], 16\n"
+        "	adrp x16, child_real_vfork\n"
+        "	ldr x16, [x16, :lo12:child_real_vfork]\n"
+        "1:	br x16\n"
+        ".size vfork, . - vfork\n"
+        ".size __vfork, . - __vfork\n"
+        ".popsection\n");
+#else
+/* A fork does all that a program may expect of vfork. */
+EXPORT(pid_t, vfork, (void))
+{
+	return vma_os.fork();
+}
+ALIAS(pid_t, __vfork, vfork, (void))
+#endif
+
+/* The C library puts /dev/null under 0, 1 and 2 itself. */
+EXPORT(int, daemon, (int nochdir, int noclose))
+{
+	int rc = more()->daemon(nochdir, noclose);
+
+	if (rc == 0 && !noclose)
+		for (int fd = 0; fd <= 2; fd++)
+			fresh(fd);
+	return rc;
+}
+
+/* ---- clone ---- */
+
+struct copied {
+	int (*run)(void *arg);
+	void *arg;
+};
+
+/* The child's first function, on its copy of this process's memory. */
+static int run_copied(void *arg)
+{
+	struct copied copied = *(struct copied *)arg;
+
+	process_child();
+	return copied.run(copied.arg);
+}
+
+EXPORT(int, clone,
+       (int (*run)(void *), void *stack, int flags, void *arg, void *parent_tid, void *tls, void *child_tid))
+{
+	struct copied copied = {.run = run, .arg = arg};
+	int rc, saved;
+
+	if (run == NULL || stack == NULL || (flags & CLONE_VM) != 0 || !process_started())
+		return more()->clone(run, stack, flags, arg, parent_tid, tls, child_tid);
+	process_prepare();
+	rc = more()->clone(run_copied, stack, flags, &copied, parent_tid, tls, child_tid);
+	saved = errno;
+	process_parent();
+	errno = saved;
+	return rc;
+}
+ALIAS(int, __clone, clone,
+      (int (*run)(void *), void *stack, int flags, void *arg, void *parent_tid, void *tls, void *child_tid))

@@ -1,0 +1,96 @@
+/* control - calls that each have an op of the same name, or are the kernel's. */
+#include "call.h"
+
+/*
+ * The cancellation points among them (connect, accept) are so in the C library when the op ends up there; an op that
+ * waits says itself where it can be cancelled.
+ */
+#define CONTROL_CALL(type, name, parameters, fd, os_arguments, op_arguments)                                           \
+	static __attribute__((noinline)) type name##_ours parameters                                                   \
+	{                                                                                                              \
+		struct call call;                                                                                      \
+                                                                                                                       \
+		if (!CALL_BEGIN_OP(&call, fd, name))                                                                   \
+			return vma_os.name os_arguments;                                                               \
+		return (type)call_end(&call, call.file->ops->name op_arguments);                                       \
+	}                                                                                                              \
+	EXPORT(type, name, parameters)                                                                                 \
+	{                                                                                                              \
+		if (NOT_OURS(fd))                                                                                      \
+			return vma_os.name os_arguments;                                                               \
+		return name##_ours os_arguments;                                                                       \
+	}
+
+CONTROL_CALL(int, bind, (int fd, const struct sockaddr *addr, socklen_t len), fd, (fd, addr, len),
+             (call.file, fd, addr, len))
+CONTROL_CALL(int, listen, (int fd, int backlog), fd, (fd, backlog), (call.file, fd, backlog))
+CONTROL_CALL(int, shutdown, (int fd, int how), fd, (fd, how), (call.file, fd, how))
+CONTROL_CALL(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t len), fd,
+             (fd, level, name, value, len), (call.file, fd, level, name, value, len))
+CONTROL_CALL(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len), fd,
+             (fd, level, name, value, len), (call.file, fd, level, name, value, len))
+CONTROL_CALL(int, getsockname, (int fd, struct sockaddr *addr, socklen_t *len), fd, (fd, addr, len),
+             (call.file, fd, addr, len))
+CONTROL_CALL(int, getpeername, (int fd, struct sockaddr *addr, socklen_t *len), fd, (fd, addr, len),
+             (call.file, fd, addr, len))
+CONTROL_CALL(int, ioctl, (int fd, unsigned long request, void *arg), fd, (fd, request, arg),
+             (call.file, fd, request, arg))
+
+static __attribute__((noinline)) int connect_ours(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct call call;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_OP(&call, fd, connect))
+		return vma_os.connect(fd, addr, len);
+	return (int)call_end(&call, call.file->ops->connect(call.file, fd, addr, len));
+}
+
+EXPORT(int, connect, (int fd, const struct sockaddr *addr, socklen_t len))
+{
+	if (NOT_OURS(fd))
+		return vma_os.connect(fd, addr, len);
+	return connect_ours(fd, addr, len);
+}
+ALIAS(int, __connect, connect, (int fd, const struct sockaddr *addr, socklen_t len))
+
+static __attribute__((noinline)) int accept4_ours(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	struct call call;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_OP(&call, fd, accept4))
+		return fresh(vma_os.accept4(fd, addr, len, flags));
+	return (int)call_end(&call, call.file->ops->accept4(call.file, fd, addr, len, flags));
+}
+
+EXPORT(int, accept4, (int fd, struct sockaddr *addr, socklen_t *len, int flags))
+{
+	if (NOT_OURS(fd))
+		return fresh(vma_os.accept4(fd, addr, len, flags));
+	return accept4_ours(fd, addr, len, flags);
+}
+
+EXPORT(int, accept, (int fd, struct sockaddr *addr, socklen_t *len))
+{
+	if (NOT_OURS(fd))
+		return fresh(vma_os.accept(fd, addr, len));
+	return accept4_ours(fd, addr, len, 0);
+}
+
+/* ---- for users ---- */
+
+EXPORT(int, vma_get_socket_state, (int fd, const char **text))
+{
+	struct vma_thread *self = vma_enter();
+	int rc;
+
+	vma_flush_sends(self);
+	rc = vma_sock_query(fd, text);
+	vma_leave(self);
+	if (rc < 0) {
+		errno = -rc;
+		return -1;
+	}
+	return rc;
+}

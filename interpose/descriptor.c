@@ -1,0 +1,219 @@
+/*
+ * descriptor - calls that copy and end descriptors.
+ *
+ * A copy leads to the same file. Where the kernel ends a number (close), its slot empties before; where the kernel puts
+ * something else under it at once (dup2), after. A vfork child ends numbers of its own and must not touch the table.
+ */
+#include <linux/close_range.h>
+
+#include "call.h"
+#include "more.h"
+
+/* Inside or not; the file's ops may want to be. */
+static void forget(int fd)
+{
+	const int saved = errno;
+	struct vma_thread *self = vma_enter();
+
+	vma_flush_sends(self);
+	vma_fd_remove(fd);
+	vma_leave(self);
+	errno = saved;
+}
+
+void fresh_slow(int fd)
+{
+	if (!process_is_borrowed())
+		forget(fd);
+}
+
+/* ---- close ---- */
+
+static __attribute__((noinline)) int close_ours(int fd)
+{
+	pthread_testcancel();
+	if (process_is_borrowed())
+		return vma_os.close(fd);
+	if (is_guarded(fd)) {
+		errno = EBADF;
+		return -1;
+	}
+	forget(fd);
+	return vma_os.close(fd);
+}
+
+EXPORT(int, close, (int fd))
+{
+	if (NOT_OURS(fd))
+		return vma_os.close(fd);
+	return close_ours(fd);
+}
+ALIAS(int, __close, close, (int fd))
+
+/* Empties the slots of a range that the kernel is about to close, and closes around the library's own. */
+static int close_range_ours(unsigned first, unsigned last, int flags)
+{
+	const unsigned highest = (unsigned)vma_fd_highest(), end = last < highest ? last : highest;
+	unsigned from = first;
+
+	for (unsigned fd = first; fd <= end; fd++) {
+		if (NOT_OURS((int)fd))
+			continue;
+		if (!is_guarded((int)fd)) {
+			forget((int)fd);
+			continue;
+		}
+		if (from < fd && vma_os.close_range(from, fd - 1, flags) != 0)
+			return -1;
+		from = fd + 1;
+	}
+	return from <= last ? vma_os.close_range(from, last, flags) : 0;
+}
+
+/* Whether the kernel's own call does exactly what is wanted; also where it fails. */
+static bool close_range_is_plain(unsigned first, unsigned last, int flags)
+{
+	const int highest = vma_fd_highest();
+
+	return highest < 0 || first > (unsigned)highest || first > last || (flags & ~CLOSE_RANGE_UNSHARE) != 0 ||
+	       process_is_borrowed();
+}
+
+EXPORT(int, close_range, (unsigned first, unsigned last, int flags))
+{
+	if (close_range_is_plain(first, last, flags))
+		return vma_os.close_range(first, last, flags);
+	/* Known to the kernel? Before anything is forgotten. An empty range at the top closes nothing. */
+	if (vma_os.close_range(~0U, ~0U, 0) != 0)
+		return -1;
+	return close_range_ours(first, last, flags);
+}
+
+EXPORT(void, closefrom, (int low))
+{
+	const int highest = vma_fd_highest();
+
+	if (low < 0)
+		low = 0;
+	if (highest < low || process_is_borrowed()) {
+		more()->closefrom(low);
+		return;
+	}
+	if (vma_os.close_range(~0U, ~0U, 0) == 0) {
+		close_range_ours((unsigned)low, ~0U, 0);
+		return;
+	}
+	for (; low <= highest; low++)
+		call_close(low); /* refuses the library's own */
+	more()->closefrom(low);
+}
+
+/* ---- copies ---- */
+
+/*
+ * `to` has just become a copy of `from`. Without memory for the table the copy would be a shadow that receives nothing:
+ * it is taken back.
+ */
+static int share(int from, int to)
+{
+	struct call call;
+	int rc;
+
+	if (to < 0 || process_is_borrowed())
+		return to;
+	if (!call_begin(&call, from)) {
+		fresh(to);
+		return to;
+	}
+	rc = vma_fd_install(to, call.file);
+	call_leave(&call);
+	if (rc == -EBADF) { /* closed meanwhile */
+		fresh(to);
+		rc = 0;
+	}
+	if (rc == 0)
+		return to;
+	vma_os.close(to);
+	errno = -rc;
+	return -1;
+}
+
+EXPORT(int, dup, (int fd))
+{
+	if (NOT_OURS(fd))
+		return fresh(vma_os.dup(fd));
+	return share(fd, vma_os.dup(fd));
+}
+
+static bool refuse_guarded(int fd)
+{
+	if (!is_guarded(fd) || process_is_borrowed())
+		return false;
+	errno = EBADF;
+	return true;
+}
+
+/* Frames held back leave by the old `to` first. */
+EXPORT(int, dup2, (int from, int to))
+{
+	if (NOT_OURS(from) && NOT_OURS(to))
+		return vma_os.dup2(from, to);
+	if (from == to)
+		return vma_os.dup2(from, to);
+	return refuse_guarded(to) ? -1 : share(from, vma_os.dup2(from, to));
+}
+ALIAS(int, __dup2, dup2, (int from, int to))
+
+EXPORT(int, dup3, (int from, int to, int flags))
+{
+	if (NOT_OURS(from) && NOT_OURS(to))
+		return vma_os.dup3(from, to, flags);
+	if (from == to)
+		return vma_os.dup3(from, to, flags);
+	return refuse_guarded(to) ? -1 : share(from, vma_os.dup3(from, to, flags));
+}
+
+/* ---- fcntl ---- */
+
+static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
+{
+	struct call call;
+
+	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
+		return share(fd, vma_os.fcntl(fd, cmd, arg));
+	pthread_testcancel();
+	if (!CALL_BEGIN_OP(&call, fd, fcntl))
+		return vma_os.fcntl(fd, cmd, arg);
+	return (int)call_end(&call, call.file->ops->fcntl(call.file, fd, cmd, arg));
+}
+
+static inline int fcntl_any(int fd, int cmd, void *arg, int (*os)(int fd, int cmd, void *arg))
+{
+	if (!NOT_OURS(fd))
+		return fcntl_ours(fd, cmd, arg);
+	if (__builtin_expect(cmd != F_DUPFD && cmd != F_DUPFD_CLOEXEC, 1))
+		return os(fd, cmd, arg);
+	return fresh(os(fd, cmd, arg));
+}
+
+EXPORT(int, fcntl, (int fd, int cmd, void *arg))
+{
+	return fcntl_any(fd, cmd, arg, vma_os.fcntl);
+}
+ALIAS(int, __fcntl, fcntl, (int fd, int cmd, void *arg))
+
+EXPORT(int, fcntl64, (int fd, int cmd, void *arg))
+{
+	return fcntl_any(fd, cmd, arg, vma_os.fcntl64);
+}
+
+/* ---- inside the C library ---- */
+
+/*
+ * The resolver makes and closes its sockets inside the C library, so none of them is ever ours. Here because programs
+ * that open a library like this one by name (sockperf --load-vma) look for it.
+ */
+EXPORT(void, __res_iclose, (void *state, int free_addresses))
+{
+	more()->__res_iclose(state, free_addresses);
+}

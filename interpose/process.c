@@ -1,0 +1,92 @@
+/* process - fork, copies of the process that nobody announced, and children that borrow its memory. */
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/sock_engine.h>
+
+#include "process.h"
+
+_Atomic(_Atomic char *) process_mark;
+static _Atomic pid_t own_pid;
+
+/* getpid() of the C library is no cache any more, but it may be interposed. */
+static pid_t current_pid(void)
+{
+	return (pid_t)syscall(SYS_getpid);
+}
+
+static void mark_own(void)
+{
+	_Atomic char *mark = atomic_load_explicit(&process_mark, memory_order_relaxed);
+
+	atomic_store_explicit(&own_pid, current_pid(), memory_order_relaxed);
+	if (mark != NULL)
+		atomic_store_explicit(mark, 1, memory_order_release);
+}
+
+bool process_started(void)
+{
+	return atomic_load_explicit(&own_pid, memory_order_relaxed) != 0;
+}
+
+void process_prepare(void)
+{
+	vma_engine_fork_prepare();
+}
+
+void process_parent(void)
+{
+	vma_engine_fork_parent();
+}
+
+void process_child(void)
+{
+	vma_engine_fork_child();
+	mark_own();
+}
+
+/*
+ * Registered as late as the first socket of ours, so after the handlers of the allocator: ours run while it still
+ * works. vma_alloc makes sure that it has registered them.
+ */
+static void start_once(void)
+{
+	void *page =
+	        mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	vma_free(vma_alloc(1));
+	pthread_atfork(process_prepare, process_parent, process_child);
+	if (page != MAP_FAILED && madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) != 0) {
+		munmap(page, (size_t)sysconf(_SC_PAGESIZE));
+		page = MAP_FAILED;
+	}
+	atomic_store_explicit(&own_pid, current_pid(), memory_order_relaxed);
+	if (page == MAP_FAILED)
+		return; /* copies without a word go unnoticed, fork and vfork do not */
+	*(_Atomic char *)page = 1;
+	atomic_store_explicit(&process_mark, page, memory_order_release);
+}
+
+void process_start(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, start_once);
+}
+
+/* The only thread of a copy. The parent's other threads may have held the engine's locks: its child half forgets them.
+ */
+void process_copied(void)
+{
+	process_child();
+}
+
+bool process_is_borrowed(void)
+{
+	pid_t pid = atomic_load_explicit(&own_pid, memory_order_relaxed);
+
+	process_look();
+	return pid != 0 && atomic_load_explicit(&own_pid, memory_order_relaxed) != current_pid();
+}

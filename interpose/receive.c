@@ -1,0 +1,346 @@
+/*
+ * receive - read, recv and their kin: one message each, or a row of them.
+ *
+ * The sender's address goes through a buffer of our own, because the kernel looks at the application's only after the
+ * datagram has been taken, and cuts what does not fit.
+ */
+#include <time.h>
+
+#include <vma/sock_thread.h>
+
+#include "message.h"
+#include "more.h"
+
+/* As the kernel's move_addr_to_user. */
+static int give_address(const void *own, socklen_t own_len, void *addr, socklen_t *len)
+{
+	socklen_t room;
+
+	if (vma_copy(&room, len, sizeof(room)) != 0)
+		return -EFAULT;
+	if ((int)room < 0)
+		return -EINVAL;
+	if (room > own_len)
+		room = own_len;
+	if (room > 0 && vma_copy(addr, own, room) != 0)
+		return -EFAULT;
+	return vma_copy(len, &own_len, sizeof(own_len));
+}
+
+/* recv, recvfrom and read; false: it is the kernel's. */
+static bool receive_bytes(int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len,
+                          ssize_t *result)
+{
+	struct sockaddr_storage from;
+	struct iovec piece = message_piece(data, size);
+	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	struct call call;
+	ssize_t rc;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
+		return false;
+	if (addr != NULL) {
+		msg.msg_name = &from;
+		msg.msg_namelen = sizeof(from);
+	}
+	rc = call.file->ops->recvmsg(call.file, fd, &msg, flags);
+	if (rc >= 0 && addr != NULL) {
+		int given = give_address(&from, msg.msg_namelen, addr, len);
+
+		rc = given < 0 ? given : rc;
+	}
+	*result = call_end(&call, rc);
+	return true;
+}
+
+static __attribute__((noinline)) ssize_t recvfrom_ours(int fd, void *data, size_t size, int flags,
+                                                       struct sockaddr *addr, socklen_t *len)
+{
+	ssize_t result;
+
+	return receive_bytes(fd, data, size, flags, addr, len, &result)
+	               ? result
+	               : vma_os.recvfrom(fd, data, size, flags, addr, len);
+}
+
+EXPORT(ssize_t, recv, (int fd, void *data, size_t size, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.recv(fd, data, size, flags);
+	return recvfrom_ours(fd, data, size, flags, NULL, NULL);
+}
+
+EXPORT(ssize_t, recvfrom, (int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len))
+{
+	if (NOT_OURS(fd))
+		return vma_os.recvfrom(fd, data, size, flags, addr, len);
+	return recvfrom_ours(fd, data, size, flags, addr, len);
+}
+
+/* Nothing asked for is nothing taken, but for recv (the kernel's sock_read_iter). */
+static __attribute__((noinline)) ssize_t read_ours(int fd, void *data, size_t size)
+{
+	ssize_t result;
+
+	if (size > 0 && receive_bytes(fd, data, size, 0, NULL, NULL, &result))
+		return result;
+	return vma_os.read(fd, data, size);
+}
+
+EXPORT(ssize_t, read, (int fd, void *data, size_t size))
+{
+	if (NOT_OURS(fd))
+		return vma_os.read(fd, data, size);
+	return read_ours(fd, data, size);
+}
+ALIAS(ssize_t, __read, read, (int fd, void *data, size_t size))
+
+/* The fortified ones know the room behind the pointer; the C library's own end the program when it is too small. */
+EXPORT(ssize_t, __read_chk, (int fd, void *data, size_t size, size_t room))
+{
+	if (NOT_OURS(fd) || size > room)
+		return vma_os.__read_chk(fd, data, size, room);
+	return read_ours(fd, data, size);
+}
+
+EXPORT(ssize_t, __recv_chk, (int fd, void *data, size_t size, size_t room, int flags))
+{
+	if (NOT_OURS(fd) || size > room)
+		return vma_os.__recv_chk(fd, data, size, room, flags);
+	return recvfrom_ours(fd, data, size, flags, NULL, NULL);
+}
+
+EXPORT(ssize_t, __recvfrom_chk,
+       (int fd, void *data, size_t size, size_t room, int flags, struct sockaddr *addr, socklen_t *len))
+{
+	if (NOT_OURS(fd) || size > room)
+		return vma_os.__recvfrom_chk(fd, data, size, room, flags, addr, len);
+	return recvfrom_ours(fd, data, size, flags, addr, len);
+}
+
+/* ---- pieces ---- */
+
+/* False: the kernel's call says what there is to say, at once. */
+static bool receive_pieces(int fd, const struct iovec *iov, int n, int flags, ssize_t *result)
+{
+	struct msghdr msg = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
+	struct call call;
+	ssize_t rc;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
+		return false;
+	rc = message_bytes(iov, n);
+	if (rc == MESSAGE_KERNEL || rc == 0) {
+		call_leave(&call);
+		return false;
+	}
+	if (rc > 0)
+		rc = call.file->ops->recvmsg(call.file, fd, &msg, flags);
+	*result = call_end(&call, rc);
+	return true;
+}
+
+static __attribute__((noinline)) ssize_t readv_ours(int fd, const struct iovec *iov, int n)
+{
+	ssize_t result;
+
+	return receive_pieces(fd, iov, n, 0, &result) ? result : vma_os.readv(fd, iov, n);
+}
+
+EXPORT(ssize_t, readv, (int fd, const struct iovec *iov, int n))
+{
+	if (NOT_OURS(fd))
+		return vma_os.readv(fd, iov, n);
+	return readv_ours(fd, iov, n);
+}
+
+/* Sockets have no place to read from: ESPIPE. */
+EXPORT(ssize_t, preadv, (int fd, const struct iovec *iov, int n, off_t offset))
+{
+	return vma_os.preadv(fd, iov, n, offset);
+}
+
+EXPORT(ssize_t, preadv64, (int fd, const struct iovec *iov, int n, off64_t offset))
+{
+	return vma_os.preadv64(fd, iov, n, offset);
+}
+
+/* But at -1, which means "where it is", they are readv with flags. */
+static __attribute__((noinline)) ssize_t preadv2_ours(int fd, const struct iovec *iov, int n, off64_t offset, int flags)
+{
+	ssize_t result;
+
+	if (offset == -1 && (flags & ~RWF_NOWAIT) == 0 &&
+	    receive_pieces(fd, iov, n, flags != 0 ? MSG_DONTWAIT : 0, &result))
+		return result;
+	return vma_os.preadv64v2(fd, iov, n, offset, flags);
+}
+
+EXPORT(ssize_t, preadv2, (int fd, const struct iovec *iov, int n, off_t offset, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.preadv2(fd, iov, n, offset, flags);
+	return preadv2_ours(fd, iov, n, offset, flags);
+}
+
+EXPORT(ssize_t, preadv64v2, (int fd, const struct iovec *iov, int n, off64_t offset, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.preadv64v2(fd, iov, n, offset, flags);
+	return preadv2_ours(fd, iov, n, offset, flags);
+}
+
+/* ---- messages ---- */
+
+/* Inside, for a file with recvmsg. Bytes, -errno, MESSAGE_KERNEL. *got_flags: the message's. */
+static ssize_t receive_message(struct vma_file *file, int fd, struct msghdr *msg, int flags, int *got_flags)
+{
+	struct sockaddr_storage from;
+	struct msghdr own;
+	struct sockaddr *addr;
+	ssize_t rc = message_get(&own, msg);
+
+	if (rc < 0)
+		return rc;
+	addr = own.msg_name;
+	if (addr != NULL) {
+		own.msg_name = &from;
+		own.msg_namelen = sizeof(from);
+	}
+	rc = file->ops->recvmsg(file, fd, &own, flags);
+	if (rc < 0)
+		return rc;
+	*got_flags = own.msg_flags;
+	if (addr != NULL) {
+		int given = give_address(&from, own.msg_namelen, addr, &msg->msg_namelen);
+
+		if (given < 0)
+			return given;
+	}
+	if (vma_copy(&msg->msg_flags, &own.msg_flags, sizeof(own.msg_flags)) != 0 ||
+	    vma_copy(&msg->msg_controllen, &own.msg_controllen, sizeof(own.msg_controllen)) != 0)
+		return -EFAULT;
+	return rc;
+}
+
+static __attribute__((noinline)) ssize_t recvmsg_ours(int fd, struct msghdr *msg, int flags)
+{
+	struct call call;
+	int got_flags;
+	ssize_t rc;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
+		return vma_os.recvmsg(fd, msg, flags);
+	rc = receive_message(call.file, fd, msg, flags, &got_flags);
+	if (rc == MESSAGE_KERNEL) {
+		call_leave(&call);
+		return vma_os.recvmsg(fd, msg, flags);
+	}
+	return call_end(&call, rc);
+}
+
+EXPORT(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.recvmsg(fd, msg, flags);
+	return recvmsg_ours(fd, msg, flags);
+}
+
+/*
+ * The time after which recvmmsg stops taking more. As the kernel's: looked at after each datagram only, so a call that
+ * waits for its first one, or for the next, waits for ever.
+ */
+static int time_end(const struct timespec *timeout, uint64_t *end_ns)
+{
+	struct timespec own;
+
+	if (vma_copy(&own, timeout, sizeof(own)) != 0)
+		return -EFAULT;
+	if (own.tv_sec < 0 || own.tv_nsec < 0 || own.tv_nsec > 999999999)
+		return -EINVAL;
+	if ((uint64_t)own.tv_sec > (UINT64_MAX >> 1) / 1000000000 - 1)
+		*end_ns = UINT64_MAX >> 1;
+	else
+		*end_ns = vma_now_ns() + (uint64_t)own.tv_sec * 1000000000 + (uint64_t)own.tv_nsec;
+	return 0;
+}
+
+static uint64_t time_left(uint64_t end_ns)
+{
+	uint64_t now_ns = vma_now_ns();
+
+	return end_ns > now_ns ? end_ns - now_ns : 0;
+}
+
+/*
+ * Inside. An error after the first datagram ends the row and is not told: the kernel would leave it in SO_ERROR, which
+ * for a shadow cannot be set; what caused it (a pointer, a signal) shows again in the next call.
+ */
+static int receive_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigned n, int flags, uint64_t end_ns,
+                       uint64_t *left_ns)
+{
+	unsigned done = 0;
+	ssize_t rc = 0;
+
+	while (done < n) {
+		unsigned bytes;
+		int got_flags = 0;
+
+		rc = receive_message(file, fd, &msgs[done].msg_hdr, flags & ~MSG_WAITFORONE, &got_flags);
+		if (rc < 0)
+			break;
+		bytes = (unsigned)rc;
+		if (vma_copy(&msgs[done].msg_len, &bytes, sizeof(bytes)) != 0) {
+			rc = -EFAULT;
+			break;
+		}
+		done++;
+		if ((flags & MSG_WAITFORONE) != 0)
+			flags |= MSG_DONTWAIT;
+		if (end_ns != UINT64_MAX) {
+			*left_ns = time_left(end_ns);
+			if (*left_ns == 0)
+				break;
+		}
+		if ((got_flags & MSG_OOB) != 0)
+			break;
+	}
+	return done > 0 || rc >= 0 ? (int)done : (int)rc;
+}
+
+static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs, unsigned n, int flags,
+                                                   struct timespec *timeout)
+{
+	uint64_t end_ns = UINT64_MAX, left_ns = 0;
+	struct timespec left;
+	struct call call;
+	int rc;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
+		return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
+	rc = timeout != NULL ? time_end(timeout, &end_ns) : 0;
+	if (rc == 0)
+		rc = receive_row(call.file, fd, msgs, n, flags, end_ns, &left_ns);
+	if (rc == MESSAGE_KERNEL) {
+		call_leave(&call);
+		return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
+	}
+	if (rc > 0 && timeout != NULL) {
+		left.tv_sec = (time_t)(left_ns / 1000000000);
+		left.tv_nsec = (long)(left_ns % 1000000000);
+		if (vma_copy(timeout, &left, sizeof(left)) != 0)
+			rc = -EFAULT;
+	}
+	return (int)call_end(&call, rc);
+}
+
+EXPORT(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, struct timespec *timeout))
+{
+	if (NOT_OURS(fd))
+		return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
+	return recvmmsg_ours(fd, msgs, n, flags, timeout);
+}

@@ -1,0 +1,239 @@
+/*
+ * send - write, send and their kin: one message each, or a row of them; and files that are sent.
+ *
+ * Sends in a row may share a kick (udp): these calls, unlike all others, do not make held back frames leave.
+ */
+#include "message.h"
+#include "more.h"
+
+static bool send_bytes(int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len,
+                       ssize_t *result)
+{
+	struct iovec piece = message_piece(data, size);
+	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	struct call call;
+
+	/* An address of a length that the kernel refuses. */
+	if (addr != NULL && len > sizeof(struct sockaddr_storage))
+		return false;
+	pthread_testcancel();
+	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
+		return false;
+	if (addr != NULL) {
+		msg.msg_name = (void *)addr;
+		msg.msg_namelen = len;
+	}
+	*result = call_end(&call, call.file->ops->sendmsg(call.file, fd, &msg, flags));
+	return true;
+}
+
+static __attribute__((noinline)) ssize_t sendto_ours(int fd, const void *data, size_t size, int flags,
+                                                     const struct sockaddr *addr, socklen_t len)
+{
+	ssize_t result;
+
+	return send_bytes(fd, data, size, flags, addr, len, &result) ? result
+	                                                             : vma_os.sendto(fd, data, size, flags, addr, len);
+}
+
+EXPORT(ssize_t, send, (int fd, const void *data, size_t size, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.send(fd, data, size, flags);
+	return sendto_ours(fd, data, size, flags, NULL, 0);
+}
+ALIAS(ssize_t, __send, send, (int fd, const void *data, size_t size, int flags))
+
+EXPORT(ssize_t, sendto, (int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len))
+{
+	if (NOT_OURS(fd))
+		return vma_os.sendto(fd, data, size, flags, addr, len);
+	return sendto_ours(fd, data, size, flags, addr, len);
+}
+
+static __attribute__((noinline)) ssize_t write_ours(int fd, const void *data, size_t size)
+{
+	ssize_t result;
+
+	return send_bytes(fd, data, size, 0, NULL, 0, &result) ? result : vma_os.write(fd, data, size);
+}
+
+EXPORT(ssize_t, write, (int fd, const void *data, size_t size))
+{
+	if (NOT_OURS(fd))
+		return vma_os.write(fd, data, size);
+	return write_ours(fd, data, size);
+}
+ALIAS(ssize_t, __write, write, (int fd, const void *data, size_t size))
+
+/* ---- pieces ---- */
+
+/* write of nothing is an empty datagram, writev of nothing is nothing (vfs_writev): the kernel's call says so. */
+static bool send_pieces(int fd, const struct iovec *iov, int n, int flags, ssize_t *result)
+{
+	struct msghdr msg = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
+	struct call call;
+	ssize_t rc;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
+		return false;
+	rc = message_bytes(iov, n);
+	if (rc == MESSAGE_KERNEL || rc == 0) {
+		call_leave(&call);
+		return false;
+	}
+	if (rc > 0)
+		rc = call.file->ops->sendmsg(call.file, fd, &msg, flags);
+	*result = call_end(&call, rc);
+	return true;
+}
+
+static __attribute__((noinline)) ssize_t writev_ours(int fd, const struct iovec *iov, int n)
+{
+	ssize_t result;
+
+	return send_pieces(fd, iov, n, 0, &result) ? result : vma_os.writev(fd, iov, n);
+}
+
+EXPORT(ssize_t, writev, (int fd, const struct iovec *iov, int n))
+{
+	if (NOT_OURS(fd))
+		return vma_os.writev(fd, iov, n);
+	return writev_ours(fd, iov, n);
+}
+
+/* At -1 the positional ones are writev with flags; anywhere else a socket is no place: ESPIPE. */
+static __attribute__((noinline)) ssize_t pwritev2_ours(int fd, const struct iovec *iov, int n, off64_t offset,
+                                                       int flags)
+{
+	ssize_t result;
+
+	if (offset == -1 && (flags & ~RWF_NOWAIT) == 0 &&
+	    send_pieces(fd, iov, n, flags != 0 ? MSG_DONTWAIT : 0, &result))
+		return result;
+	return vma_os.pwritev64v2(fd, iov, n, offset, flags);
+}
+
+EXPORT(ssize_t, pwritev2, (int fd, const struct iovec *iov, int n, off_t offset, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.pwritev2(fd, iov, n, offset, flags);
+	return pwritev2_ours(fd, iov, n, offset, flags);
+}
+
+EXPORT(ssize_t, pwritev64v2, (int fd, const struct iovec *iov, int n, off64_t offset, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.pwritev64v2(fd, iov, n, offset, flags);
+	return pwritev2_ours(fd, iov, n, offset, flags);
+}
+
+/* ---- messages ---- */
+
+/* Inside, for a file with sendmsg. */
+static ssize_t send_message(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
+{
+	struct msghdr own;
+	int rc = message_get(&own, msg);
+
+	return rc < 0 ? rc : file->ops->sendmsg(file, fd, &own, flags);
+}
+
+static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghdr *msg, int flags)
+{
+	struct call call;
+	ssize_t rc;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
+		return vma_os.sendmsg(fd, msg, flags);
+	rc = send_message(call.file, fd, msg, flags);
+	if (rc == MESSAGE_KERNEL) {
+		call_leave(&call);
+		return vma_os.sendmsg(fd, msg, flags);
+	}
+	return call_end(&call, rc);
+}
+
+EXPORT(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.sendmsg(fd, msg, flags);
+	return sendmsg_ours(fd, msg, flags);
+}
+
+/* Inside. An error after the first message is not told: the next call meets it again. */
+static int send_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigned n, int flags)
+{
+	unsigned done = 0;
+	ssize_t rc = 0;
+
+	if (n > MESSAGE_PIECES_MAX)
+		n = MESSAGE_PIECES_MAX;
+	while (done < n) {
+		unsigned bytes;
+
+		rc = send_message(file, fd, &msgs[done].msg_hdr, flags);
+		if (rc < 0)
+			break;
+		bytes = (unsigned)rc;
+		if (vma_copy(&msgs[done].msg_len, &bytes, sizeof(bytes)) != 0) {
+			rc = -EFAULT;
+			break;
+		}
+		done++;
+	}
+	return done > 0 || rc >= 0 ? (int)done : (int)rc;
+}
+
+static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs, unsigned n, int flags)
+{
+	struct call call;
+	int rc;
+
+	pthread_testcancel();
+	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
+		return vma_os.sendmmsg(fd, msgs, n, flags);
+	rc = send_row(call.file, fd, msgs, n, flags);
+	if (rc == MESSAGE_KERNEL) {
+		call_leave(&call);
+		return vma_os.sendmmsg(fd, msgs, n, flags);
+	}
+	return (int)call_end(&call, rc);
+}
+
+EXPORT(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
+{
+	if (NOT_OURS(fd))
+		return vma_os.sendmmsg(fd, msgs, n, flags);
+	return sendmmsg_ours(fd, msgs, n, flags);
+}
+
+/* ---- files ---- */
+
+/*
+ * To a UDP socket the kernel sends pages of the file as datagrams, or refuses; the shadow has the same address and
+ * peer, so it does both as well. From a socket sendfile is EINVAL. Frames held back come first.
+ */
+static void flush_before(int fd)
+{
+	struct call call;
+
+	if (call_begin(&call, fd))
+		call_leave(&call);
+}
+
+EXPORT(ssize_t, sendfile, (int out, int in, off_t *offset, size_t size))
+{
+	if (!NOT_OURS(out))
+		flush_before(out);
+	return vma_os.sendfile(out, in, offset, size);
+}
+
+EXPORT(ssize_t, sendfile64, (int out, int in, off64_t *offset, size_t size))
+{
+	if (!NOT_OURS(out))
+		flush_before(out);
+	return vma_os.sendfile64(out, in, offset, size);
+}

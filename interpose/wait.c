@@ -1,0 +1,272 @@
+/*
+ * wait - select, poll and epoll: iomux's as soon as one descriptor among them is ours, else the kernel's.
+ *
+ * What the calls differ in is how they say how long: here all become a struct timespec, or none.
+ */
+#include <time.h>
+
+#include <vma/iomux.h>
+
+#include "call.h"
+#include "more.h"
+
+struct wait {
+	struct vma_thread *self;
+	int saved_errno;
+};
+
+static void wait_begin(struct wait *wait)
+{
+	pthread_testcancel();
+	process_look();
+	wait->saved_errno = errno;
+	wait->self = vma_enter();
+	vma_flush_sends(wait->self);
+}
+
+static int wait_end(struct wait *wait, int rc)
+{
+	vma_leave(wait->self);
+	errno = rc < 0 ? -rc : wait->saved_errno;
+	return rc < 0 ? -1 : rc;
+}
+
+/* Before the thread may sleep in the kernel for whatever is not ours. */
+static inline void flush_held_back(void)
+{
+	struct vma_thread *self = vma_thread_cache;
+
+	if (__builtin_expect(self != NULL && self->tx_ring != NULL && self->inside == 0, 0)) {
+		vma_enter();
+		vma_flush_sends(self);
+		vma_leave(self);
+	}
+}
+
+static struct timespec *of_msec(struct timespec *own, int msec)
+{
+	if (msec < 0)
+		return NULL;
+	own->tv_sec = msec / 1000;
+	own->tv_nsec = msec % 1000 * 1000000L;
+	return own;
+}
+
+/* Inside. *own is the application's timeout, or NULL: 0, -EFAULT, -EINVAL. */
+static int get_timeout(struct timespec **own, const struct timespec *timeout)
+{
+	if (timeout == NULL) {
+		*own = NULL;
+		return 0;
+	}
+	if (vma_copy(*own, timeout, sizeof(**own)) != 0)
+		return -EFAULT;
+	return (*own)->tv_sec < 0 || (*own)->tv_nsec < 0 || (*own)->tv_nsec > 999999999 ? -EINVAL : 0;
+}
+
+/* ---- poll ---- */
+
+EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
+{
+	struct timespec own;
+	struct wait wait;
+
+	if (!vma_iomux_poll_wants(fds, n)) {
+		flush_held_back();
+		return vma_os.poll(fds, n, timeout);
+	}
+	wait_begin(&wait);
+	return wait_end(&wait, vma_iomux_poll(fds, n, of_msec(&own, timeout), NULL));
+}
+ALIAS(int, __poll, poll, (struct pollfd * fds, nfds_t n, int timeout))
+
+static int ppoll_ours(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
+{
+	struct timespec space, *own = &space;
+	struct wait wait;
+	int rc;
+
+	wait_begin(&wait);
+	rc = get_timeout(&own, timeout);
+	return wait_end(&wait, rc < 0 ? rc : vma_iomux_poll(fds, n, own, mask));
+}
+
+EXPORT(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask))
+{
+	if (vma_iomux_poll_wants(fds, n))
+		return ppoll_ours(fds, n, timeout, mask);
+	flush_held_back();
+	return vma_os.ppoll(fds, n, timeout, mask);
+}
+
+EXPORT(int, __poll_chk, (struct pollfd * fds, nfds_t n, int timeout, size_t room))
+{
+	if (room / sizeof(*fds) < n)
+		return vma_os.__poll_chk(fds, n, timeout, room);
+	return call_poll(fds, n, timeout);
+}
+
+EXPORT(int, __ppoll_chk,
+       (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask, size_t room))
+{
+	if (room / sizeof(*fds) < n)
+		return vma_os.__ppoll_chk(fds, n, timeout, mask, room);
+	return call_ppoll(fds, n, timeout, mask);
+}
+
+/* ---- select ---- */
+
+/* As the C library and the kernel take it: microseconds beyond a second count, negative ones do not. */
+static int get_timeval(struct timespec **own, const struct timeval *timeout)
+{
+	struct timeval given;
+
+	if (timeout == NULL) {
+		*own = NULL;
+		return 0;
+	}
+	if (vma_copy(&given, timeout, sizeof(given)) != 0)
+		return -EFAULT;
+	if (given.tv_sec < 0 || given.tv_usec < 0)
+		return -EINVAL;
+	if (__builtin_add_overflow(given.tv_sec, given.tv_usec / 1000000, &(*own)->tv_sec))
+		(*own)->tv_sec = INT64_MAX;
+	(*own)->tv_nsec = given.tv_usec % 1000000 * 1000;
+	return 0;
+}
+
+static int select_ours(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
+{
+	struct timespec space, left = {0}, *own = &space;
+	struct wait wait;
+	int rc;
+
+	wait_begin(&wait);
+	rc = get_timeval(&own, timeout);
+	if (rc == 0)
+		rc = vma_iomux_select(n, r, w, e, own, NULL, own != NULL ? &left : NULL);
+	/* Not written when it cannot be, as poll_select_finish. */
+	if (own != NULL && (rc >= 0 || rc == -EINTR)) {
+		struct timeval given = {.tv_sec = left.tv_sec, .tv_usec = left.tv_nsec / 1000};
+
+		vma_copy(timeout, &given, sizeof(given));
+	}
+	return wait_end(&wait, rc);
+}
+
+EXPORT(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
+{
+	if (vma_iomux_select_wants(n, r, w, e))
+		return select_ours(n, r, w, e, timeout);
+	flush_held_back();
+	return vma_os.select(n, r, w, e, timeout);
+}
+ALIAS(int, __select, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
+
+static int pselect_ours(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask)
+{
+	struct timespec space, *own = &space;
+	struct wait wait;
+	int rc;
+
+	wait_begin(&wait);
+	rc = get_timeout(&own, timeout);
+	return wait_end(&wait, rc < 0 ? rc : vma_iomux_select(n, r, w, e, own, mask, NULL));
+}
+
+EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask))
+{
+	if (vma_iomux_select_wants(n, r, w, e))
+		return pselect_ours(n, r, w, e, timeout, mask);
+	flush_held_back();
+	return vma_os.pselect(n, r, w, e, timeout, mask);
+}
+
+/* ---- epoll ---- */
+
+EXPORT(int, epoll_create, (int size))
+{
+	return fresh(vma_os.epoll_create(size));
+}
+
+EXPORT(int, epoll_create1, (int flags))
+{
+	return fresh(vma_os.epoll_create1(flags));
+}
+
+static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, struct epoll_event *event)
+{
+	struct wait wait;
+
+	wait_begin(&wait);
+	return wait_end(&wait, vma_iomux_epoll_ctl(epfd, op, fd, event));
+}
+
+EXPORT(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *event))
+{
+	if (NOT_OURS(epfd) && NOT_OURS(fd))
+		return vma_os.epoll_ctl(epfd, op, fd, event);
+	return epoll_ctl_ours(epfd, op, fd, event);
+}
+
+/* A set that is ours, inside; false: the kernel's, outside. */
+static bool set_begin(struct wait *wait, int epfd, struct vma_file **set)
+{
+	wait_begin(wait);
+	*set = vma_fd_lookup(epfd);
+	if (*set != NULL && (*set)->kind == VMA_FILE_EPOLL)
+		return true;
+	wait_end(wait, 0);
+	return false;
+}
+
+static __attribute__((noinline)) int epoll_pwait_ours(int epfd, struct epoll_event *events, int max, int timeout,
+                                                      const sigset_t *mask)
+{
+	struct timespec own;
+	struct vma_file *set;
+	struct wait wait;
+
+	if (!set_begin(&wait, epfd, &set))
+		return vma_os.epoll_pwait(epfd, events, max, timeout, mask);
+	return wait_end(&wait, vma_iomux_epoll_wait(set, epfd, events, max, of_msec(&own, timeout), mask));
+}
+
+EXPORT(int, epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout))
+{
+	if (!NOT_OURS(epfd))
+		return epoll_pwait_ours(epfd, events, max, timeout, NULL);
+	flush_held_back();
+	return vma_os.epoll_wait(epfd, events, max, timeout);
+}
+
+EXPORT(int, epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask))
+{
+	if (!NOT_OURS(epfd))
+		return epoll_pwait_ours(epfd, events, max, timeout, mask);
+	flush_held_back();
+	return vma_os.epoll_pwait(epfd, events, max, timeout, mask);
+}
+
+static __attribute__((noinline)) int epoll_pwait2_ours(int epfd, struct epoll_event *events, int max,
+                                                       const struct timespec *timeout, const sigset_t *mask)
+{
+	struct timespec space, *own = &space;
+	struct vma_file *set;
+	struct wait wait;
+	int rc;
+
+	if (!set_begin(&wait, epfd, &set))
+		return vma_os.epoll_pwait2(epfd, events, max, timeout, mask);
+	rc = get_timeout(&own, timeout);
+	return wait_end(&wait, rc < 0 ? rc : vma_iomux_epoll_wait(set, epfd, events, max, own, mask));
+}
+
+EXPORT(int, epoll_pwait2,
+       (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask))
+{
+	if (!NOT_OURS(epfd))
+		return epoll_pwait2_ours(epfd, events, max, timeout, mask);
+	flush_held_back();
+	return vma_os.epoll_pwait2(epfd, events, max, timeout, mask);
+}

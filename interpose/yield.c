@@ -1,0 +1,82 @@
+/*
+ * yield - calls that make descriptors. The kernel's call comes first, always; a number that it gives and the table
+ *         still knows was closed unseen.
+ */
+#include "call.h"
+#include "more.h"
+
+static __attribute__((noinline)) void adopt(int fd, int domain, int type, int protocol)
+{
+	const int saved = errno;
+	struct vma_thread *self;
+
+	if (process_is_borrowed())
+		return;
+	process_start();
+	self = vma_enter();
+	vma_flush_sends(self);
+	/* Out of memory: the socket is the kernel's, and says so when it is asked. */
+	vma_udp_socket(fd, domain, type, protocol);
+	vma_leave(self);
+	errno = saved;
+}
+
+EXPORT(int, socket, (int domain, int type, int protocol))
+{
+	int fd = fresh(vma_os.socket(domain, type, protocol));
+
+	if (fd >= 0 && vma_udp_wants(domain, type, protocol))
+		adopt(fd, domain, type, protocol);
+	return fd;
+}
+
+static inline int fresh_pair(int rc, const int fds[2])
+{
+	if (rc == 0) {
+		fresh(fds[0]);
+		fresh(fds[1]);
+	}
+	return rc;
+}
+
+EXPORT(int, socketpair, (int domain, int type, int protocol, int fds[2]))
+{
+	return fresh_pair(vma_os.socketpair(domain, type, protocol, fds), fds);
+}
+
+EXPORT(int, pipe, (int fds[2]))
+{
+	return fresh_pair(vma_os.pipe(fds), fds);
+}
+ALIAS(int, __pipe, pipe, (int fds[2]))
+
+EXPORT(int, pipe2, (int fds[2], int flags))
+{
+	return fresh_pair(vma_os.pipe2(fds, flags), fds);
+}
+
+/* The mode is there only with O_CREAT and O_TMPFILE; passing on what lies in its place is what the C library does. */
+EXPORT(int, open, (const char *path, int flags, mode_t mode))
+{
+	return fresh(vma_os.open(path, flags, mode));
+}
+ALIAS(int, __open, open, (const char *path, int flags, mode_t mode))
+
+EXPORT(int, open64, (const char *path, int flags, mode_t mode))
+{
+	return fresh(vma_os.open64(path, flags, mode));
+}
+ALIAS(int, __open64, open64, (const char *path, int flags, mode_t mode))
+
+EXPORT(int, creat, (const char *path, mode_t mode))
+{
+	return fresh(vma_os.creat(path, mode));
+}
+
+#define X(type, name, parameters, arguments)                                                                           \
+	EXPORT(type, name, parameters)                                                                                 \
+	{                                                                                                              \
+		return fresh(more()->name arguments);                                                                  \
+	}
+VMA_YIELDING_CALLS(X)
+#undef X
