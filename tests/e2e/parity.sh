@@ -35,6 +35,8 @@ field() { # TEST PEER [PRELOAD]
 		dev "veth_${x}1" nud permanent
 	ip -n "$(ns "$x")" route add 224.0.0.0/4 dev "veth_${x}1"
 	ip -n "$(ns "$y")" route add 224.0.0.0/4 dev "veth_${y}2"
+	# A neighbour that does not answer is given up soon.
+	in_ns "$x" sh -c "echo 50 >/proc/sys/net/ipv4/neigh/veth_${x}1/retrans_time_ms"
 	# Cases look at each refusal, so none may be left out for coming too soon after others.
 	for name in "$x" "$y"; do
 		in_ns "$name" sh -c 'cd /proc/sys/net/ipv4; echo 0 >icmp_ratelimit; echo 100000 >icmp_msgs_per_sec' 2>/dev/null

@@ -7,6 +7,7 @@
  *   connect SLOT IP PORT
  *   send SLOT IP PORT LEN SEED [COUNT [GAP_USEC]]    payload of fill(); SEED grows by one with each, modulo 64
  *   recv SLOT MS                   "got LEN SEED IP PORT TTL TOS", "nothing", or "error NUMBER"
+ *   line SLOT IP PORT              sends a line of text
  *   count SLOT N SEED MS           N datagrams, each within MS of the last: "N of N, N in order"
  *   port SLOT
  *   echo SLOT                      from now on sends back what comes
@@ -233,6 +234,10 @@ static void with_socket(const char *verb, const char *args, int slot, struct mes
 		done(m, setsockopt(fd, a, b, &c, sizeof(c)));
 	} else if (strcmp(verb, "join") == 0) {
 		join(m, fd, args);
+	} else if (strcmp(verb, "line") == 0) {
+		sscanf(args, "%31s %d", ip, &a);
+		address = to_address(ip, a);
+		done(m, (int)sendto(fd, "line\n", 5, 0, (struct sockaddr *)&address, sizeof(address)));
 	} else if (strcmp(verb, "mcif") == 0 || strcmp(verb, "connect") == 0) {
 		sscanf(args, "%31s %d", ip, &a);
 		address = to_address(ip, a);

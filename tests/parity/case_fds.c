@@ -1,0 +1,447 @@
+/* Descriptors: duplicates, fork, exec, passing, closing by other means, stdio, numbers used again, many of them. */
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int ready_socket(void)
+{
+	int s = udp_at(here, 0);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	return s;
+}
+
+static void one_comes(int s, int seed)
+{
+	peer_send(far(), 0, here, port_of(s), 20, seed);
+}
+
+static int send_to_peer(int s, int seed)
+{
+	struct sockaddr_in to = address_of(there, atoi(peer(far(), "port 0")));
+	char bytes[20];
+
+	fill(bytes, sizeof(bytes), seed);
+	return (int)sendto(s, bytes, sizeof(bytes), 0, (struct sockaddr *)&to, sizeof(to));
+}
+
+static void wait_for_child(pid_t pid)
+{
+	int status = -1;
+
+	if (waitpid(pid, &status, 0) != pid)
+		give_up("waitpid");
+	say("the child ended with %s %d", WIFEXITED(status) ? "status" : "signal",
+	    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+}
+
+CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded, until the last is closed")
+{
+	int s = ready_socket(), copies[5];
+
+	OKAY(copies[0] = dup(s));
+	OKAY(copies[1] = dup2(s, 200));
+	OKAY(copies[2] = dup3(s, 201, O_CLOEXEC));
+	OKAY(copies[3] = fcntl(s, F_DUPFD, 300));
+	OKAY(copies[4] = fcntl(s, F_DUPFD_CLOEXEC, 301));
+	say("%d %d %d %d", copies[1], copies[2], copies[3], copies[4]);
+	RES(fcntl(copies[2], F_GETFD));
+	RES(fcntl(copies[4], F_GETFD));
+	bypass_begin();
+	for (int i = 0; i < 5; i++) {
+		expect_offloaded(copies[i]);
+		one_comes(copies[i], i);
+		take(copies[4 - i], 2000, 0);
+		RES(send_to_peer(copies[i], i));
+		peer_take(far(), 0, 2000);
+	}
+	RES(close(s));
+	for (int i = 0; i < 4; i++)
+		RES(close(copies[i]));
+	one_comes(copies[4], 9);
+	take(copies[4], 2000, 0);
+	bypass_end(6, 5);
+	RES(dup2(copies[4], copies[4]));
+	RES(dup3(copies[4], copies[4], 0));
+	RES(dup(9999));
+	RES(dup2(9999, 1));
+	RES(dup2(copies[4], 99999));
+	RES(fcntl(copies[4], F_DUPFD, 99999999));
+}
+
+CASE(dup_over, "dup2 over a socket closes it; dup2 of a file over it, too")
+{
+	int s = ready_socket(), other = udp_at(here, 7400), ends[2];
+
+	expect_offloaded(other);
+	RES(dup2(s, other) == other);
+	one_comes(s, 1);
+	take(other, 2000, 0);
+	other = udp_at(here, 7400);
+	RES(pipe(ends));
+	RES(dup2(ends[0], other) == other);
+	RES(write(ends[1], "hello", 5));
+	RES(recv(other, ends, 4, 0));
+	say("read %zd", read(other, ends, 5));
+	other = udp_at(here, 7400);
+	expect_offloaded(other);
+	RES(dup2(other, STDIN_FILENO));
+	expect_offloaded(STDIN_FILENO);
+}
+
+CASE(dup_shares_flags, "duplicates share O_NONBLOCK and options, as the socket is one")
+{
+	int s = ready_socket(), copy = dup(s), value = 0;
+	socklen_t len = sizeof(value);
+	char byte;
+
+	RES(fcntl(copy, F_SETFL, O_NONBLOCK));
+	RES(recv(s, &byte, 1, 0));
+	RES(set_int(copy, IPPROTO_IP, IP_TTL, 9));
+	RES(getsockopt(s, IPPROTO_IP, IP_TTL, &value, &len));
+	say("ttl %d", value);
+	RES(send_to_peer(s, 1));
+	peer_take(far(), 0, 2000);
+}
+
+CASE(fork_child_receives, "a forked child receives on the parent's socket, and so does the parent afterwards")
+{
+	int s = ready_socket();
+	pid_t pid;
+
+	one_comes(s, 1);
+	take(s, 2000, 0);
+	pid = fork();
+	if (pid == 0) {
+		one_comes(s, 2);
+		take(s, 3000, 0);
+		one_comes(s, 3);
+		take(s, 3000, 0);
+		_exit(7);
+	}
+	wait_for_child(pid);
+	one_comes(s, 4);
+	take(s, 3000, 0);
+	expect_offloaded(s);
+	one_comes(s, 5);
+	take(s, 3000, 0);
+}
+
+CASE(fork_parent_receives, "while a forked child holds the socket, the parent still receives")
+{
+	int s = ready_socket(), ends[2];
+	pid_t pid;
+	char byte;
+
+	RES(pipe(ends));
+	pid = fork();
+	if (pid == 0) {
+		close(ends[1]);
+		_exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+	}
+	for (int i = 0; i < 5; i++) {
+		one_comes(s, i);
+		take(s, 3000, 0);
+	}
+	close(ends[1]);
+	close(ends[0]);
+	wait_for_child(pid);
+	one_comes(s, 9);
+	take(s, 3000, 0);
+	take_all(s);
+}
+
+CASE(fork_both_send, "parent and child send on one socket, from one port")
+{
+	int s = ready_socket();
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		for (int i = 0; i < 20; i++)
+			if (send_to_peer(s, i) != 20)
+				_exit(1);
+		_exit(0);
+	}
+	wait_for_child(pid);
+	for (int i = 20; i < 40; i++)
+		if (send_to_peer(s, i) != 20)
+			say("failed: %s", error_name(errno));
+	say("the peer counted %s", peer(far(), "count 0 40 0 2000"));
+}
+
+CASE(fork_child_has_its_own, "a forked child opens sockets of its own, offloaded; so may its child")
+{
+	int s = ready_socket(), port = port_of(s), status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		int own = udp_at(here, 7401);
+
+		expect_offloaded(own);
+		peer(far(), "send 0 %s 7401 20 1", here);
+		take(own, 3000, 0);
+		pid = fork();
+		if (pid == 0) {
+			int third = udp_at(here, 7402);
+
+			expect_offloaded(third);
+			peer(far(), "send 0 %s 7402 20 2", here);
+			take(third, 3000, 0);
+			_exit(3);
+		}
+		waitpid(pid, &status, 0);
+		_exit(WEXITSTATUS(status) + 1);
+	}
+	wait_for_child(pid);
+	peer(far(), "send 0 %s %d 20 3", here, port);
+	take(s, 3000, 0);
+}
+
+CASE(fork_closed_by_child, "a child that closes the socket or exits takes nothing from its parent")
+{
+	int s = ready_socket();
+
+	for (int i = 0; i < 3; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			if (i == 0)
+				close(s);
+			if (i == 2)
+				exit(0);
+			_exit(0);
+		}
+		wait_for_child(pid);
+		one_comes(s, i);
+		take(s, 3000, 0);
+		expect_offloaded(s);
+	}
+	RES(system("exit 5") >> 8);
+	one_comes(s, 9);
+	take(s, 3000, 0);
+}
+
+CASE(fork_parent_closes, "a daemon: the parent exits, the child goes on with the socket")
+{
+	int s = ready_socket();
+	pid_t pid = fork(), grandchild;
+
+	if (pid == 0) {
+		grandchild = fork();
+		if (grandchild > 0)
+			_exit(0);
+		pause_ms(50);
+		for (int i = 0; i < 3; i++) {
+			one_comes(s, i);
+			take(s, 3000, 0);
+		}
+		RES(send_to_peer(s, 9));
+		peer_take(far(), 0, 2000);
+		_exit(0);
+	}
+	wait_for_child(pid);
+	close(s);
+	pause_ms(400);
+}
+
+/* `parity CASE` again, with PARITY_INHERITED: what the program does that gets a socket by exec. */
+CASE(exec_inherits, "a program gets its socket by exec and uses it")
+{
+	const char *inherited = getenv("PARITY_INHERITED");
+	char number[16];
+	char *const args[] = {(char *)this_program, "exec_inherits", NULL};
+	pid_t pid;
+	int s;
+
+	if (inherited != NULL) {
+		s = atoi(inherited);
+		name_port(peer_open(far(), 0, there, 0), "peer");
+		name_port_of(s, "us");
+		say_name("inherited", s);
+		one_comes(s, 1);
+		take(s, 3000, 0);
+		RES(send_to_peer(s, 2));
+		peer_take(far(), 0, 2000);
+		return;
+	}
+	s = ready_socket();
+	snprintf(number, sizeof(number), "%d", s);
+	setenv("PARITY_INHERITED", number, 1);
+	pid = fork();
+	if (pid == 0) {
+		execv(this_program, args);
+		_exit(9);
+	}
+	wait_for_child(pid);
+	one_comes(s, 3);
+	take(s, 3000, 0);
+	RES(posix_spawn(&pid, this_program, NULL, NULL, args, environ));
+	wait_for_child(pid);
+	RES(fcntl(s, F_SETFD, FD_CLOEXEC));
+	execv(this_program, (char *const[]){(char *)this_program, "exec_inherited_nothing", NULL});
+}
+
+CASE(exec_inherited_nothing, "a descriptor with FD_CLOEXEC is closed by exec")
+{
+	const char *inherited = getenv("PARITY_INHERITED");
+
+	if (inherited == NULL)
+		say("not by exec");
+	else
+		RES(fcntl(atoi(inherited), F_GETFD));
+}
+
+CASE(pass_by_message, "a socket that is passed by SCM_RIGHTS works where it arrives")
+{
+	int s = ready_socket(), pair[2], got = -1;
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {0};
+	struct iovec iov = {.iov_base = "x", .iov_len = 1};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	char byte;
+
+	RES(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &s, sizeof(s));
+	RES(sendmsg(pair[0], &msg, 0));
+	iov.iov_base = &byte;
+	RES(recvmsg(pair[1], &msg, 0));
+	memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(got));
+	RES(send_to_peer(got, 1));
+	peer_take(far(), 0, 2000);
+	RES(close(s));
+	one_comes(got, 2);
+	take(got, 3000, 0);
+}
+
+CASE(close_ranges, "close_range and closefrom close sockets, and no more than they should")
+{
+	int s = udp_at(here, 7403), low = dup2(s, 50), high = dup2(s, 400);
+	char byte;
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	close(s);
+	expect_offloaded(low);
+	RES(close_range(60, 70, 0));
+	RES(close_range(50, 399, 0));
+	RES(recv(low, &byte, 1, MSG_DONTWAIT));
+	peer(far(), "send 0 %s 7403 20 1", here);
+	take(high, 2000, 0);
+	RES(close_range(400, 300, 0));
+	closefrom(400);
+	RES(recv(high, &byte, 1, MSG_DONTWAIT));
+	s = udp_at(here, 7403);
+	expect_offloaded(s);
+	RES(close_range((unsigned)s, ~0U, CLOSE_RANGE_CLOEXEC));
+	RES(fcntl(s, F_GETFD));
+}
+
+CASE(stdio_on_sockets, "fdopen, dprintf, fprintf, fgets and fclose on a socket")
+{
+	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port), number;
+	char line[64];
+	FILE *file;
+
+	name_port_of(s, "us");
+	name_port(port, "peer");
+	expect_offloaded(s);
+	RES(dprintf(s, "hello %d", 5));
+	peer_take(far(), 0, 2000);
+	file = fdopen(s, "r+");
+	say("%s", file != NULL ? "a stream" : "no stream");
+	if (file == NULL)
+		return;
+	setvbuf(file, NULL, _IONBF, 0);
+	RES(fprintf(file, "abc"));
+	fflush(file);
+	peer(far(), "recv 0 2000");
+	peer(far(), "line 0 %s %d", here, port_of(s));
+	say("%s", fgets(line, sizeof(line), file) != NULL ? "a line" : "no line");
+	RES(fclose(file));
+	RES(fcntl(s, F_GETFD));
+	number = udp_at(here, 7404);
+	say("the same number: %d", number == s);
+	peer(far(), "send 0 %s 7404 20 1", here);
+	take(number, 2000, 0);
+	expect_offloaded(number);
+}
+
+CASE(numbers_again, "a descriptor number is used 1,000 times, by sockets, files and pipes in turn")
+{
+	int wrong = 0, first = -1;
+
+	for (int i = 0; i < 1000; i++) {
+		int fd, other = -1, ends[2];
+		char byte = 0;
+
+		if (i % 3 == 0) {
+			fd = udp_at(here, 7405);
+			wrong += recv(fd, &byte, 1, MSG_DONTWAIT) != -1 || errno != EAGAIN;
+		} else if (i % 3 == 1) {
+			fd = open("/dev/zero", O_RDWR);
+			wrong += read(fd, &byte, 1) != 1 || send(fd, &byte, 1, 0) != -1 || errno != ENOTSOCK;
+		} else {
+			wrong += pipe(ends) != 0;
+			fd = ends[0];
+			other = ends[1];
+			wrong += write(other, &byte, 1) != 1 || read(fd, &byte, 1) != 1;
+		}
+		if (first < 0)
+			first = fd;
+		wrong += fd != first;
+		close(fd);
+		if (other >= 0)
+			close(other);
+	}
+	say("%d wrong", wrong);
+}
+
+CASE(many_sockets, "2,000 sockets, each with one descriptor; when they are out, EMFILE, and then all works on")
+{
+	struct rlimit limit = {.rlim_cur = 2100, .rlim_max = 2100};
+	int fds[2200], n = 0, lowest;
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	/* The library may use some, but not with each socket. */
+	setrlimit(RLIMIT_NOFILE, &limit);
+	while (n < 2000 && (fds[n] = socket(AF_INET, SOCK_DGRAM, 0)) >= 0) {
+		struct sockaddr_in address = address_of(here, 9000 + n);
+
+		if (bind(fds[n], (struct sockaddr *)&address, sizeof(address)) != 0)
+			break;
+		n++;
+	}
+	say("%d sockets", n);
+	expect_offloaded(fds[0]);
+	expect_offloaded(fds[n - 1]);
+	for (int i = 0; i < n; i += 111) {
+		peer(far(), "send 0 %s %d 20 %d", here, 9000 + i, i % 64);
+		take(fds[i], 2000, 0);
+	}
+	while (n < 2200 && (fds[n] = socket(AF_INET, SOCK_DGRAM, 0)) >= 0)
+		n++;
+	say("%s", n < 2200 ? error_name(errno) : "no end");
+	RES(dup(fds[0]));
+	lowest = fds[1];
+	RES(close(fds[1]));
+	fds[1] = udp_at(here, 9001);
+	say("the number again: %d", fds[1] == lowest);
+	peer(far(), "send 0 %s 9001 20 1", here);
+	take(fds[1], 2000, 0);
+}

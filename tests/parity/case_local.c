@@ -1,0 +1,135 @@
+/* Peers on the same host: this process, plain processes, preloaded ones; by its own addresses and by loopback. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int send_to(int s, const char *ip, int port, int seed)
+{
+	struct sockaddr_in to = address_of(ip, port);
+	char bytes[40];
+
+	fill(bytes, sizeof(bytes), seed);
+	return (int)sendto(s, bytes, sizeof(bytes), 0, (struct sockaddr *)&to, sizeof(to));
+}
+
+CASE(local_in_process, "two sockets of one process reach each other by every address of the host")
+{
+	int any = udp_at("0.0.0.0", 7600), one = udp_at(here, 7601), loop = udp_at("127.0.0.1", 7602);
+
+	expect_offloaded(any);
+	expect_offloaded(one);
+	expect_os(loop, VMA_SOCK_LOCAL);
+	for (int round = 0; round < 3; round++) {
+		RES(send_to(one, here, 7600, 1));
+		take(any, 2000, 0);
+		RES(send_to(any, here, 7601, 2));
+		take(one, 2000, 0);
+		RES(send_to(loop, "127.0.0.1", 7600, 3));
+		take(any, 2000, 0);
+		RES(send_to(any, "127.0.0.1", 7602, 4));
+		take(loop, 2000, 0);
+		RES(send_to(one, here_second, 7600, 5));
+		take(any, 2000, 0);
+		RES(send_to(one, here, 7601, 6));
+		take(one, 2000, 0);
+	}
+	RES(send_to(one, "127.0.0.1", 7601, 7));
+	take(one, 50, 0);
+}
+
+static void with_process(struct peer *other)
+{
+	int s = udp_at(here, 7603), loop = udp_at("127.0.0.1", 7604), port;
+
+	expect_offloaded(s);
+	port = peer_open(other, 0, here, 0);
+	name_port(port, "other");
+	name_port(peer_open(other, 1, "127.0.0.1", 0), "loop");
+	for (int i = 0; i < 3; i++) {
+		RES(send_to(s, here, port, i));
+		peer_take(other, 0, 2000);
+		peer_send(other, 0, here, 7603, 40, i);
+		take(s, 2000, 0);
+		peer_send(other, 1, "127.0.0.1", 7604, 40, i);
+		take(loop, 2000, 0);
+	}
+	close(s);
+	s = udp_to(here, port);
+	name_port_of(s, "connected");
+	RES(send(s, "x", 1, 0));
+	peer_take(other, 0, 2000);
+	peer_send(other, 0, here, port_of(s), 40, 9);
+	take(s, 2000, 0);
+	peer(other, "close 0");
+	RES(send(s, "x", 1, 0));
+	pause_ms(20);
+	take(s, 0, 0);
+}
+
+CASE(local_plain_process, "a plain process on the same host")
+{
+	with_process(near());
+}
+
+CASE(local_twin, "another preloaded process on the same host")
+{
+	with_process(twin());
+}
+
+CASE(local_refused, "a closed port of this host refuses at once")
+{
+	static const char *ips[] = {"127.0.0.1", NULL};
+	char byte;
+
+	ips[1] = here;
+	for (int i = 0; i < 2; i++) {
+		int s = udp_to(ips[i], 7699);
+
+		RES(send(s, "x", 1, 0));
+		RES(recv(s, &byte, 1, 0));
+		RES(send(s, "x", 1, 0));
+		RES(send(s, "x", 1, 0));
+	}
+}
+
+CASE(local_and_remote, "a socket bound to 0.0.0.0 hears the network, both interfaces, and this host")
+{
+	int s = udp_at("0.0.0.0", 7605), sender = udp_at("127.0.0.1", 0);
+
+	name_port_of(sender, "sender");
+	name_port(peer_open(far(), 0, there, 0), "first");
+	name_port(peer_open(far(), 1, there_second, 0), "second");
+	name_port(peer_open(twin(), 0, here, 0), "twin");
+	expect_offloaded(s);
+	for (int i = 0; i < 4; i++) {
+		peer_send(far(), 0, here, 7605, 40, 1);
+		take(s, 2000, 0);
+		RES(send_to(sender, "127.0.0.1", 7605, 2));
+		take(s, 2000, 0);
+		peer_send(far(), 1, here_second, 7605, 40, 3);
+		take(s, 2000, 0);
+		peer_send(twin(), 0, here, 7605, 40, 4);
+		take(s, 2000, 0);
+	}
+	bypass_begin();
+	peer_send(far(), 0, here, 7605, 40, 5);
+	take(s, 2000, 0);
+	peer_send(far(), 1, here_second, 7605, 40, 6);
+	take(s, 2000, 0);
+	bypass_end(2, 0);
+}
+
+CASE(local_nonblocking_loop, "what was sent to a socket on this host is there at the next non-blocking recv")
+{
+	int s = udp_at(here, 7606), sender = udp_at(here, 7607), got = 0;
+	char bytes[64];
+
+	expect_offloaded(s);
+	for (int i = 0; i < 200; i++) {
+		send_to(sender, here, 7606, i % 64);
+		got += recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40;
+	}
+	say("%d of 200 at once", got);
+}

@@ -1,0 +1,487 @@
+/* Multicast and broadcast: membership, sources, interfaces, and who gets a copy of what is sent from this host. */
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+#define GROUP "239.7.7.7"
+#define OTHER_GROUP "239.7.7.8"
+
+static int member_option(int s, int name, const char *group, const char *ip)
+{
+	struct ip_mreq mreq = {.imr_multiaddr = address_of(group, 0).sin_addr,
+	                       .imr_interface = address_of(ip, 0).sin_addr};
+
+	return setsockopt(s, IPPROTO_IP, name, &mreq, sizeof(mreq));
+}
+
+static int source_option(int s, int name, const char *group, const char *ip, const char *source)
+{
+	struct ip_mreq_source mreq = {.imr_multiaddr = address_of(group, 0).sin_addr,
+	                              .imr_interface = address_of(ip, 0).sin_addr,
+	                              .imr_sourceaddr = address_of(source, 0).sin_addr};
+
+	return setsockopt(s, IPPROTO_IP, name, &mreq, sizeof(mreq));
+}
+
+static int join(int s, const char *group, const char *ip)
+{
+	return member_option(s, IP_ADD_MEMBERSHIP, group, ip);
+}
+
+static int leave(int s, const char *group, const char *ip)
+{
+	return member_option(s, IP_DROP_MEMBERSHIP, group, ip);
+}
+
+/* One that shares its port with others. */
+static int shared_at(const char *ip, int port)
+{
+	struct sockaddr_in address = address_of(ip, port);
+	int s = udp_socket();
+
+	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
+	if (bind(s, (struct sockaddr *)&address, sizeof(address)) != 0)
+		give_up("bind to %s:%d", ip, port);
+	return s;
+}
+
+static void far_sender(int slot, const char *ip, const char *name)
+{
+	name_port(peer_open(far(), slot, ip, 0), name);
+	peer(far(), "mcif %d %s", slot, strcmp(ip, there_second) == 0 ? there_second : there);
+}
+
+static void takes(const char *what, int s)
+{
+	say("%s:", what);
+	take_all(s);
+}
+
+static void settle(void)
+{
+	pause_ms(30);
+}
+
+static int send_to_group(int s, const char *group, int port, int seed)
+{
+	struct sockaddr_in to = address_of(group, port);
+	char bytes[40];
+
+	fill(bytes, sizeof(bytes), seed);
+	return (int)sendto(s, bytes, sizeof(bytes), 0, (struct sockaddr *)&to, sizeof(to));
+}
+
+CASE(multicast_join_leave, "a group's datagrams come while the socket is a member, around the kernel")
+{
+	int s = udp_at("0.0.0.0", 7200);
+
+	far_sender(0, there, "peer");
+	peer_send(far(), 0, GROUP, 7200, 40, 1);
+	settle();
+	takes("not joined yet", s);
+	RES(join(s, GROUP, here));
+	expect_offloaded(s);
+	settle();
+	bypass_begin();
+	peer_send(far(), 0, GROUP, 7200, 40, 2);
+	take(s, 2000, 0);
+	peer_send(far(), 0, OTHER_GROUP, 7200, 40, 3);
+	peer_send(far(), 0, here, 7200, 40, 4);
+	take(s, 2000, 0);
+	bypass_end(2, 0);
+	RES(leave(s, GROUP, here));
+	settle();
+	peer_send(far(), 0, GROUP, 7200, 40, 5);
+	settle();
+	takes("left", s);
+	RES(join(s, GROUP, here));
+	peer_send(far(), 0, GROUP, 7200, 40, 6);
+	take(s, 2000, 0);
+	close(s);
+}
+
+CASE(multicast_bound_to_group, "a socket bound to the group gets the group's datagrams and no unicast")
+{
+	int s = udp_at(GROUP, 7201);
+
+	far_sender(0, there, "peer");
+	RES(join(s, GROUP, here));
+	say_name("bound", s);
+	expect_offloaded(s);
+	settle();
+	bypass_begin();
+	peer_send(far(), 0, GROUP, 7201, 40, 1);
+	take(s, 2000, 0);
+	bypass_end(1, 0);
+	peer_send(far(), 0, here, 7201, 40, 2);
+	peer_send(far(), 0, OTHER_GROUP, 7201, 40, 3);
+	settle();
+	takes("others", s);
+}
+
+CASE(multicast_not_joined, "bound to a group without membership: only what other memberships let in")
+{
+	int s = udp_at(GROUP, 7202);
+
+	expect_os(s, VMA_SOCK_NO_MEMBERSHIP);
+	far_sender(0, there, "peer");
+	peer_send(far(), 0, GROUP, 7202, 40, 1);
+	settle();
+	takes("not joined", s);
+}
+
+CASE(multicast_errors, "membership calls: what is refused, and with what errno")
+{
+	int s = udp_at("0.0.0.0", 7203);
+	struct ip_mreqn by_index = {.imr_multiaddr = address_of(GROUP, 0).sin_addr, .imr_ifindex = 9999};
+
+	RES(join(s, here, here));
+	RES(join(s, GROUP, "192.0.2.1"));
+	RES(leave(s, GROUP, here));
+	RES(join(s, GROUP, here));
+	RES(join(s, GROUP, here));
+	RES(leave(s, GROUP, here_second));
+	RES(leave(s, GROUP, here));
+	RES(leave(s, GROUP, here));
+	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
+	by_index.imr_ifindex = (int)if_nametoindex(if_first);
+	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
+	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, 4));
+	RES(setsockopt(s, IPPROTO_IP, IP_DROP_MEMBERSHIP, &by_index, sizeof(by_index)));
+	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, here, here, there));
+	RES(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
+	RES(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	RES(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	RES(join(s, GROUP, here));
+	RES(leave(s, GROUP, here));
+	for (int i = 0; i < 22; i++) {
+		char group[32];
+
+		snprintf(group, sizeof(group), "239.7.8.%d", i);
+		if (join(s, group, here) != 0)
+			say("group %d: %s", i, error_name(errno));
+	}
+	expect_offloaded(s);
+}
+
+CASE(multicast_sources, "source-specific groups: only the sources that were named, several of them")
+{
+	int s = udp_at("0.0.0.0", 7204);
+
+	far_sender(0, there, "first");
+	far_sender(1, there_too, "third");
+	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	expect_offloaded(s);
+	settle();
+	peer_send(far(), 0, GROUP, 7204, 40, 1);
+	peer_send(far(), 1, GROUP, 7204, 40, 2);
+	settle();
+	takes("of the first", s);
+	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there_too));
+	settle();
+	peer_send(far(), 0, GROUP, 7204, 40, 3);
+	peer_send(far(), 1, GROUP, 7204, 40, 4);
+	settle();
+	takes("of both", s);
+	RES(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
+	settle();
+	peer_send(far(), 0, GROUP, 7204, 40, 5);
+	peer_send(far(), 1, GROUP, 7204, 40, 6);
+	settle();
+	takes("of the other", s);
+	RES(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there_too));
+	settle();
+	peer_send(far(), 1, GROUP, 7204, 40, 7);
+	settle();
+	takes("of none", s);
+}
+
+CASE(multicast_blocked_sources, "IP_BLOCK_SOURCE and IP_UNBLOCK_SOURCE of a group of any sources")
+{
+	int s = udp_at("0.0.0.0", 7205);
+
+	far_sender(0, there, "first");
+	far_sender(1, there_too, "third");
+	RES(join(s, GROUP, here));
+	RES(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	expect_offloaded(s);
+	settle();
+	peer_send(far(), 0, GROUP, 7205, 40, 1);
+	peer_send(far(), 1, GROUP, 7205, 40, 2);
+	settle();
+	takes("blocked", s);
+	RES(source_option(s, IP_UNBLOCK_SOURCE, GROUP, here, there));
+	settle();
+	peer_send(far(), 0, GROUP, 7205, 40, 3);
+	settle();
+	takes("unblocked", s);
+}
+
+CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole filter")
+{
+	int s = udp_at("0.0.0.0", 7206);
+	struct group_req group = {.gr_interface = if_nametoindex(if_first)};
+	struct group_source_req source = {.gsr_interface = if_nametoindex(if_first)};
+	struct sockaddr_in address = address_of(GROUP, 0);
+
+	memcpy(&group.gr_group, &address, sizeof(address));
+	memcpy(&source.gsr_group, &address, sizeof(address));
+	address = address_of(there_too, 0);
+	memcpy(&source.gsr_source, &address, sizeof(address));
+	far_sender(0, there, "first");
+	far_sender(1, there_too, "third");
+	RES(setsockopt(s, IPPROTO_IP, MCAST_JOIN_GROUP, &group, sizeof(group)));
+	expect_offloaded(s);
+	settle();
+	peer_send(far(), 0, GROUP, 7206, 40, 1);
+	settle();
+	takes("joined", s);
+	RES(setsockopt(s, IPPROTO_IP, MCAST_LEAVE_GROUP, &group, sizeof(group)));
+	RES(setsockopt(s, IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, &source, sizeof(source)));
+	settle();
+	peer_send(far(), 0, GROUP, 7206, 40, 2);
+	peer_send(far(), 1, GROUP, 7206, 40, 3);
+	settle();
+	takes("source", s);
+	address = address_of(there, 0);
+	RES(setsourcefilter(s, if_nametoindex(if_first), (struct sockaddr *)&group.gr_group, sizeof(address),
+	                    MCAST_INCLUDE, 1, (struct sockaddr_storage *)&source.gsr_source));
+	settle();
+	peer_send(far(), 1, GROUP, 7206, 40, 4);
+	settle();
+	takes("filter", s);
+}
+
+CASE(multicast_two_members, "two sockets of one process in one group both get every datagram")
+{
+	int one = shared_at("0.0.0.0", 7207), two = shared_at("0.0.0.0", 7207), other = shared_at("0.0.0.0", 7207);
+
+	far_sender(0, there, "peer");
+	RES(join(one, GROUP, here));
+	RES(join(two, GROUP, here));
+	RES(set_int(other, IPPROTO_IP, IP_MULTICAST_ALL, 0));
+	expect_offloaded(one);
+	expect_offloaded(two);
+	settle();
+	bypass_begin();
+	peer_send(far(), 0, GROUP, 7207, 40, 1);
+	settle();
+	takes("one", one);
+	takes("two", two);
+	bypass_end(2, 0);
+	takes("no member", other);
+	RES(leave(two, GROUP, here));
+	settle();
+	peer_send(far(), 0, GROUP, 7207, 40, 2);
+	settle();
+	takes("one", one);
+	takes("two has left", two);
+	RES(close(one));
+	RES(join(two, GROUP, here));
+	settle();
+	peer_send(far(), 0, GROUP, 7207, 40, 3);
+	settle();
+	takes("two alone", two);
+}
+
+CASE(multicast_all, "IP_MULTICAST_ALL: what others have joined comes too, or does not")
+{
+	int member = shared_at("0.0.0.0", 7208), all = shared_at("0.0.0.0", 7209), own = shared_at("0.0.0.0", 7209);
+
+	far_sender(0, there, "peer");
+	RES(join(member, GROUP, here));
+	RES(set_int(own, IPPROTO_IP, IP_MULTICAST_ALL, 0));
+	settle();
+	peer_send(far(), 0, GROUP, 7209, 40, 1);
+	settle();
+	takes("all", all);
+	takes("its own only", own);
+	takes("other port", member);
+}
+
+CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF chooses where to send")
+{
+	int s = udp_at("0.0.0.0", 7210), sender = udp_socket();
+	struct in_addr second = address_of(here_second, 0).sin_addr, got = {0};
+	struct ip_mreqn by_index = {.imr_ifindex = (int)if_nametoindex(if_first)};
+	socklen_t len = sizeof(got);
+
+	far_sender(0, there, "first");
+	far_sender(1, there_second, "second");
+	RES(join(s, GROUP, here_second));
+	expect_offloaded(s);
+	settle();
+	peer_send(far(), 0, GROUP, 7210, 40, 1);
+	peer_send(far(), 1, GROUP, 7210, 40, 2);
+	settle();
+	takes("on the second only", s);
+	peer_open(far(), 2, GROUP, 7211);
+	peer(far(), "join 2 %s %s", GROUP, there);
+	peer(far(), "join 2 %s %s", GROUP, there_second);
+	RES(send_to_group(sender, GROUP, 7211, 3));
+	name_port_of(sender, "us");
+	peer_take(far(), 2, 2000);
+	RES(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
+	RES(getsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &got, &len));
+	say("%s", got.s_addr == second.s_addr ? "the second" : "another");
+	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_TTL, 7));
+	RES(send_to_group(sender, GROUP, 7211, 4));
+	peer_take(far(), 2, 2000);
+	RES(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &by_index, sizeof(by_index)));
+	RES(send_to_group(sender, GROUP, 7211, 5));
+	peer_take(far(), 2, 2000);
+	second = address_of("192.0.2.1", 0).sin_addr;
+	RES(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
+	expect_offloaded(sender);
+}
+
+CASE(multicast_sent_around_the_kernel, "without members here, what is sent to a group bypasses the kernel")
+{
+	int s = udp_at(here, 0);
+
+	name_port_of(s, "us");
+	peer_open(far(), 0, "0.0.0.0", 7212);
+	peer(far(), "join 0 %s %s", GROUP, there);
+	expect_offloaded(s);
+	RES(send_to_group(s, GROUP, 7212, 1));
+	peer_take(far(), 0, 2000);
+	bypass_begin();
+	for (int i = 0; i < 5; i++) {
+		RES(send_to_group(s, GROUP, 7212, i));
+		peer_take(far(), 0, 2000);
+	}
+	bypass_end(0, 5);
+}
+
+CASE(multicast_loop_in_process, "IP_MULTICAST_LOOP: a process hears itself, once, or not; and the network hears it")
+{
+	int s = udp_at("0.0.0.0", 7213), sender = udp_at(here, 0);
+
+	name_port_of(sender, "us");
+	peer_open(far(), 0, "0.0.0.0", 7213);
+	peer(far(), "join 0 %s %s", GROUP, there);
+	RES(join(s, GROUP, here));
+	expect_offloaded(s);
+	expect_offloaded(sender);
+	settle();
+	RES(send_to_group(sender, GROUP, 7213, 1));
+	settle();
+	takes("looped", s);
+	peer_take(far(), 0, 2000);
+	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+	RES(send_to_group(sender, GROUP, 7213, 2));
+	settle();
+	takes("not looped", s);
+	peer_take(far(), 0, 2000);
+	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 1));
+	name_port_of(s, "both");
+	RES(send_to_group(s, GROUP, 7213, 3));
+	settle();
+	takes("to oneself", s);
+	peer_take(far(), 0, 2000);
+}
+
+static void loop_between(struct peer *other, int port)
+{
+	int s = udp_at("0.0.0.0", port + 1), sender = udp_at(here, 0);
+
+	name_port_of(sender, "us");
+	peer_open(other, 0, "0.0.0.0", port);
+	peer(other, "join 0 %s %s", GROUP, here);
+	settle();
+	RES(send_to_group(sender, GROUP, port, 1));
+	peer_take(other, 0, 2000);
+	peer_take(other, 0, 50);
+	RES(join(s, GROUP, here));
+	name_port(peer_open(other, 1, here, 0), "other");
+	peer(other, "mcif 1 %s", here);
+	settle();
+	peer_send(other, 1, GROUP, port + 1, 40, 2);
+	settle();
+	takes("from the other", s);
+	peer(other, "opt 1 0 %d 0", IP_MULTICAST_LOOP);
+	peer_send(other, 1, GROUP, port + 1, 40, 3);
+	settle();
+	takes("from the other, not looped", s);
+	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+	RES(send_to_group(sender, GROUP, port, 4));
+	peer_take(other, 0, 50);
+}
+
+CASE(multicast_loop_to_plain, "multicast between this process and a plain one on the same host")
+{
+	loop_between(near(), 7214);
+}
+
+CASE(multicast_loop_to_twin, "multicast between two preloaded processes on the same host")
+{
+	loop_between(twin(), 7216);
+}
+
+CASE(multicast_members_in_two_processes, "members of a group on one port in several processes all get a copy")
+{
+	int s = shared_at("0.0.0.0", 7218);
+
+	far_sender(0, there, "peer");
+	peer(near(), "share 0 0.0.0.0 7218 %d", SO_REUSEADDR);
+	peer(near(), "join 0 %s %s", GROUP, here);
+	peer(twin(), "share 0 0.0.0.0 7218 %d", SO_REUSEADDR);
+	peer(twin(), "join 0 %s %s", GROUP, here);
+	RES(join(s, GROUP, here));
+	pause_ms(1200);
+	peer_send(far(), 0, GROUP, 7218, 40, 1);
+	settle();
+	takes("here", s);
+	peer_take(near(), 0, 500);
+	peer_take(twin(), 0, 500);
+}
+
+CASE(broadcast_received, "broadcasts come to sockets bound to 0.0.0.0 or to the broadcast address")
+{
+	int any = udp_at("0.0.0.0", 7220), bound = udp_at("10.9.0.255", 7221), unicast = udp_at(here, 7222);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	peer(far(), "opt 0 %d %d 1", SOL_SOCKET, SO_BROADCAST);
+	expect_offloaded(any);
+	expect_offloaded(unicast);
+	for (int port = 7220; port <= 7222; port++)
+		peer_send(far(), 0, "10.9.0.255", port, 40, port - 7220);
+	settle();
+	takes("any", any);
+	takes("bound to it", bound);
+	takes("unicast", unicast);
+	peer(far(), "run ip route add 255.255.255.255/32 dev $(ip -o -4 addr show to 10.9.0.2 | awk '{print $2}')");
+	for (int port = 7220; port <= 7222; port++)
+		peer_send(far(), 0, "255.255.255.255", port, 40, port - 7220);
+	settle();
+	peer(far(), "run ip route del 255.255.255.255/32");
+	takes("any", any);
+	takes("bound to it", bound);
+	takes("unicast", unicast);
+}
+
+CASE(broadcast_sent, "broadcasts leave, with SO_BROADCAST only, and come back to this host")
+{
+	int s = shared_at("0.0.0.0", 7223);
+	struct sockaddr_in to = address_of("10.9.0.255", 7223);
+
+	name_port(7223, "us");
+	peer_open(far(), 0, "0.0.0.0", 7223);
+	peer(near(), "share 0 10.9.0.255 7223 %d", SO_REUSEADDR);
+	expect_offloaded(s);
+	RES(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
+	RES(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));
+	RES(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
+	peer_take(far(), 0, 2000);
+	peer_take(near(), 0, 500);
+	settle();
+	takes("back", s);
+	RES(set_int(s, SOL_SOCKET, SO_BROADCAST, 0));
+	RES(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
+}

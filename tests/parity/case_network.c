@@ -1,0 +1,209 @@
+/* The network changes while sockets are in use: addresses, routes, neighbours, links, MTU. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static void here_ip(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void here_ip(const char *format, ...)
+{
+	char command[300], args[256];
+	va_list list;
+
+	va_start(list, format);
+	vsnprintf(args, sizeof(args), format, list);
+	va_end(list);
+	snprintf(command, sizeof(command), "ip %s", args);
+	run_here(command);
+	pause_ms(30);
+}
+
+static int send_to(int s, const char *ip, int port, int seed)
+{
+	struct sockaddr_in to = address_of(ip, port);
+	char bytes[40];
+
+	fill(bytes, sizeof(bytes), seed);
+	return (int)sendto(s, bytes, sizeof(bytes), 0, (struct sockaddr *)&to, sizeof(to));
+}
+
+CASE(network_new_address, "an address that comes while a socket is bound to 0.0.0.0 is heard, and one that goes is not")
+{
+	int s = udp_at("0.0.0.0", 7700);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	here_ip("addr add 10.9.0.50/24 dev %s", if_first);
+	pause_ms(100);
+	bypass_begin();
+	peer_send(far(), 0, "10.9.0.50", 7700, 40, 1);
+	take(s, 2000, 0);
+	bypass_end(1, 0);
+	here_ip("addr del 10.9.0.50/24 dev %s", if_first);
+	peer_send(far(), 0, here, 7700, 40, 2);
+	take(s, 2000, 0);
+	peer(far(), "run ip neigh flush to 10.9.0.50");
+}
+
+CASE(network_bound_address_goes, "a socket whose address goes and comes back works again")
+{
+	int s, port = peer_open(far(), 0, there, 0);
+
+	name_port(port, "peer");
+	here_ip("addr add 10.9.0.51/24 dev %s", if_first);
+	s = udp_at("10.9.0.51", 7701);
+	expect_offloaded(s);
+	peer_send(far(), 0, "10.9.0.51", 7701, 40, 1);
+	take(s, 2000, 0);
+	here_ip("addr del 10.9.0.51/24 dev %s", if_first);
+	peer_send(far(), 0, "10.9.0.51", 7701, 40, 2);
+	take(s, 50, 0);
+	here_ip("addr add 10.9.0.51/24 dev %s", if_first);
+	peer(far(), "run ip neigh flush to 10.9.0.51");
+	pause_ms(100);
+	peer_send(far(), 0, "10.9.0.51", 7701, 40, 3);
+	take(s, 2000, 0);
+	RES(send_to(s, there, port, 4));
+	peer_take(far(), 0, 2000);
+	expect_offloaded(s);
+	here_ip("addr del 10.9.0.51/24 dev %s", if_first);
+	peer(far(), "run ip neigh flush to 10.9.0.51");
+}
+
+CASE(network_route_moves, "a route that moves to the other interface moves the traffic of a socket in use")
+{
+	int s = udp_at("0.0.0.0", 7702), port;
+
+	peer(far(), "run ip addr add 10.77.0.1/32 dev lo");
+	port = peer_open(far(), 0, "10.77.0.1", 0);
+	name_port(port, "peer");
+	here_ip("route add 10.77.0.1 via %s", there);
+	RES(send_to(s, "10.77.0.1", port, 1));
+	peer_take(far(), 0, 2000);
+	here_ip("route replace 10.77.0.1 via %s", there_second);
+	RES(send_to(s, "10.77.0.1", port, 2));
+	peer_take(far(), 0, 2000);
+	here_ip("route replace unreachable 10.77.0.1");
+	RES(send_to(s, "10.77.0.1", port, 3));
+	here_ip("route replace prohibit 10.77.0.1");
+	RES(send_to(s, "10.77.0.1", port, 3));
+	here_ip("route del 10.77.0.1");
+	RES(send_to(s, "10.77.0.1", port, 4));
+	here_ip("route add 10.77.0.1 via %s src %s", there, here_second);
+	RES(send_to(s, "10.77.0.1", port, 5));
+	peer_take(far(), 0, 2000);
+	expect_offloaded(s);
+	here_ip("route del 10.77.0.1");
+}
+
+CASE(network_route_in_mid_stream,
+     "a connected socket that sends all the time follows its route; nothing is lost unsaid")
+{
+	int s, port, failed = 0;
+	char bytes[40];
+
+	peer(far(), "run ip addr add 10.77.0.2/32 dev lo");
+	port = peer_open(far(), 0, "10.77.0.2", 0);
+	peer(far(), "opt 0 1 33 8000000");
+	here_ip("route add 10.77.0.2 via %s src %s", there, here);
+	s = udp_to("10.77.0.2", port);
+	expect_offloaded(s);
+	for (int i = 0; i < 4000; i++) {
+		if (i == 2000)
+			here_ip("route replace 10.77.0.2 via %s src %s", there_second, here);
+		fill(bytes, sizeof(bytes), i % 64);
+		failed += send(s, bytes, sizeof(bytes), 0) != sizeof(bytes);
+	}
+	say("%d failed, the peer counted %s", failed, peer(far(), "count 0 4000 0 500"));
+	here_ip("route del 10.77.0.2");
+}
+
+CASE(network_rule, "a policy rule decides the way")
+{
+	int s, port;
+
+	peer(far(), "run ip addr add 10.77.0.3/32 dev lo");
+	port = peer_open(far(), 0, "10.77.0.3", 0);
+	name_port(port, "peer");
+	here_ip("route add 10.77.0.3 via %s", there);
+	here_ip("route add 10.77.0.3 via %s table 77", there_second);
+	here_ip("rule add to 10.77.0.3 lookup 77");
+	s = udp_to("10.77.0.3", port);
+	name_port_of(s, "us");
+	say_name("by the rule", s);
+	expect_offloaded(s);
+	RES(send(s, "x", 1, 0));
+	peer_take(far(), 0, 2000);
+	here_ip("rule del to 10.77.0.3 lookup 77");
+	RES(send(s, "x", 1, 0));
+	peer_take(far(), 0, 2000);
+	close(s);
+	s = udp_to("10.77.0.3", port);
+	say_name("without it", s);
+	here_ip("route flush table 77");
+	here_ip("route del 10.77.0.3");
+}
+
+CASE(network_neighbour_unknown, "the first datagrams to a neighbour that must be asked for arrive, all of them")
+{
+	int s = udp_at(here, 0), port = peer_open(far(), 0, there, 0);
+
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	here_ip("neigh del %s dev %s", there, if_first);
+	for (int i = 0; i < 3; i++)
+		RES(send_to(s, there, port, i));
+	for (int i = 0; i < 3; i++)
+		peer_take(far(), 0, 2000);
+	pause_ms(50);
+	bypass_begin();
+	RES(send_to(s, there, port, 9));
+	peer_take(far(), 0, 2000);
+	bypass_end(0, 1);
+}
+
+CASE(network_mtu, "a smaller MTU fragments, or refuses, what fitted before")
+{
+	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port), mtu = 0;
+	socklen_t len = sizeof(mtu);
+	static char bytes[1400];
+
+	name_port_of(s, "us");
+	fill(bytes, sizeof(bytes), 1);
+	expect_offloaded(s);
+	RES(send(s, bytes, sizeof(bytes), 0));
+	peer_take(far(), 0, 2000);
+	here_ip("link set %s mtu 1000", if_first);
+	pause_ms(50);
+	RES(send(s, bytes, sizeof(bytes), 0));
+	peer_take(far(), 0, 2000);
+	RES(set_int(s, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO));
+	RES(send(s, bytes, sizeof(bytes), 0));
+	RES(getsockopt(s, IPPROTO_IP, IP_MTU, &mtu, &len));
+	say("mtu %d", mtu);
+	here_ip("link set %s mtu 1500", if_first);
+	pause_ms(50);
+	RES(send(s, bytes, sizeof(bytes), 0));
+	peer_take(far(), 0, 2000);
+}
+
+CASE(network_link_down, "a link that goes down and comes up: sends fail as the kernel's, then all works again")
+{
+	int s = udp_at("0.0.0.0", 7703), port = peer_open(far(), 0, there_second, 0);
+
+	name_port(port, "peer");
+	expect_offloaded(s);
+	RES(send_to(s, there_second, port, 1));
+	peer_take(far(), 0, 2000);
+	here_ip("link set %s down", if_second);
+	RES(send_to(s, there_second, port, 2));
+	here_ip("link set %s up", if_second);
+	pause_ms(300);
+	RES(send_to(s, there_second, port, 3));
+	peer_take(far(), 0, 2000);
+	peer_send(far(), 0, here_second, 7703, 40, 4);
+	take(s, 2000, 0);
+	expect_offloaded(s);
+}

@@ -1,0 +1,255 @@
+/* poll, ppoll, select and pselect over offloaded sockets and all else. */
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int ready_socket(void)
+{
+	int s = udp_at(here, 0);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	return s;
+}
+
+static void poll_one(const char *what, int fd, int events, int wait_ms)
+{
+	struct pollfd p = {.fd = fd, .events = (short)events, .revents = 0x7777};
+	uint64_t start = now_ms();
+	int n = poll(&p, 1, wait_ms);
+
+	say("%s: %d, events %x", what, n, (unsigned)(unsigned short)p.revents);
+	if (n == 0 && wait_ms > 0)
+		say_time("it waited", start, (unsigned)wait_ms);
+}
+
+CASE(poll_events, "poll of one socket: every event, asked for or not")
+{
+	static const short events[] = {0,          POLLIN,     POLLOUT,    POLLIN | POLLOUT, POLLPRI,   POLLRDNORM,
+	                               POLLRDBAND, POLLWRNORM, POLLWRBAND, POLLERR,          POLLRDHUP, 0x7fff};
+	int s = ready_socket(), unbound = udp_socket();
+
+	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+		poll_one("empty", s, events[i], 0);
+	peer_send(far(), 0, here, port_of(s), 20, 1);
+	is_readable(s, 2000);
+	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+		poll_one("readable", s, events[i], 0);
+	take(s, 0, 0);
+	poll_one("read", s, POLLIN, 30);
+	poll_one("unbound", unbound, POLLIN | POLLOUT, 0);
+	poll_one("unbound", unbound, POLLIN, 30);
+	close(s);
+	poll_one("closed", s, POLLIN, 1000);
+	poll_one("negative", -1, POLLIN, 30);
+}
+
+CASE(poll_errors, "poll: bad vectors, too many entries, odd timeouts")
+{
+	static struct pollfd many[2000];
+	struct rlimit limit = {.rlim_cur = 1024, .rlim_max = 4096};
+	int s = ready_socket();
+	struct pollfd p[2] = {{.fd = s, .events = POLLIN}, {.fd = s, .events = POLLOUT}};
+	struct timespec odd = {.tv_nsec = -1};
+
+	RES(poll(bad_pointer(), 1, 0));
+	RES(poll(NULL, 0, 10));
+	RES(poll(p, 2, -5));
+	say("events %x %x", p[0].revents, p[1].revents);
+	RES(ppoll(p, 1, &odd, NULL));
+	odd.tv_nsec = 1000000000;
+	RES(ppoll(p, 1, &odd, NULL));
+	RES(ppoll(p, 2, NULL, bad_pointer()));
+	setrlimit(RLIMIT_NOFILE, &limit);
+	for (int i = 0; i < 2000; i++)
+		many[i].fd = s;
+	RES(poll(many, 2000, 0));
+	RES(poll(many, 1024, 0));
+}
+
+CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it up")
+{
+	int s = ready_socket(), pipes[2], event = eventfd(0, 0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+	struct itimerspec in_50_ms = {.it_value = {.tv_nsec = 50000000}};
+	struct pollfd p[5] = {
+	        {.events = POLLIN}, {.events = POLLIN}, {.events = POLLIN}, {.events = POLLIN}, {.fd = -1}};
+	uint64_t start, value = 1;
+
+	RES(pipe(pipes));
+	p[0].fd = pipes[0];
+	p[1].fd = s;
+	p[2].fd = event;
+	p[3].fd = timer;
+	RES(poll(p, 5, 30));
+	timerfd_settime(timer, 0, &in_50_ms, NULL);
+	start = now_ms();
+	RES(poll(p, 5, 2000));
+	say_time("the timer", start, 50);
+	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
+	RES(read(timer, &value, sizeof(value)));
+	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
+	start = now_ms();
+	RES(poll(p, 5, 2000));
+	say_time("the socket", start, 50);
+	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
+	RES(write(event, &value, sizeof(value)));
+	RES(write(pipes[1], "x", 1));
+	RES(poll(p, 5, 2000));
+	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
+	close(pipes[1]);
+	take(s, 0, 0);
+	RES(poll(p, 5, 2000));
+	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
+}
+
+CASE(poll_many, "poll of 300 sockets: the right ones are ready")
+{
+	static struct pollfd p[300];
+	int ready = 0, wrong = 0;
+
+	peer_open(far(), 0, there, 0);
+	for (int i = 0; i < 300; i++) {
+		p[i].fd = udp_at(here, 8000 + i);
+		p[i].events = POLLIN;
+	}
+	expect_offloaded(p[0].fd);
+	expect_offloaded(p[299].fd);
+	RES(poll(p, 300, 20));
+	for (int i = 0; i < 300; i += 7)
+		peer_send(far(), 0, here, 8000 + i, 20, 1);
+	pause_ms(50);
+	RES(poll(p, 300, 1000));
+	for (int i = 0; i < 300; i++) {
+		ready += p[i].revents == POLLIN;
+		wrong += (p[i].revents != 0) != (i % 7 == 0);
+	}
+	say("%d ready, %d wrong", ready, wrong);
+}
+
+CASE(poll_timeouts, "poll, ppoll, select, pselect and epoll wait as long as they should, with nothing to wait for, too")
+{
+	int s = ready_socket();
+	struct pollfd p = {.fd = s, .events = POLLIN};
+	struct timespec ts = {.tv_nsec = 40000000};
+	struct timeval tv = {.tv_usec = 40000};
+	uint64_t start = now_ms();
+	fd_set set;
+
+	RES(poll(&p, 1, 40));
+	say_time("poll", start, 40);
+	start = now_ms();
+	RES(ppoll(&p, 1, &ts, NULL));
+	say_time("ppoll", start, 40);
+	say("left %ld", ts.tv_nsec);
+	start = now_ms();
+	FD_ZERO(&set);
+	FD_SET(s, &set);
+	RES(select(s + 1, &set, NULL, NULL, &tv));
+	say_time("select", start, 40);
+	say("left %ld, set %d", (long)tv.tv_usec, FD_ISSET(s, &set));
+	start = now_ms();
+	FD_SET(s, &set);
+	RES(pselect(s + 1, &set, NULL, NULL, &ts, NULL));
+	say_time("pselect", start, 40);
+	say("left %ld", ts.tv_nsec);
+	start = now_ms();
+	tv.tv_usec = 40000;
+	RES(select(0, NULL, NULL, NULL, &tv));
+	say_time("select as a sleep", start, 40);
+	start = now_ms();
+	RES(poll(NULL, 0, 40));
+	say_time("poll as a sleep", start, 40);
+	start = now_ms();
+	tv = (struct timeval){0};
+	RES(select(s + 1, &set, NULL, NULL, &tv));
+	say_time("select at once", start, 0);
+	tv = (struct timeval){.tv_sec = 2};
+	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
+	FD_SET(s, &set);
+	RES(select(s + 1, &set, NULL, NULL, &tv));
+	say("%s left, set %d", tv.tv_sec == 1 ? "most" : "not most", FD_ISSET(s, &set));
+}
+
+CASE(select_sets, "select: readable, writable and exceptional sets of sockets and pipes")
+{
+	int s = ready_socket(), quiet = udp_at(here, 0), pipes[2], top;
+	fd_set r, w, e;
+	struct timeval tv = {.tv_sec = 1};
+
+	RES(pipe(pipes));
+	top = pipes[1] + 1;
+	peer_send(far(), 0, here, port_of(s), 20, 1);
+	is_readable(s, 2000);
+	for (int round = 0; round < 2; round++) {
+		FD_ZERO(&r);
+		FD_ZERO(&w);
+		FD_ZERO(&e);
+		FD_SET(s, &r);
+		FD_SET(quiet, &r);
+		FD_SET(pipes[0], &r);
+		FD_SET(quiet, &w);
+		FD_SET(pipes[1], &w);
+		FD_SET(s, &e);
+		FD_SET(pipes[0], &e);
+		RES(select(top, &r, &w, &e, &tv));
+		say("readable %d %d %d, writable %d %d, exceptional %d %d", FD_ISSET(s, &r), FD_ISSET(quiet, &r),
+		    FD_ISSET(pipes[0], &r), FD_ISSET(quiet, &w), FD_ISSET(pipes[1], &w), FD_ISSET(s, &e),
+		    FD_ISSET(pipes[0], &e));
+		RES(write(pipes[1], "x", 1));
+		take(s, 0, 0);
+	}
+	FD_ZERO(&r);
+	FD_SET(s, &r);
+	RES(select(s, &r, NULL, NULL, &(struct timeval){0}));
+	say("beyond the number: %d", FD_ISSET(s, &r));
+}
+
+CASE(select_errors, "select: closed descriptors, bad numbers, bad pointers, odd timeouts")
+{
+	int s = ready_socket(), closed = udp_at(here, 0);
+	fd_set r;
+	struct timeval odd = {.tv_sec = -1};
+	struct timespec odd_ts = {.tv_nsec = 1000000000};
+
+	close(closed);
+	FD_ZERO(&r);
+	FD_SET(s, &r);
+	FD_SET(closed, &r);
+	RES(select(closed + 1, &r, NULL, NULL, &(struct timeval){0}));
+	FD_CLR(closed, &r);
+	RES(select(-1, &r, NULL, NULL, &(struct timeval){0}));
+	RES(select(s + 1, bad_pointer(), NULL, NULL, &(struct timeval){0}));
+	RES(select(s + 1, &r, bad_pointer(), NULL, &(struct timeval){0}));
+	RES(select(s + 1, &r, NULL, NULL, &odd));
+	RES(select(s + 1, &r, NULL, NULL, &(struct timeval){.tv_usec = -1}));
+	FD_SET(s, &r);
+	RES(pselect(s + 1, &r, NULL, NULL, &odd_ts, NULL));
+}
+
+CASE(select_large_descriptors, "select of a descriptor above FD_SETSIZE, with sets that are large enough")
+{
+	struct rlimit limit = {.rlim_cur = 4096, .rlim_max = 4096};
+	int s = ready_socket(), high;
+	fd_set *large = calloc(1, 4096 / 8);
+	struct timeval tv = {.tv_sec = 2};
+
+	setrlimit(RLIMIT_NOFILE, &limit);
+	high = dup2(s, 3000);
+	say("%d", high);
+	expect_offloaded(high);
+	peer_send(far(), 0, here, port_of(s), 20, 1);
+	((unsigned char *)large)[high / 8] |= (unsigned char)(1 << high % 8);
+	RES(select(high + 1, large, NULL, NULL, &tv));
+	say("set %d", ((unsigned char *)large)[high / 8]);
+	take(high, 0, 0);
+	free(large);
+}

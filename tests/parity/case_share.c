@@ -1,0 +1,214 @@
+/* One port, several sockets: SO_REUSEADDR, SO_REUSEPORT, connected beside unconnected, addresses, devices, processes.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int at_with(const char *ip, int port, int option)
+{
+	struct sockaddr_in address = address_of(ip, port);
+	int s = udp_socket();
+
+	set_int(s, SOL_SOCKET, option, 1);
+	if (bind(s, (struct sockaddr *)&address, sizeof(address)) != 0)
+		give_up("bind to %s:%d", ip, port);
+	return s;
+}
+
+static int connect_to(int s, const char *ip, int port)
+{
+	struct sockaddr_in address = address_of(ip, port);
+
+	return connect(s, (struct sockaddr *)&address, sizeof(address));
+}
+
+static void takes(const char *what, int s)
+{
+	say("%s:", what);
+	take_all(s);
+}
+
+CASE(share_connected_first, "on one port, a connected socket gets its peer's, the other the rest")
+{
+	int wide = at_with(here, 7300, SO_REUSEADDR), narrow = at_with(here, 7300, SO_REUSEADDR), port;
+
+	port = peer_open(far(), 0, there, 0);
+	name_port(port, "first");
+	name_port(peer_open(far(), 1, there, 0), "second");
+	RES(connect_to(narrow, there, port));
+	expect_offloaded(wide);
+	expect_offloaded(narrow);
+	bypass_begin();
+	peer_send(far(), 0, here, 7300, 40, 1);
+	peer_send(far(), 1, here, 7300, 40, 2);
+	peer_send(far(), 0, here, 7300, 40, 3);
+	pause_ms(30);
+	takes("wide", wide);
+	takes("narrow", narrow);
+	bypass_end(3, 0);
+	RES(close(narrow));
+	pause_ms(30);
+	peer_send(far(), 0, here, 7300, 40, 4);
+	take(wide, 2000, 0);
+}
+
+CASE(share_reuseaddr, "of several sockets with SO_REUSEADDR on one port, the newest gets all, until it closes")
+{
+	int one = at_with(here, 7301, SO_REUSEADDR), two = at_with(here, 7301, SO_REUSEADDR);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(one);
+	expect_offloaded(two);
+	for (int i = 0; i < 3; i++)
+		peer_send(far(), 0, here, 7301, 40, i);
+	pause_ms(30);
+	takes("one", one);
+	takes("two", two);
+	RES(close(two));
+	pause_ms(30);
+	peer_send(far(), 0, here, 7301, 40, 4);
+	take(one, 2000, 0);
+}
+
+CASE(share_refused, "sharing a port takes the same option on both sockets")
+{
+	struct sockaddr_in address = address_of(here, 7302);
+	int one = at_with(here, 7302, SO_REUSEADDR), two = udp_socket();
+
+	RES(bind(two, (struct sockaddr *)&address, sizeof(address)));
+	RES(set_int(two, SOL_SOCKET, SO_REUSEPORT, 1));
+	RES(bind(two, (struct sockaddr *)&address, sizeof(address)));
+	RES(set_int(two, SOL_SOCKET, SO_REUSEADDR, 1));
+	RES(bind(two, (struct sockaddr *)&address, sizeof(address)));
+	expect_offloaded(one);
+	expect_offloaded(two);
+}
+
+CASE(share_reuseport, "SO_REUSEPORT spreads senders: each keeps its socket, nothing is lost or doubled")
+{
+	int sockets[4], got[4] = {0}, total = 0, moved = 0, owner[64];
+	char bytes[64];
+
+	for (int i = 0; i < 4; i++)
+		sockets[i] = at_with(here, 7303, SO_REUSEPORT);
+	for (int i = 0; i < 4; i++)
+		expect_offloaded(sockets[i]);
+	memset(owner, -1, sizeof(owner));
+	bypass_begin();
+	for (int i = 0; i < 64; i++) {
+		peer_open(far(), i, there, 0);
+		for (int n = 0; n < 3; n++)
+			peer_send(far(), i, here, 7303, 40, i);
+	}
+	pause_ms(30);
+	for (int i = 0; i < 4; i++)
+		while (recv(sockets[i], bytes, sizeof(bytes), MSG_DONTWAIT) == 40) {
+			int seed = seed_of(bytes, 40);
+
+			got[i]++;
+			total++;
+			moved += seed < 0 || (owner[seed] != -1 && owner[seed] != i);
+			owner[seed < 0 ? 0 : seed] = i;
+		}
+	bypass_end(192, 0);
+	say("%d in all, %d moved, %s", total, moved,
+	    got[0] > 0 && got[1] > 0 && got[2] > 0 && got[3] > 0 ? "every socket got some" : "a socket got none");
+}
+
+CASE(share_addresses, "0.0.0.0 and a single address on one port: the more exact one wins")
+{
+	int any = at_with("0.0.0.0", 7304, SO_REUSEADDR), exact = at_with(here, 7304, SO_REUSEADDR);
+
+	name_port(peer_open(far(), 0, there, 0), "first");
+	name_port(peer_open(far(), 1, there_second, 0), "second");
+	expect_offloaded(any);
+	expect_offloaded(exact);
+	peer_send(far(), 0, here, 7304, 40, 1);
+	peer_send(far(), 1, here_second, 7304, 40, 2);
+	pause_ms(30);
+	takes("any", any);
+	takes("exact", exact);
+	RES(close(exact));
+	pause_ms(30);
+	peer_send(far(), 0, here, 7304, 40, 3);
+	take(any, 2000, 0);
+}
+
+CASE(share_devices, "two sockets of one port, each bound to a device")
+{
+	struct sockaddr_in address = address_of("0.0.0.0", 7305);
+	int one = udp_socket(), two = udp_socket();
+
+	setsockopt(one, SOL_SOCKET, SO_BINDTODEVICE, if_first, (socklen_t)strlen(if_first));
+	setsockopt(two, SOL_SOCKET, SO_BINDTODEVICE, if_second, (socklen_t)strlen(if_second));
+	RES(bind(one, (struct sockaddr *)&address, sizeof(address)));
+	RES(bind(two, (struct sockaddr *)&address, sizeof(address)));
+	name_port(peer_open(far(), 0, there, 0), "first");
+	name_port(peer_open(far(), 1, there_second, 0), "second");
+	expect_offloaded(one);
+	expect_offloaded(two);
+	peer_send(far(), 0, here, 7305, 40, 1);
+	peer_send(far(), 1, here_second, 7305, 40, 2);
+	pause_ms(30);
+	takes("first", one);
+	takes("second", two);
+}
+
+/* Nothing is lost between processes that share a port, and the kernel's choice among them holds. */
+static void share_with(struct peer *other, int port)
+{
+	int s = at_with(here, port, SO_REUSEPORT), mine = 0, others = 0, lost = 0;
+	char bytes[64], answer[16];
+
+	snprintf(answer, sizeof(answer), "%s", peer(other, "share 0 %s %d %d", here, port, SO_REUSEPORT));
+	pause_ms(1200);
+	for (int i = 0; i < 64; i++) {
+		peer_open(far(), i, there, 0);
+		peer_send(far(), i, here, port, 40, i);
+	}
+	pause_ms(50);
+	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40)
+		mine++;
+	while (strncmp(peer(other, "recv 0 20"), "got", 3) == 0)
+		others++;
+	lost = 64 - mine - others;
+	say("%s, %s, %d lost", mine > 0 ? "some here" : "none here", others > 0 ? "some there" : "none there", lost);
+	expect_os(s, VMA_SOCK_PORT_SHARED);
+	peer(other, "close 0");
+	for (int i = 0; i < 64; i++)
+		peer_send(far(), i, here, port, 40, i);
+	pause_ms(50);
+	mine = 0;
+	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40)
+		mine++;
+	say("%d of 64 when alone again", mine);
+	expect_offloaded(s);
+}
+
+CASE(share_with_plain_process, "SO_REUSEPORT with a plain process: the kernel spreads")
+{
+	share_with(near(), 7306);
+}
+
+CASE(share_with_twin, "SO_REUSEPORT with another preloaded process: the kernel spreads")
+{
+	share_with(twin(), 7307);
+}
+
+CASE(share_by_address_with_process, "two processes, one port on different addresses: each gets its own")
+{
+	int s = udp_at(here, 7308);
+
+	peer_open(twin(), 0, here_second, 7308);
+	name_port(peer_open(far(), 0, there, 0), "first");
+	name_port(peer_open(far(), 1, there_second, 0), "second");
+	expect_offloaded(s);
+	peer_send(far(), 0, here, 7308, 40, 1);
+	peer_send(far(), 1, here_second, 7308, 40, 2);
+	take(s, 2000, 0);
+	take_all(s);
+	peer_take(twin(), 0, 2000);
+}

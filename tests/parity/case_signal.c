@@ -1,0 +1,366 @@
+/* Signals while a call waits or works: EINTR, SA_RESTART, masks, handlers that send and jump; and cancellation. */
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static volatile sig_atomic_t handled;
+static int the_socket;
+static sigjmp_buf back;
+
+static void note(int sig)
+{
+	(void)sig;
+	handled++;
+}
+
+static void install(void (*handler)(int), int flags)
+{
+	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+
+	if (sigaction(SIGALRM, &action, NULL) != 0)
+		give_up("sigaction");
+	handled = 0;
+}
+
+static void alarm_in(unsigned ms)
+{
+	struct itimerval once = {.it_value = {.tv_sec = ms / 1000, .tv_usec = (suseconds_t)(ms % 1000) * 1000}};
+
+	setitimer(ITIMER_REAL, &once, NULL);
+}
+
+static int ready_socket(void)
+{
+	int s = udp_at(here, 0);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	return s;
+}
+
+static long recv_once(int s)
+{
+	char bytes[64];
+
+	return recv(s, bytes, sizeof(bytes), 0);
+}
+
+static long poll_once(int s)
+{
+	struct pollfd p = {.fd = s, .events = POLLIN};
+
+	return poll(&p, 1, 2000);
+}
+
+static long select_once(int s)
+{
+	struct timeval tv = {.tv_sec = 2};
+	fd_set set;
+
+	FD_ZERO(&set);
+	FD_SET(s, &set);
+	return select(s + 1, &set, NULL, NULL, &tv);
+}
+
+static long epoll_once(int s)
+{
+	struct epoll_event event = {.events = EPOLLIN}, got;
+	int set = epoll_create1(0);
+	long n;
+
+	epoll_ctl(set, EPOLL_CTL_ADD, s, &event);
+	n = epoll_wait(set, &got, 1, 2000);
+	close(set);
+	return n;
+}
+
+static const struct {
+	const char *name;
+	long (*call)(int s);
+} waits[] = {{"recv", recv_once}, {"poll", poll_once}, {"select", select_once}, {"epoll_wait", epoll_once}};
+
+/* A signal after 1 ms finds a wait that spins, after 100 ms one that sleeps. */
+static void interrupt_each(int flags)
+{
+	static const unsigned delays[] = {1, 100};
+	int s = ready_socket();
+
+	for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++)
+		for (int d = 0; d < 2; d++) {
+			uint64_t start = now_ms();
+
+			install(note, flags);
+			peer_later(far(), 250, 0, here, port_of(s), 20, 1);
+			alarm_in(delays[d]);
+			result(waits[i].name, waits[i].call(s));
+			say("handled %d", handled);
+			say_time("after", start, flags == 0 || i > 0 ? delays[d] : 250);
+			pause_ms(280);
+			while (recv(s, &start, 1, MSG_DONTWAIT) >= 0)
+				;
+		}
+}
+
+CASE(signal_eintr, "a handler without SA_RESTART ends every wait with EINTR, spinning or asleep")
+{
+	interrupt_each(0);
+}
+
+CASE(signal_restart, "with SA_RESTART recv goes on; poll, select and epoll_wait end all the same")
+{
+	interrupt_each(SA_RESTART);
+}
+
+CASE(signal_recv_with_timeout, "recv with SO_RCVTIMEO is not restarted; EINTR in spite of SA_RESTART")
+{
+	int s = ready_socket();
+	struct timeval tv = {.tv_usec = 300000};
+
+	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
+	install(note, SA_RESTART);
+	alarm_in(100);
+	RES(recv_once(s));
+	say("handled %d", handled);
+	RES(recv_once(s));
+}
+
+CASE(signal_ignored, "ignored and blocked signals end no wait")
+{
+	int s = ready_socket();
+	sigset_t set;
+
+	signal(SIGALRM, SIG_IGN);
+	peer_later(far(), 150, 0, here, port_of(s), 20, 1);
+	alarm_in(50);
+	RES(poll_once(s));
+	take(s, 0, 0);
+	install(note, 0);
+	sigemptyset(&set);
+	sigaddset(&set, SIGALRM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	peer_later(far(), 150, 0, here, port_of(s), 20, 2);
+	alarm_in(50);
+	RES(poll_once(s));
+	say("handled %d", handled);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+	say("handled %d", handled);
+}
+
+CASE(signal_masks, "ppoll, pselect and epoll_pwait let in the signals of their mask only")
+{
+	int s = ready_socket(), set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN};
+	struct pollfd p = {.fd = s, .events = POLLIN};
+	struct timespec second = {.tv_sec = 1};
+	sigset_t blocked, none;
+	fd_set readable;
+
+	install(note, 0);
+	sigemptyset(&none);
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGALRM);
+	sigprocmask(SIG_BLOCK, &blocked, NULL);
+	epoll_ctl(set, EPOLL_CTL_ADD, s, &event);
+	alarm_in(50);
+	RES(ppoll(&p, 1, &second, &none));
+	say("handled %d", handled);
+	FD_ZERO(&readable);
+	FD_SET(s, &readable);
+	alarm_in(50);
+	RES(pselect(s + 1, &readable, NULL, NULL, &second, &none));
+	say("handled %d", handled);
+	alarm_in(50);
+	RES(epoll_pwait(set, &event, 1, 1000, &none));
+	say("handled %d", handled);
+	alarm_in(50);
+	RES(epoll_pwait2(set, &event, 1, &second, &none));
+	say("handled %d", handled);
+	/* One that is pending already. */
+	raise(SIGALRM);
+	RES(ppoll(&p, 1, &second, &none));
+	say("handled %d", handled);
+	raise(SIGALRM);
+	RES(epoll_pwait(set, &event, 1, 0, &none));
+	say("handled %d", handled);
+	sigprocmask(SIG_UNBLOCK, &blocked, NULL);
+	second = (struct timespec){.tv_nsec = 100000000};
+	alarm_in(20);
+	RES(ppoll(&p, 1, &second, &blocked));
+	say("handled %d", handled);
+}
+
+static void send_one(int sig)
+{
+	char byte = 5;
+
+	(void)sig;
+	if (send(the_socket, &byte, 1, 0) == 1)
+		handled++;
+}
+
+CASE(signal_handler_sends, "a handler sends on the socket that the interrupted code sends on: all datagrams arrive")
+{
+	struct itimerval often = {.it_interval = {.tv_usec = 500}, .it_value = {.tv_usec = 500}}, never = {0};
+	int port = peer_open(far(), 0, there, 0), sent = 0, failed = 0;
+	uint64_t end;
+	char byte = 5, answer[128];
+
+	the_socket = udp_to(there, port);
+	peer(far(), "opt 0 1 33 8000000");
+	expect_offloaded(the_socket);
+	install(send_one, SA_RESTART);
+	setitimer(ITIMER_REAL, &often, NULL);
+	end = now_ms() + 200;
+	while (now_ms() < end && sent < 20000) {
+		if (send(the_socket, &byte, 1, 0) == 1)
+			sent++;
+		else
+			failed++;
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	sent += handled;
+	snprintf(answer, sizeof(answer), "%s", peer(far(), "count 0 %d 5 300", sent));
+	say("%d failed, the handler sent %s, %s", failed, handled > 0 ? "some" : "none",
+	    atoi(answer) == sent ? "all came" : answer);
+}
+
+static void jump(int sig)
+{
+	(void)sig;
+	siglongjmp(back, 1);
+}
+
+CASE(signal_handler_jumps, "siglongjmp out of recv, poll and epoll_wait, spinning or asleep; the socket works on")
+{
+	int s = ready_socket();
+	volatile int jumps = 0;
+
+	install(jump, 0);
+	for (volatile int i = 0; i < 16; i++) {
+		if (sigsetjmp(back, 1) == 0) {
+			alarm_in(i % 2 == 0 ? 1 : 60);
+			waits[i / 2 % 4].call(s);
+			say("no jump");
+		} else {
+			jumps++;
+		}
+	}
+	say("%d jumps", jumps);
+	signal(SIGALRM, SIG_DFL);
+	bypass_begin();
+	for (int i = 0; i < 20; i++) {
+		peer_send(far(), 0, here, port_of(s), 20, i);
+		take(s, 2000, 0);
+	}
+	bypass_end(20, 0);
+}
+
+CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing, 200 times")
+{
+	int port = peer_open(far(), 0, there, 0);
+	volatile int jumps = 0;
+	volatile uint64_t end = now_ms() + 1500;
+	char byte = 5;
+
+	the_socket = udp_to(there, port);
+	peer(far(), "opt 0 1 33 8000000");
+	expect_offloaded(the_socket);
+	install(jump, 0);
+	while (jumps < 200 && now_ms() < end) {
+		if (sigsetjmp(back, 1) == 0) {
+			alarm_in(1);
+			for (;;)
+				send(the_socket, &byte, 1, 0);
+		}
+		jumps++;
+	}
+	say("%s", jumps == 200 ? "200 jumps" : "too slow");
+	signal(SIGALRM, SIG_DFL);
+	name_port_of(the_socket, "us");
+	pause_ms(50);
+	peer_open(far(), 1, there, 0);
+	close(the_socket);
+	the_socket = udp_to(there, atoi(peer(far(), "port 1")));
+	name_port_of(the_socket, "us");
+	RES(send(the_socket, &byte, 1, 0));
+	peer_take(far(), 1, 2000);
+}
+
+CASE(signal_actions, "sigaction and signal give back what was set, handlers and flags")
+{
+	struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART}, old;
+	int s = ready_socket();
+
+	sigaddset(&action.sa_mask, SIGUSR1);
+	RES(sigaction(SIGALRM, &action, NULL));
+	RES(sigaction(SIGALRM, NULL, &old));
+	say("handler %d, flags %x, mask %d %d", old.sa_handler == note, (unsigned)old.sa_flags,
+	    sigismember(&old.sa_mask, SIGUSR1), sigismember(&old.sa_mask, SIGUSR2));
+	say("%d", signal(SIGALRM, SIG_IGN) == note);
+	say("%d", signal(SIGALRM, note) == SIG_IGN);
+	action.sa_flags = (int)(SA_RESETHAND | SA_NODEFER);
+	RES(sigaction(SIGALRM, &action, &old));
+	say("handler %d", old.sa_handler == note);
+	handled = 0;
+	raise(SIGALRM);
+	RES(sigaction(SIGALRM, NULL, &old));
+	say("handled %d, default %d", handled, old.sa_handler == SIG_DFL);
+	RES(sigaction(SIGKILL, &action, NULL));
+	RES(sigaction(999, &action, NULL));
+	close(s);
+}
+
+static void *receive_for_ever(void *arg)
+{
+	char byte;
+
+	for (;;)
+		recv(*(int *)arg, &byte, 1, 0);
+	return NULL;
+}
+
+static void *poll_for_ever(void *arg)
+{
+	for (;;)
+		poll_once(*(int *)arg);
+	return NULL;
+}
+
+static void *epoll_for_ever(void *arg)
+{
+	for (;;)
+		epoll_once(*(int *)arg);
+	return NULL;
+}
+
+CASE(cancel_waiters, "pthread_cancel of threads in recv, poll and epoll_wait; the socket works on")
+{
+	static void *(*const bodies[])(void *) = {receive_for_ever, poll_for_ever, epoll_for_ever};
+	int s = ready_socket();
+
+	for (int i = 0; i < 6; i++) {
+		pthread_t thread;
+		void *how;
+
+		RES(pthread_create(&thread, NULL, bodies[i / 2], &s));
+		pause_ms(i % 2 == 0 ? 2 : 100);
+		RES(pthread_cancel(thread));
+		RES(pthread_join(thread, &how));
+		say("cancelled %d", how == PTHREAD_CANCELED);
+	}
+	bypass_begin();
+	peer_send(far(), 0, here, port_of(s), 20, 1);
+	take(s, 2000, 0);
+	bypass_end(1, 0);
+}

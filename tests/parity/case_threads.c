@@ -1,0 +1,231 @@
+/* Threads: several in one socket, one that closes what another waits for, exit while others work. */
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int the_socket, the_set;
+static atomic_int received, wrong;
+
+static int ready_socket(void)
+{
+	int s = udp_at(here, 0);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	return s;
+}
+
+static void *receive_until_empty(void *arg)
+{
+	char bytes[64];
+
+	(void)arg;
+	for (;;) {
+		ssize_t len = recv(the_socket, bytes, sizeof(bytes), 0);
+
+		/* An empty datagram for each is the end. */
+		if (len == 0)
+			return NULL;
+		if (len != 32 || seed_of(bytes, 32) < 0)
+			atomic_fetch_add(&wrong, 1);
+		atomic_fetch_add(&received, 1);
+	}
+}
+
+CASE(threads_receive, "eight threads receive on one socket: each datagram goes to one of them")
+{
+	pthread_t threads[8];
+
+	the_socket = ready_socket();
+	set_int(the_socket, SOL_SOCKET, SO_RCVBUFFORCE, 8000000);
+	bypass_begin();
+	for (int i = 0; i < 8; i++)
+		pthread_create(&threads[i], NULL, receive_until_empty, NULL);
+	peer(far(), "send 0 %s %d 32 0 2000 20", here, port_of(the_socket));
+	pause_ms(50);
+	peer(far(), "send 0 %s %d 0 0 8 1000", here, port_of(the_socket));
+	for (int i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+	bypass_end(2000, 0);
+	say("%d received, %d wrong", atomic_load(&received), atomic_load(&wrong));
+}
+
+static void *send_500(void *arg)
+{
+	char bytes[32];
+
+	fill(bytes, sizeof(bytes), (int)(intptr_t)arg);
+	for (int i = 0; i < 500; i++)
+		if (send(the_socket, bytes, sizeof(bytes), 0) != sizeof(bytes))
+			atomic_fetch_add(&wrong, 1);
+	return NULL;
+}
+
+CASE(threads_send, "eight threads send on one socket: all arrives, whole")
+{
+	pthread_t threads[8];
+	char answer[64];
+
+	the_socket = udp_to(there, peer_open(far(), 0, there, 0));
+	peer(far(), "opt 0 1 33 8000000");
+	expect_offloaded(the_socket);
+	bypass_begin();
+	for (int i = 0; i < 8; i++)
+		pthread_create(&threads[i], NULL, send_500, (void *)(intptr_t)i);
+	for (int i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+	snprintf(answer, sizeof(answer), "%s", peer(far(), "count 0 4000 0 500"));
+	say("%d failed, %d came", atomic_load(&wrong), atoi(answer));
+	bypass_end(0, 4000);
+}
+
+static void *receive_one(void *arg)
+{
+	char bytes[64];
+
+	(void)arg;
+	result("recv in a thread", recv(the_socket, bytes, sizeof(bytes), 0));
+	return NULL;
+}
+
+CASE(threads_close_while_receiving, "a socket is closed while a thread waits in recv: as with the kernel, it waits on")
+{
+	pthread_t thread;
+	int port;
+
+	the_socket = ready_socket();
+	port = port_of(the_socket);
+	pthread_create(&thread, NULL, receive_one, NULL);
+	pause_ms(100);
+	RES(close(the_socket));
+	pause_ms(50);
+	peer_send(far(), 0, here, port, 20, 1);
+	pthread_join(thread, NULL);
+}
+
+CASE(threads_shutdown_while_receiving, "shutdown ends the recv of another thread")
+{
+	pthread_t thread;
+
+	the_socket = udp_to(there, peer_open(far(), 0, there, 0));
+	expect_offloaded(the_socket);
+	pthread_create(&thread, NULL, receive_one, NULL);
+	pause_ms(100);
+	RES(shutdown(the_socket, SHUT_RD));
+	pthread_join(thread, NULL);
+	pthread_create(&thread, NULL, receive_one, NULL);
+	pthread_join(thread, NULL);
+}
+
+static void *epoll_one(void *arg)
+{
+	struct epoll_event got = {0};
+	int n = epoll_wait(the_set, &got, 1, 2000);
+
+	(void)arg;
+	say("epoll_wait in a thread = %d, events %x of %lu", n, got.events, (unsigned long)got.data.u64);
+	return NULL;
+}
+
+CASE(threads_add_while_waiting, "a socket is added to a set while a thread waits for it")
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+	pthread_t thread;
+	int s = ready_socket();
+
+	the_set = epoll_create1(0);
+	pthread_create(&thread, NULL, epoll_one, NULL);
+	pause_ms(100);
+	RES(epoll_ctl(the_set, EPOLL_CTL_ADD, s, &event));
+	pause_ms(50);
+	peer_send(far(), 0, here, port_of(s), 20, 1);
+	pthread_join(thread, NULL);
+	take(s, 0, 0);
+	pthread_create(&thread, NULL, epoll_one, NULL);
+	pause_ms(100);
+	peer_send(far(), 0, here, port_of(s), 20, 2);
+	pthread_join(thread, NULL);
+}
+
+CASE(threads_bind_while_waiting, "a socket is bound and connected while a thread waits in recv")
+{
+	struct sockaddr_in address = address_of(here, 7500);
+	pthread_t thread;
+
+	the_socket = udp_socket();
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	pthread_create(&thread, NULL, receive_one, NULL);
+	pause_ms(100);
+	RES(bind(the_socket, (struct sockaddr *)&address, sizeof(address)));
+	expect_offloaded(the_socket);
+	peer_send(far(), 0, here, 7500, 20, 1);
+	pthread_join(thread, NULL);
+}
+
+static void *poll_two(void *arg)
+{
+	struct pollfd p = {.fd = the_socket, .events = POLLIN};
+
+	(void)arg;
+	result("poll in a thread", poll(&p, 1, 2000));
+	return NULL;
+}
+
+CASE(threads_all_woken, "a datagram wakes every thread that polls for it")
+{
+	pthread_t threads[4];
+
+	the_socket = ready_socket();
+	for (int i = 0; i < 4; i++)
+		pthread_create(&threads[i], NULL, poll_two, NULL);
+	pause_ms(150);
+	peer_send(far(), 0, here, port_of(the_socket), 20, 1);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+}
+
+static void *busy(void *arg)
+{
+	char bytes[64];
+
+	(void)arg;
+	for (;;) {
+		send(the_socket, bytes, sizeof(bytes), 0);
+		recv(the_socket, bytes, sizeof(bytes), MSG_DONTWAIT);
+	}
+	return NULL;
+}
+
+CASE(threads_exit_while_busy, "exit while other threads send and receive is orderly")
+{
+	pthread_t threads[3];
+
+	the_socket = udp_to(there, peer_open(far(), 0, there, 0));
+	expect_offloaded(the_socket);
+	for (int i = 0; i < 3; i++)
+		pthread_create(&threads[i], NULL, i < 2 ? busy : receive_one, NULL);
+	pause_ms(50);
+	say("exits");
+	exit(0);
+}
+
+CASE(threads_end, "threads that used sockets come and go, 200 of them")
+{
+	pthread_t thread;
+
+	the_socket = ready_socket();
+	for (int i = 0; i < 200; i++) {
+		peer_send(far(), 0, here, port_of(the_socket), 20, i % 64);
+		pthread_create(&thread, NULL, i % 2 == 0 ? receive_one : poll_two, NULL);
+		pthread_join(thread, NULL);
+		if (i % 2 != 0)
+			receive_one(NULL);
+	}
+}
