@@ -66,6 +66,9 @@ struct udp_attachment {
 	struct vma_rail *rail;
 	struct udp_sock *sock;
 	struct vma_retired retired;
+	uint32_t ifindex;            /* of the interface that packets come in by: the rail's device, or a VLAN on it */
+	uint32_t flows;              /* that lead here; 0: it is kept for what is queued */
+	struct udp_attachment *next; /* flows.c: of this socket */
 };
 /* Immutable, replaced under file.lock and retired. The first is looked at first. */
 struct udp_attachments {
@@ -167,9 +170,12 @@ struct udp_sock {
 	bool mc_loop, broadcast, reuse_addr, reuse_port, mc_all;
 	int pmtu_discover;
 	uint32_t mark;
-	enum vma_sock_reason reason;
-	struct udp_flows *flows;   /* flows.c: what is attached, for which address or group, on which rail */
-	struct udp_groups *groups; /* multicast.c: memberships and their source filters */
+	bool port_chosen;    /* by the kernel, so nobody sends there who has not heard from us */
+	bool errors_watched; /* vma_engine_watch_errors */
+	uint64_t os_options; /* options.c: a bit for each that is set and that only the kernel serves */
+	_Atomic enum vma_sock_reason reason;
+	struct udp_flows *flows;           /* flows.c: what is attached, for which address or group, on which rail */
+	struct udp_groups *_Atomic groups; /* multicast.c: memberships and filters, immutable; NULL: none, and mc_all */
 	struct vma_net_watch *watch;
 	struct vma_stats_socket *stats;
 };
