@@ -81,7 +81,7 @@ struct xdp_qp {
 	uint32_t first, nframes, queue_shift;
 	uint32_t tx_first, tx_count;
 	uint32_t segs_max;
-	uint32_t longest; /* bytes of an untagged frame, without FCS */
+	uint32_t longest, longest_ever; /* bytes of an untagged frame, without FCS; the most of all rentals */
 	/* receive half */
 	uint32_t rx_at __attribute__((aligned(64))); /* device queue polled next */
 	uint32_t rx_in_chain;                        /* the last buffer polled promised more, on rx_at */

@@ -279,11 +279,11 @@ static inline bool seg_in_frame(const struct vma_nic_seg *seg)
 }
 
 /* A VLAN tag does not count against the MTU. */
-static uint64_t longest_tagged(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
+static uint64_t longest_tagged(const struct xdp_qp *qp, uint32_t longest, const struct vma_nic_seg *seg)
 {
 	const unsigned char *frame = (const unsigned char *)vma_buf_frame(qp->base.arena, seg->buf) + seg->off;
 
-	return seg->len >= 14 && frame[12] == 0x81 && frame[13] == 0x00 ? qp->longest + 4 : qp->longest;
+	return seg->len >= 14 && frame[12] == 0x81 && frame[13] == 0x00 ? longest + 4 : longest;
 }
 
 enum packet_fate { PACKET_SEND, PACKET_DROP, PACKET_STOP };
@@ -311,7 +311,10 @@ static __attribute__((noinline)) enum packet_fate judge(const struct xdp_qp *qp,
 			break;
 	}
 	*count = i + 1;
-	return bytes > qp->longest && bytes > longest_tagged(qp, segs) ? PACKET_STOP : fate;
+	if (fate == PACKET_DROP || bytes <= qp->longest || bytes <= longest_tagged(qp, qp->longest, segs))
+		return fate;
+	/* Whoever queued it may have gone by the MTU of before the rebind; it must not stop what is behind it. */
+	return bytes <= longest_tagged(qp, qp->longest_ever, segs) ? PACKET_DROP : PACKET_STOP;
 }
 
 static inline void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)

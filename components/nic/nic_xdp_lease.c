@@ -254,6 +254,7 @@ static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct x
 	qp->tx_first = rental->tx_first;
 	qp->tx_count = rental->tx_count;
 	qp->longest = rental->mtu + 14;
+	qp->longest_ever = qp->longest > qp->longest_ever ? qp->longest : qp->longest_ever;
 	qp->segs_max = qp->nic->base.info.tx_segs_max;
 	qp->rx_at = qp->rx_in_chain = qp->rx_held = 0;
 	atomic_store_explicit(&qp->rx_seen, ports[0].rx.cached_consumer, memory_order_relaxed);

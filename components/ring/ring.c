@@ -13,6 +13,18 @@
 
 /* ---- events: called by a thread of the NIC's ---- */
 
+/* At create and after a rebind, which may have found another MTU. Senders read without a flag: what was judged by the
+ * old one is the NIC's to drop. */
+static void settle_lengths(struct vma_ring *ring)
+{
+	const uint32_t frame_max = vma_nic_info(ring->nic)->mtu + VMA_PKT_ETH_LEN;
+
+	atomic_store_explicit(&ring->frame_max, frame_max, memory_order_relaxed);
+	atomic_store_explicit(&ring->plain_span,
+	                      (frame_max < ring->buf_size ? frame_max : ring->buf_size) - VMA_PKT_ETH_LEN,
+	                      memory_order_relaxed);
+}
+
 /* Both flags held. On -EAGAIN the NIC goes on trying and sends the event again. */
 static void rebind(struct vma_ring *ring)
 {
@@ -30,6 +42,7 @@ static void rebind(struct vma_ring *ring)
 		return;
 	}
 	vma_cq_rebind(ring->cq);
+	settle_lengths(ring);
 	ring->unreaped = 0;
 	vma_log_info("ring %s: offloaded again", ring->name);
 }
@@ -178,9 +191,8 @@ static void settle(struct vma_ring *ring, const struct vma_ring_attr *attr)
 	ring->flags_unable = unable;
 	ring->flags_special = unable | VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO;
 	ring->segs_max = segs_max_of(info, ring->qp->tx_depth);
-	ring->frame_max = info->mtu + VMA_PKT_ETH_LEN;
 	ring->buf_size = UINT32_C(1) << ring->qp->arena->frame_shift;
-	ring->plain_span = (ring->frame_max < ring->buf_size ? ring->frame_max : ring->buf_size) - VMA_PKT_ETH_LEN;
+	settle_lengths(ring);
 	ring->reap_at = batching < most ? batching : most;
 	ring->rules = (struct packet_rules){
 	        .arena = ring->qp->arena,

@@ -38,15 +38,15 @@ struct tx_slot {
 };
 
 struct vma_ring {
-	/* Constant after create. */
+	/* Constant after create, but for the two atomic ones: those change with a rebind. */
 	struct vma_nic_qp *qp;
 	struct vma_cq *cq;
 	struct vma_nic *nic;
 	struct vma_stats_ring *stats;
 	struct packet_rules rules;
-	uint32_t frame_max; /* an untagged frame at the MTU; a VLAN tag may come on top */
+	_Atomic uint32_t frame_max; /* an untagged frame at the MTU; a VLAN tag may come on top */
 	uint32_t buf_size;
-	uint32_t plain_span;                  /* a frame of one segment is no longer than 14 bytes and these */
+	_Atomic uint32_t plain_span;          /* a frame of one segment is no longer than 14 bytes and these */
 	uint16_t flags_unable, flags_special; /* of segments: the NIC cannot; it needs a look at the whole packet */
 	uint32_t segs_max; /* of a packet as the NIC takes it; one with more is gathered into a buffer */
 	uint32_t reap_at;  /* segments sent between looks at the completions */

@@ -120,7 +120,8 @@ static enum fate judge(const struct vma_ring *ring, const struct vma_nic_seg *pa
 	tagged = frame[12] == 0x81 && frame[13] == 0x00;
 	if (k > TX_BURST)
 		return FATE_TOO_LONG;
-	if (len > ring->frame_max + (tagged ? VMA_PKT_VLAN_LEN : 0u) && !(packet->flags & VMA_NIC_SEG_TSO))
+	if (len > atomic_load_explicit(&ring->frame_max, memory_order_relaxed) + (tagged ? VMA_PKT_VLAN_LEN : 0u) &&
+	    !(packet->flags & VMA_NIC_SEG_TSO))
 		return FATE_TOO_LONG;
 	return FATE_SEND;
 }
@@ -502,6 +503,7 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags)
 {
 	bool later = flags & VMA_RING_SEND_LATER;
+	const uint32_t span = atomic_load_explicit(&ring->plain_span, memory_order_relaxed);
 	uint64_t bytes = 0;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -509,8 +511,8 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 
 		/* Not between 14 bytes and the maximum (one comparison), beyond its buffer, or not a packet by itself.
 		 */
-		if (__builtin_expect(seg->len - VMA_PKT_ETH_LEN > ring->plain_span ||
-		                             seg->off > ring->buf_size - seg->len || seg->flags & ring->flags_special,
+		if (__builtin_expect(seg->len - VMA_PKT_ETH_LEN > span || seg->off > ring->buf_size - seg->len ||
+		                             seg->flags & ring->flags_special,
 		                     0))
 			return send_mixed(ring, segs, n, later);
 		bytes += seg->len;

@@ -71,6 +71,11 @@ ip -n "$(ns a)" link set "$IF_A" mtu 1400
 ip -n "$(ns b)" link set "$IF_B" mtu 1400
 start narrow b "$client" serve "$IF_B" "$IP_B" 7005 vmad
 check "a queue pair knows the MTU of its day, not that of vmad's start" wait_for 5 log_has narrow 'mtu 1400'
+stop vmad
+ip -n "$(ns a)" link set "$IF_A" mtu 1300
+ip -n "$(ns b)" link set "$IF_B" mtu 1300
+start vmad b "$vmad" --foreground "$IF_B"
+check "and after a rebind that of then" wait_for 5 log_has narrow '^rebound 7005.*mtu 1300'
 stop narrow
 
 stop vmad

@@ -229,7 +229,8 @@ static void serve(struct server *server)
 			if (lost_ms == 0)
 				lost_ms = now_ms();
 			if (vma_nic_qp_rebind(server->qp) == 0) {
-				printf("rebound %d: after %d ms\n", server->port, (int)(now_ms() - lost_ms));
+				printf("rebound %d: after %d ms, mtu %u\n", server->port, (int)(now_ms() - lost_ms),
+				       vma_nic_info(server->nic)->mtu);
 				fflush(stdout);
 				lost_ms = 0;
 			}

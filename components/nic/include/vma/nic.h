@@ -262,7 +262,8 @@ static inline bool vma_nic_rx_is_quiet(const struct vma_nic_qp *qp)
 }
 /* Queues up to n segments, whole packets only; returns the number of segments taken. Nothing leaves before kick. A
  * buffer that does not belong to the queue pair's memory (it was rebound meanwhile) is taken and dropped. A packet that
- * can never be sent (longer than the MTU, too many segments, bytes outside its frame) ends the burst, not taken. */
+ * can never be sent (longer than the MTU, too many segments, bytes outside its frame) ends the burst, not taken; one
+ * that only became too long, because a rebind found a smaller MTU, is taken and dropped. */
 static inline unsigned vma_nic_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	return qp->ops->tx(qp, segs, n);
