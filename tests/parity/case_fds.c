@@ -367,10 +367,9 @@ CASE(stdio_on_sockets, "fdopen, dprintf, fprintf, fgets and fclose on a socket")
 	say("%s", file != NULL ? "a stream" : "no stream");
 	if (file == NULL)
 		return;
-	setvbuf(file, NULL, _IONBF, 0);
 	RES(fprintf(file, "abc"));
-	fflush(file);
-	peer(far(), "recv 0 2000");
+	RES(fflush(file));
+	peer_take(far(), 0, 2000);
 	peer(far(), "line 0 %s %d", here, port_of(s));
 	say("%s", fgets(line, sizeof(line), file) != NULL ? "a line" : "no line");
 	RES(fclose(file));
