@@ -157,7 +157,7 @@ static inline void count_sent(const struct udp_sock *sock, size_t len)
 static inline int gather(uint8_t *to, const struct iovec *iov, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		if (vma_copy(to, iov[i].iov_base, iov[i].iov_len) != 0)
+		if (iov[i].iov_len != 0 && vma_copy(to, iov[i].iov_base, iov[i].iov_len) != 0)
 			return -EFAULT;
 		to += iov[i].iov_len;
 	}

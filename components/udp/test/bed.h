@@ -23,11 +23,13 @@
 
 enum { BED_IFINDEX = 4711, BED_PATIENCE_MS = 2000 };
 
+/* `what` is evaluated until it is true, and not once more. */
 #define bed_wait_until(what)                                                                                           \
 	do {                                                                                                           \
-		for (int ms = 0; ms < BED_PATIENCE_MS && !(what); ms++)                                                \
+		bool is_so = false;                                                                                    \
+		for (int ms = 0; ms < BED_PATIENCE_MS && !(is_so = (what)); ms++)                                      \
 			usleep(1000);                                                                                  \
-		assert_true(what);                                                                                     \
+		assert_true(is_so);                                                                                    \
 	} while (0)
 
 static struct {

@@ -26,7 +26,10 @@ static inline void fake_net_reset(void)
 {
 	static const uint8_t ethernet[14] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0};
 
+	int held = atomic_load(&fake_net.held); /* by destinations of sockets that are gone, until they are retired */
+
 	memset(&fake_net, 0, sizeof(fake_net));
+	atomic_store(&fake_net.held, held);
 	fake_net.template = (struct vma_net_template){.len = 34,
 	                                              .ip_off = 14,
 	                                              .state = VMA_NET_READY,

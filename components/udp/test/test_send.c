@@ -326,7 +326,7 @@ static void test_unconnected_sends_are_offloaded_once_the_path_is_known(void **s
 
 	(void)state;
 	reset();
-	assert_int_equal(send_to(&to, "first", 5, 0), 5); /* by the kernel: 10.0.0.2 from 127.0.0.1 goes nowhere */
+	send_to(&to, "first", 5, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
 	assert_int_equal(sent(), 0);
 	bed_wait_until(atomic_load(&fake_net.gets) == 1);
 	bed_wait_until(send_to(&to, "x", 1, 0) == 1 && sent() == 1);
@@ -560,8 +560,8 @@ static unsigned send_a_row(unsigned n)
 		struct vma_thread *self = vma_thread_self();
 		uint64_t slowest = 0;
 
-		bed_peer_receive();
 		vma_flush_sends(self);
+		bed_peer_receive();
 		self->tx_last_tsc = 0;
 		for (unsigned i = 0; i < n; i++) {
 			uint64_t before = vma_tsc();
