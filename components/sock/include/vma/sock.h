@@ -108,6 +108,7 @@ struct vma_file {
 	const struct vma_file_ops *ops;
 	uint8_t kind; /* enum vma_file_kind */
 	bool os_only; /* may be set and cleared: every call goes to the kernel, only readiness and close are ours */
+	_Atomic bool retry;     /* offloaded in part: net_changed is wanted once a second, whatever `reason` says */
 	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder */
 	_Atomic uint32_t slots; /* descriptors that lead here; VMA_FILE_ENDED: the last one has gone */
 	_Atomic int fd;         /* one of them: the shadow's number for calls that have none from the application */
