@@ -103,11 +103,12 @@ start_server() { # HOW OPTIONS...
 
 # Ping-pong of 64 bytes; half round trips.
 sockperf_pp() { # RUN CASE HOW SECONDS [OPTIONS...]
-	local run=$1 name=$2 how=$3 seconds=$4 before after rc
+	local run=$1 name=$2 how=$3 seconds=$4 before after rc polls
+	polls=$(how_polls "$how")
 	shift 4
 	start_server "$how" && before=$(counters) &&
 		near "$how" sockperf pp -i "$IP_B" -p $PORT -m 64 -t "$seconds" --full-log "$WORK/full.csv" \
-			$(how_polls "$how") "$@"
+			$polls "$@"
 	rc=$?
 	after=$(counters)
 	close_case INT
@@ -133,10 +134,11 @@ sockperf_pp() { # RUN CASE HOW SECONDS [OPTIONS...]
 
 # What the server has counted, of what the client says it has sent; what was really on the wire.
 sockperf_tp() { # RUN CASE HOW SECONDS BYTES [OPTIONS...]
-	local run=$1 name=$2 how=$3 seconds=$4 bytes=$5 before after wire rc cpu
+	local run=$1 name=$2 how=$3 seconds=$4 bytes=$5 before after wire rc cpu polls
+	polls=$(how_polls "$how")
 	shift 5
 	start_server "$how" && before=$(counters) && wire=$(if_counter b "$IF_B" rx_packets) && cpu=$(cpu_of "${PID[far]}") &&
-		near "$how" sockperf tp -i "$IP_B" -p $PORT -m "$bytes" -t "$seconds" $(how_polls "$how") "$@"
+		near "$how" sockperf tp -i "$IP_B" -p $PORT -m "$bytes" -t "$seconds" $polls "$@"
 	rc=$?
 	sleep 0.2 # for what is still queued
 	after=$(counters)

@@ -28,8 +28,10 @@ field() { # NAME: of vmad's status
 
 cd "$WORK" || exit
 for how in self vmad; do
+	owner=(shadow)
+	[ $how = self ] || owner+=(vmad "start=$vmad")
 	start guest b setsid taskset -c 0 env LD_BIND_NOW=1 MARK=inherited "$client" serve "$IF_B" "$IP_B" 7001 \
-		$([ $how = self ] || echo vmad "start=$vmad") shadow guest
+		"${owner[@]}" guest
 	wait_for 10 log_has guest '^ready 7001'
 	check "$how: the program has no child" log_has guest '^no child 7001: ok'
 	check "$how: it got no signal, and its mask is as it was" log_has guest '^no signal 7001: ok'
