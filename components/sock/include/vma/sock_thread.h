@@ -29,6 +29,11 @@
 #include <time.h>
 
 struct vma_ring;
+struct vma_wait;
+
+#define VMA_THREAD_RAILS                                                                                               \
+	16 /* rings that one sleep counts itself in; further ones are watched by the internal thread                   \
+	    */
 
 struct vma_thread {
 	uint32_t inside;          /* depth */
@@ -41,6 +46,9 @@ struct vma_thread {
 	uint64_t tx_last_tsc;
 	void *copy_resume[5]; /* __builtin_setjmp's */
 	sigset_t mask;
+	struct vma_wait *waiting; /* asleep, or about to: what for */
+	uint32_t nslept;          /* rails that the sleep counted itself in, by id */
+	uint32_t slept[VMA_THREAD_RAILS];
 	ck_epoch_record_t epoch;
 
 	/* shared */
@@ -65,6 +73,22 @@ static inline struct vma_thread *vma_thread_self(void)
 /* Threads that exist: index 0..count-1; NULL for one that is free. */
 unsigned vma_thread_count(void);
 struct vma_thread *vma_thread_at(unsigned index);
+/* In a forked child: no thread but this one, and no section but its own. */
+void vma_threads_forked_child(void);
+
+/* ThreadSanitizer does not see ck_epoch's fences: what was done inside happens before what was retired ends. */
+#if defined(__SANITIZE_THREAD__)
+#define VMA_SOCK_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define VMA_SOCK_TSAN 1
+#endif
+#endif
+#ifdef VMA_SOCK_TSAN
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+extern char vma_tsan_inside;
+#endif
 
 /* Nests. signal_fence: only a handler in this very thread looks at inside. */
 static inline struct vma_thread *vma_enter(void)
@@ -79,6 +103,9 @@ static inline struct vma_thread *vma_enter(void)
 void vma_leave_signals(struct vma_thread *self) __attribute__((cold));
 static inline void vma_leave(struct vma_thread *self)
 {
+#ifdef VMA_SOCK_TSAN
+	__tsan_release(&vma_tsan_inside);
+#endif
 	ck_epoch_end(&self->epoch, NULL);
 	atomic_signal_fence(memory_order_seq_cst);
 	if (--self->inside == 0 && __builtin_expect(self->signals_held, 0))
@@ -133,7 +160,11 @@ void vma_waitq_wake_slow(struct vma_waitq *q, bool all) __attribute__((cold));
 /* After the change. all: everybody (several may be interested); else one of them. */
 static inline void vma_waitq_wake(struct vma_waitq *q, bool all)
 {
+#ifdef VMA_SOCK_TSAN
+	atomic_fetch_add(&q->used, 0); /* it knows no fences; a read-modify-write of the same word orders as well */
+#else
 	atomic_thread_fence(memory_order_seq_cst);
+#endif
 	if (__builtin_expect(atomic_load_explicit(&q->used, memory_order_relaxed) != 0, 0))
 		vma_waitq_wake_slow(q, all);
 }

@@ -1,0 +1,67 @@
+/*
+ * os - the C library's own functions behind vma_os.
+ *
+ * Each pointer starts at a boot function of the same signature, which looks up all of them and then calls the right
+ * one. Several threads may boot at once: each writes the same values. Loaded by LD_PRELOAD, or linked into a program,
+ * what comes next in the search order is the C library's; loaded by dlopen nothing may come next, so the library is
+ * asked by name.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <gnu/lib-names.h>
+#include <stdatomic.h>
+
+#include <vma/sock_os.h>
+
+static void resolve(void);
+
+#define X(type, name, parameters, arguments)                                                                           \
+	static type lacking_##name parameters                                                                          \
+	{                                                                                                              \
+		errno = ENOSYS;                                                                                        \
+		return (type)-1;                                                                                       \
+	}                                                                                                              \
+	static type boot_##name parameters                                                                             \
+	{                                                                                                              \
+		resolve();                                                                                             \
+		return vma_os.name arguments;                                                                          \
+	}
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+VMA_OS_CALLS(X)
+#pragma GCC diagnostic pop
+#undef X
+
+struct vma_os vma_os = {
+#define X(type, name, parameters, arguments) .name = boot_##name,
+        VMA_OS_CALLS(X)
+#undef X
+};
+
+static void *find(const char *name)
+{
+	static _Atomic(void *) libc;
+	void *handle = atomic_load_explicit(&libc, memory_order_acquire), *found;
+
+	if (handle == NULL) {
+		handle = dlopen(LIBC_SO, RTLD_LAZY | RTLD_NOLOAD);
+		atomic_store_explicit(&libc, handle, memory_order_release);
+	}
+	found = dlsym(RTLD_NEXT, name);
+	return found != NULL || handle == NULL ? found : dlsym(handle, name);
+}
+
+static void resolve(void)
+{
+	int saved = errno;
+
+#define X(type, name, parameters, arguments)                                                                           \
+	{                                                                                                              \
+		void *found = find(#name);                                                                             \
+		__atomic_store_n((void **)&vma_os.name, found != NULL ? found : (void *)lacking_##name,                \
+		                 __ATOMIC_RELEASE);                                                                    \
+	}
+	VMA_OS_CALLS(X)
+#undef X
+	errno = saved;
+}

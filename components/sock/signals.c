@@ -1,0 +1,267 @@
+/*
+ * signals - the application's handlers, wrapped: they do not run while the thread is inside, and a fault in vma_copy is
+ *           an answer.
+ *
+ * A signal that meets a thread inside is put back, not kept: the wrapper has all signals blocked in the context to
+ * which it returns, and queues the same signal, with the same siginfo, to the thread again. When the thread leaves, its
+ * mask is restored and the kernel delivers what waits: in the right order, with the right masks, on the right stack.
+ *
+ * What a fault raises (SIGSEGV and its kin with a positive si_code) cannot be put back, and is not: it goes to the
+ * application's handler at once, or to the default action.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <vma/sock_os.h>
+
+#include "thread_priv.h"
+
+#define SIGNALS 65
+#define KERNEL_MASK_BYTES 8 /* what the kernel has of a sigset_t */
+
+typedef void (*any_handler)(int sig, siginfo_t *info, void *context);
+#define DEFAULT ((any_handler)(void *)SIG_DFL)
+#define IGNORE ((any_handler)(void *)SIG_IGN)
+
+/* What the application has installed. Read by the wrapper without a lock: handler and flags need not be of one moment,
+ * since every handler may be called with three arguments. */
+static struct {
+	_Atomic(any_handler) handler;
+	_Atomic int flags;
+	sigset_t mask; /* under the lock */
+	bool wrapped;  /* under the lock */
+} signals[SIGNALS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool started;
+
+static bool is_action(any_handler handler)
+{
+	return handler == DEFAULT || handler == IGNORE;
+}
+
+static bool is_fault_signal(int sig)
+{
+	return sig == SIGSEGV || sig == SIGBUS;
+}
+
+static bool is_raised_by_instruction(int sig, const siginfo_t *info)
+{
+	return info->si_code > 0 && (is_fault_signal(sig) || sig == SIGFPE || sig == SIGILL || sig == SIGTRAP);
+}
+
+static void queue_again(int sig, siginfo_t *info)
+{
+	syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
+}
+
+/* Inside: all signals wait until the thread leaves. */
+static void put_back(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
+{
+	if (!self->signals_held) {
+		memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
+		self->signals_held = true;
+	}
+	memset(&context->uc_sigmask, 0xff, KERNEL_MASK_BYTES);
+	queue_again(sig, info);
+}
+
+void vma_leave_signals(struct vma_thread *self)
+{
+	sigset_t mask;
+	int saved = errno;
+
+	memcpy(&mask, &self->mask, KERNEL_MASK_BYTES);
+	self->signals_held = false;
+	atomic_signal_fence(memory_order_seq_cst);
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, KERNEL_MASK_BYTES);
+	errno = saved;
+}
+
+/* The default action, by the kernel's own hand. */
+static void act_by_default(int sig, siginfo_t *info)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+
+	vma_os.sigaction(sig, &action, NULL);
+	if (!is_raised_by_instruction(sig, info)) /* else the instruction runs again, and raises it again */
+		queue_again(sig, info);
+}
+
+/* SA_RESETHAND, which is not given to the kernel: a signal put back would meet the default action. */
+static void forget_once(int sig)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+
+	atomic_store(&signals[sig].handler, DEFAULT);
+	if (!is_fault_signal(sig))
+		vma_os.sigaction(sig, &action, NULL);
+}
+
+static void call(int sig, siginfo_t *info, void *context)
+{
+	any_handler handler = atomic_load(&signals[sig].handler);
+	int flags = atomic_load(&signals[sig].flags);
+
+	if (handler == DEFAULT || (handler == IGNORE && is_raised_by_instruction(sig, info))) {
+		act_by_default(sig, info);
+		return;
+	}
+	if (handler == IGNORE)
+		return;
+	if (flags & SA_RESETHAND)
+		forget_once(sig);
+	handler(sig, info, context);
+}
+
+static void wrapper(int sig, siginfo_t *info, void *context)
+{
+	struct vma_thread *self = vma_thread_cache;
+	int saved = errno;
+
+	if (self != NULL && !is_raised_by_instruction(sig, info)) {
+		if (self->inside != 0) {
+			put_back(self, sig, info, context);
+			errno = saved;
+			return;
+		}
+		self->signals++;
+		if ((atomic_load(&signals[sig].flags) & SA_RESTART) == 0)
+			self->interrupts++;
+		vma_wait_interrupted(self);
+		errno = saved;
+	}
+	call(sig, info, context);
+}
+
+/* SIGSEGV and SIGBUS, always ours. The kernel blocks nothing for it, so that the jump leaves no mask behind. */
+static void fault(int sig, siginfo_t *info, void *context)
+{
+	struct vma_thread *self = vma_thread_cache;
+	ucontext_t *uc = context;
+	sigset_t mask, before;
+
+	if (self != NULL && self->copying && is_raised_by_instruction(sig, info))
+		__builtin_longjmp(self->copy_resume, 1);
+	mask = signals[sig].mask;
+	if ((atomic_load(&signals[sig].flags) & SA_NODEFER) == 0)
+		sigaddset(&mask, sig);
+	memcpy(&before, &uc->uc_sigmask, KERNEL_MASK_BYTES);
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
+	wrapper(sig, info, context);
+}
+
+static int install_fault(int sig, int user_flags)
+{
+	struct sigaction action = {.sa_sigaction = fault};
+
+	sigemptyset(&action.sa_mask);
+	action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK | (user_flags & SA_RESTART);
+	return vma_os.sigaction(sig, &action, NULL);
+}
+
+static void record(int sig, const struct sigaction *action)
+{
+	atomic_store(&signals[sig].flags, action->sa_flags);
+	atomic_store(&signals[sig].handler, action->sa_sigaction);
+	signals[sig].mask = action->sa_mask;
+}
+
+/* Under the lock. What the application wants, in the form in which the kernel is to have it. */
+static int install(int sig, const struct sigaction *wanted)
+{
+	struct sigaction action = *wanted;
+	int rc;
+
+	if (is_fault_signal(sig)) {
+		record(sig, wanted);
+		signals[sig].wrapped = true;
+		return install_fault(sig, wanted->sa_flags);
+	}
+	if (is_action(action.sa_sigaction)) {
+		rc = vma_os.sigaction(sig, &action, NULL);
+		if (rc == 0)
+			signals[sig].wrapped = false;
+		return rc;
+	}
+	action.sa_sigaction = wrapper;
+	action.sa_flags = (action.sa_flags | SA_SIGINFO) & ~SA_RESETHAND;
+	if (!signals[sig].wrapped)
+		record(sig, wanted); /* before the wrapper can run */
+	rc = vma_os.sigaction(sig, &action, NULL);
+	if (rc == 0) {
+		record(sig, wanted);
+		signals[sig].wrapped = true;
+	}
+	return rc;
+}
+
+/* Under the lock. */
+static int current_action(int sig, struct sigaction *out)
+{
+	int rc = vma_os.sigaction(sig, NULL, out);
+
+	if (rc != 0 || (out->sa_sigaction != wrapper && out->sa_sigaction != fault))
+		return rc;
+	out->sa_sigaction = atomic_load(&signals[sig].handler);
+	out->sa_flags = atomic_load(&signals[sig].flags);
+	out->sa_mask = signals[sig].mask;
+	return 0;
+}
+
+int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old)
+{
+	struct sigaction before = {0};
+	struct vma_thread *self;
+	int rc;
+
+	if (!atomic_load_explicit(&started, memory_order_acquire) || sig <= 0 || sig >= SIGNALS)
+		return vma_os.sigaction(sig, action, old);
+	self = vma_enter();
+	pthread_mutex_lock(&lock);
+	rc = current_action(sig, &before);
+	if (rc == 0 && action != NULL)
+		rc = install(sig, action);
+	pthread_mutex_unlock(&lock);
+	vma_leave(self);
+	if (rc == 0 && old != NULL)
+		*old = before;
+	return rc;
+}
+
+void vma_signals_start(void)
+{
+	struct vma_thread *self = vma_enter();
+	struct sigaction action;
+
+	pthread_mutex_lock(&lock);
+	if (!atomic_load(&started)) {
+		vma_tsc_of_nsec(1); /* measured now, not in somebody's first wait */
+		for (int sig = 1; sig < SIGNALS; sig++)
+			if (vma_os.sigaction(sig, NULL, &action) == 0 &&
+			    (is_fault_signal(sig) || !is_action(action.sa_sigaction)))
+				install(sig, &action);
+		atomic_store_explicit(&started, true, memory_order_release);
+	}
+	pthread_mutex_unlock(&lock);
+	vma_leave(self);
+}
+
+int vma_copy(void *to, const void *from, size_t size)
+{
+	vma_thread_self();
+	if (__builtin_setjmp(vma_thread_cache->copy_resume) != 0) {
+		vma_thread_cache->copying = false;
+		return -EFAULT;
+	}
+	vma_thread_cache->copying = true;
+	atomic_signal_fence(memory_order_seq_cst);
+	memcpy(to, from, size);
+	atomic_signal_fence(memory_order_seq_cst);
+	vma_thread_cache->copying = false;
+	return 0;
+}

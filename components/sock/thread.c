@@ -1,0 +1,217 @@
+/*
+ * thread - the table of threads, and the memory that waits until none of them can see it.
+ *
+ * A structure belongs to a thread from its first call to its end, and then to the next new one; it is never freed. So
+ * whoever holds a pointer to one, from a wait queue say, at worst wakes a thread that has nothing to do with it.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/sock_os.h>
+
+#include "thread_priv.h"
+
+#define THREADS_MAX 65536 /* at a time; pages of the table that are not used cost nothing */
+
+__thread struct vma_thread *vma_thread_cache;
+#ifdef VMA_SOCK_TSAN
+char vma_tsan_inside;
+#endif
+
+static struct vma_thread *_Atomic table[THREADS_MAX];
+static _Atomic unsigned table_used;
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* taken inside, or before the thread is anything */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+
+static ck_epoch_t epoch;
+/*
+ * What was retired waits on a record of its own, which is in no section: any thread may put something there, under the
+ * lock, and the record of a thread that has ended holds nothing back.
+ */
+static ck_epoch_record_t graveyard;
+static pthread_mutex_t graveyard_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The thread ends. A later destructor of the application that calls us makes it a thread again, with this run anew. */
+static void thread_ended(void *arg)
+{
+	struct vma_thread *self = arg;
+
+	vma_wait_tidy(self);
+	vma_thread_cache = NULL;
+	atomic_store_explicit(&self->state, VMA_THREAD_AWAKE, memory_order_relaxed);
+	atomic_store_explicit(&self->tid, 0, memory_order_release);
+}
+
+static void start(void)
+{
+	ck_epoch_init(&epoch);
+	ck_epoch_register(&epoch, &graveyard, NULL);
+	if (pthread_key_create(&key, thread_ended) != 0)
+		vma_log_once(VMA_LOG_WARN, "no thread-specific key is left: what ended threads used is not used again");
+}
+
+static struct vma_thread *claim_free(uint32_t tid)
+{
+	unsigned used = atomic_load_explicit(&table_used, memory_order_acquire);
+
+	for (unsigned i = 0; i < used; i++) {
+		struct vma_thread *thread = atomic_load_explicit(&table[i], memory_order_acquire);
+		uint32_t free_tid = 0;
+
+		if (atomic_compare_exchange_strong(&thread->tid, &free_tid, tid))
+			return thread;
+	}
+	return NULL;
+}
+
+static struct vma_thread *make(uint32_t tid)
+{
+	struct vma_thread *thread = vma_alloc(sizeof(*thread));
+	unsigned index;
+
+	pthread_mutex_lock(&table_lock);
+	index = atomic_load_explicit(&table_used, memory_order_relaxed);
+	if (thread == NULL || index == THREADS_MAX) {
+		vma_log_panic("no memory for a thread's state, or %u threads", index);
+		abort(); /* there is no call through which this could be told */
+	}
+	thread->index = index;
+	atomic_store_explicit(&thread->wake_fd, -1, memory_order_relaxed);
+	atomic_store_explicit(&thread->tid, tid, memory_order_relaxed);
+	ck_epoch_register(&epoch, &thread->epoch, NULL);
+	atomic_store_explicit(&table[index], thread, memory_order_release);
+	atomic_store_explicit(&table_used, index + 1, memory_order_release);
+	pthread_mutex_unlock(&table_lock);
+	return thread;
+}
+
+/* A handler that ran in the middle would make a second structure: signals wait, as they do inside. */
+struct vma_thread *vma_thread_self_slow(void)
+{
+	uint32_t tid = (uint32_t)syscall(SYS_gettid);
+	struct vma_thread *self;
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	self = vma_thread_cache;
+	if (self == NULL) {
+		pthread_once(&once, start);
+		self = claim_free(tid);
+		if (self == NULL)
+			self = make(tid);
+		self->inside = 0;
+		self->signals_held = self->copying = false;
+		self->tx_ring = NULL;
+		self->tx_burst = 0;
+		pthread_setspecific(key, self);
+		vma_thread_cache = self;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return self;
+}
+
+unsigned vma_thread_count(void)
+{
+	return atomic_load_explicit(&table_used, memory_order_acquire);
+}
+
+struct vma_thread *vma_thread_at(unsigned index)
+{
+	struct vma_thread *thread = atomic_load_explicit(&table[index], memory_order_acquire);
+
+	return atomic_load_explicit(&thread->tid, memory_order_acquire) == 0 ? NULL : thread;
+}
+
+static void forget(struct vma_thread *thread)
+{
+	int fd = atomic_exchange(&thread->wake_fd, -1);
+
+	if (fd >= 0)
+		syscall(SYS_close, fd); /* the parent's; this is our copy of the descriptor */
+	atomic_store(&thread->state, VMA_THREAD_AWAKE);
+	atomic_store(&thread->rings, 0);
+	atomic_store(&thread->watched, 0);
+}
+
+void vma_threads_forked_child(void)
+{
+	struct vma_thread *self = vma_thread_cache;
+	unsigned used = atomic_load(&table_used);
+
+	pthread_mutex_init(&table_lock, NULL);
+	pthread_mutex_init(&graveyard_lock, NULL);
+	if (used == 0)
+		return;
+	ck_epoch_init(&epoch);
+	graveyard = (ck_epoch_record_t){0}; /* what waited there is lost to the child: its end may touch the parent's */
+	ck_epoch_register(&epoch, &graveyard, NULL);
+	for (unsigned i = 0; i < used; i++) {
+		struct vma_thread *thread = atomic_load(&table[i]);
+
+		forget(thread);
+		thread->tx_ring = NULL;
+		thread->epoch = (ck_epoch_record_t){0};
+		ck_epoch_register(&epoch, &thread->epoch, NULL);
+		if (thread != self) {
+			thread->inside = 0;
+			atomic_store(&thread->tid, 0);
+			continue;
+		}
+		atomic_store(&thread->tid, (uint32_t)syscall(SYS_gettid));
+		for (uint32_t depth = 0; depth < self->inside; depth++)
+			ck_epoch_begin(&self->epoch, NULL);
+	}
+}
+
+/* ---- retired memory ---- */
+
+static void entry_end(ck_epoch_entry_t *entry)
+{
+	struct vma_retired *retired = (struct vma_retired *)entry; /* its first member */
+
+	retired->end(retired);
+}
+_Static_assert(offsetof(struct vma_retired, entry) == 0, "an entry is its retired object");
+
+void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *retired))
+{
+	struct vma_thread *self = vma_enter();
+
+	retired->end = end;
+	/* The unlinking store of the caller comes before the epoch that the entry is put under is read. */
+#ifndef VMA_SOCK_TSAN /* which does not know fences, and has the lock */
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+	pthread_mutex_lock(&graveyard_lock);
+	ck_epoch_call(&graveyard, &retired->entry, entry_end);
+	pthread_mutex_unlock(&graveyard_lock);
+	vma_leave(self);
+}
+
+/* The ends run after the lock is given back: they may retire more. */
+void vma_retire_poll(void)
+{
+	struct vma_thread *self = vma_enter();
+	ck_stack_entry_t *entry, *next;
+	ck_stack_t due;
+
+	ck_stack_init(&due);
+	pthread_mutex_lock(&graveyard_lock);
+	ck_epoch_poll_deferred(&graveyard, &due);
+	pthread_mutex_unlock(&graveyard_lock);
+#ifdef VMA_SOCK_TSAN
+	__tsan_acquire(&vma_tsan_inside);
+#endif
+	for (entry = CK_STACK_FIRST(&due); entry != NULL; entry = next) {
+		ck_epoch_entry_t *ended = (ck_epoch_entry_t *)((char *)entry - offsetof(ck_epoch_entry_t, stack_entry));
+
+		next = CK_STACK_NEXT(entry);
+		ended->function(ended);
+	}
+	vma_leave(self);
+}

@@ -1,0 +1,97 @@
+/*
+ * waitq - threads that sleep for something, and how they are woken.
+ *
+ * Argument (no wake-up is lost): the sleeper writes its slot and `used` (A), then looks at what it waits for (B); the
+ * waker changes that (C), then reads `used` (D). A and D are separated from B and C by sequentially consistent steps
+ * (the exchange in add, the fence in wake), so not both B misses C and D misses A. Whoever wakes empties the slot by
+ * compare-and-swap, so one wake-up is spent on one sleeper. A slot may hold a thread that has long gone on (cancelled,
+ * jumped out of): structures of threads are never freed, and the needless wake-up is all that it costs.
+ */
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "thread_priv.h"
+
+bool vma_thread_wake_told(struct vma_thread *thread)
+{
+	uint64_t one = 1;
+	int fd;
+
+	/* Only the first to find it asleep pays; it looks at everything when it gets up. */
+	if (atomic_exchange(&thread->state, VMA_THREAD_AWAKE) == VMA_THREAD_AWAKE)
+		return false;
+	fd = atomic_load(&thread->wake_fd);
+	if (fd >= 0)
+		syscall(SYS_write, fd, &one, sizeof(one));
+	return true;
+}
+
+void vma_thread_wake(struct vma_thread *thread)
+{
+	vma_thread_wake_told(thread);
+}
+
+void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self)
+{
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++) {
+		struct vma_thread *expected = NULL;
+
+		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) != NULL)
+			continue;
+		if (atomic_compare_exchange_strong(&q->slot[i], &expected, self)) {
+			atomic_fetch_add(&q->used, 1);
+			return;
+		}
+	}
+	/* A mark, not a count: whoever takes it back wakes everybody who sleeps, for whatever, and those add themselves
+	 * anew. */
+	if (atomic_exchange(&q->overflow, 1) == 0)
+		atomic_fetch_add(&q->used, 1);
+}
+
+static bool take(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
+{
+	if (thread == NULL || !atomic_compare_exchange_strong(&q->slot[i], &thread, NULL))
+		return false;
+	atomic_fetch_sub(&q->used, 1);
+	return true;
+}
+
+/*
+ * Not in its slot: somebody has spent a wake-up on this thread, which may leave for another reason (a deadline, another
+ * socket of its set) and take nothing. So it passes the wake-up on; who is woken in vain sleeps on.
+ */
+void vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
+{
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
+		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self && take(q, i, self))
+			return;
+	vma_waitq_wake(q, false);
+}
+
+static void wake_everybody(void)
+{
+	unsigned count = vma_thread_count();
+
+	for (unsigned i = 0; i < count; i++) {
+		struct vma_thread *thread = vma_thread_at(i);
+
+		if (thread != NULL)
+			vma_thread_wake(thread);
+	}
+}
+
+void vma_waitq_wake_slow(struct vma_waitq *q, bool all)
+{
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++) {
+		struct vma_thread *thread = atomic_load(&q->slot[i]);
+
+		/* One that is awake already has been told of something else, and may not come by here. */
+		if (take(q, i, thread) && vma_thread_wake_told(thread) && !all)
+			return;
+	}
+	if (atomic_exchange(&q->overflow, 0) != 0) {
+		atomic_fetch_sub(&q->used, 1);
+		wake_everybody();
+	}
+}
