@@ -1,0 +1,118 @@
+/*
+ * Several threads receive from one socket, each driving its ring, some peeking; the peer sends without a pause. Every
+ * datagram comes to exactly one of them, whole, and every buffer goes home. STRESS_SECONDS.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include "bed.h"
+
+enum { READERS = 3, PEER = 9000, ROUND = 4096 };
+
+static struct udp_sock *sock;
+static struct bed_attached attached;
+static _Atomic uint32_t got[ROUND];
+static _Atomic unsigned total;
+static _Atomic bool stop;
+
+struct load {
+	uint32_t number, inverse;
+	uint8_t more[56];
+};
+
+static ssize_t receive(struct load *load, int flags)
+{
+	struct {
+		struct msghdr msg;
+		struct iovec iov;
+	} own = {.iov = {.iov_base = load, .iov_len = sizeof(*load)}};
+	struct vma_thread *self = vma_enter();
+	ssize_t len;
+
+	own.msg.msg_iov = &own.iov;
+	own.msg.msg_iovlen = 1;
+	len = udp_recvmsg(&sock->file, bed_fd(sock), &own.msg, flags | MSG_DONTWAIT);
+	vma_leave(self);
+	return len;
+}
+
+static void check(const struct load *load, ssize_t len)
+{
+	if (len != sizeof(*load) || load->inverse != ~load->number || load->more[0] != (uint8_t)load->number ||
+	    load->more[55] != (uint8_t)load->number)
+		abort();
+}
+
+static void *read_all(void *arg)
+{
+	unsigned looks = 0, reader = *(unsigned *)arg;
+	struct load load;
+
+	while (!atomic_load(&stop)) {
+		bool peek = reader == 0 && looks++ % 8 == 0;
+		ssize_t len = receive(&load, peek ? MSG_PEEK : 0);
+
+		if (len == -EAGAIN) {
+			sched_yield();
+			continue;
+		}
+		check(&load, len);
+		if (!peek) {
+			atomic_fetch_add(&got[load.number % ROUND], 1);
+			atomic_fetch_add(&total, 1);
+		}
+	}
+	return NULL;
+}
+
+static void send_one(uint32_t number)
+{
+	struct load load = {.number = number, .inverse = ~number};
+
+	memset(load.more, (uint8_t)number, sizeof(load.more));
+	bed_peer_send(PEER, bed_port(sock), &load, sizeof(load));
+}
+
+/* The wire loses nothing as long as its lane has room. */
+static void send_round(unsigned so_far)
+{
+	for (uint32_t i = 0; i < ROUND; i++) {
+		while (so_far + i - atomic_load(&total) > 200)
+			sched_yield();
+		send_one(i);
+	}
+}
+
+static void test_every_datagram_comes_to_one_reader(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	time_t end = time(NULL) + (seconds != NULL ? atoi(seconds) : 1);
+	unsigned numbers[READERS], rounds = 0;
+	pthread_t readers[READERS];
+
+	(void)state;
+	sock = bed_socket(true);
+	bed_attach(&attached, sock, bed_local);
+	atomic_store(&sock->rcvbuf, 1 << 30);
+	for (unsigned i = 0; i < READERS; i++) {
+		numbers[i] = i;
+		assert_int_equal(pthread_create(&readers[i], NULL, read_all, &numbers[i]), 0);
+	}
+	do {
+		send_round(rounds++ * ROUND);
+		bed_wait_until(atomic_load(&total) == rounds * ROUND);
+	} while (time(NULL) < end);
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < READERS; i++)
+		pthread_join(readers[i], NULL);
+	for (unsigned i = 0; i < ROUND; i++)
+		assert_int_equal(atomic_load(&got[i]), rounds);
+	assert_true(udp_queue_is_empty(&attached.at.queue));
+	bed_detach(&attached);
+	bed_close(sock);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_datagram_comes_to_one_reader)};
+
+BED_MAIN(tests)

@@ -1,0 +1,146 @@
+/*
+ * Threads send over one socket, connected and not, while its options and the path change under them and what is
+ * replaced is freed: every frame that leaves is whole, and belongs to one state or another of path and options.
+ * STRESS_SECONDS.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include "fake_net.h"
+
+enum { SENDERS = 2, PORT = 9000 };
+
+static struct udp_sock *sock;
+static _Atomic bool stop;
+static _Atomic uint64_t accepted;
+static _Atomic unsigned bad_frames;
+
+struct load {
+	uint32_t number, inverse;
+};
+
+/* The MAC's last byte and the TTL are moved in step: 10, 20, 30, or 40 each. */
+static bool check_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	const uint8_t *frame = (uint8_t *)vma_buf_data(vma_engine()->arena, packet);
+	struct load load;
+
+	(void)flow;
+	memcpy(&load, frame + 42, sizeof(load));
+	if (packet->payload_len != sizeof(load) || load.inverse != ~load.number || frame[5] % 10 != 0 ||
+	    info->ttl % 10 != 0)
+		atomic_fetch_add(&bad_frames, 1);
+	bed.frames++;
+	vma_buf_put(vma_engine()->arena, packet);
+	return true;
+}
+
+static ssize_t send_load(const struct sockaddr_in *to, uint32_t number)
+{
+	struct {
+		struct msghdr msg;
+		struct iovec iov;
+		struct load load;
+	} own = {.load = {.number = number, .inverse = ~number}};
+	struct vma_thread *self = vma_enter();
+	ssize_t len;
+
+	own.iov = (struct iovec){.iov_base = &own.load, .iov_len = sizeof(own.load)};
+	own.msg = (struct msghdr){.msg_iov = &own.iov, .msg_iovlen = 1};
+	own.msg.msg_name = (void *)to;
+	own.msg.msg_namelen = to != NULL ? sizeof(*to) : 0;
+	len = udp_sendmsg(&sock->file, bed_fd(sock), &own.msg, MSG_DONTWAIT);
+	vma_leave(self);
+	return len;
+}
+
+static void *send_all(void *arg)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT)};
+	bool connected = *(unsigned *)arg == 0;
+	uint32_t number = 0;
+
+	memcpy(&to.sin_addr, bed_remote, 4);
+	while (!atomic_load(&stop)) {
+		ssize_t len = send_load(connected ? NULL : &to, number++);
+
+		if (len == sizeof(struct load))
+			atomic_fetch_add(&accepted, 1);
+		else if (len == -EAGAIN)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void reset(uint8_t ttl)
+{
+	struct vma_thread *self = vma_enter();
+
+	pthread_mutex_lock(&sock->file.lock);
+	sock->ttl = ttl;
+	udp_dst_reset(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_retire_poll();
+	vma_leave(self);
+}
+
+static void change_all(time_t end)
+{
+	uint8_t step = 0;
+
+	do {
+		step = (uint8_t)(step % 40 + 10);
+		fake_net_change(bytes[5], step);
+		while (bed_peer_receive() > 0)
+			;
+		if (step == 20)
+			reset((uint8_t)(step + 10));
+		bed_peer_receive();
+		usleep(200);
+	} while (time(NULL) < end);
+}
+
+static void start_socket(void)
+{
+	fake_net_reset();
+	fake_net.known = true;
+	fake_net.template.bytes[5] = 10;
+	bed_peer_listen(PORT);
+	bed.peer_flow.sink = check_frame;
+	sock = bed_socket(true);
+	sock->ttl = 10;
+	sock->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT)};
+	memcpy(&sock->peer.sin_addr, bed_remote, 4);
+	atomic_store(&sock->connected, true);
+	reset(10);
+}
+
+static void test_frames_are_whole_while_everything_changes(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	unsigned numbers[SENDERS];
+	pthread_t senders[SENDERS];
+	(void)state;
+	start_socket();
+	for (unsigned i = 0; i < SENDERS; i++) {
+		numbers[i] = i;
+		assert_int_equal(pthread_create(&senders[i], NULL, send_all, &numbers[i]), 0);
+	}
+	change_all(time(NULL) + (seconds != NULL ? atoi(seconds) : 1));
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < SENDERS; i++)
+		pthread_join(senders[i], NULL);
+	vma_ring_flush(bed.rail->ring);
+	assert_int_equal(atomic_load(&bad_frames), 0);
+	assert_true(atomic_load(&accepted) > 100);
+	/* Nothing was lost in silence. (What went to the shadow was refused there: it has no way to that address.) */
+	bed_wait_until((bed_peer_receive(), bed.frames == atomic_load(&accepted)));
+	bed_close(sock);
+	vma_ring_detach(bed.peer, &bed.peer_flow);
+	bed_wait_until((vma_retire_poll(), atomic_load(&fake_net.held) == 0));
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_frames_are_whole_while_everything_changes)};
+
+BED_MAIN(tests)
