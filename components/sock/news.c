@@ -37,7 +37,8 @@ static bool is_refused(struct vma_file *file)
 {
 	const enum vma_sock_reason reason = file->ops->reason != NULL ? file->ops->reason(file) : VMA_SOCK_OFFLOADED;
 
-	return reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_INHERITED || reason == VMA_SOCK_NO_MEMORY;
+	return atomic_load_explicit(&file->retry, memory_order_relaxed) || reason == VMA_SOCK_PORT_SHARED ||
+	       reason == VMA_SOCK_INHERITED || reason == VMA_SOCK_NO_MEMORY;
 }
 
 struct round {
