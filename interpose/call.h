@@ -27,8 +27,16 @@
 #define ALIAS(type, alias_name, name, parameters)                                                                      \
 	type call_##alias_name parameters __asm__(#alias_name) __attribute__((visibility("default"), alias(#name)));
 
-/* One load: whether a descriptor needs more than the kernel. */
+/* Whether the table has nothing under a number. */
 #define NOT_OURS(fd) __builtin_expect(vma_fd_lookup(fd) == NULL, 1)
+/*
+ * The same in one load, with no call that would make the compiler keep the arguments: what follows is a jump. Not of
+ * numbers beyond the array, which go the long way.
+ */
+#define IS_PLAIN(fd)                                                                                                   \
+	__builtin_expect((unsigned)(fd) < VMA_FD_LOW && atomic_load_explicit(&vma_fd_low[(unsigned)(fd) % VMA_FD_LOW], \
+	                                                                     memory_order_relaxed) == NULL,            \
+	                 1)
 
 struct call {
 	struct vma_thread *self;

@@ -16,7 +16,7 @@
 	}                                                                                                              \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
-		if (NOT_OURS(fd))                                                                                      \
+		if (IS_PLAIN(fd))                                                                                      \
 			return vma_os.name os_arguments;                                                               \
 		return name##_ours os_arguments;                                                                       \
 	}
@@ -48,7 +48,7 @@ static __attribute__((noinline)) int connect_ours(int fd, const struct sockaddr 
 
 EXPORT(int, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.connect(fd, addr, len);
 	return connect_ours(fd, addr, len);
 }
@@ -66,14 +66,14 @@ static __attribute__((noinline)) int accept4_ours(int fd, struct sockaddr *addr,
 
 EXPORT(int, accept4, (int fd, struct sockaddr *addr, socklen_t *len, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return fresh(vma_os.accept4(fd, addr, len, flags));
 	return accept4_ours(fd, addr, len, flags);
 }
 
 EXPORT(int, accept, (int fd, struct sockaddr *addr, socklen_t *len))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return fresh(vma_os.accept(fd, addr, len));
 	return accept4_ours(fd, addr, len, 0);
 }

@@ -66,14 +66,14 @@ static __attribute__((noinline)) ssize_t recvfrom_ours(int fd, void *data, size_
 
 EXPORT(ssize_t, recv, (int fd, void *data, size_t size, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.recv(fd, data, size, flags);
 	return recvfrom_ours(fd, data, size, flags, NULL, NULL);
 }
 
 EXPORT(ssize_t, recvfrom, (int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.recvfrom(fd, data, size, flags, addr, len);
 	return recvfrom_ours(fd, data, size, flags, addr, len);
 }
@@ -90,7 +90,7 @@ static __attribute__((noinline)) ssize_t read_ours(int fd, void *data, size_t si
 
 EXPORT(ssize_t, read, (int fd, void *data, size_t size))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.read(fd, data, size);
 	return read_ours(fd, data, size);
 }
@@ -99,14 +99,14 @@ ALIAS(ssize_t, __read, read, (int fd, void *data, size_t size))
 /* The fortified ones know the room behind the pointer; the C library's own end the program when it is too small. */
 EXPORT(ssize_t, __read_chk, (int fd, void *data, size_t size, size_t room))
 {
-	if (NOT_OURS(fd) || size > room)
+	if (IS_PLAIN(fd) || size > room)
 		return vma_os.__read_chk(fd, data, size, room);
 	return read_ours(fd, data, size);
 }
 
 EXPORT(ssize_t, __recv_chk, (int fd, void *data, size_t size, size_t room, int flags))
 {
-	if (NOT_OURS(fd) || size > room)
+	if (IS_PLAIN(fd) || size > room)
 		return vma_os.__recv_chk(fd, data, size, room, flags);
 	return recvfrom_ours(fd, data, size, flags, NULL, NULL);
 }
@@ -114,7 +114,7 @@ EXPORT(ssize_t, __recv_chk, (int fd, void *data, size_t size, size_t room, int f
 EXPORT(ssize_t, __recvfrom_chk,
        (int fd, void *data, size_t size, size_t room, int flags, struct sockaddr *addr, socklen_t *len))
 {
-	if (NOT_OURS(fd) || size > room)
+	if (IS_PLAIN(fd) || size > room)
 		return vma_os.__recvfrom_chk(fd, data, size, room, flags, addr, len);
 	return recvfrom_ours(fd, data, size, flags, addr, len);
 }
@@ -151,7 +151,7 @@ static __attribute__((noinline)) ssize_t readv_ours(int fd, const struct iovec *
 
 EXPORT(ssize_t, readv, (int fd, const struct iovec *iov, int n))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.readv(fd, iov, n);
 	return readv_ours(fd, iov, n);
 }
@@ -180,14 +180,14 @@ static __attribute__((noinline)) ssize_t preadv2_ours(int fd, const struct iovec
 
 EXPORT(ssize_t, preadv2, (int fd, const struct iovec *iov, int n, off_t offset, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.preadv2(fd, iov, n, offset, flags);
 	return preadv2_ours(fd, iov, n, offset, flags);
 }
 
 EXPORT(ssize_t, preadv64v2, (int fd, const struct iovec *iov, int n, off64_t offset, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.preadv64v2(fd, iov, n, offset, flags);
 	return preadv2_ours(fd, iov, n, offset, flags);
 }
@@ -244,7 +244,7 @@ static __attribute__((noinline)) ssize_t recvmsg_ours(int fd, struct msghdr *msg
 
 EXPORT(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.recvmsg(fd, msg, flags);
 	return recvmsg_ours(fd, msg, flags);
 }
@@ -340,7 +340,7 @@ static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs,
 
 EXPORT(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, struct timespec *timeout))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
 	return recvmmsg_ours(fd, msgs, n, flags, timeout);
 }

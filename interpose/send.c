@@ -38,7 +38,7 @@ static __attribute__((noinline)) ssize_t sendto_ours(int fd, const void *data, s
 
 EXPORT(ssize_t, send, (int fd, const void *data, size_t size, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.send(fd, data, size, flags);
 	return sendto_ours(fd, data, size, flags, NULL, 0);
 }
@@ -46,7 +46,7 @@ ALIAS(ssize_t, __send, send, (int fd, const void *data, size_t size, int flags))
 
 EXPORT(ssize_t, sendto, (int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.sendto(fd, data, size, flags, addr, len);
 	return sendto_ours(fd, data, size, flags, addr, len);
 }
@@ -60,7 +60,7 @@ static __attribute__((noinline)) ssize_t write_ours(int fd, const void *data, si
 
 EXPORT(ssize_t, write, (int fd, const void *data, size_t size))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.write(fd, data, size);
 	return write_ours(fd, data, size);
 }
@@ -98,7 +98,7 @@ static __attribute__((noinline)) ssize_t writev_ours(int fd, const struct iovec 
 
 EXPORT(ssize_t, writev, (int fd, const struct iovec *iov, int n))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.writev(fd, iov, n);
 	return writev_ours(fd, iov, n);
 }
@@ -117,14 +117,14 @@ static __attribute__((noinline)) ssize_t pwritev2_ours(int fd, const struct iove
 
 EXPORT(ssize_t, pwritev2, (int fd, const struct iovec *iov, int n, off_t offset, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.pwritev2(fd, iov, n, offset, flags);
 	return pwritev2_ours(fd, iov, n, offset, flags);
 }
 
 EXPORT(ssize_t, pwritev64v2, (int fd, const struct iovec *iov, int n, off64_t offset, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.pwritev64v2(fd, iov, n, offset, flags);
 	return pwritev2_ours(fd, iov, n, offset, flags);
 }
@@ -158,7 +158,7 @@ static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghd
 
 EXPORT(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.sendmsg(fd, msg, flags);
 	return sendmsg_ours(fd, msg, flags);
 }
@@ -205,7 +205,7 @@ static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs,
 
 EXPORT(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
 {
-	if (NOT_OURS(fd))
+	if (IS_PLAIN(fd))
 		return vma_os.sendmmsg(fd, msgs, n, flags);
 	return sendmmsg_ours(fd, msgs, n, flags);
 }
