@@ -170,9 +170,11 @@ struct udp_sock {
 	bool mc_loop, broadcast, reuse_addr, reuse_port, mc_all;
 	int pmtu_discover;
 	uint32_t mark;
-	bool port_chosen;    /* by the kernel, so nobody sends there who has not heard from us */
-	bool errors_watched; /* vma_engine_watch_errors */
-	uint64_t os_options; /* options.c: a bit for each that is set and that only the kernel serves */
+	bool port_chosen;          /* by the kernel, so nobody sends there who has not heard from us */
+	bool errors_watched;       /* vma_engine_watch_errors */
+	uint64_t net_generation;   /* of net, that destinations were last made anew for */
+	struct vma_engine *engine; /* that the socket was made in: its statistics' */
+	uint64_t os_options;       /* options.c: a bit for each that is set and that only the kernel serves */
 	_Atomic enum vma_sock_reason reason;
 	struct udp_flows *flows;           /* flows.c: what is attached, for which address or group, on which rail */
 	struct udp_groups *_Atomic groups; /* multicast.c: memberships and filters, immutable; NULL: none, and mc_all */

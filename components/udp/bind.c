@@ -1,0 +1,115 @@
+/*
+ * bind.c - bind, connect, shutdown: the kernel's answer, then its addresses, then flows and destinations that fit.
+ *
+ * Which address and port a socket has is never computed: the kernel is asked after each call, also after one that
+ * failed, because a refused connect() may have undone an earlier one.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "control.h"
+
+static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
+{
+	return a->sin_family == b->sin_family && a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
+}
+
+/* True: something has changed. */
+static bool take_names(struct udp_sock *sock, int fd)
+{
+	struct sockaddr_in local = {0}, peer = {0};
+	socklen_t len = sizeof(local);
+	bool changed;
+
+	if (vma_os.getsockname(fd, (struct sockaddr *)&local, &len) != 0)
+		local.sin_family = 0;
+	len = sizeof(peer);
+	if (vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0)
+		peer = (struct sockaddr_in){0};
+	memset(local.sin_zero, 0, sizeof(local.sin_zero));
+	memset(peer.sin_zero, 0, sizeof(peer.sin_zero));
+	changed = !same_name(&sock->local, &local) || !same_name(&sock->peer, &peer);
+	sock->local = local;
+	sock->peer = peer;
+	atomic_store_explicit(&sock->connected, peer.sin_family == AF_INET, memory_order_relaxed);
+	return changed;
+}
+
+static void follow(struct udp_sock *sock, int fd)
+{
+	if (!take_names(sock, fd))
+		return;
+	udp_flows_update(sock);
+	udp_dst_reset(sock);
+}
+
+static bool asks_for_any_port(const struct sockaddr *addr, socklen_t len)
+{
+	struct sockaddr_in name;
+
+	return len >= sizeof(name) && vma_copy(&name, addr, sizeof(name)) == 0 && name.sin_port == 0;
+}
+
+int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct udp_sock *sock = udp_sock(file);
+	int rc = 0;
+
+	pthread_mutex_lock(&file->lock);
+	if (vma_os.bind(fd, addr, len) != 0) {
+		rc = -errno;
+	} else {
+		sock->port_chosen = asks_for_any_port(addr, len);
+		follow(sock, fd);
+	}
+	pthread_mutex_unlock(&file->lock);
+	return rc;
+}
+
+/* ICMP errors for what is sent offloaded come to the shadow, which shows them by EPOLLERR. */
+static void watch_errors(struct udp_sock *sock, int fd)
+{
+	if (!sock->errors_watched && vma_engine_watch_errors(fd, &sock->file) == 0)
+		sock->errors_watched = true;
+}
+
+int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct udp_sock *sock = udp_sock(file);
+	int rc = 0;
+
+	pthread_mutex_lock(&file->lock);
+	if (vma_os.connect(fd, addr, len) != 0)
+		rc = -errno;
+	else if (!atomic_load(&sock->inherited) && vma_engine() != NULL)
+		watch_errors(sock, fd);
+	if (sock->local.sin_port == 0)
+		sock->port_chosen = true;
+	follow(sock, fd);
+	pthread_mutex_unlock(&file->lock);
+	return rc;
+}
+
+/* On an unconnected socket the kernel says ENOTCONN, and shuts it down all the same. */
+int udp_shutdown(struct vma_file *file, int fd, int how)
+{
+	struct udp_sock *sock = udp_sock(file);
+	int rc = 0;
+
+	pthread_mutex_lock(&file->lock);
+	if (vma_os.shutdown(fd, how) != 0)
+		rc = -errno;
+	if (rc == 0 || rc == -ENOTCONN) {
+		if (how == SHUT_RD || how == SHUT_RDWR)
+			atomic_store(&sock->shut_rd, true);
+		if (how == SHUT_WR || how == SHUT_RDWR) {
+			atomic_store(&sock->shut_wr, true);
+			udp_dst_reset(sock);
+		}
+		vma_waitq_wake(&file->waitq, true);
+		vma_file_ready(file, EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLOUT);
+	}
+	pthread_mutex_unlock(&file->lock);
+	return rc;
+}

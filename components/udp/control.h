@@ -1,0 +1,20 @@
+/* control.h - the control path's calls: bind.c, options.c, ioctl.c. As struct vma_file_ops has them. */
+#ifndef VMA_UDP_CONTROL_H
+#define VMA_UDP_CONTROL_H
+
+#include "udp_priv.h"
+
+int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
+int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
+int udp_shutdown(struct vma_file *file, int fd, int how);
+
+int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);
+/* What a new socket has by the system's settings and by ours. */
+void udp_options_init(struct udp_sock *sock, int fd);
+/* file.lock. SIGIO on arrival (O_ASYNC, FIOASYNC): the kernel's alone. */
+void udp_set_async(struct udp_sock *sock, bool on);
+
+int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg);
+int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
+
+#endif

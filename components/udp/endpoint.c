@@ -1,0 +1,339 @@
+/*
+ * endpoint.c - members of flow keys: attached, chosen among, detached.
+ *
+ * Whom the kernel would give a unicast datagram (its lookup for UDP): a socket bound to the address before one bound to
+ * 0.0.0.0, one bound to the device before one that is not; of equal ones the last that was bound, or, where that one
+ * has SO_REUSEPORT, any of its equals that have it, by a hash of addresses and ports. Connected sockets have keys of
+ * their own, which the ring looks up first.
+ *
+ * The choice is made when members come and go, and published as an immutable object; a sink follows two pointers.
+ */
+#include "endpoint.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct udp_port udp_ports[UDP_PORTS];
+
+/* ---- sinks ---- */
+
+static inline uint32_t spread(const struct vma_rx_info *info, uint32_t n)
+{
+	uint32_t src, hash;
+
+	memcpy(&src, info->src, 4);
+	hash = (uint32_t)((src ^ (uint64_t)info->src_port_be << 32) * 0x9e3779b97f4a7c15ULL >> 32);
+	return (uint32_t)((uint64_t)hash * n >> 32);
+}
+
+static bool sink_unicast(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	const struct udp_member *member = flow->owner;
+	const struct udp_choice *choice = atomic_load_explicit(&member->endpoint->choice, memory_order_acquire);
+
+	if (__builtin_expect(choice->n == 1, 1))
+		return udp_deliver(choice->at[0], packet, info);
+	return udp_deliver(choice->at[spread(info, choice->n)], packet, info);
+}
+
+static bool sink_shared(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	const struct udp_member *member = flow->owner;
+
+	return udp_deliver(member->at, packet, info);
+}
+
+/* With the ring's flag held: somebody else does the rest. */
+static void on_revoked(struct vma_flow *flow)
+{
+	struct udp_member *member = flow->owner;
+
+	atomic_store_explicit(&member->revoked, true, memory_order_release);
+	udp_flows_ask(member->flows);
+}
+
+/* ---- the choice ---- */
+
+static int rank(const struct udp_member *member)
+{
+	return (member->flows->local != INADDR_ANY ? 2 : 0) + (member->flows->bound_ifindex != 0 ? 1 : 0);
+}
+
+static bool wins(const struct udp_member *a, const struct udp_member *b)
+{
+	int difference = rank(a) - rank(b);
+
+	return difference != 0 ? difference > 0 : a->flows->order > b->flows->order;
+}
+
+static bool shares_with(const struct udp_member *member, const struct udp_member *winner)
+{
+	if (member == winner)
+		return true;
+	return winner->flows->reuse_port && member->flows->reuse_port && rank(member) == rank(winner);
+}
+
+static void choice_end(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct udp_choice, retired) == 0, "choice_end");
+
+static bool same_choice(const struct udp_choice *a, const struct udp_choice *b)
+{
+	return a != NULL && a->n == b->n && memcmp(a->at, b->at, a->n * sizeof(a->at[0])) == 0;
+}
+
+bool udp_endpoint_choose(struct udp_endpoint *endpoint)
+{
+	struct udp_choice *old = atomic_load_explicit(&endpoint->choice, memory_order_relaxed), *choice;
+	const struct udp_member *winner = endpoint->members;
+	uint32_t n = 0;
+
+	if (endpoint->shared || winner == NULL)
+		return true;
+	for (const struct udp_member *m = endpoint->members; m != NULL; m = m->next_of_endpoint, n++) {
+		if (wins(m, winner))
+			winner = m;
+	}
+	choice = vma_alloc(sizeof(*choice) + n * sizeof(choice->at[0]));
+	if (choice == NULL)
+		return false;
+	for (const struct udp_member *m = endpoint->members; m != NULL; m = m->next_of_endpoint) {
+		if (shares_with(m, winner))
+			choice->at[choice->n++] = m->at;
+	}
+	if (same_choice(old, choice)) {
+		vma_free(choice);
+		return true;
+	}
+	atomic_store_explicit(&endpoint->choice, choice, memory_order_release);
+	if (old != NULL)
+		vma_retire(&old->retired, choice_end);
+	return true;
+}
+
+/* ---- endpoints ---- */
+
+static struct udp_endpoint *endpoint_find(uint32_t device, const struct vma_flow_key *key)
+{
+	struct udp_endpoint *endpoint = udp_port(key->local_port_be)->endpoints;
+
+	while (endpoint != NULL && !(endpoint->device == device && memcmp(&endpoint->key, key, sizeof(*key)) == 0))
+		endpoint = endpoint->next;
+	return endpoint;
+}
+
+static int endpoint_make(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
+                         struct udp_endpoint **out)
+{
+	struct udp_port *port = udp_port(target->key.local_port_be);
+	struct vma_ring_where where = {.socket_id = flows->sock->file.id};
+	struct udp_endpoint *endpoint = vma_alloc(sizeof(*endpoint));
+	int rc;
+
+	if (endpoint == NULL)
+		return -ENOMEM;
+	memcpy(where.local, target->key.local, sizeof(where.local));
+	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &endpoint->rail);
+	if (rc < 0) {
+		vma_free(endpoint);
+		return rc;
+	}
+	endpoint->key = target->key;
+	endpoint->device = target->device;
+	endpoint->ifindex = target->ifindex;
+	endpoint->shared = target->shared;
+	endpoint->next = port->endpoints;
+	port->endpoints = endpoint;
+	*out = endpoint;
+	return 0;
+}
+
+/* A sink that has just looked is inside. */
+static void endpoint_end(struct vma_retired *retired)
+{
+	struct udp_endpoint *endpoint =
+	        (struct udp_endpoint *)((char *)retired - offsetof(struct udp_endpoint, retired));
+
+	vma_free(atomic_load_explicit(&endpoint->choice, memory_order_relaxed));
+	vma_free(endpoint);
+}
+
+/* Its last member has gone. */
+static void endpoint_drop(struct udp_endpoint *endpoint)
+{
+	struct udp_endpoint **place = &udp_port(endpoint->key.local_port_be)->endpoints;
+
+	while (*place != endpoint)
+		place = &(*place)->next;
+	*place = endpoint->next;
+	vma_rail_put(endpoint->rail);
+	vma_retire(&endpoint->retired, endpoint_end);
+}
+
+/* ---- members ---- */
+
+struct udp_member *udp_member_find(const struct udp_flows *flows, const struct udp_target *target)
+{
+	struct udp_member *member = flows->members;
+
+	while (member != NULL && !(member->endpoint->device == target->device &&
+	                           memcmp(&member->flow.key, &target->key, sizeof(target->key)) == 0))
+		member = member->next;
+	return member;
+}
+
+static void link_member(struct udp_member *member)
+{
+	struct udp_member **place = &member->endpoint->members;
+
+	while (*place != NULL)
+		place = &(*place)->next_of_endpoint;
+	*place = member;
+	member->next = member->flows->members;
+	member->flows->members = member;
+	member->endpoint->hosts += !member->guest;
+}
+
+static void unlink_member(struct udp_member *member)
+{
+	struct udp_member **place = &member->endpoint->members;
+
+	while (*place != member)
+		place = &(*place)->next_of_endpoint;
+	*place = member->next_of_endpoint;
+	for (place = &member->flows->members; *place != member; place = &(*place)->next)
+		;
+	*place = member->next;
+	member->endpoint->hosts -= !member->guest;
+}
+
+static void member_end(struct vma_retired *retired)
+{
+	vma_free((char *)retired - offsetof(struct udp_member, retired));
+}
+
+/* Its flow is attached nowhere. Without memory for another choice the old one would lead to a queue that ends. */
+static void member_drop(struct udp_member *member)
+{
+	struct udp_endpoint *endpoint = member->endpoint;
+
+	unlink_member(member);
+	member->at->flows--;
+	member->flows->moved |= member->at->flows == 0;
+	vma_retire(&member->retired, member_end);
+	if (endpoint->members == NULL)
+		endpoint_drop(endpoint);
+}
+
+static struct udp_member *member_make(struct udp_flows *flows, struct udp_endpoint *endpoint,
+                                      const struct udp_target *target, bool guest)
+{
+	struct udp_member *member = vma_alloc(sizeof(*member));
+
+	if (member == NULL)
+		return NULL;
+	member->at = udp_attachment_get(flows, endpoint->rail, target->ifindex);
+	if (member->at == NULL) {
+		vma_free(member);
+		return NULL;
+	}
+	member->at->flows++;
+	member->endpoint = endpoint;
+	member->flows = flows;
+	member->ifindex = target->ifindex;
+	member->guest = guest;
+	member->flow = (struct vma_flow){.key = target->key,
+	                                 .sink = endpoint->shared ? sink_shared : sink_unicast,
+	                                 .owner = member,
+	                                 .revoked = on_revoked};
+	return member;
+}
+
+static bool is_known_there(const struct udp_flows *flows, uint32_t device)
+{
+	for (const struct udp_member *m = flows->members; m != NULL; m = m->next) {
+		if (!m->guest && m->endpoint->device == device)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The first member is chosen before its flow is attached, so that a sink never finds no choice; a later one afterwards,
+ * so that a flow which is refused has never been chosen.
+ */
+static int member_attach(struct udp_member *member)
+{
+	struct udp_endpoint *endpoint = member->endpoint;
+	bool first = endpoint->members == member;
+	int rc = 0;
+
+	if (first && !udp_endpoint_choose(endpoint))
+		rc = -ENOMEM;
+	if (rc == 0)
+		rc = vma_ring_attach(endpoint->rail->ring, &member->flow);
+	if (rc == 0 && !first && !udp_endpoint_choose(endpoint)) {
+		vma_ring_detach(endpoint->rail->ring, &member->flow);
+		rc = -ENOMEM;
+	}
+	return rc;
+}
+
+int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target, bool guest)
+{
+	struct udp_endpoint *endpoint = endpoint_find(target->device, &target->key);
+	struct udp_member *member;
+	int rc = endpoint != NULL ? 0 : endpoint_make(flows, device, target, &endpoint);
+
+	if (rc < 0)
+		return rc;
+	member = member_make(flows, endpoint, target, guest);
+	if (member == NULL) {
+		if (endpoint->members == NULL)
+			endpoint_drop(endpoint);
+		return -ENOMEM;
+	}
+	if (!guest || !is_known_there(flows, target->device))
+		member->flow.shadow_cookie = flows->cookie;
+	link_member(member);
+	rc = member_attach(member);
+	if (rc < 0)
+		member_drop(member);
+	return rc;
+}
+
+/*
+ * Out of the choice before the flow goes: what comes meanwhile is for those who stay. Where the choice cannot be made
+ * anew it is shortened in place: to one who stays, if there is one.
+ */
+static void leave_choice(struct udp_member *member)
+{
+	struct udp_endpoint *endpoint = member->endpoint;
+	struct udp_choice *choice = atomic_load_explicit(&endpoint->choice, memory_order_relaxed);
+	struct udp_member **place = &endpoint->members, *rest = member->next_of_endpoint;
+
+	if (endpoint->shared || (*place == member && rest == NULL))
+		return;
+	while (*place != member)
+		place = &(*place)->next_of_endpoint;
+	*place = rest;
+	if (!udp_endpoint_choose(endpoint)) {
+		for (uint32_t i = 0; i < choice->n; i++) {
+			if (choice->at[i] == member->at)
+				choice->at[i] = endpoint->members->at;
+		}
+	}
+	while (*place != NULL)
+		place = &(*place)->next_of_endpoint;
+	member->next_of_endpoint = NULL;
+	*place = member;
+}
+
+void udp_member_detach(struct udp_member *member)
+{
+	leave_choice(member);
+	vma_ring_detach(member->endpoint->rail->ring, &member->flow);
+	member_drop(member);
+}

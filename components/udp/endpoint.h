@@ -1,0 +1,101 @@
+/*
+ * endpoint.h - flow keys of an interface and their members, the sockets of this process (endpoint.c).
+ *
+ *   ring ── key ──> members' flows ──┬─ unicast: the first one's sink asks the endpoint, which has chosen ──> one
+ * socket └─ group, broadcast: each member's own sink ──> every socket
+ *
+ * Members of a key are on one ring: two queue pairs that want the same key would have it taken from both.
+ *
+ * Threads: all but the sinks with the lock of flows.c (udp_flows_lock), which is taken after a file's lock and before
+ *          all locks of the engine. Sinks run inside, in whoever drives the ring, and take no lock.
+ */
+#ifndef VMA_UDP_ENDPOINT_H
+#define VMA_UDP_ENDPOINT_H
+
+#include "targets.h"
+
+struct udp_endpoint;
+struct udp_flows;
+
+/* A socket on a key. */
+struct udp_member {
+	struct vma_flow flow;
+	struct udp_endpoint *endpoint;
+	struct udp_attachment *at;
+	struct udp_flows *flows;
+	struct udp_member *next;             /* of the socket */
+	struct udp_member *next_of_endpoint; /* in the order of their joining */
+	uint32_t ifindex;
+	bool guest;           /* has not joined this group itself: IP_MULTICAST_ALL */
+	bool kept;            /* for udp_flows_update */
+	_Atomic bool revoked; /* the kernel has the key again */
+	struct vma_retired retired;
+};
+
+/* Who gets what comes to a unicast key: one socket, or one of several by a hash of the addresses. Immutable. */
+struct udp_choice {
+	struct vma_retired retired;
+	uint32_t n;
+	struct udp_attachment *at[];
+};
+
+struct udp_endpoint {
+	struct udp_endpoint *next; /* of the port's bucket */
+	struct vma_flow_key key;
+	uint32_t device;  /* ifindex */
+	uint32_t ifindex; /* that packets come in by */
+	bool shared;      /* a group or a broadcast address */
+	uint32_t hosts;   /* members that are no guests */
+	struct udp_member *members;
+	struct vma_rail *rail; /* held */
+	struct udp_choice *_Atomic choice;
+	struct vma_retired retired;
+};
+
+/* What a socket has attached, and what others must know of it. Under the lock of flows.c. */
+struct udp_flows {
+	struct udp_sock *sock;
+	struct udp_flows *next; /* of the port's bucket */
+	uint16_t port_be;       /* that it is listed under; 0: not listed */
+	uint32_t local;         /* bound to */
+	uint32_t bound_ifindex;
+	uint64_t order; /* of binding: the later wins */
+	uint64_t cookie;
+	bool reuse_port;
+	bool takes_all; /* may be the guest of groups that others have joined */
+	struct udp_member *members;
+	struct udp_attachment *attachments;
+	bool moved;              /* attachments are to be published */
+	struct vma_task task;    /* a flow was revoked */
+	_Atomic bool task_asked; /* and holds a reference */
+};
+
+/* Buckets by port. */
+#define UDP_PORTS 1024
+struct udp_port {
+	struct udp_endpoint *endpoints;
+	struct udp_flows *flows;
+};
+extern struct udp_port udp_ports[UDP_PORTS] __attribute__((visibility("hidden")));
+static inline struct udp_port *udp_port(uint16_t port_be)
+{
+	return &udp_ports[(uint16_t)(port_be >> 8 | port_be << 8) % UDP_PORTS];
+}
+
+/* The socket's member of this key; NULL: none. */
+struct udp_member *udp_member_find(const struct udp_flows *flows, const struct udp_target *target);
+/*
+ * Attaches the socket: -ENOMEM, or why the ring refuses. A guest whose socket is known to the NIC's owner by another
+ * flow need not be named there again.
+ */
+int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target, bool guest);
+void udp_member_detach(struct udp_member *member);
+/* Who gets a unicast key may have changed. False: no memory, so it is as it was. */
+bool udp_endpoint_choose(struct udp_endpoint *endpoint);
+
+/* flows.c: the socket's queue for what comes by this interface and rail, made if need be; NULL: no memory. */
+struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_rail *rail, uint32_t ifindex);
+/* flows.c: a flow has been taken away. Any thread; never waits. */
+void udp_flows_ask(struct udp_flows *flows);
+
+#endif

@@ -1,0 +1,514 @@
+/*
+ * flows.c - what is attached for a socket becomes what should be: new flows first, then those that are not wanted any
+ *           more end, so that a datagram always finds one of them or the shadow.
+ *
+ * One lock for all sockets: they share keys, and guests come and go with those whose group they share. It is held while
+ * rings attach and detach, which waits for the receive flag; so nothing that runs under a ring's flag takes it.
+ *
+ * A queue outlives its flows as long as there is something in it: what has arrived can be read.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "endpoint.h"
+#include "flows.h"
+
+static pthread_mutex_t flows_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t last_order;
+
+/* ---- attachments ---- */
+
+/* Nobody sees it any more, and no flow leads to it. */
+static void attachment_end(struct vma_retired *retired)
+{
+	struct udp_attachment *at =
+	        (struct udp_attachment *)((char *)retired - offsetof(struct udp_attachment, retired));
+	struct vma_engine *engine = at->rail->device->engine;
+
+	/* In a forked child the parent's packets are not there; that memory is lost, once. */
+	if (engine != atomic_load_explicit(&vma_engine_now, memory_order_acquire))
+		return;
+	udp_queue_fini(&at->queue, engine->arena);
+	vma_rail_put(at->rail);
+	vma_free(at);
+}
+
+struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_rail *rail, uint32_t ifindex)
+{
+	struct udp_attachment **place = &flows->attachments, *at;
+
+	for (; *place != NULL; place = &(*place)->next) {
+		if ((*place)->rail == rail && (*place)->ifindex == ifindex)
+			return *place;
+	}
+	at = vma_alloc(sizeof(*at));
+	if (at == NULL || udp_queue_init(&at->queue) != 0) {
+		vma_free(at);
+		return NULL;
+	}
+	at->rail = rail;
+	atomic_fetch_add_explicit(&rail->refs, 1, memory_order_relaxed); /* the endpoint holds one */
+	at->sock = flows->sock;
+	at->ifindex = ifindex;
+	*place = at;
+	flows->moved = true;
+	return at;
+}
+
+static void attachments_end(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct udp_attachments, retired) == 0, "attachments_end");
+
+static struct udp_attachments *attachments_of(const struct udp_flows *flows)
+{
+	struct udp_attachments *all;
+	uint32_t n = 0;
+
+	for (const struct udp_attachment *at = flows->attachments; at != NULL; at = at->next)
+		n++;
+	all = vma_alloc(sizeof(*all) + n * sizeof(all->at[0]));
+	if (all == NULL)
+		return NULL;
+	for (struct udp_attachment *at = flows->attachments; at != NULL; at = at->next) {
+		all->at[all->n++] = at;
+		all->rings |= vma_rail_bit(at->rail);
+	}
+	return all;
+}
+
+/* What no flow leads to and nothing is left in; `ended`: whatever is left. */
+static struct udp_attachment *take_out_unused(struct udp_flows *flows, bool ended)
+{
+	struct udp_attachment **place = &flows->attachments, *out = NULL;
+
+	while (*place != NULL) {
+		struct udp_attachment *at = *place;
+
+		if (at->flows == 0 && (ended || udp_queue_is_empty(&at->queue))) {
+			*place = at->next;
+			at->next = out;
+			out = at;
+		} else {
+			place = &at->next;
+		}
+	}
+	return out;
+}
+
+static void tell_rings(struct udp_sock *sock, uint64_t rings)
+{
+	struct vma_watchers *watchers = atomic_load_explicit(&sock->file.watchers, memory_order_acquire);
+
+	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++) {
+		struct vma_watcher *watcher = atomic_load_explicit(&watchers->watcher[i], memory_order_relaxed);
+
+		watcher->rings(watcher, rings);
+	}
+}
+
+static void put_back(struct udp_flows *flows, struct udp_attachment *unused)
+{
+	while (unused != NULL) {
+		struct udp_attachment *next = unused->next;
+
+		unused->next = flows->attachments;
+		flows->attachments = unused;
+		unused = next;
+	}
+}
+
+/*
+ * The new array is published, then the old one and what it alone held are retired. os_attention first: what came before
+ * the flows is in the shadow, and is read before what is queued. Sleepers look at the old rings, and are woken.
+ */
+static void publish(struct udp_flows *flows, bool ended)
+{
+	struct udp_sock *sock = flows->sock;
+	struct udp_attachment *unused = take_out_unused(flows, ended);
+	struct udp_attachments *all = NULL, *old;
+
+	if (!flows->moved && unused == NULL)
+		return;
+	if (flows->attachments != NULL) {
+		all = attachments_of(flows);
+		if (all == NULL) { /* the old array stays, and so does what it holds */
+			put_back(flows, unused);
+			return;
+		}
+	}
+	flows->moved = false;
+	atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
+	old = atomic_exchange_explicit(&sock->attachments, all, memory_order_acq_rel);
+	if (old != NULL)
+		vma_retire(&old->retired, attachments_end);
+	while (unused != NULL) {
+		struct udp_attachment *next = unused->next;
+
+		vma_retire(&unused->retired, attachment_end);
+		unused = next;
+	}
+	tell_rings(sock, all != NULL ? all->rings : 0);
+	vma_waitq_wake(&sock->file.waitq, true);
+}
+
+/* ---- what others must know of a socket ---- */
+
+static void list_flows(struct udp_flows *flows, uint16_t port_be)
+{
+	struct udp_flows **place;
+
+	if (flows->port_be == port_be)
+		return;
+	if (flows->port_be != 0) {
+		for (place = &udp_port(flows->port_be)->flows; *place != flows; place = &(*place)->next)
+			;
+		*place = flows->next;
+	}
+	flows->port_be = port_be;
+	if (port_be != 0) {
+		flows->next = udp_port(port_be)->flows;
+		udp_port(port_be)->flows = flows;
+	}
+}
+
+static void describe(struct udp_flows *flows, bool by_os)
+{
+	const struct udp_sock *sock = flows->sock;
+	uint32_t local = sock->local.sin_addr.s_addr;
+
+	if (flows->port_be != sock->local.sin_port || flows->local != local)
+		flows->order = ++last_order;
+	list_flows(flows, sock->local.sin_port);
+	flows->local = local;
+	flows->bound_ifindex = sock->bound_ifindex;
+	flows->reuse_port = sock->reuse_port;
+	flows->takes_all = sock->mc_all && !by_os && sock->peer.sin_family != AF_INET &&
+	                   (local == INADDR_ANY || IN_MULTICAST(ntohl(local)));
+}
+
+static struct udp_flows *flows_of(struct udp_sock *sock)
+{
+	socklen_t len = sizeof(uint64_t);
+	struct udp_flows *flows = sock->flows;
+
+	if (flows != NULL)
+		return flows;
+	flows = vma_alloc(sizeof(*flows));
+	if (flows == NULL)
+		return NULL;
+	flows->sock = sock;
+	udp_flows_task_init(flows);
+	if (vma_os.getsockopt(atomic_load_explicit(&sock->file.fd, memory_order_relaxed), SOL_SOCKET, SO_COOKIE,
+	                      &flows->cookie, &len) != 0)
+		flows->cookie = 0;
+	sock->flows = flows;
+	return flows;
+}
+
+/* ---- guests: sockets with IP_MULTICAST_ALL get what others in this process have joined ---- */
+
+static bool is_guest_of(const struct udp_flows *flows, const struct udp_endpoint *endpoint)
+{
+	uint32_t group;
+
+	memcpy(&group, endpoint->key.local, 4);
+	return flows->takes_all && endpoint->key.local_port_be == flows->port_be && endpoint->shared &&
+	       endpoint->hosts != 0 && endpoint->key.peer_port_be == 0 && IN_MULTICAST(ntohl(group)) &&
+	       (flows->local == INADDR_ANY || flows->local == group) &&
+	       (flows->bound_ifindex == 0 || flows->bound_ifindex == endpoint->ifindex);
+}
+
+static void end_visits(struct udp_flows *flows)
+{
+	struct udp_member *next;
+
+	for (struct udp_member *m = flows->members; m != NULL; m = next) {
+		next = m->next;
+		if (m->guest && !is_guest_of(flows, m->endpoint))
+			udp_member_detach(m);
+	}
+}
+
+/* A refusal leaves it to the shadow, as for a socket that is not offloaded. */
+static void begin_visits(struct udp_flows *flows)
+{
+	for (struct udp_endpoint *e = udp_port(flows->port_be)->endpoints; e != NULL; e = e->next) {
+		struct udp_target target = {.key = e->key, .device = e->device, .ifindex = e->ifindex, .shared = true};
+
+		if (is_guest_of(flows, e) && udp_member_find(flows, &target) == NULL)
+			udp_member_attach(flows, e->rail->device, &target, true);
+	}
+}
+
+/* After the hosts of a group have changed: everybody on that port. */
+static void arrange_guests(struct udp_flows *flows, uint16_t port_be, bool everybody)
+{
+	struct udp_flows *other = port_be != 0 ? udp_port(port_be)->flows : NULL;
+
+	end_visits(flows);
+	if (flows->port_be != 0)
+		begin_visits(flows);
+	for (; everybody && other != NULL; other = other->next) {
+		if (other == flows || other->port_be != port_be)
+			continue;
+		end_visits(other);
+		begin_visits(other);
+		publish(other, false);
+	}
+}
+
+/* ---- update ---- */
+
+/* Members that are to stay are marked. A revoked one goes before it is asked for again: the ring refuses it else. */
+static void attach_wanted(struct udp_flows *flows, struct udp_target *target, struct vma_device *device, bool *hosts)
+{
+	struct udp_member *member = udp_member_find(flows, target);
+
+	if (member != NULL && atomic_load_explicit(&member->revoked, memory_order_acquire)) {
+		udp_member_detach(member);
+		member = NULL;
+	}
+	if (member != NULL && member->guest) {
+		member->guest = false;
+		member->endpoint->hosts++;
+		*hosts = true;
+	}
+	if (member == NULL) {
+		target->error = udp_member_attach(flows, device, target, false);
+		member = target->error == 0 ? udp_member_find(flows, target) : NULL;
+		*hosts |= target->shared;
+	}
+	if (member == NULL)
+		return;
+	member->kept = true;
+	udp_endpoint_choose(member->endpoint);
+}
+
+static void detach_unwanted(struct udp_flows *flows, bool *hosts)
+{
+	struct udp_member *next;
+
+	for (struct udp_member *m = flows->members; m != NULL; m = next) {
+		next = m->next;
+		if (!m->kept && !m->guest) {
+			*hosts |= m->endpoint->shared;
+			udp_member_detach(m);
+		} else
+			m->kept = false;
+	}
+}
+
+/* Devices are opened before the lock is taken: that may start a vmad. */
+static void open_devices(struct vma_engine *engine, struct udp_targets *targets, struct vma_device **devices)
+{
+	for (uint32_t i = 0; i < targets->n; i++) {
+		if (i > 0 && targets->at[i].device == targets->at[i - 1].device) {
+			devices[i] = devices[i - 1];
+			targets->at[i].error = targets->at[i - 1].error;
+		} else {
+			targets->at[i].error = vma_device_get(engine, targets->at[i].device, &devices[i]);
+		}
+	}
+}
+
+static bool has_guest_member(const struct udp_flows *flows)
+{
+	for (const struct udp_member *m = flows->members; m != NULL; m = m->next) {
+		if (m->guest)
+			return true;
+	}
+	return false;
+}
+
+/* False: no memory. */
+static bool apply(struct udp_flows *flows, struct vma_engine *engine, struct udp_targets *targets, bool by_os)
+{
+	struct vma_device **devices = vma_alloc((targets->n + 1) * sizeof(struct vma_device *));
+	uint16_t port_before = flows->port_be;
+	bool hosts = false;
+
+	if (devices == NULL)
+		return false;
+	open_devices(engine, targets, devices);
+	pthread_mutex_lock(&flows_lock);
+	describe(flows, by_os);
+	for (uint32_t i = 0; i < targets->n; i++) {
+		if (targets->at[i].error == 0)
+			attach_wanted(flows, &targets->at[i], devices[i], &hosts);
+	}
+	detach_unwanted(flows, &hosts);
+	arrange_guests(flows, port_before, hosts);
+	if (port_before != flows->port_be)
+		arrange_guests(flows, flows->port_be, hosts);
+	publish(flows, false);
+	if (targets->n == 0 && has_guest_member(flows))
+		targets->reason = VMA_SOCK_OFFLOADED;
+	pthread_mutex_unlock(&flows_lock);
+	vma_free(devices);
+	return true;
+}
+
+/* ---- why ---- */
+
+static enum vma_sock_reason reason_of_error(int error)
+{
+	switch (-error) {
+	case 0:
+		return VMA_SOCK_OFFLOADED;
+	case EADDRINUSE:
+		return VMA_SOCK_PORT_SHARED;
+	case ENOMEM:
+	case ENOSPC:
+	case EMFILE:
+	case ENFILE:
+		return VMA_SOCK_NO_MEMORY;
+	default:
+		return VMA_SOCK_NO_DEVICE;
+	}
+}
+
+static enum vma_sock_reason reason_of(const struct udp_targets *targets, struct vma_engine *engine)
+{
+	enum vma_sock_reason reason = targets->reason;
+	struct vma_device *device;
+	bool any = false;
+
+	if (targets->n == 0 && targets->send_device != 0)
+		return reason_of_error(vma_device_get(engine, targets->send_device, &device));
+	for (uint32_t i = 0; i < targets->n; i++) {
+		if (targets->at[i].extra)
+			continue;
+		if (targets->at[i].error == 0)
+			return VMA_SOCK_OFFLOADED;
+		/* What may pass is worth more than what will not. */
+		if (!any || targets->at[i].error == -EADDRINUSE)
+			reason = reason_of_error(targets->at[i].error);
+		any = true;
+	}
+	return reason;
+}
+
+static bool may_pass(int error)
+{
+	enum vma_sock_reason reason = reason_of_error(error);
+
+	return reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY || error == -EAGAIN;
+}
+
+static void ask_for_retry(struct udp_sock *sock, const struct udp_targets *targets)
+{
+	bool retry = false;
+
+	for (uint32_t i = 0; i < targets->n; i++)
+		retry |= may_pass(targets->at[i].error);
+	atomic_store_explicit(&sock->file.retry, retry, memory_order_relaxed);
+	if (retry)
+		vma_engine_retry();
+}
+
+static bool has_ended(const struct udp_sock *sock)
+{
+	return (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
+}
+
+void udp_flows_update(struct udp_sock *sock)
+{
+	struct vma_engine *engine = vma_engine();
+	struct udp_targets targets = {.reason = VMA_SOCK_OPTION};
+	bool by_os = udp_receives_by_os(sock), done = false;
+	struct udp_flows *flows;
+
+	if (sock->file.os_only || engine == NULL || has_ended(sock) || atomic_load(&sock->inherited))
+		return;
+	if (sock->flows == NULL && sock->local.sin_port == 0)
+		return;
+	flows = flows_of(sock);
+	if (flows != NULL && (by_os || udp_targets_get(sock, engine->net, &targets) == 0)) {
+		done = apply(flows, engine, &targets, by_os);
+		ask_for_retry(sock, &targets);
+	}
+	atomic_store(&sock->reason, done ? reason_of(&targets, engine) : VMA_SOCK_NO_MEMORY);
+	udp_targets_put(&targets);
+	udp_stats_describe(sock);
+	vma_retire_poll();
+}
+
+void udp_flows_end(struct udp_sock *sock)
+{
+	struct udp_flows *flows = sock->flows;
+	uint16_t port_be;
+
+	if (flows == NULL)
+		return;
+	pthread_mutex_lock(&flows_lock);
+	port_be = flows->port_be;
+	flows->takes_all = false;
+	list_flows(flows, 0);
+	while (flows->members != NULL)
+		udp_member_detach(flows->members);
+	arrange_guests(flows, port_be, true);
+	publish(flows, true);
+	pthread_mutex_unlock(&flows_lock);
+}
+
+/* ---- a flow is taken away ---- */
+
+/* The internal thread. What is queued stays; what comes from now on is in the shadow, and sleepers must look there. */
+static void run_task(struct vma_task *task)
+{
+	struct udp_flows *flows = (struct udp_flows *)((char *)task - offsetof(struct udp_flows, task));
+	struct udp_sock *sock = flows->sock;
+
+	atomic_store(&flows->task_asked, false);
+	pthread_mutex_lock(&sock->file.lock);
+	udp_flows_update(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
+	vma_waitq_wake(&sock->file.waitq, true);
+	vma_file_put(&sock->file);
+}
+
+void udp_flows_task_init(struct udp_flows *flows)
+{
+	flows->task.run = run_task;
+}
+
+/*
+ * The exchange is sequentially consistent with run_task's clearing: who finds the task asked for has marked its flow
+ * before the task looks. The flow is attached, so the socket has not ended and its count is not zero.
+ */
+void udp_flows_ask(struct udp_flows *flows)
+{
+	if (atomic_exchange(&flows->task_asked, true))
+		return;
+	vma_file_get(&flows->sock->file);
+	vma_engine_post(&flows->task);
+}
+
+/* ---- fork ---- */
+
+/* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,
+ * once per fork and socket. */
+void udp_flows_forked(struct udp_sock *sock)
+{
+	struct udp_flows *flows = sock->flows;
+
+	if (flows != NULL && atomic_load(&flows->task_asked))
+		vma_file_put(&sock->file); /* the parent's thread runs that task, there */
+	sock->flows = NULL;
+	atomic_store(&sock->attachments, NULL);
+}
+
+void udp_flows_forked_all(void)
+{
+	pthread_mutex_init(&flows_lock, NULL);
+	memset(udp_ports, 0, sizeof(udp_ports));
+}
+
+void udp_flows_destroy(struct udp_sock *sock)
+{
+	vma_free(sock->flows);
+}

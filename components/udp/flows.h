@@ -1,0 +1,19 @@
+/* flows.h - what flows.c has for udp.c, and needs of options.c and udp.c, besides udp_priv.h. */
+#ifndef VMA_UDP_FLOWS_H
+#define VMA_UDP_FLOWS_H
+
+#include "udp_priv.h"
+
+void udp_flows_task_init(struct udp_flows *flows);
+/* Nobody sees the socket any more. */
+void udp_flows_destroy(struct udp_sock *sock);
+/* In a forked child, its only thread: of each socket, and once. */
+void udp_flows_forked(struct udp_sock *sock);
+void udp_flows_forked_all(void);
+
+/* options.c: an option is set that only the kernel's receive path serves. file.lock. */
+bool udp_receives_by_os(const struct udp_sock *sock);
+/* udp.c: into the shared statistics. file.lock. */
+void udp_stats_describe(struct udp_sock *sock);
+
+#endif

@@ -1,0 +1,39 @@
+/*
+ * groups.h - what a socket has joined (multicast.c), and what anybody on this host has (members.c).
+ *
+ * A socket's memberships are one immutable object, replaced under file.lock and retired; sinks read it without a lock.
+ */
+#ifndef VMA_UDP_GROUPS_H
+#define VMA_UDP_GROUPS_H
+
+#include "udp_priv.h"
+
+struct udp_membership {
+	uint32_t group; /* network order */
+	uint32_t ifindex;
+	bool exclude; /* all sources but those listed; else those only */
+	uint32_t n;
+	const uint32_t *source; /* network order; in the same memory */
+};
+struct udp_groups {
+	struct vma_retired retired;
+	bool all; /* IP_MULTICAST_ALL: also what is sent to groups that others on this host have joined */
+	uint32_t n;
+	struct udp_membership at[];
+};
+
+/*
+ * file.lock. After a call that may have changed the membership in `group`: asks the kernel, on every interface, what it
+ * is now. -ENOMEM: the mirror stays as it was.
+ */
+int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group);
+/* file.lock. IP_MULTICAST_ALL. */
+int udp_groups_set_all(struct udp_sock *sock, bool all);
+/* The socket ends. */
+void udp_groups_end(struct udp_sock *sock);
+
+/* members.c: a socket of this process has joined the group on the interface. Known at once; leaving shows within a
+ * tenth of a second. */
+void udp_members_note(uint32_t group, uint32_t ifindex);
+
+#endif

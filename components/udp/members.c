@@ -1,0 +1,275 @@
+/*
+ * members.c - which groups have a member on this host, so that the kernel must send what goes there: it hands copies to
+ *             sockets of this host, in this process or another.
+ *
+ *   /proc/self/net/igmp ── read at most every REFRESH_NS while somebody sends to groups ──┐
+ *   sockets of this process join ── at once ──────────────────────────────────────────────┴─> set, immutable
+ *
+ * A member of another process is known REFRESH_NS after it has joined at the latest. What has been left stays in the
+ * set until the next reading: then the kernel sends what need not have gone through it.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "groups.h"
+#include "members.h"
+
+#define REFRESH_NS 50000000ULL    /* the internal thread is asked to read anew */
+#define TOO_OLD_NS 100000000ULL   /* the sender reads itself, or lets the kernel send */
+#define LONG_READING_NS 300000ULL /* too long for a sender */
+
+struct members {
+	struct vma_retired retired;
+	uint32_t mask, n;
+	uint64_t key[]; /* open addressing; 0: free */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* who replaces the set */
+static struct members *_Atomic now_there;
+static _Atomic uint64_t read_tsc; /* when the set was read; 0: never */
+static _Atomic uint64_t asked_tsc;
+static _Atomic bool reading_is_long;
+
+/* ---- the set ---- */
+
+static uint64_t key_of(uint32_t group, uint32_t ifindex)
+{
+	return (uint64_t)group << 32 | ifindex;
+}
+
+static uint32_t place_of(const struct members *set, uint64_t key)
+{
+	uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15ULL >> 32) & set->mask;
+
+	while (set->key[i] != 0 && set->key[i] != key)
+		i = (i + 1) & set->mask;
+	return i;
+}
+
+static struct members *set_create(uint32_t n)
+{
+	uint32_t size = 16;
+	struct members *set;
+
+	while (size < 2 * (n + 1))
+		size *= 2;
+	set = vma_alloc(sizeof(*set) + size * sizeof(set->key[0]));
+	if (set != NULL)
+		set->mask = size - 1;
+	return set;
+}
+
+static void set_add(struct members *set, uint64_t key)
+{
+	uint32_t i = place_of(set, key);
+
+	set->n += set->key[i] == 0;
+	set->key[i] = key;
+}
+
+static struct members *set_larger(const struct members *old, uint32_t more)
+{
+	struct members *set = set_create((old != NULL ? old->n : 0) + more);
+
+	for (uint32_t i = 0; set != NULL && old != NULL && i <= old->mask; i++) {
+		if (old->key[i] != 0)
+			set_add(set, old->key[i]);
+	}
+	return set;
+}
+
+/* Grows it if need be. False: no memory. */
+static bool set_put(struct members **set, uint64_t key)
+{
+	struct members *larger;
+
+	if (2 * ((*set)->n + 1) > (*set)->mask + 1) {
+		larger = set_larger(*set, (*set)->n + 1);
+		if (larger == NULL)
+			return false;
+		vma_free(*set);
+		*set = larger;
+	}
+	set_add(*set, key);
+	return true;
+}
+
+static void set_end(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct members, retired) == 0, "set_end");
+
+/* With the lock. */
+static void publish(struct members *set)
+{
+	struct members *old = atomic_exchange_explicit(&now_there, set, memory_order_acq_rel);
+
+	if (old != NULL)
+		vma_retire(&old->retired, set_end);
+}
+
+/* ---- reading ---- */
+
+/*
+ * "2	eth0      :     2      V3" names an interface, lines that begin with white space its groups: the first number,
+ * in hexadecimal, is the address as it lies in memory.
+ */
+static bool take_line(struct members **set, const char *line, uint32_t *ifindex)
+{
+	uint32_t group;
+
+	if (line[0] >= '0' && line[0] <= '9') {
+		*ifindex = (uint32_t)strtoul(line, NULL, 10);
+		return true;
+	}
+	if (line[0] != '\t' && line[0] != ' ')
+		return true; /* the heading */
+	group = (uint32_t)strtoul(line, NULL, 16);
+	return group == 0 || *ifindex == 0 || set_put(set, key_of(group, *ifindex));
+}
+
+struct reader {
+	struct members *set;
+	uint32_t ifindex;
+	char line[256];
+	size_t len;
+};
+
+static bool take_bytes(struct reader *reader, const char *bytes, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (bytes[i] != '\n') {
+			if (reader->len < sizeof(reader->line) - 1)
+				reader->line[reader->len++] = bytes[i];
+			continue;
+		}
+		reader->line[reader->len] = '\0';
+		reader->len = 0;
+		if (!take_line(&reader->set, reader->line, &reader->ifindex))
+			return false;
+	}
+	return true;
+}
+
+struct members *udp_members_read(int fd)
+{
+	struct reader reader = {.set = set_create(16)};
+	char bytes[4096];
+	ssize_t n = 0;
+
+	while (reader.set != NULL && (n = syscall(SYS_read, fd, bytes, sizeof(bytes))) > 0) {
+		if (!take_bytes(&reader, bytes, (size_t)n))
+			break;
+	}
+	if (n == 0 && reader.set != NULL)
+		return reader.set;
+	vma_free(reader.set);
+	return NULL;
+}
+
+bool udp_members_has(const struct members *set, uint32_t group, uint32_t ifindex)
+{
+	uint64_t key = key_of(group, ifindex);
+
+	return set->key[place_of(set, key)] == key;
+}
+
+/* With the lock. Without /proc there is no set, and the kernel sends to groups. */
+static void read_anew(void)
+{
+	uint64_t start = vma_tsc();
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/net/igmp", O_RDONLY | O_CLOEXEC);
+	struct members *set = fd >= 0 ? udp_members_read(fd) : NULL;
+
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+	publish(set);
+	atomic_store_explicit(&reading_is_long, vma_tsc() - start > vma_tsc_of_nsec(LONG_READING_NS),
+	                      memory_order_relaxed);
+	/* The start: what joined while it was read may be missing. */
+	atomic_store_explicit(&read_tsc, start, memory_order_release);
+}
+
+static void run_task(struct vma_task *task)
+{
+	(void)task;
+	pthread_mutex_lock(&lock);
+	read_anew();
+	pthread_mutex_unlock(&lock);
+}
+
+static struct vma_task task = {.run = run_task};
+
+/*
+ * The lock is held while /proc is read and the result is published. So a reading that does not show the membership yet
+ * (the kernel had it before we are called) is published before this, which adds to it.
+ */
+void udp_members_note(uint32_t group, uint32_t ifindex)
+{
+	struct members *set, *old;
+
+	pthread_mutex_lock(&lock);
+	old = atomic_load_explicit(&now_there, memory_order_relaxed);
+	if (old != NULL && !udp_members_has(old, group, ifindex)) {
+		set = set_larger(old, 1);
+		if (set != NULL)
+			set_add(set, key_of(group, ifindex));
+		publish(set);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* ---- the sender's question ---- */
+
+static bool has_now(uint32_t group, uint32_t ifindex)
+{
+	const struct members *set = atomic_load_explicit(&now_there, memory_order_acquire);
+
+	return set == NULL || udp_members_has(set, group, ifindex);
+}
+
+/* The set is old or missing: who sends now and then reads it himself, unless that takes long or somebody else does. */
+static bool __attribute__((cold, noinline)) has_after_reading(uint32_t group, uint32_t ifindex)
+{
+	if (atomic_load_explicit(&reading_is_long, memory_order_relaxed)) {
+		vma_engine_post(&task);
+		return true;
+	}
+	if (pthread_mutex_trylock(&lock) != 0)
+		return true;
+	read_anew();
+	pthread_mutex_unlock(&lock);
+	return has_now(group, ifindex);
+}
+
+bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
+{
+	uint64_t read = atomic_load_explicit(&read_tsc, memory_order_acquire), now = vma_tsc();
+	uint64_t asked;
+
+	if (__builtin_expect(read == 0 || now - read > vma_tsc_of_nsec(TOO_OLD_NS), 0))
+		return has_after_reading(group, ifindex);
+	if (__builtin_expect(now - read > vma_tsc_of_nsec(REFRESH_NS), 0)) {
+		asked = atomic_load_explicit(&asked_tsc, memory_order_relaxed);
+		if (asked != read) {
+			atomic_store_explicit(&asked_tsc, read, memory_order_relaxed);
+			vma_engine_post(&task);
+		}
+	}
+	return has_now(group, ifindex);
+}
+
+/* ---- fork ---- */
+
+/* The set stays: it is the same host. A thread of the parent may have held the lock. */
+void udp_members_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	atomic_store(&read_tsc, 0);
+	atomic_store(&asked_tsc, 0);
+	task = (struct vma_task){.run = run_task};
+}

@@ -1,0 +1,15 @@
+/* members.h - the host's memberships, taken apart for tests (members.c). */
+#ifndef VMA_UDP_MEMBERS_H
+#define VMA_UDP_MEMBERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a file like /proc/net/igmp says, read to its end; NULL: no memory, or it cannot be read. Free with vma_free. */
+struct members;
+struct members *udp_members_read(int fd);
+bool udp_members_has(const struct members *set, uint32_t group, uint32_t ifindex);
+/* In a forked child, its only thread. */
+void udp_members_forked(void);
+
+#endif

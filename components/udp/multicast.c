@@ -1,0 +1,272 @@
+/*
+ * multicast.c - memberships and their source filters, as the kernel has them for the shadow.
+ *
+ * The calls that change them are many (IP_ADD_MEMBERSHIP, ..., MCAST_MSFILTER), and the interface is often the
+ * kernel's choice. So nothing is computed after them: the kernel has done the call, and is asked for the result by
+ * MCAST_MSFILTER, which answers for one group and interface, or that it is not joined there.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "groups.h"
+
+/* ---- building ---- */
+
+enum { SOURCES_AT_ONCE = 16 };
+
+/* In the making: memberships whose sources lie one behind the other in `sources`. */
+struct draft {
+	struct udp_membership *at;
+	uint32_t n, room;
+	uint32_t *sources;
+	uint32_t n_sources, sources_room;
+};
+
+static void *grown(void *old, size_t used, uint32_t *room, size_t size)
+{
+	uint32_t more = *room * 2 + 8;
+	void *larger = vma_alloc(more * size);
+
+	if (larger == NULL)
+		return NULL;
+	if (used != 0)
+		memcpy(larger, old, used * size);
+	vma_free(old);
+	*room = more;
+	return larger;
+}
+
+/* Its sources follow by draft_source. */
+static int draft_membership(struct draft *draft, uint32_t group, uint32_t ifindex, bool exclude)
+{
+	if (draft->n == draft->room) {
+		void *larger = grown(draft->at, draft->n, &draft->room, sizeof(draft->at[0]));
+
+		if (larger == NULL)
+			return -ENOMEM;
+		draft->at = larger;
+	}
+	draft->at[draft->n++] = (struct udp_membership){.group = group, .ifindex = ifindex, .exclude = exclude};
+	return 0;
+}
+
+static int draft_source(struct draft *draft, uint32_t source)
+{
+	if (draft->n_sources == draft->sources_room) {
+		void *larger = grown(draft->sources, draft->n_sources, &draft->sources_room, sizeof(draft->sources[0]));
+
+		if (larger == NULL)
+			return -ENOMEM;
+		draft->sources = larger;
+	}
+	draft->sources[draft->n_sources++] = source;
+	draft->at[draft->n - 1].n++;
+	return 0;
+}
+
+static int draft_others(struct draft *draft, const struct udp_groups *groups, uint32_t group)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; groups != NULL && i < groups->n && rc == 0; i++) {
+		const struct udp_membership *old = &groups->at[i];
+
+		if (old->group == group)
+			continue;
+		rc = draft_membership(draft, old->group, old->ifindex, old->exclude);
+		for (uint32_t s = 0; s < old->n && rc == 0; s++)
+			rc = draft_source(draft, old->source[s]);
+	}
+	return rc;
+}
+
+static void draft_end(struct draft *draft)
+{
+	vma_free(draft->at);
+	vma_free(draft->sources);
+}
+
+static struct udp_groups *finish(const struct draft *draft, bool all)
+{
+	size_t head = sizeof(struct udp_groups) + draft->n * sizeof(struct udp_membership);
+	struct udp_groups *groups = vma_alloc(head + draft->n_sources * sizeof(uint32_t));
+	const uint32_t *source;
+
+	if (groups == NULL)
+		return NULL;
+	groups->all = all;
+	groups->n = draft->n;
+	source = (const uint32_t *)((char *)groups + head);
+	if (draft->n_sources != 0)
+		memcpy((char *)groups + head, draft->sources, draft->n_sources * sizeof(uint32_t));
+	for (uint32_t i = 0; i < draft->n; i++) {
+		groups->at[i] = draft->at[i];
+		groups->at[i].source = source;
+		source += groups->at[i].n;
+	}
+	return groups;
+}
+
+static void groups_end(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct udp_groups, retired) == 0, "groups_end");
+
+static void publish(struct udp_sock *sock, struct udp_groups *groups)
+{
+	struct udp_groups *old = atomic_exchange_explicit(&sock->groups, groups, memory_order_acq_rel);
+
+	if (old != NULL)
+		vma_retire(&old->retired, groups_end);
+}
+
+/* ---- the kernel's answer ---- */
+
+static int draft_answer(struct draft *draft, const struct group_filter *filter, uint32_t group, uint32_t ifindex)
+{
+	int rc = draft_membership(draft, group, ifindex, filter->gf_fmode == MCAST_EXCLUDE);
+
+	for (uint32_t i = 0; i < filter->gf_numsrc && rc == 0; i++)
+		rc = draft_source(draft, ((const struct sockaddr_in *)&filter->gf_slist[i])->sin_addr.s_addr);
+	return rc;
+}
+
+/* Not joined there: nothing is added. */
+static int draft_from_kernel(struct draft *draft, int fd, uint32_t group, uint32_t ifindex)
+{
+	const struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = group};
+	uint32_t room = SOURCES_AT_ONCE;
+
+	for (;;) {
+		struct group_filter *filter = vma_alloc(GROUP_FILTER_SIZE(room));
+		socklen_t len = GROUP_FILTER_SIZE(room);
+		uint32_t n;
+		int rc = 0;
+
+		if (filter == NULL)
+			return -ENOMEM;
+		filter->gf_interface = ifindex;
+		filter->gf_numsrc = room;
+		memcpy(&filter->gf_group, &name, sizeof(name));
+		if (vma_os.getsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, filter, &len) != 0) {
+			vma_free(filter);
+			return 0;
+		}
+		n = filter->gf_numsrc; /* all that there are, also when there was room for less */
+		if (n <= room)
+			rc = draft_answer(draft, filter, group, ifindex);
+		vma_free(filter);
+		if (n <= room)
+			return rc;
+		room = n;
+	}
+}
+
+static struct vma_net_link *links_of(struct vma_net *net, uint32_t *n)
+{
+	uint32_t room = 16;
+
+	for (;;) {
+		struct vma_net_link *links = vma_alloc(room * sizeof(*links));
+		int there = links != NULL ? vma_net_links(net, links, room) : -ENOMEM;
+
+		if (there >= 0 && (uint32_t)there <= room) {
+			*n = (uint32_t)there;
+			return links;
+		}
+		vma_free(links);
+		if (there < 0)
+			return NULL;
+		room = (uint32_t)there + 4;
+	}
+}
+
+static int draft_group(struct draft *draft, int fd, uint32_t group)
+{
+	struct vma_engine *engine = vma_engine();
+	struct vma_net_link *links;
+	uint32_t n;
+	int rc = 0;
+
+	if (engine == NULL)
+		return 0;
+	links = links_of(engine->net, &n);
+	if (links == NULL)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n && rc == 0; i++)
+		rc = draft_from_kernel(draft, fd, group, links[i].ifindex);
+	vma_free(links);
+	return rc;
+}
+
+static void note_members(const struct udp_groups *groups, uint32_t group)
+{
+	for (uint32_t i = 0; i < groups->n; i++) {
+		if (groups->at[i].group == group)
+			udp_members_note(group, groups->at[i].ifindex);
+	}
+}
+
+int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
+{
+	const struct udp_groups *old = atomic_load_explicit(&sock->groups, memory_order_relaxed);
+	struct udp_groups *groups;
+	struct draft draft = {0};
+	int rc = draft_others(&draft, old, group);
+
+	if (rc == 0)
+		rc = draft_group(&draft, fd, group);
+	groups = rc == 0 ? finish(&draft, sock->mc_all) : NULL;
+	draft_end(&draft);
+	if (groups == NULL)
+		return -ENOMEM;
+	publish(sock, groups);
+	note_members(groups, group);
+	return 0;
+}
+
+int udp_groups_set_all(struct udp_sock *sock, bool all)
+{
+	struct draft draft = {0};
+	/* 0.0.0.0 is no group, so nothing is left out. */
+	int rc = draft_others(&draft, atomic_load_explicit(&sock->groups, memory_order_relaxed), INADDR_ANY);
+	struct udp_groups *groups = rc == 0 ? finish(&draft, all) : NULL;
+
+	draft_end(&draft);
+	if (groups == NULL)
+		return -ENOMEM;
+	sock->mc_all = all;
+	publish(sock, groups);
+	return 0;
+}
+
+void udp_groups_end(struct udp_sock *sock)
+{
+	publish(sock, NULL);
+}
+
+/* ---- the sink's question ---- */
+
+static bool passes(const struct udp_membership *membership, uint32_t src)
+{
+	for (uint32_t i = 0; i < membership->n; i++) {
+		if (membership->source[i] == src)
+			return !membership->exclude;
+	}
+	return membership->exclude;
+}
+
+/* As the kernel's ip_mc_sf_allow. */
+bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex)
+{
+	const struct udp_groups *groups = atomic_load_explicit(&sock->groups, memory_order_acquire);
+
+	if (groups == NULL)
+		return true;
+	for (uint32_t i = 0; i < groups->n; i++) {
+		if (groups->at[i].group == group && groups->at[i].ifindex == ifindex)
+			return passes(&groups->at[i], src);
+	}
+	return groups->all;
+}

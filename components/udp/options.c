@@ -1,0 +1,486 @@
+/*
+ * options.c - setsockopt: the kernel's answer, and a mirror of what matters to datagrams that pass it by.
+ *
+ * The mirror is made by asking the kernel what the option is now: it knows the widths that each takes, rounds, clamps
+ * and doubles, and some options change others. getsockopt needs nothing of ours: the shadow's answers are right.
+ *
+ *   served here         mirrored, and obeyed by recv.c, send.c, dst.c, flows.c
+ *   only by the kernel  kernel_options: while one of RECEIVES is set, the socket has no flows; of SENDS, it sends
+ *                       through the shadow
+ *   all others          make no difference to us
+ */
+#include <asm/socket.h>
+#include <errno.h>
+#include <linux/net_tstamp.h>
+#include <netinet/udp.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "control.h"
+#include "flows.h"
+#include "groups.h"
+
+static int get_int(int fd, int level, int name, int otherwise)
+{
+	int value = 0;
+	socklen_t len = sizeof(value);
+
+	return vma_os.getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
+}
+
+static bool get_bool(int fd, int level, int name)
+{
+	return get_int(fd, level, name, 0) != 0;
+}
+
+/* ---- what only the kernel serves ---- */
+
+enum side { RECEIVES = 1, SENDS = 2 };
+enum how {            /* whether it is set now, after the kernel has taken the call */
+	   BY_VALUE,  /* an int that is not 0 */
+	   BY_SIGN,   /* an int that is not negative */
+	   BY_LENGTH, /* getsockopt gives something */
+	   ALWAYS,
+	   NEVER,
+};
+
+struct kernel_option {
+	int level, name;
+	uint8_t bit; /* of udp_sock.os_options; one that sets and one that clears share it */
+	uint8_t sides, how;
+	const char *text;
+};
+
+enum { BIT_FILTER, BIT_REUSEPORT_PROGRAM, BIT_TX_STAMPS, BIT_ASYNC, BITS_FIXED };
+
+/* clang-format off */
+static const struct kernel_option kernel_options[] = {
+	{SOL_SOCKET, SO_ATTACH_FILTER, BIT_FILTER, RECEIVES, ALWAYS, "SO_ATTACH_FILTER"},
+	{SOL_SOCKET, SO_ATTACH_BPF, BIT_FILTER, RECEIVES, ALWAYS, "SO_ATTACH_BPF"},
+	{SOL_SOCKET, SO_DETACH_FILTER, BIT_FILTER, RECEIVES, NEVER, "SO_DETACH_FILTER"},
+	{SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, BIT_REUSEPORT_PROGRAM, RECEIVES, ALWAYS, "SO_ATTACH_REUSEPORT_CBPF"},
+	{SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, BIT_REUSEPORT_PROGRAM, RECEIVES, ALWAYS, "SO_ATTACH_REUSEPORT_EBPF"},
+	{SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, BIT_REUSEPORT_PROGRAM, RECEIVES, NEVER, "SO_DETACH_REUSEPORT_BPF"},
+	{SOL_SOCKET, SO_PEEK_OFF, BITS_FIXED, RECEIVES, BY_SIGN, "SO_PEEK_OFF"},
+#ifdef SO_RCVMARK
+	{SOL_SOCKET, SO_RCVMARK, BITS_FIXED + 1, RECEIVES, BY_VALUE, "SO_RCVMARK"},
+#endif
+#ifdef SO_RCVPRIORITY
+	{SOL_SOCKET, SO_RCVPRIORITY, BITS_FIXED + 2, RECEIVES, BY_VALUE, "SO_RCVPRIORITY"},
+#endif
+	{SOL_SOCKET, SO_DONTROUTE, BITS_FIXED + 3, SENDS, BY_VALUE, "SO_DONTROUTE"},
+	{SOL_SOCKET, SO_NO_CHECK, BITS_FIXED + 4, SENDS, BY_VALUE, "SO_NO_CHECK"},
+	{SOL_SOCKET, SO_ZEROCOPY, BITS_FIXED + 5, SENDS, BY_VALUE, "SO_ZEROCOPY"},
+	{SOL_SOCKET, SO_TXTIME, BITS_FIXED + 6, SENDS, ALWAYS, "SO_TXTIME"},
+	{IPPROTO_UDP, UDP_GRO, BITS_FIXED + 7, RECEIVES, BY_VALUE, "UDP_GRO"},
+	{IPPROTO_UDP, UDP_ENCAP, BITS_FIXED + 8, RECEIVES | SENDS, BY_VALUE, "UDP_ENCAP"},
+	{IPPROTO_UDP, UDP_CORK, BITS_FIXED + 9, SENDS, BY_VALUE, "UDP_CORK"},
+	{IPPROTO_UDP, UDP_SEGMENT, BITS_FIXED + 10, SENDS, BY_VALUE, "UDP_SEGMENT"},
+	{IPPROTO_IP, IP_OPTIONS, BITS_FIXED + 11, SENDS, BY_LENGTH, "IP_OPTIONS"},
+	{IPPROTO_IP, IP_TRANSPARENT, BITS_FIXED + 12, RECEIVES | SENDS, BY_VALUE, "IP_TRANSPARENT"},
+	{IPPROTO_IP, IP_RECVOPTS, BITS_FIXED + 13, RECEIVES, BY_VALUE, "IP_RECVOPTS"},
+	{IPPROTO_IP, IP_RETOPTS, BITS_FIXED + 14, RECEIVES, BY_VALUE, "IP_RETOPTS"},
+	{IPPROTO_IP, IP_PASSSEC, BITS_FIXED + 15, RECEIVES, BY_VALUE, "IP_PASSSEC"},
+	{IPPROTO_IP, IP_CHECKSUM, BITS_FIXED + 16, RECEIVES, BY_VALUE, "IP_CHECKSUM"},
+	{IPPROTO_IP, IP_RECVFRAGSIZE, BITS_FIXED + 17, RECEIVES, BY_VALUE, "IP_RECVFRAGSIZE"},
+	{IPPROTO_IP, IP_UNICAST_IF, BITS_FIXED + 18, SENDS, BY_VALUE, "IP_UNICAST_IF"},
+	{IPPROTO_IP, IP_IPSEC_POLICY, BITS_FIXED + 19, RECEIVES | SENDS, ALWAYS, "IP_IPSEC_POLICY"},
+	{IPPROTO_IP, IP_XFRM_POLICY, BITS_FIXED + 20, RECEIVES | SENDS, ALWAYS, "IP_XFRM_POLICY"},
+};
+/* clang-format on */
+enum { KERNEL_OPTIONS = sizeof(kernel_options) / sizeof(kernel_options[0]) };
+#define BIT(n) (1ULL << (n))
+
+static const struct kernel_option *kernel_option(int level, int name)
+{
+	for (unsigned i = 0; i < KERNEL_OPTIONS; i++) {
+		if (kernel_options[i].level == level && kernel_options[i].name == name)
+			return &kernel_options[i];
+	}
+	return NULL;
+}
+
+static uint64_t bits_of(enum side side)
+{
+	uint64_t bits = side == RECEIVES ? BIT(BIT_ASYNC) : BIT(BIT_TX_STAMPS);
+
+	for (unsigned i = 0; i < KERNEL_OPTIONS; i++) {
+		if (kernel_options[i].sides & side)
+			bits |= BIT(kernel_options[i].bit);
+	}
+	return bits;
+}
+
+bool udp_receives_by_os(const struct udp_sock *sock)
+{
+	return sock->os_options != 0 && (sock->os_options & bits_of(RECEIVES)) != 0;
+}
+
+static void set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
+{
+	uint64_t before = sock->os_options;
+
+	sock->os_options = on ? before | BIT(bit) : before & ~BIT(bit);
+	if (sock->os_options == before)
+		return;
+	udp_flows_update(sock);
+	atomic_store(&sock->os_send, (sock->os_options & bits_of(SENDS)) != 0);
+	udp_dst_reset(sock);
+}
+
+void udp_set_async(struct udp_sock *sock, bool on)
+{
+	set_os_bit(sock, BIT_ASYNC, on);
+}
+
+static bool is_set_now(int fd, const struct kernel_option *option)
+{
+	char value[64];
+	socklen_t len = sizeof(value);
+
+	switch (option->how) {
+	case BY_VALUE:
+		return get_bool(fd, option->level, option->name);
+	case BY_SIGN:
+		return get_int(fd, option->level, option->name, -1) >= 0;
+	case BY_LENGTH:
+		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
+	default:
+		return option->how == ALWAYS;
+	}
+}
+
+/* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. A value of 0 takes the option away. */
+static int may_ask(const struct kernel_option *option, const void *value, socklen_t len)
+{
+	int number = 0;
+
+	if (option->how == NEVER || (option->how == BY_LENGTH && len == 0))
+		return 0;
+	if (option->how == BY_VALUE && len >= sizeof(number) && vma_copy(&number, value, sizeof(number)) == 0 &&
+	    number == 0)
+		return 0;
+	return vma_engine_exception(ENOPROTOOPT, "a UDP socket with %s", option->text);
+}
+
+/* ---- SOL_SOCKET ---- */
+
+static uint64_t timeout_ns(int fd, int name)
+{
+	struct timeval timeout = {0};
+	socklen_t len = sizeof(timeout);
+
+	if (vma_os.getsockopt(fd, SOL_SOCKET, name, &timeout, &len) != 0 ||
+	    (timeout.tv_sec == 0 && timeout.tv_usec == 0))
+		return UINT64_MAX;
+	if ((uint64_t)timeout.tv_sec >= UINT64_MAX / 1000000000 - 1)
+		return UINT64_MAX;
+	return (uint64_t)timeout.tv_sec * 1000000000 + (uint64_t)timeout.tv_usec * 1000;
+}
+
+static void set_wish(struct udp_sock *sock, uint32_t wish, bool on)
+{
+	if (on)
+		atomic_fetch_or_explicit(&sock->wishes, wish, memory_order_relaxed);
+	else
+		atomic_fetch_and_explicit(&sock->wishes, ~wish, memory_order_relaxed);
+}
+
+/* Each of the six names changes the others. Those that are off say 0, and so do those of the other generation. */
+static void mirror_stamps(struct udp_sock *sock, int fd)
+{
+	const unsigned served = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+	const unsigned sent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SCHED;
+	unsigned flags = (unsigned)get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	unsigned flags_new = (unsigned)get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
+	bool coarse_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW);
+	bool fine_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW);
+
+	set_wish(sock, UDP_WISH_TIMESTAMP, coarse_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_OLD));
+	set_wish(sock, UDP_WISH_TIMESTAMPNS, fine_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD));
+	set_wish(sock, UDP_WISH_TIMESTAMPING, ((flags | flags_new) & served) == served);
+	set_wish(sock, UDP_WISH_STAMP_NEW, coarse_new || fine_new || flags_new != 0);
+	set_os_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
+}
+
+static void mirror_rcvbuf(struct udp_sock *sock, int fd)
+{
+	const struct vma_engine *engine = vma_engine();
+	int64_t bytes = get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992);
+
+	if (engine != NULL && bytes < engine->conf.rx_bytes_min)
+		bytes = engine->conf.rx_bytes_min;
+	atomic_store_explicit(&sock->rcvbuf, (uint32_t)bytes, memory_order_relaxed);
+	udp_stats_describe(sock);
+}
+
+static void mirror_device(struct udp_sock *sock, int fd)
+{
+	sock->bound_ifindex = (uint32_t)get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+	udp_flows_update(sock);
+	udp_dst_reset(sock);
+}
+
+static void mirror_socket(struct udp_sock *sock, int fd, int name)
+{
+	switch (name) {
+	case SO_RCVBUF:
+	case SO_RCVBUFFORCE:
+		mirror_rcvbuf(sock, fd);
+		break;
+	case SO_RCVTIMEO_OLD:
+	case SO_RCVTIMEO_NEW:
+		atomic_store(&sock->rcvtimeo_ns, timeout_ns(fd, SO_RCVTIMEO_OLD));
+		break;
+	case SO_SNDTIMEO_OLD:
+	case SO_SNDTIMEO_NEW:
+		atomic_store(&sock->sndtimeo_ns, timeout_ns(fd, SO_SNDTIMEO_OLD));
+		break;
+	case SO_TIMESTAMP_OLD:
+	case SO_TIMESTAMPNS_OLD:
+	case SO_TIMESTAMPING_OLD:
+	case SO_TIMESTAMP_NEW:
+	case SO_TIMESTAMPNS_NEW:
+	case SO_TIMESTAMPING_NEW:
+		mirror_stamps(sock, fd);
+		break;
+	case SO_RXQ_OVFL:
+		set_wish(sock, UDP_WISH_RXQ_OVFL, get_bool(fd, SOL_SOCKET, name));
+		break;
+	case SO_BINDTODEVICE:
+	case SO_BINDTOIFINDEX:
+		mirror_device(sock, fd);
+		break;
+	case SO_REUSEADDR:
+		sock->reuse_addr = get_bool(fd, SOL_SOCKET, name);
+		break;
+	case SO_REUSEPORT:
+		sock->reuse_port = get_bool(fd, SOL_SOCKET, name);
+		udp_flows_update(sock);
+		break;
+	case SO_BROADCAST:
+		sock->broadcast = get_bool(fd, SOL_SOCKET, name);
+		udp_dst_reset(sock);
+		break;
+	case SO_MARK:
+		sock->mark = (uint32_t)get_int(fd, SOL_SOCKET, name, 0);
+		udp_flows_update(sock);
+		udp_dst_reset(sock);
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- IPPROTO_IP ---- */
+
+static void wait_after_join(struct vma_file *file)
+{
+	const struct vma_engine *engine = vma_engine();
+	struct vma_thread *self = vma_thread_self();
+	struct timespec left;
+
+	if (engine == NULL || engine->conf.wait_after_join_msec == 0)
+		return;
+	left.tv_sec = engine->conf.wait_after_join_msec / 1000;
+	left.tv_nsec = engine->conf.wait_after_join_msec % 1000 * 1000000;
+	vma_file_get(file);
+	vma_leave(self);
+	while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR)
+		;
+	vma_enter();
+	vma_file_put(file);
+}
+
+static bool is_join(int name)
+{
+	return name == IP_ADD_MEMBERSHIP || name == IP_ADD_SOURCE_MEMBERSHIP || name == MCAST_JOIN_GROUP ||
+	       name == MCAST_JOIN_SOURCE_GROUP;
+}
+
+/* Where the option's value has the group; -1: it is none of the memberships. */
+static int group_offset(int name)
+{
+	switch (name) {
+	case IP_ADD_MEMBERSHIP:
+	case IP_DROP_MEMBERSHIP:
+	case IP_ADD_SOURCE_MEMBERSHIP:
+	case IP_DROP_SOURCE_MEMBERSHIP:
+	case IP_BLOCK_SOURCE:
+	case IP_UNBLOCK_SOURCE:
+	case IP_MSFILTER:
+		return 0;
+	case MCAST_JOIN_GROUP:
+	case MCAST_LEAVE_GROUP:
+		return offsetof(struct group_req, gr_group) + offsetof(struct sockaddr_in, sin_addr);
+	case MCAST_JOIN_SOURCE_GROUP:
+	case MCAST_LEAVE_SOURCE_GROUP:
+	case MCAST_BLOCK_SOURCE:
+	case MCAST_UNBLOCK_SOURCE:
+		return offsetof(struct group_source_req, gsr_group) + offsetof(struct sockaddr_in, sin_addr);
+	case MCAST_MSFILTER:
+		return offsetof(struct group_filter, gf_group) + offsetof(struct sockaddr_in, sin_addr);
+	default:
+		return -1;
+	}
+}
+
+/* Also after a refusal: some have joined before they fail. */
+static void mirror_membership(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
+{
+	int offset = group_offset(name);
+	uint32_t group;
+
+	if (len < (socklen_t)offset + sizeof(group) ||
+	    vma_copy(&group, (const char *)value + offset, sizeof(group)) != 0 || !IN_MULTICAST(ntohl(group)))
+		return;
+	if (udp_groups_refresh(sock, fd, group) != 0)
+		vma_log_once(VMA_LOG_ERROR, "no memory to note what a socket has joined");
+	udp_flows_update(sock);
+}
+
+static uint32_t interface_of(uint32_t address)
+{
+	struct vma_net_addr addrs[64];
+	struct vma_engine *engine = vma_engine();
+	int n = engine != NULL && address != INADDR_ANY ? vma_net_addrs(engine->net, 0, addrs, 64) : 0;
+
+	for (int i = 0; i < n && i < 64; i++) {
+		if (addrs[i].family == AF_INET && memcmp(addrs[i].address, &address, 4) == 0)
+			return addrs[i].ifindex;
+	}
+	return 0;
+}
+
+/* The kernel has checked it; it tells the address only. The shorter forms begin alike. */
+static void mirror_mc_interface(struct udp_sock *sock, const void *value, socklen_t len)
+{
+	struct ip_mreqn request = {0};
+
+	if (len >= sizeof(struct ip_mreqn))
+		len = sizeof(struct ip_mreqn);
+	else if (len >= sizeof(struct ip_mreq))
+		len = sizeof(struct ip_mreq);
+	else
+		len = sizeof(struct in_addr);
+	if (vma_copy(len == sizeof(struct in_addr) ? (void *)&request.imr_address : (void *)&request, value, len) != 0)
+		return;
+	sock->mc_source = request.imr_address;
+	sock->mc_ifindex = (uint32_t)request.imr_ifindex;
+	if (sock->mc_ifindex == 0)
+		sock->mc_ifindex = interface_of(request.imr_address.s_addr);
+	udp_flows_update(sock);
+	udp_dst_reset(sock);
+}
+
+static void mirror_mc_all(struct udp_sock *sock, int fd)
+{
+	if (udp_groups_set_all(sock, get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0) == 0)
+		udp_flows_update(sock);
+}
+
+/* What each datagram's header gets. */
+static void mirror_header(struct udp_sock *sock, int fd, int name)
+{
+	int value = get_int(fd, IPPROTO_IP, name, 0);
+
+	switch (name) {
+	case IP_TTL:
+		sock->ttl = (uint8_t)value;
+		break;
+	case IP_TOS:
+		sock->tos = (uint8_t)value;
+		break;
+	case IP_MULTICAST_TTL:
+		sock->mc_ttl = (uint8_t)value;
+		break;
+	case IP_MULTICAST_LOOP:
+		sock->mc_loop = value != 0;
+		break;
+	default:
+		sock->pmtu_discover = value;
+		break;
+	}
+	udp_dst_reset(sock);
+}
+
+static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
+{
+	switch (name) {
+	case IP_PKTINFO:
+		set_wish(sock, UDP_WISH_PKTINFO, get_bool(fd, IPPROTO_IP, name));
+		break;
+	case IP_RECVTTL:
+		set_wish(sock, UDP_WISH_RECVTTL, get_bool(fd, IPPROTO_IP, name));
+		break;
+	case IP_RECVTOS:
+		set_wish(sock, UDP_WISH_RECVTOS, get_bool(fd, IPPROTO_IP, name));
+		break;
+	case IP_RECVORIGDSTADDR:
+		set_wish(sock, UDP_WISH_ORIGDST, get_bool(fd, IPPROTO_IP, name));
+		break;
+	case IP_RECVERR:
+		if (!sock->errors_watched && get_bool(fd, IPPROTO_IP, name))
+			sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
+		break;
+	case IP_TTL:
+	case IP_TOS:
+	case IP_MULTICAST_TTL:
+	case IP_MULTICAST_LOOP:
+	case IP_MTU_DISCOVER:
+		mirror_header(sock, fd, name);
+		break;
+	case IP_MULTICAST_IF:
+		mirror_mc_interface(sock, value, len);
+		break;
+	case IP_MULTICAST_ALL:
+		mirror_mc_all(sock, fd);
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- setsockopt ---- */
+
+int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len)
+{
+	const struct kernel_option *option = kernel_option(level, name);
+	struct udp_sock *sock = udp_sock(file);
+	bool membership = level == IPPROTO_IP && group_offset(name) >= 0;
+	int rc = option != NULL ? may_ask(option, value, len) : 0;
+
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&file->lock);
+	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
+		rc = -errno;
+	if (membership)
+		mirror_membership(sock, fd, name, value, len);
+	else if (rc == 0 && option != NULL)
+		set_os_bit(sock, option->bit, is_set_now(fd, option));
+	else if (rc == 0 && level == SOL_SOCKET)
+		mirror_socket(sock, fd, name);
+	else if (rc == 0 && level == IPPROTO_IP)
+		mirror_ip(sock, fd, name, value, len);
+	pthread_mutex_unlock(&file->lock);
+	if (rc == 0 && membership && is_join(name))
+		wait_after_join(file);
+	return rc;
+}
+
+void udp_options_init(struct udp_sock *sock, int fd)
+{
+	const struct vma_engine *engine = vma_engine();
+	const int off = 0;
+
+	mirror_rcvbuf(sock, fd);
+	sock->pmtu_discover = get_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
+	if (engine != NULL && !engine->conf.tx_mc_loopback &&
+	    vma_os.setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof(off)) == 0)
+		sock->mc_loop = false;
+}

@@ -1,0 +1,314 @@
+/* targets.c - which flows a socket should have: from its addresses, its memberships and the interfaces there are. */
+#include "targets.h"
+
+#include <errno.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <string.h>
+#include <linux/rtnetlink.h>
+
+#include "groups.h"
+
+/* ---- interfaces ---- */
+
+struct place { /* where the packets of an interface are to be had */
+	uint32_t device, ifindex;
+	uint16_t vlan;
+};
+
+static bool is_usable(const struct vma_net_link *link)
+{
+	return link->hw_type == ARPHRD_ETHER && (link->flags & IFF_UP) != 0;
+}
+
+/* Whether it can be offloaded as far as net knows; a VLAN interface is, through the one that it lies on. */
+static enum vma_sock_reason place_of(struct vma_net *net, uint32_t ifindex, struct place *place)
+{
+	struct vma_net_link link;
+
+	if (vma_net_link(net, ifindex, &link) != 0)
+		return VMA_SOCK_NO_DEVICE;
+	if ((link.flags & IFF_LOOPBACK) != 0)
+		return VMA_SOCK_LOCAL;
+	if (!is_usable(&link))
+		return VMA_SOCK_NO_DEVICE;
+	*place = (struct place){.device = ifindex, .ifindex = ifindex};
+	if (link.vlan == 0)
+		return VMA_SOCK_OFFLOADED;
+	place->device = link.lower;
+	place->vlan = link.vlan;
+	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !is_usable(&link) || link.vlan != 0)
+		return VMA_SOCK_NO_DEVICE;
+	return VMA_SOCK_OFFLOADED;
+}
+
+/* ---- the list ---- */
+
+struct maker {
+	const struct udp_sock *sock;
+	struct vma_net *net;
+	struct udp_targets *out;
+	struct vma_net_addr *addrs;
+	uint32_t n_addrs;
+	int error;
+};
+
+static bool same_target(const struct udp_target *a, const struct udp_target *b)
+{
+	return a->device == b->device && memcmp(&a->key, &b->key, sizeof(a->key)) == 0;
+}
+
+static void append(struct maker *maker, const struct udp_target *target)
+{
+	struct udp_targets *out = maker->out;
+	struct udp_target *larger;
+
+	for (uint32_t i = 0; i < out->n; i++) {
+		if (same_target(&out->at[i], target))
+			return;
+	}
+	if (out->n == out->room) {
+		larger = vma_alloc((out->room * 2 + 8) * sizeof(*larger));
+		if (larger == NULL) {
+			maker->error = -ENOMEM;
+			return;
+		}
+		if (out->n != 0)
+			memcpy(larger, out->at, out->n * sizeof(*larger));
+		vma_free(out->at);
+		out->at = larger;
+		out->room = out->room * 2 + 8;
+	}
+	out->at[out->n++] = *target;
+}
+
+static bool is_bound_elsewhere(const struct maker *maker, uint32_t ifindex)
+{
+	return maker->sock->bound_ifindex != 0 && maker->sock->bound_ifindex != ifindex;
+}
+
+enum kind { UNICAST, SHARED, EXTRA };
+
+/* A flow for `local` on this interface, of the peer only if there is one. */
+static void add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind kind)
+{
+	const struct udp_sock *sock = maker->sock;
+	struct udp_target target = {.shared = kind != UNICAST, .extra = kind == EXTRA};
+	struct place place;
+	enum vma_sock_reason reason;
+
+	if (is_bound_elsewhere(maker, ifindex))
+		return;
+	reason = place_of(maker->net, ifindex, &place);
+	if (reason != VMA_SOCK_OFFLOADED) {
+		maker->out->reason = reason;
+		return;
+	}
+	target.device = place.device;
+	target.ifindex = place.ifindex;
+	target.key = (struct vma_flow_key){
+	        .family = AF_INET, .proto = IPPROTO_UDP, .vlan = place.vlan, .local_port_be = sock->local.sin_port};
+	memcpy(target.key.local, &local, 4);
+	if (sock->peer.sin_family == AF_INET) {
+		target.key.peer_port_be = sock->peer.sin_port;
+		memcpy(target.key.peer, &sock->peer.sin_addr, 4);
+	}
+	append(maker, &target);
+}
+
+/* ---- addresses ---- */
+
+static int read_addrs(struct maker *maker)
+{
+	uint32_t room = 0;
+
+	for (;;) {
+		int n = vma_net_addrs(maker->net, 0, maker->addrs, room);
+
+		if (n < 0)
+			return n;
+		maker->n_addrs = (uint32_t)n;
+		if ((uint32_t)n <= room)
+			return 0;
+		vma_free(maker->addrs);
+		room = (uint32_t)n + 4;
+		maker->addrs = vma_alloc(room * sizeof(*maker->addrs));
+		if (maker->addrs == NULL)
+			return -ENOMEM;
+	}
+}
+
+static uint32_t address_of(const struct vma_net_addr *addr)
+{
+	uint32_t address;
+
+	memcpy(&address, addr->address, 4);
+	return address;
+}
+
+/* The subnet's, as the kernel adds it for every address with a prefix below 31; 0: none. */
+static uint32_t broadcast_of(const struct vma_net_addr *addr)
+{
+	if (addr->prefix_len >= 31)
+		return 0;
+	return address_of(addr) | htonl(UINT32_MAX >> addr->prefix_len);
+}
+
+static bool is_ipv4(const struct vma_net_addr *addr)
+{
+	return addr->family == AF_INET;
+}
+
+static bool is_loopback(uint32_t address)
+{
+	return ntohl(address) >> 24 == IN_LOOPBACKNET;
+}
+
+/* Unicast first: the interface looks at the first flow before all others. */
+static void add_all_local(struct maker *maker)
+{
+	for (uint32_t i = 0; i < maker->n_addrs; i++) {
+		const struct vma_net_addr *addr = &maker->addrs[i];
+
+		if (is_ipv4(addr) && !is_loopback(address_of(addr)))
+			add(maker, addr->ifindex, address_of(addr), UNICAST);
+	}
+}
+
+static void add_broadcasts(struct maker *maker, uint32_t only, enum kind kind)
+{
+	for (uint32_t i = 0; i < maker->n_addrs; i++) {
+		const struct vma_net_addr *addr = &maker->addrs[i];
+		uint32_t broadcast;
+
+		if (!is_ipv4(addr) || is_loopback(address_of(addr)))
+			continue;
+		broadcast = broadcast_of(addr);
+		if (broadcast != 0 && (only == INADDR_ANY || only == broadcast))
+			add(maker, addr->ifindex, broadcast, kind);
+		if (only == INADDR_ANY || only == INADDR_BROADCAST)
+			add(maker, addr->ifindex, INADDR_BROADCAST, kind);
+	}
+}
+
+static void add_own_address(struct maker *maker, uint32_t local)
+{
+	maker->out->reason = VMA_SOCK_LOCAL; /* unless an interface has it */
+	for (uint32_t i = 0; i < maker->n_addrs; i++) {
+		if (is_ipv4(&maker->addrs[i]) && address_of(&maker->addrs[i]) == local)
+			add(maker, maker->addrs[i].ifindex, local, UNICAST);
+	}
+	if (maker->out->n == 0)
+		add_broadcasts(maker, local, SHARED);
+}
+
+/* group 0: all that are joined. */
+static void add_groups(struct maker *maker, uint32_t group)
+{
+	const struct udp_groups *groups = atomic_load_explicit(&maker->sock->groups, memory_order_relaxed);
+
+	for (uint32_t i = 0; groups != NULL && i < groups->n; i++) {
+		const struct udp_membership *membership = &groups->at[i];
+
+		if (group == 0 || membership->group == group)
+			add(maker, membership->ifindex, membership->group, SHARED);
+	}
+}
+
+/* ---- cases ---- */
+
+static bool is_group(uint32_t address)
+{
+	return IN_MULTICAST(ntohl(address));
+}
+
+static void make_unconnected(struct maker *maker)
+{
+	uint32_t local = maker->sock->local.sin_addr.s_addr;
+
+	if (is_group(local)) {
+		maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
+		add_groups(maker, local);
+		return;
+	}
+	if (local != INADDR_ANY) {
+		add_own_address(maker, local);
+		return;
+	}
+	add_all_local(maker);
+	add_groups(maker, 0);
+	if (!maker->sock->port_chosen)
+		add_broadcasts(maker, INADDR_ANY, EXTRA);
+	if (maker->out->n == 0)
+		maker->out->reason = VMA_SOCK_NO_DEVICE;
+}
+
+/* The kernel's route to the peer; only packets that come by that interface are ours, so that those of others, and of
+ * other ways, meet the shadow. */
+static void make_connected(struct maker *maker)
+{
+	const struct udp_sock *sock = maker->sock;
+	uint32_t local = sock->local.sin_addr.s_addr, peer = sock->peer.sin_addr.s_addr;
+	struct vma_net_key key = {.family = AF_INET,
+	                          .proto = IPPROTO_UDP,
+	                          .oif = sock->bound_ifindex,
+	                          .mark = sock->mark,
+	                          .uid = geteuid(),
+	                          .tos = sock->tos,
+	                          .sport_be = sock->local.sin_port,
+	                          .dport_be = sock->peer.sin_port,
+	                          .flags = VMA_NET_KEY_CONNECT};
+	struct vma_net_route route;
+	struct place place;
+
+	if (is_group(local)) {
+		maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
+		add_groups(maker, local);
+		return;
+	}
+	if (is_group(peer) && key.oif == 0)
+		key.oif = sock->mc_ifindex;
+	memcpy(key.dst, &peer, 4);
+	memcpy(key.src, &local, 4);
+	if (vma_net_route(maker->net, &key, &route) != 0)
+		return;
+	maker->out->reason = VMA_SOCK_LOCAL;
+	if (route.type == RTN_LOCAL)
+		return;
+	if (route.type == RTN_UNICAST && sock->peer.sin_port != 0) {
+		add(maker, route.oif, local, UNICAST);
+		return;
+	}
+	/* Nobody has such an address as his own, so nothing can come from there. */
+	maker->out->reason = place_of(maker->net, route.oif, &place);
+	if (maker->out->reason == VMA_SOCK_OFFLOADED)
+		maker->out->send_device = place.device;
+}
+
+int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp_targets *out)
+{
+	struct maker maker = {.sock = sock, .net = net, .out = out};
+
+	*out = (struct udp_targets){.reason = VMA_SOCK_NO_DEVICE};
+	if (sock->local.sin_port == 0) {
+		out->reason = VMA_SOCK_NEW;
+		return 0;
+	}
+	if (sock->peer.sin_family == AF_INET) {
+		make_connected(&maker);
+	} else {
+		maker.error = read_addrs(&maker);
+		if (maker.error == 0)
+			make_unconnected(&maker);
+		vma_free(maker.addrs);
+	}
+	if (maker.error != 0)
+		udp_targets_put(out);
+	return maker.error;
+}
+
+void udp_targets_put(struct udp_targets *targets)
+{
+	vma_free(targets->at);
+	*targets = (struct udp_targets){0};
+}

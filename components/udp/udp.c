@@ -1,0 +1,226 @@
+/* udp.c - the life of a UDP object: made for a kernel socket, told of the world's changes, forked, closed. */
+#include <errno.h>
+#include <netinet/udp.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "control.h"
+#include "flows.h"
+#include "groups.h"
+#include "members.h"
+
+/* ---- what others ask ---- */
+
+static enum vma_sock_reason udp_reason(struct vma_file *file)
+{
+	return atomic_load_explicit(&udp_sock(file)->reason, memory_order_relaxed);
+}
+
+void udp_stats_describe(struct udp_sock *sock)
+{
+	struct vma_stats_socket *stats = sock->stats;
+	enum vma_sock_reason reason = atomic_load_explicit(&sock->reason, memory_order_relaxed);
+
+	if (stats == NULL)
+		return;
+	vma_stats_set(&stats->offloaded, reason == VMA_SOCK_OFFLOADED);
+	vma_stats_set(&stats->reason, reason);
+	vma_stats_set(&stats->local_addr, ntohl(sock->local.sin_addr.s_addr));
+	vma_stats_set(&stats->local_port, ntohs(sock->local.sin_port));
+	vma_stats_set(&stats->peer_addr, ntohl(sock->peer.sin_addr.s_addr));
+	vma_stats_set(&stats->peer_port, ntohs(sock->peer.sin_port));
+	vma_stats_set(&stats->rx_limit_bytes, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed));
+}
+
+/* ---- what changes around it: the internal thread ---- */
+
+static bool has_ended(const struct vma_file *file)
+{
+	return (atomic_load_explicit(&file->slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
+}
+
+/* An inherited socket waits for its first use: a child that never uses it is not to take the parent's flows away. */
+static void udp_net_changed(struct vma_file *file)
+{
+	struct udp_sock *sock = udp_sock(file);
+	struct vma_engine *engine = vma_engine();
+	enum vma_sock_reason before;
+	uint64_t generation;
+
+	pthread_mutex_lock(&file->lock);
+	if (engine != NULL && !has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
+		generation = vma_net_generation(engine->net);
+		before = udp_reason(file);
+		udp_flows_update(sock);
+		if (sock->net_generation != generation || udp_reason(file) != before)
+			udp_dst_reset(sock);
+		sock->net_generation = generation;
+	}
+	pthread_mutex_unlock(&file->lock);
+}
+
+static void on_error(struct vma_file *file)
+{
+	if (file->kind != VMA_FILE_UDP)
+		return;
+	udp_os_error(udp_sock(file));
+	vma_file_ready(file, EPOLLERR);
+}
+
+/* ---- the end ---- */
+
+static void udp_close(struct vma_file *file)
+{
+	struct udp_sock *sock = udp_sock(file);
+
+	pthread_mutex_lock(&file->lock);
+	udp_flows_end(sock);
+	pthread_mutex_unlock(&file->lock);
+	udp_data_end(sock);
+	vma_retire_poll();
+}
+
+static void udp_destroy(struct vma_file *file)
+{
+	struct udp_sock *sock = udp_sock(file);
+	struct vma_engine *engine = sock->engine;
+
+	udp_groups_end(sock);
+	udp_flows_destroy(sock);
+	udp_data_destroy(sock);
+	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
+		vma_engine_stats_put(engine, sock->stats);
+	pthread_mutex_destroy(&sock->reader);
+}
+
+/* Once in a child, before or after the sockets are told: the parent's threads held what they held. */
+static void forked_all(void)
+{
+	udp_flows_forked_all();
+	udp_members_forked();
+}
+
+static void udp_forked(struct vma_file *file)
+{
+	struct udp_sock *sock = udp_sock(file);
+
+	pthread_mutex_init(&sock->reader, NULL);
+	udp_flows_forked(sock);
+	sock->stats = NULL;
+	sock->errors_watched = false;
+	atomic_store(&file->retry, false);
+	if (file->os_only)
+		return;
+	udp_data_forked(sock);
+	if (sock->local.sin_port != 0)
+		atomic_store(&sock->reason, VMA_SOCK_INHERITED);
+	/* Its first use in the child brings what it has no flow for yet. */
+	atomic_store(&sock->os_attention, true);
+}
+
+/* The C library is about to read by itself. What is queued here it would not find. */
+static void udp_to_os(struct vma_file *file, int fd)
+{
+	struct udp_sock *sock = udp_sock(file);
+
+	(void)fd;
+	pthread_mutex_lock(&file->lock);
+	udp_flows_end(sock);
+	file->os_only = true;
+	atomic_store(&file->retry, false);
+	atomic_store(&sock->reason, VMA_SOCK_OPTION);
+	udp_dst_reset(sock);
+	udp_stats_describe(sock);
+	pthread_mutex_unlock(&file->lock);
+	vma_waitq_wake(&file->waitq, true);
+}
+
+/* ---- the beginning ---- */
+
+static const struct vma_file_ops udp_ops = {
+        .name = "udp",
+        .bind = udp_bind,
+        .connect = udp_connect,
+        .shutdown = udp_shutdown,
+        .setsockopt = udp_setsockopt,
+        .ioctl = udp_ioctl,
+        .fcntl = udp_fcntl,
+        .recvmsg = udp_recvmsg,
+        .sendmsg = udp_sendmsg,
+        .poll = udp_poll,
+        .rings = udp_rings,
+        .close = udp_close,
+        .destroy = udp_destroy,
+        .forked = udp_forked,
+        .to_os = udp_to_os,
+        .net_changed = udp_net_changed,
+        .reason = udp_reason,
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void start(void)
+{
+	vma_engine_on_error = on_error;
+	pthread_atfork(NULL, NULL, forked_all);
+}
+
+bool vma_udp_wants(int domain, int type, int protocol)
+{
+	return (domain == AF_INET || domain == AF_INET6) && (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_DGRAM &&
+	       (protocol == 0 || protocol == IPPROTO_UDP);
+}
+
+static void give_to_os(struct udp_sock *sock, enum vma_sock_reason reason)
+{
+	sock->file.os_only = true;
+	atomic_store(&sock->reason, reason);
+}
+
+static struct udp_sock *sock_create(int type)
+{
+	struct udp_sock *sock = vma_alloc(sizeof(*sock));
+
+	if (sock == NULL)
+		return NULL;
+	vma_file_init(&sock->file, VMA_FILE_UDP, &udp_ops);
+	pthread_mutex_init(&sock->reader, NULL);
+	atomic_store(&sock->nonblocking, (type & SOCK_NONBLOCK) != 0);
+	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
+	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
+	atomic_store(&sock->reason, VMA_SOCK_NEW);
+	sock->mc_ttl = 1;
+	sock->mc_loop = sock->mc_all = true;
+	udp_data_init(sock);
+	return sock;
+}
+
+int vma_udp_socket(int fd, int domain, int type, int protocol)
+{
+	struct vma_engine *engine = vma_engine();
+	struct udp_sock *sock;
+	int rc;
+
+	(void)protocol;
+	pthread_once(&once, start);
+	sock = sock_create(type);
+	if (sock == NULL)
+		return -ENOMEM;
+	sock->engine = engine;
+	if (engine == NULL)
+		give_to_os(sock, VMA_SOCK_ENGINE);
+	else if (!engine->conf.offloaded_sockets)
+		give_to_os(sock, VMA_SOCK_DISABLED);
+	else if (domain != AF_INET)
+		give_to_os(sock, VMA_SOCK_FAMILY);
+	else
+		udp_options_init(sock, fd);
+	if (engine != NULL) {
+		sock->stats = vma_engine_stats_get(engine, fd);
+		udp_stats_describe(sock);
+	}
+	rc = vma_fd_install(fd, &sock->file);
+	if (rc < 0)
+		vma_file_put(&sock->file);
+	return rc;
+}
