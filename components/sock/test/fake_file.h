@@ -9,7 +9,7 @@
 struct fake_file {
 	struct vma_file file;
 	_Atomic uint32_t magic; /* FAKE_ALIVE until destroyed */
-	enum vma_sock_reason reason;
+	_Atomic int reason;
 	int closed, forked;
 	_Atomic int net_changed;
 };
@@ -40,7 +40,7 @@ static void fake_net_changed(struct vma_file *file)
 }
 static enum vma_sock_reason fake_reason(struct vma_file *file)
 {
-	return fake_of(file)->reason;
+	return (enum vma_sock_reason)atomic_load(&fake_of(file)->reason);
 }
 static const struct vma_file_ops fake_ops = {
         .name = "fake",

@@ -110,7 +110,7 @@ static void test_list_has_the_files_that_have_a_number(void **state)
 	(void)state;
 	for (int i = 0; i < 4; i++) {
 		fakes[i] = fake_create();
-		fakes[i]->reason = (enum vma_sock_reason)i;
+		fakes[i]->reason = i;
 		if (i != 3)
 			assert_int_equal(vma_fd_install(50 + i, &fakes[i]->file), 0);
 	}

@@ -105,7 +105,7 @@ struct vma_rail {
 
 	/* the internal thread's */
 	_Alignas(64) uint64_t driven_seen;
-	bool armed;
+	_Atomic bool armed;
 };
 enum vma_rail_side { VMA_RAIL_RX, VMA_RAIL_TX };
 /* The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket and thread, made if need be. */
