@@ -36,10 +36,16 @@ int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timesp
 
 /*
  * epoll_ctl for all sets: makes the set ours when fd is (or is a set that is). epoll_wait for a set that is ours
- * (vma_fd_lookup tells: kind VMA_FILE_EPOLL); others are the kernel's.
+ * (vma_fd_lookup tells: kind VMA_FILE_EPOLL); others are the kernel's, by way of vma_iomux_epoll_wait_os.
  */
 int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
 int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *events, int max,
                          const struct timespec *timeout, const sigset_t *mask);
+/*
+ * epoll_wait for a set that is not ours, called outside: the kernel's, but for a set that becomes ours while the thread
+ * waits, or has just become so: then the wait goes on as above.
+ */
+int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const struct timespec *timeout,
+                            const sigset_t *mask);
 
 #endif

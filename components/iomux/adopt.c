@@ -1,0 +1,212 @@
+/*
+ * adopt - the kernel's set becomes ours, the moment it gets the first member that is.
+ *
+ * Until then the library has not looked at it. What it may have to know by now it asks the kernel (/proc/self/fdinfo):
+ * how many members it has, and which other sets hold it, whose waiters are to see its offloaded members, too; those
+ * become ours in their turn. Other numbers of the same set are recognised by kcmp. To find either, the numbers that
+ * sets were used through are noted; one that is noted wrongly costs a look.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/sock_os.h>
+
+#include "iomux_priv.h"
+
+#define NOTED (VMA_FD_LOW / 64)
+#define LINE_MAX_BYTES 256
+
+static pthread_mutex_t adopt_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t noted[NOTED];
+
+void epoll_adopt_note(int epfd)
+{
+	uint64_t bit = 1ULL << (epfd % 64);
+
+	if ((unsigned)epfd < VMA_FD_LOW && !(atomic_load_explicit(&noted[epfd / 64], memory_order_relaxed) & bit))
+		atomic_fetch_or_explicit(&noted[epfd / 64], bit, memory_order_relaxed);
+}
+
+/* ---- what the kernel says of a set ---- */
+
+struct fdinfo {
+	long fd;
+	char text[4096];
+	size_t from, n;
+};
+
+static bool fdinfo_open(struct fdinfo *info, int epfd)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", epfd);
+	info->fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	info->from = info->n = 0;
+	return info->fd >= 0;
+}
+
+/* Bytes that are left over move to the front, and more are read behind them. */
+static bool fdinfo_more(struct fdinfo *info)
+{
+	long got;
+
+	memmove(info->text, info->text + info->from, info->n - info->from);
+	info->n -= info->from;
+	info->from = 0;
+	if (info->n == sizeof(info->text) - 1)
+		return false;
+	got = syscall(SYS_read, info->fd, info->text + info->n, sizeof(info->text) - 1 - info->n);
+	if (got <= 0)
+		return false;
+	info->n += (size_t)got;
+	return true;
+}
+
+static char *fdinfo_line(struct fdinfo *info)
+{
+	char *line, *end;
+
+	while ((end = memchr(info->text + info->from, '\n', info->n - info->from)) == NULL)
+		if (!fdinfo_more(info))
+			return NULL;
+	*end = '\0';
+	line = info->text + info->from;
+	info->from = (size_t)(end - info->text) + 1;
+	return line;
+}
+
+/* The next member of the set; false: that was all. "tfd: 5 events: 19 data: 5 pos:0 ino:1 sdev:2" */
+static bool fdinfo_member(struct fdinfo *info, int *fd, struct epoll_event *event)
+{
+	const char *line;
+	unsigned events;
+	unsigned long long data;
+
+	while ((line = fdinfo_line(info)) != NULL)
+		if (sscanf(line, "tfd: %d events: %x data: %llx", fd, &events, &data) == 3) {
+			*event = (struct epoll_event){.events = events, .data.u64 = data};
+			return true;
+		}
+	return false;
+}
+
+static uint32_t count_members(int epfd)
+{
+	struct epoll_event event;
+	struct fdinfo info;
+	uint32_t n = 0;
+	int fd;
+
+	if (!fdinfo_open(&info, epfd))
+		return 1; /* perhaps */
+	while (fdinfo_member(&info, &fd, &event))
+		n++;
+	syscall(SYS_close, info.fd);
+	return n;
+}
+
+/* Whether the set behind `outer` holds `inner`, and how. */
+static bool holds(int outer, int inner, struct epoll_event *event)
+{
+	struct fdinfo info;
+	bool found = false;
+	int fd;
+
+	if (!fdinfo_open(&info, outer))
+		return false;
+	while (!found && fdinfo_member(&info, &fd, event))
+		found = fd == inner;
+	syscall(SYS_close, info.fd);
+	return found;
+}
+
+/* ---- becoming ours ---- */
+
+static int adopt_locked(int epfd, struct epoll_set **out);
+
+static void adopt_outer(int outer, int epfd, struct epoll_set *set)
+{
+	struct epoll_event event;
+	struct epoll_set *around = epoll_set_find(outer);
+
+	if (!holds(outer, epfd, &event))
+		return;
+	if (around != NULL || adopt_locked(outer, &around) == 0)
+		epoll_ctl_take_over(around, outer, &set->file, epfd, &event);
+}
+
+static bool is_same(int a, int b)
+{
+	long self = syscall(SYS_getpid);
+
+	return syscall(SYS_kcmp, self, self, KCMP_FILE, (unsigned long)a, (unsigned long)b) == 0;
+}
+
+static void look_at_noted(int fd, int epfd, struct epoll_set *set)
+{
+	if (fd == epfd)
+		return;
+	if (epoll_set_find(fd) == NULL && is_same(fd, epfd))
+		vma_fd_install(fd, &set->file);
+	else
+		adopt_outer(fd, epfd, set);
+}
+
+static void look_at_all_noted(int epfd, struct epoll_set *set)
+{
+	for (unsigned i = 0; i < NOTED; i++)
+		for (uint64_t left = atomic_load_explicit(&noted[i], memory_order_relaxed); left != 0; left &= left - 1)
+			look_at_noted((int)(i * 64 + (unsigned)__builtin_ctzll(left)), epfd, set);
+}
+
+/* Loops between sets the kernel has refused, so this ends. */
+static int adopt_locked(int epfd, struct epoll_set **out)
+{
+	struct epoll_set *set = epoll_set_create(epfd);
+	int rc;
+
+	if (set == NULL)
+		return -ENOMEM;
+	atomic_store(&set->n_os, count_members(epfd));
+	rc = vma_fd_install(epfd, &set->file);
+	if (rc < 0) {
+		vma_file_put(&set->file);
+		return rc;
+	}
+	epoll_adopt_note(epfd);
+	look_at_all_noted(epfd, set);
+	epoll_kick(set, epfd);
+	*out = set;
+	return 0;
+}
+
+/* A thread of the parent's may have been here, and is not in the child. */
+static void forked(void)
+{
+	pthread_mutex_init(&adopt_lock, NULL);
+}
+
+static void prepare(void)
+{
+	pthread_atfork(NULL, NULL, forked);
+}
+
+int epoll_adopt(int epfd, struct epoll_set **out)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	int rc = 0;
+
+	pthread_once(&once, prepare);
+	pthread_mutex_lock(&adopt_lock);
+	*out = epoll_set_find(epfd);
+	if (*out == NULL)
+		rc = adopt_locked(epfd, out);
+	pthread_mutex_unlock(&adopt_lock);
+	return rc;
+}

@@ -1,0 +1,240 @@
+/*
+ * collect - what a set has to tell: news of its items from the ready list, of their shadows from S, the OS's members
+ *           from E.
+ *
+ *   ready list ─┐
+ *   S's shadows ┴──> pending ──> look at the file, tell, and (level) to the end of the queue again
+ *   E ─────────────> the application's array
+ *
+ * The work is by what is ready; members without news are not touched. More ready members than fit are told in turn:
+ * the queue goes round, and so does the kernel's behind S and E. When the OS is asked it comes first, or last if its
+ * events filled the call before.
+ */
+#include <errno.h>
+
+#include <vma/sock_os.h>
+
+#include "iomux_priv.h"
+
+#define ASK_MAX 64 /* events of S at a time */
+
+/* ---- the queue ---- */
+
+/* The stack gives the latest first: turned around, the queue goes on in the order of the pushes. */
+static void take_ready(struct epoll_set *set)
+{
+	ck_stack_entry_t *entry = ready_list_take_all(&set->ready), *next;
+	struct epoll_pending turned = TAILQ_HEAD_INITIALIZER(turned);
+	uint32_t n = 0;
+
+	for (; entry != NULL; entry = next, n++) {
+		struct epoll_item *item = (struct epoll_item *)((char *)entry - offsetof(struct epoll_item, entry));
+
+		next = ready_list_next(entry);
+		item->is_pending = true;
+		TAILQ_INSERT_HEAD(&turned, item, pending);
+	}
+	if (n == 0)
+		return;
+	TAILQ_CONCAT(&set->pending, &turned, pending);
+	atomic_fetch_add_explicit(&set->n_pending, n, memory_order_relaxed);
+}
+
+static bool is_level(const struct epoll_item *item)
+{
+	return (item->events & (EPOLLET | EPOLLONESHOT)) == 0;
+}
+
+/* What of an answer is told. */
+static uint32_t wanted_of(const struct epoll_item *item, uint32_t mask)
+{
+	return mask & atomic_load_explicit(&item->wanted, memory_order_relaxed);
+}
+
+static int tell(struct epoll_event *to, uint32_t mask, const struct epoll_item *item)
+{
+	struct epoll_event event = {.events = mask, .data.u64 = item->data};
+
+	return vma_copy(to, &event, sizeof(event));
+}
+
+/* Told. One-shot: nothing more until it is changed. Level: looked at again in the next call, after all others. */
+static void told(struct epoll_set *set, struct epoll_item *item, uint32_t own, uint32_t mask)
+{
+	item->os_events = 0;
+	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) & ~mask & EPOLLIN)
+		atomic_store_explicit(&set->drive_first, true, memory_order_relaxed);
+	if (item->events & EPOLLONESHOT)
+		atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
+	else if (is_level(item) && own != 0)
+		epoll_item_enqueue(set, item, false);
+}
+
+/* The first of the queue: 1 told, 0 it has nothing to tell any more, -EFAULT. */
+static int tell_first(struct epoll_set *set, struct epoll_event *to)
+{
+	struct epoll_item *item = TAILQ_FIRST(&set->pending);
+	uint32_t own, mask;
+
+	epoll_item_dequeue(set, item); /* before the look: see ready_list.h */
+	if (!item->live) {
+		epoll_item_recycle(set, item);
+		return 0;
+	}
+	own = wanted_of(item, iomux_file_poll(item->file));
+	mask = own | wanted_of(item, item->os_events);
+	if (mask == 0) {
+		item->os_events = 0;
+		return 0;
+	}
+	if (tell(to, mask, item) < 0) {
+		epoll_item_enqueue(set, item, true);
+		return -EFAULT;
+	}
+	told(set, item, own, mask);
+	return 1;
+}
+
+/* From the queue, each item once. */
+static int tell_pending(struct epoll_set *set, struct epoll_event *events, int max)
+{
+	uint32_t left = atomic_load_explicit(&set->n_pending, memory_order_relaxed);
+	int n = 0;
+
+	for (; left > 0 && n < max; left--) {
+		int rc = tell_first(set, events + n);
+
+		if (rc < 0)
+			return n > 0 ? n : rc;
+		n += rc;
+	}
+	return n;
+}
+
+/* ---- the OS ---- */
+
+/* S's answers into the items, and those to the front of the queue, in S's order. True: E has something. */
+static bool ask_s(struct epoll_set *set, int max)
+{
+	struct epoll_event answers[ASK_MAX];
+	int n = iomux_os_epoll(set->s, answers, max < ASK_MAX ? max : ASK_MAX);
+	bool outer = false;
+
+	iomux_asked_now(&set->asked);
+	while (n-- > 0) {
+		struct epoll_item *item = epoll_item_of_key(set, answers[n].data.u64);
+
+		if (answers[n].data.u64 == 0) {
+			outer = true;
+		} else if (item == NULL) {
+			/* Its number was closed earlier, and another process keeps the socket. */
+			atomic_store(&set->stale, true);
+		} else if (atomic_load_explicit(&item->wanted, memory_order_relaxed) != 0) {
+			item->os_events |= answers[n].events;
+			epoll_item_enqueue(set, item, true);
+		}
+	}
+	return outer;
+}
+
+static int ask_e(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
+{
+	int n = max > 0 ? iomux_os_epoll(epfd, events, max) : 0;
+
+	return n > 0 && set->kick >= 0 ? epoll_kick_filter(set, epfd, events, n) : n;
+}
+
+/* Level: S says it again as long as it is so, and this answer would be old. */
+static void forget_untold(struct epoll_set *set)
+{
+	struct epoll_item *item;
+
+	TAILQ_FOREACH(item, &set->pending, pending)
+	{
+		if (item->os_events == 0)
+			return;
+		if (is_level(item))
+			item->os_events = 0;
+	}
+}
+
+/* Two parts, the OS's E and ours, in one order or the other. An error counts if nothing was told before it. */
+static int collect_both(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
+{
+	bool ours_first = set->ours_first;
+	int n = ours_first ? tell_pending(set, events, max) : ask_e(set, epfd, events, max), more;
+
+	set->ours_first = !ours_first && n == max;
+	if (n < 0)
+		return n;
+	more = ours_first ? ask_e(set, epfd, events + n, max - n) : tell_pending(set, events + n, max - n);
+	return more < 0 ? (n > 0 ? n : more) : n + more;
+}
+
+static bool is_due(const struct epoll_set *set, enum epoll_ask ask, const struct iomux_policy *policy)
+{
+	bool os = atomic_load_explicit(&set->n_os, memory_order_relaxed) > 0;
+
+	if (ask == EPOLL_ASK_IF_READY)
+		return atomic_load_explicit(&set->n_pending, memory_order_relaxed) > 0 &&
+		       (iomux_asked_long_ago(&set->asked) || (os && set->asked.skipped >= policy->skip_os));
+	return ask == EPOLL_ASK || os || iomux_asked_long_ago(&set->asked) ||
+	       (policy->os_ratio > 0 && set->asked.looks >= policy->os_ratio);
+}
+
+int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, int max, enum epoll_ask ask,
+                  const struct iomux_policy *policy)
+{
+	bool outer;
+	int n;
+
+	if (__builtin_expect(atomic_load_explicit(&set->stale, memory_order_relaxed), 0))
+		epoll_set_refresh(set);
+	take_ready(set);
+	if (!is_due(set, ask, policy)) {
+		n = tell_pending(set, events, max);
+		set->asked.skipped += n > 0;
+		set->asked.looks += n == 0 && ask == EPOLL_ASK_IF_DUE;
+		return n;
+	}
+	outer = ask_s(set, max);
+	n = outer ? collect_both(set, epfd, events, max) : tell_pending(set, events, max);
+	forget_untold(set);
+	return n;
+}
+
+/* ---- for a set around this one, for poll and select ---- */
+
+/* Whether the first has something to tell; if not it leaves the queue. */
+static bool first_is_ready(struct epoll_set *set)
+{
+	struct epoll_item *item = TAILQ_FIRST(&set->pending);
+
+	if (item->live && wanted_of(item, iomux_file_poll(item->file) | item->os_events) != 0)
+		return true;
+	epoll_item_dequeue(set, item);
+	if (!item->live)
+		epoll_item_recycle(set, item);
+	else if (wanted_of(item, iomux_file_poll(item->file)) != 0)
+		epoll_item_enqueue(set, item, false); /* news between the look and the leaving */
+	return false;
+}
+
+/* If somebody else collects at this moment, the answer is whether there was something to collect. */
+uint32_t epoll_set_poll(struct vma_file *file)
+{
+	struct epoll_set *set = epoll_set(file);
+	bool ready;
+
+	if (!epoll_set_has(set) && !atomic_load_explicit(&set->stale, memory_order_relaxed))
+		return 0;
+	if (pthread_mutex_trylock(&set->lock) != 0)
+		return IOMUX_IN;
+	if (atomic_load_explicit(&set->stale, memory_order_relaxed))
+		epoll_set_refresh(set);
+	take_ready(set);
+	for (ready = false; !ready && !TAILQ_EMPTY(&set->pending);)
+		ready = first_is_ready(set);
+	epoll_set_unlock(set);
+	return ready ? IOMUX_IN : 0;
+}

@@ -1,0 +1,226 @@
+/*
+ * ctl - epoll_ctl: registrations of ours are items, with their shadows in S; those of the OS are E's.
+ *
+ * What the kernel would say of a registration it says of the shadow's, which S has under the same number and with the
+ * same flags: EEXIST, ENOENT, EPERM, EINVAL of flags, ENOSPC. A set in a set is in E, too (asked for nothing), so that
+ * loops and depths are the kernel's to judge.
+ */
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/sock_os.h>
+
+#include "iomux_priv.h"
+
+static int os_ctl(int epfd, int op, int fd, struct epoll_event *event)
+{
+	return vma_os.epoll_ctl(epfd, op, fd, event) < 0 ? -errno : 0;
+}
+
+/* ---- shadows in S ---- */
+
+/* What the shadow is asked for: not whether it is writable, if the file knows that by itself. */
+static uint32_t shadow_events(struct epoll_item *item)
+{
+	uint32_t events = item->events;
+
+	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) == 0)
+		return EPOLLONESHOT; /* shot */
+	return item->file->ops->poll(item->file) & EPOLLOUT ? events & ~(uint32_t)IOMUX_OUT : events;
+}
+
+/* The inner set is in S already, under another number of the application's. */
+static int enter_by_duplicate(struct epoll_set *set, struct epoll_item *item, struct epoll_event *event)
+{
+	long copy = syscall(SYS_fcntl, item->os_fd, F_DUPFD_CLOEXEC, 0);
+	int fd = copy >= 0 ? vma_fd_guard((int)copy) : -errno, rc;
+
+	if (fd < 0)
+		return fd;
+	rc = os_ctl(set->s, EPOLL_CTL_ADD, fd, event);
+	if (rc < 0) {
+		vma_fd_unguard_close(fd);
+		return rc;
+	}
+	item->os_fd = fd;
+	item->os_fd_own = true;
+	return 0;
+}
+
+int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
+{
+	struct epoll_event event = {.data.u64 = epoll_item_key(item)};
+	bool is_set = item->file->kind == VMA_FILE_EPOLL;
+	int rc;
+
+	if (op != EPOLL_CTL_DEL)
+		event.events = is_set ? item->events : shadow_events(item);
+	if (op == EPOLL_CTL_ADD && is_set) {
+		if (item->os_fd_own)
+			vma_fd_unguard_close(item->os_fd);
+		item->os_fd_own = false;
+		item->os_fd = epoll_set(item->file)->s;
+	}
+	rc = os_ctl(set->s, op, item->os_fd, &event);
+	return rc == -EEXIST && op == EPOLL_CTL_ADD && is_set ? enter_by_duplicate(set, item, &event) : rc;
+}
+
+/* ---- ours ---- */
+
+static int add(struct epoll_set *set, struct vma_file *file, int fd, const struct epoll_event *event)
+{
+	struct epoll_item *item = epoll_item_find(set, file, fd);
+	int rc;
+
+	if (item != NULL)
+		return -EEXIST;
+	rc = epoll_item_add(set, file, fd, &item);
+	if (rc < 0)
+		return rc;
+	epoll_item_set_events(item, event->events, event->data.u64);
+	rc = epoll_shadow_ctl(set, EPOLL_CTL_ADD, item);
+	if (rc < 0) {
+		epoll_item_remove(set, item);
+		return rc;
+	}
+	epoll_item_count_rings(item);
+	epoll_item_enqueue(set, item, false); /* it may be ready now */
+	return 0;
+}
+
+static int modify(struct epoll_set *set, struct epoll_item *item, const struct epoll_event *event)
+{
+	uint32_t events = item->events, shot = atomic_load_explicit(&item->wanted, memory_order_relaxed);
+	uint64_t data = item->data;
+	int rc;
+
+	if ((events | event->events) & EPOLLEXCLUSIVE)
+		return -EINVAL;
+	epoll_item_set_events(item, event->events, event->data.u64);
+	rc = epoll_shadow_ctl(set, EPOLL_CTL_MOD, item);
+	if (rc < 0) {
+		epoll_item_set_events(item, events, data);
+		atomic_store_explicit(&item->wanted, shot, memory_order_relaxed);
+	}
+	epoll_item_enqueue(set, item, false);
+	return rc;
+}
+
+static int remove_item(struct epoll_set *set, int epfd, struct epoll_item *item)
+{
+	int rc = epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
+
+	if (item->file->kind == VMA_FILE_EPOLL)
+		os_ctl(epfd, EPOLL_CTL_DEL, item->fd, NULL);
+	epoll_item_remove(set, item);
+	return rc == -ENOENT ? 0 : rc; /* S was renewed without it: a number of a file that had another */
+}
+
+/* E is first to judge a set in a set. */
+static int add_checked(struct epoll_set *set, int epfd, struct vma_file *file, int fd, const struct epoll_event *event)
+{
+	struct epoll_event nothing = {.events = event->events & EPOLLEXCLUSIVE};
+	bool is_set = file->kind == VMA_FILE_EPOLL;
+	int rc = is_set ? os_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing) : 0;
+
+	if (rc < 0)
+		return rc;
+	rc = add(set, file, fd, event);
+	if (rc < 0 && is_set)
+		os_ctl(epfd, EPOLL_CTL_DEL, fd, NULL);
+	return rc;
+}
+
+static int ours(struct epoll_set *set, int epfd, int op, struct vma_file *file, int fd, const struct epoll_event *event)
+{
+	struct epoll_item *item;
+	int rc;
+
+	if (file == &set->file)
+		return -EINVAL;
+	pthread_mutex_lock(&set->lock);
+	if (atomic_load(&set->stale))
+		epoll_set_refresh(set);
+	item = epoll_item_find(set, file, fd);
+	if (op == EPOLL_CTL_ADD)
+		rc = add_checked(set, epfd, file, fd, event);
+	else if (item == NULL)
+		rc = -ENOENT;
+	else if (op == EPOLL_CTL_MOD)
+		rc = modify(set, item, event);
+	else
+		rc = remove_item(set, epfd, item);
+	epoll_set_unlock(set);
+	if (rc == 0 && op != EPOLL_CTL_DEL && epoll_set_has(set))
+		vma_file_ready(&set->file, EPOLLIN);
+	return rc;
+}
+
+/* E holds it with the events that it told until now; from now on the item does. */
+int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, int fd, struct epoll_event *event)
+{
+	struct epoll_event nothing = {.events = 0};
+	int rc;
+
+	pthread_mutex_lock(&set->lock);
+	rc = epoll_item_find(set, file, fd) == NULL ? add(set, file, fd, event) : -EEXIST;
+	if (rc == 0)
+		os_ctl(epfd, EPOLL_CTL_MOD, fd, &nothing);
+	epoll_set_unlock(set);
+	if (rc == 0)
+		vma_file_ready(&set->file, EPOLLIN);
+	return rc;
+}
+
+/* ---- the OS's ---- */
+
+static int os_member(struct epoll_set *set, int epfd, int op, int fd, struct epoll_event *event)
+{
+	int rc = os_ctl(epfd, op, fd, event);
+
+	if (rc < 0 || op == EPOLL_CTL_MOD)
+		return rc;
+	if (set == NULL)
+		epoll_adopt_note(epfd);
+	else if (op == EPOLL_CTL_ADD)
+		atomic_fetch_add(&set->n_os, 1);
+	return rc;
+}
+
+/* ---- the first of ours in a set ---- */
+
+/* The kernel says whether epfd is a set that could take it: asked for nothing, for a moment. */
+static int probe(int epfd, int fd)
+{
+	struct epoll_event nothing = {.events = EPOLLET};
+	int rc = os_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing);
+
+	if (rc == 0)
+		os_ctl(epfd, EPOLL_CTL_DEL, fd, NULL);
+	return rc;
+}
+
+static int first_of_ours(int epfd, int fd, struct epoll_set **set)
+{
+	int rc = probe(epfd, fd);
+
+	return rc < 0 ? rc : epoll_adopt(epfd, set);
+}
+
+int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
+{
+	struct vma_file *file = vma_fd_lookup(fd);
+	struct epoll_set *set = epoll_set_find(epfd);
+	struct epoll_event wish = {.events = 0};
+	int rc = 0;
+
+	if (!iomux_file_is_ours(file) || (set == NULL && op != EPOLL_CTL_ADD) || op < EPOLL_CTL_ADD ||
+	    op > EPOLL_CTL_MOD)
+		return os_member(set, epfd, op, fd, event);
+	if (op != EPOLL_CTL_DEL && vma_copy(&wish, event, sizeof(wish)) < 0)
+		return -EFAULT;
+	if (set == NULL)
+		rc = first_of_ours(epfd, fd, &set);
+	return rc < 0 ? rc : ours(set, epfd, op, file, fd, &wish);
+}

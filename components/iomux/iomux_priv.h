@@ -1,0 +1,236 @@
+/* iomux_priv - one call of select, poll or epoll_wait, and the sets; shared by the files of iomux. */
+#ifndef VMA_IOMUX_PRIV_H
+#define VMA_IOMUX_PRIV_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include <vma/iomux.h>
+#include <vma/sock.h>
+
+#include "ready_list.h"
+
+/* ---- what every call has (policy.c, timeout.c, sigmask.c) ---- */
+
+#define IOMUX_IN (EPOLLIN | EPOLLRDNORM)
+#define IOMUX_OUT (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)
+#define IOMUX_ALWAYS (EPOLLERR | EPOLLHUP)                                    /* told whether asked for or not */
+#define EPOLL_PRIVATE (EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE) /* flags among the events */
+
+/* The user's parameters; the defaults before the engine runs. */
+struct iomux_policy {
+	int64_t spin_nsec; /* -1: for ever */
+	uint32_t os_ratio; /* looks per question to the OS */
+	uint32_t skip_os;  /* questions left out in a row, while offloaded members are ready */
+	bool yield;
+};
+void iomux_policy_get(struct iomux_policy *policy);
+
+/*
+ * When the OS was asked last. A question costs a system call and says nothing new when the last one is only a few
+ * microseconds old: a program that calls without waiting asks as often as it would if a call took that long.
+ */
+struct iomux_asked {
+	uint64_t tsc;
+	uint32_t skipped; /* since then */
+	uint32_t looks;
+};
+void iomux_asked_now(struct iomux_asked *asked);
+bool iomux_asked_long_ago(const struct iomux_asked *asked);
+
+/* The answer of a file: a bit says the same under all of its names, as in the kernel's answer for a socket. */
+static inline uint32_t iomux_file_poll(struct vma_file *file)
+{
+	uint32_t mask = file->ops->poll(file);
+
+	return mask | (mask & EPOLLIN ? IOMUX_IN : 0) | (mask & EPOLLOUT ? IOMUX_OUT : 0);
+}
+static inline uint64_t iomux_file_rings(struct vma_file *file)
+{
+	return file->ops->rings != NULL ? file->ops->rings(file) : 0;
+}
+/* Whether there is more to ask of it than the kernel knows. */
+static inline bool iomux_file_is_ours(const struct vma_file *file)
+{
+	return file != NULL && file->kind != VMA_FILE_INTERNAL;
+}
+
+struct iomux_timeout {
+	uint64_t nsec;     /* UINT64_MAX: for ever */
+	uint64_t deadline; /* CLOCK_MONOTONIC; set by iomux_timeout_start */
+};
+/* Reads the application's: -EFAULT, -EINVAL. */
+int iomux_timeout_get(struct iomux_timeout *timeout, const struct timespec *from);
+void iomux_timeout_start(struct iomux_timeout *timeout);
+void iomux_timeout_left(const struct iomux_timeout *timeout, struct timespec *left);
+
+/* The application's signal mask for the time of a call. */
+struct iomux_sigmask {
+	bool set;
+	sigset_t before;
+};
+int iomux_sigmask_set(struct iomux_sigmask *mask, const sigset_t *from, struct vma_thread *self); /* -EFAULT */
+void iomux_sigmask_restore(struct iomux_sigmask *mask, struct vma_thread *self);
+/* Nothing is ready: lets handlers run that are held back. -EINTR if any did, else 0. */
+int iomux_interrupted(struct vma_thread *self);
+
+/* Of the kernel, at once, and never a cancellation point: -errno. */
+int iomux_os_poll(struct pollfd *fds, nfds_t n);
+int iomux_os_epoll(int epfd, struct epoll_event *events, int max);
+
+/* ---- poll and select (members.c) ---- */
+
+struct members_ours {
+	struct vma_file *file; /* not held: found again by fd, and the same if id is, after every sleep */
+	uint64_t id;
+	uint32_t index; /* in fds */
+	int fd;         /* the application's */
+	uint32_t accept, got;
+};
+struct members {
+	struct pollfd *fds; /* as the OS is asked: a set appears as its inner descriptor; revents as the OS said */
+	struct members_ours *ours;
+	nfds_t n;
+	unsigned n_ours, n_os;
+	bool select;
+	/* private */
+	bool bad; /* select: one is not open */
+	uint64_t rings;
+	struct vma_thread *self;
+	int count; /* members that are ready */
+	unsigned looks;
+};
+/* What of an answer counts for a member that was asked for `events`. */
+uint32_t members_accept(const struct members *members, uint32_t events);
+/* fds[].fd and events are filled in, room for as many `ours`: finds which are ours. */
+void members_sort(struct members *members);
+/* Members ready (revents of fds are the answer), 0, -errno. */
+int members_wait(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self);
+
+/* ---- sets (set.c, item.c, ctl.c, collect.c, wait.c, adopt.c, kernel_wait.c) ---- */
+
+struct epoll_set;
+struct epoll_item {
+	struct vma_watcher watcher;
+	struct epoll_set *set;
+	struct vma_file *file;   /* held */
+	_Atomic uint32_t wanted; /* events that it is woken for; 0: shot, or removed */
+	_Atomic bool queued;     /* see ready_list.h */
+	_Atomic bool ended;      /* nobody calls the watcher any more */
+	_Atomic bool removed;
+	ck_stack_entry_t entry;
+
+	/* under set->lock */
+	TAILQ_ENTRY(epoll_item) pending;
+	struct epoll_item *next; /* of the same bucket, or free */
+	uint64_t data;
+	uint32_t events;    /* as the application gave them */
+	uint32_t os_events; /* the OS has said these, and they have not been told yet */
+	uint32_t index, generation;
+	int fd;
+	int os_fd; /* in S: fd, or for a set in a set the inner one's S */
+	bool live;
+	bool is_pending;    /* taken from the ready list and waiting in set->pending */
+	bool number_closed; /* fd has been closed, the file lives on under another number */
+	bool os_fd_own;     /* a duplicate made for this item */
+
+	uint64_t rings; /* under set->leaf */
+	struct vma_retired retired;
+};
+TAILQ_HEAD(epoll_pending, epoll_item);
+
+/* Items never move and are not freed before the set: what S says of one that has gone is recognised by its generation.
+ */
+#define EPOLL_CHUNK_FIRST 16U
+#define EPOLL_CHUNKS 28
+
+struct epoll_set {
+	struct vma_file file;
+	struct ready_list ready;           /* written by who delivers */
+	_Alignas(64) pthread_mutex_t lock; /* collecting (by trylock only) and epoll_ctl */
+	int s;
+	_Atomic bool stale; /* S does not hold what it should: made anew at the next use */
+	bool forked;        /* and so are the lists */
+	bool ours_first;    /* the OS's events filled the last call */
+	int kick;           /* see kernel_wait.c; -1 */
+	uint64_t kick_until_ns;
+	struct epoll_pending pending;
+	_Atomic uint32_t n_pending;
+	_Atomic uint32_t n_os;    /* members of E, at least */
+	_Atomic bool drive_first; /* a member was told without news: its ring has not been looked at */
+	struct iomux_asked asked;
+	struct vma_spin spin;
+
+	struct epoll_item *chunk[EPOLL_CHUNKS];
+	uint32_t n_items; /* places used so far */
+	uint32_t n_live;
+	struct epoll_item **bucket;
+	uint32_t n_buckets;
+
+	pthread_mutex_t leaf; /* rings and free places; nothing is called under it that takes a lock */
+	struct epoll_item *free;
+	uint32_t ring_users[64];
+	_Atomic uint64_t rings;
+};
+static inline struct epoll_set *epoll_set(struct vma_file *file)
+{
+	return (struct epoll_set *)file;
+}
+static inline bool epoll_set_has(struct epoll_set *set)
+{
+	return atomic_load_explicit(&set->n_pending, memory_order_relaxed) != 0 || !ready_list_is_empty(&set->ready);
+}
+
+/* set.c. Gives the lock back, and wakes one more sleeper if something is left. */
+void epoll_set_unlock(struct epoll_set *set);
+/* E is epfd's. NULL: no memory or descriptors. Not yet in the descriptor table. */
+struct epoll_set *epoll_set_create(int epfd);
+void epoll_set_refresh(struct epoll_set *set);
+/* The set behind epfd, or NULL. Inside. */
+struct epoll_set *epoll_set_find(int epfd);
+
+/* item.c. With set->lock, but for the last two. */
+struct epoll_item *epoll_item_find(struct epoll_set *set, const struct vma_file *file, int fd);
+struct epoll_item *epoll_item_of_key(struct epoll_set *set, uint64_t key);
+uint64_t epoll_item_key(const struct epoll_item *item);
+/* Takes a place, a reference to the file, and watches it: -ENOMEM, -EBADF. */
+int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct epoll_item **out);
+void epoll_item_remove(struct epoll_set *set, struct epoll_item *item);
+void epoll_item_rehash(struct epoll_set *set);
+void epoll_item_enqueue(struct epoll_set *set, struct epoll_item *item, bool first);
+void epoll_item_dequeue(struct epoll_set *set, struct epoll_item *item);
+void epoll_item_set_events(struct epoll_item *item, uint32_t events, uint64_t data);
+struct epoll_item *epoll_item_at(const struct epoll_set *set, uint32_t index);
+void epoll_item_recycle(struct epoll_set *set, struct epoll_item *item);
+void epoll_item_count_rings(struct epoll_item *item);
+void epoll_item_inner_changed(struct vma_watcher *watcher);
+
+/* ctl.c: S, with set->lock. The member's shadow enters, changes, leaves. */
+int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item);
+/* A registration that E has held as one of the OS's becomes an item. */
+int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, int fd, struct epoll_event *event);
+
+/* collect.c. With set->lock. Events told, 0, or -EFAULT. */
+enum epoll_ask {
+	EPOLL_ASK_IF_READY, /* S, and by it E, only in its turn, beside something of ours: the caller goes on to wait */
+	EPOLL_ASK_IF_DUE,   /* the caller does not wait */
+	EPOLL_ASK
+};
+int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, int max, enum epoll_ask ask,
+                  const struct iomux_policy *policy);
+uint32_t epoll_set_poll(struct vma_file *file);
+
+/* adopt.c: the set behind epfd becomes ours, with what the kernel knows of it: -errno. Inside. */
+int epoll_adopt(int epfd, struct epoll_set **out);
+/* A descriptor that sets were waited or changed through, by the kernel's calls. */
+void epoll_adopt_note(int epfd);
+
+/* kernel_wait.c: threads that wait in the kernel for a set that has become ours. Inside. */
+void epoll_kick(struct epoll_set *set, int epfd);
+/* With set->lock: drops the kick from n events; ends it when nobody is left to be kicked. */
+int epoll_kick_filter(struct epoll_set *set, int epfd, struct epoll_event *events, int n);
+
+#endif

@@ -1,0 +1,367 @@
+/*
+ * item - a registration: one file under one number in one set.
+ *
+ * Items lie in chunks that double (16, 32, 64, ...) and never move; found by number and file in a hash, and by place
+ * and generation from the key that S was given. Their end, in steps: remove   (set->lock) live = false, wanted = 0:
+ * nobody queues it for news that it wants, nobody tells of it; the watcher is taken out end_item (everybody who was
+ * inside has left) the watcher is not called any more; ended = true recycle  by whoever turns `queued` from false to
+ * true after that: end_item itself, or, if it found the item in the list, the collector that takes it out. Both are
+ * exchanges of the same word after ended was written, so one of the two, and only one, sees that it is its turn.
+ * `queued` stays true until the place is taken again, with the lock.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "iomux_priv.h"
+
+#define BUCKETS_FIRST 16U
+
+static struct epoll_item *of_watcher(struct vma_watcher *watcher)
+{
+	return (struct epoll_item *)((char *)watcher - offsetof(struct epoll_item, watcher));
+}
+
+/* ---- places ---- */
+
+static unsigned chunk_of(uint32_t index, uint32_t *within)
+{
+	uint32_t n = index / EPOLL_CHUNK_FIRST + 1;
+	unsigned chunk = 31U - (unsigned)__builtin_clz(n);
+
+	*within = index - EPOLL_CHUNK_FIRST * ((1U << chunk) - 1);
+	return chunk;
+}
+
+struct epoll_item *epoll_item_at(const struct epoll_set *set, uint32_t index)
+{
+	uint32_t within;
+	unsigned chunk = chunk_of(index, &within);
+
+	return &set->chunk[chunk][within];
+}
+
+static struct epoll_item *new_place(struct epoll_set *set)
+{
+	uint32_t within;
+	unsigned chunk = chunk_of(set->n_items, &within);
+	struct epoll_item *item;
+
+	if (chunk >= EPOLL_CHUNKS)
+		return NULL;
+	if (set->chunk[chunk] == NULL)
+		set->chunk[chunk] = vma_alloc(((size_t)EPOLL_CHUNK_FIRST << chunk) * sizeof(*item));
+	if (set->chunk[chunk] == NULL)
+		return NULL;
+	item = &set->chunk[chunk][within];
+	item->index = set->n_items++;
+	item->set = set;
+	return item;
+}
+
+static struct epoll_item *take_place(struct epoll_set *set)
+{
+	struct epoll_item *item;
+
+	pthread_mutex_lock(&set->leaf);
+	item = set->free;
+	if (item != NULL)
+		set->free = item->next;
+	pthread_mutex_unlock(&set->leaf);
+	return item != NULL ? item : new_place(set);
+}
+
+static void give_place(struct epoll_set *set, struct epoll_item *item)
+{
+	pthread_mutex_lock(&set->leaf);
+	item->next = set->free;
+	set->free = item;
+	pthread_mutex_unlock(&set->leaf);
+}
+
+uint64_t epoll_item_key(const struct epoll_item *item)
+{
+	return (uint64_t)item->generation << 32 | (item->index + 1);
+}
+
+/* NULL: it has gone. */
+struct epoll_item *epoll_item_of_key(struct epoll_set *set, uint64_t key)
+{
+	uint32_t place = (uint32_t)key;
+	struct epoll_item *item = place > 0 && place <= set->n_items ? epoll_item_at(set, place - 1) : NULL;
+
+	return item != NULL && item->live && epoll_item_key(item) == key ? item : NULL;
+}
+
+/* ---- by file and number ---- */
+
+static struct epoll_item **bucket_of(const struct epoll_set *set, const struct vma_file *file, int fd)
+{
+	uint64_t hash = (file->id * 0x9e3779b97f4a7c15ULL) ^ ((uint64_t)(uint32_t)fd * 0xff51afd7ed558ccdULL);
+
+	return &set->bucket[(hash >> 32) & (set->n_buckets - 1)];
+}
+
+struct epoll_item *epoll_item_find(struct epoll_set *set, const struct vma_file *file, int fd)
+{
+	struct epoll_item *item = set->n_buckets > 0 ? *bucket_of(set, file, fd) : NULL;
+
+	while (item != NULL && (item->file != file || item->fd != fd))
+		item = item->next;
+	return item;
+}
+
+static void link_item(struct epoll_set *set, struct epoll_item *item)
+{
+	struct epoll_item **bucket = bucket_of(set, item->file, item->fd);
+
+	item->next = *bucket;
+	*bucket = item;
+}
+
+static void unlink_item(struct epoll_set *set, struct epoll_item *item)
+{
+	struct epoll_item **at = bucket_of(set, item->file, item->fd);
+
+	while (*at != item)
+		at = &(*at)->next;
+	*at = item->next;
+}
+
+/* The places say what there is. */
+void epoll_item_rehash(struct epoll_set *set)
+{
+	set->n_live = 0;
+	memset(set->bucket, 0, set->n_buckets * sizeof(*set->bucket));
+	for (uint32_t i = 0; i < set->n_items; i++) {
+		struct epoll_item *item = epoll_item_at(set, i);
+
+		if (item->live) {
+			link_item(set, item);
+			set->n_live++;
+		}
+	}
+}
+
+static int make_room(struct epoll_set *set)
+{
+	uint32_t n = set->n_buckets > 0 ? set->n_buckets * 2 : BUCKETS_FIRST;
+	struct epoll_item **bucket;
+
+	if (set->n_live < set->n_buckets)
+		return 0;
+	bucket = vma_alloc(n * sizeof(*bucket));
+	if (bucket == NULL)
+		return -ENOMEM;
+	vma_free(set->bucket);
+	set->bucket = bucket;
+	set->n_buckets = n;
+	epoll_item_rehash(set);
+	return 0;
+}
+
+/* ---- queued ---- */
+
+/* Into the set's own queue, unless it is in the ready list already. With the lock. */
+void epoll_item_enqueue(struct epoll_set *set, struct epoll_item *item, bool first)
+{
+	if (item->is_pending && first)
+		TAILQ_REMOVE(&set->pending, item, pending);
+	else if (item->is_pending || atomic_exchange(&item->queued, true))
+		return;
+	else
+		atomic_fetch_add_explicit(&set->n_pending, 1, memory_order_relaxed);
+	item->is_pending = true;
+	if (first)
+		TAILQ_INSERT_HEAD(&set->pending, item, pending);
+	else
+		TAILQ_INSERT_TAIL(&set->pending, item, pending);
+}
+
+/* Out of it; from now on news queue it again. */
+void epoll_item_dequeue(struct epoll_set *set, struct epoll_item *item)
+{
+	TAILQ_REMOVE(&set->pending, item, pending);
+	atomic_fetch_sub_explicit(&set->n_pending, 1, memory_order_relaxed);
+	item->is_pending = false;
+	atomic_exchange(&item->queued, false);
+}
+
+/* ---- what a file tells ---- */
+
+/* Whoever delivers, perhaps under a ring's flag. */
+static void on_ready(struct vma_watcher *watcher, uint32_t events)
+{
+	struct epoll_item *item = of_watcher(watcher);
+
+	if ((atomic_load_explicit(&item->wanted, memory_order_relaxed) & events) == 0)
+		return;
+	ready_list_push_mpsc(&item->set->ready, &item->entry, &item->queued);
+	vma_file_ready(&item->set->file, EPOLLIN);
+}
+
+static void count_bits(struct epoll_set *set, uint64_t bits, int change)
+{
+	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
+
+	for (; bits != 0; bits &= bits - 1) {
+		unsigned bit = (unsigned)__builtin_ctzll(bits);
+
+		set->ring_users[bit] += (uint32_t)change;
+		rings = set->ring_users[bit] > 0 ? rings | 1ULL << bit : rings & ~(1ULL << bit);
+	}
+	atomic_store_explicit(&set->rings, rings, memory_order_relaxed);
+}
+
+/* Asked under the lock, so that of two answers the later one stays. True: the set's rings are others now. */
+static bool count_rings(struct epoll_item *item)
+{
+	struct epoll_set *set = item->set;
+	uint64_t before, rings;
+
+	pthread_mutex_lock(&set->leaf);
+	before = atomic_load_explicit(&set->rings, memory_order_relaxed);
+	rings = atomic_load_explicit(&item->removed, memory_order_relaxed) ? 0 : iomux_file_rings(item->file);
+	count_bits(set, rings & ~item->rings, 1);
+	count_bits(set, item->rings & ~rings, -1);
+	item->rings = rings;
+	rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
+	pthread_mutex_unlock(&set->leaf);
+	return rings != before;
+}
+
+/* Sleepers watch the new rings, too; sets around this one count them as theirs. */
+static void rings_changed(struct epoll_set *set)
+{
+	struct vma_watchers *watchers = atomic_load_explicit(&set->file.watchers, memory_order_acquire);
+	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
+
+	vma_waitq_wake(&set->file.waitq, true);
+	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++)
+		watchers->watcher[i]->rings(watchers->watcher[i], rings);
+}
+
+void epoll_item_count_rings(struct epoll_item *item)
+{
+	if (count_rings(item))
+		rings_changed(item->set);
+}
+
+static void on_rings(struct vma_watcher *watcher, uint64_t rings)
+{
+	struct epoll_item *item = of_watcher(watcher);
+
+	(void)rings;
+	if (count_rings(item))
+		rings_changed(item->set);
+}
+
+/*
+ * As in the kernel, a registration outlives its number as long as the file has another one, and goes with the last. The
+ * number is still open then if it is the item's own.
+ */
+static void on_closed(struct vma_watcher *watcher, int fd)
+{
+	struct epoll_item *item = of_watcher(watcher);
+	struct epoll_set *set = item->set;
+
+	pthread_mutex_lock(&set->lock);
+	if (item->live && fd == item->fd)
+		item->number_closed = true;
+	if (item->live && fd < 0) {
+		if (!item->number_closed)
+			epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
+		epoll_item_remove(set, item);
+	}
+	epoll_set_unlock(set);
+}
+
+/* The file is a set whose inner descriptor is another one now. No lock of the outer set: only marks. */
+void epoll_item_inner_changed(struct vma_watcher *watcher)
+{
+	struct epoll_set *outer;
+
+	if (watcher->ready != on_ready)
+		return;
+	outer = of_watcher(watcher)->set;
+	atomic_store(&outer->stale, true);
+	vma_waitq_wake(&outer->file.waitq, true);
+}
+
+/* ---- its life ---- */
+
+void epoll_item_set_events(struct epoll_item *item, uint32_t events, uint64_t data)
+{
+	item->events = events;
+	item->data = data;
+	item->os_events = 0;
+	atomic_store_explicit(&item->wanted, (events & ~EPOLL_PRIVATE) | IOMUX_ALWAYS, memory_order_relaxed);
+}
+
+/* Taken out of the list, and removed: with the lock. */
+void epoll_item_recycle(struct epoll_set *set, struct epoll_item *item)
+{
+	if (atomic_load(&item->ended) && !atomic_exchange(&item->queued, true))
+		give_place(set, item);
+}
+
+static void end_item(struct vma_retired *retired)
+{
+	struct epoll_item *item = (struct epoll_item *)((char *)retired - offsetof(struct epoll_item, retired));
+	struct epoll_set *set = item->set;
+	struct vma_file *file = item->file;
+
+	atomic_store(&item->ended, true);
+	if (!atomic_exchange(&item->queued, true))
+		give_place(set, item);
+	vma_file_put(file);
+	vma_file_put(&set->file);
+}
+
+int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct epoll_item **out)
+{
+	int rc = make_room(set);
+	struct epoll_item *item = rc == 0 ? take_place(set) : NULL;
+
+	if (item == NULL)
+		return -ENOMEM;
+	item->watcher = (struct vma_watcher){.ready = on_ready, .rings = on_rings, .closed = on_closed};
+	item->file = file;
+	item->fd = fd;
+	item->number_closed = item->is_pending = item->os_fd_own = false;
+	item->os_fd = fd;
+	item->rings = 0;
+	item->generation++;
+	atomic_store_explicit(&item->removed, false, memory_order_relaxed);
+	atomic_store(&item->ended, false);
+	atomic_store(&item->queued, false);
+	rc = vma_file_watch(file, &item->watcher);
+	if (rc < 0) {
+		give_place(set, item);
+		return rc;
+	}
+	vma_file_get(file);
+	vma_file_get(&set->file);
+	link_item(set, item);
+	set->n_live++;
+	item->live = true;
+	*out = item;
+	return 0;
+}
+
+void epoll_item_remove(struct epoll_set *set, struct epoll_item *item)
+{
+	item->live = false;
+	atomic_store_explicit(&item->removed, true, memory_order_relaxed);
+	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
+	unlink_item(set, item);
+	set->n_live--;
+	if (item->os_fd_own)
+		vma_fd_unguard_close(item->os_fd);
+	vma_file_unwatch(item->file, &item->watcher);
+	if (count_rings(item))
+		rings_changed(set);
+	vma_retire(&item->retired, end_item);
+}

@@ -1,0 +1,238 @@
+/*
+ * kernel_wait - threads that wait in the kernel for a set that becomes ours meanwhile.
+ *
+ * The common order of things: one thread waits for an empty set, another makes sockets and adds them. The first sits in
+ * the kernel's epoll_wait, which knows nothing of what is offloaded. So threads leave a note of the set they wait for,
+ * and who adopts a set kicks those out: an eventfd is put into E, readable until the last of them has come out. They
+ * find that the set is ours, drop the kick's event, and go on waiting here.
+ *
+ * A waiter: leaves its note (A), looks whether the set is ours (B), waits. Who adopts: makes the set ours (C), looks at
+ * the notes (D), kicks. All sequentially consistent: either B finds the set ours or D finds the note.
+ *
+ * A thread that was cancelled or jumped out of its wait leaves its note until it waits again; so a kick lasts a second
+ * at most. Who is late then waits for the OS's members only, until it comes back the next time.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/sock_os.h>
+
+#include "iomux_priv.h"
+
+#define NOTES 64
+#define CHUNKS 1024
+#define SEC 1000000000ULL
+#define KICK_NSEC SEC
+
+struct note {
+	_Alignas(64) _Atomic int fd; /* that it waits for, plus one; 0: none */
+};
+/* By the index of the thread; once made they stay. */
+static struct note *_Atomic notes[CHUNKS];
+
+static struct note *note_of(unsigned index)
+{
+	return index / NOTES < CHUNKS && atomic_load(&notes[index / NOTES]) != NULL
+	               ? &atomic_load(&notes[index / NOTES])[index % NOTES]
+	               : NULL;
+}
+
+static struct note *make_note(const struct vma_thread *self)
+{
+	struct note *fresh, *none = NULL;
+
+	if (self->index / NOTES >= CHUNKS || note_of(self->index) != NULL)
+		return note_of(self->index);
+	fresh = vma_alloc(NOTES * sizeof(*fresh));
+	if (fresh != NULL && !atomic_compare_exchange_strong(&notes[self->index / NOTES], &none, fresh))
+		vma_free(fresh);
+	return note_of(self->index);
+}
+
+/* Whether a thread still waits in the kernel for this set. Inside. */
+static bool anybody_waits(const struct epoll_set *set)
+{
+	for (unsigned i = 0; i < vma_thread_count(); i++) {
+		struct note *note = note_of(i);
+		int fd = note != NULL ? atomic_load(&note->fd) - 1 : -1;
+
+		if (fd >= 0 && epoll_set_find(fd) == set)
+			return true;
+	}
+	return false;
+}
+
+/* ---- who adopts ---- */
+
+static uint64_t key_of(const struct epoll_set *set)
+{
+	return (uintptr_t)set | 1; /* no pointer of the application's */
+}
+
+void epoll_kick(struct epoll_set *set, int epfd)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = key_of(set)};
+	int fd;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!anybody_waits(set))
+		return;
+	fd = (int)syscall(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (fd < 0)
+		return;
+	pthread_mutex_lock(&set->lock);
+	set->kick = vma_fd_guard(fd);
+	set->kick_until_ns = vma_now_ns() + KICK_NSEC;
+	if (set->kick < 0)
+		syscall(SYS_close, fd);
+	else
+		vma_os.epoll_ctl(epfd, EPOLL_CTL_ADD, set->kick, &event);
+	epoll_set_unlock(set);
+}
+
+static void end_kick(struct epoll_set *set, int epfd)
+{
+	if (set->kick < 0 || (anybody_waits(set) && vma_now_ns() < set->kick_until_ns))
+		return;
+	vma_os.epoll_ctl(epfd, EPOLL_CTL_DEL, set->kick, NULL);
+	vma_fd_unguard_close(set->kick);
+	set->kick = -1;
+}
+
+static int drop_kick(const struct epoll_set *set, struct epoll_event *events, int n)
+{
+	int kept = 0;
+
+	for (int i = 0; i < n; i++)
+		if (events[i].data.u64 != key_of(set))
+			events[kept++] = events[i];
+	return kept;
+}
+
+/* The events are where the kernel has just written them. */
+int epoll_kick_filter(struct epoll_set *set, int epfd, struct epoll_event *events, int n)
+{
+	n = drop_kick(set, events, n);
+	end_kick(set, epfd);
+	return n;
+}
+
+/* ---- who waits ---- */
+
+struct os_wait {
+	int epfd;
+	struct epoll_event *events;
+	int max;
+	const struct timespec *timeout;
+	const sigset_t *mask;
+	struct note *note;
+	uint64_t begun_ns;
+};
+
+static void forget(void *arg)
+{
+	struct os_wait *wait = arg;
+
+	if (wait->note != NULL)
+		atomic_store(&wait->note->fd, 0);
+}
+
+static int kernel_call(const struct os_wait *wait)
+{
+	int msec = -1, rc;
+
+	rc = vma_os.epoll_pwait2(wait->epfd, wait->events, wait->max, wait->timeout, wait->mask);
+	if (rc >= 0 || errno != ENOSYS)
+		return rc < 0 ? -errno : rc;
+	if (wait->timeout != NULL)
+		msec = wait->timeout->tv_sec > INT32_MAX / 1000 - 1
+		               ? INT32_MAX
+		               : (int)(wait->timeout->tv_sec * 1000 + (wait->timeout->tv_nsec + 999999) / 1000000);
+	rc = vma_os.epoll_pwait(wait->epfd, wait->events, wait->max, msec, wait->mask);
+	return rc < 0 ? -errno : rc;
+}
+
+/* Outside, and in a cancellation point. */
+static int wait_in_kernel(struct os_wait *wait)
+{
+	int rc;
+
+	pthread_cleanup_push(forget, wait);
+	rc = kernel_call(wait);
+	pthread_cleanup_pop(1);
+	return rc;
+}
+
+/* Inside. What is left of the application's timeout, which the kernel has found good. */
+static int wait_here(const struct os_wait *wait, struct epoll_set *set, bool left_only)
+{
+	struct timespec left = {0, 0};
+	uint64_t now;
+
+	if (!left_only || wait->timeout == NULL)
+		return vma_iomux_epoll_wait(&set->file, wait->epfd, wait->events, wait->max, wait->timeout, wait->mask);
+	now = vma_now_ns() - wait->begun_ns;
+	left = *wait->timeout;
+	left.tv_sec -= (time_t)(now / SEC);
+	left.tv_nsec -= (long)(now % SEC);
+	if (left.tv_nsec < 0) {
+		left.tv_sec--;
+		left.tv_nsec += (long)SEC;
+	}
+	if (left.tv_sec < 0)
+		left = (struct timespec){0, 0};
+	return vma_iomux_epoll_wait(&set->file, wait->epfd, wait->events, wait->max, &left, wait->mask);
+}
+
+/* Came out of the kernel with n, and finds the set ours. Inside. */
+static int come_out(const struct os_wait *wait, struct epoll_set *set, int n)
+{
+	int kept = n > 0 ? drop_kick(set, wait->events, n) : n;
+
+	pthread_mutex_lock(&set->lock);
+	end_kick(set, wait->epfd);
+	epoll_set_unlock(set);
+	return kept == 0 && n > 0 ? wait_here(wait, set, true) : kept;
+}
+
+static int leave_note(struct os_wait *wait)
+{
+	struct vma_thread *self = vma_enter();
+	struct epoll_set *set;
+	int rc = -EAGAIN;
+
+	epoll_adopt_note(wait->epfd);
+	wait->note = make_note(self);
+	if (wait->note != NULL)
+		atomic_store(&wait->note->fd, wait->epfd + 1);
+	set = epoll_set_find(wait->epfd);
+	if (set != NULL) {
+		forget(wait);
+		rc = wait_here(wait, set, false);
+	}
+	vma_leave(self);
+	return rc;
+}
+
+int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const struct timespec *timeout,
+                            const sigset_t *mask)
+{
+	struct os_wait wait = {.epfd = epfd, .events = events, .max = max, .timeout = timeout, .mask = mask};
+	struct vma_thread *self;
+	struct epoll_set *set;
+	int rc = leave_note(&wait);
+
+	if (rc != -EAGAIN)
+		return rc;
+	wait.begun_ns = timeout != NULL ? vma_now_ns() : 0;
+	rc = wait_in_kernel(&wait);
+	self = vma_enter();
+	set = epoll_set_find(epfd);
+	if (set != NULL)
+		rc = come_out(&wait, set, rc);
+	vma_leave(self);
+	return rc;
+}

@@ -1,0 +1,282 @@
+/*
+ * members - the descriptors of one call of poll or select: looking at ours, asking the OS for the rest, waiting.
+ *
+ *   look at ours ──> drive their rings, look again ──> ask the OS ──> vma_wait: spin over all of it, then sleep
+ *
+ * The OS is asked for every descriptor: for its own as the application asked, for ours by their shadows, which may have
+ * an error or a datagram that came through the kernel. What an offloaded member answers by itself (EPOLLOUT) is not
+ * asked of its shadow, which is always writable and would end every sleep.
+ *
+ * No references are held across a sleep, so a handler that jumps out of it leaves nothing behind: a member is found
+ * again by its number, and is the same if its id is; if not it was closed meanwhile, and the OS is asked for it.
+ */
+#include <errno.h>
+
+#include <vma/sock_engine.h>
+
+#include "iomux_priv.h"
+
+#define SELECT_IN (EPOLLIN | EPOLLRDNORM | EPOLLRDBAND)
+#define SELECT_OUT (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)
+#define RINGS_AGAIN 64 /* looks after which it is asked again on which rings ours are */
+
+uint32_t members_accept(const struct members *members, uint32_t events)
+{
+	if (!members->select)
+		return events | IOMUX_ALWAYS | POLLNVAL;
+	return (events & SELECT_IN ? SELECT_IN | IOMUX_ALWAYS : 0) | (events & SELECT_OUT ? SELECT_OUT | EPOLLERR : 0) |
+	       (events & EPOLLPRI);
+}
+
+/* What a thread remembers from call to call. */
+static __thread struct {
+	struct iomux_asked asked;
+	uint64_t about; /* which descriptors that was */
+	struct vma_spin spin;
+} memory __attribute__((tls_model("initial-exec")));
+
+/* ---- who is whose ---- */
+
+static void keep(struct members *members, uint32_t index, struct vma_file *file)
+{
+	struct pollfd *pfd = &members->fds[index];
+	struct members_ours *ours = &members->ours[members->n_ours++];
+	uint32_t now = iomux_file_poll(file);
+
+	*ours = (struct members_ours){.file = file, .id = file->id, .index = index, .fd = pfd->fd};
+	ours->accept = members_accept(members, (uint16_t)pfd->events);
+	ours->got = now & ours->accept;
+	members->count += ours->got != 0;
+	members->rings |= iomux_file_rings(file);
+	if (now & EPOLLOUT)
+		pfd->events &= (short)~IOMUX_OUT;
+	if (file->kind == VMA_FILE_EPOLL)
+		pfd->fd = epoll_set(file)->s;
+}
+
+void members_sort(struct members *members)
+{
+	for (nfds_t i = 0; i < members->n; i++) {
+		int fd = members->fds[i].fd;
+		struct vma_file *file = fd >= 0 ? vma_fd_lookup(fd) : NULL;
+
+		members->fds[i].revents = 0;
+		if (iomux_file_is_ours(file))
+			keep(members, (uint32_t)i, file);
+		else
+			members->n_os += fd >= 0;
+	}
+}
+
+static bool is_still(const struct members_ours *ours)
+{
+	return vma_fd_lookup(ours->fd) == ours->file && ours->file->id == ours->id;
+}
+
+/* Closed meanwhile. */
+static void give_to_os(struct members *members, unsigned at)
+{
+	struct members_ours *ours = &members->ours[at];
+
+	members->fds[ours->index].fd = ours->fd;
+	members->n_os++;
+	*ours = members->ours[--members->n_ours];
+}
+
+static void find_rings(struct members *members)
+{
+	members->rings = 0;
+	for (unsigned i = 0; i < members->n_ours; i++)
+		if (is_still(&members->ours[i]))
+			members->rings |= iomux_file_rings(members->ours[i].file);
+}
+
+/* ---- looking and asking ---- */
+
+/*
+ * select does not count what it was not asked for, but ppoll tells it at once, for ever: such a member is left out for
+ * the rest of the call. (A hang-up that is only watched for urgent data.)
+ */
+static bool counts(struct members *members, struct pollfd *pfd)
+{
+	uint32_t told = (uint16_t)pfd->revents;
+
+	if (told == 0)
+		return false;
+	if (members->select && (told & POLLNVAL))
+		members->bad = true;
+	pfd->revents = (short)(told & members_accept(members, (uint16_t)pfd->events));
+	if (pfd->revents == 0)
+		pfd->fd = -1;
+	return pfd->revents != 0;
+}
+
+/* Only what the OS has said. */
+static void scan(struct members *members)
+{
+	members->count = 0;
+	for (nfds_t i = 0; i < members->n; i++)
+		members->count += counts(members, &members->fds[i]);
+	for (unsigned i = 0; i < members->n_ours; i++)
+		members->ours[i].got = 0;
+}
+
+/* Adds ours to it. */
+static int look(struct members *members)
+{
+	for (unsigned i = 0; i < members->n_ours; i++) {
+		struct members_ours *ours = &members->ours[i];
+		short told = members->fds[ours->index].revents;
+
+		members->count -= (told | ours->got) != 0;
+		if (__builtin_expect(!is_still(ours), 0)) {
+			members->count += told != 0;
+			give_to_os(members, i--);
+			continue;
+		}
+		ours->got = iomux_file_poll(ours->file) & ours->accept;
+		members->count += (told | ours->got) != 0;
+	}
+	return members->bad ? -EBADF : members->count;
+}
+
+static int ask(struct members *members)
+{
+	int rc = iomux_os_poll(members->fds, members->n);
+
+	if (rc < 0)
+		return rc;
+	scan(members);
+	return look(members);
+}
+
+/* Nothing that was asked for can have come unseen. */
+static bool is_complete(const struct members *members)
+{
+	for (unsigned i = 0; i < members->n_ours; i++)
+		if (members->ours[i].accept & ~members->ours[i].got & EPOLLIN)
+			return false;
+	return members->n_os == 0;
+}
+
+/* ---- waiting ---- */
+
+static int wait_ready(struct vma_wait *wait)
+{
+	struct members *members = wait->arg;
+	int rc;
+
+	members->looks++;
+	rc = look(members);
+	return rc < 0 ? rc : rc > 0;
+}
+
+static int wait_ask_os(struct vma_wait *wait)
+{
+	struct members *members = wait->arg;
+	int rc = ask(members);
+
+	return rc < 0 ? rc : rc > 0;
+}
+
+static uint64_t wait_rings(struct vma_wait *wait)
+{
+	struct members *members = wait->arg;
+
+	if (members->looks % RINGS_AGAIN == 0)
+		find_rings(members);
+	return members->rings;
+}
+
+static void wait_announce(struct vma_wait *wait, bool on)
+{
+	struct members *members = wait->arg;
+
+	members->looks = 0; /* a ring that came since is watched, too */
+	for (unsigned i = 0; i < members->n_ours; i++) {
+		if (!is_still(&members->ours[i]))
+			continue;
+		if (on)
+			vma_waitq_add(&members->ours[i].file->waitq, wait->self);
+		else
+			vma_waitq_remove(&members->ours[i].file->waitq, wait->self);
+	}
+}
+
+static const struct vma_wait_ops wait_ops = {
+        .ready = wait_ready, .ask_os = wait_ask_os, .rings = wait_rings, .announce = wait_announce};
+
+static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout, const struct iomux_policy *policy,
+                         struct vma_thread *self)
+{
+	struct vma_wait wait = {.ops = &wait_ops,
+	                        .arg = members,
+	                        .self = self,
+	                        .spin = &memory.spin,
+	                        .spin_loops = -1,
+	                        .spin_nsec = policy->spin_nsec,
+	                        .os_ratio = policy->os_ratio,
+	                        .yield = policy->yield,
+	                        .fds = members->fds,
+	                        .nfds = (unsigned)members->n};
+	int rc;
+
+	iomux_timeout_start(timeout);
+	wait.deadline_ns = timeout->deadline;
+	rc = vma_wait(&wait);
+	iomux_asked_now(&memory.asked);
+	if (rc < 0)
+		return rc;
+	return rc > 0 ? members->count : 0;
+}
+
+/* ---- the order of business ---- */
+
+static uint64_t about(const struct members *members)
+{
+	return members->n == 0 ? 0 : members->n << 32 | (uint32_t)members->fds[0].fd;
+}
+
+static bool is_due(struct members *members, const struct iomux_policy *policy, int found)
+{
+	const struct iomux_asked *asked = &memory.asked;
+
+	if (memory.about != about(members) || iomux_asked_long_ago(asked))
+		return true;
+	if (found > 0)
+		return asked->skipped >= policy->skip_os;
+	return members->n_os > 0 || (policy->os_ratio > 0 && asked->looks >= policy->os_ratio);
+}
+
+static int ask_if_due(struct members *members, const struct iomux_policy *policy, int found)
+{
+	if (is_due(members, policy, found)) {
+		iomux_asked_now(&memory.asked);
+		memory.about = about(members);
+		return ask(members);
+	}
+	memory.asked.skipped += found > 0;
+	memory.asked.looks++;
+	return found;
+}
+
+int members_wait(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self)
+{
+	struct iomux_policy policy;
+	int found = members->count;
+
+	if (found > 0 && is_complete(members))
+		return found;
+	if (members->rings != 0) {
+		vma_rails_progress(members->rings);
+		found = look(members);
+		if (found > 0 && is_complete(members))
+			return found;
+	}
+	iomux_policy_get(&policy);
+	if (found > 0 || timeout->nsec == 0)
+		found = ask_if_due(members, &policy, found);
+	else
+		found = sleep_or_spin(members, timeout, &policy, self);
+	return found == 0 ? iomux_interrupted(self) : found;
+}

@@ -1,0 +1,77 @@
+/*
+ * ready_list.h - items of a set that have news: a ck_stack, pushed by whoever delivers, taken whole by who holds the
+ *                set's lock.
+ *
+ * Not a ck_ring: a push must neither wait nor fail, whatever the number of members. Taking everything by one exchange
+ * has no ABA, and turning the list around restores the order of the pushes.
+ *
+ * An item is in the list (or in the set's queue of taken ones) exactly while its `queued` is true; who turns it from
+ * false to true pushes. A producer: makes the news visible (A), reads `queued` (B), pushes if it was false. The
+ * collector: turns `queued` to false (C), then looks at the file (D). Between A and B there is a full fence
+ * (vma_waitq_wake in vma_file_ready), and C is an exchange, so one of two holds: B sees the false of C or comes after
+ * it, and the item is pushed anew; or B saw true from before C, hence A comes before D, and the collector sees the
+ * news.
+ */
+#ifndef VMA_IOMUX_READY_LIST_H
+#define VMA_IOMUX_READY_LIST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#if defined(__SANITIZE_THREAD__)
+#define READY_LIST_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define READY_LIST_TSAN 1
+#endif
+#endif
+#ifdef READY_LIST_TSAN
+/* ThreadSanitizer does not see ck's fences: ck's own accesses are hidden from it, and each hand-off is named. */
+#include <ck_cc.h>
+#undef CK_CC_INLINE
+#define CK_CC_INLINE __attribute__((no_sanitize_thread, unused)) inline
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+#else
+#define __tsan_acquire(addr) ((void)(addr))
+#define __tsan_release(addr) ((void)(addr))
+#endif
+#include <ck_stack.h>
+
+struct ready_list {
+	ck_stack_t stack;
+} __attribute__((aligned(64)));
+
+static inline void ready_list_init(struct ready_list *list)
+{
+	ck_stack_init(&list->stack);
+}
+
+/* queued: of the item that the entry is in. Does nothing if it is in the list already. */
+static inline void ready_list_push_mpsc(struct ready_list *list, ck_stack_entry_t *entry, _Atomic bool *queued)
+{
+	if (atomic_load_explicit(queued, memory_order_relaxed) || atomic_exchange(queued, true))
+		return;
+	__tsan_release(entry);
+	ck_stack_push_upmc(&list->stack, entry);
+}
+
+static inline bool ready_list_is_empty(struct ready_list *list)
+{
+	return CK_STACK_ISEMPTY(&list->stack);
+}
+
+/* The latest push first; NULL: none. */
+static inline ck_stack_entry_t *ready_list_take_all(struct ready_list *list)
+{
+	return ready_list_is_empty(list) ? NULL : ck_stack_batch_pop_upmc(&list->stack);
+}
+
+/* The entry that was pushed before this one. After it, this entry may be pushed again. */
+static inline ck_stack_entry_t *ready_list_next(ck_stack_entry_t *entry)
+{
+	__tsan_acquire(entry);
+	return ck_pr_load_ptr(&entry->next);
+}
+
+#endif

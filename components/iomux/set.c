@@ -1,0 +1,218 @@
+/*
+ * set - an epoll set with an offloaded member: its object, its inner descriptor S, its end, and its copy in a child.
+ *
+ * S holds E (the application's own descriptor, with the OS's members), and the shadow of every member that is ours,
+ * with the flags that the application gave: so the kernel does for a shadow what level, edge and one-shot ask for, and
+ * whatever waits for S, a thread in its sleep or a set around this one, waits for all that the kernel knows.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/sock_os.h>
+
+#include "iomux_priv.h"
+
+static void set_close(struct vma_file *file);
+static void set_destroy(struct vma_file *file);
+static void set_forked(struct vma_file *file);
+static uint64_t set_rings(struct vma_file *file);
+
+static const struct vma_file_ops set_ops = {
+        .name = "epoll",
+        .poll = epoll_set_poll,
+        .rings = set_rings,
+        .close = set_close,
+        .destroy = set_destroy,
+        .forked = set_forked,
+};
+
+static uint64_t set_rings(struct vma_file *file)
+{
+	return atomic_load_explicit(&epoll_set(file)->rings, memory_order_relaxed);
+}
+
+struct epoll_set *epoll_set_find(int epfd)
+{
+	struct vma_file *file = vma_fd_lookup(epfd);
+
+	return file != NULL && file->kind == VMA_FILE_EPOLL ? epoll_set(file) : NULL;
+}
+
+/*
+ * Who found the lock taken went away, perhaps to sleep, and what was left over is for one of them. The fence pairs with
+ * the one that a sleeper passes between entering the queue and its last try of the lock: either it gets the lock, or
+ * its place in the queue is seen here. The caller is inside, or holds the set.
+ */
+void epoll_set_unlock(struct epoll_set *set)
+{
+	pthread_mutex_unlock(&set->lock);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (epoll_set_has(set))
+		vma_waitq_wake(&set->file.waitq, false);
+}
+
+/* ---- S ---- */
+
+/* E's key is 0, which is no item's. */
+static int add_outer(int s, int epfd)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+
+	return vma_os.epoll_ctl(s, EPOLL_CTL_ADD, epfd, &event) < 0 ? -errno : 0;
+}
+
+static int make_s(int epfd)
+{
+	int s = vma_os.epoll_create1(EPOLL_CLOEXEC), rc, up;
+
+	if (s < 0)
+		return -errno;
+	rc = add_outer(s, epfd);
+	up = rc < 0 ? rc : vma_fd_guard(s);
+	if (up < 0)
+		syscall(SYS_close, s);
+	return up;
+}
+
+struct epoll_set *epoll_set_create(int epfd)
+{
+	struct epoll_set *set = vma_alloc(sizeof(*set));
+
+	if (set == NULL)
+		return NULL;
+	set->s = make_s(epfd);
+	if (set->s < 0) {
+		vma_log_warn("epoll set %d: cannot make its inner set: %s", epfd, strerrordesc_np(-set->s));
+		vma_free(set);
+		return NULL;
+	}
+	vma_file_init(&set->file, VMA_FILE_EPOLL, &set_ops);
+	ready_list_init(&set->ready);
+	pthread_mutex_init(&set->lock, NULL);
+	pthread_mutex_init(&set->leaf, NULL);
+	TAILQ_INIT(&set->pending);
+	set->kick = -1;
+	return set;
+}
+
+/* ---- the end ---- */
+
+/* Items go; who still waits in another thread sees no more of them. The kernel closes E. */
+static void set_close(struct vma_file *file)
+{
+	struct epoll_set *set = epoll_set(file);
+
+	pthread_mutex_lock(&set->lock);
+	for (uint32_t i = 0; i < set->n_items; i++)
+		if (epoll_item_at(set, i)->live)
+			epoll_item_remove(set, epoll_item_at(set, i));
+	pthread_mutex_unlock(&set->lock);
+}
+
+/* Every item that was ever live has held a reference until nobody could call it any more. */
+static void set_destroy(struct vma_file *file)
+{
+	struct epoll_set *set = epoll_set(file);
+
+	if (set->kick >= 0)
+		vma_fd_unguard_close(set->kick);
+	vma_fd_unguard_close(set->s);
+	for (unsigned i = 0; i < EPOLL_CHUNKS; i++)
+		vma_free(set->chunk[i]);
+	vma_free(set->bucket);
+	pthread_mutex_destroy(&set->lock);
+	pthread_mutex_destroy(&set->leaf);
+}
+
+/* ---- made anew ---- */
+
+/*
+ * In the child: S is the parent's, and its members are told there. Threads of the parent may have been anywhere in the
+ * lists, so they are made anew from the items, at the first use (a child that only calls exec pays nothing).
+ */
+static void set_forked(struct vma_file *file)
+{
+	struct epoll_set *set = epoll_set(file);
+
+	pthread_mutex_init(&set->lock, NULL);
+	pthread_mutex_init(&set->leaf, NULL);
+	ready_list_init(&set->ready);
+	TAILQ_INIT(&set->pending);
+	atomic_store_explicit(&set->n_pending, 0, memory_order_relaxed);
+	atomic_store(&set->stale, true);
+	set->forked = true;
+}
+
+/* Everybody is told what is there now. Which ring serves a file is new as well. */
+static void remake_lists(struct epoll_set *set)
+{
+	set->forked = false;
+	set->free = NULL; /* may have been in the middle of a change; a few places are lost */
+	memset(set->ring_users, 0, sizeof(set->ring_users));
+	atomic_store_explicit(&set->rings, 0, memory_order_relaxed);
+	epoll_item_rehash(set);
+	for (uint32_t i = 0; i < set->n_items; i++) {
+		struct epoll_item *item = epoll_item_at(set, i);
+
+		if (!item->live)
+			continue;
+		item->rings = 0;
+		item->is_pending = false;
+		atomic_store_explicit(&item->queued, false, memory_order_relaxed);
+		epoll_item_count_rings(item);
+		epoll_item_enqueue(set, item, false);
+	}
+}
+
+/* Before this one enters: it would mark this one as stale again. */
+static void refresh_inner(const struct epoll_item *item)
+{
+	struct epoll_set *inner = epoll_set(item->file);
+
+	if (!item->live || item->file->kind != VMA_FILE_EPOLL)
+		return;
+	pthread_mutex_lock(&inner->lock);
+	if (atomic_load(&inner->stale))
+		epoll_set_refresh(inner);
+	epoll_set_unlock(inner);
+}
+
+static void enter_again(struct epoll_set *set, struct epoll_item *item)
+{
+	if (item->number_closed && item->file->kind != VMA_FILE_EPOLL)
+		item->os_fd = atomic_load_explicit(&item->file->fd, memory_order_relaxed);
+	epoll_shadow_ctl(set, EPOLL_CTL_ADD, item);
+}
+
+/*
+ * With the lock. S keeps its number, but is another set: who sleeps on the old one comes back to it, and sets around
+ * this one have to take it in again.
+ */
+void epoll_set_refresh(struct epoll_set *set)
+{
+	int epfd = atomic_load_explicit(&set->file.fd, memory_order_relaxed);
+	int s = make_s(epfd);
+	struct vma_watchers *watchers;
+
+	if (s < 0) {
+		vma_log_once(VMA_LOG_WARN, "epoll set %d: cannot renew its inner set: %s", epfd, strerrordesc_np(-s));
+		return;
+	}
+	for (uint32_t i = 0; i < set->n_items; i++)
+		refresh_inner(epoll_item_at(set, i));
+	atomic_store(&set->stale, false);
+	syscall(SYS_dup3, s, set->s, O_CLOEXEC);
+	vma_fd_unguard_close(s);
+	if (set->forked)
+		remake_lists(set);
+	for (uint32_t i = 0; i < set->n_items; i++)
+		if (epoll_item_at(set, i)->live)
+			enter_again(set, epoll_item_at(set, i));
+	vma_waitq_wake(&set->file.waitq, true);
+	watchers = atomic_load_explicit(&set->file.watchers, memory_order_acquire);
+	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++)
+		epoll_item_inner_changed(watchers->watcher[i]);
+}

@@ -1,0 +1,165 @@
+/*
+ * wait - epoll_wait and its kin on a set that is ours.
+ *
+ * The set is held while a thread waits: as in the kernel, closing its descriptor does not end a wait. A handler that
+ * jumps out of a wait leaves that reference behind, and with it the set's memory and inner descriptor.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+
+#include <vma/sock_engine.h>
+
+#include "iomux_priv.h"
+
+#define TRIES 16
+#define EVENTS_MAX ((int)(INT_MAX / sizeof(struct epoll_event)))
+
+struct call {
+	struct epoll_set *set;
+	int epfd;
+	struct epoll_event *events;
+	int max;
+	struct iomux_policy policy;
+	int n;
+};
+
+static bool has(struct epoll_set *set)
+{
+	return epoll_set_has(set) || atomic_load_explicit(&set->stale, memory_order_relaxed);
+}
+
+/* Somebody else collects: nothing for us now, and he wakes us if he leaves something. */
+static int collect(struct call *call, enum epoll_ask ask)
+{
+	struct epoll_set *set = call->set;
+
+	if ((ask == EPOLL_ASK_IF_READY && !has(set)) || pthread_mutex_trylock(&set->lock) != 0)
+		return 0;
+	call->n = epoll_collect(set, call->epfd, call->events, call->max, ask, &call->policy);
+	epoll_set_unlock(set);
+	return call->n;
+}
+
+static int sign(int n)
+{
+	return n < 0 ? n : n > 0;
+}
+
+static int wait_ready(struct vma_wait *wait)
+{
+	return sign(collect(wait->arg, EPOLL_ASK_IF_READY));
+}
+
+static int wait_ask_os(struct vma_wait *wait)
+{
+	return sign(collect(wait->arg, EPOLL_ASK));
+}
+
+static uint64_t wait_rings(struct vma_wait *wait)
+{
+	struct call *call = wait->arg;
+
+	return atomic_load_explicit(&call->set->rings, memory_order_relaxed);
+}
+
+static void wait_announce(struct vma_wait *wait, bool on)
+{
+	struct call *call = wait->arg;
+
+	if (on) {
+		vma_waitq_add(&call->set->file.waitq, wait->self);
+		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
+	} else {
+		vma_waitq_remove(&call->set->file.waitq, wait->self);
+	}
+}
+
+static void wait_abandon(struct vma_wait *wait)
+{
+	struct call *call = wait->arg;
+
+	vma_file_put(&call->set->file);
+}
+
+static const struct vma_wait_ops wait_ops = {.ready = wait_ready,
+                                             .ask_os = wait_ask_os,
+                                             .rings = wait_rings,
+                                             .announce = wait_announce,
+                                             .abandon = wait_abandon};
+
+static int sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
+{
+	struct epoll_set *set = call->set;
+	struct pollfd inner = {.fd = set->s, .events = POLLIN};
+	struct vma_wait wait = {.ops = &wait_ops,
+	                        .arg = call,
+	                        .self = self,
+	                        .spin = &set->spin,
+	                        .spin_loops = -1,
+	                        .spin_nsec = call->policy.spin_nsec,
+	                        .os_ratio = call->policy.os_ratio,
+	                        .yield = call->policy.yield,
+	                        .fds = &inner,
+	                        .nfds = 1};
+	int rc;
+
+	iomux_timeout_start(timeout);
+	wait.deadline_ns = timeout->deadline;
+	vma_file_get(&set->file);
+	rc = vma_wait(&wait);
+	vma_file_put(&set->file);
+	return rc > 0 ? call->n : rc;
+}
+
+/* Who does not wait is not told "nothing" because another thread collects at this moment. */
+static int last_look(struct call *call)
+{
+	int n = collect(call, EPOLL_ASK_IF_DUE);
+
+	for (int tries = 0; n == 0 && tries < TRIES && has(call->set); tries++) {
+		sched_yield();
+		n = collect(call, EPOLL_ASK_IF_DUE);
+	}
+	return n;
+}
+
+static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
+{
+	struct epoll_set *set = call->set;
+	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
+	int n;
+
+	if (atomic_load_explicit(&set->drive_first, memory_order_relaxed)) {
+		atomic_store_explicit(&set->drive_first, false, memory_order_relaxed);
+		vma_rails_progress(rings);
+	}
+	n = collect(call, EPOLL_ASK_IF_READY);
+	if (n == 0 && rings != 0) {
+		vma_rails_progress(rings);
+		n = collect(call, EPOLL_ASK_IF_READY);
+	}
+	if (n == 0)
+		n = timeout->nsec != 0 ? sleep_or_spin(call, timeout, self) : last_look(call);
+	return n == 0 ? iomux_interrupted(self) : n;
+}
+
+int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *events, int max,
+                         const struct timespec *timeout, const sigset_t *mask)
+{
+	struct call call = {.set = epoll_set(set), .epfd = epfd, .events = events, .max = max};
+	struct vma_thread *self = vma_thread_self();
+	struct iomux_timeout time;
+	struct iomux_sigmask before;
+	int rc = iomux_timeout_get(&time, timeout);
+
+	if (rc < 0)
+		return rc;
+	rc = iomux_sigmask_set(&before, mask, self);
+	if (rc < 0)
+		return rc;
+	iomux_policy_get(&call.policy);
+	rc = max > 0 && max <= EVENTS_MAX ? look(&call, &time, self) : -EINVAL;
+	iomux_sigmask_restore(&before, self);
+	return rc;
+}
