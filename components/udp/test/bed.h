@@ -284,8 +284,8 @@ static inline void bed_peer_listen(uint16_t port)
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
 static inline void bed_catch_faults(void)
 {
-	sigaction(SIGSEGV, &bed.on_segv, NULL);
-	sigaction(SIGBUS, &bed.on_bus, NULL);
+	vma_os.sigaction(SIGSEGV, &bed.on_segv, NULL);
+	vma_os.sigaction(SIGBUS, &bed.on_bus, NULL);
 }
 
 static inline int bed_run(const struct CMUnitTest *tests, size_t count)
@@ -301,8 +301,8 @@ static inline int bed_run(const struct CMUnitTest *tests, size_t count)
 	if (vma_engine() == NULL)
 		return 1;
 	vma_signals_start();
-	sigaction(SIGSEGV, NULL, &bed.on_segv);
-	sigaction(SIGBUS, NULL, &bed.on_bus);
+	vma_os.sigaction(SIGSEGV, NULL, &bed.on_segv);
+	vma_os.sigaction(SIGBUS, NULL, &bed.on_bus);
 	if (pattern != NULL && *pattern != '\0')
 		cmocka_set_test_filter(pattern);
 	return _cmocka_run_group_tests("udp", tests, count, bed_start, NULL);

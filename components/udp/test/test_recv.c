@@ -246,7 +246,7 @@ static void test_packet_in_several_buffers_is_put_together(void **state)
 	for (int i = 0; i < 3; i++) {
 		buf[i]->len = i == 0 ? 42 + 4 : 4;
 		buf[i]->next = i < 2 ? buf[i + 1] : NULL;
-		memcpy(vma_buf_data(engine->arena, buf[i]) + (i == 0 ? 42 : 0), "abcdefghijkl" + 4 * i, 4);
+		memcpy(vma_buf_data(engine->arena, buf[i]) + (i == 0 ? 42 : 0), &"abcdefghijkl"[4 * i], 4);
 	}
 	buf[0]->payload_off = 42;
 	buf[0]->payload_len = 11; /* the last byte is padding */
