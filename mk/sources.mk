@@ -14,12 +14,14 @@ lwip_STAMP := $(if $(LWIP_DIR),$(LWIP_DIR)/src/core/tcp.c,$(SOURCES)/lwip_$(LWIP
 jemalloc_STAMP := $(if $(JEMALLOC_DIR),$(JEMALLOC_DIR)/configure,$(SOURCES)/jemalloc_$(JEMALLOC_VERSION).stamp)
 
 # jemalloc for control objects, beside whatever malloc the application has: every symbol begins with vma_je_, none
-# replaces one of libc (no pthread_create wrapper either: --disable-libdl), and its thread-local state is of the
-# dynamic model, for dlopen. One archive serves all variants; those of the sanitizers use libc's malloc instead.
+# replaces one of libc (no pthread_create wrapper either: --disable-libdl), and its thread state is reached by a pthread
+# key (force_tls=0): 2.6 KB of thread-local storage would, with the few bytes of ours that must be of the initial-exec
+# model, be more than a library may have that dlopen loads. One archive serves all variants; those of the sanitizers use
+# libc's malloc instead.
 JE_LIB := build/lib/libvma-je.a
 JE_BUILD := build/jemalloc
 JE_CONFIGURE := --with-jemalloc-prefix=vma_je_ --with-private-namespace=vma_je_ --without-export \
-	--disable-initial-exec-tls --disable-libdl --disable-cxx --disable-shared --disable-doc
+	force_tls=0 --disable-libdl --disable-cxx --disable-shared --disable-doc
 $(call remember,$(JE_BUILD)/options,$(JEMALLOC_SRC) $(JE_CONFIGURE))
 $(JE_LIB): $(jemalloc_STAMP) $(JE_BUILD)/options
 	$(call say,JE,$@)
