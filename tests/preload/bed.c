@@ -1,0 +1,80 @@
+/* bed - sockets to a peer that echoes, and what the library says about them. */
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bed.h"
+
+void expect(bool so, const char *sentence)
+{
+	if (so)
+		return;
+	fprintf(stderr, "not so: %s (errno %d, %s)\n", sentence, errno, strerror(errno));
+	_exit(1);
+}
+
+struct sockaddr_in bed_address(const char *text, const char *port)
+{
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
+
+	expect(inet_pton(AF_INET, text, &addr.sin_addr) == 1, "the address is one");
+	return addr;
+}
+
+int bed_state(int fd)
+{
+	static int (*state)(int fd, const char **text);
+	const char *text = "";
+
+	if (state == NULL)
+		*(void **)&state = dlsym(RTLD_DEFAULT, "vma_get_socket_state");
+	return state != NULL ? state(fd, &text) : -2;
+}
+
+int bed_socket(const struct bed *bed)
+{
+	struct timeval patience = {.tv_usec = 500000};
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+	expect(fd >= 0, "a socket is made");
+	expect(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) == 0, "its patience is set");
+	expect(connect(fd, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0, "it is connected");
+	expect(bed_state(fd) == 1 || getenv("PROBE_KERNEL") != NULL, "the socket is offloaded");
+	return fd;
+}
+
+static bool echo_once(int fd, unsigned patience)
+{
+	static unsigned number;
+	char text[32], back[32];
+	int len = snprintf(text, sizeof(text), "%d-%u", (int)getpid(), ++number);
+
+	if (send(fd, text, (size_t)len, 0) != len)
+		return false;
+	for (; patience > 0; patience--) {
+		ssize_t got = recv(fd, back, sizeof(back), 0);
+
+		if (got == len && memcmp(text, back, (size_t)len) == 0)
+			return true; /* others are late answers to what was given up */
+	}
+	return false;
+}
+
+bool bed_echo(int fd)
+{
+	return echo_once(fd, 4);
+}
+
+bool bed_echo_soon(int fd)
+{
+	for (unsigned tries = 10; tries > 0; tries--)
+		if (echo_once(fd, 1))
+			return true;
+	return false;
+}

@@ -1,0 +1,39 @@
+/*
+ * bed - what the cases of preload_probe have in common: a peer that echoes datagrams, the library's word on a socket,
+ *       and a way to fail.
+ *
+ *   preload_probe CASE PEER PORT     runs one case; exit 0: as it should be, 1: not, and stderr says what
+ *   preload_probe echo ADDRESS PORT  is the peer: sends back what it gets
+ */
+#ifndef VMA_TEST_PRELOAD_BED_H
+#define VMA_TEST_PRELOAD_BED_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct bed {
+	struct sockaddr_in peer;
+};
+
+/* Ends the process with 1 unless what it says is so. */
+void expect(bool so, const char *sentence);
+#define EXPECT(what) expect((what), #what)
+
+struct sockaddr_in bed_address(const char *text, const char *port);
+/* 1 offloaded, 0 the OS's, -1 no socket of the library; -2 without the library. */
+int bed_state(int fd);
+/* A UDP socket connected to the peer; offloaded, or the case fails. */
+int bed_socket(const struct bed *bed);
+/* One datagram there and back, by send and recv; false: it did not come within two seconds. */
+bool bed_echo(int fd);
+/* As bed_echo, until it works or five seconds are over: a socket that another process has to let go of. */
+bool bed_echo_soon(int fd);
+
+struct bed_case {
+	const char *name;
+	void (*run)(const struct bed *bed);
+};
+extern const struct bed_case cases_children[], cases_descriptors[], cases_handlers[], cases_start[], cases_stdio[];
+
+#endif

@@ -1,0 +1,204 @@
+/* case_children - processes that the program makes: copies use the sockets, borrowers leave them alone. */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bed.h"
+
+extern char **environ;
+
+static bool ends_well(pid_t pid)
+{
+	int status;
+
+	return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void commands(const struct bed *bed)
+{
+	char *const argv[] = {"true", NULL};
+	int fd = bed_socket(bed), status;
+	posix_spawn_file_actions_t actions;
+	char word[16] = "";
+	FILE *pipe;
+	pid_t pid;
+
+	status = system("exit 7");
+	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	EXPECT(bed_echo(fd));
+	pipe = popen("echo word", "r");
+	EXPECT(pipe != NULL && fgets(word, sizeof(word), pipe) != NULL && strcmp(word, "word\n") == 0);
+	EXPECT(pclose(pipe) == 0);
+	EXPECT(bed_echo(fd));
+	/* What a child closes and puts elsewhere is its own. */
+	EXPECT(posix_spawn_file_actions_init(&actions) == 0);
+	EXPECT(posix_spawn_file_actions_addclose(&actions, fd) == 0);
+	EXPECT(posix_spawn_file_actions_adddup2(&actions, 1, fd) == 0);
+	EXPECT(posix_spawnp(&pid, "true", &actions, NULL, argv, environ) == 0);
+	EXPECT(ends_well(pid));
+	EXPECT(bed_state(fd) == 1 && bed_echo(fd));
+}
+
+static _Atomic int handled;
+
+static void handle(int sig)
+{
+	handled = sig;
+}
+
+/* The child borrows the memory, and tidies up before exec as shells and interpreters do. */
+static void vfork_child_tidies_up(const struct bed *bed)
+{
+	int fd = bed_socket(bed), copy = dup(fd);
+	volatile int seen = 0;
+	pid_t pid;
+
+	EXPECT(signal(SIGUSR1, handle) != SIG_ERR);
+	pid = vfork();
+	if (pid == 0) {
+		struct sigaction plain = {.sa_handler = SIG_DFL};
+
+		sigaction(SIGUSR1, &plain, NULL);
+		dup2(1, copy);
+		close(fd);
+		closefrom(3);
+		seen = socket(AF_INET, SOCK_DGRAM, 0);
+		execlp("true", "true", NULL);
+		_exit(1);
+	}
+	EXPECT(pid > 0 && ends_well(pid));
+	expect(seen == 3, "the child wrote what the parent reads");
+	EXPECT(bed_state(fd) == 1 && bed_state(copy) == 1);
+	EXPECT(bed_echo(fd) && bed_echo(copy));
+	EXPECT(raise(SIGUSR1) == 0 && handled == SIGUSR1);
+}
+
+static void in_child(const struct bed *bed, int fd)
+{
+	int own;
+
+	EXPECT(send(fd, "from the child", 14, 0) == 14);
+	own = bed_socket(bed);
+	EXPECT(bed_echo(own));
+	EXPECT(close(own) == 0);
+	EXPECT(close(fd) == 0);
+	_exit(0);
+}
+
+static void expect_parent_goes_on(const struct bed *bed, int fd)
+{
+	int other;
+
+	expect(bed_echo_soon(fd), "the parent's socket works on");
+	other = bed_socket(bed);
+	EXPECT(bed_echo(other));
+}
+
+static void forked(const struct bed *bed)
+{
+	int fd = bed_socket(bed);
+	pid_t pid;
+
+	EXPECT(bed_echo(fd));
+	pid = fork();
+	if (pid == 0)
+		in_child(bed, fd);
+	EXPECT(pid > 0 && ends_well(pid));
+	expect_parent_goes_on(bed, fd);
+}
+
+/* The child takes the conversation over, as workers do with what their master has made. */
+static void fork_and_leave(const struct bed *bed)
+{
+	int fd = bed_socket(bed), report[2];
+	char word = 0;
+	pid_t pid;
+
+	EXPECT(pipe(report) == 0);
+	pid = fork();
+	if (pid == 0) {
+		expect(bed_echo_soon(fd), "the child talks on the inherited socket");
+		EXPECT(write(report[1], "k", 1) == 1);
+		_exit(0);
+	}
+	EXPECT(close(fd) == 0);
+	EXPECT(close(report[1]) == 0);
+	EXPECT(read(report[0], &word, 1) == 1 && word == 'k');
+	EXPECT(ends_well(pid));
+}
+
+/* By the system call: nobody is told. */
+static void raw_clone(const struct bed *bed)
+{
+	int fd = bed_socket(bed);
+	pid_t pid;
+
+	EXPECT(bed_echo(fd));
+	pid = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+	if (pid == 0)
+		in_child(bed, fd);
+	EXPECT(pid > 0 && ends_well(pid));
+	expect_parent_goes_on(bed, fd);
+}
+
+struct argument {
+	const struct bed *bed;
+	int fd;
+};
+
+static int run_clone(void *arg)
+{
+	struct argument *argument = arg;
+
+	in_child(argument->bed, argument->fd);
+	return 0;
+}
+
+static void cloned(const struct bed *bed)
+{
+	struct argument argument = {.bed = bed, .fd = bed_socket(bed)};
+	const size_t size = 1 << 20;
+	char *stack = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pid_t pid;
+
+	EXPECT(stack != MAP_FAILED);
+	EXPECT(bed_echo(argument.fd));
+	pid = clone(run_clone, stack + size, SIGCHLD, &argument);
+	EXPECT(pid > 0 && ends_well(pid));
+	expect_parent_goes_on(bed, argument.fd);
+}
+
+/* The program goes on as a daemon, on the sockets that it had before. */
+static void daemonized(const struct bed *bed)
+{
+	int fd = bed_socket(bed), report[2];
+	pid_t pid;
+	char word = 0;
+
+	EXPECT(pipe(report) == 0);
+	pid = fork();
+	if (pid == 0) {
+		if (daemon(0, 0) != 0)
+			_exit(1);
+		word = bed_echo_soon(fd) ? 'k' : 'n';
+		_exit(write(report[1], &word, 1) != 1);
+	}
+	EXPECT(close(fd) == 0 && close(report[1]) == 0);
+	EXPECT(ends_well(pid));
+	EXPECT(read(report[0], &word, 1) == 1 && word == 'k');
+}
+
+const struct bed_case cases_children[] = {
+        {"commands", commands},     {"vfork_child_tidies_up", vfork_child_tidies_up},
+        {"forked", forked},         {"fork_and_leave", fork_and_leave},
+        {"raw_clone", raw_clone},   {"cloned", cloned},
+        {"daemonized", daemonized}, {NULL, NULL},
+};

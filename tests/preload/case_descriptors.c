@@ -1,0 +1,146 @@
+/* case_descriptors - copies, ends and reuse of numbers; the library's own stay. */
+#include <errno.h>
+#include <fcntl.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bed.h"
+
+#define REUSES 1000
+
+static void copies_share(const struct bed *bed)
+{
+	int fd = bed_socket(bed), copies[4];
+
+	copies[0] = dup(fd);
+	copies[1] = dup2(fd, 50);
+	copies[2] = dup3(fd, 51, O_CLOEXEC);
+	copies[3] = fcntl(fd, F_DUPFD_CLOEXEC, 60);
+	EXPECT(copies[1] == 50 && copies[2] == 51 && copies[3] >= 60);
+	EXPECT(close(fd) == 0);
+	for (int i = 0; i < 4; i++) {
+		EXPECT(bed_state(copies[i]) == 1);
+		EXPECT(bed_echo(copies[i]));
+		EXPECT(close(copies[i]) == 0);
+		EXPECT(send(copies[i], "x", 1, 0) == -1 && errno == EBADF);
+		EXPECT(bed_state(copies[i]) == -1);
+	}
+}
+
+/* What stood under the number ends, and what comes is not taken for it. */
+static void put_over(const struct bed *bed)
+{
+	int fd = bed_socket(bed), other = bed_socket(bed), pair[2];
+	char byte;
+
+	EXPECT(pipe(pair) == 0);
+	EXPECT(dup2(pair[0], fd) == fd);
+	EXPECT(bed_state(fd) == -1);
+	EXPECT(write(pair[1], "p", 1) == 1 && read(fd, &byte, 1) == 1 && byte == 'p');
+	EXPECT(dup2(other, fd) == fd);
+	EXPECT(bed_state(fd) == 1 && bed_echo(fd));
+	EXPECT(dup2(fd, fd) == fd && bed_echo(fd));
+	EXPECT(dup2(-1, fd) == -1 && errno == EBADF);
+	EXPECT(bed_echo(fd) && bed_echo(other));
+}
+
+static void ranges(const struct bed *bed)
+{
+	int fds[8];
+
+	for (int i = 0; i < 8; i++)
+		fds[i] = bed_socket(bed);
+	EXPECT(close_range(fds[2], fds[4], 0) == 0);
+	for (int i = 0; i < 8; i++)
+		expect(bed_state(fds[i]) == (i >= 2 && i <= 4 ? -1 : 1), "only the range is closed");
+	EXPECT(close_range(5, 4, 0) == -1 && errno == EINVAL);
+	EXPECT(bed_echo(fds[0]) && bed_echo(fds[7]));
+	closefrom(fds[1]);
+	for (int i = 1; i < 8; i++)
+		EXPECT(fcntl(fds[i], F_GETFD) == -1 && errno == EBADF && bed_state(fds[i]) == -1);
+	EXPECT(bed_echo(fds[0]));
+	EXPECT(close_range(0, ~0U, 0) == 0);
+	EXPECT(fcntl(fds[0], F_GETFD) == -1 && errno == EBADF);
+	/* What the library needs is still there. */
+	EXPECT(bed_socket(bed) == 0);
+	EXPECT(bed_echo(0));
+}
+
+/* As daemons do that know nothing of close_range. */
+static void close_all(const struct bed *bed)
+{
+	int fd = bed_socket(bed), refused = 0;
+
+	EXPECT(bed_echo(fd));
+	for (int i = 3; i < 65536; i++) {
+		bool open = syscall(SYS_fcntl, i, F_GETFD) >= 0;
+
+		if (close(i) < 0 && open) {
+			EXPECT(errno == EBADF);
+			EXPECT(syscall(SYS_fcntl, i, F_GETFD) >= 0);
+			EXPECT(dup2(1, i) == -1 && errno == EBADF);
+			expect(i >= 100, "the library's own numbers are out of the way");
+			refused++;
+		}
+	}
+	EXPECT(refused > 0);
+	fd = bed_socket(bed);
+	EXPECT(fd == 3 && bed_echo(fd));
+}
+
+/* ---- numbers that come back ---- */
+
+/* Closed where nobody sees it, and given out anew by one call after the other. */
+static int make_other(int way)
+{
+	int fds[2];
+
+	switch (way % 7) {
+	case 0:
+		return open("/dev/null", O_RDWR);
+	case 1:
+		return socket(AF_UNIX, SOCK_DGRAM, 0);
+	case 2:
+		EXPECT(pipe(fds) == 0);
+		EXPECT(close(fds[1]) == 0);
+		return fds[0];
+	case 3:
+		return dup(1);
+	case 4:
+		return fcntl(1, F_DUPFD, 0);
+	case 5:
+		EXPECT(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+		EXPECT(close(fds[1]) == 0);
+		return fds[0];
+	default:
+		return openat(AT_FDCWD, "/dev/null", O_RDWR);
+	}
+}
+
+static void reused_after_raw_close(const struct bed *bed)
+{
+	for (int i = 0; i < REUSES; i++) {
+		int fd = bed_socket(bed), other;
+
+		EXPECT(syscall(SYS_close, fd) == 0);
+		other = make_other(i);
+		EXPECT(other == fd);
+		EXPECT(bed_state(other) == -1);
+		EXPECT(close(other) == 0);
+	}
+	EXPECT(bed_echo(bed_socket(bed)));
+}
+
+const struct bed_case cases_descriptors[] = {
+        {"copies_share", copies_share},
+        {"put_over", put_over},
+        {"ranges", ranges},
+        {"close_all", close_all},
+        {"reused_after_raw_close", reused_after_raw_close},
+        {NULL, NULL},
+};

@@ -1,0 +1,140 @@
+/* case_handlers - handlers look as the program has set them, whatever call set them, and run as they should. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "bed.h"
+
+/* The old calls are what is tested. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+static _Atomic int count;
+static int talker = -1;
+
+static void counts(int sig)
+{
+	(void)sig;
+	count++;
+}
+
+static void counts_too(int sig)
+{
+	(void)sig;
+	count++;
+}
+
+static void check_calls(void)
+{
+	struct sigaction action = {.sa_handler = counts, .sa_flags = SA_NODEFER}, old;
+
+	EXPECT(sigaction(SIGUSR1, &action, NULL) == 0);
+	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0);
+	EXPECT(old.sa_handler == counts && (old.sa_flags & SA_NODEFER) != 0 && (old.sa_flags & SA_RESTART) == 0);
+	EXPECT(signal(SIGUSR1, counts_too) == counts);
+	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0);
+	EXPECT(old.sa_handler == counts_too && (old.sa_flags & SA_RESTART) != 0);
+	EXPECT(siginterrupt(SIGUSR1, 1) == 0);
+	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && (old.sa_flags & SA_RESTART) == 0);
+	EXPECT(signal(SIGUSR1, counts) == counts_too);
+	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && (old.sa_flags & SA_RESTART) == 0);
+	EXPECT(siginterrupt(SIGUSR1, 0) == 0);
+	count = 0;
+	EXPECT(raise(SIGUSR1) == 0 && count == 1);
+	EXPECT(sysv_signal(SIGUSR2, counts) == SIG_DFL);
+	EXPECT(raise(SIGUSR2) == 0 && count == 2);
+	EXPECT(sigaction(SIGUSR2, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+	EXPECT(sigset(SIGUSR2, counts) == SIG_DFL);
+	EXPECT(sigset(SIGUSR2, SIG_HOLD) == counts);
+	EXPECT(raise(SIGUSR2) == 0 && count == 2);
+	EXPECT(sigset(SIGUSR2, counts_too) == SIG_HOLD && count == 3);
+	EXPECT(sigignore(SIGUSR2) == 0);
+	EXPECT(sigset(SIGUSR2, SIG_DFL) == SIG_IGN);
+	EXPECT(signal(SIGKILL, counts) == SIG_ERR && errno == EINVAL);
+	EXPECT(signal(NSIG + 10, counts) == SIG_ERR && errno == EINVAL);
+	EXPECT(signal(SIGUSR1, SIG_ERR) == SIG_ERR && errno == EINVAL);
+	EXPECT(signal(SIGUSR1, SIG_DFL) == counts);
+}
+
+/* The same before the library has started and after; what was set before is still the program's afterwards. */
+static void calls(const struct bed *bed)
+{
+	struct sigaction old;
+
+	check_calls();
+	EXPECT(signal(SIGUSR1, counts) == SIG_DFL);
+	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == counts);
+	EXPECT(signal(SIGUSR1, SIG_DFL) == counts);
+	check_calls();
+}
+
+static void sends(int sig)
+{
+	(void)sig;
+	count++;
+	send(talker, "from a handler", 14, MSG_DONTWAIT);
+}
+
+/* A handler that sends on the socket that the program is using. */
+static void handler_sends(const struct bed *bed)
+{
+	struct itimerval often = {.it_interval.tv_usec = 500, .it_value.tv_usec = 500}, never = {{0, 0}, {0, 0}};
+	struct sigaction action = {.sa_handler = sends, .sa_flags = SA_RESTART};
+	int fd = bed_socket(bed);
+	char back[64];
+
+	talker = fd;
+	EXPECT(sigaction(SIGALRM, &action, NULL) == 0);
+	EXPECT(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	for (int i = 0; i < 2000; i++) {
+		ssize_t rc = send(fd, "program", 7, 0);
+
+		EXPECT(rc == 7);
+		rc = recv(fd, back, sizeof(back), 0); /* one or the other's */
+		EXPECT(rc == 7 || rc == 14 || (rc == -1 && errno == EAGAIN));
+	}
+	EXPECT(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	EXPECT(count > 0);
+	while (recv(fd, back, sizeof(back), 0) >= 0)
+		;
+	EXPECT(bed_echo(fd));
+}
+
+static void *waits(void *arg)
+{
+	char back[64];
+
+	for (;;)
+		recv(*(int *)arg, back, sizeof(back), 0);
+	return NULL;
+}
+
+static void cancelled(const struct bed *bed)
+{
+	struct timeval none = {0, 0};
+	int fd = bed_socket(bed);
+
+	EXPECT(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none)) == 0);
+	for (int i = 0; i < 20; i++) {
+		pthread_t thread;
+		void *result;
+
+		EXPECT(pthread_create(&thread, NULL, waits, &fd) == 0);
+		usleep(i % 4 * 5000);
+		EXPECT(pthread_cancel(thread) == 0);
+		EXPECT(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+	}
+	EXPECT(bed_echo(fd));
+}
+
+const struct bed_case cases_handlers[] = {
+        {"calls", calls},
+        {"handler_sends", handler_sends},
+        {"cancelled", cancelled},
+        {NULL, NULL},
+};

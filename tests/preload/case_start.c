@@ -1,0 +1,176 @@
+/* case_start - beginning and end: before main, opened by name, numbers, leaving while threads are at work. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "bed.h"
+
+static bool before_main_worked;
+
+/* PROBE_EARLY=ADDRESS:PORT asks for it; the library, if it is there, has not been called yet. */
+static __attribute__((constructor)) void use_socket_before_main(void)
+{
+	const char *where = getenv("PROBE_EARLY"), *port = where != NULL ? strchr(where, ':') : NULL;
+	char address[32] = "";
+	struct bed bed;
+	int fd;
+
+	if (port == NULL)
+		return;
+	memcpy(address, where, (size_t)(port - where));
+	bed.peer = bed_address(address, port + 1);
+	fd = bed_socket(&bed);
+	before_main_worked = bed_echo(fd);
+	close(fd);
+}
+
+static void before_main(const struct bed *bed)
+{
+	int fd;
+
+	EXPECT(before_main_worked);
+	fd = bed_socket(bed);
+	EXPECT(bed_echo(fd));
+}
+
+static void one_socket(const struct bed *bed)
+{
+	EXPECT(bed_echo(bed_socket(bed)));
+}
+
+/* Nothing has been done yet by a program that makes none of the library's sockets: no thread, descriptor or file. */
+static void untouched(const struct bed *bed)
+{
+	int pair[2], fd;
+
+	(void)bed;
+	EXPECT(access("/proc/self/task/", F_OK) == 0);
+	EXPECT(socket(AF_UNIX, SOCK_DGRAM, 0) == 3);
+	EXPECT(socket(AF_INET, SOCK_STREAM, 0) == 4);
+	EXPECT(pipe(pair) == 0 && pair[0] == 5 && pair[1] == 6);
+	fd = open("/proc/self/status", O_RDONLY);
+	EXPECT(fd == 7);
+	for (fd = 8; fd < 65536; fd++)
+		expect(fcntl(fd, F_GETFD) < 0, "no descriptor but the program's own");
+	char status[4096];
+	ssize_t got = read(7, status, sizeof(status) - 1);
+
+	EXPECT(got > 0);
+	status[got] = '\0';
+	expect(strstr(status, "Threads:\t1\n") != NULL, "the program has its one thread");
+}
+
+/* The program gets the numbers that it would get without the library. */
+static void numbers(const struct bed *bed)
+{
+	int first = bed_socket(bed), second = bed_socket(bed);
+
+	EXPECT(first == 3 && second == 4);
+	EXPECT(bed_echo(first) && bed_echo(second));
+	EXPECT(open("/dev/null", O_RDONLY) == 5);
+	EXPECT(close(first) == 0);
+	EXPECT(bed_socket(bed) == 3);
+}
+
+static void table_of_a_billion(const struct bed *bed)
+{
+	struct rlimit limit;
+	int fd = bed_socket(bed), high;
+
+	EXPECT(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = limit.rlim_max;
+	EXPECT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	high = fcntl(fd, F_DUPFD, (int)(limit.rlim_max < 200000 ? limit.rlim_max - 10 : 200000));
+	EXPECT(high > 0);
+	EXPECT(bed_echo(high));
+	EXPECT(close(fd) == 0);
+	EXPECT(bed_echo(high));
+	EXPECT(bed_state(high) == bed_state(high));
+	EXPECT(close(high) == 0);
+}
+
+/* ---- opened by name, as sockperf --load-vma does ---- */
+
+static void by_name(const struct bed *bed)
+{
+	void *library = dlopen(getenv("PROBE_LIBRARY"), RTLD_LAZY);
+	int (*make)(int, int, int), (*join)(int, const struct sockaddr *, socklen_t), (*end)(int);
+	ssize_t (*out)(int, const void *, size_t, int), (*in)(int, void *, size_t, int);
+	int (*state)(int, const char **);
+	const char *text;
+	char back[16];
+	int fd;
+
+	if (library == NULL)
+		fprintf(stderr, "%s\n", dlerror());
+	EXPECT(library != NULL);
+	*(void **)&make = dlsym(library, "socket");
+	*(void **)&join = dlsym(library, "connect");
+	*(void **)&end = dlsym(library, "close");
+	*(void **)&out = dlsym(library, "send");
+	*(void **)&in = dlsym(library, "recv");
+	*(void **)&state = dlsym(library, "vma_get_socket_state");
+	EXPECT(make != NULL && join != NULL && end != NULL && out != NULL && in != NULL && state != NULL);
+	expect((void *)make != (void *)socket, "the library's socket is not the C library's");
+	fd = make(AF_INET, SOCK_DGRAM, 0);
+	EXPECT(fd >= 0);
+	EXPECT(join(fd, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0);
+	EXPECT(state(fd, &text) == 1);
+	EXPECT(out(fd, "by name", 7, 0) == 7);
+	EXPECT(in(fd, back, sizeof(back), 0) == 7);
+	dlclose(library); /* its thread and its handlers are still there: so is it */
+	EXPECT(out(fd, "by name", 7, 0) == 7);
+	EXPECT(in(fd, back, sizeof(back), 0) == 7);
+	EXPECT(end(fd) == 0);
+}
+
+/* ---- the end ---- */
+
+static void *chatter(void *arg)
+{
+	int fd = bed_socket(arg);
+
+	for (;;)
+		bed_echo(fd);
+	return NULL;
+}
+
+static void exit_among_threads(const struct bed *bed)
+{
+	static struct bed shared;
+	pthread_t thread;
+
+	shared = *bed;
+	for (int i = 0; i < 4; i++)
+		EXPECT(pthread_create(&thread, NULL, chatter, &shared) == 0);
+	usleep(100000);
+	exit(0);
+}
+
+/* Sent in a row and left: the last of them, too. */
+static void last_words(const struct bed *bed)
+{
+	int fd = bed_socket(bed);
+
+	EXPECT(bed_echo(fd));
+	for (int i = 0; i < 20; i++)
+		EXPECT(send(fd, "last", 4, 0) == 4);
+	exit(0);
+}
+
+const struct bed_case cases_start[] = {
+        {"before_main", before_main},
+        {"one_socket", one_socket},
+        {"untouched", untouched},
+        {"numbers", numbers},
+        {"table_of_a_billion", table_of_a_billion},
+        {"by_name", by_name},
+        {"exit_among_threads", exit_among_threads},
+        {"last_words", last_words},
+        {NULL, NULL},
+};

@@ -1,0 +1,111 @@
+/* case_stdio - streams and dprintf on sockets of the library. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bed.h"
+
+#define REUSES 1000
+
+/* fclose closes inside the C library. */
+static void reused_after_fclose(const struct bed *bed)
+{
+	for (int i = 0; i < REUSES; i++) {
+		int fd = bed_socket(bed);
+		FILE *stream = fdopen(fd, i % 2 != 0 ? "w" : "r+");
+		char byte;
+
+		EXPECT(stream != NULL);
+		if (i % 3 == 0)
+			EXPECT(fprintf(stream, "stream %d", i) > 0);
+		EXPECT(fclose(stream) == 0);
+		EXPECT(open("/dev/null", O_RDONLY) == fd);
+		EXPECT(bed_state(fd) == -1);
+		EXPECT(read(fd, &byte, 1) == 0);
+		EXPECT(close(fd) == 0);
+	}
+	EXPECT(bed_echo(bed_socket(bed)));
+}
+
+static void reopened(const struct bed *bed)
+{
+	int fd = bed_socket(bed);
+	FILE *stream = fdopen(fd, "w");
+
+	EXPECT(stream != NULL);
+	stream = freopen("/dev/null", "r", stream);
+	EXPECT(stream != NULL);
+	EXPECT(bed_state(fileno(stream)) == -1);
+	EXPECT(fgetc(stream) == EOF);
+	EXPECT(fclose(stream) == 0);
+	EXPECT(bed_echo(bed_socket(bed)));
+}
+
+/* A stream that is written: datagrams leave by the shadow, answers come offloaded. */
+static void written(const struct bed *bed)
+{
+	int fd = bed_socket(bed);
+	FILE *stream = fdopen(dup(fd), "w");
+	char back[64];
+
+	EXPECT(stream != NULL);
+	EXPECT(fprintf(stream, "number %d", 7) == 8 && fflush(stream) == 0);
+	EXPECT(recv(fd, back, sizeof(back), 0) == 8 && memcmp(back, "number 7", 8) == 0);
+	EXPECT(bed_state(fd) == 1);
+	EXPECT(fclose(stream) == 0);
+	for (int i = 0; i < REUSES; i++)
+		EXPECT(dprintf(fd, "datagram %d", i % 10) == 10 && recv(fd, back, sizeof(back), 0) == 10);
+	EXPECT(bed_echo(fd));
+}
+
+/* A stream that is read makes the socket the kernel's. */
+static void read_by_stream(const struct bed *bed)
+{
+	int fd = bed_socket(bed);
+	FILE *stream = fdopen(fd, "r+");
+	char line[64];
+
+	EXPECT(stream != NULL);
+	EXPECT(bed_state(fd) == 0);
+	for (int i = 0; i < 100; i++) {
+		int len = snprintf(line, sizeof(line), "line %d\n", i);
+
+		EXPECT(send(fd, line, (size_t)len, 0) == len);
+		EXPECT(fgets(line, sizeof(line), stream) != NULL);
+		EXPECT(strncmp(line, "line ", 5) == 0);
+	}
+	EXPECT(bed_echo(fd));
+	EXPECT(fclose(stream) == 0);
+	EXPECT(bed_echo(bed_socket(bed)));
+}
+
+static void spliced(const struct bed *bed)
+{
+	char name[] = "/tmp/vma-probe-XXXXXX", back[64];
+	int fd = bed_socket(bed), pair[2], file;
+	off_t from = 2;
+
+	EXPECT(pipe(pair) == 0);
+	EXPECT(send(fd, "spliced", 7, 0) == 7);
+	EXPECT(splice(fd, NULL, pair[1], NULL, 4096, 0) == 7);
+	EXPECT(read(pair[0], back, sizeof(back)) == 7 && memcmp(back, "spliced", 7) == 0);
+	EXPECT(write(pair[1], "pipe", 4) == 4);
+	EXPECT(splice(pair[0], NULL, fd, NULL, 4096, 0) == 4);
+	EXPECT(recv(fd, back, sizeof(back), 0) == 4 && memcmp(back, "pipe", 4) == 0);
+	file = mkstemp(name);
+	EXPECT(file >= 0 && unlink(name) == 0);
+	EXPECT(write(file, "contents", 8) == 8);
+	EXPECT(bed_state(fd) == 1);
+	EXPECT(sendfile(fd, file, &from, 4) == 4 && from == 6);
+	EXPECT(recv(fd, back, sizeof(back), 0) == 4 && memcmp(back, "nten", 4) == 0);
+}
+
+const struct bed_case cases_stdio[] = {
+        {"reused_after_fclose", reused_after_fclose}, {"reopened", reopened}, {"written", written},
+        {"read_by_stream", read_by_stream},           {"spliced", spliced},   {NULL, NULL},
+};
