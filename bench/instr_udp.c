@@ -1,0 +1,282 @@
+/*
+ * instr_udp - the calls of a UDP socket over a wire in memory, 64-byte frames, for callgrind to count instructions.
+ *
+ *   instr_udp DATAGRAMS
+ *   valgrind --tool=callgrind --toggle-collect=phase_NAME build/bench/instr_udp 4096
+ *
+ * Each phase is a function of its own and counts what lies between enter and leave, with ring and wire below it; those
+ * of instr_ring (bench/instructions.txt) are to be subtracted: what remains is the sockets' share.
+ *
+ *   phase_send           send on a connected socket, kicked at once
+ *   phase_sendto         sendto a destination that the socket knows
+ *   phase_send_later     send in a row: the kick is shared
+ *   phase_deliver        progress only: poll, checks, dispatch, and the socket's queue
+ *   phase_receive        recv of a datagram that is queued
+ *   phase_receive_driven recv that drives the ring itself and finds one (deliver and receive together)
+ *   phase_receive_empty  recv that finds nothing, nonblocking
+ */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <vma/nic_wire.h>
+
+#include "../components/udp/dst.h"
+
+enum { PAYLOAD = 64 - VMA_PKT_ETH_LEN - VMA_PKT_IP4_LEN - VMA_PKT_UDP_LEN, WARM_UP = 1024 };
+
+struct message {
+	struct msghdr msg;
+	struct iovec iov; /* right behind it: the library's own */
+};
+
+static struct vma_engine *engine;
+static struct vma_rail rail[2];
+static struct vma_device device;
+static struct vma_net_path path;
+static struct udp_sock *sender, *receiver;
+static struct udp_attachment *attachment;
+static struct vma_flow flow;
+static uint8_t payload[PAYLOAD];
+static struct sockaddr_in to = {.sin_family = AF_INET};
+static uint64_t sent, received;
+
+static void must(int rc, const char *what)
+{
+	if (rc < 0) {
+		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
+		exit(1);
+	}
+}
+
+/* ---- the phases ---- */
+
+#define PHASE __attribute__((noinline))
+PHASE ssize_t phase_send(struct message *message);
+PHASE ssize_t phase_sendto(struct message *message);
+PHASE ssize_t phase_send_later(struct message *message);
+PHASE int phase_deliver(void);
+PHASE ssize_t phase_receive(struct message *message);
+PHASE ssize_t phase_receive_driven(struct message *message);
+PHASE ssize_t phase_receive_empty(struct message *message);
+
+static inline ssize_t send_it(struct message *message)
+{
+	struct vma_thread *self = vma_enter();
+	ssize_t len = udp_sendmsg(&sender->file, atomic_load(&sender->file.fd), &message->msg, 0);
+
+	vma_leave(self);
+	return len;
+}
+
+static inline ssize_t receive_it(struct message *message)
+{
+	struct vma_thread *self = vma_enter();
+	ssize_t len = udp_recvmsg(&receiver->file, atomic_load(&receiver->file.fd), &message->msg, MSG_DONTWAIT);
+
+	vma_leave(self);
+	return len;
+}
+
+ssize_t phase_send(struct message *message)
+{
+	return send_it(message);
+}
+
+ssize_t phase_sendto(struct message *message)
+{
+	return send_it(message);
+}
+
+ssize_t phase_send_later(struct message *message)
+{
+	return send_it(message);
+}
+
+int phase_deliver(void)
+{
+	struct vma_thread *self = vma_enter();
+	int n = vma_rails_progress(vma_rail_bit(&rail[1]));
+
+	vma_leave(self);
+	return n;
+}
+
+ssize_t phase_receive(struct message *message)
+{
+	return receive_it(message);
+}
+
+ssize_t phase_receive_driven(struct message *message)
+{
+	return receive_it(message);
+}
+
+ssize_t phase_receive_empty(struct message *message)
+{
+	return receive_it(message);
+}
+
+static struct message message_of(void *data, size_t size, void *name)
+{
+	struct message message = {.iov = {.iov_base = data, .iov_len = size}};
+
+	message.msg.msg_iovlen = 1;
+	message.msg.msg_name = name;
+	message.msg.msg_namelen = name != NULL ? sizeof(to) : 0;
+	return message;
+}
+
+static void run(unsigned datagrams, bool quietly)
+{
+	uint8_t room[2048];
+	struct message out = message_of(payload, sizeof(payload), NULL),
+	               out_to = message_of(payload, sizeof(payload), &to);
+	struct message in = message_of(room, sizeof(room), NULL);
+
+	out.msg.msg_iov = &out.iov;
+	out_to.msg.msg_iov = &out_to.iov;
+	in.msg.msg_iov = &in.iov;
+	for (unsigned i = 0; i < datagrams; i++) {
+		vma_thread_self()->tx_last_tsc = 0; /* not in a row */
+		sent += (quietly ? send_it(&out) : phase_send(&out)) == PAYLOAD;
+		if (!quietly)
+			phase_deliver();
+		received += (quietly ? receive_it(&in) : phase_receive(&in)) == PAYLOAD;
+		vma_thread_self()->tx_last_tsc = 0;
+		sent += (quietly ? send_it(&out_to) : phase_sendto(&out_to)) == PAYLOAD;
+		received += (quietly ? receive_it(&in) : phase_receive_driven(&in)) == PAYLOAD;
+		if (!quietly)
+			phase_receive_empty(&in);
+	}
+	for (unsigned i = 0; i < datagrams && !quietly; i++) {
+		vma_thread_self()->tx_last_tsc = vma_tsc(); /* as if the last one had been just now */
+		vma_thread_self()->tx_burst = 100;
+		sent += phase_send_later(&out) == PAYLOAD;
+		if (i % 16 == 15) {
+			vma_ring_flush(rail[0].ring);
+			while (receive_it(&in) == PAYLOAD)
+				received++;
+		}
+	}
+}
+
+/* ---- the bed ---- */
+
+static bool deliver(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	return udp_deliver(member->owner, packet, info);
+}
+
+static struct udp_sock *make_socket(void)
+{
+	static const struct vma_file_ops ops = {.name = "udp"};
+	struct udp_sock *sock = vma_alloc(sizeof(*sock));
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(addr);
+	int fd = vma_os.socket(AF_INET, SOCK_DGRAM, 0);
+
+	vma_file_init(&sock->file, VMA_FILE_UDP, &ops);
+	udp_data_init(sock);
+	atomic_store(&sock->rcvbuf, 212992);
+	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
+	must(vma_os.bind(fd, (struct sockaddr *)&addr, sizeof(addr)), "bind");
+	must(vma_os.getsockname(fd, (struct sockaddr *)&addr, &len), "getsockname");
+	sock->local = addr;
+	must(vma_fd_install(fd, &sock->file), "install");
+	return sock;
+}
+
+static struct udp_dst *make_dst(void)
+{
+	const struct vma_pkt_udp_attr attr = {.src_ip = {10, 0, 0, 1},
+	                                      .dst_ip = {10, 0, 0, 2},
+	                                      .src_port_be = htons(1000),
+	                                      .dst_port_be = htons(2000)};
+	struct udp_dst *dst = vma_alloc(sizeof(*dst));
+	struct vma_pkt_udp pkt;
+
+	vma_pkt_udp_init(&pkt, &attr);
+	*dst = (struct udp_dst){.to = to,
+	                        .path = &path,
+	                        .rail = &rail[0],
+	                        .headers_len = (uint8_t)pkt.len,
+	                        .ip_off = (uint8_t)pkt.ip_off,
+	                        .ip_sum = pkt.ip_sum,
+	                        .df = true,
+	                        .max_payload = 1472,
+	                        .engine = engine};
+	dst->udp_sum = vma_csum_fold((uint64_t)pkt.udp_sum + attr.src_port_be + attr.dst_port_be);
+	memcpy(dst->bytes, pkt.bytes, sizeof(dst->bytes));
+	return dst;
+}
+
+static void open_rails(void)
+{
+	struct vma_wire_pair_attr wire = {0};
+	struct vma_ring_attr attr = {
+	        .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN, .rx_sw_csum = true, .name = "instr"};
+	struct vma_nic *nic[2];
+
+	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
+	setenv("VMA_RX_BUFS", "8192", 1);
+	setenv("VMA_TX_BUFS", "8192", 1);
+	engine = vma_engine();
+	must(engine != NULL ? 0 : -1, "engine");
+	wire.arena[0] = wire.arena[1] = engine->arena;
+	must(vma_wire_pair(&wire, nic), "wire");
+	for (uint32_t i = 0; i < 2; i++) {
+		attr.nic = nic[i];
+		attr.spill_pool = engine->spill;
+		must(vma_ring_create(&attr, &rail[i].ring), "ring");
+		rail[i].device = &device;
+		rail[i].id = 40 + i;
+	}
+	atomic_store(&vma_rails[41], &rail[1]);
+}
+
+static void open_sockets(void)
+{
+	struct udp_attachments *all = vma_alloc(sizeof(*all) + sizeof(all->at[0]));
+
+	to.sin_port = htons(2000);
+	to.sin_addr.s_addr = htonl(0x0a000002);
+	sender = make_socket();
+	receiver = make_socket();
+	atomic_store(&sender->dst, make_dst());
+	atomic_store(&sender->dst_more[udp_dst_slot(udp_peer_key(to.sin_addr.s_addr, to.sin_port))], make_dst());
+	attachment = vma_alloc(sizeof(*attachment));
+	attachment->rail = &rail[1];
+	attachment->sock = receiver;
+	must(udp_queue_init(&attachment->queue), "queue");
+	all->n = 1;
+	all->rings = vma_rail_bit(&rail[1]);
+	all->at[0] = attachment;
+	flow.key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = to.sin_port};
+	memcpy(flow.key.local, &to.sin_addr, 4);
+	flow.sink = deliver;
+	flow.owner = attachment;
+	must(vma_ring_attach(rail[1].ring, &flow), "attach");
+	atomic_store(&receiver->attachments, all);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned datagrams = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) / 16 * 16 : 4096;
+
+	open_rails();
+	open_sockets();
+	run(WARM_UP, true);
+	sent = received = 0;
+	run(datagrams, false);
+	if (datagrams == 0 || sent != 3 * (uint64_t)datagrams || received != sent) {
+		fprintf(stderr, "%lu of %u were sent, %lu received\n", (unsigned long)sent, 3 * datagrams,
+		        (unsigned long)received);
+		return 1;
+	}
+	printf("received %lu\n", (unsigned long)received);
+	return 0;
+}
