@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench/run.sh [RUNS]: every measurement RUNS times (5), interleaved, each in namespaces of its own; the facts go to
 # build/bench/results.tsv, one per line: RUN CASE KEY VALUE... report.awk and histogram.awk make of them
-# the tables, and the pictures as text and as build/bench/latency.svg.
+# the tables, and the pictures as text and as build/bench/latency.svg and sockperf.svg.
 #
 # A run counts if the raw ping-pong takes at most 0.4 of the spinning kernel's: it begins with these two, and when they
 # say otherwise (the machine is busy), it begins anew, at most 2 x RUNS times in all; then it goes on and is marked.
@@ -100,7 +100,14 @@ done
 here=$(dirname "$0")
 awk -f "$here/report.awk" "$RESULTS" | tee "$BUILD/bench/report.txt"
 awk -f "$here/report_sockets.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt"
-awk -v svg="$BUILD/bench/latency.svg" -f "$here/histogram.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt"
+case " $PARTS " in *" ring "*)
+	awk -v svg="$BUILD/bench/latency.svg" -f "$here/histogram.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt" ;;
+esac
+case " $PARTS " in *" sockets "*)
+	awk -v svg="$BUILD/bench/sockperf.svg" -v cases="ping/raw pp/latency pp/spin pp/kernel" \
+		-v texts="raw AF_XDP|latency profile|kernel, spinning|kernel, blocking" -f "$here/histogram.awk" "$RESULTS" |
+		tee -a "$BUILD/bench/report.txt" ;;
+esac
 [ -z "$busy" ] || echo "$busy" | tee -a "$BUILD/bench/report.txt"
 echo
-echo "Also in $BUILD/bench: report.txt, latency.svg, results.tsv"
+echo "Also in $BUILD/bench: report.txt, results.tsv, latency.svg (packet path), sockperf.svg"
