@@ -73,7 +73,7 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 	                                .len = packet->payload_len,
 	                                .ttl = info->ttl,
 	                                .tos = info->tos,
-	                                .ifindex = at->rail->device->ifindex};
+	                                .ifindex = at->ifindex};
 
 	memcpy(&datagram.src, info->src, 4);
 	memcpy(&datagram.dst, info->dst, 4);

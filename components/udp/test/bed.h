@@ -216,6 +216,7 @@ static inline void bed_attach(struct bed_attached *attached, struct udp_sock *so
 	*attached = (struct bed_attached){0};
 	attached->at.sock = sock;
 	attached->at.rail = bed.rail;
+	attached->at.ifindex = BED_IFINDEX;
 	assert_int_equal(udp_queue_init(&attached->at.queue), 0);
 	attached->all = vma_alloc(sizeof(*attached->all) + sizeof(attached->all->at[0]));
 	attached->all->n = 1;

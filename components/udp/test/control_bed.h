@@ -1,0 +1,322 @@
+/*
+ * control_bed.h - the control path on a link in memory: real engine, rings, kernel sockets and memberships; the
+ *                 interfaces, addresses and routes are as the test says, because flows.c, targets.c and multicast.c are
+ *                 compiled into the test with these in place of net's.
+ *
+ *   world: interface 1 (the loopback, which here is said to be Ethernet) with 10.77.0.1/24
+ *   sock ── endpoints ── rails ── end 0 ════ end 1 ── peer: a ring that the test sends from
+ *
+ * Sockets are bound to addresses that this host does not have (IP_FREEBIND), so no privilege is needed.
+ */
+#ifndef VMA_UDP_TEST_CONTROL_BED_H
+#define VMA_UDP_TEST_CONTROL_BED_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <vma/nic_wire.h>
+#include <vma/test.h>
+
+#include "../control.h"
+#include "../endpoint.h"
+#include "../flows.h"
+#include "../groups.h"
+
+enum { WORLD_LINKS = 4, WORLD_ADDRS = 8 };
+#define LAN 1 /* the loopback's number in every network namespace: real memberships are made there */
+
+static struct {
+	struct vma_net_link link[WORLD_LINKS];
+	struct vma_net_addr addr[WORLD_ADDRS];
+	int links, addrs;
+	struct vma_net_route route;
+	int route_error;
+	bool no_device;
+	struct vma_device device;
+	struct vma_nic *end[2];
+	struct vma_ring *peer;
+} world;
+
+static struct {
+	_Alignas(64) uint8_t bytes[256];
+} world_device_priv; /* what rail.c keeps of a device: its list of rails */
+
+static inline uint32_t ip(const char *text)
+{
+	struct in_addr address;
+
+	assert_int_equal(inet_pton(AF_INET, text, &address), 1);
+	return address.s_addr;
+}
+
+static inline void world_add_link(uint32_t ifindex, uint32_t flags, uint16_t hw_type)
+{
+	world.link[world.links++] =
+	        (struct vma_net_link){.ifindex = ifindex, .flags = flags, .mtu = 1500, .hw_type = hw_type};
+}
+
+static inline void world_add_addr(uint32_t ifindex, const char *address, uint8_t prefix_len)
+{
+	struct vma_net_addr *addr = &world.addr[world.addrs++];
+	uint32_t bytes = ip(address);
+
+	*addr = (struct vma_net_addr){.ifindex = ifindex, .family = AF_INET, .prefix_len = prefix_len};
+	memcpy(addr->address, &bytes, 4);
+}
+
+static inline void world_reset(void)
+{
+	world.links = world.addrs = 0;
+	world.route = (struct vma_net_route){.type = RTN_UNICAST, .family = AF_INET, .oif = LAN};
+	world.route_error = 0;
+	world.no_device = false;
+	world_add_link(LAN, IFF_UP | IFF_BROADCAST | IFF_MULTICAST, ARPHRD_ETHER);
+	world_add_addr(LAN, "10.77.0.1", 24);
+}
+
+static int fake_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+{
+	(void)net;
+	for (int i = 0; i < world.links; i++) {
+		if (world.link[i].ifindex == ifindex) {
+			*out = world.link[i];
+			return 0;
+		}
+	}
+	return -ENODEV;
+}
+
+static int fake_links(struct vma_net *net, struct vma_net_link *out, unsigned max)
+{
+	(void)net;
+	for (int i = 0; i < world.links && i < (int)max; i++)
+		out[i] = world.link[i];
+	return world.links;
+}
+
+static int fake_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
+{
+	(void)net, (void)ifindex;
+	for (int i = 0; i < world.addrs && i < (int)max; i++)
+		out[i] = world.addr[i];
+	return world.addrs;
+}
+
+static int fake_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out)
+{
+	(void)net, (void)key;
+	*out = world.route;
+	return world.route_error;
+}
+
+static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
+{
+	(void)engine;
+	if (world.no_device || ifindex != LAN)
+		return -EOPNOTSUPP;
+	*out = &world.device;
+	return 0;
+}
+
+#define vma_net_link(...) fake_link(__VA_ARGS__)
+#define vma_net_links(...) fake_links(__VA_ARGS__)
+#define vma_net_addrs(...) fake_addrs(__VA_ARGS__)
+#define vma_net_route(...) fake_route(__VA_ARGS__)
+#define vma_device_get(...) fake_device_get(__VA_ARGS__)
+#define place_of targets_place_of
+#define is_group targets_is_group
+#include "../targets.c"
+#undef place_of
+#undef is_group
+#define publish multicast_publish
+#include "../multicast.c"
+#undef publish
+#define publish flows_publish
+#define has_ended flows_has_ended
+#define run_task flows_run_task
+#include "../flows.c"
+#undef publish
+#undef has_ended
+#undef run_task
+#undef vma_net_link
+
+/* ---- sockets ---- */
+
+static inline int world_socket(void)
+{
+	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	const int on = 1;
+
+	assert_true(fd >= 0);
+	assert_int_equal(vma_udp_socket(fd, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), 0);
+	assert_int_equal(vma_os.setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &on, sizeof(on)), 0);
+	return fd;
+}
+
+static inline struct udp_sock *sock_of(int fd)
+{
+	return udp_sock(vma_fd_lookup(fd));
+}
+
+static inline int set(int fd, int level, int name, int value)
+{
+	struct vma_thread *self = vma_enter();
+	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, level, name, &value, sizeof(value));
+
+	vma_leave(self);
+	return rc;
+}
+
+static inline int bind_to(int fd, const char *address, uint16_t port)
+{
+	const struct sockaddr_in name = {
+	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = ip(address)};
+	struct vma_thread *self = vma_enter();
+	int rc = udp_bind(vma_fd_lookup(fd), fd, (const struct sockaddr *)&name, sizeof(name));
+
+	vma_leave(self);
+	return rc;
+}
+
+static inline uint16_t port_of(int fd)
+{
+	return ntohs(sock_of(fd)->local.sin_port);
+}
+
+static inline int join(int fd, int name, const char *group)
+{
+	const struct ip_mreqn request = {.imr_multiaddr.s_addr = ip(group), .imr_ifindex = LAN};
+	struct vma_thread *self = vma_enter();
+	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, IPPROTO_IP, name, &request, sizeof(request));
+
+	vma_leave(self);
+	return rc;
+}
+
+/* As connect(), which the kernel would refuse for an address that is not there. "": not connected any more. */
+static inline void pretend_connected(int fd, const char *peer, uint16_t port)
+{
+	struct udp_sock *sock = sock_of(fd);
+	struct vma_thread *self = vma_enter();
+
+	pthread_mutex_lock(&sock->file.lock);
+	sock->peer = (struct sockaddr_in){0};
+	if (*peer != '\0')
+		sock->peer = (struct sockaddr_in){
+		        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = ip(peer)};
+	udp_flows_update(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_leave(self);
+}
+
+static inline void update(int fd)
+{
+	struct udp_sock *sock = sock_of(fd);
+	struct vma_thread *self = vma_enter();
+
+	pthread_mutex_lock(&sock->file.lock);
+	udp_flows_update(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_leave(self);
+}
+
+static inline enum vma_sock_reason reason(int fd)
+{
+	return atomic_load(&sock_of(fd)->reason);
+}
+
+static inline void world_close(int fd)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_fd_remove(fd);
+	vma_leave(self);
+	vma_os.close(fd);
+}
+
+/* ---- datagrams ---- */
+
+static inline void peer_send(const char *from, uint16_t sport, const char *to, uint16_t dport, const char *text)
+{
+	struct vma_pkt_udp_attr attr = {.src_port_be = htons(sport), .dst_port_be = htons(dport)};
+	struct vma_buf *buf = vma_ring_tx_buf(world.peer);
+	uint32_t src = ip(from), dst = ip(to);
+	struct vma_nic_seg seg = {.buf = buf};
+	struct vma_pkt_udp pkt;
+	uint8_t *frame;
+
+	assert_non_null(buf);
+	memcpy(attr.src_ip, &src, 4);
+	memcpy(attr.dst_ip, &dst, 4);
+	memset(attr.dst_mac, dst == INADDR_BROADCAST || ntohl(dst) % 256 == 255 ? 0xff : 2, 6);
+	vma_pkt_udp_init(&pkt, &attr);
+	frame = (uint8_t *)vma_buf_data(vma_engine()->arena, buf);
+	memcpy(frame + pkt.len, text, strlen(text));
+	seg.off = buf->data_off;
+	seg.len = vma_pkt_udp_write(&pkt, frame, (uint32_t)strlen(text), VMA_PKT_CSUM_FULL);
+	assert_int_equal(vma_ring_send(world.peer, &seg, 1, 0), 1);
+}
+
+/* The socket's next datagram, as text; "": there is none. */
+static inline const char *receive(int fd)
+{
+	static char text[64];
+	struct iovec iov = {.iov_base = text, .iov_len = sizeof(text) - 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct vma_thread *self = vma_enter();
+	ssize_t len = udp_recvmsg(vma_fd_lookup(fd), fd, &msg, MSG_DONTWAIT);
+
+	vma_leave(self);
+	assert_true(len >= 0 || len == -EAGAIN);
+	text[len > 0 ? len : 0] = '\0';
+	return text;
+}
+
+/* ---- the whole ---- */
+
+static int world_start(void **state)
+{
+	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
+	struct vma_wire_pair_attr pair = {0};
+	struct vma_engine *engine = vma_engine();
+
+	(void)state;
+	pair.arena[0] = pair.arena[1] = engine->arena;
+	if (vma_wire_pair(&pair, world.end) != 0)
+		return -1;
+	world.device = (struct vma_device){
+	        .ifindex = LAN, .nic = world.end[0], .engine = engine, .priv = (void *)&world_device_priv};
+	attr.nic = world.end[1];
+	attr.spill_pool = engine->spill;
+	return vma_ring_create(&attr, &world.peer);
+}
+
+static inline int world_run(const char *name, const struct CMUnitTest *tests, size_t count)
+{
+	const char *pattern = getenv("T");
+
+	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_TRACELEVEL", "warn", 1);
+	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
+	setenv("VMA_RX_BUFS", "8192", 1);
+	setenv("VMA_TX_BUFS", "8192", 1);
+	setenv("VMA_RX_WRE", "512", 1);
+	if (vma_engine() == NULL)
+		return 1;
+	world_reset();
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return _cmocka_run_group_tests(name, tests, count, world_start, NULL);
+}
+#define WORLD_MAIN(name, tests)                                                                                        \
+	int main(void)                                                                                                 \
+	{                                                                                                              \
+		return world_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                                     \
+	}
+
+#endif

@@ -1,0 +1,388 @@
+/* What is attached, and who gets what comes. */
+#include "control_bed.h"
+
+/* The group's queues are filled by whoever drives: here, whoever receives first. */
+static void drive(int fd)
+{
+	vma_rails_progress(udp_rings(vma_fd_lookup(fd)));
+}
+
+static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	assert_int_equal(reason(fd), VMA_SOCK_NEW);
+	assert_int_equal(bind_to(fd, "10.77.0.1", 0), 0);
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "hello");
+	assert_string_equal(receive(fd), "hello");
+	assert_string_equal(receive(fd), "");
+	world_close(fd);
+}
+
+static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	assert_true(atomic_load(&sock_of(fd)->os_attention));
+	world_close(fd);
+}
+
+static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	bind_to(fd, "0.0.0.0", 36701);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", 36701, "one");
+	peer_send("10.77.0.2", 7000, "10.77.0.255", 36701, "all here");
+	peer_send("10.77.0.2", 7000, "255.255.255.255", 36701, "all");
+	assert_string_equal(receive(fd), "one");
+	assert_string_equal(receive(fd), "all here");
+	assert_string_equal(receive(fd), "all");
+	world_close(fd);
+}
+
+static void test_without_a_device_the_socket_is_the_os_s(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	world.no_device = true;
+	bind_to(fd, "10.77.0.1", 0);
+	assert_int_equal(reason(fd), VMA_SOCK_NO_DEVICE);
+	assert_null(atomic_load(&sock_of(fd)->attachments));
+	world.no_device = false;
+	update(fd);
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	world_close(fd);
+}
+
+static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(void **state)
+{
+	int a = world_socket(), b = world_socket();
+
+	(void)state;
+	set(a, SOL_SOCKET, SO_REUSEADDR, 1);
+	set(b, SOL_SOCKET, SO_REUSEADDR, 1);
+	assert_int_equal(bind_to(a, "10.77.0.1", 36702), 0);
+	assert_int_equal(bind_to(b, "10.77.0.1", 36702), 0);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "new");
+	assert_string_equal(receive(a), "");
+	assert_string_equal(receive(b), "new");
+	world_close(b);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "old");
+	assert_string_equal(receive(a), "old");
+	world_close(a);
+}
+
+static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **state)
+{
+	int exact = world_socket(), any = world_socket();
+
+	(void)state;
+	set(exact, SOL_SOCKET, SO_REUSEADDR, 1);
+	set(any, SOL_SOCKET, SO_REUSEADDR, 1);
+	assert_int_equal(bind_to(exact, "10.77.0.1", 36703), 0);
+	assert_int_equal(bind_to(any, "0.0.0.0", 36703), 0);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", 36703, "exact");
+	assert_string_equal(receive(any), "");
+	assert_string_equal(receive(exact), "exact");
+	world_close(exact);
+	world_close(any);
+}
+
+static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **state)
+{
+	int fd[3];
+	unsigned got[3] = {0};
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		fd[i] = world_socket();
+		set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
+		assert_int_equal(bind_to(fd[i], "10.77.0.1", 36704), 0);
+	}
+	for (uint16_t port = 7000; port < 7060; port++) {
+		int to = -1;
+
+		for (int twice = 0; twice < 2; twice++) {
+			peer_send("10.77.0.2", port, "10.77.0.1", 36704, "x");
+			for (int i = 0; i < 3; i++) {
+				if (strcmp(receive(fd[i]), "x") != 0)
+					continue;
+				assert_true(to == -1 || to == i);
+				to = i;
+				got[i]++;
+			}
+		}
+		assert_true(to >= 0);
+	}
+	assert_int_equal(got[0] + got[1] + got[2], 120);
+	for (int i = 0; i < 3; i++) {
+		assert_in_range(got[i], 10, 80);
+		world_close(fd[i]);
+	}
+}
+
+static void test_a_connected_socket_wins_for_its_peer(void **state)
+{
+	int open = world_socket(), bound = world_socket();
+
+	(void)state;
+	set(open, SOL_SOCKET, SO_REUSEADDR, 1);
+	set(bound, SOL_SOCKET, SO_REUSEADDR, 1);
+	bind_to(bound, "10.77.0.1", 36705);
+	bind_to(open, "10.77.0.1", 36705);
+	pretend_connected(bound, "10.77.0.2", 7000);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", 36705, "peer");
+	peer_send("10.77.0.3", 7000, "10.77.0.1", 36705, "other");
+	assert_string_equal(receive(bound), "peer");
+	assert_string_equal(receive(bound), "");
+	assert_string_equal(receive(open), "other");
+	pretend_connected(bound, "", 0);
+	assert_int_equal(reason(bound), VMA_SOCK_OFFLOADED);
+	world_close(open);
+	peer_send("10.77.0.3", 7000, "10.77.0.1", 36705, "again");
+	assert_string_equal(receive(bound), "again");
+	world_close(bound);
+}
+
+static void test_connecting_keeps_what_is_queued(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	peer_send("10.77.0.3", 7000, "10.77.0.1", port_of(fd), "before");
+	drive(fd);
+	pretend_connected(fd, "10.77.0.2", 7000);
+	assert_string_equal(receive(fd), "before");
+	world_close(fd);
+}
+
+static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void **state)
+{
+	int a = world_socket(), b = world_socket();
+
+	(void)state;
+	set(a, SOL_SOCKET, SO_REUSEADDR, 1);
+	set(b, SOL_SOCKET, SO_REUSEADDR, 1);
+	bind_to(a, "239.1.1.1", 36706);
+	bind_to(b, "239.1.1.1", 36706);
+	assert_int_equal(reason(a), VMA_SOCK_NO_MEMBERSHIP);
+	assert_int_equal(join(a, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
+	assert_int_equal(join(b, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
+	assert_int_equal(reason(a), VMA_SOCK_OFFLOADED);
+	peer_send("10.77.0.2", 7000, "239.1.1.1", 36706, "both");
+	assert_string_equal(receive(a), "both");
+	assert_string_equal(receive(b), "both");
+	set(a, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	assert_int_equal(join(a, IP_DROP_MEMBERSHIP, "239.1.1.1"), 0);
+	assert_int_equal(reason(a), VMA_SOCK_NO_MEMBERSHIP);
+	peer_send("10.77.0.2", 7000, "239.1.1.1", 36706, "b only");
+	assert_string_equal(receive(b), "b only");
+	assert_string_equal(receive(a), "");
+	world_close(a);
+	world_close(b);
+}
+
+static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_unless_it_says_no(void **state)
+{
+	int member = world_socket(), guest = world_socket();
+
+	(void)state;
+	set(member, SOL_SOCKET, SO_REUSEADDR, 1);
+	set(guest, SOL_SOCKET, SO_REUSEADDR, 1);
+	bind_to(guest, "0.0.0.0", 36707);
+	bind_to(member, "0.0.0.0", 36707);
+	join(member, IP_ADD_MEMBERSHIP, "239.1.1.2");
+	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "both");
+	assert_string_equal(receive(member), "both");
+	assert_string_equal(receive(guest), "both");
+	set(guest, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "member");
+	assert_string_equal(receive(member), "member");
+	assert_string_equal(receive(guest), "");
+	set(guest, IPPROTO_IP, IP_MULTICAST_ALL, 1);
+	join(member, IP_DROP_MEMBERSHIP, "239.1.1.2");
+	/* Nobody is a member any more. */
+	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "nobody");
+	assert_string_equal(receive(guest), "");
+	world_close(member);
+	world_close(guest);
+}
+
+static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(void **state)
+{
+	int first = world_socket(), second = world_socket();
+
+	(void)state;
+	set(first, SOL_SOCKET, SO_REUSEADDR, 1);
+	set(second, SOL_SOCKET, SO_REUSEADDR, 1);
+	bind_to(first, "239.1.1.3", 36708);
+	bind_to(second, "239.1.1.3", 36708);
+	join(first, IP_ADD_MEMBERSHIP, "239.1.1.3");
+	join(second, IP_ADD_MEMBERSHIP, "239.1.1.3");
+	world_close(first);
+	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "host now");
+	assert_string_equal(receive(second), "host now");
+	join(second, IP_DROP_MEMBERSHIP, "239.1.1.3");
+	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "nobody");
+	assert_string_equal(receive(second), "");
+	world_close(second);
+}
+
+static bool sink_shared_for_nobody(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)flow, (void)packet, (void)info;
+	return false;
+}
+
+static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_free(void **state)
+{
+	struct vma_ring_attr attr = {.name = "other",
+	                             .nic = world.end[0],
+	                             .spill_pool = vma_engine()->spill,
+	                             .rx_wre = 64,
+	                             .tx_wre = 64,
+	                             .thread_mode = VMA_THREAD_SPIN};
+	struct vma_flow flow = {.sink = sink_shared_for_nobody,
+	                        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(36709)}};
+	uint32_t local = ip("10.77.0.1");
+	struct vma_ring *other;
+	int fd = world_socket();
+
+	(void)state;
+	memcpy(flow.key.local, &local, 4);
+	assert_int_equal(vma_ring_create(&attr, &other), 0);
+	assert_int_equal(vma_ring_attach(other, &flow), 0);
+	bind_to(fd, "10.77.0.1", 36709);
+	assert_int_equal(reason(fd), VMA_SOCK_PORT_SHARED);
+	assert_true(atomic_load(&sock_of(fd)->file.retry));
+	vma_ring_detach(other, &flow);
+	update(fd);
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_false(atomic_load(&sock_of(fd)->file.retry));
+	vma_ring_destroy(other);
+	world_close(fd);
+}
+
+static bool has_task(int fd)
+{
+	return atomic_load(&sock_of(fd)->flows->task_asked);
+}
+
+static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_again(void **state)
+{
+	int fd = world_socket();
+	struct udp_member *member;
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	receive(fd); /* the shadow has been looked at */
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "queued");
+	drive(fd);
+	member = sock_of(fd)->flows->members;
+	member->flow.revoked(&member->flow);
+	for (int ms = 0; ms < 2000 && has_task(fd); ms++)
+		usleep(1000);
+	assert_false(has_task(fd));
+	pthread_mutex_lock(&sock_of(fd)->file.lock); /* the task has it while it runs */
+	pthread_mutex_unlock(&sock_of(fd)->file.lock);
+	assert_false(atomic_load(&sock_of(fd)->flows->members->revoked));
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_string_equal(receive(fd), "queued");
+	world_close(fd);
+}
+
+static void test_an_address_that_goes_takes_its_flow_along(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	world.addrs = 0;
+	update(fd);
+	assert_int_equal(reason(fd), VMA_SOCK_LOCAL);
+	assert_null(atomic_load(&sock_of(fd)->attachments));
+	world_reset();
+	update(fd);
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	world_close(fd);
+}
+
+static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	receive(fd);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "late");
+	drive(fd);
+	world.addrs = 0;
+	update(fd);
+	assert_string_equal(receive(fd), "late");
+	update(fd);
+	assert_null(atomic_load(&sock_of(fd)->attachments));
+	world_reset();
+	world_close(fd);
+}
+
+static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	assert_int_equal(set(fd, SOL_SOCKET, SO_PEEK_OFF, 0), 0);
+	assert_int_equal(reason(fd), VMA_SOCK_OPTION);
+	assert_null(sock_of(fd)->flows->members);
+	assert_int_equal(set(fd, SOL_SOCKET, SO_PEEK_OFF, -1), 0);
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	world_close(fd);
+}
+
+static void test_closing_takes_everything_out_of_the_tables(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < UDP_PORTS; i++) {
+		assert_null(udp_ports[i].endpoints);
+		assert_null(udp_ports[i].flows);
+	}
+}
+
+static int start(void **state)
+{
+	(void)state;
+	world_reset();
+	return 0;
+}
+
+#define T(name) cmocka_unit_test_setup(test_##name, start)
+static const struct CMUnitTest tests[] = {
+        T(a_bound_socket_receives_what_comes_to_its_port),
+        T(a_new_flow_makes_the_next_receive_look_at_the_shadow_first),
+        T(the_wildcard_hears_unicast_and_broadcast),
+        T(without_a_device_the_socket_is_the_os_s),
+        T(of_two_that_reuse_the_address_the_newest_wins_until_it_closes),
+        T(a_socket_bound_to_the_address_wins_over_the_wildcard),
+        T(reuseport_spreads_flows_and_keeps_each_with_one_socket),
+        T(a_connected_socket_wins_for_its_peer),
+        T(connecting_keeps_what_is_queued),
+        T(every_member_of_a_group_gets_a_copy_and_after_leaving_none),
+        T(a_socket_that_has_not_joined_hears_groups_that_others_joined_unless_it_says_no),
+        T(a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes),
+        T(a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_free),
+        T(a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_again),
+        T(an_address_that_goes_takes_its_flow_along),
+        T(datagrams_left_in_a_queue_outlive_its_flows),
+        T(an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set),
+        T(closing_takes_everything_out_of_the_tables),
+};
+
+WORLD_MAIN("flows", tests)
