@@ -121,6 +121,8 @@ static bool ask_s(struct epoll_set *set, int max)
 	bool outer = false;
 
 	iomux_asked_now(&set->asked);
+	if (n > 0)
+		set->asked.tsc = 0; /* it may say so again (level) */
 	while (n-- > 0) {
 		struct epoll_item *item = epoll_item_of_key(set, answers[n].data.u64);
 

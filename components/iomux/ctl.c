@@ -142,6 +142,7 @@ static int ours(struct epoll_set *set, int epfd, int op, struct vma_file *file, 
 	pthread_mutex_lock(&set->lock);
 	if (atomic_load(&set->stale))
 		epoll_set_refresh(set);
+	set->asked.tsc = 0; /* S may have something now */
 	item = epoll_item_find(set, file, fd);
 	if (op == EPOLL_CTL_ADD)
 		rc = add_checked(set, epfd, file, fd, event);

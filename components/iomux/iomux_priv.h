@@ -96,10 +96,11 @@ struct members {
 	nfds_t n;
 	unsigned n_ours, n_os;
 	bool select;
+	void *memory[2]; /* freed if the thread is cancelled in its sleep */
 	/* private */
-	bool bad; /* select: one is not open */
+	bool bad;      /* select: one is not open */
+	bool os_ready; /* the OS has found one when it was asked last */
 	uint64_t rings;
-	struct vma_thread *self;
 	int count; /* members that are ready */
 	unsigned looks;
 };

@@ -117,6 +117,7 @@ static void scan(struct members *members)
 	members->count = 0;
 	for (nfds_t i = 0; i < members->n; i++)
 		members->count += counts(members, &members->fds[i]);
+	members->os_ready = members->count > 0;
 	for (unsigned i = 0; i < members->n_ours; i++)
 		members->ours[i].got = 0;
 }
@@ -203,8 +204,31 @@ static void wait_announce(struct vma_wait *wait, bool on)
 	}
 }
 
-static const struct vma_wait_ops wait_ops = {
-        .ready = wait_ready, .ask_os = wait_ask_os, .rings = wait_rings, .announce = wait_announce};
+static void wait_abandon(struct vma_wait *wait)
+{
+	struct members *members = wait->arg;
+
+	vma_free(members->memory[0]);
+	vma_free(members->memory[1]);
+}
+
+static const struct vma_wait_ops wait_ops = {.ready = wait_ready,
+                                             .ask_os = wait_ask_os,
+                                             .rings = wait_rings,
+                                             .announce = wait_announce,
+                                             .abandon = wait_abandon};
+
+static uint64_t about(const struct members *members)
+{
+	return members->n == 0 ? 0 : members->n << 32 | (uint32_t)members->fds[0].fd;
+}
+
+/* What the OS has found ready may be so in the next call, too. */
+static void remember(const struct members *members)
+{
+	iomux_asked_now(&memory.asked);
+	memory.about = members->os_ready ? 0 : about(members);
+}
 
 static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout, const struct iomux_policy *policy,
                          struct vma_thread *self)
@@ -224,18 +248,13 @@ static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
 	iomux_timeout_start(timeout);
 	wait.deadline_ns = timeout->deadline;
 	rc = vma_wait(&wait);
-	iomux_asked_now(&memory.asked);
+	remember(members);
 	if (rc < 0)
 		return rc;
 	return rc > 0 ? members->count : 0;
 }
 
 /* ---- the order of business ---- */
-
-static uint64_t about(const struct members *members)
-{
-	return members->n == 0 ? 0 : members->n << 32 | (uint32_t)members->fds[0].fd;
-}
 
 static bool is_due(struct members *members, const struct iomux_policy *policy, int found)
 {
@@ -251,9 +270,9 @@ static bool is_due(struct members *members, const struct iomux_policy *policy, i
 static int ask_if_due(struct members *members, const struct iomux_policy *policy, int found)
 {
 	if (is_due(members, policy, found)) {
-		iomux_asked_now(&memory.asked);
-		memory.about = about(members);
-		return ask(members);
+		found = ask(members);
+		remember(members);
+		return found;
 	}
 	memory.asked.skipped += found > 0;
 	memory.asked.looks++;

@@ -84,14 +84,13 @@ static int run(struct pollfd *app, nfds_t n, struct iomux_timeout *timeout, stru
 	if (rc < 0)
 		return rc;
 	if (n > ON_STACK) {
-		members.ours = vma_alloc(n * (sizeof(*ours) + sizeof(*fds)));
+		members.memory[0] = members.ours = vma_alloc(n * (sizeof(*ours) + sizeof(*fds)));
 		if (members.ours == NULL)
 			return -ENOMEM;
 		members.fds = (struct pollfd *)(members.ours + n);
 	}
 	rc = wait_and_answer(&members, app, timeout, self);
-	if (n > ON_STACK)
-		vma_free(members.ours);
+	vma_free(members.memory[0]);
 	return rc;
 }
 

@@ -30,6 +30,7 @@ struct sets {
 	fd_set *app[SETS];
 	uint64_t *in[SETS]; /* words of each, also where the application gave none */
 	int n, words;
+	void *memory;
 };
 
 /* ---- how many descriptors there are to look at ---- */
@@ -193,18 +194,18 @@ static int with_fds(struct sets *sets, struct iomux_timeout *timeout, struct vma
 {
 	struct pollfd fds[FDS_ON_STACK];
 	struct members_ours ours[FDS_ON_STACK];
-	struct members members = {.fds = fds, .ours = ours, .n = count_fds(sets), .select = true};
+	struct members members = {
+	        .fds = fds, .ours = ours, .n = count_fds(sets), .select = true, .memory = {sets->memory}};
 	int rc;
 
 	if (members.n > FDS_ON_STACK) {
-		members.ours = vma_alloc(members.n * (sizeof(*ours) + sizeof(*fds)));
+		members.memory[1] = members.ours = vma_alloc(members.n * (sizeof(*ours) + sizeof(*fds)));
 		if (members.ours == NULL)
 			return -ENOMEM;
 		members.fds = (struct pollfd *)(members.ours + members.n);
 	}
 	rc = wait_for_fds(sets, &members, timeout, self);
-	if (members.ours != ours)
-		vma_free(members.ours);
+	vma_free(members.memory[1]);
 	return rc;
 }
 
@@ -240,7 +241,7 @@ static int run(struct sets *sets, struct iomux_timeout *timeout, struct vma_thre
 		sets->in[k] = words[k];
 	if (sets->words <= WORDS_ON_STACK)
 		return with_sets(sets, timeout, self);
-	more = vma_alloc((size_t)sets->words * SETS * sizeof(uint64_t));
+	sets->memory = more = vma_alloc((size_t)sets->words * SETS * sizeof(uint64_t));
 	if (more == NULL)
 		return -ENOMEM;
 	for (int k = 0; k < SETS; k++)

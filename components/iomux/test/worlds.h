@@ -1,0 +1,344 @@
+/*
+ * worlds - one scenario on the kernel's sockets, on offloaded ones, and on ones whose datagrams come by the shadow:
+ * what it sees must be the same in all three.
+ *
+ *   KERNEL     UDP sockets on loopback, the kernel's calls
+ *   OFFLOADED  a file of this test behind each of them, whose poll answers as a queue would; iomux's calls
+ *   SHADOW     the same, but the datagrams go to the kernel's socket
+ */
+#ifndef VMA_IOMUX_TEST_WORLDS_H
+#define VMA_IOMUX_TEST_WORLDS_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../iomux_priv.h"
+
+enum kind { KERNEL, OFFLOADED, SHADOW, WORLDS };
+
+struct world {
+	enum kind kind;
+	char *seen;
+	size_t size;
+	FILE *log;
+};
+
+/* ---- the file behind a socket ---- */
+
+struct fake {
+	struct vma_file file;
+	_Atomic int queued; /* datagrams */
+	_Atomic uint64_t rings;
+	_Atomic uint32_t polls;
+	_Atomic uint32_t more; /* other bits of the answer */
+};
+
+static inline struct fake *fake_of(struct vma_file *file)
+{
+	return (struct fake *)file;
+}
+static uint32_t fake_poll(struct vma_file *file)
+{
+	struct fake *fake = fake_of(file);
+
+	atomic_fetch_add_explicit(&fake->polls, 1, memory_order_relaxed);
+	return EPOLLOUT | (atomic_load(&fake->queued) > 0 ? EPOLLIN : 0) | atomic_load(&fake->more);
+}
+static uint64_t fake_rings(struct vma_file *file)
+{
+	return atomic_load(&fake_of(file)->rings);
+}
+static _Atomic int fakes_destroyed;
+static void fake_destroy(struct vma_file *file)
+{
+	(void)file;
+	atomic_fetch_add(&fakes_destroyed, 1);
+}
+static const struct vma_file_ops fake_ops = {
+        .name = "fake", .poll = fake_poll, .rings = fake_rings, .destroy = fake_destroy};
+
+static inline int fake_install(int fd)
+{
+	struct fake *fake = vma_alloc(sizeof(*fake));
+
+	assert_non_null(fake);
+	vma_file_init(&fake->file, VMA_FILE_UDP, &fake_ops);
+	return vma_fd_install(fd, &fake->file);
+}
+static inline struct fake *fake_at(int fd)
+{
+	return fake_of(vma_fd_lookup(fd));
+}
+static inline void fake_push(struct fake *fake)
+{
+	struct vma_thread *self = vma_enter();
+
+	atomic_fetch_add(&fake->queued, 1);
+	vma_file_ready(&fake->file, EPOLLIN);
+	vma_leave(self);
+}
+
+/* ---- what a program does ---- */
+
+static inline int w_socket(struct world *w)
+{
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+
+	assert_true(fd >= 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
+	if (w->kind != KERNEL)
+		assert_int_equal(fake_install(fd), 0);
+	return fd;
+}
+
+static inline void send_by_kernel(int to)
+{
+	struct sockaddr_in addr;
+	socklen_t len = sizeof(addr);
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+	assert_int_equal(getsockname(to, (struct sockaddr *)&addr, &len), 0);
+	assert_int_equal(sendto(fd, "x", 1, 0, (struct sockaddr *)&addr, len), 1);
+	close(fd);
+}
+
+#define ASKED_AGAIN_USEC 25 /* the OS is not asked twice within 20 us: what comes by a shadow may be seen so late */
+
+/* A datagram arrives. */
+static inline void w_send(struct world *w, int fd)
+{
+	if (w->kind == OFFLOADED)
+		fake_push(fake_at(fd));
+	else
+		send_by_kernel(fd);
+	if (w->kind == SHADOW)
+		usleep(ASKED_AGAIN_USEC);
+}
+
+/* One is read. */
+static inline void w_recv(struct world *w, int fd)
+{
+	char byte;
+
+	if (w->kind == OFFLOADED)
+		assert_true(atomic_fetch_sub(&fake_at(fd)->queued, 1) > 0);
+	else
+		assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), 1);
+}
+
+static inline int w_dup(struct world *w, int fd)
+{
+	int copy = dup(fd);
+
+	if (w->kind != KERNEL && vma_fd_lookup(fd) != NULL)
+		assert_int_equal(vma_fd_install(copy, vma_fd_lookup(fd)), 0);
+	return copy;
+}
+
+static inline void w_close(struct world *w, int fd)
+{
+	if (w->kind != KERNEL)
+		vma_fd_remove(fd);
+	close(fd);
+}
+
+static inline int errno_of(int rc)
+{
+	return rc < 0 ? -errno : rc;
+}
+
+static inline int w_ctl(struct world *w, int epfd, int op, int fd, uint32_t events, uint64_t data)
+{
+	struct epoll_event event = {.events = events, .data.u64 = data};
+	struct vma_thread *self;
+	int rc;
+
+	if (w->kind == KERNEL)
+		return errno_of(epoll_ctl(epfd, op, fd, &event));
+	self = vma_enter();
+	rc = vma_iomux_epoll_ctl(epfd, op, fd, &event);
+	vma_leave(self);
+	return rc;
+}
+
+static inline struct timespec of_msec(int msec)
+{
+	return (struct timespec){msec / 1000, msec % 1000 * 1000000L};
+}
+
+static __attribute__((noinline)) int w_wait_mask(struct world *w, int epfd, struct epoll_event *events, int max,
+                                                 int msec, const sigset_t *mask)
+{
+	struct timespec timeout = of_msec(msec), *to = msec < 0 ? NULL : &timeout;
+	struct vma_thread *self;
+	struct epoll_set *set;
+	int rc;
+
+	if (w->kind == KERNEL)
+		return errno_of(epoll_pwait2(epfd, events, max, to, mask));
+	self = vma_enter();
+	set = epoll_set_find(epfd);
+	if (set != NULL)
+		rc = vma_iomux_epoll_wait(&set->file, epfd, events, max, to, mask);
+	vma_leave(self);
+	return set != NULL ? rc : vma_iomux_epoll_wait_os(epfd, events, max, to, mask);
+}
+
+static __attribute__((noinline, unused)) int w_wait(struct world *w, int epfd, struct epoll_event *events, int max,
+                                                    int msec)
+{
+	return w_wait_mask(w, epfd, events, max, msec, NULL);
+}
+
+static __attribute__((noinline, unused)) int w_ppoll(struct world *w, struct pollfd *fds, nfds_t n,
+                                                     const struct timespec *timeout, const sigset_t *mask)
+{
+	struct vma_thread *self;
+	int rc;
+
+	if (w->kind == KERNEL || !vma_iomux_poll_wants(fds, n))
+		return errno_of(ppoll(fds, n, timeout, mask));
+	self = vma_enter();
+	rc = vma_iomux_poll(fds, n, timeout, mask);
+	vma_leave(self);
+	return rc;
+}
+
+static inline int w_poll(struct world *w, struct pollfd *fds, nfds_t n, int msec)
+{
+	struct timespec timeout = of_msec(msec);
+
+	return w_ppoll(w, fds, n, msec < 0 ? NULL : &timeout, NULL);
+}
+
+static __attribute__((noinline, unused)) int w_pselect(struct world *w, int n, fd_set *r, fd_set *wr, fd_set *e,
+                                                       const struct timespec *timeout, const sigset_t *mask)
+{
+	struct vma_thread *self;
+	int rc;
+
+	if (w->kind == KERNEL || !vma_iomux_select_wants(n, r, wr, e))
+		return errno_of(pselect(n, r, wr, e, timeout, mask));
+	self = vma_enter();
+	rc = vma_iomux_select(n, r, wr, e, timeout, mask, NULL);
+	vma_leave(self);
+	return rc;
+}
+
+/* ---- what it sees ---- */
+
+#define say(w, ...) fprintf((w)->log, __VA_ARGS__)
+
+/* "2: 1 a, 5 b": in the order of the data, because the kernel's order among several is its own affair. */
+static inline void say_events(struct world *w, struct epoll_event *events, int n)
+{
+	say(w, "%d:", n);
+	for (int done = 0; done < n; done++) {
+		int least = -1;
+
+		for (int i = 0; i < n; i++)
+			if (events[i].events != UINT32_MAX &&
+			    (least < 0 || events[i].data.u64 < events[least].data.u64))
+				least = i;
+		say(w, " %x %llx", events[least].events, (unsigned long long)events[least].data.u64);
+		events[least].events = UINT32_MAX;
+	}
+	say(w, "\n");
+}
+
+static inline void see(struct world *w, int epfd, int max, int msec)
+{
+	struct epoll_event events[64];
+
+	say_events(w, events, w_wait(w, epfd, events, max, msec));
+}
+
+/* ---- the three of them ---- */
+
+/* cmocka puts its own handler in place for each test; the library's answers bad pointers. */
+static struct sigaction our_segv;
+static inline void begin_signals(void)
+{
+	vma_signals_start();
+	sigaction(SIGSEGV, NULL, &our_segv);
+}
+
+static inline void in_all_worlds(void (*scenario)(struct world *w))
+{
+	struct world worlds[WORLDS];
+
+	for (int k = 0; k < WORLDS; k++) {
+		struct world *w = &worlds[k];
+
+		*w = (struct world){.kind = (enum kind)k};
+		sigaction(SIGSEGV, &our_segv, NULL);
+		w->log = open_memstream(&w->seen, &w->size);
+		scenario(w);
+		fclose(w->log);
+		if (getenv("WORLDS") != NULL)
+			fprintf(stderr, "%d:\n%s", k, w->seen);
+	}
+	assert_true(worlds[KERNEL].size > 0);
+	assert_string_equal(worlds[OFFLOADED].seen, worlds[KERNEL].seen);
+	assert_string_equal(worlds[SHADOW].seen, worlds[KERNEL].seen);
+	for (int k = 0; k < WORLDS; k++)
+		free(worlds[k].seen);
+}
+#define SAME_IN_ALL_WORLDS(scenario)                                                                                   \
+	static void test_##scenario(void **state)                                                                      \
+	{                                                                                                              \
+		(void)state;                                                                                           \
+		in_all_worlds(scenario);                                                                               \
+	}
+
+/* A datagram in a while, from another thread. */
+struct later {
+	pthread_t thread;
+	struct world *w;
+	int fd, msec;
+};
+static void *send_later(void *arg)
+{
+	struct later *later = arg;
+
+	usleep((useconds_t)later->msec * 1000);
+	w_send(later->w, later->fd);
+	return NULL;
+}
+static inline void begin_later(struct later *later, struct world *w, int fd, int msec)
+{
+	*later = (struct later){.w = w, .fd = fd, .msec = msec};
+	assert_int_equal(pthread_create(&later->thread, NULL, send_later, later), 0);
+}
+static inline void end_later(struct later *later)
+{
+	pthread_join(later->thread, NULL);
+}
+
+static inline uint64_t msec_now(void)
+{
+	return vma_now_ns() / 1000000;
+}
+
+static inline void settle(void)
+{
+	for (int i = 0; i < 8; i++)
+		vma_retire_poll();
+}
+
+#endif
