@@ -26,12 +26,9 @@ static int set_action(int sig, const struct sigaction *action, struct sigaction 
 		return vma_os.sigaction(sig, action, old);
 	self = vma_enter();
 	vma_flush_sends(self);
-	rc = vma_sigaction(sig, action, old);
+	rc = vma_sigaction(sig, action, old); /* sets errno itself */
 	vma_leave(self);
-	if (rc >= 0)
-		return rc;
-	errno = -rc;
-	return -1;
+	return rc;
 }
 
 EXPORT(int, sigaction, (int sig, const struct sigaction *action, struct sigaction *old))

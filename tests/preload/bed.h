@@ -21,7 +21,7 @@ void expect(bool so, const char *sentence);
 #define EXPECT(what) expect((what), #what)
 
 struct sockaddr_in bed_address(const char *text, const char *port);
-/* 1 offloaded, 0 the OS's, -1 no socket of the library; -2 without the library. */
+/* 1 offloaded, 0 the OS's, -1 no descriptor; -2 without the library. */
 int bed_state(int fd);
 /* A UDP socket connected to the peer; offloaded, or the case fails. */
 int bed_socket(const struct bed *bed);

@@ -43,26 +43,38 @@ static void one_socket(const struct bed *bed)
 	EXPECT(bed_echo(bed_socket(bed)));
 }
 
-/* Nothing has been done yet by a program that makes none of the library's sockets: no thread, descriptor or file. */
+/* What a library opens for itself; what the program inherited is a file, a terminal or a pipe. */
+static bool is_for_itself(int fd)
+{
+	char link[64], target[64] = "";
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (readlink(link, target, sizeof(target) - 1) < 0)
+		return false;
+	return strstr(target, "socket:") != NULL || strstr(target, "anon_inode:") != NULL ||
+	       strstr(target, "mem") != NULL;
+}
+
+/* A program that makes none of the library's sockets: no thread, no descriptor, no file. */
 static void untouched(const struct bed *bed)
 {
+	char status[4096];
 	int pair[2], fd;
+	ssize_t got;
 
 	(void)bed;
-	EXPECT(access("/proc/self/task/", F_OK) == 0);
-	EXPECT(socket(AF_UNIX, SOCK_DGRAM, 0) == 3);
-	EXPECT(socket(AF_INET, SOCK_STREAM, 0) == 4);
-	EXPECT(pipe(pair) == 0 && pair[0] == 5 && pair[1] == 6);
+	EXPECT(pipe(pair) == 0);
 	fd = open("/proc/self/status", O_RDONLY);
-	EXPECT(fd == 7);
-	for (fd = 8; fd < 65536; fd++)
-		expect(fcntl(fd, F_GETFD) < 0, "no descriptor but the program's own");
-	char status[4096];
-	ssize_t got = read(7, status, sizeof(status) - 1);
-
+	EXPECT(fd >= 0);
+	got = read(fd, status, sizeof(status) - 1);
 	EXPECT(got > 0);
 	status[got] = '\0';
 	expect(strstr(status, "Threads:\t1\n") != NULL, "the program has its one thread");
+	for (fd = 0; fd < 65536; fd++)
+		expect(!is_for_itself(fd), "no descriptor is the library's");
+	EXPECT(socket(AF_UNIX, SOCK_DGRAM, 0) >= 0);
+	EXPECT(socket(AF_INET, SOCK_STREAM, 0) >= 0);
+	EXPECT(close(pair[0]) == 0 && close(pair[1]) == 0);
 }
 
 /* The program gets the numbers that it would get without the library. */

@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# A program and the preloaded library: it starts at no cost, sees nothing that it would not see without, and its
+# sockets work through everything that programs do with descriptors, streams, processes and handlers.
+#
+#   a (the program, preloaded)  veth  (plain sockets that echo) b
+. "$(dirname "$0")/../lib.sh"
+need_xdp
+net_pair
+PROBE=$BUILD/tests/preload/preload_probe LIBRARY=$BUILD/libvma.so PORT=7000
+export VMA_TRACELEVEL=WARNING
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:handle_segv=0:handle_sigbus=0:allow_user_segv_handler=1}
+case $SAN in
+address) PRELOAD="$(gcc -print-file-name=libasan.so) $LIBRARY" ;;
+thread) PRELOAD="$(gcc -print-file-name=libtsan.so) $LIBRARY" ;;
+*) PRELOAD=$LIBRARY ;;
+esac
+start echo b "$PROBE" echo "$IP_B" $PORT
+wait_for 5 log_has echo listening || cannot_run "the peer does not start"
+
+probe() { # CASE [ENVIRONMENT...]
+	local name=$1
+	shift
+	in_ns a timeout -k 1 "${SAN:+60}${SAN:-20}" env "LD_PRELOAD=$PRELOAD" "$@" "$PROBE" "$name" "$IP_B" $PORT
+}
+
+# ---- what the library shows and what it costs ----
+
+# The list that users are told of (docs/preload.md) and the library agree.
+exported() {
+	diff <(sed -n '/^<!-- exports -->/,/^<!-- end -->/p' "$ROOT/docs/preload.md" | grep -oE '`[A-Za-z_0-9]+`' | tr -d '`' | sort) \
+		<(nm -D --defined-only "$1" | awk '{ print $3 }' | sort)
+}
+if [ -z "$SAN" ]; then
+	check "it exports what docs/preload.md lists, and nothing else" exported "$LIBRARY"
+	check "so does the debug library" exported "$BUILD/libvma-debug.so"
+	check_eq "the kernel's loader needs a few system libraries only" \
+		"$(readelf -d "$LIBRARY" | grep NEEDED | grep -vcE 'lib(ck|nl-3|nl-route-3|bpf|elf|z|c|gcc_s|m|dl|pthread)\.so|ld-linux')" 0
+	check_num "/bin/true starts and ends at most 5 ms later (microseconds)" \
+		"$("$BUILD/tests/preload/preload_startup" "$LIBRARY" 20 /bin/true)" -lt 5000
+fi
+
+# ---- programs that have no use for it ----
+
+same() { # COMMAND...: the same words and status with the library and without
+	local with without
+	without=$("$@" 2>&1 </dev/null)$'\n'$?
+	with=$(LD_PRELOAD=$PRELOAD "$@" 2>&1 </dev/null)$'\n'$?
+	diff <(echo "$without") <(echo "$with")
+}
+if [ "$SAN" != thread ]; then # its runtime does not start in all of them
+	check "bash: pipes, children, redirections" same bash -c 'echo a | tr a b; (exit 3); echo $? >&2; exec 5</dev/null; read -r x <&5; echo $(</proc/self/comm)'
+	check "python3: subprocesses, threads, event loop" same python3 -c '
+import asyncio, os, socket, subprocess, threading
+print(subprocess.run(["sh", "-c", "echo child; exit 4"], capture_output=True))
+print(subprocess.check_output("echo shell", shell=True, close_fds=True), os.popen("echo popen").read())
+a, b = socket.socketpair()
+t = threading.Thread(target=lambda: b.sendall(b"thread")); t.start(); t.join()
+print(a.recv(10), asyncio.run(asyncio.wait_for(asyncio.sleep(0.01, "slept"), 5)))'
+	check "perl: backticks, fork, signals" same perl -e 'print `echo tick`; $SIG{USR1} = sub { print "usr1\n" }; kill "USR1", $$;
+		if (fork == 0) { exit 5 } wait; print $? >> 8, "\n"; open(F, "|cat"); print F "to cat\n"; close F'
+	check "ssh" same ssh -V
+	check "curl" same curl --version
+	check "gdb" same gdb -batch -ex run -ex 'info sharedlibrary nothing' --args /bin/true
+fi
+
+# ---- one case of preload_probe each ----
+
+check_probe() { # CASE SENTENCE [ENVIRONMENT...]
+	local name=$1 sentence=$2
+	shift 2
+	check "$sentence" probe "$name" "$@"
+}
+
+check_probe untouched "a program that makes no UDP socket gets no thread, descriptor or file"
+check_probe one_socket "a socket is offloaded and works"
+check_probe numbers "descriptors have the numbers that they have without the library"
+check_probe before_main "a constructor uses a socket before main" "PROBE_EARLY=$IP_B:$PORT"
+check_probe table_of_a_billion "numbers beyond the table's array work"
+check_probe exit_among_threads "exit while threads use sockets is orderly"
+last_words() {
+	local before
+	before=$(snmp b Udp InDatagrams)
+	probe last_words || return
+	check_num "what was sent in a row before exit has all arrived" $(($(snmp b Udp InDatagrams) - before)) -ge 21
+}
+last_words
+
+check_probe copies_share "copies share the socket, and the last one ends it"
+check_probe put_over "dup2 over a socket ends it, and of a socket shares it"
+check_probe ranges "close_range and closefrom close the program's descriptors and not the library's"
+check_probe close_all "a program that closes all numbers leaves the library its own"
+check_probe reused_after_raw_close "a number closed by a raw system call and given out anew, a thousand times"
+
+check_probe reused_after_fclose "a number closed by fclose and given out anew, a thousand times"
+check_probe reopened "freopen puts a file in a socket's place"
+check_probe written "fprintf and dprintf send, answers come offloaded"
+check_probe read_by_stream "a socket that a stream reads from is the kernel's"
+check_probe spliced "splice and sendfile, from and to a socket"
+
+check_probe commands "system, popen and posix_spawn leave sockets alone"
+check_probe vfork_child_tidies_up "what a vfork child closes, and handlers that it resets, are its own"
+check_probe forked "a forked child uses inherited and new sockets, the parent goes on"
+check_probe fork_and_leave "a child takes its parent's socket over"
+check_probe raw_clone "a copy of the process that nobody announced finds its own way"
+check_probe cloned "so does one made by clone()"
+check_probe daemonized "a daemon goes on with the socket it had"
+
+check_probe calls "sigaction, signal, sigset, sysv_signal and siginterrupt show the program its own handlers"
+check_probe handler_sends "a handler sends on the socket that the program is using"
+check_probe cancelled "a thread is cancelled in recv, and the socket works on"
+
+# ---- opened by name ----
+
+if [ -z "$SAN" ]; then # a sanitizer's runtime wants to be first
+	by_name() {
+		in_ns a timeout 20 env "PROBE_LIBRARY=$(realpath "$LIBRARY")" "$PROBE" by_name "$IP_B" $PORT
+	}
+	check "a program that opens the library by name uses its sockets, and cannot unload it" by_name
+	load_vma() {
+		in_ns a timeout 20 sockperf ping-pong -i "$IP_B" -p 7100 -t 1 --load-vma="$(realpath "$LIBRARY")" >"$WORK/load.log" 2>&1 &&
+			grep -q 'Summary: Latency' "$WORK/load.log"
+	}
+	start server b sockperf server -i "$IP_B" -p 7100
+	wait_for 5 log_has server 'to block on socket'
+	before=$(snmp a Udp OutDatagrams)
+	check "sockperf --load-vma" load_vma
+	check_num "its datagrams do not come from a's kernel" $(($(snmp a Udp OutDatagrams) - before)) -lt 100
+	stop server
+fi
+
+# ---- who may not ----
+
+if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read
+	chmod 755 "$WORK"
+	mkdir "$WORK/pub" && cp "$LIBRARY" "$PROBE" "$WORK/pub/" && chmod -R a+rX "$WORK/pub"
+	unprivileged() {
+		in_ns a timeout 20 setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all \
+			env "LD_PRELOAD=$WORK/pub/libvma.so" VMA_TRACELEVEL=WARNING PROBE_KERNEL=1 "$WORK/pub/preload_probe" one_socket "$IP_B" $PORT \
+			>"$WORK/unprivileged.log" 2>&1
+	}
+	check "a program without any capability works" unprivileged
+	check_eq "and is told once what is missing" "$(grep -c VMA "$WORK/unprivileged.log")" 1
+	chown 65534 "$WORK/pub/preload_probe" && chmod u+s "$WORK/pub/preload_probe"
+	secure() {
+		in_ns a timeout 20 setpriv --reuid 65533 --regid 65533 --clear-groups \
+			env "LD_PRELOAD=$WORK/pub/libvma.so" PROBE_KERNEL=1 "$WORK/pub/preload_probe" one_socket "$IP_B" $PORT
+	}
+	check "a set-user-ID program runs, without the library" secure
+	no_nic() {
+		ns_add n && in_ns n timeout 20 env "LD_PRELOAD=$PRELOAD" python3 -c '
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.1", 0))
+s.sendto(b"here", s.getsockname()); assert s.recv(10) == b"here"'
+	}
+	check "a namespace without any interface" no_nic
+fi
+done_testing
