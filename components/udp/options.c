@@ -197,8 +197,8 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 	const unsigned sent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SCHED;
 	unsigned flags = (unsigned)get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
 	unsigned flags_new = (unsigned)get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
-	bool coarse_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW);
 	bool fine_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW);
+	bool coarse_new = !fine_new && get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW); /* which tells of either */
 
 	set_wish(sock, UDP_WISH_TIMESTAMP, coarse_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_OLD));
 	set_wish(sock, UDP_WISH_TIMESTAMPNS, fine_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD));

@@ -16,6 +16,7 @@
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -40,6 +41,7 @@ static struct {
 	struct vma_device device;
 	struct vma_nic *end[2];
 	struct vma_ring *peer;
+	struct sigaction on_segv, on_bus; /* the library's */
 } world;
 
 static struct {
@@ -140,6 +142,7 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 #define has_ended flows_has_ended
 #define run_task flows_run_task
 #include "../flows.c"
+#include "../options.c"
 #undef publish
 #undef has_ended
 #undef run_task
@@ -296,6 +299,13 @@ static int world_start(void **state)
 	return vma_ring_create(&attr, &world.peer);
 }
 
+/* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
+static inline void world_catch_faults(void)
+{
+	sigaction(SIGSEGV, &world.on_segv, NULL);
+	sigaction(SIGBUS, &world.on_bus, NULL);
+}
+
 static inline int world_run(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 	const char *pattern = getenv("T");
@@ -308,6 +318,9 @@ static inline int world_run(const char *name, const struct CMUnitTest *tests, si
 	setenv("VMA_RX_WRE", "512", 1);
 	if (vma_engine() == NULL)
 		return 1;
+	vma_signals_start();
+	sigaction(SIGSEGV, NULL, &world.on_segv);
+	sigaction(SIGBUS, NULL, &world.on_bus);
 	world_reset();
 	if (pattern != NULL && *pattern != '\0')
 		cmocka_set_test_filter(pattern);
