@@ -6,7 +6,7 @@
 #                       veth                                      veth
 #
 # CASES='*pattern*' picks cases. PARITY_KERNEL_TWICE=1 runs both on kernel sockets: what differs then is the case's
-# own fault. PARITY_SHOW=1 prints what the kernel run printed.
+# own fault. PARITY_SHOW=1 prints what the cases print.
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 PARITY=$BUILD/tests/parity/parity PEER=$BUILD/tests/parity/parity_peer
@@ -71,13 +71,13 @@ compare() { # CASE SENTENCE
 	[ -s "$WORK/k.out" ] || why+="it printed nothing"$'\n'
 	cmp -s "$WORK/k.out" "$WORK/a.out" ||
 		why+="they differ (- kernel, + preloaded):"$'\n'"$(diff -U 1 "$WORK/k.out" "$WORK/a.out" | tail -n +3 | head -n 60)"
-	[ -z "${PARITY_SHOW:-}" ] || note "$(cat "$WORK/k.out")"
+	[ -z "${PARITY_SHOW:-}" ] || note "$(cat "$WORK/k.out" "$WORK/a.err")"
 	if [ -z "$why" ]; then ok "$name: $sentence"; else not_ok "$name: $sentence" "$why"; fi
 }
 
 # With nothing offloaded the suite fails.
 offload_nothing() { # ENVIRONMENT
-	! run_case a bind_says_its_address "$preload" "$1"
+	! run_case a bind_says_its_address "$preload" "$1" PARITY_PATIENCE_MS=200
 }
 
 no_library() {

@@ -165,6 +165,7 @@ CASE(options_keep_working, "a socket with many options set is still offloaded, a
 	RES(set_int(s, SOL_SOCKET, SO_RCVBUF, buffer));
 	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, buffer));
 	expect_offloaded(s);
+	warm_up(s, there, port);
 	bypass_begin();
 	peer_send(far(), 0, here, port_of(s), 100, 1);
 	take(s, 2000, 0);
@@ -180,9 +181,11 @@ CASE(options_ttl_tos, "IP_TTL, IP_TOS and IP_MULTICAST_TTL are on what is sent")
 
 	name_port_of(s, "us");
 	expect_offloaded(s);
+	warm_up(s, NULL, 0);
 	for (int i = 0; i < 4; i++) {
 		RES(set_int(s, IPPROTO_IP, IP_TTL, ttls[i]));
 		RES(set_int(s, IPPROTO_IP, IP_TOS, toses[i]));
+		pause_ms(20);
 		bypass_begin();
 		RES(send(s, "x", 1, 0));
 		peer_take(far(), 0, 2000);

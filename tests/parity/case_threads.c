@@ -76,6 +76,7 @@ CASE(threads_send, "eight threads send on one socket: all arrives, whole")
 	the_socket = udp_to(there, peer_open(far(), 0, there, 0));
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
+	warm_up(the_socket, NULL, 0);
 	bypass_begin();
 	for (int i = 0; i < 8; i++)
 		pthread_create(&threads[i], NULL, send_500, (void *)(intptr_t)i);

@@ -3,8 +3,8 @@
  *
  *   fork_server own|inherited IP PORT WORKERS
  *
- * own: a worker makes its socket after the fork. inherited: the parent makes all sockets before, the workers get them by
- * the fork, and everybody closes what is not his. Ends at SIGTERM, with its workers.
+ * own: a worker makes its socket after the fork. inherited: the parent makes all sockets before, the workers get them
+ * by the fork, and everybody closes what is not his. Ends at SIGTERM, with its workers.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -105,6 +105,9 @@ void expect_os_any(int fd); /* whatever the reason */
 /* Between the two the kernel of this namespace counts no datagram of ours under the preload, and at least so many
  * without it. */
 void bypass_begin(void);
+/* The first datagrams to a destination may go by the kernel, while the way there is being looked up: sends one from a
+ * connected socket to the far peer's slot 0, or to ip:port, and waits a little. */
+void warm_up(int fd, const char *ip, int port);
 void bypass_end(unsigned received, unsigned sent);
 
 /* ---- peers: processes that do what they are told (peer.c, parity_peer.c) ---- */

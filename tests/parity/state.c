@@ -6,7 +6,13 @@
 
 #include "parity.h"
 
-#define PATIENCE_MS 3000 /* a service may have to be started before the first socket is offloaded */
+/* A service may have to be started before the first socket is offloaded. */
+static unsigned patience_ms(void)
+{
+	const char *text = getenv("PARITY_PATIENCE_MS");
+
+	return text != NULL ? (unsigned)atoi(text) : 3000;
+}
 
 typedef int query_fn(int fd, const char **text);
 
@@ -31,7 +37,7 @@ static query_fn *query(void)
 /* Waits for the wanted answer; a reason of NULL: any. */
 static void expect(int fd, int wanted, const char *reason)
 {
-	uint64_t end = now_ms() + PATIENCE_MS;
+	uint64_t end = now_ms() + patience_ms();
 	const char *text = "";
 	query_fn *ask = query();
 	int saved = errno, state;
@@ -116,4 +122,14 @@ void bypass_end(unsigned received, unsigned sent)
 		         sent);
 	if (is_preloaded() && ((received > 0 && received_now != 0) || (sent > 0 && sent_now != 0)))
 		complain("the kernel counted %ld in, %ld out, which should have bypassed it", received_now, sent_now);
+}
+
+void warm_up(int fd, const char *ip, int port)
+{
+	struct sockaddr_in to = ip != NULL ? address_of(ip, port) : (struct sockaddr_in){0};
+
+	if (sendto(fd, "w", 1, 0, ip != NULL ? (struct sockaddr *)&to : NULL, ip != NULL ? sizeof(to) : 0) != 1)
+		give_up("the first datagram");
+	peer(far(), "recv 0 2000");
+	pause_ms(30);
 }
