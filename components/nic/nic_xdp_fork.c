@@ -24,7 +24,7 @@
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nic_xdp *registry;
-static _Atomic uint32_t *alive;
+static _Atomic(_Atomic uint32_t *) alive;
 static bool hooked;
 static struct {
 	unsigned ifindex;
@@ -90,10 +90,18 @@ static __attribute__((constructor(101))) void hook(void)
 	hooked = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
 }
 
+/* A copy that nobody announced (raw clone) opens a nic: its first thread does now what its fork would have done. */
+static void notice_copy(void)
+{
+	if (alive != NULL && atomic_load_explicit(alive, memory_order_relaxed) == 0)
+		after_fork_child();
+}
+
 const _Atomic uint32_t *nic_xdp_alive(void)
 {
 	const _Atomic uint32_t *page;
 
+	notice_copy();
 	pthread_mutex_lock(&registry_lock);
 	if (alive == NULL && hooked) {
 		const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
