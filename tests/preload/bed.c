@@ -49,32 +49,27 @@ int bed_socket(const struct bed *bed)
 	return fd;
 }
 
-static bool echo_once(int fd, unsigned patience)
+bool bed_echo(int fd)
 {
 	static unsigned number;
 	char text[32], back[32];
 	int len = snprintf(text, sizeof(text), "%d-%u", (int)getpid(), ++number);
+	ssize_t got;
 
 	if (send(fd, text, (size_t)len, 0) != len)
 		return false;
-	for (; patience > 0; patience--) {
-		ssize_t got = recv(fd, back, sizeof(back), 0);
-
+	do {
+		got = recv(fd, back, sizeof(back), 0);
 		if (got == len && memcmp(text, back, (size_t)len) == 0)
-			return true; /* others are late answers to what was given up */
-	}
+			return true;
+	} while (got >= 0); /* late answers to others */
 	return false;
-}
-
-bool bed_echo(int fd)
-{
-	return echo_once(fd, 4);
 }
 
 bool bed_echo_soon(int fd)
 {
 	for (unsigned tries = 10; tries > 0; tries--)
-		if (echo_once(fd, 1))
+		if (bed_echo(fd))
 			return true;
 	return false;
 }

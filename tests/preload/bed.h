@@ -25,7 +25,7 @@ struct sockaddr_in bed_address(const char *text, const char *port);
 int bed_state(int fd);
 /* A UDP socket connected to the peer; offloaded, or the case fails. */
 int bed_socket(const struct bed *bed);
-/* One datagram there and back, by send and recv; false: it did not come within two seconds. */
+/* One datagram there and back, by send and recv; false: it did not come within half a second. */
 bool bed_echo(int fd);
 /* As bed_echo, until it works or five seconds are over: a socket that another process has to let go of. */
 bool bed_echo_soon(int fd);
