@@ -41,12 +41,14 @@ struct iomux_asked {
 void iomux_asked_now(struct iomux_asked *asked);
 bool iomux_asked_long_ago(const struct iomux_asked *asked);
 
-/* The answer of a file: a bit says the same under all of its names, as in the kernel's answer for a socket. */
+/* A bit says the same under all of its names, as in the kernel's answer for a socket. */
+static inline uint32_t iomux_all_names(uint32_t mask)
+{
+	return mask | (mask & EPOLLIN ? IOMUX_IN : 0) | (mask & EPOLLOUT ? IOMUX_OUT : 0);
+}
 static inline uint32_t iomux_file_poll(struct vma_file *file)
 {
-	uint32_t mask = file->ops->poll(file);
-
-	return mask | (mask & EPOLLIN ? IOMUX_IN : 0) | (mask & EPOLLOUT ? IOMUX_OUT : 0);
+	return iomux_all_names(file->ops->poll(file));
 }
 static inline uint64_t iomux_file_rings(struct vma_file *file)
 {
@@ -56,6 +58,22 @@ static inline uint64_t iomux_file_rings(struct vma_file *file)
 static inline bool iomux_file_is_ours(const struct vma_file *file)
 {
 	return file != NULL && file->kind != VMA_FILE_INTERNAL;
+}
+
+/*
+ * Out of a queue, in the middle of a wait: who is not in its place any more was woken, and comes to see what for. The
+ * wake-up is passed on when it leaves for good, and there is something to leave: were it always passed on, two sleepers
+ * with nothing to do would wake each other for ever. A handler may jump out of the wait, so before one runs (signals,
+ * counted since the wait began) it is passed on.
+ */
+static inline void iomux_leave_queue(struct vma_waitq *q, struct vma_thread *self, uint32_t signals)
+{
+	bool there = self->signals != signals;
+
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS && !there; i++)
+		there = atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self;
+	if (there)
+		vma_waitq_remove(q, self);
 }
 
 struct iomux_timeout {
@@ -98,7 +116,8 @@ struct members {
 	bool select;
 	void *memory[2]; /* freed if the thread is cancelled in its sleep */
 	/* private */
-	bool bad;      /* select: one is not open */
+	bool bad; /* select: one is not open */
+	uint32_t signals;
 	bool os_ready; /* the OS has found one when it was asked last */
 	uint64_t rings;
 	int count; /* members that are ready */

@@ -196,7 +196,7 @@ static void on_ready(struct vma_watcher *watcher, uint32_t events)
 {
 	struct epoll_item *item = of_watcher(watcher);
 
-	if ((atomic_load_explicit(&item->wanted, memory_order_relaxed) & events) == 0)
+	if ((atomic_load_explicit(&item->wanted, memory_order_relaxed) & iomux_all_names(events)) == 0)
 		return;
 	ready_list_push_mpsc(&item->set->ready, &item->entry, &item->queued);
 	vma_file_ready(&item->set->file, EPOLLIN);

@@ -200,14 +200,23 @@ static void wait_announce(struct vma_wait *wait, bool on)
 		if (on)
 			vma_waitq_add(&members->ours[i].file->waitq, wait->self);
 		else
-			vma_waitq_remove(&members->ours[i].file->waitq, wait->self);
+			iomux_leave_queue(&members->ours[i].file->waitq, wait->self, members->signals);
 	}
+}
+
+/* One of several sleepers of a file was woken, and takes nothing from it: the next may. */
+static void pass_on(struct members *members)
+{
+	for (unsigned i = 0; i < members->n_ours; i++)
+		if (is_still(&members->ours[i]) && iomux_file_poll(members->ours[i].file) & IOMUX_IN)
+			vma_waitq_wake(&members->ours[i].file->waitq, false);
 }
 
 static void wait_abandon(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 
+	pass_on(members);
 	vma_free(members->memory[0]);
 	vma_free(members->memory[1]);
 }
@@ -247,7 +256,9 @@ static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
 
 	iomux_timeout_start(timeout);
 	wait.deadline_ns = timeout->deadline;
+	members->signals = self->signals;
 	rc = vma_wait(&wait);
+	pass_on(members);
 	remember(members);
 	if (rc < 0)
 		return rc;

@@ -21,6 +21,7 @@ struct call {
 	struct epoll_event *events;
 	int max;
 	struct iomux_policy policy;
+	uint32_t signals;
 	int n;
 };
 
@@ -71,14 +72,22 @@ static void wait_announce(struct vma_wait *wait, bool on)
 		vma_waitq_add(&call->set->file.waitq, wait->self);
 		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
 	} else {
-		vma_waitq_remove(&call->set->file.waitq, wait->self);
+		iomux_leave_queue(&call->set->file.waitq, wait->self, call->signals);
 	}
+}
+
+/* Who was woken and leaves with nothing. */
+static void pass_on(struct epoll_set *set)
+{
+	if (epoll_set_has(set))
+		vma_waitq_wake(&set->file.waitq, false);
 }
 
 static void wait_abandon(struct vma_wait *wait)
 {
 	struct call *call = wait->arg;
 
+	pass_on(call->set);
 	vma_file_put(&call->set->file);
 }
 
@@ -106,8 +115,11 @@ static int sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struc
 
 	iomux_timeout_start(timeout);
 	wait.deadline_ns = timeout->deadline;
+	call->signals = self->signals;
 	vma_file_get(&set->file);
 	rc = vma_wait(&wait);
+	if (rc <= 0)
+		pass_on(set);
 	vma_file_put(&set->file);
 	return rc > 0 ? call->n : rc;
 }

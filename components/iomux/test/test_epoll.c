@@ -458,8 +458,5 @@ int main(void)
 	        cmocka_unit_test(test_everything_is_freed_in_the_end),
 	};
 
-	begin_signals();
-	if (getenv("T") != NULL && *getenv("T") != 0)
-		cmocka_set_test_filter(getenv("T"));
-	return cmocka_run_group_tests_name(__FILE__, tests, NULL, NULL);
+	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
 }

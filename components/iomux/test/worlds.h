@@ -272,12 +272,6 @@ static inline void see(struct world *w, int epfd, int max, int msec)
 
 /* cmocka puts its own handler in place for each test; the library's answers bad pointers. */
 static struct sigaction our_segv;
-static inline void begin_signals(void)
-{
-	vma_signals_start();
-	sigaction(SIGSEGV, NULL, &our_segv);
-}
-
 static inline void in_all_worlds(void (*scenario)(struct world *w))
 {
 	struct world worlds[WORLDS];
@@ -340,5 +334,10 @@ static inline void settle(void)
 	for (int i = 0; i < 8; i++)
 		vma_retire_poll();
 }
+
+#define run_worlds(name, tests, n)                                                                                     \
+	(vma_signals_start(), sigaction(SIGSEGV, NULL, &our_segv),                                                     \
+	 getenv("T") != NULL && *getenv("T") != '\0' ? cmocka_set_test_filter(getenv("T")) : (void)0,                  \
+	 _cmocka_run_group_tests(name, tests, n, NULL, NULL))
 
 #endif

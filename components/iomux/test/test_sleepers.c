@@ -1,0 +1,190 @@
+/* Several threads wait for one set, or one of them in the kernel: each event wakes one, and nobody is left behind. */
+#include <sys/resource.h>
+
+#include "worlds.h"
+
+#define THREADS 4
+
+struct crew {
+	struct world *w;
+	int ep, msec;
+	uint32_t events;
+	pthread_t thread[THREADS];
+	_Atomic int got, returned;
+};
+
+static void *wait_once(void *arg)
+{
+	struct crew *crew = arg;
+	struct epoll_event event;
+	int n = w_wait(crew->w, crew->ep, &event, 1, crew->msec);
+
+	if (n == 1)
+		atomic_fetch_add(&crew->got, 1);
+	atomic_fetch_add(&crew->returned, 1);
+	return NULL;
+}
+
+static void begin_crew(struct crew *crew)
+{
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&crew->thread[i], NULL, wait_once, crew), 0);
+	usleep(50000); /* asleep by now */
+}
+
+static void end_crew(struct crew *crew)
+{
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(crew->thread[i], NULL);
+}
+
+static void one_edge_wakes_one_thread(struct world *w)
+{
+	int ep = epoll_create1(0), fd = w_socket(w);
+	struct crew crew = {.w = w, .ep = ep, .msec = 300};
+
+	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
+	begin_crew(&crew);
+	w_send(w, fd);
+	usleep(50000);
+	say(w, "%d of %d\n", atomic_load(&crew.got), atomic_load(&crew.returned));
+	w_send(w, fd);
+	usleep(50000);
+	say(w, "%d of %d\n", atomic_load(&crew.got), atomic_load(&crew.returned));
+	end_crew(&crew);
+	say(w, "%d of %d\n", atomic_load(&crew.got), atomic_load(&crew.returned));
+	w_close(w, fd);
+	w_close(w, ep);
+}
+SAME_IN_ALL_WORLDS(one_edge_wakes_one_thread)
+
+static void every_member_wakes_its_own_thread(struct world *w)
+{
+	int ep = epoll_create1(0), fd[THREADS];
+	struct crew crew = {.w = w, .ep = ep, .msec = 3000};
+	uint64_t begun = msec_now();
+
+	for (int i = 0; i < THREADS; i++) {
+		fd[i] = w_socket(w);
+		w_ctl(w, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
+	}
+	begin_crew(&crew);
+	for (int i = 0; i < THREADS; i++)
+		w_send(w, fd[i]);
+	end_crew(&crew);
+	say(w, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
+	for (int i = 0; i < THREADS; i++)
+		w_close(w, fd[i]);
+	w_close(w, ep);
+}
+SAME_IN_ALL_WORLDS(every_member_wakes_its_own_thread)
+
+/* The set was the kernel's when the threads began to wait for it. */
+static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct world *w)
+{
+	int ep = epoll_create1(0), pipes[2], fd[THREADS];
+	struct crew crew = {.w = w, .ep = ep, .msec = 3000};
+	uint64_t begun = msec_now();
+
+	assert_int_equal(pipe(pipes), 0);
+	w_ctl(w, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 2);
+	begin_crew(&crew);
+	for (int i = 0; i < THREADS; i++) {
+		fd[i] = w_socket(w);
+		w_ctl(w, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
+	}
+	usleep(50000);
+	say(w, "%d\n", atomic_load(&crew.returned));
+	for (int i = 0; i < THREADS; i++)
+		w_send(w, fd[i]);
+	end_crew(&crew);
+	say(w, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
+	see(w, ep, 8, 0);
+	close(pipes[0]);
+	close(pipes[1]);
+	for (int i = 0; i < THREADS; i++)
+		w_close(w, fd[i]);
+	w_close(w, ep);
+}
+SAME_IN_ALL_WORLDS(threads_in_the_kernel_come_out_when_the_set_becomes_ours)
+
+static void a_member_added_while_others_sleep_wakes_them(struct world *w)
+{
+	int ep = epoll_create1(0), first = w_socket(w), fd = w_socket(w);
+	struct crew crew = {.w = w, .ep = ep, .msec = 1000};
+
+	w_ctl(w, ep, EPOLL_CTL_ADD, first, EPOLLIN, 1);
+	w_send(w, fd);
+	begin_crew(&crew);
+	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 2);
+	usleep(50000);
+	say(w, "%d\n", atomic_load(&crew.got));
+	w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2);
+	usleep(50000);
+	say(w, "%d\n", atomic_load(&crew.got));
+	end_crew(&crew);
+	w_close(w, fd);
+	w_close(w, first);
+	w_close(w, ep);
+}
+SAME_IN_ALL_WORLDS(a_member_added_while_others_sleep_wakes_them)
+
+static void a_member_of_the_os_wakes_too(struct world *w)
+{
+	int ep = epoll_create1(0), fd = w_socket(w), event = eventfd(0, 0);
+	struct crew crew = {.w = w, .ep = ep, .msec = 1000};
+
+	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	w_ctl(w, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
+	begin_crew(&crew);
+	eventfd_write(event, 1);
+	end_crew(&crew);
+	say(w, "%d\n", atomic_load(&crew.got)); /* level: all are told */
+	close(event);
+	w_close(w, fd);
+	w_close(w, ep);
+}
+SAME_IN_ALL_WORLDS(a_member_of_the_os_wakes_too)
+
+static uint64_t cpu_usec(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 +
+	       (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+static void test_sleepers_stay_asleep_after_one_of_them_was_woken(void **state)
+{
+	struct world w = {.kind = OFFLOADED};
+	int ep = epoll_create1(0), fd = w_socket(&w);
+	struct crew crew = {.w = &w, .ep = ep, .msec = 800};
+	uint64_t before;
+
+	(void)state;
+	w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
+	begin_crew(&crew);
+	before = cpu_usec();
+	w_send(&w, fd);
+	usleep(500000);
+	assert_true(cpu_usec() - before < 50000);
+	assert_int_equal(atomic_load(&crew.returned), 1);
+	end_crew(&crew);
+	w_close(&w, fd);
+	w_close(&w, ep);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_one_edge_wakes_one_thread),
+	        cmocka_unit_test(test_every_member_wakes_its_own_thread),
+	        cmocka_unit_test(test_threads_in_the_kernel_come_out_when_the_set_becomes_ours),
+	        cmocka_unit_test(test_a_member_added_while_others_sleep_wakes_them),
+	        cmocka_unit_test(test_a_member_of_the_os_wakes_too),
+	        cmocka_unit_test(test_sleepers_stay_asleep_after_one_of_them_was_woken),
+	};
+
+	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+}
