@@ -42,6 +42,7 @@ CASE(send_every_way, "write, writev, send, sendto, sendmsg and sendmmsg send the
 	for (int i = 0; i < 3; i++)
 		many[i].msg_hdr = msg;
 	warm_up(s, NULL, 0);
+	warm_up(s, there, port);
 	bypass_begin();
 	RES(write(s, seeded(64, 1), 64));
 	peer_take(far(), 0, 2000);
@@ -84,6 +85,8 @@ CASE(send_unconnected, "an unconnected socket sends to many, and is bound by its
 	}
 	say_name("after", s);
 	expect_offloaded(s);
+	warm_up(s, there, atoi(peer(far(), "port 0")));
+	pause_ms(30);
 	bypass_begin();
 	for (int i = 0; i < 60; i++)
 		sendto(s, seeded(20, i), 20, 0, (struct sockaddr *)&to, sizeof(to));
