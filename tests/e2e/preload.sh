@@ -60,7 +60,16 @@ print(a.recv(10), asyncio.run(asyncio.wait_for(asyncio.sleep(0.01, "slept"), 5))
 		if (fork == 0) { exit 5 } wait; print $? >> 8, "\n"; open(F, "|cat"); print F "to cat\n"; close F'
 	check "ssh" same ssh -V
 	check "curl" same curl --version
-	check "gdb" same gdb -batch -ex run -ex 'info sharedlibrary nothing' --args /bin/true
+	in_gdb() {
+		in_ns a timeout 20 gdb -batch -ex "set exec-wrapper env LD_PRELOAD=$PRELOAD" -ex run --args "$PROBE" one_socket "$IP_B" $PORT \
+			>"$WORK/gdb.log" 2>&1
+		grep -q 'exited normally' "$WORK/gdb.log" || { cat "$WORK/gdb.log" && false; }
+	}
+	if [ -n "$SAN" ] || ! command -v gdb >/dev/null; then
+		skip "a program under gdb has its sockets offloaded" "no gdb, or a sanitizer"
+	else
+		check "a program under gdb has its sockets offloaded" in_gdb
+	fi
 fi
 
 # ---- one case of preload_probe each ----
