@@ -5,6 +5,7 @@
  * A destination is valid while its options_seq is the socket's and its version the path's. Only the control path and
  * the internal thread replace what is cached (dst_lock); a sender that finds something missing or old makes what it
  * needs on its stack from what net has at hand, or leaves the datagram to the OS, and asks (dst_want, dst_task).
+ * Only the first destination of each slot does it make itself.
  */
 #include <errno.h>
 #include <net/if.h>
@@ -126,6 +127,12 @@ static struct vma_net_key key_of(const struct udp_tx_options *tx, const struct s
 	memcpy(key.dst, &to->sin_addr, 4);
 	memcpy(key.src, &source, 4);
 	return key;
+}
+
+static struct sockaddr_in address_of(uint64_t key)
+{
+	return (struct sockaddr_in){
+	        .sin_family = AF_INET, .sin_port = (uint16_t)key, .sin_addr.s_addr = (uint32_t)(key >> 16)};
 }
 
 /* ---- rails: held by the socket until it is destroyed, which is after everybody who saw a destination has left ---- */
@@ -260,6 +267,16 @@ static struct udp_dst *make(struct udp_sock *sock, struct vma_engine *engine, co
 	return dst;
 }
 
+/* dst_lock. */
+static void make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key)
+{
+	const struct sockaddr_in to = address_of(key);
+	struct udp_dst *dst = make(sock, engine, tx, &to, false);
+
+	if (dst != NULL)
+		dst_replace(&sock->dst_more[udp_dst_slot(key)], dst);
+}
+
 /* ---- control path ---- */
 
 static bool is_inet(const struct sockaddr_in *addr)
@@ -325,15 +342,9 @@ static void refresh_wanted(struct udp_sock *sock, struct vma_engine *engine, con
 {
 	for (unsigned i = 0; i < UDP_DST_SLOTS; i++) {
 		uint64_t key = atomic_exchange(&sock->dst_want[i], 0);
-		struct sockaddr_in to = {
-		        .sin_family = AF_INET, .sin_port = (uint16_t)key, .sin_addr.s_addr = (uint32_t)(key >> 16)};
-		struct udp_dst *dst;
 
-		if (key == 0)
-			continue;
-		dst = make(sock, engine, tx, &to, false);
-		if (dst != NULL)
-			dst_replace(&sock->dst_more[i], dst);
+		if (key != 0)
+			make_slot(sock, engine, tx, key);
 	}
 }
 
@@ -410,21 +421,41 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 	return own;
 }
 
-static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct udp_tx_options *tx, uint64_t key,
-                                           bool crowded, struct udp_dst *own)
+/*
+ * The first destination of a slot is made here and now, so that the first datagram, too, is ours: a question to the
+ * kernel, and for the first of all perhaps a rail. A socket does so at most once per slot, and again after a reset.
+ */
+static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct udp_sock *sock, uint64_t key)
 {
-	struct sockaddr_in to = {
-	        .sin_family = AF_INET, .sin_port = (uint16_t)key, .sin_addr.s_addr = (uint32_t)(key >> 16)};
+	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_slot(key)];
+	struct vma_engine *engine = vma_engine();
+	const struct udp_tx_options *tx;
+	const struct udp_dst *dst;
+
+	pthread_mutex_lock(&sock->dst_lock);
+	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
+	if (!sock->dst_ended && engine != NULL && tx != NULL &&
+	    atomic_load_explicit(slot, memory_order_relaxed) == NULL)
+		make_slot(sock, engine, tx, key);
+	dst = atomic_load_explicit(slot, memory_order_relaxed);
+	pthread_mutex_unlock(&sock->dst_lock);
+	if (dst == NULL || !udp_dst_is_to(dst, key) || !udp_dst_is_current(sock, dst) || dst->rail == NULL)
+		return NULL;
+	return dst;
+}
+
+/* Another destination has the slot: this one is made of what net has at hand. The slot changes hands now and then. */
+static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct udp_tx_options *tx, uint64_t key,
+                                           struct udp_dst *own)
+{
+	const struct sockaddr_in to = address_of(key);
 	struct vma_net_key net_key = key_of(tx, &to, false);
 	struct vma_engine *engine = vma_engine();
 	struct vma_net_template path;
 
 	if (engine == NULL)
 		return NULL;
-	if (crowded)
-		ask_seldom(sock, key, CROWDED_NS);
-	else
-		ask(sock, key);
+	ask_seldom(sock, key, CROWDED_NS);
 	if (!vma_net_find(engine->net, &net_key, &path)) {
 		vma_net_want(engine->net, &net_key);
 		return NULL;
@@ -445,8 +476,10 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 		ask_seldom(sock, 0, REFUSED_NS);
 		return NULL;
 	}
-	if (dst == NULL || (key != 0 && !udp_dst_is_to(dst, key)))
-		return find_uncached(sock, tx, key, dst != NULL && udp_dst_is_current(sock, dst), own);
+	if (dst == NULL)
+		return make_first(sock, key);
+	if (key != 0 && !udp_dst_is_to(dst, key))
+		return find_uncached(sock, tx, key, own);
 	if (!udp_dst_is_current(sock, dst))
 		return build_again(sock, tx, dst, key, own);
 	if (dst->rail != NULL)

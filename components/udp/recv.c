@@ -258,8 +258,7 @@ static inline __attribute__((always_inline)) ssize_t give(struct udp_sock *sock,
 	if (__builtin_expect(len < datagram->len, 0))
 		msg->msg_flags |= MSG_TRUNC;
 	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
-		rc = len == 0 ? 0
-		              : vma_copy(iov->iov_base, vma_buf_data(arena, packet) + packet->payload_off, len);
+		rc = len == 0 ? 0 : vma_copy(iov->iov_base, vma_buf_data(arena, packet) + packet->payload_off, len);
 	else
 		rc = scatter(arena, packet, iov, n, len);
 	if (__builtin_expect(rc != 0, 0))

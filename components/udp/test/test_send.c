@@ -320,35 +320,59 @@ static void test_without_device_all_goes_through_the_shadow(void **state)
 
 /* ---- unconnected ---- */
 
-static void test_unconnected_sends_are_offloaded_once_the_path_is_known(void **state)
+static void test_first_unconnected_datagram_is_offloaded_already(void **state)
 {
 	const struct sockaddr_in to = remote(PORT);
 
 	(void)state;
 	reset();
-	send_to(&to, "first", 5, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
-	assert_int_equal(sent(), 0);
-	bed_wait_until(atomic_load(&fake_net.gets) == 1);
-	bed_wait_until(send_to(&to, "x", 1, 0) == 1 && sent() == 1);
+	assert_int_equal(send_to(&to, "x", 1, 0), 1);
 	assert_peer_gets("x");
 	assert_int_equal(fake_net.asked_for.flags, 0);
 	assert_int_equal(send_to(&to, "yz", 2, 0), 2);
 	assert_peer_gets("yz");
+	assert_int_equal(atomic_load(&fake_net.gets), 1);
 }
 
-static void test_path_at_hand_serves_before_the_cache_does(void **state)
+/* Other ports of the remote address whose destinations have the same place in the cache as PORT's. */
+static struct sockaddr_in sharing_a_slot(unsigned nth)
 {
-	const struct sockaddr_in to = remote(PORT), other = remote(PORT + 1);
+	uint32_t addr;
+
+	memcpy(&addr, bed_remote, 4);
+	for (uint16_t port = 1;; port++) {
+		if (udp_dst_slot(udp_peer_key(addr, htons(port))) == udp_dst_slot(udp_peer_key(addr, htons(PORT))) &&
+		    nth-- == 0)
+			return remote(port);
+	}
+}
+
+static void test_second_destination_of_a_slot_is_offloaded_once_its_path_is_known(void **state)
+{
+	const struct sockaddr_in other = sharing_a_slot(0), to = remote(PORT);
 
 	(void)state;
-	connect_it(); /* so that there is a rail */
+	reset();
+	assert_int_equal(send_to(&other, "x", 1, 0), 1);
+	atomic_store(&sock->dst_asked_tsc, vma_tsc()); /* no place in the cache for a while */
+	send_to(&to, "first", 5, 0);                   /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
+	assert_int_equal(sent(), 1);
+	assert_int_equal(atomic_load(&fake_net.wants), 1);
 	fake_net.known = true;
-	assert_int_equal(send_to(&to, "x", 1, 0), 1);
-	assert_peer_gets("x");
-	assert_int_equal(send_to(&other, "nobody", 6, 0), 6);
-	assert_int_equal(bed_peer_receive(), 0);
-	assert_int_equal(sent(), 2);
-	assert_int_equal(sent_by_os(), 0);
+	assert_int_equal(send_to(&to, "second", 6, 0), 6);
+	assert_peer_gets("second");
+}
+
+static void test_wanted_destination_gets_the_slot_in_time(void **state)
+{
+	const struct sockaddr_in other = sharing_a_slot(0), to = remote(PORT);
+
+	(void)state;
+	reset();
+	assert_int_equal(send_to(&other, "x", 1, 0), 1);
+	bed_wait_until(send_to(&to, "y", 1, 0) == 1); /* without net's help: by the internal thread */
+	assert_peer_gets("y");
+	assert_int_equal(atomic_load(&fake_net.gets), 2);
 }
 
 static void test_connected_socket_sends_elsewhere_when_told(void **state)
@@ -367,17 +391,12 @@ static void test_connected_socket_sends_elsewhere_when_told(void **state)
 static void test_destinations_that_share_a_slot_are_all_offloaded(void **state)
 {
 	struct sockaddr_in to[3];
-	uint32_t addr;
-	unsigned n = 0;
 
 	(void)state;
 	connect_it();
 	fake_net.known = true;
-	memcpy(&addr, bed_remote, 4);
-	for (uint16_t port = 1; n < 3; port++) {
-		if (udp_dst_slot(udp_peer_key(addr, htons(port))) == 3)
-			to[n++] = remote(port);
-	}
+	for (unsigned i = 0; i < 3; i++)
+		to[i] = sharing_a_slot(i);
 	for (int i = 0; i < 300; i++)
 		assert_int_equal(send_to(&to[i % 3], "x", 1, 0), 1);
 	assert_int_equal(sent(), 300);
@@ -411,6 +430,7 @@ static void test_first_send_of_an_unbound_socket_binds_it(void **state)
 	(void)state;
 	bed_close(sock);
 	sock = bed_socket(false);
+	fake_net.template.state = VMA_NET_USE_OS; /* it is on this host */
 	assert_int_equal(send_to(&sink_addr, "x", 1, 0), 1);
 	assert_kernel_gets("x");
 	assert_int_equal(bed.binds, before + 1);
@@ -712,8 +732,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_smaller_mtu_sends_the_longer_ones_through_the_shadow),
         CASE(test_stale_neighbour_is_probed_and_used),
         CASE(test_without_device_all_goes_through_the_shadow),
-        CASE(test_unconnected_sends_are_offloaded_once_the_path_is_known),
-        CASE(test_path_at_hand_serves_before_the_cache_does),
+        CASE(test_first_unconnected_datagram_is_offloaded_already),
+        CASE(test_second_destination_of_a_slot_is_offloaded_once_its_path_is_known),
+        CASE(test_wanted_destination_gets_the_slot_in_time),
         CASE(test_connected_socket_sends_elsewhere_when_told),
         CASE(test_destinations_that_share_a_slot_are_all_offloaded),
         CASE(test_bad_addresses_get_the_kernels_answer),
