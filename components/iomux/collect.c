@@ -180,8 +180,7 @@ static bool is_due(const struct epoll_set *set, enum epoll_ask ask, const struct
 	if (ask == EPOLL_ASK_IF_READY)
 		return atomic_load_explicit(&set->n_pending, memory_order_relaxed) > 0 &&
 		       (iomux_asked_long_ago(&set->asked) || (os && set->asked.skipped >= policy->skip_os));
-	return ask == EPOLL_ASK || os || iomux_asked_long_ago(&set->asked) ||
-	       (policy->os_ratio > 0 && set->asked.looks >= policy->os_ratio);
+	return ask == EPOLL_ASK || os || iomux_asked_long_ago(&set->asked);
 }
 
 int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, int max, enum epoll_ask ask,
@@ -196,7 +195,6 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 	if (!is_due(set, ask, policy)) {
 		n = tell_pending(set, events, max);
 		set->asked.skipped += n > 0;
-		set->asked.looks += n == 0 && ask == EPOLL_ASK_IF_DUE;
 		return n;
 	}
 	outer = ask_s(set, max);

@@ -36,7 +36,6 @@ void iomux_policy_get(struct iomux_policy *policy);
 struct iomux_asked {
 	uint64_t tsc;
 	uint32_t skipped; /* since then */
-	uint32_t looks;
 };
 void iomux_asked_now(struct iomux_asked *asked);
 bool iomux_asked_long_ago(const struct iomux_asked *asked);
@@ -118,7 +117,8 @@ struct members {
 	/* private */
 	bool bad; /* select: one is not open */
 	uint32_t signals;
-	bool os_ready; /* the OS has found one when it was asked last */
+	uint64_t about; /* what is asked, as a hash */
+	bool os_ready;  /* the OS has found one when it was asked last */
 	uint64_t rings;
 	int count; /* members that are ready */
 	unsigned looks;
@@ -179,7 +179,7 @@ struct epoll_set {
 	uint64_t kick_until_ns;
 	struct epoll_pending pending;
 	_Atomic uint32_t n_pending;
-	_Atomic uint32_t n_os;    /* members of E, at least */
+	_Atomic uint32_t n_os;    /* members of E, at least, and sets */
 	_Atomic bool drive_first; /* a member was told without news: its ring has not been looked at */
 	struct iomux_asked asked;
 	struct vma_spin spin;

@@ -346,6 +346,8 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	vma_file_get(&set->file);
 	link_item(set, item);
 	set->n_live++;
+	if (file->kind == VMA_FILE_EPOLL) /* it may have members of the OS in its turn */
+		atomic_fetch_add_explicit(&set->n_os, 1, memory_order_relaxed);
 	item->live = true;
 	*out = item;
 	return 0;
@@ -358,6 +360,8 @@ void epoll_item_remove(struct epoll_set *set, struct epoll_item *item)
 	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
 	unlink_item(set, item);
 	set->n_live--;
+	if (item->file->kind == VMA_FILE_EPOLL)
+		atomic_fetch_sub_explicit(&set->n_os, 1, memory_order_relaxed);
 	if (item->os_fd_own)
 		vma_fd_unguard_close(item->os_fd);
 	vma_file_unwatch(item->file, &item->watcher);

@@ -31,7 +31,7 @@ uint32_t members_accept(const struct members *members, uint32_t events)
 /* What a thread remembers from call to call. */
 static __thread struct {
 	struct iomux_asked asked;
-	uint64_t about; /* which descriptors that was */
+	uint64_t about; /* which descriptors, for what: a hash */
 	struct vma_spin spin;
 } memory __attribute__((tls_model("initial-exec")));
 
@@ -50,8 +50,10 @@ static void keep(struct members *members, uint32_t index, struct vma_file *file)
 	members->rings |= iomux_file_rings(file);
 	if (now & EPOLLOUT)
 		pfd->events &= (short)~IOMUX_OUT;
-	if (file->kind == VMA_FILE_EPOLL)
+	if (file->kind == VMA_FILE_EPOLL) {
 		pfd->fd = epoll_set(file)->s;
+		members->n_os += atomic_load_explicit(&epoll_set(file)->n_os, memory_order_relaxed) > 0;
+	}
 }
 
 void members_sort(struct members *members)
@@ -61,6 +63,8 @@ void members_sort(struct members *members)
 		struct vma_file *file = fd >= 0 ? vma_fd_lookup(fd) : NULL;
 
 		members->fds[i].revents = 0;
+		members->about =
+		        (members->about + (uint32_t)fd) * 0x9e3779b97f4a7c15ULL + (uint16_t)members->fds[i].events + 1;
 		if (iomux_file_is_ours(file))
 			keep(members, (uint32_t)i, file);
 		else
@@ -172,11 +176,23 @@ static int wait_ready(struct vma_wait *wait)
 	return rc < 0 ? rc : rc > 0;
 }
 
+/* What the OS has found ready may be so in the next call, too. */
+static void remember(const struct members *members)
+{
+	iomux_asked_now(&memory.asked);
+	memory.about = members->os_ready ? 0 : members->about;
+}
+
 static int wait_ask_os(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
-	int rc = ask(members);
+	int rc;
 
+	/* Of shadows alone there is nothing new every few looks, unless a sleep has just ended. */
+	if (members->n_os == 0 && !wait->slept && !iomux_asked_long_ago(&memory.asked))
+		return 0;
+	rc = ask(members);
+	remember(members);
 	return rc < 0 ? rc : rc > 0;
 }
 
@@ -227,18 +243,6 @@ static const struct vma_wait_ops wait_ops = {.ready = wait_ready,
                                              .announce = wait_announce,
                                              .abandon = wait_abandon};
 
-static uint64_t about(const struct members *members)
-{
-	return members->n == 0 ? 0 : members->n << 32 | (uint32_t)members->fds[0].fd;
-}
-
-/* What the OS has found ready may be so in the next call, too. */
-static void remember(const struct members *members)
-{
-	iomux_asked_now(&memory.asked);
-	memory.about = members->os_ready ? 0 : about(members);
-}
-
 static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout, const struct iomux_policy *policy,
                          struct vma_thread *self)
 {
@@ -259,7 +263,6 @@ static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
 	members->signals = self->signals;
 	rc = vma_wait(&wait);
 	pass_on(members);
-	remember(members);
 	if (rc < 0)
 		return rc;
 	return rc > 0 ? members->count : 0;
@@ -271,11 +274,11 @@ static bool is_due(struct members *members, const struct iomux_policy *policy, i
 {
 	const struct iomux_asked *asked = &memory.asked;
 
-	if (memory.about != about(members) || iomux_asked_long_ago(asked))
+	if (memory.about != members->about || iomux_asked_long_ago(asked))
 		return true;
 	if (found > 0)
 		return asked->skipped >= policy->skip_os;
-	return members->n_os > 0 || (policy->os_ratio > 0 && asked->looks >= policy->os_ratio);
+	return members->n_os > 0;
 }
 
 static int ask_if_due(struct members *members, const struct iomux_policy *policy, int found)
@@ -286,7 +289,6 @@ static int ask_if_due(struct members *members, const struct iomux_policy *policy
 		return found;
 	}
 	memory.asked.skipped += found > 0;
-	memory.asked.looks++;
 	return found;
 }
 
@@ -304,6 +306,11 @@ int members_wait(struct members *members, struct iomux_timeout *timeout, struct 
 			return found;
 	}
 	iomux_policy_get(&policy);
+	/* A handler that waits to run comes second to what is ready. */
+	if (found == 0 && self->signals_held)
+		found = ask(members);
+	if (found < 0)
+		return found;
 	if (found > 0 || timeout->nsec == 0)
 		found = ask_if_due(members, &policy, found);
 	else

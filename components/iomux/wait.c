@@ -54,7 +54,8 @@ static int wait_ready(struct vma_wait *wait)
 
 static int wait_ask_os(struct vma_wait *wait)
 {
-	return sign(collect(wait->arg, EPOLL_ASK));
+	/* After a sleep that S has ended it is asked; of shadows alone there is nothing new every few looks. */
+	return sign(collect(wait->arg, wait->fds[0].revents != 0 ? EPOLL_ASK : EPOLL_ASK_IF_DUE));
 }
 
 static uint64_t wait_rings(struct vma_wait *wait)
@@ -151,6 +152,9 @@ static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thr
 		vma_rails_progress(rings);
 		n = collect(call, EPOLL_ASK_IF_READY);
 	}
+	/* A handler that waits to run comes second to what is ready. */
+	if (n == 0 && self->signals_held)
+		n = collect(call, EPOLL_ASK);
 	if (n == 0)
 		n = timeout->nsec != 0 ? sleep_or_spin(call, timeout, self) : last_look(call);
 	return n == 0 ? iomux_interrupted(self) : n;

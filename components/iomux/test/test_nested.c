@@ -1,0 +1,290 @@
+/* Sets in sets, in poll and in select; sets that become ours while they are in others; and in a forked child. */
+#include <sys/resource.h>
+
+#include "worlds.h"
+
+static void a_set_in_a_set_tells_of_its_members(struct world *w)
+{
+	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w), pipes[2];
+
+	assert_int_equal(pipe(pipes), 0);
+	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
+	say(w, "again %d, the other way %d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2),
+	    w_ctl(w, inner, EPOLL_CTL_ADD, outer, EPOLLIN, 2));
+	see(w, outer, 8, 0);
+	w_send(w, fd);
+	see(w, outer, 8, 0);
+	see(w, outer, 8, 50);
+	see(w, inner, 8, 0);
+	see(w, outer, 8, 0);
+	w_recv(w, fd);
+	see(w, outer, 8, 0);
+	see(w, inner, 8, 0);
+	w_ctl(w, inner, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 3);
+	assert_int_equal(write(pipes[1], "x", 1), 1);
+	see(w, outer, 8, 0);
+	see(w, inner, 8, 0);
+	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_DEL, inner, 0, 0));
+	see(w, outer, 8, 0);
+	close(pipes[0]);
+	close(pipes[1]);
+	w_close(w, fd);
+	w_close(w, inner);
+	w_close(w, outer);
+}
+SAME_IN_ALL_WORLDS(a_set_in_a_set_tells_of_its_members)
+
+static void edges_of_a_set_in_a_set(struct world *w)
+{
+	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w);
+
+	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN | EPOLLET, 2);
+	w_send(w, fd);
+	see(w, outer, 8, 0);
+	see(w, outer, 8, 0);
+	w_send(w, fd);
+	see(w, outer, 8, 0);
+	see(w, outer, 8, 0);
+	w_ctl(w, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT, 3);
+	see(w, outer, 8, 0);
+	see(w, outer, 8, 0);
+	w_close(w, fd);
+	w_close(w, inner);
+	w_close(w, outer);
+}
+SAME_IN_ALL_WORLDS(edges_of_a_set_in_a_set)
+
+static void as_deep_as_the_kernel_allows_but_one(struct world *w)
+{
+	int ep[5], fd = w_socket(w);
+
+	for (int i = 0; i < 4; i++)
+		ep[i] = epoll_create1(0);
+	w_ctl(w, ep[0], EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	for (int i = 1; i < 4; i++)
+		say(w, "%d\n", w_ctl(w, ep[i], EPOLL_CTL_ADD, ep[i - 1], EPOLLIN, (uint64_t)i));
+	see(w, ep[3], 8, 0);
+	w_send(w, fd);
+	for (int i = 3; i >= 0; i--)
+		see(w, ep[i], 8, 0);
+	w_recv(w, fd);
+	see(w, ep[3], 8, 0);
+	say(w, "loop %d\n", w_ctl(w, ep[0], EPOLL_CTL_ADD, ep[3], EPOLLIN, 1));
+	for (int i = 0; i < 4; i++)
+		w_close(w, ep[i]);
+	w_close(w, fd);
+}
+SAME_IN_ALL_WORLDS(as_deep_as_the_kernel_allows_but_one)
+
+static void one_set_under_two_numbers_in_another(struct world *w)
+{
+	int outer = epoll_create1(0), inner = epoll_create1(0), copy, fd = w_socket(w);
+
+	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	copy = w_dup(w, inner);
+	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
+	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, copy, EPOLLIN, 3));
+	w_send(w, fd);
+	see(w, outer, 8, 0);
+	w_ctl(w, outer, EPOLL_CTL_DEL, inner, 0, 0);
+	see(w, outer, 8, 0);
+	w_close(w, fd);
+	w_close(w, inner);
+	w_close(w, copy);
+	w_close(w, outer);
+}
+SAME_IN_ALL_WORLDS(one_set_under_two_numbers_in_another)
+
+/* The outer set was the kernel's, and held the inner one, before the inner one got its socket. */
+static void an_outer_set_learns_that_its_member_became_ours(struct world *w)
+{
+	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w);
+	struct later later;
+
+	w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 0x123456789abcdef0);
+	see(w, outer, 8, 0);
+	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	see(w, outer, 8, 0);
+	begin_later(&later, w, fd, 30);
+	see(w, outer, 8, 2000);
+	end_later(&later);
+	w_recv(w, fd);
+	see(w, outer, 8, 0);
+	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLET, 5));
+	w_send(w, fd);
+	see(w, outer, 8, 0);
+	see(w, outer, 8, 0);
+	w_close(w, inner);
+	see(w, outer, 8, 0);
+	w_close(w, fd);
+	w_close(w, outer);
+}
+SAME_IN_ALL_WORLDS(an_outer_set_learns_that_its_member_became_ours)
+
+/* A copy was made before the set was ours; both numbers have been waited for. */
+static void a_copy_of_a_set_is_recognised(struct world *w)
+{
+	int ep = epoll_create1(0), copy = dup(ep), fd = w_socket(w);
+
+	see(w, copy, 8, 0);
+	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	w_send(w, fd);
+	see(w, copy, 8, 0);
+	w_close(w, ep);
+	see(w, copy, 8, 0);
+	say(w, "%d\n", w_ctl(w, copy, EPOLL_CTL_DEL, fd, 0, 0));
+	see(w, copy, 8, 0);
+	w_close(w, fd);
+	w_close(w, copy);
+}
+SAME_IN_ALL_WORLDS(a_copy_of_a_set_is_recognised)
+
+static void a_set_in_poll_and_select(struct world *w)
+{
+	int ep = epoll_create1(0), fd = w_socket(w), event = eventfd(0, 0);
+	struct pollfd pfd = {.fd = ep, .events = POLLIN | POLLOUT | POLLRDNORM};
+	struct timespec none = {0, 0};
+	struct later later;
+	fd_set set;
+
+	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	w_ctl(w, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
+	say(w, "%d\n", w_poll(w, &pfd, 1, 0));
+	begin_later(&later, w, fd, 30);
+	say(w, "%d", w_poll(w, &pfd, 1, 2000));
+	end_later(&later);
+	say(w, " %x\n", pfd.revents);
+	FD_ZERO(&set);
+	FD_SET(ep, &set);
+	say(w, "%d\n", w_pselect(w, ep + 1, &set, NULL, NULL, &none, NULL));
+	w_recv(w, fd);
+	say(w, "%d\n", w_poll(w, &pfd, 1, 0));
+	eventfd_write(event, 1);
+	usleep(1000);
+	say(w, "%d\n", w_poll(w, &pfd, 1, 0));
+	close(event);
+	w_close(w, fd);
+	w_close(w, ep);
+}
+SAME_IN_ALL_WORLDS(a_set_in_poll_and_select)
+
+/* ---- fork: the fakes' queues are copied as they are, the kernel's are shared ---- */
+
+static void child_sees(struct world *w, int ep, int outer, int fd)
+{
+	see(w, outer, 8, 0);
+	w_send(w, fd);
+	see(w, outer, 8, 0);
+	see(w, ep, 8, 0);
+	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 9));
+	w_recv(w, fd);
+	see(w, ep, 8, 0);
+	fflush(w->log);
+}
+
+static void forked_file(struct vma_file *file, void *arg)
+{
+	(void)arg;
+	if (file->ops->forked != NULL)
+		file->ops->forked(file);
+}
+
+static void a_child_goes_on_with_its_copy(struct world *w)
+{
+	int ep = epoll_create1(0), outer = epoll_create1(0), fd = w_socket(w), results[2], status;
+	char text[512] = "";
+	pid_t pid;
+
+	assert_int_equal(pipe(results), 0);
+	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	w_ctl(w, outer, EPOLL_CTL_ADD, ep, EPOLLIN, 2);
+	see(w, outer, 8, 0);
+	fflush(w->log);
+	pid = fork();
+	if (pid == 0) {
+		size_t from = w->size;
+		struct vma_thread *self = vma_enter();
+
+		if (w->kind != KERNEL)
+			vma_file_each(forked_file, NULL);
+		vma_leave(self);
+		child_sees(w, ep, outer, fd);
+		_exit(write(results[1], w->seen + from, w->size - from) == (ssize_t)(w->size - from) ? 0 : 1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_true(read(results[0], text, sizeof(text) - 1) > 0);
+	say(w, "%s", text);
+	see(w, outer, 8, 0); /* the parent's is as it was */
+	w_send(w, fd);
+	see(w, outer, 8, 0);
+	see(w, ep, 8, 0);
+	close(results[0]);
+	close(results[1]);
+	w_close(w, fd);
+	w_close(w, ep);
+	w_close(w, outer);
+}
+SAME_IN_ALL_WORLDS(a_child_goes_on_with_its_copy)
+
+/*
+ * A child keeps the socket open that the parent closes last under another number: the kernel's registration stays in S,
+ * and must neither be told nor keep anybody awake.
+ */
+static void test_what_another_process_keeps_alive_is_forgotten(void **state)
+{
+	struct world w = {.kind = SHADOW};
+	int ep = epoll_create1(0), fd = w_socket(&w), copy = w_dup(&w, fd), other = w_socket(&w), go[2], status;
+	struct epoll_event event;
+	struct rusage before, after;
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pipe(go), 0);
+	w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	w_ctl(&w, ep, EPOLL_CTL_ADD, other, EPOLLIN, 2);
+	w_send(&w, fd);
+	pid = fork();
+	if (pid == 0) {
+		close(go[1]);
+		_exit(read(go[0], &byte, 1) == 0 ? 0 : 1);
+	}
+	w_close(&w, fd);
+	w_close(&w, copy);
+	getrusage(RUSAGE_SELF, &before);
+	assert_int_equal(w_wait(&w, ep, &event, 1, 200), 0);
+	getrusage(RUSAGE_SELF, &after);
+	assert_true((after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec -
+	             before.ru_stime.tv_usec + 2000000) %
+	                    1000000 <
+	            100000);
+	w_send(&w, other);
+	assert_int_equal(w_wait(&w, ep, &event, 1, 200), 1);
+	assert_int_equal(event.data.u64, 2);
+	close(go[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	close(go[0]);
+	w_close(&w, other);
+	w_close(&w, ep);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_set_in_a_set_tells_of_its_members),
+	        cmocka_unit_test(test_edges_of_a_set_in_a_set),
+	        cmocka_unit_test(test_as_deep_as_the_kernel_allows_but_one),
+	        cmocka_unit_test(test_one_set_under_two_numbers_in_another),
+	        cmocka_unit_test(test_an_outer_set_learns_that_its_member_became_ours),
+	        cmocka_unit_test(test_a_copy_of_a_set_is_recognised),
+	        cmocka_unit_test(test_a_set_in_poll_and_select),
+	        cmocka_unit_test(test_a_child_goes_on_with_its_copy),
+	        cmocka_unit_test(test_what_another_process_keeps_alive_is_forgotten),
+	};
+
+	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+}

@@ -1,0 +1,433 @@
+/* poll and select: what the kernel answers, for any mix; signals and their masks. */
+#include <sys/resource.h>
+
+#include "worlds.h"
+
+static void say_fds(struct world *w, int rc, const struct pollfd *fds, nfds_t n)
+{
+	say(w, "%d:", rc);
+	for (nfds_t i = 0; i < n; i++)
+		say(w, " %x", (uint16_t)fds[i].revents);
+	say(w, "\n");
+}
+
+static void a_mix_of_descriptors(struct world *w)
+{
+	int a = w_socket(w), b = w_socket(w), pipes[2], closed = dup(0);
+	struct pollfd fds[7];
+
+	close(closed);
+	assert_int_equal(pipe(pipes), 0);
+	fds[0] = (struct pollfd){.fd = a, .events = POLLIN};
+	fds[1] = (struct pollfd){.fd = b, .events = POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM | POLLWRBAND | POLLPRI};
+	fds[2] = (struct pollfd){.fd = pipes[0], .events = POLLIN};
+	fds[3] = (struct pollfd){.fd = pipes[1], .events = POLLIN};
+	fds[4] = (struct pollfd){.fd = -5, .events = POLLIN, .revents = 77};
+	fds[5] = (struct pollfd){.fd = a, .events = 0};
+	fds[6] = (struct pollfd){.fd = closed, .events = 0};
+	say_fds(w, w_poll(w, fds, 1, 0), fds, 1);
+	say_fds(w, w_poll(w, fds, 7, 0), fds, 7);
+	fds[6].fd = -1;
+	say_fds(w, w_poll(w, fds, 7, 100), fds, 7);
+	w_send(w, a);
+	say_fds(w, w_poll(w, fds, 1, 0), fds, 1);
+	usleep(1000);
+	say_fds(w, w_poll(w, fds, 7, -1), fds, 7);
+	w_recv(w, a);
+	w_send(w, b);
+	assert_int_equal(write(pipes[1], "x", 1), 1);
+	usleep(1000);
+	say_fds(w, w_poll(w, fds, 7, 100), fds, 7);
+	close(pipes[1]);
+	usleep(1000);
+	fds[3].fd = -1;
+	say_fds(w, w_poll(w, fds, 7, 100), fds, 7);
+	w_close(w, a);
+	say_fds(w, w_poll(w, fds, 7, 100), fds, 7);
+	close(pipes[0]);
+	w_close(w, b);
+}
+SAME_IN_ALL_WORLDS(a_mix_of_descriptors)
+
+static void a_wait_ends_by_any_of_them_or_in_time(struct world *w)
+{
+	int a = w_socket(w), pipes[2];
+	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}, {.events = POLLIN}};
+	uint64_t begun = msec_now();
+	struct later later;
+
+	assert_int_equal(pipe(pipes), 0);
+	fds[1].fd = pipes[0];
+	say_fds(w, w_poll(w, fds, 2, 60), fds, 2);
+	say(w, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
+	begin_later(&later, w, a, 30);
+	say_fds(w, w_poll(w, fds, 2, -1), fds, 2);
+	end_later(&later);
+	w_recv(w, a);
+	assert_int_equal(write(pipes[1], "x", 1), 1);
+	say_fds(w, w_poll(w, fds, 2, -1), fds, 2);
+	say(w, "%d\n", msec_now() - begun < 3000);
+	close(pipes[0]);
+	close(pipes[1]);
+	w_close(w, a);
+}
+SAME_IN_ALL_WORLDS(a_wait_ends_by_any_of_them_or_in_time)
+
+static void many_descriptors(struct world *w)
+{
+	enum { N = 300 };
+	struct pollfd fds[N];
+	int a = w_socket(w);
+
+	for (int i = 0; i < N; i++)
+		fds[i] = (struct pollfd){.fd = i == N - 1 ? a : -1, .events = POLLIN};
+	say(w, "%d\n", w_poll(w, fds, N, 0));
+	w_send(w, a);
+	usleep(100);
+	say(w, "%d %x\n", w_poll(w, fds, N, 10), fds[N - 1].revents);
+	w_close(w, a);
+}
+SAME_IN_ALL_WORLDS(many_descriptors)
+
+static void refusals_of_poll(struct world *w)
+{
+	int a = w_socket(w);
+	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}}, *bad;
+	struct timespec odd[3] = {{0, 1000000000}, {-1, 0}, {0, -1}}, none = {0, 0};
+	struct rlimit limit, low;
+
+	bad = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	for (int i = 0; i < 3; i++)
+		say(w, "%d\n", w_ppoll(w, fds, 1, &odd[i], NULL));
+	say(w, "%d\n", w_ppoll(w, fds, 1, &none, (sigset_t *)8));
+	say(w, "%d\n", w_ppoll(w, (struct pollfd *)8, 1, &none, NULL));
+	bad->fd == 0 ? say(w, "%d\n", w_ppoll(w, bad, 1, &none, NULL)) : 0;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = (struct rlimit){100, limit.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	{
+		struct pollfd more[101];
+
+		for (int i = 0; i < 101; i++)
+			more[i] = (struct pollfd){.fd = i == 0 ? a : -1};
+		say(w, "%d %d\n", w_ppoll(w, more, 100, &none, NULL), w_ppoll(w, more, 101, &none, NULL));
+	}
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	munmap(bad, 4096);
+	w_close(w, a);
+}
+SAME_IN_ALL_WORLDS(refusals_of_poll)
+
+/* ---- select ---- */
+
+static void say_sets(struct world *w, int rc, const int *fd, int n, fd_set *r, fd_set *wr, fd_set *e)
+{
+	say(w, "%d:", rc);
+	for (int i = 0; i < n; i++)
+		say(w, " %d%d%d", !!FD_ISSET(fd[i], r), !!FD_ISSET(fd[i], wr), !!FD_ISSET(fd[i], e));
+	say(w, "\n");
+}
+
+static void select_all(struct world *w, const int *fd, int n, int in, int out, int except, int msec)
+{
+	struct timespec timeout = of_msec(msec);
+	fd_set r, wr, e;
+	int most = 0;
+
+	FD_ZERO(&r);
+	FD_ZERO(&wr);
+	FD_ZERO(&e);
+	for (int i = 0; i < n; i++) {
+		most = fd[i] > most ? fd[i] : most;
+		in & 1 << i ? FD_SET(fd[i], &r) : (void)0;
+		out & 1 << i ? FD_SET(fd[i], &wr) : (void)0;
+		except & 1 << i ? FD_SET(fd[i], &e) : (void)0;
+	}
+	say_sets(w, w_pselect(w, most + 1, &r, &wr, &e, msec < 0 ? NULL : &timeout, NULL), fd, n, &r, &wr, &e);
+}
+
+static void bits_in_and_bits_out(struct world *w)
+{
+	int fd[4], pipes[2];
+
+	fd[0] = w_socket(w);
+	fd[1] = w_socket(w);
+	assert_int_equal(pipe(pipes), 0);
+	fd[2] = pipes[0];
+	fd[3] = pipes[1];
+	select_all(w, fd, 4, 7, 0, 15, 0);
+	select_all(w, fd, 4, 7, 0, 15, 20);
+	w_send(w, fd[0]);
+	usleep(1000);
+	select_all(w, fd, 4, 7, 0, 15, 0);
+	select_all(w, fd, 4, 7, 15, 15, 0);
+	select_all(w, fd, 4, 2, 1, 0, -1);
+	close(pipes[1]);
+	usleep(1000);
+	select_all(w, fd, 3, 7, 0, 7, 20);
+	select_all(w, fd, 3, 2, 0, 4, 20); /* a hang-up that was not asked for */
+	close(pipes[0]);
+	select_all(w, fd, 3, 7, 0, 0, 20); /* closed: EBADF, bits as they were */
+	w_close(w, fd[0]);
+	w_close(w, fd[1]);
+}
+SAME_IN_ALL_WORLDS(bits_in_and_bits_out)
+
+static void refusals_of_select(struct world *w)
+{
+	int a = w_socket(w);
+	struct timespec odd = {0, 1000000000}, none = {0, 0};
+	fd_set r;
+
+	FD_ZERO(&r);
+	FD_SET(a, &r);
+	say(w, "%d\n", w_pselect(w, a + 1, &r, NULL, NULL, &odd, NULL));
+	say(w, "%d\n", w_pselect(w, -1, &r, NULL, NULL, &none, NULL));
+	say(w, "%d\n", w_pselect(w, a + 1, &r, (fd_set *)8, NULL, &none, NULL));
+	say(w, "still set %d\n", !!FD_ISSET(a, &r));
+	say(w, "%d\n", w_pselect(w, a, &r, NULL, NULL, &none, NULL));
+	w_close(w, a);
+}
+SAME_IN_ALL_WORLDS(refusals_of_select)
+
+/* getdtablesize() with a set of ordinary size: the kernel looks at what its table has room for. */
+static void more_bits_than_the_table_has_room_for(struct world *w)
+{
+	char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	fd_set *r = (fd_set *)(memory + 4096 - sizeof(fd_set));
+	struct timespec none = {0, 0};
+	int a = w_socket(w);
+
+	munmap(memory + 4096, 4096);
+	FD_ZERO(r);
+	FD_SET(a, r);
+	w_send(w, a);
+	say(w, "%d %d\n", w_pselect(w, 100000, r, NULL, NULL, &none, NULL), !!FD_ISSET(a, r));
+	FD_SET(FD_SETSIZE - 1, r); /* beyond the table: not looked at */
+	say(w, "%d\n", w_pselect(w, FD_SETSIZE, r, NULL, NULL, &none, NULL));
+	munmap(memory, 4096);
+	w_close(w, a);
+}
+SAME_IN_ALL_WORLDS(more_bits_than_the_table_has_room_for)
+
+static void sets_beyond_fd_setsize(struct world *w)
+{
+	int a = w_socket(w), high = fcntl(a, F_DUPFD, 3000);
+	uint64_t r[64] = {0};
+	struct timespec none = {0, 0};
+
+	if (high < 0)
+		skip();
+	if (w->kind != KERNEL)
+		assert_int_equal(vma_fd_install(high, vma_fd_lookup(a)), 0);
+	r[high / 64] |= 1ULL << high % 64;
+	w_send(w, a);
+	say(w, "%d %d\n", w_pselect(w, high + 1, (fd_set *)r, NULL, NULL, &none, NULL),
+	    !!(r[high / 64] & 1ULL << high % 64));
+	w_recv(w, a);
+	usleep(100);
+	say(w, "%d %d\n", w_pselect(w, high + 1, (fd_set *)r, NULL, NULL, &none, NULL),
+	    !!(r[high / 64] & 1ULL << high % 64));
+	w_close(w, high);
+	w_close(w, a);
+}
+SAME_IN_ALL_WORLDS(sets_beyond_fd_setsize)
+
+/* ---- signals ---- */
+
+static _Atomic int handled;
+static void handler(int sig)
+{
+	(void)sig;
+	atomic_fetch_add(&handled, 1);
+}
+
+/* As interpose does it for the application's sigaction. */
+static void set_handler(struct world *w, int flags)
+{
+	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+
+	if (w->kind == KERNEL)
+		assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
+	else
+		assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	atomic_store(&handled, 0);
+}
+
+static void *signal_later(void *arg)
+{
+	usleep(30000);
+	pthread_kill(*(pthread_t *)arg, SIGUSR1);
+	return NULL;
+}
+
+static void a_signal_ends_a_wait_whatever_its_flags(struct world *w)
+{
+	int a = w_socket(w), ep = epoll_create1(0);
+	struct pollfd pfd = {.fd = a, .events = POLLIN, .revents = 5};
+	pthread_t self = pthread_self(), thread;
+	struct epoll_event event;
+
+	w_ctl(w, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
+	for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
+		set_handler(w, flags);
+		pthread_create(&thread, NULL, signal_later, &self);
+		say(w, "%d", w_poll(w, &pfd, 1, 2000));
+		say(w, " %x %d\n", pfd.revents, atomic_load(&handled));
+		pthread_join(thread, NULL);
+		pthread_create(&thread, NULL, signal_later, &self);
+		say(w, "%d", w_wait(w, ep, &event, 1, 2000));
+		say(w, " %d\n", atomic_load(&handled));
+		pthread_join(thread, NULL);
+	}
+	w_close(w, a);
+	w_close(w, ep);
+}
+SAME_IN_ALL_WORLDS(a_signal_ends_a_wait_whatever_its_flags)
+
+static void a_mask_holds_for_the_time_of_the_call(struct world *w)
+{
+	int a = w_socket(w), ep = epoll_create1(0);
+	struct pollfd pfd = {.fd = a, .events = POLLIN};
+	struct timespec timeout = {0, 30000000}, none = {0, 0};
+	sigset_t usr1, empty, before, now;
+	struct epoll_event event;
+
+	set_handler(w, 0);
+	sigemptyset(&empty);
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	w_ctl(w, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
+	pthread_sigmask(SIG_BLOCK, &usr1, &before);
+	pthread_kill(pthread_self(), SIGUSR1);
+	say(w, "blocked: %d %d\n", w_ppoll(w, &pfd, 1, &timeout, NULL), atomic_load(&handled));
+	say(w, "open: %d", w_ppoll(w, &pfd, 1, &timeout, &empty));
+	say(w, " %d\n", atomic_load(&handled));
+	pthread_kill(pthread_self(), SIGUSR1);
+	say(w, "not waiting: %d", w_ppoll(w, &pfd, 1, &none, &empty));
+	say(w, " %d\n", atomic_load(&handled));
+	pthread_kill(pthread_self(), SIGUSR1);
+	say(w, "epoll: %d", w_wait_mask(w, ep, &event, 1, 30, &empty));
+	say(w, " %d\n", atomic_load(&handled));
+	w_send(w, a);
+	pthread_kill(pthread_self(), SIGUSR1);
+	say(w, "ready: %d", w_ppoll(w, &pfd, 1, &timeout, &empty));
+	say(w, " %d", atomic_load(&handled));
+	say(w, " epoll: %d", w_wait_mask(w, ep, &event, 1, 30, &empty));
+	say(w, " %d\n", atomic_load(&handled));
+	pthread_sigmask(SIG_SETMASK, NULL, &now);
+	say(w, "still blocked: %d\n", sigismember(&now, SIGUSR1));
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	say(w, "%d\n", atomic_load(&handled));
+	w_recv(w, a);
+	pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
+	pthread_kill(pthread_self(), SIGUSR1);
+	say(w, "closed for the call: %d", w_ppoll(w, &pfd, 1, &timeout, &usr1));
+	say(w, " %d\n", atomic_load(&handled));
+	w_close(w, a);
+	w_close(w, ep);
+}
+SAME_IN_ALL_WORLDS(a_mask_holds_for_the_time_of_the_call)
+
+/* ---- what only ours can show ---- */
+
+static void test_nothing_of_ours_is_the_kernels_call(void **state)
+{
+	struct world w = {.kind = OFFLOADED};
+	int a = w_socket(&w);
+	struct pollfd pfd = {.fd = 0, .events = POLLIN};
+	fd_set set;
+
+	(void)state;
+	FD_ZERO(&set);
+	FD_SET(0, &set);
+	assert_false(vma_iomux_poll_wants(&pfd, 1));
+	assert_false(vma_iomux_poll_wants(&pfd, 0));
+	assert_false(vma_iomux_select_wants(1, &set, NULL, NULL));
+	assert_false(vma_iomux_select_wants(0, NULL, NULL, NULL));
+	FD_SET(a, &set);
+	assert_true(vma_iomux_select_wants(a + 1, NULL, NULL, &set));
+	assert_false(vma_iomux_select_wants(a, NULL, NULL, &set));
+	w_close(&w, a);
+}
+
+/* (Where the C library reads it, and crashes.) */
+static void test_a_bad_timeout_is_a_fault(void **state)
+{
+	struct world w = {.kind = OFFLOADED};
+	int a = w_socket(&w);
+	struct pollfd pfd = {.fd = a, .events = POLLIN};
+	fd_set set;
+
+	(void)state;
+	sigaction(SIGSEGV, &our_segv, NULL);
+	FD_ZERO(&set);
+	FD_SET(a, &set);
+	assert_int_equal(w_ppoll(&w, &pfd, 1, (struct timespec *)8, NULL), -EFAULT);
+	assert_int_equal(w_pselect(&w, a + 1, &set, NULL, NULL, (struct timespec *)8, NULL), -EFAULT);
+	w_close(&w, a);
+}
+
+static void test_what_is_left_of_the_timeout(void **state)
+{
+	struct world w = {.kind = OFFLOADED};
+	int a = w_socket(&w);
+	struct timespec timeout = {0, 500000000}, left = {9, 9};
+	struct vma_thread *self;
+	struct later later;
+	fd_set set;
+
+	(void)state;
+	FD_ZERO(&set);
+	FD_SET(a, &set);
+	begin_later(&later, &w, a, 100);
+	self = vma_enter();
+	assert_int_equal(vma_iomux_select(a + 1, &set, NULL, NULL, &timeout, NULL, &left), 1);
+	end_later(&later);
+	assert_int_equal(left.tv_sec, 0);
+	assert_in_range(left.tv_nsec, 100000000, 401000000);
+	w_recv(&w, a);
+	timeout.tv_nsec = 1000000;
+	assert_int_equal(vma_iomux_select(a + 1, &set, NULL, NULL, &timeout, NULL, &left), 0);
+	assert_int_equal(left.tv_sec + left.tv_nsec, 0);
+	vma_leave(self);
+	w_close(&w, a);
+}
+
+static void test_a_member_closed_by_another_thread_is_the_oss(void **state)
+{
+	struct world w = {.kind = OFFLOADED};
+	int a = w_socket(&w), b = w_socket(&w);
+	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
+	struct later later;
+
+	(void)state;
+	begin_later(&later, &w, b, 100);
+	w_close(&w, a);
+	assert_int_equal(w_poll(&w, fds, 2, 1000), 1);
+	assert_int_equal(fds[0].revents, POLLNVAL);
+	end_later(&later);
+	w_close(&w, b);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_mix_of_descriptors),
+	        cmocka_unit_test(test_a_wait_ends_by_any_of_them_or_in_time),
+	        cmocka_unit_test(test_many_descriptors),
+	        cmocka_unit_test(test_refusals_of_poll),
+	        cmocka_unit_test(test_bits_in_and_bits_out),
+	        cmocka_unit_test(test_refusals_of_select),
+	        cmocka_unit_test(test_more_bits_than_the_table_has_room_for),
+	        cmocka_unit_test(test_sets_beyond_fd_setsize),
+	        cmocka_unit_test(test_a_signal_ends_a_wait_whatever_its_flags),
+	        cmocka_unit_test(test_a_mask_holds_for_the_time_of_the_call),
+	        cmocka_unit_test(test_nothing_of_ours_is_the_kernels_call),
+	        cmocka_unit_test(test_a_bad_timeout_is_a_fault),
+	        cmocka_unit_test(test_what_is_left_of_the_timeout),
+	        cmocka_unit_test(test_a_member_closed_by_another_thread_is_the_oss),
+	};
+
+	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+}
