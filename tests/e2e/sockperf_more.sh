@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# sockperf, unmodified: throughput, one side offloaded, multicast, loaded by sockperf itself, several servers, forking ones.
+. "$(dirname "$0")/../lib_sockperf.sh"
+
+# Throughput is counted at the receiver: at this rate nothing may be lost.
+throughput() { # SENTENCE CLIENT ARGUMENTS...
+	local sentence=$1 sent got
+	shift
+	wanted "$sentence" || return 0
+	# shellcheck disable=SC2086
+	check "$sentence: the server starts" serve "$with" $at || return 0
+	# shellcheck disable=SC2086
+	check "$sentence: the client ends well" ask "$with" throughput $at -t 1 "$@"
+	[ -n "$kernel" ] || check_eq "$sentence: the kernels of a b counted nothing" "$(moved a b)" 0
+	sleep 0.3
+	stop server INT
+	sent=$(sed -nE 's/.*Total of ([0-9]+) messages sent.*/\1/p' "$WORK/client.log")
+	got=$(sed -nE 's/.*Total ([0-9]+) messages received.*/\1/p' "$WORK/server.log")
+	check_num "$sentence: messages were sent" "${sent:-0}" -ge $few
+	# The server counts warm-up messages, too.
+	check_num "$sentence: all of them arrived" "${got:-0}" -ge "${sent:-1}"
+}
+throughput "throughput" --mps 20000 -m 64
+throughput "throughput of 1472 bytes" --mps 10000 -m 1472
+
+client_with="" mode "only the server offloaded" $few "b" "-i $IP_B -p $PORT" ping-pong -i "$IP_B" -p $PORT -t 1
+server_with="" mode "only the client offloaded" $few "a" "-i $IP_B -p $PORT" ping-pong -i "$IP_B" -p $PORT -t 1
+
+# ---- multicast ----
+
+mc="-i $GROUP -p $PORT"
+# shellcheck disable=SC2086
+mode "multicast" $few "a b" "$mc --mc-rx-if $IP_B --mc-tx-if $IP_B" \
+	ping-pong $mc -t 1 --mc-rx-if "$IP_A" --mc-tx-if "$IP_A"
+# shellcheck disable=SC2086
+mode "multicast with loopback" $few "" "$mc --mc-rx-if $IP_B --mc-tx-if $IP_B --mc-loopback-enable" \
+	ping-pong $mc -t 1 --mc-rx-if "$IP_A" --mc-tx-if "$IP_A" --mc-loopback-enable
+
+multicast_on_one_host() {
+	# shellcheck disable=SC2086
+	start server a env ${with:+"$with"} sockperf server $mc --mc-rx-if "$IP_A" --mc-tx-if "$IP_A" --mc-loopback-enable
+	wait_for 20 log_has server "to block on socket"
+	# shellcheck disable=SC2086
+	ask "$with" ping-pong $mc -t 1 --mc-rx-if "$IP_A" --mc-tx-if "$IP_A" --mc-loopback-enable && no_loss
+	local rc=$?
+	stop server
+	return $rc
+}
+sentence="multicast with loopback between two processes on one host"
+if wanted "$sentence"; then check "$sentence" multicast_on_one_host; fi
+
+# ---- loaded by sockperf itself ----
+
+if [ -z "$kernel" ]; then
+	loaded="LD_LIBRARY_PATH=$(realpath "$BUILD")"
+	[ -z "$runtime" ] || loaded="LD_PRELOAD=$runtime"
+	# shellcheck disable=SC2086
+	server_with=$loaded client_with=$loaded mode "--load-vma" $few "a b" "$at --load-vma=$(realpath "$LIBRARY")" \
+		ping-pong $at -t 1 "--load-vma=$(realpath "$LIBRARY")"
+fi
+
+# ---- several servers on one interface ----
+
+two_servers() {
+	start second b env ${with:+"$with"} sockperf server -i "$IP_B" -p 11112
+	wait_for 20 log_has second "to block on socket"
+	in_ns a env ${with:+"$with"} sockperf ping-pong -i "$IP_B" -p 11112 -t 1 >"$WORK/second-client.log" 2>&1 &
+	# shellcheck disable=SC2086
+	ask "$with" ping-pong $at -t 1
+	local rc=$?
+	wait $! && [ $rc -eq 0 ] && no_loss && cp "$WORK/second-client.log" "$WORK/client.log" && no_loss
+}
+sentence="two servers, each with its client"
+if wanted "$sentence"; then
+	# shellcheck disable=SC2086
+	check "$sentence: the first starts" serve "$with" $at
+	check "$sentence: both clients lose nothing" two_servers
+	[ -n "$kernel" ] || check_eq "$sentence: the kernels counted nothing" "$(moved a b)" 0
+	stop server
+	stop second
+fi
+
+forking() { # own|inherited
+	: >"$WORK/all.log"
+	start server b env ${with:+"$with"} "$FORK_SERVER" "$1" "$IP_B" 13000 4
+	wait_for 20 log_has server listening
+	sleep 0.5
+	local i rc=0 first
+	for i in 0 1 2 3; do
+		ask "$with" ping-pong -i "$IP_B" -p $((13000 + i)) -t 1 && no_loss || rc=1
+		first=${first:-$before}
+		[ $rc -eq 0 ] || break
+	done
+	before=$first
+	stop server
+	return $rc
+}
+for how in own inherited; do
+	sentence="a forking server, sockets $how"
+	wanted "$sentence" || continue
+	check "$sentence: nothing is lost" forking $how
+	[ -n "$kernel" ] || [ $how != own ] || check_eq "$sentence: the kernels counted nothing" "$(moved a b)" 0
+done
+done_testing
