@@ -189,7 +189,8 @@ static int wait_ask_os(struct vma_wait *wait)
 	int rc;
 
 	/* Of shadows alone there is nothing new every few looks, unless a sleep has just ended. */
-	if (members->n_os == 0 && !wait->slept && !iomux_asked_long_ago(&memory.asked))
+	if (members->n_os == 0 && !wait->slept && memory.about == members->about &&
+	    !iomux_asked_long_ago(&memory.asked))
 		return 0;
 	rc = ask(members);
 	remember(members);

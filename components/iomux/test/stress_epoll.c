@@ -1,0 +1,143 @@
+/*
+ * Deliverers push news of many files, collectors wait for one set, and one thread adds, changes, removes and closes
+ * members all the while. Every datagram is taken by somebody, and nobody sleeps beside one.
+ */
+#include "worlds.h"
+
+#define PUSHERS 2
+#define COLLECTORS 2
+#define FILES 16
+#define CHURNED 8
+
+static struct world world = {.kind = OFFLOADED};
+static int ep, fd[FILES];
+static struct fake *fake[FILES];
+static _Atomic uint64_t pushed, taken;
+static _Atomic bool stop, pushers_done;
+static _Atomic int late;
+
+static double seconds(void)
+{
+	const char *text = getenv("STRESS_SECONDS");
+
+	return text != NULL ? atof(text) : 1.0;
+}
+
+static void *pusher(void *arg)
+{
+	unsigned at = *(unsigned *)arg;
+
+	for (uint64_t n = 0; !atomic_load_explicit(&stop, memory_order_relaxed); n++) {
+		at = at * 1103515245u + 12345u;
+		/* what is queued is bounded: a collector is left behind on a loaded machine */
+		if (atomic_load(&fake[at / 65536 % FILES]->queued) > 1000) {
+			sched_yield();
+			continue;
+		}
+		fake_push(fake[at / 65536 % FILES]);
+		atomic_fetch_add(&pushed, 1);
+		if (n % 512 == 0)
+			usleep(200); /* the collectors fall asleep now and then */
+	}
+	return NULL;
+}
+
+/* Members by number: even ones are level, odd ones edge, every fourth one-shot. */
+static uint32_t events_of(unsigned i)
+{
+	return EPOLLIN | (i % 2 != 0 ? EPOLLET : 0) | (i % 4 == 2 ? EPOLLONESHOT : 0);
+}
+
+static void *collector(void *arg)
+{
+	struct epoll_event events[4];
+
+	(void)arg;
+	for (;;) {
+		int n = w_wait(&world, ep, events, 4, 500);
+
+		if (n == 0 && atomic_load(&pushers_done))
+			return NULL;
+		for (int k = 0; k < n; k++) {
+			uint64_t i = events[k].data.u64;
+
+			if (i >= FILES)
+				continue; /* one of the churned */
+			atomic_fetch_add(&taken, (uint64_t)atomic_exchange(&fake[i]->queued, 0));
+			if (events_of((unsigned)i) & EPOLLONESHOT)
+				w_ctl(&world, ep, EPOLL_CTL_MOD, fd[i], events_of((unsigned)i), i);
+		}
+		if (n == 0 && atomic_load(&pushed) - atomic_load(&taken) > 100 && !atomic_load(&stop))
+			atomic_fetch_add(&late, 1);
+	}
+}
+
+static void *churner(void *arg)
+{
+	int other[CHURNED];
+
+	(void)arg;
+	for (int i = 0; i < CHURNED; i++)
+		other[i] = w_socket(&world);
+	for (unsigned n = 0; !atomic_load(&stop); n++) {
+		int *at = &other[n % CHURNED];
+
+		w_ctl(&world, ep, EPOLL_CTL_ADD, *at, EPOLLIN | (n % 3 ? EPOLLET : 0), 1000 + n);
+		fake_push(fake_at(*at));
+		w_ctl(&world, ep, EPOLL_CTL_MOD, *at, EPOLLIN | EPOLLET, 1000 + n);
+		if (n % 2) {
+			w_ctl(&world, ep, EPOLL_CTL_DEL, *at, 0, 0);
+		} else {
+			w_close(&world, *at);
+			*at = w_socket(&world);
+		}
+		vma_retire_poll();
+	}
+	for (int i = 0; i < CHURNED; i++)
+		w_close(&world, other[i]);
+	return NULL;
+}
+
+static void test_every_datagram_is_taken(void **state)
+{
+	pthread_t push[PUSHERS], collect[COLLECTORS], churn;
+	unsigned seed[PUSHERS];
+
+	(void)state;
+	ep = epoll_create1(0);
+	for (unsigned i = 0; i < FILES; i++) {
+		fd[i] = w_socket(&world);
+		fake[i] = fake_at(fd[i]);
+		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[i], events_of(i), i), 0);
+	}
+	for (int i = 0; i < COLLECTORS; i++)
+		pthread_create(&collect[i], NULL, collector, NULL);
+	for (unsigned i = 0; i < PUSHERS; i++) {
+		seed[i] = i * 77 + 1;
+		pthread_create(&push[i], NULL, pusher, &seed[i]);
+	}
+	pthread_create(&churn, NULL, churner, NULL);
+	usleep((useconds_t)(seconds() * 1e6));
+	atomic_store(&stop, true);
+	for (int i = 0; i < PUSHERS; i++)
+		pthread_join(push[i], NULL);
+	pthread_join(churn, NULL);
+	atomic_store(&pushers_done, true);
+	for (int i = 0; i < COLLECTORS; i++)
+		pthread_join(collect[i], NULL);
+	assert_true(atomic_load(&pushed) > 100);
+	assert_int_equal(atomic_load(&taken), atomic_load(&pushed));
+	assert_int_equal(atomic_load(&late), 0);
+	print_message("%llu datagrams\n", (unsigned long long)atomic_load(&pushed));
+	for (int i = 0; i < FILES; i++)
+		w_close(&world, fd[i]);
+	w_close(&world, ep);
+	settle();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_datagram_is_taken)};
+
+	return run_worlds(__FILE__, tests, 1);
+}
