@@ -124,10 +124,10 @@ CASE(fork_child_receives, "a forked child receives on the parent's socket, and s
 	take(s, 2000, 0);
 	pid = fork();
 	if (pid == 0) {
-		one_comes(s, 2);
-		take(s, 3000, 0);
-		one_comes(s, 3);
-		take(s, 3000, 0);
+		for (int i = 2; i < 4; i++) {
+			peer_later(far(), 150, 0, here, port_of(s), 20, i);
+			take(s, 3000, 0);
+		}
 		_exit(7);
 	}
 	wait_for_child(pid);
@@ -136,6 +136,22 @@ CASE(fork_child_receives, "a forked child receives on the parent's socket, and s
 	expect_offloaded(s);
 	one_comes(s, 5);
 	take(s, 3000, 0);
+}
+
+CASE(fork_child_receives_at_once, "what comes right after the fork is there for a child that is the only one to ask")
+{
+	int s = ready_socket();
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		for (int i = 0; i < 5; i++)
+			one_comes(s, i);
+		for (int i = 0; i < 5; i++)
+			take(s, 1000, 0);
+		_exit(7);
+	}
+	wait_for_child(pid);
+	take_all(s);
 }
 
 CASE(fork_parent_receives, "while a forked child holds the socket, the parent still receives")

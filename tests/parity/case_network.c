@@ -58,6 +58,7 @@ CASE(network_bound_address_goes, "a socket whose address goes and comes back wor
 	peer_send(far(), 0, "10.9.0.51", 7701, 40, 1);
 	take(s, 2000, 0);
 	here_ip("addr del 10.9.0.51/24 dev %s", if_first);
+	pause_ms(150);
 	peer_send(far(), 0, "10.9.0.51", 7701, 40, 2);
 	take(s, 50, 0);
 	here_ip("addr add 10.9.0.51/24 dev %s", if_first);
@@ -157,7 +158,7 @@ CASE(network_neighbour_unknown, "the first datagrams to a neighbour that must be
 		RES(send_to(s, there, port, i));
 	for (int i = 0; i < 3; i++)
 		peer_take(far(), 0, 2000);
-	pause_ms(50);
+	warm_up(s, there, port);
 	bypass_begin();
 	RES(send_to(s, there, port, 9));
 	peer_take(far(), 0, 2000);
