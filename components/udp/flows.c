@@ -13,6 +13,7 @@
 
 #include "endpoint.h"
 #include "flows.h"
+#include "os_sends.h"
 
 static pthread_mutex_t flows_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t last_order;
@@ -189,9 +190,21 @@ static void describe(struct udp_flows *flows, bool by_os)
 	                   (local == INADDR_ANY || IN_MULTICAST(ntohl(local)));
 }
 
+static uint64_t cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
+}
+
+bool udp_flows_know(const struct udp_sock *sock, int fd)
+{
+	return sock->flows != NULL && sock->flows->cookie != 0 && cookie_of(fd) == sock->flows->cookie;
+}
+
 static struct udp_flows *flows_of(struct udp_sock *sock)
 {
-	socklen_t len = sizeof(uint64_t);
 	struct udp_flows *flows = sock->flows;
 
 	if (flows != NULL)
@@ -201,9 +214,7 @@ static struct udp_flows *flows_of(struct udp_sock *sock)
 		return NULL;
 	flows->sock = sock;
 	udp_flows_task_init(flows);
-	if (vma_os.getsockopt(atomic_load_explicit(&sock->file.fd, memory_order_relaxed), SOL_SOCKET, SO_COOKIE,
-	                      &flows->cookie, &len) != 0)
-		flows->cookie = 0;
+	flows->cookie = cookie_of(atomic_load_explicit(&sock->file.fd, memory_order_relaxed));
 	sock->flows = flows;
 	return flows;
 }
@@ -490,6 +501,25 @@ void udp_flows_ask(struct udp_flows *flows)
 
 /* ---- fork ---- */
 
+static void run_take_up(struct vma_task *task)
+{
+	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, take_up_task));
+
+	atomic_store(&sock->take_up_asked, false);
+	udp_take_up(sock);
+	vma_file_put(&sock->file);
+}
+
+/* Not by the caller: whoever polls may hold locks that are taken after a file's. */
+void udp_ask_take_up(struct udp_sock *sock)
+{
+	if (vma_engine() == NULL || atomic_exchange(&sock->take_up_asked, true))
+		return;
+	sock->take_up_task.run = run_take_up;
+	vma_file_get(&sock->file);
+	vma_engine_post(&sock->take_up_task);
+}
+
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,
  * once per fork and socket. */
 void udp_flows_forked(struct udp_sock *sock)
@@ -498,6 +528,9 @@ void udp_flows_forked(struct udp_sock *sock)
 
 	if (flows != NULL && atomic_load(&flows->task_asked))
 		vma_file_put(&sock->file); /* the parent's thread runs that task, there */
+	if (atomic_exchange(&sock->take_up_asked, false))
+		vma_file_put(&sock->file);
+	sock->take_up_task = (struct vma_task){0};
 	sock->flows = NULL;
 	atomic_store(&sock->attachments, NULL);
 }

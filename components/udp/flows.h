@@ -4,6 +4,8 @@
 
 #include "udp_priv.h"
 
+/* Whether the kernel socket behind fd is the shadow of this one, which has been bound. */
+bool udp_flows_know(const struct udp_sock *sock, int fd);
 void udp_flows_task_init(struct udp_flows *flows);
 /* Nobody sees the socket any more. */
 void udp_flows_destroy(struct udp_sock *sock);

@@ -52,16 +52,45 @@ static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request,
 	return rc;
 }
 
-/* When the last datagram came that recv gave: ours, unless none has been stamped. */
-static int last_stamp(const struct udp_sock *sock, int fd, unsigned long request, void *arg)
+static bool has_read(const struct udp_sock *sock)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+
+	for (uint32_t i = 0; all != NULL && i < all->n; i++) {
+		if (atomic_load_explicit(&all->at[i]->queue.popped, memory_order_relaxed) != 0)
+			return true;
+	}
+	return false;
+}
+
+static uint64_t wall_clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/*
+ * When the last datagram came that recv gave. From the first question on they are stamped, as by the kernel, which
+ * answers that first one with the present time if anything has been received.
+ */
+static int last_stamp(struct udp_sock *sock, int fd, unsigned long request, void *arg)
 {
 	uint64_t ns = atomic_load_explicit(&sock->last_stamp_ns, memory_order_relaxed);
-	const struct timespec fine = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-	const struct timeval coarse = {.tv_sec = fine.tv_sec, .tv_usec = fine.tv_nsec / 1000};
+	struct timespec fine;
+	struct timeval coarse;
 
 	_Static_assert(sizeof(struct timespec) == 16 && sizeof(struct timeval) == 16, "old and new names are one");
-	if (ns == 0)
+	atomic_fetch_or_explicit(&sock->wishes, UDP_WISH_LAST_STAMP, memory_order_relaxed);
+	if (ns == 0 && !has_read(sock))
 		return by_os(fd, request, arg);
+	if (ns == 0) {
+		ns = wall_clock_ns();
+		atomic_store_explicit(&sock->last_stamp_ns, ns, memory_order_relaxed);
+	}
+	fine = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+	coarse = (struct timeval){.tv_sec = fine.tv_sec, .tv_usec = fine.tv_nsec / 1000};
 	if (request == SIOCGSTAMPNS_OLD || request == SIOCGSTAMPNS_NEW)
 		return vma_copy(arg, &fine, sizeof(fine));
 	return vma_copy(arg, &coarse, sizeof(coarse));

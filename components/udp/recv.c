@@ -41,7 +41,7 @@ static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 static void __attribute__((noinline))
 note_wishes(const struct udp_sock *sock, uint32_t wishes, const struct vma_buf *packet, struct udp_datagram *datagram)
 {
-	if (wishes & (UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS | UDP_WISH_TIMESTAMPING))
+	if (wishes & (UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS | UDP_WISH_TIMESTAMPING | UDP_WISH_LAST_STAMP))
 		datagram->arrival_ns = arrival_of(packet);
 	if (wishes & UDP_WISH_RXQ_OVFL)
 		datagram->drops = drops_of(sock);
@@ -365,8 +365,11 @@ uint32_t udp_poll(struct vma_file *file)
 	bool shut_rd = atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
 	uint32_t events = 0;
 
-	if (all == NULL)
+	if (all == NULL) {
+		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
+			udp_ask_take_up(udp_sock(file));
 		return 0;
+	}
 	if (!atomic_load_explicit(&sock->os_send, memory_order_relaxed))
 		events |= EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 	if (shut_rd)

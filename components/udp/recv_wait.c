@@ -35,10 +35,14 @@ static void count_os(const struct udp_sock *sock, ssize_t len)
  * this call waited. -1: the socket has ended. */
 static int shadow_of(struct udp_sock *sock, int fd)
 {
+	int lingering;
+
 	if (vma_fd_lookup(fd) == &sock->file)
 		return fd;
-	if (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED)
-		return -1;
+	if (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) {
+		lingering = atomic_load_explicit(&sock->lingering_fd, memory_order_relaxed);
+		return lingering != 0 ? lingering : -1;
+	}
 	return atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
 }
 
@@ -148,9 +152,24 @@ static void announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(q, wait->self);
 }
 
+/* As the kernel's, a socket lives as long as somebody waits for it, whatever is closed: see udp_left. */
+static void stay(struct udp_sock *sock)
+{
+	vma_file_get(&sock->file);
+	atomic_fetch_add(&sock->waiting, 1);
+}
+
+static void leave(struct udp_sock *sock)
+{
+	atomic_fetch_sub(&sock->waiting, 1);
+	if (__builtin_expect(atomic_load(&sock->lingering_fd) != 0, 0))
+		udp_left(sock);
+	vma_file_put(&sock->file);
+}
+
 static void abandon(struct vma_wait *wait)
 {
-	vma_file_put(&rx_wait(wait)->sock->file);
+	leave(rx_wait(wait)->sock);
 }
 
 static const struct vma_wait_ops wait_ops = {
@@ -274,9 +293,9 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 			len = ask(sock, fd, msg, flags);
 		return len == -EAGAIN ? nothing(sock) : len;
 	}
-	vma_file_get(&sock->file);
+	stay(sock);
 	len = wait_and_receive(sock, fd, msg, flags);
-	vma_file_put(&sock->file);
+	leave(sock);
 	return len;
 }
 

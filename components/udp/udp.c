@@ -69,15 +69,58 @@ static void on_error(struct vma_file *file)
 
 /* ---- the end ---- */
 
+/*
+ * With the kernel a socket that is closed while a thread waits in recv lives until that call returns, port and all. So
+ * does this one: its shadow gets a number of the library's own, and its flows stay. A call that begins to wait after
+ * this look waits for a socket that nobody can reach, as it may with the kernel.
+ */
+static void linger(struct udp_sock *sock)
+{
+	int copy = vma_os.dup(atomic_load(&sock->file.fd)), guarded;
+
+	if (copy < 0)
+		return;
+	/* The number may have been closed unseen by us, and given out anew. */
+	guarded = udp_flows_know(sock, copy) ? vma_fd_guard(copy) : -ESTALE;
+	if (guarded < 0)
+		vma_os.close(copy);
+	else
+		atomic_store(&sock->lingering_fd, guarded);
+}
+
+static void end(struct udp_sock *sock)
+{
+	udp_flows_end(sock);
+	udp_data_end(sock);
+}
+
 static void udp_close(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
 
 	pthread_mutex_lock(&file->lock);
-	udp_flows_end(sock);
+	if (!file->os_only && atomic_load(&sock->waiting) != 0)
+		linger(sock);
+	if (atomic_load(&sock->lingering_fd) == 0)
+		end(sock);
 	pthread_mutex_unlock(&file->lock);
-	udp_data_end(sock);
+	udp_left(sock);
 	vma_retire_poll();
+}
+
+/* Both the last to leave and the one who closes come here, so that neither has to know who was first. */
+void udp_left(struct udp_sock *sock)
+{
+	int fd;
+
+	pthread_mutex_lock(&sock->file.lock);
+	fd = atomic_load(&sock->lingering_fd);
+	if (fd != 0 && atomic_load(&sock->waiting) == 0) {
+		atomic_store(&sock->lingering_fd, 0);
+		end(sock);
+		vma_fd_unguard_close(fd);
+	}
+	pthread_mutex_unlock(&sock->file.lock);
 }
 
 static void udp_destroy(struct vma_file *file)

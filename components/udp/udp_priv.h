@@ -120,6 +120,7 @@ enum udp_rx_wish { /* what recv has to produce beside the bytes; set by setsocko
 	           UDP_WISH_RXQ_OVFL = 1 << 7,
 	           /* The time stamps were asked for by their _NEW names: so are the answers' types. */
 	           UDP_WISH_STAMP_NEW = 1 << 8,
+	           UDP_WISH_LAST_STAMP = 1 << 9, /* SIOCGSTAMP has been used */
 };
 
 struct udp_sock {
@@ -142,6 +143,8 @@ struct udp_sock {
 	_Atomic uint64_t os_sends_seen;  /* of udp_os_sends, when the OS was last asked */
 	_Atomic(uint64_t) last_stamp_ns; /* SIOCGSTAMP */
 	_Atomic uint64_t peer_key;       /* connected: udp_peer_key of the peer, else 0; for sinks */
+	_Atomic uint32_t waiting;        /* calls that wait in recv: the socket outlives its last descriptor for them */
+	_Atomic int lingering_fd;        /* the shadow meanwhile, a number of the library's; 0: none */
 	_Atomic uint32_t next_ring;      /* of several attachments: where the next look starts */
 
 	/* read by every send */
@@ -160,6 +163,8 @@ struct udp_sock {
 	_Atomic bool dst_asked;             /* the task is posted, and holds a reference */
 	_Atomic uint64_t dst_asked_tsc;
 	bool dst_ended;
+	struct vma_task take_up_task; /* flows.c: an inherited socket has been polled */
+	_Atomic bool take_up_asked;   /* and holds a reference */
 
 	/* control path, under file.lock */
 	_Alignas(64) struct sockaddr_in local, peer; /* as the kernel says; family 0: not bound, not connected */
@@ -189,6 +194,10 @@ static inline struct udp_sock *udp_sock(struct vma_file *file)
 /* flows.c, multicast.c, bind.c, options.c: control path. Each is called with file.lock held. */
 void udp_flows_update(struct udp_sock *sock); /* makes what is attached what it should be; sets reason */
 void udp_flows_end(struct udp_sock *sock);    /* detaches everything */
+/* recv has waited, on a socket whose last descriptor is closed by now: the last such call ends it. */
+void udp_left(struct udp_sock *sock);
+/* An inherited socket is polled: the internal thread takes it up. Never waits, but for the start of an engine. */
+void udp_ask_take_up(struct udp_sock *sock) __attribute__((cold));
 /* The group's filter says whether a datagram from src on this interface is for the socket. Sink; no lock. */
 bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex);
 /* Whether a socket on this host wants a copy of what is sent to the group there (so the kernel must send it). No lock.
