@@ -10,6 +10,7 @@
 
 #include <vma/iomux.h>
 #include <vma/sock.h>
+#include <vma/sock_engine.h>
 
 #include "ready_list.h"
 
@@ -52,6 +53,15 @@ static inline uint32_t iomux_file_poll(struct vma_file *file)
 static inline uint64_t iomux_file_rings(struct vma_file *file)
 {
 	return file->ops->rings != NULL ? file->ops->rings(file) : 0;
+}
+/*
+ * The OS has told of events of a shadow. An error is passed on at once: the internal thread hears of it as well, but
+ * perhaps later than the application's next send or receive, which is to return it.
+ */
+static inline void iomux_os_told(struct vma_file *file, uint32_t events)
+{
+	if (__builtin_expect(events & EPOLLERR, 0) && vma_engine_on_error != NULL)
+		vma_engine_on_error(file);
 }
 /* Whether there is more to ask of it than the kernel knows. */
 static inline bool iomux_file_is_ours(const struct vma_file *file)

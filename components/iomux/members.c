@@ -151,6 +151,8 @@ static int ask(struct members *members)
 
 	if (rc < 0)
 		return rc;
+	for (unsigned i = 0; i < members->n_ours && rc > 0; i++)
+		iomux_os_told(members->ours[i].file, (uint16_t)members->fds[members->ours[i].index].revents);
 	scan(members);
 	return look(members);
 }
