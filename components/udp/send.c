@@ -129,7 +129,12 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	vma_flush_sends(self);
 	vma_file_get(&sock->file);
 	vma_leave(self);
-	sent = vma_os.sendmsg(fd, msg, flags);
+	/* An address of length 0 is none for sendmsg, and a wrong one for sendto. */
+	if (udp_iov_is_own(msg) && msg->msg_name != NULL && msg->msg_control == NULL)
+		sent = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
+		                     msg->msg_namelen);
+	else
+		sent = vma_os.sendmsg(fd, msg, flags);
 	if (sent < 0)
 		sent = -errno;
 	vma_enter();
