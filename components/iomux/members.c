@@ -12,9 +12,9 @@
  */
 #include <errno.h>
 
-#include <vma/sock_engine.h>
-
 #include "iomux_priv.h"
+
+#include <vma/sock_engine.h>
 
 #define SELECT_IN (EPOLLIN | EPOLLRDNORM | EPOLLRDBAND)
 #define SELECT_OUT (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)
@@ -152,7 +152,8 @@ static int ask(struct members *members)
 	if (rc < 0)
 		return rc;
 	for (unsigned i = 0; i < members->n_ours && rc > 0; i++)
-		iomux_os_told(members->ours[i].file, (uint16_t)members->fds[members->ours[i].index].revents);
+		if (is_still(&members->ours[i]))
+			iomux_os_told(members->ours[i].file, (uint16_t)members->fds[members->ours[i].index].revents);
 	scan(members);
 	return look(members);
 }

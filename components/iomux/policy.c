@@ -4,9 +4,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <vma/sock_engine.h>
-
 #include "iomux_priv.h"
+
+#include <vma/sock_engine.h>
 
 #define ASK_AGAIN_NSEC 20000
 

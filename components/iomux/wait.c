@@ -8,9 +8,9 @@
 #include <limits.h>
 #include <sched.h>
 
-#include <vma/sock_engine.h>
-
 #include "iomux_priv.h"
+
+#include <vma/sock_engine.h>
 
 #define TRIES 16
 #define EVENTS_MAX ((int)(INT_MAX / sizeof(struct epoll_event)))

@@ -293,6 +293,13 @@ static inline void in_all_worlds(void (*scenario)(struct world *w))
 	for (int k = 0; k < WORLDS; k++)
 		free(worlds[k].seen);
 }
+/* Under ThreadSanitizer a fault that is jumped out of is the last one that a handler gets to see, and other
+ * signals' handlers run when it likes. */
+#ifdef READY_LIST_TSAN
+#define SKIP_SIGNALS() skip()
+#else
+#define SKIP_SIGNALS() (void)0
+#endif
 #define SAME_IN_ALL_WORLDS(scenario)                                                                                   \
 	static void test_##scenario(void **state)                                                                      \
 	{                                                                                                              \
