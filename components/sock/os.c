@@ -38,17 +38,20 @@ struct vma_os vma_os = {
 #undef X
 };
 
+/* dlopen only where it is needed: it allocates, and an allocator may be what boots us. */
 static void *find(const char *name)
 {
 	static _Atomic(void *) libc;
-	void *handle = atomic_load_explicit(&libc, memory_order_acquire), *found;
+	void *found = dlsym(RTLD_NEXT, name), *handle;
 
+	if (found != NULL)
+		return found;
+	handle = atomic_load_explicit(&libc, memory_order_acquire);
 	if (handle == NULL) {
 		handle = dlopen(LIBC_SO, RTLD_LAZY | RTLD_NOLOAD);
 		atomic_store_explicit(&libc, handle, memory_order_release);
 	}
-	found = dlsym(RTLD_NEXT, name);
-	return found != NULL || handle == NULL ? found : dlsym(handle, name);
+	return handle == NULL ? NULL : dlsym(handle, name);
 }
 
 static void resolve(void)

@@ -59,14 +59,31 @@ static void queue_again(int sig, siginfo_t *info)
 	syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
 }
 
-/* Inside: all signals wait until the thread leaves. */
+/* What must come through even now: faults are answers (vma_copy), and two signals are the C library's own. */
+static void hold_all(sigset_t *mask)
+{
+	static const int not_held[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, 32, 33};
+	uint64_t bits = UINT64_MAX;
+
+	for (unsigned i = 0; i < sizeof(not_held) / sizeof(*not_held); i++)
+		bits &= ~(UINT64_C(1) << (not_held[i] - 1));
+	memcpy(mask, &bits, KERNEL_MASK_BYTES);
+}
+
+/*
+ * Inside: all signals wait until the thread leaves. Several may have been delivered on top of each other, this one in
+ * the middle of another's wrapper. With everything blocked first, whatever comes on top has ended before the mask is
+ * kept, so the outermost, which returns to the library, is the last to keep it, and has the application's.
+ */
 static void put_back(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
 {
-	if (!self->signals_held) {
-		memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
-		self->signals_held = true;
-	}
-	memset(&context->uc_sigmask, 0xff, KERNEL_MASK_BYTES);
+	sigset_t mask;
+
+	hold_all(&mask);
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
+	memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
+	self->signals_held = true;
+	hold_all(&context->uc_sigmask);
 	queue_again(sig, info);
 }
 

@@ -1,11 +1,15 @@
 /*
  * spin - how long a wait spins.
  *
- * Each socket or set has a budget. A wait that was over within what spinning could have covered doubles it, any other
- * halves it, between 10 and 1000 microseconds; so a socket with a message every microsecond is always met spinning, and
- * an idle one costs ten microseconds per wait. The user's bound (VMA_RX_POLL, VMA_SELECT_POLL) holds beside it; "for
- * ever" is obeyed as it stands. When more threads of the process spin than it may run on cores, spinning steals the
- * time of those for whom one waits: then the budget is the smallest, and who spins for ever yields between looks.
+ * Each socket or set has a budget. A wait that spinning could have covered doubles it, any other halves it, between 10
+ * and 1000 microseconds; so a socket with a message every microsecond is always met spinning, and an idle one costs ten
+ * microseconds per wait. The user's bound (VMA_RX_POLL, VMA_SELECT_POLL) holds beside it; "for ever" is obeyed as it
+ * stands.
+ *
+ * Spinning must not take the core from those for whom one waits. So one core is left to them: beyond that many spinners
+ * a thread sleeps at once, or, when it is to spin for ever, yields between looks. A spinner that delivered to a
+ * sleeping thread yields, since that one may be queued behind it. And a spinner that finds that it was descheduled has
+ * seen that cores are scarce: for a while nobody in the process spins (but for ever).
  */
 #include <sched.h>
 
@@ -16,14 +20,23 @@
 #define BUDGET_MIN_NSEC 10000u
 #define BUDGET_MAX_NSEC 1000000u
 #define BUDGET_FIRST_NSEC 500000u
+#define GAP_NSEC 100000 /* between two looks: a descheduled spinner */
+#define SCARCE_NSEC 50000000
 
 static _Atomic uint32_t spinners;
+static _Atomic uint64_t scarce_until_tsc;
 
-static uint32_t cores(void)
+/* How many may spin at a time. */
+static uint32_t places(void)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
-	return engine == NULL || engine->cores == 0 ? 1 : engine->cores;
+	return engine == NULL || engine->cores <= 2 ? 1 : engine->cores - 1;
+}
+
+static bool is_scarce(uint64_t now_tsc)
+{
+	return now_tsc < atomic_load_explicit(&scarce_until_tsc, memory_order_relaxed);
 }
 
 uint64_t vma_tsc_of_nsec(uint64_t nsec)
@@ -43,40 +56,63 @@ uint64_t vma_tsc_of_nsec(uint64_t nsec)
 	return nsec / 1024000 * rate + nsec % 1024000 * rate / 1024000;
 }
 
-void spin_begin(struct spin_state *state, const struct vma_wait *wait)
+bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 {
 	bool for_ever = wait->spin_loops < 0 && wait->spin_nsec < 0;
 	uint64_t nsec;
 
-	state->crowded = atomic_fetch_add_explicit(&spinners, 1, memory_order_relaxed) + 1 > cores();
-	state->until_tsc = UINT64_MAX;
-	if (for_ever)
-		return;
-	nsec = atomic_load_explicit(&wait->spin->budget_nsec, memory_order_relaxed);
-	if (nsec == 0)
-		nsec = BUDGET_FIRST_NSEC;
-	if (state->crowded)
-		nsec = BUDGET_MIN_NSEC;
-	if (wait->spin_nsec >= 0 && (uint64_t)wait->spin_nsec < nsec)
-		nsec = (uint64_t)wait->spin_nsec;
-	state->until_tsc = vma_tsc() + vma_tsc_of_nsec(nsec);
+	*state = (struct spin_state){.until_tsc = UINT64_MAX, .last_tsc = vma_tsc()};
+	if (!for_ever) {
+		if (is_scarce(state->last_tsc) || atomic_load_explicit(&spinners, memory_order_relaxed) >= places())
+			return false;
+		nsec = atomic_load_explicit(&wait->spin->budget_nsec, memory_order_relaxed);
+		if (nsec == 0)
+			nsec = BUDGET_FIRST_NSEC;
+		if (wait->spin_nsec >= 0 && (uint64_t)wait->spin_nsec < nsec)
+			nsec = (uint64_t)wait->spin_nsec;
+		state->until_tsc = state->last_tsc + vma_tsc_of_nsec(nsec);
+	}
+	atomic_fetch_add_explicit(&spinners, 1, memory_order_relaxed);
+	wait->self->spinning = true;
+	return true;
 }
 
-void spin_end(struct spin_state *state)
+bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
 {
-	(void)state;
+	uint64_t now;
+
+	self->woke = false;
+	now = vma_tsc();
+	if (state->until_tsc == UINT64_MAX) {
+		/* Looked at now and then only: it is a line that all spinners write. */
+		if (++state->looks % 64 == 0)
+			state->crowded = atomic_load_explicit(&spinners, memory_order_relaxed) > places();
+		return true;
+	}
+	if (now - state->last_tsc > vma_tsc_of_nsec(GAP_NSEC)) {
+		atomic_store_explicit(&scarce_until_tsc, now + vma_tsc_of_nsec(SCARCE_NSEC), memory_order_relaxed);
+		return false;
+	}
+	state->last_tsc = now;
+	return now < state->until_tsc;
+}
+
+void spin_leave(struct vma_thread *self)
+{
+	self->spinning = false;
+	self->woke = false;
 	atomic_fetch_sub_explicit(&spinners, 1, memory_order_relaxed);
 }
 
-void spin_learn(struct vma_wait *wait, uint64_t ticks)
+void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks)
 {
-	uint32_t budget = atomic_load_explicit(&wait->spin->budget_nsec, memory_order_relaxed);
+	uint32_t budget = atomic_load_explicit(&spin->budget_nsec, memory_order_relaxed);
 
 	if (budget == 0)
 		budget = BUDGET_FIRST_NSEC;
-	if (ticks <= vma_tsc_of_nsec(BUDGET_MAX_NSEC / 2))
+	if (paid && ticks <= vma_tsc_of_nsec(BUDGET_MAX_NSEC / 2))
 		budget = budget * 2 > BUDGET_MAX_NSEC ? BUDGET_MAX_NSEC : budget * 2;
 	else
 		budget = budget / 2 < BUDGET_MIN_NSEC ? BUDGET_MIN_NSEC : budget / 2;
-	atomic_store_explicit(&wait->spin->budget_nsec, budget, memory_order_relaxed);
+	atomic_store_explicit(&spin->budget_nsec, budget, memory_order_relaxed);
 }

@@ -6,24 +6,16 @@
 
 struct spin_state {
 	uint64_t until_tsc; /* UINT64_MAX: the user wants it for ever */
-	bool crowded;       /* more threads of this process spin than it has cores */
+	uint64_t last_tsc;
+	uint32_t looks;
+	bool crowded; /* for ever, and more threads of this process spin than should: yield between looks */
 };
-void spin_begin(struct spin_state *state, const struct vma_wait *wait);
-void spin_end(struct spin_state *state);
-static inline bool spin_is_over(const struct spin_state *state)
-{
-	return state->until_tsc != UINT64_MAX && vma_tsc() >= state->until_tsc;
-}
-/* The wait is over and took so long: the next one of this socket or set learns from it. */
-void spin_learn(struct vma_wait *wait, uint64_t ticks);
-
-static inline void spin_pause(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
+/* False: it should sleep at once. */
+bool spin_begin(struct spin_state *state, const struct vma_wait *wait);
+bool spin_goes_on(struct spin_state *state, struct vma_thread *self);
+/* Also for a spin that was left by a jump. */
+void spin_leave(struct vma_thread *self);
+/* The wait took so long, and (`paid`) ended because what it waited for came: the next one learns from it. */
+void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks);
 
 #endif

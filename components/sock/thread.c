@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <vma/log.h>
+#include <vma/sock.h>
 #include <vma/sock_os.h>
 
 #include "thread_priv.h"
@@ -108,6 +109,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
 		self->tx_burst = 0;
+		self->unserved = self->woke = false;
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
 	}
@@ -132,7 +134,7 @@ static void forget(struct vma_thread *thread)
 	int fd = atomic_exchange(&thread->wake_fd, -1);
 
 	if (fd >= 0)
-		syscall(SYS_close, fd); /* the parent's; this is our copy of the descriptor */
+		vma_fd_unguard_close(fd); /* our copy of the parent's */
 	atomic_store(&thread->state, VMA_THREAD_AWAKE);
 	atomic_store(&thread->rings, 0);
 	atomic_store(&thread->watched, 0);

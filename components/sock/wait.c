@@ -4,13 +4,15 @@
  *   look ──> spin: drive, look, ask the OS now and then ──> announce, arm, look ──> ppoll ──> look ...
  *
  * The watch. Of those who sleep for a ring one, its watcher, also sleeps on the ring's descriptor; all others are woken
- * by whoever delivers. A ring with sleepers is never left without a watcher:
- *   - a sleeper counts itself in rail->sleepers (A), then claims rail->watcher unless it is taken (B);
- *   - a watcher that leaves clears rail->watcher (C), then looks at rail->sleepers (D) and wakes one of them, who
- *     claims in its turn.
- * All four are sequentially consistent. If B finds it taken, B comes before C, so A comes before D, and D finds the
- * sleeper. Who is found has its state GOING or ASLEEP (set before A), and waking either makes it look once more.
- * A handler of the application may jump out of the sleep, so the thread gives everything up before one runs
+ * by whoever delivers. Watch and queues are kept over needless wake-ups and given up at the end of the wait. A ring
+ * with sleepers is not left without a watcher:
+ *   - a sleeper sets its state to GOING and counts itself (A), then claims rail->watcher unless it is taken (B);
+ *   - who leaves, watcher or not, sets its state to AWAKE (C), gives the watch up if it has it (D), and then, if nobody
+ *     watches but somebody is counted (E), wakes one of those whose state is not AWAKE, who claims in its turn.
+ * All are sequentially consistent. If B finds the watch taken, B comes before the watcher's D, so A comes before its E,
+ * which finds the sleeper. Whom E wakes may leave, too, for a reason of its own: its C comes after the wake-up's
+ * exchange of its state, so after D, and its own E finds no watcher; or its C came before, and E took another. A
+ * handler of the application may jump out of the sleep, so the thread gives everything up before one runs
  * (vma_wait_interrupted); a cancelled thread does so in its clean-up.
  */
 #include <errno.h>
@@ -31,9 +33,13 @@
 #include "spin.h"
 #include "thread_priv.h"
 
-#define BUSY_NSEC 50000 /* how long to wait for one who drives before looking again */
-#define FDS_ON_STACK 16
+#define BUSY_NSEC 50000   /* how long to wait for one who drives before looking again */
+#define LOST_NSEC 1000000 /* a sleep of a thread that has no descriptor to be woken by */
+#define FDS_ON_STACK 64
 #define LOOKS_INSIDE 8 /* then held signals get their chance */
+
+/* How many sleep for the rings of each bit. Not in the rail, which may end, and its bit be another's, meanwhile. */
+static _Atomic uint32_t sleepers[64];
 
 uint64_t vma_now_ns(void)
 {
@@ -64,115 +70,111 @@ static int interrupted(struct vma_wait *wait, uint32_t signals, uint32_t interru
 
 /* ---- the watch ---- */
 
-/* Somebody else who sleeps for this ring, if there is one, gets up and claims the watch. */
-static void hand_over(struct vma_rail *rail, const struct vma_thread *self)
+static struct vma_rail *first_rail(unsigned bit)
 {
-	uint64_t bit = vma_rail_bit(rail);
+	return atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+}
+
+static struct vma_rail *next_rail(const struct vma_rail *rail)
+{
+	return atomic_load_explicit(&rail->next, memory_order_acquire);
+}
+
+/* Somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */
+static void hand_over(unsigned bit, const struct vma_thread *self)
+{
 	unsigned count = vma_thread_count();
 
-	if (atomic_load(&rail->sleepers) == 0)
+	if (atomic_load(&sleepers[bit]) == 0)
 		return;
 	for (unsigned i = 0; i < count; i++) {
 		struct vma_thread *thread = vma_thread_at(i);
 
-		if (thread == NULL || thread == self || (atomic_load(&thread->rings) & bit) == 0)
+		if (thread == NULL || thread == self || (atomic_load(&thread->rings) >> bit & 1) == 0)
 			continue;
 		if (vma_thread_wake_told(thread))
 			return;
 	}
 }
 
-/* Rails that this sleep has counted itself in are known by number: one may end, and another take its bit, meanwhile. */
-static bool is_counted(const struct vma_thread *self, const struct vma_rail *rail)
-{
-	for (unsigned i = 0; i < self->nslept; i++)
-		if (self->slept[i] == rail->id)
-			return true;
-	return false;
-}
-
 static void lie_down(struct vma_thread *self, uint64_t rings)
 {
 	atomic_store(&self->rings, rings);
 	atomic_store(&self->state, VMA_THREAD_GOING);
-	self->nslept = 0;
-	for (uint64_t left = rings; left != 0; left &= left - 1) {
-		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(left)], memory_order_acquire);
-
-		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			if (self->nslept == VMA_THREAD_RAILS)
-				return;
-			self->slept[self->nslept++] = rail->id;
-			atomic_fetch_add(&rail->sleepers, 1);
-		}
-	}
+	for (; rings != 0; rings &= rings - 1)
+		atomic_fetch_add(&sleepers[__builtin_ctzll(rings)], 1);
 }
 
 static void get_up(struct vma_thread *self)
 {
 	uint64_t rings = atomic_exchange(&self->rings, 0);
 
-	atomic_store(&self->state, VMA_THREAD_AWAKE);
+	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
 	for (; rings != 0; rings &= rings - 1) {
-		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(rings)], memory_order_acquire);
+		unsigned bit = (unsigned)__builtin_ctzll(rings);
+		bool unwatched = false;
 
-		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			struct vma_thread *expected = self;
+		atomic_fetch_sub(&sleepers[bit], 1);
+		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail)) {
+			struct vma_thread *watcher = self;
 
-			if (!is_counted(self, rail))
-				continue;
-			atomic_fetch_sub(&rail->sleepers, 1);
-			if (atomic_compare_exchange_strong(&rail->watcher, &expected, NULL))
-				hand_over(rail, self);
+			unwatched |= atomic_compare_exchange_strong(&rail->watcher, &watcher, NULL) || watcher == NULL;
 		}
+		if (unwatched)
+			hand_over(bit, self);
 	}
-	self->nslept = 0;
 }
 
-/* In a handler's wrapper: the handler may not come back, so nothing may depend on this thread meanwhile. */
+/* In a handler's wrapper, outside: the handler may not come back, so nothing may depend on this thread meanwhile. */
 void vma_wait_interrupted(struct vma_thread *self)
 {
+	struct vma_wait *wait = self->waiting;
 	uint64_t one = 1;
 	int fd = atomic_load(&self->wake_fd);
 
-	if (atomic_load(&self->rings) == 0 && self->waiting == NULL)
+	if (wait == NULL)
 		return;
-	self->inside++; /* the section only: no handler is held back twice */
-	ck_epoch_begin(&self->epoch, NULL);
+	vma_enter();
+	self->waiting = NULL;
+	self->unserved = true;
 	get_up(self);
-	if (self->waiting != NULL)
-		self->waiting->ops->announce(self->waiting, false);
-	ck_epoch_end(&self->epoch, NULL);
-	self->inside--;
+	wait->ops->announce(wait, false);
+	vma_leave(self);
 	/* It may not sleep yet, and the handler would have come too early to end the sleep. */
 	if (fd >= 0)
 		syscall(SYS_write, fd, &one, sizeof(one));
 }
 
+/* What a wait that was left by a jump or with its thread has left behind. */
 void vma_wait_tidy(struct vma_thread *self)
 {
-	if (atomic_load(&self->rings) != 0)
-		get_up(self);
 	self->waiting = NULL;
+	if (atomic_load_explicit(&self->rings, memory_order_relaxed) != 0)
+		get_up(self);
+	if (self->bed_memory != NULL) {
+		vma_free(self->bed_memory);
+		self->bed_memory = NULL;
+	}
+	if (self->spinning)
+		spin_leave(self);
 }
 
 /* ---- asleep ---- */
 
-static bool have_wake_fd(struct vma_thread *self)
+static void have_wake_fd(struct vma_thread *self)
 {
 	int fd, guarded;
 
 	if (atomic_load_explicit(&self->wake_fd, memory_order_relaxed) >= 0)
-		return true;
+		return;
 	fd = (int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
-		return false;
+		return; /* see sleep_in */
 	guarded = vma_fd_guard(fd);
 	atomic_store(&self->wake_fd, guarded >= 0 ? guarded : fd);
-	return true;
 }
 
-/* What one ppoll sleeps on: the caller's descriptors, the thread's own, and those of the watched rings. */
+/* What one ppoll sleeps on: the caller's descriptors, the thread's own (-1: there is none), those of watched rings. */
 struct bed {
 	struct vma_wait *wait;
 	struct pollfd *fds, stack[FDS_ON_STACK];
@@ -181,10 +183,10 @@ struct bed {
 };
 
 /* Claims the watch of a rail, if it is to be had, and arms it. */
-static void watch(struct bed *bed, struct vma_rail *rail, struct vma_thread *self)
+static void watch(struct bed *bed, struct vma_rail *rail)
 {
+	struct vma_thread *self = bed->wait->self, *watcher = NULL;
 	struct vma_ring_patience patience = {0};
-	struct vma_thread *watcher = NULL;
 	int rc;
 
 	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
@@ -202,19 +204,20 @@ static void watch(struct bed *bed, struct vma_rail *rail, struct vma_thread *sel
 static void make_bed(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
-	struct vma_thread *self = wait->self;
 
 	bed->n = wait->nfds;
 	bed->look_again = false;
-	memcpy(bed->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
-	bed->fds[bed->n++] = (struct pollfd){.fd = atomic_load(&self->wake_fd), .events = POLLIN};
-	for (uint64_t left = atomic_load(&self->rings); left != 0; left &= left - 1) {
-		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(left)], memory_order_acquire);
+	if (wait->nfds != 0)
+		memcpy(bed->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
+	bed->fds[bed->n++] = (struct pollfd){.fd = atomic_load(&wait->self->wake_fd), .events = POLLIN};
+	for (uint64_t left = atomic_load(&wait->self->rings); left != 0; left &= left - 1) {
+		struct vma_rail *rail = first_rail((unsigned)__builtin_ctzll(left));
 
-		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire))
-			if (is_counted(self, rail))
-				watch(bed, rail, self);
+		for (; rail != NULL && bed->n < wait->nfds + 1 + VMA_THREAD_RAILS; rail = next_rail(rail))
+			watch(bed, rail);
 	}
+	for (unsigned i = 0; i < bed->n; i++)
+		bed->fds[i].revents = 0;
 }
 
 static void cancelled(void *arg)
@@ -222,32 +225,36 @@ static void cancelled(void *arg)
 	struct vma_wait *wait = arg;
 	struct vma_thread *self = vma_enter();
 
-	get_up(self);
+	self->unserved = true;
+	vma_wait_tidy(self);
 	wait->ops->announce(wait, false);
-	self->waiting = NULL;
 	if (wait->ops->abandon != NULL)
 		wait->ops->abandon(wait);
 	vma_leave(self);
 }
 
-/* Outside; a cancellation point. The caller's revents are copied back. */
+/* Outside; a cancellation point. */
 static void sleep_in(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
-	struct timespec left = {0};
-	uint64_t now = wait->deadline_ns == UINT64_MAX ? 0 : vma_now_ns();
+	uint64_t left = UINT64_MAX, now;
+	struct timespec timeout;
 
-	if (wait->deadline_ns > now) {
-		left.tv_sec = (time_t)((wait->deadline_ns - now) / 1000000000);
-		left.tv_nsec = (long)((wait->deadline_ns - now) % 1000000000);
+	if (wait->deadline_ns != UINT64_MAX) {
+		now = vma_now_ns();
+		left = wait->deadline_ns > now ? wait->deadline_ns - now : 0;
 	}
+	/* The process is out of descriptors: nobody can wake this thread, so it looks by itself. */
+	if (bed->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
+		left = LOST_NSEC;
+	timeout = (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
 	pthread_cleanup_push(cancelled, wait);
-	vma_os.ppoll(bed->fds, bed->n, wait->deadline_ns == UINT64_MAX ? NULL : &left, NULL);
+	vma_os.ppoll(bed->fds, bed->n, left == UINT64_MAX ? NULL : &timeout, NULL);
 	pthread_cleanup_pop(0);
 	wait->slept = true;
 }
 
-/* What ended the sleep: 1 an OS descriptor of the caller's is ready, else 0. */
+/* Whether an OS descriptor of the caller's has ended the sleep. */
 static bool wake_up(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
@@ -258,7 +265,8 @@ static bool wake_up(struct bed *bed)
 		wait->fds[i].revents = bed->fds[i].revents;
 		os |= bed->fds[i].revents != 0;
 	}
-	if (bed->fds[wait->nfds].revents != 0)
+	/* Without a report, too, if a handler has run: see vma_wait_interrupted. */
+	if (bed->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && bed->fds[wait->nfds].fd >= 0))
 		syscall(SYS_read, bed->fds[wait->nfds].fd, &count, sizeof(count));
 	return os;
 }
@@ -269,7 +277,6 @@ static int sleep_once(struct bed *bed)
 	struct vma_wait *wait = bed->wait;
 	struct vma_thread *self = wait->self;
 	uint32_t going = VMA_THREAD_GOING;
-	bool os;
 	int rc;
 
 	make_bed(bed);
@@ -278,38 +285,47 @@ static int sleep_once(struct bed *bed)
 	rc = wait->ops->ready(wait); /* what came before the announcement */
 	if (rc != 0 || !atomic_compare_exchange_strong(&self->state, &going, VMA_THREAD_ASLEEP))
 		return rc;
-	for (unsigned i = 0; i < bed->n; i++)
-		bed->fds[i].revents = 0;
 	vma_leave(self);
 	sleep_in(bed);
 	vma_enter();
-	os = wake_up(bed);
-	return os ? ask(wait) : 0;
+	return wake_up(bed) ? ask(wait) : 0;
+}
+
+/* In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others. */
+static uint64_t settle(struct vma_wait *wait)
+{
+	struct vma_thread *self = wait->self;
+	uint64_t rings = wait->ops->rings(wait);
+
+	if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
+		get_up(self);
+		lie_down(self, rings);
+	}
+	/* GOING first: who takes this thread out of a queue from now on also ends its sleep. */
+	atomic_store(&self->state, VMA_THREAD_GOING);
+	self->waiting = wait;
+	wait->ops->announce(wait, true);
+	return rings;
 }
 
 static int sleep_until_ready(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 {
 	struct vma_thread *self = wait->self;
-	struct bed bed = {.wait = wait};
 	unsigned room = wait->nfds + 1 + VMA_THREAD_RAILS;
+	struct bed bed = {.wait = wait};
 	uint64_t rings;
 	int rc = 0;
 
-	bed.fds = room <= FDS_ON_STACK ? bed.stack : vma_alloc(room * sizeof(*bed.fds));
-	if (bed.fds == NULL || !have_wake_fd(self)) {
-		if (bed.fds != bed.stack)
-			vma_free(bed.fds);
-		return -ENOMEM;
+	bed.fds = bed.stack;
+	if (room > FDS_ON_STACK) {
+		bed.fds = self->bed_memory = vma_alloc(room * sizeof(*bed.fds));
+		if (bed.fds == NULL)
+			return -ENOMEM;
 	}
-	self->waiting = wait;
+	have_wake_fd(self);
 	while (rc == 0) {
-		/* GOING first: who takes this thread out of a queue from now on also ends its sleep. */
-		rings = wait->ops->rings(wait);
-		lie_down(self, rings);
-		wait->ops->announce(wait, true);
+		rings = settle(wait);
 		rc = sleep_once(&bed);
-		get_up(self);
-		wait->ops->announce(wait, false);
 		if (rc == 0 && rings != 0)
 			vma_rails_progress(rings);
 		if (rc == 0)
@@ -321,9 +337,10 @@ static int sleep_until_ready(struct vma_wait *wait, uint32_t signals, uint32_t i
 			break;
 		}
 	}
-	self->waiting = NULL;
-	if (bed.fds != bed.stack)
-		vma_free(bed.fds);
+	self->unserved = rc <= 0;
+	vma_wait_tidy(self);
+	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
+	wait->ops->announce(wait, false);
 	return rc;
 }
 
@@ -332,16 +349,28 @@ static int sleep_until_ready(struct vma_wait *wait, uint32_t signals, uint32_t i
 struct looks {
 	int64_t done;
 	uint32_t os;
+	struct vma_ring_patience patience;
 };
+
+/* All rings are driven by others: not for nothing, but one of them may be descheduled. */
+static void be_patient(uint64_t rings, struct looks *looks)
+{
+	struct vma_rail *rail = first_rail((unsigned)__builtin_ctzll(rings));
+
+	if (rail != NULL)
+		vma_ring_idle(rail->ring, VMA_RING_RX, &looks->patience, BUSY_NSEC);
+}
 
 /* One look: 1, 0, -errno. */
 static int look(struct vma_wait *wait, struct looks *looks)
 {
 	uint64_t rings = wait->ops->rings(wait);
-	int rc;
+	int rc = vma_rails_progress(rings);
 
-	if (rings != 0 && vma_rails_progress(rings) < 0)
-		spin_pause();
+	if (rc != -EBUSY)
+		looks->patience = (struct vma_ring_patience){0};
+	else if (wait->ops->ready(wait) == 0)
+		be_patient(rings, looks);
 	rc = wait->ops->ready(wait);
 	looks->done++;
 	if (rc == 0 && wait->os_ratio != 0 && ++looks->os >= wait->os_ratio) {
@@ -349,6 +378,20 @@ static int look(struct vma_wait *wait, struct looks *looks)
 		rc = ask(wait);
 	}
 	return rc;
+}
+
+/* Outside for a moment, in which handlers run, cancellation acts, and others get the core if they should. */
+static void breathe(struct vma_wait *wait, bool yield)
+{
+	struct vma_thread *self = wait->self;
+
+	vma_leave(self);
+	pthread_cleanup_push(cancelled, wait);
+	if (yield)
+		sched_yield();
+	pthread_testcancel();
+	pthread_cleanup_pop(0);
+	vma_enter();
 }
 
 static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
@@ -359,20 +402,19 @@ static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 
 	if (wait->spin_loops == 0 || wait->spin_nsec == 0 || wait->ops->rings(wait) == 0)
 		return 0;
-	spin_begin(&state, wait);
+	if (!spin_begin(&state, wait))
+		return 0;
 	do {
 		rc = look(wait, &looks);
-		if (rc != 0 || looks.done % LOOKS_INSIDE != 0)
+		if (rc != 0 || (looks.done % LOOKS_INSIDE != 0 && !wait->self->woke))
 			continue;
-		vma_leave(wait->self);
-		if (wait->yield || state.crowded)
-			sched_yield();
-		vma_enter();
+		breathe(wait, wait->yield || wait->self->woke || state.crowded);
 		rc = interrupted(wait, signals, interrupts);
 		if (rc == 0 && is_over(wait))
 			break;
-	} while (rc == 0 && (wait->spin_loops < 0 || looks.done < wait->spin_loops) && !spin_is_over(&state));
-	spin_end(&state);
+	} while (rc == 0 && (wait->spin_loops < 0 || looks.done < wait->spin_loops) &&
+	         spin_goes_on(&state, wait->self));
+	spin_leave(wait->self);
 	return rc;
 }
 
@@ -393,6 +435,6 @@ int vma_wait(struct vma_wait *wait)
 	rc = spin(wait, signals, interrupts);
 	if (rc == 0)
 		rc = is_over(wait) ? ask(wait) : sleep_until_ready(wait, signals, interrupts);
-	spin_learn(wait, vma_tsc() - begun);
+	spin_learn(wait->spin, rc == 1, vma_tsc() - begun);
 	return rc;
 }

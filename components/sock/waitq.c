@@ -20,6 +20,8 @@ bool vma_thread_wake_told(struct vma_thread *thread)
 	/* Only the first to find it asleep pays; it looks at everything when it gets up. */
 	if (atomic_exchange(&thread->state, VMA_THREAD_AWAKE) == VMA_THREAD_AWAKE)
 		return false;
+	if (vma_thread_cache != NULL)
+		vma_thread_cache->woke = true;
 	fd = atomic_load(&thread->wake_fd);
 	if (fd >= 0)
 		syscall(SYS_write, fd, &one, sizeof(one));
@@ -31,8 +33,12 @@ void vma_thread_wake(struct vma_thread *thread)
 	vma_thread_wake_told(thread);
 }
 
+/* Twice is as good as once: a sleeper stays in the queue over needless wake-ups. */
 void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self)
 {
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
+		if (atomic_load(&q->slot[i]) == self)
+			return;
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++) {
 		struct vma_thread *expected = NULL;
 
@@ -58,15 +64,16 @@ static bool take(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
 }
 
 /*
- * Not in its slot: somebody has spent a wake-up on this thread, which may leave for another reason (a deadline, another
- * socket of its set) and take nothing. So it passes the wake-up on; who is woken in vain sleeps on.
+ * Not in its slot: somebody has spent a wake-up on this thread. If it leaves with nothing (a deadline, a signal,
+ * cancellation), another may have use for it, and it is passed on; who is woken in vain sleeps on.
  */
 void vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
 {
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
 		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self && take(q, i, self))
 			return;
-	vma_waitq_wake(q, false);
+	if (self->unserved)
+		vma_waitq_wake(q, false);
 }
 
 static void wake_everybody(void)

@@ -98,7 +98,6 @@ struct vma_rail {
 
 	/* by sleepers */
 	_Alignas(64) _Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see wait.c */
-	_Atomic uint32_t sleepers;                         /* asleep for this ring */
 
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */

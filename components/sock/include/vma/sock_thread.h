@@ -32,7 +32,7 @@ struct vma_ring;
 struct vma_wait;
 
 #define VMA_THREAD_RAILS                                                                                               \
-	16 /* rings that one sleep counts itself in; further ones are watched by the internal thread                   \
+	16 /* rings that one sleep watches; further ones are left to other sleepers and the internal thread            \
 	    */
 
 struct vma_thread {
@@ -47,8 +47,9 @@ struct vma_thread {
 	void *copy_resume[5]; /* __builtin_setjmp's */
 	sigset_t mask;
 	struct vma_wait *waiting; /* asleep, or about to: what for */
-	uint32_t nslept;          /* rails that the sleep counted itself in, by id */
-	uint32_t slept[VMA_THREAD_RAILS];
+	bool unserved;       /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
+	bool spinning, woke; /* counted as a spinner; has woken somebody since its last look */
+	void *bed_memory;    /* of a sleep on many descriptors */
 	ck_epoch_record_t epoch;
 
 	/* shared */
