@@ -111,8 +111,9 @@ int iomux_os_epoll(int epfd, struct epoll_event *events, int max);
 /* ---- poll and select (members.c) ---- */
 
 struct members_ours {
-	struct vma_file *file; /* not held: found again by fd, and the same if id is, after every sleep */
+	struct vma_file *file; /* found again by fd, and the same if id is */
 	uint64_t id;
+	bool queued;    /* stands in its queue, and holds it */
 	uint32_t index; /* in fds */
 	int fd;         /* the application's */
 	uint32_t accept, got;
@@ -130,6 +131,7 @@ struct members {
 	uint64_t about; /* what is asked, as a hash */
 	bool os_ready;  /* the OS has found one when it was asked last */
 	uint64_t rings;
+	struct vma_thread *self;
 	int count; /* members that are ready */
 	unsigned looks;
 };

@@ -7,8 +7,9 @@
  * an error or a datagram that came through the kernel. What an offloaded member answers by itself (EPOLLOUT) is not
  * asked of its shadow, which is always writable and would end every sleep.
  *
- * No references are held across a sleep, so a handler that jumps out of it leaves nothing behind: a member is found
- * again by its number, and is the same if its id is; if not it was closed meanwhile, and the OS is asked for it.
+ * No references are held while handlers may run, so one that jumps out of the wait leaves nothing behind: a member is
+ * found again by its number, and is the same if its id is; if not it was closed meanwhile, and the OS is asked for it.
+ * Only who stands in a file's queue holds the file, and vma_wait sees to it that he leaves before a handler runs.
  */
 #include <errno.h>
 
@@ -77,11 +78,21 @@ static bool is_still(const struct members_ours *ours)
 	return vma_fd_lookup(ours->fd) == ours->file && ours->file->id == ours->id;
 }
 
+static void leave_queue(struct members *members, struct members_ours *ours)
+{
+	if (!ours->queued)
+		return;
+	ours->queued = false;
+	iomux_leave_queue(&ours->file->waitq, members->self, members->signals);
+	vma_file_put(ours->file);
+}
+
 /* Closed meanwhile. */
 static void give_to_os(struct members *members, unsigned at)
 {
 	struct members_ours *ours = &members->ours[at];
 
+	leave_queue(members, ours);
 	members->fds[ours->index].fd = ours->fd;
 	members->n_os++;
 	*ours = members->ours[--members->n_ours];
@@ -209,19 +220,26 @@ static uint64_t wait_rings(struct vma_wait *wait)
 	return members->rings;
 }
 
+static void stand_in_queue(struct members_ours *ours, struct vma_thread *self)
+{
+	if (!is_still(ours))
+		return;
+	if (!ours->queued)
+		vma_file_get(ours->file);
+	ours->queued = true;
+	vma_waitq_add(&ours->file->waitq, self);
+}
+
 static void wait_announce(struct vma_wait *wait, bool on)
 {
 	struct members *members = wait->arg;
 
 	members->looks = 0; /* a ring that came since is watched, too */
-	for (unsigned i = 0; i < members->n_ours; i++) {
-		if (!is_still(&members->ours[i]))
-			continue;
+	for (unsigned i = 0; i < members->n_ours; i++)
 		if (on)
-			vma_waitq_add(&members->ours[i].file->waitq, wait->self);
+			stand_in_queue(&members->ours[i], wait->self);
 		else
-			iomux_leave_queue(&members->ours[i].file->waitq, wait->self, members->signals);
-	}
+			leave_queue(members, &members->ours[i]);
 }
 
 /* One of several sleepers of a file was woken, and takes nothing from it: the next may. */
@@ -264,6 +282,7 @@ static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
 
 	iomux_timeout_start(timeout);
 	wait.deadline_ns = timeout->deadline;
+	members->self = self;
 	members->signals = self->signals;
 	rc = vma_wait(&wait);
 	pass_on(members);
