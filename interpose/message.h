@@ -21,12 +21,19 @@
 /* What is left to the kernel's call. No errno has this value. */
 #define MESSAGE_KERNEL (-4096)
 
-static inline struct iovec message_piece(const void *data, size_t size)
+/* A message of one piece. That this lies right behind msg tells ops that it is the library's own: see sock.h. */
+struct message {
+	struct msghdr msg;
+	struct iovec piece;
+};
+
+static inline void message_of_bytes(struct message *message, const void *data, size_t size)
 {
-	return (struct iovec){
+	message->piece = (struct iovec){
 	        .iov_base = (void *)data,
 	        .iov_len = size < MESSAGE_BYTES_MAX ? size : MESSAGE_BYTES_MAX,
 	};
+	message->msg = (struct msghdr){.msg_iov = &message->piece, .msg_iovlen = 1};
 }
 
 /* Inside. Bytes of all pieces, -EFAULT, or MESSAGE_KERNEL for what the kernel would refuse. */

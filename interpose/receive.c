@@ -32,21 +32,21 @@ static bool receive_bytes(int fd, void *data, size_t size, int flags, struct soc
                           ssize_t *result)
 {
 	struct sockaddr_storage from;
-	struct iovec piece = message_piece(data, size);
-	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	struct message own;
 	struct call call;
 	ssize_t rc;
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
 		return false;
+	message_of_bytes(&own, data, size);
 	if (addr != NULL) {
-		msg.msg_name = &from;
-		msg.msg_namelen = sizeof(from);
+		own.msg.msg_name = &from;
+		own.msg.msg_namelen = sizeof(from);
 	}
-	rc = call.file->ops->recvmsg(call.file, fd, &msg, flags);
+	rc = call.file->ops->recvmsg(call.file, fd, &own.msg, flags);
 	if (rc >= 0 && addr != NULL) {
-		int given = give_address(&from, msg.msg_namelen, addr, len);
+		int given = give_address(&from, own.msg.msg_namelen, addr, len);
 
 		rc = given < 0 ? given : rc;
 	}

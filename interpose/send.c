@@ -9,8 +9,7 @@
 static bool send_bytes(int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len,
                        ssize_t *result)
 {
-	struct iovec piece = message_piece(data, size);
-	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	struct message own;
 	struct call call;
 
 	/* An address of a length that the kernel refuses. */
@@ -19,11 +18,12 @@ static bool send_bytes(int fd, const void *data, size_t size, int flags, const s
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
 		return false;
+	message_of_bytes(&own, data, size);
 	if (addr != NULL) {
-		msg.msg_name = (void *)addr;
-		msg.msg_namelen = len;
+		own.msg.msg_name = (void *)addr;
+		own.msg.msg_namelen = len;
 	}
-	*result = call_end(&call, call.file->ops->sendmsg(call.file, fd, &msg, flags));
+	*result = call_end(&call, call.file->ops->sendmsg(call.file, fd, &own.msg, flags));
 	return true;
 }
 

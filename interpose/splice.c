@@ -44,10 +44,10 @@ static int wait_for_room(int pipe, bool wait)
 /* Inside; one datagram, cut to `size` as the kernel cuts it. */
 static ssize_t take(struct vma_file *file, int fd, void *datagram, size_t size)
 {
-	struct iovec piece = message_piece(datagram, size);
-	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	struct message own;
 
-	return file->ops->recvmsg(file, fd, &msg, 0);
+	message_of_bytes(&own, datagram, size);
+	return file->ops->recvmsg(file, fd, &own.msg, 0);
 }
 
 /*

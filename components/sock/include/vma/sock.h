@@ -73,8 +73,11 @@ struct vma_file_ops {
 	int (*ioctl)(struct vma_file *file, int fd, unsigned long request, void *arg);
 	/* F_SETFL and whatever else touches the socket; duplicating is not its business. */
 	int (*fcntl)(struct vma_file *file, int fd, int cmd, void *arg);
-	/* read, recv, recvfrom and their kin come as messages too; msg is the library's own copy, what it points to is
-	 * not. */
+	/*
+	 * read, recv, recvfrom and their kin come as messages too; msg is the library's own copy, what it points to is
+	 * not, but for one case: an iov that lies right behind msg is the library's as well (the application's call had
+	 * none), and may be read as it is.
+	 */
 	ssize_t (*recvmsg)(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 	ssize_t (*sendmsg)(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 	/*
