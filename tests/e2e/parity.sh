@@ -27,7 +27,7 @@ esac
 
 # Two namespaces with two links, and processes that the cases can tell what to do.
 field() { # TEST PEER [PRELOAD]
-	local x=$1 y=$2 who name
+	local x=$1 y=$2 who name preloaded
 	ns_add "$x" && ns_add "$y" && ns_join "$x" 10.9.0.1 "$y" 10.9.0.2 && ns_join "$x" 10.9.1.11 "$y" 10.9.1.12 ||
 		cannot_run "the namespaces cannot be joined"
 	ip -n "$(ns "$y")" addr add 10.9.0.3/24 dev "veth_${y}2"
@@ -43,8 +43,10 @@ field() { # TEST PEER [PRELOAD]
 	done
 	for who in "far $y" "near $x" "twin $x"; do
 		name=${who% *}-$x
-		start "$name" "${who#* }" env ${3:+$([ "${who% *}" = twin ] && echo "LD_PRELOAD=$3")} "$PEER" "$WORK/$name"
-		wait_for 10 log_has "$name" listening || cannot_run "peer $name does not start"
+		preloaded=
+		[ "${who% *}" != twin ] || preloaded=${3:-}
+		start "$name" "${who#* }" env ${preloaded:+"LD_PRELOAD=$preloaded"} "$PEER" "$WORK/$name"
+		check "peer $name is there" wait_for 20 log_has "$name" listening || done_testing
 	done
 }
 

@@ -1,4 +1,5 @@
 /* bind, connect, getsockname, getpeername: which address a socket has, and what is refused. */
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -228,8 +229,10 @@ CASE(names_with_bad_arguments, "getsockname and getpeername with short, negative
 	RES(getsockname(s, (struct sockaddr *)bytes, &len));
 	len = sizeof(bytes);
 	RES(getsockname(s, bad_pointer(), &len));
-	RES(getsockname(s, (struct sockaddr *)bytes, bad_pointer()));
 	RES(getpeername(s, bad_pointer(), &len));
+	/* A sanitizer's runtime reads the length itself. */
+	if (getenv("PARITY_SLOW") == NULL)
+		RES(getsockname(s, (struct sockaddr *)bytes, bad_pointer()));
 	RES(getsockname(STDOUT_FILENO, (struct sockaddr *)bytes, &len));
 }
 
