@@ -155,15 +155,38 @@ static void wrapper(int sig, siginfo_t *info, void *context)
 	call(sig, info, context);
 }
 
-/* SIGSEGV and SIGBUS, always ours. The kernel blocks nothing for it, so that the jump leaves no mask behind. */
+/*
+ * Has the interrupted code go on at the __builtin_setjmp of `resume` (frame pointer, label, stack pointer) when the
+ * handler returns. So the handler does return: the kernel takes back what it set up for it, and ThreadSanitizer, which
+ * counts handlers, sees this one end.
+ */
+static void resume_at(ucontext_t *uc, void *const *resume)
+{
+#if defined(__x86_64__)
+	uc->uc_mcontext.gregs[REG_RBP] = (greg_t)resume[0];
+	uc->uc_mcontext.gregs[REG_RIP] = (greg_t)resume[1];
+	uc->uc_mcontext.gregs[REG_RSP] = (greg_t)resume[2];
+#elif defined(__aarch64__)
+	uc->uc_mcontext.regs[29] = (uint64_t)resume[0];
+	uc->uc_mcontext.pc = (uint64_t)resume[1];
+	uc->uc_mcontext.sp = (uint64_t)resume[2];
+#else
+	(void)uc;
+	__builtin_longjmp((void **)resume, 1);
+#endif
+}
+
+/* SIGSEGV and SIGBUS, always ours. */
 static void fault(int sig, siginfo_t *info, void *context)
 {
 	struct vma_thread *self = vma_thread_cache;
 	ucontext_t *uc = context;
 	sigset_t mask, before;
 
-	if (self != NULL && self->copying && is_raised_by_instruction(sig, info))
-		__builtin_longjmp(self->copy_resume, 1);
+	if (self != NULL && self->copying && is_raised_by_instruction(sig, info)) {
+		resume_at(uc, self->copy_resume);
+		return;
+	}
 	mask = signals[sig].mask;
 	if ((atomic_load(&signals[sig].flags) & SA_NODEFER) == 0)
 		sigaddset(&mask, sig);
