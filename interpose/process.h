@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 /* Before the first file is made; any thread, any number of times. */
 void process_start(void);

@@ -204,9 +204,32 @@ static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, st
 
 EXPORT(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *event))
 {
-	if (NOT_OURS(epfd) && NOT_OURS(fd))
+	if (NOT_OURS(epfd) && NOT_OURS(fd)) {
+		vma_iomux_epoll_note(epfd);
 		return vma_os.epoll_ctl(epfd, op, fd, event);
+	}
 	return epoll_ctl_ours(epfd, op, fd, event);
+}
+
+/* A set of the kernel's: another thread may make it ours while this one waits for it. */
+static __attribute__((noinline)) int epoll_pwait_os(int epfd, struct epoll_event *events, int max,
+                                                    const struct timespec *timeout, const sigset_t *mask)
+{
+	int saved = errno, rc;
+
+	process_look();
+	flush_held_back();
+	rc = vma_iomux_epoll_wait_os(epfd, events, max, timeout, mask);
+	errno = rc < 0 ? -rc : saved;
+	return rc < 0 ? -1 : rc;
+}
+
+static __attribute__((noinline)) int epoll_pwait_os_msec(int epfd, struct epoll_event *events, int max, int timeout,
+                                                         const sigset_t *mask)
+{
+	struct timespec own;
+
+	return epoll_pwait_os(epfd, events, max, of_msec(&own, timeout), mask);
 }
 
 /* A set that is ours, inside; false: the kernel's, outside. */
@@ -236,16 +259,14 @@ EXPORT(int, epoll_wait, (int epfd, struct epoll_event *events, int max, int time
 {
 	if (!NOT_OURS(epfd))
 		return epoll_pwait_ours(epfd, events, max, timeout, NULL);
-	flush_held_back();
-	return vma_os.epoll_wait(epfd, events, max, timeout);
+	return epoll_pwait_os_msec(epfd, events, max, timeout, NULL);
 }
 
 EXPORT(int, epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask))
 {
 	if (!NOT_OURS(epfd))
 		return epoll_pwait_ours(epfd, events, max, timeout, mask);
-	flush_held_back();
-	return vma_os.epoll_pwait(epfd, events, max, timeout, mask);
+	return epoll_pwait_os_msec(epfd, events, max, timeout, mask);
 }
 
 static __attribute__((noinline)) int epoll_pwait2_ours(int epfd, struct epoll_event *events, int max,
@@ -267,6 +288,5 @@ EXPORT(int, epoll_pwait2,
 {
 	if (!NOT_OURS(epfd))
 		return epoll_pwait2_ours(epfd, events, max, timeout, mask);
-	flush_held_back();
-	return vma_os.epoll_pwait2(epfd, events, max, timeout, mask);
+	return epoll_pwait_os(epfd, events, max, timeout, mask);
 }
