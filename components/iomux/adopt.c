@@ -25,9 +25,9 @@
 static pthread_mutex_t adopt_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t noted[NOTED];
 
-void epoll_adopt_note(int epfd)
+void vma_iomux_epoll_note(int epfd)
 {
-	uint64_t bit = 1ULL << (epfd % 64);
+	uint64_t bit = 1ULL << ((unsigned)epfd % 64);
 
 	if ((unsigned)epfd < VMA_FD_LOW && !(atomic_load_explicit(&noted[epfd / 64], memory_order_relaxed) & bit))
 		atomic_fetch_or_explicit(&noted[epfd / 64], bit, memory_order_relaxed);
@@ -179,7 +179,7 @@ static int adopt_locked(int epfd, struct epoll_set **out)
 		vma_file_put(&set->file);
 		return rc;
 	}
-	epoll_adopt_note(epfd);
+	vma_iomux_epoll_note(epfd);
 	look_at_all_noted(epfd, set);
 	epoll_kick(set, epfd);
 	*out = set;

@@ -183,7 +183,7 @@ static int os_member(struct epoll_set *set, int epfd, int op, int fd, struct epo
 	if (rc < 0 || op == EPOLL_CTL_MOD)
 		return rc;
 	if (set == NULL)
-		epoll_adopt_note(epfd);
+		vma_iomux_epoll_note(epfd);
 	else if (op == EPOLL_CTL_ADD)
 		atomic_fetch_add(&set->n_os, 1);
 	return rc;

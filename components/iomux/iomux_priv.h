@@ -257,8 +257,6 @@ uint32_t epoll_set_poll(struct vma_file *file);
 
 /* adopt.c: the set behind epfd becomes ours, with what the kernel knows of it: -errno. Inside. */
 int epoll_adopt(int epfd, struct epoll_set **out);
-/* A descriptor that sets were waited or changed through, by the kernel's calls. */
-void epoll_adopt_note(int epfd);
 
 /* kernel_wait.c: threads that wait in the kernel for a set that has become ours. Inside. */
 void epoll_kick(struct epoll_set *set, int epfd);

@@ -140,18 +140,28 @@ static void forget(void *arg)
 		atomic_store(&wait->note->fd, 0);
 }
 
+/* Whole milliseconds go by the older call, which every kernel and every sandbox knows; others do as far as it can. */
+static bool in_msec(const struct timespec *timeout, int *msec)
+{
+	*msec = -1;
+	if (timeout == NULL)
+		return true;
+	*msec = timeout->tv_sec >= INT32_MAX / 1000
+	                ? INT32_MAX
+	                : (int)(timeout->tv_sec * 1000 + (timeout->tv_nsec + 999999) / 1000000);
+	return timeout->tv_sec >= 0 && timeout->tv_sec < INT32_MAX / 1000 && timeout->tv_nsec >= 0 &&
+	       timeout->tv_nsec < 1000000000 && timeout->tv_nsec % 1000000 == 0;
+}
+
 static int kernel_call(const struct os_wait *wait)
 {
-	int msec = -1, rc;
+	int msec, rc = -1;
+	bool exact = in_msec(wait->timeout, &msec);
 
-	rc = vma_os.epoll_pwait2(wait->epfd, wait->events, wait->max, wait->timeout, wait->mask);
-	if (rc >= 0 || errno != ENOSYS)
-		return rc < 0 ? -errno : rc;
-	if (wait->timeout != NULL)
-		msec = wait->timeout->tv_sec > INT32_MAX / 1000 - 1
-		               ? INT32_MAX
-		               : (int)(wait->timeout->tv_sec * 1000 + (wait->timeout->tv_nsec + 999999) / 1000000);
-	rc = vma_os.epoll_pwait(wait->epfd, wait->events, wait->max, msec, wait->mask);
+	if (!exact)
+		rc = vma_os.epoll_pwait2(wait->epfd, wait->events, wait->max, wait->timeout, wait->mask);
+	if (exact || (rc < 0 && errno == ENOSYS))
+		rc = vma_os.epoll_pwait(wait->epfd, wait->events, wait->max, msec, wait->mask);
 	return rc < 0 ? -errno : rc;
 }
 
@@ -198,35 +208,36 @@ static int come_out(const struct os_wait *wait, struct epoll_set *set, int n)
 	return kept == 0 && n > 0 ? wait_here(wait, set, true) : kept;
 }
 
-static int leave_note(struct os_wait *wait)
+/* Inside. -EAGAIN: to be waited for in the kernel. */
+static int leave_note(struct os_wait *wait, struct vma_thread *self)
 {
-	struct vma_thread *self = vma_enter();
 	struct epoll_set *set;
-	int rc = -EAGAIN;
 
-	epoll_adopt_note(wait->epfd);
+	vma_iomux_epoll_note(wait->epfd);
 	wait->note = make_note(self);
 	if (wait->note != NULL)
 		atomic_store(&wait->note->fd, wait->epfd + 1);
 	set = epoll_set_find(wait->epfd);
-	if (set != NULL) {
-		forget(wait);
-		rc = wait_here(wait, set, false);
-	}
-	vma_leave(self);
-	return rc;
+	if (set == NULL)
+		return -EAGAIN;
+	forget(wait);
+	return wait_here(wait, set, false);
 }
 
 int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const struct timespec *timeout,
                             const sigset_t *mask)
 {
-	struct os_wait wait = {.epfd = epfd, .events = events, .max = max, .timeout = timeout, .mask = mask};
-	struct vma_thread *self;
+	struct os_wait wait = {.epfd = epfd, .events = events, .max = max, .mask = mask};
+	struct vma_thread *self = vma_enter();
+	struct timespec own;
 	struct epoll_set *set;
-	int rc = leave_note(&wait);
+	int rc = timeout != NULL ? vma_copy(&own, timeout, sizeof(own)) : 0;
 
+	wait.timeout = timeout != NULL ? &own : NULL;
+	rc = rc < 0 ? rc : leave_note(&wait, self);
+	vma_leave(self);
 	if (rc != -EAGAIN)
-		return rc;
+		return rc; /* it is ours */
 	wait.begun_ns = timeout != NULL ? vma_now_ns() : 0;
 	rc = wait_in_kernel(&wait);
 	self = vma_enter();

@@ -157,7 +157,8 @@ static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thr
 		n = collect(call, EPOLL_ASK);
 	if (n == 0)
 		n = timeout->nsec != 0 ? sleep_or_spin(call, timeout, self) : last_look(call);
-	return n == 0 ? iomux_interrupted(self) : n;
+	/* The kernel's epoll_wait that does not wait is not interrupted, unlike its poll. */
+	return n == 0 && timeout->nsec != 0 ? iomux_interrupted(self) : n;
 }
 
 int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *events, int max,

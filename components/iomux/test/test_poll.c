@@ -317,6 +317,8 @@ static void a_mask_holds_for_the_time_of_the_call(struct world *w)
 	say(w, "not waiting: %d", w_ppoll(w, &pfd, 1, &none, &empty));
 	say(w, " %d\n", atomic_load(&handled));
 	pthread_kill(pthread_self(), SIGUSR1);
+	say(w, "epoll, not waiting: %d", w_wait_mask(w, ep, &event, 1, 0, &empty));
+	say(w, " %d\n", atomic_load(&handled));
 	say(w, "epoll: %d", w_wait_mask(w, ep, &event, 1, 30, &empty));
 	say(w, " %d\n", atomic_load(&handled));
 	w_send(w, a);

@@ -47,5 +47,7 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
  */
 int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const struct timespec *timeout,
                             const sigset_t *mask);
+/* The kernel's epoll_ctl has added something to a set that is not ours: a set that becomes ours may be in it. */
+void vma_iomux_epoll_note(int epfd);
 
 #endif
