@@ -103,7 +103,7 @@ static struct udp_tx_options *options_of(struct udp_sock *sock)
 }
 
 /* What the kernel would look the route up with. */
-static struct vma_net_key key_of(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected)
+struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected)
 {
 	struct vma_net_key key = {.family = AF_INET,
 	                          .proto = IPPROTO_UDP,
@@ -129,15 +129,9 @@ static struct vma_net_key key_of(const struct udp_tx_options *tx, const struct s
 	return key;
 }
 
-static struct sockaddr_in address_of(uint64_t key)
-{
-	return (struct sockaddr_in){
-	        .sin_family = AF_INET, .sin_port = (uint16_t)key, .sin_addr.s_addr = (uint32_t)(key >> 16)};
-}
-
 /* ---- rails: held by the socket until it is destroyed, which is after everybody who saw a destination has left ---- */
 
-static struct vma_rail *rail_of(struct udp_sock *sock, uint32_t ifindex)
+struct vma_rail *udp_dst_rail(struct udp_sock *sock, uint32_t ifindex)
 {
 	const struct udp_tx_rails *rails = atomic_load_explicit(&sock->rails, memory_order_acquire);
 
@@ -153,7 +147,7 @@ static struct vma_rail *rail_make(struct udp_sock *sock, struct vma_engine *engi
                                   uint32_t ifindex)
 {
 	struct udp_tx_rails *old = atomic_load_explicit(&sock->rails, memory_order_relaxed), *rails;
-	struct vma_rail *rail = rail_of(sock, ifindex);
+	struct vma_rail *rail = udp_dst_rail(sock, ifindex);
 	uint32_t n = old != NULL ? old->n : 0;
 	struct vma_device *device;
 
@@ -223,8 +217,8 @@ static bool is_servable(const struct udp_tx_options *tx, const struct vma_net_te
 }
 
 /* A destination of this path; rail NULL: none is at hand, or the OS sends there. Broadcasts are also for this host. */
-static void build(struct udp_dst *dst, struct vma_engine *engine, const struct udp_tx_options *tx,
-                  const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_rail *rail)
+void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct udp_tx_options *tx,
+                   const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_rail *rail)
 {
 	*dst = (struct udp_dst){.to = *to,
 	                        .version = path->version,
@@ -247,7 +241,7 @@ static void build(struct udp_dst *dst, struct vma_engine *engine, const struct u
 static struct udp_dst *make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
                             const struct sockaddr_in *to, bool connected)
 {
-	struct vma_net_key key = key_of(tx, to, connected);
+	struct vma_net_key key = udp_dst_key(tx, to, connected);
 	struct udp_dst *dst = vma_alloc(sizeof(*dst));
 	struct vma_rail *rail = NULL;
 	struct vma_net_template path;
@@ -262,15 +256,15 @@ static struct udp_dst *make(struct udp_sock *sock, struct vma_engine *engine, co
 	vma_net_path_read(held, &path);
 	if (is_servable(tx, &path))
 		rail = rail_make(sock, engine, tx, path.nic);
-	build(dst, engine, tx, to, &path, rail);
+	udp_dst_build(dst, engine, tx, to, &path, rail);
 	dst->path = held;
 	return dst;
 }
 
 /* dst_lock. */
-static void make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key)
+void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key)
 {
-	const struct sockaddr_in to = address_of(key);
+	const struct sockaddr_in to = udp_dst_address(key);
 	struct udp_dst *dst = make(sock, engine, tx, &to, false);
 
 	if (dst != NULL)
@@ -344,7 +338,7 @@ static void refresh_wanted(struct udp_sock *sock, struct vma_engine *engine, con
 		uint64_t key = atomic_exchange(&sock->dst_want[i], 0);
 
 		if (key != 0)
-			make_slot(sock, engine, tx, key);
+			udp_dst_make_slot(sock, engine, tx, key);
 	}
 }
 
@@ -364,142 +358,6 @@ static void run_task(struct vma_task *task)
 	}
 	pthread_mutex_unlock(&sock->dst_lock);
 	vma_file_put(&sock->file);
-}
-
-/*
- * A sender would like the cache to have `key` (0: the peer again). Never waits. All four accesses of want and asked are
- * sequentially consistent: a sender that finds `asked` set has written its wish before the task clears it, so that run
- * sees the wish.
- */
-static void ask(struct udp_sock *sock, uint64_t key)
-{
-	if (key != 0)
-		atomic_store(&sock->dst_want[udp_dst_slot(key)], key);
-	if (atomic_load(&sock->dst_asked) || atomic_exchange(&sock->dst_asked, true))
-		return;
-	vma_file_get(&sock->file);
-	vma_engine_post(&sock->dst_task);
-}
-
-/* As ask, for what may be wanted again and again without ever coming true: once in a while. */
-static void ask_seldom(struct udp_sock *sock, uint64_t key, uint64_t nsec)
-{
-	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_asked_tsc, memory_order_relaxed);
-
-	if (last != 0 && now - last < vma_tsc_of_nsec(nsec))
-		return;
-	atomic_store_explicit(&sock->dst_asked_tsc, now, memory_order_relaxed);
-	ask(sock, key);
-}
-
-/* ---- senders ---- */
-
-enum { CROWDED_NS = 1000 * 1000, REFUSED_NS = 1000 * 1000 * 1000 };
-
-/* From the path as it is now, without waiting. */
-static const struct udp_dst *build_now(struct udp_sock *sock, struct vma_engine *engine,
-                                       const struct udp_tx_options *tx, const struct sockaddr_in *to,
-                                       const struct vma_net_template *path, struct udp_dst *own)
-{
-	build(own, engine, tx, to, path, rail_of(sock, path->nic));
-	return own->rail != NULL ? own : NULL;
-}
-
-/* What is cached, but old: its path is held, so it can be read again. */
-static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp_tx_options *tx,
-                                         const struct udp_dst *old, uint64_t key, struct udp_dst *own)
-{
-	struct vma_net_template path;
-
-	if (old->options_seq != tx->seq)
-		return NULL; /* the key may be another; a reset is on its way */
-	ask(sock, key);
-	vma_net_path_read(old->path, &path);
-	if (build_now(sock, old->engine, tx, &old->to, &path, own) == NULL)
-		return NULL;
-	own->path = old->path;
-	return own;
-}
-
-/*
- * The first destination of a slot is made here and now, so that the first datagram, too, is ours: a question to the
- * kernel, and for the first of all perhaps a rail. A socket does so at most once per slot, and again after a reset.
- */
-static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct udp_sock *sock, uint64_t key)
-{
-	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_slot(key)];
-	struct vma_engine *engine = vma_engine();
-	const struct udp_tx_options *tx;
-	const struct udp_dst *dst;
-
-	pthread_mutex_lock(&sock->dst_lock);
-	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
-	if (!sock->dst_ended && engine != NULL && tx != NULL &&
-	    atomic_load_explicit(slot, memory_order_relaxed) == NULL)
-		make_slot(sock, engine, tx, key);
-	dst = atomic_load_explicit(slot, memory_order_relaxed);
-	pthread_mutex_unlock(&sock->dst_lock);
-	if (dst == NULL || !udp_dst_is_to(dst, key) || !udp_dst_is_current(sock, dst) || dst->rail == NULL)
-		return NULL;
-	return dst;
-}
-
-/* Another destination has the slot: this one is made of what net has at hand. The slot changes hands now and then. */
-static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct udp_tx_options *tx, uint64_t key,
-                                           struct udp_dst *own)
-{
-	const struct sockaddr_in to = address_of(key);
-	struct vma_net_key net_key = key_of(tx, &to, false);
-	struct vma_engine *engine = vma_engine();
-	struct vma_net_template path;
-
-	if (engine == NULL)
-		return NULL;
-	ask_seldom(sock, key, CROWDED_NS);
-	if (!vma_net_find(engine->net, &net_key, &path)) {
-		vma_net_want(engine->net, &net_key);
-		return NULL;
-	}
-	return build_now(sock, engine, tx, &to, &path, own);
-}
-
-const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct udp_dst *own)
-{
-	const struct udp_tx_options *tx;
-	struct udp_dst *dst;
-
-	dst = atomic_load_explicit(key == 0 ? &sock->dst : &sock->dst_more[udp_dst_slot(key)], memory_order_acquire);
-	tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
-	if (tx == NULL || tx->by_os || tx->local.sin_port == 0)
-		return NULL;
-	if (dst == NULL && key == 0) {
-		ask_seldom(sock, 0, REFUSED_NS);
-		return NULL;
-	}
-	if (dst == NULL)
-		return make_first(sock, key);
-	if (key != 0 && !udp_dst_is_to(dst, key))
-		return find_uncached(sock, tx, key, own);
-	if (!udp_dst_is_current(sock, dst))
-		return build_again(sock, tx, dst, key, own);
-	if (dst->rail != NULL)
-		return dst;
-	if (dst->state == VMA_NET_READY)
-		ask_seldom(sock, key, REFUSED_NS); /* no rail was to be had: the device may have come back */
-	return NULL;
-}
-
-void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst)
-{
-	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
-	struct vma_net_key key;
-
-	if (dst->path != NULL) {
-		vma_net_path_probe(dst->engine->net, dst->path);
-	} else if (tx != NULL) {
-		key = key_of(tx, &dst->to, false);
-		vma_net_ask(dst->engine->net, &key, VMA_NET_ASK_PROBE);
-	}
 }
 
 /* ---- life ---- */

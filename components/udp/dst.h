@@ -32,6 +32,12 @@ struct udp_tx_rails {
 	} at[];
 };
 
+static inline struct sockaddr_in udp_dst_address(uint64_t key)
+{
+	return (struct sockaddr_in){
+	        .sin_family = AF_INET, .sin_port = (uint16_t)key, .sin_addr.s_addr = (uint32_t)(key >> 16)};
+}
+
 enum { UDP_DST_SLOTS = 8 };
 static inline unsigned udp_dst_slot(uint64_t key)
 {
@@ -50,6 +56,16 @@ static inline bool udp_dst_is_to(const struct udp_dst *dst, uint64_t key)
 {
 	return udp_peer_key(dst->to.sin_addr.s_addr, dst->to.sin_port) == key;
 }
+
+/* What the kernel would look the route up with. */
+struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected);
+/* The rail that the socket has for an interface, NULL: none yet. */
+struct vma_rail *udp_dst_rail(struct udp_sock *sock, uint32_t ifindex);
+/* A destination of this path; rail NULL: none is at hand, or the OS sends there. */
+void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct udp_tx_options *tx,
+                   const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_rail *rail);
+/* dst_lock. Puts the destination into its slot, with its path held and its rail made. */
+void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key);
 
 /*
  * The destination `key` (0: the peer that it is connected to), current: a cached one, or made in *own, whose path is

@@ -127,5 +127,6 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 #define vma_net_path_probe fake_probe
 #define vma_device_get fake_device_get
 #include "../dst.c"
+#include "../dst_find.c"
 
 #endif

@@ -1,0 +1,143 @@
+/*
+ * dst_find.c - a sender's way to a destination: the cached one, or what can be had without waiting, or the first of its
+ * slot; and what it asks the internal thread for.
+ */
+#include "dst.h"
+
+/* ---- asking ---- */
+
+/*
+ * A sender would like the cache to have `key` (0: the peer again). Never waits. All four accesses of want and asked are
+ * sequentially consistent: a sender that finds `asked` set has written its wish before the task clears it, so that run
+ * sees the wish.
+ */
+static void ask(struct udp_sock *sock, uint64_t key)
+{
+	if (key != 0)
+		atomic_store(&sock->dst_want[udp_dst_slot(key)], key);
+	if (atomic_load(&sock->dst_asked) || atomic_exchange(&sock->dst_asked, true))
+		return;
+	vma_file_get(&sock->file);
+	vma_engine_post(&sock->dst_task);
+}
+
+/* As ask, for what may be wanted again and again without ever coming true: once in a while. */
+static void ask_seldom(struct udp_sock *sock, uint64_t key, uint64_t nsec)
+{
+	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_asked_tsc, memory_order_relaxed);
+
+	if (last != 0 && now - last < vma_tsc_of_nsec(nsec))
+		return;
+	atomic_store_explicit(&sock->dst_asked_tsc, now, memory_order_relaxed);
+	ask(sock, key);
+}
+
+/* ---- senders ---- */
+
+enum { CROWDED_NS = 1000 * 1000, REFUSED_NS = 1000 * 1000 * 1000 };
+
+/* From the path as it is now, without waiting. */
+static const struct udp_dst *build_now(struct udp_sock *sock, struct vma_engine *engine,
+                                       const struct udp_tx_options *tx, const struct sockaddr_in *to,
+                                       const struct vma_net_template *path, struct udp_dst *own)
+{
+	udp_dst_build(own, engine, tx, to, path, udp_dst_rail(sock, path->nic));
+	return own->rail != NULL ? own : NULL;
+}
+
+/* What is cached, but old: its path is held, so it can be read again. */
+static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp_tx_options *tx,
+                                         const struct udp_dst *old, uint64_t key, struct udp_dst *own)
+{
+	struct vma_net_template path;
+
+	if (old->options_seq != tx->seq)
+		return NULL; /* the key may be another; a reset is on its way */
+	ask(sock, key);
+	vma_net_path_read(old->path, &path);
+	if (build_now(sock, old->engine, tx, &old->to, &path, own) == NULL)
+		return NULL;
+	own->path = old->path;
+	return own;
+}
+
+/*
+ * The first destination of a slot is made here and now, so that the first datagram, too, is ours: a question to the
+ * kernel, and for the first of all perhaps a rail. A socket does so at most once per slot, and again after a reset.
+ */
+static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct udp_sock *sock, uint64_t key)
+{
+	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_slot(key)];
+	struct vma_engine *engine = vma_engine();
+	const struct udp_tx_options *tx;
+	const struct udp_dst *dst;
+
+	pthread_mutex_lock(&sock->dst_lock);
+	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
+	if (!sock->dst_ended && engine != NULL && tx != NULL &&
+	    atomic_load_explicit(slot, memory_order_relaxed) == NULL)
+		udp_dst_make_slot(sock, engine, tx, key);
+	dst = atomic_load_explicit(slot, memory_order_relaxed);
+	pthread_mutex_unlock(&sock->dst_lock);
+	if (dst == NULL || !udp_dst_is_to(dst, key) || !udp_dst_is_current(sock, dst) || dst->rail == NULL)
+		return NULL;
+	return dst;
+}
+
+/* Another destination has the slot: this one is made of what net has at hand. The slot changes hands now and then. */
+static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct udp_tx_options *tx, uint64_t key,
+                                           struct udp_dst *own)
+{
+	const struct sockaddr_in to = udp_dst_address(key);
+	struct vma_net_key net_key = udp_dst_key(tx, &to, false);
+	struct vma_engine *engine = vma_engine();
+	struct vma_net_template path;
+
+	if (engine == NULL)
+		return NULL;
+	ask_seldom(sock, key, CROWDED_NS);
+	if (!vma_net_find(engine->net, &net_key, &path)) {
+		vma_net_want(engine->net, &net_key);
+		return NULL;
+	}
+	return build_now(sock, engine, tx, &to, &path, own);
+}
+
+const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct udp_dst *own)
+{
+	const struct udp_tx_options *tx;
+	struct udp_dst *dst;
+
+	dst = atomic_load_explicit(key == 0 ? &sock->dst : &sock->dst_more[udp_dst_slot(key)], memory_order_acquire);
+	tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
+	if (tx == NULL || tx->by_os || tx->local.sin_port == 0)
+		return NULL;
+	if (dst == NULL && key == 0) {
+		ask_seldom(sock, 0, REFUSED_NS);
+		return NULL;
+	}
+	if (dst == NULL)
+		return make_first(sock, key);
+	if (key != 0 && !udp_dst_is_to(dst, key))
+		return find_uncached(sock, tx, key, own);
+	if (!udp_dst_is_current(sock, dst))
+		return build_again(sock, tx, dst, key, own);
+	if (dst->rail != NULL)
+		return dst;
+	if (dst->state == VMA_NET_READY)
+		ask_seldom(sock, key, REFUSED_NS); /* no rail was to be had: the device may have come back */
+	return NULL;
+}
+
+void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst)
+{
+	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
+	struct vma_net_key key;
+
+	if (dst->path != NULL) {
+		vma_net_path_probe(dst->engine->net, dst->path);
+	} else if (tx != NULL) {
+		key = udp_dst_key(tx, &dst->to, false);
+		vma_net_ask(dst->engine->net, &key, VMA_NET_ASK_PROBE);
+	}
+}
