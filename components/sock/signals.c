@@ -293,6 +293,8 @@ void vma_signals_start(void)
 
 int vma_copy(void *to, const void *from, size_t size)
 {
+	if (size == 0)
+		return 0; /* an address that is none is right then */
 	vma_thread_self();
 	if (__builtin_setjmp(vma_thread_cache->copy_resume) != 0) {
 		vma_thread_cache->copying = false;
