@@ -291,11 +291,14 @@ void vma_signals_start(void)
 	vma_leave(self);
 }
 
-int vma_copy(void *to, const void *from, size_t size)
+/* The pointers are the application's, and may be anything. */
+__attribute__((no_sanitize("undefined"))) int vma_copy(void *to, const void *from, size_t size)
 {
 	if (size == 0)
 		return 0; /* an address that is none is right then */
 	vma_thread_self();
+	if (size == 0) /* of nothing any address is good, but not for memcpy */
+		return 0;
 	if (__builtin_setjmp(vma_thread_cache->copy_resume) != 0) {
 		vma_thread_cache->copying = false;
 		return -EFAULT;
