@@ -11,6 +11,7 @@
 need_xdp
 PARITY=$BUILD/tests/parity/parity PEER=$BUILD/tests/parity/parity_peer
 LIBRARY=$BUILD/libvma.so
+export TSAN_OPTIONS=${TSAN_OPTIONS:-exitcode=66:handle_segv=0:handle_sigbus=0}
 CASE_SECONDS=${SAN:+60}
 CASE_SECONDS=${CASE_SECONDS:-15}
 export VMA_TRACELEVEL=${VMA_TRACELEVEL:-WARNING}
