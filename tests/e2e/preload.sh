@@ -109,9 +109,13 @@ check_probe read_by_stream "a socket that a stream reads from is the kernel's"
 check_probe spliced "splice and sendfile, from and to a socket"
 
 check_probe commands "system, popen and posix_spawn leave sockets alone"
-check_probe vfork_child_tidies_up "what a vfork child closes, and handlers that it resets, are its own"
-if [ "$SAN" = address ]; then
-	skip "children use what they inherit" "a child of a process with threads may find the sanitizer's allocator locked"
+if [ "$SAN" = thread ]; then
+	skip "what a vfork child closes, and handlers that it resets, are its own" "the sanitizer makes vfork a fork"
+else
+	check_probe vfork_child_tidies_up "what a vfork child closes, and handlers that it resets, are its own"
+fi
+if [ "$SAN" = address ] || [ "$SAN" = thread ]; then
+	skip "children use what they inherit" "a sanitizer's allocator and threads do not survive the fork of a process with threads"
 else
 	check_probe forked "a forked child uses inherited and new sockets, the parent goes on"
 	check_probe fork_and_leave "a child takes its parent's socket over"
@@ -120,7 +124,11 @@ else
 	check_probe daemonized "a daemon goes on with the socket it had"
 fi
 
-check_probe calls "sigaction, signal, sigset, sysv_signal and siginterrupt show the program its own handlers"
+if [ "$SAN" = thread ]; then
+	skip "sigaction, signal and their kin" "the sanitizer has its own"
+else
+	check_probe calls "sigaction, signal, sigset, sysv_signal and siginterrupt show the program its own handlers"
+fi
 check_probe handler_sends "a handler sends on the socket that the program is using"
 if [ "$SAN" = address ]; then
 	skip "a thread is cancelled in recv, and the socket works on" "the sanitizer takes the frames that it leaves for a fault"

@@ -51,7 +51,7 @@ int bed_socket(const struct bed *bed)
 
 bool bed_echo(int fd)
 {
-	static unsigned number;
+	static _Atomic unsigned number;
 	char text[32], back[32];
 	int len = snprintf(text, sizeof(text), "%d-%u", (int)getpid(), ++number);
 	ssize_t got;
