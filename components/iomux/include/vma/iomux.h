@@ -8,8 +8,8 @@
  *
  * Threads: any. One thread at a time collects from a set; others come to see what it left.
  * Progress: spins as VMA_SELECT_POLL says and as long as that pays, then sleeps.
- * Memory: a set is an object from its first offloaded member on, until its last descriptor closes. It spends two
- *         descriptors; a set of OS descriptors only spends nothing and is not touched.
+ * Memory: a set is an object from its first offloaded member on, until its last descriptor closes. It spends one
+ *         descriptor; a set of OS descriptors only spends nothing and is not touched.
  * Example: test/test_epoll.c; tests/parity/.
  *
  * Results as the system calls', errors as negative errno. Pointers are the application's: -EFAULT.
