@@ -336,20 +336,52 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 	return rc;
 }
 
-/* Holding the flag means that no sink runs, unless it is the one that called us; and the next lookup finds it gone. */
+/*
+ * Holding the flag means that no sink runs, unless it is the one that called us; and the next lookup finds it gone.
+ * given_back: the NIC has been told already.
+ */
+static void detach(struct vma_ring *ring, struct vma_flow *flow, bool given_back)
+{
+	if (flow->ring != ring)
+		return;
+	if (ring->cursor == flow)
+		ring->cursor = flow->next;
+	ring->last.word0 = 0;
+	/* -ENOENT: it was revoked, or the owner that knew it has gone. */
+	if (flow_table_remove(table_of(ring, &flow->key), flow) && !given_back)
+		vma_nic_flow_del(ring->qp, &flow->key);
+	flow->ring = NULL;
+}
+
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
 {
 	bool acquired = drive_acquire(&ring->rx);
 
-	if (flow->ring == ring) {
-		if (ring->cursor == flow)
-			ring->cursor = flow->next;
-		ring->last.word0 = 0;
-		/* -ENOENT: it was revoked, or the owner that knew it has gone. */
-		if (flow_table_remove(table_of(ring, &flow->key), flow))
+	detach(ring, flow, false);
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+}
+
+static bool is_alone(struct vma_ring *ring, const struct vma_flow *flow)
+{
+	struct flow_words words = flow_words_of(&flow->key);
+	const struct flow_entry *entry = flow_table_find(table_of(ring, &flow->key), &words);
+
+	return entry != NULL && entry->head == flow && flow->next == NULL;
+}
+
+/* Its own sink may detach it while the queue is emptied. */
+void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow)
+{
+	bool acquired = drive_acquire(&ring->rx), given_back = false;
+
+	if (acquired && flow->ring == ring) {
+		given_back = is_alone(ring, flow);
+		if (given_back)
 			vma_nic_flow_del(ring->qp, &flow->key);
-		flow->ring = NULL;
+		ring_rx_drain(ring);
 	}
+	detach(ring, flow, given_back);
 	if (acquired)
 		ring_rx_release(ring, drive_tid());
 }

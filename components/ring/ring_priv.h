@@ -89,6 +89,8 @@ static inline void ring_rebind_if_wanted(struct vma_ring *ring)
 
 /* ring_rx.c: releases the receive flag, and drives the command queue again if something came in between. */
 void ring_rx_release(struct vma_ring *ring, uint32_t tid);
+/* With the flag, not from a sink: polls until nothing comes, for a whole queue's worth at most. */
+void ring_rx_drain(struct vma_ring *ring) __attribute__((cold));
 
 /* ring_tx.c */
 void ring_tx_init(struct vma_ring *ring);

@@ -242,6 +242,17 @@ static inline bool has_tx_work(struct vma_ring *ring)
 	       command_queue_pending(&ring->tx_queue);
 }
 
+void ring_rx_drain(struct vma_ring *ring)
+{
+	for (uint32_t polled = 0; polled < ring->qp->rx_depth;) {
+		unsigned n = drive_burst(ring);
+
+		if (n == 0)
+			break;
+		polled += n;
+	}
+}
+
 static int __attribute__((noinline)) drive(struct vma_ring *ring)
 {
 	uint32_t tid = drive_tid();

@@ -187,6 +187,31 @@ static void test_the_nic_learns_the_shadow_of_every_member(void **state)
 	let_go(&a);
 }
 
+static void test_a_drained_detach_delivers_what_had_come_and_nothing_later(void **state)
+{
+	struct listener a, b;
+
+	(void)state;
+	listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 54, 0), 0);
+	for (int i = 0; i < 40; i++) /* more than one burst */
+		arrive_udp(frame_dst_ip, 1, i % 2 == 0 ? 53 : 54);
+	vma_ring_detach_drained(ring, &a.flow);
+	assert_int_equal(a.calls, 20);
+	assert_int_equal(b.calls, 20);
+	assert_null(a.flow.ring);
+	arrive_udp(frame_dst_ip, 1, 53);
+	vma_ring_progress(ring);
+	assert_int_equal(a.calls, 20);
+	b.detach_self = true; /* while its queue is emptied */
+	arrive_udp(frame_dst_ip, 1, 54);
+	vma_ring_detach_drained(ring, &b.flow);
+	assert_int_equal(b.calls, 21);
+	assert_null(b.flow.ring);
+	let_go(&a);
+	let_go(&b);
+}
+
 static void test_multicast_goes_to_all_members_one_reference_each(void **state)
 {
 	struct listener l[4];
@@ -529,6 +554,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_protocol_port_address_and_vlan_all_count),
         CASE(test_unicast_goes_to_the_first_attached_only),
         CASE(test_the_nic_learns_the_shadow_of_every_member),
+        CASE(test_a_drained_detach_delivers_what_had_come_and_nothing_later),
         CASE(test_multicast_goes_to_all_members_one_reference_each),
         CASE(test_multicast_in_pieces_is_shared_whole),
         CASE(test_refused_packet_is_given_back_and_counted),

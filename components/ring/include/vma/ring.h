@@ -100,6 +100,11 @@ void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
  */
 int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow);
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
+/*
+ * The same, but what the NIC had received for the flow by then is delivered first: the NIC gives the flow back, then
+ * the queue is emptied, by the caller, in whom sinks (also of other flows) run now; then the flow is detached.
+ */
+void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow);
 
 /*
  * Drives the receive side if nobody else does: returns the number of packets handled (delivered or dropped under a
