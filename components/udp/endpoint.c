@@ -334,6 +334,6 @@ static void leave_choice(struct udp_member *member)
 void udp_member_detach(struct udp_member *member)
 {
 	leave_choice(member);
-	vma_ring_detach(member->endpoint->rail->ring, &member->flow);
+	vma_ring_detach_drained(member->endpoint->rail->ring, &member->flow);
 	member_drop(member);
 }

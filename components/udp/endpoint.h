@@ -66,6 +66,7 @@ struct udp_flows {
 	struct udp_member *members;
 	struct udp_attachment *attachments;
 	bool moved;              /* attachments are to be published */
+	uint64_t paused_ns;      /* until then nothing is attached: udp_flows_pause; 0: it is not paused */
 	struct vma_task task;    /* a flow was revoked */
 	_Atomic bool task_asked; /* and holds a reference */
 };

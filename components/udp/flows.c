@@ -15,6 +15,8 @@
 #include "flows.h"
 #include "os_sends.h"
 
+#define PAUSE_NS 900000000ULL /* less than the second between two tries */
+
 static pthread_mutex_t flows_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t last_order;
 
@@ -409,15 +411,26 @@ static bool may_pass(int error)
 	return reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY || error == -EAGAIN;
 }
 
-static void ask_for_retry(struct udp_sock *sock, const struct udp_targets *targets)
+static void ask_for_retry(struct udp_sock *sock, const struct udp_targets *targets, bool paused)
 {
-	bool retry = false;
+	bool retry = paused;
 
 	for (uint32_t i = 0; i < targets->n; i++)
 		retry |= may_pass(targets->at[i].error);
 	atomic_store_explicit(&sock->file.retry, retry, memory_order_relaxed);
 	if (retry)
 		vma_engine_retry();
+}
+
+/* Between a pause and the next try. */
+static bool is_paused(struct udp_flows *flows)
+{
+	if (flows == NULL || flows->paused_ns == 0)
+		return false;
+	if (vma_now_ns() < flows->paused_ns)
+		return true;
+	flows->paused_ns = 0;
+	return false;
 }
 
 static bool has_ended(const struct udp_sock *sock)
@@ -429,7 +442,7 @@ void udp_flows_update(struct udp_sock *sock)
 {
 	struct vma_engine *engine = vma_engine();
 	struct udp_targets targets = {.reason = VMA_SOCK_OPTION};
-	bool by_os = udp_receives_by_os(sock), done = false;
+	bool by_os = udp_receives_by_os(sock), paused, done = false;
 	struct udp_flows *flows;
 
 	if (sock->file.os_only || engine == NULL || has_ended(sock) || atomic_load(&sock->inherited))
@@ -437,9 +450,12 @@ void udp_flows_update(struct udp_sock *sock)
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
 	flows = flows_of(sock);
-	if (flows != NULL && (by_os || udp_targets_get(sock, engine->net, &targets) == 0)) {
-		done = apply(flows, engine, &targets, by_os);
-		ask_for_retry(sock, &targets);
+	paused = !by_os && is_paused(flows);
+	if (paused)
+		targets.reason = VMA_SOCK_PORT_SHARED;
+	if (flows != NULL && (by_os || paused || udp_targets_get(sock, engine->net, &targets) == 0)) {
+		done = apply(flows, engine, &targets, by_os || paused);
+		ask_for_retry(sock, &targets, paused);
 	}
 	atomic_store(&sock->reason, done ? reason_of(&targets, engine) : VMA_SOCK_NO_MEMORY);
 	udp_targets_put(&targets);
@@ -518,6 +534,14 @@ void udp_ask_take_up(struct udp_sock *sock)
 	sock->take_up_task.run = run_take_up;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->take_up_task);
+}
+
+void udp_flows_pause(struct udp_sock *sock)
+{
+	if (sock->flows == NULL || sock->flows->members == NULL)
+		return;
+	sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
+	udp_flows_update(sock);
 }
 
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,

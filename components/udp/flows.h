@@ -7,6 +7,12 @@
 /* Whether the kernel socket behind fd is the shadow of this one, which has been bound. */
 bool udp_flows_know(const struct udp_sock *sock, int fd);
 void udp_flows_task_init(struct udp_flows *flows);
+/*
+ * file.lock. Before a fork: child and parent will share the kernel's socket, and either may receive. So the kernel gets
+ * everything back, for a second; then the flows are asked for again, and are refused where the other one has come to
+ * want them.
+ */
+void udp_flows_pause(struct udp_sock *sock);
 /* Nobody sees the socket any more. */
 void udp_flows_destroy(struct udp_sock *sock);
 /* In a forked child, its only thread: of each socket, and once. */

@@ -136,6 +136,25 @@ static void udp_destroy(struct vma_file *file)
 	pthread_mutex_destroy(&sock->reader);
 }
 
+static void pause_file(struct vma_file *file, void *arg)
+{
+	(void)arg;
+	if (file->kind != VMA_FILE_UDP || file->os_only)
+		return;
+	pthread_mutex_lock(&file->lock);
+	udp_flows_pause(udp_sock(file));
+	pthread_mutex_unlock(&file->lock);
+}
+
+/* Before sock's own preparations, which were registered earlier. */
+static void before_fork(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_file_each(pause_file, NULL);
+	vma_leave(self);
+}
+
 /* Once in a child, before or after the sockets are told: the parent's threads held what they held. */
 static void forked_all(void)
 {
@@ -205,7 +224,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void start(void)
 {
 	vma_engine_on_error = on_error;
-	pthread_atfork(NULL, NULL, forked_all);
+	pthread_atfork(before_fork, NULL, forked_all);
 }
 
 bool vma_udp_wants(int domain, int type, int protocol)
