@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# instr.sh: instructions per packet through ring over a wire, counted by callgrind, beside bench/instructions.txt.
+# instr.sh: instructions per packet through ring, and through UDP sockets on top of it, over a wire, counted by
+# callgrind, beside bench/instructions.txt.
 #
 #   make bench-instr            fails when a phase costs over 2 % (and over one instruction) more than the file says
 #   make bench-instr UPDATE=1   writes the file anew: a change that raises a figure says why in its commit
@@ -8,10 +9,11 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
-program=$build/bench/instr_ring
 known=bench/instructions.txt
 packets=4096
-phases='send_one send_burst receive_one receive_burst poll_empty'
+ring=$build/bench/instr_ring udp=$build/components/udp/test/instr_udp
+phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $ring:poll_empty $udp:send $udp:sendto
+	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_empty"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -21,7 +23,9 @@ command -v valgrind >/dev/null || {
 }
 
 # All instructions of one phase, and those but for what the wire's entry points cost with everything below them.
-count() { # PHASE
+count() { # PROGRAM PHASE
+	local program=$1
+	shift
 	valgrind --tool=callgrind --callgrind-out-file="$scratch/$1" --toggle-collect="phase_$1" \
 		"$program" $packets >"$scratch/$1.log" 2>&1 || {
 		cat "$scratch/$1.log" >&2
@@ -44,11 +48,12 @@ count() { # PHASE
 	echo "# Instructions per packet (callgrind, 64-byte UDP over the wire): all of them, and without the wire's own."
 	echo "# $(${CC:-gcc} -dumpfullversion -dumpversion 2>/dev/null | sed 's/^/compiler /'), $(uname -m); make bench-instr UPDATE=1"
 	for phase in $phases; do
-		figures=$(count "$phase") || {
-			echo "bench-instr: phase $phase could not be counted" >&2
+		name=${phase##*:}
+		figures=$(count "${phase%:*}" "$name") || {
+			echo "bench-instr: phase $name could not be counted" >&2
 			exit 1
 		}
-		echo "$phase $figures"
+		echo "$name $figures"
 	done
 } >"$scratch/now" || exit 1
 

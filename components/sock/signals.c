@@ -294,8 +294,6 @@ void vma_signals_start(void)
 /* The pointers are the application's, and may be anything. */
 __attribute__((no_sanitize("undefined"))) int vma_copy(void *to, const void *from, size_t size)
 {
-	if (size == 0)
-		return 0; /* an address that is none is right then */
 	vma_thread_self();
 	if (size == 0) /* of nothing any address is good, but not for memcpy */
 		return 0;

@@ -477,7 +477,8 @@ CASE(many_sockets, "2,000 sockets, each with one descriptor; when they are out, 
 	}
 	say("%d sockets", n);
 	expect_offloaded(fds[0]);
-	expect_offloaded(fds[n - 1]);
+	if (n > 0)
+		expect_offloaded(fds[n - 1]);
 	for (int i = 0; i < n; i += 111) {
 		peer(far(), "send 0 %s %d 20 %d", here, 9000 + i, i % 64);
 		take(fds[i], 2000, 0);

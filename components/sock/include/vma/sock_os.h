@@ -23,6 +23,8 @@
 #include <sys/uio.h>
 #include <time.h>
 
+struct mmsghdr; /* of _GNU_SOURCE, as is much of the list: not all who include this say so */
+
 /* clang-format off */
 #define VMA_OS_SOCKET_CALLS(X)                                                                                         \
 	X(int, socket, (int domain, int type, int protocol), (domain, type, protocol))                                 \
@@ -57,18 +59,18 @@
 	X(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags), (fd, msg, flags))                           \
 	X(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags), (fd, msgs, n, flags))                  \
 	X(ssize_t, sendfile, (int out, int in, off_t *offset, size_t size), (out, in, offset, size))                   \
-	X(ssize_t, sendfile64, (int out, int in, off64_t *offset, size_t size), (out, in, offset, size))               \
-	X(ssize_t, splice, (int in, off64_t *off_in, int out, off64_t *off_out, size_t size, unsigned flags),          \
+	X(ssize_t, sendfile64, (int out, int in, __off64_t *offset, size_t size), (out, in, offset, size))               \
+	X(ssize_t, splice, (int in, __off64_t *off_in, int out, __off64_t *off_out, size_t size, unsigned flags),          \
 	  (in, off_in, out, off_out, size, flags))                                                                     \
 	X(ssize_t, preadv, (int fd, const struct iovec *iov, int n, off_t offset), (fd, iov, n, offset))               \
-	X(ssize_t, preadv64, (int fd, const struct iovec *iov, int n, off64_t offset), (fd, iov, n, offset))           \
+	X(ssize_t, preadv64, (int fd, const struct iovec *iov, int n, __off64_t offset), (fd, iov, n, offset))           \
 	X(ssize_t, preadv2, (int fd, const struct iovec *iov, int n, off_t offset, int flags),                         \
 	  (fd, iov, n, offset, flags))                                                                                 \
-	X(ssize_t, preadv64v2, (int fd, const struct iovec *iov, int n, off64_t offset, int flags),                    \
+	X(ssize_t, preadv64v2, (int fd, const struct iovec *iov, int n, __off64_t offset, int flags),                    \
 	  (fd, iov, n, offset, flags))                                                                                 \
 	X(ssize_t, pwritev2, (int fd, const struct iovec *iov, int n, off_t offset, int flags),                        \
 	  (fd, iov, n, offset, flags))                                                                                 \
-	X(ssize_t, pwritev64v2, (int fd, const struct iovec *iov, int n, off64_t offset, int flags),                   \
+	X(ssize_t, pwritev64v2, (int fd, const struct iovec *iov, int n, __off64_t offset, int flags),                   \
 	  (fd, iov, n, offset, flags))                                                                                 \
 	X(ssize_t, __read_chk, (int fd, void *data, size_t size, size_t room), (fd, data, size, room))                 \
 	X(ssize_t, __recv_chk, (int fd, void *data, size_t size, size_t room, int flags),                              \
@@ -109,7 +111,7 @@
 	X(int, close_range, (unsigned first, unsigned last, int flags), (first, last, flags))                          \
 	X(pid_t, fork, (void), ())                                                                                     \
 	X(int, sigaction, (int sig, const struct sigaction *action, struct sigaction *old), (sig, action, old))        \
-	X(sighandler_t, signal, (int sig, sighandler_t handler), (sig, handler))
+	X(__sighandler_t, signal, (int sig, __sighandler_t handler), (sig, handler))
 /* clang-format on */
 
 #define VMA_OS_CALLS(X) VMA_OS_SOCKET_CALLS(X) VMA_OS_WAIT_CALLS(X) VMA_OS_FD_CALLS(X)

@@ -2,7 +2,7 @@
  * instr_udp - the calls of a UDP socket over a wire in memory, 64-byte frames, for callgrind to count instructions.
  *
  *   instr_udp DATAGRAMS
- *   valgrind --tool=callgrind --toggle-collect=phase_NAME build/bench/instr_udp 4096
+ *   valgrind --tool=callgrind --toggle-collect=phase_NAME build/components/udp/test/instr_udp 4096
  *
  * Each phase is a function of its own and counts what lies between enter and leave, with ring and wire below it; those
  * of instr_ring (bench/instructions.txt) are to be subtracted: what remains is the sockets' share.
@@ -23,7 +23,7 @@
 
 #include <vma/nic_wire.h>
 
-#include "../components/udp/dst.h"
+#include "../dst.h"
 
 enum { PAYLOAD = 64 - VMA_PKT_ETH_LEN - VMA_PKT_IP4_LEN - VMA_PKT_UDP_LEN, WARM_UP = 1024 };
 
