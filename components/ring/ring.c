@@ -370,15 +370,16 @@ static bool is_alone(struct vma_ring *ring, const struct vma_flow *flow)
 	return entry != NULL && entry->head == flow && flow->next == NULL;
 }
 
-/* Its own sink may detach it while the queue is emptied. */
+/* Its own sink may detach it while the queue is emptied: before, for a NIC that steers when it is polled, and after. */
 void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow)
 {
 	bool acquired = drive_acquire(&ring->rx), given_back = false;
 
-	if (acquired && flow->ring == ring) {
-		given_back = is_alone(ring, flow);
-		if (given_back)
-			vma_nic_flow_del(ring->qp, &flow->key);
+	if (acquired && flow->ring == ring)
+		ring_rx_drain(ring);
+	if (acquired && flow->ring == ring && is_alone(ring, flow)) {
+		vma_nic_flow_del(ring->qp, &flow->key);
+		given_back = true;
 		ring_rx_drain(ring);
 	}
 	detach(ring, flow, given_back);

@@ -102,7 +102,8 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow);
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
 /*
  * The same, but what the NIC had received for the flow by then is delivered first: the NIC gives the flow back, then
- * the queue is emptied, by the caller, in whom sinks (also of other flows) run now; then the flow is detached.
+ * the queue is emptied, by the caller, in whom sinks (also of other flows) run now; then the flow is detached. No sink
+ * may attach a flow of the same key meanwhile.
  */
 void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow);
 
