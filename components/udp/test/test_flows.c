@@ -347,6 +347,56 @@ static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(v
 	world_close(fd);
 }
 
+static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again(void **state)
+{
+	int fd = world_socket();
+	struct udp_sock *sock = sock_of(fd);
+	struct vma_thread *self = vma_enter();
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	receive(fd);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "on its way");
+	pthread_mutex_lock(&sock->file.lock);
+	udp_flows_pause(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	assert_null(sock->flows->members);
+	assert_int_equal(reason(fd), VMA_SOCK_PORT_SHARED);
+	update(fd); /* whatever happens meanwhile */
+	assert_null(sock->flows->members);
+	assert_string_equal(receive(fd), "on its way");
+	vma_leave(self);
+	for (int ms = 0; ms < 4000 && reason(fd) != VMA_SOCK_OFFLOADED; ms += 10)
+		usleep(10000);
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	world_close(fd);
+}
+
+static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(void **state)
+{
+	int fd = world_socket();
+	struct udp_sock *sock = sock_of(fd);
+	uint16_t port;
+	int other;
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	port = port_of(fd);
+	vma_file_get(&sock->file);
+	atomic_fetch_add(&sock->waiting, 1);
+	world_close(fd);
+	assert_int_not_equal(atomic_load(&sock->lingering_fd), 0);
+	assert_non_null(sock->flows->members);
+	other = world_socket();
+	assert_int_equal(bind_to(other, "10.77.0.1", port), -EADDRINUSE);
+	atomic_fetch_sub(&sock->waiting, 1);
+	udp_left(sock);
+	assert_null(sock->flows->members);
+	assert_int_equal(bind_to(other, "10.77.0.1", port), 0);
+	vma_file_put(&sock->file);
+	world_close(other);
+}
+
 static void test_closing_takes_everything_out_of_the_tables(void **state)
 {
 	(void)state;
@@ -382,6 +432,8 @@ static const struct CMUnitTest tests[] = {
         T(an_address_that_goes_takes_its_flow_along),
         T(datagrams_left_in_a_queue_outlive_its_flows),
         T(an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set),
+        T(before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again),
+        T(a_closed_socket_lives_until_the_last_call_that_waits_has_left),
         T(closing_takes_everything_out_of_the_tables),
 };
 
