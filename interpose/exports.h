@@ -43,20 +43,33 @@
 	X(int, vdprintf, (int fd, const char *format, va_list list), (fd, format, list))                               \
 	X(int, __vdprintf_chk, (int fd, int flag, const char *format, va_list list), (fd, flag, format, list))
 
-/* The rest that needs its original; closefrom and __res_iclose return nothing, which is why they return int here. */
+/* The process becomes another program. */
+#define VMA_EXEC_CALLS(X)                                                                                              \
+	X(int, execve, (const char *path, char *const *argv, char *const *environment), (path, argv, environment))     \
+	X(int, execv, (const char *path, char *const *argv), (path, argv))                                             \
+	X(int, execvp, (const char *file, char *const *argv), (file, argv))                                            \
+	X(int, execvpe, (const char *file, char *const *argv, char *const *environment), (file, argv, environment))    \
+	X(int, fexecve, (int fd, char *const *argv, char *const *environment), (fd, argv, environment))                \
+	X(int, execveat, (int dir, const char *path, char *const *argv, char *const *environment, int flags),          \
+	  (dir, path, argv, environment, flags))
+
+/* The rest that needs its original; some of them return nothing, which is an int here. */
 #define VMA_OTHER_CALLS(X)                                                                                             \
+	X(int, _exit, (int status), (status))                                                                          \
+	X(int, _Exit, (int status), (status))                                                                          \
+	X(int, quick_exit, (int status), (status))                                                                     \
 	X(int, closefrom, (int low), (low))                                                                            \
 	X(int, __res_iclose, (void *state, int free_addresses), (state, free_addresses))                               \
 	X(int, daemon, (int nochdir, int noclose), (nochdir, noclose))                                                 \
 	X(int, clone, (int (*run)(void *), void *stack, int flags, void *arg, void *parent_tid, void *tls,             \
 	  void *child_tid), (run, stack, flags, arg, parent_tid, tls, child_tid))
 
-#define VMA_MORE_CALLS(X) VMA_YIELDING_CALLS(X) VMA_STDIO_CALLS(X) VMA_OTHER_CALLS(X)
+#define VMA_MORE_CALLS(X) VMA_YIELDING_CALLS(X) VMA_STDIO_CALLS(X) VMA_EXEC_CALLS(X) VMA_OTHER_CALLS(X)
 
 /* Written here on top of others, so that what they do to handlers and descriptors is seen. X(name) */
 #define VMA_DERIVED_EXPORTS(X)                                                                                         \
 	X(dprintf) X(__dprintf_chk) X(bsd_signal) X(ssignal) X(sysv_signal) X(__sysv_signal) X(sigset) X(sigignore)    \
-	X(siginterrupt) X(vfork) X(vma_get_socket_state)
+	X(siginterrupt) X(vfork) X(execl) X(execlp) X(execle) X(vma_get_socket_state)
 
 /* The C library's second names of the same functions, which old and fortified programs bind to. X(alias, name) */
 #define VMA_ALIAS_EXPORTS(X)                                                                                           \

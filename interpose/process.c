@@ -6,6 +6,7 @@
 
 #include <vma/sock_engine.h>
 
+#include "more.h"
 #include "process.h"
 
 _Atomic(_Atomic char *) process_mark;
@@ -56,6 +57,7 @@ static void start_once(void)
 	void *page =
 	        mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
+	more(); /* not looked up in a vfork child */
 	vma_free(vma_alloc(1));
 	pthread_atfork(process_prepare, process_parent, process_child);
 	if (page != MAP_FAILED && madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) != 0) {

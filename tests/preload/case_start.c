@@ -165,14 +165,32 @@ static void exit_among_threads(const struct bed *bed)
 }
 
 /* Sent in a row and left: the last of them, too. */
-static void last_words(const struct bed *bed)
+static void speak(const struct bed *bed)
 {
 	int fd = bed_socket(bed);
 
 	EXPECT(bed_echo(fd));
 	for (int i = 0; i < 20; i++)
 		EXPECT(send(fd, "last", 4, 0) == 4);
+}
+
+static void last_words(const struct bed *bed)
+{
+	speak(bed);
 	exit(0);
+}
+
+static void last_words_at_once(const struct bed *bed)
+{
+	speak(bed);
+	_exit(0);
+}
+
+static void last_words_before_exec(const struct bed *bed)
+{
+	speak(bed);
+	execlp("sh", "sh", "-c", "test \"$1 $2\" = 'two words'", "sh", "two", "words", NULL);
+	_exit(1);
 }
 
 const struct bed_case cases_start[] = {
@@ -184,5 +202,7 @@ const struct bed_case cases_start[] = {
         {"by_name", by_name},
         {"exit_among_threads", exit_among_threads},
         {"last_words", last_words},
+        {"last_words_at_once", last_words_at_once},
+        {"last_words_before_exec", last_words_before_exec},
         {NULL, NULL},
 };
