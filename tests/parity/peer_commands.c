@@ -91,7 +91,7 @@ static void open_slot(struct message *m, int slot, const char *ip, int port, int
 
 static void send_some(struct message *m, int fd, const char *args)
 {
-	static unsigned char buf[65536];
+	static _Thread_local unsigned char buf[65536];
 	int port, len, seed, count = 1, gap = 0, rc = 0;
 	char ip[32];
 	struct sockaddr_in to;
