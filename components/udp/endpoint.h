@@ -94,8 +94,11 @@ void udp_member_detach(struct udp_member *member);
 /* Who gets a unicast key may have changed. False: no memory, so it is as it was. */
 bool udp_endpoint_choose(struct udp_endpoint *endpoint);
 
-/* flows.c: the socket's queue for what comes by this interface and rail, made if need be; NULL: no memory. */
+/* attachment.c: the socket's queue for what comes by this interface and rail, made if need be; NULL: no memory. */
 struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_rail *rail, uint32_t ifindex);
+/* attachment.c: receivers and sleepers get to know what has changed; what is empty and has no flow ends, or, when the
+ * socket has ended, whatever there is. */
+void udp_attachments_publish(struct udp_flows *flows, bool ended);
 /* flows.c: a flow has been taken away. Any thread; never waits. */
 void udp_flows_ask(struct udp_flows *flows);
 

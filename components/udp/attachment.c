@@ -1,0 +1,142 @@
+/*
+ * attachment.c - a socket's queues, one for each rail and interface, and the array of them that receivers read.
+ *
+ * A queue outlives its flows as long as there is something in it: what has arrived can be read. All of this is under
+ * the lock of flows.c.
+ */
+#include "endpoint.h"
+
+/* Nobody sees it any more, and no flow leads to it. */
+static void attachment_end(struct vma_retired *retired)
+{
+	struct udp_attachment *at =
+	        (struct udp_attachment *)((char *)retired - offsetof(struct udp_attachment, retired));
+	struct vma_engine *engine = at->rail->device->engine;
+
+	/* In a forked child the parent's packets are not there; that memory is lost, once. */
+	if (engine != atomic_load_explicit(&vma_engine_now, memory_order_acquire))
+		return;
+	udp_queue_fini(&at->queue, engine->arena);
+	vma_rail_put(at->rail);
+	vma_free(at);
+}
+
+struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_rail *rail, uint32_t ifindex)
+{
+	struct udp_attachment **place = &flows->attachments, *at;
+
+	for (; *place != NULL; place = &(*place)->next) {
+		if ((*place)->rail == rail && (*place)->ifindex == ifindex)
+			return *place;
+	}
+	at = vma_alloc(sizeof(*at));
+	if (at == NULL || udp_queue_init(&at->queue) != 0) {
+		vma_free(at);
+		return NULL;
+	}
+	at->rail = rail;
+	atomic_fetch_add_explicit(&rail->refs, 1, memory_order_relaxed); /* the endpoint holds one */
+	at->sock = flows->sock;
+	at->ifindex = ifindex;
+	*place = at;
+	flows->moved = true;
+	return at;
+}
+
+static void attachments_end(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct udp_attachments, retired) == 0, "attachments_end");
+
+static struct udp_attachments *attachments_of(const struct udp_flows *flows)
+{
+	struct udp_attachments *all;
+	uint32_t n = 0;
+
+	for (const struct udp_attachment *at = flows->attachments; at != NULL; at = at->next)
+		n++;
+	all = vma_alloc(sizeof(*all) + n * sizeof(all->at[0]));
+	if (all == NULL)
+		return NULL;
+	for (struct udp_attachment *at = flows->attachments; at != NULL; at = at->next) {
+		all->at[all->n++] = at;
+		all->rings |= vma_rail_bit(at->rail);
+	}
+	return all;
+}
+
+/* What no flow leads to and nothing is left in; `ended`: whatever is left. */
+static struct udp_attachment *take_out_unused(struct udp_flows *flows, bool ended)
+{
+	struct udp_attachment **place = &flows->attachments, *out = NULL;
+
+	while (*place != NULL) {
+		struct udp_attachment *at = *place;
+
+		if (at->flows == 0 && (ended || udp_queue_is_empty(&at->queue))) {
+			*place = at->next;
+			at->next = out;
+			out = at;
+		} else {
+			place = &at->next;
+		}
+	}
+	return out;
+}
+
+static void tell_rings(struct udp_sock *sock, uint64_t rings)
+{
+	struct vma_watchers *watchers = atomic_load_explicit(&sock->file.watchers, memory_order_acquire);
+
+	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++) {
+		struct vma_watcher *watcher = atomic_load_explicit(&watchers->watcher[i], memory_order_relaxed);
+
+		watcher->rings(watcher, rings);
+	}
+}
+
+static void put_back(struct udp_flows *flows, struct udp_attachment *unused)
+{
+	while (unused != NULL) {
+		struct udp_attachment *next = unused->next;
+
+		unused->next = flows->attachments;
+		flows->attachments = unused;
+		unused = next;
+	}
+}
+
+/*
+ * The new array is published, then the old one and what it alone held are retired. os_attention first: what came before
+ * the flows is in the shadow, and is read before what is queued. Sleepers look at the old rings, and are woken.
+ */
+void udp_attachments_publish(struct udp_flows *flows, bool ended)
+{
+	struct udp_sock *sock = flows->sock;
+	struct udp_attachment *unused = take_out_unused(flows, ended);
+	struct udp_attachments *all = NULL, *old;
+
+	if (!flows->moved && unused == NULL)
+		return;
+	if (flows->attachments != NULL) {
+		all = attachments_of(flows);
+		if (all == NULL) { /* the old array stays, and so does what it holds */
+			put_back(flows, unused);
+			return;
+		}
+	}
+	flows->moved = false;
+	atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
+	old = atomic_exchange_explicit(&sock->attachments, all, memory_order_acq_rel);
+	if (old != NULL)
+		vma_retire(&old->retired, attachments_end);
+	while (unused != NULL) {
+		struct udp_attachment *next = unused->next;
+
+		vma_retire(&unused->retired, attachment_end);
+		unused = next;
+	}
+	tell_rings(sock, all != NULL ? all->rings : 0);
+	vma_waitq_wake(&sock->file.waitq, true);
+}
