@@ -7,7 +7,8 @@
  * mask is restored and the kernel delivers what waits: in the right order, with the right masks, on the right stack.
  *
  * What a fault raises (SIGSEGV and its kin with a positive si_code) cannot be put back, and is not: it goes to the
- * application's handler at once, or to the default action.
+ * application's handler at once, or to the default action. The same signals sent by somebody must wait, but cannot be
+ * blocked, or a fault would kill: one of each is kept in the thread, as the kernel keeps one, and queued at the end.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -44,14 +45,30 @@ static bool is_action(any_handler handler)
 	return handler == DEFAULT || handler == IGNORE;
 }
 
+/* Those that vma_copy may raise. */
 static bool is_fault_signal(int sig)
 {
 	return sig == SIGSEGV || sig == SIGBUS;
 }
 
+/* What an instruction may raise. */
+static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+#define FAULTS ((int)(sizeof(faults) / sizeof(*faults)))
+_Static_assert(sizeof(((struct vma_thread *)0)->kept_info) / sizeof(siginfo_t) == FAULTS, "a place for each");
+
+/* Its index, -1: none of them. */
+static int fault_index(int sig)
+{
+	int i = FAULTS - 1;
+
+	while (i >= 0 && faults[i] != sig)
+		i--;
+	return i;
+}
+
 static bool is_raised_by_instruction(int sig, const siginfo_t *info)
 {
-	return info->si_code > 0 && (is_fault_signal(sig) || sig == SIGFPE || sig == SIGILL || sig == SIGTRAP);
+	return info->si_code > 0 && fault_index(sig) >= 0;
 }
 
 static void queue_again(int sig, siginfo_t *info)
@@ -59,15 +76,39 @@ static void queue_again(int sig, siginfo_t *info)
 	syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
 }
 
+static uint64_t bit_of(int sig)
+{
+	return UINT64_C(1) << (sig - 1);
+}
+
 /* What must come through even now: faults are answers (vma_copy), and two signals are the C library's own. */
 static void hold_all(sigset_t *mask)
 {
-	static const int not_held[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, 32, 33};
-	uint64_t bits = UINT64_MAX;
+	uint64_t bits = ~(bit_of(32) | bit_of(33));
 
-	for (unsigned i = 0; i < sizeof(not_held) / sizeof(*not_held); i++)
-		bits &= ~(UINT64_C(1) << (not_held[i] - 1));
+	for (int i = 0; i < FAULTS; i++)
+		bits &= ~bit_of(faults[i]);
 	memcpy(mask, &bits, KERNEL_MASK_BYTES);
+}
+
+static void keep(struct vma_thread *self, int index, const siginfo_t *info)
+{
+	if (self->kept & 1U << index)
+		return;
+	self->kept_info[index] = *info;
+	self->kept |= 1U << index;
+}
+
+/* With everything blocked, so that they come when the mask is given back. */
+static void queue_kept(struct vma_thread *self)
+{
+	const uint64_t all = UINT64_MAX;
+
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, KERNEL_MASK_BYTES);
+	for (int i = 0; i < FAULTS; i++)
+		if (self->kept & 1U << i)
+			queue_again(faults[i], &self->kept_info[i]);
+	self->kept = 0;
 }
 
 /*
@@ -77,6 +118,7 @@ static void hold_all(sigset_t *mask)
  */
 static void put_back(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
 {
+	const int index = fault_index(sig);
 	sigset_t mask;
 
 	hold_all(&mask);
@@ -84,7 +126,10 @@ static void put_back(struct vma_thread *self, int sig, siginfo_t *info, ucontext
 	memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
 	self->signals_held = true;
 	hold_all(&context->uc_sigmask);
-	queue_again(sig, info);
+	if (index >= 0)
+		keep(self, index, info);
+	else
+		queue_again(sig, info);
 }
 
 void vma_leave_signals(struct vma_thread *self)
@@ -92,6 +137,8 @@ void vma_leave_signals(struct vma_thread *self)
 	sigset_t mask;
 	int saved = errno;
 
+	if (self->kept != 0)
+		queue_kept(self);
 	memcpy(&mask, &self->mask, KERNEL_MASK_BYTES);
 	self->signals_held = false;
 	atomic_signal_fence(memory_order_seq_cst);
@@ -109,14 +156,19 @@ static void act_by_default(int sig, siginfo_t *info)
 		queue_again(sig, info);
 }
 
-/* SA_RESETHAND, which is not given to the kernel: a signal put back would meet the default action. */
-static void forget_once(int sig)
+/*
+ * SA_RESETHAND, which is not given to the kernel: a signal put back would meet the default action. False: another
+ * thread's signal was the one, and this one is for the default action.
+ */
+static bool take_once(int sig, any_handler handler)
 {
-	struct sigaction action = {.sa_handler = SIG_DFL};
+	struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = atomic_load(&signals[sig].flags)};
 
-	atomic_store(&signals[sig].handler, DEFAULT);
+	if (!atomic_compare_exchange_strong(&signals[sig].handler, &handler, DEFAULT))
+		return false;
 	if (!is_fault_signal(sig))
 		vma_os.sigaction(sig, &action, NULL);
+	return true;
 }
 
 static void call(int sig, siginfo_t *info, void *context)
@@ -124,15 +176,12 @@ static void call(int sig, siginfo_t *info, void *context)
 	any_handler handler = atomic_load(&signals[sig].handler);
 	int flags = atomic_load(&signals[sig].flags);
 
-	if (handler == DEFAULT || (handler == IGNORE && is_raised_by_instruction(sig, info))) {
+	if (handler == IGNORE && !is_raised_by_instruction(sig, info))
+		return;
+	if (is_action(handler) || ((flags & SA_RESETHAND) && !take_once(sig, handler)))
 		act_by_default(sig, info);
-		return;
-	}
-	if (handler == IGNORE)
-		return;
-	if (flags & SA_RESETHAND)
-		forget_once(sig);
-	handler(sig, info, context);
+	else
+		handler(sig, info, context);
 }
 
 static void wrapper(int sig, siginfo_t *info, void *context)
@@ -181,7 +230,7 @@ static void fault(int sig, siginfo_t *info, void *context)
 {
 	struct vma_thread *self = vma_thread_cache;
 	ucontext_t *uc = context;
-	sigset_t mask, before;
+	sigset_t mask;
 
 	if (self != NULL && self->copying && is_raised_by_instruction(sig, info)) {
 		resume_at(uc, self->copy_resume);
@@ -190,7 +239,6 @@ static void fault(int sig, siginfo_t *info, void *context)
 	mask = signals[sig].mask;
 	if ((atomic_load(&signals[sig].flags) & SA_NODEFER) == 0)
 		sigaddset(&mask, sig);
-	memcpy(&before, &uc->uc_sigmask, KERNEL_MASK_BYTES);
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
 	wrapper(sig, info, context);
 }
@@ -255,22 +303,29 @@ static int current_action(int sig, struct sigaction *out)
 
 int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old)
 {
-	struct sigaction before = {0};
+	struct sigaction before = {0}, wanted = {0};
 	struct vma_thread *self;
 	int rc;
 
 	if (!atomic_load_explicit(&started, memory_order_acquire) || sig <= 0 || sig >= SIGNALS)
 		return vma_os.sigaction(sig, action, old);
+	if (action != NULL)
+		wanted = *action; /* here, where a bad pointer finds nothing locked */
 	self = vma_enter();
 	pthread_mutex_lock(&lock);
 	rc = current_action(sig, &before);
 	if (rc == 0 && action != NULL)
-		rc = install(sig, action);
+		rc = install(sig, &wanted);
 	pthread_mutex_unlock(&lock);
 	vma_leave(self);
 	if (rc == 0 && old != NULL)
 		*old = before;
 	return rc;
+}
+
+void vma_signals_forked_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
 }
 
 void vma_signals_start(void)

@@ -99,9 +99,16 @@ bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
 
 void spin_leave(struct vma_thread *self)
 {
+	if (!self->spinning)
+		return;
 	self->spinning = false;
 	self->woke = false;
 	atomic_fetch_sub_explicit(&spinners, 1, memory_order_relaxed);
+}
+
+void spin_forked_child(void)
+{
+	atomic_store_explicit(&spinners, 0, memory_order_relaxed);
 }
 
 void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks)

@@ -13,8 +13,10 @@ struct spin_state {
 /* False: it should sleep at once. */
 bool spin_begin(struct spin_state *state, const struct vma_wait *wait);
 bool spin_goes_on(struct spin_state *state, struct vma_thread *self);
-/* Also for a spin that was left by a jump. */
+/* Twice is as good as once: also for a spin that may be left by a jump, or was. */
 void spin_leave(struct vma_thread *self);
+/* In a forked child, whose only thread is here. */
+void spin_forked_child(void);
 /* The wait took so long, and (`paid`) ended because what it waited for came: the next one learns from it. */
 void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks);
 

@@ -42,6 +42,8 @@ static void thread_ended(void *arg)
 	struct vma_thread *self = arg;
 
 	vma_wait_tidy(self);
+	while (self->inside > 0) /* cancelled inside, in a cancellation point of the C library's */
+		vma_leave(self);
 	vma_thread_cache = NULL;
 	atomic_store_explicit(&self->state, VMA_THREAD_AWAKE, memory_order_relaxed);
 	atomic_store_explicit(&self->tid, 0, memory_order_release);
@@ -137,7 +139,7 @@ static void forget(struct vma_thread *thread)
 		vma_fd_unguard_close(fd); /* our copy of the parent's */
 	atomic_store(&thread->state, VMA_THREAD_AWAKE);
 	atomic_store(&thread->rings, 0);
-	atomic_store(&thread->watched, 0);
+	thread->spinning = false;
 }
 
 void vma_threads_forked_child(void)
@@ -147,6 +149,8 @@ void vma_threads_forked_child(void)
 
 	pthread_mutex_init(&table_lock, NULL);
 	pthread_mutex_init(&graveyard_lock, NULL);
+	vma_signals_forked_child();
+	vma_wait_forked_child();
 	if (used == 0)
 		return;
 	ck_epoch_init(&epoch);

@@ -13,4 +13,8 @@ void vma_wait_interrupted(struct vma_thread *self);
 /* What a sleep that was left by a jump has left behind. */
 void vma_wait_tidy(struct vma_thread *self);
 
+/* In a forked child, whose only thread is here: nobody else installs a handler, sleeps or spins. */
+void vma_signals_forked_child(void);
+void vma_wait_forked_child(void);
+
 #endif

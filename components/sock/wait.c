@@ -132,6 +132,7 @@ void vma_wait_interrupted(struct vma_thread *self)
 	uint64_t one = 1;
 	int fd = atomic_load(&self->wake_fd);
 
+	spin_leave(self);
 	if (wait == NULL)
 		return;
 	vma_enter();
@@ -155,8 +156,14 @@ void vma_wait_tidy(struct vma_thread *self)
 		vma_free(self->bed_memory);
 		self->bed_memory = NULL;
 	}
-	if (self->spinning)
-		spin_leave(self);
+	spin_leave(self);
+}
+
+void vma_wait_forked_child(void)
+{
+	for (unsigned bit = 0; bit < 64; bit++)
+		atomic_store(&sleepers[bit], 0);
+	spin_forked_child();
 }
 
 /* ---- asleep ---- */

@@ -14,9 +14,10 @@
  *
  * Inside, the application's signal handlers do not run (its handlers are wrapped, see vma_signals_start): one that
  * arrives blocks all signals and is sent to the thread again, and comes when it leaves. So nothing inside is ever
- * re-entered by the same thread, or abandoned by siglongjmp; SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGTRAP raised by the
- * instruction itself are handed on at once. Inside also is a section of ck_epoch: what vma_retire is given is freed
- * when no thread is inside that was inside then. Nobody sleeps inside; who spins leaves and enters again now and then.
+ * re-entered by the same thread, or abandoned by siglongjmp; SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP and SIGSYS raised
+ * by the instruction itself are handed on at once. Inside also is a section of ck_epoch: what vma_retire is given is
+ * freed when no thread is inside that was inside then. Nobody sleeps inside; who spins leaves and enters again now and
+ * then.
  */
 #ifndef VMA_SOCK_THREAD_H
 #define VMA_SOCK_THREAD_H
@@ -46,6 +47,8 @@ struct vma_thread {
 	uint64_t tx_last_tsc;
 	void *copy_resume[5]; /* __builtin_setjmp's */
 	sigset_t mask;
+	uint32_t kept;            /* signals that wait here, since they may not be blocked: a bit each, see signals.c */
+	siginfo_t kept_info[6];   /* theirs */
 	struct vma_wait *waiting; /* asleep, or about to: what for */
 	bool unserved;       /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
 	bool spinning, woke; /* counted as a spinner; has woken somebody since its last look */
@@ -56,7 +59,6 @@ struct vma_thread {
 	_Alignas(64) _Atomic uint32_t state; /* enum vma_thread_state */
 	_Atomic int wake_fd;                 /* eventfd, made at the first sleep; -1 */
 	_Atomic uint64_t rings;              /* asleep: the rings that it waits for, a bit each */
-	_Atomic uint64_t watched;            /* asleep: those of them that it watches for all */
 	_Atomic uint32_t tid;                /* 0: the structure is free */
 	uint32_t index;                      /* in the table of all */
 };
@@ -109,7 +111,10 @@ static inline void vma_leave(struct vma_thread *self)
 #endif
 	ck_epoch_end(&self->epoch, NULL);
 	atomic_signal_fence(memory_order_seq_cst);
-	if (--self->inside == 0 && __builtin_expect(self->signals_held, 0))
+	self->inside--;
+	/* Before this a signal is held, and seen here; after it, it is not held any more. */
+	atomic_signal_fence(memory_order_seq_cst);
+	if (__builtin_expect(self->signals_held, 0) && self->inside == 0)
 		vma_leave_signals(self);
 }
 

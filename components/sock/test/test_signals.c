@@ -1,0 +1,693 @@
+/* The application's handlers: none runs inside, and outside all is as if they were not wrapped. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/sock_os.h>
+#include <vma/test.h>
+
+#include "../thread_priv.h"
+
+#define RT (SIGRTMIN + 3)
+#define PATIENCE_MS 10000 /* with a child */
+
+/* What the handlers have seen, in order. */
+static struct seen {
+	int sig, code, value;
+	pid_t from;
+	sigset_t mask;
+	uint32_t inside;
+	char *stack;
+} seen[32];
+static volatile sig_atomic_t n_seen;
+static sigjmp_buf back;
+
+static void note(int sig, siginfo_t *info, void *context)
+{
+	struct seen *now = &seen[n_seen % 32];
+	char here;
+
+	(void)context;
+	*now = (struct seen){.sig = sig, .code = info->si_code, .from = info->si_pid};
+	now->value = info->si_value.sival_int;
+	now->inside = vma_thread_self()->inside;
+	now->stack = &here + 0;
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &now->mask, 8);
+	n_seen++;
+}
+
+static void note_plainly(int sig)
+{
+	siginfo_t none = {0};
+
+	note(sig, &none, NULL);
+}
+
+static void jump(int sig)
+{
+	(void)sig;
+	siglongjmp(back, 1);
+}
+
+static void handle(int sig, void (*handler)(int sig, siginfo_t *info, void *context), int flags)
+{
+	struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
+
+	sigemptyset(&action.sa_mask);
+	assert_int_equal(vma_sigaction(sig, &action, NULL), 0);
+}
+
+/* Raised for this thread, as raise() does, but the C library blocks no signals meanwhile. */
+static void send_here(int sig)
+{
+	assert_int_equal(syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), sig), 0);
+}
+
+static void queue_here(int sig, int value)
+{
+	assert_int_equal(pthread_sigqueue(pthread_self(), sig, (union sigval){.sival_int = value}), 0);
+}
+
+static bool is_blocked(int sig)
+{
+	sigset_t now;
+
+	assert_int_equal(pthread_sigmask(SIG_BLOCK, NULL, &now), 0);
+	return sigismember(&now, sig) == 1;
+}
+
+static sigset_t set_of(int a, int b)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, a);
+	sigaddset(&set, b);
+	return set;
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	n_seen = 0;
+	memset(seen, 0, sizeof(seen));
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+	const int used[] = {SIGUSR1, SIGUSR2, SIGHUP, RT};
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(vma_sigaction(used[i], &action, NULL), 0);
+		assert_false(is_blocked(used[i]));
+	}
+	assert_int_equal(vma_thread_self()->inside, 0);
+	assert_false(vma_thread_self()->signals_held);
+	return 0;
+}
+
+/* ---- held back ---- */
+
+static void test_handler_runs_when_the_thread_leaves(void **state)
+{
+	struct vma_thread *self;
+
+	(void)state;
+	handle(SIGUSR1, note, 0);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	assert_int_equal(n_seen, 0);
+	vma_leave(self);
+	assert_int_equal(n_seen, 1);
+	assert_int_equal(seen[0].sig, SIGUSR1);
+	assert_int_equal(seen[0].inside, 0);
+}
+
+static void test_handler_runs_at_once_outside(void **state)
+{
+	(void)state;
+	vma_leave(vma_enter());
+	handle(SIGUSR1, note, 0);
+	send_here(SIGUSR1);
+	assert_int_equal(n_seen, 1);
+}
+
+static void test_handler_waits_for_the_outermost_leave(void **state)
+{
+	struct vma_thread *self;
+
+	(void)state;
+	handle(SIGUSR1, note, 0);
+	self = vma_enter();
+	vma_enter();
+	send_here(SIGUSR1);
+	vma_leave(self);
+	assert_int_equal(n_seen, 0);
+	vma_leave(self);
+	assert_int_equal(n_seen, 1);
+}
+
+static void test_handler_gets_the_siginfo_it_would_have_got(void **state)
+{
+	struct vma_thread *self;
+
+	(void)state;
+	handle(SIGUSR1, note, 0);
+	handle(RT, note, 0);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	queue_here(RT, 4711);
+	vma_leave(self);
+	assert_int_equal(n_seen, 2);
+	for (int i = 0; i < 2; i++) {
+		bool queued = seen[i].sig == RT;
+
+		assert_int_equal(seen[i].code, queued ? SI_QUEUE : SI_TKILL);
+		assert_int_equal(seen[i].from, getpid());
+		assert_int_equal(seen[i].value, queued ? 4711 : 0);
+	}
+}
+
+static void test_realtime_signals_come_in_their_order(void **state)
+{
+	struct vma_thread *self;
+
+	(void)state;
+	handle(RT, note, 0);
+	self = vma_enter();
+	for (int i = 0; i < 20; i++)
+		queue_here(RT, i);
+	assert_int_equal(n_seen, 0);
+	vma_leave(self);
+	assert_int_equal(n_seen, 20);
+	for (int i = 0; i < 20; i++)
+		assert_int_equal(seen[i].value, i);
+}
+
+/* They are delivered one on top of the other, the second in the middle of the first one's wrapper. */
+static void test_signals_that_come_together_leave_the_mask_as_it_was(void **state)
+{
+	sigset_t both = set_of(SIGUSR1, SIGUSR2), before;
+	struct vma_thread *self;
+
+	(void)state;
+	handle(SIGUSR1, note, 0);
+	handle(SIGUSR2, note, 0);
+	assert_int_equal(pthread_sigmask(SIG_BLOCK, &both, &before), 0);
+	send_here(SIGUSR1);
+	send_here(SIGUSR2);
+	self = vma_enter();
+	assert_int_equal(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
+	assert_int_equal(n_seen, 0);
+	vma_leave(self);
+	assert_int_equal(n_seen, 2);
+	assert_int_equal(seen[0].sig + seen[1].sig, SIGUSR1 + SIGUSR2);
+	assert_false(is_blocked(SIGUSR1));
+	assert_false(is_blocked(SIGUSR2));
+}
+
+static void test_blocked_signal_stays_blocked(void **state)
+{
+	sigset_t one = set_of(SIGUSR2, SIGUSR2), before;
+	struct vma_thread *self;
+
+	(void)state;
+	handle(SIGUSR1, note, 0);
+	handle(SIGUSR2, note, 0);
+	assert_int_equal(pthread_sigmask(SIG_BLOCK, &one, &before), 0);
+	self = vma_enter();
+	send_here(SIGUSR2);
+	send_here(SIGUSR1);
+	vma_leave(self);
+	assert_int_equal(n_seen, 1);
+	assert_true(is_blocked(SIGUSR2));
+	assert_int_equal(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
+	assert_int_equal(n_seen, 2);
+}
+
+static void test_leaving_keeps_errno(void **state)
+{
+	struct vma_thread *self;
+
+	(void)state;
+	handle(SIGUSR1, note, 0);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	errno = EXDEV;
+	vma_leave(self);
+	assert_int_equal(n_seen, 1);
+	assert_int_equal(errno, EXDEV);
+}
+
+static void test_handlers_are_counted_with_those_that_interrupt(void **state)
+{
+	struct vma_thread *self = vma_thread_self();
+	uint32_t signals = self->signals, interrupts = self->interrupts;
+
+	(void)state;
+	handle(SIGUSR1, note, SA_RESTART);
+	handle(SIGUSR2, note, 0);
+	send_here(SIGUSR1);
+	assert_int_equal(self->signals, signals + 1);
+	assert_int_equal(self->interrupts, interrupts);
+	vma_enter();
+	send_here(SIGUSR2);
+	assert_int_equal(self->signals, signals + 1);
+	vma_leave(self);
+	assert_int_equal(self->signals, signals + 2);
+	assert_int_equal(self->interrupts, interrupts + 1);
+}
+
+static void test_handler_may_jump_out_when_the_thread_leaves(void **state)
+{
+	struct sigaction action = {.sa_handler = jump};
+	volatile int jumped = 0;
+
+	(void)state;
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	while (jumped < 3) {
+		if (sigsetjmp(back, 1) == 0) {
+			struct vma_thread *self = vma_enter();
+
+			send_here(SIGUSR1);
+			vma_leave(self);
+			fail();
+		}
+		jumped++;
+		assert_int_equal(vma_thread_self()->inside, 0);
+		assert_false(is_blocked(SIGUSR1));
+	}
+}
+
+/* A handler calls in as well, and is interrupted there by the next one. */
+static void call_in(int sig, siginfo_t *info, void *context)
+{
+	struct vma_thread *self = vma_enter();
+
+	if (sig == SIGUSR1)
+		send_here(SIGUSR2);
+	vma_leave(self);
+	note(sig, info, context);
+}
+
+static void test_handler_that_calls_in_is_interrupted_when_it_leaves(void **state)
+{
+	struct vma_thread *self;
+
+	(void)state;
+	handle(SIGUSR1, call_in, 0);
+	handle(SIGUSR2, call_in, 0);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	vma_leave(self);
+	assert_int_equal(n_seen, 2);
+	assert_int_equal(seen[0].sig, SIGUSR2);
+	assert_int_equal(seen[1].sig, SIGUSR1);
+}
+
+/* ---- as installed ---- */
+
+static void test_mask_and_nodefer_hold_while_the_handler_runs(void **state)
+{
+	struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO};
+
+	(void)state;
+	action.sa_mask = set_of(SIGUSR2, SIGHUP);
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	for (int nodefer = 0; nodefer < 2; nodefer++) {
+		struct vma_thread *self = vma_enter();
+		int now = n_seen;
+
+		send_here(SIGUSR1);
+		vma_leave(self);
+		assert_int_equal(n_seen, now + 1);
+		assert_true(sigismember(&seen[now].mask, SIGUSR2));
+		assert_true(sigismember(&seen[now].mask, SIGHUP));
+		assert_int_equal(sigismember(&seen[now].mask, SIGUSR1), !nodefer);
+		assert_false(sigismember(&seen[now].mask, SIGTERM));
+		action.sa_flags |= SA_NODEFER;
+		assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	}
+}
+
+static void test_handler_runs_on_the_alternate_stack(void **state)
+{
+	static char alternate[1 << 20];
+	const stack_t mine = {.ss_sp = alternate, .ss_size = sizeof(alternate)};
+	const stack_t none = {.ss_flags = SS_DISABLE};
+	struct vma_thread *self;
+	stack_t was;
+
+	(void)state;
+	assert_int_equal(sigaltstack(&mine, &was), 0);
+	handle(SIGUSR1, note, SA_ONSTACK);
+	handle(SIGUSR2, note, 0);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	vma_leave(self);
+	send_here(SIGUSR1);
+	send_here(SIGUSR2);
+	assert_int_equal(n_seen, 3);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(seen[i].stack >= alternate && seen[i].stack < alternate + sizeof(alternate), i < 2);
+	assert_int_equal(sigaltstack((was.ss_flags & SS_DISABLE) ? &none : &was, NULL), 0);
+}
+
+static void test_resethand_is_for_one_signal(void **state)
+{
+	struct sigaction now;
+	struct vma_thread *self;
+
+	(void)state;
+	handle(SIGUSR1, note, SA_RESETHAND);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	assert_int_equal(vma_sigaction(SIGUSR1, NULL, &now), 0);
+	assert_ptr_equal(now.sa_sigaction, note);
+	vma_leave(self);
+	assert_int_equal(n_seen, 1);
+	assert_int_equal(vma_sigaction(SIGUSR1, NULL, &now), 0);
+	assert_ptr_equal(now.sa_handler, SIG_DFL);
+}
+
+static void test_old_action_is_the_applications_own(void **state)
+{
+	struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO | SA_NODEFER}, old;
+
+	(void)state;
+	action.sa_mask = set_of(SIGHUP, SIGUSR2);
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
+	assert_ptr_equal(old.sa_handler, SIG_DFL);
+	action.sa_handler = note_plainly;
+	action.sa_flags = SA_RESTART;
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
+	assert_ptr_equal(old.sa_sigaction, note);
+	assert_int_equal(old.sa_flags & (SA_SIGINFO | SA_NODEFER | SA_RESTART | SA_RESETHAND), SA_SIGINFO | SA_NODEFER);
+	assert_true(sigismember(&old.sa_mask, SIGHUP) && sigismember(&old.sa_mask, SIGUSR2));
+	assert_false(sigismember(&old.sa_mask, SIGTERM));
+	action.sa_handler = SIG_IGN;
+	action.sa_flags = 0;
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
+	assert_ptr_equal(old.sa_handler, note_plainly);
+	assert_int_equal(old.sa_flags & (SA_SIGINFO | SA_RESTART), SA_RESTART);
+	action.sa_handler = SIG_DFL;
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
+	assert_ptr_equal(old.sa_handler, SIG_IGN);
+}
+
+static void test_handler_of_one_argument_is_called(void **state)
+{
+	struct sigaction action = {.sa_handler = note_plainly};
+	struct vma_thread *self;
+
+	(void)state;
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	vma_leave(self);
+	assert_int_equal(n_seen, 1);
+}
+
+static void test_what_the_kernel_refuses_is_refused(void **state)
+{
+	struct sigaction action = {.sa_handler = note_plainly}, old;
+
+	(void)state;
+	errno = 0;
+	assert_int_equal(vma_sigaction(SIGKILL, &action, NULL), -1);
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(vma_sigaction(0, &action, NULL), -1);
+	assert_int_equal(vma_sigaction(65, &action, NULL), -1);
+	assert_int_equal(vma_sigaction(-1, NULL, &old), -1);
+}
+
+static void test_ignored_signal_is_nothing(void **state)
+{
+	struct sigaction action = {.sa_handler = SIG_IGN};
+	struct vma_thread *self;
+	uint32_t signals;
+
+	(void)state;
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	self = vma_enter();
+	signals = self->signals;
+	send_here(SIGUSR1);
+	vma_leave(self);
+	assert_int_equal(self->signals, signals);
+}
+
+static void test_handler_of_before_the_start_is_wrapped(void **state)
+{
+	struct sigaction now;
+	struct vma_thread *self;
+
+	(void)state;
+	assert_int_equal(vma_sigaction(SIGWINCH, NULL, &now), 0);
+	assert_ptr_equal(now.sa_sigaction, note);
+	self = vma_enter();
+	send_here(SIGWINCH);
+	assert_int_equal(n_seen, 0);
+	vma_leave(self);
+	assert_int_equal(n_seen, 1);
+}
+
+/* ---- death ---- */
+
+/* How a child ends that does this; one that does not end is killed, which is no expected end. */
+static int status_of(void (*what)(void))
+{
+	int status = 0;
+	pid_t child = fork(), ended = 0;
+
+	if (child == 0) {
+		what();
+		_exit(0);
+	}
+	for (int ms = 0; ms < PATIENCE_MS && ended == 0; ms++) {
+		ended = waitpid(child, &status, WNOHANG);
+		usleep(ended == 0 ? 1000 : 0);
+	}
+	if (ended == 0) {
+		kill(child, SIGKILL);
+		ended = waitpid(child, &status, 0);
+	}
+	assert_int_equal(ended, child);
+	return status;
+}
+
+static void assert_killed_by(int sig, int status)
+{
+	assert_true(WIFSIGNALED(status));
+	assert_int_equal(WTERMSIG(status), sig);
+}
+
+static void second_of_resethand(void)
+{
+	struct vma_thread *self;
+
+	handle(SIGUSR1, note, SA_RESETHAND);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	vma_leave(self);
+	if (n_seen != 1)
+		_exit(1);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	vma_leave(self);
+}
+
+static void default_while_held(void)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+	struct vma_thread *self;
+
+	handle(SIGUSR1, note, 0);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	vma_sigaction(SIGUSR1, &action, NULL);
+	vma_leave(self);
+}
+
+static void ignored_while_held(void)
+{
+	struct sigaction action = {.sa_handler = SIG_IGN};
+	struct vma_thread *self;
+
+	handle(SIGUSR1, note, 0);
+	self = vma_enter();
+	send_here(SIGUSR1);
+	vma_sigaction(SIGUSR1, &action, NULL);
+	vma_leave(self);
+	_exit(n_seen);
+}
+
+static void segv_by_kill(void)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+
+	vma_sigaction(SIGSEGV, &action, NULL);
+	send_here(SIGSEGV);
+}
+
+static void test_second_signal_after_resethand_kills(void **state)
+{
+	(void)state;
+	assert_killed_by(SIGUSR1, status_of(second_of_resethand));
+}
+
+static void test_action_that_changes_meanwhile_holds(void **state)
+{
+	(void)state;
+	assert_killed_by(SIGUSR1, status_of(default_while_held));
+	assert_int_equal(status_of(ignored_while_held), 0);
+}
+
+static void test_sigsegv_by_kill_kills(void **state)
+{
+	(void)state;
+	assert_killed_by(SIGSEGV, status_of(segv_by_kill));
+}
+
+/* ---- faults, and signals of their numbers that are none ---- */
+
+static void segv_by_kill_inside(void)
+{
+	struct vma_thread *self;
+	char byte = 0;
+
+	handle(SIGSEGV, note, 0);
+	handle(SIGTRAP, note, 0);
+	self = vma_enter();
+	send_here(SIGSEGV);
+	send_here(SIGTRAP);
+	if (n_seen != 0)
+		_exit(1);
+	if (vma_copy(&byte, (void *)8, 1) != -EFAULT || vma_copy(&byte, "x", 1) != 0)
+		_exit(2);
+	vma_leave(self);
+	if (n_seen != 2 || seen[0].code != SI_TKILL || seen[1].code != SI_TKILL || seen[0].from != getpid())
+		_exit(3);
+	self = vma_enter();
+	vma_leave(self);
+	if (n_seen != 2 || is_blocked(SIGSEGV) || is_blocked(SIGTRAP))
+		_exit(4);
+}
+
+static void test_sigsegv_by_kill_waits_until_the_thread_leaves(void **state)
+{
+	(void)state;
+	assert_int_equal(status_of(segv_by_kill_inside), 0);
+}
+
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+	note(sig, info, context);
+	siglongjmp(back, 1);
+}
+
+static void fault_inside(void)
+{
+	handle(SIGSEGV, on_fault, 0);
+	vma_enter();
+	if (sigsetjmp(back, 1) == 0)
+		*(volatile char *)(uintptr_t)vma_tsc_of_nsec(0) = 1; /* address 0, which the compiler does not know */
+	if (n_seen != 1 || seen[0].code <= 0 || seen[0].inside != 1)
+		_exit(1);
+	vma_leave(vma_thread_self());
+}
+
+static void test_fault_of_an_instruction_is_handled_at_once(void **state)
+{
+	(void)state;
+	assert_int_equal(status_of(fault_inside), 0);
+}
+
+/* ---- threads and children ---- */
+
+static _Atomic bool stop;
+
+static void *install_for_ever(void *arg)
+{
+	struct sigaction action = {.sa_handler = note_plainly};
+
+	while (!atomic_load(&stop))
+		vma_sigaction(SIGHUP, &action, NULL);
+	return arg;
+}
+
+static void install_in_child(void)
+{
+	vma_threads_forked_child();
+	handle(SIGUSR1, note, 0);
+	send_here(SIGUSR1);
+	_exit(n_seen == 1 ? 0 : 1);
+}
+
+static void test_child_may_install_whatever_a_thread_was_doing_at_the_fork(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&thread, NULL, install_for_ever, NULL), 0);
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(status_of(install_in_child), 0);
+	atomic_store(&stop, true);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_handler_runs_when_the_thread_leaves, begin, end),
+        cmocka_unit_test_setup_teardown(test_handler_runs_at_once_outside, begin, end),
+        cmocka_unit_test_setup_teardown(test_handler_waits_for_the_outermost_leave, begin, end),
+        cmocka_unit_test_setup_teardown(test_handler_gets_the_siginfo_it_would_have_got, begin, end),
+        cmocka_unit_test_setup_teardown(test_realtime_signals_come_in_their_order, begin, end),
+        cmocka_unit_test_setup_teardown(test_signals_that_come_together_leave_the_mask_as_it_was, begin, end),
+        cmocka_unit_test_setup_teardown(test_blocked_signal_stays_blocked, begin, end),
+        cmocka_unit_test_setup_teardown(test_leaving_keeps_errno, begin, end),
+        cmocka_unit_test_setup_teardown(test_handlers_are_counted_with_those_that_interrupt, begin, end),
+        cmocka_unit_test_setup_teardown(test_handler_may_jump_out_when_the_thread_leaves, begin, end),
+        cmocka_unit_test_setup_teardown(test_handler_that_calls_in_is_interrupted_when_it_leaves, begin, end),
+        cmocka_unit_test_setup_teardown(test_mask_and_nodefer_hold_while_the_handler_runs, begin, end),
+        cmocka_unit_test_setup_teardown(test_handler_runs_on_the_alternate_stack, begin, end),
+        cmocka_unit_test_setup_teardown(test_resethand_is_for_one_signal, begin, end),
+        cmocka_unit_test_setup_teardown(test_old_action_is_the_applications_own, begin, end),
+        cmocka_unit_test_setup_teardown(test_handler_of_one_argument_is_called, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_the_kernel_refuses_is_refused, begin, end),
+        cmocka_unit_test_setup_teardown(test_ignored_signal_is_nothing, begin, end),
+        cmocka_unit_test_setup_teardown(test_handler_of_before_the_start_is_wrapped, begin, end),
+        cmocka_unit_test_setup_teardown(test_second_signal_after_resethand_kills, begin, end),
+        cmocka_unit_test_setup_teardown(test_action_that_changes_meanwhile_holds, begin, end),
+        cmocka_unit_test_setup_teardown(test_sigsegv_by_kill_kills, begin, end),
+        cmocka_unit_test_setup_teardown(test_sigsegv_by_kill_waits_until_the_thread_leaves, begin, end),
+        cmocka_unit_test_setup_teardown(test_fault_of_an_instruction_is_handled_at_once, begin, end),
+        cmocka_unit_test_setup_teardown(test_child_may_install_whatever_a_thread_was_doing_at_the_fork, begin, end),
+};
+
+static int start(void **state)
+{
+	struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO};
+
+	(void)state;
+	if (vma_os.sigaction(SIGWINCH, &action, NULL) != 0)
+		return -1;
+	vma_signals_start();
+	vma_signals_start(); /* does nothing */
+	return 0;
+}
+
+int main(void)
+{
+	const char *pattern = getenv("T");
+
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return cmocka_run_group_tests_name(__FILE__, tests, start, NULL);
+}
