@@ -166,6 +166,7 @@ CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, tog
 	peer_send(far(), 0, here, port, 50, 3);
 	take_control(s, 0, 512);
 	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, software));
+	pause_ms(50); /* the kernel switches stamps on when it has time for it */
 	peer_send(far(), 0, here, port, 50, 4);
 	take_control(s, 0, 512);
 	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1);

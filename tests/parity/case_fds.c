@@ -294,6 +294,7 @@ CASE(exec_inherits, "a program gets its socket by exec and uses it")
 
 	if (inherited != NULL) {
 		s = atoi(inherited);
+		pause_ms(100); /* what was the old program's ends in this time */
 		use_inherited(s);
 		RES(fcntl(s, F_SETFD, FD_CLOEXEC));
 		execv(this_program, nothing);
