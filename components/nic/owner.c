@@ -321,6 +321,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			drain(owner, slot, now);
 	owner_flows_report(owner, revoked, arg);
+	owner_flows_detach_unused(owner, now);
 	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= FOREIGN_NS) {
 		owner->foreign_check_ns = now;
 		owner_wishes_expire(owner);
@@ -337,5 +338,5 @@ int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			return 25;
-	return owner->flows + owner->wishes > 0 ? (int)(FOREIGN_NS / 1000000) : -1;
+	return owner->flows + owner->wishes > 0 || owner_flows_linger(owner) ? (int)(FOREIGN_NS / 1000000) : -1;
 }

@@ -1,7 +1,8 @@
 /*
- * owner_flows - which slot has which flow; the program is attached while there is at least one.
+ * owner_flows - which slot has which flow; the program is attached while there is at least one, and a second longer.
  *
- * An attached program costs plain traffic (a veth's peer loses segmentation offload), hence not a moment longer.
+ * An attached program costs plain traffic (a veth's peer loses segmentation offload), hence not for ever. But attaching
+ * and detaching cost 10 ms each, which a program that opens one socket after the other should not pay for each.
  */
 #include <errno.h>
 #include <arpa/inet.h>
@@ -55,6 +56,8 @@ bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
 				return true;
 	return false;
 }
+
+#define LINGER_NS 1000000000ULL /* how long the program stays after the last flow */
 
 /* ---- foreign sockets ---- */
 
@@ -115,7 +118,7 @@ static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
 	xdp_prog_flow_del(owner->prog, &flow->rule.key);
 	*place = flow->next;
 	if (--owner->flows == 0)
-		xdp_prog_detach(owner->prog);
+		owner->unused_since_ns = owner_now_ns();
 }
 
 static void free_flow(struct owner_flow *flow)
@@ -224,7 +227,21 @@ static int steer(struct xdp_owner *owner, const struct owner_flow *flow)
 		return rc;
 	}
 	owner->generic = generic;
+	owner->unused_since_ns = 0;
 	return 0;
+}
+
+bool owner_flows_linger(const struct xdp_owner *owner)
+{
+	return owner->unused_since_ns != 0;
+}
+
+void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
+{
+	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS)
+		return;
+	owner->unused_since_ns = 0;
+	xdp_prog_detach(owner->prog);
 }
 
 /* What a wish was granted has its shadows from there. */

@@ -106,6 +106,7 @@ struct xdp_owner {
 	uint32_t flows;
 	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
 	uint64_t foreign_check_ns;
+	uint64_t unused_since_ns; /* attached without a flow; 0: not so */
 
 	/* owner_wishes.c */
 	struct owner_wish *wish[OWNER_FLOW_BUCKETS];
@@ -136,6 +137,9 @@ void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, cons
 /* Those given up since the last call, by a client that wants the same. */
 void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                         void *arg);
+/* The program is attached without a flow, and is to be detached when its time is over. */
+bool owner_flows_linger(const struct xdp_owner *owner);
+void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns);
 bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie);
 unsigned owner_flow_bucket(const struct vma_flow_key *key);
 

@@ -316,7 +316,7 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 static int start(const struct vmad_connect *how)
 {
 	char window[16];
-	const char *argv[9] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
+	const char *argv[11] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
 	unsigned n = 4;
 	int rc;
 
@@ -333,6 +333,11 @@ static int start(const struct vmad_connect *how)
 	}
 	if (how->huge_pages)
 		argv[n++] = "--huge-pages";
+	/* As quiet as the program that starts it; what it says is for the program's user. */
+	if (!vma_log_on(VMA_LOG_INFO)) {
+		argv[n++] = "--log-level";
+		argv[n++] = vma_log_on(VMA_LOG_WARN) ? "warn" : vma_log_on(VMA_LOG_ERROR) ? "error" : "panic";
+	}
 	argv[n] = how->ifname;
 	rc = vmad_start(how->vmad_path, (char *const *)argv);
 	if (rc < 0)
