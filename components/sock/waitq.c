@@ -3,9 +3,9 @@
  *
  * Argument (no wake-up is lost): the sleeper writes its slot and `used` (A), then looks at what it waits for (B); the
  * waker changes that (C), then reads `used` (D). A and D are separated from B and C by sequentially consistent steps
- * (the exchange in add, the fence in wake), so not both B misses C and D misses A. Whoever wakes empties the slot by
- * compare-and-swap, so one wake-up is spent on one sleeper. A slot may hold a thread that has long gone on (cancelled,
- * jumped out of): structures of threads are never freed, and the needless wake-up is all that it costs.
+ * (the exchange and the fence in add, the fence in wake), so not both B misses C and D misses A. Whoever wakes empties
+ * the slot by compare-and-swap, so one wake-up is spent on one sleeper. A slot may hold a thread that has long gone on
+ * (cancelled, jumped out of): structures of threads are never freed, and the needless wake-up is all that it costs.
  */
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,12 +14,15 @@
 
 bool vma_thread_wake_told(struct vma_thread *thread)
 {
+	/* Only the first to find it asleep pays; it looks at everything when it gets up. */
+	uint32_t before = atomic_exchange(&thread->state, VMA_THREAD_AWAKE);
 	uint64_t one = 1;
 	int fd;
 
-	/* Only the first to find it asleep pays; it looks at everything when it gets up. */
-	if (atomic_exchange(&thread->state, VMA_THREAD_AWAKE) == VMA_THREAD_AWAKE)
+	if (before == VMA_THREAD_AWAKE)
 		return false;
+	if (before == VMA_THREAD_GOING) /* the last step to sleep is from this very state, and fails now */
+		return true;
 	if (vma_thread_cache != NULL)
 		vma_thread_cache->woke = true;
 	fd = atomic_load(&thread->wake_fd);
@@ -33,26 +36,31 @@ void vma_thread_wake(struct vma_thread *thread)
 	vma_thread_wake_told(thread);
 }
 
+static bool claim_slot(struct vma_waitq *q, struct vma_thread *self)
+{
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++) {
+		struct vma_thread *expected = NULL;
+
+		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == NULL &&
+		    atomic_compare_exchange_strong(&q->slot[i], &expected, self))
+			return true;
+	}
+	return false;
+}
+
 /* Twice is as good as once: a sleeper stays in the queue over needless wake-ups. */
 void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self)
 {
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
 		if (atomic_load(&q->slot[i]) == self)
 			return;
-	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++) {
-		struct vma_thread *expected = NULL;
-
-		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) != NULL)
-			continue;
-		if (atomic_compare_exchange_strong(&q->slot[i], &expected, self)) {
-			atomic_fetch_add(&q->used, 1);
-			return;
-		}
-	}
-	/* A mark, not a count: whoever takes it back wakes everybody who sleeps, for whatever, and those add themselves
-	 * anew. */
-	if (atomic_exchange(&q->overflow, 1) == 0)
+	/* No place: a mark, not a count. Whoever takes it back wakes everybody who sleeps, for whatever, and those add
+	 * themselves anew. */
+	if (claim_slot(q, self) || atomic_exchange(&q->overflow, 1) == 0)
 		atomic_fetch_add(&q->used, 1);
+#ifndef VMA_SOCK_TSAN /* which knows no fences; x86 needs none after what was exchanged */
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
 }
 
 static bool take(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
