@@ -6,6 +6,7 @@
  */
 #include <time.h>
 
+#include <vma/sock_engine.h>
 #include <vma/sock_thread.h>
 
 #include "message.h"
@@ -276,8 +277,8 @@ static uint64_t time_left(uint64_t end_ns)
 }
 
 /*
- * Inside. An error after the first datagram ends the row and is not told: the kernel would leave it in SO_ERROR, which
- * for a shadow cannot be set; what caused it (a pointer, a signal) shows again in the next call.
+ * Inside. An error after the first datagram ends the row, and is the next call's: the kernel leaves it in the socket,
+ * and a shadow's cannot be set from here. (getsockopt's SO_ERROR does not tell it.)
  */
 static int receive_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigned n, int flags, uint64_t end_ns,
                        uint64_t *left_ns)
@@ -307,6 +308,10 @@ static int receive_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsi
 		}
 		if ((got_flags & MSG_OOB) != 0)
 			break;
+	}
+	if (done > 0 && rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != MESSAGE_KERNEL) {
+		atomic_store(&file->left_error, (int)-rc);
+		vma_engine_on_error(file);
 	}
 	return done > 0 || rc >= 0 ? (int)done : (int)rc;
 }

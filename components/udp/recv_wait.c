@@ -54,8 +54,11 @@ static ssize_t ask(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	bool attention = atomic_exchange_explicit(&sock->os_attention, false, memory_order_acquire);
 	uint64_t sends = atomic_load_explicit(&udp_os_sends, memory_order_acquire);
+	int left = atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
 	ssize_t len;
 
+	if (left != 0)
+		return -left;
 	fd = shadow_of(sock, fd);
 	if (fd < 0)
 		return -EAGAIN;

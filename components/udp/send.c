@@ -124,8 +124,11 @@ static ssize_t __attribute__((cold, noinline))
 send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	struct vma_thread *self = vma_thread_self();
+	int left = atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
 	ssize_t sent;
 
+	if (left != 0)
+		return -left;
 	vma_flush_sends(self);
 	vma_file_get(&sock->file);
 	vma_leave(self);

@@ -126,6 +126,8 @@ struct vma_file {
 	/* The list of all files with a descriptor, for forked and net_changed: read inside, changed under its lock. */
 	struct vma_file *_Atomic next_all;
 	struct vma_file *prev_all;
+	/* An errno that ended a call of several messages after the first: the next call's, as the kernel's sk_err. */
+	_Atomic int left_error;
 	struct vma_retired retired;
 };
 #define VMA_FILE_ENDED (1U << 31)

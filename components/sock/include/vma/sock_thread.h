@@ -50,9 +50,9 @@ struct vma_thread {
 	uint32_t kept;            /* signals that wait here, since they may not be blocked: a bit each, see signals.c */
 	siginfo_t kept_info[6];   /* theirs */
 	struct vma_wait *waiting; /* asleep, or about to: what for */
+	uint32_t sleeps;          /* of this thread now, the last in a handler that interrupted the one before */
 	bool unserved;       /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
 	bool spinning, woke; /* counted as a spinner; has woken somebody since its last look */
-	void *bed_memory;    /* of a sleep on many descriptors */
 	ck_epoch_record_t epoch;
 
 	/* shared */
