@@ -189,19 +189,22 @@ static void wrapper(int sig, siginfo_t *info, void *context)
 	struct vma_thread *self = vma_thread_cache;
 	int saved = errno;
 
-	if (self != NULL && !is_raised_by_instruction(sig, info)) {
-		if (self->inside != 0) {
-			put_back(self, sig, info, context);
-			errno = saved;
-			return;
-		}
-		self->signals++;
-		if ((atomic_load(&signals[sig].flags) & SA_RESTART) == 0)
-			self->interrupts++;
-		vma_wait_interrupted(self);
-		errno = saved;
+	if (self == NULL || is_raised_by_instruction(sig, info)) {
+		call(sig, info, context);
+		return;
 	}
+	if (self->inside != 0) {
+		put_back(self, sig, info, context);
+		errno = saved;
+		return;
+	}
+	self->signals++;
+	if ((atomic_load(&signals[sig].flags) & SA_RESTART) == 0)
+		self->interrupts++;
+	vma_wait_interrupted(self);
+	errno = saved;
 	call(sig, info, context);
+	vma_wait_resumed(self);
 }
 
 /*

@@ -112,6 +112,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->tx_ring = NULL;
 		self->tx_burst = 0;
 		self->unserved = self->woke = false;
+		self->sleeps = 0;
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
 	}

@@ -129,8 +129,6 @@ static void get_up(struct vma_thread *self)
 void vma_wait_interrupted(struct vma_thread *self)
 {
 	struct vma_wait *wait = self->waiting;
-	uint64_t one = 1;
-	int fd = atomic_load(&self->wake_fd);
 
 	spin_leave(self);
 	if (wait == NULL)
@@ -141,9 +139,21 @@ void vma_wait_interrupted(struct vma_thread *self)
 	get_up(self);
 	wait->ops->announce(wait, false);
 	vma_leave(self);
-	/* It may not sleep yet, and the handler would have come too early to end the sleep. */
-	if (fd >= 0)
+}
+
+/*
+ * It has come back, perhaps before the thread was asleep, too early to end the sleep; and a wait of the handler's own
+ * may have taken what was written before. (A sleep that was left by a jump counts for ever, which costs one write for
+ * each handler.)
+ */
+void vma_wait_resumed(struct vma_thread *self)
+{
+	const uint64_t one = 1;
+	const int fd = atomic_load(&self->wake_fd), saved = errno;
+
+	if (self->sleeps != 0 && fd >= 0)
 		syscall(SYS_write, fd, &one, sizeof(one));
+	errno = saved;
 }
 
 /* What a wait that was left by a jump or with its thread has left behind. */
@@ -152,10 +162,6 @@ void vma_wait_tidy(struct vma_thread *self)
 	self->waiting = NULL;
 	if (atomic_load_explicit(&self->rings, memory_order_relaxed) != 0)
 		get_up(self);
-	if (self->bed_memory != NULL) {
-		vma_free(self->bed_memory);
-		self->bed_memory = NULL;
-	}
 	spin_leave(self);
 }
 
@@ -181,30 +187,35 @@ static void have_wake_fd(struct vma_thread *self)
 	atomic_store(&self->wake_fd, guarded >= 0 ? guarded : fd);
 }
 
-/* What one ppoll sleeps on: the caller's descriptors, the thread's own (-1: there is none), those of watched rings. */
+/*
+ * What one ppoll sleeps on: the caller's descriptors, the thread's own (-1: there is none), those of watched rings.
+ * More than the stack has room for lie in memory, which a handler that jumps out of the sleep leaves behind: nobody can
+ * tell it from one that waits by itself and comes back.
+ */
 struct bed {
 	struct vma_wait *wait;
 	struct pollfd *fds, stack[FDS_ON_STACK];
 	unsigned n;
 	bool look_again; /* something may have come while arming */
+	struct vma_ring_patience patience;
 };
 
 /* Claims the watch of a rail, if it is to be had, and arms it. */
 static void watch(struct bed *bed, struct vma_rail *rail)
 {
 	struct vma_thread *self = bed->wait->self, *watcher = NULL;
-	struct vma_ring_patience patience = {0};
 	int rc;
 
 	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
 		return;
 	rc = vma_ring_arm(rail->ring);
+	bed->look_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
-		vma_ring_idle(rail->ring, VMA_RING_RX, &patience, BUSY_NSEC);
-	if (rc != 0) {
-		bed->look_again = true;
-		return;
-	}
+		vma_ring_idle(rail->ring, VMA_RING_RX, &bed->patience, BUSY_NSEC);
+	else
+		bed->patience = (struct vma_ring_patience){0};
+	if (rc != 0)
+		return; /* of a device that has gone nothing comes: the internal thread looks for another */
 	bed->fds[bed->n++] = (struct pollfd){.fd = vma_ring_fd(rail->ring), .events = POLLIN};
 }
 
@@ -227,6 +238,12 @@ static void make_bed(struct bed *bed)
 		bed->fds[i].revents = 0;
 }
 
+static void free_bed(struct bed *bed)
+{
+	if (bed->fds != bed->stack)
+		vma_free(bed->fds);
+}
+
 static void cancelled(void *arg)
 {
 	struct vma_wait *wait = arg;
@@ -237,6 +254,17 @@ static void cancelled(void *arg)
 	wait->ops->announce(wait, false);
 	if (wait->ops->abandon != NULL)
 		wait->ops->abandon(wait);
+	vma_leave(self);
+}
+
+static void cancelled_asleep(void *arg)
+{
+	struct bed *bed = arg;
+	struct vma_thread *self = vma_enter();
+
+	self->sleeps--;
+	cancelled(bed->wait);
+	free_bed(bed);
 	vma_leave(self);
 }
 
@@ -255,7 +283,7 @@ static void sleep_in(struct bed *bed)
 	if (bed->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
 		left = LOST_NSEC;
 	timeout = (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
-	pthread_cleanup_push(cancelled, wait);
+	pthread_cleanup_push(cancelled_asleep, bed);
 	vma_os.ppoll(bed->fds, bed->n, left == UINT64_MAX ? NULL : &timeout, NULL);
 	pthread_cleanup_pop(0);
 	wait->slept = true;
@@ -272,7 +300,7 @@ static bool wake_up(struct bed *bed)
 		wait->fds[i].revents = bed->fds[i].revents;
 		os |= bed->fds[i].revents != 0;
 	}
-	/* Without a report, too, if a handler has run: see vma_wait_interrupted. */
+	/* Without a report, too, if a handler has run: see vma_wait_resumed. */
 	if (bed->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && bed->fds[wait->nfds].fd >= 0))
 		syscall(SYS_read, bed->fds[wait->nfds].fd, &count, sizeof(count));
 	return os;
@@ -292,9 +320,11 @@ static int sleep_once(struct bed *bed)
 	rc = wait->ops->ready(wait); /* what came before the announcement */
 	if (rc != 0 || !atomic_compare_exchange_strong(&self->state, &going, VMA_THREAD_ASLEEP))
 		return rc;
+	self->sleeps++;
 	vma_leave(self);
 	sleep_in(bed);
 	vma_enter();
+	self->sleeps--;
 	return wake_up(bed) ? ask(wait) : 0;
 }
 
@@ -325,7 +355,7 @@ static int sleep_until_ready(struct vma_wait *wait, uint32_t signals, uint32_t i
 
 	bed.fds = bed.stack;
 	if (room > FDS_ON_STACK) {
-		bed.fds = self->bed_memory = vma_alloc(room * sizeof(*bed.fds));
+		bed.fds = vma_alloc(room * sizeof(*bed.fds));
 		if (bed.fds == NULL)
 			return -ENOMEM;
 	}
@@ -344,6 +374,7 @@ static int sleep_until_ready(struct vma_wait *wait, uint32_t signals, uint32_t i
 			break;
 		}
 	}
+	free_bed(&bed);
 	self->unserved = rc <= 0;
 	vma_wait_tidy(self);
 	atomic_exchange(&self->state, VMA_THREAD_AWAKE);

@@ -1,0 +1,735 @@
+/* One wait: what ends it, how soon, and what is left behind when a handler or cancellation ends it. */
+#include <sys/wait.h>
+
+#include "wait_bed.h"
+
+static struct thing thing;
+static _Atomic unsigned handled;
+static sigjmp_buf back;
+
+static void count(int sig)
+{
+	(void)sig;
+	atomic_fetch_add(&handled, 1);
+}
+
+static void jump(int sig)
+{
+	(void)sig;
+	siglongjmp(back, 1);
+}
+
+static void handle(void (*handler)(int sig), int flags)
+{
+	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+}
+
+static bool is_in_queue(const struct vma_waitq *q)
+{
+	bool there = atomic_load(&q->overflow) != 0;
+
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
+		there |= atomic_load(&q->slot[i]) != NULL;
+	return there;
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	memset(&thing, 0, sizeof(thing));
+	atomic_store(&handled, 0);
+	for (int i = 0; i < BED_THINGS; i++)
+		atomic_store(&bed.things[i].count, 0);
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct vma_thread *self = vma_thread_self();
+
+	(void)state;
+	bed_release();
+	assert_int_equal(self->inside, 0);
+	assert_null(self->waiting);
+	assert_int_equal(atomic_load(&self->rings), 0);
+	assert_int_equal(atomic_load(&self->state), VMA_THREAD_AWAKE);
+	assert_false(self->spinning);
+	assert_ptr_not_equal(atomic_load(&bed.rail->watcher), self);
+	assert_false(is_in_queue(&thing.q));
+	return 0;
+}
+
+/* ---- a sleeper beside the test ---- */
+
+struct sleeper {
+	pthread_t thread;
+	struct thing *thing;
+	uint64_t rings, timeout_ns;
+	struct thing_wait wait;
+	struct vma_thread *_Atomic self;
+	_Atomic bool done;
+	_Atomic int rc;
+	_Atomic uint64_t done_ns;
+};
+
+static void *sleeper_main(void *arg)
+{
+	struct sleeper *sleeper = arg;
+
+	thing_wait_init(&sleeper->wait, sleeper->thing, sleeper->rings, sleeper->timeout_ns);
+	atomic_store(&sleeper->self, vma_thread_self());
+	atomic_store(&sleeper->rc, thing_wait_run(&sleeper->wait));
+	atomic_store(&sleeper->done_ns, vma_now_ns());
+	atomic_store(&sleeper->done, true);
+	return NULL;
+}
+
+static bool is_asleep(struct sleeper *sleeper)
+{
+	struct vma_thread *self = atomic_load(&sleeper->self);
+
+	return self != NULL && atomic_load(&self->state) == VMA_THREAD_ASLEEP;
+}
+
+static void sleeper_start(struct sleeper *sleeper, struct thing *what, uint64_t rings, uint64_t timeout_ns)
+{
+	memset(sleeper, 0, sizeof(*sleeper));
+	sleeper->thing = what;
+	sleeper->rings = rings;
+	sleeper->timeout_ns = timeout_ns;
+	assert_int_equal(pthread_create(&sleeper->thread, NULL, sleeper_main, sleeper), 0);
+	bed_wait_until(is_asleep(sleeper));
+	usleep(2000); /* from the state to the system call */
+}
+
+static int sleeper_end(struct sleeper *sleeper)
+{
+	assert_int_equal(pthread_join(sleeper->thread, NULL), 0);
+	return atomic_load(&sleeper->rc);
+}
+
+/* ---- what ends a wait ---- */
+
+static void test_what_is_there_ends_it_at_once(void **state)
+{
+	struct thing_wait wait;
+
+	(void)state;
+	atomic_store(&thing.count, 1);
+	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
+	assert_int_equal(thing_wait_run(&wait), 1);
+	assert_int_equal(atomic_load(&wait.looks), 1);
+	assert_int_equal(atomic_load(&wait.asks), 0);
+	assert_false(wait.wait.slept);
+}
+
+static void test_deadline_of_before_asks_the_os_and_does_not_sleep(void **state)
+{
+	struct thing_wait wait;
+
+	(void)state;
+	thing_wait_init(&wait, &thing, 0, 0);
+	assert_int_equal(thing_wait_run(&wait), 0);
+	assert_int_equal(atomic_load(&wait.asks), 1);
+	assert_false(wait.wait.slept);
+	wait.os = 1;
+	assert_int_equal(thing_wait_run(&wait), 1);
+	wait.os = -EBADF;
+	assert_int_equal(thing_wait_run(&wait), -EBADF);
+}
+
+/* Never early; late by what a busy machine makes of it, so the best of some tries counts. */
+static void wait_exactly(uint64_t rings, int64_t spin_nsec)
+{
+	uint64_t best = UINT64_MAX, late, until;
+	struct thing_wait wait;
+
+	for (int i = 0; i < 10 && best > 2 * MSEC; i++) {
+		thing_wait_init(&wait, &thing, rings, 20 * MSEC);
+		wait.wait.spin_loops = spin_nsec != 0 ? -1 : 0;
+		wait.wait.spin_nsec = spin_nsec;
+		until = wait.wait.deadline_ns;
+		assert_int_equal(thing_wait_run(&wait), 0);
+		assert_true(vma_now_ns() >= until);
+		late = vma_now_ns() - until;
+		best = late < best ? late : best;
+		assert_int_equal(atomic_load(&wait.asks) > 0, 1);
+	}
+	assert_true(best < 2 * MSEC);
+}
+
+static void test_deadline_is_kept_asleep(void **state)
+{
+	(void)state;
+	wait_exactly(0, 0);
+	wait_exactly(bed.bit, 0);
+}
+
+static void test_deadline_is_kept_while_spinning(void **state)
+{
+	(void)state;
+	wait_exactly(bed.bit, -1);
+	wait_exactly(bed.bit, 100000);
+}
+
+static void test_readable_descriptor_ends_the_sleep(void **state)
+{
+	struct thing_wait wait;
+	struct pollfd pfd[2];
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(write(fds[1], "x", 1), 1);
+	thing_wait_init(&wait, &thing, 0, UINT64_MAX);
+	pfd[0] = (struct pollfd){.fd = -1, .events = POLLIN, .revents = 77};
+	pfd[1] = (struct pollfd){.fd = fds[0], .events = POLLIN};
+	wait.wait.fds = pfd;
+	wait.wait.nfds = 2;
+	wait.os = 1;
+	assert_int_equal(thing_wait_run(&wait), 1);
+	assert_int_equal(atomic_load(&wait.asks), 1);
+	assert_int_equal(pfd[0].revents, 0);
+	assert_int_equal(pfd[1].revents, POLLIN);
+	assert_true(wait.wait.slept);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void test_many_descriptors_are_slept_on(void **state)
+{
+	struct pollfd pfds[500];
+	struct thing_wait wait;
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	for (int i = 0; i < 500; i++)
+		pfds[i] = (struct pollfd){.fd = i == 499 ? fds[0] : -1, .events = POLLIN};
+	thing_wait_init(&wait, &thing, bed.bit, 10 * MSEC);
+	wait.wait.fds = pfds;
+	wait.wait.nfds = 500;
+	assert_int_equal(thing_wait_run(&wait), 0);
+	assert_int_equal(write(fds[1], "x", 1), 1);
+	wait.os = 1;
+	wait.wait.deadline_ns = UINT64_MAX;
+	assert_int_equal(thing_wait_run(&wait), 1);
+	assert_int_equal(pfds[499].revents, POLLIN);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void test_sleeper_is_woken_by_who_delivers(void **state)
+{
+	struct sleeper sleeper;
+
+	(void)state;
+	sleeper_start(&sleeper, &thing, 0, UINT64_MAX);
+	thing_give(&thing);
+	assert_int_equal(sleeper_end(&sleeper), 1);
+	assert_true(sleeper.wait.wait.slept);
+}
+
+/* After the announcement, before the sleep: the look that decides has been taken. */
+static void deliver_late(struct thing_wait *wait)
+{
+	if (is_in_queue(&thing.q) && atomic_load(&thing.count) == 0) {
+		wait->on_look = NULL;
+		thing_give(&thing);
+	}
+}
+
+static void test_delivery_between_last_look_and_sleep_is_not_lost(void **state)
+{
+	struct thing_wait wait;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		atomic_store(&thing.count, 0);
+		thing_wait_init(&wait, &thing, i == 0 ? 0 : bed.bit, UINT64_MAX);
+		wait.on_look = deliver_late;
+		assert_int_equal(thing_wait_run(&wait), 1);
+	}
+}
+
+/* ---- handlers ---- */
+
+static void interrupt_sleeper(int flags, bool restarts)
+{
+	struct sleeper sleeper;
+
+	handle(count, flags);
+	sleeper_start(&sleeper, &thing, bed.bit, UINT64_MAX);
+	assert_int_equal(pthread_kill(sleeper.thread, SIGUSR1), 0);
+	assert_int_equal(sleeper_end(&sleeper), -EINTR);
+	assert_int_equal(atomic_load(&handled), 1);
+	assert_int_equal(sleeper.wait.wait.restart, restarts);
+}
+
+static void test_handler_ends_the_sleep(void **state)
+{
+	(void)state;
+	interrupt_sleeper(0, false);
+	atomic_store(&handled, 0);
+	interrupt_sleeper(SA_RESTART, true);
+}
+
+static void raise_late(struct thing_wait *wait)
+{
+	if (is_in_queue(&thing.q)) {
+		wait->on_look = NULL;
+		raise(SIGUSR1);
+		assert_int_equal(atomic_load(&handled), 0);
+	}
+}
+
+static void test_signal_between_last_look_and_sleep_is_not_lost(void **state)
+{
+	struct thing_wait wait;
+
+	(void)state;
+	handle(count, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		atomic_store(&handled, 0);
+		thing_wait_init(&wait, &thing, i == 0 ? 0 : bed.bit, 5000 * MSEC);
+		wait.on_look = raise_late;
+		assert_int_equal(thing_wait_run(&wait), -EINTR);
+		assert_int_equal(atomic_load(&handled), 1);
+		assert_false(wait.wait.restart);
+	}
+}
+
+static void raise_early(struct thing_wait *wait)
+{
+	if (atomic_load(&wait->looks) == 5) {
+		wait->on_look = NULL;
+		raise(SIGUSR1);
+	}
+}
+
+static void test_handler_ends_the_spinning(void **state)
+{
+	struct thing_wait wait;
+
+	(void)state;
+	handle(count, 0);
+	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
+	wait.wait.spin_loops = -1;
+	wait.on_look = raise_early;
+	assert_int_equal(thing_wait_run(&wait), -EINTR);
+	assert_int_equal(atomic_load(&handled), 1);
+	assert_true(atomic_load(&wait.looks) < 1000);
+	assert_false(wait.wait.slept);
+}
+
+static _Atomic int rc_within;
+
+/* A wait of its own, on more descriptors than the stack has room for, as the one that it interrupts. */
+static void wait_within(int sig)
+{
+	static struct pollfd pfds[200];
+	struct thing_wait wait;
+	struct thing inner = {0};
+
+	(void)sig;
+	for (int i = 0; i < 200; i++)
+		pfds[i].fd = -1;
+	thing_wait_init(&wait, &inner, bed.bit, 5 * MSEC);
+	wait.wait.fds = pfds;
+	wait.wait.nfds = 200;
+	atomic_store(&rc_within, thing_wait_run(&wait));
+}
+
+static void raise_late_plainly(struct thing_wait *wait)
+{
+	if (is_in_queue(&thing.q)) {
+		wait->on_look = NULL;
+		raise(SIGUSR1);
+	}
+}
+
+static void test_handler_may_wait_by_itself(void **state)
+{
+	struct pollfd pfds[200];
+	struct thing_wait wait;
+
+	(void)state;
+	handle(wait_within, 0);
+	for (int i = 0; i < 200; i++)
+		pfds[i] = (struct pollfd){.fd = -1};
+	atomic_store(&rc_within, -1);
+	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
+	wait.wait.fds = pfds;
+	wait.wait.nfds = 200;
+	wait.on_look = raise_late_plainly;
+	assert_int_equal(thing_wait_run(&wait), -EINTR);
+	assert_int_equal(atomic_load(&rc_within), 0);
+	for (int i = 0; i < 200; i++)
+		assert_int_equal(pfds[i].revents, 0);
+}
+
+/* ---- left by a jump, or for ever ---- */
+
+static void *jump_out(void *arg)
+{
+	struct sleeper *sleeper = arg;
+	int jumped = sigsetjmp(back, 1);
+
+	if (jumped == 0)
+		sleeper_main(sleeper);
+	atomic_store(&sleeper->rc, jumped);
+	atomic_store(&sleeper->done, true);
+	while (!atomic_load(&bed.things[15].count))
+		usleep(1000);
+	return NULL;
+}
+
+/* The others of the ring get what is theirs though its watcher has gone, and nobody else drives. */
+static void watcher_goes(struct sleeper *watcher, void (*how)(struct sleeper *watcher))
+{
+	struct sleeper other;
+
+	bed_hold();
+	sleeper_start(&other, &bed.things[1], bed.bit, UINT64_MAX);
+	assert_ptr_equal(atomic_load(&bed.rail->watcher), atomic_load(&watcher->self));
+	how(watcher);
+	bed_wait_until(atomic_load(&bed.rail->watcher) == atomic_load(&other.self));
+	usleep(2000);
+	bed_send(1);
+	bed_wait_until(atomic_load(&other.done));
+	assert_int_equal(sleeper_end(&other), 1);
+	assert_null(atomic_load(&bed.rail->watcher));
+	bed_release();
+}
+
+static void send_signal(struct sleeper *watcher)
+{
+	assert_int_equal(pthread_kill(watcher->thread, SIGUSR1), 0);
+	bed_wait_until(atomic_load(&watcher->done));
+	assert_int_equal(atomic_load(&watcher->rc), 1);
+}
+
+static void test_jump_out_of_the_sleep_leaves_the_watch_to_others(void **state)
+{
+	static struct sleeper watcher;
+	struct vma_thread *self;
+
+	(void)state;
+	handle(jump, 0);
+	memset(&watcher, 0, sizeof(watcher));
+	watcher.thing = &bed.things[0];
+	watcher.rings = bed.bit;
+	watcher.timeout_ns = UINT64_MAX;
+	assert_int_equal(pthread_create(&watcher.thread, NULL, jump_out, &watcher), 0);
+	bed_wait_until(is_asleep(&watcher));
+	watcher_goes(&watcher, send_signal);
+	self = atomic_load(&watcher.self);
+	assert_int_equal(self->inside, 0);
+	assert_null(self->waiting);
+	assert_int_equal(atomic_load(&self->rings), 0);
+	assert_false(is_in_queue(&bed.things[0].q));
+	atomic_store(&bed.things[15].count, 1);
+	assert_int_equal(pthread_join(watcher.thread, NULL), 0);
+}
+
+static void cancel(struct sleeper *watcher)
+{
+	void *result;
+
+	assert_int_equal(pthread_cancel(watcher->thread), 0);
+	assert_int_equal(pthread_join(watcher->thread, &result), 0);
+	assert_ptr_equal(result, PTHREAD_CANCELED);
+	assert_int_equal(atomic_load(&watcher->wait.abandoned), 1);
+	assert_false(is_in_queue(&watcher->thing->q));
+}
+
+static void test_cancelled_sleeper_leaves_the_watch_to_others(void **state)
+{
+	struct sleeper watcher;
+
+	(void)state;
+	sleeper_start(&watcher, &bed.things[0], bed.bit, UINT64_MAX);
+	watcher_goes(&watcher, cancel);
+}
+
+static void be_served(struct sleeper *watcher)
+{
+	bed_send(0);
+	assert_int_equal(sleeper_end(watcher), 1);
+}
+
+static void test_served_watcher_leaves_the_watch_to_others(void **state)
+{
+	struct sleeper watcher;
+
+	(void)state;
+	sleeper_start(&watcher, &bed.things[0], bed.bit, UINT64_MAX);
+	watcher_goes(&watcher, be_served);
+}
+
+static void *spin_for_ever(void *arg)
+{
+	struct sleeper *sleeper = arg;
+
+	thing_wait_init(&sleeper->wait, sleeper->thing, bed.bit, UINT64_MAX);
+	sleeper->wait.wait.spin_loops = -1;
+	atomic_store(&sleeper->self, vma_thread_self());
+	thing_wait_run(&sleeper->wait);
+	return NULL;
+}
+
+static void test_spinner_can_be_cancelled(void **state)
+{
+	struct sleeper spinner = {.thing = &thing};
+
+	(void)state;
+	assert_int_equal(pthread_create(&spinner.thread, NULL, spin_for_ever, &spinner), 0);
+	bed_wait_until(atomic_load(&spinner.wait.looks) > 100);
+	cancel(&spinner);
+}
+
+/* ---- several ---- */
+
+static void test_others_are_woken_by_the_watcher(void **state)
+{
+	struct sleeper sleepers[5];
+
+	(void)state;
+	bed_hold();
+	for (int i = 0; i < 5; i++)
+		sleeper_start(&sleepers[i], &bed.things[i], bed.bit, UINT64_MAX);
+	assert_ptr_equal(atomic_load(&bed.rail->watcher), atomic_load(&sleepers[0].self));
+	for (uint16_t i = 4; i > 0; i--) {
+		bed_send(i);
+		assert_int_equal(sleeper_end(&sleepers[i]), 1);
+		assert_int_equal(atomic_load(&bed.things[i].count), 1);
+	}
+	assert_false(atomic_load(&sleepers[0].done));
+	bed_send(0);
+	assert_int_equal(sleeper_end(&sleepers[0]), 1);
+}
+
+/* Two who wait for the same must not keep each other awake. */
+static void test_needless_wakeup_ends(void **state)
+{
+	struct sleeper sleepers[3];
+	unsigned before, looks = 0;
+	struct vma_thread *self;
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		sleeper_start(&sleepers[i], &thing, bed.bit, UINT64_MAX);
+	self = vma_enter();
+	vma_waitq_wake(&thing.q, false);
+	vma_leave(self);
+	usleep(20000);
+	before = 0;
+	for (int i = 0; i < 3; i++)
+		before += atomic_load(&sleepers[i].wait.looks);
+	usleep(50000);
+	for (int i = 0; i < 3; i++)
+		looks += atomic_load(&sleepers[i].wait.looks);
+	assert_int_equal(looks, before);
+	for (int i = 0; i < 3; i++)
+		thing_give(&thing);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(sleeper_end(&sleepers[i]), 1);
+}
+
+static void test_wakeup_of_one_whose_time_is_over_is_passed_on(void **state)
+{
+	struct sleeper patient;
+	struct thing_wait wait;
+	struct vma_thread *self;
+
+	(void)state;
+	thing_wait_init(&wait, &thing, 0, 20 * MSEC);
+	sleeper_start(&patient, &thing, 0, UINT64_MAX);
+	/* As if the impatient one had been woken, and somebody else had taken what it was woken for. */
+	self = vma_enter();
+	self->unserved = true;
+	atomic_fetch_add(&thing.count, 1);
+	vma_waitq_remove(&thing.q, self);
+	self->unserved = false;
+	vma_leave(self);
+	assert_int_equal(sleeper_end(&patient), 1);
+}
+
+/* ---- manners ---- */
+
+static void test_idle_waiter_costs_next_to_nothing(void **state)
+{
+	uint64_t cpu = 0, wall = 0, percent = 100;
+	struct thing_wait wait;
+
+	(void)state;
+	thing_wait_init(&wait, &thing, bed.bit, 0);
+	wait.wait.spin_loops = -1;
+	wait.wait.spin_nsec = 100 * (int64_t)MSEC;
+	for (int i = 0; i < 60; i++) {
+		if (i == 20) { /* by now it has learned */
+			cpu = bed_cpu_ns();
+			wall = vma_now_ns();
+		}
+		wait.wait.deadline_ns = vma_now_ns() + 10 * MSEC;
+		assert_int_equal(thing_wait_run(&wait), 0);
+	}
+	percent = (bed_cpu_ns() - cpu) * 100 / (vma_now_ns() - wall);
+#if defined(VMA_SOCK_TSAN) || defined(VMA_DEBUG)
+	assert_true(percent < 10);
+#else
+	assert_true(percent < 2);
+#endif
+}
+
+/* A thread that has the ring's flag and does not run keeps nobody awake. */
+static void hold_flag(struct vma_ring_command *command)
+{
+	(void)command;
+	usleep(100000);
+}
+
+static void *drive_slowly(void *arg)
+{
+	static struct vma_ring_command command = {.run = hold_flag};
+	struct vma_thread *self = vma_enter();
+
+	vma_ring_post(bed.rail->ring, &command);
+	vma_leave(self);
+	return arg;
+}
+
+static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **state)
+{
+	struct thing_wait wait;
+	pthread_t thread;
+	uint64_t cpu;
+
+	(void)state;
+	bed_hold();
+	assert_int_equal(pthread_create(&thread, NULL, drive_slowly, NULL), 0);
+	bed_wait_until(vma_ring_holder(bed.rail->ring, VMA_RING_RX) != 0);
+	thing_wait_init(&wait, &thing, bed.bit, 60 * MSEC);
+	cpu = bed_cpu_ns();
+	assert_int_equal(thing_wait_run(&wait), 0);
+	cpu = bed_cpu_ns() - cpu;
+	assert_true(cpu < 30 * MSEC);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* ---- no descriptor left, fork ---- */
+
+static void *sleep_without_descriptors(void *arg)
+{
+	sleeper_main(arg);
+	return NULL;
+}
+
+static void test_sleeper_without_descriptor_looks_by_itself(void **state)
+{
+	struct sleeper sleeper = {.thing = &thing, .timeout_ns = UINT64_MAX};
+	struct rlimit limit, none = {0, 0};
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	none.rlim_max = limit.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	assert_int_equal(pthread_create(&sleeper.thread, NULL, sleep_without_descriptors, &sleeper), 0);
+	bed_wait_until(is_asleep(&sleeper));
+	thing_give(&thing);
+	assert_int_equal(sleeper_end(&sleeper), 1);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static void *give_soon(void *arg)
+{
+	usleep(5000);
+	thing_give(&thing);
+	return arg;
+}
+
+/* 0, or the number of what was not so. */
+static int child_main(int parents_fd)
+{
+	struct thing_wait wait;
+	pthread_t thread;
+
+	vma_engine_fork_child();
+	thing_wait_init(&wait, &thing, 0, 2000 * MSEC);
+	if (pthread_create(&thread, NULL, give_soon, NULL) != 0)
+		return 1;
+	if (thing_wait_run(&wait) != 1 || !wait.wait.slept)
+		return 2;
+	if (atomic_load(&vma_thread_self()->wake_fd) < 0)
+		return 3;
+	pthread_join(thread, NULL);
+	return parents_fd >= 0 ? 0 : 4;
+}
+
+static void test_forked_child_sleeps_and_is_woken_by_its_own(void **state)
+{
+	struct vma_thread *self = vma_thread_self();
+	struct pollfd pfd = {.events = POLLIN};
+	struct thing_wait wait;
+	int status;
+	pid_t child;
+
+	(void)state;
+	thing_wait_init(&wait, &thing, 0, MSEC);
+	assert_int_equal(thing_wait_run(&wait), 0);
+	vma_engine_fork_prepare();
+	child = fork();
+	if (child == 0)
+		_exit(child_main(atomic_load(&self->wake_fd)));
+	vma_engine_fork_parent();
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	pfd.fd = atomic_load(&self->wake_fd);
+	assert_int_equal(poll(&pfd, 1, 0), 0); /* the parent's is another one */
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
+static const struct CMUnitTest tests[] = {
+        T(test_what_is_there_ends_it_at_once),
+        T(test_deadline_of_before_asks_the_os_and_does_not_sleep),
+        T(test_deadline_is_kept_asleep),
+        T(test_deadline_is_kept_while_spinning),
+        T(test_readable_descriptor_ends_the_sleep),
+        T(test_many_descriptors_are_slept_on),
+        T(test_sleeper_is_woken_by_who_delivers),
+        T(test_delivery_between_last_look_and_sleep_is_not_lost),
+        T(test_handler_ends_the_sleep),
+        T(test_signal_between_last_look_and_sleep_is_not_lost),
+        T(test_handler_ends_the_spinning),
+        T(test_handler_may_wait_by_itself),
+        T(test_jump_out_of_the_sleep_leaves_the_watch_to_others),
+        T(test_cancelled_sleeper_leaves_the_watch_to_others),
+        T(test_served_watcher_leaves_the_watch_to_others),
+        T(test_spinner_can_be_cancelled),
+        T(test_others_are_woken_by_the_watcher),
+        T(test_needless_wakeup_ends),
+        T(test_wakeup_of_one_whose_time_is_over_is_passed_on),
+        T(test_idle_waiter_costs_next_to_nothing),
+        T(test_sleeper_does_not_burn_while_somebody_holds_the_ring),
+        T(test_sleeper_without_descriptor_looks_by_itself),
+        T(test_forked_child_sleeps_and_is_woken_by_its_own),
+};
+
+/* The child of a program with threads makes threads of its own: allowed here, and to be told to ThreadSanitizer. */
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "die_after_fork=0";
+}
+
+int main(void)
+{
+	const char *pattern = getenv("T");
+
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return cmocka_run_group_tests_name(__FILE__, tests, bed_start, NULL);
+}

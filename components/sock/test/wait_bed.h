@@ -1,0 +1,262 @@
+/*
+ * wait_bed - things to wait for, waits for them, and a rail over a link in memory that brings them.
+ *
+ *   peer ring ── bed_send(i) ──> rail ── sink ──> things[i].count, wake
+ *
+ * While bed_hold() holds the internal thread nobody but the test's own threads drives the rail: what they do not wake
+ * for stays where it is.
+ */
+#ifndef VMA_SOCK_TEST_WAIT_BED_H
+#define VMA_SOCK_TEST_WAIT_BED_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <vma/nic_wire.h>
+#include <vma/packet.h>
+#include <vma/test.h>
+
+#include "../engine_priv.h"
+#include "../thread_priv.h"
+
+#define BED_PORT 7000
+#define BED_THINGS 16
+#define MSEC 1000000ULL
+
+/* A number of things of one kind; who waits takes one. */
+struct thing {
+	struct vma_waitq q;
+	_Atomic unsigned count;
+	struct vma_flow flow;
+};
+
+struct thing_wait {
+	struct vma_wait wait; /* first */
+	struct thing *thing;
+	struct vma_spin spin;
+	uint64_t rings;
+	_Atomic unsigned looks, asks, abandoned;
+	int os;                                   /* what ask_os says */
+	void (*on_look)(struct thing_wait *self); /* NULL: nothing else to do */
+};
+
+static inline struct thing_wait *thing_wait_of(struct vma_wait *wait)
+{
+	return (struct thing_wait *)wait;
+}
+static int bed_ready(struct vma_wait *wait)
+{
+	struct thing_wait *self = thing_wait_of(wait);
+	int rc = atomic_load(&self->thing->count) > 0;
+
+	atomic_fetch_add(&self->looks, 1);
+	if (self->on_look != NULL)
+		self->on_look(self);
+	return rc;
+}
+static int bed_ask_os(struct vma_wait *wait)
+{
+	atomic_fetch_add(&thing_wait_of(wait)->asks, 1);
+	return thing_wait_of(wait)->os;
+}
+static uint64_t bed_rings(struct vma_wait *wait)
+{
+	return thing_wait_of(wait)->rings;
+}
+static void bed_announce(struct vma_wait *wait, bool on)
+{
+	struct thing_wait *self = thing_wait_of(wait);
+
+	if (on)
+		vma_waitq_add(&self->thing->q, wait->self);
+	else
+		vma_waitq_remove(&self->thing->q, wait->self);
+}
+static void bed_abandon(struct vma_wait *wait)
+{
+	atomic_fetch_add(&thing_wait_of(wait)->abandoned, 1);
+}
+static const struct vma_wait_ops bed_ops = {
+        .ready = bed_ready,
+        .ask_os = bed_ask_os,
+        .rings = bed_rings,
+        .announce = bed_announce,
+        .abandon = bed_abandon,
+};
+
+/* One that sleeps at once; spin_loops and spin_nsec may be changed. timeout_ns: UINT64_MAX for ever. */
+static inline void thing_wait_init(struct thing_wait *self, struct thing *thing, uint64_t rings, uint64_t timeout_ns)
+{
+	memset(self, 0, sizeof(*self));
+	self->thing = thing;
+	self->rings = rings;
+	self->wait = (struct vma_wait){.ops = &bed_ops, .self = vma_thread_self(), .spin = &self->spin};
+	self->wait.deadline_ns = timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
+	self->wait.spin_nsec = -1;
+}
+
+/* As a call does it. */
+static inline int thing_wait_run(struct thing_wait *self)
+{
+	struct vma_thread *thread = vma_enter();
+	int rc = vma_wait(&self->wait);
+
+	vma_leave(thread);
+	return rc;
+}
+
+static inline bool thing_take(struct thing *thing)
+{
+	unsigned count = atomic_load(&thing->count);
+
+	while (count > 0)
+		if (atomic_compare_exchange_weak(&thing->count, &count, count - 1))
+			return true;
+	return false;
+}
+
+static inline void thing_give(struct thing *thing)
+{
+	struct vma_thread *thread = vma_enter();
+
+	atomic_fetch_add(&thing->count, 1);
+	vma_waitq_wake(&thing->q, false);
+	vma_leave(thread);
+}
+
+static inline uint64_t bed_cpu_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Lets the process sleep until something is so, or too much time has passed. */
+#define bed_wait_until(what)                                                                                           \
+	do {                                                                                                           \
+		for (int ms = 0; ms < 5000 && !(what); ms++)                                                           \
+			usleep(1000);                                                                                  \
+		assert_true(what);                                                                                     \
+	} while (0)
+
+/* ---- the rail ---- */
+
+static struct {
+	struct vma_nic *ends[2];
+	struct vma_device device;
+	struct vma_device_priv device_priv;
+	struct vma_ring *peer;
+	struct vma_rail *rail;
+	uint64_t bit;
+	struct thing things[BED_THINGS];
+	struct vma_task task;
+	_Atomic bool hold;
+} bed;
+
+static bool bed_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct thing *thing = flow->owner;
+
+	(void)packet, (void)info;
+	atomic_fetch_add(&thing->count, 1);
+	vma_waitq_wake(&thing->q, false);
+	return false;
+}
+
+static inline int bed_start_flows(void)
+{
+	for (uint16_t i = 0; i < BED_THINGS; i++) {
+		bed.things[i].flow = (struct vma_flow){
+		        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 1}},
+		        .sink = bed_sink,
+		        .owner = &bed.things[i],
+		};
+		bed.things[i].flow.key.local_port_be = htons((uint16_t)(BED_PORT + i));
+		if (vma_ring_attach(bed.rail->ring, &bed.things[i].flow) != 0)
+			return -1;
+	}
+	return 0;
+}
+
+static inline int bed_start(void **state)
+{
+	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
+	struct vma_ring_where where = {.socket_id = 1};
+	struct vma_wire_pair_attr pair = {0};
+	struct vma_engine *engine;
+
+	(void)state;
+	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_TRACELEVEL", "warn", 1);
+	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
+	setenv("VMA_RX_BUFS", "4096", 1);
+	setenv("VMA_TX_BUFS", "4096", 1);
+	setenv("VMA_RX_WRE", "256", 1);
+	engine = vma_engine();
+	if (engine == NULL)
+		return -1;
+	pair.arena[0] = pair.arena[1] = engine->arena;
+	if (vma_wire_pair(&pair, bed.ends) != 0)
+		return -1;
+	bed.device = (struct vma_device){.nic = bed.ends[0], .engine = engine, .priv = &bed.device_priv};
+	attr.nic = bed.ends[1];
+	attr.spill_pool = engine->spill;
+	if (vma_ring_create(&attr, &bed.peer) != 0 || vma_rail_get(&bed.device, VMA_RAIL_RX, &where, &bed.rail) != 0)
+		return -1;
+	bed.bit = vma_rail_bit(bed.rail);
+	return bed_start_flows();
+}
+
+static inline void bed_send(uint16_t thing)
+{
+	const uint16_t port = (uint16_t)(BED_PORT + thing);
+	const struct vma_pkt_udp_attr attr = {
+	        .src_ip = {10, 0, 0, 2},
+	        .dst_ip = {10, 0, 0, 1},
+	        .src_port_be = 0x1234,
+	        .dst_port_be = htons(port),
+	};
+	struct vma_buf *buf = vma_ring_tx_buf(bed.peer);
+	struct vma_pkt_udp headers;
+	struct vma_nic_seg seg;
+
+	assert_non_null(buf);
+	vma_pkt_udp_init(&headers, &attr);
+	seg = (struct vma_nic_seg){.buf = buf, .off = buf->data_off};
+	memset(vma_buf_data(bed.device.engine->arena, buf) + headers.len, 'x', 8);
+	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(bed.device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
+	assert_int_equal(vma_ring_send(bed.peer, &seg, 1, 0), 1);
+}
+
+/* ---- the internal thread ---- */
+
+static void bed_block(struct vma_task *task)
+{
+	(void)task;
+	while (atomic_load(&bed.hold))
+		usleep(1000);
+}
+
+static inline void bed_hold(void)
+{
+	bed.task.run = bed_block;
+	atomic_store(&bed.hold, true);
+	vma_engine_post(&bed.task);
+	bed_wait_until(!atomic_load(&bed.task.queued));
+}
+
+static inline void bed_release(void)
+{
+	atomic_store(&bed.hold, false);
+}
+
+#endif
