@@ -1,0 +1,121 @@
+/*
+ * A ring with sleepers always has one that watches it: every datagram is received within milliseconds though no
+ * internal thread helps.
+ *
+ * Each receiver has a flow of its own on one ring and, when it got its datagram, does something else for a while, so
+ * the watch goes round. One of them is interrupted by handlers all the time.
+ */
+#include "wait_bed.h"
+
+#define RECEIVERS 6
+#define LATE_NS (500 * MSEC) /* a lost one is never seen; a busy machine takes its time */
+
+static struct receiver {
+	pthread_t thread;
+	uint16_t thing;
+	_Atomic uint64_t sent_ns, worst_ns, received;
+	unsigned seed;
+} receivers[RECEIVERS];
+static _Atomic bool stop;
+
+static void count(int sig)
+{
+	(void)sig;
+}
+
+static void *receive(void *arg)
+{
+	struct receiver *me = arg;
+	struct thing *thing = &bed.things[me->thing];
+	struct thing_wait wait;
+
+	while (!atomic_load(&stop)) {
+		thing_wait_init(&wait, thing, bed.bit, me->thing == 2 ? MSEC / 5 : UINT64_MAX);
+		wait.wait.spin_loops = me->thing == 3 ? 1000 : 0;
+		if (thing_wait_run(&wait) != 1 || !thing_take(thing))
+			continue;
+		if (atomic_load(&me->sent_ns) != 0) {
+			uint64_t took = vma_now_ns() - atomic_load(&me->sent_ns);
+
+			if (took > atomic_load(&me->worst_ns))
+				atomic_store(&me->worst_ns, took);
+		}
+		atomic_fetch_add(&me->received, 1);
+		me->seed = me->seed * 1103515245 + 12345;
+		if (me->seed >> 24 & 1)
+			usleep(me->seed >> 20 & 127);
+	}
+	return NULL;
+}
+
+static double stress_seconds(void)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+
+	return seconds != NULL ? atof(seconds) : 1.5;
+}
+
+/* One at a time to each: the next one leaves when the last has come. */
+static bool send_to(struct receiver *to, uint64_t *sent)
+{
+	uint64_t until;
+
+	atomic_store(&to->sent_ns, vma_now_ns());
+	bed_send(to->thing);
+	++*sent;
+	until = vma_now_ns() + LATE_NS;
+	while (atomic_load(&to->received) < *sent && vma_now_ns() < until)
+		sched_yield();
+	return atomic_load(&to->received) == *sent;
+}
+
+static void test_every_datagram_is_received_soon(void **state)
+{
+	struct sigaction action = {.sa_handler = count};
+	uint64_t sent[RECEIVERS] = {0}, until, total = 0, lost = 0, worst = 0;
+	unsigned seed = 7;
+
+	(void)state;
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	bed_hold();
+	for (uint16_t i = 0; i < RECEIVERS; i++) {
+		receivers[i].thing = receivers[i].seed = i;
+		assert_int_equal(pthread_create(&receivers[i].thread, NULL, receive, &receivers[i]), 0);
+	}
+	until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
+	while (vma_now_ns() < until && lost == 0) {
+		unsigned to = (seed = seed * 1103515245 + 12345) >> 16 & 0x7fff;
+
+		lost += !send_to(&receivers[to % RECEIVERS], &sent[to % RECEIVERS]);
+		total++;
+		if (to % 5 == 0)
+			pthread_kill(receivers[1].thread, SIGUSR1);
+		if (to % 3 == 0)
+			usleep(to & 255);
+	}
+	for (int i = 0; i < RECEIVERS; i++)
+		if (atomic_load(&receivers[i].worst_ns) > worst)
+			worst = atomic_load(&receivers[i].worst_ns);
+	print_message("%lu datagrams, the slowest took %lu us\n", (unsigned long)total, (unsigned long)(worst / 1000));
+	assert_int_equal(lost, 0);
+	assert_true(total > 100);
+	atomic_store(&stop, true);
+	for (int i = 0; i < RECEIVERS; i++) {
+		thing_give(&bed.things[i]);
+		assert_int_equal(pthread_join(receivers[i].thread, NULL), 0);
+	}
+	bed_release();
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_datagram_is_received_soon),
+};
+
+int main(void)
+{
+	const char *pattern = getenv("T");
+
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return cmocka_run_group_tests_name(__FILE__, tests, bed_start, NULL);
+}
