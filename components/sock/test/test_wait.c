@@ -538,23 +538,73 @@ static void test_needless_wakeup_ends(void **state)
 		assert_int_equal(sleeper_end(&sleepers[i]), 1);
 }
 
+/* Woken just before its last look, its time over just after it. */
+static void wake_and_end(struct thing_wait *wait)
+{
+	if (is_in_queue(&thing.q)) {
+		wait->on_look = NULL;
+		vma_waitq_wake(&thing.q, false);
+		wait->wait.deadline_ns = 1;
+	}
+}
+
 static void test_wakeup_of_one_whose_time_is_over_is_passed_on(void **state)
 {
 	struct sleeper patient;
 	struct thing_wait wait;
-	struct vma_thread *self;
+	unsigned looks;
 
 	(void)state;
-	thing_wait_init(&wait, &thing, 0, 20 * MSEC);
+	/* The first place is the impatient one's. */
+	thing_wait_init(&wait, &thing, 0, UINT64_MAX);
+	vma_waitq_add(&thing.q, vma_thread_self());
 	sleeper_start(&patient, &thing, 0, UINT64_MAX);
-	/* As if the impatient one had been woken, and somebody else had taken what it was woken for. */
-	self = vma_enter();
-	self->unserved = true;
-	atomic_fetch_add(&thing.count, 1);
-	vma_waitq_remove(&thing.q, self);
-	self->unserved = false;
-	vma_leave(self);
+	looks = atomic_load(&patient.wait.looks);
+	wait.on_look = wake_and_end;
+	assert_int_equal(thing_wait_run(&wait), 0);
+	bed_wait_until(atomic_load(&patient.wait.looks) > looks);
+	thing_give(&thing);
 	assert_int_equal(sleeper_end(&patient), 1);
+}
+
+static void test_wakeup_of_one_who_is_served_is_not_passed_on(void **state)
+{
+	struct sleeper sleepers[2];
+	unsigned looks;
+	int served;
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		sleeper_start(&sleepers[i], &thing, 0, UINT64_MAX);
+	looks = atomic_load(&sleepers[0].wait.looks) + atomic_load(&sleepers[1].wait.looks);
+	thing_give(&thing);
+	bed_wait_until(atomic_load(&sleepers[0].done) || atomic_load(&sleepers[1].done));
+	usleep(5000);
+	served = atomic_load(&sleepers[0].done) ? 0 : 1;
+	assert_false(atomic_load(&sleepers[1 - served].done));
+	assert_int_equal(atomic_load(&sleepers[0].wait.looks) + atomic_load(&sleepers[1].wait.looks), looks + 1);
+	thing_give(&thing);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(sleeper_end(&sleepers[i]), 1);
+}
+
+/* The watcher leaves and wakes another for the watch, who finds something of its own and leaves, too. */
+static void test_watch_finds_its_way_past_one_who_leaves(void **state)
+{
+	struct sleeper sleepers[3];
+
+	(void)state;
+	bed_hold();
+	for (int i = 0; i < 3; i++)
+		sleeper_start(&sleepers[i], &bed.things[i], bed.bit, UINT64_MAX);
+	assert_ptr_equal(atomic_load(&bed.rail->watcher), atomic_load(&sleepers[0].self));
+	atomic_store(&bed.things[1].count, 1); /* which nobody tells it */
+	bed_send(0);
+	assert_int_equal(sleeper_end(&sleepers[0]), 1);
+	assert_int_equal(sleeper_end(&sleepers[1]), 1);
+	bed_wait_until(atomic_load(&bed.rail->watcher) == atomic_load(&sleepers[2].self));
+	bed_send(2);
+	assert_int_equal(sleeper_end(&sleepers[2]), 1);
 }
 
 /* ---- manners ---- */
@@ -712,6 +762,8 @@ static const struct CMUnitTest tests[] = {
         T(test_others_are_woken_by_the_watcher),
         T(test_needless_wakeup_ends),
         T(test_wakeup_of_one_whose_time_is_over_is_passed_on),
+        T(test_wakeup_of_one_who_is_served_is_not_passed_on),
+        T(test_watch_finds_its_way_past_one_who_leaves),
         T(test_idle_waiter_costs_next_to_nothing),
         T(test_sleeper_does_not_burn_while_somebody_holds_the_ring),
         T(test_sleeper_without_descriptor_looks_by_itself),
