@@ -541,7 +541,7 @@ static void test_needless_wakeup_ends(void **state)
 /* Woken just before its last look, its time over just after it. */
 static void wake_and_end(struct thing_wait *wait)
 {
-	if (is_in_queue(&thing.q)) {
+	if (atomic_load(&wait->wait.self->state) == VMA_THREAD_GOING) {
 		wait->on_look = NULL;
 		vma_waitq_wake(&thing.q, false);
 		wait->wait.deadline_ns = 1;
@@ -673,6 +673,10 @@ static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **stat
 
 static void *sleep_without_descriptors(void *arg)
 {
+	int fd = atomic_exchange(&vma_thread_self()->wake_fd, -1); /* of a thread that has ended */
+
+	if (fd >= 0)
+		vma_fd_unguard_close(fd);
 	sleeper_main(arg);
 	return NULL;
 }
@@ -688,6 +692,7 @@ static void test_sleeper_without_descriptor_looks_by_itself(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
 	assert_int_equal(pthread_create(&sleeper.thread, NULL, sleep_without_descriptors, &sleeper), 0);
 	bed_wait_until(is_asleep(&sleeper));
+	assert_int_equal(atomic_load(&atomic_load(&sleeper.self)->wake_fd), -1);
 	thing_give(&thing);
 	assert_int_equal(sleeper_end(&sleeper), 1);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);

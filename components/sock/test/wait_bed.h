@@ -140,12 +140,13 @@ static inline uint64_t bed_cpu_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Lets the process sleep until something is so, or too much time has passed. */
+/* Lets the process sleep until something has been so once, or too much time has passed. */
 #define bed_wait_until(what)                                                                                           \
 	do {                                                                                                           \
-		for (int ms = 0; ms < 5000 && !(what); ms++)                                                           \
+		bool is_so = false;                                                                                    \
+		for (int ms = 0; ms < 5000 && !(is_so = (what)); ms++)                                                 \
 			usleep(1000);                                                                                  \
-		assert_true(what);                                                                                     \
+		assert_true(is_so);                                                                                    \
 	} while (0)
 
 /* ---- the rail ---- */
