@@ -1,0 +1,132 @@
+/*
+ * Nothing that somebody inside can see is ended: readers follow a pointer that a writer replaces, and find what it
+ * leads to alive until they leave. Threads come and go meanwhile, and so do their records.
+ */
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../thread_priv.h"
+
+#define READERS 3
+#define ALIVE 0x51a1e0be11ULL
+
+struct object {
+	struct vma_retired retired; /* first */
+	_Atomic uint64_t magic;
+	_Atomic uint64_t copy; /* the same again, at the end of a line of its own */
+};
+
+static struct object *_Atomic current;
+static _Atomic bool stop;
+static _Atomic uint64_t made, ended, dead_seen, looks;
+
+static void end_object(struct vma_retired *retired)
+{
+	struct object *object = (struct object *)retired;
+
+	atomic_store_explicit(&object->magic, 0, memory_order_relaxed);
+	atomic_store_explicit(&object->copy, 0, memory_order_relaxed);
+	atomic_fetch_add(&ended, 1);
+	vma_free(object);
+}
+
+static struct object *make(void)
+{
+	struct object *object = vma_alloc(sizeof(*object));
+
+	assert_non_null(object);
+	atomic_store_explicit(&object->magic, ALIVE, memory_order_relaxed);
+	atomic_store_explicit(&object->copy, ALIVE, memory_order_relaxed);
+	atomic_fetch_add(&made, 1);
+	return object;
+}
+
+static void look(unsigned times)
+{
+	struct vma_thread *self = vma_enter();
+	struct object *object = atomic_load_explicit(&current, memory_order_acquire);
+
+	for (unsigned i = 0; i < times; i++)
+		if (atomic_load_explicit(&object->magic, memory_order_relaxed) != ALIVE ||
+		    atomic_load_explicit(&object->copy, memory_order_relaxed) != ALIVE)
+			atomic_fetch_add(&dead_seen, 1);
+	vma_leave(self);
+}
+
+static void *read_for_a_while(void *arg)
+{
+	unsigned seed = (unsigned)(uintptr_t)arg;
+
+	for (int i = 0; i < 20000 && !atomic_load(&stop); i++) {
+		look((seed = seed * 1103515245 + 12345) >> 24);
+		atomic_fetch_add_explicit(&looks, 1, memory_order_relaxed);
+	}
+	return NULL;
+}
+
+/* Keeps readers coming: each is a thread anew. */
+static void *read_for_ever(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		pthread_t reader;
+
+		if (pthread_create(&reader, NULL, read_for_a_while, arg) != 0)
+			abort();
+		pthread_join(reader, NULL);
+	}
+	return NULL;
+}
+
+static void *replace(void *arg)
+{
+	struct object *old;
+
+	for (unsigned i = 0; !atomic_load(&stop); i++) {
+		old = atomic_exchange_explicit(&current, make(), memory_order_acq_rel);
+		vma_retire(&old->retired, end_object);
+		if (i % 4 == (uintptr_t)arg)
+			vma_retire_poll();
+		if (i % 64 == 0)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static double stress_seconds(void)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+
+	return seconds != NULL ? atof(seconds) : 1;
+}
+
+static void test_nobody_inside_sees_what_has_ended(void **state)
+{
+	pthread_t readers[READERS], writers[2];
+
+	(void)state;
+	atomic_store(&current, make());
+	for (uintptr_t i = 0; i < READERS; i++)
+		assert_int_equal(pthread_create(&readers[i], NULL, read_for_ever, (void *)(i + 1)), 0);
+	for (uintptr_t i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&writers[i], NULL, replace, (void *)i), 0);
+	usleep((useconds_t)(stress_seconds() * 1e6));
+	atomic_store(&stop, true);
+	for (int i = 0; i < READERS; i++)
+		assert_int_equal(pthread_join(readers[i], NULL), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_join(writers[i], NULL), 0);
+	for (int i = 0; i < 8; i++)
+		vma_retire_poll();
+	assert_int_equal(atomic_load(&dead_seen), 0);
+	assert_int_equal(atomic_load(&ended), atomic_load(&made) - 1);
+	assert_true(atomic_load(&ended) > 100 && atomic_load(&looks) > 100);
+	vma_free(atomic_load(&current));
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nobody_inside_sees_what_has_ended),
+};
+VMA_TEST_MAIN(tests)

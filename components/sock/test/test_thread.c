@@ -1,0 +1,359 @@
+/* What is known of a thread: made at its first call, used again after its end; and memory that waits for all to leave.
+ */
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/sock_os.h>
+#include <vma/test.h>
+
+#include "../thread_priv.h"
+
+#define THREADS 16
+
+/* ---- a structure for each thread ---- */
+
+static struct vma_thread *_Atomic found[THREADS];
+static _Atomic unsigned arrived;
+static _Atomic bool go;
+
+static void *stay(void *arg)
+{
+	uintptr_t i = (uintptr_t)arg;
+	struct vma_thread *self = vma_enter();
+
+	vma_leave(self);
+	atomic_store(&found[i], self);
+	atomic_fetch_add(&arrived, 1);
+	while (!atomic_load(&go))
+		usleep(500);
+	return vma_thread_self() == self ? NULL : arg;
+}
+
+static void with_threads(void (*look)(void))
+{
+	pthread_t threads[THREADS];
+	void *failed;
+
+	atomic_store(&arrived, 0);
+	atomic_store(&go, false);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, stay, (void *)i), 0);
+	while (atomic_load(&arrived) < THREADS)
+		usleep(500);
+	look();
+	atomic_store(&go, true);
+	for (int i = 0; i < THREADS; i++) {
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+}
+
+static void look_for_twins(void)
+{
+	for (int i = 0; i < THREADS; i++) {
+		struct vma_thread *mine = atomic_load(&found[i]);
+
+		assert_ptr_not_equal(mine, vma_thread_self());
+		assert_ptr_equal(vma_thread_at(mine->index), mine);
+		for (int j = 0; j < i; j++)
+			assert_ptr_not_equal(mine, atomic_load(&found[j]));
+	}
+}
+
+static void test_every_thread_has_its_own(void **state)
+{
+	(void)state;
+	assert_ptr_equal(vma_thread_self(), vma_thread_self());
+	with_threads(look_for_twins);
+}
+
+static void test_ended_threads_are_used_again(void **state)
+{
+	unsigned count;
+
+	(void)state;
+	with_threads(look_for_twins);
+	count = vma_thread_count();
+	for (int i = 0; i < 20; i++)
+		with_threads(look_for_twins);
+	assert_int_equal(vma_thread_count(), count);
+	for (int i = 0; i < THREADS; i++)
+		assert_null(vma_thread_at(atomic_load(&found[i])->index));
+	assert_ptr_equal(vma_thread_at(vma_thread_self()->index), vma_thread_self());
+}
+
+static pthread_key_t late_key;
+static _Atomic unsigned late_calls;
+
+/* Runs after ours, or before it: either way it may call in. */
+static void call_late(void *arg)
+{
+	vma_leave(vma_enter());
+	if (atomic_fetch_add(&late_calls, 1) % 2 == 0)
+		pthread_setspecific(late_key, arg);
+}
+
+static void *end_late(void *arg)
+{
+	pthread_setspecific(late_key, &late_key);
+	vma_leave(vma_enter());
+	return arg;
+}
+
+static void test_destructor_of_the_application_may_call_in(void **state)
+{
+	unsigned count;
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(pthread_key_create(&late_key, call_late), 0);
+	count = vma_thread_count();
+	for (int i = 0; i < 20; i++) {
+		assert_int_equal(pthread_create(&thread, NULL, end_late, NULL), 0);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+	}
+	assert_int_equal(atomic_load(&late_calls), 40);
+	assert_int_equal(vma_thread_count(), count);
+	assert_int_equal(pthread_key_delete(late_key), 0);
+}
+
+/* ---- memory ---- */
+
+struct object {
+	struct vma_retired retired; /* first */
+	_Atomic bool ended;
+};
+
+static void end_object(struct vma_retired *retired)
+{
+	atomic_store(&((struct object *)retired)->ended, true);
+}
+
+static void retire(struct object *object)
+{
+	memset(object, 0, sizeof(*object));
+	vma_retire(&object->retired, end_object);
+}
+
+static bool has_ended(struct object *object)
+{
+	for (int i = 0; i < 8; i++)
+		vma_retire_poll();
+	return atomic_load(&object->ended);
+}
+
+static void test_memory_is_zero_aligned_and_given_back(void **state)
+{
+	const size_t sizes[] = {0, 1, 63, 64, 65, 4096, 100000, 5000000};
+
+	(void)state;
+	for (int round = 0; round < 3; round++)
+		for (unsigned i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+			unsigned char *memory = vma_alloc(sizes[i]);
+
+			assert_non_null(memory);
+			assert_int_equal((uintptr_t)memory % 64, 0);
+			for (size_t at = 0; at < sizes[i]; at++)
+				if (memory[at] != 0)
+					fail();
+			memset(memory, 0xa5, sizes[i]);
+			vma_free(memory);
+		}
+	vma_free(NULL);
+}
+
+static void test_retired_ends_when_nobody_is_inside(void **state)
+{
+	struct object object;
+
+	(void)state;
+	retire(&object);
+	assert_false(atomic_load(&object.ended));
+	assert_true(has_ended(&object));
+}
+
+static _Atomic bool is_inside, may_leave;
+
+static void *stay_inside(void *arg)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_enter();
+	vma_leave(self); /* nested: still inside */
+	atomic_store(&is_inside, true);
+	while (!atomic_load(&may_leave))
+		usleep(500);
+	if (arg == NULL)
+		vma_leave(self);
+	return NULL; /* else inside, as a thread that is cancelled there */
+}
+
+static void end_while_another_is_inside(void *how)
+{
+	struct object object;
+	pthread_t thread;
+
+	atomic_store(&is_inside, false);
+	atomic_store(&may_leave, false);
+	assert_int_equal(pthread_create(&thread, NULL, stay_inside, how), 0);
+	while (!atomic_load(&is_inside))
+		usleep(500);
+	retire(&object);
+	assert_false(has_ended(&object));
+	assert_false(has_ended(&object));
+	atomic_store(&may_leave, true);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(has_ended(&object));
+}
+
+static void test_retired_waits_for_who_was_inside(void **state)
+{
+	(void)state;
+	end_while_another_is_inside(NULL);
+}
+
+static void test_thread_that_ends_inside_holds_nothing_back(void **state)
+{
+	(void)state;
+	end_while_another_is_inside(&go);
+}
+
+static void test_retiring_thread_is_itself_inside(void **state)
+{
+	struct vma_thread *self = vma_enter();
+	struct object object;
+
+	(void)state;
+	retire(&object);
+	assert_false(has_ended(&object));
+	vma_leave(self);
+	assert_true(has_ended(&object));
+}
+
+static struct object second;
+
+static void end_and_retire_another(struct vma_retired *retired)
+{
+	end_object(retired);
+	retire(&second);
+}
+
+static void test_end_may_retire_another(void **state)
+{
+	struct object first = {0};
+
+	(void)state;
+	vma_retire(&first.retired, end_and_retire_another);
+	assert_true(has_ended(&first));
+	assert_true(has_ended(&second));
+}
+
+/* ---- fork ---- */
+
+/* 0, or the number of what was not so. */
+static int child_main(struct vma_thread *parents, unsigned count)
+{
+	struct object object;
+	unsigned alive = 0;
+
+	vma_threads_forked_child();
+	if (vma_thread_self() != parents || vma_thread_count() != count)
+		return 1;
+	for (unsigned i = 0; i < count; i++)
+		alive += vma_thread_at(i) != NULL;
+	if (alive != 1 || vma_thread_at(parents->index) != parents)
+		return 2;
+	if (parents->inside != 1)
+		return 3;
+	retire(&object);
+	if (has_ended(&object))
+		return 4; /* this thread is inside */
+	vma_leave(parents);
+	if (!has_ended(&object))
+		return 5; /* who was inside in the parent is not here */
+	return 0;
+}
+
+static void fork_now(void)
+{
+	struct vma_thread *self = vma_enter();
+	unsigned count = vma_thread_count();
+	int status = 0;
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(child_main(self, count));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	vma_leave(self);
+}
+
+static void test_child_has_one_thread_and_no_section_but_its_own(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	atomic_store(&is_inside, false);
+	atomic_store(&may_leave, false);
+	assert_int_equal(pthread_create(&thread, NULL, stay_inside, NULL), 0);
+	while (!atomic_load(&is_inside))
+		usleep(500);
+	with_threads(fork_now);
+	atomic_store(&may_leave, true);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* ---- the C library's functions ---- */
+
+static void *call_the_library(void *arg)
+{
+	char byte;
+	int fds[2];
+
+	while (!atomic_load(&go))
+		;
+	if (vma_os.pipe(fds) != 0 || vma_os.write(fds[1], "x", 1) != 1 || vma_os.read(fds[0], &byte, 1) != 1)
+		return arg;
+	return vma_os.close(fds[0]) == 0 && vma_os.close(fds[1]) == 0 && byte == 'x' ? NULL : arg;
+}
+
+/* Before anybody else has called one. */
+static void test_library_functions_are_found_by_several_threads_at_once(void **state)
+{
+	static struct vma_os at_start;
+	pthread_t threads[8];
+	void *failed;
+
+	(void)state;
+	memcpy(&at_start, &vma_os, sizeof(at_start));
+	atomic_store(&go, false);
+	for (uintptr_t i = 0; i < 8; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, call_the_library, &go), 0);
+	atomic_store(&go, true);
+	for (int i = 0; i < 8; i++) {
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+	/* Whatever was a boot function is the C library's now. */
+	for (size_t i = 0; i < sizeof(vma_os) / sizeof(void *); i++)
+		assert_non_null(((void *const *)&vma_os)[i]);
+	assert_ptr_not_equal(vma_os.pipe, at_start.pipe);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_library_functions_are_found_by_several_threads_at_once), /* first */
+        cmocka_unit_test(test_every_thread_has_its_own),
+        cmocka_unit_test(test_ended_threads_are_used_again),
+        cmocka_unit_test(test_destructor_of_the_application_may_call_in),
+        cmocka_unit_test(test_memory_is_zero_aligned_and_given_back),
+        cmocka_unit_test(test_retired_ends_when_nobody_is_inside),
+        cmocka_unit_test(test_retired_waits_for_who_was_inside),
+        cmocka_unit_test(test_thread_that_ends_inside_holds_nothing_back),
+        cmocka_unit_test(test_retiring_thread_is_itself_inside),
+        cmocka_unit_test(test_end_may_retire_another),
+        cmocka_unit_test(test_child_has_one_thread_and_no_section_but_its_own),
+};
+VMA_TEST_MAIN(tests)
