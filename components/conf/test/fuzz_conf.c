@@ -62,7 +62,7 @@ static void check_param(const struct conf_param *param)
 	if (param->type == CONF_TEXT) {
 		const char *found = conf_get_text(&conf, param);
 		bool ours = found >= conf.texts && found + strlen(found) < conf.texts + sizeof(conf.texts);
-		check(ours || strcmp(found, param->string) == 0);
+		check(ours || strcmp(found, conf_default_text(param, conf.spec)) == 0);
 		return;
 	}
 	snprintf(text, sizeof(text), "%lld", (long long)value);
