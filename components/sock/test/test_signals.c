@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -594,10 +595,12 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 
 static void fault_inside(void)
 {
+	void *nothing = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
 	handle(SIGSEGV, on_fault, 0);
 	vma_enter();
 	if (sigsetjmp(back, 1) == 0)
-		*(volatile char *)(uintptr_t)vma_tsc_of_nsec(0) = 1; /* address 0, which the compiler does not know */
+		*(volatile char *)nothing = 1;
 	if (n_seen != 1 || seen[0].code <= 0 || seen[0].inside != 1)
 		_exit(1);
 	vma_leave(vma_thread_self());
@@ -643,32 +646,47 @@ static void test_child_may_install_whatever_a_thread_was_doing_at_the_fork(void 
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+#ifdef VMA_SOCK_TSAN
+/* It keeps handlers back by itself, and gives them a context that is a copy of the kernel's. */
+static void cannot_run(void **state)
+{
+	(void)state;
+	skip();
+}
+#define T(test)                                                                                                        \
+	{                                                                                                              \
+#test, 0 ? test : cannot_run, 0 ? begin : NULL, 0 ? end : NULL, NULL                                   \
+	}
+#else
+#define T(test) cmocka_unit_test_setup_teardown(test, begin, end)
+#endif
+
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_handler_runs_when_the_thread_leaves, begin, end),
-        cmocka_unit_test_setup_teardown(test_handler_runs_at_once_outside, begin, end),
-        cmocka_unit_test_setup_teardown(test_handler_waits_for_the_outermost_leave, begin, end),
-        cmocka_unit_test_setup_teardown(test_handler_gets_the_siginfo_it_would_have_got, begin, end),
-        cmocka_unit_test_setup_teardown(test_realtime_signals_come_in_their_order, begin, end),
-        cmocka_unit_test_setup_teardown(test_signals_that_come_together_leave_the_mask_as_it_was, begin, end),
-        cmocka_unit_test_setup_teardown(test_blocked_signal_stays_blocked, begin, end),
-        cmocka_unit_test_setup_teardown(test_leaving_keeps_errno, begin, end),
-        cmocka_unit_test_setup_teardown(test_handlers_are_counted_with_those_that_interrupt, begin, end),
-        cmocka_unit_test_setup_teardown(test_handler_may_jump_out_when_the_thread_leaves, begin, end),
-        cmocka_unit_test_setup_teardown(test_handler_that_calls_in_is_interrupted_when_it_leaves, begin, end),
-        cmocka_unit_test_setup_teardown(test_mask_and_nodefer_hold_while_the_handler_runs, begin, end),
-        cmocka_unit_test_setup_teardown(test_handler_runs_on_the_alternate_stack, begin, end),
-        cmocka_unit_test_setup_teardown(test_resethand_is_for_one_signal, begin, end),
-        cmocka_unit_test_setup_teardown(test_old_action_is_the_applications_own, begin, end),
-        cmocka_unit_test_setup_teardown(test_handler_of_one_argument_is_called, begin, end),
-        cmocka_unit_test_setup_teardown(test_what_the_kernel_refuses_is_refused, begin, end),
-        cmocka_unit_test_setup_teardown(test_ignored_signal_is_nothing, begin, end),
-        cmocka_unit_test_setup_teardown(test_handler_of_before_the_start_is_wrapped, begin, end),
-        cmocka_unit_test_setup_teardown(test_second_signal_after_resethand_kills, begin, end),
-        cmocka_unit_test_setup_teardown(test_action_that_changes_meanwhile_holds, begin, end),
-        cmocka_unit_test_setup_teardown(test_sigsegv_by_kill_kills, begin, end),
-        cmocka_unit_test_setup_teardown(test_sigsegv_by_kill_waits_until_the_thread_leaves, begin, end),
-        cmocka_unit_test_setup_teardown(test_fault_of_an_instruction_is_handled_at_once, begin, end),
-        cmocka_unit_test_setup_teardown(test_child_may_install_whatever_a_thread_was_doing_at_the_fork, begin, end),
+        T(test_handler_runs_when_the_thread_leaves),
+        T(test_handler_runs_at_once_outside),
+        T(test_handler_waits_for_the_outermost_leave),
+        T(test_handler_gets_the_siginfo_it_would_have_got),
+        T(test_realtime_signals_come_in_their_order),
+        T(test_signals_that_come_together_leave_the_mask_as_it_was),
+        T(test_blocked_signal_stays_blocked),
+        T(test_leaving_keeps_errno),
+        T(test_handlers_are_counted_with_those_that_interrupt),
+        T(test_handler_may_jump_out_when_the_thread_leaves),
+        T(test_handler_that_calls_in_is_interrupted_when_it_leaves),
+        T(test_mask_and_nodefer_hold_while_the_handler_runs),
+        T(test_handler_runs_on_the_alternate_stack),
+        T(test_resethand_is_for_one_signal),
+        T(test_old_action_is_the_applications_own),
+        T(test_handler_of_one_argument_is_called),
+        T(test_what_the_kernel_refuses_is_refused),
+        T(test_ignored_signal_is_nothing),
+        T(test_handler_of_before_the_start_is_wrapped),
+        T(test_second_signal_after_resethand_kills),
+        T(test_action_that_changes_meanwhile_holds),
+        T(test_sigsegv_by_kill_kills),
+        T(test_sigsegv_by_kill_waits_until_the_thread_leaves),
+        T(test_fault_of_an_instruction_is_handled_at_once),
+        T(test_child_may_install_whatever_a_thread_was_doing_at_the_fork),
 };
 
 static int start(void **state)

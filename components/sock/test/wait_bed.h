@@ -160,7 +160,7 @@ static struct {
 	uint64_t bit;
 	struct thing things[BED_THINGS];
 	struct vma_task task;
-	_Atomic bool hold;
+	_Atomic bool hold, held;
 } bed;
 
 static bool bed_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -186,6 +186,15 @@ static inline int bed_start_flows(void)
 			return -1;
 	}
 	return 0;
+}
+
+static void bed_block(struct vma_task *task)
+{
+	(void)task;
+	atomic_store(&bed.held, true);
+	while (atomic_load(&bed.hold))
+		usleep(1000);
+	atomic_store(&bed.held, false);
 }
 
 static inline int bed_start(void **state)
@@ -214,6 +223,7 @@ static inline int bed_start(void **state)
 	if (vma_ring_create(&attr, &bed.peer) != 0 || vma_rail_get(&bed.device, VMA_RAIL_RX, &where, &bed.rail) != 0)
 		return -1;
 	bed.bit = vma_rail_bit(bed.rail);
+	bed.task.run = bed_block;
 	return bed_start_flows();
 }
 
@@ -240,24 +250,17 @@ static inline void bed_send(uint16_t thing)
 
 /* ---- the internal thread ---- */
 
-static void bed_block(struct vma_task *task)
-{
-	(void)task;
-	while (atomic_load(&bed.hold))
-		usleep(1000);
-}
-
 static inline void bed_hold(void)
 {
-	bed.task.run = bed_block;
 	atomic_store(&bed.hold, true);
 	vma_engine_post(&bed.task);
-	bed_wait_until(!atomic_load(&bed.task.queued));
+	bed_wait_until(atomic_load(&bed.held));
 }
 
 static inline void bed_release(void)
 {
 	atomic_store(&bed.hold, false);
+	bed_wait_until(!atomic_load(&bed.held));
 }
 
 #endif
