@@ -340,8 +340,8 @@ static _Atomic int rc_within;
 static void wait_within(int sig)
 {
 	static struct pollfd pfds[200];
+	static struct thing inner;
 	struct thing_wait wait;
-	struct thing inner = {0};
 
 	(void)sig;
 	for (int i = 0; i < 200; i++)

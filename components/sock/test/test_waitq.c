@@ -170,7 +170,7 @@ static void test_wake_spent_on_one_who_takes_is_not_passed_on(void **state)
 
 static void test_thread_is_woken_once_by_several(void **state)
 {
-	struct vma_waitq other = {0};
+	static struct vma_waitq other;
 	uint64_t count;
 
 	(void)state;
