@@ -10,6 +10,8 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "os_sends.h"
 #include "pieces.h"
@@ -63,7 +65,8 @@ static ssize_t ask(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 	if (fd < 0)
 		return -EAGAIN;
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
-	len = vma_os.recvmsg(fd, msg, flags | MSG_DONTWAIT);
+	/* Not the C library's function, which is a cancellation point: the thread is inside. */
+	len = syscall(SYS_recvmsg, fd, msg, flags | MSG_DONTWAIT);
 	if (len < 0)
 		len = -errno;
 	if (len == -EAGAIN) {
@@ -287,6 +290,13 @@ static int check(const struct msghdr *msg)
 	return rc;
 }
 
+/* A wake-up may have been spent on a call that took something else, or nothing: what is queued is for the next. */
+static void pass_on(struct udp_sock *sock)
+{
+	if (udp_has_datagram(atomic_load_explicit(&sock->attachments, memory_order_acquire)))
+		vma_waitq_wake(&sock->file.waitq, false);
+}
+
 ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	ssize_t len = -EAGAIN;
@@ -298,6 +308,7 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 	}
 	stay(sock);
 	len = wait_and_receive(sock, fd, msg, flags);
+	pass_on(sock);
 	leave(sock);
 	return len;
 }
