@@ -24,16 +24,18 @@ static void change(int how, const sigset_t *mask, sigset_t *before)
 static void replace(const sigset_t *mask, sigset_t *before, struct vma_thread *self)
 {
 	sigset_t all, now;
+	bool held;
 
 	memset(&all, 0xff, sizeof(all));
 	memset(&now, 0, sizeof(now));
 	change(SIG_SETMASK, &all, &now);
+	held = self->signals_held;
 	if (before != NULL)
-		*before = self->signals_held ? self->mask : now;
-	if (self->signals_held)
+		*before = held ? self->mask : now;
+	if (held)
 		memcpy(&self->mask, mask, KERNEL_BYTES);
-	else
-		change(SIG_SETMASK, mask, NULL);
+	/* While something is held all is blocked but faults, which vma_copy may need: so it stays. */
+	change(SIG_SETMASK, held ? &now : mask, NULL);
 }
 
 int iomux_sigmask_set(struct iomux_sigmask *mask, const sigset_t *from, struct vma_thread *self)
