@@ -325,6 +325,8 @@ static int sleep_once(struct bed *bed)
 	sleep_in(bed);
 	vma_enter();
 	self->sleeps--;
+	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
+	atomic_exchange(&self->state, VMA_THREAD_GOING);
 	return wake_up(bed) ? ask(wait) : 0;
 }
 
@@ -338,8 +340,9 @@ static uint64_t settle(struct vma_wait *wait)
 		get_up(self);
 		lie_down(self, rings);
 	}
-	/* GOING first: who takes this thread out of a queue from now on also ends its sleep. */
-	atomic_store(&self->state, VMA_THREAD_GOING);
+	/* GOING first: who takes this thread out of a queue from now on also ends its sleep. An exchange: what whoever
+	 * did so before has changed is seen by the look to come. */
+	atomic_exchange(&self->state, VMA_THREAD_GOING);
 	self->waiting = wait;
 	wait->ops->announce(wait, true);
 	return rings;

@@ -523,6 +523,31 @@ static void test_others_are_woken_by_the_watcher(void **state)
 	assert_int_equal(sleeper_end(&sleepers[0]), 1);
 }
 
+/* What the watcher delivers to itself costs no wake-up of its own: its descriptor is silent afterwards. */
+static void *watch_alone(void *arg)
+{
+	struct sleeper *sleeper = arg;
+	struct pollfd pfd = {.events = POLLIN};
+
+	sleeper_main(sleeper);
+	pfd.fd = atomic_load(&vma_thread_self()->wake_fd);
+	atomic_store(&sleeper->rc, atomic_load(&sleeper->rc) == 1 ? poll(&pfd, 1, 0) : -1);
+	return NULL;
+}
+
+static void test_watcher_does_not_wake_itself(void **state)
+{
+	struct sleeper sleeper = {.thing = &bed.things[0], .rings = bed.bit, .timeout_ns = UINT64_MAX};
+
+	(void)state;
+	bed_hold();
+	assert_int_equal(pthread_create(&sleeper.thread, NULL, watch_alone, &sleeper), 0);
+	bed_wait_until(is_asleep(&sleeper));
+	usleep(2000);
+	bed_send(0);
+	assert_int_equal(sleeper_end(&sleeper), 0);
+}
+
 /* Two who wait for the same must not keep each other awake. */
 static void test_needless_wakeup_ends(void **state)
 {
@@ -780,6 +805,7 @@ static const struct CMUnitTest tests[] = {
         T(test_served_watcher_leaves_the_watch_to_others),
         T(test_spinner_can_be_cancelled),
         T(test_others_are_woken_by_the_watcher),
+        T(test_watcher_does_not_wake_itself),
         T(test_needless_wakeup_ends),
         T(test_wakeup_of_one_whose_time_is_over_is_passed_on),
         T(test_wakeup_of_one_who_is_served_is_not_passed_on),

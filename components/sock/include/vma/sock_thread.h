@@ -62,6 +62,7 @@ struct vma_thread {
 	_Atomic uint32_t tid;                /* 0: the structure is free */
 	uint32_t index;                      /* in the table of all */
 };
+/* GOING: looks once more before it sleeps; who wakes it has only to change that. */
 enum vma_thread_state { VMA_THREAD_AWAKE, VMA_THREAD_GOING, VMA_THREAD_ASLEEP };
 
 /* NULL until the thread's first vma_thread_self. */
