@@ -2,44 +2,16 @@
  * wait - one wait of one thread: look and drive for as long as that pays, then sleep.
  *
  *   look ──> spin: drive, look, ask the OS now and then ──> announce, arm, look ──> ppoll ──> look ...
- *
- * The watch. Of those who sleep for a ring one, its watcher, also sleeps on the ring's descriptor; all others are woken
- * by whoever delivers. Watch and queues are kept over needless wake-ups and given up at the end of the wait. A ring
- * with sleepers is not left without a watcher:
- *   - a sleeper sets its state to GOING and counts itself (A), then claims rail->watcher unless it is taken (B);
- *   - who leaves, watcher or not, sets its state to AWAKE (C), gives the watch up if it has it (D), and then, if nobody
- *     watches but somebody is counted (E), wakes one of those whose state is not AWAKE, who claims in its turn.
- * All are sequentially consistent. If B finds the watch taken, B comes before the watcher's D, so A comes before its E,
- * which finds the sleeper. Whom E wakes may leave, too, for a reason of its own: its C comes after the wake-up's
- * exchange of its state, so after D, and its own E finds no watcher; or its C came before, and E took another. A
- * handler of the application may jump out of the sleep, so the thread gives everything up before one runs
- * (vma_wait_interrupted); a cancelled thread does so in its clean-up.
  */
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <vma/log.h>
-#include <vma/sock.h>
-#include <vma/sock_engine.h>
-#include <vma/sock_os.h>
+#include <time.h>
 
 #include "spin.h"
-#include "thread_priv.h"
+#include "wait_priv.h"
 
-#define BUSY_NSEC 50000   /* how long to wait for one who drives before looking again */
-#define LOST_NSEC 1000000 /* a sleep of a thread that has no descriptor to be woken by */
-#define FDS_ON_STACK 64
 #define LOOKS_INSIDE 8 /* then held signals get their chance */
-
-/* How many sleep for the rings of each bit. Not in the rail, which may end, and its bit be another's, meanwhile. */
-static _Atomic uint32_t sleepers[64];
 
 uint64_t vma_now_ns(void)
 {
@@ -47,342 +19,6 @@ uint64_t vma_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static bool is_over(const struct vma_wait *wait)
-{
-	return wait->deadline_ns != UINT64_MAX && (wait->deadline_ns == 0 || vma_now_ns() >= wait->deadline_ns);
-}
-
-static int ask(struct vma_wait *wait)
-{
-	return wait->ops->ask_os == NULL ? 0 : wait->ops->ask_os(wait);
-}
-
-/* -EINTR once a handler has run since the wait began. */
-static int interrupted(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
-{
-	if (wait->self->signals == signals)
-		return 0;
-	wait->restart = wait->self->interrupts == interrupts;
-	return -EINTR;
-}
-
-/* ---- the watch ---- */
-
-static struct vma_rail *first_rail(unsigned bit)
-{
-	return atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
-}
-
-static struct vma_rail *next_rail(const struct vma_rail *rail)
-{
-	return atomic_load_explicit(&rail->next, memory_order_acquire);
-}
-
-/* Somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */
-static void hand_over(unsigned bit, const struct vma_thread *self)
-{
-	unsigned count = vma_thread_count();
-
-	if (atomic_load(&sleepers[bit]) == 0)
-		return;
-	for (unsigned i = 0; i < count; i++) {
-		struct vma_thread *thread = vma_thread_at(i);
-
-		if (thread == NULL || thread == self || (atomic_load(&thread->rings) >> bit & 1) == 0)
-			continue;
-		if (vma_thread_wake_told(thread))
-			return;
-	}
-}
-
-static void lie_down(struct vma_thread *self, uint64_t rings)
-{
-	atomic_store(&self->rings, rings);
-	atomic_store(&self->state, VMA_THREAD_GOING);
-	for (; rings != 0; rings &= rings - 1)
-		atomic_fetch_add(&sleepers[__builtin_ctzll(rings)], 1);
-}
-
-static void get_up(struct vma_thread *self)
-{
-	uint64_t rings = atomic_exchange(&self->rings, 0);
-
-	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
-	for (; rings != 0; rings &= rings - 1) {
-		unsigned bit = (unsigned)__builtin_ctzll(rings);
-		bool unwatched = false;
-
-		atomic_fetch_sub(&sleepers[bit], 1);
-		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail)) {
-			struct vma_thread *watcher = self;
-
-			unwatched |= atomic_compare_exchange_strong(&rail->watcher, &watcher, NULL) || watcher == NULL;
-		}
-		if (unwatched)
-			hand_over(bit, self);
-	}
-}
-
-/* In a handler's wrapper, outside: the handler may not come back, so nothing may depend on this thread meanwhile. */
-void vma_wait_interrupted(struct vma_thread *self)
-{
-	struct vma_wait *wait = self->waiting;
-
-	spin_leave(self);
-	if (wait == NULL)
-		return;
-	vma_enter();
-	self->waiting = NULL;
-	self->unserved = true;
-	get_up(self);
-	wait->ops->announce(wait, false);
-	vma_leave(self);
-}
-
-/*
- * It has come back, perhaps before the thread was asleep, too early to end the sleep; and a wait of the handler's own
- * may have taken what was written before. (A sleep that was left by a jump counts for ever, which costs one write for
- * each handler.)
- */
-void vma_wait_resumed(struct vma_thread *self)
-{
-	const uint64_t one = 1;
-	const int fd = atomic_load(&self->wake_fd), saved = errno;
-
-	if (self->sleeps != 0 && fd >= 0)
-		syscall(SYS_write, fd, &one, sizeof(one));
-	errno = saved;
-}
-
-/* What a wait that was left by a jump or with its thread has left behind. */
-void vma_wait_tidy(struct vma_thread *self)
-{
-	self->waiting = NULL;
-	if (atomic_load_explicit(&self->rings, memory_order_relaxed) != 0)
-		get_up(self);
-	spin_leave(self);
-}
-
-void vma_wait_forked_child(void)
-{
-	for (unsigned bit = 0; bit < 64; bit++)
-		atomic_store(&sleepers[bit], 0);
-	spin_forked_child();
-}
-
-/* ---- asleep ---- */
-
-static void have_wake_fd(struct vma_thread *self)
-{
-	int fd, guarded;
-
-	if (atomic_load_explicit(&self->wake_fd, memory_order_relaxed) >= 0)
-		return;
-	fd = (int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (fd < 0)
-		return; /* see sleep_in */
-	guarded = vma_fd_guard(fd);
-	atomic_store(&self->wake_fd, guarded >= 0 ? guarded : fd);
-}
-
-/*
- * What one ppoll sleeps on: the caller's descriptors, the thread's own (-1: there is none), those of watched rings.
- * More than the stack has room for lie in memory, which a handler that jumps out of the sleep leaves behind: nobody can
- * tell it from one that waits by itself and comes back.
- */
-struct bed {
-	struct vma_wait *wait;
-	struct pollfd *fds, stack[FDS_ON_STACK];
-	unsigned n;
-	bool look_again; /* something may have come while arming */
-	struct vma_ring_patience patience;
-};
-
-/* Claims the watch of a rail, if it is to be had, and arms it. */
-static void watch(struct bed *bed, struct vma_rail *rail)
-{
-	struct vma_thread *self = bed->wait->self, *watcher = NULL;
-	int rc;
-
-	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
-		return;
-	rc = vma_ring_arm(rail->ring);
-	bed->look_again |= rc == 1 || rc == -EBUSY;
-	if (rc == -EBUSY)
-		vma_ring_idle(rail->ring, VMA_RING_RX, &bed->patience, BUSY_NSEC);
-	else
-		bed->patience = (struct vma_ring_patience){0};
-	if (rc != 0)
-		return; /* of a device that has gone nothing comes: the internal thread looks for another */
-	bed->fds[bed->n++] = (struct pollfd){.fd = vma_ring_fd(rail->ring), .events = POLLIN};
-}
-
-static void make_bed(struct bed *bed)
-{
-	struct vma_wait *wait = bed->wait;
-
-	bed->n = wait->nfds;
-	bed->look_again = false;
-	if (wait->nfds != 0)
-		memcpy(bed->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
-	bed->fds[bed->n++] = (struct pollfd){.fd = atomic_load(&wait->self->wake_fd), .events = POLLIN};
-	for (uint64_t left = atomic_load(&wait->self->rings); left != 0; left &= left - 1) {
-		struct vma_rail *rail = first_rail((unsigned)__builtin_ctzll(left));
-
-		for (; rail != NULL && bed->n < wait->nfds + 1 + VMA_THREAD_RAILS; rail = next_rail(rail))
-			watch(bed, rail);
-	}
-	for (unsigned i = 0; i < bed->n; i++)
-		bed->fds[i].revents = 0;
-}
-
-static void free_bed(struct bed *bed)
-{
-	if (bed->fds != bed->stack)
-		vma_free(bed->fds);
-}
-
-static void cancelled(void *arg)
-{
-	struct vma_wait *wait = arg;
-	struct vma_thread *self = vma_enter();
-
-	self->unserved = true;
-	vma_wait_tidy(self);
-	wait->ops->announce(wait, false);
-	if (wait->ops->abandon != NULL)
-		wait->ops->abandon(wait);
-	vma_leave(self);
-}
-
-static void cancelled_asleep(void *arg)
-{
-	struct bed *bed = arg;
-	struct vma_thread *self = vma_enter();
-
-	self->sleeps--;
-	cancelled(bed->wait);
-	free_bed(bed);
-	vma_leave(self);
-}
-
-/* Outside; a cancellation point. */
-static void sleep_in(struct bed *bed)
-{
-	struct vma_wait *wait = bed->wait;
-	uint64_t left = UINT64_MAX, now;
-	struct timespec timeout;
-
-	if (wait->deadline_ns != UINT64_MAX) {
-		now = vma_now_ns();
-		left = wait->deadline_ns > now ? wait->deadline_ns - now : 0;
-	}
-	/* The process is out of descriptors: nobody can wake this thread, so it looks by itself. */
-	if (bed->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
-		left = LOST_NSEC;
-	timeout = (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
-	pthread_cleanup_push(cancelled_asleep, bed);
-	vma_os.ppoll(bed->fds, bed->n, left == UINT64_MAX ? NULL : &timeout, NULL);
-	pthread_cleanup_pop(0);
-	wait->slept = true;
-}
-
-/* Whether an OS descriptor of the caller's has ended the sleep. */
-static bool wake_up(struct bed *bed)
-{
-	struct vma_wait *wait = bed->wait;
-	uint64_t count;
-	bool os = false;
-
-	for (unsigned i = 0; i < wait->nfds; i++) {
-		wait->fds[i].revents = bed->fds[i].revents;
-		os |= bed->fds[i].revents != 0;
-	}
-	/* Without a report, too, if a handler has run: see vma_wait_resumed. */
-	if (bed->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && bed->fds[wait->nfds].fd >= 0))
-		syscall(SYS_read, bed->fds[wait->nfds].fd, &count, sizeof(count));
-	return os;
-}
-
-/* One sleep, announced: 1, 0 look again, -errno. */
-static int sleep_once(struct bed *bed)
-{
-	struct vma_wait *wait = bed->wait;
-	struct vma_thread *self = wait->self;
-	uint32_t going = VMA_THREAD_GOING;
-	int rc;
-
-	make_bed(bed);
-	if (bed->look_again)
-		return 0;
-	rc = wait->ops->ready(wait); /* what came before the announcement */
-	if (rc != 0 || !atomic_compare_exchange_strong(&self->state, &going, VMA_THREAD_ASLEEP))
-		return rc;
-	self->sleeps++;
-	vma_leave(self);
-	sleep_in(bed);
-	vma_enter();
-	self->sleeps--;
-	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
-	atomic_exchange(&self->state, VMA_THREAD_GOING);
-	return wake_up(bed) ? ask(wait) : 0;
-}
-
-/* In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others. */
-static uint64_t settle(struct vma_wait *wait)
-{
-	struct vma_thread *self = wait->self;
-	uint64_t rings = wait->ops->rings(wait);
-
-	if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
-		get_up(self);
-		lie_down(self, rings);
-	}
-	/* GOING first: who takes this thread out of a queue from now on also ends its sleep. An exchange: what whoever
-	 * did so before has changed is seen by the look to come. */
-	atomic_exchange(&self->state, VMA_THREAD_GOING);
-	self->waiting = wait;
-	wait->ops->announce(wait, true);
-	return rings;
-}
-
-static int sleep_until_ready(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
-{
-	struct vma_thread *self = wait->self;
-	unsigned room = wait->nfds + 1 + VMA_THREAD_RAILS;
-	struct bed bed = {.wait = wait};
-	uint64_t rings;
-	int rc = 0;
-
-	bed.fds = bed.stack;
-	if (room > FDS_ON_STACK) {
-		bed.fds = vma_alloc(room * sizeof(*bed.fds));
-		if (bed.fds == NULL)
-			return -ENOMEM;
-	}
-	have_wake_fd(self);
-	while (rc == 0) {
-		rings = settle(wait);
-		rc = sleep_once(&bed);
-		if (rc == 0 && rings != 0)
-			vma_rails_progress(rings);
-		if (rc == 0)
-			rc = wait->ops->ready(wait);
-		if (rc == 0)
-			rc = interrupted(wait, signals, interrupts);
-		if (rc == 0 && is_over(wait)) {
-			rc = ask(wait);
-			break;
-		}
-	}
-	free_bed(&bed);
-	self->unserved = rc <= 0;
-	vma_wait_tidy(self);
-	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
-	wait->ops->announce(wait, false);
-	return rc;
 }
 
 /* ---- awake ---- */
@@ -416,7 +52,7 @@ static int look(struct vma_wait *wait, struct looks *looks)
 	looks->done++;
 	if (rc == 0 && wait->os_ratio != 0 && ++looks->os >= wait->os_ratio) {
 		looks->os = 0;
-		rc = ask(wait);
+		rc = wait_ask(wait);
 	}
 	return rc;
 }
@@ -427,7 +63,7 @@ static void breathe(struct vma_wait *wait, bool yield)
 	struct vma_thread *self = wait->self;
 
 	vma_leave(self);
-	pthread_cleanup_push(cancelled, wait);
+	pthread_cleanup_push(wait_cancelled, wait);
 	if (yield)
 		sched_yield();
 	pthread_testcancel();
@@ -450,8 +86,8 @@ static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 		if (rc != 0 || (looks.done % LOOKS_INSIDE != 0 && !wait->self->woke))
 			continue;
 		breathe(wait, wait->yield || wait->self->woke || state.crowded);
-		rc = interrupted(wait, signals, interrupts);
-		if (rc == 0 && is_over(wait))
+		rc = wait_interrupted(wait, signals, interrupts);
+		if (rc == 0 && wait_is_over(wait))
 			break;
 	} while (rc == 0 && (wait->spin_loops < 0 || looks.done < wait->spin_loops) &&
 	         spin_goes_on(&state, wait->self));
@@ -470,12 +106,12 @@ int vma_wait(struct vma_wait *wait)
 	rc = wait->ops->ready(wait);
 	if (rc != 0)
 		return rc;
-	if (is_over(wait))
-		return ask(wait);
+	if (wait_is_over(wait))
+		return wait_ask(wait);
 	begun = vma_tsc();
 	rc = spin(wait, signals, interrupts);
 	if (rc == 0)
-		rc = is_over(wait) ? ask(wait) : sleep_until_ready(wait, signals, interrupts);
+		rc = wait_is_over(wait) ? wait_ask(wait) : wait_asleep(wait, signals, interrupts);
 	spin_learn(wait->spin, rc == 1, vma_tsc() - begun);
 	return rc;
 }

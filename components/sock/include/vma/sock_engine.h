@@ -97,7 +97,7 @@ struct vma_rail {
 	struct vma_retired retired;
 
 	/* by sleepers */
-	_Alignas(64) _Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see wait.c */
+	_Alignas(64) _Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see sleep.c */
 
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */

@@ -1,0 +1,47 @@
+/* wait_priv - what the two halves of a wait share: wait.c looks and spins, sleep.c sleeps. */
+#ifndef SOCK_WAIT_PRIV_H
+#define SOCK_WAIT_PRIV_H
+
+#include <errno.h>
+
+#include <vma/sock_engine.h>
+
+#include "thread_priv.h"
+
+#define BUSY_NSEC 50000 /* how long to wait for one who drives before looking again */
+
+static inline bool wait_is_over(const struct vma_wait *wait)
+{
+	return wait->deadline_ns != UINT64_MAX && (wait->deadline_ns == 0 || vma_now_ns() >= wait->deadline_ns);
+}
+
+static inline int wait_ask(struct vma_wait *wait)
+{
+	return wait->ops->ask_os == NULL ? 0 : wait->ops->ask_os(wait);
+}
+
+/* -EINTR once a handler has run since the wait began. */
+static inline int wait_interrupted(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
+{
+	if (wait->self->signals == signals)
+		return 0;
+	wait->restart = wait->self->interrupts == interrupts;
+	return -EINTR;
+}
+
+static inline struct vma_rail *first_rail(unsigned bit)
+{
+	return atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+}
+
+static inline struct vma_rail *next_rail(const struct vma_rail *rail)
+{
+	return atomic_load_explicit(&rail->next, memory_order_acquire);
+}
+
+/* 1, 0 (the deadline), -errno; signals and interrupts as they were when the wait began. */
+int wait_asleep(struct vma_wait *wait, uint32_t signals, uint32_t interrupts);
+/* A clean-up handler: the thread is cancelled, outside. */
+void wait_cancelled(void *wait);
+
+#endif
