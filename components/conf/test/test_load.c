@@ -87,7 +87,6 @@ static void test_empty_environment_gives_the_defaults_in_silence(void **state)
 	assert_int_equal(conf.progress_engine_wce_max, 10000);
 	assert_true(conf.offloaded_sockets);
 	assert_true(conf.tx_mc_loopback);
-	assert_false(conf.tx_nonblocked_eagains);
 	assert_string_equal(conf.internal_thread_affinity, "-1");
 	assert_int_equal(conf.wait_after_join_msec, 0);
 	assert_int_equal(conf.exception_handling, -1);

@@ -49,10 +49,6 @@
 	X(BOOL, tx_mc_loopback, "VMA_TX_MC_LOOPBACK", "Tx MC Loopback", 1, SAME, SAME, 0, 1, SWITCH,                   \
 	  "What IP_MULTICAST_LOOP is of a socket that does not set it: whether its multicast is also received on "     \
 	  "this host.")                                                                                                \
-	X(BOOL, tx_nonblocked_eagains, "VMA_TX_NONBLOCKED_EAGAINS", "Tx non-blocked eagains", 0, SAME, SAME, 0, 1,     \
-	  SWITCH,                                                                                                      \
-	  "A nonblocking UDP send that finds every queue full fails with EAGAIN. When disabled it is sent through "    \
-	  "the kernel, which never says so.")                                                                          \
 	X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for receiving. Memory grows on demand, so this is a bound, not a cost.")            \
 	X(INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 16000, 256, SAME, 16, 1048576, PLAIN,                                \
