@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "control.h"
 
@@ -80,7 +82,8 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	int rc = 0;
 
 	pthread_mutex_lock(&file->lock);
-	if (vma_os.connect(fd, addr, len) != 0)
+	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
+	if (syscall(SYS_connect, fd, addr, len) != 0)
 		rc = -errno;
 	else if (!atomic_load(&sock->inherited) && vma_engine() != NULL)
 		watch_errors(sock, fd);
