@@ -11,10 +11,7 @@
 need_xdp
 PARITY=$BUILD/tests/parity/parity PEER=$BUILD/tests/parity/parity_peer
 LIBRARY=$BUILD/libvma.so
-# The race detector's own wrappers of libc, which the library calls, hide part of what synchronises its threads, and it
-# reports races between holders of one mutex. So here it only runs along; races are for the unit and stress tests, which
-# have no such layer between.
-export TSAN_OPTIONS=${TSAN_OPTIONS:-report_bugs=0:handle_segv=0:handle_sigbus=0:die_after_fork=0}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-exitcode=66:handle_segv=0:handle_sigbus=0:die_after_fork=0}
 CASE_SECONDS=${SAN:+60}
 CASE_SECONDS=${CASE_SECONDS:-15}
 export VMA_TRACELEVEL=${VMA_TRACELEVEL:-WARNING}
