@@ -71,6 +71,9 @@ struct vma_ring {
 	bool kick_failed;     /* said once */
 	_Atomic bool tx_work; /* backlog or unkicked: progress looks at it without the flag */
 
+	/* Read by anybody, changed with the receive flag. */
+	struct vma_ring_tender *_Atomic tender;
+
 	/* Anybody. */
 	struct command_queue rx_queue;
 	struct command_queue tx_queue;

@@ -194,10 +194,25 @@ static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 	vma_stats_add(&ring->stats->rx.rx_commands, n);
 }
 
+static inline struct vma_ring_tender *tender_of(const struct vma_ring *ring)
+{
+	return atomic_load_explicit(&ring->tender, memory_order_acquire);
+}
+
+/* With the flag. */
+static inline void take_turn(struct vma_ring *ring)
+{
+	struct vma_ring_tender *tender = tender_of(ring);
+
+	if (__builtin_expect(tender != NULL, 0))
+		tender->turn(tender);
+}
+
 static void __attribute__((cold, noinline)) drive_again(struct vma_ring *ring, uint32_t tid)
 {
 	while (command_queue_pending(&ring->rx_queue) && drive_try(&ring->rx, tid)) {
 		run_commands(ring);
+		take_turn(ring);
 		drive_release(&ring->rx);
 	}
 }
@@ -206,6 +221,7 @@ static inline void release(struct vma_ring *ring, uint32_t tid)
 {
 	if (command_queue_pending(&ring->rx_queue))
 		run_commands(ring);
+	take_turn(ring);
 	drive_release(&ring->rx);
 	/* What came between the look and the release failed to get the flag because of us: command_queue.h. */
 	if (command_queue_pending(&ring->rx_queue))
@@ -232,14 +248,47 @@ void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
 /* Something to do on the receive side, as far as can be seen without the flag. */
 static inline bool has_rx_work(struct vma_ring *ring)
 {
-	return !vma_nic_rx_is_quiet(ring->qp) || vma_cq_in_debt(ring->cq) || command_queue_pending(&ring->rx_queue) ||
-	       __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0);
+	struct vma_ring_tender *tender;
+
+	if (!vma_nic_rx_is_quiet(ring->qp) || vma_cq_in_debt(ring->cq) || command_queue_pending(&ring->rx_queue) ||
+	    __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
+		return true;
+	tender = tender_of(ring);
+	return __builtin_expect(tender != NULL, 0) && tender->is_due(tender);
 }
 
 static inline bool has_tx_work(struct vma_ring *ring)
 {
 	return __builtin_expect(atomic_load_explicit(&ring->tx_work, memory_order_relaxed), 0) ||
 	       command_queue_pending(&ring->tx_queue);
+}
+
+bool vma_ring_acquire(struct vma_ring *ring)
+{
+	return drive_acquire(&ring->rx);
+}
+
+void vma_ring_release(struct vma_ring *ring)
+{
+	ring_rx_release(ring, drive_tid());
+}
+
+/*
+ * Whoever polls may still read the old one, to ask whether it is due: its memory must outlive the calls of progress
+ * that are under way, as the ring's own does.
+ */
+void vma_ring_tend(struct vma_ring *ring, struct vma_ring_tender *tender)
+{
+	bool acquired = drive_acquire(&ring->rx);
+
+	atomic_store_explicit(&ring->tender, tender, memory_order_release);
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+}
+
+struct vma_ring_tender *vma_ring_tender(const struct vma_ring *ring)
+{
+	return tender_of(ring);
 }
 
 void ring_rx_drain(struct vma_ring *ring)

@@ -149,6 +149,27 @@ struct vma_ring_command {
 };
 void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command);
 
+/*
+ * Control path: the receive flag, waited for as VMA_THREAD_MODE says, for a caller that must see or change what sinks
+ * see and change. False: this thread has it already (it is in a sink), and must not give it back.
+ */
+bool vma_ring_acquire(struct vma_ring *ring);
+void vma_ring_release(struct vma_ring *ring);
+
+/*
+ * A protocol that lives on the ring and has work of its own: turn is called with the receive flag held, by whoever
+ * drives, after a burst of packets and after posted commands, and when is_due says so, which who polls asks without the
+ * flag. turn obeys the rules of sinks, and may send. One per ring; NULL ends it, and when tend returns no turn runs or
+ * will run; its memory must outlive the calls of progress that are under way. A tender that has a time to keep must see
+ * to it that somebody polls the ring at that time.
+ */
+struct vma_ring_tender {
+	void (*turn)(struct vma_ring_tender *tender);
+	bool (*is_due)(struct vma_ring_tender *tender);
+};
+void vma_ring_tend(struct vma_ring *ring, struct vma_ring_tender *tender);
+struct vma_ring_tender *vma_ring_tender(const struct vma_ring *ring);
+
 /* A buffer of the ring's registered memory to build a frame in, data_off at the NIC's headroom; NULL: none now. */
 struct vma_buf *vma_ring_tx_buf(struct vma_ring *ring);
 
