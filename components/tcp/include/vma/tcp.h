@@ -1,0 +1,296 @@
+/*
+ * tcp - connections on a ring: lwIP's state machine, with timers, recovery, congestion control and buffers of our own.
+ *
+ *   application's threads                       whoever drives the ring (receive flag)
+ *     tx_reserve, tx_commit ── send fifo ──────> segments ──> ring ──> NIC
+ *     rx_front, rx_consume  <── receive fifo ── lwIP <── burst of packets <── sink
+ *     shutdown, close, ...  ── posted work ────>          timers: wheel
+ *                                                event() ──> the owner
+ *
+ * A *stack* (struct vma_tcp) is what the connections of one ring share: it is the ring's tender. It has no thread: the
+ * ring must be driven when packets come, and when vma_tcp_due says so.
+ *
+ * Threads: any thread may call anything that is not marked. At most one thread at a time writes (tx_*), and one reads
+ *          (rx_*), a connection. Owners' callbacks run in the thread that drives, with the receive flag held: they
+ *          must not wait and must not call the functions marked "control path" of the same ring.
+ * Progress: the data calls never wait: they move bytes between the caller and a fifo and post what is left to do.
+ * Memory: connections, fifo chunks and lwIP's objects come from host->alloc; an idle connection holds about 1 KB and no
+ *         chunk. A connection lives until its owner has put it and the protocol is done with it.
+ * Example: test/test_connection.c; examples/tcp_echo.c.
+ *
+ * Functions return 0 or a count, or a negative errno. Addresses are IPv4 in 16 bytes as in struct vma_flow_key.
+ * Standards: RFC 9293 (TCP), 7323 (windows, time stamps), 2018 and 6675 (SACK), 6298 (timeout), 5681, 6582, 9438
+ * (congestion control), 6928 (initial window), 5961 (challenge ACKs), 6528 (sequence numbers), 1122 4.2.3.
+ */
+#ifndef VMA_TCP_H
+#define VMA_TCP_H
+
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include <vma/bufpool.h>
+#include <vma/ring.h>
+#include <vma/stats.h>
+
+struct vma_tcp;
+struct vma_tcp_conn;
+struct vma_tcp_listener;
+
+/* ---- the stack ---- */
+
+/* What a stack asks of its surroundings; every pointer may be NULL for the default. */
+struct vma_tcp_host {
+	uint64_t (*now_ns)(void *arg); /* monotonic; CLOCK_MONOTONIC */
+	void *(*alloc)(size_t size);   /* zeroed; calloc. NULL: out of memory */
+	void (*free)(void *memory);    /* free */
+	/*
+	 * The time of vma_tcp_due has become earlier, or a connection has become busy (vma_tcp_is_busy) when none was:
+	 * somebody has to see to it that the ring is driven. Receive flag held.
+	 */
+	void (*due)(void *arg);
+	/*
+	 * The last reference to a connection has gone: call vma_tcp_conn_free when nobody can look at it any more. At
+	 * once by default.
+	 */
+	void (*retire)(struct vma_tcp_conn *conn, void *arg);
+	void *arg;
+};
+
+enum vma_tcp_cc { VMA_TCP_CC_LWIP = 0, VMA_TCP_CC_CUBIC = 1, VMA_TCP_CC_NONE = 2 }; /* VMA_TCP_CC_ALGO; LWIP: NewReno */
+
+struct vma_tcp_attr {
+	struct vma_ring *ring;
+	struct vma_bufarena *arena;
+	struct vma_tcp_host host;
+	uint8_t secret[16];       /* random: initial sequence numbers, RFC 6528 */
+	bool no_timestamps;       /* VMA_TCP_TIMESTAMP_OPTION says off */
+	uint32_t gro_streams_max; /* VMA_GRO_STREAMS_MAX: connections whose segments of one burst are merged; 0: none */
+	uint32_t max_syn_rate;    /* VMA_TCP_MAX_SYN_RATE: connection requests taken per second; 0: no limit */
+	uint32_t orphans_max;     /* closed connections that go on without an owner; 0: 16384 */
+	uint32_t time_wait_max;   /* 0: 262144 */
+	const char *name;
+};
+
+int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out); /* control path */
+/* Control path. Connections and listeners are gone without a word to their peers; nobody may call for them any more. */
+void vma_tcp_destroy(struct vma_tcp *tcp);
+struct vma_ring *vma_tcp_ring(const struct vma_tcp *tcp);
+
+/* When the ring has to be driven at the latest, in host->now_ns' time; UINT64_MAX: no timer runs. Any thread. */
+uint64_t vma_tcp_due(const struct vma_tcp *tcp);
+/* Something is queued or unacknowledged: an ACK may come any moment and should be served quickly. Any thread. */
+bool vma_tcp_is_busy(const struct vma_tcp *tcp);
+
+/* ---- options: each has a default as the kernel's; may be set before and during a connection ---- */
+
+/* X(NAME, field, default): setsockopt's meaning and units. */
+#define VMA_TCP_OPTIONS(X)                                                                                             \
+	X(NODELAY, nodelay, 0)                                                                                         \
+	X(CORK, cork, 0)                                                                                               \
+	X(QUICKACK, quickack, 1) /* until the next time that delaying pays, as the kernel */                           \
+	X(MAXSEG, maxseg, 0)     /* bytes, 0: from the path */                                                         \
+	X(KEEPALIVE, keepalive, 0)                                                                                     \
+	X(KEEPIDLE, keepidle_sec, 7200)                                                                                \
+	X(KEEPINTVL, keepintvl_sec, 75)                                                                                \
+	X(KEEPCNT, keepcnt, 9)                                                                                         \
+	X(USER_TIMEOUT, user_timeout_msec, 0)                                                                          \
+	X(SYNCNT, syncnt, 6)                                                                                           \
+	X(SYNACK_RETRIES, synack_retries, 5) /* tcp_synack_retries */                                                  \
+	X(RETRIES2, retries2, 15)            /* tcp_retries2: how long unacknowledged data is repeated */              \
+	X(ORPHAN_RETRIES, orphan_retries, 8)                                                                           \
+	X(LINGER2, linger2_sec, 60) /* FIN_WAIT_2 of a connection without owner; -1: none */                           \
+	X(DEFER_ACCEPT, defer_accept_sec, 0)                                                                           \
+	X(SNDBUF, sndbuf, 0)               /* bytes, 0: grown as the kernel grows tcp_wmem */                          \
+	X(RCVBUF, rcvbuf, 0)               /* bytes, 0: grown as the kernel grows tcp_rmem */                          \
+	X(SNDBUF_INIT, sndbuf_init, 16384) /* tcp_wmem[1], [2], tcp_rmem[1], [2] */                                    \
+	X(SNDBUF_MAX, sndbuf_max, 4194304)                                                                             \
+	X(RCVBUF_INIT, rcvbuf_init, 131072)                                                                            \
+	X(RCVBUF_MAX, rcvbuf_max, 6291456)                                                                             \
+	X(WINDOW_CLAMP, window_clamp, 0)                                                                               \
+	X(NOTSENT_LOWAT, notsent_lowat, -1)                                                                            \
+	X(CONGESTION, congestion, VMA_TCP_CC_CUBIC) /* enum vma_tcp_cc */                                              \
+	X(TOS, tos, 0)                                                                                                 \
+	X(TTL, ttl, 64)                                                                                                \
+	X(OOBINLINE, oobinline, 0)                                                                                     \
+	X(PMTUDISC, pmtudisc, 1) /* IP_PMTUDISC_*: DF unless IP_PMTUDISC_DONT */
+
+enum vma_tcp_option {
+#define X(name, field, value) VMA_TCP_OPT_##name,
+	VMA_TCP_OPTIONS(X)
+#undef X
+	        VMA_TCP_OPT_COUNT
+};
+struct vma_tcp_options {
+#define X(name, field, value) int32_t field;
+	VMA_TCP_OPTIONS(X)
+#undef X
+};
+void vma_tcp_options_init(struct vma_tcp_options *options);
+
+/* ---- the way to the peer ---- */
+
+/* A header template as vma_net gives it: Ethernet, perhaps a VLAN tag, IPv4 with both addresses, all else zero. */
+struct vma_tcp_path {
+	uint8_t bytes[40];
+	uint8_t len; /* 0: not known (yet): segments wait, timers run */
+	uint8_t ip_off;
+	uint32_t mtu; /* of the path, IP header included */
+};
+
+/* ---- connections ---- */
+
+enum vma_tcp_event {
+	VMA_TCP_READABLE = 1 << 0, /* bytes have come */
+	VMA_TCP_WRITABLE = 1 << 1, /* there is room again, for who found none (as the kernel: a third of the buffer) */
+	VMA_TCP_CONNECTED = 1 << 2,
+	VMA_TCP_PEER_CLOSED = 1 << 3, /* its FIN: end of stream after what is queued */
+	VMA_TCP_FAILED =
+	        1 << 4, /* vma_tcp_error says why: reset, timeout, refused, unreachable; the connection is over */
+	VMA_TCP_URGENT = 1 << 5,
+	VMA_TCP_CLOSED = 1 << 6,  /* both directions have ended: nothing comes any more */
+	VMA_TCP_DRAINED = 1 << 7, /* after close: all is acknowledged, FIN included (SO_LINGER waits for it) */
+};
+
+struct vma_tcp_owner {
+	/* `events` are new. Receive flag held. */
+	void (*event)(struct vma_tcp_conn *conn, void *arg, uint32_t events);
+};
+
+struct vma_tcp_conn_attr {
+	const struct vma_tcp_owner *owner;
+	void *arg;
+	const struct vma_tcp_options *options; /* copied */
+	struct vma_tcp_path path;
+	uint8_t family;
+	uint16_t vlan;
+	uint16_t local_port_be, peer_port_be;
+	uint8_t local[16], peer[16];
+	uint64_t shadow_cookie;
+};
+
+/*
+ * Control path. Installs the flow, then has the SYN sent. *out has one reference, the owner's. -EADDRINUSE: the 4-tuple
+ * is in use (or in TIME_WAIT, and may not be used again yet); -ENOMEM; else as vma_ring_attach.
+ */
+int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out);
+void vma_tcp_conn_get(struct vma_tcp_conn *conn);
+/* The owner's last word: no event comes after it returned (control path) unless it is called in an event. A connection
+ * that has not been closed is reset. */
+void vma_tcp_conn_disown(struct vma_tcp_conn *conn);
+void vma_tcp_conn_put(struct vma_tcp_conn *conn);
+void vma_tcp_conn_free(struct vma_tcp_conn *conn); /* for host->retire */
+
+/* Any thread, no lock. */
+int vma_tcp_state(const struct vma_tcp_conn *conn);          /* TCP_ESTABLISHED ... of <netinet/tcp.h> */
+int vma_tcp_error(const struct vma_tcp_conn *conn);          /* why it failed, an errno; 0 */
+uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn); /* EPOLL* bits that hold now, as the kernel's tcp_poll */
+void vma_tcp_names(const struct vma_tcp_conn *conn, struct vma_flow_key *out);
+struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn);
+
+/* ---- reading: one reader at a time ---- */
+
+uint64_t vma_tcp_rx_bytes(const struct vma_tcp_conn *conn); /* queued */
+bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn);       /* nothing is queued, and nothing will be */
+/*
+ * Spans of the first bytes queued after `skip`, at most n; returns how many. They stay valid until they are consumed.
+ */
+unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
+/* Takes bytes out; opens the window when it pays, as the kernel (posts, never waits). */
+void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes);
+/* The urgent byte (MSG_OOB): 1 there, and *byte; 0 none; -EINVAL none expected or inline. mark: bytes before it, for
+ * SIOCATMARK; -1: none. */
+int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek);
+int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn);
+
+/* ---- writing: one writer at a time ---- */
+
+uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn);   /* bytes that fit now */
+uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn); /* not acknowledged: SIOCOUTQ */
+uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn); /* SIOCOUTQNSD */
+/*
+ * Room for up to `bytes` at the end of the send fifo, in at most n spans; returns how many (0: none, and a WRITABLE
+ * will come), -ENOMEM, -EPIPE (shut down or over). Nothing is sent before tx_commit, which may take less.
+ */
+int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n);
+enum vma_tcp_tx_flags {
+	VMA_TCP_TX_MORE = 1 << 0,   /* MSG_MORE: more follows, do not send a short segment for it */
+	VMA_TCP_TX_URGENT = 1 << 1, /* the last byte is urgent */
+	VMA_TCP_TX_LATER = 1 << 2,  /* commit only; a vma_tcp_push follows */
+};
+void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags);
+/* Has sent what may be sent. Drives, or leaves it to whoever drives. */
+void vma_tcp_push(struct vma_tcp_conn *conn);
+
+/* ---- ending ---- */
+
+/* SHUT_RD, SHUT_WR, SHUT_RDWR as the kernel; FIN follows what is queued. -ENOTCONN. */
+int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how);
+/*
+ * The application has closed it: what is queued is delivered, then FIN, without owner; RST if something received was
+ * not read, or with abort. The owner disowns it afterwards, or waits for DRAINED first (SO_LINGER).
+ */
+void vma_tcp_close(struct vma_tcp_conn *conn, bool abort);
+
+/* ---- control, of a connection ---- */
+
+/* 0, -EINVAL (out of the option's range, as the kernel's). Takes effect now. */
+int vma_tcp_set(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value);
+int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option);
+void vma_tcp_info(struct vma_tcp_conn *conn, struct tcp_info *info); /* control path */
+/* A new way to the peer (route, neighbour, MTU). Posts. */
+void vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path);
+/* An ICMP error about this connection has come: type, code and next-hop MTU of RFC 792/1191, seq of the inner header.
+ * Posts. Hard errors end a connection that is being made; others are remembered for SO_ERROR's soft error. */
+void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq);
+/* Has the NIC steer this connection by itself (vma_ring_steer); before its listener ends. Control path. */
+int vma_tcp_steer(struct vma_tcp_conn *conn);
+
+/* ---- listeners ---- */
+
+struct vma_tcp_listener_owner {
+	/* A connection request: false drops it (the queue of the owner is full). Receive flag held, as the next. */
+	bool (*admit)(struct vma_tcp_listener *listener, void *arg);
+	/*
+	 * A handshake is complete. The owner takes the reference, and names itself the connection's owner by
+	 * vma_tcp_conn_adopt before it returns; or returns false, and the connection is reset.
+	 */
+	bool (*accepted)(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn);
+};
+struct vma_tcp_listen_attr {
+	const struct vma_tcp_listener_owner *owner;
+	void *arg;
+	const struct vma_tcp_options *options; /* of the connections; copied */
+	uint8_t family;
+	uint16_t vlan, local_port_be;
+	uint8_t local[16];
+	uint64_t shadow_cookie;
+	uint32_t backlog; /* half-open connections at a time */
+};
+/* Control path. One per ring, address and port. */
+int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, struct vma_tcp_listener **out);
+/* Control path. Half-open connections end with RST; those accepted live on, steered by themselves. */
+void vma_tcp_listener_close(struct vma_tcp_listener *listener);
+void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog);
+/* From accepted, or later by whoever holds the connection. Events that came before are told again at once. */
+void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg);
+
+/* ---- counters ---- */
+
+#define VMA_TCP_COUNTS(X)                                                                                              \
+	X(segments_in)                                                                                                 \
+	X(segments_out) X(bytes_in) X(bytes_out) X(retransmits) X(fast_recoveries) X(timeouts) X(tail_probes)          \
+	        X(spurious) X(dup_acks_in) X(out_of_order_in) X(challenge_acks) X(paws_drops) X(resets_in)             \
+	                X(resets_out) X(syns_dropped) X(handshakes) X(time_waits) X(no_memory) X(zero_windows)
+
+struct vma_tcp_counts {
+#define X(name) uint64_t name;
+	VMA_TCP_COUNTS(X)
+#undef X
+};
+void vma_tcp_counts(struct vma_tcp *tcp, struct vma_tcp_counts *out); /* any thread, each number for itself */
+
+#endif

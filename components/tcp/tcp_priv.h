@@ -1,0 +1,266 @@
+/*
+ * tcp_priv - the stack and a connection, shared by the files of tcp.
+ *
+ *   file          noun                                              calls
+ *   stack.c       struct vma_tcp: turn, due, ready list, frames out  everything below
+ *   conn.c        a connection's life: made, owned, ended, freed
+ *   input.c       a burst's segments of one connection into lwIP     recovery_ack_*, window.c
+ *   output.c      from the send fifo into segments and frames        recovery_*
+ *   recovery.c    SACK scoreboard, loss, retransmission, pipe        rtt.c, cc.c
+ *   timers.c      what each timer of a connection does               wheel.c
+ *   window.c      receive window and buffer sizes, delayed ACKs
+ *   listener.c    half-open connections, accept
+ *   timewait.c    what is left of a connection in TIME_WAIT
+ *   fifo.c        bytes from one thread to another
+ *   lwip_port.c   what lwIP asks of its surroundings, and calls back
+ *
+ * "Driver" below: with the receive flag of the ring held.
+ */
+#ifndef VMA_TCP_PRIV_H
+#define VMA_TCP_PRIV_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/tcp.h>
+
+#include "cc.h"
+#include "fifo.h"
+#include "rtt.h"
+#include "wheel.h"
+
+struct tcp_pcb;
+struct tcp_seg;
+struct pbuf;
+struct tcp_wait_slot;
+
+#define TCP_NS_PER_MS 1000000ULL
+#define TCP_NS_PER_S 1000000000ULL
+
+/* What is left to do for a connection: bits of conn->work, posted by any thread, done by the driver. */
+enum tcp_work {
+	TCP_WORK_SEND = 1 << 0,
+	TCP_WORK_WINDOW = 1 << 1, /* the reader has made room */
+	TCP_WORK_SHUT_WR = 1 << 2,
+	TCP_WORK_CLOSE = 1 << 3,
+	TCP_WORK_ABORT = 1 << 4,
+	TCP_WORK_OPTIONS = 1 << 5,
+	TCP_WORK_PATH = 1 << 6,
+	TCP_WORK_ICMP = 1 << 7,
+	TCP_WORK_CONNECT = 1 << 8,
+	TCP_WORK_UNUSED = 1 << 9, /* the last reference but the stack's own has gone */
+};
+
+enum tcp_timer {                       /* each at most once per connection */
+	         TCP_TIMER_RETRANSMIT, /* RTO, tail-loss probe, or persist: whichever is due next, see timers.c */
+	         TCP_TIMER_DELACK,
+	         TCP_TIMER_KEEPALIVE, /* also FIN_WAIT_2 without owner, and TCP_USER_TIMEOUT's end */
+	         TCP_TIMERS
+};
+
+/* Acknowledged data as the input side saw it, for recovery. */
+struct tcp_ack {
+	uint32_t ackno;
+	uint32_t window;  /* scaled */
+	uint32_t payload; /* bytes of data in the segment */
+	bool has_ts;
+	uint32_t ts_val, ts_ecr;
+	unsigned blocks; /* SACK */
+	struct {
+		uint32_t left, right;
+	} block[4];
+};
+
+/* Loss detection and retransmission; recovery.c's own, but for what is read by info. */
+struct tcp_recovery {
+	enum { TCP_RECOVERY_OPEN, TCP_RECOVERY_DISORDER, TCP_RECOVERY_FAST, TCP_RECOVERY_LOSS } state;
+	uint32_t recover;     /* RFC 6582/6675: snd_nxt when recovery began */
+	uint32_t high_sacked; /* highest sequence number SACKed */
+	uint32_t pipe_bytes;  /* RFC 6675: in flight, by the scoreboard */
+	uint32_t sacked_bytes, lost_bytes, retransmitted_bytes;
+	uint32_t dup_acks, dup_threshold;
+	uint32_t backoff; /* timeouts in a row */
+	uint32_t probes;  /* zero-window or keepalive probes in a row */
+	bool tail_probe_out;
+	uint32_t tail_probe_end;
+	uint64_t first_unacked_ns; /* when the oldest unacknowledged byte was first sent: TCP_USER_TIMEOUT, retries2 */
+	struct tcp_seg *hint;      /* where the search for the next lost segment goes on; NULL: at the head */
+	/* Eifel (RFC 3522): to undo what a spurious timeout did */
+	uint32_t undo_cwnd, undo_ssthresh, undo_ts;
+	uint64_t total_retransmits;
+};
+
+struct vma_tcp_conn {
+	/* ---- constant after it was made ---- */
+	struct vma_tcp *tcp;
+	struct vma_flow_key key; /* local is this side */
+
+	/* ---- shared ---- */
+	_Alignas(64) _Atomic uint32_t work; /* enum tcp_work; 0 -> anything: whoever did it posts `command` */
+	_Atomic uint32_t refs;
+	_Atomic int state; /* TCP_* as applications see it; pcb's, published after each step */
+	_Atomic int error;
+	_Atomic uint32_t
+	        readiness; /* EPOLL*: what is not computed from the fifos (HUP, RDHUP, ERR, PRI, CONNECTED as OUT) */
+	_Atomic bool fin_received;       /* end of stream after the last byte of rx */
+	_Atomic bool shut_rd, shut_wr;   /* by this side */
+	_Atomic bool wants_room;         /* a writer found none: tell it */
+	_Atomic uint64_t sndbuf, rcvbuf; /* limits of now, bytes */
+	_Atomic uint64_t rx_seen;        /* fifo_consumed(&rx) when the window was last computed */
+	_Atomic uint64_t acked;          /* bytes of tx released */
+	_Atomic uint64_t given;          /* bytes of tx that have been sent at least once */
+	_Atomic int32_t option[VMA_TCP_OPT_COUNT];
+	_Atomic(const struct vma_tcp_owner *) owner;
+	void *_Atomic owner_arg;
+	struct vma_ring_command command;
+	struct tcp_fifo tx;        /* produced by the writer, consumed (released when acknowledged) by the driver */
+	struct tcp_fifo rx;        /* produced by the driver, consumed by the reader */
+	_Atomic int64_t urgent_at; /* stream offset of the urgent byte in rx; -1: none */
+	_Atomic int urgent_byte;   /* -1: not there (any more) */
+
+	/* posted values, under post_lock of the poster's side: a seqlock is not worth it, a spin of two stores */
+	struct vma_tcp_path *_Atomic path_wish; /* exchanged; the driver frees it after copying */
+	_Atomic uint64_t icmp_wish;             /* type << 56 | code << 48 | mtu << 32 | seq; the last one counts */
+
+	/* ---- driver's ---- */
+	_Alignas(64) struct tcp_pcb *pcb; /* NULL: not yet, or no longer */
+	struct vma_flow flow;
+	bool attached, steered, closing, aborting, fin_queued, in_ready, connected, passive;
+	struct vma_tcp_conn *next_ready;    /* has packets of this burst, or output to do */
+	struct vma_buf *burst, *burst_last; /* packets of this burst, linked by vma_buf.user */
+	struct vma_tcp_listener *listener;  /* half-open: whose */
+	struct vma_tcp_conn *next_half_open, **prev_half_open;
+	struct vma_tcp_conn *next_all, **prev_all;
+	struct vma_tcp_path path;
+	uint32_t mss;               /* bytes of data per segment now, options deducted */
+	uint64_t fed;               /* bytes of tx that lwIP has in segments (stream offset) */
+	uint64_t push_at;           /* stream offset up to which MSG_MORE holds nothing back */
+	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for company; UINT64_MAX: none */
+	_Atomic uint64_t urgent_tx; /* writer's: stream offset behind the urgent byte to send; 0: none */
+	struct tcp_rtt rtt;
+	struct tcp_cc cc;
+	struct tcp_recovery recovery;
+	struct tcp_timer_node timer[TCP_TIMERS];
+	/* window.c */
+	uint32_t rcv_space_copied_seen; /* receive buffer growth as the kernel's: bytes read per round trip */
+	uint64_t rcv_space_ns;
+	uint64_t rcv_rtt_ns, rcv_rtt_since;
+	uint32_t rcv_rtt_seq, rcv_space;
+	uint32_t quick_acks; /* left to send at once */
+	bool pingpong;       /* interactive: ACKs may be delayed */
+	uint64_t last_data_in_ns, last_data_out_ns,
+	        last_in_ns; /* keepalive, info, idle restart (RFC 2861 as the kernel) */
+	uint32_t ts_recent_age_s;
+	uint64_t challenge_window_ns;
+	uint32_t soft_error;
+	uint64_t orphan_since_ns;
+	struct vma_tcp_counts counts;
+};
+
+/* ---- the stack ---- */
+
+#define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
+struct vma_tcp {
+	struct vma_ring_tender tender; /* first */
+	struct vma_ring *ring;
+	struct vma_bufarena *arena;
+	struct vma_tcp_host host;
+	struct vma_tcp_attr attr;
+	const struct vma_nic_info *nic;
+
+	/* driver's */
+	_Alignas(64) uint64_t now_ns; /* of this turn */
+	struct tcp_wheel wheel;
+	struct vma_tcp_conn *ready, **ready_tail;
+	struct vma_tcp_conn *all;
+	struct vma_tcp_listener *listeners;
+	struct vma_nic_seg frames[TCP_FRAMES];
+	unsigned frames_count;
+	struct tcp_timewait *timewait;  /* timewait.c */
+	struct tcp_port_memory *memory; /* lwip_port.c: freelists of lwIP's objects */
+	uint32_t busy_count;            /* connections with something queued or unacknowledged */
+	uint32_t orphans, syn_tokens;
+	uint64_t syn_tokens_ns;
+	uint16_t ip_id;
+
+	/* read by anybody */
+	_Alignas(64) _Atomic uint64_t due_ns;
+	_Atomic bool busy;
+	_Atomic uint64_t count[sizeof(struct vma_tcp_counts) / sizeof(uint64_t)]; /* one writer */
+};
+#define TCP_COUNT(tcp, name, n)                                                                                        \
+	vma_stats_add(&(tcp)->count[offsetof(struct vma_tcp_counts, name) / sizeof(uint64_t)], (n))
+
+/* ---- stack.c: driver ---- */
+
+/* The connection's packets or output are dealt with at the end of this turn. */
+void tcp_ready(struct vma_tcp_conn *conn);
+/* A complete frame with its reference passes to the stack; sent at the end of the turn, or when TCP_FRAMES wait. */
+void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len, uint16_t flags);
+void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
+void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy);
+/* Posts work for the driver: any thread. */
+void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
+void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size);
+void tcp_free_memory(struct vma_tcp *tcp, void *memory);
+
+/* ---- conn.c: driver ---- */
+
+struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key *key,
+                                  const struct vma_tcp_options *options);
+void tcp_conn_over(struct vma_tcp_conn *conn,
+                   int error); /* the pcb has gone: publish, tell, detach, put the stack's reference */
+void tcp_conn_publish(struct vma_tcp_conn *conn); /* state and readiness from the pcb */
+bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* input.c */
+
+/* ---- input.c, output.c: driver ---- */
+
+void tcp_input_burst(struct vma_tcp_conn *conn);
+/* Feeds lwIP from the send fifo as far as windows, Nagle, cork and MSS allow, and sends; also ACKs that are due. */
+void tcp_output_conn(struct vma_tcp_conn *conn);
+/* Sends one segment of pcb->unacked again, as it is. -ENOBUFS: no frame now. */
+int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg);
+void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now */
+
+/* ---- recovery.c: driver ---- */
+
+void recovery_init(struct vma_tcp_conn *conn);
+/* Before lwIP sees the segment: marks what is SACKed. After it: pcb->unacked no longer holds what was acknowledged;
+ * `acked` bytes have been, rtt_ns is the sample of the newest segment that was sent once (0: none). */
+void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
+void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack, uint32_t acked, bool dup,
+                        uint64_t rtt_ns);
+void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* for the first time */
+uint32_t recovery_may_send(const struct vma_tcp_conn *conn);        /* bytes of new data that cwnd allows now */
+void recovery_retransmit(struct vma_tcp_conn *conn);                /* lost segments, as far as cwnd allows */
+void recovery_timeout(struct vma_tcp_conn *conn);                   /* RTO */
+void recovery_tail_probe(struct vma_tcp_conn *conn);
+void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
+
+/* ---- timers.c: driver ---- */
+
+void timers_init(struct vma_tcp_conn *conn);
+void timers_stop(struct vma_tcp_conn *conn);
+void timers_retransmit_update(
+        struct vma_tcp_conn *conn); /* after each ACK, send, window change: RTO, probe or persist */
+void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
+void timers_keepalive_update(struct vma_tcp_conn *conn);       /* keepalive, FIN_WAIT_2, user timeout */
+
+/* ---- window.c: driver ---- */
+
+void window_init(struct vma_tcp_conn *conn);
+void window_received(struct vma_tcp_conn *conn, uint32_t bytes); /* before the ACK is sent: growth, delayed or not */
+void window_consumed(struct vma_tcp_conn *conn);    /* the reader has taken bytes: tcp_recved, perhaps an ACK */
+void window_sndbuf_grow(struct vma_tcp_conn *conn); /* as the kernel's tcp_sndbuf_expand, after an ACK */
+
+/* ---- timewait.c: driver ---- */
+
+int timewait_init(struct vma_tcp *tcp);
+void timewait_fini(struct vma_tcp *tcp);
+/* Takes over from a connection whose pcb is in TIME_WAIT: its flow goes on, the connection is over. */
+void timewait_begin(struct vma_tcp_conn *conn);
+/* Whether a new connection may use the 4-tuple now (RFC 6191, tcp_tw_reuse): true ends the old one. */
+bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t *isn_above);
+
+#endif
