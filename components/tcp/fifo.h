@@ -7,12 +7,15 @@
  *          synchronise by themselves. Anybody reads produced and consumed.
  * Progress: no call waits. reserve allocates chunks: small first, larger as the fifo holds more.
  * Memory: bytes stay where they are until they are consumed. A fifo that runs empty goes on in the same memory, so a
- *         conversation in small messages always touches the same lines; one that was large gives its chunks back.
+ *         conversation in small messages always touches the same lines; one that was large gives its chunks back: when
+ *         it is empty it holds one small chunk at most. alloc need not clear what it gives.
+ * Example: test/test_fifo.c; the argument why nobody looks at what the other changes is in fifo.c.
  */
 #ifndef VMA_TCP_FIFO_H
 #define VMA_TCP_FIFO_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -25,20 +28,27 @@ struct fifo_memory {
 struct tcp_fifo {
 	const struct fifo_memory *memory;
 	/* producer's line */
-	_Alignas(64) struct fifo_chunk *tail;
-	_Atomic uint64_t produced;
+	_Alignas(64) struct fifo_chunk *tail; /* holds the position produced, or ends there */
+	bool tail_is_large;                   /* then the consumer may have freed it: do not look */
+	_Atomic uint64_t produced;            /* with FIFO_HELD, FIFO_GONE */
 	/* consumer's line */
-	_Alignas(64) struct fifo_chunk *_Atomic head;
+	_Alignas(64) struct fifo_chunk *head; /* NULL: no chunk; then the producer sets it */
 	_Atomic uint64_t consumed;
-	struct fifo_chunk *cursor; /* span's: the chunk looked at last, and the position where it begins */
-	uint64_t cursor_at;
+	struct fifo_chunk *cursor; /* span's: the chunk looked at last; NULL: begin at head */
 };
+/* Whose the tail is when it is large and the fifo is empty: see fifo.c. Positions stay below. */
+#define FIFO_HELD (1ULL << 63)
+#define FIFO_GONE (1ULL << 62)
+#define FIFO_POSITION (FIFO_GONE - 1)
 
 void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory); /* allocates nothing */
 void fifo_fini(struct tcp_fifo *fifo);                                   /* nobody uses it any more */
-/* Producer: writable spans for up to `bytes` after what is produced, at most n; 0: out of memory (or bytes is 0). */
+/* Producer: writable spans for up to `bytes` after what is produced, at most n; 0: out of memory (or bytes is 0). They
+ * are good until the next call of reserve or commit. */
 unsigned fifo_reserve(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n);
-void fifo_commit(struct tcp_fifo *fifo, size_t bytes); /* no more than was reserved */
+/* No more than was reserved. Who commits nothing after a reserve, or does not commit, may leave a large chunk in an
+ * empty fifo, until the next message has gone through. */
+void fifo_commit(struct tcp_fifo *fifo, size_t bytes);
 /* Consumer: readable spans from consumed + skip on, at most n. */
 unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n);
 /* Consumer: one span at a position not below consumed, fast when positions grow from call to call. iov_len 0: none. */
@@ -46,7 +56,7 @@ struct iovec fifo_span(struct tcp_fifo *fifo, uint64_t position);
 void fifo_consume(struct tcp_fifo *fifo, size_t bytes);
 static inline uint64_t fifo_produced(const struct tcp_fifo *fifo)
 {
-	return atomic_load_explicit(&fifo->produced, memory_order_acquire);
+	return atomic_load_explicit(&fifo->produced, memory_order_acquire) & FIFO_POSITION;
 }
 static inline uint64_t fifo_consumed(const struct tcp_fifo *fifo)
 {

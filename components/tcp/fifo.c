@@ -1,0 +1,258 @@
+/*
+ * fifo - chunks in a row: the consumer's head, ..., the producer's tail; and who may touch what when.
+ *
+ *      head                             tail
+ *   [ ..xxxx ]->[ xxxxxx ]->[ xxxxxx ]->[ xx.... ]        x: bytes in the fifo
+ *        ^ consumed                       ^ produced
+ *
+ * A chunk holds the positions [base, base + size). size never changes; next and base are written by the producer only.
+ *
+ * (1) The consumer looks at chunks only after it has loaded produced (acquire) and found it beyond consumed. So it sees
+ *     all that the producer did to them before the commit that it saw, and head is set.
+ * (2) Bytes are read before consumed is stored (release); the producer writes over them only after it has loaded
+ *     consumed (acquire) and found it equal to produced. Then the fifo is empty, the consumer looks at no chunk until
+ *     the next commit by (1), and the producer may let the tail begin anew: base = produced.
+ * (3) The producer leaves a chunk for good when it commits beyond its end. The consumer frees a chunk when it has
+ *     consumed to its end and seen produced beyond its end. A chunk that ends exactly at produced is still the tail.
+ * (4) A small tail is never freed but by fini. A large one is given back by the consumer when the fifo has run empty,
+ *     although the producer may be about to write into it; one word decides between the two: the producer takes it
+ *     (produced -> produced | HELD) before it touches it, until its commit stores a new position; the consumer takes it
+ *     (consumed -> consumed | GONE). The consumer's exchange succeeds only if what is produced is what it has consumed
+ *     and the producer does not hold the tail; positions only grow, so an old value never comes back. It has cleared
+ *     head before, and touches nothing of the fifo's chunks after it: the producer that finds GONE has no chunk, as in
+ *     the beginning, and sets head anew.
+ */
+#include "fifo.h"
+
+#include <assert.h>
+#include <stdbool.h>
+
+struct fifo_chunk {
+	struct fifo_chunk *next;
+	uint64_t base; /* position of bytes[0] */
+	size_t size;
+	uint8_t bytes[];
+};
+
+/* Allocated at a time, header included. */
+#define FIFO_SMALL 512
+#define FIFO_LARGE 65536
+
+static uint64_t chunk_end(const struct fifo_chunk *chunk)
+{
+	return chunk->base + chunk->size;
+}
+
+static bool is_large(const struct fifo_chunk *chunk)
+{
+	return chunk->size > FIFO_SMALL - sizeof(struct fifo_chunk);
+}
+
+void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory)
+{
+	*fifo = (struct tcp_fifo){.memory = memory};
+}
+
+void fifo_fini(struct tcp_fifo *fifo)
+{
+	struct fifo_chunk *chunk, *next;
+
+	for (chunk = fifo->head; chunk != NULL; chunk = next) {
+		next = chunk->next;
+		fifo->memory->free(chunk);
+	}
+	fifo->head = fifo->tail = fifo->cursor = NULL;
+}
+
+/* ---- producer ---- */
+
+/* As large as what is wanted, or as what the fifo holds already, whichever is more: one that fills by small steps
+ * doubles. */
+static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, uint64_t fill, size_t wanted)
+{
+	uint64_t payload = wanted > fill ? wanted : fill;
+	size_t size = FIFO_SMALL;
+	struct fifo_chunk *chunk;
+
+	while (size < FIFO_LARGE && size - sizeof(*chunk) < payload)
+		size *= 2;
+	chunk = fifo->memory->alloc(size);
+	if (chunk != NULL)
+		*chunk = (struct fifo_chunk){.base = base, .size = size - sizeof(*chunk)};
+	return chunk;
+}
+
+/* Makes a large tail the producer's until commit, or forgets it if the consumer has it, see (4). The position. */
+static uint64_t tail_hold(struct tcp_fifo *fifo)
+{
+	/* acquire: with GONE, the consumer's clearing of head */
+	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_acquire);
+
+	if (fifo->tail_is_large && (word & (FIFO_HELD | FIFO_GONE)) == 0)
+		atomic_compare_exchange_strong_explicit(&fifo->produced, &word, word | FIFO_HELD, memory_order_acq_rel,
+		                                        memory_order_acquire);
+	if ((word & FIFO_GONE) != 0) {
+		fifo->tail = NULL;
+		fifo->tail_is_large = false;
+		atomic_store_explicit(&fifo->produced, word & FIFO_POSITION, memory_order_release);
+	}
+	return word & FIFO_POSITION;
+}
+
+static void tail_first(struct tcp_fifo *fifo, uint64_t produced, size_t bytes)
+{
+	fifo->tail = fifo->head = chunk_new(fifo, produced, 0, bytes);
+	fifo->tail_is_large = fifo->tail != NULL && is_large(fifo->tail);
+	if (fifo->tail_is_large)
+		atomic_store_explicit(&fifo->produced, produced | FIFO_HELD, memory_order_release);
+}
+
+/* The chunk behind this one, made if there is none. */
+static struct fifo_chunk *chunk_after(const struct tcp_fifo *fifo, struct fifo_chunk *chunk, uint64_t fill,
+                                      size_t bytes)
+{
+	if (chunk->next == NULL)
+		chunk->next = chunk_new(fifo, chunk_end(chunk), fill, bytes);
+	return chunk->next;
+}
+
+unsigned fifo_reserve(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
+{
+	uint64_t produced, consumed, at;
+	struct fifo_chunk *chunk;
+	unsigned used = 0;
+
+	if (bytes == 0 || n == 0)
+		return 0;
+	at = produced = tail_hold(fifo);
+	consumed = atomic_load_explicit(&fifo->consumed, memory_order_acquire);
+	if (fifo->tail == NULL)
+		tail_first(fifo, produced, bytes);
+	else if (consumed == produced)
+		fifo->tail->base = produced; /* (2) */
+	chunk = fifo->tail;
+	if (chunk != NULL && at == chunk_end(chunk))
+		chunk = chunk_after(fifo, chunk, at - consumed, bytes);
+	while (chunk != NULL) {
+		size_t room = (size_t)(chunk_end(chunk) - at);
+
+		if (room > bytes)
+			room = bytes;
+		spans[used++] = (struct iovec){chunk->bytes + (at - chunk->base), room};
+		at += room;
+		bytes -= room;
+		if (bytes == 0 || used == n)
+			break;
+		chunk = chunk_after(fifo, chunk, at - consumed, bytes);
+	}
+	if (used == 0) /* no commit follows: let go */
+		atomic_store_explicit(&fifo->produced, produced, memory_order_release);
+	return used;
+}
+
+void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
+{
+	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_relaxed);
+	uint64_t produced = (word & FIFO_POSITION) + bytes;
+	struct fifo_chunk *chunk = fifo->tail, *unused;
+
+	if (chunk == NULL || (fifo->tail_is_large && (word & FIFO_HELD) == 0)) {
+		assert(bytes == 0); /* nothing was reserved */
+		return;
+	}
+	while (produced > chunk_end(chunk))
+		chunk = chunk->next;
+	while ((unused = chunk->next) != NULL) {
+		chunk->next = unused->next;
+		fifo->memory->free(unused);
+	}
+	fifo->tail = chunk;
+	fifo->tail_is_large = is_large(chunk);
+	atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1), and without HELD */
+}
+
+/* ---- consumer ---- */
+
+/* The first chunk that has bytes at consumed or later, of those that head still has; frees what lies before it. */
+static struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed, uint64_t produced)
+{
+	struct fifo_chunk *head = fifo->head;
+
+	while (consumed >= chunk_end(head) && produced > chunk_end(head)) { /* (3) */
+		fifo->head = head->next;
+		if (fifo->cursor == head)
+			fifo->cursor = NULL;
+		fifo->memory->free(head);
+		head = fifo->head;
+	}
+	return head;
+}
+
+/* The fifo was empty, and its only chunk is large. */
+static void give_back(struct tcp_fifo *fifo, uint64_t consumed)
+{
+	struct fifo_chunk *head = fifo->head;
+	uint64_t expected = consumed;
+
+	fifo->head = fifo->cursor = NULL;
+	/* release: head, for the producer; acquire: its last look at the chunk */
+	if (atomic_compare_exchange_strong_explicit(&fifo->produced, &expected, consumed | FIFO_GONE,
+	                                            memory_order_acq_rel, memory_order_relaxed))
+		fifo->memory->free(head);
+	else
+		fifo->head = head;
+}
+
+unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n)
+{
+	uint64_t consumed = atomic_load_explicit(&fifo->consumed, memory_order_relaxed), at = consumed + skip;
+	uint64_t produced = fifo_produced(fifo);
+	struct fifo_chunk *chunk;
+	unsigned used = 0;
+
+	if (at >= produced)
+		return 0;
+	chunk = head_at(fifo, consumed, produced);
+	while (at >= chunk_end(chunk))
+		chunk = chunk->next;
+	while (used < n && at < produced) {
+		uint64_t end = chunk_end(chunk) < produced ? chunk_end(chunk) : produced;
+
+		spans[used++] = (struct iovec){chunk->bytes + (at - chunk->base), (size_t)(end - at)};
+		at = end;
+		if (at < produced) /* else it is the tail, and next is the producer's */
+			chunk = chunk->next;
+	}
+	return used;
+}
+
+struct iovec fifo_span(struct tcp_fifo *fifo, uint64_t position)
+{
+	uint64_t produced = fifo_produced(fifo), end;
+	struct fifo_chunk *chunk = fifo->cursor;
+
+	if (position >= produced)
+		return (struct iovec){NULL, 0};
+	if (chunk == NULL || position < chunk->base)
+		chunk = fifo->head;
+	while (position >= chunk_end(chunk))
+		chunk = chunk->next;
+	fifo->cursor = chunk;
+	end = chunk_end(chunk) < produced ? chunk_end(chunk) : produced;
+	return (struct iovec){chunk->bytes + (position - chunk->base), (size_t)(end - position)};
+}
+
+void fifo_consume(struct tcp_fifo *fifo, size_t bytes)
+{
+	uint64_t consumed = atomic_load_explicit(&fifo->consumed, memory_order_relaxed) + bytes;
+	uint64_t produced = fifo_produced(fifo);
+	bool large;
+
+	if (bytes == 0)
+		return;
+	assert(consumed <= produced);
+	large = is_large(head_at(fifo, consumed, produced));
+	atomic_store_explicit(&fifo->consumed, consumed, memory_order_release); /* (2): no look at a chunk after it */
+	if (large && consumed == produced)
+		give_back(fifo, consumed);
+}

@@ -1,0 +1,163 @@
+/*
+ * One thread writes, one reads, at speeds that change: every byte comes once and in order, whether the fifo runs empty,
+ * stays large or is given back under the writer's hands; and no chunk is left. STRESS_SECONDS.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <vma/test.h>
+
+#include "../fifo.h"
+
+enum { ROUND = 4 << 20, FULL = 300000 };
+
+static struct tcp_fifo fifo;
+static _Atomic unsigned allocated;
+static _Thread_local bool is_reader;
+static unsigned given_back; /* chunks, by the reader when it had emptied the fifo */
+
+static void *counted_alloc(size_t size)
+{
+	atomic_fetch_add(&allocated, 1);
+	return malloc(size);
+}
+
+static void counted_free(void *memory)
+{
+	if (is_reader && fifo_bytes(&fifo) == 0)
+		given_back++;
+	atomic_fetch_sub(&allocated, 1);
+	free(memory);
+}
+
+static const struct fifo_memory memory = {counted_alloc, counted_free};
+
+static uint32_t next_random(uint32_t *seed)
+{
+	return (*seed = *seed * 1664525 + 1013904223) >> 8;
+}
+
+static void dawdle(uint32_t *seed)
+{
+	uint32_t r = next_random(seed);
+
+	if (r % 64 == 0)
+		sched_yield();
+	for (volatile uint32_t i = 0; r % 16 == 1 && i < r % 2048; i++)
+		;
+}
+
+/* Small messages for a while, then large ones. */
+static size_t next_size(uint32_t *seed, uint64_t at)
+{
+	return 1 + next_random(seed) % (at >> 19 & 1 ? 40000 : 700);
+}
+
+/* One word per position divisible by 8 would do; a byte per position finds more. */
+static uint8_t pattern(uint64_t position)
+{
+	return (uint8_t)(position * 7 + position / 251);
+}
+
+static void *produce(void *arg)
+{
+	uint32_t seed = *(uint32_t *)arg;
+	uint64_t at = 0;
+
+	while (at < ROUND) {
+		struct iovec spans[4];
+		size_t wanted = next_size(&seed, at);
+		unsigned n;
+		size_t sum = 0;
+
+		if (fifo_bytes(&fifo) > FULL) {
+			sched_yield();
+			continue;
+		}
+		if (wanted > ROUND - at)
+			wanted = ROUND - at;
+		n = fifo_reserve(&fifo, wanted, spans, 4);
+		if (n == 0)
+			abort();
+		dawdle(&seed);
+		for (unsigned i = 0; i < n; i++)
+			for (size_t k = 0; k < spans[i].iov_len; k++)
+				((uint8_t *)spans[i].iov_base)[k] = pattern(at + sum++);
+		if (next_random(&seed) % 8 == 0) /* commit less than was reserved */
+			sum = next_random(&seed) % (sum + 1);
+		fifo_commit(&fifo, sum);
+		at += sum;
+		dawdle(&seed);
+	}
+	return NULL;
+}
+
+static size_t check(uint64_t at, const struct iovec *spans, unsigned n)
+{
+	size_t sum = 0;
+
+	for (unsigned i = 0; i < n; i++)
+		for (size_t k = 0; k < spans[i].iov_len; k++)
+			if (((uint8_t *)spans[i].iov_base)[k] != pattern(at + sum++))
+				fail_msg("wrong byte at %llu", (unsigned long long)(at + sum - 1));
+	return sum;
+}
+
+static void take_all(uint32_t seed)
+{
+	uint64_t at = 0;
+
+	is_reader = true;
+	while (at < ROUND) {
+		struct iovec spans[3];
+		uint32_t r = next_random(&seed);
+		size_t sum;
+
+		if (r % 4 == 0) { /* by position, as segments do */
+			spans[0] = fifo_span(&fifo, at);
+			sum = check(at, spans, spans[0].iov_len > 0);
+		} else {
+			sum = check(at, spans, fifo_front(&fifo, 0, spans, 3));
+		}
+		if (sum == 0) {
+			sched_yield();
+			continue;
+		}
+		if (r % 8 == 1)
+			sum = 1 + r % sum;
+		fifo_consume(&fifo, sum);
+		at += sum;
+		dawdle(&seed);
+	}
+	assert_int_equal(fifo_bytes(&fifo), 0);
+	is_reader = false;
+}
+
+static void test_bytes_come_once_and_in_order(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	time_t end = time(NULL) + (seconds != NULL ? atoi(seconds) : 1);
+	uint32_t seed = 1, producer_seed;
+
+	(void)state;
+	do {
+		pthread_t producer;
+
+		fifo_init(&fifo, &memory);
+		producer_seed = ++seed * 7919;
+		assert_int_equal(pthread_create(&producer, NULL, produce, &producer_seed), 0);
+		take_all(seed);
+		assert_int_equal(pthread_join(producer, NULL), 0);
+		assert_true(atomic_load(&allocated) <= 1);
+		fifo_fini(&fifo);
+		assert_int_equal(atomic_load(&allocated), 0);
+	} while (time(NULL) < end);
+	assert_true(given_back > 0); /* or that hand-over was not tested */
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_come_once_and_in_order)};
+
+VMA_TEST_MAIN(tests)

@@ -1,0 +1,341 @@
+/* What one thread sees of a fifo: bytes, spans, memory. Two threads: stress_fifo.c. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/test.h>
+
+#include "../fifo.h"
+
+static struct tcp_fifo fifo;
+static unsigned allocated, allocations;
+static size_t last_size;
+static unsigned failures; /* of the next allocations */
+
+static void *counted_alloc(size_t size)
+{
+	void *memory;
+
+	if (failures > 0) {
+		failures--;
+		return NULL;
+	}
+	allocated++;
+	allocations++;
+	last_size = size;
+	memory = malloc(size);
+	memset(memory, 0xa5, size); /* alloc need not clear */
+	return memory;
+}
+
+static void counted_free(void *memory)
+{
+	allocated--;
+	free(memory);
+}
+
+static const struct fifo_memory memory = {counted_alloc, counted_free};
+
+static int setup(void **state)
+{
+	(void)state;
+	allocated = allocations = failures = 0;
+	fifo_init(&fifo, &memory);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	fifo_fini(&fifo);
+	assert_int_equal(allocated, 0);
+	return 0;
+}
+
+static uint8_t pattern(uint64_t position)
+{
+	return (uint8_t)(position * 7 + position / 251);
+}
+
+/* Writes as the positions say; in as many spans as it takes. */
+static void put(size_t bytes)
+{
+	while (bytes > 0) {
+		uint64_t at = fifo_produced(&fifo);
+		struct iovec spans[3];
+		unsigned n = fifo_reserve(&fifo, bytes, spans, 3);
+		size_t sum = 0;
+
+		assert_in_range(n, 1, 3);
+		for (unsigned i = 0; i < n; i++)
+			for (size_t k = 0; k < spans[i].iov_len; k++)
+				((uint8_t *)spans[i].iov_base)[k] = pattern(at + sum++);
+		assert_true(sum <= bytes);
+		fifo_commit(&fifo, sum);
+		bytes -= sum;
+	}
+}
+
+static void check_spans(uint64_t at, const struct iovec *spans, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		for (size_t k = 0; k < spans[i].iov_len; k++)
+			assert_int_equal(((uint8_t *)spans[i].iov_base)[k], pattern(at++));
+}
+
+static void take(size_t bytes)
+{
+	while (bytes > 0) {
+		struct iovec span;
+		size_t len;
+
+		assert_int_equal(fifo_front(&fifo, 0, &span, 1), 1);
+		check_spans(fifo_consumed(&fifo), &span, 1);
+		len = span.iov_len < bytes ? span.iov_len : bytes;
+		fifo_consume(&fifo, len);
+		bytes -= len;
+	}
+}
+
+static void test_new_fifo_is_empty_and_has_no_memory(void **state)
+{
+	struct iovec span;
+
+	(void)state;
+	assert_int_equal(fifo_bytes(&fifo), 0);
+	assert_int_equal(fifo_front(&fifo, 0, &span, 1), 0);
+	assert_int_equal(fifo_span(&fifo, 0).iov_len, 0);
+	fifo_consume(&fifo, 0);
+	fifo_commit(&fifo, 0);
+	assert_int_equal(fifo_reserve(&fifo, 0, &span, 1), 0);
+	assert_int_equal(allocations, 0);
+}
+
+static void test_bytes_come_out_as_they_went_in(void **state)
+{
+	uint32_t seed = 1;
+
+	(void)state;
+	for (int i = 0; i < 2000; i++) {
+		uint64_t held;
+
+		seed = seed * 1664525 + 1013904223;
+		put(seed >> 8 & (i % 50 == 0 ? 0x3ffff : 0x3ff));
+		held = fifo_bytes(&fifo);
+		if (held > 0)
+			take(i % 37 == 0 ? held : (seed >> 16) % held);
+	}
+	take(fifo_bytes(&fifo));
+}
+
+static void test_conversation_in_small_messages_stays_in_the_same_memory(void **state)
+{
+	struct iovec first, span;
+
+	(void)state;
+	assert_int_equal(fifo_reserve(&fifo, 64, &first, 1), 1);
+	fifo_commit(&fifo, 64);
+	fifo_consume(&fifo, 64);
+	for (int i = 0; i < 100; i++) {
+		assert_int_equal(fifo_reserve(&fifo, 64, &span, 1), 1);
+		assert_ptr_equal(span.iov_base, first.iov_base);
+		fifo_commit(&fifo, 64);
+		assert_int_equal(fifo_front(&fifo, 0, &span, 1), 1);
+		assert_ptr_equal(span.iov_base, first.iov_base);
+		fifo_consume(&fifo, 64);
+	}
+	assert_int_equal(allocations, 1);
+	assert_true(last_size <= 512);
+}
+
+static void test_bytes_do_not_move_until_they_are_consumed(void **state)
+{
+	uint8_t *at[64];
+
+	(void)state;
+	for (unsigned i = 0; i < 64; i++) {
+		put(1000);
+		at[i] = fifo_span(&fifo, i * 1000ULL).iov_base;
+	}
+	for (unsigned i = 0; i < 64; i++) {
+		for (unsigned k = i; k < 64; k++)
+			assert_ptr_equal(fifo_span(&fifo, k * 1000ULL).iov_base, at[k]);
+		take(1000);
+		put(10);
+	}
+}
+
+static void test_filling_fifo_takes_larger_chunks_and_few(void **state)
+{
+	(void)state;
+	put(10);
+	assert_true(last_size <= 512);
+	for (int i = 0; i < 10240; i++)
+		put(100);
+	assert_int_equal(last_size, 65536);
+	assert_true(allocations < 30);
+}
+
+static void test_consumer_gives_chunks_back_one_by_one(void **state)
+{
+	unsigned before;
+
+	(void)state;
+	put(1 << 20);
+	before = allocated;
+	take(1 << 19);
+	assert_true(allocated < before * 2 / 3);
+	assert_true(allocated >= (1 << 19) / 65536);
+}
+
+static void test_large_fifo_that_runs_empty_keeps_no_chunk(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		put(200000);
+		take(200000);
+		assert_int_equal(allocated, 0);
+		put(1);
+		assert_true(last_size <= 512);
+		take(1);
+		assert_int_equal(allocated, 1);
+	}
+}
+
+static void test_chunk_that_is_being_written_is_not_given_back(void **state)
+{
+	struct iovec span;
+
+	(void)state;
+	put(10000);
+	assert_int_equal(fifo_reserve(&fifo, 100, &span, 1), 1);
+	take(10000);
+	assert_int_equal(allocated, 1);
+	for (int i = 0; i < 100; i++)
+		((uint8_t *)span.iov_base)[i] = pattern(10000 + (uint64_t)i);
+	fifo_commit(&fifo, 100);
+	take(100);
+	assert_int_equal(allocated, 0);
+}
+
+static void test_commit_may_take_less_and_keeps_no_unused_chunk(void **state)
+{
+	struct iovec spans[8];
+
+	(void)state;
+	put(100);
+	assert_true(fifo_reserve(&fifo, 200000, spans, 8) > 1);
+	fifo_commit(&fifo, 0);
+	assert_int_equal(allocated, 1);
+	assert_int_equal(fifo_bytes(&fifo), 100);
+	assert_true(fifo_reserve(&fifo, 200000, spans, 8) > 1);
+	((uint8_t *)spans[0].iov_base)[0] = pattern(100);
+	fifo_commit(&fifo, 1);
+	assert_int_equal(allocated, 1);
+	take(101);
+}
+
+static void test_reservation_is_as_long_as_asked_in_enough_spans(void **state)
+{
+	struct iovec spans[8];
+	size_t sum = 0;
+	unsigned n;
+
+	(void)state;
+	put(400);
+	n = fifo_reserve(&fifo, 100000, spans, 8);
+	for (unsigned i = 0; i < n; i++)
+		sum += spans[i].iov_len;
+	assert_int_equal(sum, 100000);
+	assert_int_equal(fifo_reserve(&fifo, 100000, spans, 1), 1);
+	assert_true(spans[0].iov_len < 512);
+}
+
+static void test_front_skips_and_stops_where_the_bytes_end(void **state)
+{
+	struct iovec spans[16];
+	uint64_t sum = 0;
+	unsigned n;
+
+	(void)state;
+	put(150000);
+	take(333);
+	n = fifo_front(&fifo, 70000, spans, 16);
+	check_spans(70333, spans, n);
+	for (unsigned i = 0; i < n; i++)
+		sum += spans[i].iov_len;
+	assert_int_equal(sum, 150000 - 70333);
+	assert_int_equal(fifo_front(&fifo, 150000 - 333, spans, 16), 0);
+	assert_int_equal(fifo_front(&fifo, SIZE_MAX / 2, spans, 16), 0);
+	assert_int_equal(fifo_front(&fifo, 150000 - 334, spans, 16), 1);
+	assert_int_equal(spans[0].iov_len, 1);
+}
+
+static void test_span_goes_forward_and_back(void **state)
+{
+	static const uint64_t positions[] = {0, 1, 70000, 149999, 100, 65535, 65536, 120000, 5};
+
+	(void)state;
+	put(150000);
+	for (unsigned i = 0; i < sizeof(positions) / sizeof(*positions); i++) {
+		struct iovec span = fifo_span(&fifo, positions[i]);
+
+		assert_true(span.iov_len > 0);
+		check_spans(positions[i], &span, 1);
+	}
+	take(100000);
+	for (uint64_t at = 100000; at < 150000;) {
+		struct iovec span = fifo_span(&fifo, at);
+
+		check_spans(at, &span, 1);
+		at += span.iov_len;
+	}
+	assert_int_equal(fifo_span(&fifo, 150000).iov_len, 0);
+}
+
+static void test_out_of_memory_takes_nothing_and_passes(void **state)
+{
+	struct iovec spans[4];
+
+	(void)state;
+	failures = 1;
+	assert_int_equal(fifo_reserve(&fifo, 10, spans, 4), 0);
+	put(480);
+	failures = 1;
+	assert_int_equal(fifo_reserve(&fifo, 2000, spans, 4), 1); /* what the first chunk still holds */
+	put(2000);
+	for (failures = 1; fifo_reserve(&fifo, 1, spans, 1) == 1; failures = 1) { /* to the tail's end */
+		failures = 0;
+		put(1);
+	}
+	take(fifo_bytes(&fifo));
+	assert_int_equal(allocated, 0); /* the reserve that failed does not hold the large tail */
+}
+
+static void test_positions_beyond_32_bits_change_nothing(void **state)
+{
+	(void)state;
+	atomic_store(&fifo.produced, UINT32_MAX - 50000ULL);
+	atomic_store(&fifo.consumed, UINT32_MAX - 50000ULL);
+	put(100000);
+	take(100000);
+	assert_int_equal(allocated, 0);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_new_fifo_is_empty_and_has_no_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bytes_come_out_as_they_went_in, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_conversation_in_small_messages_stays_in_the_same_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bytes_do_not_move_until_they_are_consumed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_filling_fifo_takes_larger_chunks_and_few, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_consumer_gives_chunks_back_one_by_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_large_fifo_that_runs_empty_keeps_no_chunk, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_chunk_that_is_being_written_is_not_given_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_commit_may_take_less_and_keeps_no_unused_chunk, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_reservation_is_as_long_as_asked_in_enough_spans, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_front_skips_and_stops_where_the_bytes_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_span_goes_forward_and_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_out_of_memory_takes_nothing_and_passes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_positions_beyond_32_bits_change_nothing, setup, teardown),
+};
+
+VMA_TEST_MAIN(tests)
