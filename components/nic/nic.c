@@ -81,9 +81,10 @@ int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 {
 	int rc = vma_flow_key_check(&rule->key);
 
-	if (rc == 0 && (rule->flags & ~(uint32_t)VMA_FLOW_SYN_ONLY) != 0)
+	if (rc == 0 && (rule->flags & ~(uint32_t)VMA_FLOW_LISTENER) != 0)
 		rc = -EINVAL;
-	if (rc == 0 && (rule->flags & VMA_FLOW_SYN_ONLY) != 0 && rule->key.proto != IPPROTO_TCP)
+	if (rc == 0 && (rule->flags & VMA_FLOW_LISTENER) != 0 &&
+	    (rule->key.proto != IPPROTO_TCP || rule->key.peer_port_be != 0))
 		rc = -EINVAL;
 	return rc != 0 ? rc : qp->ops->flow_add(qp, rule);
 }

@@ -86,7 +86,7 @@ static int refuse_foreign(const struct xdp_owner *owner, uint32_t slot, const st
 {
 	struct search search = {.owner = owner, .rule = rule, .wish = owner_wish_find(owner, slot, &rule->key)};
 	char text[96];
-	const bool listener = rule->flags & VMA_FLOW_SYN_ONLY;
+	const bool listener = rule->flags & VMA_FLOW_LISTENER;
 	int rc;
 
 	if (rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be != 0)

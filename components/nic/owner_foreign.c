@@ -4,7 +4,7 @@
  *   UDP, any peer (unicast)    a socket bound to that port, on the address or on none
  *   UDP, any peer (multicast)  the same: every such socket may get a copy
  *   UDP or TCP, one peer       a socket connected to exactly that peer; a less specific one would not be asked
- *   TCP listener (SYN only)    a listening socket; connections are safe, the program leaves them to the kernel
+ *   TCP listener               a listening socket; connections are safe, the program leaves them to the kernel
  *   TCP, any peer              any socket on that port
  *
  * A socket bound to another device never sees this one's packets. IPv6 sockets on [::] receive IPv4 unless IPV6_V6ONLY.
@@ -225,7 +225,7 @@ bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owne
 	if (key->peer_port_be != 0)
 		return connected && socket->peer_port_be == key->peer_port_be &&
 		       memcmp(socket->peer, key->peer, 16) == 0;
-	if (rule->flags & VMA_FLOW_SYN_ONLY)
+	if (rule->flags & VMA_FLOW_LISTENER)
 		return socket->state == TCP_LISTEN;
 	return true;
 }

@@ -60,7 +60,7 @@ struct wire_qp {
 struct wire_flow {
 	struct vma_flow_key key;
 	struct wire_qp *qp; /* NULL: free */
-	uint32_t flags, tag;
+	uint32_t tag;
 };
 struct wire_flows {
 	struct wire_flow *slots; /* open addressing, linear probing */
@@ -69,7 +69,6 @@ struct wire_flows {
 struct wire_headers {            /* what the parse found */
 	struct vma_flow_key key; /* 5-tuple as the receiver sees it */
 	uint32_t l3_off, l4_off, l4_len;
-	bool syn_only;
 };
 int wire_flows_init(struct wire_flows *flows);
 void wire_flows_fini(struct wire_flows *flows);

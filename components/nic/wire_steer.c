@@ -11,8 +11,6 @@
 
 #include "wire_priv.h"
 
-#define TCP_SYN 0x02
-#define TCP_ACK 0x10
 #define FLOWS_FIRST 64
 
 static uint16_t get16(const char *p)
@@ -56,7 +54,6 @@ bool wire_parse(const char *snap, uint32_t snap_len, uint32_t len, struct wire_h
 	out->l3_off = l3;
 	out->l4_off = l3 + header;
 	out->l4_len = total - header;
-	out->syn_only = ip[9] == IPPROTO_TCP && (l4[13] & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 	return true;
 }
 
@@ -127,7 +124,7 @@ int wire_flows_add(struct wire_flows *flows, struct wire_qp *qp, const struct vm
 			return rc;
 		flow = slot_of(flows, &rule->key);
 	}
-	*flow = (struct wire_flow){.key = rule->key, .qp = qp, .flags = rule->flags, .tag = rule->tag};
+	*flow = (struct wire_flow){.key = rule->key, .qp = qp, .tag = rule->tag};
 	flows->used++;
 	return 0;
 }
@@ -175,12 +172,10 @@ const struct wire_flow *wire_flows_find(const struct wire_flows *flows, const st
 	struct vma_flow_key any_peer = headers->key;
 	const struct wire_flow *flow = slot_of(flows, &headers->key);
 
-	if (flow->qp != NULL && ((flow->flags & VMA_FLOW_SYN_ONLY) == 0 || headers->syn_only))
+	if (flow->qp != NULL)
 		return flow;
 	any_peer.peer_port_be = 0;
 	memset(any_peer.peer, 0, sizeof(any_peer.peer));
 	flow = slot_of(flows, &any_peer);
-	if (flow->qp != NULL && ((flow->flags & VMA_FLOW_SYN_ONLY) == 0 || headers->syn_only))
-		return flow;
-	return NULL;
+	return flow->qp != NULL ? flow : NULL;
 }

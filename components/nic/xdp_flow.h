@@ -21,7 +21,7 @@ struct xdp_flow_key {
 	__u8 reserved;
 };
 
-#define XDP_FLOW_SYN_ONLY 1u
+#define XDP_FLOW_LISTENER 1u
 
 struct xdp_flow_value {
 	__u32 slot;

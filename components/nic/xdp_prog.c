@@ -274,7 +274,7 @@ int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uin
 	const struct xdp_flow_key map_key = to_map_key(key);
 	const struct xdp_flow_value value = {
 	        .slot = slot,
-	        .flags = flags & VMA_FLOW_SYN_ONLY ? XDP_FLOW_SYN_ONLY : 0,
+	        .flags = flags & VMA_FLOW_LISTENER ? XDP_FLOW_LISTENER : 0,
 	};
 	int rc;
 

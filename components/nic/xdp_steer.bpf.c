@@ -6,7 +6,7 @@
  * because all but the first carry no ports and only the kernel can put them together; a packet that matches no flow.
  * A tag that the driver has taken out of the packet is invisible here: such a packet counts as untagged.
  *
- * A TCP listener's flow takes only connection requests (SYN without ACK), and not those of a 5-tuple for which the
+ * A TCP listener's flow takes every segment that no flow of one peer takes, but not those of a 5-tuple for which the
  * kernel itself has a socket that is more than a listener: that connection is the kernel's.
  *
  * All headers of interest lie in the first fragment of a multi-buffer packet, the only one that may be read directly.
@@ -15,7 +15,6 @@
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
-#include <linux/tcp.h>
 
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -91,8 +90,7 @@ static __always_inline int is_front(const struct xdp_flow_key *key, __u32 *slot)
 	return front.version == version;
 }
 
-static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, int is_tcp, const struct tcphdr *tcp,
-                                 void *end)
+static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, int is_tcp)
 {
 	const __u32 peer = key->peer;
 	const __u16 peer_port = key->peer_port;
@@ -113,9 +111,7 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, i
 	flow = bpf_map_lookup_elem(&flows, key);
 	if (!flow)
 		return XDP_PASS;
-	if (flow->flags & XDP_FLOW_SYN_ONLY) {
-		if (!is_tcp || (void *)(tcp + 1) > end || !tcp->syn || tcp->ack)
-			return XDP_PASS;
+	if (flow->flags & XDP_FLOW_LISTENER) {
 		key->peer = peer;
 		key->peer_port = peer_port;
 		if (kernel_has_connection(ctx, key))
@@ -163,7 +159,7 @@ int vma_steer(struct xdp_md *ctx)
 	key.peer_port = ports->source;
 	key.local_port = ports->dest;
 	key.proto = ip->protocol;
-	return steer(ctx, &key, ip->protocol == IPPROTO_TCP, (const void *)ports, end);
+	return steer(ctx, &key, ip->protocol == IPPROTO_TCP);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -18,7 +18,8 @@
 struct flow_entry {
 	struct vma_flow *head; /* members in order of attachment; NULL: empty entry */
 	uint32_t hash;
-	bool revoked; /* the NIC no longer steers this key to us */
+	bool steered; /* the NIC was told of this key */
+	bool revoked; /* and no longer steers it to us */
 };
 
 struct flow_table {

@@ -1,4 +1,4 @@
-/* ring.c - life of a ring: queue pair, completion side, flows, and what the NIC does behind its back. */
+/* ring.c - life of a ring: queue pair, completion side, and what the NIC does behind its back. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -79,17 +79,12 @@ struct revocation {
 	struct vma_flow_key key;
 };
 
-static struct flow_table *table_of(struct vma_ring *ring, const struct vma_flow_key *key)
-{
-	return key->peer_port_be != 0 ? &ring->five : &ring->three;
-}
-
 static void revoke(struct vma_ring_command *command)
 {
 	struct revocation *r = (struct revocation *)command;
 	struct vma_ring *ring = r->ring;
 	struct flow_words words = flow_words_of(&r->key);
-	struct flow_entry *entry = flow_table_find(table_of(ring, &r->key), &words);
+	struct flow_entry *entry = flow_table_find(ring_table_of(ring, &r->key), &words);
 	char local[INET_ADDRSTRLEN];
 
 	if (entry != NULL && !entry->revoked) {
@@ -278,113 +273,6 @@ void vma_ring_destroy(struct vma_ring *ring)
 	drive_acquire(&ring->rx);
 	ring_rx_release(ring, drive_tid());
 	dismantle(ring);
-}
-
-/* ---- flows ---- */
-
-/*
- * The NIC steers once per key, for the first member. It hears of later ones too if they have a shadow: that kernel
- * socket is none of the strangers for whose sake a flow is given up. Receive flag held.
- */
-static int steer(struct vma_ring *ring, const struct vma_flow *flow, bool first)
-{
-	struct vma_flow_rule rule = {.key = flow->key, .flags = flow->flags, .shadow_cookie = flow->shadow_cookie};
-	int rc;
-
-	if (!first && flow->shadow_cookie == 0)
-		return 0;
-	rc = vma_nic_flow_add(ring->qp, &rule);
-	return !first && rc == -EEXIST ? 0 : rc;
-}
-
-/* Receive flag held. */
-static int attach(struct vma_ring *ring, struct vma_flow *flow)
-{
-	struct flow_table *table = table_of(ring, &flow->key);
-	struct flow_entry *entry;
-	int rc;
-
-	if (flow->ring != NULL)
-		return -EEXIST;
-	ring->last.word0 = 0;
-	rc = flow_table_insert(table, flow, &entry);
-	if (rc != 0)
-		return rc;
-	if (entry->revoked)
-		rc = -EADDRINUSE;
-	else
-		rc = steer(ring, flow, entry->head == flow);
-	if (rc != 0) {
-		flow_table_remove(table, flow);
-		return rc;
-	}
-	flow->ring = ring;
-	return 0;
-}
-
-int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
-{
-	int rc = flow->sink == NULL ? -EINVAL : vma_flow_key_check(&flow->key);
-	bool acquired;
-
-	if (rc != 0)
-		return rc;
-	acquired = drive_acquire(&ring->rx);
-	rc = attach(ring, flow);
-	if (acquired)
-		ring_rx_release(ring, drive_tid());
-	return rc;
-}
-
-/*
- * Holding the flag means that no sink runs, unless it is the one that called us; and the next lookup finds it gone.
- * given_back: the NIC has been told already.
- */
-static void detach(struct vma_ring *ring, struct vma_flow *flow, bool given_back)
-{
-	if (flow->ring != ring)
-		return;
-	if (ring->cursor == flow)
-		ring->cursor = flow->next;
-	ring->last.word0 = 0;
-	/* -ENOENT: it was revoked, or the owner that knew it has gone. */
-	if (flow_table_remove(table_of(ring, &flow->key), flow) && !given_back)
-		vma_nic_flow_del(ring->qp, &flow->key);
-	flow->ring = NULL;
-}
-
-void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
-{
-	bool acquired = drive_acquire(&ring->rx);
-
-	detach(ring, flow, false);
-	if (acquired)
-		ring_rx_release(ring, drive_tid());
-}
-
-static bool is_alone(struct vma_ring *ring, const struct vma_flow *flow)
-{
-	struct flow_words words = flow_words_of(&flow->key);
-	const struct flow_entry *entry = flow_table_find(table_of(ring, &flow->key), &words);
-
-	return entry != NULL && entry->head == flow && flow->next == NULL;
-}
-
-/* Its own sink may detach it while the queue is emptied: before, for a NIC that steers when it is polled, and after. */
-void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow)
-{
-	bool acquired = drive_acquire(&ring->rx), given_back = false;
-
-	if (acquired && flow->ring == ring)
-		ring_rx_drain(ring);
-	if (acquired && flow->ring == ring && is_alone(ring, flow)) {
-		vma_nic_flow_del(ring->qp, &flow->key);
-		given_back = true;
-		ring_rx_drain(ring);
-	}
-	detach(ring, flow, given_back);
-	if (acquired)
-		ring_rx_release(ring, drive_tid());
 }
 
 /* ---- accessors ---- */

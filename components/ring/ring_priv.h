@@ -62,7 +62,8 @@ struct vma_ring {
 		struct vma_flow *flow;
 	} last; /* who got the packet before, by its 5-tuple; NULL: nobody */
 	struct flow_table five, three;
-	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
+	struct ring_steering *steerings; /* calls of steer that are asking the NIC */
+	struct vma_flow *cursor;         /* next member to serve while a group's sinks run: detach moves it on */
 
 	/* With the transmit flag. */
 	ck_stack_entry_t *backlog, *backlog_tail __attribute__((aligned(64))); /* taken from tx_queue, not yet sent */
@@ -81,6 +82,11 @@ struct vma_ring {
 	_Atomic uint64_t refused, too_long, bad; /* carried to the counters by the next driver: those have one writer */
 	_Atomic bool rebind_wanted, closing;
 };
+
+static inline struct flow_table *ring_table_of(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	return key->peer_port_be != 0 ? &ring->five : &ring->three;
+}
 
 /* ring.c: with the receive flag, and where the event's own thread must not do it (VMA_THREAD_SINGLE). */
 void ring_rebind_now(struct vma_ring *ring) __attribute__((cold));

@@ -1,6 +1,5 @@
 /* ring_rx.c - driving the receive side: a burst from the queue, header checks, flows, and what others asked for. */
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <errno.h>
 
 #include "ring_priv.h"
@@ -28,13 +27,6 @@ static inline void hand_over(struct vma_ring *ring, struct vma_flow *flow, struc
 		tally->delivered++;
 	else
 		drop(ring, packet, PACKET_DROP(sink));
-}
-
-static inline bool takes(const struct vma_flow *flow, const struct vma_rx_info *info)
-{
-	if (__builtin_expect(!(flow->flags & VMA_FLOW_SYN_ONLY), 1))
-		return true;
-	return (info->tcp_flags & (TH_SYN | TH_ACK)) == TH_SYN;
 }
 
 /* IPv4, which is all that packet_check lets pass: four bytes, and twelve that are zero. */
@@ -98,8 +90,6 @@ static unsigned deliver_to_members(struct vma_ring *ring, struct vma_flow *first
 
 	for (struct vma_flow *flow = first; flow != NULL; flow = ring->cursor) {
 		ring->cursor = flow->next;
-		if (!takes(flow, info))
-			continue;
 		members++;
 		ref_chain(packet);
 		hand_over(ring, flow, packet, info, tally);
@@ -130,7 +120,7 @@ static inline void dispatch(struct vma_ring *ring, struct vma_buf *packet, const
 		return;
 	}
 	flow = find_first(ring, info);
-	if (flow != NULL && takes(flow, info))
+	if (flow != NULL)
 		hand_over(ring, flow, packet, info, tally);
 	else
 		drop(ring, packet, PACKET_DROP(no_flow));

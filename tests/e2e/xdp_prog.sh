@@ -18,7 +18,7 @@ check "a flow is set once and deleted once" one flow_set_and_del
 check "the flow that is compared first comes and goes" one front_flow_comes_and_goes
 check "a full table says so and works on" one full_table
 check "a multicast group is a flow of its address" one multicast
-check "a listener's flow takes connection requests only" one syn_only
+check "a listener's flow takes every segment that no connection's takes" one listener_takes_what_is_left
 check "a connection of the kernel is not robbed" one kernel_connection_survives
 check "fragments pass" one fragments
 check "IP options are skipped" one ip_options

@@ -55,7 +55,7 @@ static void begin(void)
 		rule = flow_rule(0, IPPROTO_UDP, (uint16_t)(1000 + i), 0, 0);
 		rc |= vma_nic_flow_add(f.qp[i], &rule);
 	}
-	rule = flow_rule(0, IPPROTO_TCP, 1000, 0, VMA_FLOW_SYN_ONLY);
+	rule = flow_rule(0, IPPROTO_TCP, 1000, 0, VMA_FLOW_LISTENER);
 	rc |= vma_nic_flow_add(f.qp[0], &rule);
 	if (rc != 0 || f.memory == NULL)
 		abort();

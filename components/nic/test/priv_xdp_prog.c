@@ -175,19 +175,21 @@ static void multicast(void)
 	expect(&udp, BED_PASSED, "unicast");
 }
 
-static void syn_only(void)
+static void listener_takes_what_is_left(void)
 {
-	struct bed_packet packet = tcp;
+	struct bed_packet packet = tcp, elsewhere = tcp;
 
 	open_bed();
-	add(bed_wild(&tcp), 0, VMA_FLOW_SYN_ONLY);
+	elsewhere.dest_port++;
+	add(bed_wild(&tcp), 0, VMA_FLOW_LISTENER);
 	expect(&packet, 0, "SYN");
 	packet.tcp_flags = BED_SYN | BED_ACK;
-	expect(&packet, BED_PASSED, "SYN with ACK");
+	expect(&packet, 0, "SYN with ACK");
 	packet.tcp_flags = BED_ACK;
-	expect(&packet, BED_PASSED, "ACK");
+	expect(&packet, 0, "ACK");
 	packet.tcp_flags = BED_RST;
-	expect(&packet, BED_PASSED, "RST");
+	expect(&packet, 0, "RST");
+	expect(&elsewhere, BED_PASSED, "another port");
 	add(bed_exact(&tcp), 1, 0);
 	packet.tcp_flags = BED_ACK;
 	expect(&packet, 1, "ACK of an established flow");
@@ -217,11 +219,15 @@ static void kernel_connection_survives(void)
 	bed_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
 
 	open_bed();
-	add(bed_wild(&tcp), 0, VMA_FLOW_SYN_ONLY);
+	add(bed_wild(&tcp), 0, VMA_FLOW_LISTENER);
 	bed_must(write(client, "x", 1) == 1, "write: %m");
 	bed_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
 	expect(&packet, BED_PASSED, "SYN with the 5-tuple of a kernel connection");
+	packet.tcp_flags = BED_ACK;
+	expect(&packet, BED_PASSED, "ACK with the 5-tuple of a kernel connection");
 	packet.source_port++;
+	expect(&packet, 0, "ACK from another port, though the kernel has a listener");
+	packet.tcp_flags = BED_SYN;
 	expect(&packet, 0, "SYN from another port, though the kernel has a listener");
 	bed_must(write(accepted, "y", 1) == 1, "write: %m");
 	bed_must(read(client, &byte, 1) == 1 && byte == 'y', "read: %m");
@@ -265,9 +271,9 @@ static void truncated(void)
 		expect(&packet, BED_PASSED, "cut before the end of the ports");
 	expect(&packet, 0, "all that the program looks at");
 	packet = tcp;
-	add(bed_wild(&tcp), 1, VMA_FLOW_SYN_ONLY);
-	for (packet.only_bytes = 14 + 20 + 4; packet.only_bytes < 14 + 20 + 20; packet.only_bytes++)
-		expect(&packet, BED_PASSED, "a cut TCP header");
+	add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
+		expect(&packet, BED_PASSED, "a listener's, cut before the end of the ports");
 	packet.only_bytes = 0;
 	expect(&packet, 1, "a whole one");
 }
@@ -499,7 +505,7 @@ static const struct {
         {"front_flow_comes_and_goes", front_flow_comes_and_goes},
         {"full_table", full_table},
         {"multicast", multicast},
-        {"syn_only", syn_only},
+        {"listener_takes_what_is_left", listener_takes_what_is_left},
         {"kernel_connection_survives", kernel_connection_survives},
         {"fragments", fragments},
         {"ip_options", ip_options},

@@ -401,7 +401,9 @@ static void test_a_bad_flow_is_refused(void **state)
 	BAD(bad.key.peer_port_be = 0, -EINVAL);
 	BAD(memset(bad.key.peer, 0, 16), -EINVAL);
 	BAD(bad.key.vlan = 4095, -EINVAL);
-	BAD(bad.flags = VMA_FLOW_SYN_ONLY, -EINVAL); /* not TCP */
+	BAD(bad.flags = VMA_FLOW_LISTENER, -EINVAL);                                /* not TCP */
+	BAD((bad.flags = VMA_FLOW_LISTENER, bad.key.proto = IPPROTO_TCP), -EINVAL); /* of one peer */
+	BAD(bad.flags = VMA_FLOW_RING_ONLY, -EINVAL);                               /* that is no rule */
 	BAD(bad.flags = 1U << 31, -EINVAL);
 	assert_int_equal(world_flow_rc(w, 1, 0, &good), 0);
 }
@@ -419,18 +421,45 @@ static void test_what_nobody_wants_is_not_delivered(void **state)
 	assert_silence(w, 1, 0);
 }
 
-static void test_a_listener_gets_syn_only(void **state)
+static void test_a_listener_gets_every_segment_that_no_connection_takes(void **state)
+{
+	static const uint8_t flags[] = {0x02, 0x10, 0x12,
+	                                0x18, 0x11, 0x04}; /* SYN, ACK, SYN ACK, PSH ACK, FIN ACK, RST */
+	struct world *w = *state;
+
+	world_qp(w, 1, 1, DEPTH);
+	world_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	world_flow(w, 1, 1, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	for (uint32_t i = 0; i < sizeof(flags); i++) {
+		world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
+		world_send(w, 0, 0, tcp(PEER_PORT, PORT, flags[i], 100 + i));
+		assert_receives(w, 1, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
+		assert_receives(w, 1, 1, tcp(PEER_PORT, PORT, flags[i], 100 + i));
+	}
+	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT + 1, 0x02, 50)); /* another port */
+	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 51));
+	assert_silence(w, 1, 0);
+	assert_silence(w, 1, 1);
+}
+
+/* What a listener has accepted gets a rule of its own some time later, and keeps it when the listener goes. */
+static void test_a_connection_of_a_listener_gets_a_rule_of_its_own_later(void **state)
 {
 	struct world *w = *state;
 
-	world_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_SYN_ONLY);
+	world_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x02, 1));
+	assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x02, 1));
 	world_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
-	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x10, 1)); /* ACK of a connection that is not ours */
-	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x12, 2)); /* SYN with ACK */
-	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 3)); /* SYN */
-	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 4));     /* ACK of ours */
-	assert_receives(w, 1, 0, tcp(PEER_PORT + 1, PORT, 0x02, 3));
-	assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 4));
+	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 2));
+	assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 2));
+	world_unflow(w, 1, 0, IPPROTO_TCP, PORT, 0);
+	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 3));
+	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 4));
+	assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x18, 3));
+	assert_silence(w, 1, 0);
+	world_unflow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT);
+	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 5));
 	assert_silence(w, 1, 0);
 }
 
@@ -684,7 +713,8 @@ static const struct {
         CASE(test_a_flow_is_had_once),
         CASE(test_a_bad_flow_is_refused),
         CASE(test_what_nobody_wants_is_not_delivered),
-        CASE(test_a_listener_gets_syn_only),
+        CASE(test_a_listener_gets_every_segment_that_no_connection_takes),
+        CASE(test_a_connection_of_a_listener_gets_a_rule_of_its_own_later),
         CASE(test_arm_makes_the_fd_readable_at_the_next_arrival),
         CASE(test_arm_says_when_something_is_already_there),
         CASE(test_quiet_is_said_of_an_empty_queue_only),

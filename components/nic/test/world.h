@@ -107,6 +107,14 @@ static inline void world_flow(struct world *w, int end, int i, uint8_t proto, ui
 	assert_int_equal(world_flow_rc(w, end, i, &rule), 0);
 }
 
+static inline void world_unflow(struct world *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port)
+{
+	struct vma_flow_rule rule = flow_rule(end, proto, port, peer_port, 0);
+
+	world_enter(w, end);
+	assert_int_equal(vma_nic_flow_del(w->qp[end][i], &rule.key), 0);
+}
+
 static inline void world_qp_destroy(struct world *w, int end, int i)
 {
 	world_enter(w, end);

@@ -281,24 +281,29 @@ static void test_dropped_packets_are_given_back(void **state)
 	assert_int_equal(COUNT(rx_packets), 2000);
 }
 
-static void test_listener_gets_syn_without_ack_only(void **state)
+static void test_listener_gets_what_no_connection_takes(void **state)
 {
 	struct listener l, established;
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_SYN_ONLY);
+	listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_LISTENER);
+	arrive_tcp(TH_SYN);
 	arrive_tcp(TH_ACK);
 	arrive_tcp(TH_SYN | TH_ACK);
 	arrive_tcp(TH_RST);
-	arrive_tcp(TH_SYN);
 	assert_int_equal(vma_ring_progress(ring), 4);
-	assert_int_equal(l.calls, 1);
-	assert_int_equal(COUNT(rx_drop_no_flow), 3);
+	assert_int_equal(l.calls, 4);
+	assert_int_equal(l.info.tcp_flags, TH_RST);
 	listen_on(&established, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 1000), 0);
 	arrive_tcp(TH_ACK);
+	arrive_tcp(TH_SYN);
 	vma_ring_progress(ring);
-	assert_int_equal(established.calls, 1);
+	assert_int_equal(established.calls, 2);
+	assert_int_equal(l.calls, 4);
 	let_go(&established);
+	arrive_tcp(TH_ACK);
+	vma_ring_progress(ring);
+	assert_int_equal(l.calls, 5);
 	let_go(&l);
 }
 
@@ -374,7 +379,7 @@ static void test_sink_may_attach_the_flow_of_the_next_packet(void **state)
 	struct listener l, child = {.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 1000), .sink = take}};
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_SYN_ONLY);
+	listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_LISTENER);
 	l.attach_other = &child.flow;
 	arrive_tcp(TH_SYN);
 	arrive_tcp(TH_ACK);
@@ -559,7 +564,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_multicast_in_pieces_is_shared_whole),
         CASE(test_refused_packet_is_given_back_and_counted),
         CASE(test_dropped_packets_are_given_back),
-        CASE(test_listener_gets_syn_without_ack_only),
+        CASE(test_listener_gets_what_no_connection_takes),
         CASE(test_nic_steers_once_per_key),
         CASE(test_attach_refuses_what_cannot_be_and_leaves_no_trace),
         CASE(test_sink_may_detach_itself_and_others),

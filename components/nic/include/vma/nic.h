@@ -88,7 +88,14 @@ struct vma_flow_key {
 _Static_assert(sizeof(struct vma_flow_key) == 40, "no padding: compared and hashed as bytes");
 
 enum vma_flow_flags {
-	VMA_FLOW_SYN_ONLY = 1 << 0, /* TCP listener: only SYN without ACK, and not those of an existing kernel socket */
+	/*
+	 * A TCP listener, any peer: all segments that no flow of one peer takes, so that what the listener has accepted
+	 * needs no rule of its own; but not those of a 5-tuple for which the kernel has a socket that is more than a
+	 * listener. (A wire has no kernel.)
+	 */
+	VMA_FLOW_LISTENER = 1 << 0,
+	VMA_FLOW_RING_ONLY =
+	        1 << 1, /* of a ring's flow: no rule in the NIC, where another flow of the ring covers it */
 };
 
 struct vma_flow_rule {

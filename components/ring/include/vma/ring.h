@@ -92,16 +92,25 @@ int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out);
 void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
 
 /*
- * attach: -EEXIST (this flow is attached), -EINVAL (no sink; a key that no packet can match), -EAFNOSUPPORT,
- * -EADDRINUSE (the key was revoked and old members are still attached), else as vma_nic_flow_add. Several flows of one
- * ring may have the same key: a multicast or broadcast packet goes to all of them, a unicast one to the first attached,
- * 5-tuples before 3-tuples. A VMA_FLOW_SYN_ONLY flow gets only SYN without ACK. detach returns when no sink of this
- * flow runs or will run; called from that very sink, it will not run again.
+ * attach: -EEXIST (this flow is attached), -EINVAL (no sink; a key that no packet can match; flags that contradict it),
+ * -EAFNOSUPPORT, -EADDRINUSE (the key was revoked and old members are still attached), else as vma_nic_flow_add.
+ * Several flows of one ring may have the same key: a multicast or broadcast packet goes to all of them, a unicast one
+ * to the first attached, 5-tuples before 3-tuples. With VMA_FLOW_RING_ONLY the NIC is not told: the flow gets what the
+ * rule of another flow of the ring (a listener's) brings in. detach returns when no sink of this flow runs or will run;
+ * called from that very sink, it will not run again.
  */
 int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow);
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
 /*
- * The same, but what the NIC had received for the flow by then is delivered first: the NIC gives the flow back, then
+ * Has the NIC steer a flow that was attached with VMA_FLOW_RING_ONLY, so that it outlives the one that covered it; once
+ * it does, 0 again. The receive flag is not held while the owner of the device is asked: packets go on. Errors as
+ * vma_nic_flow_add, and the flow stays as it was; -EINVAL: it is not attached to this ring, or was detached meanwhile
+ * (by another thread, or a sink: nothing is left of it then, and its memory is not touched any more); -EDEADLK: in a
+ * sink.
+ */
+int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow);
+/*
+ * As detach, but what the NIC had received for the flow by then is delivered first: the NIC gives the flow back, then
  * the queue is emptied, by the caller, in whom sinks (also of other flows) run now; then the flow is detached. No sink
  * may attach a flow of the same key meanwhile.
  */

@@ -1,0 +1,240 @@
+/*
+ * ring_flows.c - flows come and go: the ring's tables, and what the NIC is told of them.
+ *
+ * The NIC has a rule for a key if and only if the key's entry says `steered`, or a call of steer is asking for it.
+ * Everything here happens with the receive flag, but for that asking: it takes the time of a system call or of an
+ * answer of vmad, and packets are to go on meanwhile. Until it has taken the flag again, steer is known to others by a
+ * struct ring_steering in the ring's list. From there
+ *   detach takes its flow out: steer then touches the flow no more, and takes the rule back itself unless somebody
+ *   else needs it by then: an entry that is steered, or a later steer of the same key, which inherits it.
+ * A rule that is already there (-EEXIST) is this queue pair's own, added by one of those.
+ */
+#include <errno.h>
+
+#include "ring_priv.h"
+
+struct ring_steering {
+	struct ring_steering *next;
+	struct vma_flow_key key;
+	struct vma_flow *flow; /* NULL: detached meanwhile */
+	bool inherited;        /* the NIC has the rule, by a call that has no use for it any more */
+};
+
+static struct flow_entry *entry_of(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	struct flow_words words = flow_words_of(key);
+
+	return flow_table_find(ring_table_of(ring, key), &words);
+}
+
+static struct ring_steering *steering_of(const struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	struct ring_steering *steering = ring->steerings;
+
+	while (steering != NULL && memcmp(&steering->key, key, sizeof(*key)) != 0)
+		steering = steering->next;
+	return steering;
+}
+
+static struct vma_flow_rule rule_of(const struct vma_flow *flow)
+{
+	return (struct vma_flow_rule){.key = flow->key,
+	                              .flags = flow->flags & ~(uint32_t)VMA_FLOW_RING_ONLY,
+	                              .shadow_cookie = flow->shadow_cookie};
+}
+
+/* ---- attach ---- */
+
+/*
+ * The NIC steers once per key. It hears of later members too if they have a shadow: that kernel socket is none of the
+ * strangers for whose sake a flow is given up.
+ */
+static int tell_nic(struct vma_ring *ring, const struct vma_flow *flow, struct flow_entry *entry)
+{
+	const struct vma_flow_rule rule = rule_of(flow);
+	const bool first = !entry->steered;
+	int rc;
+
+	if (first ? flow->flags & VMA_FLOW_RING_ONLY : flow->shadow_cookie == 0)
+		return 0;
+	rc = vma_nic_flow_add(ring->qp, &rule);
+	if (rc == -EEXIST && (!first || steering_of(ring, &flow->key) != NULL))
+		rc = 0;
+	if (rc == 0)
+		entry->steered = true;
+	return rc;
+}
+
+static int attach(struct vma_ring *ring, struct vma_flow *flow)
+{
+	struct flow_table *table = ring_table_of(ring, &flow->key);
+	struct flow_entry *entry;
+	int rc;
+
+	if (flow->ring != NULL)
+		return -EEXIST;
+	ring->last.word0 = 0;
+	rc = flow_table_insert(table, flow, &entry);
+	if (rc != 0)
+		return rc;
+	rc = entry->revoked ? -EADDRINUSE : tell_nic(ring, flow, entry);
+	if (rc != 0) {
+		flow_table_remove(table, flow);
+		return rc;
+	}
+	flow->ring = ring;
+	return 0;
+}
+
+/* What the NIC would refuse, for flows that it does not hear of. */
+static int check(const struct vma_flow *flow)
+{
+	if (flow->sink == NULL || (flow->flags & ~(uint32_t)(VMA_FLOW_LISTENER | VMA_FLOW_RING_ONLY)) != 0)
+		return -EINVAL;
+	return vma_flow_key_check(&flow->key);
+}
+
+int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
+{
+	int rc = check(flow);
+	bool acquired;
+
+	if (rc != 0)
+		return rc;
+	acquired = drive_acquire(&ring->rx);
+	rc = attach(ring, flow);
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+	return rc;
+}
+
+/* ---- steer ---- */
+
+/* 1: the NIC is to be asked. */
+static int begin_steering(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
+{
+	const struct flow_entry *entry;
+
+	if (flow->ring != ring)
+		return -EINVAL;
+	entry = entry_of(ring, &flow->key);
+	if (entry->revoked)
+		return -EADDRINUSE;
+	if (entry->steered)
+		return 0;
+	*steering = (struct ring_steering){.next = ring->steerings, .key = flow->key, .flow = flow};
+	ring->steerings = steering;
+	return 1;
+}
+
+static void unlink_steering(struct vma_ring *ring, const struct ring_steering *steering)
+{
+	struct ring_steering **place = &ring->steerings;
+
+	while (*place != steering)
+		place = &(*place)->next;
+	*place = steering->next;
+}
+
+/* The NIC has said rc. */
+static int end_steering(struct vma_ring *ring, struct ring_steering *steering, int rc)
+{
+	struct flow_entry *entry = entry_of(ring, &steering->key);
+	struct ring_steering *other;
+
+	unlink_steering(ring, steering);
+	other = steering_of(ring, &steering->key);
+	if (rc == -EEXIST || (rc != 0 && steering->inherited))
+		rc = 0;
+	if (rc == 0 && steering->flow != NULL)
+		entry->steered = true;
+	else if (rc == 0 && (entry == NULL || !entry->steered) && other != NULL)
+		other->inherited = true;
+	else if (rc == 0 && (entry == NULL || !entry->steered))
+		vma_nic_flow_del(ring->qp, &steering->key);
+	return steering->flow != NULL ? rc : -EINVAL;
+}
+
+int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
+{
+	struct ring_steering steering;
+	struct vma_flow_rule rule;
+	int rc;
+
+	if (!drive_acquire(&ring->rx))
+		return -EDEADLK;
+	rc = begin_steering(ring, flow, &steering);
+	if (rc > 0)
+		rule = rule_of(flow);
+	ring_rx_release(ring, drive_tid());
+	if (rc <= 0)
+		return rc;
+	rc = vma_nic_flow_add(ring->qp, &rule);
+	drive_acquire(&ring->rx);
+	rc = end_steering(ring, &steering, rc);
+	ring_rx_release(ring, drive_tid());
+	return rc;
+}
+
+/* ---- detach ---- */
+
+static void forget_steerings(struct vma_ring *ring, const struct vma_flow *flow)
+{
+	for (struct ring_steering *steering = ring->steerings; steering != NULL; steering = steering->next)
+		if (steering->flow == flow)
+			steering->flow = NULL;
+}
+
+/*
+ * Holding the flag means that no sink runs, unless it is the one that called us; and the next lookup finds it gone.
+ * given_back: the NIC has been told already.
+ */
+static void detach(struct vma_ring *ring, struct vma_flow *flow, bool given_back)
+{
+	bool steered;
+
+	if (flow->ring != ring)
+		return;
+	if (ring->cursor == flow)
+		ring->cursor = flow->next;
+	ring->last.word0 = 0;
+	forget_steerings(ring, flow);
+	steered = entry_of(ring, &flow->key)->steered;
+	/* -ENOENT: it was revoked, or the owner that knew it has gone. */
+	if (flow_table_remove(ring_table_of(ring, &flow->key), flow) && steered && !given_back)
+		vma_nic_flow_del(ring->qp, &flow->key);
+	flow->ring = NULL;
+}
+
+void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
+{
+	bool acquired = drive_acquire(&ring->rx);
+
+	detach(ring, flow, false);
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+}
+
+static bool is_alone_in_nic(struct vma_ring *ring, const struct vma_flow *flow)
+{
+	const struct flow_entry *entry = entry_of(ring, &flow->key);
+
+	return entry != NULL && entry->head == flow && flow->next == NULL && entry->steered;
+}
+
+/* Its own sink may detach it while the queue is emptied: before, for a NIC that steers when it is polled, and after. */
+void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow)
+{
+	bool acquired = drive_acquire(&ring->rx), given_back = false;
+
+	if (acquired && flow->ring == ring)
+		ring_rx_drain(ring);
+	if (acquired && flow->ring == ring && is_alone_in_nic(ring, flow)) {
+		vma_nic_flow_del(ring->qp, &flow->key);
+		given_back = true;
+		ring_rx_drain(ring);
+	}
+	detach(ring, flow, given_back);
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+}
