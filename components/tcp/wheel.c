@@ -1,0 +1,181 @@
+/*
+ * A timer's place follows from the wheel's tick and the timer's: the highest group of WHEEL_BITS bits in which the two
+ * differ is its level, and that group of its own tick is its slot. So
+ *
+ *   - whatever lies in level L shares all higher groups with the wheel's tick, and its slot is beyond the tick's own
+ *     (equal only in level 0, for what is due in this very tick): everything in level L is due before anything in L+1;
+ *   - as the tick moves on, a place stays right until the tick reaches that slot. Those slots are emptied by advance,
+ *     and what is in them is due or finds a new place, lower down.
+ *
+ * The current tick's slot is looked at by the nanosecond, so that nothing fires early and nothing waits for the tick's
+ * end. Times further away than the levels reach lie in the last slot until everything is placed anew, at the latest
+ * when the tick's higher bits change.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "wheel.h"
+
+#define SLOTS (1u << WHEEL_BITS)
+#define FIRING WHEEL_LEVELS /* the level of a node that is about to be called: in no slot */
+#define NEXT_LOOKS 16       /* nodes of a far slot that wheel_next looks at for an exact answer */
+
+static unsigned group_of(uint64_t tick, unsigned level)
+{
+	return (unsigned)(tick >> (level * WHEEL_BITS)) & (SLOTS - 1);
+}
+
+/* The level of the highest difference; 0 for equal ticks, up to WHEEL_LEVELS or above for those too far apart. */
+static unsigned level_of(uint64_t tick, uint64_t other)
+{
+	uint64_t differ = tick ^ other;
+
+	return differ ? (63 - (unsigned)__builtin_clzll(differ)) / WHEEL_BITS : 0;
+}
+
+static void push(struct tcp_timer_node **head, struct tcp_timer_node *node)
+{
+	node->next = *head;
+	if (node->next)
+		node->next->prev = &node->next;
+	node->prev = head;
+	*head = node;
+}
+
+static void unlink_node(struct tcp_timer_node *node)
+{
+	*node->prev = node->next;
+	if (node->next)
+		node->next->prev = node->prev;
+	node->prev = NULL;
+}
+
+static void place(struct tcp_wheel *wheel, struct tcp_timer_node *node)
+{
+	uint64_t tick = node->due_ns / WHEEL_TICK_NS;
+	unsigned level, slot;
+
+	if (tick < wheel->tick)
+		tick = wheel->tick;
+	level = level_of(wheel->tick, tick);
+	if (level < WHEEL_LEVELS) {
+		slot = group_of(tick, level);
+	} else {
+		level = WHEEL_LEVELS - 1;
+		slot = SLOTS - 1;
+	}
+	node->level = (uint8_t)level;
+	node->slot = (uint8_t)slot;
+	push(&wheel->slot[level][slot], node);
+	wheel->occupied[level] |= UINT64_C(1) << slot;
+}
+
+void wheel_init(struct tcp_wheel *wheel, uint64_t now_ns)
+{
+	memset(wheel, 0, sizeof(*wheel));
+	wheel->tick = now_ns / WHEEL_TICK_NS;
+}
+
+void wheel_stop(struct tcp_wheel *wheel, struct tcp_timer_node *node)
+{
+	if (!node->prev)
+		return;
+	unlink_node(node);
+	if (node->level != FIRING && !wheel->slot[node->level][node->slot])
+		wheel->occupied[node->level] &= ~(UINT64_C(1) << node->slot);
+}
+
+void wheel_set(struct tcp_wheel *wheel, struct tcp_timer_node *node, uint64_t due_ns)
+{
+	wheel_stop(wheel, node);
+	node->due_ns = due_ns;
+	place(wheel, node);
+}
+
+/* The slots of a level that the tick reaches or passes on its way to `tick`, which differs highest in level `top`. */
+static uint64_t slots_passed(const struct tcp_wheel *wheel, unsigned level, unsigned top, uint64_t tick)
+{
+	unsigned from = group_of(wheel->tick, level), to = group_of(tick, level);
+	uint64_t up_to = to == SLOTS - 1 ? UINT64_MAX : (UINT64_C(1) << (to + 1)) - 1;
+
+	if (level < top)
+		return wheel->occupied[level];
+	/* Of a higher level than 0 the tick's own slot has been emptied before; what it holds came from far beyond. */
+	return wheel->occupied[level] & up_to & (UINT64_MAX << from << (level ? 1 : 0));
+}
+
+static void move_all(struct tcp_timer_node **from, struct tcp_timer_node **to)
+{
+	struct tcp_timer_node *node;
+
+	while ((node = *from)) {
+		unlink_node(node);
+		push(to, node);
+	}
+}
+
+/* Takes the nodes of all slots reached into one list, then moves the tick. */
+static void collect(struct tcp_wheel *wheel, uint64_t tick, struct tcp_timer_node **reached)
+{
+	unsigned top = level_of(wheel->tick, tick);
+
+	for (unsigned level = 0; level < WHEEL_LEVELS && level <= top; level++) {
+		uint64_t slots = slots_passed(wheel, level, top, tick);
+
+		wheel->occupied[level] &= ~slots;
+		for (; slots; slots &= slots - 1)
+			move_all(&wheel->slot[level][__builtin_ctzll(slots)], reached);
+	}
+	wheel->tick = tick;
+}
+
+void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct tcp_timer_node *node, void *arg),
+                   void *arg)
+{
+	struct tcp_timer_node *reached = NULL, *firing = NULL, *node;
+	uint64_t tick = now_ns / WHEEL_TICK_NS;
+
+	if (tick < wheel->tick)
+		return;
+	collect(wheel, tick, &reached);
+	while ((node = reached)) {
+		unlink_node(node);
+		if (node->due_ns <= now_ns) {
+			node->level = FIRING;
+			push(&firing, node);
+		} else {
+			place(wheel, node);
+		}
+	}
+	/* What fire sets for now or earlier is not in this list: it is next advance's, so this loop ends. */
+	while ((node = firing)) {
+		unlink_node(node);
+		fire(node, arg);
+	}
+}
+
+uint64_t wheel_next(const struct tcp_wheel *wheel)
+{
+	for (unsigned level = 0; level < WHEEL_LEVELS; level++) {
+		uint64_t above = wheel->tick >> (level + 1) * WHEEL_BITS << (level + 1) * WHEEL_BITS;
+		uint64_t begin, earliest = UINT64_MAX;
+		unsigned slot, looks = 0;
+
+		if (!wheel->occupied[level])
+			continue;
+		slot = (unsigned)__builtin_ctzll(wheel->occupied[level]);
+		for (const struct tcp_timer_node *node = wheel->slot[level][slot]; node; node = node->next) {
+			if (node->due_ns < earliest)
+				earliest = node->due_ns;
+			if (level && ++looks > NEXT_LOOKS)
+				break;
+		}
+		if (looks <= NEXT_LOOKS)
+			return earliest;
+		begin = above | (uint64_t)slot << level * WHEEL_BITS;
+		if (begin <= wheel->tick) /* only the last slot, of what is too far away */
+			begin = wheel->tick + 1;
+		return begin * WHEEL_TICK_NS;
+	}
+	return UINT64_MAX;
+}
