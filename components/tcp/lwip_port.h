@@ -14,8 +14,9 @@
 
 struct vma_tcp;
 struct vma_tcp_conn;
+struct vma_buf;
 
-struct tcp_port_memory; /* freelists by size, per stack; the driver's */
+struct tcp_port_memory; /* lwIP's objects by size, at most so many kept, and what else is the stack's; the driver's */
 int port_memory_create(struct vma_tcp *tcp);
 void port_memory_destroy(struct vma_tcp *tcp);
 
@@ -25,22 +26,35 @@ struct lwip_at {
 	struct vma_tcp_conn *conn; /* NULL: a listener */
 };
 extern __thread struct lwip_at lwip_at __attribute__((tls_model("initial-exec"), visibility("hidden")));
-void lwip_enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn); /* conn->pcb, if there is one, is the list */
-void lwip_leave(void); /* takes a pcb that lwIP has put into (out of) its lists into account */
+/*
+ * Between enter and leave lwIP's lists hold conn->pcb, if there is one, or the listener, and nothing else. They do not
+ * nest. When lwIP frees the pcb, conn->pcb is NULL from that moment on (which pcb->errf may learn before it). A pcb
+ * that lwIP has put into TIME_WAIT is still conn->pcb afterwards; its state tells. A pcb that a SYN has made belongs to
+ * whoever tcp_hook_passive gave it to: that hook sets lwip_at.conn, to the connection whose pcb it is.
+ */
+void lwip_enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn);
+void lwip_enter_listener(struct vma_tcp *tcp, struct tcp_pcb_listen *listener);
+void lwip_leave(void);
 
-/* A pbuf (custom, in the frame's headroom or of the port's memory) for a received packet from its TCP header on; takes
- * the packet's reference, which pbuf_free gives back. NULL: no memory. A chain of buffers makes a chain. */
+/*
+ * A pbuf for a received packet, from its TCP header to the end of its payload, a chain for a chain. Takes the packet's
+ * reference, which pbuf_free gives back; NULL: no memory, and the packet remains the caller's. The pbuf lies in the
+ * frame before the TCP header where there is room: the link and IP headers are overwritten. Within lwip_enter.
+ */
 struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet);
 
 /*
  * Hooks in the adapted source, implemented by the files in brackets; driver.
  *   hook_inpacket   before a segment is processed: ERR_OK, or anything else to drop it     [input.c]
- *   hook_isn        the initial sequence number of pcb                                    [conn.c]
+ *   hook_isn        the initial sequence number of a connection                           [conn.c]
+ *   hook_passive    a SYN has made pcb, its options are parsed, the answer comes next:
+ *                   ERR_OK, or anything else to give it up (pcb->errf, and pcb is freed)  [listener.c]
  *   ip4_output_if   a finished segment, p->payload at the TCP header                      [output.c]
  */
 err_t tcp_hook_inpacket(struct tcp_pcb *pcb, struct tcp_hdr *hdr, u16_t optlen, u16_t opt1len, u8_t *opt2,
                         struct pbuf *p);
 u32_t tcp_hook_isn(const ip_addr_t *local_ip, u16_t local_port, const ip_addr_t *remote_ip, u16_t remote_port);
+err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb);
 
 /* Made visible by the adaptation. */
 err_t tcp_output_segment(struct tcp_seg *seg, struct tcp_pcb *pcb, struct netif *netif);

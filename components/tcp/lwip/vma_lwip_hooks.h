@@ -1,0 +1,20 @@
+/*
+ * vma_lwip_hooks - where the adapted lwIP calls back; see lwip_port.h for who implements what.
+ *
+ * The VMA_LWIP_* macros stand for calls that lwIP makes and this component does not want: loss recovery on duplicate
+ * ACKs, and output at the end of input, are the caller's.
+ */
+#ifndef VMA_LWIP_HOOKS_H
+#define VMA_LWIP_HOOKS_H
+
+#include "lwip_port.h"
+
+#define LWIP_HOOK_TCP_INPACKET_PCB(pcb, hdr, optlen, opt1len, opt2, p)                                                 \
+	tcp_hook_inpacket(pcb, hdr, optlen, opt1len, opt2, p)
+#define LWIP_HOOK_TCP_ISN(local_ip, local_port, remote_ip, remote_port)                                                \
+	tcp_hook_isn(local_ip, local_port, remote_ip, remote_port)
+#define VMA_LWIP_PASSIVE_OPEN(listener, pcb) tcp_hook_passive(listener, pcb)
+#define VMA_LWIP_REXMIT_FAST(pcb) ((void)0)
+#define VMA_LWIP_INPUT_DONE(pcb) ((void)0)
+
+#endif
