@@ -40,6 +40,9 @@
 	  1000000000, MIGRATION, "The same for receiving.")                                                            \
 	X(INT, ring_limit_per_interface, "VMA_RING_LIMIT_PER_INTERFACE", "Ring limit per interface", 0, SAME, SAME, 0, \
 	  65535, LIMIT, "At most so many rings per interface; what would need more shares them. 0: no limit.")         \
+	X(INT, tcp_max_syn_rate, "VMA_TCP_MAX_SYN_RATE", "TCP max syn rate", 0, SAME, SAME, 0, 100000, LIMIT,          \
+	  "At most so many TCP connection requests are taken per second and ring; the others are dropped, and peers "  \
+	  "ask again. 0: no limit.")                                                                                   \
 	X(INT, tx_bufs, "VMA_TX_BUFS", "Tx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for sending. Memory grows on demand, so this is a bound, not a cost.")              \
 	X(INT, tx_wre, "VMA_TX_WRE", "Tx QP WRE", 2048, 256, SAME, 16, 1048576, PLAIN,                                 \
@@ -71,6 +74,8 @@
 	  "So many bytes of each received packet are fetched into the cache before it is looked at.")                  \
 	X(BOOL, rx_sw_csum, "VMA_RX_SW_CSUM", "Rx SW checksum validation", 1, SAME, SAME, 0, 1, SWITCH,                \
 	  "Check the checksums of received packets where the device has not done it.")                                 \
+	X(INT, gro_streams_max, "VMA_GRO_STREAMS_MAX", "GRO max streams", 32, 0, SAME, 0, 1000000, PLAIN,              \
+	  "Of at most so many TCP connections the segments that came together are taken as one. 0: each by itself.")   \
 	X(INT, select_poll, "VMA_SELECT_POLL", "Select Poll (usec)", 100000, -1, -1, -1, 100000000, PLAIN,             \
 	  "select, poll and epoll_wait look for at most so many microseconds before they sleep, and shorter where "    \
 	  "looking does not pay. -1: for ever; 0: they sleep at once.")                                                \
@@ -113,6 +118,13 @@
 	  1048576, PLAIN, "Spare receive buffers that each queue keeps ready.")                                        \
 	X(BOOL, offloaded_sockets, "VMA_OFFLOADED_SOCKETS", "Offloaded Sockets", 1, SAME, SAME, 0, 1, SWITCH,          \
 	  "Whether sockets are offloaded. 0: all of them are the kernel's.")                                           \
+	X(ENUM, tcp_timestamp_option, "VMA_TCP_TIMESTAMP_OPTION", "TCP timestamp option", 0, SAME, SAME, 0, 0,         \
+	  TCP_TIMESTAMPS, "Whether TCP connections use time stamps, where the peer does: 0 no, 1 yes, 2 as the kernel "\
+	  "(net.ipv4.tcp_timestamps).")                                                                                \
+	X(BOOL, tcp_nodelay, "VMA_TCP_NODELAY", "TCP nodelay", 0, 1, SAME, 0, 1, FLAG,                                 \
+	  "What TCP_NODELAY is of a socket that does not set it.")                                                     \
+	X(BOOL, tcp_quickack, "VMA_TCP_QUICKACK", "TCP quickack", 0, SAME, SAME, 0, 1, FLAG,                           \
+	  "1: what is received is acknowledged at once, never a little later together with an answer.")                \
 	X(ENUM, exception_handling, "VMA_EXCEPTION_HANDLING", "Exception handling mode", -1, SAME, SAME, 0, 0,         \
 	  EXCEPTION,                                                                                                   \
 	  "What happens where the program asks for something that is not offloaded: -1 and 0 say so at level "         \
@@ -134,6 +146,8 @@
 	X(ENUM, mem_alloc_type, "VMA_MEM_ALLOC_TYPE", "Mem Allocate type", 1, 2, 2, 0, 0, MEM_ALLOC_TYPE,              \
 	  "Memory of the buffers: 0 ANON small pages, 1 CONTIG pages that the kernel may join, 2 HUGEPAGES. What is "  \
 	  "not to be had is replaced by the next smaller. The old VMA_HUGETBL=1 means 2.")                             \
+	X(ENUM, tcp_cc_algo, "VMA_TCP_CC_ALGO", "TCP CC Algorithm", 0, SAME, SAME, 0, 0, TCP_CC,                       \
+	  "Congestion control of TCP connections that do not set TCP_CONGESTION: 0 NewReno, 1 Cubic, 2 none.")         \
 	X(ENUM, nic, "VMA_NIC", "NIC backend", VMA_CONF_NIC_AUTO, SAME, SAME, 0, 0, NIC,                               \
 	  "How interfaces are reached: auto takes verbs where the interface has such a device, else xdp; none leaves " \
 	  "all to the kernel.")
