@@ -56,7 +56,10 @@ enum tcp_timer {                       /* each at most once per connection */
 	         TCP_TIMER_RETRANSMIT, /* RTO, tail-loss probe, or persist: whichever is due next, see timers.c */
 	         TCP_TIMER_DELACK,
 	         TCP_TIMER_KEEPALIVE, /* also FIN_WAIT_2 without owner, and TCP_USER_TIMEOUT's end */
-	         TCP_TIMERS
+	         TCP_TIMERS,
+	         /* the stack's own, of no connection */
+	         TCP_TIMER_RETRY = TCP_TIMERS, /* connections for which there was no frame, or no memory */
+	         TCP_TIMER_TIMEWAIT
 };
 
 /* Acknowledged data as the input side saw it, for recovery. */
@@ -156,6 +159,23 @@ struct vma_tcp_conn {
 	uint32_t soft_error;
 	uint64_t orphan_since_ns;
 	struct vma_tcp_counts counts;
+	uint32_t tx_seq, rx_seq; /* sequence numbers of the streams' first bytes */
+	uint32_t snd_sml;        /* end of the last short segment that was sent (Nagle as Minshall has it) */
+	uint32_t snd_up;         /* behind the urgent byte; valid with urgent_mode */
+	uint32_t rcv_wup;        /* rcv_nxt in the last ACK sent: what came since is not acknowledged */
+	uint32_t rcv_mss;        /* estimate of the peer's segments */
+	uint32_t peer_mss;       /* from its SYN */
+	uint32_t isn_above;      /* the initial sequence number has to be that, for a 4-tuple used again; 0: any */
+	uint32_t events, past;   /* enum vma_tcp_event: to be told; told or not, for who adopts it later */
+	uint32_t out_segments;   /* frames with an ACK since the connection began: did this step send one? */
+	struct vma_tcp_conn *next_retry;
+	struct vma_tcp_conn *next_dead;
+	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
+	/* published, see window.c */
+	_Alignas(64) _Atomic uint64_t rx_edge; /* stream offset up to which the peer may send */
+	_Atomic bool ack_waits;                /* a delayed ACK, and reading everything is a reason to send it */
+	_Atomic bool sends_ended;              /* writing is EPIPE: shut down, or over */
+	_Atomic uint32_t mss_now;              /* mss */
 };
 
 /* ---- the stack ---- */
@@ -177,7 +197,12 @@ struct vma_tcp {
 	struct vma_tcp_listener *listeners;
 	struct vma_nic_seg frames[TCP_FRAMES];
 	unsigned frames_count;
-	struct tcp_timewait *timewait;  /* timewait.c */
+	struct tcp_timewait *timewait; /* timewait.c */
+	struct vma_tcp_conn *retry;    /* tcp_retry */
+	struct tcp_timer_node retry_timer;
+	struct vma_tcp_conn *dead; /* freed at the end of the turn */
+	struct tcp_ack ack;        /* of the segment that is being processed */
+	struct fifo_memory fifo_memory;
 	struct tcp_port_memory *memory; /* lwip_port.c: freelists of lwIP's objects */
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
@@ -202,7 +227,11 @@ void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner,
 void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy);
 /* Posts work for the driver: any thread. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
-void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size);
+/* Looked at again in a millisecond: there was no frame, or no memory. */
+void tcp_retry(struct vma_tcp_conn *conn);
+/* Room for one more frame in this turn (sends what is gathered if need be). */
+bool tcp_frame_room(struct vma_tcp *tcp);
+void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size); /* aligned to 64 bytes */
 void tcp_free_memory(struct vma_tcp *tcp, void *memory);
 
 /* ---- conn.c: driver ---- */
@@ -212,6 +241,13 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
 void tcp_conn_over(struct vma_tcp_conn *conn,
                    int error); /* the pcb has gone: publish, tell, detach, put the stack's reference */
 void tcp_conn_publish(struct vma_tcp_conn *conn); /* state and readiness from the pcb */
+/* Ends it at once, with RST if the peer is to know; the application is told `error` (0: it is gone anyway). Within
+ * lwip_enter or not. Nothing of the pcb may be used afterwards. */
+void tcp_conn_abort(struct vma_tcp_conn *conn, int error, bool reset);
+static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed by its application */
+{
+	return conn->is_orphan;
+}
 bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* input.c */
 
 /* ---- input.c, output.c: driver ---- */
@@ -222,6 +258,11 @@ void tcp_output_conn(struct vma_tcp_conn *conn);
 /* Sends one segment of pcb->unacked again, as it is. -ENOBUFS: no frame now. */
 int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg);
 void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now */
+/* For a timer: sends one segment of what waits whatever Nagle, cork and silly windows say, as far as the peer's window
+ * allows. 1 sent, 0 nothing could be (the window is closed, or nothing waits), -ENOBUFS no frame now. */
+int tcp_output_force(struct vma_tcp_conn *conn);
+/* An empty segment below the window (RFC 1122 4.2.3.6, 9293 3.8.6.1), which the peer answers with an ACK. -ENOBUFS. */
+int tcp_output_probe(struct vma_tcp_conn *conn);
 
 /* ---- recovery.c: driver ---- */
 
@@ -242,6 +283,7 @@ void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being
 
 void timers_init(struct vma_tcp_conn *conn);
 void timers_stop(struct vma_tcp_conn *conn);
+void timers_fire(struct vma_tcp_conn *conn, enum tcp_timer which); /* called by the wheel; may end the connection */
 void timers_retransmit_update(
         struct vma_tcp_conn *conn); /* after each ACK, send, window change: RTO, probe or persist */
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
