@@ -25,8 +25,68 @@ struct start {
 	int error;
 };
 
-/* glibc's clone by its other name: clone itself is interposed in libvma.so. */
-int __clone(int (*fn)(void *), void *stack, int flags, void *arg, ...);
+/*
+ * clone(2), whose child runs `run` on the stack that ends (aligned to 16) at `top`: its pid or -errno. The C library's
+ * is not to be had here: libvma.so exports both of its names, and a sanitizer's runtime may have one, too, which takes
+ * the child for a fork. ThreadSanitizer's does, and leaves the thread, whose memory the child shares, in a state in
+ * which it does not see that thread synchronise any more.
+ */
+#if defined(__x86_64__)
+static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
+{
+	void **stack = top;
+	long pid = SYS_clone;
+
+	*--stack = arg;
+	*--stack = (void *)run;
+	__asm__ volatile("syscall\n\t"
+	                 "testq %%rax, %%rax\n\t"
+	                 "jnz 1f\n\t"
+	                 "xorl %%ebp, %%ebp\n\t"
+	                 "popq %%rax\n\t"
+	                 "popq %%rdi\n\t"
+	                 "callq *%%rax\n\t"
+	                 "ud2\n"
+	                 "1:"
+	                 : "+a"(pid)
+	                 : "D"((long)(CLONE_VM | CLONE_VFORK)), "S"(stack)
+	                 : "rcx", "r11", "memory", "cc");
+	return (pid_t)pid;
+}
+#elif defined(__aarch64__)
+static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
+{
+	void **stack = top;
+
+	*--stack = arg;
+	*--stack = (void *)run;
+	{
+		register long number __asm__("x8") = SYS_clone;
+		register long pid __asm__("x0") = CLONE_VM | CLONE_VFORK;
+		register void **child_stack __asm__("x1") = stack;
+
+		__asm__ volatile("svc 0\n\t"
+		                 "cbnz x0, 1f\n\t"
+		                 "mov x29, xzr\n\t"
+		                 "ldp x9, x0, [sp], 16\n\t"
+		                 "blr x9\n\t"
+		                 "brk 1\n"
+		                 "1:"
+		                 : "+r"(pid)
+		                 : "r"(number), "r"(child_stack)
+		                 : "memory", "cc");
+		return (pid_t)pid;
+	}
+}
+#else
+/* Through libvma.so's own, which leaves a child that shares its memory alone. */
+static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
+{
+	const int pid = clone(run, top, CLONE_VM | CLONE_VFORK, arg);
+
+	return pid < 0 ? -errno : pid;
+}
+#endif
 
 /* A program that is pinned to a core, or runs as a real-time one, must not have a daemon that is, too. */
 static void be_ordinary(void)
@@ -84,9 +144,10 @@ static int become_daemon(void *arg)
 static int become_nobodys_child(void *arg)
 {
 	struct start *start = arg;
+	const pid_t pid = clone_onto(start->second_stack + STACK_BYTES, become_daemon, start);
 
-	if (__clone(become_daemon, start->second_stack + STACK_BYTES, CLONE_VM | CLONE_VFORK, start) < 0)
-		start->error = errno;
+	if (pid < 0)
+		start->error = -pid;
 	syscall(SYS_exit, 0);
 	return 0;
 }
@@ -103,9 +164,9 @@ int vmad_start(const char *path, char *const argv[])
 	/* A handler of the program must not run in the clones: they share its memory. */
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, &before);
-	pid = __clone(become_nobodys_child, stacks + 2 * STACK_BYTES, CLONE_VM | CLONE_VFORK, &start);
+	pid = clone_onto(stacks + 2 * STACK_BYTES, become_nobodys_child, &start);
 	if (pid < 0)
-		start.error = errno;
+		start.error = -pid;
 	else
 		while (waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
 			;
