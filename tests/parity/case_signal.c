@@ -193,7 +193,11 @@ CASE(signal_masks, "ppoll, pselect and epoll_pwait let in the signals of their m
 	say("handled %d", handled);
 	raise(SIGALRM);
 	RES(epoll_pwait(set, &event, 1, 0, &none));
+	/* ThreadSanitizer takes from the kernel whatever a mask lets in, be it for a moment, and then runs the handler
+	 * whatever the mask is: here it cannot be told whether the signal went back to waiting. */
+#ifndef PARITY_TSAN
 	say("handled %d", handled);
+#endif
 	sigprocmask(SIG_UNBLOCK, &blocked, NULL);
 	second = (struct timespec){.tv_nsec = 100000000};
 	alarm_in(20);

@@ -31,6 +31,15 @@
 
 #include "payload.h"
 
+/* This program has ThreadSanitizer in it, in both runs. */
+#if defined(__SANITIZE_THREAD__)
+#define PARITY_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define PARITY_TSAN 1
+#endif
+#endif
+
 /* ---- cases (parity.c) ---- */
 
 struct parity_case {
