@@ -209,6 +209,19 @@ void vma_wire_tick(struct vma_nic *nic)
 		wire_engine_poke(other);
 }
 
+uint64_t vma_wire_due(struct vma_nic *nic)
+{
+	struct wire_end *other = wire_other(wire_end_of(nic));
+	uint64_t due;
+
+	if (other == NULL)
+		return UINT64_MAX;
+	wire_engine_lock(other);
+	due = wire_delay_due(&other->engine.delay);
+	wire_engine_unlock(other);
+	return due;
+}
+
 /* ---- counters ---- */
 
 static uint64_t total(const struct wire_end *end, uint64_t gone, size_t offset)

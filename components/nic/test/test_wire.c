@@ -255,6 +255,33 @@ static void test_a_full_delay_line_drops_the_newest(void **state)
 	end_world(&w);
 }
 
+static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
+{
+	struct world w;
+	struct vma_wire_pair_attr attr = {.faults[0] = {.delay_ns = 1000}};
+	uint32_t got[8];
+
+	(void)state;
+	make_world(&w, &attr, 0);
+	assert_int_equal(vma_wire_due(w.nic[0]), UINT64_MAX);
+	for (uint32_t i = 0; i < 2; i++) {
+		clock_ns = 100 * (uint64_t)i;
+		send_numbered(&w, i, 1);
+		vma_wire_tick(w.nic[0]);
+	}
+	assert_int_equal(vma_wire_due(w.nic[0]), 1000);
+	assert_int_equal(vma_wire_due(w.nic[1]), UINT64_MAX);
+	clock_ns = vma_wire_due(w.nic[0]) - 1;
+	assert_int_equal(numbers(&w, got, 8), 0);
+	clock_ns++;
+	assert_int_equal(numbers(&w, got, 8), 1);
+	clock_ns = vma_wire_due(w.nic[0]);
+	assert_int_equal(clock_ns, 1100);
+	assert_int_equal(numbers(&w, got, 8), 1);
+	assert_int_equal(vma_wire_due(w.nic[0]), UINT64_MAX);
+	end_world(&w);
+}
+
 static void test_moderation_reports_after_count_or_period(void **state)
 {
 	struct world w;
@@ -542,6 +569,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_corruption_turns_one_bit),
         cmocka_unit_test(test_a_bounded_lane_holds_that_many_and_loses_none),
         cmocka_unit_test(test_a_full_delay_line_drops_the_newest),
+        cmocka_unit_test(test_due_says_when_the_next_delayed_frame_arrives),
         cmocka_unit_test(test_moderation_reports_after_count_or_period),
         cmocka_unit_test(test_real_time_delay_and_moderation_wake_by_timer),
         cmocka_unit_test(test_a_queue_pair_without_buffers_holds_up_no_other),
