@@ -131,7 +131,8 @@ static bool ask_s(struct epoll_set *set, int max)
 		} else if (item == NULL) {
 			/* Its number was closed earlier, and another process keeps the socket. */
 			atomic_store(&set->stale, true);
-		} else if (atomic_load_explicit(&item->wanted, memory_order_relaxed) != 0) {
+		} else if (atomic_load_explicit(&item->wanted, memory_order_relaxed) != 0 &&
+		           !atomic_load_explicit(&item->file->own_poll, memory_order_relaxed)) {
 			iomux_os_told(item->file, answers[n].events);
 			item->os_events |= answers[n].events;
 			epoll_item_enqueue(set, item, true);

@@ -20,10 +20,17 @@ static int os_ctl(int epfd, int op, int fd, struct epoll_event *event)
 
 /* ---- shadows in S ---- */
 
-/* What the shadow is asked for: not whether it is writable, if the file knows that by itself. */
+/*
+ * What the shadow is asked for: not whether it is writable, if the file knows that by itself; nothing, if it knows all.
+ * Then the kernel tells of a hang-up, once, which is passed over (collect.c). EPOLLONESHOT and EPOLLEXCLUSIVE exclude
+ * each other.
+ */
 static uint32_t shadow_events(struct epoll_item *item)
 {
 	uint32_t events = item->events;
+
+	if (atomic_load_explicit(&item->file->own_poll, memory_order_relaxed))
+		return events & EPOLLEXCLUSIVE ? EPOLLEXCLUSIVE | EPOLLET : EPOLLONESHOT;
 
 	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) == 0)
 		return EPOLLONESHOT; /* shot */
@@ -98,7 +105,9 @@ static int modify(struct epoll_set *set, struct epoll_item *item, const struct e
 	if ((events | event->events) & EPOLLEXCLUSIVE)
 		return -EINVAL;
 	epoll_item_set_events(item, event->events, event->data.u64);
-	rc = epoll_shadow_ctl(set, EPOLL_CTL_MOD, item);
+	rc = atomic_load_explicit(&item->file->own_poll, memory_order_relaxed)
+	             ? 0 /* asked for nothing, as before */
+	             : epoll_shadow_ctl(set, EPOLL_CTL_MOD, item);
 	if (rc < 0) {
 		epoll_item_set_events(item, events, data);
 		atomic_store_explicit(&item->wanted, shot, memory_order_relaxed);

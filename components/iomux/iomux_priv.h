@@ -122,7 +122,7 @@ struct members {
 	struct pollfd *fds; /* as the OS is asked: a set appears as its inner descriptor; revents as the OS said */
 	struct members_ours *ours;
 	nfds_t n;
-	unsigned n_ours, n_os;
+	unsigned n_ours, n_os, n_shadows; /* the OS's; shadows of ours that are to be asked */
 	bool select;
 	void *memory[2]; /* freed if the thread is cancelled in its sleep */
 	/* private */

@@ -278,6 +278,22 @@ static void on_closed(struct vma_watcher *watcher, int fd)
 	epoll_set_unlock(set);
 }
 
+/* The shadow is to be asked from now on, or not any more. A member that is told once was told already, or will be. */
+static void on_shadow(struct vma_watcher *watcher)
+{
+	struct epoll_item *item = of_watcher(watcher);
+	struct epoll_set *set = item->set;
+
+	pthread_mutex_lock(&set->lock);
+	if (item->live && !item->number_closed) {
+		epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
+		epoll_shadow_ctl(set, EPOLL_CTL_ADD, item);
+		set->asked.tsc = 0;
+	}
+	epoll_set_unlock(set);
+	vma_waitq_wake(&set->file.waitq, true);
+}
+
 /* The file is a set whose inner descriptor is another one now. No lock of the outer set: only marks. */
 void epoll_item_inner_changed(struct vma_watcher *watcher)
 {
@@ -327,7 +343,8 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 
 	if (item == NULL)
 		return -ENOMEM;
-	item->watcher = (struct vma_watcher){.ready = on_ready, .rings = on_rings, .closed = on_closed};
+	item->watcher =
+	        (struct vma_watcher){.ready = on_ready, .rings = on_rings, .closed = on_closed, .shadow = on_shadow};
 	item->file = file;
 	item->fd = fd;
 	item->number_closed = item->is_pending = item->os_fd_own = false;

@@ -51,6 +51,10 @@ static void keep(struct members *members, uint32_t index, struct vma_file *file)
 	members->rings |= iomux_file_rings(file);
 	if (now & EPOLLOUT)
 		pfd->events &= (short)~IOMUX_OUT;
+	if (atomic_load_explicit(&file->own_poll, memory_order_relaxed))
+		pfd->fd = -1;
+	else
+		members->n_shadows++;
 	if (file->kind == VMA_FILE_EPOLL) {
 		pfd->fd = epoll_set(file)->s;
 		members->n_os += atomic_load_explicit(&epoll_set(file)->n_os, memory_order_relaxed) > 0;
@@ -172,6 +176,8 @@ static int ask(struct members *members)
 /* Nothing that was asked for can have come unseen. */
 static bool is_complete(const struct members *members)
 {
+	if (members->n_os + members->n_shadows == 0)
+		return true;
 	for (unsigned i = 0; i < members->n_ours; i++)
 		if (members->ours[i].accept & ~members->ours[i].got & EPOLLIN)
 			return false;
@@ -202,6 +208,8 @@ static int wait_ask_os(struct vma_wait *wait)
 	struct members *members = wait->arg;
 	int rc;
 
+	if (members->n_os + members->n_shadows == 0)
+		return 0;
 	/* Of shadows alone there is nothing new every few looks, unless a sleep has just ended. */
 	if (members->n_os == 0 && !wait->slept && memory.about == members->about &&
 	    !iomux_asked_long_ago(&memory.asked))
@@ -297,6 +305,8 @@ static bool is_due(struct members *members, const struct iomux_policy *policy, i
 {
 	const struct iomux_asked *asked = &memory.asked;
 
+	if (members->n_os + members->n_shadows == 0)
+		return false;
 	if (memory.about != members->about || iomux_asked_long_ago(asked))
 		return true;
 	if (found > 0)

@@ -100,6 +100,19 @@ void vma_file_wake_watchers(struct vma_file *file, struct vma_watchers *watchers
 		watchers->watcher[i]->ready(watchers->watcher[i], events);
 }
 
+void vma_file_set_own_poll(struct vma_file *file, bool own)
+{
+	struct vma_watchers *watchers;
+
+	if (atomic_exchange(&file->own_poll, own) == own)
+		return;
+	pthread_mutex_lock(&file->lock); /* who watches from now on has seen the change: vma_file_watch locks as well */
+	watchers = atomic_load_explicit(&file->watchers, memory_order_relaxed);
+	pthread_mutex_unlock(&file->lock);
+	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++)
+		watchers->watcher[i]->shadow(watchers->watcher[i]);
+}
+
 void file_tell_closed(struct vma_file *file, int fd)
 {
 	struct vma_watchers *watchers;

@@ -175,7 +175,7 @@ static void test_query_tells_offloaded_the_reason_or_that_there_is_no_such_numbe
 	(void)state;
 	assert_int_equal(pipe(fds), 0);
 	assert_int_equal(vma_sock_query(fds[0], &text), 0);
-	assert_string_equal(text, "only UDP sockets are offloaded");
+	assert_string_equal(text, "only UDP and TCP sockets are offloaded");
 	assert_int_equal(vma_fd_install(fds[0], &fake->file), 0);
 	assert_int_equal(vma_sock_query(fds[0], &text), 0);
 	assert_string_equal(text, "not bound or connected yet");

@@ -37,7 +37,7 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERN
 	X(NEW, "not bound or connected yet")                                                                           \
 	X(DISABLED, "offloading is switched off")                                                                      \
 	X(FAMILY, "only IPv4 is offloaded")                                                                            \
-	X(TYPE, "only UDP sockets are offloaded")                                                                      \
+	X(TYPE, "only UDP and TCP sockets are offloaded")                                                              \
 	X(LOCAL, "its address is only reachable on this host")                                                         \
 	X(NO_DEVICE, "the interface cannot be offloaded (the log says why)")                                           \
 	X(NO_MEMBERSHIP, "bound to a group that it has not joined")                                                    \
@@ -111,6 +111,11 @@ struct vma_file {
 	const struct vma_file_ops *ops;
 	uint8_t kind; /* enum vma_file_kind */
 	bool os_only; /* may be set and cleared: every call goes to the kernel, only readiness and close are ours */
+	/*
+	 * ops->poll answers all by itself: the shadow is not what the file is (a TCP socket that is connected past the
+	 * kernel), and is not asked. See vma_file_set_own_poll.
+	 */
+	_Atomic bool own_poll;
 	_Atomic bool retry;     /* offloaded in part: net_changed is wanted once a second, whatever `reason` says */
 	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder */
 	_Atomic uint32_t slots; /* descriptors that lead here; VMA_FILE_ENDED: the last one has gone */
@@ -138,6 +143,8 @@ struct vma_watcher {
 	void (*rings)(struct vma_watcher *watcher, uint64_t rings);
 	/* Descriptor fd of the file is being closed (-1: the last one, and so the file): the registration ends. */
 	void (*closed)(struct vma_watcher *watcher, int fd);
+	/* The file's own_poll has changed. */
+	void (*shadow)(struct vma_watcher *watcher);
 };
 struct vma_watchers {
 	struct vma_retired retired;
@@ -149,6 +156,8 @@ struct vma_watchers {
 int vma_file_watch(struct vma_file *file, struct vma_watcher *watcher);
 void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher);
 
+/* Inside, without the file's lock. */
+void vma_file_set_own_poll(struct vma_file *file, bool own);
 void vma_file_wake_watchers(struct vma_file *file, struct vma_watchers *watchers, uint32_t events);
 /* After readiness has come: sleepers and epoll sets. events: what is new, EPOLL* bits. */
 static inline void vma_file_ready(struct vma_file *file, uint32_t events)
