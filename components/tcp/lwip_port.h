@@ -16,14 +16,15 @@ struct vma_tcp;
 struct vma_tcp_conn;
 struct vma_buf;
 
-struct tcp_port_memory; /* lwIP's objects by size, at most so many kept, and what else is the stack's; the driver's */
+/* lwIP's objects, and the clock's offset from attr.secret: before anything else here, after attr and host are set. */
 int port_memory_create(struct vma_tcp *tcp);
 void port_memory_destroy(struct vma_tcp *tcp);
+uint64_t port_memory_in_use(const struct vma_tcp *tcp); /* objects: pcbs, segments, pbufs */
 
 /* Who is being worked on, in this thread, for lwIP's callbacks. */
 struct lwip_at {
 	struct vma_tcp *tcp;
-	struct vma_tcp_conn *conn; /* NULL: a listener */
+	struct vma_tcp_conn *conn; /* NULL: a listener, or nobody */
 };
 extern __thread struct lwip_at lwip_at __attribute__((tls_model("initial-exec"), visibility("hidden")));
 /*
@@ -35,6 +36,13 @@ extern __thread struct lwip_at lwip_at __attribute__((tls_model("initial-exec"),
 void lwip_enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn);
 void lwip_enter_listener(struct vma_tcp *tcp, struct tcp_pcb_listen *listener);
 void lwip_leave(void);
+/* Within: a segment, from its TCP header on, of a packet between these IPv4 addresses. Takes p. */
+void lwip_input(const void *src, const void *dst, struct pbuf *p);
+
+/* What time stamps of the stack say now (RFC 7323: milliseconds), and how far that is from host.now_ns' milliseconds:
+ * a peer does not learn how long the machine has been up. */
+uint32_t port_clock_ms(const struct vma_tcp *tcp);
+uint32_t port_clock_offset(const uint8_t secret[16]);
 
 /*
  * A pbuf for a received packet, from its TCP header to the end of its payload, a chain for a chain. Takes the packet's
@@ -58,6 +66,7 @@ err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb);
 
 /* Made visible by the adaptation. */
 err_t tcp_output_segment(struct tcp_seg *seg, struct tcp_pcb *pcb, struct netif *netif);
-extern struct netif port_netif; /* the one netif that lwIP sees; its mtu is set per connection before use */
+/* The one interface that lwIP sees; its mtu is to be set for each connection before use. */
+extern LWIP_TLS struct netif port_netif;
 
 #endif

@@ -208,6 +208,7 @@ struct vma_tcp {
 	uint32_t orphans, syn_tokens;
 	uint64_t syn_tokens_ns;
 	uint16_t ip_id;
+	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
 
 	/* read by anybody */
 	_Alignas(64) _Atomic uint64_t due_ns;

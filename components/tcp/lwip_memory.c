@@ -1,0 +1,205 @@
+/* What lwIP allocates: a few kinds of objects, each with a list of free ones that the stack keeps for the next. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include <lwip/mem.h>
+#include <lwip/memp.h>
+
+#include "lwip_memory.h"
+#include "lwip_port.h"
+#include "tcp_priv.h"
+
+/* What a stack keeps of each kind: enough for a full window of 8 MB in segments of an Ethernet's size. */
+#define KEEP_BYTES (512U << 10)
+#if defined(__has_feature)
+#define FEATURE_ADDRESS __has_feature(address_sanitizer)
+#else
+#define FEATURE_ADDRESS 0
+#endif
+/* AddressSanitizer knows what is free only when malloc knows. */
+#if defined(__SANITIZE_ADDRESS__) || FEATURE_ADDRESS
+#define KEEPS 0
+#else
+#define KEEPS 1
+#endif
+
+/* mem_malloc's blocks: lwIP asks for headers of segments only, at most 104 bytes with all that lies before them. */
+struct header_block {
+	uint64_t is_large;
+	uint8_t bytes[120];
+};
+
+static const uint32_t kind_size[MEMORY_KINDS] = {
+        [MEMORY_PCB] = sizeof(struct tcp_pcb),         [MEMORY_LISTENER] = sizeof(struct tcp_pcb_listen),
+        [MEMORY_SEGMENT] = sizeof(struct tcp_seg),     [MEMORY_PBUF] = sizeof(struct pbuf),
+        [MEMORY_HEADER] = sizeof(struct header_block), [MEMORY_FRAME_PBUF] = 64,
+};
+
+struct free_object {
+	struct free_object *next;
+};
+struct tcp_port_memory {
+	struct {
+		struct free_object *first;
+		uint32_t count, limit;
+	} free[MEMORY_KINDS];
+	uint64_t in_use;
+};
+
+static void *host_alloc(struct vma_tcp *tcp, size_t size)
+{
+	return tcp->host.alloc ? tcp->host.alloc(size) : calloc(1, size);
+}
+
+static void host_free(struct vma_tcp *tcp, void *memory)
+{
+	if (tcp->host.free)
+		tcp->host.free(memory);
+	else
+		free(memory);
+}
+
+int port_memory_create(struct vma_tcp *tcp)
+{
+	struct tcp_port_memory *memory = host_alloc(tcp, sizeof(*memory));
+
+	if (!memory)
+		return -ENOMEM;
+	for (unsigned kind = 0; kind < MEMORY_KINDS; kind++)
+		memory->free[kind].limit = KEEPS * KEEP_BYTES / kind_size[kind];
+	tcp->memory = memory;
+	tcp->clock_offset_ms = port_clock_offset(tcp->attr.secret);
+	return 0;
+}
+
+void port_memory_destroy(struct vma_tcp *tcp)
+{
+	struct tcp_port_memory *memory = tcp->memory;
+	struct free_object *object;
+
+	if (!memory)
+		return;
+	for (unsigned kind = 0; kind < MEMORY_KINDS; kind++) {
+		while ((object = memory->free[kind].first)) {
+			memory->free[kind].first = object->next;
+			host_free(tcp, object);
+		}
+	}
+	host_free(tcp, memory);
+	tcp->memory = NULL;
+}
+
+uint64_t port_memory_in_use(const struct vma_tcp *tcp)
+{
+	return tcp->memory->in_use;
+}
+
+static void *counted(struct vma_tcp *tcp, void *object)
+{
+	if (object)
+		tcp->memory->in_use++;
+	else
+		TCP_COUNT(tcp, no_memory, 1);
+	return object;
+}
+
+void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
+{
+	struct tcp_port_memory *memory = tcp->memory;
+	struct free_object *object = memory->free[kind].first;
+
+	if (object) {
+		memory->free[kind].first = object->next;
+		memory->free[kind].count--;
+		return counted(tcp, object);
+	}
+	return counted(tcp, host_alloc(tcp, kind_size[kind]));
+}
+
+void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
+{
+	struct tcp_port_memory *all = tcp->memory;
+	struct free_object *object = memory;
+
+	all->in_use--;
+	if (all->free[kind].count >= all->free[kind].limit) {
+		host_free(tcp, object);
+		return;
+	}
+	object->next = all->free[kind].first;
+	all->free[kind].first = object;
+	all->free[kind].count++;
+}
+
+/* ---- lwIP's names for it ---- */
+
+static enum memory_kind kind_of(memp_t type)
+{
+	switch (type) {
+	case MEMP_TCP_PCB:
+		return MEMORY_PCB;
+	case MEMP_TCP_PCB_LISTEN:
+		return MEMORY_LISTENER;
+	case MEMP_TCP_SEG:
+		return MEMORY_SEGMENT;
+	case MEMP_PBUF:
+		return MEMORY_PBUF;
+	default:
+		return MEMORY_KINDS; /* pools that nothing here uses */
+	}
+}
+
+void *memp_malloc(memp_t type)
+{
+	enum memory_kind kind = kind_of(type);
+
+	return kind == MEMORY_KINDS ? NULL : memory_get(lwip_at.tcp, kind);
+}
+
+void memp_free(memp_t type, void *object)
+{
+	if (!object)
+		return;
+	/* The one place where a pcb ends, whatever the reason. */
+	if (type == MEMP_TCP_PCB && lwip_at.conn && lwip_at.conn->pcb == object)
+		lwip_at.conn->pcb = NULL;
+	memory_put(lwip_at.tcp, kind_of(type), object);
+}
+
+void *mem_malloc(mem_size_t size)
+{
+	struct vma_tcp *tcp = lwip_at.tcp;
+	struct header_block *block;
+
+	if (size <= sizeof(block->bytes)) {
+		block = memory_get(tcp, MEMORY_HEADER);
+		if (block)
+			block->is_large = 0;
+	} else {
+		block = counted(tcp, host_alloc(tcp, offsetof(struct header_block, bytes) + size));
+		if (block)
+			block->is_large = 1;
+	}
+	return block ? block->bytes : NULL;
+}
+
+void mem_free(void *memory)
+{
+	struct header_block *block;
+
+	if (!memory)
+		return;
+	block = (struct header_block *)((uint8_t *)memory - offsetof(struct header_block, bytes));
+	if (!block->is_large) {
+		memory_put(lwip_at.tcp, MEMORY_HEADER, block);
+		return;
+	}
+	lwip_at.tcp->memory->in_use--;
+	host_free(lwip_at.tcp, block);
+}
+
+void *mem_trim(void *memory, mem_size_t size)
+{
+	(void)size;
+	return memory;
+}
