@@ -3,7 +3,11 @@
  *
  *   file          noun                                              calls
  *   stack.c       struct vma_tcp: turn, due, ready list, frames out  everything below
- *   conn.c        a connection's life: made, owned, ended, freed
+ *   conn.c        a connection's life: made, owned, stepped, freed
+ *   connect.c     the active open; initial sequence numbers
+ *   close.c       how connections end: FIN, RST, orphans
+ *   state.c       what is published: state, readiness, events
+ *   read.c, write.c  the application's side of the two fifos
  *   input.c       a burst's segments of one connection into lwIP     recovery_ack_*, window.c
  *   output.c      from the send fifo into segments and frames        recovery_*
  *   recovery.c    SACK scoreboard, loss, retransmission, pipe        rtt.c, cc.c
@@ -75,23 +79,87 @@ struct tcp_ack {
 	} block[4];
 };
 
-/* Loss detection and retransmission; recovery.c's own, but for what is read by info. */
+/* What one segment's acknowledgement has brought: noted by recovery_ack_before, used by recovery_ack_after. */
+struct tcp_ack_news {
+	uint32_t una;       /* before it */
+	uint32_t acked;     /* bytes that una moves on */
+	uint32_t delivered; /* bytes that have left the network, by acknowledgement or SACK */
+	uint64_t rtt_ns;    /* of the newest segment that was sent once; 0: none */
+	bool dup;           /* RFC 5681 2: a duplicate acknowledgement */
+	bool sacked;        /* new SACK information */
+	bool dsack;         /* RFC 2883: something came twice */
+	bool lost_new;      /* a segment has been found lost */
+	bool original;      /* what has been delivered was sent once, before a recovery that is going on */
+	bool resent;        /* something acknowledged had been sent more than once */
+};
+
+/*
+ * Loss detection and retransmission; recovery.c's own, but for what is read by info. Where a search goes on is kept as
+ * the last segment that it has passed (NULL: none, it begins at the head of pcb->unacked), so that segments added at
+ * the end need no care, and one that is freed takes all before it along.
+ */
 struct tcp_recovery {
 	enum { TCP_RECOVERY_OPEN, TCP_RECOVERY_DISORDER, TCP_RECOVERY_FAST, TCP_RECOVERY_LOSS } state;
-	uint32_t recover;     /* RFC 6582/6675: snd_nxt when recovery began */
-	uint32_t high_sacked; /* highest sequence number SACKed */
-	uint32_t pipe_bytes;  /* RFC 6675: in flight, by the scoreboard */
-	uint32_t sacked_bytes, lost_bytes, retransmitted_bytes;
+	bool recover_known;
+	uint32_t recover;    /* RFC 6582/6675: snd_nxt when recovery began */
+	uint32_t pipe_bytes; /* RFC 6675: in flight, by the scoreboard; as of the last ACK or retransmission */
+	uint32_t sacked_bytes, lost_bytes, retransmitted_bytes; /* of segments that carry the mark */
+	uint32_t sacked_segments;
+	uint32_t high_sacked; /* end of the highest SACKed segment; valid with sacked_segments */
 	uint32_t dup_acks, dup_threshold;
-	uint32_t backoff; /* timeouts in a row */
-	uint32_t probes;  /* zero-window or keepalive probes in a row */
-	bool tail_probe_out;
+	uint32_t backoff; /* doublings of the timeout, until there is a new sample of the round-trip time (Karn) */
+
+	/* where searches go on: see above */
+	struct tcp_seg *judged;    /* up to here it is decided what is lost */
+	uint32_t sacked_judged;    /* SACKed segments up to there */
+	struct tcp_seg *resent;    /* what is lost up to here has been sent again */
+	struct tcp_seg *sack_seen; /* the segment marked last */
+	unsigned blocks;           /* SACK blocks of the last ACK: what they cover needs no search */
+	struct {
+		uint32_t left, right;
+	} block[4];
+
+	/* RFC 6937 */
+	uint32_t prr_delivered, prr_out, prr_flight;
+	/* RFC 8985: of the segments delivered, the one that was sent last */
+	uint64_t rack_sent_ns, rack_rtt_ns;
+	uint32_t rack_end;
+	uint64_t oldest_resent_ns; /* no retransmission in flight is older */
+	uint64_t reorder_due_ns;   /* when the next segment is to be judged by time; UINT64_MAX: none */
+	uint32_t reorder_steps;    /* quarters of the lowest round-trip time */
+	uint32_t reorder_round;    /* seq: no further step before it is acknowledged */
+	bool reordering_seen;
+	bool rescued; /* RFC 6675 NextSeg (4): once per recovery */
+
+	/* tail-loss probe, RFC 8985 7 */
+	bool probe_wanted;   /* to be sent by recovery_retransmit, or as new data */
+	bool probe_new;      /* one segment of new data may leave above cwnd */
+	bool tail_probe_out; /* not answered yet */
+	bool tail_probe_again;
 	uint32_t tail_probe_end;
-	uint64_t first_unacked_ns; /* when the oldest unacknowledged byte was first sent: TCP_USER_TIMEOUT, retries2 */
-	struct tcp_seg *hint;      /* where the search for the next lost segment goes on; NULL: at the head */
-	/* Eifel (RFC 3522): to undo what a spurious timeout did */
-	uint32_t undo_cwnd, undo_ssthresh, undo_ts;
+
+	/* Eifel (RFC 3522, 4015), F-RTO (RFC 5682) and DSACK (RFC 3708): to undo what a spurious retransmission did */
+	bool undo_possible;  /* between the first retransmission of a recovery and its end */
+	bool undo_first_ack; /* no ACK has advanced since */
+	uint32_t undo_cwnd, undo_ssthresh, undo_ts, undo_resends;
+	uint32_t frto; /* 0: not running, 1: waits for the first ACK, 2: for the second */
+
+	/* how long without progress: timers.c */
+	uint32_t timeouts;        /* in a row, without an acknowledgement of something new */
+	uint64_t stuck_since_ns;  /* of the first of them: RETRIES2, USER_TIMEOUT */
+	uint32_t probes;          /* zero-window or keepalive probes in a row without any answer */
+	uint32_t persist_backoff; /* zero-window probes in a row, answered or not */
+	uint64_t persist_since_ns;
+	uint64_t rto_from_ns;   /* the timeout counts from here */
+	uint64_t probe_from_ns; /* the tail-loss probe's: the last new data, or acknowledgement of some */
+
+	/* RFC 7661: was the window used? */
+	uint32_t flight_max, flight_max_end;
+	bool window_limited;
+	uint64_t last_sent_ns; /* new data */
+
 	uint64_t total_retransmits;
+	struct tcp_ack_news news;
 };
 
 struct vma_tcp_conn {
@@ -130,6 +198,7 @@ struct vma_tcp_conn {
 	_Alignas(64) struct tcp_pcb *pcb; /* NULL: not yet, or no longer */
 	struct vma_flow flow;
 	bool attached, steered, closing, aborting, fin_queued, in_ready, connected, passive;
+	bool no_frame; /* output.c: something could not leave for want of a frame; cleared when all has left */
 	struct vma_tcp_conn *next_ready;    /* has packets of this burst, or output to do */
 	struct vma_buf *burst, *burst_last; /* packets of this burst, linked by vma_buf.user */
 	struct vma_tcp_listener *listener;  /* half-open: whose */
@@ -170,6 +239,8 @@ struct vma_tcp_conn {
 	uint32_t out_segments;   /* frames with an ACK since the connection began: did this step send one? */
 	struct vma_tcp_conn *next_retry;
 	struct vma_tcp_conn *next_dead;
+	uint32_t todo; /* enum tcp_work, taken from `work` */
+	struct fifo_memory memory;
 	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
 	/* published, see window.c */
 	_Alignas(64) _Atomic uint64_t rx_edge; /* stream offset up to which the peer may send */
@@ -200,9 +271,8 @@ struct vma_tcp {
 	struct tcp_timewait *timewait; /* timewait.c */
 	struct vma_tcp_conn *retry;    /* tcp_retry */
 	struct tcp_timer_node retry_timer;
-	struct vma_tcp_conn *dead; /* freed at the end of the turn */
-	struct tcp_ack ack;        /* of the segment that is being processed */
-	struct fifo_memory fifo_memory;
+	struct vma_tcp_conn *dead;      /* freed at the end of the turn */
+	struct tcp_ack ack;             /* of the segment that is being processed */
 	struct tcp_port_memory *memory; /* lwip_port.c: freelists of lwIP's objects */
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
@@ -234,6 +304,7 @@ void tcp_retry(struct vma_tcp_conn *conn);
 bool tcp_frame_room(struct vma_tcp *tcp);
 void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size); /* aligned to 64 bytes */
 void tcp_free_memory(struct vma_tcp *tcp, void *memory);
+void *tcp_allocated_base(void *memory); /* what host.free has to be given for it */
 
 /* ---- conn.c: driver ---- */
 
@@ -241,6 +312,8 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
                                   const struct vma_tcp_options *options);
 void tcp_conn_over(struct vma_tcp_conn *conn,
                    int error); /* the pcb has gone: publish, tell, detach, put the stack's reference */
+/* Ends it: the pcb is given up, with or without RST to the peer, then tcp_conn_over(conn, error). */
+void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset);
 void tcp_conn_publish(struct vma_tcp_conn *conn); /* state and readiness from the pcb */
 /* Ends it at once, with RST if the peer is to know; the application is told `error` (0: it is gone anyway). Within
  * lwip_enter or not. Nothing of the pcb may be used afterwards. */
@@ -250,6 +323,41 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 	return conn->is_orphan;
 }
 bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* input.c */
+void tcp_conn_step(struct vma_tcp_conn *conn); /* what is posted, input, output, publication, events */
+void tcp_conns_forget(struct vma_tcp *tcp);    /* the stack ends: all are over, */
+void tcp_conns_free(struct vma_tcp *tcp);      /* and freed */
+static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
+{
+	return atomic_load_explicit(&conn->option[option], memory_order_relaxed);
+}
+
+/* ---- connect.c, close.c: driver ---- */
+
+uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key);
+void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
+void tcp_conn_mss_update(struct vma_tcp_conn *conn);  /* from path, options, the peer's SYN */
+void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo);
+void tcp_close_fin(struct vma_tcp_conn *conn); /* everything is in segments: the FIN behind it */
+
+/* ---- listener.c: driver ---- */
+
+void tcp_listeners_forget(struct vma_tcp *tcp);
+/* A half-open connection is no longer that; whether it was accepted. */
+void tcp_half_open_end(struct vma_tcp_conn *conn);
+bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
+
+/* ---- reply.c: driver ---- */
+
+/* Answers to a packet that belongs to no connection, addresses exchanged. */
+void tcp_reply_rst(struct vma_tcp *tcp, struct vma_buf *packet);
+struct tcp_reply {
+	uint32_t seq, ack;
+	uint16_t window;
+	uint8_t flags;
+	bool has_ts;
+	uint32_t ts_val, ts_ecr;
+};
+void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply);
 
 /* ---- input.c, output.c: driver ---- */
 
@@ -265,30 +373,48 @@ int tcp_output_force(struct vma_tcp_conn *conn);
 /* An empty segment below the window (RFC 1122 4.2.3.6, 9293 3.8.6.1), which the peer answers with an ACK. -ENOBUFS. */
 int tcp_output_probe(struct vma_tcp_conn *conn);
 
-/* ---- recovery.c: driver ---- */
+/*
+ * ---- recovery.c: driver; between lwip_enter and lwip_leave where segments are sent ----
+ *
+ * input.c:   hook_inpacket, when the segment has been found acceptable:  recovery_ack_before
+ *            after lwIP has processed it, if the pcb is still there:     recovery_ack_after
+ * output.c:  tcp_output_conn begins with                                 recovery_retransmit
+ *            then new data, as far as                                    recovery_may_send
+ *            each segment of it that has left (SYN and FIN, too):        recovery_sent
+ *            at its end                                                  timers_retransmit_update
+ * Nothing here sends but recovery_retransmit; timeouts leave marks and call tcp_ready.
+ */
 
 void recovery_init(struct vma_tcp_conn *conn);
-/* Before lwIP sees the segment: marks what is SACKed. After it: pcb->unacked no longer holds what was acknowledged;
- * `acked` bytes have been, rtt_ns is the sample of the newest segment that was sent once (0: none). */
+/* Before lwIP sees the segment: looks at what will be acknowledged and freed, and marks what is SACKed. */
 void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
-void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack, uint32_t acked, bool dup,
-                        uint64_t rtt_ns);
+/* After it: samples the round-trip time, finds losses, moves cwnd; recovery begins or ends. */
+void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* for the first time */
 uint32_t recovery_may_send(const struct vma_tcp_conn *conn);        /* bytes of new data that cwnd allows now */
-void recovery_retransmit(struct vma_tcp_conn *conn);                /* lost segments, as far as cwnd allows */
-void recovery_timeout(struct vma_tcp_conn *conn);                   /* RTO */
-void recovery_tail_probe(struct vma_tcp_conn *conn);
+uint32_t recovery_pipe(const struct vma_tcp_conn *conn);            /* RFC 6675: bytes in flight */
+/* What is lost (or probed for), as far as cwnd allows. -ENOBUFS: no frame; timers try again. */
+int recovery_retransmit(struct vma_tcp_conn *conn);
+void recovery_timeout(struct vma_tcp_conn *conn);    /* RTO: all is lost */
+void recovery_tail_probe(struct vma_tcp_conn *conn); /* TLP */
+void recovery_reorder(struct vma_tcp_conn *conn);    /* the time to wait for reordered segments is over */
+/* output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
+void recovery_rescan(struct vma_tcp_conn *conn);
 void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
 
 /* ---- timers.c: driver ---- */
 
 void timers_init(struct vma_tcp_conn *conn);
 void timers_stop(struct vma_tcp_conn *conn);
-void timers_fire(struct vma_tcp_conn *conn, enum tcp_timer which); /* called by the wheel; may end the connection */
-void timers_retransmit_update(
-        struct vma_tcp_conn *conn); /* after each ACK, send, window change: RTO, probe or persist */
+/* For wheel_advance: a connection's timer (node->kind is an enum tcp_timer). What is to be sent is sent by tcp_ready.
+ */
+void timers_fire(struct tcp_timer_node *node, void *tcp);
+/* At the end of each output, and after each ACK or window change that none follows: RTO, probe or persist; or, with
+ * conn->no_frame, another try in a millisecond. Also cork's 200 ms. */
+void timers_retransmit_update(struct vma_tcp_conn *conn);
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
-void timers_keepalive_update(struct vma_tcp_conn *conn);       /* keepalive, FIN_WAIT_2, user timeout */
+/* Keepalive, FIN_WAIT_2 without owner: when the connection is established or closed, or an option changes. */
+void timers_keepalive_update(struct vma_tcp_conn *conn);
 
 /* ---- window.c: driver ---- */
 
@@ -305,5 +431,6 @@ void timewait_fini(struct vma_tcp *tcp);
 void timewait_begin(struct vma_tcp_conn *conn);
 /* Whether a new connection may use the 4-tuple now (RFC 6191, tcp_tw_reuse): true ends the old one. */
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t *isn_above);
+void timewait_expire(struct vma_tcp *tcp); /* its timer has come */
 
 #endif
