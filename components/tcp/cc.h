@@ -16,17 +16,27 @@ struct tcp_cc;
 struct tcp_cc_ops {
 	const char *name; /* as TCP_CONGESTION knows it: "reno", "cubic", "none" */
 	void (*init)(struct tcp_cc *cc);
+	/* cwnd may grow: the window was used. */
 	void (*acked)(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, uint64_t now_ns);
 	uint32_t (*reduce)(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns); /* the new ssthresh */
 	void (*timeout)(struct tcp_cc *cc, uint64_t now_ns);
+	void (*unused)(struct tcp_cc *cc, uint64_t span_ns); /* that long the application has left the window unused */
+};
+/* Cubic's memory of the last losses, as far as a spurious one is taken back (RFC 9438 4.9). */
+struct tcp_cubic {
+	uint32_t w_max;            /* cwnd before the last reduction, or lower: fast convergence */
+	uint32_t epoch_start_cwnd; /* when this congestion avoidance began; epoch_ns 0: it has not */
+	uint32_t w_est, w_est_acked;
+	uint32_t cwnd_prior;
+	uint32_t k_ms;
+	uint64_t epoch_ns;
 };
 struct tcp_cc {
 	const struct tcp_cc_ops *ops;
 	uint32_t mss, cwnd, ssthresh; /* ssthresh UINT32_MAX: not known yet */
 	uint32_t acked;               /* bytes acknowledged that have not moved cwnd yet */
-	/* Cubic */
-	uint32_t w_max, w_last_max, epoch_start_cwnd, w_est, k_ms;
-	uint64_t epoch_ns;
+	uint64_t acked_ns;            /* of the last call of cc_acked */
+	struct tcp_cubic cubic, cubic_undo;
 	/* HyStart++ */
 	uint64_t round_min_ns, last_round_min_ns;
 	uint32_t round_samples, css_rounds;
@@ -36,6 +46,7 @@ struct tcp_cc {
 };
 
 #define CC_INITIAL_SEGMENTS 10 /* RFC 6928 */
+#define CC_CWND_MAX (1u << 30) /* the largest window that window scaling allows */
 void cc_init(struct tcp_cc *cc, int algorithm /* enum vma_tcp_cc */, uint32_t mss);
 void cc_set_mss(struct tcp_cc *cc, uint32_t mss);
 /* New data has been acknowledged outside recovery. was_limited: the window, not the application, was what held back. */
@@ -47,6 +58,8 @@ void cc_timeout(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns); /* cwnd
 void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh);
 /* Nothing was sent for idle_ns: restart as the kernel (tcp_slow_start_after_idle, RFC 2861). */
 void cc_idle(struct tcp_cc *cc, uint64_t idle_ns, uint64_t rto_ns);
-int cc_by_name(const char *name); /* enum vma_tcp_cc; "lwip" and "newreno" are NewReno, too; -ENOENT */
+extern const struct tcp_cc_ops cc_newreno, cc_cubic;
+uint32_t cc_cube_root(uint64_t value); /* the largest whole number whose cube is not above it */
+int cc_by_name(const char *name);      /* enum vma_tcp_cc; "lwip" and "newreno" are NewReno, too; -ENOENT */
 
 #endif

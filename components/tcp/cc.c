@@ -1,0 +1,165 @@
+/*
+ * What all algorithms share: the initial window, the limits, the restart after idling, and "none", which holds back
+ * nothing but what the window of the receiver does.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include <vma/tcp.h>
+
+#include "cc.h"
+
+/* RFC 6928, section 2 */
+static uint32_t initial_window(uint32_t mss)
+{
+	uint32_t least = 2 * mss > 14600 ? 2 * mss : 14600;
+
+	return CC_INITIAL_SEGMENTS * mss < least ? CC_INITIAL_SEGMENTS * mss : least;
+}
+
+static void none_init(struct tcp_cc *cc)
+{
+	cc->cwnd = CC_CWND_MAX;
+}
+
+static void none_acked(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, uint64_t now_ns)
+{
+	(void)acked;
+	(void)rtt_ns;
+	(void)now_ns;
+	cc->cwnd = CC_CWND_MAX;
+}
+
+static uint32_t none_reduce(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+{
+	(void)cc;
+	(void)in_flight;
+	(void)now_ns;
+	return CC_CWND_MAX;
+}
+
+static const struct tcp_cc_ops none = {.name = "none", .init = none_init, .acked = none_acked, .reduce = none_reduce};
+
+static const struct tcp_cc_ops *const algorithms[] = {
+        [VMA_TCP_CC_LWIP] = &cc_newreno,
+        [VMA_TCP_CC_CUBIC] = &cc_cubic,
+        [VMA_TCP_CC_NONE] = &none,
+};
+#define ALGORITHMS (int)(sizeof(algorithms) / sizeof(algorithms[0]))
+
+int cc_by_name(const char *name)
+{
+	if (strcmp(name, "lwip") == 0 || strcmp(name, "newreno") == 0)
+		return VMA_TCP_CC_LWIP;
+	for (int i = 0; i < ALGORITHMS; i++) {
+		if (strcmp(name, algorithms[i]->name) == 0)
+			return i;
+	}
+	return -ENOENT;
+}
+
+static void limit(struct tcp_cc *cc)
+{
+	if (cc->cwnd < cc->mss)
+		cc->cwnd = cc->mss;
+	if (cc->cwnd > CC_CWND_MAX)
+		cc->cwnd = CC_CWND_MAX;
+}
+
+void cc_init(struct tcp_cc *cc, int algorithm, uint32_t mss)
+{
+	if (algorithm < 0 || algorithm >= ALGORITHMS)
+		algorithm = VMA_TCP_CC_CUBIC;
+	*cc = (struct tcp_cc){.ops = algorithms[algorithm], .mss = mss ? mss : 1, .ssthresh = UINT32_MAX};
+	cc->cwnd = initial_window(cc->mss);
+	if (cc->ops->init)
+		cc->ops->init(cc);
+	limit(cc);
+}
+
+/* Before the window has moved at all, it is the initial one of the new size. */
+void cc_set_mss(struct tcp_cc *cc, uint32_t mss)
+{
+	bool initial = cc->ssthresh == UINT32_MAX && cc->cwnd == initial_window(cc->mss);
+
+	if (mss == 0)
+		return;
+	cc->mss = mss;
+	if (initial)
+		cc->cwnd = initial_window(mss);
+	limit(cc);
+}
+
+void cc_acked(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_ns, uint64_t now_ns)
+{
+	/* A window that was not used has not been tried: it does not grow (RFC 5681 4.1, RFC 7661). */
+	if (was_limited)
+		cc->ops->acked(cc, acked, rtt_ns, now_ns);
+	else if (cc->ops->unused && cc->acked_ns && now_ns > cc->acked_ns)
+		cc->ops->unused(cc, now_ns - cc->acked_ns);
+	cc->acked_ns = now_ns;
+	limit(cc);
+}
+
+static uint32_t reduced(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+{
+	uint32_t ssthresh = cc->ops->reduce(cc, in_flight, now_ns);
+
+	return ssthresh > 2 * cc->mss ? ssthresh : 2 * cc->mss; /* RFC 5681, equation 4 */
+}
+
+void cc_lost(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+{
+	cc->ssthresh = reduced(cc, in_flight, now_ns);
+	cc->acked = 0;
+}
+
+void cc_recovered(struct tcp_cc *cc, uint64_t now_ns)
+{
+	cc->cwnd = cc->ssthresh;
+	cc->acked = 0;
+	cc->acked_ns = now_ns;
+	limit(cc);
+}
+
+void cc_timeout(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+{
+	cc->ssthresh = reduced(cc, in_flight, now_ns);
+	cc->acked = 0;
+	cc->cwnd = cc->mss;
+	if (cc->ops->timeout)
+		cc->ops->timeout(cc, now_ns);
+}
+
+void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh)
+{
+	cc->ssthresh = ssthresh;
+	if (cc->cwnd < cwnd)
+		cc->cwnd = cwnd;
+	cc->cubic = cc->cubic_undo;
+	cc->acked = 0;
+	limit(cc);
+}
+
+/*
+ * What is known about the path grows old: for each timeout of silence the window is halved, down to the initial one;
+ * the threshold remembers three quarters of it, so that slow start leads back quickly (RFC 2861, as the kernel).
+ */
+void cc_idle(struct tcp_cc *cc, uint64_t idle_ns, uint64_t rto_ns)
+{
+	uint32_t restart = initial_window(cc->mss), remember = cc->cwnd / 4 * 3;
+
+	if (cc->ops->unused)
+		cc->ops->unused(cc, idle_ns);
+	if (cc->acked_ns)
+		cc->acked_ns += idle_ns;
+	if (cc->ops == &none || rto_ns == 0 || idle_ns <= rto_ns || cc->cwnd <= restart)
+		return;
+	if (cc->ssthresh < remember)
+		cc->ssthresh = remember;
+	for (; idle_ns > rto_ns && cc->cwnd > restart; idle_ns -= rto_ns)
+		cc->cwnd /= 2;
+	if (cc->cwnd < restart)
+		cc->cwnd = restart;
+	cc->acked = 0;
+}
