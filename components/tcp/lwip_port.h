@@ -54,7 +54,8 @@ struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet);
 /*
  * Hooks in the adapted source, implemented by the files in brackets; driver.
  *   hook_inpacket   before a segment is processed: ERR_OK, or anything else to drop it     [input.c]
- *   hook_isn        the initial sequence number of a connection                           [conn.c]
+ *   hook_isn        the initial sequence number of a connection; lwIP sends the SYN of
+ *                   tcp_connect with the number before it, a SYN-ACK with this one        [conn.c]
  *   hook_passive    a SYN has made pcb, its options are parsed, the answer comes next:
  *                   ERR_OK, or anything else to give it up (pcb->errf, and pcb is freed)  [listener.c]
  *   ip4_output_if   a finished segment, p->payload at the TCP header                      [output.c]

@@ -1,0 +1,73 @@
+/*
+ * Two threads, each with a stack and connections of its own, in lwIP at the same time: what lwIP keeps outside its
+ * objects is each thread's own. ThreadSanitizer sees a variable that is not.
+ */
+#include <pthread.h>
+
+#include "lwip_world.h"
+
+enum { ROUNDS = 2000 };
+static struct world worlds[2];
+static pthread_barrier_t together;
+
+/* A connection made, some bytes each way, and closed by this side. Payloads and numbers differ between the threads. */
+static void converse(struct world *w, unsigned i, const char *payload)
+{
+	uint32_t bytes = (uint32_t)strlen(payload), ours = WORLD_ISN + 1;
+
+	world_establish(w);
+	lwip_enter(&w->tcp, &w->conn);
+	assert_int_equal(tcp_write(w->conn.pcb, payload, (u16_t)bytes, 0), ERR_OK);
+	assert_int_equal(tcp_output(w->conn.pcb), ERR_OK);
+	lwip_leave();
+	assert_int_equal(w->sent.payload, bytes);
+	assert_memory_equal(w->sent.bytes + w->sent.len - bytes, payload, bytes);
+	w->received_bytes = 0;
+	/* The second half first. */
+	world_segment(w,
+	              (struct segment){.flags = TCP_ACK, .seq = 5001 + bytes, .ack = ours + bytes, .payload = payload});
+	assert_int_equal(w->received_bytes, 0);
+	world_segment(w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = ours + bytes, .payload = payload});
+	assert_int_equal(w->received_bytes, 2 * bytes);
+	world_output(w);
+	assert_int_equal(w->sent.ack, 5001 + 2 * bytes);
+	if (i % 2)
+		world_segment(w, (struct segment){.flags = TCP_RST, .seq = 5001 + 2 * bytes});
+	else
+		world_abort(w);
+	assert_null(w->conn.pcb);
+	assert_int_equal(port_memory_in_use(&w->tcp), 0);
+}
+
+static void *talk(void *arg)
+{
+	unsigned me = arg == &worlds[1];
+
+	world = arg;
+	pthread_barrier_wait(&together);
+	for (unsigned i = 0; i < ROUNDS; i++)
+		converse(arg, i, me ? "of the second thread" : "of the first");
+	return NULL;
+}
+
+static void test_two_threads_in_lwip_do_not_see_each_other(void **state)
+{
+	pthread_t thread[2];
+
+	(void)state;
+	assert_int_equal(pthread_barrier_init(&together, NULL, 2), 0);
+	for (unsigned i = 0; i < 2; i++)
+		world_open(&worlds[i], NULL);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, talk, &worlds[i]), 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(pthread_join(thread[i], NULL), 0);
+	for (unsigned i = 0; i < 2; i++)
+		world_close(&worlds[i]);
+	pthread_barrier_destroy(&together);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_two_threads_in_lwip_do_not_see_each_other),
+};
+VMA_TEST_MAIN(tests)

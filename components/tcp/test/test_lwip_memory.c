@@ -1,0 +1,162 @@
+/* lwIP's objects come from lists of free ones, which are bounded; nothing is lost when there is no memory. */
+#include "lwip_world.h"
+
+#include <errno.h>
+
+#include <lwip/mem.h>
+#include <lwip/memp.h>
+
+static struct world w;
+static size_t allocs, frees;
+static bool dry;
+
+static void *counting_alloc(size_t size)
+{
+	if (dry)
+		return NULL;
+	allocs++;
+	return calloc(1, size);
+}
+
+static void counting_free(void *memory)
+{
+	frees++;
+	free(memory);
+}
+
+static const struct vma_tcp_host counting = {.alloc = counting_alloc, .free = counting_free};
+
+static int setup(void **state)
+{
+	(void)state;
+	allocs = frees = 0;
+	dry = false;
+	world_open(&w, &counting);
+	lwip_enter(&w.tcp, &w.conn);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	lwip_leave();
+	world_close(&w);
+	assert_int_equal(allocs, frees);
+	return 0;
+}
+
+static uint64_t no_memory_count(void)
+{
+	return atomic_load(&w.tcp.count[offsetof(struct vma_tcp_counts, no_memory) / sizeof(uint64_t)]);
+}
+
+static void test_every_kind_is_usable_to_its_end(void **state)
+{
+	struct {
+		memp_t type;
+		size_t size;
+	} kinds[] = {
+	        {MEMP_TCP_PCB, sizeof(struct tcp_pcb)},
+	        {MEMP_TCP_PCB_LISTEN, sizeof(struct tcp_pcb_listen)},
+	        {MEMP_TCP_SEG, sizeof(struct tcp_seg)},
+	        {MEMP_PBUF, sizeof(struct pbuf)},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		void *a = memp_malloc(kinds[i].type), *b = memp_malloc(kinds[i].type);
+
+		memset(a, 0xaa, kinds[i].size);
+		memset(b, 0xbb, kinds[i].size);
+		assert_int_equal(((uint8_t *)a)[kinds[i].size - 1], 0xaa);
+		memp_free(kinds[i].type, a);
+		memp_free(kinds[i].type, b);
+	}
+}
+
+static void test_header_memory_of_any_size_is_aligned_and_usable(void **state)
+{
+	static const size_t sizes[] = {1, 104, 120, 121, 128, 1000, 65535};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		uint8_t *bytes = mem_malloc(sizes[i]);
+
+		assert_int_equal((uintptr_t)bytes % MEM_ALIGNMENT, 0);
+		memset(bytes, 0xcc, sizes[i]);
+		assert_int_equal(port_memory_in_use(&w.tcp), 1);
+		assert_ptr_equal(mem_trim(bytes, 1), bytes);
+		mem_free(bytes);
+		assert_int_equal(port_memory_in_use(&w.tcp), 0);
+	}
+	mem_free(NULL);
+}
+
+static void test_what_was_freed_serves_again_without_the_hosts_memory(void **state)
+{
+	void *segment = memp_malloc(MEMP_TCP_SEG);
+	size_t before;
+
+	(void)state;
+	memp_free(MEMP_TCP_SEG, segment);
+	if (frees) /* AddressSanitizer: nothing is kept */
+		skip();
+	before = allocs;
+	for (unsigned i = 0; i < 100; i++) {
+		segment = memp_malloc(MEMP_TCP_SEG);
+		memp_free(MEMP_TCP_SEG, segment);
+	}
+	assert_int_equal(allocs, before);
+}
+
+static void test_no_more_than_half_a_megabyte_of_free_segments_is_kept(void **state)
+{
+	enum { MANY = (1 << 20) / sizeof(struct tcp_seg) };
+	static void *segments[MANY];
+
+	(void)state;
+	for (unsigned i = 0; i < MANY; i++)
+		segments[i] = memp_malloc(MEMP_TCP_SEG);
+	assert_int_equal(frees, 0);
+	for (unsigned i = 0; i < MANY; i++)
+		memp_free(MEMP_TCP_SEG, segments[i]);
+	assert_true((MANY - frees) * sizeof(struct tcp_seg) <= 512 << 10);
+}
+
+static void test_without_memory_the_answer_is_none_and_it_is_counted(void **state)
+{
+	uint64_t before = no_memory_count();
+
+	(void)state;
+	dry = true;
+	assert_null(memp_malloc(MEMP_TCP_PCB));
+	assert_null(mem_malloc(50));
+	assert_null(mem_malloc(5000));
+	assert_int_equal(no_memory_count(), before + 3);
+	assert_int_equal(port_memory_in_use(&w.tcp), 0);
+	dry = false;
+	memp_free(MEMP_TCP_PCB, memp_malloc(MEMP_TCP_PCB));
+	assert_int_equal(no_memory_count(), before + 3);
+}
+
+static void test_a_stack_without_memory_is_not_made(void **state)
+{
+	static struct vma_tcp tcp;
+
+	(void)state;
+	tcp.host = counting;
+	dry = true;
+	assert_int_equal(port_memory_create(&tcp), -ENOMEM);
+	port_memory_destroy(&tcp);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        TEST(test_every_kind_is_usable_to_its_end),
+        TEST(test_header_memory_of_any_size_is_aligned_and_usable),
+        TEST(test_what_was_freed_serves_again_without_the_hosts_memory),
+        TEST(test_no_more_than_half_a_megabyte_of_free_segments_is_kept),
+        TEST(test_without_memory_the_answer_is_none_and_it_is_counted),
+        TEST(test_a_stack_without_memory_is_not_made),
+};
+VMA_TEST_MAIN(tests)
