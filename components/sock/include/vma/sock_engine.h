@@ -27,6 +27,9 @@
 #include <vma/ring.h>
 #include <vma/sock.h>
 
+struct vma_tcp;
+struct vma_tcp_conn;
+
 struct vma_engine {
 	struct vma_conf conf;
 	struct vma_stats *stats;
@@ -101,9 +104,14 @@ struct vma_rail {
 
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */
+	_Atomic uint32_t conns_ending;        /* ended, and not yet freed */
+
+	struct vma_tcp *_Atomic tcp; /* NULL: nobody has asked for it */
+	_Atomic bool abandoned;      /* the last reference is the internal thread's, for connections that end on it */
 
 	/* the internal thread's */
 	_Alignas(64) uint64_t driven_seen;
+	uint64_t look_ns, look_step_ns; /* with a stack, see tcp_care.c */
 	_Atomic bool armed;
 };
 enum vma_rail_side { VMA_RAIL_RX, VMA_RAIL_TX };
@@ -118,6 +126,12 @@ static inline uint64_t vma_rail_bit(const struct vma_rail *rail)
 }
 /* Rails by bit, read inside; NULL: none. */
 extern struct vma_rail *_Atomic vma_rails[64] __attribute__((visibility("hidden")));
+/*
+ * The rail's stack of TCP connections, made when it is first asked for. The internal thread keeps its timers and
+ * answers its packets when nobody else drives; a rail that is put while connections still end on it lives on until they
+ * have ended. Control path, not with the receive flag of the ring. -ENOMEM.
+ */
+int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out);
 /* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
 int vma_rails_progress(uint64_t rings);
 
@@ -137,6 +151,13 @@ void vma_engine_later(struct vma_rail *rail);
  * ops->reason tells): ops->net_changed is called for it once a second as long as the reason is one of these.
  */
 void vma_engine_retry(void);
+/*
+ * An accepted connection: some 50 to 100 ms from now the NIC is to steer it by itself (vma_tcp_steer), if it still
+ * exists then. The connection is held meanwhile. Never waits. now: all that wait, at once, because their listener's
+ * flow has been revoked.
+ */
+void vma_engine_steer(struct vma_tcp_conn *conn);
+void vma_engine_steer_now(void);
 /* Watches a descriptor for errors (EPOLLERR, edge-triggered): a connected UDP shadow. ended by the descriptor's close.
  */
 int vma_engine_watch_errors(int fd, struct vma_file *file);

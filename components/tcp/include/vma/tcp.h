@@ -79,6 +79,8 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out); /* co
 /* Control path. Connections and listeners are gone without a word to their peers; nobody may call for them any more. */
 void vma_tcp_destroy(struct vma_tcp *tcp);
 struct vma_ring *vma_tcp_ring(const struct vma_tcp *tcp);
+/* Control path. No connection and no listener is left; what waits in TIME_WAIT does not count. */
+bool vma_tcp_is_empty(struct vma_tcp *tcp);
 
 /* When the ring has to be driven at the latest, in host->now_ns' time; UINT64_MAX: no timer runs. Any thread. */
 uint64_t vma_tcp_due(const struct vma_tcp *tcp);
@@ -183,6 +185,9 @@ void vma_tcp_conn_get(struct vma_tcp_conn *conn);
 void vma_tcp_conn_disown(struct vma_tcp_conn *conn);
 void vma_tcp_conn_put(struct vma_tcp_conn *conn);
 void vma_tcp_conn_free(struct vma_tcp_conn *conn); /* for host->retire */
+/* So many bytes of a connection, aligned as a pointer, are the host's own from retire on. */
+#define VMA_TCP_HOST_SPACE 48
+void *vma_tcp_conn_space(struct vma_tcp_conn *conn);
 
 /* Any thread, no lock. */
 int vma_tcp_state(const struct vma_tcp_conn *conn);          /* TCP_ESTABLISHED ... of <netinet/tcp.h> */
