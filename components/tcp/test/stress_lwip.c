@@ -29,7 +29,10 @@ static void converse(struct world *w, unsigned i, const char *payload)
 	assert_int_equal(w->received_bytes, 0);
 	world_segment(w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = ours + bytes, .payload = payload});
 	assert_int_equal(w->received_bytes, 2 * bytes);
-	world_output(w);
+	lwip_enter(&w->tcp, &w->conn);
+	tcp_ack_now(w->conn.pcb);
+	assert_int_equal(tcp_output(w->conn.pcb), ERR_OK);
+	lwip_leave();
 	assert_int_equal(w->sent.ack, 5001 + 2 * bytes);
 	if (i % 2)
 		world_segment(w, (struct segment){.flags = TCP_RST, .seq = 5001 + 2 * bytes});
@@ -52,16 +55,15 @@ static void *talk(void *arg)
 
 static void test_two_threads_in_lwip_do_not_see_each_other(void **state)
 {
-	pthread_t thread[2];
+	pthread_t thread;
 
 	(void)state;
 	assert_int_equal(pthread_barrier_init(&together, NULL, 2), 0);
 	for (unsigned i = 0; i < 2; i++)
 		world_open(&worlds[i], NULL);
-	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&thread[i], NULL, talk, &worlds[i]), 0);
-	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(pthread_join(thread[i], NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, talk, &worlds[1]), 0);
+	talk(&worlds[0]); /* here, where a failed assertion can say so */
+	assert_int_equal(pthread_join(thread, NULL), 0);
 	for (unsigned i = 0; i < 2; i++)
 		world_close(&worlds[i]);
 	pthread_barrier_destroy(&together);
