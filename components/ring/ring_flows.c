@@ -10,6 +10,7 @@
  * A rule that is already there (-EEXIST) is this queue pair's own, added by one of those.
  */
 #include <errno.h>
+#include <netinet/in.h>
 
 #include "ring_priv.h"
 
@@ -91,6 +92,8 @@ static int check(const struct vma_flow *flow)
 {
 	if (flow->sink == NULL || (flow->flags & ~(uint32_t)(VMA_FLOW_LISTENER | VMA_FLOW_RING_ONLY)) != 0)
 		return -EINVAL;
+	if ((flow->flags & VMA_FLOW_LISTENER) != 0 && (flow->key.proto != IPPROTO_TCP || flow->key.peer_port_be != 0))
+		return -EINVAL;
 	return vma_flow_key_check(&flow->key);
 }
 
@@ -106,6 +109,13 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 	if (acquired)
 		ring_rx_release(ring, drive_tid());
 	return rc;
+}
+
+struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	const struct flow_entry *entry = entry_of(ring, key);
+
+	return entry != NULL ? entry->head : NULL;
 }
 
 /* ---- steer ---- */

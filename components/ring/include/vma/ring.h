@@ -116,6 +116,9 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow);
  */
 void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow);
 
+/* With the receive flag: the flow that gets the packets of this key, NULL: none is attached under just this key. */
+struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key *key);
+
 /*
  * Drives the receive side if nobody else does: returns the number of packets handled (delivered or dropped under a
  * reason), 0 if there was none, or -EBUSY if another thread drives at the moment, or this one does already (in a sink,
