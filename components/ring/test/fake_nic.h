@@ -57,6 +57,9 @@ struct fake_nic {
 	void (*in_poll)(void *arg);
 	void *in_arg;
 	void (*in_create)(struct fake_nic *fake); /* of the queue pair */
+	/* Instead of flow_result: what the owner of the device says. */
+	int (*in_flow_add)(struct fake_nic *fake, const struct vma_flow_rule *rule);
+	int (*in_flow_del)(struct fake_nic *fake, const struct vma_flow_key *key);
 	void (*in_destroy)(struct fake_nic *fake);
 	struct fake_frame *sent;
 	unsigned sent_count;
@@ -137,6 +140,8 @@ static int fake_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule
 {
 	struct fake_nic *fake = fake_of(qp);
 
+	if (fake->in_flow_add != NULL)
+		return fake->in_flow_add(fake, rule);
 	fake->last_cookie = rule->shadow_cookie;
 	if (fake->flow_result != 0)
 		return fake->flow_result;
@@ -149,6 +154,8 @@ static int fake_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 {
 	struct fake_nic *fake = fake_of(qp);
 
+	if (fake->in_flow_del != NULL)
+		return fake->in_flow_del(fake, key);
 	fake->flows_deleted++;
 	fake->last_deleted = *key;
 	return 0;

@@ -1,0 +1,235 @@
+/*
+ * The control path against threads that poll: tenders that come and go, flows that are attached, steered and detached
+ * at the same time. A tender that was ended has no turn, turns never overlap, what was due or posted has its turn
+ * without a further call; and when all is quiet, the device has exactly the rules of those that were steered.
+ * STRESS_SECONDS.
+ */
+#include <netinet/in.h>
+#include <sched.h>
+#include <time.h>
+
+#include "device_rules.h"
+#include "frames.h"
+
+enum { POLLERS = 2, STEERERS = 2, CONNS = 6 };
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+static _Atomic bool stop;
+
+static time_t end_time(void)
+{
+	const char *text = getenv("STRESS_SECONDS");
+
+	return time(NULL) + 1 + (text != NULL ? (time_t)atof(text) : 0);
+}
+
+static void *poll_on(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&stop)) {
+		if (vma_ring_progress(ring) <= 0)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void begin(pthread_t *threads, unsigned n, void *(*main)(void *))
+{
+	for (unsigned i = 0; i < n; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, main, (void *)(uintptr_t)i), 0);
+}
+
+static void end(pthread_t *threads, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+}
+
+/* ---- tenders ---- */
+
+struct protocol {
+	struct vma_ring_tender tender; /* first */
+	unsigned turns;                /* with the flag */
+	_Atomic bool ended, due;
+	_Atomic unsigned wrong;
+};
+
+static _Atomic unsigned in_turns;
+static struct protocol protocols[2];
+
+static void turn(struct vma_ring_tender *tender)
+{
+	struct protocol *p = (struct protocol *)tender;
+
+	if (atomic_fetch_add(&in_turns, 1) != 0 || atomic_load(&p->ended))
+		atomic_fetch_add(&p->wrong, 1);
+	atomic_store(&p->due, false);
+	p->turns++;
+	atomic_fetch_sub(&in_turns, 1);
+}
+
+static bool is_due(struct vma_ring_tender *tender)
+{
+	return atomic_load(&((struct protocol *)tender)->due);
+}
+
+static void wait_for_turn(struct protocol *p)
+{
+	time_t patience = time(NULL) + 20;
+
+	atomic_store(&p->due, true);
+	while (atomic_load(&p->due)) {
+		assert_true(time(NULL) < patience);
+		sched_yield();
+	}
+}
+
+static void test_a_tender_has_no_turn_after_its_end_and_every_turn_that_is_due(void **state)
+{
+	pthread_t pollers[POLLERS];
+	const time_t until = end_time();
+	unsigned rounds = 0;
+
+	(void)state;
+	fake_init(&fake, 0);
+	fake.tells_quiet = true;
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	atomic_store(&stop, false);
+	for (int i = 0; i < 2; i++)
+		protocols[i] = (struct protocol){.tender = {.turn = turn, .is_due = is_due}, .ended = true};
+	begin(pollers, POLLERS, poll_on);
+	for (; time(NULL) < until; rounds++) {
+		struct protocol *p = &protocols[rounds % 2], *before = &protocols[1 - rounds % 2];
+
+		atomic_store(&p->ended, false);
+		vma_ring_tend(ring, &p->tender);
+		atomic_store(&before->ended, true);
+		wait_for_turn(p);
+		if (rounds % 3 == 0) {
+			vma_ring_tend(ring, NULL);
+			atomic_store(&p->ended, true);
+		}
+	}
+	vma_ring_tend(ring, NULL);
+	atomic_store(&stop, true);
+	end(pollers, POLLERS);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(atomic_load(&protocols[i].wrong), 0);
+		assert_true(protocols[i].turns >= rounds / 2);
+	}
+	assert_true(rounds > 10);
+	print_message("%u tenders\n", rounds);
+	vma_ring_destroy(ring);
+	fake_fini(&fake);
+}
+
+/* ---- flows ---- */
+
+struct conn {
+	struct vma_flow flow; /* first */
+	bool attached;
+	_Atomic unsigned steered;
+};
+
+static struct conn conns[CONNS];
+
+static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)flow, (void)packet, (void)info;
+	return false;
+}
+
+static void slow_down(void)
+{
+	sched_yield();
+}
+
+static int slow_add(struct fake_nic *nic, const struct vma_flow_rule *rule)
+{
+	int rc;
+
+	slow_down();
+	rc = device_add(nic, rule);
+	slow_down();
+	return rc;
+}
+
+/* Steers whatever is there, at any time; -EINVAL is the answer for what is not, or has gone meanwhile. */
+static void *steer_on(void *arg)
+{
+	unsigned i = (unsigned)(uintptr_t)arg;
+
+	for (; !atomic_load(&stop); i++) {
+		struct conn *conn = &conns[i % CONNS];
+		int rc = vma_ring_steer(ring, &conn->flow);
+
+		if (rc != 0 && rc != -EINVAL)
+			abort();
+		atomic_fetch_add_explicit(&conn->steered, rc == 0, memory_order_relaxed);
+	}
+	return NULL;
+}
+
+static bool is_sometimes_ring_only(unsigned round)
+{
+	return round % 4 != 3;
+}
+
+static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanwhile(void **state)
+{
+	pthread_t pollers[1], steerers[STEERERS];
+	const time_t until = end_time();
+	unsigned rounds = 0, steered = 0;
+
+	(void)state;
+	fake_init(&fake, 0);
+	device_begin(&fake);
+	fake.in_flow_add = slow_add;
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	atomic_store(&stop, false);
+	for (unsigned i = 0; i < CONNS; i++)
+		conns[i] =
+		        (struct conn){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, (uint16_t)(1000 + i / 2)),
+		                               .sink = take}};
+	begin(pollers, 1, poll_on);
+	begin(steerers, STEERERS, steer_on);
+	for (; time(NULL) < until; rounds++) {
+		struct conn *conn = &conns[rounds % CONNS];
+
+		if (conn->attached) {
+			vma_ring_detach(ring, &conn->flow);
+		} else {
+			assert_true(vma_ring_acquire(ring)); /* steer reads the flags with the flag */
+			conn->flow.flags = is_sometimes_ring_only(rounds / CONNS) ? VMA_FLOW_RING_ONLY : 0;
+			assert_int_equal(vma_ring_attach(ring, &conn->flow), 0);
+			vma_ring_release(ring);
+		}
+		conn->attached = !conn->attached;
+		if (rounds % 16 < CONNS) /* for a while all that are there stay */
+			slow_down();
+	}
+	atomic_store(&stop, true);
+	end(pollers, 1);
+	end(steerers, STEERERS);
+	for (unsigned i = 0; i < CONNS; i++) {
+		steered += atomic_load(&conns[i].steered);
+		if (!conns[i].attached)
+			continue;
+		assert_int_equal(vma_ring_steer(ring, &conns[i].flow), 0);
+		assert_true(device_has(&conns[i].flow.key));
+	}
+	for (unsigned i = 0; i < CONNS; i++)
+		vma_ring_detach(ring, &conns[i].flow);
+	assert_int_equal(device.count, 0);
+	assert_true(rounds > 10 && steered > 0);
+	print_message("%u flows came or went, %u were steered\n", rounds, steered);
+	vma_ring_destroy(ring);
+	fake_fini(&fake);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_tender_has_no_turn_after_its_end_and_every_turn_that_is_due),
+        cmocka_unit_test(test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanwhile),
+};
+VMA_TEST_MAIN(tests)

@@ -1,0 +1,315 @@
+/* Flows that the NIC does not hear of at first: what they get, how they are given a rule, and what may happen
+ * meanwhile. */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "device_rules.h"
+#include "frames.h"
+
+struct taker {
+	struct vma_flow flow; /* first */
+	unsigned calls;
+	int steered; /* what steer said in its sink */
+	bool steer_in_sink;
+};
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+static struct taker conn, other;
+
+static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct taker *taker = (struct taker *)flow;
+
+	(void)packet, (void)info;
+	taker->calls++;
+	if (taker->steer_in_sink)
+		taker->steered = vma_ring_steer(ring, flow);
+	return false;
+}
+
+static int attach(struct taker *taker, uint16_t peer_port, uint32_t flags)
+{
+	*taker = (struct taker){
+	        .flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port), .flags = flags, .sink = take}};
+	return vma_ring_attach(ring, &taker->flow);
+}
+
+static void arrive(uint16_t peer_port)
+{
+	uint8_t frame[128];
+
+	fake_arrive(&fake, frame, tcp_frame(frame, peer_port, 80, TH_ACK, "", 0));
+}
+
+static void detach(struct taker *taker)
+{
+	vma_ring_detach(ring, &taker->flow);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	fake_init(&fake, 0);
+	device_begin(&fake);
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_destroy(ring);
+	assert_int_equal(device.count, 0); /* no case leaves a rule behind */
+	fake_fini(&fake);
+	return 0;
+}
+
+static void test_a_flow_of_the_ring_only_gets_its_packets_and_the_nic_never_hears_of_it(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&other, 0, VMA_FLOW_LISTENER), 0);
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(device.asked, 1);
+	arrive(1000);
+	arrive(1001);
+	assert_int_equal(vma_ring_progress(ring), 2);
+	assert_int_equal(conn.calls, 1);
+	assert_int_equal(other.calls, 1);
+	detach(&conn);
+	assert_int_equal(device.count, 1);
+	detach(&other);
+	assert_int_equal(device.asked, 1);
+}
+
+static void test_flags_that_contradict_the_key_are_refused_for_them_too(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY | 1u << 31), -EINVAL);
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY | VMA_FLOW_LISTENER), -EINVAL);
+	assert_null(conn.flow.ring);
+}
+
+static void test_steering_gives_it_a_rule_once_which_goes_with_it(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	conn.flow.shadow_cookie = 77;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	assert_int_equal(device.asked, 1);
+	assert_true(device_has(&conn.flow.key));
+	assert_int_equal(device.rule[0].flags, 0);
+	assert_int_equal(device.rule[0].shadow_cookie, 77);
+	arrive(1000);
+	vma_ring_progress(ring);
+	assert_int_equal(conn.calls, 1);
+	detach(&conn);
+	assert_int_equal(device.count, 0);
+}
+
+static void test_who_had_a_rule_from_the_start_needs_no_steering(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, 0), 0);
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	assert_int_equal(device.asked, 1);
+	detach(&conn);
+}
+
+static void test_a_refusal_leaves_the_flow_as_it_was(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.refusal = -ENOSPC;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -ENOSPC);
+	arrive(1000);
+	vma_ring_progress(ring);
+	assert_int_equal(conn.calls, 1);
+	device.refusal = 0;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	detach(&conn);
+}
+
+static void test_who_is_not_attached_cannot_be_steered(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	detach(&conn);
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(device.asked, 0);
+}
+
+static void test_a_sink_cannot_steer(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	conn.steer_in_sink = true;
+	arrive(1000);
+	vma_ring_progress(ring);
+	assert_int_equal(conn.steered, -EDEADLK);
+	detach(&conn);
+}
+
+/* ---- while the owner of the device is asked ---- */
+
+static int progress_meanwhile;
+
+static void packet_meanwhile(void)
+{
+	arrive(1000);
+	progress_meanwhile = vma_ring_progress(ring);
+}
+
+static void test_packets_go_on_while_the_nic_is_asked(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.in_add = packet_meanwhile;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	assert_int_equal(progress_meanwhile, 1);
+	assert_int_equal(conn.calls, 1);
+	detach(&conn);
+}
+
+static void end_meanwhile(void)
+{
+	detach(&conn);
+	memset(&conn, 0xff, sizeof(conn)); /* its memory is somebody else's now */
+}
+
+static void test_a_flow_that_ends_meanwhile_leaves_no_rule(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.in_add = end_meanwhile;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(device.count, 0);
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.after_add = end_meanwhile;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(device.count, 0);
+}
+
+static void refused_and_ended_meanwhile(void)
+{
+	end_meanwhile();
+	device.refusal = -ENOSPC;
+}
+
+static void test_a_flow_that_ends_meanwhile_is_told_so_and_not_the_refusal(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.in_add = refused_and_ended_meanwhile;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+}
+
+static void replace_by_one_of_the_ring_only(void)
+{
+	end_meanwhile();
+	assert_int_equal(attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+}
+
+static void test_a_successor_that_did_not_ask_gets_no_rule(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.after_add = replace_by_one_of_the_ring_only;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(device.count, 0);
+	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+	assert_int_equal(device.count, 1);
+	detach(&other);
+}
+
+static void replace_by_one_with_a_rule(void)
+{
+	end_meanwhile();
+	assert_int_equal(attach(&other, 1000, 0), 0);
+}
+
+static void test_a_successor_with_a_rule_keeps_it(void **state)
+{
+	(void)state;
+	for (int after = 0; after < 2; after++) {
+		assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		*(after ? &device.after_add : &device.in_add) = replace_by_one_with_a_rule;
+		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+		assert_int_equal(device.count, 1);
+		detach(&other);
+		assert_int_equal(device.count, 0);
+	}
+}
+
+static void replace_by_one_that_is_steered(void)
+{
+	replace_by_one_of_the_ring_only();
+	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+}
+
+static void test_a_successor_that_is_steered_meanwhile_keeps_its_rule(void **state)
+{
+	(void)state;
+	for (int after = 0; after < 2; after++) {
+		assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		*(after ? &device.after_add : &device.in_add) = replace_by_one_that_is_steered;
+		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+		assert_int_equal(device.count, 1);
+		detach(&other);
+		assert_int_equal(device.count, 0);
+	}
+}
+
+static void successor_comes_and_goes(void)
+{
+	replace_by_one_that_is_steered();
+	detach(&other);
+}
+
+static void test_a_successor_that_has_gone_too_leaves_no_rule(void **state)
+{
+	(void)state;
+	for (int after = 0; after < 2; after++) {
+		assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		*(after ? &device.after_add : &device.in_add) = successor_comes_and_goes;
+		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+		assert_int_equal(device.count, 0);
+	}
+}
+
+static void the_nic_gives_it_back(void)
+{
+	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &conn.flow.key, fake.attr.event_arg);
+	device_del(&fake, &conn.flow.key);
+}
+
+static void test_a_revoked_flow_is_not_steered_again(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	the_nic_gives_it_back();
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EADDRINUSE);
+	detach(&conn);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_flow_of_the_ring_only_gets_its_packets_and_the_nic_never_hears_of_it),
+        CASE(test_flags_that_contradict_the_key_are_refused_for_them_too),
+        CASE(test_steering_gives_it_a_rule_once_which_goes_with_it),
+        CASE(test_who_had_a_rule_from_the_start_needs_no_steering),
+        CASE(test_a_refusal_leaves_the_flow_as_it_was),
+        CASE(test_who_is_not_attached_cannot_be_steered),
+        CASE(test_a_sink_cannot_steer),
+        CASE(test_packets_go_on_while_the_nic_is_asked),
+        CASE(test_a_flow_that_ends_meanwhile_leaves_no_rule),
+        CASE(test_a_flow_that_ends_meanwhile_is_told_so_and_not_the_refusal),
+        CASE(test_a_successor_that_did_not_ask_gets_no_rule),
+        CASE(test_a_successor_with_a_rule_keeps_it),
+        CASE(test_a_successor_that_is_steered_meanwhile_keeps_its_rule),
+        CASE(test_a_successor_that_has_gone_too_leaves_no_rule),
+        CASE(test_a_revoked_flow_is_not_steered_again),
+};
+VMA_TEST_MAIN(tests)

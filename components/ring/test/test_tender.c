@@ -1,0 +1,228 @@
+/* A protocol that lives on the ring: when it gets its turn, in whom, and when no longer. */
+#include <netinet/in.h>
+
+#include "../ring_priv.h"
+#include "fake_nic.h"
+#include "frames.h"
+
+struct protocol {
+	struct vma_ring_tender tender; /* first */
+	unsigned turns, asked;
+	bool due, flag_held, progress_refused;
+	unsigned packets_before, commands_before; /* when the last turn came */
+	void (*in_turn)(void);
+};
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+static struct protocol p;
+static struct vma_flow flow;
+static unsigned packets, commands;
+
+static void turn(struct vma_ring_tender *tender)
+{
+	struct protocol *protocol = (struct protocol *)tender;
+	void (*in_turn)(void) = protocol->in_turn;
+
+	protocol->turns++;
+	protocol->due = false;
+	protocol->flag_held = vma_ring_holder(ring, VMA_RING_RX) == drive_tid();
+	protocol->progress_refused = vma_ring_progress(ring) == -EBUSY;
+	protocol->packets_before = packets;
+	protocol->commands_before = commands;
+	protocol->in_turn = NULL;
+	if (in_turn != NULL)
+		in_turn();
+}
+
+static bool is_due(struct vma_ring_tender *tender)
+{
+	struct protocol *protocol = (struct protocol *)tender;
+
+	protocol->asked++;
+	return protocol->due;
+}
+
+static bool take(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)of, (void)packet, (void)info;
+	packets++;
+	return false;
+}
+
+static void run(struct vma_ring_command *command)
+{
+	(void)command;
+	commands++;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	fake_init(&fake, 0);
+	fake.tells_quiet = true;
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	while (vma_cq_in_debt(ring->cq)) /* the first fill is work, too */
+		vma_ring_progress(ring);
+	packets = commands = 0;
+	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = take};
+	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	p = (struct protocol){.tender = {.turn = turn, .is_due = is_due}};
+	vma_ring_tend(ring, &p.tender);
+	p.turns = p.asked = 0;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_tend(ring, NULL);
+	vma_ring_detach(ring, &flow);
+	vma_ring_destroy(ring);
+	fake_fini(&fake);
+	return 0;
+}
+
+static void arrive(unsigned n)
+{
+	uint8_t frame[128];
+
+	while (n-- > 0)
+		fake_arrive(&fake, frame, udp_frame(frame, 1000, 53, "data", 4));
+}
+
+static void test_a_burst_is_followed_by_one_turn_with_the_flag(void **state)
+{
+	(void)state;
+	arrive(5);
+	assert_int_equal(vma_ring_progress(ring), 5);
+	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.packets_before, 5);
+	assert_true(p.flag_held);
+	assert_true(p.progress_refused);
+	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+}
+
+static void test_a_posted_command_is_followed_by_a_turn(void **state)
+{
+	struct vma_ring_command command = {.run = run};
+
+	(void)state;
+	vma_ring_post(ring, &command);
+	assert_int_equal(commands, 1);
+	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.commands_before, 1);
+	assert_true(p.flag_held);
+}
+
+static void test_who_looks_at_a_quiet_ring_asks_and_gives_no_turn(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(vma_ring_progress(ring), 0);
+	assert_int_equal(p.asked, 10);
+	assert_int_equal(p.turns, 0);
+}
+
+static void test_what_is_due_has_its_turn_at_the_next_look(void **state)
+{
+	(void)state;
+	p.due = true;
+	assert_int_equal(vma_ring_progress(ring), 0);
+	assert_int_equal(p.turns, 1);
+	assert_int_equal(vma_ring_progress(ring), 0);
+	assert_int_equal(p.turns, 1);
+}
+
+static struct vma_ring_command again = {.run = run};
+
+static void post_again(void)
+{
+	vma_ring_post(ring, &again);
+	assert_int_equal(commands, 0); /* not within the turn */
+}
+
+static void test_a_command_posted_in_a_turn_runs_after_it_and_has_a_turn_of_its_own(void **state)
+{
+	(void)state;
+	p.in_turn = post_again;
+	arrive(1);
+	vma_ring_progress(ring);
+	assert_int_equal(commands, 1);
+	assert_int_equal(p.turns, 2);
+	assert_int_equal(p.commands_before, 1);
+}
+
+static void send_one(void)
+{
+	struct vma_buf *buf = vma_ring_tx_buf(ring);
+	struct vma_nic_seg seg = {.buf = buf, .off = buf->data_off};
+
+	seg.len = udp_frame((uint8_t *)vma_buf_data(fake.arena, buf), 53, 1000, "answer", 6);
+	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
+}
+
+static void test_a_turn_may_send(void **state)
+{
+	(void)state;
+	p.in_turn = send_one;
+	p.due = true;
+	vma_ring_progress(ring);
+	assert_int_equal(fake.sent_count, 1);
+	assert_int_equal(fake.queued_count, 0); /* and kicked */
+}
+
+static void test_giving_back_the_flag_is_followed_by_a_turn(void **state)
+{
+	(void)state;
+	assert_true(vma_ring_acquire(ring));
+	assert_false(vma_ring_acquire(ring)); /* it is had already */
+	assert_int_equal(p.turns, 0);
+	assert_int_equal(vma_ring_progress(ring), -EBUSY);
+	vma_ring_release(ring);
+	assert_int_equal(p.turns, 1);
+	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+}
+
+static void test_a_tender_that_was_ended_has_no_turn(void **state)
+{
+	struct vma_ring_command command = {.run = run};
+
+	(void)state;
+	assert_ptr_equal(vma_ring_tender(ring), &p.tender);
+	vma_ring_tend(ring, NULL);
+	assert_null(vma_ring_tender(ring));
+	p.turns = 0;
+	p.due = true;
+	arrive(1);
+	vma_ring_post(ring, &command);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	assert_int_equal(p.turns, 0);
+}
+
+static struct protocol successor = {.tender = {.turn = turn, .is_due = is_due}};
+
+static void test_another_takes_its_place(void **state)
+{
+	(void)state;
+	vma_ring_tend(ring, &successor.tender);
+	p.turns = successor.turns = 0;
+	arrive(1);
+	vma_ring_progress(ring);
+	assert_int_equal(p.turns, 0);
+	assert_int_equal(successor.turns, 1);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_burst_is_followed_by_one_turn_with_the_flag),
+        CASE(test_a_posted_command_is_followed_by_a_turn),
+        CASE(test_who_looks_at_a_quiet_ring_asks_and_gives_no_turn),
+        CASE(test_what_is_due_has_its_turn_at_the_next_look),
+        CASE(test_a_command_posted_in_a_turn_runs_after_it_and_has_a_turn_of_its_own),
+        CASE(test_a_turn_may_send),
+        CASE(test_giving_back_the_flag_is_followed_by_a_turn),
+        CASE(test_a_tender_that_was_ended_has_no_turn),
+        CASE(test_another_takes_its_place),
+};
+VMA_TEST_MAIN(tests)
