@@ -1,0 +1,1 @@
+/* lwIP's unit tests include one; nothing is configured. */
