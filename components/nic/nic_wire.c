@@ -335,6 +335,7 @@ const struct vma_nic_ops vma_nic_wire_ops = {
         .kick = wire_kick,
         .reap_tx = wire_reap_tx,
         .arm = wire_arm,
+        .unarm = wire_unarm,
         .fd = wire_fd,
         .now_ns = wire_nic_now,
 };

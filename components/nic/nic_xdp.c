@@ -517,6 +517,7 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .kick = nic_xdp_kick,
         .reap_tx = nic_xdp_reap_tx,
         .arm = nic_xdp_arm,
+        .unarm = nic_xdp_unarm,
         .fd = nic_xdp_fd,
         .now_ns = xdp_now_ns,
 };

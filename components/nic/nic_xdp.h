@@ -56,7 +56,7 @@ struct xdp_port {
 	struct xdp_ring rx, tx, fill, comp;
 	struct xdp_driver driver;
 	int fd;
-	bool watched; /* in the queue pair's epoll fd: from the first arm on, see nic_xdp_arm */
+	bool watched; /* in the queue pair's epoll fd: from an arm to the next unarm, see nic_xdp_arm */
 } __attribute__((aligned(64)));
 
 struct xdp_flow {
@@ -86,7 +86,7 @@ struct xdp_qp {
 	uint32_t rx_at __attribute__((aligned(64))); /* device queue polled next */
 	uint32_t rx_in_chain;                        /* the last buffer polled promised more, on rx_at */
 	uint32_t rx_held, rx_held_max;               /* polled and not posted again; no more than this */
-	bool armed;                                  /* once, so somebody may sleep on epoll_fd */
+	bool armed;                                  /* and not unarmed since: somebody may sleep on epoll_fd */
 	/*
 	 * With one device queue: its RX ring is empty while the word at rx_arrivals (its producer index) equals
 	 * rx_seen. Any thread may look while another one rebinds: the ring's mapping is kept until the end then.
@@ -151,6 +151,7 @@ unsigned nic_xdp_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsig
 int nic_xdp_kick(struct vma_nic_qp *qp);
 unsigned nic_xdp_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 int nic_xdp_arm(struct vma_nic_qp *qp);
+void nic_xdp_unarm(struct vma_nic_qp *qp);
 int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port); /* its socket joins the epoll set; receive half held */
 int nic_xdp_fd(const struct vma_nic_qp *qp);
 

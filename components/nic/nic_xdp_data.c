@@ -237,9 +237,10 @@ __attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_
 }
 
 /*
- * A socket in an epoll set costs every packet a wake-up in the kernel, a sixth of the rate, whether anybody sleeps or
- * not. So it goes there when somebody first wants to sleep, and who only polls never pays. It stays there: a removal
- * for each wake-up would be a system call more for those who do sleep.
+ * A socket in an epoll set costs every packet, and every completion of a sent one, a wake-up in the kernel, a sixth of
+ * the rate, whether anybody sleeps or not. So it goes there when somebody first wants to sleep, and who only polls
+ * never pays. It stays there until nic_xdp_unarm: a removal for each wake-up would be a system call more for those who
+ * sleep.
  */
 int nic_xdp_arm(struct vma_nic_qp *base)
 {
@@ -264,6 +265,23 @@ int nic_xdp_arm(struct vma_nic_qp *base)
 			return 1;
 	}
 	return 0;
+}
+
+/* What the nic's thread does when it gives the sockets up at the same time (nic_xdp_disarm) is the same removal. */
+void nic_xdp_unarm(struct vma_nic_qp *base)
+{
+	struct xdp_qp *qp = qp_of(base);
+	const int saved = errno;
+
+	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0)
+		return; /* the sockets are its parent's */
+	qp->armed = false;
+	for (uint32_t queue = 0; queue < qp->queues; queue++) {
+		if (qp->port[queue].watched)
+			os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
+		qp->port[queue].watched = false;
+	}
+	errno = saved;
 }
 
 int nic_xdp_fd(const struct vma_nic_qp *base)

@@ -228,6 +228,7 @@ unsigned wire_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned
 int wire_kick(struct vma_nic_qp *qp);
 unsigned wire_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 int wire_arm(struct vma_nic_qp *qp);
+void wire_unarm(struct vma_nic_qp *qp);
 
 /* wire_file.c */
 int wire_file_open(const char *arg, const struct vma_nic_attr *attr, struct vma_nic **out);

@@ -270,9 +270,16 @@ int wire_arm(struct vma_nic_qp *base)
 	wire_engine_poke(end);
 	if (wire_ring_count(&qp->done) == 0 && !atomic_load_explicit(&qp->starved, memory_order_relaxed))
 		return 0;
-	if (atomic_exchange_explicit(&qp->armed, 0, memory_order_seq_cst) != 0)
-		atomic_fetch_sub_explicit(&end->engine.sleepers, 1, memory_order_relaxed);
+	wire_unarm(base);
 	return 1;
+}
+
+void wire_unarm(struct vma_nic_qp *base)
+{
+	struct wire_qp *qp = wire_qp_of(base);
+
+	if (atomic_exchange_explicit(&qp->armed, 0, memory_order_seq_cst) != 0)
+		atomic_fetch_sub_explicit(&qp->end->engine.sleepers, 1, memory_order_relaxed);
 }
 
 /* ---- making and ending ---- */

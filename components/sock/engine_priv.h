@@ -53,6 +53,26 @@ void internal_fork_child(void);
 /* news.c: has ops->net_changed called for every file, soon. */
 void news_tell_files(void);
 
+/* rail_rest.c: when nobody has armed a ring that is busy for a while, arrivals stop paying for it. */
+#define RAIL_BUSY_DRIVES 256 /* between two looks; a power of two */
+void rail_look_busy(struct vma_rail *rail) __attribute__((cold));
+static inline void rail_note_busy(struct vma_rail *rail)
+{
+	uint32_t busy = atomic_load_explicit(&rail->busy, memory_order_relaxed) + 1;
+
+	/* Between two drivers a step may be lost, which makes a look later. */
+	atomic_store_explicit(&rail->busy, busy, memory_order_relaxed);
+	if (__builtin_expect(busy % RAIL_BUSY_DRIVES == 0, 0))
+		rail_look_busy(rail);
+}
+/* Before an arm, by whoever sleeps on the ring's descriptor then, after what it is found by: watcher, armed. */
+static inline void rail_note_arm(struct vma_rail *rail)
+{
+	atomic_fetch_add_explicit(&rail->arms, 1, memory_order_relaxed);
+}
+/* Nobody sleeps there, perhaps: then it is unarmed. */
+void rail_ask_rest(struct vma_rail *rail);
+
 /* rail_care.c: a rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to close. */
 void rail_care_expect_end(void);
 void rail_care_forget(struct vma_rail *rail);

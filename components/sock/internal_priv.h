@@ -23,6 +23,8 @@ uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now);
 uint64_t rail_care_turn_ending(uint64_t now); /* after retired memory was ended */
 void rail_care_take_event(uint64_t number);
 void rail_care_fork_child(void);
+/* Any thread: a rail that the internal thread has armed sends much. */
+void rail_care_note_sends(struct vma_rail *rail);
 
 /* news.c: changes of the network, refused offloads, errors of shadows. */
 void news_start(struct vma_engine *engine);

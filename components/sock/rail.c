@@ -253,6 +253,8 @@ int vma_rails_progress(uint64_t rings)
 			}
 			total += n;
 			driven = true;
+			if (n != 0)
+				rail_note_busy(rail);
 			/* Between two drivers a step may be lost; that it moves is all that counts. */
 			atomic_store_explicit(&rail->driven,
 			                      atomic_load_explicit(&rail->driven, memory_order_relaxed) + 1,

@@ -14,6 +14,7 @@
 #include "internal_priv.h"
 
 #define LATER_NS (1 * MS)
+#define SENDS_BUSY 64 /* frames between two looks: a rail that sends more is looked at, not slept on */
 #define END_FIRST_NS (2 * MS)
 #define END_LAST_NS (1000 * MS)
 
@@ -23,6 +24,7 @@ static struct {
 	uint64_t end_step_ns; /* between looks whether a retired rail has ended */
 
 	_Alignas(64) _Atomic uint64_t later; /* rails, by bit, with frames sent LATER */
+	_Atomic uint64_t sending;            /* rails, by bit, that send much while they are armed */
 	_Atomic uint32_t ending;             /* retired rails */
 } care;
 
@@ -61,9 +63,16 @@ static void turn_later(uint64_t now)
 
 static void arm(struct vma_rail *rail)
 {
-	if (vma_ring_arm(rail->ring) == 0 &&
-	    internal_set_add(vma_ring_fd(rail->ring), EPOLLIN, INTERNAL_RAIL, rail->id) == 0)
-		rail->armed = true;
+	rail->armed = true;
+	rail_note_arm(rail);
+	rail->armed = vma_ring_arm(rail->ring) == 0 &&
+	              internal_set_add(vma_ring_fd(rail->ring), EPOLLIN, INTERNAL_RAIL, rail->id) == 0;
+}
+
+static void disarm(struct vma_rail *rail)
+{
+	internal_set_remove(vma_ring_fd(rail->ring));
+	rail->armed = false;
 }
 
 /* The packet that an armed rail was waiting for. */
@@ -71,10 +80,41 @@ void rail_care_take_event(uint64_t number)
 {
 	struct vma_rail *rail = rail_of_id((uint32_t)number);
 
-	if (rail == NULL)
+	if (rail != NULL)
+		disarm(rail);
+}
+
+static uint64_t sent_since(struct vma_rail *rail)
+{
+	const uint64_t before = rail->sent_seen;
+
+	rail->sent_seen = atomic_load_explicit(&vma_ring_stats(rail->ring)->tx.tx_packets, memory_order_relaxed);
+	return rail->sent_seen - before;
+}
+
+void rail_care_note_sends(struct vma_rail *rail)
+{
+	if (atomic_fetch_or(&care.sending, vma_rail_bit(rail)) == 0)
+		internal_wake();
+}
+
+static void disarm_sender(struct vma_rail *rail, void *arg)
+{
+	if (!(*(const uint64_t *)arg & vma_rail_bit(rail)) || !rail->armed)
 		return;
-	internal_set_remove(vma_ring_fd(rail->ring));
-	rail->armed = false;
+	disarm(rail);
+	sent_since(rail);
+	rail_ask_rest(rail);
+}
+
+static void turn_sending(void)
+{
+	uint64_t rails;
+
+	if (atomic_load(&care.sending) == 0)
+		return;
+	rails = atomic_exchange(&care.sending, 0);
+	rails_each(disarm_sender, &rails);
 }
 
 /* Whether there was anything, or there is somebody at it. */
@@ -100,7 +140,7 @@ static void look_after(struct vma_rail *rail, void *arg)
 		return;
 	if (driven != rail->driven_seen)
 		rail->driven_seen = driven;
-	else if (!drive(rail, *(const int64_t *)arg))
+	else if (!drive(rail, *(const int64_t *)arg) && sent_since(rail) < SENDS_BUSY)
 		arm(rail);
 }
 
@@ -135,6 +175,7 @@ uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now)
 	uint64_t next = NO_DEADLINE;
 
 	turn_later(now);
+	turn_sending();
 	turn_driving(&engine->conf, now);
 	if (care.later_ns != 0)
 		next = care.later_ns;
@@ -179,5 +220,6 @@ void rail_care_fork_child(void)
 {
 	care.later_ns = care.drive_ns = care.end_ns = care.end_step_ns = 0;
 	atomic_store(&care.later, 0);
+	atomic_store(&care.sending, 0);
 	atomic_store(&care.ending, 0);
 }

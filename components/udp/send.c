@@ -199,6 +199,7 @@ static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_s
 		vma_buf_put(arena, buf);
 		return -EAGAIN;
 	}
+	vma_rail_sent(dst->rail);
 	count_sent(sock, len);
 	return (ssize_t)len;
 }

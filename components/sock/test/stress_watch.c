@@ -2,6 +2,8 @@
  * A ring with sleepers always has one that watches it: every datagram is received within milliseconds though no
  * internal thread helps.
  *
+ * Meanwhile somebody wants the ring unarmed all the time, as who is busy with it does now and then (rail_rest.c).
+ *
  * Each receiver has a flow of its own on one ring and, when it got its datagram, does something else for a while, so
  * the watch goes round. One of them is interrupted by handlers all the time, and one leaves for short deadlines. Those
  * two come back and would repair a loss; so now and then all keep still, get one datagram each, and stay away after
@@ -56,6 +58,17 @@ static void *receive(void *arg)
 	return NULL;
 }
 
+static void *unarm(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		vma_enter();
+		rail_ask_rest(bed.rail);
+		vma_leave(vma_thread_self());
+		usleep(20);
+	}
+	return arg;
+}
+
 static double stress_seconds(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
@@ -107,10 +120,12 @@ static void test_every_datagram_is_received_soon(void **state)
 	struct sigaction action = {.sa_handler = count};
 	uint64_t sent[RECEIVERS] = {0}, until, total = 0, lost = 0, worst = 0;
 	unsigned seed = 7;
+	pthread_t unarmer;
 
 	(void)state;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	bed_hold();
+	assert_int_equal(pthread_create(&unarmer, NULL, unarm, NULL), 0);
 	for (uint16_t i = 0; i < RECEIVERS; i++) {
 		receivers[i].thing = receivers[i].seed = i;
 		assert_int_equal(pthread_create(&receivers[i].thread, NULL, receive, &receivers[i]), 0);
@@ -135,6 +150,7 @@ static void test_every_datagram_is_received_soon(void **state)
 	assert_int_equal(lost, 0);
 	assert_true(total > 100);
 	atomic_store(&stop, true);
+	assert_int_equal(pthread_join(unarmer, NULL), 0);
 	for (int i = 0; i < RECEIVERS; i++) {
 		thing_give(&bed.things[i]);
 		assert_int_equal(pthread_join(receivers[i].thread, NULL), 0);

@@ -405,6 +405,92 @@ static void test_idle_process_is_not_woken(void **state)
 	vma_rail_put(rail);
 }
 
+/* The ring's queue pair with an unarm that is counted. */
+static _Atomic unsigned unarmed;
+static struct vma_nic_ops counting_ops;
+static const struct vma_nic_ops *true_ops;
+
+static void counted_unarm(struct vma_nic_qp *qp)
+{
+	atomic_fetch_add(&unarmed, 1);
+	true_ops->unarm(qp);
+}
+
+static void count_unarms(struct vma_rail *rail)
+{
+	struct vma_nic_qp *qp = vma_ring_qp(rail->ring);
+
+	atomic_store(&unarmed, 0);
+	true_ops = qp->ops;
+	counting_ops = *true_ops;
+	counting_ops.unarm = counted_unarm;
+	qp->ops = &counting_ops;
+}
+
+static void drive_busily(struct vma_rail *rail, unsigned drives)
+{
+	for (unsigned i = 0; i < drives; i++) {
+		send_one(peer, 0);
+		for (int ms = 0; ms < PATIENCE_MS && vma_rails_progress(vma_rail_bit(rail)) <= 0; ms++)
+			sched_yield();
+	}
+}
+
+static void test_ring_that_is_busy_and_not_slept_on_is_unarmed(void **state)
+{
+	static struct counted blocker = {.task = {.run = run_counted}, .hold = true};
+	struct vma_rail *rail = rail_of_socket(31);
+	struct vma_flow flow = flow_to();
+
+	(void)state;
+	vma_engine_post(&blocker.task);
+	wait_until(!atomic_load(&blocker.task.queued));
+	count_unarms(rail);
+	assert_int_equal(vma_ring_attach(rail->ring, &flow), 0);
+	drive_busily(rail, 3 * RAIL_BUSY_DRIVES);
+	atomic_store(&rail->armed, false);
+	rail_note_arm(rail);
+	assert_int_equal(vma_ring_arm(rail->ring), 0);
+	atomic_store(&unarmed, 0);
+	drive_busily(rail, RAIL_BUSY_DRIVES - 1); /* somebody has armed it in this time */
+	assert_int_equal(atomic_load(&unarmed), 0);
+	atomic_store(&rail->watcher, vma_thread_self());
+	drive_busily(rail, 2 * RAIL_BUSY_DRIVES);
+	assert_int_equal(atomic_load(&unarmed), 0);
+	atomic_store(&rail->watcher, NULL);
+	rail_note_arm(rail); /* as one who has slept, and is up again */
+	drive_busily(rail, 2 * RAIL_BUSY_DRIVES);
+	assert_int_equal(atomic_load(&unarmed), 1);
+	drive_busily(rail, 3 * RAIL_BUSY_DRIVES); /* once is enough */
+	assert_int_equal(atomic_load(&unarmed), 1);
+	vma_ring_qp(rail->ring)->ops = true_ops;
+	vma_ring_detach(rail->ring, &flow);
+	atomic_store(&blocker.hold, false);
+	vma_rail_put(rail);
+}
+
+static void test_ring_that_only_sends_is_not_slept_on_by_the_thread(void **state)
+{
+	struct vma_rail *rail = rail_of_socket(1);
+	uint64_t until;
+
+	(void)state;
+	wait_until(rail->armed);
+	count_unarms(rail);
+	until = vma_now_ns() + 300000000;
+	while (vma_now_ns() < until) {
+		send_one(rail->ring, 0);
+		vma_rail_sent(rail);
+		vma_ring_progress(peer);
+	}
+	assert_false(rail->armed);
+	assert_int_not_equal(atomic_load(&unarmed), 0);
+	assert_true(atomic_load(&unarmed) < 4);
+	wait_until(rail->armed); /* and it has ended */
+	vma_ring_qp(rail->ring)->ops = true_ops;
+	vma_rail_put(rail);
+}
+
 /* ---- files ---- */
 
 static void test_refused_file_is_asked_again_each_second_until_it_is_not_refused(void **state)
@@ -534,6 +620,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_progress_drives_rails_by_mask_and_counts_packets),
         cmocka_unit_test(test_frame_left_for_later_leaves_soon),
         cmocka_unit_test(test_idle_process_is_not_woken),
+        cmocka_unit_test(test_ring_that_is_busy_and_not_slept_on_is_unarmed),
+        cmocka_unit_test(test_ring_that_only_sends_is_not_slept_on_by_the_thread),
         cmocka_unit_test(test_refused_file_is_asked_again_each_second_until_it_is_not_refused),
         cmocka_unit_test(test_refused_datagram_of_a_watched_socket_is_reported),
         cmocka_unit_test(test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone),

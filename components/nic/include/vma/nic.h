@@ -176,6 +176,7 @@ struct vma_nic_ops {
 	int (*kick)(struct vma_nic_qp *qp);
 	unsigned (*reap_tx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 	int (*arm)(struct vma_nic_qp *qp);
+	void (*unarm)(struct vma_nic_qp *qp); /* NULL: an arm costs nothing later */
 	int (*fd)(const struct vma_nic_qp *qp);
 	uint64_t (*now_ns)(const struct vma_nic *nic);
 };
@@ -290,6 +291,13 @@ static inline unsigned vma_nic_reap_tx(struct vma_nic_qp *qp, struct vma_buf **b
 static inline int vma_nic_arm(struct vma_nic_qp *qp)
 {
 	return qp->ops->arm(qp);
+}
+/* Nobody sleeps on the fd, and nobody will before the next arm: it may stay silent. For a device that pays for an arm
+ * at every arrival. Receive half. */
+static inline void vma_nic_unarm(struct vma_nic_qp *qp)
+{
+	if (qp->ops->unarm != NULL)
+		qp->ops->unarm(qp);
 }
 /* For poll/epoll: readable after arm when something arrived. Stays the same fd over a rebind. */
 static inline int vma_nic_fd(const struct vma_nic_qp *qp)

@@ -102,17 +102,26 @@ struct vma_rail {
 	/* by sleepers */
 	_Alignas(64) _Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see sleep.c */
 
+	_Atomic uint32_t arms; /* moves with each arm of the ring: rail_rest.c */
+
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */
 	_Atomic uint32_t conns_ending;        /* ended, and not yet freed */
+	_Atomic uint32_t busy;                /* moves with every drive that found something */
+	_Atomic uint32_t arms_seen, arms_taken_down;
+	struct vma_ring_command rest;
+	_Atomic bool rest_asked; /* and posted */
 
 	struct vma_tcp *_Atomic tcp; /* NULL: nobody has asked for it */
 	_Atomic bool abandoned;      /* the last reference is the internal thread's, for connections that end on it */
 
 	/* the internal thread's */
-	_Alignas(64) uint64_t driven_seen;
+	_Alignas(64) uint64_t driven_seen, sent_seen;
 	uint64_t look_ns, look_step_ns; /* with a stack, see tcp_care.c */
-	_Atomic bool armed;
+	_Atomic bool armed;             /* it sleeps on the ring's descriptor, or is about to */
+
+	/* by who sends while `armed` */
+	_Alignas(64) _Atomic uint32_t sends;
 };
 enum vma_rail_side { VMA_RAIL_RX, VMA_RAIL_TX };
 /* The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket and thread, made if need be. */
@@ -132,6 +141,13 @@ extern struct vma_rail *_Atomic vma_rails[64] __attribute__((visibility("hidden"
  * have ended. Control path, not with the receive flag of the ring. -ENOMEM.
  */
 int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out);
+/* A frame was sent: see rail_rest.c. */
+void vma_rail_sent_armed(struct vma_rail *rail) __attribute__((cold));
+static inline void vma_rail_sent(struct vma_rail *rail)
+{
+	if (__builtin_expect(atomic_load_explicit(&rail->armed, memory_order_relaxed), 0))
+		vma_rail_sent_armed(rail);
+}
 /* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
 int vma_rails_progress(uint64_t rings);
 

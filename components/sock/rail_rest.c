@@ -1,0 +1,60 @@
+/*
+ * rail_rest - a ring that was armed once, and on which nobody sleeps any more, is unarmed.
+ *
+ * An armed XDP socket costs the kernel a wake-up for each packet that comes and for each that has been sent, also when
+ * nobody sleeps: some 6 % of the rate of 64-byte datagrams on either side. Two cases:
+ *   receivers spin    after RAIL_BUSY_DRIVES drives that found something, without an arm between
+ *   only senders      nobody drives, so the internal thread has armed the ring; after SENDS_ARMED frames it takes that
+ *                     back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
+ *
+ * Nobody sleeps unarmed. A sleeper makes itself known (rail->watcher, or `armed` of the internal thread), then arms,
+ * with the ring's receive flag held. The unarming looks for both in a posted command, with that flag held. Was the arm
+ * before, the flag has carried the mark along: it is seen, and nothing is done. Is the arm later, it arms anew. Marks
+ * are taken back when the sleep is over.
+ */
+#include "internal_priv.h"
+
+#define SENDS_ARMED 1024
+
+static struct vma_rail *of_rest(struct vma_ring_command *command)
+{
+	return (struct vma_rail *)((char *)command - offsetof(struct vma_rail, rest));
+}
+
+/* With the receive flag. */
+static void unarm(struct vma_ring_command *command)
+{
+	struct vma_rail *rail = of_rest(command);
+
+	atomic_store_explicit(&rail->rest_asked, false, memory_order_relaxed);
+	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL &&
+	    !atomic_load_explicit(&rail->armed, memory_order_relaxed))
+		vma_nic_unarm(vma_ring_qp(rail->ring));
+}
+
+/* The flag says that the command is in the queue: it is taken down there before the command may be posted again. */
+void rail_ask_rest(struct vma_rail *rail)
+{
+	if (atomic_exchange_explicit(&rail->rest_asked, true, memory_order_relaxed))
+		return;
+	rail->rest.run = unarm;
+	vma_ring_post(rail->ring, &rail->rest);
+}
+
+/* By two drivers at once, at worst a look comes early or late. */
+void rail_look_busy(struct vma_rail *rail)
+{
+	const uint32_t arms = atomic_load_explicit(&rail->arms, memory_order_relaxed);
+
+	if (arms != atomic_exchange_explicit(&rail->arms_seen, arms, memory_order_relaxed) ||
+	    arms == atomic_load_explicit(&rail->arms_taken_down, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&rail->arms_taken_down, arms, memory_order_relaxed);
+	rail_ask_rest(rail);
+}
+
+void vma_rail_sent_armed(struct vma_rail *rail)
+{
+	if (atomic_fetch_add_explicit(&rail->sends, 1, memory_order_relaxed) % SENDS_ARMED == SENDS_ARMED - 1)
+		rail_care_note_sends(rail);
+}
