@@ -5,7 +5,7 @@
  * A destination is valid while its options_seq is the socket's and its version the path's. Only the control path and
  * the internal thread replace what is cached (dst_lock); a sender that finds something missing or old makes what it
  * needs on its stack from what net has at hand, or leaves the datagram to the OS, and asks (dst_want, dst_task).
- * Only the first destination of each slot does it make itself.
+ * Itself it makes the first destination of each slot, and now and then one of which net knows nothing yet.
  */
 #include <errno.h>
 #include <net/if.h>

@@ -4,7 +4,7 @@
  *   control path ── udp_dst_reset ──> tx (options), dst (connected)        all are replaced whole, under dst_lock,
  *   internal thread ── dst_task ────> dst_more[], rails                    and read without a lock, inside
  *   sender: cached and current? ── yes ──> send
- *             └─ no: udp_dst_find makes the first of a slot; else one on the stack, and asks
+ *             └─ no: udp_dst_find makes the first of a slot, or one in another's place; else one on the stack, and asks
  */
 #ifndef VMA_UDP_DST_H
 #define VMA_UDP_DST_H

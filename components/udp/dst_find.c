@@ -61,27 +61,46 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 	return own;
 }
 
-/*
- * The first destination of a slot is made here and now, so that the first datagram, too, is ours: a question to the
- * kernel, and for the first of all perhaps a rail. A socket does so at most once per slot, and again after a reset.
+/* Here and now: a question to the kernel, and for the first of all perhaps a rail. With the lock, which is given back.
  */
-static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *make_now(struct udp_sock *sock, uint64_t key)
 {
 	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_slot(key)];
 	struct vma_engine *engine = vma_engine();
-	const struct udp_tx_options *tx;
-	const struct udp_dst *dst;
+	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
+	const struct udp_dst *dst = atomic_load_explicit(slot, memory_order_relaxed);
 
-	pthread_mutex_lock(&sock->dst_lock);
-	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
-	if (!sock->dst_ended && engine != NULL && tx != NULL &&
-	    atomic_load_explicit(slot, memory_order_relaxed) == NULL)
+	if (!sock->dst_ended && engine != NULL && tx != NULL && (dst == NULL || !udp_dst_is_to(dst, key)))
 		udp_dst_make_slot(sock, engine, tx, key);
 	dst = atomic_load_explicit(slot, memory_order_relaxed);
 	pthread_mutex_unlock(&sock->dst_lock);
 	if (dst == NULL || !udp_dst_is_to(dst, key) || !udp_dst_is_current(sock, dst) || dst->rail == NULL)
 		return NULL;
 	return dst;
+}
+
+/* The first destination of a slot, so that the first datagram, too, is ours: once per slot, and again after a reset. */
+static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct udp_sock *sock, uint64_t key)
+{
+	pthread_mutex_lock(&sock->dst_lock);
+	return make_now(sock, key);
+}
+
+/*
+ * Another destination has the slot, and net has not heard of this one. It is not left to the internal thread alone,
+ * which has to be given a processor first: on a busy host that is hundreds of datagrams through the kernel. But a
+ * sender to ever new destinations asks the kernel only once in a while, and never waits for who does.
+ */
+static const struct udp_dst *__attribute__((cold, noinline)) make_another(struct udp_sock *sock, uint64_t key)
+{
+	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
+
+	if (last != 0 && now - last < vma_tsc_of_nsec(CROWDED_NS))
+		return NULL;
+	if (pthread_mutex_trylock(&sock->dst_lock) != 0)
+		return NULL;
+	atomic_store_explicit(&sock->dst_made_tsc, now, memory_order_relaxed);
+	return make_now(sock, key);
 }
 
 /* Another destination has the slot: this one is made of what net has at hand. The slot changes hands now and then. */
@@ -92,15 +111,18 @@ static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct u
 	struct vma_net_key net_key = udp_dst_key(tx, &to, false);
 	struct vma_engine *engine = vma_engine();
 	struct vma_net_template path;
+	const struct udp_dst *dst;
 
 	if (engine == NULL)
 		return NULL;
-	ask_seldom(sock, key, CROWDED_NS);
-	if (!vma_net_find(engine->net, &net_key, &path)) {
-		vma_net_want(engine->net, &net_key);
-		return NULL;
+	if (vma_net_find(engine->net, &net_key, &path)) {
+		ask_seldom(sock, key, CROWDED_NS);
+		return build_now(sock, engine, tx, &to, &path, own);
 	}
-	return build_now(sock, engine, tx, &to, &path, own);
+	dst = make_another(sock, key);
+	if (dst == NULL)
+		vma_net_want(engine->net, &net_key);
+	return dst;
 }
 
 const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct udp_dst *own)

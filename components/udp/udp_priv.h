@@ -162,6 +162,7 @@ struct udp_sock {
 	struct vma_task dst_task;           /* destinations made by the internal thread */
 	_Atomic bool dst_asked;             /* the task is posted, and holds a reference */
 	_Atomic uint64_t dst_asked_tsc;
+	_Atomic uint64_t dst_made_tsc; /* a sender has made one in the place of another */
 	bool dst_ended;
 	struct vma_task take_up_task; /* flows.c: an inherited socket has been polled */
 	_Atomic bool take_up_asked;   /* and holds a reference */
