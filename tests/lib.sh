@@ -66,7 +66,7 @@ check() { # SENTENCE COMMAND...: passes when the command does; its output is sho
 }
 
 check_eq() { # SENTENCE GOT WANTED
-	if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "got '$2', wanted '$3'"; fi
+	if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "got '$2', wanted '$3'" && return 1; fi
 }
 
 check_num() { # SENTENCE GOT -lt|-le|-eq|-ge|-gt LIMIT (integers)

@@ -91,7 +91,8 @@ mode() { # SENTENCE MESSAGES "SIDES" "SERVER ARGUMENTS" CLIENT ARGUMENTS...; pre
 	check "$sentence: nothing is lost, doubled or out of order" no_loss
 	check_num "$sentence: messages were answered" "$(received || echo 0)" -ge "$messages"
 	# shellcheck disable=SC2086 # several sides
-	[ -n "$kernel" ] || [ -z "$sides" ] || check_eq "$sentence: the kernels of $sides counted nothing" "$(moved $sides)" 0
+	[ -n "$kernel" ] || [ -z "$sides" ] || check_eq "$sentence: the kernels of $sides counted nothing" "$(moved $sides)" 0 ||
+		note "in and out of a, of b: $before before, $after after" "$(grep vma "$WORK/client.log")" "$(cat "$WORK/server.log")"
 	check "$sentence: the server still runs" alive server
 	stop server
 }
