@@ -6,10 +6,12 @@
 # A run counts if the raw ping-pong takes at most 0.4 of the spinning kernel's: it begins with these two, and when they
 # say otherwise (the machine is busy), it begins anew, at most 2 x RUNS times in all; then it goes on and is marked.
 #
-# PARTS: "ring" (the packet path), "sockets" (unmodified programs, with and without the library); both by default.
+# PARTS: "ring" (the packet path), "sockets" and "tcp" (unmodified programs over UDP and TCP, with and without the
+# library); all by default.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sockets.sh"
-PARTS=${PARTS:-ring sockets}
+. "$(dirname "$0")/tcp.sh"
+PARTS=${PARTS:-ring sockets tcp}
 RUNS=${1:-5}
 VALID=0.4
 RESULTS=$BUILD/bench/results.tsv
@@ -73,7 +75,7 @@ sockets_run() { # RUN
 	drop_shared_net
 }
 
-case " $PARTS " in *" sockets "*)
+case " $PARTS " in *" sockets "* | *" tcp "*)
 	command -v sockperf >/dev/null || { say "sockperf is not installed"; exit 1; }
 	have_library || { say "$LIBRARY is not built"; exit 1; } ;;
 esac
@@ -95,11 +97,13 @@ for ((run = 1; run <= RUNS; run++)); do
 	done
 	case " $PARTS " in *" ring "*) ring_run $run ;; esac
 	case " $PARTS " in *" sockets "*) sockets_run $run ;; esac
+	case " $PARTS " in *" tcp "*) tcp_run $run ;; esac
 done
 
 here=$(dirname "$0")
 awk -f "$here/report.awk" "$RESULTS" | tee "$BUILD/bench/report.txt"
-awk -f "$here/report_sockets.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt"
+awk -f "$here/report_figures.awk" -f "$here/report_sockets.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt"
+awk -f "$here/report_figures.awk" -f "$here/report_tcp.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt"
 case " $PARTS " in *" ring "*)
 	awk -v svg="$BUILD/bench/latency.svg" -f "$here/histogram.awk" "$RESULTS" | tee -a "$BUILD/bench/report.txt" ;;
 esac

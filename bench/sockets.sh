@@ -15,6 +15,7 @@ how_runs() { # HOW
 	case $1 in
 	lib) echo "env LD_PRELOAD=$LIBRARY VMA_TRACELEVEL=WARN" ;;
 	latency) echo "env LD_PRELOAD=$LIBRARY VMA_SPEC=latency VMA_TRACELEVEL=WARN" ;;
+	twin) echo "env LD_PRELOAD=$BUILD/bench/spin.so" ;;
 	*) echo env ;;
 	esac
 }

@@ -166,6 +166,23 @@ net_pair() { # [QUEUES] [MTU]: the usual two namespaces
 		cannot_run "the namespaces cannot be joined"
 }
 
+# a and b through m, whose two interfaces a middlebox joins. Nothing is cut or summed later than in a and b themselves.
+network_with_middlebox() {
+	local name
+	ns_add a && ns_add b && ns_add m && ns_join a 10.9.0.1 m 10.9.9.21 && ns_join b 10.9.0.2 m 10.9.9.22 || return
+	for name in a b; do
+		in_ns $name ethtool -K "$(ip -n "$(ns $name)" -br link | sed -n 's/^\(veth_[^@]*\)@.*/\1/p')" \
+			tx off tso off gso off gro off >/dev/null
+	done
+	for name in 21 22; do
+		in_ns m ethtool -K veth_m$name tx off tso off gso off gro off >/dev/null
+		ip -n "$(ns m)" addr flush dev veth_m$name
+	done
+	in_ns m sh -c 'echo 0 >/proc/sys/net/ipv4/ip_forward'
+	ip -n "$(ns a)" neigh replace 10.9.0.2 lladdr "$MAC_B" dev "$IF_A" nud permanent
+	ip -n "$(ns b)" neigh replace 10.9.0.1 lladdr "$MAC_A" dev "$IF_B" nud permanent
+}
+
 # ---- processes ----
 
 start() { # LABEL NAMESPACE COMMAND...: in the background; ${PID[LABEL]}, output in $WORK/LABEL.log

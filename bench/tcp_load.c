@@ -1,0 +1,416 @@
+/*
+ * tcp_load - plain TCP sockets, as any program uses them, for what sockperf, redis and iperf3 do not measure; run as it
+ * is and with the library preloaded.
+ *
+ *   serve      answers each connection as its first byte asks; until SIGTERM
+ *   bulk       one stream for --msec: bytes that have arrived at the server, over the time until it says so
+ *   transfers  one connection, a request for --bytes after the other: how long each takes
+ *   bursts     1 MB written at a time, then 50 ms of computing, for --msec
+ *   pauses     reads 1 MB of an endless stream at a time, then computes for 50 ms, for --msec
+ *   connect    connects and closes, for --msec
+ *   idle       --count connections that are made and left alone for --msec: memory and CPU of both ends
+ *
+ * Output as measure.h says.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <getopt.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "measure.h"
+
+enum { CHUNK = 1 << 20, EVENTS = 256 };
+
+static struct {
+	struct in_addr peer, local;
+	uint16_t port;
+	unsigned msec, bytes, count;
+} opts = {.port = 7400, .msec = 1000, .bytes = 65536, .count = 10000};
+static char bytes[CHUNK];
+static volatile sig_atomic_t ended;
+
+static void on_end(int sig)
+{
+	(void)sig;
+	ended = 1;
+}
+
+static double cpu_sec(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+/* ---- the server ---- */
+
+enum kind {
+	UNKNOWN,
+	SINK = 'B',    /* counts until the end, then tells how much */
+	ANSWERS = 'T', /* 4 bytes: a size; then for every byte so many bytes */
+	STREAM = 'G',  /* sends without end */
+	NOTHING = 'I',
+};
+
+struct connection {
+	int fd;
+	char kind;
+	uint32_t size, have_size;
+	uint64_t received, owed;
+};
+
+static void end_connection(struct connection *c)
+{
+	close(c->fd);
+	free(c);
+}
+
+static void tell(struct connection *c)
+{
+	uint64_t sum = c->received;
+
+	if (send(c->fd, &sum, sizeof(sum), MSG_NOSIGNAL) != sizeof(sum))
+		fprintf(stderr, "tcp_load: the sum could not be told\n");
+	end_connection(c);
+}
+
+/* False: the connection has ended. */
+static int owed_out(struct connection *c)
+{
+	while (c->owed > 0) {
+		size_t piece = c->owed < sizeof(bytes) && c->kind != STREAM ? (size_t)c->owed : sizeof(bytes);
+		ssize_t n = send(c->fd, bytes, piece, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n < 0 && errno == EAGAIN)
+			return 1;
+		if (n <= 0) {
+			end_connection(c);
+			return 0;
+		}
+		if (c->kind != STREAM)
+			c->owed -= (uint64_t)n;
+	}
+	return 1;
+}
+
+static void take_bytes(struct connection *c, const char *at, size_t n)
+{
+	if (c->kind == UNKNOWN && n > 0) {
+		c->kind = *at++;
+		n--;
+		if (c->kind == STREAM)
+			c->owed = 1;
+	}
+	while (c->kind == ANSWERS && n > 0 && c->have_size < 4) {
+		c->size |= (uint32_t)(unsigned char)*at++ << 8 * c->have_size++;
+		n--;
+	}
+	if (c->kind == SINK)
+		c->received += n;
+	else if (c->kind == ANSWERS)
+		c->owed += n * (uint64_t)c->size;
+}
+
+static void readable(struct connection *c)
+{
+	for (;;) {
+		ssize_t n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+
+		if (n < 0 && errno == EAGAIN)
+			break;
+		if (n <= 0) {
+			if (n == 0 && c->kind == SINK)
+				tell(c);
+			else
+				end_connection(c);
+			return;
+		}
+		take_bytes(c, bytes, (size_t)n);
+	}
+	owed_out(c);
+}
+
+static void accept_all(int listener, int set)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
+	int fd;
+
+	while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+		struct connection *c = calloc(1, sizeof(*c));
+
+		if (c == NULL)
+			bench_die("memory");
+		c->fd = fd;
+		event.data.ptr = c;
+		if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) < 0)
+			bench_die("epoll_ctl");
+	}
+	if (errno != EAGAIN && errno != ECONNABORTED)
+		bench_die("accept");
+}
+
+static struct sockaddr_in address_of(struct in_addr addr)
+{
+	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(opts.port), .sin_addr = addr};
+}
+
+static void serve(void)
+{
+	const struct sigaction end = {.sa_handler = on_end};
+	struct sockaddr_in local = address_of(opts.local);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), set = epoll_create1(0), one = 1;
+	struct epoll_event event = {.events = EPOLLIN}, events[EVENTS];
+
+	sigaction(SIGTERM, &end, NULL);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(listener, (struct sockaddr *)&local, sizeof(local)) < 0 || listen(listener, 4096) < 0 ||
+	    epoll_ctl(set, EPOLL_CTL_ADD, listener, &event) < 0)
+		bench_die("listen");
+	printf("ready\n");
+	fflush(stdout);
+	while (!ended) {
+		int n = epoll_wait(set, events, EVENTS, -1);
+
+		for (int i = 0; i < n; i++) {
+			struct connection *c = events[i].data.ptr;
+
+			if (c == NULL)
+				accept_all(listener, set);
+			else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+				readable(c);
+			else
+				owed_out(c);
+		}
+	}
+	bench_print("cpu_sec", cpu_sec());
+}
+
+/* ---- clients ---- */
+
+static int connected(void)
+{
+	struct sockaddr_in peer = address_of(opts.peer);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	if (fd < 0 || connect(fd, (struct sockaddr *)&peer, sizeof(peer)) < 0)
+		bench_die("connect");
+	return fd;
+}
+
+static void send_all(int fd, const void *data, size_t size)
+{
+	const char *at = data;
+
+	while (size > 0) {
+		ssize_t n = send(fd, at, size, MSG_NOSIGNAL);
+
+		if (n <= 0)
+			bench_die("send");
+		at += n;
+		size -= (size_t)n;
+	}
+}
+
+static void read_all(int fd, size_t size)
+{
+	while (size > 0) {
+		ssize_t n = recv(fd, bytes, size < sizeof(bytes) ? size : sizeof(bytes), 0);
+
+		if (n <= 0)
+			bench_die("recv");
+		size -= (size_t)n;
+	}
+}
+
+static void compute(unsigned msec)
+{
+	uint64_t end = bench_now_ns() + msec * 1000000ULL;
+
+	while (bench_now_ns() < end)
+		;
+}
+
+/* The server's sum, which comes after the last byte has. */
+static void finish_bulk(int fd, uint64_t sent, uint64_t start)
+{
+	uint64_t sum = 0;
+
+	shutdown(fd, SHUT_WR);
+	if (recv(fd, &sum, sizeof(sum), MSG_WAITALL) != sizeof(sum))
+		bench_die("the server's sum");
+	if (sum != sent) {
+		fprintf(stderr, "tcp_load: %lu bytes were sent, %lu arrived\n", sent, sum);
+		exit(1);
+	}
+	bench_print("bits_per_sec", (double)sum * 8e9 / (double)(bench_now_ns() - start));
+	close(fd);
+}
+
+static void bulk(unsigned pause_msec)
+{
+	int fd = connected();
+	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, sent = 0;
+
+	send_all(fd, "B", 1);
+	while (bench_now_ns() < end) {
+		send_all(fd, bytes, sizeof(bytes));
+		sent += sizeof(bytes);
+		if (pause_msec != 0)
+			compute(pause_msec);
+	}
+	finish_bulk(fd, sent, start);
+}
+
+static void pauses(void)
+{
+	int fd = connected();
+	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, got = 0;
+
+	send_all(fd, "G", 1);
+	while (bench_now_ns() < end) {
+		read_all(fd, CHUNK);
+		got += CHUNK;
+		compute(50);
+	}
+	bench_print("bits_per_sec", (double)got * 8e9 / (double)(bench_now_ns() - start));
+	close(fd);
+}
+
+static void transfers(void)
+{
+	static struct bench_hist hist;
+	int fd = connected(), one = 1;
+	uint64_t end = bench_now_ns() + opts.msec * 1000000ULL;
+	char ask[5] = {ANSWERS, (char)opts.bytes, (char)(opts.bytes >> 8), (char)(opts.bytes >> 16),
+	               (char)(opts.bytes >> 24)};
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	send_all(fd, ask, sizeof(ask));
+	while (bench_now_ns() < end) {
+		uint64_t start = bench_now_ns();
+
+		send_all(fd, "?", 1);
+		read_all(fd, opts.bytes);
+		bench_hist_add(&hist, bench_now_ns() - start);
+	}
+	bench_print("transfers", (double)hist.count);
+	bench_hist_print(&hist);
+	close(fd);
+}
+
+static void connects(void)
+{
+	static struct bench_hist hist, both;
+	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, begin, made;
+
+	while ((begin = bench_now_ns()) < end) {
+		int fd = connected();
+
+		made = bench_now_ns();
+		bench_hist_add(&hist, made - begin);
+		close(fd);
+		bench_hist_add(&both, bench_now_ns() - begin);
+	}
+	bench_print("per_sec", (double)both.count * 1e9 / (double)(bench_now_ns() - start));
+	bench_print("both_p50_ns", bench_hist_quantile(&both, 0.5));
+	bench_hist_print(&hist);
+}
+
+static long resident_kb(void)
+{
+	char line[256];
+	long kb = 0;
+	FILE *file = fopen("/proc/self/status", "re");
+
+	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+		if (sscanf(line, "VmRSS: %ld", &kb) == 1)
+			break;
+	if (file != NULL)
+		fclose(file);
+	return kb;
+}
+
+static void idle(void)
+{
+	struct timespec rest = {.tv_sec = opts.msec / 1000, .tv_nsec = (long)(opts.msec % 1000) * 1000000};
+	long before = resident_kb();
+	double cpu;
+
+	for (unsigned i = 0; i < opts.count; i++)
+		send_all(connected(), "I", 1);
+	cpu = cpu_sec();
+	nanosleep(&rest, NULL);
+	bench_print("idle_percent", (cpu_sec() - cpu) * 1e5 / opts.msec);
+	bench_print("connections_kb", (double)(resident_kb() - before));
+	bench_print("resident_kb", (double)resident_kb());
+}
+
+static void read_options(int argc, char **argv)
+{
+	static const struct option options[] = {{"peer", required_argument, NULL, 'p'},
+	                                        {"local", required_argument, NULL, 'l'},
+	                                        {"port", required_argument, NULL, 'P'},
+	                                        {"msec", required_argument, NULL, 'm'},
+	                                        {"bytes", required_argument, NULL, 'b'},
+	                                        {"count", required_argument, NULL, 'c'},
+	                                        {0}};
+	int option;
+
+	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (option == 'p' && inet_pton(AF_INET, optarg, &opts.peer) == 1)
+			continue;
+		if (option == 'l' && inet_pton(AF_INET, optarg, &opts.local) == 1)
+			continue;
+		if (option == 'P')
+			opts.port = (uint16_t)atoi(optarg);
+		else if (option == 'm')
+			opts.msec = (unsigned)atoi(optarg);
+		else if (option == 'b')
+			opts.bytes = (unsigned)atoi(optarg);
+		else if (option == 'c')
+			opts.count = (unsigned)atoi(optarg);
+		else
+			exit(2);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct rlimit files = {65536, 65536};
+	const char *role = argc > 1 ? argv[1] : "";
+
+	read_options(argc - 1, argv + 1);
+	setrlimit(RLIMIT_NOFILE, &files);
+	signal(SIGPIPE, SIG_IGN);
+	if (strcmp(role, "serve") == 0)
+		serve();
+	else if (strcmp(role, "bulk") == 0)
+		bulk(0);
+	else if (strcmp(role, "bursts") == 0)
+		bulk(50);
+	else if (strcmp(role, "pauses") == 0)
+		pauses();
+	else if (strcmp(role, "transfers") == 0)
+		transfers();
+	else if (strcmp(role, "connect") == 0)
+		connects();
+	else if (strcmp(role, "idle") == 0)
+		idle();
+	else {
+		fprintf(stderr, "usage: tcp_load serve|bulk|transfers|bursts|pauses|connect|idle --peer IP --local IP "
+		                "[--port N] [--msec N] [--bytes N] [--count N]\n");
+		return 2;
+	}
+	return 0;
+}
