@@ -5,7 +5,7 @@
 #ifndef VMA_LWIP_UNIT_OPTS_H
 #define VMA_LWIP_UNIT_OPTS_H
 
-#include <vma_lwip_unit_hooks.h>
+#include "vma_lwip_unit_hooks.h"
 
 /* As lwIP's test/unit/lwipopts.h has them. */
 #define LWIP_TESTMODE 1
