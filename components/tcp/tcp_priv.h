@@ -10,7 +10,8 @@
  *   read.c, write.c  the application's side of the two fifos
  *   input.c       a burst's segments of one connection into lwIP     recovery_ack_*, window.c
  *   output.c      from the send fifo into segments and frames        recovery_*
- *   recovery.c    SACK scoreboard, loss, retransmission, pipe        rtt.c, cc.c
+ *   recovery.c    recovery begins and ends, retransmission, undo    scoreboard.c, rtt.c, cc.c
+ *   scoreboard.c  marks on segments: SACKed, lost, sent again
  *   timers.c      what each timer of a connection does               wheel.c
  *   window.c      receive window and buffer sizes, delayed ACKs
  *   listener.c    half-open connections, accept
@@ -91,6 +92,7 @@ struct tcp_ack_news {
 	bool lost_new;      /* a segment has been found lost */
 	bool original;      /* what has been delivered was sent once, before a recovery that is going on */
 	bool resent;        /* something acknowledged had been sent more than once */
+	bool handshake;     /* una was a SYN's */
 };
 
 /*
@@ -107,7 +109,8 @@ struct tcp_recovery {
 	uint32_t sacked_segments;
 	uint32_t high_sacked; /* end of the highest SACKed segment; valid with sacked_segments */
 	uint32_t dup_acks, dup_threshold;
-	uint32_t backoff; /* doublings of the timeout, until there is a new sample of the round-trip time (Karn) */
+	uint32_t dup_bytes; /* without SACK: what duplicate ACKs say has been delivered out of order */
+	uint32_t backoff;   /* doublings of the timeout, until there is a new sample of the round-trip time (Karn) */
 
 	/* where searches go on: see above */
 	struct tcp_seg *judged;    /* up to here it is decided what is lost */
@@ -141,16 +144,16 @@ struct tcp_recovery {
 	/* Eifel (RFC 3522, 4015), F-RTO (RFC 5682) and DSACK (RFC 3708): to undo what a spurious retransmission did */
 	bool undo_possible;  /* between the first retransmission of a recovery and its end */
 	bool undo_first_ack; /* no ACK has advanced since */
-	uint32_t undo_cwnd, undo_ssthresh, undo_ts, undo_resends;
-	uint32_t frto; /* 0: not running, 1: waits for the first ACK, 2: for the second */
+	uint32_t undo_una, undo_cwnd, undo_ssthresh, undo_ts, undo_resends;
+	uint32_t frto; /* 0: not running; 1: waits for an ACK; 2: new data is to leave; 3: waits for its ACK */
 
 	/* how long without progress: timers.c */
-	uint32_t timeouts;        /* in a row, without an acknowledgement of something new */
-	uint64_t stuck_since_ns;  /* of the first of them: RETRIES2, USER_TIMEOUT */
-	uint32_t probes;          /* zero-window or keepalive probes in a row without any answer */
-	uint32_t persist_backoff; /* zero-window probes in a row, answered or not */
-	uint64_t persist_since_ns;
-	uint64_t rto_from_ns;   /* the timeout counts from here */
+	uint32_t timeouts;                         /* in a row, without an acknowledgement of something new */
+	uint64_t stuck_since_ns;                   /* of the first of them: RETRIES2, USER_TIMEOUT */
+	uint32_t probes;                           /* zero-window or keepalive probes in a row without any answer */
+	uint32_t persist_backoff;                  /* zero-window probes in a row, answered or not */
+	uint64_t persist_since_ns, persist_due_ns; /* 0: it does not run */
+	uint64_t rto_from_ns;                      /* the timeout counts from here */
 	uint64_t probe_from_ns; /* the tail-loss probe's: the last new data, or acknowledgement of some */
 
 	/* RFC 7661: was the window used? */
@@ -159,6 +162,7 @@ struct tcp_recovery {
 	uint64_t last_sent_ns; /* new data */
 
 	uint64_t total_retransmits;
+	uint64_t dsacks; /* of them, found to have been for nothing */
 	struct tcp_ack_news news;
 };
 
@@ -198,7 +202,6 @@ struct vma_tcp_conn {
 	_Alignas(64) struct tcp_pcb *pcb; /* NULL: not yet, or no longer */
 	struct vma_flow flow;
 	bool attached, steered, closing, aborting, fin_queued, in_ready, connected, passive;
-	bool no_frame; /* output.c: something could not leave for want of a frame; cleared when all has left */
 	struct vma_tcp_conn *next_ready;    /* has packets of this burst, or output to do */
 	struct vma_buf *burst, *burst_last; /* packets of this burst, linked by vma_buf.user */
 	struct vma_tcp_listener *listener;  /* half-open: whose */
@@ -227,6 +230,7 @@ struct vma_tcp_conn {
 	uint64_t challenge_window_ns;
 	uint32_t soft_error;
 	uint64_t orphan_since_ns;
+	uint64_t fin_wait_ns; /* in FIN_WAIT_2 without owner since; 0: is not */
 	struct vma_tcp_counts counts;
 	uint32_t tx_seq, rx_seq; /* sequence numbers of the streams' first bytes */
 	uint32_t snd_sml;        /* end of the last short segment that was sent (Nagle as Minshall has it) */
@@ -239,13 +243,20 @@ struct vma_tcp_conn {
 	uint32_t out_segments;   /* frames with an ACK since the connection began: did this step send one? */
 	struct vma_tcp_conn *next_retry;
 	struct vma_tcp_conn *next_dead;
-	uint32_t todo; /* enum tcp_work, taken from `work` */
+	uint32_t todo;     /* enum tcp_work, taken from `work` */
+	uint32_t rcv_edge; /* up to which sequence number the peer has been told that it may send */
+	uint64_t ato_ns;   /* how long an ACK may wait for company */
+	int fatal_error;   /* why lwIP has freed the pcb */
+	bool pushed;       /* the last data carried PSH */
+	bool bytes_came;   /* in this step */
 	struct fifo_memory memory;
 	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
 	/* published, see window.c */
 	_Alignas(64) _Atomic uint64_t rx_edge; /* stream offset up to which the peer may send */
 	_Atomic bool ack_waits;                /* a delayed ACK, and reading everything is a reason to send it */
 	_Atomic bool sends_ended;              /* writing is EPIPE: shut down, or over */
+	_Atomic int error_pending;             /* error, until somebody has been told */
+	_Atomic uint32_t options_changed;      /* bits 1 << enum vma_tcp_option, since TCP_WORK_OPTIONS was last done */
 	_Atomic uint32_t mss_now;              /* mss */
 };
 
@@ -277,6 +288,8 @@ struct vma_tcp {
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
 	uint64_t syn_tokens_ns;
+	uint32_t isn_above; /* for the connection that a SYN is making */
+	uint32_t gro_left;  /* connections whose segments may be merged in this turn */
 	uint16_t ip_id;
 	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
 
@@ -312,12 +325,10 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
                                   const struct vma_tcp_options *options);
 void tcp_conn_over(struct vma_tcp_conn *conn,
                    int error); /* the pcb has gone: publish, tell, detach, put the stack's reference */
-/* Ends it: the pcb is given up, with or without RST to the peer, then tcp_conn_over(conn, error). */
+/* Ends it: the pcb is given up, with or without RST to the peer, then tcp_conn_over(conn, error). Within lwip_enter or
+ * not. Nothing of the pcb may be used afterwards. */
 void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset);
-void tcp_conn_publish(struct vma_tcp_conn *conn); /* state and readiness from the pcb */
-/* Ends it at once, with RST if the peer is to know; the application is told `error` (0: it is gone anyway). Within
- * lwip_enter or not. Nothing of the pcb may be used afterwards. */
-void tcp_conn_abort(struct vma_tcp_conn *conn, int error, bool reset);
+void tcp_conn_publish(struct vma_tcp_conn *conn);                      /* state and readiness from the pcb */
 static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed by its application */
 {
 	return conn->is_orphan;
@@ -334,10 +345,26 @@ static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_o
 /* ---- connect.c, close.c: driver ---- */
 
 uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key);
+/* A new pcb is the connection's: its callbacks, its windows for the SYN. Within lwip_enter. */
+void tcp_pcb_attach(struct vma_tcp_conn *conn, struct tcp_pcb *pcb);
+uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn);
 void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
 void tcp_conn_mss_update(struct vma_tcp_conn *conn);  /* from path, options, the peer's SYN */
 void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo);
 void tcp_close_fin(struct vma_tcp_conn *conn); /* everything is in segments: the FIN behind it */
+
+/* ---- options.c, icmp.c: driver ---- */
+
+void tcp_options_changed(struct vma_tcp_conn *conn);
+void tcp_icmp_work(struct vma_tcp_conn *conn);
+
+/* ---- state.c, read.c ---- */
+
+void tcp_conn_ended(struct vma_tcp_conn *conn, int error);
+bool tcp_wants_room(const struct vma_tcp_conn *conn); /* any thread: no room, and WRITABLE will be told */
+bool tcp_readable(const struct vma_tcp_conn *conn);   /* any thread */
+/* conn->urgent_byte, but for the byte itself. */
+enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };
 
 /* ---- listener.c: driver ---- */
 
@@ -366,7 +393,11 @@ void tcp_input_burst(struct vma_tcp_conn *conn);
 void tcp_output_conn(struct vma_tcp_conn *conn);
 /* Sends one segment of pcb->unacked again, as it is. -ENOBUFS: no frame now. */
 int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg);
-void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now */
+void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now; within lwip_enter or not */
+/* The MSS has become smaller: segments that are too long are cut. */
+void tcp_output_resegment(struct vma_tcp_conn *conn);
+/* The stream offset below which nothing is in lwIP's hands any more: what may be released of tx. */
+uint64_t tcp_output_released(const struct vma_tcp_conn *conn);
 /* For a timer: sends one segment of what waits whatever Nagle, cork and silly windows say, as far as the peer's window
  * allows. 1 sent, 0 nothing could be (the window is closed, or nothing waits), -ENOBUFS no frame now. */
 int tcp_output_force(struct vma_tcp_conn *conn);
@@ -393,7 +424,7 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* for the first time */
 uint32_t recovery_may_send(const struct vma_tcp_conn *conn);        /* bytes of new data that cwnd allows now */
 uint32_t recovery_pipe(const struct vma_tcp_conn *conn);            /* RFC 6675: bytes in flight */
-/* What is lost (or probed for), as far as cwnd allows. -ENOBUFS: no frame; timers try again. */
+/* What is lost (or probed for), as far as cwnd allows. -ENOBUFS: no frame (tcp_retry is the caller's). */
 int recovery_retransmit(struct vma_tcp_conn *conn);
 void recovery_timeout(struct vma_tcp_conn *conn);    /* RTO: all is lost */
 void recovery_tail_probe(struct vma_tcp_conn *conn); /* TLP */
@@ -416,12 +447,22 @@ void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
 /* Keepalive, FIN_WAIT_2 without owner: when the connection is established or closed, or an option changes. */
 void timers_keepalive_update(struct vma_tcp_conn *conn);
 
-/* ---- window.c: driver ---- */
+/* ---- window.c: driver, but for window_wants_update ---- */
 
 void window_init(struct vma_tcp_conn *conn);
-void window_received(struct vma_tcp_conn *conn, uint32_t bytes); /* before the ACK is sent: growth, delayed or not */
-void window_consumed(struct vma_tcp_conn *conn);    /* the reader has taken bytes: tcp_recved, perhaps an ACK */
-void window_sndbuf_grow(struct vma_tcp_conn *conn); /* as the kernel's tcp_sndbuf_expand, after an ACK */
+void window_established(struct vma_tcp_conn *conn);
+void window_limits(struct vma_tcp_conn *conn); /* an option has changed */
+/* `bytes` have come in order, in segments of `segment` bytes: an ACK now, or later. */
+void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push);
+void window_consumed(struct vma_tcp_conn *conn); /* the reader has taken bytes */
+/* The window field of a segment that leaves now, and that it acknowledges all that has come. */
+uint16_t window_announce(struct vma_tcp_conn *conn);
+void window_data_sent(struct vma_tcp_conn *conn);
+void window_delack_fired(struct vma_tcp_conn *conn); /* the ACK is due; the kernel's lesson from that */
+void window_quickack(struct vma_tcp_conn *conn, bool on);
+void window_publish(struct vma_tcp_conn *conn);
+void window_sndbuf_grow(struct vma_tcp_conn *conn);        /* as the kernel's tcp_sndbuf_expand, after an ACK */
+bool window_wants_update(const struct vma_tcp_conn *conn); /* the reader's question; no lock */
 
 /* ---- timewait.c: driver ---- */
 

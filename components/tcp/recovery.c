@@ -1,0 +1,367 @@
+/*
+ * When recovery begins, how much may leave meanwhile, when it ends.
+ *
+ *            first SACK, duplicate ACK        something is lost
+ *   OPEN ───────────────────────> DISORDER ──────────────────> FAST    cwnd by proportional rate reduction, RFC 6937
+ *    ^ ^                             │                           │
+ *    │ └─────────────────────────────┘                           │ timeout (from any state)
+ *    │        `recover` is acknowledged, or it was spurious      v
+ *    └───────────────────────────────────────────────────────── LOSS    slow start from one segment, RFC 5681 3.1
+ *
+ * What is sent again is decided in recovery_retransmit alone, at the beginning of an output; everything else leaves
+ * marks. Without SACK a duplicate ACK stands for a segment delivered out of order (dup_bytes), three for the loss of
+ * the head, and an ACK that does not reach `recover` for the loss of the new head (NewReno, RFC 6582).
+ */
+#include "recovery.h"
+
+#define TS_RTT_MAX_MS 120000
+
+void recovery_init(struct vma_tcp_conn *conn)
+{
+	conn->recovery = (struct tcp_recovery){.dup_threshold = DUP_THRESHOLD};
+	scoreboard_forget(conn);
+}
+
+void recovery_forget(struct vma_tcp_conn *conn)
+{
+	scoreboard_forget(conn);
+	conn->recovery.dup_bytes = 0;
+	conn->recovery.probe_wanted = conn->recovery.probe_new = conn->recovery.tail_probe_out = false;
+}
+
+uint32_t recovery_pipe(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+	uint64_t gone = (uint64_t)r->sacked_bytes + r->dup_bytes + r->lost_bytes;
+	uint64_t out;
+
+	if (!conn->pcb)
+		return 0;
+	out = (uint64_t)scoreboard_out(conn) + r->retransmitted_bytes;
+	return out > gone ? (uint32_t)(out - gone) : 0;
+}
+
+static bool in_handshake(const struct vma_tcp_conn *conn)
+{
+	return conn->pcb->state == SYN_SENT || conn->pcb->state == SYN_RCVD;
+}
+
+/* ---- the beginning of a recovery ---- */
+
+static void remember_for_undo(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	r->undo_possible = r->undo_first_ack = false;
+	r->undo_resends = 0;
+	r->undo_una = conn->pcb->lastack;
+	r->undo_cwnd = conn->cc.cwnd;
+	r->undo_ssthresh = conn->cc.ssthresh;
+}
+
+static void begin(struct vma_tcp_conn *conn, int state)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	r->state = state;
+	r->recover = conn->pcb->snd_nxt;
+	r->recover_known = true;
+	r->rescued = false;
+	r->tail_probe_out = r->probe_wanted = r->probe_new = false;
+}
+
+static void enter_fast(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint32_t flight = scoreboard_out(conn);
+
+	remember_for_undo(conn);
+	begin(conn, TCP_RECOVERY_FAST);
+	r->prr_delivered = r->prr_out = 0;
+	r->prr_flight = flight ? flight : 1;
+	cc_lost(&conn->cc, flight, conn->tcp->now_ns);
+	conn->counts.fast_recoveries++;
+	TCP_COUNT(conn->tcp, fast_recoveries, 1);
+}
+
+/*
+ * RFC 6937: of what is delivered, ssthresh / flight may be sent again while more than ssthresh is in flight; when less
+ * is, it grows back to ssthresh, by one segment more than is delivered for each ACK that brings good news only.
+ */
+static void prr_update(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint32_t pipe = recovery_pipe(conn), ssthresh = conn->cc.ssthresh;
+	uint64_t allowed;
+
+	r->prr_delivered += r->news.delivered;
+	if (pipe > ssthresh) {
+		allowed = ((uint64_t)r->prr_delivered * ssthresh + r->prr_flight - 1) / r->prr_flight;
+		allowed = allowed > r->prr_out ? allowed - r->prr_out : 0;
+	} else {
+		allowed = r->prr_delivered > r->prr_out ? r->prr_delivered - r->prr_out : 0;
+		if (allowed < r->news.delivered)
+			allowed = r->news.delivered;
+		if (r->news.acked && !r->news.lost_new)
+			allowed += conn->cc.mss;
+		if (allowed > ssthresh - pipe)
+			allowed = ssthresh - pipe;
+	}
+	if (r->prr_out == 0 && allowed < conn->cc.mss)
+		allowed = conn->cc.mss; /* fast retransmit */
+	allowed += pipe;
+	conn->cc.cwnd = allowed < CC_CWND_MAX ? (uint32_t)allowed : CC_CWND_MAX;
+}
+
+static void leave(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (r->state == TCP_RECOVERY_FAST)
+		cc_recovered(&conn->cc, conn->tcp->now_ns);
+	r->state = r->sacked_segments ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
+	r->frto = 0;
+	r->dup_acks = r->dup_bytes = 0;
+}
+
+/* ---- an acknowledgement, before lwIP ---- */
+
+/* RFC 5681, section 2 */
+static bool is_duplicate(const struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	return pcb->unacked && ack->payload == 0 && ack->ackno == pcb->lastack && ack->window == pcb->snd_wnd;
+}
+
+void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	struct tcp_pcb *pcb = conn->pcb;
+
+	r->news = (struct tcp_ack_news){.una = pcb->lastack, .handshake = in_handshake(conn)};
+	if (TCP_SEQ_GT(ack->ackno, pcb->snd_nxt))
+		return;
+	r->probes = 0;
+	if (TCP_SEQ_GT(ack->ackno, pcb->lastack))
+		scoreboard_acked(conn, ack->ackno);
+	else
+		r->news.dup = is_duplicate(conn, ack);
+	if (scoreboard_has_sack(conn))
+		scoreboard_sack(conn, ack);
+}
+
+/* ---- an acknowledgement, after lwIP ---- */
+
+/* RFC 6298 4, 7323 4: by a segment that was sent once, else by the time stamp, if the ACK is for something new. */
+static void sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint64_t rtt_ns = r->news.rtt_ns;
+
+	if (rtt_ns == 0 && r->news.acked && ack->has_ts && ack->ts_ecr) {
+		uint32_t ms = port_clock_ms(conn->tcp) - ack->ts_ecr;
+
+		if (ms < TS_RTT_MAX_MS)
+			rtt_ns = (ms ? ms : 1) * TCP_NS_PER_MS;
+	}
+	if (rtt_ns == 0)
+		return;
+	rtt_sample(&conn->rtt, rtt_ns, conn->tcp->now_ns);
+	r->backoff = 0;
+}
+
+/* Without SACK: what duplicate ACKs stand for. An ACK for more eats up those of the segments it covers. */
+static void count_duplicates(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint32_t mss = conn->cc.mss, out = scoreboard_out(conn);
+
+	if (r->news.dup) {
+		r->dup_acks++;
+		conn->counts.dup_acks_in++;
+		TCP_COUNT(conn->tcp, dup_acks_in, 1);
+	}
+	if (scoreboard_has_sack(conn))
+		return;
+	if (r->news.dup && r->dup_bytes + mss < out) {
+		r->dup_bytes += mss;
+		r->news.delivered = mss;
+	} else if (r->news.acked) {
+		uint32_t beyond_head = r->news.acked > mss ? r->news.acked - mss : 0;
+		uint32_t eaten = beyond_head < r->dup_bytes ? beyond_head : r->dup_bytes;
+
+		r->dup_bytes -= eaten;
+		r->news.delivered = r->news.acked - eaten;
+		if (out <= mss)
+			r->dup_bytes = 0;
+	}
+}
+
+/* RFC 7661, as the kernel: the window counts as used when it was full, or in slow start half full, in this round. */
+static bool was_limited(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+
+	return r->window_limited || (conn->cc.cwnd < conn->cc.ssthresh && conn->cc.cwnd / 2 < r->flight_max) ||
+	       r->state == TCP_RECOVERY_LOSS;
+}
+
+static void grow(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (r->news.acked && !r->news.handshake)
+		cc_acked(&conn->cc, r->news.acked, was_limited(conn), r->news.rtt_ns, conn->tcp->now_ns);
+}
+
+/* RFC 6582 3.2, step 1: duplicate ACKs that the last recovery's own retransmissions have caused begin no new one. */
+static bool newreno_lost(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+
+	return !scoreboard_has_sack(conn) && r->news.dup && r->dup_acks >= DUP_THRESHOLD &&
+	       (!r->recover_known || TCP_SEQ_GT(conn->pcb->lastack, r->recover));
+}
+
+static void ack_while_open(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (newreno_lost(conn))
+		scoreboard_lose(conn, conn->pcb->unacked);
+	if (scoreboard_waiting(conn)) {
+		enter_fast(conn);
+		prr_update(conn);
+		return;
+	}
+	if (r->news.acked)
+		r->dup_acks = 0;
+	r->state = r->sacked_segments || r->dup_acks ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
+	grow(conn);
+}
+
+static void ack_in_fast(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover)) {
+		leave(conn);
+		return;
+	}
+	if (!scoreboard_has_sack(conn) && r->news.acked && conn->pcb->unacked && !conn->pcb->unacked->marks)
+		scoreboard_lose(conn, conn->pcb->unacked);
+	prr_update(conn);
+}
+
+static void ack_in_loss(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	grow(conn);
+	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover))
+		leave(conn);
+	else if (r->frto)
+		recovery_frto(conn);
+}
+
+static void progress(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	r->timeouts = 0;
+	r->stuck_since_ns = 0;
+	r->rto_from_ns = r->probe_from_ns = conn->tcp->now_ns;
+}
+
+void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (conn->pcb->lastack != r->news.una + r->news.acked) { /* lwIP has seen it otherwise: what it did counts */
+		scoreboard_count(conn);
+		r->news.acked = conn->pcb->lastack - r->news.una;
+	}
+	sample(conn, ack);
+	count_duplicates(conn);
+	if (r->news.acked)
+		progress(conn);
+	recovery_tail_probe_answer(conn, ack);
+	if (!recovery_undo(conn, ack)) {
+		if (r->news.acked || r->news.sacked)
+			scoreboard_judge(conn);
+		if (r->state == TCP_RECOVERY_FAST)
+			ack_in_fast(conn);
+		else if (r->state == TCP_RECOVERY_LOSS)
+			ack_in_loss(conn);
+		else
+			ack_while_open(conn);
+	}
+	r->pipe_bytes = recovery_pipe(conn);
+	r->news.acked = r->news.delivered = 0;
+}
+
+/* ---- timeouts ---- */
+
+void recovery_reorder(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (!conn->pcb)
+		return;
+	r->news = (struct tcp_ack_news){.una = conn->pcb->lastack};
+	scoreboard_judge(conn);
+	if (scoreboard_waiting(conn) && r->state < TCP_RECOVERY_FAST)
+		enter_fast(conn);
+	if (r->state == TCP_RECOVERY_FAST)
+		prr_update(conn);
+	tcp_ready(conn);
+}
+
+/*
+ * RFC 6298 5.4 to 5.6, RFC 5681 3.1. ssthresh is reduced once for one loss: not if this was a recovery, nor if nothing
+ * was acknowledged since the last timeout. A handshake's segment says nothing about the window (RFC 5681 3.1 speaks of
+ * an initial window of one segment: the kernel keeps ten unless the handshake was lost twice; as here).
+ */
+void recovery_timeout(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	bool old = r->state >= TCP_RECOVERY_FAST && TCP_SEQ_LT(conn->pcb->lastack, r->recover);
+	bool first = !old || (r->state == TCP_RECOVERY_LOSS && r->timeouts == 0);
+
+	if (!conn->pcb->unacked)
+		return;
+	if (r->timeouts++ == 0)
+		r->stuck_since_ns = conn->tcp->now_ns;
+	r->backoff++;
+	r->rto_from_ns = conn->tcp->now_ns;
+	conn->counts.timeouts++;
+	TCP_COUNT(conn->tcp, timeouts, 1);
+	if (first)
+		remember_for_undo(conn);
+	if (!in_handshake(conn)) {
+		if (first)
+			cc_timeout(&conn->cc, scoreboard_out(conn), conn->tcp->now_ns);
+		conn->cc.cwnd = conn->cc.mss;
+	} else if (r->timeouts > 1) {
+		conn->cc.cwnd = conn->cc.mss;
+	}
+	scoreboard_lose_all(conn);
+	r->dup_acks = r->dup_bytes = 0;
+	begin(conn, TCP_RECOVERY_LOSS);
+	r->frto = first && !in_handshake(conn) ? 1 : 0;
+	tcp_ready(conn);
+}
+
+void recovery_rescan(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	scoreboard_count(conn);
+	r->dup_bytes = 0;
+	/* Lost for their size, not by congestion (RFC 1191 6.4): sent again at once, and the window stays. */
+	if (scoreboard_waiting(conn) && r->state < TCP_RECOVERY_FAST) {
+		remember_for_undo(conn);
+		begin(conn, TCP_RECOVERY_LOSS);
+	}
+}

@@ -1,0 +1,236 @@
+/* What leaves: lost segments first, then new ones; tail-loss probes; and how much of it. */
+#include "recovery.h"
+
+/* ---- new data ---- */
+
+void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint64_t now_ns = conn->tcp->now_ns;
+	uint32_t out = seg_end(seg) - conn->pcb->lastack;
+
+	seg->sent_ns = seg->first_sent_ns = now_ns;
+	seg->sends = 1;
+	seg->marks = 0;
+	if (seg_seq(seg) == conn->pcb->lastack)
+		r->rto_from_ns = now_ns; /* nothing else was on its way: RFC 6298 5.1 */
+	r->probe_from_ns = r->last_sent_ns = now_ns;
+	if (r->state == TCP_RECOVERY_FAST)
+		r->prr_out += seg_len(seg);
+	if (r->flight_max == 0 || TCP_SEQ_GEQ(conn->pcb->lastack, r->flight_max_end)) {
+		r->flight_max = 0;
+		r->flight_max_end = seg_end(seg);
+		r->window_limited = false;
+	}
+	if (out > r->flight_max)
+		r->flight_max = out;
+	if (out + conn->cc.mss > conn->cc.cwnd)
+		r->window_limited = true;
+	if (r->probe_new) {
+		r->probe_new = false;
+		r->tail_probe_out = true;
+		r->tail_probe_again = false;
+		r->tail_probe_end = seg_end(seg);
+	}
+}
+
+/* Lost segments go first. While F-RTO waits for its answer they do not, and two new ones may (RFC 5682 2.1). */
+uint32_t recovery_may_send(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+	uint32_t pipe, cwnd = conn->cc.cwnd;
+
+	if (!conn->pcb || (scoreboard_waiting(conn) && r->frto < 2))
+		return 0;
+	pipe = recovery_pipe(conn);
+	if (r->probe_new && cwnd < pipe + conn->cc.mss)
+		cwnd = pipe + conn->cc.mss;
+	return cwnd > pipe ? cwnd - pipe : 0;
+}
+
+bool recovery_has_new(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint32_t out = scoreboard_out(conn);
+
+	if (pcb->snd_wnd < out + conn->cc.mss)
+		return false;
+	return pcb->unsent || fifo_produced(&conn->tx) - conn->fed >= conn->cc.mss;
+}
+
+/* RFC 2861, before the first segment after a silence. */
+static void restart_after_idle(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint64_t now_ns = conn->tcp->now_ns, rto_ns = rtt_rto_ns(&conn->rtt, 0);
+
+	if (conn->pcb->unacked || r->last_sent_ns == 0 || now_ns - r->last_sent_ns <= rto_ns ||
+	    (!conn->pcb->unsent && fifo_produced(&conn->tx) == conn->fed))
+		return;
+	cc_idle(&conn->cc, now_ns - r->last_sent_ns, rto_ns);
+	r->last_sent_ns = now_ns;
+}
+
+/* ---- again ---- */
+
+static int send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	int rc = tcp_output_again(conn, seg);
+
+	if (rc < 0)
+		return rc;
+	seg->sent_ns = conn->tcp->now_ns;
+	if (seg->sends < UINT8_MAX)
+		seg->sends++;
+	r->total_retransmits++;
+	conn->counts.retransmits++;
+	TCP_COUNT(conn->tcp, retransmits, 1);
+	if (r->state == TCP_RECOVERY_FAST)
+		r->prr_out += seg_len(seg);
+	if (seg == conn->pcb->unacked)
+		r->rto_from_ns = conn->tcp->now_ns;
+	return 0;
+}
+
+static int resend(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	int rc = send_again(conn, seg);
+
+	if (rc < 0)
+		return rc;
+	scoreboard_resent(conn, seg);
+	if (!r->undo_possible) {
+		r->undo_possible = r->undo_first_ack = true;
+		r->undo_ts = port_clock_ms(conn->tcp);
+	}
+	r->undo_resends++;
+	return 0;
+}
+
+/* Whether cwnd and the receiver's window, which may have shrunk, let it leave; the head is its own probe. */
+static bool may_resend(const struct vma_tcp_conn *conn, const struct tcp_seg *seg)
+{
+	uint32_t pipe = recovery_pipe(conn);
+
+	if (seg != conn->pcb->unacked && TCP_SEQ_GEQ(seg_seq(seg), conn->pcb->lastack + conn->pcb->snd_wnd))
+		return false;
+	return pipe == 0 || pipe + seg_len(seg) <= conn->cc.cwnd;
+}
+
+static int resend_lost(struct vma_tcp_conn *conn)
+{
+	struct tcp_seg *seg;
+	int rc = 0;
+
+	while (rc == 0 && (seg = scoreboard_next_lost(conn)) && may_resend(conn, seg))
+		rc = resend(conn, seg);
+	return rc;
+}
+
+/*
+ * RFC 6675 NextSeg (4): nothing is left to send, but what was sent last has not been SACKed, either. Once per recovery
+ * it goes again, so that something comes back by which losses can be seen. (Rule (3), of segments that are not known to
+ * be lost, has no place here: time decides about them, RFC 8985.)
+ */
+static int rescue(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	struct tcp_seg *last = conn->pcb->unacked_last;
+
+	if (r->state != TCP_RECOVERY_FAST || r->rescued || !scoreboard_has_sack(conn) || scoreboard_waiting(conn) ||
+	    recovery_has_new(conn) || last->marks || last == conn->pcb->unacked ||
+	    recovery_pipe(conn) + seg_len(last) > conn->cc.cwnd)
+		return 0;
+	r->rescued = true;
+	return send_again(conn, last);
+}
+
+/* ---- tail-loss probe, RFC 8985 7 ---- */
+
+void recovery_tail_probe(struct vma_tcp_conn *conn)
+{
+	conn->recovery.probe_wanted = true;
+	tcp_ready(conn);
+}
+
+static int send_tail_probe(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	int rc;
+
+	if (r->state != TCP_RECOVERY_OPEN || r->tail_probe_out) {
+		r->probe_wanted = false;
+		return 0;
+	}
+	if (recovery_has_new(conn)) {
+		r->probe_new = true; /* the output that follows sends it */
+	} else {
+		rc = send_again(conn, conn->pcb->unacked_last);
+		if (rc < 0)
+			return rc;
+		r->tail_probe_out = r->tail_probe_again = true;
+		r->tail_probe_end = conn->pcb->snd_nxt;
+	}
+	r->probe_wanted = false;
+	r->rto_from_ns = conn->tcp->now_ns;
+	conn->counts.tail_probes++;
+	TCP_COUNT(conn->tcp, tail_probes, 1);
+	return 0;
+}
+
+/*
+ * 7.4.2. If what the probe repeated had been lost, the probe has repaired it without any sign: that must count as the
+ * loss it was. If it had arrived, there is a DSACK, or an ACK twice.
+ */
+void recovery_tail_probe_answer(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (!r->tail_probe_out || TCP_SEQ_LT(ack->ackno, r->tail_probe_end))
+		return;
+	if (!r->tail_probe_again || r->news.dsack) {
+		r->tail_probe_out = false;
+	} else if (TCP_SEQ_GT(ack->ackno, r->tail_probe_end)) {
+		r->tail_probe_out = false;
+		cc_lost(&conn->cc, scoreboard_out(conn) + r->news.acked, conn->tcp->now_ns);
+		cc_recovered(&conn->cc, conn->tcp->now_ns);
+	} else if (!r->news.acked && !r->news.sacked && ack->payload == 0) {
+		r->tail_probe_out = false;
+	}
+}
+
+/* F-RTO's new segments get this output to leave in; if none did, all is as always. */
+static bool frto_waits(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (r->frto == 2)
+		r->frto = 3;
+	else if (r->frto == 3 && conn->pcb->snd_nxt == r->recover)
+		r->frto = 0;
+	return r->frto == 3;
+}
+
+int recovery_retransmit(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	int rc = 0;
+
+	if (!conn->pcb)
+		return 0;
+	restart_after_idle(conn);
+	if (!conn->pcb->unacked) {
+		r->probe_wanted = false;
+		return 0;
+	}
+	if (r->probe_wanted)
+		rc = send_tail_probe(conn);
+	if (rc == 0 && !frto_waits(conn))
+		rc = resend_lost(conn);
+	if (rc == 0)
+		rc = rescue(conn);
+	r->pipe_bytes = recovery_pipe(conn);
+	return rc;
+}

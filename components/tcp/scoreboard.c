@@ -1,0 +1,398 @@
+/* Marks on unacknowledged segments, and the two rules of what is lost: RFC 6675 and RFC 8985. */
+#include "scoreboard.h"
+
+#define REORDER_STEPS_MAX 64
+
+/* ---- what has been delivered ---- */
+
+/* a was sent after b, RFC 8985 5.2: at the same time, the higher one is the later one. */
+static bool sent_after(uint64_t a_ns, uint32_t a_end, uint64_t b_ns, uint32_t b_end)
+{
+	return a_ns > b_ns || (a_ns == b_ns && TCP_SEQ_GT(a_end, b_end));
+}
+
+/* RFC 8985 6.2, steps 1 and 2. An ACK that is too quick for a retransmission is its original's. */
+static void newest_delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint64_t rtt_ns = conn->tcp->now_ns - seg->sent_ns;
+
+	if (seg->sends > 1 && rtt_ns < conn->rtt.min_ns)
+		return;
+	if (r->rack_sent_ns && !sent_after(seg->sent_ns, seg_end(seg), r->rack_sent_ns, r->rack_end))
+		return;
+	r->rack_sent_ns = seg->sent_ns;
+	r->rack_end = seg_end(seg);
+	r->rack_rtt_ns = rtt_ns;
+}
+
+/* An original has arrived after others that were sent later: that many segments of disorder are the path's way. */
+static void note_reordering(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint32_t high_sacked)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint32_t distance = (high_sacked - seg_seq(seg) + conn->cc.mss - 1) / conn->cc.mss;
+
+	r->reordering_seen = true;
+	if (distance > r->dup_threshold)
+		r->dup_threshold = distance < DUP_THRESHOLD_MAX ? distance : DUP_THRESHOLD_MAX;
+}
+
+/* seg has arrived, as seen for the first time. had_sacked, high_sacked: before this ACK. */
+static void delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, bool had_sacked, uint32_t high_sacked)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	newest_delivered(conn, seg);
+	if (seg->sends != 1) {
+		r->news.resent = true;
+		return;
+	}
+	r->news.rtt_ns = conn->tcp->now_ns - seg->sent_ns;
+	if (r->news.rtt_ns == 0)
+		r->news.rtt_ns = 1;
+	if (r->recover_known && TCP_SEQ_LEQ(seg_end(seg), r->recover))
+		r->news.original = true;
+	if (had_sacked && TCP_SEQ_LT(seg_end(seg), high_sacked))
+		note_reordering(conn, seg, high_sacked);
+}
+
+static void unmark_lost(struct tcp_recovery *r, struct tcp_seg *seg)
+{
+	if (seg->marks & SEG_LOST)
+		r->lost_bytes -= seg_len(seg);
+	if (seg->marks & SEG_RETRANSMITTED)
+		r->retransmitted_bytes -= seg_len(seg);
+	seg->marks &= (u8_t) ~(SEG_LOST | SEG_RETRANSMITTED);
+}
+
+/* seg leaves the list, and with it all before it: a search that has passed it begins at the head again. */
+static void forget_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
+{
+	if (seg == r->judged) {
+		r->judged = NULL;
+		r->sacked_judged = 0;
+	}
+	if (seg == r->resent)
+		r->resent = NULL;
+	if (seg == r->sack_seen)
+		r->sack_seen = NULL;
+}
+
+void scoreboard_acked(struct vma_tcp_conn *conn, uint32_t ackno)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	bool had_sacked = r->sacked_segments > 0;
+	uint32_t sacked = 0;
+
+	for (struct tcp_seg *seg = conn->pcb->unacked; seg && TCP_SEQ_LEQ(seg_end(seg), ackno); seg = seg->next) {
+		if (seg->marks & SEG_SACKED) {
+			sacked += seg_len(seg);
+			r->sacked_bytes -= seg_len(seg);
+			r->sacked_segments--;
+			if (r->judged)
+				r->sacked_judged--;
+		} else {
+			delivered(conn, seg, had_sacked, r->high_sacked);
+		}
+		unmark_lost(r, seg);
+		seg->marks = 0;
+		forget_segment(r, seg);
+	}
+	r->news.acked = ackno - r->news.una;
+	r->news.delivered = r->news.acked > sacked ? r->news.acked - sacked : 0;
+	/* Karn: what arrived with a retransmission may have waited for it. */
+	if (r->news.resent)
+		r->news.rtt_ns = 0;
+}
+
+/* ---- SACK ---- */
+
+static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool had_sacked, uint32_t high_sacked)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	delivered(conn, seg, had_sacked, high_sacked);
+	unmark_lost(r, seg);
+	seg->marks |= SEG_SACKED;
+	r->sacked_bytes += seg_len(seg);
+	if (r->sacked_segments++ == 0 || TCP_SEQ_GT(seg_end(seg), r->high_sacked))
+		r->high_sacked = seg_end(seg);
+	if (r->judged && TCP_SEQ_LEQ(seg_seq(seg), seg_seq(r->judged)))
+		r->sacked_judged++;
+	r->news.sacked = true;
+	r->news.delivered += seg_len(seg);
+}
+
+/*
+ * From where a block has to be searched: what a block of the last ACK has covered from its left on is marked already.
+ * Returns right if there is nothing new in it.
+ */
+static uint32_t first_unknown(const struct tcp_recovery *r, uint32_t left, uint32_t right)
+{
+	for (unsigned i = 0; i < r->blocks; i++) {
+		if (TCP_SEQ_LEQ(r->block[i].left, left) && TCP_SEQ_GT(r->block[i].right, left))
+			return TCP_SEQ_LT(r->block[i].right, right) ? r->block[i].right : right;
+	}
+	return left;
+}
+
+static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right, bool had_sacked, uint32_t high_sacked)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint32_t from = first_unknown(r, left, right);
+	struct tcp_seg *seg = conn->pcb->unacked;
+
+	if (from == right)
+		return;
+	if (r->sack_seen && TCP_SEQ_LEQ(seg_seq(r->sack_seen), from))
+		seg = r->sack_seen;
+	for (; seg && TCP_SEQ_LT(seg_seq(seg), right); seg = seg->next) {
+		/* Whole segments only: a receiver that keeps a part of one gets it again. */
+		if (TCP_SEQ_LT(seg_seq(seg), left) || TCP_SEQ_GT(seg_end(seg), right))
+			continue;
+		if (!(seg->marks & SEG_SACKED))
+			mark_sacked(conn, seg, had_sacked, high_sacked);
+		r->sack_seen = seg;
+	}
+}
+
+/* The first block may report something that came twice, RFC 2883 4: below ackno, or inside the second block. */
+static bool is_dsack(const struct tcp_ack *ack)
+{
+	uint32_t left = ack->block[0].left, right = ack->block[0].right;
+
+	if (!TCP_SEQ_LT(left, right))
+		return false;
+	if (TCP_SEQ_LEQ(right, ack->ackno))
+		return true;
+	return ack->blocks > 1 && TCP_SEQ_GEQ(left, ack->block[1].left) && TCP_SEQ_LEQ(right, ack->block[1].right);
+}
+
+static void note_dsack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint32_t right = ack->block[0].right;
+
+	if (TCP_SEQ_GT(right, conn->pcb->snd_nxt))
+		return;
+	if (r->dsacks >= r->total_retransmits)
+		return; /* nothing of ours: the network has doubled it */
+	r->dsacks++;
+	r->news.dsack = true;
+	if (r->tail_probe_out && r->tail_probe_again && right == r->tail_probe_end)
+		return; /* a probe was sent to find out, not because something was thought lost */
+	/* RFC 8985 6.2, step 4: a quarter of the round-trip time more, once per round trip. */
+	if (TCP_SEQ_GEQ(ack->ackno, r->reorder_round) && r->reorder_steps < REORDER_STEPS_MAX) {
+		r->reorder_steps++;
+		r->reorder_round = conn->pcb->snd_nxt;
+	}
+	if (r->undo_possible && r->undo_resends > 0 && TCP_SEQ_GT(right, r->undo_una))
+		r->undo_resends--;
+}
+
+static bool is_plausible(const struct vma_tcp_conn *conn, const struct tcp_ack *ack, uint32_t left, uint32_t right)
+{
+	return TCP_SEQ_LT(left, right) && TCP_SEQ_GT(left, ack->ackno) && TCP_SEQ_GT(left, conn->pcb->lastack) &&
+	       TCP_SEQ_LEQ(right, conn->pcb->snd_nxt);
+}
+
+void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	bool had_sacked = r->sacked_segments > 0;
+	uint32_t high_sacked = r->high_sacked;
+	unsigned known = 0;
+
+	if (ack->blocks > 0 && is_dsack(ack))
+		note_dsack(conn, ack);
+	for (unsigned i = 0; i < ack->blocks; i++) {
+		if (is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
+			mark_block(conn, ack->block[i].left, ack->block[i].right, had_sacked, high_sacked);
+	}
+	for (unsigned i = 0; i < ack->blocks; i++) {
+		if (!is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
+			continue;
+		r->block[known].left = ack->block[i].left;
+		r->block[known++].right = ack->block[i].right;
+	}
+	r->blocks = known;
+}
+
+/* ---- what is lost ---- */
+
+void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (seg->marks & SEG_SACKED)
+		return;
+	unmark_lost(r, seg);
+	seg->marks |= SEG_LOST;
+	r->lost_bytes += seg_len(seg);
+	r->news.lost_new = true;
+	if (r->resent && TCP_SEQ_LEQ(seg_seq(seg), seg_seq(r->resent)))
+		r->resent = NULL;
+}
+
+/* RFC 8985 6.2, step 4: how much later than others something may come. */
+static uint64_t reorder_window_ns(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+	uint64_t window_ns = conn->rtt.min_ns / 4 * (r->reorder_steps + 1);
+
+	if (!r->reordering_seen && (r->state >= TCP_RECOVERY_FAST || r->sacked_segments >= DUP_THRESHOLD))
+		return 0;
+	return window_ns < conn->rtt.srtt_ns ? window_ns : conn->rtt.srtt_ns;
+}
+
+/* RFC 8985 6.2, step 5. Not yet, but later: notes when. */
+static bool is_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint64_t window_ns)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint64_t due_ns = seg->sent_ns + r->rack_rtt_ns + window_ns;
+
+	if (r->rack_sent_ns == 0 || !sent_after(r->rack_sent_ns, r->rack_end, seg->sent_ns, seg_end(seg)))
+		return false;
+	if (due_ns <= conn->tcp->now_ns)
+		return true;
+	if (due_ns < r->reorder_due_ns)
+		r->reorder_due_ns = due_ns;
+	return false;
+}
+
+/* Segments are judged in order; the first that is not lost (yet) ends it, since what follows was sent later. */
+static void judge_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	for (struct tcp_seg *seg = r->judged ? r->judged->next : conn->pcb->unacked; seg; seg = seg->next) {
+		if (seg->marks & SEG_SACKED) {
+			r->sacked_judged++;
+		} else if (!(seg->marks & SEG_LOST)) {
+			if (r->sacked_segments - r->sacked_judged < r->dup_threshold &&
+			    !is_overdue(conn, seg, window_ns))
+				return;
+			scoreboard_lose(conn, seg);
+		}
+		r->judged = seg;
+	}
+}
+
+/* Retransmissions are lost by time only. They are looked at when something newer than the oldest has arrived. */
+static void judge_retransmissions(struct vma_tcp_conn *conn, uint64_t window_ns)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint64_t oldest_ns = UINT64_MAX;
+	uint32_t left = r->retransmitted_bytes;
+
+	if (left == 0 || r->rack_sent_ns <= r->oldest_resent_ns)
+		return;
+	for (struct tcp_seg *seg = conn->pcb->unacked; seg && left; seg = seg->next) {
+		if (!(seg->marks & SEG_RETRANSMITTED))
+			continue;
+		left -= seg_len(seg);
+		if (is_overdue(conn, seg, window_ns))
+			scoreboard_lose(conn, seg);
+		else if (seg->sent_ns < oldest_ns)
+			oldest_ns = seg->sent_ns;
+	}
+	r->oldest_resent_ns = oldest_ns;
+}
+
+void scoreboard_judge(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint64_t window_ns;
+
+	r->reorder_due_ns = UINT64_MAX;
+	if (!conn->pcb->unacked || !scoreboard_has_sack(conn))
+		return;
+	window_ns = reorder_window_ns(conn);
+	judge_originals(conn, window_ns);
+	judge_retransmissions(conn, window_ns);
+}
+
+struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (scoreboard_waiting(conn) == 0)
+		return NULL;
+	for (struct tcp_seg *seg = r->resent ? r->resent->next : conn->pcb->unacked; seg; seg = seg->next) {
+		if ((seg->marks & (SEG_LOST | SEG_RETRANSMITTED)) == SEG_LOST)
+			return seg;
+		r->resent = seg;
+	}
+	return NULL;
+}
+
+void scoreboard_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (r->retransmitted_bytes == 0)
+		r->oldest_resent_ns = conn->tcp->now_ns;
+	if ((seg->marks & (SEG_LOST | SEG_RETRANSMITTED)) == SEG_LOST) {
+		seg->marks |= SEG_RETRANSMITTED;
+		r->retransmitted_bytes += seg_len(seg);
+	}
+}
+
+/* ---- all of them ---- */
+
+void scoreboard_count(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	scoreboard_forget(conn);
+	for (struct tcp_seg *seg = conn->pcb ? conn->pcb->unacked : NULL; seg; seg = seg->next) {
+		if (seg->marks & SEG_SACKED) {
+			seg->marks = SEG_SACKED;
+			r->sacked_bytes += seg_len(seg);
+			r->sacked_segments++;
+			r->high_sacked = seg_end(seg);
+		}
+		if (!(seg->marks & SEG_LOST)) {
+			seg->marks &= (u8_t)~SEG_RETRANSMITTED;
+			continue;
+		}
+		r->lost_bytes += seg_len(seg);
+		if (seg->marks & SEG_RETRANSMITTED) {
+			r->retransmitted_bytes += seg_len(seg);
+			if (seg->sent_ns < r->oldest_resent_ns)
+				r->oldest_resent_ns = seg->sent_ns;
+		}
+	}
+}
+
+/*
+ * What was SACKed stays so, unless the head is: a receiver that acknowledges no further than that has thrown away what
+ * it had SACKed (RFC 2018 8), and gets everything again.
+ */
+void scoreboard_lose_all(struct vma_tcp_conn *conn)
+{
+	bool reneged = conn->pcb->unacked && conn->pcb->unacked->marks & SEG_SACKED;
+
+	for (struct tcp_seg *seg = conn->pcb->unacked; seg; seg = seg->next)
+		seg->marks = seg->marks & SEG_SACKED && !reneged ? SEG_SACKED : SEG_LOST;
+	scoreboard_count(conn);
+}
+
+void scoreboard_lose_none(struct vma_tcp_conn *conn)
+{
+	for (struct tcp_seg *seg = conn->pcb->unacked; seg; seg = seg->next)
+		seg->marks &= SEG_SACKED;
+	scoreboard_count(conn);
+}
+
+void scoreboard_forget(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	r->sacked_bytes = r->lost_bytes = r->retransmitted_bytes = 0;
+	r->sacked_segments = r->sacked_judged = 0;
+	r->judged = r->resent = r->sack_seen = NULL;
+	r->blocks = 0;
+	r->oldest_resent_ns = UINT64_MAX;
+	r->reorder_due_ns = UINT64_MAX;
+}

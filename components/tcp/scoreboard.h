@@ -1,0 +1,68 @@
+/*
+ * scoreboard - marks on a connection's unacknowledged segments: SACKed, lost, sent again; and their sums.
+ *
+ * A segment is in one of these states; RETRANSMITTED never stands without LOST:
+ *
+ *   in flight ──judged lost──> LOST ──sent again──> LOST RETRANSMITTED ──judged lost again──> LOST
+ *       └──────────────────────┴───────────┴── SACKed ──> SACKED      (acknowledged: gone)
+ *
+ * What is lost is decided by two rules:
+ *   RFC 6675  dup_threshold segments above it have been SACKed. Counted in segments, not in bytes: each arrived by
+ *             itself, and a conversation in small messages need not wait for three full ones.
+ *   RFC 8985  one that was sent later has been delivered, and the time that reordering may take has passed. This finds
+ *             losses at the end of what was sent, and retransmissions that are lost again. With SACK only.
+ *
+ * Cost: an ACK without SACK blocks costs the segments that it acknowledges; one with blocks also the segments newly
+ * SACKed and those newly judged. Lists are walked whole after a timeout, an undo, and when a retransmission is lost.
+ *
+ * Threads: the driver. Example: test/test_recovery.c.
+ */
+#ifndef VMA_TCP_SCOREBOARD_H
+#define VMA_TCP_SCOREBOARD_H
+
+#include "lwip_port.h"
+#include "tcp_priv.h"
+
+#define DUP_THRESHOLD 3       /* RFC 5681 */
+#define DUP_THRESHOLD_MAX 300 /* tcp_max_reordering */
+
+static inline uint32_t seg_seq(const struct tcp_seg *seg)
+{
+	return lwip_ntohl(seg->tcphdr->seqno);
+}
+static inline uint32_t seg_len(const struct tcp_seg *seg)
+{
+	return TCP_TCPLEN(seg);
+}
+static inline uint32_t seg_end(const struct tcp_seg *seg)
+{
+	return seg_seq(seg) + seg_len(seg);
+}
+static inline bool scoreboard_has_sack(const struct vma_tcp_conn *conn)
+{
+	return conn->pcb->flags & TF_SACK;
+}
+/* Bytes sent and not acknowledged. */
+static inline uint32_t scoreboard_out(const struct vma_tcp_conn *conn)
+{
+	return conn->pcb->snd_nxt - conn->pcb->lastack;
+}
+/* Bytes that are lost and have not been sent again. */
+static inline uint32_t scoreboard_waiting(const struct vma_tcp_conn *conn)
+{
+	return conn->recovery.lost_bytes - conn->recovery.retransmitted_bytes;
+}
+
+/* What ackno acknowledges leaves the sums; it is still in the list. Notes in recovery.news. */
+void scoreboard_acked(struct vma_tcp_conn *conn, uint32_t ackno);
+void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
+void scoreboard_judge(struct vma_tcp_conn *conn); /* marks what is lost, sets recovery.reorder_due_ns */
+void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg);
+void scoreboard_lose_all(struct vma_tcp_conn *conn); /* but what is SACKed */
+void scoreboard_lose_none(struct vma_tcp_conn *conn);
+struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn); /* that waits; NULL */
+void scoreboard_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg);
+void scoreboard_count(struct vma_tcp_conn *conn);  /* all sums from the marks, all searches from the head */
+void scoreboard_forget(struct vma_tcp_conn *conn); /* no segment is there any more */
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * A recovery that was not needed is taken back: what was thought lost had only been late. Known by
+ *
+ *   Eifel   RFC 3522, 4015   the first ACK that advances answers a time stamp from before the first retransmission
+ *   DSACK   RFC 2883, 3708   each retransmission has been reported as come twice
+ *   F-RTO   RFC 5682         after a timeout, something sent once is delivered while what was sent again is not needed
+ */
+#include "recovery.h"
+
+static void take_back(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	scoreboard_lose_none(conn);
+	cc_undo(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
+	r->undo_possible = r->undo_first_ack = false;
+	r->state = r->sacked_segments ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
+	r->frto = 0;
+	r->backoff = 0;
+	r->dup_acks = r->dup_bytes = 0;
+	conn->counts.spurious++;
+	TCP_COUNT(conn->tcp, spurious, 1);
+}
+
+static bool eifel(struct tcp_recovery *r, const struct tcp_ack *ack)
+{
+	if (!r->undo_first_ack || !r->news.acked)
+		return false;
+	r->undo_first_ack = false;
+	return r->state >= TCP_RECOVERY_FAST && ack->has_ts && ack->ts_ecr && TCP_SEQ_LT(ack->ts_ecr, r->undo_ts);
+}
+
+/*
+ * With SACK, the delivery of something sent once is enough: had it been there before the timeout, a SACK would have
+ * said so. Without, the ACK must not cover anything sent again, or it may have waited at the receiver.
+ */
+static bool original_after_timeout(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+
+	return r->state == TCP_RECOVERY_LOSS && r->frto && r->news.original &&
+	       (scoreboard_has_sack(conn) || (r->news.acked && !r->news.resent));
+}
+
+bool recovery_undo(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	bool by_dsack = r->undo_possible && r->news.dsack && r->undo_resends == 0;
+	bool by_time_stamp = eifel(r, ack);
+
+	if (!by_dsack && !by_time_stamp && !original_after_timeout(conn))
+		return false;
+	if (r->state == TCP_RECOVERY_FAST || r->state == TCP_RECOVERY_LOSS) {
+		take_back(conn);
+		return true;
+	}
+	/* The recovery is over already: only the window is to be given back. */
+	cc_undo(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
+	r->undo_possible = false;
+	conn->counts.spurious++;
+	TCP_COUNT(conn->tcp, spurious, 1);
+	return false;
+}
+
+void recovery_frto(struct vma_tcp_conn *conn)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	/* 2.1, step 2: an ACK that advances lets two new segments leave; without any, as always. */
+	if (r->frto == 1 && r->news.acked && recovery_has_new(conn))
+		r->frto = 2;
+	else if (r->news.acked || r->news.dup || r->news.sacked)
+		r->frto = 0;
+}
