@@ -155,9 +155,10 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 		return;
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
 		if (owner->prog != NULL)
-			owner_flows_end(owner, slot);
+			owner_flows_end(owner, slot, false);
 		close_sockets(owner, slot);
 	}
+	owner_resets_fini(owner);
 	xdp_prog_destroy(owner->prog);
 	owner_frames_fini(owner);
 	free(owner);
@@ -266,7 +267,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	if (slot == NULL || slot->state == SLOT_FREE || slot->state == SLOT_DRAINING)
 		return;
 	if (slot->state == SLOT_RENTED) {
-		owner_flows_end(owner, index);
+		owner_flows_end(owner, index, frames_too);
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
 			xdp_prog_clear_socket(owner->prog, index, queue);
 		slot->state = SLOT_LEAVING;
@@ -321,6 +322,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			drain(owner, slot, now);
 	owner_flows_report(owner, revoked, arg);
+	owner_resets_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
 	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= FOREIGN_NS) {
 		owner->foreign_check_ns = now;
@@ -329,7 +331,19 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
-int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
+bool xdp_owner_is_resetting(const struct xdp_owner *owner)
+{
+	return owner->resets.count > 0;
+}
+
+static int ms_until(uint64_t at_ns)
+{
+	const uint64_t now = owner_now_ns();
+
+	return at_ns <= now ? 0 : (int)((at_ns - now) / 1000000 + 1);
+}
+
+static int next_without_resets_ms(const struct xdp_owner *owner)
 {
 	if (owner->given_up != NULL)
 		return 0;
@@ -339,4 +353,16 @@ int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			return 25;
 	return owner->flows + owner->wishes > 0 || owner_flows_linger(owner) ? (int)(FOREIGN_NS / 1000000) : -1;
+}
+
+int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
+{
+	const int others = next_without_resets_ms(owner);
+	const uint64_t due_ns = owner_resets_due_ns(owner);
+	int resets;
+
+	if (due_ns == UINT64_MAX)
+		return others;
+	resets = ms_until(due_ns);
+	return others >= 0 && others < resets ? others : resets;
 }

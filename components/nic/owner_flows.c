@@ -326,16 +326,26 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	return -ENOENT;
 }
 
-void owner_flows_end(struct xdp_owner *owner, uint32_t slot)
+bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	return *place_of(owner, key) != NULL;
+}
+
+void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		struct owner_flow **place = &owner->flow[b];
 
 		while (*place != NULL) {
-			if ((*place)->slot == slot)
-				end_flow(owner, place);
-			else
+			const struct vma_flow_key key = (*place)->rule.key;
+
+			if ((*place)->slot != slot) {
 				place = &(*place)->next;
+				continue;
+			}
+			end_flow(owner, place);
+			if (key.proto == IPPROTO_TCP && key.peer_port_be != 0)
+				owner_resets_note(owner, &key, dead);
 		}
 	}
 	forget_given_up(owner, slot, NULL);

@@ -1,7 +1,7 @@
 /*
  * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
- * memory and its division), owner_flows.c (flow table, attachment), owner_wishes.c (who wants what another has) and
- * owner_foreign.c (kernel sockets in the way).
+ * memory and its division), owner_flows.c (flow table, attachment), owner_wishes.c (who wants what another has),
+ * owner_foreign.c (kernel sockets in the way) and owner_resets.c (peers of the dead).
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -82,6 +82,17 @@ struct owner_wish {
 	uint64_t said_ns;
 };
 
+/* See owner_resets.c. */
+#define OWNER_RESET_LISTS 3
+struct owner_reset;
+struct owner_resets {
+	struct owner_reset *first[OWNER_RESET_LISTS], *last[OWNER_RESET_LISTS]; /* last: only where there is a first */
+	uint32_t count, seq;
+	uint64_t pace_ns; /* not before */
+	bool is_open;
+	int fd;
+};
+
 struct xdp_owner {
 	unsigned ifindex;
 	char name[IF_NAMESIZE];
@@ -112,6 +123,8 @@ struct xdp_owner {
 	struct owner_wish *wish[OWNER_FLOW_BUCKETS];
 	uint32_t wishes;
 
+	struct owner_resets resets;
+
 	uint32_t slots_used;
 	struct owner_slot slot[XDP_SLOTS_MAX];
 };
@@ -131,7 +144,9 @@ void owner_frames_tick(struct xdp_owner *owner);
 bool owner_frames_spare(const struct xdp_owner *owner);
 
 /* ---- owner_flows.c ---- */
-void owner_flows_end(struct xdp_owner *owner, uint32_t slot); /* all of a slot's */
+/* All of a slot's, whose client has given it back, has left, or is dead. */
+void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead);
+bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key);
 void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                          void *arg);
 /* Those given up since the last call, by a client that wants the same. */
@@ -153,6 +168,17 @@ bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct 
 bool owner_wish_end(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key); /* there was one */
 void owner_wishes_end(struct xdp_owner *owner, uint32_t slot);                               /* all of a slot's */
 void owner_wishes_expire(struct xdp_owner *owner);
+
+/* ---- owner_resets.c, owner_probe.c ---- */
+
+/* A connection's flow has ended, and its client did not end it: it is dead, or has only left and may come back. */
+void owner_resets_note(struct xdp_owner *owner, const struct vma_flow_key *key, bool dead);
+void owner_resets_tick(struct xdp_owner *owner, uint64_t now);
+uint64_t owner_resets_due_ns(const struct xdp_owner *owner); /* of the next tick; UINT64_MAX: there is nothing to do */
+void owner_resets_fini(struct xdp_owner *owner);
+int owner_probe_open(void); /* a descriptor, or -errno */
+/* One segment in the name of `key`: SYN, or else ACK. 0, or -errno. */
+int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq);
 
 /* ---- owner_foreign.c ---- */
 

@@ -305,7 +305,8 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 			return -ENODEV;
 		}
 	}
-	return server->attr->exit_when_idle && now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
+	return server->attr->exit_when_idle && !xdp_owner_is_resetting(server->owner) &&
+	       now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
 }
 
 int vmad_serve_all(struct vmad_server *server)

@@ -191,5 +191,6 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 bool xdp_owner_device_gone(const struct xdp_owner *owner); /* the interface was deleted */
 void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; async-signal-safe */
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner);
+bool xdp_owner_is_resetting(const struct xdp_owner *owner); /* peers of dead clients: it should stay until then */
 
 #endif

@@ -146,6 +146,12 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
+bool xdp_owner_is_resetting(const struct xdp_owner *owner)
+{
+	(void)owner;
+	return false;
+}
+
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
 	(void)owner;

@@ -105,8 +105,8 @@ static int teardown(void **state)
 {
 	struct bed *bed = *state;
 
-	owner_flows_end(&owner, A);
-	owner_flows_end(&owner, B);
+	owner_flows_end(&owner, A, true);
+	owner_flows_end(&owner, B, true);
 	assert_int_equal(owner.flows, 0);
 	assert_int_equal(owner.wishes, 0);
 	assert_null(owner.given_up);
@@ -223,7 +223,7 @@ static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
 	share(bed);
 	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
-	owner_flows_end(&owner, A);
+	owner_flows_end(&owner, A, true);
 	assert_int_equal(ask(bed, B, bed->cookie[1]), 0);
 	owner_flows_report(&owner, tell, bed);
 	assert_int_equal(bed->told[A], 0); /* the slot may be another client's by now */
@@ -247,7 +247,7 @@ static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
 	share(bed);
 	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
-	owner_flows_end(&owner, B);
+	owner_flows_end(&owner, B, true);
 	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
 	owner_flows_report(&owner, tell, bed);
 	assert_int_equal(bed->told[A], 0);

@@ -1,0 +1,82 @@
+/*
+ * owner_probe - segments in the name of a connection whose process has died, by a raw socket of the kernel's.
+ *
+ * Nobody knows the connection's sequence numbers any more, and a RST must carry the exact one (RFC 5961, 3.2). But the
+ * peer tells: to a SYN of whatever number in a synchronized state it answers with an ACK (RFC 5961, 4.2), and so it
+ * does to a segment outside its window (RFC 9293, 3.10.7.4). That ACK finds no socket in the kernel, which answers with
+ * the RST that the peer believes, made from the peer's own numbers (RFC 9293, 3.10.7.1).
+ *
+ * The kernel resolves the way to the peer and fills in length, identification and checksum of the IP header.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/ip.h>
+#include <netinet/tcp.h>
+#include <string.h>
+
+#include "nic_os.h"
+#include "owner_priv.h"
+
+struct probe {
+	struct iphdr ip;
+	struct tcphdr tcp;
+};
+
+int owner_probe_open(void)
+{
+	int fd = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+
+	return fd < 0 ? -errno : fd;
+}
+
+/* RFC 1071, over 16-bit words as they lie in memory. */
+static uint32_t add_words(uint32_t sum, const void *data, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 2) {
+		uint16_t word;
+
+		memcpy(&word, (const char *)data + i, sizeof(word));
+		sum += word;
+	}
+	return sum;
+}
+
+static uint16_t tcp_sum(const struct probe *probe)
+{
+	const uint16_t rest[2] = {htons(IPPROTO_TCP), htons(sizeof(probe->tcp))};
+	uint32_t sum = add_words(0, &probe->ip.saddr, 8);
+
+	sum = add_words(sum, rest, sizeof(rest));
+	sum = add_words(sum, &probe->tcp, sizeof(probe->tcp));
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (uint16_t) ~(sum + (sum >> 16));
+}
+
+static void build(struct probe *probe, const struct vma_flow_key *key, bool syn, uint32_t seq)
+{
+	*probe = (struct probe){
+	        .ip = {.version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_TCP},
+	        .tcp = {.source = key->local_port_be,
+	                .dest = key->peer_port_be,
+	                .seq = htonl(seq),
+	                .doff = sizeof(probe->tcp) / 4,
+	                .syn = syn,
+	                .ack = !syn,
+	                .window = htons(1024)},
+	};
+	memcpy(&probe->ip.saddr, key->local, 4);
+	memcpy(&probe->ip.daddr, key->peer, 4);
+	probe->tcp.check = tcp_sum(probe);
+}
+
+int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET};
+	struct probe probe;
+	struct iovec iov = {.iov_base = &probe, .iov_len = sizeof(probe)};
+	const struct msghdr msg = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = &iov, .msg_iovlen = 1};
+
+	build(&probe, key, syn, seq);
+	memcpy(&to.sin_addr, key->peer, 4);
+	return os_sendmsg(fd, &msg, 0) < 0 ? -errno : 0;
+}

@@ -1,0 +1,177 @@
+/*
+ * owner_resets - the peers of a process that died are told: each connection that had a flow here is probed until the
+ *                kernel resets it.
+ *
+ *   client died ──> at once ──> SYN ──> 0.6 s later: two ACKs outside the window ──> forgotten
+ *   client left, its process lives: the same 2 s later, if it has not come back with its flows by then
+ *
+ * The second round is for what was lost, and for a peer that limits such answers to one in half a second. Two ACKs half
+ * the sequence space apart: one of them is outside any window. By then the peer's port may be free or listen again: a
+ * stray ACK is answered by RST, where a SYN would begin a connection. A connection that has a flow again is not probed.
+ *
+ * A process that ends in good order takes its flows back itself before it does.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <vma/log.h>
+
+#include "nic_os.h"
+#include "owner_priv.h"
+
+#define LATER_NS 2000000000ull
+#define AGAIN_NS 600000000ull
+#define PACE_NS 1000000ull
+#define PER_PACE 64 /* 64,000 a second */
+
+enum { NOW, LATER, AGAIN }; /* lists: in each the delay is the same, so they are in order */
+
+struct owner_reset {
+	struct owner_reset *next;
+	struct vma_flow_key key;
+	uint64_t due_ns;
+};
+
+static void append(struct owner_resets *resets, unsigned list, struct owner_reset *reset, uint64_t due_ns)
+{
+	reset->next = NULL;
+	reset->due_ns = due_ns;
+	if (resets->first[list] == NULL)
+		resets->first[list] = reset;
+	else
+		resets->last[list]->next = reset;
+	resets->last[list] = reset;
+}
+
+static void drop(struct owner_resets *resets, struct owner_reset *reset)
+{
+	resets->count--;
+	free(reset);
+}
+
+void owner_resets_note(struct xdp_owner *owner, const struct vma_flow_key *key, bool dead)
+{
+	struct owner_resets *resets = &owner->resets;
+	struct owner_reset *reset = resets->count < OWNER_FLOWS_MAX ? malloc(sizeof(*reset)) : NULL;
+	const uint64_t now = owner_now_ns();
+
+	if (reset == NULL) {
+		vma_log_once(VMA_LOG_WARN, "%s: too many connections of ended processes: peers are not told of all",
+		             owner->name);
+		return;
+	}
+	reset->key = *key;
+	resets->count++;
+	append(resets, dead ? NOW : LATER, reset, dead ? now : now + LATER_NS);
+}
+
+static bool open_socket(struct xdp_owner *owner)
+{
+	struct owner_resets *resets = &owner->resets;
+	int fd;
+
+	if (resets->is_open)
+		return true;
+	fd = owner_probe_open();
+	if (fd < 0) {
+		vma_log_once(VMA_LOG_WARN, "%s: peers of ended processes are not told: no raw socket: %s", owner->name,
+		             strerrordesc_np(-fd));
+		return false;
+	}
+	resets->fd = fd;
+	resets->is_open = true;
+	if (getrandom(&resets->seq, sizeof(resets->seq), GRND_NONBLOCK) != sizeof(resets->seq))
+		resets->seq = (uint32_t)owner_now_ns();
+	return true;
+}
+
+static void close_socket(struct owner_resets *resets)
+{
+	if (resets->is_open)
+		os_close(resets->fd);
+	resets->is_open = false;
+}
+
+/* False: no room in the kernel now. Any other failure (no route, a firewall) is what the peer's silence would be. */
+static bool probe(struct owner_resets *resets, unsigned list, const struct vma_flow_key *key)
+{
+	const uint32_t seq = resets->seq;
+	int rc;
+
+	rc = owner_probe_send(resets->fd, key, list != AGAIN, seq);
+	if (rc == 0 && list == AGAIN)
+		rc = owner_probe_send(resets->fd, key, false, seq + (1u << 31));
+	if (rc == -EAGAIN || rc == -ENOBUFS)
+		return false;
+	resets->seq += 0x9e3779b9;
+	return true;
+}
+
+static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, unsigned left)
+{
+	struct owner_resets *resets = &owner->resets;
+
+	while (left > 0 && resets->first[list] != NULL && resets->first[list]->due_ns <= now) {
+		struct owner_reset *reset = resets->first[list];
+		const bool alive = owner_flow_exists(owner, &reset->key);
+
+		if (!alive && !probe(resets, list, &reset->key))
+			return 0;
+		resets->first[list] = reset->next;
+		if (alive || list == AGAIN)
+			drop(resets, reset);
+		else
+			append(resets, AGAIN, reset, now + AGAIN_NS);
+		left--;
+	}
+	return left;
+}
+
+static void forget_all(struct owner_resets *resets)
+{
+	for (unsigned list = 0; list < OWNER_RESET_LISTS; list++) {
+		while (resets->first[list] != NULL) {
+			struct owner_reset *reset = resets->first[list];
+
+			resets->first[list] = reset->next;
+			drop(resets, reset);
+		}
+	}
+}
+
+void owner_resets_tick(struct xdp_owner *owner, uint64_t now)
+{
+	struct owner_resets *resets = &owner->resets;
+	unsigned left = PER_PACE;
+
+	if (resets->count == 0 || now < resets->pace_ns)
+		return;
+	if (!open_socket(owner)) {
+		forget_all(resets);
+		return;
+	}
+	for (unsigned list = 0; list < OWNER_RESET_LISTS && left > 0; list++)
+		left = probe_due(owner, list, now, left);
+	resets->pace_ns = left == 0 ? now + PACE_NS : 0;
+	if (resets->count == 0)
+		close_socket(resets);
+}
+
+uint64_t owner_resets_due_ns(const struct xdp_owner *owner)
+{
+	const struct owner_resets *resets = &owner->resets;
+	uint64_t due = UINT64_MAX;
+
+	for (unsigned list = 0; list < OWNER_RESET_LISTS; list++)
+		if (resets->first[list] != NULL && resets->first[list]->due_ns < due)
+			due = resets->first[list]->due_ns;
+	return due < resets->pace_ns ? resets->pace_ns : due;
+}
+
+void owner_resets_fini(struct xdp_owner *owner)
+{
+	forget_all(&owner->resets);
+	close_socket(&owner->resets);
+}

@@ -1,0 +1,226 @@
+/* Peers of a dead process are told: which, when, how fast, and what spares them. The probes are counted, not sent. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/ip.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/test.h>
+
+#include "../owner_priv.h"
+
+#define MS 1000000ull
+
+static struct xdp_owner owner;
+static uint64_t now_ns;
+
+static struct {
+	unsigned opened, syns, acks;
+	uint16_t last_port;
+	uint32_t seq[4]; /* of the last ones */
+	int result, open_result;
+} probes;
+static uint16_t alive_port; /* of a connection that has a flow again */
+
+/* ---- in place of owner.c, owner_flows.c and owner_probe.c ---- */
+
+uint64_t owner_now_ns(void)
+{
+	return now_ns;
+}
+
+bool owner_flow_exists(struct xdp_owner *of, const struct vma_flow_key *key)
+{
+	(void)of;
+	return alive_port != 0 && ntohs(key->peer_port_be) == alive_port;
+}
+
+int owner_probe_open(void)
+{
+	probes.opened++;
+	return probes.open_result != 0 ? probes.open_result : dup(1);
+}
+
+int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq)
+{
+	assert_true(fd >= 0);
+	if (probes.result != 0)
+		return probes.result;
+	memmove(probes.seq + 1, probes.seq, sizeof(probes.seq) - sizeof(probes.seq[0]));
+	probes.seq[0] = seq;
+	probes.last_port = ntohs(key->peer_port_be);
+	*(syn ? &probes.syns : &probes.acks) += 1;
+	return 0;
+}
+
+static struct vma_flow_key connection(uint16_t port)
+{
+	return (struct vma_flow_key){.family = AF_INET,
+	                             .proto = IPPROTO_TCP,
+	                             .local = {10, 0, 0, 1},
+	                             .peer = {10, 0, 0, 2},
+	                             .local_port_be = htons(80),
+	                             .peer_port_be = htons(port)};
+}
+
+static void note(uint16_t port, bool dead)
+{
+	const struct vma_flow_key key = connection(port);
+
+	owner_resets_note(&owner, &key, dead);
+}
+
+static void tick_after(uint64_t ns)
+{
+	now_ns += ns;
+	owner_resets_tick(&owner, now_ns);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&owner, 0, sizeof(owner));
+	memset(&probes, 0, sizeof(probes));
+	alive_port = 0;
+	now_ns = 1000 * MS;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	owner_resets_fini(&owner);
+	return 0;
+}
+
+static void test_nobody_has_died_so_nothing_is_due(void **state)
+{
+	(void)state;
+	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);
+	tick_after(0);
+	assert_int_equal(probes.opened, 0);
+}
+
+static void test_a_peer_of_the_dead_is_probed_at_once_and_once_more(void **state)
+{
+	(void)state;
+	note(1000, true);
+	assert_true(owner_resets_due_ns(&owner) <= now_ns);
+	tick_after(0);
+	assert_int_equal(probes.syns, 1);
+	assert_int_equal(probes.last_port, 1000);
+	tick_after(500 * MS);
+	assert_int_equal(probes.acks, 0);
+	assert_true(owner_resets_due_ns(&owner) == now_ns + 100 * MS);
+	tick_after(100 * MS);
+	assert_int_equal(probes.syns, 1); /* its port may listen by now */
+	assert_int_equal(probes.acks, 2);
+	assert_int_equal(probes.seq[0] - probes.seq[1], 1u << 31); /* one of them is outside any window */
+	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);
+	tick_after(10000 * MS);
+	assert_int_equal(probes.syns + probes.acks, 3);
+	assert_int_equal(probes.opened, 1);
+	assert_false(owner.resets.is_open);
+}
+
+static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
+{
+	(void)state;
+	note(1000, false);
+	note(1001, false);
+	tick_after(1999 * MS);
+	assert_int_equal(probes.syns, 0);
+	alive_port = 1000;
+	tick_after(1 * MS);
+	assert_int_equal(probes.syns, 1);
+	assert_int_equal(probes.last_port, 1001);
+	tick_after(600 * MS);
+	assert_int_equal(probes.acks, 2);
+	assert_int_equal(owner.resets.count, 0);
+}
+
+static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(void **state)
+{
+	(void)state;
+	note(1000, true);
+	tick_after(0);
+	alive_port = 1000;
+	tick_after(600 * MS);
+	assert_int_equal(probes.acks, 0);
+	assert_int_equal(owner.resets.count, 0);
+}
+
+static void test_ten_thousand_are_probed_within_a_fraction_of_a_second_and_not_at_once(void **state)
+{
+	unsigned most = 0;
+
+	(void)state;
+	for (uint16_t port = 1; port <= 10000; port++)
+		note(port, true);
+	for (unsigned ms = 0; ms < 200; ms++) {
+		const unsigned before = probes.syns;
+
+		tick_after(1 * MS);
+		tick_after(0); /* another wake-up in the same millisecond changes nothing */
+		most = probes.syns - before > most ? probes.syns - before : most;
+	}
+	assert_int_equal(probes.syns, 10000);
+	assert_int_equal(most, 64);
+	for (unsigned ms = 0; ms < 1000; ms++)
+		tick_after(1 * MS);
+	assert_int_equal(probes.acks, 20000);
+}
+
+static void test_memory_is_bounded(void **state)
+{
+	(void)state;
+	vma_log_set_level(VMA_LOG_ERROR);
+	for (uint32_t i = 0; i < OWNER_FLOWS_MAX + 100; i++)
+		note((uint16_t)(i + 1), true);
+	vma_log_set_level(VMA_LOG_INFO);
+	assert_int_equal(owner.resets.count, OWNER_FLOWS_MAX);
+}
+
+static void test_no_room_in_the_kernel_is_tried_again_and_no_way_is_given_up(void **state)
+{
+	(void)state;
+	note(1000, true);
+	probes.result = -ENOBUFS;
+	tick_after(0);
+	probes.result = 0;
+	tick_after(1 * MS);
+	assert_int_equal(probes.syns, 1);
+	probes.result = -ENETUNREACH;
+	tick_after(600 * MS);
+	assert_int_equal(owner.resets.count, 0);
+}
+
+static void test_without_a_raw_socket_all_is_forgotten(void **state)
+{
+	(void)state;
+	probes.open_result = -EPERM;
+	vma_log_set_level(VMA_LOG_ERROR);
+	note(1000, true);
+	tick_after(0);
+	vma_log_set_level(VMA_LOG_INFO);
+	assert_int_equal(owner.resets.count, 0);
+	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_nobody_has_died_so_nothing_is_due),
+        CASE(test_a_peer_of_the_dead_is_probed_at_once_and_once_more),
+        CASE(test_who_left_alive_has_two_seconds_to_come_back),
+        CASE(test_a_connection_that_came_back_is_left_alone_in_the_second_round),
+        CASE(test_ten_thousand_are_probed_within_a_fraction_of_a_second_and_not_at_once),
+        CASE(test_memory_is_bounded),
+        CASE(test_no_room_in_the_kernel_is_tried_again_and_no_way_is_given_up),
+        CASE(test_without_a_raw_socket_all_is_forgotten),
+};
+VMA_TEST_MAIN(tests)
