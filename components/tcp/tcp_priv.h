@@ -230,6 +230,7 @@ struct vma_tcp_conn {
 	uint64_t challenge_window_ns;
 	uint32_t soft_error;
 	uint64_t orphan_since_ns;
+	uint64_t born_ns;     /* when it was made */
 	uint64_t fin_wait_ns; /* in FIN_WAIT_2 without owner since; 0: is not */
 	struct vma_tcp_counts counts;
 	uint32_t tx_seq, rx_seq; /* sequence numbers of the streams' first bytes */
@@ -437,11 +438,10 @@ void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being
 
 void timers_init(struct vma_tcp_conn *conn);
 void timers_stop(struct vma_tcp_conn *conn);
-/* For wheel_advance: a connection's timer (node->kind is an enum tcp_timer). What is to be sent is sent by tcp_ready.
- */
-void timers_fire(struct tcp_timer_node *node, void *tcp);
-/* At the end of each output, and after each ACK or window change that none follows: RTO, probe or persist; or, with
- * conn->no_frame, another try in a millisecond. Also cork's 200 ms. */
+/* One of its timers (enum tcp_timer) is due. An output must follow (tcp_ready). Not within lwip_enter. */
+void timers_fire(struct vma_tcp_conn *conn, unsigned which);
+/* At the end of each output, and after each ACK or window change that none follows: RTO, probe or persist; also cork's
+ * 200 ms. */
 void timers_retransmit_update(struct vma_tcp_conn *conn);
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
 /* Keepalive, FIN_WAIT_2 without owner: when the connection is established or closed, or an option changes. */
