@@ -15,8 +15,8 @@ build/deps.stamp: mk/packages.txt mk/deps $(wildcard /var/lib/dpkg/status)
 	$(Q)mk/deps $@
 
 # Bottom of the architecture first: a component may use only those before it.
-COMPONENTS := log conf stats bufpool nic cq ring tcp net sock udp iomux
-COMPONENTS_TOP_FIRST := iomux udp sock net tcp ring cq nic bufpool stats conf log
+COMPONENTS := log conf stats bufpool nic cq ring tcp net sock udp stream iomux
+COMPONENTS_TOP_FIRST := iomux stream udp sock net tcp ring cq nic bufpool stats conf log
 INCLUDES := $(COMPONENTS:%=-Icomponents/%/include)
 LIBS_ALL :=
 TESTS_ALL :=

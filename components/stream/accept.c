@@ -1,0 +1,263 @@
+/*
+ * accept.c - connections that have come: queued by whoever drives, taken by accept; and those of the shadow's queue.
+ *
+ * A connection that waits is a socket already, without a descriptor. Its shadow is made when it is accepted, so running
+ * out of descriptors leaves it in the queue, as with the kernel.
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "stream_priv.h"
+
+#define OS_FIRST 8 /* every so many accepts the shadow's queue comes first */
+
+/* ---- the queue ---- */
+
+/* The kernel's: one more than the backlog. */
+bool stream_accept_full(const struct stream_sock *listener)
+{
+	return atomic_load_explicit(&listener->n_queued, memory_order_relaxed) >
+	       atomic_load_explicit(&listener->backlog, memory_order_relaxed);
+}
+
+static void name_both(struct stream_sock *child, const struct vma_tcp_conn *conn)
+{
+	struct vma_flow_key key;
+
+	vma_tcp_names(conn, &key);
+	child->name = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = key.local_port_be};
+	child->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = key.peer_port_be};
+	memcpy(&child->name.sin_addr, key.local, 4);
+	memcpy(&child->peer.sin_addr, key.peer, 4);
+}
+
+bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_rail *rail)
+{
+	struct stream_sock *child = stream_create(listener->engine, false);
+
+	if (child == NULL)
+		return false;
+	name_both(child, conn);
+	atomic_fetch_add_explicit(&rail->refs, 1, memory_order_relaxed); /* the listener holds it */
+	child->rail = rail;
+	child->attempt = STREAM_TOLD;
+	atomic_store(&child->rings, vma_rail_bit(rail));
+	atomic_store(&child->conn, conn);
+	atomic_store(&child->phase, STREAM_CONNECTED);
+	atomic_store(&child->reason, VMA_SOCK_OFFLOADED);
+	vma_file_get(&child->file); /* the connection's */
+	vma_tcp_conn_adopt(conn, &stream_owner, child);
+	atomic_fetch_add(&listener->n_queued, 1);
+	accept_queue_push_mpsc(&listener->arrived, &child->link);
+	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
+	return true;
+}
+
+static struct stream_sock *take(struct stream_sock *listener)
+{
+	ck_stack_entry_t *entry;
+
+	stream_turn_take(&listener->accepter);
+	if (listener->queue == NULL)
+		listener->queue = accept_queue_take_all(&listener->arrived);
+	entry = listener->queue;
+	if (entry != NULL) {
+		listener->queue = ck_pr_load_ptr(&entry->next);
+		atomic_fetch_sub(&listener->n_queued, 1);
+	}
+	stream_turn_give(&listener->accepter);
+	if (entry == NULL)
+		return NULL;
+	return (struct stream_sock *)((char *)entry - offsetof(struct stream_sock, link));
+}
+
+/* Never seen by the application: reset, and gone. */
+static void drop(struct stream_sock *child)
+{
+	struct vma_tcp_conn *conn = stream_conn(child);
+
+	pthread_mutex_lock(&child->file.lock);
+	if (conn != NULL)
+		vma_tcp_close(conn, true);
+	stream_conn_end(child);
+	pthread_mutex_unlock(&child->file.lock);
+	vma_file_put(&child->file);
+}
+
+void stream_accept_drop(struct stream_sock *listener)
+{
+	struct stream_sock *child;
+
+	while ((child = take(listener)) != NULL)
+		drop(child);
+}
+
+/* ---- one of ours ---- */
+
+static void settle(struct stream_sock *child, struct stream_sock *listener)
+{
+	pthread_mutex_lock(&listener->file.lock);
+	pthread_mutex_lock(&child->file.lock);
+	stream_options_take(child, listener);
+	pthread_mutex_unlock(&listener->file.lock);
+	child->local = child->name;
+	stream_way_find(child, child->engine);
+	child->local = (struct sockaddr_in){0};
+	pthread_mutex_unlock(&child->file.lock);
+}
+
+/* The descriptor; -EAGAIN: another thread was quicker. An address that cannot be written costs the connection. */
+static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	int fd = vma_os.socket(AF_INET, SOCK_STREAM | flags, IPPROTO_TCP), rc = 0;
+	struct stream_sock *child;
+
+	if (fd < 0)
+		return -errno;
+	child = take(listener);
+	if (child == NULL) {
+		syscall(SYS_close, fd);
+		return -EAGAIN;
+	}
+	atomic_store(&child->nonblocking, (flags & SOCK_NONBLOCK) != 0);
+	settle(child, listener);
+	if (addr != NULL)
+		rc = stream_give_name(&child->peer, addr, len);
+	if (rc == 0)
+		rc = vma_fd_install(fd, &child->file);
+	if (rc < 0) {
+		drop(child);
+		syscall(SYS_close, fd);
+		return rc;
+	}
+	child->stats = vma_engine_stats_get(child->engine, fd);
+	stream_describe(child);
+	return fd;
+}
+
+/* ---- one of the shadow's ---- */
+
+static void os_accept_done(void *arg)
+{
+	struct stream_sock *listener = arg;
+
+	atomic_store(&listener->os_accept, false);
+}
+
+/*
+ * What poll has seen another process may have taken, and then the call waits in the kernel: outside, where handlers run
+ * and the thread can be cancelled. No other thread of this process follows it there.
+ */
+static int accept_outside(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	struct vma_thread *self = vma_thread_self();
+	int rc;
+
+	if (atomic_exchange(&listener->os_accept, true))
+		return -EAGAIN;
+	vma_leave(self);
+	pthread_cleanup_push(os_accept_done, listener);
+	rc = vma_os.accept4(fd, addr, len, flags);
+	if (rc < 0)
+		rc = -errno;
+	pthread_cleanup_pop(1);
+	vma_enter();
+	return rc;
+}
+
+static int accept_os(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	int rc;
+
+	fd = stream_shadow(listener, fd);
+	if (fd < 0)
+		return -EBADF;
+	if (atomic_load_explicit(&listener->nonblocking, memory_order_relaxed) ||
+	    stream_phase(listener) != STREAM_LISTENING) {
+		rc = (int)syscall(SYS_accept4, fd, addr, len, flags);
+		if (rc < 0)
+			rc = -errno;
+	} else {
+		rc = stream_is_readable(fd) ? accept_outside(listener, fd, addr, len, flags) : -EAGAIN;
+	}
+	if (rc >= 0 && vma_fd_lookup(rc) != NULL)
+		vma_fd_remove(rc); /* its number was closed unseen */
+	return rc;
+}
+
+/* ---- accept ---- */
+
+static bool can_accept(struct stream_sock *listener, const struct stream_wait_for *what)
+{
+	(void)what;
+	return atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0 ||
+	       stream_phase(listener) != STREAM_LISTENING;
+}
+
+static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	bool os_first = atomic_fetch_add_explicit(&listener->accepts, 1, memory_order_relaxed) % OS_FIRST == 0;
+	int rc = os_first ? accept_os(listener, fd, addr, len, flags) : -EAGAIN;
+
+	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) == 0)
+		vma_rails_progress(stream_rings(&listener->file));
+	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
+		rc = accept_ours(listener, addr, len, flags);
+	if (rc == -EAGAIN && !os_first)
+		rc = accept_os(listener, fd, addr, len, flags);
+	return rc;
+}
+
+static int wait_for_one(struct stream_sock *listener, int fd, uint64_t *deadline_ns)
+{
+	const struct vma_engine *engine = vma_engine();
+	struct stream_wait_for what = {.ready = can_accept, .spin = &listener->rx_spin, .shadow_fd = fd};
+	int rc;
+
+	if (*deadline_ns == 0)
+		*deadline_ns = stream_deadline(atomic_load_explicit(&listener->rcvtimeo_ns, memory_order_relaxed));
+	what.deadline_ns = *deadline_ns;
+	what.spin_loops = engine != NULL ? engine->conf.rx_poll : 0;
+	rc = stream_wait(listener, &what);
+	return rc > 0 ? 0 : rc < 0 ? rc : -EAGAIN;
+}
+
+/* Held by stream_stay. */
+static int accept_or_wait(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	uint64_t deadline_ns = 0;
+	int rc;
+
+	for (;;) {
+		if (stream_phase(listener) != STREAM_LISTENING)
+			return accept_os(listener, fd, addr, len, flags); /* says why not */
+		rc = accept_either(listener, fd, addr, len, flags);
+		if (rc != -EAGAIN || atomic_load_explicit(&listener->nonblocking, memory_order_relaxed))
+			return rc;
+		rc = wait_for_one(listener, fd, &deadline_ns);
+		if (rc != 0)
+			return rc;
+	}
+}
+
+int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	struct stream_sock *listener = stream_sock(file);
+	int rc;
+
+	if ((flags & ~(SOCK_CLOEXEC | SOCK_NONBLOCK)) != 0)
+		return -EINVAL;
+	if (atomic_load_explicit(&listener->inherited, memory_order_relaxed))
+		stream_take_up(listener);
+	stream_stay(listener);
+	rc = accept_or_wait(listener, fd, addr, len, flags);
+	/* A wake-up may have been spent on a call that took something else, or nothing. */
+	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
+		vma_waitq_wake(&listener->file.waitq, false);
+	stream_leave(listener);
+	return rc;
+}

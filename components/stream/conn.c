@@ -1,0 +1,245 @@
+/*
+ * conn.c - a socket's connection: what it tells, and how the two part.
+ *
+ *   connect, accept ── conn, path, rail, a reference of the socket's own ──┐
+ *   an event ── flags of the socket, who waits                             │
+ *   close ──┬─ shadow binds no port: parted at once, tcp goes on alone ────┤
+ *           └─ else the shadow stays under a number of the library's until │
+ *              the connection is over; then the internal thread ───────────┴──> stream_conn_end
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+
+#include "stream_priv.h"
+
+#define IN (EPOLLIN | EPOLLRDNORM)
+#define OUT (EPOLLOUT | EPOLLWRNORM)
+
+/* ---- events: under the ring's flag ---- */
+
+/* The first error stays until it is told. */
+static void note_error(struct stream_sock *sock, int error)
+{
+	int none = 0;
+
+	atomic_compare_exchange_strong(&sock->so_error, &none, error);
+}
+
+/* The error is there before the phase: who sees that the attempt has ended finds why. */
+static void failed(struct stream_sock *sock, int error)
+{
+	uint8_t connecting = STREAM_CONNECTING;
+
+	if (stream_phase(sock) == STREAM_FAILED)
+		return; /* by us: stream_connect_failed */
+	note_error(sock, error);
+	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_FAILED);
+}
+
+static void connected(struct stream_sock *sock, struct vma_tcp_conn *conn)
+{
+	uint8_t connecting = STREAM_CONNECTING;
+
+	if (stream_phase(sock) != STREAM_CONNECTING)
+		return;
+	atomic_store(&sock->conn, conn); /* connect() may not have come to it */
+	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_CONNECTED);
+}
+
+/* Whom F_SETOWN has named; the shadow knows. */
+static void signal_urgent(const struct stream_sock *sock)
+{
+	int owner = vma_os.fcntl(atomic_load_explicit(&sock->file.fd, memory_order_relaxed), F_GETOWN, NULL);
+
+	if (owner != 0 && owner != -1)
+		kill(owner, SIGURG);
+}
+
+/* What of the events epoll and poll know. */
+static uint32_t readiness_of(uint32_t events)
+{
+	uint32_t ready = 0;
+
+	if (events & VMA_TCP_READABLE)
+		ready |= IN;
+	if (events & (VMA_TCP_WRITABLE | VMA_TCP_CONNECTED))
+		ready |= OUT;
+	if (events & VMA_TCP_PEER_CLOSED)
+		ready |= IN | EPOLLRDHUP;
+	if (events & VMA_TCP_FAILED)
+		ready |= IN | OUT | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+	if (events & VMA_TCP_URGENT)
+		ready |= EPOLLPRI;
+	if (events & VMA_TCP_CLOSED)
+		ready |= IN | OUT | EPOLLRDHUP | EPOLLHUP;
+	return ready;
+}
+
+static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	struct stream_sock *sock = arg;
+	uint32_t ready = readiness_of(events);
+
+	if (events & VMA_TCP_CONNECTED)
+		connected(sock, conn);
+	if (events & VMA_TCP_PEER_CLOSED)
+		atomic_store_explicit(&sock->fin_seen, true, memory_order_release);
+	if (events & VMA_TCP_FAILED)
+		failed(sock, vma_tcp_error(conn));
+	if (events & VMA_TCP_URGENT)
+		signal_urgent(sock);
+	if (events & (VMA_TCP_DRAINED | VMA_TCP_CLOSED | VMA_TCP_FAILED))
+		atomic_store(&sock->drained, true);
+	if (events & (VMA_TCP_CLOSED | VMA_TCP_FAILED) && atomic_exchange(&sock->parting, STREAM_OVER) == STREAM_KEPT)
+		vma_engine_post(&sock->end_task);
+	if (ready != 0)
+		stream_ready(sock, ready);
+	else if (events & VMA_TCP_DRAINED)
+		vma_waitq_wake(&sock->file.waitq, true);
+}
+
+const struct vma_tcp_owner stream_owner = {.event = on_event};
+
+/* ---- parting ---- */
+
+void stream_conn_end(struct stream_sock *sock)
+{
+	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
+	struct vma_rail *rail = sock->rail;
+
+	stream_way_leave(sock);
+	if (conn == NULL)
+		return;
+	vma_tcp_conn_disown(conn);
+	vma_tcp_conn_put(conn);
+	atomic_store(&sock->rings, 0);
+	sock->rail = NULL;
+	if (rail != NULL)
+		vma_rail_put(rail);
+	vma_file_put(&sock->file);
+}
+
+/* ---- close ---- */
+
+/*
+ * The shadow that holds the port lives on under another number. Failing that (no descriptor), the port may be given to
+ * somebody else before the connection is over, as with SO_REUSEADDR.
+ */
+void stream_keep_shadow(struct stream_sock *sock)
+{
+	int fd = atomic_load(&sock->file.fd), copy, guarded;
+
+	if (atomic_load(&sock->lingering_fd) != 0 || !stream_is_shadow(sock, fd))
+		return;
+	copy = vma_os.dup(fd);
+	guarded = copy >= 0 ? vma_fd_guard(copy) : -errno;
+	if (guarded >= 0)
+		atomic_store(&sock->lingering_fd, guarded);
+	else if (copy >= 0)
+		vma_os.close(copy);
+}
+
+void stream_drop_shadow(struct stream_sock *sock)
+{
+	int fd = atomic_exchange(&sock->lingering_fd, 0);
+
+	if (fd != 0)
+		vma_fd_unguard_close(fd);
+}
+
+static void run_end(struct vma_task *task)
+{
+	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, end_task));
+
+	pthread_mutex_lock(&sock->file.lock);
+	stream_drop_shadow(sock);
+	stream_conn_end(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+}
+
+/*
+ * `parting` goes from nothing to KEPT here, or to OVER by the event, whichever is first: the second of the two ends it,
+ * the event by the task, which finds the socket there because the connection holds it.
+ */
+static void part(struct stream_sock *sock)
+{
+	uint8_t none = STREAM_TOGETHER;
+
+	sock->end_task.run = run_end;
+	if (atomic_load(&sock->lingering_fd) != 0 && stream_conn(sock) != NULL &&
+	    atomic_compare_exchange_strong(&sock->parting, &none, STREAM_KEPT))
+		return;
+	stream_drop_shadow(sock);
+	stream_conn_end(sock);
+}
+
+static bool binds_a_port(const struct stream_sock *sock)
+{
+	return sock->reserved.sin_family == AF_INET || sock->local.sin_family == AF_INET;
+}
+
+void stream_conn_close(struct stream_sock *sock, bool may_linger)
+{
+	struct vma_tcp_conn *conn = stream_conn(sock);
+
+	if (conn != NULL) {
+		vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
+		if (binds_a_port(sock))
+			stream_keep_shadow(sock);
+		if (may_linger && sock->linger_on && sock->linger_sec != 0 && !atomic_load(&sock->drained)) {
+			vma_file_get(&sock->file);
+			sock->next_lingering = vma_stream_lingers;
+			vma_stream_lingers = sock;
+			return;
+		}
+	}
+	part(sock);
+}
+
+/* ---- SO_LINGER ---- */
+
+__thread void *vma_stream_lingers;
+
+static bool is_drained(struct stream_sock *sock, const struct stream_wait_for *what)
+{
+	(void)what;
+	return atomic_load(&sock->drained);
+}
+
+/* A signal ends it, as it ends the kernel's; close succeeds all the same. */
+static void linger(struct stream_sock *sock)
+{
+	const struct stream_wait_for what = {.ready = is_drained,
+	                                     .spin = &sock->tx_spin,
+	                                     .deadline_ns = stream_deadline(sock->linger_sec * 1000000000ULL),
+	                                     .shadow_fd = -1};
+
+	vma_file_get(&sock->file); /* the wait's: it is given back when the thread is cancelled in it */
+	atomic_fetch_add(&sock->waiting, 1);
+	stream_wait(sock, &what);
+	atomic_fetch_sub(&sock->waiting, 1);
+	vma_file_put(&sock->file);
+	pthread_mutex_lock(&sock->file.lock);
+	part(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_file_put(&sock->file);
+}
+
+void vma_stream_linger_slow(void)
+{
+	const int saved = errno;
+	struct vma_thread *self = vma_enter();
+
+	while (vma_stream_lingers != NULL) {
+		struct stream_sock *sock = vma_stream_lingers;
+
+		vma_stream_lingers = sock->next_lingering;
+		linger(sock);
+	}
+	vma_leave(self);
+	vma_retire_poll();
+	errno = saved;
+}

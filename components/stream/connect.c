@@ -1,0 +1,331 @@
+/*
+ * connect.c - connect: through a device of ours where the kernel's route leads there, else the shadow's own.
+ *
+ *   route, device, rail, stack ── connection, its SYN held back ── shadow bound to its port ── way told: SYN leaves
+ *
+ * In this order nothing has been sent when a port turns out to be somebody else's. The answers are those of
+ * inet_stream_connect: sock->attempt is its sock->state.
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "stream_priv.h"
+
+/* ---- through the kernel ---- */
+
+/* Errors of calls that did not begin anything: the next call may lead elsewhere. */
+static bool was_refused_at_once(int error)
+{
+	return error == EINVAL || error == EFAULT || error == EAFNOSUPPORT || error == ENETUNREACH ||
+	       error == EADDRNOTAVAIL || error == EACCES || error == EPERM;
+}
+
+/* file.lock, which is given back: the call may wait, outside. */
+static int connect_os(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct vma_thread *self = vma_thread_self();
+	int rc;
+
+	sock->file.os_only = true;
+	stream_describe(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_file_set_own_poll(&sock->file, false);
+	vma_file_get(&sock->file);
+	vma_leave(self);
+	rc = vma_os.connect(fd, addr, len) < 0 ? -errno : 0;
+	vma_enter();
+	if (rc < 0 && was_refused_at_once(-rc)) {
+		sock->file.os_only = false;
+		atomic_store(&sock->reason, VMA_SOCK_NEW);
+		vma_file_set_own_poll(&sock->file, true);
+	}
+	vma_file_put(&sock->file);
+	return rc;
+}
+
+/* ---- an attempt ---- */
+
+static void forget_attempt(struct stream_sock *sock)
+{
+	stream_conn_end(sock);
+	atomic_store(&sock->shut_rd, false);
+	atomic_store(&sock->shut_wr, false);
+	atomic_store(&sock->fin_seen, false);
+	atomic_store(&sock->drained, false);
+	atomic_store(&sock->parting, STREAM_TOGETHER);
+	atomic_store(&sock->phase, STREAM_FRESH);
+	sock->peer = (struct sockaddr_in){0};
+}
+
+void stream_connect_failed(struct stream_sock *sock, int error)
+{
+	struct vma_tcp_conn *conn = stream_conn(sock);
+	uint8_t connecting = STREAM_CONNECTING;
+	int none = 0;
+
+	atomic_compare_exchange_strong(&sock->so_error, &none, error);
+	if (!atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_FAILED))
+		return;
+	if (conn != NULL)
+		vma_tcp_close(conn, true);
+	stream_ready(sock, EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+}
+
+static int try_port(struct stream_sock *sock, struct stream_way *way, struct vma_tcp_conn_attr *attr, uint16_t port_be)
+{
+	struct vma_tcp_conn *conn;
+	int rc;
+
+	attr->local_port_be = port_be;
+	rc = vma_tcp_connect(way->tcp, attr, &conn);
+	if (rc < 0)
+		return rc;
+	atomic_store(&sock->conn, conn);
+	return 0;
+}
+
+/* The next port that is free for this peer, in the stack and in the kernel. */
+static int try_ports(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+                     struct sockaddr_in *local)
+{
+	struct vma_tcp_conn *conn;
+	int rc;
+
+	for (uint32_t n = 0;; n++) {
+		local->sin_port = stream_port_candidate(local, &sock->peer, n);
+		if (local->sin_port == 0)
+			return -EADDRNOTAVAIL;
+		rc = try_port(sock, way, attr, local->sin_port);
+		if (rc == 0)
+			rc = stream_port_reserve(sock, fd, local);
+		if (rc == 0)
+			return 0;
+		conn = atomic_exchange(&sock->conn, NULL);
+		if (conn != NULL) {
+			vma_tcp_conn_disown(conn);
+			vma_tcp_conn_put(conn);
+		}
+		if (rc != -EADDRINUSE)
+			return rc;
+	}
+}
+
+/* -EADDRNOTAVAIL as the kernel: the address is bound, but connected to this peer already. */
+static int try_bound(struct stream_sock *sock, struct stream_way *way, struct vma_tcp_conn_attr *attr, uint16_t port_be)
+{
+	int rc = try_port(sock, way, attr, port_be);
+
+	return rc == -EADDRINUSE ? -EADDRNOTAVAIL : rc;
+}
+
+static void fill_attr(struct stream_sock *sock, const struct stream_way *way, struct vma_tcp_conn_attr *attr)
+{
+	*attr = (struct vma_tcp_conn_attr){.owner = &stream_owner,
+	                                   .arg = sock,
+	                                   .options = &sock->options,
+	                                   .path.mtu = way->template.mtu,
+	                                   .family = AF_INET,
+	                                   .vlan = way->template.vlan,
+	                                   .peer_port_be = sock->peer.sin_port,
+	                                   .shadow_cookie = sock->cookie};
+	memcpy(attr->local, way->template.src, 4);
+	memcpy(attr->peer, &sock->peer.sin_addr, 4);
+}
+
+/* The connection made and its port reserved. */
+static int make(struct stream_sock *sock, int fd, struct stream_way *way, struct sockaddr_in *local)
+{
+	struct vma_tcp_conn_attr attr;
+
+	stream_cookie(sock, fd);
+	fill_attr(sock, way, &attr);
+	if (sock->local.sin_port != 0)
+		local->sin_port = sock->local.sin_port;
+	else if (sock->reserved.sin_family == AF_INET)
+		local->sin_port = sock->reserved.sin_port;
+	else
+		return try_ports(sock, fd, way, &attr, local);
+	return try_bound(sock, way, &attr, local->sin_port);
+}
+
+/*
+ * file.lock. 0: on its way; -ENOTSUP: for the kernel; else the answer. A shadow that an earlier attempt has bound to
+ * another address cannot be bound again.
+ */
+static int start(struct stream_sock *sock, int fd, const struct sockaddr_in *peer)
+{
+	struct sockaddr_in local = {.sin_family = AF_INET};
+	enum vma_sock_reason reason;
+	struct stream_way way;
+	int rc = stream_way_get(sock, sock->engine, peer, &way, &reason);
+
+	atomic_store(&sock->reason, reason);
+	if (rc < 0)
+		return rc;
+	memcpy(&local.sin_addr, way.template.src, 4);
+	if (sock->reserved.sin_family == AF_INET && sock->reserved.sin_addr.s_addr != local.sin_addr.s_addr) {
+		stream_way_put(sock->engine, &way);
+		return -ENOTSUP;
+	}
+	sock->peer = *peer;
+	memset(sock->peer.sin_zero, 0, sizeof(sock->peer.sin_zero));
+	vma_file_get(&sock->file); /* the connection's */
+	atomic_store(&sock->so_error, 0);
+	atomic_store(&sock->rings, vma_rail_bit(way.rail));
+	atomic_store(&sock->phase, STREAM_CONNECTING);
+	rc = make(sock, fd, &way, &local);
+	if (rc < 0) {
+		atomic_store(&sock->phase, STREAM_FRESH);
+		atomic_store(&sock->rings, 0);
+		vma_file_put(&sock->file);
+		stream_way_put(sock->engine, &way);
+		atomic_store(&sock->reason, stream_reason_of(rc));
+		return rc == -EADDRNOTAVAIL ? rc : -ENOTSUP;
+	}
+	sock->rail = way.rail;
+	sock->name = local;
+	stream_way_follow(sock, way.path);
+	if (way.template.state != VMA_NET_READY)
+		vma_net_path_resolve(sock->engine->net, way.path);
+	stream_way_tell(sock);
+	return 0;
+}
+
+/* ---- answers ---- */
+
+static bool has_ended_attempt(struct stream_sock *sock, const struct stream_wait_for *what)
+{
+	(void)what;
+	return stream_phase(sock) != STREAM_CONNECTING;
+}
+
+/* The attempt has succeeded or failed, and this is the call that tells. */
+static int tell(struct stream_sock *sock)
+{
+	const struct vma_tcp_conn *conn;
+	int rc = 0;
+
+	pthread_mutex_lock(&sock->file.lock);
+	conn = stream_conn(sock);
+	if (sock->attempt == STREAM_TOLD) {
+		rc = -EISCONN; /* another thread's call did */
+	} else if (stream_phase(sock) == STREAM_CONNECTED && conn != NULL && stream_state(conn) != TCP_CLOSE) {
+		sock->attempt = STREAM_TOLD;
+	} else {
+		rc = atomic_exchange(&sock->so_error, 0);
+		rc = rc != 0 ? -rc : -ECONNABORTED;
+		sock->attempt = STREAM_UNCONNECTED;
+		forget_attempt(sock);
+	}
+	pthread_mutex_unlock(&sock->file.lock);
+	return rc;
+}
+
+/* Waits for the attempt, as a blocking socket does; `meanwhile` is the answer of one that does not. */
+static int join(struct stream_sock *sock, int meanwhile)
+{
+	const struct vma_engine *engine = vma_engine();
+	struct stream_wait_for what = {.ready = has_ended_attempt, .spin = &sock->rx_spin, .shadow_fd = -1};
+	int rc = 1;
+
+	if (stream_phase(sock) == STREAM_CONNECTING) {
+		if (atomic_load_explicit(&sock->nonblocking, memory_order_relaxed))
+			return meanwhile;
+		what.deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
+		what.spin_loops = engine != NULL ? engine->conf.rx_poll : 0;
+		stream_stay(sock);
+		rc = stream_wait(sock, &what);
+		stream_leave(sock);
+	}
+	if (rc > 0)
+		return tell(sock);
+	return rc == 0 ? meanwhile : rc;
+}
+
+/* One that does not wait. Not the C library's, which is a cancellation point: this is inside, with the lock held. */
+static int quick_connect(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	return syscall(SYS_connect, fd, addr, len) < 0 ? -errno : 0;
+}
+
+/* connect(AF_UNSPEC): not connected any more, and free for another attempt. */
+static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+{
+	int rc = 0;
+
+	if (stream_phase(sock) == STREAM_LISTENING || stream_phase(sock) == STREAM_FRESH) {
+		rc = quick_connect(fd, addr, len);
+		if (rc == 0 && stream_phase(sock) == STREAM_LISTENING)
+			stream_listen_end(sock);
+	}
+	if (rc == 0) {
+		forget_attempt(sock);
+		atomic_store(&sock->so_error, 0);
+		sock->attempt = STREAM_UNCONNECTED;
+		stream_ready(sock, EPOLLIN | EPOLLOUT | EPOLLHUP);
+	}
+	return rc;
+}
+
+static bool is_inet(const struct sockaddr_in *to, socklen_t len)
+{
+	uint32_t address = ntohl(to->sin_addr.s_addr);
+
+	return len >= sizeof(*to) && to->sin_family == AF_INET && to->sin_port != 0 && address != INADDR_ANY &&
+	       address != INADDR_BROADCAST && !IN_MULTICAST(address);
+}
+
+/* file.lock; 1: given back, and rc is the answer. */
+static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len, int *rc)
+{
+	struct sockaddr_in to = {0};
+	int started;
+
+	if (vma_copy(&to, addr, len < sizeof(to) ? len : sizeof(to)) != 0 || len < sizeof(to.sin_family)) {
+		*rc = quick_connect(fd, addr, len); /* which fails before it begins */
+		return 0;
+	}
+	if (to.sin_family == AF_UNSPEC) {
+		*rc = disconnect(sock, fd, addr, len);
+		return 0;
+	}
+	if (sock->attempt == STREAM_TOLD || stream_phase(sock) == STREAM_LISTENING) {
+		*rc = -EISCONN;
+		return 0;
+	}
+	*rc = -EALREADY;
+	if (sock->attempt == STREAM_ATTEMPT)
+		return 0;
+	sock->engine = vma_engine(); /* made before a fork, perhaps */
+	started =
+	        sock->engine != NULL && is_inet(&to, len) && !stream_is_for_os(sock) ? start(sock, fd, &to) : -ENOTSUP;
+	if (started == -ENOTSUP) {
+		if (stream_is_for_os(sock))
+			atomic_store(&sock->reason, VMA_SOCK_OPTION);
+		*rc = connect_os(sock, fd, addr, len);
+		return 1;
+	}
+	*rc = started == 0 ? -EINPROGRESS : started;
+	if (started == 0)
+		sock->attempt = STREAM_ATTEMPT;
+	stream_describe(sock);
+	return 0;
+}
+
+int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct stream_sock *sock = stream_sock(file);
+	int rc;
+
+	pthread_mutex_lock(&file->lock);
+	if (begin(sock, fd, addr, len, &rc) == 0)
+		pthread_mutex_unlock(&file->lock);
+	if (stream_conn(sock) != NULL)
+		vma_file_set_own_poll(file, true); /* it may have listened before */
+	vma_retire_poll();
+	return rc == -EINPROGRESS || rc == -EALREADY ? join(sock, rc) : rc;
+}

@@ -1,0 +1,63 @@
+/*
+ * exit.c - the end of the process: what has been sent is to arrive.
+ *
+ * The kernel would go on for every socket by itself; here the process stays until the peers have acknowledged all of
+ * it, or two seconds are over. Connections are not taken down beyond that: other threads may still be inside.
+ */
+#include <time.h>
+
+#include "stream_priv.h"
+
+enum { FLUSH_NS = 2000000000, NAP_NS = 100000 };
+
+static void close_one(struct vma_file *file, void *arg)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct vma_tcp_conn *conn;
+
+	(void)arg;
+	if (file->kind != VMA_FILE_TCP || file->os_only)
+		return;
+	conn = stream_conn(sock);
+	if (conn == NULL)
+		return;
+	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
+}
+
+static bool anybody_busy(void)
+{
+	for (unsigned bit = 0; bit < 64; bit++) {
+		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+
+		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
+			const struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+
+			if (tcp != NULL && vma_tcp_is_busy(tcp))
+				return true;
+		}
+	}
+	return false;
+}
+
+void vma_stream_exit(void)
+{
+	const struct timespec nap = {.tv_nsec = NAP_NS};
+	struct vma_thread *self;
+	uint64_t end_ns;
+	bool busy;
+
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL)
+		return;
+	self = vma_enter();
+	vma_file_each(close_one, NULL);
+	vma_leave(self);
+	end_ns = vma_now_ns() + FLUSH_NS;
+	do {
+		self = vma_enter();
+		vma_rails_progress(UINT64_MAX);
+		busy = anybody_busy();
+		vma_leave(self);
+		if (busy)
+			nanosleep(&nap, NULL);
+	} while (busy && vma_now_ns() < end_ns);
+}

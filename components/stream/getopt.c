@@ -1,0 +1,111 @@
+/* getopt.c - getsockopt: the shadow's answer, but for what only the connection knows. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+
+#include "stream_priv.h"
+
+/* As the kernel: the length that there is, cut to what is asked for. */
+static int give(const void *from, socklen_t size, void *value, socklen_t *len)
+{
+	socklen_t room;
+
+	if (vma_copy(&room, len, sizeof(room)) != 0)
+		return -EFAULT;
+	if ((int)room < 0)
+		return -EINVAL;
+	if (room > size)
+		room = size;
+	if (room > 0 && vma_copy(value, from, room) != 0)
+		return -EFAULT;
+	return vma_copy(len, &room, sizeof(room));
+}
+
+static int give_int(int number, void *value, socklen_t *len)
+{
+	return give(&number, sizeof(number), value, len);
+}
+
+static int by_shadow(int fd, int level, int name, void *value, socklen_t *len)
+{
+	return vma_os.getsockopt(fd, level, name, value, len) < 0 ? -errno : 0;
+}
+
+/* Taken by telling, as the kernel's sock_error; of a socket that was never connected the shadow may have one. */
+static int give_error(struct stream_sock *sock, int fd, void *value, socklen_t *len)
+{
+	int error = atomic_exchange(&sock->so_error, 0);
+
+	if (error == 0 && stream_conn(sock) == NULL && stream_phase(sock) != STREAM_FAILED)
+		return by_shadow(fd, SOL_SOCKET, SO_ERROR, value, len);
+	return give_int(error, value, len);
+}
+
+/* The larger of what was set, or is there by default, and what the connection has grown to. */
+static int give_buffer(const struct vma_tcp_conn *conn, int fd, int name, void *value, socklen_t *len)
+{
+	int shadow = 0;
+	socklen_t size = sizeof(shadow);
+	int64_t now = vma_tcp_get_option(conn, name == SO_SNDBUF ? VMA_TCP_OPT_SNDBUF : VMA_TCP_OPT_RCVBUF);
+
+	if (vma_os.getsockopt(fd, SOL_SOCKET, name, &shadow, &size) != 0)
+		return -errno;
+	return give_int(now > shadow ? (int)now : shadow, value, len);
+}
+
+/* What of a listener's queue the shadow does not know. */
+static int give_listener_info(struct stream_sock *sock, int fd, void *value, socklen_t *len)
+{
+	struct tcp_info info;
+	socklen_t size = sizeof(info);
+
+	if (vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+		return -errno;
+	info.tcpi_unacked += atomic_load_explicit(&sock->n_queued, memory_order_relaxed);
+	return give(&info, size, value, len);
+}
+
+static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name, void *value,
+                         socklen_t *len)
+{
+	struct tcp_info info;
+
+	if (level == IPPROTO_TCP && name == TCP_INFO) {
+		memset(&info, 0, sizeof(info));
+		vma_tcp_info(conn, &info);
+		return give(&info, sizeof(info), value, len);
+	}
+	if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
+		memset(&info, 0, sizeof(info));
+		vma_tcp_info(conn, &info);
+		return give_int((int)info.tcpi_snd_mss, value, len);
+	}
+	if (level == IPPROTO_IP && name == IP_MTU && stream_phase(sock) == STREAM_CONNECTED && sock->way.mtu != 0)
+		return give_int((int)sock->way.mtu, value, len);
+	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF))
+		return give_buffer(conn, fd, name, value, len);
+	return by_shadow(fd, level, name, value, len);
+}
+
+int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct vma_tcp_conn *conn;
+	int rc;
+
+	if (level == SOL_SOCKET && name == SO_ERROR) {
+		vma_rails_progress(stream_rings(file));
+		return give_error(sock, fd, value, len);
+	}
+	pthread_mutex_lock(&file->lock);
+	stream_options_settle(sock, fd);
+	conn = stream_conn(sock);
+	if (conn != NULL)
+		rc = of_connection(sock, conn, fd, level, name, value, len);
+	else if (level == IPPROTO_TCP && name == TCP_INFO && stream_phase(sock) == STREAM_LISTENING)
+		rc = give_listener_info(sock, fd, value, len);
+	else
+		rc = by_shadow(fd, level, name, value, len);
+	pthread_mutex_unlock(&file->lock);
+	return rc;
+}

@@ -1,0 +1,44 @@
+/*
+ * stream - TCP behind a descriptor: connections and listeners of tcp, and a kernel socket, the shadow, that reserves
+ *          their ports.
+ *
+ *   connect ──┬─ the peer is reached through a device of ours: shadow bound, connection of the rail's stack
+ *             └─ else (this host, no device, an option that only the kernel serves): the shadow's own
+ *   listen  ───── listeners on the rails of the local addresses, and the shadow listens, too
+ *   accept  ───── from both queues
+ *   recv, send ── fifos of the connection
+ *
+ * Threads: any. Readers of one socket take turns, and so do writers; control calls take the file's lock.
+ * Progress: calls wait only as a blocking socket must.
+ * Memory: from vma_alloc; what is queued lies in the connection's fifos, bounded by SO_RCVBUF and SO_SNDBUF.
+ * Example: test/test_connect.c; tests/parity/.
+ */
+#ifndef VMA_STREAM_H
+#define VMA_STREAM_H
+
+#include <vma/sock.h>
+
+/* Whether it is one for stream: AF_INET (AF_INET6: the reason is told), SOCK_STREAM, TCP. */
+bool vma_stream_wants(int domain, int type, int protocol);
+/*
+ * Puts a TCP object behind fd, which the kernel has just made with socket(domain, type, protocol). 0 also when that
+ * socket is the OS's for good (the reason can be asked for); -ENOMEM.
+ */
+int vma_stream_socket(int fd, int domain, int type, int protocol);
+/*
+ * After the call that closed a descriptor, outside: waits as SO_LINGER says if a socket of this thread has ended with
+ * it. A load when there is none.
+ */
+void vma_stream_linger_slow(void) __attribute__((cold));
+extern __thread void *vma_stream_lingers __attribute__((tls_model("initial-exec"), visibility("hidden")));
+static inline void vma_stream_linger(void)
+{
+	if (__builtin_expect(vma_stream_lingers != NULL, 0))
+		vma_stream_linger_slow();
+}
+/*
+ * At exit, outside: every connection is closed, and what is queued is delivered, for at most two seconds.
+ */
+void vma_stream_exit(void);
+
+#endif

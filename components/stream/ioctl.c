@@ -1,0 +1,103 @@
+/* ioctl.c - ioctl and fcntl: the kernel's, but for what lies in the connection's fifos. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+
+#include "stream_priv.h"
+
+static int by_os(int fd, unsigned long request, void *arg)
+{
+	int rc = vma_os.ioctl(fd, request, arg);
+
+	return rc < 0 ? -errno : rc;
+}
+
+static int clamp(uint64_t number)
+{
+	return number < INT32_MAX ? (int)number : INT32_MAX;
+}
+
+/* As tcp_inq: up to the urgent byte; and a FIN counts for nothing. */
+static int readable(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+{
+	uint64_t bytes = vma_tcp_rx_bytes(conn);
+	int64_t mark = vma_tcp_rx_mark(conn);
+
+	if (mark < 0 || (uint64_t)mark >= bytes)
+		return clamp(bytes);
+	if (atomic_load_explicit(&sock->oob_inline, memory_order_relaxed))
+		return clamp(bytes);
+	return mark > 0 ? clamp((uint64_t)mark) : clamp(bytes - 1);
+}
+
+static int of_connection(struct stream_sock *sock, const struct vma_tcp_conn *conn, int fd, unsigned long request,
+                         void *arg)
+{
+	int value;
+
+	switch (request) {
+	case FIONREAD:
+		vma_rails_progress(stream_rings(&sock->file));
+		value = readable(sock, conn);
+		break;
+	case SIOCATMARK:
+		vma_rails_progress(stream_rings(&sock->file));
+		value = vma_tcp_rx_mark(conn) == 0;
+		break;
+	case SIOCOUTQ:
+		value = clamp(vma_tcp_tx_queued(conn));
+		break;
+	case SIOCOUTQNSD:
+		value = clamp(vma_tcp_tx_unsent(conn));
+		break;
+	default:
+		return by_os(fd, request, arg);
+	}
+	return vma_copy(arg, &value, sizeof(value));
+}
+
+static int set_mode(struct stream_sock *sock, int fd, unsigned long request, void *arg)
+{
+	int on, rc;
+
+	pthread_mutex_lock(&sock->file.lock);
+	rc = by_os(fd, request, arg);
+	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
+		if (request == FIONBIO)
+			atomic_store(&sock->nonblocking, on != 0);
+		else
+			stream_set_async(sock, on != 0);
+	}
+	pthread_mutex_unlock(&sock->file.lock);
+	return rc;
+}
+
+int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
+{
+	struct stream_sock *sock = stream_sock(file);
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+
+	if (request == FIONBIO || request == FIOASYNC)
+		return set_mode(sock, fd, request, arg);
+	return conn != NULL ? of_connection(sock, conn, fd, request, arg) : by_os(fd, request, arg);
+}
+
+int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
+{
+	struct stream_sock *sock = stream_sock(file);
+	long flags = (long)arg;
+	int rc;
+
+	pthread_mutex_lock(&file->lock);
+	rc = vma_os.fcntl(fd, cmd, arg);
+	if (rc < 0)
+		rc = -errno;
+	if (rc >= 0 && cmd == F_SETFL) {
+		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
+		stream_set_async(sock, (flags & O_ASYNC) != 0);
+	}
+	pthread_mutex_unlock(&file->lock);
+	return rc;
+}

@@ -1,0 +1,92 @@
+/* names.c - bind, and the names of both ends: the kernel's, but for connections that it does not know. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+
+#include "stream_priv.h"
+
+void stream_take_local(struct stream_sock *sock, int fd)
+{
+	struct sockaddr_in local = {0};
+	socklen_t len = sizeof(local);
+
+	if (vma_os.getsockname(fd, (struct sockaddr *)&local, &len) != 0 ||
+	    (local.sin_port == 0 && local.sin_addr.s_addr == 0))
+		local = (struct sockaddr_in){0};
+	memset(local.sin_zero, 0, sizeof(local.sin_zero));
+	sock->local = local;
+}
+
+/* The shadow of a connection is not bound as the connection is: it does not know that this is refused. */
+int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct stream_sock *sock = stream_sock(file);
+	int rc = 0;
+
+	pthread_mutex_lock(&file->lock);
+	if (stream_conn(sock) != NULL) {
+		rc = -EINVAL;
+	} else if (vma_os.bind(fd, addr, len) != 0) {
+		rc = -errno;
+	} else {
+		stream_take_local(sock, fd);
+		stream_describe(sock);
+	}
+	pthread_mutex_unlock(&file->lock);
+	return rc;
+}
+
+/* As the kernel's move_addr_to_user. */
+int stream_give_name(const struct sockaddr_in *name, struct sockaddr *addr, socklen_t *len)
+{
+	const socklen_t own_len = sizeof(*name);
+	socklen_t room;
+
+	if (vma_copy(&room, len, sizeof(room)) != 0)
+		return -EFAULT;
+	if ((int)room < 0)
+		return -EINVAL;
+	if (room > own_len)
+		room = own_len;
+	if (room > 0 && vma_copy(addr, name, room) != 0)
+		return -EFAULT;
+	return vma_copy(len, &own_len, sizeof(own_len));
+}
+
+/*
+ * A socket that is not connected (any more) has the name that its application gave it; a port that was only reserved
+ * for a connection is none.
+ */
+int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct sockaddr_in name = {.sin_family = AF_INET};
+	bool ours;
+
+	pthread_mutex_lock(&file->lock);
+	ours = stream_conn(sock) != NULL || sock->reserved.sin_family == AF_INET;
+	if (stream_conn(sock) != NULL)
+		name = sock->name;
+	pthread_mutex_unlock(&file->lock);
+	if (ours)
+		return stream_give_name(&name, addr, len);
+	return vma_os.getsockname(fd, addr, len) < 0 ? -errno : 0;
+}
+
+int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len)
+{
+	struct stream_sock *sock = stream_sock(file);
+	const struct vma_tcp_conn *conn;
+	struct sockaddr_in name;
+	int rc = 0;
+
+	pthread_mutex_lock(&file->lock);
+	conn = stream_conn(sock);
+	name = sock->peer;
+	if (conn != NULL && (stream_phase(sock) != STREAM_CONNECTED || stream_state(conn) == TCP_CLOSE))
+		rc = -ENOTCONN;
+	pthread_mutex_unlock(&file->lock);
+	if (conn == NULL)
+		return vma_os.getpeername(fd, addr, len) < 0 ? -errno : 0;
+	return rc < 0 ? rc : stream_give_name(&name, addr, len);
+}

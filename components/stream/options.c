@@ -1,0 +1,434 @@
+/*
+ * options.c - setsockopt: the kernel's answer by the shadow, and a mirror of what matters to connections that pass it
+ *             by. Which value an option has afterwards the shadow is asked: it clamps, rounds and doubles.
+ *
+ *   mirrored     to the connection (options of tcp), or read by stream's own files
+ *   kernel_only  while one is set, connect and listen are the kernel's; set later it is said so
+ *   inherited    noted for accepted sockets, whose shadows get it when somebody asks (settle)
+ */
+#include <asm/socket.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/time.h>
+
+#include <vma/log.h>
+
+#include "settings.h"
+#include "stream_priv.h"
+
+/* Younger than the C library's header. */
+#ifndef TCP_TX_DELAY
+#define TCP_TX_DELAY 37
+#endif
+
+static int get_int(int fd, int level, int name, int otherwise)
+{
+	int value = 0;
+	socklen_t len = sizeof(value);
+
+	return vma_os.getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
+}
+
+/* ---- what only the kernel serves ---- */
+
+enum how { BY_VALUE, BY_SIGN, BY_LENGTH, ALWAYS };
+struct kernel_only {
+	int level, name;
+	uint8_t how;
+	const char *text;
+};
+
+/* clang-format off */
+static const struct kernel_only kernel_only[] = {
+	{SOL_SOCKET, SO_ATTACH_FILTER, ALWAYS, "SO_ATTACH_FILTER"},
+	{SOL_SOCKET, SO_ATTACH_BPF, ALWAYS, "SO_ATTACH_BPF"},
+	{SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, ALWAYS, "SO_ATTACH_REUSEPORT_CBPF"},
+	{SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, ALWAYS, "SO_ATTACH_REUSEPORT_EBPF"},
+	{SOL_SOCKET, SO_PEEK_OFF, BY_SIGN, "SO_PEEK_OFF"},
+	{SOL_SOCKET, SO_DONTROUTE, BY_VALUE, "SO_DONTROUTE"},
+	{SOL_SOCKET, SO_TXTIME, ALWAYS, "SO_TXTIME"},
+	{SOL_SOCKET, SO_TIMESTAMP_OLD, BY_VALUE, "SO_TIMESTAMP"},
+	{SOL_SOCKET, SO_TIMESTAMPNS_OLD, BY_VALUE, "SO_TIMESTAMPNS"},
+	{SOL_SOCKET, SO_TIMESTAMPING_OLD, BY_VALUE, "SO_TIMESTAMPING"},
+	{SOL_SOCKET, SO_TIMESTAMP_NEW, BY_VALUE, "SO_TIMESTAMP"},
+	{SOL_SOCKET, SO_TIMESTAMPNS_NEW, BY_VALUE, "SO_TIMESTAMPNS"},
+	{SOL_SOCKET, SO_TIMESTAMPING_NEW, BY_VALUE, "SO_TIMESTAMPING"},
+	{IPPROTO_IP, IP_OPTIONS, BY_LENGTH, "IP_OPTIONS"},
+	{IPPROTO_IP, IP_TRANSPARENT, BY_VALUE, "IP_TRANSPARENT"},
+	{IPPROTO_IP, IP_MINTTL, BY_VALUE, "IP_MINTTL"},
+	{IPPROTO_IP, IP_RECVERR, BY_VALUE, "IP_RECVERR"},
+	{IPPROTO_IP, IP_IPSEC_POLICY, ALWAYS, "IP_IPSEC_POLICY"},
+	{IPPROTO_IP, IP_XFRM_POLICY, ALWAYS, "IP_XFRM_POLICY"},
+	{IPPROTO_TCP, TCP_MD5SIG, ALWAYS, "TCP_MD5SIG"},
+	{IPPROTO_TCP, TCP_MD5SIG_EXT, ALWAYS, "TCP_MD5SIG_EXT"},
+	{IPPROTO_TCP, TCP_REPAIR, BY_VALUE, "TCP_REPAIR"},
+	{IPPROTO_TCP, TCP_FASTOPEN_CONNECT, BY_VALUE, "TCP_FASTOPEN_CONNECT"},
+	{IPPROTO_TCP, TCP_SAVE_SYN, BY_VALUE, "TCP_SAVE_SYN"},
+	{IPPROTO_TCP, TCP_TX_DELAY, BY_VALUE, "TCP_TX_DELAY"},
+	{IPPROTO_TCP, TCP_ULP, ALWAYS, "TCP_ULP"},
+};
+/* clang-format on */
+enum { KERNEL_ONLY = sizeof(kernel_only) / sizeof(kernel_only[0]), BIT_CONGESTION = KERNEL_ONLY, BIT_ASYNC };
+_Static_assert(BIT_ASYNC < 64, "a bit each");
+
+static int find_kernel_only(int level, int name)
+{
+	for (int i = 0; i < KERNEL_ONLY; i++) {
+		if (kernel_only[i].level == level && kernel_only[i].name == name)
+			return i;
+	}
+	return -1;
+}
+
+bool stream_is_for_os(const struct stream_sock *sock)
+{
+	return sock->os_options != 0;
+}
+
+static bool is_set_now(int fd, const struct kernel_only *option)
+{
+	char value[64];
+	socklen_t len = sizeof(value);
+
+	switch (option->how) {
+	case BY_VALUE:
+		return get_int(fd, option->level, option->name, 0) != 0;
+	case BY_SIGN:
+		return get_int(fd, option->level, option->name, -1) >= 0;
+	case BY_LENGTH:
+		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
+	default:
+		return true;
+	}
+}
+
+/* Of a listener: its flows go or come. Of a connection nothing can be changed any more. */
+static void set_os_bit(struct stream_sock *sock, int bit, bool on)
+{
+	uint64_t before = sock->os_options;
+
+	sock->os_options = on ? before | 1ULL << bit : before & ~(1ULL << bit);
+	if (sock->os_options != before)
+		stream_listen_update(sock);
+}
+
+void stream_set_async(struct stream_sock *sock, bool on)
+{
+	set_os_bit(sock, BIT_ASYNC, on);
+}
+
+/* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. A value of 0 takes the option away. */
+static int may_ask(const struct stream_sock *sock, const struct kernel_only *option, const void *value, socklen_t len)
+{
+	int number = 0;
+
+	if (option->how == BY_LENGTH && len == 0)
+		return 0;
+	if (option->how == BY_VALUE && len >= sizeof(number) && vma_copy(&number, value, sizeof(number)) == 0 &&
+	    number == 0)
+		return 0;
+	if (option->name == TCP_ULP && option->level == IPPROTO_TCP)
+		return 0; /* the shadow refuses it: it is not connected */
+	return vma_engine_exception(
+	        ENOPROTOOPT, stream_conn(sock) != NULL ? "a connected TCP socket with %s" : "a TCP socket with %s",
+	        option->text);
+}
+
+/* ---- inheritance ---- */
+
+/* Without memory the shadows of accepted sockets do not have it; their connections do. */
+static void note_set(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
+{
+	struct stream_set **place = &sock->sets, *set;
+
+	if (len > sizeof(set->value))
+		return;
+	while (*place != NULL && ((*place)->level != level || (*place)->name != name))
+		place = &(*place)->next;
+	if (*place == NULL)
+		*place = vma_alloc(sizeof(**place));
+	set = *place;
+	if (set == NULL)
+		return;
+	set->level = level;
+	set->name = name;
+	set->len = vma_copy(set->value, value, len) == 0 ? len : 0;
+}
+
+void stream_options_free(struct stream_sock *sock)
+{
+	struct stream_set *next;
+
+	for (struct stream_set *set = sock->sets; set != NULL; set = next) {
+		next = set->next;
+		vma_free(set);
+	}
+	sock->sets = NULL;
+}
+
+static void copy_sets(struct stream_sock *child, const struct stream_sock *listener)
+{
+	struct stream_set **place = &child->sets;
+
+	for (const struct stream_set *set = listener->sets; set != NULL; set = set->next) {
+		struct stream_set *copy = vma_alloc(sizeof(*copy));
+
+		if (copy == NULL)
+			break;
+		*copy = *set;
+		copy->next = NULL;
+		*place = copy;
+		place = &copy->next;
+	}
+	child->sets_due = child->sets != NULL;
+}
+
+#define COPY(field) atomic_store(&child->field, atomic_load(&listener->field))
+void stream_options_take(struct stream_sock *child, struct stream_sock *listener)
+{
+	child->options = listener->options;
+	COPY(rcvtimeo_ns);
+	COPY(sndtimeo_ns);
+	COPY(rcvlowat);
+	COPY(oob_inline);
+	COPY(zerocopy);
+	child->linger_on = listener->linger_on;
+	child->linger_sec = listener->linger_sec;
+	child->bound_ifindex = listener->bound_ifindex;
+	child->mark = listener->mark;
+	copy_sets(child, listener);
+}
+#undef COPY
+
+void stream_options_settle(struct stream_sock *sock, int fd)
+{
+	if (!sock->sets_due)
+		return;
+	sock->sets_due = false;
+	for (const struct stream_set *set = sock->sets; set != NULL; set = set->next)
+		vma_os.setsockopt(fd, set->level, set->name, set->value, set->len);
+}
+
+/* ---- the connection's ---- */
+
+enum source { SHADOW, GIVEN }; /* where the value is taken from */
+struct mirrored {
+	int level, name;
+	enum vma_tcp_option option;
+	uint8_t source;
+};
+/* clang-format off */
+static const struct mirrored mirrored[] = {
+	{IPPROTO_TCP, TCP_NODELAY, VMA_TCP_OPT_NODELAY, SHADOW},
+	{IPPROTO_TCP, TCP_CORK, VMA_TCP_OPT_CORK, SHADOW},
+	{IPPROTO_TCP, TCP_QUICKACK, VMA_TCP_OPT_QUICKACK, GIVEN},
+	{IPPROTO_TCP, TCP_MAXSEG, VMA_TCP_OPT_MAXSEG, GIVEN},
+	{IPPROTO_TCP, TCP_KEEPIDLE, VMA_TCP_OPT_KEEPIDLE, SHADOW},
+	{IPPROTO_TCP, TCP_KEEPINTVL, VMA_TCP_OPT_KEEPINTVL, SHADOW},
+	{IPPROTO_TCP, TCP_KEEPCNT, VMA_TCP_OPT_KEEPCNT, SHADOW},
+	{IPPROTO_TCP, TCP_USER_TIMEOUT, VMA_TCP_OPT_USER_TIMEOUT, SHADOW},
+	{IPPROTO_TCP, TCP_SYNCNT, VMA_TCP_OPT_SYNCNT, SHADOW},
+	{IPPROTO_TCP, TCP_LINGER2, VMA_TCP_OPT_LINGER2, SHADOW},
+	{IPPROTO_TCP, TCP_DEFER_ACCEPT, VMA_TCP_OPT_DEFER_ACCEPT, SHADOW},
+	{IPPROTO_TCP, TCP_WINDOW_CLAMP, VMA_TCP_OPT_WINDOW_CLAMP, SHADOW},
+	{SOL_SOCKET, SO_KEEPALIVE, VMA_TCP_OPT_KEEPALIVE, SHADOW},
+	{SOL_SOCKET, SO_OOBINLINE, VMA_TCP_OPT_OOBINLINE, SHADOW},
+	{IPPROTO_IP, IP_TOS, VMA_TCP_OPT_TOS, SHADOW},
+	{IPPROTO_IP, IP_TTL, VMA_TCP_OPT_TTL, SHADOW},
+	{IPPROTO_IP, IP_MTU_DISCOVER, VMA_TCP_OPT_PMTUDISC, SHADOW},
+};
+/* clang-format on */
+
+static int32_t *field_of(struct vma_tcp_options *options, enum vma_tcp_option option)
+{
+	switch (option) {
+#define X(name, field, value)                                                                                          \
+	case VMA_TCP_OPT_##name:                                                                                       \
+		return &options->field;
+		VMA_TCP_OPTIONS(X)
+#undef X
+	default:
+		return NULL;
+	}
+}
+
+static void set_option(struct stream_sock *sock, enum vma_tcp_option option, int32_t value)
+{
+	struct vma_tcp_conn *conn = stream_conn(sock);
+
+	*field_of(&sock->options, option) = value;
+	if (conn != NULL)
+		vma_tcp_set(conn, option, value);
+	else
+		stream_listen_options(sock);
+}
+
+/* True: it is one of these. */
+static bool mirror_option(struct stream_sock *sock, int fd, int level, int name, const void *value, socklen_t len)
+{
+	for (size_t i = 0; i < sizeof(mirrored) / sizeof(mirrored[0]); i++) {
+		const struct mirrored *m = &mirrored[i];
+		int number = 0;
+
+		if (m->level != level || m->name != name)
+			continue;
+		if (m->source == SHADOW)
+			number = get_int(fd, level, name, 0);
+		else if (len < sizeof(number) || vma_copy(&number, value, sizeof(number)) != 0)
+			return true;
+		set_option(sock, m->option, number);
+		return true;
+	}
+	return false;
+}
+
+/* The kernel doubles what it is given, for its own overhead. */
+static void mirror_buffer(struct stream_sock *sock, int fd, int name)
+{
+	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
+		set_option(sock, VMA_TCP_OPT_SNDBUF, get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
+	else
+		set_option(sock, VMA_TCP_OPT_RCVBUF, get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
+	stream_describe(sock);
+}
+
+/* Cubic and NewReno are ours; of others a connection that is made already keeps what it has. */
+static void mirror_congestion(struct stream_sock *sock, int fd)
+{
+	char name[16] = "";
+	socklen_t len = sizeof(name) - 1;
+	bool cubic, reno;
+
+	if (vma_os.getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) != 0)
+		return;
+	cubic = strcmp(name, "cubic") == 0;
+	reno = strcmp(name, "reno") == 0;
+	if (cubic || reno)
+		set_option(sock, VMA_TCP_OPT_CONGESTION, cubic ? VMA_TCP_CC_CUBIC : VMA_TCP_CC_LWIP);
+	else
+		vma_log_once(VMA_LOG_INFO, "TCP_CONGESTION %s is the kernel's only", name);
+	set_os_bit(sock, BIT_CONGESTION, !cubic && !reno);
+}
+
+/* ---- the socket's ---- */
+
+static uint64_t timeout_ns(int fd, int name)
+{
+	struct timeval timeout = {0};
+	socklen_t len = sizeof(timeout);
+
+	if (vma_os.getsockopt(fd, SOL_SOCKET, name, &timeout, &len) != 0 ||
+	    (timeout.tv_sec == 0 && timeout.tv_usec == 0))
+		return UINT64_MAX;
+	if ((uint64_t)timeout.tv_sec >= UINT64_MAX / 1000000000 - 1)
+		return UINT64_MAX;
+	return (uint64_t)timeout.tv_sec * 1000000000 + (uint64_t)timeout.tv_usec * 1000;
+}
+
+static void mirror_linger(struct stream_sock *sock, int fd)
+{
+	struct linger linger = {0};
+	socklen_t len = sizeof(linger);
+
+	if (vma_os.getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len) != 0)
+		return;
+	sock->linger_on = linger.l_onoff != 0;
+	sock->linger_sec = (uint32_t)linger.l_linger;
+}
+
+static void mirror_socket(struct stream_sock *sock, int fd, int name)
+{
+	switch (name) {
+	case SO_SNDBUF:
+	case SO_SNDBUFFORCE:
+	case SO_RCVBUF:
+	case SO_RCVBUFFORCE:
+		mirror_buffer(sock, fd, name);
+		break;
+	case SO_RCVTIMEO_OLD:
+	case SO_RCVTIMEO_NEW:
+		atomic_store(&sock->rcvtimeo_ns, timeout_ns(fd, SO_RCVTIMEO_OLD));
+		break;
+	case SO_SNDTIMEO_OLD:
+	case SO_SNDTIMEO_NEW:
+		atomic_store(&sock->sndtimeo_ns, timeout_ns(fd, SO_SNDTIMEO_OLD));
+		break;
+	case SO_RCVLOWAT:
+		atomic_store(&sock->rcvlowat, (uint32_t)get_int(fd, SOL_SOCKET, name, 1));
+		break;
+	case SO_LINGER:
+		mirror_linger(sock, fd);
+		break;
+	case SO_BINDTODEVICE:
+	case SO_BINDTOIFINDEX:
+		sock->bound_ifindex = (uint32_t)get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+		stream_listen_update(sock);
+		break;
+	case SO_MARK:
+		sock->mark = (uint32_t)get_int(fd, SOL_SOCKET, name, 0);
+		break;
+	case SO_REUSEADDR:
+		sock->reuse_addr = get_int(fd, SOL_SOCKET, name, 0) != 0;
+		break;
+	case SO_REUSEPORT:
+		sock->reuse_port = get_int(fd, SOL_SOCKET, name, 0) != 0;
+		break;
+	case SO_ZEROCOPY:
+		atomic_store(&sock->zerocopy, get_int(fd, SOL_SOCKET, name, 0) != 0);
+		break;
+	default:
+		break;
+	}
+}
+
+static void mirror(struct stream_sock *sock, int fd, int level, int name, const void *value, socklen_t len)
+{
+	int number = 0;
+
+	if (mirror_option(sock, fd, level, name, value, len)) {
+		if (level == SOL_SOCKET && name == SO_OOBINLINE)
+			atomic_store(&sock->oob_inline, sock->options.oobinline != 0);
+		return;
+	}
+	if (level == SOL_SOCKET)
+		mirror_socket(sock, fd, name);
+	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
+		mirror_congestion(sock, fd);
+	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
+	         vma_copy(&number, value, sizeof(number)) == 0)
+		set_option(sock, VMA_TCP_OPT_NOTSENT_LOWAT, number == 0 ? -1 : number);
+}
+
+/* ---- setsockopt ---- */
+
+int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len)
+{
+	struct stream_sock *sock = stream_sock(file);
+	int bit = find_kernel_only(level, name), rc = 0;
+
+	if (bit >= 0)
+		rc = may_ask(sock, &kernel_only[bit], value, len);
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&file->lock);
+	stream_options_settle(sock, fd);
+	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
+		rc = -errno;
+	if (rc == 0 && stream_conn(sock) == NULL)
+		note_set(sock, level, name, value, len);
+	if (rc == 0 && bit >= 0)
+		set_os_bit(sock, bit, is_set_now(fd, &kernel_only[bit]));
+	else if (rc == 0)
+		mirror(sock, fd, level, name, value, len);
+	pthread_mutex_unlock(&file->lock);
+	return rc;
+}
+
+void stream_options_init(struct stream_sock *sock, int fd)
+{
+	const struct vma_conf *conf = &sock->engine->conf;
+
+	sock->options = *settings_options(fd);
+	sock->options.congestion = conf->tcp_cc_algo;
+	sock->options.nodelay = conf->tcp_nodelay;
+}

@@ -1,0 +1,63 @@
+/* poll.c - what a socket is ready for, as the kernel's tcp_poll says it of one in the same state. */
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+
+#include "stream_priv.h"
+
+#define IN (EPOLLIN | EPOLLRDNORM)
+#define OUT (EPOLLOUT | EPOLLWRNORM)
+
+/* An error is told by poll until a call has taken it: the connection only knows that there was one. */
+static uint32_t of_connection(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+{
+	uint32_t events = vma_tcp_readiness(conn) & ~(uint32_t)EPOLLERR;
+	uint32_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
+
+	if (__builtin_expect(lowat > 1, 0) && events & EPOLLIN && !(events & EPOLLRDHUP) &&
+	    vma_tcp_rx_bytes(conn) < lowat)
+		events &= ~(uint32_t)IN;
+	return events;
+}
+
+static uint32_t of_phase(struct stream_sock *sock)
+{
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+	uint32_t events = 0;
+
+	switch (stream_phase(sock)) {
+	case STREAM_CONNECTED:
+		return conn != NULL ? of_connection(sock, conn) : 0;
+	case STREAM_FRESH:
+		events = OUT | EPOLLHUP;
+		break;
+	case STREAM_FAILED:
+		return IN | OUT | EPOLLRDHUP | EPOLLHUP;
+	case STREAM_LISTENING:
+		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
+			stream_ask_update(sock);
+		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 ? IN : 0;
+	case STREAM_CONNECTING:
+		break;
+	}
+	if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
+		events |= IN | EPOLLRDHUP;
+	return events;
+}
+
+uint32_t stream_poll(struct vma_file *file)
+{
+	struct stream_sock *sock = stream_sock(file);
+	uint32_t events;
+
+	if (file->os_only)
+		return 0;
+	events = of_phase(sock);
+	if (atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 || stream_has_notices(sock))
+		events |= EPOLLERR;
+	return events;
+}
+
+uint64_t stream_rings(struct vma_file *file)
+{
+	return atomic_load_explicit(&stream_sock(file)->rings, memory_order_relaxed);
+}

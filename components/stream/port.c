@@ -1,0 +1,106 @@
+/*
+ * port.c - the local port of a connection: chosen here, reserved in the kernel.
+ *
+ * A port of the kernel's own choice would be reserved for one connection only: a bound socket cannot share it with
+ * another to a different peer, as connections of the kernel do, and after 28,000 (with those in TIME_WAIT) there are no
+ * more. So the port is chosen as RFC 6056 3.3.3 says (and the kernel does): by a hash of both addresses and the peer's
+ * port, then the next one. Whether the 4-tuple is free the stack knows; and the shadow is bound to the port with
+ * SO_REUSEADDR set for just that moment: all who bind so share it, any other socket of this host that has it, or wants
+ * to listen on it, keeps it for itself or is refused, as by a connection of the kernel.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "settings.h"
+#include "stream_priv.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct {
+	uint32_t low, count;
+	uint64_t secret[2];
+	uint8_t reserved[65536 / 8]; /* ip_local_reserved_ports: a bit each */
+	_Atomic uint32_t next[64];   /* what was tried last, by hash */
+} ports = {.low = 32768, .count = 28232};
+
+/* ---- the host's settings ---- */
+
+/* "8080,9148-9150" */
+static void read_reserved(char *text)
+{
+	char *rest, *item = strtok_r(text, ",\n", &rest);
+	unsigned first, last;
+
+	for (; item != NULL; item = strtok_r(NULL, ",\n", &rest)) {
+		int n = sscanf(item, "%u-%u", &first, &last);
+
+		if (n == 1)
+			last = first;
+		for (; n >= 1 && first <= last && last < 65536; first++)
+			ports.reserved[first / 8] |= (uint8_t)(1U << first % 8);
+	}
+}
+
+static void read_settings(void)
+{
+	char text[4096];
+	unsigned low, high;
+
+	if (settings_read("ip_local_port_range", text, sizeof(text)) && sscanf(text, "%u %u", &low, &high) == 2 &&
+	    low > 0 && low <= high && high < 65536) {
+		ports.low = low;
+		ports.count = high - low + 1;
+	}
+	if (settings_read("ip_local_reserved_ports", text, sizeof(text)))
+		read_reserved(text);
+	if (syscall(SYS_getrandom, ports.secret, sizeof(ports.secret), GRND_NONBLOCK) != sizeof(ports.secret))
+		ports.secret[0] = vma_now_ns() ^ (uint64_t)getpid() << 40;
+}
+
+/* ---- choosing ---- */
+
+static uint32_t hash(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+{
+	uint64_t h = ports.secret[0] ^ ((uint64_t)local->sin_addr.s_addr << 32 | peer->sin_addr.s_addr);
+
+	h = (h ^ h >> 32) * 0x9e3779b97f4a7c15ULL;
+	h = (h ^ ports.secret[1] ^ peer->sin_port ^ h >> 29) * 0xbf58476d1ce4e5b9ULL;
+	return (uint32_t)(h ^ h >> 32);
+}
+
+uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t n)
+{
+	uint32_t offset, at, port;
+
+	pthread_once(&once, read_settings);
+	if (n >= ports.count)
+		return 0;
+	offset = hash(local, peer);
+	at = atomic_fetch_add_explicit(&ports.next[offset % 64], 1, memory_order_relaxed);
+	port = ports.low + (offset + at) % ports.count;
+	for (uint32_t i = 0; i < ports.count && ports.reserved[port / 8] >> port % 8 & 1; i++)
+		port = port + 1 < ports.low + ports.count ? port + 1 : ports.low;
+	return htons((uint16_t)port);
+}
+
+/* ---- reserving ---- */
+
+int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local)
+{
+	const int on = 1, off = 0;
+	int rc = 0;
+
+	if (!sock->reuse_addr)
+		vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (vma_os.bind(fd, (const struct sockaddr *)local, sizeof(*local)) != 0)
+		rc = -errno;
+	if (!sock->reuse_addr)
+		vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &off, sizeof(off));
+	if (rc == 0)
+		sock->reserved = *local;
+	return rc;
+}

@@ -1,0 +1,314 @@
+/*
+ * recv.c - bytes in: from the connection's fifo to the application, as the kernel's tcp_recvmsg orders its answers:
+ *          what is queued, then the end of the stream, then an error, once.
+ *
+ *   recv ──┬─ bytes are queued: copy, consume
+ *          ├─ drive the own ring once, look again
+ *          └─ wait for the rest of what is wanted (SO_RCVLOWAT, MSG_WAITALL)
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+
+#include "pieces.h"
+
+enum { SPANS = 8 };
+
+/* ---- the kernel's part ---- */
+
+ssize_t stream_recv_os(struct stream_sock *sock, int fd, struct msghdr *msg, int flags)
+{
+	struct vma_thread *self = vma_thread_self();
+	ssize_t len;
+
+	vma_file_get(&sock->file);
+	vma_leave(self);
+	len = vma_os.recvmsg(fd, msg, flags);
+	if (len < 0)
+		len = -errno;
+	vma_enter();
+	vma_file_put(&sock->file);
+	return len;
+}
+
+/* ---- taking ---- */
+
+struct reading {
+	struct stream_sock *sock;
+	struct pieces *pieces;
+	int flags;
+	size_t done; /* bytes given so far; when peeking they are still queued */
+	size_t skip; /* peeking: queued bytes that have been looked at, an urgent one between them included */
+	bool at_mark, fault;
+};
+
+/* Bytes up to the urgent one, which ends a read, and is passed over by the next unless it is in line. */
+static size_t before_mark(struct reading *r, struct vma_tcp_conn *conn, size_t bytes)
+{
+	int64_t mark = vma_tcp_rx_mark(conn);
+
+	if (__builtin_expect(mark < 0, 1) || (uint64_t)mark < r->skip)
+		return bytes;
+	mark -= (int64_t)r->skip;
+	if (mark == 0 && r->done == 0) {
+		if (atomic_load_explicit(&r->sock->oob_inline, memory_order_relaxed))
+			return bytes;
+		if (vma_tcp_rx_bytes(conn) <= r->skip)
+			return 0;
+		if (r->flags & MSG_PEEK)
+			r->skip++;
+		else
+			vma_tcp_rx_consume(conn, 1);
+		return bytes;
+	}
+	if (mark == 0)
+		r->at_mark = true;
+	return (uint64_t)mark < bytes ? (size_t)mark : bytes;
+}
+
+/* One span: how many bytes of it are dealt with. MSG_TRUNC throws them away. */
+static size_t give(struct reading *r, const struct iovec *span, size_t bytes)
+{
+	size_t given = bytes < span->iov_len ? bytes : span->iov_len;
+
+	if (__builtin_expect(r->flags & MSG_TRUNC, 0)) {
+		pieces_skip(r->pieces, given);
+		return given;
+	}
+	bytes = given;
+	given = pieces_write(r->pieces, span->iov_base, bytes);
+	r->fault = given < bytes;
+	return given;
+}
+
+/* As much as is queued now. The reader's turn is held. */
+static void take(struct reading *r, struct vma_tcp_conn *conn)
+{
+	struct iovec spans[SPANS];
+	size_t wanted, given;
+	unsigned n;
+
+	do {
+		wanted = before_mark(r, conn, r->pieces->left);
+		if (wanted == 0)
+			return;
+		n = vma_tcp_rx_front(conn, r->skip, spans, SPANS);
+		for (unsigned i = 0; i < n && wanted > 0 && !r->fault; i++) {
+			given = give(r, &spans[i], wanted);
+			wanted -= given;
+			r->done += given;
+			r->skip += given;
+		}
+		if (!(r->flags & MSG_PEEK)) {
+			vma_tcp_rx_consume(conn, r->skip);
+			r->skip = 0;
+		}
+	} while (n == SPANS && !r->fault && r->pieces->left > 0);
+}
+
+static void take_turn(struct reading *r, struct vma_tcp_conn *conn)
+{
+	stream_turn_take(&r->sock->reader);
+	take(r, conn);
+	stream_turn_give(&r->sock->reader);
+}
+
+/* ---- when there is nothing ---- */
+
+/* What a read answers that finds nothing queued; -EAGAIN: it waits. Bytes are published before what comes after them.
+ */
+static ssize_t nothing(struct stream_sock *sock, const struct vma_tcp_conn *conn)
+{
+	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
+	int error = atomic_load_explicit(&sock->so_error, memory_order_acquire);
+	bool failed = stream_phase(sock) == STREAM_FAILED;
+
+	if (conn != NULL && vma_tcp_rx_bytes(conn) != 0)
+		return -EAGAIN;
+	if (fin)
+		return 0;
+	if (error != 0)
+		error = atomic_exchange(&sock->so_error, 0);
+	if (error != 0)
+		return -error;
+	if (failed || conn == NULL || atomic_load_explicit(&sock->shut_rd, memory_order_relaxed) ||
+	    vma_tcp_rx_eof(conn))
+		return 0;
+	return -EAGAIN;
+}
+
+/* After some bytes: whether a read that wants more ends here nevertheless. */
+static bool ends(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+{
+	return atomic_load_explicit(&sock->fin_seen, memory_order_acquire) ||
+	       atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 ||
+	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed) ||
+	       (stream_state(conn) == TCP_CLOSE && stream_phase(sock) != STREAM_CONNECTING);
+}
+
+static bool can_read(struct stream_sock *sock, const struct stream_wait_for *what)
+{
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+
+	return conn == NULL || vma_tcp_rx_bytes(conn) > what->seen || ends(sock, conn) ||
+	       stream_phase(sock) == STREAM_FAILED;
+}
+
+static int wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t deadline_ns)
+{
+	const struct stream_wait_for what = {.ready = can_read,
+	                                     .seen = seen,
+	                                     .spin = &sock->rx_spin,
+	                                     .deadline_ns = deadline_ns,
+	                                     .spin_loops = vma_engine()->conf.rx_poll,
+	                                     .shadow_fd = -1};
+
+	return stream_wait(sock, &what);
+}
+
+/* ---- the loop ---- */
+
+static size_t target_of(const struct stream_sock *sock, const struct pieces *pieces, int flags)
+{
+	size_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
+	size_t target = flags & MSG_WAITALL || pieces->left < lowat ? pieces->left : lowat;
+
+	return target != 0 ? target : 1;
+}
+
+/* A read that is not satisfied: 0 it goes on, 1 it ends with what it has, -errno or (end of stream) -ENODATA. */
+static int go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblocking, uint64_t *deadline_ns)
+{
+	struct stream_sock *sock = r->sock;
+	ssize_t rc;
+
+	if (r->done != 0) {
+		if (nonblocking || ends(sock, conn))
+			return 1;
+	} else {
+		rc = nothing(sock, conn);
+		if (rc != -EAGAIN)
+			return rc == 0 ? 1 : (int)rc;
+		if (nonblocking)
+			return vma_tcp_rx_bytes(conn) != 0 ? 0 : -EAGAIN;
+	}
+	if (*deadline_ns == 0)
+		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed));
+	rc = wait_for_bytes(sock, r->skip, *deadline_ns);
+	if (rc > 0)
+		return 0;
+	return r->done != 0 ? 1 : rc < 0 ? (int)rc : -EAGAIN;
+}
+
+/* Held by stream_stay. */
+static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
+{
+	struct stream_sock *sock = r->sock;
+	uint64_t deadline_ns = 0;
+	bool driven = false;
+	int rc;
+
+	for (;;) {
+		struct vma_tcp_conn *conn = stream_conn(sock);
+
+		if (conn != NULL) {
+			if (r->pieces->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
+				return (ssize_t)r->done;
+			take_turn(r, conn);
+			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->pieces->left == 0))
+				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
+			if (!driven) {
+				driven = true;
+				vma_rails_progress(stream_rings(&sock->file));
+				continue;
+			}
+		} else if (r->done != 0) {
+			return (ssize_t)r->done;
+		}
+		rc = go_on(r, conn, nonblocking, &deadline_ns);
+		if (rc != 0)
+			return rc > 0 ? (ssize_t)r->done : rc;
+	}
+}
+
+/* ---- urgent data ---- */
+
+static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, struct pieces *pieces, int flags)
+{
+	struct vma_tcp_conn *conn = stream_conn(sock);
+	uint8_t byte;
+	int rc;
+
+	if (conn == NULL)
+		return -EINVAL;
+	vma_rails_progress(stream_rings(&sock->file));
+	stream_turn_take(&sock->reader);
+	rc = vma_tcp_rx_urgent(conn, &byte, (flags & MSG_PEEK) != 0);
+	stream_turn_give(&sock->reader);
+	if (rc < 0)
+		return rc;
+	if (rc == 0)
+		return ends(sock, conn) ? 0 : -EAGAIN;
+	msg->msg_flags |= MSG_OOB;
+	if (pieces->left == 0) {
+		msg->msg_flags |= MSG_TRUNC;
+		return 0;
+	}
+	if (!(flags & MSG_TRUNC) && pieces_write(pieces, &byte, 1) == 0)
+		return -EFAULT;
+	return 1;
+}
+
+/* ---- recv ---- */
+
+static void count(const struct stream_sock *sock, ssize_t len)
+{
+	struct vma_stats_socket *stats = sock->stats;
+
+	if (stats == NULL)
+		return;
+	if (len >= 0) {
+		vma_stats_add(&stats->rx_packets, 1);
+		vma_stats_add(&stats->rx_bytes, (uint64_t)len);
+	} else {
+		vma_stats_add(len == -EAGAIN ? &stats->rx_eagain : &stats->rx_errors, 1);
+	}
+}
+
+/* Of a connection nobody else is asked, and of all others the kernel. */
+static bool is_os(const struct stream_sock *sock)
+{
+	enum stream_phase phase = stream_phase(sock);
+
+	return sock->file.os_only || phase == STREAM_FRESH || phase == STREAM_LISTENING;
+}
+
+ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct pieces pieces;
+	struct reading r = {.sock = sock, .pieces = &pieces, .flags = flags};
+	ssize_t rc;
+
+	vma_flush_sends(vma_thread_self());
+	if (__builtin_expect(is_os(sock), 0))
+		return stream_recv_os(sock, fd, msg, flags);
+	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
+		return stream_recv_notice(sock, msg);
+	rc = pieces_get(&pieces, msg);
+	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
+	if (rc == 0 && __builtin_expect(flags & MSG_OOB, 0)) {
+		rc = receive_urgent(sock, msg, &pieces, flags);
+	} else if (rc == 0) {
+		bool nonblocking =
+		        flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
+
+		stream_stay(sock);
+		rc = receive(&r, target_of(sock, &pieces, flags), nonblocking);
+		stream_leave(sock);
+	}
+	pieces_put(&pieces);
+	msg->msg_controllen = 0;
+	msg->msg_namelen = 0;
+	count(sock, rc);
+	return rc;
+}

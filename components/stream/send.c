@@ -1,0 +1,264 @@
+/*
+ * send.c - bytes out: from the application into the connection's fifo, as the kernel's tcp_sendmsg orders its answers.
+ *
+ *   send ── room: reserve, copy, commit ──┬─ all is in: done
+ *                                         └─ wait for room (a blocking call sends everything)
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "pieces.h"
+
+enum { SPANS = 8 };
+
+/* ---- the kernel's part ---- */
+
+ssize_t stream_send_os(struct stream_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	struct vma_thread *self = vma_thread_self();
+	ssize_t len;
+
+	vma_file_get(&sock->file);
+	vma_leave(self);
+	if (msg->msg_name != NULL && msg->msg_control == NULL && msg->msg_iovlen == 1)
+		len = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
+		                    msg->msg_namelen);
+	else
+		len = vma_os.sendmsg(fd, msg, flags);
+	if (len < 0)
+		len = -errno;
+	vma_enter();
+	vma_file_put(&sock->file);
+	return len;
+}
+
+/* ---- errors ---- */
+
+/*
+ * The kernel's sk_stream_error: an error that waits comes instead of EPIPE, and EPIPE with a signal, which this thread
+ * gets when it leaves.
+ */
+static ssize_t broken(struct stream_sock *sock, int flags)
+{
+	int error = atomic_exchange(&sock->so_error, 0);
+
+	if (error == 0)
+		error = EPIPE;
+	if (error == EPIPE && !(flags & MSG_NOSIGNAL))
+		syscall(SYS_tgkill, syscall(SYS_getpid), syscall(SYS_gettid), SIGPIPE);
+	return -error;
+}
+
+static bool is_broken(const struct stream_sock *sock)
+{
+	return atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 ||
+	       atomic_load_explicit(&sock->shut_wr, memory_order_relaxed);
+}
+
+/* ---- waiting ---- */
+
+static bool is_connected(struct stream_sock *sock, const struct stream_wait_for *what)
+{
+	(void)what;
+	return stream_phase(sock) != STREAM_CONNECTING;
+}
+
+/* As the kernel's: again when a third of the buffer is free. */
+static bool can_write(struct stream_sock *sock, const struct stream_wait_for *what)
+{
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+
+	(void)what;
+	return conn == NULL || is_broken(sock) || (vma_tcp_readiness(conn) & (EPOLLOUT | EPOLLHUP)) != 0;
+}
+
+static int wait_until(struct stream_sock *sock,
+                      bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what),
+                      uint64_t *deadline_ns)
+{
+	struct stream_wait_for what = {
+	        .ready = ready, .spin = &sock->tx_spin, .spin_loops = vma_engine()->conf.rx_poll, .shadow_fd = -1};
+	int rc;
+
+	if (*deadline_ns == 0)
+		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
+	what.deadline_ns = *deadline_ns;
+	if (sock->stats != NULL)
+		vma_stats_add(&sock->stats->tx_waits, 1);
+	rc = stream_wait(sock, &what);
+	return rc > 0 ? 0 : rc < 0 ? rc : -EAGAIN;
+}
+
+/* ---- giving ---- */
+
+struct writing {
+	struct stream_sock *sock;
+	struct pieces *pieces;
+	int flags;
+	size_t done;
+	uint64_t deadline_ns;
+	bool nonblocking;
+};
+
+/* What is not the last of a call may still be sent by itself: room for the rest may depend on that. */
+static unsigned commit_flags(const struct writing *w, bool last)
+{
+	if (!last)
+		return VMA_TCP_TX_LATER;
+	return (w->flags & MSG_MORE ? VMA_TCP_TX_MORE : 0) | (w->flags & MSG_OOB ? VMA_TCP_TX_URGENT : 0);
+}
+
+/* As much as there is room for now: 0 (none), 1, -EFAULT, -EPIPE, -ENOMEM. The writer's turn is held. */
+static int give(struct writing *w, struct vma_tcp_conn *conn)
+{
+	struct iovec spans[SPANS];
+	size_t wanted, copied = 0, here;
+	bool fault = false;
+	int n = vma_tcp_tx_reserve(conn, w->pieces->left, spans, SPANS);
+
+	if (n <= 0)
+		return n;
+	for (int i = 0; i < n && !fault && w->pieces->left > 0; i++) {
+		wanted = spans[i].iov_len < w->pieces->left ? spans[i].iov_len : w->pieces->left;
+		here = pieces_read(w->pieces, spans[i].iov_base, wanted);
+		copied += here;
+		fault = here < wanted;
+	}
+	if (copied != 0)
+		vma_tcp_tx_commit(conn, copied, commit_flags(w, w->pieces->left == 0 || fault));
+	w->done += copied;
+	return fault ? -EFAULT : 1;
+}
+
+static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
+{
+	int rc;
+
+	stream_turn_take(&w->sock->writer);
+	do
+		rc = give(w, conn);
+	while (rc > 0 && w->pieces->left > 0);
+	if (rc == 0 && w->done != 0)
+		vma_tcp_push(conn);
+	stream_turn_give(&w->sock->writer);
+	return rc;
+}
+
+/* No room: 0 there is some now; -EAGAIN, -EINTR; others as they are. */
+static int make_room(struct writing *w, bool *driven)
+{
+	if (!*driven) {
+		*driven = true;
+		vma_rails_progress(stream_rings(&w->sock->file));
+		return 0;
+	}
+	if (w->nonblocking) {
+		if (w->sock->stats != NULL)
+			vma_stats_add(&w->sock->stats->tx_eagain, 1);
+		return -EAGAIN;
+	}
+	return wait_until(w->sock, can_write, &w->deadline_ns);
+}
+
+static ssize_t send_all(struct writing *w)
+{
+	struct stream_sock *sock = w->sock;
+	bool driven = false;
+	int rc = 0;
+
+	for (;;) {
+		struct vma_tcp_conn *conn = stream_conn(sock);
+
+		if (conn == NULL || is_broken(sock) || stream_phase(sock) != STREAM_CONNECTED)
+			rc = -EPIPE;
+		else
+			rc = w->pieces->left != 0 ? give_turn(w, conn) : 1;
+		if (rc > 0)
+			return (ssize_t)w->done;
+		if (rc == 0)
+			rc = make_room(w, &driven);
+		if (rc == 0)
+			continue;
+		if (w->done != 0)
+			return (ssize_t)w->done;
+		return rc == -EPIPE ? broken(sock, w->flags) : rc;
+	}
+}
+
+/* sk_stream_wait_connect */
+static ssize_t send_connected(struct writing *w)
+{
+	struct stream_sock *sock = w->sock;
+	int rc = 0;
+
+	if (stream_phase(sock) == STREAM_CONNECTING)
+		rc = w->nonblocking ? -EAGAIN : wait_until(sock, is_connected, &w->deadline_ns);
+	return rc == 0 ? send_all(w) : rc;
+}
+
+/* ---- send ---- */
+
+static void count(const struct stream_sock *sock, ssize_t len)
+{
+	struct vma_stats_socket *stats = sock->stats;
+
+	if (stats == NULL)
+		return;
+	if (len >= 0) {
+		vma_stats_add(&stats->tx_packets, 1);
+		vma_stats_add(&stats->tx_bytes, (uint64_t)len);
+	} else if (len != -EAGAIN) {
+		vma_stats_add(&stats->tx_errors, 1);
+	}
+}
+
+static bool is_os(const struct stream_sock *sock)
+{
+	enum stream_phase phase = stream_phase(sock);
+
+	return sock->file.os_only || phase == STREAM_FRESH || phase == STREAM_LISTENING;
+}
+
+/* With MSG_FASTOPEN it connects, and the connection is the kernel's. */
+static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	if (flags & MSG_FASTOPEN && !sock->file.os_only && stream_phase(sock) == STREAM_FRESH) {
+		pthread_mutex_lock(&sock->file.lock);
+		sock->file.os_only = true;
+		atomic_store(&sock->reason, VMA_SOCK_OPTION);
+		stream_describe(sock);
+		pthread_mutex_unlock(&sock->file.lock);
+		vma_file_set_own_poll(&sock->file, false);
+	}
+	return stream_send_os(sock, fd, msg, flags);
+}
+
+ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct pieces pieces;
+	struct writing w = {.sock = sock, .pieces = &pieces, .flags = flags};
+	ssize_t rc;
+
+	vma_flush_sends(vma_thread_self());
+	if (__builtin_expect(is_os(sock), 0))
+		return send_by_os(sock, fd, msg, flags);
+	rc = pieces_get(&pieces, msg);
+	if (rc == 0 && flags & MSG_FASTOPEN)
+		rc = -EISCONN;
+	if (rc == 0) {
+		w.nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
+		stream_stay(sock);
+		rc = send_connected(&w);
+		if (rc > 0 && flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
+			stream_zerocopy_sent(sock);
+		stream_leave(sock);
+	}
+	pieces_put(&pieces);
+	count(sock, rc);
+	return rc;
+}

@@ -1,0 +1,92 @@
+/* settings.c - the host's defaults for TCP sockets. */
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/sock_os.h>
+
+#include "settings.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vma_tcp_options options;
+static _Atomic bool known;
+
+/* By system calls: the C library's open is interposed, and this is inside. */
+bool settings_read(const char *name, char *text, size_t size)
+{
+	char path[96];
+	long fd, got;
+
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/%s", name);
+	fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	got = syscall(SYS_read, fd, text, size - 1);
+	syscall(SYS_close, fd);
+	text[got > 0 ? got : 0] = '\0';
+	return got > 0;
+}
+
+static void of_socket(int fd, int name, int32_t *value)
+{
+	socklen_t len = sizeof(*value);
+	int32_t got;
+
+	if (vma_os.getsockopt(fd, IPPROTO_TCP, name, &got, &len) == 0 && len == sizeof(got))
+		*value = got;
+}
+
+static void of_number(const char *name, int32_t *value)
+{
+	char text[64];
+	int got;
+
+	if (settings_read(name, text, sizeof(text)) && sscanf(text, "%d", &got) == 1)
+		*value = got;
+}
+
+/* "minimum default maximum" */
+static void of_memory(const char *name, int32_t *initial, int32_t *max)
+{
+	char text[96];
+	int got[3];
+
+	if (!settings_read(name, text, sizeof(text)) || sscanf(text, "%d %d %d", &got[0], &got[1], &got[2]) != 3)
+		return;
+	*initial = got[1];
+	*max = got[2] > got[1] ? got[2] : got[1];
+}
+
+static void find_out(int fd)
+{
+	vma_tcp_options_init(&options);
+	of_socket(fd, TCP_KEEPIDLE, &options.keepidle_sec);
+	of_socket(fd, TCP_KEEPINTVL, &options.keepintvl_sec);
+	of_socket(fd, TCP_KEEPCNT, &options.keepcnt);
+	of_socket(fd, TCP_SYNCNT, &options.syncnt);
+	of_socket(fd, TCP_LINGER2, &options.linger2_sec);
+	of_number("tcp_synack_retries", &options.synack_retries);
+	of_number("tcp_retries2", &options.retries2);
+	of_number("tcp_orphan_retries", &options.orphan_retries);
+	if (options.orphan_retries == 0)
+		options.orphan_retries = 8; /* as the kernel's tcp_orphan_retries() */
+	of_number("ip_default_ttl", &options.ttl);
+	of_memory("tcp_wmem", &options.sndbuf_init, &options.sndbuf_max);
+	of_memory("tcp_rmem", &options.rcvbuf_init, &options.rcvbuf_max);
+}
+
+const struct vma_tcp_options *settings_options(int fd)
+{
+	if (atomic_load_explicit(&known, memory_order_acquire))
+		return &options;
+	pthread_mutex_lock(&lock);
+	if (!atomic_load(&known)) {
+		find_out(fd);
+		atomic_store_explicit(&known, true, memory_order_release);
+	}
+	pthread_mutex_unlock(&lock);
+	return &options;
+}

@@ -1,0 +1,15 @@
+/* settings.h - what the host says by default (net.ipv4.*): read once, when the first socket is made. */
+#ifndef VMA_STREAM_SETTINGS_H
+#define VMA_STREAM_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <vma/tcp.h>
+
+/* The text of /proc/sys/net/ipv4/NAME, cut to size; false: it cannot be read. */
+bool settings_read(const char *name, char *text, size_t size);
+/* Options of a new socket, as a kernel socket has them; fd: any TCP socket that has no option set. */
+const struct vma_tcp_options *settings_options(int fd);
+
+#endif

@@ -1,0 +1,65 @@
+/* shutdown.c - shutdown, as inet_shutdown in each state. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+
+#include "stream_priv.h"
+
+static void mark(struct stream_sock *sock, int how)
+{
+	if (how == SHUT_RD || how == SHUT_RDWR)
+		atomic_store(&sock->shut_rd, true);
+	if (how == SHUT_WR || how == SHUT_RDWR)
+		atomic_store(&sock->shut_wr, true);
+}
+
+/* By the shadow, which knows that it is not connected, and whether it listens. */
+static int shut_shadow(struct stream_sock *sock, int fd, int how)
+{
+	int rc = vma_os.shutdown(fd, how) != 0 ? -errno : 0;
+
+	if (rc == 0 && stream_phase(sock) == STREAM_LISTENING && how != SHUT_WR) {
+		stream_listen_end(sock);
+		atomic_store(&sock->phase, STREAM_FRESH);
+	} else if (rc == -ENOTCONN) {
+		mark(sock, how);
+	}
+	return rc;
+}
+
+static int shut_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int how)
+{
+	int rc;
+
+	if (how < SHUT_RD || how > SHUT_RDWR)
+		return -EINVAL;
+	if (stream_phase(sock) == STREAM_CONNECTING) {
+		sock->attempt = STREAM_UNCONNECTED;
+		stream_connect_failed(sock, ECONNRESET);
+		return 0;
+	}
+	if (stream_state(conn) == TCP_CLOSE) {
+		mark(sock, how);
+		return -ENOTCONN;
+	}
+	if (sock->attempt == STREAM_ATTEMPT)
+		sock->attempt = STREAM_TOLD;
+	mark(sock, how);
+	rc = vma_tcp_shutdown(conn, how);
+	return rc;
+}
+
+int stream_shutdown(struct vma_file *file, int fd, int how)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct vma_tcp_conn *conn;
+	int rc;
+
+	pthread_mutex_lock(&file->lock);
+	conn = stream_conn(sock);
+	rc = conn != NULL ? shut_connection(sock, conn, how) : shut_shadow(sock, fd, how);
+	pthread_mutex_unlock(&file->lock);
+	if (rc == 0 || rc == -ENOTCONN)
+		stream_ready(sock, EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLOUT | EPOLLWRNORM);
+	return rc;
+}

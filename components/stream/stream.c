@@ -1,0 +1,321 @@
+/* stream.c - the life of a TCP object: made for a kernel socket, told of the world's changes, forked, closed. */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "stream_priv.h"
+
+/* ---- what others ask ---- */
+
+static enum vma_sock_reason reason_of(struct vma_file *file)
+{
+	return atomic_load_explicit(&stream_sock(file)->reason, memory_order_relaxed);
+}
+
+void stream_describe(struct stream_sock *sock)
+{
+	struct vma_stats_socket *stats = sock->stats;
+	const struct sockaddr_in *local = stream_conn(sock) != NULL ? &sock->name : &sock->local;
+	enum vma_sock_reason reason = reason_of(&sock->file);
+
+	if (stats == NULL)
+		return;
+	vma_stats_set(&stats->offloaded, reason == VMA_SOCK_OFFLOADED);
+	vma_stats_set(&stats->reason, reason);
+	vma_stats_set(&stats->local_addr, ntohl(local->sin_addr.s_addr));
+	vma_stats_set(&stats->local_port, ntohs(local->sin_port));
+	vma_stats_set(&stats->peer_addr, ntohl(sock->peer.sin_addr.s_addr));
+	vma_stats_set(&stats->peer_port, ntohs(sock->peer.sin_port));
+	vma_stats_set(&stats->rx_limit_bytes,
+	              (uint64_t)(sock->options.rcvbuf != 0 ? sock->options.rcvbuf : sock->options.rcvbuf_max));
+}
+
+/* ---- the shadow ---- */
+
+static uint64_t cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
+}
+
+uint64_t stream_cookie(struct stream_sock *sock, int fd)
+{
+	if (sock->cookie == 0)
+		sock->cookie = cookie_of(fd);
+	return sock->cookie;
+}
+
+bool stream_is_shadow(const struct stream_sock *sock, int fd)
+{
+	return sock->cookie != 0 && cookie_of(fd) == sock->cookie;
+}
+
+int stream_shadow(const struct stream_sock *sock, int fd)
+{
+	int lingering;
+
+	if (vma_fd_lookup(fd) == &sock->file)
+		return fd;
+	if (stream_has_ended(sock)) {
+		lingering = atomic_load_explicit(&sock->lingering_fd, memory_order_relaxed);
+		return lingering != 0 ? lingering : -1;
+	}
+	return atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
+}
+
+/* ---- what changes around it: the internal thread ---- */
+
+static void net_changed(struct vma_file *file)
+{
+	struct stream_sock *sock = stream_sock(file);
+
+	pthread_mutex_lock(&file->lock);
+	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
+		stream_listen_update(sock);
+		stream_way_tell(sock);
+	}
+	pthread_mutex_unlock(&file->lock);
+}
+
+/* ---- the end ---- */
+
+static void end(struct stream_sock *sock, bool may_linger)
+{
+	if (stream_phase(sock) == STREAM_LISTENING)
+		stream_listen_end(sock);
+	stream_conn_close(sock, may_linger);
+}
+
+/*
+ * With the kernel a socket that is closed while a thread waits in it lives until that call returns. So does this one,
+ * and a listener's shadow with it. A call that begins to wait after this look waits for a socket that nobody can reach,
+ * as it may with the kernel.
+ */
+static void close_file(struct vma_file *file)
+{
+	struct stream_sock *sock = stream_sock(file);
+
+	pthread_mutex_lock(&file->lock);
+	if (file->os_only) {
+		/* the kernel's */
+	} else if (atomic_load(&sock->waiting) != 0) {
+		stream_keep_shadow(sock);
+		atomic_store(&sock->close_due, true);
+	} else {
+		end(sock, true);
+	}
+	pthread_mutex_unlock(&file->lock);
+	if (atomic_load(&sock->close_due) && atomic_load(&sock->waiting) == 0)
+		stream_left(sock);
+	vma_retire_poll();
+}
+
+void stream_stay(struct stream_sock *sock)
+{
+	vma_file_get(&sock->file);
+	atomic_fetch_add(&sock->waiting, 1);
+}
+
+/* Both the last to leave and the one who closes come here, so that neither has to know who was first. */
+void stream_left(struct stream_sock *sock)
+{
+	pthread_mutex_lock(&sock->file.lock);
+	if (atomic_load(&sock->waiting) == 0 && atomic_exchange(&sock->close_due, false))
+		end(sock, false);
+	pthread_mutex_unlock(&sock->file.lock);
+}
+
+void stream_leave(struct stream_sock *sock)
+{
+	atomic_fetch_sub(&sock->waiting, 1);
+	if (__builtin_expect(atomic_load(&sock->close_due), 0))
+		stream_left(sock);
+	vma_file_put(&sock->file);
+}
+
+static void fini_turns(struct stream_sock *sock)
+{
+	pthread_mutex_destroy(&sock->reader.queue);
+	pthread_mutex_destroy(&sock->writer.queue);
+	pthread_mutex_destroy(&sock->accepter.queue);
+}
+
+/* Its connection has gone: that held a reference. */
+static void destroy(struct vma_file *file)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct vma_engine *engine = sock->engine;
+
+	stream_drop_shadow(sock);
+	stream_options_free(sock);
+	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
+		vma_engine_stats_put(engine, sock->stats);
+	fini_turns(sock);
+}
+
+/* ---- fork ---- */
+
+static void init_turns(struct stream_sock *sock)
+{
+	stream_turn_init(&sock->reader);
+	stream_turn_init(&sock->writer);
+	stream_turn_init(&sock->accepter);
+}
+
+/* The tasks are the parent's internal thread's, there. */
+static void drop_tasks(struct stream_sock *sock)
+{
+	if (atomic_exchange(&sock->path_asked, false))
+		vma_file_put(&sock->file);
+	if (atomic_exchange(&sock->update_asked, false))
+		vma_file_put(&sock->file);
+	sock->path_task = sock->end_task = sock->update_task = (struct vma_task){0};
+}
+
+/*
+ * A connection is its parent's: here it is left behind, with its memory, and what is called on it is answered by the
+ * shadow, which is not connected. A listener's shadow listens; its flows are asked for when it is used.
+ */
+static void forked(struct vma_file *file)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
+
+	init_turns(sock);
+	drop_tasks(sock);
+	sock->stats = NULL;
+	sock->rail = NULL;
+	sock->path = NULL;
+	sock->watch = (struct vma_net_watch){0};
+	atomic_store(&file->retry, false);
+	atomic_store(&sock->waiting, 0);
+	atomic_store(&sock->os_accept, false);
+	stream_listen_forked(sock);
+	if (file->os_only)
+		return;
+	if (stream_phase(sock) == STREAM_LISTENING) {
+		atomic_store(&sock->inherited, true);
+		atomic_store(&sock->reason, VMA_SOCK_INHERITED);
+	}
+	if (conn == NULL)
+		return;
+	file->os_only = true;
+	atomic_store(&file->own_poll, false);
+	atomic_store(&sock->reason, VMA_SOCK_INHERITED);
+	vma_file_put(file); /* the connection's */
+}
+
+/* The C library is about to read by itself: a socket that is not connected yet can still be the kernel's. */
+static void to_os(struct vma_file *file, int fd)
+{
+	struct stream_sock *sock = stream_sock(file);
+	bool given;
+
+	(void)fd;
+	pthread_mutex_lock(&file->lock);
+	given = stream_conn(sock) == NULL && stream_phase(sock) == STREAM_FRESH;
+	if (given) {
+		file->os_only = true;
+		atomic_store(&sock->reason, VMA_SOCK_OPTION);
+		stream_describe(sock);
+	}
+	pthread_mutex_unlock(&file->lock);
+	if (given)
+		vma_file_set_own_poll(file, false);
+}
+
+/* ---- the beginning ---- */
+
+static const struct vma_file_ops ops = {
+        .name = "tcp",
+        .bind = stream_bind,
+        .connect = stream_connect,
+        .listen = stream_listen,
+        .accept4 = stream_accept4,
+        .shutdown = stream_shutdown,
+        .setsockopt = stream_setsockopt,
+        .getsockopt = stream_getsockopt,
+        .getsockname = stream_getsockname,
+        .getpeername = stream_getpeername,
+        .ioctl = stream_ioctl,
+        .fcntl = stream_fcntl,
+        .recvmsg = stream_recvmsg,
+        .sendmsg = stream_sendmsg,
+        .poll = stream_poll,
+        .rings = stream_rings,
+        .close = close_file,
+        .destroy = destroy,
+        .forked = forked,
+        .to_os = to_os,
+        .net_changed = net_changed,
+        .reason = reason_of,
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void start(void)
+{
+	pthread_atfork(NULL, NULL, stream_endpoints_forked);
+}
+
+bool vma_stream_wants(int domain, int type, int protocol)
+{
+	return (domain == AF_INET || domain == AF_INET6) && (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM &&
+	       (protocol == 0 || protocol == IPPROTO_TCP);
+}
+
+struct stream_sock *stream_create(struct vma_engine *engine, bool nonblocking)
+{
+	struct stream_sock *sock = vma_alloc(sizeof(*sock));
+
+	if (sock == NULL)
+		return NULL;
+	vma_file_init(&sock->file, VMA_FILE_TCP, &ops);
+	init_turns(sock);
+	ck_stack_init(&sock->arrived);
+	atomic_store(&sock->file.own_poll, true);
+	atomic_store(&sock->nonblocking, nonblocking);
+	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
+	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
+	atomic_store(&sock->rcvlowat, 1);
+	atomic_store(&sock->reason, VMA_SOCK_NEW);
+	sock->engine = engine;
+	return sock;
+}
+
+static void give_to_os(struct stream_sock *sock, enum vma_sock_reason reason)
+{
+	sock->file.os_only = true;
+	atomic_store(&sock->file.own_poll, false);
+	atomic_store(&sock->reason, reason);
+}
+
+int vma_stream_socket(int fd, int domain, int type, int protocol)
+{
+	struct vma_engine *engine = vma_engine();
+	struct stream_sock *sock = stream_create(engine, (type & SOCK_NONBLOCK) != 0);
+	int rc;
+
+	(void)protocol;
+	pthread_once(&once, start);
+	if (sock == NULL)
+		return -ENOMEM;
+	if (engine == NULL)
+		give_to_os(sock, VMA_SOCK_ENGINE);
+	else if (!engine->conf.offloaded_sockets)
+		give_to_os(sock, VMA_SOCK_DISABLED);
+	else if (domain != AF_INET)
+		give_to_os(sock, VMA_SOCK_FAMILY);
+	else
+		stream_options_init(sock, fd);
+	if (engine != NULL) {
+		sock->stats = vma_engine_stats_get(engine, fd);
+		stream_describe(sock);
+	}
+	rc = vma_fd_install(fd, &sock->file);
+	if (rc < 0)
+		vma_file_put(&sock->file);
+	return rc;
+}

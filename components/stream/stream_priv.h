@@ -1,0 +1,298 @@
+/*
+ * stream_priv - the socket; shared by the files of stream.
+ *
+ *   phase        the kernel's state       conn
+ *   FRESH        CLOSE                    NULL
+ *   CONNECTING   SYN_SENT                 on its way
+ *   CONNECTED    ESTABLISHED and later    made; its own state says what is left of it
+ *   FAILED       CLOSE, both ways shut    the attempt's, or NULL; nobody has been told by connect() yet
+ *   LISTENING    LISTEN                   NULL
+ *
+ * Locks, in this order: file.lock; the one of endpoint.c; `turn`s are leaves, held for a copy and never in a wait. What
+ * runs under a ring's flag (events, accepted) takes none of them.
+ */
+#ifndef VMA_STREAM_PRIV_H
+#define VMA_STREAM_PRIV_H
+
+#include "accept_queue.h" /* first: it hides ck from ThreadSanitizer */
+
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include <vma/net.h>
+#include <vma/sock.h>
+#include <vma/sock_engine.h>
+#include <vma/sock_os.h>
+#include <vma/stream.h>
+#include <vma/tcp.h>
+#include <vma/udp.h>
+
+enum stream_phase { STREAM_FRESH, STREAM_CONNECTING, STREAM_CONNECTED, STREAM_FAILED, STREAM_LISTENING };
+/* As the kernel's sock->state: what connect() has answered. */
+enum stream_attempt { STREAM_UNCONNECTED, STREAM_ATTEMPT, STREAM_TOLD };
+
+/* After close: the shadow waits for the end of the connection; that has come. */
+enum stream_parting { STREAM_TOGETHER, STREAM_KEPT, STREAM_OVER };
+
+/* Who reads (writes) now: one thread at a time. */
+struct stream_turn {
+	_Atomic bool taken;
+	pthread_mutex_t queue; /* waiting room */
+};
+
+struct stream_listen; /* endpoint.c: what is attached for a listener */
+
+/* An option that was set, for sockets that inherit it. */
+struct stream_set {
+	struct stream_set *next;
+	int level, name;
+	socklen_t len;
+	uint8_t value[32];
+};
+
+struct stream_sock {
+	struct vma_file file;
+
+	/* read by every call */
+	_Alignas(64) struct vma_tcp_conn *_Atomic conn; /* held: stream_conn_end */
+	_Atomic uint8_t phase;                          /* enum stream_phase */
+	_Atomic bool nonblocking;                       /* O_NONBLOCK as last set through us */
+	_Atomic bool shut_rd, shut_wr;                  /* by this side */
+	_Atomic bool fin_seen;                          /* the peer's, after what is queued */
+	_Atomic uint8_t parting;                        /* enum stream_parting */
+	_Atomic bool drained;                           /* closed, and all is acknowledged */
+	_Atomic bool inherited;                         /* by fork, and not taken up in this process */
+	_Atomic bool oob_inline;
+	_Atomic bool zerocopy; /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are answered on the error queue */
+	_Atomic int so_error;  /* sk_err: told once */
+	_Atomic uint32_t rcvlowat;
+	_Atomic uint64_t rcvtimeo_ns, sndtimeo_ns; /* UINT64_MAX: none */
+	_Atomic uint64_t rings;                    /* bits */
+	struct stream_turn reader;
+	struct vma_spin rx_spin;
+	_Atomic uint32_t waiting;    /* calls that wait: the socket outlives its last descriptor for them */
+	_Atomic bool close_due;      /* it is closed when the last of them leaves */
+	_Atomic int lingering_fd;    /* the shadow after close, a number of the library's; 0: none */
+	_Atomic uint64_t zerocopies; /* told up to here << 32 | sent up to here */
+
+	/* writers' */
+	_Alignas(64) struct stream_turn writer;
+	struct vma_spin tx_spin;
+
+	/* listening */
+	_Alignas(64) ck_stack_t arrived; /* of stream_sock.link; pushed by who drives */
+	_Atomic uint32_t n_queued, backlog;
+	struct stream_turn accepter;  /* of the next */
+	ck_stack_entry_t *queue;      /* taken from `arrived`, oldest first */
+	ck_stack_entry_t link;        /* a connection that waits in its listener's queue */
+	struct stream_listen *listen; /* under file.lock */
+	_Atomic bool os_accept;       /* the shadow's queue is asked by one thread at a time */
+	_Atomic uint32_t accepts;     /* which queue comes first */
+
+	/* control path, under file.lock */
+	_Alignas(64) struct sockaddr_in local, peer; /* family 0: not bound (by the application), not connected */
+	struct sockaddr_in reserved;                 /* what the shadow was bound to by us; family 0: it was not */
+	struct sockaddr_in name;                     /* with a connection: its local address */
+	enum stream_attempt attempt;
+	uint32_t bound_ifindex; /* SO_BINDTODEVICE */
+	uint32_t mark;
+	bool reuse_port, reuse_addr;
+	bool linger_on, ended;
+	uint32_t linger_sec;
+	struct vma_tcp_options options;
+	struct stream_set *sets;   /* in order */
+	bool sets_due;             /* an accepted socket whose shadow has not got them yet */
+	uint64_t os_options;       /* options.c: a bit for each that is set and that only the kernel serves */
+	struct vma_engine *engine; /* that the socket was made in */
+	struct vma_rail *rail;     /* held */
+	struct vma_net_path *path; /* held, and watched */
+	struct vma_net_watch watch;
+	struct vma_tcp_path way; /* as last given to the connection */
+	struct vma_task path_task;
+	_Atomic bool path_asked;            /* the task is posted, and holds a reference */
+	struct vma_task end_task;           /* holds the connection's reference */
+	struct stream_sock *next_lingering; /* of this thread's */
+	uint64_t cookie;                    /* the shadow's, 0: not asked yet */
+	struct vma_task update_task;
+	_Atomic bool update_asked;
+	_Atomic enum vma_sock_reason reason;
+	struct vma_stats_socket *stats;
+};
+static inline struct stream_sock *stream_sock(struct vma_file *file)
+{
+	return (struct stream_sock *)file;
+}
+static inline enum stream_phase stream_phase(const struct stream_sock *sock)
+{
+	return (enum stream_phase)atomic_load_explicit(&sock->phase, memory_order_acquire);
+}
+static inline struct vma_tcp_conn *stream_conn(const struct stream_sock *sock)
+{
+	return atomic_load_explicit(&sock->conn, memory_order_acquire);
+}
+/* The connection's state as the kernel's socket would have it: one in TIME_WAIT has left the socket. */
+static inline int stream_state(const struct vma_tcp_conn *conn)
+{
+	int state = vma_tcp_state(conn);
+
+	return state == TCP_TIME_WAIT ? TCP_CLOSE : state;
+}
+static inline bool stream_has_ended(const struct stream_sock *sock)
+{
+	return (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
+}
+/* Everybody who waits: readers and writers wait for different things. */
+static inline void stream_ready(struct stream_sock *sock, uint32_t events)
+{
+	vma_waitq_wake(&sock->file.waitq, true);
+	vma_file_ready(&sock->file, events);
+}
+
+/* ---- turn.c ---- */
+
+void stream_turn_init(struct stream_turn *turn);
+void stream_turn_slow(struct stream_turn *turn) __attribute__((cold));
+static inline void stream_turn_take(struct stream_turn *turn)
+{
+	if (__builtin_expect(atomic_exchange_explicit(&turn->taken, true, memory_order_acquire), 0))
+		stream_turn_slow(turn);
+}
+static inline void stream_turn_give(struct stream_turn *turn)
+{
+	atomic_store_explicit(&turn->taken, false, memory_order_release);
+}
+
+/* ---- stream.c ---- */
+
+struct stream_sock *stream_create(struct vma_engine *engine, bool nonblocking);
+void stream_describe(struct stream_sock *sock); /* into the statistics; file.lock */
+/* The shadow's descriptor: the application's number, or the library's after close; -1: the socket has ended. */
+int stream_shadow(const struct stream_sock *sock, int fd);
+bool stream_is_shadow(const struct stream_sock *sock, int fd); /* the number has not been given to something else */
+uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; file.lock */
+/* A call that waits begins (the caller is inside), and ends: the last one ends a socket that was closed meanwhile. */
+void stream_stay(struct stream_sock *sock);
+void stream_leave(struct stream_sock *sock);
+void stream_left(struct stream_sock *sock);
+
+/* ---- conn.c: the connection of a socket ---- */
+
+extern const struct vma_tcp_owner stream_owner;
+/* file.lock. The connection is the socket's no more: reset if it was not closed. Also its path and rail. */
+void stream_conn_end(struct stream_sock *sock);
+/* The last descriptor has gone: FIN or RST; what is left lives until the peer has agreed. file.lock. */
+void stream_conn_close(struct stream_sock *sock, bool may_linger);
+/* The shadow under a number of the library's, while the application's is being closed; and no longer. file.lock. */
+void stream_keep_shadow(struct stream_sock *sock);
+void stream_drop_shadow(struct stream_sock *sock);
+
+/* ---- way.c: routes and paths ---- */
+
+struct stream_way {
+	struct vma_net_path *path; /* held */
+	struct vma_rail *rail;     /* held */
+	struct vma_tcp *tcp;
+	struct vma_net_template template;
+};
+struct stream_place { /* where the packets of an interface are to be had */
+	uint32_t device;
+	uint16_t vlan;
+};
+/* Of an interface. */
+enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, struct stream_place *place);
+/* To the peer; -ENOTSUP: through the kernel, and *reason says why. */
+int stream_way_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
+                   struct stream_way *way, enum vma_sock_reason *reason);
+void stream_way_put(struct vma_engine *engine, struct stream_way *way);
+/* file.lock. The socket holds `path` and follows it; the caller's reference passes. */
+void stream_way_follow(struct stream_sock *sock, struct vma_net_path *path);
+void stream_way_leave(struct stream_sock *sock);
+/* file.lock. Tells the connection what the path is now. */
+void stream_way_tell(struct stream_sock *sock);
+/* An accepted connection: the kernel's way to its peer. file.lock. */
+void stream_way_find(struct stream_sock *sock, struct vma_engine *engine);
+enum vma_sock_reason stream_reason_of(int error);
+
+/* ---- port.c ---- */
+
+/* The shadow is bound to this address and port, shared with other connections' shadows. -EADDRINUSE, ... */
+int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local);
+/* The n-th port to try for a connection, network order; 0: there are no more. */
+uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t n);
+
+/* ---- connect.c, listen.c, accept.c, names.c, shutdown.c, options.c, getopt.c, ioctl.c: control path ---- */
+
+int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
+/* The attempt has failed for a reason that the connection does not know. file.lock. */
+void stream_connect_failed(struct stream_sock *sock, int error);
+int stream_listen(struct vma_file *file, int fd, int backlog);
+void stream_listen_update(struct stream_sock *sock);  /* file.lock */
+void stream_listen_options(struct stream_sock *sock); /* one has changed; file.lock */
+void stream_listen_end(struct stream_sock *sock);     /* file.lock; what was not accepted is reset */
+void stream_listen_forked(struct stream_sock *sock);
+void stream_endpoints_forked(void);
+/* An inherited listener is asked for connections: it asks for its flows. */
+void stream_take_up(struct stream_sock *sock);
+void stream_ask_update(struct stream_sock *sock); /* by the internal thread; never waits */
+int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags);
+/* By whoever drives: a new connection of this listener. False: no memory. */
+bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_rail *rail);
+bool stream_accept_full(const struct stream_sock *listener);
+void stream_accept_drop(struct stream_sock *listener); /* resets what is queued; file.lock */
+int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
+int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
+int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
+int stream_give_name(const struct sockaddr_in *name, struct sockaddr *addr, socklen_t *len);
+void stream_take_local(struct stream_sock *sock, int fd); /* what the kernel says that it is bound to */
+int stream_shutdown(struct vma_file *file, int fd, int how);
+int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);
+int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len);
+void stream_options_init(struct stream_sock *sock, int fd);
+/* What an accepted socket inherits; both locks. */
+void stream_options_take(struct stream_sock *child, struct stream_sock *listener);
+void stream_options_settle(struct stream_sock *sock, int fd); /* file.lock: the shadow gets what it inherits */
+void stream_options_free(struct stream_sock *sock);
+bool stream_is_for_os(const struct stream_sock *sock); /* an option is set that only the kernel serves */
+void stream_set_async(struct stream_sock *sock, bool on);
+int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg);
+int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
+
+/* ---- poll.c, wait.c, recv.c, send.c, errqueue.c: data path ---- */
+
+uint32_t stream_poll(struct vma_file *file);
+uint64_t stream_rings(struct vma_file *file);
+
+struct stream_wait_for {
+	bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what);
+	size_t seen; /* bytes queued that do not count */
+	struct vma_spin *spin;
+	uint64_t deadline_ns;
+	int64_t spin_loops;
+	int shadow_fd; /* asked and slept on, too, for input; -1: not */
+};
+/*
+ * Inside, with the socket held by stream_stay. 1 ready; 0 the deadline passed; -EINTR a handler ran and the call is not
+ * to be restarted (as SIGNAL(7) says of a call with this timeout).
+ */
+int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what);
+bool stream_is_readable(int fd); /* asks the kernel, once */
+static inline uint64_t stream_deadline(uint64_t timeout_ns)
+{
+	return timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
+}
+
+ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
+/* The kernel's own call, outside, since it may block. */
+ssize_t stream_recv_os(struct stream_sock *sock, int fd, struct msghdr *msg, int flags);
+ssize_t stream_send_os(struct stream_sock *sock, int fd, const struct msghdr *msg, int flags);
+
+/* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
+void stream_zerocopy_sent(struct stream_sock *sock);
+bool stream_has_notices(const struct stream_sock *sock);
+ssize_t stream_recv_notice(struct stream_sock *sock, struct msghdr *msg);
+
+#endif

@@ -1,0 +1,102 @@
+/* wait.c - a call waits: for its connection, or for a listener's two queues. */
+#include <errno.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "stream_priv.h"
+
+struct waiting {
+	struct vma_wait wait;
+	struct stream_sock *sock;
+	const struct stream_wait_for *what;
+	struct pollfd shadow;
+};
+
+static struct waiting *waiting_of(struct vma_wait *wait)
+{
+	return (struct waiting *)wait->arg;
+}
+
+static int ready(struct vma_wait *wait)
+{
+	struct waiting *w = waiting_of(wait);
+
+	return w->what->ready(w->sock, w->what);
+}
+
+/* By syscall: the C library's is a cancellation point. */
+bool stream_is_readable(int fd)
+{
+	struct pollfd now = {.fd = fd, .events = POLLIN};
+	struct timespec none = {0, 0};
+
+	return fd >= 0 && syscall(SYS_ppoll, &now, 1, &none, NULL, 0) > 0;
+}
+
+/* The descriptor is looked up again: a closed one would wake for ever. */
+static int ask_os(struct vma_wait *wait)
+{
+	struct waiting *w = waiting_of(wait);
+
+	w->shadow.fd = stream_shadow(w->sock, w->what->shadow_fd);
+	return stream_is_readable(w->shadow.fd);
+}
+
+static uint64_t rings(struct vma_wait *wait)
+{
+	return stream_rings(&waiting_of(wait)->sock->file);
+}
+
+static void announce(struct vma_wait *wait, bool on)
+{
+	struct vma_waitq *q = &waiting_of(wait)->sock->file.waitq;
+
+	if (on)
+		vma_waitq_add(q, wait->self);
+	else
+		vma_waitq_remove(q, wait->self);
+}
+
+static void abandon(struct vma_wait *wait)
+{
+	stream_leave(waiting_of(wait)->sock);
+}
+
+static const struct vma_wait_ops conn_ops = {.ready = ready, .rings = rings, .announce = announce, .abandon = abandon};
+static const struct vma_wait_ops listener_ops = {
+        .ready = ready, .ask_os = ask_os, .rings = rings, .announce = announce, .abandon = abandon};
+
+static void count(const struct stream_sock *sock, const struct vma_wait *wait)
+{
+	if (sock->stats != NULL)
+		vma_stats_add(wait->slept ? &sock->stats->rx_poll_misses : &sock->stats->rx_poll_hits, 1);
+}
+
+int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what)
+{
+	const struct vma_engine *engine = vma_engine();
+	struct waiting w = {.sock = sock, .what = what};
+	bool listens = what->shadow_fd >= 0;
+	int rc;
+
+	w.shadow = (struct pollfd){.fd = what->shadow_fd, .events = POLLIN};
+	w.wait = (struct vma_wait){.ops = listens ? &listener_ops : &conn_ops,
+	                           .arg = &w,
+	                           .self = vma_thread_self(),
+	                           .spin = what->spin,
+	                           .deadline_ns = what->deadline_ns,
+	                           .spin_loops = what->spin_loops,
+	                           .spin_nsec = -1,
+	                           .fds = listens ? &w.shadow : NULL,
+	                           .nfds = listens ? 1 : 0};
+	if (engine != NULL) {
+		w.wait.os_ratio = listens ? (uint32_t)engine->conf.rx_udp_poll_os_ratio : 0;
+		w.wait.yield = engine->conf.rx_poll_yield;
+	}
+	do
+		rc = vma_wait(&w.wait);
+	while (rc == -EINTR && w.wait.restart && what->deadline_ns == UINT64_MAX);
+	count(sock, &w.wait);
+	return rc;
+}

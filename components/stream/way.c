@@ -1,0 +1,247 @@
+/*
+ * way.c - how a peer is reached: the kernel's route, a device and its rail, and the path as it changes.
+ *
+ *   net ── changed ──> task of the internal thread ── vma_tcp_set_path ──> connection
+ *
+ * Connections to one address share a path: ports are part of the question only where the application has bound one.
+ */
+#include <errno.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "stream_priv.h"
+
+/* ---- interfaces ---- */
+
+static bool is_usable(const struct vma_net_link *link)
+{
+	return link->hw_type == ARPHRD_ETHER && (link->flags & IFF_UP) != 0;
+}
+
+enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, struct stream_place *place)
+{
+	struct vma_net_link link;
+
+	if (vma_net_link(net, ifindex, &link) != 0)
+		return VMA_SOCK_NO_DEVICE;
+	if ((link.flags & IFF_LOOPBACK) != 0)
+		return VMA_SOCK_LOCAL;
+	if (!is_usable(&link))
+		return VMA_SOCK_NO_DEVICE;
+	*place = (struct stream_place){.device = ifindex};
+	if (link.vlan == 0)
+		return VMA_SOCK_OFFLOADED;
+	*place = (struct stream_place){.device = link.lower, .vlan = link.vlan};
+	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !is_usable(&link) || link.vlan != 0)
+		return VMA_SOCK_NO_DEVICE;
+	return VMA_SOCK_OFFLOADED;
+}
+
+enum vma_sock_reason stream_reason_of(int error)
+{
+	switch (-error) {
+	case 0:
+		return VMA_SOCK_OFFLOADED;
+	case EADDRINUSE:
+		return VMA_SOCK_PORT_SHARED;
+	case ENOMEM:
+	case ENOSPC:
+	case EMFILE:
+	case ENFILE:
+		return VMA_SOCK_NO_MEMORY;
+	default:
+		return VMA_SOCK_NO_DEVICE;
+	}
+}
+
+/* ---- a way ---- */
+
+static struct vma_net_key key_of(const struct stream_sock *sock, uint32_t local, uint16_t local_port_be,
+                                 const struct sockaddr_in *peer, bool ports)
+{
+	struct vma_net_key key = {.family = AF_INET,
+	                          .proto = IPPROTO_TCP,
+	                          .oif = sock->bound_ifindex,
+	                          .mark = sock->mark,
+	                          .uid = geteuid(),
+	                          .tos = (uint8_t)sock->options.tos,
+	                          .sport_be = local_port_be,
+	                          .dport_be = ports ? peer->sin_port : 0,
+	                          .flags = VMA_NET_KEY_CONNECT};
+
+	memcpy(key.dst, &peer->sin_addr, 4);
+	memcpy(key.src, &local, 4);
+	return key;
+}
+
+/* Why a path is the OS's. */
+static enum vma_sock_reason reason_of_path(const struct vma_net_template *t)
+{
+	if (t->state == VMA_NET_USE_OS && t->reason == VMA_NET_REASON_LOCAL)
+		return VMA_SOCK_LOCAL;
+	return VMA_SOCK_NO_DEVICE;
+}
+
+static bool is_servable(const struct vma_net_template *t)
+{
+	return t->state != VMA_NET_USE_OS && t->state != VMA_NET_ERROR && t->type == RTN_UNICAST;
+}
+
+static int rail_of(struct stream_sock *sock, struct vma_engine *engine, struct stream_way *way)
+{
+	struct vma_ring_where where = {.socket_id = sock->file.id};
+	struct vma_device *device;
+	int rc = vma_device_get(engine, way->template.nic, &device);
+
+	if (rc < 0)
+		return rc;
+	memcpy(where.local, way->template.src, 4);
+	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &way->rail);
+	if (rc < 0)
+		return rc;
+	rc = vma_rail_tcp(way->rail, &way->tcp);
+	if (rc < 0) {
+		vma_rail_put(way->rail);
+		way->rail = NULL;
+	}
+	return rc;
+}
+
+int stream_way_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
+                   struct stream_way *way, enum vma_sock_reason *reason)
+{
+	struct vma_net_key key = key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, peer, true);
+	int rc;
+
+	*way = (struct stream_way){0};
+	*reason = VMA_SOCK_NO_DEVICE;
+	if (vma_net_path_get(engine->net, &key, &way->path) != 0)
+		return -ENOTSUP;
+	vma_net_path_read(way->path, &way->template);
+	if (!is_servable(&way->template)) {
+		*reason = reason_of_path(&way->template);
+		rc = -ENOTSUP;
+	} else {
+		rc = rail_of(sock, engine, way);
+		*reason = stream_reason_of(rc);
+	}
+	if (rc == 0)
+		return 0;
+	stream_way_put(engine, way);
+	return -ENOTSUP;
+}
+
+void stream_way_put(struct vma_engine *engine, struct stream_way *way)
+{
+	if (way->path != NULL)
+		vma_net_path_put(engine->net, way->path);
+	if (way->rail != NULL)
+		vma_rail_put(way->rail);
+	*way = (struct stream_way){0};
+}
+
+/* ---- a path is followed ---- */
+
+static struct vma_tcp_path path_of(const struct stream_sock *sock, const struct vma_net_template *t)
+{
+	struct vma_tcp_path path = {.mtu = t->mtu, .ip_off = t->ip_off};
+
+	/* Another device than the connection's: it cannot be moved. */
+	if (t->state != VMA_NET_READY || sock->rail == NULL || t->nic != sock->rail->device->ifindex)
+		return path;
+	memcpy(path.bytes, t->bytes, t->len);
+	path.len = t->len;
+	return path;
+}
+
+static bool same_path(const struct vma_tcp_path *a, const struct vma_tcp_path *b)
+{
+	return a->len == b->len && a->mtu == b->mtu && memcmp(a->bytes, b->bytes, a->len) == 0;
+}
+
+void stream_way_tell(struct stream_sock *sock)
+{
+	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_net_template t;
+	struct vma_tcp_path path;
+
+	if (conn == NULL || sock->path == NULL)
+		return;
+	vma_net_path_read(sock->path, &t);
+	if (stream_phase(sock) == STREAM_CONNECTING && t.error != 0 &&
+	    (t.state == VMA_NET_FAILED || t.state == VMA_NET_ERROR)) {
+		stream_connect_failed(sock, t.error);
+		return;
+	}
+	path = path_of(sock, &t);
+	if (!same_path(&path, &sock->way)) {
+		sock->way = path;
+		vma_tcp_set_path(conn, &path);
+	}
+	/* What passes by the kernel does not confirm its neighbours, and nobody else may ask for one that does not
+	 * answer. */
+	if (t.flags & VMA_NET_CONFIRM || t.state == VMA_NET_FAILED)
+		vma_net_path_probe(sock->engine->net, sock->path);
+	atomic_store_explicit(&sock->file.retry, t.state != VMA_NET_READY, memory_order_relaxed);
+	if (t.state != VMA_NET_READY)
+		vma_engine_retry();
+}
+
+static void run_path(struct vma_task *task)
+{
+	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, path_task));
+
+	atomic_store(&sock->path_asked, false); /* before the look: what changes later posts the task again */
+	pthread_mutex_lock(&sock->file.lock);
+	stream_way_tell(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_file_put(&sock->file);
+}
+
+/* With net's lock. The watch ends before the socket does, so there is a reference to add to. */
+static void changed(struct vma_net_watch *watch, struct vma_net_path *path)
+{
+	struct stream_sock *sock = (struct stream_sock *)((char *)watch - offsetof(struct stream_sock, watch));
+
+	(void)path;
+	if (atomic_exchange(&sock->path_asked, true))
+		return;
+	vma_file_get(&sock->file);
+	vma_engine_post(&sock->path_task);
+}
+
+void stream_way_follow(struct stream_sock *sock, struct vma_net_path *path)
+{
+	sock->path = path;
+	sock->path_task.run = run_path;
+	sock->watch = (struct vma_net_watch){.changed = changed};
+	vma_net_watch(sock->engine->net, path, &sock->watch);
+}
+
+void stream_way_leave(struct stream_sock *sock)
+{
+	struct vma_net_path *path = sock->path;
+
+	if (path == NULL)
+		return;
+	sock->path = NULL;
+	sock->way = (struct vma_tcp_path){0};
+	atomic_store_explicit(&sock->file.retry, false, memory_order_relaxed);
+	vma_net_unwatch(sock->engine->net, &sock->watch);
+	vma_net_path_put(sock->engine->net, path);
+}
+
+/* Its SYN came along some way, which serves until then. */
+void stream_way_find(struct stream_sock *sock, struct vma_engine *engine)
+{
+	struct vma_net_key key = key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, &sock->peer, false);
+	struct vma_net_path *path;
+
+	if (vma_net_path_get(engine->net, &key, &path) != 0)
+		return;
+	stream_way_follow(sock, path);
+	stream_way_tell(sock);
+}
