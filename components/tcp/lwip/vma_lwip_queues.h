@@ -1,0 +1,78 @@
+/*
+ * vma_lwip_queues - what arrives out of order, at constant cost per segment: lwIP by itself walks the whole queue for
+ *                   each segment that it adds, and the whole chain for each that it takes out when the hole is filled;
+ *                   with a window of megabytes that is thousands of cache misses per packet.
+ *
+ * The queue pcb->ooseq is sorted, and most segments belong at its end. pcb->ooseq_last is its last segment, or NULL: it
+ * is set when a segment is put at the end, and cleared when that segment is freed. Used by the adapted tcp_in.c and
+ * tcp.c, in the component and under lwIP's own unit tests; included behind lwIP's headers.
+ *
+ * Threads, progress, memory: as lwIP. Example: test/test_lwip_queues.c.
+ */
+#ifndef VMA_LWIP_QUEUES_H
+#define VMA_LWIP_QUEUES_H
+
+#include <lwip/pbuf.h>
+#include <lwip/priv/tcp_priv.h>
+
+/*
+ * Where the search for the place of a segment begins: before it lies nothing that the search needs to know. *sackbeg is
+ * the left edge of the data without a hole that this segment begins or goes on.
+ */
+static inline struct tcp_seg *queue_start(struct tcp_pcb *pcb, u32_t seqno, u32_t *sackbeg)
+{
+	struct tcp_seg *last = pcb->ooseq_last;
+
+	if (last == NULL || !TCP_SEQ_GT(seqno, last->tcphdr->seqno))
+		return pcb->ooseq;
+	if (!(pcb->flags & TF_SACK))
+		return last;
+	for (int i = 0; i < LWIP_TCP_MAX_SACK_NUM && LWIP_TCP_SACK_VALID(pcb, i); i++) {
+		const struct tcp_sack_range *range = &pcb->rcv_sacks[i];
+
+		if (TCP_SEQ_LEQ(range->left, last->tcphdr->seqno) && TCP_SEQ_LT(last->tcphdr->seqno, range->right)) {
+			*sackbeg = range->left;
+			return last;
+		}
+	}
+	return pcb->ooseq; /* that range is not among those remembered */
+}
+
+/* A segment is about to be freed. While lwIP works on a connection, its pcb is in this list. */
+static inline void queue_freed(const struct tcp_seg *seg)
+{
+	for (struct tcp_pcb *pcb = tcp_active_pcbs; pcb != NULL; pcb = pcb->next) {
+		if (pcb->ooseq_last == seg)
+			pcb->ooseq_last = NULL;
+	}
+}
+
+/*
+ * Chains `more` behind `head`, whose last pbuf is `*tail` (NULL: not known), without the sums of lengths; they are
+ * made, once for the whole chain, by queue_chained. Modulo 2^16, as pbuf_split_64k wants them.
+ */
+static inline void queue_chain(struct pbuf *head, struct pbuf **tail, struct pbuf *more)
+{
+	struct pbuf *last = *tail != NULL ? *tail : head;
+
+	while (last->next != NULL)
+		last = last->next;
+	last->next = more;
+	*tail = more;
+}
+
+static inline void queue_chained(struct pbuf *head, const struct pbuf *tail)
+{
+	u16_t total = 0;
+
+	if (tail == NULL)
+		return;
+	for (const struct pbuf *p = head; p != NULL; p = p->next)
+		total = (u16_t)(total + p->len);
+	for (struct pbuf *p = head; p != NULL; p = p->next) {
+		p->tot_len = total;
+		total = (u16_t)(total - p->len);
+	}
+}
+
+#endif

@@ -1,0 +1,236 @@
+/*
+ * Out of order data: the queue and the SACK ranges are those that lwIP makes when it walks the whole queue, every byte
+ * arrives once and in order, and a segment costs the same however many are queued.
+ */
+#include <stdio.h>
+#include <time.h>
+
+#include "lwip_world.h"
+
+enum { SPAN = 6000 }; /* how far ahead of what was received segments come, in bytes */
+static struct world w;
+static struct vma_tcp_conn *conn[2]; /* the first as it is; the second never knows the end of its queue */
+static uint32_t taken[2];            /* bytes received in order */
+static unsigned which;
+
+static uint8_t pattern(uint32_t offset)
+{
+	return (uint8_t)(offset * 167 + (offset >> 8) * 31);
+}
+
+static err_t take(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
+{
+	uint32_t left;
+
+	(void)arg, (void)err;
+	if (!p)
+		return ERR_OK;
+	left = p->tot_len;
+	tcp_recved(pcb, p->tot_len);
+	for (const struct pbuf *at = p; at; at = at->next) {
+		assert_int_equal(at->tot_len, left);
+		for (uint16_t i = 0; i < at->len; i++)
+			assert_int_equal(((const uint8_t *)at->payload)[i], pattern(taken[which]++));
+		left -= at->len;
+	}
+	assert_int_equal(left, 0);
+	pbuf_free(p);
+	return ERR_OK;
+}
+
+/* A segment with the bytes from `offset` on, in memory of lwIP's. */
+static void segment_at(unsigned i, uint32_t offset, uint16_t len)
+{
+	struct tcp_hdr hdr = {
+	        .src = htons(PEER_PORT),
+	        .dest = htons(LOCAL_PORT),
+	        .seqno = htonl(5001 + offset),
+	        .ackno = htonl(WORLD_ISN + 1),
+	        .wnd = htons(65535),
+	};
+	struct pbuf *p;
+
+	which = i;
+	TCPH_HDRLEN_FLAGS_SET(&hdr, 5, TCP_ACK);
+	lwip_enter(&w.tcp, conn[i]);
+	p = pbuf_alloc(PBUF_RAW, (u16_t)(sizeof(hdr) + len), PBUF_RAM);
+	assert_non_null(p);
+	memcpy(p->payload, &hdr, sizeof(hdr));
+	for (uint16_t k = 0; k < len; k++)
+		((uint8_t *)p->payload)[sizeof(hdr) + k] = pattern(offset + k);
+	lwip_input(world_peer, world_local, p);
+	lwip_leave();
+}
+
+static const uint8_t sack_options[] = {2, 4, 0x05, 0xb4, 1, 3, 3, 7, 4, 2, 1, 1};
+
+static int setup(void **state)
+{
+	static struct vma_tcp_conn second;
+
+	(void)state;
+	world_open(&w, NULL);
+	memset(taken, 0, sizeof(taken));
+	for (unsigned i = 0; i < 2; i++) {
+		world_connect(&w);
+		w.conn.pcb->rcv_wnd_max = 8 << 20;
+		world_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+		                                   .seq = 5000,
+		                                   .ack = WORLD_ISN + 1,
+		                                   .options = sack_options,
+		                                   .options_len = sizeof(sack_options)});
+		assert_true(w.conn.pcb->flags & TF_SACK);
+		tcp_recv(w.conn.pcb, take);
+		conn[i] = i ? &w.conn : &second;
+		if (!i) {
+			memset(&second, 0, sizeof(second));
+			second.pcb = w.conn.pcb;
+			w.conn.pcb = NULL;
+		}
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		lwip_enter(&w.tcp, conn[i]);
+		tcp_abort(conn[i]->pcb);
+		lwip_leave();
+	}
+	world_close(&w);
+	return 0;
+}
+
+static void both_are_the_same(void)
+{
+	const struct tcp_pcb *a = conn[0]->pcb, *b = conn[1]->pcb;
+	const struct tcp_seg *s = a->ooseq, *t = b->ooseq;
+
+	assert_int_equal(taken[0], taken[1]);
+	assert_int_equal(a->rcv_nxt, b->rcv_nxt);
+	assert_memory_equal(a->rcv_sacks, b->rcv_sacks, sizeof(a->rcv_sacks));
+	for (; s && t; s = s->next, t = t->next) {
+		assert_int_equal(s->tcphdr->seqno, t->tcphdr->seqno);
+		assert_int_equal(s->len, t->len);
+		if (a->ooseq_last == s)
+			assert_null(s->next);
+	}
+	assert_null(s);
+	assert_null(t);
+}
+
+static uint32_t state_of_random;
+static uint32_t random_below(uint32_t n)
+{
+	state_of_random = state_of_random * 1664525 + 1013904223;
+	return (uint32_t)((uint64_t)(state_of_random >> 8) * n >> 24);
+}
+
+static void a_random_conversation(uint32_t seed)
+{
+	uint32_t ahead = taken[0];
+
+	state_of_random = seed;
+	for (unsigned i = 0; i < 300; i++) {
+		uint16_t len = (uint16_t)(1 + random_below(200));
+		uint32_t offset;
+
+		if (random_below(3)) { /* most come in order, behind a hole */
+			offset = ahead += random_below(8) ? 0 : 1 + random_below(300);
+			ahead += len;
+		} else {
+			offset = taken[0] + random_below(random_below(4) ? SPAN : 200);
+		}
+		if (ahead > taken[0] + SPAN) {
+			offset = taken[0];
+			ahead = taken[0];
+		}
+		conn[1]->pcb->ooseq_last = NULL;
+		segment_at(0, offset, len);
+		segment_at(1, offset, len);
+		both_are_the_same();
+	}
+}
+
+static void test_any_order_makes_the_queue_and_the_ranges_that_a_walk_makes(void **state)
+{
+	(void)state;
+	for (uint32_t seed = 1; seed <= 100; seed++)
+		a_random_conversation(seed);
+	assert_true(taken[0] > 100000);
+}
+
+static void test_what_a_filled_hole_lets_go_is_one_chain_with_right_lengths(void **state)
+{
+	(void)state;
+	for (uint32_t i = 1; i < 100; i++)
+		segment_at(0, i * 1000, 1000); /* more than 64 KB: lwIP hands it out in pieces */
+	assert_int_equal(taken[0], 0);
+	segment_at(0, 0, 1000);
+	assert_int_equal(taken[0], 100000);
+	assert_null(conn[0]->pcb->ooseq);
+}
+
+static void test_the_end_of_the_queue_is_forgotten_when_it_is_freed(void **state)
+{
+	(void)state;
+	segment_at(0, 100, 10);
+	segment_at(0, 200, 10);
+	assert_int_equal(conn[0]->pcb->ooseq_last->tcphdr->seqno, 5201);
+	segment_at(0, 150, 100); /* covers it */
+	assert_null(conn[0]->pcb->ooseq_last);
+	segment_at(0, 300, 10);
+	assert_int_equal(conn[0]->pcb->ooseq_last->tcphdr->seqno, 5301);
+	segment_at(0, 0, 400);
+	assert_null(conn[0]->pcb->ooseq_last);
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * TCP_NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+/* CPU time per segment of n, all but the first of which come before it. */
+static double cost_of(unsigned n)
+{
+	uint32_t base = taken[0];
+	uint64_t before = cpu_ns();
+
+	for (unsigned i = 1; i < n; i++)
+		segment_at(0, base + i * 20, 20);
+	segment_at(0, base, 20);
+	assert_int_equal(taken[0], base + n * 20);
+	return (double)(cpu_ns() - before) / n;
+}
+
+static void test_a_segment_costs_the_same_however_many_are_queued(void **state)
+{
+	double few = 1e9, many = 1e9;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		double cost = cost_of(250);
+
+		few = cost < few ? cost : few;
+		cost = cost_of(8000);
+		many = cost < many ? cost : many;
+	}
+	if (many > few * 8) {
+		print_message("%.0f ns each of 250, %.0f ns each of 8000\n", few, many);
+		fail();
+	}
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        TEST(test_any_order_makes_the_queue_and_the_ranges_that_a_walk_makes),
+        TEST(test_what_a_filled_hole_lets_go_is_one_chain_with_right_lengths),
+        TEST(test_the_end_of_the_queue_is_forgotten_when_it_is_freed),
+        TEST(test_a_segment_costs_the_same_however_many_are_queued),
+};
+VMA_TEST_MAIN(tests)
