@@ -230,7 +230,6 @@ struct vma_tcp_conn {
 	uint64_t challenge_window_ns;
 	uint32_t soft_error;
 	uint64_t orphan_since_ns;
-	uint64_t born_ns;     /* when it was made */
 	uint64_t fin_wait_ns; /* in FIN_WAIT_2 without owner since; 0: is not */
 	struct vma_tcp_counts counts;
 	uint32_t tx_seq, rx_seq; /* sequence numbers of the streams' first bytes */
@@ -244,12 +243,17 @@ struct vma_tcp_conn {
 	uint32_t out_segments;   /* frames with an ACK since the connection began: did this step send one? */
 	struct vma_tcp_conn *next_retry;
 	struct vma_tcp_conn *next_dead;
-	uint32_t todo;     /* enum tcp_work, taken from `work` */
-	uint32_t rcv_edge; /* up to which sequence number the peer has been told that it may send */
-	uint64_t ato_ns;   /* how long an ACK may wait for company */
-	int fatal_error;   /* why lwIP has freed the pcb */
-	bool pushed;       /* the last data carried PSH */
-	bool bytes_came;   /* in this step */
+	uint32_t todo;                    /* enum tcp_work, taken from `work` */
+	uint32_t rcv_edge;                /* up to which sequence number the peer has been told that it may send */
+	uint64_t ato_ns;                  /* how long an ACK may wait for company */
+	int fatal_error;                  /* why lwIP has freed the pcb */
+	bool pushed;                      /* the last data carried PSH */
+	bool bytes_came;                  /* in this step */
+	bool ack_came;                    /* in this step */
+	uint32_t dsack_left, dsack_right; /* what came twice, for the next ACK; equal: nothing */
+	uint32_t snd_wnd_max;             /* the largest window that the peer has announced */
+	uint64_t born_ns;
+	uint32_t held; /* not to be freed yet, although nobody has a reference */
 	struct fifo_memory memory;
 	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
 	/* published, see window.c */
@@ -289,8 +293,9 @@ struct vma_tcp {
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
 	uint64_t syn_tokens_ns;
-	uint32_t isn_above; /* for the connection that a SYN is making */
-	uint32_t gro_left;  /* connections whose segments may be merged in this turn */
+	uint32_t isn_above;           /* for the connection that a SYN is making */
+	struct vma_tcp_conn *opening; /* that connection */
+	uint32_t gro_left;            /* connections whose segments may be merged in this turn */
 	uint16_t ip_id;
 	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
 
@@ -372,6 +377,8 @@ enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };
 void tcp_listeners_forget(struct vma_tcp *tcp);
 /* A half-open connection is no longer that; whether it was accepted. */
 void tcp_half_open_end(struct vma_tcp_conn *conn);
+/* Its handshake is complete: the owner of the listener gets it, or refuses it. */
+void tcp_half_open_done(struct vma_tcp_conn *conn);
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
 
 /* ---- reply.c: driver ---- */
@@ -399,6 +406,13 @@ void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now; within lwip
 void tcp_output_resegment(struct vma_tcp_conn *conn);
 /* The stream offset below which nothing is in lwIP's hands any more: what may be released of tx. */
 uint64_t tcp_output_released(const struct vma_tcp_conn *conn);
+/* Where a sequence number not far from what was fed last lies in the stream; the SYN and the FIN count as bytes. */
+static inline uint64_t tcp_tx_offset(const struct vma_tcp_conn *conn, uint32_t seq)
+{
+	int32_t back = (int32_t)(conn->tx_seq + (uint32_t)conn->fed - seq);
+
+	return conn->fed - (uint64_t)(int64_t)back;
+}
 /* For a timer: sends one segment of what waits whatever Nagle, cork and silly windows say, as far as the peer's window
  * allows. 1 sent, 0 nothing could be (the window is closed, or nothing waits), -ENOBUFS no frame now. */
 int tcp_output_force(struct vma_tcp_conn *conn);
@@ -455,6 +469,8 @@ void window_limits(struct vma_tcp_conn *conn); /* an option has changed */
 /* `bytes` have come in order, in segments of `segment` bytes: an ACK now, or later. */
 void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push);
 void window_consumed(struct vma_tcp_conn *conn); /* the reader has taken bytes */
+/* What came had come before: the peer has to hear soon what has. */
+void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right);
 /* The window field of a segment that leaves now, and that it acknowledges all that has come. */
 uint16_t window_announce(struct vma_tcp_conn *conn);
 void window_data_sent(struct vma_tcp_conn *conn);

@@ -95,6 +95,18 @@ static bool in_handshake(const struct vma_tcp_conn *conn)
 	return conn->pcb->state == SYN_SENT || conn->pcb->state == SYN_RCVD;
 }
 
+/* A handshake that the peer has begun: its limits are the listener's. */
+static bool is_request(const struct vma_tcp_conn *conn)
+{
+	return conn->pcb->state == SYN_RCVD && conn->passive;
+}
+
+/* From when on the kernel counts how long nothing has come back: a SYN's first time, data's first repetition. */
+static uint64_t stuck_since_ns(const struct vma_tcp_conn *conn)
+{
+	return in_handshake(conn) ? conn->pcb->unacked->first_sent_ns : conn->recovery.stuck_since_ns;
+}
+
 static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
@@ -105,8 +117,8 @@ static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 	else
 		due_ns = r->rto_from_ns + rtt_rto_ns(&conn->rtt, r->backoff);
 	/* The user's end is kept to the point, once something has been repeated. */
-	if (user_ns && r->timeouts)
-		due_ns = earlier(due_ns, r->stuck_since_ns + user_ns);
+	if (user_ns && r->timeouts && !is_request(conn))
+		due_ns = earlier(due_ns, stuck_since_ns(conn) + user_ns);
 	return due_ns;
 }
 
@@ -120,7 +132,7 @@ static uint64_t tail_probe_due_ns(const struct vma_tcp_conn *conn, uint64_t time
 	uint64_t wait_ns = 2 * conn->rtt.srtt_ns;
 
 	if (!conn->connected || !scoreboard_has_sack(conn) || r->state != TCP_RECOVERY_OPEN || r->tail_probe_out ||
-	    r->probe_new || r->sacked_segments || conn->rtt.srtt_ns == 0 || r->timeouts)
+	    r->probe_new || r->probe_wanted || r->sacked_segments || conn->rtt.srtt_ns == 0 || r->timeouts)
 		return UINT64_MAX;
 	wait_ns += conn->pcb->unacked->next ? PROBE_MARGIN_NS : RTT_RTO_MIN_NS;
 	return earlier(r->probe_from_ns + wait_ns, timeout_ns);
@@ -134,8 +146,8 @@ static uint64_t retransmit_due_ns(const struct vma_tcp_conn *conn)
 	return earlier(timeout_ns, conn->recovery.reorder_due_ns);
 }
 
-/* The kernel's retransmits_timed_out. since: of the first timeout in a row. */
-static bool tried_enough(const struct vma_tcp_conn *conn, uint64_t since_ns, uint32_t tries, uint64_t base_ns)
+/* The kernel's retransmits_timed_out. */
+static bool tried_enough(const struct vma_tcp_conn *conn, uint32_t tries, uint64_t base_ns)
 {
 	uint64_t limit_ns = user_timeout_ns(conn);
 
@@ -143,7 +155,7 @@ static bool tried_enough(const struct vma_tcp_conn *conn, uint64_t since_ns, uin
 		return false;
 	if (limit_ns == 0)
 		limit_ns = time_of_tries(tries, base_ns);
-	return conn->tcp->now_ns - since_ns >= limit_ns;
+	return conn->tcp->now_ns - stuck_since_ns(conn) >= limit_ns;
 }
 
 static bool handshake_is_over(const struct vma_tcp_conn *conn)
@@ -151,14 +163,13 @@ static bool handshake_is_over(const struct vma_tcp_conn *conn)
 	const struct tcp_recovery *r = &conn->recovery;
 	uint32_t tries = (uint32_t)tcp_option(conn, VMA_TCP_OPT_SYNCNT);
 
-	if (conn->pcb->state == SYN_RCVD && conn->passive) {
+	if (is_request(conn)) {
 		uint64_t defer_ns = (uint64_t)tcp_option(conn, VMA_TCP_OPT_DEFER_ACCEPT) * TCP_NS_PER_S;
 
 		return r->timeouts >= (uint32_t)tcp_option(conn, VMA_TCP_OPT_SYNACK_RETRIES) &&
 		       (!conn->defer_data || conn->tcp->now_ns - conn->born_ns >= defer_ns);
 	}
-	return r->timeouts >= tries + SYN_LINEAR ||
-	       tried_enough(conn, conn->pcb->unacked->first_sent_ns, tries, RTT_RTO_INIT_NS);
+	return r->timeouts >= tries + SYN_LINEAR || tried_enough(conn, tries, RTT_RTO_INIT_NS);
 }
 
 /* Of a connection without owner. Alive: the intervals have not become hopelessly long. */
@@ -177,9 +188,10 @@ static bool is_hopeless(const struct vma_tcp_conn *conn)
 		return handshake_is_over(conn);
 	if (conn->is_orphan)
 		tries = orphan_tries(conn, rtt_rto_ns(&conn->rtt, conn->recovery.backoff));
-	else if (conn->pcb->snd_wnd == 0 && conn->tcp->now_ns - conn->last_in_ns <= SHRUNK_WINDOW_NS)
+	else if (conn->pcb->snd_wnd == 0 && user_timeout_ns(conn) == 0 &&
+	         conn->tcp->now_ns - conn->last_in_ns <= SHRUNK_WINDOW_NS)
 		return false; /* a window that was taken back: the peer is there, and answers */
-	return tried_enough(conn, conn->recovery.stuck_since_ns, tries, RTT_RTO_MIN_NS);
+	return tried_enough(conn, tries, RTT_RTO_MIN_NS);
 }
 
 /* A peer that has answered a SYN-ACK while data is waited for (TCP_DEFER_ACCEPT) needs no further one until that ends.
