@@ -205,14 +205,6 @@ static void xdp_close(struct vma_nic *base)
 
 /* ---- queue pairs ---- */
 
-void nic_xdp_flow_free(struct xdp_flow *flow)
-{
-	if (flow == NULL)
-		return;
-	xdp_cookies_fini(&flow->shadows);
-	free(flow);
-}
-
 static void free_qp(struct xdp_qp *qp)
 {
 	while (qp->old_rings != NULL) {
@@ -222,12 +214,7 @@ static void free_qp(struct xdp_qp *qp)
 		xdp_ring_unmap(&old->ring);
 		free(old);
 	}
-	while (qp->flows != NULL) {
-		struct xdp_flow *flow = qp->flows;
-
-		qp->flows = flow->next;
-		nic_xdp_flow_free(flow);
-	}
+	nic_xdp_flows_fini(&qp->flows);
 	if (qp->epoll_fd >= 0)
 		nic_fd_close(qp->epoll_fd);
 	if (qp->wake_fd >= 0)
@@ -367,131 +354,6 @@ out:
 	return rc;
 }
 
-/* ---- flows ---- */
-
-static int ask_flow_add(struct nic_xdp *nic, uint32_t slot, const struct vma_flow_rule *rule)
-{
-	int rc = -EPIPE;
-
-	if (nic->owner != NULL) {
-		rc = xdp_owner_flow_add(nic->owner, slot, rule);
-		nic->base.info.generic = xdp_owner_generic(nic->owner);
-	} else if (nic->vmad != NULL) {
-		rc = vmad_client_flow_add(nic->vmad, slot, rule, &nic->base.info.generic);
-	}
-	return rc;
-}
-
-static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const struct vma_flow_key *key)
-{
-	if (nic->owner != NULL)
-		xdp_owner_flow_del(nic->owner, qp->slot, key);
-	else if (nic->vmad != NULL && !vma_nic_qp_lost(&qp->base))
-		vmad_client_flow_del(nic->vmad, qp->slot, key);
-}
-
-/* First the shadows: the check that comes with the flow must not take those of later members for strangers. */
-static int restore(struct nic_xdp *nic, uint32_t slot, const struct xdp_flow *flow)
-{
-	int rc = 0;
-
-	if (nic->vmad != NULL && flow->shadows.n > 1)
-		rc = vmad_client_flow_shadows(nic->vmad, slot, &flow->rule.key, flow->shadows.list, flow->shadows.n);
-	return rc < 0 ? rc : ask_flow_add(nic, slot, &flow->rule);
-}
-
-void nic_xdp_flow_restore(struct xdp_qp *qp)
-{
-	for (struct xdp_flow *flow = qp->flows; flow != NULL; flow = flow->next) {
-		const int rc = restore(qp->nic, qp->slot, flow);
-
-		if (rc < 0 && rc != -EEXIST && rc != -EPIPE) /* EPIPE: lost again, and then restored again */
-			flow->revoked = true;
-	}
-}
-
-static struct xdp_flow **find_flow(struct xdp_qp *qp, const struct vma_flow_key *key)
-{
-	struct xdp_flow **place = &qp->flows;
-
-	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
-		place = &(*place)->next;
-	return place;
-}
-
-/* Lock held. `flow` joins the list (then it is NULL), or its shadow the flow that is there. */
-static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
-{
-	const struct vma_flow_rule *rule = &(*flow)->rule;
-	struct xdp_flow *known = *find_flow(qp, &rule->key);
-
-	if (rc == -EEXIST && known != NULL) {
-		const int added = xdp_cookies_add(&known->shadows, &rule->key, rule->shadow_cookie);
-
-		return added < 0 ? added : rc;
-	}
-	if (rc < 0)
-		return rc;
-	rc = xdp_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
-	if (rc < 0)
-		return rc;
-	(*flow)->next = qp->flows;
-	qp->flows = *flow;
-	*flow = NULL;
-	return 0;
-}
-
-/* While the owner is gone a flow is only noted: rebind adds it. */
-static int xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
-{
-	struct xdp_qp *qp = qp_of(base);
-	struct nic_xdp *nic = qp->nic;
-	struct xdp_flow *flow;
-	int rc = -EPIPE, kept;
-
-	if (!nic_xdp_alive_here(nic))
-		return -ENODEV;
-	flow = calloc(1, sizeof(*flow));
-	if (flow == NULL)
-		return -ENOMEM;
-	flow->rule = *rule;
-	pthread_mutex_lock(&nic->lock);
-	if (!vma_nic_qp_lost(base))
-		rc = ask_flow_add(nic, qp->slot, rule);
-	if (rc == -EPIPE)
-		rc = *find_flow(qp, &rule->key) != NULL ? -EEXIST : 0;
-	kept = keep_flow(qp, &flow, rc);
-	if (rc == 0 && kept < 0)
-		ask_flow_del(nic, qp, &rule->key);
-	pthread_mutex_unlock(&nic->lock);
-	nic_xdp_flow_free(flow);
-	nic_xdp_thread_wake(nic); /* the first flow starts the owner's clock */
-	return kept;
-}
-
-static int xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
-{
-	struct xdp_qp *qp = qp_of(base);
-	struct nic_xdp *nic = qp->nic;
-	struct xdp_flow **place, *flow;
-	int rc = -ENOENT;
-
-	if (!nic_xdp_alive_here(nic))
-		return -ENODEV;
-	pthread_mutex_lock(&nic->lock);
-	place = find_flow(qp, key);
-	flow = *place;
-	if (flow != NULL) {
-		*place = flow->next;
-		rc = 0;
-		ask_flow_del(nic, qp, key);
-	}
-	pthread_mutex_unlock(&nic->lock);
-	nic_xdp_thread_wake(nic); /* a flow taken back may have come in with the answer: nobody polls for that one */
-	nic_xdp_flow_free(flow);
-	return rc;
-}
-
 static uint64_t xdp_now_ns(const struct vma_nic *nic)
 {
 	struct timespec now;
@@ -508,8 +370,8 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .qp_create = xdp_qp_create,
         .qp_destroy = xdp_qp_destroy,
         .qp_rebind = xdp_qp_rebind,
-        .flow_add = xdp_flow_add,
-        .flow_del = xdp_flow_del,
+        .flow_add = nic_xdp_flow_add,
+        .flow_del = nic_xdp_flow_del,
         .post_rx = nic_xdp_post_rx,
         .poll_rx = nic_xdp_poll_rx,
         .rx_is_quiet = nic_xdp_rx_is_quiet,

@@ -63,7 +63,13 @@ struct xdp_flow {
 	struct xdp_flow *next;
 	struct vma_flow_rule rule;
 	struct xdp_cookies shadows; /* of all members, for the next owner */
-	bool revoked;               /* to be reported by the nic's thread */
+};
+
+/* The flows of one queue pair; the nic's lock. {0} is an empty table. */
+struct xdp_flows {
+	struct xdp_flow **bucket;
+	uint32_t buckets, used;   /* buckets: 0, or a power of two */
+	struct xdp_flow *revoked; /* out of the table, to be reported by the nic's thread */
 };
 
 /* An RX ring of before a rebind: address space, and pages of nothing (nic_xdp_disarm). */
@@ -99,7 +105,7 @@ struct xdp_qp {
 	struct nic_xdp *nic __attribute__((aligned(64)));
 	struct xdp_qp *next;
 	struct xdp_lease *lease;
-	struct xdp_flow *flows;
+	struct xdp_flows flows;
 	struct xdp_old_ring *old_rings;
 	struct vma_nic_qp_attr attr;
 	char name[64];
@@ -131,9 +137,16 @@ struct nic_xdp {
 };
 
 /* ---- nic_xdp.c ---- */
-void nic_xdp_flow_restore(struct xdp_qp *qp);  /* all flows again at a new owner; lock held */
-void nic_xdp_flow_free(struct xdp_flow *flow); /* may be NULL */
-void nic_xdp_free(struct nic_xdp *nic);        /* after its last lease */
+void nic_xdp_free(struct nic_xdp *nic); /* after its last lease */
+
+/* ---- nic_xdp_flows.c ---- */
+int nic_xdp_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
+int nic_xdp_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+/* Lock held: all flows again at a new owner; one that the owner has taken back; the next of those, to be reported. */
+void nic_xdp_flow_restore(struct xdp_qp *qp);
+void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key);
+bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key);
+void nic_xdp_flows_fini(struct xdp_flows *flows);
 
 /* ---- nic_xdp_lease.c; lock held ---- */
 int nic_xdp_rent(struct xdp_qp *qp);          /* slot, mappings, pools; on failure the queue pair is as before */

@@ -63,27 +63,19 @@ static void mark_revoked(uint32_t slot, const struct vma_flow_key *key, void *ar
 {
 	struct xdp_qp *qp = qp_of_slot(arg, slot);
 
-	for (struct xdp_flow *flow = qp != NULL ? qp->flows : NULL; flow != NULL; flow = flow->next)
-		if (memcmp(&flow->rule.key, key, sizeof(*key)) == 0)
-			flow->revoked = true;
+	if (qp != NULL)
+		nic_xdp_flow_revoke(qp, key);
 }
 
 /* Takes one revoked flow out of the queue pair; false when there is none. */
 static bool pop_revoked(struct nic_xdp *nic, struct xdp_qp *qp, struct vma_flow_key *key)
 {
-	struct xdp_flow **place = &qp->flows, *flow;
+	bool any;
 
 	pthread_mutex_lock(&nic->lock);
-	while (*place != NULL && !(*place)->revoked)
-		place = &(*place)->next;
-	flow = *place;
-	if (flow != NULL) {
-		*place = flow->next;
-		*key = flow->rule.key;
-	}
+	any = nic_xdp_flow_pop_revoked(qp, key);
 	pthread_mutex_unlock(&nic->lock);
-	nic_xdp_flow_free(flow);
-	return flow != NULL;
+	return any;
 }
 
 static void report_revoked(struct nic_xdp *nic)

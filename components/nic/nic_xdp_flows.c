@@ -1,0 +1,274 @@
+/*
+ * nic_xdp_flows - the flows of a queue pair: asked for at the owner, and kept for the next owner.
+ *
+ * A server has as many as connections, so they are in a hash table. One that the owner has taken back leaves it at once
+ * and waits, in a list, to be reported; until then deleting it, or getting it again, makes that pointless.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nic_xdp.h"
+
+#define BUCKETS_FIRST 16
+
+/* ---- the table ---- */
+
+static struct xdp_flow **bucket_of(const struct xdp_flows *flows, const struct vma_flow_key *key)
+{
+	uint64_t word, hash = 0;
+
+	for (size_t i = 0; i < sizeof(*key); i += sizeof(word)) {
+		memcpy(&word, (const char *)key + i, sizeof(word));
+		hash = (hash ^ word) * 0x9e3779b97f4a7c15U;
+		hash ^= hash >> 32;
+	}
+	return &flows->bucket[hash & (flows->buckets - 1)];
+}
+
+static struct xdp_flow **find_in(struct xdp_flow **place, const struct vma_flow_key *key)
+{
+	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	return place;
+}
+
+static struct xdp_flow *find(const struct xdp_flows *flows, const struct vma_flow_key *key)
+{
+	return flows->buckets == 0 ? NULL : *find_in(bucket_of(flows, key), key);
+}
+
+static void insert(struct xdp_flows *flows, struct xdp_flow *flow)
+{
+	struct xdp_flow **bucket = bucket_of(flows, &flow->rule.key);
+
+	flow->next = *bucket;
+	*bucket = flow;
+	flows->used++;
+}
+
+/* Without memory the chains become longer; only the first table must be had. */
+static int make_room(struct xdp_flows *flows)
+{
+	struct xdp_flows bigger = {.buckets = flows->buckets == 0 ? BUCKETS_FIRST : flows->buckets * 2,
+	                           .revoked = flows->revoked};
+
+	if (flows->used < flows->buckets)
+		return 0;
+	bigger.bucket = calloc(bigger.buckets, sizeof(struct xdp_flow *));
+	if (bigger.bucket == NULL)
+		return flows->buckets == 0 ? -ENOMEM : 0;
+	for (uint32_t i = 0; i < flows->buckets; i++) {
+		while (flows->bucket[i] != NULL) {
+			struct xdp_flow *flow = flows->bucket[i];
+
+			flows->bucket[i] = flow->next;
+			insert(&bigger, flow);
+		}
+	}
+	free(flows->bucket);
+	*flows = bigger;
+	return 0;
+}
+
+static struct xdp_flow *unlink_at(struct xdp_flow **place)
+{
+	struct xdp_flow *flow = *place;
+
+	if (flow != NULL)
+		*place = flow->next;
+	return flow;
+}
+
+static struct xdp_flow *take(struct xdp_flows *flows, const struct vma_flow_key *key)
+{
+	struct xdp_flow *flow = flows->buckets == 0 ? NULL : unlink_at(find_in(bucket_of(flows, key), key));
+
+	if (flow != NULL)
+		flows->used--;
+	return flow;
+}
+
+static void free_flow(struct xdp_flow *flow)
+{
+	if (flow == NULL)
+		return;
+	xdp_cookies_fini(&flow->shadows);
+	free(flow);
+}
+
+static void free_list(struct xdp_flow *flow)
+{
+	while (flow != NULL) {
+		struct xdp_flow *next = flow->next;
+
+		free_flow(flow);
+		flow = next;
+	}
+}
+
+void nic_xdp_flows_fini(struct xdp_flows *flows)
+{
+	for (uint32_t i = 0; i < flows->buckets; i++)
+		free_list(flows->bucket[i]);
+	free(flows->bucket);
+	free_list(flows->revoked);
+	*flows = (struct xdp_flows){0};
+}
+
+/* ---- what the owner takes back ---- */
+
+static void put_revoked(struct xdp_flows *flows, struct xdp_flow *flow)
+{
+	flow->next = flows->revoked;
+	flows->revoked = flow;
+}
+
+void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key)
+{
+	struct xdp_flow *flow = take(&qp->flows, key);
+
+	if (flow != NULL)
+		put_revoked(&qp->flows, flow);
+}
+
+bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
+{
+	struct xdp_flow *flow = unlink_at(&qp->flows.revoked);
+
+	if (flow == NULL)
+		return false;
+	*key = flow->rule.key;
+	free_flow(flow);
+	return true;
+}
+
+/* ---- the owner ---- */
+
+static int ask_flow_add(struct nic_xdp *nic, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	int rc = -EPIPE;
+
+	if (nic->owner != NULL) {
+		rc = xdp_owner_flow_add(nic->owner, slot, rule);
+		nic->base.info.generic = xdp_owner_generic(nic->owner);
+	} else if (nic->vmad != NULL) {
+		rc = vmad_client_flow_add(nic->vmad, slot, rule, &nic->base.info.generic);
+	}
+	return rc;
+}
+
+static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const struct vma_flow_key *key)
+{
+	if (nic->owner != NULL)
+		xdp_owner_flow_del(nic->owner, qp->slot, key);
+	else if (nic->vmad != NULL && !vma_nic_qp_lost(&qp->base))
+		vmad_client_flow_del(nic->vmad, qp->slot, key);
+}
+
+/* First the shadows: the check that comes with the flow must not take those of later members for strangers. */
+static int restore(struct nic_xdp *nic, uint32_t slot, const struct xdp_flow *flow)
+{
+	int rc = 0;
+
+	if (nic->vmad != NULL && flow->shadows.n > 1)
+		rc = vmad_client_flow_shadows(nic->vmad, slot, &flow->rule.key, flow->shadows.list, flow->shadows.n);
+	return rc < 0 ? rc : ask_flow_add(nic, slot, &flow->rule);
+}
+
+void nic_xdp_flow_restore(struct xdp_qp *qp)
+{
+	struct xdp_flows *flows = &qp->flows;
+
+	for (uint32_t i = 0; i < flows->buckets; i++) {
+		struct xdp_flow **place = &flows->bucket[i];
+
+		while (*place != NULL) {
+			const int rc = restore(qp->nic, qp->slot, *place);
+
+			/* EPIPE: lost again, and then restored again */
+			if (rc == 0 || rc == -EEXIST || rc == -EPIPE) {
+				place = &(*place)->next;
+				continue;
+			}
+			put_revoked(flows, unlink_at(place));
+			flows->used--;
+		}
+	}
+}
+
+/* ---- add and delete ---- */
+
+/* Lock held. `flow` joins the table (then it is NULL), or its shadow the flow that is there. */
+static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
+{
+	const struct vma_flow_rule *rule = &(*flow)->rule;
+	struct xdp_flow *known = find(&qp->flows, &rule->key);
+
+	if (rc == -EEXIST && known != NULL) {
+		const int added = xdp_cookies_add(&known->shadows, &rule->key, rule->shadow_cookie);
+
+		return added < 0 ? added : rc;
+	}
+	if (rc == 0)
+		rc = make_room(&qp->flows);
+	if (rc == 0)
+		rc = xdp_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
+	if (rc < 0)
+		return rc;
+	free_flow(unlink_at(find_in(&qp->flows.revoked, &rule->key)));
+	insert(&qp->flows, *flow);
+	*flow = NULL;
+	return 0;
+}
+
+/* While the owner is gone a flow is only noted: rebind adds it. */
+int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
+{
+	struct xdp_qp *qp = (struct xdp_qp *)base;
+	struct nic_xdp *nic = qp->nic;
+	struct xdp_flow *flow;
+	int rc = -EPIPE, kept;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	flow = calloc(1, sizeof(*flow));
+	if (flow == NULL)
+		return -ENOMEM;
+	flow->rule = *rule;
+	pthread_mutex_lock(&nic->lock);
+	if (!vma_nic_qp_lost(base))
+		rc = ask_flow_add(nic, qp->slot, rule);
+	if (rc == -EPIPE)
+		rc = find(&qp->flows, &rule->key) != NULL ? -EEXIST : 0;
+	kept = keep_flow(qp, &flow, rc);
+	if (rc == 0 && kept < 0)
+		ask_flow_del(nic, qp, &rule->key);
+	pthread_mutex_unlock(&nic->lock);
+	free_flow(flow);
+	nic_xdp_thread_wake(nic); /* the first flow starts the owner's clock */
+	return kept;
+}
+
+int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
+{
+	struct xdp_qp *qp = (struct xdp_qp *)base;
+	struct nic_xdp *nic = qp->nic;
+	struct xdp_flow *flow;
+	bool known;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	flow = take(&qp->flows, key);
+	if (flow == NULL)
+		flow = unlink_at(find_in(&qp->flows.revoked, key));
+	if (flow != NULL)
+		ask_flow_del(nic, qp, key);
+	pthread_mutex_unlock(&nic->lock);
+	nic_xdp_thread_wake(nic); /* a flow taken back may have come in with the answer: nobody polls for that one */
+	known = flow != NULL;
+	free_flow(flow);
+	return known ? 0 : -ENOENT;
+}
