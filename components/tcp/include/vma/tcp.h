@@ -192,6 +192,7 @@ void *vma_tcp_conn_space(struct vma_tcp_conn *conn);
 /* Any thread, no lock. */
 int vma_tcp_state(const struct vma_tcp_conn *conn);          /* TCP_ESTABLISHED ... of <netinet/tcp.h> */
 int vma_tcp_error(const struct vma_tcp_conn *conn);          /* why it failed, an errno; 0 */
+int vma_tcp_error_take(struct vma_tcp_conn *conn);           /* the same once, as SO_ERROR; EPOLLERR ends with it */
 uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn); /* EPOLL* bits that hold now, as the kernel's tcp_poll */
 void vma_tcp_names(const struct vma_tcp_conn *conn, struct vma_flow_key *out);
 struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn);

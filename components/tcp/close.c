@@ -1,0 +1,126 @@
+/*
+ * close.c - how connections end: a FIN behind what is queued, RST, and going on without an application.
+ *
+ * An application's close is a state of its own before lwIP knows of it: the FIN is made when all bytes are in segments.
+ * Until then the connection counts as FIN_WAIT_1 (LAST_ACK) for all that is asked about its state.
+ */
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+/* The peer has something that a RST would end. */
+static bool peer_is_there(const struct vma_tcp_conn *conn)
+{
+	switch (conn->pcb->state) {
+	case SYN_RCVD:
+	case ESTABLISHED:
+	case FIN_WAIT_1:
+	case FIN_WAIT_2:
+	case CLOSE_WAIT:
+		return true;
+	default:
+		return false;
+	}
+}
+
+void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
+{
+	bool inside = lwip_at.conn == conn;
+
+	if (conn->pcb != NULL) {
+		if (!inside)
+			lwip_enter(conn->tcp, conn);
+		conn->pcb->errf = NULL; /* nobody else has to be told */
+		tcp_clear_flags(conn->pcb, TF_ACK_DELAY | TF_ACK_NOW);
+		recovery_forget(conn);
+		tcp_abandon(conn->pcb, reset);
+		if (!inside)
+			lwip_leave();
+	}
+	tcp_conn_over(conn, error);
+}
+
+/* RFC 1122 4.2.2.13 and the kernel: data that nobody will read is worth a RST; so is one orphan too many. */
+static void close_orderly(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp *tcp = conn->tcp;
+	bool unread = fifo_bytes(&conn->rx) != 0 || conn->pcb->refused_data != NULL;
+
+	if (conn->closing)
+		return;
+	conn->closing = true;
+	if (conn->pcb->state == SYN_SENT) {
+		tcp_conn_fail(conn, 0, false);
+		return;
+	}
+	if (unread || tcp->orphans >= tcp->attr.orphans_max) {
+		tcp_conn_fail(conn, 0, peer_is_there(conn));
+		return;
+	}
+	conn->is_orphan = true;
+	conn->orphan_since_ns = tcp->now_ns;
+	tcp->orphans++;
+	timers_keepalive_update(conn);
+}
+
+void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo)
+{
+	if (conn->pcb == NULL)
+		return;
+	if (todo & TCP_WORK_ABORT || (todo & TCP_WORK_UNUSED && !(todo & TCP_WORK_CLOSE) && !conn->closing)) {
+		conn->aborting = true;
+		tcp_conn_fail(conn, 0, peer_is_there(conn));
+		return;
+	}
+	if (todo & TCP_WORK_CLOSE)
+		close_orderly(conn);
+	conn->push_once = true; /* nothing more comes: Nagle's rule has nothing to wait for */
+}
+
+/* Within lwip_enter. The FIN joins the last segment if that has not left yet. */
+void tcp_close_fin(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	tcp_shutdown(pcb, 0, 1);
+	tcp_clear_flags(pcb, TF_CLOSEPEND);
+	conn->fin_queued = pcb->state != ESTABLISHED && pcb->state != CLOSE_WAIT;
+	if (!conn->fin_queued)
+		tcp_retry(conn);
+	else
+		timers_keepalive_update(conn);
+}
+
+/* ---- the application ---- */
+
+int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how)
+{
+	int state = atomic_load_explicit(&conn->state, memory_order_acquire);
+
+	if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR)
+		return -EINVAL;
+	if (state == TCP_CLOSE)
+		return -ENOTCONN;
+	if (state == TCP_SYN_SENT) { /* as the kernel: the attempt is given up */
+		tcp_post(conn, TCP_WORK_ABORT);
+		return 0;
+	}
+	if (how != SHUT_WR)
+		atomic_store_explicit(&conn->shut_rd, true, memory_order_release);
+	if (how != SHUT_RD) {
+		atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
+		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
+	}
+	tcp_post(conn, TCP_WORK_SHUT_WR);
+	return 0;
+}
+
+void vma_tcp_close(struct vma_tcp_conn *conn, bool abort)
+{
+	atomic_store_explicit(&conn->shut_rd, true, memory_order_release);
+	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
+	atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
+	tcp_post(conn, abort ? TCP_WORK_ABORT : TCP_WORK_CLOSE);
+}

@@ -1,0 +1,276 @@
+/* conn.c - a connection's life: made, owned, taken through a turn, ended, freed. */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+/* ---- made ---- */
+
+/* The command of tcp_post: what is to be done waits for the connection's step in the turn that follows. */
+static void take_work(struct vma_ring_command *command)
+{
+	struct vma_tcp_conn *conn = (struct vma_tcp_conn *)((char *)command - offsetof(struct vma_tcp_conn, command));
+
+	conn->todo |= atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel);
+	tcp_ready(conn);
+}
+
+static void link_conn(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
+{
+	conn->next_all = tcp->all;
+	conn->prev_all = &tcp->all;
+	if (conn->next_all != NULL)
+		conn->next_all->prev_all = &conn->next_all;
+	tcp->all = conn;
+}
+
+static void unlink_conn(struct vma_tcp_conn *conn)
+{
+	*conn->prev_all = conn->next_all;
+	if (conn->next_all != NULL)
+		conn->next_all->prev_all = conn->prev_all;
+}
+
+static void init_shared(struct vma_tcp_conn *conn)
+{
+	atomic_init(&conn->refs, 1);
+	atomic_init(&conn->state, TCP_CLOSE);
+	atomic_init(&conn->urgent_at, -1);
+	atomic_init(&conn->urgent_byte, -1);
+	atomic_init(&conn->more_from, UINT64_MAX);
+	conn->command.run = take_work;
+	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc, .free = conn->tcp->host.free};
+	fifo_init(&conn->tx, &conn->memory);
+	fifo_init(&conn->rx, &conn->memory);
+}
+
+struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key *key,
+                                  const struct vma_tcp_options *options)
+{
+	struct vma_tcp_conn *conn = tcp_alloc_zeroed(tcp, sizeof(*conn));
+	const int32_t *values = (const int32_t *)options;
+
+	if (conn == NULL)
+		return NULL;
+	conn->tcp = tcp;
+	conn->key = *key;
+	conn->flow = (struct vma_flow){.key = *key, .sink = tcp_sink, .owner = conn};
+	for (unsigned i = 0; i < VMA_TCP_OPT_COUNT; i++)
+		atomic_init(&conn->option[i], values[i]);
+	init_shared(conn);
+	conn->born_ns = tcp->now_ns;
+	rtt_init(&conn->rtt);
+	cc_init(&conn->cc, tcp_option(conn, VMA_TCP_OPT_CONGESTION), 536);
+	recovery_init(conn);
+	timers_init(conn);
+	window_init(conn);
+	link_conn(tcp, conn);
+	return conn;
+}
+
+/* ---- owned ---- */
+
+void vma_tcp_conn_get(struct vma_tcp_conn *conn)
+{
+	atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
+}
+
+/* The driver frees, see tcp_post. acq_rel: all that other holders did to it comes before that. */
+void vma_tcp_conn_put(struct vma_tcp_conn *conn)
+{
+	if (atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel) == 1)
+		tcp_post(conn, TCP_WORK_UNUSED);
+}
+
+static void set_owner(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg)
+{
+	atomic_store_explicit(&conn->owner_arg, arg, memory_order_relaxed);
+	atomic_store_explicit(&conn->owner, owner, memory_order_release);
+}
+
+void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
+{
+	struct vma_ring *ring = conn->tcp->ring;
+	bool acquired = vma_ring_acquire(ring);
+
+	set_owner(conn, NULL, NULL);
+	if (!conn->is_over && !conn->closing && !(conn->todo & TCP_WORK_CLOSE) &&
+	    !(atomic_load(&conn->work) & TCP_WORK_CLOSE))
+		tcp_post(conn, TCP_WORK_ABORT);
+	if (acquired)
+		vma_ring_release(ring);
+}
+
+void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg)
+{
+	struct vma_ring *ring = conn->tcp->ring;
+	bool acquired = vma_ring_acquire(ring);
+
+	set_owner(conn, owner, arg);
+	if (conn->past != 0 && owner != NULL)
+		owner->event(conn, arg, conn->past);
+	if (acquired)
+		vma_ring_release(ring);
+}
+
+struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn)
+{
+	return conn->tcp;
+}
+
+void vma_tcp_names(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
+{
+	*out = conn->key;
+}
+
+int vma_tcp_steer(struct vma_tcp_conn *conn)
+{
+	struct vma_ring *ring = conn->tcp->ring;
+	int rc = vma_ring_steer(ring, &conn->flow);
+
+	if (rc == 0 && vma_ring_acquire(ring)) {
+		conn->steered = true;
+		vma_ring_release(ring);
+	}
+	return rc;
+}
+
+/* ---- a turn's step ---- */
+
+static void take_path(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp_path *path = atomic_exchange_explicit(&conn->path_wish, NULL, memory_order_acq_rel);
+
+	bool lost = conn->path.len == 0;
+
+	if (path == NULL)
+		return;
+	conn->path = *path;
+	conn->memory.free(path);
+	tcp_conn_mss_update(conn);
+	if (lost && conn->pcb != NULL && conn->pcb->unacked != NULL)
+		tcp_output_again(conn, conn->pcb->unacked); /* it has not gone anywhere */
+}
+
+static void do_work(struct vma_tcp_conn *conn)
+{
+	uint32_t todo = conn->todo;
+
+	conn->todo = 0;
+	if (todo & TCP_WORK_UNUSED)
+		conn->is_unused = true;
+	if (todo & TCP_WORK_PATH)
+		take_path(conn);
+	if (conn->is_over)
+		return;
+	if (todo & TCP_WORK_OPTIONS)
+		tcp_options_changed(conn);
+	if (todo & TCP_WORK_ICMP)
+		tcp_icmp_work(conn);
+	if (todo & (TCP_WORK_CLOSE | TCP_WORK_ABORT | TCP_WORK_SHUT_WR | TCP_WORK_UNUSED) && !conn->is_over)
+		tcp_close_work(conn, todo);
+	if (todo & TCP_WORK_WINDOW && conn->pcb != NULL)
+		window_consumed(conn);
+}
+
+static void drop_burst(struct vma_tcp_conn *conn)
+{
+	while (conn->burst != NULL) {
+		struct vma_buf *packet = conn->burst;
+
+		conn->burst = packet->user;
+		vma_buf_put_chain(conn->tcp->arena, packet);
+	}
+	conn->burst_last = NULL;
+}
+
+static void bury_if_unused(struct vma_tcp_conn *conn)
+{
+	if (!conn->is_over || !conn->is_unused || conn->held != 0 || conn->in_ready || conn->in_retry)
+		return;
+	unlink_conn(conn);
+	conn->next_dead = conn->tcp->dead;
+	conn->tcp->dead = conn;
+}
+
+void tcp_conn_step(struct vma_tcp_conn *conn)
+{
+	uint32_t events;
+
+	if (conn->todo != 0)
+		do_work(conn);
+	if (conn->burst != NULL && !conn->is_over)
+		tcp_input_burst(conn);
+	if (conn->pcb != NULL)
+		tcp_output_conn(conn);
+	tcp_conn_publish(conn);
+	events = conn->events;
+	conn->events = 0;
+	tcp_events(conn, events);
+	bury_if_unused(conn);
+}
+
+/* ---- ended ---- */
+
+/*
+ * The pcb has been freed, or passed on to TIME_WAIT, which has a flow of its own by then. What the application is told
+ * is told by the step that is under way, or the next one.
+ */
+void tcp_conn_over(struct vma_tcp_conn *conn, int error)
+{
+	if (conn->is_over)
+		return;
+	assert(conn->pcb == NULL);
+	conn->is_over = true;
+	recovery_forget(conn);
+	timers_stop(conn);
+	drop_burst(conn);
+	if (conn->listener != NULL)
+		tcp_half_open_end(conn);
+	if (conn->is_orphan)
+		conn->tcp->orphans--;
+	if (conn->attached)
+		vma_ring_detach(conn->tcp->ring, &conn->flow);
+	conn->attached = false;
+	tcp_busy_changed(conn, false);
+	tcp_conn_ended(conn, error);
+	tcp_ready(conn);
+}
+
+/* ---- the stack ends ---- */
+
+void tcp_conns_forget(struct vma_tcp *tcp)
+{
+	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
+		set_owner(conn, NULL, NULL);
+		if (!conn->is_over)
+			tcp_conn_fail(conn, 0, false);
+	}
+}
+
+void tcp_conns_free(struct vma_tcp *tcp)
+{
+	while (tcp->all != NULL) {
+		struct vma_tcp_conn *conn = tcp->all;
+
+		unlink_conn(conn);
+		vma_tcp_conn_free(conn);
+	}
+}
+
+/* ---- freed ---- */
+
+/* The stack may be gone. */
+void vma_tcp_conn_free(struct vma_tcp_conn *conn)
+{
+	void (*release)(void *memory) = conn->memory.free;
+	struct vma_tcp_path *path = atomic_load(&conn->path_wish);
+
+	if (path != NULL)
+		release(path);
+	fifo_fini(&conn->tx);
+	fifo_fini(&conn->rx);
+	release(tcp_allocated_base(conn));
+}

@@ -1,0 +1,221 @@
+/* connect.c - the active open, and what a connection becomes when its handshake is complete. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#include "siphash.h"
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+#define MSS_MIN 48     /* as the kernel's tcp_min_snd_mss, of data */
+#define ISN_TICK_NS 64 /* the kernel's clock of sequence numbers; RFC 6528 asks for 4 us or faster */
+
+/* ---- sequence numbers ---- */
+
+/* RFC 6528: a clock, and a secret function of the 4-tuple. */
+uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key)
+{
+	uint32_t hash = (uint32_t)siphash(tcp->attr.secret, key, sizeof(*key));
+
+	return hash + (uint32_t)(tcp->now_ns / ISN_TICK_NS);
+}
+
+/* lwIP asks in the name of the connection at hand; addresses are those of its key. */
+u32_t tcp_hook_isn(const ip_addr_t *local_ip, u16_t local_port, const ip_addr_t *remote_ip, u16_t remote_port)
+{
+	struct vma_tcp *tcp = lwip_at.tcp;
+	struct vma_flow_key key = {.family = AF_INET,
+	                           .proto = IPPROTO_TCP,
+	                           .local_port_be = lwip_htons(local_port),
+	                           .peer_port_be = lwip_htons(remote_port)};
+
+	if (tcp->isn_above != 0)
+		return tcp->isn_above;
+	memcpy(key.local, local_ip, 4);
+	memcpy(key.peer, remote_ip, 4);
+	return tcp_isn(tcp, &key);
+}
+
+/* ---- segment size ---- */
+
+static uint32_t headers_of(const struct tcp_pcb *pcb)
+{
+	return pcb->flags & TF_TIMESTAMP ? LWIP_TCP_OPT_LEN_TS_OUT : 0;
+}
+
+/* What this side tells the peer: RFC 9293 3.7.1, IP and TCP headers without options deducted. */
+uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn)
+{
+	uint32_t mtu = conn->path.len != 0 && conn->path.mtu >= 68 ? conn->path.mtu : conn->tcp->nic->mtu;
+	uint32_t mss = mtu - 40, wish = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
+
+	return wish != 0 && wish < mss ? wish : mss;
+}
+
+void tcp_conn_mss_update(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t mss = tcp_mss_announced(conn), headers, before = conn->mss;
+
+	if (pcb == NULL)
+		return;
+	if (conn->peer_mss != 0 && conn->peer_mss < mss)
+		mss = conn->peer_mss;
+	headers = headers_of(pcb);
+	if (mss < MSS_MIN + headers)
+		mss = MSS_MIN + headers;
+	pcb->mss = (u16_t)mss;
+	conn->mss = mss - headers;
+	atomic_store_explicit(&conn->mss_now, conn->mss, memory_order_relaxed);
+	cc_set_mss(&conn->cc, conn->mss);
+	if (before != 0 && conn->mss < before)
+		tcp_output_resegment(conn);
+}
+
+/* ---- the SYN ---- */
+
+/* A SYN without the time stamp option: the twelve bytes that lwIP has left for it go. */
+static void omit_timestamps(struct tcp_pcb *pcb)
+{
+	struct tcp_seg *seg = pcb->unsent;
+	unsigned words = TCPH_HDRLEN(seg->tcphdr) - LWIP_TCP_OPT_LEN_TS_OUT / 4;
+
+	seg->flags &= (u8_t)~TF_SEG_OPTS_TS;
+	TCPH_HDRLEN_SET(seg->tcphdr, words);
+	pbuf_realloc(seg->p, (u16_t)(seg->p->tot_len - LWIP_TCP_OPT_LEN_TS_OUT));
+}
+
+static err_t fill_pcb(struct vma_tcp_conn *conn, struct tcp_pcb *pcb)
+{
+	const struct vma_flow_key *key = &conn->key;
+	uint32_t iss = conn->isn_above != 0 ? conn->isn_above : tcp_isn(conn->tcp, key);
+	err_t err;
+
+	memcpy(&pcb->local_ip, key->local, 4);
+	memcpy(&pcb->remote_ip, key->peer, 4);
+	pcb->local_port = lwip_htons(key->local_port_be);
+	pcb->remote_port = lwip_htons(key->peer_port_be);
+	pcb->snd_nxt = pcb->snd_lbb = iss;
+	pcb->lastack = iss;
+	pcb->snd_wl2 = iss;
+	pcb->snd_wnd = pcb->snd_wnd_max = TCP_WND;
+	pcb->state = SYN_SENT;
+	err = tcp_enqueue_flags(pcb, TCP_SYN);
+	if (err == ERR_OK && conn->tcp->attr.no_timestamps)
+		omit_timestamps(pcb);
+	return err;
+}
+
+/* Driver. */
+static int open_actively(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb;
+	err_t err = ERR_MEM;
+
+	lwip_enter(conn->tcp, conn);
+	pcb = tcp_alloc(TCP_PRIO_NORMAL);
+	if (pcb != NULL) {
+		conn->pcb = pcb;
+		tcp_pcb_attach(conn, pcb);
+		err = fill_pcb(conn, pcb);
+		TCP_REG_ACTIVE(pcb);
+		if (err != ERR_OK)
+			tcp_abandon(pcb, 0);
+	}
+	lwip_leave();
+	if (err != ERR_OK)
+		return -ENOMEM;
+	tcp_conn_mss_update(conn);
+	timers_retransmit_update(conn);
+	tcp_conn_publish(conn);
+	tcp_ready(conn);
+	return 0;
+}
+
+/* ---- vma_tcp_connect ---- */
+
+static struct vma_flow_key key_of(const struct vma_tcp_conn_attr *attr)
+{
+	struct vma_flow_key key = {.family = attr->family,
+	                           .proto = IPPROTO_TCP,
+	                           .vlan = attr->vlan,
+	                           .local_port_be = attr->local_port_be,
+	                           .peer_port_be = attr->peer_port_be};
+
+	memcpy(key.local, attr->local, sizeof(key.local));
+	memcpy(key.peer, attr->peer, sizeof(key.peer));
+	return key;
+}
+
+/* Receive flag held. */
+static int connect_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
+                        struct vma_tcp_conn **out)
+{
+	const struct vma_flow *present = vma_ring_flow(tcp->ring, key);
+	struct vma_tcp_conn *conn;
+	uint32_t isn_above = 0;
+	int rc;
+
+	if (present != NULL && present->sink == tcp_sink)
+		return -EADDRINUSE;
+	if (present != NULL && !timewait_yield(tcp, key, &isn_above))
+		return -EADDRINUSE;
+	conn = tcp_conn_new(tcp, key, attr->options);
+	if (conn == NULL)
+		return -ENOMEM;
+	conn->path = attr->path;
+	conn->isn_above = isn_above;
+	conn->flow.shadow_cookie = attr->shadow_cookie;
+	atomic_store(&conn->owner_arg, attr->arg);
+	atomic_store(&conn->owner, attr->owner);
+	rc = vma_ring_attach(tcp->ring, &conn->flow);
+	conn->attached = conn->steered = rc == 0;
+	if (rc == 0)
+		rc = open_actively(conn);
+	if (rc != 0) {
+		atomic_store(&conn->owner, NULL);
+		tcp_conn_over(conn, -rc);
+		vma_tcp_conn_put(conn);
+		return rc;
+	}
+	*out = conn;
+	return 0;
+}
+
+int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out)
+{
+	struct vma_flow_key key = key_of(attr);
+	int rc = vma_flow_key_check(&key);
+	bool acquired;
+
+	if (rc != 0)
+		return rc;
+	if (attr->options == NULL || key.peer_port_be == 0)
+		return -EINVAL;
+	acquired = vma_ring_acquire(tcp->ring);
+	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	rc = connect_held(tcp, attr, &key, out);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return rc;
+}
+
+/* ---- established ---- */
+
+/* Within lwip_enter. Both streams begin behind their SYNs. */
+void tcp_conn_established(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	conn->connected = true;
+	conn->peer_mss = pcb->mss;
+	conn->tx_seq = pcb->snd_nxt;
+	conn->rx_seq = pcb->rcv_nxt;
+	conn->rcv_wup = pcb->rcv_nxt;
+	conn->snd_sml = pcb->snd_nxt;
+	tcp_set_flags(pcb, TF_NODELAY); /* Nagle's rule is output.c's */
+	tcp_conn_mss_update(conn);
+	window_established(conn);
+	conn->events |= VMA_TCP_CONNECTED | VMA_TCP_WRITABLE;
+	timers_keepalive_update(conn);
+}

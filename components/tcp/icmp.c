@@ -1,0 +1,80 @@
+/*
+ * icmp.c - ICMP errors about a connection (RFC 1122 4.2.3.9, 1191, 5927), and new ways to its peer.
+ *
+ * An error must quote a sequence number that is in flight. While a connection is being made it ends it; later it is
+ * only remembered (the soft error, for who gives up by timeout), but for a smaller MTU, to which segments are cut.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+enum { ICMP_UNREACHABLE = 3, ICMP_TIME_EXCEEDED = 11, ICMP_PARAMETER = 12, CODE_TOO_LONG = 4 };
+#define MTU_MIN 552 /* the kernel's ip_rt_min_pmtu */
+
+void vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
+{
+	struct vma_tcp_path *copy = conn->memory.alloc(sizeof(*copy)), *before;
+
+	if (copy == NULL)
+		return; /* the old way goes on; a route that has gone shows by timeouts */
+	*copy = *path;
+	before = atomic_exchange_explicit(&conn->path_wish, copy, memory_order_acq_rel);
+	if (before != NULL)
+		conn->memory.free(before);
+	tcp_post(conn, TCP_WORK_PATH);
+}
+
+void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq)
+{
+	uint64_t wish = (uint64_t)type << 56 | (uint64_t)(code & 0xff) << 48 | (uint64_t)mtu << 32 | seq;
+
+	atomic_store_explicit(&conn->icmp_wish, wish, memory_order_release);
+	tcp_post(conn, TCP_WORK_ICMP);
+}
+
+/* ---- driver ---- */
+
+static int error_of(uint8_t type, uint8_t code)
+{
+	static const uint8_t unreachable[] = {ENETUNREACH,  EHOSTUNREACH, ENOPROTOOPT,  ECONNREFUSED,
+	                                      EMSGSIZE,     EOPNOTSUPP,   ENETUNREACH,  EHOSTDOWN,
+	                                      ENONET,       ENETUNREACH,  EHOSTUNREACH, ENETUNREACH,
+	                                      EHOSTUNREACH, EHOSTUNREACH, EHOSTUNREACH, EHOSTUNREACH};
+
+	if (type == ICMP_UNREACHABLE)
+		return code < sizeof(unreachable) ? unreachable[code] : EHOSTUNREACH;
+	if (type == ICMP_TIME_EXCEEDED)
+		return EHOSTUNREACH;
+	return type == ICMP_PARAMETER ? EPROTO : 0;
+}
+
+static void shorten(struct vma_tcp_conn *conn, uint32_t mtu)
+{
+	if (tcp_option(conn, VMA_TCP_OPT_PMTUDISC) == 0)
+		return; /* its packets may be cut on the way */
+	mtu = mtu < MTU_MIN ? MTU_MIN : mtu;
+	if (mtu >= conn->path.mtu)
+		return;
+	conn->path.mtu = mtu;
+	tcp_conn_mss_update(conn);
+}
+
+void tcp_icmp_work(struct vma_tcp_conn *conn)
+{
+	uint64_t wish = atomic_exchange_explicit(&conn->icmp_wish, 0, memory_order_acq_rel);
+	uint8_t type = (uint8_t)(wish >> 56), code = (uint8_t)(wish >> 48);
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint32_t seq = (uint32_t)wish;
+	int error = error_of(type, code);
+
+	if (pcb == NULL || error == 0 || TCP_SEQ_LT(seq, pcb->lastack) || TCP_SEQ_GT(seq, pcb->snd_nxt))
+		return;
+	if (type == ICMP_UNREACHABLE && code == CODE_TOO_LONG)
+		shorten(conn, (uint32_t)(wish >> 32) & 0xffff);
+	else if (pcb->state == SYN_SENT || pcb->state == SYN_RCVD)
+		tcp_conn_fail(conn, error, false);
+	else
+		conn->soft_error = (uint32_t)error;
+}

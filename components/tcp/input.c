@@ -1,0 +1,278 @@
+/*
+ * input.c - what has come for one connection in a burst: merged, judged, given to lwIP, and what follows from it.
+ *
+ * Segments that follow each other are one for lwIP (and so are answered by one ACK): merged before, as a NIC or the
+ * kernel would do it. Their first header stands for all, with the newest acknowledgement and window in it.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "judge.h"
+
+#define MERGE_MAX 64          /* segments that lwIP sees as one */
+#define MERGE_BYTES_MAX 64000 /* lwIP counts in 16 bits, headers and FIN included */
+
+bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_tcp_conn *conn = flow->owner;
+
+	(void)info;
+	packet->user = NULL;
+	if (conn->burst == NULL)
+		conn->burst = packet;
+	else
+		conn->burst_last->user = packet;
+	conn->burst_last = packet;
+	tcp_ready(conn);
+	return true;
+}
+
+static struct vma_buf *pop(struct vma_tcp_conn *conn)
+{
+	struct vma_buf *packet = conn->burst;
+
+	conn->burst = packet->user;
+	if (conn->burst == NULL)
+		conn->burst_last = NULL;
+	return packet;
+}
+
+/* ---- segments in a row ---- */
+
+struct run {
+	struct segment s;
+	struct vma_buf *packets[MERGE_MAX];
+	uint8_t hdr_len[MERGE_MAX];
+	unsigned n;
+};
+
+static bool may_begin_run(const struct segment *s)
+{
+	return s->len != 0 && s->is_plain && (s->flags & ~TCP_PSH) == TCP_ACK;
+}
+
+static bool continues(const struct run *run, const struct segment *next)
+{
+	const struct segment *s = &run->s;
+
+	return next->seq == s->end && next->len != 0 && next->is_plain && next->has_ts == s->has_ts &&
+	       (next->flags & ~(TCP_PSH | TCP_FIN)) == TCP_ACK && next->hdr_len == s->hdr_len &&
+	       s->len + next->len <= MERGE_BYTES_MAX && run->n < MERGE_MAX && !(s->flags & TCP_FIN) &&
+	       (!s->has_ts || (int32_t)(next->ts_val - s->ts_val) >= 0);
+}
+
+/* Takes what can be taken as one from the head of the burst. */
+static void take_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
+{
+	struct vma_bufarena *arena = conn->tcp->arena;
+	struct segment next;
+
+	run->packets[0] = pop(conn);
+	run->n = 1;
+	segment_parse(&run->s, arena, run->packets[0]);
+	if (!merge || !may_begin_run(&run->s))
+		return;
+	while (conn->burst != NULL) {
+		segment_parse(&next, arena, conn->burst);
+		if (!continues(run, &next))
+			return;
+		run->hdr_len[run->n] = next.hdr_len;
+		run->packets[run->n++] = pop(conn);
+		segment_absorb(&run->s, &next);
+	}
+}
+
+static void drop_run(struct vma_tcp_conn *conn, struct run *run, unsigned from)
+{
+	for (unsigned i = from; i < run->n; i++)
+		vma_buf_put_chain(conn->tcp->arena, run->packets[i]);
+}
+
+/* One chain of all the data, behind one header. NULL: no memory, and the packets are gone. */
+static struct pbuf *chain_run(struct vma_tcp_conn *conn, struct run *run)
+{
+	struct pbuf *pieces[MERGE_MAX], *last;
+
+	for (unsigned i = 0; i < run->n; i++) {
+		pieces[i] = port_pbuf_of(conn->tcp, run->packets[i]);
+		if (pieces[i] == NULL) {
+			TCP_COUNT(conn->tcp, no_memory, 1);
+			drop_run(conn, run, i);
+			while (i > 0)
+				pbuf_free(pieces[--i]);
+			return NULL;
+		}
+		if (i > 0)
+			pbuf_remove_header(pieces[i], run->hdr_len[i]);
+	}
+	for (unsigned i = run->n - 1; i-- > 0;) {
+		for (last = pieces[i]; last->next != NULL; last = last->next)
+			last->tot_len = (u16_t)(last->tot_len + pieces[i + 1]->tot_len);
+		last->tot_len = (u16_t)(last->tot_len + pieces[i + 1]->tot_len);
+		last->next = pieces[i + 1];
+	}
+	return pieces[0];
+}
+
+/* ---- after lwIP ---- */
+
+static uint64_t acked_offset(const struct vma_tcp_conn *conn)
+{
+	uint64_t offset = tcp_tx_offset(conn, conn->pcb->lastack);
+
+	return offset < conn->fed ? offset : conn->fed; /* the FIN is no byte */
+}
+
+/* What the peer has goes out of the send fifo, as far as no segment holds it. */
+static void release_acked(struct vma_tcp_conn *conn)
+{
+	uint64_t released = tcp_output_released(conn), consumed = fifo_consumed(&conn->tx);
+
+	atomic_store_explicit(&conn->acked, acked_offset(conn), memory_order_release);
+	if (conn->urgent_mode && TCP_SEQ_GEQ(conn->pcb->lastack, conn->snd_up))
+		conn->urgent_mode = false;
+	if (released == consumed)
+		return;
+	fifo_consume(&conn->tx, (size_t)(released - consumed));
+	if (atomic_load_explicit(&conn->wants_room, memory_order_relaxed))
+		window_sndbuf_grow(conn);
+}
+
+/*
+ * Both sides have sent a SYN (RFC 9293 3.5, figure 7), which lwIP does not know: it has read the options, and goes on
+ * as if this side had been asked.
+ */
+static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t iss = pcb->lastack;
+
+	recovery_forget(conn);
+	tcp_segs_free(pcb->unacked);
+	tcp_segs_free(pcb->unsent);
+	pcb->unacked = pcb->unsent = NULL;
+	pcb->snd_queuelen = 0;
+	pcb->rcv_nxt = pcb->rcv_ann_right_edge = s->seq + 1;
+	pcb->snd_wnd = pcb->snd_wnd_max = s->window;
+	pcb->snd_wl1 = s->seq - 1;
+	pcb->snd_wl2 = pcb->snd_lbb = pcb->snd_nxt = iss;
+	pcb->state = SYN_RCVD;
+	if (tcp_enqueue_flags(pcb, TCP_SYN | TCP_ACK) != ERR_OK)
+		tcp_conn_fail(conn, ENOMEM, false);
+}
+
+struct before {
+	uint32_t rcv_nxt;
+	enum tcp_state state;
+	bool ack_now;
+};
+
+/*
+ * lwIP would answer an ACK with an ACK for nothing, and every second segment at once: when data is acknowledged is
+ * window.c's decision. What it wants to be answered for other reasons is.
+ */
+static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t came = pcb->rcv_nxt - before->rcv_nxt;
+
+	tcp_clear_flags(pcb, TF_ACK_DELAY);
+	if (s->seq == s->end && !before->ack_now && before->state != SYN_SENT)
+		tcp_clear_flags(pcb, TF_ACK_NOW);
+	if (pcb->snd_wnd > conn->snd_wnd_max)
+		conn->snd_wnd_max = pcb->snd_wnd;
+	if (!conn->connected)
+		return;
+	if (s->len != 0 && came != 0)
+		window_received(conn, came, s->size, s->flags & TCP_PSH);
+	else if (s->len != 0 && TCP_SEQ_LEQ(s->end, before->rcv_nxt))
+		window_duplicate(conn, s->seq, s->end);
+	else if (s->len != 0)
+		TCP_COUNT(conn->tcp, out_of_order_in, 1);
+	release_acked(conn);
+	conn->ack_came = true;
+}
+
+/* ---- one segment, or several as one, through lwIP ---- */
+
+static void note_ack(struct vma_tcp_conn *conn, const struct segment *s, struct tcp_ack *ack)
+{
+	*ack = (struct tcp_ack){.ackno = s->ack,
+	                        .window = s->flags & TCP_SYN ? s->window : (uint32_t)s->window << conn->pcb->snd_scale,
+	                        .payload = s->len,
+	                        .has_ts = s->has_ts,
+	                        .ts_val = s->ts_val,
+	                        .ts_ecr = s->ts_ecr};
+	ack->blocks = s->has_sack ? segment_sacks(s, ack) : 0;
+}
+
+/* What lwIP has ended, or made of it. */
+static void follow(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+{
+	if (conn->pcb == NULL) {
+		TCP_COUNT(conn->tcp, resets_in, (s->flags & TCP_RST) != 0);
+		tcp_conn_over(conn, conn->fatal_error);
+		return;
+	}
+	if (before->state == SYN_SENT && conn->pcb->state == SYN_SENT && s->flags & TCP_SYN)
+		cross_syn(conn, s);
+	if (conn->pcb == NULL)
+		return;
+	if (conn->pcb->state == TIME_WAIT) {
+		release_acked(conn);
+		return; /* input's end sees to it */
+	}
+	if (s->flags & TCP_ACK)
+		recovery_ack_after(conn, &conn->tcp->ack);
+	conclude(conn, s, before);
+	if (before->state == SYN_RCVD && conn->connected && conn->listener != NULL)
+		tcp_half_open_done(conn);
+}
+
+static void feed(struct vma_tcp_conn *conn, struct run *run)
+{
+	struct segment *s = &run->s;
+	struct before before = {
+	        .rcv_nxt = conn->pcb->rcv_nxt, .state = conn->pcb->state, .ack_now = conn->pcb->flags & TF_ACK_NOW};
+	struct pbuf *p;
+
+	if (!tcp_judge(conn, s)) {
+		drop_run(conn, run, 0);
+		return;
+	}
+	conn->last_in_ns = conn->tcp->now_ns;
+	note_ack(conn, s, &conn->tcp->ack);
+	urgent_note(conn, s);
+	/* A bare FIN is taken even if the window is closed, as the kernel does. */
+	if (s->len == 0 && s->flags & TCP_FIN && s->seq == conn->pcb->rcv_nxt && conn->pcb->rcv_wnd == 0)
+		conn->pcb->rcv_wnd = 1;
+	p = chain_run(conn, run);
+	if (p == NULL)
+		return;
+	if (s->flags & TCP_ACK)
+		recovery_ack_before(conn, &conn->tcp->ack);
+	lwip_input(conn->key.peer, conn->key.local, p);
+	follow(conn, s, &before);
+}
+
+void tcp_input_burst(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp *tcp = conn->tcp;
+	bool merge = tcp->gro_left > 0;
+	struct run run;
+
+	if (merge)
+		tcp->gro_left--;
+	lwip_enter(tcp, conn);
+	while (conn->burst != NULL && conn->pcb != NULL && conn->pcb->state != TIME_WAIT) {
+		take_run(conn, &run, merge);
+		TCP_COUNT(tcp, segments_in, run.n);
+		conn->counts.segments_in += run.n;
+		feed(conn, &run);
+	}
+	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
+		tcp_output_ack(conn); /* of the FIN */
+	lwip_leave();
+	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
+		timewait_begin(conn);
+}

@@ -1,0 +1,362 @@
+/*
+ * listener.c - connection requests: who is let in, half-open connections, and handing over what is complete.
+ *
+ * The listener's flow gets all segments of its port that no connection's flow takes. A SYN makes a connection at once,
+ * whose flow lies in the ring's table only; it is half-open, and counts against the backlog, until the handshake is
+ * complete. Beyond the backlog, the owner's queue or the rate, SYNs are dropped as the kernel drops them: the peer asks
+ * again. All else belongs to nobody, and is answered by RST.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#include <vma/packet.h>
+
+#include "segment.h"
+
+struct vma_tcp_listener {
+	struct vma_flow flow;
+	struct vma_tcp *tcp;
+	const struct vma_tcp_listener_owner *owner;
+	void *arg;
+	struct vma_tcp_options options;
+	struct tcp_pcb_listen pcb; /* lwIP's idea of it */
+	uint32_t backlog, half_open;
+	struct vma_tcp_conn *first;
+	struct vma_tcp_listener *next, **prev;
+};
+
+/* ---- half-open connections ---- */
+
+static void add_half_open(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn)
+{
+	conn->listener = listener;
+	conn->next_half_open = listener->first;
+	conn->prev_half_open = &listener->first;
+	if (conn->next_half_open != NULL)
+		conn->next_half_open->prev_half_open = &conn->next_half_open;
+	listener->first = conn;
+	listener->half_open++;
+}
+
+static void remove_half_open(struct vma_tcp_conn *conn)
+{
+	*conn->prev_half_open = conn->next_half_open;
+	if (conn->next_half_open != NULL)
+		conn->next_half_open->prev_half_open = conn->prev_half_open;
+	conn->listener->half_open--;
+	conn->listener = NULL;
+}
+
+/* It has ended before anybody knew of it: nobody holds its reference. */
+void tcp_half_open_end(struct vma_tcp_conn *conn)
+{
+	remove_half_open(conn);
+	conn->is_unused = true;
+}
+
+void tcp_half_open_done(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp_listener *listener = conn->listener;
+
+	remove_half_open(conn);
+	TCP_COUNT(conn->tcp, handshakes, 1);
+	if (listener->owner->accepted(listener, listener->arg, conn))
+		return;
+	conn->is_unused = true;
+	tcp_conn_fail(conn, 0, true);
+}
+
+/* ---- a SYN ---- */
+
+/* VMA_TCP_MAX_SYN_RATE: as many tokens as a second brings, at most. */
+static bool is_below_rate(struct vma_tcp *tcp)
+{
+	uint64_t rate = tcp->attr.max_syn_rate, passed = tcp->now_ns - tcp->syn_tokens_ns, tokens;
+
+	if (rate == 0)
+		return true;
+	passed = passed < TCP_NS_PER_S ? passed : TCP_NS_PER_S;
+	tokens = passed * rate / TCP_NS_PER_S;
+	if (tokens != 0) {
+		tcp->syn_tokens_ns = tcp->now_ns;
+		tokens += tcp->syn_tokens;
+		tcp->syn_tokens = (uint32_t)(tokens < rate ? tokens : rate);
+	}
+	if (tcp->syn_tokens == 0)
+		return false;
+	tcp->syn_tokens--;
+	return true;
+}
+
+static bool admits(struct vma_tcp_listener *listener)
+{
+	return listener->half_open < listener->backlog && is_below_rate(listener->tcp) &&
+	       listener->owner->admit(listener, listener->arg);
+}
+
+/* The way back is the way it came. */
+static void path_of(struct vma_tcp *tcp, const struct vma_buf *packet, struct vma_tcp_path *path)
+{
+	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet), *ip = frame + packet->l3_off;
+
+	memset(path, 0, sizeof(*path));
+	memcpy(path->bytes, frame, packet->l3_off);
+	memcpy(path->bytes, frame + 6, 6);
+	memcpy(path->bytes + 6, frame, 6);
+	path->ip_off = (uint8_t)packet->l3_off;
+	path->len = (uint8_t)(packet->l3_off + VMA_PKT_IP4_LEN);
+	path->bytes[path->ip_off] = 0x45;
+	memcpy(path->bytes + path->ip_off + 12, ip + 16, 4);
+	memcpy(path->bytes + path->ip_off + 16, ip + 12, 4);
+	path->mtu = tcp->nic->mtu;
+}
+
+static struct vma_flow_key key_of(const struct vma_rx_info *info)
+{
+	struct vma_flow_key key = {.family = info->family,
+	                           .proto = IPPROTO_TCP,
+	                           .vlan = info->vlan,
+	                           .local_port_be = info->dst_port_be,
+	                           .peer_port_be = info->src_port_be};
+
+	memcpy(key.local, info->dst, sizeof(key.local));
+	memcpy(key.peer, info->src, sizeof(key.peer));
+	return key;
+}
+
+/* lwIP has made a pcb, and read the options of the SYN; the SYN-ACK comes next. */
+err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
+{
+	struct vma_tcp_conn *conn = lwip_at.tcp->opening;
+
+	(void)listener;
+	lwip_at.conn = conn;
+	conn->pcb = pcb;
+	conn->peer_mss = pcb->mss;
+	tcp_pcb_attach(conn, pcb);
+	if (conn->tcp->attr.no_timestamps)
+		tcp_clear_flags(pcb, TF_TIMESTAMP);
+	return ERR_OK;
+}
+
+static void answer_syn(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn, struct pbuf *p)
+{
+	struct vma_tcp *tcp = conn->tcp;
+	struct tcp_seg *seg;
+
+	tcp->opening = conn;
+	lwip_enter_listener(tcp, &listener->pcb);
+	lwip_input(conn->key.peer, conn->key.local, p);
+	if (conn->pcb != NULL && conn->pcb->unacked != NULL)
+		for (seg = conn->pcb->unacked; seg != NULL; seg = seg->next)
+			recovery_sent(conn, seg);
+	lwip_leave();
+	tcp->opening = NULL;
+}
+
+/* True: the packet has been taken. */
+static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	struct vma_flow_key key = key_of(info);
+	struct vma_tcp_conn *conn = tcp_conn_new(tcp, &key, &listener->options);
+	struct pbuf *p;
+
+	if (conn == NULL)
+		return false;
+	conn->passive = true;
+	path_of(tcp, packet, &conn->path);
+	conn->flow.flags = VMA_FLOW_RING_ONLY;
+	add_half_open(listener, conn);
+	conn->attached = vma_ring_attach(tcp->ring, &conn->flow) == 0;
+	lwip_enter(tcp, NULL);
+	p = conn->attached ? port_pbuf_of(tcp, packet) : NULL;
+	lwip_leave();
+	if (p != NULL)
+		answer_syn(listener, conn, p);
+	if (conn->pcb == NULL) {
+		TCP_COUNT(tcp, no_memory, 1);
+		tcp_conn_over(conn, 0);
+		return p != NULL;
+	}
+	timers_retransmit_update(conn);
+	tcp_ready(conn);
+	return true;
+}
+
+bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_tcp_listener *listener = (struct vma_tcp_listener *)flow;
+	struct vma_tcp *tcp = listener->tcp;
+
+	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
+		if (admits(listener))
+			return open_passively(listener, packet, info);
+		TCP_COUNT(tcp, syns_dropped, 1);
+		return false;
+	}
+	if (info->tcp_flags & TCP_ACK)
+		tcp_reply_rst(tcp, packet);
+	return false;
+}
+
+/* ---- control path ---- */
+
+static void init_pcb(struct vma_tcp_listener *listener)
+{
+	struct tcp_pcb_listen *pcb = &listener->pcb;
+
+	memcpy(&pcb->local_ip, listener->flow.key.local, 4);
+	pcb->local_port = lwip_ntohs(listener->flow.key.local_port_be);
+	pcb->state = LISTEN;
+}
+
+static void link_listener(struct vma_tcp_listener *listener)
+{
+	struct vma_tcp *tcp = listener->tcp;
+
+	listener->next = tcp->listeners;
+	listener->prev = &tcp->listeners;
+	if (listener->next != NULL)
+		listener->next->prev = &listener->next;
+	tcp->listeners = listener;
+}
+
+static void unlink_listener(struct vma_tcp_listener *listener)
+{
+	*listener->prev = listener->next;
+	if (listener->next != NULL)
+		listener->next->prev = listener->prev;
+}
+
+static int listen_held(struct vma_tcp_listener *listener)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	int rc;
+
+	if (vma_ring_flow(tcp->ring, &listener->flow.key) != NULL)
+		return -EADDRINUSE;
+	rc = vma_ring_attach(tcp->ring, &listener->flow);
+	if (rc == 0)
+		link_listener(listener);
+	return rc;
+}
+
+int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, struct vma_tcp_listener **out)
+{
+	struct vma_flow_key key = {
+	        .family = attr->family, .proto = IPPROTO_TCP, .vlan = attr->vlan, .local_port_be = attr->local_port_be};
+	struct vma_tcp_listener *listener;
+	bool acquired;
+	int rc;
+
+	if (attr->owner == NULL || attr->options == NULL)
+		return -EINVAL;
+	memcpy(key.local, attr->local, sizeof(key.local));
+	rc = vma_flow_key_check(&key);
+	if (rc != 0)
+		return rc;
+	listener = tcp_alloc_zeroed(tcp, sizeof(*listener));
+	if (listener == NULL)
+		return -ENOMEM;
+	listener->tcp = tcp;
+	listener->owner = attr->owner;
+	listener->arg = attr->arg;
+	listener->options = *attr->options;
+	listener->backlog = attr->backlog;
+	listener->flow = (struct vma_flow){.key = key,
+	                                   .flags = VMA_FLOW_LISTENER,
+	                                   .shadow_cookie = attr->shadow_cookie,
+	                                   .sink = tcp_listener_sink,
+	                                   .owner = listener};
+	init_pcb(listener);
+	acquired = vma_ring_acquire(tcp->ring);
+	rc = listen_held(listener);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	if (rc != 0)
+		tcp_free_memory(tcp, listener);
+	else
+		*out = listener;
+	return rc;
+}
+
+void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog)
+{
+	bool acquired = vma_ring_acquire(listener->tcp->ring);
+
+	listener->options = *options;
+	listener->backlog = backlog;
+	if (acquired)
+		vma_ring_release(listener->tcp->ring);
+}
+
+/* One that the listener's rule covers, held in memory; NULL: there is none. Receive flag held. */
+static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener)
+{
+	const struct vma_flow_key *key = &listener->flow.key;
+
+	for (struct vma_tcp_conn *conn = listener->tcp->all; conn != NULL; conn = conn->next_all) {
+		if (conn->is_over || !conn->passive || conn->steered || !conn->attached || conn->listener != NULL ||
+		    conn->key.local_port_be != key->local_port_be || conn->key.vlan != key->vlan ||
+		    memcmp(conn->key.local, key->local, sizeof(key->local)) != 0)
+			continue;
+		conn->steered = true; /* or not, but it will not be asked for again */
+		conn->held++;
+		return conn;
+	}
+	return NULL;
+}
+
+/* What was accepted lives on without the listener's rule. The NIC is asked without the receive flag. */
+static void steer_covered(struct vma_tcp_listener *listener)
+{
+	struct vma_ring *ring = listener->tcp->ring;
+	struct vma_tcp_conn *conn = NULL;
+
+	for (;;) {
+		vma_ring_acquire(ring);
+		if (conn != NULL) {
+			conn->held--;
+			tcp_ready(conn); /* if it is over, it goes now */
+		}
+		conn = next_covered(listener);
+		vma_ring_release(ring);
+		if (conn == NULL)
+			return;
+		vma_ring_steer(ring, &conn->flow);
+	}
+}
+
+static void forget(struct vma_tcp_listener *listener, bool reset)
+{
+	while (listener->first != NULL)
+		tcp_conn_fail(listener->first, 0, reset);
+	vma_ring_detach(listener->tcp->ring, &listener->flow);
+	unlink_listener(listener);
+}
+
+void vma_tcp_listener_close(struct vma_tcp_listener *listener)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	bool acquired;
+
+	steer_covered(listener);
+	acquired = vma_ring_acquire(tcp->ring);
+	forget(listener, true);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	tcp_free_memory(tcp, listener);
+}
+
+void tcp_listeners_forget(struct vma_tcp *tcp)
+{
+	while (tcp->listeners != NULL) {
+		struct vma_tcp_listener *listener = tcp->listeners;
+
+		forget(listener, false);
+		tcp_free_memory(tcp, listener);
+	}
+}

@@ -1,0 +1,120 @@
+/* options.c - what may be set, to what, and what follows at once. Everything else looks at the value when it needs it.
+ */
+#include <errno.h>
+
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+void vma_tcp_options_init(struct vma_tcp_options *options)
+{
+	*options = (struct vma_tcp_options){
+#define X(name, field, value) .field = value,
+	        VMA_TCP_OPTIONS(X)
+#undef X
+	};
+}
+
+/* As the kernel's setsockopt: what is out of range, and what is brought into it. */
+static int check(enum vma_tcp_option option, int32_t *value)
+{
+	static const struct {
+		int32_t min, max;
+	} range[VMA_TCP_OPT_COUNT] = {[VMA_TCP_OPT_KEEPIDLE] = {1, 32767},
+	                              [VMA_TCP_OPT_KEEPINTVL] = {1, 32767},
+	                              [VMA_TCP_OPT_KEEPCNT] = {1, 127},
+	                              [VMA_TCP_OPT_USER_TIMEOUT] = {0, INT32_MAX},
+	                              [VMA_TCP_OPT_SYNCNT] = {1, 127},
+	                              [VMA_TCP_OPT_SYNACK_RETRIES] = {0, 255},
+	                              [VMA_TCP_OPT_RETRIES2] = {0, 255},
+	                              [VMA_TCP_OPT_ORPHAN_RETRIES] = {0, 255},
+	                              [VMA_TCP_OPT_TTL] = {1, 255},
+	                              [VMA_TCP_OPT_TOS] = {0, 255},
+	                              [VMA_TCP_OPT_PMTUDISC] = {0, 5},
+	                              [VMA_TCP_OPT_CONGESTION] = {0, VMA_TCP_CC_NONE},
+	                              [VMA_TCP_OPT_SNDBUF] = {0, INT32_MAX},
+	                              [VMA_TCP_OPT_RCVBUF] = {0, INT32_MAX},
+	                              [VMA_TCP_OPT_SNDBUF_INIT] = {0, INT32_MAX},
+	                              [VMA_TCP_OPT_SNDBUF_MAX] = {0, INT32_MAX},
+	                              [VMA_TCP_OPT_RCVBUF_INIT] = {0, INT32_MAX},
+	                              [VMA_TCP_OPT_RCVBUF_MAX] = {0, INT32_MAX},
+	                              [VMA_TCP_OPT_WINDOW_CLAMP] = {0, INT32_MAX}};
+
+	switch (option) {
+	case VMA_TCP_OPT_NODELAY:
+	case VMA_TCP_OPT_CORK:
+	case VMA_TCP_OPT_QUICKACK:
+	case VMA_TCP_OPT_KEEPALIVE:
+	case VMA_TCP_OPT_OOBINLINE:
+		*value = *value != 0;
+		return 0;
+	case VMA_TCP_OPT_MAXSEG: /* 0: from the path */
+		return *value != 0 && (*value < 88 || *value > 32767) ? -EINVAL : 0;
+	case VMA_TCP_OPT_LINGER2:
+		*value = *value < 0 ? -1 : *value > 120 ? 120 : *value == 0 ? 60 : *value;
+		return 0;
+	case VMA_TCP_OPT_DEFER_ACCEPT:
+		*value = *value < 0 ? 0 : *value;
+		return 0;
+	case VMA_TCP_OPT_NOTSENT_LOWAT:
+		return 0;
+	default:
+		return *value < range[option].min || *value > range[option].max ? -EINVAL : 0;
+	}
+}
+
+int vma_tcp_set(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value)
+{
+	int rc;
+
+	if ((unsigned)option >= VMA_TCP_OPT_COUNT)
+		return -EINVAL;
+	rc = check(option, &value);
+	if (rc != 0)
+		return rc;
+	atomic_store_explicit(&conn->option[option], value, memory_order_relaxed);
+	atomic_fetch_or_explicit(&conn->options_changed, UINT32_C(1) << option, memory_order_release);
+	tcp_post(conn, TCP_WORK_OPTIONS);
+	return 0;
+}
+
+int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
+{
+	return (unsigned)option < VMA_TCP_OPT_COUNT ? tcp_option(conn, option) : -EINVAL;
+}
+
+/* ---- driver ---- */
+
+_Static_assert(VMA_TCP_OPT_COUNT <= 32, "bits of options_changed");
+#define BIT(name) (UINT32_C(1) << VMA_TCP_OPT_##name)
+
+/* Another algorithm goes on with the window that there is. */
+static void change_congestion(struct vma_tcp_conn *conn)
+{
+	uint32_t cwnd = conn->cc.cwnd, ssthresh = conn->cc.ssthresh;
+
+	cc_init(&conn->cc, tcp_option(conn, VMA_TCP_OPT_CONGESTION), conn->cc.mss);
+	if (tcp_option(conn, VMA_TCP_OPT_CONGESTION) == VMA_TCP_CC_NONE || cwnd >= CC_CWND_MAX)
+		return;
+	conn->cc.cwnd = cwnd;
+	conn->cc.ssthresh = ssthresh;
+}
+
+void tcp_options_changed(struct vma_tcp_conn *conn)
+{
+	uint32_t changed = atomic_exchange_explicit(&conn->options_changed, 0, memory_order_acq_rel);
+
+	if (changed & (BIT(NODELAY) | BIT(CORK)) && tcp_option(conn, VMA_TCP_OPT_NODELAY) &&
+	    !tcp_option(conn, VMA_TCP_OPT_CORK))
+		conn->push_once = true;
+	if (changed & BIT(QUICKACK))
+		window_quickack(conn, tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0);
+	if (changed & (BIT(SNDBUF) | BIT(RCVBUF) | BIT(WINDOW_CLAMP)))
+		window_limits(conn);
+	if (changed & BIT(MAXSEG))
+		tcp_conn_mss_update(conn);
+	if (changed & BIT(CONGESTION))
+		change_congestion(conn);
+	if (changed &
+	    (BIT(KEEPALIVE) | BIT(KEEPIDLE) | BIT(KEEPINTVL) | BIT(KEEPCNT) | BIT(USER_TIMEOUT) | BIT(LINGER2)))
+		timers_keepalive_update(conn);
+}

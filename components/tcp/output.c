@@ -1,0 +1,297 @@
+/*
+ * output.c - from the send fifo into segments, as far as windows, Nagle, cork and segment size let go; and ACKs.
+ *
+ * lwIP gets a segment only when it may leave now, and by reference: its bytes stay in the fifo until they are
+ * acknowledged. So pcb->unsent is empty, but for what found no frame.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+#define QUEUE_MARGIN 16 /* pbufs that a segment may need, below lwIP's limit of them */
+
+/* ---- what is in lwIP's hands ---- */
+
+uint64_t tcp_output_released(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	const struct tcp_seg *first = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
+
+	return first != NULL ? tcp_tx_offset(conn, lwip_ntohl(first->tcphdr->seqno)) : conn->fed;
+}
+
+/* ---- having lwIP send ---- */
+
+/* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
+static bool transmit(struct vma_tcp_conn *conn, bool fin)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_seg *last = pcb->unacked != NULL ? pcb->unacked_last : NULL, *seg;
+
+	pcb->cwnd = UINT32_C(1) << 30; /* what recovery lets go has been asked */
+	if (fin)
+		tcp_close_fin(conn);
+	else
+		tcp_output(pcb);
+	for (seg = last != NULL ? last->next : pcb->unacked; seg != NULL; seg = seg->next)
+		recovery_sent(conn, seg);
+	if (conn->connected) {
+		uint64_t given = tcp_tx_offset(conn, pcb->snd_nxt);
+
+		atomic_store_explicit(&conn->given, given < conn->fed ? given : conn->fed, memory_order_release);
+	}
+	if (pcb->unsent != NULL)
+		tcp_retry(conn);
+	return pcb->unsent == NULL;
+}
+
+int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	bool inside = lwip_at.conn == conn;
+	err_t err;
+
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	err = tcp_output_segment(seg, conn->pcb, &port_netif);
+	if (!inside)
+		lwip_leave();
+	return err == ERR_OK ? 0 : -ENOBUFS;
+}
+
+/* ---- how much may go ---- */
+
+static bool is_after(uint32_t a, uint32_t b)
+{
+	return TCP_SEQ_GT(a, b);
+}
+
+/*
+ * Whether a short segment waits for company: cork and MSG_MORE; Nagle's rule as Minshall has it, which the kernel
+ * follows: only another short segment in flight is a reason. MSG_MORE does not outlast the next acknowledgement.
+ */
+static bool waits_for_company(const struct vma_tcp_conn *conn, uint64_t produced)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	if (conn->push_once || conn->urgent_mode || atomic_load_explicit(&conn->shut_wr, memory_order_acquire))
+		return false;
+	if (tcp_option(conn, VMA_TCP_OPT_CORK))
+		return true;
+	if (atomic_load_explicit(&conn->more_from, memory_order_relaxed) == produced && !conn->ack_came)
+		return true;
+	if (tcp_option(conn, VMA_TCP_OPT_NODELAY))
+		return false;
+	return pcb->unacked != NULL && is_after(conn->snd_sml, pcb->lastack) && !is_after(conn->snd_sml, pcb->snd_nxt);
+}
+
+/* A peer with a small buffer gets segments of half of it, so that it can acknowledge one while the next comes. */
+static uint32_t segment_max(const struct vma_tcp_conn *conn)
+{
+	uint32_t window = conn->snd_wnd_max, most = window > 536 ? window / 2 : window;
+
+	return most != 0 && most < conn->mss ? most : conn->mss;
+}
+
+static uint32_t window_left(const struct tcp_pcb *pcb)
+{
+	int32_t left = (int32_t)(pcb->lastack + pcb->snd_wnd - pcb->snd_nxt);
+
+	return left > 0 ? (uint32_t)left : 0;
+}
+
+/* ---- feeding lwIP ---- */
+
+/* n bytes from the fifo into a segment. Fewer: no memory. */
+static uint32_t write_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t done = 0;
+
+	pcb->snd_wnd_max = 2 * 65535; /* segment_max has seen to it */
+	while (done < n) {
+		struct iovec span = fifo_span(&conn->tx, conn->fed);
+		uint32_t take = span.iov_len < n - done ? (uint32_t)span.iov_len : n - done;
+		u8_t more = conn->fed + take < produced ? TCP_WRITE_FLAG_MORE : 0;
+
+		if (tcp_write(pcb, span.iov_base, (u16_t)take, more) != ERR_OK)
+			break;
+		conn->fed += take;
+		done += take;
+	}
+	return done;
+}
+
+static bool all_is_fed(const struct vma_tcp_conn *conn)
+{
+	/* In this order: nothing is produced after it. */
+	bool shut = atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
+
+	return shut && !conn->fin_queued && fifo_produced(&conn->tx) == conn->fed &&
+	       (conn->pcb->state == ESTABLISHED || conn->pcb->state == CLOSE_WAIT);
+}
+
+/* One segment of n bytes. False: stop. */
+static bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+{
+	uint32_t written = write_bytes(conn, n, produced);
+
+	if (written < n) {
+		TCP_COUNT(conn->tcp, no_memory, 1);
+		tcp_retry(conn);
+	}
+	if (written == 0)
+		return false;
+	if (written < conn->mss)
+		conn->snd_sml = conn->pcb->snd_lbb;
+	window_data_sent(conn);
+	return transmit(conn, all_is_fed(conn)) && written == n;
+}
+
+static bool may_leave(const struct vma_tcp_conn *conn, uint32_t n)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint32_t allowed = recovery_may_send(conn);
+
+	if (window_left(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
+		return false;
+	return allowed >= n || (allowed != 0 && pcb->unacked == NULL);
+}
+
+static void note_urgent(struct vma_tcp_conn *conn)
+{
+	uint64_t behind = atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed);
+
+	if (behind == 0)
+		return;
+	atomic_compare_exchange_strong(&conn->urgent_tx, &behind, 0);
+	conn->snd_up = conn->tx_seq + (uint32_t)behind;
+	conn->urgent_mode = true;
+}
+
+static void feed(struct vma_tcp_conn *conn)
+{
+	uint32_t most = segment_max(conn);
+	uint64_t produced;
+
+	while ((produced = fifo_produced(&conn->tx)) != conn->fed) {
+		uint32_t n = produced - conn->fed < most ? (uint32_t)(produced - conn->fed) : most;
+
+		note_urgent(conn);
+		if (n < most && waits_for_company(conn, produced))
+			break;
+		if (!may_leave(conn, n) || !feed_segment(conn, n, produced))
+			break;
+	}
+	if (fifo_produced(&conn->tx) == conn->fed)
+		conn->push_once = false;
+	if (conn->pcb->unsent == NULL && all_is_fed(conn))
+		transmit(conn, true);
+}
+
+/* ---- ACKs ---- */
+
+/* A duplicate is reported as the first SACK block, for this one ACK (RFC 2883). lwIP keeps the others. */
+static void send_ack(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_sack_range kept[LWIP_TCP_MAX_SACK_NUM];
+	bool dsack = conn->dsack_left != conn->dsack_right && pcb->flags & TF_SACK;
+
+	if (dsack) {
+		memcpy(kept, pcb->rcv_sacks, sizeof(kept));
+		memmove(pcb->rcv_sacks + 1, pcb->rcv_sacks, sizeof(kept) - sizeof(kept[0]));
+		pcb->rcv_sacks[0] = (struct tcp_sack_range){conn->dsack_left, conn->dsack_right};
+	}
+	if (tcp_send_empty_ack(pcb) != ERR_OK)
+		tcp_retry(conn);
+	if (dsack)
+		memcpy(pcb->rcv_sacks, kept, sizeof(kept));
+	conn->dsack_left = conn->dsack_right = 0;
+}
+
+void tcp_output_ack(struct vma_tcp_conn *conn)
+{
+	bool inside = lwip_at.conn == conn;
+
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	send_ack(conn);
+	if (!inside)
+		lwip_leave();
+}
+
+/* ---- a step's output ---- */
+
+static void output(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	if (recovery_retransmit(conn) != 0)
+		tcp_retry(conn);
+	else if ((pcb->unsent == NULL || transmit(conn, false)) && conn->connected)
+		feed(conn);
+	if (pcb->flags & TF_ACK_NOW && conn->connected)
+		send_ack(conn);
+}
+
+void tcp_output_conn(struct vma_tcp_conn *conn)
+{
+	lwip_enter(conn->tcp, conn);
+	if (conn->pcb->refused_data != NULL)
+		tcp_process_refused_data(conn->pcb);
+	output(conn);
+	lwip_leave();
+	conn->ack_came = false;
+	timers_retransmit_update(conn);
+}
+
+/* ---- for timers ---- */
+
+static int force(struct vma_tcp_conn *conn)
+{
+	uint64_t produced = fifo_produced(&conn->tx);
+	uint32_t n = segment_max(conn), left = window_left(conn->pcb);
+
+	if (conn->pcb->unsent != NULL)
+		return transmit(conn, false) ? 1 : -ENOBUFS;
+	n = n < left ? n : left;
+	n = produced - conn->fed < n ? (uint32_t)(produced - conn->fed) : n;
+	if (n == 0)
+		return 0;
+	feed_segment(conn, n, produced);
+	return conn->pcb->unsent == NULL ? 1 : -ENOBUFS;
+}
+
+int tcp_output_force(struct vma_tcp_conn *conn)
+{
+	bool inside = lwip_at.conn == conn;
+	int rc;
+
+	if (!conn->connected)
+		return 0;
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	rc = force(conn);
+	if (!inside)
+		lwip_leave();
+	return rc;
+}
+
+int tcp_output_probe(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	bool inside = lwip_at.conn == conn;
+	uint32_t snd_nxt = pcb->snd_nxt;
+	err_t err;
+
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	pcb->snd_nxt = pcb->lastack - 1;
+	err = tcp_send_empty_ack(pcb);
+	pcb->snd_nxt = snd_nxt;
+	if (!inside)
+		lwip_leave();
+	return err == ERR_OK ? 0 : -ENOBUFS;
+}

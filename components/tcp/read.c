@@ -1,0 +1,125 @@
+/*
+ * read.c - the reader's side of a connection: bytes, the urgent byte among them, and when reading opens the window.
+ *
+ * The urgent byte (RFC 9293 3.8.5, as the kernel: the byte before where the pointer points to) lies in the stream at
+ * urgent_at. Reading stops before it; the next read steps over it, unless it is to be read inline. It can be read by
+ * itself from urgent_byte: what it is, or URGENT_EXPECTED, URGENT_NONE. The driver sets both, the reader clears them by
+ * exchange, so that a new one is not lost.
+ */
+#include <errno.h>
+
+#include "tcp_priv.h"
+
+static bool is_inline(const struct vma_tcp_conn *conn)
+{
+	return tcp_option(conn, VMA_TCP_OPT_OOBINLINE) != 0;
+}
+
+/* Bytes before the urgent one; -1: there is none ahead. */
+static int64_t mark_of(const struct vma_tcp_conn *conn, uint64_t consumed)
+{
+	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire);
+
+	return at >= 0 && (uint64_t)at >= consumed ? (int64_t)((uint64_t)at - consumed) : -1;
+}
+
+/* How the first bytes may be read: *skip is stepped over, at most *limit come in one piece. */
+static void rules_of(const struct vma_tcp_conn *conn, size_t *skip, uint64_t *limit)
+{
+	int64_t mark = mark_of(conn, fifo_consumed(&conn->rx));
+
+	*skip = mark == 0 && !is_inline(conn) ? 1 : 0;
+	*limit = mark > 0 ? (uint64_t)mark : UINT64_MAX;
+}
+
+/* FIONREAD, as the kernel's tcp_inq: up to the mark. */
+uint64_t vma_tcp_rx_bytes(const struct vma_tcp_conn *conn)
+{
+	uint64_t bytes = fifo_bytes(&conn->rx), limit;
+	size_t skip;
+
+	rules_of(conn, &skip, &limit);
+	bytes -= bytes < skip ? bytes : skip;
+	return !is_inline(conn) && bytes > limit ? limit : bytes;
+}
+
+bool tcp_readable(const struct vma_tcp_conn *conn)
+{
+	return vma_tcp_rx_bytes(conn) != 0;
+}
+
+bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn)
+{
+	/* In this order: the FIN was noted after the last byte. */
+	bool ended = atomic_load_explicit(&conn->fin_received, memory_order_acquire) ||
+	             atomic_load_explicit(&conn->shut_rd, memory_order_acquire);
+
+	return ended && vma_tcp_rx_bytes(conn) == 0;
+}
+
+unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
+{
+	uint64_t limit, left;
+	size_t step;
+	unsigned used;
+
+	rules_of(conn, &step, &limit);
+	if (skip >= limit)
+		return 0;
+	used = fifo_front(&conn->rx, skip + step, spans, n);
+	left = limit - skip;
+	for (unsigned i = 0; i < used; i++) {
+		if (spans[i].iov_len >= left) {
+			spans[i].iov_len = (size_t)left;
+			return i + 1;
+		}
+		left -= spans[i].iov_len;
+	}
+	return used;
+}
+
+/* The reader is beyond the urgent byte: it is as if there had been none. */
+static void pass_mark(struct vma_tcp_conn *conn, uint64_t consumed)
+{
+	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire);
+	int byte = atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed);
+
+	if (at < 0 || (uint64_t)at >= consumed)
+		return;
+	if (atomic_compare_exchange_strong(&conn->urgent_at, &at, -1))
+		atomic_compare_exchange_strong(&conn->urgent_byte, &byte, URGENT_NONE);
+}
+
+void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes)
+{
+	uint64_t limit;
+	size_t step;
+
+	if (bytes == 0)
+		return;
+	rules_of(conn, &step, &limit);
+	fifo_consume(&conn->rx, bytes + step);
+	if (atomic_load_explicit(&conn->urgent_at, memory_order_relaxed) >= 0)
+		pass_mark(conn, fifo_consumed(&conn->rx));
+	if (window_wants_update(conn))
+		tcp_post(conn, TCP_WORK_WINDOW);
+}
+
+int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek)
+{
+	int value = atomic_load_explicit(&conn->urgent_byte, memory_order_acquire);
+
+	if (is_inline(conn) || value == URGENT_NONE)
+		return -EINVAL;
+	if (value == URGENT_EXPECTED)
+		return 0;
+	if (!peek && !atomic_compare_exchange_strong(&conn->urgent_byte, &value, URGENT_NONE))
+		return 0; /* a newer one has been announced */
+	*byte = (uint8_t)value;
+	return 1;
+}
+
+int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn)
+{
+	return mark_of(conn, fifo_consumed(&conn->rx));
+}

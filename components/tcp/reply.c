@@ -1,0 +1,110 @@
+/* reply.c - answers to packets that no connection has: their own headers, addresses exchanged. */
+#include <netinet/in.h>
+#include <string.h>
+
+#include <vma/packet.h>
+
+#include "segment.h"
+
+static void put16(uint8_t *p, uint16_t host)
+{
+	p[0] = (uint8_t)(host >> 8);
+	p[1] = (uint8_t)host;
+}
+
+static void put32(uint8_t *p, uint32_t host)
+{
+	put16(p, (uint16_t)(host >> 16));
+	put16(p + 2, (uint16_t)host);
+}
+
+/* Ethernet, VLAN if there is one, IPv4 without options. */
+static void write_lower(struct vma_tcp *tcp, uint8_t *frame, const uint8_t *from, uint32_t l3_off, uint32_t l4_len)
+{
+	uint8_t *ip = frame + l3_off;
+	const uint8_t *their = from + l3_off;
+	uint16_t sum;
+
+	memcpy(frame, from, l3_off);
+	memcpy(frame, from + 6, 6);
+	memcpy(frame + 6, from, 6);
+	memset(ip, 0, VMA_PKT_IP4_LEN);
+	ip[0] = 0x45;
+	put16(ip + 2, (uint16_t)(VMA_PKT_IP4_LEN + l4_len));
+	put16(ip + 4, tcp->ip_id++);
+	put16(ip + 6, 0x4000); /* DF */
+	ip[8] = 64;
+	ip[9] = IPPROTO_TCP;
+	memcpy(ip + 12, their + 16, 4);
+	memcpy(ip + 16, their + 12, 4);
+	sum = (uint16_t)~vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN));
+	memcpy(ip + 10, &sum, 2);
+}
+
+static void write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, const struct tcp_reply *reply)
+{
+	uint32_t len = VMA_PKT_TCP_LEN + (reply->has_ts ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	uint64_t sum;
+	uint16_t field;
+
+	memcpy(l4, their + 2, 2);
+	memcpy(l4 + 2, their, 2);
+	put32(l4 + 4, reply->seq);
+	put32(l4 + 8, reply->ack);
+	l4[12] = (uint8_t)(len / 4 << 4);
+	l4[13] = reply->flags;
+	put16(l4 + 14, reply->window);
+	put32(l4 + 16, 0);
+	if (reply->has_ts) {
+		put32(l4 + 20, SEGMENT_TS_WORD);
+		put32(l4 + 24, reply->ts_val);
+		put32(l4 + 28, reply->ts_ecr);
+	}
+	sum = vma_csum_pseudo4(l4 - 8, l4 - 4, IPPROTO_TCP, len);
+	if (tcp->nic->caps & VMA_NIC_CAP_TX_CSUM)
+		field = vma_csum_fold(sum);
+	else
+		field = (uint16_t)~vma_csum_fold(vma_csum_add(sum, l4, len));
+	memcpy(l4 + 16, &field, 2);
+}
+
+void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply)
+{
+	const uint8_t *from = (const uint8_t *)vma_buf_data(tcp->arena, packet);
+	uint32_t l4_len = VMA_PKT_TCP_LEN + (reply->has_ts ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	uint32_t l4_off = packet->l3_off + VMA_PKT_IP4_LEN;
+	struct vma_buf *buf;
+	uint8_t *frame;
+
+	if (!tcp_frame_room(tcp))
+		return;
+	buf = vma_ring_tx_buf(tcp->ring);
+	if (buf == NULL)
+		return;
+	frame = (uint8_t *)vma_buf_data(tcp->arena, buf);
+	write_lower(tcp, frame, from, packet->l3_off, l4_len);
+	write_tcp(tcp, frame + l4_off, from + packet->l4_off, reply);
+	TCP_COUNT(tcp, segments_out, 1);
+	tcp_frame_out(tcp, buf, buf->data_off, l4_off + l4_len,
+	              tcp->nic->caps & VMA_NIC_CAP_TX_CSUM ? VMA_NIC_SEG_CSUM : 0);
+}
+
+/* RFC 9293 3.10.7.1. */
+void tcp_reply_rst(struct vma_tcp *tcp, struct vma_buf *packet)
+{
+	struct tcp_reply reply = {0};
+	struct segment s;
+
+	segment_parse(&s, tcp->arena, packet);
+	if (s.flags & TCP_RST)
+		return;
+	if (s.flags & TCP_ACK) {
+		reply.seq = s.ack;
+		reply.flags = TCP_RST;
+	} else {
+		reply.ack = s.end;
+		reply.flags = TCP_RST | TCP_ACK;
+	}
+	TCP_COUNT(tcp, resets_out, 1);
+	tcp_reply(tcp, packet, &reply);
+}

@@ -1,0 +1,375 @@
+/* stack.c - what the connections of one ring share: their turn, its clock, the frames it gathers, when it is due. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+#define RETRY_NS TCP_NS_PER_MS
+
+/* ---- surroundings ---- */
+
+static uint64_t default_now_ns(void *arg)
+{
+	struct timespec now;
+
+	(void)arg;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * TCP_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+static void *default_alloc(size_t size)
+{
+	return calloc(1, size);
+}
+
+static void default_due(void *arg)
+{
+	(void)arg;
+}
+
+static void default_retire(struct vma_tcp_conn *conn, void *arg)
+{
+	(void)arg;
+	vma_tcp_conn_free(conn);
+}
+
+static struct vma_tcp_host complete(const struct vma_tcp_host *given)
+{
+	struct vma_tcp_host host = *given;
+
+	host.now_ns = host.now_ns != NULL ? host.now_ns : default_now_ns;
+	if (host.alloc == NULL) {
+		host.alloc = default_alloc;
+		host.free = free;
+	}
+	host.due = host.due != NULL ? host.due : default_due;
+	host.retire = host.retire != NULL ? host.retire : default_retire;
+	return host;
+}
+
+/* The start of what was allocated lies before what is given, which begins a cache line. */
+static void *align_allocated(void *base)
+{
+	uintptr_t start = ((uintptr_t)base + sizeof(void *) + 63) & ~(uintptr_t)63;
+
+	if (base == NULL)
+		return NULL;
+	((void **)start)[-1] = base;
+	return (void *)start;
+}
+
+static size_t size_to_align(size_t size)
+{
+	return size + sizeof(void *) + 63;
+}
+
+void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size)
+{
+	return align_allocated(tcp->host.alloc(size_to_align(size)));
+}
+
+void *tcp_allocated_base(void *memory)
+{
+	return ((void **)memory)[-1];
+}
+
+void tcp_free_memory(struct vma_tcp *tcp, void *memory)
+{
+	if (memory != NULL)
+		tcp->host.free(tcp_allocated_base(memory));
+}
+
+/* ---- frames ---- */
+
+/* With one kick. What the NIC does not take stays at the front, for a millisecond at most. */
+static void send_frames(struct vma_tcp *tcp)
+{
+	unsigned sent;
+
+	if (tcp->frames_count == 0)
+		return;
+	sent = vma_ring_send(tcp->ring, tcp->frames, tcp->frames_count, 0);
+	tcp->frames_count -= sent;
+	if (tcp->frames_count == 0)
+		return;
+	memmove(tcp->frames, tcp->frames + sent, tcp->frames_count * sizeof(*tcp->frames));
+	if (!wheel_is_set(&tcp->retry_timer))
+		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp->now_ns + RETRY_NS);
+}
+
+bool tcp_frame_room(struct vma_tcp *tcp)
+{
+	if (__builtin_expect(tcp->frames_count == TCP_FRAMES, 0))
+		send_frames(tcp);
+	return tcp->frames_count < TCP_FRAMES;
+}
+
+void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len, uint16_t flags)
+{
+	tcp->frames[tcp->frames_count++] = (struct vma_nic_seg){.buf = buf, .off = off, .len = len, .flags = flags};
+}
+
+/* ---- who is to be looked at ---- */
+
+void tcp_ready(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp *tcp = conn->tcp;
+
+	if (conn->in_ready)
+		return;
+	conn->in_ready = true;
+	conn->next_ready = NULL;
+	*tcp->ready_tail = conn;
+	tcp->ready_tail = &conn->next_ready;
+}
+
+static struct vma_tcp_conn *next_ready(struct vma_tcp *tcp)
+{
+	struct vma_tcp_conn *conn = tcp->ready;
+
+	if (conn == NULL)
+		return NULL;
+	tcp->ready = conn->next_ready;
+	if (tcp->ready == NULL)
+		tcp->ready_tail = &tcp->ready;
+	conn->in_ready = false;
+	return conn;
+}
+
+void tcp_retry(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp *tcp = conn->tcp;
+
+	if (conn->in_retry)
+		return;
+	conn->in_retry = true;
+	conn->next_retry = tcp->retry;
+	tcp->retry = conn;
+	if (!wheel_is_set(&tcp->retry_timer))
+		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp->now_ns + RETRY_NS);
+}
+
+static void retry_all(struct vma_tcp *tcp)
+{
+	struct vma_tcp_conn *conn = tcp->retry;
+
+	tcp->retry = NULL;
+	while (conn != NULL) {
+		struct vma_tcp_conn *next = conn->next_retry;
+
+		conn->in_retry = false;
+		tcp_ready(conn);
+		conn = next;
+	}
+}
+
+/*
+ * From any thread. The bits are set before the command is posted, and the command takes all bits at once: whoever finds
+ * them all clear posts it, so it is never queued twice, and what is set while it is queued or before it takes them is
+ * taken with the rest. release: what the poster has written (bytes, options) is seen by who takes the bits.
+ *
+ * The memory is there when the command runs: who posts holds a reference, and the last one to go is itself announced by
+ * a bit (TCP_WORK_UNUSED), after which nobody posts.
+ */
+void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
+{
+	if (atomic_fetch_or_explicit(&conn->work, work, memory_order_acq_rel) == 0)
+		vma_ring_post(conn->tcp->ring, &conn->command);
+}
+
+/* ---- what is published ---- */
+
+static uint64_t now_of(const struct vma_tcp *tcp)
+{
+	return tcp->host.now_ns(tcp->host.arg);
+}
+
+/*
+ * A time that has become later is not published until the earlier one is reached: a conversation would otherwise tell
+ * the host of a new, earlier time with every message. It costs one turn in vain now and then.
+ */
+static void publish_due(struct vma_tcp *tcp)
+{
+	uint64_t next = tcp->ready != NULL ? tcp->now_ns : wheel_next(&tcp->wheel);
+	uint64_t said = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
+	bool was_busy = atomic_load_explicit(&tcp->busy, memory_order_relaxed), busy = tcp->busy_count != 0;
+
+	if (next < said || said <= tcp->now_ns)
+		atomic_store_explicit(&tcp->due_ns, next, memory_order_release);
+	if (busy != was_busy)
+		atomic_store_explicit(&tcp->busy, busy, memory_order_release);
+	if (next < said || (busy && !was_busy))
+		tcp->host.due(tcp->host.arg);
+}
+
+void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
+{
+	if (conn->is_busy == busy)
+		return;
+	conn->is_busy = busy;
+	conn->tcp->busy_count += busy ? 1 : UINT32_MAX;
+}
+
+void tcp_events(struct vma_tcp_conn *conn, uint32_t events)
+{
+	const struct vma_tcp_owner *owner = atomic_load_explicit(&conn->owner, memory_order_acquire);
+
+	conn->past |= events;
+	if (events != 0 && owner != NULL)
+		owner->event(conn, atomic_load_explicit(&conn->owner_arg, memory_order_relaxed), events);
+}
+
+/* ---- the turn ---- */
+
+static void fire(struct tcp_timer_node *node, void *arg)
+{
+	struct vma_tcp *tcp = arg;
+
+	if (node->kind == TCP_TIMER_RETRY) {
+		retry_all(tcp); /* frames that wait go at the turn's end */
+	} else if (node->kind == TCP_TIMER_TIMEWAIT) {
+		timewait_expire(tcp);
+	} else {
+		struct tcp_timer_node *first = node - node->kind;
+		struct vma_tcp_conn *conn =
+		        (struct vma_tcp_conn *)((char *)first - offsetof(struct vma_tcp_conn, timer));
+
+		timers_fire(conn, node->kind);
+	}
+}
+
+static void free_dead(struct vma_tcp *tcp)
+{
+	while (tcp->dead != NULL) {
+		struct vma_tcp_conn *conn = tcp->dead;
+
+		tcp->dead = conn->next_dead;
+		tcp->host.retire(conn, tcp->host.arg);
+	}
+}
+
+static void turn(struct vma_ring_tender *tender)
+{
+	struct vma_tcp *tcp = (struct vma_tcp *)tender;
+	struct vma_tcp_conn *conn;
+
+	tcp->now_ns = now_of(tcp);
+	tcp->gro_left = tcp->attr.gro_streams_max;
+	wheel_advance(&tcp->wheel, tcp->now_ns, fire, tcp);
+	while ((conn = next_ready(tcp)) != NULL)
+		tcp_conn_step(conn);
+	send_frames(tcp);
+	free_dead(tcp);
+	publish_due(tcp);
+}
+
+static bool is_due(struct vma_ring_tender *tender)
+{
+	const struct vma_tcp *tcp = (const struct vma_tcp *)tender;
+	uint64_t due = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
+
+	return due != UINT64_MAX && now_of(tcp) >= due;
+}
+
+/* ---- life ---- */
+
+static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
+{
+	tcp->tender = (struct vma_ring_tender){.turn = turn, .is_due = is_due};
+	tcp->ring = attr->ring;
+	tcp->arena = attr->arena;
+	tcp->host = complete(&attr->host);
+	tcp->attr = *attr;
+	tcp->attr.orphans_max = attr->orphans_max != 0 ? attr->orphans_max : 16384;
+	tcp->attr.time_wait_max = attr->time_wait_max != 0 ? attr->time_wait_max : 262144;
+	tcp->nic = vma_nic_info(vma_ring_nic(attr->ring));
+	tcp->ready_tail = &tcp->ready;
+	tcp->now_ns = now_of(tcp);
+	tcp->syn_tokens = attr->max_syn_rate;
+	tcp->syn_tokens_ns = tcp->now_ns;
+	tcp->retry_timer.kind = TCP_TIMER_RETRY;
+	atomic_store(&tcp->due_ns, UINT64_MAX);
+	wheel_init(&tcp->wheel, tcp->now_ns);
+}
+
+int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
+{
+	struct vma_tcp_host host = complete(&attr->host);
+	struct vma_tcp *tcp;
+	int rc;
+
+	if (attr->ring == NULL || attr->arena == NULL || host.free == NULL)
+		return -EINVAL;
+	tcp = align_allocated(host.alloc(size_to_align(sizeof(*tcp))));
+	if (tcp == NULL)
+		return -ENOMEM;
+	settle(tcp, attr);
+	rc = port_memory_create(tcp);
+	if (rc != 0)
+		goto no_memory;
+	rc = timewait_init(tcp);
+	if (rc != 0)
+		goto no_timewait;
+	vma_ring_tend(tcp->ring, &tcp->tender);
+	*out = tcp;
+	return 0;
+
+no_timewait:
+	port_memory_destroy(tcp);
+no_memory:
+	tcp_free_memory(tcp, tcp);
+	return rc;
+}
+
+/*
+ * With the flag nothing of the stack runs. Releasing it runs what was posted before: commands of connections that are
+ * over by then, and do nothing but mark them; so they are freed after it, when nobody posts any more.
+ */
+void vma_tcp_destroy(struct vma_tcp *tcp)
+{
+	if (tcp == NULL)
+		return;
+	if (vma_ring_acquire(tcp->ring)) {
+		tcp->now_ns = now_of(tcp);
+		tcp_listeners_forget(tcp);
+		tcp_conns_forget(tcp);
+		timewait_fini(tcp);
+		for (unsigned i = 0; i < tcp->frames_count; i++)
+			vma_buf_put(tcp->arena, tcp->frames[i].buf);
+		tcp->frames_count = 0;
+		vma_ring_release(tcp->ring);
+	}
+	vma_ring_tend(tcp->ring, NULL);
+	tcp_conns_free(tcp);
+	port_memory_destroy(tcp);
+	tcp_free_memory(tcp, tcp);
+}
+
+/* ---- accessors ---- */
+
+struct vma_ring *vma_tcp_ring(const struct vma_tcp *tcp)
+{
+	return tcp->ring;
+}
+
+uint64_t vma_tcp_due(const struct vma_tcp *tcp)
+{
+	return atomic_load_explicit(&tcp->due_ns, memory_order_acquire);
+}
+
+bool vma_tcp_is_busy(const struct vma_tcp *tcp)
+{
+	return atomic_load_explicit(&tcp->busy, memory_order_acquire);
+}
+
+void vma_tcp_counts(struct vma_tcp *tcp, struct vma_tcp_counts *out)
+{
+	uint64_t values[sizeof(*out) / sizeof(uint64_t)];
+
+	for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++)
+		values[i] = vma_stats_read(&tcp->count[i]);
+	memcpy(out, values, sizeof(*out));
+}

@@ -1,0 +1,148 @@
+/* state.c - what a connection shows without a lock: its state, its error, what it is ready for. */
+#include <errno.h>
+#include <sys/epoll.h>
+
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+/*
+ * lwIP's state by its number in <netinet/tcp.h>. An application's close or shutdown shows at once, although the FIN is
+ * made only when all bytes before it are in segments.
+ */
+static int state_of(const struct vma_tcp_conn *conn)
+{
+	static const uint8_t names[] = {
+	        [CLOSED] = TCP_CLOSE,         [LISTEN] = TCP_LISTEN,           [SYN_SENT] = TCP_SYN_SENT,
+	        [SYN_RCVD] = TCP_SYN_RECV,    [ESTABLISHED] = TCP_ESTABLISHED, [FIN_WAIT_1] = TCP_FIN_WAIT1,
+	        [FIN_WAIT_2] = TCP_FIN_WAIT2, [CLOSE_WAIT] = TCP_CLOSE_WAIT,   [CLOSING] = TCP_CLOSING,
+	        [LAST_ACK] = TCP_LAST_ACK,    [TIME_WAIT] = TCP_TIME_WAIT};
+	bool shut = atomic_load_explicit(&conn->shut_wr, memory_order_relaxed);
+
+	if (conn->pcb == NULL)
+		return TCP_CLOSE;
+	if (shut && conn->pcb->state == ESTABLISHED)
+		return TCP_FIN_WAIT1;
+	if (shut && conn->pcb->state == CLOSE_WAIT)
+		return TCP_LAST_ACK;
+	return names[conn->pcb->state];
+}
+
+/* sk_stream_is_writeable: what is free is at least half of what is used; and not too much waits to be sent. */
+static bool is_writeable(const struct vma_tcp_conn *conn)
+{
+	uint64_t used = fifo_bytes(&conn->tx), sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
+	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
+
+	if (used >= sndbuf || sndbuf - used < used / 2)
+		return false;
+	return lowat == UINT32_MAX || vma_tcp_tx_unsent(conn) * 2 < lowat;
+}
+
+/*
+ * A writer that finds no room says so (A) and looks again (B); the driver makes room (C) and then looks whether anybody
+ * said so (D). All four are sequentially consistent: if D does not see A, then C comes before B, and B finds room.
+ */
+bool tcp_wants_room(const struct vma_tcp_conn *conn)
+{
+	_Atomic bool *wants = (_Atomic bool *)(uintptr_t)&conn->wants_room; /* a note to the driver, whoever looks */
+
+	if (is_writeable(conn))
+		return false;
+	atomic_store(wants, true);
+	atomic_thread_fence(memory_order_seq_cst);
+	return !is_writeable(conn);
+}
+
+static void tell_room(struct vma_tcp_conn *conn)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!atomic_load(&conn->wants_room) || !is_writeable(conn))
+		return;
+	atomic_store(&conn->wants_room, false);
+	conn->events |= VMA_TCP_WRITABLE;
+}
+
+/* Something is on its way, or could be: the stack is to be driven often. */
+static bool is_busy(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	if (pcb == NULL)
+		return false;
+	return pcb->unacked != NULL || pcb->unsent != NULL || fifo_produced(&conn->tx) != conn->fed;
+}
+
+void tcp_conn_publish(struct vma_tcp_conn *conn)
+{
+	int state;
+
+	if (conn->is_over)
+		return;
+	state = state_of(conn);
+	if (conn->closing && (state == TCP_FIN_WAIT2 || state == TCP_TIME_WAIT) && !(conn->past & VMA_TCP_DRAINED))
+		conn->events |= VMA_TCP_DRAINED;
+	if (conn->bytes_came)
+		conn->events |= VMA_TCP_READABLE;
+	conn->bytes_came = false;
+	tell_room(conn);
+	window_publish(conn);
+	tcp_busy_changed(conn, is_busy(conn));
+	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != state)
+		atomic_store_explicit(&conn->state, state, memory_order_release);
+}
+
+/* Both directions are over for good, as after the kernel's tcp_done. */
+void tcp_conn_ended(struct vma_tcp_conn *conn, int error)
+{
+	atomic_store_explicit(&conn->error, error, memory_order_relaxed);
+	atomic_store_explicit(&conn->error_pending, error, memory_order_relaxed);
+	atomic_store_explicit(&conn->shut_rd, true, memory_order_relaxed);
+	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
+	atomic_store_explicit(&conn->state, TCP_CLOSE, memory_order_release);
+	conn->events |= VMA_TCP_CLOSED | (error != 0 ? VMA_TCP_FAILED : 0);
+	if (conn->closing && !(conn->past & VMA_TCP_DRAINED))
+		conn->events |= VMA_TCP_DRAINED;
+}
+
+/* ---- any thread ---- */
+
+int vma_tcp_state(const struct vma_tcp_conn *conn)
+{
+	return atomic_load_explicit(&conn->state, memory_order_acquire);
+}
+
+int vma_tcp_error(const struct vma_tcp_conn *conn)
+{
+	return atomic_load_explicit(&conn->error, memory_order_acquire);
+}
+
+int vma_tcp_error_take(struct vma_tcp_conn *conn)
+{
+	return atomic_exchange_explicit(&conn->error_pending, 0, memory_order_acq_rel);
+}
+
+/* tcp_poll of the kernel, line by line of its effects. */
+uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn)
+{
+	int state = atomic_load_explicit(&conn->state, memory_order_acquire);
+	bool in_ended = atomic_load_explicit(&conn->shut_rd, memory_order_acquire) ||
+	                atomic_load_explicit(&conn->fin_received, memory_order_acquire);
+	bool out_ended = atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
+	uint32_t ready = 0;
+
+	if (state == TCP_CLOSE || (in_ended && out_ended))
+		ready |= EPOLLHUP;
+	if (in_ended)
+		ready |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+	if (state != TCP_SYN_SENT && state != TCP_SYN_RECV) {
+		if (tcp_readable(conn))
+			ready |= EPOLLIN | EPOLLRDNORM;
+		if (out_ended || !tcp_wants_room(conn))
+			ready |= EPOLLOUT | EPOLLWRNORM;
+		if (atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) >= 0)
+			ready |= EPOLLPRI;
+	}
+	if (atomic_load_explicit(&conn->error_pending, memory_order_relaxed) != 0)
+		ready |= EPOLLERR;
+	return ready;
+}

@@ -1,0 +1,336 @@
+/*
+ * timewait.c - what is left of a connection in TIME_WAIT: its names, its numbers, 60 seconds; two cache lines.
+ *
+ * A record has a flow of its own under the connection's key, so that late segments come here, and whoever wants the
+ * 4-tuple finds it (vma_ring_flow). It answers as the kernel's tcp_timewait_state_process does. Records lie in blocks
+ * that are never given back before the stack ends, and in a list by the time at which they end: all live equally long,
+ * so one timer, of the first, is enough.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "segment.h"
+
+#define LIFE_MS 60000
+#define REUSE_AFTER_MS 1000 /* the kernel's tcp_tw_reuse_delay */
+#define BLOCK_BITS 8
+#define BLOCK_RECORDS (1u << BLOCK_BITS)
+#define NONE UINT32_MAX
+#define HAS_TS (UINT32_C(1) << 31)
+#define ISN_STEP (65535 + 2)
+
+struct record {
+	struct vma_flow flow; /* first */
+	uint32_t next, prev;
+	uint32_t snd_nxt, rcv_nxt, ts_recent;
+	uint32_t window; /* as it was announced; HAS_TS */
+	uint32_t end_ms;
+	uint32_t number;
+};
+_Static_assert(sizeof(struct record) <= 128, "two cache lines");
+
+struct tcp_timewait {
+	struct vma_tcp *tcp;
+	struct tcp_timer_node timer; /* of the first record */
+	struct record **blocks;
+	uint32_t blocks_count;
+	uint32_t free, first, last; /* numbers of records */
+	uint32_t count;
+};
+
+static struct record *record_at(const struct tcp_timewait *tw, uint32_t number)
+{
+	return &tw->blocks[number >> BLOCK_BITS][number & (BLOCK_RECORDS - 1)];
+}
+
+static uint32_t now_ms(const struct vma_tcp *tcp)
+{
+	return (uint32_t)(tcp->now_ns / TCP_NS_PER_MS);
+}
+
+/* ---- the list ---- */
+
+static void set_timer(struct tcp_timewait *tw)
+{
+	struct vma_tcp *tcp = tw->tcp;
+	int32_t left;
+
+	if (tw->first == NONE) {
+		wheel_stop(&tcp->wheel, &tw->timer);
+		return;
+	}
+	if (wheel_is_set(&tw->timer))
+		return; /* for one that has ended, or moved: it will be set again then */
+	left = (int32_t)(record_at(tw, tw->first)->end_ms - now_ms(tcp));
+	wheel_set(&tcp->wheel, &tw->timer, tcp->now_ns + (left > 0 ? (uint32_t)left : 0) * TCP_NS_PER_MS);
+}
+
+static void append(struct tcp_timewait *tw, struct record *record)
+{
+	record->end_ms = now_ms(tw->tcp) + LIFE_MS;
+	record->next = NONE;
+	record->prev = tw->last;
+	if (tw->last != NONE)
+		record_at(tw, tw->last)->next = record->number;
+	else
+		tw->first = record->number;
+	tw->last = record->number;
+	set_timer(tw);
+}
+
+static void take_out(struct tcp_timewait *tw, struct record *record)
+{
+	if (record->prev != NONE)
+		record_at(tw, record->prev)->next = record->next;
+	else
+		tw->first = record->next;
+	if (record->next != NONE)
+		record_at(tw, record->next)->prev = record->prev;
+	else
+		tw->last = record->prev;
+}
+
+static void live_on(struct tcp_timewait *tw, struct record *record)
+{
+	take_out(tw, record);
+	append(tw, record);
+}
+
+/* ---- records ---- */
+
+static int add_block(struct tcp_timewait *tw)
+{
+	struct vma_tcp *tcp = tw->tcp;
+	struct record **blocks = tcp_alloc_zeroed(tcp, (tw->blocks_count + 1) * sizeof(*blocks));
+	struct record *block = blocks != NULL ? tcp_alloc_zeroed(tcp, BLOCK_RECORDS * sizeof(*block)) : NULL;
+
+	if (block == NULL) {
+		tcp_free_memory(tcp, blocks);
+		return -ENOMEM;
+	}
+	for (uint32_t i = BLOCK_RECORDS; i-- > 0;) {
+		block[i].number = tw->blocks_count * BLOCK_RECORDS + i;
+		block[i].next = tw->free;
+		tw->free = block[i].number;
+	}
+	if (tw->blocks_count != 0)
+		memcpy(blocks, tw->blocks, tw->blocks_count * sizeof(*blocks));
+	tcp_free_memory(tcp, tw->blocks);
+	blocks[tw->blocks_count++] = block;
+	tw->blocks = blocks;
+	return 0;
+}
+
+/* NULL: no memory, or too many. */
+static struct record *new_record(struct tcp_timewait *tw)
+{
+	struct record *record;
+
+	if (tw->count >= tw->tcp->attr.time_wait_max || (tw->free == NONE && add_block(tw) != 0))
+		return NULL;
+	record = record_at(tw, tw->free);
+	tw->free = record->next;
+	tw->count++;
+	return record;
+}
+
+static void end_record(struct tcp_timewait *tw, struct record *record)
+{
+	if (record->flow.ring != NULL)
+		vma_ring_detach(tw->tcp->ring, &record->flow);
+	record->next = tw->free;
+	tw->free = record->number;
+	tw->count--;
+}
+
+static void kill(struct tcp_timewait *tw, struct record *record)
+{
+	take_out(tw, record);
+	end_record(tw, record);
+	set_timer(tw);
+}
+
+/* ---- a segment comes ---- */
+
+static void answer(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
+{
+	struct tcp_reply reply = {.seq = record->snd_nxt,
+	                          .ack = record->rcv_nxt,
+	                          .window = (uint16_t)record->window,
+	                          .flags = TCP_ACK,
+	                          .has_ts = record->window & HAS_TS,
+	                          .ts_val = port_clock_ms(tcp),
+	                          .ts_ecr = record->ts_recent};
+
+	tcp_reply(tcp, packet, &reply);
+}
+
+static bool is_too_old(const struct record *record, const struct segment *s)
+{
+	return record->window & HAS_TS && s->has_ts && (int32_t)(record->ts_recent - s->ts_val) > 0;
+}
+
+/* RFC 6191 2, RFC 1122 4.2.2.13: newer by number or by time stamp. */
+static bool may_reopen(const struct record *record, const struct segment *s)
+{
+	if ((s->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_SYN || is_too_old(record, s))
+		return false;
+	return TCP_SEQ_GT(s->seq, record->rcv_nxt) ||
+	       (record->window & HAS_TS && s->has_ts && (int32_t)(record->ts_recent - s->ts_val) < 0);
+}
+
+/* The old connection makes way for a new one, if anybody listens. True: the packet has been taken. */
+static bool reopen(struct tcp_timewait *tw, struct record *record, struct vma_buf *packet,
+                   const struct vma_rx_info *info, bool *done)
+{
+	struct vma_tcp *tcp = tw->tcp;
+	struct vma_flow_key key = record->flow.key;
+	struct vma_flow *listener;
+	uint32_t isn = record->snd_nxt + ISN_STEP;
+	bool taken;
+
+	key.peer_port_be = 0;
+	memset(key.peer, 0, sizeof(key.peer));
+	listener = vma_ring_flow(tcp->ring, &key);
+	*done = listener != NULL && listener->sink == tcp_listener_sink;
+	if (!*done)
+		return false;
+	kill(tw, record);
+	tcp->isn_above = isn != 0 ? isn : 1;
+	taken = tcp_listener_sink(listener, packet, info);
+	tcp->isn_above = 0;
+	return taken;
+}
+
+static void judge(struct tcp_timewait *tw, struct record *record, const struct segment *s)
+{
+	bool old = is_too_old(record, s);
+
+	if (!old && s->seq == record->rcv_nxt && (s->seq == s->end || s->flags & TCP_RST)) {
+		if (s->flags & TCP_RST) {
+			kill(tw, record);
+			return;
+		}
+		if (s->has_ts)
+			record->ts_recent = s->ts_val;
+		live_on(tw, record);
+		return;
+	}
+	if (s->flags & TCP_RST)
+		return;
+	if (old || s->flags & TCP_ACK)
+		live_on(tw, record);
+	answer(tw->tcp, record, s->packet);
+}
+
+static bool sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct record *record = (struct record *)flow;
+	struct tcp_timewait *tw = flow->owner;
+	struct segment s;
+	bool reopened = false, taken;
+
+	tw->tcp->now_ns = tw->tcp->host.now_ns(tw->tcp->host.arg);
+	segment_parse(&s, tw->tcp->arena, packet);
+	if (!s.is_plain)
+		segment_options_parse(&s);
+	if (may_reopen(record, &s)) {
+		taken = reopen(tw, record, packet, info, &reopened);
+		if (reopened)
+			return taken;
+	}
+	judge(tw, record, &s);
+	vma_buf_put_chain(tw->tcp->arena, packet);
+	return true;
+}
+
+/* ---- in, and out again ---- */
+
+static void fill(struct tcp_timewait *tw, struct record *record, const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint32_t window = pcb->rcv_wnd >> pcb->rcv_scale;
+
+	record->flow = (struct vma_flow){.key = conn->key, .flags = VMA_FLOW_RING_ONLY, .sink = sink, .owner = tw};
+	record->snd_nxt = pcb->snd_nxt;
+	record->rcv_nxt = pcb->rcv_nxt;
+	record->ts_recent = pcb->ts_recent;
+	record->window = (window < 65535 ? window : 65535) | (pcb->flags & TF_TIMESTAMP ? HAS_TS : 0);
+}
+
+/*
+ * The record's flow joins the connection's before that goes, so that the NIC's rule, if there is one, stays.
+ */
+void timewait_begin(struct vma_tcp_conn *conn)
+{
+	struct tcp_timewait *tw = conn->tcp->timewait;
+	struct record *record = new_record(tw);
+
+	if (record != NULL) {
+		fill(tw, record, conn);
+		if (vma_ring_attach(conn->tcp->ring, &record->flow) == 0) {
+			append(tw, record);
+			TCP_COUNT(conn->tcp, time_waits, 1);
+		} else {
+			end_record(tw, record);
+		}
+	}
+	lwip_enter(conn->tcp, conn);
+	conn->pcb->errf = NULL;
+	tcp_abandon(conn->pcb, 0);
+	lwip_leave();
+	tcp_conn_over(conn, 0);
+}
+
+bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t *isn_above)
+{
+	struct tcp_timewait *tw = tcp->timewait;
+	struct vma_flow *flow = vma_ring_flow(tcp->ring, key);
+	struct record *record = (struct record *)flow;
+
+	if (flow == NULL || flow->sink != sink)
+		return flow == NULL;
+	if (!(record->window & HAS_TS) || (int32_t)(now_ms(tcp) - (record->end_ms - LIFE_MS)) <= REUSE_AFTER_MS)
+		return false;
+	*isn_above = record->snd_nxt + ISN_STEP;
+	*isn_above = *isn_above != 0 ? *isn_above : 1;
+	kill(tw, record);
+	return true;
+}
+
+void timewait_expire(struct vma_tcp *tcp)
+{
+	struct tcp_timewait *tw = tcp->timewait;
+
+	while (tw->first != NONE && (int32_t)(record_at(tw, tw->first)->end_ms - now_ms(tcp)) <= 0)
+		kill(tw, record_at(tw, tw->first));
+	set_timer(tw);
+}
+
+/* ---- life ---- */
+
+int timewait_init(struct vma_tcp *tcp)
+{
+	struct tcp_timewait *tw = tcp_alloc_zeroed(tcp, sizeof(*tw));
+
+	if (tw == NULL)
+		return -ENOMEM;
+	tw->tcp = tcp;
+	tw->free = tw->first = tw->last = NONE;
+	tw->timer.kind = TCP_TIMER_TIMEWAIT;
+	tcp->timewait = tw;
+	return 0;
+}
+
+void timewait_fini(struct vma_tcp *tcp)
+{
+	struct tcp_timewait *tw = tcp->timewait;
+
+	while (tw->first != NONE)
+		kill(tw, record_at(tw, tw->first));
+	for (uint32_t i = 0; i < tw->blocks_count; i++)
+		tcp_free_memory(tcp, tw->blocks[i]);
+	tcp_free_memory(tcp, tw->blocks);
+	tcp_free_memory(tcp, tw);
+	tcp->timewait = NULL;
+}

@@ -1,0 +1,344 @@
+/*
+ * window.c - how much the peer may send, when it is told so, and how large both buffers are.
+ *
+ * The announced edge never moves back (RFC 9293 3.8.6): rcv_edge is what the peer was told last, in units that window
+ * scaling can express, and all up to it is accepted. The buffer counts bytes.
+ *
+ * ACKs are delayed as the kernel delays them: not at the beginning and after a pause (quick_acks), while the peer may
+ * still be in slow start; not when more than one segment waits; and for 40 ms in a conversation (pingpong), where the
+ * answer takes the ACK along.
+ */
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+#define ATO_MIN_NS (40 * TCP_NS_PER_MS)
+#define DELACK_MAX_NS (200 * TCP_NS_PER_MS)
+#define QUICK_ACKS_MAX 16
+#define RCVBUF_MIN 1152
+#define SNDBUF_MIN 4608
+#define RCV_MSS_FIRST 536
+
+static uint32_t at_most(uint64_t value, uint64_t limit)
+{
+	return (uint32_t)(value < limit ? value : limit);
+}
+
+static uint32_t at_least(uint32_t value, uint32_t limit)
+{
+	return value > limit ? value : limit;
+}
+
+/* ---- sizes ---- */
+
+/* Of kernel buffers half is for bookkeeping, at first; ours hold just bytes. */
+static uint32_t rcvbuf_first(const struct vma_tcp_conn *conn)
+{
+	uint32_t set = (uint32_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF), clamp;
+
+	set = set != 0 ? set : (uint32_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_INIT) / 2;
+	clamp = (uint32_t)tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP);
+	if (clamp != 0 && clamp < set)
+		set = clamp;
+	return at_least(set, RCVBUF_MIN);
+}
+
+static uint32_t sndbuf_first(const struct vma_tcp_conn *conn)
+{
+	uint32_t set = (uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF);
+
+	if (set == 0)
+		return at_least((uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_INIT), SNDBUF_MIN);
+	return at_least(at_most((uint64_t)set * 2, INT32_MAX), SNDBUF_MIN);
+}
+
+void window_init(struct vma_tcp_conn *conn)
+{
+	atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
+	atomic_store_explicit(&conn->sndbuf, sndbuf_first(conn), memory_order_relaxed);
+	conn->ato_ns = 0;
+	conn->rcv_mss = RCV_MSS_FIRST;
+}
+
+void window_limits(struct vma_tcp_conn *conn)
+{
+	uint32_t sndbuf = sndbuf_first(conn);
+
+	if (tcp_option(conn, VMA_TCP_OPT_RCVBUF) != 0 || tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) != 0)
+		atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
+	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
+		atomic_store_explicit(&conn->sndbuf, sndbuf, memory_order_relaxed);
+}
+
+/* The SYN's window is not scaled; what it said is the edge. */
+void window_established(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	conn->rcv_edge = pcb->rcv_nxt + at_most(pcb->rcv_wnd_max, 65535);
+	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->rcv_edge - pcb->rcv_nxt;
+	pcb->rcv_wnd_max = UINT32_C(1) << 30;
+	conn->rcv_space = at_most(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
+	conn->rcv_space_ns = conn->tcp->now_ns;
+	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
+		window_sndbuf_grow(conn);
+}
+
+/*
+ * The kernel's dynamic right-sizing: what was read in one round trip, twice (a sender in slow start doubles), and more
+ * when it grows.
+ */
+static void rcvbuf_grow(struct vma_tcp_conn *conn)
+{
+	uint64_t now = conn->tcp->now_ns, rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
+	uint32_t seen = (uint32_t)fifo_consumed(&conn->rx), copied = seen - conn->rcv_space_copied_seen;
+	uint64_t rtt = conn->rcv_rtt_ns != 0 ? conn->rcv_rtt_ns : conn->rtt.srtt_ns;
+	uint64_t wanted, max;
+
+	if (rtt == 0 || now - conn->rcv_space_ns < rtt)
+		return;
+	if (copied > conn->rcv_space) {
+		wanted = 2 * (uint64_t)copied + 16 * conn->mss;
+		wanted += 2 * (wanted * (copied - conn->rcv_space) / conn->rcv_space);
+		max = (uint64_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_MAX);
+		wanted = at_most(wanted, max);
+		if (wanted > rcvbuf && tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 &&
+		    tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
+			atomic_store_explicit(&conn->rcvbuf, wanted, memory_order_relaxed);
+		conn->rcv_space = copied;
+	}
+	conn->rcv_space_copied_seen = seen;
+	conn->rcv_space_ns = now;
+}
+
+/* What the peer's time stamps say of the round trip, as it is seen from the receiving side; in milliseconds. */
+static void rcv_rtt_sample(struct vma_tcp_conn *conn)
+{
+	const struct tcp_ack *ack = &conn->tcp->ack;
+	uint32_t ms;
+
+	if (!ack->has_ts || ack->ts_ecr == 0)
+		return;
+	ms = port_clock_ms(conn->tcp) - ack->ts_ecr;
+	if (ms > 60000)
+		return;
+	ms = ms != 0 ? ms : 1;
+	conn->rcv_rtt_ns = conn->rcv_rtt_ns == 0 ? ms * TCP_NS_PER_MS
+	                                         : conn->rcv_rtt_ns - conn->rcv_rtt_ns / 8 + ms * TCP_NS_PER_MS / 8;
+}
+
+static uint32_t round_up_power(uint32_t value)
+{
+	return value <= 1 ? 1 : UINT32_C(1) << (32 - __builtin_clz(value - 1));
+}
+
+void window_sndbuf_grow(struct vma_tcp_conn *conn)
+{
+	/* The kernel's truesize of a segment of this size. */
+	uint32_t per_segment = round_up_power(conn->mss + 640) + 256;
+	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed), wanted;
+	uint64_t segments = conn->mss != 0 ? conn->cc.cwnd / conn->mss : 0;
+
+	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
+		return;
+	wanted = 2 * (segments > 10 ? segments : 10) * per_segment;
+	wanted = at_most(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
+	if (wanted > sndbuf)
+		atomic_store_explicit(&conn->sndbuf, wanted, memory_order_relaxed);
+}
+
+/* ---- what is announced ---- */
+
+static uint64_t free_space(uint64_t rcvbuf, uint64_t queued)
+{
+	return rcvbuf > queued ? rcvbuf - queued : 0;
+}
+
+/* Silly windows are not announced (RFC 9293 3.8.6.2.2): less than a segment, or a sixteenth of the buffer, is none. */
+static uint64_t worth_announcing(uint64_t rcvbuf, uint64_t space, uint32_t mss)
+{
+	if (mss > rcvbuf)
+		mss = (uint32_t)rcvbuf;
+	if (space < rcvbuf / 2 && (space < rcvbuf / 16 || space < mss))
+		return 0;
+	return space;
+}
+
+static uint32_t window_now(const struct vma_tcp_conn *conn)
+{
+	int32_t left = (int32_t)(conn->rcv_edge - conn->pcb->rcv_nxt);
+
+	return left > 0 ? (uint32_t)left : 0;
+}
+
+static uint32_t choose_window(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
+	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
+	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
+
+	chosen = at_most(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
+	                 (uint64_t)65535 << pcb->rcv_scale);
+	chosen &= ~(unit - 1);
+	return chosen >= now ? chosen : (now + unit - 1) & ~(unit - 1);
+}
+
+uint16_t window_announce(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t window = choose_window(conn);
+
+	if (window == 0 && window_now(conn) == 0 && conn->rcv_edge != pcb->rcv_nxt + window)
+		TCP_COUNT(conn->tcp, zero_windows, 1);
+	conn->rcv_edge = pcb->rcv_nxt + window;
+	pcb->rcv_wnd = pcb->rcv_ann_wnd = window;
+	conn->rcv_wup = pcb->rcv_nxt;
+	conn->out_segments++;
+	if (conn->quick_acks != 0 && --conn->quick_acks == 0)
+		conn->ato_ns = ATO_MIN_NS;
+	timers_delack(conn, 0);
+	return (uint16_t)at_most(window >> pcb->rcv_scale, 65535);
+}
+
+/*
+ * The reader's question, of published values; they may be a little old, and then the answer of the next read, or the
+ * next ACK, is the better one. As tcp_cleanup_rbuf: the window would double, or all has been read and an ACK waits.
+ */
+bool window_wants_update(const struct vma_tcp_conn *conn)
+{
+	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
+	uint64_t edge = atomic_load_explicit(&conn->rx_edge, memory_order_relaxed);
+	uint64_t produced = fifo_produced(&conn->rx), queued = produced - fifo_consumed(&conn->rx), now, next;
+
+	if (atomic_load_explicit(&conn->fin_received, memory_order_relaxed))
+		return false;
+	if (queued == 0 && atomic_load_explicit(&conn->ack_waits, memory_order_relaxed))
+		return true;
+	now = edge > produced ? edge - produced : 0;
+	if (2 * now > rcvbuf)
+		return false;
+	next = worth_announcing(rcvbuf, free_space(rcvbuf, queued),
+	                        atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
+	return next != 0 && next >= 2 * now;
+}
+
+void window_consumed(struct vma_tcp_conn *conn)
+{
+	if (!conn->connected || conn->pcb->state == TIME_WAIT)
+		return;
+	rcvbuf_grow(conn);
+	window_publish(conn);
+	if (window_wants_update(conn))
+		tcp_ack_now(conn->pcb);
+}
+
+void window_publish(struct vma_tcp_conn *conn)
+{
+	uint64_t produced = fifo_produced(&conn->rx);
+	bool waits;
+
+	if (!conn->connected || conn->pcb == NULL)
+		return;
+	atomic_store_explicit(&conn->rx_edge, produced + window_now(conn), memory_order_relaxed);
+	waits = conn->rcv_wup != conn->pcb->rcv_nxt && !conn->pingpong && conn->pushed;
+	atomic_store_explicit(&conn->ack_waits, waits, memory_order_relaxed);
+}
+
+/* ---- when to acknowledge ---- */
+
+static void more_quick_acks(struct vma_tcp_conn *conn)
+{
+	uint32_t quick = window_now(conn) / (2 * conn->rcv_mss);
+
+	quick = quick < 2 ? 2 : quick;
+	conn->quick_acks = at_least(conn->quick_acks, quick < QUICK_ACKS_MAX ? quick : QUICK_ACKS_MAX);
+}
+
+/* The kernel's tcp_event_data_recv: the pace at which data comes is how long an answer may take. */
+static void note_pace(struct vma_tcp_conn *conn)
+{
+	uint64_t now = conn->tcp->now_ns, gap = now - conn->last_data_in_ns;
+
+	if (conn->ato_ns == 0) {
+		more_quick_acks(conn);
+		conn->ato_ns = ATO_MIN_NS;
+	} else if (gap <= ATO_MIN_NS / 2) {
+		conn->ato_ns = conn->ato_ns / 2 + ATO_MIN_NS / 2;
+	} else if (gap < conn->ato_ns) {
+		conn->ato_ns = conn->ato_ns / 2 + gap;
+	} else if (gap > rtt_rto_ns(&conn->rtt, 0)) {
+		more_quick_acks(conn);
+	}
+	conn->last_data_in_ns = now;
+}
+
+static uint64_t delay_of(const struct vma_tcp_conn *conn)
+{
+	uint64_t max = DELACK_MAX_NS, delay = conn->ato_ns;
+
+	if (conn->rtt.srtt_ns != 0)
+		max = conn->rtt.srtt_ns > ATO_MIN_NS ? conn->rtt.srtt_ns : ATO_MIN_NS;
+	return delay < max ? delay : max;
+}
+
+void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t waiting = pcb->rcv_nxt - conn->rcv_wup;
+
+	if (segment > conn->rcv_mss)
+		conn->rcv_mss = at_most(segment, tcp_mss_announced(conn));
+	conn->pushed = push;
+	note_pace(conn);
+	if (segment >= conn->rcv_mss)
+		rcv_rtt_sample(conn);
+	rcvbuf_grow(conn);
+	(void)bytes;
+	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||
+	    (conn->quick_acks != 0 && !conn->pingpong) || pcb->ooseq != NULL)
+		tcp_ack_now(pcb);
+	else if (!wheel_is_set(&conn->timer[TCP_TIMER_DELACK]))
+		timers_delack(conn, delay_of(conn));
+}
+
+void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right)
+{
+	conn->dsack_left = left;
+	conn->dsack_right = right;
+	more_quick_acks(conn);
+	conn->pingpong = false;
+	conn->ato_ns = ATO_MIN_NS;
+}
+
+/* An answer that comes soon after a question: a conversation. */
+void window_data_sent(struct vma_tcp_conn *conn)
+{
+	uint64_t now = conn->tcp->now_ns;
+
+	if (conn->last_data_in_ns != 0 && now - conn->last_data_in_ns < conn->ato_ns)
+		conn->pingpong = true;
+	conn->last_data_out_ns = now;
+}
+
+void window_delack_fired(struct vma_tcp_conn *conn)
+{
+	if (conn->pcb == NULL || conn->rcv_wup == conn->pcb->rcv_nxt)
+		return;
+	if (conn->pingpong) {
+		conn->pingpong = false;
+		conn->ato_ns = ATO_MIN_NS;
+	} else {
+		uint64_t rto = rtt_rto_ns(&conn->rtt, 0);
+
+		conn->ato_ns = 2 * conn->ato_ns < rto ? 2 * conn->ato_ns : rto;
+	}
+	tcp_ack_now(conn->pcb);
+	tcp_ready(conn);
+}
+
+void window_quickack(struct vma_tcp_conn *conn, bool on)
+{
+	conn->pingpong = !on;
+	if (on && conn->pcb != NULL && conn->connected && conn->rcv_wup != conn->pcb->rcv_nxt)
+		tcp_ack_now(conn->pcb);
+}

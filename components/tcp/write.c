@@ -1,0 +1,71 @@
+/* write.c - the writer's side of a connection: room, bytes, and what is said about them. */
+#include <errno.h>
+
+#include "tcp_priv.h"
+
+static bool ended(const struct vma_tcp_conn *conn)
+{
+	return atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
+}
+
+/* As the kernel's sk_stream_memory_free: one byte is enough to write, but for what TCP_NOTSENT_LOWAT holds back. */
+uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn)
+{
+	uint64_t used = fifo_bytes(&conn->tx), sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
+	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
+
+	if (used >= sndbuf || (lowat != UINT32_MAX && vma_tcp_tx_unsent(conn) >= lowat))
+		return 0;
+	return sndbuf - used;
+}
+
+uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn)
+{
+	uint64_t acked = atomic_load_explicit(&conn->acked, memory_order_acquire);
+
+	return fifo_produced(&conn->tx) - acked;
+}
+
+uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn)
+{
+	uint64_t given = atomic_load_explicit(&conn->given, memory_order_acquire);
+
+	return fifo_produced(&conn->tx) - given;
+}
+
+int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
+{
+	uint64_t room;
+	unsigned used;
+
+	if (ended(conn))
+		return -EPIPE;
+	room = vma_tcp_tx_room(conn);
+	if (room == 0) {
+		if (tcp_wants_room(conn))
+			return ended(conn) ? -EPIPE : 0;
+		room = vma_tcp_tx_room(conn);
+	}
+	if (bytes == 0 || room == 0)
+		return 0;
+	used = fifo_reserve(&conn->tx, bytes < room ? bytes : (size_t)room, spans, n);
+	return used != 0 ? (int)used : -ENOMEM;
+}
+
+void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
+{
+	uint64_t end = fifo_produced(&conn->tx) + bytes;
+
+	/* Before the bytes: the driver that sees them knows what was said about them. */
+	if (flags & VMA_TCP_TX_URGENT && bytes != 0)
+		atomic_store_explicit(&conn->urgent_tx, end, memory_order_relaxed);
+	atomic_store_explicit(&conn->more_from, flags & VMA_TCP_TX_MORE ? end : UINT64_MAX, memory_order_relaxed);
+	fifo_commit(&conn->tx, bytes);
+	if (!(flags & VMA_TCP_TX_LATER))
+		tcp_post(conn, TCP_WORK_SEND);
+}
+
+void vma_tcp_push(struct vma_tcp_conn *conn)
+{
+	tcp_post(conn, TCP_WORK_SEND);
+}
