@@ -26,16 +26,16 @@ static void unarm(struct vma_ring_command *command)
 {
 	struct vma_rail *rail = of_rest(command);
 
-	atomic_store_explicit(&rail->rest_asked, false, memory_order_relaxed);
+	atomic_store_explicit(&rail->rest_asked, false, memory_order_release);
 	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL &&
 	    !atomic_load_explicit(&rail->armed, memory_order_relaxed))
 		vma_nic_unarm(vma_ring_qp(rail->ring));
 }
 
-/* The flag says that the command is in the queue: it is taken down there before the command may be posted again. */
+/* The flag says that the command is in the queue. Taken down there (release), it gives the command to who asks next. */
 void rail_ask_rest(struct vma_rail *rail)
 {
-	if (atomic_exchange_explicit(&rail->rest_asked, true, memory_order_relaxed))
+	if (atomic_exchange_explicit(&rail->rest_asked, true, memory_order_acquire))
 		return;
 	rail->rest.run = unarm;
 	vma_ring_post(rail->ring, &rail->rest);
