@@ -134,7 +134,7 @@ static bool take_slot(struct vma_file *file)
 
 	do {
 		left = slots == 1 ? VMA_FILE_ENDED : slots - 1;
-	} while (!atomic_compare_exchange_weak_explicit(&file->slots, &slots, left, memory_order_acq_rel,
+	} while (!atomic_compare_exchange_weak_explicit(&file->slots, &slots, left, memory_order_seq_cst,
 	                                                memory_order_relaxed));
 	return left == VMA_FILE_ENDED;
 }

@@ -158,19 +158,33 @@ static void announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(q, wait->self);
 }
 
-/* As the kernel's, a socket lives as long as somebody waits for it, whatever is closed: see udp_left. */
-static void stay(struct udp_sock *sock)
+/*
+ * As the kernel's, a socket lives as long as somebody waits for it, whatever is closed: the count alone keeps it, since
+ * the close of the last descriptor looks at it, and holds a reference until udp_left. One locked instruction each way:
+ * whoever comes or goes changes the count (A), then looks whether the socket has ended (B); who closes marks it ended
+ * (C), then looks at the count (D), all sequentially consistent. Does D miss who comes, then B sees the end, and it is
+ * as if the close had come first. Does D see who goes, then B comes after C, and udp_left is called. Between A and B
+ * the thread is inside, so the memory is there whatever others do.
+ */
+static inline bool has_ended(const struct udp_sock *sock)
 {
-	vma_file_get(&sock->file);
-	atomic_fetch_add(&sock->waiting, 1);
+	return __builtin_expect((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) != 0, 0);
 }
 
 static void leave(struct udp_sock *sock)
 {
 	atomic_fetch_sub(&sock->waiting, 1);
-	if (__builtin_expect(atomic_load(&sock->lingering_fd) != 0, 0))
+	if (has_ended(sock))
 		udp_left(sock);
-	vma_file_put(&sock->file);
+}
+
+static bool stay(struct udp_sock *sock)
+{
+	atomic_fetch_add(&sock->waiting, 1);
+	if (!has_ended(sock))
+		return true;
+	leave(sock);
+	return false;
 }
 
 static void abandon(struct vma_wait *wait)
@@ -306,7 +320,8 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 			len = ask(sock, fd, msg, flags);
 		return len == -EAGAIN ? nothing(sock) : len;
 	}
-	stay(sock);
+	if (!stay(sock))
+		return -EBADF;
 	len = wait_and_receive(sock, fd, msg, flags);
 	pass_on(sock);
 	leave(sock);

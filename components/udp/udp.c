@@ -72,7 +72,7 @@ static void on_error(struct vma_file *file)
 /*
  * With the kernel a socket that is closed while a thread waits in recv lives until that call returns, port and all. So
  * does this one: its shadow gets a number of the library's own, and its flows stay. A call that begins to wait after
- * this look waits for a socket that nobody can reach, as it may with the kernel.
+ * this look finds it closed: see stay in recv_wait.c.
  */
 static void linger(struct udp_sock *sock)
 {
@@ -99,8 +99,12 @@ static void udp_close(struct vma_file *file)
 	struct udp_sock *sock = udp_sock(file);
 
 	pthread_mutex_lock(&file->lock);
-	if (!file->os_only && atomic_load(&sock->waiting) != 0)
-		linger(sock);
+	if (atomic_load(&sock->waiting) != 0) {
+		sock->held_for_waiting = true;
+		vma_file_get(file);
+		if (!file->os_only)
+			linger(sock);
+	}
 	if (atomic_load(&sock->lingering_fd) == 0)
 		end(sock);
 	pthread_mutex_unlock(&file->lock);
@@ -111,16 +115,22 @@ static void udp_close(struct vma_file *file)
 /* Both the last to leave and the one who closes come here, so that neither has to know who was first. */
 void udp_left(struct udp_sock *sock)
 {
+	bool held = false;
 	int fd;
 
 	pthread_mutex_lock(&sock->file.lock);
-	fd = atomic_load(&sock->lingering_fd);
-	if (fd != 0 && atomic_load(&sock->waiting) == 0) {
-		atomic_store(&sock->lingering_fd, 0);
-		end(sock);
-		vma_fd_unguard_close(fd);
+	if (atomic_load(&sock->waiting) == 0) {
+		held = sock->held_for_waiting;
+		sock->held_for_waiting = false;
+		fd = atomic_exchange(&sock->lingering_fd, 0);
+		if (fd != 0) {
+			end(sock);
+			vma_fd_unguard_close(fd);
+		}
 	}
 	pthread_mutex_unlock(&sock->file.lock);
+	if (held)
+		vma_file_put(&sock->file);
 }
 
 static void udp_destroy(struct vma_file *file)

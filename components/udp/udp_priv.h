@@ -176,6 +176,7 @@ struct udp_sock {
 	bool mc_loop, broadcast, reuse_addr, reuse_port, mc_all;
 	int pmtu_discover;
 	uint32_t mark;
+	bool held_for_waiting;     /* closed while `waiting` was not 0: a reference, until it is */
 	bool port_chosen;          /* by the kernel, so nobody sends there who has not heard from us */
 	bool errors_watched;       /* vma_engine_watch_errors */
 	uint64_t net_generation;   /* of net, that destinations were last made anew for */
