@@ -13,7 +13,7 @@ known=bench/instructions.txt
 packets=4096
 ring=$build/bench/instr_ring udp=$build/components/udp/test/instr_udp
 phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $ring:poll_empty $udp:send $udp:sendto
-	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_empty"
+	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_waited $udp:receive_empty"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 

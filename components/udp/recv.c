@@ -302,26 +302,6 @@ static inline __attribute__((always_inline)) ssize_t finish(struct udp_sock *soc
 	return len;
 }
 
-ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
-{
-	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
-	struct udp_datagram datagram;
-	struct udp_pieces pieces;
-	ssize_t rc;
-
-	if (!udp_has_datagram(all))
-		return -ENODATA;
-	rc = udp_pieces_get(&pieces, msg);
-	if (rc == 0)
-		rc = take(sock, all, flags & MSG_PEEK, &datagram)
-		             ? finish(sock, msg, flags, pieces.iov, pieces.n, pieces.len, &datagram)
-		             : -ENODATA;
-	udp_pieces_put(&pieces);
-	return rc;
-}
-
-/* ---- recv ---- */
-
 /* What needs no list: the one piece of most calls, taken along. */
 static inline bool one_piece(const struct msghdr *msg, struct iovec *iov)
 {
@@ -333,6 +313,38 @@ static inline bool one_piece(const struct msghdr *msg, struct iovec *iov)
 		return false;
 	return !udp_iov_is_wild(iov) && (ssize_t)iov->iov_len >= 0;
 }
+
+static ssize_t __attribute__((noinline))
+receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
+{
+	struct udp_datagram datagram;
+	struct udp_pieces pieces;
+	ssize_t rc = udp_pieces_get(&pieces, msg);
+
+	if (rc == 0)
+		rc = take(sock, all, flags & MSG_PEEK, &datagram)
+		             ? finish(sock, msg, flags, pieces.iov, pieces.n, pieces.len, &datagram)
+		             : -ENODATA;
+	udp_pieces_put(&pieces);
+	return rc;
+}
+
+ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+	struct udp_datagram datagram;
+	struct iovec iov;
+
+	if (!udp_has_datagram(all))
+		return -ENODATA;
+	if (__builtin_expect(flags & MSG_PEEK || !one_piece(msg, &iov), 0))
+		return receive_in_pieces(sock, all, msg, flags);
+	if (!take(sock, all, false, &datagram))
+		return -ENODATA;
+	return finish(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
+}
+
+/* ---- recv ---- */
 
 ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
