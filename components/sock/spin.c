@@ -39,21 +39,18 @@ static bool is_scarce(uint64_t now_tsc)
 	return now_tsc < atomic_load_explicit(&scarce_until_tsc, memory_order_relaxed);
 }
 
-uint64_t vma_tsc_of_nsec(uint64_t nsec)
+_Atomic uint64_t vma_tsc_per_1024_usec;
+
+uint64_t vma_tsc_measure(void)
 {
-	static _Atomic uint64_t per_1024_usec; /* ticks */
-	uint64_t rate = atomic_load_explicit(&per_1024_usec, memory_order_relaxed);
+	uint64_t ns = vma_now_ns(), tsc = vma_tsc(), passed, rate;
 
-	if (__builtin_expect(rate == 0, 0)) {
-		uint64_t ns = vma_now_ns(), tsc = vma_tsc(), passed;
-
-		do
-			passed = vma_now_ns() - ns;
-		while (passed < 200000);
-		rate = (vma_tsc() - tsc) * 1024000 / passed;
-		atomic_store_explicit(&per_1024_usec, rate, memory_order_relaxed);
-	}
-	return nsec / 1024000 * rate + nsec % 1024000 * rate / 1024000;
+	do
+		passed = vma_now_ns() - ns;
+	while (passed < 200000);
+	rate = (vma_tsc() - tsc) * 1024000 / passed;
+	atomic_store_explicit(&vma_tsc_per_1024_usec, rate, memory_order_relaxed);
+	return rate;
 }
 
 bool spin_begin(struct spin_state *state, const struct vma_wait *wait)

@@ -12,6 +12,7 @@
 #include "wait_priv.h"
 
 #define LOOKS_INSIDE 8 /* then held signals get their chance */
+#define LOOKS_TIMED 4  /* reading the clock takes as long as a look */
 
 uint64_t vma_now_ns(void)
 {
@@ -90,7 +91,7 @@ static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 		if (rc == 0 && wait_is_over(wait))
 			break;
 	} while (rc == 0 && (wait->spin_loops < 0 || looks.done < wait->spin_loops) &&
-	         spin_goes_on(&state, wait->self));
+	         ((looks.done % LOOKS_TIMED != 0 && !wait->self->woke) || spin_goes_on(&state, wait->self)));
 	spin_leave(wait->self);
 	return rc;
 }

@@ -237,6 +237,16 @@ static inline uint64_t vma_tsc(void)
 	return vma_now_ns();
 #endif
 }
-uint64_t vma_tsc_of_nsec(uint64_t nsec); /* how many ticks that is; measured once */
+/* How many ticks that is; measured once. */
+extern _Atomic uint64_t vma_tsc_per_1024_usec __attribute__((visibility("hidden")));
+uint64_t vma_tsc_measure(void) __attribute__((cold));
+static inline uint64_t vma_tsc_of_nsec(uint64_t nsec)
+{
+	uint64_t rate = atomic_load_explicit(&vma_tsc_per_1024_usec, memory_order_relaxed);
+
+	if (__builtin_expect(rate == 0, 0))
+		rate = vma_tsc_measure();
+	return nsec / 1024000 * rate + nsec % 1024000 * rate / 1024000;
+}
 
 #endif
