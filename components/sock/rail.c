@@ -236,8 +236,52 @@ void rails_fork_child(void)
 
 /* ---- the data path ---- */
 
+/* One sleeper for each datagram, as far as there are any; epoll sets once. */
+static inline void tell_after_release(struct vma_file *file, uint32_t datagrams)
+{
+	struct vma_watchers *watchers;
+
+#ifdef VMA_SOCK_TSAN
+	atomic_fetch_add(&file->waitq.used, 0); /* see vma_waitq_wake */
+#endif
+	for (; vma_waitq_has_sleepers(&file->waitq) && datagrams > 0; datagrams--)
+		vma_waitq_wake_slow(&file->waitq, false);
+	watchers = atomic_load(&file->watchers);
+	if (__builtin_expect(watchers != NULL, 0))
+		vma_file_wake_watchers(file, watchers, VMA_FILE_READABLE);
+}
+
+void vma_file_tell_readable(struct vma_file *file, uint32_t datagrams)
+{
+#ifndef VMA_SOCK_TSAN
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+	tell_after_release(file, datagrams);
+}
+
+/*
+ * Drives a ring, and tells of what its sinks have put into queues. The argument is that of waitq.c, with another fence:
+ * a datagram was queued (C), then the drive flag was released (a sequentially consistent store), then `used` is loaded
+ * so (D): neither x86's exchange nor arm64's release and acquire lets D overtake C. A ring of a rail is never of
+ * VMA_THREAD_SINGLE, whose release is a plain store. The file lives: this thread has been inside all the time.
+ */
+static inline int drive(struct vma_thread *self, struct vma_ring *ring)
+{
+	int n;
+
+	self->gathers = true;
+	n = vma_ring_progress(ring);
+	self->gathers = false;
+	if (self->readable != NULL) {
+		tell_after_release(self->readable, self->datagrams);
+		self->readable = NULL;
+	}
+	return n;
+}
+
 int vma_rails_progress(uint64_t rings)
 {
+	struct vma_thread *self = vma_thread_self();
 	int total = 0;
 	bool driven = false, busy = false;
 
@@ -245,7 +289,7 @@ int vma_rails_progress(uint64_t rings)
 		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(rings)], memory_order_acquire);
 
 		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			int n = vma_ring_progress(rail->ring);
+			int n = drive(self, rail->ring);
 
 			if (n < 0) {
 				busy = true;

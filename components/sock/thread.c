@@ -111,7 +111,8 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
 		self->tx_burst = 0;
-		self->unserved = self->woke = false;
+		self->unserved = self->woke = self->gathers = false;
+		self->readable = NULL;
 		self->sleeps = 0;
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;

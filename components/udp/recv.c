@@ -88,9 +88,11 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 		count_drop(sock, datagram.len);
 		return false;
 	}
-	vma_file_ready(&sock->file, EPOLLIN | EPOLLRDNORM);
+	vma_file_readable(&sock->file);
 	return true;
 }
+
+_Static_assert(VMA_FILE_READABLE == (EPOLLIN | EPOLLRDNORM), "of sock.h, without this header");
 
 /* ---- taking ---- */
 

@@ -158,6 +158,7 @@ void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher);
 
 /* Inside, without the file's lock. */
 void vma_file_set_own_poll(struct vma_file *file, bool own);
+#define VMA_FILE_READABLE 0x0041u /* EPOLLIN | EPOLLRDNORM */
 void vma_file_wake_watchers(struct vma_file *file, struct vma_watchers *watchers, uint32_t events);
 /* After readiness has come: sleepers and epoll sets. events: what is new, EPOLL* bits. */
 static inline void vma_file_ready(struct vma_file *file, uint32_t events)
@@ -168,6 +169,30 @@ static inline void vma_file_ready(struct vma_file *file, uint32_t events)
 	watchers = atomic_load_explicit(&file->watchers, memory_order_acquire);
 	if (__builtin_expect(watchers != NULL, 0))
 		vma_file_wake_watchers(file, watchers, events);
+}
+
+/*
+ * The same for a sink, of a datagram: EPOLLIN. Where the ring is driven by vma_rails_progress, the thread remembers the
+ * file, and tells once the burst is over and the ring's receive flag given back: that is the fence between what was
+ * queued and the look for sleepers, for all of a burst and at no cost of its own. One file is remembered: that of a
+ * datagram for another one is told then.
+ */
+void vma_file_tell_readable(struct vma_file *file, uint32_t datagrams);
+static inline void vma_file_readable(struct vma_file *file)
+{
+	struct vma_thread *self = vma_thread_cache;
+
+	if (__builtin_expect(self == NULL || !self->gathers, 0)) {
+		vma_file_ready(file, VMA_FILE_READABLE);
+		return;
+	}
+	if (__builtin_expect(self->readable != file, 0)) {
+		if (self->readable != NULL)
+			vma_file_tell_readable(self->readable, self->datagrams);
+		self->readable = file;
+		self->datagrams = 0;
+	}
+	self->datagrams++;
 }
 
 /* Fills in the head: refs 1, no descriptor yet. The caller's object starts with it and came from vma_alloc. */

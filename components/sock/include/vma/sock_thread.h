@@ -31,6 +31,7 @@
 
 struct vma_ring;
 struct vma_wait;
+struct vma_file;
 
 #define VMA_THREAD_RAILS                                                                                               \
 	16 /* rings that one sleep watches; further ones are left to other sleepers and the internal thread            \
@@ -45,6 +46,9 @@ struct vma_thread {
 	struct vma_ring *tx_ring; /* holds frames sent LATER by this thread: vma_flush_sends */
 	uint32_t tx_burst;        /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
+	bool gathers;              /* drives rings: vma_file_readable */
+	struct vma_file *readable; /* has got so many datagrams meanwhile, of which nobody was told; NULL: none */
+	uint32_t datagrams;
 	void *copy_resume[5]; /* __builtin_setjmp's */
 	sigset_t mask;
 	uint32_t kept;            /* signals that wait here, since they may not be blocked: a bit each, see signals.c */
@@ -174,6 +178,14 @@ static inline void vma_waitq_wake(struct vma_waitq *q, bool all)
 #endif
 	if (__builtin_expect(atomic_load_explicit(&q->used, memory_order_relaxed) != 0, 0))
 		vma_waitq_wake_slow(q, all);
+}
+/*
+ * The same where a sequentially consistent store, that of a drive flag's release, stands between the change and this:
+ * such a load is not taken before it.
+ */
+static inline bool vma_waitq_has_sleepers(const struct vma_waitq *q)
+{
+	return __builtin_expect(atomic_load(&q->used) != 0, 0);
 }
 /* A thread by itself; a system call only if it sleeps or is about to. */
 void vma_thread_wake(struct vma_thread *thread);
