@@ -31,11 +31,15 @@ static struct {
 /* ---- frames sent LATER ---- */
 
 /*
- * A read-modify-write each time, for its order: the frame was queued before, and a thread that takes the bit afterwards
- * flushes it. A bit that is set already has woken the thread already.
+ * A bit that is set already has woken the thread already, and a look at it is enough. The frame was queued before (A),
+ * under the transmit flag, whose release is sequentially consistent, as are the look at the bit (B) and the exchange by
+ * which the thread takes the bits (C), after which it looks for frames (D). Does B find the bit, then C comes after B,
+ * and so D after A: the thread sees the frame. Does it not, then the bit is set here, and another C comes.
  */
 void vma_engine_later(struct vma_rail *rail)
 {
+	if (atomic_load(&care.later) & vma_rail_bit(rail))
+		return;
 	if (atomic_fetch_or(&care.later, vma_rail_bit(rail)) == 0)
 		internal_wake();
 }

@@ -77,7 +77,6 @@ static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, st
 			vma_flush_sends_slow(self);
 		self->tx_ring = rail->ring;
 	}
-	vma_engine_later(rail);
 	return VMA_RING_SEND_LATER;
 }
 
@@ -181,6 +180,7 @@ static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_s
 	struct vma_buf *buf = vma_ring_tx_buf(ring);
 	struct vma_nic_seg seg = {.buf = buf};
 	uint16_t id = 0;
+	unsigned flags;
 	uint8_t *frame;
 
 	if (__builtin_expect(buf == NULL, 0))
@@ -194,11 +194,13 @@ static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_s
 		id = (uint16_t)atomic_fetch_add_explicit(&next_ip_id, 1, memory_order_relaxed);
 	seg.off = buf->data_off;
 	seg.len = frame_finish(dst, frame, (uint32_t)len, id);
-	if (__builtin_expect(vma_ring_send(ring, &seg, 1, kick_flags(vma_thread_self(), dst->engine, dst->rail)) == 0,
-	                     0)) {
+	flags = kick_flags(vma_thread_self(), dst->engine, dst->rail);
+	if (__builtin_expect(vma_ring_send(ring, &seg, 1, flags) == 0, 0)) {
 		vma_buf_put(arena, buf);
 		return -EAGAIN;
 	}
+	if (flags & VMA_RING_SEND_LATER)
+		vma_engine_later(dst->rail); /* after: see there */
 	vma_rail_sent(dst->rail);
 	count_sent(sock, len);
 	return (ssize_t)len;

@@ -160,7 +160,8 @@ struct vma_task {
 	void (*run)(struct vma_task *task);
 };
 void vma_engine_post(struct vma_task *task);
-/* A sender leaves frames LATER: the internal thread flushes them within a millisecond or so. Cheap when repeated. */
+/* A sender has left frames LATER, in the ring's hands by now: the internal thread flushes them within a millisecond or
+ * so. Cheap when repeated. */
 void vma_engine_later(struct vma_rail *rail);
 /*
  * A file's offload was refused for a reason that may pass without an event (PORT_SHARED, INHERITED, NO_MEMORY as
