@@ -42,12 +42,19 @@ void device_fork_child(void);
 void rails_fork_child(void);
 /* Every rail; inside. */
 void rails_each(void (*fn)(struct vma_rail *rail, void *arg), void *arg);
-struct vma_rail *rail_of_id(uint32_t id); /* inside */
+struct vma_rail *rail_of_id(uint32_t id);  /* inside */
+void rail_put_last(struct vma_rail *rail); /* without regard to connections */
+
+/* rail_tcp.c */
+void rail_tcp_end(struct vma_rail *rail); /* its stack, if it has one */
+void rail_tcp_fork_child(void);
 
 /* internal.c */
 int internal_start(struct vma_engine *engine);
 /* Has it look at everything. Never waits; a signal handler may call it. */
 void internal_wake(void);
+/* Has it look no later than at_ns; does nothing if it will. */
+void internal_wake_by(uint64_t at_ns);
 void internal_fork_child(void);
 
 /* news.c: has ops->net_changed called for every file, soon. */

@@ -2,14 +2,16 @@
  * internal - the thread that looks after what nobody else does. It sleeps in one epoll set:
  *
  *   net                      interfaces, addresses, routes, neighbours: told to files
- *   wake eventfd             tasks, frames sent LATER, new rails, retries
+ *   wake eventfd             tasks, frames sent LATER, new rails, retries, timers of TCP that became earlier
  *   ring of an idle rail     armed, until a packet comes
  *   connected shadows        EPOLLERR, edge-triggered: an ICMP error
  *
  * and without timeout, unless one of its deadlines runs: LATER frames (1 ms), rails with traffic
- * (VMA_PROGRESS_ENGINE_INTERVAL), refused offloads (1 s), retired rails. An idle process has none.
+ * (VMA_PROGRESS_ENGINE_INTERVAL; with TCP 1 ms), timers of TCP, refused offloads (1 s), retired rails. An idle process
+ * has none.
  */
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -28,6 +30,7 @@ static struct {
 	int epoll_fd, wake_fd;
 
 	_Alignas(64) _Atomic bool woken; /* the eventfd has been written and not yet read */
+	_Atomic uint64_t wakes_at;       /* it sleeps until then at most; 0: it is awake, and looks before it sleeps */
 } internal = {.epoll_fd = -1, .wake_fd = -1};
 
 /* ---- waking ---- */
@@ -47,6 +50,18 @@ void internal_wake(void)
 		return;
 	syscall(SYS_write, internal.wake_fd, &one, sizeof(one));
 	errno = saved;
+}
+
+/*
+ * A waker publishes something that is due at a time, then reads when the thread wakes (A). The thread says when it
+ * wakes (B), then looks at what is published. A and B are read-modify-writes of one variable, and therefore in an
+ * order: if A comes first, B takes over what A released, and the look finds it; if B does, A reads the time and knows
+ * whether it is early enough. A thread that is awake, or about to say so, looks again before it sleeps.
+ */
+void internal_wake_by(uint64_t at_ns)
+{
+	if (atomic_fetch_or(&internal.wakes_at, 0) > at_ns)
+		internal_wake();
 }
 
 static void take_wake(void)
@@ -86,14 +101,37 @@ void internal_set_remove(int fd)
 
 /* ---- the loop ---- */
 
-static int timeout_ms(uint64_t deadline)
+static struct timespec left_until(uint64_t deadline)
 {
-	uint64_t now;
+	const uint64_t now = vma_now_ns(), left = deadline > now ? deadline - now : 0;
 
-	if (deadline == NO_DEADLINE)
-		return -1;
-	now = vma_now_ns();
-	return deadline > now ? (int)((deadline - now + MS - 1) / MS) : 0;
+	return (struct timespec){.tv_sec = (time_t)(left / (1000 * MS)), .tv_nsec = (long)(left % (1000 * MS))};
+}
+
+static int milliseconds(const struct timespec *left)
+{
+	return left->tv_sec > INT_MAX / 1000 - 1
+	               ? INT_MAX
+	               : (int)(left->tv_sec * 1000 + (left->tv_nsec + (long)MS - 1) / (long)MS);
+}
+
+/* To the nanosecond where the kernel can (5.11), as timers of connections are finer than a millisecond. */
+static long wait_for_events(struct epoll_event *events, uint64_t deadline)
+{
+	static bool coarse;
+	const bool forever = deadline == NO_DEADLINE;
+	const struct timespec left = left_until(forever ? 0 : deadline);
+	long n = -1;
+
+	if (!coarse) {
+		n = syscall(SYS_epoll_pwait2, internal.epoll_fd, events, EVENTS_MAX, forever ? NULL : &left, NULL,
+		            (size_t)8);
+		coarse = n < 0 && errno == ENOSYS;
+	}
+	if (coarse)
+		n = syscall(SYS_epoll_pwait, internal.epoll_fd, events, EVENTS_MAX, forever ? -1 : milliseconds(&left),
+		            NULL, (size_t)8);
+	return n;
 }
 
 static void take_event(const struct epoll_event *event)
@@ -108,7 +146,7 @@ static void take_event(const struct epoll_event *event)
 		take_wake();
 		break;
 	case INTERNAL_RAIL:
-		rail_care_take_event(number);
+		rail_care_take_event(internal.engine, number);
 		break;
 	case INTERNAL_ERROR:
 		news_take_error(number);
@@ -132,6 +170,7 @@ static uint64_t turn(const struct epoll_event *events, long n)
 	tasks_run();
 	now = vma_now_ns();
 	next = rail_care_turn(internal.engine, now);
+	next = earlier(next, tcp_care_turn(&internal.engine->conf, now));
 	next = earlier(next, news_turn(internal.engine, now));
 	vma_leave(self);
 	vma_retire_poll();
@@ -146,6 +185,18 @@ static void set_affinity(const char *wish)
 		vma_log_once(VMA_LOG_WARN, "VMA_INTERNAL_THREAD_AFFINITY='%s': this program may not run there", wish);
 }
 
+/* See internal_wake_by. */
+static uint64_t say_when(uint64_t deadline)
+{
+	struct vma_thread *self;
+
+	atomic_exchange(&internal.wakes_at, deadline);
+	self = vma_enter();
+	deadline = earlier(deadline, tcp_care_again());
+	vma_leave(self);
+	return deadline;
+}
+
 static void *thread_main(void *arg)
 {
 	struct epoll_event events[EVENTS_MAX];
@@ -155,9 +206,9 @@ static void *thread_main(void *arg)
 	pthread_setname_np(pthread_self(), "vma-internal");
 	set_affinity(internal.engine->conf.internal_thread_affinity);
 	for (;;) {
-		long n = syscall(SYS_epoll_pwait, internal.epoll_fd, events, EVENTS_MAX, timeout_ms(deadline), NULL,
-		                 (size_t)8);
+		long n = wait_for_events(events, say_when(deadline));
 
+		atomic_exchange(&internal.wakes_at, 0);
 		deadline = turn(events, n);
 	}
 	return NULL;
@@ -221,7 +272,9 @@ void internal_fork_child(void)
 	close_fds();
 	internal.engine = NULL;
 	atomic_store(&internal.woken, false);
+	atomic_store(&internal.wakes_at, 0);
 	rail_care_fork_child();
+	tcp_care_fork_child();
 	news_fork_child();
 	tasks_fork_child();
 }

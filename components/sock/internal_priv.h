@@ -21,10 +21,25 @@ void internal_set_remove(int fd);
 /* rail_care.c: frames sent LATER, rails that nobody drives, retired rails. Each returns its deadline. */
 uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now);
 uint64_t rail_care_turn_ending(uint64_t now); /* after retired memory was ended */
-void rail_care_take_event(uint64_t number);
+void rail_care_take_event(struct vma_engine *engine, uint64_t number);
+/* The thread sleeps on the rail's descriptor from now on. False: it does not, there is something, or somebody drives.
+ */
+bool rail_care_arm(struct vma_rail *rail);
+void rail_care_disarm(struct vma_rail *rail);
 void rail_care_fork_child(void);
 /* Any thread: a rail that the internal thread has armed sends much. */
 void rail_care_note_sends(struct vma_rail *rail);
+
+/* tcp_care.c: rails with a stack, connections to be steered, connections that have ended. */
+uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now);
+/* When the next turn is to be, for what has come since the last one; after internal_wake_by knows when that will be. */
+uint64_t tcp_care_again(void);
+bool tcp_care_take_event(struct vma_rail *rail, const struct vma_conf *conf); /* false: it has no stack */
+void tcp_care_abandoned(void);
+void tcp_care_begin(void);     /* there is a stack */
+void tcp_care_due(void *rail); /* struct vma_tcp_host's */
+void tcp_care_retire(struct vma_tcp_conn *conn, void *rail);
+void tcp_care_fork_child(void);
 
 /* news.c: changes of the network, refused offloads, errors of shadows. */
 void news_start(struct vma_engine *engine);

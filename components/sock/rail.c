@@ -15,7 +15,7 @@
 
 #include <vma/log.h>
 
-#include "engine_priv.h"
+#include "internal_priv.h"
 
 #define BITS 64
 
@@ -196,6 +196,7 @@ static void end_rail(struct vma_retired *retired)
 	struct vma_rail *rail = (struct vma_rail *)((char *)retired - offsetof(struct vma_rail, retired));
 
 	rail_care_forget(rail);
+	rail_tcp_end(rail);
 	vma_ring_destroy(rail->ring);
 	vma_free(rail);
 }
@@ -212,7 +213,7 @@ static void unlink_rail(struct vma_rail *rail)
 	chain_remove(rail);
 }
 
-void vma_rail_put(struct vma_rail *rail)
+void rail_put_last(struct vma_rail *rail)
 {
 	bool last;
 
@@ -227,9 +228,26 @@ void vma_rail_put(struct vma_rail *rail)
 	vma_retire(&rail->retired, end_rail);
 }
 
+/* The last reference to a rail with a stack becomes the internal thread's: connections may have to end on it. */
+void vma_rail_put(struct vma_rail *rail)
+{
+	bool abandoned = false;
+
+	pthread_mutex_lock(&rails_lock);
+	if (atomic_load_explicit(&rail->refs, memory_order_relaxed) == 1 &&
+	    atomic_load_explicit(&rail->tcp, memory_order_relaxed) != NULL)
+		abandoned = !atomic_exchange(&rail->abandoned, true);
+	pthread_mutex_unlock(&rails_lock);
+	if (abandoned)
+		tcp_care_abandoned();
+	else
+		rail_put_last(rail);
+}
+
 void rails_fork_child(void)
 {
 	pthread_mutex_init(&rails_lock, NULL);
+	rail_tcp_fork_child();
 	for (unsigned bit = 0; bit < BITS; bit++)
 		atomic_store_explicit(&vma_rails[bit], NULL, memory_order_relaxed);
 }

@@ -65,27 +65,35 @@ static void turn_later(uint64_t now)
 
 /* ---- rails that nobody drives ---- */
 
-static void arm(struct vma_rail *rail)
+bool rail_care_arm(struct vma_rail *rail)
 {
+	const bool in_set = rail->armed;
+
 	rail->armed = true;
 	rail_note_arm(rail);
-	rail->armed = vma_ring_arm(rail->ring) == 0 &&
-	              internal_set_add(vma_ring_fd(rail->ring), EPOLLIN, INTERNAL_RAIL, rail->id) == 0;
+	if (vma_ring_arm(rail->ring) == 0 &&
+	    (in_set || internal_set_add(vma_ring_fd(rail->ring), EPOLLIN, INTERNAL_RAIL, rail->id) == 0))
+		return true;
+	if (in_set)
+		internal_set_remove(vma_ring_fd(rail->ring));
+	rail->armed = false;
+	return false;
 }
 
-static void disarm(struct vma_rail *rail)
+void rail_care_disarm(struct vma_rail *rail)
 {
-	internal_set_remove(vma_ring_fd(rail->ring));
+	if (rail->armed)
+		internal_set_remove(vma_ring_fd(rail->ring));
 	rail->armed = false;
 }
 
 /* The packet that an armed rail was waiting for. */
-void rail_care_take_event(uint64_t number)
+void rail_care_take_event(struct vma_engine *engine, uint64_t number)
 {
 	struct vma_rail *rail = rail_of_id((uint32_t)number);
 
-	if (rail != NULL)
-		disarm(rail);
+	if (rail != NULL && !tcp_care_take_event(rail, &engine->conf))
+		rail_care_disarm(rail);
 }
 
 static uint64_t sent_since(struct vma_rail *rail)
@@ -106,7 +114,7 @@ static void disarm_sender(struct vma_rail *rail, void *arg)
 {
 	if (!(*(const uint64_t *)arg & vma_rail_bit(rail)) || !rail->armed)
 		return;
-	disarm(rail);
+	rail_care_disarm(rail);
 	sent_since(rail);
 	rail_ask_rest(rail);
 }
@@ -136,21 +144,27 @@ static bool drive(struct vma_rail *rail, int64_t max)
 	return total > 0 || n < 0;
 }
 
+/* Then it is tcp_care's. */
+static bool has_stack(const struct vma_rail *rail)
+{
+	return atomic_load_explicit(&rail->tcp, memory_order_relaxed) != NULL;
+}
+
 static void look_after(struct vma_rail *rail, void *arg)
 {
 	const uint64_t driven = atomic_load_explicit(&rail->driven, memory_order_relaxed);
 
-	if (rail->armed)
+	if (rail->armed || has_stack(rail))
 		return;
 	if (driven != rail->driven_seen)
 		rail->driven_seen = driven;
 	else if (!drive(rail, *(const int64_t *)arg) && sent_since(rail) < SENDS_BUSY)
-		arm(rail);
+		rail_care_arm(rail);
 }
 
 static void count_awake(struct vma_rail *rail, void *arg)
 {
-	*(unsigned *)arg += !rail->armed;
+	*(unsigned *)arg += !rail->armed && !has_stack(rail);
 }
 
 static void turn_driving(const struct vma_conf *conf, uint64_t now)

@@ -1,0 +1,104 @@
+/*
+ * rail_tcp - a rail's stack of TCP connections: made when the first socket asks for it, ended with the rail.
+ *
+ * The stack's callbacks run in whoever drives, with the receive flag held: they note something for the internal thread
+ * and return (tcp_care.c).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/tcp.h>
+
+#include "internal_priv.h"
+
+enum { TIMESTAMPS_OFF, TIMESTAMPS_ON, TIMESTAMPS_AS_OS }; /* VMA_TCP_TIMESTAMP_OPTION */
+
+static pthread_mutex_t make_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t now_ns(void *arg)
+{
+	(void)arg;
+	return vma_now_ns();
+}
+
+static bool os_has_timestamps(void)
+{
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/sys/net/ipv4/tcp_timestamps", O_RDONLY | O_CLOEXEC);
+	char value = '1';
+
+	if (fd < 0)
+		return true; /* the kernel's default */
+	if (syscall(SYS_read, fd, &value, 1) != 1)
+		value = '1';
+	syscall(SYS_close, fd);
+	return value != '0';
+}
+
+static bool wants_timestamps(const struct vma_conf *conf)
+{
+	return conf->tcp_timestamp_option == TIMESTAMPS_ON ||
+	       (conf->tcp_timestamp_option == TIMESTAMPS_AS_OS && os_has_timestamps());
+}
+
+static int make(struct vma_rail *rail, struct vma_tcp **out)
+{
+	struct vma_engine *engine = rail->device->engine;
+	struct vma_tcp_attr attr = {
+	        .ring = rail->ring,
+	        .arena = engine->arena,
+	        .host = {.now_ns = now_ns,
+	                 .alloc = vma_alloc,
+	                 .free = vma_free,
+	                 .due = tcp_care_due,
+	                 .retire = tcp_care_retire,
+	                 .arg = rail},
+	        .no_timestamps = !wants_timestamps(&engine->conf),
+	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
+	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,
+	        .name = vma_nic_info(rail->device->nic)->name,
+	};
+
+	/* Without it sequence numbers could be guessed. */
+	if (syscall(SYS_getrandom, attr.secret, sizeof(attr.secret), 0) != (long)sizeof(attr.secret))
+		return -errno;
+	return vma_tcp_create(&attr, out);
+}
+
+int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out)
+{
+	struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+	int rc = 0;
+
+	if (tcp == NULL) {
+		pthread_mutex_lock(&make_lock);
+		tcp = atomic_load_explicit(&rail->tcp, memory_order_relaxed);
+		if (tcp == NULL)
+			rc = make(rail, &tcp);
+		if (rc == 0)
+			atomic_store_explicit(&rail->tcp, tcp, memory_order_release);
+		pthread_mutex_unlock(&make_lock);
+		if (rc == 0)
+			tcp_care_begin(); /* it is looked after in another way from now on */
+	}
+	if (rc < 0) {
+		vma_log_once(VMA_LOG_WARN, "%s: no TCP: %s", vma_nic_info(rail->device->nic)->name,
+		             strerrordesc_np(-rc));
+		return rc;
+	}
+	*out = tcp;
+	return 0;
+}
+
+void rail_tcp_end(struct vma_rail *rail)
+{
+	vma_tcp_destroy(atomic_load_explicit(&rail->tcp, memory_order_acquire));
+}
+
+void rail_tcp_fork_child(void)
+{
+	pthread_mutex_init(&make_lock, NULL);
+}

@@ -1,0 +1,386 @@
+/*
+ * tcp_care - what the internal thread does for TCP: timers are kept and packets answered whether or not the program
+ *            looks; accepted connections are steered; ended ones are freed.
+ *
+ * A rail with a stack is in one of two states:
+ *
+ *   armed ── a packet, and nobody is at it: drive at once, arm again
+ *     ^  └── a packet, and others are at it ──> watched: looked at 0.1 ms later, then, as long as others have driven
+ *     └──────── nobody has driven since ───────          it between two looks, twice as late, up to 1 ms
+ *
+ * So a packet waits for at most about a millisecond when the thread that drove has just stopped, and else is answered
+ * at once; who spins or sleeps on the ring costs this thread one look per millisecond, and an idle rail nothing. In
+ * either state the stack's timers are kept: the thread sleeps no longer than until vma_tcp_due.
+ */
+#include <string.h>
+#include <vma/log.h>
+#include <vma/tcp.h>
+
+#include "internal_priv.h"
+#include "task_queue.h"
+
+#define LOOK_FIRST_NS (MS / 10)
+#define LOOK_LAST_NS MS
+#define STEER_NS (50 * MS) /* an accepted connection waits for one to two of these */
+#define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
+#define BURY_NS (10 * MS)
+#define BURY_TIMES 3 /* so many turns after an end, nobody inside has seen it */
+#define ABANDONED_NS (100 * MS)
+
+/* A connection that waits to be steered. */
+struct young {
+	struct vma_task link; /* first */
+	struct vma_tcp_conn *conn;
+};
+
+/* A connection that has ended, in its own memory. */
+struct ended {
+	union {
+		struct vma_task link;
+		struct vma_retired retired;
+	}; /* first */
+	struct vma_tcp_conn *conn;
+	struct vma_rail *rail;
+};
+_Static_assert(sizeof(struct ended) <= VMA_TCP_HOST_SPACE, "what a connection has room for");
+
+static struct {
+	/* The internal thread's. Times are 0 when there is none. */
+	ck_stack_entry_t *older, *younger; /* connections accepted before the last period, and in it */
+	uint64_t steer_ns, bury_ns, abandoned_ns;
+	unsigned bury_times;
+
+	_Alignas(64) ck_stack_t accepted; /* struct young */
+	ck_stack_t ended;                 /* struct ended */
+	_Atomic bool hurry;               /* all that wait are to be steered now */
+	_Atomic bool used;                /* there has been a stack */
+	_Atomic uint32_t abandoned;       /* rails that nobody holds but for the connections that end on them */
+} care;
+
+static struct vma_tcp *tcp_of(const struct vma_rail *rail)
+{
+	return atomic_load_explicit(&rail->tcp, memory_order_acquire);
+}
+
+/* ---- rails ---- */
+
+static int64_t most_packets(const struct vma_conf *conf)
+{
+	return conf->progress_engine_wce_max > 0 ? conf->progress_engine_wce_max : 1;
+}
+
+/* Until nothing is left. False: the flag is taken, or there is no end of it. */
+static bool drive_all(struct vma_rail *rail, int64_t max)
+{
+	int64_t total = 0;
+	int n;
+
+	do {
+		n = vma_ring_progress(rail->ring);
+		total += n;
+	} while (n > 0 && total < max);
+	return n == 0;
+}
+
+static void watch(struct vma_rail *rail, uint64_t now, uint64_t step)
+{
+	rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
+	rail->look_step_ns = step;
+	rail->look_ns = now + step;
+}
+
+static bool others_drive(const struct vma_rail *rail)
+{
+	return atomic_load_explicit(&rail->driven, memory_order_relaxed) != rail->driven_seen;
+}
+
+/* Others are at it. */
+static void leave_to_others(struct vma_rail *rail, uint64_t now, uint64_t step)
+{
+	rail_care_disarm(rail);
+	watch(rail, now, step);
+}
+
+/* Nobody else is. */
+static void take_over(struct vma_rail *rail, uint64_t now, int64_t max)
+{
+	if (drive_all(rail, max) && rail_care_arm(rail))
+		rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
+	else
+		leave_to_others(rail, now, LOOK_FIRST_NS);
+}
+
+/* Who sleeps on it wakes as well: it is that thread's packet, and it will go on driving. */
+bool tcp_care_take_event(struct vma_rail *rail, const struct vma_conf *conf)
+{
+	const uint64_t now = vma_now_ns();
+
+	if (tcp_of(rail) == NULL)
+		return false;
+	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) != NULL)
+		leave_to_others(rail, now, LOOK_LAST_NS);
+	else if (others_drive(rail))
+		leave_to_others(rail, now, LOOK_FIRST_NS);
+	else
+		take_over(rail, now, most_packets(conf));
+	return true;
+}
+
+static void look(struct vma_rail *rail, uint64_t now, int64_t max)
+{
+	uint64_t step = rail->look_step_ns * 2;
+
+	if (others_drive(rail))
+		watch(rail, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
+	else
+		take_over(rail, now, max);
+}
+
+struct round {
+	uint64_t now, next;
+	int64_t max;
+};
+
+static void by(uint64_t *next, uint64_t at)
+{
+	if (at < *next)
+		*next = at;
+}
+
+/* When the stack wants to be driven, after it was if that was due. */
+static uint64_t keep_timers(struct vma_rail *rail, struct vma_tcp *tcp, uint64_t now)
+{
+	uint64_t due = vma_tcp_due(tcp);
+
+	if (due > now)
+		return due;
+	vma_ring_progress(rail->ring);
+	due = vma_tcp_due(tcp);
+	return due > now ? due : now + LOOK_FIRST_NS; /* somebody is at it at this moment */
+}
+
+static void look_after(struct vma_rail *rail, void *arg)
+{
+	struct round *round = arg;
+	struct vma_tcp *tcp = tcp_of(rail);
+
+	if (tcp == NULL)
+		return;
+	if (!rail->armed && rail->look_ns == 0)
+		watch(rail, round->now, LOOK_FIRST_NS);
+	if (!rail->armed && round->now >= rail->look_ns)
+		look(rail, round->now, round->max);
+	by(&round->next, keep_timers(rail, tcp, round->now));
+	if (!rail->armed)
+		by(&round->next, rail->look_ns);
+}
+
+/*
+ * A time has become earlier; with the receive flag. The stack has published it, and the thread's own look comes after
+ * it has said when it wakes: see internal_wake_by.
+ */
+void tcp_care_due(void *arg)
+{
+	struct vma_rail *rail = arg;
+	struct vma_tcp *tcp = tcp_of(rail);
+
+	if (tcp != NULL)
+		internal_wake_by(vma_tcp_due(tcp));
+}
+
+static void look_at_due(struct vma_rail *rail, void *arg)
+{
+	struct vma_tcp *tcp = tcp_of(rail);
+
+	if (tcp != NULL)
+		by(arg, vma_tcp_due(tcp));
+}
+
+/* ---- rails that nobody holds ---- */
+
+void tcp_care_abandoned(void)
+{
+	atomic_fetch_add(&care.abandoned, 1);
+	internal_wake();
+}
+
+static void end_if_empty(struct vma_rail *rail, void *arg)
+{
+	struct vma_tcp *tcp = tcp_of(rail);
+
+	(void)arg;
+	/* Empty first: what ends from then on is counted. What has ended still knows its stack until it is freed. */
+	if (!atomic_load(&rail->abandoned) || !vma_tcp_is_empty(tcp) ||
+	    atomic_load_explicit(&rail->conns_ending, memory_order_acquire) != 0)
+		return;
+	atomic_store(&rail->abandoned, false);
+	atomic_fetch_sub(&care.abandoned, 1);
+	rail_put_last(rail);
+}
+
+static uint64_t turn_abandoned(uint64_t now)
+{
+	if (atomic_load(&care.abandoned) == 0) {
+		care.abandoned_ns = 0;
+		return NO_DEADLINE;
+	}
+	if (care.abandoned_ns != 0 && now >= care.abandoned_ns)
+		rails_each(end_if_empty, NULL);
+	if (care.abandoned_ns <= now)
+		care.abandoned_ns = now + ABANDONED_NS;
+	return care.abandoned_ns;
+}
+
+/* ---- connections that were accepted ---- */
+
+void vma_engine_steer(struct vma_tcp_conn *conn)
+{
+	struct young *young = vma_alloc(sizeof(*young));
+
+	if (young == NULL)
+		return; /* its listener's rule goes on covering it */
+	vma_tcp_conn_get(conn);
+	young->conn = conn;
+	task_queue_push_mpsc(&care.accepted, &young->link);
+	internal_wake_by(vma_now_ns() + STEER_NS);
+}
+
+void vma_engine_steer_now(void)
+{
+	atomic_store(&care.hurry, true);
+	internal_wake();
+}
+
+static void steer(struct young *young)
+{
+	const int state = vma_tcp_state(young->conn);
+	int rc = 0;
+
+	if (state != TCP_CLOSE && state != TCP_TIME_WAIT)
+		rc = vma_tcp_steer(young->conn);
+	if (rc < 0)
+		vma_log_debug("tcp: a connection has no rule of its own: %s", strerrordesc_np(-rc));
+	vma_tcp_conn_put(young->conn);
+	vma_free(young);
+}
+
+static void append(ck_stack_entry_t **list, ck_stack_entry_t *more)
+{
+	while (*list != NULL)
+		list = &(*list)->next;
+	*list = more;
+}
+
+/* Those accepted since the last period become the younger ones, and those the older ones, who are steered. */
+static void grow_older(uint64_t now)
+{
+	const bool hurry = atomic_exchange(&care.hurry, false);
+
+	if (!hurry && now < care.steer_ns)
+		return;
+	append(&care.older, care.younger);
+	care.younger = task_queue_take_all(&care.accepted);
+	care.steer_ns = now + STEER_NS;
+	if (hurry) {
+		append(&care.older, care.younger);
+		care.younger = NULL;
+	}
+}
+
+static uint64_t turn_steering(uint64_t now)
+{
+	grow_older(now);
+	for (unsigned i = 0; i < STEER_AT_ONCE && care.older != NULL; i++) {
+		struct young *young = (struct young *)care.older;
+
+		care.older = ck_pr_load_ptr(&care.older->next);
+		steer(young);
+	}
+	if (care.older != NULL)
+		return now;
+	return care.younger != NULL ? care.steer_ns : NO_DEADLINE;
+}
+
+/* ---- connections that have ended ---- */
+
+/* With the receive flag. Never waits: vma_retire would, for a lock. */
+void tcp_care_retire(struct vma_tcp_conn *conn, void *arg)
+{
+	struct ended *ended = vma_tcp_conn_space(conn);
+
+	atomic_fetch_add_explicit(&((struct vma_rail *)arg)->conns_ending, 1, memory_order_relaxed);
+	ended->rail = arg;
+	ended->conn = conn;
+	task_queue_push_mpsc(&care.ended, &ended->link);
+	internal_wake_by(vma_now_ns() + STEER_NS);
+}
+
+static void free_conn(struct vma_retired *retired)
+{
+	const struct ended ended = *(struct ended *)retired; /* it lies in what is freed */
+
+	vma_tcp_conn_free(ended.conn);
+	atomic_fetch_sub_explicit(&ended.rail->conns_ending, 1, memory_order_release);
+}
+
+static uint64_t turn_ended(uint64_t now)
+{
+	ck_stack_entry_t *entry = task_queue_take_all(&care.ended);
+
+	if (entry != NULL)
+		care.bury_times = BURY_TIMES;
+	while (entry != NULL) {
+		struct ended *ended = (struct ended *)entry;
+
+		entry = ck_pr_load_ptr(&entry->next);
+		vma_retire(&ended->retired, free_conn);
+	}
+	if (care.bury_times > 0 && now >= care.bury_ns) {
+		care.bury_times--;
+		care.bury_ns = now + BURY_NS;
+	}
+	return care.bury_times > 0 ? care.bury_ns : NO_DEADLINE;
+}
+
+/* ---- turns ---- */
+
+uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now)
+{
+	struct round round = {
+	        .now = now,
+	        .next = NO_DEADLINE,
+	        .max = most_packets(conf),
+	};
+
+	if (!atomic_load(&care.used))
+		return NO_DEADLINE;
+	rails_each(look_after, &round);
+	by(&round.next, turn_steering(now));
+	by(&round.next, turn_ended(now));
+	by(&round.next, turn_abandoned(now));
+	return round.next;
+}
+
+uint64_t tcp_care_again(void)
+{
+	uint64_t next = NO_DEADLINE;
+
+	if (!atomic_load(&care.used))
+		return NO_DEADLINE;
+	rails_each(look_at_due, &next);
+	if (ck_pr_load_ptr(&care.accepted.head) != NULL || ck_pr_load_ptr(&care.ended.head) != NULL)
+		by(&next, vma_now_ns() + STEER_NS);
+	return next;
+}
+
+void tcp_care_begin(void)
+{
+	atomic_store(&care.used, true);
+	internal_wake();
+}
+
+/* What waited here was the parent's. */
+void tcp_care_fork_child(void)
+{
+	memset(&care, 0, sizeof(care));
+}
