@@ -15,6 +15,21 @@
 #include <lwip/pbuf.h>
 #include <lwip/priv/tcp_priv.h>
 
+/* Cuts off what of an out of order segment, which begins within the window, lies beyond it: bytes, and the FIN. */
+static inline void queue_trim(const struct tcp_pcb *pcb, struct tcp_seg *seg, u32_t seqno, u16_t *tcplen)
+{
+	u32_t room = pcb->rcv_nxt + pcb->rcv_wnd - seqno;
+
+	if (TCP_TCPLEN(seg) <= room)
+		return;
+	TCPH_UNSET_FLAG(seg->tcphdr, TCP_FIN);
+	if (seg->len > room) {
+		seg->len = (u16_t)room;
+		pbuf_realloc(seg->p, seg->len);
+	}
+	*tcplen = seg->len;
+}
+
 /*
  * Where the search for the place of a segment begins: before it lies nothing that the search needs to know. *sackbeg is
  * the left edge of the data without a hole that this segment begins or goes on.

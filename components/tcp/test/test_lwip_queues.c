@@ -39,7 +39,7 @@ static err_t take(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
 }
 
 /* A segment with the bytes from `offset` on, in memory of lwIP's. */
-static void segment_at(unsigned i, uint32_t offset, uint16_t len)
+static void flagged_segment_at(unsigned i, uint32_t offset, uint16_t len, uint8_t flags)
 {
 	struct tcp_hdr hdr = {
 	        .src = htons(PEER_PORT),
@@ -51,7 +51,7 @@ static void segment_at(unsigned i, uint32_t offset, uint16_t len)
 	struct pbuf *p;
 
 	which = i;
-	TCPH_HDRLEN_FLAGS_SET(&hdr, 5, TCP_ACK);
+	TCPH_HDRLEN_FLAGS_SET(&hdr, 5, flags);
 	lwip_enter(&w.tcp, conn[i]);
 	p = pbuf_alloc(PBUF_RAW, (u16_t)(sizeof(hdr) + len), PBUF_RAM);
 	assert_non_null(p);
@@ -60,6 +60,11 @@ static void segment_at(unsigned i, uint32_t offset, uint16_t len)
 		((uint8_t *)p->payload)[sizeof(hdr) + k] = pattern(offset + k);
 	lwip_input(world_peer, world_local, p);
 	lwip_leave();
+}
+
+static void segment_at(unsigned i, uint32_t offset, uint16_t len)
+{
+	flagged_segment_at(i, offset, len, TCP_ACK);
 }
 
 static const uint8_t sack_options[] = {2, 4, 0x05, 0xb4, 1, 3, 3, 7, 4, 2, 1, 1};
@@ -187,6 +192,57 @@ static void test_the_end_of_the_queue_is_forgotten_when_it_is_freed(void **state
 	assert_null(conn[0]->pcb->ooseq_last);
 }
 
+static void set_window(uint32_t bytes)
+{
+	struct tcp_pcb *pcb = conn[0]->pcb;
+
+	pcb->rcv_wnd = pcb->rcv_ann_wnd = pcb->rcv_wnd_max = bytes;
+	pcb->rcv_ann_right_edge = pcb->rcv_nxt + bytes;
+}
+
+static void test_out_of_order_data_is_cut_at_the_edge_of_the_window(void **state)
+{
+	(void)state;
+	for (unsigned order = 0; order < 3; order++) {
+		uint32_t base = taken[0];
+
+		set_window(1000);
+		if (order == 1) /* behind another */
+			segment_at(0, base + 100, 100);
+		if (order == 2) /* before another */
+			segment_at(0, base + 990, 50);
+		segment_at(0, base + 900, 300);
+		for (const struct tcp_seg *seg = conn[0]->pcb->ooseq; seg; seg = seg->next)
+			assert_true(TCP_SEQ_LEQ(seg->tcphdr->seqno + seg->len, 5001 + base + 1000));
+		segment_at(0, base, 950);
+		assert_int_equal(taken[0], base + 1000);
+		assert_int_equal(conn[0]->pcb->rcv_wnd, 1000);
+		assert_null(conn[0]->pcb->ooseq);
+	}
+}
+
+static void test_a_fin_beyond_the_window_is_not_queued(void **state)
+{
+	(void)state;
+	set_window(1000);
+	flagged_segment_at(0, 900, 100, TCP_ACK | TCP_FIN);
+	segment_at(0, 0, 900);
+	assert_int_equal(taken[0], 1000);
+	assert_int_equal(conn[0]->pcb->state, ESTABLISHED);
+	flagged_segment_at(0, 900, 100, TCP_ACK | TCP_FIN);
+	assert_int_equal(conn[0]->pcb->state, CLOSE_WAIT);
+	assert_int_equal(conn[0]->pcb->rcv_nxt, 5001 + 1001);
+}
+
+static void test_data_behind_a_fin_does_not_turn_the_window_round(void **state)
+{
+	(void)state;
+	set_window(1000);
+	flagged_segment_at(0, 400, 100, TCP_ACK | TCP_FIN);
+	segment_at(0, 0, 1000); /* more than there can be, and all that the window lets in */
+	assert_true(conn[0]->pcb->rcv_wnd <= 1000);
+}
+
 static uint64_t cpu_ns(void)
 {
 	struct timespec ts;
@@ -231,6 +287,9 @@ static const struct CMUnitTest tests[] = {
         TEST(test_any_order_makes_the_queue_and_the_ranges_that_a_walk_makes),
         TEST(test_what_a_filled_hole_lets_go_is_one_chain_with_right_lengths),
         TEST(test_the_end_of_the_queue_is_forgotten_when_it_is_freed),
+        TEST(test_out_of_order_data_is_cut_at_the_edge_of_the_window),
+        TEST(test_a_fin_beyond_the_window_is_not_queued),
+        TEST(test_data_behind_a_fin_does_not_turn_the_window_round),
         TEST(test_a_segment_costs_the_same_however_many_are_queued),
 };
 VMA_TEST_MAIN(tests)
