@@ -155,7 +155,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	pcb->rcv_nxt = pcb->rcv_ann_right_edge = s->seq + 1;
 	pcb->snd_wnd = pcb->snd_wnd_max = s->window;
 	pcb->snd_wl1 = s->seq - 1;
-	pcb->snd_wl2 = pcb->snd_lbb = pcb->snd_nxt = iss;
+	pcb->snd_wl2 = pcb->snd_lbb = iss; /* snd_nxt stays behind it: the SYN has been sent */
 	pcb->state = SYN_RCVD;
 	if (tcp_enqueue_flags(pcb, TCP_SYN | TCP_ACK) != ERR_OK)
 		tcp_conn_fail(conn, ENOMEM, false);
