@@ -398,6 +398,8 @@ static int qp_fill(struct wire_qp *qp, const struct vma_nic_qp_attr *attr)
 
 	qp->qp.rx_depth = depth(end, attr->rx_wre);
 	qp->qp.tx_depth = depth(end, attr->tx_wre);
+	qp->qp.rx_quota =
+	        qp->qp.rx_depth / 2; /* beyond it the user gets copies, or nothing would be left to receive into */
 	qp->sent_mask = qp->qp.tx_depth - 1;
 	qp->sent = calloc(qp->qp.tx_depth, sizeof(*qp->sent));
 	qp->stats = vma_stats_grab(end->stats, VMA_STATS_TYPE_NIC, name);

@@ -255,6 +255,18 @@ static void test_a_full_delay_line_drops_the_newest(void **state)
 	end_world(&w);
 }
 
+/* Or a user that waits for one more packet before it lets go of any would wait for ever. */
+static void test_a_user_may_hold_fewer_frames_than_the_queue_has(void **state)
+{
+	struct world w;
+	struct vma_wire_pair_attr attr = {0};
+
+	(void)state;
+	make_world(&w, &attr, 0);
+	assert_in_range(w.qp[0][0]->rx_quota, 1, w.qp[0][0]->rx_depth - 1);
+	end_world(&w);
+}
+
 static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
 {
 	struct world w;
@@ -569,6 +581,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_corruption_turns_one_bit),
         cmocka_unit_test(test_a_bounded_lane_holds_that_many_and_loses_none),
         cmocka_unit_test(test_a_full_delay_line_drops_the_newest),
+        cmocka_unit_test(test_a_user_may_hold_fewer_frames_than_the_queue_has),
         cmocka_unit_test(test_due_says_when_the_next_delayed_frame_arrives),
         cmocka_unit_test(test_moderation_reports_after_count_or_period),
         cmocka_unit_test(test_real_time_delay_and_moderation_wake_by_timer),
