@@ -40,7 +40,6 @@ struct ended {
 		struct vma_retired retired;
 	}; /* first */
 	struct vma_tcp_conn *conn;
-	struct vma_rail *rail;
 };
 _Static_assert(sizeof(struct ended) <= VMA_TCP_HOST_SPACE, "what a connection has room for");
 
@@ -209,9 +208,7 @@ static void end_if_empty(struct vma_rail *rail, void *arg)
 	struct vma_tcp *tcp = tcp_of(rail);
 
 	(void)arg;
-	/* Empty first: what ends from then on is counted. What has ended still knows its stack until it is freed. */
-	if (!atomic_load(&rail->abandoned) || !vma_tcp_is_empty(tcp) ||
-	    atomic_load_explicit(&rail->conns_ending, memory_order_acquire) != 0)
+	if (!atomic_load(&rail->abandoned) || !vma_tcp_is_empty(tcp))
 		return;
 	atomic_store(&rail->abandoned, false);
 	atomic_fetch_sub(&care.abandoned, 1);
@@ -308,8 +305,7 @@ void tcp_care_retire(struct vma_tcp_conn *conn, void *arg)
 {
 	struct ended *ended = vma_tcp_conn_space(conn);
 
-	atomic_fetch_add_explicit(&((struct vma_rail *)arg)->conns_ending, 1, memory_order_relaxed);
-	ended->rail = arg;
+	(void)arg;
 	ended->conn = conn;
 	task_queue_push_mpsc(&care.ended, &ended->link);
 	internal_wake_by(vma_now_ns() + STEER_NS);
@@ -317,10 +313,7 @@ void tcp_care_retire(struct vma_tcp_conn *conn, void *arg)
 
 static void free_conn(struct vma_retired *retired)
 {
-	const struct ended ended = *(struct ended *)retired; /* it lies in what is freed */
-
-	vma_tcp_conn_free(ended.conn);
-	atomic_fetch_sub_explicit(&ended.rail->conns_ending, 1, memory_order_release);
+	vma_tcp_conn_free(((struct ended *)retired)->conn); /* its stack may be gone */
 }
 
 static uint64_t turn_ended(uint64_t now)

@@ -202,6 +202,14 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	return false;
 }
 
+static void revoked(struct vma_flow *flow)
+{
+	struct vma_tcp_listener *listener = (struct vma_tcp_listener *)flow;
+
+	if (listener->owner->revoked != NULL)
+		listener->owner->revoked(listener, listener->arg);
+}
+
 /* ---- control path ---- */
 
 static void init_pcb(struct vma_tcp_listener *listener)
@@ -270,7 +278,8 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	                                   .flags = VMA_FLOW_LISTENER,
 	                                   .shadow_cookie = attr->shadow_cookie,
 	                                   .sink = tcp_listener_sink,
-	                                   .owner = listener};
+	                                   .owner = listener,
+	                                   .revoked = revoked};
 	init_pcb(listener);
 	acquired = vma_ring_acquire(tcp->ring);
 	rc = listen_held(listener);

@@ -106,7 +106,6 @@ struct vma_rail {
 
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */
-	_Atomic uint32_t conns_ending;        /* ended, and not yet freed */
 	_Atomic uint32_t busy;                /* moves with every drive that found something */
 	_Atomic uint32_t arms_seen, arms_taken_down;
 	struct vma_ring_command rest;

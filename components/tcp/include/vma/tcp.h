@@ -265,6 +265,11 @@ struct vma_tcp_listener_owner {
 	 * vma_tcp_conn_adopt before it returns; or returns false, and the connection is reset.
 	 */
 	bool (*accepted)(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn);
+	/*
+	 * May be NULL. The NIC no longer steers to the listener (see VMA_NIC_EVENT_FLOW_REVOKED): requests are the
+	 * kernel's, and connections that are not steered by themselves are to be, now. Receive flag held.
+	 */
+	void (*revoked)(struct vma_tcp_listener *listener, void *arg);
 };
 struct vma_tcp_listen_attr {
 	const struct vma_tcp_listener_owner *owner;
