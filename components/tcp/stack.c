@@ -238,6 +238,7 @@ static void fire(struct tcp_timer_node *node, void *arg)
 		        (struct vma_tcp_conn *)((char *)first - offsetof(struct vma_tcp_conn, timer));
 
 		timers_fire(conn, node->kind);
+		tcp_ready(conn); /* its step sends, and sets what is due next */
 	}
 }
 

@@ -1,0 +1,376 @@
+/* What leaves, and when: segment sizes, Nagle and cork, windows of the peer, PSH, the path. */
+#include "raw.h"
+
+static void ack(uint32_t theirs)
+{
+	raw_send(1, 1 + theirs, TCP_ACK, "", 0);
+}
+
+static void test_bytes_leave_in_full_segments_the_last_with_push(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	assert_int_equal(send_bytes(app, 2500), 2500);
+	settle();
+	assert_int_equal(raw_unseen(), 3);
+	for (uint32_t i = 0; i < 3; i++) {
+		const struct raw_segment *s = raw_next();
+
+		assert_int_equal(s->seq, 1 + i * 1000);
+		assert_int_equal(s->len, i < 2 ? 1000 : 500);
+		assert_int_equal(s->flags, i < 2 ? TCP_ACK : TCP_ACK | TCP_PSH);
+		for (uint32_t k = 0; k < s->len; k++)
+			assert_int_equal(s->data[k], byte_at(i * 1000 + k));
+	}
+	assert_int_equal(vma_tcp_tx_queued(app->conn), 2500);
+	assert_int_equal(vma_tcp_tx_unsent(app->conn), 0);
+	ack(2500);
+	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
+	app_free(app);
+}
+
+static void test_initial_window_is_ten_segments(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	assert_int_equal(send_bytes(app, 30000), 30000);
+	settle();
+	assert_int_equal(raw_unseen(), 10);
+	assert_int_equal(vma_tcp_tx_unsent(app->conn), 20000);
+	app_free(app);
+}
+
+static void test_window_of_the_peer_is_kept(void **state)
+{
+	struct app *app;
+
+	(void)state;
+	raw.window = 2500;
+	app = raw_connect();
+	assert_int_equal(send_bytes(app, 10000), 10000);
+	settle();
+	assert_int_equal(raw_unseen(), 2); /* half a segment more would be silly */
+	raw_forget();
+	raw.window = 500;
+	ack(2000);
+	settle();
+	assert_int_equal(raw_unseen(), 0);
+	raw.window = 4000;
+	ack(2000);
+	assert_int_equal(raw_unseen(), 4);
+	app_free(app);
+}
+
+static void test_window_too_small_for_a_segment_is_used_in_the_end(void **state)
+{
+	struct app *app;
+
+	(void)state;
+	raw.window = 300;
+	app = raw_connect();
+	assert_int_equal(send_bytes(app, 1000), 1000);
+	settle();
+	assert_int_equal(raw_unseen(), 1); /* the whole of a window that small */
+	assert_int_equal(raw_next()->len, 300);
+	raw.window = 100;
+	ack(300);
+	assert_int_equal(raw_unseen(), 0);
+	run(SEC);
+	assert_int_equal(raw_next()->len, 100);
+	app_free(app);
+}
+
+static void test_closed_window_is_probed_until_it_opens(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	raw.window = 0;
+	ack(0);
+	assert_int_equal(send_bytes(app, 1000), 1000);
+	settle();
+	assert_int_equal(raw_unseen(), 0);
+	run(10 * SEC);
+	assert_true(raw_unseen() >= 3);
+	assert_int_equal(raw_last()->len, 0);
+	raw.window = 2000;
+	ack(0);
+	assert_int_equal(raw_last()->len, 1000);
+	app_free(app);
+}
+
+/* Nagle's rule as Minshall has it: one short segment in flight is enough. */
+static void test_second_short_segment_waits_for_the_first(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_next()->len, 10);
+	send_bytes(app, 10);
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_unseen(), 0);
+	ack(10);
+	assert_int_equal(raw_next()->len, 20);
+	app_free(app);
+}
+
+static void test_short_segment_behind_full_ones_does_not_wait(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_bytes(app, 1000);
+	settle();
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_unseen(), 2);
+	app_free(app);
+}
+
+static void test_nodelay_lets_short_segments_go(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_bytes(app, 10);
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1), 0); /* what waits goes, too */
+	settle();
+	assert_int_equal(raw_unseen(), 2);
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_unseen(), 3);
+	app_free(app);
+}
+
+static void test_cork_holds_short_segments_back_for_200_ms(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
+	send_bytes(app, 1010);
+	settle();
+	assert_int_equal(raw_unseen(), 1);
+	ack(1000);
+	run(150 * MS);
+	assert_int_equal(raw_unseen(), 1);
+	run(100 * MS);
+	assert_int_equal(raw_unseen(), 2);
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_unseen(), 2);
+	ack(1010);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0);
+	settle();
+	assert_int_equal(raw_unseen(), 3);
+	app_free(app);
+}
+
+static void test_more_waits_for_more(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1);
+	send_flags(app, 10, VMA_TCP_TX_MORE);
+	settle();
+	assert_int_equal(raw_unseen(), 0);
+	send_flags(app, 10, 0);
+	settle();
+	assert_int_equal(raw_next()->len, 20);
+	ack(20);
+	send_flags(app, 10, VMA_TCP_TX_MORE);
+	run(300 * MS);
+	assert_int_equal(raw_next()->len, 10); /* not for ever */
+	app_free(app);
+}
+
+static void test_commit_for_later_waits_for_push(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_flags(app, 10, VMA_TCP_TX_LATER);
+	send_flags(app, 10, VMA_TCP_TX_LATER);
+	assert_int_equal(raw_unseen(), 0);
+	vma_tcp_push(app->conn);
+	settle();
+	assert_int_equal(raw_next()->len, 20);
+	app_free(app);
+}
+
+static void test_urgent_pointer_points_behind_the_urgent_byte(void **state)
+{
+	struct app *app = raw_connect();
+	const struct raw_segment *s;
+
+	(void)state;
+	send_flags(app, 10, VMA_TCP_TX_URGENT);
+	settle();
+	s = raw_next();
+	assert_true(s->flags & TCP_URG);
+	assert_int_equal(s->urgent, 10);
+	send_flags(app, 5, 0);
+	ack(10);
+	settle();
+	s = raw_next();
+	assert_int_equal(s->len, 5);
+	assert_false(s->flags & TCP_URG);
+	app_free(app);
+}
+
+static void test_tos_and_ttl_and_fragmentation_are_as_set(void **state)
+{
+	struct app *app = raw_connect();
+	const struct raw_segment *s;
+
+	(void)state;
+	vma_tcp_set(app->conn, VMA_TCP_OPT_TOS, 0x10);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_TTL, 7);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_PMTUDISC, 0);
+	send_bytes(app, 1);
+	settle();
+	s = raw_next();
+	assert_int_equal(s->tos, 0x10);
+	assert_int_equal(s->ttl, 7);
+	assert_false(s->dont_fragment);
+	app_free(app);
+}
+
+static void test_smaller_path_mtu_cuts_what_is_in_flight(void **state)
+{
+	struct app *app = raw_connect();
+	uint8_t seen[4000] = {0};
+
+	(void)state;
+	send_bytes(app, 3999);
+	settle();
+	assert_int_equal(raw_unseen(), 4);
+	raw_forget();
+	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 1);
+	run(SEC);
+	assert_true(raw_unseen() > 0);
+	while (raw_unseen() > 0) {
+		const struct raw_segment *s = raw_next();
+
+		assert_true(s->len <= 560);
+		assert_true(s->seq - 1 + s->len <= 3999);
+		for (uint32_t k = 0; k < s->len; k++) {
+			assert_int_equal(s->data[k], byte_at(s->seq - 1 + k));
+			seen[s->seq - 1 + k] = 1;
+		}
+		ack(s->seq - 1 + s->len);
+	}
+	for (unsigned i = 0; i < 3999; i++)
+		assert_true(seen[i]);
+	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
+	app_free(app);
+}
+
+static void test_mtu_of_an_unrelated_packet_changes_nothing(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_bytes(app, 1000);
+	settle();
+	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 5000);
+	send_bytes(app, 1000);
+	settle();
+	raw_next();
+	assert_int_equal(raw_next()->len, 1000);
+	app_free(app);
+}
+
+static void test_unreachable_ends_an_attempt_not_a_connection(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_bytes(app, 1);
+	vma_tcp_icmp(app->conn, 3, 1, 0, raw.their_isn + 1);
+	settle();
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	app_free(app);
+	raw_forget();
+	app = raw_connect_begin();
+	vma_tcp_icmp(app->conn, 3, 1, 0, raw.their_isn);
+	settle();
+	assert_int_equal(vma_tcp_error(app->conn), EHOSTUNREACH);
+	app_free(app);
+}
+
+static void test_syn_waits_for_a_way_and_goes_when_there_is_one(void **state)
+{
+	struct vma_tcp_path nowhere = {0}, path = path_to(0, 1500);
+	struct app *app = calloc(1, sizeof(*app));
+
+	(void)state;
+	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &nowhere, app), 0);
+	run(100 * MS);
+	assert_int_equal(raw_unseen(), 0);
+	vma_tcp_set_path(app->conn, &path);
+	settle();
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	app_free(app);
+}
+
+static void test_connect_without_answer_times_out(void **state)
+{
+	struct app *app;
+
+	(void)state;
+	side[0].options.syncnt = 1;
+	app = raw_connect_begin();
+	run(200 * SEC);
+	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
+	assert_true(raw_unseen() >= 2);
+	app_free(app);
+}
+
+static void test_lack_of_memory_delays_and_loses_nothing(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_flags(app, 300, VMA_TCP_TX_LATER);
+	pair_no_memory = true;
+	vma_tcp_push(app->conn);
+	run(20 * MS);
+	pair_no_memory = false;
+	run(5 * MS);
+	assert_true(raw_unseen() >= 1);
+	assert_int_equal(raw_next()->len, 300);
+	app_free(app);
+}
+
+static const struct CMUnitTest tests[] = {
+        RAW_CASE(test_bytes_leave_in_full_segments_the_last_with_push),
+        RAW_CASE(test_initial_window_is_ten_segments),
+        RAW_CASE(test_window_of_the_peer_is_kept),
+        RAW_CASE(test_window_too_small_for_a_segment_is_used_in_the_end),
+        RAW_CASE(test_closed_window_is_probed_until_it_opens),
+        RAW_CASE(test_second_short_segment_waits_for_the_first),
+        RAW_CASE(test_short_segment_behind_full_ones_does_not_wait),
+        RAW_CASE(test_nodelay_lets_short_segments_go),
+        RAW_CASE(test_cork_holds_short_segments_back_for_200_ms),
+        RAW_CASE(test_more_waits_for_more),
+        RAW_CASE(test_commit_for_later_waits_for_push),
+        RAW_CASE(test_urgent_pointer_points_behind_the_urgent_byte),
+        RAW_CASE(test_tos_and_ttl_and_fragmentation_are_as_set),
+        RAW_CASE(test_smaller_path_mtu_cuts_what_is_in_flight),
+        RAW_CASE(test_mtu_of_an_unrelated_packet_changes_nothing),
+        RAW_CASE(test_unreachable_ends_an_attempt_not_a_connection),
+        RAW_CASE(test_syn_waits_for_a_way_and_goes_when_there_is_one),
+        RAW_CASE(test_connect_without_answer_times_out),
+        RAW_CASE(test_lack_of_memory_delays_and_loses_nothing),
+};
+VMA_TEST_MAIN(tests)
