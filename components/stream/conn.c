@@ -134,7 +134,10 @@ void stream_keep_shadow(struct stream_sock *sock)
 
 	if (atomic_load(&sock->lingering_fd) != 0 || !stream_is_shadow(sock, fd))
 		return;
-	copy = vma_os.dup(fd);
+	copy = vma_os.fcntl(fd, F_DUPFD_CLOEXEC,
+	                    (void *)1000L); /* where guards are: vma_fd_guard has nothing to move */
+	if (copy < 0)
+		copy = vma_os.dup(fd);
 	guarded = copy >= 0 ? vma_fd_guard(copy) : -errno;
 	if (guarded >= 0)
 		atomic_store(&sock->lingering_fd, guarded);

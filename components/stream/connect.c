@@ -226,7 +226,7 @@ static int tell(struct stream_sock *sock)
 }
 
 /* Waits for the attempt, as a blocking socket does; `meanwhile` is the answer of one that does not. */
-static int join(struct stream_sock *sock, int meanwhile)
+static int await(struct stream_sock *sock, int meanwhile)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct stream_wait_for what = {.ready = has_ended_attempt, .spin = &sock->rx_spin, .shadow_fd = -1};
@@ -279,7 +279,7 @@ static bool is_inet(const struct sockaddr_in *to, socklen_t len)
 	       address != INADDR_BROADCAST && !IN_MULTICAST(address);
 }
 
-/* file.lock; 1: given back, and rc is the answer. */
+/* file.lock; 1: given back, and *rc is the kernel's answer. */
 static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len, int *rc)
 {
 	struct sockaddr_in to = {0};
@@ -322,10 +322,11 @@ int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, s
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
-	if (begin(sock, fd, addr, len, &rc) == 0)
-		pthread_mutex_unlock(&file->lock);
+	if (begin(sock, fd, addr, len, &rc) != 0)
+		return rc;
+	pthread_mutex_unlock(&file->lock);
 	if (stream_conn(sock) != NULL)
 		vma_file_set_own_poll(file, true); /* it may have listened before */
 	vma_retire_poll();
-	return rc == -EINPROGRESS || rc == -EALREADY ? join(sock, rc) : rc;
+	return rc == -EINPROGRESS || rc == -EALREADY ? await(sock, rc) : rc;
 }

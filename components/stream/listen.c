@@ -13,7 +13,7 @@
 
 #include "stream_priv.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t endpoints_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Immutable, replaced as a whole and retired. */
 struct members {
@@ -81,10 +81,20 @@ static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tc
 	(void)listener;
 	if (members == NULL || members->n == 0)
 		return false;
-	return stream_arrive(members->at[hash_of(conn) % members->n], conn, endpoint->rail);
+	if (!stream_arrive(members->at[hash_of(conn) % members->n], conn, endpoint->rail))
+		return false;
+	vma_engine_steer(conn); /* later: short ones need no rule of their own */
+	return true;
 }
 
-static const struct vma_tcp_listener_owner owner = {.admit = admit, .accepted = accepted};
+/* What was accepted goes on with rules of its own. */
+static void revoked(struct vma_tcp_listener *listener, void *arg)
+{
+	(void)listener, (void)arg;
+	vma_engine_steer_now();
+}
+
+static const struct vma_tcp_listener_owner owner = {.admit = admit, .accepted = accepted, .revoked = revoked};
 
 /* ---- endpoints ---- */
 
@@ -104,7 +114,7 @@ static void publish(struct endpoint *endpoint, struct members *fresh)
 		vma_retire(&old->retired, end_members);
 }
 
-static int join(struct endpoint *endpoint, struct stream_sock *sock)
+static int join_endpoint(struct endpoint *endpoint, struct stream_sock *sock)
 {
 	const struct members *old = atomic_load(&endpoint->members);
 	uint32_t n = old != NULL ? old->n : 0;
@@ -140,7 +150,7 @@ static void remove_endpoint(struct endpoint *endpoint)
 }
 
 /* Leaving must not fail: without memory for a smaller array the place is closed up in a copy of the same size. */
-static void leave(struct endpoint *endpoint, const struct stream_sock *sock)
+static void leave_endpoint(struct endpoint *endpoint, const struct stream_sock *sock)
 {
 	const struct members *old = atomic_load(&endpoint->members);
 	struct members *fresh;
@@ -161,7 +171,7 @@ static void leave(struct endpoint *endpoint, const struct stream_sock *sock)
 	publish(endpoint, fresh);
 }
 
-static struct endpoint *find(const struct target *target, const struct vma_rail *rail, uint16_t port_be)
+static struct endpoint *find_endpoint(const struct target *target, const struct vma_rail *rail, uint16_t port_be)
 {
 	struct endpoint *e = endpoints;
 
@@ -201,7 +211,7 @@ static int add_endpoint(struct stream_sock *sock, struct target *target, struct 
 	endpoint->local = target->local;
 	endpoint->vlan = target->vlan;
 	endpoint->port_be = sock->local.sin_port;
-	rc = join(endpoint, sock); /* before connections come */
+	rc = join_endpoint(endpoint, sock); /* before connections come */
 	if (rc == 0)
 		rc = open_endpoint(sock, target, rail, endpoint);
 	if (rc < 0) {
@@ -226,7 +236,7 @@ static int attach(struct stream_sock *sock, struct target *target, struct vma_de
 	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &rail);
 	if (rc < 0)
 		return rc;
-	endpoint = find(target, rail, sock->local.sin_port);
+	endpoint = find_endpoint(target, rail, sock->local.sin_port);
 	if (endpoint == NULL) {
 		rc = add_endpoint(sock, target, rail);
 		if (rc < 0)
@@ -234,7 +244,7 @@ static int attach(struct stream_sock *sock, struct target *target, struct vma_de
 		return rc;
 	}
 	vma_rail_put(rail); /* the endpoint has it */
-	rc = join(endpoint, sock);
+	rc = join_endpoint(endpoint, sock);
 	if (rc == 0)
 		target->endpoint = endpoint;
 	return rc;
@@ -327,7 +337,7 @@ static void forget_unwanted(struct stream_sock *sock, struct stream_listen *list
 			listen->at[kept++] = listen->at[i];
 			listen->at[kept - 1].wanted = false;
 		} else if (listen->at[i].endpoint != NULL) {
-			leave(listen->at[i].endpoint, sock);
+			leave_endpoint(listen->at[i].endpoint, sock);
 		}
 	}
 	listen->n = kept;
@@ -340,7 +350,7 @@ static void apply(struct stream_sock *sock, struct vma_engine *engine)
 	uint64_t rings = 0;
 
 	open_devices(listen, engine);
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&endpoints_lock);
 	for (uint32_t i = 0; i < listen->n; i++) {
 		struct target *t = &listen->at[i];
 
@@ -352,11 +362,11 @@ static void apply(struct stream_sock *sock, struct vma_engine *engine)
 			rings |= vma_rail_bit(t->endpoint->rail);
 	}
 	forget_unwanted(sock, listen);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&endpoints_lock);
 	atomic_store(&sock->rings, rings);
 }
 
-static enum vma_sock_reason reason_of(const struct stream_listen *listen, enum vma_sock_reason otherwise)
+static enum vma_sock_reason reason_of_listener(const struct stream_listen *listen, enum vma_sock_reason otherwise)
 {
 	bool any = false;
 
@@ -418,7 +428,7 @@ void stream_listen_update(struct stream_sock *sock)
 			want_all(sock, engine->net, &reason);
 		apply(sock, engine);
 		ask_for_retry(sock);
-		reason = reason_of(sock->listen, reason);
+		reason = reason_of_listener(sock->listen, reason);
 	}
 	atomic_store(&sock->reason, reason);
 	tell_rings(sock, before);
@@ -432,9 +442,9 @@ void stream_listen_end(struct stream_sock *sock)
 	uint64_t before = atomic_load(&sock->rings);
 
 	if (listen != NULL) {
-		pthread_mutex_lock(&lock);
+		pthread_mutex_lock(&endpoints_lock);
 		forget_unwanted(sock, listen); /* nothing is wanted between two updates */
-		pthread_mutex_unlock(&lock);
+		pthread_mutex_unlock(&endpoints_lock);
 		sock->listen = NULL;
 		vma_free(listen->at);
 		vma_free(listen);
@@ -512,7 +522,7 @@ void stream_listen_forked(struct stream_sock *sock)
 
 void stream_endpoints_forked(void)
 {
-	pthread_mutex_init(&lock, NULL);
+	pthread_mutex_init(&endpoints_lock, NULL);
 	endpoints = NULL;
 }
 

@@ -97,7 +97,10 @@ static int wait_until(struct stream_sock *sock,
 
 struct writing {
 	struct stream_sock *sock;
-	struct pieces *pieces;
+	struct pieces *pieces; /* NULL: from a descriptor, */
+	int in;
+	int64_t position; /* and there; -1: a pipe's next */
+	size_t in_left;
 	int flags;
 	size_t done;
 	uint64_t deadline_ns;
@@ -112,26 +115,64 @@ static unsigned commit_flags(const struct writing *w, bool last)
 	return (w->flags & MSG_MORE ? VMA_TCP_TX_MORE : 0) | (w->flags & MSG_OOB ? VMA_TCP_TX_URGENT : 0);
 }
 
-/* As much as there is room for now: 0 (none), 1, -EFAULT, -EPIPE, -ENOMEM. The writer's turn is held. */
+static size_t left_of(const struct writing *w)
+{
+	return w->pieces != NULL ? w->pieces->left : w->in_left;
+}
+
+static ssize_t copy_pieces(struct writing *w, const struct iovec *spans, int n)
+{
+	size_t copied = 0;
+
+	for (int i = 0; i < n && w->pieces->left > 0; i++) {
+		size_t left = w->pieces->left, wanted = spans[i].iov_len < left ? spans[i].iov_len : left;
+		size_t here = pieces_read(w->pieces, spans[i].iov_base, wanted);
+
+		copied += here;
+		if (here < wanted)
+			return copied != 0 ? (ssize_t)copied : -EFAULT;
+	}
+	return (ssize_t)copied;
+}
+
+/* Straight into the fifo. A pipe that has nothing is not waited for: the writer's turn is held. */
+static ssize_t copy_descriptor(struct writing *w, struct iovec *spans, int n)
+{
+	const int64_t at = w->position;
+	size_t room = 0;
+	ssize_t got;
+
+	for (int i = 0; i < n; i++) {
+		if (spans[i].iov_len > w->in_left - room)
+			spans[i].iov_len = w->in_left - room;
+		room += spans[i].iov_len;
+	}
+	got = syscall(SYS_preadv2, w->in, spans, n, (long)at, (long)(at < 0 ? -1 : 0), at < 0 ? RWF_NOWAIT : 0);
+	if (got < 0)
+		return -errno;
+	if (got == 0)
+		w->in_left = 0; /* its end */
+	w->in_left -= (size_t)got;
+	if (at >= 0)
+		w->position += got;
+	return got;
+}
+
+/* As much as there is room for now: 0 (none), 1, -errno. The writer's turn is held. */
 static int give(struct writing *w, struct vma_tcp_conn *conn)
 {
 	struct iovec spans[SPANS];
-	size_t wanted, copied = 0, here;
-	bool fault = false;
-	int n = vma_tcp_tx_reserve(conn, w->pieces->left, spans, SPANS);
+	ssize_t copied;
+	int n = vma_tcp_tx_reserve(conn, left_of(w), spans, SPANS);
 
 	if (n <= 0)
 		return n;
-	for (int i = 0; i < n && !fault && w->pieces->left > 0; i++) {
-		wanted = spans[i].iov_len < w->pieces->left ? spans[i].iov_len : w->pieces->left;
-		here = pieces_read(w->pieces, spans[i].iov_base, wanted);
-		copied += here;
-		fault = here < wanted;
+	copied = w->pieces != NULL ? copy_pieces(w, spans, n) : copy_descriptor(w, spans, n);
+	if (copied > 0) {
+		vma_tcp_tx_commit(conn, (size_t)copied, commit_flags(w, left_of(w) == 0));
+		w->done += (size_t)copied;
 	}
-	if (copied != 0)
-		vma_tcp_tx_commit(conn, copied, commit_flags(w, w->pieces->left == 0 || fault));
-	w->done += copied;
-	return fault ? -EFAULT : 1;
+	return copied < 0 ? (int)copied : 1;
 }
 
 static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
@@ -141,8 +182,8 @@ static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
 	stream_turn_take(&w->sock->writer);
 	do
 		rc = give(w, conn);
-	while (rc > 0 && w->pieces->left > 0);
-	if (rc == 0 && w->done != 0)
+	while (rc > 0 && left_of(w) > 0);
+	if (rc <= 0 && w->done != 0)
 		vma_tcp_push(conn);
 	stream_turn_give(&w->sock->writer);
 	return rc;
@@ -164,6 +205,7 @@ static int make_room(struct writing *w, bool *driven)
 	return wait_until(w->sock, can_write, &w->deadline_ns);
 }
 
+/* Part of a call's bytes may be in when a fault, a signal or an end stops the rest. */
 static ssize_t send_all(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
@@ -176,7 +218,7 @@ static ssize_t send_all(struct writing *w)
 		if (conn == NULL || is_broken(sock) || stream_phase(sock) != STREAM_CONNECTED)
 			rc = -EPIPE;
 		else
-			rc = w->pieces->left != 0 ? give_turn(w, conn) : 1;
+			rc = left_of(w) != 0 ? give_turn(w, conn) : 1;
 		if (rc > 0)
 			return (ssize_t)w->done;
 		if (rc == 0)
@@ -259,6 +301,32 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		stream_leave(sock);
 	}
 	pieces_put(&pieces);
+	count(sock, rc);
+	return rc;
+}
+
+/* ---- from a descriptor ---- */
+
+bool vma_stream_is_connection(struct vma_file *file)
+{
+	return file->kind == VMA_FILE_TCP && !is_os(stream_sock(file));
+}
+
+ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, size_t size, int flags)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct writing w = {.sock = sock,
+	                    .in = in,
+	                    .position = position,
+	                    .flags = flags,
+	                    .in_left = size < PIECES_BYTES_MAX ? size : PIECES_BYTES_MAX};
+	ssize_t rc;
+
+	vma_flush_sends(vma_thread_self());
+	w.nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
+	stream_stay(sock);
+	rc = send_connected(&w);
+	stream_leave(sock);
 	count(sock, rc);
 	return rc;
 }

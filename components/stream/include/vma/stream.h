@@ -16,6 +16,8 @@
 #ifndef VMA_STREAM_H
 #define VMA_STREAM_H
 
+#include <sys/types.h>
+
 #include <vma/sock.h>
 
 /* Whether it is one for stream: AF_INET (AF_INET6: the reason is told), SOCK_STREAM, TCP. */
@@ -36,6 +38,13 @@ static inline void vma_stream_linger(void)
 	if (__builtin_expect(vma_stream_lingers != NULL, 0))
 		vma_stream_linger_slow();
 }
+/* Whether file is a connection that goes past the kernel: system calls on its descriptor would miss it. Inside. */
+bool vma_stream_is_connection(struct vma_file *file);
+/*
+ * Sends up to `size` bytes of descriptor `in`, from `position` on (-1: a pipe's next), as sendmsg with these flags: how
+ * many, 0 the end of `in`, -errno; -EAGAIN also when a pipe has none now. A pipe is not waited for. Inside.
+ */
+ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, size_t size, int flags);
 /*
  * At exit, outside: every connection is closed, and what is queued is delivered, for at most two seconds.
  */

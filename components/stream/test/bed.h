@@ -1,0 +1,656 @@
+/*
+ * bed.h - sockets on a link in memory: real engine, rails, stacks and kernel sockets; routes, neighbours, interfaces
+ * and devices are as the test says, because way.c and listen.c are compiled into the test with these in place of net's
+ * and sock's.
+ *
+ *   sock ── rail ── end 0 ════ end 1 ── peer: a stack of its own, whose connections the test reads and writes
+ *     └── shadow: bound to 10.77.0.1, which this host does not have (IP_FREEBIND)
+ *
+ * Time is real. The peer's ring is driven by the test (bed_until), or by a thread (bed_peer_runs) while a call blocks.
+ */
+#ifndef VMA_STREAM_TEST_BED_H
+#define VMA_STREAM_TEST_BED_H
+
+#include "../stream_priv.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <vma/nic_wire.h>
+#include <vma/packet.h>
+#include <vma/test.h>
+
+enum { BED_IFINDEX = 4711, BED_CONNS = 64 };
+#define BED_LOCAL "10.77.0.1"
+#define BED_PEER "10.77.0.2"
+#define BED_PATIENCE_NS 5000000000ULL
+
+/* What the peer knows of a connection. */
+struct bed_conn {
+	struct vma_tcp_conn *conn;
+	_Atomic uint32_t events; /* all that have come */
+};
+
+static struct {
+	struct vma_nic *end[2];
+	struct vma_ring *peer_ring;
+	struct vma_tcp *peer;
+	struct vma_device device;
+	struct bed_conn accepted[BED_CONNS];
+	_Atomic unsigned n_accepted;
+	pthread_t thread;
+	_Atomic bool runs;
+	/* net's answers */
+	struct vma_net_template path;
+	struct vma_net_path path_front;
+	struct vma_net_watch *watches;
+	pthread_mutex_t net_lock;
+	int address_count;
+	bool no_device;
+	unsigned probes, resolves;
+	struct sigaction on_segv, on_bus; /* the library's */
+} bed = {.net_lock = PTHREAD_MUTEX_INITIALIZER};
+static struct {
+	_Alignas(64) uint8_t bytes[256];
+} bed_device_priv; /* what rail.c keeps of a device: its list of rails */
+
+static inline uint32_t ip(const char *text)
+{
+	struct in_addr address;
+
+	assert_int_equal(inet_pton(AF_INET, text, &address), 1);
+	return address.s_addr;
+}
+
+/* ---- net ---- */
+
+static int bed_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
+{
+	(void)net, (void)key;
+	*out = &bed.path_front;
+	return 0;
+}
+
+static void bed_path_put(struct vma_net *net, struct vma_net_path *path)
+{
+	(void)net, (void)path;
+}
+
+static void bed_path_read(const struct vma_net_path *path, struct vma_net_template *out)
+{
+	(void)path;
+	pthread_mutex_lock(&bed.net_lock);
+	*out = bed.path;
+	pthread_mutex_unlock(&bed.net_lock);
+}
+
+static int bed_path_resolve(struct vma_net *net, struct vma_net_path *path)
+{
+	(void)net, (void)path;
+	bed.resolves++;
+	return 0;
+}
+
+static void bed_path_probe(struct vma_net *net, struct vma_net_path *path)
+{
+	(void)net, (void)path;
+	bed.probes++;
+}
+
+static void bed_watch(struct vma_net *net, struct vma_net_path *path, struct vma_net_watch *watch)
+{
+	(void)net, (void)path;
+	pthread_mutex_lock(&bed.net_lock);
+	watch->next = bed.watches;
+	bed.watches = watch;
+	pthread_mutex_unlock(&bed.net_lock);
+}
+
+static void bed_unwatch(struct vma_net *net, struct vma_net_watch *watch)
+{
+	struct vma_net_watch **place = &bed.watches;
+
+	(void)net;
+	pthread_mutex_lock(&bed.net_lock);
+	while (*place != NULL && *place != watch)
+		place = &(*place)->next;
+	if (*place != NULL)
+		*place = watch->next;
+	pthread_mutex_unlock(&bed.net_lock);
+}
+
+/* As an event: every watch is told, with the lock held. */
+static inline void bed_path_becomes(enum vma_net_path_state state, int error)
+{
+	struct vma_net_watch *next;
+
+	pthread_mutex_lock(&bed.net_lock);
+	bed.path.state = state;
+	bed.path.error = error;
+	bed.path.len = state == VMA_NET_READY ? 34 : 0;
+	for (struct vma_net_watch *w = bed.watches; w != NULL; w = next) {
+		next = w->next;
+		w->changed(w, &bed.path_front);
+	}
+	pthread_mutex_unlock(&bed.net_lock);
+}
+
+static int bed_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+{
+	(void)net;
+	if (ifindex != BED_IFINDEX)
+		return -ENODEV;
+	*out = (struct vma_net_link){.ifindex = ifindex, .flags = IFF_UP, .mtu = 1500, .hw_type = ARPHRD_ETHER};
+	return 0;
+}
+
+static int bed_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
+{
+	uint32_t address = ip(BED_LOCAL);
+
+	(void)net, (void)ifindex;
+	if (max > 0 && bed.address_count > 0) {
+		out[0] = (struct vma_net_addr){.ifindex = BED_IFINDEX, .family = AF_INET, .prefix_len = 24};
+		memcpy(out[0].address, &address, 4);
+	}
+	return bed.address_count;
+}
+
+static int bed_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
+{
+	(void)engine;
+	if (bed.no_device || ifindex != BED_IFINDEX)
+		return -EOPNOTSUPP;
+	*out = &bed.device;
+	return 0;
+}
+
+#define vma_net_path_get bed_path_get
+#define vma_net_path_put bed_path_put
+#define vma_net_path_read bed_path_read
+#define vma_net_path_resolve bed_path_resolve
+#define vma_net_path_probe bed_path_probe
+#define vma_net_watch(...) bed_watch(__VA_ARGS__)
+#define vma_net_unwatch bed_unwatch
+#define vma_net_link(...) bed_link(__VA_ARGS__)
+#define vma_net_addrs bed_addrs
+#define vma_device_get bed_device_get
+#include "../way.c"
+#include "../listen.c"
+#include "../connect.c"
+#undef vma_net_watch
+#undef vma_net_link
+
+/* ---- the peer ---- */
+
+static void bed_peer_template(struct vma_tcp_path *path)
+{
+	static const uint8_t head[] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45};
+	uint32_t src = ip(BED_PEER), dst = ip(BED_LOCAL);
+
+	*path = (struct vma_tcp_path){.len = 34, .ip_off = 14, .mtu = 1500};
+	memcpy(path->bytes, head, sizeof(head));
+	memcpy(path->bytes + 26, &src, 4);
+	memcpy(path->bytes + 30, &dst, 4);
+}
+
+static void bed_peer_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	struct bed_conn *peer = arg;
+
+	(void)conn;
+	atomic_fetch_or(&peer->events, events);
+}
+
+static const struct vma_tcp_owner bed_peer_owner = {.event = bed_peer_event};
+
+static bool bed_peer_admit(struct vma_tcp_listener *listener, void *arg)
+{
+	(void)listener, (void)arg;
+	return true;
+}
+
+static bool bed_peer_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+{
+	unsigned n = atomic_load(&bed.n_accepted);
+
+	(void)listener, (void)arg;
+	assert_true(n < BED_CONNS);
+	bed.accepted[n].conn = conn;
+	vma_tcp_conn_adopt(conn, &bed_peer_owner, &bed.accepted[n]);
+	atomic_store(&bed.n_accepted, n + 1);
+	return true;
+}
+
+static const struct vma_tcp_listener_owner bed_listener_owner = {.admit = bed_peer_admit,
+                                                                 .accepted = bed_peer_accepted};
+
+static inline struct vma_tcp_listener *bed_peer_listen(uint16_t port)
+{
+	struct vma_tcp_options options;
+	struct vma_tcp_listen_attr attr = {.owner = &bed_listener_owner,
+	                                   .options = &options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(port),
+	                                   .backlog = 64};
+	struct vma_tcp_listener *listener;
+	uint32_t local = ip(BED_PEER);
+
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, &local, 4);
+	assert_int_equal(vma_tcp_listen(bed.peer, &attr, &listener), 0);
+	return listener;
+}
+
+/*
+ * There is no kernel behind the peer's end: a port where nobody listens has a flow that answers as one does, RST with
+ * the number that it refuses (RFC 9293 3.10.7.1).
+ */
+static bool bed_refuse(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_bufarena *arena = vma_engine()->arena;
+	struct vma_buf *buf = vma_ring_tx_buf(bed.peer_ring);
+	const uint8_t *in = (const uint8_t *)vma_buf_data(arena, packet), *in_tcp = in + packet->l4_off;
+	struct vma_nic_seg seg = {.buf = buf};
+	uint8_t *out;
+	uint32_t number;
+	uint16_t sum;
+
+	(void)flow, (void)info;
+	assert_non_null(buf);
+	out = (uint8_t *)vma_buf_data(arena, buf);
+	memset(out, 0, 54);
+	memcpy(out, in + 6, 6);
+	memcpy(out + 6, in, 6);
+	memcpy(out + 12, (uint8_t[]){8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6}, 12);
+	memcpy(out + 26, in + packet->l3_off + 16, 4);
+	memcpy(out + 30, in + packet->l3_off + 12, 4);
+	sum = (uint16_t)~vma_csum_fold(vma_csum_add(0, out + 14, 20));
+	memcpy(out + 24, &sum, 2);
+	memcpy(out + 34, in_tcp + 2, 2);
+	memcpy(out + 36, in_tcp, 2);
+	memcpy(&number, in_tcp + 4, 4);
+	number = htonl(ntohl(number) + 1);
+	memcpy(out + 42, &number, 4);
+	out[46] = 0x50;
+	out[47] = 0x14;
+	sum = (uint16_t)~vma_csum_fold(vma_csum_pseudo4(out + 26, out + 30, IPPROTO_TCP, 20) +
+	                               vma_csum_add(0, out + 34, 20));
+	memcpy(out + 50, &sum, 2);
+	seg.off = buf->data_off;
+	seg.len = 54;
+	assert_int_equal(vma_ring_send(bed.peer_ring, &seg, 1, 0), 1);
+	return false;
+}
+
+static inline void bed_peer_refuses(struct vma_flow *flow, uint16_t port)
+{
+	uint32_t local = ip(BED_PEER);
+
+	*flow = (struct vma_flow){.sink = bed_refuse, .flags = VMA_FLOW_LISTENER};
+	flow->key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(port)};
+	memcpy(flow->key.local, &local, 4);
+	assert_int_equal(vma_ring_attach(bed.peer_ring, flow), 0);
+}
+
+/* Connects to the socket under test. */
+static inline void bed_peer_connect(struct bed_conn *peer, uint16_t from, uint16_t to)
+{
+	struct vma_tcp_options options;
+	struct vma_tcp_conn_attr attr = {.owner = &bed_peer_owner,
+	                                 .arg = peer,
+	                                 .options = &options,
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons(from),
+	                                 .peer_port_be = htons(to)};
+	uint32_t local = ip(BED_PEER), other = ip(BED_LOCAL);
+
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, &local, 4);
+	memcpy(attr.peer, &other, 4);
+	bed_peer_template(&attr.path);
+	atomic_store(&peer->events, 0);
+	assert_int_equal(vma_tcp_connect(bed.peer, &attr, &peer->conn), 0);
+}
+
+static inline void bed_peer_drive(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_ring_progress(bed.peer_ring);
+	vma_leave(self);
+}
+
+static inline void bed_peer_send(struct bed_conn *peer, const void *data, size_t size)
+{
+	struct iovec spans[4];
+	const uint8_t *from = data;
+	size_t done = 0;
+	int n = vma_tcp_tx_reserve(peer->conn, size, spans, 4);
+
+	assert_true(n > 0);
+	for (int i = 0; i < n && done < size; i++) {
+		size_t here = spans[i].iov_len < size - done ? spans[i].iov_len : size - done;
+
+		memcpy(spans[i].iov_base, from + done, here);
+		done += here;
+	}
+	assert_int_equal(done, size);
+	vma_tcp_tx_commit(peer->conn, size, 0);
+}
+
+/* What has come, at most size bytes, taken out. */
+static inline size_t bed_peer_recv(struct bed_conn *peer, void *data, size_t size)
+{
+	struct iovec spans[8];
+	size_t done = 0;
+	unsigned n = vma_tcp_rx_front(peer->conn, 0, spans, 8);
+
+	for (unsigned i = 0; i < n && done < size; i++) {
+		size_t here = spans[i].iov_len < size - done ? spans[i].iov_len : size - done;
+
+		memcpy((uint8_t *)data + done, spans[i].iov_base, here);
+		done += here;
+	}
+	vma_tcp_rx_consume(peer->conn, done);
+	return done;
+}
+
+static inline void bed_peer_forget(struct bed_conn *peer)
+{
+	vma_tcp_close(peer->conn, true);
+	vma_tcp_conn_disown(peer->conn);
+	vma_tcp_conn_put(peer->conn);
+	peer->conn = NULL;
+}
+
+static void *bed_run_peer(void *arg)
+{
+	(void)arg;
+	while (atomic_load(&bed.runs)) {
+		bed_peer_drive();
+		usleep(50);
+	}
+	return NULL;
+}
+
+/* From now on the peer answers by itself, until bed_peer_rests. */
+static inline void bed_peer_runs(void)
+{
+	atomic_store(&bed.runs, true);
+	assert_int_equal(pthread_create(&bed.thread, NULL, bed_run_peer, NULL), 0);
+}
+
+static inline void bed_peer_rests(void)
+{
+	atomic_store(&bed.runs, false);
+	pthread_join(bed.thread, NULL);
+}
+
+static inline void bed_drive(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_rails_progress(UINT64_MAX);
+	vma_leave(self);
+	bed_peer_drive();
+}
+
+/* Both sides are driven until `what` is true; then it is not evaluated again. */
+#define bed_until(what)                                                                                                \
+	do {                                                                                                           \
+		uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;                                                      \
+		bool is_so = false;                                                                                    \
+		while (!(is_so = (what)) && vma_now_ns() < end_ns) {                                                   \
+			bed_drive();                                                                                   \
+			usleep(20);                                                                                    \
+		}                                                                                                      \
+		assert_true(is_so);                                                                                    \
+	} while (0)
+/* For a while nothing that both sides do makes it true. */
+#define bed_never(what)                                                                                                \
+	do {                                                                                                           \
+		uint64_t end_ns = vma_now_ns() + 20000000;                                                             \
+		while (vma_now_ns() < end_ns) {                                                                        \
+			bed_drive();                                                                                   \
+			assert_false(what);                                                                            \
+			usleep(100);                                                                                   \
+		}                                                                                                      \
+	} while (0)
+
+/* ---- calls, as interpose makes them ---- */
+
+#define CALL(type, expression)                                                                                         \
+	({                                                                                                             \
+		struct vma_thread *call_self = vma_enter();                                                            \
+		type call_rc = (expression);                                                                           \
+		vma_leave(call_self);                                                                                  \
+		call_rc;                                                                                               \
+	})
+
+static inline struct stream_sock *sock_of(int fd)
+{
+	return stream_sock(vma_fd_lookup(fd));
+}
+
+static inline int bed_socket(int flags)
+{
+	int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+	const int on = 1;
+
+	assert_true(fd >= 0);
+	assert_int_equal(vma_stream_socket(fd, AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0), 0);
+	assert_int_equal(vma_os.setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &on, sizeof(on)), 0);
+	return fd;
+}
+
+static inline struct sockaddr_in name_of(const char *address, uint16_t port)
+{
+	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = ip(address)};
+}
+
+static inline int do_connect(int fd, const char *address, uint16_t port)
+{
+	struct sockaddr_in to = name_of(address, port);
+
+	return CALL(int, stream_connect(vma_fd_lookup(fd), fd, (struct sockaddr *)&to, sizeof(to)));
+}
+
+static inline int do_bind(int fd, const char *address, uint16_t port)
+{
+	struct sockaddr_in to = name_of(address, port);
+
+	return CALL(int, stream_bind(vma_fd_lookup(fd), fd, (struct sockaddr *)&to, sizeof(to)));
+}
+
+static inline int do_listen(int fd, int backlog)
+{
+	return CALL(int, stream_listen(vma_fd_lookup(fd), fd, backlog));
+}
+
+static inline int do_accept(int fd, struct sockaddr_in *from, int flags)
+{
+	socklen_t len = sizeof(*from);
+
+	return CALL(int,
+	            stream_accept4(vma_fd_lookup(fd), fd, (struct sockaddr *)from, from != NULL ? &len : NULL, flags));
+}
+
+struct bed_message {
+	struct msghdr msg;
+	struct iovec iov;
+};
+
+static inline ssize_t do_recv(int fd, void *data, size_t size, int flags)
+{
+	struct bed_message m = {.iov = {.iov_base = data, .iov_len = size}};
+
+	m.msg.msg_iov = &m.iov;
+	m.msg.msg_iovlen = 1;
+	return CALL(ssize_t, stream_recvmsg(vma_fd_lookup(fd), fd, &m.msg, flags));
+}
+
+static inline ssize_t do_send(int fd, const void *data, size_t size, int flags)
+{
+	struct bed_message m = {.iov = {.iov_base = (void *)data, .iov_len = size}};
+
+	m.msg.msg_iov = &m.iov;
+	m.msg.msg_iovlen = 1;
+	return CALL(ssize_t, stream_sendmsg(vma_fd_lookup(fd), fd, &m.msg, flags));
+}
+
+static inline int do_shutdown(int fd, int how)
+{
+	return CALL(int, stream_shutdown(vma_fd_lookup(fd), fd, how));
+}
+
+static inline int do_set(int fd, int level, int name, int value)
+{
+	return CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, level, name, &value, sizeof(value)));
+}
+
+static inline int do_get(int fd, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	assert_int_equal(CALL(int, stream_getsockopt(vma_fd_lookup(fd), fd, level, name, &value, &len)), 0);
+	return value;
+}
+
+static inline uint32_t do_poll(int fd)
+{
+	return CALL(uint32_t, stream_poll(vma_fd_lookup(fd)));
+}
+
+static inline enum vma_sock_reason reason(int fd)
+{
+	return atomic_load(&sock_of(fd)->reason);
+}
+
+static inline void do_close(int fd)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_fd_remove(fd);
+	vma_leave(self);
+	vma_os.close(fd);
+	vma_stream_linger();
+}
+
+/* A connected pair: the socket (non-blocking calls at first), and what the peer has of it. */
+static inline int bed_pair(struct vma_tcp_listener **listener, struct bed_conn **peer, int flags)
+{
+	int fd = bed_socket(SOCK_NONBLOCK);
+	unsigned before = atomic_load(&bed.n_accepted);
+
+	*listener = bed_peer_listen(7000);
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	bed_until(atomic_load(&bed.n_accepted) > before && do_poll(fd) & EPOLLOUT);
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
+	if (!(flags & SOCK_NONBLOCK))
+		CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
+	*peer = &bed.accepted[before];
+	return fd;
+}
+
+static inline void bed_pair_end(int fd, struct vma_tcp_listener *listener, struct bed_conn *peer)
+{
+	if (fd >= 0)
+		do_close(fd);
+	vma_tcp_listener_close(listener);
+	if (peer->conn != NULL)
+		bed_peer_forget(peer);
+	bed_until(CALL(bool, atomic_load(&vma_rails[0]->tcp) == NULL || vma_tcp_is_empty(vma_rails[0]->tcp)));
+	atomic_store(&bed.n_accepted, 0);
+}
+
+/* ---- the whole ---- */
+
+static inline void bed_reset(void)
+{
+	static const uint8_t head[] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45};
+	uint32_t src = ip(BED_LOCAL), dst = ip(BED_PEER);
+
+	bed.path = (struct vma_net_template){.len = 34,
+	                                     .ip_off = 14,
+	                                     .state = VMA_NET_READY,
+	                                     .type = RTN_UNICAST,
+	                                     .ifindex = BED_IFINDEX,
+	                                     .nic = BED_IFINDEX,
+	                                     .mtu = 1500,
+	                                     .version = 1};
+	memcpy(bed.path.bytes, head, sizeof(head));
+	memcpy(bed.path.bytes + 26, &src, 4);
+	memcpy(bed.path.bytes + 30, &dst, 4);
+	memcpy(bed.path.src, &src, 4);
+	memcpy(bed.path.next_hop, &dst, 4);
+	bed.address_count = 1;
+	bed.no_device = false;
+}
+
+static int bed_start(void **state)
+{
+	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
+	struct vma_tcp_attr tcp = {.name = "peer", .gro_streams_max = 32};
+	struct vma_wire_pair_attr pair = {0};
+	struct vma_engine *engine = vma_engine();
+
+	(void)state;
+	pair.arena[0] = pair.arena[1] = engine->arena;
+	if (vma_wire_pair(&pair, bed.end) != 0)
+		return -1;
+	bed.device = (struct vma_device){
+	        .ifindex = BED_IFINDEX, .nic = bed.end[0], .engine = engine, .priv = (void *)&bed_device_priv};
+	attr.nic = bed.end[1];
+	attr.spill_pool = engine->spill;
+	attr.rx_sw_csum = true;
+	if (vma_ring_create(&attr, &bed.peer_ring) != 0)
+		return -1;
+	tcp.ring = bed.peer_ring;
+	tcp.arena = engine->arena;
+	return vma_tcp_create(&tcp, &bed.peer);
+}
+
+/* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
+static inline void bed_catch_faults(void)
+{
+	vma_os.sigaction(SIGSEGV, &bed.on_segv, NULL);
+	vma_os.sigaction(SIGBUS, &bed.on_bus, NULL);
+}
+
+static inline int bed_run(const char *name, const struct CMUnitTest *tests, size_t count)
+{
+	const char *pattern = getenv("T");
+
+	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_TRACELEVEL", "warn", 1);
+	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
+	setenv("VMA_RX_BUFS", "8192", 1);
+	setenv("VMA_TX_BUFS", "8192", 1);
+	setenv("VMA_RX_WRE", "512", 1);
+	if (vma_engine() == NULL)
+		return 1;
+	vma_signals_start();
+	vma_os.sigaction(SIGSEGV, NULL, &bed.on_segv);
+	vma_os.sigaction(SIGBUS, NULL, &bed.on_bus);
+	bed_reset();
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return _cmocka_run_group_tests(name, tests, count, bed_start, NULL);
+}
+#define BED_MAIN(name, tests)                                                                                          \
+	int main(void)                                                                                                 \
+	{                                                                                                              \
+		return bed_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                                       \
+	}
+
+#endif

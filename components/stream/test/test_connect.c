@@ -1,0 +1,249 @@
+/* connect, and what it answers. */
+#include "bed.h"
+
+static void test_a_connection_goes_past_the_kernel(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+
+	(void)state;
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM);
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EISCONN);
+	bed_pair_end(fd, listener, peer);
+}
+
+static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
+{
+	struct vma_tcp_listener *listener = bed_peer_listen(7000);
+	int fd = bed_socket(SOCK_NONBLOCK);
+
+	(void)state;
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EALREADY);
+	assert_int_equal(do_poll(fd), 0);
+	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), 0);
+	bed_until(do_poll(fd) & EPOLLOUT);
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
+	bed_until(atomic_load(&bed.n_accepted) == 1);
+	bed_pair_end(fd, listener, &bed.accepted[0]);
+}
+
+static void test_a_blocking_connect_waits(void **state)
+{
+	struct vma_tcp_listener *listener = bed_peer_listen(7000);
+	int fd = bed_socket(0);
+
+	(void)state;
+	bed_peer_runs();
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
+	bed_peer_rests();
+	bed_until(atomic_load(&bed.n_accepted) == 1);
+	bed_pair_end(fd, listener, &bed.accepted[0]);
+}
+
+static void test_nobody_listens_is_refused_and_told_once(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK);
+	struct vma_flow nobody;
+
+	(void)state;
+	bed_peer_refuses(&nobody, 7001);
+	assert_int_equal(do_connect(fd, BED_PEER, 7001), -EINPROGRESS);
+	bed_until(do_poll(fd) & EPOLLERR);
+	assert_int_equal(do_poll(fd) & (EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLRDHUP),
+	                 EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLRDHUP);
+	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), 0);
+	assert_false(do_poll(fd) & EPOLLERR);
+	assert_int_equal(do_connect(fd, BED_PEER, 7001), -ECONNABORTED); /* as the kernel, when the error was taken */
+	do_close(fd);
+	vma_ring_detach(bed.peer_ring, &nobody);
+}
+
+static void test_a_socket_that_was_refused_connects_again(void **state)
+{
+	struct vma_tcp_listener *listener;
+	int fd = bed_socket(0);
+	struct vma_flow nobody;
+
+	(void)state;
+	bed_peer_refuses(&nobody, 7001);
+	bed_peer_runs();
+	assert_int_equal(do_connect(fd, BED_PEER, 7001), -ECONNREFUSED);
+	bed_peer_rests();
+	vma_ring_detach(bed.peer_ring, &nobody);
+	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
+	listener = bed_peer_listen(7000);
+	bed_peer_runs();
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
+	bed_peer_rests();
+	bed_until(atomic_load(&bed.n_accepted) == 1);
+	bed_pair_end(fd, listener, &bed.accepted[0]);
+}
+
+static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK);
+
+	(void)state;
+	bed.path.state = VMA_NET_RESOLVING;
+	bed.path.len = 0;
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	assert_true(bed.resolves > 0);
+	bed_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
+	bed_until(do_poll(fd) & EPOLLERR);
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EHOSTUNREACH);
+	bed_reset();
+	do_close(fd);
+}
+
+static void test_the_syn_waits_for_the_neighbour(void **state)
+{
+	struct vma_tcp_listener *listener = bed_peer_listen(7000);
+	int fd = bed_socket(SOCK_NONBLOCK);
+
+	(void)state;
+	bed.path.state = VMA_NET_RESOLVING;
+	bed.path.len = 0;
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	bed_never(do_poll(fd) != 0);
+	bed_path_becomes(VMA_NET_READY, 0);
+	bed_until(do_poll(fd) & EPOLLOUT);
+	bed_until(atomic_load(&bed.n_accepted) == 1);
+	bed_pair_end(fd, listener, &bed.accepted[0]);
+}
+
+static void test_the_names_are_the_connection_s(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct sockaddr_in name;
+	struct vma_flow_key key;
+	socklen_t len = sizeof(name);
+
+	(void)state;
+	vma_tcp_names(peer->conn, &key);
+	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
+	assert_int_equal(name.sin_addr.s_addr, ip(BED_LOCAL));
+	assert_int_equal(name.sin_port, key.peer_port_be);
+	assert_int_equal(CALL(int, stream_getpeername(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
+	assert_int_equal(name.sin_addr.s_addr, ip(BED_PEER));
+	assert_int_equal(name.sin_port, htons(7000));
+	bed_pair_end(fd, listener, peer);
+}
+
+static void test_the_shadow_has_the_port(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct sockaddr_in name;
+	socklen_t len = sizeof(name);
+
+	(void)state;
+	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&name, &len), 0);
+	assert_int_equal(name.sin_port, sock_of(fd)->name.sin_port);
+	assert_int_equal(name.sin_addr.s_addr, ip(BED_LOCAL));
+	bed_pair_end(fd, listener, peer);
+}
+
+static void test_a_bound_port_is_kept(void **state)
+{
+	struct vma_tcp_listener *listener = bed_peer_listen(7000);
+	int fd = bed_socket(SOCK_NONBLOCK);
+
+	(void)state;
+	assert_int_equal(do_bind(fd, BED_LOCAL, 7123), 0);
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	assert_int_equal(sock_of(fd)->name.sin_port, htons(7123));
+	bed_until(atomic_load(&bed.n_accepted) == 1);
+	bed_pair_end(fd, listener, &bed.accepted[0]);
+}
+
+static void test_without_a_device_the_kernel_connects(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK);
+	int server = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_in name = name_of("127.0.0.1", 0);
+	socklen_t len = sizeof(name);
+
+	(void)state;
+	assert_int_equal(vma_os.bind(server, (struct sockaddr *)&name, sizeof(name)), 0);
+	assert_int_equal(vma_os.listen(server, 1), 0);
+	assert_int_equal(vma_os.getsockname(server, (struct sockaddr *)&name, &len), 0);
+	bed.path.state = VMA_NET_USE_OS;
+	bed.path.reason = VMA_NET_REASON_LOCAL;
+	assert_int_equal(do_connect(fd, "127.0.0.1", ntohs(name.sin_port)), -EINPROGRESS);
+	assert_int_equal(reason(fd), VMA_SOCK_LOCAL);
+	assert_true(sock_of(fd)->file.os_only);
+	assert_false(atomic_load(&sock_of(fd)->file.own_poll));
+	bed_reset();
+	do_close(fd);
+	vma_os.close(server);
+}
+
+static void test_an_option_of_the_kernel_s_only_keeps_it_there(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK);
+
+	(void)state;
+	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
+	assert_true(stream_is_for_os(sock_of(fd)));
+	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
+	assert_false(stream_is_for_os(sock_of(fd)));
+	do_close(fd);
+}
+
+static void test_disconnected_it_is_fresh_again(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+	(void)state;
+	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
+	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
+	bed_until(atomic_load(&peer->events) & VMA_TCP_FAILED);
+	bed_pair_end(fd, listener, peer);
+}
+
+static void test_after_close_the_port_is_free_when_the_connection_is_over(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in name = sock_of(fd)->name;
+	const int on = 1;
+
+	(void)state;
+	assert_int_equal(vma_os.setsockopt(other, IPPROTO_IP, IP_FREEBIND, &on, sizeof(on)), 0);
+	do_close(fd);
+	bed_until(atomic_load(&peer->events) & VMA_TCP_PEER_CLOSED);
+	assert_int_equal(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)), -1);
+	vma_tcp_close(peer->conn, false);
+	bed_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0);
+	vma_os.close(other);
+	bed_pair_end(-1, listener, peer);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_connection_goes_past_the_kernel),
+        cmocka_unit_test(test_an_attempt_is_under_way_until_the_peer_answers),
+        cmocka_unit_test(test_a_blocking_connect_waits),
+        cmocka_unit_test(test_nobody_listens_is_refused_and_told_once),
+        cmocka_unit_test(test_a_socket_that_was_refused_connects_again),
+        cmocka_unit_test(test_a_neighbour_that_does_not_answer_is_unreachable),
+        cmocka_unit_test(test_the_syn_waits_for_the_neighbour),
+        cmocka_unit_test(test_the_names_are_the_connection_s),
+        cmocka_unit_test(test_the_shadow_has_the_port),
+        cmocka_unit_test(test_a_bound_port_is_kept),
+        cmocka_unit_test(test_without_a_device_the_kernel_connects),
+        cmocka_unit_test(test_an_option_of_the_kernel_s_only_keeps_it_there),
+        cmocka_unit_test(test_disconnected_it_is_fresh_again),
+        cmocka_unit_test(test_after_close_the_port_is_free_when_the_connection_is_over),
+};
+BED_MAIN("connect", tests)
