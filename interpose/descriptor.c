@@ -6,6 +6,8 @@
  */
 #include <linux/close_range.h>
 
+#include <vma/stream.h>
+
 #include "call.h"
 #include "more.h"
 
@@ -23,14 +25,18 @@ static void forget(int fd)
 
 void fresh_slow(int fd)
 {
-	if (!process_is_borrowed())
-		forget(fd);
+	if (process_is_borrowed())
+		return;
+	forget(fd);
+	vma_stream_linger();
 }
 
 /* ---- close ---- */
 
 static __attribute__((noinline)) int close_ours(int fd)
 {
+	int rc;
+
 	pthread_testcancel();
 	if (process_is_borrowed())
 		return vma_os.close(fd);
@@ -39,7 +45,9 @@ static __attribute__((noinline)) int close_ours(int fd)
 		return -1;
 	}
 	forget(fd);
-	return vma_os.close(fd);
+	rc = vma_os.close(fd);
+	vma_stream_linger(); /* the number is free meanwhile, as the kernel's */
+	return rc;
 }
 
 EXPORT(int, close, (int fd))
@@ -51,7 +59,7 @@ EXPORT(int, close, (int fd))
 ALIAS(int, __close, close, (int fd))
 
 /* Empties the slots of a range that the kernel is about to close, and closes around the library's own. */
-static int close_range_ours(unsigned first, unsigned last, int flags)
+static int close_around(unsigned first, unsigned last, int flags)
 {
 	const unsigned highest = (unsigned)vma_fd_highest(), end = last < highest ? last : highest;
 	unsigned from = first;
@@ -68,6 +76,14 @@ static int close_range_ours(unsigned first, unsigned last, int flags)
 		from = fd + 1;
 	}
 	return from <= last ? vma_os.close_range(from, last, flags) : 0;
+}
+
+static int close_range_ours(unsigned first, unsigned last, int flags)
+{
+	int rc = close_around(first, last, flags);
+
+	vma_stream_linger();
+	return rc;
 }
 
 /* Whether the kernel's own call does exactly what is wanted; also where it fails. */
@@ -127,7 +143,8 @@ static int share(int from, int to)
 	}
 	rc = vma_fd_install(to, call.file);
 	call_leave(&call);
-	if (rc == -EBADF) { /* closed meanwhile */
+	vma_stream_linger(); /* for what `to` was */
+	if (rc == -EBADF) {  /* closed meanwhile */
 		fresh(to);
 		rc = 0;
 	}

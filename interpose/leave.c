@@ -3,13 +3,15 @@
  *
  * There is no beginning, the library comes with its first socket; and it is never unloaded (-z nodelete), because
  * handlers of signals and of fork, and a thread, refer to it. At the end nothing is taken down, since other threads may
- * still be inside; but what was sent has to leave: frames that wait for company are the process's, and go with it. A
- * vfork child that ends or becomes another program leaves its parent's frames alone.
+ * still be inside; but what was sent has to leave: frames that wait for company are the process's, and go with it, and
+ * so do connections, whose peers are waited for a little while (vma_stream_exit). A vfork child that ends or becomes
+ * another program leaves its parent's frames alone.
  */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <vma/sock_engine.h>
+#include <vma/stream.h>
 
 #include "call.h"
 #include "more.h"
@@ -19,8 +21,10 @@ static void end(void)
 	struct vma_thread *self = vma_thread_cache;
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL &&
-	    (self == NULL || self->inside == 0) && !process_is_borrowed())
+	    (self == NULL || self->inside == 0) && !process_is_borrowed()) {
+		vma_stream_exit();
 		vma_engine_exit();
+	}
 }
 
 /* exit, also by return from main. */

@@ -1,5 +1,5 @@
 /*
- * send - write, send and their kin: one message each, or a row of them; and files that are sent.
+ * send - write, send and their kin: one message each, or a row of them.
  *
  * Sends in a row may share a kick (udp): these calls, unlike all others, do not make held back frames leave.
  */
@@ -208,32 +208,4 @@ EXPORT(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
 	if (IS_PLAIN(fd))
 		return vma_os.sendmmsg(fd, msgs, n, flags);
 	return sendmmsg_ours(fd, msgs, n, flags);
-}
-
-/* ---- files ---- */
-
-/*
- * To a UDP socket the kernel sends pages of the file as datagrams, or refuses; the shadow has the same address and
- * peer, so it does both as well. From a socket sendfile is EINVAL. Frames held back come first.
- */
-static void flush_before(int fd)
-{
-	struct call call;
-
-	if (call_begin(&call, fd))
-		call_leave(&call);
-}
-
-EXPORT(ssize_t, sendfile, (int out, int in, off_t *offset, size_t size))
-{
-	if (!NOT_OURS(out))
-		flush_before(out);
-	return vma_os.sendfile(out, in, offset, size);
-}
-
-EXPORT(ssize_t, sendfile64, (int out, int in, off64_t *offset, size_t size))
-{
-	if (!NOT_OURS(out))
-		flush_before(out);
-	return vma_os.sendfile64(out, in, offset, size);
 }

@@ -1,14 +1,22 @@
 /*
- * splice - from an offloaded socket into a pipe: what the kernel would take out of its socket is in our queue.
+ * splice - between an offloaded socket and a file or a pipe: what the kernel would take out of its socket is in our
+ *          queue, and what it would put there is our connection's.
  *
- * The other way, pipe into socket, is the shadow's business, as with sendfile.
+ * Out of a file or a pipe bytes go straight into the connection's fifo (vma_stream_send_from). To a UDP socket the
+ * kernel sends pages as datagrams, or refuses; the shadow has the same address and peer, so it does both as well. From
+ * a socket sendfile is EINVAL, by the kernel.
  */
 #include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#include <vma/stream.h>
 
 #include "message.h"
 #include "more.h"
 
 #define DATAGRAM_MAX 65536
+
+/* ---- out of a socket ---- */
 
 /* Bytes that the pipe takes without waiting: 0 full, -EINVAL no pipe (or none that can be written to). */
 static int pipe_room(int pipe)
@@ -41,7 +49,7 @@ static int wait_for_room(int pipe, bool wait)
 	return room;
 }
 
-/* Inside; one datagram, cut to `size` as the kernel cuts it. */
+/* Inside; one datagram, cut to `size` as the kernel cuts it, or what a connection has. */
 static ssize_t take(struct vma_file *file, int fd, void *datagram, size_t size)
 {
 	struct message own;
@@ -87,9 +95,129 @@ static __attribute__((noinline)) ssize_t splice_ours(int in, off64_t *off_in, in
 	return rc;
 }
 
+/* ---- into a connection ---- */
+
+/* Inside, or false and outside. Frames held back come first whatever follows. */
+static bool begin_connection(struct call *call, int fd)
+{
+	if (NOT_OURS(fd) || !call_begin(call, fd))
+		return false;
+	if (vma_stream_is_connection(call->file))
+		return true;
+	call_leave(call);
+	return false;
+}
+
+/* What do_sendfile and splice_direct_to_actor refuse. */
+static int check_source(int in)
+{
+	struct stat st;
+
+	if (fstat(in, &st) != 0)
+		return -errno;
+	return S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ? 0 : -EINVAL;
+}
+
+/* Where the file is, or where *offset says: that one of the two moves on by what was sent. */
+static ssize_t send_file(struct call *call, int out, int in, off64_t *offset, size_t size)
+{
+	off64_t at = 0;
+	ssize_t sent;
+
+	(void)out;
+	sent = check_source(in);
+	if (sent == 0 && offset != NULL)
+		sent = vma_copy(&at, offset, sizeof(at));
+	else if (sent == 0)
+		at = lseek64(in, 0, SEEK_CUR);
+	if (sent < 0)
+		return sent;
+	if (at < 0)
+		return -EINVAL;
+	sent = vma_stream_send_from(call->file, in, at, size, 0);
+	if (sent <= 0)
+		return sent;
+	at += sent;
+	if (offset != NULL)
+		return vma_copy(offset, &at, sizeof(at)) != 0 ? -EFAULT : sent;
+	lseek64(in, at, SEEK_SET);
+	return sent;
+}
+
+EXPORT(ssize_t, sendfile64, (int out, int in, off64_t *offset, size_t size))
+{
+	struct call call;
+
+	pthread_testcancel();
+	if (!begin_connection(&call, out))
+		return vma_os.sendfile64(out, in, offset, size);
+	return call_end(&call, send_file(&call, out, in, offset, size));
+}
+_Static_assert(sizeof(off_t) == sizeof(off64_t), "one function under two names");
+ALIAS(ssize_t, sendfile, sendfile64, (int out, int in, off_t *offset, size_t size))
+
+/* The pipe has nothing now: 0 look again, -EAGAIN, -EINTR. Outside. */
+static int wait_for_pipe(int pipe, bool wait)
+{
+	struct pollfd readable = {.fd = pipe, .events = POLLIN};
+
+	if (!wait)
+		return -EAGAIN;
+	return vma_os.poll(&readable, 1, -1) < 0 ? -errno : 0;
+}
+
+static bool is_pipe(int fd)
+{
+	return vma_os.fcntl(fd, F_GETPIPE_SZ, NULL) >= 0;
+}
+
+/* What the pipe has is sent; it is waited for until it has something, or no writer. */
+static __attribute__((noinline)) ssize_t splice_in(int in, int out, size_t size, unsigned flags)
+{
+	const int send_flags = (flags & SPLICE_F_MORE) != 0 ? MSG_MORE : 0, saved = errno;
+	int in_flags = vma_os.fcntl(in, F_GETFL, NULL), rc = 0;
+	bool wait = (flags & SPLICE_F_NONBLOCK) == 0 && (in_flags & O_NONBLOCK) == 0;
+	struct pollfd readable = {.fd = in, .events = POLLIN};
+	struct call call;
+	ssize_t sent;
+
+	do {
+		if (!begin_connection(&call, out)) {
+			errno = EBADF; /* closed meanwhile */
+			return -1;
+		}
+		sent = vma_stream_send_from(call.file, in, -1, size, send_flags);
+		call_leave(&call);
+		/* Is it the pipe that has nothing, or the socket that has no room? */
+		if (sent == -EAGAIN && vma_os.poll(&readable, 1, 0) == 0)
+			rc = wait_for_pipe(in, wait);
+		else
+			break;
+	} while (rc == 0);
+	if (sent < 0) {
+		errno = rc != 0 ? -rc : (int)-sent;
+		return -1;
+	}
+	errno = saved;
+	return sent;
+}
+
+static bool goes_into_connection(int in, int out)
+{
+	struct call call;
+
+	if (!is_pipe(in) || !begin_connection(&call, out))
+		return false;
+	call_leave(&call);
+	return true;
+}
+
 EXPORT(ssize_t, splice, (int in, off64_t *off_in, int out, off64_t *off_out, size_t size, unsigned flags))
 {
-	if (NOT_OURS(in))
-		return vma_os.splice(in, off_in, out, off_out, size, flags);
-	return splice_ours(in, off_in, out, off_out, size, flags);
+	if (__builtin_expect(!NOT_OURS(in), 0))
+		return splice_ours(in, off_in, out, off_out, size, flags);
+	if (__builtin_expect(!NOT_OURS(out), 0) && size > 0 && off_in == NULL && off_out == NULL &&
+	    goes_into_connection(in, out))
+		return splice_in(in, out, size, flags);
+	return vma_os.splice(in, off_in, out, off_out, size, flags);
 }

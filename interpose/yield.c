@@ -2,6 +2,8 @@
  * yield - calls that make descriptors. The kernel's call comes first, always; a number that it gives and the table
  *         still knows was closed unseen.
  */
+#include <vma/stream.h>
+
 #include "call.h"
 #include "more.h"
 
@@ -16,7 +18,10 @@ static __attribute__((noinline)) void adopt(int fd, int domain, int type, int pr
 	self = vma_enter();
 	vma_flush_sends(self);
 	/* Out of memory: the socket is the kernel's, and says so when it is asked. */
-	vma_udp_socket(fd, domain, type, protocol);
+	if (vma_stream_wants(domain, type, protocol))
+		vma_stream_socket(fd, domain, type, protocol);
+	else
+		vma_udp_socket(fd, domain, type, protocol);
 	vma_leave(self);
 	errno = saved;
 }
@@ -25,7 +30,7 @@ EXPORT(int, socket, (int domain, int type, int protocol))
 {
 	int fd = fresh(vma_os.socket(domain, type, protocol));
 
-	if (fd >= 0 && vma_udp_wants(domain, type, protocol))
+	if (fd >= 0 && (vma_udp_wants(domain, type, protocol) || vma_stream_wants(domain, type, protocol)))
 		adopt(fd, domain, type, protocol);
 	return fd;
 }
