@@ -1,0 +1,345 @@
+/* How connections end: halves, both at once, unread data, resets, orphans; and what is told of it. */
+#include "raw.h"
+
+#define IN_BITS (EPOLLIN | EPOLLRDNORM)
+#define OUT_BITS (EPOLLOUT | EPOLLWRNORM)
+
+static void let_go(struct app *app)
+{
+	vma_tcp_conn_disown(app->conn);
+	vma_tcp_conn_put(app->conn);
+	app->conn = NULL;
+}
+
+static void test_half_closed_connection_still_receives(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	send_bytes(client, 5);
+	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
+	run(MS);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_FIN_WAIT2);
+	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE_WAIT);
+	assert_true(take_events(server) & VMA_TCP_PEER_CLOSED);
+	assert_false(vma_tcp_rx_eof(server->conn)); /* five bytes before it */
+	assert_int_equal(ready(server), IN_BITS | OUT_BITS | EPOLLRDHUP);
+	assert_int_equal(read_bytes(server, 100), 5);
+	assert_true(vma_tcp_rx_eof(server->conn));
+	transfer(server, client, 50000, SEC);
+	assert_int_equal(vma_tcp_tx_reserve(client->conn, 1, &(struct iovec){0}, 1), -EPIPE);
+	vma_tcp_shutdown(server->conn, SHUT_WR);
+	run(MS);
+	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
+	assert_int_equal(vma_tcp_error(server->conn), 0);
+	assert_true(take_events(server) & VMA_TCP_CLOSED);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE); /* and TIME_WAIT, which is no longer it */
+	assert_int_equal(counts_of(0).time_waits, 1);
+	assert_int_equal(counts_of(1).time_waits, 0);
+	assert_int_equal(ready(client), IN_BITS | OUT_BITS | EPOLLRDHUP | EPOLLHUP);
+	app_free(client);
+}
+
+static void test_fin_rides_on_the_last_bytes(void **state)
+{
+	struct app *app = raw_connect();
+	const struct raw_segment *s;
+
+	(void)state;
+	send_flags(app, 1500, VMA_TCP_TX_LATER);
+	vma_tcp_close(app->conn, false);
+	settle();
+	raw_next();
+	s = raw_next();
+	assert_int_equal(s->len, 500);
+	assert_true(s->flags & TCP_FIN);
+	assert_int_equal(raw_unseen(), 0);
+	app_free(app);
+}
+
+static void test_close_delivers_what_is_queued(void **state)
+{
+	struct app *client, *server;
+	size_t sent;
+
+	(void)state;
+	establish(&client, &server);
+	sent = send_bytes(client, 40000);
+	vma_tcp_close(client->conn, false);
+	let_go(client);
+	run(10 * MS);
+	assert_int_equal(read_bytes(server, 100000), sent);
+	run(10 * MS);
+	assert_true(vma_tcp_rx_eof(server->conn));
+	assert_int_equal(vma_tcp_error(server->conn), 0);
+	free(client);
+}
+
+static void test_close_with_unread_data_resets(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	send_bytes(client, 10);
+	run(MS);
+	vma_tcp_close(server->conn, false);
+	run(MS);
+	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
+	assert_true(take_events(client) & VMA_TCP_FAILED);
+	app_free(client);
+}
+
+static void test_bytes_received_before_a_reset_can_be_read(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	send_bytes(server, 10);
+	run(MS);
+	vma_tcp_close(server->conn, true);
+	run(MS);
+	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
+	assert_int_equal(read_bytes(client, 100), 10);
+	assert_true(vma_tcp_rx_eof(client->conn));
+	app_free(client);
+}
+
+static void test_abort_resets_at_once(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_bytes(app, 10);
+	settle();
+	raw_forget();
+	vma_tcp_close(app->conn, true);
+	settle();
+	assert_true(raw_next()->flags & TCP_RST);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	assert_int_equal(vma_tcp_error(app->conn), 0); /* its own doing */
+	app_free(app);
+}
+
+static void test_disowned_without_close_is_reset(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	let_go(app);
+	settle();
+	assert_true(raw_next()->flags & TCP_RST);
+	free(app);
+}
+
+static void test_data_for_a_closed_connection_is_reset(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	vma_tcp_close(app->conn, false);
+	settle();
+	assert_true(raw_next()->flags & TCP_FIN);
+	raw_send(1, 2, TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_FIN_WAIT2);
+	raw_send_bytes(1, 2, 10);
+	assert_true(raw_next()->flags & TCP_RST);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	app_free(app);
+}
+
+static void test_shutdown_of_reading_alone_resets_nobody(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	assert_int_equal(vma_tcp_shutdown(app->conn, SHUT_RD), 0);
+	settle();
+	assert_int_equal(ready(app), IN_BITS | OUT_BITS | EPOLLRDHUP);
+	assert_true(vma_tcp_rx_eof(app->conn));
+	raw_send_bytes(1, 1, 10);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 10); /* the kernel takes it, too */
+	app_free(app);
+}
+
+static void test_both_may_close_at_once(void **state)
+{
+	struct app *app = raw_connect();
+	const struct raw_segment *s;
+
+	(void)state;
+	vma_tcp_shutdown(app->conn, SHUT_WR);
+	settle();
+	assert_int_equal(raw_next()->seq, 1);
+	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0); /* has not seen it */
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSING);
+	s = raw_next();
+	assert_int_equal(s->ack, 2);
+	raw_send(2, 2, TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	assert_int_equal(counts_of(0).time_waits, 1);
+	app_free(app);
+}
+
+static void test_passive_close_ends_with_last_ack(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
+	assert_int_equal(raw_next()->ack, 2);
+	vma_tcp_close(app->conn, false);
+	settle();
+	assert_int_equal(vma_tcp_state(app->conn), TCP_LAST_ACK);
+	assert_true(raw_next()->flags & TCP_FIN);
+	assert_false(app->events & VMA_TCP_DRAINED);
+	raw_send(2, 2, TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	assert_true(take_events(app) & VMA_TCP_DRAINED);
+	app_free(app);
+}
+
+static void test_reset_in_close_wait_is_a_broken_pipe(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
+	raw_send(2, 1, TCP_RST, "", 0);
+	assert_int_equal(vma_tcp_error(app->conn), EPIPE);
+	app_free(app);
+}
+
+static void test_drained_is_told_when_the_fin_is_acknowledged(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	send_bytes(app, 100);
+	vma_tcp_close(app->conn, false);
+	settle();
+	raw_send(1, 101, TCP_ACK, "", 0);
+	assert_false(app->events & VMA_TCP_DRAINED);
+	raw_send(1, 102, TCP_ACK, "", 0);
+	assert_true(app->events & VMA_TCP_DRAINED);
+	app_free(app);
+}
+
+static void test_fin_behind_a_hole_waits_for_what_is_missing(void **state)
+{
+	struct app *app = raw_connect_sack();
+
+	(void)state;
+	raw_send(11, 1, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	raw_send_bytes(1, 1, 10);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
+	assert_int_equal(raw_last()->ack, 12);
+	assert_int_equal(read_bytes(app, 100), 10);
+	app_free(app);
+}
+
+static void test_orphan_in_fin_wait_2_ends_after_a_minute(void **state)
+{
+	struct app *app = raw_connect();
+	unsigned before;
+
+	(void)state;
+	vma_tcp_close(app->conn, false);
+	let_go(app);
+	settle();
+	raw_send(1, 2, TCP_ACK, "", 0);
+	run(50 * SEC);
+	before = pair_allocated;
+	run(20 * SEC);
+	assert_true(pair_allocated < before);
+	raw_forget();
+	raw_send(1, 2, TCP_ACK, "", 0); /* nobody is there: without a listener, not even an answer */
+	free(app);
+}
+
+static void test_orphans_beyond_the_limit_are_reset(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	side[0].tcp->attr.orphans_max = 1;
+	side[0].tcp->orphans = 1;
+	vma_tcp_close(app->conn, false);
+	settle();
+	assert_true(raw_next()->flags & TCP_RST);
+	side[0].tcp->orphans = 0;
+	app_free(app);
+}
+
+static void test_closing_an_attempt_tells_nobody(void **state)
+{
+	struct app *app = raw_connect_begin();
+
+	(void)state;
+	raw_forget();
+	vma_tcp_close(app->conn, false);
+	run(10 * SEC);
+	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	app_free(app);
+}
+
+static void test_shutdown_of_what_has_ended_is_enotconn(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	raw_send(1, 1, TCP_RST, "", 0);
+	assert_int_equal(vma_tcp_shutdown(app->conn, SHUT_RDWR), -ENOTCONN);
+	assert_int_equal(vma_tcp_shutdown(app->conn, 17), -EINVAL);
+	app_free(app);
+}
+
+static void test_bare_fin_is_taken_with_a_closed_window(void **state)
+{
+	struct app *app = raw_connect();
+	uint32_t at = 1;
+
+	(void)state;
+	vma_tcp_set(app->conn, VMA_TCP_OPT_RCVBUF, 2000);
+	while (raw_unseen() == 0 || raw.log[raw.count - 1].window != 0) {
+		raw_send_bytes(at, 1, 1000);
+		at += 1000;
+		run(50 * MS);
+		assert_true(at < 100000);
+	}
+	at = raw.log[raw.count - 1].ack; /* the last segment did not fit as a whole */
+	raw_send(at, 1, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
+	assert_int_equal(read_bytes(app, 1000000), at - 1);
+	app_free(app);
+}
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_half_closed_connection_still_receives),
+        RAW_CASE(test_fin_rides_on_the_last_bytes),
+        CASE(test_close_delivers_what_is_queued),
+        CASE(test_close_with_unread_data_resets),
+        CASE(test_bytes_received_before_a_reset_can_be_read),
+        RAW_CASE(test_abort_resets_at_once),
+        RAW_CASE(test_disowned_without_close_is_reset),
+        RAW_CASE(test_data_for_a_closed_connection_is_reset),
+        RAW_CASE(test_shutdown_of_reading_alone_resets_nobody),
+        RAW_CASE(test_both_may_close_at_once),
+        RAW_CASE(test_passive_close_ends_with_last_ack),
+        RAW_CASE(test_reset_in_close_wait_is_a_broken_pipe),
+        RAW_CASE(test_drained_is_told_when_the_fin_is_acknowledged),
+        RAW_CASE(test_fin_behind_a_hole_waits_for_what_is_missing),
+        RAW_CASE(test_orphan_in_fin_wait_2_ends_after_a_minute),
+        RAW_CASE(test_orphans_beyond_the_limit_are_reset),
+        RAW_CASE(test_closing_an_attempt_tells_nobody),
+        RAW_CASE(test_shutdown_of_what_has_ended_is_enotconn),
+        RAW_CASE(test_bare_fin_is_taken_with_a_closed_window),
+};
+VMA_TEST_MAIN(tests)

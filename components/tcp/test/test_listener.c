@@ -1,0 +1,286 @@
+/* Connection requests: who is let in, who waits, who is refused. Side 0 listens, the raw peer asks. */
+#include "raw.h"
+
+static void open_listener(uint32_t backlog)
+{
+	listen_on_with(0, &side[0].options, backlog);
+}
+
+static void test_data_with_the_last_ack_of_the_handshake_arrives(void **state)
+{
+	const struct raw_segment *s;
+
+	(void)state;
+	open_listener(8);
+	raw_syn(0);
+	s = raw_next();
+	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(s->ack, 1);
+	assert_int_equal(pair_accepted_count, 0);
+	raw_send_bytes(1, 1, 10);
+	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(read_bytes(accepted(), 100), 10);
+	assert_true(accepted()->events & VMA_TCP_CONNECTED);
+	assert_true(accepted()->events & VMA_TCP_READABLE);
+}
+
+static void test_syn_ack_offers_only_what_was_asked_for(void **state)
+{
+	const struct raw_segment *s;
+
+	(void)state;
+	open_listener(8);
+	raw_syn(0);
+	s = raw_next();
+	assert_int_equal(s->options_len, 4);
+	assert_int_equal(s->options[0], 2);
+	assert_int_equal(s->options[2] << 8 | s->options[3], 1460);
+}
+
+static void test_syn_ack_is_repeated_and_given_up(void **state)
+{
+	(void)state;
+	side[0].options.synack_retries = 2;
+	open_listener(8);
+	raw_syn(0);
+	raw_forget();
+	run(60 * SEC);
+	assert_int_equal(raw_unseen(), 2);
+	raw_forget();
+	raw_send(1, 1, TCP_ACK, "", 0); /* too late */
+	assert_true(raw_next()->flags & TCP_RST);
+	assert_int_equal(pair_accepted_count, 0);
+}
+
+static void test_repeated_syn_gets_the_same_answer(void **state)
+{
+	uint32_t isn;
+
+	(void)state;
+	open_listener(8);
+	raw_syn(0);
+	isn = raw_next()->seq_absolute;
+	raw_syn(0);
+	assert_int_equal(raw_next()->seq_absolute, isn);
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 1);
+}
+
+static void test_requests_beyond_the_backlog_are_dropped(void **state)
+{
+	(void)state;
+	open_listener(2);
+	for (uint16_t i = 0; i < 5; i++) {
+		raw.port = (uint16_t)(RAW_PORT + i);
+		raw_syn(0);
+	}
+	assert_int_equal(counts_of(0).syns_dropped, 3);
+	raw.port = RAW_PORT;
+	raw_forget();
+	/* The first one completes, and makes room. Only answers to RAW_PORT reach the raw peer. */
+	raw_send(1, raw.log[0].seq_absolute - raw.their_isn + 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 1);
+	raw.port = RAW_PORT + 9;
+	raw_syn(0);
+	assert_int_equal(counts_of(0).syns_dropped, 3);
+}
+
+static void test_owner_with_a_full_queue_drops_requests(void **state)
+{
+	(void)state;
+	open_listener(8);
+	pair_admits = false;
+	raw_syn(0);
+	assert_int_equal(raw_unseen(), 0);
+	pair_admits = true;
+	raw_syn(0); /* again, as peers do */
+	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+}
+
+static void test_refused_by_the_owner_is_reset(void **state)
+{
+	(void)state;
+	open_listener(8);
+	pair_accepts = false;
+	raw_syn(0);
+	raw_next();
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_true(raw_next()->flags & TCP_RST);
+}
+
+static void test_rate_of_requests_is_limited(void **state)
+{
+	(void)state;
+	open_listener(100);
+	side[0].tcp->attr.max_syn_rate = 10;
+	side[0].tcp->syn_tokens = 10;
+	for (uint16_t i = 0; i < 30; i++) {
+		raw.port = (uint16_t)(5000 + i);
+		raw_syn(0);
+	}
+	assert_int_equal(counts_of(0).syns_dropped, 20);
+	run(500 * MS);
+	for (uint16_t i = 0; i < 30; i++) {
+		raw.port = (uint16_t)(6000 + i);
+		raw_syn(0);
+	}
+	assert_int_equal(counts_of(0).syns_dropped, 45);
+}
+
+static void test_stray_segments_are_reset_but_not_resets(void **state)
+{
+	const struct raw_segment *s;
+
+	(void)state;
+	open_listener(8);
+	raw.peer_port = htons(PORT);
+	raw_send(5, 77, TCP_ACK, "data", 4);
+	s = raw_next();
+	assert_int_equal(s->flags, TCP_RST);
+	assert_int_equal(s->seq_absolute, raw.their_isn + 77);
+	raw_send(5, 77, TCP_RST | TCP_ACK, "", 0);
+	raw_send(5, 77, TCP_FIN, "", 0);
+	assert_int_equal(raw_unseen(), 0);
+}
+
+static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
+{
+	(void)state;
+	open_listener(8);
+	raw_syn(0);
+	raw_next();
+	raw_send(1, 5, TCP_ACK, "", 0);
+	assert_true(raw_next()->flags & TCP_RST);
+	assert_int_equal(pair_accepted_count, 0);
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 1);
+}
+
+static void test_reset_of_a_request_frees_its_place(void **state)
+{
+	(void)state;
+	open_listener(1);
+	raw_syn(0);
+	raw_send(1, 0, TCP_RST, "", 0);
+	raw.port = RAW_PORT + 1;
+	raw_syn(0);
+	assert_int_equal(counts_of(0).syns_dropped, 0);
+}
+
+static void test_deferred_accept_waits_for_data(void **state)
+{
+	(void)state;
+	side[0].options.defer_accept_sec = 5;
+	open_listener(8);
+	raw_syn(0);
+	raw_next();
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 0);
+	run(2 * SEC);
+	raw_send_bytes(1, 1, 10);
+	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(vma_tcp_rx_bytes(accepted()->conn), 10);
+}
+
+static void test_deferred_accept_does_not_wait_for_ever(void **state)
+{
+	(void)state;
+	side[0].options.defer_accept_sec = 2;
+	open_listener(8);
+	raw_syn(0);
+	raw_send(1, 1, TCP_ACK, "", 0);
+	run(10 * SEC);
+	assert_true(raw_last()->flags & TCP_SYN); /* asked once more */
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 1);
+}
+
+static void test_closing_a_listener_resets_who_waits(void **state)
+{
+	(void)state;
+	open_listener(8);
+	raw_syn(0);
+	raw_next();
+	vma_tcp_listener_close(pair_listener);
+	pair_listener = NULL;
+	settle();
+	assert_true(raw_next()->flags & TCP_RST);
+}
+
+static void test_accepted_connections_outlive_their_listener(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_listener_close(pair_listener);
+	pair_listener = NULL;
+	transfer(client, server, 10000, SEC);
+	transfer(server, client, 10000, SEC);
+	app_free(client);
+}
+
+static void test_accepted_connection_may_be_steered_by_itself(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	transfer(client, server, 10000, SEC);
+	app_free(client);
+}
+
+static void test_two_listeners_cannot_have_one_address(void **state)
+{
+	struct vma_tcp_listen_attr attr = {
+	        .owner = &pair_listener_owner, .options = &side[0].options, .family = AF_INET, .local_port_be = htons(PORT)};
+	struct vma_tcp_listener *other;
+
+	(void)state;
+	open_listener(1);
+	memcpy(attr.local, side[0].ip, 16);
+	assert_int_equal(vma_tcp_listen(side[0].tcp, &attr, &other), -EADDRINUSE);
+}
+
+static void test_many_connections_at_once(void **state)
+{
+	struct app *client[40];
+
+	(void)state;
+	listen_on_with(1, &side[1].options, 64);
+	for (unsigned i = 0; i < 40; i++)
+		client[i] = connect_from(0, (uint16_t)(2000 + i));
+	run(10 * MS);
+	assert_int_equal(pair_accepted_count, 40);
+	for (unsigned i = 0; i < 40; i++)
+		assert_int_equal(send_bytes(client[i], 2000), 2000);
+	run(10 * MS);
+	for (unsigned i = 0; i < 40; i++)
+		assert_int_equal(read_bytes(pair_accepted[i], 10000), 2000);
+	for (unsigned i = 0; i < 40; i++)
+		app_free(client[i]);
+}
+
+static const struct CMUnitTest tests[] = {
+        RAW_CASE(test_data_with_the_last_ack_of_the_handshake_arrives),
+        RAW_CASE(test_syn_ack_offers_only_what_was_asked_for),
+        RAW_CASE(test_syn_ack_is_repeated_and_given_up),
+        RAW_CASE(test_repeated_syn_gets_the_same_answer),
+        RAW_CASE(test_requests_beyond_the_backlog_are_dropped),
+        RAW_CASE(test_owner_with_a_full_queue_drops_requests),
+        RAW_CASE(test_refused_by_the_owner_is_reset),
+        RAW_CASE(test_rate_of_requests_is_limited),
+        RAW_CASE(test_stray_segments_are_reset_but_not_resets),
+        RAW_CASE(test_wrong_ack_of_a_syn_ack_is_reset),
+        RAW_CASE(test_reset_of_a_request_frees_its_place),
+        RAW_CASE(test_deferred_accept_waits_for_data),
+        RAW_CASE(test_deferred_accept_does_not_wait_for_ever),
+        RAW_CASE(test_closing_a_listener_resets_who_waits),
+        CASE(test_accepted_connections_outlive_their_listener),
+        CASE(test_accepted_connection_may_be_steered_by_itself),
+        RAW_CASE(test_two_listeners_cannot_have_one_address),
+        CASE(test_many_connections_at_once),
+};
+VMA_TEST_MAIN(tests)
