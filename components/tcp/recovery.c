@@ -144,7 +144,7 @@ void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 		return;
 	r->probes = 0;
 	if (TCP_SEQ_GT(ack->ackno, pcb->lastack))
-		scoreboard_acked(conn, ack->ackno);
+		scoreboard_acked(conn, ack);
 	else
 		r->news.dup = is_duplicate(conn, ack);
 	if (scoreboard_has_sack(conn))
@@ -349,7 +349,7 @@ void recovery_timeout(struct vma_tcp_conn *conn)
 	scoreboard_lose_all(conn);
 	r->dup_acks = r->dup_bytes = 0;
 	begin(conn, TCP_RECOVERY_LOSS);
-	r->frto = first && !in_handshake(conn) ? 1 : 0;
+	r->frto = (!old || r->timeouts > 1) && !in_handshake(conn) ? 1 : 0;
 	tcp_ready(conn);
 }
 

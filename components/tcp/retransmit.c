@@ -130,17 +130,19 @@ static int resend_lost(struct vma_tcp_conn *conn)
 }
 
 /*
- * RFC 6675 NextSeg (4): nothing is left to send, but what was sent last has not been SACKed, either. Once per recovery
- * it goes again, so that something comes back by which losses can be seen. (Rule (3), of segments that are not known to
- * be lost, has no place here: time decides about them, RFC 8985.)
+ * RFC 6675 NextSeg (4): nothing is left to send, but what was sent last has not been SACKed, although it is time. Once
+ * per recovery it goes again, so that something comes back by which losses can be seen. (Rule (3), of segments that are
+ * not known to be lost, has no place here: time decides about them, RFC 8985.)
  */
 static int rescue(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	struct tcp_seg *last = conn->pcb->unacked_last;
+	uint64_t srtt_ns = conn->rtt.srtt_ns;
 
 	if (r->state != TCP_RECOVERY_FAST || r->rescued || !scoreboard_has_sack(conn) || scoreboard_waiting(conn) ||
 	    recovery_has_new(conn) || last->marks || last == conn->pcb->unacked ||
+	    conn->tcp->now_ns - last->sent_ns < srtt_ns + srtt_ns / 4 ||
 	    recovery_pipe(conn) + seg_len(last) > conn->cc.cwnd)
 		return 0;
 	r->rescued = true;

@@ -11,38 +11,58 @@ static bool sent_after(uint64_t a_ns, uint32_t a_end, uint64_t b_ns, uint32_t b_
 	return a_ns > b_ns || (a_ns == b_ns && TCP_SEQ_GT(a_end, b_end));
 }
 
-/* RFC 8985 6.2, steps 1 and 2. An ACK that is too quick for a retransmission is its original's. */
-static void newest_delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg)
+/*
+ * The original's, not the repetition's (RFC 8985 6.2, step 2): too quick; or by a time stamp from before it, which an
+ * ACK for something out of order always bears, so that it must be one that advances.
+ */
+static bool answers_original(const struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_ack *ack)
+{
+	uint64_t now_ns = conn->tcp->now_ns;
+	uint32_t ms_ago = (uint32_t)(now_ns / TCP_NS_PER_MS - seg->sent_ns / TCP_NS_PER_MS);
+
+	if (now_ns - seg->sent_ns < conn->rtt.min_ns)
+		return true;
+	return TCP_SEQ_LEQ(seg_end(seg), ack->ackno) && ack->has_ts && ack->ts_ecr &&
+	       TCP_SEQ_LT(ack->ts_ecr, port_clock_ms(conn->tcp) - ms_ago);
+}
+
+/* RFC 8985 6.2, steps 1 and 2. */
+static void newest_delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	uint64_t rtt_ns = conn->tcp->now_ns - seg->sent_ns;
 
-	if (seg->sends > 1 && rtt_ns < conn->rtt.min_ns)
+	if (seg->sends > 1 && answers_original(conn, seg, ack))
 		return;
 	if (r->rack_sent_ns && !sent_after(seg->sent_ns, seg_end(seg), r->rack_sent_ns, r->rack_end))
 		return;
 	r->rack_sent_ns = seg->sent_ns;
 	r->rack_end = seg_end(seg);
-	r->rack_rtt_ns = rtt_ns;
+	r->rack_rtt_ns = conn->tcp->now_ns - seg->sent_ns;
 }
 
-/* An original has arrived after others that were sent later: that many segments of disorder are the path's way. */
-static void note_reordering(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint32_t high_sacked)
+void scoreboard_reordered(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	uint32_t distance = (high_sacked - seg_seq(seg) + conn->cc.mss - 1) / conn->cc.mss;
+	uint32_t distance = (high_sacked - seq + conn->cc.mss - 1) / conn->cc.mss;
 
 	r->reordering_seen = true;
 	if (distance > r->dup_threshold)
 		r->dup_threshold = distance < DUP_THRESHOLD_MAX ? distance : DUP_THRESHOLD_MAX;
 }
 
-/* seg has arrived, as seen for the first time. had_sacked, high_sacked: before this ACK. */
-static void delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, bool had_sacked, uint32_t high_sacked)
+/* One acknowledgement, and the scoreboard as it was before. */
+struct news_of {
+	const struct tcp_ack *ack;
+	bool had_sacked;
+	uint32_t high_sacked;
+};
+
+/* seg has arrived, as seen for the first time. */
+static void delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct news_of *of)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	newest_delivered(conn, seg);
+	newest_delivered(conn, seg, of->ack);
 	if (seg->sends != 1) {
 		r->news.resent = true;
 		return;
@@ -52,8 +72,8 @@ static void delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, bool
 		r->news.rtt_ns = 1;
 	if (r->recover_known && TCP_SEQ_LEQ(seg_end(seg), r->recover))
 		r->news.original = true;
-	if (had_sacked && TCP_SEQ_LT(seg_end(seg), high_sacked))
-		note_reordering(conn, seg, high_sacked);
+	if (of->had_sacked && TCP_SEQ_LT(seg_end(seg), of->high_sacked))
+		scoreboard_reordered(conn, seg_seq(seg), of->high_sacked);
 }
 
 static void unmark_lost(struct tcp_recovery *r, struct tcp_seg *seg)
@@ -78,13 +98,13 @@ static void forget_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
 		r->sack_seen = NULL;
 }
 
-void scoreboard_acked(struct vma_tcp_conn *conn, uint32_t ackno)
+void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	bool had_sacked = r->sacked_segments > 0;
+	struct news_of of = {.ack = ack, .had_sacked = r->sacked_segments > 0, .high_sacked = r->high_sacked};
 	uint32_t sacked = 0;
 
-	for (struct tcp_seg *seg = conn->pcb->unacked; seg && TCP_SEQ_LEQ(seg_end(seg), ackno); seg = seg->next) {
+	for (struct tcp_seg *seg = conn->pcb->unacked; seg && TCP_SEQ_LEQ(seg_end(seg), ack->ackno); seg = seg->next) {
 		if (seg->marks & SEG_SACKED) {
 			sacked += seg_len(seg);
 			r->sacked_bytes -= seg_len(seg);
@@ -92,13 +112,13 @@ void scoreboard_acked(struct vma_tcp_conn *conn, uint32_t ackno)
 			if (r->judged)
 				r->sacked_judged--;
 		} else {
-			delivered(conn, seg, had_sacked, r->high_sacked);
+			delivered(conn, seg, &of);
 		}
 		unmark_lost(r, seg);
 		seg->marks = 0;
 		forget_segment(r, seg);
 	}
-	r->news.acked = ackno - r->news.una;
+	r->news.acked = ack->ackno - r->news.una;
 	r->news.delivered = r->news.acked > sacked ? r->news.acked - sacked : 0;
 	/* Karn: what arrived with a retransmission may have waited for it. */
 	if (r->news.resent)
@@ -107,11 +127,11 @@ void scoreboard_acked(struct vma_tcp_conn *conn, uint32_t ackno)
 
 /* ---- SACK ---- */
 
-static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool had_sacked, uint32_t high_sacked)
+static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct news_of *of)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	delivered(conn, seg, had_sacked, high_sacked);
+	delivered(conn, seg, of);
 	unmark_lost(r, seg);
 	seg->marks |= SEG_SACKED;
 	r->sacked_bytes += seg_len(seg);
@@ -136,7 +156,7 @@ static uint32_t first_unknown(const struct tcp_recovery *r, uint32_t left, uint3
 	return left;
 }
 
-static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right, bool had_sacked, uint32_t high_sacked)
+static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right, const struct news_of *of)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint32_t from = first_unknown(r, left, right);
@@ -151,7 +171,7 @@ static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right,
 		if (TCP_SEQ_LT(seg_seq(seg), left) || TCP_SEQ_GT(seg_end(seg), right))
 			continue;
 		if (!(seg->marks & SEG_SACKED))
-			mark_sacked(conn, seg, had_sacked, high_sacked);
+			mark_sacked(conn, seg, of);
 		r->sack_seen = seg;
 	}
 }
@@ -199,15 +219,14 @@ static bool is_plausible(const struct vma_tcp_conn *conn, const struct tcp_ack *
 void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	bool had_sacked = r->sacked_segments > 0;
-	uint32_t high_sacked = r->high_sacked;
+	struct news_of of = {.ack = ack, .had_sacked = r->sacked_segments > 0, .high_sacked = r->high_sacked};
 	unsigned known = 0;
 
 	if (ack->blocks > 0 && is_dsack(ack))
 		note_dsack(conn, ack);
 	for (unsigned i = 0; i < ack->blocks; i++) {
 		if (is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
-			mark_block(conn, ack->block[i].left, ack->block[i].right, had_sacked, high_sacked);
+			mark_block(conn, ack->block[i].left, ack->block[i].right, &of);
 	}
 	for (unsigned i = 0; i < ack->blocks; i++) {
 		if (!is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
@@ -269,8 +288,10 @@ static void judge_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
 		if (seg->marks & SEG_SACKED) {
 			r->sacked_judged++;
 		} else if (!(seg->marks & SEG_LOST)) {
-			if (r->sacked_segments - r->sacked_judged < r->dup_threshold &&
-			    !is_overdue(conn, seg, window_ns))
+			bool by_count =
+			        !r->reordering_seen && r->sacked_segments - r->sacked_judged >= r->dup_threshold;
+
+			if (!by_count && !is_overdue(conn, seg, window_ns))
 				return;
 			scoreboard_lose(conn, seg);
 		}

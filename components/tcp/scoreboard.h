@@ -8,7 +8,8 @@
  *
  * What is lost is decided by two rules:
  *   RFC 6675  dup_threshold segments above it have been SACKed. Counted in segments, not in bytes: each arrived by
- *             itself, and a conversation in small messages need not wait for three full ones.
+ *             itself, and a conversation in small messages need not wait for three full ones. Not where segments
+ *             have been seen to overtake each other: there only time tells.
  *   RFC 8985  one that was sent later has been delivered, and the time that reordering may take has passed. This finds
  *             losses at the end of what was sent, and retransmissions that are lost again. With SACK only.
  *
@@ -53,9 +54,12 @@ static inline uint32_t scoreboard_waiting(const struct vma_tcp_conn *conn)
 	return conn->recovery.lost_bytes - conn->recovery.retransmitted_bytes;
 }
 
-/* What ackno acknowledges leaves the sums; it is still in the list. Notes in recovery.news. */
-void scoreboard_acked(struct vma_tcp_conn *conn, uint32_t ackno);
+/* What ack->ackno acknowledges leaves the sums; it is still in the list. Notes in recovery.news. */
+void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
+/* What begins at seq has arrived after others, up to high_sacked, that were sent later: the path's way, to be awaited.
+ */
+void scoreboard_reordered(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked);
 void scoreboard_judge(struct vma_tcp_conn *conn); /* marks what is lost, sets recovery.reorder_due_ns */
 void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg);
 void scoreboard_lose_all(struct vma_tcp_conn *conn); /* but what is SACKed */

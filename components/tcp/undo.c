@@ -10,13 +10,17 @@
 static void take_back(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
+	bool was_reordered = r->state == TCP_RECOVERY_FAST && TCP_SEQ_GT(r->high_sacked, r->news.una);
 
+	if (was_reordered && scoreboard_has_sack(conn))
+		scoreboard_reordered(conn, r->news.una, r->high_sacked);
 	scoreboard_lose_none(conn);
 	cc_undo(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
 	r->undo_possible = r->undo_first_ack = false;
 	r->state = r->sacked_segments ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
 	r->frto = 0;
 	r->backoff = 0;
+	r->rack_sent_ns = 0; /* what was taken for the answer to a retransmission was none */
 	r->dup_acks = r->dup_bytes = 0;
 	conn->counts.spurious++;
 	TCP_COUNT(conn->tcp, spurious, 1);

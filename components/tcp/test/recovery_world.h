@@ -1,0 +1,517 @@
+/*
+ * A sender's recovery and timers, real ones, between fakes: an output that makes segments by the rules of tcp_priv.h, a
+ * network in virtual time that loses what it is told to lose, and a receiver that acknowledges by RFC 2018, 2883 and
+ * 7323. After each step the scoreboard is compared with sums taken from the marks themselves.
+ *
+ *   world_begin ── world_write ── world_run ──> output ──> network ──> receiver
+ *                                   ^              recovery_* <──────── ACKs ┘
+ *                                   └── timers (wheel)
+ */
+#ifndef RECOVERY_WORLD_H
+#define RECOVERY_WORLD_H
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/test.h>
+
+#include "../scoreboard.h"
+
+#define MSS 1000u
+#define MS UINT64_C(1000000)
+#define SECOND (1000 * MS)
+#define ISS 0xffffa000u /* sequence numbers wrap in every longer test */
+#define FOREVER (UINT64_C(100000) * SECOND)
+
+struct flying {
+	struct flying *next;
+	uint64_t at_ns;
+	bool is_ack;
+	uint32_t seq, len, ts_val; /* data */
+	struct tcp_ack ack;
+};
+struct range {
+	uint32_t left, right;
+};
+
+struct world {
+	struct vma_tcp tcp;
+	struct vma_tcp_conn conn;
+	struct tcp_pcb pcb;
+	bool ready;
+	/* the network */
+	struct flying *flying;
+	uint64_t delay_ns, jitter_ns; /* one way */
+	uint32_t seed;
+	uint32_t sent;                        /* transmissions of data so far, again ones included */
+	bool (*drop)(uint32_t seq, bool ack); /* also told of repetitions: world.again */
+	bool again;
+	double loss, ack_loss;
+	int frames; /* left; -1: any number */
+	/* the receiver */
+	uint32_t rcv_nxt, window, ts_recent;
+	struct range ooo[4000]; /* most recent first */
+	unsigned ooo_count;
+	bool no_sack, no_timestamps, no_dsack, mute;
+	uint32_t ack_every, unacked_in; /* as receivers that delay */
+	uint64_t delivered_ns;          /* when rcv_nxt moved last */
+	/* what happened */
+	uint32_t outs, agains, failed;
+	int error;
+	bool reset;
+	uint32_t keepalives, forced;
+	uint64_t last_again_ns;
+	uint32_t last_again_seq, max_pipe;
+};
+static struct world w;
+
+/* ---- the network ---- */
+
+static uint32_t draw(void)
+{
+	w.seed = w.seed * 1664525 + 1013904223;
+	return w.seed >> 8;
+}
+
+static bool chance(double p)
+{
+	return draw() % 100000 < p * 100000;
+}
+
+static void fly(const struct flying *what)
+{
+	struct flying *copy = malloc(sizeof(*copy)), **place = &w.flying;
+
+	assert_non_null(copy);
+	*copy = *what;
+	copy->at_ns = w.tcp.now_ns + w.delay_ns + (w.jitter_ns ? draw() % w.jitter_ns : 0);
+	while (*place && (*place)->at_ns <= copy->at_ns)
+		place = &(*place)->next;
+	copy->next = *place;
+	*place = copy;
+}
+
+static void transmit(struct tcp_seg *seg, bool again)
+{
+	struct flying data = {.seq = seg_seq(seg), .len = seg_len(seg), .ts_val = port_clock_ms(&w.tcp)};
+
+	w.again = again;
+	w.sent++;
+	if (again) {
+		w.agains++;
+		w.last_again_ns = w.tcp.now_ns;
+		w.last_again_seq = data.seq;
+	}
+	if ((w.drop && w.drop(data.seq - ISS, false)) || chance(w.loss))
+		return;
+	fly(&data);
+}
+
+/* ---- the receiver ---- */
+
+static void insert_range(uint32_t left, uint32_t right)
+{
+	struct range grown = {left, right};
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < w.ooo_count; i++) {
+		struct range r = w.ooo[i];
+
+		if (TCP_SEQ_LEQ(r.left, grown.right) && TCP_SEQ_GEQ(r.right, grown.left)) {
+			grown.left = TCP_SEQ_LT(r.left, grown.left) ? r.left : grown.left;
+			grown.right = TCP_SEQ_GT(r.right, grown.right) ? r.right : grown.right;
+		} else {
+			w.ooo[kept++] = r;
+		}
+	}
+	assert_true(kept < sizeof(w.ooo) / sizeof(w.ooo[0]));
+	memmove(w.ooo + 1, w.ooo, kept * sizeof(w.ooo[0]));
+	w.ooo[0] = grown;
+	w.ooo_count = kept + 1;
+}
+
+static void take_ranges(void)
+{
+	for (unsigned i = 0; i < w.ooo_count; i++) {
+		if (TCP_SEQ_GT(w.ooo[i].left, w.rcv_nxt))
+			continue;
+		if (TCP_SEQ_GT(w.ooo[i].right, w.rcv_nxt))
+			w.rcv_nxt = w.ooo[i].right;
+		memmove(w.ooo + i, w.ooo + i + 1, (--w.ooo_count - i) * sizeof(w.ooo[0]));
+		take_ranges();
+		return;
+	}
+}
+
+static bool has_already(uint32_t left, uint32_t right)
+{
+	if (TCP_SEQ_LEQ(right, w.rcv_nxt))
+		return true;
+	for (unsigned i = 0; i < w.ooo_count; i++) {
+		if (TCP_SEQ_GEQ(left, w.ooo[i].left) && TCP_SEQ_LEQ(right, w.ooo[i].right))
+			return true;
+	}
+	return false;
+}
+
+static void send_ack(const struct range *dsack)
+{
+	struct flying answer = {.is_ack = true};
+	struct tcp_ack *ack = &answer.ack;
+
+	w.unacked_in = 0;
+	*ack = (struct tcp_ack){.ackno = w.rcv_nxt, .window = w.window, .has_ts = !w.no_timestamps};
+	if (ack->has_ts)
+		ack->ts_ecr = w.ts_recent;
+	if (dsack && !w.no_dsack && !w.no_sack) {
+		ack->block[ack->blocks].left = dsack->left;
+		ack->block[ack->blocks++].right = dsack->right;
+	}
+	for (unsigned i = 0; i < w.ooo_count && ack->blocks < 3 && !w.no_sack; i++) {
+		ack->block[ack->blocks].left = w.ooo[i].left;
+		ack->block[ack->blocks++].right = w.ooo[i].right;
+	}
+	if ((w.drop && w.drop(w.rcv_nxt - ISS, true)) || chance(w.ack_loss))
+		return;
+	fly(&answer);
+}
+
+static void receive(const struct flying *data)
+{
+	struct range range = {data->seq, data->seq + data->len};
+	bool twice = has_already(range.left, range.right), in_order = data->seq == w.rcv_nxt;
+
+	if (w.mute)
+		return;
+	if (TCP_SEQ_LEQ(data->seq, w.rcv_nxt) && TCP_SEQ_GEQ(data->ts_val, w.ts_recent))
+		w.ts_recent = data->ts_val;
+	if (!twice) {
+		insert_range(range.left, range.right);
+		take_ranges();
+		w.delivered_ns = w.tcp.now_ns;
+	}
+	/* An ACK for every ack_every segments in order, at once for everything else; the last ones wait for no timer.
+	 */
+	if (!twice && in_order && w.ooo_count == 0 && ++w.unacked_in < w.ack_every && w.flying && !w.flying->is_ack)
+		return;
+	send_ack(twice ? &range : NULL);
+}
+
+/* ---- the scoreboard as it should be ---- */
+
+static void check(void)
+{
+	const struct tcp_recovery *r = &w.conn.recovery;
+	uint32_t sacked = 0, segments = 0, lost = 0, again = 0;
+	struct tcp_seg *last = NULL;
+
+	for (struct tcp_seg *seg = w.pcb.unacked; seg; seg = seg->next) {
+		if (seg->marks & SEG_SACKED) {
+			assert_false(seg->marks & (SEG_LOST | SEG_RETRANSMITTED));
+			sacked += seg_len(seg);
+			segments++;
+		}
+		if (seg->marks & SEG_RETRANSMITTED)
+			assert_true(seg->marks & SEG_LOST);
+		lost += seg->marks & SEG_LOST ? seg_len(seg) : 0;
+		again += seg->marks & SEG_RETRANSMITTED ? seg_len(seg) : 0;
+		last = seg;
+	}
+	assert_true(!last || last == w.pcb.unacked_last);
+	assert_int_equal(r->sacked_bytes, sacked);
+	assert_int_equal(r->sacked_segments, segments);
+	assert_int_equal(r->lost_bytes, lost);
+	assert_int_equal(r->retransmitted_bytes, again);
+	if (r->judged) {
+		uint32_t below = 0;
+		struct tcp_seg *seg = w.pcb.unacked;
+
+		for (; seg && seg != r->judged; seg = seg->next)
+			below += seg->marks & SEG_SACKED ? 1 : 0;
+		assert_ptr_equal(seg, r->judged);
+		below += seg->marks & SEG_SACKED ? 1 : 0;
+		assert_int_equal(r->sacked_judged, below);
+	} else {
+		assert_int_equal(r->sacked_judged, 0);
+	}
+	if (recovery_pipe(&w.conn) > w.max_pipe)
+		w.max_pipe = recovery_pipe(&w.conn);
+	assert_true(w.conn.cc.cwnd >= MSS || r->state == TCP_RECOVERY_FAST);
+}
+
+/* ---- the sender's surroundings ---- */
+
+uint32_t port_clock_ms(const struct vma_tcp *tcp)
+{
+	return (uint32_t)(tcp->now_ns / MS) + 0xfffff000u; /* wraps, too */
+}
+
+void tcp_ready(struct vma_tcp_conn *conn)
+{
+	assert_ptr_equal(conn, &w.conn);
+	w.ready = true;
+}
+
+int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	struct tcp_seg *there = conn->pcb->unacked;
+
+	while (there && there != seg)
+		there = there->next;
+	assert_non_null(there);
+	assert_false(seg->marks & SEG_SACKED);
+	if (w.frames == 0)
+		return -ENOBUFS;
+	if (w.frames > 0)
+		w.frames--;
+	transmit(seg, true);
+	return 0;
+}
+
+static struct tcp_seg *new_segment(uint32_t seq, uint32_t len, uint8_t flags)
+{
+	struct tcp_seg *seg = calloc(1, sizeof(*seg) + sizeof(struct tcp_hdr));
+
+	assert_non_null(seg);
+	seg->tcphdr = (struct tcp_hdr *)(seg + 1);
+	seg->tcphdr->seqno = lwip_htonl(seq);
+	TCPH_HDRLEN_FLAGS_SET(seg->tcphdr, 5, flags);
+	seg->len = (u16_t)len;
+	return seg;
+}
+
+static void append(struct tcp_seg *seg)
+{
+	if (w.pcb.unacked)
+		w.pcb.unacked_last->next = seg;
+	else
+		w.pcb.unacked = seg;
+	w.pcb.unacked_last = seg;
+	w.pcb.snd_nxt = seg_end(seg);
+	recovery_sent(&w.conn, seg);
+	w.outs++;
+	transmit(seg, false);
+}
+
+/* Whole segments only, but for the last bytes of all. Returns whether one has left. */
+static bool send_new(void)
+{
+	uint32_t waiting = (uint32_t)(fifo_produced(&w.conn.tx) - w.conn.fed), len = waiting < MSS ? waiting : MSS;
+
+	if (len == 0 || w.frames == 0 || recovery_may_send(&w.conn) < len ||
+	    w.pcb.snd_nxt - w.pcb.lastack + len > w.pcb.snd_wnd)
+		return false;
+	if (w.frames > 0)
+		w.frames--;
+	w.conn.fed += len;
+	append(new_segment(w.pcb.snd_nxt, len, TCP_ACK));
+	return true;
+}
+
+static void world_output(void)
+{
+	w.ready = false;
+	if (w.error)
+		return;
+	if (recovery_retransmit(&w.conn) == 0) {
+		while (send_new())
+			check();
+	}
+	timers_retransmit_update(&w.conn);
+	assert_true(!w.pcb.unacked || wheel_is_set(&w.conn.timer[TCP_TIMER_RETRANSMIT]));
+	check();
+}
+
+static void take_ack(const struct tcp_ack *ack)
+{
+	struct tcp_seg *seg;
+
+	w.conn.last_in_ns = w.tcp.now_ns;
+	recovery_ack_before(&w.conn, ack);
+	if (TCP_SEQ_GT(ack->ackno, w.pcb.lastack) && TCP_SEQ_LEQ(ack->ackno, w.pcb.snd_nxt)) {
+		w.pcb.lastack = ack->ackno;
+		while ((seg = w.pcb.unacked) && TCP_SEQ_LEQ(seg_end(seg), ack->ackno)) {
+			w.pcb.unacked = seg->next;
+			memset(seg, 0xee, sizeof(*seg));
+			free(seg);
+		}
+		if (w.pcb.state == SYN_SENT || w.pcb.state == SYN_RCVD)
+			w.pcb.state = ESTABLISHED;
+	}
+	w.pcb.snd_wnd = ack->window;
+	recovery_ack_after(&w.conn, ack);
+	w.ready = true;
+}
+
+static void world_fire(struct tcp_timer_node *node, void *arg)
+{
+	(void)arg;
+	timers_fire(&w.conn, node->kind);
+	w.ready = true;
+}
+
+/* Events in order until nothing flies and no timer runs, or the time has come. */
+static void world_run(uint64_t until_ns)
+{
+	unsigned stands_still = 0;
+
+	while (!w.error) {
+		uint64_t next_ns = wheel_next(&w.tcp.wheel);
+		struct flying *first = w.flying;
+
+		if (w.ready) {
+			world_output();
+			continue;
+		}
+		if (first && first->at_ns < next_ns)
+			next_ns = first->at_ns;
+		if (next_ns > until_ns)
+			break;
+		/* Due already is due now; but not for ever. */
+		if (next_ns > w.tcp.now_ns)
+			stands_still = 0;
+		assert_true(stands_still++ < 100000);
+		w.tcp.now_ns = next_ns > w.tcp.now_ns ? next_ns : w.tcp.now_ns;
+		if (first && first->at_ns <= w.tcp.now_ns) {
+			w.flying = first->next;
+			if (first->is_ack)
+				take_ack(&first->ack);
+			else
+				receive(first);
+			free(first);
+		} else {
+			wheel_advance(&w.tcp.wheel, w.tcp.now_ns, world_fire, NULL);
+		}
+	}
+	if (until_ns != FOREVER && !w.error)
+		w.tcp.now_ns = until_ns;
+}
+
+static void world_write(uint64_t bytes)
+{
+	atomic_store(&w.conn.tx.produced, fifo_produced(&w.conn.tx) + bytes);
+	w.ready = true;
+}
+
+static void world_end(void)
+{
+	while (w.pcb.unacked) {
+		struct tcp_seg *seg = w.pcb.unacked;
+
+		w.pcb.unacked = seg->next;
+		free(seg);
+	}
+	while (w.flying) {
+		struct flying *first = w.flying;
+
+		w.flying = first->next;
+		free(first);
+	}
+}
+
+/* Established; every option at its default. */
+static void world_begin(int algorithm)
+{
+	static const int32_t defaults[] = {
+#define X(name, field, value) value,
+	        VMA_TCP_OPTIONS(X)
+#undef X
+	};
+
+	world_end();
+	memset(&w, 0, sizeof(w));
+	w.tcp.now_ns = 100 * SECOND;
+	wheel_init(&w.tcp.wheel, w.tcp.now_ns);
+	w.conn.tcp = &w.tcp;
+	w.conn.pcb = &w.pcb;
+	w.conn.connected = true;
+	w.conn.mss = MSS;
+	w.conn.last_in_ns = w.tcp.now_ns;
+	w.pcb.state = ESTABLISHED;
+	w.pcb.mss = MSS;
+	w.pcb.flags = TF_SACK | TF_TIMESTAMP;
+	w.pcb.lastack = w.pcb.snd_nxt = w.rcv_nxt = ISS;
+	w.pcb.snd_wnd = w.window = 1 << 24;
+	w.ts_recent = port_clock_ms(&w.tcp);
+	w.delay_ns = 10 * MS;
+	w.frames = -1;
+	w.ack_every = 1;
+	w.seed = 1;
+	for (unsigned i = 0; i < VMA_TCP_OPT_COUNT; i++)
+		atomic_store(&w.conn.option[i], defaults[i]);
+	rtt_init(&w.conn.rtt);
+	cc_init(&w.conn.cc, algorithm, MSS);
+	recovery_init(&w.conn);
+	timers_init(&w.conn);
+}
+
+static void without_sack(void)
+{
+	w.no_sack = true;
+	w.pcb.flags &= (tcpflags_t)~TF_SACK;
+}
+
+static bool all_arrived(void)
+{
+	return w.rcv_nxt == ISS + (uint32_t)fifo_produced(&w.conn.tx) && w.pcb.lastack == w.rcv_nxt && !w.pcb.unacked;
+}
+
+/* ---- what timers.c and others call ---- */
+
+void lwip_enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
+{
+	assert_ptr_equal(tcp, &w.tcp);
+	assert_ptr_equal(conn, &w.conn);
+}
+
+void lwip_leave(void)
+{
+}
+
+err_t tcp_keepalive(struct tcp_pcb *pcb)
+{
+	assert_ptr_equal(pcb, &w.pcb);
+	if (w.frames == 0)
+		return ERR_MEM;
+	if (w.frames > 0)
+		w.frames--;
+	w.keepalives++;
+	if (!w.mute)
+		send_ack(NULL);
+	return ERR_OK;
+}
+
+/* One segment if the window is open at all. */
+int tcp_output_force(struct vma_tcp_conn *conn)
+{
+	uint32_t waiting = (uint32_t)(fifo_produced(&conn->tx) - conn->fed), room = conn->pcb->snd_wnd;
+	uint32_t len = waiting < room ? waiting : room;
+
+	len = len < MSS ? len : MSS;
+	if (len == 0)
+		return 0;
+	if (w.frames == 0)
+		return -ENOBUFS;
+	conn->fed += len;
+	w.forced++;
+	append(new_segment(w.pcb.snd_nxt, len, TCP_ACK));
+	return 1;
+}
+
+void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
+{
+	assert_ptr_equal(conn, &w.conn);
+	w.failed++;
+	w.error = error ? error : -1;
+	w.reset = reset;
+	timers_stop(conn);
+}
+
+void window_delack_fired(struct vma_tcp_conn *conn)
+{
+	assert_ptr_equal(conn, &w.conn);
+	w.forced++;
+}
+
+#endif

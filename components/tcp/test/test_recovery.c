@@ -1,0 +1,816 @@
+/* Loss recovery: what is sent again and when, how much, and that nothing ever waits for ever. */
+#include "recovery_world.h"
+
+static uint32_t lost_segment[32], lost_times[32];
+static unsigned lost_count;
+
+/* Loses the segments lose(n) named, counted from 0, as often as said. */
+static bool drop_named(uint32_t offset, bool ack)
+{
+	for (unsigned i = 0; i < lost_count && !ack; i++) {
+		if (offset / MSS == lost_segment[i] && lost_times[i]) {
+			lost_times[i]--;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void lose(uint32_t segment, uint32_t times)
+{
+	lost_segment[lost_count] = segment;
+	lost_times[lost_count++] = times;
+	w.drop = drop_named;
+}
+
+static void begin(void)
+{
+	world_begin(VMA_TCP_CC_LWIP);
+	lost_count = 0;
+}
+
+/* A round-trip time is known, as after any first exchange. */
+static void begin_with_sample(void)
+{
+	begin();
+	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
+}
+
+static uint64_t elapsed(void)
+{
+	return w.delivered_ns - 100 * SECOND;
+}
+
+/* ---- without loss ---- */
+
+static void test_nothing_is_sent_again_when_nothing_is_lost(void **state)
+{
+	(void)state;
+	begin();
+	world_write(1000 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.agains, 0);
+	assert_int_equal(w.outs, 1000);
+	assert_int_equal(w.conn.rtt.srtt_ns, 20 * MS);
+	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
+}
+
+static void test_slow_start_doubles_each_round_trip(void **state)
+{
+	(void)state;
+	begin();
+	world_write(10000 * MSS);
+	world_run(100 * SECOND + 1);
+	assert_int_equal(w.outs, 10);
+	world_run(100 * SECOND + 20 * MS + 1);
+	assert_int_equal(w.outs, 10 + 20);
+	world_run(100 * SECOND + 40 * MS + 1);
+	assert_int_equal(w.outs, 10 + 20 + 40);
+}
+
+static void test_window_that_was_not_used_does_not_grow(void **state)
+{
+	(void)state;
+	begin();
+	for (unsigned i = 0; i < 50; i++) {
+		world_write(2 * MSS);
+		world_run(w.tcp.now_ns + 50 * MS);
+	}
+	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
+}
+
+static void test_window_shrinks_after_silence(void **state)
+{
+	(void)state;
+	begin();
+	world_write(300 * MSS);
+	world_run(FOREVER);
+	assert_true(w.conn.cc.cwnd > 100 * MSS);
+	world_run(w.tcp.now_ns + 3600 * SECOND);
+	world_write(100 * MSS);
+	world_run(w.tcp.now_ns + 1);
+	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
+	assert_int_equal(scoreboard_out(&w.conn), 10 * MSS);
+}
+
+/* ---- fast recovery ---- */
+
+static void test_one_loss_is_repaired_in_one_more_round_trip(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(3, 1);
+	world_write(10 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.agains, 1);
+	assert_int_equal(w.last_again_ns, 100 * SECOND + 20 * MS);
+	assert_int_equal(elapsed(), 30 * MS);
+	assert_int_equal(w.conn.counts.timeouts, 0);
+	assert_int_equal(w.conn.counts.fast_recoveries, 1);
+}
+
+static void test_several_losses_in_a_window_need_no_more_time_than_one(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(0, 1);
+	lose(2, 1);
+	lose(4, 1);
+	world_write(10 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.agains, 3);
+	assert_true(elapsed() <= 50 * MS);
+	assert_int_equal(w.conn.counts.timeouts, 0);
+	assert_int_equal(w.conn.counts.fast_recoveries, 1);
+}
+
+static void test_window_is_halved_once_for_losses_of_one_flight(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(20, 1);
+	lose(25, 1);
+	lose(29, 1);
+	world_write(200 * MSS);
+	world_run(100 * SECOND + 55 * MS);
+	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.fast_recoveries, 1);
+	assert_int_equal(w.agains, 3);
+}
+
+/* RFC 6937: what leaves while the pipe is above ssthresh is the part of what is delivered that halves it. */
+static void test_rate_is_reduced_in_proportion(void **state)
+{
+	uint32_t before, sent;
+
+	(void)state;
+	begin_with_sample();
+	lose(70, 1); /* the first of a flight of 80 */
+	world_write(2000 * MSS);
+	world_run(100 * SECOND + 60 * MS + 1);
+	before = w.sent;
+	assert_int_equal(before, 150);
+	world_run(100 * SECOND + 70 * MS + 1);
+	sent = w.sent;
+	world_run(100 * SECOND + 80 * MS + 1);
+	/* 79 segments SACKed at once in this network: half of them, one of which repairs the loss */
+	assert_in_range(w.sent - sent, 38, 41);
+	assert_true(recovery_pipe(&w.conn) <= w.conn.cc.ssthresh + MSS);
+	world_run(100 * SECOND + 120 * MS);
+	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.agains, 1);
+}
+
+static void test_two_duplicates_are_reordering_and_let_new_data_out(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	world_write(100 * MSS);
+	world_run(100 * SECOND + 20 * MS);
+	assert_int_equal(w.outs, 10);
+	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
+	ack.block[0].left = ISS + MSS;
+	ack.block[0].right = ISS + 2 * MSS;
+	take_ack(&ack);
+	world_output();
+	assert_int_equal(w.outs, 11); /* RFC 3042 */
+	ack.block[0].right = ISS + 3 * MSS;
+	take_ack(&ack);
+	world_output();
+	assert_int_equal(w.outs, 12);
+	assert_int_equal(w.agains, 0);
+	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_DISORDER);
+	ack.block[0].right = ISS + 4 * MSS;
+	take_ack(&ack);
+	world_output();
+	assert_int_equal(w.agains, 1);
+	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
+}
+
+/* Three SACKed segments of a few bytes are three arrivals as well. */
+static void test_lost_retransmission_is_found_by_what_comes_after_it(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(15, 2);
+	world_write(400 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.timeouts, 0);
+	assert_int_equal(w.agains, 2);
+}
+
+static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(15, 4);
+	world_write(1000 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.timeouts, 0);
+	assert_int_equal(w.agains, 4);
+}
+
+static void test_segment_at_the_end_of_recovery_is_rescued(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(5, 1);
+	lose(99, 1); /* the last of all */
+	world_write(100 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.timeouts, 0);
+}
+
+/* ---- without SACK ---- */
+
+static void test_newreno_repairs_one_loss_per_round_trip(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	without_sack();
+	lose(10, 1);
+	lose(14, 1);
+	lose(18, 1);
+	world_write(60 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.agains, 3);
+	assert_int_equal(w.conn.counts.timeouts, 0);
+	assert_int_equal(w.conn.counts.fast_recoveries, 1);
+}
+
+static void test_newreno_begins_at_the_third_duplicate(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	without_sack();
+	world_write(100 * MSS);
+	world_run(100 * SECOND + 1);
+	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
+	for (unsigned i = 0; i < 2; i++) {
+		take_ack(&ack);
+		world_output();
+	}
+	assert_int_equal(w.outs, 12);
+	assert_int_equal(w.agains, 0);
+	take_ack(&ack);
+	world_output();
+	assert_int_equal(w.agains, 1);
+	assert_int_equal(w.last_again_seq, ISS);
+	assert_int_equal(w.conn.cc.ssthresh, 6 * MSS);
+}
+
+static void test_window_update_is_no_duplicate(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	without_sack();
+	world_write(100 * MSS);
+	world_run(100 * SECOND + 1);
+	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
+	for (unsigned i = 0; i < 5; i++) {
+		ack.window -= 1000;
+		take_ack(&ack);
+		world_output();
+	}
+	ack.payload = 100;
+	for (unsigned i = 0; i < 5; i++) {
+		take_ack(&ack);
+		world_output();
+	}
+	assert_int_equal(w.agains, 0);
+	assert_int_equal(w.conn.recovery.dup_acks, 0);
+}
+
+/* ---- timeouts ---- */
+
+static void test_timeout_repeats_the_head_and_doubles(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 41 * MS + 1);
+	assert_int_equal(w.conn.counts.tail_probes, 1);
+	world_run(100 * SECOND + 41 * MS + 219 * MS);
+	assert_int_equal(w.agains, 1);
+	world_run(100 * SECOND + 41 * MS + 221 * MS); /* timeout: 20 + 200 ms after the probe */
+	assert_int_equal(w.agains, 2);
+	assert_int_equal(w.last_again_seq, ISS);
+	assert_int_equal(w.conn.cc.cwnd, MSS);
+	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_LOSS);
+	world_run(w.last_again_ns + 439 * MS);
+	assert_int_equal(w.agains, 2);
+	world_run(w.last_again_ns + 441 * MS);
+	assert_int_equal(w.agains, 3);
+	world_run(w.last_again_ns + 881 * MS);
+	assert_int_equal(w.agains, 4);
+}
+
+static void test_after_a_timeout_all_is_repaired_in_slow_start(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	for (uint32_t i = 0; i < 10; i++)
+		lose(i, 1);
+	world_write(10 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.spurious, 0);
+	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
+	assert_int_equal(w.conn.recovery.timeouts, 0);
+	assert_int_equal(w.conn.recovery.backoff, 0);
+}
+
+static void test_second_timeout_for_the_same_loss_leaves_the_threshold(void **state)
+{
+	uint32_t ssthresh;
+
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	world_write(10 * MSS);
+	world_run(101 * SECOND);
+	ssthresh = w.conn.cc.ssthresh;
+	assert_int_equal(ssthresh, 5 * MSS);
+	world_run(120 * SECOND);
+	assert_int_equal(w.conn.cc.ssthresh, ssthresh);
+}
+
+static void test_receiver_that_drops_what_it_has_sacked_gets_it_again(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(0, 3);
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 50 * MS);
+	assert_true(w.conn.recovery.sacked_segments > 0);
+	w.ooo_count = 0; /* reneging */
+	world_run(FOREVER);
+	assert_true(all_arrived());
+}
+
+static void test_all_lost_for_a_while_and_all_arrives(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	world_write(500 * MSS);
+	world_run(100 * SECOND + 50 * MS);
+	w.mute = true;
+	world_run(200 * SECOND);
+	w.mute = false;
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.error, 0);
+}
+
+/* ---- tail-loss probes ---- */
+
+static void test_lost_tail_is_found_by_a_probe_not_by_a_timeout(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(9, 1);
+	world_write(10 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.tail_probes, 1);
+	assert_int_equal(w.conn.counts.timeouts, 0);
+}
+
+static void test_several_lost_at_the_tail_are_found_by_one_probe(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	for (uint32_t i = 5; i < 10; i++)
+		lose(i, 1);
+	world_write(10 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.tail_probes, 1);
+	assert_int_equal(w.conn.counts.timeouts, 0);
+	assert_true(elapsed() < 200 * MS);
+}
+
+static void test_probe_is_new_data_if_there_is_some(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	world_write(11 * MSS);
+	world_run(100 * SECOND + 1);
+	assert_int_equal(w.outs, 10);
+	world_run(100 * SECOND + 50 * MS);
+	assert_int_equal(w.outs, 11);
+	assert_int_equal(w.agains, 0);
+	assert_int_equal(w.conn.counts.tail_probes, 1);
+}
+
+static void test_probe_that_repaired_a_loss_counts_as_one(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(9, 1);
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 500 * MS);
+	assert_true(all_arrived());
+	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
+	world_write(5 * MSS);
+	world_run(FOREVER);
+	assert_true(w.conn.cc.ssthresh != UINT32_MAX);
+}
+
+static void test_probe_for_nothing_counts_as_nothing(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	w.delay_ns = 40 * MS; /* later than the probe expects */
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 500 * MS);
+	assert_int_equal(w.conn.counts.tail_probes, 1);
+	world_write(5 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
+}
+
+/* ---- what was not lost ---- */
+
+/* What flies, and all that will, takes a second longer. */
+static void all_late(void)
+{
+	for (struct flying *f = w.flying; f; f = f->next)
+		f->at_ns += SECOND;
+	w.delay_ns += SECOND;
+}
+
+static void test_spurious_timeout_is_taken_back_by_time_stamps(void **state)
+{
+	uint32_t cwnd;
+
+	(void)state;
+	begin_with_sample();
+	world_write(300 * MSS);
+	world_run(100 * SECOND + 55 * MS);
+	cwnd = w.conn.cc.cwnd;
+	all_late();
+	world_run(100 * SECOND + 2500 * MS);
+	assert_true(w.conn.counts.timeouts > 0);
+	assert_true(w.conn.counts.spurious > 0);
+	assert_true(w.conn.cc.cwnd >= cwnd);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_in_range(w.agains, 1, 9);
+}
+
+static void test_spurious_timeout_is_taken_back_without_time_stamps(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	w.no_timestamps = true;
+	world_write(300 * MSS);
+	world_run(100 * SECOND + 55 * MS);
+	all_late();
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_true(w.conn.counts.timeouts > 0);
+	assert_true(w.conn.counts.spurious > 0);
+	assert_in_range(w.agains, 1, 9);
+}
+
+static void test_true_timeout_is_not_taken_back(void **state)
+{
+	(void)state;
+	for (unsigned without = 0; without < 4; without++) {
+		begin_with_sample();
+		w.no_timestamps = without & 1;
+		if (without & 2)
+			without_sack();
+		for (uint32_t i = 10; i < 30; i++)
+			lose(i, 2);
+		world_write(300 * MSS);
+		world_run(FOREVER);
+		assert_true(all_arrived());
+		assert_true(w.conn.counts.timeouts > 0);
+		assert_int_equal(w.conn.counts.spurious, 0);
+	}
+}
+
+/* Moves the flying data segment with this number back behind `places` others. */
+static void delay_segment(uint32_t number, uint64_t by_ns)
+{
+	struct flying **link = &w.flying, *f;
+
+	while (*link && ((*link)->is_ack || (*link)->seq != ISS + number * MSS))
+		link = &(*link)->next;
+	f = *link;
+	assert_non_null(f);
+	*link = f->next;
+	f->at_ns += by_ns;
+	for (link = &w.flying; *link && (*link)->at_ns <= f->at_ns;)
+		link = &(*link)->next;
+	f->next = *link;
+	*link = f;
+}
+
+static void test_reordering_is_taken_back_and_learned_from(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	world_write(1000 * MSS);
+	world_run(100 * SECOND + 45 * MS); /* a flight of 40: 30 to 69 */
+	delay_segment(32, 8 * MS);
+	world_run(100 * SECOND + 100 * MS);
+	assert_int_equal(w.agains, 1);
+	assert_int_equal(w.conn.counts.spurious, 1);
+	assert_true(w.conn.recovery.reordering_seen);
+	assert_true(w.conn.recovery.dup_threshold > 30);
+	/* The same again does not even begin a recovery. */
+	world_run(w.tcp.now_ns + 5 * MS);
+	for (struct flying *f = w.flying; f; f = f->next) {
+		if (!f->is_ack) {
+			delay_segment((f->seq - ISS) / MSS + 2, 4 * MS);
+			break;
+		}
+	}
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.agains, 1);
+	assert_int_equal(w.conn.counts.fast_recoveries, 1);
+}
+
+static void test_dsack_takes_back_what_time_stamps_could_not(void **state)
+{
+	uint32_t ssthresh_before;
+
+	(void)state;
+	begin_with_sample();
+	w.no_timestamps = true;
+	ssthresh_before = w.conn.cc.ssthresh;
+	world_write(100 * MSS);
+	world_run(100 * SECOND + 45 * MS);
+	delay_segment(32, 8 * MS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.agains, 1);
+	assert_int_equal(w.conn.counts.spurious, 1);
+	assert_int_equal(w.conn.cc.ssthresh, ssthresh_before);
+}
+
+static void test_dsack_for_what_was_never_repeated_is_the_networks(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	world_write(100 * MSS);
+	world_run(100 * SECOND + 25 * MS);
+	ack = (struct tcp_ack){.ackno = w.pcb.lastack, .window = w.window, .blocks = 1};
+	ack.block[0].left = ISS;
+	ack.block[0].right = ISS + MSS;
+	take_ack(&ack);
+	assert_int_equal(w.conn.recovery.reorder_steps, 0);
+	assert_int_equal(w.conn.recovery.sacked_segments, 0);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+}
+
+/* ---- blocks that make no sense ---- */
+
+static void test_impossible_sack_blocks_change_nothing(void **state)
+{
+	static const struct range bad[] = {
+	        {ISS + 5 * MSS, ISS + 5 * MSS},
+	        {ISS + 5 * MSS, ISS + 4 * MSS},
+	        {ISS, ISS + 5 * MSS},
+	        {ISS - 5 * MSS, ISS + 5 * MSS},
+	        {ISS + 2 * MSS, ISS + 1000 * MSS},
+	        {ISS + 11 * MSS, ISS + 12 * MSS},
+	        {ISS + 0x80000000u, ISS + 0x80001000u},
+	        {ISS + 2 * MSS + 1, ISS + 3 * MSS - 1},
+	};
+
+	(void)state;
+	begin_with_sample();
+	world_write(100 * MSS);
+	world_run(100 * SECOND + 1);
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct tcp_ack ack = {.ackno = ISS, .window = w.window, .blocks = 2};
+
+		ack.block[0].left = ack.block[1].left = bad[i].left;
+		ack.block[0].right = ack.block[1].right = bad[i].right;
+		take_ack(&ack);
+		assert_int_equal(w.conn.recovery.sacked_segments, 0);
+		assert_int_equal(w.conn.recovery.lost_bytes, 0);
+	}
+	world_run(FOREVER);
+	assert_true(all_arrived());
+}
+
+static void test_ack_beyond_what_was_sent_changes_nothing(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 1);
+	ack = (struct tcp_ack){.ackno = ISS + 11 * MSS, .window = w.window};
+	take_ack(&ack);
+	check();
+	assert_int_equal(w.conn.recovery.news.acked, 0);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+}
+
+/* ---- surroundings ---- */
+
+static void test_no_frame_means_later_not_never(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(3, 1);
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 15 * MS);
+	w.frames = 0;
+	world_run(100 * SECOND + 25 * MS);
+	assert_int_equal(w.agains, 0);
+	assert_int_equal(scoreboard_waiting(&w.conn), MSS);
+	w.frames = -1;
+	w.ready = true; /* as tcp_retry does a millisecond later */
+	world_run(100 * SECOND + 26 * MS);
+	assert_int_equal(w.agains, 1);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+}
+
+static void test_rebuilt_list_is_counted_anew(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 1);
+	w.pcb.unacked->marks |= SEG_LOST;
+	w.pcb.unacked->next->marks |= SEG_LOST;
+	recovery_rescan(&w.conn);
+	check();
+	assert_int_equal(scoreboard_waiting(&w.conn), 2 * MSS);
+	w.mute = false;
+	world_output();
+	assert_int_equal(w.agains, 2);
+	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.timeouts, 0);
+}
+
+static void test_what_is_beyond_a_shrunk_window_waits(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 1);
+	w.pcb.snd_wnd = w.window = 2 * MSS;
+	world_run(102 * SECOND);
+	assert_true(w.conn.counts.timeouts >= 2);
+	ack = (struct tcp_ack){.ackno = ISS + MSS, .window = MSS};
+	w.agains = 0;
+	take_ack(&ack);
+	world_output();
+	assert_int_equal(w.agains, 1); /* the head, and nothing behind it */
+}
+
+/* ---- any loss at all ---- */
+
+static void run_random(uint32_t seed)
+{
+	static const double losses[] = {0, 0.001, 0.01, 0.05, 0.1, 0.25};
+
+	world_begin(seed % 3);
+	w.seed = seed * 7919 + 1;
+	w.loss = losses[draw() % 6];
+	w.ack_loss = losses[draw() % 6];
+	w.delay_ns = (1 + draw() % 100) * (draw() % 2 ? MS : MS / 100);
+	w.jitter_ns = draw() % 2 ? 0 : draw() % (2 * w.delay_ns);
+	w.ack_every = 1 + draw() % 3;
+	w.no_timestamps = draw() % 4 == 0;
+	w.no_dsack = draw() % 4 == 0;
+	w.window = w.pcb.snd_wnd = draw() % 4 ? 1 << 24 : (2 + draw() % 30) * MSS;
+	if (draw() % 4 == 0)
+		without_sack();
+	for (unsigned i = 0; i < 5; i++) {
+		world_write(draw() % (200 * MSS));
+		world_run(w.tcp.now_ns + draw() % 100 * MS);
+	}
+	world_run(FOREVER);
+	if (!all_arrived())
+		fail_msg("seed %u: error %d, %u of %u bytes, state %d", seed, w.error, w.rcv_nxt - ISS,
+		         (uint32_t)fifo_produced(&w.conn.tx), (int)w.conn.recovery.state);
+	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
+	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
+}
+
+static void test_everything_arrives_whatever_is_lost(void **state)
+{
+	const char *only = getenv("SEED");
+
+	(void)state;
+	if (only) {
+		run_random((uint32_t)strtoul(only, NULL, 10));
+		return;
+	}
+	for (uint32_t seed = 0; seed < 1500; seed++)
+		run_random(seed);
+}
+
+/* What an ACK costs must not depend on how much is unacknowledged: counted, not timed. */
+static void test_segments_are_looked_at_once(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	w.conn.cc.cwnd = 4000 * MSS;
+	world_write(4000 * MSS);
+	world_run(100 * SECOND + 1);
+	assert_int_equal(w.outs, 4000);
+	/* A head that is missing, and SACKs that grow by a segment each: the search goes on where it was. */
+	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
+	ack.block[0].left = ISS + MSS;
+	for (uint32_t i = 2; i < 4000; i++) {
+		struct tcp_seg *seen = w.conn.recovery.sack_seen;
+
+		ack.block[0].right = ISS + i * MSS;
+		recovery_ack_before(&w.conn, &ack);
+		assert_true(!seen || w.conn.recovery.sack_seen == seen->next);
+		assert_int_equal(w.conn.recovery.news.delivered, MSS);
+		recovery_ack_after(&w.conn, &ack);
+		recovery_retransmit(&w.conn);
+	}
+	check();
+	assert_int_equal(w.conn.recovery.sacked_segments, 3998);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_sent_again_when_nothing_is_lost),
+        cmocka_unit_test(test_slow_start_doubles_each_round_trip),
+        cmocka_unit_test(test_window_that_was_not_used_does_not_grow),
+        cmocka_unit_test(test_window_shrinks_after_silence),
+        cmocka_unit_test(test_one_loss_is_repaired_in_one_more_round_trip),
+        cmocka_unit_test(test_several_losses_in_a_window_need_no_more_time_than_one),
+        cmocka_unit_test(test_window_is_halved_once_for_losses_of_one_flight),
+        cmocka_unit_test(test_rate_is_reduced_in_proportion),
+        cmocka_unit_test(test_two_duplicates_are_reordering_and_let_new_data_out),
+        cmocka_unit_test(test_lost_retransmission_is_found_by_what_comes_after_it),
+        cmocka_unit_test(test_retransmission_lost_thrice_is_still_no_timeout),
+        cmocka_unit_test(test_segment_at_the_end_of_recovery_is_rescued),
+        cmocka_unit_test(test_newreno_repairs_one_loss_per_round_trip),
+        cmocka_unit_test(test_newreno_begins_at_the_third_duplicate),
+        cmocka_unit_test(test_window_update_is_no_duplicate),
+        cmocka_unit_test(test_timeout_repeats_the_head_and_doubles),
+        cmocka_unit_test(test_after_a_timeout_all_is_repaired_in_slow_start),
+        cmocka_unit_test(test_second_timeout_for_the_same_loss_leaves_the_threshold),
+        cmocka_unit_test(test_receiver_that_drops_what_it_has_sacked_gets_it_again),
+        cmocka_unit_test(test_all_lost_for_a_while_and_all_arrives),
+        cmocka_unit_test(test_lost_tail_is_found_by_a_probe_not_by_a_timeout),
+        cmocka_unit_test(test_several_lost_at_the_tail_are_found_by_one_probe),
+        cmocka_unit_test(test_probe_is_new_data_if_there_is_some),
+        cmocka_unit_test(test_probe_that_repaired_a_loss_counts_as_one),
+        cmocka_unit_test(test_probe_for_nothing_counts_as_nothing),
+        cmocka_unit_test(test_spurious_timeout_is_taken_back_by_time_stamps),
+        cmocka_unit_test(test_spurious_timeout_is_taken_back_without_time_stamps),
+        cmocka_unit_test(test_true_timeout_is_not_taken_back),
+        cmocka_unit_test(test_reordering_is_taken_back_and_learned_from),
+        cmocka_unit_test(test_dsack_takes_back_what_time_stamps_could_not),
+        cmocka_unit_test(test_dsack_for_what_was_never_repeated_is_the_networks),
+        cmocka_unit_test(test_impossible_sack_blocks_change_nothing),
+        cmocka_unit_test(test_ack_beyond_what_was_sent_changes_nothing),
+        cmocka_unit_test(test_no_frame_means_later_not_never),
+        cmocka_unit_test(test_rebuilt_list_is_counted_anew),
+        cmocka_unit_test(test_what_is_beyond_a_shrunk_window_waits),
+        cmocka_unit_test(test_everything_arrives_whatever_is_lost),
+        cmocka_unit_test(test_segments_are_looked_at_once),
+};
+VMA_TEST_MAIN(tests)
