@@ -446,12 +446,6 @@ static void world_begin(int algorithm)
 	timers_init(&w.conn);
 }
 
-static void without_sack(void)
-{
-	w.no_sack = true;
-	w.pcb.flags &= (tcpflags_t)~TF_SACK;
-}
-
 static bool all_arrived(void)
 {
 	return w.rcv_nxt == ISS + (uint32_t)fifo_produced(&w.conn.tx) && w.pcb.lastack == w.rcv_nxt && !w.pcb.unacked;

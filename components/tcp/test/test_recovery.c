@@ -36,6 +36,12 @@ static void begin_with_sample(void)
 	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
 }
 
+static void without_sack(void)
+{
+	w.no_sack = true;
+	w.pcb.flags &= (tcpflags_t)~TF_SACK;
+}
+
 static uint64_t elapsed(void)
 {
 	return w.delivered_ns - 100 * SECOND;
