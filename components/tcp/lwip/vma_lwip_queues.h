@@ -1,16 +1,20 @@
 /*
- * vma_lwip_queues - what arrives out of order, at constant cost per segment: lwIP by itself walks the whole queue for
- *                   each segment that it adds, and the whole chain for each that it takes out when the hole is filled;
- *                   with a window of megabytes that is thousands of cache misses per packet.
+ * vma_lwip_queues - what arrives out of order, at constant cost per segment, and no more of it than the window is
+ * worth. lwIP by itself walks the whole queue for each segment that it adds, and the whole chain for each that it takes
+ * out when the hole is filled: with a window of megabytes thousands of cache misses per packet. And it lets a peer that
+ * sends single bytes have a frame for each byte of the window.
  *
  * The queue pcb->ooseq is sorted, and most segments belong at its end. pcb->ooseq_last is its last segment, or NULL: it
- * is set when a segment is put at the end, and cleared when that segment is freed. Used by the adapted tcp_in.c and
- * tcp.c, in the component and under lwIP's own unit tests; included behind lwIP's headers.
+ * is set when a segment is put at the end, and cleared when that segment is freed. A queued segment knows its pcb, and
+ * how many pbufs, one per frame, it came with (SEG_QUEUED); pcb->ooseq_pbufs is the sum. Used by the adapted tcp_in.c
+ * and tcp.c, in the component and under lwIP's own unit tests; included behind lwIP's headers.
  *
  * Threads, progress, memory: as lwIP. Example: test/test_lwip_queues.c.
  */
 #ifndef VMA_LWIP_QUEUES_H
 #define VMA_LWIP_QUEUES_H
+
+#include <stdbool.h>
 
 #include <lwip/pbuf.h>
 #include <lwip/priv/tcp_priv.h>
@@ -53,13 +57,29 @@ static inline struct tcp_seg *queue_start(struct tcp_pcb *pcb, u32_t seqno, u32_
 	return pcb->ooseq; /* that range is not among those remembered */
 }
 
-/* A segment is about to be freed. While lwIP works on a connection, its pcb is in this list. */
+/* A frame per 256 bytes of the window is more than segments of any usual size need. */
+static inline bool queue_is_full(const struct tcp_pcb *pcb)
+{
+	return pcb->ooseq_pbufs > 64 + pcb->rcv_wnd / 256;
+}
+
+/* A segment of the pcb at work has been copied, to be queued. */
+static inline void queue_copied(struct tcp_seg *seg)
+{
+	seg->marks = SEG_QUEUED;
+	seg->queue_pcb = tcp_input_pcb;
+	seg->queue_pbufs = pbuf_clen(seg->p);
+	seg->queue_pcb->ooseq_pbufs += seg->queue_pbufs;
+}
+
+/* A segment is about to be freed; its pcb is still there. */
 static inline void queue_freed(const struct tcp_seg *seg)
 {
-	for (struct tcp_pcb *pcb = tcp_active_pcbs; pcb != NULL; pcb = pcb->next) {
-		if (pcb->ooseq_last == seg)
-			pcb->ooseq_last = NULL;
-	}
+	if (!(seg->marks & SEG_QUEUED))
+		return;
+	seg->queue_pcb->ooseq_pbufs -= seg->queue_pbufs;
+	if (seg->queue_pcb->ooseq_last == seg)
+		seg->queue_pcb->ooseq_last = NULL;
 }
 
 /*

@@ -462,7 +462,8 @@ static void test_a_new_segment_has_been_sent_never_and_carries_no_mark(void **st
 			assert_int_equal(seg->sends, 0);
 			assert_int_equal(seg->marks, 0);
 			assert_int_equal(seg->sent_ns + seg->first_sent_ns, 0);
-			seg->sends = seg->marks = 0xff;
+			seg->sends = 0xff;
+			seg->marks = SEG_SACKED | SEG_LOST | SEG_RETRANSMITTED;
 			seg->sent_ns = seg->first_sent_ns = 0xffff;
 		}
 		world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = w.conn.pcb->snd_nxt});

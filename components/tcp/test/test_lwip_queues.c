@@ -124,6 +124,7 @@ static void both_are_the_same(void)
 	}
 	assert_null(s);
 	assert_null(t);
+	assert_true(a->ooseq || a->ooseq_pbufs == 0);
 }
 
 static uint32_t state_of_random;
@@ -243,6 +244,40 @@ static void test_data_behind_a_fin_does_not_turn_the_window_round(void **state)
 	assert_true(conn[0]->pcb->rcv_wnd <= 1000);
 }
 
+/* Every second byte of `bytes`, each in a segment of its own. */
+static void single_bytes(uint32_t from, uint32_t bytes)
+{
+	for (uint32_t at = from; at < from + bytes; at += 2)
+		segment_at(0, at, 1);
+}
+
+static void test_a_peer_of_single_bytes_gets_no_more_frames_than_the_window_is_worth(void **state)
+{
+	uint64_t before = port_memory_in_use(&w.tcp);
+
+	(void)state;
+	set_window(65536);
+	single_bytes(10, 30000);
+	assert_in_range(conn[0]->pcb->ooseq_pbufs, 300, 400);
+	assert_int_equal(port_memory_in_use(&w.tcp), before + 2 * conn[0]->pcb->ooseq_pbufs); /* each a segment, too */
+	/* What was dropped comes again, and all arrives. */
+	for (uint32_t offset = 0; offset < 30000; offset += 1000)
+		segment_at(0, offset, 1000);
+	assert_int_equal(taken[0], 30000);
+	assert_int_equal(conn[0]->pcb->ooseq_pbufs, 0);
+	assert_int_equal(port_memory_in_use(&w.tcp), before);
+}
+
+static void test_a_window_of_segments_of_512_bytes_behind_a_hole_is_kept(void **state)
+{
+	(void)state;
+	set_window(1 << 20);
+	for (uint32_t offset = 512; offset < 1 << 20; offset += 512)
+		segment_at(0, offset, 512);
+	segment_at(0, 0, 512);
+	assert_int_equal(taken[0], 1 << 20);
+}
+
 static uint64_t cpu_ns(void)
 {
 	struct timespec ts;
@@ -258,9 +293,9 @@ static double cost_of(unsigned n)
 	uint64_t before = cpu_ns();
 
 	for (unsigned i = 1; i < n; i++)
-		segment_at(0, base + i * 20, 20);
-	segment_at(0, base, 20);
-	assert_int_equal(taken[0], base + n * 20);
+		segment_at(0, base + i * 300, 300);
+	segment_at(0, base, 300);
+	assert_int_equal(taken[0], base + n * 300);
 	return (double)(cpu_ns() - before) / n;
 }
 
@@ -290,6 +325,8 @@ static const struct CMUnitTest tests[] = {
         TEST(test_out_of_order_data_is_cut_at_the_edge_of_the_window),
         TEST(test_a_fin_beyond_the_window_is_not_queued),
         TEST(test_data_behind_a_fin_does_not_turn_the_window_round),
+        TEST(test_a_peer_of_single_bytes_gets_no_more_frames_than_the_window_is_worth),
+        TEST(test_a_window_of_segments_of_512_bytes_behind_a_hole_is_kept),
         TEST(test_a_segment_costs_the_same_however_many_are_queued),
 };
 VMA_TEST_MAIN(tests)
