@@ -1,0 +1,611 @@
+/*
+ * TCP on a rail that nobody drives: the internal thread alone keeps the timers, answers, steers and tidies up.
+ *
+ *   rail, stack of the engine ── end 0 ════ end 1 ── peer: a ring and a stack of the test, driven by a thread of its
+ * own
+ *
+ * The test's thread drives only where a case says so.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/nic_wire.h>
+#include <vma/tcp.h>
+#include <vma/test.h>
+
+#include "../engine_priv.h"
+
+#define PATIENCE_MS 3000
+#define PORT 5000
+#define MSEC 1000000ULL
+
+static struct vma_nic *ends[2];
+static struct vma_device device;
+static struct vma_device_priv device_priv;
+static const uint8_t address[2][16] = {{10, 0, 0, 1}, {10, 0, 0, 2}};
+
+static struct {
+	struct vma_ring *ring;
+	struct vma_tcp *tcp;
+	struct vma_tcp_listener *listener;
+	struct vma_tcp_conn *_Atomic accepted;
+	pthread_t thread;
+	_Atomic bool stop, paused, is_paused;
+} peer;
+
+#define wait_until(what)                                                                                               \
+	do {                                                                                                           \
+		for (int ms = 0; ms < PATIENCE_MS && !(what); ms++)                                                    \
+			usleep(1000);                                                                                  \
+		assert_true(what);                                                                                     \
+	} while (0)
+
+/* ---- the link ---- */
+
+static void *peer_main(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&peer.stop)) {
+		const bool paused = atomic_load(&peer.paused);
+
+		atomic_store(&peer.is_paused, paused);
+		if (paused || vma_ring_progress(peer.ring) <= 0)
+			usleep(50);
+	}
+	return NULL;
+}
+
+static void pause_peer(bool on)
+{
+	atomic_store(&peer.paused, on);
+	wait_until(atomic_load(&peer.is_paused) == on);
+}
+
+static void nothing_happens(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	(void)conn, (void)arg, (void)events;
+}
+static const struct vma_tcp_owner silent = {.event = nothing_happens};
+
+static bool admit(struct vma_tcp_listener *listener, void *arg)
+{
+	(void)listener, (void)arg;
+	return true;
+}
+
+static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+{
+	(void)listener;
+	vma_tcp_conn_adopt(conn, &silent, NULL);
+	atomic_store((struct vma_tcp_conn * _Atomic *)arg, conn);
+	return true;
+}
+static const struct vma_tcp_listener_owner listens = {.admit = admit, .accepted = accepted};
+
+static struct vma_tcp_listener *listen_on(struct vma_tcp *tcp, int side, uint16_t port,
+                                          struct vma_tcp_conn *_Atomic *where)
+{
+	struct vma_tcp_options options;
+	struct vma_tcp_listen_attr attr = {.owner = &listens,
+	                                   .arg = where,
+	                                   .options = &options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(port),
+	                                   .backlog = 16};
+	struct vma_tcp_listener *listener = NULL;
+
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, address[side], 16);
+	assert_int_equal(vma_tcp_listen(tcp, &attr, &listener), 0);
+	return listener;
+}
+
+static int start(void **state)
+{
+	struct vma_ring_attr ring = {.name = "peer", .rx_wre = 256, .tx_wre = 256, .thread_mode = VMA_THREAD_SPIN};
+	struct vma_wire_pair_attr pair = {0};
+	struct vma_tcp_attr tcp = {.name = "peer"};
+	struct vma_engine *engine;
+
+	(void)state;
+	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_TRACELEVEL", "warn", 1);
+	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
+	setenv("VMA_RX_BUFS", "4096", 1);
+	setenv("VMA_TX_BUFS", "4096", 1);
+	setenv("VMA_RX_WRE", "256", 1);
+	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "10", 1); /* a ring per socket: rails come and go */
+	engine = vma_engine();
+	if (engine == NULL)
+		return -1;
+	pair.arena[0] = pair.arena[1] = engine->arena;
+	if (vma_wire_pair(&pair, ends) != 0)
+		return -1;
+	device = (struct vma_device){.nic = ends[0], .engine = engine, .priv = &device_priv};
+	ring.nic = ends[1];
+	ring.spill_pool = engine->spill;
+	if (vma_ring_create(&ring, &peer.ring) != 0)
+		return -1;
+	tcp.ring = peer.ring;
+	tcp.arena = engine->arena;
+	if (vma_tcp_create(&tcp, &peer.tcp) != 0)
+		return -1;
+	peer.listener = listen_on(peer.tcp, 1, PORT, &peer.accepted);
+	return pthread_create(&peer.thread, NULL, peer_main, NULL);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	atomic_store(&peer.stop, true);
+	pthread_join(peer.thread, NULL);
+	return 0;
+}
+
+static bool exists(const struct vma_rail *rail, uint32_t id)
+{
+	struct vma_thread *self = vma_enter();
+	bool is_there = rail_of_id(id) == rail;
+
+	vma_leave(self);
+	return is_there;
+}
+
+static struct vma_rail *new_rail(struct vma_tcp **tcp)
+{
+	static uint64_t socket;
+	struct vma_ring_where where = {.socket_id = ++socket};
+	struct vma_rail *rail = NULL;
+
+	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &rail), 0);
+	assert_int_equal(vma_rail_tcp(rail, tcp), 0);
+	return rail;
+}
+
+/* From `from` to the other side's port. */
+static struct vma_tcp_conn *connect_from(struct vma_tcp *tcp, int from, uint16_t port)
+{
+	static uint16_t local_port = 30000;
+	struct vma_tcp_options options;
+	struct vma_tcp_conn_attr attr = {.owner = &silent,
+	                                 .options = &options,
+	                                 .path = {.len = 34, .ip_off = 14, .mtu = 1500},
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons(++local_port),
+	                                 .peer_port_be = htons(port)};
+	struct vma_tcp_conn *conn = NULL;
+
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, address[from], 16);
+	memcpy(attr.peer, address[1 - from], 16);
+	memcpy(attr.path.bytes, ends[1 - from]->info.mac, 6);
+	memcpy(attr.path.bytes + 6, ends[from]->info.mac, 6);
+	attr.path.bytes[12] = 8;
+	attr.path.bytes[14] = 0x45;
+	memcpy(attr.path.bytes + 26, address[from], 4);
+	memcpy(attr.path.bytes + 30, address[1 - from], 4);
+	assert_int_equal(vma_tcp_connect(tcp, &attr, &conn), 0);
+	return conn;
+}
+
+static void send_bytes(struct vma_tcp_conn *conn, size_t bytes)
+{
+	while (bytes > 0) {
+		struct iovec span;
+		size_t taken;
+		int n = vma_tcp_tx_reserve(conn, bytes, &span, 1);
+
+		assert_true(n >= 0);
+		if (n == 0) {
+			usleep(100);
+			continue;
+		}
+		taken = span.iov_len < bytes ? span.iov_len : bytes;
+		memset(span.iov_base, 'x', taken);
+		vma_tcp_tx_commit(conn, taken, 0);
+		vma_tcp_push(conn);
+		bytes -= taken;
+	}
+}
+
+static void consume_all(struct vma_tcp_conn *conn)
+{
+	vma_tcp_rx_consume(conn, vma_tcp_rx_bytes(conn));
+}
+
+static void end_conn(struct vma_tcp_conn *conn)
+{
+	vma_tcp_close(conn, true);
+	vma_tcp_conn_disown(conn);
+	vma_tcp_conn_put(conn);
+}
+
+/* A connection from a rail of its own to the peer, both ends known. */
+struct pair {
+	struct vma_rail *rail;
+	struct vma_tcp *tcp;
+	struct vma_tcp_conn *here, *there;
+};
+
+static struct pair connected(void)
+{
+	struct pair pair;
+
+	atomic_store(&peer.accepted, NULL);
+	pair.rail = new_rail(&pair.tcp);
+	pair.here = connect_from(pair.tcp, 0, PORT);
+	wait_until(vma_tcp_state(pair.here) == TCP_ESTABLISHED);
+	wait_until(atomic_load(&peer.accepted) != NULL);
+	pair.there = atomic_load(&peer.accepted);
+	return pair;
+}
+
+static void end_pair(struct pair *pair)
+{
+	end_conn(pair->here);
+	end_conn(pair->there);
+	vma_rail_put(pair->rail);
+}
+
+/* ---- what the thread costs ---- */
+
+static long thread_line(const char *format)
+{
+	char path[64], line[256];
+	long count = -1;
+
+	for (int tid = getpid() + 1; tid < getpid() + 200 && count < 0; tid++) {
+		FILE *file;
+		bool found = false;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%d/status", tid);
+		file = fopen(path, "r");
+		if (file == NULL)
+			continue;
+		while (fgets(line, sizeof(line), file) != NULL) {
+			found |= strcmp(line, "Name:\tvma-internal\n") == 0;
+			if (found)
+				sscanf(line, format, &count);
+		}
+		fclose(file);
+	}
+	return count;
+}
+
+static long wakeups(void)
+{
+	return thread_line("voluntary_ctxt_switches: %ld");
+}
+
+/* ---- the stack ---- */
+
+static void test_a_rail_has_one_stack_made_on_demand(void **state)
+{
+	struct vma_tcp *first, *again, *of_another;
+	struct vma_rail *rail = new_rail(&first), *other = new_rail(&of_another);
+
+	(void)state;
+	assert_int_equal(vma_rail_tcp(rail, &again), 0);
+	assert_ptr_equal(first, again);
+	assert_ptr_not_equal(first, of_another);
+	assert_ptr_equal(vma_tcp_ring(first), rail->ring);
+	vma_rail_put(rail);
+	vma_rail_put(other);
+}
+
+/* ---- progress without the program ---- */
+
+static void test_a_connection_is_made_and_carries_bytes_though_nobody_drives(void **state)
+{
+	struct pair pair = connected();
+
+	(void)state;
+	send_bytes(pair.here, 100000);
+	for (size_t got = 0; got < 100000;) {
+		wait_until(vma_tcp_rx_bytes(pair.there) > 0);
+		got += vma_tcp_rx_bytes(pair.there);
+		consume_all(pair.there);
+	}
+	wait_until(vma_tcp_tx_queued(pair.here) == 0);
+	send_bytes(pair.there, 50000); /* less than the window: nobody reads */
+	wait_until(vma_tcp_rx_bytes(pair.here) == 50000);
+	wait_until(vma_tcp_tx_queued(pair.there) == 0);
+	end_pair(&pair);
+}
+
+static void test_a_packet_is_answered_at_once_when_nobody_drives(void **state)
+{
+	struct pair pair = connected();
+	uint64_t best = UINT64_MAX;
+
+	(void)state;
+	for (int i = 0; i < 20; i++) {
+		uint64_t began;
+
+		wait_until(pair.rail->armed);
+		began = vma_now_ns();
+		send_bytes(pair.there, 1);
+		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - began < PATIENCE_MS * MSEC)
+			usleep(20);
+		consume_all(pair.here);
+		if (vma_now_ns() - began < best)
+			best = vma_now_ns() - began;
+	}
+	assert_true(best < MSEC);
+	end_pair(&pair);
+}
+
+static void test_a_fin_is_answered_though_nobody_drives(void **state)
+{
+	struct pair pair = connected();
+
+	(void)state;
+	vma_tcp_shutdown(pair.there, SHUT_WR);
+	wait_until(vma_tcp_state(pair.there) == TCP_FIN_WAIT2);
+	wait_until(vma_tcp_rx_eof(pair.here));
+	end_pair(&pair);
+}
+
+/* The peer is silent: each time that is due is a retransmission or a probe. */
+static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void **state)
+{
+	struct pair pair = connected();
+	struct vma_tcp_counts before, after;
+	unsigned kept = 0, looked = 0;
+
+	(void)state;
+	pause_peer(true);
+	send_bytes(pair.here, 1000);
+	vma_tcp_counts(pair.tcp, &before);
+	for (int i = 0; i < 4; i++) {
+		const uint64_t due = vma_tcp_due(pair.tcp);
+		uint64_t done;
+
+		assert_true(due != UINT64_MAX);
+		while ((done = vma_tcp_due(pair.tcp)) == due && vma_now_ns() < due + PATIENCE_MS * MSEC)
+			usleep(50);
+		assert_true(done != due);
+		looked++;
+		kept += vma_now_ns() < due + MSEC;
+	}
+	vma_tcp_counts(pair.tcp, &after);
+	assert_true(after.retransmits + after.tail_probes > before.retransmits + before.tail_probes);
+	assert_true(kept * 2 >= looked); /* the machine may be busy now and then */
+	pause_peer(false);
+	wait_until(vma_tcp_tx_queued(pair.here) == 0);
+	end_pair(&pair);
+}
+
+/* ---- what it costs ---- */
+
+static void test_an_idle_connection_costs_no_wake_up(void **state)
+{
+	struct pair pair = connected();
+	long before, most = 2;
+
+	(void)state;
+	usleep(300000); /* delayed ACKs and what else was left */
+	before = wakeups();
+	if (before < 0)
+		skip();
+	usleep(400000);
+	assert_true(wakeups() - before <= most);
+	end_pair(&pair);
+}
+
+/* Messages there and back. */
+static unsigned converse(struct pair *pair, uint64_t until)
+{
+	unsigned messages = 0;
+
+	for (; vma_now_ns() < until; messages += 2) {
+		send_bytes(pair->here, 64);
+		while (vma_tcp_rx_bytes(pair->there) == 0 && vma_now_ns() < until)
+			vma_rails_progress(vma_rail_bit(pair->rail));
+		consume_all(pair->there);
+		send_bytes(pair->there, 64);
+		while (vma_tcp_rx_bytes(pair->here) == 0 && vma_now_ns() < until)
+			vma_rails_progress(vma_rail_bit(pair->rail));
+		consume_all(pair->here);
+	}
+	return messages;
+}
+
+static void test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond(void **state)
+{
+	struct pair pair = connected();
+	unsigned messages;
+	long before, after;
+
+	(void)state;
+	converse(&pair, vma_now_ns() + 20 * MSEC);
+	before = wakeups();
+	if (before < 0)
+		skip();
+	messages = converse(&pair, vma_now_ns() + 300 * MSEC);
+	after = wakeups();
+	print_message("%u messages, %ld wake-ups\n", messages, after - before);
+	assert_true(after - before <= 2 * 300); /* as many if nobody disturbs; and timers are due now and then */
+	end_pair(&pair);
+}
+
+static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **state)
+{
+	struct pair pair = connected();
+	uint64_t best = UINT64_MAX;
+
+	(void)state;
+	for (int i = 0; i < 20; i++) {
+		uint64_t stopped;
+
+		converse(&pair, vma_now_ns() + 5 * MSEC);
+		wait_until(vma_tcp_tx_queued(pair.there) == 0);
+		consume_all(pair.here);
+		converse(&pair, vma_now_ns() + 5 * MSEC);
+		stopped = vma_now_ns();
+		send_bytes(pair.there, 1);
+		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - stopped < PATIENCE_MS * MSEC)
+			usleep(20);
+		consume_all(pair.here);
+		if (vma_now_ns() - stopped < best)
+			best = vma_now_ns() - stopped;
+	}
+	assert_true(best < 3 * MSEC);
+	end_pair(&pair);
+}
+
+/* ---- steering ---- */
+
+static struct vma_tcp_conn *_Atomic arrived;
+
+/* The NIC forgets the listener's rule behind everybody's back. */
+static bool has_a_rule_of_its_own(struct vma_rail *rail, struct vma_tcp_conn *there, struct vma_tcp_conn *here,
+                                  uint16_t port)
+{
+	struct vma_flow_rule rule = {.key = {.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(port)},
+	                             .flags = VMA_FLOW_LISTENER};
+	bool came = false;
+
+	memcpy(rule.key.local, address[0], 16);
+	assert_int_equal(vma_nic_flow_del(vma_ring_qp(rail->ring), &rule.key), 0);
+	send_bytes(there, 1);
+	for (int ms = 0; ms < 30 && !came; ms++) {
+		came = vma_tcp_rx_bytes(here) > 0;
+		usleep(1000);
+	}
+	assert_int_equal(vma_nic_flow_add(vma_ring_qp(rail->ring), &rule), 0);
+	wait_until(vma_tcp_rx_bytes(here) > 0);
+	consume_all(here);
+	return came;
+}
+
+static void test_an_accepted_connection_gets_a_rule_of_its_own_in_time(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct vma_tcp_conn *there;
+	struct vma_tcp *tcp;
+	struct vma_rail *rail = new_rail(&tcp);
+
+	(void)state;
+	for (int hurry = 0; hurry < 2; hurry++) {
+		const uint16_t port = (uint16_t)(6000 + hurry);
+
+		atomic_store(&arrived, NULL);
+		listener = listen_on(tcp, 0, port, &arrived);
+		there = connect_from(peer.tcp, 1, port);
+		wait_until(atomic_load(&arrived) != NULL);
+		assert_false(has_a_rule_of_its_own(rail, there, atomic_load(&arrived), port));
+		vma_engine_steer(atomic_load(&arrived));
+		if (hurry)
+			vma_engine_steer_now();
+		usleep(hurry ? 30000 : 150000);
+		assert_true(has_a_rule_of_its_own(rail, there, atomic_load(&arrived), port));
+		end_conn(there);
+		end_conn(atomic_load(&arrived));
+		vma_tcp_listener_close(listener);
+	}
+	vma_rail_put(rail);
+}
+
+static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct vma_tcp_conn *there;
+	struct vma_tcp *tcp;
+	struct vma_rail *rail = new_rail(&tcp);
+
+	(void)state;
+	listener = listen_on(tcp, 0, 6010, &arrived);
+	for (int i = 0; i < 50; i++) {
+		atomic_store(&arrived, NULL);
+		there = connect_from(peer.tcp, 1, 6010);
+		wait_until(atomic_load(&arrived) != NULL);
+		vma_engine_steer(atomic_load(&arrived));
+		end_conn(there);
+		end_conn(atomic_load(&arrived));
+	}
+	usleep(150000);
+	vma_tcp_listener_close(listener);
+	vma_rail_put(rail);
+}
+
+/* ---- the end ---- */
+
+static void test_a_rail_that_is_put_lives_until_its_connections_have_ended(void **state)
+{
+	struct pair pair = connected();
+	const uint32_t id = pair.rail->id;
+	size_t got = 0;
+
+	(void)state;
+	pause_peer(true);
+	send_bytes(pair.here, 10000);
+	vma_tcp_close(pair.here, false);
+	vma_tcp_conn_disown(pair.here);
+	vma_tcp_conn_put(pair.here);
+	vma_rail_put(pair.rail); /* with all of it queued or on its way */
+	usleep(250000);
+	assert_true(exists(pair.rail, id));
+	pause_peer(false);
+	while (got < 10000) {
+		wait_until(vma_tcp_rx_bytes(pair.there) > 0);
+		got += vma_tcp_rx_bytes(pair.there);
+		consume_all(pair.there);
+	}
+	assert_int_equal(got, 10000);
+	wait_until(vma_tcp_rx_eof(pair.there));
+	vma_tcp_close(pair.there, false);
+	vma_tcp_conn_disown(pair.there);
+	vma_tcp_conn_put(pair.there);
+	wait_until(!exists(pair.rail, id));
+}
+
+static void test_a_rail_that_is_wanted_again_meanwhile_stays(void **state)
+{
+	struct vma_ring_where where = {.socket_id = 999};
+	struct vma_rail *rail, *again;
+	struct vma_tcp *tcp;
+	uint32_t id;
+
+	(void)state;
+	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &rail), 0);
+	assert_int_equal(vma_rail_tcp(rail, &tcp), 0);
+	id = rail->id;
+	vma_rail_put(rail);
+	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &again), 0);
+	assert_ptr_equal(again, rail);
+	usleep(300000);
+	assert_true(exists(rail, id));
+	vma_rail_put(again);
+	wait_until(!exists(again, id));
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_rail_has_one_stack_made_on_demand),
+        cmocka_unit_test(test_a_connection_is_made_and_carries_bytes_though_nobody_drives),
+        cmocka_unit_test(test_a_packet_is_answered_at_once_when_nobody_drives),
+        cmocka_unit_test(test_a_fin_is_answered_though_nobody_drives),
+        cmocka_unit_test(test_timers_are_kept_within_a_millisecond_though_nobody_drives),
+        cmocka_unit_test(test_an_idle_connection_costs_no_wake_up),
+        cmocka_unit_test(test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond),
+        cmocka_unit_test(test_the_thread_takes_over_soon_after_who_drove_has_stopped),
+        cmocka_unit_test(test_an_accepted_connection_gets_a_rule_of_its_own_in_time),
+        cmocka_unit_test(test_a_connection_that_ends_before_it_is_steered_does_no_harm),
+        cmocka_unit_test(test_a_rail_that_is_put_lives_until_its_connections_have_ended),
+        cmocka_unit_test(test_a_rail_that_is_wanted_again_meanwhile_stays),
+};
+
+int main(void)
+{
+	const char *pattern = getenv("T");
+
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+	return cmocka_run_group_tests_name(__FILE__, tests, start, stop);
+}
