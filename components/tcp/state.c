@@ -40,23 +40,51 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
 
 /*
  * A writer that finds no room says so (A) and looks again (B); the driver makes room (C) and then looks whether anybody
- * said so (D). All four are sequentially consistent: if D does not see A, then C comes before B, and B finds room.
+ * said so (D). Between A and B, and between C and D, lies a full fence: if D does not see A, then C comes before B, and
+ * B finds room. ThreadSanitizer knows no fences; there A and D are read-modify-writes of one word, one of which comes
+ * first and is synchronized with: if D does, C comes before B as well.
  */
+#if defined(__SANITIZE_THREAD__)
+#define STATE_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define STATE_TSAN 1
+#endif
+#endif
+
+static void fence(void)
+{
+#ifndef STATE_TSAN
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
 bool tcp_wants_room(const struct vma_tcp_conn *conn)
 {
 	_Atomic bool *wants = (_Atomic bool *)(uintptr_t)&conn->wants_room; /* a note to the driver, whoever looks */
 
 	if (is_writeable(conn))
 		return false;
-	atomic_store(wants, true);
-	atomic_thread_fence(memory_order_seq_cst);
+	atomic_exchange(wants, true);
+	fence();
 	return !is_writeable(conn);
+}
+
+static bool room_is_wanted(struct vma_tcp_conn *conn)
+{
+#ifdef STATE_TSAN
+	bool unwanted = false;
+
+	return !atomic_compare_exchange_strong(&conn->wants_room, &unwanted, false);
+#else
+	fence();
+	return atomic_load(&conn->wants_room);
+#endif
 }
 
 static void tell_room(struct vma_tcp_conn *conn)
 {
-	atomic_thread_fence(memory_order_seq_cst);
-	if (!atomic_load(&conn->wants_room) || !is_writeable(conn))
+	if (!room_is_wanted(conn) || !is_writeable(conn))
 		return;
 	atomic_store(&conn->wants_room, false);
 	conn->events |= VMA_TCP_WRITABLE;
