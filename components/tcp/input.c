@@ -185,8 +185,6 @@ static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const s
 		return;
 	if (s->len != 0 && came != 0)
 		window_received(conn, came, s->size, s->flags & TCP_PSH);
-	else if (s->len != 0 && TCP_SEQ_LEQ(s->end, before->rcv_nxt))
-		window_duplicate(conn, s->seq, s->end);
 	else if (s->len != 0)
 		TCP_COUNT(conn->tcp, out_of_order_in, 1);
 	release_acked(conn);
@@ -229,6 +227,18 @@ static void follow(struct vma_tcp_conn *conn, const struct segment *s, const str
 		tcp_half_open_done(conn);
 }
 
+/* All of it has come before: the peer is told so, at once and in particular (RFC 2883); the rest is an ACK. */
+static void take_duplicate(struct vma_tcp_conn *conn, struct run *run)
+{
+	struct segment *s = &run->s;
+
+	window_duplicate(conn, s->seq, s->seq + s->len);
+	tcp_ack_now(conn->pcb);
+	segment_make_bare(s, conn->pcb->rcv_nxt);
+	drop_run(conn, run, 1);
+	run->n = 1;
+}
+
 static void feed(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
@@ -243,6 +253,10 @@ static void feed(struct vma_tcp_conn *conn, struct run *run)
 	conn->last_in_ns = conn->tcp->now_ns;
 	note_ack(conn, s, &conn->tcp->ack);
 	urgent_note(conn, s);
+	if (s->len != 0 && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
+		take_duplicate(conn, run);
+		before.ack_now = true;
+	}
 	/* A bare FIN is taken even if the window is closed, as the kernel does. */
 	if (s->len == 0 && s->flags & TCP_FIN && s->seq == conn->pcb->rcv_nxt && conn->pcb->rcv_wnd == 0)
 		conn->pcb->rcv_wnd = 1;

@@ -65,6 +65,16 @@ void segment_drop_syn(struct segment *s)
 	TCPH_UNSET_FLAG(s->hdr, TCP_SYN);
 }
 
+void segment_make_bare(struct segment *s, uint32_t rcv_nxt)
+{
+	s->seq = s->end = rcv_nxt;
+	s->len = s->size = 0;
+	s->flags &= (uint8_t) ~(TCP_FIN | TCP_PSH | TCP_URG);
+	s->packet->payload_len = 0;
+	s->hdr->seqno = lwip_htonl(rcv_nxt);
+	TCPH_UNSET_FLAG(s->hdr, TCP_FIN | TCP_PSH | TCP_URG);
+}
+
 /* The older time stamp stays, since it is that of what is acknowledged next (RFC 7323 4.3); its echo is the newest. */
 void segment_absorb(struct segment *s, const struct segment *next)
 {

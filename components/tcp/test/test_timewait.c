@@ -1,0 +1,162 @@
+/* What is left of a connection that this side has closed first: answers, its end, and its names used again. */
+#include "raw.h"
+
+/* The raw peer's connection is in TIME_WAIT: both FINs have gone and are acknowledged. Theirs next: 2, mine: 2. */
+static void enter(void)
+{
+	struct app *app = raw_connect();
+
+	vma_tcp_close(app->conn, false);
+	settle();
+	raw_next();
+	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(raw_next()->ack, 2);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	app_free(app);
+	run(0);
+}
+
+static int again(struct app *app)
+{
+	struct vma_tcp_path path = path_to(0, 1500);
+
+	return connect_rc(0, 1000, RAW_PORT, &path, app);
+}
+
+static void test_repeated_fin_is_acknowledged(void **state)
+{
+	(void)state;
+	enter();
+	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw.log[raw.seen].ack, 2);
+	assert_int_equal(raw_next()->seq, 2);
+}
+
+static void test_names_are_free_after_a_minute(void **state)
+{
+	struct app app = {0};
+
+	(void)state;
+	enter();
+	assert_int_equal(again(&app), -EADDRINUSE);
+	run(59 * SEC);
+	assert_int_equal(again(&app), -EADDRINUSE);
+	run(2 * SEC);
+	assert_int_equal(again(&app), 0);
+	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_put(app.conn);
+}
+
+static void test_late_segment_prolongs_it(void **state)
+{
+	struct app app = {0};
+
+	(void)state;
+	enter();
+	run(50 * SEC);
+	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	run(50 * SEC);
+	assert_int_equal(again(&app), -EADDRINUSE);
+	run(11 * SEC);
+	assert_int_equal(again(&app), 0);
+	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_put(app.conn);
+}
+
+static void test_reset_ends_it(void **state)
+{
+	struct app app = {0};
+
+	(void)state;
+	enter();
+	raw_send(1, 2, TCP_RST, "", 0); /* not the next number */
+	assert_int_equal(again(&app), -EADDRINUSE);
+	raw_send(2, 2, TCP_RST, "", 0);
+	assert_int_equal(again(&app), 0);
+	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_put(app.conn);
+}
+
+/* RFC 6191, as the kernel's tcp_tw_reuse: time stamps tell the connections apart after a second. */
+static void test_names_are_used_again_after_a_second_with_time_stamps(void **state)
+{
+	struct app app = {0};
+	uint32_t old_isn;
+
+	(void)state;
+	raw.ts = 1000;
+	enter();
+	old_isn = raw.their_isn;
+	assert_int_equal(again(&app), -EADDRINUSE);
+	run(1100 * MS);
+	assert_int_equal(again(&app), 0);
+	settle();
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
+	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_put(app.conn);
+}
+
+static void test_new_request_opens_it_again_with_a_listener(void **state)
+{
+	struct app *server;
+	uint32_t old_isn;
+
+	(void)state;
+	listen_on(0);
+	raw_syn(0);
+	raw_next();
+	raw_send(1, 1, TCP_ACK, "", 0);
+	server = accepted();
+	vma_tcp_close(server->conn, false);
+	settle();
+	raw_next();
+	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(counts_of(0).time_waits, 1);
+	raw_forget();
+	old_isn = raw.their_isn;
+	raw_syn(1); /* an old duplicate: not beyond what was received */
+	assert_int_equal(raw_next()->flags, TCP_ACK);
+	raw_syn(1000);
+	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	assert_true(TCP_SEQ_GT(raw.their_isn, old_isn + 2));
+	raw_send(1001, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 2);
+}
+
+static void test_many_connect_and_close_from_few_ports(void **state)
+{
+	(void)state;
+	listen_on(1);
+	for (int round = 0; round < 50; round++) {
+		for (uint16_t port = 2000; port < 2010; port++) {
+			struct app *client = connect_from(0, port), *server;
+
+			run(MS);
+			server = accepted();
+			vma_tcp_close(client->conn, false);
+			run(MS);
+			vma_tcp_close(server->conn, false);
+			run(MS);
+			assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
+			assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
+			app_free(client);
+			app_free(server);
+			pair_accepted_count--;
+		}
+		run(1100 * MS);
+	}
+	assert_int_equal(counts_of(0).time_waits, 500);
+}
+
+static const struct CMUnitTest tests[] = {
+        RAW_CASE(test_repeated_fin_is_acknowledged),
+        RAW_CASE(test_names_are_free_after_a_minute),
+        RAW_CASE(test_late_segment_prolongs_it),
+        RAW_CASE(test_reset_ends_it),
+        RAW_CASE(test_names_are_used_again_after_a_second_with_time_stamps),
+        RAW_CASE(test_new_request_opens_it_again_with_a_listener),
+        CASE(test_many_connect_and_close_from_few_ports),
+};
+VMA_TEST_MAIN(tests)

@@ -1,0 +1,143 @@
+/* Urgent data, as the kernel has it: MSG_OOB on both sides, the mark, and reading around it. */
+#include "raw.h"
+
+/* "abcX" with X urgent, and "def" behind it. */
+static struct app *with_urgent(void)
+{
+	struct app *app = raw_connect();
+
+	raw_send_options(1, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "abcX", 4);
+	raw_send(5, 1, TCP_ACK | TCP_PSH, "def", 3);
+	return app;
+}
+
+static size_t read_text(struct app *app, char *out, size_t n)
+{
+	struct iovec spans[4];
+	unsigned count = vma_tcp_rx_front(app->conn, 0, spans, 4);
+	size_t done = 0;
+
+	for (unsigned i = 0; i < count && done < n; i++) {
+		size_t take = spans[i].iov_len < n - done ? spans[i].iov_len : n - done;
+
+		memcpy(out + done, spans[i].iov_base, take);
+		done += take;
+	}
+	vma_tcp_rx_consume(app->conn, done);
+	out[done] = '\0';
+	return done;
+}
+
+static void test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte(void **state)
+{
+	struct app *app = with_urgent();
+	char text[16];
+
+	(void)state;
+	assert_true(app->events & VMA_TCP_URGENT);
+	assert_true(ready(app) & EPOLLPRI);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
+	assert_int_equal(read_text(app, text, 15), 3);
+	assert_string_equal(text, "abc");
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
+	assert_int_equal(read_text(app, text, 15), 3);
+	assert_string_equal(text, "def");
+	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
+	app_free(app);
+}
+
+static void test_urgent_byte_is_read_by_itself_once(void **state)
+{
+	struct app *app = with_urgent();
+	uint8_t byte = 0;
+
+	(void)state;
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, true), 1);
+	assert_int_equal(byte, 'X');
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
+	assert_false(ready(app) & EPOLLPRI);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 3); /* the mark stays */
+	app_free(app);
+}
+
+static void test_inline_the_urgent_byte_is_one_of_the_stream(void **state)
+{
+	struct app *app;
+	uint8_t byte;
+	char text[16];
+
+	(void)state;
+	side[0].options.oobinline = 1;
+	app = with_urgent();
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
+	assert_int_equal(read_text(app, text, 15), 3);
+	assert_string_equal(text, "abc"); /* the mark still parts reads */
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(read_text(app, text, 15), 4);
+	assert_string_equal(text, "Xdef");
+	app_free(app);
+}
+
+static void test_announced_urgent_byte_is_waited_for(void **state)
+{
+	struct app *app = raw_connect();
+	uint8_t byte;
+
+	(void)state;
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 10, "abc", 3);
+	assert_true(take_events(app) & VMA_TCP_URGENT);
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 0);
+	raw_send(4, 1, TCP_ACK, "defghiZ", 7);
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
+	assert_int_equal(byte, 'Z');
+	app_free(app);
+}
+
+static void test_lone_urgent_byte_is_nothing_to_read(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
+	assert_false(ready(app) & EPOLLIN);
+	assert_int_equal(read_text(app, text, 15), 0);
+	raw_send(2, 1, TCP_ACK, "abc", 3);
+	assert_true(ready(app) & EPOLLIN);
+	assert_int_equal(read_text(app, text, 15), 3);
+	assert_string_equal(text, "abc");
+	app_free(app);
+}
+
+static void test_urgent_byte_arrives_at_the_other_stack(void **state)
+{
+	struct app *client, *server;
+	uint8_t byte;
+
+	(void)state;
+	establish(&client, &server);
+	send_flags(client, 5, VMA_TCP_TX_URGENT);
+	send_flags(client, 5, 0);
+	run(MS);
+	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
+	assert_int_equal(byte, byte_at(4));
+	assert_int_equal(vma_tcp_rx_mark(server->conn), 4);
+	assert_int_equal(read_bytes(server, 4), 4);
+	assert_int_equal(vma_tcp_rx_bytes(server->conn), 5);
+	app_free(client);
+}
+
+static const struct CMUnitTest tests[] = {
+        RAW_CASE(test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte),
+        RAW_CASE(test_urgent_byte_is_read_by_itself_once),
+        RAW_CASE(test_inline_the_urgent_byte_is_one_of_the_stream),
+        RAW_CASE(test_announced_urgent_byte_is_waited_for),
+        RAW_CASE(test_lone_urgent_byte_is_nothing_to_read),
+        CASE(test_urgent_byte_arrives_at_the_other_stack),
+};
+VMA_TEST_MAIN(tests)

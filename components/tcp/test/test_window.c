@@ -1,0 +1,308 @@
+/* What this side lets the peer send, when it acknowledges, and how buffers grow. */
+#include "raw.h"
+
+static uint32_t edge_of(const struct raw_segment *s, unsigned scale)
+{
+	return s->ack + ((uint32_t)s->window << scale);
+}
+
+/* Data until the window is closed; the edge never moves back. Returns the number of the next byte. */
+static uint32_t fill(struct app *app, unsigned scale, uint32_t size)
+{
+	uint32_t at = 1, edge = 0;
+
+	for (;;) {
+		const struct raw_segment *s;
+
+		raw_send_bytes(at, 1, size);
+		run(50 * MS); /* the ACK has gone by then */
+		if (raw_unseen() == 0)
+			continue;
+		s = raw_last();
+		assert_true(TCP_SEQ_GEQ(edge_of(s, scale), edge));
+		edge = edge_of(s, scale);
+		at = s->ack;
+		if (s->window == 0)
+			break;
+		assert_true(at < 10000000);
+	}
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), at - 1);
+	return at;
+}
+
+static void test_announced_window_never_shrinks(void **state)
+{
+	struct app *app = raw_connect_sack();
+	uint32_t at;
+
+	(void)state;
+	vma_tcp_set(app->conn, VMA_TCP_OPT_RCVBUF, 20000);
+	at = fill(app, 7, 999);
+	assert_true(at - 1 >= 65535 - 128); /* what the SYN had promised */
+	assert_int_equal(read_bytes(app, 1000000), at - 1);
+	app_free(app);
+}
+
+static void test_closed_window_opens_when_it_is_worth_it(void **state)
+{
+	struct app *app;
+	uint32_t at;
+
+	(void)state;
+	side[0].options.rcvbuf = 16000;
+	app = raw_connect_sack();
+	at = fill(app, 7, 1000);
+	assert_int_equal(read_bytes(app, 100), 100);
+	settle();
+	assert_int_equal(raw_unseen(), 0); /* a silly window */
+	assert_int_equal(read_bytes(app, 8000), 8000);
+	settle();
+	assert_true(raw_unseen() > 0);
+	assert_int_equal(raw_last()->ack, at);
+	assert_true(raw.log[raw.count - 1].window << 7 >= 3900);
+	app_free(app);
+}
+
+static void test_probe_of_a_closed_window_is_answered(void **state)
+{
+	struct app *app;
+	uint32_t at;
+
+	(void)state;
+	side[0].options.rcvbuf = 16000;
+	app = raw_connect_sack();
+	at = fill(app, 7, 1000);
+	raw_send_bytes(at, 1, 1); /* a byte beyond it */
+	assert_int_equal(raw_next()->ack, at);
+	raw_send(at - 1, 1, TCP_ACK, "", 0); /* as the kernel probes */
+	assert_int_equal(raw_next()->ack, at);
+	app_free(app);
+}
+
+static void test_first_segments_are_acknowledged_at_once(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	raw_send_bytes(1, 1, 10);
+	assert_int_equal(raw_next()->ack, 11);
+	raw_send_bytes(11, 1, 10);
+	assert_int_equal(raw_next()->ack, 21);
+	app_free(app);
+}
+
+/* A conversation: the answer takes the ACK along. */
+static void test_ack_waits_for_the_answer_in_a_conversation(void **state)
+{
+	struct app *app = raw_connect();
+	uint32_t mine = 1, theirs = 1;
+
+	(void)state;
+	for (int i = 0; i < 5; i++) { /* it learns */
+		raw_send_bytes(mine, theirs, 10);
+		mine += 10;
+		read_bytes(app, 10);
+		send_bytes(app, 10);
+		theirs += 10;
+		settle();
+		raw_forget();
+		run(MS);
+	}
+	raw_send_bytes(mine, theirs, 10);
+	assert_int_equal(raw_unseen(), 0);
+	run(30 * MS);
+	assert_int_equal(raw_unseen(), 0);
+	read_bytes(app, 10);
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_next()->ack, mine + 10);
+	raw_send_bytes(mine + 10, theirs + 10, 10);
+	run(45 * MS);
+	assert_int_equal(raw_next()->ack, mine + 20); /* no answer: 40 ms */
+	app_free(app);
+}
+
+static void test_quickack_option_ends_the_delay(void **state)
+{
+	struct app *app = raw_connect();
+	uint32_t mine = 1, theirs = 1;
+
+	(void)state;
+	for (int i = 0; i < 5; i++) {
+		raw_send_bytes(mine, theirs, 10);
+		mine += 10;
+		send_bytes(app, 10);
+		theirs += 10;
+		settle();
+		run(MS);
+	}
+	raw_send_bytes(mine, theirs, 10);
+	raw_forget();
+	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
+	settle();
+	assert_int_equal(raw_next()->ack, mine + 10);
+	app_free(app);
+}
+
+/* Segments that come together are acknowledged together. */
+static void test_burst_is_acknowledged_once(void **state)
+{
+	struct app *app = raw_connect();
+	struct vma_wire_faults late = {.delay_ns = MS}, none = {0};
+
+	(void)state;
+	run(200 * MS);
+	wire_faults(1, late);
+	for (uint32_t i = 0; i < 16; i++)
+		raw_send_bytes(1 + i * 1000, 1, 1000);
+	raw_forget();
+	run(2 * MS);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 16000);
+	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_next()->ack, 16001);
+	wire_faults(1, none);
+	app_free(app);
+}
+
+static void test_hole_is_answered_with_sack(void **state)
+{
+	struct app *app = raw_connect_sack();
+	const struct raw_segment *s;
+
+	(void)state;
+	raw_send_bytes(1001, 1, 1000);
+	s = raw_next();
+	assert_int_equal(s->ack, 1);
+	assert_int_equal(s->options_len, 12);
+	assert_int_equal(s->options[2], 5);
+	assert_int_equal(raw_load32(s->options + 4) - RAW_ISN, 1001);
+	assert_int_equal(raw_load32(s->options + 8) - RAW_ISN, 2001);
+	raw_send_bytes(1, 1, 1000);
+	assert_int_equal(raw_last()->ack, 2001);
+	assert_int_equal(read_bytes(app, 10000), 2000);
+	app_free(app);
+}
+
+static void test_duplicate_is_reported(void **state)
+{
+	struct app *app = raw_connect_sack();
+	const struct raw_segment *s;
+
+	(void)state;
+	raw_send_bytes(1, 1, 1000);
+	raw_forget();
+	raw_send_bytes(1, 1, 1000);
+	s = raw_next();
+	assert_int_equal(s->ack, 1001);
+	assert_int_equal(s->options_len, 12); /* DSACK, RFC 2883 */
+	assert_int_equal(raw_load32(s->options + 4) - RAW_ISN, 1);
+	assert_int_equal(raw_load32(s->options + 8) - RAW_ISN, 1001);
+	raw_send_bytes(1001, 1, 1000);
+	assert_int_equal(raw_next()->options_len, 0);
+	assert_int_equal(read_bytes(app, 10000), 2000);
+	app_free(app);
+}
+
+static void test_receive_buffer_grows_with_what_is_read_in_a_round_trip(void **state)
+{
+	struct vma_wire_faults far = {.delay_ns = 10 * MS}, none = {0};
+	struct app *client, *server;
+	uint64_t first;
+
+	(void)state;
+	wire_faults(0, far);
+	wire_faults(1, far);
+	listen_on(1);
+	client = connect_from(0, 1000);
+	run(100 * MS);
+	server = accepted();
+	first = atomic_load(&server->conn->rcvbuf);
+	transfer(client, server, 8000000, 100 * SEC);
+	assert_true(atomic_load(&server->conn->rcvbuf) > 4 * first);
+	assert_true(atomic_load(&client->conn->sndbuf) > 200000);
+	wire_faults(0, none);
+	wire_faults(1, none);
+	app_free(client);
+}
+
+static void test_fixed_receive_buffer_does_not_grow(void **state)
+{
+	struct vma_wire_faults far = {.delay_ns = 10 * MS}, none = {0};
+	struct app *client, *server;
+
+	(void)state;
+	wire_faults(0, far);
+	side[1].options.rcvbuf = 30000;
+	listen_on(1);
+	client = connect_from(0, 1000);
+	run(100 * MS);
+	server = accepted();
+	transfer(client, server, 1000000, 100 * SEC);
+	assert_int_equal(atomic_load(&server->conn->rcvbuf), 30000);
+	wire_faults(0, none);
+	app_free(client);
+}
+
+static void test_writer_hears_of_room(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_set(client->conn, VMA_TCP_OPT_SNDBUF, 10000);
+	vma_tcp_set(server->conn, VMA_TCP_OPT_RCVBUF, 10000);
+	run(MS);
+	while (send_bytes(client, 100000) != 0)
+		run(MS);
+	take_events(client);
+	assert_int_equal(vma_tcp_tx_room(client->conn), 0);
+	assert_false(ready(client) & EPOLLOUT);
+	run(10 * MS);
+	assert_false(client->events & VMA_TCP_WRITABLE);
+	read_bytes(server, 1000000);
+	run(SEC);
+	read_bytes(server, 1000000);
+	run(SEC);
+	assert_true(client->events & VMA_TCP_WRITABLE);
+	assert_true(ready(client) & EPOLLOUT);
+	app_free(client);
+}
+
+static void test_notsent_lowat_limits_what_waits(void **state)
+{
+	struct app *app;
+
+	(void)state;
+	raw.window = 0;
+	app = raw_connect();
+	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 1000);
+	settle();
+	assert_true(vma_tcp_tx_room(app->conn) > 0);
+	send_bytes(app, 1000);
+	settle();
+	assert_int_equal(vma_tcp_tx_room(app->conn), 0);
+	assert_false(ready(app) & EPOLLOUT);
+	raw.window = 5000;
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_true(vma_tcp_tx_room(app->conn) > 0);
+	assert_true(app->events & VMA_TCP_WRITABLE);
+	app_free(app);
+}
+
+static const struct CMUnitTest tests[] = {
+        RAW_CASE(test_announced_window_never_shrinks),
+        RAW_CASE(test_closed_window_opens_when_it_is_worth_it),
+        RAW_CASE(test_probe_of_a_closed_window_is_answered),
+        RAW_CASE(test_first_segments_are_acknowledged_at_once),
+        RAW_CASE(test_ack_waits_for_the_answer_in_a_conversation),
+        RAW_CASE(test_quickack_option_ends_the_delay),
+        RAW_CASE(test_burst_is_acknowledged_once),
+        RAW_CASE(test_hole_is_answered_with_sack),
+        RAW_CASE(test_duplicate_is_reported),
+        CASE(test_receive_buffer_grows_with_what_is_read_in_a_round_trip),
+        CASE(test_fixed_receive_buffer_does_not_grow),
+        CASE(test_writer_hears_of_room),
+        RAW_CASE(test_notsent_lowat_limits_what_waits),
+};
+VMA_TEST_MAIN(tests)
