@@ -1,4 +1,6 @@
 /* host.c - what only those need who keep stacks: is one still used, and where to note a connection that has ended. */
+#include <string.h>
+
 #include "tcp_priv.h"
 
 bool vma_tcp_is_empty(struct vma_tcp *tcp)
@@ -8,6 +10,19 @@ bool vma_tcp_is_empty(struct vma_tcp *tcp)
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	return empty;
+}
+
+bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be)
+{
+	bool acquired = vma_ring_acquire(tcp->ring), found = false;
+
+	for (const struct vma_tcp_conn *conn = tcp->all; conn != NULL && !found; conn = conn->next_all)
+		found = !conn->is_over && conn->key.local_port_be == port_be &&
+		        (local == NULL || memcmp(conn->key.local, local, 4) == 0);
+	found = found || timewait_has_port(tcp, local, port_be);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return found;
 }
 
 /* Recovery is over by then. */

@@ -488,6 +488,8 @@ void timewait_fini(struct vma_tcp *tcp);
 void timewait_begin(struct vma_tcp_conn *conn);
 /* Whether a new connection may use the 4-tuple now (RFC 6191, tcp_tw_reuse): true ends the old one. */
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t *isn_above);
+/* Whether one is there with this local port and address (NULL: any). As long as there are records. */
+bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be);
 void timewait_expire(struct vma_tcp *tcp); /* its timer has come */
 
 #endif

@@ -334,3 +334,17 @@ void timewait_fini(struct vma_tcp *tcp)
 	tcp_free_memory(tcp, tw);
 	tcp->timewait = NULL;
 }
+
+bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be)
+{
+	const struct tcp_timewait *tw = tcp->timewait;
+	const struct record *record;
+
+	for (uint32_t at = tw->first; at != NONE; at = record->next) {
+		record = record_at(tw, at);
+		if (record->flow.key.local_port_be == port_be &&
+		    (local == NULL || memcmp(record->flow.key.local, local, 4) == 0))
+			return true;
+	}
+	return false;
+}

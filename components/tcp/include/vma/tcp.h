@@ -185,6 +185,11 @@ void vma_tcp_conn_get(struct vma_tcp_conn *conn);
 void vma_tcp_conn_disown(struct vma_tcp_conn *conn);
 void vma_tcp_conn_put(struct vma_tcp_conn *conn);
 void vma_tcp_conn_free(struct vma_tcp_conn *conn); /* for host->retire */
+/*
+ * Control path. Whether a connection, perhaps in TIME_WAIT, has this local port, and the IPv4 address (NULL: any): what
+ * bind() without SO_REUSEADDR asks. Takes time by their number.
+ */
+bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be);
 /* So many bytes of a connection, aligned as a pointer, are the host's own from retire on. */
 #define VMA_TCP_HOST_SPACE 48
 void *vma_tcp_conn_space(struct vma_tcp_conn *conn);
