@@ -62,13 +62,16 @@ bool recovery_has_new(const struct vma_tcp_conn *conn)
 static void restart_after_idle(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	uint64_t now_ns = conn->tcp->now_ns, rto_ns = rtt_rto_ns(&conn->rtt, 0);
+	uint64_t silent_ns = conn->tcp->now_ns - r->last_sent_ns, rto_ns;
 
-	if (conn->pcb->unacked || r->last_sent_ns == 0 || now_ns - r->last_sent_ns <= rto_ns ||
+	if (conn->pcb->unacked || silent_ns < RTT_RTO_MIN_NS || r->last_sent_ns == 0 ||
 	    (!conn->pcb->unsent && fifo_produced(&conn->tx) == conn->fed))
 		return;
-	cc_idle(&conn->cc, now_ns - r->last_sent_ns, rto_ns);
-	r->last_sent_ns = now_ns;
+	rto_ns = rtt_rto_ns(&conn->rtt, 0);
+	if (silent_ns <= rto_ns)
+		return;
+	cc_idle(&conn->cc, silent_ns, rto_ns);
+	r->last_sent_ns = conn->tcp->now_ns;
 }
 
 /* ---- again ---- */

@@ -272,17 +272,6 @@ static bool persist_is_hopeless(const struct vma_tcp_conn *conn)
 	return r->probes >= tries;
 }
 
-/* An empty segment from below the window, which has to be answered by an acknowledgement. */
-static int send_probe(struct vma_tcp_conn *conn)
-{
-	err_t err;
-
-	lwip_enter(conn->tcp, conn);
-	err = tcp_keepalive(conn->pcb);
-	lwip_leave();
-	return err == ERR_OK ? 0 : -ENOBUFS;
-}
-
 static void fire_persist(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
@@ -296,7 +285,7 @@ static void fire_persist(struct vma_tcp_conn *conn)
 	}
 	sent = tcp_output_force(conn);
 	if (sent == 0)
-		sent = send_probe(conn);
+		sent = tcp_output_probe(conn);
 	if (sent < 0) {
 		r->persist_due_ns = conn->tcp->now_ns + NO_FRAME_NS;
 		return;
@@ -367,7 +356,7 @@ static void fire_keepalive(struct vma_tcp_conn *conn)
 		set(conn, TCP_TIMER_KEEPALIVE, conn->last_in_ns + idle_ns);
 	} else if (keepalive_is_hopeless(conn, silent_ns)) {
 		give_up(conn, true);
-	} else if (send_probe(conn) < 0) {
+	} else if (tcp_output_probe(conn) < 0) {
 		set(conn, TCP_TIMER_KEEPALIVE, now_ns + NO_FRAME_NS);
 	} else {
 		conn->recovery.probes++;

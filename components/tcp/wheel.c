@@ -7,6 +7,10 @@
  *   - as the tick moves on, a place stays right until the tick reaches that slot. Those slots are emptied by advance,
  *     and what is in them is due or finds a new place, lower down.
  *
+ * A slot also knows the earliest time that was ever placed in it since it was empty. That may be too early by now, when
+ * the node has been stopped or moved; whoever comes then finds the slot reached, and its nodes get new places, lower
+ * down or with their own times: the answer of wheel_next costs the same for one timer and for a million.
+ *
  * The current tick's slot is looked at by the nanosecond, so that nothing fires early and nothing waits for the tick's
  * end. Times further away than the levels reach lie in the last slot until everything is placed anew, at the latest
  * when the tick's higher bits change.
@@ -18,7 +22,6 @@
 
 #define SLOTS (1u << WHEEL_BITS)
 #define FIRING WHEEL_LEVELS /* the level of a node that is about to be called: in no slot */
-#define NEXT_LOOKS 16       /* nodes of a far slot that wheel_next looks at for an exact answer */
 
 static unsigned group_of(uint64_t tick, unsigned level)
 {
@@ -66,6 +69,8 @@ static void place(struct tcp_wheel *wheel, struct tcp_timer_node *node)
 	}
 	node->level = (uint8_t)level;
 	node->slot = (uint8_t)slot;
+	if (!wheel->slot[level][slot] || node->due_ns < wheel->slot_due_ns[level][slot])
+		wheel->slot_due_ns[level][slot] = node->due_ns;
 	push(&wheel->slot[level][slot], node);
 	wheel->occupied[level] |= UINT64_C(1) << slot;
 }
@@ -157,25 +162,8 @@ void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct
 uint64_t wheel_next(const struct tcp_wheel *wheel)
 {
 	for (unsigned level = 0; level < WHEEL_LEVELS; level++) {
-		uint64_t above = wheel->tick >> (level + 1) * WHEEL_BITS << (level + 1) * WHEEL_BITS;
-		uint64_t begin, earliest = UINT64_MAX;
-		unsigned slot, looks = 0;
-
-		if (!wheel->occupied[level])
-			continue;
-		slot = (unsigned)__builtin_ctzll(wheel->occupied[level]);
-		for (const struct tcp_timer_node *node = wheel->slot[level][slot]; node; node = node->next) {
-			if (node->due_ns < earliest)
-				earliest = node->due_ns;
-			if (level && ++looks > NEXT_LOOKS)
-				break;
-		}
-		if (looks <= NEXT_LOOKS)
-			return earliest;
-		begin = above | (uint64_t)slot << level * WHEEL_BITS;
-		if (begin <= wheel->tick) /* only the last slot, of what is too far away */
-			begin = wheel->tick + 1;
-		return begin * WHEEL_TICK_NS;
+		if (wheel->occupied[level])
+			return wheel->slot_due_ns[level][__builtin_ctzll(wheel->occupied[level])];
 	}
 	return UINT64_MAX;
 }

@@ -27,6 +27,7 @@ struct tcp_wheel {
 	uint64_t tick; /* all before it have fired */
 	uint64_t occupied[WHEEL_LEVELS];
 	struct tcp_timer_node *slot[WHEEL_LEVELS][1 << WHEEL_BITS];
+	uint64_t slot_due_ns[WHEEL_LEVELS][1 << WHEEL_BITS]; /* of a slot that is occupied: nothing in it is earlier */
 };
 
 void wheel_init(struct tcp_wheel *wheel, uint64_t now_ns);
@@ -39,8 +40,8 @@ static inline bool wheel_is_set(const struct tcp_timer_node *node)
 /* Calls fire for every node due at now; each is stopped before, and may be set again, or stop others, in fire. */
 void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct tcp_timer_node *node, void *arg),
                    void *arg);
-/* When advance has to be called at the latest: never later than the earliest node's time, perhaps earlier (a slot to be
- * brought down a level); UINT64_MAX: nothing is set. */
+/* When advance has to be called at the latest: never later than the earliest node's time, perhaps earlier (one that
+ * has been stopped); UINT64_MAX: nothing is set. */
 uint64_t wheel_next(const struct tcp_wheel *wheel);
 
 #endif
