@@ -19,19 +19,6 @@ static int clamp(uint64_t number)
 	return number < INT32_MAX ? (int)number : INT32_MAX;
 }
 
-/* As tcp_inq: up to the urgent byte; and a FIN counts for nothing. */
-static int readable(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
-{
-	uint64_t bytes = vma_tcp_rx_bytes(conn);
-	int64_t mark = vma_tcp_rx_mark(conn);
-
-	if (mark < 0 || (uint64_t)mark >= bytes)
-		return clamp(bytes);
-	if (atomic_load_explicit(&sock->oob_inline, memory_order_relaxed))
-		return clamp(bytes);
-	return mark > 0 ? clamp((uint64_t)mark) : clamp(bytes - 1);
-}
-
 static int of_connection(struct stream_sock *sock, const struct vma_tcp_conn *conn, int fd, unsigned long request,
                          void *arg)
 {
@@ -40,7 +27,7 @@ static int of_connection(struct stream_sock *sock, const struct vma_tcp_conn *co
 	switch (request) {
 	case FIONREAD:
 		vma_rails_progress(stream_rings(&sock->file));
-		value = readable(sock, conn);
+		value = clamp(vma_tcp_rx_bytes(conn));
 		break;
 	case SIOCATMARK:
 		vma_rails_progress(stream_rings(&sock->file));

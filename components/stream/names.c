@@ -17,6 +17,32 @@ void stream_take_local(struct stream_sock *sock, int fd)
 	sock->local = local;
 }
 
+/*
+ * Connections that were accepted, and those in TIME_WAIT, hold their port against who binds it without SO_REUSEADDR;
+ * the kernel does not know of them.
+ */
+static bool is_held(const struct stream_sock *sock, const struct sockaddr *addr, socklen_t len)
+{
+	struct sockaddr_in name;
+	bool any, held = false;
+
+	if (sock->reuse_addr || sock->reuse_port || len < sizeof(name) || vma_copy(&name, addr, sizeof(name)) != 0 ||
+	    name.sin_family != AF_INET || name.sin_port == 0)
+		return false;
+	any = name.sin_addr.s_addr == INADDR_ANY;
+	for (unsigned bit = 0; bit < 64 && !held; bit++) {
+		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+
+		for (; rail != NULL && !held; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
+			struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+
+			held = tcp != NULL &&
+			       vma_tcp_has_port(tcp, any ? NULL : (const uint8_t *)&name.sin_addr, name.sin_port);
+		}
+	}
+	return held;
+}
+
 /* The shadow of a connection is not bound as the connection is: it does not know that this is refused. */
 int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
 {
@@ -26,6 +52,8 @@ int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	pthread_mutex_lock(&file->lock);
 	if (stream_conn(sock) != NULL) {
 		rc = -EINVAL;
+	} else if (is_held(sock, addr, len)) {
+		rc = -EADDRINUSE;
 	} else if (vma_os.bind(fd, addr, len) != 0) {
 		rc = -errno;
 	} else {

@@ -37,32 +37,16 @@ struct reading {
 	struct pieces *pieces;
 	int flags;
 	size_t done; /* bytes given so far; when peeking they are still queued */
-	size_t skip; /* peeking: queued bytes that have been looked at, an urgent one between them included */
+	size_t skip; /* peeking: queued bytes that have been looked at */
 	bool at_mark, fault;
 };
 
-/* Bytes up to the urgent one, which ends a read, and is passed over by the next unless it is in line. */
-static size_t before_mark(struct reading *r, struct vma_tcp_conn *conn, size_t bytes)
+/* A read ends before the urgent byte; one that begins there steps over it, or takes it inline: rx_front's business. */
+static bool is_at_mark(const struct reading *r, const struct vma_tcp_conn *conn)
 {
 	int64_t mark = vma_tcp_rx_mark(conn);
 
-	if (__builtin_expect(mark < 0, 1) || (uint64_t)mark < r->skip)
-		return bytes;
-	mark -= (int64_t)r->skip;
-	if (mark == 0 && r->done == 0) {
-		if (atomic_load_explicit(&r->sock->oob_inline, memory_order_relaxed))
-			return bytes;
-		if (vma_tcp_rx_bytes(conn) <= r->skip)
-			return 0;
-		if (r->flags & MSG_PEEK)
-			r->skip++;
-		else
-			vma_tcp_rx_consume(conn, 1);
-		return bytes;
-	}
-	if (mark == 0)
-		r->at_mark = true;
-	return (uint64_t)mark < bytes ? (size_t)mark : bytes;
+	return __builtin_expect(mark >= 0, 0) && r->done != 0 && (uint64_t)mark == r->skip;
 }
 
 /* One span: how many bytes of it are dealt with. MSG_TRUNC throws them away. */
@@ -88,9 +72,10 @@ static void take(struct reading *r, struct vma_tcp_conn *conn)
 	unsigned n;
 
 	do {
-		wanted = before_mark(r, conn, r->pieces->left);
-		if (wanted == 0)
+		r->at_mark = is_at_mark(r, conn);
+		if (r->at_mark)
 			return;
+		wanted = r->pieces->left;
 		n = vma_tcp_rx_front(conn, r->skip, spans, SPANS);
 		for (unsigned i = 0; i < n && wanted > 0 && !r->fault; i++) {
 			given = give(r, &spans[i], wanted);

@@ -238,6 +238,8 @@ static ssize_t send_connected(struct writing *w)
 	int rc = 0;
 
 	if (stream_phase(sock) == STREAM_CONNECTING)
+		vma_rails_progress(stream_rings(&sock->file));
+	if (stream_phase(sock) == STREAM_CONNECTING)
 		rc = w->nonblocking ? -EAGAIN : wait_until(sock, is_connected, &w->deadline_ns);
 	return rc == 0 ? send_all(w) : rc;
 }
