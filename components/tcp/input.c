@@ -134,6 +134,7 @@ static void release_acked(struct vma_tcp_conn *conn)
 	if (released == consumed)
 		return;
 	fifo_consume(&conn->tx, (size_t)(released - consumed));
+	conn->made_room = true;
 	if (atomic_load_explicit(&conn->wants_room, memory_order_relaxed))
 		window_sndbuf_grow(conn);
 }

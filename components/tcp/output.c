@@ -40,7 +40,10 @@ static bool transmit(struct vma_tcp_conn *conn, bool fin)
 	if (conn->connected) {
 		uint64_t given = tcp_tx_offset(conn, pcb->snd_nxt);
 
-		atomic_store_explicit(&conn->given, given < conn->fed ? given : conn->fed, memory_order_release);
+		given = given < conn->fed ? given : conn->fed;
+		conn->made_room |=
+		        given != atomic_load_explicit(&conn->given, memory_order_relaxed); /* NOTSENT_LOWAT */
+		atomic_store_explicit(&conn->given, given, memory_order_release);
 	}
 	if (pcb->unsent != NULL)
 		tcp_retry(conn);

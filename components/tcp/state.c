@@ -39,55 +39,29 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
 }
 
 /*
- * A writer that finds no room says so (A) and looks again (B); the driver makes room (C) and then looks whether anybody
- * said so (D). Between A and B, and between C and D, lies a full fence: if D does not see A, then C comes before B, and
- * B finds room. ThreadSanitizer knows no fences; there A and D are read-modify-writes of one word, one of which comes
- * first and is synchronized with: if D does, C comes before B as well.
+ * A writer that finds no room says so (A) and looks again (B); the driver makes room (C) and then asks whether anybody
+ * said so (D). A and D are exchanges of one word, so one comes first, and the other sees what was done before it: if D
+ * does not see A, then A sees D, C comes before B, and B finds room.
  */
-#if defined(__SANITIZE_THREAD__)
-#define STATE_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define STATE_TSAN 1
-#endif
-#endif
-
-static void fence(void)
-{
-#ifndef STATE_TSAN
-	atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
 bool tcp_wants_room(const struct vma_tcp_conn *conn)
 {
 	_Atomic bool *wants = (_Atomic bool *)(uintptr_t)&conn->wants_room; /* a note to the driver, whoever looks */
 
 	if (is_writeable(conn))
 		return false;
-	atomic_exchange(wants, true);
-	fence();
+	atomic_exchange_explicit(wants, true, memory_order_acq_rel);
 	return !is_writeable(conn);
-}
-
-static bool room_is_wanted(struct vma_tcp_conn *conn)
-{
-#ifdef STATE_TSAN
-	bool unwanted = false;
-
-	return !atomic_compare_exchange_strong(&conn->wants_room, &unwanted, false);
-#else
-	fence();
-	return atomic_load(&conn->wants_room);
-#endif
 }
 
 static void tell_room(struct vma_tcp_conn *conn)
 {
-	if (!room_is_wanted(conn) || !is_writeable(conn))
+	conn->made_room = false;
+	if (!atomic_exchange_explicit(&conn->wants_room, false, memory_order_acq_rel))
 		return;
-	atomic_store(&conn->wants_room, false);
-	conn->events |= VMA_TCP_WRITABLE;
+	if (is_writeable(conn))
+		conn->events |= VMA_TCP_WRITABLE;
+	else
+		atomic_store_explicit(&conn->wants_room, true, memory_order_relaxed); /* only this thread makes room */
 }
 
 /* Something is on its way, or could be: the stack is to be driven often. */
@@ -112,7 +86,8 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 	if (conn->bytes_came)
 		conn->events |= VMA_TCP_READABLE;
 	conn->bytes_came = false;
-	tell_room(conn);
+	if (conn->made_room)
+		tell_room(conn);
 	window_publish(conn);
 	tcp_busy_changed(conn, is_busy(conn));
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != state)

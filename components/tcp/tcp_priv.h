@@ -250,6 +250,7 @@ struct vma_tcp_conn {
 	bool pushed;                      /* the last data carried PSH */
 	bool bytes_came;                  /* in this step */
 	bool ack_came;                    /* in this step */
+	bool made_room;                   /* in this step: perhaps a writer waits for it */
 	uint32_t dsack_left, dsack_right; /* what came twice, for the next ACK; equal: nothing */
 	uint32_t snd_wnd_max;             /* the largest window that the peer has announced */
 	uint64_t born_ns;
