@@ -133,23 +133,30 @@ static int resend_lost(struct vma_tcp_conn *conn)
 }
 
 /*
- * RFC 6675 NextSeg (4): nothing is left to send, but what was sent last has not been SACKed, although it is time. Once
- * per recovery it goes again, so that something comes back by which losses can be seen. (Rule (3), of segments that are
- * not known to be lost, has no place here: time decides about them, RFC 8985.)
+ * RFC 6675 NextSeg (4): nothing is left to send, but what was sent last has not been SACKed. Once per recovery it goes
+ * again, so that something comes back by which losses can be seen; not before its SACK could have come, though.
+ * UINT64_MAX: it is not to be. (Rule (3), of segments that are not known to be lost, has no place here: time decides
+ * about them, RFC 8985.)
  */
-static int rescue(struct vma_tcp_conn *conn)
+uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn)
 {
-	struct tcp_recovery *r = &conn->recovery;
-	struct tcp_seg *last = conn->pcb->unacked_last;
+	const struct tcp_recovery *r = &conn->recovery;
+	const struct tcp_seg *last = conn->pcb->unacked_last;
 	uint64_t srtt_ns = conn->rtt.srtt_ns;
 
 	if (r->state != TCP_RECOVERY_FAST || r->rescued || !scoreboard_has_sack(conn) || scoreboard_waiting(conn) ||
 	    recovery_has_new(conn) || last->marks || last == conn->pcb->unacked ||
-	    conn->tcp->now_ns - last->sent_ns < srtt_ns + srtt_ns / 4 ||
 	    recovery_pipe(conn) + seg_len(last) > conn->cc.cwnd)
+		return UINT64_MAX;
+	return last->sent_ns + srtt_ns + srtt_ns / 4;
+}
+
+static int rescue(struct vma_tcp_conn *conn)
+{
+	if (recovery_rescue_due_ns(conn) > conn->tcp->now_ns)
 		return 0;
-	r->rescued = true;
-	return send_again(conn, last);
+	conn->recovery.rescued = true; /* without a frame, too: there is another way, it only takes longer */
+	return send_again(conn, conn->pcb->unacked_last);
 }
 
 /* ---- tail-loss probe, RFC 8985 7 ---- */

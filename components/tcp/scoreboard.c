@@ -202,7 +202,8 @@ static void note_dsack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	if (r->tail_probe_out && r->tail_probe_again && right == r->tail_probe_end)
 		return; /* a probe was sent to find out, not because something was thought lost */
 	/* RFC 8985 6.2, step 4: a quarter of the round-trip time more, once per round trip. */
-	if (TCP_SEQ_GEQ(ack->ackno, r->reorder_round) && r->reorder_steps < REORDER_STEPS_MAX) {
+	if ((r->reorder_steps == 0 || TCP_SEQ_GEQ(ack->ackno, r->reorder_round)) &&
+	    r->reorder_steps < REORDER_STEPS_MAX) {
 		r->reorder_steps++;
 		r->reorder_round = conn->pcb->snd_nxt;
 	}

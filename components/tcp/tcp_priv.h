@@ -220,8 +220,8 @@ struct vma_tcp_conn {
 	/* window.c */
 	uint32_t rcv_space_copied_seen; /* receive buffer growth as the kernel's: bytes read per round trip */
 	uint64_t rcv_space_ns;
-	uint64_t rcv_rtt_ns, rcv_rtt_since;
-	uint32_t rcv_rtt_seq, rcv_space;
+	uint64_t rcv_rtt_ns;
+	uint32_t rcv_rtt_ecr, rcv_space;
 	uint32_t quick_acks; /* left to send at once */
 	bool pingpong;       /* interactive: ACKs may be delayed */
 	uint64_t last_data_in_ns, last_data_out_ns,
@@ -445,6 +445,7 @@ int recovery_retransmit(struct vma_tcp_conn *conn);
 void recovery_timeout(struct vma_tcp_conn *conn);    /* RTO: all is lost */
 void recovery_tail_probe(struct vma_tcp_conn *conn); /* TLP */
 void recovery_reorder(struct vma_tcp_conn *conn);    /* the time to wait for reordered segments is over */
+uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recovery_retransmit has to be called again */
 /* output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
 void recovery_rescan(struct vma_tcp_conn *conn);
 void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */

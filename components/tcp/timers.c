@@ -2,7 +2,8 @@
  * What each timer of a connection waits for, and what it does.
  *
  *   RETRANSMIT  something is unacknowledged: the timeout (RFC 6298), or a tail-loss probe (RFC 8985 7), or the end of
- *               the time in which reordered segments may still come (RFC 8985 6): whichever is first.
+ *               the time in which reordered segments may still come (RFC 8985 6), or the time for a rescue (RFC
+ *               6675): whichever is first.
  *               Nothing is, but something waits: for a window (RFC 9293 3.8.6.1), or for company under TCP_CORK and
  *               MSG_MORE, which at the latest now leaves without (the kernel's 200 ms).
  *   DELACK      an acknowledgement
@@ -143,6 +144,7 @@ static uint64_t retransmit_due_ns(const struct vma_tcp_conn *conn)
 	uint64_t timeout_ns = timeout_due_ns(conn);
 
 	timeout_ns = earlier(timeout_ns, tail_probe_due_ns(conn, timeout_ns));
+	timeout_ns = earlier(timeout_ns, recovery_rescue_due_ns(conn));
 	return earlier(timeout_ns, conn->recovery.reorder_due_ns);
 }
 
@@ -215,6 +217,7 @@ static void timed_out(struct vma_tcp_conn *conn)
 	}
 }
 
+/* A rescue is the following output's. */
 static void fire_retransmit(struct vma_tcp_conn *conn)
 {
 	uint64_t now_ns = conn->tcp->now_ns, timeout_ns = timeout_due_ns(conn);

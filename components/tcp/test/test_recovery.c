@@ -228,16 +228,150 @@ static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
 	assert_int_equal(w.agains, 4);
 }
 
-static void test_segment_at_the_end_of_recovery_is_rescued(void **state)
+/* Its SACK is due a round-trip time after it; a quarter later it goes again, which is before the first repair is known.
+ */
+static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 {
 	(void)state;
 	begin_with_sample();
-	lose(5, 1);
-	lose(99, 1); /* the last of all */
-	world_write(100 * MSS);
+	lose(3, 1);
+	lose(9, 1); /* the last of all */
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 24 * MS);
+	assert_int_equal(w.agains, 1);
+	world_run(100 * SECOND + 26 * MS);
+	assert_int_equal(w.agains, 2);
+	assert_int_equal(w.last_again_seq, ISS + 9 * MSS);
 	world_run(FOREVER);
 	assert_true(all_arrived());
+	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.conn.counts.timeouts, 0);
+
+	begin_with_sample();
+	w.no_dsack = true;
+	lose(3, 1);
+	lose(9, 3);
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 39 * MS);
+	assert_int_equal(w.agains, 2);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+}
+
+/* Karn: an ACK that a retransmission has released says nothing about the segments behind it. */
+static void test_what_waited_behind_a_hole_is_no_sample(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	without_sack();
+	w.no_timestamps = true;
+	lose(3, 1);
+	world_write(10 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.agains, 1);
+	assert_int_equal(w.conn.rtt.latest_ns, 20 * MS);
+}
+
+/* A repetition was sent, but the ACK is its original's: nothing that was sent between the two is lost. */
+static void test_answer_to_an_original_makes_nothing_lost(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 5 * MS);
+	world_write(3 * MSS); /* leaves when the first ACKs come */
+	w.delay_ns = 30 * MS;
+	assert_int_equal(recovery_retransmit(&w.conn), 0);
+	recovery_tail_probe(&w.conn); /* segment 9 again, at 5 ms: its answer comes at 20 ms, the original's */
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.recovery.lost_bytes, 0);
+	assert_int_equal(w.conn.counts.fast_recoveries, 0);
+}
+
+/* RFC 6937, below ssthresh: as much as is delivered, and one segment more when an ACK advances without new losses. */
+static void test_what_leaves_below_the_threshold_grows_by_one_segment_per_ack(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	w.conn.cc.cwnd = 40 * MSS;
+	world_write(1000 * MSS);
+	world_run(100 * SECOND + 20 * MS);
+	assert_int_equal(w.outs, 40);
+	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
+	ack.block[0].left = ISS + 30 * MSS;
+	ack.block[0].right = ISS + 40 * MSS;
+	take_ack(&ack); /* 30 lost, nothing in flight, ssthresh 20: ten delivered, ten may leave */
+	world_output();
+	assert_int_equal(w.conn.cc.ssthresh, 20 * MSS);
+	assert_int_equal(w.agains, 10);
+	w.tcp.now_ns += 20 * MS;
+	ack.ackno = ISS + MSS;
+	take_ack(&ack); /* the first repair: one left, one more than that may come */
+	world_output();
+	assert_int_equal(w.agains, 12);
+	ack.ackno = ISS + 2 * MSS;
+	take_ack(&ack);
+	world_output();
+	assert_int_equal(w.agains, 14);
+	assert_int_equal(w.outs, 40);
+}
+
+static void test_duplicates_never_stand_for_more_than_is_out(void **state)
+{
+	struct tcp_ack ack;
+
+	(void)state;
+	begin_with_sample();
+	without_sack();
+	w.mute = true;
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 20 * MS);
+	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
+	for (unsigned i = 0; i < 100; i++) {
+		take_ack(&ack);
+		world_output();
+	}
+	assert_int_equal(w.conn.recovery.dup_bytes, 9 * MSS);
+	assert_int_equal(w.agains, 1);
+}
+
+static void test_new_data_does_not_overtake_what_is_lost(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	w.mute = true;
+	world_write(100 * MSS);
+	world_run(100 * SECOND + 50 * MS);
+	recovery_timeout(&w.conn);
+	w.conn.cc.cwnd = 5 * MSS;
+	assert_int_equal(recovery_may_send(&w.conn), 0);
+	w.pcb.snd_wnd = 0; /* nor when the window keeps it from leaving */
+	world_output();
+	assert_int_equal(recovery_may_send(&w.conn), 0);
+}
+
+static void test_use_of_the_window_is_forgotten_after_a_round(void **state)
+{
+	uint32_t cwnd;
+
+	(void)state;
+	begin_with_sample();
+	w.conn.cc.ssthresh = 20 * MSS; /* so that only a full window counts */
+	world_write(100 * MSS);
+	world_run(FOREVER);
+	world_write(MSS);
+	world_run(FOREVER);
+	cwnd = w.conn.cc.cwnd;
+	for (unsigned i = 0; i < 200; i++) {
+		world_write(2 * MSS);
+		world_run(w.tcp.now_ns + 100 * MS);
+	}
+	assert_int_equal(w.conn.cc.cwnd, cwnd);
 }
 
 /* ---- without SACK ---- */
@@ -350,12 +484,13 @@ static void test_second_timeout_for_the_same_loss_leaves_the_threshold(void **st
 	uint32_t ssthresh;
 
 	(void)state;
-	begin_with_sample();
+	world_begin(VMA_TCP_CC_CUBIC); /* which reduces by cwnd, one segment by now */
+	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.mute = true;
 	world_write(10 * MSS);
 	world_run(101 * SECOND);
 	ssthresh = w.conn.cc.ssthresh;
-	assert_int_equal(ssthresh, 5 * MSS);
+	assert_int_equal(ssthresh, 7 * MSS);
 	world_run(120 * SECOND);
 	assert_int_equal(w.conn.cc.ssthresh, ssthresh);
 }
@@ -593,6 +728,7 @@ static void test_dsack_for_what_was_never_repeated_is_the_networks(void **state)
 	ack.block[0].right = ISS + MSS;
 	take_ack(&ack);
 	assert_int_equal(w.conn.recovery.reorder_steps, 0);
+	assert_false(w.conn.recovery.news.dsack);
 	assert_int_equal(w.conn.recovery.sacked_segments, 0);
 	world_run(FOREVER);
 	assert_true(all_arrived());
@@ -791,7 +927,13 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_duplicates_are_reordering_and_let_new_data_out),
         cmocka_unit_test(test_lost_retransmission_is_found_by_what_comes_after_it),
         cmocka_unit_test(test_retransmission_lost_thrice_is_still_no_timeout),
-        cmocka_unit_test(test_segment_at_the_end_of_recovery_is_rescued),
+        cmocka_unit_test(test_segment_at_the_end_of_recovery_is_rescued_once),
+        cmocka_unit_test(test_what_waited_behind_a_hole_is_no_sample),
+        cmocka_unit_test(test_answer_to_an_original_makes_nothing_lost),
+        cmocka_unit_test(test_what_leaves_below_the_threshold_grows_by_one_segment_per_ack),
+        cmocka_unit_test(test_duplicates_never_stand_for_more_than_is_out),
+        cmocka_unit_test(test_new_data_does_not_overtake_what_is_lost),
+        cmocka_unit_test(test_use_of_the_window_is_forgotten_after_a_round),
         cmocka_unit_test(test_newreno_repairs_one_loss_per_round_trip),
         cmocka_unit_test(test_newreno_begins_at_the_third_duplicate),
         cmocka_unit_test(test_window_update_is_no_duplicate),
