@@ -137,7 +137,7 @@ static void fill_attr(struct stream_sock *sock, const struct stream_way *way, st
 }
 
 /* The connection made and its port reserved. */
-static int make(struct stream_sock *sock, int fd, struct stream_way *way, struct sockaddr_in *local)
+static int make_connection(struct stream_sock *sock, int fd, struct stream_way *way, struct sockaddr_in *local)
 {
 	struct vma_tcp_conn_attr attr;
 
@@ -177,7 +177,7 @@ static int start(struct stream_sock *sock, int fd, const struct sockaddr_in *pee
 	atomic_store(&sock->so_error, 0);
 	atomic_store(&sock->rings, vma_rail_bit(way.rail));
 	atomic_store(&sock->phase, STREAM_CONNECTING);
-	rc = make(sock, fd, &way, &local);
+	rc = make_connection(sock, fd, &way, &local);
 	if (rc < 0) {
 		atomic_store(&sock->phase, STREAM_FRESH);
 		atomic_store(&sock->rings, 0);

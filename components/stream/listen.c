@@ -1,37 +1,12 @@
 /*
- * listen.c - listen: the kernel's answer, then listeners on the rails of every local address that it stands for.
- *
- *   socket ──> endpoints: (rail, address, port), one listener of tcp each, shared by SO_REUSEPORT sockets
- *
- * What comes to an endpoint goes to one of its sockets, by a hash of the peer. One lock for all of them, held while
- * rings attach and detach; nothing that runs under a ring's flag takes it.
+ * listen.c - listen: the kernel's answer, then endpoints on the rails of every local address that it stands for.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "stream_priv.h"
-
-static pthread_mutex_t endpoints_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Immutable, replaced as a whole and retired. */
-struct members {
-	struct vma_retired retired;
-	uint32_t n;
-	struct stream_sock *at[];
-};
-
-struct endpoint {
-	struct vma_retired retired;
-	struct endpoint *next;
-	struct vma_rail *rail; /* held */
-	struct vma_tcp_listener *listener;
-	struct members *_Atomic members;
-	uint32_t local;
-	uint16_t port_be, vlan;
-};
-static struct endpoint *endpoints;
+#include "endpoint.h"
 
 /* Of one socket. */
 struct stream_listen {
@@ -44,211 +19,6 @@ struct stream_listen {
 		int error;
 	} * at;
 };
-
-/* ---- who gets what: whoever drives ---- */
-
-static uint32_t hash_of(const struct vma_tcp_conn *conn)
-{
-	struct vma_flow_key key;
-	uint32_t h;
-
-	vma_tcp_names(conn, &key);
-	memcpy(&h, key.peer, 4);
-	h = (h ^ key.peer_port_be) * 0x9e3779b1U;
-	return h ^ h >> 16;
-}
-
-/* Somebody has room. */
-static bool admit(struct vma_tcp_listener *listener, void *arg)
-{
-	const struct endpoint *endpoint = arg;
-	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
-
-	(void)listener;
-	for (uint32_t i = 0; members != NULL && i < members->n; i++) {
-		if (!stream_accept_full(members->at[i]))
-			return true;
-	}
-	return false;
-}
-
-/* What was half open when the queue became full still comes in: no more than the backlog. */
-static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
-{
-	const struct endpoint *endpoint = arg;
-	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
-
-	(void)listener;
-	if (members == NULL || members->n == 0)
-		return false;
-	if (!stream_arrive(members->at[hash_of(conn) % members->n], conn, endpoint->rail))
-		return false;
-	vma_engine_steer(conn); /* later: short ones need no rule of their own */
-	return true;
-}
-
-/* What was accepted goes on with rules of its own. */
-static void revoked(struct vma_tcp_listener *listener, void *arg)
-{
-	(void)listener, (void)arg;
-	vma_engine_steer_now();
-}
-
-static const struct vma_tcp_listener_owner owner = {.admit = admit, .accepted = accepted, .revoked = revoked};
-
-/* ---- endpoints ---- */
-
-static void end_members(struct vma_retired *retired)
-{
-	vma_free(retired);
-}
-
-/* The new array is what accepted() uses from now on: who still uses the old one holds the ring's flag. */
-static void publish(struct endpoint *endpoint, struct members *fresh)
-{
-	struct members *old = atomic_exchange(&endpoint->members, fresh);
-
-	if (endpoint->listener != NULL && vma_ring_acquire(endpoint->rail->ring))
-		vma_ring_release(endpoint->rail->ring);
-	if (old != NULL)
-		vma_retire(&old->retired, end_members);
-}
-
-static int join_endpoint(struct endpoint *endpoint, struct stream_sock *sock)
-{
-	const struct members *old = atomic_load(&endpoint->members);
-	uint32_t n = old != NULL ? old->n : 0;
-	struct members *fresh = vma_alloc(sizeof(*fresh) + (n + 1) * sizeof(fresh->at[0]));
-
-	if (fresh == NULL)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < n; i++)
-		fresh->at[fresh->n++] = old->at[i];
-	fresh->at[fresh->n++] = sock;
-	publish(endpoint, fresh);
-	return 0;
-}
-
-static void free_endpoint(struct vma_retired *retired)
-{
-	vma_free(retired);
-}
-
-static void remove_endpoint(struct endpoint *endpoint)
-{
-	struct endpoint **place = &endpoints;
-
-	while (*place != endpoint)
-		place = &(*place)->next;
-	*place = endpoint->next;
-	if (endpoint->listener != NULL)
-		vma_tcp_listener_close(endpoint->listener);
-	endpoint->listener = NULL;
-	publish(endpoint, NULL);
-	vma_rail_put(endpoint->rail);
-	vma_retire(&endpoint->retired, free_endpoint);
-}
-
-/* Leaving must not fail: without memory for a smaller array the place is closed up in a copy of the same size. */
-static void leave_endpoint(struct endpoint *endpoint, const struct stream_sock *sock)
-{
-	const struct members *old = atomic_load(&endpoint->members);
-	struct members *fresh;
-
-	if (old->n == 1) {
-		remove_endpoint(endpoint);
-		return;
-	}
-	fresh = vma_alloc(sizeof(*fresh) + old->n * sizeof(fresh->at[0]));
-	if (fresh == NULL) {
-		remove_endpoint(endpoint); /* the others' shadows still listen */
-		return;
-	}
-	for (uint32_t i = 0; i < old->n; i++) {
-		if (old->at[i] != sock)
-			fresh->at[fresh->n++] = old->at[i];
-	}
-	publish(endpoint, fresh);
-}
-
-static struct endpoint *find_endpoint(const struct target *target, const struct vma_rail *rail, uint16_t port_be)
-{
-	struct endpoint *e = endpoints;
-
-	while (e != NULL &&
-	       (e->rail != rail || e->local != target->local || e->port_be != port_be || e->vlan != target->vlan))
-		e = e->next;
-	return e;
-}
-
-static int open_endpoint(struct stream_sock *sock, const struct target *target, struct vma_rail *rail,
-                         struct endpoint *endpoint)
-{
-	struct vma_tcp_listen_attr attr = {.owner = &owner,
-	                                   .arg = endpoint,
-	                                   .options = &sock->options,
-	                                   .family = AF_INET,
-	                                   .vlan = target->vlan,
-	                                   .local_port_be = sock->local.sin_port,
-	                                   .shadow_cookie = sock->cookie,
-	                                   .backlog = atomic_load(&sock->backlog)};
-	struct vma_tcp *tcp;
-	int rc = vma_rail_tcp(rail, &tcp);
-
-	memcpy(attr.local, &target->local, 4);
-	return rc < 0 ? rc : vma_tcp_listen(tcp, &attr, &endpoint->listener);
-}
-
-/* The rail's reference passes if it succeeds. */
-static int add_endpoint(struct stream_sock *sock, struct target *target, struct vma_rail *rail)
-{
-	struct endpoint *endpoint = vma_alloc(sizeof(*endpoint));
-	int rc = -ENOMEM;
-
-	if (endpoint == NULL)
-		return rc;
-	endpoint->rail = rail;
-	endpoint->local = target->local;
-	endpoint->vlan = target->vlan;
-	endpoint->port_be = sock->local.sin_port;
-	rc = join_endpoint(endpoint, sock); /* before connections come */
-	if (rc == 0)
-		rc = open_endpoint(sock, target, rail, endpoint);
-	if (rc < 0) {
-		vma_free(atomic_load(&endpoint->members));
-		vma_free(endpoint);
-		return rc;
-	}
-	endpoint->next = endpoints;
-	endpoints = endpoint;
-	target->endpoint = endpoint;
-	return 0;
-}
-
-static int attach(struct stream_sock *sock, struct target *target, struct vma_device *device)
-{
-	struct vma_ring_where where = {.socket_id = sock->file.id};
-	struct endpoint *endpoint;
-	struct vma_rail *rail;
-	int rc;
-
-	memcpy(where.local, &target->local, 4);
-	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &rail);
-	if (rc < 0)
-		return rc;
-	endpoint = find_endpoint(target, rail, sock->local.sin_port);
-	if (endpoint == NULL) {
-		rc = add_endpoint(sock, target, rail);
-		if (rc < 0)
-			vma_rail_put(rail);
-		return rc;
-	}
-	vma_rail_put(rail); /* the endpoint has it */
-	rc = join_endpoint(endpoint, sock);
-	if (rc == 0)
-		target->endpoint = endpoint;
-	return rc;
-}
 
 /* ---- what should be attached ---- */
 
@@ -337,32 +107,48 @@ static void forget_unwanted(struct stream_sock *sock, struct stream_listen *list
 			listen->at[kept++] = listen->at[i];
 			listen->at[kept - 1].wanted = false;
 		} else if (listen->at[i].endpoint != NULL) {
-			leave_endpoint(listen->at[i].endpoint, sock);
+			endpoint_leave(listen->at[i].endpoint, sock);
 		}
 	}
 	listen->n = kept;
 }
 
+/* A revoked endpoint goes before it is asked for again: the ring refuses it else. */
+static void attach(struct stream_sock *sock, struct vma_engine *engine, struct target *t)
+{
+	struct vma_device *device;
+
+	if (t->endpoint != NULL && endpoint_is_revoked(t->endpoint)) {
+		endpoint_leave(t->endpoint, sock);
+		t->endpoint = NULL;
+		t->error = 0;
+	}
+	if (t->endpoint != NULL || t->error != 0)
+		return;
+	t->error = vma_device_get(engine, t->device, &device);
+	if (t->error == 0)
+		t->error = endpoint_join(sock, device, t->local, t->vlan, &t->endpoint);
+	if (t->error != 0)
+		t->endpoint = NULL;
+}
+
 static void apply(struct stream_sock *sock, struct vma_engine *engine)
 {
 	struct stream_listen *listen = sock->listen;
-	struct vma_device *device;
 	uint64_t rings = 0;
 
 	open_devices(listen, engine);
-	pthread_mutex_lock(&endpoints_lock);
+	endpoints_lock();
 	for (uint32_t i = 0; i < listen->n; i++) {
 		struct target *t = &listen->at[i];
 
-		if (t->wanted && t->endpoint == NULL && t->error == 0)
-			t->error = vma_device_get(engine, t->device, &device);
-		if (t->wanted && t->endpoint == NULL && t->error == 0)
-			t->error = attach(sock, t, device);
+		if (t->wanted)
+			attach(sock, engine, t);
 		if (t->wanted && t->endpoint != NULL)
-			rings |= vma_rail_bit(t->endpoint->rail);
+			rings |= endpoint_ring(t->endpoint);
 	}
 	forget_unwanted(sock, listen);
-	pthread_mutex_unlock(&endpoints_lock);
+	endpoints_unlock();
 	atomic_store(&sock->rings, rings);
 }
 
@@ -442,9 +228,9 @@ void stream_listen_end(struct stream_sock *sock)
 	uint64_t before = atomic_load(&sock->rings);
 
 	if (listen != NULL) {
-		pthread_mutex_lock(&endpoints_lock);
+		endpoints_lock();
 		forget_unwanted(sock, listen); /* nothing is wanted between two updates */
-		pthread_mutex_unlock(&endpoints_lock);
+		endpoints_unlock();
 		sock->listen = NULL;
 		vma_free(listen->at);
 		vma_free(listen);
@@ -469,8 +255,7 @@ void stream_listen_options(struct stream_sock *sock)
 {
 	for (uint32_t i = 0; sock->listen != NULL && i < sock->listen->n; i++) {
 		if (sock->listen->at[i].endpoint != NULL)
-			vma_tcp_listener_set(sock->listen->at[i].endpoint->listener, &sock->options,
-			                     atomic_load(&sock->backlog));
+			endpoint_set(sock->listen->at[i].endpoint, sock);
 	}
 }
 
@@ -509,7 +294,7 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 	return rc;
 }
 
-/* ---- fork: the parent's endpoints and rings are not this process's ---- */
+/* ---- later: fork, and what the NIC takes back. The parent's endpoints and rings are not the child's. ---- */
 
 void stream_listen_forked(struct stream_sock *sock)
 {
@@ -520,19 +305,12 @@ void stream_listen_forked(struct stream_sock *sock)
 	atomic_store(&sock->rings, 0);
 }
 
-void stream_endpoints_forked(void)
-{
-	pthread_mutex_init(&endpoints_lock, NULL);
-	endpoints = NULL;
-}
-
 void stream_take_up(struct stream_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
-	if (vma_engine() != NULL && atomic_exchange(&sock->inherited, false)) {
+	if (vma_engine() != NULL && atomic_exchange(&sock->inherited, false))
 		sock->engine = vma_engine();
-		stream_listen_update(sock);
-	}
+	stream_listen_update(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
@@ -545,7 +323,8 @@ static void run_update(struct vma_task *task)
 	vma_file_put(&sock->file);
 }
 
-/* Not by the caller: whoever polls may hold locks that are taken after a file's. */
+/* Not by the caller: whoever polls may hold locks that are taken after a file's, whoever revokes holds a ring's flag.
+ */
 void stream_ask_update(struct stream_sock *sock)
 {
 	if (vma_engine() == NULL || atomic_exchange(&sock->update_asked, true))

@@ -234,7 +234,7 @@ void stream_listen_options(struct stream_sock *sock); /* one has changed; file.l
 void stream_listen_end(struct stream_sock *sock);     /* file.lock; what was not accepted is reset */
 void stream_listen_forked(struct stream_sock *sock);
 void stream_endpoints_forked(void);
-/* An inherited listener is asked for connections: it asks for its flows. */
+/* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_take_up(struct stream_sock *sock);
 void stream_ask_update(struct stream_sock *sock); /* by the internal thread; never waits */
 int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags);

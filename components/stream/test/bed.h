@@ -184,6 +184,7 @@ static int bed_device_get(struct vma_engine *engine, uint32_t ifindex, struct vm
 #define vma_net_addrs bed_addrs
 #define vma_device_get bed_device_get
 #include "../way.c"
+#include "../endpoint.c"
 #include "../listen.c"
 #include "../connect.c"
 #undef vma_net_watch

@@ -1,0 +1,284 @@
+/* endpoint.c - who gets what comes to a listener: one of its sockets, by a hash of the peer (SO_REUSEPORT). */
+#include <errno.h>
+#include <string.h>
+
+#include "endpoint.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A socket that leaves empties its place, which the next one takes; a larger array replaces one that is full. */
+struct members {
+	struct vma_retired retired;
+	uint32_t n;
+	struct stream_sock *_Atomic at[]; /* NULL: free */
+};
+
+struct endpoint {
+	struct vma_retired retired;
+	struct endpoint *next;
+	struct vma_rail *rail; /* held */
+	struct vma_tcp_listener *listener;
+	struct members *_Atomic members;
+	_Atomic bool revoked;
+	uint32_t local, used; /* places that are */
+	uint16_t port_be, vlan;
+};
+static struct endpoint *endpoints;
+
+void endpoints_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void endpoints_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* ---- who gets what: whoever drives ---- */
+
+static struct stream_sock *member_at(const struct members *members, uint32_t i)
+{
+	return atomic_load_explicit(&members->at[i], memory_order_acquire);
+}
+
+static uint32_t hash_of(const struct vma_tcp_conn *conn)
+{
+	struct vma_flow_key key;
+	uint32_t h;
+
+	vma_tcp_names(conn, &key);
+	memcpy(&h, key.peer, 4);
+	h = (h ^ key.peer_port_be) * 0x9e3779b1U;
+	return h ^ h >> 16;
+}
+
+/* Somebody has room. */
+static bool admit(struct vma_tcp_listener *listener, void *arg)
+{
+	const struct endpoint *endpoint = arg;
+	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
+
+	(void)listener;
+	for (uint32_t i = 0; i < members->n; i++) {
+		const struct stream_sock *sock = member_at(members, i);
+
+		if (sock != NULL && !stream_accept_full(sock))
+			return true;
+	}
+	return false;
+}
+
+/* What was half open when the queue became full still comes in: no more than the backlog. */
+static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+{
+	const struct endpoint *endpoint = arg;
+	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
+	uint32_t first = members->n > 1 ? hash_of(conn) % members->n : 0;
+	struct stream_sock *sock = NULL;
+
+	(void)listener;
+	for (uint32_t i = 0; i < members->n && sock == NULL; i++)
+		sock = member_at(members, (first + i) % members->n);
+	if (sock == NULL || !stream_arrive(sock, conn, endpoint->rail))
+		return false;
+	vma_engine_steer(conn); /* later: short ones need no rule of their own */
+	return true;
+}
+
+/* What was accepted goes on with rules of its own; the sockets ask for their flows anew, later and again. */
+static void revoked(struct vma_tcp_listener *listener, void *arg)
+{
+	struct endpoint *endpoint = arg;
+	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
+
+	(void)listener;
+	atomic_store(&endpoint->revoked, true);
+	vma_engine_steer_now();
+	for (uint32_t i = 0; i < members->n; i++) {
+		struct stream_sock *sock = member_at(members, i);
+
+		if (sock != NULL)
+			stream_ask_update(sock);
+	}
+}
+
+static const struct vma_tcp_listener_owner owner = {.admit = admit, .accepted = accepted, .revoked = revoked};
+
+/* ---- sockets come and go ---- */
+
+static void end_members(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct members, retired) == 0 && offsetof(struct endpoint, retired) == 0, "end_members");
+
+/* Who drives, and has read what was there before, has come out when this returns. */
+static void wait_for_driver(struct endpoint *endpoint)
+{
+	if (endpoint->listener != NULL && vma_ring_acquire(endpoint->rail->ring))
+		vma_ring_release(endpoint->rail->ring);
+}
+
+static int grow(struct endpoint *endpoint)
+{
+	struct members *old = atomic_load(&endpoint->members);
+	uint32_t n = old != NULL ? old->n : 0;
+	struct members *fresh = vma_alloc(sizeof(*fresh) + (n + 1) * sizeof(fresh->at[0]));
+
+	if (fresh == NULL)
+		return -ENOMEM;
+	fresh->n = n + 1;
+	for (uint32_t i = 0; i < n; i++)
+		atomic_store_explicit(&fresh->at[i], member_at(old, i), memory_order_relaxed);
+	atomic_store_explicit(&endpoint->members, fresh, memory_order_release);
+	if (old != NULL)
+		vma_retire(&old->retired, end_members);
+	return 0;
+}
+
+static int enter(struct endpoint *endpoint, struct stream_sock *sock)
+{
+	struct members *members = atomic_load(&endpoint->members);
+	uint32_t at = 0;
+
+	if (members == NULL || endpoint->used == members->n) {
+		if (grow(endpoint) < 0)
+			return -ENOMEM;
+		members = atomic_load(&endpoint->members);
+	}
+	while (member_at(members, at) != NULL)
+		at++;
+	atomic_store_explicit(&members->at[at], sock, memory_order_release);
+	endpoint->used++;
+	return 0;
+}
+
+static void end(struct endpoint *endpoint)
+{
+	struct endpoint **place = &endpoints;
+
+	while (*place != endpoint)
+		place = &(*place)->next;
+	*place = endpoint->next;
+	vma_tcp_listener_close(endpoint->listener);
+	vma_rail_put(endpoint->rail);
+	vma_retire(&atomic_load(&endpoint->members)->retired, end_members);
+	vma_retire(&endpoint->retired, end_members);
+}
+
+void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
+{
+	struct members *members = atomic_load(&endpoint->members);
+
+	for (uint32_t i = 0; i < members->n; i++) {
+		if (member_at(members, i) == sock)
+			atomic_store(&members->at[i], NULL);
+	}
+	if (--endpoint->used == 0)
+		end(endpoint);
+	else
+		wait_for_driver(endpoint);
+}
+
+/* ---- made ---- */
+
+static int open_listener(struct endpoint *endpoint, struct stream_sock *sock)
+{
+	struct vma_tcp_listen_attr attr = {.owner = &owner,
+	                                   .arg = endpoint,
+	                                   .options = &sock->options,
+	                                   .family = AF_INET,
+	                                   .vlan = endpoint->vlan,
+	                                   .local_port_be = endpoint->port_be,
+	                                   .shadow_cookie = sock->cookie,
+	                                   .backlog = atomic_load(&sock->backlog)};
+	struct vma_tcp *tcp;
+	int rc = vma_rail_tcp(endpoint->rail, &tcp);
+
+	memcpy(attr.local, &endpoint->local, 4);
+	return rc < 0 ? rc : vma_tcp_listen(tcp, &attr, &endpoint->listener);
+}
+
+/* The rail's reference passes if it succeeds. */
+static int make(struct stream_sock *sock, struct vma_rail *rail, uint32_t local, uint16_t vlan, struct endpoint **out)
+{
+	struct endpoint *endpoint = vma_alloc(sizeof(*endpoint));
+	int rc;
+
+	if (endpoint == NULL)
+		return -ENOMEM;
+	endpoint->rail = rail;
+	endpoint->local = local;
+	endpoint->vlan = vlan;
+	endpoint->port_be = sock->local.sin_port;
+	rc = enter(endpoint, sock); /* before connections come */
+	if (rc == 0)
+		rc = open_listener(endpoint, sock);
+	if (rc < 0) {
+		vma_free(atomic_load(&endpoint->members));
+		vma_free(endpoint);
+		return rc;
+	}
+	endpoint->next = endpoints;
+	endpoints = endpoint;
+	*out = endpoint;
+	return 0;
+}
+
+static struct endpoint *find(const struct vma_rail *rail, uint32_t local, uint16_t port_be, uint16_t vlan)
+{
+	struct endpoint *e = endpoints;
+
+	while (e != NULL && (e->rail != rail || e->local != local || e->port_be != port_be || e->vlan != vlan ||
+	                     endpoint_is_revoked(e)))
+		e = e->next;
+	return e;
+}
+
+int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
+                  struct endpoint **out)
+{
+	struct vma_ring_where where = {.socket_id = sock->file.id};
+	struct endpoint *endpoint;
+	struct vma_rail *rail;
+	int rc;
+
+	memcpy(where.local, &local, 4);
+	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &rail);
+	if (rc < 0)
+		return rc;
+	endpoint = find(rail, local, sock->local.sin_port, vlan);
+	if (endpoint == NULL) {
+		rc = make(sock, rail, local, vlan, out);
+		if (rc < 0)
+			vma_rail_put(rail);
+		return rc;
+	}
+	vma_rail_put(rail); /* the endpoint has it */
+	*out = endpoint;
+	return enter(endpoint, sock);
+}
+
+/* ---- what else there is to say of one ---- */
+
+bool endpoint_is_revoked(const struct endpoint *endpoint)
+{
+	return atomic_load(&endpoint->revoked);
+}
+
+uint64_t endpoint_ring(const struct endpoint *endpoint)
+{
+	return vma_rail_bit(endpoint->rail);
+}
+
+void endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock)
+{
+	vma_tcp_listener_set(endpoint->listener, &sock->options, atomic_load(&sock->backlog));
+}
+
+void stream_endpoints_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	endpoints = NULL;
+}

@@ -1,0 +1,26 @@
+/*
+ * endpoint.h - (rail, address, port): a listener of tcp, and the sockets that share it.
+ *
+ * One lock for all of them, held while rings attach and detach; nothing that runs under a ring's flag takes it. The
+ * calls below are made with it, and with the socket's file.lock.
+ */
+#ifndef VMA_STREAM_ENDPOINT_H
+#define VMA_STREAM_ENDPOINT_H
+
+#include "stream_priv.h"
+
+struct endpoint;
+
+void endpoints_lock(void);
+void endpoints_unlock(void);
+/* The socket takes part in the endpoint of its port and this address, made if need be. 0, or why not. */
+int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
+                  struct endpoint **out);
+/* Nothing arrives at the socket through it any more. The last one ends it. */
+void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock);
+/* The NIC has given its flow back to the kernel. */
+bool endpoint_is_revoked(const struct endpoint *endpoint);
+uint64_t endpoint_ring(const struct endpoint *endpoint); /* its bit */
+void endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock);
+
+#endif
