@@ -117,8 +117,9 @@ static void rcv_rtt_sample(struct vma_tcp_conn *conn)
 	const struct tcp_ack *ack = &conn->tcp->ack;
 	uint32_t ms;
 
-	if (!ack->has_ts || ack->ts_ecr == 0)
-		return;
+	if (!ack->has_ts || ack->ts_ecr == 0 || ack->ts_ecr == conn->rcv_rtt_ecr)
+		return; /* of those with one echo the first has waited least */
+	conn->rcv_rtt_ecr = ack->ts_ecr;
 	ms = port_clock_ms(conn->tcp) - ack->ts_ecr;
 	if (ms > 60000)
 		return;

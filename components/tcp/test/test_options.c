@@ -1,0 +1,190 @@
+/* Options: defaults, ranges as the kernel's, and that they take effect; TCP_INFO; frames and their sums. */
+#include "../copy_sum.h"
+#include "raw.h"
+
+static void test_options_begin_as_the_kernels(void **state)
+{
+	struct vma_tcp_options options;
+
+	(void)state;
+	memset(&options, 0xff, sizeof(options));
+	vma_tcp_options_init(&options);
+	assert_int_equal(options.nodelay, 0);
+	assert_int_equal(options.keepidle_sec, 7200);
+	assert_int_equal(options.keepcnt, 9);
+	assert_int_equal(options.ttl, 64);
+	assert_int_equal(options.congestion, VMA_TCP_CC_CUBIC);
+	assert_int_equal(options.notsent_lowat, -1);
+}
+
+static void test_values_out_of_range_are_refused_or_brought_into_it(void **state)
+{
+	static const struct {
+		enum vma_tcp_option option;
+		int32_t value, rc, becomes;
+	} cases[] = {
+	        {VMA_TCP_OPT_KEEPIDLE, 0, -EINVAL, 7200},
+	        {VMA_TCP_OPT_KEEPIDLE, 32768, -EINVAL, 7200},
+	        {VMA_TCP_OPT_KEEPIDLE, 5, 0, 5},
+	        {VMA_TCP_OPT_KEEPCNT, 128, -EINVAL, 9},
+	        {VMA_TCP_OPT_SYNCNT, 0, -EINVAL, 6},
+	        {VMA_TCP_OPT_USER_TIMEOUT, -1, -EINVAL, 0},
+	        {VMA_TCP_OPT_MAXSEG, 87, -EINVAL, 0},
+	        {VMA_TCP_OPT_MAXSEG, 88, 0, 88},
+	        {VMA_TCP_OPT_MAXSEG, 40000, -EINVAL, 88},
+	        {VMA_TCP_OPT_LINGER2, -7, 0, -1},
+	        {VMA_TCP_OPT_LINGER2, 500, 0, 120},
+	        {VMA_TCP_OPT_NODELAY, 17, 0, 1},
+	        {VMA_TCP_OPT_TTL, 0, -EINVAL, 64},
+	        {VMA_TCP_OPT_CONGESTION, 3, -EINVAL, VMA_TCP_CC_CUBIC},
+	        {VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_LWIP, 0, VMA_TCP_CC_LWIP},
+	};
+	struct app *app = raw_connect();
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		assert_int_equal(vma_tcp_set(app->conn, cases[i].option, cases[i].value), cases[i].rc);
+		assert_int_equal(vma_tcp_get_option(app->conn, cases[i].option), cases[i].becomes);
+	}
+	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_COUNT, 1), -EINVAL);
+	app_free(app);
+}
+
+static void test_maxseg_is_told_and_kept(void **state)
+{
+	struct app *app;
+	const struct raw_segment *s;
+
+	(void)state;
+	side[0].options.maxseg = 500;
+	app = raw_connect_begin();
+	s = raw_next();
+	assert_int_equal(s->options[2] << 8 | s->options[3], 500);
+	app_free(app);
+	raw_forget();
+	app = raw_connect();
+	send_bytes(app, 1000);
+	settle();
+	assert_int_equal(raw_next()->len, 500);
+	app_free(app);
+}
+
+static void test_stack_without_time_stamps_offers_none(void **state)
+{
+	struct app *app;
+	const struct raw_segment *s;
+
+	(void)state;
+	side[0].tcp->attr.no_timestamps = true;
+	raw.ts = 1000;
+	app = raw_connect(); /* the peer answers with some all the same */
+	s = &raw.log[0];
+	assert_int_equal(s->options_len, 4 + 4 + 4);
+	assert_int_equal(s->options[5], 3);
+	assert_int_equal(s->options[10], 4);
+	app_free(app);
+}
+
+static void test_keepalive_finds_out_that_the_peer_has_gone(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPIDLE, 10);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPINTVL, 2);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPCNT, 3);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPALIVE, 1);
+	run(9 * SEC);
+	assert_int_equal(raw_unseen(), 0);
+	run(8 * SEC);
+	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
+	assert_int_equal(raw_unseen(), 4); /* three probes, and a RST */
+	assert_true(raw_last()->flags & TCP_RST);
+	app_free(app);
+}
+
+static void test_user_timeout_ends_a_connection_without_answers(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	vma_tcp_set(app->conn, VMA_TCP_OPT_USER_TIMEOUT, 3000);
+	send_bytes(app, 10);
+	run(2 * SEC);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	run(4 * SEC);
+	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
+	app_free(app);
+}
+
+static void test_info_says_what_the_connection_is_like(void **state)
+{
+	struct vma_wire_faults far = {.delay_ns = 5 * MS}, none = {0};
+	struct app *client, *server;
+	struct tcp_info info;
+
+	(void)state;
+	wire_faults(0, far);
+	wire_faults(1, far);
+	listen_on(1);
+	client = connect_from(0, 1000);
+	run(50 * MS);
+	server = accepted();
+	transfer(client, server, 100000, SEC);
+	run(100 * MS);
+	vma_tcp_info(client->conn, &info);
+	assert_int_equal(info.tcpi_state, TCP_ESTABLISHED);
+	assert_int_equal(info.tcpi_ca_state, TCP_CA_Open);
+	assert_int_equal(info.tcpi_snd_mss, 1448);
+	assert_int_equal(info.tcpi_advmss, 1460);
+	assert_int_equal(info.tcpi_pmtu, 1500);
+	assert_in_range(info.tcpi_rtt, 9000, 60000);
+	assert_true(info.tcpi_snd_cwnd > 10);
+	assert_int_equal(info.tcpi_unacked, 0);
+	assert_int_equal(info.tcpi_options, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
+	assert_int_equal(info.tcpi_snd_wscale, 7);
+	assert_in_range(info.tcpi_last_data_sent, 50, 1000);
+	vma_tcp_info(server->conn, &info);
+	assert_int_equal(info.tcpi_rcv_mss, 1448);
+	assert_in_range(info.tcpi_rcv_rtt, 9000, 60000);
+	wire_faults(0, none);
+	wire_faults(1, none);
+	app_free(client);
+}
+
+/* Against the plain sum, at all offsets and lengths, in up to three pieces of any length. */
+static void test_copied_bytes_are_summed_right(void **state)
+{
+	uint8_t from[512], to[512];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(from); i++)
+		from[i] = (uint8_t)(i * 167 + (i >> 3));
+	for (unsigned len = 0; len < 300; len++) {
+		for (unsigned cut = 0; cut <= len; cut += 1 + len / 7) {
+			struct copy_sum sum = {0};
+			unsigned second = cut + (len - cut) / 3, off = len % 9;
+
+			memset(to, 0, sizeof(to));
+			copy_sum(&sum, to, from + off, cut);
+			copy_sum(&sum, to + cut, from + off + cut, second - cut);
+			copy_sum(&sum, to + second, from + off + second, len - second);
+			assert_memory_equal(to, from + off, len);
+			assert_int_equal(to[len], 0);
+			assert_int_equal(vma_csum_fold(sum.sum) % 0xffff,
+			                 vma_csum_fold(vma_csum_add(0, from + off, len)) % 0xffff);
+		}
+	}
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_options_begin_as_the_kernels),
+        RAW_CASE(test_values_out_of_range_are_refused_or_brought_into_it),
+        RAW_CASE(test_maxseg_is_told_and_kept),
+        RAW_CASE(test_stack_without_time_stamps_offers_none),
+        RAW_CASE(test_keepalive_finds_out_that_the_peer_has_gone),
+        RAW_CASE(test_user_timeout_ends_a_connection_without_answers),
+        CASE(test_info_says_what_the_connection_is_like),
+        cmocka_unit_test(test_copied_bytes_are_summed_right),
+};
+VMA_TEST_MAIN(tests)
