@@ -63,6 +63,13 @@ run_case() { # NAMESPACE CASE PRELOAD [ENVIRONMENT...]
 		"PARITY_TWIN=$WORK/twin-$x" "$@" "$PARITY" "$name" >"$WORK/$x.out" 2>"$WORK/$x.err" </dev/null
 }
 
+# AddressSanitizer's allocator knows nothing of fork: a lock that another thread of ours holds at that moment stays taken
+# in the child, which then hangs in its first malloc (one run in some fifteen). Only for that a case is run once more;
+# the other builds show a child that hangs for another reason.
+hung_in_the_sanitizer() { # CASE STATUS
+	[ "$SAN" = address ] && [ "$2" -eq 124 ] && [[ $1 == fork_* ]]
+}
+
 compare() { # CASE SENTENCE
 	local name=$1 sentence=$2 rc_kernel rc why=
 	run_case k "$name" "" &
@@ -70,6 +77,11 @@ compare() { # CASE SENTENCE
 	rc=$?
 	wait $!
 	rc_kernel=$?
+	if hung_in_the_sanitizer "$name" $rc; then
+		note "$name: hung under AddressSanitizer, run again"
+		run_case a "$name" "$preload"
+		rc=$?
+	fi
 	[ $rc_kernel -eq 0 ] || why+="on kernel sockets: exit $rc_kernel"$'\n'"$(head -n 30 "$WORK/k.err")"$'\n'
 	[ $rc -eq 0 ] || why+="preloaded: exit $rc"$'\n'"$(head -n 30 "$WORK/a.err")"$'\n'
 	[ -s "$WORK/k.out" ] || why+="it printed nothing"$'\n'
