@@ -131,7 +131,7 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 		rc = open_nic(stack);
 	if (rc == 0)
 		rc = open_ring(stack);
-	if (rc != 0)
+	if (rc != 0 || sink == NULL)
 		return rc;
 	/* 3-tuple: everything for this address and port, from whomever. The rest stays with the kernel. */
 	stack->flow = (struct vma_flow){.sink = sink, .owner = owner};

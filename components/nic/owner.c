@@ -275,6 +275,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	}
 	if (!frames_too)
 		return;
+	owner_resets_dead(owner, index);
 	/* At once: what it had locked stands in everybody's way. Its frames come when its RX rings can be read for
 	 * good: one that is held and still lies in a ring must not be taken twice. */
 	xdp_shared_recover(owner->driver, owner->queues, index);

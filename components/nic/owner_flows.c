@@ -345,7 +345,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 			}
 			end_flow(owner, place);
 			if (key.proto == IPPROTO_TCP && key.peer_port_be != 0)
-				owner_resets_note(owner, &key, dead);
+				owner_resets_note(owner, slot, &key, dead);
 		}
 	}
 	forget_given_up(owner, slot, NULL);

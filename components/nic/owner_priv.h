@@ -172,7 +172,8 @@ void owner_wishes_expire(struct xdp_owner *owner);
 /* ---- owner_resets.c, owner_probe.c ---- */
 
 /* A connection's flow has ended, and its client did not end it: it is dead, or has only left and may come back. */
-void owner_resets_note(struct xdp_owner *owner, const struct vma_flow_key *key, bool dead);
+void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead);
+void owner_resets_dead(struct xdp_owner *owner, uint32_t slot); /* who had only left */
 void owner_resets_tick(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_resets_due_ns(const struct xdp_owner *owner); /* of the next tick; UINT64_MAX: there is nothing to do */
 void owner_resets_fini(struct xdp_owner *owner);

@@ -3,7 +3,7 @@
  *                kernel resets it.
  *
  *   client died ──> at once ──> SYN ──> 0.6 s later: two ACKs outside the window ──> forgotten
- *   client left, its process lives: the same 2 s later, if it has not come back with its flows by then
+ *   client left, its process lives: the same when it dies, or 2 s later if it has not come back with its flows by then
  *
  * The second round is for what was lost, and for a peer that limits such answers to one in half a second. Two ACKs half
  * the sequence space apart: one of them is outside any window. By then the peer's port may be free or listen again: a
@@ -31,6 +31,7 @@ enum { NOW, LATER, AGAIN }; /* lists: in each the delay is the same, so they are
 struct owner_reset {
 	struct owner_reset *next;
 	struct vma_flow_key key;
+	uint32_t slot;
 	uint64_t due_ns;
 };
 
@@ -51,7 +52,7 @@ static void drop(struct owner_resets *resets, struct owner_reset *reset)
 	free(reset);
 }
 
-void owner_resets_note(struct xdp_owner *owner, const struct vma_flow_key *key, bool dead)
+void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead)
 {
 	struct owner_resets *resets = &owner->resets;
 	struct owner_reset *reset = resets->count < OWNER_FLOWS_MAX ? malloc(sizeof(*reset)) : NULL;
@@ -63,8 +64,28 @@ void owner_resets_note(struct xdp_owner *owner, const struct vma_flow_key *key, 
 		return;
 	}
 	reset->key = *key;
+	reset->slot = slot;
 	resets->count++;
 	append(resets, dead ? NOW : LATER, reset, dead ? now : now + LATER_NS);
+}
+
+/* A process that is killed closes its connection to us before it has ended: first it has only left. */
+void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
+{
+	struct owner_resets *resets = &owner->resets;
+	struct owner_reset *reset = resets->first[LATER];
+	const uint64_t now = owner_now_ns();
+
+	resets->first[LATER] = NULL;
+	while (reset != NULL) {
+		struct owner_reset *next = reset->next;
+
+		if (reset->slot == slot)
+			append(resets, NOW, reset, now);
+		else
+			append(resets, LATER, reset, reset->due_ns);
+		reset = next;
+	}
 }
 
 static bool open_socket(struct xdp_owner *owner)

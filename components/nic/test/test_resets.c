@@ -2,8 +2,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/ip.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -72,7 +70,7 @@ static void note(uint16_t port, bool dead)
 {
 	const struct vma_flow_key key = connection(port);
 
-	owner_resets_note(&owner, &key, dead);
+	owner_resets_note(&owner, port % 2, &key, dead);
 }
 
 static void tick_after(uint64_t ns)
@@ -142,6 +140,22 @@ static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 	tick_after(600 * MS);
 	assert_int_equal(probes.acks, 2);
 	assert_int_equal(owner.resets.count, 0);
+}
+
+static void test_who_left_and_then_dies_is_not_waited_for(void **state)
+{
+	(void)state;
+	note(1000, false);
+	note(1001, false);
+	tick_after(1 * MS);
+	assert_int_equal(probes.syns, 0);
+	owner_resets_dead(&owner, 1);
+	assert_true(owner_resets_due_ns(&owner) <= now_ns);
+	tick_after(0);
+	assert_int_equal(probes.syns, 1);
+	assert_int_equal(probes.last_port, 1001);
+	tick_after(1999 * MS); /* the other one is still waited for */
+	assert_int_equal(probes.syns, 2);
 }
 
 static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(void **state)
@@ -217,6 +231,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_nobody_has_died_so_nothing_is_due),
         CASE(test_a_peer_of_the_dead_is_probed_at_once_and_once_more),
         CASE(test_who_left_alive_has_two_seconds_to_come_back),
+        CASE(test_who_left_and_then_dies_is_not_waited_for),
         CASE(test_a_connection_that_came_back_is_left_alone_in_the_second_round),
         CASE(test_ten_thousand_are_probed_within_a_fraction_of_a_second_and_not_at_once),
         CASE(test_memory_is_bounded),
