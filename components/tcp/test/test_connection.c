@@ -27,8 +27,141 @@ static void test_bytes_go_both_ways(void **state)
 	app_free(client);
 }
 
+/* The simulation does more of this, by seed; here it is short enough to be looked at. */
+static void test_bytes_arrive_in_order_over_a_bad_wire(void **state)
+{
+	struct vma_wire_faults bad = {.seed = 7,
+	                              .loss_ppm = 30000,
+	                              .duplicate_ppm = 20000,
+	                              .reorder_ppm = 50000,
+	                              .corrupt_ppm = 10000,
+	                              .delay_ns = 2 * MS,
+	                              .jitter_ns = MS};
+	struct vma_wire_faults none = {0};
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	wire_faults(0, bad);
+	bad.seed = 8;
+	wire_faults(1, bad);
+	transfer(client, server, 500000, 100 * SEC);
+	transfer(server, client, 500000, 100 * SEC);
+	assert_true(counts_of(0).retransmits > 0);
+	wire_faults(0, none);
+	wire_faults(1, none);
+	run(SEC);
+	app_free(client);
+}
+
+static void test_connection_lives_through_lack_of_memory(void **state)
+{
+	struct app *client, *server;
+	size_t sent;
+
+	(void)state;
+	establish(&client, &server);
+	sent = send_bytes(client, 20000);
+	assert_true(sent > 0);
+	run(MS);
+	assert_int_equal(read_bytes(server, sent), sent);
+	sent = send_flags(client, 20000, VMA_TCP_TX_LATER);
+	pair_no_memory = true;
+	vma_tcp_push(client->conn);
+	run(300 * MS);
+	pair_no_memory = false;
+	run(10 * SEC);
+	assert_int_equal(read_bytes(server, 100000), sent);
+	transfer(server, client, 50000, 10 * SEC);
+	app_free(client);
+}
+
+static void test_no_memory_for_a_connection_is_enomem(void **state)
+{
+	struct vma_tcp_path path = path_to(0, 1500);
+	struct app app = {0};
+
+	(void)state;
+	pair_no_memory = true;
+	assert_int_equal(connect_rc(0, 1000, PORT, &path, &app), -ENOMEM);
+	pair_no_memory = false;
+	assert_null(app.conn);
+}
+
+static void test_names_in_use_are_eaddrinuse(void **state)
+{
+	struct vma_tcp_path path = path_to(0, 1500);
+	struct app *client, *server, app = {0};
+	struct vma_flow_key names;
+
+	(void)state;
+	establish(&client, &server);
+	assert_int_equal(connect_rc(0, 1000, PORT, &path, &app), -EADDRINUSE);
+	vma_tcp_names(client->conn, &names);
+	assert_int_equal(ntohs(names.local_port_be), 1000);
+	assert_int_equal(ntohs(names.peer_port_be), PORT);
+	assert_ptr_equal(vma_tcp_stack(client->conn), side[0].tcp);
+	app_free(client);
+}
+
+static void test_idle_stack_has_nothing_to_do(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	transfer(client, server, 10000, SEC);
+	run(10 * SEC);
+	assert_true(vma_tcp_due(side[0].tcp) == UINT64_MAX);
+	assert_true(vma_tcp_due(side[1].tcp) == UINT64_MAX);
+	assert_false(vma_tcp_is_busy(side[0].tcp));
+	send_bytes(client, 1);
+	assert_true(vma_tcp_is_busy(side[0].tcp));
+	run(SEC);
+	assert_false(vma_tcp_is_busy(side[0].tcp));
+	app_free(client);
+}
+
+static void test_events_from_before_are_told_to_who_adopts(void **state)
+{
+	struct app *client, *server, late = {0};
+
+	(void)state;
+	establish(&client, &server);
+	send_bytes(client, 10);
+	vma_tcp_shutdown(client->conn, SHUT_WR);
+	run(MS);
+	vma_tcp_conn_adopt(server->conn, &app_owner, &late);
+	assert_int_equal(late.events & (VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED),
+	                 VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED);
+	vma_tcp_conn_adopt(server->conn, &app_owner, server);
+	app_free(client);
+}
+
+static void test_reference_keeps_a_connection_that_has_ended(void **state)
+{
+	struct app *client, *server;
+	struct vma_tcp_conn *conn;
+
+	(void)state;
+	establish(&client, &server);
+	conn = client->conn;
+	vma_tcp_conn_get(conn);
+	app_free(client);
+	run(SEC);
+	assert_int_equal(vma_tcp_state(conn), TCP_CLOSE);
+	vma_tcp_conn_put(conn);
+}
+
 static const struct CMUnitTest tests[] = {
         CASE(test_handshake_makes_a_connection_on_both_sides),
         CASE(test_bytes_go_both_ways),
+        CASE(test_bytes_arrive_in_order_over_a_bad_wire),
+        CASE(test_connection_lives_through_lack_of_memory),
+        CASE(test_no_memory_for_a_connection_is_enomem),
+        CASE(test_names_in_use_are_eaddrinuse),
+        CASE(test_idle_stack_has_nothing_to_do),
+        CASE(test_events_from_before_are_told_to_who_adopts),
+        CASE(test_reference_keeps_a_connection_that_has_ended),
 };
 VMA_TEST_MAIN(tests)
