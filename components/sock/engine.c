@@ -9,6 +9,7 @@
 
 #include <vma/log.h>
 #include <vma/stats.h>
+#include <vma/tcp.h>
 
 #include "engine_priv.h"
 #include "file_priv.h"
@@ -198,8 +199,12 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
 
 static void flush(struct vma_rail *rail, void *arg)
 {
+	struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+
 	(void)arg;
 	vma_ring_flush(rail->ring);
+	if (tcp != NULL)
+		vma_tcp_leave(tcp);
 }
 
 /* Nothing is taken down: other threads may be in the middle of anything, and the kernel takes all of it back. */

@@ -25,6 +25,17 @@ bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_b
 	return found;
 }
 
+/* Each may cost a conversation with the owner of the device: no exit takes long for it. */
+#define LEAVE_MOST 4096
+
+void vma_tcp_leave(struct vma_tcp *tcp)
+{
+	if (!vma_ring_acquire(tcp->ring))
+		return;
+	timewait_end(tcp, LEAVE_MOST);
+	vma_ring_release(tcp->ring);
+}
+
 /* Recovery is over by then. */
 void *vma_tcp_conn_space(struct vma_tcp_conn *conn)
 {

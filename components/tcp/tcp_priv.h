@@ -486,6 +486,7 @@ bool window_wants_update(const struct vma_tcp_conn *conn); /* the reader's quest
 
 int timewait_init(struct vma_tcp *tcp);
 void timewait_fini(struct vma_tcp *tcp);
+void timewait_end(struct vma_tcp *tcp, uint32_t most); /* so many of them, if there are, now */
 /* Takes over from a connection whose pcb is in TIME_WAIT: its flow goes on, the connection is over. */
 void timewait_begin(struct vma_tcp_conn *conn);
 /* Whether a new connection may use the 4-tuple now (RFC 6191, tcp_tw_reuse): true ends the old one. */

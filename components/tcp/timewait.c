@@ -322,12 +322,19 @@ int timewait_init(struct vma_tcp *tcp)
 	return 0;
 }
 
+void timewait_end(struct vma_tcp *tcp, uint32_t most)
+{
+	struct tcp_timewait *tw = tcp->timewait;
+
+	for (uint32_t i = 0; i < most && tw->first != NONE; i++)
+		kill(tw, record_at(tw, tw->first));
+}
+
 void timewait_fini(struct vma_tcp *tcp)
 {
 	struct tcp_timewait *tw = tcp->timewait;
 
-	while (tw->first != NONE)
-		kill(tw, record_at(tw, tw->first));
+	timewait_end(tcp, UINT32_MAX);
 	for (uint32_t i = 0; i < tw->blocks_count; i++)
 		tcp_free_memory(tcp, tw->blocks[i]);
 	tcp_free_memory(tcp, tw->blocks);

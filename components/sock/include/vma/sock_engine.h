@@ -49,7 +49,8 @@ static inline struct vma_engine *vma_engine(void)
 
 	return __builtin_expect(engine != NULL, 1) ? engine : vma_engine_start();
 }
-/* At exit: LATER frames leave, the statistics file goes. Others may still be running. */
+/* At exit, after stream's: LATER frames leave, TIME_WAIT is over, the statistics file goes. Others may still be
+ * running. */
 void vma_engine_exit(void);
 /* Around fork (pthread_atfork's three). */
 void vma_engine_fork_prepare(void);

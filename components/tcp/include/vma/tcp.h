@@ -82,6 +82,12 @@ struct vma_ring *vma_tcp_ring(const struct vma_tcp *tcp);
 /* Control path. No connection and no listener is left; what waits in TIME_WAIT does not count. */
 bool vma_tcp_is_empty(struct vma_tcp *tcp);
 
+/*
+ * Control path, does nothing in a sink: the process is about to end. What waits in TIME_WAIT is over, or its owner's
+ * rules of the NIC would look like connections of a process that died, whose peers are to be reset.
+ */
+void vma_tcp_leave(struct vma_tcp *tcp);
+
 /* When the ring has to be driven at the latest, in host->now_ns' time; UINT64_MAX: no timer runs. Any thread. */
 uint64_t vma_tcp_due(const struct vma_tcp *tcp);
 /* Something is queued or unacknowledged: an ACK may come any moment and should be served quickly. Any thread. */
