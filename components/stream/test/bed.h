@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <vma/nic_wire.h>
@@ -563,6 +564,15 @@ static inline int bed_pair(struct vma_tcp_listener **listener, struct bed_conn *
 	return fd;
 }
 
+/* No connection of the sockets' is left. */
+static inline void bed_settle(void)
+{
+	struct vma_tcp *tcp = atomic_load(&vma_rails[0]->tcp);
+
+	bed_until(CALL(bool, tcp == NULL || vma_tcp_is_empty(tcp)));
+	atomic_store(&bed.n_accepted, 0);
+}
+
 static inline void bed_pair_end(int fd, struct vma_tcp_listener *listener, struct bed_conn *peer)
 {
 	if (fd >= 0)
@@ -570,8 +580,7 @@ static inline void bed_pair_end(int fd, struct vma_tcp_listener *listener, struc
 	vma_tcp_listener_close(listener);
 	if (peer->conn != NULL)
 		bed_peer_forget(peer);
-	bed_until(CALL(bool, atomic_load(&vma_rails[0]->tcp) == NULL || vma_tcp_is_empty(vma_rails[0]->tcp)));
-	atomic_store(&bed.n_accepted, 0);
+	bed_settle();
 }
 
 /* ---- the whole ---- */

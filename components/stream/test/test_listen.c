@@ -1,0 +1,324 @@
+/* listen and accept. */
+#include "bed.h"
+
+static int listener_at(uint16_t port, int backlog)
+{
+	int fd = bed_socket(SOCK_NONBLOCK);
+
+	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+	assert_int_equal(do_bind(fd, BED_LOCAL, port), 0);
+	assert_int_equal(do_listen(fd, backlog), 0);
+	return fd;
+}
+
+static bool is_up(const struct bed_conn *peer)
+{
+	return atomic_load(&peer->events) & VMA_TCP_CONNECTED;
+}
+
+static void forget_all(struct bed_conn *peers, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		bed_peer_forget(&peers[i]);
+	bed_settle();
+}
+
+static void test_a_listener_is_offloaded_and_its_shadow_listens(void **state)
+{
+	int fd = listener_at(7100, 4), on = 0;
+	socklen_t len = sizeof(on);
+
+	(void)state;
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len), 0);
+	assert_int_equal(on, 1);
+	assert_false(atomic_load(&sock_of(fd)->file.own_poll));
+	assert_int_equal(do_poll(fd), 0);
+	assert_int_equal(do_accept(fd, NULL, 0), -EAGAIN);
+	do_close(fd);
+}
+
+static void test_a_connection_is_accepted_with_its_names(void **state)
+{
+	int fd = listener_at(7101, 4), child;
+	struct sockaddr_in from, name;
+	socklen_t len = sizeof(name);
+	struct bed_conn peer;
+
+	(void)state;
+	bed_peer_connect(&peer, 8101, 7101);
+	bed_until(is_up(&peer) && do_poll(fd) == (EPOLLIN | EPOLLRDNORM));
+	child = do_accept(fd, &from, SOCK_NONBLOCK);
+	assert_true(child >= 0);
+	assert_int_equal(from.sin_addr.s_addr, ip(BED_PEER));
+	assert_int_equal(from.sin_port, htons(8101));
+	assert_int_equal(reason(child), VMA_SOCK_OFFLOADED);
+	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(child), child, (struct sockaddr *)&name, &len)), 0);
+	assert_int_equal(name.sin_port, htons(7101));
+	assert_int_equal(do_poll(fd), 0);
+	assert_int_equal(do_accept(fd, NULL, 0), -EAGAIN);
+	do_close(child);
+	do_close(fd);
+	forget_all(&peer, 1);
+}
+
+static void test_a_listener_on_any_address_accepts(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK), child;
+	struct bed_conn peer;
+
+	(void)state;
+	assert_int_equal(do_bind(fd, "0.0.0.0", 7102), 0);
+	assert_int_equal(do_listen(fd, 4), 0);
+	bed_peer_connect(&peer, 8102, 7102);
+	bed_until(do_poll(fd) & EPOLLIN);
+	child = do_accept(fd, NULL, 0);
+	assert_true(child >= 0);
+	do_close(child);
+	do_close(fd);
+	forget_all(&peer, 1);
+}
+
+static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK), client = vma_os.socket(AF_INET, SOCK_STREAM, 0), child = -1;
+	struct sockaddr_in to = name_of("127.0.0.1", 7103), from;
+
+	(void)state;
+	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+	assert_int_equal(do_bind(fd, "0.0.0.0", 7103), 0);
+	assert_int_equal(do_listen(fd, 4), 0);
+	assert_int_equal(vma_os.connect(client, (struct sockaddr *)&to, sizeof(to)), 0);
+	bed_until((child = do_accept(fd, &from, 0)) >= 0);
+	assert_int_equal(from.sin_addr.s_addr, ip("127.0.0.1"));
+	assert_null(vma_fd_lookup(child));
+	vma_os.close(child);
+	vma_os.close(client);
+	do_close(fd);
+}
+
+static void test_connections_come_in_the_order_of_their_arrival(void **state)
+{
+	int fd = listener_at(7104, 16);
+	struct bed_conn peer[8];
+	struct sockaddr_in from;
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++) {
+		bed_peer_connect(&peer[i], (uint16_t)(8110 + i), 7104);
+		bed_until(atomic_load(&sock_of(fd)->n_queued) == i + 1);
+	}
+	for (unsigned i = 0; i < 8; i++) {
+		int child = do_accept(fd, &from, 0);
+
+		assert_true(child >= 0);
+		assert_int_equal(ntohs(from.sin_port), 8110 + i);
+		do_close(child);
+	}
+	do_close(fd);
+	forget_all(peer, 8);
+}
+
+static void test_beyond_the_backlog_requests_are_dropped(void **state)
+{
+	int fd = listener_at(7105, 1);
+	struct bed_conn peer[4];
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		bed_peer_connect(&peer[i], (uint16_t)(8120 + i), 7105);
+		bed_drive();
+	}
+	bed_until(atomic_load(&sock_of(fd)->n_queued) == 2); /* as the kernel: one more than the backlog */
+	bed_never(atomic_load(&sock_of(fd)->n_queued) > 2);
+	do_close(fd);
+	forget_all(peer, 4);
+}
+
+static void test_without_descriptors_the_connection_stays_queued(void **state)
+{
+	int fd = listener_at(7106, 4), child, fill[1024];
+	struct bed_conn peer;
+	unsigned n = 0;
+	struct rlimit limit, few;
+
+	(void)state;
+	bed_peer_connect(&peer, 8106, 7106);
+	bed_until(do_poll(fd) & EPOLLIN);
+	getrlimit(RLIMIT_NOFILE, &limit);
+	few = limit;
+	few.rlim_cur = 200;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	while (n < 1024 && (fill[n] = vma_os.dup(0)) >= 0)
+		n++;
+	assert_int_equal(do_accept(fd, NULL, 0), -EMFILE);
+	assert_int_equal(do_accept(fd, NULL, 0), -EMFILE);
+	while (n > 0)
+		vma_os.close(fill[--n]);
+	setrlimit(RLIMIT_NOFILE, &limit);
+	child = do_accept(fd, NULL, 0);
+	assert_true(child >= 0);
+	do_close(child);
+	do_close(fd);
+	forget_all(&peer, 1);
+}
+
+static void test_a_closed_listener_resets_what_waits(void **state)
+{
+	int fd = listener_at(7107, 4);
+	struct bed_conn peer;
+
+	(void)state;
+	bed_peer_connect(&peer, 8107, 7107);
+	bed_until(is_up(&peer) && do_poll(fd) & EPOLLIN);
+	do_close(fd);
+	bed_until(atomic_load(&peer.events) & VMA_TCP_FAILED);
+	assert_int_equal(vma_tcp_error(peer.conn), ECONNRESET);
+	forget_all(&peer, 1);
+}
+
+static void test_shut_down_it_does_not_listen_any_more(void **state)
+{
+	int fd = listener_at(7108, 4);
+
+	(void)state;
+	assert_int_equal(do_shutdown(fd, SHUT_RD), 0);
+	assert_int_equal(do_accept(fd, NULL, 0), -EINVAL);
+	assert_int_equal(do_listen(fd, 4), 0);
+	assert_int_equal(do_accept(fd, NULL, 0), -EAGAIN);
+	do_close(fd);
+}
+
+static void *shut_later(void *arg)
+{
+	usleep(50000);
+	do_shutdown(*(int *)arg, SHUT_RDWR);
+	return NULL;
+}
+
+static void test_shutdown_ends_an_accept_that_waits(void **state)
+{
+	int fd = listener_at(7109, 4);
+	pthread_t thread;
+
+	(void)state;
+	CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
+	assert_int_equal(pthread_create(&thread, NULL, shut_later, &fd), 0);
+	assert_int_equal(do_accept(fd, NULL, 0), -EINVAL);
+	pthread_join(thread, NULL);
+	do_close(fd);
+}
+
+static void *connect_later(void *arg)
+{
+	usleep(50000);
+	bed_peer_connect(arg, 8130, 7110);
+	return NULL;
+}
+
+static void test_a_blocking_accept_waits_for_a_connection(void **state)
+{
+	int fd = listener_at(7110, 4), child;
+	struct bed_conn peer;
+	pthread_t thread;
+
+	(void)state;
+	CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
+	assert_int_equal(pthread_create(&thread, NULL, connect_later, &peer), 0);
+	bed_peer_runs();
+	child = do_accept(fd, NULL, 0);
+	bed_peer_rests();
+	pthread_join(thread, NULL);
+	assert_true(child >= 0);
+	do_close(child);
+	do_close(fd);
+	forget_all(&peer, 1);
+}
+
+static void test_sockets_of_one_port_share_what_comes(void **state)
+{
+	struct bed_conn peer[32];
+	int fd[2];
+	unsigned n[2] = {0};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		fd[i] = bed_socket(SOCK_NONBLOCK);
+		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
+		assert_int_equal(do_bind(fd[i], BED_LOCAL, 7111), 0);
+		assert_int_equal(do_listen(fd[i], 64), 0);
+		assert_int_equal(reason(fd[i]), VMA_SOCK_OFFLOADED);
+	}
+	for (unsigned i = 0; i < 32; i++)
+		bed_peer_connect(&peer[i], (uint16_t)(8200 + i), 7111);
+	for (unsigned i = 0; i < 2; i++)
+		n[i] = 0;
+	bed_until(atomic_load(&sock_of(fd[0])->n_queued) + atomic_load(&sock_of(fd[1])->n_queued) == 32);
+	for (unsigned i = 0; i < 2; i++)
+		n[i] = atomic_load(&sock_of(fd[i])->n_queued);
+	assert_true(n[0] > 4 && n[1] > 4);
+	do_close(fd[0]);
+	bed_peer_forget(&peer[0]);
+	bed_peer_connect(&peer[0], 8300, 7111);
+	bed_until(atomic_load(&sock_of(fd[1])->n_queued) == n[1] + 1);
+	do_close(fd[1]);
+	forget_all(peer, 32);
+}
+
+static void test_an_address_that_comes_and_goes_is_followed(void **state)
+{
+	int fd = listener_at(7112, 4);
+	struct vma_file *file = vma_fd_lookup(fd);
+
+	(void)state;
+	bed.address_count = 0;
+	CALL(int, (file->ops->net_changed(file), 0));
+	assert_int_not_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	bed.address_count = 1;
+	CALL(int, (file->ops->net_changed(file), 0));
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	do_close(fd);
+}
+
+static void test_a_connection_inherits_the_listener_s_options(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK), child;
+	struct bed_conn peer;
+
+	(void)state;
+	assert_int_equal(do_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
+	assert_int_equal(do_set(fd, IPPROTO_TCP, TCP_NODELAY, 1), 0);
+	assert_int_equal(do_bind(fd, BED_LOCAL, 7113), 0);
+	assert_int_equal(do_listen(fd, 4), 0);
+	assert_int_equal(do_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
+	bed_peer_connect(&peer, 8131, 7113);
+	bed_until(do_poll(fd) & EPOLLIN);
+	child = do_accept(fd, NULL, SOCK_NONBLOCK);
+	assert_true(child >= 0);
+	assert_int_equal(do_get(child, SOL_SOCKET, SO_KEEPALIVE), 1);
+	assert_int_equal(do_get(child, IPPROTO_TCP, TCP_NODELAY), 1);
+	assert_int_equal(do_get(child, IPPROTO_TCP, TCP_KEEPIDLE), 77);
+	assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(child)), VMA_TCP_OPT_NODELAY), 1);
+	assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(child)), VMA_TCP_OPT_KEEPIDLE), 77);
+	do_close(child);
+	do_close(fd);
+	forget_all(&peer, 1);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_listener_is_offloaded_and_its_shadow_listens),
+        cmocka_unit_test(test_a_connection_is_accepted_with_its_names),
+        cmocka_unit_test(test_a_listener_on_any_address_accepts),
+        cmocka_unit_test(test_the_shadow_s_connections_are_accepted_as_well),
+        cmocka_unit_test(test_connections_come_in_the_order_of_their_arrival),
+        cmocka_unit_test(test_beyond_the_backlog_requests_are_dropped),
+        cmocka_unit_test(test_without_descriptors_the_connection_stays_queued),
+        cmocka_unit_test(test_a_closed_listener_resets_what_waits),
+        cmocka_unit_test(test_shut_down_it_does_not_listen_any_more),
+        cmocka_unit_test(test_shutdown_ends_an_accept_that_waits),
+        cmocka_unit_test(test_a_blocking_accept_waits_for_a_connection),
+        cmocka_unit_test(test_sockets_of_one_port_share_what_comes),
+        cmocka_unit_test(test_an_address_that_comes_and_goes_is_followed),
+        cmocka_unit_test(test_a_connection_inherits_the_listener_s_options),
+};
+BED_MAIN("listen", tests)
