@@ -20,9 +20,14 @@
 #define LINE 64
 
 #ifdef SANITIZED
+void *vma_alloc_bytes(size_t size)
+{
+	return aligned_alloc(LINE, (size + LINE - 1) / LINE * LINE);
+}
+
 void *vma_alloc(size_t size)
 {
-	void *memory = aligned_alloc(LINE, (size + LINE - 1) / LINE * LINE);
+	void *memory = vma_alloc_bytes(size);
 
 	return memory == NULL ? NULL : memset(memory, 0, size);
 }
@@ -44,6 +49,11 @@ const char *vma_je_malloc_conf = "narenas:1,dirty_decay_ms:1000,muzzy_decay_ms:0
 void *vma_alloc(size_t size)
 {
 	return vma_je_mallocx(size == 0 ? 1 : size, LOG2_LINE | ZERO);
+}
+
+void *vma_alloc_bytes(size_t size)
+{
+	return vma_je_mallocx(size == 0 ? 1 : size, LOG2_LINE);
 }
 
 void vma_free(void *memory)

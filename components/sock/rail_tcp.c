@@ -52,6 +52,7 @@ static int make(struct vma_rail *rail, struct vma_tcp **out)
 	        .arena = engine->arena,
 	        .host = {.now_ns = now_ns,
 	                 .alloc = vma_alloc,
+	                 .alloc_bytes = vma_alloc_bytes,
 	                 .free = vma_free,
 	                 .due = tcp_care_due,
 	                 .retire = tcp_care_retire,

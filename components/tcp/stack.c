@@ -43,8 +43,10 @@ static struct vma_tcp_host complete(const struct vma_tcp_host *given)
 	host.now_ns = host.now_ns != NULL ? host.now_ns : default_now_ns;
 	if (host.alloc == NULL) {
 		host.alloc = default_alloc;
+		host.alloc_bytes = malloc;
 		host.free = free;
 	}
+	host.alloc_bytes = host.alloc_bytes != NULL ? host.alloc_bytes : host.alloc;
 	host.due = host.due != NULL ? host.due : default_due;
 	host.retire = host.retire != NULL ? host.retire : default_retire;
 	return host;

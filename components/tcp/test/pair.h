@@ -69,6 +69,14 @@ static void *pair_alloc(size_t size)
 	return memory;
 }
 
+/* Promises nothing about what is in it. */
+static void *pair_alloc_bytes(size_t size)
+{
+	void *memory = pair_alloc(size);
+
+	return memory != NULL ? memset(memory, 0xa5, size) : NULL;
+}
+
 static void pair_free(void *memory)
 {
 	pair_allocated -= memory != NULL;
@@ -170,7 +178,8 @@ static void side_open(struct side *s, int i, const struct vma_tcp_attr *wishes)
 	assert_int_equal(vma_ring_create(&attr, &s->ring), 0);
 	tcp.ring = s->ring;
 	tcp.arena = pair_arena;
-	tcp.host = (struct vma_tcp_host){.now_ns = pair_clock, .alloc = pair_alloc, .free = pair_free};
+	tcp.host = (struct vma_tcp_host){
+	        .now_ns = pair_clock, .alloc = pair_alloc, .alloc_bytes = pair_alloc_bytes, .free = pair_free};
 	tcp.secret[0] = (uint8_t)(i + 1);
 	assert_int_equal(vma_tcp_create(&tcp, &s->tcp), 0);
 	memset(s->ip, 0, sizeof(s->ip));

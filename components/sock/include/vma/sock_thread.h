@@ -125,7 +125,8 @@ static inline void vma_leave(struct vma_thread *self)
 
 /* ---- memory: control objects (jemalloc with arenas of our own; libc's malloc under a sanitizer) ---- */
 
-void *vma_alloc(size_t size); /* zeroed, cache-line aligned; NULL */
+void *vma_alloc(size_t size);       /* zeroed, cache-line aligned; NULL */
+void *vma_alloc_bytes(size_t size); /* not zeroed */
 void vma_free(void *memory);
 /* Frees (or what `end` does) when nobody who is inside now can still see it. Any thread, inside or not. */
 struct vma_retired {

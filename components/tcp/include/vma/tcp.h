@@ -44,9 +44,10 @@ struct vma_tcp_listener;
 
 /* What a stack asks of its surroundings; every pointer may be NULL for the default. */
 struct vma_tcp_host {
-	uint64_t (*now_ns)(void *arg); /* monotonic; CLOCK_MONOTONIC */
-	void *(*alloc)(size_t size);   /* zeroed; calloc. NULL: out of memory */
-	void (*free)(void *memory);    /* free */
+	uint64_t (*now_ns)(void *arg);     /* monotonic; CLOCK_MONOTONIC */
+	void *(*alloc)(size_t size);       /* zeroed; calloc. NULL: out of memory */
+	void *(*alloc_bytes)(size_t size); /* for bytes under way, need not be zeroed; as alloc */
+	void (*free)(void *memory);        /* of both; free */
 	/*
 	 * The time of vma_tcp_due has become earlier, or a connection has become busy (vma_tcp_is_busy) when none was:
 	 * somebody has to see to it that the ring is driven. Receive flag held.
