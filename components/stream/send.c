@@ -105,6 +105,7 @@ struct writing {
 	size_t done;
 	uint64_t deadline_ns;
 	bool nonblocking;
+	bool unpushed; /* committed, and not sent yet */
 };
 
 /* What is not the last of a call may still be sent by itself: room for the rest may depend on that. */
@@ -169,7 +170,8 @@ static int give(struct writing *w, struct vma_tcp_conn *conn)
 		return n;
 	copied = w->pieces != NULL ? copy_pieces(w, spans, n) : copy_descriptor(w, spans, n);
 	if (copied > 0) {
-		vma_tcp_tx_commit(conn, (size_t)copied, commit_flags(w, left_of(w) == 0));
+		w->unpushed = left_of(w) != 0;
+		vma_tcp_tx_commit(conn, (size_t)copied, commit_flags(w, !w->unpushed));
 		w->done += (size_t)copied;
 	}
 	return copied < 0 ? (int)copied : 1;
@@ -183,8 +185,9 @@ static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
 	do
 		rc = give(w, conn);
 	while (rc > 0 && left_of(w) > 0);
-	if (rc <= 0 && w->done != 0)
+	if (w->unpushed)
 		vma_tcp_push(conn);
+	w->unpushed = false;
 	stream_turn_give(&w->sock->writer);
 	return rc;
 }

@@ -1,0 +1,488 @@
+/* Bytes both ways. */
+#include "bed.h"
+
+#include <linux/errqueue.h>
+#include <linux/sockios.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+
+static uint8_t out[262144], in[262144];
+
+static void fill(uint8_t *to, size_t size)
+{
+	for (size_t i = 0; i < size; i++)
+		to[i] = (uint8_t)(i * 7 + i / 251);
+}
+
+struct pair {
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd;
+};
+
+static struct pair pair(int flags)
+{
+	struct pair p;
+
+	p.fd = bed_pair(&p.listener, &p.peer, flags);
+	return p;
+}
+
+static void pair_end(struct pair *p)
+{
+	bed_pair_end(p->fd, p->listener, p->peer);
+}
+
+static size_t queued(int fd)
+{
+	return (size_t)vma_tcp_rx_bytes(stream_conn(sock_of(fd)));
+}
+
+static void test_bytes_come_in_order_whatever_the_pieces(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	size_t done = 0;
+
+	(void)state;
+	fill(out, 10000);
+	bed_peer_send(p.peer, out, 10000);
+	for (size_t piece = 1; done < 10000; piece = piece * 3 % 977 + 1) {
+		size_t want = piece < 10000 - done ? piece : 10000 - done;
+
+		bed_until(queued(p.fd) >= want);
+		assert_int_equal(do_recv(p.fd, in + done, want, 0), want);
+		done += want;
+	}
+	assert_memory_equal(in, out, 10000);
+	assert_int_equal(do_recv(p.fd, in, 1, 0), -EAGAIN);
+	pair_end(&p);
+}
+
+static void test_what_is_sent_arrives(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	size_t sent = 0, got = 0;
+	uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;
+
+	(void)state;
+	fill(out, sizeof(out));
+	while (got < sizeof(out) && vma_now_ns() < end_ns) {
+		ssize_t rc = sent < sizeof(out) ? do_send(p.fd, out + sent, sizeof(out) - sent, 0) : 0;
+
+		assert_true(rc >= 0 || rc == -EAGAIN);
+		sent += rc > 0 ? (size_t)rc : 0;
+		bed_drive();
+		got += bed_peer_recv(p.peer, in + got, sizeof(in) - got);
+	}
+	assert_int_equal(got, sizeof(out));
+	assert_memory_equal(in, out, sizeof(out));
+	pair_end(&p);
+}
+
+static void test_peeking_takes_nothing(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+
+	(void)state;
+	bed_peer_send(p.peer, "hello", 5);
+	bed_until(queued(p.fd) == 5);
+	assert_int_equal(do_recv(p.fd, in, 3, MSG_PEEK), 3);
+	assert_int_equal(do_recv(p.fd, in, 100, MSG_PEEK), 5);
+	assert_memory_equal(in, "hello", 5);
+	assert_int_equal(do_recv(p.fd, in, 100, 0), 5);
+	assert_int_equal(do_recv(p.fd, in, 100, MSG_PEEK), -EAGAIN);
+	pair_end(&p);
+}
+
+static void test_trunc_throws_away(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+
+	(void)state;
+	bed_peer_send(p.peer, "hello", 5);
+	bed_until(queued(p.fd) == 5);
+	memset(in, 'x', 5);
+	assert_int_equal(do_recv(p.fd, in, 4, MSG_TRUNC), 4);
+	assert_memory_equal(in, "xxxx", 4);
+	assert_int_equal(do_recv(p.fd, in, 4, 0), 1);
+	assert_int_equal(in[0], 'o');
+	pair_end(&p);
+}
+
+static void *send_later(void *arg)
+{
+	usleep(50000);
+	bed_peer_send(arg, "world", 5);
+	return NULL;
+}
+
+static void test_a_blocking_read_waits_and_waitall_for_all(void **state)
+{
+	struct pair p = pair(0);
+	pthread_t thread;
+
+	(void)state;
+	bed_peer_send(p.peer, "hello", 5);
+	bed_until(queued(p.fd) == 5);
+	pthread_create(&thread, NULL, send_later, p.peer);
+	bed_peer_runs();
+	assert_int_equal(do_recv(p.fd, in, 10, MSG_WAITALL), 10);
+	assert_memory_equal(in, "helloworld", 10);
+	bed_peer_rests();
+	pthread_join(thread, NULL);
+	pair_end(&p);
+}
+
+static void test_a_timeout_ends_a_read_with_what_there_is(void **state)
+{
+	struct pair p = pair(0);
+	struct timeval timeout = {.tv_usec = 20000};
+
+	(void)state;
+	assert_int_equal(CALL(int, stream_setsockopt(vma_fd_lookup(p.fd), p.fd, SOL_SOCKET, SO_RCVTIMEO, &timeout,
+	                                             sizeof(timeout))),
+	                 0);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), -EAGAIN);
+	bed_peer_send(p.peer, "hello", 5);
+	bed_until(queued(p.fd) == 5);
+	assert_int_equal(do_recv(p.fd, in, 10, MSG_WAITALL), 5);
+	pair_end(&p);
+}
+
+static void test_rcvlowat_is_what_readable_means(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+
+	(void)state;
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVLOWAT, 6), 0);
+	bed_peer_send(p.peer, "hello", 5);
+	bed_until(queued(p.fd) == 5);
+	assert_false(do_poll(p.fd) & EPOLLIN);
+	bed_peer_send(p.peer, "!", 1);
+	bed_until(do_poll(p.fd) & EPOLLIN);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 6);
+	pair_end(&p);
+}
+
+static void test_the_end_comes_after_the_bytes(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+
+	(void)state;
+	bed_peer_send(p.peer, "bye", 3);
+	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
+	bed_until(do_poll(p.fd) & EPOLLRDHUP);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 0);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 0);
+	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	pair_end(&p);
+}
+
+static void test_a_reset_is_told_once_and_after_what_is_queued(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+
+	(void)state;
+	bed_peer_send(p.peer, "bye", 3);
+	bed_until(queued(p.fd) == 3);
+	vma_tcp_close(p.peer->conn, true);
+	bed_until(do_poll(p.fd) & EPOLLHUP);
+	assert_true(do_poll(p.fd) & EPOLLERR);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), -ECONNRESET);
+	assert_false(do_poll(p.fd) & EPOLLERR);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 0);
+	assert_int_equal(do_send(p.fd, "x", 1, MSG_NOSIGNAL), -EPIPE);
+	pair_end(&p);
+}
+
+static volatile sig_atomic_t pipes;
+
+static void count_pipe(int sig)
+{
+	(void)sig;
+	pipes++;
+}
+
+static void test_a_write_after_the_end_raises_sigpipe(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	struct sigaction action = {.sa_handler = count_pipe}, before;
+
+	(void)state;
+	vma_sigaction(SIGPIPE, &action, &before);
+	assert_int_equal(do_shutdown(p.fd, SHUT_WR), 0);
+	assert_int_equal(do_send(p.fd, "x", 1, MSG_NOSIGNAL), -EPIPE);
+	assert_int_equal(pipes, 0);
+	assert_int_equal(do_send(p.fd, "x", 1, 0), -EPIPE);
+	assert_int_equal(pipes, 1);
+	vma_sigaction(SIGPIPE, &before, NULL);
+	pair_end(&p);
+}
+
+static void test_a_full_buffer_is_eagain_and_then_there_is_room(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	size_t sent = 0, got = 0;
+	ssize_t rc;
+	uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;
+
+	(void)state;
+	fill(out, sizeof(out));
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
+	while ((rc = do_send(p.fd, out, sizeof(out), 0)) > 0) {
+		sent += (size_t)rc;
+		bed_drive();
+		assert_true(vma_now_ns() < end_ns);
+	}
+	assert_int_equal(rc, -EAGAIN);
+	assert_false(do_poll(p.fd) & EPOLLOUT);
+	while (got < sent && vma_now_ns() < end_ns) {
+		got += bed_peer_recv(p.peer, in, sizeof(in));
+		bed_drive();
+	}
+	assert_int_equal(got, sent);
+	bed_until(do_poll(p.fd) & EPOLLOUT);
+	pair_end(&p);
+}
+
+static void *read_all(void *arg)
+{
+	struct pair *p = arg;
+	size_t got = 0;
+	uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;
+
+	while (got < sizeof(out) && vma_now_ns() < end_ns) {
+		got += bed_peer_recv(p->peer, in + got, sizeof(in) - got);
+		usleep(100);
+	}
+	return (void *)got;
+}
+
+static void test_a_blocking_write_sends_everything(void **state)
+{
+	struct pair p = pair(0);
+	pthread_t thread;
+	void *got;
+
+	(void)state;
+	fill(out, sizeof(out));
+	memset(in, 0, sizeof(in));
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
+	bed_peer_runs();
+	pthread_create(&thread, NULL, read_all, &p);
+	assert_int_equal(do_send(p.fd, out, sizeof(out), 0), sizeof(out));
+	pthread_join(thread, &got);
+	bed_peer_rests();
+	assert_int_equal((size_t)got, sizeof(out));
+	assert_memory_equal(in, out, sizeof(out));
+	pair_end(&p);
+}
+
+static void test_bad_pointers_are_faults_and_cost_no_byte(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	uint8_t *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	bed_catch_faults();
+	bed_peer_send(p.peer, "hello", 5);
+	bed_until(queued(p.fd) == 5);
+	assert_int_equal(do_recv(p.fd, page, 10, 0), -EFAULT);
+	assert_int_equal(do_recv(p.fd, (void *)-4096L, 10, 0), -EFAULT);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 5);
+	assert_int_equal(do_send(p.fd, page, 10, 0), -EFAULT);
+	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 1);
+	munmap(page, 4096);
+	pair_end(&p);
+}
+
+static void test_several_pieces_are_one_stream(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	struct iovec pieces[3] = {{"ab", 2}, {NULL, 0}, {"cde", 3}}, into[2] = {{in, 1}, {in + 1, 10}};
+	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
+
+	(void)state;
+	assert_int_equal(CALL(ssize_t, stream_sendmsg(vma_fd_lookup(p.fd), p.fd, &msg, 0)), 5);
+	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 5);
+	assert_int_equal(bed_peer_recv(p.peer, in, 10), 5);
+	assert_memory_equal(in, "abcde", 5);
+	bed_peer_send(p.peer, "12345", 5);
+	bed_until(queued(p.fd) == 5);
+	msg = (struct msghdr){.msg_iov = into, .msg_iovlen = 2};
+	assert_int_equal(CALL(ssize_t, stream_recvmsg(vma_fd_lookup(p.fd), p.fd, &msg, 0)), 5);
+	assert_memory_equal(in, "12345", 5);
+	pair_end(&p);
+}
+
+static int size_of(int fd, unsigned long request)
+{
+	int value = -1;
+
+	assert_int_equal(CALL(int, stream_ioctl(vma_fd_lookup(fd), fd, request, &value)), 0);
+	return value;
+}
+
+static void test_queues_tell_their_sizes(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+
+	(void)state;
+	bed_peer_send(p.peer, "hello", 5);
+	bed_until(queued(p.fd) == 5);
+	assert_int_equal(size_of(p.fd, FIONREAD), 5);
+	assert_int_equal(do_send(p.fd, "abc", 3, 0), 3);
+	assert_int_equal(size_of(p.fd, SIOCOUTQ), 3);
+	bed_until(size_of(p.fd, SIOCOUTQ) == 0);
+	pair_end(&p);
+}
+
+static void test_a_file_s_bytes_are_sent(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	int file = memfd_create("bytes", 0);
+
+	(void)state;
+	fill(out, 5000);
+	assert_int_equal(write(file, out, 5000), 5000);
+	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), file, 1000, 100000, 0)), 4000);
+	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 4000);
+	assert_int_equal(bed_peer_recv(p.peer, in, sizeof(in)), 4000);
+	assert_memory_equal(in, out + 1000, 4000);
+	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), file, 5000, 10, 0)), 0);
+	vma_os.close(file);
+	pair_end(&p);
+}
+
+static void test_a_pipe_s_bytes_are_sent_as_far_as_it_has_any(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	int ends[2];
+
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), ends[0], -1, 10, 0)), -EAGAIN);
+	assert_int_equal(write(ends[1], "abc", 3), 3);
+	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), ends[0], -1, 10, 0)), 3);
+	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 3);
+	vma_os.close(ends[0]);
+	vma_os.close(ends[1]);
+	pair_end(&p);
+}
+
+static void test_zero_copy_sends_are_answered(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	uint8_t control[128];
+	struct msghdr msg = {.msg_control = control, .msg_controllen = sizeof(control)};
+	struct sock_extended_err error;
+
+	(void)state;
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_ZEROCOPY, 1), 0);
+	assert_int_equal(do_send(p.fd, "a", 1, MSG_ZEROCOPY), 1);
+	assert_int_equal(do_send(p.fd, "b", 1, MSG_ZEROCOPY), 1);
+	assert_true(do_poll(p.fd) & EPOLLERR);
+	assert_int_equal(CALL(ssize_t, stream_recvmsg(vma_fd_lookup(p.fd), p.fd, &msg, MSG_ERRQUEUE)), 0);
+	assert_int_equal(CMSG_FIRSTHDR(&msg)->cmsg_type, IP_RECVERR);
+	memcpy(&error, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(error));
+	assert_int_equal(error.ee_origin, SO_EE_ORIGIN_ZEROCOPY);
+	assert_int_equal(error.ee_info, 0);
+	assert_int_equal(error.ee_data, 1);
+	assert_false(do_poll(p.fd) & EPOLLERR);
+	msg.msg_controllen = sizeof(control);
+	assert_int_equal(CALL(ssize_t, stream_recvmsg(vma_fd_lookup(p.fd), p.fd, &msg, MSG_ERRQUEUE)), -EAGAIN);
+	pair_end(&p);
+}
+
+static void test_an_urgent_byte_ends_a_read_and_is_read_by_itself(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	struct iovec span;
+
+	(void)state;
+	bed_peer_send(p.peer, "abc", 3);
+	assert_int_equal(vma_tcp_tx_reserve(p.peer->conn, 1, &span, 1), 1);
+	*(char *)span.iov_base = 'X';
+	vma_tcp_tx_commit(p.peer->conn, 1, VMA_TCP_TX_URGENT);
+	bed_peer_send(p.peer, "def", 3);
+	bed_until(do_poll(p.fd) & EPOLLPRI && vma_tcp_rx_mark(stream_conn(sock_of(p.fd))) == 3);
+	bed_drive();
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
+	assert_int_equal(size_of(p.fd, SIOCATMARK), 1);
+	assert_int_equal(do_recv(p.fd, in, 1, MSG_OOB), 1);
+	assert_int_equal(in[0], 'X');
+	assert_int_equal(do_recv(p.fd, in, 1, MSG_OOB), -EINVAL);
+	bed_until(queued(p.fd) == 3);
+	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
+	assert_memory_equal(in, "def", 3);
+	pair_end(&p);
+}
+
+enum { READERS = 3, NUMBERS = 20000 };
+static _Atomic uint8_t seen[NUMBERS];
+
+static void *read_numbers(void *arg)
+{
+	int fd = *(int *)arg;
+	uint32_t number;
+
+	while (do_recv(fd, &number, sizeof(number), MSG_WAITALL) == sizeof(number)) {
+		assert_true(number < NUMBERS);
+		atomic_fetch_add(&seen[number], 1);
+	}
+	return NULL;
+}
+
+static void test_several_readers_get_every_byte_once(void **state)
+{
+	struct pair p = pair(0);
+	pthread_t thread[READERS];
+	uint32_t sent = 0;
+
+	(void)state;
+	bed_peer_runs();
+	for (unsigned i = 0; i < READERS; i++)
+		pthread_create(&thread[i], NULL, read_numbers, &p.fd);
+	while (sent < NUMBERS) {
+		if (vma_tcp_tx_room(p.peer->conn) < sizeof(sent)) {
+			usleep(100);
+			continue;
+		}
+		bed_peer_send(p.peer, &sent, sizeof(sent));
+		sent++;
+	}
+	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
+	for (unsigned i = 0; i < READERS; i++)
+		pthread_join(thread[i], NULL);
+	bed_peer_rests();
+	for (unsigned i = 0; i < NUMBERS; i++)
+		assert_int_equal(atomic_load(&seen[i]), 1);
+	pair_end(&p);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_come_in_order_whatever_the_pieces),
+        cmocka_unit_test(test_what_is_sent_arrives),
+        cmocka_unit_test(test_peeking_takes_nothing),
+        cmocka_unit_test(test_trunc_throws_away),
+        cmocka_unit_test(test_a_blocking_read_waits_and_waitall_for_all),
+        cmocka_unit_test(test_a_timeout_ends_a_read_with_what_there_is),
+        cmocka_unit_test(test_rcvlowat_is_what_readable_means),
+        cmocka_unit_test(test_the_end_comes_after_the_bytes),
+        cmocka_unit_test(test_a_reset_is_told_once_and_after_what_is_queued),
+        cmocka_unit_test(test_a_write_after_the_end_raises_sigpipe),
+        cmocka_unit_test(test_a_full_buffer_is_eagain_and_then_there_is_room),
+        cmocka_unit_test(test_a_blocking_write_sends_everything),
+        cmocka_unit_test(test_bad_pointers_are_faults_and_cost_no_byte),
+        cmocka_unit_test(test_several_pieces_are_one_stream),
+        cmocka_unit_test(test_queues_tell_their_sizes),
+        cmocka_unit_test(test_a_file_s_bytes_are_sent),
+        cmocka_unit_test(test_a_pipe_s_bytes_are_sent_as_far_as_it_has_any),
+        cmocka_unit_test(test_zero_copy_sends_are_answered),
+        cmocka_unit_test(test_an_urgent_byte_ends_a_read_and_is_read_by_itself),
+        cmocka_unit_test(test_several_readers_get_every_byte_once),
+};
+BED_MAIN("data", tests)
