@@ -217,6 +217,7 @@ struct vma_tcp_conn {
 	struct tcp_cc cc;
 	struct tcp_recovery recovery;
 	struct tcp_timer_node timer[TCP_TIMERS];
+	uint64_t delack_due_ns; /* UINT64_MAX: no ACK waits; the timer may be set for earlier */
 	/* window.c */
 	uint32_t rcv_space_copied_seen; /* receive buffer growth as the kernel's: bytes read per round trip */
 	uint64_t rcv_space_ns;

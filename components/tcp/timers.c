@@ -28,6 +28,7 @@ void timers_init(struct vma_tcp_conn *conn)
 {
 	for (unsigned i = 0; i < TCP_TIMERS; i++)
 		conn->timer[i] = (struct tcp_timer_node){.kind = (uint8_t)i};
+	conn->delack_due_ns = UINT64_MAX;
 }
 
 void timers_stop(struct vma_tcp_conn *conn)
@@ -43,6 +44,18 @@ static void set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns
 	if (due_ns == UINT64_MAX)
 		wheel_stop(&conn->tcp->wheel, timer);
 	else if (!wheel_is_set(timer) || timer->due_ns != due_ns)
+		wheel_set(&conn->tcp->wheel, timer, due_ns);
+}
+
+/*
+ * The same for a timer that a conversation would move with every message. It stays where it is if that is earlier, also
+ * when nothing is due any more: once it fires too early, and what is due then is looked at anew.
+ */
+static void set_lazily(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns)
+{
+	struct tcp_timer_node *timer = &conn->timer[which];
+
+	if (due_ns != UINT64_MAX && !(wheel_is_set(timer) && timer->due_ns <= due_ns))
 		wheel_set(&conn->tcp->wheel, timer, due_ns);
 }
 
@@ -401,12 +414,23 @@ void timers_retransmit_update(struct vma_tcp_conn *conn)
 	} else {
 		persist_end(r);
 	}
-	set(conn, TCP_TIMER_RETRANSMIT, due_ns);
+	set_lazily(conn, TCP_TIMER_RETRANSMIT, due_ns);
 }
 
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns)
 {
-	set(conn, TCP_TIMER_DELACK, in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX);
+	conn->delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX;
+	set_lazily(conn, TCP_TIMER_DELACK, conn->delack_due_ns);
+}
+
+static void fire_delack(struct vma_tcp_conn *conn)
+{
+	if (conn->delack_due_ns > conn->tcp->now_ns) {
+		set_lazily(conn, TCP_TIMER_DELACK, conn->delack_due_ns);
+		return;
+	}
+	conn->delack_due_ns = UINT64_MAX;
+	window_delack_fired(conn);
 }
 
 void timers_fire(struct vma_tcp_conn *conn, unsigned which)
@@ -421,7 +445,7 @@ void timers_fire(struct vma_tcp_conn *conn, unsigned which)
 			fire_persist(conn);
 		break;
 	case TCP_TIMER_DELACK:
-		window_delack_fired(conn);
+		fire_delack(conn);
 		break;
 	case TCP_TIMER_KEEPALIVE:
 		if (in_fin_wait(conn))

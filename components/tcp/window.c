@@ -299,7 +299,7 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||
 	    (conn->quick_acks != 0 && !conn->pingpong) || pcb->ooseq != NULL)
 		tcp_ack_now(pcb);
-	else if (!wheel_is_set(&conn->timer[TCP_TIMER_DELACK]))
+	else if (conn->delack_due_ns == UINT64_MAX)
 		timers_delack(conn, delay_of(conn));
 }
 
