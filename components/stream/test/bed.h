@@ -227,6 +227,7 @@ static bool bed_peer_accepted(struct vma_tcp_listener *listener, void *arg, stru
 	(void)listener, (void)arg;
 	assert_true(n < BED_CONNS);
 	bed.accepted[n].conn = conn;
+	atomic_store(&bed.accepted[n].events, 0);
 	vma_tcp_conn_adopt(conn, &bed_peer_owner, &bed.accepted[n]);
 	atomic_store(&bed.n_accepted, n + 1);
 	return true;

@@ -1,0 +1,274 @@
+/* shutdown, close, SO_LINGER, and the ends of sockets that are in use. */
+#include "bed.h"
+
+#include <sys/wait.h>
+
+static bool has(const struct bed_conn *peer, uint32_t events)
+{
+	return (atomic_load(&peer->events) & events) == events;
+}
+
+static void test_close_delivers_and_says_the_end(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	char text[8];
+
+	(void)state;
+	assert_int_equal(do_send(fd, "bye", 3, 0), 3);
+	do_close(fd);
+	bed_until(has(peer, VMA_TCP_PEER_CLOSED));
+	assert_int_equal(bed_peer_recv(peer, text, 8), 3);
+	assert_memory_equal(text, "bye", 3);
+	assert_true(vma_tcp_rx_eof(peer->conn));
+	bed_pair_end(-1, listener, peer);
+}
+
+static void test_close_with_unread_bytes_resets(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+
+	(void)state;
+	bed_peer_send(peer, "x", 1);
+	bed_until(do_poll(fd) & EPOLLIN);
+	do_close(fd);
+	bed_until(has(peer, VMA_TCP_FAILED));
+	assert_int_equal(vma_tcp_error(peer->conn), ECONNRESET);
+	bed_pair_end(-1, listener, peer);
+}
+
+static void set_linger(int fd, int seconds)
+{
+	struct linger linger = {.l_onoff = 1, .l_linger = seconds};
+
+	assert_int_equal(
+	        CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger))), 0);
+}
+
+static void test_linger_zero_resets(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+
+	(void)state;
+	set_linger(fd, 0);
+	do_close(fd);
+	bed_until(has(peer, VMA_TCP_FAILED));
+	bed_pair_end(-1, listener, peer);
+}
+
+static void test_linger_waits_until_all_is_acknowledged(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	uint64_t begun;
+
+	(void)state;
+	set_linger(fd, 5);
+	assert_int_equal(do_send(fd, "bye", 3, 0), 3);
+	bed_peer_runs();
+	begun = vma_now_ns();
+	do_close(fd);
+	assert_true(vma_now_ns() - begun < 2000000000);
+	bed_peer_rests();
+	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 3);
+	assert_true(has(peer, VMA_TCP_PEER_CLOSED));
+	bed_pair_end(-1, listener, peer);
+}
+
+static void test_linger_waits_no_longer_than_it_is_told(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	uint64_t begun, took;
+
+	(void)state;
+	set_linger(fd, 1);
+	assert_int_equal(do_send(fd, "bye", 3, 0), 3);
+	begun = vma_now_ns();
+	do_close(fd); /* the peer is not driven */
+	took = vma_now_ns() - begun;
+	assert_true(took > 900000000 && took < 2500000000);
+	bed_until(has(peer, VMA_TCP_PEER_CLOSED)); /* and is delivered all the same */
+	bed_pair_end(-1, listener, peer);
+}
+
+static void test_half_closed_it_reads_on(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	char text[8];
+
+	(void)state;
+	assert_int_equal(do_shutdown(fd, SHUT_WR), 0);
+	bed_until(has(peer, VMA_TCP_PEER_CLOSED));
+	assert_true(do_poll(fd) & EPOLLOUT); /* a write would not wait: EPIPE */
+	assert_false(do_poll(fd) & EPOLLHUP);
+	bed_peer_send(peer, "more", 4);
+	bed_until(do_poll(fd) & EPOLLIN);
+	assert_int_equal(do_recv(fd, text, 8, 0), 4);
+	vma_tcp_close(peer->conn, false);
+	bed_until(do_poll(fd) & EPOLLHUP);
+	assert_int_equal(do_recv(fd, text, 8, 0), 0);
+	assert_int_equal(do_shutdown(fd, SHUT_WR), -ENOTCONN);
+	bed_pair_end(fd, listener, peer);
+}
+
+static void test_shut_for_reading_it_says_the_end(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	char text[8];
+
+	(void)state;
+	assert_int_equal(do_shutdown(fd, SHUT_RD), 0);
+	assert_true(do_poll(fd) & EPOLLIN && do_poll(fd) & EPOLLRDHUP);
+	assert_int_equal(do_recv(fd, text, 8, 0), 0);
+	assert_int_equal(do_shutdown(fd, 77), -EINVAL);
+	bed_pair_end(fd, listener, peer);
+}
+
+static void *close_later(void *arg)
+{
+	usleep(50000);
+	do_close(*(int *)arg);
+	return NULL;
+}
+
+static void *send_later(void *arg)
+{
+	usleep(150000);
+	bed_peer_send(arg, "late", 4);
+	return NULL;
+}
+
+static void test_closed_by_another_thread_a_read_goes_on(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, 0);
+	pthread_t closer, sender;
+	char text[8];
+
+	(void)state;
+	bed_peer_runs();
+	pthread_create(&closer, NULL, close_later, &fd);
+	pthread_create(&sender, NULL, send_later, peer);
+	assert_int_equal(do_recv(fd, text, 8, 0), 4); /* as with the kernel: it holds the socket */
+	pthread_join(closer, NULL);
+	pthread_join(sender, NULL);
+	bed_peer_rests();
+	bed_until(has(peer, VMA_TCP_PEER_CLOSED));
+	bed_pair_end(-1, listener, peer);
+}
+
+static void *shut_later(void *arg)
+{
+	usleep(50000);
+	do_shutdown(*(int *)arg, SHUT_RDWR);
+	return NULL;
+}
+
+static void test_shut_by_another_thread_a_read_ends(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, 0);
+	pthread_t thread;
+	char text[8];
+
+	(void)state;
+	pthread_create(&thread, NULL, shut_later, &fd);
+	assert_int_equal(do_recv(fd, text, 8, 0), 0);
+	pthread_join(thread, NULL);
+	bed_pair_end(fd, listener, peer);
+}
+
+static void test_a_duplicate_keeps_it_open(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), copy = vma_os.dup(fd);
+
+	(void)state;
+	assert_int_equal(CALL(int, vma_fd_install(copy, vma_fd_lookup(fd))), 0);
+	do_close(fd);
+	bed_never(has(peer, VMA_TCP_PEER_CLOSED));
+	assert_int_equal(do_send(copy, "x", 1, 0), 1);
+	do_close(copy);
+	bed_until(has(peer, VMA_TCP_PEER_CLOSED));
+	bed_pair_end(-1, listener, peer);
+}
+
+static void test_what_a_child_does_with_its_copy_is_no_matter(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), status;
+	char text[8];
+	pid_t child;
+
+	(void)state;
+	vma_engine_fork_prepare();
+	child = fork();
+	if (child == 0) {
+		ssize_t rc;
+
+		vma_engine_fork_child();
+		rc = do_send(fd, "no", 2, MSG_NOSIGNAL);
+
+		do_close(fd);
+		_exit(rc == -EPIPE ? 7 : 8);
+	}
+	vma_engine_fork_parent();
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(WEXITSTATUS(status), 7);
+	bed_never(has(peer, VMA_TCP_PEER_CLOSED));
+	bed_peer_send(peer, "still", 5);
+	bed_until(do_poll(fd) & EPOLLIN);
+	assert_int_equal(do_recv(fd, text, 8, 0), 5);
+	bed_pair_end(fd, listener, peer);
+}
+
+static void test_at_exit_what_was_sent_arrives(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	static char bytes[60000];
+	size_t got = 0;
+
+	(void)state;
+	assert_true(do_send(fd, bytes, 16000, 0) == 16000);
+	bed_peer_runs();
+	vma_stream_exit();
+	bed_peer_rests();
+	assert_true(has(peer, VMA_TCP_PEER_CLOSED));
+	got = bed_peer_recv(peer, bytes, sizeof(bytes));
+	assert_int_equal(got, 16000);
+	bed_pair_end(fd, listener, peer);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_close_delivers_and_says_the_end),
+        cmocka_unit_test(test_close_with_unread_bytes_resets),
+        cmocka_unit_test(test_linger_zero_resets),
+        cmocka_unit_test(test_linger_waits_until_all_is_acknowledged),
+        cmocka_unit_test(test_linger_waits_no_longer_than_it_is_told),
+        cmocka_unit_test(test_half_closed_it_reads_on),
+        cmocka_unit_test(test_shut_for_reading_it_says_the_end),
+        cmocka_unit_test(test_closed_by_another_thread_a_read_goes_on),
+        cmocka_unit_test(test_shut_by_another_thread_a_read_ends),
+        cmocka_unit_test(test_a_duplicate_keeps_it_open),
+        cmocka_unit_test(test_what_a_child_does_with_its_copy_is_no_matter),
+        cmocka_unit_test(test_at_exit_what_was_sent_arrives),
+};
+BED_MAIN("close", tests)
