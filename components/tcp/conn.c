@@ -195,6 +195,18 @@ static void bury_if_unused(struct vma_tcp_conn *conn)
 	conn->tcp->dead = conn;
 }
 
+/* Unless the receive fifo has had no memory for the last bytes: they would be lost with the pcb. */
+static void end_in_timewait(struct vma_tcp_conn *conn)
+{
+	if (conn->pcb->refused_data != NULL) {
+		lwip_enter(conn->tcp, conn);
+		tcp_process_refused_data(conn->pcb);
+		lwip_leave();
+	}
+	if (conn->pcb->refused_data == NULL)
+		timewait_begin(conn);
+}
+
 void tcp_conn_step(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
@@ -203,7 +215,9 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 		do_work(conn);
 	if (conn->burst != NULL && !conn->is_over)
 		tcp_input_burst(conn);
-	if (conn->pcb != NULL)
+	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
+		end_in_timewait(conn);
+	else if (conn->pcb != NULL)
 		tcp_output_conn(conn);
 	tcp_conn_publish(conn);
 	events = conn->events;

@@ -52,6 +52,14 @@ uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn)
 	return wish != 0 && wish < mss ? wish : mss;
 }
 
+/* A segment leaves in one buffer, whatever the path's mtu. */
+static uint32_t mss_of_buffer(const struct vma_tcp *tcp)
+{
+	uint32_t size = UINT32_C(1) << tcp->arena->frame_shift;
+
+	return size - vma_ring_qp(tcp->ring)->tx_headroom - sizeof(((struct vma_tcp_path *)0)->bytes) - TCP_HLEN;
+}
+
 void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
@@ -61,6 +69,8 @@ void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 		return;
 	if (conn->peer_mss != 0 && conn->peer_mss < mss)
 		mss = conn->peer_mss;
+	if (mss_of_buffer(conn->tcp) < mss)
+		mss = mss_of_buffer(conn->tcp);
 	headers = headers_of(pcb);
 	if (mss < MSS_MIN + headers)
 		mss = MSS_MIN + headers;

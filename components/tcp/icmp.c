@@ -13,17 +13,18 @@
 enum { ICMP_UNREACHABLE = 3, ICMP_TIME_EXCEEDED = 11, ICMP_PARAMETER = 12, CODE_TOO_LONG = 4 };
 #define MTU_MIN 552 /* the kernel's ip_rt_min_pmtu */
 
-void vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
+int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
 {
 	struct vma_tcp_path *copy = conn->memory.alloc(sizeof(*copy)), *before;
 
 	if (copy == NULL)
-		return; /* the old way goes on; a route that has gone shows by timeouts */
+		return -ENOMEM;
 	*copy = *path;
 	before = atomic_exchange_explicit(&conn->path_wish, copy, memory_order_acq_rel);
 	if (before != NULL)
 		conn->memory.free(before);
 	tcp_post(conn, TCP_WORK_PATH);
+	return 0;
 }
 
 void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq)

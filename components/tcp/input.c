@@ -163,7 +163,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 }
 
 struct before {
-	uint32_t rcv_nxt;
+	uint32_t rcv_nxt, lastack;
 	enum tcp_state state;
 	bool ack_now;
 };
@@ -205,6 +205,20 @@ static void note_ack(struct vma_tcp_conn *conn, const struct segment *s, struct 
 	ack->blocks = s->has_sack ? segment_sacks(s, ack) : 0;
 }
 
+/*
+ * As the kernel: what acknowledges something new says the window of now, also if it is a segment sent again, whose
+ * number is an old one. lwIP, as RFC 9293 has it, would leave the window's size as it was, and so move its edge to
+ * where the peer never told it.
+ */
+static void update_window(struct tcp_pcb *pcb, const struct segment *s, const struct before *before)
+{
+	if (pcb->lastack == before->lastack || pcb->lastack != s->ack || s->flags & TCP_SYN)
+		return;
+	pcb->snd_wnd = (tcpwnd_size_t)s->window << pcb->snd_scale;
+	pcb->snd_wl1 = s->seq;
+	pcb->snd_wl2 = s->ack;
+}
+
 /* What lwIP has ended, or made of it. */
 static void follow(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
 {
@@ -221,6 +235,7 @@ static void follow(struct vma_tcp_conn *conn, const struct segment *s, const str
 		release_acked(conn);
 		return; /* input's end sees to it */
 	}
+	update_window(conn->pcb, s, before);
 	if (s->flags & TCP_ACK)
 		recovery_ack_after(conn, &conn->tcp->ack);
 	conclude(conn, s, before);
@@ -240,14 +255,24 @@ static void take_duplicate(struct vma_tcp_conn *conn, struct run *run)
 	run->n = 1;
 }
 
+/* Bytes that the receive fifo had no memory for would be lost with the pcb, which the last ACK ends. */
+static bool waits_for_memory(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	return __builtin_expect(pcb->refused_data != NULL, 0) && (pcb->state == LAST_ACK || pcb->state == CLOSING);
+}
+
 static void feed(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
-	struct before before = {
-	        .rcv_nxt = conn->pcb->rcv_nxt, .state = conn->pcb->state, .ack_now = conn->pcb->flags & TF_ACK_NOW};
+	struct before before = {.rcv_nxt = conn->pcb->rcv_nxt,
+	                        .lastack = conn->pcb->lastack,
+	                        .state = conn->pcb->state,
+	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 	struct pbuf *p;
 
-	if (!tcp_judge(conn, s)) {
+	if (waits_for_memory(conn) || !tcp_judge(conn, s)) {
 		drop_run(conn, run, 0);
 		return;
 	}
@@ -288,6 +313,4 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		tcp_output_ack(conn); /* of the FIN */
 	lwip_leave();
-	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
-		timewait_begin(conn);
 }

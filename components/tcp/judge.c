@@ -178,7 +178,7 @@ static bool judge_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 	/* The SYN-ACK of a simultaneous open: its SYN is known, its ACK is what matters. */
 	if (pcb->state == SYN_RCVD && !conn->passive && (s->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) &&
 	    s->seq + 1 == pcb->rcv_nxt)
-		segment_drop_syn(s);
+		segment_drop_syn(s, conn->pcb->snd_scale);
 	if (!is_in_window(conn, s) && !(s->flags & (TCP_RST | TCP_SYN))) {
 		answer_unacceptable(conn, s);
 		return false;

@@ -57,8 +57,10 @@ uint8_t segment_byte(const struct segment *s, uint32_t at)
 	return *(const uint8_t *)(vma_buf_data(s->arena, buf) + off);
 }
 
-void segment_drop_syn(struct segment *s)
+void segment_drop_syn(struct segment *s, uint8_t scale)
 {
+	s->window = (uint16_t)(s->window >> scale);
+	s->hdr->wnd = lwip_htons(s->window);
 	s->seq++;
 	s->flags &= (uint8_t)~TCP_SYN;
 	s->hdr->seqno = lwip_htonl(s->seq);

@@ -259,8 +259,9 @@ void vma_tcp_close(struct vma_tcp_conn *conn, bool abort);
 int vma_tcp_set(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value);
 int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option);
 void vma_tcp_info(struct vma_tcp_conn *conn, struct tcp_info *info); /* control path */
-/* A new way to the peer (route, neighbour, MTU). Posts. */
-void vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path);
+/* A new way to the peer (route, neighbour, MTU). Posts. -ENOMEM: the old one goes on; say it again later, for a
+ * connection that has none would wait for ever. */
+int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path);
 /* An ICMP error about this connection has come: type, code and next-hop MTU of RFC 792/1191, seq of the inner header.
  * Posts. Hard errors end a connection that is being made; others are remembered for SO_ERROR's soft error. */
 void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq);

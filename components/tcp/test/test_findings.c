@@ -1,0 +1,147 @@
+/* What seeds have found (test_seeds.c), each in the smallest world that shows it. */
+#include "raw.h"
+
+static int open_jumbo(void **state)
+{
+	struct vma_tcp_attr wishes = {.gro_streams_max = 16};
+
+	(void)state;
+	pair_open_with(&wishes, 9000);
+	return 0;
+}
+
+static void test_path_wider_than_a_buffer_carries_data(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	transfer(client, server, 100000, SEC);
+	assert_int_equal(counts_of(0).no_memory, 0);
+	app_free(client);
+}
+
+static void test_urgent_byte_that_is_not_read_is_no_reason_for_a_reset(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	send_flags(client, 3, VMA_TCP_TX_URGENT);
+	run(1 * MS);
+	assert_int_equal(read_bytes(server, 2), 2);
+	vma_tcp_close(server->conn, false);
+	run(1 * MS);
+	assert_int_equal(counts_of(1).resets_out, 0);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
+	app_free(client);
+}
+
+/* RFC 7323 2.2: of a segment with SYN it is not, also when the SYN is known already. */
+static void test_window_of_a_crossing_syn_ack_is_not_scaled(void **state)
+{
+	static const uint8_t options[8] = {2, 4, 1000 >> 8, 1000 & 255, 1, 3, 3, 7};
+	struct app *app = raw_connect_begin();
+
+	(void)state;
+	raw.window = 1280;
+	raw_send_options(0, 0, TCP_SYN, options, sizeof(options), 0, "", 0);
+	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	raw_forget();
+	send_bytes(app, 10000);
+	run(1 * MS);
+	for (uint32_t end = 1; raw_unseen() > 0;) {
+		const struct raw_segment *s = raw_next();
+
+		end = s->seq + s->len > end ? s->seq + s->len : end;
+		assert_in_range(end, 1, 1 + 1280);
+	}
+	app_free(app);
+}
+
+/* A segment that is sent again has an old number, but says the window of now; it must not be taken for none. */
+static void test_window_of_a_repeated_segment_counts(void **state)
+{
+	struct app *app;
+
+	(void)state;
+	raw.window = 2000;
+	app = raw_connect();
+	send_bytes(app, 10000);
+	raw_send(11, 1, TCP_ACK, "later", 5); /* what lies before it has been lost */
+	raw_forget();
+	raw.window = 0;
+	raw_send(1, 2001, TCP_ACK, "0123456789", 10); /* here it is; the window is closed */
+	run(1 * MS);
+	while (raw_unseen() > 0)
+		assert_int_equal(raw_next()->len, 0);
+	app_free(app);
+}
+
+/* There was no memory for the peer's last bytes when its FIN came, which ended the connection for lwIP. */
+static void test_last_bytes_wait_for_memory_in_time_wait(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	vma_tcp_shutdown(app->conn, SHUT_WR);
+	raw_send(1, 2, TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_FIN_WAIT2);
+	pair_no_memory = true;
+	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){byte_at(0), byte_at(1)}, 2);
+	run(5 * MS);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
+	assert_false(vma_tcp_rx_eof(app->conn));
+	pair_no_memory = false;
+	run(5 * MS);
+	assert_int_equal(read_bytes(app, 10), 2);
+	assert_true(vma_tcp_rx_eof(app->conn));
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	app_free(app);
+}
+
+static void test_last_bytes_wait_for_memory_in_last_ack(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	pair_no_memory = true;
+	raw_send(1, 1, TCP_ACK | TCP_FIN, (uint8_t[]){byte_at(0), byte_at(1)}, 2);
+	vma_tcp_shutdown(app->conn, SHUT_WR);
+	settle();
+	assert_int_equal(raw_last()->flags & TCP_FIN, TCP_FIN);
+	raw_send(4, 2, TCP_ACK, "", 0);
+	run(5 * MS);
+	pair_no_memory = false;
+	run(5 * MS);
+	assert_int_equal(read_bytes(app, 10), 2);
+	assert_true(vma_tcp_rx_eof(app->conn));
+	app_free(app);
+}
+
+static void test_path_that_finds_no_memory_says_so(void **state)
+{
+	struct vma_tcp_path path = path_to(0, 1400);
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	pair_no_memory = true;
+	assert_int_equal(vma_tcp_set_path(client->conn, &path), -ENOMEM);
+	pair_no_memory = false;
+	assert_int_equal(vma_tcp_set_path(client->conn, &path), 0);
+	app_free(client);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_path_wider_than_a_buffer_carries_data, open_jumbo, pair_close),
+        CASE(test_urgent_byte_that_is_not_read_is_no_reason_for_a_reset),
+        RAW_CASE(test_window_of_a_crossing_syn_ack_is_not_scaled),
+        RAW_CASE(test_window_of_a_repeated_segment_counts),
+        RAW_CASE(test_last_bytes_wait_for_memory_in_time_wait),
+        RAW_CASE(test_last_bytes_wait_for_memory_in_last_ack),
+        CASE(test_path_that_finds_no_memory_says_so),
+};
+
+VMA_TEST_MAIN(tests)
