@@ -106,7 +106,7 @@ static void write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struc
 		store16(tcp + 16, vma_csum_fold(sum.sum));
 		return;
 	}
-	sum.sum = vma_csum_add(sum.sum, tcp, hdr_len);
+	sum.sum = vma_csum_fold(vma_csum_add(sum.sum, tcp, hdr_len));
 	write_payload(&sum, tcp + hdr_len, p, hdr_len, true);
 	store16(tcp + 16, (uint16_t)~vma_csum_fold(sum.sum));
 }
