@@ -61,6 +61,12 @@ static bool continues(const struct run *run, const struct segment *next)
 	       (!s->has_ts || (int32_t)(next->ts_val - s->ts_val) >= 0);
 }
 
+/* The urgent byte is looked for in the packet of each segment. */
+static bool awaits_urgent(const struct vma_tcp_conn *conn)
+{
+	return atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) == URGENT_EXPECTED;
+}
+
 /* Takes what can be taken as one from the head of the burst. */
 static void take_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
 {
@@ -70,7 +76,7 @@ static void take_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
 	run->packets[0] = pop(conn);
 	run->n = 1;
 	segment_parse(&run->s, arena, run->packets[0]);
-	if (!merge || !may_begin_run(&run->s))
+	if (!merge || !may_begin_run(&run->s) || awaits_urgent(conn))
 		return;
 	while (conn->burst != NULL) {
 		segment_parse(&next, arena, conn->burst);

@@ -132,12 +132,32 @@ static void test_urgent_byte_arrives_at_the_other_stack(void **state)
 	app_free(client);
 }
 
+/* Announced from afar; the segments that bring it do not mention it, and come in one burst. */
+static void test_urgent_byte_is_found_in_the_second_of_two_segments(void **state)
+{
+	struct app *app = raw_connect();
+	uint8_t byte = 0, data[1000] = {0};
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1502, "a", 1);
+	wire_faults(1, (struct vma_wire_faults){.delay_ns = MS});
+	raw_send(2, 1, TCP_ACK, data, 1000);
+	data[500] = 'X'; /* 1002 + 500 */
+	raw_send(1002, 1, TCP_ACK | TCP_PSH, data, 1000);
+	run(2 * MS);
+	assert_int_equal(fifo_bytes(&app->conn->rx), 2001);
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
+	assert_int_equal(byte, 'X');
+	app_free(app);
+}
+
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte),
         RAW_CASE(test_urgent_byte_is_read_by_itself_once),
         RAW_CASE(test_inline_the_urgent_byte_is_one_of_the_stream),
         RAW_CASE(test_announced_urgent_byte_is_waited_for),
         RAW_CASE(test_lone_urgent_byte_is_nothing_to_read),
+        RAW_CASE(test_urgent_byte_is_found_in_the_second_of_two_segments),
         CASE(test_urgent_byte_arrives_at_the_other_stack),
 };
 VMA_TEST_MAIN(tests)
