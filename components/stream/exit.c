@@ -2,13 +2,15 @@
  * exit.c - the end of the process: what has been sent is to arrive.
  *
  * The kernel would go on for every socket by itself; here the process stays until the peers have acknowledged all of
- * it, or two seconds are over. Connections are not taken down beyond that: other threads may still be inside.
+ * it, or two seconds are over, and then a moment for their own ends, which come at once as a rule: nobody will be here
+ * to answer them later but the kernel, with RST. Connections are not taken down beyond that: other threads may still
+ * be inside.
  */
 #include <time.h>
 
 #include "stream_priv.h"
 
-enum { FLUSH_NS = 2000000000, NAP_NS = 100000 };
+enum { FLUSH_NS = 2000000000, PART_NS = 50000000, NAP_NS = 100000 };
 
 static void close_one(struct vma_file *file, void *arg)
 {
@@ -24,40 +26,52 @@ static void close_one(struct vma_file *file, void *arg)
 	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 }
 
-static bool anybody_busy(void)
+static bool anybody(bool (*is)(struct vma_tcp *tcp))
 {
 	for (unsigned bit = 0; bit < 64; bit++) {
 		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
 
 		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			const struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+			struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
 
-			if (tcp != NULL && vma_tcp_is_busy(tcp))
+			if (tcp != NULL && is(tcp))
 				return true;
 		}
 	}
 	return false;
 }
 
-void vma_stream_exit(void)
+static bool is_busy(struct vma_tcp *tcp)
+{
+	return vma_tcp_is_busy(tcp);
+}
+
+static void drive_while(bool (*is)(struct vma_tcp *tcp), uint64_t limit_ns)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const uint64_t end_ns = vma_now_ns() + limit_ns;
 	struct vma_thread *self;
-	uint64_t end_ns;
-	bool busy;
+	bool more;
+
+	do {
+		self = vma_enter();
+		vma_rails_progress(UINT64_MAX);
+		more = anybody(is);
+		vma_leave(self);
+		if (more)
+			nanosleep(&nap, NULL);
+	} while (more && vma_now_ns() < end_ns);
+}
+
+void vma_stream_exit(void)
+{
+	struct vma_thread *self;
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL)
 		return;
 	self = vma_enter();
 	vma_file_each(close_one, NULL);
 	vma_leave(self);
-	end_ns = vma_now_ns() + FLUSH_NS;
-	do {
-		self = vma_enter();
-		vma_rails_progress(UINT64_MAX);
-		busy = anybody_busy();
-		vma_leave(self);
-		if (busy)
-			nanosleep(&nap, NULL);
-	} while (busy && vma_now_ns() < end_ns);
+	drive_while(is_busy, FLUSH_NS);
+	drive_while(vma_tcp_is_parting, PART_NS);
 }

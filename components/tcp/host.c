@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tcp_priv.h"
+#include "lwip_port.h"
 
 bool vma_tcp_is_empty(struct vma_tcp *tcp)
 {
@@ -28,12 +29,40 @@ bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_b
 /* Each may cost a conversation with the owner of the device: no exit takes long for it. */
 #define LEAVE_MOST 4096
 
+bool vma_tcp_is_parting(struct vma_tcp *tcp)
+{
+	bool acquired = vma_ring_acquire(tcp->ring), parting = tcp->orphans != 0;
+
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return parting;
+}
+
+/*
+ * The peer has all of it, FIN included, and goes on as long as it likes: its FIN is answered by the kernel with RST,
+ * which ends what is closed already. Any other connection has something that its peer waits for: it is left to the
+ * owner of the device, who resets the peer, or, where that owner knows no rule of it, reset here.
+ */
+static void leave_conn(struct vma_tcp_conn *conn)
+{
+	if (conn->is_over || conn->pcb == NULL)
+		return;
+	if (conn->closing && conn->pcb->state == FIN_WAIT_2)
+		tcp_conn_fail(conn, 0, false);
+	else if (!conn->steered)
+		tcp_conn_fail(conn, 0, true);
+}
+
 void vma_tcp_leave(struct vma_tcp *tcp)
 {
+	uint32_t left = LEAVE_MOST;
+
 	if (!vma_ring_acquire(tcp->ring))
 		return;
+	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL && left > 0; conn = conn->next_all, left--)
+		leave_conn(conn);
 	timewait_end(tcp, LEAVE_MOST);
-	vma_ring_release(tcp->ring);
+	vma_ring_release(tcp->ring); /* a turn: resets leave */
 }
 
 /* Recovery is over by then. */

@@ -83,9 +83,12 @@ struct vma_ring *vma_tcp_ring(const struct vma_tcp *tcp);
 /* Control path. No connection and no listener is left; what waits in TIME_WAIT does not count. */
 bool vma_tcp_is_empty(struct vma_tcp *tcp);
 
+/* Control path. A connection that was closed has not ended yet: bytes, or the peer's FIN, are on their way. */
+bool vma_tcp_is_parting(struct vma_tcp *tcp);
 /*
- * Control path, does nothing in a sink: the process is about to end. What waits in TIME_WAIT is over, or its owner's
- * rules of the NIC would look like connections of a process that died, whose peers are to be reset.
+ * Control path, does nothing in a sink: the process is about to end. What has nothing left to say (TIME_WAIT, and
+ * FIN_WAIT_2 of closed connections) is over, or its rules of the NIC would look like connections of a process that
+ * died, whose peers are to be reset; peers of other connections that have no rule yet are reset.
  */
 void vma_tcp_leave(struct vma_tcp *tcp);
 

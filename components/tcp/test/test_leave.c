@@ -1,0 +1,93 @@
+/* The end of a process in good order: what is left of closed connections, and what the peers hear. */
+#include "raw.h"
+
+static unsigned flows_of(int i, const struct app *app)
+{
+	struct vma_flow_key key;
+
+	vma_tcp_names(app->conn, &key);
+	return vma_ring_flow(side[i].ring, &key) != NULL;
+}
+
+static void test_parting_lasts_until_the_peer_has_closed_too(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	assert_false(vma_tcp_is_parting(side[0].tcp));
+	vma_tcp_close(client->conn, false);
+	run(MS);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_FIN_WAIT2);
+	assert_false(vma_tcp_is_busy(side[0].tcp));
+	assert_true(vma_tcp_is_parting(side[0].tcp));
+	vma_tcp_close(server->conn, false);
+	run(MS);
+	assert_false(vma_tcp_is_parting(side[0].tcp));
+	assert_false(vma_tcp_is_parting(side[1].tcp));
+	app_free(client);
+}
+
+static void test_what_the_peer_has_not_closed_is_left_without_a_word(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, false);
+	run(MS);
+	vma_tcp_leave(side[0].tcp);
+	run(MS);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
+	assert_int_equal(flows_of(0, client), 0);
+	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE_WAIT);
+	assert_int_equal(vma_tcp_error(server->conn), 0);
+	app_free(client);
+}
+
+static void test_time_wait_is_left(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, false);
+	vma_tcp_close(server->conn, false);
+	run(MS);
+	assert_int_equal(flows_of(0, client), 1);
+	vma_tcp_leave(side[0].tcp);
+	assert_int_equal(flows_of(0, client), 0);
+	app_free(client);
+}
+
+/* The connecting side has a rule of the NIC's, whose owner sees to it; the accepting side has none yet. */
+static void test_peers_of_unfinished_connections_without_rule_are_reset(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_leave(side[0].tcp);
+	run(MS);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_ESTABLISHED);
+	assert_int_equal(vma_tcp_state(server->conn), TCP_ESTABLISHED);
+	vma_tcp_leave(side[1].tcp);
+	run(MS);
+	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
+	app_free(client);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_setup_teardown(test_parting_lasts_until_the_peer_has_closed_too, pair_open,
+	                                        pair_close),
+	        cmocka_unit_test_setup_teardown(test_what_the_peer_has_not_closed_is_left_without_a_word, pair_open,
+	                                        pair_close),
+	        cmocka_unit_test_setup_teardown(test_time_wait_is_left, pair_open, pair_close),
+	        cmocka_unit_test_setup_teardown(test_peers_of_unfinished_connections_without_rule_are_reset, pair_open,
+	                                        pair_close),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
