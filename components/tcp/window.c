@@ -1,7 +1,7 @@
 /*
  * window.c - how much the peer may send, when it is told so, and how large both buffers are.
  *
- * The announced edge never moves back (RFC 9293 3.8.6): rcv_edge is what the peer was told last, in units that window
+ * The edge never moves back (RFC 9293 3.8.6): rcv_edge is the furthest that the peer was told, in units that window
  * scaling can express, and all up to it is accepted. The buffer counts bytes.
  *
  * ACKs are delayed as the kernel delays them: not at the beginning and after a pause (quick_acks), while the peer may
@@ -17,6 +17,7 @@
 #define RCVBUF_MIN 1152
 #define SNDBUF_MIN 4608
 #define RCV_MSS_FIRST 536
+#define ROUNDING_MAX 16384 /* bytes of the buffer that rounding up may give away */
 
 static uint32_t at_most(uint64_t value, uint64_t limit)
 {
@@ -172,6 +173,20 @@ static uint32_t window_now(const struct vma_tcp_conn *conn)
 	return left > 0 ? (uint32_t)left : 0;
 }
 
+/*
+ * What is left of the announced window, in units of window scaling: rounded up, so that the edge does not move back, as
+ * the kernel does. A peer whose few bytes are acknowledged one segment at a time would never find the window closed: it
+ * gets so much that way, and after that sees the edge move back by less than a unit (RFC 7323 2.4), although what it
+ * has sent up to the old edge is taken.
+ */
+static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
+{
+	uint64_t up = (now + (uint64_t)unit - 1) & ~(uint64_t)(unit - 1);
+	uint64_t limit = (rcvbuf > 65535 ? rcvbuf : 65535) + ROUNDING_MAX; /* a SYN announces that much */
+
+	return queued + up <= limit ? (uint32_t)up : now & ~(unit - 1);
+}
+
 static uint32_t choose_window(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -182,7 +197,7 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	chosen = at_most(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
 	                 (uint64_t)65535 << pcb->rcv_scale);
 	chosen &= ~(unit - 1);
-	return chosen >= now ? chosen : (now + unit - 1) & ~(unit - 1);
+	return chosen >= now ? chosen : keep_window(rcvbuf, queued, now, unit);
 }
 
 uint16_t window_announce(struct vma_tcp_conn *conn)
@@ -192,8 +207,10 @@ uint16_t window_announce(struct vma_tcp_conn *conn)
 
 	if (window == 0 && window_now(conn) == 0 && conn->rcv_edge != pcb->rcv_nxt + window)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
-	conn->rcv_edge = pcb->rcv_nxt + window;
-	pcb->rcv_wnd = pcb->rcv_ann_wnd = window;
+	if (window > window_now(conn))
+		conn->rcv_edge = pcb->rcv_nxt + window;
+	pcb->rcv_wnd = window_now(conn);
+	pcb->rcv_ann_wnd = window;
 	conn->rcv_wup = pcb->rcv_nxt;
 	conn->out_segments++;
 	if (conn->quick_acks != 0 && --conn->quick_acks == 0)

@@ -79,6 +79,30 @@ static void test_probe_of_a_closed_window_is_answered(void **state)
 	app_free(app);
 }
 
+/* What cannot be said of the window in units of scaling is not given away once more with each ACK. */
+static void test_window_closes_for_small_segments_acknowledged_one_by_one(void **state)
+{
+	struct app *app;
+	uint32_t at = 1, window = 1;
+
+	(void)state;
+	side[0].options.rcvbuf = 16000;
+	app = raw_connect_sack();
+	while (window != 0) {
+		raw_send_bytes(at, 1, 100);
+		raw_send_bytes(at, 1, 100); /* what comes twice is answered at once */
+		at = raw.log[raw.count - 1].ack;
+		window = raw.log[raw.count - 1].window;
+		raw.count = raw.seen = 1;
+		assert_true(at < 100000);
+	}
+	raw_send_bytes(at, 1, 1000); /* what has been promised is taken */
+	raw_send_bytes(at + 1000, 1, 1000);
+	assert_true(fifo_bytes(&app->conn->rx) < 65535 + 16384 + 128);
+	assert_int_equal(read_bytes(app, 1000000), raw.log[raw.count - 1].ack - 1);
+	app_free(app);
+}
+
 static void test_first_segments_are_acknowledged_at_once(void **state)
 {
 	struct app *app = raw_connect();
@@ -294,6 +318,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_announced_window_never_shrinks),
         RAW_CASE(test_closed_window_opens_when_it_is_worth_it),
         RAW_CASE(test_probe_of_a_closed_window_is_answered),
+        RAW_CASE(test_window_closes_for_small_segments_acknowledged_one_by_one),
         RAW_CASE(test_first_segments_are_acknowledged_at_once),
         RAW_CASE(test_ack_waits_for_the_answer_in_a_conversation),
         RAW_CASE(test_quickack_option_ends_the_delay),
