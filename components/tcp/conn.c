@@ -8,13 +8,23 @@
 
 /* ---- made ---- */
 
-/* The command of tcp_post: what is to be done waits for the connection's step in the turn that follows. */
+static bool is_buried(const struct vma_tcp_conn *conn)
+{
+	return conn->prev_all == NULL;
+}
+
+/*
+ * The command of tcp_post: what is to be done waits for the connection's step in the turn that follows. Another
+ * thread's call may have found the connection before it ended, and post after its last reference has gone: its memory
+ * is the host's by then, who keeps it for those calls, and there is nothing left to do.
+ */
 static void take_work(struct vma_ring_command *command)
 {
 	struct vma_tcp_conn *conn = (struct vma_tcp_conn *)((char *)command - offsetof(struct vma_tcp_conn, command));
 
 	conn->todo |= atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel);
-	tcp_ready(conn);
+	if (!is_buried(conn))
+		tcp_ready(conn);
 }
 
 static void link_conn(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
@@ -31,6 +41,7 @@ static void unlink_conn(struct vma_tcp_conn *conn)
 	*conn->prev_all = conn->next_all;
 	if (conn->next_all != NULL)
 		conn->next_all->prev_all = conn->prev_all;
+	conn->prev_all = NULL;
 }
 
 static void init_shared(struct vma_tcp_conn *conn)

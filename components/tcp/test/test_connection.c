@@ -153,6 +153,36 @@ static void test_reference_keeps_a_connection_that_has_ended(void **state)
 	vma_tcp_conn_put(conn);
 }
 
+static struct vma_tcp_conn *kept;
+static unsigned kept_count;
+
+static void keep(struct vma_tcp_conn *conn, void *arg)
+{
+	(void)arg;
+	kept = conn;
+	kept_count++;
+}
+
+/* As a thread does that was about to send when another one closed the socket. */
+static void test_call_after_the_last_reference_ends_nothing_twice(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	side[0].tcp->host.retire = keep;
+	kept_count = 0;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, true);
+	app_free(client);
+	settle();
+	assert_int_equal(kept_count, 1);
+	vma_tcp_push(kept);
+	settle();
+	assert_int_equal(kept_count, 1);
+	assert_true(vma_tcp_is_empty(side[0].tcp));
+	vma_tcp_conn_free(kept);
+}
+
 static const struct CMUnitTest tests[] = {
         CASE(test_handshake_makes_a_connection_on_both_sides),
         CASE(test_bytes_go_both_ways),
@@ -163,5 +193,6 @@ static const struct CMUnitTest tests[] = {
         CASE(test_idle_stack_has_nothing_to_do),
         CASE(test_events_from_before_are_told_to_who_adopts),
         CASE(test_reference_keeps_a_connection_that_has_ended),
+        CASE(test_call_after_the_last_reference_ends_nothing_twice),
 };
 VMA_TEST_MAIN(tests)
