@@ -22,6 +22,7 @@
 #include <vma/log.h>
 
 #include "internal_priv.h"
+#include "sleep_time.h"
 
 #define EVENTS_MAX 32
 
@@ -30,7 +31,7 @@ static struct {
 	int epoll_fd, wake_fd;
 
 	_Alignas(64) _Atomic bool woken; /* the eventfd has been written and not yet read */
-	_Atomic uint64_t wakes_at;       /* it sleeps until then at most; 0: it is awake, and looks before it sleeps */
+	struct sleep_time sleeps;
 } internal = {.epoll_fd = -1, .wake_fd = -1};
 
 /* ---- waking ---- */
@@ -52,15 +53,9 @@ void internal_wake(void)
 	errno = saved;
 }
 
-/*
- * A waker publishes something that is due at a time, then reads when the thread wakes (A). The thread says when it
- * wakes (B), then looks at what is published. A and B are read-modify-writes of one variable, and therefore in an
- * order: if A comes first, B takes over what A released, and the look finds it; if B does, A reads the time and knows
- * whether it is early enough. A thread that is awake, or about to say so, looks again before it sleeps.
- */
 void internal_wake_by(uint64_t at_ns)
 {
-	if (atomic_fetch_or(&internal.wakes_at, 0) > at_ns)
+	if (sleep_time_is_after(&internal.sleeps, at_ns))
 		internal_wake();
 }
 
@@ -185,12 +180,12 @@ static void set_affinity(const char *wish)
 		vma_log_once(VMA_LOG_WARN, "VMA_INTERNAL_THREAD_AFFINITY='%s': this program may not run there", wish);
 }
 
-/* See internal_wake_by. */
+/* See sleep_time.h. */
 static uint64_t say_when(uint64_t deadline)
 {
 	struct vma_thread *self;
 
-	atomic_exchange(&internal.wakes_at, deadline);
+	sleep_time_say(&internal.sleeps, deadline);
 	self = vma_enter();
 	deadline = earlier(deadline, tcp_care_again());
 	vma_leave(self);
@@ -208,7 +203,7 @@ static void *thread_main(void *arg)
 	for (;;) {
 		long n = wait_for_events(events, say_when(deadline));
 
-		atomic_exchange(&internal.wakes_at, 0);
+		sleep_time_say(&internal.sleeps, 0);
 		deadline = turn(events, n);
 	}
 	return NULL;
@@ -272,7 +267,7 @@ void internal_fork_child(void)
 	close_fds();
 	internal.engine = NULL;
 	atomic_store(&internal.woken, false);
-	atomic_store(&internal.wakes_at, 0);
+	sleep_time_say(&internal.sleeps, 0);
 	rail_care_fork_child();
 	tcp_care_fork_child();
 	news_fork_child();

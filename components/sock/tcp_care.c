@@ -176,7 +176,7 @@ static void look_after(struct vma_rail *rail, void *arg)
 
 /*
  * A time has become earlier; with the receive flag. The stack has published it, and the thread's own look comes after
- * it has said when it wakes: see internal_wake_by.
+ * it has said when it wakes: see sleep_time.h.
  */
 void tcp_care_due(void *arg)
 {

@@ -1,0 +1,258 @@
+/*
+ * tcp_bed - a rail of the engine with a stack, and a peer at the other end of a link in memory.
+ *
+ *   rail, stack of the engine ── end 0 ════ end 1 ── peer: a ring and a stack of the test, driven by a thread of its
+ * own
+ *
+ * The test's own thread drives nothing unless it says so: what moves is moved by the internal thread.
+ */
+#ifndef SOCK_TCP_BED_H
+#define SOCK_TCP_BED_H
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/nic_wire.h>
+#include <vma/tcp.h>
+#include <vma/test.h>
+
+#include "../engine_priv.h"
+
+#define PATIENCE_MS 3000
+#define PORT 5000
+#define MSEC 1000000ULL
+
+static struct vma_nic *ends[2];
+static struct vma_device device;
+static struct vma_device_priv device_priv;
+static const uint8_t address[2][16] = {{10, 0, 0, 1}, {10, 0, 0, 2}};
+
+static struct {
+	struct vma_ring *ring;
+	struct vma_tcp *tcp;
+	struct vma_tcp_listener *listener;
+	struct vma_tcp_conn *_Atomic accepted;
+	pthread_t thread;
+	_Atomic bool stop, paused, is_paused;
+} peer;
+
+#define wait_until(what)                                                                                               \
+	do {                                                                                                           \
+		for (int ms = 0; ms < PATIENCE_MS && !(what); ms++)                                                    \
+			usleep(1000);                                                                                  \
+		assert_true(what);                                                                                     \
+	} while (0)
+
+/* ---- the link ---- */
+
+static void *peer_main(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&peer.stop)) {
+		const bool paused = atomic_load(&peer.paused);
+
+		atomic_store(&peer.is_paused, paused);
+		if (paused || vma_ring_progress(peer.ring) <= 0)
+			usleep(50);
+	}
+	return NULL;
+}
+
+static inline void pause_peer(bool on)
+{
+	atomic_store(&peer.paused, on);
+	wait_until(atomic_load(&peer.is_paused) == on);
+}
+
+static void nothing_happens(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	(void)conn, (void)arg, (void)events;
+}
+static const struct vma_tcp_owner silent = {.event = nothing_happens};
+
+static bool admit(struct vma_tcp_listener *listener, void *arg)
+{
+	(void)listener, (void)arg;
+	return true;
+}
+
+static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+{
+	(void)listener;
+	vma_tcp_conn_adopt(conn, &silent, NULL);
+	atomic_store((struct vma_tcp_conn * _Atomic *)arg, conn);
+	return true;
+}
+static const struct vma_tcp_listener_owner listens = {.admit = admit, .accepted = accepted};
+
+static inline struct vma_tcp_listener *listen_on(struct vma_tcp *tcp, int side, uint16_t port,
+                                                 struct vma_tcp_conn *_Atomic *where)
+{
+	struct vma_tcp_options options;
+	struct vma_tcp_listen_attr attr = {.owner = &listens,
+	                                   .arg = where,
+	                                   .options = &options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(port),
+	                                   .backlog = 16};
+	struct vma_tcp_listener *listener = NULL;
+
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, address[side], 16);
+	assert_int_equal(vma_tcp_listen(tcp, &attr, &listener), 0);
+	return listener;
+}
+
+static inline int start(void **state)
+{
+	struct vma_ring_attr ring = {.name = "peer", .rx_wre = 256, .tx_wre = 256, .thread_mode = VMA_THREAD_SPIN};
+	struct vma_wire_pair_attr pair = {0};
+	struct vma_tcp_attr tcp = {.name = "peer"};
+	struct vma_engine *engine;
+
+	(void)state;
+	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_TRACELEVEL", "warn", 1);
+	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
+	setenv("VMA_RX_BUFS", "4096", 1);
+	setenv("VMA_TX_BUFS", "4096", 1);
+	setenv("VMA_RX_WRE", "256", 1);
+	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "10", 1); /* a ring per socket: rails come and go */
+	engine = vma_engine();
+	if (engine == NULL)
+		return -1;
+	pair.arena[0] = pair.arena[1] = engine->arena;
+	if (vma_wire_pair(&pair, ends) != 0)
+		return -1;
+	device = (struct vma_device){.nic = ends[0], .engine = engine, .priv = &device_priv};
+	ring.nic = ends[1];
+	ring.spill_pool = engine->spill;
+	if (vma_ring_create(&ring, &peer.ring) != 0)
+		return -1;
+	tcp.ring = peer.ring;
+	tcp.arena = engine->arena;
+	if (vma_tcp_create(&tcp, &peer.tcp) != 0)
+		return -1;
+	peer.listener = listen_on(peer.tcp, 1, PORT, &peer.accepted);
+	return pthread_create(&peer.thread, NULL, peer_main, NULL);
+}
+
+static inline int stop(void **state)
+{
+	(void)state;
+	atomic_store(&peer.stop, true);
+	pthread_join(peer.thread, NULL);
+	return 0;
+}
+
+static inline bool exists(const struct vma_rail *rail, uint32_t id)
+{
+	struct vma_thread *self = vma_enter();
+	bool is_there = rail_of_id(id) == rail;
+
+	vma_leave(self);
+	return is_there;
+}
+
+static inline struct vma_rail *new_rail(struct vma_tcp **tcp)
+{
+	static uint64_t socket;
+	struct vma_ring_where where = {.socket_id = ++socket};
+	struct vma_rail *rail = NULL;
+
+	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &rail), 0);
+	assert_int_equal(vma_rail_tcp(rail, tcp), 0);
+	return rail;
+}
+
+/* From `from` to the other side's port. */
+static inline struct vma_tcp_conn *connect_from(struct vma_tcp *tcp, int from, uint16_t port)
+{
+	static uint16_t local_port = 30000;
+	struct vma_tcp_options options;
+	struct vma_tcp_conn_attr attr = {.owner = &silent,
+	                                 .options = &options,
+	                                 .path = {.len = 34, .ip_off = 14, .mtu = 1500},
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons(++local_port),
+	                                 .peer_port_be = htons(port)};
+	struct vma_tcp_conn *conn = NULL;
+
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, address[from], 16);
+	memcpy(attr.peer, address[1 - from], 16);
+	memcpy(attr.path.bytes, ends[1 - from]->info.mac, 6);
+	memcpy(attr.path.bytes + 6, ends[from]->info.mac, 6);
+	attr.path.bytes[12] = 8;
+	attr.path.bytes[14] = 0x45;
+	memcpy(attr.path.bytes + 26, address[from], 4);
+	memcpy(attr.path.bytes + 30, address[1 - from], 4);
+	assert_int_equal(vma_tcp_connect(tcp, &attr, &conn), 0);
+	return conn;
+}
+
+static inline void send_bytes(struct vma_tcp_conn *conn, size_t bytes)
+{
+	while (bytes > 0) {
+		struct iovec span;
+		size_t taken;
+		int n = vma_tcp_tx_reserve(conn, bytes, &span, 1);
+
+		assert_true(n >= 0);
+		if (n == 0) {
+			usleep(100);
+			continue;
+		}
+		taken = span.iov_len < bytes ? span.iov_len : bytes;
+		memset(span.iov_base, 'x', taken);
+		vma_tcp_tx_commit(conn, taken, 0);
+		vma_tcp_push(conn);
+		bytes -= taken;
+	}
+}
+
+static inline void consume_all(struct vma_tcp_conn *conn)
+{
+	vma_tcp_rx_consume(conn, vma_tcp_rx_bytes(conn));
+}
+
+static inline void end_conn(struct vma_tcp_conn *conn)
+{
+	vma_tcp_close(conn, true);
+	vma_tcp_conn_disown(conn);
+	vma_tcp_conn_put(conn);
+}
+
+/* A connection from a rail of its own to the peer, both ends known. */
+struct pair {
+	struct vma_rail *rail;
+	struct vma_tcp *tcp;
+	struct vma_tcp_conn *here, *there;
+};
+
+static inline struct pair connected(void)
+{
+	struct pair pair;
+
+	atomic_store(&peer.accepted, NULL);
+	pair.rail = new_rail(&pair.tcp);
+	pair.here = connect_from(pair.tcp, 0, PORT);
+	wait_until(vma_tcp_state(pair.here) == TCP_ESTABLISHED);
+	wait_until(atomic_load(&peer.accepted) != NULL);
+	pair.there = atomic_load(&peer.accepted);
+	return pair;
+}
+
+static inline void end_pair(struct pair *pair)
+{
+	end_conn(pair->here);
+	end_conn(pair->there);
+	vma_rail_put(pair->rail);
+}
+
+#endif
