@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "judge.h"
+#include "predict.h"
 
 #define MERGE_MAX 64          /* segments that lwIP sees as one */
 #define MERGE_BYTES_MAX 64000 /* lwIP counts in 16 bits, headers and FIN included */
@@ -269,25 +270,14 @@ static bool waits_for_memory(const struct vma_tcp_conn *conn)
 	return __builtin_expect(pcb->refused_data != NULL, 0) && (pcb->state == LAST_ACK || pcb->state == CLOSING);
 }
 
-static void feed(struct vma_tcp_conn *conn, struct run *run)
+static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct before *before)
 {
 	struct segment *s = &run->s;
-	struct before before = {.rcv_nxt = conn->pcb->rcv_nxt,
-	                        .lastack = conn->pcb->lastack,
-	                        .state = conn->pcb->state,
-	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 	struct pbuf *p;
 
-	if (waits_for_memory(conn) || !tcp_judge(conn, s)) {
-		drop_run(conn, run, 0);
-		return;
-	}
-	conn->last_in_ns = conn->tcp->now_ns;
-	note_ack(conn, s, &conn->tcp->ack);
-	urgent_note(conn, s);
 	if (s->len != 0 && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
 		take_duplicate(conn, run);
-		before.ack_now = true;
+		before->ack_now = true;
 	}
 	/* A bare FIN is taken even if the window is closed, as the kernel does. */
 	if (s->len == 0 && s->flags & TCP_FIN && s->seq == conn->pcb->rcv_nxt && conn->pcb->rcv_wnd == 0)
@@ -298,7 +288,30 @@ static void feed(struct vma_tcp_conn *conn, struct run *run)
 	if (s->flags & TCP_ACK)
 		recovery_ack_before(conn, &conn->tcp->ack);
 	lwip_input(conn->key.peer, conn->key.local, p);
-	follow(conn, s, &before);
+	follow(conn, s, before);
+}
+
+static void feed(struct vma_tcp_conn *conn, struct run *run)
+{
+	struct segment *s = &run->s;
+	struct before before = {.rcv_nxt = conn->pcb->rcv_nxt,
+	                        .lastack = conn->pcb->lastack,
+	                        .state = conn->pcb->state,
+	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
+
+	if (waits_for_memory(conn) || !tcp_judge(conn, s)) {
+		drop_run(conn, run, 0);
+		return;
+	}
+	conn->last_in_ns = conn->tcp->now_ns;
+	note_ack(conn, s, &conn->tcp->ack);
+	urgent_note(conn, s);
+	if (__builtin_expect(!conn->tcp->predicts_nothing, 1) && tcp_predict(conn, s, run->packets, run->n)) {
+		recovery_ack_after(conn, &conn->tcp->ack);
+		conclude(conn, s, &before);
+		return;
+	}
+	through_lwip(conn, run, &before);
 }
 
 void tcp_input_burst(struct vma_tcp_conn *conn)

@@ -298,6 +298,7 @@ struct vma_tcp {
 	uint32_t isn_above;           /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening; /* that connection */
 	uint32_t gro_left;            /* connections whose segments may be merged in this turn */
+	bool predicts_nothing;        /* for tests: every segment goes through lwIP */
 	uint16_t ip_id;
 	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
 

@@ -1,0 +1,131 @@
+/*
+ * predict.c - header prediction: an established connection's next segment in order, or an acknowledgement of what is in
+ * flight, with nothing else to say (Jacobson, RFC 1185 appendix; the kernel's fast path).
+ *
+ * Of such a segment lwIP would change few numbers, and wrap its bytes in pbufs only to have them copied out of there.
+ * Here the same numbers are changed, and the bytes copied at once. test_predict.c has both ways do the same things and
+ * compares everything that lwIP knows afterwards.
+ */
+#include <string.h>
+
+#include "predict.h"
+
+/* lwIP's own parser would find nothing else in it. */
+static bool has_expected_options(const struct tcp_pcb *pcb, const struct segment *s)
+{
+	bool stamped = pcb->flags & TF_TIMESTAMP;
+
+	return s->is_plain && s->has_ts == stamped && (!stamped || (int32_t)(s->ts_val - pcb->ts_recent) >= 0);
+}
+
+static bool is_expected(const struct vma_tcp_conn *conn, const struct segment *s)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	if (pcb->state != ESTABLISHED || (s->flags & ~TCP_PSH) != TCP_ACK || s->seq != pcb->rcv_nxt)
+		return false;
+	if (pcb->ooseq != NULL || pcb->refused_data != NULL || !has_expected_options(pcb, s))
+		return false;
+	if (TCP_SEQ_LT(s->ack, pcb->lastack) || TCP_SEQ_GT(s->ack, pcb->snd_nxt) || s->len > pcb->rcv_wnd)
+		return false;
+	if (s->len == 0)
+		return s->ack != pcb->lastack; /* else perhaps a duplicate, or an answer to something */
+	return !atomic_load_explicit(&conn->shut_rd, memory_order_relaxed);
+}
+
+/* The payload of the packets, one after the other, into the spans; there is room. */
+static void copy_payload(const struct vma_bufarena *arena, struct vma_buf *const *packets, unsigned n,
+                         const struct iovec *spans)
+{
+	size_t filled = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		uint32_t skip = packets[i]->payload_off, left = packets[i]->payload_len;
+
+		for (const struct vma_buf *buf = packets[i]; left != 0; buf = buf->next) {
+			uint32_t here = buf->len - skip < left ? buf->len - skip : left;
+			const char *from = vma_buf_data(arena, buf) + skip;
+
+			left -= here;
+			skip = 0;
+			while (here != 0) {
+				size_t room = spans->iov_len - filled, take = here < room ? here : room;
+
+				memcpy((char *)spans->iov_base + filled, from, take);
+				filled += take;
+				from += take;
+				here -= (uint32_t)take;
+				if (filled == spans->iov_len) {
+					spans++;
+					filled = 0;
+				}
+			}
+		}
+	}
+}
+
+/* False: no memory; nothing has happened. */
+static bool take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets, unsigned n)
+{
+	struct iovec spans[8];
+	unsigned count = fifo_reserve(&conn->rx, len, spans, 8);
+	size_t room = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		room += spans[i].iov_len;
+	if (room < len)
+		return false;
+	copy_payload(conn->tcp->arena, packets, n, spans);
+	fifo_commit(&conn->rx, len);
+	conn->counts.bytes_in += len;
+	TCP_COUNT(conn->tcp, bytes_in, len);
+	conn->bytes_came = true;
+	return true;
+}
+
+static void free_acked(struct tcp_pcb *pcb)
+{
+	struct tcp_seg *seg;
+
+	while ((seg = pcb->unacked) != NULL &&
+	       TCP_SEQ_LEQ(lwip_ntohl(seg->tcphdr->seqno) + TCP_TCPLEN(seg), pcb->lastack)) {
+		pcb->unacked = seg->next;
+		pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - pbuf_clen(seg->p));
+		pcb->snd_buf += seg->len;
+		tcp_seg_free(seg);
+	}
+}
+
+/* RFC 9293 3.10.7.4: a window is news if the segment is. */
+static void take_ack(struct tcp_pcb *pcb, const struct segment *s)
+{
+	uint32_t window = (uint32_t)s->window << pcb->snd_scale;
+
+	if (TCP_SEQ_LT(pcb->snd_wl1, s->seq) || (pcb->snd_wl1 == s->seq && TCP_SEQ_LT(pcb->snd_wl2, s->ack)) ||
+	    (pcb->snd_wl2 == s->ack && window > pcb->snd_wnd)) {
+		pcb->snd_wnd = window;
+		pcb->snd_wl1 = s->seq;
+		pcb->snd_wl2 = s->ack;
+	}
+	if (s->ack != pcb->lastack) {
+		pcb->lastack = s->ack;
+		free_acked(pcb);
+	}
+}
+
+bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_buf *const *packets, unsigned n)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	if (!is_expected(conn, s) || (s->len != 0 && !take_bytes(conn, s->len, packets, n)))
+		return false;
+	for (unsigned i = 0; i < n; i++)
+		vma_buf_put_chain(conn->tcp->arena, packets[i]);
+	recovery_ack_before(conn, &conn->tcp->ack);
+	take_ack(pcb, s);
+	if (s->has_ts && TCP_SEQ_LEQ(s->seq, pcb->ts_lastacksent) && TCP_SEQ_LEQ(pcb->ts_lastacksent, s->seq + s->len))
+		pcb->ts_recent = s->ts_val;
+	pcb->rcv_nxt += s->len;
+	pcb->rcv_wnd -= s->len;
+	return true;
+}
