@@ -1,14 +1,19 @@
 /*
  * stdio - streams on descriptors of ours.
  *
- * A stream reads and writes by system calls inside the C library, where nobody sees them. Writing so is right: the
- * shadow has the same address and the same peer. Reading is not, so a socket that gets a stream to read from is the
- * kernel's from then on. Closing a stream closes the descriptor: its slot empties first.
+ * A stream reads and writes by system calls inside the C library, where nobody sees them. To a datagram socket writing
+ * so is right: the shadow has the same address and the same peer. Reading is not, so a socket that gets a stream to
+ * read from is the kernel's from then on. A connection cannot be given to the kernel: its stream gets functions of ours
+ * to read and write with (fopencookie), and its number, for fileno. Closing a stream closes the descriptor: its slot
+ * empties first.
  */
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "call.h"
+#include <vma/stream.h>
+
+#include "message.h"
 #include "more.h"
 
 static void flush_before(int fd)
@@ -30,10 +35,88 @@ static void give_to_os(int fd)
 	call_leave(&call);
 }
 
+/* ---- streams of connections ---- */
+
+static bool is_connection(int fd)
+{
+	struct call call;
+	bool is;
+
+	if (NOT_OURS(fd) || !call_begin(&call, fd))
+		return false;
+	is = vma_stream_is_connection(call.file);
+	call_leave(&call);
+	return is;
+}
+
+static int number_of(void *cookie)
+{
+	return (int)(intptr_t)cookie;
+}
+
+static ssize_t read_connection(void *cookie, char *data, size_t size)
+{
+	const int fd = number_of(cookie);
+	struct message own;
+	struct call call;
+
+	if (NOT_OURS(fd) || !CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
+		return vma_os.read(fd, data, size);
+	message_of_bytes(&own, data, size);
+	return call_end(&call, call.file->ops->recvmsg(call.file, fd, &own.msg, 0));
+}
+
+static ssize_t write_once(int fd, const char *data, size_t size)
+{
+	struct message own;
+	struct call call;
+
+	if (NOT_OURS(fd) || !CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
+		return vma_os.write(fd, data, size);
+	message_of_bytes(&own, data, size);
+	return call_end(&call, call.file->ops->sendmsg(call.file, fd, &own.msg, 0));
+}
+
+/* All of it, or as much as there was before an error. */
+static ssize_t write_connection(void *cookie, const char *data, size_t size)
+{
+	size_t done = 0;
+	ssize_t rc = 0;
+
+	while (done < size && (rc = write_once(number_of(cookie), data + done, size - done)) > 0)
+		done += (size_t)rc;
+	return (ssize_t)done;
+}
+
+/* The slot is empty already when fclose has come by here. */
+static int close_connection(void *cookie)
+{
+	const int fd = number_of(cookie);
+
+	fresh(fd);
+	return vma_os.close(fd);
+}
+
+static FILE *open_connection(int fd, const char *mode)
+{
+	const cookie_io_functions_t functions = {
+	        .read = read_connection, .write = write_connection, .close = close_connection};
+	FILE *stream = fopencookie((void *)(intptr_t)fd, mode, functions);
+
+	if (stream != NULL)
+		stream->_fileno = fd;
+	return stream;
+}
+
+/* ---- fdopen, fclose ---- */
+
 EXPORT(FILE *, fdopen, (int fd, const char *mode))
 {
-	FILE *stream = more()->fdopen(fd, mode);
+	FILE *stream;
 
+	if (__builtin_expect(!NOT_OURS(fd), 0) && is_connection(fd))
+		return open_connection(fd, mode);
+	stream = more()->fdopen(fd, mode);
 	if (stream != NULL && !NOT_OURS(fd) && strpbrk(mode, "r+") != NULL)
 		give_to_os(fd);
 	return stream;
@@ -73,16 +156,33 @@ EXPORT(FILE *, freopen64, (const char *path, const char *mode, FILE *stream))
 	return more()->freopen64(path, mode, stream);
 }
 
-/* ---- dprintf: written inside the C library, after what this thread holds back ---- */
+/* ---- dprintf: written inside the C library, after what this thread holds back; to a connection by us ---- */
+
+static int print_to_connection(int fd, const char *format, va_list list)
+{
+	char *text = NULL;
+	int len = vasprintf(&text, format, list);
+	ssize_t written;
+
+	if (len < 0)
+		return len;
+	written = write_connection((void *)(intptr_t)fd, text, (size_t)len);
+	free(text);
+	return written == len ? len : -1;
+}
 
 EXPORT(int, vdprintf, (int fd, const char *format, va_list list))
 {
+	if (is_connection(fd))
+		return print_to_connection(fd, format, list);
 	flush_before(fd);
 	return more()->vdprintf(fd, format, list);
 }
 
 EXPORT(int, __vdprintf_chk, (int fd, int flag, const char *format, va_list list))
 {
+	if (is_connection(fd))
+		return print_to_connection(fd, format, list);
 	flush_before(fd);
 	return more()->__vdprintf_chk(fd, flag, format, list);
 }
