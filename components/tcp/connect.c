@@ -47,7 +47,8 @@ static uint32_t headers_of(const struct tcp_pcb *pcb)
 uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn)
 {
 	uint32_t mtu = conn->path.len != 0 && conn->path.mtu >= 68 ? conn->path.mtu : conn->tcp->nic->mtu;
-	uint32_t mss = mtu - 40, wish = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
+	uint32_t mss = (mtu < conn->tcp->nic->mtu ? mtu : conn->tcp->nic->mtu) - 40,
+	         wish = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
 
 	return wish != 0 && wish < mss ? wish : mss;
 }

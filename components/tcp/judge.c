@@ -90,6 +90,9 @@ static bool is_in_window(const struct vma_tcp_conn *conn, const struct segment *
 
 	if (TCP_SEQ_LT(edge, pcb->rcv_nxt))
 		edge = pcb->rcv_nxt;
+	/* Behind a hole lwIP takes a segment as a whole. */
+	if (TCP_SEQ_GT(s->seq, pcb->rcv_nxt) && s->seq != s->end && TCP_SEQ_GT(s->end, edge))
+		return false;
 	return TCP_SEQ_GEQ(s->end, from) && TCP_SEQ_LEQ(s->seq, edge);
 }
 

@@ -101,8 +101,8 @@ static inline int raw_close(void **state)
 }
 
 /* One segment to side 0: seq relative to mine, ack to theirs; both counted from the SYN, whose number is 0. */
-static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, const void *options, unsigned options_len,
-                                    uint16_t urgent, const void *data, uint32_t len)
+static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, const void *options,
+                                    unsigned options_len, uint16_t urgent, const void *data, uint32_t len)
 {
 	struct vma_tcp_path path = path_to(1, 1500);
 	struct vma_buf *buf = vma_ring_tx_buf(side[1].ring);

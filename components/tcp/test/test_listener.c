@@ -234,8 +234,10 @@ static void test_accepted_connection_may_be_steered_by_itself(void **state)
 
 static void test_two_listeners_cannot_have_one_address(void **state)
 {
-	struct vma_tcp_listen_attr attr = {
-	        .owner = &pair_listener_owner, .options = &side[0].options, .family = AF_INET, .local_port_be = htons(PORT)};
+	struct vma_tcp_listen_attr attr = {.owner = &pair_listener_owner,
+	                                   .options = &side[0].options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(PORT)};
 	struct vma_tcp_listener *other;
 
 	(void)state;
