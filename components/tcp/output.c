@@ -24,6 +24,17 @@ uint64_t tcp_output_released(const struct vma_tcp_conn *conn)
 
 /* ---- having lwIP send ---- */
 
+/*
+ * Whether what is in pcb->unsent waits for a frame only. Else the peer has taken its window back (or has closed it, and
+ * the FIN waits behind data): then its next ACK is waited for, and what sees to that one are the timeout or persist.
+ */
+static bool fits_window(const struct tcp_pcb *pcb)
+{
+	const struct tcp_seg *seg = pcb->unsent;
+
+	return lwip_ntohl(seg->tcphdr->seqno) - pcb->lastack + seg->len <= pcb->snd_wnd;
+}
+
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
 static bool transmit(struct vma_tcp_conn *conn, bool fin)
 {
@@ -45,7 +56,7 @@ static bool transmit(struct vma_tcp_conn *conn, bool fin)
 		        given != atomic_load_explicit(&conn->given, memory_order_relaxed); /* NOTSENT_LOWAT */
 		atomic_store_explicit(&conn->given, given, memory_order_release);
 	}
-	if (pcb->unsent != NULL)
+	if (pcb->unsent != NULL && fits_window(pcb))
 		tcp_retry(conn);
 	return pcb->unsent == NULL;
 }
@@ -257,6 +268,8 @@ static int force(struct vma_tcp_conn *conn)
 	uint64_t produced = fifo_produced(&conn->tx);
 	uint32_t n = segment_max(conn), left = window_left(conn->pcb);
 
+	if (conn->pcb->unsent != NULL && !fits_window(conn->pcb))
+		return 0;
 	if (conn->pcb->unsent != NULL)
 		return transmit(conn, false) ? 1 : -ENOBUFS;
 	n = n < left ? n : left;

@@ -102,6 +102,67 @@ static void test_closed_window_is_probed_until_it_opens(void **state)
 }
 
 /* Nagle's rule as Minshall has it: one short segment in flight is enough. */
+/* A FIN that the window does not let out is not tried once per millisecond. */
+static void test_fin_behind_a_window_taken_back_waits_for_an_acknowledgement(void **state)
+{
+	struct app *app = raw_connect();
+	unsigned turns = 0;
+
+	(void)state;
+	send_bytes(app, 1000);
+	settle();
+	raw.window = 500;
+	raw_send(1, 1, TCP_ACK, "", 0);
+	vma_tcp_close(app->conn, false);
+	settle();
+	raw_forget();
+	for (uint64_t end = pair_now_ns + 100 * MS; pair_now_ns < end; turns++) {
+		pair_now_ns = pair_next_ns() > pair_now_ns ? pair_next_ns() : pair_now_ns + 1000;
+		settle();
+	}
+	assert_true(turns < 20);
+	raw.window = 65535;
+	raw_send(1, 1001, TCP_ACK, "", 0);
+	assert_true(raw_last()->flags & TCP_FIN);
+	app_free(app);
+}
+
+static size_t no_frames(struct vma_buf **held)
+{
+	size_t n = 0;
+
+	while ((held[n] = vma_ring_tx_buf(side[0].ring)) != NULL)
+		n++;
+	return n;
+}
+
+/* What found no frame, and then no window, is probed for as what was never made a segment of. */
+static void test_segment_without_a_frame_behind_a_closed_window_is_probed_for(void **state)
+{
+	static struct vma_buf *held[1 << 16];
+	struct app *app = raw_connect();
+	size_t n;
+
+	(void)state;
+	n = no_frames(held);
+	send_bytes(app, 1000);
+	settle();
+	assert_non_null(app->conn->pcb->unsent);
+	raw.window = 0;
+	vma_buf_put(pair_arena, held[--n]);
+	raw_send(1, 1, TCP_ACK, "", 0);
+	while (n > 0)
+		vma_buf_put(pair_arena, held[--n]);
+	raw_forget();
+	run(SEC);
+	assert_int_equal(raw_next()->seq, 0); /* a probe */
+	raw_forget();
+	raw.window = 65535;
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(raw_last()->len, 1000);
+	app_free(app);
+}
+
 static void test_second_short_segment_waits_for_the_first(void **state)
 {
 	struct app *app = raw_connect();
@@ -358,6 +419,8 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_window_of_the_peer_is_kept),
         RAW_CASE(test_window_too_small_for_a_segment_is_used_in_the_end),
         RAW_CASE(test_closed_window_is_probed_until_it_opens),
+        RAW_CASE(test_fin_behind_a_window_taken_back_waits_for_an_acknowledgement),
+        RAW_CASE(test_segment_without_a_frame_behind_a_closed_window_is_probed_for),
         RAW_CASE(test_second_short_segment_waits_for_the_first),
         RAW_CASE(test_short_segment_behind_full_ones_does_not_wait),
         RAW_CASE(test_nodelay_lets_short_segments_go),
