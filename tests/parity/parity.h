@@ -119,6 +119,32 @@ void bypass_begin(void);
 void warm_up(int fd, const char *ip, int port);
 void bypass_end(unsigned received, unsigned sent);
 
+/* ---- streams (stream.c) ---- */
+
+int tcp_socket(void);
+int tcp_at(const char *ip, int port);                    /* bound, SO_REUSEADDR */
+int tcp_listener(const char *ip, int port, int backlog); /* port 0: any, named "listener" */
+int tcp_to(const char *ip, int port);                    /* connected; declared offloaded */
+/* Connected to the far peer's slot 1, which its listener in slot 0 accepted. Ports are named "mine" and "its". */
+int tcp_out(void);
+/* The far peer's slot 1 is connected to us: *listener stays open unless it is NULL. */
+int tcp_in(int *listener);
+void far_writes(int slot, int len, int seed, int count);
+void far_reads(int slot, int len, int seed, int count); /* prints "the peer: ..." */
+void far_shuts(int slot, int how);
+void far_state(int slot);
+/* Prints what one recv gives: bytes and seed, "the end", or the error. The length. */
+ssize_t say_read(int fd, size_t len, int flags);
+/* Writes len bytes of fill(); prints what send gives. */
+ssize_t say_write(int fd, size_t len, int seed, int flags);
+/* Prints poll's events after up to wait_ms for any of `wanted`. */
+void say_state(const char *what, int fd, short wanted, int wait_ms);
+/* Prints SO_ERROR. */
+void say_so_error(int fd);
+/* As bypass_begin and _end, of TCP segments received. */
+void segments_begin(void);
+void segments_end(void);
+
 /* ---- peers: processes that do what they are told (peer.c, parity_peer.c) ---- */
 
 struct peer;

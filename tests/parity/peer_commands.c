@@ -1,5 +1,5 @@
 /*
- * peer_commands - what a peer can be told. SLOT is one of 256 places for a UDP socket.
+ * peer_commands - what a peer can be told. SLOT is one of 256 places for a socket.
  *
  *   open SLOT IP PORT              bound there; answers the port
  *   share SLOT IP PORT OPTION      the same with a socket option (its number) set to 1 before it is bound
@@ -14,6 +14,12 @@
  *   opt SLOT LEVEL NAME VALUE
  *   join SLOT GROUP IP [SOURCE]    membership on the interface with that address
  *   mcif SLOT IP                   groups are sent to from there
+ *   listen SLOT IP PORT [BACKLOG]  a TCP listener; answers the port
+ *   dial SLOT IP PORT [FROM_IP FROM_PORT]   a TCP connection; answers its own port
+ *   accept SLOT NEW_SLOT MS        "IP PORT" of the new connection, or "nobody"
+ *   write SLOT LEN SEED [COUNT [GAP_USEC]]  COUNT times LEN bytes of fill()
+ *   read SLOT LEN SEED [COUNT [MS]]         "N bytes in order", and how it ended if it ended sooner
+ *   shut SLOT HOW, reset SLOT, urgent SLOT BYTE, state SLOT
  *   later MS COMMAND               answers at once and does it then
  *   run SHELL COMMAND
  */
@@ -32,6 +38,7 @@
 
 #include "payload.h"
 #include "peer_commands.h"
+#include "peer_stream.h"
 
 #define SLOTS 256
 
@@ -208,6 +215,25 @@ static void join(struct message *m, int fd, const char *args)
 	}
 }
 
+static void put_into(int slot, int fd)
+{
+	if (fd < 0)
+		return;
+	if (slots[slot] != 0)
+		close(slots[slot] - 1);
+	slots[slot] = fd + 1;
+}
+
+static void accept_into(struct message *m, int listener, const char *args)
+{
+	int slot = -1, wait_ms = 0;
+
+	if (sscanf(args, "%d %d", &slot, &wait_ms) != 2 || slot < 0 || slot >= SLOTS)
+		answer(m, "failed: accept where?");
+	else
+		put_into(slot, stream_accept(listener, wait_ms, m->answer, m->size));
+}
+
 static void with_socket(const char *verb, const char *args, int slot, struct message *m)
 {
 	char ip[32] = "0.0.0.0";
@@ -215,7 +241,12 @@ static void with_socket(const char *verb, const char *args, int slot, struct mes
 	struct sockaddr_in address;
 	pthread_t thread;
 
-	if (strcmp(verb, "close") == 0) {
+	if (stream_command(verb, fd, args, m->answer, m->size)) {
+		if (strcmp(verb, "reset") == 0)
+			slots[slot] = 0;
+	} else if (strcmp(verb, "accept") == 0) {
+		accept_into(m, fd, args);
+	} else if (strcmp(verb, "close") == 0) {
 		slots[slot] = 0;
 		done(m, close(fd));
 	} else if (strcmp(verb, "send") == 0) {
@@ -308,6 +339,10 @@ void peer_command(const char *command, char *text, size_t size)
 			open_slot(&m, slot, ip, port, option);
 		else
 			answer(&m, "failed: where?");
+	} else if (strcmp(verb, "listen") == 0) {
+		put_into(slot, stream_listen(args + used, text, size));
+	} else if (strcmp(verb, "dial") == 0) {
+		put_into(slot, stream_dial(args + used, text, size));
 	} else if (slots[slot] == 0) {
 		answer(&m, "failed: slot %d is empty", slot);
 	} else {

@@ -124,6 +124,43 @@ void bypass_end(unsigned received, unsigned sent)
 		complain("the kernel counted %ld in, %ld out, which should have bypassed it", received_now, sent_now);
 }
 
+static long segments(void)
+{
+	char line[1024];
+	bool named = false;
+	long received = -1;
+	FILE *file = fopen("/proc/self/net/snmp", "re");
+
+	if (file == NULL)
+		give_up("/proc/self/net/snmp");
+	while (received < 0 && fgets(line, sizeof(line), file) != NULL) {
+		if (strncmp(line, "Tcp: ", 5) != 0)
+			continue;
+		if (named)
+			sscanf(line, "Tcp: %*d %*d %*d %*d %*d %*d %*d %*d %*d %ld", &received);
+		named = true;
+	}
+	fclose(file);
+	return received;
+}
+
+static long segments_before;
+
+void segments_begin(void)
+{
+	segments_before = segments();
+}
+
+void segments_end(void)
+{
+	long received = segments() - segments_before;
+
+	if (is_preloaded() && received != 0)
+		complain("the kernel received %ld segments, which should have bypassed it", received);
+	if (!is_preloaded() && received == 0)
+		complain("the kernel received no segment: nothing was tested");
+}
+
 void warm_up(int fd, const char *ip, int port)
 {
 	struct sockaddr_in to = ip != NULL ? address_of(ip, port) : (struct sockaddr_in){0};

@@ -1,0 +1,336 @@
+/* tcp_close: the end of connections: FIN, RST, halves, errors and their order, linger, signals. */
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static char bytes[1 << 20];
+static volatile sig_atomic_t pipes;
+
+static void on_pipe(int sig)
+{
+	(void)sig;
+	pipes++;
+}
+
+static void far_resets(void)
+{
+	peer(far(), "reset 1");
+	pause_ms(50);
+}
+
+CASE(tcp_close_delivers, "what was written just before close arrives, then the end")
+{
+	int s = tcp_out();
+
+	for (int i = 0; i < 10; i++)
+		fill(bytes + i * 20000, 20000, i);
+	segments_begin();
+	peer(far(), "later 100 state 1");
+	RES(write(s, bytes, 200000));
+	RES(close(s));
+	far_reads(1, 20000, 0, 10);
+	far_reads(1, 1, 0, 1);
+	segments_end();
+}
+
+/* The peer reads meanwhile: the process waits for that, but not for ever. */
+CASE(tcp_exit_delivers, "what was written just before exit arrives, then the end")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), status = 0;
+	pid_t child = fork();
+
+	if (child == 0) {
+		int s = tcp_to(there, port);
+
+		for (int i = 0; i < 10; i++)
+			fill(bytes + i * 20000, 20000, i);
+		exit(write(s, bytes, 200000) == 200000 ? 0 : 1);
+	}
+	peer(far(), "accept 0 1 3000");
+	far_reads(1, 20000, 0, 10);
+	far_reads(1, 1, 0, 1);
+	waitpid(child, &status, 0);
+	say("status %d", status);
+}
+
+CASE(tcp_end_of_stream, "the peer closes: what it wrote is read, then the end; events tell")
+{
+	int s = tcp_out();
+
+	say_state("connected", s, POLLOUT, 100);
+	far_writes(1, 100, 1, 1);
+	far_shuts(1, SHUT_WR);
+	say_state("closed by the peer", s, POLLRDHUP, 1000);
+	say_read(s, 100, MSG_WAITALL);
+	say_read(s, 100, 0);
+	say_read(s, 100, 0);
+	say_write(s, 50, 2, 0);
+	far_reads(1, 50, 2, 1);
+	RES(shutdown(s, SHUT_WR));
+	pause_ms(50);
+	say_state("both closed", s, POLLHUP, 1000);
+	say_write(s, 50, 2, MSG_NOSIGNAL);
+	RES(shutdown(s, SHUT_WR));
+	RES(shutdown(s, SHUT_RDWR));
+	say_peer("peer", s);
+	say_so_error(s);
+	close(s);
+}
+
+CASE(tcp_half_close, "shutdown(SHUT_WR): the peer sees the end and goes on writing; select says readable, not writable")
+{
+	int s = tcp_out();
+
+	say_write(s, 10, 1, 0);
+	RES(shutdown(s, SHUT_WR));
+	say_state("half closed", s, POLLIN, 50);
+	far_reads(1, 10, 1, 1);
+	far_reads(1, 1, 0, 1);
+	far_writes(1, 1000, 2, 3);
+	for (int i = 0; i < 3; i++)
+		say_read(s, 1000, MSG_WAITALL);
+	signal(SIGPIPE, on_pipe);
+	say_write(s, 10, 1, 0);
+	say("SIGPIPE %d", (int)pipes);
+	far_shuts(1, SHUT_WR);
+	say_read(s, 10, 0);
+	close(s);
+}
+
+CASE(tcp_shutdown_read, "shutdown(SHUT_RD): reads end, what comes later is dropped or not as the kernel does")
+{
+	int s = tcp_out();
+
+	far_writes(1, 100, 1, 1);
+	pause_ms(30);
+	RES(shutdown(s, SHUT_RD));
+	say_state("read side closed", s, POLLIN, 100);
+	say_read(s, 100, 0);
+	say_read(s, 100, MSG_DONTWAIT);
+	far_writes(1, 100, 2, 1);
+	pause_ms(50);
+	say_read(s, 100, MSG_DONTWAIT);
+	say_write(s, 10, 1, 0);
+	far_reads(1, 10, 1, 1);
+	close(s);
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(tcp_reset_by_peer,
+     "a reset: what was read before is lost or not as the kernel does, ECONNRESET once, then the end")
+{
+	int s = tcp_out();
+
+	far_resets();
+	say_state("reset", s, POLLERR, 1000);
+	say_read(s, 10, 0);
+	say_read(s, 10, 0);
+	signal(SIGPIPE, on_pipe);
+	say_write(s, 10, 1, 0);
+	say("SIGPIPE %d", (int)pipes);
+	say_so_error(s);
+	say_peer("peer", s);
+	RES(shutdown(s, SHUT_RDWR));
+	close(s);
+}
+
+CASE(tcp_reset_with_data, "a reset after data that was not read yet")
+{
+	int s = tcp_out();
+
+	far_writes(1, 100, 1, 1);
+	pause_ms(30);
+	far_resets();
+	say_state("reset", s, POLLERR, 1000);
+	say_read(s, 100, 0);
+	say_read(s, 100, 0);
+	say_read(s, 100, 0);
+	close(s);
+}
+
+CASE(tcp_reset_tells_so_error, "SO_ERROR takes the error of a reset")
+{
+	int s = tcp_out();
+
+	far_resets();
+	say_so_error(s);
+	say_so_error(s);
+	say_read(s, 10, 0);
+	say_write(s, 10, 1, MSG_NOSIGNAL);
+	close(s);
+}
+
+CASE(tcp_reset_tells_writer, "a writer is told of a reset first by ECONNRESET, then by EPIPE")
+{
+	int s = tcp_out();
+
+	far_resets();
+	say_write(s, 10, 1, MSG_NOSIGNAL);
+	say_write(s, 10, 1, MSG_NOSIGNAL);
+	signal(SIGPIPE, on_pipe);
+	say_write(s, 10, 1, 0);
+	say("SIGPIPE %d", (int)pipes);
+	close(s);
+}
+
+CASE(tcp_close_unread, "close with data that was not read resets the peer")
+{
+	int s = tcp_out();
+
+	far_writes(1, 100, 1, 1);
+	pause_ms(50);
+	close(s);
+	pause_ms(50);
+	far_reads(1, 1, 0, 1);
+	s = tcp_out();
+	close(s);
+	far_reads(1, 1, 0, 1);
+	say("the peer writes: %s", (peer(far(), "write 1 10 1 1"), pause_ms(50), peer(far(), "write 1 10 1 1")));
+}
+
+CASE(tcp_linger_zero, "SO_LINGER of zero resets at close")
+{
+	int s = tcp_out();
+	struct linger linger = {.l_onoff = 1, .l_linger = 0};
+
+	say_write(s, 10, 1, 0);
+	pause_ms(30);
+	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	RES(close(s));
+	far_reads(1, 10, 1, 1);
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(tcp_linger_waits, "SO_LINGER waits in close until the peer has acknowledged all, or for its time")
+{
+	int s = tcp_out();
+	struct linger linger = {.l_onoff = 1, .l_linger = 1};
+	uint64_t since;
+
+	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	say_write(s, 1000, 1, 0);
+	since = now_ms();
+	RES(close(s));
+	say_time("closed", since, 0);
+	far_reads(1, 1000, 1, 1);
+	far_reads(1, 1, 0, 1);
+}
+
+static void *read_one(void *arg)
+{
+	char c;
+	ssize_t n = recv(*(int *)arg, &c, 1, 0);
+
+	if (n < 0)
+		say("reader: %s", error_name(errno));
+	else
+		say("reader: %s", n == 0 ? "the end" : "a byte");
+	return NULL;
+}
+
+CASE(tcp_shutdown_wakes_reader, "shutdown in another thread ends a read that waits")
+{
+	int s = tcp_out(), rc;
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, read_one, &s);
+	pause_ms(100);
+	rc = shutdown(s, SHUT_RD);
+	pthread_join(thread, NULL);
+	say("shutdown: %d", rc);
+	close(s);
+}
+
+CASE(tcp_reset_wakes_reader, "a reset ends a read that waits")
+{
+	int s = tcp_out();
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, read_one, &s);
+	pause_ms(100);
+	peer(far(), "reset 1");
+	pthread_join(thread, NULL);
+	close(s);
+}
+
+CASE(tcp_reset_wakes_writer, "a reset ends a write that waits")
+{
+	int s = tcp_out();
+	ssize_t n;
+
+	signal(SIGPIPE, SIG_IGN);
+	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 20000));
+	peer(far(), "later 200 reset 1");
+	do
+		n = write(s, bytes, sizeof(bytes));
+	while (n == (ssize_t)sizeof(bytes));
+	if (n >= 0)
+		n = write(s, bytes, sizeof(bytes));
+	say("writer: %s", n < 0 ? error_name(errno) : "went on");
+	RES(write(s, bytes, 1));
+	close(s);
+}
+
+CASE(tcp_simultaneous_close, "both close at the same time")
+{
+	for (int i = 0; i < 5; i++) {
+		int s = tcp_out();
+
+		peer(far(), "later 5 close 1");
+		pause_ms(5);
+		RES(close(s));
+		pause_ms(20);
+	}
+}
+
+CASE(tcp_port_again, "the address of a connection that this side closed can be listened at anew, with SO_REUSEADDR")
+{
+	int l, s = tcp_in(&l), port = port_of(l);
+
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+	peer(far(), "close 1");
+	RES(close(l));
+	l = tcp_socket();
+	{
+		struct sockaddr_in address = address_of(here, port);
+
+		RES(bind(l, (struct sockaddr *)&address, sizeof(address)));
+		RES(set_int(l, SOL_SOCKET, SO_REUSEADDR, 1));
+		RES(bind(l, (struct sockaddr *)&address, sizeof(address)));
+		RES(listen(l, 5));
+	}
+	expect_offloaded(l);
+	close(l);
+}
+
+CASE(tcp_connect_close_many, "a hundred connections, one after the other, each with a question and an answer")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), good = 0;
+
+	segments_begin();
+	for (int i = 0; i < 100; i++) {
+		struct sockaddr_in address = address_of(there, port);
+		int s = tcp_socket();
+
+		if (connect(s, (struct sockaddr *)&address, sizeof(address)) != 0)
+			say("connect %d: %s", i, error_name(errno));
+		peer(far(), "accept 0 1 2000");
+		if (send(s, bytes, 100, 0) == 100)
+			far_writes(1, 50, i % 64, 1);
+		if (recv(s, bytes, 50, MSG_WAITALL) == 50 && seed_of(bytes, 50) == i % 64)
+			good++;
+		peer(far(), "close 1");
+		close(s);
+	}
+	say("%d good ones", good);
+	segments_end();
+}

@@ -1,0 +1,251 @@
+/* tcp_connect: making connections: blocking or not, refused, unreachable, again, bound before, names. */
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int far_listens(void)
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there));
+
+	name_port(port, "its");
+	return port;
+}
+
+static int try_connect(int fd, const char *ip, int port)
+{
+	struct sockaddr_in address = address_of(ip, port);
+
+	return connect(fd, (struct sockaddr *)&address, sizeof(address));
+}
+
+CASE(tcp_connect_says_its_names,
+     "connect: bytes go both ways around the kernel, names are right, a second connect is refused")
+{
+	int port = far_listens(), s;
+
+	segments_begin();
+	s = tcp_to(there, port);
+	name_port_of(s, "mine");
+	say("accepted: %s", *peer(far(), "accept 0 1 2000") != 'n' ? "yes" : "nobody");
+	say_name("name", s);
+	say_peer("peer", s);
+	say_state("fresh", s, POLLOUT, 1000);
+	say_write(s, 100, 1, 0);
+	far_reads(1, 100, 1, 1);
+	far_writes(1, 200, 2, 1);
+	say_read(s, 200, MSG_WAITALL);
+	RES(try_connect(s, there, port));
+	say_so_error(s);
+	segments_end();
+	OKAY(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(tcp_connect_refused, "a port that nobody listens on: ECONNREFUSED, and the socket can be used again")
+{
+	int port = far_listens(), s = tcp_socket();
+
+	RES(try_connect(s, there, 9));
+	say_so_error(s);
+	say_state("refused", s, POLLHUP, 100);
+	RES(try_connect(s, there, 9));
+	RES(try_connect(s, there, port));
+	expect_offloaded(s);
+	peer(far(), "accept 0 1 2000");
+	say_write(s, 10, 3, 0);
+	far_reads(1, 10, 3, 1);
+	close(s);
+}
+
+CASE(tcp_connect_nonblocking, "connect without waiting: EINPROGRESS, writable when it is there, EISCONN then")
+{
+	int port = far_listens(), s = tcp_socket();
+
+	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	RES(try_connect(s, there, port));
+	say_state("connected", s, POLLOUT, 1000);
+	say_so_error(s);
+	expect_offloaded(s);
+	RES(try_connect(s, there, port));
+	RES(try_connect(s, there, port));
+	peer(far(), "accept 0 1 2000");
+	say_write(s, 10, 3, 0);
+	far_reads(1, 10, 3, 1);
+	say_read(s, 10, 0);
+	close(s);
+}
+
+CASE(tcp_connect_nonblocking_refused, "refused without waiting: told by poll and SO_ERROR, once")
+{
+	int s = tcp_socket();
+
+	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	RES(try_connect(s, there, 9));
+	say_state("refused", s, POLLERR | POLLHUP, 1000);
+	say_so_error(s);
+	say_so_error(s);
+	RES(try_connect(s, there, 9));
+	say_state("refused", s, POLLERR | POLLHUP, 1000);
+	RES(try_connect(s, there, 9));
+	say_write(s, 1, 1, MSG_NOSIGNAL);
+	say_read(s, 1, 0);
+	close(s);
+}
+
+CASE(tcp_connect_before_reading, "calls on a socket that is not connected")
+{
+	int s = tcp_socket();
+
+	say_state("new", s, POLLHUP, 100);
+	say_read(s, 10, 0);
+	say_write(s, 10, 1, MSG_NOSIGNAL);
+	RES(shutdown(s, SHUT_WR));
+	RES(shutdown(s, 7));
+	say_peer("peer", s);
+	say_name("name", s);
+	RES(accept(s, NULL, NULL));
+	close(s);
+}
+
+CASE(tcp_connect_bad, "addresses that connect refuses")
+{
+	int s = tcp_socket();
+	struct sockaddr_in address = address_of(there, 80);
+
+	RES(connect(s, bad_pointer(), sizeof(address)));
+	RES(connect(s, (struct sockaddr *)&address, 4));
+	address.sin_family = AF_INET6;
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	RES(try_connect(s, "224.0.0.5", 80));
+	RES(try_connect(s, "10.9.0.255", 80));
+	RES(try_connect(s, "203.0.113.5", 80));
+	close(s);
+}
+
+CASE(tcp_connect_from_bound, "a socket that was bound first connects from there; its port serves other peers as well")
+{
+	int port = far_listens(), s = tcp_at(here, 0), again;
+
+	name_port_of(s, "mine");
+	RES(try_connect(s, there, port));
+	expect_offloaded(s);
+	say("the peer saw %s",
+	    atoi(strchr(peer(far(), "accept 0 1 2000"), ' ') + 1) == port_of(s) ? "my port" : "another");
+	say_name("name", s);
+	again = tcp_socket();
+	set_int(again, SOL_SOCKET, SO_REUSEADDR, 1);
+	{
+		struct sockaddr_in address = address_of(here, port_of(s));
+
+		RES(bind(again, (struct sockaddr *)&address, sizeof(address)));
+		RES(try_connect(again, there, port));
+	}
+	close(again);
+	close(s);
+}
+
+CASE(tcp_connect_unreachable, "a neighbour that does not answer: EHOSTUNREACH")
+{
+	int s = tcp_socket();
+
+	RES(try_connect(s, "10.9.0.77", 80));
+	say_so_error(s);
+	close(s);
+}
+
+CASE(tcp_connect_timeout, "SO_SNDTIMEO bounds connect; afterwards it goes on by itself")
+{
+	int s = tcp_socket();
+	struct timeval limit = {.tv_usec = 300000};
+	uint64_t since;
+
+	peer_run(far(), "ip addr add 10.9.0.44/32 dev lo && ip route add blackhole 10.9.0.45/32; true");
+	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
+	RES(setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)));
+	since = now_ms();
+	RES(try_connect(s, "10.9.0.99", 80));
+	say_time("gave up", since, 300);
+	RES(try_connect(s, "10.9.0.99", 80));
+	say_state("on its way", s, POLLHUP, 50);
+	close(s);
+}
+
+CASE(tcp_connect_again_after_unspec, "AF_UNSPEC ends a connection; the socket connects anew")
+{
+	int port = far_listens(), s = tcp_to(there, port);
+	struct sockaddr unspec = {.sa_family = AF_UNSPEC};
+
+	peer(far(), "accept 0 1 2000");
+	RES(connect(s, &unspec, sizeof(unspec)));
+	say_peer("peer", s);
+	say("the peer: %s", peer(far(), "read 1 1 0 1"));
+	RES(try_connect(s, there, port));
+	expect_offloaded(s);
+	peer(far(), "accept 0 1 2000");
+	say_write(s, 10, 3, 0);
+	far_reads(1, 10, 3, 1);
+	close(s);
+}
+
+CASE(tcp_connect_local, "an address of this host is the kernel's: it connects, and bytes arrive")
+{
+	int listener = tcp_listener("127.0.0.1", 0, 5), s = tcp_socket(), other;
+
+	RES(try_connect(s, "127.0.0.1", port_of(listener)));
+	expect_os_any(s);
+	other = accept(listener, NULL, NULL);
+	OKAY(other);
+	say_write(s, 10, 3, 0);
+	say_read(other, 10, MSG_WAITALL);
+	close(s);
+	close(other);
+	close(listener);
+	s = tcp_socket();
+	RES(try_connect(s, "127.0.0.1", 9));
+	RES(try_connect(s, here, 9));
+	close(s);
+}
+
+CASE(tcp_connect_own_address, "from this host to its own address, where an offloaded listener is")
+{
+	int listener = tcp_listener(here, 0, 5), s = tcp_socket(), other;
+
+	RES(try_connect(s, here, port_of(listener)));
+	other = accept(listener, NULL, NULL);
+	OKAY(other);
+	say_write(s, 1000, 3, 0);
+	say_read(other, 1000, MSG_WAITALL);
+	say_write(other, 10, 4, 0);
+	say_read(s, 10, MSG_WAITALL);
+	close(s);
+	say_read(other, 10, 0);
+	close(other);
+	close(listener);
+}
+
+static void *connect_far(void *arg)
+{
+	int s = *(int *)arg;
+
+	RES(try_connect(s, "10.9.0.99", 80));
+	return NULL;
+}
+
+CASE(tcp_connect_closed_meanwhile, "shutdown in another thread ends a connect that waits")
+{
+	int s = tcp_socket(), rc;
+	pthread_t thread;
+
+	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
+	pthread_create(&thread, NULL, connect_far, &s);
+	pause_ms(200);
+	rc = shutdown(s, SHUT_RDWR);
+	pthread_join(thread, NULL);
+	say("shutdown: %d", rc);
+	close(s);
+}

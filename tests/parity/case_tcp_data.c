@@ -1,0 +1,409 @@
+/* tcp_data: reading and writing streams: every call, every flag, sizes, limits, bad pointers. */
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static char bytes[1 << 20];
+static volatile int minus_one = -1, too_many = 2000; /* which the compiler would warn of */
+
+static void wait_for_bytes(int s, int count)
+{
+	int waiting = 0;
+	uint64_t end = now_ms() + 2000;
+
+	while (waiting < count && now_ms() < end) {
+		ioctl(s, FIONREAD, &waiting);
+		pause_ms(1);
+	}
+	say("FIONREAD %d", waiting);
+}
+
+CASE(tcp_read_every_way,
+     "read, readv, recv, recvfrom, recvmsg and recvmmsg read the stream in order, around the kernel")
+{
+	int s = tcp_out();
+	struct iovec iov[2] = {{bytes, 30}, {bytes + 30, 70}};
+	struct sockaddr_in from;
+	socklen_t len = sizeof(from);
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2, .msg_name = &from, .msg_namelen = sizeof(from)};
+	struct mmsghdr many[2] = {{.msg_hdr = msg}, {.msg_hdr = msg}};
+
+	segments_begin();
+	far_writes(1, 100, 1, 7);
+	wait_for_bytes(s, 700);
+	say("seed %d", (RES(read(s, bytes, 100)), seed_of(bytes, 100)));
+	say("seed %d", (RES(readv(s, iov, 2)), seed_of(bytes, 100)));
+	say("seed %d", (RES(recv(s, bytes, 100, 0)), seed_of(bytes, 100)));
+	say("seed %d", (RES(recvfrom(s, bytes, 100, 0, (struct sockaddr *)&from, &len)), seed_of(bytes, 100)));
+	say("name of %u bytes", len);
+	say("seed %d", (RES(recvmsg(s, &msg, 0)), seed_of(bytes, 100)));
+	say("name of %u bytes, flags %d", msg.msg_namelen, msg.msg_flags);
+	RES(recvmmsg(s, many, 2, 0, NULL));
+	say("%u and %u bytes", many[0].msg_len, many[1].msg_len);
+	segments_end();
+	close(s);
+}
+
+CASE(tcp_write_every_way,
+     "write, writev, send, sendto, sendmsg and sendmmsg write the stream in order, around the kernel")
+{
+	int s = tcp_out();
+	struct iovec iov[2] = {{bytes, 30}, {bytes + 30, 70}};
+	struct sockaddr_in to = address_of(there, 5);
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+	struct mmsghdr many[2] = {{.msg_hdr = msg}, {.msg_hdr = msg}};
+
+	segments_begin();
+	fill(bytes, 100, 1);
+	RES(write(s, bytes, 100));
+	RES(writev(s, iov, 2));
+	RES(send(s, bytes, 100, 0));
+	RES(sendto(s, bytes, 100, 0, (struct sockaddr *)&to, sizeof(to)));
+	RES(sendmsg(s, &msg, 0));
+	RES(sendmmsg(s, many, 2, 0));
+	for (int i = 0; i < 7; i++)
+		far_reads(1, 100, 1, 1);
+	RES(write(s, bytes, 0));
+	RES(send(s, bytes, 0, 0));
+	segments_end();
+	close(s);
+}
+
+CASE(tcp_read_flags, "MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC and what else recv is given")
+{
+	int s = tcp_out();
+
+	say_read(s, 10, MSG_DONTWAIT);
+	far_writes(1, 100, 1, 3);
+	wait_for_bytes(s, 300);
+	say_read(s, 100, MSG_PEEK);
+	say_read(s, 50, MSG_PEEK);
+	RES(recv(s, bytes, 300, MSG_PEEK));
+	RES(recv(s, bytes, 400, MSG_PEEK | MSG_DONTWAIT));
+	RES(recv(s, NULL, 50, MSG_TRUNC));
+	RES(recv(s, NULL, 50, MSG_TRUNC));
+	say_read(s, 100, MSG_WAITALL);
+	RES(recv(s, bytes, 0, 0));
+	RES(recv(s, bytes, 50, 0x4000000));
+	RES(recv(s, bytes, 1000, MSG_DONTWAIT | MSG_WAITALL));
+	say_read(s, 10, MSG_DONTWAIT);
+	RES(recv(s, bytes, 10, MSG_ERRQUEUE));
+	RES(recv(s, bytes, 10, MSG_OOB));
+	close(s);
+}
+
+CASE(tcp_read_waits_for_all,
+     "MSG_WAITALL waits for all of it, over several segments, and ends at the end of the stream")
+{
+	int s = tcp_out();
+	uint64_t since = now_ms();
+
+	peer(far(), "later 100 write 1 500 2 2 100000");
+	RES(recv(s, bytes, 1000, MSG_WAITALL));
+	say_time("all of it", since, 200);
+	far_writes(1, 300, 1, 1);
+	far_shuts(1, SHUT_WR);
+	RES(recv(s, bytes, 1000, MSG_WAITALL));
+	RES(recv(s, bytes, 1000, MSG_WAITALL));
+	close(s);
+}
+
+CASE(tcp_read_times_out, "SO_RCVTIMEO bounds a read; with part of it there, MSG_WAITALL gives the part")
+{
+	int s = tcp_out();
+	struct timeval limit = {.tv_usec = 200000};
+	uint64_t since;
+
+	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	since = now_ms();
+	say_read(s, 10, 0);
+	say_time("nothing", since, 200);
+	far_writes(1, 10, 1, 1);
+	since = now_ms();
+	RES(recv(s, bytes, 100, MSG_WAITALL));
+	say_time("a part", since, 200);
+	close(s);
+}
+
+CASE(tcp_bulk, "a megabyte each way, in pieces that do not fit")
+{
+	int s = tcp_out();
+	size_t got = 0;
+
+	segments_begin();
+	peer(far(), "later 0 write 1 50000 0 20");
+	while (got < 1000000) {
+		ssize_t n = recv(s, bytes + got, 1000000 - got, 0);
+
+		if (n <= 0)
+			break;
+		got += (size_t)n;
+	}
+	say("%zu bytes", got);
+	for (int i = 0; i < 20; i++)
+		if (seed_of(bytes + i * 50000, 50000) != i)
+			say("piece %d is wrong", i);
+	peer(far(), "later 50 read 1 50000 0 20");
+	for (int i = 0; i < 20; i++)
+		fill(bytes + i * 50000, 50000, i);
+	RES(write(s, bytes, 1000000));
+	segments_end();
+	RES(shutdown(s, SHUT_WR));
+	pause_ms(300);
+	far_state(1);
+	close(s);
+}
+
+CASE(tcp_write_fills_up, "without waiting, a writer whose peer does not read gets EAGAIN; then room comes back")
+{
+	int s = tcp_out(), full = 0;
+	size_t written = 0;
+	ssize_t n;
+
+	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 30000));
+	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	for (int i = 0; i < 200 && full < 3; i++) {
+		n = write(s, bytes, 100000);
+		if (n < 0) {
+			if (errno != EAGAIN)
+				say("error %s", error_name(errno));
+			full++;
+			pause_ms(50);
+		} else {
+			written += (size_t)n;
+			full = 0;
+		}
+	}
+	say("full: %s", full == 3 ? "yes" : "no");
+	say_state("full", s, POLLOUT, 50);
+	say("the peer reads it all: %s",
+	    strncmp(peer(far(), "read 1 1000 70 %zu 500", written / 1000 + 1), "0 bytes", 7) != 0 ? "yes" : "no");
+	say_state("empty", s, POLLOUT, 1000);
+	close(s);
+}
+
+CASE(tcp_write_waits, "a blocking writer waits for room, as long as SO_SNDTIMEO says")
+{
+	int s = tcp_out();
+	struct timeval limit = {.tv_usec = 300000};
+	ssize_t n;
+	uint64_t since;
+
+	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 20000));
+	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+	while ((n = write(s, bytes, 1000000)) > 0)
+		;
+	say("in the end: %s", error_name(errno));
+	since = now_ms();
+	RES(write(s, bytes, 1000000));
+	say_time("gave up", since, 300);
+	close(s);
+}
+
+CASE(tcp_bad_pointers, "bad pointers: EFAULT, and no byte is lost")
+{
+	int s = tcp_out();
+	struct iovec iov[2] = {{bytes, 50}, {bad_pointer(), 50}}, none = {NULL, 0};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2}, bad = {.msg_iov = bad_pointer(), .msg_iovlen = 1};
+
+	far_writes(1, 100, 1, 1);
+	wait_for_bytes(s, 100);
+	RES(recv(s, bad_pointer(), 100, 0));
+	wait_for_bytes(s, 100);
+	RES(recvmsg(s, bad_pointer(), 0));
+	RES(recvmsg(s, &bad, 0));
+	RES(readv(s, &none, 1));
+	RES(readv(s, iov, minus_one));
+	RES(readv(s, iov, too_many));
+	say_read(s, 100, 0);
+	fill(bytes, 100, 2);
+	RES(send(s, bad_pointer(), 100, 0));
+	RES(sendmsg(s, bad_pointer(), 0));
+	RES(sendmsg(s, &bad, 0));
+	RES(writev(s, &none, 1));
+	iov[1] = (struct iovec){bytes + 50, 50};
+	RES(sendmsg(s, &msg, 0));
+	far_reads(1, 100, 2, 1);
+	close(s);
+}
+
+CASE(tcp_more, "MSG_MORE and TCP_CORK hold a short segment back; what follows takes it along")
+{
+	int s = tcp_out();
+	uint64_t since;
+
+	say_write(s, 10, 1, MSG_MORE);
+	say("the peer: %s", peer(far(), "read 1 10 1 1 50"));
+	say_write(s, 10, 2, 0);
+	far_reads(1, 10, 1, 2);
+	RES(set_int(s, IPPROTO_TCP, 3 /* TCP_CORK */, 1));
+	say_write(s, 10, 1, 0);
+	say("the peer: %s", peer(far(), "read 1 10 1 1 50"));
+	RES(set_int(s, IPPROTO_TCP, 3, 0));
+	far_reads(1, 10, 1, 1);
+	RES(set_int(s, IPPROTO_TCP, 3, 1));
+	since = now_ms();
+	say_write(s, 10, 1, 0);
+	far_reads(1, 10, 1, 1);
+	say_time("the cork gives way", since, 200);
+	close(s);
+}
+
+CASE(tcp_sendfile, "sendfile and splice send a file's bytes, from its offset or from where it stands")
+{
+	char name[] = "/tmp/parity-XXXXXX";
+	int s = tcp_out(), file = mkstemp(name), ends[2];
+	off_t offset = 1000;
+
+	unlink(name);
+	for (int i = 0; i < 10; i++) {
+		fill(bytes, 1000, i);
+		if (write(file, bytes, 1000) != 1000)
+			give_up("write");
+	}
+	RES(sendfile(s, file, &offset, 2000));
+	say("offset %ld", (long)offset);
+	far_reads(1, 1000, 1, 2);
+	lseek(file, 5000, SEEK_SET);
+	RES(sendfile(s, file, NULL, 100000));
+	say("stands at %ld", (long)lseek(file, 0, SEEK_CUR));
+	far_reads(1, 1000, 5, 5);
+	RES(pipe(ends));
+	far_writes(1, 1000, 7, 1);
+	wait_for_bytes(s, 1000);
+	RES(splice(s, NULL, ends[1], NULL, 1000, 0));
+	RES(read(ends[0], bytes, 1000));
+	say("seed %d", seed_of(bytes, 1000));
+	RES(write(ends[1], bytes, 1000));
+	RES(splice(ends[0], NULL, s, NULL, 1000, 0));
+	far_reads(1, 1000, 7, 1);
+	close(s);
+}
+
+CASE(tcp_queue_sizes, "FIONREAD, SIOCOUTQ and SIOCOUTQNSD")
+{
+	int s = tcp_out(), value = -1;
+
+	RES(ioctl(s, FIONREAD, &value));
+	say("%d", value);
+	RES(ioctl(s, TIOCOUTQ, &value));
+	say("%d", value);
+	RES(ioctl(s, 0x894B /* SIOCOUTQNSD */, &value));
+	say("%d", value);
+	say_write(s, 100, 1, 0);
+	pause_ms(100);
+	RES(ioctl(s, TIOCOUTQ, &value));
+	say("%d", value);
+	RES(ioctl(s, FIONREAD, bad_pointer()));
+	far_writes(1, 10, 1, 1);
+	wait_for_bytes(s, 10);
+	close(s);
+	s = tcp_listener(here, 0, 5);
+	RES(ioctl(s, FIONREAD, &value));
+	RES(ioctl(s, TIOCOUTQ, &value));
+	close(s);
+}
+
+CASE(tcp_urgent, "one urgent byte: MSG_OOB, SIOCATMARK, POLLPRI")
+{
+	int s = tcp_out(), mark = -1;
+	char c = 0;
+
+	far_writes(1, 10, 1, 1);
+	wait_for_bytes(s, 10);
+	peer(far(), "urgent 1 X");
+	say_state("urgent", s, POLLPRI, 1000);
+	pause_ms(30);
+	RES(recv(s, &c, 1, MSG_OOB | MSG_PEEK));
+	RES(recv(s, &c, 1, MSG_OOB));
+	say("the byte is %c", c);
+	RES(recv(s, &c, 1, MSG_OOB));
+	RES(ioctl(s, 0x8905 /* SIOCATMARK */, &mark));
+	say("at the mark: %d", mark);
+	far_writes(1, 10, 2, 1);
+	pause_ms(50);
+	RES(recv(s, bytes, 100, 0));
+	RES(ioctl(s, 0x8905, &mark));
+	say("at the mark: %d", mark);
+	RES(recv(s, bytes, 100, 0));
+	RES(send(s, "Y", 1, MSG_OOB));
+	pause_ms(50);
+	far_state(1);
+	close(s);
+}
+
+CASE(tcp_urgent_inline, "SO_OOBINLINE: the urgent byte is part of the stream")
+{
+	int s = tcp_out(), mark = -1;
+	char c = 0;
+
+	RES(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
+	far_writes(1, 3, 1, 1);
+	peer(far(), "urgent 1 X");
+	pause_ms(50);
+	RES(recv(s, &c, 1, MSG_OOB));
+	RES(recv(s, bytes, 100, 0));
+	RES(ioctl(s, 0x8905, &mark));
+	say("at the mark: %d", mark);
+	RES(recv(s, bytes, 100, 0));
+	close(s);
+}
+
+static void *read_some(void *arg)
+{
+	static _Atomic int total;
+	char some[100];
+	ssize_t n;
+
+	while ((n = recv(*(int *)arg, some, sizeof(some), 0)) > 0)
+		total += (int)n;
+	return (void *)(intptr_t)total;
+}
+
+CASE(tcp_read_by_threads, "several threads read one stream: every byte once, all of them see the end")
+{
+	int s = tcp_out();
+	pthread_t threads[4];
+	void *total = NULL;
+
+	for (int i = 0; i < 4; i++)
+		pthread_create(&threads[i], NULL, read_some, &s);
+	far_writes(1, 1000, 1, 50);
+	far_shuts(1, SHUT_WR);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], &total);
+	say("all ended");
+	RES(recv(s, bytes, 10, 0));
+	close(s);
+}
+
+CASE(tcp_duplicates, "dup, dup2 and F_DUPFD share the stream; it ends with the last of them")
+{
+	int s = tcp_out(), a = dup(s), b = dup2(s, 200), c = fcntl(s, F_DUPFD, 210);
+
+	expect_offloaded(a);
+	expect_offloaded(b);
+	say_write(a, 10, 1, 0);
+	say_write(b, 10, 2, 0);
+	say_write(c, 10, 3, 0);
+	far_reads(1, 10, 1, 3);
+	far_writes(1, 10, 4, 2);
+	close(s);
+	say_read(b, 10, MSG_WAITALL);
+	say_read(c, 10, MSG_WAITALL);
+	close(a);
+	close(b);
+	say("the peer: %s", peer(far(), "read 1 1 0 1 50"));
+	close(c);
+	far_reads(1, 1, 0, 1);
+}

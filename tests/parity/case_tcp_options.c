@@ -1,0 +1,244 @@
+/* tcp_options: setsockopt and getsockopt of TCP sockets: values, ranges, errors. */
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static void say_option(int fd, const char *name, int level, int option)
+{
+	int value = -77;
+	socklen_t len = sizeof(value);
+
+	if (getsockopt(fd, level, option, &value, &len) != 0)
+		say("%s: %s", name, error_name(errno));
+	else
+		say("%s = %d (%u)", name, value, len);
+}
+#define OPTION(level, option) say_option(s, #option, level, option)
+#define SET(level, option, value)                                                                                      \
+	do {                                                                                                           \
+		int rc_ = set_int(s, level, option, value);                                                            \
+		say("set " #option " %d: %s", value, rc_ == 0 ? "ok" : error_name(errno));                             \
+		say_option(s, #option, level, option);                                                                 \
+	} while (0)
+
+static void say_all(int s)
+{
+	OPTION(IPPROTO_TCP, TCP_NODELAY);
+	OPTION(IPPROTO_TCP, TCP_CORK);
+	OPTION(IPPROTO_TCP, TCP_KEEPIDLE);
+	OPTION(IPPROTO_TCP, TCP_KEEPINTVL);
+	OPTION(IPPROTO_TCP, TCP_KEEPCNT);
+	OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT);
+	OPTION(IPPROTO_TCP, TCP_SYNCNT);
+	OPTION(IPPROTO_TCP, TCP_LINGER2);
+	OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT);
+	OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT);
+	OPTION(SOL_SOCKET, SO_KEEPALIVE);
+	OPTION(SOL_SOCKET, SO_OOBINLINE);
+	OPTION(SOL_SOCKET, SO_REUSEADDR);
+	OPTION(SOL_SOCKET, SO_REUSEPORT);
+	OPTION(SOL_SOCKET, SO_TYPE);
+	OPTION(SOL_SOCKET, SO_PROTOCOL);
+	OPTION(SOL_SOCKET, SO_DOMAIN);
+	OPTION(SOL_SOCKET, SO_RCVLOWAT);
+	OPTION(IPPROTO_IP, IP_TOS);
+	OPTION(IPPROTO_IP, IP_TTL);
+}
+
+CASE(tcp_options_defaults, "options as they are at first, on a new and on a connected socket")
+{
+	int s = tcp_socket();
+
+	say_all(s);
+	OPTION(SOL_SOCKET, SO_SNDBUF);
+	OPTION(SOL_SOCKET, SO_RCVBUF);
+	OPTION(IPPROTO_TCP, TCP_MAXSEG);
+	close(s);
+	s = tcp_out();
+	say_all(s);
+	OPTION(IPPROTO_TCP, TCP_MAXSEG);
+	close(s);
+}
+
+CASE(tcp_options_set, "options that are set, within and outside of their ranges, while connected")
+{
+	int s = tcp_out();
+
+	SET(IPPROTO_TCP, TCP_NODELAY, 1);
+	SET(IPPROTO_TCP, TCP_NODELAY, 5);
+	SET(IPPROTO_TCP, TCP_NODELAY, 0);
+	SET(IPPROTO_TCP, TCP_CORK, 1);
+	SET(IPPROTO_TCP, TCP_CORK, 0);
+	SET(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+	SET(IPPROTO_TCP, TCP_KEEPIDLE, 0);
+	SET(IPPROTO_TCP, TCP_KEEPIDLE, 40000);
+	SET(IPPROTO_TCP, TCP_KEEPINTVL, 3);
+	SET(IPPROTO_TCP, TCP_KEEPINTVL, -1);
+	SET(IPPROTO_TCP, TCP_KEEPCNT, 4);
+	SET(IPPROTO_TCP, TCP_KEEPCNT, 128);
+	SET(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
+	SET(IPPROTO_TCP, TCP_USER_TIMEOUT, -5);
+	SET(IPPROTO_TCP, TCP_SYNCNT, 3);
+	SET(IPPROTO_TCP, TCP_SYNCNT, 300);
+	SET(IPPROTO_TCP, TCP_LINGER2, 30);
+	SET(IPPROTO_TCP, TCP_LINGER2, -1);
+	SET(IPPROTO_TCP, TCP_DEFER_ACCEPT, 5);
+	SET(IPPROTO_TCP, TCP_QUICKACK, 1);
+	SET(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 10000);
+	SET(IPPROTO_TCP, TCP_MAXSEG, 50);
+	SET(SOL_SOCKET, SO_KEEPALIVE, 1);
+	SET(SOL_SOCKET, SO_OOBINLINE, 1);
+	SET(SOL_SOCKET, SO_RCVBUF, 100000);
+	SET(SOL_SOCKET, SO_SNDBUF, 100000);
+	SET(SOL_SOCKET, SO_RCVBUF, 1);
+	SET(SOL_SOCKET, SO_SNDBUF, 1);
+	SET(SOL_SOCKET, SO_RCVLOWAT, 100);
+	SET(IPPROTO_IP, IP_TOS, 0x10);
+	SET(IPPROTO_IP, IP_TTL, 5);
+	SET(IPPROTO_IP, IP_TTL, 300);
+	RES(setsockopt(s, IPPROTO_TCP, TCP_NODELAY, bad_pointer(), 4));
+	RES(setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &s, 1));
+	RES(setsockopt(s, IPPROTO_TCP, 12345, &s, 4));
+	RES(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, bad_pointer(), bad_pointer()));
+	say_write(s, 10, 1, 0);
+	far_reads(1, 10, 1, 1);
+	close(s);
+}
+
+CASE(tcp_options_short, "getsockopt into less room than the value has")
+{
+	int s = tcp_out();
+	unsigned char value[8] = {9, 9, 9, 9, 9, 9, 9, 9};
+	socklen_t len = 1;
+
+	RES(set_int(s, IPPROTO_TCP, TCP_NODELAY, 1));
+	RES(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
+	say("%d %d (%u)", value[0], value[1], len);
+	len = 0;
+	RES(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
+	len = (socklen_t)-1;
+	RES(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
+	close(s);
+}
+
+CASE(tcp_options_congestion, "TCP_CONGESTION: the name, a known one, an unknown one")
+{
+	int s = tcp_out();
+	char name[20] = "";
+	socklen_t len = sizeof(name);
+
+	RES(getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, &len));
+	say("%s (%u)", name, len);
+	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
+	len = sizeof(name);
+	RES(getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, &len));
+	say("%s (%u)", name, len);
+	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "nosuch", 6));
+	say_write(s, 10, 1, 0);
+	far_reads(1, 10, 1, 1);
+	close(s);
+}
+
+CASE(tcp_options_info, "TCP_INFO: state and what does not differ from run to run")
+{
+	int s = tcp_out();
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	say_write(s, 1000, 1, 0);
+	far_reads(1, 1000, 1, 1);
+	far_writes(1, 500, 2, 1);
+	say_read(s, 500, MSG_WAITALL);
+	pause_ms(60);
+	memset(&info, 0, sizeof(info));
+	RES(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len));
+	say("state %d ca %d retransmits %d probes %d backoff %d", info.tcpi_state, info.tcpi_ca_state,
+	    info.tcpi_retransmits, info.tcpi_probes, info.tcpi_backoff);
+	say("options %x", info.tcpi_options & 7);
+	say("mss %u %s, unacked %u lost %u retrans %u", info.tcpi_snd_mss, info.tcpi_rcv_mss > 100 ? "sane" : "odd",
+	    info.tcpi_unacked, info.tcpi_lost, info.tcpi_retrans);
+	say("cwnd %s", info.tcpi_snd_cwnd >= 10 && info.tcpi_snd_cwnd < 100 ? "sane" : "odd");
+	say("rtt %s", info.tcpi_rtt > 0 && info.tcpi_rtt < 200000 ? "sane" : "odd");
+	say("rto %s", info.tcpi_rto >= 200000 && info.tcpi_rto < 500000 ? "sane" : "odd");
+	close(s);
+	s = tcp_socket();
+	len = sizeof(info);
+	RES(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len));
+	say("state %d", info.tcpi_state);
+	close(s);
+}
+
+CASE(tcp_options_maxseg, "TCP_MAXSEG before connect bounds segments, and the peer is told")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
+	struct sockaddr_in address = address_of(there, port);
+
+	SET(IPPROTO_TCP, TCP_MAXSEG, 600);
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	expect_offloaded(s);
+	peer(far(), "accept 0 1 2000");
+	OPTION(IPPROTO_TCP, TCP_MAXSEG);
+	say_write(s, 5000, 1, 0);
+	far_reads(1, 5000, 1, 1);
+	far_writes(1, 5000, 2, 1);
+	say_read(s, 5000, MSG_WAITALL);
+	close(s);
+}
+
+CASE(tcp_options_defer_accept, "TCP_DEFER_ACCEPT: a connection is there when its first bytes are")
+{
+	int l = tcp_at(here, 0), s;
+
+	s = l;
+	SET(IPPROTO_TCP, TCP_DEFER_ACCEPT, 5);
+	RES(listen(l, 5));
+	expect_offloaded(l);
+	name_port(atoi(peer(far(), "dial 1 %s %d", here, port_of(l))), "its");
+	say_state("connected", l, POLLIN, 100);
+	far_writes(1, 10, 1, 1);
+	say_state("bytes", l, POLLIN, 1000);
+	s = OKAY(accept(l, NULL, NULL));
+	say_read(s, 10, MSG_WAITALL);
+	close(s);
+	close(l);
+}
+
+CASE(tcp_options_user_timeout, "TCP_USER_TIMEOUT: a peer that has gone is noticed")
+{
+	int s = tcp_out();
+	uint64_t since;
+	char c;
+
+	RES(set_int(s, IPPROTO_TCP, TCP_USER_TIMEOUT, 600));
+	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
+	say_write(s, 10, 1, 0);
+	since = now_ms();
+	RES(recv(s, &c, 1, 0));
+	say("it took %s", now_ms() - since >= 500 && now_ms() - since < 2500 ? "about as long" : "another time");
+	say_write(s, 10, 1, MSG_NOSIGNAL);
+	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	close(s);
+}
+
+CASE(tcp_options_keepalive, "keepalive: a peer that has gone is noticed by an idle connection")
+{
+	int s = tcp_out();
+	uint64_t since;
+	char c;
+
+	RES(set_int(s, IPPROTO_TCP, TCP_KEEPIDLE, 1));
+	RES(set_int(s, IPPROTO_TCP, TCP_KEEPINTVL, 1));
+	RES(set_int(s, IPPROTO_TCP, TCP_KEEPCNT, 2));
+	RES(set_int(s, SOL_SOCKET, SO_KEEPALIVE, 1));
+	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
+	since = now_ms();
+	RES(recv(s, &c, 1, 0));
+	say("it took %s", now_ms() - since >= 2500 && now_ms() - since < 4500 ? "about as long" : "another time");
+	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	close(s);
+}

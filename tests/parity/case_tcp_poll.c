@@ -1,0 +1,273 @@
+/* tcp_poll: readiness of streams: epoll by level and edge, one-shot, select; signals; calls that are left by force. */
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static char bytes[1 << 20];
+
+static void say_epoll(const char *what, int set, int wait_ms)
+{
+	struct epoll_event events[4];
+	int n = epoll_wait(set, events, 4, wait_ms);
+
+	if (n < 0)
+		say("%s: %s", what, error_name(errno));
+	else if (n == 0)
+		say("%s: nothing", what);
+	for (int i = 0; i < n; i++)
+		say("%s: %x data %lu", what, events[i].events, (unsigned long)events[i].data.u64);
+}
+
+static int watched(int s, unsigned events)
+{
+	struct epoll_event event = {.events = events, .data.u64 = 7};
+	int set = epoll_create1(0);
+
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	return set;
+}
+
+CASE(tcp_epoll_level, "level: readable as long as there are bytes, writable as long as there is room")
+{
+	int s = tcp_out(), set = watched(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+
+	say_epoll("fresh", set, 1000);
+	far_writes(1, 100, 1, 1);
+	pause_ms(50);
+	say_epoll("bytes", set, 1000);
+	say_read(s, 50, 0);
+	say_epoll("some left", set, 1000);
+	say_read(s, 50, 0);
+	say_epoll("none left", set, 1000);
+	far_shuts(1, SHUT_WR);
+	pause_ms(50);
+	say_epoll("closed by the peer", set, 1000);
+	shutdown(s, SHUT_WR);
+	pause_ms(50);
+	say_epoll("closed by both", set, 1000);
+	close(s);
+	say_epoll("gone", set, 50);
+	close(set);
+}
+
+CASE(tcp_epoll_edge, "edge: told once of bytes, once of the end; acknowledgements are no news")
+{
+	int s = tcp_out(), set = watched(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+
+	say_epoll("fresh", set, 1000);
+	say_epoll("again", set, 50);
+	say_write(s, 100, 1, 0);
+	far_reads(1, 100, 1, 1);
+	pause_ms(80);
+	say_epoll("acknowledged", set, 50);
+	far_writes(1, 100, 1, 1);
+	say_epoll("bytes", set, 1000);
+	say_epoll("again", set, 50);
+	far_writes(1, 100, 2, 1);
+	say_epoll("more bytes", set, 1000);
+	say_epoll("again", set, 50);
+	far_shuts(1, SHUT_WR);
+	say_epoll("the end", set, 1000);
+	say_epoll("again", set, 50);
+	close(s);
+	close(set);
+}
+
+CASE(tcp_epoll_edge_room, "edge: a writer who found no room is told once when there is")
+{
+	int s = tcp_out(), set;
+
+	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 40000));
+	set = watched(s, EPOLLOUT | EPOLLET);
+	say_epoll("fresh", set, 1000);
+	for (int i = 0; i < 3; i++) {
+		while (write(s, bytes, 10000) > 0)
+			;
+		pause_ms(60);
+	}
+	while (epoll_wait(set, (struct epoll_event[1]){}, 1, 30) > 0)
+		while (write(s, bytes, 10000) > 0)
+			;
+	say_epoll("full", set, 50);
+	peer(far(), "later 0 read 1 10000 70 1000 300");
+	say_epoll("room", set, 1000);
+	say("written: %s", write(s, bytes, 100) == 100 ? "yes" : error_name(errno));
+	close(s);
+	close(set);
+}
+
+CASE(tcp_epoll_oneshot, "one-shot: told once, again after EPOLL_CTL_MOD")
+{
+	int s = tcp_out(), set = watched(s, EPOLLIN | EPOLLONESHOT);
+	struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = 8};
+
+	far_writes(1, 100, 1, 1);
+	say_epoll("bytes", set, 1000);
+	say_epoll("again", set, 50);
+	far_writes(1, 100, 2, 1);
+	say_epoll("more", set, 100);
+	RES(epoll_ctl(set, EPOLL_CTL_MOD, s, &event));
+	say_epoll("armed anew", set, 1000);
+	close(s);
+	close(set);
+}
+
+CASE(tcp_epoll_connecting, "a connect on its way in an epoll set: hung up before, writable then")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket(), set;
+	struct sockaddr_in address = address_of(there, port), nobody = address_of(there, 9);
+
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	set = watched(s, EPOLLIN | EPOLLOUT | EPOLLET);
+	say_epoll("new", set, 50);
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	say_epoll("connected", set, 1000);
+	expect_offloaded(s);
+	close(s);
+	s = tcp_socket();
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	RES(connect(s, (struct sockaddr *)&nobody, sizeof(nobody)));
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &(struct epoll_event){.events = EPOLLOUT, .data.u64 = 9}));
+	say_epoll("refused", set, 1000);
+	close(s);
+	close(set);
+}
+
+CASE(tcp_select, "select: readable, writable, exceptional")
+{
+	int s = tcp_out();
+	struct timeval limit;
+	fd_set in, out, except;
+
+	for (int i = 0; i < 3; i++) {
+		if (i == 1)
+			far_writes(1, 10, 1, 1);
+		if (i == 2)
+			peer(far(), "urgent 1 U");
+		pause_ms(50);
+		FD_ZERO(&in);
+		FD_ZERO(&out);
+		FD_ZERO(&except);
+		FD_SET(s, &in);
+		FD_SET(s, &out);
+		FD_SET(s, &except);
+		limit = (struct timeval){.tv_sec = 1};
+		RES(select(s + 1, &in, &out, &except, &limit));
+		say("in %d out %d except %d", !!FD_ISSET(s, &in), !!FD_ISSET(s, &out), !!FD_ISSET(s, &except));
+	}
+	close(s);
+}
+
+static void on_alarm(int sig)
+{
+	(void)sig;
+}
+
+static void alarm_with(int flags)
+{
+	struct sigaction action = {.sa_handler = on_alarm, .sa_flags = flags};
+
+	sigaction(SIGALRM, &action, NULL);
+	ualarm(100000, 0);
+}
+
+CASE(tcp_signals, "a signal interrupts recv, send and connect; with SA_RESTART recv goes on")
+{
+	int s = tcp_out(), other = tcp_socket();
+	struct sockaddr_in nobody = address_of("10.9.0.99", 80);
+	ssize_t n;
+
+	alarm_with(0);
+	say_read(s, 10, 0);
+	alarm_with(SA_RESTART);
+	peer(far(), "later 250 write 1 10 3");
+	say_read(s, 10, 0);
+	set_int(s, SOL_SOCKET, SO_SNDBUF, 20000);
+	alarm_with(0);
+	n = write(s, bytes, sizeof(bytes));
+	say("write: %s", n > 0 && n < (ssize_t)sizeof(bytes) ? "a part" : n < 0 ? error_name(errno) : "all");
+	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
+	alarm_with(0);
+	RES(connect(other, (struct sockaddr *)&nobody, sizeof(nobody)));
+	close(other);
+	close(s);
+}
+
+static sigjmp_buf out_of_here;
+
+static void jump(int sig)
+{
+	(void)sig;
+	siglongjmp(out_of_here, 1);
+}
+
+CASE(tcp_jump, "siglongjmp out of recv leaves the stream as it was")
+{
+	int s = tcp_out();
+
+	signal(SIGALRM, jump);
+	if (sigsetjmp(out_of_here, 1) == 0) {
+		ualarm(100000, 0);
+		say_read(s, 10, 0);
+		say("not reached");
+	}
+	far_writes(1, 10, 5, 1);
+	say_read(s, 10, MSG_WAITALL);
+	say_write(s, 10, 6, 0);
+	far_reads(1, 10, 6, 1);
+	close(s);
+}
+
+static void *wait_for_ever(void *arg)
+{
+	recv(*(int *)arg, bytes, 10, 0);
+	return NULL;
+}
+
+CASE(tcp_cancel, "a thread is cancelled in recv; the stream goes on")
+{
+	int s = tcp_out();
+	pthread_t thread;
+	void *how = NULL;
+
+	pthread_create(&thread, NULL, wait_for_ever, &s);
+	pause_ms(100);
+	pthread_cancel(thread);
+	pthread_join(thread, &how);
+	say("cancelled: %d", how == PTHREAD_CANCELED);
+	far_writes(1, 10, 5, 1);
+	say_read(s, 10, MSG_WAITALL);
+	close(s);
+}
+
+static int handler_socket;
+
+static void send_from_handler(int sig)
+{
+	(void)sig;
+	fill(bytes, 10, 9);
+	if (write(handler_socket, bytes, 10) != 10)
+		say("the handler could not write");
+}
+
+CASE(tcp_handler_sends, "a signal handler sends on the socket that the program waits on")
+{
+	handler_socket = tcp_out();
+	signal(SIGALRM, send_from_handler);
+	ualarm(100000, 0);
+	peer(far(), "later 250 write 1 10 3");
+	say_read(handler_socket, 10, 0);
+	far_reads(1, 10, 9, 1);
+	close(handler_socket);
+}
