@@ -12,7 +12,7 @@
  *   output.c      from the send fifo into segments and frames        recovery_*
  *   recovery.c    recovery begins and ends, retransmission, undo    scoreboard.c, rtt.c, cc.c
  *   scoreboard.c  marks on segments: SACKed, lost, sent again
- *   timers.c      what each timer of a connection does               wheel.c
+ *   timers.c      what each timer of a connection does; persist.c, keepalive.c   wheel.c
  *   window.c      receive window and buffer sizes, delayed ACKs
  *   listener.c    half-open connections, accept
  *   timewait.c    what is left of a connection in TIME_WAIT
@@ -281,6 +281,7 @@ struct vma_tcp {
 	/* driver's */
 	_Alignas(64) uint64_t now_ns; /* of this turn */
 	struct tcp_wheel wheel;
+	uint64_t wheel_due_ns; /* nothing of it is due before; as of the last turn's end */
 	struct vma_tcp_conn *ready, **ready_tail;
 	struct vma_tcp_conn *all;
 	struct vma_tcp_listener *listeners;

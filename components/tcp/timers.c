@@ -15,14 +15,11 @@
  */
 #include <errno.h>
 
-#include "scoreboard.h"
+#include "timers.h"
 
-#define NO_FRAME_NS TCP_NS_PER_MS
 #define PROBE_MARGIN_NS TCP_NS_PER_MS /* the kernel's two jiffies: what the receiver needs to answer */
 #define SYN_LINEAR 4                  /* tcp_syn_linear_timeouts */
-#define FIN_WAIT_NS (60 * TCP_NS_PER_S)
 #define SHRUNK_WINDOW_NS (2 * RTT_RTO_MAX_NS)
-#define BACKOFF_LIMIT 20 /* shifts stay in range; intervals have reached their limit long before */
 
 void timers_init(struct vma_tcp_conn *conn)
 {
@@ -37,7 +34,7 @@ void timers_stop(struct vma_tcp_conn *conn)
 		wheel_stop(&conn->tcp->wheel, &conn->timer[i]);
 }
 
-static void set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns)
+void timers_set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns)
 {
 	struct tcp_timer_node *timer = &conn->timer[which];
 
@@ -59,35 +56,17 @@ static void set_lazily(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t
 		wheel_set(&conn->tcp->wheel, timer, due_ns);
 }
 
-static uint64_t earlier(uint64_t a_ns, uint64_t b_ns)
-{
-	return a_ns < b_ns ? a_ns : b_ns;
-}
-
-/* base doubled n times, at most RTT_RTO_MAX_NS. */
-static uint64_t doubled(uint64_t base_ns, uint32_t n)
-{
-	return earlier(base_ns << (n < BACKOFF_LIMIT ? n : BACKOFF_LIMIT), RTT_RTO_MAX_NS);
-}
-
-static uint64_t user_timeout_ns(const struct vma_tcp_conn *conn)
-{
-	int32_t ms = tcp_option(conn, VMA_TCP_OPT_USER_TIMEOUT);
-
-	return ms > 0 ? (uint64_t)ms * TCP_NS_PER_MS : 0;
-}
-
 /* How long `tries` repetitions take, the first after base: what the kernel holds against the time that has passed. */
 static uint64_t time_of_tries(uint32_t tries, uint64_t base_ns)
 {
 	uint64_t sum_ns = 0;
 
 	for (uint32_t i = 0; i <= tries; i++)
-		sum_ns += doubled(base_ns, i);
+		sum_ns += timers_doubled(base_ns, i);
 	return sum_ns;
 }
 
-static void give_up(struct vma_tcp_conn *conn, bool reset)
+void timers_give_up(struct vma_tcp_conn *conn, bool reset)
 {
 	tcp_conn_fail(conn, conn->soft_error ? (int)conn->soft_error : ETIMEDOUT, reset);
 }
@@ -101,7 +80,7 @@ static uint64_t handshake_rto_ns(const struct vma_tcp_conn *conn)
 
 	if (conn->pcb->state == SYN_SENT)
 		timeouts = timeouts > SYN_LINEAR ? timeouts - SYN_LINEAR : 0;
-	return doubled(RTT_RTO_INIT_NS, timeouts);
+	return timers_doubled(RTT_RTO_INIT_NS, timeouts);
 }
 
 static bool in_handshake(const struct vma_tcp_conn *conn)
@@ -124,7 +103,7 @@ static uint64_t stuck_since_ns(const struct vma_tcp_conn *conn)
 static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
-	uint64_t due_ns, user_ns = user_timeout_ns(conn);
+	uint64_t due_ns, user_ns = timers_user_ns(conn);
 
 	if (in_handshake(conn))
 		due_ns = r->rto_from_ns + handshake_rto_ns(conn);
@@ -132,7 +111,7 @@ static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 		due_ns = r->rto_from_ns + rtt_rto_ns(&conn->rtt, r->backoff);
 	/* The user's end is kept to the point, once something has been repeated. */
 	if (user_ns && r->timeouts && !is_request(conn))
-		due_ns = earlier(due_ns, stuck_since_ns(conn) + user_ns);
+		due_ns = timers_earlier(due_ns, stuck_since_ns(conn) + user_ns);
 	return due_ns;
 }
 
@@ -149,22 +128,22 @@ static uint64_t tail_probe_due_ns(const struct vma_tcp_conn *conn, uint64_t time
 	    r->probe_new || r->probe_wanted || r->sacked_segments || conn->rtt.srtt_ns == 0 || r->timeouts)
 		return UINT64_MAX;
 	wait_ns += conn->pcb->unacked->next ? PROBE_MARGIN_NS : RTT_RTO_MIN_NS;
-	return earlier(r->probe_from_ns + wait_ns, timeout_ns);
+	return timers_earlier(r->probe_from_ns + wait_ns, timeout_ns);
 }
 
 static uint64_t retransmit_due_ns(const struct vma_tcp_conn *conn)
 {
 	uint64_t timeout_ns = timeout_due_ns(conn);
 
-	timeout_ns = earlier(timeout_ns, tail_probe_due_ns(conn, timeout_ns));
-	timeout_ns = earlier(timeout_ns, recovery_rescue_due_ns(conn));
-	return earlier(timeout_ns, conn->recovery.reorder_due_ns);
+	timeout_ns = timers_earlier(timeout_ns, tail_probe_due_ns(conn, timeout_ns));
+	timeout_ns = timers_earlier(timeout_ns, recovery_rescue_due_ns(conn));
+	return timers_earlier(timeout_ns, conn->recovery.reorder_due_ns);
 }
 
 /* The kernel's retransmits_timed_out. */
 static bool tried_enough(const struct vma_tcp_conn *conn, uint32_t tries, uint64_t base_ns)
 {
-	uint64_t limit_ns = user_timeout_ns(conn);
+	uint64_t limit_ns = timers_user_ns(conn);
 
 	if (conn->recovery.timeouts == 0)
 		return false;
@@ -188,7 +167,7 @@ static bool handshake_is_over(const struct vma_tcp_conn *conn)
 }
 
 /* Of a connection without owner. Alive: the intervals have not become hopelessly long. */
-static uint32_t orphan_tries(const struct vma_tcp_conn *conn, uint64_t interval_ns)
+uint32_t timers_orphan_tries(const struct vma_tcp_conn *conn, uint64_t interval_ns)
 {
 	return conn->soft_error && interval_ns >= RTT_RTO_MAX_NS
 	               ? 0
@@ -202,8 +181,8 @@ static bool is_hopeless(const struct vma_tcp_conn *conn)
 	if (in_handshake(conn))
 		return handshake_is_over(conn);
 	if (conn->is_orphan)
-		tries = orphan_tries(conn, rtt_rto_ns(&conn->rtt, conn->recovery.backoff));
-	else if (conn->pcb->snd_wnd == 0 && user_timeout_ns(conn) == 0 &&
+		tries = timers_orphan_tries(conn, rtt_rto_ns(&conn->rtt, conn->recovery.backoff));
+	else if (conn->pcb->snd_wnd == 0 && timers_user_ns(conn) == 0 &&
 	         conn->tcp->now_ns - conn->last_in_ns <= SHRUNK_WINDOW_NS)
 		return false; /* a window that was taken back: the peer is there, and answers */
 	return tried_enough(conn, tries, RTT_RTO_MIN_NS);
@@ -221,7 +200,7 @@ static bool is_answered(const struct vma_tcp_conn *conn)
 static void timed_out(struct vma_tcp_conn *conn)
 {
 	if (is_hopeless(conn)) {
-		give_up(conn, false);
+		timers_give_up(conn, false);
 	} else if (is_answered(conn)) {
 		conn->recovery.timeouts++;
 		conn->recovery.rto_from_ns = conn->tcp->now_ns;
@@ -243,176 +222,25 @@ static void fire_retransmit(struct vma_tcp_conn *conn)
 		timed_out(conn);
 }
 
-/* ---- nothing is, but something waits ---- */
-
-static bool something_waits(const struct vma_tcp_conn *conn)
-{
-	return conn->connected && (conn->pcb->unsent || fifo_produced(&conn->tx) != conn->fed);
-}
-
-static uint64_t persist_interval_ns(const struct vma_tcp_conn *conn)
-{
-	return doubled(rtt_rto_ns(&conn->rtt, 0), conn->recovery.persist_backoff);
-}
-
-static void persist_begin(struct vma_tcp_conn *conn)
-{
-	struct tcp_recovery *r = &conn->recovery;
-
-	r->persist_since_ns = conn->tcp->now_ns;
-	r->persist_due_ns = conn->tcp->now_ns + persist_interval_ns(conn);
-}
-
-static void persist_end(struct tcp_recovery *r)
-{
-	r->persist_backoff = 0;
-	r->persist_since_ns = r->persist_due_ns = 0;
-}
-
-/* As long as probes are answered, the wait for a window has no end (RFC 9293 3.8.6.1), but the user's. */
-static bool persist_is_hopeless(const struct vma_tcp_conn *conn)
-{
-	const struct tcp_recovery *r = &conn->recovery;
-	uint64_t user_ns = user_timeout_ns(conn);
-	uint32_t tries = (uint32_t)tcp_option(conn, VMA_TCP_OPT_RETRIES2);
-
-	if (user_ns && r->persist_backoff && conn->tcp->now_ns - r->persist_since_ns >= user_ns)
-		return true;
-	if (conn->is_orphan) {
-		uint64_t interval_ns = persist_interval_ns(conn);
-
-		tries = orphan_tries(conn, interval_ns);
-		if (interval_ns >= RTT_RTO_MAX_NS && r->persist_backoff >= tries)
-			return true;
-	}
-	return r->probes >= tries;
-}
-
-static void fire_persist(struct vma_tcp_conn *conn)
-{
-	struct tcp_recovery *r = &conn->recovery;
-	int sent;
-
-	if (conn->tcp->now_ns < r->persist_due_ns)
-		return;
-	if (persist_is_hopeless(conn)) {
-		give_up(conn, false);
-		return;
-	}
-	sent = tcp_output_force(conn);
-	if (sent == 0)
-		sent = tcp_output_probe(conn);
-	if (sent < 0) {
-		r->persist_due_ns = conn->tcp->now_ns + NO_FRAME_NS;
-		return;
-	}
-	r->probes++;
-	if (r->persist_backoff < (uint32_t)tcp_option(conn, VMA_TCP_OPT_RETRIES2))
-		r->persist_backoff++;
-	r->persist_due_ns = conn->tcp->now_ns + persist_interval_ns(conn);
-}
-
-/* ---- FIN_WAIT_2 without owner, keepalive ---- */
-
-static uint64_t fin_wait_due_ns(struct vma_tcp_conn *conn)
-{
-	int32_t linger_sec = tcp_option(conn, VMA_TCP_OPT_LINGER2);
-	uint64_t wait_ns = linger_sec > 0 ? (uint64_t)linger_sec * TCP_NS_PER_S : FIN_WAIT_NS;
-	uint64_t rto_ns = rtt_rto_ns(&conn->rtt, 0);
-
-	if (conn->fin_wait_ns == 0)
-		conn->fin_wait_ns = conn->tcp->now_ns;
-	if (linger_sec < 0)
-		return conn->fin_wait_ns;
-	if (wait_ns < 4 * rto_ns - rto_ns / 2)
-		wait_ns = 4 * rto_ns - rto_ns / 2;
-	return conn->fin_wait_ns + wait_ns;
-}
-
-static bool in_fin_wait(const struct vma_tcp_conn *conn)
-{
-	return conn->is_orphan && conn->pcb->state == FIN_WAIT_2;
-}
-
-static uint64_t seconds(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
-{
-	return (uint64_t)tcp_option(conn, option) * TCP_NS_PER_S;
-}
-
-void timers_keepalive_update(struct vma_tcp_conn *conn)
-{
-	uint64_t due_ns = UINT64_MAX;
-
-	if (!conn->pcb || conn->pcb->state == TIME_WAIT)
-		due_ns = UINT64_MAX;
-	else if (in_fin_wait(conn))
-		due_ns = fin_wait_due_ns(conn);
-	else if (conn->connected && tcp_option(conn, VMA_TCP_OPT_KEEPALIVE))
-		due_ns = conn->last_in_ns + seconds(conn, VMA_TCP_OPT_KEEPIDLE);
-	set(conn, TCP_TIMER_KEEPALIVE, due_ns);
-}
-
-static bool keepalive_is_hopeless(const struct vma_tcp_conn *conn, uint64_t silent_ns)
-{
-	uint64_t user_ns = user_timeout_ns(conn);
-
-	if (user_ns)
-		return silent_ns >= user_ns && conn->recovery.probes > 0;
-	return conn->recovery.probes >= (uint32_t)tcp_option(conn, VMA_TCP_OPT_KEEPCNT);
-}
-
-static void fire_keepalive(struct vma_tcp_conn *conn)
-{
-	uint64_t now_ns = conn->tcp->now_ns, idle_ns = seconds(conn, VMA_TCP_OPT_KEEPIDLE);
-	uint64_t silent_ns = now_ns - conn->last_in_ns;
-
-	if (conn->pcb->unacked || something_waits(conn)) {
-		set(conn, TCP_TIMER_KEEPALIVE, now_ns + idle_ns); /* others find out whether the peer is there */
-	} else if (silent_ns < idle_ns) {
-		set(conn, TCP_TIMER_KEEPALIVE, conn->last_in_ns + idle_ns);
-	} else if (keepalive_is_hopeless(conn, silent_ns)) {
-		give_up(conn, true);
-	} else if (tcp_output_probe(conn) < 0) {
-		set(conn, TCP_TIMER_KEEPALIVE, now_ns + NO_FRAME_NS);
-	} else {
-		conn->recovery.probes++;
-		set(conn, TCP_TIMER_KEEPALIVE, now_ns + seconds(conn, VMA_TCP_OPT_KEEPINTVL));
-	}
-}
-
-/* The kernel says nothing to the peer either when the wait is over, but with a negative TCP_LINGER2. */
-static void fire_fin_wait(struct vma_tcp_conn *conn)
-{
-	uint64_t due_ns = fin_wait_due_ns(conn);
-
-	if (conn->tcp->now_ns >= due_ns)
-		tcp_conn_fail(conn, 0, tcp_option(conn, VMA_TCP_OPT_LINGER2) < 0);
-	else
-		set(conn, TCP_TIMER_KEEPALIVE, due_ns);
-}
-
 /* ---- */
 
 void timers_retransmit_update(struct vma_tcp_conn *conn)
 {
-	struct tcp_recovery *r = &conn->recovery;
 	uint64_t due_ns = UINT64_MAX;
 
 	if (!conn->pcb || conn->pcb->state == TIME_WAIT || conn->pcb->state == CLOSED) {
-		set(conn, TCP_TIMER_RETRANSMIT, due_ns);
+		timers_set(conn, TCP_TIMER_RETRANSMIT, due_ns);
 		return;
 	}
-	if (in_fin_wait(conn) && conn->fin_wait_ns == 0)
+	if (keepalive_in_fin_wait(conn) && conn->fin_wait_ns == 0)
 		timers_keepalive_update(conn);
 	if (conn->pcb->unacked) {
-		persist_end(r);
+		persist_end(conn);
 		due_ns = retransmit_due_ns(conn);
-	} else if (something_waits(conn)) {
-		if (r->persist_due_ns == 0)
-			persist_begin(conn);
-		due_ns = r->persist_due_ns;
+	} else if (persist_waits(conn)) {
+		due_ns = persist_due_ns(conn);
 	} else {
-		persist_end(r);
+		persist_end(conn);
 	}
 	set_lazily(conn, TCP_TIMER_RETRANSMIT, due_ns);
 }
@@ -441,17 +269,14 @@ void timers_fire(struct vma_tcp_conn *conn, unsigned which)
 	case TCP_TIMER_RETRANSMIT:
 		if (conn->pcb->unacked)
 			fire_retransmit(conn);
-		else if (something_waits(conn))
-			fire_persist(conn);
+		else if (persist_waits(conn))
+			persist_fire(conn);
 		break;
 	case TCP_TIMER_DELACK:
 		fire_delack(conn);
 		break;
 	case TCP_TIMER_KEEPALIVE:
-		if (in_fin_wait(conn))
-			fire_fin_wait(conn);
-		else if (conn->connected && tcp_option(conn, VMA_TCP_OPT_KEEPALIVE))
-			fire_keepalive(conn);
+		keepalive_fire(conn);
 		break;
 	}
 }

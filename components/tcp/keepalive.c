@@ -1,0 +1,89 @@
+/* Asking a silent peer whether it is there (RFC 1122 4.2.3.6), and the end of FIN_WAIT_2 without an owner. */
+#include "timers.h"
+
+#define FIN_WAIT_NS (60 * TCP_NS_PER_S)
+
+static uint64_t fin_wait_due_ns(struct vma_tcp_conn *conn)
+{
+	int32_t linger_sec = tcp_option(conn, VMA_TCP_OPT_LINGER2);
+	uint64_t wait_ns = linger_sec > 0 ? (uint64_t)linger_sec * TCP_NS_PER_S : FIN_WAIT_NS;
+	uint64_t rto_ns = rtt_rto_ns(&conn->rtt, 0);
+
+	if (conn->fin_wait_ns == 0)
+		conn->fin_wait_ns = conn->tcp->now_ns;
+	if (linger_sec < 0)
+		return conn->fin_wait_ns;
+	if (wait_ns < 4 * rto_ns - rto_ns / 2)
+		wait_ns = 4 * rto_ns - rto_ns / 2;
+	return conn->fin_wait_ns + wait_ns;
+}
+
+bool keepalive_in_fin_wait(const struct vma_tcp_conn *conn)
+{
+	return conn->is_orphan && conn->pcb->state == FIN_WAIT_2;
+}
+
+static uint64_t seconds(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
+{
+	return (uint64_t)tcp_option(conn, option) * TCP_NS_PER_S;
+}
+
+void timers_keepalive_update(struct vma_tcp_conn *conn)
+{
+	uint64_t due_ns = UINT64_MAX;
+
+	if (!conn->pcb || conn->pcb->state == TIME_WAIT)
+		due_ns = UINT64_MAX;
+	else if (keepalive_in_fin_wait(conn))
+		due_ns = fin_wait_due_ns(conn);
+	else if (conn->connected && tcp_option(conn, VMA_TCP_OPT_KEEPALIVE))
+		due_ns = conn->last_in_ns + seconds(conn, VMA_TCP_OPT_KEEPIDLE);
+	timers_set(conn, TCP_TIMER_KEEPALIVE, due_ns);
+}
+
+static bool keepalive_is_hopeless(const struct vma_tcp_conn *conn, uint64_t silent_ns)
+{
+	uint64_t user_ns = timers_user_ns(conn);
+
+	if (user_ns)
+		return silent_ns >= user_ns && conn->recovery.probes > 0;
+	return conn->recovery.probes >= (uint32_t)tcp_option(conn, VMA_TCP_OPT_KEEPCNT);
+}
+
+static void fire_keepalive(struct vma_tcp_conn *conn)
+{
+	uint64_t now_ns = conn->tcp->now_ns, idle_ns = seconds(conn, VMA_TCP_OPT_KEEPIDLE);
+	uint64_t silent_ns = now_ns - conn->last_in_ns;
+
+	if (conn->pcb->unacked || persist_waits(conn)) {
+		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + idle_ns); /* others find out whether the peer is there */
+	} else if (silent_ns < idle_ns) {
+		timers_set(conn, TCP_TIMER_KEEPALIVE, conn->last_in_ns + idle_ns);
+	} else if (keepalive_is_hopeless(conn, silent_ns)) {
+		timers_give_up(conn, true);
+	} else if (tcp_output_probe(conn) < 0) {
+		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + TIMERS_NO_FRAME_NS);
+	} else {
+		conn->recovery.probes++;
+		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + seconds(conn, VMA_TCP_OPT_KEEPINTVL));
+	}
+}
+
+/* The kernel says nothing to the peer either when the wait is over, but with a negative TCP_LINGER2. */
+static void fire_fin_wait(struct vma_tcp_conn *conn)
+{
+	uint64_t due_ns = fin_wait_due_ns(conn);
+
+	if (conn->tcp->now_ns >= due_ns)
+		tcp_conn_fail(conn, 0, tcp_option(conn, VMA_TCP_OPT_LINGER2) < 0);
+	else
+		timers_set(conn, TCP_TIMER_KEEPALIVE, due_ns);
+}
+
+void keepalive_fire(struct vma_tcp_conn *conn)
+{
+	if (keepalive_in_fin_wait(conn))
+		fire_fin_wait(conn);
+	else if (conn->connected && tcp_option(conn, VMA_TCP_OPT_KEEPALIVE))
+		fire_keepalive(conn);
+}
