@@ -195,10 +195,13 @@ static uint64_t now_of(const struct vma_tcp *tcp)
  */
 static void publish_due(struct vma_tcp *tcp)
 {
-	uint64_t next = tcp->ready != NULL ? tcp->now_ns : wheel_next(&tcp->wheel);
+	uint64_t next = wheel_next(&tcp->wheel);
 	uint64_t said = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
 	bool was_busy = atomic_load_explicit(&tcp->busy, memory_order_relaxed), busy = tcp->busy_count != 0;
 
+	tcp->wheel_due_ns = next;
+	if (tcp->ready != NULL)
+		next = tcp->now_ns;
 	if (next < said || said <= tcp->now_ns)
 		atomic_store_explicit(&tcp->due_ns, next, memory_order_release);
 	if (busy != was_busy)
@@ -261,7 +264,8 @@ static void turn(struct vma_ring_tender *tender)
 
 	tcp->now_ns = now_of(tcp);
 	tcp->gro_left = tcp->attr.gro_streams_max;
-	wheel_advance(&tcp->wheel, tcp->now_ns, fire, tcp);
+	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this turn's end */
+		wheel_advance(&tcp->wheel, tcp->now_ns, fire, tcp);
 	while ((conn = next_ready(tcp)) != NULL)
 		tcp_conn_step(conn);
 	send_frames(tcp);
@@ -294,6 +298,7 @@ static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 	tcp->syn_tokens = attr->max_syn_rate;
 	tcp->syn_tokens_ns = tcp->now_ns;
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;
+	tcp->wheel_due_ns = UINT64_MAX;
 	atomic_store(&tcp->due_ns, UINT64_MAX);
 	wheel_init(&tcp->wheel, tcp->now_ns);
 }
