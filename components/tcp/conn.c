@@ -224,12 +224,16 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 
 	if (conn->todo != 0)
 		do_work(conn);
-	if (conn->burst != NULL && !conn->is_over)
-		tcp_input_burst(conn);
+	if (conn->pcb != NULL) {
+		lwip_enter(conn->tcp, conn);
+		if (conn->burst != NULL)
+			tcp_input_burst(conn);
+		if (conn->pcb != NULL && conn->pcb->state != TIME_WAIT)
+			tcp_output_conn(conn);
+		lwip_leave();
+	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		end_in_timewait(conn);
-	else if (conn->pcb != NULL)
-		tcp_output_conn(conn);
 	tcp_conn_publish(conn);
 	events = conn->events;
 	conn->events = 0;

@@ -170,7 +170,8 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 }
 
 struct before {
-	uint32_t rcv_nxt, lastack;
+	uint32_t rcv_nxt, lastack, window, wl1;
+	uint32_t seq; /* of the segment that is looked at */
 	enum tcp_state state;
 	bool ack_now;
 };
@@ -213,17 +214,27 @@ static void note_ack(struct vma_tcp_conn *conn, const struct segment *s, struct 
 }
 
 /*
- * As the kernel: what acknowledges something new says the window of now, also if it is a segment sent again, whose
- * number is an old one. lwIP, as RFC 9293 has it, would leave the window's size as it was, and so move its edge to
- * where the peer never told it.
+ * The kernel's rule, in place of lwIP's and RFC 9293's: what acknowledges something new says the window of now, also if
+ * it is a segment sent again, whose number is an old one; the size of before would move the edge to where the peer
+ * never told it. What acknowledges less than is known says nothing, whatever its number (take_duplicate gives it a new
+ * one).
  */
 static void update_window(struct tcp_pcb *pcb, const struct segment *s, const struct before *before)
 {
-	if (pcb->lastack == before->lastack || pcb->lastack != s->ack || s->flags & TCP_SYN)
+	uint32_t window = (uint32_t)s->window << pcb->snd_scale;
+
+	if (before->state < ESTABLISHED || s->flags & TCP_SYN || !(s->flags & TCP_ACK))
 		return;
-	pcb->snd_wnd = (tcpwnd_size_t)s->window << pcb->snd_scale;
-	pcb->snd_wl1 = s->seq;
-	pcb->snd_wl2 = s->ack;
+	if (TCP_SEQ_GT(s->ack, before->lastack) ||
+	    (s->ack == before->lastack &&
+	     (TCP_SEQ_GT(before->seq, before->wl1) || (before->seq == before->wl1 && window > before->window)))) {
+		pcb->snd_wnd = window;
+		pcb->snd_wl1 = before->seq;
+	} else {
+		pcb->snd_wnd = before->window;
+		pcb->snd_wl1 = before->wl1;
+	}
+	pcb->snd_wl2 = pcb->lastack;
 }
 
 /* What lwIP has ended, or made of it. */
@@ -296,6 +307,9 @@ static void feed(struct vma_tcp_conn *conn, struct run *run)
 	struct segment *s = &run->s;
 	struct before before = {.rcv_nxt = conn->pcb->rcv_nxt,
 	                        .lastack = conn->pcb->lastack,
+	                        .window = conn->pcb->snd_wnd,
+	                        .wl1 = conn->pcb->snd_wl1,
+	                        .seq = s->seq,
 	                        .state = conn->pcb->state,
 	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 
@@ -322,7 +336,6 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 
 	if (merge)
 		tcp->gro_left--;
-	lwip_enter(tcp, conn);
 	while (conn->burst != NULL && conn->pcb != NULL && conn->pcb->state != TIME_WAIT) {
 		take_run(conn, &run, merge);
 		TCP_COUNT(tcp, segments_in, run.n);
@@ -331,5 +344,4 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		tcp_output_ack(conn); /* of the FIN */
-	lwip_leave();
 }

@@ -252,11 +252,9 @@ static void output(struct vma_tcp_conn *conn)
 
 void tcp_output_conn(struct vma_tcp_conn *conn)
 {
-	lwip_enter(conn->tcp, conn);
 	if (conn->pcb->refused_data != NULL)
 		tcp_process_refused_data(conn->pcb);
 	output(conn);
-	lwip_leave();
 	conn->ack_came = false;
 	timers_retransmit_update(conn);
 }

@@ -400,6 +400,7 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
 
 /* ---- input.c, output.c: driver ---- */
 
+/* Both within lwip_enter, and the pcb is there. */
 void tcp_input_burst(struct vma_tcp_conn *conn);
 /* Feeds lwIP from the send fifo as far as windows, Nagle, cork and MSS allow, and sends; also ACKs that are due. */
 void tcp_output_conn(struct vma_tcp_conn *conn);
