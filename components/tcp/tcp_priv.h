@@ -446,9 +446,9 @@ uint32_t recovery_may_send(const struct vma_tcp_conn *conn);        /* bytes of 
 uint32_t recovery_pipe(const struct vma_tcp_conn *conn);            /* RFC 6675: bytes in flight */
 /* What is lost (or probed for), as far as cwnd allows. -ENOBUFS: no frame (tcp_retry is the caller's). */
 int recovery_retransmit(struct vma_tcp_conn *conn);
-void recovery_timeout(struct vma_tcp_conn *conn);    /* RTO: all is lost */
-void recovery_tail_probe(struct vma_tcp_conn *conn); /* TLP */
-void recovery_reorder(struct vma_tcp_conn *conn);    /* the time to wait for reordered segments is over */
+void recovery_timeout(struct vma_tcp_conn *conn);                 /* RTO: all is lost */
+void recovery_tail_probe(struct vma_tcp_conn *conn);              /* TLP */
+void recovery_reorder(struct vma_tcp_conn *conn);                 /* the time to wait for reordered segments is over */
 uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recovery_retransmit has to be called again */
 /* output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
 void recovery_rescan(struct vma_tcp_conn *conn);
