@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # bench/demo.sh: `make demo`. sockperf, unmodified, in two network namespaces joined by a veth: on kernel sockets,
-# blocking and spinning, and with build/libvma.so preloaded. Who carried the packets is read off the kernel's own
+# blocking and spinning, and with build/libvma.so preloaded, over UDP and TCP. Who carried the packets is read off the kernel's own
 # counters. Needs root and sockperf; takes three quarters of a minute; leaves nothing behind, also on Ctrl-C.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sockets.sh"
+. "$(dirname "$0")/tcp.sh"
 RESULTS=$WORK/results.tsv
 SECONDS_EACH=${SECONDS_EACH:-1}
 need_machine
@@ -12,14 +13,21 @@ have_library || { echo "demo: $LIBRARY is not built"; exit 1; }
 
 table() {
 	awk '{ value[$2, $3] = $4; seen[$2] = 1 }
-		function usec(how, key) { return sprintf("%8.2f", value["pp/" how, key] / 1000) }
+		function usec(name, key) { return sprintf("%8.2f", value[name, key] / 1000) }
 		function times(a, b) { return a > 0 && b > 0 ? sprintf("%.1f x", a / b) : "" }
-		function pp(text, how) {
-			if (!(("pp/" how) in seen)) { printf "  %-36s did not run\n", text; return }
-			printf "  %-36s %s %s %s %9.0f %9s %9s\n", text, usec(how, "near_p50_ns"), usec(how, "near_p99_ns"),
-				usec(how, "near_p99.9_ns"), value["pp/" how, "messages_per_sec"],
-				times(value["pp/kernel", "near_p50_ns"], value["pp/" how, "near_p50_ns"]),
-				times(value["pp/spin", "near_p50_ns"], value["pp/" how, "near_p50_ns"])
+		function pp(text, of, how,   c) {
+			c = of "/" how
+			if (!(c in seen)) { printf "  %-36s did not run\n", text; return }
+			printf "  %-36s %s %s %s %9.0f %9s %9s\n", text, usec(c, "near_p50_ns"), usec(c, "near_p99_ns"),
+				usec(c, "near_p99.9_ns"), value[c, "messages_per_sec"],
+				times(value[of "/kernel", "near_p50_ns"], value[c, "near_p50_ns"]),
+				times(value[of "/spin", "near_p50_ns"], value[c, "near_p50_ns"])
+		}
+		function each(of) {
+			pp("kernel sockets, blocking", of, "kernel")
+			pp("kernel sockets, spinning", of, "spin")
+			pp("libvma.so", of, "lib")
+			pp("libvma.so, VMA_SPEC=latency", of, "latency")
 		}
 		function tp(text, how,   i, c) {
 			printf "  %-36s", text
@@ -35,10 +43,9 @@ table() {
 				"x as fast", "x as fast"
 			printf "  %-36s %8s %8s %8s %9s %9s %9s\n", "two processes on two cores", "p50", "p99", "p99.9", "trips/s",
 				"as block.", "as spin."
-			pp("kernel sockets, blocking", "kernel")
-			pp("kernel sockets, spinning", "spin")
-			pp("libvma.so", "lib")
-			pp("libvma.so, VMA_SPEC=latency", "latency")
+			each("pp")
+			printf "\n  the same over TCP\n"
+			each("tcp-pp")
 			printf "\n  %-36s %20s %20s\n", "sockperf throughput,", "64 bytes", "1472 bytes"
 			printf "  %-36s %20s %20s\n", "messages/s that the server counts", "times", "times"
 			tp("kernel sockets, blocking", "kernel")
@@ -50,11 +57,11 @@ table() {
 bypass() { # fails if the kernel carried more than one packet in a hundred for the library
 	awk '$3 == "kernel_packets" { kernel[$2] = $4 } $3 == "interface_packets" { all[$2] = $4; order[++n] = $2 }
 		END {
-			printf "\nWho carried them, by the kernel'"'"'s own counters of UDP (InDatagrams, OutDatagrams, NoPorts, InErrors of both\n"
-			printf "sides: a packet that takes its way through the kernel is counted twice):\n"
+			printf "\nWho carried them, by the kernel'"'"'s own counters, of both sides: of UDP InDatagrams, OutDatagrams, NoPorts and\n"
+			printf "InErrors, so that a packet through the kernel counts twice; of TCP InSegs:\n"
 			for (i = 1; i <= n; i++) {
 				c = order[i]
-				past = all[c] ? 100 * (1 - kernel[c] / 2 / all[c]) : 0
+				past = all[c] ? 100 * (1 - kernel[c] / (c ~ /^tcp/ ? 1 : 2) / all[c]) : 0
 				if (c ~ /(lib|latency)$/ && past < 99) bad = 1
 				printf "  %-16s %9d packets through the interfaces, %9d counted by the kernel: %7.3f %% bypassed it\n", c, all[c],
 					kernel[c], past
@@ -72,6 +79,7 @@ share_net || exit 1
 for how in kernel spin lib latency; do
 	echo "  $(how_runs $how | sed "s|^env$||; s|^env \(.*\)|\1 |; s|$LIBRARY|build/libvma.so|")sockperf $(how_polls $how)"
 	sockperf_pp 1 pp/$how $how "$SECONDS_EACH" || failed=1
+	tcp_ping 1 $how || failed=1
 	[ $how != spin ] || continue # it is the sender that counts, and that does not wait anyway
 	for bytes in 64 1472; do
 		sockperf_tp 1 tp-$bytes/$how $how "$SECONDS_EACH" $bytes || failed=1

@@ -43,7 +43,10 @@ of_sockperf() {
 	sed 's/\x1b\[[0-9;]*m//g' | awk '
 		/percentile 50.000/ { p50 = $NF } /percentile 99.000/ { p99 = $NF } /percentile 99.900/ { p999 = $NF }
 		/<MAX> observation/ { max = $NF }
-		END { printf "near_p50_ns %.0f\nnear_p99_ns %.0f\nnear_p99.9_ns %.0f\nnear_max_ns %.0f\n",
+		/Valid Duration/ { split($0, part, /[=; ]+/); for (i in part) {
+			if (part[i] == "RunTime") sec = part[i + 1]; if (part[i] == "ReceivedMessages") n = part[i + 1] } }
+		END { printf "messages_per_sec %.0f\n", (sec > 0 ? n / sec : 0)
+			printf "near_p50_ns %.0f\nnear_p99_ns %.0f\nnear_p99.9_ns %.0f\nnear_max_ns %.0f\n",
 			p50 * 1000, p99 * 1000, p999 * 1000, max * 1000 }'
 }
 of_redis() { # the last "... requests per second" of each test
