@@ -12,12 +12,14 @@
  * at once; who spins or sleeps on the ring costs this thread one look per millisecond, and an idle rail nothing. In
  * either state the stack's timers are kept: the thread sleeps no longer than until vma_tcp_due.
  */
+#include "task_queue.h" /* first: it hides ck from ThreadSanitizer */
+
 #include <string.h>
+
 #include <vma/log.h>
 #include <vma/tcp.h>
 
 #include "internal_priv.h"
-#include "task_queue.h"
 
 #define LOOK_FIRST_NS (MS / 10)
 #define LOOK_LAST_NS MS
