@@ -69,17 +69,31 @@ static bool admit(struct vma_tcp_listener *listener, void *arg)
 	return false;
 }
 
-/* What was half open when the queue became full still comes in: no more than the backlog. */
+/*
+ * The one that the hash says; if its queue is full, the next one that has room. What was half open when all became full
+ * still comes in: no more than the backlog.
+ */
+static struct stream_sock *choose(const struct members *members, uint32_t first)
+{
+	struct stream_sock *full = NULL;
+
+	for (uint32_t i = 0; i < members->n; i++) {
+		struct stream_sock *sock = member_at(members, (first + i) % members->n);
+
+		if (sock != NULL && !stream_accept_full(sock))
+			return sock;
+		full = full != NULL ? full : sock;
+	}
+	return full;
+}
+
 static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
-	uint32_t first = members->n > 1 ? hash_of(conn) % members->n : 0;
-	struct stream_sock *sock = NULL;
+	struct stream_sock *sock = choose(members, members->n > 1 ? hash_of(conn) % members->n : 0);
 
 	(void)listener;
-	for (uint32_t i = 0; i < members->n && sock == NULL; i++)
-		sock = member_at(members, (first + i) % members->n);
 	if (sock == NULL || !stream_arrive(sock, conn, endpoint->rail))
 		return false;
 	vma_engine_steer(conn); /* later: short ones need no rule of their own */

@@ -265,6 +265,33 @@ static void test_sockets_of_one_port_share_what_comes(void **state)
 	forget_all(peer, 32);
 }
 
+static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
+{
+	struct bed_conn peer[24];
+	unsigned accepted = 0;
+	int fd[2];
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		fd[i] = bed_socket(SOCK_NONBLOCK);
+		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
+		assert_int_equal(do_bind(fd[i], BED_LOCAL, 7114), 0);
+		assert_int_equal(do_listen(fd[i], 1), 0);
+	}
+	for (unsigned i = 0; i < 24; i++) {
+		bed_peer_connect(&peer[i], (uint16_t)(8400 + i), 7114);
+		bed_until(atomic_load(&sock_of(fd[0])->n_queued) + atomic_load(&sock_of(fd[1])->n_queued) + accepted ==
+		          i + 1);
+		for (int child; (child = do_accept(fd[1], NULL, SOCK_NONBLOCK)) >= 0; accepted++)
+			do_close(child);
+	}
+	assert_int_equal(atomic_load(&sock_of(fd[0])->n_queued), 2); /* the kernel's: one more than the backlog */
+	assert_int_equal(accepted, 22);
+	do_close(fd[0]);
+	do_close(fd[1]);
+	forget_all(peer, 24);
+}
+
 static void test_an_address_that_comes_and_goes_is_followed(void **state)
 {
 	int fd = listener_at(7112, 4);
@@ -318,6 +345,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shutdown_ends_an_accept_that_waits),
         cmocka_unit_test(test_a_blocking_accept_waits_for_a_connection),
         cmocka_unit_test(test_sockets_of_one_port_share_what_comes),
+        cmocka_unit_test(test_who_does_not_accept_gets_no_more_than_its_backlog),
         cmocka_unit_test(test_an_address_that_comes_and_goes_is_followed),
         cmocka_unit_test(test_a_connection_inherits_the_listener_s_options),
 };

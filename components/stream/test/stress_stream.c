@@ -1,0 +1,301 @@
+/*
+ * Sockets of several threads connect, talk, and end in all the ways there are, while others poll them, share them and
+ * close them under their feet: every byte that is answered is right, and in the end nothing is left.
+ */
+#include "bed.h"
+
+#include <stdlib.h>
+
+enum { WORKERS = 3, PORT = 7400, OWN_PORT = 7401, CALLS = 48 };
+
+static _Atomic bool stop;
+static _Atomic unsigned long rounds, served, echoed;
+static _Atomic int shared_fd = -1;
+
+/* ---- the peer: echoes, calls in, resets now and then. One thread. ---- */
+
+struct echo {
+	struct vma_tcp_conn *conn;
+	_Atomic uint32_t events;
+	struct echo *next;
+	bool calls; /* it has called in */
+};
+static struct echo *echoes;
+static struct echo *_Atomic fresh_echoes;
+static uint32_t dice = 12345;
+
+static uint32_t roll(uint32_t *seed)
+{
+	*seed = *seed * 1664525 + 1013904223;
+	return *seed >> 8;
+}
+
+static void on_echo_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	(void)conn;
+	atomic_fetch_or(&((struct echo *)arg)->events, events);
+}
+static const struct vma_tcp_owner echo_owner = {.event = on_echo_event};
+
+/* In the thread that drives the peer's ring, which is the only one that looks at the list. */
+static bool on_echo_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+{
+	struct echo *echo = calloc(1, sizeof(*echo));
+
+	(void)listener, (void)arg;
+	echo->conn = conn;
+	echo->next = atomic_load(&fresh_echoes);
+	atomic_store(&fresh_echoes, echo);
+	vma_tcp_conn_adopt(conn, &echo_owner, echo);
+	return true;
+}
+static const struct vma_tcp_listener_owner echo_listener = {.admit = bed_peer_admit, .accepted = on_echo_accepted};
+
+static void echo_bytes(struct echo *echo)
+{
+	struct iovec from[4], to[4];
+	unsigned n = vma_tcp_rx_front(echo->conn, 0, from, 1);
+	int m = n > 0 ? vma_tcp_tx_reserve(echo->conn, from[0].iov_len, to, 1) : 0;
+
+	if (m <= 0)
+		return;
+	if (to[0].iov_len > from[0].iov_len)
+		to[0].iov_len = from[0].iov_len;
+	memcpy(to[0].iov_base, from[0].iov_base, to[0].iov_len);
+	vma_tcp_tx_commit(echo->conn, to[0].iov_len, 0);
+	vma_tcp_rx_consume(echo->conn, to[0].iov_len);
+}
+
+/* True: it has ended. */
+static bool echo_step(struct echo *echo, bool all)
+{
+	uint32_t events = atomic_load(&echo->events);
+
+	echo_bytes(echo);
+	if (!all && roll(&dice) % 4096 != 0 && !(events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) &&
+	    !(events & VMA_TCP_PEER_CLOSED && vma_tcp_rx_bytes(echo->conn) == 0))
+		return false;
+	vma_tcp_close(echo->conn, roll(&dice) % 8 == 0);
+	vma_tcp_conn_disown(echo->conn);
+	vma_tcp_conn_put(echo->conn);
+	return true;
+}
+
+static void echo_all(bool all)
+{
+	struct echo *fresh = atomic_exchange(&fresh_echoes, NULL), **place = &echoes, *next;
+
+	for (; fresh != NULL; fresh = next) {
+		next = fresh->next;
+		fresh->next = echoes;
+		echoes = fresh;
+	}
+	while (*place != NULL) {
+		struct echo *echo = *place;
+
+		if (!echo_step(echo, all)) {
+			place = &echo->next;
+			continue;
+		}
+		*place = echo->next;
+		free(echo);
+	}
+}
+
+/* Calls the sockets' listener. */
+static void call_in(uint16_t port)
+{
+	struct echo *echo = calloc(1, sizeof(*echo));
+	struct vma_tcp_options options;
+	struct vma_tcp_conn_attr attr = {.owner = &echo_owner,
+	                                 .arg = echo,
+	                                 .options = &options,
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons(port),
+	                                 .peer_port_be = htons(OWN_PORT)};
+	uint32_t local = ip(BED_PEER), other = ip(BED_LOCAL);
+
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, &local, 4);
+	memcpy(attr.peer, &other, 4);
+	bed_peer_template(&attr.path);
+	if (vma_tcp_connect(bed.peer, &attr, &echo->conn) != 0) {
+		free(echo);
+		return;
+	}
+	echo->next = echoes;
+	echoes = echo;
+}
+
+static void *run_peer(void *arg)
+{
+	uint16_t port = 20000;
+	unsigned n = 0;
+
+	(void)arg;
+	while (!atomic_load(&stop)) {
+		bed_peer_drive();
+		echo_all(false);
+		if (++n % 64 == 0) {
+			call_in(port);
+			port = port < 60000 ? port + 1 : 20000;
+		}
+		usleep(20);
+	}
+	return NULL;
+}
+
+/* ---- the sockets ---- */
+
+/* Sends, reads back, compares as far as the connection lives. */
+static void talk(int fd, uint32_t *seed)
+{
+	uint8_t out[600], in[600];
+	size_t size = roll(seed) % sizeof(out) + 1, got = 0;
+	ssize_t rc;
+
+	for (size_t i = 0; i < size; i++)
+		out[i] = (uint8_t)roll(seed);
+	rc = do_send(fd, out, size, MSG_NOSIGNAL);
+	if (rc != (ssize_t)size)
+		return;
+	while (got < size && (rc = do_recv(fd, in + got, size - got, 0)) > 0)
+		got += (size_t)rc;
+	assert_memory_equal(in, out, got);
+	atomic_fetch_add(&echoed, got);
+}
+
+static void end_somehow(int fd, uint32_t *seed)
+{
+	switch (roll(seed) % 4) {
+	case 0:
+		do_shutdown(fd, SHUT_WR);
+		break;
+	case 1:
+		do_shutdown(fd, SHUT_RDWR);
+		break;
+	case 2: {
+		struct linger linger = {.l_onoff = 1, .l_linger = 0};
+
+		CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+		break;
+	}
+	default:
+		break;
+	}
+	do_close(fd);
+}
+
+static void *work(void *arg)
+{
+	uint32_t seed = (uint32_t)(uintptr_t)arg * 7919 + 1;
+	struct timeval timeout = {.tv_sec = 1};
+
+	while (!atomic_load(&stop)) {
+		int fd = bed_socket(0);
+
+		CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+		if (do_connect(fd, BED_PEER, PORT) == 0) {
+			atomic_store(&shared_fd, fd);
+			for (unsigned i = roll(&seed) % 4; i > 0; i--)
+				talk(fd, &seed);
+			atomic_store(&shared_fd, -1);
+		}
+		end_somehow(fd, &seed);
+		atomic_fetch_add(&rounds, 1);
+	}
+	return NULL;
+}
+
+/* Looks at whatever socket another thread uses at the moment, which may be closed meanwhile. */
+static void *look(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&stop)) {
+		int fd = atomic_load(&shared_fd);
+		struct vma_thread *self = vma_enter();
+		struct vma_file *file = fd >= 0 ? vma_fd_lookup(fd) : NULL;
+
+		if (file != NULL && file->kind == VMA_FILE_TCP) {
+			struct tcp_info info;
+			socklen_t len = sizeof(info);
+
+			stream_poll(file);
+			stream_getsockopt(file, fd, IPPROTO_TCP, TCP_INFO, &info, &len);
+			file->ops->net_changed(file);
+		}
+		vma_leave(self);
+		usleep(100);
+	}
+	return NULL;
+}
+
+static void *serve(void *arg)
+{
+	int listener = *(int *)arg, child;
+	uint32_t seed = 99;
+
+	while ((child = do_accept(listener, NULL, 0)) >= 0) {
+		atomic_fetch_add(&served, 1);
+		if (roll(&seed) % 2 == 0)
+			do_send(child, "hello", 5, MSG_NOSIGNAL | MSG_DONTWAIT);
+		end_somehow(child, &seed);
+	}
+	return NULL;
+}
+
+static struct vma_tcp_listener *peer_listens(void)
+{
+	struct vma_tcp_options options;
+	struct vma_tcp_listen_attr attr = {.owner = &echo_listener,
+	                                   .options = &options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(PORT),
+	                                   .backlog = 64};
+	struct vma_tcp_listener *listener;
+	uint32_t local = ip(BED_PEER);
+
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, &local, 4);
+	assert_int_equal(vma_tcp_listen(bed.peer, &attr, &listener), 0);
+	return listener;
+}
+
+static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	pthread_t peer, looker, server, worker[WORKERS];
+	struct vma_tcp_listener *listener = peer_listens();
+	int fd = bed_socket(0);
+
+	(void)state;
+	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+	assert_int_equal(do_bind(fd, BED_LOCAL, OWN_PORT), 0);
+	assert_int_equal(do_listen(fd, CALLS), 0);
+	pthread_create(&peer, NULL, run_peer, NULL);
+	pthread_create(&looker, NULL, look, NULL);
+	pthread_create(&server, NULL, serve, &fd);
+	for (uintptr_t i = 0; i < WORKERS; i++)
+		pthread_create(&worker[i], NULL, work, (void *)i);
+	sleep(seconds != NULL ? (unsigned)atoi(seconds) : 2);
+	do_shutdown(fd, SHUT_RDWR);
+	pthread_join(server, NULL);
+	do_close(fd);
+	atomic_store(&stop, true);
+	pthread_join(looker, NULL);
+	bed_peer_runs(); /* somebody has to answer those who still wait */
+	for (unsigned i = 0; i < WORKERS; i++)
+		pthread_join(worker[i], NULL);
+	bed_peer_rests();
+	pthread_join(peer, NULL);
+	echo_all(true);
+	vma_tcp_listener_close(listener);
+	bed_settle();
+	print_message("# %lu rounds, %lu served, %lu bytes echoed\n", rounds, served, echoed);
+	assert_true(rounds > 10 && served > 10 && echoed > 100);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sockets_that_end_in_all_ways_leave_nothing_behind),
+};
+BED_MAIN("stress", tests)
