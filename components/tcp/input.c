@@ -155,6 +155,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t iss = pcb->lastack;
 
+	conn->peer_mss = pcb->mss; /* before anything of this side changes it */
 	recovery_forget(conn);
 	tcp_segs_free(pcb->unacked);
 	tcp_segs_free(pcb->unsent);

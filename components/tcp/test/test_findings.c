@@ -60,6 +60,26 @@ static void test_window_of_a_crossing_syn_ack_is_not_scaled(void **state)
 	app_free(app);
 }
 
+static void test_mss_of_a_crossing_syn_outlives_a_new_path(void **state)
+{
+	static const uint8_t options[4] = {2, 4, 0, 200};
+	struct vma_tcp_path path = path_to(0, 1500);
+	struct app *app = raw_connect_begin();
+
+	(void)state;
+	raw_send_options(0, 0, TCP_SYN, options, sizeof(options), 0, "", 0);
+	assert_int_equal(vma_tcp_set_path(app->conn, &path), 0);
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	raw_forget();
+	send_bytes(app, 1000);
+	run(1 * MS);
+	assert_true(raw_unseen() > 0);
+	while (raw_unseen() > 0)
+		assert_in_range(raw_next()->len, 0, 200);
+	app_free(app);
+}
+
 /* A segment that is sent again has an old number, but says the window of now; it must not be taken for none. */
 static void test_window_of_a_repeated_segment_counts(void **state)
 {
@@ -138,6 +158,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_path_wider_than_a_buffer_carries_data, open_jumbo, pair_close),
         CASE(test_urgent_byte_that_is_not_read_is_no_reason_for_a_reset),
         RAW_CASE(test_window_of_a_crossing_syn_ack_is_not_scaled),
+        RAW_CASE(test_mss_of_a_crossing_syn_outlives_a_new_path),
         RAW_CASE(test_window_of_a_repeated_segment_counts),
         RAW_CASE(test_last_bytes_wait_for_memory_in_time_wait),
         RAW_CASE(test_last_bytes_wait_for_memory_in_last_ack),
