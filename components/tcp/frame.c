@@ -13,56 +13,99 @@
 
 #define DONT_FRAGMENT 0x4000
 
-static void put16(uint8_t *p, uint16_t host)
-{
-	p[0] = (uint8_t)(host >> 8);
-	p[1] = (uint8_t)host;
-}
-
+/*
+ * Headers are made of whole words in registers, and summed there: what was just written in small pieces must not be
+ * read in larger ones, for which the processor would have to wait.
+ */
 static void store16(uint8_t *p, uint16_t as_in_memory)
 {
 	memcpy(p, &as_in_memory, 2);
 }
 
+static void store32(uint8_t *p, uint32_t as_in_memory)
+{
+	memcpy(p, &as_in_memory, 4);
+}
+
+static uint32_t load32(const uint8_t *p)
+{
+	uint32_t as_in_memory;
+
+	memcpy(&as_in_memory, p, 4);
+	return as_in_memory;
+}
+
+static uint64_t address_sum(const struct vma_flow_key *key)
+{
+	return (uint64_t)load32(key->local) + load32(key->peer);
+}
+
 static void write_ip(struct vma_tcp_conn *conn, uint8_t *ip, uint32_t l4_len)
 {
 	bool fragments = tcp_option(conn, VMA_TCP_OPT_PMTUDISC) == 0; /* IP_PMTUDISC_DONT */
+	uint16_t first = (uint16_t)(0x45 | tcp_option(conn, VMA_TCP_OPT_TOS) << 8);
+	uint16_t len = lwip_htons((uint16_t)(VMA_PKT_IP4_LEN + l4_len)), id = lwip_htons(conn->tcp->ip_id);
+	uint16_t off = fragments ? 0 : lwip_htons(DONT_FRAGMENT);
+	uint16_t ttl = (uint16_t)((uint8_t)tcp_option(conn, VMA_TCP_OPT_TTL) | IPPROTO_TCP << 8);
+	uint64_t sum = address_sum(&conn->key) + first + len + id + off + ttl;
 
-	ip[1] = (uint8_t)tcp_option(conn, VMA_TCP_OPT_TOS);
-	put16(ip + 2, (uint16_t)(VMA_PKT_IP4_LEN + l4_len));
-	put16(ip + 4, conn->tcp->ip_id++);
-	put16(ip + 6, fragments ? 0 : DONT_FRAGMENT);
-	ip[8] = (uint8_t)tcp_option(conn, VMA_TCP_OPT_TTL);
-	ip[9] = IPPROTO_TCP;
-	store16(ip + 10, 0);
-	store16(ip + 10, (uint16_t)~vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN)));
+	conn->tcp->ip_id++;
+	store32(ip, first | (uint32_t)len << 16);
+	store32(ip + 4, id | (uint32_t)off << 16);
+	store32(ip + 8, ttl | (uint32_t)(uint16_t)~vma_csum_fold(sum) << 16);
 }
 
-/* The urgent pointer of a segment that begins at seq, as the kernel sets it: it reaches as far as 16 bits do. */
-static void write_urgent(const struct vma_tcp_conn *conn, uint8_t *tcp, uint32_t seq)
+/* The urgent pointer of a segment that begins at seq, as the kernel sets it: it reaches as far as 16 bits do. 0: none.
+ */
+static uint16_t urgent_of(const struct vma_tcp_conn *conn, uint32_t seq)
 {
 	uint32_t ahead = conn->snd_up - seq;
 
-	if ((int32_t)ahead <= 0)
-		return;
-	put16(tcp + 18, (uint16_t)(ahead < 0xffff ? ahead : 0xffff));
-	tcp[13] |= TCP_URG;
+	if (!conn->urgent_mode || (int32_t)ahead <= 0)
+		return 0;
+	return (uint16_t)(ahead < 0xffff ? ahead : 0xffff);
 }
 
-/* What is decided when a segment leaves. */
-static void finish_header(struct vma_tcp_conn *conn, uint8_t *tcp, bool has_data)
+/* The window of a segment is chosen when it leaves; that of a SYN, and a RST's, is lwIP's. */
+static uint16_t window_of(struct vma_tcp_conn *conn, const uint8_t *from)
 {
-	uint32_t seq;
+	uint8_t flags = from[13];
 
-	if (tcp[13] & TCP_SYN) /* the first option is the MSS */
-		put16(tcp + VMA_PKT_TCP_LEN + 2, (uint16_t)tcp_mss_announced(conn));
-	else if (tcp[13] & TCP_ACK && !(tcp[13] & TCP_RST) && conn->connected)
-		put16(tcp + 14, window_announce(conn));
-	if (__builtin_expect(conn->urgent_mode, 0)) {
-		memcpy(&seq, tcp + 4, 4);
-		if (has_data)
-			write_urgent(conn, tcp, lwip_ntohl(seq));
+	if (flags & TCP_ACK && !(flags & (TCP_SYN | TCP_RST)) && conn->connected)
+		return window_announce(conn);
+	return (uint16_t)(from[14] << 8 | from[15]);
+}
+
+/* Options, with the MSS of this connection in a SYN's, where it comes first. */
+static uint64_t write_options(const struct vma_tcp_conn *conn, uint8_t *to, const uint8_t *from, uint32_t len, bool syn)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < len; i += 4) {
+		uint32_t word = syn && i == 0 ? lwip_htonl(0x02040000 | tcp_mss_announced(conn)) : load32(from + i);
+
+		store32(to + i, word);
+		sum += word;
 	}
+	return sum;
+}
+
+/* Returns the sum of it, of the checksum field as 0. */
+static uint64_t write_tcp(struct vma_tcp_conn *conn, uint8_t *to, const uint8_t *from, uint32_t hdr_len, bool has_data)
+{
+	uint32_t ports = conn->key.local_port_be | (uint32_t)conn->key.peer_port_be << 16;
+	uint32_t seq = load32(from + 4), ack = load32(from + 8);
+	uint16_t urgent = has_data ? urgent_of(conn, lwip_ntohl(seq)) : 0;
+	uint16_t flags = (uint16_t)(from[12] | (from[13] | (urgent != 0 ? TCP_URG : 0)) << 8);
+	uint16_t window = lwip_htons(window_of(conn, from));
+	uint64_t sum = (uint64_t)ports + seq + ack + flags + window + lwip_htons(urgent);
+
+	store32(to, ports);
+	store32(to + 4, seq);
+	store32(to + 8, ack);
+	store32(to + 12, flags | (uint32_t)window << 16);
+	store32(to + 16, (uint32_t)lwip_htons(urgent) << 16);
+	return sum + write_options(conn, to + TCP_HLEN, from + TCP_HLEN, hdr_len - TCP_HLEN, from[13] & TCP_SYN);
 }
 
 /* The NIC finishes it, or the peer at the other end of a memory link takes the pseudo header's sum as it is. */
@@ -79,6 +122,8 @@ static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *
 		const uint8_t *from = (const uint8_t *)p->payload + skip;
 		uint32_t len = p->len - skip;
 
+		if (len == 0)
+			continue;
 		if (summed)
 			copy_sum(sum, to, from, len);
 		else
@@ -90,25 +135,17 @@ static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *
 static void write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struct pbuf *p)
 {
 	const struct vma_tcp_path *path = &conn->path;
-	uint8_t *ip = frame + path->ip_off, *tcp = ip + VMA_PKT_IP4_LEN;
+	uint8_t *tcp = frame + path->ip_off + VMA_PKT_IP4_LEN;
 	uint32_t l4_len = p->tot_len, hdr_len = (uint32_t)(((const uint8_t *)p->payload)[12] >> 4) * 4;
+	uint64_t pseudo = address_sum(&conn->key) + lwip_htons((uint16_t)l4_len) + (IPPROTO_TCP << 8);
 	bool summed = needs_sum(conn->tcp->nic);
-	struct copy_sum sum = {0};
+	struct copy_sum sum;
 
-	memcpy(frame, path->bytes, path->len);
-	write_ip(conn, ip, l4_len);
-	memcpy(tcp, p->payload, hdr_len);
-	finish_header(conn, tcp, l4_len > hdr_len);
-	store16(tcp + 16, 0);
-	sum.sum = vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_TCP, l4_len);
-	if (!summed) {
-		write_payload(NULL, tcp + hdr_len, p, hdr_len, false);
-		store16(tcp + 16, vma_csum_fold(sum.sum));
-		return;
-	}
-	sum.sum = vma_csum_fold(vma_csum_add(sum.sum, tcp, hdr_len));
-	write_payload(&sum, tcp + hdr_len, p, hdr_len, true);
-	store16(tcp + 16, (uint16_t)~vma_csum_fold(sum.sum));
+	memcpy(frame, path->bytes, sizeof(path->bytes)); /* a constant length; what follows it is written yet */
+	write_ip(conn, frame + path->ip_off, l4_len);
+	sum = (struct copy_sum){.sum = pseudo + write_tcp(conn, tcp, p->payload, hdr_len, l4_len > hdr_len)};
+	write_payload(&sum, tcp + hdr_len, p, hdr_len, summed);
+	store16(tcp + 16, summed ? (uint16_t)~vma_csum_fold(sum.sum) : vma_csum_fold(pseudo));
 }
 
 static void count(struct vma_tcp_conn *conn, uint32_t data, uint8_t flags)
