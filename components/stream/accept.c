@@ -253,7 +253,8 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 		return -EINVAL;
 	if (atomic_load_explicit(&listener->inherited, memory_order_relaxed))
 		stream_take_up(listener);
-	stream_stay(listener);
+	if (!stream_stay(listener))
+		return -EBADF;
 	rc = accept_or_wait(listener, fd, addr, len, flags);
 	/* A wake-up may have been spent on a call that took something else, or nothing. */
 	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)

@@ -237,7 +237,8 @@ static int await(struct stream_sock *sock, int meanwhile)
 			return meanwhile;
 		what.deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
 		what.spin_loops = engine != NULL ? engine->conf.rx_poll : 0;
-		stream_stay(sock);
+		if (!stream_stay(sock))
+			return -EBADF;
 		rc = stream_wait(sock, &what);
 		stream_leave(sock);
 	}

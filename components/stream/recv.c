@@ -287,9 +287,11 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		bool nonblocking =
 		        flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 
-		stream_stay(sock);
-		rc = receive(&r, target_of(sock, &pieces, flags), nonblocking);
-		stream_leave(sock);
+		rc = -EBADF;
+		if (stream_stay(sock)) {
+			rc = receive(&r, target_of(sock, &pieces, flags), nonblocking);
+			stream_leave(sock);
+		}
 	}
 	pieces_put(&pieces);
 	msg->msg_controllen = 0;

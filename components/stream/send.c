@@ -247,6 +247,21 @@ static ssize_t send_connected(struct writing *w)
 	return rc == 0 ? send_all(w) : rc;
 }
 
+/* Whoever closes the socket from now on leaves the end of it to this call. */
+static ssize_t send_staying(struct writing *w)
+{
+	struct stream_sock *sock = w->sock;
+	ssize_t rc;
+
+	if (!stream_stay(sock))
+		return -EBADF;
+	rc = send_connected(w);
+	if (rc > 0 && w->flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
+		stream_zerocopy_sent(sock);
+	stream_leave(sock);
+	return rc;
+}
+
 /* ---- send ---- */
 
 static void count(const struct stream_sock *sock, ssize_t len)
@@ -299,11 +314,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		rc = -EISCONN;
 	if (rc == 0) {
 		w.nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
-		stream_stay(sock);
-		rc = send_connected(&w);
-		if (rc > 0 && flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
-			stream_zerocopy_sent(sock);
-		stream_leave(sock);
+		rc = send_staying(&w);
 	}
 	pieces_put(&pieces);
 	count(sock, rc);
@@ -329,9 +340,7 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 
 	vma_flush_sends(vma_thread_self());
 	w.nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
-	stream_stay(sock);
-	rc = send_connected(&w);
-	stream_leave(sock);
+	rc = send_staying(&w);
 	count(sock, rc);
 	return rc;
 }

@@ -90,8 +90,9 @@ static void end(struct stream_sock *sock, bool may_linger)
 
 /*
  * With the kernel a socket that is closed while a thread waits in it lives until that call returns. So does this one,
- * and a listener's shadow with it. A call that begins to wait after this look waits for a socket that nobody can reach,
- * as it may with the kernel.
+ * and a listener's shadow with it. A call counts itself (A), then looks whether the last descriptor has gone (B); who
+ * closes has taken that out (C) before it looks at the count (D). All four are sequentially consistent: if D misses A,
+ * then C comes before B, and the call answers that there is no such descriptor, as if it had begun a little later.
  */
 static void close_file(struct vma_file *file)
 {
@@ -112,10 +113,14 @@ static void close_file(struct vma_file *file)
 	vma_retire_poll();
 }
 
-void stream_stay(struct stream_sock *sock)
+bool stream_stay(struct stream_sock *sock)
 {
 	vma_file_get(&sock->file);
 	atomic_fetch_add(&sock->waiting, 1);
+	if (__builtin_expect((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) == 0, 1))
+		return true;
+	stream_leave(sock);
+	return false;
 }
 
 /* Both the last to leave and the one who closes come here, so that neither has to know who was first. */

@@ -173,8 +173,9 @@ void stream_describe(struct stream_sock *sock); /* into the statistics; file.loc
 int stream_shadow(const struct stream_sock *sock, int fd);
 bool stream_is_shadow(const struct stream_sock *sock, int fd); /* the number has not been given to something else */
 uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; file.lock */
-/* A call that waits begins (the caller is inside), and ends: the last one ends a socket that was closed meanwhile. */
-void stream_stay(struct stream_sock *sock);
+/* A call that waits begins (the caller is inside), and ends: the last one ends a socket that was closed meanwhile.
+ * False: the last descriptor has gone before, and the answer is -EBADF. */
+bool stream_stay(struct stream_sock *sock);
 void stream_leave(struct stream_sock *sock);
 void stream_left(struct stream_sock *sock);
 

@@ -170,6 +170,28 @@ static void test_closed_by_another_thread_a_read_goes_on(void **state)
 	bed_pair_end(-1, listener, peer);
 }
 
+/* Another thread had looked the descriptor up before it was closed, and comes too late. */
+static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct vma_file *file = vma_fd_lookup(fd);
+	struct bed_message m = {.iov = {.iov_base = "late", .iov_len = 4}};
+
+	(void)state;
+	m.msg.msg_iov = &m.iov;
+	m.msg.msg_iovlen = 1;
+	vma_file_get(file);
+	do_close(fd);
+	assert_int_equal(CALL(ssize_t, stream_sendmsg(file, fd, &m.msg, MSG_NOSIGNAL)), -EBADF);
+	assert_int_equal(CALL(ssize_t, stream_recvmsg(file, fd, &m.msg, 0)), -EBADF);
+	bed_until(has(peer, VMA_TCP_PEER_CLOSED));
+	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 0);
+	bed_pair_end(-1, listener, peer);
+	CALL(int, (vma_file_put(file), 0));
+}
+
 static void *shut_later(void *arg)
 {
 	usleep(50000);
@@ -266,6 +288,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_closed_it_reads_on),
         cmocka_unit_test(test_shut_for_reading_it_says_the_end),
         cmocka_unit_test(test_closed_by_another_thread_a_read_goes_on),
+        cmocka_unit_test(test_a_call_that_finds_it_closed_is_ebadf),
         cmocka_unit_test(test_shut_by_another_thread_a_read_ends),
         cmocka_unit_test(test_a_duplicate_keeps_it_open),
         cmocka_unit_test(test_what_a_child_does_with_its_copy_is_no_matter),
