@@ -346,6 +346,7 @@ void recovery_timeout(struct vma_tcp_conn *conn)
 	} else if (r->timeouts > 1) {
 		conn->cc.cwnd = conn->cc.mss;
 	}
+	tcp_output_join(conn);
 	scoreboard_lose_all(conn);
 	r->dup_acks = r->dup_bytes = 0;
 	begin(conn, TCP_RECOVERY_LOSS);

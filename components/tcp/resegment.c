@@ -1,4 +1,7 @@
-/* resegment.c - segments that are longer than a new, smaller MSS are cut: their bytes are still in the send fifo. */
+/*
+ * resegment.c - segments that have been made already get another size, since their bytes are still in the send fifo:
+ * those that are longer than a new, smaller MSS are cut; short ones that a timeout sends again become long ones.
+ */
 #include "tcp_priv.h"
 #include "lwip_port.h"
 
@@ -108,4 +111,72 @@ void tcp_output_resegment(struct vma_tcp_conn *conn)
 	if (!inside)
 		lwip_leave();
 	tcp_ready(conn);
+}
+
+/* ---- joined ---- */
+
+static bool may_join(const struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_seg *next)
+{
+	uint32_t seq = lwip_ntohl(seg->tcphdr->seqno);
+
+	return !((seg->marks | next->marks) & SEG_SACKED) && seg->len != 0 && seg->len + next->len <= conn->mss &&
+	       !(TCPH_FLAGS(seg->tcphdr) & (TCP_SYN | TCP_FIN)) && seq + seg->len == lwip_ntohl(next->tcphdr->seqno);
+}
+
+/* The bytes of next, which are references to the fifo behind its header, go to the end of seg. */
+static void move_bytes(struct tcp_seg *seg, struct tcp_seg *next)
+{
+	struct pbuf *last = seg->p, *bytes = next->p->next;
+
+	next->p->next = NULL;
+	next->p->tot_len = next->p->len;
+	if (bytes == NULL)
+		return;
+	while (last->next != NULL)
+		last = last->next;
+	if (last != seg->p && bytes->next == NULL && (char *)last->payload + last->len == (char *)bytes->payload) {
+		for (struct pbuf *p = seg->p; p != NULL; p = p->next)
+			p->tot_len = (u16_t)(p->tot_len + bytes->len);
+		last->len = (u16_t)(last->len + bytes->len);
+		pbuf_free(bytes);
+	} else {
+		pbuf_cat(seg->p, bytes);
+	}
+}
+
+static void join(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_seg *next = seg->next;
+
+	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - pbuf_clen(seg->p) - pbuf_clen(next->p));
+	move_bytes(seg, next);
+	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen + pbuf_clen(seg->p));
+	seg->len = (u16_t)(seg->len + next->len);
+	seg->flags |= next->flags;
+	TCPH_SET_FLAG(seg->tcphdr, TCPH_FLAGS(next->tcphdr) & (TCP_PSH | TCP_FIN));
+	seg->next = next->next;
+	if (pcb->unacked_last == next)
+		pcb->unacked_last = seg;
+	tcp_seg_free(next);
+}
+
+/*
+ * Before a timeout has them sent again, as the kernel: a window of one segment would else be a hundred of them, if they
+ * are short, and a queue on the way that was too small for them would be so again. Recovery's notes of single segments
+ * are void after it.
+ */
+void tcp_output_join(struct vma_tcp_conn *conn)
+{
+	bool inside = lwip_at.conn == conn;
+
+	if (!conn->connected)
+		return;
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	for (struct tcp_seg *seg = conn->pcb->unacked; seg != NULL; seg = seg->next)
+		while (seg->next != NULL && may_join(conn, seg, seg->next))
+			join(conn, seg);
+	if (!inside)
+		lwip_leave();
 }

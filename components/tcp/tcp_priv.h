@@ -409,6 +409,9 @@ int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg);
 void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now; within lwip_enter or not */
 /* The MSS has become smaller: segments that are too long are cut. */
 void tcp_output_resegment(struct vma_tcp_conn *conn);
+/* All that is not SACKed is to be sent again: short segments become long ones. Recovery forgets its notes afterwards.
+ */
+void tcp_output_join(struct vma_tcp_conn *conn);
 /* The stream offset below which nothing is in lwIP's hands any more: what may be released of tx. */
 uint64_t tcp_output_released(const struct vma_tcp_conn *conn);
 /* Where a sequence number not far from what was fed last lies in the stream; the SYN and the FIN count as bytes. */

@@ -466,6 +466,12 @@ int tcp_output_probe(struct vma_tcp_conn *conn)
 	return 0;
 }
 
+/* This world's segments are long ones. */
+void tcp_output_join(struct vma_tcp_conn *conn)
+{
+	assert_ptr_equal(conn, &w.conn);
+}
+
 /* One segment if the window is open at all. */
 int tcp_output_force(struct vma_tcp_conn *conn)
 {

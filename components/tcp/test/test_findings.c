@@ -140,6 +140,31 @@ static void test_last_bytes_wait_for_memory_in_last_ack(void **state)
 	app_free(app);
 }
 
+/* As the kernel: or the queue that was too small for a hundred short ones would be so again. */
+static void test_short_segments_are_sent_again_as_long_ones_after_a_timeout(void **state)
+{
+	struct app *client, *server;
+	uint64_t before;
+
+	(void)state;
+	side[0].options.nodelay = 1;
+	establish(&client, &server);
+	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
+	for (unsigned i = 0; i < 60; i++)
+		assert_int_equal(send_bytes(client, 40), 40);
+	vma_tcp_shutdown(client->conn, SHUT_WR);
+	run(1 * MS);
+	wire_faults(0, (struct vma_wire_faults){0});
+	before = frames_sent(0);
+	run(5 * SEC);
+	assert_true(counts_of(0).timeouts > 0);
+	assert_int_equal(read_bytes(server, 10000), 2400);
+	assert_true(vma_tcp_rx_eof(server->conn));
+	assert_true(frames_sent(0) - before < 8);
+	assert_int_equal(vma_tcp_tx_queued(client->conn), 0);
+	app_free(client);
+}
+
 static void test_path_that_finds_no_memory_says_so(void **state)
 {
 	struct vma_tcp_path path = path_to(0, 1400);
@@ -162,6 +187,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_window_of_a_repeated_segment_counts),
         RAW_CASE(test_last_bytes_wait_for_memory_in_time_wait),
         RAW_CASE(test_last_bytes_wait_for_memory_in_last_ack),
+        CASE(test_short_segments_are_sent_again_as_long_ones_after_a_timeout),
         CASE(test_path_that_finds_no_memory_says_so),
 };
 
