@@ -258,6 +258,11 @@ bool vma_ring_acquire(struct vma_ring *ring)
 	return drive_acquire(&ring->rx);
 }
 
+bool vma_ring_try(struct vma_ring *ring)
+{
+	return drive_try(&ring->rx, drive_tid());
+}
+
 void vma_ring_release(struct vma_ring *ring)
 {
 	ring_rx_release(ring, drive_tid());

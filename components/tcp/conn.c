@@ -13,18 +13,20 @@ static bool is_buried(const struct vma_tcp_conn *conn)
 	return conn->prev_all == NULL;
 }
 
-/*
- * The command of tcp_post: what is to be done waits for the connection's step in the turn that follows. Another
- * thread's call may have found the connection before it ended, and post after its last reference has gone: its memory
- * is the host's by then, who keeps it for those calls, and there is nothing left to do.
- */
+/* What is to be done waits for the connection's step in the turn that follows. */
+void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work)
+{
+	conn->todo |= work;
+	if (!is_buried(conn))
+		tcp_ready(conn);
+}
+
+/* The command of tcp_post. */
 static void take_work(struct vma_ring_command *command)
 {
 	struct vma_tcp_conn *conn = (struct vma_tcp_conn *)((char *)command - offsetof(struct vma_tcp_conn, command));
 
-	conn->todo |= atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel);
-	if (!is_buried(conn))
-		tcp_ready(conn);
+	tcp_conn_take_work(conn, atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel));
 }
 
 static void link_conn(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
@@ -197,9 +199,14 @@ static void drop_burst(struct vma_tcp_conn *conn)
 	conn->burst_last = NULL;
 }
 
+/* A command that is queued comes first; from then on none is, see tcp_post. */
 static void bury_if_unused(struct vma_tcp_conn *conn)
 {
+	uint32_t none = 0;
+
 	if (!conn->is_over || !conn->is_unused || conn->held != 0 || conn->in_ready || conn->in_retry)
+		return;
+	if (!atomic_compare_exchange_strong(&conn->work, &none, TCP_WORK_BURIED))
 		return;
 	unlink_conn(conn);
 	conn->next_dead = conn->tcp->dead;

@@ -140,8 +140,8 @@ static void release_acked(struct vma_tcp_conn *conn)
 		conn->urgent_mode = false;
 	if (released == consumed)
 		return;
+	conn->made_room |= tcp_may_be_wanted(conn);
 	fifo_consume(&conn->tx, (size_t)(released - consumed));
-	conn->made_room = true;
 	if (atomic_load_explicit(&conn->wants_room, memory_order_relaxed))
 		window_sndbuf_grow(conn);
 }

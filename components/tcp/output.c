@@ -52,8 +52,8 @@ static bool transmit(struct vma_tcp_conn *conn, bool fin)
 		uint64_t given = tcp_tx_offset(conn, pcb->snd_nxt);
 
 		given = given < conn->fed ? given : conn->fed;
-		conn->made_room |=
-		        given != atomic_load_explicit(&conn->given, memory_order_relaxed); /* NOTSENT_LOWAT */
+		conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
+		                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
 		atomic_store_explicit(&conn->given, given, memory_order_release);
 	}
 	if (pcb->unsent != NULL && fits_window(pcb))

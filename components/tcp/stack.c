@@ -173,11 +173,18 @@ static void retry_all(struct vma_tcp *tcp)
  * them all clear posts it, so it is never queued twice, and what is set while it is queued or before it takes them is
  * taken with the rest. release: what the poster has written (bytes, options) is seen by who takes the bits.
  *
- * The memory is there when the command runs: who posts holds a reference, and the last one to go is itself announced by
- * a bit (TCP_WORK_UNUSED), after which nobody posts.
+ * The memory is there when the command runs: a connection is given up only with no bit set, and by setting one
+ * (TCP_WORK_BURIED), so that nobody finds them all clear any more. A call that has found the connection before its last
+ * reference went may still come here after that: its memory is the host's by then, who keeps it for such calls.
  */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
 {
+	/* Nobody drives: the same without the queue. What was posted before is taken first, by the release. */
+	if (__builtin_expect(vma_ring_try(conn->tcp->ring), 1)) {
+		tcp_conn_take_work(conn, work);
+		vma_ring_release(conn->tcp->ring);
+		return;
+	}
 	if (atomic_fetch_or_explicit(&conn->work, work, memory_order_acq_rel) == 0)
 		vma_ring_post(conn->tcp->ring, &conn->command);
 }

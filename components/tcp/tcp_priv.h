@@ -54,7 +54,8 @@ enum tcp_work {
 	TCP_WORK_PATH = 1 << 6,
 	TCP_WORK_ICMP = 1 << 7,
 	TCP_WORK_CONNECT = 1 << 8,
-	TCP_WORK_UNUSED = 1 << 9, /* the last reference but the stack's own has gone */
+	TCP_WORK_UNUSED = 1 << 9,  /* the last reference but the stack's own has gone */
+	TCP_WORK_BURIED = 1 << 10, /* it is the host's to free: no command is queued any more */
 };
 
 enum tcp_timer {                       /* each at most once per connection */
@@ -269,6 +270,13 @@ struct vma_tcp_conn {
 
 /* ---- the stack ---- */
 
+/* A stray segment that was answered with RST: reply.c. */
+struct tcp_told {
+	uint64_t until_ns;
+	uint8_t addresses[8];
+	uint32_t ports, ack;
+};
+#define TCP_TOLD 16
 #define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
 struct vma_tcp {
 	struct vma_ring_tender tender; /* first */
@@ -296,6 +304,7 @@ struct vma_tcp {
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
 	uint64_t syn_tokens_ns;
+	struct tcp_told told[TCP_TOLD];
 	uint32_t isn_above;           /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening; /* that connection */
 	uint32_t gro_left;            /* connections whose segments may be merged in this turn */
@@ -344,6 +353,7 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 	return conn->is_orphan;
 }
 bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* input.c */
+void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work);
 void tcp_conn_step(struct vma_tcp_conn *conn); /* what is posted, input, output, publication, events */
 void tcp_conns_forget(struct vma_tcp *tcp);    /* the stack ends: all are over, */
 void tcp_conns_free(struct vma_tcp *tcp);      /* and freed */
@@ -373,6 +383,8 @@ void tcp_icmp_work(struct vma_tcp_conn *conn);
 void tcp_conn_ended(struct vma_tcp_conn *conn, int error);
 bool tcp_wants_room(const struct vma_tcp_conn *conn); /* any thread: no room, and WRITABLE will be told */
 bool tcp_readable(const struct vma_tcp_conn *conn);   /* any thread */
+/* Driver, before it makes room: whether a writer can be waiting for some. */
+bool tcp_may_be_wanted(const struct vma_tcp_conn *conn);
 /* conn->urgent_byte, but for the byte itself. */
 enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };
 

@@ -167,6 +167,8 @@ void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command);
  */
 bool vma_ring_acquire(struct vma_ring *ring);
 void vma_ring_release(struct vma_ring *ring);
+/* Data path: the same if nobody has it; never waits. False: somebody has, perhaps this thread. */
+bool vma_ring_try(struct vma_ring *ring);
 
 /*
  * A protocol that lives on the ring and has work of its own: turn is called with the receive flag held, by whoever
