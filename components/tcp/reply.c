@@ -89,6 +89,27 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
 	              tcp->nic->caps & VMA_NIC_CAP_TX_CSUM ? VMA_NIC_SEG_CSUM : 0);
 }
 
+/*
+ * What a peer had on its way when its connection was reset would have one RST after the other, all the same: the first
+ * is enough, and again after a millisecond, if that was lost.
+ */
+static bool has_been_told(struct vma_tcp *tcp, const struct segment *s, const struct vma_buf *packet)
+{
+	const uint8_t *ip = (const uint8_t *)vma_buf_data(tcp->arena, packet) + packet->l3_off;
+	struct tcp_told told = {.ack = s->ack, .until_ns = tcp->now_ns + TCP_NS_PER_MS}, *place;
+
+	if (s->len == 0 || !(s->flags & TCP_ACK))
+		return false;
+	memcpy(told.addresses, ip + 12, sizeof(told.addresses));
+	memcpy(&told.ports, s->hdr, sizeof(told.ports));
+	place = &tcp->told[(told.ports ^ told.ports >> 16) % TCP_TOLD];
+	if (place->until_ns > tcp->now_ns && place->ack == told.ack && place->ports == told.ports &&
+	    memcmp(place->addresses, told.addresses, sizeof(told.addresses)) == 0)
+		return true;
+	*place = told;
+	return false;
+}
+
 /* RFC 9293 3.10.7.1. */
 void tcp_reply_rst(struct vma_tcp *tcp, struct vma_buf *packet)
 {
@@ -96,7 +117,7 @@ void tcp_reply_rst(struct vma_tcp *tcp, struct vma_buf *packet)
 	struct segment s;
 
 	segment_parse(&s, tcp->arena, packet);
-	if (s.flags & TCP_RST)
+	if (s.flags & TCP_RST || has_been_told(tcp, &s, packet))
 		return;
 	if (s.flags & TCP_ACK) {
 		reply.seq = s.ack;

@@ -143,6 +143,22 @@ static void test_stray_segments_are_reset_but_not_resets(void **state)
 	assert_int_equal(raw_unseen(), 0);
 }
 
+static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
+{
+	(void)state;
+	open_listener(8);
+	raw.peer_port = htons(PORT);
+	for (uint32_t i = 0; i < 10; i++)
+		raw_send(5 + 4 * i, 77, TCP_ACK, "data", 4);
+	assert_int_equal(raw_unseen(), 1);
+	raw_next();
+	raw_send(45, 78, TCP_ACK, "data", 4); /* another number to be reset at */
+	assert_int_equal(raw_next()->seq_absolute, raw.their_isn + 78);
+	run(2 * MS);
+	raw_send(5, 78, TCP_ACK, "data", 4);
+	assert_int_equal(raw_unseen(), 1);
+}
+
 static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
 {
 	(void)state;
@@ -275,6 +291,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_refused_by_the_owner_is_reset),
         RAW_CASE(test_rate_of_requests_is_limited),
         RAW_CASE(test_stray_segments_are_reset_but_not_resets),
+        RAW_CASE(test_what_was_on_its_way_is_reset_once_and_again_later),
         RAW_CASE(test_wrong_ack_of_a_syn_ack_is_reset),
         RAW_CASE(test_reset_of_a_request_frees_its_place),
         RAW_CASE(test_deferred_accept_waits_for_data),
