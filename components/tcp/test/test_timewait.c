@@ -48,6 +48,46 @@ static void test_names_are_free_after_a_minute(void **state)
 	vma_tcp_conn_put(app.conn);
 }
 
+static unsigned still_waiting(unsigned n)
+{
+	struct vma_flow_key key = {
+	        .family = AF_INET, .proto = IPPROTO_TCP, .peer_port_be = htons(PORT), .local_port_be = 0};
+	unsigned count = 0;
+
+	memcpy(key.local, side[0].ip, 16);
+	memcpy(key.peer, side[1].ip, 16);
+	for (unsigned i = 0; i < n; i++) {
+		key.local_port_be = htons((uint16_t)(1000 + i));
+		count += vma_ring_flow(side[0].ring, &key) != NULL;
+	}
+	return count;
+}
+
+/* Taking back the NIC's rules of thousands at once would keep packets waiting. */
+static void test_those_that_began_together_end_one_turn_after_the_other(void **state)
+{
+	struct app *client[48], *server;
+
+	(void)state;
+	for (unsigned i = 0; i < 48; i++)
+		establish(&client[i], &server);
+	for (unsigned i = 0; i < 48; i++)
+		vma_tcp_close(client[i]->conn, false);
+	settle();
+	for (unsigned i = 0; i < 48; i++)
+		vma_tcp_close(pair_accepted[i]->conn, false);
+	settle();
+	for (unsigned i = 0; i < 48; i++)
+		app_free(client[i]);
+	run(59 * SEC);
+	assert_int_equal(still_waiting(48), 48);
+	pair_now_ns += 2 * SEC;
+	vma_ring_progress(side[0].ring);
+	assert_true(still_waiting(48) >= 48 - 16);
+	run(MS);
+	assert_int_equal(still_waiting(48), 0);
+}
+
 static void test_late_segment_prolongs_it(void **state)
 {
 	struct app app = {0};
@@ -153,6 +193,7 @@ static void test_many_connect_and_close_from_few_ports(void **state)
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_repeated_fin_is_acknowledged),
         RAW_CASE(test_names_are_free_after_a_minute),
+        CASE(test_those_that_began_together_end_one_turn_after_the_other),
         RAW_CASE(test_late_segment_prolongs_it),
         RAW_CASE(test_reset_ends_it),
         RAW_CASE(test_names_are_used_again_after_a_second_with_time_stamps),
