@@ -39,17 +39,22 @@ static void be_patient(uint64_t rings, struct looks *looks)
 		vma_ring_idle(rail->ring, VMA_RING_RX, &looks->patience, BUSY_NSEC);
 }
 
-/* One look: 1, 0, -errno. */
+/*
+ * One look: 1, 0, -errno. An answer of `ready` other than 0 is never asked for again: what was told by it (an edge, a
+ * one-shot event) is not told twice.
+ */
 static int look(struct vma_wait *wait, struct looks *looks)
 {
-	uint64_t rings = wait->ops->rings(wait);
-	int rc = vma_rails_progress(rings);
+	const uint64_t rings = wait->ops->rings(wait);
+	const bool busy = vma_rails_progress(rings) == -EBUSY;
+	int rc = wait->ops->ready(wait);
 
-	if (rc != -EBUSY)
+	if (!busy)
 		looks->patience = (struct vma_ring_patience){0};
-	else if (wait->ops->ready(wait) == 0)
+	if (busy && rc == 0) {
 		be_patient(rings, looks);
-	rc = wait->ops->ready(wait);
+		rc = wait->ops->ready(wait);
+	}
 	looks->done++;
 	if (rc == 0 && wait->os_ratio != 0 && ++looks->os >= wait->os_ratio) {
 		looks->os = 0;

@@ -706,6 +706,46 @@ static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **stat
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+static _Atomic bool let_go;
+
+static void *hold_ring(void *arg)
+{
+	assert_true(vma_ring_acquire(bed.rail->ring));
+	while (!atomic_load(&let_go))
+		usleep(100);
+	vma_ring_release(bed.rail->ring);
+	return arg;
+}
+
+static unsigned look_that_tells;
+
+/* Only one look finds it, as only one finds an edge. */
+static void tell_once(struct thing_wait *self)
+{
+	atomic_store(&self->thing->count, atomic_load(&self->looks) + 1 == look_that_tells);
+}
+
+static void test_what_is_told_once_is_not_lost_while_others_drive(void **state)
+{
+	struct thing_wait wait;
+	pthread_t thread;
+
+	(void)state;
+	bed_hold();
+	atomic_store(&let_go, false);
+	assert_int_equal(pthread_create(&thread, NULL, hold_ring, NULL), 0);
+	bed_wait_until(vma_ring_holder(bed.rail->ring, VMA_RING_RX) != 0);
+	for (look_that_tells = 2; look_that_tells < 40; look_that_tells++) {
+		thing_wait_init(&wait, &thing, bed.bit, 500 * MSEC);
+		wait.wait.spin_loops = -1;
+		wait.on_look = tell_once;
+		assert_int_equal(thing_wait_run(&wait), 1);
+		assert_int_equal(atomic_load(&wait.looks), look_that_tells);
+	}
+	atomic_store(&let_go, true);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
 /* ---- no descriptor left, fork ---- */
 
 static void *sleep_without_descriptors(void *arg)
@@ -812,6 +852,7 @@ static const struct CMUnitTest tests[] = {
         T(test_watch_finds_its_way_past_one_who_leaves),
         T(test_idle_waiter_costs_next_to_nothing),
         T(test_sleeper_does_not_burn_while_somebody_holds_the_ring),
+        T(test_what_is_told_once_is_not_lost_while_others_drive),
         T(test_sleeper_without_descriptor_looks_by_itself),
         T(test_forked_child_sleeps_and_is_woken_by_its_own),
 };

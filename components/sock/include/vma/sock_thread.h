@@ -201,7 +201,8 @@ void vma_thread_wake(struct vma_thread *thread);
  */
 struct vma_wait;
 struct vma_wait_ops {
-	/* Something is there: 1; not yet: 0; -errno ends the wait. No system call. */
+	/* Something is there: 1, which may be said once only, and ends the wait; not yet: 0; -errno ends it, too. No
+	 * system call. */
 	int (*ready)(struct vma_wait *wait);
 	/* As ready, by asking the OS. NULL: nothing to ask. */
 	int (*ask_os)(struct vma_wait *wait);
