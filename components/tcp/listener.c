@@ -4,7 +4,8 @@
  * The listener's flow gets all segments of its port that no connection's flow takes. A SYN makes a connection at once,
  * whose flow lies in the ring's table only; it is half-open, and counts against the backlog, until the handshake is
  * complete. Beyond the backlog, the owner's queue or the rate, SYNs are dropped as the kernel drops them: the peer asks
- * again. All else belongs to nobody, and is answered by RST.
+ * again. A request that has not answered in time makes way for another, so that a few forged ones do not keep all
+ * others out (RFC 4987 3.4). All else belongs to nobody, and is answered by RST.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -22,7 +23,7 @@ struct vma_tcp_listener {
 	struct vma_tcp_options options;
 	struct tcp_pcb_listen pcb; /* lwIP's idea of it */
 	uint32_t backlog, half_open;
-	struct vma_tcp_conn *first;
+	struct vma_tcp_conn *first, **last; /* half-open, the oldest first */
 	struct vma_tcp_listener *next, **prev;
 };
 
@@ -31,11 +32,10 @@ struct vma_tcp_listener {
 static void add_half_open(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn)
 {
 	conn->listener = listener;
-	conn->next_half_open = listener->first;
-	conn->prev_half_open = &listener->first;
-	if (conn->next_half_open != NULL)
-		conn->next_half_open->prev_half_open = &conn->next_half_open;
-	listener->first = conn;
+	conn->next_half_open = NULL;
+	conn->prev_half_open = listener->last;
+	*listener->last = conn;
+	listener->last = &conn->next_half_open;
 	listener->half_open++;
 }
 
@@ -44,6 +44,8 @@ static void remove_half_open(struct vma_tcp_conn *conn)
 	*conn->prev_half_open = conn->next_half_open;
 	if (conn->next_half_open != NULL)
 		conn->next_half_open->prev_half_open = conn->prev_half_open;
+	else
+		conn->listener->last = conn->prev_half_open;
 	conn->listener->half_open--;
 	conn->listener = NULL;
 }
@@ -89,10 +91,23 @@ static bool is_below_rate(struct vma_tcp *tcp)
 	return true;
 }
 
+/* Its SYN-ACK had to be sent again, and it has never been heard of since (as one that TCP_DEFER_ACCEPT waits for has).
+ */
+static bool makes_way(const struct vma_tcp_conn *conn)
+{
+	return conn != NULL && conn->recovery.timeouts > 0 && !conn->defer_data;
+}
+
 static bool admits(struct vma_tcp_listener *listener)
 {
-	return listener->half_open < listener->backlog && is_below_rate(listener->tcp) &&
-	       listener->owner->admit(listener, listener->arg);
+	bool full = listener->half_open >= listener->backlog;
+
+	if ((full && !makes_way(listener->first)) || !is_below_rate(listener->tcp) ||
+	    !listener->owner->admit(listener, listener->arg))
+		return false;
+	if (full)
+		tcp_conn_fail(listener->first, 0, false);
+	return true;
 }
 
 /* The way back is the way it came. */
@@ -274,6 +289,7 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	listener->arg = attr->arg;
 	listener->options = *attr->options;
 	listener->backlog = attr->backlog;
+	listener->last = &listener->first;
 	listener->flow = (struct vma_flow){.key = key,
 	                                   .flags = VMA_FLOW_LISTENER,
 	                                   .shadow_cookie = attr->shadow_cookie,

@@ -85,6 +85,31 @@ static void test_requests_beyond_the_backlog_are_dropped(void **state)
 	assert_int_equal(counts_of(0).syns_dropped, 3);
 }
 
+/* A few forged requests do not keep others out until they are given up, a minute later. */
+static void test_request_that_does_not_answer_makes_way_for_another(void **state)
+{
+	(void)state;
+	open_listener(2);
+	for (uint16_t i = 1; i < 4; i++) {
+		raw.port = (uint16_t)(RAW_PORT + i);
+		raw_syn(0);
+	}
+	assert_int_equal(counts_of(0).syns_dropped, 1);
+	run(1100 * MS); /* their SYN-ACKs have been repeated */
+	raw.port = RAW_PORT;
+	raw_syn(0);
+	assert_int_equal(counts_of(0).syns_dropped, 1);
+	assert_int_equal(raw_last()->flags, TCP_SYN | TCP_ACK);
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 1);
+	/* One place is free, and then only young ones are there. */
+	for (uint16_t i = 5; i < 9; i++) {
+		raw.port = (uint16_t)(RAW_PORT + i);
+		raw_syn(0);
+	}
+	assert_int_equal(counts_of(0).syns_dropped, 3);
+}
+
 static void test_owner_with_a_full_queue_drops_requests(void **state)
 {
 	(void)state;
@@ -287,6 +312,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_syn_ack_is_repeated_and_given_up),
         RAW_CASE(test_repeated_syn_gets_the_same_answer),
         RAW_CASE(test_requests_beyond_the_backlog_are_dropped),
+        RAW_CASE(test_request_that_does_not_answer_makes_way_for_another),
         RAW_CASE(test_owner_with_a_full_queue_drops_requests),
         RAW_CASE(test_refused_by_the_owner_is_reset),
         RAW_CASE(test_rate_of_requests_is_limited),
