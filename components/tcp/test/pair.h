@@ -49,7 +49,7 @@ static struct vma_bufpool *pair_spill;
 static struct side side[2];
 static uint64_t pair_now_ns;
 static unsigned pair_allocated;
-static bool pair_no_memory;
+static bool pair_no_memory, pair_no_bytes;
 static struct vma_tcp_listener *pair_listener;
 static struct app *pair_accepted[APPS];
 static unsigned pair_accepted_count;
@@ -72,7 +72,7 @@ static void *pair_alloc(size_t size)
 /* Promises nothing about what is in it. */
 static void *pair_alloc_bytes(size_t size)
 {
-	void *memory = pair_alloc(size);
+	void *memory = pair_no_bytes ? NULL : pair_alloc(size);
 
 	return memory != NULL ? memset(memory, 0xa5, size) : NULL;
 }
@@ -230,7 +230,7 @@ static inline void app_free(struct app *app)
 static inline int pair_close(void **state)
 {
 	(void)state;
-	pair_no_memory = false;
+	pair_no_memory = pair_no_bytes = false;
 	for (unsigned i = 0; i < pair_accepted_count; i++)
 		app_free(pair_accepted[i]);
 	if (pair_listener != NULL)

@@ -126,14 +126,14 @@ static void test_last_bytes_wait_for_memory_in_last_ack(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_no_memory = true;
+	pair_no_bytes = true;
 	raw_send(1, 1, TCP_ACK | TCP_FIN, (uint8_t[]){byte_at(0), byte_at(1)}, 2);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	settle();
 	assert_int_equal(raw_last()->flags & TCP_FIN, TCP_FIN);
 	raw_send(4, 2, TCP_ACK, "", 0);
 	run(5 * MS);
-	pair_no_memory = false;
+	pair_no_bytes = false;
 	run(5 * MS);
 	assert_int_equal(read_bytes(app, 10), 2);
 	assert_true(vma_tcp_rx_eof(app->conn));
