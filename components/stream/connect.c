@@ -13,6 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/log.h>
+
 #include "stream_priv.h"
 
 /* ---- through the kernel ---- */
@@ -307,6 +309,8 @@ static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, 
 	if (started == -ENOTSUP) {
 		if (stream_is_for_os(sock))
 			atomic_store(&sock->reason, VMA_SOCK_OPTION);
+		vma_log_debug("fd %d: connects through the kernel: %s", fd,
+		              vma_sock_reason_text(atomic_load(&sock->reason)));
 		*rc = connect_os(sock, fd, addr, len);
 		return 1;
 	}

@@ -265,20 +265,43 @@ static void set_backlog(struct stream_sock *sock, int fd)
 	stream_listen_options(sock);
 }
 
-static int listen_locked(struct stream_sock *sock, int fd, int backlog)
+static void begin_listening(struct stream_sock *sock, int fd)
 {
-	if (stream_conn(sock) != NULL || sock->attempt != STREAM_UNCONNECTED)
-		return -EINVAL;
-	if (vma_os.listen(fd, backlog) != 0)
-		return -errno;
 	stream_cookie(sock, fd);
 	stream_take_local(sock, fd);
-	set_backlog(sock, fd);
 	atomic_store(&sock->shut_rd, false);
 	atomic_store(&sock->shut_wr, false);
 	atomic_store(&sock->phase, STREAM_LISTENING);
 	stream_listen_update(sock);
-	return 0;
+}
+
+/*
+ * The NIC's rules come before the kernel's listen: a peer that finds the shadow listening would else have a connection
+ * of the kernel's for its whole life, and a device that has to be opened first takes a while. Not before the port is
+ * known; and a listener of somebody else on that port keeps what it has, for its owner refuses the rule.
+ */
+static int listen_locked(struct stream_sock *sock, int fd, int backlog)
+{
+	bool first = stream_phase(sock) != STREAM_LISTENING;
+	int rc;
+
+	if (stream_conn(sock) != NULL || sock->attempt != STREAM_UNCONNECTED)
+		return -EINVAL;
+	if (first && sock->local.sin_port != 0) {
+		atomic_store(&sock->backlog, (uint32_t)backlog < SOMAXCONN ? (uint32_t)backlog : SOMAXCONN);
+		begin_listening(sock, fd);
+	}
+	rc = vma_os.listen(fd, backlog) != 0 ? -errno : 0;
+	if (rc == 0) {
+		set_backlog(sock, fd);
+		if (first && stream_phase(sock) != STREAM_LISTENING)
+			begin_listening(sock, fd);
+	} else if (first && stream_phase(sock) == STREAM_LISTENING) {
+		stream_listen_end(sock);
+		atomic_store(&sock->phase, STREAM_FRESH);
+		atomic_store(&sock->reason, VMA_SOCK_NEW);
+	}
+	return rc;
 }
 
 int stream_listen(struct vma_file *file, int fd, int backlog)

@@ -38,6 +38,52 @@ static void test_a_listener_is_offloaded_and_its_shadow_listens(void **state)
 	do_close(fd);
 }
 
+static __typeof__(vma_os.listen) real_listen;
+static enum vma_sock_reason reason_meanwhile;
+static bool refuse_listen;
+
+static int listen_that_looks(int fd, int backlog)
+{
+	reason_meanwhile = reason(fd);
+	if (!refuse_listen)
+		return real_listen(fd, backlog);
+	errno = EADDRINUSE;
+	return -1;
+}
+
+/* Who finds the shadow listening would have a connection of the kernel's. */
+static void test_connections_are_taken_before_the_shadow_listens(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK);
+	struct bed_conn peer;
+
+	(void)state;
+	real_listen = vma_os.listen;
+	vma_os.listen = listen_that_looks;
+	refuse_listen = false;
+	assert_int_equal(do_bind(fd, BED_LOCAL, 7150), 0);
+	assert_int_equal(do_listen(fd, 4), 0);
+	assert_int_equal(reason_meanwhile, VMA_SOCK_OFFLOADED);
+	do_close(fd);
+
+	refuse_listen = true;
+	fd = bed_socket(SOCK_NONBLOCK);
+	assert_int_equal(do_bind(fd, BED_LOCAL, 7151), 0);
+	assert_int_equal(do_listen(fd, 4), -EADDRINUSE);
+	assert_int_equal(reason_meanwhile, VMA_SOCK_OFFLOADED);
+	assert_int_equal(reason(fd), VMA_SOCK_NEW);
+	assert_int_equal(do_poll(fd) & EPOLLHUP, EPOLLHUP);
+	vma_os.listen = real_listen;
+	bed_peer_connect(&peer, 8150, 7151); /* nobody takes it */
+	bed_settle();
+	assert_false(is_up(&peer));
+	assert_int_equal(atomic_load(&sock_of(fd)->n_queued), 0);
+	assert_int_equal(do_listen(fd, 4), 0);
+	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	do_close(fd);
+	forget_all(&peer, 1);
+}
+
 static void test_a_connection_is_accepted_with_its_names(void **state)
 {
 	int fd = listener_at(7101, 4), child;
@@ -334,6 +380,7 @@ static void test_a_connection_inherits_the_listener_s_options(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_listener_is_offloaded_and_its_shadow_listens),
+        cmocka_unit_test(test_connections_are_taken_before_the_shadow_listens),
         cmocka_unit_test(test_a_connection_is_accepted_with_its_names),
         cmocka_unit_test(test_a_listener_on_any_address_accepts),
         cmocka_unit_test(test_the_shadow_s_connections_are_accepted_as_well),
