@@ -4,8 +4,8 @@
  * The listener's flow gets all segments of its port that no connection's flow takes. A SYN makes a connection at once,
  * whose flow lies in the ring's table only; it is half-open, and counts against the backlog, until the handshake is
  * complete. Beyond the backlog, the owner's queue or the rate, SYNs are dropped as the kernel drops them: the peer asks
- * again. A request that has not answered in time makes way for another, so that a few forged ones do not keep all
- * others out (RFC 4987 3.4). All else belongs to nobody, and is answered by RST.
+ * again. Among very many, a request that has not answered in time makes way for another, so that a few forged ones per
+ * second do not keep all others out (RFC 4987 3.4). All else belongs to nobody, and is answered by RST.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -14,6 +14,9 @@
 #include <vma/packet.h>
 
 #include "segment.h"
+
+#define RECYCLE_ABOVE 64
+#define ANSWER_NS (500 * TCP_NS_PER_MS) /* for a SYN-ACK that was repeated to be answered */
 
 struct vma_tcp_listener {
 	struct vma_flow flow;
@@ -91,18 +94,21 @@ static bool is_below_rate(struct vma_tcp *tcp)
 	return true;
 }
 
-/* Its SYN-ACK had to be sent again, and it has never been heard of since (as one that TCP_DEFER_ACCEPT waits for has).
+/*
+ * More are half open than can be by chance, and this one's SYN-ACK has been sent again, in vain (unless it is one that
+ * TCP_DEFER_ACCEPT waits for): it is a forged one, or hardly worth more than the one that asks now.
  */
-static bool makes_way(const struct vma_tcp_conn *conn)
+static bool makes_way(const struct vma_tcp_listener *listener, const struct vma_tcp_conn *conn)
 {
-	return conn != NULL && conn->recovery.timeouts > 0 && !conn->defer_data;
+	return listener->half_open > RECYCLE_ABOVE && conn->recovery.timeouts > 0 && !conn->defer_data &&
+	       listener->tcp->now_ns - conn->recovery.rto_from_ns >= ANSWER_NS;
 }
 
 static bool admits(struct vma_tcp_listener *listener)
 {
 	bool full = listener->half_open >= listener->backlog;
 
-	if ((full && !makes_way(listener->first)) || !is_below_rate(listener->tcp) ||
+	if ((full && !makes_way(listener, listener->first)) || !is_below_rate(listener->tcp) ||
 	    !listener->owner->admit(listener, listener->arg))
 		return false;
 	if (full)

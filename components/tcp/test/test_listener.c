@@ -89,21 +89,21 @@ static void test_requests_beyond_the_backlog_are_dropped(void **state)
 static void test_request_that_does_not_answer_makes_way_for_another(void **state)
 {
 	(void)state;
-	open_listener(2);
-	for (uint16_t i = 1; i < 4; i++) {
+	open_listener(100);
+	for (uint16_t i = 1; i <= 101; i++) {
 		raw.port = (uint16_t)(RAW_PORT + i);
 		raw_syn(0);
 	}
 	assert_int_equal(counts_of(0).syns_dropped, 1);
-	run(1100 * MS); /* their SYN-ACKs have been repeated */
+	run(1600 * MS); /* their SYN-ACKs have been repeated, half a second ago */
 	raw.port = RAW_PORT;
 	raw_syn(0);
 	assert_int_equal(counts_of(0).syns_dropped, 1);
 	assert_int_equal(raw_last()->flags, TCP_SYN | TCP_ACK);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(pair_accepted_count, 1);
-	/* One place is free, and then only young ones are there. */
-	for (uint16_t i = 5; i < 9; i++) {
+	/* One place is free, the other 99 are made so, and then only young ones are there. */
+	for (uint16_t i = 201; i <= 302; i++) {
 		raw.port = (uint16_t)(RAW_PORT + i);
 		raw_syn(0);
 	}
