@@ -49,13 +49,14 @@ static void connected(struct stream_sock *sock, struct vma_tcp_conn *conn)
 	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_CONNECTED);
 }
 
-/* Whom F_SETOWN has named; the shadow knows. */
-static void signal_urgent(const struct stream_sock *sock)
+/* Whom F_SETOWN has named, by the signal of F_SETSIG; the shadow knows. */
+static void signal_owner(const struct stream_sock *sock, bool urgent)
 {
-	int owner = vma_os.fcntl(atomic_load_explicit(&sock->file.fd, memory_order_relaxed), F_GETOWN, NULL);
+	int fd = atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
+	int owner = vma_os.fcntl(fd, F_GETOWN, NULL), sig = urgent ? 0 : vma_os.fcntl(fd, F_GETSIG, NULL);
 
 	if (owner != 0 && owner != -1)
-		kill(owner, SIGURG);
+		kill(owner, urgent ? SIGURG : sig > 0 ? sig : SIGIO);
 }
 
 /* What of the events epoll and poll know. */
@@ -90,11 +91,13 @@ static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	if (events & VMA_TCP_FAILED)
 		failed(sock, vma_tcp_error(conn));
 	if (events & VMA_TCP_URGENT)
-		signal_urgent(sock);
+		signal_owner(sock, true);
 	if (events & (VMA_TCP_DRAINED | VMA_TCP_CLOSED | VMA_TCP_FAILED))
 		atomic_store(&sock->drained, true);
 	if (events & (VMA_TCP_CLOSED | VMA_TCP_FAILED) && atomic_exchange(&sock->parting, STREAM_OVER) == STREAM_KEPT)
 		vma_engine_post(&sock->end_task);
+	if (__builtin_expect(atomic_load_explicit(&sock->async, memory_order_relaxed), 0) && ready != 0)
+		signal_owner(sock, false);
 	if (ready != 0)
 		stream_ready(sock, ready);
 	else if (events & VMA_TCP_DRAINED)

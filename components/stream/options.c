@@ -112,9 +112,13 @@ static void set_os_bit(struct stream_sock *sock, int bit, bool on)
 		stream_listen_update(sock);
 }
 
+/* Of a connection the signals are ours to send; before, it is better made by the kernel. */
 void stream_set_async(struct stream_sock *sock, bool on)
 {
-	set_os_bit(sock, BIT_ASYNC, on);
+	if (stream_conn(sock) != NULL)
+		atomic_store(&sock->async, on);
+	else
+		set_os_bit(sock, BIT_ASYNC, on);
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. A value of 0 takes the option away. */

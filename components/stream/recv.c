@@ -15,18 +15,16 @@ enum { SPANS = 8 };
 
 /* ---- the kernel's part ---- */
 
-ssize_t stream_recv_os(struct stream_sock *sock, int fd, struct msghdr *msg, int flags)
+ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags)
 {
 	struct vma_thread *self = vma_thread_self();
 	ssize_t len;
 
-	vma_file_get(&sock->file);
 	vma_leave(self);
 	len = vma_os.recvmsg(fd, msg, flags);
 	if (len < 0)
 		len = -errno;
 	vma_enter();
-	vma_file_put(&sock->file);
 	return len;
 }
 
@@ -276,7 +274,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 
 	vma_flush_sends(vma_thread_self());
 	if (__builtin_expect(is_os(sock), 0))
-		return stream_recv_os(sock, fd, msg, flags);
+		return stream_recv_os(fd, msg, flags);
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
 		return stream_recv_notice(sock, msg);
 	rc = pieces_get(&pieces, msg);

@@ -17,12 +17,11 @@ enum { SPANS = 8 };
 
 /* ---- the kernel's part ---- */
 
-ssize_t stream_send_os(struct stream_sock *sock, int fd, const struct msghdr *msg, int flags)
+ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags)
 {
 	struct vma_thread *self = vma_thread_self();
 	ssize_t len;
 
-	vma_file_get(&sock->file);
 	vma_leave(self);
 	if (msg->msg_name != NULL && msg->msg_control == NULL && msg->msg_iovlen == 1)
 		len = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
@@ -32,7 +31,6 @@ ssize_t stream_send_os(struct stream_sock *sock, int fd, const struct msghdr *ms
 	if (len < 0)
 		len = -errno;
 	vma_enter();
-	vma_file_put(&sock->file);
 	return len;
 }
 
@@ -296,7 +294,7 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 		pthread_mutex_unlock(&sock->file.lock);
 		vma_file_set_own_poll(&sock->file, false);
 	}
-	return stream_send_os(sock, fd, msg, flags);
+	return stream_send_os(fd, msg, flags);
 }
 
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)

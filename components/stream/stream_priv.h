@@ -66,6 +66,7 @@ struct stream_sock {
 	_Atomic bool drained;                           /* closed, and all is acknowledged */
 	_Atomic bool inherited;                         /* by fork, and not taken up in this process */
 	_Atomic bool oob_inline;
+	_Atomic bool async;    /* O_ASYNC, of a connection */
 	_Atomic bool zerocopy; /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are answered on the error queue */
 	_Atomic int so_error;  /* sk_err: told once */
 	_Atomic uint32_t rcvlowat;
@@ -288,8 +289,8 @@ static inline uint64_t stream_deadline(uint64_t timeout_ns)
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 /* The kernel's own call, outside, since it may block. */
-ssize_t stream_recv_os(struct stream_sock *sock, int fd, struct msghdr *msg, int flags);
-ssize_t stream_send_os(struct stream_sock *sock, int fd, const struct msghdr *msg, int flags);
+ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
+ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
 void stream_zerocopy_sent(struct stream_sock *sock);

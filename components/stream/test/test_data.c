@@ -1,6 +1,7 @@
 /* Bytes both ways. */
 #include "bed.h"
 
+#include <fcntl.h>
 #include <linux/errqueue.h>
 #include <linux/sockios.h>
 #include <sys/mman.h>
@@ -421,6 +422,32 @@ static void test_an_urgent_byte_ends_a_read_and_is_read_by_itself(void **state)
 	pair_end(&p);
 }
 
+static volatile sig_atomic_t signals_io;
+
+static void count_io(int sig)
+{
+	(void)sig;
+	signals_io++;
+}
+
+static void test_o_async_signals_what_comes(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	struct sigaction action = {.sa_handler = count_io}, before;
+	struct vma_file *file = vma_fd_lookup(p.fd);
+
+	(void)state;
+	vma_sigaction(SIGIO, &action, &before);
+	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETOWN, (void *)(long)getpid())), 0);
+	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)(O_NONBLOCK | O_ASYNC))), 0);
+	assert_int_equal(signals_io, 0);
+	bed_peer_send(p.peer, "hello", 5);
+	bed_until(queued(p.fd) == 5 && signals_io > 0);
+	CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)O_NONBLOCK));
+	vma_sigaction(SIGIO, &before, NULL);
+	pair_end(&p);
+}
+
 enum { READERS = 3, NUMBERS = 20000 };
 static _Atomic uint8_t seen[NUMBERS];
 
@@ -483,6 +510,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_pipe_s_bytes_are_sent_as_far_as_it_has_any),
         cmocka_unit_test(test_zero_copy_sends_are_answered),
         cmocka_unit_test(test_an_urgent_byte_ends_a_read_and_is_read_by_itself),
+        cmocka_unit_test(test_o_async_signals_what_comes),
         cmocka_unit_test(test_several_readers_get_every_byte_once),
 };
 BED_MAIN("data", tests)
