@@ -148,26 +148,24 @@ static void release_acked(struct vma_tcp_conn *conn)
 
 /*
  * Both sides have sent a SYN (RFC 9293 3.5, figure 7), which lwIP does not know: it has read the options, and goes on
- * as if this side had been asked.
+ * as if this side had been asked. The SYN that waits to be acknowledged becomes a SYN-ACK, which takes no memory.
  */
 static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	struct tcp_pcb *pcb = conn->pcb;
-	uint32_t iss = pcb->lastack;
+	struct tcp_seg *syn = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
 
 	conn->peer_mss = pcb->mss; /* before anything of this side changes it */
 	recovery_forget(conn);
-	tcp_segs_free(pcb->unacked);
-	tcp_segs_free(pcb->unsent);
-	pcb->unacked = pcb->unsent = NULL;
-	pcb->snd_queuelen = 0;
+	TCPH_SET_FLAG(syn->tcphdr, TCP_ACK);
+	syn->marks = 0;
+	pcb->unsent = syn;
+	pcb->unacked = NULL;
 	pcb->rcv_nxt = pcb->rcv_ann_right_edge = s->seq + 1;
 	pcb->snd_wnd = pcb->snd_wnd_max = s->window;
 	pcb->snd_wl1 = s->seq - 1;
-	pcb->snd_wl2 = pcb->snd_lbb = iss; /* snd_nxt stays behind it: the SYN has been sent */
+	pcb->snd_wl2 = pcb->lastack;
 	pcb->state = SYN_RCVD;
-	if (tcp_enqueue_flags(pcb, TCP_SYN | TCP_ACK) != ERR_OK)
-		tcp_conn_fail(conn, ENOMEM, false);
 }
 
 struct before {
