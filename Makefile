@@ -50,6 +50,11 @@ test-programs: $(TESTS_ALL)
 unit-test: $(TESTS_ALL)
 	$(Q)T='$(T)' mk/run-tests $^
 
+# Two TCP stacks against each other, one seed after the other, for T seconds: what test-tcp does for a few. SEED_BASE
+# says where to begin.
+soak: $(BUILD)/test/tcp/test/test_seeds
+	$(Q)SEEDS_SECONDS=$(or $(T),60) T= $<
+
 # The build machinery itself; no root.
 test-build: all sources
 	$(Q)T='$(T)' tests/run tests/build/*.sh
@@ -99,6 +104,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all libs test test-san unit-test test-build test-e2e fuzz fuzz-run lint format install deps clean distclean \
+.PHONY: all libs test test-san unit-test soak test-build test-e2e fuzz fuzz-run lint format install deps clean distclean \
 	show-build \
 	help test-programs

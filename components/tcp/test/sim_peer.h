@@ -1,0 +1,688 @@
+/*
+ * sim_peer - one end of a connection, and what it does: a plan, decided by the seed beforehand.
+ *
+ *   connect or be accepted -> write `total` bytes, read what comes -> end as planned -> close -> disown
+ *
+ * It acts when an event told it to, or when a pause of its own is over, never by looking again: an event that is lost
+ * is a hang. What it reads is compared with what the other one writes, byte by byte.
+ */
+#ifndef SIM_PEER_H
+#define SIM_PEER_H
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "sim_watch.h"
+
+enum sim_early {
+	SIM_EARLY_NONE,
+	SIM_EARLY_CLOSE,
+	SIM_EARLY_ABORT,
+	SIM_EARLY_SHUT_RD,
+	SIM_EARLY_SHUT_WR,
+	SIM_EARLY_SHUT_RDWR,
+	SIM_EARLY_DISOWN,
+	SIM_EARLIES
+};
+
+enum { SIM_STOPS = 3 };
+
+struct sim_plan {
+	struct vma_tcp_options options;
+	uint64_t total; /* bytes to write */
+	uint32_t write_min, write_max, read_min, read_max;
+	uint64_t write_gap_ns, read_gap_ns; /* at most, between two of them */
+	struct {
+		uint64_t at, ns; /* reading stops at this position for so long */
+	} stop[SIM_STOPS];
+	uint32_t more_percent, later_percent, cork_percent, urgent_percent;
+	bool echo;             /* writes no more than it has read */
+	bool waits_for_eof;    /* before it ends its own direction */
+	bool shuts;            /* ends it by shutdown, else, if the end of the other one was seen, by close */
+	bool eager;            /* acts within the event */
+	bool lingers;          /* waits for DRAINED before it disowns */
+	bool starts_early;     /* writes before it is connected */
+	uint64_t path_late_ns; /* the way to the peer is not known before; 0: at once */
+	uint64_t path_change_ns;
+	uint32_t path_change_mtu; /* 0: none */
+	bool path_by_icmp;
+	uint64_t steer_ns; /* 0: never */
+	enum sim_early early;
+	int early_state;                /* TCP_*: when it is in this state; 0: after early_ns, from its beginning */
+	uint64_t early_ns, early_bytes; /* and only after so many bytes were read and written */
+};
+
+struct sim_pair;
+struct sim_peer {
+	struct sim_pair *pair;
+	struct sim_side *side;
+	struct vma_tcp_conn *conn;
+	struct sim_plan plan;
+	uint32_t events;  /* new */
+	bool told;        /* has been called by an event since it last acted */
+	uint64_t next_ns; /* acts by itself */
+	uint64_t write_ns, read_ns, begin_ns, early_due_ns, obey_ns;
+	uint64_t written, read;
+	unsigned stops;
+	bool connected, eof, shut_wr, shut_rd, early_done, early_armed, closed, gone, corked, path_late, path_changed,
+	        steered;
+	bool acting;
+	int error;
+};
+
+struct sim_pair {
+	struct sim *sim;
+	unsigned number;
+	unsigned incarnation, repeats; /* the same addresses and ports again, when both have left */
+	int connector;                 /* side */
+	bool simultaneous;             /* both connect */
+	struct sim_peer peer[2];       /* by side */
+	uint64_t connect_ns;
+	struct sim_chance chance; /* its own, so that a pair does not change when another one does */
+};
+
+/* ---- the bytes: a position in a stream has a value; period 65521 and a start per stream ---- */
+
+enum { SIM_PERIOD = 65521, SIM_TABLE = 2 * 65536 + SIM_PERIOD };
+static uint8_t sim_table[SIM_TABLE];
+
+static void sim_table_fill(void)
+{
+	struct sim_chance chance = {42};
+
+	for (unsigned i = 0; i < SIM_PERIOD; i++)
+		sim_table[i] = (uint8_t)sim_draw(&chance);
+	for (unsigned i = SIM_PERIOD; i < SIM_TABLE; i++)
+		sim_table[i] = sim_table[i - SIM_PERIOD];
+}
+
+/* Of the stream that `peer` writes; good for 128 KB. */
+static const uint8_t *sim_bytes(const struct sim_peer *peer, uint64_t at)
+{
+	unsigned stream = (peer->pair->incarnation * SIM_PAIRS + peer->pair->number) * 2 + (unsigned)peer->side->number;
+
+	return sim_table + (at + stream * 7919) % SIM_PERIOD;
+}
+
+static struct sim_peer *sim_other(const struct sim_peer *peer)
+{
+	return &peer->pair->peer[1 - peer->side->number];
+}
+
+#define sim_peer_fail(peer, format, ...)                                                                               \
+	sim_fail((peer)->side->sim, "connection %u, side %d: " format, (peer)->pair->number, (peer)->side->number,     \
+	         ##__VA_ARGS__)
+
+static void sim_say(const struct sim_peer *peer, const char *what, uint64_t number)
+{
+	if (peer->side->sim->trace)
+		fprintf(stderr, "%12.6f %s%u %s %" PRIu64 "\n", (double)peer->side->sim->now_ns / 1e9,
+		        peer->side->number == 0 ? "0: " : "  1:", peer->pair->number, what, number);
+}
+
+/* ---- the way ---- */
+
+static void sim_address(int side, uint8_t out[16])
+{
+	memset(out, 0, 16);
+	out[0] = 10;
+	out[3] = (uint8_t)(side + 1);
+}
+
+static struct vma_tcp_path sim_path(const struct sim_side *side, uint32_t mtu)
+{
+	struct vma_tcp_path path = {.len = 34, .ip_off = 14, .mtu = mtu};
+	uint8_t address[16];
+
+	memcpy(path.bytes, vma_nic_info(side->sim->side[1 - side->number].nic)->mac, 6);
+	memcpy(path.bytes + 6, vma_nic_info(side->nic)->mac, 6);
+	path.bytes[12] = 8; /* IPv4 */
+	path.bytes[14] = 0x45;
+	sim_address(side->number, address);
+	memcpy(path.bytes + 26, address, 4);
+	sim_address(1 - side->number, address);
+	memcpy(path.bytes + 30, address, 4);
+	return path;
+}
+
+static uint16_t sim_port(const struct sim_peer *peer)
+{
+	bool own = peer->pair->simultaneous || peer->pair->connector == peer->side->number;
+
+	return own ? (uint16_t)(SIM_PORT + peer->pair->number) : SIM_LISTEN;
+}
+
+/* ---- events ---- */
+
+static bool sim_peer_act(struct sim_peer *peer);
+
+static void sim_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	struct sim_peer *peer = arg;
+
+	if (peer->conn != NULL && conn != peer->conn) {
+		sim_peer_fail(peer, "an event of another connection");
+		return;
+	}
+	if (peer->gone) {
+		sim_peer_fail(peer, "event %#x after it was disowned", events);
+		return;
+	}
+	sim_say(peer, "events", events);
+	peer->events |= events;
+	peer->told = true;
+	if (peer->plan.eager && peer->conn != NULL && !peer->acting)
+		sim_peer_act(peer);
+}
+
+static const struct vma_tcp_owner sim_owner = {sim_event};
+
+static void sim_peer_begin(struct sim_peer *peer, struct vma_tcp_conn *conn)
+{
+	peer->conn = conn;
+	peer->begin_ns = peer->side->sim->now_ns;
+	peer->early_due_ns = UINT64_MAX;
+	peer->told = true;
+}
+
+/* ---- what it does: each returns whether something happened ---- */
+
+static void sim_wake_at(struct sim_peer *peer, uint64_t ns)
+{
+	if (ns < peer->next_ns)
+		peer->next_ns = ns;
+}
+
+static void sim_leave(struct sim_peer *peer)
+{
+	struct vma_tcp_conn *conn = peer->conn;
+
+	peer->error = vma_tcp_error(conn);
+	sim_say(peer, "leaves; error", (uint64_t)peer->error);
+	peer->gone = true;
+	vma_tcp_conn_disown(conn);
+	vma_tcp_conn_put(conn);
+	peer->conn = NULL;
+	peer->next_ns = UINT64_MAX;
+}
+
+static void sim_close(struct sim_peer *peer, bool abort)
+{
+	sim_say(peer, abort ? "aborts" : "closes", 0);
+	peer->closed = true;
+	peer->shut_wr = true;
+	peer->told = true; /* it may be over already: then no event comes */
+	vma_tcp_close(peer->conn, abort);
+	if (!peer->plan.lingers || abort)
+		sim_leave(peer);
+}
+
+static void sim_shutdown(struct sim_peer *peer, int how)
+{
+	int rc = vma_tcp_shutdown(peer->conn, how);
+
+	sim_say(peer, "shuts down", (uint64_t)how);
+	if (rc == -ENOTCONN && vma_tcp_state(peer->conn) != TCP_ESTABLISHED)
+		return;
+	if (rc != 0)
+		sim_peer_fail(peer, "shutdown(%d) is refused: %s in state %d", how, strerror(-rc),
+		              vma_tcp_state(peer->conn));
+	if (how != SHUT_RD)
+		peer->shut_wr = true;
+	if (how != SHUT_WR)
+		peer->shut_rd = true;
+}
+
+static bool sim_check_read(struct sim_peer *peer, const struct iovec *span)
+{
+	size_t done = 0;
+
+	while (done < span->iov_len) {
+		size_t part = span->iov_len - done < 65536 ? span->iov_len - done : 65536;
+		const uint8_t *expected = sim_bytes(sim_other(peer), peer->read + done);
+
+		if (memcmp((const uint8_t *)span->iov_base + done, expected, part) != 0) {
+			size_t i = 0;
+
+			while (((const uint8_t *)span->iov_base)[done + i] == expected[i])
+				i++;
+			sim_peer_fail(peer, "wrong byte at %" PRIu64 " of %" PRIu64, peer->read + done + i,
+			              sim_other(peer)->written);
+			return false;
+		}
+		done += part;
+	}
+	return true;
+}
+
+/* The urgent byte is read by itself when it has come; reading steps over it, unless it is read inline. */
+static void sim_read_urgent(struct sim_peer *peer)
+{
+	int64_t mark = vma_tcp_rx_mark(peer->conn);
+	uint8_t byte;
+	int rc = vma_tcp_rx_urgent(peer->conn, &byte, sim_happens(&peer->pair->chance, 50));
+
+	if (rc == 1 && mark >= 0 && !peer->eof && byte != *sim_bytes(sim_other(peer), peer->read + (uint64_t)mark))
+		sim_peer_fail(peer, "wrong urgent byte at %" PRIu64, peer->read + (uint64_t)mark);
+	if (rc != 1 && rc != 0 && rc != -EINVAL)
+		sim_peer_fail(peer, "urgent byte: %d", rc);
+}
+
+/* 1: the next byte is the urgent one, which reading leaves out. */
+static unsigned sim_urgent_ahead(const struct sim_peer *peer)
+{
+	return vma_tcp_rx_mark(peer->conn) == 0 && !peer->plan.options.oobinline;
+}
+
+static bool sim_read(struct sim_peer *peer)
+{
+	struct sim_chance *chance = &peer->pair->chance;
+	struct sim *sim = peer->side->sim;
+	struct iovec spans[4];
+	uint64_t wanted, taken = 0;
+	unsigned n, step;
+
+	if (peer->read_ns > sim->now_ns) {
+		if (vma_tcp_rx_bytes(peer->conn) > 0)
+			sim_wake_at(peer, peer->read_ns);
+		return false;
+	}
+	wanted = sim_between(chance, peer->plan.read_min, peer->plan.read_max);
+	if (peer->stops < SIM_STOPS && peer->plan.stop[peer->stops].ns != 0) {
+		uint64_t at = peer->plan.stop[peer->stops].at;
+
+		if (peer->read >= at) {
+			peer->read_ns = sim->now_ns + peer->plan.stop[peer->stops++].ns;
+			sim_say(peer, "stops reading at", peer->read);
+			sim_wake_at(peer, peer->read_ns);
+			return false;
+		}
+		if (wanted > at - peer->read)
+			wanted = at - peer->read;
+	}
+	sim_read_urgent(peer);
+	step = sim_urgent_ahead(peer);
+	n = vma_tcp_rx_front(peer->conn, 0, spans, 4);
+	if (n > 0)
+		peer->read += step;
+	for (unsigned i = 0; i < n && taken < wanted; i++) {
+		if (spans[i].iov_len > wanted - taken)
+			spans[i].iov_len = wanted - taken;
+		if (!sim_check_read(peer, &spans[i]))
+			return false;
+		peer->read += spans[i].iov_len;
+		taken += spans[i].iov_len;
+	}
+	if (taken == 0)
+		return false;
+	if (peer->read > sim_other(peer)->written)
+		sim_peer_fail(peer, "more bytes than were written");
+	vma_tcp_rx_consume(peer->conn, taken);
+	sim_say(peer, "has read", peer->read);
+	if (peer->plan.read_gap_ns != 0)
+		peer->read_ns = sim->now_ns + sim_between(chance, 0, peer->plan.read_gap_ns);
+	sim_wake_at(peer, peer->read_ns);
+	peer->told = true;
+	return true;
+}
+
+static uint64_t sim_may_write(const struct sim_peer *peer)
+{
+	uint64_t limit = peer->plan.total;
+
+	if (peer->plan.echo && !peer->eof && limit > peer->read)
+		limit = peer->read;
+	return limit > peer->written ? limit - peer->written : 0;
+}
+
+static void sim_commit(struct sim_peer *peer, uint64_t bytes)
+{
+	struct sim_chance *chance = &peer->pair->chance;
+	bool last = peer->written + bytes >= peer->plan.total || peer->plan.echo;
+	unsigned flags = 0;
+
+	if (!last && sim_happens(chance, peer->plan.more_percent))
+		flags |= VMA_TCP_TX_MORE;
+	if (sim_happens(chance, peer->plan.later_percent))
+		flags |= VMA_TCP_TX_LATER;
+	if (sim_happens(chance, peer->plan.urgent_percent))
+		flags |= VMA_TCP_TX_URGENT;
+	peer->written += bytes; /* first: the other side may read them before commit returns */
+	vma_tcp_tx_commit(peer->conn, bytes, flags);
+	if (flags & VMA_TCP_TX_LATER)
+		vma_tcp_push(peer->conn);
+	sim_say(peer, "has written", peer->written);
+}
+
+static void sim_cork(struct sim_peer *peer, bool on)
+{
+	if (peer->corked == on)
+		return;
+	peer->corked = on;
+	if (vma_tcp_set(peer->conn, VMA_TCP_OPT_CORK, on) != 0)
+		sim_peer_fail(peer, "TCP_CORK is refused");
+}
+
+static bool sim_write(struct sim_peer *peer)
+{
+	struct sim_chance *chance = &peer->pair->chance;
+	struct sim *sim = peer->side->sim;
+	uint64_t may = sim_may_write(peer), wanted, done = 0;
+	struct iovec spans[3];
+	int n;
+
+	if (may == 0 || peer->shut_wr)
+		return false;
+	if (peer->write_ns > sim->now_ns) {
+		sim_wake_at(peer, peer->write_ns);
+		return false;
+	}
+	wanted = sim_between(chance, peer->plan.write_min, peer->plan.write_max);
+	if (wanted > may)
+		wanted = may;
+	sim_cork(peer, peer->plan.cork_percent != 0 && may > wanted && sim_happens(chance, peer->plan.cork_percent));
+	n = vma_tcp_tx_reserve(peer->conn, wanted, spans, (unsigned)sim_between(chance, 1, 3));
+	if (n == -ENOMEM && sim_alloc_fail_ppm != 0) {
+		sim_wake_at(peer, sim->now_ns + SIM_MS);
+		return false;
+	}
+	if (n == -EPIPE && (peer->events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) != 0)
+		return false;
+	if (n < 0) {
+		sim_peer_fail(peer, "tx_reserve: %s in state %d", strerror(-n), vma_tcp_state(peer->conn));
+		return false;
+	}
+	for (int i = 0; i < n; i++) {
+		size_t at = 0;
+
+		for (; at < spans[i].iov_len && done < wanted;) {
+			size_t part = spans[i].iov_len - at < 65536 ? spans[i].iov_len - at : 65536;
+
+			memcpy((uint8_t *)spans[i].iov_base + at, sim_bytes(peer, peer->written + done), part);
+			at += part;
+			done += part;
+		}
+	}
+	if (n == 0) {
+		sim_say(peer, "finds no room at", peer->written);
+		return false; /* WRITABLE comes */
+	}
+	if (done > wanted)
+		sim_peer_fail(peer, "reserves more than was asked");
+	sim_commit(peer, sim_happens(chance, 10) ? sim_between(chance, 1, done) : done);
+	if (peer->plan.write_gap_ns != 0)
+		peer->write_ns = sim->now_ns + sim_between(chance, 0, peer->plan.write_gap_ns);
+	sim_wake_at(peer, peer->write_ns);
+	peer->told = true;
+	return true;
+}
+
+/* ---- what may come early ---- */
+
+static void sim_do_early(struct sim_peer *peer)
+{
+	peer->early_done = true;
+	sim_say(peer, "early", peer->plan.early);
+	switch (peer->plan.early) {
+	case SIM_EARLY_CLOSE:
+		sim_close(peer, false);
+		break;
+	case SIM_EARLY_ABORT:
+		sim_close(peer, true);
+		break;
+	case SIM_EARLY_SHUT_RD:
+		sim_shutdown(peer, SHUT_RD);
+		break;
+	case SIM_EARLY_SHUT_WR:
+		sim_shutdown(peer, SHUT_WR);
+		break;
+	case SIM_EARLY_SHUT_RDWR:
+		sim_shutdown(peer, SHUT_RDWR);
+		break;
+	case SIM_EARLY_DISOWN:
+		sim_leave(peer);
+		break;
+	default:
+		break;
+	}
+	peer->told = true;
+}
+
+static bool sim_early(struct sim_peer *peer)
+{
+	const struct sim_plan *plan = &peer->plan;
+	uint64_t now = peer->side->sim->now_ns;
+
+	if (plan->early == SIM_EARLY_NONE || peer->early_done || peer->closed)
+		return false;
+	if (!peer->early_armed) {
+		if (plan->early_state != 0 ? vma_tcp_state(peer->conn) != plan->early_state
+		                           : peer->read + peer->written < plan->early_bytes)
+			return false;
+		peer->early_armed = true;
+		peer->early_due_ns = now + plan->early_ns;
+	}
+	if (now < peer->early_due_ns) {
+		sim_wake_at(peer, peer->early_due_ns);
+		return false;
+	}
+	sim_do_early(peer);
+	return true;
+}
+
+static void sim_paths(struct sim_peer *peer)
+{
+	uint64_t now = peer->side->sim->now_ns, at;
+	struct vma_tcp_path path;
+
+	at = peer->begin_ns + peer->plan.path_late_ns;
+	if (peer->path_late) {
+		if (now < at) {
+			sim_wake_at(peer, at);
+			return;
+		}
+		path = sim_path(peer->side, peer->side->sim->mtu);
+		peer->path_late = vma_tcp_set_path(peer->conn, &path) != 0;
+		if (peer->path_late)
+			sim_wake_at(peer, now + SIM_MS);
+	}
+	at = peer->begin_ns + peer->plan.path_change_ns;
+	if (peer->plan.path_change_mtu == 0 || peer->path_changed)
+		return;
+	if (now < at) {
+		sim_wake_at(peer, at);
+		return;
+	}
+	peer->path_changed = true;
+	sim_say(peer, "path's mtu", peer->plan.path_change_mtu);
+	if (peer->plan.path_by_icmp) {
+		vma_tcp_icmp(peer->conn, 3, 4, (uint16_t)peer->plan.path_change_mtu,
+		             sim_seen[peer->pair->number][peer->side->number].highest - 1);
+	} else {
+		path = sim_path(peer->side, peer->plan.path_change_mtu);
+		if (vma_tcp_set_path(peer->conn, &path) == 0)
+			peer->obey_ns = now + 10 * SIM_MS; /* not what is in the stack's hands at the moment */
+	}
+}
+
+static void sim_obey_path(struct sim_peer *peer)
+{
+	if (peer->obey_ns == 0)
+		return;
+	if (peer->side->sim->now_ns < peer->obey_ns) {
+		sim_wake_at(peer, peer->obey_ns);
+		return;
+	}
+	peer->obey_ns = 0;
+	sim_seen_mtu[peer->pair->number][peer->side->number] = peer->plan.path_change_mtu;
+}
+
+static void sim_steer(struct sim_peer *peer)
+{
+	uint64_t at = peer->begin_ns + peer->plan.steer_ns;
+	int rc;
+
+	if (peer->plan.steer_ns == 0 || peer->steered)
+		return;
+	if (peer->side->sim->now_ns < at) {
+		sim_wake_at(peer, at);
+		return;
+	}
+	peer->steered = true;
+	rc = vma_tcp_steer(peer->conn);
+	if (rc == -EDEADLK) { /* in an event: control path is not allowed there */
+		peer->steered = false;
+		sim_wake_at(peer, peer->side->sim->now_ns + 1000);
+		return;
+	}
+	if (rc != 0 && vma_tcp_state(peer->conn) != TCP_CLOSE && vma_tcp_state(peer->conn) != TCP_TIME_WAIT &&
+	    rc != -ENOMEM)
+		sim_peer_fail(peer, "steer: %s", strerror(-rc));
+}
+
+/* ---- the whole ---- */
+
+/* What readiness says must agree with what the calls would do, as epoll's users rely on it. */
+static void sim_check_readiness(struct sim_peer *peer)
+{
+	uint32_t bits = vma_tcp_readiness(peer->conn);
+	bool readable = vma_tcp_rx_bytes(peer->conn) > 0 || vma_tcp_rx_eof(peer->conn);
+
+	if (readable != ((bits & EPOLLIN) != 0))
+		sim_peer_fail(peer, "EPOLLIN is %d, but %" PRIu64 " bytes are there, end %d", (bits & EPOLLIN) != 0,
+		              vma_tcp_rx_bytes(peer->conn), vma_tcp_rx_eof(peer->conn));
+	if ((bits & EPOLLIN) != 0 && (bits & EPOLLRDNORM) == 0)
+		sim_peer_fail(peer, "EPOLLIN without EPOLLRDNORM");
+	if (vma_tcp_state(peer->conn) == TCP_ESTABLISHED && !peer->shut_wr && (bits & EPOLLOUT) != 0 &&
+	    vma_tcp_tx_room(peer->conn) == 0)
+		sim_peer_fail(peer, "EPOLLOUT, but no room");
+	if (vma_tcp_error(peer->conn) != 0 && vma_tcp_state(peer->conn) == TCP_CLOSE && (bits & EPOLLERR) == 0)
+		sim_peer_fail(peer, "error %d, but no EPOLLERR", vma_tcp_error(peer->conn));
+}
+
+static bool sim_is_over(const struct sim_peer *peer)
+{
+	return (peer->events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) != 0;
+}
+
+/* All that was planned has been done, or cannot be done any more. */
+static bool sim_end_peer(struct sim_peer *peer)
+{
+	bool all_written = peer->written >= peer->plan.total || peer->shut_wr;
+	bool may_end = all_written && (peer->eof || !peer->plan.waits_for_eof);
+
+	if (peer->plan.echo && peer->eof && peer->written < peer->plan.total && !peer->shut_wr)
+		may_end = false;
+	if (peer->closed) {
+		if ((peer->events & VMA_TCP_DRAINED) == 0 && !sim_is_over(peer))
+			return false;
+		sim_leave(peer);
+		return true;
+	}
+	if (sim_is_over(peer) && vma_tcp_rx_bytes(peer->conn) == 0) {
+		sim_close(peer, false);
+		return true;
+	}
+	if (!peer->connected)
+		return false;
+	if (all_written && peer->eof) {
+		sim_close(peer, false);
+		return true;
+	}
+	if (may_end && !peer->shut_wr && (peer->plan.shuts || !peer->eof)) {
+		sim_cork(peer, false);
+		sim_shutdown(peer, SHUT_WR);
+		return true;
+	}
+	return false;
+}
+
+static bool sim_act_once(struct sim_peer *peer)
+{
+	bool moved = false;
+
+	sim_check_readiness(peer);
+	sim_paths(peer);
+	sim_obey_path(peer);
+	sim_steer(peer);
+	if (sim_early(peer)) {
+		moved = true;
+		if (peer->gone)
+			return true;
+	}
+	if (peer->closed)
+		return sim_end_peer(peer) || moved;
+	if ((peer->events & VMA_TCP_CONNECTED) != 0)
+		peer->connected = true;
+	moved |= sim_read(peer);
+	if (!peer->eof && (vma_tcp_rx_eof(peer->conn) || (peer->shut_rd && vma_tcp_rx_bytes(peer->conn) == 0))) {
+		peer->eof = moved = true;
+		peer->read += sim_urgent_ahead(peer); /* the very last one */
+		sim_say(peer, "sees the end at", peer->read);
+	}
+	if (peer->connected || peer->plan.starts_early)
+		moved |= sim_write(peer);
+	return sim_end_peer(peer) || moved;
+}
+
+static bool sim_peer_act(struct sim_peer *peer)
+{
+	bool moved = false;
+
+	if (peer->conn == NULL || peer->gone || peer->acting)
+		return false;
+	if (!peer->told && peer->next_ns > peer->side->sim->now_ns)
+		return false;
+	peer->acting = true;
+	do {
+		peer->told = false;
+		peer->next_ns = UINT64_MAX;
+		moved |= sim_act_once(peer);
+	} while (peer->told && peer->conn != NULL && !peer->side->sim->failed);
+	peer->acting = false;
+	return moved;
+}
+
+/* ---- connecting ---- */
+
+static bool sim_connect(struct sim_peer *peer)
+{
+	struct sim *sim = peer->side->sim;
+	struct vma_tcp_conn_attr attr = {.owner = &sim_owner,
+	                                 .arg = peer,
+	                                 .options = &peer->plan.options,
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons(sim_port(peer)),
+	                                 .peer_port_be = htons(sim_port(sim_other(peer)))};
+	struct vma_tcp_conn *conn = NULL;
+	int rc;
+
+	sim_address(peer->side->number, attr.local);
+	sim_address(1 - peer->side->number, attr.peer);
+	sim_seen_mtu[peer->pair->number][0] = sim_seen_mtu[peer->pair->number][1] = sim->mtu;
+	if (peer->plan.path_late_ns == 0)
+		attr.path = sim_path(peer->side, sim->mtu);
+	else
+		peer->path_late = true;
+	rc = vma_tcp_connect(peer->side->tcp, &attr, &conn);
+	if (rc == -ENOMEM && sim_alloc_fail_ppm != 0) {
+		peer->pair->connect_ns = sim->now_ns + 10 * SIM_MS;
+		peer->path_late = false;
+		return false;
+	}
+	if (rc == -EADDRINUSE && peer->pair->incarnation > 0) { /* the one before is in TIME_WAIT, or ends */
+		sim_say(peer, "may not connect yet", 0);
+		peer->pair->connect_ns = sim->now_ns + SIM_S;
+		peer->path_late = false;
+		return false;
+	}
+	if (rc != 0) {
+		sim_peer_fail(peer, "connect: %s", strerror(-rc));
+		return false;
+	}
+	sim_say(peer, "connects", 0);
+	sim_peer_begin(peer, conn);
+	return true;
+}
+
+#endif
