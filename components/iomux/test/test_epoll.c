@@ -412,6 +412,60 @@ static void test_rings_of_a_set_are_those_of_its_members(void **state)
 	w_close(&w, outer);
 }
 
+/* A TCP socket that is not connected: for the kernel it has hung up. */
+static int hung_up_socket(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	assert_int_equal(fake_install(fd), 0);
+	atomic_store(&fake_at(fd)->file.own_poll, true);
+	return fd;
+}
+
+static void set_own_poll(int fd, bool own)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_file_set_own_poll(vma_fd_lookup(fd), own);
+	vma_leave(self);
+}
+
+static void shadow_is_asked_when_it_counts(uint32_t events)
+{
+	struct world w = {.kind = OFFLOADED};
+	int ep = epoll_create1(0), fd = hung_up_socket();
+	struct epoll_event event;
+
+	assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_ADD, fd, events, 1), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(w_wait(&w, ep, &event, 1, 1), 0);
+	fake_push(fake_at(fd));
+	assert_int_equal(w_wait(&w, ep, &event, 1, 100), 1);
+	assert_int_equal(event.events, EPOLLIN);
+	atomic_store(&fake_at(fd)->queued, 0);
+	if (!(events & EPOLLEXCLUSIVE))
+		assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_MOD, fd, events, 1), 0);
+	assert_int_equal(w_wait(&w, ep, &event, 1, 1), 0);
+	set_own_poll(fd, false);
+	assert_int_equal(w_wait(&w, ep, &event, 1, 100), 1);
+	assert_int_equal(event.events, EPOLLHUP);
+	set_own_poll(fd, true);
+	w_wait(&w, ep, &event, 1, 1); /* what had been asked before */
+	assert_int_equal(w_wait(&w, ep, &event, 1, 1), 0);
+	assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_DEL, fd, 0, 0), 0);
+	w_close(&w, fd);
+	w_close(&w, ep);
+}
+
+static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
+{
+	(void)state;
+	shadow_is_asked_when_it_counts(EPOLLIN);
+	shadow_is_asked_when_it_counts(EPOLLIN | EPOLLET);
+	shadow_is_asked_when_it_counts(EPOLLIN | EPOLLONESHOT);
+	shadow_is_asked_when_it_counts(EPOLLIN | EPOLLEXCLUSIVE);
+}
+
 static void test_everything_is_freed_in_the_end(void **state)
 {
 	struct world w = {.kind = OFFLOADED};
@@ -460,6 +514,7 @@ int main(void)
 	        cmocka_unit_test(test_an_error_of_the_shadow_is_told),
 	        cmocka_unit_test(test_idle_members_cost_nothing),
 	        cmocka_unit_test(test_rings_of_a_set_are_those_of_its_members),
+	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
 	        cmocka_unit_test(test_everything_is_freed_in_the_end),
 	};
 

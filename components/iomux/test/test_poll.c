@@ -428,6 +428,33 @@ static void test_a_member_closed_by_another_thread_is_the_oss(void **state)
 	w_close(&w, b);
 }
 
+static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
+{
+	struct world w = {.kind = OFFLOADED};
+	int fd = socket(AF_INET, SOCK_STREAM, 0); /* for the kernel it has hung up */
+	struct pollfd member = {.fd = fd, .events = POLLIN};
+	struct timespec soon = {0, 1000000};
+	fd_set readable;
+
+	(void)state;
+	assert_int_equal(fake_install(fd), 0);
+	atomic_store(&fake_at(fd)->file.own_poll, true);
+	assert_int_equal(w_poll(&w, &member, 1, 0), 0);
+	assert_int_equal(w_poll(&w, &member, 1, 2), 0);
+	FD_ZERO(&readable);
+	FD_SET(fd, &readable);
+	assert_int_equal(w_pselect(&w, fd + 1, &readable, NULL, NULL, &soon, NULL), 0);
+	fake_push(fake_at(fd));
+	assert_int_equal(w_poll(&w, &member, 1, 100), 1);
+	assert_int_equal(member.revents, POLLIN);
+	atomic_store(&fake_at(fd)->queued, 0);
+	atomic_store(&fake_at(fd)->file.own_poll, false);
+	usleep(ASKED_AGAIN_USEC);
+	assert_int_equal(w_poll(&w, &member, 1, 100), 1);
+	assert_int_equal(member.revents, POLLHUP);
+	w_close(&w, fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -445,6 +472,7 @@ int main(void)
 	        cmocka_unit_test(test_a_bad_timeout_is_a_fault),
 	        cmocka_unit_test(test_what_is_left_of_the_timeout),
 	        cmocka_unit_test(test_a_member_closed_by_another_thread_is_the_oss),
+	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
 	};
 
 	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
