@@ -213,15 +213,19 @@ static void bury_if_unused(struct vma_tcp_conn *conn)
 	conn->tcp->dead = conn;
 }
 
-/* Unless the receive fifo has had no memory for the last bytes: they would be lost with the pcb. */
+/* Not before the last bytes are in the receive fifo and the FIN has been acknowledged, which may have to wait for
+ * memory or a frame: nobody else does it for a pcb that has gone. */
 static void end_in_timewait(struct vma_tcp_conn *conn)
 {
-	if (conn->pcb->refused_data != NULL) {
-		lwip_enter(conn->tcp, conn);
-		tcp_process_refused_data(conn->pcb);
-		lwip_leave();
-	}
-	if (conn->pcb->refused_data == NULL)
+	struct tcp_pcb *pcb = conn->pcb;
+
+	lwip_enter(conn->tcp, conn);
+	if (pcb->refused_data != NULL)
+		tcp_process_refused_data(pcb);
+	if (pcb->flags & TF_ACK_NOW)
+		tcp_output_ack(conn);
+	lwip_leave();
+	if (pcb->refused_data == NULL && !(pcb->flags & TF_ACK_NOW))
 		timewait_begin(conn);
 }
 
