@@ -69,20 +69,22 @@ static inline bool iomux_file_is_ours(const struct vma_file *file)
 	return file != NULL && file->kind != VMA_FILE_INTERNAL;
 }
 
+static inline bool iomux_is_in_queue(struct vma_waitq *q, const struct vma_thread *self)
+{
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
+		if (atomic_load(&q->slot[i]) == self)
+			return true;
+	return false;
+}
 /*
  * Out of a queue, in the middle of a wait: who is not in its place any more was woken, and comes to see what for. The
  * wake-up is passed on when it leaves for good, and there is something to leave: were it always passed on, two sleepers
  * with nothing to do would wake each other for ever. A handler may jump out of the wait, so before one runs (signals,
- * counted since the wait began) it is passed on.
+ * counted since the wait began) it is passed on. False: it was not in its place.
  */
-static inline void iomux_leave_queue(struct vma_waitq *q, struct vma_thread *self, uint32_t signals)
+static inline bool iomux_leave_queue(struct vma_waitq *q, struct vma_thread *self, uint32_t signals)
 {
-	bool there = self->signals != signals;
-
-	for (unsigned i = 0; i < VMA_WAITQ_SLOTS && !there; i++)
-		there = atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self;
-	if (there)
-		vma_waitq_remove(q, self);
+	return (self->signals != signals || iomux_is_in_queue(q, self)) && vma_waitq_remove(q, self);
 }
 
 struct iomux_timeout {

@@ -21,7 +21,10 @@ struct call {
 	struct epoll_event *events;
 	int max;
 	struct iomux_policy policy;
+	struct vma_thread *self;
 	uint32_t signals;
+	bool announced; /* stands in the set's queue, or was taken out of it */
+	bool unspent;   /* stood there when it collected something: nobody had spent a wake-up on it yet */
 	int n;
 };
 
@@ -38,6 +41,7 @@ static int collect(struct call *call, enum epoll_ask ask)
 	if ((ask == EPOLL_ASK_IF_READY && !has(set)) || pthread_mutex_trylock(&set->lock) != 0)
 		return 0;
 	call->n = epoll_collect(set, call->epfd, call->events, call->max, ask, &call->policy);
+	call->unspent = call->n > 0 && call->announced && iomux_is_in_queue(&set->file.waitq, call->self);
 	epoll_set_unlock(set);
 	return call->n;
 }
@@ -65,23 +69,33 @@ static uint64_t wait_rings(struct vma_wait *wait)
 	return atomic_load_explicit(&call->set->rings, memory_order_relaxed);
 }
 
-static void wait_announce(struct vma_wait *wait, bool on)
-{
-	struct call *call = wait->arg;
-
-	if (on) {
-		vma_waitq_add(&call->set->file.waitq, wait->self);
-		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
-	} else {
-		iomux_leave_queue(&call->set->file.waitq, wait->self, call->signals);
-	}
-}
-
-/* Who was woken and leaves with nothing. */
+/* Who was woken and leaves with nothing, or with something else. */
 static void pass_on(struct epoll_set *set)
 {
 	if (epoll_set_has(set))
 		vma_waitq_wake(&set->file.waitq, false);
+}
+
+/*
+ * Who leaves with events may have had another wake-up spent on it since, be it by its own epoll_set_unlock: that is
+ * passed on. It stood in the queue or not when it had collected (A), gave the set back, looked for what is left and
+ * woke one for it (B), and goes now (C). Was it out of the queue at A, nobody can spend a wake-up on it any more: what
+ * was there by B, B has told another of, and who adds to it later finds another. Was it there at A and is at C, no
+ * wake-up was spent on it. Was it there at A and is not at C, one was, and what it was for is there (or somebody has
+ * taken it, which is as good): who took it out of its place had put that there before.
+ */
+static void wait_announce(struct vma_wait *wait, bool on)
+{
+	struct call *call = wait->arg;
+	struct vma_waitq *q = &call->set->file.waitq;
+
+	call->announced = on;
+	if (on) {
+		vma_waitq_add(q, wait->self);
+		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
+	} else if (!iomux_leave_queue(q, wait->self, call->signals) && call->unspent) {
+		pass_on(call->set);
+	}
 }
 
 static void wait_abandon(struct vma_wait *wait)
@@ -164,8 +178,8 @@ static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thr
 int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *events, int max,
                          const struct timespec *timeout, const sigset_t *mask)
 {
-	struct call call = {.set = epoll_set(set), .epfd = epfd, .events = events, .max = max};
 	struct vma_thread *self = vma_thread_self();
+	struct call call = {.set = epoll_set(set), .epfd = epfd, .events = events, .max = max, .self = self};
 	struct iomux_timeout time;
 	struct iomux_sigmask before;
 	int rc = iomux_timeout_get(&time, timeout);

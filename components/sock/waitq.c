@@ -75,13 +75,14 @@ static bool take(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
  * Not in its slot: somebody has spent a wake-up on this thread. If it leaves with nothing (a deadline, a signal,
  * cancellation), another may have use for it, and it is passed on; who is woken in vain sleeps on.
  */
-void vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
+bool vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
 {
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
 		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self && take(q, i, self))
-			return;
+			return true;
 	if (self->unserved)
 		vma_waitq_wake(q, false);
+	return false;
 }
 
 static void wake_everybody(void)

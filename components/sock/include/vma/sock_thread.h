@@ -167,7 +167,8 @@ struct vma_waitq {
 	_Atomic uint32_t overflow; /* sleepers without a slot */
 };
 void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self);
-void vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self);
+/* False: it was not in its place any more, somebody has spent a wake-up on it. */
+bool vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self);
 void vma_waitq_wake_slow(struct vma_waitq *q, bool all) __attribute__((cold));
 /* After the change. all: everybody (several may be interested); else one of them. */
 static inline void vma_waitq_wake(struct vma_waitq *q, bool all)

@@ -1,0 +1,175 @@
+/*
+ * Threads that wait for one set and take one event each: as many come out as there are events, however their coming,
+ * each other's collecting and the events meet.
+ *
+ * A round: each thread of the crew waits once, with room for one event, and each of as many members gets a datagram,
+ * edge-triggered or one-shot, so that what is told is told once. Nobody comes back before the round is over; so a
+ * wake-up that was spent on a thread which leaves with another event is never made good.
+ */
+#include "worlds.h"
+
+#define CREW 4 /* no more than a queue has places, or everybody is woken anyway */
+#define LATE_NS 2000000000ULL
+
+static struct world world = {.kind = OFFLOADED};
+static int ep, fd[CREW];
+static struct vma_thread *_Atomic self_of[CREW];
+static _Atomic unsigned round_now, came_out, told[CREW];
+static _Atomic bool stop;
+
+static double seconds(void)
+{
+	const char *text = getenv("STRESS_SECONDS");
+
+	return text != NULL ? atof(text) : 1.0;
+}
+
+/* Who collects may lose its core meanwhile: then the others come, find the set taken, and sleep again. */
+static uint32_t poll_slowly(struct vma_file *file)
+{
+	static _Atomic unsigned times;
+	const unsigned time = atomic_fetch_add(&times, 1) * 2654435761U >> 24;
+
+	if (time < 64)
+		usleep(time);
+	return fake_poll(file);
+}
+static const struct vma_file_ops slow_ops = {
+        .name = "slow", .poll = poll_slowly, .rings = fake_rings, .destroy = fake_destroy};
+
+static uint32_t events_of(unsigned member)
+{
+	return EPOLLIN | (member % 2 != 0 ? EPOLLET : EPOLLONESHOT);
+}
+
+static void wait_for_round(unsigned round)
+{
+	for (unsigned tries = 0; atomic_load(&round_now) < round && !atomic_load(&stop); tries++)
+		if (tries > 100)
+			sched_yield();
+}
+
+static void *work(void *arg)
+{
+	const unsigned me = *(unsigned *)arg;
+	struct epoll_event event;
+	unsigned seed = me;
+
+	atomic_store(&self_of[me], vma_thread_self());
+	for (unsigned round = 1; wait_for_round(round), !atomic_load(&stop); round++) {
+		seed = seed * 1103515245 + 12345;
+		for (unsigned i = seed >> 16 & 1023; i > 0; i--)
+			atomic_signal_fence(memory_order_seq_cst);
+		if (w_wait(&world, ep, &event, 1, -1) == 1)
+			atomic_fetch_add(&told[event.data.u64], 1);
+		atomic_fetch_add(&came_out, 1);
+	}
+	return NULL;
+}
+
+/* What a wake-up depends on, for who looks for one that is missing. */
+static void say_where_all_are(unsigned round)
+{
+	struct vma_thread *thread = vma_enter();
+	struct epoll_set *set = epoll_set_find(ep);
+
+	fprintf(stderr, "round %u: %u came out; queue used %u, pending %u, ready list %s\n", round,
+	        atomic_load(&came_out), atomic_load(&set->file.waitq.used), atomic_load(&set->n_pending),
+	        ready_list_is_empty(&set->ready) ? "empty" : "not empty");
+	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
+		fprintf(stderr, "  place %u: %p\n", i, (void *)atomic_load(&set->file.waitq.slot[i]));
+	for (unsigned i = 0; i < CREW; i++)
+		fprintf(stderr, "  thread %p: state %u; member %u: told %u times\n", (void *)atomic_load(&self_of[i]),
+		        atomic_load(&atomic_load(&self_of[i])->state), i, atomic_load(&told[i]));
+	vma_leave(thread);
+}
+
+static bool all_come_out(unsigned round)
+{
+	const uint64_t until = vma_now_ns() + LATE_NS;
+
+	while (atomic_load(&came_out) < round * CREW && vma_now_ns() < until)
+		sched_yield();
+	if (atomic_load(&came_out) == round * CREW)
+		return true;
+	say_where_all_are(round);
+	return false;
+}
+
+/* Taken, and one-shot members armed again: nothing of the round is left. */
+static void tidy_up(void)
+{
+	struct epoll_event event;
+
+	for (unsigned i = 0; i < CREW; i++) {
+		w_recv(&world, fd[i]);
+		w_ctl(&world, ep, EPOLL_CTL_MOD, fd[i], events_of(i), i);
+	}
+	assert_int_equal(w_wait(&world, ep, &event, 1, 0), 0);
+}
+
+static unsigned play(unsigned *seed, uint64_t until)
+{
+	unsigned round = 0;
+	bool well = true;
+
+	while (well && vma_now_ns() < until) {
+		atomic_store(&round_now, ++round);
+		*seed = *seed * 1103515245 + 12345;
+		if (*seed >> 16 & 1) /* all of them sleep, or are about to */
+			usleep(*seed >> 17 & 127);
+		for (unsigned i = 0; i < CREW; i++)
+			fake_push(fake_at(fd[(i + *seed / 65536) % CREW]));
+		well = all_come_out(round);
+		if (well)
+			tidy_up();
+	}
+	return well ? round : 0;
+}
+
+static void end_crew(pthread_t *threads)
+{
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < CREW; i++) {
+		struct vma_thread *thread = vma_enter();
+
+		vma_file_ready(vma_fd_lookup(ep), EPOLLIN);
+		vma_leave(thread);
+	}
+	for (int i = 0; i < CREW; i++)
+		pthread_join(threads[i], NULL);
+}
+
+static void test_as_many_come_out_as_there_are_events(void **state)
+{
+	static unsigned number[CREW];
+	pthread_t threads[CREW];
+	unsigned seed = 3, rounds;
+
+	(void)state;
+	ep = epoll_create1(0);
+	for (unsigned i = 0; i < CREW; i++) {
+		fd[i] = w_socket(&world);
+		fake_at(fd[i])->file.ops = &slow_ops;
+		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[i], events_of(i), i), 0);
+		number[i] = i;
+		assert_int_equal(pthread_create(&threads[i], NULL, work, &number[i]), 0);
+	}
+	rounds = play(&seed, vma_now_ns() + (uint64_t)(seconds() * 1e9));
+	assert_int_not_equal(rounds, 0);
+	print_message("%u rounds\n", rounds);
+	for (int i = 0; i < CREW; i++)
+		assert_int_equal(atomic_load(&told[i]), rounds);
+	end_crew(threads);
+	for (int i = 0; i < CREW; i++)
+		w_close(&world, fd[i]);
+	w_close(&world, ep);
+	settle();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_many_come_out_as_there_are_events)};
+
+	return run_worlds(__FILE__, tests, 1);
+}
