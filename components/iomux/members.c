@@ -228,9 +228,19 @@ static uint64_t wait_rings(struct vma_wait *wait)
 	return members->rings;
 }
 
+/*
+ * A datagram wakes one of those in the queue. Who does not ask for data (but for errors, say) is no use there, and the
+ * wake-up would be lost to those who do: all that he asks for he hears from the shadow, on which he sleeps as well.
+ * A file that answers all by itself wakes everybody.
+ */
+static bool has_use(const struct members_ours *ours)
+{
+	return ours->accept & IOMUX_IN || atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed);
+}
+
 static void stand_in_queue(struct members_ours *ours, struct vma_thread *self)
 {
-	if (!is_still(ours))
+	if (!is_still(ours) || !has_use(ours))
 		return;
 	if (!ours->queued)
 		vma_file_get(ours->file);

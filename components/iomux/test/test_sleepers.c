@@ -32,6 +32,12 @@ static void begin_crew(struct crew *crew)
 	usleep(50000); /* asleep by now */
 }
 
+static void wait_for_return(struct crew *crew, int n)
+{
+	for (int msec = 0; msec < 2000 && atomic_load(&crew->returned) < n; msec++)
+		usleep(1000);
+}
+
 static void end_crew(struct crew *crew)
 {
 	for (int i = 0; i < THREADS; i++)
@@ -41,18 +47,17 @@ static void end_crew(struct crew *crew)
 static void one_edge_wakes_one_thread(struct world *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w);
-	struct crew crew = {.w = w, .ep = ep, .msec = 300};
+	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
 
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
 	begin_crew(&crew);
-	w_send(w, fd);
-	usleep(50000);
-	say(w, "%d of %d\n", atomic_load(&crew.got), atomic_load(&crew.returned));
-	w_send(w, fd);
-	usleep(50000);
-	say(w, "%d of %d\n", atomic_load(&crew.got), atomic_load(&crew.returned));
+	for (int i = 1; i <= THREADS; i++) {
+		w_send(w, fd);
+		wait_for_return(&crew, i);
+		usleep(20000); /* for those who should sleep on */
+		say(w, "%d of %d\n", atomic_load(&crew.got), atomic_load(&crew.returned));
+	}
 	end_crew(&crew);
-	say(w, "%d of %d\n", atomic_load(&crew.got), atomic_load(&crew.returned));
 	w_close(w, fd);
 	w_close(w, ep);
 }
@@ -61,7 +66,7 @@ SAME_IN_ALL_WORLDS(one_edge_wakes_one_thread)
 static void every_member_wakes_its_own_thread(struct world *w)
 {
 	int ep = epoll_create1(0), fd[THREADS];
-	struct crew crew = {.w = w, .ep = ep, .msec = 3000};
+	struct crew crew = {.w = w, .ep = ep, .msec = 1000};
 	uint64_t begun = msec_now();
 
 	for (int i = 0; i < THREADS; i++) {
@@ -83,7 +88,7 @@ SAME_IN_ALL_WORLDS(every_member_wakes_its_own_thread)
 static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct world *w)
 {
 	int ep = epoll_create1(0), pipes[2], fd[THREADS];
-	struct crew crew = {.w = w, .ep = ep, .msec = 3000};
+	struct crew crew = {.w = w, .ep = ep, .msec = 1000};
 	uint64_t begun = msec_now();
 
 	assert_int_equal(pipe(pipes), 0);
@@ -146,6 +151,44 @@ static void a_member_of_the_os_wakes_too(struct world *w)
 }
 SAME_IN_ALL_WORLDS(a_member_of_the_os_wakes_too)
 
+struct poller {
+	struct world *w;
+	struct pollfd fd;
+	int msec, n;
+	bool in_time;
+};
+
+static void *poll_once(void *arg)
+{
+	struct poller *poller = arg;
+	uint64_t begun = msec_now();
+
+	poller->n = w_poll(poller->w, &poller->fd, 1, poller->msec);
+	poller->in_time = msec_now() - begun < 800;
+	return NULL;
+}
+
+/* The first in the queue waits for an error: a datagram is none of its business. */
+static void a_datagram_wakes_the_one_who_waits_for_data(struct world *w)
+{
+	struct poller pollers[2] = {{.w = w, .msec = 1000}, {.w = w, .msec = 4000, .fd.events = POLLIN}};
+	int fd = w_socket(w);
+	pthread_t threads[2];
+
+	for (int i = 0; i < 2; i++) {
+		pollers[i].fd.fd = fd;
+		assert_int_equal(pthread_create(&threads[i], NULL, poll_once, &pollers[i]), 0);
+		usleep(50000); /* asleep by now */
+	}
+	w_send(w, fd);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	say(w, "%d: %x; %d: %x, in time: %d\n", pollers[0].n, pollers[0].fd.revents, pollers[1].n,
+	    pollers[1].fd.revents, pollers[1].in_time);
+	w_close(w, fd);
+}
+SAME_IN_ALL_WORLDS(a_datagram_wakes_the_one_who_waits_for_data)
+
 static uint64_t cpu_usec(void)
 {
 	struct rusage usage;
@@ -183,6 +226,7 @@ int main(void)
 	        cmocka_unit_test(test_threads_in_the_kernel_come_out_when_the_set_becomes_ours),
 	        cmocka_unit_test(test_a_member_added_while_others_sleep_wakes_them),
 	        cmocka_unit_test(test_a_member_of_the_os_wakes_too),
+	        cmocka_unit_test(test_a_datagram_wakes_the_one_who_waits_for_data),
 	        cmocka_unit_test(test_sleepers_stay_asleep_after_one_of_them_was_woken),
 	};
 
