@@ -219,13 +219,16 @@ static void end_in_timewait(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
+	drop_burst(conn); /* has been answered, if there is any */
 	lwip_enter(conn->tcp, conn);
 	if (pcb->refused_data != NULL)
 		tcp_process_refused_data(pcb);
 	if (pcb->flags & TF_ACK_NOW)
 		tcp_output_ack(conn);
 	lwip_leave();
-	if (pcb->refused_data == NULL && !(pcb->flags & TF_ACK_NOW))
+	if (!timewait_has_memory(conn->tcp))
+		tcp_retry(conn);
+	else if (pcb->refused_data == NULL && !(pcb->flags & TF_ACK_NOW))
 		timewait_begin(conn);
 }
 

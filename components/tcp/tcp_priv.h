@@ -508,6 +508,8 @@ void timewait_fini(struct vma_tcp *tcp);
 void timewait_end(struct vma_tcp *tcp, uint32_t most); /* so many of them, if there are, now */
 /* Takes over from a connection whose pcb is in TIME_WAIT: its flow goes on, the connection is over. */
 void timewait_begin(struct vma_tcp_conn *conn);
+/* For a record; also if there may be no more of them. False: later, or the peer's FIN, sent again, finds nobody. */
+bool timewait_has_memory(struct vma_tcp *tcp);
 /* Whether a new connection may use the 4-tuple now (RFC 6191, tcp_tw_reuse): true ends the old one. */
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t *isn_above);
 /* Whether one is there with this local port and address (NULL: any). As long as there are records. */

@@ -122,6 +122,13 @@ static int add_block(struct tcp_timewait *tw)
 	return 0;
 }
 
+bool timewait_has_memory(struct vma_tcp *tcp)
+{
+	struct tcp_timewait *tw = tcp->timewait;
+
+	return tw->count >= tcp->attr.time_wait_max || tw->free != NONE || add_block(tw) == 0;
+}
+
 /* NULL: no memory, or too many. */
 static struct record *new_record(struct tcp_timewait *tw)
 {
