@@ -166,8 +166,11 @@ static void sim_plan_peer(struct sim_chance *chance, const struct sim_scenario *
 	if (sim_happens(chance, 60))
 		plan->write_min = (uint32_t)sim_between(chance, 1, plan->write_max);
 	/* Without a window, thousands of single bytes flood the wire at every timeout. */
-	if (plan->options.congestion == VMA_TCP_CC_NONE && plan->write_min < 500)
-		plan->write_min = plan->write_max = plan->write_max + 500;
+	if (plan->options.congestion == VMA_TCP_CC_NONE) {
+		plan->total %= 20000;
+		if (plan->write_min < 500)
+			plan->write_min = plan->write_max = plan->write_max + 500;
+	}
 	plan->read_min = plan->read_max = (uint32_t)sim_magnitude(chance, 1, 262144);
 	if (sim_happens(chance, 60))
 		plan->read_min = (uint32_t)sim_between(chance, 1, plan->read_max);
@@ -223,7 +226,7 @@ static void sim_plan_pair(struct sim_scenario *s, unsigned number, unsigned inca
 	if (incarnation == 0 && !s->disturbed && sim_happens(chance, 15))
 		pair->repeats = (unsigned)sim_between(chance, 1, 3);
 	pair->connector = (int)(sim_draw(chance) & 1);
-	pair->simultaneous = sim_happens(chance, 5) && repeats == 0 && incarnation == 0;
+	pair->simultaneous = sim_happens(chance, 5) && pair->repeats == 0 && incarnation == 0;
 	if (incarnation > 0)
 		pair->connector = connector;
 	pair->connect_ns = now_ns + (sim_happens(chance, 50) ? 0 : sim_magnitude(chance, 1, SIM_S));
