@@ -3,10 +3,10 @@
 
 #include "pieces.h"
 
-/* A list that lies right behind msg is the library's own: see sock.h. */
+/* A list that lies right behind msg is the library's own, and has one piece: see sock.h. */
 static bool is_own(const struct msghdr *msg)
 {
-	return msg->msg_iov == (const struct iovec *)(msg + 1);
+	return msg->msg_iovlen == 1 && msg->msg_iov == (const struct iovec *)(msg + 1);
 }
 
 /* An address that no application has. */
