@@ -160,20 +160,15 @@ static void count(struct vma_tcp_conn *conn, uint32_t data, uint8_t flags)
 		TCP_COUNT(conn->tcp, resets_out, 1);
 }
 
-/* lwIP's way out. p->payload is at the TCP header, which with its options lies in the first pbuf. */
-err_t ip4_output_if(struct pbuf *p, const ip4_addr_t *src, const ip4_addr_t *dest, u8_t ttl, u8_t tos, u8_t proto,
-                    struct netif *netif)
+/* p->payload is at the TCP header, which with its options lies in the first pbuf. */
+err_t tcp_frame_send(struct vma_tcp_conn *conn, const struct pbuf *p)
 {
-	struct vma_tcp *tcp = lwip_at.tcp;
-	struct vma_tcp_conn *conn = lwip_at.conn;
+	struct vma_tcp *tcp = conn->tcp;
 	const uint8_t *header = p->payload;
 	struct vma_buf *buf;
 	uint32_t len, off;
 	uint8_t *frame;
 
-	(void)src, (void)dest, (void)ttl, (void)tos, (void)proto, (void)netif;
-	if (conn == NULL)
-		return ERR_RTE;
 	if (conn->path.len == 0)
 		return ERR_OK; /* lost: what has to be repeated is, at the latest when there is a way */
 	len = conn->path.len + p->tot_len;
@@ -192,4 +187,12 @@ err_t ip4_output_if(struct pbuf *p, const ip4_addr_t *src, const ip4_addr_t *des
 	count(conn, p->tot_len - (uint32_t)(header[12] >> 4) * 4, header[13]);
 	tcp_frame_out(tcp, buf, off, len, tcp->nic->caps & VMA_NIC_CAP_TX_CSUM ? VMA_NIC_SEG_CSUM : 0);
 	return ERR_OK;
+}
+
+/* lwIP's way out. */
+err_t ip4_output_if(struct pbuf *p, const ip4_addr_t *src, const ip4_addr_t *dest, u8_t ttl, u8_t tos, u8_t proto,
+                    struct netif *netif)
+{
+	(void)src, (void)dest, (void)ttl, (void)tos, (void)proto, (void)netif;
+	return lwip_at.conn != NULL ? tcp_frame_send(lwip_at.conn, p) : ERR_RTE;
 }

@@ -29,6 +29,11 @@ struct header_block {
 	uint8_t bytes[120];
 };
 
+/* Of a segment's header in there, behind the pbuf and what would be IP's. */
+#define HEADER_AT (sizeof(struct pbuf) + PBUF_IP_HLEN)
+_Static_assert(HEADER_AT % 4 == 0 && HEADER_AT + TCP_HLEN + 40 <= sizeof(((struct header_block *)0)->bytes),
+               "room for a header with all its options");
+
 static const uint32_t kind_size[MEMORY_KINDS] = {
         [MEMORY_PCB] = sizeof(struct tcp_pcb),         [MEMORY_LISTENER] = sizeof(struct tcp_pcb_listen),
         [MEMORY_SEGMENT] = sizeof(struct tcp_seg),     [MEMORY_PBUF] = sizeof(struct pbuf),
@@ -129,6 +134,64 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 	object->next = all->free[kind].first;
 	all->free[kind].first = object;
 	all->free[kind].count++;
+}
+
+/* ---- segments ---- */
+
+/* The header lies where pbuf_alloc and pbuf_add_header would put it. */
+struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
+{
+	struct tcp_seg *seg = memory_get(tcp, MEMORY_SEGMENT);
+	struct pbuf *data = seg ? memory_get(tcp, MEMORY_PBUF) : NULL, *head;
+	struct header_block *block = data ? memory_get(tcp, MEMORY_HEADER) : NULL;
+	uint16_t hdr_len = (uint16_t)(TCP_HLEN + options_len);
+
+	if (!block) {
+		if (data)
+			memory_put(tcp, MEMORY_PBUF, data);
+		if (seg)
+			memory_put(tcp, MEMORY_SEGMENT, seg);
+		return NULL;
+	}
+	block->is_large = 0;
+	head = (struct pbuf *)block->bytes;
+	*data = (struct pbuf){.payload = bytes, .tot_len = len, .len = len, .type_internal = PBUF_ROM, .ref = 1};
+	*head = (struct pbuf){.next = data,
+	                      .payload = block->bytes + HEADER_AT,
+	                      .tot_len = (u16_t)(hdr_len + len),
+	                      .len = hdr_len,
+	                      .type_internal = (u8_t)PBUF_RAM,
+	                      .ref = 1};
+	*seg = (struct tcp_seg){.p = head, .len = len, .tcphdr = head->payload};
+	return seg;
+}
+
+static bool is_pair(const struct pbuf *p)
+{
+	const struct pbuf *data = p->next;
+
+	return p->type_internal == (u8_t)PBUF_RAM && p->ref == 1 && data && data->type_internal == PBUF_ROM &&
+	       data->ref == 1 && !data->next;
+}
+
+unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg)
+{
+	struct header_block *block;
+	unsigned pbufs;
+
+	if (!is_pair(seg->p)) {
+		pbufs = pbuf_clen(seg->p);
+		tcp_seg_free(seg);
+		return pbufs;
+	}
+	block = (struct header_block *)((uint8_t *)seg->p - offsetof(struct header_block, bytes));
+	memory_put(tcp, MEMORY_PBUF, seg->p->next);
+	if (block->is_large)
+		mem_free(block->bytes);
+	else
+		memory_put(tcp, MEMORY_HEADER, block);
+	memory_put(tcp, MEMORY_SEGMENT, seg);
+	return MEMORY_SEGMENT_PBUFS;
 }
 
 /* ---- lwIP's names for it ---- */

@@ -24,4 +24,14 @@ enum memory_kind {
 void *memory_get(struct vma_tcp *tcp, enum memory_kind kind); /* NULL: none, counted */
 void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory);
 
+/*
+ * A segment as tcp_write makes it of bytes that stay where they are: pbufs for its header and for the bytes. All but
+ * flags and the header's contents is set. NULL: none, counted.
+ */
+struct tcp_seg;
+#define MEMORY_SEGMENT_PBUFS 2
+struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len);
+/* tcp_seg_free of any segment that is or was to be sent. Returns how many pbufs it had. Within lwip_enter. */
+unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg);
+
 #endif

@@ -65,6 +65,9 @@ err_t tcp_hook_inpacket(struct tcp_pcb *pcb, struct tcp_hdr *hdr, u16_t optlen, 
 u32_t tcp_hook_isn(const ip_addr_t *local_ip, u16_t local_port, const ip_addr_t *remote_ip, u16_t remote_port);
 err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb);
 
+/* frame.c: a finished segment leaves. */
+err_t tcp_frame_send(struct vma_tcp_conn *conn, const struct pbuf *p);
+
 /* Made visible by the adaptation. */
 err_t tcp_output_segment(struct tcp_seg *seg, struct tcp_pcb *pcb, struct netif *netif);
 /* The one interface that lwIP sees; its mtu is to be set for each connection before use. */

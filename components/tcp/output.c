@@ -7,8 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "tcp_priv.h"
-#include "lwip_port.h"
+#include "compose.h"
 
 #define QUEUE_MARGIN 16 /* pbufs that a segment may need, below lwIP's limit of them */
 
@@ -35,6 +34,17 @@ static bool fits_window(const struct tcp_pcb *pcb)
 	return lwip_ntohl(seg->tcphdr->seqno) - pcb->lastack + seg->len <= pcb->snd_wnd;
 }
 
+/* What has been sent once. */
+static void note_given(struct vma_tcp_conn *conn)
+{
+	uint64_t given = tcp_tx_offset(conn, conn->pcb->snd_nxt);
+
+	given = given < conn->fed ? given : conn->fed;
+	conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
+	                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
+	atomic_store_explicit(&conn->given, given, memory_order_release);
+}
+
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
 static bool transmit(struct vma_tcp_conn *conn, bool fin)
 {
@@ -48,14 +58,8 @@ static bool transmit(struct vma_tcp_conn *conn, bool fin)
 		tcp_output(pcb);
 	for (seg = last != NULL ? last->next : pcb->unacked; seg != NULL; seg = seg->next)
 		recovery_sent(conn, seg);
-	if (conn->connected) {
-		uint64_t given = tcp_tx_offset(conn, pcb->snd_nxt);
-
-		given = given < conn->fed ? given : conn->fed;
-		conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
-		                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
-		atomic_store_explicit(&conn->given, given, memory_order_release);
-	}
+	if (conn->connected)
+		note_given(conn);
 	if (pcb->unsent != NULL && fits_window(pcb))
 		tcp_retry(conn);
 	return pcb->unsent == NULL;
@@ -149,8 +153,18 @@ static bool all_is_fed(const struct vma_tcp_conn *conn)
 /* One segment of n bytes. False: stop. */
 static bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
-	uint32_t written = write_bytes(conn, n, produced);
+	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
+	uint32_t written;
 
+	if (seg != NULL) {
+		if (n < conn->mss)
+			conn->snd_sml = conn->pcb->snd_lbb;
+		window_data_sent(conn);
+		recovery_sent(conn, seg);
+		note_given(conn);
+		return true;
+	}
+	written = write_bytes(conn, n, produced);
 	if (written < n) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
 		tcp_retry(conn);

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "lwip_memory.h"
 #include "predict.h"
 
 /* lwIP's own parser would find nothing else in it. */
@@ -83,21 +84,20 @@ static bool take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *
 	return true;
 }
 
-static void free_acked(struct tcp_pcb *pcb)
+static void free_acked(struct vma_tcp *tcp, struct tcp_pcb *pcb)
 {
 	struct tcp_seg *seg;
 
 	while ((seg = pcb->unacked) != NULL &&
 	       TCP_SEQ_LEQ(lwip_ntohl(seg->tcphdr->seqno) + TCP_TCPLEN(seg), pcb->lastack)) {
 		pcb->unacked = seg->next;
-		pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - pbuf_clen(seg->p));
 		pcb->snd_buf += seg->len;
-		tcp_seg_free(seg);
+		pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - memory_segment_free(tcp, seg));
 	}
 }
 
 /* RFC 9293 3.10.7.4: a window is news if the segment is. */
-static void take_ack(struct tcp_pcb *pcb, const struct segment *s)
+static void take_ack(struct vma_tcp *tcp, struct tcp_pcb *pcb, const struct segment *s)
 {
 	uint32_t window = (uint32_t)s->window << pcb->snd_scale;
 
@@ -109,7 +109,7 @@ static void take_ack(struct tcp_pcb *pcb, const struct segment *s)
 	}
 	if (s->ack != pcb->lastack) {
 		pcb->lastack = s->ack;
-		free_acked(pcb);
+		free_acked(tcp, pcb);
 	}
 }
 
@@ -122,7 +122,7 @@ bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_
 	for (unsigned i = 0; i < n; i++)
 		vma_buf_put_chain(conn->tcp->arena, packets[i]);
 	recovery_ack_before(conn, &conn->tcp->ack);
-	take_ack(pcb, s);
+	take_ack(conn->tcp, pcb, s);
 	if (s->has_ts && TCP_SEQ_LEQ(s->seq, pcb->ts_lastacksent) && TCP_SEQ_LEQ(pcb->ts_lastacksent, s->seq + s->len))
 		pcb->ts_recent = s->ts_val;
 	pcb->rcv_nxt += s->len;

@@ -10,6 +10,7 @@
  *   read.c, write.c  the application's side of the two fifos
  *   input.c       a burst's segments of one connection into lwIP     recovery_ack_*, window.c
  *   output.c      from the send fifo into segments and frames        recovery_*
+ *   compose.c     the short way of the usual segment that leaves, as predict.c is of the one that comes
  *   recovery.c    recovery begins and ends, retransmission, undo    scoreboard.c, rtt.c, cc.c
  *   scoreboard.c  marks on segments: SACKed, lost, sent again
  *   timers.c      what each timer of a connection does; persist.c, keepalive.c   wheel.c

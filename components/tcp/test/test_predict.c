@@ -1,6 +1,6 @@
 /*
- * The short way through the input and the one through lwIP do the same: one conversation, drawn by chance, takes each,
- * and after every segment what is known and what was sent is compared.
+ * The short ways through input and output and those through lwIP do the same: one conversation, drawn by chance, takes
+ * each, and after every segment what is known and what was sent is compared.
  */
 #include "raw.h"
 
@@ -8,9 +8,30 @@ struct known {
 	uint32_t rcv_nxt, rcv_wnd, snd_nxt, snd_lbb, lastack, snd_wnd, snd_wl1, snd_wl2, snd_buf, snd_queuelen;
 	uint32_t ts_recent, ts_lastacksent, state, flags;
 	uint32_t rcv_edge, rcv_wup, quick_acks, snd_wnd_max, cwnd, events, frames;
-	uint64_t produced, fed, acked, released, segments_in, bytes_in;
+	uint64_t produced, fed, acked, given, released, segments_in, bytes_in, said;
 	bool unacked, pingpong;
 };
+
+static uint64_t mix(uint64_t hash, const void *bytes, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001b3);
+	return hash;
+}
+
+/* What all segments so far have said. */
+static uint64_t said_so_far(uint64_t hash)
+{
+	for (; raw.seen < raw.count; raw.seen++) {
+		const struct raw_segment *s = &raw.log[raw.seen];
+		const uint32_t header[] = {s->seq, s->ack, s->window, s->flags, s->urgent, s->len, s->tos, s->ttl};
+
+		hash = mix(hash, header, sizeof(header));
+		hash = mix(hash, s->options, s->options_len);
+		hash = mix(hash, s->data, s->len);
+	}
+	return hash;
+}
 
 static struct known look(struct app *app)
 {
@@ -43,6 +64,7 @@ static struct known look(struct app *app)
 	k.produced = fifo_produced(&conn->rx);
 	k.fed = conn->fed;
 	k.acked = atomic_load(&conn->acked);
+	k.given = atomic_load(&conn->given);
 	k.released = fifo_consumed(&conn->tx);
 	k.segments_in = counts_of(0).segments_in;
 	k.bytes_in = counts_of(0).bytes_in;
@@ -86,6 +108,7 @@ static void say(uint32_t *seed, uint32_t *mine, struct app *app)
 static void converse(uint32_t seed, bool through_lwip, bool stamped, struct known *known)
 {
 	uint32_t mine = 1;
+	uint64_t said = 0;
 	struct app *app;
 
 	raw_open(NULL);
@@ -95,12 +118,14 @@ static void converse(uint32_t seed, bool through_lwip, bool stamped, struct know
 	for (int i = 0; i < STEPS; i++) {
 		say(&seed, &mine, app);
 		known[i] = look(app);
+		known[i].said = said = said_so_far(said);
 		if (draw(&seed, 3) == 0)
 			send_bytes(app, 1 + draw(&seed, 3000));
 		if (draw(&seed, 3) == 0)
 			read_bytes(app, draw(&seed, 5000));
 		if (draw(&seed, 10) == 0)
 			run(draw(&seed, 60) * MS);
+		said = said_so_far(said);
 		raw.count = raw.seen = raw.count % (RAW_LOG / 2);
 	}
 	assert_true(known[STEPS - 1].bytes_in > 50000);
