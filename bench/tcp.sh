@@ -64,7 +64,7 @@ of_load() {
 }
 
 tcp_ping() { # RUN HOW
-	far_command=(sockperf sr --tcp -i "$IP_B" -p $PORT)
+	far_command=(sockperf sr --tcp -i "$IP_B" -p "$PORT")
 	[ "$2" != spin ] || far_command+=(--nonblocked)
 	# shellcheck disable=SC2046
 	far_signal=INT tcp_case "$1" "tcp-pp/$2" "$2" $PORT of_sockperf sockperf pp --tcp -i "$IP_B" -p $PORT -m 64 -t 1 $(how_polls "$2")
@@ -134,6 +134,7 @@ lossy_cases() { # RUN: through a middlebox, 0.2 ms; goodput, and 64 KB at a time
 		done
 	done
 	ns_del a; ns_del b; ns_del m
+	# shellcheck disable=SC2034 # read in sockets.sh
 	NET_SHARED=
 }
 

@@ -53,7 +53,7 @@ extern volatile sig_atomic_t stack_stop;
 	}
 #define STACK_USAGE                                                                                                    \
 	"  --local ADDRESS     IPv4 address of this side\n"                                                            \
-	"  --port PORT         port of this side (7000)\n"                                                         \
+	"  --port PORT         port of this side (7000)\n"                                                             \
 	"  --owner self|vmad   who owns the device: this process (default), or the daemon\n"                           \
 	"  --vmad PROGRAM      start this one if no daemon owns the interface yet\n"                                   \
 	"  --wait              sleep when there is nothing to do; without it, poll\n"                                  \
@@ -64,7 +64,8 @@ bool stack_option(struct stack *stack, int letter, const char *value);
 /* A number from 0 to max; anything else ends the process with a message. */
 uint64_t stack_number(const char *option, const char *value, uint64_t max);
 
-/* Everything up to the attached flow; without a sink, up to the ring. Returns 0 or a negative errno; a message names the step that failed. */
+/* Everything up to the attached flow; without a sink, up to the ring. Returns 0 or a negative errno; a message names
+ * the step that failed. */
 int stack_open(struct stack *stack, vma_flow_sink sink, void *owner);
 void stack_close(struct stack *stack);
 

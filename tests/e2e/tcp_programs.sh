@@ -3,6 +3,7 @@
 # offloaded, the server alone, the client alone.
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
+# shellcheck disable=SC2154 # where: lib_programs.sh
 large=$((64 << 20)) requests=20000
 [ -z "$SAN" ] || { large=$((8 << 20)) && requests=1000; }
 
@@ -78,8 +79,7 @@ fetch_many() { # no answer other than 200, no error
 		! grep -qE '^ +0 requests' "$WORK/wrk"
 }
 fetch_apart() {
-	local i
-	for i in 1 2 3 4 5 6 7 8 9 10; do
+	for _ in 1 2 3 4 5 6 7 8 9 10; do
 		[ "$(client curl -sS "http://$IP_B:8080/small" | sha256sum)" = "$(sha256sum <"$WORK/www/small")" ] || return 1
 	done
 }
