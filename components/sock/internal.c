@@ -2,6 +2,7 @@
  * internal - the thread that looks after what nobody else does. It sleeps in one epoll set:
  *
  *   net                      interfaces, addresses, routes, neighbours: told to files
+ *   raw socket               ICMP errors, told to connections
  *   wake eventfd             tasks, frames sent LATER, new rails, retries, timers of TCP that became earlier
  *   ring of an idle rail     armed, until a packet comes
  *   connected shadows        EPOLLERR, edge-triggered: an ICMP error
@@ -135,7 +136,10 @@ static void take_event(const struct epoll_event *event)
 
 	switch ((enum internal_source)(event->data.u64 >> INTERNAL_SOURCE_SHIFT)) {
 	case INTERNAL_NET:
-		vma_net_process(internal.engine->net);
+		if (number == INTERNAL_NET_ICMP)
+			icmp_care_take(internal.engine);
+		else
+			vma_net_process(internal.engine->net);
 		break;
 	case INTERNAL_WAKE:
 		take_wake();
@@ -270,6 +274,7 @@ void internal_fork_child(void)
 	sleep_time_say(&internal.sleeps, 0);
 	rail_care_fork_child();
 	tcp_care_fork_child();
+	icmp_care_fork_child();
 	news_fork_child();
 	tasks_fork_child();
 }

@@ -13,6 +13,7 @@
 /* What an event of the thread's epoll set is of: the kind in the upper bits, and a number below. */
 enum internal_source { INTERNAL_NET, INTERNAL_WAKE, INTERNAL_RAIL, INTERNAL_ERROR };
 #define INTERNAL_SOURCE_SHIFT 62
+#define INTERNAL_NET_ICMP 1 /* the number of INTERNAL_NET: ICMP errors; 0: interfaces, routes, neighbours */
 
 /* Any thread. add: -ENODEV without a thread; a descriptor that is in the set already gets the new meaning. */
 int internal_set_add(int fd, uint32_t events, enum internal_source source, uint64_t number);
@@ -40,6 +41,11 @@ void tcp_care_begin(void);     /* there is a stack */
 void tcp_care_due(void *rail); /* struct vma_tcp_host's */
 void tcp_care_retire(struct vma_tcp_conn *conn, void *rail);
 void tcp_care_fork_child(void);
+
+/* icmp_care.c: ICMP errors about connections. */
+void icmp_care_begin(void); /* there is a stack; any thread */
+void icmp_care_take(struct vma_engine *engine);
+void icmp_care_fork_child(void);
 
 /* news.c: changes of the network, refused offloads, errors of shadows. */
 void news_start(struct vma_engine *engine);

@@ -371,6 +371,7 @@ uint64_t tcp_care_again(void)
 void tcp_care_begin(void)
 {
 	atomic_store(&care.used, true);
+	icmp_care_begin();
 	internal_wake();
 }
 

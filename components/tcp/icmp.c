@@ -5,7 +5,9 @@
  * only remembered (the soft error, for who gives up by timeout), but for a smaller MTU, to which segments are cut.
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "tcp_priv.h"
 #include "lwip_port.h"
@@ -33,6 +35,54 @@ void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_
 
 	atomic_store_explicit(&conn->icmp_wish, wish, memory_order_release);
 	tcp_post(conn, TCP_WORK_ICMP);
+}
+
+/* ---- whose it is ---- */
+
+#define ICMP_LEN 8
+#define IP_LEN 20
+
+/* The message quotes the packet that it is about: its IP header and the ports and number of its TCP header. */
+static bool read_quote(const uint8_t *icmp, size_t len, struct vma_flow_key *key, uint32_t *seq)
+{
+	const uint8_t *ip = icmp + ICMP_LEN, *tcp;
+	size_t ip_len;
+
+	if (len < ICMP_LEN + IP_LEN)
+		return false;
+	ip_len = (size_t)(ip[0] & 15) * 4;
+	if (ip[0] >> 4 != 4 || ip_len < IP_LEN || len < ICMP_LEN + ip_len + 8 || ip[9] != IPPROTO_TCP ||
+	    (ip[6] & 0x1f) != 0 || ip[7] != 0)
+		return false;
+	tcp = ip + ip_len;
+	*key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_TCP, .vlan = key->vlan};
+	memcpy(key->local, ip + 12, 4);
+	memcpy(key->peer, ip + 16, 4);
+	memcpy(&key->local_port_be, tcp, 2);
+	memcpy(&key->peer_port_be, tcp + 2, 2);
+	memcpy(seq, tcp + 4, 4);
+	*seq = lwip_ntohl(*seq);
+	return true;
+}
+
+bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message, size_t len)
+{
+	const uint8_t *icmp = message;
+	struct vma_flow_key key = {.vlan = vlan};
+	struct vma_flow *flow;
+	uint32_t seq;
+	bool acquired, found;
+
+	if (!read_quote(icmp, len, &key, &seq))
+		return false;
+	acquired = vma_ring_acquire(tcp->ring); /* the connection stays while it is looked at */
+	flow = vma_ring_flow(tcp->ring, &key);
+	found = flow != NULL && flow->sink == tcp_sink;
+	if (found)
+		vma_tcp_icmp(flow->owner, icmp[0], icmp[1], (uint16_t)(icmp[6] << 8 | icmp[7]), seq);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return found;
 }
 
 /* ---- driver ---- */

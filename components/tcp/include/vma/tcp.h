@@ -268,6 +268,9 @@ int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
 /* An ICMP error about this connection has come: type, code and next-hop MTU of RFC 792/1191, seq of the inner header.
  * Posts. Hard errors end a connection that is being made; others are remembered for SO_ERROR's soft error. */
 void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq);
+/* Control path. The same with a whole ICMP message, from its header on, which quotes a packet of the connection. False:
+ * it is about none of this stack's, or it is not whole. */
+bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message, size_t len);
 /* Has the NIC steer this connection by itself (vma_ring_steer); before its listener ends. Control path. */
 int vma_tcp_steer(struct vma_tcp_conn *conn);
 
