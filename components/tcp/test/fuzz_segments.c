@@ -1,0 +1,616 @@
+/*
+ * Arbitrary segments into a connection in every state: the stack must not crash, read or write where it may not, take
+ * bytes for others, shrink its window, or keep anything afterwards.
+ *
+ * The input is a list of steps, one byte that says which, and what it needs. The peer is no stack: it knows what the
+ * stack sent last, and so can behave well (the shortest way into any state), nearly well, or not at all.
+ */
+#include <stdarg.h>
+
+#include <sys/epoll.h>
+
+#include "sim_watch.h"
+
+#define must(x) sim_must((x), #x)
+
+enum { LOCAL_PORT = SIM_LISTEN, PEER_PORT = SIM_PORT, STREAM = 1 << 17 };
+
+enum step {
+	STEP_SEGMENT, /* flags, distance of seq and ack from what would be right, window, options, payload */
+	STEP_BYTES,   /* a TCP header and what follows it, as they are, but for ports and checksum */
+	STEP_DATA,    /* the next bytes, acknowledging all */
+	STEP_ACK,     /* all that was sent */
+	STEP_FIN,
+	STEP_RST,
+	STEP_SYN,
+	STEP_SYNACK,
+	STEP_TIME, /* 2^n us pass */
+	STEP_CONNECT,
+	STEP_WRITE,
+	STEP_READ,
+	STEP_SHUTDOWN,
+	STEP_CLOSE,
+	STEP_ABORT,
+	STEP_DISOWN,
+	STEP_OPTION,
+	STEP_ICMP,
+	STEP_PATH,
+	STEP_NO_MEMORY,
+	STEP_UNLISTEN,
+	STEPS
+};
+
+struct input {
+	const uint8_t *at, *end;
+};
+
+static struct sim sim;
+static struct vma_tcp_listener *listener;
+static struct vma_tcp_conn *conn;
+static bool closed;
+static uint64_t read_bytes;
+static struct {         /* what the peer knows: in sequence numbers */
+	bool known;     /* the stack has sent something */
+	uint32_t next;  /* what the stack has sent up to */
+	uint32_t acked; /* what it has acknowledged last: the peer's right sequence number */
+	uint32_t isn;   /* the peer's own, when it behaves well */
+	uint32_t syn;   /* the last SYN's that it sent */
+	bool unsure;    /* bytes may be elsewhere than they say: they are not compared */
+	bool begun;     /* the stack has taken one of them: */
+	uint32_t base;  /* where the peer's bytes begin */
+	uint32_t ts_val;
+} peer;
+static uint8_t stream[STREAM]; /* of the peer, by distance from its first byte */
+
+static uint8_t take8(struct input *in)
+{
+	return in->at < in->end ? *in->at++ : 0;
+}
+
+static uint32_t take32(struct input *in)
+{
+	uint32_t value = 0;
+
+	for (int i = 0; i < 4; i++)
+		value = value << 8 | take8(in);
+	return value;
+}
+
+/* ---- the stack's side ---- */
+
+static void on_frame(struct sim_side *side, const uint8_t *ip, uint32_t len)
+{
+	struct sim_segment segment;
+
+	if (side->number != 0)
+		return;
+	must(sim_segment_parse(ip, len, &segment));
+	must(segment.total <= 1500);
+	if (segment.flags & SIM_RST)
+		return;
+	peer.known = true;
+	peer.next = segment.seq + segment.payload + ((segment.flags & SIM_SYN) != 0) + ((segment.flags & SIM_FIN) != 0);
+	if (!(segment.flags & SIM_ACK))
+		return;
+	peer.acked = segment.ack;
+	if (segment.flags & SIM_SYN)
+		peer.base = segment.ack;
+	else if (!peer.begun)
+		peer.base = peer.syn + 1;
+	peer.begun = true;
+}
+
+static void on_event(struct vma_tcp_conn *which, void *arg, uint32_t events)
+{
+	(void)arg;
+	must(which == conn || conn == NULL);
+	must(events != 0);
+}
+static const struct vma_tcp_owner owner = {on_event};
+
+static bool admit(struct vma_tcp_listener *which, void *arg)
+{
+	(void)which, (void)arg;
+	return true;
+}
+
+static bool accepted(struct vma_tcp_listener *which, void *arg, struct vma_tcp_conn *made)
+{
+	(void)which, (void)arg;
+	if (conn != NULL || closed)
+		return false;
+	conn = made;
+	vma_tcp_conn_adopt(conn, &owner, NULL);
+	return true;
+}
+
+static struct vma_tcp_path path_of(uint32_t mtu)
+{
+	struct vma_tcp_path path = {.len = 34, .ip_off = 14, .mtu = mtu};
+
+	memcpy(path.bytes, vma_nic_info(sim.side[1].nic)->mac, 6);
+	memcpy(path.bytes + 6, vma_nic_info(sim.side[0].nic)->mac, 6);
+	path.bytes[12] = 8;
+	path.bytes[14] = 0x45;
+	memcpy(path.bytes + 26, (const uint8_t[]){10, 0, 0, 1}, 4);
+	memcpy(path.bytes + 30, (const uint8_t[]){10, 0, 0, 2}, 4);
+	return path;
+}
+
+static void listen_here(struct input *in)
+{
+	static const struct vma_tcp_listener_owner listener_owner = {.admit = admit, .accepted = accepted};
+	struct vma_tcp_options options;
+	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
+	                                   .options = &options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(LOCAL_PORT),
+	                                   .local = {10, 0, 0, 1},
+	                                   .backlog = 4};
+
+	vma_tcp_options_init(&options);
+	options.rcvbuf = 1 << (11 + take8(in) % 8);
+	options.keepalive = take8(in) & 1;
+	must(vma_tcp_listen(sim.side[0].tcp, &attr, &listener) == 0);
+}
+
+static void connect_there(struct input *in)
+{
+	struct vma_tcp_options options;
+	struct vma_tcp_conn_attr attr = {.owner = &owner,
+	                                 .options = &options,
+	                                 .path = path_of(1500),
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons(LOCAL_PORT),
+	                                 .peer_port_be = htons(PEER_PORT),
+	                                 .local = {10, 0, 0, 1},
+	                                 .peer = {10, 0, 0, 2}};
+	struct vma_tcp_conn *made = NULL;
+	int rc;
+
+	if (conn != NULL || closed)
+		return;
+	vma_tcp_options_init(&options);
+	options.rcvbuf = 1 << (11 + take8(in) % 8);
+	rc = vma_tcp_connect(sim.side[0].tcp, &attr, &made);
+	must(rc == 0 || rc == -EADDRINUSE || rc == -ENOMEM);
+	if (rc == 0)
+		conn = made;
+}
+
+/* Whatever overlapped, came twice or in between: a position has one value. */
+static void read_some(size_t most)
+{
+	struct iovec spans[4];
+	size_t taken = 0;
+	bool steps = vma_tcp_rx_mark(conn) == 0 && vma_tcp_get_option(conn, VMA_TCP_OPT_OOBINLINE) == 0;
+	unsigned n = vma_tcp_rx_front(conn, 0, spans, 4);
+
+	if (most == 0)
+		return;
+	if (n > 0)
+		read_bytes += steps; /* over the urgent byte */
+	for (unsigned i = 0; i < n && taken < most; i++) {
+		size_t part = spans[i].iov_len < most - taken ? spans[i].iov_len : most - taken;
+
+		for (size_t k = 0; k < part; k++)
+			must(peer.unsure || ((uint8_t *)spans[i].iov_base)[k] == stream[(read_bytes + k) % STREAM]);
+		read_bytes += part;
+		taken += part;
+	}
+	vma_tcp_rx_consume(conn, taken);
+}
+
+static void write_some(size_t bytes)
+{
+	struct iovec spans[4];
+	size_t sum = 0;
+	int n = vma_tcp_tx_reserve(conn, bytes, spans, 4);
+
+	must(n >= 0 || n == -EPIPE || n == -ENOMEM);
+	for (int i = 0; i < n; i++) {
+		memset(spans[i].iov_base, 'w', spans[i].iov_len);
+		sum += spans[i].iov_len;
+	}
+	must(sum <= bytes);
+	if (sum > 0)
+		vma_tcp_tx_commit(conn, sum, sum % 7 == 0 ? VMA_TCP_TX_URGENT : sum % 5 == 0 ? VMA_TCP_TX_MORE : 0);
+}
+
+static void let_go(void)
+{
+	struct vma_tcp_conn *gone = conn;
+
+	if (gone == NULL)
+		return;
+	vma_tcp_conn_disown(gone);
+	conn = NULL;
+	closed = true;
+	vma_tcp_conn_put(gone);
+}
+
+static void check(void)
+{
+	uint32_t bits;
+
+	if (conn == NULL)
+		return;
+	bits = vma_tcp_readiness(conn);
+	must((vma_tcp_rx_bytes(conn) > 0 || vma_tcp_rx_eof(conn)) == ((bits & EPOLLIN) != 0));
+	must(vma_tcp_state(conn) >= TCP_ESTABLISHED && vma_tcp_state(conn) <= TCP_CLOSING);
+	must(vma_tcp_error(conn) >= 0);
+	must(vma_tcp_tx_unsent(conn) <= vma_tcp_tx_queued(conn));
+	must(vma_tcp_rx_bytes(conn) <= STREAM);
+}
+
+/* ---- the peer's side ---- */
+
+static void settle(void)
+{
+	for (int i = 0; i < 8; i++) {
+		vma_wire_tick(sim.side[0].nic);
+		while (vma_ring_progress(sim.side[0].ring) > 0)
+			;
+		while (vma_ring_progress(sim.side[1].ring) > 0)
+			;
+	}
+	sim_free_retired(&sim.side[0]);
+}
+
+/* Ports, addresses, lengths and checksum are made right: what is wrong there never gets past the ring. */
+static void inject(const uint8_t *tcp, uint32_t len)
+{
+	struct vma_buf *buf = vma_ring_tx_buf(sim.side[1].ring);
+	struct vma_nic_seg seg = {.buf = buf};
+	struct vma_tcp_path path = path_of(1500);
+	uint8_t *frame, *ip, *out;
+	uint16_t sum;
+
+	if (buf == NULL)
+		return;
+	if (tcp[13] & SIM_SYN)
+		peer.syn = sim_be32(tcp + 4);
+	frame = (uint8_t *)vma_buf_data(sim.side[1].arena, buf);
+	ip = frame + 14;
+	out = ip + 20;
+	memcpy(frame, path.bytes + 6, 6);
+	memcpy(frame + 6, path.bytes, 6);
+	memcpy(frame + 12, path.bytes + 12, 22);
+	memcpy(ip + 12, path.bytes + 30, 4);
+	memcpy(ip + 16, path.bytes + 26, 4);
+	ip[2] = (uint8_t)((20 + len) >> 8);
+	ip[3] = (uint8_t)(20 + len);
+	ip[8] = 64;
+	ip[9] = IPPROTO_TCP;
+	memcpy(out, tcp, len);
+	out[0] = PEER_PORT >> 8;
+	out[1] = PEER_PORT & 255;
+	out[2] = 0;
+	out[3] = LOCAL_PORT;
+	out[16] = out[17] = 0;
+	sum = (uint16_t)~vma_csum_fold(vma_csum_add(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_TCP, len), out, len));
+	memcpy(out + 16, &sum, 2);
+	ip[10] = ip[11] = 0;
+	sum = (uint16_t)~vma_csum_fold(vma_csum_add(0, ip, 20));
+	memcpy(ip + 10, &sum, 2);
+	seg.off = buf->data_off;
+	seg.len = 34 + len;
+	if (vma_ring_send(sim.side[1].ring, &seg, 1, 0) != 1)
+		vma_buf_put(sim.side[1].arena, buf);
+	settle();
+}
+
+static void put32(uint8_t *at, uint32_t value)
+{
+	for (int i = 0; i < 4; i++)
+		at[i] = (uint8_t)(value >> (24 - 8 * i));
+}
+
+struct segment {
+	uint32_t seq, ack;
+	uint8_t flags;
+	uint16_t window, urgent;
+	uint8_t options[40];
+	uint32_t options_len, payload;
+};
+
+/* Where the stack takes the peer's bytes to begin, as far as that can be known. */
+static uint32_t stream_base(void)
+{
+	if (conn != NULL && conn->connected)
+		return conn->rx_seq;
+	peer.unsure |= !peer.begun;
+	return peer.begun ? peer.base : peer.isn + 1;
+}
+
+/* Payload is the stream's at its place, so that what is read can be checked. */
+static void send_segment(const struct segment *s)
+{
+	uint8_t tcp[1480];
+	uint32_t header = 20 + (s->options_len + 3) / 4 * 4;
+	uint32_t at = s->payload != 0 ? s->seq - stream_base() : 0;
+
+	memset(tcp, 0, header);
+	put32(tcp + 4, s->seq);
+	put32(tcp + 8, s->ack);
+	tcp[12] = (uint8_t)(header / 4 << 4);
+	tcp[13] = s->flags;
+	tcp[14] = (uint8_t)(s->window >> 8);
+	tcp[15] = (uint8_t)s->window;
+	tcp[18] = (uint8_t)(s->urgent >> 8);
+	tcp[19] = (uint8_t)s->urgent;
+	memcpy(tcp + 20, s->options, s->options_len);
+	for (uint32_t i = 0; i < s->payload; i++)
+		tcp[header + i] = stream[(at + i) % STREAM];
+	inject(tcp, header + s->payload);
+}
+
+static uint32_t right_seq(void)
+{
+	return peer.acked != 0 ? peer.acked : peer.isn + 1;
+}
+
+/* Distances: mostly small, to both sides, sometimes anything. */
+static uint32_t distance(struct input *in)
+{
+	uint8_t how = take8(in);
+
+	if (how < 128)
+		return 0;
+	if (how < 192)
+		return (uint32_t)(how - 160);
+	if (how < 240)
+		return (uint32_t)((how - 216) * 1448);
+	return take32(in);
+}
+
+static uint32_t any_options(struct input *in, uint8_t options[40])
+{
+	uint32_t len = 0;
+
+	for (unsigned n = take8(in) % 4; n > 0 && len < 30; n--) {
+		uint8_t kind = take8(in);
+
+		if (kind < 64 && len <= 30) { /* time stamp */
+			options[len] = 8;
+			options[len + 1] = 10;
+			put32(options + len + 2, peer.ts_val += kind & 15);
+			put32(options + len + 6, kind & 32 ? take32(in) : (uint32_t)(sim.now_ns / SIM_MS));
+			len += 10;
+		} else if (kind < 128 && len <= 30) { /* SACK */
+			uint32_t left = peer.next + distance(in);
+
+			options[len] = 5;
+			options[len + 1] = 10;
+			put32(options + len + 2, left);
+			put32(options + len + 6, left + distance(in));
+			len += 10;
+		} else if (kind < 160) { /* MSS */
+			options[len] = 2;
+			options[len + 1] = 4;
+			options[len + 2] = take8(in);
+			options[len + 3] = take8(in);
+			len += 4;
+		} else if (kind < 192) { /* window scale, SACK permitted */
+			memcpy(options + len, (const uint8_t[]){3, 3, take8(in), 4, 2}, 5);
+			len += 5;
+		} else {
+			options[len++] = take8(in);
+			options[len++] = take8(in);
+		}
+	}
+	return len;
+}
+
+static void step_segment(struct input *in)
+{
+	struct segment s = {.flags = take8(in) & 63};
+
+	s.seq = right_seq() + distance(in);
+	s.ack = peer.next + distance(in);
+	s.window = (uint16_t)(take8(in) << (take8(in) & 8));
+	s.urgent = s.flags & SIM_URG ? take8(in) : 0;
+	s.options_len = any_options(in, s.options);
+	s.payload = (uint32_t)take8(in) * (take8(in) & 7 ? 1 : 5);
+	send_segment(&s);
+}
+
+static void step_bytes(struct input *in)
+{
+	uint8_t tcp[200] = {0};
+	uint32_t len = 20 + take8(in) % 180, i;
+
+	for (i = 4; i < len && in->at < in->end; i++)
+		tcp[i] = take8(in);
+	if ((uint32_t)(tcp[12] >> 4) * 4 < len) /* its payload could not be the stream's */
+		len = (uint32_t)(tcp[12] >> 4) * 4 >= 20 ? (uint32_t)(tcp[12] >> 4) * 4 : 20;
+	tcp[12] |= 0x50;
+	if (len < (uint32_t)(tcp[12] >> 4) * 4)
+		len = (uint32_t)(tcp[12] >> 4) * 4;
+	inject(tcp, len);
+}
+
+/* What a peer would do. */
+static void step_well(enum step step, struct input *in)
+{
+	struct segment s = {.seq = right_seq(), .ack = peer.next, .flags = SIM_ACK, .window = 60000};
+
+	if (step == STEP_DATA)
+		s.payload = 1 + take8(in) * 5U;
+	if (step == STEP_FIN)
+		s.flags |= SIM_FIN;
+	if (step == STEP_RST)
+		s.flags = SIM_RST;
+	if (step == STEP_SYN || step == STEP_SYNACK) {
+		s.flags = step == STEP_SYN ? SIM_SYN : SIM_SYN | SIM_ACK;
+		s.seq = peer.isn;
+		memcpy(s.options, (const uint8_t[]){2, 4, 5, 0xb4, 4, 2, 3, 3, 7}, 9);
+		s.options_len = 9;
+		if (take8(in) & 1)
+			s.options_len = 0;
+	}
+	send_segment(&s);
+}
+
+static void pass_time(uint64_t ns)
+{
+	uint64_t until = sim.now_ns + ns;
+
+	for (int i = 0; i < 200 && vma_tcp_due(sim.side[0].tcp) <= until; i++) {
+		uint64_t due = vma_tcp_due(sim.side[0].tcp);
+
+		sim.now_ns = due > sim.now_ns ? due : sim.now_ns + 2000;
+		settle();
+	}
+	if (until > sim.now_ns)
+		sim.now_ns = until;
+	settle();
+}
+
+/* ---- an input ---- */
+
+static void step_conn(enum step step, struct input *in)
+{
+	uint8_t byte = take8(in);
+	struct vma_tcp_path path;
+
+	if (conn == NULL)
+		return;
+	switch (step) {
+	case STEP_WRITE:
+		write_some(byte * 33U + 1);
+		break;
+	case STEP_READ:
+		read_some(byte < 200 ? byte * 11U : SIZE_MAX);
+		break;
+	case STEP_SHUTDOWN:
+		(void)vma_tcp_shutdown(conn, byte % 3);
+		break;
+	case STEP_CLOSE:
+	case STEP_ABORT:
+		vma_tcp_close(conn, step == STEP_ABORT);
+		if (byte & 1)
+			let_go();
+		break;
+	case STEP_DISOWN:
+		let_go();
+		break;
+	case STEP_OPTION:
+		(void)vma_tcp_set(conn, (enum vma_tcp_option)(byte % VMA_TCP_OPT_COUNT), (int32_t)take32(in));
+		break;
+	case STEP_ICMP:
+		vma_tcp_icmp(conn, byte, take8(in), (uint16_t)(take8(in) << 3), peer.acked + distance(in));
+		break;
+	case STEP_PATH:
+		path = path_of(200 + byte * 5U);
+		path.len = byte & 1 ? path.len : 0;
+		vma_tcp_set_path(conn, &path);
+		break;
+	default:
+		break;
+	}
+	settle();
+}
+
+static void do_step(struct input *in)
+{
+	enum step step = (enum step)(take8(in) % STEPS);
+
+	switch (step) {
+	case STEP_SEGMENT:
+		step_segment(in);
+		break;
+	case STEP_BYTES:
+		step_bytes(in);
+		break;
+	case STEP_DATA:
+	case STEP_ACK:
+	case STEP_FIN:
+	case STEP_RST:
+	case STEP_SYN:
+	case STEP_SYNACK:
+		step_well(step, in);
+		break;
+	case STEP_TIME:
+		pass_time(1000ULL << take8(in) % 28);
+		break;
+	case STEP_CONNECT:
+		connect_there(in);
+		settle();
+		break;
+	case STEP_NO_MEMORY:
+		sim_alloc_fail_ppm = take8(in) & 1 ? 500000 : 0;
+		break;
+	case STEP_UNLISTEN:
+		if (listener != NULL)
+			vma_tcp_listener_close(listener);
+		listener = NULL;
+		break;
+	default:
+		step_conn(step, in);
+		break;
+	}
+	check();
+}
+
+static void start_world(void)
+{
+	struct sim_attr attr = {
+	        .seed = 1, .start_ns = 1000 * SIM_S, .mtu = 1500, .frame_size = 2048, .rx_wre = 64, .tx_wre = 64};
+	struct sim_chance chance = {7};
+
+	sim_start(&sim, &attr);
+	sim.frame = on_frame;
+	for (unsigned i = 0; i < STREAM; i++)
+		stream[i] = (uint8_t)sim_draw(&chance);
+}
+
+/* A stack of its own for each input, so that none depends on another. */
+static void start_stack(void)
+{
+	struct sim_side *side = &sim.side[0];
+	struct vma_tcp_attr attr = {.ring = side->ring,
+	                            .arena = side->arena,
+	                            .host = sim_host(side),
+	                            .gro_streams_max = 32,
+	                            .name = "fuzz"};
+
+	sim.now_ns = 1000 * SIM_S;
+	sim_alloc_chance.state = 1;
+	must(vma_tcp_create(&attr, &side->tcp) == 0);
+	memset(&peer, 0, sizeof(peer));
+	peer.isn = 0x12345678;
+	conn = NULL;
+	closed = false;
+	read_bytes = 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = {data, data + size};
+	static uint64_t before;
+
+	if (size > 4096)
+		return 0;
+	if (sim.frame == NULL) {
+		start_world();
+		vma_tcp_destroy(sim.side[0].tcp);
+		before = sim_allocated;
+	}
+	start_stack();
+	listen_here(&in);
+	while (in.at < in.end)
+		do_step(&in);
+	sim_alloc_fail_ppm = 0;
+	let_go();
+	if (listener != NULL)
+		vma_tcp_listener_close(listener);
+	listener = NULL;
+	settle();
+	vma_tcp_destroy(sim.side[0].tcp);
+	sim_free_retired(&sim.side[0]);
+	must(sim_allocated == before);
+	must(!sim.failed);
+	return 0;
+}
