@@ -119,8 +119,10 @@ static int try_ports(struct stream_sock *sock, int fd, struct stream_way *way, s
 /* -EADDRNOTAVAIL as the kernel: the address is bound, but connected to this peer already. */
 static int try_bound(struct stream_sock *sock, struct stream_way *way, struct vma_tcp_conn_attr *attr, uint16_t port_be)
 {
-	int rc = try_port(sock, way, attr, port_be);
+	int rc;
 
+	attr->port_given = true;
+	rc = try_port(sock, way, attr, port_be);
 	return rc == -EADDRINUSE ? -EADDRNOTAVAIL : rc;
 }
 

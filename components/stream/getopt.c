@@ -80,8 +80,12 @@ static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, in
 		vma_tcp_info(conn, &info);
 		return give_int((int)info.tcpi_snd_mss, value, len);
 	}
-	if (level == IPPROTO_IP && name == IP_MTU && stream_phase(sock) == STREAM_CONNECTED && sock->way.mtu != 0)
-		return give_int((int)sock->way.mtu, value, len);
+	if (level == IPPROTO_IP && name == IP_MTU && stream_phase(sock) == STREAM_CONNECTED) {
+		memset(&info, 0, sizeof(info));
+		vma_tcp_info(conn, &info); /* routers on the way may have asked for less than the route's */
+		if (info.tcpi_pmtu != 0)
+			return give_int((int)info.tcpi_pmtu, value, len);
+	}
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF))
 		return give_buffer(conn, fd, name, value, len);
 	return by_shadow(fd, level, name, value, len);

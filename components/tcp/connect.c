@@ -167,10 +167,12 @@ static int connect_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *att
 	uint32_t isn_above = 0;
 	int rc;
 
-	if (present != NULL && present->sink == tcp_sink)
+	if (present != NULL && present->sink == tcp_sink) {
+		if (!attr->port_given || !timewait_yield_early(present->owner, &isn_above))
+			return -EADDRINUSE;
+	} else if (present != NULL && !timewait_yield(tcp, key, attr->port_given, &isn_above)) {
 		return -EADDRINUSE;
-	if (present != NULL && !timewait_yield(tcp, key, &isn_above))
-		return -EADDRINUSE;
+	}
 	conn = tcp_conn_new(tcp, key, attr->options);
 	if (conn == NULL)
 		return -ENOMEM;

@@ -46,14 +46,13 @@ static uint8_t ca_state(const struct tcp_recovery *recovery)
 static void fill_sending(const struct vma_tcp_conn *conn, struct tcp_info *info)
 {
 	const struct tcp_recovery *recovery = &conn->recovery;
-	uint32_t mss = conn->mss;
+	uint32_t mss = info->tcpi_snd_mss;
 
 	info->tcpi_ca_state = ca_state(recovery);
 	info->tcpi_retransmits = (uint8_t)(recovery->timeouts < 255 ? recovery->timeouts : 255);
 	info->tcpi_probes = (uint8_t)(recovery->probes < 255 ? recovery->probes : 255);
 	info->tcpi_backoff = (uint8_t)(recovery->backoff < 255 ? recovery->backoff : 255);
 	info->tcpi_rto = usec(rtt_rto_ns(&conn->rtt, recovery->backoff));
-	info->tcpi_snd_mss = mss;
 	info->tcpi_unacked = segments_of(conn->pcb->snd_nxt - conn->pcb->lastack, mss);
 	info->tcpi_sacked = recovery->sacked_segments;
 	info->tcpi_lost = segments_of(recovery->lost_bytes, mss);
@@ -85,6 +84,7 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct tcp_info *info)
 	memset(info, 0, sizeof(*info));
 	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
 	info->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
+	info->tcpi_snd_mss = conn->mss; /* also when it is over */
 	fill_receiving(conn, info);
 	info->tcpi_last_data_sent = msec_since(tcp, conn->last_data_out_ns);
 	info->tcpi_last_data_recv = msec_since(tcp, conn->last_data_in_ns);

@@ -511,8 +511,11 @@ void timewait_end(struct vma_tcp *tcp, uint32_t most); /* so many of them, if th
 void timewait_begin(struct vma_tcp_conn *conn);
 /* For a record; also if there may be no more of them. False: later, or the peer's FIN, sent again, finds nobody. */
 bool timewait_has_memory(struct vma_tcp *tcp);
-/* Whether a new connection may use the 4-tuple now (RFC 6191, tcp_tw_reuse): true ends the old one. */
-bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t *isn_above);
+/* Whether a new connection may use the 4-tuple now (RFC 6191; as the kernel, at once if the application asks for that
+ * port, else after tcp_tw_reuse_delay): true ends the old one. */
+bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, bool at_once, uint32_t *isn_above);
+/* The same for a connection that is there: one that was closed, and waits for the peer's end only. */
+bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above);
 /* Whether one is there with this local port and address (NULL: any). As long as there are records. */
 bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be);
 void timewait_expire(struct vma_tcp *tcp); /* its timer has come */

@@ -290,7 +290,7 @@ void timewait_begin(struct vma_tcp_conn *conn)
 	tcp_conn_over(conn, 0);
 }
 
-bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t *isn_above)
+bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, bool at_once, uint32_t *isn_above)
 {
 	struct tcp_timewait *tw = tcp->timewait;
 	struct vma_flow *flow = vma_ring_flow(tcp->ring, key);
@@ -298,11 +298,25 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_
 
 	if (flow == NULL || flow->sink != sink)
 		return flow == NULL;
-	if (!(record->window & HAS_TS) || (int32_t)(now_ms(tcp) - (record->end_ms - LIFE_MS)) <= REUSE_AFTER_MS)
+	if (!(record->window & HAS_TS))
+		return false;
+	if (!at_once && (int32_t)(now_ms(tcp) - (record->end_ms - LIFE_MS)) <= REUSE_AFTER_MS)
 		return false;
 	*isn_above = record->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
 	kill(tw, record);
+	return true;
+}
+
+/* The kernel lets a closed connection wait for the peer's FIN as it does in TIME_WAIT. */
+bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above)
+{
+	if (conn->pcb == NULL || !conn->is_orphan || conn->pcb->state != FIN_WAIT_2 ||
+	    !(conn->pcb->flags & TF_TIMESTAMP))
+		return false;
+	*isn_above = conn->pcb->snd_nxt + ISN_STEP;
+	*isn_above = *isn_above != 0 ? *isn_above : 1;
+	tcp_conn_fail(conn, 0, false);
 	return true;
 }
 

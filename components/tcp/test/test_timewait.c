@@ -118,6 +118,77 @@ static void test_reset_ends_it(void **state)
 	vma_tcp_conn_put(app.conn);
 }
 
+/* As the kernel's, of a bound socket: time stamps and a number above the old ones are enough. */
+static void test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamps(void **state)
+{
+	struct vma_tcp_path path = path_to(0, 1500);
+	struct vma_tcp_conn_attr attr = {.owner = &app_owner,
+	                                 .options = &side[0].options,
+	                                 .path = path,
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons(1000),
+	                                 .peer_port_be = htons(RAW_PORT),
+	                                 .port_given = true};
+	struct app app = {0};
+	uint32_t old_isn;
+
+	(void)state;
+	attr.arg = &app;
+	memcpy(attr.local, side[0].ip, 16);
+	memcpy(attr.peer, side[1].ip, 16);
+	enter();
+	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
+	run(61 * SEC);
+	raw.ts = 1000;
+	enter();
+	old_isn = raw.their_isn;
+	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
+	settle();
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
+	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_put(app.conn);
+}
+
+/* The kernel's closed sockets wait for the peer's FIN as they do in TIME_WAIT. */
+static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_closed(void **state)
+{
+	struct vma_tcp_conn_attr attr = {.owner = &app_owner,
+	                                 .options = &side[0].options,
+	                                 .path = path_to(0, 1500),
+	                                 .family = AF_INET,
+	                                 .port_given = true};
+	struct app app = {0}, *before;
+	struct vma_flow_key key;
+	uint32_t old_isn;
+
+	(void)state;
+	raw.ts = 1000;
+	before = raw_connect();
+	vma_tcp_names(before->conn, &key);
+	attr.arg = &app;
+	memcpy(attr.local, key.local, 16);
+	memcpy(attr.peer, key.peer, 16);
+	attr.local_port_be = key.local_port_be;
+	attr.peer_port_be = key.peer_port_be;
+	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
+	vma_tcp_close(before->conn, false);
+	settle();
+	raw_next();
+	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
+	raw_send(1, 2, TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(before->conn), TCP_FIN_WAIT2);
+	old_isn = raw.their_isn;
+	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
+	settle();
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
+	assert_int_equal(vma_tcp_state(before->conn), TCP_CLOSE);
+	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_put(app.conn);
+	app_free(before);
+}
+
 /* RFC 6191, as the kernel's tcp_tw_reuse: time stamps tell the connections apart after a second. */
 static void test_names_are_used_again_after_a_second_with_time_stamps(void **state)
 {
@@ -196,6 +267,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_those_that_began_together_end_one_turn_after_the_other),
         RAW_CASE(test_late_segment_prolongs_it),
         RAW_CASE(test_reset_ends_it),
+        RAW_CASE(test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamps),
+        RAW_CASE(test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_closed),
         RAW_CASE(test_names_are_used_again_after_a_second_with_time_stamps),
         RAW_CASE(test_new_request_opens_it_again_with_a_listener),
         CASE(test_many_connect_and_close_from_few_ports),

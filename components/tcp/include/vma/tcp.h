@@ -182,6 +182,7 @@ struct vma_tcp_conn_attr {
 	uint16_t local_port_be, peer_port_be;
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
+	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 };
 
 /*
