@@ -269,6 +269,7 @@ void tcp_output_conn(struct vma_tcp_conn *conn)
 	if (conn->pcb->refused_data != NULL)
 		tcp_process_refused_data(conn->pcb);
 	output(conn);
+	tcp_frames_leave(conn->tcp);
 	conn->ack_came = false;
 	timers_retransmit_update(conn);
 }

@@ -38,6 +38,8 @@ uint64_t vma_tcp_rx_bytes(const struct vma_tcp_conn *conn)
 	uint64_t bytes = fifo_bytes(&conn->rx), limit;
 	size_t skip;
 
+	if (__builtin_expect(atomic_load_explicit(&conn->urgent_at, memory_order_acquire) < 0, 1))
+		return bytes;
 	rules_of(conn, &skip, &limit);
 	bytes -= bytes < skip ? bytes : skip;
 	return !is_inline(conn) && bytes > limit ? limit : bytes;

@@ -102,6 +102,12 @@ static void send_frames(struct vma_tcp *tcp)
 		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp->now_ns + RETRY_NS);
 }
 
+void tcp_frames_leave(struct vma_tcp *tcp)
+{
+	if (tcp->ready == NULL)
+		send_frames(tcp);
+}
+
 bool tcp_frame_room(struct vma_tcp *tcp)
 {
 	if (__builtin_expect(tcp->frames_count == TCP_FRAMES, 0))

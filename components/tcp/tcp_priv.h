@@ -327,6 +327,8 @@ struct vma_tcp {
 void tcp_ready(struct vma_tcp_conn *conn);
 /* A complete frame with its reference passes to the stack; sent at the end of the turn, or when TCP_FRAMES wait. */
 void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len, uint16_t flags);
+/* What is gathered leaves now, if no other connection waits in this turn: its books are kept while it is on its way. */
+void tcp_frames_leave(struct vma_tcp *tcp);
 void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
 void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy);
 /* Posts work for the driver: any thread. */
