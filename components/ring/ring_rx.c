@@ -236,13 +236,15 @@ void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
 }
 
 /* Something to do on the receive side, as far as can be seen without the flag. */
-static inline bool has_rx_work(struct vma_ring *ring)
+static inline bool has_rx_work(struct vma_ring *ring, bool timers)
 {
 	struct vma_ring_tender *tender;
 
 	if (!vma_nic_rx_is_quiet(ring->qp) || vma_cq_in_debt(ring->cq) || command_queue_pending(&ring->rx_queue) ||
 	    __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
 		return true;
+	if (!timers)
+		return false;
 	tender = tender_of(ring);
 	return __builtin_expect(tender != NULL, 0) && tender->is_due(tender);
 }
@@ -315,16 +317,26 @@ static int __attribute__((noinline)) drive(struct vma_ring *ring)
  * A thread that spins looks here at the line that the NIC writes, and takes the flag, with its two locked instructions,
  * only when there is a reason. Nobody can have failed to get a flag that was not taken, so nothing is left behind.
  */
-int vma_ring_progress(struct vma_ring *ring)
+static inline int progress(struct vma_ring *ring, bool timers)
 {
 	if (__builtin_expect(atomic_load_explicit(&ring->rx.courtesy, memory_order_relaxed) != 0, 0) &&
 	    drive_courteous(&ring->rx))
 		return -EBUSY;
 	if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) != 0)
 		return -EBUSY;
-	if (has_rx_work(ring))
+	if (has_rx_work(ring, timers))
 		return drive(ring);
 	if (has_tx_work(ring))
 		ring_tx_service(ring);
 	return 0;
+}
+
+int vma_ring_progress(struct vma_ring *ring)
+{
+	return progress(ring, true);
+}
+
+int vma_ring_look(struct vma_ring *ring)
+{
+	return progress(ring, false);
 }

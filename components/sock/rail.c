@@ -16,6 +16,7 @@
 #include <vma/log.h>
 
 #include "internal_priv.h"
+#include "wait_priv.h"
 
 #define BITS 64
 
@@ -283,12 +284,12 @@ void vma_file_tell_readable(struct vma_file *file, uint32_t datagrams)
  * so (D): neither x86's exchange nor arm64's release and acquire lets D overtake C. A ring of a rail is never of
  * VMA_THREAD_SINGLE, whose release is a plain store. The file lives: this thread has been inside all the time.
  */
-static inline int drive(struct vma_thread *self, struct vma_ring *ring)
+static inline int drive(struct vma_thread *self, struct vma_ring *ring, bool timers)
 {
 	int n;
 
 	self->gathers = true;
-	n = vma_ring_progress(ring);
+	n = timers ? vma_ring_progress(ring) : vma_ring_look(ring);
 	self->gathers = false;
 	if (self->readable != NULL) {
 		tell_after_release(self->readable, self->datagrams);
@@ -297,7 +298,7 @@ static inline int drive(struct vma_thread *self, struct vma_ring *ring)
 	return n;
 }
 
-int vma_rails_progress(uint64_t rings)
+static inline __attribute__((always_inline)) int progress(uint64_t rings, bool timers)
 {
 	struct vma_thread *self = vma_thread_self();
 	int total = 0;
@@ -307,7 +308,7 @@ int vma_rails_progress(uint64_t rings)
 		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(rings)], memory_order_acquire);
 
 		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			int n = drive(self, rail->ring);
+			int n = drive(self, rail->ring, timers);
 
 			if (n < 0) {
 				busy = true;
@@ -324,4 +325,14 @@ int vma_rails_progress(uint64_t rings)
 		}
 	}
 	return busy && !driven ? -EBUSY : total;
+}
+
+int vma_rails_progress(uint64_t rings)
+{
+	return progress(rings, true);
+}
+
+int rails_look(uint64_t rings)
+{
+	return progress(rings, false);
 }

@@ -39,6 +39,8 @@ static inline struct vma_rail *next_rail(const struct vma_rail *rail)
 	return atomic_load_explicit(&rail->next, memory_order_acquire);
 }
 
+/* rail.c: vma_rails_progress, but for timers of stacks: see vma_ring_look. */
+int rails_look(uint64_t rings);
 /* 1, 0 (the deadline), -errno; signals and interrupts as they were when the wait began. */
 int wait_asleep(struct vma_wait *wait, uint32_t signals, uint32_t interrupts);
 /* A clean-up handler: the thread is cancelled, outside. */
