@@ -334,3 +334,24 @@ CASE(tcp_connect_close_many, "a hundred connections, one after the other, each w
 	say("%d good ones", good);
 	segments_end();
 }
+
+CASE(tcp_linger_nonblocking, "SO_LINGER waits in close of a non-blocking socket, too")
+{
+	struct linger linger = {.l_onoff = 1, .l_linger = 1};
+	int s = tcp_out();
+	uint64_t since;
+
+	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	while (write(s, bytes, sizeof(bytes)) > 0)
+		pause_ms(1);
+	since = now_ms();
+	RES(close(s));
+	say_time("closed", since, 1000);
+	s = tcp_out();
+	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	RES(write(s, bytes, 1000));
+	since = now_ms();
+	RES(close(s));
+	say_time("closed with nothing in its way", since, 0);
+}

@@ -9,7 +9,10 @@
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
+
+#include <linux/errqueue.h> /* needs <time.h> */
 
 #include "parity.h"
 
@@ -405,5 +408,95 @@ CASE(tcp_duplicates, "dup, dup2 and F_DUPFD share the stream; it ends with the l
 	close(b);
 	say("the peer: %s", peer(far(), "read 1 1 0 1 50"));
 	close(c);
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(tcp_many_pieces, "writev and readv of as many pieces as there may be")
+{
+	enum { PIECES = 1024 };
+	static struct iovec out[PIECES + 1], in[PIECES + 1];
+	static char from[PIECES * 7], to[PIECES * 7];
+	int s = tcp_out();
+
+	fill(from, sizeof(from), 9);
+	for (int i = 0; i < PIECES; i++) {
+		out[i] = (struct iovec){from + i * 7, 7};
+		in[i] = (struct iovec){to + i * 7, 7};
+	}
+	RES(writev(s, out, PIECES));
+	far_reads(1, sizeof(from), 9, 1);
+	far_writes(1, sizeof(to), 10, 1);
+	wait_for_bytes(s, sizeof(to));
+	RES(readv(s, in, PIECES));
+	say("seed %d", seed_of(to, sizeof(to)));
+	RES(writev(s, out, PIECES + 1));
+	RES(readv(s, in, PIECES + 1));
+	close(s);
+}
+
+CASE(tcp_low_water, "SO_RCVLOWAT: fewer bytes do not make it readable, but for the end")
+{
+	int s = tcp_out();
+
+	RES(set_int(s, SOL_SOCKET, SO_RCVLOWAT, 10));
+	far_writes(1, 5, 1, 1);
+	say_state("five", s, POLLIN, 100);
+	far_writes(1, 5, 2, 1);
+	say_state("ten", s, POLLIN, 1000);
+	say_read(s, 4, 0);
+	say_state("six", s, POLLIN, 50);
+	say_read(s, 5, MSG_DONTWAIT);
+	far_shuts(1, SHUT_WR);
+	say_state("one, and the end", s, POLLIN, 1000);
+	say_read(s, 5, 0);
+	say_read(s, 5, 0);
+	close(s);
+}
+
+CASE(tcp_zerocopy, "MSG_ZEROCOPY: the bytes arrive, and a notice says so for each call")
+{
+	int s = tcp_out();
+
+	fill(bytes, 20000, 1);
+	RES(send(s, bytes, 100, MSG_ZEROCOPY)); /* not asked for: no notice */
+	RES(set_int(s, SOL_SOCKET, SO_ZEROCOPY, 1));
+	RES(send(s, bytes, 20000, MSG_ZEROCOPY));
+	far_reads(1, 20100, 0, 1);
+	say_state("a notice", s, POLLERR, 1000);
+	{
+		char control[200];
+		struct msghdr msg = {.msg_control = control, .msg_controllen = sizeof(control)};
+
+		RES(recvmsg(s, &msg, MSG_ERRQUEUE));
+		for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
+			const struct sock_extended_err *e = (const void *)CMSG_DATA(c);
+
+			say("level %d type %d: errno %u origin %u, %u to %u", c->cmsg_level, c->cmsg_type, e->ee_errno,
+			    e->ee_origin, e->ee_info, e->ee_data);
+		}
+		RES(recvmsg(s, &msg, MSG_ERRQUEUE));
+	}
+	say_so_error(s);
+	close(s);
+}
+
+static void *read_in_thread(void *arg)
+{
+	say_read(*(int *)arg, 100, 0);
+	return NULL;
+}
+
+CASE(tcp_close_while_reading,
+     "close in another thread: the read that waits goes on and gets what comes; then it is over")
+{
+	int s = tcp_out(), copy = s;
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, read_in_thread, &copy);
+	pause_ms(100);
+	RES(close(s));
+	pause_ms(50);
+	far_writes(1, 10, 3, 1);
+	pthread_join(thread, NULL);
 	far_reads(1, 1, 0, 1);
 }

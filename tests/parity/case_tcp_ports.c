@@ -1,0 +1,153 @@
+/* tcp_ports: whose a port is: TIME_WAIT, several listeners, full queues. */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int bound_and_connected(int from, int port, long *rc)
+{
+	struct sockaddr_in address = address_of(there, port);
+	int s = tcp_at(here, from);
+
+	*rc = connect(s, (struct sockaddr *)&address, sizeof(address));
+	return s;
+}
+
+CASE(tcp_time_wait_connect, "from a port whose connection is in TIME_WAIT: with time stamps it is used again")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), other = atoi(peer(far(), "listen 2 %s 0", there)), s,
+	    mine;
+	long rc;
+
+	s = bound_and_connected(0, port, &rc);
+	mine = port_of(s);
+	result("connect", rc);
+	peer(far(), "accept 0 1 2000");
+	close(s);
+	peer(far(), "close 1");
+	pause_ms(20);
+	s = bound_and_connected(mine, port, &rc);
+	result("to the same peer", rc);
+	close(s);
+	s = bound_and_connected(mine, other, &rc);
+	result("to another", rc);
+	expect_offloaded(s);
+	peer(far(), "accept 2 1 2000");
+	say_write(s, 10, 1, 0);
+	far_reads(1, 10, 1, 1);
+	close(s);
+	peer(far(), "close 1");
+	pause_ms(1500); /* tcp_tw_reuse is for loopback only, by default */
+	s = bound_and_connected(mine, port, &rc);
+	result("later", rc);
+	close(s);
+}
+
+CASE(tcp_time_wait_accept, "a peer connects from the port whose connection is in TIME_WAIT here: it is let in")
+{
+	int l = tcp_listener(here, 0, 16), s, port;
+
+	port = atoi(peer(far(), "dial 1 %s %d", here, port_of(l)));
+	s = accept(l, NULL, NULL);
+	close(s);
+	far_reads(1, 1, 0, 1);
+	peer(far(), "close 1");
+	pause_ms(20);
+	say("dials again: %s",
+	    atoi(peer(far(), "dial 2 %s %d %s %d", here, port_of(l), there, port)) == port ? "from there" : "not");
+	s = OKAY(accept(l, NULL, NULL));
+	expect_offloaded(s);
+	peer(far(), "write 2 10 1");
+	say_read(s, 10, MSG_WAITALL);
+	close(s);
+	close(l);
+}
+
+static int reuse_port_listener(int port)
+{
+	struct sockaddr_in address = address_of(here, port);
+	int l = tcp_socket();
+
+	RES(set_int(l, SOL_SOCKET, SO_REUSEPORT, 1));
+	RES(bind(l, (struct sockaddr *)&address, sizeof(address)));
+	RES(listen(l, 32));
+	RES(fcntl(l, F_SETFL, O_NONBLOCK));
+	return l;
+}
+
+CASE(tcp_reuse_port, "two listeners with SO_REUSEPORT share what comes; one is closed, and the other gets all")
+{
+	int l[2], accepted = 0, fd;
+
+	l[0] = reuse_port_listener(0);
+	l[1] = reuse_port_listener(port_of(l[0]));
+	expect_offloaded(l[0]);
+	expect_offloaded(l[1]);
+	for (int i = 0; i < 16; i++)
+		peer(far(), "dial %d %s %d", 10 + i, here, port_of(l[0]));
+	pause_ms(50);
+	for (int i = 0; i < 2; i++) {
+		for (; (fd = accept(l[i], NULL, NULL)) >= 0; accepted++)
+			close(fd);
+	}
+	say("%d accepted", accepted);
+	close(l[0]);
+	for (int i = 0; i < 8; i++)
+		peer(far(), "dial %d %s %d", 30 + i, here, port_of(l[1]));
+	pause_ms(50);
+	for (accepted = 0; (fd = accept(l[1], NULL, NULL)) >= 0; accepted++)
+		close(fd);
+	say("%d accepted by the other alone", accepted);
+	close(l[1]);
+}
+
+CASE(tcp_backlog_full, "a full queue lets nobody in: who comes then is let in when there is room")
+{
+	int l = tcp_listener(here, 0, 1), s;
+
+	peer(far(), "dial 1 %s %d", here, port_of(l));
+	peer(far(), "dial 2 %s %d", here, port_of(l));
+	peer(far(), "later 0 dial 3 %s %d", here, port_of(l));
+	pause_ms(300);
+	for (int i = 0; i < 2; i++) {
+		s = OKAY(accept(l, NULL, NULL));
+		close(s);
+	}
+	say_state("the third", l, POLLIN, 100);
+	say_state("and its next attempt", l, POLLIN, 3000);
+	s = OKAY(accept(l, NULL, NULL));
+	peer(far(), "write 3 10 5");
+	say_read(s, 10, MSG_WAITALL);
+	close(s);
+	close(l);
+}
+
+CASE(tcp_bind_taken, "ports that are taken: by a listener, by a connection, by a socket of this or another process")
+{
+	int l = tcp_listener(here, 0, 5), s = tcp_socket(), in, port;
+	struct sockaddr_in address = address_of(here, port_of(l));
+
+	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
+	RES(set_int(s, SOL_SOCKET, SO_REUSEADDR, 1));
+	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
+	close(s);
+	peer(far(), "dial 1 %s %d", here, port_of(l));
+	in = OKAY(accept(l, NULL, NULL));
+	port = port_of(l);
+	close(l);
+	address = address_of(here, port);
+	s = tcp_socket();
+	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
+	say("another process: %s", atoi(peer(near(), "listen 0 %s %d", here, port)) == port ? "listens" : "not");
+	RES(set_int(s, SOL_SOCKET, SO_REUSEADDR, 1));
+	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
+	peer(near(), "close 0");
+	say_write(in, 10, 1, 0);
+	far_reads(1, 10, 1, 1);
+	close(in);
+	close(s);
+}
