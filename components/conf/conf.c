@@ -51,6 +51,11 @@ static void set_text(const struct load *load, const struct conf_param *param, co
 	*(const char **)((char *)load->conf + param->offset) = text;
 }
 
+static void note_given(const struct load *load, const struct conf_param *param, bool given)
+{
+	load->conf->given[param - conf_params] = given;
+}
+
 /* What the parameter is when nobody sets it. The table is loaded in its order, so the profile must come first. */
 _Static_assert(offsetof(struct vma_conf, spec) == 0, "the profile decides the defaults of all others");
 _Static_assert(offsetof(struct vma_conf, tracelevel) < offsetof(struct vma_conf, log_details),
@@ -90,6 +95,7 @@ static void load_number(const struct load *load, const struct conf_param *param,
 	if (rc < 0 && !load->quiet)
 		warn_bad_number(asked, given, rc, param, fallback);
 	set_number(load, param, value);
+	note_given(load, param, given != NULL && rc == 0);
 }
 
 static void load_text(struct load *load, const struct conf_param *param, const char *given)
@@ -111,6 +117,7 @@ static void load_text(struct load *load, const struct conf_param *param, const c
 		memcpy(text, given, size);
 		load->text_used += size;
 		set_text(load, param, text);
+		note_given(load, param, true);
 	} else if (!load->quiet) {
 		vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s; using '%s'", param->name, QUOTED_MAX, given,
 		             size > QUOTED_MAX + 1 ? "..." : "", reason, fallback);
@@ -127,10 +134,12 @@ static void load_hugetbl(const struct load *load, const struct conf_param *param
 	int64_t on = -1;
 
 	/* 0 and 1 stand for other numbers in param's terms, and what is neither is warned of in hugetbl's. */
-	if (given == NULL || conf_form_parse(&hugetbl, given, &on) < 0)
+	if (given == NULL || conf_form_parse(&hugetbl, given, &on) < 0) {
 		load_number(load, param, &hugetbl, given);
-	else
+	} else {
 		set_number(load, param, on == 1 ? 2 : default_now(load, param));
+		note_given(load, param, true);
+	}
 }
 
 static void load_param(struct load *load, const struct conf_param *param)

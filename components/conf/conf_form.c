@@ -58,9 +58,9 @@ const struct conf_form conf_form_MEM_ALLOC_TYPE = {.values = "0 or ANON, 1 or CO
 const struct conf_form conf_form_FLAG = {.values = "0, 1", CHOICES({0, NULL, "0", NULL}, {1, NULL, "1", NULL})};
 const struct conf_form conf_form_TCP_TIMESTAMPS = {
         .values = "0, 1, 2", CHOICES({0, NULL, "0", NULL}, {1, NULL, "1", NULL}, {2, NULL, "2", NULL})};
-const struct conf_form conf_form_TCP_CC = {
-        .values = "0, 1, 2",
-        CHOICES({0, NULL, "0 (LWIP)", NULL}, {1, NULL, "1 (CUBIC)", NULL}, {2, NULL, "2 (NONE)", NULL})};
+const struct conf_form conf_form_TCP_CC = {.values = "0, 1, 2, 3",
+                                           CHOICES({0, NULL, "0 (LWIP)", NULL}, {1, NULL, "1 (CUBIC)", NULL},
+                                                   {2, NULL, "2 (NONE)", NULL}, {3, NULL, "3 (BBR)", NULL})};
 const struct conf_form conf_form_NIC = {
         .values = "auto, verbs, xdp, none",
         .words_only = true,

@@ -34,6 +34,14 @@ enum vma_conf_exception {
 };
 enum vma_conf_nic { VMA_CONF_NIC_AUTO, VMA_CONF_NIC_VERBS, VMA_CONF_NIC_XDP, VMA_CONF_NIC_NONE };
 
+/* A name for each parameter: VMA_CONF_AT_<field>. */
+enum vma_conf_at {
+#define X(type, field, ...) VMA_CONF_AT_##field,
+	VMA_CONF_PARAMS(X)
+#undef X
+	        VMA_CONF_COUNT
+};
+
 /* Field types: INT -> int64_t, BOOL -> bool, ENUM -> int, TEXT -> const char * (never NULL). */
 struct vma_conf {
 #define VMA_CONF_FIELD_INT int64_t
@@ -43,6 +51,7 @@ struct vma_conf {
 #define X(type, field, ...) VMA_CONF_FIELD_##type field;
 	VMA_CONF_PARAMS(X)
 #undef X
+	bool given[VMA_CONF_COUNT]; /* by enum vma_conf_at: set by the environment, to something that is understood */
 	char texts[VMA_CONF_TEXT_MAX]; /* what the TEXT fields point to, where it is not the default */
 };
 

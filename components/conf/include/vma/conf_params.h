@@ -147,7 +147,9 @@
 	  "Memory of the buffers: 0 ANON small pages, 1 CONTIG pages that the kernel may join, 2 HUGEPAGES. What is "  \
 	  "not to be had is replaced by the next smaller. The old VMA_HUGETBL=1 means 2.")                             \
 	X(ENUM, tcp_cc_algo, "VMA_TCP_CC_ALGO", "TCP CC Algorithm", 0, SAME, SAME, 0, 0, TCP_CC,                       \
-	  "Congestion control of TCP connections that do not set TCP_CONGESTION: 0 NewReno, 1 Cubic, 2 none.")         \
+	  "Congestion control of TCP connections that do not set TCP_CONGESTION: 0 NewReno, 1 Cubic, 2 none, 3 BBR. "  \
+	  "If it is not set: what the kernel would use (net.ipv4.tcp_congestion_control), or Cubic if that is none of "\
+	  "these.")                                                                                                    \
 	X(ENUM, nic, "VMA_NIC", "NIC backend", VMA_CONF_NIC_AUTO, SAME, SAME, 0, 0, NIC,                               \
 	  "How interfaces are reached: auto takes verbs where the interface has such a device, else xdp; none leaves " \
 	  "all to the kernel.")
