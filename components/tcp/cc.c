@@ -9,8 +9,7 @@
 
 #include "cc.h"
 
-/* RFC 6928, section 2 */
-static uint32_t initial_window(uint32_t mss)
+uint32_t cc_initial_window(uint32_t mss)
 {
 	uint32_t least = 2 * mss > 14600 ? 2 * mss : 14600;
 
@@ -44,10 +43,11 @@ static const struct tcp_cc_ops *const algorithms[] = {
         [VMA_TCP_CC_LWIP] = &cc_newreno,
         [VMA_TCP_CC_CUBIC] = &cc_cubic,
         [VMA_TCP_CC_NONE] = &none,
+        [VMA_TCP_CC_BBR] = &cc_bbr,
 };
 #define ALGORITHMS (int)(sizeof(algorithms) / sizeof(algorithms[0]))
 
-int cc_by_name(const char *name)
+int vma_tcp_cc_by_name(const char *name)
 {
 	if (strcmp(name, "lwip") == 0 || strcmp(name, "newreno") == 0)
 		return VMA_TCP_CC_LWIP;
@@ -71,7 +71,7 @@ void cc_init(struct tcp_cc *cc, int algorithm, uint32_t mss)
 	if (algorithm < 0 || algorithm >= ALGORITHMS)
 		algorithm = VMA_TCP_CC_CUBIC;
 	*cc = (struct tcp_cc){.ops = algorithms[algorithm], .mss = mss ? mss : 1, .ssthresh = UINT32_MAX};
-	cc->cwnd = initial_window(cc->mss);
+	cc->cwnd = cc_initial_window(cc->mss);
 	if (cc->ops->init)
 		cc->ops->init(cc);
 	limit(cc);
@@ -80,13 +80,13 @@ void cc_init(struct tcp_cc *cc, int algorithm, uint32_t mss)
 /* Before the window has moved at all, it is the initial one of the new size. */
 void cc_set_mss(struct tcp_cc *cc, uint32_t mss)
 {
-	bool initial = cc->ssthresh == UINT32_MAX && cc->cwnd == initial_window(cc->mss);
+	bool initial = cc->ssthresh == UINT32_MAX && cc->cwnd == cc_initial_window(cc->mss);
 
 	if (mss == 0)
 		return;
 	cc->mss = mss;
 	if (initial)
-		cc->cwnd = initial_window(mss);
+		cc->cwnd = cc_initial_window(mss);
 	limit(cc);
 }
 
@@ -99,6 +99,20 @@ void cc_acked(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_
 		cc->ops->unused(cc, now_ns - cc->acked_ns);
 	cc->acked_ns = now_ns;
 	limit(cc);
+}
+
+bool cc_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *sample, uint64_t now_ns)
+{
+	bool holds_back = cc->ops->sampled(cc, sample, now_ns);
+
+	limit(cc);
+	return holds_back;
+}
+
+void cc_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
+{
+	if (cc->ops->restarted)
+		cc->ops->restarted(cc, app_limited, now_ns);
 }
 
 static uint32_t reduced(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
@@ -116,6 +130,8 @@ void cc_lost(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 
 void cc_recovered(struct tcp_cc *cc, uint64_t now_ns)
 {
+	if (cc_has_model(cc))
+		return; /* it has seen it itself */
 	cc->cwnd = cc->ssthresh;
 	cc->acked = 0;
 	cc->acked_ns = now_ns;
@@ -136,7 +152,8 @@ void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh)
 	cc->ssthresh = ssthresh;
 	if (cc->cwnd < cwnd)
 		cc->cwnd = cwnd;
-	cc->cubic = cc->cubic_undo;
+	if (cc->ops->undo)
+		cc->ops->undo(cc);
 	cc->acked = 0;
 	limit(cc);
 }
@@ -147,8 +164,10 @@ void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh)
  */
 void cc_idle(struct tcp_cc *cc, uint64_t idle_ns, uint64_t rto_ns)
 {
-	uint32_t restart = initial_window(cc->mss), remember = cc->cwnd / 4 * 3;
+	uint32_t restart = cc_initial_window(cc->mss), remember = cc->cwnd / 4 * 3;
 
+	if (cc_has_model(cc))
+		return; /* pacing does what the smaller window is for */
 	if (cc->ops->unused)
 		cc->ops->unused(cc, idle_ns);
 	if (cc->acked_ns)

@@ -221,6 +221,11 @@ static void cubic_timeout(struct tcp_cc *cc, uint64_t now_ns)
 	cc->cubic.epoch_ns = 0;
 }
 
+static void cubic_undo(struct tcp_cc *cc)
+{
+	cc->cubic = cc->cubic_undo;
+}
+
 /* Time in which the window was not used does not count, or the curve would have risen meanwhile (RFC 9438 5.8). */
 static void cubic_unused(struct tcp_cc *cc, uint64_t span_ns)
 {
@@ -235,4 +240,5 @@ const struct tcp_cc_ops cc_cubic = {
         .reduce = cubic_reduce,
         .timeout = cubic_timeout,
         .unused = cubic_unused,
+        .undo = cubic_undo,
 };

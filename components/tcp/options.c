@@ -30,7 +30,7 @@ static int check(enum vma_tcp_option option, int32_t *value)
 	                              [VMA_TCP_OPT_TTL] = {1, 255},
 	                              [VMA_TCP_OPT_TOS] = {0, 255},
 	                              [VMA_TCP_OPT_PMTUDISC] = {0, 5},
-	                              [VMA_TCP_OPT_CONGESTION] = {0, VMA_TCP_CC_NONE},
+	                              [VMA_TCP_OPT_CONGESTION] = {0, VMA_TCP_CC_BBR},
 	                              [VMA_TCP_OPT_SNDBUF] = {0, INT32_MAX},
 	                              [VMA_TCP_OPT_RCVBUF] = {0, INT32_MAX},
 	                              [VMA_TCP_OPT_SNDBUF_INIT] = {0, INT32_MAX},

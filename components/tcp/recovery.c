@@ -94,6 +94,8 @@ static void prr_update(struct vma_tcp_conn *conn)
 	uint32_t pipe = recovery_pipe(conn), ssthresh = conn->cc.ssthresh;
 	uint64_t allowed;
 
+	if (cc_has_model(&conn->cc))
+		return; /* it has a way of its own */
 	r->prr_delivered += r->news.delivered;
 	if (pipe > ssthresh) {
 		allowed = ((uint64_t)r->prr_delivered * ssthresh + r->prr_flight - 1) / r->prr_flight;
@@ -140,6 +142,10 @@ void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	struct tcp_pcb *pcb = conn->pcb;
 
 	r->news = (struct tcp_ack_news){.una = pcb->lastack, .handshake = in_handshake(conn)};
+	if (cc_has_model(&conn->cc)) {
+		rate_ack_begin(&conn->rate);
+		r->news.in_flight = recovery_pipe(conn);
+	}
 	if (TCP_SEQ_GT(ack->ackno, pcb->snd_nxt))
 		return;
 	r->probes = 0;
@@ -211,7 +217,7 @@ static void grow(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	if (r->news.acked && !r->news.handshake)
+	if (r->news.acked && !r->news.handshake && !cc_has_model(&conn->cc))
 		cc_acked(&conn->cc, r->news.acked, was_limited(conn), r->news.rtt_ns, conn->tcp->now_ns);
 }
 
@@ -274,6 +280,29 @@ static void progress(struct vma_tcp_conn *conn)
 	r->rto_from_ns = r->probe_from_ns = conn->tcp->now_ns;
 }
 
+/* As long as something is lost a recovery is going on: one that ends only for the next to begin has not ended. */
+static int phase_of(const struct tcp_recovery *r)
+{
+	if (r->state == TCP_RECOVERY_LOSS)
+		return CC_LOSS;
+	return r->state == TCP_RECOVERY_FAST || r->lost_bytes ? CC_RECOVERY : CC_OPEN;
+}
+
+static void give_sample(struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+	struct tcp_cc_sample s = {.rtt_ns = r->news.rtt_ns,
+	                          .newly = r->news.handshake ? 0 : r->news.delivered,
+	                          .lost = r->news.lost,
+	                          .in_flight = r->pipe_bytes,
+	                          .prior_in_flight = r->news.in_flight,
+	                          .phase = phase_of(r)};
+
+	rate_ack_end(&conn->rate, conn->rtt.min_ns, conn->tcp->now_ns, &s);
+	if (cc_sampled(&conn->cc, &s, conn->tcp->now_ns))
+		rate_app_limited(&conn->rate, r->pipe_bytes);
+}
+
 void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
@@ -298,6 +327,8 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 			ack_while_open(conn);
 	}
 	r->pipe_bytes = recovery_pipe(conn);
+	if (cc_has_model(&conn->cc))
+		give_sample(conn);
 	r->news.acked = r->news.delivered = 0;
 }
 

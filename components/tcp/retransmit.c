@@ -3,6 +3,17 @@
 
 /* ---- new data ---- */
 
+/* What a congestion control with a model wants to know of each segment that leaves. */
+static void note_rate(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool nothing_out)
+{
+	uint64_t now_ns = conn->tcp->now_ns;
+
+	if (nothing_out)
+		cc_restarted(&conn->cc, conn->rate.app_limited != 0, now_ns);
+	rate_sent(&conn->rate, seg, nothing_out, now_ns);
+	pace_sent(&conn->pace, &conn->cc, seg->len, now_ns);
+}
+
 void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
@@ -14,6 +25,8 @@ void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	seg->marks = 0;
 	if (seg_seq(seg) == conn->pcb->lastack)
 		r->rto_from_ns = now_ns; /* nothing else was on its way: RFC 6298 5.1 */
+	if (cc_has_model(&conn->cc))
+		note_rate(conn, seg, seg_seq(seg) == conn->pcb->lastack);
 	r->probe_from_ns = r->last_sent_ns = now_ns;
 	if (r->state == TCP_RECOVERY_FAST)
 		r->prr_out += seg_len(seg);
@@ -40,7 +53,8 @@ uint32_t recovery_may_send(const struct vma_tcp_conn *conn)
 	const struct tcp_recovery *r = &conn->recovery;
 	uint32_t pipe, cwnd = conn->cc.cwnd;
 
-	if (!conn->pcb || (scoreboard_waiting(conn) && r->frto < 2))
+	if (!conn->pcb || (scoreboard_waiting(conn) && r->frto < 2) ||
+	    (!pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && !r->probe_new))
 		return 0;
 	pipe = recovery_pipe(conn);
 	if (r->probe_new && cwnd < pipe + conn->cc.mss)
@@ -56,6 +70,27 @@ bool recovery_has_new(const struct vma_tcp_conn *conn)
 	if (pcb->snd_wnd < out + conn->cc.mss)
 		return false;
 	return pcb->unsent || fifo_produced(&conn->tx) - conn->fed >= conn->cc.mss;
+}
+
+static bool nothing_waits(const struct vma_tcp_conn *conn)
+{
+	return !conn->pcb->unsent && fifo_produced(&conn->tx) == conn->fed && !scoreboard_waiting(conn);
+}
+
+bool recovery_is_paced(const struct vma_tcp_conn *conn)
+{
+	return !pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && !nothing_waits(conn) &&
+	       recovery_pipe(conn) < conn->cc.cwnd;
+}
+
+void recovery_output_done(struct vma_tcp_conn *conn)
+{
+	if (!cc_has_model(&conn->cc) || !conn->connected)
+		return;
+	if (nothing_waits(conn) && recovery_pipe(conn) < conn->cc.cwnd)
+		rate_app_limited(&conn->rate, recovery_pipe(conn));
+	else if (recovery_is_paced(conn))
+		timers_pace(conn, conn->pace.next_ns);
 }
 
 /* RFC 2861, before the first segment after a silence. */
@@ -84,6 +119,8 @@ static int send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	if (rc < 0)
 		return rc;
 	seg->sent_ns = conn->tcp->now_ns;
+	if (cc_has_model(&conn->cc))
+		note_rate(conn, seg, false);
 	if (seg->sends < UINT8_MAX)
 		seg->sends++;
 	r->total_retransmits++;
@@ -127,7 +164,8 @@ static int resend_lost(struct vma_tcp_conn *conn)
 	struct tcp_seg *seg;
 	int rc = 0;
 
-	while (rc == 0 && (seg = scoreboard_next_lost(conn)) && may_resend(conn, seg))
+	while (rc == 0 && pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && (seg = scoreboard_next_lost(conn)) &&
+	       may_resend(conn, seg))
 		rc = resend(conn, seg);
 	return rc;
 }

@@ -58,10 +58,12 @@ struct news_of {
 };
 
 /* seg has arrived, as seen for the first time. */
-static void delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct news_of *of)
+static void delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct news_of *of)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
+	if (cc_has_model(&conn->cc))
+		rate_delivered(&conn->rate, seg, conn->tcp->now_ns);
 	newest_delivered(conn, seg, of->ack);
 	if (seg->sends != 1) {
 		r->news.resent = true;
@@ -250,6 +252,7 @@ void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	seg->marks |= SEG_LOST;
 	r->lost_bytes += seg_len(seg);
 	r->news.lost_new = true;
+	r->news.lost += seg_len(seg);
 	if (r->resent && TCP_SEQ_LEQ(seg_seq(seg), seg_seq(r->resent)))
 		r->resent = NULL;
 }

@@ -13,6 +13,7 @@
  *   compose.c     the short way of the usual segment that leaves, as predict.c is of the one that comes
  *   recovery.c    recovery begins and ends, retransmission, undo    scoreboard.c, rtt.c, cc.c
  *   scoreboard.c  marks on segments: SACKed, lost, sent again
+ *   rate.c        how fast what is sent is delivered, and leaves
  *   timers.c      what each timer of a connection does; persist.c, keepalive.c   wheel.c
  *   window.c      receive window and buffer sizes, delayed ACKs
  *   listener.c    half-open connections, accept
@@ -33,6 +34,7 @@
 
 #include "cc.h"
 #include "fifo.h"
+#include "rate.h"
 #include "rtt.h"
 #include "wheel.h"
 
@@ -63,6 +65,7 @@ enum tcp_timer {                       /* each at most once per connection */
 	         TCP_TIMER_RETRANSMIT, /* RTO, tail-loss probe, or persist: whichever is due next, see timers.c */
 	         TCP_TIMER_DELACK,
 	         TCP_TIMER_KEEPALIVE, /* also FIN_WAIT_2 without owner, and TCP_USER_TIMEOUT's end */
+	         TCP_TIMER_PACE,      /* something may leave again */
 	         TCP_TIMERS,
 	         /* the stack's own, of no connection */
 	         TCP_TIMER_RETRY = TCP_TIMERS, /* connections for which there was no frame, or no memory */
@@ -87,6 +90,8 @@ struct tcp_ack_news {
 	uint32_t una;       /* before it */
 	uint32_t acked;     /* bytes that una moves on */
 	uint32_t delivered; /* bytes that have left the network, by acknowledgement or SACK */
+	uint32_t lost;      /* bytes that have been found lost */
+	uint32_t in_flight; /* before it; for a congestion control with a model */
 	uint64_t rtt_ns;    /* of the newest segment that was sent once; 0: none */
 	bool dup;           /* RFC 5681 2: a duplicate acknowledgement */
 	bool sacked;        /* new SACK information */
@@ -217,6 +222,8 @@ struct vma_tcp_conn {
 	_Atomic uint64_t urgent_tx; /* writer's: stream offset behind the urgent byte to send; 0: none */
 	struct tcp_rtt rtt;
 	struct tcp_cc cc;
+	struct tcp_rate rate; /* with a model, as pace */
+	struct tcp_pace pace;
 	struct tcp_recovery recovery;
 	struct tcp_timer_node timer[TCP_TIMERS];
 	uint64_t delack_due_ns; /* UINT64_MAX: no ACK waits; the timer may be set for earlier */
@@ -468,6 +475,9 @@ void recovery_timeout(struct vma_tcp_conn *conn);                 /* RTO: all is
 void recovery_tail_probe(struct vma_tcp_conn *conn);              /* TLP */
 void recovery_reorder(struct vma_tcp_conn *conn);                 /* the time to wait for reordered segments is over */
 uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recovery_retransmit has to be called again */
+/* At the end of an output: whether the application, or the pace, is what holds back; until when. */
+void recovery_output_done(struct vma_tcp_conn *conn);
+bool recovery_is_paced(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
 /* output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
 void recovery_rescan(struct vma_tcp_conn *conn);
 void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
@@ -481,6 +491,8 @@ void timers_fire(struct vma_tcp_conn *conn, unsigned which);
 /* At the end of each output, and after each ACK or window change that none follows: RTO, probe or persist; also cork's
  * 200 ms. */
 void timers_retransmit_update(struct vma_tcp_conn *conn);
+/* An output is to follow then. */
+void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns);
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
 /* Keepalive, FIN_WAIT_2 without owner: when the connection is established or closed, or an option changes. */
 void timers_keepalive_update(struct vma_tcp_conn *conn);

@@ -7,6 +7,7 @@
  *               Nothing is, but something waits: for a window (RFC 9293 3.8.6.1), or for company under TCP_CORK and
  *               MSG_MORE, which at the latest now leaves without (the kernel's 200 ms).
  *   DELACK      an acknowledgement
+ *   PACE        something may leave again (rate.h)
  *   KEEPALIVE   RFC 1122 4.2.3.6; and the end of FIN_WAIT_2 without an owner
  *
  * So nothing ever waits without a timer. How often and how long something is tried is the kernel's way, not that of the
@@ -122,13 +123,15 @@ static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 static uint64_t tail_probe_due_ns(const struct vma_tcp_conn *conn, uint64_t timeout_ns)
 {
 	const struct tcp_recovery *r = &conn->recovery;
-	uint64_t wait_ns = 2 * conn->rtt.srtt_ns;
+	uint64_t wait_ns = 2 * conn->rtt.srtt_ns, from_ns = r->probe_from_ns;
 
 	if (!conn->connected || !scoreboard_has_sack(conn) || r->state != TCP_RECOVERY_OPEN || r->tail_probe_out ||
 	    r->probe_new || r->probe_wanted || r->sacked_segments || conn->rtt.srtt_ns == 0 || r->timeouts)
 		return UINT64_MAX;
 	wait_ns += conn->pcb->unacked->next ? PROBE_MARGIN_NS : RTT_RTO_MIN_NS;
-	return timers_earlier(r->probe_from_ns + wait_ns, timeout_ns);
+	if (from_ns < conn->pace.next_ns)
+		from_ns = conn->pace.next_ns; /* what waits for its time is no silence */
+	return timers_earlier(from_ns + wait_ns, timeout_ns);
 }
 
 static uint64_t retransmit_due_ns(const struct vma_tcp_conn *conn)
@@ -237,7 +240,7 @@ void timers_retransmit_update(struct vma_tcp_conn *conn)
 	if (conn->pcb->unacked) {
 		persist_end(conn);
 		due_ns = retransmit_due_ns(conn);
-	} else if (persist_waits(conn)) {
+	} else if (persist_waits(conn) && !recovery_is_paced(conn)) {
 		due_ns = persist_due_ns(conn);
 	} else {
 		persist_end(conn);
@@ -249,6 +252,11 @@ void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns)
 {
 	conn->delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX;
 	set_lazily(conn, TCP_TIMER_DELACK, conn->delack_due_ns);
+}
+
+void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns)
+{
+	set_lazily(conn, TCP_TIMER_PACE, due_ns);
 }
 
 static void fire_delack(struct vma_tcp_conn *conn)
@@ -269,7 +277,7 @@ void timers_fire(struct vma_tcp_conn *conn, unsigned which)
 	case TCP_TIMER_RETRANSMIT:
 		if (conn->pcb->unacked)
 			fire_retransmit(conn);
-		else if (persist_waits(conn))
+		else if (persist_waits(conn) && !recovery_is_paced(conn))
 			persist_fire(conn);
 		break;
 	case TCP_TIMER_DELACK:

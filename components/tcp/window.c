@@ -143,7 +143,8 @@ void window_sndbuf_grow(struct vma_tcp_conn *conn)
 
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
 		return;
-	wanted = 2 * (segments > 10 ? segments : 10) * per_segment;
+	/* A model wants to be able to double the window while it repairs a loss, too: so the kernel. */
+	wanted = (cc_has_model(&conn->cc) ? 3 : 2) * (segments > 10 ? segments : 10) * per_segment;
 	wanted = at_most(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
 	if (wanted > sndbuf)
 		atomic_store_explicit(&conn->sndbuf, wanted, memory_order_relaxed);

@@ -318,6 +318,7 @@ static void world_output(void)
 		while (send_new())
 			check();
 	}
+	recovery_output_done(&w.conn);
 	timers_retransmit_update(&w.conn);
 	assert_true(!w.pcb.unacked || wheel_is_set(&w.conn.timer[TCP_TIMER_RETRANSMIT]));
 	check();

@@ -64,13 +64,14 @@ static void test_initial_window_is_rfc_6928(void **state)
 static void test_names_are_those_of_tcp_congestion(void **state)
 {
 	(void)state;
-	assert_int_equal(cc_by_name("cubic"), VMA_TCP_CC_CUBIC);
-	assert_int_equal(cc_by_name("reno"), VMA_TCP_CC_LWIP);
-	assert_int_equal(cc_by_name("newreno"), VMA_TCP_CC_LWIP);
-	assert_int_equal(cc_by_name("lwip"), VMA_TCP_CC_LWIP);
-	assert_int_equal(cc_by_name("none"), VMA_TCP_CC_NONE);
-	assert_int_equal(cc_by_name("bbr"), -ENOENT);
-	assert_int_equal(cc_by_name(""), -ENOENT);
+	assert_int_equal(vma_tcp_cc_by_name("cubic"), VMA_TCP_CC_CUBIC);
+	assert_int_equal(vma_tcp_cc_by_name("reno"), VMA_TCP_CC_LWIP);
+	assert_int_equal(vma_tcp_cc_by_name("newreno"), VMA_TCP_CC_LWIP);
+	assert_int_equal(vma_tcp_cc_by_name("lwip"), VMA_TCP_CC_LWIP);
+	assert_int_equal(vma_tcp_cc_by_name("none"), VMA_TCP_CC_NONE);
+	assert_int_equal(vma_tcp_cc_by_name("bbr"), VMA_TCP_CC_BBR);
+	assert_int_equal(vma_tcp_cc_by_name("dctcp"), -ENOENT);
+	assert_int_equal(vma_tcp_cc_by_name(""), -ENOENT);
 	start(99, MSS);
 	assert_string_equal(cc.ops->name, "cubic");
 }

@@ -36,7 +36,7 @@ static void test_values_out_of_range_are_refused_or_brought_into_it(void **state
 	        {VMA_TCP_OPT_LINGER2, 500, 0, 120},
 	        {VMA_TCP_OPT_NODELAY, 17, 0, 1},
 	        {VMA_TCP_OPT_TTL, 0, -EINVAL, 64},
-	        {VMA_TCP_OPT_CONGESTION, 3, -EINVAL, VMA_TCP_CC_CUBIC},
+	        {VMA_TCP_OPT_CONGESTION, 4, -EINVAL, VMA_TCP_CC_CUBIC},
 	        {VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_LWIP, 0, VMA_TCP_CC_LWIP},
 	};
 	struct app *app = raw_connect();

@@ -61,7 +61,10 @@ struct vma_tcp_host {
 	void *arg;
 };
 
-enum vma_tcp_cc { VMA_TCP_CC_LWIP = 0, VMA_TCP_CC_CUBIC = 1, VMA_TCP_CC_NONE = 2 }; /* VMA_TCP_CC_ALGO; LWIP: NewReno */
+/* VMA_TCP_CC_ALGO; LWIP: NewReno */
+enum vma_tcp_cc { VMA_TCP_CC_LWIP = 0, VMA_TCP_CC_CUBIC = 1, VMA_TCP_CC_NONE = 2, VMA_TCP_CC_BBR = 3 };
+/* By its name: as TCP_CONGESTION has it; "lwip" and "newreno" are NewReno, too. -ENOENT */
+int vma_tcp_cc_by_name(const char *name);
 
 struct vma_tcp_attr {
 	struct vma_ring *ring;

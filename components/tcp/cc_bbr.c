@@ -1,0 +1,454 @@
+/*
+ * BBR: a model of the path instead of an answer to loss, draft-cardwell-iccrg-bbr-congestion-control-00 (version 1),
+ * which the kernel calls "bbr".
+ *
+ *   max_rate     the bottleneck: the highest delivery rate of ten rounds
+ *   min_rtt_ns   the way without queues: the lowest round-trip time of ten seconds
+ *
+ * Segments leave at pacing gain times max_rate, and at most cwnd gain times their product is in flight (4.2):
+ *
+ *               full: three rounds without a quarter more         in flight <= product
+ *   STARTUP 2/ln 2 ─────────────────────────> DRAIN ln 2/2 ─────────────────────────> PROBE_BW 5/4, 3/4, six times 1
+ *        ^                                                                                 ^   (cwnd gain 2)
+ *        └──────────── not full yet ──────────── PROBE_RTT <─────── min_rtt is old ────────┤
+ *                                       four segments, 200 ms and a round  ────────────────┘
+ *
+ * As the kernel, and beyond version 00 of the draft: the pacing rate is one per cent lower, so that queues empty; and
+ * receivers that acknowledge in bursts are given as much more window as their bursts are large (version 02, 4.5.5). The
+ * kernel's guess at policers is not here.
+ */
+#include "cc.h"
+
+enum { STARTUP, DRAIN, PROBE_BW, PROBE_RTT };
+
+#define UNIT 256 /* gains are in parts of it */
+#define HIGH_GAIN 739
+#define DRAIN_GAIN 88
+#define CWND_GAIN 512
+#define FULL_GROWTH 320 /* 4.3.2.2: less than that in FULL_ROUNDS is no growth any more */
+#define FULL_ROUNDS 3
+#define MIN_RTT_WINDOW_NS 10000000000ULL
+#define PROBE_RTT_NS 200000000ULL
+#define MIN_SEGMENTS 4
+#define EXTRA_ROUNDS 5            /* of each half */
+#define EXTRA_MAX_NS 100000000ULL /* bursts of more than so much time are not made up for */
+#define EPOCH_BYTES_MAX (UINT64_C(1) << 30)
+#define SLOW_RATE 150000 /* bytes per second, below which a segment at a time is enough */
+#define NS_PER_S 1000000000ULL
+
+static const uint16_t cycle_gain[] = {UNIT * 5 / 4, UNIT * 3 / 4, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT};
+#define CYCLE (sizeof(cycle_gain) / sizeof(cycle_gain[0]))
+
+/* ---- the model ---- */
+
+static uint32_t pacing_gain(const struct tcp_bbr *bbr)
+{
+	switch (bbr->mode) {
+	case STARTUP:
+		return HIGH_GAIN;
+	case DRAIN:
+		return DRAIN_GAIN;
+	case PROBE_BW:
+		return cycle_gain[bbr->cycle];
+	default:
+		return UNIT;
+	}
+}
+
+static uint32_t cwnd_gain(const struct tcp_bbr *bbr)
+{
+	switch (bbr->mode) {
+	case STARTUP:
+	case DRAIN:
+		return HIGH_GAIN;
+	case PROBE_BW:
+		return CWND_GAIN;
+	default:
+		return UNIT;
+	}
+}
+
+static uint32_t at_most_cwnd(uint64_t bytes)
+{
+	return bytes < CC_CWND_MAX ? (uint32_t)bytes : CC_CWND_MAX;
+}
+
+/* 4.2.3.2: gain times the product, with room for what is gathered on the way at either end; an even number of
+ * segments. */
+static uint32_t target(const struct tcp_cc *cc, uint32_t gain)
+{
+	const struct tcp_bbr *bbr = &cc->bbr;
+	uint64_t bytes, segments;
+
+	if (bbr->min_rtt_ns == UINT64_MAX)
+		return cc_initial_window(cc->mss);
+	if (__builtin_mul_overflow(bbr->max_rate, bbr->min_rtt_ns, &bytes))
+		return CC_CWND_MAX;
+	bytes = (bytes / NS_PER_S * gain + UNIT - 1) / UNIT + 3 * (uint64_t)cc->quantum;
+	segments = (bytes + cc->mss - 1) / cc->mss;
+	segments += segments & 1;
+	if (bbr->mode == PROBE_BW && bbr->cycle == 0)
+		segments += 2; /* so that a small window shows the gain, too */
+	return at_most_cwnd(segments * cc->mss);
+}
+
+/* What is sent at once: a millisecond's worth, as the kernel's super-segments. */
+static void set_quantum(struct tcp_cc *cc)
+{
+	uint32_t least = cc->pacing_rate < SLOW_RATE ? 1 : 2, most = 65536 / cc->mss;
+	uint64_t segments = (cc->pacing_rate >> 10) / cc->mss;
+
+	segments = segments < most ? segments : most;
+	segments = segments > least ? segments : least;
+	cc->quantum = (uint32_t)segments * cc->mss;
+}
+
+static void pace(struct tcp_cc *cc, uint64_t bytes_per_sec)
+{
+	cc->pacing_rate = bytes_per_sec ? bytes_per_sec : 1;
+	set_quantum(cc);
+}
+
+static void set_pacing(struct tcp_cc *cc, uint32_t gain)
+{
+	uint64_t rate = cc->bbr.max_rate * gain / UNIT / 100 * 99;
+
+	if (rate != cc->pacing_rate && (cc->bbr.full || rate > cc->pacing_rate))
+		pace(cc, rate);
+}
+
+/* ---- the rate ---- */
+
+/*
+ * The filter ages only when there is a sample: what was known before a time in which the application sent little is
+ * still known after it.
+ */
+static void keep_rate(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
+{
+	uint64_t *rate = &bbr->rate[bbr->round % BBR_RATE_ROUNDS];
+	uint64_t passed = bbr->round - bbr->rate_round;
+
+	for (uint64_t i = 0; i < passed && i < BBR_RATE_ROUNDS; i++)
+		bbr->rate[(bbr->round - i) % BBR_RATE_ROUNDS] = 0;
+	bbr->rate_round = bbr->round;
+	if (bytes_per_sec > *rate)
+		*rate = bytes_per_sec;
+	if (passed != 0)
+		bbr->max_rate = 0;
+	for (unsigned i = 0; i < BBR_RATE_ROUNDS; i++) {
+		if (bbr->rate[i] > bbr->max_rate)
+			bbr->max_rate = bbr->rate[i];
+	}
+}
+
+static void see_rate(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
+{
+	bbr->round_start = s->is_known && s->prior_delivered >= bbr->round_end;
+	if (bbr->round_start) {
+		bbr->round++;
+		bbr->round_end = bbr->delivered;
+		bbr->conserving = false;
+	}
+	/* An application that sends little does not make the path slow: 4.1.2.3. */
+	if (s->bytes_per_sec && (!s->app_limited || s->bytes_per_sec >= bbr->max_rate))
+		keep_rate(bbr, s->bytes_per_sec);
+}
+
+/* ---- acknowledgements in bursts ---- */
+
+static void see_bursts(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+	uint64_t expected, extra;
+
+	if (s->newly == 0 || bbr->max_rate == 0)
+		return;
+	if (bbr->round_start && ++bbr->extra_rounds >= EXTRA_ROUNDS) {
+		bbr->extra_rounds = 0;
+		bbr->extra_half ^= 1;
+		bbr->extra[bbr->extra_half] = 0;
+	}
+	if (__builtin_mul_overflow(bbr->max_rate, now_ns - bbr->epoch_ns, &expected))
+		expected = UINT64_MAX;
+	expected /= NS_PER_S;
+	if (bbr->epoch_bytes <= expected || bbr->epoch_bytes >= EPOCH_BYTES_MAX) {
+		bbr->epoch_bytes = expected = 0;
+		bbr->epoch_ns = now_ns;
+	}
+	bbr->epoch_bytes += s->newly;
+	extra = bbr->epoch_bytes - expected;
+	if (extra > cc->cwnd)
+		extra = cc->cwnd;
+	if (extra > bbr->extra[bbr->extra_half])
+		bbr->extra[bbr->extra_half] = (uint32_t)extra;
+}
+
+static uint32_t extra_window(const struct tcp_bbr *bbr)
+{
+	uint64_t most = bbr->max_rate / (NS_PER_S / EXTRA_MAX_NS);
+	uint32_t extra = bbr->extra[0] > bbr->extra[1] ? bbr->extra[0] : bbr->extra[1];
+
+	if (!bbr->full)
+		return 0;
+	return extra < most ? extra : (uint32_t)most;
+}
+
+/* ---- the cycle of PROBE_BW, 4.3.4 ---- */
+
+static void begin_phase(struct tcp_bbr *bbr, uint8_t cycle, uint64_t now_ns)
+{
+	bbr->cycle = cycle;
+	bbr->cycle_ns = now_ns;
+}
+
+/* Begins anywhere but with the low gain, so that flows do not probe together. */
+static void enter_probe_bw(struct tcp_bbr *bbr, uint64_t now_ns)
+{
+	uint64_t mixed = (now_ns ^ bbr->delivered) * UINT64_C(0x9e3779b97f4a7c15);
+	uint8_t any = (uint8_t)((mixed >> 32) % (CYCLE - 1));
+
+	bbr->mode = PROBE_BW;
+	begin_phase(bbr, any == 0 ? 0 : any + 1, now_ns);
+}
+
+/* 4.3.4.4. More is sent until there is more in flight, or something is lost; less, until the queue is gone. */
+static bool phase_is_over(const struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+{
+	const struct tcp_bbr *bbr = &cc->bbr;
+	uint32_t gain = cycle_gain[bbr->cycle];
+	bool is_long = now_ns - bbr->cycle_ns > bbr->min_rtt_ns;
+
+	if (gain > UNIT)
+		return is_long && (s->lost || s->prior_in_flight >= target(cc, gain));
+	if (gain < UNIT)
+		return is_long || s->prior_in_flight <= target(cc, UNIT);
+	return is_long;
+}
+
+/* ---- STARTUP and DRAIN, 4.3.2, 4.3.3 ---- */
+
+static void see_full(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
+{
+	if (bbr->full || !bbr->round_start || s->app_limited)
+		return;
+	if (bbr->max_rate >= bbr->full_rate * FULL_GROWTH / UNIT) {
+		bbr->full_rate = bbr->max_rate;
+		bbr->full_rounds = 0;
+		return;
+	}
+	bbr->full = ++bbr->full_rounds >= FULL_ROUNDS;
+}
+
+static void see_drained(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+
+	if (bbr->mode == STARTUP && bbr->full) {
+		bbr->mode = DRAIN;
+		cc->ssthresh = target(cc, UNIT);
+	}
+	if (bbr->mode == DRAIN && s->in_flight <= target(cc, UNIT))
+		enter_probe_bw(bbr, now_ns);
+}
+
+/* ---- PROBE_RTT, 4.3.5 ---- */
+
+static void save_cwnd(struct tcp_cc *cc)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+
+	if (bbr->phase == CC_OPEN && bbr->mode != PROBE_RTT)
+		bbr->prior_cwnd = cc->cwnd;
+	else if (cc->cwnd > bbr->prior_cwnd)
+		bbr->prior_cwnd = cc->cwnd;
+}
+
+static void restore_cwnd(struct tcp_cc *cc)
+{
+	if (cc->cwnd < cc->bbr.prior_cwnd)
+		cc->cwnd = cc->bbr.prior_cwnd;
+}
+
+static void end_probe_rtt(struct tcp_cc *cc, uint64_t now_ns)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+
+	if (bbr->probe_rtt_done_ns == 0 || now_ns < bbr->probe_rtt_done_ns)
+		return;
+	bbr->min_rtt_at_ns = now_ns;
+	restore_cwnd(cc);
+	if (bbr->full)
+		enter_probe_bw(bbr, now_ns);
+	else
+		bbr->mode = STARTUP;
+}
+
+static void probe_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+
+	if (bbr->probe_rtt_done_ns == 0) {
+		if (s->in_flight > MIN_SEGMENTS * cc->mss)
+			return;
+		bbr->probe_rtt_done_ns = now_ns + PROBE_RTT_NS;
+		bbr->probe_rtt_round_done = false;
+		bbr->round_end = bbr->delivered;
+		return;
+	}
+	if (bbr->round_start)
+		bbr->probe_rtt_round_done = true;
+	if (bbr->probe_rtt_round_done)
+		end_probe_rtt(cc, now_ns);
+}
+
+static void see_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+	bool is_old = bbr->min_rtt_ns != UINT64_MAX && now_ns > bbr->min_rtt_at_ns + MIN_RTT_WINDOW_NS;
+
+	if (s->rtt_ns && (s->rtt_ns <= bbr->min_rtt_ns || is_old)) {
+		bbr->min_rtt_ns = s->rtt_ns;
+		bbr->min_rtt_at_ns = now_ns;
+	}
+	if (is_old && !bbr->idle_restart && bbr->mode != PROBE_RTT) {
+		save_cwnd(cc);
+		bbr->mode = PROBE_RTT;
+		bbr->probe_rtt_done_ns = 0;
+	}
+	if (bbr->mode == PROBE_RTT)
+		probe_rtt(cc, s, now_ns);
+	if (s->newly)
+		bbr->idle_restart = false;
+}
+
+/* ---- the window, 4.2.3 ---- */
+
+/*
+ * 4.2.3.4. What is lost is not replaced; and the first round of a recovery sends as much as is delivered. Whether that
+ * decides the window.
+ */
+static bool recovery_window(struct tcp_cc *cc, const struct tcp_cc_sample *s)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+	uint8_t before = bbr->phase;
+	uint32_t conserved = at_most_cwnd((uint64_t)s->in_flight + s->newly);
+
+	bbr->phase = (uint8_t)s->phase;
+	if (s->lost)
+		cc->cwnd = cc->cwnd > s->lost + cc->mss ? cc->cwnd - s->lost : cc->mss;
+	if (s->phase == CC_RECOVERY && before != CC_RECOVERY) {
+		bbr->conserving = true;
+		bbr->round_end = bbr->delivered;
+		cc->cwnd = conserved;
+	} else if (s->phase == CC_OPEN && before != CC_OPEN) {
+		bbr->conserving = false;
+		restore_cwnd(cc);
+	}
+	if (!bbr->conserving)
+		return false;
+	if (cc->cwnd < conserved)
+		cc->cwnd = conserved;
+	return true;
+}
+
+static void set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+	uint32_t least = MIN_SEGMENTS * cc->mss;
+
+	if (s->newly && !recovery_window(cc, s)) {
+		uint32_t most = at_most_cwnd((uint64_t)target(cc, cwnd_gain(bbr)) + extra_window(bbr));
+		uint32_t grown = at_most_cwnd((uint64_t)cc->cwnd + s->newly);
+
+		if (bbr->full)
+			cc->cwnd = grown < most ? grown : most;
+		else if (cc->cwnd < most || bbr->delivered < cc_initial_window(cc->mss))
+			cc->cwnd = grown;
+		if (cc->cwnd < least)
+			cc->cwnd = least;
+	}
+	if (bbr->mode == PROBE_RTT && cc->cwnd > least)
+		cc->cwnd = least;
+}
+
+/* ---- the table's row ---- */
+
+static void bbr_init(struct tcp_cc *cc)
+{
+	cc->bbr = (struct tcp_bbr){.min_rtt_ns = UINT64_MAX, .mode = STARTUP};
+}
+
+/* 4.2.1: until there is a sample, the initial window in a round-trip time. */
+static void first_pacing(struct tcp_cc *cc, uint64_t rtt_ns)
+{
+	pace(cc, (uint64_t)cc->cwnd * HIGH_GAIN / UNIT * NS_PER_S / rtt_ns);
+}
+
+static bool bbr_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+
+	bbr->delivered = s->delivered;
+	see_rate(bbr, s);
+	see_bursts(cc, s, now_ns);
+	if (bbr->mode == PROBE_BW && phase_is_over(cc, s, now_ns))
+		begin_phase(bbr, (uint8_t)((bbr->cycle + 1) % CYCLE), now_ns);
+	see_full(bbr, s);
+	see_drained(cc, s, now_ns);
+	see_rtt(cc, s, now_ns);
+	if (cc->pacing_rate == 0 && s->rtt_ns)
+		first_pacing(cc, s->rtt_ns);
+	if (bbr->max_rate)
+		set_pacing(cc, pacing_gain(bbr));
+	set_cwnd(cc, s);
+	return bbr->mode == PROBE_RTT;
+}
+
+static uint32_t bbr_reduce(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+{
+	(void)in_flight;
+	(void)now_ns;
+	save_cwnd(cc);
+	return cc->ssthresh;
+}
+
+/* What was known of the path's fullness may be no longer so. */
+static void bbr_timeout(struct tcp_cc *cc, uint64_t now_ns)
+{
+	(void)now_ns;
+	cc->bbr.phase = CC_LOSS;
+	cc->bbr.full_rate = 0;
+	cc->bbr.round_start = true;
+}
+
+static void bbr_undo(struct tcp_cc *cc)
+{
+	cc->bbr.full_rate = 0;
+	cc->bbr.full_rounds = 0;
+}
+
+/* 4.3.4.4: what is known of the path is used at once, at the rate of it. */
+static void bbr_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
+{
+	struct tcp_bbr *bbr = &cc->bbr;
+
+	if (!app_limited)
+		return;
+	bbr->idle_restart = true;
+	bbr->epoch_ns = now_ns;
+	bbr->epoch_bytes = 0;
+	if (bbr->mode == PROBE_BW)
+		set_pacing(cc, UNIT);
+	else if (bbr->mode == PROBE_RTT)
+		end_probe_rtt(cc, now_ns);
+}
+
+const struct tcp_cc_ops cc_bbr = {
+        .name = "bbr",
+        .init = bbr_init,
+        .reduce = bbr_reduce,
+        .timeout = bbr_timeout,
+        .undo = bbr_undo,
+        .sampled = bbr_sampled,
+        .restarted = bbr_restarted,
+};
