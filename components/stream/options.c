@@ -296,22 +296,20 @@ static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 	stream_describe(sock);
 }
 
-/* Cubic and NewReno are ours; of others a connection that is made already keeps what it has. */
+/* Some are ours; of others a connection that is made already keeps what it has. */
 static void mirror_congestion(struct stream_sock *sock, int fd)
 {
-	char name[16] = "";
-	socklen_t len = sizeof(name) - 1;
-	bool cubic, reno;
+	char name[16];
+	int ours;
 
-	if (vma_os.getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) != 0)
+	if (!settings_congestion(fd, name))
 		return;
-	cubic = strcmp(name, "cubic") == 0;
-	reno = strcmp(name, "reno") == 0;
-	if (cubic || reno)
-		set_option(sock, VMA_TCP_OPT_CONGESTION, cubic ? VMA_TCP_CC_CUBIC : VMA_TCP_CC_LWIP);
+	ours = vma_tcp_cc_by_name(name);
+	if (ours >= 0)
+		set_option(sock, VMA_TCP_OPT_CONGESTION, ours);
 	else
 		vma_log_once(VMA_LOG_INFO, "TCP_CONGESTION %s is the kernel's only", name);
-	set_os_bit(sock, BIT_CONGESTION, !cubic && !reno);
+	set_os_bit(sock, BIT_CONGESTION, ours < 0);
 }
 
 /* ---- the socket's ---- */
@@ -433,6 +431,7 @@ void stream_options_init(struct stream_sock *sock, int fd)
 	const struct vma_conf *conf = &sock->engine->conf;
 
 	sock->options = *settings_options(fd);
-	sock->options.congestion = conf->tcp_cc_algo;
+	if (conf->given[VMA_CONF_AT_tcp_cc_algo])
+		sock->options.congestion = conf->tcp_cc_algo;
 	sock->options.nodelay = conf->tcp_nodelay;
 }

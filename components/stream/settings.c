@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -60,6 +61,23 @@ static void of_memory(const char *name, int32_t *initial, int32_t *max)
 	*max = got[2] > got[1] ? got[2] : got[1];
 }
 
+bool settings_congestion(int fd, char name[16])
+{
+	socklen_t len = 15;
+
+	memset(name, 0, 16);
+	return vma_os.getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0;
+}
+
+/* What is the kernel's only is replaced by its usual default. */
+static void of_congestion(int fd, int32_t *value)
+{
+	char name[16];
+	int ours = settings_congestion(fd, name) ? vma_tcp_cc_by_name(name) : -1;
+
+	*value = ours >= 0 ? ours : VMA_TCP_CC_CUBIC;
+}
+
 static void find_out(int fd)
 {
 	vma_tcp_options_init(&options);
@@ -68,6 +86,7 @@ static void find_out(int fd)
 	of_socket(fd, TCP_KEEPCNT, &options.keepcnt);
 	of_socket(fd, TCP_SYNCNT, &options.syncnt);
 	of_socket(fd, TCP_LINGER2, &options.linger2_sec);
+	of_congestion(fd, &options.congestion);
 	of_number("tcp_synack_retries", &options.synack_retries);
 	of_number("tcp_retries2", &options.retries2);
 	of_number("tcp_orphan_retries", &options.orphan_retries);
