@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
-# instr.sh: instructions per packet through ring, and through UDP sockets on top of it, over a wire, counted by
-# callgrind, beside bench/instructions.txt.
+# instr.sh: instructions per packet through ring, and through UDP sockets and TCP connections on top of it, over a wire,
+# counted by callgrind, beside bench/instructions.txt.
 #
 #   make bench-instr            fails when a phase costs over 2 % (and over one instruction) more than the file says
 #   make bench-instr UPDATE=1   writes the file anew: a change that raises a figure says why in its commit
 #
-# Two figures per phase: all instructions, and those outside the wire itself, which stands for a device.
+# Two figures per phase: all instructions, and those outside the wire itself, which stands for a device. What a message
+# or segment costs in TCP must not grow with the number of connections (the last number of a phase's name).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
 known=bench/instructions.txt
 packets=4096
-ring=$build/bench/instr_ring udp=$build/components/udp/test/instr_udp
+ring=$build/bench/instr_ring udp=$build/components/udp/test/instr_udp tcp=$build/components/tcp/test/instr_tcp
 phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $ring:poll_empty $udp:send $udp:sendto
 	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_waited $udp:receive_empty"
+for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
+	for connections in 1 100 10000; do phases="$phases $tcp:${phase}_$connections"; done
+done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -27,7 +31,7 @@ count() { # PROGRAM PHASE
 	local program=$1
 	shift
 	valgrind --tool=callgrind --callgrind-out-file="$scratch/$1" --toggle-collect="phase_$1" \
-		"$program" $packets >"$scratch/$1.log" 2>&1 || {
+		"$program" $packets "$1" >"$scratch/$1.log" 2>&1 || {
 		cat "$scratch/$1.log" >&2
 		return 1
 	}
@@ -45,7 +49,7 @@ count() { # PROGRAM PHASE
 }
 
 {
-	echo "# Instructions per packet (callgrind, 64-byte UDP over the wire): all of them, and without the wire's own."
+	echo "# Instructions per packet (callgrind, 64-byte UDP, TCP messages of 64 bytes and bulk, over the wire): all of them, and without the wire's own."
 	echo "# $(${CC:-gcc} -dumpfullversion -dumpversion 2>/dev/null | sed 's/^/compiler /'), $(uname -m); make bench-instr UPDATE=1"
 	for phase in $phases; do
 		name=${phase##*:}
@@ -56,6 +60,14 @@ count() { # PROGRAM PHASE
 		echo "$name $figures"
 	done
 } >"$scratch/now" || exit 1
+
+awk '/^tcp_.*_[0-9]+ / {
+		name = $1
+		sub(/_[0-9]+$/, "", name)
+		if (!(name in few)) few[name] = $3
+		else if ($3 > few[name] * 1.05) { print "bench-instr: " $1 ": " $3 " instructions, " few[name] " with one"; grows = 1 }
+	}
+	END { exit grows }' "$scratch/now" || exit 1
 
 if [ "${UPDATE:-0}" = 1 ]; then
 	cp "$scratch/now" "$known"

@@ -1,0 +1,336 @@
+/*
+ * instr_tcp - messages and bulk over connections of two stacks on a wire in memory, for callgrind to count
+ * instructions.
+ *
+ *   instr_tcp MESSAGES PHASE
+ *   valgrind --tool=callgrind --toggle-collect=phase_tcp_send_100 build/components/tcp/test/instr_tcp 4096 tcp_send_100
+ *
+ * The number is that of the connections, which take turns: what a message costs must not grow with it. Each phase is a
+ * function of its own, with ring and wire below it.
+ *
+ *   phase_tcp_send_N      64 bytes: reserve, copy, commit, which drives: segment, frame, kick. Acknowledges what came
+ *   phase_tcp_receive_N   its receipt: progress, which brings it to the fifo; front, copy, consume
+ *   phase_tcp_bulk_out_N  64 KB: reserve, copy, commit; ACKs that come and what they let go. Per segment
+ *   phase_tcp_bulk_in_N   their receipt, and the ACKs for them. Per segment
+ */
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/nic_wire.h>
+#include <vma/tcp.h>
+
+enum { MESSAGE = 64, CONNECTIONS = 10000, PORT = 5001, CHUNK = 65536, SEGMENT = 1448 };
+
+struct side {
+	struct vma_bufarena *arena;
+	struct vma_bufpool *spill;
+	struct vma_nic *nic;
+	struct vma_ring *ring;
+	struct vma_tcp *tcp;
+	struct vma_tcp_conn *conn[CONNECTIONS];
+	struct vma_tcp_listener *listener;
+};
+static struct side side[2];
+static uint64_t now_ns = 1000000000;
+static uint8_t bytes[CHUNK];
+static uint64_t received;
+
+static void must(int rc, const char *what)
+{
+	if (rc < 0) {
+		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
+		exit(1);
+	}
+}
+
+/* ---- what is counted ---- */
+
+static inline __attribute__((always_inline)) size_t send_bytes(struct side *from, unsigned i, size_t len)
+{
+	struct vma_tcp_conn *conn = from->conn[i];
+	struct iovec spans[4];
+	size_t done = 0;
+	int n = vma_tcp_tx_reserve(conn, len, spans, 4);
+
+	for (int k = 0; k < n; k++) {
+		memcpy(spans[k].iov_base, bytes + done, spans[k].iov_len);
+		done += spans[k].iov_len;
+	}
+	if (n > 0)
+		vma_tcp_tx_commit(conn, done, 0);
+	return done;
+}
+
+static inline __attribute__((always_inline)) size_t receive_bytes(struct side *to, unsigned i)
+{
+	struct vma_tcp_conn *conn = to->conn[i];
+	struct iovec spans[8];
+	size_t done = 0;
+	unsigned n;
+
+	while (vma_ring_progress(to->ring) > 0)
+		;
+	n = vma_tcp_rx_front(conn, 0, spans, 8);
+	for (unsigned k = 0; k < n && done < CHUNK; k++) {
+		size_t part = spans[k].iov_len < CHUNK - done ? spans[k].iov_len : CHUNK - done;
+
+		memcpy(bytes + done, spans[k].iov_base, part);
+		done += part;
+	}
+	vma_tcp_rx_consume(conn, done);
+	return done;
+}
+
+static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, unsigned i, size_t len)
+{
+	size_t done = send_bytes(from, i, len);
+
+	while (vma_ring_progress(from->ring) > 0)
+		;
+	return done;
+}
+
+/* X(number of connections) */
+#define COUNTS(X) X(1) X(100) X(10000)
+#define PHASE __attribute__((noinline))
+#define X(n)                                                                                                           \
+	PHASE size_t phase_tcp_send_##n(struct side *from, unsigned i, size_t len);                                    \
+	PHASE size_t phase_tcp_receive_##n(struct side *to, unsigned i);                                               \
+	PHASE size_t phase_tcp_bulk_out_##n(struct side *from, unsigned i, size_t len);                                \
+	PHASE size_t phase_tcp_bulk_in_##n(struct side *to, unsigned i);                                               \
+	size_t phase_tcp_send_##n(struct side *from, unsigned i, size_t len)                                           \
+	{                                                                                                              \
+		return send_bytes(from, i, len);                                                                       \
+	}                                                                                                              \
+	size_t phase_tcp_receive_##n(struct side *to, unsigned i)                                                      \
+	{                                                                                                              \
+		return receive_bytes(to, i);                                                                           \
+	}                                                                                                              \
+	size_t phase_tcp_bulk_out_##n(struct side *from, unsigned i, size_t len)                                       \
+	{                                                                                                              \
+		return bulk_out(from, i, len);                                                                         \
+	}                                                                                                              \
+	size_t phase_tcp_bulk_in_##n(struct side *to, unsigned i)                                                      \
+	{                                                                                                              \
+		return receive_bytes(to, i);                                                                           \
+	}
+COUNTS(X)
+#undef X
+
+struct phases {
+	unsigned connections;
+	size_t (*send)(struct side *from, unsigned i, size_t len);
+	size_t (*receive)(struct side *to, unsigned i);
+	size_t (*bulk_out)(struct side *from, unsigned i, size_t len);
+	size_t (*bulk_in)(struct side *to, unsigned i);
+};
+static const struct phases phases[] = {
+#define X(n) {n, phase_tcp_send_##n, phase_tcp_receive_##n, phase_tcp_bulk_out_##n, phase_tcp_bulk_in_##n},
+        COUNTS(X)
+#undef X
+};
+
+static size_t quiet_send(struct side *from, unsigned i, size_t len)
+{
+	return send_bytes(from, i, len);
+}
+
+static size_t quiet_bulk_out(struct side *from, unsigned i, size_t len)
+{
+	return bulk_out(from, i, len);
+}
+
+static size_t quiet_receive(struct side *to, unsigned i)
+{
+	return receive_bytes(to, i);
+}
+
+/* A message goes there, its answer comes back. A connection's turn comes after the same time, however many there are,
+ * or delayed ACKs would leave by themselves. */
+static void ping_pong(const struct phases *p, unsigned messages)
+{
+	for (unsigned m = 0; m < messages; m++) {
+		unsigned i = m / 2 % p->connections;
+
+		now_ns += 5000 / p->connections + 1;
+		if (p->send(&side[m & 1], i, MESSAGE) != MESSAGE || p->receive(&side[~m & 1], i) != MESSAGE) {
+			fprintf(stderr, "message %u did not arrive\n", m);
+			exit(1);
+		}
+		received++;
+	}
+}
+
+static void bulk(const struct phases *p, unsigned segments)
+{
+	uint64_t left = (uint64_t)segments * SEGMENT, missing = 0;
+	unsigned i = 0;
+
+	for (unsigned idle = 0; left + missing > 0 && idle < 1000; idle++) {
+		size_t out = left == 0 ? 0 : p->bulk_out(&side[0], i, left < CHUNK ? left : CHUNK), in;
+
+		left -= out;
+		missing += out;
+		now_ns += 20000;
+		while ((in = p->bulk_in(&side[1], i)) > 0) {
+			missing -= in;
+			now_ns += 20000;
+			p->bulk_out(&side[0], i, 0);
+			idle = 0;
+		}
+		if (missing == 0)
+			i = (i + 1) % p->connections;
+	}
+	if (left + missing > 0) {
+		fprintf(stderr, "bulk: %lu bytes did not arrive\n", (unsigned long)(left + missing));
+		exit(1);
+	}
+}
+
+/* ---- the bed ---- */
+
+static uint64_t get_now(void *arg)
+{
+	(void)arg;
+	return now_ns;
+}
+
+static bool admit(struct vma_tcp_listener *listener, void *arg)
+{
+	(void)listener, (void)arg;
+	return true;
+}
+
+static void no_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	(void)conn, (void)arg, (void)events;
+}
+static const struct vma_tcp_owner owner = {no_event};
+
+static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+{
+	struct vma_flow_key names;
+
+	(void)listener, (void)arg;
+	vma_tcp_names(conn, &names);
+	side[1].conn[ntohs(names.peer_port_be) - 10000] = conn;
+	vma_tcp_conn_adopt(conn, &owner, NULL);
+	return true;
+}
+
+static void open_side(int number, struct vma_nic *nic)
+{
+	struct side *s = &side[number];
+	struct vma_ring_attr ring = {.nic = nic,
+	                             .rx_wre = 512,
+	                             .tx_wre = 512,
+	                             .thread_mode = VMA_THREAD_SPIN,
+	                             .rx_sw_csum = true,
+	                             .name = "instr"};
+	struct vma_tcp_attr attr = {
+	        .arena = s->arena, .host = {.now_ns = get_now}, .gro_streams_max = 32, .name = "instr"};
+
+	s->nic = nic;
+	ring.spill_pool = s->spill;
+	must(vma_ring_create(&ring, &s->ring), "ring");
+	attr.ring = s->ring;
+	must(vma_tcp_create(&attr, &s->tcp), "stack");
+}
+
+static void open_sides(void)
+{
+	struct vma_wire_pair_attr wire = {0};
+	struct vma_nic *nic[2];
+
+	for (int i = 0; i < 2; i++) {
+		struct vma_bufarena_attr arena = {.capacity = 65536};
+		struct vma_bufpool_attr spill = {.max_bufs = 8192, .name = "spill"};
+
+		must(vma_bufarena_create(&arena, &side[i].arena), "arena");
+		wire.arena[i] = spill.arena = side[i].arena;
+		must(vma_bufpool_create(&spill, &side[i].spill), "pool");
+	}
+	must(vma_wire_pair(&wire, nic), "wire");
+	open_side(0, nic[0]);
+	open_side(1, nic[1]);
+}
+
+static void listen_at(const struct vma_tcp_options *options)
+{
+	static const struct vma_tcp_listener_owner listener_owner = {.admit = admit, .accepted = accepted};
+	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
+	                                   .options = options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(PORT),
+	                                   .local = {10, 0, 0, 2},
+	                                   .backlog = 1024};
+
+	must(vma_tcp_listen(side[1].tcp, &attr, &side[1].listener), "listen");
+}
+
+static void connect_one(unsigned i, const struct vma_tcp_options *options)
+{
+	struct vma_tcp_conn_attr attr = {.owner = &owner,
+	                                 .options = options,
+	                                 .path = {.len = 34, .ip_off = 14, .mtu = 1500},
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons((uint16_t)(10000 + i)),
+	                                 .peer_port_be = htons(PORT),
+	                                 .local = {10, 0, 0, 1},
+	                                 .peer = {10, 0, 0, 2}};
+
+	memcpy(attr.path.bytes, vma_nic_info(side[1].nic)->mac, 6);
+	memcpy(attr.path.bytes + 6, vma_nic_info(side[0].nic)->mac, 6);
+	attr.path.bytes[12] = 8;
+	attr.path.bytes[14] = 0x45;
+	memcpy(attr.path.bytes + 26, attr.local, 4);
+	memcpy(attr.path.bytes + 30, attr.peer, 4);
+	must(vma_tcp_connect(side[0].tcp, &attr, &side[0].conn[i]), "connect");
+	for (int n = 0; n < 8; n++) {
+		now_ns += 1000;
+		vma_ring_progress(side[(n + 1) % 2].ring);
+	}
+	must(side[1].conn[i] != NULL ? 0 : -1, "accept");
+}
+
+/* The phases whose number NAME ends with; the others are not needed for it. */
+static const struct phases *phases_of(const char *name)
+{
+	const char *number = strrchr(name, '_');
+	unsigned connections = number != NULL ? (unsigned)atoi(number + 1) : 0;
+
+	for (unsigned i = 0; i < sizeof(phases) / sizeof(*phases); i++)
+		if (phases[i].connections == connections)
+			return &phases[i];
+	fprintf(stderr, "no phase %s\n", name);
+	exit(1);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned messages = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) / 2 * 2 : 4096;
+	const char *name = argc > 2 ? argv[2] : "tcp_send_1";
+	const struct phases *p = phases_of(name);
+	struct phases quiet = {p->connections, quiet_send, quiet_receive, quiet_bulk_out, quiet_receive};
+	struct vma_tcp_options options;
+
+	vma_tcp_options_init(&options);
+	options.nodelay = 1;
+	options.quickack = 0; /* the steady state of a conversation, from the beginning */
+	open_sides();
+	listen_at(&options);
+	for (unsigned i = 0; i < p->connections; i++)
+		connect_one(i, &options);
+	ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */
+	received = 0;
+	if (strstr(name, "bulk") != NULL) {
+		bulk(&quiet, 4096);
+		bulk(p, messages);
+	} else {
+		ping_pong(p, messages);
+	}
+	printf("received %lu\n", (unsigned long)received);
+	return 0;
+}
