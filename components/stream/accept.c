@@ -159,6 +159,7 @@ static int accept_outside(struct stream_sock *listener, int fd, struct sockaddr 
 
 	if (atomic_exchange(&listener->os_accept, true))
 		return -EAGAIN;
+	vma_file_get(&listener->file);
 	vma_leave(self);
 	pthread_cleanup_push(os_accept_done, listener);
 	rc = vma_os.accept4(fd, addr, len, flags);
@@ -166,6 +167,7 @@ static int accept_outside(struct stream_sock *listener, int fd, struct sockaddr 
 		rc = -errno;
 	pthread_cleanup_pop(1);
 	vma_enter();
+	vma_file_put(&listener->file);
 	return rc;
 }
 

@@ -115,7 +115,6 @@ static void close_file(struct vma_file *file)
 
 bool stream_stay(struct stream_sock *sock)
 {
-	vma_file_get(&sock->file);
 	atomic_fetch_add(&sock->waiting, 1);
 	if (__builtin_expect((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) == 0, 1))
 		return true;
@@ -137,7 +136,6 @@ void stream_leave(struct stream_sock *sock)
 	atomic_fetch_sub(&sock->waiting, 1);
 	if (__builtin_expect(atomic_load(&sock->close_due), 0))
 		stream_left(sock);
-	vma_file_put(&sock->file);
 }
 
 static void fini_turns(struct stream_sock *sock)

@@ -174,8 +174,11 @@ void stream_describe(struct stream_sock *sock); /* into the statistics; file.loc
 int stream_shadow(const struct stream_sock *sock, int fd);
 bool stream_is_shadow(const struct stream_sock *sock, int fd); /* the number has not been given to something else */
 uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; file.lock */
-/* A call that waits begins (the caller is inside), and ends: the last one ends a socket that was closed meanwhile.
- * False: the last descriptor has gone before, and the answer is -EBADF. */
+/*
+ * A call that may wait begins, and ends: the last one ends a socket that was closed meanwhile. False: the last
+ * descriptor has gone before, and the answer is -EBADF. The memory is safe for as long as the caller is inside; who
+ * goes outside in between takes a reference for that time.
+ */
 bool stream_stay(struct stream_sock *sock);
 void stream_leave(struct stream_sock *sock);
 void stream_left(struct stream_sock *sock);

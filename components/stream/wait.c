@@ -60,7 +60,10 @@ static void announce(struct vma_wait *wait, bool on)
 
 static void abandon(struct vma_wait *wait)
 {
-	stream_leave(waiting_of(wait)->sock);
+	struct stream_sock *sock = waiting_of(wait)->sock;
+
+	stream_leave(sock);
+	vma_file_put(&sock->file);
 }
 
 static const struct vma_wait_ops conn_ops = {.ready = ready, .rings = rings, .announce = announce, .abandon = abandon};
@@ -94,9 +97,11 @@ int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what)
 		w.wait.os_ratio = listens ? (uint32_t)engine->conf.rx_udp_poll_os_ratio : 0;
 		w.wait.yield = engine->conf.rx_poll_yield;
 	}
+	vma_file_get(&sock->file); /* a wait goes outside */
 	do
 		rc = vma_wait(&w.wait);
 	while (rc == -EINTR && w.wait.restart && what->deadline_ns == UINT64_MAX);
 	count(sock, &w.wait);
+	vma_file_put(&sock->file);
 	return rc;
 }
