@@ -18,8 +18,10 @@
 struct flow_entry {
 	struct vma_flow *head; /* members in order of attachment; NULL: empty entry */
 	uint32_t hash;
-	bool steered; /* the NIC was told of this key */
-	bool revoked; /* and no longer steers it to us */
+	bool steered;   /* the NIC was told of this key */
+	bool revoked;   /* and no longer steers it to us */
+	bool inherited; /* from flows that have gone: the NIC does not know the shadows of those that are here */
+	bool reserved;  /* there is a spare leaver for it, see ring_leave.c */
 };
 
 struct flow_table {

@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 
 #include "ring_priv.h"
 
@@ -21,7 +22,7 @@ struct ring_steering {
 	bool inherited;        /* the NIC has the rule, by a call that has no use for it any more */
 };
 
-static struct flow_entry *entry_of(struct vma_ring *ring, const struct vma_flow_key *key)
+struct flow_entry *ring_entry_of(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct flow_words words = flow_words_of(key);
 
@@ -56,7 +57,7 @@ static int tell_nic(struct vma_ring *ring, const struct vma_flow *flow, struct f
 	const bool first = !entry->steered;
 	int rc;
 
-	if (first ? flow->flags & VMA_FLOW_RING_ONLY : flow->shadow_cookie == 0)
+	if (flow->flags & VMA_FLOW_RING_ONLY || (!first && flow->shadow_cookie == 0))
 		return 0;
 	rc = vma_nic_flow_add(ring->qp, &rule);
 	if (rc == -EEXIST && (!first || steering_of(ring, &flow->key) != NULL))
@@ -66,21 +67,31 @@ static int tell_nic(struct vma_ring *ring, const struct vma_flow *flow, struct f
 	return rc;
 }
 
+/* -EAGAIN: not before the NIC has answered, see ring_leave.c. */
 static int attach(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct flow_table *table = ring_table_of(ring, &flow->key);
 	struct flow_entry *entry;
+	struct ring_leaver *leaver;
 	int rc;
 
 	if (flow->ring != NULL)
 		return -EEXIST;
+	if (!(flow->flags & VMA_FLOW_RING_ONLY) && ring_rule_is_leaving(ring, &flow->key))
+		return -EAGAIN;
 	ring->last.word0 = 0;
 	rc = flow_table_insert(table, flow, &entry);
 	if (rc != 0)
 		return rc;
+	leaver = ring_leaver_of(entry);
+	if (leaver != NULL) {
+		ring_leaver_inherit(ring, leaver);
+		entry->inherited = true;
+	}
 	rc = entry->revoked ? -EADDRINUSE : tell_nic(ring, flow, entry);
 	if (rc != 0) {
-		flow_table_remove(table, flow);
+		flow->ring = ring;
+		ring_detach_held(ring, flow, leaver == NULL);
 		return rc;
 	}
 	flow->ring = ring;
@@ -104,34 +115,41 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 
 	if (rc != 0)
 		return rc;
-	acquired = drive_acquire(&ring->rx);
-	rc = attach(ring, flow);
-	if (acquired)
-		ring_rx_release(ring, drive_tid());
-	return rc;
+	for (;;) {
+		acquired = drive_acquire(&ring->rx);
+		rc = attach(ring, flow);
+		if (acquired)
+			ring_rx_release(ring, drive_tid());
+		if (rc != -EAGAIN || !acquired)
+			return rc;
+		ring_rule_await(ring);
+	}
 }
 
 struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key *key)
 {
-	const struct flow_entry *entry = entry_of(ring, key);
+	const struct flow_entry *entry = ring_entry_of(ring, key);
 
-	return entry != NULL ? entry->head : NULL;
+	return entry != NULL && ring_leaver_of(entry) == NULL ? entry->head : NULL;
 }
 
 /* ---- steer ---- */
 
-/* 1: the NIC is to be asked. */
+/* 1: the NIC is to be asked; -EAGAIN: later, see ring_leave.c. An inherited rule is asked for as if there were none:
+ * the NIC hears of the shadow. */
 static int begin_steering(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
 {
 	const struct flow_entry *entry;
 
 	if (flow->ring != ring)
 		return -EINVAL;
-	entry = entry_of(ring, &flow->key);
+	entry = ring_entry_of(ring, &flow->key);
 	if (entry->revoked)
 		return -EADDRINUSE;
-	if (entry->steered)
+	if (entry->steered && (!entry->inherited || flow->shadow_cookie == 0))
 		return 0;
+	if (ring_rule_is_leaving(ring, &flow->key))
+		return -EAGAIN;
 	*steering = (struct ring_steering){.next = ring->steerings, .key = flow->key, .flow = flow};
 	ring->steerings = steering;
 	return 1;
@@ -147,18 +165,20 @@ static void unlink_steering(struct vma_ring *ring, const struct ring_steering *s
 }
 
 /* The NIC has said rc. */
-static int end_steering(struct vma_ring *ring, struct ring_steering *steering, int rc)
+static int end_steering(struct vma_ring *ring, struct ring_steering *steering, int rc, struct ring_leaver **memory)
 {
-	struct flow_entry *entry = entry_of(ring, &steering->key);
+	struct flow_entry *entry = ring_entry_of(ring, &steering->key);
 	struct ring_steering *other;
 
 	unlink_steering(ring, steering);
 	other = steering_of(ring, &steering->key);
 	if (rc == -EEXIST || (rc != 0 && steering->inherited))
 		rc = 0;
-	if (rc == 0 && steering->flow != NULL)
+	if (rc == 0 && steering->flow != NULL) {
 		entry->steered = true;
-	else if (rc == 0 && (entry == NULL || !entry->steered) && other != NULL)
+		entry->inherited = false;
+		ring_leaver_reserve(ring, entry, memory);
+	} else if (rc == 0 && (entry == NULL || !entry->steered) && other != NULL)
 		other->inherited = true;
 	else if (rc == 0 && (entry == NULL || !entry->steered))
 		vma_nic_flow_del(ring->qp, &steering->key);
@@ -168,21 +188,28 @@ static int end_steering(struct vma_ring *ring, struct ring_steering *steering, i
 int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct ring_steering steering;
+	struct ring_leaver *leaver;
 	struct vma_flow_rule rule;
 	int rc;
 
-	if (!drive_acquire(&ring->rx))
-		return -EDEADLK;
-	rc = begin_steering(ring, flow, &steering);
-	if (rc > 0)
-		rule = rule_of(flow);
-	ring_rx_release(ring, drive_tid());
+	do {
+		if (!drive_acquire(&ring->rx))
+			return -EDEADLK;
+		rc = begin_steering(ring, flow, &steering);
+		if (rc > 0)
+			rule = rule_of(flow);
+		ring_rx_release(ring, drive_tid());
+		if (rc == -EAGAIN)
+			ring_rule_await(ring);
+	} while (rc == -EAGAIN);
 	if (rc <= 0)
 		return rc;
+	leaver = malloc(sizeof(*leaver)); /* without one, its end has to ask the NIC at once */
 	rc = vma_nic_flow_add(ring->qp, &rule);
 	drive_acquire(&ring->rx);
-	rc = end_steering(ring, &steering, rc);
+	rc = end_steering(ring, &steering, rc, &leaver);
 	ring_rx_release(ring, drive_tid());
+	free(leaver);
 	return rc;
 }
 
@@ -199,9 +226,9 @@ static void forget_steerings(struct vma_ring *ring, const struct vma_flow *flow)
  * Holding the flag means that no sink runs, unless it is the one that called us; and the next lookup finds it gone.
  * given_back: the NIC has been told already.
  */
-static void detach(struct vma_ring *ring, struct vma_flow *flow, bool given_back)
+void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_back)
 {
-	bool steered;
+	struct flow_entry entry;
 
 	if (flow->ring != ring)
 		return;
@@ -209,25 +236,28 @@ static void detach(struct vma_ring *ring, struct vma_flow *flow, bool given_back
 		ring->cursor = flow->next;
 	ring->last.word0 = 0;
 	forget_steerings(ring, flow);
-	steered = entry_of(ring, &flow->key)->steered;
-	/* -ENOENT: it was revoked, or the owner that knew it has gone. */
-	if (flow_table_remove(ring_table_of(ring, &flow->key), flow) && steered && !given_back)
-		vma_nic_flow_del(ring->qp, &flow->key);
 	flow->ring = NULL;
+	entry = *ring_entry_of(ring, &flow->key);
+	if (!flow_table_remove(ring_table_of(ring, &flow->key), flow))
+		return;
+	ring_leaver_unreserve(ring, &entry);
+	/* -ENOENT: it was revoked, or the owner that knew it has gone. */
+	if (entry.steered && !given_back)
+		vma_nic_flow_del(ring->qp, &flow->key);
 }
 
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
 {
 	bool acquired = drive_acquire(&ring->rx);
 
-	detach(ring, flow, false);
+	ring_detach_held(ring, flow, false);
 	if (acquired)
 		ring_rx_release(ring, drive_tid());
 }
 
 static bool is_alone_in_nic(struct vma_ring *ring, const struct vma_flow *flow)
 {
-	const struct flow_entry *entry = entry_of(ring, &flow->key);
+	const struct flow_entry *entry = ring_entry_of(ring, &flow->key);
 
 	return entry != NULL && entry->head == flow && flow->next == NULL && entry->steered;
 }
@@ -244,7 +274,7 @@ void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow)
 		given_back = true;
 		ring_rx_drain(ring);
 	}
-	detach(ring, flow, given_back);
+	ring_detach_held(ring, flow, given_back);
 	if (acquired)
 		ring_rx_release(ring, drive_tid());
 }

@@ -11,7 +11,9 @@
 #ifndef VMA_RING_PRIV_H
 #define VMA_RING_PRIV_H
 
+#include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include <vma/ring.h>
 
@@ -35,6 +37,19 @@ struct tx_slot {
 	uint32_t segs_count;
 	uint32_t number; /* its bit in slots_free */
 	struct vma_nic_seg segs[TX_SLOT_SEGS];
+};
+
+/* Rules of the NIC that nobody needs any more, see ring_leave.c. */
+struct ring_leaver {
+	struct vma_flow flow; /* first */
+	TAILQ_ENTRY(ring_leaver) link;
+};
+#define LEAVE_BURST 16
+struct ring_leavers {
+	TAILQ_HEAD(, ring_leaver) waiting, spare; /* in the order in which they left; one for each entry `reserved` */
+	struct vma_flow_key asked[LEAVE_BURST];   /* the NIC is being asked to delete these */
+	unsigned asked_count;
+	pthread_mutex_t asking; /* taken without the receive flag, or only tried; held while the NIC is asked */
 };
 
 struct vma_ring {
@@ -63,7 +78,8 @@ struct vma_ring {
 	} last; /* who got the packet before, by its 5-tuple; NULL: nobody */
 	struct flow_table five, three;
 	struct ring_steering *steerings; /* calls of steer that are asking the NIC */
-	struct vma_flow *cursor;         /* next member to serve while a group's sinks run: detach moves it on */
+	struct ring_leavers leavers;
+	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
 
 	/* With the transmit flag. */
 	ck_stack_entry_t *backlog, *backlog_tail __attribute__((aligned(64))); /* taken from tx_queue, not yet sent */
@@ -95,6 +111,22 @@ static inline void ring_rebind_if_wanted(struct vma_ring *ring)
 	if (__builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
 		ring_rebind_now(ring);
 }
+
+/* ring_flows.c; with the receive flag. */
+struct flow_entry *ring_entry_of(struct vma_ring *ring, const struct vma_flow_key *key);
+void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_back);
+
+/* ring_leave.c; with the receive flag, where nothing else is said. */
+void ring_leavers_init(struct vma_ring *ring); /* before others know the ring */
+void ring_leavers_fini(struct vma_ring *ring);
+struct ring_leaver *ring_leaver_of(const struct flow_entry *entry); /* NULL: it has flows of its own, or none */
+/* `flow` has joined the leaver's key: the rule is its, and the leaver a spare one again. */
+void ring_leaver_inherit(struct vma_ring *ring, struct ring_leaver *leaver);
+void ring_leaver_forget(struct vma_ring *ring, struct ring_leaver *leaver); /* its rule has gone */
+void ring_leaver_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_leaver **memory);
+void ring_leaver_unreserve(struct vma_ring *ring, const struct flow_entry *entry);
+bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key *key);
+void ring_rule_await(struct vma_ring *ring); /* without the flag: that those which are leaving now have left */
 
 /* ring_rx.c: releases the receive flag, and drives the command queue again if something came in between. */
 void ring_rx_release(struct vma_ring *ring, uint32_t tid);

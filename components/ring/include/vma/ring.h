@@ -93,11 +93,12 @@ void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
 
 /*
  * attach: -EEXIST (this flow is attached), -EINVAL (no sink; a key that no packet can match; flags that contradict it),
- * -EAFNOSUPPORT, -EADDRINUSE (the key was revoked and old members are still attached), else as vma_nic_flow_add.
- * Several flows of one ring may have the same key: a multicast or broadcast packet goes to all of them, a unicast one
- * to the first attached, 5-tuples before 3-tuples. With VMA_FLOW_RING_ONLY the NIC is not told: the flow gets what the
- * rule of another flow of the ring (a listener's) brings in. detach returns when no sink of this flow runs or will run;
- * called from that very sink, it will not run again.
+ * -EAFNOSUPPORT, -EADDRINUSE (the key was revoked and old members are still attached), -EAGAIN (in a sink only: the
+ * rule that the key had is being deleted, see vma_ring_prune), else as vma_nic_flow_add. Several flows of one ring may
+ * have the same key: a multicast or broadcast packet goes to all of them, a unicast one to the first attached, 5-tuples
+ * before 3-tuples. With VMA_FLOW_RING_ONLY the NIC is not told: the flow gets what the rule of another flow of the ring
+ * (a listener's) brings in. detach returns when no sink of this flow runs or will run; called from that very sink, it
+ * will not run again.
  */
 int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow);
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
@@ -115,6 +116,18 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow);
  * may attach a flow of the same key meanwhile.
  */
 void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow);
+
+/*
+ * As detach, but for a flow that was steered (vma_ring_steer) the NIC is not asked: true, its rule waits for prune.
+ * What the rule brings in until then goes to who covers the key, and a flow that is attached under the same key
+ * inherits it.
+ */
+bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow);
+/*
+ * Control path. Has the NIC delete rules that detach_later has left, at most `most`, the oldest first; the receive flag
+ * is not held while it is asked. True: some are left, or another thread is deleting some, or this is a sink.
+ */
+bool vma_ring_prune(struct vma_ring *ring, unsigned most);
 
 /* With the receive flag: the flow that gets the packets of this key, NULL: none is attached under just this key. */
 struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key *key);

@@ -1,0 +1,289 @@
+/* Rules of the NIC that outlive their flows: nothing waits for the NIC while the flag is held, and none is forgotten.
+ */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "device_rules.h"
+#include "frames.h"
+
+#define SLOW_MS 100
+
+struct taker {
+	struct vma_flow flow; /* first */
+	_Atomic unsigned calls;
+};
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+static struct taker conn, other, listener;
+static _Atomic bool asking; /* the NIC is */
+
+static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)packet, (void)info;
+	atomic_fetch_add(&((struct taker *)flow)->calls, 1);
+	return false;
+}
+
+static int attach(struct taker *taker, uint16_t peer_port, uint32_t flags)
+{
+	*taker = (struct taker){
+	        .flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port), .flags = flags, .sink = take}};
+	return vma_ring_attach(ring, &taker->flow);
+}
+
+static void attach_steered(struct taker *taker, uint16_t peer_port)
+{
+	assert_int_equal(attach(taker, peer_port, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(vma_ring_steer(ring, &taker->flow), 0);
+	assert_true(device_has(&taker->flow.key));
+}
+
+static void leave(struct taker *taker)
+{
+	assert_true(vma_ring_detach_later(ring, &taker->flow));
+	memset(taker, 0xff, sizeof(*taker)); /* its memory is somebody else's now */
+}
+
+static void arrive(uint16_t peer_port)
+{
+	uint8_t frame[128];
+
+	fake_arrive(&fake, frame, tcp_frame(frame, peer_port, 80, TH_ACK, "", 0));
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	fake_init(&fake, 0);
+	device_begin(&fake);
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_destroy(ring);
+	assert_int_equal(device.count, 0); /* no case leaves a rule behind */
+	fake_fini(&fake);
+	return 0;
+}
+
+static void test_a_flow_leaves_without_a_word_to_the_nic_and_its_rule_is_deleted_later(void **state)
+{
+	struct vma_flow_key key;
+
+	(void)state;
+	attach_steered(&conn, 1000);
+	key = conn.flow.key;
+	leave(&conn);
+	assert_true(device_has(&key));
+	assert_null(vma_ring_flow(ring, &key));
+	assert_false(vma_ring_prune(ring, 1));
+	assert_int_equal(device.count, 0);
+	assert_false(vma_ring_prune(ring, 1));
+}
+
+static void test_the_oldest_rules_go_first_and_as_many_as_wanted(void **state)
+{
+	struct taker takers[40];
+
+	(void)state;
+	for (uint16_t i = 0; i < 40; i++)
+		attach_steered(&takers[i], (uint16_t)(1000 + i));
+	for (uint16_t i = 0; i < 40; i++)
+		leave(&takers[i]);
+	assert_true(vma_ring_prune(ring, 30));
+	assert_int_equal(device.count, 10);
+	for (uint16_t i = 30; i < 40; i++) {
+		struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, (uint16_t)(1000 + i));
+
+		assert_true(device_has(&key));
+	}
+	assert_false(vma_ring_prune(ring, UINT32_MAX));
+}
+
+static void test_what_still_comes_goes_to_the_listener_or_to_nobody(void **state)
+{
+	(void)state;
+	attach_steered(&conn, 1000);
+	leave(&conn);
+	arrive(1000);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	assert_int_equal(attach(&listener, 0, VMA_FLOW_LISTENER), 0);
+	arrive(1000);
+	assert_int_equal(vma_ring_progress(ring), 1);
+	assert_int_equal(listener.calls, 1);
+	vma_ring_detach(ring, &listener.flow);
+	vma_ring_prune(ring, 1);
+}
+
+static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **state)
+{
+	unsigned asked;
+
+	(void)state;
+	attach_steered(&conn, 1000);
+	leave(&conn);
+	asked = device.asked;
+	assert_int_equal(attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_false(vma_ring_prune(ring, 8));
+	assert_true(device_has(&other.flow.key));
+	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+	assert_int_equal(device.asked, asked); /* it has no shadow that the NIC would have to know */
+	arrive(1000);
+	vma_ring_progress(ring);
+	assert_int_equal(other.calls, 1);
+	leave(&other);
+	assert_false(vma_ring_prune(ring, 8));
+	assert_int_equal(device.count, 0);
+}
+
+static void test_the_nic_hears_of_the_shadow_of_who_inherits(void **state)
+{
+	unsigned asked;
+
+	(void)state;
+	attach_steered(&conn, 1000);
+	leave(&conn);
+	asked = device.asked;
+	assert_int_equal(attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	other.flow.shadow_cookie = 77;
+	assert_int_equal(device.asked, asked);
+	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+	assert_int_equal(device.asked, asked + 1);
+	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+	assert_int_equal(device.asked, asked + 1);
+	vma_ring_detach(ring, &other.flow);
+	assert_int_equal(device.count, 0);
+}
+
+static void test_the_last_of_several_members_leaves_the_rule(void **state)
+{
+	(void)state;
+	attach_steered(&conn, 1000);
+	assert_int_equal(attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_false(vma_ring_detach_later(ring, &conn.flow));
+	assert_int_equal(device.count, 1);
+	leave(&other);
+	assert_int_equal(device.count, 1);
+	assert_false(vma_ring_prune(ring, 8));
+}
+
+static void test_who_was_not_steered_leaves_no_rule_and_who_had_one_from_the_start_takes_it_along(void **state)
+{
+	(void)state;
+	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_false(vma_ring_detach_later(ring, &conn.flow));
+	assert_int_equal(attach(&conn, 1000, 0), 0);
+	assert_false(vma_ring_detach_later(ring, &conn.flow));
+	assert_false(vma_ring_detach_later(ring, &conn.flow));
+	assert_int_equal(device.count, 0);
+}
+
+static void test_a_rule_that_the_nic_takes_back_meanwhile_is_forgotten(void **state)
+{
+	struct vma_flow_key key;
+
+	(void)state;
+	attach_steered(&conn, 1000);
+	key = conn.flow.key;
+	leave(&conn);
+	device_del(&fake, &key);
+	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &key, fake.attr.event_arg);
+	attach_steered(&conn, 1000); /* and may be had again */
+	leave(&conn);
+	vma_ring_prune(ring, 1);
+}
+
+static void test_a_ring_ends_with_rules_that_wait(void **state)
+{
+	(void)state;
+	attach_steered(&conn, 1000);
+	leave(&conn);
+	device.count = 0; /* as with the queue pair */
+}
+
+/* ---- a NIC that takes its time ---- */
+
+static int slow_del(struct fake_nic *nic, const struct vma_flow_key *key)
+{
+	atomic_store(&asking, true);
+	usleep(SLOW_MS * 1000);
+	return device_del(nic, key);
+}
+
+static void *prune(void *arg)
+{
+	(void)arg;
+	vma_ring_prune(ring, 1);
+	return NULL;
+}
+
+static pthread_t begin_slow_prune(void)
+{
+	pthread_t thread;
+
+	fake.in_flow_del = slow_del;
+	atomic_store(&asking, false);
+	pthread_create(&thread, NULL, prune, NULL);
+	while (!atomic_load(&asking))
+		usleep(100);
+	return thread;
+}
+
+static void test_packets_are_delivered_while_a_slow_nic_deletes_a_rule(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	attach_steered(&conn, 1000);
+	attach_steered(&other, 1001);
+	leave(&conn);
+	thread = begin_slow_prune();
+	arrive(1001);
+	assert_int_equal(vma_ring_progress(ring), 1); /* -EBUSY if the flag were held */
+	assert_int_equal(other.calls, 1);
+	assert_true(vma_ring_prune(ring, 1)); /* another thread is at it */
+	assert_int_equal(device.count, 2);    /* the NIC has not answered yet */
+	leave(&other);
+	pthread_join(thread, NULL);
+	assert_false(vma_ring_prune(ring, 8));
+}
+
+static void test_a_rule_that_is_being_deleted_is_added_again_only_after_that(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	for (int at_once = 0; at_once < 2; at_once++) {
+		fake.in_flow_del = device_del;
+		attach_steered(&conn, 1000);
+		leave(&conn);
+		thread = begin_slow_prune();
+		assert_int_equal(attach(&other, 1000, at_once ? 0 : VMA_FLOW_RING_ONLY), 0);
+		assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+		assert_true(device_has(&other.flow.key));
+		pthread_join(thread, NULL);
+		assert_true(device_has(&other.flow.key));
+		fake.in_flow_del = device_del;
+		vma_ring_detach(ring, &other.flow);
+	}
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_flow_leaves_without_a_word_to_the_nic_and_its_rule_is_deleted_later),
+        CASE(test_the_oldest_rules_go_first_and_as_many_as_wanted),
+        CASE(test_what_still_comes_goes_to_the_listener_or_to_nobody),
+        CASE(test_a_successor_inherits_the_rule_and_leaves_it_as_its_own),
+        CASE(test_the_nic_hears_of_the_shadow_of_who_inherits),
+        CASE(test_the_last_of_several_members_leaves_the_rule),
+        CASE(test_who_was_not_steered_leaves_no_rule_and_who_had_one_from_the_start_takes_it_along),
+        CASE(test_a_rule_that_the_nic_takes_back_meanwhile_is_forgotten),
+        CASE(test_a_ring_ends_with_rules_that_wait),
+        CASE(test_packets_are_delivered_while_a_slow_nic_deletes_a_rule),
+        CASE(test_a_rule_that_is_being_deleted_is_added_again_only_after_that),
+};
+VMA_TEST_MAIN(tests)
