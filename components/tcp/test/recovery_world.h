@@ -42,7 +42,9 @@ struct world {
 	bool ready;
 	/* the network */
 	struct flying *flying;
-	uint64_t delay_ns, jitter_ns; /* one way */
+	uint64_t delay_ns, jitter_ns;                   /* one way */
+	uint64_t link_rate, link_free_ns, link_room_ns; /* bytes per second, 0: any; how long its queue is at most */
+	uint64_t link_waits_ns;                         /* of the last segment, in the queue */
 	uint32_t seed;
 	uint32_t sent;                        /* transmissions of data so far, again ones included */
 	bool (*drop)(uint32_t seq, bool ack); /* also told of repetitions: world.again */
@@ -79,22 +81,38 @@ static bool chance(double p)
 	return draw() % 100000 < p * 100000;
 }
 
-static void fly(const struct flying *what)
+static void fly(const struct flying *what, uint64_t leaves_ns)
 {
 	struct flying *copy = malloc(sizeof(*copy)), **place = &w.flying;
 
 	assert_non_null(copy);
 	*copy = *what;
-	copy->at_ns = w.tcp.now_ns + w.delay_ns + (w.jitter_ns ? draw() % w.jitter_ns : 0);
+	copy->at_ns = leaves_ns + w.delay_ns + (w.jitter_ns ? draw() % w.jitter_ns : 0);
 	while (*place && (*place)->at_ns <= copy->at_ns)
 		place = &(*place)->next;
 	copy->next = *place;
 	*place = copy;
 }
 
+/* When it has passed; false: there was no room. */
+static bool pass_link(uint32_t len, uint64_t *leaves_ns)
+{
+	uint64_t begins_ns = w.link_free_ns > w.tcp.now_ns ? w.link_free_ns : w.tcp.now_ns;
+
+	*leaves_ns = w.tcp.now_ns;
+	if (w.link_rate == 0)
+		return true;
+	if (begins_ns - w.tcp.now_ns > w.link_room_ns)
+		return false;
+	w.link_waits_ns = begins_ns - w.tcp.now_ns;
+	*leaves_ns = w.link_free_ns = begins_ns + len * SECOND / w.link_rate;
+	return true;
+}
+
 static void transmit(struct tcp_seg *seg, bool again)
 {
 	struct flying data = {.seq = seg_seq(seg), .len = seg_len(seg), .ts_val = port_clock_ms(&w.tcp)};
+	uint64_t leaves_ns;
 
 	w.again = again;
 	w.sent++;
@@ -105,7 +123,8 @@ static void transmit(struct tcp_seg *seg, bool again)
 	}
 	if ((w.drop && w.drop(data.seq - ISS, false)) || chance(w.loss))
 		return;
-	fly(&data);
+	if (pass_link(data.len, &leaves_ns))
+		fly(&data, leaves_ns);
 }
 
 /* ---- the receiver ---- */
@@ -174,7 +193,7 @@ static void send_ack(const struct range *dsack)
 	}
 	if ((w.drop && w.drop(w.rcv_nxt - ISS, true)) || chance(w.ack_loss))
 		return;
-	fly(&answer);
+	fly(&answer, w.tcp.now_ns);
 }
 
 static void receive(const struct flying *data)

@@ -106,7 +106,7 @@ static void sim_plan_options(struct sim_chance *chance, const struct sim_scenari
 	vma_tcp_options_init(options);
 	options->nodelay = sim_happens(chance, 40);
 	options->quickack = sim_happens(chance, 70);
-	options->congestion = (int32_t)(sim_draw(chance) % 3);
+	options->congestion = (int32_t)(sim_draw(chance) % 4);
 	if (sim_happens(chance, 30))
 		options->sndbuf = (int32_t)sim_magnitude(chance, 2048, 1 << 20);
 	if (sim_happens(chance, 30))

@@ -1,0 +1,176 @@
+/*
+ * A congestion control with a model in the real recovery, behind a bottleneck in virtual time: rates, pace and window
+ * together with what is lost, found and sent again.
+ */
+#include "recovery_world.h"
+
+#define LINK 2500000 /* bytes per second */
+
+static uint64_t began_ns;
+static uint32_t began_at;
+
+static void begin(uint64_t rtt_ns, double loss)
+{
+	world_begin(VMA_TCP_CC_BBR);
+	w.delay_ns = rtt_ns / 2;
+	w.loss = loss;
+	w.link_rate = LINK;
+	w.link_room_ns = SECOND;
+	world_write(UINT64_C(1) << 31);
+}
+
+static void measure(void)
+{
+	began_ns = w.tcp.now_ns;
+	began_at = w.rcv_nxt;
+}
+
+/* In thousandths of the link. */
+static unsigned goodput(void)
+{
+	return (unsigned)((uint64_t)(w.rcv_nxt - began_at) * SECOND / (w.tcp.now_ns - began_ns) * 1000 / LINK);
+}
+
+static void test_link_is_filled_and_its_queue_stays_short(void **state)
+{
+	uint64_t sum_ns = 0;
+
+	(void)state;
+	begin(20 * MS, 0);
+	world_run(w.tcp.now_ns + SECOND);
+	measure();
+	for (unsigned i = 0; i < 2000; i++) {
+		world_run(w.tcp.now_ns + MS);
+		sum_ns += w.link_waits_ns;
+	}
+	assert_in_range(goodput(), 930, 1000);
+	assert_in_range(sum_ns / 2000, 0, 6 * MS);
+	assert_int_equal(w.agains, 0);
+	assert_int_equal(w.conn.counts.timeouts, 0);
+}
+
+static void test_random_loss_does_not_slow_down(void **state)
+{
+	static const struct {
+		uint64_t rtt_ns;
+		double loss;
+		unsigned least;
+	} cases[] = {{20 * MS, 0.001, 930}, {20 * MS, 0.01, 880}, {20 * MS, 0.05, 700}, {MS / 5, 0.01, 880}};
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		begin(cases[i].rtt_ns, cases[i].loss);
+		measure();
+		world_run(w.tcp.now_ns + 5 * SECOND);
+		assert_in_range(goodput(), cases[i].least, 1000);
+	}
+}
+
+/* The same with one that answers to loss, to see that the path is one where it matters. */
+static void test_what_answers_to_loss_is_slow_there(void **state)
+{
+	(void)state;
+	world_begin(VMA_TCP_CC_CUBIC);
+	w.loss = 0.01;
+	w.link_rate = LINK;
+	w.link_room_ns = SECOND;
+	world_write(UINT64_C(1) << 31);
+	measure();
+	world_run(w.tcp.now_ns + 5 * SECOND);
+	assert_true(goodput() < 400);
+}
+
+static void test_everything_arrives(void **state)
+{
+	(void)state;
+	for (unsigned seed = 1; seed <= 20; seed++) {
+		begin(10 * MS, 0.03);
+		w.seed = seed;
+		w.ack_loss = 0.03;
+		w.jitter_ns = seed % 3 * MS;
+		w.link_room_ns = 5 * MS;
+		atomic_store(&w.conn.tx.produced, 3000 * MSS + 17);
+		world_run(FOREVER);
+		assert_true(all_arrived());
+		assert_int_equal(w.failed, 0);
+	}
+}
+
+static void test_everything_arrives_without_sack_and_without_time_stamps(void **state)
+{
+	(void)state;
+	for (unsigned seed = 1; seed <= 10; seed++) {
+		begin(10 * MS, 0.02);
+		w.seed = seed;
+		w.no_sack = true;
+		w.no_timestamps = seed & 1;
+		w.pcb.flags &= (tcpflags_t)~TF_SACK;
+		atomic_store(&w.conn.tx.produced, 500 * MSS);
+		world_run(FOREVER);
+		assert_true(all_arrived());
+		assert_int_equal(w.failed, 0);
+	}
+}
+
+static void test_waiting_for_its_time_has_a_timer_and_is_no_closed_window(void **state)
+{
+	(void)state;
+	begin(200 * MS, 0);
+	w.link_rate = 5000; /* a segment takes as long as the round trip */
+	world_run(w.tcp.now_ns + 60 * SECOND);
+	assert_in_range(w.conn.cc.pacing_rate, 1000, 20000);
+	assert_int_equal(w.forced, 0);
+	assert_int_equal(w.keepalives, 0);
+	assert_true(w.rcv_nxt - ISS > 60 * 5000 * 7 / 10);
+	assert_int_equal(w.conn.counts.timeouts, 0);
+}
+
+static void test_silence_of_the_peer_is_survived(void **state)
+{
+	uint32_t before;
+
+	(void)state;
+	begin(20 * MS, 0);
+	world_run(w.tcp.now_ns + SECOND);
+	before = w.conn.cc.cwnd;
+	w.mute = true;
+	world_run(w.tcp.now_ns + 3 * SECOND);
+	assert_true(w.conn.counts.timeouts > 0);
+	assert_int_equal(w.conn.cc.cwnd, MSS);
+	w.mute = false;
+	world_run(w.tcp.now_ns + 10 * SECOND);
+	assert_true(w.conn.cc.cwnd > before / 2);
+	measure();
+	world_run(w.tcp.now_ns + 2 * SECOND);
+	assert_in_range(goodput(), 850, 1000);
+}
+
+static void test_pause_of_the_application_costs_neither_rate_nor_window(void **state)
+{
+	uint64_t rate;
+
+	(void)state;
+	begin(20 * MS, 0);
+	atomic_store(&w.conn.tx.produced, LINK);
+	world_run(w.tcp.now_ns + 3 * SECOND);
+	assert_true(all_arrived());
+	rate = w.conn.cc.bbr.max_rate;
+	world_run(w.tcp.now_ns + 5 * SECOND);
+	world_write(LINK / 5);
+	measure();
+	world_run(w.tcp.now_ns + 240 * MS);
+	assert_true(all_arrived());
+	assert_in_range(w.conn.cc.bbr.max_rate, rate * 9 / 10, rate * 11 / 10);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_link_is_filled_and_its_queue_stays_short),
+        cmocka_unit_test(test_random_loss_does_not_slow_down),
+        cmocka_unit_test(test_what_answers_to_loss_is_slow_there),
+        cmocka_unit_test(test_everything_arrives),
+        cmocka_unit_test(test_everything_arrives_without_sack_and_without_time_stamps),
+        cmocka_unit_test(test_waiting_for_its_time_has_a_timer_and_is_no_closed_window),
+        cmocka_unit_test(test_silence_of_the_peer_is_survived),
+        cmocka_unit_test(test_pause_of_the_application_costs_neither_rate_nor_window),
+};
+VMA_TEST_MAIN(tests)
