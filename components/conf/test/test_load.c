@@ -197,6 +197,24 @@ static void test_first_of_two_settings_counts_as_with_getenv(void **state)
 	assert_int_equal(conf.rx_wre, 100);
 }
 
+static void test_what_is_set_can_be_told_from_a_default(void **state)
+{
+	(void)state;
+	load(ENV("VMA_TCP_CC_ALGO=0", "VMA_RX_WRE=none", "VMA_CQ_DRAIN_WCE_MAX=17", "VMA_LOG_FILE=/tmp/log",
+	         "VMA_HUGETBL=1"));
+	assert_true(conf.given[VMA_CONF_AT_tcp_cc_algo]);
+	assert_true(conf.given[VMA_CONF_AT_progress_engine_wce_max]);
+	assert_true(conf.given[VMA_CONF_AT_log_file]);
+	assert_true(conf.given[VMA_CONF_AT_mem_alloc_type]);
+	assert_false(conf.given[VMA_CONF_AT_rx_wre]);
+	assert_false(conf.given[VMA_CONF_AT_tx_wre]);
+	load(ENV(NULL));
+	for (unsigned i = 0; i < VMA_CONF_COUNT; i++)
+		assert_false(conf.given[i]);
+	load(ENV("VMA_TCP_CC_ALGO=3"));
+	assert_int_equal(conf.tcp_cc_algo, 3);
+}
+
 static void test_bad_value_is_warned_of_once_with_name_value_and_replacement(void **state)
 {
 	static const struct {
@@ -412,6 +430,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_processors_are_a_mask_or_a_list),
         cmocka_unit_test(test_texts_do_not_depend_on_the_environment_living_on),
         cmocka_unit_test(test_first_of_two_settings_counts_as_with_getenv),
+        cmocka_unit_test(test_what_is_set_can_be_told_from_a_default),
         cmocka_unit_test(test_bad_value_is_warned_of_once_with_name_value_and_replacement),
         cmocka_unit_test(test_profile_changes_defaults_and_what_is_set_wins),
         cmocka_unit_test(test_bad_value_under_a_profile_falls_back_to_the_profiles_default),
