@@ -197,6 +197,61 @@ static void test_an_option_of_the_kernel_s_only_keeps_it_there(void **state)
 	do_close(fd);
 }
 
+static int do_set_congestion(int fd, const char *name)
+{
+	return CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, IPPROTO_TCP, TCP_CONGESTION, name,
+	                                   (socklen_t)strlen(name)));
+}
+
+static void test_congestion_control_is_the_kernel_s_by_default(void **state)
+{
+	int kernel = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = bed_socket(SOCK_NONBLOCK), known;
+	char name[16] = "";
+	socklen_t len = sizeof(name) - 1;
+
+	(void)state;
+	assert_int_equal(vma_os.getsockopt(kernel, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
+	known = vma_tcp_cc_by_name(name);
+	assert_int_equal(sock_of(fd)->options.congestion, known >= 0 ? known : VMA_TCP_CC_CUBIC);
+	do_close(fd);
+	vma_os.close(kernel);
+}
+
+static void test_congestion_control_is_what_the_socket_or_the_environment_says(void **state)
+{
+	static const char *const names[] = {"reno", "cubic", "bbr"};
+	static const int ours[] = {VMA_TCP_CC_LWIP, VMA_TCP_CC_CUBIC, VMA_TCP_CC_BBR};
+	int fd = bed_socket(SOCK_NONBLOCK), again;
+	struct vma_conf *conf = &sock_of(fd)->engine->conf;
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+
+	(void)state;
+	assert_int_equal(do_set_congestion(fd, "nosuch"), -ENOENT);
+	do_close(fd);
+	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	for (unsigned i = 0; i < 3; i++) {
+		char name[16] = "";
+		socklen_t len = sizeof(name) - 1;
+
+		if (do_set_congestion(fd, names[i]) != 0)
+			continue; /* not one that this kernel has, or lets us have */
+		assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(fd)), VMA_TCP_OPT_CONGESTION), ours[i]);
+		assert_int_equal(
+		        CALL(int, stream_getsockopt(vma_fd_lookup(fd), fd, IPPROTO_TCP, TCP_CONGESTION, name, &len)),
+		        0);
+		assert_string_equal(name, names[i]);
+	}
+	conf->given[VMA_CONF_AT_tcp_cc_algo] = true;
+	conf->tcp_cc_algo = VMA_TCP_CC_NONE;
+	again = bed_socket(SOCK_NONBLOCK);
+	assert_int_equal(sock_of(again)->options.congestion, VMA_TCP_CC_NONE);
+	conf->given[VMA_CONF_AT_tcp_cc_algo] = false;
+	conf->tcp_cc_algo = VMA_TCP_CC_LWIP;
+	do_close(again);
+	bed_pair_end(fd, listener, peer);
+}
+
 static void test_disconnected_it_is_fresh_again(void **state)
 {
 	struct vma_tcp_listener *listener;
@@ -243,6 +298,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_bound_port_is_kept),
         cmocka_unit_test(test_without_a_device_the_kernel_connects),
         cmocka_unit_test(test_an_option_of_the_kernel_s_only_keeps_it_there),
+        cmocka_unit_test(test_congestion_control_is_the_kernel_s_by_default),
+        cmocka_unit_test(test_congestion_control_is_what_the_socket_or_the_environment_says),
         cmocka_unit_test(test_disconnected_it_is_fresh_again),
         cmocka_unit_test(test_after_close_the_port_is_free_when_the_connection_is_over),
 };
