@@ -106,6 +106,7 @@ static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 int vma_wait(struct vma_wait *wait)
 {
 	uint32_t signals = wait->self->signals, interrupts = wait->self->interrupts;
+	const bool for_ever = wait->spin_loops < 0 && wait->spin_nsec < 0;
 	uint64_t begun;
 	int rc;
 
@@ -120,6 +121,7 @@ int vma_wait(struct vma_wait *wait)
 	rc = spin(wait, signals, interrupts);
 	if (rc == 0)
 		rc = wait_is_over(wait) ? wait_ask(wait) : wait_asleep(wait, signals, interrupts);
-	spin_learn(wait->spin, rc == 1, vma_tsc() - begun);
+	if (!for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */
+		spin_learn(wait->spin, rc == 1, vma_tsc() - begun);
 	return rc;
 }

@@ -84,6 +84,12 @@ static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	struct stream_sock *sock = arg;
 	uint32_t ready = readiness_of(events);
 
+	/* Nearly always: told once for all of a burst, after the ring's flag has been given back. */
+	if (__builtin_expect(events == VMA_TCP_READABLE && !atomic_load_explicit(&sock->async, memory_order_relaxed),
+	                     1)) {
+		vma_file_readable(&sock->file);
+		return;
+	}
 	if (events & VMA_TCP_CONNECTED)
 		connected(sock, conn);
 	if (events & VMA_TCP_PEER_CLOSED)

@@ -312,18 +312,20 @@ static void feed(struct vma_tcp_conn *conn, struct run *run)
 	                        .state = conn->pcb->state,
 	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 
+	note_ack(conn, s, &conn->tcp->ack);
+	if (!conn->tcp->predicts_nothing && !awaits_urgent(conn) && tcp_predict(conn, s, run->packets, run->n)) {
+		conn->last_in_ns = conn->tcp->now_ns;
+		recovery_ack_after(conn, &conn->tcp->ack);
+		conclude(conn, s, &before);
+		return;
+	}
 	if (waits_for_memory(conn) || !tcp_judge(conn, s)) {
 		drop_run(conn, run, 0);
 		return;
 	}
 	conn->last_in_ns = conn->tcp->now_ns;
-	note_ack(conn, s, &conn->tcp->ack);
+	note_ack(conn, s, &conn->tcp->ack); /* as it has been judged */
 	urgent_note(conn, s);
-	if (__builtin_expect(!conn->tcp->predicts_nothing, 1) && tcp_predict(conn, s, run->packets, run->n)) {
-		recovery_ack_after(conn, &conn->tcp->ack);
-		conclude(conn, s, &before);
-		return;
-	}
 	through_lwip(conn, run, &before);
 }
 
