@@ -96,13 +96,13 @@ static void free_acked(struct vma_tcp *tcp, struct tcp_pcb *pcb)
 	}
 }
 
-/* RFC 9293 3.10.7.4: a window is news if the segment is. */
+/* The kernel's rule for the window, see update_window in input.c. */
 static void take_ack(struct vma_tcp *tcp, struct tcp_pcb *pcb, const struct segment *s)
 {
 	uint32_t window = (uint32_t)s->window << pcb->snd_scale;
 
-	if (TCP_SEQ_LT(pcb->snd_wl1, s->seq) || (pcb->snd_wl1 == s->seq && TCP_SEQ_LT(pcb->snd_wl2, s->ack)) ||
-	    (pcb->snd_wl2 == s->ack && window > pcb->snd_wnd)) {
+	if (TCP_SEQ_GT(s->ack, pcb->lastack) || TCP_SEQ_GT(s->seq, pcb->snd_wl1) ||
+	    (s->seq == pcb->snd_wl1 && window > pcb->snd_wnd)) {
 		pcb->snd_wnd = window;
 		pcb->snd_wl1 = s->seq;
 		pcb->snd_wl2 = s->ack;

@@ -99,6 +99,28 @@ static void test_window_of_a_repeated_segment_counts(void **state)
 	app_free(app);
 }
 
+/* The same, where nothing is in disorder but for an ACK that was sent after the segment that was lost. */
+static void test_window_of_a_repeated_segment_in_order_counts(void **state)
+{
+	const struct raw_segment *last;
+	struct app *app;
+
+	(void)state;
+	raw.window = 2000;
+	app = raw_connect();
+	send_bytes(app, 10000);
+	run(50 * MS);
+	last = raw_last();
+	raw_send(11, 1, TCP_ACK, "", 0);
+	raw.window = 0;
+	raw_send(1, last->seq + last->len, TCP_ACK, "0123456789", 10);
+	assert_int_equal(vma_tcp_tx_queued(app->conn), 10000 + 1 - last->seq - last->len);
+	run(50 * MS);
+	while (raw_unseen() > 0)
+		assert_int_equal(raw_next()->len, 0);
+	app_free(app);
+}
+
 /* There was no memory for the peer's last bytes when its FIN came, which ended the connection for lwIP. */
 static void test_last_bytes_wait_for_memory_in_time_wait(void **state)
 {
@@ -185,6 +207,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_window_of_a_crossing_syn_ack_is_not_scaled),
         RAW_CASE(test_mss_of_a_crossing_syn_outlives_a_new_path),
         RAW_CASE(test_window_of_a_repeated_segment_counts),
+        RAW_CASE(test_window_of_a_repeated_segment_in_order_counts),
         RAW_CASE(test_last_bytes_wait_for_memory_in_time_wait),
         RAW_CASE(test_last_bytes_wait_for_memory_in_last_ack),
         CASE(test_short_segments_are_sent_again_as_long_ones_after_a_timeout),
