@@ -166,6 +166,7 @@ static uint64_t turn(const struct epoll_event *events, long n)
 
 	for (long i = 0; i < n; i++)
 		take_event(&events[i]);
+	tcp_care_turn_pruning();
 	tasks_run();
 	now = vma_now_ns();
 	next = rail_care_turn(internal.engine, now);

@@ -25,6 +25,8 @@
 #define LOOK_LAST_NS MS
 #define STEER_NS (50 * MS) /* an accepted connection waits for one to two of these */
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
+#define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */
+#define PRUNE_AT_ONCE 64   /* as for steering */
 #define BURY_NS (10 * MS)
 #define BURY_TIMES 3 /* so many turns after an end, nobody inside has seen it */
 #define ABANDONED_NS (100 * MS)
@@ -174,6 +176,8 @@ static void look_after(struct vma_rail *rail, void *arg)
 	by(&round->next, keep_timers(rail, tcp, round->now));
 	if (!rail->armed)
 		by(&round->next, rail->look_ns);
+	if (atomic_load(&rail->to_prune))
+		by(&round->next, round->now + PRUNE_NS);
 }
 
 /*
@@ -195,6 +199,34 @@ static void look_at_due(struct vma_rail *rail, void *arg)
 
 	if (tcp != NULL)
 		by(arg, vma_tcp_due(tcp));
+	if (atomic_load(&rail->to_prune))
+		by(arg, vma_now_ns() + PRUNE_NS);
+}
+
+/* ---- rules of the NIC that outlive their connections ---- */
+
+/* With the receive flag. Cleared before the thread looks for them: what comes after that sets it again. */
+void tcp_care_prune(void *arg)
+{
+	struct vma_rail *rail = arg;
+
+	if (atomic_load_explicit(&rail->to_prune, memory_order_relaxed) || atomic_exchange(&rail->to_prune, true))
+		return;
+	internal_wake_by(vma_now_ns() + PRUNE_NS);
+}
+
+static void prune(struct vma_rail *rail, void *arg)
+{
+	(void)arg;
+	if (atomic_load_explicit(&rail->to_prune, memory_order_relaxed) && atomic_exchange(&rail->to_prune, false) &&
+	    vma_ring_prune(rail->ring, PRUNE_AT_ONCE))
+		atomic_store(&rail->to_prune, true);
+}
+
+void tcp_care_turn_pruning(void)
+{
+	if (atomic_load(&care.used))
+		rails_each(prune, NULL);
 }
 
 /* ---- rails that nobody holds ---- */

@@ -236,6 +236,10 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
 
+	if (conn->pcb == NULL && !conn->is_over) { /* connect is asking the NIC for its rule: nothing has been sent */
+		drop_burst(conn);
+		return;
+	}
 	if (conn->todo != 0)
 		do_work(conn);
 	if (conn->pcb != NULL) {
@@ -275,7 +279,7 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 	if (conn->is_orphan)
 		conn->tcp->orphans--;
 	if (conn->attached)
-		vma_ring_detach(conn->tcp->ring, &conn->flow);
+		tcp_flow_end(conn->tcp, &conn->flow);
 	conn->attached = false;
 	tcp_busy_changed(conn, false);
 	tcp_conn_ended(conn, error);

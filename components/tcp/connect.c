@@ -158,14 +158,13 @@ static struct vma_flow_key key_of(const struct vma_tcp_conn_attr *attr)
 	return key;
 }
 
-/* Receive flag held. */
-static int connect_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
-                        struct vma_tcp_conn **out)
+/* Receive flag held. The connection, with its flow in the ring's table. */
+static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
+                    struct vma_tcp_conn **out)
 {
 	const struct vma_flow *present = vma_ring_flow(tcp->ring, key);
 	struct vma_tcp_conn *conn;
 	uint32_t isn_above = 0;
-	int rc;
 
 	if (present != NULL && present->sink == tcp_sink) {
 		if (!attr->port_given || !timewait_yield_early(present->owner, &isn_above))
@@ -179,10 +178,46 @@ static int connect_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *att
 	conn->path = attr->path;
 	conn->isn_above = isn_above;
 	conn->flow.shadow_cookie = attr->shadow_cookie;
+	conn->flow.flags = VMA_FLOW_RING_ONLY;
+	*out = conn;
+	return 0;
+}
+
+/*
+ * Without the receive flag if the caller does not hold it: packets go on while the NIC is asked. What comes for the
+ * connection meanwhile is dropped: it has no pcb, and has said nothing yet.
+ */
+static int attach(struct vma_tcp_conn *conn, bool held)
+{
+	struct vma_ring *ring = conn->tcp->ring;
+	int rc;
+
+	if (held)
+		conn->flow.flags = 0;
+	rc = vma_ring_attach(ring, &conn->flow);
+	conn->attached = rc == 0;
+	if (held || rc != 0)
+		return rc;
+	vma_ring_release(ring);
+	rc = vma_ring_steer(ring, &conn->flow);
+	vma_ring_acquire(ring);
+	conn->tcp->now_ns = conn->tcp->host.now_ns(conn->tcp->host.arg);
+	return rc;
+}
+
+/* Receive flag held. */
+static int open_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
+                     bool held, struct vma_tcp_conn **out)
+{
+	struct vma_tcp_conn *conn;
+	int rc = take_key(tcp, attr, key, &conn);
+
+	if (rc != 0)
+		return rc;
+	rc = attach(conn, held);
+	conn->steered = rc == 0;
 	atomic_store(&conn->owner_arg, attr->arg);
-	atomic_store(&conn->owner, attr->owner);
-	rc = vma_ring_attach(tcp->ring, &conn->flow);
-	conn->attached = conn->steered = rc == 0;
+	atomic_store(&conn->owner, rc == 0 ? attr->owner : NULL);
 	if (rc == 0)
 		rc = open_actively(conn);
 	if (rc != 0) {
@@ -207,7 +242,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
 		return -EINVAL;
 	acquired = vma_ring_acquire(tcp->ring);
 	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
-	rc = connect_held(tcp, attr, &key, out);
+	rc = open_held(tcp, attr, &key, !acquired, out);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	return rc;

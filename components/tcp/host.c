@@ -63,6 +63,7 @@ void vma_tcp_leave(struct vma_tcp *tcp)
 		leave_conn(conn);
 	timewait_end(tcp, LEAVE_MOST);
 	vma_ring_release(tcp->ring); /* a turn: resets leave */
+	vma_ring_prune(tcp->ring, LEAVE_MOST);
 }
 
 /* Recovery is over by then. */

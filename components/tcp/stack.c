@@ -195,6 +195,15 @@ void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
 		vma_ring_post(conn->tcp->ring, &conn->command);
 }
 
+/* The NIC is not asked now, with the receive flag, if there is somebody to do it later. */
+void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow)
+{
+	if (tcp->host.prune == NULL)
+		vma_ring_detach(tcp->ring, flow);
+	else if (vma_ring_detach_later(tcp->ring, flow))
+		tcp->host.prune(tcp->host.arg);
+}
+
 /* ---- what is published ---- */
 
 static uint64_t now_of(const struct vma_tcp *tcp)
@@ -363,6 +372,7 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 		tcp->frames_count = 0;
 		vma_ring_release(tcp->ring);
 	}
+	vma_ring_prune(tcp->ring, UINT32_MAX); /* those of TIME_WAIT, too */
 	vma_ring_tend(tcp->ring, NULL);
 	tcp_conns_free(tcp);
 	port_memory_destroy(tcp);

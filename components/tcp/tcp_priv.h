@@ -338,6 +338,8 @@ void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint3
 void tcp_frames_leave(struct vma_tcp *tcp);
 void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
 void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy);
+/* A flow of the stack's goes, and the NIC's rule with it, if there is one. */
+void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
 /* Posts work for the driver: any thread. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
 /* Looked at again in a millisecond: there was no frame, or no memory. */

@@ -145,7 +145,7 @@ static struct record *new_record(struct tcp_timewait *tw)
 static void end_record(struct tcp_timewait *tw, struct record *record)
 {
 	if (record->flow.ring != NULL)
-		vma_ring_detach(tw->tcp->ring, &record->flow);
+		tcp_flow_end(tw->tcp, &record->flow);
 	record->next = tw->free;
 	tw->free = record->number;
 	tw->count--;

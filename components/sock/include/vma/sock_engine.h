@@ -114,6 +114,7 @@ struct vma_rail {
 
 	struct vma_tcp *_Atomic tcp; /* NULL: nobody has asked for it */
 	_Atomic bool abandoned;      /* the last reference is the internal thread's, for connections that end on it */
+	_Atomic bool to_prune;       /* rules of the NIC wait to be deleted */
 
 	/* the internal thread's */
 	_Alignas(64) uint64_t driven_seen, sent_seen;

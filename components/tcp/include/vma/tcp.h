@@ -58,6 +58,11 @@ struct vma_tcp_host {
 	 * once by default.
 	 */
 	void (*retire)(struct vma_tcp_conn *conn, void *arg);
+	/*
+	 * A connection has ended whose rule of the NIC is to be deleted: call vma_ring_prune of its ring soon, without the
+	 * flag. Receive flag held. NULL: the stack has the rule deleted at once, and waits for that.
+	 */
+	void (*prune)(void *arg);
 	void *arg;
 };
 
@@ -189,8 +194,9 @@ struct vma_tcp_conn_attr {
 };
 
 /*
- * Control path. Installs the flow, then has the SYN sent. *out has one reference, the owner's. -EADDRINUSE: the 4-tuple
- * is in use (or in TIME_WAIT, and may not be used again yet); -ENOMEM; else as vma_ring_attach.
+ * Control path. Installs the flow, then has the SYN sent; the receive flag is not held while the NIC is asked for the
+ * flow's rule, unless the caller holds it. *out has one reference, the owner's. -EADDRINUSE: the 4-tuple is in use (or
+ * in TIME_WAIT, and may not be used again yet); -ENOMEM; else as vma_ring_attach.
  */
 int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out);
 void vma_tcp_conn_get(struct vma_tcp_conn *conn);

@@ -1,0 +1,188 @@
+/* Connections' rules of the NIC: asked for and given back without anybody waiting for it with the receive flag. */
+#include "pair.h"
+
+static struct vma_nic_ops ops; /* of side 0's queue pair, with an eye on flows */
+static const struct vma_nic_ops *wire_ops;
+static unsigned added, deleted, prunes;
+static int refusal;
+static void (*while_asked)(void);
+
+static int flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
+{
+	void (*run_it)(void) = while_asked;
+
+	added++;
+	while_asked = NULL;
+	if (run_it != NULL)
+		run_it();
+	return refusal != 0 ? refusal : wire_ops->flow_add(qp, rule);
+}
+
+static int flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
+{
+	deleted++;
+	return wire_ops->flow_del(qp, key);
+}
+
+static void prune(void *arg)
+{
+	(void)arg;
+	prunes++;
+}
+
+static int open_watched(void **state)
+{
+	struct vma_nic_qp *qp;
+
+	pair_open(state);
+	qp = vma_ring_qp(side[0].ring);
+	wire_ops = qp->ops;
+	ops = *wire_ops;
+	ops.flow_add = flow_add;
+	ops.flow_del = flow_del;
+	qp->ops = &ops;
+	side[0].tcp->host.prune = prune;
+	added = deleted = prunes = 0;
+	refusal = 0;
+	while_asked = NULL;
+	return 0;
+}
+
+static void test_the_end_of_a_connection_asks_the_nic_for_nothing(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	assert_int_equal(added, 1);
+	vma_tcp_close(client->conn, true);
+	app_free(client);
+	run(MS);
+	assert_int_equal(deleted, 0);
+	assert_int_equal(prunes, 1);
+	assert_false(vma_ring_prune(side[0].ring, 16));
+	assert_int_equal(deleted, 1);
+}
+
+static void test_the_end_of_time_wait_neither(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, false);
+	app_free(client);
+	run(MS);
+	vma_tcp_close(server->conn, false);
+	run(SEC);
+	assert_int_equal(prunes, 0); /* the rule is TIME_WAIT's */
+	run(61 * SEC);
+	assert_int_equal(prunes, 1);
+	assert_int_equal(deleted, 0);
+	assert_false(vma_ring_prune(side[0].ring, 16));
+	assert_int_equal(deleted, 1);
+}
+
+static void test_a_host_without_the_time_has_it_done_at_once(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	side[0].tcp->host.prune = NULL;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, true);
+	app_free(client);
+	run(MS);
+	assert_int_equal(deleted, 1);
+}
+
+static void test_a_stack_that_ends_leaves_no_rule(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, true);
+	app_free(client);
+	run(MS);
+	vma_tcp_leave(side[0].tcp);
+	assert_int_equal(deleted, 1);
+}
+
+static struct app *other[2];
+
+static void transfer_meanwhile(void)
+{
+	transfer(other[0], other[1], 100000, SEC);
+}
+
+static void test_other_connections_go_on_while_the_nic_is_asked_for_a_rule(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&other[0], &other[1]);
+	while_asked = transfer_meanwhile;
+	establish(&client, &server);
+	assert_null(while_asked);
+	app_free(client);
+	app_free(other[0]);
+}
+
+static struct app crossing;
+
+static void peer_connects_meanwhile(void)
+{
+	struct vma_tcp_path path = path_to(1, side[1].nic->info.mtu);
+
+	crossing = (struct app){0};
+	assert_int_equal(connect_rc(1, 7000, PORT, &path, &crossing), 0);
+	settle();
+}
+
+static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
+{
+	struct vma_tcp_path path = path_to(0, side[0].nic->info.mtu);
+	struct app app = {0};
+
+	(void)state;
+	listen_on(0); /* whose rule brings it in */
+	while_asked = peer_connects_meanwhile;
+	assert_int_equal(connect_rc(0, PORT, 7000, &path, &app), 0);
+	run(5 * SEC);
+	assert_int_equal(vma_tcp_state(app.conn), TCP_ESTABLISHED);
+	assert_int_equal(vma_tcp_state(crossing.conn), TCP_ESTABLISHED);
+	vma_tcp_conn_disown(crossing.conn);
+	vma_tcp_conn_put(crossing.conn);
+	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_put(app.conn);
+}
+
+static void test_a_refused_rule_ends_the_attempt_and_a_second_one_meanwhile_finds_the_key_taken(void **state)
+{
+	struct vma_tcp_path path = path_to(0, side[0].nic->info.mtu);
+	struct app app = {0};
+
+	(void)state;
+	refusal = -ENOSPC;
+	assert_int_equal(connect_rc(0, 6000, 7000, &path, &app), -ENOSPC);
+	assert_int_equal(frames_sent(0), 0);
+	assert_int_equal(app.told, 0);
+	refusal = 0;
+	assert_int_equal(connect_rc(0, 6000, 7000, &path, &app), 0);
+	assert_int_equal(connect_rc(0, 6000, 7000, &path, &(struct app){0}), -EADDRINUSE);
+	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_put(app.conn);
+}
+
+#define WATCHED(name) cmocka_unit_test_setup_teardown(name, open_watched, pair_close)
+static const struct CMUnitTest tests[] = {
+        WATCHED(test_the_end_of_a_connection_asks_the_nic_for_nothing),
+        WATCHED(test_the_end_of_time_wait_neither),
+        WATCHED(test_a_host_without_the_time_has_it_done_at_once),
+        WATCHED(test_a_stack_that_ends_leaves_no_rule),
+        WATCHED(test_other_connections_go_on_while_the_nic_is_asked_for_a_rule),
+        WATCHED(test_what_comes_before_the_syn_is_sent_does_no_harm),
+        WATCHED(test_a_refused_rule_ends_the_attempt_and_a_second_one_meanwhile_finds_the_key_taken),
+};
+VMA_TEST_MAIN(tests)
