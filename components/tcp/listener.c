@@ -218,7 +218,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 		TCP_COUNT(tcp, syns_dropped, 1);
 		return false;
 	}
-	if (info->tcp_flags & TCP_ACK)
+	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info))
 		tcp_reply_rst(tcp, packet);
 	return false;
 }

@@ -376,6 +376,8 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	vma_ring_tend(tcp->ring, NULL);
 	tcp_conns_free(tcp);
 	port_memory_destroy(tcp);
+	if (tcp->gone != NULL)
+		tcp_free_memory(tcp, tcp->gone);
 	tcp_free_memory(tcp, tcp);
 }
 

@@ -18,6 +18,7 @@
  *   window.c      receive window and buffer sizes, delayed ACKs
  *   listener.c    half-open connections, accept
  *   timewait.c    what is left of a connection in TIME_WAIT
+ *   export.c      a connection leaves for another stack
  *   fifo.c        bytes from one thread to another
  *   lwip_port.c   what lwIP asks of its surroundings, and calls back
  *
@@ -285,6 +286,12 @@ struct tcp_told {
 	uint32_t ports, ack;
 };
 #define TCP_TOLD 16
+/* A connection that another stack goes on with: segments that were on their way to us are not answered. export.c. */
+struct tcp_gone {
+	uint64_t until_ns;
+	struct vma_flow_key key;
+};
+#define TCP_GONE 256
 #define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
 struct vma_tcp {
 	struct vma_ring_tender tender; /* first */
@@ -315,6 +322,7 @@ struct vma_tcp {
 	struct tcp_told told[TCP_TOLD];
 	uint32_t isn_above;           /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening; /* that connection */
+	struct tcp_gone *gone;        /* TCP_GONE of them; NULL: there was none yet */
 	uint32_t gro_left;            /* connections whose segments may be merged in this turn */
 	bool predicts_nothing;        /* for tests: every segment goes through lwIP */
 	uint16_t ip_id;
@@ -421,6 +429,11 @@ struct tcp_reply {
 	uint32_t ts_val, ts_ecr;
 };
 void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply);
+
+/* ---- export.c: driver ---- */
+
+/* A packet of a connection that has just left for another stack. */
+bool tcp_has_gone(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 
 /* ---- input.c, output.c: driver ---- */
 

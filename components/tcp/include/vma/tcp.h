@@ -319,6 +319,39 @@ void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tc
 /* From accepted, or later by whoever holds the connection. Events that came before are told again at once. */
 void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg);
 
+/* ---- moving to another stack ---- */
+
+/* All that another stack (the kernel's, by TCP_REPAIR) has to know to go on with a connection. */
+struct vma_tcp_export {
+	uint32_t snd_una;  /* of the first byte of `unacked` */
+	uint32_t rcv_nxt;  /* behind the last byte of `unread`; the peer's FIN does not count */
+	uint64_t sent;     /* how many of `unacked` have been sent */
+	uint64_t unacked;  /* bytes, see vma_tcp_export_tx */
+	uint64_t unread;   /* bytes, see vma_tcp_export_rx */
+	uint32_t snd_wl1, snd_wnd, snd_wnd_max;
+	uint32_t rcv_wup, rcv_wnd; /* the last ACK sent, and how far beyond it the peer may send */
+	uint32_t ts_now;           /* what time stamps of ours say */
+	uint16_t mss;              /* as the peer announced it */
+	uint8_t snd_scale, rcv_scale;
+	bool has_scale, has_sack, has_ts;
+	bool fin_received;     /* at rcv_nxt */
+	bool shut_rd, shut_wr; /* by this side: a FIN has been, or is to be, sent behind `unacked` */
+};
+/*
+ * All four with the receive flag held (vma_ring_acquire) from the first to the last, and by who may read and write the
+ * connection. begin changes nothing, and may be followed by nothing. -ENOTCONN: it is not established (any more);
+ * -EBUSY: something of it cannot be told now (urgent data, bytes for which there was no memory).
+ */
+int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out);
+/* Spans of the bytes not acknowledged, or not read, from offset `skip` on. */
+unsigned vma_tcp_export_tx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
+unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
+/*
+ * The other stack has it: here it is over, without a word to the peer or an event for the owner. What the ring has
+ * received of it already is dropped; the peer will say it again.
+ */
+void vma_tcp_export_end(struct vma_tcp_conn *conn);
+
 /* ---- counters ---- */
 
 #define VMA_TCP_COUNTS(X)                                                                                              \

@@ -1,0 +1,158 @@
+/*
+ * export.c - a connection leaves for another stack, in the middle of a conversation.
+ *
+ * Nobody drives from begin to end, so what is told stays true while the other stack is given it. When the flow is
+ * detached, packets may lie in the NIC's ring that were steered to us before the other stack was there. They find no
+ * connection, and a listener on their port would answer them with RST: so it is remembered for a second who has gone.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "tcp_priv.h"
+#include "lwip_port.h"
+
+#define GONE_NS TCP_NS_PER_S
+
+/* ---- who has gone ---- */
+
+/* By peer: another one in its place is forgotten too early only among so many within a second. */
+static struct tcp_gone *place_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)
+{
+	uint32_t h;
+
+	memcpy(&h, peer, sizeof(h));
+	h = (h ^ peer_port_be) * 0x9e3779b1U;
+	return &tcp->gone[h >> 16 & (TCP_GONE - 1)];
+}
+
+static void remember(struct vma_tcp *tcp, const struct vma_flow_key *key)
+{
+	struct tcp_gone *place;
+
+	if (tcp->gone == NULL)
+		tcp->gone = tcp_alloc_zeroed(tcp, TCP_GONE * sizeof(*tcp->gone));
+	if (tcp->gone == NULL)
+		return; /* as if it had not been: the peer may hear a RST */
+	place = place_of(tcp, key->peer, key->peer_port_be);
+	place->key = *key;
+	place->until_ns = tcp->now_ns + GONE_NS;
+}
+
+bool tcp_has_gone(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+{
+	const struct tcp_gone *place;
+
+	if (tcp->gone == NULL)
+		return false;
+	place = place_of(tcp, info->src, info->src_port_be);
+	return place->until_ns > tcp->now_ns && place->key.peer_port_be == info->src_port_be &&
+	       place->key.local_port_be == info->dst_port_be && place->key.vlan == info->vlan &&
+	       memcmp(place->key.peer, info->src, sizeof(info->src)) == 0 &&
+	       memcmp(place->key.local, info->dst, sizeof(info->dst)) == 0;
+}
+
+/* ---- told ---- */
+
+static bool can_go(const struct vma_tcp_conn *conn)
+{
+	if (conn->pcb == NULL || conn->is_over || conn->closing || conn->aborting || !conn->attached)
+		return false;
+	if (atomic_load(&conn->work) & (TCP_WORK_CLOSE | TCP_WORK_ABORT) ||
+	    conn->todo & (TCP_WORK_CLOSE | TCP_WORK_ABORT))
+		return false;
+	switch (conn->pcb->state) {
+	case ESTABLISHED:
+	case CLOSE_WAIT:
+	case FIN_WAIT_1:
+	case FIN_WAIT_2:
+	case CLOSING:
+	case LAST_ACK:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void tell_options(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	out->mss = (uint16_t)conn->peer_mss;
+	out->has_scale = pcb->flags & TF_WND_SCALE;
+	out->snd_scale = out->has_scale ? pcb->snd_scale : 0;
+	out->rcv_scale = out->has_scale ? pcb->rcv_scale : 0;
+	out->has_sack = pcb->flags & TF_SACK;
+	out->has_ts = pcb->flags & TF_TIMESTAMP;
+	out->ts_now = port_clock_ms(conn->tcp);
+}
+
+/* Where in the send fifo the first byte lies that is not acknowledged; the FIN counts as a byte behind the last. */
+static uint64_t unacked_at(const struct vma_tcp_conn *conn)
+{
+	uint64_t at = tcp_tx_offset(conn, conn->pcb->lastack), produced = fifo_produced(&conn->tx);
+
+	return at < produced ? at : produced;
+}
+
+static void tell_sending(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint64_t produced = fifo_produced(&conn->tx), from = unacked_at(conn), sent = tcp_tx_offset(conn, pcb->snd_nxt);
+
+	out->snd_una = conn->tx_seq + (uint32_t)from;
+	out->unacked = produced - from;
+	out->sent = (sent < produced ? sent : produced) - from;
+	out->snd_wl1 = pcb->snd_wl1;
+	out->snd_wnd = pcb->snd_wnd;
+	out->snd_wnd_max = conn->snd_wnd_max > pcb->snd_wnd ? conn->snd_wnd_max : pcb->snd_wnd;
+	out->shut_wr = atomic_load(&conn->shut_wr);
+}
+
+static void tell_receiving(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+{
+	out->unread = fifo_bytes(&conn->rx);
+	out->rcv_nxt = conn->rx_seq + (uint32_t)fifo_produced(&conn->rx);
+	out->fin_received = atomic_load(&conn->fin_received);
+	out->shut_rd = atomic_load(&conn->shut_rd);
+	out->rcv_wup = (int32_t)(conn->rcv_wup - out->rcv_nxt) > 0 ? out->rcv_nxt : conn->rcv_wup;
+	out->rcv_wnd = (int32_t)(conn->rcv_edge - out->rcv_wup) > 0 ? conn->rcv_edge - out->rcv_wup : 0;
+}
+
+int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+{
+	struct vma_tcp *tcp = conn->tcp;
+
+	memset(out, 0, sizeof(*out));
+	if (!can_go(conn))
+		return -ENOTCONN;
+	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	tell_options(conn, out);
+	tell_sending(conn, out);
+	tell_receiving(conn, out);
+	if (conn->burst != NULL || conn->pcb->refused_data != NULL || conn->urgent_mode || vma_tcp_rx_mark(conn) >= 0 ||
+	    out->rcv_nxt + out->fin_received != conn->pcb->rcv_nxt)
+		return -EBUSY;
+	return 0;
+}
+
+unsigned vma_tcp_export_tx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
+{
+	return fifo_front(&conn->tx, (size_t)(unacked_at(conn) - fifo_consumed(&conn->tx)) + skip, spans, n);
+}
+
+unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
+{
+	return fifo_front(&conn->rx, skip, spans, n);
+}
+
+/* ---- gone ---- */
+
+/* Who looks at the connection again finds nothing to read, and nothing to write to. */
+void vma_tcp_export_end(struct vma_tcp_conn *conn)
+{
+	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
+	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
+	remember(conn->tcp, &conn->key);
+	fifo_consume(&conn->rx, fifo_bytes(&conn->rx));
+	tcp_conn_fail(conn, 0, false);
+}
