@@ -130,6 +130,29 @@ static long wait_for_events(struct epoll_event *events, uint64_t deadline)
 	return n;
 }
 
+static struct vma_task *_Atomic watched;
+
+static void run_watched(void)
+{
+	struct vma_task *task = atomic_load(&watched);
+
+	if (task != NULL)
+		task->run(task);
+}
+
+int vma_engine_watch(int fd, struct vma_task *task)
+{
+	struct vma_task *none = NULL;
+	int rc;
+
+	if (!atomic_compare_exchange_strong(&watched, &none, task))
+		return -EBUSY;
+	rc = internal_set_add(fd, EPOLLIN, INTERNAL_WAKE, INTERNAL_WAKE_WATCHED);
+	if (rc < 0)
+		atomic_store(&watched, NULL);
+	return rc;
+}
+
 static void take_event(const struct epoll_event *event)
 {
 	const uint64_t number = event->data.u64 & ((1ULL << INTERNAL_SOURCE_SHIFT) - 1);
@@ -142,7 +165,10 @@ static void take_event(const struct epoll_event *event)
 			vma_net_process(internal.engine->net);
 		break;
 	case INTERNAL_WAKE:
-		take_wake();
+		if (number == INTERNAL_WAKE_WATCHED)
+			run_watched();
+		else
+			take_wake();
 		break;
 	case INTERNAL_RAIL:
 		rail_care_take_event(internal.engine, number);
@@ -271,6 +297,7 @@ void internal_fork_child(void)
 {
 	close_fds();
 	internal.engine = NULL;
+	atomic_store(&watched, NULL);
 	atomic_store(&internal.woken, false);
 	sleep_time_say(&internal.sleeps, 0);
 	rail_care_fork_child();

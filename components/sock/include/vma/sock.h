@@ -44,6 +44,7 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERN
 	X(PORT_SHARED, "another process or a plain kernel socket receives on this address and port, too")              \
 	X(OPTION, "an option is set that only the kernel serves")                                                      \
 	X(INHERITED, "inherited by fork and not taken up in this process yet")                                         \
+	X(FORKED, "handed over to the kernel, because a forked process uses it, too")                                  \
 	X(NO_MEMORY, "out of memory or flow table entries")                                                            \
 	X(ENGINE, "the library could not start (the log says why)")
 

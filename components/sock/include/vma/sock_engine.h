@@ -161,6 +161,9 @@ struct vma_task {
 	void (*run)(struct vma_task *task);
 };
 void vma_engine_post(struct vma_task *task);
+/* The internal thread runs the task, which is never posted, whenever fd is readable; it has to read it empty. One for a
+ * process; 0, -EBUSY, -ENODEV (no thread). */
+int vma_engine_watch(int fd, struct vma_task *task);
 /* A sender has left frames LATER, in the ring's hands by now: the internal thread flushes them within a millisecond or
  * so. Cheap when repeated. */
 void vma_engine_later(struct vma_rail *rail);
