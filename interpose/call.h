@@ -17,6 +17,7 @@
 
 #include <vma/sock.h>
 #include <vma/sock_os.h>
+#include <vma/stream.h>
 #include <vma/udp.h>
 
 #include "process.h"
@@ -95,6 +96,8 @@ static inline bool call_has(struct call *call, bool has)
 {
 	if (__builtin_expect(has && !call->file->os_only, 1))
 		return true;
+	if (__builtin_expect(has && atomic_load_explicit(&vma_stream_inherits, memory_order_relaxed), 0))
+		vma_stream_take_over(call->file);
 	call_leave(call);
 	return false;
 }

@@ -170,6 +170,16 @@ static bool refuse_guarded(int fd)
 	return true;
 }
 
+/* A connection that a forked process uses, too, is handed over while it still has a descriptor. */
+static void before_replace(int from, int to)
+{
+	const int saved = errno;
+
+	if (!NOT_OURS(to) && !process_is_borrowed() && vma_os.fcntl(from, F_GETFD, NULL) >= 0)
+		vma_stream_before_replace(to);
+	errno = saved;
+}
+
 /* Frames held back leave by the old `to` first. */
 EXPORT(int, dup2, (int from, int to))
 {
@@ -177,7 +187,10 @@ EXPORT(int, dup2, (int from, int to))
 		return vma_os.dup2(from, to);
 	if (from == to)
 		return vma_os.dup2(from, to);
-	return refuse_guarded(to) ? -1 : share(from, vma_os.dup2(from, to));
+	if (refuse_guarded(to))
+		return -1;
+	before_replace(from, to);
+	return share(from, vma_os.dup2(from, to));
 }
 ALIAS(int, __dup2, dup2, (int from, int to))
 
@@ -187,7 +200,10 @@ EXPORT(int, dup3, (int from, int to, int flags))
 		return vma_os.dup3(from, to, flags);
 	if (from == to)
 		return vma_os.dup3(from, to, flags);
-	return refuse_guarded(to) ? -1 : share(from, vma_os.dup3(from, to, flags));
+	if (refuse_guarded(to))
+		return -1;
+	before_replace(from, to);
+	return share(from, vma_os.dup3(from, to, flags));
 }
 
 /* ---- fcntl ---- */
@@ -199,8 +215,12 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
 		return share(fd, vma_os.fcntl(fd, cmd, arg));
 	pthread_testcancel();
-	if (!CALL_BEGIN_OP(&call, fd, fcntl))
+	if (!call_begin(&call, fd))
 		return vma_os.fcntl(fd, cmd, arg);
+	if (call.file->ops->fcntl == NULL || call.file->os_only) {
+		call_leave(&call); /* says nothing of the connection: a parent's stays there */
+		return vma_os.fcntl(fd, cmd, arg);
+	}
 	return (int)call_end(&call, call.file->ops->fcntl(call.file, fd, cmd, arg));
 }
 

@@ -47,11 +47,16 @@ LEAVING(quick_exit)
 
 /* ---- exec, which may fail, so that the process goes on ---- */
 
-static void flush_before_exec(void)
+static void before_exec(void)
 {
 	struct vma_thread *self = vma_thread_cache;
+	const int saved = errno;
 
-	if (self == NULL || self->tx_ring == NULL || self->inside != 0 || process_is_borrowed())
+	if ((self != NULL && self->inside != 0) || !process_started() || process_is_borrowed())
+		return;
+	vma_stream_before_exec();
+	errno = saved;
+	if (self == NULL || self->tx_ring == NULL)
 		return;
 	vma_enter();
 	vma_flush_sends(self);
@@ -61,7 +66,7 @@ static void flush_before_exec(void)
 #define X(type, name, parameters, arguments)                                                                           \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
-		flush_before_exec();                                                                                   \
+		before_exec();                                                                                         \
 		return more()->name arguments;                                                                         \
 	}
 VMA_EXEC_CALLS(X)

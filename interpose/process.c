@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <vma/sock_engine.h>
+#include <vma/stream.h>
 
 #include "more.h"
 #include "process.h"
@@ -34,6 +35,7 @@ bool process_started(void)
 
 void process_prepare(void)
 {
+	vma_stream_fork_prepare();
 	vma_engine_fork_prepare();
 }
 
@@ -45,6 +47,7 @@ void process_parent(void)
 void process_child(void)
 {
 	vma_engine_fork_child();
+	vma_stream_fork_child();
 	mark_own();
 }
 

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <vma/iomux.h>
+#include <vma/stream.h>
 
 #include "call.h"
 #include "more.h"
@@ -64,6 +65,58 @@ static int get_timeout(struct timespec **own, const struct timespec *timeout)
 	return (*own)->tv_sec < 0 || (*own)->tv_nsec < 0 || (*own)->tv_nsec > 999999999 ? -EINVAL : 0;
 }
 
+/* ---- connections of the process that forked this one ---- */
+
+static inline bool inherits(void)
+{
+	return __builtin_expect(atomic_load_explicit(&vma_stream_inherits, memory_order_relaxed), 0);
+}
+
+/* Inside. */
+static void take_over(int fd)
+{
+	struct vma_file *file = vma_fd_lookup(fd);
+
+	if (file != NULL)
+		vma_stream_take_over(file);
+}
+
+static __attribute__((noinline)) void take_over_polled(const struct pollfd *fds, nfds_t n)
+{
+	struct pollfd one;
+	struct wait wait;
+
+	wait_begin(&wait);
+	for (nfds_t i = 0; i < n && vma_copy(&one, &fds[i], sizeof(one)) == 0; i++)
+		take_over(one.fd);
+	wait_end(&wait, 0);
+}
+
+static void take_over_set(int n, const fd_set *set)
+{
+	unsigned long word;
+
+	for (int fd = 0; set != NULL && fd < n; fd++) {
+		const int bits = (int)sizeof(word) * 8;
+
+		if (vma_copy(&word, (const char *)set + fd / bits * (int)sizeof(word), sizeof(word)) != 0)
+			return;
+		if (word >> fd % bits & 1)
+			take_over(fd);
+	}
+}
+
+static __attribute__((noinline)) void take_over_selected(int n, const fd_set *r, const fd_set *w, const fd_set *e)
+{
+	struct wait wait;
+
+	wait_begin(&wait);
+	take_over_set(n, r);
+	take_over_set(n, w);
+	take_over_set(n, e);
+	wait_end(&wait, 0);
+}
+
 /* ---- poll ---- */
 
 EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
@@ -71,6 +124,8 @@ EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 	struct timespec own;
 	struct wait wait;
 
+	if (inherits())
+		take_over_polled(fds, n);
 	if (!vma_iomux_poll_wants(fds, n)) {
 		flush_held_back();
 		return vma_os.poll(fds, n, timeout);
@@ -93,6 +148,8 @@ static int ppoll_ours(struct pollfd *fds, nfds_t n, const struct timespec *timeo
 
 EXPORT(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask))
 {
+	if (inherits())
+		take_over_polled(fds, n);
 	if (vma_iomux_poll_wants(fds, n))
 		return ppoll_ours(fds, n, timeout, mask);
 	flush_held_back();
@@ -156,6 +213,8 @@ static int select_ours(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *t
 
 EXPORT(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
 {
+	if (inherits())
+		take_over_selected(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
 		return select_ours(n, r, w, e, timeout);
 	flush_held_back();
@@ -176,6 +235,8 @@ static int pselect_ours(int n, fd_set *r, fd_set *w, fd_set *e, const struct tim
 
 EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask))
 {
+	if (inherits())
+		take_over_selected(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
 		return pselect_ours(n, r, w, e, timeout, mask);
 	flush_held_back();
@@ -199,6 +260,8 @@ static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, st
 	struct wait wait;
 
 	wait_begin(&wait);
+	if (inherits() && op != EPOLL_CTL_DEL)
+		take_over(fd);
 	return wait_end(&wait, vma_iomux_epoll_ctl(epfd, op, fd, event));
 }
 

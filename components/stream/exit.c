@@ -12,6 +12,18 @@
 
 enum { FLUSH_NS = 2000000000, PART_NS = 50000000, NAP_NS = 100000 };
 
+/* A thread that is inside may have the lock, and may never give it back. */
+static bool give_to_children(struct stream_sock *sock)
+{
+	bool given;
+
+	if (pthread_mutex_trylock(&sock->file.lock) != 0)
+		return false;
+	given = stream_hand_over(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	return given;
+}
+
 static void close_one(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -21,7 +33,7 @@ static void close_one(struct vma_file *file, void *arg)
 	if (file->kind != VMA_FILE_TCP || file->os_only)
 		return;
 	conn = stream_conn(sock);
-	if (conn == NULL)
+	if (conn == NULL || give_to_children(sock))
 		return;
 	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 }
@@ -71,6 +83,7 @@ void vma_stream_exit(void)
 		return;
 	self = vma_enter();
 	vma_file_each(close_one, NULL);
+	stream_family_leave();
 	vma_leave(self);
 	drive_while(is_busy, FLUSH_NS);
 	drive_while(vma_tcp_is_parting, PART_NS);

@@ -182,7 +182,7 @@ static int go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblo
 	return r->done != 0 ? 1 : rc < 0 ? (int)rc : -EAGAIN;
 }
 
-/* Held by stream_stay. */
+/* Held by stream_stay. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
 static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 {
 	struct stream_sock *sock = r->sock;
@@ -207,6 +207,8 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 		} else if (r->done != 0) {
 			return (ssize_t)r->done;
 		}
+		if (__builtin_expect(sock->file.os_only, 0))
+			return r->done != 0 ? (ssize_t)r->done : -ESTALE;
 		rc = go_on(r, conn, nonblocking, &deadline_ns);
 		if (rc != 0)
 			return rc > 0 ? (ssize_t)r->done : rc;
@@ -292,6 +294,8 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		}
 	}
 	pieces_put(&pieces);
+	if (__builtin_expect(rc == -ESTALE, 0))
+		return stream_recv_os(fd, msg, flags);
 	msg->msg_controllen = 0;
 	msg->msg_namelen = 0;
 	count(sock, rc);

@@ -228,6 +228,8 @@ static ssize_t send_all(struct writing *w)
 			continue;
 		if (w->done != 0)
 			return (ssize_t)w->done;
+		if (__builtin_expect(sock->file.os_only, 0))
+			return -ESTALE; /* handed over to the kernel */
 		return rc == -EPIPE ? broken(sock, w->flags) : rc;
 	}
 }
@@ -315,6 +317,8 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		rc = send_staying(&w);
 	}
 	pieces_put(&pieces);
+	if (__builtin_expect(rc == -ESTALE, 0))
+		return stream_send_os(fd, msg, flags);
 	count(sock, rc);
 	return rc;
 }
@@ -324,6 +328,25 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 bool vma_stream_is_connection(struct vma_file *file)
 {
 	return file->kind == VMA_FILE_TCP && !is_os(stream_sock(file));
+}
+
+/* It has been handed over to the kernel meanwhile. */
+static ssize_t send_from_by_os(struct stream_sock *sock, const struct writing *w)
+{
+	struct vma_thread *self = vma_thread_self();
+	int fd = atomic_load(&sock->file.fd);
+	off_t at = w->position;
+	ssize_t rc;
+
+	vma_leave(self); /* it may block */
+	if (w->position >= 0)
+		rc = syscall(SYS_sendfile, fd, w->in, &at, w->in_left);
+	else
+		rc = syscall(SYS_splice, w->in, NULL, fd, NULL, w->in_left, 0);
+	if (rc < 0)
+		rc = -errno;
+	vma_enter();
+	return rc;
 }
 
 ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, size_t size, int flags)
@@ -339,6 +362,8 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	vma_flush_sends(vma_thread_self());
 	w.nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	rc = send_staying(&w);
+	if (__builtin_expect(rc == -ESTALE, 0))
+		return send_from_by_os(sock, &w);
 	count(sock, rc);
 	return rc;
 }

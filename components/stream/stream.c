@@ -85,6 +85,10 @@ static void end(struct stream_sock *sock, bool may_linger)
 {
 	if (stream_phase(sock) == STREAM_LISTENING)
 		stream_listen_end(sock);
+	if (stream_hand_over(sock)) {
+		stream_drop_shadow(sock); /* the kernel's close follows, or has been */
+		return;
+	}
 	stream_conn_close(sock, may_linger);
 }
 
@@ -178,8 +182,9 @@ static void drop_tasks(struct stream_sock *sock)
 }
 
 /*
- * A connection is its parent's: here it is left behind, with its memory, and what is called on it is answered by the
- * shadow, which is not connected. A listener's shadow listens; its flows are asked for when it is used.
+ * A connection is its parent's: here it is left behind, with its memory, and what is called on it is the shadow's,
+ * which is connected when the parent has handed it over (family.c). A listener's shadow listens; its flows are asked
+ * for when it is used.
  */
 static void forked(struct vma_file *file)
 {
@@ -207,6 +212,7 @@ static void forked(struct vma_file *file)
 	file->os_only = true;
 	atomic_store(&file->own_poll, false);
 	atomic_store(&sock->reason, VMA_SOCK_INHERITED);
+	stream_forked_connection(sock);
 	vma_file_put(file); /* the connection's */
 }
 

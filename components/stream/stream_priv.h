@@ -43,6 +43,7 @@ struct stream_turn {
 	pthread_mutex_t queue; /* waiting room */
 };
 
+struct stream_family; /* family.c: through which a forked child asks for its parent's connections */
 struct stream_listen; /* endpoint.c: what is attached for a listener */
 
 /* An option that was set, for sockets that inherit it. */
@@ -117,6 +118,9 @@ struct stream_sock {
 	struct vma_task end_task;           /* holds the connection's reference */
 	struct stream_sock *next_lingering; /* of this thread's */
 	uint64_t cookie;                    /* the shadow's, 0: not asked yet */
+	_Atomic bool forked;                /* a child was forked while it was connected, and may use it */
+	_Atomic bool is_parents;            /* a connection of the process that forked this one */
+	struct stream_family *family;       /* then: where to ask for it */
 	struct vma_task update_task;
 	_Atomic bool update_asked;
 	_Atomic enum vma_sock_reason reason;
@@ -193,6 +197,19 @@ void stream_conn_close(struct stream_sock *sock, bool may_linger);
 /* The shadow under a number of the library's, while the application's is being closed; and no longer. file.lock. */
 void stream_keep_shadow(struct stream_sock *sock);
 void stream_drop_shadow(struct stream_sock *sock);
+
+/* ---- to_kernel.c ---- */
+
+/* file.lock. The connection goes on as the kernel's, on this descriptor of the shadow's, and all calls go there. Then,
+ * without the lock, stream_moved. -ENOTCONN, -EPERM, ...: it goes on here as before. */
+int stream_to_kernel(struct stream_sock *sock, int fd);
+void stream_moved(struct stream_sock *sock); /* tells who waits */
+
+/* ---- family.c ---- */
+
+bool stream_hand_over(struct stream_sock *sock);         /* file.lock: to_kernel, if a child may use it */
+void stream_forked_connection(struct stream_sock *sock); /* in the child */
+void stream_family_leave(void);                          /* at exit: there is nobody to ask any more */
 
 /* ---- way.c: routes and paths ---- */
 

@@ -16,6 +16,8 @@
 #ifndef VMA_STREAM_H
 #define VMA_STREAM_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include <vma/sock.h>
@@ -45,6 +47,22 @@ bool vma_stream_is_connection(struct vma_file *file);
  * many, 0 the end of `in`, -errno; -EAGAIN also when a pipe has none now. A pipe is not waited for. Inside.
  */
 ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, size_t size, int flags);
+/*
+ * fork: a connection stays its parent's until one of the two needs more than that. It is handed over to the kernel,
+ * whose socket both have, when the parent closes it, ends, or (what survives) becomes another program; when the child
+ * first uses it: the child asks, and waits for at most a second. A child that closes it, or ends, changes nothing.
+ * Without CAP_NET_ADMIN it ends with its parent.
+ */
+void vma_stream_fork_prepare(void); /* outside; before the engine's */
+void vma_stream_fork_child(void);   /* after the engine's */
+/* This process has connections of its parent's. */
+extern _Atomic bool vma_stream_inherits __attribute__((visibility("hidden")));
+/* Inside. The file is about to be used: if it is a connection of the parent's, it is asked for. */
+void vma_stream_take_over(struct vma_file *file) __attribute__((cold));
+/* Outside. Descriptor fd is about to become something else (dup2): its connection may have to be handed over. */
+void vma_stream_before_replace(int fd);
+/* Outside. The process is about to become another program. */
+void vma_stream_before_exec(void);
 /*
  * At exit, outside: every connection is closed, and what is queued is delivered, for at most two seconds.
  */
