@@ -1,0 +1,528 @@
+/* tcp_fork: connections that two processes have: who uses them, closes them, and ends first. */
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+#define BLOCK 65536
+
+static char bytes[BLOCK];
+
+/* What children say is said when they have ended, so that it comes in the same order every time. */
+static FILE *said;
+
+static pid_t fork_quietly(void)
+{
+	pid_t child;
+
+	if (said == NULL)
+		said = tmpfile();
+	fflush(stdout);
+	child = fork();
+	if (said == NULL || child < 0)
+		give_up("fork");
+	if (child == 0)
+		dup2(fileno(said), STDOUT_FILENO);
+	return child;
+}
+
+static void tell_children(void)
+{
+	char line[256];
+
+	rewind(said);
+	while (fgets(line, sizeof(line), said) != NULL)
+		say("  %s", strtok(line, "\n"));
+	rewind(said);
+	if (ftruncate(fileno(said), 0) != 0)
+		give_up("ftruncate");
+}
+
+static void await(pid_t child)
+{
+	int status = 0;
+
+	if (waitpid(child, &status, 0) != child)
+		give_up("waitpid");
+	tell_children();
+	say("the child: status %d", status);
+}
+
+/* One question of 100 bytes, one answer of 50. */
+static void answer(int s, int seed)
+{
+	say_read(s, 100, MSG_WAITALL);
+	say_write(s, 50, seed, 0);
+}
+
+static void ask(int seed)
+{
+	far_writes(1, 100, seed, 1);
+	far_reads(1, 50, seed + 1, 1);
+}
+
+CASE(tcp_fork_server, "accept, fork, close in the parent: the child serves, in one connection after the other")
+{
+	int at, s = tcp_in(&at);
+	pid_t child;
+
+	for (int i = 0; i < 3; i++) {
+		child = fork_quietly();
+		if (child == 0) {
+			close(at);
+			answer(s, 2);
+			answer(s, 4);
+			say_read(s, 1, 0);
+			exit(0);
+		}
+		RES(close(s));
+		ask(1);
+		ask(3);
+		far_shuts(1, SHUT_WR);
+		await(child);
+		far_reads(1, 1, 0, 1);
+		if (i == 2)
+			break;
+		peer(far(), "close 1");
+		peer(far(), "dial 1 %s %d", here, port_of(at));
+		s = accept(at, NULL, NULL);
+		expect_offloaded(s);
+	}
+	close(at);
+}
+
+CASE(tcp_fork_child_goes_on, "a client forks, and the child goes on with the connection; the parent then, too")
+{
+	int s = tcp_out();
+	pid_t child;
+
+	far_writes(1, 100, 1, 1);
+	answer(s, 2);
+	far_reads(1, 50, 2, 1);
+	child = fork_quietly();
+	if (child == 0) {
+		answer(s, 4);
+		answer(s, 6);
+		RES(close(s));
+		exit(0);
+	}
+	ask(3);
+	ask(5);
+	await(child);
+	expect_os(s, VMA_SOCK_FORKED);
+	far_writes(1, 100, 7, 1);
+	answer(s, 8);
+	far_reads(1, 50, 8, 1);
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(tcp_fork_both_write, "parent and child both write; the end comes when both have closed")
+{
+	int s = tcp_out();
+	pid_t child;
+
+	say_write(s, 100, 1, 0);
+	child = fork_quietly();
+	if (child == 0) {
+		say_write(s, 100, 2, 0);
+		exit(0);
+	}
+	await(child);
+	say_write(s, 100, 3, 0);
+	for (int i = 1; i <= 3; i++)
+		far_reads(1, 100, i, 1);
+	say_state("still open", s, POLLOUT, 100);
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(tcp_fork_parent_ends_first, "the parent exits at once: the child has the connection")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there));
+	pid_t parent = fork_quietly();
+
+	if (parent == 0) {
+		int s = tcp_to(there, port);
+		pid_t child = fork_quietly();
+
+		if (child != 0)
+			exit(0);
+		pause_ms(200);
+		answer(s, 2);
+		say_read(s, 1, 0);
+		exit(0);
+	}
+	peer(far(), "accept 0 1 3000");
+	await(parent);
+	ask(1);
+	far_shuts(1, SHUT_WR);
+	far_reads(1, 1, 0, 1);
+	pause_ms(100);
+	tell_children();
+}
+
+CASE(tcp_fork_child_ends, "a child that closes the connection, or only ends, costs the parent nothing")
+{
+	int s = tcp_out();
+	pid_t child;
+
+	segments_begin();
+	for (int i = 0; i < 3; i++) {
+		child = fork_quietly();
+		if (child == 0) {
+			if (i == 1)
+				close(s);
+			fcntl(s, F_SETFD, FD_CLOEXEC);
+			if (i == 2)
+				_exit(0);
+			exit(0);
+		}
+		await(child);
+		expect_offloaded(s);
+		far_writes(1, 100, 1, 1);
+		answer(s, 2);
+		far_reads(1, 50, 2, 1);
+	}
+	expect_offloaded(s);
+	segments_end();
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the connection offloaded")
+{
+	int s = tcp_out();
+	char line[32] = "";
+	pid_t child;
+	FILE *pipe;
+
+	fflush(stdout);
+	RES(system("exit 3") >> 8);
+	pipe = popen("echo hello", "r");
+	if (pipe == NULL || fgets(line, sizeof(line), pipe) == NULL)
+		give_up("popen");
+	pclose(pipe);
+	say("popen: %s", strtok(line, "\n"));
+	child = fork_quietly();
+	if (child == 0) {
+		execl("/bin/true", "true", NULL);
+		_exit(1);
+	}
+	await(child);
+	expect_offloaded(s);
+	far_writes(1, 100, 1, 1);
+	answer(s, 2);
+	far_reads(1, 50, 2, 1);
+	RES(close(s));
+}
+
+CASE(tcp_fork_exec, "the child's next program has the connection as its standard input and output")
+{
+	int at, s = tcp_in(&at);
+	pid_t child = fork_quietly();
+
+	if (child == 0) {
+		dup2(s, 0);
+		dup2(s, 1);
+		close(s);
+		close(at);
+		execl("/bin/cat", "cat", NULL);
+		_exit(1);
+	}
+	RES(close(s));
+	for (int i = 1; i <= 3; i++) {
+		far_writes(1, 1000, i, 1);
+		far_reads(1, 1000, i, 1);
+	}
+	far_shuts(1, SHUT_WR);
+	far_reads(1, 1, 0, 1);
+	await(child);
+	close(at);
+}
+
+CASE(tcp_exec, "the process itself becomes another program, and its connection goes along")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s;
+	pid_t child = fork_quietly();
+
+	if (child == 0) {
+		s = tcp_to(there, port);
+		dup2(s, 0);
+		dup2(s, 1);
+		close(s);
+		execl("/bin/cat", "cat", NULL);
+		_exit(1);
+	}
+	peer(far(), "accept 0 1 3000");
+	for (int i = 1; i <= 3; i++) {
+		far_writes(1, 1000, i, 1);
+		far_reads(1, 1000, i, 1);
+	}
+	far_shuts(1, SHUT_WR);
+	far_reads(1, 1, 0, 1);
+	await(child);
+}
+
+CASE(tcp_fork_unread, "what had come before the child has the connection, and was not read, is the child's")
+{
+	int at, s = tcp_in(&at);
+	pid_t child;
+
+	far_writes(1, BLOCK, 1, 2);
+	pause_ms(100);
+	say_read(s, 1000, MSG_WAITALL | MSG_PEEK);
+	child = fork_quietly();
+	if (child == 0) {
+		close(at);
+		for (int i = 0; i < 6; i++)
+			say_read(s, BLOCK, MSG_WAITALL);
+		say_read(s, 1, 0);
+		exit(0);
+	}
+	RES(close(s));
+	far_writes(1, BLOCK, 3, 4);
+	far_shuts(1, SHUT_WR);
+	await(child);
+	far_reads(1, 1, 0, 1);
+	close(at);
+}
+
+/* The peer does not read: all buffers are full when the connection is handed over. */
+CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after it what the child writes")
+{
+	int s = tcp_out(), blocks = 0;
+	pid_t child;
+	ssize_t n;
+
+	fill(bytes, sizeof(bytes), 5);
+	set_int(s, SOL_SOCKET, SO_SNDBUF, 2 << 20);
+	for (int i = 0; i < 16; i++) {
+		for (size_t done = 0; done < sizeof(bytes); done += (size_t)n) {
+			n = send(s, bytes + done, sizeof(bytes) - done, 0);
+			if (n <= 0)
+				give_up("send");
+		}
+		blocks++;
+	}
+	child = fork_quietly();
+	if (child == 0) {
+		pause_ms(100);
+		say_write(s, 100, 6, 0);
+		exit(0);
+	}
+	RES(close(s));
+	for (int i = 0; i < blocks; i++)
+		far_reads(1, BLOCK, 5, 1);
+	far_reads(1, 100, 6, 1);
+	far_reads(1, 1, 0, 1);
+	await(child);
+}
+
+CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, both ways")
+{
+	enum { BLOCKS = 64 };
+	int s = tcp_out(), got = 0;
+	pid_t child, writer;
+
+	peer(far(), "later 1 write 1 %d 1 %d", BLOCK, BLOCKS);
+	for (int i = 0; i < 3; i++)
+		got += recv(s, bytes, sizeof(bytes), MSG_WAITALL) == BLOCK && seed_of(bytes, BLOCK) == i + 1;
+	child = fork_quietly();
+	if (child == 0) {
+		writer = fork_quietly();
+		for (int i = 3; i < BLOCKS; i++) {
+			if (writer == 0) {
+				fill(bytes, sizeof(bytes), i);
+				if (send(s, bytes, sizeof(bytes), 0) != BLOCK)
+					give_up("send");
+			} else {
+				got += recv(s, bytes, sizeof(bytes), MSG_WAITALL) == BLOCK &&
+				       seed_of(bytes, BLOCK) == i + 1;
+			}
+		}
+		if (writer == 0)
+			_exit(0);
+		say("%d blocks", got);
+		waitpid(writer, NULL, 0);
+		exit(0);
+	}
+	RES(close(s));
+	for (int i = 3; i < BLOCKS; i++)
+		far_reads(1, BLOCK, i, 1);
+	far_reads(1, 1, 0, 1);
+	await(child);
+}
+
+CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes to it")
+{
+	int at, s = tcp_in(&at);
+	pid_t child;
+
+	far_writes(1, 100, 1, 1);
+	far_shuts(1, SHUT_WR);
+	pause_ms(100);
+	child = fork_quietly();
+	if (child == 0) {
+		close(at);
+		say_state("in the child", s, POLLIN | POLLRDHUP, 1000);
+		answer(s, 2);
+		say_read(s, 1, 0);
+		exit(0);
+	}
+	RES(close(s));
+	far_reads(1, 50, 2, 1);
+	await(child);
+	far_reads(1, 1, 0, 1);
+	close(at);
+}
+
+CASE(tcp_fork_half_closed, "this side was shut down before the fork: the child reads on")
+{
+	int s = tcp_out();
+	pid_t child;
+
+	say_write(s, 100, 1, 0);
+	RES(shutdown(s, SHUT_WR));
+	far_reads(1, 100, 1, 1);
+	far_reads(1, 1, 0, 1);
+	child = fork_quietly();
+	if (child == 0) {
+		say_read(s, 100, MSG_WAITALL);
+		RES(send(s, "x", 1, MSG_NOSIGNAL));
+		say_read(s, 1, 0);
+		exit(0);
+	}
+	RES(close(s));
+	far_writes(1, 100, 2, 1);
+	far_shuts(1, SHUT_WR);
+	await(child);
+}
+
+CASE(tcp_fork_waits, "the first thing that a child does with the connection is to wait for it: poll, select, epoll")
+{
+	int s = tcp_out(), ep;
+	pid_t child;
+
+	for (int how = 0; how < 3; how++) {
+		child = fork_quietly();
+		if (child == 0) {
+			struct epoll_event event = {.events = EPOLLIN};
+			struct timeval wait = {3, 0};
+			fd_set set;
+
+			FD_ZERO(&set);
+			FD_SET(s, &set);
+			ep = epoll_create1(0);
+			if (how == 0)
+				say_state("poll", s, POLLIN, 3000);
+			else if (how == 1)
+				RES(select(s + 1, &set, NULL, NULL, &wait));
+			else if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) == 0)
+				RES(epoll_wait(ep, &event, 1, 3000));
+			answer(s, 2);
+			exit(0);
+		}
+		pause_ms(100);
+		ask(1);
+		await(child);
+		close(s);
+		peer(far(), "close 1");
+		peer(far(), "close 0");
+		s = tcp_out();
+	}
+	close(s);
+}
+
+CASE(tcp_fork_parent_waits,
+     "the parent waits in epoll and in recv while the child uses the connection, and is woken by what comes")
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int s = tcp_out(), ep = epoll_create1(0);
+	pid_t child;
+
+	if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) != 0)
+		give_up("epoll_ctl");
+	child = fork_quietly();
+	if (child == 0) {
+		pause_ms(100);
+		say_write(s, 100, 1, 0);
+		exit(0);
+	}
+	peer(far(), "later 300 write 1 100 2 2");
+	RES(epoll_wait(ep, &event, 1, 3000));
+	say_read(s, 100, MSG_WAITALL);
+	say_read(s, 100, MSG_WAITALL);
+	RES(epoll_wait(ep, &event, 1, 50));
+	await(child);
+	expect_os(s, VMA_SOCK_FORKED);
+	far_reads(1, 100, 1, 1);
+	child = fork_quietly();
+	if (child == 0) {
+		say_write(s, 100, 3, 0);
+		exit(0);
+	}
+	peer(far(), "later 100 write 1 100 4 1");
+	say_read(s, 100, MSG_WAITALL);
+	await(child);
+	far_reads(1, 100, 3, 1);
+	close(s);
+}
+
+CASE(tcp_fork_parent_reads, "the parent is in recv while the child takes the connection over")
+{
+	int s = tcp_out();
+	pid_t child = fork_quietly();
+
+	if (child == 0) {
+		pause_ms(100);
+		say_write(s, 100, 1, 0);
+		exit(0);
+	}
+	peer(far(), "later 300 write 1 100 2 1");
+	say_read(s, 100, MSG_WAITALL);
+	await(child);
+	far_reads(1, 100, 1, 1);
+	close(s);
+}
+
+/* Both ask: the names, an option, and what is to be read. */
+CASE(tcp_fork_names, "both names and the options are the same in the child, before and after the parent has closed")
+{
+	int at, s = tcp_in(&at), one = 1, to_child[2];
+	pid_t child;
+
+	RES(setsockopt(s, 6, 1, &one, sizeof(one)));
+	if (pipe(to_child) != 0)
+		give_up("pipe");
+	child = fork_quietly();
+	if (child == 0) {
+		for (int i = 0; i < 2; i++) {
+			socklen_t len = sizeof(one);
+
+			say_peer("peer", s);
+			say_name("name", s);
+			one = 0;
+			RES(getsockopt(s, 6, 1, &one, &len));
+			say("no delay %d", one);
+			if (i == 0 && read(to_child[0], &one, 1) != 1)
+				give_up("read");
+		}
+		exit(0);
+	}
+	pause_ms(100);
+	RES(close(s));
+	if (write(to_child[1], "x", 1) != 1)
+		give_up("write");
+	await(child);
+	far_reads(1, 1, 0, 1);
+	close(at);
+}
