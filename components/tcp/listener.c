@@ -324,12 +324,12 @@ void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tc
 		vma_ring_release(listener->tcp->ring);
 }
 
-/* One that the listener's rule covers, held in memory; NULL: there is none. Receive flag held. */
-static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener)
+/* The first from `conn` on that the listener's rule covers, held in memory; NULL: there is none. Receive flag held. */
+static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn)
 {
 	const struct vma_flow_key *key = &listener->flow.key;
 
-	for (struct vma_tcp_conn *conn = listener->tcp->all; conn != NULL; conn = conn->next_all) {
+	for (; conn != NULL; conn = conn->next_all) {
 		if (conn->is_over || !conn->passive || conn->steered || !conn->attached || conn->listener != NULL ||
 		    conn->key.local_port_be != key->local_port_be || conn->key.vlan != key->vlan ||
 		    memcmp(conn->key.local, key->local, sizeof(key->local)) != 0)
@@ -341,19 +341,27 @@ static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener)
 	return NULL;
 }
 
-/* What was accepted lives on without the listener's rule. The NIC is asked without the receive flag. */
+/*
+ * What was accepted lives on without the listener's rule. The NIC is asked without the receive flag: a connection that
+ * is held stays in the list, and the walk goes on behind it. What comes meanwhile joins the list at its head.
+ */
 static void steer_covered(struct vma_tcp_listener *listener)
 {
-	struct vma_ring *ring = listener->tcp->ring;
+	struct vma_tcp *tcp = listener->tcp;
+	struct vma_ring *ring = tcp->ring;
 	struct vma_tcp_conn *conn = NULL;
 
 	for (;;) {
+		struct vma_tcp_conn *before = conn;
+
 		vma_ring_acquire(ring);
-		if (conn != NULL) {
-			conn->held--;
-			tcp_ready(conn); /* if it is over, it goes now */
+		conn = next_covered(listener, before != NULL ? before->next_all : tcp->all);
+		if (conn == NULL && before != NULL)
+			conn = next_covered(listener, tcp->all);
+		if (before != NULL) {
+			before->held--;
+			tcp_ready(before); /* if it is over, it goes now */
 		}
-		conn = next_covered(listener);
 		vma_ring_release(ring);
 		if (conn == NULL)
 			return;

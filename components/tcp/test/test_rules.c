@@ -175,10 +175,41 @@ static void test_a_refused_rule_ends_the_attempt_and_a_second_one_meanwhile_find
 	vma_tcp_conn_put(app.conn);
 }
 
+static struct app *late;
+
+static void one_more_is_accepted(void)
+{
+	late = connect_from(1, 2000);
+	run(MS);
+}
+
+static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(void **state)
+{
+	struct app *apps[8];
+
+	(void)state;
+	listen_on(0);
+	for (uint16_t i = 0; i < 8; i++)
+		apps[i] = connect_from(1, (uint16_t)(1000 + i));
+	run(MS);
+	assert_int_equal(pair_accepted_count, 8);
+	assert_int_equal(added, 1);
+	while_asked = one_more_is_accepted;
+	vma_tcp_listener_close(pair_listener);
+	pair_listener = NULL;
+	assert_int_equal(pair_accepted_count, 9);
+	assert_int_equal(added, 1 + 9);
+	assert_int_equal(deleted, 1); /* the listener's, at once: its port may be somebody else's now */
+	for (unsigned i = 0; i < 8; i++)
+		app_free(apps[i]);
+	app_free(late);
+}
+
 #define WATCHED(name) cmocka_unit_test_setup_teardown(name, open_watched, pair_close)
 static const struct CMUnitTest tests[] = {
         WATCHED(test_the_end_of_a_connection_asks_the_nic_for_nothing),
         WATCHED(test_the_end_of_time_wait_neither),
+        WATCHED(test_a_listener_that_closes_leaves_each_of_its_connections_a_rule),
         WATCHED(test_a_host_without_the_time_has_it_done_at_once),
         WATCHED(test_a_stack_that_ends_leaves_no_rule),
         WATCHED(test_other_connections_go_on_while_the_nic_is_asked_for_a_rule),
