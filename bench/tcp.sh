@@ -57,7 +57,7 @@ of_wrk() {
 	awk '/^Requests\/sec:/ { print "per_sec", $2 } /Socket errors|Non-2xx/ { print "errors 1" }'
 }
 of_iperf() {
-	awk '/receiver/ { for (i = 1; i <= NF; i++) if ($i ~ /bits\/sec/) { print "bits_per_sec", $(i - 1); exit } }'
+	awk '/receiver/ { for (i = 1; i <= NF; i++) if ($i ~ /Kbits\/sec/) { print "bits_per_sec", $(i - 1) * 1000; exit } }'
 }
 of_load() {
 	grep -v VMA | sed -E 's/^hist.*//; /^$/d; s/^(p[0-9.]+|max)_ns/near_&/'
@@ -109,7 +109,7 @@ iperf_case() { # RUN HOW
 	far_command=(iperf3 -s -B "$IP_B" --forceflush)
 	for offload in off on; do
 		segmentation $offload
-		tcp_case "$1" "iperf-$offload/$2" "$2" 5201 of_iperf iperf3 -c "$IP_B" -t 2 -O 0.3 -f b
+		tcp_case "$1" "iperf-$offload/$2" "$2" 5201 of_iperf iperf3 -c "$IP_B" -t 2 -O 0.3 -f k
 	done
 }
 
