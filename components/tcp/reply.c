@@ -68,6 +68,30 @@ static void write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, co
 	memcpy(l4 + 16, &field, 2);
 }
 
+/*
+ * Answers for nobody, resets and those of TIME_WAIT: a flood of segments is not answered by a flood. A peer that gets
+ * no answer asks again.
+ */
+#define REPLIES_PER_MS 50
+#define REPLIES_AT_ONCE 1000
+
+static bool may_reply(struct vma_tcp *tcp)
+{
+	uint64_t now_ms = tcp->now_ns / TCP_NS_PER_MS, passed = now_ms - tcp->reply_tokens_ms;
+
+	if (passed >= REPLIES_AT_ONCE / REPLIES_PER_MS)
+		tcp->reply_tokens = REPLIES_AT_ONCE;
+	else
+		tcp->reply_tokens += (uint32_t)passed * REPLIES_PER_MS;
+	if (tcp->reply_tokens > REPLIES_AT_ONCE)
+		tcp->reply_tokens = REPLIES_AT_ONCE;
+	tcp->reply_tokens_ms = now_ms;
+	if (tcp->reply_tokens == 0)
+		return false;
+	tcp->reply_tokens--;
+	return true;
+}
+
 void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply)
 {
 	const uint8_t *from = (const uint8_t *)vma_buf_data(tcp->arena, packet);
@@ -76,7 +100,7 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
 	struct vma_buf *buf;
 	uint8_t *frame;
 
-	if (!tcp_frame_room(tcp))
+	if (!may_reply(tcp) || !tcp_frame_room(tcp))
 		return;
 	buf = vma_ring_tx_buf(tcp->ring);
 	if (buf == NULL)

@@ -319,6 +319,8 @@ struct vma_tcp {
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
 	uint64_t syn_tokens_ns;
+	uint32_t reply_tokens; /* answers for nobody, see reply.c */
+	uint64_t reply_tokens_ms;
 	struct tcp_told told[TCP_TOLD];
 	uint32_t isn_above;           /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening; /* that connection */
