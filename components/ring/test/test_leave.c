@@ -211,6 +211,7 @@ static int slow_del(struct fake_nic *nic, const struct vma_flow_key *key)
 {
 	atomic_store(&asking, true);
 	usleep(SLOW_MS * 1000);
+	atomic_store(&asking, false);
 	return device_del(nic, key);
 }
 
@@ -246,7 +247,7 @@ static void test_packets_are_delivered_while_a_slow_nic_deletes_a_rule(void **st
 	assert_int_equal(vma_ring_progress(ring), 1); /* -EBUSY if the flag were held */
 	assert_int_equal(other.calls, 1);
 	assert_true(vma_ring_prune(ring, 1)); /* another thread is at it */
-	assert_int_equal(device.count, 2);    /* the NIC has not answered yet */
+	assert_true(atomic_load(&asking));    /* the NIC has not answered yet */
 	leave(&other);
 	pthread_join(thread, NULL);
 	assert_false(vma_ring_prune(ring, 8));
