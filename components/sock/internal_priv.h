@@ -14,7 +14,7 @@
 enum internal_source { INTERNAL_NET, INTERNAL_WAKE, INTERNAL_RAIL, INTERNAL_ERROR };
 #define INTERNAL_SOURCE_SHIFT 62
 #define INTERNAL_WAKE_WATCHED 1 /* the number of INTERNAL_WAKE: see vma_engine_watch */
-#define INTERNAL_NET_ICMP 1 /* the number of INTERNAL_NET: ICMP errors; 0: interfaces, routes, neighbours */
+#define INTERNAL_NET_ICMP 1     /* the number of INTERNAL_NET: ICMP errors; 0: interfaces, routes, neighbours */
 
 /* Any thread. add: -ENODEV without a thread; a descriptor that is in the set already gets the new meaning. */
 int internal_set_add(int fd, uint32_t events, enum internal_source source, uint64_t number);

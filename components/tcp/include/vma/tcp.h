@@ -15,8 +15,8 @@
  *          must not wait and must not call the functions marked "control path" of the same ring.
  * Progress: the data calls never wait: they move bytes between the caller and a fifo and post what is left to do.
  * Memory: connections, fifo chunks and lwIP's objects come from host->alloc; an idle connection holds about 3 KB, half
- *         a KB of it for each fifo that was used. A connection lives until its owner has put it and the protocol is done with it.
- * Example: test/test_connection.c; examples/tcp_echo.c.
+ *         a KB of it for each fifo that was used. A connection lives until its owner has put it and the protocol is
+ * done with it. Example: test/test_connection.c; examples/tcp_echo.c.
  *
  * Functions return 0 or a count, or a negative errno. Addresses are IPv4 in 16 bytes as in struct vma_flow_key.
  * Standards: RFC 9293 (TCP), 7323 (windows, time stamps), 2018 and 6675 (SACK), 6298 (timeout), 5681, 6582, 9438
@@ -60,8 +60,8 @@ struct vma_tcp_host {
 	 */
 	void (*retire)(struct vma_tcp_conn *conn, void *arg);
 	/*
-	 * A connection has ended whose rule of the NIC is to be deleted: call vma_ring_prune of its ring soon, without the
-	 * flag. Receive flag held. NULL: the stack has the rule deleted at once, and waits for that.
+	 * A connection has ended whose rule of the NIC is to be deleted: call vma_ring_prune of its ring soon, without
+	 * the flag. Receive flag held. NULL: the stack has the rule deleted at once, and waits for that.
 	 */
 	void (*prune)(void *arg);
 	void *arg;
@@ -323,11 +323,11 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *o
 
 /* All that another stack (the kernel's, by TCP_REPAIR) has to know to go on with a connection. */
 struct vma_tcp_export {
-	uint32_t snd_una;  /* of the first byte of `unacked` */
-	uint32_t rcv_nxt;  /* behind the last byte of `unread`; the peer's FIN does not count */
-	uint64_t sent;     /* how many of `unacked` have been sent */
-	uint64_t unacked;  /* bytes, see vma_tcp_export_tx */
-	uint64_t unread;   /* bytes, see vma_tcp_export_rx */
+	uint32_t snd_una; /* of the first byte of `unacked` */
+	uint32_t rcv_nxt; /* behind the last byte of `unread`; the peer's FIN does not count */
+	uint64_t sent;    /* how many of `unacked` have been sent */
+	uint64_t unacked; /* bytes, see vma_tcp_export_tx */
+	uint64_t unread;  /* bytes, see vma_tcp_export_rx */
 	uint32_t snd_wl1, snd_wnd, snd_wnd_max;
 	uint32_t rcv_wup, rcv_wnd; /* the last ACK sent, and how far beyond it the peer may send */
 	uint32_t ts_now;           /* what time stamps of ours say */
@@ -357,9 +357,10 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn);
 #define VMA_TCP_COUNTS(X)                                                                                              \
 	X(segments_in)                                                                                                 \
 	X(segments_out)                                                                                                \
-	X(bytes_in) X(bytes_out) X(retransmits) X(fast_recoveries) X(timeouts) X(tail_probes) X(spurious)              \
-	        X(dup_acks_in) X(out_of_order_in) X(challenge_acks) X(paws_drops) X(resets_in) X(resets_out)           \
-	                X(syns_dropped) X(handshakes) X(time_waits) X(no_memory) X(zero_windows)
+	X(bytes_in)                                                                                                    \
+	X(bytes_out) X(retransmits) X(fast_recoveries) X(timeouts) X(tail_probes) X(spurious) X(dup_acks_in)           \
+	        X(out_of_order_in) X(challenge_acks) X(paws_drops) X(resets_in) X(resets_out) X(syns_dropped)          \
+	                X(handshakes) X(time_waits) X(no_memory) X(zero_windows)
 
 struct vma_tcp_counts {
 #define X(name) uint64_t name;
