@@ -9,8 +9,8 @@
  * The page and the eventfd are made before the first fork that finds a connection. A question is a slot of the page:
  * who asks takes a free one, says which file it is about (numbers of files are the same on both sides), and sleeps on
  * the slot's state. The state's changes are the only synchronisation: `id` is written between TAKEN and ASKED, and read
- * after ASKED was seen. ASKED goes to DONE by the parent, or to FREE by who has given up waiting, by compare-and-swap,
- * so one of the two sees the other. A slot whose owner was killed is taken again when all are in use.
+ * after ASKED was seen. ASKED goes to DONE or UNKNOWN by the parent, or to FREE by who has given up waiting, by
+ * compare-and-swap, so one of the two sees the other. A slot whose owner was killed is taken again when all are in use.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +28,8 @@
 
 #include "stream_priv.h"
 
-enum { ASKS = 128, PATIENCE_NS = 1000000000, LOCK_TRIES = 1000 };
-enum ask_state { ASK_FREE, ASK_TAKEN, ASK_ASKED, ASK_DONE };
+enum { ASKS = 128, PATIENCE_NS = 1000000000, CLOSE_NS = 200000000, LOCK_TRIES = 1000 };
+enum ask_state { ASK_FREE, ASK_TAKEN, ASK_ASKED, ASK_DONE, ASK_UNKNOWN };
 
 struct ask {
 	_Atomic uint32_t state;
@@ -68,8 +68,8 @@ static void look(struct vma_file *file, void *arg)
 		search->found = stream_sock(file);
 }
 
-/* One that is not there any more has been handed over, or has ended. */
-static void hand_over_id(uint64_t id)
+/* One that is not there any more has been handed over, is being closed just now, or has ended. */
+static enum ask_state hand_over_id(uint64_t id)
 {
 	struct search search = {.id = id};
 	struct stream_sock *sock;
@@ -78,21 +78,22 @@ static void hand_over_id(uint64_t id)
 	vma_file_each(look, &search);
 	sock = search.found;
 	if (sock == NULL)
-		return;
+		return ASK_UNKNOWN;
 	pthread_mutex_lock(&sock->file.lock);
 	if (!sock->file.os_only && !stream_has_ended(sock))
 		rc = stream_to_kernel(sock, atomic_load(&sock->file.fd));
 	pthread_mutex_unlock(&sock->file.lock);
 	if (rc == 0)
 		stream_moved(sock);
+	return ASK_DONE;
 }
 
 /* Nobody sleeps on a state that is not ASKED. */
-static void done(struct ask *ask)
+static void done(struct ask *ask, enum ask_state answer)
 {
 	uint32_t asked = ASK_ASKED;
 
-	if (atomic_compare_exchange_strong(&ask->state, &asked, ASK_DONE))
+	if (atomic_compare_exchange_strong(&ask->state, &asked, answer))
 		futex(&ask->state, FUTEX_WAKE, INT_MAX, NULL);
 }
 
@@ -109,8 +110,7 @@ static void answer(struct vma_task *task)
 
 		if (atomic_load(&ask->state) != ASK_ASKED)
 			continue;
-		hand_over_id(atomic_load(&ask->id));
-		done(ask);
+		done(ask, hand_over_id(atomic_load(&ask->id)));
 	}
 }
 
@@ -130,7 +130,7 @@ void stream_family_leave(void)
 		return;
 	atomic_store(&own->gone, true);
 	for (unsigned i = 0; i < ASKS; i++)
-		done(&own->ask[i]);
+		done(&own->ask[i], ASK_DONE);
 }
 
 void vma_stream_before_replace(int fd)
@@ -301,21 +301,33 @@ static struct ask *find_slot(struct stream_family *family)
 	return NULL;
 }
 
-static void await_answer(struct stream_family *family, struct ask *ask)
+/* Whether it is worth waiting for the end of a close. */
+static bool await_answer(struct stream_family *family, struct ask *ask)
 {
 	const uint64_t deadline_ns = vma_now_ns() + PATIENCE_NS;
 	const struct timespec nap = {.tv_nsec =
 	                                     50000000}; /* it may have ended without a word, or before it was asked */
-	uint32_t asked = ASK_ASKED;
+	uint32_t state = ASK_ASKED;
 
 	while (atomic_load(&ask->state) == ASK_ASKED && !atomic_load(&family->gone) && vma_now_ns() < deadline_ns)
 		futex(&ask->state, FUTEX_WAIT, ASK_ASKED, &nap);
 	atomic_store(&ask->pid, 0); /* before somebody else has it: whose pid is there, has it */
-	if (!atomic_compare_exchange_strong(&ask->state, &asked, ASK_FREE))
+	if (!atomic_compare_exchange_strong(&ask->state, &state, ASK_FREE))
 		atomic_store(&ask->state, ASK_FREE);
+	return state == ASK_UNKNOWN;
 }
 
-static void ask_parent(struct stream_sock *sock)
+/* The parent's close takes the file from the list of all before it hands the connection over. */
+static void await_close(int fd)
+{
+	const uint64_t deadline_ns = vma_now_ns() + CLOSE_NS;
+	const struct timespec nap = {.tv_nsec = 100000};
+
+	while (!is_connected(fd) && vma_now_ns() < deadline_ns)
+		syscall(SYS_nanosleep, &nap, NULL);
+}
+
+static void ask_parent(struct stream_sock *sock, int fd)
 {
 	struct stream_family *family = sock->family;
 	const uint64_t one = 1;
@@ -328,7 +340,8 @@ static void ask_parent(struct stream_sock *sock)
 	atomic_store(&ask->state, ASK_ASKED);
 	if (syscall(SYS_write, family->event_fd, &one, sizeof(one)) < 0)
 		vma_log_debug("a connection cannot be asked for: %s", strerrordesc_np(errno));
-	await_answer(family, ask);
+	if (await_answer(family, ask))
+		await_close(fd);
 }
 
 /* Two threads may ask for the same one: the second question finds it done. */
@@ -340,7 +353,7 @@ void vma_stream_take_over(struct vma_file *file)
 	if (file->kind != VMA_FILE_TCP || !atomic_load(&sock->is_parents))
 		return;
 	if (!is_connected(fd))
-		ask_parent(sock);
+		ask_parent(sock, fd);
 	if (is_connected(fd))
 		atomic_store(&sock->reason, VMA_SOCK_FORKED);
 	atomic_store(&sock->is_parents, false);

@@ -12,43 +12,51 @@
 #include "lwip_port.h"
 
 #define GONE_NS TCP_NS_PER_S
+#define WAYS 8
 
 /* ---- who has gone ---- */
 
-/* By peer: another one in its place is forgotten too early only among so many within a second. */
-static struct tcp_gone *place_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)
+/* The set of a peer: the oldest in it makes way, long before its time only when very many go within a second. */
+static struct tcp_gone *set_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)
 {
 	uint32_t h;
 
 	memcpy(&h, peer, sizeof(h));
 	h = (h ^ peer_port_be) * 0x9e3779b1U;
-	return &tcp->gone[h >> 16 & (TCP_GONE - 1)];
+	return &tcp->gone[(h >> 16) % (TCP_GONE / WAYS) * WAYS];
 }
 
 static void remember(struct vma_tcp *tcp, const struct vma_flow_key *key)
 {
-	struct tcp_gone *place;
+	struct tcp_gone *set, *oldest;
 
 	if (tcp->gone == NULL)
 		tcp->gone = tcp_alloc_zeroed(tcp, TCP_GONE * sizeof(*tcp->gone));
 	if (tcp->gone == NULL)
 		return; /* as if it had not been: the peer may hear a RST */
-	place = place_of(tcp, key->peer, key->peer_port_be);
-	place->key = *key;
-	place->until_ns = tcp->now_ns + GONE_NS;
+	set = oldest = set_of(tcp, key->peer, key->peer_port_be);
+	for (unsigned i = 1; i < WAYS; i++)
+		if (set[i].until_ns < oldest->until_ns)
+			oldest = &set[i];
+	oldest->key = *key;
+	oldest->until_ns = tcp->now_ns + GONE_NS;
+}
+
+static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *info)
+{
+	return key->peer_port_be == info->src_port_be && key->local_port_be == info->dst_port_be &&
+	       key->vlan == info->vlan && memcmp(key->peer, info->src, sizeof(info->src)) == 0 &&
+	       memcmp(key->local, info->dst, sizeof(info->dst)) == 0;
 }
 
 bool tcp_has_gone(const struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
-	const struct tcp_gone *place;
+	const struct tcp_gone *set = tcp->gone != NULL ? set_of(tcp, info->src, info->src_port_be) : NULL;
 
-	if (tcp->gone == NULL)
-		return false;
-	place = place_of(tcp, info->src, info->src_port_be);
-	return place->until_ns > tcp->now_ns && place->key.peer_port_be == info->src_port_be &&
-	       place->key.local_port_be == info->dst_port_be && place->key.vlan == info->vlan &&
-	       memcmp(place->key.peer, info->src, sizeof(info->src)) == 0 &&
-	       memcmp(place->key.local, info->dst, sizeof(info->dst)) == 0;
+	for (unsigned i = 0; set != NULL && i < WAYS; i++)
+		if (set[i].until_ns > tcp->now_ns && is_about(&set[i].key, info))
+			return true;
+	return false;
 }
 
 /* ---- told ---- */

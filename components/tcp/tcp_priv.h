@@ -291,7 +291,7 @@ struct tcp_gone {
 	uint64_t until_ns;
 	struct vma_flow_key key;
 };
-#define TCP_GONE 256
+#define TCP_GONE 1024
 #define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
 struct vma_tcp {
 	struct vma_ring_tender tender; /* first */
