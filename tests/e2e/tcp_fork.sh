@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Servers that fork for each connection run unmodified: socat, python's ForkingTCPServer, and a program behind a socket;
+# many clients at a time, byte-exact, both sides offloaded or the server alone. redis, whose child saves while its parent
+# serves, keeps its offload.
+. "$(dirname "$0")/../lib_programs.sh"
+net_pair
+# shellcheck disable=SC2154 # where: lib_programs.sh
+size=$((4 << 20)) clients=8
+[ -z "$SAN" ] || size=$((1 << 20))
+
+echoed() { # PORT FILE N: what comes back is the same
+	client /usr/bin/socat -t 20 - "TCP:$IP_B:$1" <"$2" >"$WORK/echo.$3" &&
+		[ "$(sum_of "$WORK/echo.$3")" = "$(sum_of "$2")" ]
+}
+many() { # PORT FILE: at the same time
+	local i pids=() rc=0
+	for ((i = 0; i < clients; i++)); do
+		echoed "$1" "$2" "$i" &
+		pids+=($!)
+	done
+	for i in "${pids[@]}"; do wait "$i" || rc=1; done
+	rm -f "$WORK"/echo.*
+	return $rc
+}
+
+socat_forks() {
+	local s="socat fork, $where offloaded" file
+	file=$(payload $size)
+	serve socat /usr/bin/socat "TCP-LISTEN:7101,bind=$IP_B,fork,reuseaddr" PIPE
+	check "$s: the server starts" wait_for 20 listens 7101
+	check "$s: $((size >> 20)) MB come back" echoed 7101 "$file" 0
+	check "$s: and to $clients clients at a time" many 7101 "$file"
+	check "$s: the server still runs" alive socat
+	stop socat
+	serve socat /usr/bin/socat "TCP-LISTEN:7102,bind=$IP_B,fork,reuseaddr" EXEC:cat
+	check "$s: with a program behind it, it starts" wait_for 20 listens 7102
+	check "$s: $((size >> 20)) MB come back through the program" echoed 7102 "$file" 0
+	stop socat
+	serve socat /usr/bin/socat "TCP-LISTEN:7103,bind=$IP_B,fork,reuseaddr" EXEC:cat,nofork
+	check "$s: with a program instead of it, it starts" wait_for 20 listens 7103
+	check "$s: $((size >> 20)) MB come back from the program" echoed 7103 "$file" 0
+	stop socat
+}
+
+python_forks() {
+	local s="python ForkingTCPServer, $where offloaded" file
+	file=$(payload $size)
+	cat >"$WORK/forking.py" <<-'PY'
+		import socketserver, sys
+		class Echo(socketserver.BaseRequestHandler):
+		    def handle(self):
+		        while data := self.request.recv(65536):
+		            self.request.sendall(data)
+		class Lines(socketserver.StreamRequestHandler):
+		    def handle(self):
+		        for line in self.rfile:
+		            self.wfile.write(line.upper())
+		socketserver.ForkingTCPServer.allow_reuse_address = True
+		handler = Lines if sys.argv[3] == "lines" else Echo
+		with socketserver.ForkingTCPServer((sys.argv[1], int(sys.argv[2])), handler) as server:
+		    server.serve_forever()
+	PY
+	serve forking python3 "$WORK/forking.py" "$IP_B" 7111 bytes
+	check "$s: the server starts" wait_for 20 listens 7111
+	check "$s: $((size >> 20)) MB come back" echoed 7111 "$file" 0
+	check "$s: and to $clients clients at a time" many 7111 "$file"
+	check "$s: the server still runs" alive forking
+	stop forking
+	serve forking python3 "$WORK/forking.py" "$IP_B" 7112 lines
+	check "$s: a server of lines starts" wait_for 20 listens 7112
+	check_eq "$s: lines come back" "$(seq -f 'line %g' 1 1000 | client /usr/bin/socat -t 20 - "TCP:$IP_B:7112" | sum_of /dev/stdin)" \
+		"$(seq -f 'LINE %g' 1 1000 | sum_of /dev/stdin)"
+	stop forking
+}
+
+# The child has all connections, and touches none.
+redis_saves() {
+	local s="redis, $where offloaded"
+	serve redis redis-server --port 6380 --bind "$IP_B" --save '' --appendonly no --protected-mode no --dir "$WORK"
+	check "$s: the server starts" wait_for 20 log_has redis "Ready to accept connections"
+	count_from
+	check "$s: it saves in a child between the questions of one connection" saved_between
+	still "$s" 4
+	stop redis
+}
+saved_between() {
+	# One connection for all of it.
+	{
+		echo "set a 1"
+		echo "bgsave"
+		sleep 1
+		echo "get a"
+		echo "lastsave"
+		echo "get a"
+	} | client redis-cli -h "$IP_B" -p 6380 >"$WORK/saved"
+	cat "$WORK/saved"
+	grep -q "Background saving started" "$WORK/saved" && [ "$(grep -cx 1 "$WORK/saved")" = 2 ] && log_has redis "terminated with success"
+}
+
+for combination in both server client; do
+	combination $combination || continue
+	for program in socat_forks python_forks redis_saves; do
+		# shellcheck disable=SC2053 # PROGRAMS is a pattern
+		[[ $program == ${PROGRAMS:-*} ]] && $program
+	done
+done
+done_testing
