@@ -555,8 +555,13 @@ static void do_step(struct input *in)
 
 static void start_world(void)
 {
-	struct sim_attr attr = {
-	        .seed = 1, .start_ns = 1000 * SIM_S, .mtu = 1500, .frame_size = 2048, .rx_wre = 64, .tx_wre = 64};
+	struct sim_attr attr = {.seed = 1,
+	                        .start_ns = 1000 * SIM_S,
+	                        .mtu = 1500,
+	                        .frame_size = 2048,
+	                        .rx_wre = 64,
+	                        .tx_wre = 64,
+	                        .watch = sim_watch_install};
 	struct sim_chance chance = {7};
 
 	sim_start(&sim, &attr);

@@ -259,6 +259,7 @@ static void sim_plan_all(struct sim_scenario *s, uint64_t seed)
 	*s = (struct sim_scenario){.seed = seed, .admit_percent = 100};
 	sim_draw(&chance);
 	s->attr.seed = seed;
+	s->attr.watch = sim_watch_install;
 	s->attr.start_ns = sim_happens(&chance, 50) ? sim_between(&chance, SIM_S, 1000 * SIM_S)
 	                                            : (1ULL << 32) * SIM_MS - sim_between(&chance, 1, SIM_S);
 	s->disturbed = sim_happens(&chance, 40);

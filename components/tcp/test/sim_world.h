@@ -17,6 +17,8 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <netinet/in.h>
+#include <stdarg.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +111,7 @@ struct sim_attr {
 	bool memory_link, checksum_offload, no_timestamps[2];
 	uint32_t gro_streams_max, max_syn_rate, orphans_max, time_wait_max;
 	uint64_t laziness_ns[2];
+	void (*watch)(struct sim_side *side); /* sim_watch_install */
 };
 
 static void __attribute__((format(printf, 2, 3))) sim_fail(struct sim *sim, const char *format, ...)
@@ -222,8 +225,6 @@ static struct vma_bufarena *sim_arena(int side, uint32_t frame_size)
 	return *slot;
 }
 
-static void sim_watch_install(struct sim_side *side); /* sim_watch.h */
-
 static void sim_side_start(struct sim_side *side, const struct sim_attr *attr)
 {
 	struct vma_ring_attr ring = {.nic = side->nic,
@@ -243,7 +244,7 @@ static void sim_side_start(struct sim_side *side, const struct sim_attr *attr)
 	                           .name = side->number == 0 ? "sim0" : "sim1"};
 
 	sim_must(vma_ring_create(&ring, &side->ring) == 0, "no ring");
-	sim_watch_install(side);
+	attr->watch(side);
 	tcp.ring = side->ring;
 	for (unsigned i = 0; i < sizeof(tcp.secret); i++)
 		tcp.secret[i] = (uint8_t)sim_draw(&side->sim->chance);
