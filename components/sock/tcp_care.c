@@ -51,6 +51,7 @@ static struct {
 	/* The internal thread's. Times are 0 when there is none. */
 	ck_stack_entry_t *older, *younger; /* connections accepted before the last period, and in it */
 	uint64_t steer_ns, bury_ns, abandoned_ns;
+	uint64_t turn_ns; /* when its last turn looked */
 	unsigned bury_times;
 
 	_Alignas(64) ck_stack_t accepted; /* struct young */
@@ -193,12 +194,16 @@ void tcp_care_due(void *arg)
 		internal_wake_by(vma_tcp_due(tcp));
 }
 
+/*
+ * What was due when the turn looked is being driven by somebody else, or was left to them (keep_timers): not to sleep
+ * until they have done it would take the core from them, if they have none at this moment.
+ */
 static void look_at_due(struct vma_rail *rail, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(rail);
+	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
 
-	if (tcp != NULL)
-		by(arg, vma_tcp_due(tcp));
+	by(arg, due > care.turn_ns ? due : care.turn_ns + LOOK_FIRST_NS);
 	if (atomic_load(&rail->to_prune))
 		by(arg, vma_now_ns() + PRUNE_NS);
 }
@@ -381,6 +386,7 @@ uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now)
 
 	if (!atomic_load(&care.used))
 		return NO_DEADLINE;
+	care.turn_ns = now;
 	rails_each(look_after, &round);
 	by(&round.next, turn_steering(now));
 	by(&round.next, turn_ended(now));
