@@ -553,7 +553,8 @@ static void test_recovery_sends_what_is_delivered_and_then_has_its_window_back(v
 		one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
 	cc_lost(&cc, 200000, now_ns);
-	s = (struct tcp_cc_sample){.delivered = delivered += 1000,
+	delivered += 1000;
+	s = (struct tcp_cc_sample){.delivered = delivered,
 	                           .prior_delivered = delivered - 100000,
 	                           .newly = 1000,
 	                           .lost = 5000,
@@ -593,7 +594,8 @@ static void test_timeout_leaves_one_segment_until_it_was_repaired(void **state)
 	before = cc.cwnd;
 	cc_timeout(&cc, 100000, now_ns);
 	assert_int_equal(cc.cwnd, 1000);
-	s = (struct tcp_cc_sample){.delivered = delivered += 1000, .newly = 1000, .phase = CC_LOSS};
+	delivered += 1000;
+	s = (struct tcp_cc_sample){.delivered = delivered, .newly = 1000, .phase = CC_LOSS};
 	cc_sampled(&cc, &s, now_ns += 10 * MS);
 	assert_int_equal(cc.cwnd, 4000);
 	s.phase = CC_OPEN;
