@@ -1,0 +1,137 @@
+/* A connection leaves for another stack: what is told of it, and that it goes without a word. */
+#include "pair.h"
+
+static int begin(struct app *app, struct vma_tcp_export *out)
+{
+	int rc;
+
+	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
+	rc = vma_tcp_export_begin(app->conn, out);
+	vma_ring_release(vma_tcp_ring(vma_tcp_stack(app->conn)));
+	return rc;
+}
+
+static void leave(struct app *app)
+{
+	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
+	vma_tcp_export_end(app->conn);
+	vma_ring_release(vma_tcp_ring(vma_tcp_stack(app->conn)));
+	run(MS);
+}
+
+static void test_both_sides_tell_the_same_numbers(void **state)
+{
+	struct vma_tcp_export mine, theirs;
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	transfer(client, server, 100000, SEC);
+	transfer(server, client, 1234, SEC);
+	run(SEC);
+	assert_int_equal(begin(client, &mine), 0);
+	assert_int_equal(begin(server, &theirs), 0);
+	assert_int_equal(mine.snd_una, theirs.rcv_nxt);
+	assert_int_equal(theirs.snd_una, mine.rcv_nxt);
+	assert_int_equal(mine.unacked + mine.sent + mine.unread, 0);
+	assert_int_equal(mine.snd_scale, theirs.rcv_scale);
+	assert_int_equal(mine.snd_wnd, theirs.rcv_wup + theirs.rcv_wnd - mine.snd_una);
+	app_free(client);
+}
+
+static void test_queues_are_told_byte_by_byte(void **state)
+{
+	struct vma_tcp_export mine, theirs;
+	struct app *client, *server;
+	struct iovec span;
+
+	(void)state;
+	establish(&client, &server);
+	assert_int_equal(send_bytes(client, 5000), 5000);
+	run(SEC);
+	assert_int_equal(read_bytes(server, 1000), 1000);
+	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
+	assert_int_equal(send_bytes(client, 700), 700);
+	assert_int_equal(begin(client, &mine), 0);
+	assert_int_equal(begin(server, &theirs), 0);
+	assert_int_equal(mine.unacked, 700);
+	assert_true(mine.sent <= 700);
+	assert_int_equal(theirs.unread, 4000);
+	assert_int_equal(vma_tcp_export_tx(client->conn, 100, &span, 1), 1);
+	assert_int_equal(*(uint8_t *)span.iov_base, byte_at(5100));
+	assert_int_equal(vma_tcp_export_rx(server->conn, 100, &span, 1), 1);
+	assert_int_equal(*(uint8_t *)span.iov_base, byte_at(1100));
+	app_free(client);
+}
+
+static void test_the_peers_fin_is_told_beside_the_numbers(void **state)
+{
+	struct vma_tcp_export mine;
+	struct app *client, *server;
+	uint32_t before;
+
+	(void)state;
+	establish(&client, &server);
+	assert_int_equal(begin(client, &mine), 0);
+	before = mine.rcv_nxt;
+	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
+	run(MS);
+	assert_int_equal(begin(client, &mine), 0);
+	assert_true(mine.fin_received);
+	assert_int_equal(mine.rcv_nxt, before);
+	assert_int_equal(begin(server, &mine), 0);
+	assert_true(mine.shut_wr);
+	app_free(client);
+}
+
+static void test_it_goes_without_a_word(void **state)
+{
+	struct app *client, *server;
+	unsigned told;
+	uint64_t frames;
+
+	(void)state;
+	establish(&client, &server);
+	run(SEC);
+	told = server->told;
+	frames = frames_sent(1);
+	leave(server);
+	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
+	assert_int_equal(server->told, told);
+	assert_int_equal(send_bytes(client, 100), 100);
+	run(100 * MS);
+	assert_int_equal(frames_sent(1), frames);
+	assert_int_equal(vma_tcp_error(client->conn), 0);
+	assert_int_equal(vma_tcp_tx_queued(client->conn), 100);
+	run(2 * SEC);
+	/* Long after it has gone, its address is answered for as anybody's. */
+	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
+	app_free(client);
+}
+
+static void test_what_is_not_established_stays(void **state)
+{
+	struct vma_tcp_export mine;
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, false);
+	assert_int_equal(begin(client, &mine), -ENOTCONN);
+	run(MS);
+	assert_int_equal(begin(client, &mine), -ENOTCONN);
+	app_free(client);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CASE(test_both_sides_tell_the_same_numbers),
+	        CASE(test_queues_are_told_byte_by_byte),
+	        CASE(test_the_peers_fin_is_told_beside_the_numbers),
+	        CASE(test_it_goes_without_a_word),
+	        CASE(test_what_is_not_established_stays),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
