@@ -149,6 +149,36 @@ static void test_an_idle_connection_costs_no_wake_up(void **state)
 	end_pair(&pair);
 }
 
+static uint64_t cpu_ns(void)
+{
+	struct timespec used;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+	return (uint64_t)used.tv_sec * 1000 * MSEC + (uint64_t)used.tv_nsec;
+}
+
+/* As who drives is not always given a core: then the thread must not be what keeps it from having one. */
+static void test_what_is_due_while_another_drives_is_not_waited_for_without_sleep(void **state)
+{
+	struct pair pair = connected();
+	uint64_t before;
+
+	(void)state;
+	pause_peer(true);
+	send_bytes(pair.here, 100);
+	assert_true(vma_ring_acquire(pair.rail->ring));
+	usleep(250000); /* what is not acknowledged is due to be sent again */
+	assert_true(vma_tcp_due(pair.tcp) <= vma_now_ns());
+	before = cpu_ns();
+	usleep(300000);
+	print_message("%lu microseconds\n", (unsigned long)(cpu_ns() - before) / 1000);
+	assert_true(cpu_ns() - before < 150 * MSEC);
+	vma_ring_release(pair.rail->ring);
+	pause_peer(false);
+	wait_until(vma_tcp_tx_queued(pair.here) == 0);
+	end_pair(&pair);
+}
+
 /* Messages there and back. */
 static unsigned converse(struct pair *pair, uint64_t until)
 {
@@ -343,6 +373,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_fin_is_answered_though_nobody_drives),
         cmocka_unit_test(test_timers_are_kept_within_a_millisecond_though_nobody_drives),
         cmocka_unit_test(test_an_idle_connection_costs_no_wake_up),
+        cmocka_unit_test(test_what_is_due_while_another_drives_is_not_waited_for_without_sleep),
         cmocka_unit_test(test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond),
         cmocka_unit_test(test_the_thread_takes_over_soon_after_who_drove_has_stopped),
         cmocka_unit_test(test_an_accepted_connection_gets_a_rule_of_its_own_in_time),
