@@ -18,7 +18,6 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <stdarg.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
