@@ -360,9 +360,21 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn);
 	X(bytes_in)                                                                                                    \
 	X(bytes_out)                                                                                                   \
 	X(retransmits)                                                                                                 \
-	X(fast_recoveries) X(timeouts) X(tail_probes) X(spurious) X(dup_acks_in) X(out_of_order_in) X(challenge_acks)  \
-	        X(paws_drops) X(resets_in) X(resets_out) X(syns_dropped) X(handshakes) X(time_waits) X(no_memory)      \
-	                X(zero_windows)
+	X(fast_recoveries)                                                                                             \
+	X(timeouts)                                                                                                    \
+	X(tail_probes)                                                                                                 \
+	X(spurious)                                                                                                    \
+	X(dup_acks_in)                                                                                                 \
+	X(out_of_order_in)                                                                                             \
+	X(challenge_acks)                                                                                              \
+	X(paws_drops)                                                                                                  \
+	X(resets_in)                                                                                                   \
+	X(resets_out)                                                                                                  \
+	X(syns_dropped)                                                                                                \
+	X(handshakes)                                                                                                  \
+	X(time_waits)                                                                                                  \
+	X(no_memory)                                                                                                   \
+	X(zero_windows)
 
 struct vma_tcp_counts {
 #define X(name) uint64_t name;
