@@ -167,6 +167,7 @@ void stream_way_tell(struct stream_sock *sock)
 	struct vma_tcp_conn *conn = stream_conn(sock);
 	struct vma_net_template t;
 	struct vma_tcp_path path;
+	bool told;
 
 	if (conn == NULL || sock->path == NULL)
 		return;
@@ -177,16 +178,16 @@ void stream_way_tell(struct stream_sock *sock)
 		return;
 	}
 	path = path_of(sock, &t);
-	if (!same_path(&path, &sock->way)) {
+	/* Without memory the connection keeps its old path; it is told again. */
+	told = same_path(&path, &sock->way) || vma_tcp_set_path(conn, &path) == 0;
+	if (told)
 		sock->way = path;
-		vma_tcp_set_path(conn, &path);
-	}
 	/* What passes by the kernel does not confirm its neighbours, and nobody else may ask for one that does not
 	 * answer. */
 	if (t.flags & VMA_NET_CONFIRM || t.state == VMA_NET_FAILED)
 		vma_net_path_probe(sock->engine->net, sock->path);
-	atomic_store_explicit(&sock->file.retry, t.state != VMA_NET_READY, memory_order_relaxed);
-	if (t.state != VMA_NET_READY)
+	atomic_store_explicit(&sock->file.retry, t.state != VMA_NET_READY || !told, memory_order_relaxed);
+	if (t.state != VMA_NET_READY || !told)
 		vma_engine_retry();
 }
 
