@@ -3,7 +3,7 @@
  *
  * What the kernel would say of a registration it says of the shadow's, which S has under the same number and with the
  * same flags: EEXIST, ENOENT, EPERM, EINVAL of flags, ENOSPC. A set in a set is in E, too (asked for nothing), so that
- * loops and depths are the kernel's to judge.
+ * loops and depths are the kernel's to judge. Of a file without a shadow in S the flags are judged here.
  */
 #include <errno.h>
 #include <sys/syscall.h>
@@ -20,17 +20,18 @@ static int os_ctl(int epfd, int op, int fd, struct epoll_event *event)
 
 /* ---- shadows in S ---- */
 
-/*
- * What the shadow is asked for: not whether it is writable, if the file knows that by itself; nothing, if it knows all.
- * Then the kernel tells of a hang-up, once, which is passed over (collect.c). EPOLLONESHOT and EPOLLEXCLUSIVE exclude
- * each other.
- */
+/* What the kernel has to say of the flags of a registration that it does not get. */
+static int check_flags(uint32_t events)
+{
+	const uint32_t beside = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+
+	return events & EPOLLEXCLUSIVE && events & ~beside ? -EINVAL : 0;
+}
+
+/* What the shadow is asked for: not whether it is writable, if the file knows that by itself. */
 static uint32_t shadow_events(struct epoll_item *item)
 {
 	uint32_t events = item->events;
-
-	if (atomic_load_explicit(&item->file->own_poll, memory_order_relaxed))
-		return events & EPOLLEXCLUSIVE ? EPOLLEXCLUSIVE | EPOLLET : EPOLLONESHOT;
 
 	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) == 0)
 		return EPOLLONESHOT; /* shot */
@@ -55,12 +56,21 @@ static int enter_by_duplicate(struct epoll_set *set, struct epoll_item *item, st
 	return 0;
 }
 
+/*
+ * S is changed, and is asked at the next chance whether it has something. A file that knows all by itself (own_poll)
+ * has no shadow there: no system call, whatever the program does with its registration. Of a change of that the watcher
+ * is told under the lock, after whatever was done here.
+ */
 int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 {
 	struct epoll_event event = {.data.u64 = epoll_item_key(item)};
-	bool is_set = item->file->kind == VMA_FILE_EPOLL;
+	bool is_set = item->file->kind == VMA_FILE_EPOLL, was_in_s = item->in_s;
 	int rc;
 
+	item->in_s = op == EPOLL_CTL_MOD ? was_in_s : op == EPOLL_CTL_ADD && !atomic_load(&item->file->own_poll);
+	if (op == EPOLL_CTL_ADD ? !item->in_s : !was_in_s)
+		return check_flags(item->events);
+	set->asked.tsc = 0;
 	if (op != EPOLL_CTL_DEL)
 		event.events = is_set ? item->events : shadow_events(item);
 	if (op == EPOLL_CTL_ADD && is_set) {
@@ -105,9 +115,7 @@ static int modify(struct epoll_set *set, struct epoll_item *item, const struct e
 	if ((events | event->events) & EPOLLEXCLUSIVE)
 		return -EINVAL;
 	epoll_item_set_events(item, event->events, event->data.u64);
-	rc = atomic_load_explicit(&item->file->own_poll, memory_order_relaxed)
-	             ? 0 /* asked for nothing, as before */
-	             : epoll_shadow_ctl(set, EPOLL_CTL_MOD, item);
+	rc = epoll_shadow_ctl(set, EPOLL_CTL_MOD, item);
 	if (rc < 0) {
 		epoll_item_set_events(item, events, data);
 		atomic_store_explicit(&item->wanted, shot, memory_order_relaxed);
@@ -151,7 +159,6 @@ static int ours(struct epoll_set *set, int epfd, int op, struct vma_file *file, 
 	pthread_mutex_lock(&set->lock);
 	if (atomic_load(&set->stale))
 		epoll_set_refresh(set);
-	set->asked.tsc = 0; /* S may have something now */
 	item = epoll_item_find(set, file, fd);
 	if (op == EPOLL_CTL_ADD)
 		rc = add_checked(set, epfd, file, fd, event);

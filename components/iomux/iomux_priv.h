@@ -170,6 +170,7 @@ struct epoll_item {
 	bool is_pending;    /* taken from the ready list and waiting in set->pending */
 	bool number_closed; /* fd has been closed, the file lives on under another number */
 	bool os_fd_own;     /* a duplicate made for this item */
+	bool in_s;          /* the shadow is */
 
 	uint64_t rings; /* under set->leaf */
 	struct vma_retired retired;

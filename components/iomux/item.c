@@ -285,10 +285,11 @@ static void on_shadow(struct vma_watcher *watcher)
 	struct epoll_set *set = item->set;
 
 	pthread_mutex_lock(&set->lock);
-	if (item->live && !item->number_closed) {
+	if (item->live && item->number_closed) {
+		atomic_store(&set->stale, true); /* under another number, which is looked for then */
+	} else if (item->live) {
 		epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
 		epoll_shadow_ctl(set, EPOLL_CTL_ADD, item);
-		set->asked.tsc = 0;
 	}
 	epoll_set_unlock(set);
 	vma_waitq_wake(&set->file.waitq, true);
@@ -347,7 +348,7 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	        (struct vma_watcher){.ready = on_ready, .rings = on_rings, .closed = on_closed, .shadow = on_shadow};
 	item->file = file;
 	item->fd = fd;
-	item->number_closed = item->is_pending = item->os_fd_own = false;
+	item->number_closed = item->is_pending = item->os_fd_own = item->in_s = false;
 	item->os_fd = fd;
 	item->rings = 0;
 	item->generation++;
