@@ -59,6 +59,10 @@ bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn)
 	return ended && vma_tcp_rx_bytes(conn) == 0;
 }
 
+/*
+ * What is stepped over is kept until it is consumed: a mark that comes in between takes the place of the one that was
+ * stepped over, and would have it read after all, or in fact the byte that then is the last of those given.
+ */
 unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
 {
 	uint64_t limit, left;
@@ -66,6 +70,8 @@ unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *
 	unsigned used;
 
 	rules_of(conn, &step, &limit);
+	if (__builtin_expect(conn->rx_step != step, 0))
+		conn->rx_step = step;
 	if (skip >= limit)
 		return 0;
 	used = fifo_front(&conn->rx, skip + step, spans, n);
@@ -94,13 +100,10 @@ static void pass_mark(struct vma_tcp_conn *conn, uint64_t consumed)
 
 void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes)
 {
-	uint64_t limit;
-	size_t step;
-
 	if (bytes == 0)
 		return;
-	rules_of(conn, &step, &limit);
-	fifo_consume(&conn->rx, bytes + step);
+	fifo_consume(&conn->rx, bytes + conn->rx_step);
+	conn->rx_step = 0;
 	if (atomic_load_explicit(&conn->urgent_at, memory_order_relaxed) >= 0)
 		pass_mark(conn, fifo_consumed(&conn->rx));
 	if (window_wants_update(conn))

@@ -201,6 +201,7 @@ struct vma_tcp_conn {
 	struct tcp_fifo rx;        /* produced by the driver, consumed by the reader */
 	_Atomic int64_t urgent_at; /* stream offset of the urgent byte in rx; -1: none */
 	_Atomic int urgent_byte;   /* -1: not there (any more) */
+	size_t rx_step;            /* reader's: bytes that its last look at the front has stepped over */
 
 	/* posted values, under post_lock of the poster's side: a seqlock is not worth it, a spin of two stores */
 	struct vma_tcp_path *_Atomic path_wish; /* exchanged; the driver frees it after copying */

@@ -151,12 +151,32 @@ static void test_urgent_byte_is_found_in_the_second_of_two_segments(void **state
 	app_free(app);
 }
 
+/* Between a look at the front, which steps over an urgent byte, and taking out what was found, the next one comes. */
+static void test_byte_that_was_stepped_over_does_not_come_again_with_the_next_mark(void **state)
+{
+	struct app *app = with_urgent();
+	struct iovec span;
+	char text[16];
+
+	(void)state;
+	assert_int_equal(read_text(app, text, 15), 3);
+	assert_int_equal(vma_tcp_rx_front(app->conn, 0, &span, 1), 1);
+	assert_memory_equal(span.iov_base, "def", 3);
+	raw_send_options(8, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "ghiY", 4);
+	vma_tcp_rx_consume(app->conn, 3);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
+	assert_int_equal(read_text(app, text, 15), 3);
+	assert_string_equal(text, "ghi");
+	app_free(app);
+}
+
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte),
         RAW_CASE(test_urgent_byte_is_read_by_itself_once),
         RAW_CASE(test_inline_the_urgent_byte_is_one_of_the_stream),
         RAW_CASE(test_announced_urgent_byte_is_waited_for),
         RAW_CASE(test_lone_urgent_byte_is_nothing_to_read),
+        RAW_CASE(test_byte_that_was_stepped_over_does_not_come_again_with_the_next_mark),
         RAW_CASE(test_urgent_byte_is_found_in_the_second_of_two_segments),
         CASE(test_urgent_byte_arrives_at_the_other_stack),
 };
