@@ -114,15 +114,18 @@ const struct vma_tcp_owner stream_owner = {.event = on_event};
 
 /* ---- parting ---- */
 
+/* Disowned first: until then an event may name the connection as the socket's, which it must not any more. */
 void stream_conn_end(struct stream_sock *sock)
 {
-	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
+	struct vma_tcp_conn *conn = stream_conn(sock);
 	struct vma_rail *rail = sock->rail;
 
+	if (conn != NULL)
+		vma_tcp_conn_disown(conn);
 	stream_way_leave(sock);
 	if (conn == NULL)
 		return;
-	vma_tcp_conn_disown(conn);
+	atomic_store(&sock->conn, NULL);
 	vma_tcp_conn_put(conn);
 	atomic_store(&sock->rings, 0);
 	sock->rail = NULL;

@@ -53,6 +53,7 @@ static struct {
 	struct vma_net_template path;
 	struct vma_net_path path_front;
 	struct vma_net_watch *watches;
+	void (*on_unwatch)(void); /* called before a watch is taken back */
 	pthread_mutex_t net_lock;
 	int address_count;
 	bool no_device;
@@ -120,6 +121,8 @@ static void bed_unwatch(struct vma_net *net, struct vma_net_watch *watch)
 	struct vma_net_watch **place = &bed.watches;
 
 	(void)net;
+	if (bed.on_unwatch != NULL)
+		bed.on_unwatch();
 	pthread_mutex_lock(&bed.net_lock);
 	while (*place != NULL && *place != watch)
 		place = &(*place)->next;

@@ -266,6 +266,36 @@ static void test_disconnected_it_is_fresh_again(void **state)
 	bed_pair_end(fd, listener, peer);
 }
 
+/* Both sides are driven for long enough. */
+static void let_the_answer_come(void)
+{
+	uint64_t end_ns = vma_now_ns() + 20000000;
+
+	while (vma_now_ns() < end_ns) {
+		vma_ring_progress(bed.peer_ring);
+		vma_rails_progress(UINT64_MAX);
+		usleep(100);
+	}
+}
+
+static void test_an_answer_that_comes_while_it_is_disconnected_connects_nothing(void **state)
+{
+	struct vma_tcp_listener *listener = bed_peer_listen(7000);
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+	int fd = bed_socket(SOCK_NONBLOCK);
+
+	(void)state;
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	bed.on_unwatch = let_the_answer_come;
+	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
+	bed.on_unwatch = NULL;
+	assert_null(stream_conn(sock_of(fd)));
+	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
+	do_close(fd);
+	vma_tcp_listener_close(listener);
+	bed_settle();
+}
+
 static void test_after_close_the_port_is_free_when_the_connection_is_over(void **state)
 {
 	struct vma_tcp_listener *listener;
@@ -301,6 +331,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_congestion_control_is_the_kernel_s_by_default),
         cmocka_unit_test(test_congestion_control_is_what_the_socket_or_the_environment_says),
         cmocka_unit_test(test_disconnected_it_is_fresh_again),
+        cmocka_unit_test(test_an_answer_that_comes_while_it_is_disconnected_connects_nothing),
         cmocka_unit_test(test_after_close_the_port_is_free_when_the_connection_is_over),
 };
 BED_MAIN("connect", tests)
