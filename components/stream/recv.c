@@ -165,8 +165,10 @@ static int go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblo
 	ssize_t rc;
 
 	if (r->done != 0) {
-		if (nonblocking || ends(sock, conn))
+		if (nonblocking)
 			return 1;
+		if (ends(sock, conn)) /* what came before the end, since it was looked, is still to be taken */
+			return vma_tcp_rx_bytes(conn) > r->skip ? 0 : 1;
 	} else {
 		rc = nothing(sock, conn);
 		if (rc != -EAGAIN)

@@ -134,6 +134,35 @@ static void test_a_blocking_read_waits_and_waitall_for_all(void **state)
 	pair_end(&p);
 }
 
+/* The last byte and the end come together, at any moment of the read: it has all of them. */
+static void *send_the_rest(void *arg)
+{
+	struct bed_conn *peer = arg;
+
+	bed_peer_send(peer, "el", 2);
+	bed_peer_send(peer, "lo", 2);
+	vma_tcp_shutdown(peer->conn, SHUT_WR);
+	for (int i = 0; i < 50; i++)
+		bed_drive();
+	return NULL;
+}
+
+static void test_waitall_has_the_bytes_that_came_with_the_end(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 300; i++) {
+		struct pair p = pair(0);
+		pthread_t thread;
+
+		bed_peer_send(p.peer, "h", 1);
+		pthread_create(&thread, NULL, send_the_rest, p.peer);
+		assert_int_equal(do_recv(p.fd, in, 5, MSG_WAITALL), 5);
+		assert_memory_equal(in, "hello", 5);
+		pthread_join(thread, NULL);
+		pair_end(&p);
+	}
+}
+
 static void test_a_timeout_ends_a_read_with_what_there_is(void **state)
 {
 	struct pair p = pair(0);
@@ -496,6 +525,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_peeking_takes_nothing),
         cmocka_unit_test(test_trunc_throws_away),
         cmocka_unit_test(test_a_blocking_read_waits_and_waitall_for_all),
+        cmocka_unit_test(test_waitall_has_the_bytes_that_came_with_the_end),
         cmocka_unit_test(test_a_timeout_ends_a_read_with_what_there_is),
         cmocka_unit_test(test_rcvlowat_is_what_readable_means),
         cmocka_unit_test(test_the_end_comes_after_the_bytes),
