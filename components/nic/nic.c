@@ -96,6 +96,11 @@ int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 	return rc != 0 ? rc : qp->ops->flow_del(qp, key);
 }
 
+int vma_nic_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n)
+{
+	return qp->ops->flows_bequeath != NULL ? qp->ops->flows_bequeath(qp, heirs, n) : -EOPNOTSUPP;
+}
+
 int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec)
 {
 	if (qp->ops->moderate == NULL || (qp->nic->info.caps & VMA_NIC_CAP_MODERATION) == 0)

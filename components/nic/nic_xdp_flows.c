@@ -272,3 +272,22 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	free_flow(flow);
 	return known ? 0 : -ENOENT;
 }
+
+/* An owner in this process ends with it: there is nobody to leave anything to. */
+int nic_xdp_flows_bequeath(struct vma_nic_qp *base, const struct vma_flow_heir *heirs, unsigned n)
+{
+	struct xdp_qp *qp = (struct xdp_qp *)base;
+	struct nic_xdp *nic = qp->nic;
+	int rc = -EOPNOTSUPP;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	if (nic->kind == VMA_NIC_OWNER_VMAD)
+		rc = nic->vmad != NULL && !vma_nic_qp_lost(base) ? vmad_client_bequeath(nic->vmad, qp->slot, heirs, n)
+		                                                 : -EPIPE;
+	for (unsigned i = 0; i < n && rc == 0; i++)
+		free_flow(take(&qp->flows, &heirs[i].key));
+	pthread_mutex_unlock(&nic->lock);
+	return rc;
+}

@@ -119,6 +119,8 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	/* The program first: it fails at once where the sockets would have to be waited for. */
 	if (rc == 0)
 		rc = xdp_prog_load(owner->ifindex, owner->queues, &owner->prog);
+	if (rc == 0 && attr->heirs)
+		rc = owner_heirs_init(owner);
 	if (rc == 0)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
 	if (rc == 0 && !owner->multi_buffer && owner->mtu + HEADERS > longest) {
@@ -159,6 +161,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 		close_sockets(owner, slot);
 	}
 	owner_resets_fini(owner);
+	owner_heirs_fini(owner);
 	xdp_prog_destroy(owner->prog);
 	owner_frames_fini(owner);
 	free(owner);
@@ -324,6 +327,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 			drain(owner, slot, now);
 	owner_flows_report(owner, revoked, arg);
 	owner_resets_tick(owner, now);
+	owner_heirs_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
 	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= FOREIGN_NS) {
 		owner->foreign_check_ns = now;
@@ -332,9 +336,14 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
-bool xdp_owner_is_resetting(const struct xdp_owner *owner)
+bool xdp_owner_has_heirs(const struct xdp_owner *owner)
 {
-	return owner->resets.count > 0;
+	return owner->resets.count > 0 || owner->heirs.count > 0;
+}
+
+int xdp_owner_fd(const struct xdp_owner *owner)
+{
+	return xdp_prog_segments_fd(owner->prog);
 }
 
 static int ms_until(uint64_t at_ns)
@@ -344,7 +353,7 @@ static int ms_until(uint64_t at_ns)
 	return at_ns <= now ? 0 : (int)((at_ns - now) / 1000000 + 1);
 }
 
-static int next_without_resets_ms(const struct xdp_owner *owner)
+static int next_of_the_living_ms(const struct xdp_owner *owner)
 {
 	if (owner->given_up != NULL)
 		return 0;
@@ -358,12 +367,13 @@ static int next_without_resets_ms(const struct xdp_owner *owner)
 
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
-	const int others = next_without_resets_ms(owner);
-	const uint64_t due_ns = owner_resets_due_ns(owner);
-	int resets;
+	const int others = next_of_the_living_ms(owner);
+	const uint64_t resets_ns = owner_resets_due_ns(owner), heirs_ns = owner_heirs_due_ns(owner);
+	const uint64_t due_ns = resets_ns < heirs_ns ? resets_ns : heirs_ns;
+	int of_the_dead;
 
 	if (due_ns == UINT64_MAX)
 		return others;
-	resets = ms_until(due_ns);
-	return others >= 0 && others < resets ? others : resets;
+	of_the_dead = ms_until(due_ns);
+	return others >= 0 && others < of_the_dead ? others : of_the_dead;
 }

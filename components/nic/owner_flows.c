@@ -111,12 +111,10 @@ static int refuse_foreign(const struct xdp_owner *owner, uint32_t slot, const st
 
 /* ---- two clients that want the same, see owner_wishes.c ---- */
 
+/* Out of the table; it is still in the program's map. */
 static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
 {
-	struct owner_flow *flow = *place;
-
-	xdp_prog_flow_del(owner->prog, &flow->rule.key);
-	*place = flow->next;
+	*place = (*place)->next;
 	if (--owner->flows == 0)
 		owner->unused_since_ns = owner_now_ns();
 }
@@ -149,6 +147,7 @@ static int contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t 
 	loser->shadows = flow->shadows;
 	flow->shadows = (struct xdp_cookies){0};
 	unlink_flow(owner, place);
+	xdp_prog_flow_del(owner->prog, &flow->rule.key);
 	flow->next = owner->given_up;
 	owner->given_up = flow;
 	describe(&rule->key, text, sizeof(text));
@@ -210,12 +209,26 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 
 /* ---- add and delete ---- */
 
+/* In place of a heir, or of the least heir where the map is full. */
+static int put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
+{
+	const struct vma_flow_rule *rule = &flow->rule;
+	int rc;
+
+	if (owner_heirs_yield(owner, &rule->key))
+		return xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
+	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
+	if (rc == -ENOSPC && owner_heirs_yield_any(owner))
+		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
+	return rc;
+}
+
 /* Into the program's map, and the program onto the interface. */
 static int steer(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	const struct vma_flow_rule *rule = &flow->rule;
 	bool generic;
-	int rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
+	int rc = put_in_map(owner, flow);
 
 	if (rc < 0)
 		return rc;
@@ -238,7 +251,7 @@ bool owner_flows_linger(const struct xdp_owner *owner)
 
 void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 {
-	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS)
+	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->heirs.count > 0)
 		return;
 	owner->unused_since_ns = 0;
 	xdp_prog_detach(owner->prog);
@@ -305,11 +318,33 @@ bool xdp_owner_generic(const struct xdp_owner *owner)
 	return owner->generic;
 }
 
+/* The kernel gets its packets. */
 static void end_flow(struct xdp_owner *owner, struct owner_flow **place)
 {
 	struct owner_flow *flow = *place;
 
 	unlink_flow(owner, place);
+	xdp_prog_flow_del(owner->prog, &flow->rule.key);
+	free_flow(flow);
+}
+
+static bool is_connection(const struct vma_flow_key *key)
+{
+	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
+}
+
+/* The same, but what still comes of TCP is a heir's. */
+static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, enum owner_heir_state state)
+{
+	struct owner_flow *flow = *place;
+	const struct vma_flow_heir heir = {.key = flow->rule.key};
+
+	if (!is_connection(&heir.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
+		end_flow(owner, place);
+		return;
+	}
+	unlink_flow(owner, place);
+	owner_heirs_put(owner, &heir, state, true);
 	free_flow(flow);
 }
 
@@ -318,7 +353,7 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	struct owner_flow **place = place_of(owner, key);
 
 	if (*place != NULL && (*place)->slot == slot) {
-		end_flow(owner, place);
+		leave_flow(owner, place, HEIR_DELETED);
 		return 0;
 	}
 	/* It was taken back, and the client does not know yet: it does not want it any more. */
@@ -343,13 +378,68 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 				place = &(*place)->next;
 				continue;
 			}
-			end_flow(owner, place);
-			if (key.proto == IPPROTO_TCP && key.peer_port_be != 0)
+			leave_flow(owner, place, dead ? HEIR_RESET : HEIR_WAITS);
+			if (is_connection(&key))
 				owner_resets_note(owner, slot, &key, dead);
 		}
 	}
 	forget_given_up(owner, slot, NULL);
 	owner_wishes_end(owner, slot);
+}
+
+/* ---- what a process leaves ---- */
+
+static bool is_covered(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct vma_flow_key wild = *key;
+	const struct owner_flow *listener;
+
+	wild.peer_port_be = 0;
+	memset(wild.peer, 0, sizeof(wild.peer));
+	listener = *place_of(owner, &wild);
+	return listener != NULL && listener->slot == slot && listener->rule.flags & VMA_FLOW_LISTENER;
+}
+
+static int heir_state(uint32_t state)
+{
+	switch (state) {
+	case VMA_HEIR_RESET:
+		return HEIR_RESET;
+	case VMA_HEIR_FIN_WAIT:
+		return HEIR_FIN_WAIT;
+	case VMA_HEIR_TIME_WAIT:
+		return HEIR_TIME_WAIT;
+	default:
+		return -EINVAL;
+	}
+}
+
+int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir)
+{
+	const int state = heir_state(heir->state);
+	struct owner_flow **place, *flow;
+	int rc = vma_flow_key_check(&heir->key);
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || state < 0)
+		return -EINVAL;
+	if (rc < 0 || !is_connection(&heir->key))
+		return rc < 0 ? rc : -EINVAL;
+	if (!owner->heirs.on)
+		return -EOPNOTSUPP;
+	place = place_of(owner, &heir->key);
+	flow = *place;
+	if (flow != NULL ? flow->slot != slot : !is_covered(owner, slot, &heir->key))
+		return -ENOENT;
+	if (flow == NULL) {
+		owner_heirs_put(owner, heir, (enum owner_heir_state)state, owner_heirs_yield(owner, &heir->key));
+		return 0;
+	}
+	unlink_flow(owner, place);
+	owner_heirs_put(owner, heir, (enum owner_heir_state)state, true);
+	free_flow(flow);
+	if (state == HEIR_RESET) /* the process has not told the peer: see vma_tcp_leave */
+		owner_resets_note(owner, slot, &heir->key, true);
+	return 0;
 }
 
 /* ---- sockets that came up later ---- */

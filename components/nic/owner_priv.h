@@ -1,7 +1,8 @@
 /*
  * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
  * memory and its division), owner_flows.c (flow table, attachment), owner_wishes.c (who wants what another has),
- * owner_foreign.c (kernel sockets in the way) and owner_resets.c (peers of the dead).
+ * owner_foreign.c (kernel sockets in the way), owner_resets.c (peers of the dead) and owner_heirs.c (what these peers
+ * still say).
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -28,6 +29,7 @@
 #include <net/if.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "xdp_cookies.h"
 #include "xdp_priv.h"
@@ -93,6 +95,34 @@ struct owner_resets {
 	int fd;
 };
 
+/* See owner_heirs.c. Each state has a list of its own: in each the life is the same, so it is in order. */
+enum owner_heir_state { HEIR_DELETED, HEIR_WAITS, HEIR_RESET, HEIR_FIN_WAIT, HEIR_TIME_WAIT, HEIR_STATES };
+#define OWNER_HEIRS_MAX 32768 /* half of the program's map */
+#define OWNER_HEIR_READS 512  /* segments of one tick */
+
+struct owner_heir {
+	struct owner_heir *next; /* in its bucket */
+	TAILQ_ENTRY(owner_heir) link;
+	struct vma_flow_key key; /* of a listener: 3-tuple */
+	enum owner_heir_state state;
+	uint32_t number; /* in the program's map */
+	uint32_t snd_nxt, rcv_nxt;
+	uint32_t told_ack; /* of the last RST, and the peer's port */
+	uint16_t told_port_be;
+	uint64_t told_ns, due_ns;
+};
+TAILQ_HEAD(owner_heir_list, owner_heir);
+
+struct owner_heirs {
+	bool on, is_open;
+	int fd; /* raw socket, while is_open */
+	uint32_t count, last_number;
+	uint32_t tokens, reads; /* answers; and segments that one look may still take */
+	uint64_t tokens_ns;
+	struct owner_heir_list list[HEIR_STATES];
+	struct owner_heir *bucket[OWNER_FLOW_BUCKETS];
+};
+
 struct xdp_owner {
 	unsigned ifindex;
 	char name[IF_NAMESIZE];
@@ -124,6 +154,7 @@ struct xdp_owner {
 	uint32_t wishes;
 
 	struct owner_resets resets;
+	struct owner_heirs heirs;
 
 	uint32_t slots_used;
 	struct owner_slot slot[XDP_SLOTS_MAX];
@@ -178,8 +209,39 @@ void owner_resets_tick(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_resets_due_ns(const struct xdp_owner *owner); /* of the next tick; UINT64_MAX: there is nothing to do */
 void owner_resets_fini(struct xdp_owner *owner);
 int owner_probe_open(void); /* a descriptor, or -errno */
+struct owner_segment {
+	uint32_t seq, ack, ts_val, ts_ecr;
+	bool syn, rst, has_ack, has_ts;
+};
+/* From the connection's own side to its peer. 0, or -errno. */
+int owner_segment_send(int fd, const struct vma_flow_key *key, const struct owner_segment *segment);
 /* One segment in the name of `key`: SYN, or else ACK. 0, or -errno. */
 int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq);
+
+/* ---- owner_heirs.c, owner_answers.c ---- */
+
+int owner_heirs_init(struct xdp_owner *owner);
+void owner_heirs_fini(struct xdp_owner *owner);
+/*
+ * A connection, or a listener, has a heir from now on; the numbers are of FIN_WAIT and TIME_WAIT. in_map: its flow is
+ * in the program's map, and is not any more; so it is also where no heir can be had.
+ */
+void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, enum owner_heir_state state,
+                     bool in_map);
+/* A flow is about to take a heir's place in the map: there was one. */
+bool owner_heirs_yield(struct xdp_owner *owner, const struct vma_flow_key *key);
+/* Has room made in the program's map. False: no heir is left. */
+bool owner_heirs_yield_any(struct xdp_owner *owner);
+/* Who had only left has not come back. */
+void owner_heirs_cut(struct xdp_owner *owner, const struct vma_flow_key *key);
+void owner_heirs_tick(struct xdp_owner *owner, uint64_t now);
+uint64_t owner_heirs_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is none */
+struct owner_heir *owner_heir_find(struct xdp_owner *owner, const struct vma_flow_key *key);
+void owner_heir_end(struct xdp_owner *owner, struct owner_heir *heir);
+void owner_heir_live_on(struct xdp_owner *owner, struct owner_heir *heir, enum owner_heir_state state, uint64_t now);
+/* What the program says of one segment. 0, or -EAGAIN: that was enough for now. */
+struct xdp_heir_segment;
+int owner_heirs_hear(struct xdp_owner *owner, const struct xdp_heir_segment *segment, uint64_t now);
 
 /* ---- owner_foreign.c ---- */
 

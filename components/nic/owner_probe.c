@@ -1,10 +1,11 @@
 /*
- * owner_probe - segments in the name of a connection whose process has died, by a raw socket of the kernel's.
+ * owner_probe - segments in the name of a connection whose process has gone, by a raw socket of the kernel's: probes,
+ * and a heir's answers.
  *
- * Nobody knows the connection's sequence numbers any more, and a RST must carry the exact one (RFC 5961, 3.2). But the
- * peer tells: to a SYN of whatever number in a synchronized state it answers with an ACK (RFC 5961, 4.2), and so it
- * does to a segment outside its window (RFC 9293, 3.10.7.4). That ACK finds no socket in the kernel, which answers with
- * the RST that the peer believes, made from the peer's own numbers (RFC 9293, 3.10.7.1).
+ * Of a process that died nobody knows the connection's sequence numbers any more, and a RST must carry the exact
+ * one (RFC 5961, 3.2). But the peer tells: to a SYN of whatever number in a synchronized state it answers with an ACK
+ * (RFC 5961, 4.2), and so it does to a segment outside its window (RFC 9293, 3.10.7.4). That ACK finds the connection's
+ * heir, which answers with the RST that the peer believes, made from the peer's own numbers (RFC 9293, 3.10.7.1).
  *
  * The kernel resolves the way to the peer and fills in length, identification and checksum of the IP header.
  */
@@ -17,10 +18,18 @@
 #include "nic_os.h"
 #include "owner_priv.h"
 
+struct stamps { /* RFC 7323, behind two NOPs */
+	uint32_t kind, val, ecr;
+};
+
 struct probe {
 	struct iphdr ip;
 	struct tcphdr tcp;
+	struct stamps stamps; /* perhaps */
 };
+
+#define STAMPS_KIND 0x0101080a
+#define WINDOW 1024
 
 int owner_probe_open(void)
 {
@@ -41,42 +50,55 @@ static uint32_t add_words(uint32_t sum, const void *data, size_t bytes)
 	return sum;
 }
 
-static uint16_t tcp_sum(const struct probe *probe)
+static uint16_t tcp_sum(const struct probe *probe, size_t tcp_bytes)
 {
-	const uint16_t rest[2] = {htons(IPPROTO_TCP), htons(sizeof(probe->tcp))};
+	const uint16_t rest[2] = {htons(IPPROTO_TCP), htons((uint16_t)tcp_bytes)};
 	uint32_t sum = add_words(0, &probe->ip.saddr, 8);
 
 	sum = add_words(sum, rest, sizeof(rest));
-	sum = add_words(sum, &probe->tcp, sizeof(probe->tcp));
+	sum = add_words(sum, &probe->tcp, tcp_bytes);
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (uint16_t) ~(sum + (sum >> 16));
 }
 
-static void build(struct probe *probe, const struct vma_flow_key *key, bool syn, uint32_t seq)
+/* The TCP header's length, options included. */
+static size_t build(struct probe *probe, const struct vma_flow_key *key, const struct owner_segment *segment)
 {
+	const size_t tcp_bytes = sizeof(probe->tcp) + (segment->has_ts ? sizeof(probe->stamps) : 0);
+
 	*probe = (struct probe){
 	        .ip = {.version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_TCP},
 	        .tcp = {.source = key->local_port_be,
 	                .dest = key->peer_port_be,
-	                .seq = htonl(seq),
-	                .doff = sizeof(probe->tcp) / 4,
-	                .syn = syn,
-	                .ack = !syn,
-	                .window = htons(1024)},
+	                .seq = htonl(segment->seq),
+	                .ack_seq = htonl(segment->ack),
+	                .doff = (uint16_t)(tcp_bytes / 4) & 0xf,
+	                .syn = segment->syn,
+	                .rst = segment->rst,
+	                .ack = segment->has_ack,
+	                .window = htons(segment->rst ? 0 : WINDOW)},
+	        .stamps = {htonl(STAMPS_KIND), htonl(segment->ts_val), htonl(segment->ts_ecr)},
 	};
 	memcpy(&probe->ip.saddr, key->local, 4);
 	memcpy(&probe->ip.daddr, key->peer, 4);
-	probe->tcp.check = tcp_sum(probe);
+	probe->tcp.check = tcp_sum(probe, tcp_bytes);
+	return tcp_bytes;
+}
+
+int owner_segment_send(int fd, const struct vma_flow_key *key, const struct owner_segment *segment)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET};
+	struct probe probe;
+	struct iovec iov = {.iov_base = &probe, .iov_len = sizeof(probe.ip) + build(&probe, key, segment)};
+	const struct msghdr msg = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = &iov, .msg_iovlen = 1};
+
+	memcpy(&to.sin_addr, key->peer, 4);
+	return os_sendmsg(fd, &msg, 0) < 0 ? -errno : 0;
 }
 
 int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq)
 {
-	struct sockaddr_in to = {.sin_family = AF_INET};
-	struct probe probe;
-	struct iovec iov = {.iov_base = &probe, .iov_len = sizeof(probe)};
-	const struct msghdr msg = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = &iov, .msg_iovlen = 1};
+	const struct owner_segment segment = {.seq = seq, .syn = syn, .has_ack = !syn};
 
-	build(&probe, key, syn, seq);
-	memcpy(&to.sin_addr, key->peer, 4);
-	return os_sendmsg(fd, &msg, 0) < 0 ? -errno : 0;
+	return owner_segment_send(fd, key, &segment);
 }

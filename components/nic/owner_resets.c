@@ -1,6 +1,6 @@
 /*
- * owner_resets - the peers of a process that died are told: each connection that had a flow here is probed until the
- *                kernel resets it.
+ * owner_resets - the peers of a process that died are told: each connection that had a flow here is probed, so that its
+ *                answer can be reset.
  *
  *   client died ──> at once ──> SYN ──> 0.6 s later: two ACKs outside the window ──> forgotten
  *   client left, its process lives: the same when it dies, or 2 s later if it has not come back with its flows by then
@@ -8,8 +8,10 @@
  * The second round is for what was lost, and for a peer that limits such answers to one in half a second. Two ACKs half
  * the sequence space apart: one of them is outside any window. By then the peer's port may be free or listen again: a
  * stray ACK is answered by RST, where a SYN would begin a connection. A connection that has a flow again is not probed.
+ * What the peers answer meets the connections' heirs (owner_heirs.c), which reset them.
  *
- * A process that ends in good order takes its flows back itself before it does.
+ * A process that ends in good order hands its connections down before it does; those that it had to cut are probed,
+ * too.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -80,10 +82,12 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
 	while (reset != NULL) {
 		struct owner_reset *next = reset->next;
 
-		if (reset->slot == slot)
+		if (reset->slot == slot) {
+			owner_heirs_cut(owner, &reset->key);
 			append(resets, NOW, reset, now);
-		else
+		} else {
 			append(resets, LATER, reset, reset->due_ns);
+		}
 		reset = next;
 	}
 }
@@ -140,6 +144,8 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 
 		if (!alive && !probe(resets, list, &reset->key))
 			return 0;
+		if (!alive && list == LATER)
+			owner_heirs_cut(owner, &reset->key);
 		resets->first[list] = reset->next;
 		if (alive || list == AGAIN)
 			drop(resets, reset);

@@ -211,6 +211,54 @@ int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct
 	return ask(client, &msg, NULL, NULL);
 }
 
+static struct vmad_heir pack(const struct vma_flow_heir *heir)
+{
+	struct vmad_heir out = {.local_port_be = heir->key.local_port_be,
+	                        .peer_port_be = heir->key.peer_port_be,
+	                        .vlan = heir->key.vlan,
+	                        .state = (uint16_t)heir->state,
+	                        .snd_nxt = heir->snd_nxt,
+	                        .rcv_nxt = heir->rcv_nxt};
+
+	memcpy(out.local, heir->key.local, sizeof(out.local));
+	memcpy(out.peer, heir->key.peer, sizeof(out.peer));
+	return out;
+}
+
+/* Without waiting for an answer, but for room in the socket. */
+static int say(struct vmad_client *client, struct vmad_msg *msg)
+{
+	struct pollfd poll_fd = {.fd = client->fd, .events = POLLOUT};
+	const uint64_t until_ms = now_ms() + VMAD_ANSWER_MS;
+	int rc;
+
+	msg->magic = VMAD_MAGIC;
+	msg->version = VMAD_VERSION;
+	msg->seq = ++client->seq;
+	while ((rc = vmad_send(client->fd, msg, NULL, 0)) == -EAGAIN && now_ms() < until_ms)
+		os_poll(&poll_fd, 1, (int)(until_ms - now_ms()));
+	return rc < 0 ? -EPIPE : 0;
+}
+
+/* The first message is answered, lest an older vmad answers all of them; and the last one, so that all is done. */
+int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct vma_flow_heir *heirs, unsigned n)
+{
+	int rc = 0;
+
+	for (unsigned done = 0; done < n && rc == 0;) {
+		const unsigned count = n - done < VMAD_HEIRS_MAX ? n - done : VMAD_HEIRS_MAX;
+		const bool more = done != 0 && done + count < n;
+		struct vmad_msg msg = {.type = VMAD_BEQUEATH,
+		                       .heirs = {.slot = slot, .count = (uint16_t)count, .more = more}};
+
+		for (unsigned i = 0; i < count; i++)
+			msg.heirs.heir[i] = pack(&heirs[done + i]);
+		rc = more ? say(client, &msg) : ask(client, &msg, NULL, NULL);
+		done += count;
+	}
+	return rc;
+}
+
 int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
 {
 	struct vmad_msg msg;

@@ -42,6 +42,9 @@ int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const st
                              const uint64_t *cookies, unsigned n);
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 
+/* Any number. -EOPNOTSUPP: this vmad has no heirs. */
+int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct vma_flow_heir *heirs, unsigned n);
+
 /* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */
 int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key);
 

@@ -2,6 +2,7 @@
  * vmad_handler - one message in, one answer out. Everything in a message is untrusted.
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <string.h>
 
 #include <vma/log.h>
@@ -128,6 +129,31 @@ static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer
 	return xdp_owner_flow_shadows(server->owner, shadows->slot, &shadows->key, shadows->cookie, shadows->count);
 }
 
+/* One that is refused (another process has the flow by now) is none the less over for its client. */
+static int bequeath(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_heirs *heirs)
+{
+	if (!has_slot(peer, heirs->slot))
+		return -ENOENT;
+	if (heirs->count > VMAD_HEIRS_MAX)
+		return -EINVAL;
+	for (unsigned i = 0; i < heirs->count; i++) {
+		const struct vmad_heir *from = &heirs->heir[i];
+		struct vma_flow_heir heir = {.key = {.family = AF_INET,
+		                                     .proto = IPPROTO_TCP,
+		                                     .vlan = from->vlan,
+		                                     .local_port_be = from->local_port_be,
+		                                     .peer_port_be = from->peer_port_be},
+		                             .state = from->state,
+		                             .snd_nxt = from->snd_nxt,
+		                             .rcv_nxt = from->rcv_nxt};
+
+		memcpy(heir.key.local, from->local, sizeof(from->local));
+		memcpy(heir.key.peer, from->peer, sizeof(from->peer));
+		xdp_owner_bequeath(server->owner, heirs->slot, &heir);
+	}
+	return 0;
+}
+
 static int request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
                    struct vmad_answer *answer)
 {
@@ -142,6 +168,8 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 		return flow_del(server, peer, &msg->flow);
 	case VMAD_FLOW_SHADOWS:
 		return flow_shadows(server, peer, &msg->shadows);
+	case VMAD_BEQUEATH:
+		return bequeath(server, peer, &msg->heirs);
 	default:
 		return -EOPNOTSUPP;
 	}
@@ -181,7 +209,7 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 		return -EPROTO;
 	begin_answer(answer, msg->type, msg->seq);
 	answer->msg.result = request(server, peer, msg, answer);
-	return 1;
+	return msg->type != VMAD_BEQUEATH || !msg->heirs.more;
 }
 
 void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too)

@@ -9,6 +9,7 @@
  *   FLOW_ADD, FLOW_DEL, RETURN    ------>
  *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad
  *                                 <------ the same, with a result
+ *   BEQUEATH                      ------>        what a process that ends leaves; answered unless more follows at once
  *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
  *
  * Every message has the same length, so there is nothing to parse before it is copied; a message that is shorter or
@@ -40,7 +41,8 @@ enum vmad_type {
 	VMAD_FLOW_ADD,
 	VMAD_FLOW_DEL,
 	VMAD_REVOKED,
-	VMAD_FLOW_SHADOWS
+	VMAD_FLOW_SHADOWS,
+	VMAD_BEQUEATH
 };
 
 struct vmad_rent {
@@ -69,6 +71,21 @@ struct vmad_shadows {
 	uint64_t cookie[VMAD_SHADOWS_MAX];
 };
 
+/* struct vma_flow_heir of IPv4, TCP */
+struct vmad_heir {
+	uint8_t local[4], peer[4];
+	uint16_t local_port_be, peer_port_be;
+	uint16_t vlan, state;
+	uint32_t snd_nxt, rcv_nxt;
+};
+
+#define VMAD_HEIRS_MAX 4
+struct vmad_heirs {
+	uint32_t slot;
+	uint16_t count, more; /* more: no answer */
+	struct vmad_heir heir[VMAD_HEIRS_MAX];
+};
+
 struct vmad_msg {
 	uint32_t magic;
 	uint16_t version, type;
@@ -80,6 +97,7 @@ struct vmad_msg {
 		struct vmad_return ret;
 		struct vmad_flow flow;
 		struct vmad_shadows shadows;
+		struct vmad_heirs heirs;
 		uint8_t bytes[112];
 	};
 };

@@ -25,6 +25,7 @@
 #define UNUSED_MS 10000      /* without a client ever */
 #define LOOK_MS 1000         /* at the interface */
 #define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
+#define LAST_TURNS 32        /* of who has ended */
 
 static uint64_t now_ms(void)
 {
@@ -161,6 +162,16 @@ static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
 	}
 }
 
+/* What it has said last, its heirs, may still be in the socket, which holds about as much as LAST_TURNS take. A child
+ * may hold that, too, and go on. */
+static void hear_and_drop(struct vmad_server *server, struct vmad_peer *peer)
+{
+	for (int i = 0; i < LAST_TURNS && peer->fd >= 0; i++)
+		serve_peer(server, peer);
+	if (peer->state != PEER_NONE)
+		drop(server, peer, NULL);
+}
+
 /* ---- the owner ---- */
 
 static void answer_waiting(struct vmad_server *server, int result)
@@ -184,6 +195,7 @@ static int take_interface(struct vmad_server *server)
 	        .ifindex = server->ifindex,
 	        .window_bytes = server->attr->window_bytes,
 	        .huge_pages = server->attr->huge_pages,
+	        .heirs = true,
 	};
 	int rc = xdp_owner_create(&attr, &server->owner);
 
@@ -214,8 +226,8 @@ static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 /* ---- the loop ---- */
 
 struct turn {
-	struct pollfd fds[2 + 2 * VMAD_PEERS_MAX];
-	struct vmad_peer *peer[2 + 2 * VMAD_PEERS_MAX];
+	struct pollfd fds[3 + 2 * VMAD_PEERS_MAX];
+	struct vmad_peer *peer[3 + 2 * VMAD_PEERS_MAX];
 	unsigned n;
 };
 
@@ -232,6 +244,7 @@ static void begin_turn(struct vmad_server *server, struct turn *turn)
 	turn->n = 0;
 	watch(turn, server->attr->stop_fd, NULL);
 	watch(turn, server->listen_fd, NULL);
+	watch(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1, NULL); /* its tick follows each turn */
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;
@@ -252,7 +265,7 @@ static void serve_turn(struct vmad_server *server, struct turn *turn)
 			take_connection(server);
 		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
 		else if (peer != NULL && fd == peer->pidfd)
-			drop(server, peer, NULL);
+			hear_and_drop(server, peer);
 		else if (peer != NULL && fd == peer->fd)
 			serve_peer(server, peer);
 	}
@@ -305,7 +318,7 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 			return -ENODEV;
 		}
 	}
-	return server->attr->exit_when_idle && !xdp_owner_is_resetting(server->owner) &&
+	return server->attr->exit_when_idle && !xdp_owner_has_heirs(server->owner) &&
 	       now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
 }
 

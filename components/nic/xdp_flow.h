@@ -22,10 +22,24 @@ struct xdp_flow_key {
 };
 
 #define XDP_FLOW_LISTENER 1u
+#define XDP_FLOW_HEIR 2u /* of TCP: nobody receives any more; what comes is told to the owner, and goes nowhere */
 
 struct xdp_flow_value {
-	__u32 slot;
+	__u32 slot; /* of a heir: its number, never 0, and never that of another */
 	__u32 flags;
+	__u32 over; /* the program's: the number of a heir that is over */
+};
+
+/* What the program tells the owner of a segment that met a heir. Numbers in host order. */
+struct xdp_heir_segment {
+	struct xdp_flow_key key; /* the segment's own, also where the heir is a 3-tuple */
+	__u32 number;            /* the heir's */
+	__u32 seq, ack;
+	__u32 ts_val, ts_ecr; /* with has_ts */
+	__u16 payload_bytes;
+	__u8 tcp_flags;
+	__u8 has_ts : 1;
+	__u8 is_over : 1; /* no segment: another connection has begun under the heir's key */
 };
 
 /* How many flows of each kind there are, [0] UDP, [1] TCP: the program does not look for what does not exist. */

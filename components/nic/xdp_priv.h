@@ -94,7 +94,16 @@ bool xdp_prog_attached(const struct xdp_prog *prog);
 int xdp_prog_set_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue, int xsk_fd);
 void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue);
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
-int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key);
+int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
+                          uint32_t flags); /* in place of a heir */
+int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /* or heir */
+/* `number`: not 0, and of no other heir. in_place: of a flow, or a heir, that is there. */
+int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place);
+/* Segments that met a heir (struct xdp_heir_segment), one call each from read; see returns 0, or -errno to end this
+ * read, whose result it is: the rest waits. fd is readable when there are some; -1: not open. */
+int xdp_prog_segments_open(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes), void *arg);
+int xdp_prog_segments_fd(const struct xdp_prog *prog);
+int xdp_prog_segments_read(struct xdp_prog *prog);
 
 /* ---- xdp_shared.c: the fill/completion object of each device queue, driven by try-acquire by whoever needs it ---- */
 
@@ -156,6 +165,7 @@ struct xdp_owner_attr {
 	unsigned ifindex;
 	uint32_t window_bytes; /* per device queue; 0: 16 MB; less where RLIMIT_MEMLOCK does not allow it (one line) */
 	bool huge_pages;
+	bool heirs; /* it outlives its clients, and answers in their place: owner_heirs.c */
 };
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
 void xdp_owner_destroy(struct xdp_owner *owner);
@@ -184,6 +194,11 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
                            const uint64_t *cookies, unsigned n);
 bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was added */
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* A connection of the slot's, with a flow or covered by a listener's, is the owner's from now on. -EOPNOTSUPP: the
+ * owner has no heirs; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
+int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir);
+/* Readable: call tick. -1: none. */
+int xdp_owner_fd(const struct xdp_owner *owner);
 /* Periodic work: quarantined frames, foreign sockets that came up later. Flows that had to be given up are reported
  * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
@@ -191,6 +206,6 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 bool xdp_owner_device_gone(const struct xdp_owner *owner); /* the interface was deleted */
 void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; async-signal-safe */
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner);
-bool xdp_owner_is_resetting(const struct xdp_owner *owner); /* peers of dead clients: it should stay until then */
+bool xdp_owner_has_heirs(const struct xdp_owner *owner); /* of dead clients, or peers to tell: it should stay */
 
 #endif

@@ -29,9 +29,10 @@
 struct xdp_prog {
 	unsigned ifindex;
 	uint32_t queues;
-	int prog_fd, flows_fd, sockets_fd;
+	int prog_fd, flows_fd, sockets_fd, segments_fd;
 	int link_fd;                   /* -1: not attached */
 	struct xdp_steer__bss *shared; /* the program's variables */
+	struct ring_buffer *segments;  /* as this process reads them; NULL: it does not */
 	bool generic;
 	uint64_t front_version; /* of the last flow at the front; never used again */
 };
@@ -73,13 +74,14 @@ static int load(uint32_t queues, bool frags, struct xdp_steer **out)
 	return 0;
 }
 
-/* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of four things. */
+/* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of five things. */
 static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
 {
 	prog->prog_fd = nic_fd_dup(bpf_program__fd(skel->progs.vma_steer));
 	prog->flows_fd = nic_fd_dup(bpf_map__fd(skel->maps.flows));
 	prog->sockets_fd = nic_fd_dup(bpf_map__fd(skel->maps.sockets));
-	if (prog->prog_fd < 0 || prog->flows_fd < 0 || prog->sockets_fd < 0)
+	prog->segments_fd = nic_fd_dup(bpf_map__fd(skel->maps.segments));
+	if (prog->prog_fd < 0 || prog->flows_fd < 0 || prog->sockets_fd < 0 || prog->segments_fd < 0)
 		return -errno;
 	prog->shared =
 	        mmap(NULL, sizeof(*prog->shared), PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(skel->maps.bss), 0);
@@ -104,7 +106,7 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 		return -ENOMEM;
 	prog->ifindex = ifindex;
 	prog->queues = queues;
-	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->link_fd = -1;
+	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->segments_fd = prog->link_fd = -1;
 	print_before = libbpf_set_print(to_log);
 	rc = load(queues, true, &skel);
 	if (rc == -EINVAL) /* a kernel before 5.18 */
@@ -127,6 +129,9 @@ void xdp_prog_destroy(struct xdp_prog *prog)
 	if (prog == NULL)
 		return;
 	xdp_prog_detach(prog);
+	ring_buffer__free(prog->segments);
+	if (prog->segments_fd >= 0)
+		nic_fd_close(prog->segments_fd);
 	if (prog->shared != NULL)
 		munmap(prog->shared, sizeof(*prog->shared));
 	if (prog->sockets_fd >= 0)
@@ -191,6 +196,7 @@ void xdp_prog_close_in_child(struct xdp_prog *prog)
 	os_close(prog->prog_fd);
 	os_close(prog->flows_fd);
 	os_close(prog->sockets_fd);
+	os_close(prog->segments_fd);
 }
 
 bool xdp_prog_attached(const struct xdp_prog *prog)
@@ -269,26 +275,44 @@ static void front_clear(struct xdp_prog *prog, const struct xdp_flow_key *key)
 		__atomic_store_n(&front->version, 0, __ATOMIC_SEQ_CST);
 }
 
-int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+/* Mode: BPF_NOEXIST, or BPF_EXIST in place of what is there, which no packet ever misses. */
+static int put(struct xdp_prog *prog, const struct vma_flow_key *key, const struct xdp_flow_value *value, uint64_t mode)
 {
 	const struct xdp_flow_key map_key = to_map_key(key);
+	int rc = bpf_map_update_elem(prog->flows_fd, &map_key, value, mode);
+
+	if (rc == 0 && mode == BPF_NOEXIST)
+		count_flow(prog, key, 1);
+	if (rc == 0 && value->flags == 0)
+		front_set(prog, &map_key, value->slot);
+	return rc == -E2BIG ? -ENOSPC : rc;
+}
+
+static int put_flow(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags, uint64_t mode)
+{
 	const struct xdp_flow_value value = {
 	        .slot = slot,
 	        .flags = flags & VMA_FLOW_LISTENER ? XDP_FLOW_LISTENER : 0,
 	};
-	int rc;
 
-	if (slot >= XDP_SLOTS_MAX)
-		return -EINVAL;
-	rc = bpf_map_update_elem(prog->flows_fd, &map_key, &value, BPF_NOEXIST);
-	if (rc == -E2BIG)
-		return -ENOSPC;
-	if (rc == 0) {
-		count_flow(prog, key, 1);
-		if (value.flags == 0)
-			front_set(prog, &map_key, slot);
-	}
-	return rc;
+	return slot >= XDP_SLOTS_MAX ? -EINVAL : put(prog, key, &value, mode);
+}
+
+int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+{
+	return put_flow(prog, key, slot, flags, BPF_NOEXIST);
+}
+
+int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+{
+	return put_flow(prog, key, slot, flags, BPF_EXIST);
+}
+
+int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
+{
+	const struct xdp_flow_value value = {.slot = number, .flags = XDP_FLOW_HEIR};
+
+	return put(prog, key, &value, in_place ? BPF_EXIST : BPF_NOEXIST);
 }
 
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
@@ -301,4 +325,22 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 		front_clear(prog, &map_key);
 	}
 	return rc;
+}
+
+/* ---- what met a heir ---- */
+
+int xdp_prog_segments_open(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes), void *arg)
+{
+	prog->segments = ring_buffer__new(prog->segments_fd, see, arg, NULL);
+	return prog->segments != NULL ? 0 : -errno;
+}
+
+int xdp_prog_segments_fd(const struct xdp_prog *prog)
+{
+	return prog->segments != NULL ? ring_buffer__epoll_fd(prog->segments) : -1;
+}
+
+int xdp_prog_segments_read(struct xdp_prog *prog)
+{
+	return prog->segments != NULL ? ring_buffer__consume(prog->segments) : 0;
 }

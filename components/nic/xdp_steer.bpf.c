@@ -9,6 +9,10 @@
  * A TCP listener's flow takes every segment that no flow of one peer takes, but not those of a 5-tuple for which the
  * kernel itself has a socket that is more than a listener: that connection is the kernel's.
  *
+ * A heir's flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing of it and
+ * would answer with RST. The owner is told what has come and answers in its place (owner_heirs.c). A heir has nothing
+ * to do with what begins anew: a SYN, and all segments of a connection that the kernel has.
+ *
  * All headers of interest lie in the first fragment of a multi-buffer packet, the only one that may be read directly.
  */
 #include <linux/bpf.h>
@@ -28,6 +32,29 @@ struct vlan_tag {
 
 struct ports {
 	__be16 source, dest;
+};
+
+struct tcp_head {
+	struct ports ports;
+	__be32 seq, ack;
+	__u8 words; /* of the header, in the upper four bits */
+	__u8 flags;
+	__be16 window, sum, urgent;
+};
+
+struct tcp_stamps { /* as nearly everybody sends them: alone, behind two NOPs */
+	__be32 kind, val, ecr;
+};
+
+#define TCP_SYN 0x02
+#define TCP_ACK 0x10
+#define TCP_STAMPS_KIND 0x0101080a
+
+/* What the search for a flow needs of a packet besides its key. */
+struct packet {
+	const void *l4, *end;
+	__u32 l4_bytes; /* as the IP header says */
+	int is_tcp;
 };
 
 /*
@@ -51,12 +78,18 @@ struct {
 	__uint(value_size, sizeof(__u32));
 } sockets SEC(".maps");
 
+/* Segments that met a heir. When it is full they are lost, as on a wire. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} segments SEC(".maps");
+
 const volatile __u32 queues = 1; /* set before loading: a constant to the verifier and the JIT */
 struct xdp_flow_counts counts;   /* written by user space, and so is */
 volatile struct xdp_flow_front front;
 
-/* Does the kernel have a connection (in any state but LISTEN) with exactly this 5-tuple? */
-static __always_inline int kernel_has_connection(struct xdp_md *ctx, const struct xdp_flow_key *key)
+/* The state of the socket to which the kernel would give a segment of this 5-tuple; 0: there is none. */
+static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_flow_key *key)
 {
 	struct bpf_sock_tuple tuple = {
 	        .ipv4.saddr = key->peer,
@@ -65,13 +98,18 @@ static __always_inline int kernel_has_connection(struct xdp_md *ctx, const struc
 	        .ipv4.dport = key->local_port,
 	};
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
-	int connection;
+	__u32 state;
 
 	if (!sk)
 		return 0;
-	connection = sk->state != BPF_TCP_LISTEN;
+	state = sk->state;
 	bpf_sk_release(sk);
-	return connection;
+	return state;
+}
+
+static __always_inline int is_connection(__u32 state)
+{
+	return state != 0 && state != BPF_TCP_LISTEN;
 }
 
 /* bpf_redirect_map falls back to XDP_PASS where no socket is in the map (any more). */
@@ -90,33 +128,124 @@ static __always_inline int is_front(const struct xdp_flow_key *key, __u32 *slot)
 	return front.version == version;
 }
 
-static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, int is_tcp)
+/* ---- heirs ---- */
+
+static __always_inline int begins_anew(const struct tcp_head *tcp)
+{
+	return (tcp->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+static __always_inline void fill_in(struct xdp_heir_segment *out, const struct packet *packet,
+                                    const struct tcp_head *tcp)
+{
+	const struct tcp_stamps *stamps = (const void *)(tcp + 1);
+	const __u32 head_bytes = (tcp->words >> 4) * 4;
+
+	out->seq = bpf_ntohl(tcp->seq);
+	out->ack = bpf_ntohl(tcp->ack);
+	out->tcp_flags = tcp->flags;
+	if (head_bytes < packet->l4_bytes)
+		out->payload_bytes = packet->l4_bytes - head_bytes;
+	if (head_bytes >= sizeof(*tcp) + sizeof(*stamps) && (const void *)(stamps + 1) <= packet->end &&
+	    stamps->kind == bpf_htonl(TCP_STAMPS_KIND)) {
+		out->has_ts = 1;
+		out->ts_val = bpf_ntohl(stamps->val);
+		out->ts_ecr = bpf_ntohl(stamps->ecr);
+	}
+}
+
+/* `tcp` NULL: the heir is over. */
+static __always_inline void tell(const struct xdp_flow_key *key, __u32 number, const struct packet *packet,
+                                 const struct tcp_head *tcp)
+{
+	struct xdp_heir_segment *out = bpf_ringbuf_reserve(&segments, sizeof(*out), 0);
+
+	if (!out)
+		return;
+	__builtin_memset(out, 0, sizeof(*out));
+	out->key = *key;
+	out->number = number;
+	if (tcp)
+		fill_in(out, packet, tcp);
+	else
+		out->is_over = 1;
+	bpf_ringbuf_submit(out, 0);
+}
+
+/*
+ * True: the segment is the heir's. A SYN that carries an ACK begins nothing by itself: who is answered by it has a
+ * socket in the kernel, or a flow that has taken the heir's place before its SYN left.
+ *
+ * The heir's end is written into the value, where it lies: deleting the entry could hit the flow that the owner is just
+ * putting in its place. `flow` may have left the map meanwhile, and its memory may be another entry's already. That
+ * does no harm: user space replaces entries whole and never changes them; `over` is nobody's to write but the
+ * program's, means nothing to a flow that is no heir, and to another heir only if it is its own number.
+ */
+static __always_inline int is_heirs(struct xdp_md *ctx, const struct xdp_flow_key *key, struct xdp_flow_value *flow,
+                                    const struct packet *packet)
+{
+	const struct tcp_head *tcp = packet->l4;
+	const __u32 number = flow->slot;
+
+	if (flow->over == number)
+		return 0;
+	if ((const void *)(tcp + 1) > packet->end)
+		return 1; /* and cut: nobody is told */
+	if (begins_anew(tcp) || is_connection(kernel_socket(ctx, key))) {
+		flow->over = number;
+		tell(key, number, packet, 0);
+		return 0;
+	}
+	tell(key, number, packet, tcp);
+	return 1;
+}
+
+/* The same of a listener's heir, which stays as it is. Who listens in the kernel's place may use SYN cookies, and know
+ * more connections than it has sockets. */
+static __always_inline int is_listeners_heirs(struct xdp_md *ctx, const struct xdp_flow_key *key,
+                                              const struct xdp_flow_value *flow, const struct packet *packet)
+{
+	const struct tcp_head *tcp = packet->l4;
+
+	if ((const void *)(tcp + 1) > packet->end)
+		return 1;
+	if (begins_anew(tcp) || kernel_socket(ctx, key))
+		return 0;
+	tell(key, flow->slot, packet, tcp);
+	return 1;
+}
+
+/* ---- all flows ---- */
+
+static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, const struct packet *packet)
 {
 	const __u32 peer = key->peer;
 	const __u16 peer_port = key->peer_port;
-	const struct xdp_flow_value *flow;
+	struct xdp_flow_value *flow;
 	__u32 slot;
 
-	if (counts.exact[is_tcp]) {
+	if (counts.exact[packet->is_tcp]) {
 		flow = bpf_map_lookup_elem(&flows, key);
-		if (flow)
+		if (flow && !(flow->flags & XDP_FLOW_HEIR))
 			return to_slot(ctx, flow->slot);
+		if (flow && is_heirs(ctx, key, flow, packet))
+			return XDP_DROP;
 	}
-	if (!is_tcp && is_front(key, &slot))
+	if (!packet->is_tcp && is_front(key, &slot))
 		return to_slot(ctx, slot);
-	if (!counts.wild[is_tcp])
+	if (!counts.wild[packet->is_tcp])
 		return XDP_PASS;
 	key->peer = 0;
 	key->peer_port = 0;
 	flow = bpf_map_lookup_elem(&flows, key);
 	if (!flow)
 		return XDP_PASS;
-	if (flow->flags & XDP_FLOW_LISTENER) {
-		key->peer = peer;
-		key->peer_port = peer_port;
-		if (kernel_has_connection(ctx, key))
-			return XDP_PASS;
-	}
+	key->peer = peer;
+	key->peer_port = peer_port;
+	if (flow->flags & XDP_FLOW_HEIR)
+		return is_listeners_heirs(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
+	if (flow->flags & XDP_FLOW_LISTENER && is_connection(kernel_socket(ctx, key)))
+		return XDP_PASS;
 	return to_slot(ctx, flow->slot);
 }
 
@@ -128,6 +257,7 @@ int vma_steer(struct xdp_md *ctx)
 	const struct iphdr *ip = data + sizeof(*eth);
 	const struct ports *ports;
 	struct xdp_flow_key key = {0};
+	struct packet packet;
 	__be16 proto;
 	__u32 ip_bytes;
 
@@ -159,7 +289,11 @@ int vma_steer(struct xdp_md *ctx)
 	key.peer_port = ports->source;
 	key.local_port = ports->dest;
 	key.proto = ip->protocol;
-	return steer(ctx, &key, ip->protocol == IPPROTO_TCP);
+	packet.l4 = ports;
+	packet.end = end;
+	packet.l4_bytes = bpf_ntohs(ip->tot_len) - ip_bytes;
+	packet.is_tcp = ip->protocol == IPPROTO_TCP;
+	return steer(ctx, &key, &packet);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -28,6 +28,8 @@ static struct xdp_owner {
 	} flow[FAKE_FLOWS];
 	_Atomic uint64_t shadow[FAKE_FLOWS]; /* of the last calls of flow_shadows */
 	_Atomic unsigned shadows;
+	struct vma_flow_heir heir[FAKE_FLOWS]; /* of the last calls of bequeath */
+	_Atomic unsigned heirs;
 	int fd;
 } fake;
 
@@ -134,6 +136,20 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	return -ENOENT;
 }
 
+int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir)
+{
+	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
+		return -EINVAL;
+	owner->heir[owner->heirs++ % FAKE_FLOWS] = *heir;
+	return 0;
+}
+
+int xdp_owner_fd(const struct xdp_owner *owner)
+{
+	(void)owner;
+	return -1;
+}
+
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
                     void *arg)
 {
@@ -146,7 +162,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
-bool xdp_owner_is_resetting(const struct xdp_owner *owner)
+bool xdp_owner_has_heirs(const struct xdp_owner *owner)
 {
 	(void)owner;
 	return false;

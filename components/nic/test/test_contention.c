@@ -57,6 +57,33 @@ void xdp_prog_detach(struct xdp_prog *prog)
 	(void)prog;
 }
 
+/* Without attr.heirs there is none. */
+int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+{
+	(void)prog, (void)key, (void)slot, (void)flags;
+	fail();
+	return 0;
+}
+
+int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
+{
+	(void)prog, (void)key, (void)number, (void)in_place;
+	fail();
+	return 0;
+}
+
+int xdp_prog_segments_open(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes), void *arg)
+{
+	(void)prog, (void)see, (void)arg;
+	return -EOPNOTSUPP;
+}
+
+int xdp_prog_segments_read(struct xdp_prog *prog)
+{
+	(void)prog;
+	return 0;
+}
+
 int vma_flow_key_check(const struct vma_flow_key *key)
 {
 	return key->family == AF_INET ? 0 : -EAFNOSUPPORT;

@@ -106,6 +106,21 @@ struct vma_flow_rule {
 	                           foreign */
 };
 
+/*
+ * What a process that ends leaves of a TCP connection to who owns the device, who answers the peer from then on, as a
+ * kernel would that had kept the connection.
+ */
+enum vma_heir_state {
+	VMA_HEIR_RESET = 1,     /* it was cut: RST for whatever comes, for 3 s */
+	VMA_HEIR_FIN_WAIT = 2,  /* its FIN has been acknowledged: the peer's FIN is, too, if it comes within 60 s */
+	VMA_HEIR_TIME_WAIT = 3, /* both FINs have been: what is repeated is acknowledged again, for 2 s */
+};
+struct vma_flow_heir {
+	struct vma_flow_key key; /* one peer */
+	uint32_t state;          /* enum vma_heir_state */
+	uint32_t snd_nxt, rcv_nxt;
+};
+
 /* What became of a queue pair or flow behind its user's back. */
 enum vma_nic_event {
 	VMA_NIC_EVENT_LOST,         /* the owner has gone; call vma_nic_qp_rebind with both halves held */
@@ -165,6 +180,7 @@ struct vma_nic_ops {
 	int (*qp_rebind)(struct vma_nic_qp *qp);
 	int (*flow_add)(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+	int (*flows_bequeath)(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n); /* NULL: none */
 	int (*mem_register)(struct vma_nic *nic, uint32_t first, uint32_t count);         /* NULL: windows only */
 	void (*mem_unregister)(struct vma_nic *nic, uint32_t first, uint32_t count);      /* NULL with mem_register */
 	int (*moderate)(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);     /* NULL: none */
@@ -219,6 +235,12 @@ int vma_nic_qp_rebind(struct vma_nic_qp *qp);
  * -EAFNOSUPPORT. del: -ENOENT. Packets received before del returned may still be polled. */
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+/*
+ * Connections that end with this process: their flows are the queue pair's no longer, and what has come for them and
+ * was not polled may be lost. Also of connections that a listener's flow covers. -EOPNOTSUPP: nobody outlives this
+ * process (a wire; an owner in the process itself), and nothing has changed; -EPIPE: vmad has gone.
+ */
+int vma_nic_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n);
 
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
  * where the device has none. */

@@ -1,0 +1,215 @@
+/*
+ * owner_answers - what a heir answers to a segment: RFC 9293, 3.10.7.1 for connections that were cut, 3.10.7.4 and RFC
+ * 1122, 4.2.2.13 for those that have ended on our side.
+ *
+ * Of a connection that has ended the heir knows both next sequence numbers, and nothing else: no window, no time
+ * stamps. What a time stamp has to say is taken from the segment itself: its own value is echoed, and ours is the one
+ * that it echoes, which the peer has seen already. A pure ACK is never answered but when it asks for an answer (keep
+ * alive), so two heirs cannot keep each other talking. The checksum has not been looked at: a segment that is not what
+ * was sent gets an answer that does not fit, which the peer ignores.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <vma/log.h>
+
+#include "owner_priv.h"
+#include "xdp_flow.h"
+
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+#define MS 1000000ull
+
+/* A flood of segments is not answered by a flood. */
+#define TOKENS_PER_MS 100
+#define TOKENS_MAX 1000
+
+static bool may_answer(struct owner_heirs *heirs, uint64_t now)
+{
+	const uint64_t ms = (now - heirs->tokens_ns) / MS;
+
+	if (ms >= TOKENS_MAX / TOKENS_PER_MS)
+		heirs->tokens = TOKENS_MAX;
+	else
+		heirs->tokens += (uint32_t)ms * TOKENS_PER_MS;
+	if (heirs->tokens > TOKENS_MAX)
+		heirs->tokens = TOKENS_MAX;
+	heirs->tokens_ns += ms * MS;
+	if (heirs->tokens == 0)
+		return false;
+	heirs->tokens--;
+	return true;
+}
+
+static bool has_socket(struct xdp_owner *owner)
+{
+	struct owner_heirs *heirs = &owner->heirs;
+	int fd;
+
+	if (heirs->is_open)
+		return true;
+	fd = owner_probe_open();
+	if (fd < 0) {
+		vma_log_once(VMA_LOG_WARN, "%s: peers of ended processes are not answered: no raw socket: %s",
+		             owner->name, strerrordesc_np(-fd));
+		return false;
+	}
+	heirs->fd = fd;
+	heirs->is_open = true;
+	return true;
+}
+
+/* One that cannot be sent is lost, as on the way: the peer says it again. */
+static void answer(struct xdp_owner *owner, const struct vma_flow_key *key, const struct owner_segment *segment,
+                   uint64_t now)
+{
+	if (may_answer(&owner->heirs, now) && has_socket(owner))
+		owner_segment_send(owner->heirs.fd, key, segment);
+}
+
+static struct vma_flow_key key_of(const struct xdp_heir_segment *segment)
+{
+	struct vma_flow_key key = {.family = AF_INET,
+	                           .proto = segment->key.proto,
+	                           .vlan = segment->key.vlan,
+	                           .local_port_be = segment->key.local_port,
+	                           .peer_port_be = segment->key.peer_port};
+
+	memcpy(key.local, &segment->key.local, sizeof(segment->key.local));
+	memcpy(key.peer, &segment->key.peer, sizeof(segment->key.peer));
+	return key;
+}
+
+/* ---- RST ---- */
+
+/* What a peer had on its way when its connection was cut: the first RST is enough, and another one after a
+ * millisecond, should that be lost. */
+static bool has_been_told(struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
+{
+	if (segment->payload_bytes == 0)
+		return false;
+	if (heir->told_ack == segment->ack && heir->told_port_be == segment->key.peer_port && now - heir->told_ns < MS)
+		return true;
+	heir->told_ack = segment->ack;
+	heir->told_port_be = segment->key.peer_port;
+	heir->told_ns = now;
+	return false;
+}
+
+static uint32_t data_end(const struct xdp_heir_segment *segment)
+{
+	return segment->seq + segment->payload_bytes;
+}
+
+static void reset(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
+                  uint64_t now)
+{
+	const struct vma_flow_key key = key_of(segment);
+	struct owner_segment out = {.rst = true, .seq = segment->ack};
+
+	if (has_been_told(heir, segment, now))
+		return;
+	if (!(segment->tcp_flags & ACK)) {
+		out.seq = 0;
+		out.has_ack = true;
+		out.ack = data_end(segment) + !!(segment->tcp_flags & SYN) + !!(segment->tcp_flags & FIN);
+	}
+	answer(owner, &key, &out, now);
+}
+
+/* ---- ACK ---- */
+
+static void acknowledge(struct xdp_owner *owner, const struct owner_heir *heir, const struct xdp_heir_segment *segment,
+                        uint64_t now)
+{
+	const struct owner_segment out = {.seq = heir->snd_nxt,
+	                                  .ack = heir->rcv_nxt,
+	                                  .has_ack = true,
+	                                  .has_ts = segment->has_ts,
+	                                  .ts_val = segment->ts_ecr,
+	                                  .ts_ecr = segment->ts_val};
+
+	answer(owner, &heir->key, &out, now);
+}
+
+static bool is_keep_alive(const struct owner_heir *heir, const struct xdp_heir_segment *segment)
+{
+	return segment->payload_bytes <= 1 && segment->seq == heir->rcv_nxt - 1;
+}
+
+/* Our FIN is acknowledged, the peer's has not come. Data that nobody will read is worth a RST. */
+static void in_fin_wait(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
+                        uint64_t now)
+{
+	const bool fin = segment->tcp_flags & FIN;
+
+	if (segment->payload_bytes > 0 && (int32_t)(data_end(segment) - heir->rcv_nxt) > 0) {
+		owner_heir_live_on(owner, heir, HEIR_RESET, now);
+		reset(owner, heir, segment, now);
+		return;
+	}
+	if (fin && data_end(segment) == heir->rcv_nxt) {
+		heir->rcv_nxt++;
+		owner_heir_live_on(owner, heir, HEIR_TIME_WAIT, now);
+	}
+	if (fin || segment->payload_bytes > 0 || is_keep_alive(heir, segment))
+		acknowledge(owner, heir, segment, now);
+}
+
+static void in_time_wait(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
+                         uint64_t now)
+{
+	if (!(segment->tcp_flags & FIN) && segment->payload_bytes == 0 && !is_keep_alive(heir, segment))
+		return;
+	owner_heir_live_on(owner, heir, HEIR_TIME_WAIT, now);
+	acknowledge(owner, heir, segment, now);
+}
+
+/* ---- a segment ---- */
+
+static struct owner_heir *heir_of(struct xdp_owner *owner, const struct xdp_heir_segment *segment)
+{
+	struct vma_flow_key key = key_of(segment);
+	struct owner_heir *heir = owner_heir_find(owner, &key);
+
+	if (heir == NULL || heir->number != segment->number) {
+		key.peer_port_be = 0;
+		memset(key.peer, 0, sizeof(key.peer));
+		heir = owner_heir_find(owner, &key);
+	}
+	/* Another number: it met one that was here before. */
+	return heir != NULL && heir->number == segment->number ? heir : NULL;
+}
+
+static void hear(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
+{
+	if (heir->state == HEIR_WAITS)
+		return;
+	if (segment->tcp_flags & RST) {
+		if (heir->key.peer_port_be != 0)
+			owner_heir_end(owner, heir);
+	} else if (heir->state == HEIR_DELETED || heir->state == HEIR_RESET || segment->tcp_flags & SYN) {
+		reset(owner, heir, segment, now);
+	} else if (!(segment->tcp_flags & ACK)) {
+		return;
+	} else if (heir->state == HEIR_FIN_WAIT) {
+		in_fin_wait(owner, heir, segment, now);
+	} else {
+		in_time_wait(owner, heir, segment, now);
+	}
+}
+
+int owner_heirs_hear(struct xdp_owner *owner, const struct xdp_heir_segment *segment, uint64_t now)
+{
+	struct owner_heir *heir = heir_of(owner, segment);
+
+	if (heir != NULL && segment->is_over)
+		owner_heir_end(owner, heir);
+	else if (heir != NULL)
+		hear(owner, heir, segment, now);
+	return --owner->heirs.reads > 0 ? 0 : -EAGAIN;
+}

@@ -1,0 +1,258 @@
+/*
+ * owner_heirs - connections whose process has gone: the owner answers for them, until nothing more is to be expected.
+ *
+ * The kernel knows nothing of them, and would answer a late FIN with RST. So the flow stays in the program's map as a
+ * *heir*, the program tells what comes for it (xdp_steer.bpf.c), and owner_answers.c says what a kernel would say that
+ * had kept the connection.
+ *
+ *   state      from                                                        answers                        lives
+ *   DELETED    a client has deleted the flow: late segments may come       RST                            1 s
+ *   WAITS      the client has left and its process lives: it may be back   nothing                        3 s
+ *   RESET      the process is dead, or has cut it and ended                RST                            3 s
+ *   FIN_WAIT   it has ended, our FIN is acknowledged                       ACK to FIN, RST to data        60 s
+ *   TIME_WAIT  the peer's FIN has come, too                                ACK to what comes again        2 s
+ *
+ * A listener's flow becomes a heir, too (DELETED, WAITS, RESET): of connections that had no flow of their own.
+ *
+ * A heir is in nobody's way: a flow that somebody adds takes its place, a SYN or a connection of the kernel's ends it
+ * at once, and the oldest make way when the program's map is full.
+ *
+ * Only an owner that outlives its clients has heirs (attr.heirs: vmad). Otherwise a flow that ends is deleted.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "nic_os.h"
+#include "owner_priv.h"
+#include "xdp_flow.h"
+
+#define EXPIRE_AT_ONCE 1024 /* each is a system call */
+#define MS 1000000ull
+
+static const uint64_t life_ns[HEIR_STATES] = {
+        [HEIR_DELETED] = 1000 * MS,   [HEIR_WAITS] = 3000 * MS, /* longer than owner_resets waits for it to come back */
+        [HEIR_RESET] = 3000 * MS,     [HEIR_FIN_WAIT] = 60000 * MS, /* as the kernel's tcp_fin_timeout */
+        [HEIR_TIME_WAIT] = 2000 * MS,
+};
+
+static struct owner_heir **place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct owner_heir **place = &owner->heirs.bucket[owner_flow_bucket(key)];
+
+	while (*place != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	return place;
+}
+
+struct owner_heir *owner_heir_find(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	return *place_of(owner, key);
+}
+
+/* Out of all lists; the map is not touched. */
+static void forget(struct xdp_owner *owner, struct owner_heir *heir)
+{
+	struct owner_heirs *heirs = &owner->heirs;
+
+	*place_of(owner, &heir->key) = heir->next;
+	TAILQ_REMOVE(&heirs->list[heir->state], heir, link);
+	heirs->count--;
+	free(heir);
+}
+
+void owner_heir_end(struct xdp_owner *owner, struct owner_heir *heir)
+{
+	xdp_prog_flow_del(owner->prog, &heir->key);
+	forget(owner, heir);
+}
+
+static void append(struct xdp_owner *owner, struct owner_heir *heir, enum owner_heir_state state, uint64_t now)
+{
+	heir->state = state;
+	heir->due_ns = now + life_ns[state];
+	TAILQ_INSERT_TAIL(&owner->heirs.list[state], heir, link);
+}
+
+void owner_heir_live_on(struct xdp_owner *owner, struct owner_heir *heir, enum owner_heir_state state, uint64_t now)
+{
+	TAILQ_REMOVE(&owner->heirs.list[heir->state], heir, link);
+	append(owner, heir, state, now);
+}
+
+/* ---- come and go ---- */
+
+static uint32_t next_number(struct owner_heirs *heirs)
+{
+	if (++heirs->last_number == 0)
+		heirs->last_number = 1;
+	return heirs->last_number;
+}
+
+/* NULL: no memory. */
+static struct owner_heir *new_heir(struct xdp_owner *owner, const struct vma_flow_heir *what)
+{
+	struct owner_heirs *heirs = &owner->heirs;
+	struct owner_heir *heir;
+
+	if (heirs->count >= OWNER_HEIRS_MAX)
+		owner_heirs_yield_any(owner);
+	heir = calloc(1, sizeof(*heir));
+	if (heir == NULL)
+		return NULL;
+	heir->key = what->key;
+	heir->number = next_number(heirs);
+	heir->snd_nxt = what->snd_nxt;
+	heir->rcv_nxt = what->rcv_nxt;
+	return heir;
+}
+
+/* A flow's place is taken whatever the map's state; a place of its own a heir gets only while the flows leave some. */
+static bool put_in_map(struct xdp_owner *owner, const struct owner_heir *heir, bool in_map)
+{
+	int rc = xdp_prog_heir_set(owner->prog, &heir->key, heir->number, in_map);
+
+	if (rc < 0)
+		vma_log_debug("%s: no heir in the program's map: error %d", owner->name, -rc);
+	return rc == 0;
+}
+
+void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, enum owner_heir_state state,
+                     bool in_map)
+{
+	struct owner_heirs *heirs = &owner->heirs;
+	struct owner_heir *heir = heirs->on ? new_heir(owner, what) : NULL;
+	struct owner_heir **place;
+
+	if (heir == NULL || !put_in_map(owner, heir, in_map)) {
+		free(heir);
+		if (in_map)
+			xdp_prog_flow_del(owner->prog, &what->key);
+		return;
+	}
+	place = &heirs->bucket[owner_flow_bucket(&heir->key)];
+	heir->next = *place;
+	*place = heir;
+	heirs->count++;
+	append(owner, heir, state, owner_now_ns());
+}
+
+bool owner_heirs_yield(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct owner_heir *heir = owner_heir_find(owner, key);
+
+	if (heir == NULL)
+		return false;
+	forget(owner, heir);
+	return true;
+}
+
+/* Whose life is the shortest first, and of those the oldest: they have the least to expect. */
+bool owner_heirs_yield_any(struct xdp_owner *owner)
+{
+	static const enum owner_heir_state order[] = {HEIR_DELETED, HEIR_TIME_WAIT, HEIR_RESET, HEIR_FIN_WAIT,
+	                                              HEIR_WAITS};
+
+	if (owner->heirs.count == 0)
+		return false;
+	for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++) {
+		struct owner_heir *oldest = TAILQ_FIRST(&owner->heirs.list[order[i]]);
+
+		if (oldest == NULL)
+			continue;
+		owner_heir_end(owner, oldest);
+		return true;
+	}
+	return false;
+}
+
+void owner_heirs_cut(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct owner_heir *heir = owner_heir_find(owner, key);
+
+	if (heir != NULL && heir->state == HEIR_WAITS)
+		owner_heir_live_on(owner, heir, HEIR_RESET, owner_now_ns());
+}
+
+/* ---- time ---- */
+
+static void close_socket(struct owner_heirs *heirs)
+{
+	if (heirs->is_open)
+		os_close(heirs->fd);
+	heirs->is_open = false;
+}
+
+static unsigned expire(struct xdp_owner *owner, struct owner_heir_list *list, uint64_t now, unsigned left)
+{
+	struct owner_heir *heir;
+
+	while (left > 0 && (heir = TAILQ_FIRST(list)) != NULL && heir->due_ns <= now) {
+		owner_heir_end(owner, heir);
+		left--;
+	}
+	return left;
+}
+
+void owner_heirs_tick(struct xdp_owner *owner, uint64_t now)
+{
+	struct owner_heirs *heirs = &owner->heirs;
+	unsigned left = EXPIRE_AT_ONCE;
+
+	if (!heirs->on)
+		return;
+	heirs->reads = OWNER_HEIR_READS;
+	xdp_prog_segments_read(owner->prog);
+	for (unsigned state = 0; state < HEIR_STATES; state++)
+		left = expire(owner, &heirs->list[state], now, left);
+	if (heirs->count == 0)
+		close_socket(heirs);
+}
+
+uint64_t owner_heirs_due_ns(const struct xdp_owner *owner)
+{
+	uint64_t due = UINT64_MAX;
+
+	for (unsigned state = 0; owner->heirs.count > 0 && state < HEIR_STATES; state++) {
+		const struct owner_heir *first = TAILQ_FIRST(&owner->heirs.list[state]);
+
+		if (first != NULL && first->due_ns < due)
+			due = first->due_ns;
+	}
+	return due;
+}
+
+/* ---- life ---- */
+
+static int see(void *arg, void *segment, size_t bytes)
+{
+	struct xdp_owner *owner = arg;
+
+	return bytes < sizeof(struct xdp_heir_segment) ? 0 : owner_heirs_hear(owner, segment, owner_now_ns());
+}
+
+int owner_heirs_init(struct xdp_owner *owner)
+{
+	int rc = xdp_prog_segments_open(owner->prog, see, owner);
+
+	if (rc < 0)
+		return rc;
+	for (unsigned state = 0; state < HEIR_STATES; state++)
+		TAILQ_INIT(&owner->heirs.list[state]);
+	owner->heirs.on = true;
+	return 0;
+}
+
+/* The map goes with the program. */
+void owner_heirs_fini(struct xdp_owner *owner)
+{
+	struct owner_heirs *heirs = &owner->heirs;
+
+	for (unsigned state = 0; heirs->on && state < HEIR_STATES; state++)
+		while (!TAILQ_EMPTY(&heirs->list[state]))
+			forget(owner, TAILQ_FIRST(&heirs->list[state]));
+	heirs->on = false;
+	close_socket(heirs);
+}

@@ -1,0 +1,126 @@
+/*
+ * fake_prog - a program without a kernel, linked in place of xdp_prog.c: a map that remembers what lies in it, and
+ * segments that the test makes up.
+ */
+#ifndef VMA_FAKE_PROG_H
+#define VMA_FAKE_PROG_H
+
+#include <errno.h>
+#include <string.h>
+
+#include "../owner_priv.h"
+#include "../xdp_flow.h"
+
+#define FAKE_ENTRIES 64
+
+static struct {
+	struct {
+		bool used, is_heir;
+		struct vma_flow_key key;
+		uint32_t slot; /* or number */
+	} entry[FAKE_ENTRIES];
+	unsigned most; /* entries; 0: no limit of its own */
+	bool attached;
+	int (*see)(void *arg, void *segment, size_t bytes);
+	void *arg;
+	struct xdp_heir_segment waiting[2048];
+	unsigned first, last;
+} prog;
+
+static int fake_find(const struct vma_flow_key *key)
+{
+	for (int i = 0; i < FAKE_ENTRIES; i++)
+		if (prog.entry[i].used && memcmp(&prog.entry[i].key, key, sizeof(*key)) == 0)
+			return i;
+	return -1;
+}
+
+static unsigned fake_used(void)
+{
+	unsigned used = 0;
+
+	for (int i = 0; i < FAKE_ENTRIES; i++)
+		used += prog.entry[i].used;
+	return used;
+}
+
+static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_heir, bool in_place)
+{
+	int at = fake_find(key);
+
+	if ((at >= 0) != in_place)
+		return in_place ? -ENOENT : -EEXIST;
+	if (at < 0 && prog.most != 0 && fake_used() >= prog.most)
+		return -ENOSPC;
+	for (int i = 0; at < 0; i++)
+		if (!prog.entry[i].used)
+			at = i;
+	prog.entry[at].used = true;
+	prog.entry[at].is_heir = is_heir;
+	prog.entry[at].key = *key;
+	prog.entry[at].slot = slot;
+	return 0;
+}
+
+int xdp_prog_flow_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+{
+	(void)of, (void)flags;
+	return fake_put(key, slot, false, false);
+}
+
+int xdp_prog_flow_inherit(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+{
+	(void)of, (void)flags;
+	return fake_put(key, slot, false, true);
+}
+
+int xdp_prog_heir_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t number, bool in_place)
+{
+	(void)of;
+	return fake_put(key, number, true, in_place);
+}
+
+int xdp_prog_flow_del(struct xdp_prog *of, const struct vma_flow_key *key)
+{
+	const int at = fake_find(key);
+
+	(void)of;
+	if (at < 0)
+		return -ENOENT;
+	prog.entry[at].used = false;
+	return 0;
+}
+
+int xdp_prog_attach(struct xdp_prog *of, bool *generic)
+{
+	(void)of;
+	prog.attached = true;
+	*generic = false;
+	return 0;
+}
+
+void xdp_prog_detach(struct xdp_prog *of)
+{
+	(void)of;
+	prog.attached = false;
+}
+
+int xdp_prog_segments_open(struct xdp_prog *of, int (*see)(void *arg, void *segment, size_t bytes), void *arg)
+{
+	(void)of;
+	prog.see = see;
+	prog.arg = arg;
+	return 0;
+}
+
+int xdp_prog_segments_read(struct xdp_prog *of)
+{
+	int rc = 0, n = 0;
+
+	(void)of;
+	for (; prog.first != prog.last && rc == 0; n++)
+		rc = prog.see(prog.arg, &prog.waiting[prog.first++], sizeof(prog.waiting[0]));
+	return rc < 0 ? rc : n;
+}
+
+#endif

@@ -1,0 +1,604 @@
+/*
+ * Heirs: which connections have one, what it answers, how long it lives and to whom it gives way. The program's map and
+ * the answers are the test's own.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/test.h>
+
+#include "fake_prog.h"
+
+#define MS 1000000ull
+#define SLOT 1u
+#define OTHER 2u
+#define OUR_NXT 5000u
+#define THEIR_NXT 9000u
+
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+
+static struct xdp_owner owner;
+static uint64_t now_ns;
+
+static struct {
+	unsigned count;
+	struct vma_flow_key key;
+	struct owner_segment segment;
+} answers;
+
+/* ---- in place of owner.c, owner_foreign.c, owner_probe.c and nic.c ---- */
+
+uint64_t owner_now_ns(void)
+{
+	return now_ns;
+}
+
+int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners, void (*see)(const struct owner_foreign *, void *),
+                       void *arg)
+{
+	(void)proto, (void)port, (void)listeners, (void)see, (void)arg;
+	return 0;
+}
+
+int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
+                             void (*see)(const struct owner_foreign *, void *), void *arg)
+{
+	(void)key, (void)ifindex, (void)see, (void)arg;
+	return 0;
+}
+
+bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex)
+{
+	(void)rule, (void)socket, (void)ifindex;
+	return false;
+}
+
+int owner_probe_open(void)
+{
+	return dup(1);
+}
+
+int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq)
+{
+	(void)fd, (void)key, (void)syn, (void)seq;
+	return 0;
+}
+
+int owner_segment_send(int fd, const struct vma_flow_key *key, const struct owner_segment *segment)
+{
+	assert_true(fd >= 0);
+	answers.count++;
+	answers.key = *key;
+	answers.segment = *segment;
+	return 0;
+}
+
+int vma_flow_key_check(const struct vma_flow_key *key)
+{
+	return key->family == AF_INET ? 0 : -EINVAL;
+}
+
+/* ---- a bed ---- */
+
+static struct vma_flow_key connection(uint16_t peer_port)
+{
+	struct vma_flow_key key = {.family = AF_INET,
+	                           .proto = IPPROTO_TCP,
+	                           .local = {10, 0, 0, 1},
+	                           .local_port_be = htons(80),
+	                           .peer_port_be = htons(peer_port)};
+
+	if (peer_port != 0)
+		memcpy(key.peer, "\x0a\0\0\2", 4);
+	return key;
+}
+
+static void add(uint32_t slot, uint16_t peer_port)
+{
+	const struct vma_flow_rule rule = {.key = connection(peer_port),
+	                                   .flags = peer_port == 0 ? VMA_FLOW_LISTENER : 0};
+
+	assert_int_equal(xdp_owner_flow_add(&owner, slot, &rule), 0);
+}
+
+static int bequeath(uint32_t slot, uint16_t peer_port, uint32_t state)
+{
+	const struct vma_flow_heir heir = {
+	        .key = connection(peer_port), .state = state, .snd_nxt = OUR_NXT, .rcv_nxt = THEIR_NXT};
+
+	return xdp_owner_bequeath(&owner, slot, &heir);
+}
+
+static bool has_heir(uint16_t peer_port)
+{
+	const struct vma_flow_key key = connection(peer_port);
+	const int at = fake_find(&key);
+
+	return at >= 0 && prog.entry[at].is_heir;
+}
+
+static uint32_t number_of(uint16_t peer_port)
+{
+	const struct vma_flow_key key = connection(peer_port);
+
+	assert_true(has_heir(peer_port));
+	return prog.entry[fake_find(&key)].slot;
+}
+
+static struct xdp_heir_segment segment(uint16_t peer_port, uint32_t number, uint8_t flags, uint32_t seq, uint16_t bytes)
+{
+	const struct vma_flow_key key = connection(peer_port);
+	struct xdp_heir_segment out = {
+	        .number = number,
+	        .seq = seq,
+	        .ack = OUR_NXT,
+	        .payload_bytes = bytes,
+	        .tcp_flags = flags,
+	        .key = {.peer_port = key.peer_port_be, .local_port = key.local_port_be, .proto = IPPROTO_TCP}};
+
+	memcpy(&out.key.local, key.local, 4);
+	memcpy(&out.key.peer, key.peer, 4);
+	return out;
+}
+
+static void tick_after(uint64_t ns)
+{
+	now_ns += ns;
+	owner_resets_tick(&owner, now_ns);
+	owner_heirs_tick(&owner, now_ns);
+	owner_flows_detach_unused(&owner, now_ns);
+}
+
+/* What of it is answered: RST, ACK, or 0. */
+static uint8_t hear(const struct xdp_heir_segment *what)
+{
+	const unsigned before = answers.count;
+
+	prog.first = 0;
+	prog.last = 1;
+	prog.waiting[0] = *what;
+	tick_after(0);
+	if (answers.count == before)
+		return 0;
+	assert_int_equal(answers.count, before + 1);
+	return answers.segment.rst ? RST : ACK;
+}
+
+static uint8_t comes(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t bytes)
+{
+	const struct xdp_heir_segment what = segment(peer_port, number_of(peer_port), flags, seq, bytes);
+
+	return hear(&what);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&owner, 0, sizeof(owner));
+	memset(&prog, 0, sizeof(prog));
+	memset(&answers, 0, sizeof(answers));
+	now_ns = 1000 * MS;
+	owner.slot[SLOT].state = owner.slot[OTHER].state = SLOT_RENTED;
+	assert_int_equal(owner_heirs_init(&owner), 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	owner_flows_end(&owner, SLOT, true);
+	owner_flows_end(&owner, OTHER, true);
+	owner_resets_fini(&owner);
+	owner_heirs_fini(&owner);
+	assert_int_equal(owner.heirs.count, 0);
+	return 0;
+}
+
+/* ---- who has one ---- */
+
+static void test_a_deleted_connection_has_a_heir_for_a_second(void **state)
+{
+	const struct vma_flow_key key = connection(1000);
+
+	(void)state;
+	add(SLOT, 1000);
+	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(answers.segment.seq, OUR_NXT);
+	tick_after(999 * MS);
+	assert_true(has_heir(1000));
+	assert_true(owner_heirs_due_ns(&owner) == now_ns + 1 * MS);
+	tick_after(1 * MS);
+	assert_int_equal(fake_used(), 0);
+	assert_true(owner_heirs_due_ns(&owner) == UINT64_MAX);
+}
+
+static void test_an_owner_that_ends_with_its_clients_has_no_heirs(void **state)
+{
+	const struct vma_flow_key key = connection(1000);
+
+	(void)state;
+	owner.heirs.on = false;
+	add(SLOT, 1000);
+	add(SLOT, 1001);
+	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
+	assert_int_equal(bequeath(SLOT, 1001, VMA_HEIR_FIN_WAIT), -EOPNOTSUPP);
+	owner_flows_end(&owner, SLOT, true);
+	assert_int_equal(fake_used(), 0);
+	owner.heirs.on = true;
+}
+
+static void test_a_datagram_flow_has_no_heir(void **state)
+{
+	struct vma_flow_rule rule = {.key = connection(1000)};
+
+	(void)state;
+	rule.key.proto = IPPROTO_UDP;
+	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), 0);
+	owner_flows_end(&owner, SLOT, true);
+	assert_int_equal(fake_used(), 0);
+}
+
+static void test_the_dead_have_heirs_for_three_seconds(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, true);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT, 0), RST);
+	tick_after(2999 * MS);
+	assert_true(has_heir(1000));
+	tick_after(1 * MS);
+	assert_false(has_heir(1000));
+}
+
+static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	add(OTHER, 1001);
+	owner_flows_end(&owner, SLOT, false);
+	owner_flows_end(&owner, OTHER, false);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT, 100), 0);
+	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0);
+	assert_true(has_heir(1000)); /* and the kernel hears nothing */
+	owner_resets_dead(&owner, SLOT);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(comes(1001, ACK, THEIR_NXT, 100), 0);
+	tick_after(2000 * MS);
+	assert_int_equal(comes(1001, ACK, THEIR_NXT, 100), RST); /* it has not come back */
+}
+
+static void test_who_left_and_comes_back_has_its_flow_again(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, false);
+	assert_true(has_heir(1000));
+	add(OTHER, 1000);
+	assert_false(has_heir(1000));
+	assert_int_equal(owner.heirs.count, 0);
+	tick_after(10000 * MS);
+	assert_int_equal(fake_used(), 1);
+}
+
+static void test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only(void **state)
+{
+	(void)state;
+	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
+	add(SLOT, 0);
+	assert_int_equal(bequeath(OTHER, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
+	assert_int_equal(fake_used(), 1);
+	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
+	assert_true(has_heir(1000));
+	assert_int_equal(bequeath(SLOT, 0, VMA_HEIR_FIN_WAIT), -EINVAL);
+	assert_int_equal(bequeath(SLOT, 1001, 0), -EINVAL);
+	assert_int_equal(bequeath(SLOT, 1001, 4), -EINVAL);
+}
+
+static void test_what_was_left_twice_has_one_heir(void **state)
+{
+	(void)state;
+	add(SLOT, 0);
+	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
+	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_RESET), 0);
+	assert_int_equal(owner.heirs.count, 1);
+	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT, 0), RST);
+}
+
+static void test_the_flow_of_another_cannot_be_left(void **state)
+{
+	(void)state;
+	add(SLOT, 0);
+	add(OTHER, 1000);
+	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_RESET), -ENOENT);
+	assert_false(has_heir(1000));
+}
+
+static void test_what_was_cut_is_probed_and_what_has_ended_is_not(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	add(SLOT, 1001);
+	add(SLOT, 1002);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
+	assert_int_equal(owner.resets.count, 0);
+	bequeath(SLOT, 1002, VMA_HEIR_RESET);
+	assert_int_equal(owner.resets.count, 1);
+	owner_flows_end(&owner, SLOT, true);
+	assert_int_equal(owner.resets.count, 1); /* none of them is the dead one's any more */
+}
+
+/* ---- answers ---- */
+
+static void test_a_late_end_is_acknowledged_and_so_is_its_repetition(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	tick_after(59000 * MS);
+	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
+	assert_int_equal(answers.segment.seq, OUR_NXT);
+	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
+	assert_int_equal(answers.key.peer_port_be, htons(1000));
+	tick_after(1900 * MS);
+	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
+	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
+	tick_after(1999 * MS);
+	assert_true(has_heir(1000));
+	tick_after(1 * MS);
+	assert_false(has_heir(1000));
+}
+
+static void test_without_an_end_the_wait_is_over_after_a_minute(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	tick_after(59999 * MS);
+	assert_true(has_heir(1000));
+	tick_after(1 * MS);
+	assert_false(has_heir(1000));
+}
+
+static void test_data_that_nobody_will_read_is_reset(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(answers.segment.seq, OUR_NXT);
+	assert_false(answers.segment.has_ack);
+	tick_after(2 * MS);
+	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT + 100, 0), RST); /* no peace after that */
+	tick_after(3000 * MS);
+	assert_false(has_heir(1000));
+}
+
+static void test_data_that_had_been_read_is_acknowledged_again(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT - 100, 100), ACK);
+	assert_int_equal(answers.segment.ack, THEIR_NXT);
+	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK); /* and its end came with it */
+	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
+	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK);
+	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
+}
+
+static void test_an_end_behind_a_gap_does_not_count(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT + 100, 0), ACK);
+	assert_int_equal(answers.segment.ack, THEIR_NXT);
+	tick_after(2500 * MS);
+	assert_true(has_heir(1000));
+}
+
+static void test_acknowledgements_are_not_acknowledged(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	add(SLOT, 1001);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
+	for (uint16_t port = 1000; port <= 1001; port++) {
+		assert_int_equal(comes(port, ACK, THEIR_NXT, 0), 0);
+		assert_int_equal(comes(port, ACK, THEIR_NXT + 1000, 0), 0);
+		assert_int_equal(comes(port, 0, THEIR_NXT, 10), 0);
+		assert_int_equal(comes(port, ACK, THEIR_NXT - 1, 0), ACK); /* keep alive */
+	}
+}
+
+static void test_the_time_stamp_is_what_the_peer_has_seen(void **state)
+{
+	struct xdp_heir_segment fin;
+
+	(void)state;
+	add(SLOT, 1000);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	fin = segment(1000, number_of(1000), ACK | FIN, THEIR_NXT, 0);
+	fin.has_ts = 1;
+	fin.ts_val = 77;
+	fin.ts_ecr = 33;
+	assert_int_equal(hear(&fin), ACK);
+	assert_true(answers.segment.has_ts);
+	assert_int_equal(answers.segment.ts_val, 33);
+	assert_int_equal(answers.segment.ts_ecr, 77);
+}
+
+static void test_what_carries_no_acknowledgement_is_reset_behind_its_end(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, true);
+	assert_int_equal(comes(1000, FIN, 700, 10), RST);
+	assert_true(answers.segment.has_ack);
+	assert_int_equal(answers.segment.seq, 0);
+	assert_int_equal(answers.segment.ack, 711);
+}
+
+static void test_a_reset_ends_it_and_is_not_answered(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, true);
+	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0);
+	assert_int_equal(fake_used(), 0);
+}
+
+static void test_a_window_full_of_data_is_reset_once_per_millisecond(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, true);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT, 1460), RST);
+	for (uint32_t i = 1; i < 100; i++)
+		assert_int_equal(comes(1000, ACK, THEIR_NXT + i * 1460, 1460), 0);
+	tick_after(1 * MS);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT + 146000, 1460), RST);
+}
+
+static void test_a_flood_is_not_answered_by_a_flood(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, true);
+	for (prog.last = 0; prog.last < 2000; prog.last++)
+		prog.waiting[prog.last] = segment(1000, number_of(1000), ACK, THEIR_NXT, 0);
+	for (int i = 0; i < 10; i++) /* of the same moment: no tick takes all */
+		tick_after(0);
+	assert_int_equal(prog.first, 2000);
+	assert_int_equal(answers.count, 1000);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT, 0), 0);
+	tick_after(1 * MS);
+	assert_int_equal(comes(1000, ACK, THEIR_NXT, 0), RST);
+}
+
+static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(void **state)
+{
+	struct xdp_heir_segment late;
+
+	(void)state;
+	add(SLOT, 0);
+	owner_flows_end(&owner, SLOT, true);
+	late = segment(1234, number_of(0), ACK, THEIR_NXT, 10);
+	assert_int_equal(hear(&late), RST);
+	assert_int_equal(answers.key.peer_port_be, htons(1234));
+	late = segment(1234, number_of(0), RST, THEIR_NXT, 0);
+	assert_int_equal(hear(&late), 0);
+	assert_true(has_heir(0)); /* which has others */
+	add(OTHER, 0);
+	assert_false(has_heir(0));
+}
+
+/* ---- making way ---- */
+
+static void test_a_new_connection_ends_the_heir_that_it_met_and_no_other(void **state)
+{
+	struct xdp_heir_segment over;
+
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, true);
+	over = segment(1000, number_of(1000), 0, 0, 0);
+	over.is_over = 1;
+	add(OTHER, 1000); /* has come first, and ended: this is another heir */
+	owner_flows_end(&owner, OTHER, true);
+	assert_int_equal(hear(&over), 0);
+	assert_true(has_heir(1000));
+	over.number = number_of(1000);
+	assert_int_equal(hear(&over), 0);
+	assert_int_equal(fake_used(), 0);
+}
+
+static void test_a_late_word_of_a_heir_does_not_hurt_the_flow_in_its_place(void **state)
+{
+	struct xdp_heir_segment late;
+
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, true);
+	late = segment(1000, number_of(1000), ACK, THEIR_NXT, 0);
+	add(OTHER, 1000);
+	assert_int_equal(hear(&late), 0);
+	late.is_over = 1;
+	assert_int_equal(hear(&late), 0);
+	assert_int_equal(fake_used(), 1);
+}
+
+static void test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs(void **state)
+{
+	const struct vma_flow_rule rule = {.key = connection(1004)};
+
+	(void)state;
+	prog.most = 4;
+	for (uint16_t port = 1000; port < 1003; port++)
+		add(SLOT, port);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
+	add(SLOT, 1003);
+	assert_int_equal(fake_used(), 4);
+	add(SLOT, 1005);
+	assert_false(has_heir(1001)); /* which had less to expect */
+	assert_true(has_heir(1000));
+	add(SLOT, 1006);
+	assert_int_equal(owner.heirs.count, 0);
+	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOSPC);
+}
+
+static void test_the_program_stays_attached_as_long_as_there_is_a_heir(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	assert_true(prog.attached);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	tick_after(50000 * MS);
+	assert_true(prog.attached);
+	tick_after(10000 * MS);
+	assert_false(prog.attached);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_deleted_connection_has_a_heir_for_a_second),
+        CASE(test_an_owner_that_ends_with_its_clients_has_no_heirs),
+        CASE(test_a_datagram_flow_has_no_heir),
+        CASE(test_the_dead_have_heirs_for_three_seconds),
+        CASE(test_who_only_left_is_not_answered_for_until_it_is_dead),
+        CASE(test_who_left_and_comes_back_has_its_flow_again),
+        CASE(test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only),
+        CASE(test_what_was_left_twice_has_one_heir),
+        CASE(test_the_flow_of_another_cannot_be_left),
+        CASE(test_what_was_cut_is_probed_and_what_has_ended_is_not),
+        CASE(test_a_late_end_is_acknowledged_and_so_is_its_repetition),
+        CASE(test_without_an_end_the_wait_is_over_after_a_minute),
+        CASE(test_data_that_nobody_will_read_is_reset),
+        CASE(test_data_that_had_been_read_is_acknowledged_again),
+        CASE(test_an_end_behind_a_gap_does_not_count),
+        CASE(test_acknowledgements_are_not_acknowledged),
+        CASE(test_the_time_stamp_is_what_the_peer_has_seen),
+        CASE(test_what_carries_no_acknowledgement_is_reset_behind_its_end),
+        CASE(test_a_reset_ends_it_and_is_not_answered),
+        CASE(test_a_window_full_of_data_is_reset_once_per_millisecond),
+        CASE(test_a_flood_is_not_answered_by_a_flood),
+        CASE(test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name),
+        CASE(test_a_new_connection_ends_the_heir_that_it_met_and_no_other),
+        CASE(test_a_late_word_of_a_heir_does_not_hurt_the_flow_in_its_place),
+        CASE(test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs),
+        CASE(test_the_program_stays_attached_as_long_as_there_is_a_heir),
+};
+VMA_TEST_MAIN(tests)
