@@ -2,15 +2,15 @@
  * exit.c - the end of the process: what has been sent is to arrive.
  *
  * The kernel would go on for every socket by itself; here the process stays until the peers have acknowledged all of
- * it, or two seconds are over, and then a moment for their own ends, which come at once as a rule: nobody will be here
- * to answer them later but the kernel, with RST. Connections are not taken down beyond that: other threads may still
- * be inside.
+ * it, or two seconds are over, and then a moment for their own ends, which come at once as a rule: those have not to be
+ * left to vmad, which answers what comes later (vma_tcp_leave, by vma_engine_exit). Connections are not taken down
+ * beyond that: other threads may still be inside.
  */
 #include <time.h>
 
 #include "stream_priv.h"
 
-enum { FLUSH_NS = 2000000000, PART_NS = 50000000, NAP_NS = 100000 };
+enum { FLUSH_NS = 2000000000, PART_NS = 5000000, NAP_NS = 100000 };
 
 /* A thread that is inside may have the lock, and may never give it back. */
 static bool give_to_children(struct stream_sock *sock)

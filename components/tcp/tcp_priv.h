@@ -19,6 +19,7 @@
  *   listener.c    half-open connections, accept
  *   timewait.c    what is left of a connection in TIME_WAIT
  *   export.c      a connection leaves for another stack
+ *   heirs.c       what connections leave to the device's owner when their process ends
  *   fifo.c        bytes from one thread to another
  *   lwip_port.c   what lwIP asks of its surroundings, and calls back
  *
@@ -551,5 +552,12 @@ bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above);
 /* Whether one is there with this local port and address (NULL: any). As long as there are records. */
 bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be);
 void timewait_expire(struct vma_tcp *tcp); /* its timer has come */
+uint32_t timewait_count(const struct vma_tcp *tcp);
+void timewait_each(const struct vma_tcp *tcp,
+                   void (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
+                   void *arg);
+
+/* heirs.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
+void tcp_heirs_bequeath(struct vma_tcp *tcp, uint32_t most);
 
 #endif

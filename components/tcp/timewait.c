@@ -384,3 +384,21 @@ bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t
 	}
 	return false;
 }
+
+uint32_t timewait_count(const struct vma_tcp *tcp)
+{
+	return tcp->timewait->count;
+}
+
+void timewait_each(const struct vma_tcp *tcp,
+                   void (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
+                   void *arg)
+{
+	const struct tcp_timewait *tw = tcp->timewait;
+	const struct record *record;
+
+	for (uint32_t at = tw->first; at != NONE; at = record->next) {
+		record = record_at(tw, at);
+		see(&record->flow.key, record->snd_nxt, record->rcv_nxt, arg);
+	}
+}
