@@ -13,6 +13,7 @@
 enum {
 	PAUSES_PER_TRY = 4, /* about 150 ns where pause is slow, 20 ns where it is fast */
 	PAUSE_TRIES = 32,
+	SPIN_TRIES = 256,
 	YIELD_TRIES = 8,
 	COURTESY_TRIES = 256,
 	STRANGER_YIELD_EVERY = 64,
@@ -85,12 +86,18 @@ static void sleep_until_released(struct drive *drive, uint64_t timeout_ns)
 	errno = saved_errno;
 }
 
+/*
+ * Who spins gives up after more than any hold takes that runs: a holder that was descheduled may be waiting for this
+ * very core, and got it back only when the scheduler took it from the spinner (4 ms per connect, with one core).
+ */
 static void wait_as_configured(struct drive *drive, unsigned *tries)
 {
-	if (drive->mode == VMA_THREAD_MUTEX)
-		sleep_until_released(drive, UINT64_MAX);
-	else if (drive->mode == VMA_THREAD_SPIN || ++*tries < PAUSE_TRIES)
+	const unsigned pauses = drive->mode == VMA_THREAD_SPIN ? SPIN_TRIES : PAUSE_TRIES;
+
+	if (drive->mode != VMA_THREAD_MUTEX && ++*tries < pauses)
 		pause_a_little();
+	else if (drive->mode != VMA_THREAD_YIELD)
+		sleep_until_released(drive, UINT64_MAX);
 	else
 		sched_yield();
 }

@@ -12,8 +12,8 @@
  *          it interrupted (it gets the answer of "somebody else drives"), but not attach and detach. A sink must
  *          return: leaving it by siglongjmp would leave the flag taken.
  * Progress: in the data path no call waits for another thread. attach and detach are control path: they wait for the
- *           receive flag as VMA_THREAD_MODE says (spin, futex, spin then yield). With VMA_THREAD_SINGLE one thread at a
- *           time uses the ring, signal handlers apart, and the flags cost no atomic read-modify-write.
+ *           receive flag as VMA_THREAD_MODE says (spin, then futex; futex; spin, then yield). With VMA_THREAD_SINGLE
+ *           one thread at a time uses the ring, signal handlers apart, and the flags cost no atomic read-modify-write.
  * Memory: create allocates; flows are the caller's memory and outlive their attachment.
  * Example: test/test_dispatch.c; examples/udp_echo.c.
  */
