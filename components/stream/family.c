@@ -116,11 +116,21 @@ static void answer(struct vma_task *task)
 
 static struct vma_task answer_task = {.run = answer};
 
+/* Both sides have said their end, and all is read: of no use to a child, and whoever is here waits for the last ACK,
+ * which may be on its way to the ring. */
+static bool is_used_up(const struct stream_sock *sock)
+{
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const int state = conn != NULL ? vma_tcp_state(conn) : TCP_CLOSE;
+
+	return (state == TCP_LAST_ACK || state == TCP_CLOSING || state == TCP_TIME_WAIT) && vma_tcp_rx_bytes(conn) == 0;
+}
+
 bool stream_hand_over(struct stream_sock *sock)
 {
 	int lingering = atomic_load(&sock->lingering_fd);
 
-	return atomic_load(&sock->forked) &&
+	return atomic_load(&sock->forked) && !is_used_up(sock) &&
 	       stream_to_kernel(sock, lingering != 0 ? lingering : atomic_load(&sock->file.fd)) == 0;
 }
 
