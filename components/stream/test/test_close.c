@@ -279,6 +279,48 @@ static void test_at_exit_what_was_sent_arrives(void **state)
 	bed_pair_end(fd, listener, peer);
 }
 
+struct writer {
+	int fd;
+	_Atomic size_t written;
+};
+
+/* Small pieces, until there is no writing any more. */
+static void *write_on(void *arg)
+{
+	struct writer *writer = arg;
+	ssize_t n;
+
+	while ((n = do_send(writer->fd, "0123456789", 10, MSG_NOSIGNAL)) > 0 || n == -EAGAIN)
+		atomic_fetch_add(&writer->written, n > 0 ? (size_t)n : 0);
+	assert_int_equal(n, -EPIPE);
+	return NULL;
+}
+
+static void test_shut_while_another_thread_writes_all_that_was_written_arrives(void **state)
+{
+	static char bytes[65536];
+
+	(void)state;
+	for (int i = 0; i < 100; i++) {
+		struct vma_tcp_listener *listener;
+		struct bed_conn *peer;
+		struct writer writer = {.fd = bed_pair(&listener, &peer, SOCK_NONBLOCK)};
+		size_t got = 0;
+		pthread_t thread;
+
+		pthread_create(&thread, NULL, write_on, &writer);
+		for (int turn = i % 16 + 1; turn > 0 || atomic_load(&writer.written) == 0; turn--) {
+			bed_drive();
+			got += bed_peer_recv(peer, bytes, sizeof(bytes));
+		}
+		assert_int_equal(do_shutdown(writer.fd, SHUT_WR), 0);
+		pthread_join(thread, NULL);
+		bed_until((got += bed_peer_recv(peer, bytes, sizeof(bytes)), vma_tcp_rx_eof(peer->conn)));
+		assert_int_equal(got, atomic_load(&writer.written));
+		bed_pair_end(writer.fd, listener, peer);
+	}
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_close_delivers_and_says_the_end),
         cmocka_unit_test(test_close_with_unread_bytes_resets),
@@ -290,6 +332,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_closed_by_another_thread_a_read_goes_on),
         cmocka_unit_test(test_a_call_that_finds_it_closed_is_ebadf),
         cmocka_unit_test(test_shut_by_another_thread_a_read_ends),
+        cmocka_unit_test(test_shut_while_another_thread_writes_all_that_was_written_arrives),
         cmocka_unit_test(test_a_duplicate_keeps_it_open),
         cmocka_unit_test(test_what_a_child_does_with_its_copy_is_no_matter),
         cmocka_unit_test(test_at_exit_what_was_sent_arrives),

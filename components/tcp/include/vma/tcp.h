@@ -260,7 +260,10 @@ void vma_tcp_push(struct vma_tcp_conn *conn);
 
 /* ---- ending ---- */
 
-/* SHUT_RD, SHUT_WR, SHUT_RDWR as the kernel; FIN follows what is queued. -ENOTCONN. */
+/*
+ * SHUT_RD, SHUT_WR, SHUT_RDWR as the kernel; FIN follows what is queued. -ENOTCONN. Who ends writing, by this or by
+ * close, is the writer of that moment: what another thread committed meanwhile would come after the FIN.
+ */
 int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how);
 /*
  * The application has closed it: what is queued is delivered, then FIN, without owner; RST if something received was
