@@ -8,6 +8,8 @@
  *   TCP, any peer              any socket on that port
  *
  * A socket bound to another device never sees this one's packets. IPv6 sockets on [::] receive IPv4 unless IPV6_V6ONLY.
+ *
+ * Making a netlink socket costs more than a question. Who has one thread and asks for each connection (vmad) keeps it.
  */
 #include <errno.h>
 #include <arpa/inet.h>
@@ -152,15 +154,42 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 	return rc;
 }
 
+static int kept_fd = -1;
+static bool keeps;
+
+void owner_foreign_keep(bool keep)
+{
+	keeps = keep;
+	if (!keep && kept_fd >= 0) {
+		os_close(kept_fd);
+		kept_fd = -1;
+	}
+}
+
 static int open_diag(void)
 {
 	const struct timeval patience = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
-	int fd = os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	int fd = keeps ? kept_fd : -1;
 
+	if (fd >= 0)
+		return fd;
+	fd = os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	if (fd < 0)
 		return -errno;
 	os_setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	if (keeps)
+		kept_fd = fd;
 	return fd;
+}
+
+/* rc: of the conversation. What was not heard to its end may have left something to read: that one is not kept. */
+static void close_diag(int fd, int rc)
+{
+	if (fd == kept_fd && (rc >= 0 || rc == -ENOENT))
+		return;
+	if (fd == kept_fd)
+		kept_fd = -1;
+	os_close(fd);
 }
 
 int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners,
@@ -176,7 +205,7 @@ int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners,
 	rc = walk_family(fd, &walk, AF_INET, proto);
 	if (rc == 0)
 		rc = walk_family(fd, &walk, AF_INET6, proto);
-	os_close(fd);
+	close_diag(fd, rc);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
 }
 
@@ -206,7 +235,7 @@ int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
 		rc = -errno;
 	while (rc == 0)
 		rc = take_reply(fd, &walk, key->proto);
-	os_close(fd);
+	close_diag(fd, rc);
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 

@@ -263,6 +263,8 @@ int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners,
 /* The one TCP socket that the kernel would ask first for a packet of this 5-tuple, if there is one. -errno. */
 int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
                              void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
+/* The process has one thread that asks: its netlink socket stays open from now on; false: it is closed. */
+void owner_foreign_keep(bool keep);
 /* Would the kernel give `socket` packets that the rule takes? */
 bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex);
 

@@ -12,6 +12,7 @@
 
 #include <vma/log.h>
 
+#include "owner_priv.h"
 #include "vmad_server.h"
 
 #ifndef SO_PEERPIDFD
@@ -370,6 +371,7 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 
 	if (server == NULL)
 		return -ENOMEM;
+	owner_foreign_keep(true);
 	server->attr = attr;
 	server->ifindex = if_nametoindex(attr->interface);
 	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex);
@@ -381,6 +383,7 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	} else {
 		vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
 	}
+	owner_foreign_keep(false);
 	free(server);
 	return rc;
 }

@@ -3,6 +3,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -341,6 +342,54 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 	assert_int_equal(sighting.times, 0);
 }
 
+static unsigned open_files(void)
+{
+	unsigned n = 0;
+
+	for (int fd = 0; fd < 256; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(void **state)
+{
+	struct vma_flow_key key = {
+	        .family = AF_INET, .proto = IPPROTO_TCP, .local = {127, 0, 0, 1}, .peer = {127, 0, 0, 1}};
+	struct sockaddr_in server = {.sin_family = AF_INET}, peer;
+	socklen_t len = sizeof(server), cookie_len = sizeof(uint64_t);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), accepted;
+	const unsigned before = open_files();
+	struct sighting sighting = {0};
+
+	(void)state;
+	server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(bind(listener, (struct sockaddr *)&server, sizeof(server)), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
+	assert_int_equal(connect(client, (struct sockaddr *)&server, sizeof(server)), 0);
+	accepted = accept(listener, (struct sockaddr *)&peer, &len);
+	assert_true(accepted >= 0);
+	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
+	key.local_port_be = server.sin_port;
+	owner_foreign_keep(true);
+	for (unsigned i = 1; i <= 3; i++) {
+		key.peer_port_be = htons((uint16_t)(ntohs(peer.sin_port) ^ 1)); /* nobody's */
+		assert_int_equal(owner_foreign_connection(&key, 0, see, &sighting), 0);
+		assert_int_equal(sighting.times, (i - 1) * 2);
+		key.peer_port_be = peer.sin_port;
+		assert_int_equal(owner_foreign_connection(&key, 0, see, &sighting), 0);
+		assert_int_equal(sighting.times, i * 2 - 1);
+		assert_int_equal(owner_foreign_walk(IPPROTO_TCP, ntohs(server.sin_port), false, see, &sighting), 0);
+		assert_int_equal(sighting.times, i * 2);
+		assert_int_equal(open_files(), before + 2); /* what was accepted, and the one that is kept */
+	}
+	owner_foreign_keep(false);
+	close(accepted);
+	assert_int_equal(open_files(), before);
+	close(client);
+	close(listener);
+}
+
 static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 {
 	struct sockaddr_in server = {.sin_family = AF_INET};
@@ -372,6 +421,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_ipv6_socket_on_any_address_receives_ipv4),
         cmocka_unit_test(test_unless_it_is_ipv6_only),
         cmocka_unit_test(test_a_connection_is_found_by_its_addresses),
+        cmocka_unit_test(test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does),
         cmocka_unit_test(test_of_tcp_the_listeners_can_be_had_alone),
 };
 
