@@ -223,6 +223,16 @@ static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 	return 0;
 }
 
+/*
+ * The owner's clock starts with the first flow. vmad keeps its own; but what it took back may have come in with an
+ * answer, and nobody polls for that one. Lock held.
+ */
+static void wake_if_due(struct nic_xdp *nic)
+{
+	if (nic->owner != NULL || (nic->vmad != NULL && vmad_client_has_event(nic->vmad)))
+		nic_xdp_thread_wake(nic);
+}
+
 /* While the owner is gone a flow is only noted: rebind adds it. */
 int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 {
@@ -245,9 +255,9 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	kept = keep_flow(qp, &flow, rc);
 	if (rc == 0 && kept < 0)
 		ask_flow_del(nic, qp, &rule->key);
+	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	free_flow(flow);
-	nic_xdp_thread_wake(nic); /* the first flow starts the owner's clock */
 	return kept;
 }
 
@@ -266,8 +276,8 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 		flow = unlink_at(find_in(&qp->flows.revoked, key));
 	if (flow != NULL)
 		ask_flow_del(nic, qp, key);
+	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
-	nic_xdp_thread_wake(nic); /* a flow taken back may have come in with the answer: nobody polls for that one */
 	known = flow != NULL;
 	free_flow(flow);
 	return known ? 0 : -ENOENT;

@@ -259,6 +259,11 @@ int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct
 	return rc;
 }
 
+bool vmad_client_has_event(const struct vmad_client *client)
+{
+	return client->revoked > 0;
+}
+
 int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
 {
 	struct vmad_msg msg;
