@@ -86,6 +86,7 @@ void rail_care_forget(struct vma_rail *rail);
 
 /* task.c: the internal thread only, inside. */
 void tasks_run(void);
+uint64_t tasks_due(void); /* before the thread sleeps: what was posted lazily */
 void tasks_fork_child(void);
 
 #endif

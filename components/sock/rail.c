@@ -175,6 +175,8 @@ int vma_rail_get(struct vma_device *device, enum vma_rail_side side, const struc
 	const int logic = side == VMA_RAIL_RX ? conf->ring_allocation_logic_rx : conf->ring_allocation_logic_tx;
 	struct vma_ring_where here = *where;
 	struct vma_ring_key key;
+	uint32_t before;
+	bool is_new;
 	int cpu, rc;
 
 	if (here.thread_id == 0)
@@ -185,10 +187,12 @@ int vma_rail_get(struct vma_device *device, enum vma_rail_side side, const struc
 	}
 	key = vma_ring_key((enum vma_ring_logic)logic, &here);
 	pthread_mutex_lock(&rails_lock);
+	before = device->priv->rails_made;
 	rc = get(device, &key, out);
+	is_new = device->priv->rails_made != before;
 	pthread_mutex_unlock(&rails_lock);
-	if (rc == 0)
-		internal_wake(); /* it may be new: then it is to be looked after */
+	if (rc == 0 && is_new)
+		internal_wake(); /* it is to be looked after */
 	return rc;
 }
 

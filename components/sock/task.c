@@ -1,7 +1,7 @@
 /* task - work that others leave for the internal thread: posted by anybody, run there in order. */
 #include "task_queue.h"
 
-#include "engine_priv.h"
+#include "internal_priv.h"
 
 static ck_stack_t queue = CK_STACK_INITIALIZER;
 static ck_stack_entry_t *taken; /* by the internal thread, and not yet run */
@@ -17,6 +17,20 @@ void vma_engine_post(struct vma_task *task)
 		return;
 	task_queue_push_mpsc(&queue, task);
 	internal_wake();
+}
+
+/* The push is published before the thread's time is asked for, and tasks_due looks after it was said: sleep_time.h. */
+void vma_engine_post_lazily(struct vma_task *task)
+{
+	if (atomic_exchange(&task->queued, true))
+		return;
+	task_queue_push_mpsc(&queue, task);
+	internal_wake_by(vma_now_ns() + MS);
+}
+
+uint64_t tasks_due(void)
+{
+	return ck_pr_load_ptr(&queue.head) != NULL ? vma_now_ns() + MS : NO_DEADLINE;
 }
 
 void tasks_run(void)

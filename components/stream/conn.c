@@ -101,7 +101,7 @@ static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	if (events & (VMA_TCP_DRAINED | VMA_TCP_CLOSED | VMA_TCP_FAILED))
 		atomic_store(&sock->drained, true);
 	if (events & (VMA_TCP_CLOSED | VMA_TCP_FAILED) && atomic_exchange(&sock->parting, STREAM_OVER) == STREAM_KEPT)
-		vma_engine_post(&sock->end_task);
+		vma_engine_post_lazily(&sock->end_task);
 	if (__builtin_expect(atomic_load_explicit(&sock->async, memory_order_relaxed), 0) && ready != 0)
 		signal_owner(sock, false);
 	if (ready != 0)

@@ -161,6 +161,8 @@ struct vma_task {
 	void (*run)(struct vma_task *task);
 };
 void vma_engine_post(struct vma_task *task);
+/* The same within a millisecond or so, with others: a thread that posts often does not wake the other one each time. */
+void vma_engine_post_lazily(struct vma_task *task);
 /* The internal thread runs the task, which is never posted, whenever fd is readable; it has to read it empty. One for a
  * process; 0, -EBUSY, -ENODEV (no thread). */
 int vma_engine_watch(int fd, struct vma_task *task);
