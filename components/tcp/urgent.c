@@ -10,7 +10,8 @@
 static void announce(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	uint32_t at = s->seq + s->urgent - 1;
-	uint64_t offset = fifo_produced(&conn->rx) + (at - conn->pcb->rcv_nxt);
+	uint64_t produced = fifo_produced(&conn->rx); /* less than rcv_nxt when there was no memory for what came */
+	uint64_t offset = produced + (at - (conn->rx_seq + (uint32_t)produced));
 	int64_t known = atomic_load_explicit(&conn->urgent_at, memory_order_relaxed);
 
 	if (TCP_SEQ_LT(at, conn->pcb->rcv_nxt) || (known >= 0 && (uint64_t)known >= offset))

@@ -170,6 +170,24 @@ static void test_byte_that_was_stepped_over_does_not_come_again_with_the_next_ma
 	app_free(app);
 }
 
+static void test_mark_is_where_it_belongs_when_there_was_no_memory_for_what_came_before(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+
+	(void)state;
+	pair_no_bytes = true;
+	raw_send(1, 1, TCP_ACK | TCP_PSH, "abc", 3);
+	raw_send_options(4, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "defX", 4);
+	pair_no_bytes = false;
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 6);
+	run(2 * MS);
+	assert_int_equal(read_text(app, text, 15), 3);
+	assert_string_equal(text, "abc");
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
+	app_free(app);
+}
+
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte),
         RAW_CASE(test_urgent_byte_is_read_by_itself_once),
@@ -177,6 +195,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_announced_urgent_byte_is_waited_for),
         RAW_CASE(test_lone_urgent_byte_is_nothing_to_read),
         RAW_CASE(test_byte_that_was_stepped_over_does_not_come_again_with_the_next_mark),
+        RAW_CASE(test_mark_is_where_it_belongs_when_there_was_no_memory_for_what_came_before),
         RAW_CASE(test_urgent_byte_is_found_in_the_second_of_two_segments),
         CASE(test_urgent_byte_arrives_at_the_other_stack),
 };
