@@ -130,9 +130,10 @@ struct nic_xdp {
 	struct xdp_window *window;
 	struct xdp_qp *qps;
 	struct xdp_lease *leases;
-	int wake_fd, dead_fd; /* the thread's wake-up; what replaces the fd of a socket given up */
-	_Atomic bool closing; /* vma_nic_close was called */
-	bool joined;          /* and waits for the thread; else the thread frees the nic */
+	uint32_t requests_seen; /* the thread's: made to vmad before its last sleep */
+	int wake_fd, dead_fd;   /* the thread's wake-up; what replaces the fd of a socket given up */
+	_Atomic bool closing;   /* vma_nic_close was called */
+	bool joined;            /* and waits for the thread; else the thread frees the nic */
 	pthread_t thread;
 };
 

@@ -25,6 +25,7 @@
 #define RETRY_LAST_MS 250
 #define PATIENCE_MS 2000 /* of one attempt: the thread must also see nic_close */
 #define REMIND_MS 100    /* a queue pair that was not rebound is asked again */
+#define BUSY_MS 5        /* between two looks at a connection that is in use */
 
 void nic_xdp_thread_wake(struct nic_xdp *nic)
 {
@@ -183,13 +184,28 @@ static int work(struct nic_xdp *nic)
 	return sleep_ms;
 }
 
+/*
+ * Each answer to a request wakes whoever sleeps on the connection, for nothing: a program that connects often would pay
+ * two changes of thread for each. So while there are requests, the connection is looked at now and then instead.
+ */
+static bool is_in_use(struct nic_xdp *nic)
+{
+	const uint32_t before = nic->requests_seen;
+
+	nic->requests_seen = nic->vmad != NULL ? vmad_client_requests(nic->vmad) : 0;
+	return nic->vmad != NULL && nic->requests_seen != before;
+}
+
 static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 {
+	const bool in_use = is_in_use(nic);
 	struct pollfd fds[2] = {
 	        {.fd = nic->wake_fd, .events = POLLIN},
-	        {.fd = nic->vmad != NULL ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
+	        {.fd = nic->vmad != NULL && !in_use ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
 	};
 
+	if (in_use && (sleep_ms < 0 || sleep_ms > BUSY_MS))
+		sleep_ms = BUSY_MS;
 	os_poll(fds, 2, sleep_ms);
 	drain_wake(nic);
 }

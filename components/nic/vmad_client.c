@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <net/if.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@
 
 struct vmad_client {
 	int fd;
-	uint32_t seq;
+	_Atomic uint32_t seq;
 	unsigned revoked;
 	struct vmad_flow revoked_flow[REVOKED_MAX];
 };
@@ -257,6 +258,11 @@ int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct
 		done += count;
 	}
 	return rc;
+}
+
+uint32_t vmad_client_requests(const struct vmad_client *client)
+{
+	return atomic_load_explicit(&client->seq, memory_order_relaxed);
 }
 
 bool vmad_client_has_event(const struct vmad_client *client)

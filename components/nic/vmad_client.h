@@ -45,7 +45,8 @@ int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct
 /* Any number. -EOPNOTSUPP: this vmad has no heirs. */
 int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct vma_flow_heir *heirs, unsigned n);
 
-bool vmad_client_has_event(const struct vmad_client *client); /* one is here already: the fd does not tell of it */
+uint32_t vmad_client_requests(const struct vmad_client *client); /* so many were made; any thread may ask */
+bool vmad_client_has_event(const struct vmad_client *client);    /* one is here already: the fd does not tell of it */
 /* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */
 int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key);
 
