@@ -17,6 +17,8 @@
 
 #include "stream_priv.h"
 
+#define LAST_TRIES 16 /* ports in TIME_WAIT, where another thread is at the same ones */
+
 /* ---- through the kernel ---- */
 
 /* Errors of calls that did not begin anything: the next call may lead elsewhere. */
@@ -90,15 +92,34 @@ static int try_port(struct stream_sock *sock, struct stream_way *way, struct vma
 	return 0;
 }
 
+/*
+ * The n-th to try. When all are taken, nearly always by connections in TIME_WAIT, and without time stamps none of these
+ * may be used again by the rules of RFC 6191: then the oldest, after a second. The kernel answers EADDRNOTAVAIL, after
+ * 28,232 connections a minute to one peer; a program that makes 15,000 a second is to go on.
+ */
+static uint16_t next_port(struct stream_sock *sock, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+                          const struct sockaddr_in *local, uint32_t n, uint32_t *last)
+{
+	const uint16_t port_be = *last == 0 ? stream_port_candidate(local, &sock->peer, n) : 0;
+
+	if (port_be != 0 || *last == LAST_TRIES)
+		return port_be;
+	if ((*last)++ == 0)
+		stream_port_scarce(local, &sock->peer);
+	attr->time_wait_ends = true;
+	return vma_tcp_oldest_port(way->tcp, attr);
+}
+
 /* The next port that is free for this peer, in the stack and in the kernel. */
 static int try_ports(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
                      struct sockaddr_in *local)
 {
 	struct vma_tcp_conn *conn;
+	uint32_t last = 0;
 	int rc;
 
 	for (uint32_t n = 0;; n++) {
-		local->sin_port = stream_port_candidate(local, &sock->peer, n);
+		local->sin_port = next_port(sock, way, attr, local, n, &last);
 		if (local->sin_port == 0)
 			return -EADDRNOTAVAIL;
 		rc = try_port(sock, way, attr, local->sin_port);

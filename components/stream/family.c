@@ -6,42 +6,31 @@
  *   child ──┬─ closes it, ends: nothing                                          │   │
  *           └─ uses it: is the shadow connected? ── no: asks, waits ─────────────┘ <─┘
  *
- * The page and the eventfd are made before the first fork that finds a connection. A question is a slot of the page:
- * who asks takes a free one, says which file it is about (numbers of files are the same on both sides), and sleeps on
- * the slot's state. The state's changes are the only synchronisation: `id` is written between TAKEN and ASKED, and read
- * after ASKED was seen. ASKED goes to DONE or UNKNOWN by the parent, or to FREE by who has given up waiting, by
- * compare-and-swap, so one of the two sees the other. A slot whose owner was killed is taken again when all are in use.
+ * The page (ask.h), the eventfd, and a descriptor by which children see that the parent has died are made before the
+ * first fork that finds a connection. Numbers of files are the same on both sides.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
+#include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <vma/log.h>
 
+#include "ask.h"
 #include "stream_priv.h"
 
-enum { ASKS = 128, PATIENCE_NS = 1000000000, CLOSE_NS = 200000000, LOCK_TRIES = 1000 };
-enum ask_state { ASK_FREE, ASK_TAKEN, ASK_ASKED, ASK_DONE, ASK_UNKNOWN };
+#define PATIENCE_NS 5000000000ULL
+#define NAP_NS 100000
+enum { LOCK_TRIES = 1000 };
 
-struct ask {
-	_Atomic uint32_t state;
-	_Atomic int32_t pid;
-	_Atomic uint64_t id; /* vma_file.id */
-};
-
-/* Shared between processes. */
+/* The descriptors have the same numbers in all of the family. */
 struct stream_family {
-	_Atomic bool gone; /* the parent has ended, and has handed over what it could */
-	int event_fd;      /* the same number in all of them */
-	struct ask ask[ASKS];
+	struct ask_page *page;
+	int event_fd, pid_fd;
 };
 
 _Atomic bool vma_stream_inherits;
@@ -49,11 +38,6 @@ _Atomic bool vma_stream_inherits;
 static struct stream_family *own; /* of this process as a parent; changed in fork's handlers only */
 
 /* ---- the parent ---- */
-
-static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
-{
-	return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
-}
 
 struct search {
 	uint64_t id;
@@ -69,7 +53,7 @@ static void look(struct vma_file *file, void *arg)
 }
 
 /* One that is not there any more has been handed over, is being closed just now, or has ended. */
-static enum ask_state hand_over_id(uint64_t id)
+static enum ask_answer hand_over_id(uint64_t id)
 {
 	struct search search = {.id = id};
 	struct stream_sock *sock;
@@ -88,59 +72,45 @@ static enum ask_state hand_over_id(uint64_t id)
 	return ASK_DONE;
 }
 
-/* Nobody sleeps on a state that is not ASKED. */
-static void done(struct ask *ask, enum ask_state answer)
-{
-	uint32_t asked = ASK_ASKED;
-
-	if (atomic_compare_exchange_strong(&ask->state, &asked, answer))
-		futex(&ask->state, FUTEX_WAKE, INT_MAX, NULL);
-}
-
 /* The internal thread's. */
 static void answer(struct vma_task *task)
 {
 	uint64_t times;
 
 	(void)task;
-	if (syscall(SYS_read, own->event_fd, &times, sizeof(times)) < 0)
-		return;
-	for (unsigned i = 0; i < ASKS; i++) {
-		struct ask *ask = &own->ask[i];
-
-		if (atomic_load(&ask->state) != ASK_ASKED)
-			continue;
-		done(ask, hand_over_id(atomic_load(&ask->id)));
-	}
+	if (syscall(SYS_read, own->event_fd, &times, sizeof(times)) >= 0)
+		ask_answer_all(own->page, hand_over_id);
 }
 
 static struct vma_task answer_task = {.run = answer};
-
-/* Both sides have said their end, and all is read: of no use to a child, and whoever is here waits for the last ACK,
- * which may be on its way to the ring. */
-static bool is_used_up(const struct stream_sock *sock)
-{
-	const struct vma_tcp_conn *conn = stream_conn(sock);
-	const int state = conn != NULL ? vma_tcp_state(conn) : TCP_CLOSE;
-
-	return (state == TCP_LAST_ACK || state == TCP_CLOSING || state == TCP_TIME_WAIT) && vma_tcp_rx_bytes(conn) == 0;
-}
 
 bool stream_hand_over(struct stream_sock *sock)
 {
 	int lingering = atomic_load(&sock->lingering_fd);
 
-	return atomic_load(&sock->forked) && !is_used_up(sock) &&
+	return atomic_load(&sock->forked) &&
 	       stream_to_kernel(sock, lingering != 0 ? lingering : atomic_load(&sock->file.fd)) == 0;
+}
+
+void stream_move_begin(struct stream_sock *sock)
+{
+	if (own != NULL)
+		sock->move = ask_move_begin(own->page, sock->file.id);
+}
+
+void stream_move_end(struct stream_sock *sock, int rc)
+{
+	if (own == NULL)
+		return;
+	if (rc == -EPERM)
+		atomic_store(&own->page->forbidden, true);
+	ask_move_end(own->page, sock->move);
 }
 
 void stream_family_leave(void)
 {
-	if (own == NULL)
-		return;
-	atomic_store(&own->gone, true);
-	for (unsigned i = 0; i < ASKS; i++)
-		done(&own->ask[i], ASK_DONE);
+	if (own != NULL)
+		ask_leave(own->page);
 }
 
 void vma_stream_before_replace(int fd)
@@ -200,28 +170,47 @@ void vma_stream_before_exec(void)
 
 /* ---- fork ---- */
 
+/* Where the program's descriptors are not. */
+static int guard(int fd)
+{
+	int rc = fd < 0 ? -errno : vma_fd_guard(fd);
+
+	if (rc < 0 && fd >= 0)
+		syscall(SYS_close, fd);
+	return rc;
+}
+
+static void free_family(struct stream_family *family)
+{
+	if (family->event_fd >= 0)
+		vma_fd_unguard_close(family->event_fd);
+	if (family->pid_fd >= 0)
+		vma_fd_unguard_close(family->pid_fd);
+	if (family->page != NULL)
+		ask_page_free(family->page);
+	vma_free(family);
+}
+
+/* Without the descriptor of the process, children wait longer for a parent that has died; that is all. */
 static int make_family(void)
 {
-	struct stream_family *family =
-	        mmap(NULL, sizeof(*family), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int fd, rc;
+	struct stream_family *family = vma_alloc(sizeof(*family));
+	int rc;
 
-	if (family == MAP_FAILED)
-		return -errno;
-	fd = (int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = fd < 0 ? -errno : vma_fd_guard(fd);
-	if (rc >= 0) {
-		fd = family->event_fd = rc;
-		own = family;
-		rc = vma_engine_watch(fd, &answer_task);
-		if (rc == 0)
-			return 0;
+	if (family == NULL)
+		return -ENOMEM;
+	family->page = ask_page_create();
+	family->event_fd = rc = guard((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+	family->pid_fd = guard((int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0));
+	if (family->page == NULL)
+		rc = -ENOMEM;
+	own = family;
+	if (rc >= 0)
+		rc = vma_engine_watch(family->event_fd, &answer_task);
+	if (rc < 0) {
 		own = NULL;
-		vma_fd_unguard_close(fd);
-	} else if (fd >= 0) {
-		syscall(SYS_close, fd);
+		free_family(family);
 	}
-	munmap(family, sizeof(*family));
 	return rc;
 }
 
@@ -292,66 +281,52 @@ static bool is_connected(int fd)
 	return vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) == 0;
 }
 
-static bool take_slot(struct ask *ask, bool abandoned_too)
+/* Connected, and nobody is about to tell the kernel more about it: in this order, see ask.c. */
+static bool has_come(const struct stream_sock *sock, int fd)
 {
-	uint32_t state = ASK_FREE;
-
-	if (atomic_compare_exchange_strong(&ask->state, &state, ASK_TAKEN))
-		return true;
-	return abandoned_too && kill(atomic_load(&ask->pid), 0) != 0 && errno == ESRCH &&
-	       atomic_compare_exchange_strong(&ask->state, &state, ASK_TAKEN);
+	return is_connected(fd) && !ask_is_moving(sock->family->page, sock->file.id);
 }
 
-static struct ask *find_slot(struct stream_family *family)
+static void wake_parent(void *arg)
 {
-	for (int pass = 0; pass < 2; pass++)
-		for (unsigned i = 0; i < ASKS; i++)
-			if (take_slot(&family->ask[i], pass != 0))
-				return &family->ask[i];
-	return NULL;
+	const struct stream_family *family = arg;
+	const uint64_t one = 1;
+
+	if (syscall(SYS_write, family->event_fd, &one, sizeof(one)) < 0)
+		vma_log_debug("a connection cannot be asked for: %s", strerrordesc_np(errno));
 }
 
-/* Whether it is worth waiting for the end of a close. */
-static bool await_answer(struct stream_family *family, struct ask *ask)
+static bool parent_is_alive(void *arg)
+{
+	const struct stream_family *family = arg;
+	struct pollfd fd = {.fd = family->pid_fd, .events = POLLIN};
+
+	return family->pid_fd < 0 || syscall(SYS_poll, &fd, 1, 0) <= 0;
+}
+
+/*
+ * What the parent is in the middle of: a hand-over, or a close, which takes the file from the list of all before it
+ * hands the connection over.
+ */
+static void await_parent(struct stream_sock *sock, int fd, bool closing)
 {
 	const uint64_t deadline_ns = vma_now_ns() + PATIENCE_NS;
-	const struct timespec nap = {.tv_nsec =
-	                                     50000000}; /* it may have ended without a word, or before it was asked */
-	uint32_t state = ASK_ASKED;
+	const struct timespec nap = {.tv_nsec = NAP_NS};
+	struct ask_page *page = sock->family->page;
 
-	while (atomic_load(&ask->state) == ASK_ASKED && !atomic_load(&family->gone) && vma_now_ns() < deadline_ns)
-		futex(&ask->state, FUTEX_WAIT, ASK_ASKED, &nap);
-	atomic_store(&ask->pid, 0); /* before somebody else has it: whose pid is there, has it */
-	if (!atomic_compare_exchange_strong(&ask->state, &state, ASK_FREE))
-		atomic_store(&ask->state, ASK_FREE);
-	return state == ASK_UNKNOWN;
-}
-
-/* The parent's close takes the file from the list of all before it hands the connection over. */
-static void await_close(int fd)
-{
-	const uint64_t deadline_ns = vma_now_ns() + CLOSE_NS;
-	const struct timespec nap = {.tv_nsec = 100000};
-
-	while (!is_connected(fd) && vma_now_ns() < deadline_ns)
+	while (!has_come(sock, fd) &&
+	       ((closing && !atomic_load(&page->forbidden)) || ask_is_moving(page, sock->file.id)) &&
+	       parent_is_alive(sock->family) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
 }
 
 static void ask_parent(struct stream_sock *sock, int fd)
 {
-	struct stream_family *family = sock->family;
-	const uint64_t one = 1;
-	struct ask *ask = atomic_load(&family->gone) ? NULL : find_slot(family);
+	const struct ask_parent parent = {
+	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->family, .patience_ns = PATIENCE_NS};
+	enum ask_answer answer = is_connected(fd) ? ASK_DONE : ask(sock->family->page, sock->file.id, &parent);
 
-	if (ask == NULL)
-		return;
-	atomic_store(&ask->pid, (int32_t)syscall(SYS_getpid));
-	atomic_store(&ask->id, sock->file.id);
-	atomic_store(&ask->state, ASK_ASKED);
-	if (syscall(SYS_write, family->event_fd, &one, sizeof(one)) < 0)
-		vma_log_debug("a connection cannot be asked for: %s", strerrordesc_np(errno));
-	if (await_answer(family, ask))
-		await_close(fd);
+	await_parent(sock, fd, answer == ASK_UNKNOWN && !atomic_load(&sock->family->page->gone));
 }
 
 /* Two threads may ask for the same one: the second question finds it done. */
@@ -362,9 +337,9 @@ void vma_stream_take_over(struct vma_file *file)
 
 	if (file->kind != VMA_FILE_TCP || !atomic_load(&sock->is_parents))
 		return;
-	if (!is_connected(fd))
+	if (!has_come(sock, fd))
 		ask_parent(sock, fd);
-	if (is_connected(fd))
+	if (has_come(sock, fd))
 		atomic_store(&sock->reason, VMA_SOCK_FORKED);
 	atomic_store(&sock->is_parents, false);
 }

@@ -19,12 +19,16 @@
 #include "settings.h"
 #include "stream_priv.h"
 
+#define SCARCE_TRIES 4
+#define SCARCE_NS 1000000000ULL
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
 	uint32_t low, count;
 	uint64_t secret[2];
 	uint8_t reserved[65536 / 8]; /* ip_local_reserved_ports: a bit each */
 	_Atomic uint32_t next[64];   /* what was tried last, by hash */
+	_Atomic uint64_t scarce_until_ns[64];
 } ports = {.low = 32768, .count = 28232};
 
 /* ---- the host's settings ---- */
@@ -80,11 +84,24 @@ uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct soc
 	if (n >= ports.count)
 		return 0;
 	offset = hash(local, peer);
+	if (n >= SCARCE_TRIES &&
+	    vma_now_ns() < atomic_load_explicit(&ports.scarce_until_ns[offset % 64], memory_order_relaxed))
+		return 0;
 	at = atomic_fetch_add_explicit(&ports.next[offset % 64], 1, memory_order_relaxed);
 	port = ports.low + (offset + at) % ports.count;
 	for (uint32_t i = 0; i < ports.count && ports.reserved[port / 8] >> port % 8 & 1; i++)
 		port = port + 1 < ports.low + ports.count ? port + 1 : ports.low;
 	return htons((uint16_t)port);
+}
+
+/* A look at all of them takes milliseconds: not for each of the connections that come now. */
+void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+{
+	const uint64_t now = vma_now_ns();
+	_Atomic uint64_t *until = &ports.scarce_until_ns[hash(local, peer) % 64];
+
+	if (now >= atomic_load_explicit(until, memory_order_relaxed))
+		atomic_store_explicit(until, now + SCARCE_NS, memory_order_relaxed);
 }
 
 /* ---- reserving ---- */

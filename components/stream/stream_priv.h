@@ -121,6 +121,7 @@ struct stream_sock {
 	_Atomic bool forked;                /* a child was forked while it was connected, and may use it */
 	_Atomic bool is_parents;            /* a connection of the process that forked this one */
 	struct stream_family *family;       /* then: where to ask for it */
+	unsigned move;                      /* while it is handed over: of stream_move_begin */
 	struct vma_task update_task;
 	_Atomic bool update_asked;
 	_Atomic enum vma_sock_reason reason;
@@ -210,6 +211,9 @@ void stream_moved(struct stream_sock *sock); /* tells who waits */
 bool stream_hand_over(struct stream_sock *sock);         /* file.lock: to_kernel, if a child may use it */
 void stream_forked_connection(struct stream_sock *sock); /* in the child */
 void stream_family_leave(void);                          /* at exit: there is nobody to ask any more */
+/* Children do not touch the shadow between the two. rc: what has come of it. file.lock. */
+void stream_move_begin(struct stream_sock *sock);
+void stream_move_end(struct stream_sock *sock, int rc);
 
 /* ---- way.c: routes and paths ---- */
 
@@ -244,6 +248,8 @@ enum vma_sock_reason stream_reason_of(int error);
 int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local);
 /* The n-th port to try for a connection, network order; 0: there are no more. */
 uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t n);
+/* All of them were tried, for nothing: for a second, few are. */
+void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer);
 
 /* ---- connect.c, listen.c, accept.c, names.c, shutdown.c, options.c, getopt.c, ioctl.c: control path ---- */
 

@@ -2,12 +2,18 @@
  * to_kernel.c - a connection becomes the kernel's, in the middle of a conversation, and nobody notices: its shadow is
  *               given all that the connection knows (TCP_REPAIR), and is connected from then on.
  *
+ *   a rule of its own at the NIC
  *   nobody drives ─┬─ shadow: sequence numbers, addresses, options, both queues, windows     undone if one fails
- *                  ├─ it lives: answers come from the kernel's stack
- *                  └─ the connection is over here, without a word; its flow goes last
+ *                  ├─ it lives: answers come from the kernel's stack; it is told what had come out of order
+ *                  └─ the connection is over here, without a word
+ *   the rule goes, and what had come for it until then is said to the kernel (replay.c)
  *
- * In this order, because a segment that comes in between must not find a kernel without a connection, which would
- * answer with RST; those that the ring takes in the meantime are lost, and repeated by the peer.
+ * With the rule, because a socket that is being repaired looks connected: a segment that came to it by way of a
+ * listener's rule, which leaves the kernel's connections to the kernel, would be taken into half of a connection. And
+ * the rule goes last, because a kernel without a connection would answer with RST. So nothing is lost: the peer would
+ * repeat it, but the kernel has not measured the way yet, and waits a second for what it has to repeat itself.
+ *
+ * Other processes do not touch the shadow before all is done: family.c.
  */
 #include <errno.h>
 #include <limits.h>
@@ -18,9 +24,8 @@
 #include <unistd.h>
 
 #include <vma/log.h>
-#include <vma/packet.h>
 
-#include "stream_priv.h"
+#include "replay.h"
 
 #define SPANS 8
 #define CHUNK 32768   /* of a queue's bytes in one call */
@@ -28,6 +33,9 @@
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
+#endif
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
 #endif
 
 /* The kernel's struct tcp_repair_opt. */
@@ -38,7 +46,7 @@ struct repair_option {
 /* ---- the shadow's options, for the time of the repair ---- */
 
 struct kept {
-	int reuse, sndbuf, rcvbuf, locks;
+	int reuse, sndbuf, rcvbuf, locks, ifindex;
 	bool has_locks;
 };
 
@@ -60,6 +68,7 @@ static void keep(int fd, struct kept *kept)
 	get_int(fd, SOL_SOCKET, SO_REUSEADDR, &kept->reuse);
 	get_int(fd, SOL_SOCKET, SO_SNDBUF, &kept->sndbuf);
 	get_int(fd, SOL_SOCKET, SO_RCVBUF, &kept->rcvbuf);
+	get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &kept->ifindex);
 	kept->has_locks = get_int(fd, SOL_SOCKET, SO_BUF_LOCK, &kept->locks) == 0;
 }
 
@@ -89,6 +98,8 @@ struct move {
 	struct vma_tcp_conn *conn;
 	int fd;
 	struct vma_tcp_export what;
+	struct kept kept;
+	struct replay replay;
 };
 
 static int set_seq(int fd, int queue, uint32_t seq)
@@ -190,65 +201,6 @@ static int fill_repaired(const struct move *m)
 	return rc;
 }
 
-/* ---- the peer's FIN ---- */
-
-static void store16(uint8_t *p, uint32_t value)
-{
-	p[0] = (uint8_t)(value >> 8);
-	p[1] = (uint8_t)value;
-}
-
-static void store32(uint8_t *p, uint32_t value)
-{
-	store16(p, value >> 16);
-	store16(p + 2, value);
-}
-
-static void build_fin(const struct move *m, uint8_t packet[40])
-{
-	const struct vma_tcp_export *what = &m->what;
-	uint32_t window = what->snd_wnd >> what->snd_scale;
-	uint8_t *tcp = packet + 20;
-	uint16_t sum;
-
-	memset(packet, 0, 40);
-	packet[0] = 0x45;
-	store16(packet + 2, 40);
-	packet[8] = 64;
-	packet[9] = IPPROTO_TCP;
-	memcpy(packet + 12, &m->sock->peer.sin_addr, 4);
-	memcpy(packet + 16, &m->sock->name.sin_addr, 4);
-	memcpy(tcp, &m->sock->peer.sin_port, 2);
-	memcpy(tcp + 2, &m->sock->name.sin_port, 2);
-	store32(tcp + 4, what->rcv_nxt);
-	store32(tcp + 8, what->snd_una);
-	tcp[12] = 5 << 4;
-	tcp[13] = 0x11; /* ACK, FIN */
-	store16(tcp + 14, window < 65535 ? window : 65535);
-	sum = (uint16_t)~vma_csum_fold(
-	        vma_csum_add(vma_csum_pseudo4(packet + 12, packet + 16, IPPROTO_TCP, 20), tcp, 20));
-	memcpy(tcp + 16, &sum, 2);
-}
-
-/*
- * It has been acknowledged, so the peer says it no more; and there is no other way to tell the kernel but to say it in
- * the peer's place, to an address of this host, which does not leave it.
- */
-static int say_fin(const struct move *m)
-{
-	int fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW), rc = 0;
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = m->sock->name.sin_addr};
-	uint8_t packet[40];
-
-	if (fd < 0)
-		return -errno;
-	build_fin(m, packet);
-	if (syscall(SYS_sendto, fd, packet, sizeof(packet), 0, &to, sizeof(to)) != sizeof(packet))
-		rc = -errno;
-	syscall(SYS_close, fd);
-	return rc;
-}
-
 /* ---- moved ---- */
 
 /* Not connected any more, and without a word about it. It stays bound. */
@@ -260,12 +212,12 @@ static void undo(const struct move *m)
 	set_int(m->fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
 }
 
-static int repair(const struct move *m, const struct kept *kept)
+static int repair(const struct move *m)
 {
 	int rc;
 
-	make_room(m->fd, kept, SO_RCVBUFFORCE, m->what.unread);
-	make_room(m->fd, kept, SO_SNDBUFFORCE, m->what.unacked);
+	make_room(m->fd, &m->kept, SO_RCVBUFFORCE, m->what.unread);
+	make_room(m->fd, &m->kept, SO_SNDBUFFORCE, m->what.unacked);
 	rc = join(m);
 	if (rc == 0)
 		rc = tell_options(m);
@@ -277,17 +229,20 @@ static int repair(const struct move *m, const struct kept *kept)
 }
 
 /* The kernel has it: what is left to do cannot be undone, and may fail as a connection may. */
-static void begin_life(const struct move *m)
+static void begin_life(struct move *m)
 {
 	int rc = set_int(m->fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
 
+	if (m->kept.ifindex != 0)
+		set_int(m->fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0); /* for what is said by the loopback interface */
 	if (rc == 0)
 		rc = fill(m, vma_tcp_export_tx, m->what.sent, m->what.unacked);
 	if (rc == 0 && m->what.fin_received)
-		rc = say_fin(m);
+		rc = replay_fin(&m->replay, m->what.rcv_nxt);
 	if (rc < 0)
 		vma_log_warn("fd %d: a connection that was handed over to the kernel is not whole: %s", m->fd,
 		             strerrordesc_np(-rc));
+	replay_early(&m->replay, m->conn);
 	if (m->what.shut_rd)
 		vma_os.shutdown(m->fd, SHUT_RD);
 	if (m->what.shut_wr)
@@ -297,25 +252,25 @@ static void begin_life(const struct move *m)
 /* Nobody drives, reads or writes. */
 static int move(struct move *m)
 {
-	struct kept kept;
 	int rc = vma_tcp_export_begin(m->conn, &m->what);
 
 	if (rc < 0)
 		return rc;
-	keep(m->fd, &kept);
 	rc = set_int(m->fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 	if (rc < 0)
 		return rc;
-	rc = repair(m, &kept);
+	keep(m->fd, &m->kept);
+	rc = repair(m);
 	if (rc < 0) {
 		undo(m);
-		give_back(m->fd, &kept);
+		give_back(m->fd, &m->kept);
 		return rc;
 	}
+	replay_begin(&m->replay, m->sock, vma_engine()->arena, &m->what);
 	begin_life(m);
-	give_back(m->fd, &kept);
+	give_back(m->fd, &m->kept);
 	m->sock->file.os_only = true;
-	vma_tcp_export_end(m->conn);
+	vma_tcp_export_end(m->conn, &m->replay.late);
 	return 0;
 }
 
@@ -333,6 +288,15 @@ static int move_alone(struct move *m)
 	stream_turn_give(&m->sock->writer);
 	stream_turn_give(&m->sock->reader);
 	return rc;
+}
+
+/* The NIC's rule goes. */
+static void part(struct move *m)
+{
+	vma_tcp_export_detach(m->conn);
+	replay_end(&m->replay);
+	if (m->kept.ifindex != 0)
+		set_int(m->fd, SOL_SOCKET, SO_BINDTOIFINDEX, m->kept.ifindex);
 }
 
 static void complain(const struct move *m, int rc)
@@ -355,8 +319,13 @@ int stream_to_kernel(struct stream_sock *sock, int fd)
 	if (!stream_is_shadow(sock, fd))
 		return -EBADF;
 	stream_options_settle(sock, fd);
-	vma_rails_progress(stream_rings(&sock->file)); /* what has come is taken, or the peer would have to repeat it */
+	vma_tcp_steer(m.conn);                         /* without one (the NIC has no room) it is a matter of luck */
+	vma_rails_progress(stream_rings(&sock->file)); /* what has come is taken, and need not be said again */
+	stream_move_begin(sock);
 	rc = move_alone(&m);
+	if (rc == 0)
+		part(&m);
+	stream_move_end(sock, rc);
 	if (rc < 0) {
 		complain(&m, rc);
 		return rc;

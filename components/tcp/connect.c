@@ -163,13 +163,16 @@ static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, c
                     struct vma_tcp_conn **out)
 {
 	const struct vma_flow *present = vma_ring_flow(tcp->ring, key);
+	const enum timewait_use use = attr->port_given       ? TIMEWAIT_USE_GIVEN
+	                              : attr->time_wait_ends ? TIMEWAIT_USE_LAST
+	                                                     : TIMEWAIT_USE_CHOSEN;
 	struct vma_tcp_conn *conn;
 	uint32_t isn_above = 0;
 
 	if (present != NULL && present->sink == tcp_sink) {
 		if (!attr->port_given || !timewait_yield_early(present->owner, &isn_above))
 			return -EADDRINUSE;
-	} else if (present != NULL && !timewait_yield(tcp, key, attr->port_given, &isn_above)) {
+	} else if (present != NULL && !timewait_yield(tcp, key, use, &isn_above)) {
 		return -EADDRINUSE;
 	}
 	conn = tcp_conn_new(tcp, key, attr->options);
@@ -246,6 +249,19 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	return rc;
+}
+
+uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
+{
+	const struct vma_flow_key key = key_of(attr);
+	bool acquired = vma_ring_acquire(tcp->ring);
+	uint16_t port_be;
+
+	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	port_be = timewait_oldest_port(tcp, &key);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return port_be;
 }
 
 /* ---- established ---- */

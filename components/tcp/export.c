@@ -1,9 +1,10 @@
 /*
  * export.c - a connection leaves for another stack, in the middle of a conversation.
  *
- * Nobody drives from begin to end, so what is told stays true while the other stack is given it. When the flow is
- * detached, packets may lie in the NIC's ring that were steered to us before the other stack was there. They find no
- * connection, and a listener on their port would answer them with RST: so it is remembered for a second who has gone.
+ * Nobody drives from begin to end, so what is told stays true while the other stack is given it. Packets that were
+ * steered to us before the NIC has taken the rule back are passed on to who carries them to the other stack. What is
+ * later still (or all of it, where nobody carries) finds no connection, and a listener on its port would answer with
+ * RST: so it is remembered for a second who has gone.
  */
 #include <errno.h>
 #include <string.h>
@@ -155,12 +156,53 @@ unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec 
 
 /* ---- gone ---- */
 
+static struct tcp_seg *early_piece(const struct vma_tcp_conn *conn, unsigned i)
+{
+	struct tcp_seg *seg = conn->pcb->ooseq;
+
+	while (seg != NULL && i-- > 0)
+		seg = seg->next;
+	return seg;
+}
+
+ssize_t vma_tcp_export_early(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to, size_t room)
+{
+	const struct tcp_seg *seg = early_piece(conn, i);
+
+	if (seg == NULL)
+		return -ENOENT;
+	if (seg->len > room)
+		return -EMSGSIZE;
+	*seq = seg->tcphdr->seqno;
+	*fin = (TCPH_FLAGS(seg->tcphdr) & TCP_FIN) != 0;
+	return pbuf_copy_partial(seg->p, to, seg->len, 0);
+}
+
+static bool late_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_tcp_late *late = flow->owner;
+
+	(void)info;
+	late->packet(late, packet);
+	return false;
+}
+
 /* Who looks at the connection again finds nothing to read, and nothing to write to. */
-void vma_tcp_export_end(struct vma_tcp_conn *conn)
+void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late *late)
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
 	remember(conn->tcp, &conn->key);
 	fifo_consume(&conn->rx, fifo_bytes(&conn->rx));
+	if (late != NULL) {
+		conn->flow.sink = late_sink;
+		conn->flow.owner = late;
+		conn->attached = false; /* the flow's end is detach's business */
+	}
 	tcp_conn_fail(conn, 0, false);
+}
+
+void vma_tcp_export_detach(struct vma_tcp_conn *conn)
+{
+	vma_ring_detach_drained(conn->tcp->ring, &conn->flow);
 }

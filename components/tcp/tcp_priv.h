@@ -237,6 +237,9 @@ struct vma_tcp_conn {
 	uint32_t rcv_rtt_ecr, rcv_space;
 	uint32_t quick_acks; /* left to send at once */
 	bool pingpong;       /* interactive: ACKs may be delayed */
+	bool ack_held;       /* in a fast stream, for a few microseconds */
+	uint32_t hold_rest;  /* ACKs to send before one is held again */
+	uint64_t ack_ns;     /* of the last one */
 	uint64_t last_data_in_ns, last_data_out_ns,
 	        last_in_ns; /* keepalive, info, idle restart (RFC 2861 as the kernel) */
 	uint32_t ts_recent_age_s;
@@ -545,8 +548,12 @@ void timewait_begin(struct vma_tcp_conn *conn);
 /* For a record; also if there may be no more of them. False: later, or the peer's FIN, sent again, finds nobody. */
 bool timewait_has_memory(struct vma_tcp *tcp);
 /* Whether a new connection may use the 4-tuple now (RFC 6191; as the kernel, at once if the application asks for that
- * port, else after tcp_tw_reuse_delay): true ends the old one. */
-bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, bool at_once, uint32_t *isn_above);
+ * port, else after tcp_tw_reuse_delay): true ends the old one. LAST: see time_wait_ends in struct vma_tcp_conn_attr. */
+enum timewait_use { TIMEWAIT_USE_CHOSEN, TIMEWAIT_USE_GIVEN, TIMEWAIT_USE_LAST };
+bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above);
+/* The local port, network order, of the oldest one with these addresses and this peer's port; 0: none is old enough, or
+ * there are too many of others before it. */
+uint16_t timewait_oldest_port(const struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* The same for a connection that is there: one that was closed, and waits for the peer's end only. */
 bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above);
 /* Whether one is there with this local port and address (NULL: any). As long as there are records. */

@@ -290,7 +290,12 @@ void timewait_begin(struct vma_tcp_conn *conn)
 	tcp_conn_over(conn, 0);
 }
 
-bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, bool at_once, uint32_t *isn_above)
+static bool has_rested(const struct vma_tcp *tcp, const struct record *record)
+{
+	return (int32_t)(now_ms(tcp) - (record->end_ms - LIFE_MS)) > REUSE_AFTER_MS;
+}
+
+bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above)
 {
 	struct tcp_timewait *tw = tcp->timewait;
 	struct vma_flow *flow = vma_ring_flow(tcp->ring, key);
@@ -298,14 +303,35 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, bool at
 
 	if (flow == NULL || flow->sink != sink)
 		return flow == NULL;
-	if (!(record->window & HAS_TS))
+	if (use != TIMEWAIT_USE_LAST && !(record->window & HAS_TS))
 		return false;
-	if (!at_once && (int32_t)(now_ms(tcp) - (record->end_ms - LIFE_MS)) <= REUSE_AFTER_MS)
+	if (use != TIMEWAIT_USE_GIVEN && !has_rested(tcp, record))
 		return false;
 	*isn_above = record->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
 	kill(tw, record);
 	return true;
+}
+
+#define LOOK_AT_MOST 64
+
+uint16_t timewait_oldest_port(const struct vma_tcp *tcp, const struct vma_flow_key *key)
+{
+	const struct tcp_timewait *tw = tcp->timewait;
+	struct vma_flow_key wanted = *key;
+	uint32_t at = tw->first;
+
+	for (unsigned i = 0; i < LOOK_AT_MOST && at != NONE; i++) {
+		const struct record *record = record_at(tw, at);
+
+		if (!has_rested(tcp, record))
+			break;
+		wanted.local_port_be = record->flow.key.local_port_be;
+		if (memcmp(&wanted, &record->flow.key, sizeof(wanted)) == 0)
+			return wanted.local_port_be;
+		at = record->next;
+	}
+	return 0;
 }
 
 /* The kernel lets a closed connection wait for the peer's FIN as it does in TIME_WAIT. */

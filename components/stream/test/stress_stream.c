@@ -1,16 +1,18 @@
 /*
- * Sockets of several threads connect, talk, and end in all the ways there are, while others poll them, share them and
- * close them under their feet: every byte that is answered is right, and in the end nothing is left.
+ * Sockets of several threads connect, talk, and end in all the ways there are, while others poll them, set their
+ * options, shut and disconnect them under their feet: every byte that is answered is right, and in the end nothing is
+ * left.
  */
 #include "bed.h"
 
+#include <linux/sockios.h>
 #include <stdlib.h>
 
 enum { WORKERS = 3, PORT = 7400, OWN_PORT = 7401, CALLS = 48 };
 
 static _Atomic bool stop;
 static _Atomic unsigned long rounds, served, echoed;
-static _Atomic int shared_fd = -1;
+static _Atomic int shared_fd = -1, attempt_fd = -1;
 
 /* ---- the peer: echoes, calls in, resets now and then. One thread. ---- */
 
@@ -195,12 +197,14 @@ static void *work(void *arg)
 		int fd = bed_socket(0);
 
 		CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+		atomic_store(&attempt_fd, fd);
 		if (do_connect(fd, BED_PEER, PORT) == 0) {
 			atomic_store(&shared_fd, fd);
 			for (unsigned i = roll(&seed) % 4; i > 0; i--)
 				talk(fd, &seed);
 			atomic_store(&shared_fd, -1);
 		}
+		atomic_store(&attempt_fd, -1);
 		end_somehow(fd, &seed);
 		atomic_fetch_add(&rounds, 1);
 	}
@@ -226,6 +230,86 @@ static void *look(void *arg)
 		}
 		vma_leave(self);
 		usleep(100);
+	}
+	return NULL;
+}
+
+static void peek(struct vma_file *file, int fd)
+{
+	uint8_t bytes[64];
+	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	stream_recvmsg(file, fd, &msg, MSG_PEEK | MSG_DONTWAIT);
+}
+
+static void ask(struct vma_file *file, int fd)
+{
+	struct sockaddr_in name;
+	socklen_t len = sizeof(name);
+	int bytes;
+
+	stream_ioctl(file, fd, FIONREAD, &bytes);
+	stream_ioctl(file, fd, SIOCOUTQ, &bytes);
+	stream_getsockname(file, fd, (struct sockaddr *)&name, &len);
+	len = sizeof(name);
+	stream_getpeername(file, fd, (struct sockaddr *)&name, &len);
+	len = sizeof(bytes);
+	stream_getsockopt(file, fd, SOL_SOCKET, SO_ERROR, &bytes, &len);
+}
+
+static void set(struct vma_file *file, int fd, int value)
+{
+	stream_setsockopt(file, fd, IPPROTO_TCP, TCP_NODELAY, &value, sizeof(value));
+	stream_setsockopt(file, fd, IPPROTO_TCP, TCP_CORK, &value, sizeof(value));
+	stream_setsockopt(file, fd, SOL_SOCKET, SO_KEEPALIVE, &value, sizeof(value));
+	value = 20000 << value;
+	stream_setsockopt(file, fd, SOL_SOCKET, SO_RCVBUF, &value, sizeof(value));
+	stream_setsockopt(file, fd, SOL_SOCKET, SO_SNDBUF, &value, sizeof(value));
+}
+
+/* Ends it, while its owner is in the middle of a call; seldom, so that there is something to end. */
+static void end_in_the_middle(struct vma_file *file, int fd, uint32_t *seed)
+{
+	const struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+	switch (roll(seed) % 24) {
+	case 0:
+		stream_shutdown(file, fd, SHUT_RD);
+		break;
+	case 1:
+		stream_shutdown(file, fd, SHUT_WR);
+		break;
+	case 2:
+		stream_shutdown(file, fd, SHUT_RDWR);
+		break;
+	case 3:
+		stream_connect(file, fd, &none, sizeof(none));
+		break;
+	default:
+		break;
+	}
+}
+
+/* Does with it what its owner does not expect. */
+static void *meddle(void *arg)
+{
+	uint32_t seed = 4711;
+
+	(void)arg;
+	while (!atomic_load(&stop)) {
+		int fd = atomic_load(&attempt_fd);
+		struct vma_thread *self = vma_enter();
+		struct vma_file *file = fd >= 0 ? vma_fd_lookup(fd) : NULL;
+
+		if (file != NULL && file->kind == VMA_FILE_TCP) {
+			peek(file, fd);
+			ask(file, fd);
+			set(file, fd, roll(&seed) % 2);
+			end_in_the_middle(file, fd, &seed);
+		}
+		vma_leave(self);
+		usleep(roll(&seed) % 200);
 	}
 	return NULL;
 }
@@ -264,7 +348,7 @@ static struct vma_tcp_listener *peer_listens(void)
 static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
-	pthread_t peer, looker, server, worker[WORKERS];
+	pthread_t peer, looker, meddler, server, worker[WORKERS];
 	struct vma_tcp_listener *listener = peer_listens();
 	int fd = bed_socket(0);
 
@@ -274,6 +358,7 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	assert_int_equal(do_listen(fd, CALLS), 0);
 	pthread_create(&peer, NULL, run_peer, NULL);
 	pthread_create(&looker, NULL, look, NULL);
+	pthread_create(&meddler, NULL, meddle, NULL);
 	pthread_create(&server, NULL, serve, &fd);
 	for (uintptr_t i = 0; i < WORKERS; i++)
 		pthread_create(&worker[i], NULL, work, (void *)i);
@@ -283,6 +368,7 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	do_close(fd);
 	atomic_store(&stop, true);
 	pthread_join(looker, NULL);
+	pthread_join(meddler, NULL);
 	bed_peer_runs(); /* somebody has to answer those who still wait */
 	for (unsigned i = 0; i < WORKERS; i++)
 		pthread_join(worker[i], NULL);

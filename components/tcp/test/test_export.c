@@ -14,7 +14,7 @@ static int begin(struct app *app, struct vma_tcp_export *out)
 static void leave(struct app *app)
 {
 	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
-	vma_tcp_export_end(app->conn);
+	vma_tcp_export_end(app->conn, NULL);
 	vma_ring_release(vma_tcp_ring(vma_tcp_stack(app->conn)));
 	run(MS);
 }

@@ -97,8 +97,8 @@ bool vma_tcp_is_parting(struct vma_tcp *tcp);
 /*
  * Control path, does nothing in a sink: the process is about to end. The owner of the device is told of all
  * connections and answers for them from now on, where there is one (vma_nic_flows_bequeath). What has nothing left to
- * say (TIME_WAIT, and FIN_WAIT_2 of closed connections) is over, or its rules of the NIC would look like connections of a process that
- * died, whose peers are to be reset; peers of other connections that have no rule yet are reset.
+ * say (TIME_WAIT, and FIN_WAIT_2 of closed connections) is over, or its rules of the NIC would look like connections of
+ * a process that died, whose peers are to be reset; peers of other connections that have no rule yet are reset.
  */
 void vma_tcp_leave(struct vma_tcp *tcp);
 
@@ -193,6 +193,14 @@ struct vma_tcp_conn_attr {
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
 	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
+	/*
+	 * What has been in TIME_WAIT for a second makes way also without time stamps: for who has no other port left.
+	 * The new connection's numbers begin above all old ones of this side. Those of a peer that chooses them by a
+	 * clock (RFC 9293 3.4.1) do, too, unless it sent faster than its clock runs, 250 kB/s by that RFC and 15 MB/s
+	 * where the clock ticks as Linux's; and nothing else would tell a segment of then, a second late, from one of
+	 * now.
+	 */
+	bool time_wait_ends;
 };
 
 /*
@@ -201,6 +209,9 @@ struct vma_tcp_conn_attr {
  * in TIME_WAIT, and may not be used again yet); -ENOMEM; else as vma_ring_attach.
  */
 int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out);
+/* Control path. The local port, network order, whose connection with these addresses and this peer's port has been in
+ * TIME_WAIT for longest, and for more than a second; 0: none. */
+uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
 void vma_tcp_conn_get(struct vma_tcp_conn *conn);
 /* The owner's last word: no event comes after it returned (control path) unless it is called in an event. A connection
  * that has not been closed is reset. */
@@ -342,7 +353,7 @@ struct vma_tcp_export {
 	bool shut_rd, shut_wr; /* by this side: a FIN has been, or is to be, sent behind `unacked` */
 };
 /*
- * All four with the receive flag held (vma_ring_acquire) from the first to the last, and by who may read and write the
+ * All but detach with the receive flag held (vma_ring_acquire) from the first to the last, and by who may read and write the
  * connection. begin changes nothing, and may be followed by nothing. -ENOTCONN: it is not established (any more);
  * -EBUSY: something of it cannot be told now (urgent data, bytes for which there was no memory).
  */
@@ -351,10 +362,22 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out);
 unsigned vma_tcp_export_tx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
 unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
 /*
- * The other stack has it: here it is over, without a word to the peer or an event for the owner. What the ring has
- * received of it already is dropped; the peer will say it again.
+ * The i-th piece of what came out of order, and has been told to the peer (SACK): copies at most `room` bytes, and says
+ * where they belong and whether a FIN follows them. How many; -ENOENT: there are no more pieces, -EMSGSIZE.
  */
-void vma_tcp_export_end(struct vma_tcp_conn *conn);
+ssize_t vma_tcp_export_early(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to, size_t room);
+/*
+ * The other stack has it: here it is over, without a word to the peer or an event for the owner. What the ring receives
+ * of it from now on, `late` is given, for the other stack, with the receive flag held, until vma_tcp_export_detach has
+ * come back. That comes soon after, without the receive flag, by who holds a reference: when it returns the NIC does
+ * not steer to us any more, and all that it had was given. Control path. With late NULL it is dropped (the peer will say
+ * it again), and detach is not called.
+ */
+struct vma_tcp_late {
+	void (*packet)(struct vma_tcp_late *late, struct vma_buf *packet); /* as a sink's, which returns false */
+};
+void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late *late);
+void vma_tcp_export_detach(struct vma_tcp_conn *conn);
 
 /* ---- counters ---- */
 

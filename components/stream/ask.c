@@ -1,0 +1,196 @@
+/*
+ * ask.c - questions between forked processes, through slots of shared memory.
+ *
+ * A slot belongs to who has put his process id into `owner`, by compare-and-swap from 0, or from the id of a process
+ * that has been killed with it. Two cannot have it: a process that lives is never robbed, and of those who find the
+ * same dead owner one wins. (An id that is given to a new process, which takes the same slot, all between another's
+ * look whether it lives and its compare-and-swap, would deceive it: some thousand forks within two instructions.) Ids
+ * of another namespace mean nothing here: such an owner is written down negative, and never judged; and who is in
+ * another one judges nobody.
+ *
+ * `word` has a number, which each owner raises, and the state. Only the owner makes it ASKED; from there the parent
+ * makes it DONE or UNKNOWN, or the owner, who has waited long enough, IDLE: by compare-and-swap, so that the two agree.
+ * The number sees to it that the parent, which was about to answer a question whose asker was killed, cannot answer the
+ * next one in its place. `id` is written by the owner between its IDLE and its ASKED, and read by the parent between
+ * ASKED and its own compare-and-swap: if that succeeds the number was the same all the time, and so was the id. What
+ * the parent has read when it fails was somebody's question as well.
+ *
+ * A question is never overlooked: it is ASKED before the parent is woken, and the parent takes the wake-up before it
+ * looks. Nor is the parent's end: `gone` is set before the slots are looked at, and read after ASKED was set.
+ *
+ * `moving`: a child must not touch a socket that the kernel is still being told of; to its calls it would look
+ * connected. The parent notes the connection before it makes the socket look so, and takes the note away when all is
+ * done. A child looks first whether the socket is connected, then for the note: if it sees what the parent did to the
+ * socket, it sees the note, or finds that all is done. The kernel's lock of the socket orders the parent's note before
+ * the child's look.
+ *
+ * All accesses are sequentially consistent; nothing here is quick, or has to be.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/sock.h>
+
+#include "ask.h"
+
+enum { IDLE, ASKED, ANSWERED_DONE, ANSWERED_UNKNOWN };
+enum { STATE_BITS = 2, STATE_MASK = 3 };
+#define NAP_NS 50000000
+
+static uint64_t pid_space(void)
+{
+	struct stat space;
+
+	return stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+}
+
+struct ask_page *ask_page_create(void)
+{
+	struct ask_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return NULL;
+	page->pid_space = pid_space();
+	return page;
+}
+
+void ask_page_free(struct ask_page *page)
+{
+	munmap(page, sizeof(*page));
+}
+
+static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
+{
+	return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
+}
+
+/* ---- the parent ---- */
+
+static void say(struct ask_slot *slot, uint32_t asked, uint32_t state)
+{
+	if (atomic_compare_exchange_strong(&slot->word, &asked, (asked & ~(uint32_t)STATE_MASK) | state))
+		futex(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+void ask_answer_all(struct ask_page *page, enum ask_answer (*answer)(uint64_t id))
+{
+	for (unsigned i = 0; i < ASK_SLOTS; i++) {
+		struct ask_slot *slot = &page->slot[i];
+		uint32_t word = atomic_load(&slot->word);
+
+		if ((word & STATE_MASK) == ASKED)
+			say(slot, word,
+			    answer(atomic_load(&slot->id)) == ASK_UNKNOWN ? ANSWERED_UNKNOWN : ANSWERED_DONE);
+	}
+}
+
+void ask_leave(struct ask_page *page)
+{
+	atomic_store(&page->gone, true);
+	for (unsigned i = 0; i < ASK_SLOTS; i++) {
+		uint32_t word = atomic_load(&page->slot[i].word);
+
+		if ((word & STATE_MASK) == ASKED)
+			say(&page->slot[i], word, ANSWERED_DONE);
+	}
+}
+
+/* As many as have a place go on at once; the others wait for them, who wait for nobody. */
+unsigned ask_move_begin(struct ask_page *page, uint64_t id)
+{
+	for (;;) {
+		for (unsigned i = 0; i < ASK_MOVES; i++) {
+			uint64_t none = 0;
+
+			if (atomic_compare_exchange_strong(&page->moving[i], &none, id))
+				return i;
+		}
+		sched_yield();
+	}
+}
+
+void ask_move_end(struct ask_page *page, unsigned move)
+{
+	atomic_store(&page->moving[move], 0);
+}
+
+/* ---- a child ---- */
+
+static bool take(struct ask_slot *slot, int32_t self, bool may_rob)
+{
+	int32_t owner = 0;
+
+	if (atomic_compare_exchange_strong(&slot->owner, &owner, self))
+		return true;
+	return may_rob && owner > 0 && kill(owner, 0) != 0 && errno == ESRCH &&
+	       atomic_compare_exchange_strong(&slot->owner, &owner, self);
+}
+
+/* Those of the killed only when all are in use. */
+static struct ask_slot *find(struct ask_page *page)
+{
+	const bool at_home = page->pid_space != 0 && pid_space() == page->pid_space;
+	const int32_t pid = (int32_t)syscall(SYS_getpid);
+
+	for (unsigned pass = 0; pass < (at_home ? 2 : 1); pass++)
+		for (unsigned i = 0; i < ASK_SLOTS; i++)
+			if (take(&page->slot[i], at_home ? pid : -pid, pass != 0))
+				return &page->slot[i];
+	return NULL;
+}
+
+static uint32_t put_question(struct ask_slot *slot, uint64_t id)
+{
+	const uint32_t number = (atomic_load(&slot->word) >> STATE_BITS) + 1;
+
+	atomic_store(&slot->word, number << STATE_BITS | IDLE);
+	atomic_store(&slot->id, id);
+	atomic_store(&slot->word, number << STATE_BITS | ASKED);
+	return number << STATE_BITS | ASKED;
+}
+
+static enum ask_answer take_answer(struct ask_slot *slot, uint32_t asked)
+{
+	uint32_t word = asked;
+
+	if (atomic_compare_exchange_strong(&slot->word, &word, (asked & ~(uint32_t)STATE_MASK) | IDLE))
+		return ASK_IN_VAIN;
+	return (word & STATE_MASK) == ANSWERED_UNKNOWN ? ASK_UNKNOWN : ASK_DONE;
+}
+
+enum ask_answer ask(struct ask_page *page, uint64_t id, const struct ask_parent *parent)
+{
+	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const uint64_t deadline_ns = vma_now_ns() + parent->patience_ns;
+	struct ask_slot *slot = atomic_load(&page->gone) ? NULL : find(page);
+	enum ask_answer answer;
+	uint32_t asked;
+
+	if (slot == NULL)
+		return ASK_IN_VAIN;
+	asked = put_question(slot, id);
+	parent->wake(parent->arg);
+	while (atomic_load(&slot->word) == asked && !atomic_load(&page->gone) && parent->is_alive(parent->arg) &&
+	       vma_now_ns() < deadline_ns)
+		futex(&slot->word, FUTEX_WAIT, asked, &nap);
+	answer = take_answer(slot, asked);
+	atomic_store(&slot->owner, 0);
+	return answer;
+}
+
+bool ask_is_moving(const struct ask_page *page, uint64_t id)
+{
+	for (unsigned i = 0; i < ASK_MOVES; i++)
+		if (atomic_load(&page->moving[i]) == id)
+			return true;
+	return false;
+}

@@ -1,0 +1,170 @@
+/*
+ * replay.c - segments in the peer's place, by a raw socket, to an address of this host: they do not leave it.
+ *
+ *   FIN, acknowledged ───────────┐                              the peer says it no more: there is no other way
+ *   out of order, but SACKed ────┼── raw socket ── kernel       the peer would find out by a timeout (RFC 2018, 8)
+ *   came while it was moving ────┘                              the peer would repeat it, by a timeout if it is the
+ * last
+ *
+ * The kernel resolves the way and fills in length and checksum of the IP header. It takes the segments to the
+ * connection as if they had come over the loopback interface; so a socket that is bound to an interface is set free for
+ * that time (to_kernel.c). TTL: the highest, for IP_MINTTL.
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/packet.h>
+
+#include "replay.h"
+
+#define HEADERS 40
+#define PACKET_MAX 65535
+
+static void store16(uint8_t *p, uint32_t value)
+{
+	p[0] = (uint8_t)(value >> 8);
+	p[1] = (uint8_t)value;
+}
+
+static void store32(uint8_t *p, uint32_t value)
+{
+	store16(p, value >> 16);
+	store16(p + 2, value);
+}
+
+/* ---- out ---- */
+
+static int open_socket(struct replay *replay)
+{
+	if (replay->fd < 0 && replay->error == 0) {
+		replay->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+		replay->error = replay->fd < 0 ? -errno : 0;
+	}
+	return replay->error;
+}
+
+/* An IPv4 packet from its header on. */
+static int say(struct replay *replay, const void *packet, size_t len)
+{
+	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = replay->sock->name.sin_addr};
+	int rc = open_socket(replay);
+
+	if (rc < 0)
+		return rc;
+	return syscall(SYS_sendto, replay->fd, packet, len, MSG_DONTWAIT, &to, sizeof(to)) < 0 ? -errno : 0;
+}
+
+/* ---- segments that are made here ---- */
+
+static int say_segment(struct replay *replay, uint8_t *packet, uint32_t seq, size_t len, uint8_t flags)
+{
+	uint8_t *tcp = packet + 20;
+	uint16_t sum;
+
+	memset(packet, 0, HEADERS);
+	packet[0] = 0x45;
+	packet[8] = 255;
+	packet[9] = IPPROTO_TCP;
+	memcpy(packet + 12, &replay->sock->peer.sin_addr, 4);
+	memcpy(packet + 16, &replay->sock->name.sin_addr, 4);
+	memcpy(tcp, &replay->sock->peer.sin_port, 2);
+	memcpy(tcp + 2, &replay->sock->name.sin_port, 2);
+	store32(tcp + 4, seq);
+	store32(tcp + 8, replay->snd_una);
+	tcp[12] = 5 << 4;
+	tcp[13] = flags;
+	store16(tcp + 14, replay->window);
+	sum = (uint16_t)~vma_csum_fold(vma_csum_add(
+	        vma_csum_pseudo4(packet + 12, packet + 16, IPPROTO_TCP, (uint32_t)(20 + len)), tcp, 20 + len));
+	memcpy(tcp + 16, &sum, 2);
+	return say(replay, packet, HEADERS + len);
+}
+
+int replay_fin(struct replay *replay, uint32_t seq)
+{
+	uint8_t packet[HEADERS];
+
+	return say_segment(replay, packet, seq, 0, 0x11); /* ACK, FIN */
+}
+
+void replay_early(struct replay *replay, struct vma_tcp_conn *conn)
+{
+	uint8_t *packet = vma_alloc(PACKET_MAX);
+	uint32_t seq;
+	ssize_t len;
+	bool fin;
+
+	if (packet == NULL)
+		return;
+	for (unsigned i = 0;; i++) {
+		len = vma_tcp_export_early(conn, i, &seq, &fin, packet + HEADERS, PACKET_MAX - HEADERS);
+		if (len == -ENOENT ||
+		    (len >= 0 && say_segment(replay, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
+			break;
+	}
+	vma_free(packet);
+}
+
+/* ---- segments that have come ---- */
+
+/* From the IPv4 header on. 0: it is none that fits, and cannot be. */
+static size_t copy_packet(const struct vma_bufarena *arena, const struct vma_buf *packet, uint8_t *to, size_t room)
+{
+	size_t skip = packet->l3_off, len = 0;
+
+	for (const struct vma_buf *buf = packet; buf != NULL; buf = buf->next) {
+		if (buf->len < skip || len + buf->len - skip > room)
+			return 0;
+		memcpy(to + len, (const uint8_t *)vma_buf_data(arena, buf) + skip, buf->len - skip);
+		len += buf->len - skip;
+		skip = 0;
+	}
+	return len;
+}
+
+/* The ring has checked all lengths. Over a link that is memory the sum has not been finished; and Ethernet pads. */
+static void on_late(struct vma_tcp_late *late, struct vma_buf *packet)
+{
+	struct replay *replay = (struct replay *)late;
+	const size_t l4 = (size_t)packet->l4_off - packet->l3_off,
+	             wanted = (size_t)packet->payload_off - packet->l3_off + packet->payload_len;
+	uint8_t *copy = vma_alloc(packet->packet_len);
+	uint16_t sum;
+
+	if (copy == NULL)
+		return;
+	if (copy_packet(replay->arena, packet, copy, packet->packet_len) >= wanted) {
+		memset(copy + l4 + 16, 0, 2);
+		sum = (uint16_t)~vma_csum_fold(
+		        vma_csum_add(vma_csum_pseudo4(copy + 12, copy + 16, IPPROTO_TCP, (uint32_t)(wanted - l4)),
+		                     copy + l4, wanted - l4));
+		memcpy(copy + l4 + 16, &sum, 2);
+		copy[8] = 255;
+		say(replay, copy, wanted);
+	}
+	vma_free(copy);
+}
+
+/* ---- the life of it ---- */
+
+void replay_begin(struct replay *replay, const struct stream_sock *sock, struct vma_bufarena *arena,
+                  const struct vma_tcp_export *what)
+{
+	const uint32_t window = what->snd_wnd >> what->snd_scale;
+
+	*replay = (struct replay){.late = {.packet = on_late},
+	                          .sock = sock,
+	                          .arena = arena,
+	                          .snd_una = what->snd_una,
+	                          .window = window < 65535 ? (uint16_t)window : 65535,
+	                          .fd = -1};
+}
+
+void replay_end(struct replay *replay)
+{
+	if (replay->fd >= 0)
+		syscall(SYS_close, replay->fd);
+}
