@@ -353,9 +353,9 @@ struct vma_tcp_export {
 	bool shut_rd, shut_wr; /* by this side: a FIN has been, or is to be, sent behind `unacked` */
 };
 /*
- * All but detach with the receive flag held (vma_ring_acquire) from the first to the last, and by who may read and write the
- * connection. begin changes nothing, and may be followed by nothing. -ENOTCONN: it is not established (any more);
- * -EBUSY: something of it cannot be told now (urgent data, bytes for which there was no memory).
+ * All but detach with the receive flag held (vma_ring_acquire) from the first to the last, and by who may read and
+ * write the connection. begin changes nothing, and may be followed by nothing. -ENOTCONN: it is not established (any
+ * more); -EBUSY: something of it cannot be told now (urgent data, bytes for which there was no memory).
  */
 int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out);
 /* Spans of the bytes not acknowledged, or not read, from offset `skip` on. */
@@ -370,8 +370,8 @@ ssize_t vma_tcp_export_early(struct vma_tcp_conn *conn, unsigned i, uint32_t *se
  * The other stack has it: here it is over, without a word to the peer or an event for the owner. What the ring receives
  * of it from now on, `late` is given, for the other stack, with the receive flag held, until vma_tcp_export_detach has
  * come back. That comes soon after, without the receive flag, by who holds a reference: when it returns the NIC does
- * not steer to us any more, and all that it had was given. Control path. With late NULL it is dropped (the peer will say
- * it again), and detach is not called.
+ * not steer to us any more, and all that it had was given. Control path. With late NULL it is dropped (the peer will
+ * say it again), and detach is not called.
  */
 struct vma_tcp_late {
 	void (*packet)(struct vma_tcp_late *late, struct vma_buf *packet); /* as a sink's, which returns false */
