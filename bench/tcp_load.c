@@ -8,6 +8,7 @@
  *   bursts     1 MB written at a time, then 50 ms of computing, for --msec
  *   pauses     reads 1 MB of an endless stream at a time, then computes for 50 ms, for --msec
  *   connect    connects and closes, for --msec
+ *   closed     connects, is closed by the server, and closes, for --msec
  *   idle       --count connections that are made and left alone for --msec: memory and CPU of both ends
  *
  * Output as measure.h says.
@@ -61,6 +62,7 @@ enum kind {
 	ANSWERS = 'T', /* 4 bytes: a size; then for every byte so many bytes */
 	STREAM = 'G',  /* sends without end */
 	NOTHING = 'I',
+	CLOSED = 'C', /* at once */
 };
 
 struct connection {
@@ -137,6 +139,10 @@ static void readable(struct connection *c)
 			return;
 		}
 		take_bytes(c, bytes, (size_t)n);
+		if (c->kind == CLOSED) {
+			end_connection(c);
+			return;
+		}
 	}
 	owed_out(c);
 }
@@ -309,7 +315,7 @@ static void transfers(void)
 	close(fd);
 }
 
-static void connects(void)
+static void connects(int server_closes)
 {
 	static struct bench_hist hist, both;
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, begin, made;
@@ -319,6 +325,11 @@ static void connects(void)
 
 		made = bench_now_ns();
 		bench_hist_add(&hist, made - begin);
+		if (server_closes) {
+			send_all(fd, "C", 1);
+			if (recv(fd, bytes, 1, 0) != 0)
+				bench_die("the server's end");
+		}
 		close(fd);
 		bench_hist_add(&both, bench_now_ns() - begin);
 	}
@@ -404,12 +415,15 @@ int main(int argc, char **argv)
 	else if (strcmp(role, "transfers") == 0)
 		transfers();
 	else if (strcmp(role, "connect") == 0)
-		connects();
+		connects(0);
+	else if (strcmp(role, "closed") == 0)
+		connects(1);
 	else if (strcmp(role, "idle") == 0)
 		idle();
 	else {
-		fprintf(stderr, "usage: tcp_load serve|bulk|transfers|bursts|pauses|connect|idle --peer IP --local IP "
-		                "[--port N] [--msec N] [--bytes N] [--count N]\n");
+		fprintf(stderr,
+		        "usage: tcp_load serve|bulk|transfers|bursts|pauses|connect|closed|idle --peer IP --local IP "
+		        "[--port N] [--msec N] [--bytes N] [--count N]\n");
 		return 2;
 	}
 	return 0;
