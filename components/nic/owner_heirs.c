@@ -176,6 +176,13 @@ void owner_heirs_cut(struct xdp_owner *owner, const struct vma_flow_key *key)
 		owner_heir_live_on(owner, heir, HEIR_RESET, owner_now_ns());
 }
 
+bool owner_heirs_last(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	const struct owner_heir *heir = owner_heir_find(owner, key);
+
+	return !owner->heirs.on || (heir != NULL && (heir->state == HEIR_WAITS || heir->state == HEIR_RESET));
+}
+
 /* ---- time ---- */
 
 static void close_socket(struct owner_heirs *heirs)

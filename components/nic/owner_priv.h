@@ -234,6 +234,8 @@ bool owner_heirs_yield(struct xdp_owner *owner, const struct vma_flow_key *key);
 bool owner_heirs_yield_any(struct xdp_owner *owner);
 /* Who had only left has not come back. */
 void owner_heirs_cut(struct xdp_owner *owner, const struct vma_flow_key *key);
+/* The peer has not been heard to have ended it, nor begun anew. True as well without heirs. */
+bool owner_heirs_last(struct xdp_owner *owner, const struct vma_flow_key *key);
 void owner_heirs_tick(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_heirs_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is none */
 struct owner_heir *owner_heir_find(struct xdp_owner *owner, const struct vma_flow_key *key);

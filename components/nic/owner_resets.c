@@ -7,7 +7,8 @@
  *
  * The second round is for what was lost, and for a peer that limits such answers to one in half a second. Two ACKs half
  * the sequence space apart: one of them is outside any window. By then the peer's port may be free or listen again: a
- * stray ACK is answered by RST, where a SYN would begin a connection. A connection that has a flow again is not probed.
+ * stray ACK is answered by RST, where a SYN would begin a connection. A connection that has a flow again is not probed,
+ * nor is one whose heir is over: the peer has reset it, or begun another one.
  * What the peers answer meets the connections' heirs (owner_heirs.c), which reset them.
  *
  * A process that ends in good order hands its connections down before it does; those that it had to cut are probed,
@@ -140,14 +141,14 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 
 	while (left > 0 && resets->first[list] != NULL && resets->first[list]->due_ns <= now) {
 		struct owner_reset *reset = resets->first[list];
-		const bool alive = owner_flow_exists(owner, &reset->key);
+		const bool over = owner_flow_exists(owner, &reset->key) || !owner_heirs_last(owner, &reset->key);
 
-		if (!alive && !probe(resets, list, &reset->key))
+		if (!over && !probe(resets, list, &reset->key))
 			return 0;
-		if (!alive && list == LATER)
+		if (!over && list == LATER)
 			owner_heirs_cut(owner, &reset->key);
 		resets->first[list] = reset->next;
-		if (alive || list == AGAIN)
+		if (over || list == AGAIN)
 			drop(resets, reset);
 		else
 			append(resets, AGAIN, reset, now + AGAIN_NS);

@@ -36,6 +36,15 @@ void owner_heirs_cut(struct xdp_owner *of, const struct vma_flow_key *key)
 	cuts++;
 }
 
+static bool heir_is_over;
+
+bool owner_heirs_last(struct xdp_owner *of, const struct vma_flow_key *key)
+{
+	(void)of;
+	(void)key;
+	return !heir_is_over;
+}
+
 uint64_t owner_now_ns(void)
 {
 	return now_ns;
@@ -94,6 +103,8 @@ static int setup(void **state)
 	memset(&owner, 0, sizeof(owner));
 	memset(&probes, 0, sizeof(probes));
 	alive_port = 0;
+	heir_is_over = false;
+	cuts = 0;
 	now_ns = 1000 * MS;
 	return 0;
 }
@@ -146,6 +157,7 @@ static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 	tick_after(1 * MS);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1001);
+	assert_int_equal(cuts, 1); /* from now on its heir speaks */
 	tick_after(600 * MS);
 	assert_int_equal(probes.acks, 2);
 	assert_int_equal(owner.resets.count, 0);
@@ -175,6 +187,20 @@ static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(v
 	alive_port = 1000;
 	tick_after(600 * MS);
 	assert_int_equal(probes.acks, 0);
+	assert_int_equal(owner.resets.count, 0);
+}
+
+static void test_a_peer_that_has_ended_it_is_not_probed_again(void **state)
+{
+	(void)state;
+	note(1000, true);
+	tick_after(0);
+	heir_is_over = true;
+	tick_after(600 * MS);
+	assert_int_equal(probes.acks, 0);
+	note(1001, true);
+	tick_after(0);
+	assert_int_equal(probes.syns, 1);
 	assert_int_equal(owner.resets.count, 0);
 }
 
@@ -242,6 +268,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_who_left_alive_has_two_seconds_to_come_back),
         CASE(test_who_left_and_then_dies_is_not_waited_for),
         CASE(test_a_connection_that_came_back_is_left_alone_in_the_second_round),
+        CASE(test_a_peer_that_has_ended_it_is_not_probed_again),
         CASE(test_ten_thousand_are_probed_within_a_fraction_of_a_second_and_not_at_once),
         CASE(test_memory_is_bounded),
         CASE(test_no_room_in_the_kernel_is_tried_again_and_no_way_is_given_up),
