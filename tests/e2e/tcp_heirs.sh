@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# vmad answers for connections whose process has gone, so that the kernel, which knows nothing of them, need not: what
+# is late is acknowledged or reset, and whoever comes next with the same addresses and ports is served at once.
+#
+#   a (10.9.0.1): a client, offloaded at first  ---- veth ----  b (10.9.0.2): a server of the kernel's, or offloaded
+. "$(dirname "$0")/../lib_programs.sh"
+net_pair
+before=0
+[ -z "$SAN" ] || export CLIENT_SECONDS=120
+
+cat >"$WORK/talk.py" <<'END'
+# talk.py connect|listen ADDRESS PORT LOCAL_PORT ACTION...: one connection, and what to do with it, in turn.
+import os, socket, struct, sys, time
+
+role, address, port, local = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+if role == "connect":
+    if local:
+        s.bind(("0.0.0.0", local))
+    s.settimeout(20)
+    s.connect((address, port))
+    s.settimeout(None)
+else:
+    s.bind((address, port))
+    s.listen()
+    print("listening", flush=True)
+    s, _ = s.accept()
+print("connected", flush=True)
+for action in sys.argv[5:]:
+    what, _, arg = action.partition("=")
+    if what == "say":
+        s.sendall(b"word")
+    elif what == "hear":
+        assert s.recv(4, socket.MSG_WAITALL) == b"word"
+    elif what == "end":  # of the peer's stream
+        assert s.recv(1) == b""
+    elif what == "shut":
+        s.shutdown(socket.SHUT_WR)
+    elif what == "close":
+        s.close()
+    elif what == "wait":  # for a file
+        while not os.path.exists(arg):
+            time.sleep(0.01)
+    elif what == "hold":
+        time.sleep(1000)
+    elif what == "reset":  # by the peer
+        try:
+            s.recv(1)
+            sys.exit("no reset")
+        except ConnectionResetError:
+            pass
+    elif what == "broken":  # the peer resets what is said, if it has not been reset before
+        try:
+            for _ in range(200):
+                s.sendall(b"word")
+                time.sleep(0.01)
+            sys.exit("no reset")
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+    print("done", action, flush=True)
+END
+
+talk() { # LABEL NAMESPACE offloaded|kernel ARGUMENTS...
+	local label=$1 name=$2 how=$3
+	shift 3
+	if [ "$how" = offloaded ]; then
+		start "$label" "$name" env "$preload" python3 "$WORK/talk.py" "$@"
+	else
+		start "$label" "$name" python3 "$WORK/talk.py" "$@"
+	fi
+}
+listens_on_b() { # PORT offloaded|kernel ACTION...: as `server`
+	local port=$1 how=$2
+	shift 2
+	talk server b "$how" listen "$IP_B" "$port" 0 "$@"
+	wait_for 20 log_has server listening
+}
+count_a() { before=$(snmp a Tcp InSegs); }
+still_a() { check_eq "$1: the kernel saw nothing of it" "$(($(snmp a Tcp InSegs) - before))" 0; }
+no_last_ack() { # on b: everything that was said there is acknowledged
+	! in_ns b ss -Htn state last-ack state closing state fin-wait-1 | grep -q .
+}
+now() { touch "$WORK/$1"; }
+
+# ---- after a process has ended ----
+
+listens_on_b 7000 kernel hear say end "wait=$WORK/go1" close
+count_a
+talk client a offloaded connect "$IP_B" 7000 0 say hear close
+check "a client closes first, and ends" finish client 10
+sleep 0.5
+resets=$(snmp b Tcp EstabResets)
+now go1
+check "its server closes later" finish server 5
+check "and is acknowledged" wait_for 3 no_last_ack
+check_eq "not reset" "$(snmp b Tcp EstabResets)" "$resets"
+still_a "a late end"
+
+listens_on_b 7001 kernel hear say end "wait=$WORK/go2" broken
+talk client a offloaded connect "$IP_B" 7001 0 say hear close
+check "another client closes first, and ends" finish client 10
+now go2
+check "data that nobody will read is reset" finish server 5
+still_a "late data"
+
+# ---- after one was killed ----
+
+listens_on_b 7002 kernel hear reset
+talk client a offloaded connect "$IP_B" 7002 40002 say hold
+check "a connection is made" wait_for 20 log_has server "done hear"
+stop client KILL
+check "its client is killed: the server's is reset" finish server 3
+still_a "the peer's answers"
+
+listens_on_b 7002 kernel hear say
+talk client a kernel connect "$IP_B" 7002 40002 say hear
+check "a socket of the kernel's has the same port at once, to the same server" finish client 5
+finish server 5
+
+listens_on_b 7003 kernel hear reset
+talk client a offloaded connect "$IP_B" 7003 40003 say hold
+check "another connection is made" wait_for 20 log_has server "done hear"
+stop client KILL
+check "killed as well" finish server 3
+count_a
+listens_on_b 7003 kernel hear say end
+talk client a offloaded connect "$IP_B" 7003 40003 say hear close
+check "an offloaded one has the same port at once" finish client 5
+check "and ends well" finish server 5
+still_a "the second connection"
+
+# ---- the same of a server ----
+
+for next in kernel offloaded; do
+	port=$([ $next = kernel ] && echo 7004 || echo 7005)
+	listens_on_b "$port" offloaded hear say hold
+	talk client a kernel connect "$IP_B" "$port" "4$port" say hear reset
+	check "a client of an offloaded server waits" wait_for 20 log_has client "done hear"
+	sleep 0.3 # it has a rule of its own now
+	segments=$(snmp b Tcp InSegs)
+	stop server KILL
+	check "the server is killed: the client's connection is reset" finish client 3
+	check_eq "and the kernel saw nothing of it" "$(snmp b Tcp InSegs)" "$segments"
+	listens_on_b "$port" $next hear say end
+	segments=$(snmp b Tcp InSegs)
+	talk client a kernel connect "$IP_B" "$port" "4$port" say hear close
+	check "a new server, $next, has the same client's next connection" finish client 5
+	check "and it is whole" finish server 5
+	[ $next = kernel ] || check_eq "past the kernel" "$(snmp b Tcp InSegs)" "$segments"
+done
+
+listens_on_b 7006 offloaded hear hold
+talk client a kernel connect "$IP_B" 7006 0 say "wait=$WORK/go3" broken
+check "a connection is young" wait_for 20 log_has client "done say"
+segments=$(snmp b Tcp InSegs)
+stop server KILL
+now go3
+check "its server is killed, perhaps before it has a rule: what comes is reset" finish client 3
+check_eq "past the kernel" "$(snmp b Tcp InSegs)" "$segments"
+
+# ---- the end ----
+
+alone() { no_xdp a "$IF_A" && no_xdp b "$IF_B" && ! in_ns a ss -Hxl | grep -q vma/vmad; }
+check "when nothing more is to be expected, vmad ends" wait_for 8 alone
+done_testing
