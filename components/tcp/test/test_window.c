@@ -314,6 +314,76 @@ static void test_notsent_lowat_limits_what_waits(void **state)
 	app_free(app);
 }
 
+/* n full segments, a microsecond apart, and what has been read of them. */
+static void stream(struct app *app, uint32_t *at, unsigned n, uint8_t flags)
+{
+	uint8_t data[1000];
+
+	for (unsigned i = 0; i < n; i++) {
+		pair_now_ns += 1000;
+		for (unsigned k = 0; k < sizeof(data); k++)
+			data[k] = byte_at(*at - 1 + k);
+		raw_send(*at, 1, TCP_ACK | (i + 1 == n ? flags : 0), data, sizeof(data));
+		*at += sizeof(data);
+		assert_int_equal(read_bytes(app, sizeof(data)), sizeof(data));
+	}
+}
+
+/* A stream that is past its beginning, just acknowledged. */
+static struct app *begin_stream(uint32_t *at)
+{
+	struct app *app = raw_connect_sack();
+
+	*at = 1;
+	stream(app, at, 100, TCP_PSH);
+	assert_int_equal(raw_last()->ack, *at);
+	return app;
+}
+
+static void test_ack_of_a_fast_stream_stands_for_sixteen_segments(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_stream(&at);
+
+	(void)state;
+	for (int i = 0; i < 5; i++) {
+		stream(app, &at, 15, 0);
+		assert_int_equal(raw_unseen(), 0);
+		stream(app, &at, 1, 0);
+		assert_int_equal(raw_next()->ack, at);
+	}
+	app_free(app);
+}
+
+static void test_end_of_a_message_is_acknowledged_at_once(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_stream(&at);
+
+	(void)state;
+	stream(app, &at, 3, TCP_PSH);
+	assert_int_equal(raw_next()->ack, at);
+	app_free(app);
+}
+
+static void test_sender_that_stops_is_not_held_up_again(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_stream(&at);
+
+	(void)state;
+	stream(app, &at, 5, 0);
+	run(30000);
+	assert_int_equal(raw_unseen(), 0);
+	run(10000);
+	assert_int_equal(raw_next()->ack, at);
+	for (int i = 0; i < 100; i++) {
+		stream(app, &at, 2, 0);
+		assert_int_equal(raw_next()->ack, at);
+	}
+	app_free(app);
+}
+
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_announced_window_never_shrinks),
         RAW_CASE(test_closed_window_opens_when_it_is_worth_it),
@@ -323,6 +393,9 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_ack_waits_for_the_answer_in_a_conversation),
         RAW_CASE(test_quickack_option_ends_the_delay),
         RAW_CASE(test_burst_is_acknowledged_once),
+        RAW_CASE(test_ack_of_a_fast_stream_stands_for_sixteen_segments),
+        RAW_CASE(test_end_of_a_message_is_acknowledged_at_once),
+        RAW_CASE(test_sender_that_stops_is_not_held_up_again),
         RAW_CASE(test_hole_is_answered_with_sack),
         RAW_CASE(test_duplicate_is_reported),
         CASE(test_receive_buffer_grows_with_what_is_read_in_a_round_trip),
