@@ -135,8 +135,17 @@ struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key 
 
 /* ---- steer ---- */
 
-/* 1: the NIC is to be asked; -EAGAIN: later, see ring_leave.c. An inherited rule is asked for as if there were none:
- * the NIC hears of the shadow. */
+/*
+ * The NIC hears of the shadow of a flow whose rule it has already, so that it does not take it for a stranger's socket.
+ * A TCP connection's shadow is none: it is bound, but the kernel has no connection of it. (One that becomes the
+ * kernel's gives its rule back.) So a port that is used again costs no question.
+ */
+static bool has_to_name_shadow(const struct vma_flow *flow)
+{
+	return flow->shadow_cookie != 0 && !(flow->key.proto == IPPROTO_TCP && flow->key.peer_port_be != 0);
+}
+
+/* 1: the NIC is to be asked; -EAGAIN: later, see ring_leave.c. */
 static int begin_steering(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
 {
 	const struct flow_entry *entry;
@@ -146,7 +155,7 @@ static int begin_steering(struct vma_ring *ring, struct vma_flow *flow, struct r
 	entry = ring_entry_of(ring, &flow->key);
 	if (entry->revoked)
 		return -EADDRINUSE;
-	if (entry->steered && (!entry->inherited || flow->shadow_cookie == 0))
+	if (entry->steered && (!entry->inherited || !has_to_name_shadow(flow)))
 		return 0;
 	if (ring_rule_is_leaving(ring, &flow->key))
 		return -EAGAIN;
