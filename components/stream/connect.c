@@ -94,7 +94,7 @@ static int try_port(struct stream_sock *sock, struct stream_way *way, struct vma
 
 /*
  * The n-th to try. When all are taken, nearly always by connections in TIME_WAIT, and without time stamps none of these
- * may be used again by the rules of RFC 6191: then the oldest, after a second. The kernel answers EADDRNOTAVAIL, after
+ * may be used again by the rules of RFC 6191: then the oldest, after 250 ms. The kernel answers EADDRNOTAVAIL, after
  * 28,232 connections a minute to one peer; a program that makes 15,000 a second is to go on.
  */
 static uint16_t next_port(struct stream_sock *sock, struct stream_way *way, struct vma_tcp_conn_attr *attr,

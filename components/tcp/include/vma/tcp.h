@@ -194,11 +194,10 @@ struct vma_tcp_conn_attr {
 	uint64_t shadow_cookie;
 	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 	/*
-	 * What has been in TIME_WAIT for a second makes way also without time stamps: for who has no other port left.
+	 * What has been in TIME_WAIT for 250 ms makes way also without time stamps: for who has no other port left.
 	 * The new connection's numbers begin above all old ones of this side. Those of a peer that chooses them by a
 	 * clock (RFC 9293 3.4.1) do, too, unless it sent faster than its clock runs, 250 kB/s by that RFC and 15 MB/s
-	 * where the clock ticks as Linux's; and nothing else would tell a segment of then, a second late, from one of
-	 * now.
+	 * where the clock ticks as Linux's; nothing else would tell a late segment of then from one of now.
 	 */
 	bool time_wait_ends;
 };
@@ -210,7 +209,7 @@ struct vma_tcp_conn_attr {
  */
 int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out);
 /* Control path. The local port, network order, whose connection with these addresses and this peer's port has been in
- * TIME_WAIT for longest, and for more than a second; 0: none. */
+ * TIME_WAIT for longest, and for more than 250 ms; 0: none. */
 uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
 void vma_tcp_conn_get(struct vma_tcp_conn *conn);
 /* The owner's last word: no event comes after it returned (control path) unless it is called in an event. A connection
