@@ -244,7 +244,8 @@ static int tell(struct stream_sock *sock)
 		rc = atomic_exchange(&sock->so_error, 0);
 		rc = rc != 0 ? -rc : -ECONNABORTED;
 		sock->attempt = STREAM_UNCONNECTED;
-		forget_attempt(sock);
+		if (!stream_has_ended(sock)) /* else the connection is not the socket's any more: conn.c */
+			forget_attempt(sock);
 	}
 	pthread_mutex_unlock(&sock->file.lock);
 	return rc;
@@ -311,6 +312,9 @@ static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, 
 	struct sockaddr_in to = {0};
 	int started;
 
+	*rc = -EBADF;
+	if (stream_has_ended(sock)) /* by another thread, since the descriptor was looked up */
+		return 0;
 	if (vma_copy(&to, addr, len < sizeof(to) ? len : sizeof(to)) != 0 || len < sizeof(to.sin_family)) {
 		*rc = quick_connect(fd, addr, len); /* which fails before it begins */
 		return 0;

@@ -178,6 +178,7 @@ static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
 	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct vma_file *file = vma_fd_lookup(fd);
 	struct bed_message m = {.iov = {.iov_base = "late", .iov_len = 4}};
+	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
 	(void)state;
 	m.msg.msg_iov = &m.iov;
@@ -186,7 +187,9 @@ static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
 	do_close(fd);
 	assert_int_equal(CALL(ssize_t, stream_sendmsg(file, fd, &m.msg, MSG_NOSIGNAL)), -EBADF);
 	assert_int_equal(CALL(ssize_t, stream_recvmsg(file, fd, &m.msg, 0)), -EBADF);
-	bed_until(has(peer, VMA_TCP_PEER_CLOSED));
+	assert_int_equal(CALL(int, stream_connect(file, fd, &none, sizeof(none))), -EBADF);
+	bed_until(has(peer, VMA_TCP_PEER_CLOSED)); /* and is not reset: what is left of it goes its way */
+	assert_false(has(peer, VMA_TCP_FAILED));
 	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 0);
 	bed_pair_end(-1, listener, peer);
 	CALL(int, (vma_file_put(file), 0));
