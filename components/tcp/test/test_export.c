@@ -84,6 +84,104 @@ static void test_the_peers_fin_is_told_beside_the_numbers(void **state)
 	app_free(client);
 }
 
+/* The first 1000 bytes are lost, so the next 700 come out of order. */
+static void lose_first(struct app *client)
+{
+	assert_int_equal(vma_tcp_set(client->conn, VMA_TCP_OPT_NODELAY, 1), 0);
+	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
+	assert_int_equal(send_bytes(client, 1000), 1000);
+	run(MS);
+	wire_faults(0, (struct vma_wire_faults){0});
+	wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000}); /* the client does not hear of it */
+	assert_int_equal(send_bytes(client, 700), 700);
+	run(MS);
+}
+
+static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
+{
+	struct vma_tcp_export theirs;
+	struct app *client, *server;
+	uint8_t bytes[2048];
+	uint32_t seq = 0;
+	bool fin = true;
+
+	(void)state;
+	establish(&client, &server);
+	lose_first(client);
+	assert_int_equal(begin(server, &theirs), 0);
+	assert_true(vma_ring_acquire(side[1].ring));
+	assert_int_equal(vma_tcp_export_early(server->conn, 0, &seq, &fin, bytes, 699), -EMSGSIZE);
+	assert_int_equal(vma_tcp_export_early(server->conn, 0, &seq, &fin, bytes, sizeof(bytes)), 700);
+	assert_int_equal(vma_tcp_export_early(server->conn, 1, &seq, &fin, bytes, sizeof(bytes)), -ENOENT);
+	vma_ring_release(side[1].ring);
+	assert_int_equal(seq, theirs.rcv_nxt + 1000);
+	assert_false(fin);
+	assert_int_equal(bytes[0], byte_at(1000));
+	assert_int_equal(bytes[699], byte_at(1699));
+	app_free(client);
+}
+
+struct kept_late {
+	struct vma_tcp_late late;
+	unsigned packets;
+	uint32_t bytes, seq;
+};
+
+static void keep_late(struct vma_tcp_late *late, struct vma_buf *packet)
+{
+	struct kept_late *kept = (struct kept_late *)late;
+	const uint8_t *tcp = (const uint8_t *)vma_buf_data(pair_arena, packet) + packet->l4_off;
+
+	if (packet->payload_len != 0 && kept->packets++ == 0)
+		kept->seq = (uint32_t)tcp[4] << 24 | (uint32_t)tcp[5] << 16 | (uint32_t)tcp[6] << 8 | tcp[7];
+	kept->bytes += packet->payload_len;
+}
+
+static void test_what_comes_until_the_rule_has_gone_is_passed_on(void **state)
+{
+	struct kept_late kept = {.late = {.packet = keep_late}};
+	struct vma_tcp_export theirs;
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_true(vma_ring_acquire(side[1].ring));
+	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
+	vma_tcp_export_end(server->conn, &kept.late);
+	vma_ring_release(side[1].ring);
+	assert_int_equal(send_bytes(client, 700), 700);
+	run(MS);
+	assert_int_equal(kept.packets, 1);
+	assert_int_equal(kept.seq, theirs.rcv_nxt);
+	assert_int_equal(kept.bytes, 700);
+	vma_tcp_export_detach(server->conn);
+	run(500 * MS);
+	assert_int_equal(kept.packets, 1);
+	assert_int_equal(vma_tcp_error(client->conn), 0);
+	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
+	app_free(client);
+}
+
+static void test_what_the_nic_has_when_the_rule_goes_is_passed_on(void **state)
+{
+	struct kept_late kept = {.late = {.packet = keep_late}};
+	struct vma_tcp_export theirs;
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_true(vma_ring_acquire(side[1].ring));
+	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
+	assert_int_equal(send_bytes(client, 700), 700); /* nobody drives side 1 */
+	vma_tcp_export_end(server->conn, &kept.late);
+	vma_ring_release(side[1].ring);
+	vma_tcp_export_detach(server->conn);
+	assert_int_equal(kept.bytes, 700);
+	app_free(client);
+}
+
 static void test_it_goes_without_a_word(void **state)
 {
 	struct app *client, *server;
@@ -129,6 +227,9 @@ int main(void)
 	        CASE(test_both_sides_tell_the_same_numbers),
 	        CASE(test_queues_are_told_byte_by_byte),
 	        CASE(test_the_peers_fin_is_told_beside_the_numbers),
+	        CASE(test_what_came_out_of_order_is_told_piece_by_piece),
+	        CASE(test_what_comes_until_the_rule_has_gone_is_passed_on),
+	        CASE(test_what_the_nic_has_when_the_rule_goes_is_passed_on),
 	        CASE(test_it_goes_without_a_word),
 	        CASE(test_what_is_not_established_stays),
 	};

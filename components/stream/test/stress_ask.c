@@ -1,0 +1,289 @@
+/*
+ * Processes ask through one page, are killed in the middle of it, give up, and ask again: each answer is the answer to
+ * the question, no slot has two owners, and none is lost for good. And what moves is seen to move.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/sock.h>
+#include <vma/test.h>
+
+#include "../ask.h"
+
+enum { CHILDREN = 6, FOR_NS = 700000000, NUMBERS = 1024 };
+
+/* What the children have counted, and what the parent has answered: by id, how often. */
+struct tally {
+	_Atomic unsigned long done, unknown, in_vain, wrong;
+	_Atomic unsigned answered[NUMBERS];
+	_Atomic bool stop;
+};
+
+static struct ask_page *page;
+static struct tally *tally;
+static int event_fd;
+
+static int set_up(void **state)
+{
+	(void)state;
+	page = ask_page_create();
+	tally = mmap(NULL, sizeof(*tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	event_fd = eventfd(0, EFD_NONBLOCK);
+	return page == NULL || tally == MAP_FAILED || event_fd < 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	ask_page_free(page);
+	munmap(tally, sizeof(*tally));
+	close(event_fd);
+	return 0;
+}
+
+/* ---- the parent ---- */
+
+/* Odd ones are unknown. */
+static enum ask_answer answer(uint64_t id)
+{
+	atomic_fetch_add(&tally->answered[id % NUMBERS], 1);
+	return id % 2 != 0 ? ASK_UNKNOWN : ASK_DONE;
+}
+
+static void answer_for(uint64_t ns)
+{
+	const uint64_t end_ns = vma_now_ns() + ns;
+	struct pollfd fd = {.fd = event_fd, .events = POLLIN};
+	uint64_t times;
+
+	while (vma_now_ns() < end_ns) {
+		if (poll(&fd, 1, 10) == 1 && read(event_fd, &times, sizeof(times)) > 0)
+			ask_answer_all(page, answer);
+	}
+}
+
+/* ---- a child ---- */
+
+static void wake(void *arg)
+{
+	const uint64_t one = 1;
+
+	(void)arg;
+	if (write(event_fd, &one, sizeof(one)) < 0)
+		_exit(9);
+}
+
+static bool is_alive(void *arg)
+{
+	(void)arg;
+	return true;
+}
+
+static bool is_dead(void *arg)
+{
+	(void)arg;
+	return false;
+}
+
+static void count(uint64_t id, enum ask_answer got)
+{
+	if (got == ASK_IN_VAIN)
+		atomic_fetch_add(&tally->in_vain, 1);
+	else if (got != (id % 2 != 0 ? ASK_UNKNOWN : ASK_DONE))
+		atomic_fetch_add(&tally->wrong, 1);
+	else
+		atomic_fetch_add(got == ASK_DONE ? &tally->done : &tally->unknown, 1);
+}
+
+/* Some have no patience: they take the question back while it is answered. */
+static void ask_on(unsigned seed)
+{
+	struct ask_parent parent = {.wake = wake, .is_alive = is_alive};
+
+	while (!atomic_load(&tally->stop)) {
+		uint64_t id;
+
+		seed = seed * 1664525 + 1013904223;
+		id = 1 + (seed >> 8) % (NUMBERS - 1);
+		parent.patience_ns = seed >> 28 == 0 ? 0 : 2000000000;
+		count(id, ask(page, id, &parent));
+	}
+}
+
+static pid_t begin_child(void (*run)(unsigned), unsigned seed)
+{
+	pid_t parent = getpid(), child = fork();
+
+	assert_true(child >= 0);
+	if (child != 0)
+		return child;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() == parent)
+		run(seed);
+	_exit(0);
+}
+
+static int status_of(pid_t child)
+{
+	int status = 0;
+
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return status;
+}
+
+static void end_at_once(unsigned seed)
+{
+	(void)seed;
+}
+
+/* ---- tests ---- */
+
+static void test_every_answer_is_that_of_the_question(void **state)
+{
+	pid_t child[CHILDREN];
+
+	(void)state;
+	for (unsigned i = 0; i < CHILDREN; i++)
+		child[i] = begin_child(ask_on, i);
+	answer_for(FOR_NS);
+	atomic_store(&tally->stop, true);
+	ask_leave(page);
+	for (unsigned i = 0; i < CHILDREN; i++)
+		assert_int_equal(status_of(child[i]), 0);
+	assert_int_equal(atomic_load(&tally->wrong), 0);
+	assert_true(atomic_load(&tally->done) > 100 && atomic_load(&tally->unknown) > 100);
+	for (unsigned i = 0; i < ASK_SLOTS; i++)
+		assert_int_equal(atomic_load(&page->slot[i].owner), 0);
+}
+
+/* All slots are theirs in the beginning, and each that is killed leaves another one, in whatever state. */
+static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
+{
+	pid_t child[CHILDREN] = {0};
+	unsigned killed = 0;
+	uint64_t begin_ns = vma_now_ns();
+
+	(void)state;
+	for (unsigned i = 0; i < ASK_SLOTS; i++) { /* as if each had been killed with one */
+		pid_t dead = begin_child(end_at_once, 0);
+
+		status_of(dead);
+		atomic_store(&page->slot[i].owner, dead);
+		atomic_store(&page->slot[i].word, i << 2 | i % 4);
+	}
+	while (vma_now_ns() - begin_ns < FOR_NS) {
+		unsigned i = killed % CHILDREN;
+
+		if (child[i] != 0) {
+			kill(child[i], SIGKILL);
+			status_of(child[i]);
+			killed++;
+		}
+		child[i] = begin_child(ask_on, killed);
+		answer_for(3000000);
+	}
+	for (unsigned i = 0; i < CHILDREN; i++) {
+		if (child[i] != 0) {
+			kill(child[i], SIGKILL);
+			status_of(child[i]);
+		}
+	}
+	assert_int_equal(atomic_load(&tally->wrong), 0);
+	assert_true(killed > CHILDREN);
+	assert_true(atomic_load(&tally->done) + atomic_load(&tally->unknown) > 100);
+}
+
+static void test_a_parent_that_is_gone_or_dead_is_not_waited_for(void **state)
+{
+	struct ask_parent parent = {.wake = wake, .is_alive = is_dead, .patience_ns = 10000000000};
+	uint64_t begin_ns = vma_now_ns();
+
+	(void)state;
+	assert_int_equal(ask(page, 2, &parent), ASK_IN_VAIN);
+	parent.is_alive = is_alive;
+	ask_leave(page);
+	assert_int_equal(ask(page, 2, &parent), ASK_IN_VAIN);
+	assert_true(vma_now_ns() - begin_ns < 5000000000);
+	for (unsigned i = 0; i < ASK_SLOTS; i++)
+		assert_int_equal(atomic_load(&page->slot[i].owner), 0);
+}
+
+/*
+ * `touched` is for the socket: a child that sees that it was touched, and no note, must see that it is finished. Rounds
+ * go by number: connection `id` is round `id`.
+ */
+static struct {
+	_Atomic uint64_t touched, finished;
+} * moved;
+
+static void watch(unsigned seed)
+{
+	uint64_t last = 0;
+
+	(void)seed;
+	while (!atomic_load(&tally->stop)) {
+		uint64_t id = atomic_load(&moved->touched);
+
+		if (id == last || ask_is_moving(page, id)) {
+			sched_yield();
+			continue;
+		}
+		if (atomic_load(&moved->finished) < id)
+			atomic_fetch_add(&tally->wrong, 1);
+		atomic_fetch_add(&tally->done, 1);
+		last = id;
+	}
+}
+
+static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
+{
+	const uint64_t end_ns = vma_now_ns() + FOR_NS / 2;
+	pid_t child[2];
+
+	(void)state;
+	moved = mmap(NULL, sizeof(*moved), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_true(moved != MAP_FAILED);
+	for (unsigned i = 0; i < 2; i++)
+		child[i] = begin_child(watch, i);
+	for (uint64_t id = 1; vma_now_ns() < end_ns; id++) {
+		unsigned move = ask_move_begin(page, id);
+
+		atomic_store_explicit(&moved->touched, id, memory_order_release);
+		if (id % 8 == 0)
+			sched_yield();
+		atomic_store_explicit(&moved->finished, id, memory_order_relaxed);
+		ask_move_end(page, move);
+		if (id % 16 == 0)
+			sched_yield();
+	}
+	usleep(20000);
+	atomic_store(&tally->stop, true);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(status_of(child[i]), 0);
+	assert_int_equal(atomic_load(&tally->wrong), 0);
+	assert_true(atomic_load(&tally->done) > 100);
+	munmap(moved, sizeof(*moved));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_setup_teardown(test_every_answer_is_that_of_the_question, set_up, tear_down),
+	        cmocka_unit_test_setup_teardown(test_slots_of_those_who_were_killed_are_taken_again, set_up, tear_down),
+	        cmocka_unit_test_setup_teardown(test_a_parent_that_is_gone_or_dead_is_not_waited_for, set_up,
+	                                        tear_down),
+	        cmocka_unit_test_setup_teardown(test_what_looks_connected_and_is_not_noted_is_finished, set_up,
+	                                        tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
