@@ -149,8 +149,8 @@ static void *run_peer(void *arg)
 
 /* ---- the sockets ---- */
 
-/* Sends, reads back, compares as far as the connection lives. */
-static void talk(int fd, uint32_t *seed)
+/* Sends, reads back, compares as far as the connection lives. False: the answer may go on, or will not come. */
+static bool talk(int fd, uint32_t *seed)
 {
 	uint8_t out[600], in[600];
 	size_t size = roll(seed) % sizeof(out) + 1, got = 0;
@@ -160,11 +160,12 @@ static void talk(int fd, uint32_t *seed)
 		out[i] = (uint8_t)roll(seed);
 	rc = do_send(fd, out, size, MSG_NOSIGNAL);
 	if (rc != (ssize_t)size)
-		return;
+		return false;
 	while (got < size && (rc = do_recv(fd, in + got, size - got, 0)) > 0)
 		got += (size_t)rc;
 	assert_memory_equal(in, out, got);
 	atomic_fetch_add(&echoed, got);
+	return got == size;
 }
 
 static void end_somehow(int fd, uint32_t *seed)
@@ -200,8 +201,8 @@ static void *work(void *arg)
 		atomic_store(&attempt_fd, fd);
 		if (do_connect(fd, BED_PEER, PORT) == 0) {
 			atomic_store(&shared_fd, fd);
-			for (unsigned i = roll(&seed) % 4; i > 0; i--)
-				talk(fd, &seed);
+			for (unsigned i = roll(&seed) % 4; i > 0 && talk(fd, &seed);)
+				i--;
 			atomic_store(&shared_fd, -1);
 		}
 		atomic_store(&attempt_fd, -1);
@@ -331,11 +332,12 @@ static void *serve(void *arg)
 static struct vma_tcp_listener *peer_listens(void)
 {
 	struct vma_tcp_options options;
-	struct vma_tcp_listen_attr attr = {.owner = &echo_listener,
-	                                   .options = &options,
-	                                   .family = AF_INET,
-	                                   .local_port_be = htons(PORT),
-	                                   .backlog = 64};
+	struct vma_tcp_listen_attr attr = {
+	        .owner = &echo_listener,
+	        .options = &options,
+	        .family = AF_INET,
+	        .local_port_be = htons(PORT),
+	        .backlog = 4096}; /* attempts that were given up: no kernel refuses the answer */
 	struct vma_tcp_listener *listener;
 	uint32_t local = ip(BED_PEER);
 
