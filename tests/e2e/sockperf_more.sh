@@ -21,8 +21,11 @@ throughput() { # SENTENCE CLIENT ARGUMENTS...
 	# The server counts warm-up messages, too.
 	check_num "$sentence: all of them arrived" "${got:-0}" -ge "${sent:-1}"
 }
-throughput "throughput" --mps 20000 -m 64
-throughput "throughput of 1472 bytes" --mps 10000 -m 1472
+# A sanitizer's receiver that does not run for a moment misses less at a lower one.
+rate=20000
+[ -z "$SAN" ] || rate=2000
+throughput "throughput" --mps $rate -m 64
+throughput "throughput of 1472 bytes" --mps $((rate / 2)) -m 1472
 
 client_with="" mode "only the server offloaded" $few "b" "-i $IP_B -p $PORT" ping-pong -i "$IP_B" -p $PORT -t 1
 server_with="" mode "only the client offloaded" $few "a" "-i $IP_B -p $PORT" ping-pong -i "$IP_B" -p $PORT -t 1
