@@ -11,8 +11,8 @@
  * In a fast stream an ACK stands for more segments, as the kernel's does behind GRO and a NIC's interrupts that are
  * spared: each costs both sides about what a segment costs, and the sender's bursts become larger. It is held until 16
  * segments wait or 40 us are over since the last one. That the time ran out says that the sender has stopped, perhaps
- * for this ACK: then none is held for a while. So only streams of more than 5 Gb/s ever are held, others once in a
- * while, and the last segments of a message (PSH) never.
+ * for this ACK: then none is held for a while, the longer the more often in a row. So streams below 5 Gb/s are held
+ * once in a while only.
  */
 #include "tcp_priv.h"
 #include "lwip_port.h"
@@ -22,7 +22,8 @@
 #define QUICK_ACKS_MAX 16
 #define HOLD_SEGMENTS 16
 #define HOLD_NS UINT64_C(40000)
-#define HOLD_REST 256 /* ACKs until one is held again */
+#define HOLD_REST_MIN 8 /* ACKs until one is held again; doubled with each time in a row that runs out */
+#define HOLD_REST_MAX 256
 #define RCVBUF_MIN 1152
 #define SNDBUF_MIN 4608
 #define RCV_MSS_FIRST 536
@@ -272,7 +273,7 @@ void window_publish(struct vma_tcp_conn *conn)
 	if (!conn->connected || conn->pcb == NULL)
 		return;
 	atomic_store_explicit(&conn->rx_edge, produced + window_now(conn), memory_order_relaxed);
-	waits = conn->rcv_wup != conn->pcb->rcv_nxt && !conn->pingpong && conn->pushed;
+	waits = conn->rcv_wup != conn->pcb->rcv_nxt && !conn->pingpong && conn->pushed && !conn->ack_held;
 	atomic_store_explicit(&conn->ack_waits, waits, memory_order_relaxed);
 }
 
@@ -318,6 +319,8 @@ static bool hold(struct vma_tcp_conn *conn, uint32_t waiting)
 {
 	uint64_t since_ns = conn->tcp->now_ns - conn->ack_ns;
 
+	if (waiting >= HOLD_SEGMENTS * conn->rcv_mss)
+		conn->hold_failed = 0;
 	if (conn->hold_rest != 0 || since_ns >= HOLD_NS || waiting >= HOLD_SEGMENTS * conn->rcv_mss ||
 	    waiting > window_now(conn))
 		return false;
@@ -340,7 +343,7 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 		rcv_rtt_sample(conn);
 	rcvbuf_grow(conn);
 	(void)bytes;
-	if (waiting > conn->rcv_mss && !push && conn->quick_acks == 0 && pcb->ooseq == NULL && hold(conn, waiting))
+	if (waiting > conn->rcv_mss && conn->quick_acks == 0 && pcb->ooseq == NULL && hold(conn, waiting))
 		return;
 	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||
 	    (conn->quick_acks != 0 && !conn->pingpong) || pcb->ooseq != NULL)
@@ -373,7 +376,8 @@ void window_delack_fired(struct vma_tcp_conn *conn)
 	if (conn->pcb == NULL || conn->rcv_wup == conn->pcb->rcv_nxt)
 		return;
 	if (conn->ack_held) {
-		conn->hold_rest = HOLD_REST;
+		conn->hold_rest = HOLD_REST_MIN << conn->hold_failed;
+		conn->hold_failed += conn->hold_rest < HOLD_REST_MAX;
 	} else if (conn->pingpong) {
 		conn->pingpong = false;
 		conn->ato_ns = ATO_MIN_NS;
