@@ -190,8 +190,8 @@ static void hear(struct xdp_owner *owner, struct owner_heir *heir, const struct 
 	if (heir->state == HEIR_WAITS)
 		return;
 	if (segment->tcp_flags & RST) {
-		if (heir->key.peer_port_be != 0)
-			owner_heir_end(owner, heir);
+		if (heir->key.peer_port_be != 0 && heir->state != HEIR_DELETED)
+			owner_heir_live_on(owner, heir, HEIR_DELETED, now); /* as many come as there were segments */
 	} else if (heir->state == HEIR_DELETED || heir->state == HEIR_RESET || segment->tcp_flags & SYN) {
 		reset(owner, heir, segment, now);
 	} else if (!(segment->tcp_flags & ACK)) {

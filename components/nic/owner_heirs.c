@@ -6,7 +6,7 @@
  * had kept the connection.
  *
  *   state      from                                                        answers                        lives
- *   DELETED    a client has deleted the flow: late segments may come       RST                            1 s
+ *   DELETED    a client has deleted the flow, or the peer has reset it     RST                            1 s
  *   WAITS      the client has left and its process lives: it may be back   nothing                        3 s
  *   RESET      the process is dead, or has cut it and ended                RST                            3 s
  *   FIN_WAIT   it has ended, our FIN is acknowledged                       ACK to FIN, RST to data        60 s

@@ -112,10 +112,10 @@ static __always_inline int is_connection(__u32 state)
 	return state != 0 && state != BPF_TCP_LISTEN;
 }
 
-/* bpf_redirect_map falls back to XDP_PASS where no socket is in the map (any more). */
-static __always_inline int to_slot(struct xdp_md *ctx, __u32 slot)
+/* What becomes of it where no socket is in the map (any more) is `otherwise`. */
+static __always_inline int to_slot(struct xdp_md *ctx, __u32 slot, __u32 otherwise)
 {
-	return (int)bpf_redirect_map(&sockets, slot * queues + ctx->rx_queue_index, XDP_PASS);
+	return (int)bpf_redirect_map(&sockets, slot * queues + ctx->rx_queue_index, otherwise);
 }
 
 static __always_inline int is_front(const struct xdp_flow_key *key, __u32 *slot)
@@ -227,12 +227,13 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 	if (counts.exact[packet->is_tcp]) {
 		flow = bpf_map_lookup_elem(&flows, key);
 		if (flow && !(flow->flags & XDP_FLOW_HEIR))
-			return to_slot(ctx, flow->slot);
+			/* Of a connection the kernel knows nothing: whose socket goes in this moment has a heir. */
+			return to_slot(ctx, flow->slot, packet->is_tcp ? XDP_DROP : XDP_PASS);
 		if (flow && is_heirs(ctx, key, flow, packet))
 			return XDP_DROP;
 	}
 	if (!packet->is_tcp && is_front(key, &slot))
-		return to_slot(ctx, slot);
+		return to_slot(ctx, slot, XDP_PASS);
 	if (!counts.wild[packet->is_tcp])
 		return XDP_PASS;
 	key->peer = 0;
@@ -246,7 +247,7 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 		return is_listeners_heirs(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && is_connection(kernel_socket(ctx, key)))
 		return XDP_PASS;
-	return to_slot(ctx, flow->slot);
+	return to_slot(ctx, flow->slot, XDP_PASS);
 }
 
 SEC("xdp")

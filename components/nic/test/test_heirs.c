@@ -451,12 +451,16 @@ static void test_what_carries_no_acknowledgement_is_reset_behind_its_end(void **
 	assert_int_equal(answers.segment.ack, 711);
 }
 
-static void test_a_reset_ends_it_and_is_not_answered(void **state)
+static void test_a_reset_is_not_answered_and_ends_it_a_second_later(void **state)
 {
 	(void)state;
 	add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
 	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0);
+	tick_after(700 * MS);
+	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0); /* for another segment of ours */
+	assert_true(has_heir(1000));
+	tick_after(300 * MS);
 	assert_int_equal(fake_used(), 0);
 }
 
@@ -592,7 +596,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_acknowledgements_are_not_acknowledged),
         CASE(test_the_time_stamp_is_what_the_peer_has_seen),
         CASE(test_what_carries_no_acknowledgement_is_reset_behind_its_end),
-        CASE(test_a_reset_ends_it_and_is_not_answered),
+        CASE(test_a_reset_is_not_answered_and_ends_it_a_second_later),
         CASE(test_a_window_full_of_data_is_reset_once_per_millisecond),
         CASE(test_a_flood_is_not_answered_by_a_flood),
         CASE(test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name),
