@@ -403,6 +403,70 @@ static void test_more_shadows_than_a_message_holds_are_refused(void **state)
 	close(fd);
 }
 
+#define HEIRS 3001u /* many more messages than the socket holds */
+
+static struct vma_flow_heir left(unsigned i)
+{
+	struct vma_flow_heir heir = {.key = rule.key, .state = 1 + i % 3, .snd_nxt = i, .rcv_nxt = ~i};
+
+	heir.key.proto = 6; /* TCP */
+	heir.key.peer_port_be = (uint16_t)(i + 1);
+	heir.key.peer[0] = 10;
+	return heir;
+}
+
+static void test_what_a_process_leaves_arrives_whole_before_it_goes_on(void **state)
+{
+	struct vma_flow_heir *heirs = calloc(HEIRS, sizeof(*heirs));
+	struct vmad_client *client, *other;
+	uint32_t slot;
+
+	start_server(*state);
+	client = joined();
+	other = joined();
+	slot = rented(client);
+	for (unsigned i = 0; i < HEIRS; i++)
+		heirs[i] = left(i);
+	assert_int_equal(vmad_client_bequeath(client, slot, heirs, HEIRS), 0);
+	assert_int_equal(fake.heirs, HEIRS);
+	for (unsigned i = HEIRS - FAKE_FLOWS; i < HEIRS; i++)
+		assert_memory_equal(&fake.heir[i % FAKE_FLOWS], &heirs[i], sizeof(*heirs));
+	assert_int_equal(vmad_client_bequeath(other, slot, heirs, 1), -ENOENT);
+	assert_int_equal(fake.heirs, HEIRS);
+	vmad_client_close(client);
+	vmad_client_close(other);
+	free(heirs);
+}
+
+/* What is still in the socket when the process ends counts: nobody has waited for an answer. */
+static void test_last_words_are_heard_when_the_process_has_ended(void **state)
+{
+	int status;
+	pid_t pid;
+
+	start_server(*state);
+	pid = fork();
+	if (pid == 0) {
+		struct vmad_client *client = joined();
+		const uint32_t slot = rented(client);
+		struct vmad_msg msg = message(VMAD_BEQUEATH);
+
+		msg.heirs.slot = slot;
+		msg.heirs.count = 4;
+		msg.heirs.more = 1;
+		for (int i = 0; i < 100; i++)
+			if (vmad_send(vmad_client_fd(client), &msg, NULL, 0) < 0)
+				_exit(1);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	for (int i = 0; i < 2000 && fake.finals == 0; i++)
+		usleep(1000);
+	assert_int_equal(fake.finals, 1);
+	assert_int_equal(fake.heirs, 400);
+}
+
 static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)
 {
 	struct vmad_client *client;
@@ -523,6 +587,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_silent_connections_keep_nobody_out),
         CASE(test_a_revoked_flow_is_told_to_its_client_only),
         CASE(test_all_shadows_of_a_flow_arrive_in_order),
+        CASE(test_what_a_process_leaves_arrives_whole_before_it_goes_on),
+        CASE(test_last_words_are_heard_when_the_process_has_ended),
         CASE(test_more_shadows_than_a_message_holds_are_refused),
         CASE(test_what_was_taken_back_before_a_new_grant_is_no_news),
         CASE(test_a_killed_client_is_missed),
