@@ -77,6 +77,89 @@ static void test_peers_of_unfinished_connections_without_rule_are_reset(void **s
 	app_free(client);
 }
 
+/* ---- who goes on ---- */
+
+static struct vma_flow_heir left[8];
+static unsigned left_count;
+
+static int take_heirs(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n)
+{
+	(void)qp;
+	assert_true(left_count + n <= 8);
+	memcpy(left + left_count, heirs, n * sizeof(*heirs));
+	left_count += n;
+	return 0;
+}
+
+/* The device's owner outlives this side. */
+static void leave_to_owner(int i)
+{
+	struct vma_nic_qp *qp = vma_ring_qp(side[i].ring);
+	const struct vma_nic_ops *ops = qp->ops;
+	struct vma_nic_ops with_heirs = *ops;
+
+	with_heirs.flows_bequeath = take_heirs;
+	left_count = 0;
+	qp->ops = &with_heirs;
+	vma_tcp_leave(side[i].tcp);
+	qp->ops = ops;
+}
+
+static void check_left(const struct app *app, enum vma_heir_state state)
+{
+	struct vma_flow_key key;
+
+	vma_tcp_names(app->conn, &key);
+	assert_int_equal(left_count, 1);
+	assert_memory_equal(&left[0].key, &key, sizeof(key));
+	assert_int_equal(left[0].state, state);
+}
+
+static void test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed(void **state)
+{
+	struct app *client, *server;
+	uint32_t snd_nxt, rcv_nxt;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, false);
+	run(MS);
+	leave_to_owner(0);
+	check_left(client, VMA_HEIR_FIN_WAIT);
+	snd_nxt = left[0].snd_nxt;
+	rcv_nxt = left[0].rcv_nxt;
+	leave_to_owner(1); /* the other side has the same numbers, the other way round */
+	check_left(server, VMA_HEIR_RESET);
+	assert_int_equal(left[0].rcv_nxt, snd_nxt);
+	assert_int_equal(left[0].snd_nxt, rcv_nxt);
+	app_free(client);
+}
+
+static void test_the_owner_goes_on_with_time_wait(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_close(client->conn, false);
+	vma_tcp_close(server->conn, false);
+	run(MS);
+	leave_to_owner(0);
+	check_left(client, VMA_HEIR_TIME_WAIT);
+	app_free(client);
+}
+
+static void test_the_owner_resets_what_is_not_finished(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	leave_to_owner(0);
+	check_left(client, VMA_HEIR_RESET);
+	app_free(client);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -87,6 +170,10 @@ int main(void)
 	        cmocka_unit_test_setup_teardown(test_time_wait_is_left, pair_open, pair_close),
 	        cmocka_unit_test_setup_teardown(test_peers_of_unfinished_connections_without_rule_are_reset, pair_open,
 	                                        pair_close),
+	        cmocka_unit_test_setup_teardown(test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed,
+	                                        pair_open, pair_close),
+	        cmocka_unit_test_setup_teardown(test_the_owner_goes_on_with_time_wait, pair_open, pair_close),
+	        cmocka_unit_test_setup_teardown(test_the_owner_resets_what_is_not_finished, pair_open, pair_close),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
