@@ -74,6 +74,8 @@ END {
 
 	printf "\nMany connections\n"
 	rates("connect and close, thousand/s", "connect", "per_sec", 1000)
+	rates("for 5 s: ports are used again", "connect-5s", "per_sec", 1000)
+	rates("the server closes first", "closed", "per_sec", 1000)
 	printf "  %-40s %10s %14s %10s\n", "10,000 idle connections", "MB more", "MB in all", "CPU %"
 	for (i = 1; i <= 2; i++) {
 		name = "idle-10000/" (i == 1 ? "lib" : "kernel")
@@ -82,6 +84,8 @@ END {
 	}
 	verdict("connect and close, time, times the kernel's", figure("connect/lib", "both_p50_ns", "connect/kernel"), "<=", 2)
 	verdict("connect and close per second, thousands", figure("connect/lib", "per_sec") / 1000, ">=", 15)
+	verdict("connections per second for 5 s, thousands", figure("connect-5s/lib", "per_sec") / 1000, ">=", 15)
+	verdict("10,000 idle connections, the server's MB", figure("idle-10000/lib", "far_peak_kb") / 1024, "<=", 100)
 	verdict("10,000 idle connections, MB", figure("idle-10000/lib", "connections_kb") / 1024, "<=", 100)
 
 	printf "\n%d of %d bars of TCP held; ", held, bars

@@ -16,20 +16,26 @@ tcp_counters() {
 		END { print kernel + 0, interface + 0 }'
 }
 
+set_kernel() { # as kernel_setting says, at the near end
+	[ -z "${kernel_setting:-}" ] || in_ns a sysctl -qw "$kernel_setting"
+}
+
 # One case: the far end is running, the near one runs to its end; what it printed goes through FILTER to the facts.
 tcp_case() { # RUN CASE HOW READY FILTER NEAR...; the far end's command in far_command
 	local run=$1 name=$2 how=$3 ready=$4 filter=$5 before after rc cpu
 	shift 5
-	open_case "$how" "${far_command[@]}" && wait_for 10 far_listens "$ready" && before=$(tcp_counters) &&
+	open_case "$how" "${far_command[@]}" && wait_for 10 far_listens "$ready" && set_kernel && before=$(tcp_counters) &&
 		cpu=$(cpu_of "${PID[far]}") && near "$how" "$@"
 	rc=$?
 	after=$(tcp_counters)
 	cpu="${cpu:-0} $(cpu_of "${PID[far]}")"
+	sed -n 's/^VmHWM:/far_peak_kb/p' "/proc/${PID[far]}/status" | awk '{ print $1, $2 }' >"$WORK/far.kb"
 	close_case "${far_signal:-TERM}"
 	[ $rc -eq 0 ] || { failed_case "$run" "$name"; return 1; }
 	{
 		proof "$before" "$after"
 		"$filter" <"$WORK/near.log"
+		cat "$WORK/far.kb"
 		awk -v c="$cpu" 'BEGIN { split(c, x, " "); print "far_cpu_sec", x[2] - x[1] }'
 		awk 'NF == 2 { print "near_cpu_sec", $1 + $2 }' "$WORK/near.cpu"
 	} | facts "$run" "$name"
@@ -120,6 +126,18 @@ load_case() { # RUN NAME HOW ROLE OPTIONS...
 	tcp_case "$run" "$name/$how" "$how" 7400 of_load "$TCP_LOAD" "$@" --peer "$IP_B"
 }
 
+# Each in namespaces of its own: a connection that the kernel keeps in TIME_WAIT keeps its port from everybody.
+connection_cases() { # RUN
+	local how
+	for how in kernel lib; do
+		load_case "$1" connect $how connect --msec 1000
+		load_case "$1" closed $how closed --msec 1000
+		load_case "$1" idle-10000 $how idle --count 10000 --msec 1000
+		# More than there are ports: kernel sockets may use them again as tcp_tw_reuse says, which is off by default.
+		kernel_setting=net.ipv4.tcp_tw_reuse=1 load_case "$1" connect-5s $how connect --msec 5000
+	done
+}
+
 lossy_cases() { # RUN: through a middlebox, 0.2 ms; goodput, and 64 KB at a time
 	local loss how
 	NET_SHARED=yes
@@ -149,11 +167,10 @@ tcp_run() { # RUN
 	for how in kernel lib; do
 		iperf_case "$run" $how
 		segmentation on
-		load_case "$run" connect $how connect --msec 1000
 		load_case "$run" bursts $how bursts --msec 1000
 		load_case "$run" pauses $how pauses --msec 1000
-		load_case "$run" idle-10000 $how idle --count 10000 --msec 1000
 	done
 	drop_shared_net
+	connection_cases "$run"
 	lossy_cases "$run"
 }
