@@ -8,7 +8,7 @@
  *
  * What leaves has a time before which the next may not (earliest departure time): the time that the bytes before take
  * at the pacing rate. Up to a quantum may leave at once, so that one timer is enough for it; and who was late may make
- * up for half a quantum.
+ * up for half a quantum, and for 150 us at any rate.
  *
  * Cost: nothing where the congestion control has no model. Threads: the driver. Example: test/test_bbr.c.
  */

@@ -323,6 +323,20 @@ static void test_pace_makes_up_for_half_a_quantum_of_lateness_only(void **state)
 	assert_in_range(pace.next_ns, 2 * SECOND + 2 * MS, 2 * SECOND + 4 * MS);
 }
 
+/* 1 GB/s in quanta of 50,000 bytes: a look comes 0.5 ms late, and three quanta's time is left. */
+static void test_pace_makes_up_for_150_us_at_a_high_rate(void **state)
+{
+	struct tcp_cc cc = {.pacing_rate = 1000000000, .quantum = 50000};
+	struct tcp_pace pace = {.next_ns = SECOND};
+	uint64_t now = SECOND + MS / 2;
+	unsigned n = 0;
+
+	(void)state;
+	for (; pace_lets(&pace, &cc, now); n++)
+		pace_sent(&pace, &cc, 1000, now);
+	assert_in_range(n, 200, 201);
+}
+
 /* ---- the model's numbers, one sample at a time ---- */
 
 static struct tcp_cc cc;
@@ -768,6 +782,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_segment_sent_while_the_application_had_nothing_is_marked),
         cmocka_unit_test(test_pace_lets_a_quantum_go_and_then_waits_for_its_time),
         cmocka_unit_test(test_pace_makes_up_for_half_a_quantum_of_lateness_only),
+        cmocka_unit_test(test_pace_makes_up_for_150_us_at_a_high_rate),
         cmocka_unit_test(test_first_pacing_rate_is_the_initial_window_in_a_round_trip),
         cmocka_unit_test(test_startup_ends_after_three_rounds_without_a_quarter_more),
         cmocka_unit_test(test_cycle_has_a_phase_of_more_one_of_less_and_six_of_one),
