@@ -24,10 +24,16 @@ unsigned owner_flow_bucket(const struct vma_flow_key *key)
 	return hash % OWNER_FLOW_BUCKETS;
 }
 
+static bool is_connection(const struct vma_flow_key *key)
+{
+	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
+}
+
 /* Where the pointer to the flow with `key` is, or the end of its bucket. */
 static struct owner_flow **place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = &owner->flow[owner_flow_bucket(key)];
+	struct owner_flow **buckets = is_connection(key) ? owner->connection : owner->flow;
+	struct owner_flow **place = &buckets[owner_flow_bucket(key)];
 
 	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
@@ -48,13 +54,18 @@ static void describe(const struct vma_flow_key *key, char *text, size_t bytes)
 		         ntohs(key->peer_port_be));
 }
 
-bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
+static bool have_cookie(struct owner_flow *const *buckets, uint64_t cookie)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
-		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
+		for (const struct owner_flow *flow = buckets[b]; flow != NULL; flow = flow->next)
 			if (xdp_cookies_has(&flow->shadows, cookie))
 				return true;
 	return false;
+}
+
+bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
+{
+	return have_cookie(owner->flow, cookie) || have_cookie(owner->connection, cookie);
 }
 
 #define LINGER_NS 1000000000ULL /* how long the program stays after the last flow */
@@ -89,7 +100,7 @@ static int refuse_foreign(const struct xdp_owner *owner, uint32_t slot, const st
 	const bool listener = rule->flags & VMA_FLOW_LISTENER;
 	int rc;
 
-	if (rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be != 0)
+	if (is_connection(&rule->key))
 		rc = owner_foreign_connection(&rule->key, owner->ifindex, see, &search);
 	else
 		rc = owner_foreign_walk(rule->key.proto, ntohs(rule->key.local_port_be), listener, see, &search);
@@ -328,11 +339,6 @@ static void end_flow(struct xdp_owner *owner, struct owner_flow **place)
 	free_flow(flow);
 }
 
-static bool is_connection(const struct vma_flow_key *key)
-{
-	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
-}
-
 /* The same, but what still comes of TCP is a heir's. */
 static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, enum owner_heir_state state)
 {
@@ -366,10 +372,10 @@ bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
 	return *place_of(owner, key) != NULL;
 }
 
-void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
+static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot, bool dead)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
-		struct owner_flow **place = &owner->flow[b];
+		struct owner_flow **place = &buckets[b];
 
 		while (*place != NULL) {
 			const struct vma_flow_key key = (*place)->rule.key;
@@ -383,6 +389,12 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 				owner_resets_note(owner, slot, &key, dead);
 		}
 	}
+}
+
+void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
+{
+	end_all(owner, owner->flow, slot, dead);
+	end_all(owner, owner->connection, slot, dead);
 	forget_given_up(owner, slot, NULL);
 	owner_wishes_end(owner, slot);
 }
@@ -525,7 +537,8 @@ void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, cons
 			}
 		}
 		if (n > 0)
-			/* Of TCP the listeners only: a connection on a port that our shadow holds cannot come up. */
+			/* Of TCP the listeners only: a connection on a port that our shadow holds cannot come up. Nor
+			 * is a listener in the way of a connection of ours: `flow` has none of those. */
 			owner_foreign_walk(protos[p], 0, protos[p] == IPPROTO_TCP, see_again, check);
 	}
 	free(check);

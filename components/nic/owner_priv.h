@@ -143,7 +143,8 @@ struct xdp_owner {
 
 	/* owner_flows.c */
 	struct xdp_prog *prog;
-	struct owner_flow *flow[OWNER_FLOW_BUCKETS];
+	struct owner_flow *flow[OWNER_FLOW_BUCKETS]; /* but for TCP's 5-tuples: what is looked through twice a second */
+	struct owner_flow *connection[OWNER_FLOW_BUCKETS]; /* TCP's 5-tuples */
 	uint32_t flows;
 	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
 	uint64_t foreign_check_ns;
