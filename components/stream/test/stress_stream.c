@@ -8,10 +8,10 @@
 #include <linux/sockios.h>
 #include <stdlib.h>
 
-enum { WORKERS = 3, PORT = 7400, OWN_PORT = 7401, CALLS = 48 };
+enum { WORKERS = 3, SHARERS = 2, PORT = 7400, OWN_PORT = 7401, SHARED_PORT = 7402, CALLS = 48 };
 
 static _Atomic bool stop;
-static _Atomic unsigned long rounds, served, echoed;
+static _Atomic unsigned long rounds, served, shared, echoed;
 static _Atomic int shared_fd = -1, attempt_fd = -1;
 
 /* ---- the peer: echoes, calls in, resets now and then. One thread. ---- */
@@ -104,8 +104,8 @@ static void echo_all(bool all)
 	}
 }
 
-/* Calls the sockets' listener. */
-static void call_in(uint16_t port)
+/* Calls a listener of the sockets'. */
+static void call_in(uint16_t port, uint16_t to)
 {
 	struct echo *echo = calloc(1, sizeof(*echo));
 	struct vma_tcp_options options;
@@ -114,7 +114,7 @@ static void call_in(uint16_t port)
 	                                 .options = &options,
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(port),
-	                                 .peer_port_be = htons(OWN_PORT)};
+	                                 .peer_port_be = htons(to)};
 	uint32_t local = ip(BED_PEER), other = ip(BED_LOCAL);
 
 	vma_tcp_options_init(&options);
@@ -139,7 +139,8 @@ static void *run_peer(void *arg)
 		bed_peer_drive();
 		echo_all(false);
 		if (++n % 64 == 0) {
-			call_in(port);
+			call_in(port, OWN_PORT);
+			call_in(port, SHARED_PORT);
 			port = port < 60000 ? port + 1 : 20000;
 		}
 		usleep(20);
@@ -329,6 +330,33 @@ static void *serve(void *arg)
 	return NULL;
 }
 
+/* Listeners that share a port come and go; what waits in their queues is accepted, or goes with them. */
+static void *come_and_go(void *arg)
+{
+	uint32_t seed = (uint32_t)(uintptr_t)arg;
+
+	while (!atomic_load(&stop)) {
+		int fd = bed_socket(SOCK_NONBLOCK), child;
+
+		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
+		assert_int_equal(do_bind(fd, BED_LOCAL, SHARED_PORT), 0);
+		assert_int_equal(do_listen(fd, 4), 0);
+		for (unsigned i = roll(&seed) % 4; i > 0; i--) {
+			usleep(roll(&seed) % 4000);
+			child = do_accept(fd, NULL, 0);
+			if (child >= 0) {
+				atomic_fetch_add(&shared, 1);
+				end_somehow(child, &seed);
+			}
+		}
+		if (roll(&seed) % 4 == 0)
+			do_shutdown(fd, SHUT_RDWR);
+		do_close(fd);
+	}
+	return NULL;
+}
+
 static struct vma_tcp_listener *peer_listens(void)
 {
 	struct vma_tcp_options options;
@@ -350,7 +378,7 @@ static struct vma_tcp_listener *peer_listens(void)
 static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
-	pthread_t peer, looker, meddler, server, worker[WORKERS];
+	pthread_t peer, looker, meddler, server, worker[WORKERS], sharer[SHARERS];
 	struct vma_tcp_listener *listener = peer_listens();
 	int fd = bed_socket(0);
 
@@ -364,6 +392,8 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	pthread_create(&server, NULL, serve, &fd);
 	for (uintptr_t i = 0; i < WORKERS; i++)
 		pthread_create(&worker[i], NULL, work, (void *)i);
+	for (uintptr_t i = 0; i < SHARERS; i++)
+		pthread_create(&sharer[i], NULL, come_and_go, (void *)i);
 	sleep(seconds != NULL ? (unsigned)atoi(seconds) : 2);
 	do_shutdown(fd, SHUT_RDWR);
 	pthread_join(server, NULL);
@@ -371,6 +401,8 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	atomic_store(&stop, true);
 	pthread_join(looker, NULL);
 	pthread_join(meddler, NULL);
+	for (unsigned i = 0; i < SHARERS; i++)
+		pthread_join(sharer[i], NULL);
 	bed_peer_runs(); /* somebody has to answer those who still wait */
 	for (unsigned i = 0; i < WORKERS; i++)
 		pthread_join(worker[i], NULL);
@@ -379,8 +411,8 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	echo_all(true);
 	vma_tcp_listener_close(listener);
 	bed_settle();
-	print_message("# %lu rounds, %lu served, %lu bytes echoed\n", rounds, served, echoed);
-	assert_true(rounds > 10 && served > 10 && echoed > 100);
+	print_message("# %lu rounds, %lu served, %lu by sharers, %lu bytes echoed\n", rounds, served, shared, echoed);
+	assert_true(rounds > 10 && served > 10 && shared > 1 && echoed > 100);
 }
 
 static const struct CMUnitTest tests[] = {
