@@ -44,14 +44,14 @@ static uint32_t of_phase(struct stream_sock *sock)
 	return events;
 }
 
+/* The last look is for a connection that is handed over meanwhile, and looks ended: see sock.h, os_only. */
 uint32_t stream_poll(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
-	uint32_t events;
+	uint32_t events = file->os_only ? 0 : of_phase(sock);
 
 	if (file->os_only)
 		return 0;
-	events = of_phase(sock);
 	if (atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 || stream_has_notices(sock))
 		events |= EPOLLERR;
 	return events;

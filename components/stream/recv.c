@@ -212,8 +212,12 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 		if (__builtin_expect(sock->file.os_only, 0))
 			return r->done != 0 ? (ssize_t)r->done : -ESTALE;
 		rc = go_on(r, conn, nonblocking, &deadline_ns);
-		if (rc != 0)
-			return rc > 0 ? (ssize_t)r->done : rc;
+		if (rc == 0)
+			continue;
+		/* It may have been handed over since: an end or error that this made is none (sock.h, os_only). */
+		if (__builtin_expect(r->done == 0 && rc != -EINTR && sock->file.os_only, 0))
+			return -ESTALE;
+		return rc > 0 ? (ssize_t)r->done : rc;
 	}
 }
 

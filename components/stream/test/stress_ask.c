@@ -174,7 +174,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 {
 	pid_t child[CHILDREN] = {0};
 	unsigned killed = 0;
-	uint64_t begin_ns = vma_now_ns();
+	uint64_t begin_ns;
 
 	(void)state;
 	for (unsigned i = 0; i < ASK_SLOTS; i++) { /* as if each had been killed with one */
@@ -184,7 +184,8 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 		atomic_store(&page->slot[i].owner, dead);
 		atomic_store(&page->slot[i].word, i << 2 | i % 4);
 	}
-	while (vma_now_ns() - begin_ns < FOR_NS) {
+	begin_ns = vma_now_ns();
+	while (killed <= CHILDREN || vma_now_ns() - begin_ns < FOR_NS) {
 		unsigned i = killed % CHILDREN;
 
 		if (child[i] != 0) {

@@ -111,7 +111,14 @@ struct vma_file_ops {
 struct vma_file {
 	const struct vma_file_ops *ops;
 	uint8_t kind; /* enum vma_file_kind */
-	bool os_only; /* may be set and cleared: every call goes to the kernel, only readiness and close are ours */
+	/*
+	 * Every call goes to the kernel, only readiness and close are ours. Set (and, before anybody was told, cleared)
+	 * under `lock`, read without: a call that still reads false does what it would have done a moment before. Who
+	 * sets it while calls may be under way sets it before the object ends on our side; so a call that finds it
+	 * ended, and then reads this, knows whether that end is one. All accesses are sequentially consistent: what it
+	 * has to be ordered with is several other flags.
+	 */
+	_Atomic bool os_only;
 	/*
 	 * ops->poll answers all by itself: the shadow is not what the file is (a TCP socket that is connected past the
 	 * kernel), and is not asked. See vma_file_set_own_poll.
