@@ -36,13 +36,14 @@ socat_forks() {
 	file=$(payload $size)
 	serve socat /usr/bin/socat "TCP-LISTEN:7101,bind=$IP_B,fork,reuseaddr,backlog=64" PIPE
 	check "$s: the server starts" wait_for 20 listens 7101
-	check "$s: $((size >> 20)) MB come back" echoed 7101 "$file" 0
+	# No more than socket buffers take: this socat waits for room in a pipe that only itself empties, with kernel
+	# sockets as well, when its client is slow and the pieces are of odd sizes.
+	check "$s: 64 KB come back" echoed 7101 "$(payload 65536)" 0
 	check "$s: the server still runs" alive socat
 	stop_all socat
 	serve socat /usr/bin/socat "TCP-LISTEN:7102,bind=$IP_B,fork,reuseaddr,backlog=64" EXEC:cat
 	check "$s: with a program behind it, it starts" wait_for 20 listens 7102
 	check "$s: $((size >> 20)) MB come back through the program" echoed 7102 "$file" 0
-	# Not to PIPE: that socat waits for room in a pipe that only itself empties, as soon as pieces are of odd sizes.
 	check "$s: and through $clients programs at a time" many 7102 "$file"
 	check "$s: and it still runs" alive socat
 	stop_all socat
