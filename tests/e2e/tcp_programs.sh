@@ -19,7 +19,7 @@ redis() {
 	check "$s: 50 clients" client redis-benchmark -h "$IP_B" -c 50 -n $requests -t set,get -d 100 -q
 	check "$s: 50 clients, 16 requests at a time" client redis-benchmark -h "$IP_B" -c 50 -P 16 -n $requests -t set,get -d 1000 -q
 	check "$s: a connection for each request" client redis-benchmark -h "$IP_B" -c 10 -k 0 -n $((requests / 10)) -t ping_inline -q
-	still "$s" 60 # its clients leave 50 and 10 connections to their process's end
+	still "$s" 2 # with the server alone in the kernel one has been seen, now and then
 	check "$s: the server still runs" alive redis
 	stop redis
 }
@@ -37,7 +37,7 @@ memcached() {
 	count_from
 	check "$s: values of every size come back" client python3 "$ROOT/tests/e2e/memcached_values.py" "$IP_B" 11311
 	check "$s: load of 16 clients" client memcslap --servers="$IP_B:11311" --concurrency=16 --execute-number=$((requests / 20)) --test=get
-	still "$s" 16 # memcslap's
+	still "$s"
 	check "$s: the server still runs" alive memcached
 	stop memcached
 }
@@ -71,7 +71,7 @@ nginx() {
 	check_eq "$s: is the same part" "$(sum_of "$WORK/got")" "$(tail -c +1000001 "$root/large" | head -c 1000000 | sha256sum | cut -d' ' -f1)"
 	check "$s: 50 connections for 2 s" fetch_many
 	check "$s: a connection for each request" fetch_apart
-	still "$s" 100 # wrk's 50, each with an answer on its way, and its end
+	still "$s"
 	check "$s: the server still runs" alive nginx
 	stop nginx
 	rm -f "$WORK/got"
@@ -132,7 +132,7 @@ iperf() {
 		# shellcheck disable=SC2086 # options
 		check "$s ${what:-one stream}: the client ends well" client iperf3 -c "$IP_B" -t 1 $what
 		check "$s ${what:-one stream}: so does the server" finish iperf 20
-		still "$s ${what:-one stream}" $((6291456 / 1460)) # a window on its way to who closed with bytes unread
+		still "$s ${what:-one stream}"
 	done
 }
 
