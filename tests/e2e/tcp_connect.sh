@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Connections that are made and closed one after the other, more of them than there are ports: whichever side closes
+# first, and so has it in TIME_WAIT, the program sees no error, and the kernels of the offloaded sides no segment. The
+# kernel's own client does that only with time stamps and tcp_tw_reuse.
+. "$(dirname "$0")/../lib_programs.sh"
+PORT=7000 PORTS=1000 COUNT=2500
+
+cat >"$WORK/connect.py" <<'END'
+# connect.py serve ADDRESS PORT: closes a connection at once when the client asks for that, else after the client.
+# connect.py ask ADDRESS PORT COUNT client|server: who closes first. No faster than the ports last: 2000 a second.
+import socket, sys, time
+role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if role == "serve":
+    listener = socket.create_server((address, port), backlog=1000)
+    print("listening", flush=True)
+    while True:
+        conn, _ = listener.accept()
+        if conn.recv(1) == b"k":
+            assert conn.recv(1) == b""
+        conn.close()
+used = set()
+begin = time.monotonic()
+for i in range(int(sys.argv[4])):
+    conn = socket.create_connection((address, port))
+    used.add(conn.getsockname()[1])
+    if sys.argv[5] == "server":
+        conn.sendall(b"c")
+        assert conn.recv(1) == b""
+    else:
+        conn.sendall(b"k")
+    conn.close()
+    time.sleep(max(0, begin + i / 2000 - time.monotonic()))
+print("ports", len(used), flush=True)
+END
+
+many() { # client|server: who closes first
+	client /usr/bin/python3 "$WORK/connect.py" ask "$IP_B" $PORT $COUNT "$1" >"$WORK/client.log" 2>&1 ||
+		{ tail -n 3 "$WORK/client.log"; return 1; }
+}
+
+for at in both server client; do
+	combination $at || continue
+	net_pair
+	in_ns a sysctl -qw net.ipv4.ip_local_port_range="40000 $((40000 + PORTS - 1))" net.ipv4.tcp_tw_reuse=1
+	serve far /usr/bin/python3 "$WORK/connect.py" serve "$IP_B" $PORT
+	wait_for 10 log_has far listening
+	count_from
+	# A kernel client has time stamps only with a peer that has them, too.
+	[ $at = server ] || check "$at: $COUNT connections from $PORTS ports that the client closes first" many client
+	[ $at = server ] || check "$at: it has used its ports again" grep -qE "^ports ($PORTS|9..|[1-8]..)$" "$WORK/client.log"
+	check "$at: $COUNT connections from $PORTS ports that the server closes first" many server
+	still "$at"
+	stop far
+	ns_del a
+	ns_del b
+done
+done_testing
