@@ -131,6 +131,28 @@ static void test_task_runs_once_for_all_posts_before_it_ran(void **state)
 	assert_int_equal(atomic_load(&counted.ran), 2);
 }
 
+/* Whether the thread has just gone to sleep, is about to, or is awake: it has run within a few milliseconds. */
+static void test_a_task_that_has_time_runs_soon_although_the_thread_may_be_falling_asleep(void **state)
+{
+	static struct counted counted = {.task = {.run = run_counted}};
+	uint64_t longest = 0;
+
+	(void)state;
+	for (int i = 1; i <= 300; i++) {
+		const uint64_t begin = vma_now_ns();
+
+		vma_engine_post_lazily(&counted.task);
+		vma_engine_post_lazily(&counted.task); /* one run is enough for both, or there are two */
+		wait_until(!atomic_load(&counted.task.queued));
+		if (vma_now_ns() - begin > longest)
+			longest = vma_now_ns() - begin;
+		if (i % 3 == 0)
+			usleep((unsigned)i % 7 * 300);
+	}
+	wait_until(atomic_load(&counted.ran) >= 300);
+	assert_true(longest < PATIENCE_MS * 1000000ULL / 2); /* a wake-up that was lost would be missed for good */
+}
+
 /* ---- what is not offloaded ---- */
 
 static void test_exception_handling_says_whether_the_kernel_does_it(void **state)
@@ -635,6 +657,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_is_started_once_and_is_whole),
         cmocka_unit_test(test_own_descriptors_are_high_and_guarded),
         cmocka_unit_test(test_task_runs_once_for_all_posts_before_it_ran),
+        cmocka_unit_test(test_a_task_that_has_time_runs_soon_although_the_thread_may_be_falling_asleep),
         cmocka_unit_test(test_exception_handling_says_whether_the_kernel_does_it),
         cmocka_unit_test(test_as_many_sockets_are_counted_as_configured),
         cmocka_unit_test(test_loopback_and_what_is_not_there_are_refused),
