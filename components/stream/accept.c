@@ -139,6 +139,11 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	return fd;
 }
 
+int stream_accept_queued(struct stream_sock *listener)
+{
+	return accept_ours(listener, NULL, NULL, SOCK_CLOEXEC);
+}
+
 /* ---- one of the shadow's ---- */
 
 static void os_accept_done(void *arg)
@@ -196,7 +201,7 @@ static int accept_os(struct stream_sock *listener, int fd, struct sockaddr *addr
 static bool can_accept(struct stream_sock *listener, const struct stream_wait_for *what)
 {
 	(void)what;
-	return atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0 ||
+	return atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0 || stream_legacy_waits(listener) ||
 	       stream_phase(listener) != STREAM_LISTENING;
 }
 
@@ -205,6 +210,8 @@ static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *
 	bool os_first = atomic_fetch_add_explicit(&listener->accepts, 1, memory_order_relaxed) % OS_FIRST == 0;
 	int rc = os_first ? accept_os(listener, fd, addr, len, flags) : -EAGAIN;
 
+	if (rc == -EAGAIN && stream_legacy_waits(listener))
+		rc = stream_legacy_accept(listener, addr, len, flags);
 	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) == 0)
 		vma_rails_progress(stream_rings(&listener->file));
 	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
@@ -253,6 +260,8 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 
 	if ((flags & ~(SOCK_CLOEXEC | SOCK_NONBLOCK)) != 0)
 		return -EINVAL;
+	if (!atomic_load_explicit(&listener->looked, memory_order_relaxed))
+		atomic_store(&listener->looked, true);
 	if (atomic_load_explicit(&listener->inherited, memory_order_relaxed))
 		stream_take_up(listener);
 	if (!stream_stay(listener))

@@ -232,6 +232,8 @@ static void mark(struct vma_file *file, void *arg)
 	struct stream_sock *sock = stream_sock(file);
 	bool *any = arg;
 
+	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
+		stream_legacy_leave(sock);
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL)
 		return;
 	*any = true;

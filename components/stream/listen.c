@@ -240,6 +240,24 @@ void stream_listen_end(struct stream_sock *sock)
 	stream_accept_drop(sock);
 }
 
+void stream_listen_release(struct stream_sock *sock)
+{
+	struct stream_listen *listen = sock->listen;
+	uint64_t before = atomic_load(&sock->rings);
+
+	atomic_store(&sock->inherited, true);
+	atomic_store(&sock->reason, VMA_SOCK_INHERITED);
+	atomic_store(&sock->file.retry, false);
+	if (listen != NULL) {
+		endpoints_lock();
+		forget_unwanted(sock, listen); /* as at the end */
+		endpoints_unlock();
+	}
+	atomic_store(&sock->rings, 0);
+	tell_rings(sock, before);
+	stream_describe(sock);
+}
+
 /* ---- listen ---- */
 
 /* What the kernel has made of the backlog: the second listen() of a socket changes no more than that. */
@@ -321,6 +339,7 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 
 void stream_listen_forked(struct stream_sock *sock)
 {
+	atomic_store(&sock->looked, false);
 	sock->listen = NULL;
 	sock->queue = NULL;
 	ck_stack_init(&sock->arrived);

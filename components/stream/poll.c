@@ -33,9 +33,13 @@ static uint32_t of_phase(struct stream_sock *sock)
 	case STREAM_FAILED:
 		return IN | OUT | EPOLLRDHUP | EPOLLHUP;
 	case STREAM_LISTENING:
+		if (!atomic_load_explicit(&sock->looked, memory_order_relaxed))
+			atomic_store(&sock->looked, true);
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 			stream_ask_update(sock);
-		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 ? IN : 0;
+		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 || stream_legacy_waits(sock)
+		               ? IN
+		               : 0;
 	case STREAM_CONNECTING:
 		break;
 	}

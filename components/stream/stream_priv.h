@@ -44,6 +44,7 @@ struct stream_turn {
 };
 
 struct stream_family; /* family.c: through which a forked child asks for its parent's connections */
+struct stream_legacy; /* legacy.c: connections that waited for accept when a process forked */
 struct stream_listen; /* endpoint.c: what is attached for a listener */
 
 /* An option that was set, for sockets that inherit it. */
@@ -93,6 +94,8 @@ struct stream_sock {
 	struct stream_listen *listen; /* under file.lock */
 	_Atomic bool os_accept;       /* the shadow's queue is asked by one thread at a time */
 	_Atomic uint32_t accepts;     /* which queue comes first */
+	_Atomic bool looked;          /* accepted from, or polled, in this process */
+	struct stream_legacy *legacy; /* made at a fork, never unmade; NULL: there was nothing */
 
 	/* control path, under file.lock */
 	_Alignas(64) struct sockaddr_in local, peer; /* family 0: not bound (by the application), not connected */
@@ -215,6 +218,12 @@ void stream_family_leave(void);                          /* at exit: there is no
 void stream_move_begin(struct stream_sock *sock);
 void stream_move_end(struct stream_sock *sock, int rc);
 
+/* ---- legacy.c ---- */
+
+void stream_legacy_leave(struct stream_sock *listener); /* before a fork */
+bool stream_legacy_waits(const struct stream_sock *listener);
+int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
+
 /* ---- way.c: routes and paths ---- */
 
 struct stream_way {
@@ -261,6 +270,8 @@ void stream_listen_update(struct stream_sock *sock);  /* file.lock */
 void stream_listen_options(struct stream_sock *sock); /* one has changed; file.lock */
 void stream_listen_end(struct stream_sock *sock);     /* file.lock; what was not accepted is reset */
 void stream_listen_forked(struct stream_sock *sock);
+/* The flows are given back until the listener is used; what is queued stays. file.lock. */
+void stream_listen_release(struct stream_sock *sock);
 void stream_endpoints_forked(void);
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_take_up(struct stream_sock *sock);
@@ -269,7 +280,8 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 /* By whoever drives: a new connection of this listener. False: no memory. */
 bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_rail *rail);
 bool stream_accept_full(const struct stream_sock *listener);
-void stream_accept_drop(struct stream_sock *listener); /* resets what is queued; file.lock */
+int stream_accept_queued(struct stream_sock *listener); /* a descriptor; -EAGAIN */
+void stream_accept_drop(struct stream_sock *listener);  /* resets what is queued; file.lock */
 int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
 int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
 int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
