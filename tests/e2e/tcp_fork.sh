@@ -86,6 +86,74 @@ python_forks() {
 	stop_all forking
 }
 
+# A master that only listens, and workers that accept from the same listener.
+nginx_works() {
+	local s="nginx with workers, $where offloaded" root=$WORK/www
+	if [ "$SAN" = address ] && [ -n "$client_with" ]; then
+		skip "$s" "curl hangs in setlocale with AddressSanitizer's runtime alone"
+		return
+	fi
+	mkdir -p "$root" "$WORK/nginx"
+	cp "$(payload $size)" "$root/large"
+	chmod -R a+rX "$WORK"
+	chmod 777 "$WORK/nginx"
+	cat >"$WORK/nginx.conf" <<-CONF
+		daemon off; master_process on; worker_processes 2; error_log stderr warn; pid $WORK/nginx/pid;
+		events { worker_connections 2000; }
+		http {
+			access_log off; default_type application/octet-stream; sendfile on;
+			client_body_temp_path $WORK/nginx; proxy_temp_path $WORK/nginx; fastcgi_temp_path $WORK/nginx;
+			uwsgi_temp_path $WORK/nginx; scgi_temp_path $WORK/nginx;
+			server { listen $IP_B:8081; root $root; }
+		}
+	CONF
+	serve nginx /usr/sbin/nginx -c "$WORK/nginx.conf" -e stderr
+	check "$s: the server starts" wait_for 20 listens 8081
+	check "$s: $clients clients at a time fetch $((size >> 20)) MB each" fetched "$root/large"
+	check "$s: the server still runs" alive nginx
+	stop_all nginx
+}
+fetched() { # FILE
+	local i pids=() rc=0
+	for ((i = 0; i < clients; i++)); do
+		client curl -sS -o "$WORK/got.$i" "http://$IP_B:8081/large" &
+		pids+=($!)
+	done
+	for i in "${pids[@]}"; do wait "$i" || rc=1; done
+	for ((i = 0; i < clients; i++)); do [ "$(sum_of "$WORK/got.$i")" = "$(sum_of "$1")" ] || rc=1; done
+	rm -f "$WORK"/got.*
+	return $rc
+}
+
+# Clients that have connected before there is any worker get one as well.
+python_preforks() {
+	local s="python with workers, $where offloaded" file
+	file=$(payload $((size / 4)))
+	cat >"$WORK/prefork.py" <<-'PY'
+		import os, signal, socket, sys, time
+		signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+		listener = socket.create_server((sys.argv[1], 7121), backlog=64)
+		print("listening", flush=True)
+		time.sleep(float(sys.argv[2]))
+		for worker in range(2):
+		    if os.fork() == 0:
+		        while True:
+		            connection, _ = listener.accept()
+		            while data := connection.recv(65536):
+		                connection.sendall(data)
+		            connection.close()
+		print("workers", flush=True)
+		while True:
+		    signal.pause()
+	PY
+	serve prefork python3 "$WORK/prefork.py" "$IP_B" 1
+	check "$s: the server listens" wait_for 20 log_has prefork listening
+	check "$s: clients of before there are workers are served" many 7121 "$file"
+	check "$s: the workers run" log_has prefork workers
+	check "$s: and clients of then" many 7121 "$file"
+	stop_all prefork
+}
+
 # The child has all connections, and touches none.
 redis_saves() {
 	local s="redis, $where offloaded"
@@ -112,7 +180,7 @@ saved_between() {
 
 for combination in both server client; do
 	combination $combination || continue
-	for program in socat_forks python_forks redis_saves; do
+	for program in socat_forks python_forks nginx_works python_preforks redis_saves; do
 		# shellcheck disable=SC2053 # PROGRAMS is a pattern
 		[[ $program == ${PROGRAMS:-*} ]] && $program
 	done
