@@ -498,7 +498,7 @@ CASE(tcp_close_while_reading,
 
 	pthread_create(&thread, NULL, read_in_thread, &copy);
 	pause_ms(100);
-	RES(close(s));
+	RES(close_in_use(s));
 	pause_ms(50);
 	far_writes(1, 10, 3, 1);
 	pthread_join(thread, NULL);

@@ -104,6 +104,7 @@ ssize_t take_some(int fd, int wait_ms, int flags, size_t size);
 /* Reads with `flags` and MSG_DONTWAIT until EAGAIN, printing each: after the last has surely arrived. */
 void take_all(int fd);
 void pause_ms(unsigned ms);
+int close_in_use(int fd); /* close, while another thread waits in a call on it */
 bool is_readable(int fd, int wait_ms);
 
 /* ---- what is declared (state.c) ---- */

@@ -280,3 +280,27 @@ void pause_ms(unsigned ms)
 	while (nanosleep(&left, &left) != 0 && errno == EINTR)
 		;
 }
+
+#ifdef PARITY_TSAN
+void AnnotateIgnoreWritesBegin(const char *file, int line);
+void AnnotateIgnoreWritesEnd(const char *file, int line);
+#else
+#define AnnotateIgnoreWritesBegin(file, line) ((void)0)
+#define AnnotateIgnoreWritesEnd(file, line) ((void)0)
+#endif
+
+/*
+ * ThreadSanitizer calls it a race to close a kernel socket in use. It is one, and what this is about. What the library
+ * does when one of its own is closed is looked at as always.
+ */
+int close_in_use(int fd)
+{
+	int rc;
+
+	if (!is_preloaded())
+		AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+	rc = close(fd);
+	if (!is_preloaded())
+		AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+	return rc;
+}
