@@ -154,6 +154,36 @@ python_preforks() {
 	stop_all prefork
 }
 
+# Without the right to hand a connection over it stays with the parent, and one line says so.
+python_may_not() {
+	local s="python without CAP_NET_ADMIN, $where offloaded"
+	if [ $where != server ] || [ -n "$kernel" ]; then return; fi
+	cat >"$WORK/may_not.py" <<-'PY'
+		import errno, os, socket, sys
+		listener = socket.create_server((sys.argv[1], 7131))
+		connection, _ = listener.accept()
+		if os.fork() == 0:
+		    try:
+		        connection.recv(1)
+		    except OSError as error:
+		        os._exit(error.errno)
+		    os._exit(0)
+		status = os.waitstatus_to_exitcode(os.wait()[1])
+		connection.sendall(errno.errorcode.get(status, "served").encode() + b"\n")
+		connection.sendall(connection.recv(100))
+	PY
+	start vmad b "$BUILD/bin/vmad" "$IF_B" # the server may not start one
+	serve may_not setpriv --bounding-set -net_admin python3 "$WORK/may_not.py" "$IP_B"
+	check "$s: the server listens" wait_for 20 listens 7131
+	count_from
+	check_eq "$s: the child is told that it has no connection, and the parent's goes on" \
+		"$(echo hello | client /usr/bin/socat -t 20 - "TCP:$IP_B:7131" | tr '\n' ' ')" "ENOTCONN hello "
+	still "$s"
+	check "$s: a line says why" log_has may_not "handed over to the kernel without CAP_NET_ADMIN"
+	stop_all may_not
+	stop vmad
+}
+
 # The child has all connections, and touches none.
 redis_saves() {
 	local s="redis, $where offloaded"
@@ -180,7 +210,7 @@ saved_between() {
 
 for combination in both server client; do
 	combination $combination || continue
-	for program in socat_forks python_forks nginx_works python_preforks redis_saves; do
+	for program in socat_forks python_forks nginx_works python_preforks python_may_not redis_saves; do
 		# shellcheck disable=SC2053 # PROGRAMS is a pattern
 		[[ $program == ${PROGRAMS:-*} ]] && $program
 	done
