@@ -50,8 +50,9 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 /*
  * fork: a connection stays its parent's until one of the two needs more than that. It is handed over to the kernel,
  * whose socket both have, when the parent closes it, ends, or (what survives) becomes another program; when the child
- * first uses it: the child asks, and waits for at most a second. A child that closes it, or ends, changes nothing.
- * Without CAP_NET_ADMIN it ends with its parent.
+ * first uses it: the child asks, and waits, for at most five seconds, and no longer than its parent lives. A child that
+ * closes it, or ends, changes nothing. Without CAP_NET_ADMIN it ends with its parent. What waits for accept at a fork
+ * is anybody's, if the parent has not looked at the listener itself by then.
  */
 void vma_stream_fork_prepare(void); /* outside; before the engine's */
 void vma_stream_fork_child(void);   /* after the engine's */
