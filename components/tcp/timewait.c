@@ -13,8 +13,7 @@
 
 #define LIFE_MS 60000
 #define REUSE_AFTER_MS 1000 /* the kernel's tcp_tw_reuse_delay */
-#define REUSE_LAST_MS 250 /* for who has no other port left: 28,232 ports are then good for 110,000 connects a second  \
-	                   */
+#define REUSE_LAST_MS 250   /* for who has no other port left: 28,232 ports then last for 110,000 connects a second */
 #define BLOCK_BITS 8
 #define BLOCK_RECORDS (1u << BLOCK_BITS)
 #define EXPIRE_AT_ONCE 16
