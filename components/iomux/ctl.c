@@ -126,11 +126,15 @@ static int modify(struct epoll_set *set, struct epoll_item *item, const struct e
 
 static int remove_item(struct epoll_set *set, int epfd, struct epoll_item *item)
 {
+	const bool had_shadow = item->in_s;
 	int rc = epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
 
 	if (item->file->kind == VMA_FILE_EPOLL)
 		os_ctl(epfd, EPOLL_CTL_DEL, item->fd, NULL);
-	epoll_item_remove(set, item);
+	if (had_shadow || item->file->kind == VMA_FILE_EPOLL)
+		epoll_item_remove(set, item);
+	else
+		epoll_item_park(set, item);
 	return rc == -ENOENT ? 0 : rc; /* S was renewed without it: a number of a file that had another */
 }
 

@@ -167,6 +167,7 @@ struct epoll_item {
 	int fd;
 	int os_fd; /* in S: fd, or for a set in a set the inner one's S */
 	bool live;
+	bool parked;        /* deleted, and likely to come again: see epoll_item_park */
 	bool is_pending;    /* taken from the ready list and waiting in set->pending */
 	bool number_closed; /* fd has been closed, the file lives on under another number */
 	bool os_fd_own;     /* a duplicate made for this item */
@@ -201,7 +202,7 @@ struct epoll_set {
 
 	struct epoll_item *chunk[EPOLL_CHUNKS];
 	uint32_t n_items; /* places used so far */
-	uint32_t n_live;
+	uint32_t n_linked;
 	struct epoll_item **bucket;
 	uint32_t n_buckets;
 
@@ -231,9 +232,12 @@ struct epoll_set *epoll_set_find(int epfd);
 struct epoll_item *epoll_item_find(struct epoll_set *set, const struct vma_file *file, int fd);
 struct epoll_item *epoll_item_of_key(struct epoll_set *set, uint64_t key);
 uint64_t epoll_item_key(const struct epoll_item *item);
-/* Takes a place, a reference to the file, and watches it: -ENOMEM, -EBADF. */
+/* There must be none of the file and number. Takes a place, a reference to the file, and watches it: -ENOMEM, -EBADF.
+ */
 int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct epoll_item **out);
 void epoll_item_remove(struct epoll_set *set, struct epoll_item *item);
+/* As remove, for an item without shadow in S; epoll_item_add of the same file and number finds it again. */
+void epoll_item_park(struct epoll_set *set, struct epoll_item *item);
 void epoll_item_rehash(struct epoll_set *set);
 void epoll_item_enqueue(struct epoll_set *set, struct epoll_item *item, bool first);
 void epoll_item_dequeue(struct epoll_set *set, struct epoll_item *item);

@@ -104,13 +104,20 @@ static struct epoll_item **bucket_of(const struct epoll_set *set, const struct v
 	return &set->bucket[(hash >> 32) & (set->n_buckets - 1)];
 }
 
-struct epoll_item *epoll_item_find(struct epoll_set *set, const struct vma_file *file, int fd)
+static struct epoll_item *find_linked(struct epoll_set *set, const struct vma_file *file, int fd)
 {
 	struct epoll_item *item = set->n_buckets > 0 ? *bucket_of(set, file, fd) : NULL;
 
 	while (item != NULL && (item->file != file || item->fd != fd))
 		item = item->next;
 	return item;
+}
+
+struct epoll_item *epoll_item_find(struct epoll_set *set, const struct vma_file *file, int fd)
+{
+	struct epoll_item *item = find_linked(set, file, fd);
+
+	return item != NULL && item->live ? item : NULL;
 }
 
 static void link_item(struct epoll_set *set, struct epoll_item *item)
@@ -133,14 +140,14 @@ static void unlink_item(struct epoll_set *set, struct epoll_item *item)
 /* The places say what there is. */
 void epoll_item_rehash(struct epoll_set *set)
 {
-	set->n_live = 0;
+	set->n_linked = 0;
 	memset(set->bucket, 0, set->n_buckets * sizeof(*set->bucket));
 	for (uint32_t i = 0; i < set->n_items; i++) {
 		struct epoll_item *item = epoll_item_at(set, i);
 
-		if (item->live) {
+		if (item->live || item->parked) {
 			link_item(set, item);
-			set->n_live++;
+			set->n_linked++;
 		}
 	}
 }
@@ -150,7 +157,7 @@ static int make_room(struct epoll_set *set)
 	uint32_t n = set->n_buckets > 0 ? set->n_buckets * 2 : BUCKETS_FIRST;
 	struct epoll_item **bucket;
 
-	if (set->n_live < set->n_buckets)
+	if (set->n_linked < set->n_buckets)
 		return 0;
 	bucket = vma_alloc(n * sizeof(*bucket));
 	if (bucket == NULL)
@@ -270,6 +277,8 @@ static void on_closed(struct vma_watcher *watcher, int fd)
 	pthread_mutex_lock(&set->lock);
 	if (item->live && fd == item->fd)
 		item->number_closed = true;
+	if (item->parked && (fd < 0 || fd == item->fd))
+		epoll_item_remove(set, item);
 	if (item->live && fd < 0) {
 		if (!item->number_closed)
 			epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
@@ -337,11 +346,37 @@ static void end_item(struct vma_retired *retired)
 	vma_file_put(&set->file);
 }
 
+/*
+ * Programs that delete a registration with every event and add it again (libraries that know only "readable" and
+ * "writable" do) find everything as it was: a parked item is still counted and watches, but wants nothing. It may be
+ * queued still: then it is looked at in its turn, as any that is there again.
+ */
+void epoll_item_park(struct epoll_set *set, struct epoll_item *item)
+{
+	(void)set;
+	item->live = false;
+	item->parked = true;
+	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
+}
+
+static void unpark(struct epoll_item *item)
+{
+	item->parked = false;
+	item->live = true;
+}
+
 int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct epoll_item **out)
 {
-	int rc = make_room(set);
-	struct epoll_item *item = rc == 0 ? take_place(set) : NULL;
+	struct epoll_item *item = find_linked(set, file, fd);
+	int rc;
 
+	if (item != NULL) {
+		unpark(item);
+		*out = item;
+		return 0;
+	}
+	rc = make_room(set);
+	item = rc == 0 ? take_place(set) : NULL;
 	if (item == NULL)
 		return -ENOMEM;
 	item->watcher =
@@ -363,7 +398,7 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	vma_file_get(file);
 	vma_file_get(&set->file);
 	link_item(set, item);
-	set->n_live++;
+	set->n_linked++;
 	if (file->kind == VMA_FILE_EPOLL) /* it may have members of the OS in its turn */
 		atomic_fetch_add_explicit(&set->n_os, 1, memory_order_relaxed);
 	item->live = true;
@@ -373,11 +408,11 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 
 void epoll_item_remove(struct epoll_set *set, struct epoll_item *item)
 {
-	item->live = false;
+	item->live = item->parked = false;
 	atomic_store_explicit(&item->removed, true, memory_order_relaxed);
 	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
 	unlink_item(set, item);
-	set->n_live--;
+	set->n_linked--;
 	if (item->file->kind == VMA_FILE_EPOLL)
 		atomic_fetch_sub_explicit(&set->n_os, 1, memory_order_relaxed);
 	if (item->os_fd_own)

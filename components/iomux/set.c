@@ -107,7 +107,7 @@ static void set_close(struct vma_file *file)
 
 	pthread_mutex_lock(&set->lock);
 	for (uint32_t i = 0; i < set->n_items; i++)
-		if (epoll_item_at(set, i)->live)
+		if (epoll_item_at(set, i)->live || epoll_item_at(set, i)->parked)
 			epoll_item_remove(set, epoll_item_at(set, i));
 	pthread_mutex_unlock(&set->lock);
 }
@@ -157,7 +157,7 @@ static void remake_lists(struct epoll_set *set)
 	for (uint32_t i = 0; i < set->n_items; i++) {
 		struct epoll_item *item = epoll_item_at(set, i);
 
-		if (!item->live)
+		if (!item->live && !item->parked)
 			continue;
 		item->rings = 0;
 		item->is_pending = false;

@@ -91,6 +91,9 @@ static void *churner(void *arg)
 			w_close(&world, *at);
 			*at = w_socket(&world);
 		}
+		/* There again, it tells of what came meanwhile. */
+		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_DEL, fd[n % FILES], 0, 0), 0);
+		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[n % FILES], events_of(n % FILES), n % FILES), 0);
 		vma_retire_poll();
 	}
 	for (int i = 0; i < CHURNED; i++)
@@ -98,12 +101,16 @@ static void *churner(void *arg)
 	return NULL;
 }
 
-static void test_every_datagram_is_taken(void **state)
+static void every_datagram_is_taken(enum kind kind)
 {
 	pthread_t push[PUSHERS], collect[COLLECTORS], churn;
 	unsigned seed[PUSHERS];
 
-	(void)state;
+	world.kind = kind;
+	atomic_store(&pushed, 0);
+	atomic_store(&taken, 0);
+	atomic_store(&stop, false);
+	atomic_store(&pushers_done, false);
 	ep = epoll_create1(0);
 	for (unsigned i = 0; i < FILES; i++) {
 		fd[i] = w_socket(&world);
@@ -135,9 +142,24 @@ static void test_every_datagram_is_taken(void **state)
 	settle();
 }
 
+static void test_every_datagram_is_taken(void **state)
+{
+	(void)state;
+	every_datagram_is_taken(OFFLOADED);
+}
+
+static void test_every_datagram_is_taken_without_shadows(void **state)
+{
+	(void)state;
+	every_datagram_is_taken(OWN);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_datagram_is_taken)};
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_every_datagram_is_taken),
+	        cmocka_unit_test(test_every_datagram_is_taken_without_shadows),
+	};
 
-	return run_worlds(__FILE__, tests, 1);
+	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
 }
