@@ -251,15 +251,21 @@ static int tell(struct stream_sock *sock)
 	return rc;
 }
 
-/* Waits for the attempt, as a blocking socket does; `meanwhile` is the answer of one that does not. */
+/*
+ * Waits for the attempt, as a blocking socket does; `meanwhile` is the answer of one that does not. The call that
+ * begins it never tells its end then, however soon that comes: in the kernel, too, segments wait for the call to end.
+ */
 static int await(struct stream_sock *sock, int meanwhile)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct stream_wait_for what = {.ready = has_ended_attempt, .spin = &sock->rx_spin, .shadow_fd = -1};
+	const bool nonblocking = atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	int rc = 1;
 
+	if (nonblocking && meanwhile == -EINPROGRESS)
+		return meanwhile;
 	if (stream_phase(sock) == STREAM_CONNECTING) {
-		if (atomic_load_explicit(&sock->nonblocking, memory_order_relaxed))
+		if (nonblocking)
 			return meanwhile;
 		what.deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
 		what.spin_loops = engine != NULL ? engine->conf.rx_poll : 0;
