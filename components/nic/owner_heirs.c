@@ -6,11 +6,14 @@
  * had kept the connection.
  *
  *   state      from                                                        answers                        lives
- *   DELETED    a client has deleted the flow, or the peer has reset it     RST                            1 s
+ *   DELETED    a client has deleted the flow, or the peer has reset it     RST                            1.5 s
  *   WAITS      the client has left and its process lives: it may be back   nothing                        3 s
  *   RESET      the process is dead, or has cut it and ended                RST                            3 s
  *   FIN_WAIT   it has ended, our FIN is acknowledged                       ACK to FIN, RST to data        60 s
  *   TIME_WAIT  the peer's FIN has come, too                                ACK to what comes again        2 s
+ *
+ * A connection that is given up before its SYN was answered has an answer on its way, and the peer says it again after
+ * a second (RFC 6298, 2.1), or somewhat later: a deleted flow's heir is still there then.
  *
  * A listener's flow becomes a heir, too (DELETED, WAITS, RESET): of connections that had no flow of their own.
  *
@@ -33,7 +36,7 @@
 #define MS 1000000ull
 
 static const uint64_t life_ns[HEIR_STATES] = {
-        [HEIR_DELETED] = 1000 * MS,   [HEIR_WAITS] = 3000 * MS, /* longer than owner_resets waits for it to come back */
+        [HEIR_DELETED] = 1500 * MS,   [HEIR_WAITS] = 3000 * MS, /* longer than owner_resets waits for it to come back */
         [HEIR_RESET] = 3000 * MS,     [HEIR_FIN_WAIT] = 60000 * MS, /* as the kernel's tcp_fin_timeout */
         [HEIR_TIME_WAIT] = 2000 * MS,
 };
