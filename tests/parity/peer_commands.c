@@ -30,6 +30,8 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +44,8 @@
 
 #define SLOTS 256
 
-static int slots[SLOTS]; /* descriptor + 1; 0: free */
+static _Atomic int slots[SLOTS]; /* descriptor + 1; 0: free */
+static _Atomic int postponed;    /* commands that have not been carried out yet */
 
 struct message {
 	char *answer;
@@ -294,6 +297,7 @@ static void *do_later(void *arg)
 	if (strncmp(unheard, "failed", 6) == 0)
 		fprintf(stderr, "later: '%s' %s\n", delayed->command, unheard);
 	free(delayed);
+	atomic_fetch_sub(&postponed, 1);
 	return NULL;
 }
 
@@ -310,9 +314,23 @@ static void postpone(struct message *m, const char *args)
 		return;
 	}
 	strcpy(delayed->command, args + used);
-	if (pthread_create(&thread, NULL, do_later, delayed) == 0)
+	atomic_fetch_add(&postponed, 1);
+	if (pthread_create(&thread, NULL, do_later, delayed) == 0) {
 		pthread_detach(thread);
-	answer(m, "ok");
+		answer(m, "ok");
+		return;
+	}
+	atomic_fetch_sub(&postponed, 1);
+	free(delayed);
+	answer(m, "failed: no thread");
+}
+
+/* Who was dialed may see the connection before the thread that dials has put it there. */
+static bool is_empty(int slot)
+{
+	for (int ms = 0; ms < 5000 && slots[slot] == 0 && atomic_load(&postponed) > 0; ms++)
+		usleep(1000);
+	return slots[slot] == 0;
 }
 
 void peer_command(const char *command, char *text, size_t size)
@@ -343,7 +361,7 @@ void peer_command(const char *command, char *text, size_t size)
 		put_into(slot, stream_listen(args + used, text, size));
 	} else if (strcmp(verb, "dial") == 0) {
 		put_into(slot, stream_dial(args + used, text, size));
-	} else if (slots[slot] == 0) {
+	} else if (is_empty(slot)) {
 		answer(&m, "failed: slot %d is empty", slot);
 	} else {
 		with_socket(verb, args + used, slot, &m);
