@@ -81,10 +81,7 @@ int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 {
 	int rc = vma_flow_key_check(&rule->key);
 
-	if (rc == 0 && (rule->flags & ~(uint32_t)VMA_FLOW_LISTENER) != 0)
-		rc = -EINVAL;
-	if (rc == 0 && (rule->flags & VMA_FLOW_LISTENER) != 0 &&
-	    (rule->key.proto != IPPROTO_TCP || rule->key.peer_port_be != 0))
+	if (rc == 0 && !vma_flow_flags_ok(rule))
 		rc = -EINVAL;
 	return rc != 0 ? rc : qp->ops->flow_add(qp, rule);
 }

@@ -290,6 +290,8 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	rc = vma_flow_key_check(&rule->key);
 	if (rc < 0)
 		return rc;
+	if (!vma_flow_flags_ok(rule)) /* vmad's clients say what they like */
+		return -EINVAL;
 	place = place_of(owner, &rule->key);
 	if (*place != NULL && (*place)->slot != slot)
 		return contend(owner, place, slot, rule);

@@ -319,6 +319,18 @@ static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
 	assert_int_equal(grants, 1);
 }
 
+/* Of a listener's rule only listeners are asked, of which UDP has none: every port of the kernel's could be taken. */
+static void test_udp_has_no_listener_that_could_hide_a_stranger(void **state)
+{
+	struct bed *bed = *state;
+
+	bed->rule.flags = VMA_FLOW_LISTENER;
+	assert_int_equal(ask(bed, A, bed->cookie[0]), -EINVAL);
+	bed->rule.flags = VMA_FLOW_RING_ONLY;
+	assert_int_equal(ask(bed, A, bed->cookie[0]), -EINVAL);
+	assert_int_equal(grants, 0);
+}
+
 static void test_wishes_are_forgotten_when_nobody_repeats_them(void **state)
 {
 	struct bed *bed = *state;
@@ -346,6 +358,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_second_socket_on_the_port_is_a_stranger),
         CASE(test_unless_it_was_named_as_a_shadow_before),
         CASE(test_a_member_of_the_same_queue_pair_adds_its_shadow),
+        CASE(test_udp_has_no_listener_that_could_hide_a_stranger),
         CASE(test_wishes_are_forgotten_when_nobody_repeats_them),
 };
 

@@ -21,6 +21,7 @@
 #define VMA_NIC_H
 
 #include <net/if.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -262,6 +263,12 @@ void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count)
  * address, peer address and peer port both set or both zero. 0, -EINVAL, -EAFNOSUPPORT.
  */
 int vma_flow_key_check(const struct vma_flow_key *key);
+/* The same of a rule's flags: none but VMA_FLOW_LISTENER, and that of TCP from any peer. */
+static inline bool vma_flow_flags_ok(const struct vma_flow_rule *rule)
+{
+	return rule->flags == 0 ||
+	       (rule->flags == VMA_FLOW_LISTENER && rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be == 0);
+}
 
 static inline const struct vma_nic_info *vma_nic_info(const struct vma_nic *nic)
 {
