@@ -99,6 +99,20 @@ static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
 	do_close(fd);
 }
 
+static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK);
+
+	(void)state;
+	bed_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
+	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	assert_true(do_poll(fd) & EPOLLERR);
+	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), EHOSTUNREACH);
+	bed_reset();
+	do_close(fd);
+	bed_settle();
+}
+
 static void test_the_syn_waits_for_the_neighbour(void **state)
 {
 	struct vma_tcp_listener *listener = bed_peer_listen(7000);
@@ -322,6 +336,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nobody_listens_is_refused_and_told_once),
         cmocka_unit_test(test_a_socket_that_was_refused_connects_again),
         cmocka_unit_test(test_a_neighbour_that_does_not_answer_is_unreachable),
+        cmocka_unit_test(test_an_attempt_that_has_failed_already_is_told_later),
         cmocka_unit_test(test_the_syn_waits_for_the_neighbour),
         cmocka_unit_test(test_the_names_are_the_connection_s),
         cmocka_unit_test(test_the_shadow_has_the_port),
