@@ -55,6 +55,8 @@ static void reset_for(struct vma_tcp_conn *conn, const struct segment *s)
 
 /* ---- SYN_SENT ---- */
 
+/* A peer that remembers a connection of before (one in TIME_WAIT that takes our number for an old one) forgets it when
+ * it is reset, and is then asked again. */
 static bool judge_syn_sent(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -63,6 +65,7 @@ static bool judge_syn_sent(struct vma_tcp_conn *conn, const struct segment *s)
 		return (s->flags & (TCP_RST | TCP_SYN)) == TCP_SYN;
 	if (TCP_SEQ_LEQ(s->ack, pcb->lastack) || TCP_SEQ_GT(s->ack, pcb->snd_nxt)) {
 		reset_for(conn, s);
+		timers_syn_soon(conn);
 		return false;
 	}
 	return (s->flags & (TCP_RST | TCP_SYN)) != 0;

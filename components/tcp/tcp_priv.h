@@ -358,6 +358,7 @@ void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy);
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
 /* Posts work for the driver: any thread. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
+void tcp_queue(struct vma_tcp_conn *conn, uint32_t work);
 /* Looked at again in a millisecond: there was no frame, or no memory. */
 void tcp_retry(struct vma_tcp_conn *conn);
 /* Room for one more frame in this turn (sends what is gathered if need be). */
@@ -514,6 +515,7 @@ void timers_fire(struct vma_tcp_conn *conn, unsigned which);
 /* At the end of each output, and after each ACK or window change that none follows: RTO, probe or persist; also cork's
  * 200 ms. */
 void timers_retransmit_update(struct vma_tcp_conn *conn);
+void timers_syn_soon(struct vma_tcp_conn *conn); /* again, to a peer that has been reset */
 /* An output is to follow then. */
 void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns);
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */

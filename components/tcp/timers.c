@@ -18,8 +18,9 @@
 
 #include "timers.h"
 
-#define PROBE_MARGIN_NS TCP_NS_PER_MS /* the kernel's two jiffies: what the receiver needs to answer */
-#define SYN_LINEAR 4                  /* tcp_syn_linear_timeouts */
+#define PROBE_MARGIN_NS TCP_NS_PER_MS   /* the kernel's two jiffies: what the receiver needs to answer */
+#define SYN_SOON_NS (2 * TCP_NS_PER_MS) /* to a peer that has just been reset */
+#define SYN_LINEAR 4                    /* tcp_syn_linear_timeouts */
 #define SHRUNK_WINDOW_NS (2 * RTT_RTO_MAX_NS)
 
 void timers_init(struct vma_tcp_conn *conn)
@@ -246,6 +247,17 @@ void timers_retransmit_update(struct vma_tcp_conn *conn)
 		persist_end(conn);
 	}
 	set_lazily(conn, TCP_TIMER_RETRANSMIT, due_ns);
+}
+
+/* Once, as the kernel: two ends that do not understand each other do not go on like this. */
+void timers_syn_soon(struct vma_tcp_conn *conn)
+{
+	const uint64_t from_ns = conn->tcp->now_ns + SYN_SOON_NS - handshake_rto_ns(conn);
+
+	if (conn->recovery.timeouts != 0 || from_ns >= conn->recovery.rto_from_ns)
+		return;
+	conn->recovery.rto_from_ns = from_ns;
+	timers_retransmit_update(conn);
 }
 
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns)

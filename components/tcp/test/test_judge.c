@@ -53,6 +53,30 @@ static void test_reset_of_another_connection_does_not_refuse(void **state)
 	app_free(app);
 }
 
+/* What a peer in TIME_WAIT answers to a SYN that it does not take for a new one: RFC 9293 3.10.7.3, and the SYN again.
+ */
+static void test_who_remembers_another_connection_is_reset_and_asked_again_soon(void **state)
+{
+	struct app *app = raw_connect_begin();
+	const struct raw_segment *s;
+
+	(void)state;
+	raw_next();
+	raw_send(50, 7, TCP_ACK, "", 0);
+	s = raw_next();
+	assert_true(s->flags & TCP_RST);
+	assert_int_equal(s->seq, 7);
+	run(SEC / 50);
+	s = raw_next();
+	assert_int_equal(s->flags, TCP_SYN);
+	assert_int_equal(s->seq, 0);
+	raw_send(50, 7, TCP_ACK, "", 0); /* no ping-pong */
+	assert_true(raw_next()->flags & TCP_RST);
+	run(SEC / 50);
+	assert_int_equal(raw_unseen(), 0);
+	app_free(app);
+}
+
 static void test_reset_must_hit_the_next_number_exactly(void **state)
 {
 	struct app *app = raw_connect();
@@ -217,6 +241,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_syn_has_the_options_of_a_modern_stack),
         RAW_CASE(test_refused_connection_fails_with_econnrefused),
         RAW_CASE(test_reset_of_another_connection_does_not_refuse),
+        RAW_CASE(test_who_remembers_another_connection_is_reset_and_asked_again_soon),
         RAW_CASE(test_reset_must_hit_the_next_number_exactly),
         RAW_CASE(test_challenge_acks_are_rare),
         RAW_CASE(test_syn_in_a_connection_is_challenged),
