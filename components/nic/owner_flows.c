@@ -226,8 +226,12 @@ static int put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 	const struct vma_flow_rule *rule = &flow->rule;
 	int rc;
 
-	if (owner_heirs_yield(owner, &rule->key))
-		return xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
+	if (owner_heirs_yield(owner, &rule->key)) {
+		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
+		if (rc < 0)
+			xdp_prog_flow_del(owner->prog, &rule->key); /* the heir, of which nobody knows any more */
+		return rc;
+	}
 	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
 	if (rc == -ENOSPC && owner_heirs_yield_any(owner))
 		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);

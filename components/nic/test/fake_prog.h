@@ -21,6 +21,7 @@ static struct {
 	} entry[FAKE_ENTRIES];
 	unsigned most; /* entries; 0: no limit of its own */
 	bool attached;
+	bool has_no_memory; /* for what takes another's place */
 	int (*see)(void *arg, void *segment, size_t bytes);
 	void *arg;
 	struct xdp_heir_segment waiting[2048];
@@ -50,6 +51,8 @@ static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_heir,
 
 	if ((at >= 0) != in_place)
 		return in_place ? -ENOENT : -EEXIST;
+	if (in_place && prog.has_no_memory)
+		return -ENOMEM;
 	if (at < 0 && prog.most != 0 && fake_used() >= prog.most)
 		return -ENOSPC;
 	for (int i = 0; at < 0; i++)

@@ -566,6 +566,22 @@ static void test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs(void *
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOSPC);
 }
 
+/* What nobody knows of any more would lie there for ever, and take what comes. */
+static void test_a_flow_that_cannot_take_a_heirs_place_leaves_nothing_behind(void **state)
+{
+	const struct vma_flow_rule rule = {.key = connection(1000)};
+
+	(void)state;
+	add(SLOT, 1000);
+	owner_flows_end(&owner, SLOT, true);
+	prog.has_no_memory = true;
+	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOMEM);
+	assert_int_equal(owner.heirs.count, 0);
+	assert_int_equal(fake_used(), 0);
+	prog.has_no_memory = false;
+	add(SLOT, 1000);
+}
+
 static void test_the_program_stays_attached_as_long_as_there_is_a_heir(void **state)
 {
 	(void)state;
@@ -605,6 +621,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_new_connection_ends_the_heir_that_it_met_and_no_other),
         CASE(test_a_late_word_of_a_heir_does_not_hurt_the_flow_in_its_place),
         CASE(test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs),
+        CASE(test_a_flow_that_cannot_take_a_heirs_place_leaves_nothing_behind),
         CASE(test_the_program_stays_attached_as_long_as_there_is_a_heir),
 };
 VMA_TEST_MAIN(tests)
