@@ -171,6 +171,16 @@ static void in_time_wait(struct xdp_owner *owner, struct owner_heir *heir, const
 
 /* ---- a segment ---- */
 
+/* RFC 1122, 3.2.1.3: not a source. The kernel has not looked at it yet, and an answer would go to many, or to a
+ * connection within this host. */
+static bool is_from_nobody(const struct xdp_heir_segment *segment)
+{
+	uint8_t first;
+
+	memcpy(&first, &segment->key.peer, 1);
+	return first == 0 || first == IN_LOOPBACKNET || first >= 224 || segment->key.peer == segment->key.local;
+}
+
 static struct owner_heir *heir_of(struct xdp_owner *owner, const struct xdp_heir_segment *segment)
 {
 	struct vma_flow_key key = key_of(segment);
@@ -187,7 +197,7 @@ static struct owner_heir *heir_of(struct xdp_owner *owner, const struct xdp_heir
 
 static void hear(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
 {
-	if (heir->state == HEIR_WAITS)
+	if (heir->state == HEIR_WAITS || is_from_nobody(segment))
 		return;
 	if (segment->tcp_flags & RST) {
 		if (heir->key.peer_port_be != 0 && heir->state != HEIR_DELETED)

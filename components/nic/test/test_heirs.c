@@ -566,6 +566,23 @@ static void test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs(void *
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOSPC);
 }
 
+static void test_who_cannot_have_sent_it_is_not_answered(void **state)
+{
+	static const char *const nobody[] = {"0.0.0.1", "127.0.0.1", "224.0.0.1", "255.255.255.255", "10.0.0.1"};
+	struct xdp_heir_segment what;
+
+	(void)state;
+	add(SLOT, 0);
+	owner_flows_end(&owner, SLOT, true);
+	what = segment(1000, number_of(0), ACK, THEIR_NXT, 0);
+	for (size_t i = 0; i < sizeof(nobody) / sizeof(*nobody); i++) {
+		assert_int_equal(inet_pton(AF_INET, nobody[i], &what.key.peer), 1);
+		assert_int_equal(hear(&what), 0);
+	}
+	inet_pton(AF_INET, "192.0.2.1", &what.key.peer);
+	assert_int_equal(hear(&what), RST);
+}
+
 /* What nobody knows of any more would lie there for ever, and take what comes. */
 static void test_a_flow_that_cannot_take_a_heirs_place_leaves_nothing_behind(void **state)
 {
@@ -621,6 +638,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_new_connection_ends_the_heir_that_it_met_and_no_other),
         CASE(test_a_late_word_of_a_heir_does_not_hurt_the_flow_in_its_place),
         CASE(test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs),
+        CASE(test_who_cannot_have_sent_it_is_not_answered),
         CASE(test_a_flow_that_cannot_take_a_heirs_place_leaves_nothing_behind),
         CASE(test_the_program_stays_attached_as_long_as_there_is_a_heir),
 };
