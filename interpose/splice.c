@@ -97,13 +97,14 @@ static __attribute__((noinline)) ssize_t splice_ours(int in, off64_t *off_in, in
 
 /* ---- into a connection ---- */
 
-/* Inside, or false and outside. Frames held back come first whatever follows. */
+/* Inside, or false and outside: then frames held back come first whatever follows. */
 static bool begin_connection(struct call *call, int fd)
 {
-	if (NOT_OURS(fd) || !call_begin(call, fd))
+	if (NOT_OURS(fd) || !call_begin_data(call, fd))
 		return false;
 	if (vma_stream_is_connection(call->file))
 		return true;
+	vma_flush_sends(call->self);
 	call_leave(call);
 	return false;
 }
@@ -208,6 +209,7 @@ static bool goes_into_connection(int in, int out)
 
 	if (!is_pipe(in) || !begin_connection(&call, out))
 		return false;
+	vma_flush_sends(call.self); /* the pipe may be waited for */
 	call_leave(&call);
 	return true;
 }

@@ -107,6 +107,7 @@ int vma_iomux_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout,
 	if (rc < 0)
 		return rc;
 	rc = run(fds, n, &time, self);
+	vma_thread_has_ready(self, rc);
 	iomux_sigmask_restore(&before, self);
 	return rc;
 }

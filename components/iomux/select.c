@@ -267,6 +267,7 @@ int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timesp
 		return rc;
 	set_size(&sets, n >= 0 ? clamp(n) : 0);
 	rc = n >= 0 ? run(&sets, &time, self) : -EINVAL;
+	vma_thread_has_ready(self, rc);
 	iomux_sigmask_restore(&before, self);
 	if (left != NULL)
 		iomux_timeout_left(&time, left);

@@ -191,6 +191,7 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
 		return rc;
 	iomux_policy_get(&call.policy);
 	rc = max > 0 && max <= EVENTS_MAX ? look(&call, &time, self) : -EINVAL;
+	vma_thread_has_ready(self, rc);
 	iomux_sigmask_restore(&before, self);
 	return rc;
 }

@@ -223,14 +223,19 @@ void ring_rx_release(struct vma_ring *ring, uint32_t tid)
 	release(ring, tid);
 }
 
-void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
+void vma_ring_queue(struct vma_ring *ring, struct vma_ring_command *command)
 {
-	uint32_t tid = drive_tid();
-
 	_Static_assert(offsetof(struct vma_ring_command, link) == 0 &&
 	                       sizeof(command->link) == sizeof(ck_stack_entry_t),
 	               "link is the queue's entry");
 	command_queue_push_mpsc(&ring->rx_queue, (ck_stack_entry_t *)&command->link);
+}
+
+void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
+{
+	uint32_t tid = drive_tid();
+
+	vma_ring_queue(ring, command);
 	if (drive_try(&ring->rx, tid))
 		ring_rx_release(ring, tid);
 }

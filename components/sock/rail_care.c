@@ -36,18 +36,26 @@ static struct {
  * which the thread takes the bits (C), after which it looks for frames (D). Does B find the bit, then C comes after B,
  * and so D after A: the thread sees the frame. Does it not, then the bit is set here, and another C comes.
  */
-void vma_engine_later(struct vma_rail *rail)
+void vma_engine_later(uint64_t rails)
 {
-	if (atomic_load(&care.later) & vma_rail_bit(rail))
+	if ((atomic_load(&care.later) & rails) == rails)
 		return;
-	if (atomic_fetch_or(&care.later, vma_rail_bit(rail)) == 0)
+	if (atomic_fetch_or(&care.later, rails) == 0)
 		internal_wake();
+}
+
+static bool has_stack(const struct vma_rail *rail)
+{
+	return atomic_load_explicit(&rail->tcp, memory_order_relaxed) != NULL;
 }
 
 static void flush_bit(struct vma_rail *rail, void *arg)
 {
-	if (*(const uint64_t *)arg & vma_rail_bit(rail))
-		vma_ring_flush(rail->ring);
+	if (!(*(const uint64_t *)arg & vma_rail_bit(rail)))
+		return;
+	vma_ring_flush(rail->ring);
+	if (has_stack(rail)) /* sends that were queued */
+		vma_ring_progress(rail->ring);
 }
 
 static void turn_later(uint64_t now)
@@ -142,12 +150,6 @@ static bool drive(struct vma_rail *rail, int64_t max)
 		total += n;
 	}
 	return total > 0 || n < 0;
-}
-
-/* Then it is tcp_care's. */
-static bool has_stack(const struct vma_rail *rail)
-{
-	return atomic_load_explicit(&rail->tcp, memory_order_relaxed) != NULL;
 }
 
 static void look_after(struct vma_rail *rail, void *arg)

@@ -110,7 +110,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->inside = 0;
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
-		self->tx_burst = 0;
+		self->tx_burst = self->tx_queued = self->tx_company = 0;
 		self->unserved = self->woke = self->gathers = false;
 		self->readable = NULL;
 		self->sleeps = 0;
@@ -163,6 +163,7 @@ void vma_threads_forked_child(void)
 
 		forget(thread);
 		thread->tx_ring = NULL;
+		thread->tx_queued = 0;
 		thread->epoch = (ck_epoch_record_t){0};
 		ck_epoch_register(&epoch, &thread->epoch, NULL);
 		if (thread != self) {

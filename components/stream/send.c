@@ -3,6 +3,12 @@
  *
  *   send ── room: reserve, copy, commit ──┬─ all is in: done
  *                                         └─ wait for room (a blocking call sends everything)
+ *
+ * A server that was told of several descriptors at once answers one after the other: what it sends meanwhile is queued
+ * for company, as datagrams in a row are, until its next call that is no send, the eighth send, or a millisecond (the
+ * internal thread). So a header and the body after it become one segment, and answers share a turn and a kick. Who was
+ * told of one descriptor, or waits in a call that blocks, sends at once, and so does everybody under the latency
+ * profile.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -13,7 +19,7 @@
 
 #include "pieces.h"
 
-enum { SPANS = 8 };
+enum { SPANS = 8, QUEUED_MAX = 8 };
 
 /* ---- the kernel's part ---- */
 
@@ -57,6 +63,25 @@ static bool is_broken(const struct stream_sock *sock)
 	       atomic_load_explicit(&sock->shut_wr, memory_order_relaxed);
 }
 
+/* ---- sends for company ---- */
+
+static bool has_company(const struct vma_thread *self, const struct stream_sock *sock, int flags)
+{
+	return self->tx_company != 0 && sock->engine != NULL && !sock->engine->latency && !(flags & MSG_OOB);
+}
+
+/* After the send: see vma_engine_later. The fence stands for the release of a flag there. */
+static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t rails)
+{
+	if (self->tx_ring != ring) {
+		vma_flush_sends(self);
+		self->tx_ring = ring;
+	}
+	self->tx_queued++;
+	atomic_thread_fence(memory_order_seq_cst);
+	vma_engine_later(rails);
+}
+
 /* ---- waiting ---- */
 
 static bool is_connected(struct stream_sock *sock, const struct stream_wait_for *what)
@@ -82,6 +107,7 @@ static int wait_until(struct stream_sock *sock,
 	        .ready = ready, .spin = &sock->tx_spin, .spin_loops = vma_engine()->conf.rx_poll, .shadow_fd = -1};
 	int rc;
 
+	vma_flush_sends(vma_thread_self());
 	if (*deadline_ns == 0)
 		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
 	what.deadline_ns = *deadline_ns;
@@ -103,7 +129,9 @@ struct writing {
 	size_t done;
 	uint64_t deadline_ns;
 	bool nonblocking;
-	bool unpushed; /* committed, and not sent yet */
+	bool unpushed;         /* committed, and not sent yet */
+	bool queues;           /* what is committed last waits for company, */
+	struct vma_ring *ring; /* here */
 };
 
 /* What is not the last of a call may still be sent by itself: room for the rest may depend on that. */
@@ -111,7 +139,8 @@ static unsigned commit_flags(const struct writing *w, bool last)
 {
 	if (!last)
 		return VMA_TCP_TX_LATER;
-	return (w->flags & MSG_MORE ? VMA_TCP_TX_MORE : 0) | (w->flags & MSG_OOB ? VMA_TCP_TX_URGENT : 0);
+	return (w->flags & MSG_MORE ? VMA_TCP_TX_MORE : 0) | (w->flags & MSG_OOB ? VMA_TCP_TX_URGENT : 0) |
+	       (w->queues ? VMA_TCP_TX_QUEUE : 0);
 }
 
 static size_t left_of(const struct writing *w)
@@ -171,6 +200,7 @@ static int give(struct writing *w, struct vma_tcp_conn *conn)
 		w->unpushed = left_of(w) != 0;
 		vma_tcp_tx_commit(conn, (size_t)copied, commit_flags(w, !w->unpushed));
 		w->done += (size_t)copied;
+		w->ring = vma_tcp_ring(vma_tcp_stack(conn));
 	}
 	return copied < 0 ? (int)copied : 1;
 }
@@ -299,6 +329,27 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 	return stream_send_os(fd, msg, flags);
 }
 
+static ssize_t send_ours(struct writing *w)
+{
+	struct vma_thread *self = vma_thread_self();
+	struct stream_sock *sock = w->sock;
+	const bool company = has_company(self, sock, w->flags);
+	ssize_t rc;
+
+	if (company)
+		self->tx_company--;
+	else
+		vma_flush_sends(self);
+	w->queues = company && self->tx_queued < QUEUED_MAX - 1;
+	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
+	rc = send_staying(w);
+	if (w->queues && rc > 0)
+		note_queued(self, w->ring, stream_rings(&sock->file));
+	else if (company)
+		vma_flush_sends(self);
+	return rc;
+}
+
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -306,16 +357,15 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	struct writing w = {.sock = sock, .pieces = &pieces, .flags = flags};
 	ssize_t rc;
 
-	vma_flush_sends(vma_thread_self());
-	if (__builtin_expect(is_os(sock), 0))
+	if (__builtin_expect(is_os(sock), 0)) {
+		vma_flush_sends(vma_thread_self());
 		return send_by_os(sock, fd, msg, flags);
+	}
 	rc = pieces_get(&pieces, msg);
 	if (rc == 0 && flags & MSG_FASTOPEN)
 		rc = -EISCONN;
-	if (rc == 0) {
-		w.nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
-		rc = send_staying(&w);
-	}
+	if (rc == 0)
+		rc = send_ours(&w);
 	pieces_put(&pieces);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_os(fd, msg, flags);
@@ -359,9 +409,7 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	                    .in_left = size < PIECES_BYTES_MAX ? size : PIECES_BYTES_MAX};
 	ssize_t rc;
 
-	vma_flush_sends(vma_thread_self());
-	w.nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
-	rc = send_staying(&w);
+	rc = send_ours(&w);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return send_from_by_os(sock, &w);
 	count(sock, rc);

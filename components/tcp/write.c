@@ -61,7 +61,9 @@ void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
 		atomic_store_explicit(&conn->urgent_tx, end, memory_order_relaxed);
 	atomic_store_explicit(&conn->more_from, flags & VMA_TCP_TX_MORE ? end : UINT64_MAX, memory_order_relaxed);
 	fifo_commit(&conn->tx, bytes);
-	if (!(flags & VMA_TCP_TX_LATER))
+	if (flags & VMA_TCP_TX_QUEUE)
+		tcp_queue(conn, TCP_WORK_SEND);
+	else if (!(flags & VMA_TCP_TX_LATER))
 		tcp_post(conn, TCP_WORK_SEND);
 }
 

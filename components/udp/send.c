@@ -48,10 +48,16 @@ static struct vma_rail *rail_with_ring(const struct vma_ring *ring)
 void vma_flush_sends_slow(struct vma_thread *self)
 {
 	struct vma_ring *ring = self->tx_ring;
+	const bool queued = self->tx_queued != 0;
 
 	self->tx_ring = NULL;
-	if (rail_with_ring(ring) != NULL)
-		vma_ring_flush(ring);
+	self->tx_queued = 0;
+	if (rail_with_ring(ring) == NULL)
+		return;
+	/* Who has the flag looks at the queue once more before, or after, it gives it back. */
+	if (queued && vma_ring_try(ring))
+		vma_ring_release(ring);
+	vma_ring_flush(ring);
 }
 
 static bool __attribute__((cold, noinline)) is_in_a_row_first(uint64_t since)
@@ -200,7 +206,7 @@ static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_s
 		return -EAGAIN;
 	}
 	if (flags & VMA_RING_SEND_LATER)
-		vma_engine_later(dst->rail); /* after: see there */
+		vma_engine_later(vma_rail_bit(dst->rail)); /* after: see there */
 	vma_rail_sent(dst->rail);
 	count_sent(sock, len);
 	return (ssize_t)len;

@@ -376,7 +376,7 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 		send_one(rail->ring, VMA_RING_SEND_LATER);
 		vma_wire_counts(ends[0], &counts);
 		assert_int_equal(counts.sent, sent);
-		vma_engine_later(rail);
+		vma_engine_later(vma_rail_bit(rail));
 		for (int ms = 0; ms < PATIENCE_MS && counts.sent == sent; ms++) {
 			usleep(1000);
 			vma_wire_counts(ends[0], &counts);

@@ -519,6 +519,93 @@ static void test_several_readers_get_every_byte_once(void **state)
 	pair_end(&p);
 }
 
+/* ---- sends for company ---- */
+
+static uint64_t segments_out(const struct pair *p)
+{
+	struct vma_tcp_counts counts;
+
+	vma_tcp_counts(vma_tcp_stack(stream_conn(sock_of(p->fd))), &counts);
+	return counts.segments_out;
+}
+
+static bool comes(struct pair *p, size_t size)
+{
+	bed_peer_drive();
+	return vma_tcp_rx_bytes(p->peer->conn) == size;
+}
+
+static void test_answers_to_several_wait_for_company(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	uint64_t before = segments_out(&p);
+
+	(void)state;
+	vma_thread_has_ready(vma_thread_self(), 2);
+	assert_int_equal(do_send(p.fd, "header", 6, 0), 6);
+	assert_int_equal(do_send(p.fd, "body", 4, 0), 4);
+	assert_int_equal(segments_out(&p) - before, 0);
+	assert_int_equal(do_recv(p.fd, in, 1, 0), -EAGAIN); /* the next call that is no send */
+	assert_int_equal(segments_out(&p) - before, 1);
+	bed_until(comes(&p, 10));
+	assert_int_equal(bed_peer_recv(p.peer, in, 10), 10);
+	assert_memory_equal(in, "headerbody", 10);
+	pair_end(&p);
+}
+
+static void test_eight_sends_are_company_enough(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	uint64_t before = segments_out(&p);
+
+	(void)state;
+	vma_thread_has_ready(vma_thread_self(), 100);
+	for (int i = 0; i < 7; i++)
+		assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	assert_int_equal(segments_out(&p) - before, 0);
+	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	assert_int_equal(segments_out(&p) - before, 1);
+	bed_until(comes(&p, 8));
+	pair_end(&p);
+}
+
+static void test_an_answer_to_one_leaves_at_once(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	uint64_t before = segments_out(&p);
+
+	(void)state;
+	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_NODELAY, 1), 0);
+	vma_thread_has_ready(vma_thread_self(), 1);
+	for (int i = 1; i <= 3; i++) {
+		assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+		assert_int_equal(segments_out(&p) - before, i);
+	}
+	/* So does what a thread sends long after it was told of two. */
+	vma_thread_has_ready(vma_thread_self(), 2);
+	for (int i = 0; i < 8; i++)
+		assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	before = segments_out(&p);
+	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	assert_int_equal(segments_out(&p) - before, 1);
+	bed_until(comes(&p, 12));
+	pair_end(&p);
+}
+
+/* ... by the internal thread. */
+static void test_who_sends_and_then_computes_is_not_forgotten(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+
+	(void)state;
+	vma_thread_has_ready(vma_thread_self(), 2);
+	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	for (uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS; !comes(&p, 1) && vma_now_ns() < end_ns;)
+		;
+	assert_true(comes(&p, 1));
+	pair_end(&p);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_come_in_order_whatever_the_pieces),
         cmocka_unit_test(test_what_is_sent_arrives),
@@ -542,5 +629,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_urgent_byte_ends_a_read_and_is_read_by_itself),
         cmocka_unit_test(test_o_async_signals_what_comes),
         cmocka_unit_test(test_several_readers_get_every_byte_once),
+        cmocka_unit_test(test_answers_to_several_wait_for_company),
+        cmocka_unit_test(test_eight_sends_are_company_enough),
+        cmocka_unit_test(test_an_answer_to_one_leaves_at_once),
+        cmocka_unit_test(test_who_sends_and_then_computes_is_not_forgotten),
 };
 BED_MAIN("data", tests)

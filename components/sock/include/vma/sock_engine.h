@@ -166,9 +166,9 @@ void vma_engine_post_lazily(struct vma_task *task);
 /* The internal thread runs the task, which is never posted, whenever fd is readable; it has to read it empty. One for a
  * process; 0, -EBUSY, -ENODEV (no thread). */
 int vma_engine_watch(int fd, struct vma_task *task);
-/* A sender has left frames LATER, in the ring's hands by now: the internal thread flushes them within a millisecond or
- * so. Cheap when repeated. */
-void vma_engine_later(struct vma_rail *rail);
+/* A sender has left frames LATER, or queued a command, in the rings' hands by now (rails by bit): the internal thread
+ * flushes them within a millisecond or so. Cheap when repeated. */
+void vma_engine_later(uint64_t rails);
 /*
  * A file's offload was refused for a reason that may pass without an event (PORT_SHARED, INHERITED, NO_MEMORY as
  * ops->reason tells): ops->net_changed is called for it once a second as long as the reason is one of these.

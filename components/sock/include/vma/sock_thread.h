@@ -43,7 +43,9 @@ struct vma_thread {
 	bool copying;             /* a fault now is EFAULT: see vma_copy */
 	uint32_t signals;         /* handlers that ran in this thread */
 	uint32_t interrupts;      /* those of them without SA_RESTART */
-	struct vma_ring *tx_ring; /* holds frames sent LATER by this thread: vma_flush_sends */
+	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_flush_sends */
+	uint32_t tx_queued;       /* so many sends */
+	uint32_t tx_company;      /* sends to come that may be queued: vma_thread_has_ready */
 	uint32_t tx_burst;        /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
 	bool gathers;              /* drives rings: vma_file_readable */
@@ -77,6 +79,16 @@ static inline struct vma_thread *vma_thread_self(void)
 	struct vma_thread *self = vma_thread_cache;
 
 	return __builtin_expect(self != NULL, 1) ? self : vma_thread_self_slow();
+}
+
+/*
+ * A select, poll or epoll_wait of this thread has found n descriptors ready, or none. With several in hand it is a
+ * server that answers one after the other: four sends for each may wait for company, whatever is done about them. A
+ * count and no state, since the thread may never wait that way again.
+ */
+static inline void vma_thread_has_ready(struct vma_thread *self, int n)
+{
+	self->tx_company = n > 1 ? 4 * (uint32_t)n : 0;
 }
 /* Threads that exist: index 0..count-1; NULL for one that is free. */
 unsigned vma_thread_count(void);

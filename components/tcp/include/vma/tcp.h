@@ -263,6 +263,7 @@ enum vma_tcp_tx_flags {
 	VMA_TCP_TX_MORE = 1 << 0,   /* MSG_MORE: more follows, do not send a short segment for it */
 	VMA_TCP_TX_URGENT = 1 << 1, /* the last byte is urgent */
 	VMA_TCP_TX_LATER = 1 << 2,  /* commit only; a vma_tcp_push follows */
+	VMA_TCP_TX_QUEUE = 1 << 3,  /* sent by whoever drives the ring next: vma_ring_queue */
 };
 void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags);
 /* Has sent what may be sent. Drives, or leaves it to whoever drives. */
