@@ -554,9 +554,9 @@ bool timewait_has_memory(struct vma_tcp *tcp);
  * port, else after tcp_tw_reuse_delay): true ends the old one. LAST: see time_wait_ends in struct vma_tcp_conn_attr. */
 enum timewait_use { TIMEWAIT_USE_CHOSEN, TIMEWAIT_USE_GIVEN, TIMEWAIT_USE_LAST };
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above);
-/* The local port, network order, of the oldest one with these addresses and this peer's port; 0: none is old enough, or
- * there are too many of others before it. */
-uint16_t timewait_oldest_port(const struct vma_tcp *tcp, const struct vma_flow_key *key);
+/* The local port, network order, of an old one with these addresses and this peer's port; 0: none is old enough, or
+ * there are too many of others before it: who asks again looks further. */
+uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* The same for a connection that is there: one that was closed, and waits for the peer's end only. */
 bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above);
 /* Whether one is there with this local port and address (NULL: any). As long as there are records. */

@@ -37,6 +37,7 @@ struct tcp_timewait {
 	struct record **blocks;
 	uint32_t blocks_count;
 	uint32_t free, first, last; /* numbers of records */
+	uint32_t look;              /* where the next look for a port goes on; NONE: at the first */
 	uint32_t count;
 };
 
@@ -82,6 +83,8 @@ static void append(struct tcp_timewait *tw, struct record *record)
 
 static void take_out(struct tcp_timewait *tw, struct record *record)
 {
+	if (tw->look == record->number)
+		tw->look = record->next;
 	if (record->prev != NONE)
 		record_at(tw, record->prev)->next = record->next;
 	else
@@ -315,23 +318,34 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 	return true;
 }
 
-#define LOOK_AT_MOST 64
+#define LOOK_AT_MOST 4096
 
-uint16_t timewait_oldest_port(const struct vma_tcp *tcp, const struct vma_flow_key *key)
+/*
+ * Goes on where the last look ended, and from the first when there is none behind: those of other services, which may
+ * be thousands, are not passed by each connection again.
+ */
+uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key)
 {
-	const struct tcp_timewait *tw = tcp->timewait;
+	struct tcp_timewait *tw = tcp->timewait;
 	struct vma_flow_key wanted = *key;
-	uint32_t at = tw->first;
+	bool from_first = tw->look == NONE;
 
-	for (unsigned i = 0; i < LOOK_AT_MOST && at != NONE; i++) {
-		const struct record *record = record_at(tw, at);
+	for (unsigned i = 0; i < LOOK_AT_MOST; i++) {
+		const uint32_t at = tw->look != NONE ? tw->look : tw->first;
+		const struct record *record = at != NONE ? record_at(tw, at) : NULL;
 
-		if (!has_rested(tcp, record, REUSE_LAST_MS))
-			break;
+		if (record == NULL || !has_rested(tcp, record, REUSE_LAST_MS)) {
+			tw->look = NONE;
+			if (from_first)
+				return 0;
+			from_first = true;
+			continue;
+		}
+		tw->look = at;
 		wanted.local_port_be = record->flow.key.local_port_be;
 		if (memcmp(&wanted, &record->flow.key, sizeof(wanted)) == 0)
 			return wanted.local_port_be;
-		at = record->next;
+		tw->look = record->next;
 	}
 	return 0;
 }
@@ -373,7 +387,7 @@ int timewait_init(struct vma_tcp *tcp)
 	if (tw == NULL)
 		return -ENOMEM;
 	tw->tcp = tcp;
-	tw->free = tw->first = tw->last = NONE;
+	tw->free = tw->first = tw->last = tw->look = NONE;
 	tw->timer.kind = TCP_TIMER_TIMEWAIT;
 	tcp->timewait = tw;
 	return 0;

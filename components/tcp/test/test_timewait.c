@@ -247,6 +247,42 @@ static void test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is
 	vma_tcp_conn_put(app.conn);
 }
 
+/* A program that went from one service to the next has thousands of these, for a minute. */
+static void test_the_oldest_is_found_behind_many_of_another_service(void **state)
+{
+	struct vma_tcp_conn_attr attr = {.family = AF_INET, .peer_port_be = htons(RAW_PORT)};
+
+	(void)state;
+	memcpy(attr.local, side[0].ip, 16);
+	memcpy(attr.peer, side[1].ip, 16);
+	listen_on(1);
+	for (uint16_t port = 2000; port < 2100; port++) {
+		struct app *client = connect_from(0, port), *server;
+
+		run(MS);
+		server = accepted();
+		vma_tcp_close(client->conn, false);
+		run(MS);
+		vma_tcp_close(server->conn, false);
+		run(MS);
+		app_free(client);
+		app_free(server);
+		pair_accepted_count--;
+	}
+	run(260 * MS);
+	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
+	enter();
+	assert_int_equal(counts_of(0).time_waits, 101);
+	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
+	run(260 * MS);
+	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), htons(1000));
+	attr.peer_port_be = htons(PORT);
+	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr),
+	                 htons(2000)); /* it is looked for from the first again */
+	run(62 * SEC);
+	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
+}
+
 static void test_new_request_opens_it_again_with_a_listener(void **state)
 {
 	struct app *server;
@@ -309,6 +345,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_closed),
         RAW_CASE(test_names_are_used_again_after_a_second_with_time_stamps),
         RAW_CASE(test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is_asked_for),
+        RAW_CASE(test_the_oldest_is_found_behind_many_of_another_service),
         RAW_CASE(test_new_request_opens_it_again_with_a_listener),
         CASE(test_many_connect_and_close_from_few_ports),
 };
