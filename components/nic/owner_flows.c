@@ -297,8 +297,12 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (!vma_flow_flags_ok(rule)) /* vmad's clients say what they like */
 		return -EINVAL;
 	place = place_of(owner, &rule->key);
-	if (*place != NULL && (*place)->slot != slot)
+	if (*place != NULL && (*place)->slot != slot) {
+		/* A connection is one process's: who has chosen the same port, or been given it, takes another. */
+		if (is_connection(&rule->key))
+			return -EADDRINUSE;
 		return contend(owner, place, slot, rule);
+	}
 	if (*place !=
 	    NULL) { /* several sockets of one queue pair (multicast members): none of their shadows is foreign */
 		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);

@@ -331,6 +331,23 @@ static void test_udp_has_no_listener_that_could_hide_a_stranger(void **state)
 	assert_int_equal(grants, 0);
 }
 
+/* Two processes may choose the same port to the same peer; of a connection there is no second half for the kernel. */
+static void test_a_connection_stays_with_who_has_it(void **state)
+{
+	struct bed *bed = *state;
+
+	bed->rule.key.proto = IPPROTO_TCP;
+	bed->rule.key.peer_port_be = htons(7);
+	memcpy(bed->rule.key.peer, "\x0a\0\0\2", 4);
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(steered, 1);
+	assert_int_equal(owner.wishes, 0);
+	assert_int_equal(xdp_owner_flow_del(&owner, B, &bed->rule.key), -ENOENT);
+	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), 0);
+}
+
 static void test_wishes_are_forgotten_when_nobody_repeats_them(void **state)
 {
 	struct bed *bed = *state;
@@ -359,6 +376,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_unless_it_was_named_as_a_shadow_before),
         CASE(test_a_member_of_the_same_queue_pair_adds_its_shadow),
         CASE(test_udp_has_no_listener_that_could_hide_a_stranger),
+        CASE(test_a_connection_stays_with_who_has_it),
         CASE(test_wishes_are_forgotten_when_nobody_repeats_them),
 };
 
