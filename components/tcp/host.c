@@ -40,8 +40,9 @@ bool vma_tcp_is_parting(struct vma_tcp *tcp)
 
 /*
  * The peer has all of it, FIN included, and goes on as long as it likes: the owner of the device answers it (heirs.c),
- * or, where there is none, the kernel, with RST, which ends what is closed already. Any other connection has something that its peer waits for: it is left to the
- * owner of the device, who resets the peer, or, where that owner knows no rule of it, reset here.
+ * or, where there is none, the kernel, with RST, which ends what is closed already. Any other connection has something
+ * that its peer waits for: it is left to the owner of the device, who resets the peer, or, where that owner knows no
+ * rule of it, reset here.
  */
 static void leave_conn(struct vma_tcp_conn *conn)
 {

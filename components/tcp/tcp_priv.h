@@ -240,7 +240,7 @@ struct vma_tcp_conn {
 	bool ack_held;       /* in a fast stream, for a few microseconds */
 	uint32_t hold_rest;  /* ACKs to send before one is held again */
 	uint32_t hold_failed;
-	uint64_t ack_ns;     /* of the last one */
+	uint64_t ack_ns; /* of the last one */
 	uint64_t last_data_in_ns, last_data_out_ns,
 	        last_in_ns; /* keepalive, info, idle restart (RFC 2861 as the kernel) */
 	uint32_t ts_recent_age_s;
