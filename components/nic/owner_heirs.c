@@ -17,8 +17,8 @@
  *
  * A listener's flow becomes a heir, too (DELETED, WAITS, RESET): of connections that had no flow of their own.
  *
- * A heir is in nobody's way: a flow that somebody adds takes its place, a SYN or a connection of the kernel's ends it
- * at once, and the oldest make way when the program's map is full.
+ * A heir is in nobody's way: a flow that somebody adds takes its place, a SYN for who listens or a connection of the
+ * kernel's ends it at once, and the oldest make way when the program's map is full.
  *
  * Only an owner that outlives its clients has heirs (attr.heirs: vmad). Otherwise a flow that ends is deleted.
  */

@@ -11,7 +11,8 @@
  *
  * A heir's flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing of it and
  * would answer with RST. The owner is told what has come and answers in its place (owner_heirs.c). A heir has nothing
- * to do with what begins anew: a SYN, and all segments of a connection that the kernel has.
+ * to do with what begins anew: a SYN that somebody listens for, and all segments of a connection that the kernel has.
+ * A SYN that nobody wants is the heir's as well: it may be the probe of the peer's owner (owner_resets.c).
  *
  * All headers of interest lie in the first fragment of a multi-buffer packet, the only one that may be read directly.
  */
@@ -128,6 +129,23 @@ static __always_inline int is_front(const struct xdp_flow_key *key, __u32 *slot)
 	return front.version == version;
 }
 
+/* The flow that takes what no flow of one peer does. */
+static __always_inline struct xdp_flow_value *wild_flow(struct xdp_flow_key *key, int is_tcp)
+{
+	const __u32 peer = key->peer;
+	const __u16 peer_port = key->peer_port;
+	struct xdp_flow_value *flow;
+
+	if (!counts.wild[is_tcp])
+		return 0;
+	key->peer = 0;
+	key->peer_port = 0;
+	flow = bpf_map_lookup_elem(&flows, key);
+	key->peer = peer;
+	key->peer_port = peer_port;
+	return flow;
+}
+
 /* ---- heirs ---- */
 
 static __always_inline int begins_anew(const struct tcp_head *tcp)
@@ -172,6 +190,18 @@ static __always_inline void tell(const struct xdp_flow_key *key, __u32 number, c
 	bpf_ringbuf_submit(out, 0);
 }
 
+/* A connection of the kernel's, or a SYN for one who listens, in the kernel or here. */
+static __always_inline int is_anothers(struct xdp_md *ctx, struct xdp_flow_key *key, const struct tcp_head *tcp)
+{
+	const __u32 state = kernel_socket(ctx, key);
+	const struct xdp_flow_value *wild;
+
+	if (!begins_anew(tcp) || state != 0)
+		return begins_anew(tcp) || is_connection(state);
+	wild = wild_flow(key, 1);
+	return wild && !(wild->flags & XDP_FLOW_HEIR);
+}
+
 /*
  * True: the segment is the heir's. A SYN that carries an ACK begins nothing by itself: who is answered by it has a
  * socket in the kernel, or a flow that has taken the heir's place before its SYN left.
@@ -181,7 +211,7 @@ static __always_inline void tell(const struct xdp_flow_key *key, __u32 number, c
  * does no harm: user space replaces entries whole and never changes them; `over` is nobody's to write but the
  * program's, means nothing to a flow that is no heir, and to another heir only if it is its own number.
  */
-static __always_inline int is_heirs(struct xdp_md *ctx, const struct xdp_flow_key *key, struct xdp_flow_value *flow,
+static __always_inline int is_heirs(struct xdp_md *ctx, struct xdp_flow_key *key, struct xdp_flow_value *flow,
                                     const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
@@ -191,7 +221,7 @@ static __always_inline int is_heirs(struct xdp_md *ctx, const struct xdp_flow_ke
 		return 0;
 	if ((const void *)(tcp + 1) > packet->end)
 		return 1; /* and cut: nobody is told */
-	if (begins_anew(tcp) || is_connection(kernel_socket(ctx, key))) {
+	if (is_anothers(ctx, key, tcp)) {
 		flow->over = number;
 		tell(key, number, packet, 0);
 		return 0;
@@ -209,7 +239,7 @@ static __always_inline int is_listeners_heirs(struct xdp_md *ctx, const struct x
 
 	if ((const void *)(tcp + 1) > packet->end)
 		return 1;
-	if (begins_anew(tcp) || kernel_socket(ctx, key))
+	if (kernel_socket(ctx, key))
 		return 0;
 	tell(key, flow->slot, packet, tcp);
 	return 1;
@@ -219,8 +249,6 @@ static __always_inline int is_listeners_heirs(struct xdp_md *ctx, const struct x
 
 static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, const struct packet *packet)
 {
-	const __u32 peer = key->peer;
-	const __u16 peer_port = key->peer_port;
 	struct xdp_flow_value *flow;
 	__u32 slot;
 
@@ -234,15 +262,9 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 	}
 	if (!packet->is_tcp && is_front(key, &slot))
 		return to_slot(ctx, slot, XDP_PASS);
-	if (!counts.wild[packet->is_tcp])
-		return XDP_PASS;
-	key->peer = 0;
-	key->peer_port = 0;
-	flow = bpf_map_lookup_elem(&flows, key);
+	flow = wild_flow(key, packet->is_tcp);
 	if (!flow)
 		return XDP_PASS;
-	key->peer = peer;
-	key->peer_port = peer_port;
 	if (flow->flags & XDP_FLOW_HEIR)
 		return is_listeners_heirs(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && is_connection(kernel_socket(ctx, key)))

@@ -130,6 +130,18 @@ check "an offloaded one has the same port at once" finish client 5
 check "and ends well" finish server 5
 still_a "the second connection"
 
+# Its own peer's owner may be who sends that: see owner_resets.c.
+listens_on_b 7006 kernel hear reset
+talk client a offloaded connect "$IP_B" 7006 40006 say hold
+check "one more is made" wait_for 20 log_has server "done hear"
+stop client KILL
+check "and killed" finish server 3
+count_a
+talk server b kernel connect "$IP_A" 40006 7006
+finish server 5
+check "a SYN that nobody listens for is refused" log_has server ConnectionRefusedError
+still_a "such a SYN"
+
 # ---- the same of a server ----
 
 for next in kernel offloaded; do
