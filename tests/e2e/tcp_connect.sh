@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Connections that are made and closed one after the other, more of them than there are ports: whichever side closes
 # first, and so has it in TIME_WAIT, the program sees no error, and the kernels of the offloaded sides no segment. The
-# kernel's own client does that only with time stamps and tcp_tw_reuse.
+# kernel's own client does that only with time stamps and tcp_tw_reuse. And a port that two processes use to the same
+# peer: the connection is the first one's.
 . "$(dirname "$0")/../lib_programs.sh"
 PORT=7000 PORTS=2000 COUNT=4500
 
@@ -9,7 +10,8 @@ cat >"$WORK/connect.py" <<'END'
 # connect.py serve ADDRESS PORT: closes a connection at once when the client asks for that, else after the client.
 # connect.py ask ADDRESS PORT COUNT client|server: who closes first. At most 2000 a second, also after a
 # pause: a port rests for 250 ms before it is used again.
-import socket, sys, time
+# connect.py hold|rob ADDRESS PORT: from port 40000, for a second; and the same while another process does.
+import errno, socket, sys, time
 role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if role == "serve":
     listener = socket.create_server((address, port), backlog=1000)
@@ -19,6 +21,21 @@ if role == "serve":
         if conn.recv(1) == b"k":
             assert conn.recv(1) == b""
         conn.close()
+if role != "ask":
+    conn = socket.socket()
+    conn.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    conn.settimeout(5)
+    conn.bind(("0.0.0.0", 40000))
+    rc = conn.connect_ex((address, port))
+    if role == "rob":
+        sys.exit(rc != errno.EADDRNOTAVAIL)
+    conn.sendall(b"k")
+    print("holds", flush=True)
+    time.sleep(1)
+    conn.shutdown(socket.SHUT_WR)
+    assert conn.recv(1) == b""
+    print("whole", flush=True)
+    sys.exit(0)
 used = set()
 for i in range(int(sys.argv[4])):
     conn = socket.create_connection((address, port))
@@ -49,6 +66,11 @@ for at in both server client; do
 	[ $at = server ] || check "$at: $COUNT connections from $PORTS ports that the client closes first" many client
 	[ $at = server ] || check "$at: it has used its ports again" grep -qE "^ports (2000|1?[0-9]?[0-9]?[0-9])$" "$WORK/client.log"
 	check "$at: $COUNT connections from $PORTS ports that the server closes first" many server
+	start hold a env ${client_with:+"$client_with"} /usr/bin/python3 "$WORK/connect.py" hold "$IP_B" $PORT
+	wait_for 10 log_has hold holds
+	check "$at: a port that another process has to the same peer is not available" \
+		client /usr/bin/python3 "$WORK/connect.py" rob "$IP_B" $PORT
+	check "$at: whose connection is none the worse" wait_for 10 log_has hold whole
 	still "$at"
 	stop far
 	ns_del a
