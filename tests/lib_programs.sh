@@ -61,6 +61,15 @@ segments() {
 	done
 }
 count_from() { before=$(segments); }
+# What the combination before has left: the peers of its processes are told 0.6 s later again that these have ended.
+settle() {
+	local seen
+	for _ in 1 2 3 4 5; do
+		seen=$(segments)
+		sleep 1
+		[ "$(segments)" != "$seen" ] || return 0
+	done
+}
 # Since count_from no connection of the offloaded sides was the kernel's, and it has seen no segment; but for those of
 # connections that ended with their process, or were reset: what comes when nobody is there is the kernel's to answer,
 # one segment each, or what was on its way to one that was reset (STRAYS: at most so many).

@@ -161,6 +161,7 @@ iperf() {
 huge_sum=''
 for combination in both server client; do
 	combination $combination || continue
+	settle
 	for program in redis memcached nginx socat echoes iperf; do
 		# shellcheck disable=SC2053 # PROGRAMS is a pattern
 		[[ $program == ${PROGRAMS:-*} ]] && $program
