@@ -203,6 +203,7 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
 			if (!driven) {
 				driven = true;
+				vma_flush_sends(vma_thread_self());
 				vma_rails_progress(stream_rings(&sock->file));
 				continue;
 			}
@@ -280,7 +281,9 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	struct reading r = {.sock = sock, .pieces = &pieces, .flags = flags};
 	ssize_t rc;
 
-	vma_flush_sends(vma_thread_self());
+	/* What is queued for company may wait for what comes without waiting. */
+	if (is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
+		vma_flush_sends(vma_thread_self());
 	if (__builtin_expect(is_os(sock), 0))
 		return stream_recv_os(fd, msg, flags);
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))

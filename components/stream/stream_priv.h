@@ -329,6 +329,8 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 /* The kernel's own call, outside, since it may block. */
 ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
+/* The thread has sends queued for company that may wait a moment longer. */
+bool stream_has_queued(const struct vma_thread *self);
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
 void stream_zerocopy_sent(struct stream_sock *sock);
