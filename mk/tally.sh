@@ -2,9 +2,13 @@
 # Counting, shared by the runners mk/run-tests, tests/run, mk/fuzz and mk/tally. Sourced.
 #
 # A runner calls, for each program, tap_count (or sets passed, failed and skipped itself) and tally_report; at the end
-# tally_close prints the closing line and, when TALLY names a file, adds the numbers to it: mk/tally sums that.
+# tally_close prints the closing line and, when TALLY names a file, adds the numbers to it: mk/tally sums that. A program
+# that failed leaves there, each behind "! ", the lines that say in what: mk/tally closes with them.
 total_passed=0 total_failed=0 total_skipped=0
 passed=0 failed=0 skipped=0
+
+# For awk: whether a line of TAP says that a case failed.
+TAP_FAILURE='function failure(line) { return line ~ /^not ok / && line !~ /# *[Ss][Kk][Ii][Pp]/ }'
 
 # Counts TAP. A program that died, printed no plan, or printed fewer or more results than it planned has failed once
 # at least. (cmocka says "not ok N # SKIP" of a skipped case, and prints a plan for each of its groups.)
@@ -27,13 +31,23 @@ tally_report() { # NAME OUTPUT
 	[ "$failed" -eq 0 ] || mark='  FAIL'
 	printf '%s %s: %d passed, %d failed, %d skipped\n' "$mark" "$1" "$passed" "$failed" "$skipped"
 	if [ "$failed" -ne 0 ]; then
-		awk '{ line[NR] = $0 } END { for (i = 1; i <= NR; i++) { if (NR <= 200 || i <= 120 || i > NR - 80) print line[i];
-			else if (i == 121) print "[... " NR - 200 " lines ...]" } }' <<<"$2"
+		awk '{ line[NR] = $0 }
+			END {
+				for (i = 1; i <= NR; i++) {
+					if (NR <= 200 || i <= 120 || i > NR - 80 || failure(line[i])) print line[i]
+					if (i == 120 && NR > 200) print "[... of " NR - 200 " lines what failed:]"
+				}
+			}
+			'"$TAP_FAILURE" <<<"$2"
 		case ${exit_status:-0} in
 		0) [ -n "$2" ] || echo "(no output)" ;;
 		124 | 137) echo "(exit $exit_status: killed, perhaps because it took longer than ${TEST_TIMEOUT:-120} s)" ;;
 		*) echo "(exit $exit_status)" ;;
 		esac
+		[ -z "${TALLY:-}" ] || awk -v name="$1" -v status="${exit_status:-0}" '
+			failure($0) { print "! " name ": " $0; told = 1 }
+			END { if (!told) print "! " name ": exit " status }
+			'"$TAP_FAILURE" <<<"$2" >>"$TALLY"
 	elif [ "$skipped" -ne 0 ]; then
 		grep -iE '# *skip' <<<"$2" | sed 's/^/         /'
 	fi
