@@ -46,8 +46,8 @@ struct vma_thread {
 	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_flush_sends */
 	uint32_t tx_queued;       /* so many sends, the first of them then: */
 	uint64_t tx_queued_tsc;
-	uint32_t tx_company;      /* sends to come that may be queued: vma_thread_has_ready */
-	uint32_t tx_burst;        /* sends in a row with no other call between them */
+	uint32_t tx_company; /* sends to come that may be queued: vma_thread_has_ready */
+	uint32_t tx_burst;   /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
 	bool gathers;              /* drives rings: vma_file_readable */
 	struct vma_file *readable; /* has got so many datagrams meanwhile, of which nobody was told; NULL: none */
