@@ -65,6 +65,17 @@ static int give_listener_info(struct stream_sock *sock, int fd, void *value, soc
 	return give(&info, size, value, len);
 }
 
+static int give_congestion(const struct stream_sock *sock, int fd, void *value, socklen_t *len)
+{
+	const char *known = stream_congestion_name(sock);
+	char name[16] = "";
+
+	if (known == NULL)
+		return by_shadow(fd, IPPROTO_TCP, TCP_CONGESTION, value, len);
+	memcpy(name, known, strlen(known));
+	return give(name, sizeof(name), value, len);
+}
+
 static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name, void *value,
                          socklen_t *len)
 {
@@ -104,7 +115,9 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 	pthread_mutex_lock(&file->lock);
 	stream_options_settle(sock, fd);
 	conn = stream_conn(sock);
-	if (conn != NULL)
+	if (level == IPPROTO_TCP && name == TCP_CONGESTION)
+		rc = give_congestion(sock, fd, value, len);
+	else if (conn != NULL)
 		rc = of_connection(sock, conn, fd, level, name, value, len);
 	else if (level == IPPROTO_TCP && name == TCP_INFO && stream_phase(sock) == STREAM_LISTENING)
 		rc = give_listener_info(sock, fd, value, len);

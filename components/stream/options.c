@@ -121,6 +121,11 @@ void stream_set_async(struct stream_sock *sock, bool on)
 		set_os_bit(sock, BIT_ASYNC, on);
 }
 
+void stream_congestion_for_os(struct stream_sock *sock, bool on)
+{
+	set_os_bit(sock, BIT_CONGESTION, on);
+}
+
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. A value of 0 takes the option away. */
 static int may_ask(const struct stream_sock *sock, const struct kernel_only *option, const void *value, socklen_t len)
 {
@@ -200,6 +205,7 @@ void stream_options_take(struct stream_sock *child, struct stream_sock *listener
 	child->linger_sec = listener->linger_sec;
 	child->bound_ifindex = listener->bound_ifindex;
 	child->mark = listener->mark;
+	child->own_congestion = listener->own_congestion;
 	copy_sets(child, listener);
 }
 #undef COPY
@@ -256,7 +262,7 @@ static int32_t *field_of(struct vma_tcp_options *options, enum vma_tcp_option op
 	}
 }
 
-static void set_option(struct stream_sock *sock, enum vma_tcp_option option, int32_t value)
+void stream_option_set(struct stream_sock *sock, enum vma_tcp_option option, int32_t value)
 {
 	struct vma_tcp_conn *conn = stream_conn(sock);
 
@@ -280,7 +286,7 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 			number = get_int(fd, level, name, 0);
 		else if (len < sizeof(number) || vma_copy(&number, value, sizeof(number)) != 0)
 			return true;
-		set_option(sock, m->option, number);
+		stream_option_set(sock, m->option, number);
 		return true;
 	}
 	return false;
@@ -290,26 +296,10 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 {
 	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
-		set_option(sock, VMA_TCP_OPT_SNDBUF, get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
 	else
-		set_option(sock, VMA_TCP_OPT_RCVBUF, get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
 	stream_describe(sock);
-}
-
-/* Some are ours; of others a connection that is made already keeps what it has. */
-static void mirror_congestion(struct stream_sock *sock, int fd)
-{
-	char name[16];
-	int ours;
-
-	if (!settings_congestion(fd, name))
-		return;
-	ours = vma_tcp_cc_by_name(name);
-	if (ours >= 0)
-		set_option(sock, VMA_TCP_OPT_CONGESTION, ours);
-	else
-		vma_log_once(VMA_LOG_INFO, "TCP_CONGESTION %s is the kernel's only", name);
-	set_os_bit(sock, BIT_CONGESTION, ours < 0);
 }
 
 /* ---- the socket's ---- */
@@ -394,11 +384,9 @@ static void mirror(struct stream_sock *sock, int fd, int level, int name, const 
 	}
 	if (level == SOL_SOCKET)
 		mirror_socket(sock, fd, name);
-	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
-		mirror_congestion(sock, fd);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
 	         vma_copy(&number, value, sizeof(number)) == 0)
-		set_option(sock, VMA_TCP_OPT_NOTSENT_LOWAT, number == 0 ? -1 : number);
+		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT, number == 0 ? -1 : number);
 }
 
 /* ---- setsockopt ---- */
@@ -414,7 +402,9 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 		return rc;
 	pthread_mutex_lock(&file->lock);
 	stream_options_settle(sock, fd);
-	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
+	if (level == IPPROTO_TCP && name == TCP_CONGESTION)
+		rc = stream_congestion_set(sock, fd, value, len);
+	else if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
 	if (rc == 0 && stream_conn(sock) == NULL)
 		note_set(sock, level, name, value, len);
@@ -431,7 +421,8 @@ void stream_options_init(struct stream_sock *sock, int fd)
 	const struct vma_conf *conf = &sock->engine->conf;
 
 	sock->options = *settings_options(fd);
-	if (conf->given[VMA_CONF_AT_tcp_cc_algo])
+	sock->own_congestion = conf->given[VMA_CONF_AT_tcp_cc_algo];
+	if (sock->own_congestion)
 		sock->options.congestion = conf->tcp_cc_algo;
 	sock->options.nodelay = conf->tcp_nodelay;
 }

@@ -106,6 +106,7 @@ struct stream_sock {
 	uint32_t mark;
 	bool reuse_port, reuse_addr;
 	bool linger_on, ended;
+	bool own_congestion; /* options.congestion is ours, and not the shadow's: congestion.c */
 	uint32_t linger_sec;
 	struct vma_tcp_options options;
 	struct stream_set *sets;   /* in order */
@@ -260,7 +261,8 @@ uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct soc
 /* All of them were tried, for nothing: for a second, few are. */
 void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer);
 
-/* ---- connect.c, listen.c, accept.c, names.c, shutdown.c, options.c, getopt.c, ioctl.c: control path ---- */
+/* ---- connect.c, listen.c, accept.c, names.c, shutdown.c, options.c, getopt.c, congestion.c, ioctl.c: control path
+ * ---- */
 
 int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
 /* The attempt has failed for a reason that the connection does not know. file.lock. */
@@ -297,6 +299,10 @@ void stream_options_settle(struct stream_sock *sock, int fd); /* file.lock: the 
 void stream_options_free(struct stream_sock *sock);
 bool stream_is_for_os(const struct stream_sock *sock); /* an option is set that only the kernel serves */
 void stream_set_async(struct stream_sock *sock, bool on);
+void stream_option_set(struct stream_sock *sock, enum vma_tcp_option option, int32_t value); /* file.lock */
+void stream_congestion_for_os(struct stream_sock *sock, bool on); /* an algorithm of the kernel's alone; file.lock */
+int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, socklen_t len); /* file.lock */
+const char *stream_congestion_name(const struct stream_sock *sock); /* NULL: as the shadow says; file.lock */
 int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg);
 int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 

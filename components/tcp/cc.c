@@ -58,6 +58,11 @@ int vma_tcp_cc_by_name(const char *name)
 	return -ENOENT;
 }
 
+const char *vma_tcp_cc_name(int algorithm)
+{
+	return algorithm >= 0 && algorithm < ALGORITHMS ? algorithms[algorithm]->name : NULL;
+}
+
 static void limit(struct tcp_cc *cc)
 {
 	if (cc->cwnd < cc->mss)

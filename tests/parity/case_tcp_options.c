@@ -126,19 +126,46 @@ CASE(tcp_options_short, "getsockopt into less room than the value has")
 	close(s);
 }
 
-CASE(tcp_options_congestion, "TCP_CONGESTION: the name, a known one, an unknown one")
+static void say_congestion(int s, socklen_t room)
 {
-	int s = tcp_out();
 	char name[20] = "";
-	socklen_t len = sizeof(name);
+	socklen_t len = room;
 
 	RES(getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, &len));
 	say("%s (%u)", name, len);
-	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
-	len = sizeof(name);
-	RES(getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, &len));
-	say("%s (%u)", name, len);
-	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "nosuch", 6));
+}
+
+static void set_congestion(int s, const char *name, socklen_t len)
+{
+	long rc = setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, len);
+
+	say("set %s (%u): %s", name, len, rc == 0 ? "ok" : error_name(errno));
+	say_congestion(s, 20);
+}
+
+static void congestion(int s)
+{
+	say_congestion(s, 20);
+	say_congestion(s, 16);
+	say_congestion(s, 3);
+	set_congestion(s, "reno", 4);
+	set_congestion(s, "cubic", 6);
+	set_congestion(s, "nosuch", 6);
+	set_congestion(s, "newreno", 7);
+	set_congestion(s, "reno, and more than any name has", 32);
+	set_congestion(s, "reno", 0);
+	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, bad_pointer(), 4));
+	set_congestion(s, "reno", 5);
+}
+
+CASE(tcp_options_congestion, "TCP_CONGESTION: the name, known ones, unknown ones; before and while it is connected")
+{
+	int s = tcp_socket();
+
+	congestion(s);
+	close(s);
+	s = tcp_out();
+	congestion(s);
 	say_write(s, 10, 1, 0);
 	far_reads(1, 10, 1, 1);
 	close(s);

@@ -217,6 +217,24 @@ static int do_set_congestion(int fd, const char *name)
 	                                   (socklen_t)strlen(name)));
 }
 
+/* As long as the kernel makes it: cut to the room that there is, filled up with zeroes. */
+static void assert_congestion(int fd, const char *expected)
+{
+	char name[20];
+	socklen_t len = sizeof(name), two = 2;
+
+	memset(name, 'x', sizeof(name));
+	assert_int_equal(CALL(int, stream_getsockopt(vma_fd_lookup(fd), fd, IPPROTO_TCP, TCP_CONGESTION, name, &len)),
+	                 0);
+	assert_int_equal(len, 16);
+	assert_string_equal(name, expected);
+	assert_int_equal(name[15], 0);
+	assert_int_equal(name[16], 'x');
+	assert_int_equal(CALL(int, stream_getsockopt(vma_fd_lookup(fd), fd, IPPROTO_TCP, TCP_CONGESTION, name, &two)),
+	                 0);
+	assert_int_equal(two, 2);
+}
+
 static void test_congestion_control_is_the_kernel_s_by_default(void **state)
 {
 	int kernel = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = bed_socket(SOCK_NONBLOCK), known;
@@ -231,12 +249,11 @@ static void test_congestion_control_is_the_kernel_s_by_default(void **state)
 	vma_os.close(kernel);
 }
 
-static void test_congestion_control_is_what_the_socket_or_the_environment_says(void **state)
+static void test_congestion_control_is_what_the_socket_says(void **state)
 {
 	static const char *const names[] = {"reno", "cubic", "bbr"};
 	static const int ours[] = {VMA_TCP_CC_LWIP, VMA_TCP_CC_CUBIC, VMA_TCP_CC_BBR};
-	int fd = bed_socket(SOCK_NONBLOCK), again;
-	struct vma_conf *conf = &sock_of(fd)->engine->conf;
+	int fd = bed_socket(SOCK_NONBLOCK);
 	struct vma_tcp_listener *listener;
 	struct bed_conn *peer;
 
@@ -245,23 +262,41 @@ static void test_congestion_control_is_what_the_socket_or_the_environment_says(v
 	do_close(fd);
 	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
 	for (unsigned i = 0; i < 3; i++) {
-		char name[16] = "";
-		socklen_t len = sizeof(name) - 1;
-
-		if (do_set_congestion(fd, names[i]) != 0)
-			continue; /* not one that this kernel has, or lets us have */
+		assert_int_equal(do_set_congestion(fd, names[i]), 0);
 		assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(fd)), VMA_TCP_OPT_CONGESTION), ours[i]);
-		assert_int_equal(
-		        CALL(int, stream_getsockopt(vma_fd_lookup(fd), fd, IPPROTO_TCP, TCP_CONGESTION, name, &len)),
-		        0);
-		assert_string_equal(name, names[i]);
+		assert_congestion(fd, names[i]);
 	}
+	assert_int_equal(do_set_congestion(fd, "nosuch"), -ENOENT);
+	assert_int_equal(do_set_congestion(fd, "newreno"), -ENOENT); /* the parameter's word, not an algorithm's name */
+	assert_congestion(fd, "bbr");
+	bed_pair_end(fd, listener, peer);
+}
+
+/* Which of our own the kernel's socket never heard of. */
+static void test_congestion_control_says_the_algorithm_in_force(void **state)
+{
+	int fd = bed_socket(SOCK_NONBLOCK), again;
+	struct vma_conf *conf = &sock_of(fd)->engine->conf;
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+
+	(void)state;
+	assert_int_equal(do_set_congestion(fd, "none"), 0);
+	assert_congestion(fd, "none");
+	assert_int_equal(do_set_congestion(fd, "reno"), 0);
+	assert_congestion(fd, "reno");
+	do_close(fd);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = true;
 	conf->tcp_cc_algo = VMA_TCP_CC_NONE;
 	again = bed_socket(SOCK_NONBLOCK);
 	assert_int_equal(sock_of(again)->options.congestion, VMA_TCP_CC_NONE);
+	assert_congestion(again, "none");
+	conf->tcp_cc_algo = VMA_TCP_CC_BBR;
+	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = false;
 	conf->tcp_cc_algo = VMA_TCP_CC_LWIP;
+	assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(fd)), VMA_TCP_OPT_CONGESTION), VMA_TCP_CC_BBR);
+	assert_congestion(fd, "bbr");
 	do_close(again);
 	bed_pair_end(fd, listener, peer);
 }
@@ -344,7 +379,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without_a_device_the_kernel_connects),
         cmocka_unit_test(test_an_option_of_the_kernel_s_only_keeps_it_there),
         cmocka_unit_test(test_congestion_control_is_the_kernel_s_by_default),
-        cmocka_unit_test(test_congestion_control_is_what_the_socket_or_the_environment_says),
+        cmocka_unit_test(test_congestion_control_is_what_the_socket_says),
+        cmocka_unit_test(test_congestion_control_says_the_algorithm_in_force),
         cmocka_unit_test(test_disconnected_it_is_fresh_again),
         cmocka_unit_test(test_an_answer_that_comes_while_it_is_disconnected_connects_nothing),
         cmocka_unit_test(test_after_close_the_port_is_free_when_the_connection_is_over),

@@ -72,6 +72,11 @@ static void test_names_are_those_of_tcp_congestion(void **state)
 	assert_int_equal(vma_tcp_cc_by_name("bbr"), VMA_TCP_CC_BBR);
 	assert_int_equal(vma_tcp_cc_by_name("dctcp"), -ENOENT);
 	assert_int_equal(vma_tcp_cc_by_name(""), -ENOENT);
+	for (int i = 0; i <= VMA_TCP_CC_BBR; i++)
+		assert_int_equal(vma_tcp_cc_by_name(vma_tcp_cc_name(i)), i);
+	assert_string_equal(vma_tcp_cc_name(VMA_TCP_CC_LWIP), "reno");
+	assert_null(vma_tcp_cc_name(VMA_TCP_CC_BBR + 1));
+	assert_null(vma_tcp_cc_name(-1));
 	start(99, MSS);
 	assert_string_equal(cc.ops->name, "cubic");
 }

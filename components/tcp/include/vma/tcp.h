@@ -71,6 +71,8 @@ struct vma_tcp_host {
 enum vma_tcp_cc { VMA_TCP_CC_LWIP = 0, VMA_TCP_CC_CUBIC = 1, VMA_TCP_CC_NONE = 2, VMA_TCP_CC_BBR = 3 };
 /* By its name: as TCP_CONGESTION has it; "lwip" and "newreno" are NewReno, too. -ENOENT */
 int vma_tcp_cc_by_name(const char *name);
+/* As TCP_CONGESTION has it: "reno", "cubic", "bbr", and "none"; NULL: there is no such algorithm. */
+const char *vma_tcp_cc_name(int algorithm);
 
 struct vma_tcp_attr {
 	struct vma_ring *ring;
@@ -79,6 +81,7 @@ struct vma_tcp_attr {
 	uint8_t secret[16];       /* random: initial sequence numbers, RFC 6528 */
 	bool no_timestamps;       /* VMA_TCP_TIMESTAMP_OPTION says off */
 	uint32_t gro_streams_max; /* VMA_GRO_STREAMS_MAX: connections whose segments of one burst are merged; 0: none */
+	bool quickack;            /* VMA_TCP_QUICKACK: no ACK is delayed, unless TCP_QUICKACK is set to 0 */
 	uint32_t max_syn_rate;    /* VMA_TCP_MAX_SYN_RATE: connection requests taken per second; 0: no limit */
 	uint32_t orphans_max;     /* closed connections that go on without an owner; 0: 16384 */
 	uint32_t time_wait_max;   /* 0: 262144 */

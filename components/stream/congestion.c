@@ -1,0 +1,77 @@
+/*
+ * congestion.c - TCP_CONGESTION: whose algorithm it is.
+ *
+ * The shadow is told and keeps the name, as of other options. What it cannot know is an algorithm that is ours alone
+ * (the environment's choice, or one that this kernel was built without): then own_congestion, and the name is that of
+ * the options. One of the kernel's alone keeps a socket that is not connected yet with the kernel.
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "settings.h"
+#include "stream_priv.h"
+
+static void set(struct stream_sock *sock, int algorithm, bool own)
+{
+	sock->own_congestion = own;
+	stream_option_set(sock, VMA_TCP_OPT_CONGESTION, algorithm);
+	stream_congestion_for_os(sock, false);
+}
+
+/* The shadow has taken it. */
+static void mirror(struct stream_sock *sock, int fd)
+{
+	char name[16];
+	int ours;
+
+	if (!settings_congestion(fd, name))
+		return;
+	ours = vma_tcp_cc_by_name(name);
+	if (ours >= 0) {
+		set(sock, ours, false);
+		return;
+	}
+	vma_log_once(VMA_LOG_INFO, "TCP_CONGESTION %s is the kernel's only", name);
+	sock->own_congestion = false;
+	stream_congestion_for_os(sock, true);
+}
+
+/* What was asked for by the name that it has, and not by another that the parameter knows as well; -ENOENT. */
+static int by_own_name(const void *value, socklen_t len)
+{
+	char name[16] = "";
+	int algorithm;
+
+	if (vma_copy(name, value, len < sizeof(name) ? len : sizeof(name) - 1) != 0)
+		return -EFAULT;
+	algorithm = vma_tcp_cc_by_name(name);
+	return algorithm >= 0 && strcmp(name, vma_tcp_cc_name(algorithm)) == 0 ? algorithm : -ENOENT;
+}
+
+int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, socklen_t len)
+{
+	int rc = vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, value, len) == 0 ? 0 : -errno, algorithm;
+
+	if (rc == 0) {
+		mirror(sock, fd);
+	} else if (rc == -ENOENT) {
+		algorithm = by_own_name(value, len);
+		if (algorithm < 0)
+			return algorithm;
+		set(sock, algorithm, true);
+		rc = 0;
+	}
+	return rc;
+}
+
+const char *stream_congestion_name(const struct stream_sock *sock)
+{
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+
+	if (conn != NULL)
+		return vma_tcp_cc_name(vma_tcp_get_option(conn, VMA_TCP_OPT_CONGESTION));
+	return sock->own_congestion ? vma_tcp_cc_name(sock->options.congestion) : NULL;
+}
