@@ -60,6 +60,7 @@ static int make(struct vma_rail *rail, struct vma_tcp **out)
 	                 .arg = rail},
 	        .no_timestamps = !wants_timestamps(&engine->conf),
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
+	        .quickack = engine->conf.tcp_quickack,
 	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,
 	        .name = vma_nic_info(rail->device->nic)->name,
 	};

@@ -330,6 +330,12 @@ static bool hold(struct vma_tcp_conn *conn, uint32_t waiting)
 	return true;
 }
 
+/* VMA_TCP_QUICKACK, where the connection has not been told otherwise. */
+static bool delays_none(const struct vma_tcp_conn *conn)
+{
+	return conn->tcp->attr.quickack && tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0;
+}
+
 void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push)
 {
 	struct tcp_pcb *pcb = conn->pcb;
@@ -343,6 +349,10 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 		rcv_rtt_sample(conn);
 	rcvbuf_grow(conn);
 	(void)bytes;
+	if (delays_none(conn)) {
+		tcp_ack_now(pcb);
+		return;
+	}
 	if (waiting > conn->rcv_mss && conn->quick_acks == 0 && pcb->ooseq == NULL && hold(conn, waiting))
 		return;
 	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||

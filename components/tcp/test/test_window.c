@@ -169,6 +169,33 @@ static void test_quickack_option_ends_the_delay(void **state)
 	app_free(app);
 }
 
+/* VMA_TCP_QUICKACK: also in a conversation, and until the program says TCP_QUICKACK 0. */
+static void test_stack_without_delays_acknowledges_at_once(void **state)
+{
+	struct app *app = raw_connect();
+	uint32_t mine = 1, theirs = 1;
+
+	(void)state;
+	app->conn->tcp->attr.quickack = true;
+	for (int i = 0; i < 40; i++) {
+		raw_send_bytes(mine, theirs, 10);
+		mine += 10;
+		assert_int_equal(raw_unseen(), 1);
+		assert_int_equal(raw_next()->ack, mine);
+		read_bytes(app, 10);
+		send_bytes(app, 10);
+		theirs += 10;
+		settle();
+		raw_forget();
+		run(MS);
+	}
+	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 0);
+	settle();
+	raw_send_bytes(mine, theirs, 10);
+	assert_int_equal(raw_unseen(), 0);
+	app_free(app);
+}
+
 /* Segments that come together are acknowledged together. */
 static void test_burst_is_acknowledged_once(void **state)
 {
@@ -389,6 +416,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_first_segments_are_acknowledged_at_once),
         RAW_CASE(test_ack_waits_for_the_answer_in_a_conversation),
         RAW_CASE(test_quickack_option_ends_the_delay),
+        RAW_CASE(test_stack_without_delays_acknowledges_at_once),
         RAW_CASE(test_burst_is_acknowledged_once),
         RAW_CASE(test_ack_of_a_fast_stream_stands_for_sixteen_segments),
         RAW_CASE(test_sender_that_stops_is_not_held_up_again),
