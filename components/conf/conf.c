@@ -159,6 +159,15 @@ static void load_param(struct load *load, const struct conf_param *param)
 		load_number(load, param, &asked, given);
 }
 
+/* Who sets what nothing obeys should not have to find out by measuring. */
+static void say_unheard(const struct load *load)
+{
+	for (size_t i = 0; i < conf_unheard_count; i++) {
+		if (find(load, conf_unheard[i]) != NULL)
+			vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", conf_unheard[i]);
+	}
+}
+
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet)
 {
 	struct load load = {.conf = conf, .env = env, .secure = secure, .quiet = quiet};
@@ -166,6 +175,8 @@ void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool qui
 	memset(conf, 0, sizeof(*conf));
 	for (size_t i = 0; i < conf_param_count; i++)
 		load_param(&load, &conf_params[i]);
+	if (!quiet)
+		say_unheard(&load);
 }
 
 void vma_conf_load(struct vma_conf *conf, char *const *env)

@@ -30,6 +30,7 @@ const struct conf_form conf_form_RING_LOGIC = {
                 {30, NULL, "30 (Ring per core)", NULL}, {31, NULL, "31 (Ring per core - attach threads)", NULL})};
 const struct conf_form conf_form_MIGRATION = {.values = "-1 (off), 1..1000000000", .open = true, .nonzero = true};
 const struct conf_form conf_form_LIMIT = {.open = true, CHOICES({0, NULL, "0 (no limit)", NULL})};
+const struct conf_form conf_form_MSS = {.open = true, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};
 const struct conf_form conf_form_AIM = {.open = true, CHOICES({0, NULL, "Disabled", "CQ Adaptive Moderation"})};
 const struct conf_form conf_form_EXCEPTION = {
         .values = "-2, -1, 0, 1, 2, 3",

@@ -42,6 +42,8 @@ struct conf_param {
 extern const struct conf_param conf_params[];
 extern const size_t conf_param_count;
 #define CONF_SAME INT64_MIN
+extern const char *const conf_unheard[]; /* names that nothing obeys */
+extern const size_t conf_unheard_count;
 
 /* The default of a number under a profile (enum vma_conf_spec). */
 static inline int64_t conf_default(const struct conf_param *param, int spec)
@@ -66,7 +68,7 @@ const char *conf_form_show(const struct conf_param *param, int64_t value, char o
 const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN_MAX]);
 
 extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL, conf_form_SPEC, conf_form_FILE,
-        conf_form_DIRECTORY, conf_form_RING_LOGIC, conf_form_MIGRATION, conf_form_LIMIT, conf_form_AIM,
+        conf_form_DIRECTORY, conf_form_RING_LOGIC, conf_form_MIGRATION, conf_form_LIMIT, conf_form_MSS, conf_form_AIM,
         conf_form_EXCEPTION, conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE,
         conf_form_MEM_ALLOC_TYPE, conf_form_FLAG, conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC;
 

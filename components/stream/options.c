@@ -21,6 +21,8 @@
 #define TCP_TX_DELAY 37
 #endif
 
+#define MAXSEG_MIN 88 /* as the kernel's TCP_MIN_MSS */
+
 static int get_int(int fd, int level, int name, int otherwise)
 {
 	int value = 0;
@@ -425,4 +427,6 @@ void stream_options_init(struct stream_sock *sock, int fd)
 	if (sock->own_congestion)
 		sock->options.congestion = conf->tcp_cc_algo;
 	sock->options.nodelay = conf->tcp_nodelay;
+	if (conf->mss != 0)
+		sock->options.maxseg = conf->mss > MAXSEG_MIN ? (int32_t)conf->mss : MAXSEG_MIN;
 }

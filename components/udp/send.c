@@ -235,6 +235,25 @@ static void idle(struct vma_ring *ring, struct room *room)
 	room->tries++;
 }
 
+/*
+ * A send that does not wait finds no room, and says that it is sent: what has been queued leaves, and if that makes no
+ * room, the datagram is dropped as one is that a full queue of the kernel's drops (VMA_TX_NONBLOCKED_EAGAINS).
+ */
+static ssize_t __attribute__((cold, noinline))
+send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct udp_pieces *pieces)
+{
+	ssize_t sent;
+
+	vma_flush_sends(vma_thread_self());
+	vma_ring_flush(dst->rail->ring);
+	sent = transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
+	if (sent != -EAGAIN)
+		return sent;
+	if (sock->stats != NULL)
+		vma_stats_add(&sock->stats->tx_drops, 1);
+	return (ssize_t)pieces->len;
+}
+
 /* 0: try again. As the kernel's wait for SO_SNDBUF: -EAGAIN, -EINTR. */
 static int __attribute__((cold, noinline))
 wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, struct room *room)
@@ -335,6 +354,8 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		sent = transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
 		if (sent != -EAGAIN)
 			return sent;
+		if (nonblocking && !dst->engine->conf.tx_nonblocked_eagains)
+			return send_or_drop(sock, dst, pieces);
 		sent = wait_for_room(sock, dst->rail->ring, nonblocking, &room);
 		if (sent != 0)
 			return sent;

@@ -101,7 +101,7 @@ static void test_values_are_read_decimal_hexadecimal_or_as_words(void **state)
 	         "VMA_RING_ALLOCATION_LOGIC_RX=31", "VMA_RING_MIGRATION_RATIO_TX=-1", "VMA_NIC=XDP", "VMA_TRACELEVEL=2",
 	         "VMA_MEM_ALLOC_TYPE=anon", "VMA_THREAD_MODE=3", "VMA_CQ_POLL_BATCH_MAX=0032", "VMA_LOG_FILE=/tmp/x.%d",
 	         "VMA_STATS_SHMEM_DIR=", "OTHER=1", "VMA_RX_WRE_BATCHINGX=7", "VMA_QP", ""));
-	assert_string_equal(heard, "");
+	assert_string_equal(heard, "VMA INFO: VMA_RING_MIGRATION_RATIO_TX is set, and has no effect here\n");
 	assert_int_equal(conf.rx_wre, 1024);
 	assert_int_equal(conf.tx_wre, 512);
 	assert_int_equal(conf.rx_bufs, 511);
@@ -421,6 +421,28 @@ static void test_no_name_or_field_is_listed_twice(void **state)
 		}
 }
 
+static void test_what_nothing_obeys_is_said_once_when_it_is_set(void **state)
+{
+	(void)state;
+	load(ENV("VMA_BF=0", "VMA_UDP_3T_RULES=1", "VMA_RING_MIGRATION_RATIO_RX=7"));
+	assert_non_null(strstr(heard, "VMA_BF is set, and has no effect here"));
+	assert_non_null(strstr(heard, "VMA_UDP_3T_RULES is set, and has no effect here"));
+	assert_non_null(strstr(heard, "VMA_RING_MIGRATION_RATIO_RX is set, and has no effect here"));
+	load(ENV("VMA_BF=0"));
+	assert_null(strstr(heard, "VMA_BF"));
+}
+
+static void test_no_parameter_is_both_obeyed_and_not(void **state)
+{
+	unsigned both = 0;
+
+	(void)state;
+	for (size_t i = 0; i < conf_unheard_count; i++)
+		for (size_t k = 0; k < conf_param_count; k++)
+			both += strcmp(conf_unheard[i], conf_params[k].name) == 0;
+	assert_int_equal(both, 2); /* those that the list itself says are in the table */
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_empty_environment_gives_the_defaults_in_silence),
         cmocka_unit_test(test_values_are_read_decimal_hexadecimal_or_as_words),
@@ -441,6 +463,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start_sends_the_warnings_where_the_log_file_says),
         cmocka_unit_test(test_every_default_is_a_value_that_could_be_set),
         cmocka_unit_test(test_no_name_or_field_is_listed_twice),
+        cmocka_unit_test(test_what_nothing_obeys_is_said_once_when_it_is_set),
+        cmocka_unit_test(test_no_parameter_is_both_obeyed_and_not),
 };
 
 VMA_TEST_MAIN(tests)

@@ -301,6 +301,27 @@ static void test_congestion_control_says_the_algorithm_in_force(void **state)
 	bed_pair_end(fd, listener, peer);
 }
 
+static void test_segments_are_as_small_as_the_environment_says(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	struct tcp_info info = {0};
+	int fd;
+
+	(void)state;
+	conf->mss = 600;
+	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	vma_tcp_info(stream_conn(sock_of(fd)), &info);
+	assert_int_equal(info.tcpi_snd_mss, 600);
+	bed_pair_end(fd, listener, peer);
+	conf->mss = 10;
+	fd = bed_socket(SOCK_NONBLOCK);
+	assert_int_equal(sock_of(fd)->options.maxseg, 88);
+	do_close(fd);
+	conf->mss = 0;
+}
+
 static void test_disconnected_it_is_fresh_again(void **state)
 {
 	struct vma_tcp_listener *listener;
@@ -381,6 +402,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_congestion_control_is_the_kernel_s_by_default),
         cmocka_unit_test(test_congestion_control_is_what_the_socket_says),
         cmocka_unit_test(test_congestion_control_says_the_algorithm_in_force),
+        cmocka_unit_test(test_segments_are_as_small_as_the_environment_says),
         cmocka_unit_test(test_disconnected_it_is_fresh_again),
         cmocka_unit_test(test_an_answer_that_comes_while_it_is_disconnected_connects_nothing),
         cmocka_unit_test(test_after_close_the_port_is_free_when_the_connection_is_over),

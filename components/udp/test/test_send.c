@@ -674,6 +674,7 @@ static unsigned fill_up(void)
 {
 	unsigned n = 0;
 
+	vma_engine()->conf.tx_nonblocked_eagains = true;
 	while (send_to(NULL, "x", 1, MSG_DONTWAIT) == 1)
 		n++;
 	return n;
@@ -693,6 +694,24 @@ static void test_full_queue_is_eagain_and_nothing_is_lost(void **state)
 	assert_int_equal(bed_peer_receive(), n);
 	assert_int_equal(send_text("again"), 5);
 	assert_peer_gets("again");
+}
+
+/* The default: what does not fit is as good as sent. */
+static void test_full_queue_drops_what_does_not_wait(void **state)
+{
+	unsigned n;
+
+	(void)state;
+	connect_it();
+	n = fill_up();
+	vma_engine()->conf.tx_nonblocked_eagains = false;
+	assert_int_equal(send_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
+	assert_int_equal(send_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
+	assert_int_equal(vma_stats_read(&sock->stats->tx_drops), 2);
+	assert_int_equal(bed_peer_receive(), n);
+	assert_int_equal(send_to(NULL, "again", 5, MSG_DONTWAIT), 5);
+	assert_peer_gets("again");
+	assert_int_equal(vma_stats_read(&sock->stats->tx_drops), 2);
 }
 
 static void *receive_soon(void *unused)
@@ -769,6 +788,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_lone_datagram_leaves_at_once),
         CASE(test_latency_profile_kicks_each),
         CASE(test_full_queue_is_eagain_and_nothing_is_lost),
+        CASE(test_full_queue_drops_what_does_not_wait),
         CASE(test_blocking_send_waits_for_room),
         CASE(test_send_timeout_ends_with_eagain),
 };

@@ -52,6 +52,9 @@
 	X(BOOL, tx_mc_loopback, "VMA_TX_MC_LOOPBACK", "Tx MC Loopback", 1, SAME, SAME, 0, 1, SWITCH,                   \
 	  "What IP_MULTICAST_LOOP is of a socket that does not set it: whether its multicast is also received on "     \
 	  "this host.")                                                                                                \
+	X(BOOL, tx_nonblocked_eagains, "VMA_TX_NONBLOCKED_EAGAINS", "Tx non-blocked eagains", 0, SAME, SAME, 0, 1,     \
+	  SWITCH, "What a non-blocking send of UDP says where the queue is full: 1 EAGAIN; 0 that it is sent, and the "\
+	  "datagram is dropped and counted.")                                                                          \
 	X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for receiving. Memory grows on demand, so this is a bound, not a cost.")            \
 	X(INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 16000, 256, SAME, 16, 1048576, PLAIN,                                \
@@ -146,6 +149,9 @@
 	X(ENUM, mem_alloc_type, "VMA_MEM_ALLOC_TYPE", "Mem Allocate type", 1, 2, 2, 0, 0, MEM_ALLOC_TYPE,              \
 	  "Memory of the buffers: 0 ANON small pages, 1 CONTIG pages that the kernel may join, 2 HUGEPAGES. What is "  \
 	  "not to be had is replaced by the next smaller. The old VMA_HUGETBL=1 means 2.")                             \
+	X(INT, mss, "VMA_MSS", "MSS", 0, SAME, SAME, 0, 32767, MSS,                                                    \
+	  "What TCP_MAXSEG is of a socket that does not set it: at most so many bytes of data per segment, and at "    \
+	  "least 88. 0: what the path takes.")                                                                         \
 	X(ENUM, tcp_cc_algo, "VMA_TCP_CC_ALGO", "TCP CC Algorithm", 0, SAME, SAME, 0, 0, TCP_CC,                       \
 	  "Congestion control of TCP connections that do not set TCP_CONGESTION: 0 NewReno, 1 Cubic, 2 none, 3 BBR. "  \
 	  "If it is not set: what the kernel would use (net.ipv4.tcp_congestion_control), or Cubic if that is none of "\

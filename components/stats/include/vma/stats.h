@@ -135,6 +135,7 @@
 	X(tx_os_packets, "datagrams sent through the kernel")                                                          \
 	X(tx_os_bytes, "bytes sent through the kernel")                                                                \
 	X(tx_eagain, "sends refused: queue full")                                                                      \
+	X(tx_drops, "datagrams dropped: queue full")                                                                   \
 	X(tx_errors, "sends that failed")                                                                              \
 	X(tx_waits, "sends that waited for room")
 
