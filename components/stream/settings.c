@@ -87,6 +87,7 @@ static void find_out(int fd)
 	of_socket(fd, TCP_SYNCNT, &options.syncnt);
 	of_socket(fd, TCP_LINGER2, &options.linger2_sec);
 	of_congestion(fd, &options.congestion);
+	of_number("tcp_syncookies", &options.syncookies);
 	of_number("tcp_synack_retries", &options.synack_retries);
 	of_number("tcp_retries2", &options.retries2);
 	of_number("tcp_orphan_retries", &options.orphan_retries);

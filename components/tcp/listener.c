@@ -4,8 +4,10 @@
  * The listener's flow gets all segments of its port that no connection's flow takes. A SYN makes a connection at once,
  * whose flow lies in the ring's table only; it is half-open, and counts against the backlog, until the handshake is
  * complete. Beyond the backlog, the owner's queue or the rate, SYNs are dropped as the kernel drops them: the peer asks
- * again. Among very many, a request that has not answered in time makes way for another, so that a few forged ones per
- * second do not keep all others out (RFC 4987 3.4). All else belongs to nobody, and is answered by RST.
+ * again. Beyond the backlog alone they are answered by a cookie (net.ipv4.tcp_syncookies), of which nothing is kept:
+ * the ACK that brings it back makes the connection then. Where there are to be no cookies, a request among very many
+ * that has not answered in time makes way for another, so that a few forged ones per second do not keep all others out
+ * (RFC 4987 3.4). All else belongs to nobody, and is answered by RST.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -14,6 +16,7 @@
 #include <vma/packet.h>
 
 #include "segment.h"
+#include "syncookie.h"
 
 #define RECYCLE_ABOVE 64
 #define ANSWER_NS (500 * TCP_NS_PER_MS) /* for a SYN-ACK that was repeated to be answered */
@@ -26,6 +29,7 @@ struct vma_tcp_listener {
 	struct vma_tcp_options options;
 	struct tcp_pcb_listen pcb; /* lwIP's idea of it */
 	uint32_t backlog, half_open;
+	uint64_t cookies_until_ns;          /* so long those may come back that were sent; 0: none was */
 	struct vma_tcp_conn *first, **last; /* half-open, the oldest first */
 	struct vma_tcp_listener *next, **prev;
 };
@@ -104,16 +108,22 @@ static bool makes_way(const struct vma_tcp_listener *listener, const struct vma_
 	       listener->tcp->now_ns - conn->recovery.rto_from_ns >= ANSWER_NS;
 }
 
-static bool admits(struct vma_tcp_listener *listener)
-{
-	bool full = listener->half_open >= listener->backlog;
+enum admission { DROP, KEEP, COOKIE };
 
-	if ((full && !makes_way(listener, listener->first)) || !is_below_rate(listener->tcp) ||
+/* As net.ipv4.tcp_syncookies: 0 never, 1 when there is no room for another request, 2 always. */
+static enum admission admission_of(struct vma_tcp_listener *listener)
+{
+	bool full = listener->half_open >= listener->backlog, cookie;
+
+	cookie = listener->options.syncookies == 2 || (full && listener->options.syncookies != 0);
+	if ((full && !cookie && !makes_way(listener, listener->first)) || !is_below_rate(listener->tcp) ||
 	    !listener->owner->admit(listener, listener->arg))
-		return false;
+		return DROP;
+	if (cookie)
+		return COOKIE;
 	if (full)
 		tcp_conn_fail(listener->first, 0, false);
-	return true;
+	return KEEP;
 }
 
 /* The way back is the way it came. */
@@ -176,18 +186,23 @@ static void answer_syn(struct vma_tcp_listener *listener, struct vma_tcp_conn *c
 	tcp->opening = NULL;
 }
 
-/* True: the packet has been taken. */
-static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info)
+/* True: the packet has been taken. Silently: what answers it was sent before. */
+static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info,
+                           bool silently)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_flow_key key = key_of(info);
 	struct vma_tcp_conn *conn = tcp_conn_new(tcp, &key, &listener->options);
 	struct pbuf *p;
+	uint8_t path_len;
 
 	if (conn == NULL)
 		return false;
 	conn->passive = true;
 	path_of(tcp, packet, &conn->path);
+	path_len = conn->path.len;
+	if (silently)
+		conn->path.len = 0;
 	conn->flow.flags = VMA_FLOW_RING_ONLY;
 	add_half_open(listener, conn);
 	conn->attached = vma_ring_attach(tcp->ring, &conn->flow) == 0;
@@ -196,6 +211,7 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	lwip_leave();
 	if (p != NULL)
 		answer_syn(listener, conn, p);
+	conn->path.len = path_len;
 	if (conn->pcb == NULL) {
 		TCP_COUNT(tcp, no_memory, 1);
 		tcp_conn_over(conn, 0);
@@ -206,18 +222,90 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	return true;
 }
 
+/* ---- cookies ---- */
+
+/* The least that a connection of this listener's begins with. */
+static uint16_t first_window(const struct vma_tcp_options *options)
+{
+	int32_t window = options->rcvbuf != 0 ? options->rcvbuf : options->rcvbuf_init / 2;
+
+	if (options->window_clamp != 0 && options->window_clamp < window)
+		window = options->window_clamp;
+	return (uint16_t)(window > 65535 ? 65535 : window < 1152 ? 1152 : window);
+}
+
+static void send_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet)
+{
+	struct vma_tcp *tcp = listener->tcp;
+
+	listener->cookies_until_ns = tcp->now_ns + SYNCOOKIE_LIFE_NS;
+	TCP_COUNT(tcp, cookies_sent, 1);
+	syncookie_answer(tcp, packet, first_window(&listener->options));
+}
+
+/* The connection, half open again; then the ACK goes to it as any other does. True: the packet has been taken. */
+static bool reopen(struct vma_tcp_listener *listener, struct vma_buf *syn, uint32_t isn, struct vma_buf *packet,
+                   const struct vma_rx_info *info)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	struct vma_flow_key key = key_of(info);
+	struct vma_flow *flow;
+	bool taken;
+
+	tcp->isn_above = isn;
+	taken = open_passively(listener, syn, info, true);
+	tcp->isn_above = 0;
+	if (!taken)
+		vma_buf_put(tcp->arena, syn);
+	flow = vma_ring_flow(tcp->ring, &key);
+	return flow != NULL && flow->sink == tcp_sink && tcp_sink(flow, packet, info);
+}
+
+/*
+ * Whether the segment brings a cookie back. A full queue of the owner's drops it, as the kernel does: the peer says its
+ * data again.
+ */
+static bool take_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info,
+                        bool *taken)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	struct vma_buf *syn;
+	uint32_t isn;
+
+	if (listener->cookies_until_ns < tcp->now_ns)
+		return false;
+	syn = syncookie_recall(tcp, packet, &isn);
+	if (syn == NULL)
+		return false;
+	TCP_COUNT(tcp, cookies_received, 1);
+	*taken = false;
+	if (listener->owner->admit(listener, listener->arg))
+		*taken = reopen(listener, syn, isn, packet, info);
+	else
+		vma_buf_put(tcp->arena, syn);
+	return true;
+}
+
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp_listener *listener = (struct vma_tcp_listener *)flow;
 	struct vma_tcp *tcp = listener->tcp;
+	enum admission admission;
+	bool taken;
 
 	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
 	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
-		if (admits(listener))
-			return open_passively(listener, packet, info);
-		TCP_COUNT(tcp, syns_dropped, 1);
+		admission = admission_of(listener);
+		if (admission == KEEP)
+			return open_passively(listener, packet, info, false);
+		if (admission == COOKIE)
+			send_cookie(listener, packet);
+		else
+			TCP_COUNT(tcp, syns_dropped, 1);
 		return false;
 	}
+	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK && take_cookie(listener, packet, info, &taken))
+		return taken;
 	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info))
 		tcp_reply_rst(tcp, packet);
 	return false;

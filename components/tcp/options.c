@@ -27,6 +27,7 @@ static int check(enum vma_tcp_option option, int32_t *value)
 	                              [VMA_TCP_OPT_SYNACK_RETRIES] = {0, 255},
 	                              [VMA_TCP_OPT_RETRIES2] = {0, 255},
 	                              [VMA_TCP_OPT_ORPHAN_RETRIES] = {0, 255},
+	                              [VMA_TCP_OPT_SYNCOOKIES] = {0, 2},
 	                              [VMA_TCP_OPT_TTL] = {1, 255},
 	                              [VMA_TCP_OPT_TOS] = {0, 255},
 	                              [VMA_TCP_OPT_PMTUDISC] = {0, 5},

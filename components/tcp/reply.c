@@ -41,9 +41,14 @@ static void write_lower(struct vma_tcp *tcp, uint8_t *frame, const uint8_t *from
 	memcpy(ip + 10, &sum, 2);
 }
 
+static uint32_t l4_len_of(const struct tcp_reply *reply)
+{
+	return VMA_PKT_TCP_LEN + (reply->has_ts ? LWIP_TCP_OPT_LEN_TS_OUT : 0) + reply->options_len;
+}
+
 static void write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, const struct tcp_reply *reply)
 {
-	uint32_t len = VMA_PKT_TCP_LEN + (reply->has_ts ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	uint32_t len = l4_len_of(reply);
 	uint64_t sum;
 	uint16_t field;
 
@@ -60,6 +65,7 @@ static void write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, co
 		put32(l4 + 24, reply->ts_val);
 		put32(l4 + 28, reply->ts_ecr);
 	}
+	memcpy(l4 + len - reply->options_len, reply->options, reply->options_len);
 	sum = vma_csum_pseudo4(l4 - 8, l4 - 4, IPPROTO_TCP, len);
 	if (tcp->nic->caps & VMA_NIC_CAP_TX_CSUM)
 		field = vma_csum_fold(sum);
@@ -95,12 +101,12 @@ static bool may_reply(struct vma_tcp *tcp)
 void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply)
 {
 	const uint8_t *from = (const uint8_t *)vma_buf_data(tcp->arena, packet);
-	uint32_t l4_len = VMA_PKT_TCP_LEN + (reply->has_ts ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	uint32_t l4_len = l4_len_of(reply);
 	uint32_t l4_off = packet->l3_off + VMA_PKT_IP4_LEN;
 	struct vma_buf *buf;
 	uint8_t *frame;
 
-	if (!may_reply(tcp) || !tcp_frame_room(tcp))
+	if ((!reply->is_always && !may_reply(tcp)) || !tcp_frame_room(tcp))
 		return;
 	buf = vma_ring_tx_buf(tcp->ring);
 	if (buf == NULL)

@@ -44,6 +44,8 @@ static inline uint8_t *segment_options(const struct segment *s)
 
 /* Looks for time stamps and SACK among options that are arranged in another way than everybody's. */
 void segment_options_parse(struct segment *s);
+/* The option of this kind, its length checked; NULL: there is none. */
+const uint8_t *segment_option(const struct segment *s, uint8_t kind);
 /* The SACK blocks, at most four. */
 unsigned segment_sacks(const struct segment *s, struct tcp_ack *ack);
 uint8_t segment_byte(const struct segment *s, uint32_t at); /* of the data */

@@ -17,6 +17,7 @@
  *   timers.c      what each timer of a connection does; persist.c, keepalive.c   wheel.c
  *   window.c      receive window and buffer sizes, delayed ACKs
  *   listener.c    half-open connections, accept
+ *   syncookie.c   a request that is kept by who asks
  *   timewait.c    what is left of a connection in TIME_WAIT
  *   export.c      a connection leaves for another stack
  *   heirs.c       what connections leave to the device's owner when their process ends
@@ -435,7 +436,9 @@ struct tcp_reply {
 	uint16_t window;
 	uint8_t flags;
 	bool has_ts;
+	bool is_always; /* however many answers there have been */
 	uint32_t ts_val, ts_ecr;
+	uint8_t options[20], options_len; /* in place of time stamps */
 };
 void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply);
 

@@ -104,6 +104,7 @@ static void sim_plan_options(struct sim_chance *chance, const struct sim_scenari
 	static const int32_t keepalives[] = {1, 3, 10, 60};
 
 	vma_tcp_options_init(options);
+	options->syncookies = 0; /* a cookie whose ACK and first byte are lost ends with RST, and nobody was asked */
 	options->nodelay = sim_happens(chance, 40);
 	options->quickack = sim_happens(chance, 70);
 	options->congestion = (int32_t)(sim_draw(chance) % 4);

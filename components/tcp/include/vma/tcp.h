@@ -127,7 +127,8 @@ bool vma_tcp_is_busy(const struct vma_tcp *tcp);
 	X(SYNACK_RETRIES, synack_retries, 5) /* tcp_synack_retries */                                                  \
 	X(RETRIES2, retries2, 15)            /* tcp_retries2: how long unacknowledged data is repeated */              \
 	X(ORPHAN_RETRIES, orphan_retries, 8)                                                                           \
-	X(LINGER2, linger2_sec, 60) /* FIN_WAIT_2 of a connection without owner; -1: none */                           \
+	X(LINGER2, linger2_sec, 60)  /* FIN_WAIT_2 of a connection without owner; -1: none */                          \
+	X(SYNCOOKIES, syncookies, 1) /* tcp_syncookies: of a listener */                                               \
 	X(DEFER_ACCEPT, defer_accept_sec, 0)                                                                           \
 	X(SNDBUF, sndbuf, 0)               /* bytes, 0: grown as the kernel grows tcp_wmem */                          \
 	X(RCVBUF, rcvbuf, 0)               /* bytes, 0: grown as the kernel grows tcp_rmem */                          \
@@ -400,6 +401,8 @@ void vma_tcp_export_detach(struct vma_tcp_conn *conn);
 	X(paws_drops)                                                                                                  \
 	X(resets_in)                                                                                                   \
 	X(resets_out)                                                                                                  \
+	X(cookies_sent)                                                                                                \
+	X(cookies_received)                                                                                            \
 	X(syns_dropped)                                                                                                \
 	X(handshakes)                                                                                                  \
 	X(time_waits)                                                                                                  \
