@@ -134,6 +134,7 @@ static int teardown(void **state)
 
 	owner_flows_end(&owner, A, true);
 	owner_flows_end(&owner, B, true);
+	owner_resets_fini(&owner);
 	assert_int_equal(owner.flows, 0);
 	assert_int_equal(owner.wishes, 0);
 	assert_null(owner.given_up);
