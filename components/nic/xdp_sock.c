@@ -20,8 +20,9 @@
 #include "xdp_priv.h"
 
 #define TOKEN_RX_SIZE 2
-/* The kernel lets go of a device queue from a work item, a few milliseconds after the last user's exit. */
-#define BUSY_RETRIES 50
+/* The kernel lets go of a device queue from a work item, a few milliseconds after the last user's exit; on a busy
+ * machine it was more than 100. */
+#define BUSY_RETRIES 250
 #define BUSY_PAUSE_NS 2000000
 
 static int open_socket(void)
