@@ -33,7 +33,8 @@ libs: $(LIBS_ALL)
 
 # ---- tests ----
 
-export TEST_TIMEOUT ?= $(if $(SAN),360,120)
+# A sanitizer makes all slower; make test-san runs makes that inherit what is said here.
+export TEST_TIMEOUT ?= $(if $(SAN)$(filter test-san,$(MAKECMDGOALS)),360,120)
 
 # Checks that exist in the debug build only.
 DEBUG_TESTS := log bufpool

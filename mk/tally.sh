@@ -34,7 +34,8 @@ tally_report() { # NAME OUTPUT
 		awk '{ line[NR] = $0 }
 			END {
 				for (i = 1; i <= NR; i++) {
-					if (NR <= 200 || i <= 120 || i > NR - 80 || failure(line[i])) print line[i]
+					shown = failure(line[i]) || (shown && line[i] ~ /^#/) # with what it says of itself
+					if (NR <= 200 || i <= 120 || i > NR - 80 || shown) print line[i]
 					if (i == 120 && NR > 200) print "[... of " NR - 200 " lines what failed:]"
 				}
 			}

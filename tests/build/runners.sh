@@ -59,6 +59,7 @@ check_eq "a step that cannot be made is a failure, the others run" "$(closing "$
 	"3 passed, 2 failed, 1 skipped (1)"
 check_eq "what failed is said once more at the end" "$("$ROOT/mk/tally" two one | sed -n "s|^failed: .*/||p")" \
 	"bad: not ok 2 - b"
-program long 'echo 1..400; for i in {1..400}; do [ $i = 200 ] && echo -n "not "; echo "ok $i - c"; done; exit 1'
-check_eq "a long log keeps the line that says what failed" "$("$ROOT/mk/run-tests" "$WORK/long" | grep -c '^not ok 200')" 1
+program long 'echo 1..400; for i in {1..400}; do [ $i = 200 ] && echo -n "not "; echo "ok $i - c"; [ $i = 200 ] && echo "# why"; done; exit 1'
+check_eq "a long log keeps the lines that say what failed, and why" \
+	"$("$ROOT/mk/run-tests" "$WORK/long" | grep -A 1 '^not ok 200' | tail -n 1)" "# why"
 done_testing
