@@ -195,6 +195,8 @@ static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const s
 		window_received(conn, came, s->size, s->flags & TCP_PSH);
 	else if (s->len != 0)
 		TCP_COUNT(conn->tcp, out_of_order_in, 1);
+	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW && !before->ack_now)
+		window_behind_hole(conn, s->len);
 	release_acked(conn);
 	conn->ack_came = true;
 }

@@ -227,6 +227,7 @@ static void send_ack(struct vma_tcp_conn *conn)
 	struct tcp_sack_range kept[LWIP_TCP_MAX_SACK_NUM];
 	bool dsack = conn->dsack_left != conn->dsack_right && pcb->flags & TF_SACK;
 
+	window_acking(conn);
 	if (dsack) {
 		memcpy(kept, pcb->rcv_sacks, sizeof(kept));
 		memmove(pcb->rcv_sacks + 1, pcb->rcv_sacks, sizeof(kept) - sizeof(kept[0]));

@@ -241,7 +241,10 @@ struct vma_tcp_conn {
 	bool ack_held;       /* in a fast stream, for a few microseconds */
 	uint32_t hold_rest;  /* ACKs to send before one is held again */
 	uint32_t hold_failed;
-	uint64_t ack_ns; /* of the last one */
+	bool sacks_held;          /* behind a hole, for a twentieth of the round trip */
+	uint32_t hole, hole_acks; /* rcv_nxt, and the ACKs that have said it while something behind it was there */
+	uint32_t sacks_waiting;   /* bytes behind the hole that no ACK has reported */
+	uint64_t ack_ns;          /* of the last one */
 	uint64_t last_data_in_ns, last_data_out_ns,
 	        last_in_ns; /* keepalive, info, idle restart (RFC 2861 as the kernel) */
 	uint32_t ts_recent_age_s;
@@ -535,6 +538,9 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 void window_consumed(struct vma_tcp_conn *conn); /* the reader has taken bytes */
 /* What came had come before: the peer has to hear soon what has. */
 void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right);
+/* `bytes` have been queued behind a hole, which flagged an ACK: may take the flag back, for a while. */
+void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes);
+void window_acking(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
 /* The window field of a segment that leaves now, and that it acknowledges all that has come. */
 uint16_t window_announce(struct vma_tcp_conn *conn);
 void window_data_sent(struct vma_tcp_conn *conn);

@@ -2,7 +2,7 @@
  * vma_lwip_hooks - where the adapted lwIP calls back; see lwip_port.h for who implements what.
  *
  * The VMA_LWIP_* macros stand for calls that lwIP makes and this component does not want: loss recovery on duplicate
- * ACKs, and output at the end of input, are the caller's.
+ * ACKs, output at the end of input, and an ACK for each segment behind a hole, are the caller's.
  */
 #ifndef VMA_LWIP_HOOKS_H
 #define VMA_LWIP_HOOKS_H
@@ -16,5 +16,13 @@
 #define VMA_LWIP_PASSIVE_OPEN(listener, pcb) tcp_hook_passive(listener, pcb)
 #define VMA_LWIP_REXMIT_FAST(pcb) ((void)0)
 #define VMA_LWIP_INPUT_DONE(pcb) ((void)0)
+/* A peer without SACK counts duplicate ACKs, so it gets each. */
+#define VMA_LWIP_ACK_HOLE(pcb)                                                                                         \
+	do {                                                                                                           \
+		if ((pcb)->flags & TF_SACK)                                                                            \
+			tcp_ack_now(pcb);                                                                              \
+		else                                                                                                   \
+			tcp_send_empty_ack(pcb);                                                                       \
+	} while (0)
 
 #endif

@@ -235,6 +235,110 @@ static void test_hole_is_answered_with_sack(void **state)
 	app_free(app);
 }
 
+/* n full segments behind a hole; how many ACKs came. */
+static unsigned beyond(uint32_t *at, unsigned n)
+{
+	raw_forget();
+	for (unsigned i = 0; i < n; i++, *at += 1000)
+		raw_send_bytes(*at, 1, 1000);
+	return raw_unseen();
+}
+
+/* The first byte of what was never acknowledged is missing, three ACKs have said so. */
+static struct app *begin_hole(uint32_t *at)
+{
+	struct app *app = raw_connect_sack();
+
+	raw_send_bytes(1, 1, 1000); /* how large the segments are */
+	*at = 2001;
+	assert_int_equal(beyond(at, 3), 3);
+	return app;
+}
+
+static void expect_reported(const struct raw_segment *s, uint32_t hole, uint32_t left, uint32_t right)
+{
+	assert_int_equal(s->ack, hole);
+	assert_int_equal(raw_load32(s->options + 4) - RAW_ISN, left);
+	assert_int_equal(raw_load32(s->options + 8) - RAW_ISN, right);
+}
+
+static void test_behind_a_hole_an_ack_stands_for_44_segments(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_hole(&at);
+
+	(void)state;
+	assert_int_equal(beyond(&at, 43), 0);
+	assert_int_equal(beyond(&at, 1), 1);
+	expect_reported(raw_next(), 1001, 2001, at);
+	assert_int_equal(beyond(&at, 10), 0); /* and on */
+	app_free(app);
+}
+
+static void test_behind_a_hole_an_ack_waits_100_us_at_most(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_hole(&at);
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(beyond(&at, 2), 0);
+		run(90000);
+		assert_int_equal(raw_unseen(), 0);
+		run(10000);
+		assert_int_equal(raw_unseen(), 1);
+		expect_reported(raw_next(), 1001, 2001, at);
+	}
+	run(10 * MS);
+	assert_int_equal(raw_unseen(), 0);
+	app_free(app);
+}
+
+static void test_a_hole_that_closes_is_told_at_once(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_hole(&at);
+
+	(void)state;
+	at += 1000; /* the next one */
+	assert_int_equal(beyond(&at, 2), 0);
+	raw_send_bytes(1001, 1, 1000);
+	assert_int_equal(raw_unseen(), 1);
+	expect_reported(raw_next(), 5001, 6001, 8001);
+	assert_int_equal(beyond(&at, 3), 3); /* the count begins anew */
+	assert_int_equal(beyond(&at, 3), 0);
+	raw_send_bytes(5001, 1, 1000);
+	assert_int_equal(raw_last()->ack, at);
+	assert_int_equal(read_bytes(app, 100000), at - 1);
+	app_free(app);
+}
+
+static void test_data_of_ours_does_not_take_the_place_of_a_report(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_hole(&at);
+
+	(void)state;
+	assert_int_equal(beyond(&at, 2), 0);
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_next()->len, 10);
+	run(100000);
+	expect_reported(raw_next(), 1001, 2001, at);
+	app_free(app);
+}
+
+static void test_a_peer_without_sack_gets_each_duplicate_ack(void **state)
+{
+	struct app *app = raw_connect();
+	uint32_t at = 2001;
+
+	(void)state;
+	raw_send_bytes(1, 1, 1000);
+	assert_int_equal(beyond(&at, 10), 10);
+	app_free(app);
+}
+
 static void test_duplicate_is_reported(void **state)
 {
 	struct app *app = raw_connect_sack();
@@ -421,6 +525,11 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_ack_of_a_fast_stream_stands_for_sixteen_segments),
         RAW_CASE(test_sender_that_stops_is_not_held_up_again),
         RAW_CASE(test_hole_is_answered_with_sack),
+        RAW_CASE(test_behind_a_hole_an_ack_stands_for_44_segments),
+        RAW_CASE(test_behind_a_hole_an_ack_waits_100_us_at_most),
+        RAW_CASE(test_a_hole_that_closes_is_told_at_once),
+        RAW_CASE(test_data_of_ours_does_not_take_the_place_of_a_report),
+        RAW_CASE(test_a_peer_without_sack_gets_each_duplicate_ack),
         RAW_CASE(test_duplicate_is_reported),
         CASE(test_receive_buffer_grows_with_what_is_read_in_a_round_trip),
         CASE(test_fixed_receive_buffer_does_not_grow),

@@ -17,5 +17,6 @@ extern int unit_as_lwip; /* this test gets what lwIP does by itself */
 		if (unit_as_lwip)                                                                                      \
 			tcp_output(pcb);                                                                               \
 	} while (0)
+#define VMA_LWIP_ACK_HOLE(pcb) tcp_send_empty_ack(pcb)
 
 #endif
