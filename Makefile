@@ -7,12 +7,14 @@ all:
 include mk/config.mk
 
 # What is to be built first of all: the packages of mk/packages.txt. Checked again when the list or the installed
-# packages have changed.
+# packages have changed. The user's DEPS (=no) is for this alone: the fragments call what a component uses by that name.
+PACKAGES := $(DEPS)
+override undefine DEPS
 ifneq ($(filter-out deps help clean distclean,$(or $(MAKECMDGOALS),all)),)
 include build/deps.stamp
 endif
 build/deps.stamp: mk/packages.txt mk/deps $(wildcard /var/lib/dpkg/status)
-	$(Q)mk/deps $@
+	$(Q)DEPS='$(PACKAGES)' mk/deps $@
 
 # Bottom of the architecture first: a component may use only those before it.
 COMPONENTS := log conf stats bufpool nic cq ring tcp net sock udp stream iomux

@@ -10,6 +10,7 @@ header=components/log/include/vma/log.h
 includers=$(grep -lE '#include (<vma/log.h>|"log_priv.h")' components/log/*.c | wc -l)
 
 check "after make, everything is up to date" make -q all
+check "DEPS=no is about packages, not about what components use" make -n DEPS=no test-programs
 check "an archive builds in a fresh folder" mk lib-log
 check "what is built is up to date" mk -q lib-log
 check_eq "a header rebuilds what includes it" "$(mk -n -W $header lib-log | grep -c -- ' -c -o ')" "$includers"
