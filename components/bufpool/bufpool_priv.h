@@ -18,6 +18,8 @@
 #ifndef VMA_BUFPOOL_PRIV_H
 #define VMA_BUFPOOL_PRIV_H
 
+#include <vma/ck_tsan.h> /* before ck's */
+
 #include <ck_ring.h>
 #include <ck_stack.h>
 

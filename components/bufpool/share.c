@@ -2,30 +2,17 @@
 #include "bufpool_priv.h"
 
 /*
- * ThreadSanitizer does not see ck's fences. Each hand-off is named to it by the first buffer of the batch, and inside
- * ck it does not look at plain accesses (a ring slot is copied before it is claimed).
+ * To ThreadSanitizer each hand-off is named by the first buffer of the batch, and inside ck it does not look at plain
+ * accesses (a ring slot is copied before it is claimed).
  */
-#if defined(__SANITIZE_THREAD__)
-#define TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TSAN 1
-#endif
-#endif
-#ifdef TSAN
-void __tsan_acquire(void *addr);
-void __tsan_release(void *addr);
+#ifdef VMA_TSAN
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
 void AnnotateIgnoreWritesBegin(const char *file, int line);
 void AnnotateIgnoreWritesEnd(const char *file, int line);
-#define hand_over(addr) __tsan_release(addr)
-#define take_over(addr) __tsan_acquire(addr)
 #define ck_begin() (AnnotateIgnoreReadsBegin(__FILE__, __LINE__), AnnotateIgnoreWritesBegin(__FILE__, __LINE__))
 #define ck_end() (AnnotateIgnoreWritesEnd(__FILE__, __LINE__), AnnotateIgnoreReadsEnd(__FILE__, __LINE__))
 #else
-#define hand_over(addr) ((void)(addr))
-#define take_over(addr) ((void)(addr))
 #define ck_begin() ((void)0)
 #define ck_end() ((void)0)
 #endif
@@ -79,7 +66,7 @@ void bufpool_share_give(struct vma_bufpool *pool, struct vma_buf *first, uint32_
 	bool pushed = false;
 
 	first->packet_len = count;
-	hand_over(first);
+	__tsan_release(first);
 	if (atomic_exchange_explicit(&pool->producing, 1, memory_order_acquire) == 0) {
 		pushed = ring_push(pool, first);
 		atomic_store_explicit(&pool->producing, 0, memory_order_release);
@@ -133,14 +120,14 @@ struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count)
 		first = stack_take(pool);
 		if (first == NULL)
 			return NULL;
-		take_over(first);
+		__tsan_acquire(first);
 		for (struct vma_buf *batch = first->next; batch != NULL; batch = rest) {
-			take_over(batch);
+			__tsan_acquire(batch);
 			rest = batch->next;
 			bufpool_share_give(pool, batch, batch->packet_len);
 		}
 	} else {
-		take_over(first);
+		__tsan_acquire(first);
 	}
 	*count = first->packet_len;
 	bufpool_stat(&pool->stats->batches_out, 1);

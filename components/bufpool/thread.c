@@ -32,14 +32,11 @@ static struct vma_bufarena *registry[ARENAS_MAX];
 
 static bool membarrier_register(void)
 {
-#ifdef __SANITIZE_THREAD__
-	return false; /* ThreadSanitizer does not know it; the symmetric form is C11 throughout */
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-	return false;
-#endif
-#endif
+#ifdef VMA_TSAN
+	return false; /* which does not know it; the symmetric form is C11 throughout */
+#else
 	return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+#endif
 }
 
 /*

@@ -2,8 +2,6 @@
 #ifndef VMA_IOMUX_PRIV_H
 #define VMA_IOMUX_PRIV_H
 
-#include "ready_list.h" /* first: it hides ck from ThreadSanitizer */
-
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,6 +11,8 @@
 #include <vma/iomux.h>
 #include <vma/sock.h>
 #include <vma/sock_engine.h>
+
+#include "ready_list.h"
 
 /* ---- what every call has (policy.c, timeout.c, sigmask.c) ---- */
 

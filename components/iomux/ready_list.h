@@ -18,24 +18,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#if defined(__SANITIZE_THREAD__)
-#define READY_LIST_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define READY_LIST_TSAN 1
-#endif
-#endif
-#ifdef READY_LIST_TSAN
-/* ThreadSanitizer does not see ck's fences: ck's own accesses are hidden from it, and each hand-off is named. */
-#include <ck_cc.h>
-#undef CK_CC_INLINE
-#define CK_CC_INLINE __attribute__((no_sanitize_thread, unused)) inline
-void __tsan_acquire(void *addr);
-void __tsan_release(void *addr);
-#else
-#define __tsan_acquire(addr) ((void)(addr))
-#define __tsan_release(addr) ((void)(addr))
-#endif
+#include <vma/ck_tsan.h> /* before ck's */
+
 #include <ck_stack.h>
 
 struct ready_list {

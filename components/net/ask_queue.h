@@ -8,7 +8,7 @@
 #ifndef VMA_NET_ASK_QUEUE_H
 #define VMA_NET_ASK_QUEUE_H
 
-#include "ck_tsan.h"
+#include <vma/ck_tsan.h>
 #include <ck_stack.h>
 
 #include <vma/net.h>

@@ -9,7 +9,7 @@
 #ifndef VMA_NET_PATH_TABLE_H
 #define VMA_NET_PATH_TABLE_H
 
-#include "ck_tsan.h"
+#include <vma/ck_tsan.h>
 #include <ck_ht.h>
 
 #include <vma/net.h>

@@ -8,6 +8,8 @@
 #ifndef VMA_WIRE_RING_H
 #define VMA_WIRE_RING_H
 
+#include <vma/ck_tsan.h> /* before ck's */
+
 #include <ck_ring.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -16,23 +18,12 @@
 
 #include <vma/bufpool.h>
 
-#if defined(__SANITIZE_THREAD__)
-#define WIRE_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define WIRE_TSAN 1
-#endif
-#endif
-#ifdef WIRE_TSAN
-void __tsan_acquire(void *addr);
-void __tsan_release(void *addr);
+#ifdef VMA_TSAN
 /* What ck_ring_*_spsc call, because compilers inline it into an unchecked function; the outer ones they do not. */
 #define WIRE_ENQUEUE(r, entry) _ck_ring_enqueue_sp(&(r)->ring, (r)->entries, (entry), sizeof(void *), NULL)
 #define WIRE_DEQUEUE(r, entry) _ck_ring_dequeue_sc(&(r)->ring, (r)->entries, (entry), sizeof(void *))
 #define WIRE_UNCHECKED __attribute__((no_sanitize_thread, noinline, unused)) static
 #else
-#define __tsan_acquire(addr) ((void)(addr))
-#define __tsan_release(addr) ((void)(addr))
 #define WIRE_ENQUEUE(r, entry) ck_ring_enqueue_spsc(&(r)->ring, (r)->entries, *(entry))
 #define WIRE_DEQUEUE(r, entry) ck_ring_dequeue_spsc(&(r)->ring, (r)->entries, (entry))
 #define WIRE_UNCHECKED static inline

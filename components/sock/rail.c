@@ -264,7 +264,7 @@ static inline void tell_after_release(struct vma_file *file, uint32_t datagrams)
 {
 	struct vma_watchers *watchers;
 
-#ifdef VMA_SOCK_TSAN
+#ifdef VMA_TSAN
 	atomic_fetch_add(&file->waitq.used, 0); /* see vma_waitq_wake */
 #endif
 	for (; vma_waitq_has_sleepers(&file->waitq) && datagrams > 0; datagrams--)
@@ -276,7 +276,7 @@ static inline void tell_after_release(struct vma_file *file, uint32_t datagrams)
 
 void vma_file_tell_readable(struct vma_file *file, uint32_t datagrams)
 {
-#ifndef VMA_SOCK_TSAN
+#ifndef VMA_TSAN
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
 	tell_after_release(file, datagrams);

@@ -1,10 +1,18 @@
 /* task - work that others leave for the internal thread: posted by anybody, run there in order. */
-#include "task_queue.h"
+#include <vma/mpsc.h>
+#include <vma/sock_engine.h>
 
 #include "internal_priv.h"
 
 static ck_stack_t queue = CK_STACK_INITIALIZER;
 static ck_stack_entry_t *taken; /* by the internal thread, and not yet run */
+
+_Static_assert(offsetof(struct vma_task, next) == offsetof(ck_stack_entry_t, next), "a task starts with its link");
+
+static void push(struct vma_task *task)
+{
+	vma_mpsc_push(&queue, (ck_stack_entry_t *)task);
+}
 
 /*
  * `queued` says that the task is in the queue or about to be taken from it. It is cleared before run: who posts from
@@ -15,7 +23,7 @@ void vma_engine_post(struct vma_task *task)
 {
 	if (atomic_exchange(&task->queued, true))
 		return;
-	task_queue_push_mpsc(&queue, task);
+	push(task);
 	internal_wake();
 }
 
@@ -24,7 +32,7 @@ void vma_engine_post_lazily(struct vma_task *task)
 {
 	if (atomic_exchange(&task->queued, true))
 		return;
-	task_queue_push_mpsc(&queue, task);
+	push(task);
 	internal_wake_by(vma_now_ns() + MS);
 }
 
@@ -35,7 +43,7 @@ uint64_t tasks_due(void)
 
 void tasks_run(void)
 {
-	taken = task_queue_take_all(&queue);
+	taken = vma_mpsc_take_all(&queue);
 	while (taken != NULL) {
 		struct vma_task *task = (struct vma_task *)taken;
 
@@ -48,7 +56,7 @@ void tasks_run(void)
 /* In a forked child: what the parent's thread was to do is not to be done here; but the tasks may be posted again. */
 void tasks_fork_child(void)
 {
-	ck_stack_entry_t *lists[] = {taken, task_queue_take_all(&queue)};
+	ck_stack_entry_t *lists[] = {taken, vma_mpsc_take_all(&queue)};
 
 	taken = NULL;
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)

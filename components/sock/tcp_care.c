@@ -12,11 +12,10 @@
  * at once; who spins or sleeps on the ring costs this thread one look per millisecond, and an idle rail nothing. In
  * either state the stack's timers are kept: the thread sleeps no longer than until vma_tcp_due.
  */
-#include "task_queue.h" /* first: it hides ck from ThreadSanitizer */
-
 #include <string.h>
 
 #include <vma/log.h>
+#include <vma/mpsc.h>
 #include <vma/tcp.h>
 
 #include "internal_priv.h"
@@ -277,7 +276,7 @@ void vma_engine_steer(struct vma_tcp_conn *conn)
 		return; /* its listener's rule goes on covering it */
 	vma_tcp_conn_get(conn);
 	young->conn = conn;
-	task_queue_push_mpsc(&care.accepted, &young->link);
+	vma_mpsc_push(&care.accepted, (ck_stack_entry_t *)&young->link);
 	internal_wake_by(vma_now_ns() + STEER_NS);
 }
 
@@ -315,7 +314,7 @@ static void grow_older(uint64_t now)
 	if (!hurry && now < care.steer_ns)
 		return;
 	append(&care.older, care.younger);
-	care.younger = task_queue_take_all(&care.accepted);
+	care.younger = vma_mpsc_take_all(&care.accepted);
 	care.steer_ns = now + STEER_NS;
 	if (hurry) {
 		append(&care.older, care.younger);
@@ -346,7 +345,7 @@ void tcp_care_retire(struct vma_tcp_conn *conn, void *arg)
 
 	(void)arg;
 	ended->conn = conn;
-	task_queue_push_mpsc(&care.ended, &ended->link);
+	vma_mpsc_push(&care.ended, (ck_stack_entry_t *)&ended->link);
 	internal_wake_by(vma_now_ns() + STEER_NS);
 }
 
@@ -357,7 +356,7 @@ static void free_conn(struct vma_retired *retired)
 
 static uint64_t turn_ended(uint64_t now)
 {
-	ck_stack_entry_t *entry = task_queue_take_all(&care.ended);
+	ck_stack_entry_t *entry = vma_mpsc_take_all(&care.ended);
 
 	if (entry != NULL)
 		care.bury_times = BURY_TIMES;

@@ -18,7 +18,7 @@
 #define THREADS_MAX 65536 /* at a time; pages of the table that are not used cost nothing */
 
 __thread struct vma_thread *vma_thread_cache;
-#ifdef VMA_SOCK_TSAN
+#ifdef VMA_TSAN
 char vma_tsan_inside;
 #endif
 
@@ -193,7 +193,7 @@ void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *ret
 
 	retired->end = end;
 	/* The unlinking store of the caller comes before the epoch that the entry is put under is read. */
-#ifndef VMA_SOCK_TSAN /* which does not know fences, and has the lock */
+#ifndef VMA_TSAN /* which does not know fences, and has the lock */
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
 	pthread_mutex_lock(&graveyard_lock);
@@ -213,9 +213,7 @@ void vma_retire_poll(void)
 	pthread_mutex_lock(&graveyard_lock);
 	ck_epoch_poll_deferred(&graveyard, &due);
 	pthread_mutex_unlock(&graveyard_lock);
-#ifdef VMA_SOCK_TSAN
 	__tsan_acquire(&vma_tsan_inside);
-#endif
 	for (entry = CK_STACK_FIRST(&due); entry != NULL; entry = next) {
 		ck_epoch_entry_t *ended = (ck_epoch_entry_t *)((char *)entry - offsetof(ck_epoch_entry_t, stack_entry));
 

@@ -58,7 +58,7 @@ void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self)
 	 * themselves anew. */
 	if (claim_slot(q, self) || atomic_exchange(&q->overflow, 1) == 0)
 		atomic_fetch_add(&q->used, 1);
-#ifndef VMA_SOCK_TSAN /* which knows no fences; x86 needs none after what was exchanged */
+#ifndef VMA_TSAN /* which knows no fences; x86 needs none after what was exchanged */
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
 }

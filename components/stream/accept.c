@@ -52,7 +52,7 @@ bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, stru
 	vma_file_get(&child->file); /* the connection's */
 	vma_tcp_conn_adopt(conn, &stream_owner, child);
 	atomic_fetch_add(&listener->n_queued, 1);
-	accept_queue_push_mpsc(&listener->arrived, &child->link);
+	vma_mpsc_push(&listener->arrived, &child->link);
 	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
 	return true;
 }
@@ -63,7 +63,7 @@ static struct stream_sock *take(struct stream_sock *listener)
 
 	stream_turn_take(&listener->accepter);
 	if (listener->queue == NULL)
-		listener->queue = accept_queue_take_all(&listener->arrived);
+		listener->queue = vma_mpsc_take_all(&listener->arrived);
 	entry = listener->queue;
 	if (entry != NULL) {
 		listener->queue = ck_pr_load_ptr(&entry->next);

@@ -14,14 +14,13 @@
 #ifndef VMA_STREAM_PRIV_H
 #define VMA_STREAM_PRIV_H
 
-#include "accept_queue.h" /* first: it hides ck from ThreadSanitizer */
-
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include <vma/mpsc.h>
 #include <vma/net.h>
 #include <vma/sock.h>
 #include <vma/sock_engine.h>

@@ -9,21 +9,11 @@
 #ifndef VMA_UDP_DATAGRAM_RING_H
 #define VMA_UDP_DATAGRAM_RING_H
 
-#include "udp_priv.h"
+#include <vma/ck_tsan.h> /* before ck's */
 
-#if defined(__SANITIZE_THREAD__)
-#define UDP_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UDP_TSAN 1
-#endif
-#endif
-#ifdef UDP_TSAN
-#include <ck_cc.h>
-#undef CK_CC_INLINE
-#define CK_CC_INLINE __attribute__((no_sanitize_thread, unused)) inline
-#endif
 #include <ck_ring.h>
+
+#include "udp_priv.h"
 
 CK_RING_PROTOTYPE(datagram, udp_datagram)
 

@@ -177,7 +177,7 @@ static void test_handler_on_the_alternate_stack_may_copy(void **state)
 	stack_t was;
 
 	begin(state);
-#ifdef VMA_SOCK_TSAN
+#ifdef VMA_TSAN
 	skip(); /* it runs handlers with all signals blocked, faults included */
 #endif
 	assert_int_equal(sigaltstack(&mine, &was), 0);

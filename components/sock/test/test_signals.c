@@ -646,7 +646,7 @@ static void test_child_may_install_whatever_a_thread_was_doing_at_the_fork(void 
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-#ifdef VMA_SOCK_TSAN
+#ifdef VMA_TSAN
 /* It keeps handlers back by itself, and gives them a context that is a copy of the kernel's. */
 static void cannot_run(void **state)
 {

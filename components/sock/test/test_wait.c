@@ -29,7 +29,7 @@ static void handle(void (*handler)(int sig), int flags)
 /* ThreadSanitizer keeps handlers back by itself, until the thread is in a system call that it knows. */
 static void skip_where_handlers_wait(void)
 {
-#ifdef VMA_SOCK_TSAN
+#ifdef VMA_TSAN
 	skip();
 #endif
 }
@@ -664,7 +664,7 @@ static void test_idle_waiter_costs_next_to_nothing(void **state)
 		assert_int_equal(thing_wait_run(&wait), 0);
 	}
 	percent = (bed_cpu_ns() - cpu) * 100 / (vma_now_ns() - wall);
-#if defined(VMA_SOCK_TSAN) || defined(VMA_DEBUG)
+#if defined(VMA_TSAN) || defined(VMA_DEBUG)
 	assert_true(percent < 10);
 #else
 	assert_true(percent < 2);
@@ -809,7 +809,7 @@ static void test_forked_child_sleeps_and_is_woken_by_its_own(void **state)
 	pid_t child;
 
 	(void)state;
-#ifdef VMA_SOCK_TSAN
+#ifdef VMA_TSAN
 	skip(); /* in the child it still knows the parent's threads, and takes a new one for one of them */
 #endif
 	thing_wait_init(&wait, &thing, 0, MSEC);

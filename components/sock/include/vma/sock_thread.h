@@ -22,6 +22,8 @@
 #ifndef VMA_SOCK_THREAD_H
 #define VMA_SOCK_THREAD_H
 
+#include <vma/ck_tsan.h> /* before ck's */
+
 #include <ck_epoch.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -97,18 +99,10 @@ struct vma_thread *vma_thread_at(unsigned index);
 /* In a forked child: no thread but this one, and no section but its own. */
 void vma_threads_forked_child(void);
 
-/* ThreadSanitizer does not see ck_epoch's fences: what was done inside happens before what was retired ends. */
-#if defined(__SANITIZE_THREAD__)
-#define VMA_SOCK_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define VMA_SOCK_TSAN 1
-#endif
-#endif
-#ifdef VMA_SOCK_TSAN
-void __tsan_acquire(void *addr);
-void __tsan_release(void *addr);
+/* What was done inside happens before what was retired ends: named by this, which exists with VMA_TSAN only. */
 extern char vma_tsan_inside;
+#ifdef VMA_TSAN
+#define VMA_SOCK_TSAN 1 /* the same, as stream calls it */
 #endif
 
 /* Nests. signal_fence: only a handler in this very thread looks at inside. */
@@ -124,9 +118,7 @@ static inline struct vma_thread *vma_enter(void)
 void vma_leave_signals(struct vma_thread *self) __attribute__((cold));
 static inline void vma_leave(struct vma_thread *self)
 {
-#ifdef VMA_SOCK_TSAN
 	__tsan_release(&vma_tsan_inside);
-#endif
 	ck_epoch_end(&self->epoch, NULL);
 	atomic_signal_fence(memory_order_seq_cst);
 	self->inside--;
@@ -186,7 +178,7 @@ void vma_waitq_wake_slow(struct vma_waitq *q, bool all) __attribute__((cold));
 /* After the change. all: everybody (several may be interested); else one of them. */
 static inline void vma_waitq_wake(struct vma_waitq *q, bool all)
 {
-#ifdef VMA_SOCK_TSAN
+#ifdef VMA_TSAN
 	atomic_fetch_add(&q->used, 0); /* it knows no fences; a read-modify-write of the same word orders as well */
 #else
 	atomic_thread_fence(memory_order_seq_cst);
