@@ -332,7 +332,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= FOREIGN_NS) {
 		owner->foreign_check_ns = now;
 		owner_wishes_expire(owner);
-		owner_flows_recheck(owner, revoked, arg);
+		owner_rivals_recheck(owner, revoked, arg);
 	}
 }
 

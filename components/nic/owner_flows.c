@@ -24,7 +24,7 @@ unsigned owner_flow_bucket(const struct vma_flow_key *key)
 	return hash % OWNER_FLOW_BUCKETS;
 }
 
-static bool is_connection(const struct vma_flow_key *key)
+bool owner_flow_is_connection(const struct vma_flow_key *key)
 {
 	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
 }
@@ -32,7 +32,7 @@ static bool is_connection(const struct vma_flow_key *key)
 /* Where the pointer to the flow with `key` is, or the end of its bucket. */
 static struct owner_flow **place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	struct owner_flow **buckets = is_connection(key) ? owner->connection : owner->flow;
+	struct owner_flow **buckets = owner_flow_is_connection(key) ? owner->connection : owner->flow;
 	struct owner_flow **place = &buckets[owner_flow_bucket(key)];
 
 	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
@@ -40,7 +40,7 @@ static struct owner_flow **place_of(struct xdp_owner *owner, const struct vma_fl
 	return place;
 }
 
-static void describe(const struct vma_flow_key *key, char *text, size_t bytes)
+void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t bytes)
 {
 	char local[INET_ADDRSTRLEN], peer[INET_ADDRSTRLEN];
 	const char *proto = key->proto == IPPROTO_TCP ? "TCP" : "UDP";
@@ -69,56 +69,6 @@ bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
 }
 
 #define LINGER_NS 1000000000ULL /* how long the program stays after the last flow */
-
-/* ---- foreign sockets ---- */
-
-struct search {
-	const struct xdp_owner *owner;
-	const struct vma_flow_rule *rule;
-	const struct owner_wish *wish; /* names shadows of its own */
-	struct owner_foreign found;
-	bool any;
-};
-
-static void see(const struct owner_foreign *socket, void *arg)
-{
-	struct search *search = arg;
-
-	if (search->wish != NULL && xdp_cookies_has(&search->wish->shadows, socket->cookie))
-		return;
-	if (!search->any && owner_foreign_conflicts(search->rule, socket, search->owner->ifindex) &&
-	    socket->cookie != search->rule->shadow_cookie && !owner_flows_has_cookie(search->owner, socket->cookie)) {
-		search->found = *socket;
-		search->any = true;
-	}
-}
-
-static int refuse_foreign(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
-{
-	struct search search = {.owner = owner, .rule = rule, .wish = owner_wish_find(owner, slot, &rule->key)};
-	char text[96];
-	const bool listener = rule->flags & VMA_FLOW_LISTENER;
-	int rc;
-
-	if (is_connection(&rule->key))
-		rc = owner_foreign_connection(&rule->key, owner->ifindex, see, &search);
-	else
-		rc = owner_foreign_walk(rule->key.proto, ntohs(rule->key.local_port_be), listener, see, &search);
-	describe(&rule->key, text, sizeof(text));
-	if (rc < 0) {
-		/* Not knowing is no licence to rob. */
-		vma_log_once(VMA_LOG_WARN,
-		             "%s: the kernel's sockets cannot be listed (error %d): %s stays with the kernel",
-		             owner->name, -rc, text);
-		return rc;
-	}
-	if (!search.any)
-		return 0;
-	vma_log_once(VMA_LOG_WARN,
-	             "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",
-	             owner->name, text, search.found.inode, search.found.uid);
-	return -EADDRINUSE;
-}
 
 /* ---- two clients that want the same, see owner_wishes.c ---- */
 
@@ -161,7 +111,7 @@ static int contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t 
 	xdp_prog_flow_del(owner->prog, &flow->rule.key);
 	flow->next = owner->given_up;
 	owner->given_up = flow;
-	describe(&rule->key, text, sizeof(text));
+	owner_flow_describe(&rule->key, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: two processes (or queue pairs) want it", owner->name, text);
 	return refuse_contended(owner, slot, rule);
 }
@@ -299,12 +249,12 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	place = place_of(owner, &rule->key);
 	if (*place != NULL && (*place)->slot != slot) {
 		/* A connection is one process's: who has chosen the same port, or been given it, takes another. */
-		if (is_connection(&rule->key))
+		if (owner_flow_is_connection(&rule->key))
 			return -EADDRINUSE;
 		return contend(owner, place, slot, rule);
 	}
-	if (*place !=
-	    NULL) { /* several sockets of one queue pair (multicast members): none of their shadows is foreign */
+	/* Several sockets of one queue pair (multicast members): none of their shadows is foreign. */
+	if (*place != NULL) {
 		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
 		return rc < 0 ? rc : -EEXIST;
 	}
@@ -312,7 +262,7 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		return refuse_contended(owner, slot, rule);
 	if (owner->flows >= OWNER_FLOWS_MAX)
 		return -ENOSPC;
-	rc = refuse_foreign(owner, slot, rule);
+	rc = owner_rivals_refuse(owner, slot, rule);
 	if (rc < 0)
 		return rc;
 	flow = calloc(1, sizeof(*flow));
@@ -339,8 +289,7 @@ bool xdp_owner_generic(const struct xdp_owner *owner)
 	return owner->generic;
 }
 
-/* The kernel gets its packets. */
-static void end_flow(struct xdp_owner *owner, struct owner_flow **place)
+void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 {
 	struct owner_flow *flow = *place;
 
@@ -355,8 +304,8 @@ static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, enum 
 	struct owner_flow *flow = *place;
 	const struct vma_flow_heir heir = {.key = flow->rule.key};
 
-	if (!is_connection(&heir.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
-		end_flow(owner, place);
+	if (!owner_flow_is_connection(&heir.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
+		owner_flow_end(owner, place);
 		return;
 	}
 	unlink_flow(owner, place);
@@ -395,7 +344,7 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 				continue;
 			}
 			leave_flow(owner, place, dead ? HEIR_RESET : HEIR_WAITS);
-			if (is_connection(&key))
+			if (owner_flow_is_connection(&key))
 				owner_resets_note(owner, slot, &key, dead);
 		}
 	}
@@ -444,7 +393,7 @@ int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_
 
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || state < 0)
 		return -EINVAL;
-	if (rc < 0 || !is_connection(&heir->key))
+	if (rc < 0 || !owner_flow_is_connection(&heir->key))
 		return rc < 0 ? rc : -EINVAL;
 	if (!owner->heirs.on)
 		return -EOPNOTSUPP;
@@ -462,94 +411,4 @@ int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (state == HEIR_RESET) /* the process has not told the peer: see vma_tcp_leave */
 		owner_resets_note(owner, slot, &heir->key, true);
 	return 0;
-}
-
-/* ---- sockets that came up later ---- */
-
-struct recheck {
-	struct xdp_owner *owner;
-	void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg);
-	void *arg;
-	uint8_t proto;
-	uint8_t ports[65536 / 8]; /* local ports of our flows: most sockets are dismissed by one bit */
-};
-
-/*
- * A socket is foreign for certain only when it is seen twice: between bind() of a shadow and the call that registers it
- * with its flow it looks foreign, too.
- */
-static bool suspected_before(struct owner_flow *flow, const struct owner_foreign *socket)
-{
-	const bool before = flow->suspect_cookie == socket->cookie;
-
-	flow->suspect_cookie = socket->cookie;
-	return before;
-}
-
-static void revoke(struct recheck *check, struct owner_flow **place, const struct owner_foreign *socket)
-{
-	const struct vma_flow_key key = (*place)->rule.key;
-	const uint32_t slot = (*place)->slot;
-	char text[96];
-
-	end_flow(check->owner, place);
-	describe(&key, text, sizeof(text));
-	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
-	             check->owner->name, text, socket->inode, socket->uid);
-	if (check->revoked != NULL)
-		check->revoked(slot, &key, check->arg);
-}
-
-static void see_again(const struct owner_foreign *socket, void *arg)
-{
-	struct recheck *check = arg;
-	struct xdp_owner *owner = check->owner;
-
-	if (!(check->ports[socket->port_be / 8] & (1u << socket->port_be % 8)) ||
-	    owner_flows_has_cookie(owner, socket->cookie))
-		return;
-	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
-		struct owner_flow **place = &owner->flow[b];
-
-		while (*place != NULL) {
-			struct owner_flow *flow = *place;
-
-			if (flow->rule.key.proto == check->proto &&
-			    owner_foreign_conflicts(&flow->rule, socket, owner->ifindex) &&
-			    suspected_before(flow, socket))
-				revoke(check, place, socket);
-			else
-				place = &flow->next;
-		}
-	}
-}
-
-void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-                         void *arg)
-{
-	static const uint8_t protos[] = {IPPROTO_UDP, IPPROTO_TCP};
-	struct recheck *check = malloc(sizeof(*check));
-
-	if (check == NULL)
-		return;
-	for (size_t p = 0; p < sizeof(protos); p++) {
-		uint32_t n = 0;
-
-		*check = (struct recheck){.owner = owner, .revoked = revoked, .arg = arg, .proto = protos[p]};
-		for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
-			for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
-				const uint16_t port = flow->rule.key.local_port_be;
-
-				if (flow->rule.key.proto != protos[p])
-					continue;
-				check->ports[port / 8] |= (uint8_t)(1u << port % 8);
-				n++;
-			}
-		}
-		if (n > 0)
-			/* Of TCP the listeners only: a connection on a port that our shadow holds cannot come up. Nor
-			 * is a listener in the way of a connection of ours: `flow` has none of those. */
-			owner_foreign_walk(protos[p], 0, protos[p] == IPPROTO_TCP, see_again, check);
-	}
-	free(check);
 }

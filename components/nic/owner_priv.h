@@ -1,8 +1,8 @@
 /*
  * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
  * memory and its division), owner_flows.c (flow table, attachment), owner_wishes.c (who wants what another has),
- * owner_foreign.c (kernel sockets in the way), owner_resets.c (peers of the dead) and owner_heirs.c (what these peers
- * still say).
+ * owner_foreign.c (the kernel's sockets), owner_rivals.c (those in a flow's way), owner_resets.c (peers of the dead)
+ * and owner_heirs.c (what these peers still say).
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -179,8 +179,6 @@ bool owner_frames_spare(const struct xdp_owner *owner);
 /* All of a slot's, whose client has given it back, has left, or is dead. */
 void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead);
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key);
-void owner_flows_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-                         void *arg);
 /* Those given up since the last call, by a client that wants the same. */
 void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                         void *arg);
@@ -189,6 +187,18 @@ bool owner_flows_linger(const struct xdp_owner *owner);
 void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns);
 bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie);
 unsigned owner_flow_bucket(const struct vma_flow_key *key);
+bool owner_flow_is_connection(const struct vma_flow_key *key); /* TCP's 5-tuple */
+void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t bytes);
+/* Out of the table, in which `place` points to it: the kernel gets its packets. */
+void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place);
+
+/* ---- owner_rivals.c ---- */
+
+/* 0, or -EADDRINUSE: a socket that is nobody's shadow would receive this; -errno: not to be known. The log has it. */
+int owner_rivals_refuse(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+/* Flows that such a socket has come up for since they were added end, and `revoked` tells. */
+void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+                          void *arg);
 
 /* ---- owner_wishes.c ---- */
 

@@ -1,0 +1,24 @@
+/* vmad_client_priv - the connection to vmad; shared by vmad_client.c (requests) and vmad_connect.c (how it is made). */
+#ifndef VMA_VMAD_CLIENT_PRIV_H
+#define VMA_VMAD_CLIENT_PRIV_H
+
+#include <stdatomic.h>
+
+#include "vmad_client.h"
+#include "vmad_proto.h"
+
+#define VMAD_REVOKED_MAX 64 /* kept while an answer is awaited; beyond that the connection counts as broken */
+
+struct vmad_client {
+	int fd;
+	_Atomic uint32_t seq;
+	unsigned revoked;
+	struct vmad_flow revoked_flow[VMAD_REVOKED_MAX];
+};
+
+uint64_t vmad_client_now_ms(void);
+/* Sends `msg` and replaces it by the answer. Its result, or -EPIPE; the answer's fds are the caller's. */
+int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
+                    unsigned *nfds, uint64_t until_ms);
+
+#endif

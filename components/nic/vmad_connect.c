@@ -1,0 +1,217 @@
+/*
+ * vmad_connect - finding the vmad of an interface, starting one where there is none, and the first words with it.
+ */
+#include <errno.h>
+#include <linux/capability.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "nic_os.h"
+#include "vmad_client_priv.h"
+
+#define PAUSE_MS 5
+#define STARTS_MAX 3
+#define COMING_UP_MS 1500
+
+/* Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. */
+static bool trusted(int fd, const struct vmad_connect *how)
+{
+	struct ucred server = {.uid = (uid_t)-1};
+	socklen_t len = sizeof(server);
+
+	if (os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 &&
+	    (server.uid == 0 || server.uid == geteuid()))
+		return true;
+	vma_log_once(VMA_LOG_ERROR,
+	             "%s: what answers in vmad's place runs as user %u, neither root nor this user: not used",
+	             how->ifname, server.uid);
+	return false;
+}
+
+/* One attempt: connected, or -ECONNREFUSED and the like. */
+static int dial(const struct vmad_connect *how, struct vmad_client *client)
+{
+	const struct timeval patience = {.tv_sec = 1}; /* a full backlog */
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(how->ifindex, &address);
+	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	os_setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (os_connect(fd, (const struct sockaddr *)&address, len) < 0)
+		rc = -errno;
+	else if (!trusted(fd, how))
+		rc = -EPERM;
+	if (rc < 0) {
+		os_close(fd);
+		return rc;
+	}
+	client->fd = nic_fd_keep(fd);
+	return 0;
+}
+
+/* What vmad needs and would inherit from us. One line names what is missing. */
+static bool lacks_capabilities(const struct vmad_connect *how)
+{
+	static const struct {
+		unsigned number;
+		const char *name;
+	} wanted[] = {{CAP_NET_RAW, " CAP_NET_RAW"}, {CAP_BPF, " CAP_BPF"}, {CAP_NET_ADMIN, " CAP_NET_ADMIN"}};
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	char missing[64] = "";
+
+	if (syscall(SYS_capget, &head, data) < 0)
+		return false;
+	if (data[0].effective & CAP_TO_MASK(CAP_SYS_ADMIN))
+		data[1].effective |= CAP_TO_MASK(CAP_BPF); /* which was split off from it */
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+		if (!(data[CAP_TO_INDEX(wanted[i].number)].effective & CAP_TO_MASK(wanted[i].number)))
+			strcat(missing, wanted[i].name);
+	if (missing[0] == '\0')
+		return false;
+	vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and to start one this process lacks%s",
+	             how->ifname, missing);
+	return true;
+}
+
+static int start(const struct vmad_connect *how)
+{
+	char window[16];
+	const char *argv[11] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
+	unsigned n = 4;
+	int rc;
+
+	/* The interface has gone, or its name belongs to another one: a vmad would own that, and we look for this. */
+	if (if_nametoindex(how->ifname) != how->ifindex)
+		return -ENODEV;
+	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
+	if (lacks_capabilities(how))
+		return -EPERM;
+	if (how->window_bytes != 0) {
+		snprintf(window, sizeof(window), "%u", how->window_bytes);
+		argv[n++] = "--window";
+		argv[n++] = window;
+	}
+	if (how->huge_pages)
+		argv[n++] = "--huge-pages";
+	/* As quiet as the program that starts it; what it says is for the program's user. */
+	if (!vma_log_on(VMA_LOG_INFO)) {
+		argv[n++] = "--log-level";
+		argv[n++] = vma_log_on(VMA_LOG_WARN) ? "warn" : vma_log_on(VMA_LOG_ERROR) ? "error" : "panic";
+	}
+	argv[n] = how->ifname;
+	rc = vmad_start(how->vmad_path, (char *const *)argv);
+	if (rc < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and %s cannot be started: %s",
+		             how->ifname, how->vmad_path, strerror(-rc));
+	return rc;
+}
+
+static int hello(struct vmad_client *client, const struct vmad_connect *how, uint64_t until_ms)
+{
+	struct vmad_msg msg = {.type = VMAD_HELLO};
+	int fds[VMAD_FDS_MAX];
+	unsigned nfds = 0;
+	int rc = vmad_client_ask(client, &msg, &how->right_fd, how->right_fd >= 0, fds, &nfds, until_ms);
+
+	for (unsigned i = 0; rc != -EPIPE && i < nfds; i++)
+		os_close(fds[i]);
+	return rc;
+}
+
+static void explain(const struct vmad_connect *how, int rc)
+{
+	if (rc == -EPERM)
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: vmad does not accept this process: it needs CAP_NET_RAW, a right passed on by its "
+		             "parent, or "
+		             "its user or group named by vmad --allow-user, --allow-group",
+		             how->ifname);
+	else if (rc == -EACCES)
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: vmad may not own the interface: it needs CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN",
+		             how->ifname);
+	else if (rc == -ECONNREFUSED)
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface", how->ifname);
+	else if (rc < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: vmad cannot own the interface: %s", how->ifname, strerror(-rc));
+}
+
+/* Starts vmad, but not again while the last one may still be coming up. */
+struct attempts {
+	int starts;
+	int error;            /* of a start; the log has it */
+	uint64_t up_until_ms; /* the one started last has until then to answer; 0: none is coming up */
+};
+
+static bool another_start(const struct vmad_connect *how, struct attempts *attempts)
+{
+	if (attempts->up_until_ms != 0)
+		return vmad_client_now_ms() < attempts->up_until_ms;
+	if (how->vmad_path == NULL || attempts->starts == STARTS_MAX)
+		return false;
+	attempts->error = start(how);
+	if (attempts->error < 0)
+		return false;
+	attempts->starts++;
+	attempts->up_until_ms = vmad_client_now_ms() + COMING_UP_MS;
+	return true;
+}
+
+static int connect_once(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts,
+                        uint64_t until_ms)
+{
+	int rc = dial(how, client);
+
+	if (rc < 0)
+		return rc;
+	rc = hello(client, how, until_ms);
+	if (rc == 0)
+		return 0;
+	nic_fd_close(client->fd);
+	client->fd = -1;
+	if (rc != -EPIPE)
+		return rc;
+	/* It ended while we spoke to it: it was idle, was killed, or another one was quicker. */
+	attempts->up_until_ms = 0;
+	return -ECONNREFUSED;
+}
+
+int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
+{
+	const uint64_t until_ms = vmad_client_now_ms() + how->patience_ms;
+	const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000};
+	struct vmad_client *client = calloc(1, sizeof(*client));
+	struct attempts attempts = {0};
+	int rc;
+
+	if (client == NULL)
+		return -ENOMEM;
+	client->fd = -1;
+	for (;;) {
+		rc = connect_once(how, client, &attempts, until_ms);
+		if (rc == 0) {
+			*out = client;
+			return 0;
+		}
+		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || vmad_client_now_ms() >= until_ms)
+			break;
+		if (rc == -ECONNREFUSED && !another_start(how, &attempts))
+			break;
+		nanosleep(&pause, NULL);
+	}
+	if (attempts.error < 0)
+		rc = attempts.error;
+	else
+		explain(how, rc);
+	free(client);
+	return rc == -EACCES ? -EPERM : rc;
+}
