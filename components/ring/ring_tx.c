@@ -14,143 +14,13 @@
 #include <vma/packet.h>
 
 #include "ring_priv.h"
+#include "tx_packet.h"
+#include "tx_slots.h"
 
 void ring_tx_init(struct vma_ring *ring)
 {
-	for (uint32_t i = 0; i < TX_SLOTS; i++)
-		ring->slots[i].number = i;
-	for (uint32_t i = 0; i < TX_SLOTS / 64; i++)
-		atomic_init(&ring->slots_free[i], UINT64_MAX);
+	slots_init(ring);
 	command_queue_init(&ring->tx_queue);
-}
-
-/* ---- slots: one bit each; claiming and freeing are single atomic operations, so a signal handler may do both ---- */
-
-static struct tx_slot *slot_claim(struct vma_ring *ring, uint32_t tid)
-{
-	for (uint32_t i = 0; i < TX_SLOTS / 64; i++) {
-		_Atomic uint64_t *word = &ring->slots_free[(tid + i) % (TX_SLOTS / 64)];
-		uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
-
-		while (seen != 0) {
-			uint64_t bit = seen & -seen;
-
-			/* Acquire: the one who freed it has read the slot before. */
-			seen = atomic_fetch_and_explicit(word, ~bit, memory_order_acquire);
-			if (seen & bit)
-				return &ring->slots[(tid + i) % (TX_SLOTS / 64) * 64 + (uint32_t)__builtin_ctzll(bit)];
-		}
-	}
-	return NULL;
-}
-
-static void slots_free(struct vma_ring *ring, struct tx_slot *slot)
-{
-	while (slot != NULL) {
-		struct tx_slot *more = slot->more;
-
-		atomic_fetch_or_explicit(&ring->slots_free[slot->number / 64], UINT64_C(1) << slot->number % 64,
-		                         memory_order_release);
-		slot = more;
-	}
-}
-
-/* Slots for one packet of n segments, filled; NULL: not enough are free. */
-static struct tx_slot *slots_fill(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint32_t tid)
-{
-	struct tx_slot *first = NULL, **link = &first;
-
-	while (n > 0) {
-		unsigned here = n < TX_SLOT_SEGS ? n : TX_SLOT_SEGS;
-		struct tx_slot *slot = slot_claim(ring, tid);
-
-		if (slot == NULL) {
-			slots_free(ring, first);
-			return NULL;
-		}
-		slot->more = NULL;
-		slot->segs_count = here;
-		memcpy(slot->segs, segs, here * sizeof(*segs));
-		*link = slot;
-		link = &slot->more;
-		segs += here;
-		n -= here;
-	}
-	return first;
-}
-
-/* ---- packets ---- */
-
-/* Segments of the packet that starts at segs; *len its bytes. A last packet without end is cut at n: see send_mixed. */
-static unsigned packet_extent(const struct vma_nic_seg *segs, unsigned n, uint64_t *len)
-{
-	unsigned k = 0;
-
-	*len = 0;
-	do
-		*len += segs[k].len;
-	while (segs[k++].flags & VMA_NIC_SEG_MORE && k < n);
-	return k;
-}
-
-static void put_segs(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
-{
-	for (unsigned i = 0; i < n; i++)
-		vma_buf_put(ring->rules.arena, segs[i].buf);
-}
-
-enum fate { FATE_SEND, FATE_TOO_LONG, FATE_BAD };
-
-/*
- * What a NIC would refuse for ever must not get as far as the command queue, where it would stop what is behind it.
- * `len` is the sum of the k segments.
- */
-static enum fate judge(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k, uint64_t len)
-{
-	const uint8_t *frame = (const uint8_t *)vma_buf_frame(ring->rules.arena, packet->buf) + packet->off;
-	bool tagged;
-
-	for (unsigned i = 0; i < k; i++) {
-		if (packet[i].off > ring->buf_size || packet[i].len > ring->buf_size - packet[i].off)
-			return FATE_BAD;
-	}
-	if (packet->flags & ring->flags_unable || packet->len < VMA_PKT_ETH_LEN ||
-	    packet[k - 1].flags & VMA_NIC_SEG_MORE)
-		return FATE_BAD;
-	tagged = frame[12] == 0x81 && frame[13] == 0x00;
-	if (k > TX_BURST)
-		return FATE_TOO_LONG;
-	if (len > atomic_load_explicit(&ring->frame_max, memory_order_relaxed) + (tagged ? VMA_PKT_VLAN_LEN : 0u) &&
-	    !(packet->flags & VMA_NIC_SEG_TSO))
-		return FATE_TOO_LONG;
-	return FATE_SEND;
-}
-
-/*
- * For a NIC that takes fewer segments per packet: copies a packet into a transmit buffer. 1 done (*out has the
- * reference), 0 no buffer now, -EMSGSIZE it does not fit. The originals stay with the caller.
- */
-static int gather(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len,
-                  struct vma_nic_seg *out)
-{
-	uint32_t off = ring->qp->tx_headroom;
-	char *to;
-
-	if (len + off > ring->buf_size)
-		return -EMSGSIZE;
-	*out = segs[0];
-	out->buf = vma_ring_tx_buf(ring);
-	if (out->buf == NULL)
-		return 0;
-	out->off = off;
-	out->len = (uint32_t)len;
-	out->flags &= (uint16_t)~VMA_NIC_SEG_MORE;
-	to = vma_buf_frame(ring->rules.arena, out->buf) + off;
-	for (unsigned i = 0; i < n; i++) {
-		memcpy(to, vma_buf_frame(ring->rules.arena, segs[i].buf) + segs[i].off, segs[i].len);
-		to += segs[i].len;
-	}
-	return 1;
 }
 
 /* ---- with the transmit flag ---- */
@@ -268,15 +138,6 @@ static bool gather_slot(struct vma_ring *ring, struct tx_slot *slot)
 	if (rc != 1)
 		vma_stats_add(&ring->stats->tx.tx_drop_too_long, 1);
 	return true;
-}
-
-static unsigned slot_segs(const struct tx_slot *slot)
-{
-	unsigned n = 0;
-
-	for (; slot != NULL; slot = slot->more)
-		n += slot->segs_count;
-	return n;
 }
 
 /* As many whole packets from the head of the backlog as fit; *end is the first that is not among them. */
