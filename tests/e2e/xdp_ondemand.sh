@@ -85,6 +85,20 @@ finish away 10
 check "a vmad that is not there is named" log_has away '/nowhere/vmad cannot be started: No such file'
 check_eq "in one line" "$(grep -c VMA "$WORK/away.log")" 1
 
+# ---- by hand, as a daemon ----
+
+wait_for 5 no_vmad
+check "it returns when it owns the interface" in_ns b "$vmad" --exit-when-idle --log-file "$WORK/daemon.log" "$IF_B"
+check "which clients find at once" in_ns b grep -q "@vma/vmad/" /proc/net/unix
+check_fails() { ! in_ns b "$vmad" "$@" >"$WORK/second.log" 2>&1; }
+check "a second one fails" check_fails "$IF_B"
+check "and so does one for an interface that is not there" check_fails nosuchif
+check "which it names" grep -q 'nosuchif: No such device' "$WORK/second.log"
+start guest b "$client" serve "$IF_B" "$IP_B" 7006 vmad
+check "its first client is served" wait_for 10 log_has guest '^ready 7006'
+stop guest
+check "and it ends with the last" wait_for 5 no_vmad
+
 # ---- a pipe ----
 
 captured() { # as $(program 2>&1) does: waits until nobody has the pipe any more

@@ -14,6 +14,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ enum { KEY_IDLE = 256, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE, KEY_SYSLOG };
 
 struct options {
 	struct vma_vmad_attr attr;
-	bool foreground;
+	bool foreground, syslog;
 	uid_t users[NAMES_MAX];
 	gid_t groups[NAMES_MAX];
 };
@@ -111,37 +112,89 @@ static void leave_stderr(void)
 	}
 }
 
+/* The daemon's end of a pipe on which whoever started it waits to hear that the interface is owned; -1: nobody does. */
+static int starter_fd = -1;
+
+static void release_starter(void)
+{
+	const int null_fd = log_attr.file != NULL ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+	const char owned = 1;
+
+	for (int fd = STDIN_FILENO; null_fd >= 0 && fd <= STDERR_FILENO; fd++)
+		dup2(null_fd, fd);
+	if (null_fd > STDERR_FILENO)
+		close(null_fd);
+	if (write(starter_fd, &owned, 1) < 0)
+		vma_log_debug("vmad: nobody waits for it any more");
+	close(starter_fd);
+}
+
+static struct options options;
+
+static void interface_is_owned(void)
+{
+	if (starter_fd >= 0)
+		release_starter();
+	if (options.syslog)
+		leave_stderr();
+}
+
+/*
+ * In the daemon: 0 (-errno: there is none). The process that was started stays until the interface is owned, and its
+ * exit status tells whether it is: a script that goes on is not ahead of the daemon.
+ */
+static int become_daemon(void)
+{
+	int fds[2], status;
+	char owned;
+	pid_t pid;
+
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return -errno;
+	pid = fork();
+	if (pid < 0)
+		return -errno;
+	if (pid == 0) {
+		close(fds[0]);
+		starter_fd = fds[1];
+		setsid();
+		return chdir("/") < 0 ? -errno : 0;
+	}
+	close(fds[1]);
+	if (read(fds[0], &owned, 1) == 1)
+		_exit(0);
+	_exit(waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
 static error_t take_option(int key, char *text, struct argp_state *state)
 {
-	struct options *options = state->input;
-
 	switch (key) {
 	case 'i':
 	case ARGP_KEY_ARG:
-		if (options->attr.interface != NULL)
-			argp_error(state, "one interface per vmad: %s or %s?", options->attr.interface, text);
-		options->attr.interface = text;
+		if (options.attr.interface != NULL)
+			argp_error(state, "one interface per vmad: %s or %s?", options.attr.interface, text);
+		options.attr.interface = text;
 		return 0;
 	case 'f':
-		options->foreground = true;
+		options.foreground = true;
 		return 0;
 	case KEY_IDLE:
-		options->attr.exit_when_idle = true;
+		options.attr.exit_when_idle = true;
 		return 0;
 	case KEY_USER:
-		add_user(options, text, state);
+		add_user(&options, text, state);
 		return 0;
 	case KEY_GROUP:
-		add_group(options, text, state);
+		add_group(&options, text, state);
 		return 0;
 	case KEY_WINDOW:
-		set_window(options, text, state);
+		set_window(&options, text, state);
 		return 0;
 	case KEY_SYSLOG:
-		options->attr.owns = leave_stderr;
+		options.syslog = true;
 		return 0;
 	case KEY_HUGE:
-		options->attr.huge_pages = true;
+		options.attr.huge_pages = true;
 		return 0;
 	case 'l':
 		if (vma_log_level_parse(text, &log_attr.level) < 0)
@@ -151,7 +204,7 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		log_attr.file = text;
 		return 0;
 	case ARGP_KEY_END:
-		if (options->attr.interface == NULL)
+		if (options.attr.interface == NULL)
 			argp_error(state, "which interface?");
 		return 0;
 	default:
@@ -193,15 +246,16 @@ static void raise_fd_limit(void)
 
 int main(int argc, char **argv)
 {
-	static struct options options;
 	int rc;
 
-	argp_parse(&parser, argc, argv, 0, NULL, &options);
+	argp_parse(&parser, argc, argv, 0, NULL, NULL);
 	options.attr.users = options.users;
 	options.attr.groups = options.groups;
+	options.attr.owns = interface_is_owned;
 	vma_log_init(&log_attr);
-	if (!options.foreground && daemon(0, log_attr.file == NULL) < 0) {
-		perror("vmad: daemon");
+	rc = options.foreground ? 0 : become_daemon();
+	if (rc < 0) {
+		fprintf(stderr, "vmad: it cannot become a daemon: %s\n", strerror(-rc));
 		return 1;
 	}
 	raise_fd_limit();
