@@ -70,8 +70,9 @@ static int ping(const struct bench_opts *opts, const struct bench_port_ops *ops)
 	return 0;
 }
 
-static int pong(const struct bench_port_ops *ops)
+static int pong(const struct bench_opts *opts, const struct bench_port_ops *ops)
 {
+	(void)opts;
 	while (!bench_stop)
 		ops->echo();
 	return 0;
@@ -126,16 +127,6 @@ static void parse_mac(const char *text, uint8_t mac[6])
 	bench_die(text);
 }
 
-static uint32_t parse_ip(const char *text)
-{
-	struct in_addr addr;
-
-	if (inet_pton(AF_INET, text, &addr) == 1)
-		return addr.s_addr;
-	errno = EINVAL;
-	bench_die(text);
-}
-
 static const struct option options[] = {
         {"device", required_argument, NULL, 'd'},    {"owner", required_argument, NULL, 'o'},
         {"local-mac", required_argument, NULL, 'm'}, {"peer-mac", required_argument, NULL, 'M'},
@@ -146,7 +137,7 @@ static const struct option options[] = {
         {"cpu", required_argument, NULL, 'c'},       {0},
 };
 
-static bool take_option(struct bench_opts *opts, int letter, const char *value)
+static bool take_option(struct bench_opts *opts, int letter, const char *name, const char *value)
 {
 	switch (letter) {
 	case 'd':
@@ -162,37 +153,42 @@ static bool take_option(struct bench_opts *opts, int letter, const char *value)
 		parse_mac(value, opts->peer_mac);
 		break;
 	case 'l':
-		opts->local_be = parse_ip(value);
+		opts->local_be = bench_address(name, value).s_addr;
 		break;
 	case 'p':
-		opts->peer_be = parse_ip(value);
+		opts->peer_be = bench_address(name, value).s_addr;
 		break;
 	case 'P':
-		opts->port_be = htons((uint16_t)atoi(value));
+		opts->port_be = htons((uint16_t)bench_number(name, value, 1, UINT16_MAX));
 		break;
 	case 'b':
-		opts->frame_bytes = (uint32_t)atoi(value);
+		opts->frame_bytes = bench_number(name, value, BENCH_HEADERS_BYTES + 8, UINT16_MAX);
 		break;
 	case 'B':
-		opts->burst = (uint32_t)atoi(value);
+		opts->burst = bench_number(name, value, 1, 64);
 		break;
 	case 'r':
-		opts->rounds = (uint32_t)atoi(value);
+		opts->rounds = bench_number(name, value, 0, INT32_MAX);
 		break;
 	case 't':
-		opts->msec = (uint32_t)atoi(value);
+		opts->msec = bench_number(name, value, 0, 3600000);
 		break;
 	case 's':
 		opts->spin = true;
 		break;
 	case 'c':
-		opts->cpu = atoi(value);
+		opts->cpu = (int)bench_number(name, value, 0, INT32_MAX);
 		break;
 	default:
 		return false;
 	}
 	return true;
 }
+
+static const struct {
+	const char *name;
+	int (*run)(const struct bench_opts *, const struct bench_port_ops *);
+} whats[] = {{"ping", ping}, {"pong", pong}, {"send", send_all}, {"sink", sink}};
 
 int bench_main(int argc, char **argv, const struct bench_port_ops *ops)
 {
@@ -204,31 +200,28 @@ int bench_main(int argc, char **argv, const struct bench_port_ops *ops)
 	                          .msec = 500,
 	                          .port_be = htons(7000)};
 	struct sigaction action = {.sa_handler = stop};
-	const char *what;
-	int letter, status;
+	int (*what)(const struct bench_opts *, const struct bench_port_ops *) = NULL;
+	int letter, status, index = 0;
 
-	while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1)
-		if (!take_option(&opts, letter, optarg))
+	while ((letter = getopt_long(argc, argv, "", options, &index)) != -1)
+		if (!take_option(&opts, letter, options[index].name, optarg))
 			return 2;
-	if (optind + 1 != argc || opts.frame_bytes < BENCH_HEADERS_BYTES + 8 || opts.burst < 1 || opts.burst > 64) {
-		fprintf(stderr, "usage: %s ping|pong|send|sink [OPTIONS]\n", argv[0]);
+	for (size_t i = 0; optind + 1 == argc && i < sizeof(whats) / sizeof(whats[0]); i++)
+		if (strcmp(argv[optind], whats[i].name) == 0)
+			what = whats[i].run;
+	if (what == NULL) {
+		if (optind + 1 == argc)
+			fprintf(stderr, "%s: there is no \"%s\"\n", program_invocation_short_name, argv[optind]);
+		fprintf(stderr, "usage: %s ping|pong|send|sink [OPTIONS]\n", program_invocation_short_name);
 		return 2;
 	}
-	what = argv[optind];
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
 	bench_pin(opts.cpu);
 	ops->open(&opts);
 	printf("ready\n"); /* the driver starts the other side now: from here on no packet is the kernel's */
 	fflush(stdout);
-	if (strcmp(what, "ping") == 0)
-		status = ping(&opts, ops);
-	else if (strcmp(what, "pong") == 0)
-		status = pong(ops);
-	else if (strcmp(what, "send") == 0)
-		status = send_all(&opts, ops);
-	else
-		status = sink(&opts, ops);
+	status = what(&opts, ops);
 	ops->close();
 	return status;
 }

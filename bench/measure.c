@@ -1,11 +1,13 @@
 /* measure - see measure.h. */
 #include "measure.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 void bench_hist_bounds(uint32_t bucket, uint64_t *low_ns, uint64_t *high_ns)
 {
@@ -64,6 +66,39 @@ void bench_pin(int cpu)
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof(set), &set) != 0)
 		bench_die("pinning to the core");
+}
+
+double bench_cpu_sec(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+uint32_t bench_number(const char *option, const char *text, uint32_t least, uint32_t most)
+{
+	char *end;
+	long long n;
+
+	errno = 0;
+	n = strtoll(text, &end, 10);
+	if (*text != '\0' && *end == '\0' && errno == 0 && n >= least && n <= most)
+		return (uint32_t)n;
+	fprintf(stderr, "%s: --%s %s: a number from %u to %u is wanted\n", program_invocation_short_name, option, text,
+	        least, most);
+	exit(2);
+}
+
+struct in_addr bench_address(const char *option, const char *text)
+{
+	struct in_addr addr;
+
+	if (inet_pton(AF_INET, text, &addr) == 1)
+		return addr;
+	fprintf(stderr, "%s: --%s %s: not an IPv4 address\n", program_invocation_short_name, option, text);
+	exit(2);
 }
 
 void bench_die(const char *what)

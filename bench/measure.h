@@ -11,6 +11,7 @@
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
+#include <netinet/in.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -62,6 +63,13 @@ double bench_hist_quantile(const struct bench_hist *hist, double fraction);
 void bench_hist_print(const struct bench_hist *hist);
 
 void bench_print(const char *key, double value);
+
+/* Of this process so far, user and system. */
+double bench_cpu_sec(void);
+
+/* The value of an option; one that cannot be taken ends the process with status 2 and a line that names it. */
+uint32_t bench_number(const char *option, const char *text, uint32_t least, uint32_t most);
+struct in_addr bench_address(const char *option, const char *text);
 
 /* Keeps this process on one core; ends it with a message when that core is not there. */
 void bench_pin(int cpu);

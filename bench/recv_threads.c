@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -39,15 +38,6 @@ static struct {
 	const char *how;
 	int echo;
 } opts = {.port = 7300, .threads = 8, .msec = 1000, .bytes = 64, .how = "recv"};
-
-static double cpu_sec(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
-	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
-}
 
 static struct sockaddr_in address_of(struct in_addr addr, unsigned i)
 {
@@ -128,7 +118,7 @@ static int recv_main(void)
 	}
 	bench_print("received", (double)sum);
 	bench_print("least", (double)least);
-	bench_print("cpu_sec", cpu_sec());
+	bench_print("cpu_sec", bench_cpu_sec());
 	fflush(stdout);
 	return 0;
 }
@@ -151,7 +141,7 @@ static int send_main(void)
 	} while (now < end);
 	bench_print("sent", (double)sent);
 	bench_print("sec", (double)(now - start) / 1e9);
-	bench_print("cpu_sec", cpu_sec());
+	bench_print("cpu_sec", bench_cpu_sec());
 	return 0;
 }
 
@@ -183,7 +173,7 @@ static int ping_main(void)
 	bench_print("rounds", (double)rounds);
 	bench_print("lost", (double)lost);
 	bench_print("sec", (double)(now - start) / 1e9);
-	bench_print("cpu_sec", cpu_sec());
+	bench_print("cpu_sec", bench_cpu_sec());
 	bench_hist_print(&hist);
 	return 0;
 }
@@ -219,11 +209,11 @@ static void wait_for_nothing(int fd)
 static int idle_main(void)
 {
 	const int fd = bound_socket(0);
-	const double cpu_before = cpu_sec();
+	const double cpu_before = bench_cpu_sec();
 	const uint64_t before = bench_now_ns();
 
 	wait_for_nothing(fd);
-	bench_print("idle_percent", 100 * (cpu_sec() - cpu_before) / ((double)(bench_now_ns() - before) / 1e9));
+	bench_print("idle_percent", 100 * (bench_cpu_sec() - cpu_before) / ((double)(bench_now_ns() - before) / 1e9));
 	return 0;
 }
 
@@ -241,7 +231,7 @@ static int one_main(void)
 		if (sscanf(line, "RssAnon: %lf", &kb) == 1)
 			bench_print("anonymous_kb", kb);
 	}
-	bench_print("cpu_sec", cpu_sec());
+	bench_print("cpu_sec", bench_cpu_sec());
 	return 0;
 }
 
@@ -259,27 +249,29 @@ static const struct option options[] = {
 
 static void take_options(int argc, char **argv)
 {
-	int option, good = 1;
+	int option, index = 0;
 
-	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+	while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
+		const char *name = options[index].name;
+
 		switch (option) {
 		case 'l':
-			good &= inet_pton(AF_INET, optarg, &opts.local);
+			opts.local = bench_address(name, optarg);
 			break;
 		case 'p':
-			good &= inet_pton(AF_INET, optarg, &opts.peer);
+			opts.peer = bench_address(name, optarg);
 			break;
 		case 'P':
-			opts.port = (uint16_t)atoi(optarg);
+			opts.port = (uint16_t)bench_number(name, optarg, 1, UINT16_MAX);
 			break;
 		case 't':
-			opts.threads = (unsigned)atoi(optarg);
+			opts.threads = bench_number(name, optarg, 1, THREADS_MAX);
 			break;
 		case 'm':
-			opts.msec = (unsigned)atoi(optarg);
+			opts.msec = bench_number(name, optarg, 0, 3600000);
 			break;
 		case 'b':
-			opts.bytes = (unsigned)atoi(optarg);
+			opts.bytes = bench_number(name, optarg, 0, 65507);
 			break;
 		case 'h':
 			opts.how = optarg;
@@ -287,12 +279,8 @@ static void take_options(int argc, char **argv)
 		case 0:
 			break;
 		default:
-			good = 0;
+			exit(2); /* getopt has named it */
 		}
-	}
-	if (!good || opts.threads < 1 || opts.threads > THREADS_MAX || opts.bytes > 65507) {
-		fprintf(stderr, "recv_threads: bad option\n");
-		exit(1);
 	}
 }
 
@@ -310,6 +298,8 @@ int main(int argc, char **argv)
 		take_options(argc - 1, argv + 1);
 		return roles[i].run();
 	}
+	if (argc > 1)
+		fprintf(stderr, "recv_threads: there is no \"%s\"\n", argv[1]);
 	fprintf(stderr, "usage: recv_threads recv|send|ping|idle|one [--local A] [--peer A] [--port N] [--threads N]\n"
 	                "                    [--msec N] [--bytes N] [--how recv|select|poll|epoll] [--echo]\n");
 	return 1;

@@ -45,15 +45,6 @@ static void on_end(int sig)
 	ended = 1;
 }
 
-static double cpu_sec(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
-	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
-}
-
 /* ---- the server ---- */
 
 enum kind {
@@ -199,7 +190,7 @@ static void serve(void)
 				owed_out(c);
 		}
 	}
-	bench_print("cpu_sec", cpu_sec());
+	bench_print("cpu_sec", bench_cpu_sec());
 }
 
 /* ---- clients ---- */
@@ -360,9 +351,9 @@ static void idle(void)
 
 	for (unsigned i = 0; i < opts.count; i++)
 		send_all(connected(), "I", 1);
-	cpu = cpu_sec();
+	cpu = bench_cpu_sec();
 	nanosleep(&rest, NULL);
-	bench_print("idle_percent", (cpu_sec() - cpu) * 1e5 / opts.msec);
+	bench_print("idle_percent", (bench_cpu_sec() - cpu) * 1e5 / opts.msec);
 	bench_print("connections_kb", (double)(resident_kb() - before));
 	bench_print("resident_kb", (double)resident_kb());
 }
@@ -376,23 +367,25 @@ static void read_options(int argc, char **argv)
 	                                        {"bytes", required_argument, NULL, 'b'},
 	                                        {"count", required_argument, NULL, 'c'},
 	                                        {0}};
-	int option;
+	int option, index = 0;
 
-	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (option == 'p' && inet_pton(AF_INET, optarg, &opts.peer) == 1)
-			continue;
-		if (option == 'l' && inet_pton(AF_INET, optarg, &opts.local) == 1)
-			continue;
-		if (option == 'P')
-			opts.port = (uint16_t)atoi(optarg);
+	while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
+		const char *name = options[index].name;
+
+		if (option == 'p')
+			opts.peer = bench_address(name, optarg);
+		else if (option == 'l')
+			opts.local = bench_address(name, optarg);
+		else if (option == 'P')
+			opts.port = (uint16_t)bench_number(name, optarg, 1, UINT16_MAX);
 		else if (option == 'm')
-			opts.msec = (unsigned)atoi(optarg);
+			opts.msec = bench_number(name, optarg, 0, 3600000);
 		else if (option == 'b')
-			opts.bytes = (unsigned)atoi(optarg);
+			opts.bytes = bench_number(name, optarg, 0, INT32_MAX);
 		else if (option == 'c')
-			opts.count = (unsigned)atoi(optarg);
+			opts.count = bench_number(name, optarg, 0, INT32_MAX);
 		else
-			exit(2);
+			exit(2); /* getopt has named it */
 	}
 }
 
@@ -421,6 +414,8 @@ int main(int argc, char **argv)
 	else if (strcmp(role, "idle") == 0)
 		idle();
 	else {
+		if (argc > 1)
+			fprintf(stderr, "tcp_load: there is no \"%s\"\n", role);
 		fprintf(stderr,
 		        "usage: tcp_load serve|bulk|transfers|bursts|pauses|connect|closed|idle --peer IP --local IP "
 		        "[--port N] [--msec N] [--bytes N] [--count N]\n");
