@@ -348,8 +348,7 @@ static inline void settle(void)
 }
 
 #define run_worlds(name, tests, n)                                                                                     \
-	(vma_signals_start(), sigaction(SIGSEGV, NULL, &our_segv),                                                     \
-	 getenv("T") != NULL && *getenv("T") != '\0' ? cmocka_set_test_filter(getenv("T")) : (void)0,                  \
+	(vma_signals_start(), sigaction(SIGSEGV, NULL, &our_segv), vma_test_filter(),                                  \
 	 _cmocka_run_group_tests(name, tests, n, NULL, NULL))
 
 #endif

@@ -781,7 +781,6 @@ int main(void)
 	size_t nmakes = find_makes(), n = 0;
 	struct CMUnitTest tests[CASES * 4];
 	static char names[CASES * 4][160];
-	const char *pattern = getenv("T");
 
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_ERROR});
 	for (size_t m = 0; m < nmakes; m++)
@@ -793,7 +792,6 @@ int main(void)
 			                               .teardown_func = teardown,
 			                               .initial_state = &makes[m]};
 		}
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
+	vma_test_filter();
 	return _cmocka_run_group_tests("conformance", tests, n, NULL, NULL);
 }

@@ -476,7 +476,6 @@ static const struct CMUnitTest tests[] = {
 
 int main(int argc, char **argv)
 {
-	const char *pattern = getenv("T");
 
 	if (argc == 4) {
 		snprintf(spec, sizeof(spec), "%s", argv[2]);
@@ -484,7 +483,6 @@ int main(int argc, char **argv)
 			echo_process();
 		fork_process(atoi(argv[3]));
 	}
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
+	vma_test_filter();
 	return cmocka_run_group_tests_name(__FILE__, tests, NULL, NULL);
 }

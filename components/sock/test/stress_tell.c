@@ -167,11 +167,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_datagram_lies_while_its_receiver_sleeps),
 };
 
-int main(void)
-{
-	const char *pattern = getenv("T");
-
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
-	return cmocka_run_group_tests_name(__FILE__, tests, bed_start, NULL);
-}
+VMA_TEST_MAIN_WITH(tests, bed_start, NULL)

@@ -162,11 +162,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_datagram_is_received_soon),
 };
 
-int main(void)
-{
-	const char *pattern = getenv("T");
-
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
-	return cmocka_run_group_tests_name(__FILE__, tests, bed_start, NULL);
-}
+VMA_TEST_MAIN_WITH(tests, bed_start, NULL)

@@ -22,6 +22,7 @@
 #include <vma/test.h>
 
 #include "../engine_priv.h"
+#include "small_engine.h"
 
 #define PATIENCE_MS 3000
 #define PORT 5000
@@ -116,14 +117,8 @@ static inline int start(void **state)
 	struct vma_engine *engine;
 
 	(void)state;
-	setenv("VMA_STATS_SHMEM_DIR", "", 1);
-	setenv("VMA_TRACELEVEL", "warn", 1);
-	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
-	setenv("VMA_RX_BUFS", "4096", 1);
-	setenv("VMA_TX_BUFS", "4096", 1);
-	setenv("VMA_RX_WRE", "256", 1);
 	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "10", 1); /* a ring per socket: rails come and go */
-	engine = vma_engine();
+	engine = small_engine("4096", "256");
 	if (engine == NULL)
 		return -1;
 	pair.arena[0] = pair.arena[1] = engine->arena;

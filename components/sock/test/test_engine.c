@@ -15,6 +15,7 @@
 
 #include "../engine_priv.h"
 #include "fake_file.h"
+#include "small_engine.h"
 
 #define PORT 7000
 #define PATIENCE_MS 2000
@@ -39,13 +40,7 @@ static int start(void **state)
 	struct vma_engine *engine;
 
 	(void)state;
-	setenv("VMA_STATS_SHMEM_DIR", "", 1);
-	setenv("VMA_TRACELEVEL", "warn", 1);
-	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
-	setenv("VMA_RX_BUFS", "4096", 1);
-	setenv("VMA_TX_BUFS", "4096", 1);
-	setenv("VMA_RX_WRE", "256", 1);
-	engine = vma_engine();
+	engine = small_engine("4096", "256");
 	if (engine == NULL)
 		return -1;
 	pair.arena[0] = pair.arena[1] = engine->arena;
@@ -676,18 +671,6 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exit_sends_what_was_left_for_later),
 };
 
-/* The child of a program with threads makes threads of its own: allowed here, and to be told to ThreadSanitizer. */
-__attribute__((visibility("default"))) const char *__tsan_default_options(void);
-const char *__tsan_default_options(void)
-{
-	return "die_after_fork=0";
-}
+VMA_TEST_FORKS_WITH_THREADS
 
-int main(void)
-{
-	const char *pattern = getenv("T");
-
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
-	return cmocka_run_group_tests_name(__FILE__, tests, start, NULL);
-}
+VMA_TEST_MAIN_WITH(tests, start, NULL)

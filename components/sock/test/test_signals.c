@@ -701,11 +701,4 @@ static int start(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const char *pattern = getenv("T");
-
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
-	return cmocka_run_group_tests_name(__FILE__, tests, start, NULL);
-}
+VMA_TEST_MAIN_WITH(tests, start, NULL)

@@ -382,11 +382,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rail_that_is_wanted_again_meanwhile_stays),
 };
 
-int main(void)
-{
-	const char *pattern = getenv("T");
-
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
-	return cmocka_run_group_tests_name(__FILE__, tests, start, stop);
-}
+VMA_TEST_MAIN_WITH(tests, start, stop)

@@ -857,18 +857,6 @@ static const struct CMUnitTest tests[] = {
         T(test_forked_child_sleeps_and_is_woken_by_its_own),
 };
 
-/* The child of a program with threads makes threads of its own: allowed here, and to be told to ThreadSanitizer. */
-__attribute__((visibility("default"))) const char *__tsan_default_options(void);
-const char *__tsan_default_options(void)
-{
-	return "die_after_fork=0";
-}
+VMA_TEST_FORKS_WITH_THREADS
 
-int main(void)
-{
-	const char *pattern = getenv("T");
-
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
-	return cmocka_run_group_tests_name(__FILE__, tests, bed_start, NULL);
-}
+VMA_TEST_MAIN_WITH(tests, bed_start, NULL)

@@ -26,6 +26,7 @@
 
 #include "../engine_priv.h"
 #include "../thread_priv.h"
+#include "small_engine.h"
 
 #define BED_PORT 7000
 #define BED_THINGS 16
@@ -205,13 +206,7 @@ static inline int bed_start(void **state)
 	struct vma_engine *engine;
 
 	(void)state;
-	setenv("VMA_STATS_SHMEM_DIR", "", 1);
-	setenv("VMA_TRACELEVEL", "warn", 1);
-	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
-	setenv("VMA_RX_BUFS", "4096", 1);
-	setenv("VMA_TX_BUFS", "4096", 1);
-	setenv("VMA_RX_WRE", "256", 1);
-	engine = vma_engine();
+	engine = small_engine("4096", "256");
 	if (engine == NULL)
 		return -1;
 	pair.arena[0] = pair.arena[1] = engine->arena;

@@ -297,11 +297,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without_a_segment_counting_works),
 };
 
-int main(void)
-{
-	const char *pattern = getenv("T");
-
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
-	return cmocka_run_group_tests_name(__FILE__, tests, make_dir, remove_dir);
-}
+VMA_TEST_MAIN_WITH(tests, make_dir, remove_dir)

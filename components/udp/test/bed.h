@@ -20,6 +20,7 @@
 #include <vma/test.h>
 
 #include "../udp_priv.h"
+#include "../../sock/test/small_engine.h"
 
 enum { BED_IFINDEX = 4711, BED_PATIENCE_MS = 2000 };
 
@@ -302,21 +303,13 @@ static inline void bed_catch_faults(void)
 
 static inline int bed_run(const struct CMUnitTest *tests, size_t count)
 {
-	const char *pattern = getenv("T");
 
-	setenv("VMA_STATS_SHMEM_DIR", "", 1);
-	setenv("VMA_TRACELEVEL", "warn", 1);
-	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
-	setenv("VMA_RX_BUFS", "8192", 1);
-	setenv("VMA_TX_BUFS", "8192", 1);
-	setenv("VMA_RX_WRE", "512", 1);
-	if (vma_engine() == NULL)
+	if (small_engine("8192", "512") == NULL)
 		return 1;
 	vma_signals_start();
 	vma_os.sigaction(SIGSEGV, NULL, &bed.on_segv);
 	vma_os.sigaction(SIGBUS, NULL, &bed.on_bus);
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
+	vma_test_filter();
 	return _cmocka_run_group_tests("udp", tests, count, bed_start, NULL);
 }
 #define BED_MAIN(tests)                                                                                                \

@@ -27,6 +27,7 @@
 #include "../endpoint.h"
 #include "../flows.h"
 #include "../groups.h"
+#include "../../sock/test/small_engine.h"
 
 enum { WORLD_LINKS = 4, WORLD_ADDRS = 8 };
 #define LAN 1 /* the loopback's number in every network namespace: real memberships are made there */
@@ -308,22 +309,14 @@ static inline void world_catch_faults(void)
 
 static inline int world_run(const char *name, const struct CMUnitTest *tests, size_t count)
 {
-	const char *pattern = getenv("T");
 
-	setenv("VMA_STATS_SHMEM_DIR", "", 1);
-	setenv("VMA_TRACELEVEL", "warn", 1);
-	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
-	setenv("VMA_RX_BUFS", "8192", 1);
-	setenv("VMA_TX_BUFS", "8192", 1);
-	setenv("VMA_RX_WRE", "512", 1);
-	if (vma_engine() == NULL)
+	if (small_engine("8192", "512") == NULL)
 		return 1;
 	vma_signals_start();
 	sigaction(SIGSEGV, NULL, &world.on_segv);
 	sigaction(SIGBUS, NULL, &world.on_bus);
 	world_reset();
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
+	vma_test_filter();
 	return _cmocka_run_group_tests(name, tests, count, world_start, NULL);
 }
 #define WORLD_MAIN(name, tests)                                                                                        \

@@ -9,13 +9,30 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#define VMA_TEST_MAIN(tests)                                                                                           \
+/* For a program with a main of its own, before it runs its groups. */
+static inline void vma_test_filter(void)
+{
+	const char *pattern = getenv("T");
+
+	if (pattern != NULL && *pattern != '\0')
+		cmocka_set_test_filter(pattern);
+}
+
+/* start and stop: before the first case and after the last; NULL: nothing. */
+#define VMA_TEST_MAIN_WITH(tests, start, stop)                                                                         \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		const char *pattern = getenv("T");                                                                     \
-		if (pattern != NULL && *pattern != '\0')                                                               \
-			cmocka_set_test_filter(pattern);                                                               \
-		return cmocka_run_group_tests_name(__FILE__, tests, NULL, NULL);                                       \
+		vma_test_filter();                                                                                     \
+		return cmocka_run_group_tests_name(__FILE__, tests, start, stop);                                      \
+	}
+#define VMA_TEST_MAIN(tests) VMA_TEST_MAIN_WITH(tests, NULL, NULL)
+
+/* The child of a program with threads makes threads of its own: allowed in tests, and to be told to ThreadSanitizer. */
+#define VMA_TEST_FORKS_WITH_THREADS                                                                                    \
+	__attribute__((visibility("default"))) const char *__tsan_default_options(void);                               \
+	const char *__tsan_default_options(void)                                                                       \
+	{                                                                                                              \
+		return "die_after_fork=0";                                                                             \
 	}
 
 #endif
