@@ -12,22 +12,6 @@
 #include "message.h"
 #include "more.h"
 
-/* As the kernel's move_addr_to_user. */
-static int give_address(const void *own, socklen_t own_len, void *addr, socklen_t *len)
-{
-	socklen_t room;
-
-	if (vma_copy(&room, len, sizeof(room)) != 0)
-		return -EFAULT;
-	if ((int)room < 0)
-		return -EINVAL;
-	if (room > own_len)
-		room = own_len;
-	if (room > 0 && vma_copy(addr, own, room) != 0)
-		return -EFAULT;
-	return vma_copy(len, &own_len, sizeof(own_len));
-}
-
 /* recv, recvfrom and read; false: it is the kernel's. */
 static bool receive_bytes(int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len,
                           ssize_t *result)
@@ -47,7 +31,7 @@ static bool receive_bytes(int fd, void *data, size_t size, int flags, struct soc
 	}
 	rc = call.file->ops->recvmsg(call.file, fd, &own.msg, flags);
 	if (rc >= 0 && addr != NULL) {
-		int given = give_address(&from, own.msg.msg_namelen, addr, len);
+		int given = vma_copy_name(&from, own.msg.msg_namelen, addr, len);
 
 		rc = given < 0 ? given : rc;
 	}
@@ -215,7 +199,7 @@ static ssize_t receive_message(struct vma_file *file, int fd, struct msghdr *msg
 		return rc;
 	*got_flags = own.msg_flags;
 	if (addr != NULL) {
-		int given = give_address(&from, own.msg_namelen, addr, &msg->msg_namelen);
+		int given = vma_copy_name(&from, own.msg_namelen, addr, &msg->msg_namelen);
 
 		if (given < 0)
 			return given;

@@ -143,6 +143,23 @@ const char *vma_sock_reason_text(enum vma_sock_reason reason)
 	return (size_t)reason < sizeof(reason_texts) / sizeof(reason_texts[0]) ? reason_texts[reason] : "unknown";
 }
 
+enum vma_sock_reason vma_sock_reason_of(int error)
+{
+	switch (-error) {
+	case 0:
+		return VMA_SOCK_OFFLOADED;
+	case EADDRINUSE:
+		return VMA_SOCK_PORT_SHARED;
+	case ENOMEM:
+	case ENOSPC:
+	case EMFILE:
+	case ENFILE:
+		return VMA_SOCK_NO_MEMORY;
+	default:
+		return VMA_SOCK_NO_DEVICE;
+	}
+}
+
 static enum vma_sock_reason reason_of(struct vma_file *file)
 {
 	return file != NULL && file->ops->reason != NULL ? file->ops->reason(file) : VMA_SOCK_TYPE;

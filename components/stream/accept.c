@@ -126,7 +126,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	atomic_store(&child->nonblocking, (flags & SOCK_NONBLOCK) != 0);
 	settle(child, listener);
 	if (addr != NULL)
-		rc = stream_give_name(&child->peer, addr, len);
+		rc = vma_copy_name(&child->peer, sizeof(child->peer), addr, len);
 	if (rc == 0)
 		rc = vma_fd_install(fd, &child->file);
 	if (rc < 0) {

@@ -208,7 +208,7 @@ static int start(struct stream_sock *sock, int fd, const struct sockaddr_in *pee
 		atomic_store(&sock->rings, 0);
 		vma_file_put(&sock->file);
 		stream_way_put(sock->engine, &way);
-		atomic_store(&sock->reason, stream_reason_of(rc));
+		atomic_store(&sock->reason, vma_sock_reason_of(rc));
 		return rc == -EADDRNOTAVAIL ? rc : -ENOTSUP;
 	}
 	sock->rail = way.rail;

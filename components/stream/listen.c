@@ -160,7 +160,7 @@ static enum vma_sock_reason reason_of_listener(const struct stream_listen *liste
 		if (listen->at[i].endpoint != NULL)
 			return VMA_SOCK_OFFLOADED;
 		if (!any || listen->at[i].error == -EADDRINUSE)
-			otherwise = stream_reason_of(listen->at[i].error);
+			otherwise = vma_sock_reason_of(listen->at[i].error);
 		any = true;
 	}
 	return otherwise;
@@ -171,7 +171,7 @@ static void ask_for_retry(struct stream_sock *sock)
 	bool retry = false;
 
 	for (uint32_t i = 0; i < sock->listen->n; i++) {
-		enum vma_sock_reason reason = stream_reason_of(sock->listen->at[i].error);
+		enum vma_sock_reason reason = vma_sock_reason_of(sock->listen->at[i].error);
 
 		retry |= sock->listen->at[i].endpoint == NULL &&
 		         (reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY ||

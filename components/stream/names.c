@@ -64,23 +64,6 @@ int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	return rc;
 }
 
-/* As the kernel's move_addr_to_user. */
-int stream_give_name(const struct sockaddr_in *name, struct sockaddr *addr, socklen_t *len)
-{
-	const socklen_t own_len = sizeof(*name);
-	socklen_t room;
-
-	if (vma_copy(&room, len, sizeof(room)) != 0)
-		return -EFAULT;
-	if ((int)room < 0)
-		return -EINVAL;
-	if (room > own_len)
-		room = own_len;
-	if (room > 0 && vma_copy(addr, name, room) != 0)
-		return -EFAULT;
-	return vma_copy(len, &own_len, sizeof(own_len));
-}
-
 /*
  * A socket that is not connected (any more) has the name that its application gave it; a port that was only reserved
  * for a connection is none.
@@ -97,7 +80,7 @@ int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, soc
 		name = sock->name;
 	pthread_mutex_unlock(&file->lock);
 	if (ours)
-		return stream_give_name(&name, addr, len);
+		return vma_copy_name(&name, sizeof(name), addr, len);
 	return vma_os.getsockname(fd, addr, len) < 0 ? -errno : 0;
 }
 
@@ -116,5 +99,5 @@ int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, soc
 	pthread_mutex_unlock(&file->lock);
 	if (conn == NULL)
 		return vma_os.getpeername(fd, addr, len) < 0 ? -errno : 0;
-	return rc < 0 ? rc : stream_give_name(&name, addr, len);
+	return rc < 0 ? rc : vma_copy_name(&name, sizeof(name), addr, len);
 }

@@ -249,7 +249,6 @@ void stream_way_leave(struct stream_sock *sock);
 void stream_way_tell(struct stream_sock *sock);
 /* An accepted connection: the kernel's way to its peer. file.lock. */
 void stream_way_find(struct stream_sock *sock, struct vma_engine *engine);
-enum vma_sock_reason stream_reason_of(int error);
 
 /* ---- port.c ---- */
 
@@ -286,7 +285,6 @@ void stream_accept_drop(struct stream_sock *listener);  /* resets what is queued
 int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
 int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
 int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
-int stream_give_name(const struct sockaddr_in *name, struct sockaddr *addr, socklen_t *len);
 void stream_take_local(struct stream_sock *sock, int fd); /* what the kernel says that it is bound to */
 int stream_shutdown(struct vma_file *file, int fd, int how);
 int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);

@@ -40,23 +40,6 @@ enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, stru
 	return VMA_SOCK_OFFLOADED;
 }
 
-enum vma_sock_reason stream_reason_of(int error)
-{
-	switch (-error) {
-	case 0:
-		return VMA_SOCK_OFFLOADED;
-	case EADDRINUSE:
-		return VMA_SOCK_PORT_SHARED;
-	case ENOMEM:
-	case ENOSPC:
-	case EMFILE:
-	case ENFILE:
-		return VMA_SOCK_NO_MEMORY;
-	default:
-		return VMA_SOCK_NO_DEVICE;
-	}
-}
-
 /* ---- a way ---- */
 
 static struct vma_net_key key_of(const struct stream_sock *sock, uint32_t local, uint16_t local_port_be,
@@ -126,7 +109,7 @@ int stream_way_get(struct stream_sock *sock, struct vma_engine *engine, const st
 		rc = -ENOTSUP;
 	} else {
 		rc = rail_of(sock, engine, way);
-		*reason = stream_reason_of(rc);
+		*reason = vma_sock_reason_of(rc);
 	}
 	if (rc == 0)
 		return 0;

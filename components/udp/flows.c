@@ -226,23 +226,6 @@ static bool apply(struct udp_flows *flows, struct vma_engine *engine, struct udp
 
 /* ---- why ---- */
 
-static enum vma_sock_reason reason_of_error(int error)
-{
-	switch (-error) {
-	case 0:
-		return VMA_SOCK_OFFLOADED;
-	case EADDRINUSE:
-		return VMA_SOCK_PORT_SHARED;
-	case ENOMEM:
-	case ENOSPC:
-	case EMFILE:
-	case ENFILE:
-		return VMA_SOCK_NO_MEMORY;
-	default:
-		return VMA_SOCK_NO_DEVICE;
-	}
-}
-
 static enum vma_sock_reason reason_of(const struct udp_targets *targets, struct vma_engine *engine)
 {
 	enum vma_sock_reason reason = targets->reason;
@@ -250,7 +233,7 @@ static enum vma_sock_reason reason_of(const struct udp_targets *targets, struct 
 	bool any = false;
 
 	if (targets->n == 0 && targets->send_device != 0)
-		return reason_of_error(vma_device_get(engine, targets->send_device, &device));
+		return vma_sock_reason_of(vma_device_get(engine, targets->send_device, &device));
 	for (uint32_t i = 0; i < targets->n; i++) {
 		if (targets->at[i].extra)
 			continue;
@@ -258,7 +241,7 @@ static enum vma_sock_reason reason_of(const struct udp_targets *targets, struct 
 			return VMA_SOCK_OFFLOADED;
 		/* What may pass is worth more than what will not. */
 		if (!any || targets->at[i].error == -EADDRINUSE)
-			reason = reason_of_error(targets->at[i].error);
+			reason = vma_sock_reason_of(targets->at[i].error);
 		any = true;
 	}
 	return reason;
@@ -266,7 +249,7 @@ static enum vma_sock_reason reason_of(const struct udp_targets *targets, struct 
 
 static bool may_pass(int error)
 {
-	enum vma_sock_reason reason = reason_of_error(error);
+	enum vma_sock_reason reason = vma_sock_reason_of(error);
 
 	return reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY || error == -EAGAIN;
 }

@@ -52,6 +52,41 @@ static int copy(void *to, const void *from, size_t size)
 	return rc;
 }
 
+static int copy_name(const void *own, socklen_t own_len, void *addr, socklen_t *len)
+{
+	struct vma_thread *self = vma_enter();
+	int rc = vma_copy_name(own, own_len, addr, len);
+
+	vma_leave(self);
+	return rc;
+}
+
+static void test_an_address_is_given_as_far_as_there_is_room(void **state)
+{
+	static const struct {
+		socklen_t room;
+		size_t given;
+		int rc;
+	} cases[] = {{16, 16, 0}, {100, 16, 0}, {5, 5, 0}, {0, 0, 0}, {(socklen_t)-1, 0, -EINVAL}};
+	socklen_t len;
+
+	begin(state);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		memset(buffer, 0, 32);
+		len = cases[i].room;
+		assert_int_equal(copy_name(readable, 16, buffer, &len), cases[i].rc);
+		assert_int_equal(len, cases[i].rc == 0 ? 16 : cases[i].room); /* its whole length */
+		for (size_t k = 0; k < 32; k++)
+			assert_int_equal(buffer[k], k < cases[i].given ? 'r' : 0);
+	}
+	len = 16;
+	assert_int_equal(copy_name(readable, 16, nothing, &len), -EFAULT);
+	assert_int_equal(copy_name(readable, 16, buffer, (socklen_t *)nothing), -EFAULT);
+	len = 0;
+	assert_int_equal(copy_name(readable, 16, NULL, &len), 0); /* nothing is written there */
+	assert_int_equal(len, 16);
+}
+
 static void test_good_pointers_are_copied(void **state)
 {
 	begin(state);
@@ -303,6 +338,7 @@ static void test_real_fault_without_handler_kills_by_sigsegv(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_pointers_are_copied),
+        cmocka_unit_test(test_an_address_is_given_as_far_as_there_is_room),
         cmocka_unit_test(test_bad_source_is_efault),
         cmocka_unit_test(test_bad_destination_is_efault),
         cmocka_unit_test(test_nothing_is_copied_from_anywhere),
@@ -317,11 +353,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_fault_without_handler_kills_by_sigsegv),
 };
 
-int main(void)
-{
-	const char *pattern = getenv("T");
-
-	if (pattern != NULL && *pattern != '\0')
-		cmocka_set_test_filter(pattern);
-	return cmocka_run_group_tests_name(__FILE__, tests, start, NULL);
-}
+VMA_TEST_MAIN_WITH(tests, start, NULL)

@@ -54,6 +54,8 @@ enum vma_sock_reason {
 #undef X
 };
 const char *vma_sock_reason_text(enum vma_sock_reason reason);
+/* Of a device, rail or flow that was not to be had: its -errno, or 0. */
+enum vma_sock_reason vma_sock_reason_of(int error);
 
 /* One message of the application, its pointers not yet checked (vma_copy does that). */
 struct vma_file_ops {

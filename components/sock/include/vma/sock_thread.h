@@ -29,6 +29,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <time.h>
 
 struct vma_ring;
@@ -149,6 +150,11 @@ void vma_retire_poll(void);
  * Only inside.
  */
 int vma_copy(void *to, const void *from, size_t size);
+/*
+ * An address to the application, as the kernel's move_addr_to_user: at most *len bytes of it, and its whole length into
+ * *len. 0, -EFAULT, -EINVAL (*len is negative).
+ */
+int vma_copy_name(const void *own, socklen_t own_len, void *addr, socklen_t *len);
 
 /* ---- signals ---- */
 
