@@ -6,6 +6,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -44,6 +46,30 @@ static bool wants_timestamps(const struct vma_conf *conf)
 	       (conf->tcp_timestamp_option == TIMESTAMPS_AS_OS && os_has_timestamps());
 }
 
+/*
+ * All rails' together. net.ipv4.tcp_mem is the host's, in pages, and cannot be read in every network namespace; then
+ * it is what the kernel makes of the memory that there is.
+ */
+static struct vma_tcp_memory memory;
+
+static void know_memory(void)
+{
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/sys/net/ipv4/tcp_mem", O_RDONLY | O_CLOEXEC);
+	const int64_t page = sysconf(_SC_PAGESIZE);
+	int64_t pressure = sysconf(_SC_PHYS_PAGES) / 16, limit = pressure / 2 * 3;
+	char text[96] = "";
+	long got;
+
+	if (fd >= 0) {
+		got = syscall(SYS_read, fd, text, sizeof(text) - 1);
+		syscall(SYS_close, fd);
+		text[got > 0 ? got : 0] = '\0';
+		sscanf(text, "%*s %" SCNd64 " %" SCNd64, &pressure, &limit);
+	}
+	memory.pressure = pressure * page;
+	memory.limit = limit * page;
+}
+
 static int make(struct vma_rail *rail, struct vma_tcp **out)
 {
 	struct vma_engine *engine = rail->device->engine;
@@ -62,8 +88,12 @@ static int make(struct vma_rail *rail, struct vma_tcp **out)
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
 	        .quickack = engine->conf.tcp_quickack,
 	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,
+	        .memory = &memory,
 	        .name = vma_nic_info(rail->device->nic)->name,
 	};
+
+	if (memory.limit == 0)
+		know_memory();
 
 	/* Without it sequence numbers could be guessed. */
 	if (syscall(SYS_getrandom, attr.secret, sizeof(attr.secret), 0) != (long)sizeof(attr.secret))
@@ -104,4 +134,5 @@ void rail_tcp_end(struct vma_rail *rail)
 void rail_tcp_fork_child(void)
 {
 	pthread_mutex_init(&make_lock, NULL);
+	atomic_store(&memory.used, 0); /* the parent's connections are its own */
 }

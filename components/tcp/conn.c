@@ -54,7 +54,9 @@ static void init_shared(struct vma_tcp_conn *conn)
 	atomic_init(&conn->urgent_byte, -1);
 	atomic_init(&conn->more_from, UINT64_MAX);
 	conn->command.run = take_work;
-	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc_bytes, .free = conn->tcp->host.free};
+	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc_bytes,
+	                                    .free = conn->tcp->host.free,
+	                                    .used = &conn->tcp->attr.memory->used};
 	fifo_init(&conn->tx, &conn->memory);
 	fifo_init(&conn->rx, &conn->memory);
 }

@@ -48,6 +48,18 @@ static bool is_large(const struct fifo_chunk *chunk)
 	return chunk->size > FIFO_SMALL - sizeof(struct fifo_chunk);
 }
 
+static void count(const struct tcp_fifo *fifo, int64_t bytes)
+{
+	if (fifo->memory->used != NULL)
+		atomic_fetch_add_explicit(fifo->memory->used, bytes, memory_order_relaxed);
+}
+
+static void chunk_free(const struct tcp_fifo *fifo, struct fifo_chunk *chunk)
+{
+	count(fifo, -(int64_t)(chunk->size + sizeof(*chunk)));
+	fifo->memory->free(chunk);
+}
+
 void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory)
 {
 	*fifo = (struct tcp_fifo){.memory = memory};
@@ -59,7 +71,7 @@ void fifo_fini(struct tcp_fifo *fifo)
 
 	for (chunk = fifo->head; chunk != NULL; chunk = next) {
 		next = chunk->next;
-		fifo->memory->free(chunk);
+		chunk_free(fifo, chunk);
 	}
 	fifo->head = fifo->tail = fifo->cursor = NULL;
 }
@@ -77,8 +89,10 @@ static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, 
 	while (size < FIFO_LARGE && size - sizeof(*chunk) < payload)
 		size *= 2;
 	chunk = fifo->memory->alloc(size);
-	if (chunk != NULL)
-		*chunk = (struct fifo_chunk){.base = base, .size = size - sizeof(*chunk)};
+	if (chunk == NULL)
+		return NULL;
+	*chunk = (struct fifo_chunk){.base = base, .size = size - sizeof(*chunk)};
+	count(fifo, (int64_t)size);
 	return chunk;
 }
 
@@ -164,7 +178,7 @@ void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
 		chunk = chunk->next;
 	while ((unused = chunk->next) != NULL) {
 		chunk->next = unused->next;
-		fifo->memory->free(unused);
+		chunk_free(fifo, unused);
 	}
 	fifo->tail = chunk;
 	fifo->tail_is_large = is_large(chunk);
@@ -182,7 +196,7 @@ static struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed, uint
 		fifo->head = head->next;
 		if (fifo->cursor == head)
 			fifo->cursor = NULL;
-		fifo->memory->free(head);
+		chunk_free(fifo, head);
 		head = fifo->head;
 	}
 	return head;
@@ -198,7 +212,7 @@ static void give_back(struct tcp_fifo *fifo, uint64_t consumed)
 	/* release: head, for the producer; acquire: its last look at the chunk */
 	if (atomic_compare_exchange_strong_explicit(&fifo->produced, &expected, consumed | FIFO_GONE,
 	                                            memory_order_acq_rel, memory_order_relaxed))
-		fifo->memory->free(head);
+		chunk_free(fifo, head);
 	else
 		fifo->head = head;
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "budget.h"
 #include "judge.h"
 #include "predict.h"
 
@@ -274,6 +275,16 @@ static void take_duplicate(struct vma_tcp_conn *conn, struct run *run)
 	run->n = 1;
 }
 
+/* There is no memory for more than has come unread: only its acknowledgement is taken. Its data is said again. */
+static void refuse_data(struct vma_tcp_conn *conn, struct run *run)
+{
+	TCP_COUNT(conn->tcp, no_memory, 1);
+	tcp_ack_now(conn->pcb);
+	segment_make_bare(&run->s, conn->pcb->rcv_nxt);
+	drop_run(conn, run, 1);
+	run->n = 1;
+}
+
 /* Bytes that the receive fifo had no memory for would be lost with the pcb, which the last ACK ends. */
 static bool waits_for_memory(const struct vma_tcp_conn *conn)
 {
@@ -289,6 +300,9 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 
 	if (s->len != 0 && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
 		take_duplicate(conn, run);
+		before->ack_now = true;
+	} else if (s->len != 0 && budget_refuses(conn)) {
+		refuse_data(conn, run);
 		before->ack_now = true;
 	}
 	/* A bare FIN is taken even if the window is closed, as the kernel does. */
@@ -315,7 +329,8 @@ static void feed(struct vma_tcp_conn *conn, struct run *run)
 	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 
 	note_ack(conn, s, &conn->tcp->ack);
-	if (!conn->tcp->predicts_nothing && !awaits_urgent(conn) && tcp_predict(conn, s, run->packets, run->n)) {
+	if (!conn->tcp->predicts_nothing && !awaits_urgent(conn) && !budget_refuses(conn) &&
+	    tcp_predict(conn, s, run->packets, run->n)) {
 		conn->last_in_ns = conn->tcp->now_ns;
 		recovery_ack_after(conn, &conn->tcp->ack);
 		conclude(conn, s, &before);

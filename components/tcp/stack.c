@@ -344,6 +344,9 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 	if (tcp == NULL)
 		return -ENOMEM;
 	settle(tcp, attr);
+	if (tcp->attr.memory == NULL)
+		tcp->attr.memory = &tcp->own_memory;
+	tcp->own_memory.pressure = tcp->own_memory.limit = INT64_MAX;
 	rc = port_memory_create(tcp);
 	if (rc != 0)
 		goto no_memory;

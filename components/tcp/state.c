@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <sys/epoll.h>
 
-#include "tcp_priv.h"
+#include "budget.h"
 #include "lwip_port.h"
 
 /*
@@ -27,10 +27,28 @@ static int state_of(const struct vma_tcp_conn *conn)
 	return names[conn->pcb->state];
 }
 
+/* Where there is no more memory for all, only a little for each. */
+uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn)
+{
+	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
+	struct vma_tcp_memory *memory = conn->tcp->attr.memory;
+
+	if (!budget_is_spent(conn->tcp) || sndbuf <= BUDGET_SND_LEAST)
+		return sndbuf;
+	if (!atomic_load_explicit(&memory->was_spent, memory_order_relaxed))
+		atomic_store_explicit(&memory->was_spent, true, memory_order_relaxed);
+	return BUDGET_SND_LEAST;
+}
+
+static bool was_spent(const struct vma_tcp_conn *conn)
+{
+	return __builtin_expect(atomic_load_explicit(&conn->tcp->attr.memory->was_spent, memory_order_relaxed), 0);
+}
+
 /* sk_stream_is_writeable: what is free is at least half of what is used; and not too much waits to be sent. */
 static bool is_writeable(const struct vma_tcp_conn *conn)
 {
-	uint64_t used = fifo_bytes(&conn->tx), sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
+	uint64_t used = fifo_bytes(&conn->tx), sndbuf = tcp_sndbuf_now(conn);
 	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
 
 	if (used >= sndbuf || sndbuf - used < used / 2)
@@ -47,6 +65,13 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
  * finds no room has seen two thirds of the buffer used (tcp_notsent_lowat apart), by bytes that the driver has to
  * release before there is room: in the step that does, or one before, more than a third is used at first. A driver that
  * has not seen those bytes when it makes room cannot have released them, and comes again for them.
+ *
+ * That is no longer so once memory for all has been short, when a few KB are no room: D is then part of each step, as
+ * soon as the driver knows of it (was_spent). A writer to whom that happens is not known to have been seen, so the one
+ * that sets the note has a step made. That step knows of was_spent, since it was posted after it was set, and so do all
+ * later ones; bytes that it still finds in the fifo have yet to be acknowledged, and their step tells. A note that was
+ * set before, by one who found the buffer full, has its D while more than a third is used, by the above: it finds room,
+ * or finds that memory is short, and has set was_spent itself.
  */
 bool tcp_may_be_wanted(const struct vma_tcp_conn *conn)
 {
@@ -61,7 +86,8 @@ bool tcp_wants_room(const struct vma_tcp_conn *conn)
 
 	if (is_writeable(conn))
 		return false;
-	atomic_exchange_explicit(wants, true, memory_order_acq_rel);
+	if (!atomic_exchange_explicit(wants, true, memory_order_acq_rel) && was_spent(conn))
+		tcp_post((struct vma_tcp_conn *)(uintptr_t)conn, TCP_WORK_SEND);
 	return !is_writeable(conn);
 }
 
@@ -98,7 +124,7 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 	if (conn->bytes_came)
 		conn->events |= VMA_TCP_READABLE;
 	conn->bytes_came = false;
-	if (conn->made_room)
+	if (conn->made_room || was_spent(conn))
 		tell_room(conn);
 	window_publish(conn);
 	tcp_busy_changed(conn, is_busy(conn));

@@ -309,6 +309,7 @@ struct vma_tcp {
 	struct vma_bufarena *arena;
 	struct vma_tcp_host host;
 	struct vma_tcp_attr attr;
+	struct vma_tcp_memory own_memory; /* where the owner has given none */
 	const struct vma_nic_info *nic;
 
 	/* driver's */
@@ -414,6 +415,7 @@ void tcp_icmp_work(struct vma_tcp_conn *conn);
 /* ---- state.c, read.c ---- */
 
 void tcp_conn_ended(struct vma_tcp_conn *conn, int error);
+uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn); /* any thread: as far as there is memory */
 bool tcp_wants_room(const struct vma_tcp_conn *conn); /* any thread: no room, and WRITABLE will be told */
 bool tcp_readable(const struct vma_tcp_conn *conn);   /* any thread */
 /* Driver, before it makes room: whether a writer can be waiting for some. */

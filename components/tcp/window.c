@@ -19,7 +19,7 @@
  * kernel's timer has 100 us of slack, of which it uses all: that is the least here. An ACK that closes a hole is not
  * held.
  */
-#include "tcp_priv.h"
+#include "budget.h"
 #include "lwip_port.h"
 
 #define ATO_MIN_NS (40 * TCP_NS_PER_MS)
@@ -122,7 +122,7 @@ static void rcvbuf_grow(struct vma_tcp_conn *conn)
 		wanted += 2 * (wanted * (copied - conn->rcv_space) / conn->rcv_space);
 		max = (uint64_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_MAX);
 		wanted = at_most(wanted, max);
-		if (wanted > rcvbuf && tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 &&
+		if (wanted > rcvbuf && !budget_is_tight(conn->tcp) && tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 &&
 		    tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
 			atomic_store_explicit(&conn->rcvbuf, wanted, memory_order_relaxed);
 		conn->rcv_space = copied;
@@ -160,7 +160,7 @@ void window_sndbuf_grow(struct vma_tcp_conn *conn)
 	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed), wanted;
 	uint64_t segments = conn->mss != 0 ? conn->cc.cwnd / conn->mss : 0;
 
-	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
+	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0 || budget_is_tight(conn->tcp))
 		return;
 	/* A model wants to be able to double the window while it repairs a loss, too: so the kernel. */
 	wanted = (cc_has_model(&conn->cc) ? 3 : 2) * (segments > 10 ? segments : 10) * per_segment;
@@ -207,6 +207,17 @@ static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint
 	return queued + up <= limit ? (uint32_t)up : now & ~(unit - 1);
 }
 
+/* While memory for all is short, as the kernel: four segments for who has half the buffer unread, none beyond the end.
+ */
+static uint64_t when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
+{
+	const uint64_t few = 4 * (uint64_t)conn->rcv_mss;
+
+	if (budget_is_spent(conn->tcp))
+		return queued >= BUDGET_RCV_LEAST ? 0 : at_most(window, few);
+	return 2 * queued > rcvbuf ? at_most(window, few) : window;
+}
+
 static uint32_t choose_window(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -216,6 +227,8 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 
 	chosen = at_most(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
 	                 (uint64_t)65535 << pcb->rcv_scale);
+	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
+		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
 	chosen &= ~(unit - 1);
 	return chosen >= now ? chosen : keep_window(rcvbuf, queued, now, unit);
 }

@@ -11,7 +11,7 @@ static bool ended(const struct vma_tcp_conn *conn)
 /* As the kernel's sk_stream_memory_free: one byte is enough to write, but for what TCP_NOTSENT_LOWAT holds back. */
 uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn)
 {
-	uint64_t used = fifo_bytes(&conn->tx), sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
+	uint64_t used = fifo_bytes(&conn->tx), sndbuf = tcp_sndbuf_now(conn);
 	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
 
 	if (used >= sndbuf || (lowat != UINT32_MAX && vma_tcp_tx_unsent(conn) >= lowat))

@@ -36,6 +36,7 @@ static struct end *_Atomic waiting[WORKERS * 2]; /* accepted, by the worker whos
 static _Atomic bool stop;
 static _Atomic uint64_t bytes_moved, connections;
 static _Atomic long allocated;
+static struct vma_tcp_memory memory; /* limit 0: as much as there is */
 
 static void *take(size_t size)
 {
@@ -122,7 +123,7 @@ static void write_all(struct end *end, uint64_t total)
 		if (n == 0) {
 			/* Only what was told says that there is room again. */
 			while (!(atomic_exchange(&end->events, 0) & VMA_TCP_WRITABLE) &&
-			       vma_tcp_tx_room(end->conn) == 0)
+			       (memory.limit != 0 || vma_tcp_tx_room(end->conn) == 0))
 				idle(&since);
 			continue;
 		}
@@ -273,7 +274,10 @@ static void open_world(void)
 		                          .thread_mode = VMA_THREAD_YIELD,
 		                          .rx_sw_csum = true,
 		                          .name = "stress"};
-		struct vma_tcp_attr t = {.arena = arena, .host = {.alloc = take, .free = give}, .gro_streams_max = 8};
+		struct vma_tcp_attr t = {.arena = arena,
+		                         .host = {.alloc = take, .free = give},
+		                         .gro_streams_max = 8,
+		                         .memory = memory.limit != 0 ? &memory : NULL};
 
 		assert_int_equal(vma_ring_create(&r, &ring[i]), 0);
 		t.ring = ring[i];
@@ -301,13 +305,12 @@ static void close_world(void)
 	vma_bufarena_destroy(arena);
 }
 
-static void test_many_threads_lose_and_leak_nothing(void **state)
+static void converse_for_a_while(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 	uint64_t end = now_ns() + (uint64_t)((seconds != NULL ? atof(seconds) : 1.5) * 1e9);
 	pthread_t threads[WORKERS];
 
-	(void)state;
 	open_world();
 	atomic_store(&stop, false);
 	for (uintptr_t i = 0; i < WORKERS; i++)
@@ -323,5 +326,24 @@ static void test_many_threads_lose_and_leak_nothing(void **state)
 	close_world();
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_threads_lose_and_leak_nothing)};
+static void test_many_threads_lose_and_leak_nothing(void **state)
+{
+	(void)state;
+	memory = (struct vma_tcp_memory){0};
+	converse_for_a_while();
+}
+
+/* Memory is short for all most of the time: a writer that is not told of room would wait for ever. */
+static void test_many_threads_share_little_memory(void **state)
+{
+	(void)state;
+	memory = (struct vma_tcp_memory){.pressure = 1, .limit = WORKERS * 24576};
+	atomic_store(&connections, 0);
+	converse_for_a_while();
+	assert_true(atomic_load(&memory.was_spent));
+	assert_int_equal(atomic_load(&memory.used), 0);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_threads_lose_and_leak_nothing),
+                                          cmocka_unit_test(test_many_threads_share_little_memory)};
 VMA_TEST_MAIN(tests)

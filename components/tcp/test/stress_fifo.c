@@ -33,7 +33,7 @@ static void counted_free(void *memory)
 	free(memory);
 }
 
-static const struct fifo_memory memory = {counted_alloc, counted_free};
+static const struct fifo_memory memory = {counted_alloc, counted_free, NULL};
 
 static uint32_t next_random(uint32_t *seed)
 {

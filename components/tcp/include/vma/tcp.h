@@ -74,6 +74,17 @@ int vma_tcp_cc_by_name(const char *name);
 /* As TCP_CONGESTION has it: "reno", "cubic", "bbr", and "none"; NULL: there is no such algorithm. */
 const char *vma_tcp_cc_name(int algorithm);
 
+/*
+ * Bytes that fifos may hold together, as net.ipv4.tcp_mem: from `pressure` on buffers do not grow and windows become
+ * small; from `limit` on what comes is not taken (the peer says it again), and writers wait. A few KB for each
+ * connection come on top. Shared by the stacks of a process; the limits are constant.
+ */
+struct vma_tcp_memory {
+	_Atomic int64_t used;
+	int64_t pressure, limit;
+	_Atomic bool was_spent; /* once; driver's and writers' */
+};
+
 struct vma_tcp_attr {
 	struct vma_ring *ring;
 	struct vma_bufarena *arena;
@@ -85,6 +96,7 @@ struct vma_tcp_attr {
 	uint32_t max_syn_rate;    /* VMA_TCP_MAX_SYN_RATE: connection requests taken per second; 0: no limit */
 	uint32_t orphans_max;     /* closed connections that go on without an owner; 0: 16384 */
 	uint32_t time_wait_max;   /* 0: 262144 */
+	struct vma_tcp_memory *memory; /* NULL: no limit */
 	const char *name;
 };
 

@@ -1,0 +1,38 @@
+/*
+ * budget.h - the bound of all bytes in fifos (struct vma_tcp_memory), as a connection's two sides ask for it.
+ *
+ *   tight   buffers do not grow any more, and who does not read is offered four segments at a time
+ *   spent   what comes for who has more than a little unread is not taken: the peer says it again; what is written
+ * waits for what has been written before
+ *
+ * Each connection may always have a little, so none waits for another one for ever.
+ */
+#ifndef VMA_TCP_BUDGET_H
+#define VMA_TCP_BUDGET_H
+
+#include "tcp_priv.h"
+
+#define BUDGET_RCV_LEAST 4096 /* the kernel's tcp_rmem[0], and its least send buffer */
+#define BUDGET_SND_LEAST 4608
+
+static inline bool budget_is_tight(const struct vma_tcp *tcp)
+{
+	const struct vma_tcp_memory *memory = tcp->attr.memory;
+
+	return atomic_load_explicit(&memory->used, memory_order_relaxed) >= memory->pressure;
+}
+
+static inline bool budget_is_spent(const struct vma_tcp *tcp)
+{
+	const struct vma_tcp_memory *memory = tcp->attr.memory;
+
+	return __builtin_expect(atomic_load_explicit(&memory->used, memory_order_relaxed) >= memory->limit, 0);
+}
+
+/* Not now: what has come unread is enough. */
+static inline bool budget_refuses(const struct vma_tcp_conn *conn)
+{
+	return budget_is_spent(conn->tcp) && fifo_bytes(&conn->rx) >= BUDGET_RCV_LEAST;
+}
+
+#endif

@@ -1,0 +1,149 @@
+/* Memory for all connections together is bounded: windows close, writers wait, and nothing is lost. */
+#include "pair.h"
+#include "../tcp_priv.h"
+
+enum { CONNS = 24, EACH = 300000 };
+#define LIMIT (400 * 1024)
+/* A few KB for each connection's two fifos, in chunks that double, come on top; and what a window had promised. */
+#define SLACK (CONNS * 2 * 16384)
+
+static struct vma_tcp_memory memory;
+static struct app *client[CONNS];
+static size_t sent[CONNS], got[CONNS];
+
+static int open_bounded(void **state)
+{
+	struct vma_tcp_attr wishes = {.gro_streams_max = 16, .memory = &memory};
+
+	(void)state;
+	memory = (struct vma_tcp_memory){.pressure = LIMIT / 2, .limit = LIMIT};
+	memset(sent, 0, sizeof(sent));
+	memset(got, 0, sizeof(got));
+	pair_open_with(&wishes, 0);
+	listen_on_with(1, &side[1].options, CONNS);
+	for (unsigned i = 0; i < CONNS; i++)
+		client[i] = connect_from(0, (uint16_t)(2000 + i));
+	run(10 * MS);
+	assert_int_equal(pair_accepted_count, CONNS);
+	return 0;
+}
+
+static int close_bounded(void **state)
+{
+	int rc;
+
+	for (unsigned i = 0; i < CONNS; i++)
+		app_free(client[i]);
+	rc = pair_close(state);
+	assert_int_equal(atomic_load(&memory.used), 0);
+	return rc;
+}
+
+/* Accepted in another order than asked for, perhaps. */
+static struct app *server_of(unsigned i)
+{
+	struct vma_flow_key theirs, ours;
+
+	vma_tcp_names(client[i]->conn, &ours);
+	for (unsigned k = 0; k < pair_accepted_count; k++) {
+		vma_tcp_names(pair_accepted[k]->conn, &theirs);
+		if (theirs.peer_port_be == ours.local_port_be)
+			return pair_accepted[k];
+	}
+	fail();
+	return NULL;
+}
+
+static void write_all(void)
+{
+	for (unsigned i = 0; i < CONNS; i++) {
+		size_t n;
+
+		do {
+			n = send_bytes(client[i], EACH - sent[i]);
+			sent[i] += n;
+		} while (n != 0 && sent[i] < EACH);
+	}
+}
+
+static bool read_all(void)
+{
+	bool done = true;
+
+	for (unsigned i = 0; i < CONNS; i++) {
+		got[i] += read_bytes(server_of(i), EACH);
+		done &= got[i] == EACH;
+	}
+	return done;
+}
+
+static void test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost(void **state)
+{
+	uint64_t end;
+
+	(void)state;
+	for (unsigned i = 0; i < 200; i++) {
+		write_all();
+		run(50 * MS);
+		assert_true(atomic_load(&memory.used) < LIMIT + SLACK);
+	}
+	assert_true(atomic_load(&memory.used) > LIMIT / 2);
+	end = pair_now_ns + 600 * SEC;
+	while (!read_all()) {
+		write_all();
+		run(20 * MS);
+		assert_true(pair_now_ns < end);
+		assert_true(atomic_load(&memory.used) < LIMIT + SLACK);
+	}
+}
+
+static void test_writer_that_waits_for_memory_is_told(void **state)
+{
+	unsigned waiting = 0, told = 0;
+
+	(void)state;
+	atomic_store(&memory.used, LIMIT); /* somebody else's */
+	for (unsigned i = 0; i < CONNS; i++) {
+		while (send_bytes(client[i], EACH) != 0)
+			;
+		assert_true(vma_tcp_tx_queued(client[i]->conn) <= 4608);
+		waiting += (ready(client[i]) & EPOLLOUT) == 0;
+		take_events(client[i]);
+	}
+	assert_int_equal(waiting, CONNS);
+	atomic_fetch_sub(&memory.used, LIMIT);
+	run(100 * MS); /* all is acknowledged */
+	for (unsigned i = 0; i < CONNS; i++)
+		told += (take_events(client[i]) & VMA_TCP_WRITABLE) != 0;
+	assert_int_equal(told, CONNS);
+}
+
+/* Who reads goes on, a few segments at a time, although another one holds all the memory. */
+static void test_connection_that_reads_goes_on_while_memory_is_spent(void **state)
+{
+	(void)state;
+	atomic_store(&memory.used, LIMIT);
+	transfer(client[3], server_of(3), 100000, 60 * SEC);
+	atomic_fetch_sub(&memory.used, LIMIT);
+}
+
+static void test_buffers_do_not_grow_under_pressure(void **state)
+{
+	uint64_t rcvbuf = atomic_load(&server_of(0)->conn->rcvbuf), sndbuf = atomic_load(&client[0]->conn->sndbuf);
+
+	(void)state;
+	atomic_store(&memory.used, LIMIT / 2);
+	transfer(client[0], server_of(0), 2000000, 60 * SEC);
+	assert_int_equal(atomic_load(&server_of(0)->conn->rcvbuf), rcvbuf);
+	assert_int_equal(atomic_load(&client[0]->conn->sndbuf), sndbuf);
+	atomic_fetch_sub(&memory.used, LIMIT / 2);
+}
+
+#define BOUNDED(f) cmocka_unit_test_setup_teardown(f, open_bounded, close_bounded)
+static const struct CMUnitTest tests[] = {
+        BOUNDED(test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost),
+        BOUNDED(test_writer_that_waits_for_memory_is_told),
+        BOUNDED(test_connection_that_reads_goes_on_while_memory_is_spent),
+        BOUNDED(test_buffers_do_not_grow_under_pressure),
+};
+VMA_TEST_MAIN(tests)
