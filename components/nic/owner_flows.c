@@ -338,13 +338,14 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 
 		while (*place != NULL) {
 			const struct vma_flow_key key = (*place)->rule.key;
+			const bool listens = (*place)->rule.flags & VMA_FLOW_LISTENER;
 
 			if ((*place)->slot != slot) {
 				place = &(*place)->next;
 				continue;
 			}
 			leave_flow(owner, place, dead ? HEIR_RESET : HEIR_WAITS);
-			if (owner_flow_is_connection(&key))
+			if (owner_flow_is_connection(&key) || (listens && !dead))
 				owner_resets_note(owner, slot, &key, dead);
 		}
 	}

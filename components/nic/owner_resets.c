@@ -11,6 +11,9 @@
  * nor is one whose heir is over: the peer has reset it, or begun another one.
  * What the peers answer meets the connections' heirs (owner_heirs.c), which reset them.
  *
+ * A listener has no peer to be probed. It is noted only while its process may be back: when that has died instead, its
+ * heir refuses at once, as the kernel would.
+ *
  * A process that ends in good order hands its connections down before it does; those that it had to cut are probed,
  * too.
  */
@@ -72,6 +75,11 @@ void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	append(resets, dead ? NOW : LATER, reset, dead ? now : now + LATER_NS);
 }
 
+static bool has_peer(const struct vma_flow_key *key)
+{
+	return key->peer_port_be != 0;
+}
+
 /* A process that is killed closes its connection to us before it has ended: first it has only left. */
 void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
 {
@@ -83,11 +91,14 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
 	while (reset != NULL) {
 		struct owner_reset *next = reset->next;
 
-		if (reset->slot == slot) {
-			owner_heirs_cut(owner, &reset->key);
-			append(resets, NOW, reset, now);
-		} else {
+		if (reset->slot != slot) {
 			append(resets, LATER, reset, reset->due_ns);
+		} else {
+			owner_heirs_cut(owner, &reset->key);
+			if (has_peer(&reset->key))
+				append(resets, NOW, reset, now);
+			else
+				drop(resets, reset);
 		}
 		reset = next;
 	}
@@ -141,7 +152,8 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 
 	while (left > 0 && resets->first[list] != NULL && resets->first[list]->due_ns <= now) {
 		struct owner_reset *reset = resets->first[list];
-		const bool over = owner_flow_exists(owner, &reset->key) || !owner_heirs_last(owner, &reset->key);
+		const bool over = !has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
+		                  !owner_heirs_last(owner, &reset->key);
 
 		if (!over && !probe(resets, list, &reset->key))
 			return 0;

@@ -279,6 +279,20 @@ static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state
 	assert_int_equal(comes(1001, ACK, THEIR_NXT, 100), RST); /* it has not come back */
 }
 
+static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **state)
+{
+	struct xdp_heir_segment syn;
+
+	(void)state;
+	add(SLOT, 0);
+	owner_flows_end(&owner, SLOT, false);
+	syn = segment(1234, number_of(0), SYN, THEIR_NXT, 0);
+	assert_int_equal(hear(&syn), 0);
+	owner_resets_dead(&owner, SLOT);
+	assert_int_equal(hear(&syn), RST);
+	assert_int_equal(owner.resets.count, 0);
+}
+
 static void test_who_left_and_comes_back_has_its_flow_again(void **state)
 {
 	(void)state;
@@ -618,6 +632,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_datagram_flow_has_no_heir),
         CASE(test_the_dead_have_heirs_for_three_seconds),
         CASE(test_who_only_left_is_not_answered_for_until_it_is_dead),
+        CASE(test_a_listener_that_left_refuses_from_the_moment_it_is_dead),
         CASE(test_who_left_and_comes_back_has_its_flow_again),
         CASE(test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only),
         CASE(test_what_was_left_twice_has_one_heir),

@@ -179,6 +179,20 @@ static void test_who_left_and_then_dies_is_not_waited_for(void **state)
 	assert_int_equal(probes.syns, 2);
 }
 
+static void test_a_listener_that_left_is_cut_when_it_dies_and_nobody_is_probed(void **state)
+{
+	(void)state;
+	note(0, false);
+	owner_resets_dead(&owner, 0);
+	assert_int_equal(cuts, 1);
+	assert_int_equal(owner.resets.count, 0);
+	note(0, false);
+	tick_after(2000 * MS); /* its process lives: the kernel's socket is what listens */
+	assert_int_equal(cuts, 1);
+	assert_int_equal(owner.resets.count, 0);
+	assert_int_equal(probes.syns + probes.acks, 0);
+}
+
 static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(void **state)
 {
 	(void)state;
@@ -267,6 +281,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_peer_of_the_dead_is_probed_at_once_and_once_more),
         CASE(test_who_left_alive_has_two_seconds_to_come_back),
         CASE(test_who_left_and_then_dies_is_not_waited_for),
+        CASE(test_a_listener_that_left_is_cut_when_it_dies_and_nobody_is_probed),
         CASE(test_a_connection_that_came_back_is_left_alone_in_the_second_round),
         CASE(test_a_peer_that_has_ended_it_is_not_probed_again),
         CASE(test_ten_thousand_are_probed_within_a_fraction_of_a_second_and_not_at_once),
