@@ -51,6 +51,7 @@ static void init_shared(struct vma_tcp_conn *conn)
 	atomic_init(&conn->refs, 1);
 	atomic_init(&conn->state, TCP_CLOSE);
 	atomic_init(&conn->urgent_at, -1);
+	atomic_init(&conn->urgent_passed, -1);
 	atomic_init(&conn->urgent_byte, -1);
 	atomic_init(&conn->more_from, UINT64_MAX);
 	conn->command.run = take_work;

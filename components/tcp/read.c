@@ -5,6 +5,10 @@
  * urgent_at. Reading stops before it; the next read steps over it, unless it is to be read inline. It can be read by
  * itself from urgent_byte: what it is, or URGENT_EXPECTED, URGENT_NONE. The driver sets both, the reader clears them by
  * exchange, so that a new one is not lost.
+ *
+ * A new one takes the place of one that nobody has passed, which becomes part of the stream; but where the reader
+ * stands right before the old one, that is stepped over as if it had read on: urgent_passed, until it has. A read that
+ * finds nothing but the urgent byte passes it.
  */
 #include <errno.h>
 
@@ -15,20 +19,24 @@ static bool is_inline(const struct vma_tcp_conn *conn)
 	return tcp_option(conn, VMA_TCP_OPT_OOBINLINE) != 0;
 }
 
-/* Bytes before the urgent one; -1: there is none ahead. */
-static int64_t mark_of(const struct vma_tcp_conn *conn, uint64_t consumed)
+/* Bytes before the urgent one; -1: there is none ahead. *passed: old urgent ones before them. */
+static int64_t mark_of(const struct vma_tcp_conn *conn, size_t *passed)
 {
-	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire);
+	uint64_t begin = fifo_consumed(&conn->rx);
+	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire); /* and what was passed for it */
+	int64_t old = atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed);
 
-	return at >= 0 && (uint64_t)at >= consumed ? (int64_t)((uint64_t)at - consumed) : -1;
+	*passed = old >= 0 && (uint64_t)old == begin && !is_inline(conn) ? 1 : 0;
+	begin += *passed;
+	return at >= 0 && (uint64_t)at >= begin ? (int64_t)((uint64_t)at - begin) : -1;
 }
 
 /* How the first bytes may be read: *skip is stepped over, at most *limit come in one piece. */
 static void rules_of(const struct vma_tcp_conn *conn, size_t *skip, uint64_t *limit)
 {
-	int64_t mark = mark_of(conn, fifo_consumed(&conn->rx));
+	int64_t mark = mark_of(conn, skip);
 
-	*skip = mark == 0 && !is_inline(conn) ? 1 : 0;
+	*skip += mark == 0 && !is_inline(conn) ? 1 : 0;
 	*limit = mark > 0 ? (uint64_t)mark : UINT64_MAX;
 }
 
@@ -100,7 +108,7 @@ static void pass_mark(struct vma_tcp_conn *conn, uint64_t consumed)
 
 void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes)
 {
-	if (bytes == 0)
+	if (bytes == 0 && (conn->rx_step == 0 || fifo_bytes(&conn->rx) != conn->rx_step))
 		return;
 	fifo_consume(&conn->rx, bytes + conn->rx_step);
 	conn->rx_step = 0;
@@ -126,5 +134,7 @@ int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek)
 
 int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn)
 {
-	return mark_of(conn, fifo_consumed(&conn->rx));
+	size_t passed;
+
+	return mark_of(conn, &passed);
 }

@@ -199,11 +199,12 @@ struct vma_tcp_conn {
 	_Atomic(const struct vma_tcp_owner *) owner;
 	void *_Atomic owner_arg;
 	struct vma_ring_command command;
-	struct tcp_fifo tx;        /* produced by the writer, consumed (released when acknowledged) by the driver */
-	struct tcp_fifo rx;        /* produced by the driver, consumed by the reader */
-	_Atomic int64_t urgent_at; /* stream offset of the urgent byte in rx; -1: none */
-	_Atomic int urgent_byte;   /* -1: not there (any more) */
-	size_t rx_step;            /* reader's: bytes that its last look at the front has stepped over */
+	struct tcp_fifo tx;            /* produced by the writer, consumed (released when acknowledged) by the driver */
+	struct tcp_fifo rx;            /* produced by the driver, consumed by the reader */
+	_Atomic int64_t urgent_at;     /* stream offset of the urgent byte in rx; -1: none */
+	_Atomic int64_t urgent_passed; /* of one before it that the reader stood before, and steps over; -1: none */
+	_Atomic int urgent_byte;       /* -1: not there (any more) */
+	size_t rx_step;                /* reader's: bytes that its last look at the front has stepped over */
 
 	/* posted values, under post_lock of the poster's side: a seqlock is not worth it, a spin of two stores */
 	struct vma_tcp_path *_Atomic path_wish; /* exchanged; the driver frees it after copying */
@@ -416,8 +417,8 @@ void tcp_icmp_work(struct vma_tcp_conn *conn);
 
 void tcp_conn_ended(struct vma_tcp_conn *conn, int error);
 uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn); /* any thread: as far as there is memory */
-bool tcp_wants_room(const struct vma_tcp_conn *conn); /* any thread: no room, and WRITABLE will be told */
-bool tcp_readable(const struct vma_tcp_conn *conn);   /* any thread */
+bool tcp_wants_room(const struct vma_tcp_conn *conn);     /* any thread: no room, and WRITABLE will be told */
+bool tcp_readable(const struct vma_tcp_conn *conn);       /* any thread */
 /* Driver, before it makes room: whether a writer can be waiting for some. */
 bool tcp_may_be_wanted(const struct vma_tcp_conn *conn);
 /* conn->urgent_byte, but for the byte itself. */

@@ -3,7 +3,7 @@
  *
  * It points to the byte behind the urgent one, which is how the kernel takes it, whatever RFC 9293 3.8.5 has made of
  * it. One that lies before what has come already says nothing new, as does one that repeats the last. What of it goes
- * out is output.c's and frame.c's.
+ * out is output.c's and frame.c's. What becomes of an old one is said in read.c.
  */
 #include "judge.h"
 
@@ -16,6 +16,9 @@ static void announce(struct vma_tcp_conn *conn, const struct segment *s)
 
 	if (TCP_SEQ_LT(at, conn->pcb->rcv_nxt) || (known >= 0 && (uint64_t)known >= offset))
 		return;
+	/* Who reads right now has begun before this came, and takes the old one as what it was. */
+	if (known >= 0 && (uint64_t)known == fifo_consumed(&conn->rx) && produced > (uint64_t)known)
+		atomic_store_explicit(&conn->urgent_passed, known, memory_order_relaxed);
 	atomic_store_explicit(&conn->urgent_byte, URGENT_EXPECTED, memory_order_relaxed);
 	atomic_store_explicit(&conn->urgent_at, (int64_t)offset, memory_order_release);
 	conn->events |= VMA_TCP_URGENT;

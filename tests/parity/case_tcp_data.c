@@ -366,6 +366,113 @@ CASE(tcp_urgent_inline, "SO_OOBINLINE: the urgent byte is part of the stream")
 	close(s);
 }
 
+static void say_mark(int s)
+{
+	int mark = -1;
+
+	RES(ioctl(s, 0x8905 /* SIOCATMARK */, &mark));
+	say("at the mark: %d", mark);
+}
+
+static void say_urgent(int s)
+{
+	char c = '-';
+
+	RES(recv(s, &c, 1, MSG_OOB));
+	say("the byte is %c", c);
+}
+
+/* abX cdY ef: X is urgent first, then Y, and nobody has read anything. */
+static void two_marks(void)
+{
+	far_writes(1, 2, 1, 1);
+	peer(far(), "urgent 1 X");
+	pause_ms(30);
+	far_writes(1, 2, 2, 1);
+	peer(far(), "urgent 1 Y");
+	pause_ms(30);
+	far_writes(1, 2, 3, 1);
+	pause_ms(50);
+}
+
+static void read_to_the_end(int s)
+{
+	for (int i = 0; i < 5; i++) {
+		RES(recv(s, bytes, 100, MSG_DONTWAIT));
+		say_mark(s);
+	}
+}
+
+CASE(tcp_urgent_again, "a second urgent byte before the first was read: the first is part of the stream")
+{
+	int s = tcp_out();
+
+	two_marks();
+	say_mark(s);
+	read_to_the_end(s);
+	say_urgent(s);
+	say_urgent(s);
+	close(s);
+}
+
+CASE(tcp_urgent_again_taken, "a second urgent byte, taken before what is before it; and after the first was taken")
+{
+	int s = tcp_out();
+
+	two_marks();
+	say_urgent(s);
+	read_to_the_end(s);
+	far_writes(1, 2, 4, 1);
+	peer(far(), "urgent 1 V");
+	pause_ms(50);
+	say_urgent(s);
+	far_writes(1, 2, 5, 1);
+	peer(far(), "urgent 1 W");
+	pause_ms(50);
+	say_urgent(s);
+	read_to_the_end(s);
+	close(s);
+}
+
+CASE(tcp_urgent_again_at_mark, "a second urgent byte, right behind the first; one while the reader is at the mark")
+{
+	int s = tcp_out();
+
+	far_writes(1, 2, 1, 1);
+	peer(far(), "urgent 1 X");
+	peer(far(), "urgent 1 Y");
+	pause_ms(50);
+	RES(recv(s, bytes, 100, MSG_DONTWAIT));
+	say_mark(s);
+	peer(far(), "urgent 1 Z");
+	pause_ms(50);
+	read_to_the_end(s);
+	say_urgent(s);
+	far_writes(1, 2, 2, 1);
+	peer(far(), "urgent 1 P");
+	pause_ms(50);
+	RES(recv(s, bytes, 2, MSG_DONTWAIT));
+	say_mark(s);
+	far_writes(1, 1, 3, 1);
+	peer(far(), "urgent 1 Q");
+	pause_ms(50);
+	read_to_the_end(s);
+	say_urgent(s);
+	close(s);
+}
+
+CASE(tcp_urgent_again_inline, "a second urgent byte where they are read inline")
+{
+	int s = tcp_out();
+
+	RES(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
+	two_marks();
+	say_mark(s);
+	read_to_the_end(s);
+	say_urgent(s);
+	close(s);
+}
+
 static void *read_some(void *arg)
 {
 	static _Atomic int total;

@@ -188,6 +188,60 @@ static void test_mark_is_where_it_belongs_when_there_was_no_memory_for_what_came
 	app_free(app);
 }
 
+/* As the kernel: who stands before an urgent byte when another comes does not get it as data. */
+static void test_new_mark_steps_over_the_old_one_for_who_stands_before_it(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+	uint8_t byte;
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 4, "abcX", 4);
+	assert_int_equal(read_text(app, text, 15), 3);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	raw_send_options(5, 1, TCP_ACK | TCP_URG, "", 0, 3, "deY", 3);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 2);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 2);
+	assert_int_equal(read_text(app, text, 15), 2);
+	assert_string_equal(text, "de");
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
+	assert_int_equal(byte, 'Y');
+	app_free(app);
+}
+
+static void test_mark_that_nobody_reached_becomes_data(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 4, "abcX", 4);
+	raw_send_options(5, 1, TCP_ACK | TCP_URG, "", 0, 3, "deY", 3);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 6);
+	assert_int_equal(read_text(app, text, 15), 6);
+	assert_string_equal(text, "abcXde");
+	app_free(app);
+}
+
+/* Two in a row, and nothing else: both are passed by reads that find nothing. */
+static void test_read_that_finds_nothing_else_passes_the_urgent_byte(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+	uint8_t byte;
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
+	raw_send_options(2, 1, TCP_ACK | TCP_URG, "", 0, 1, "Y", 1);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
+	assert_int_equal(read_text(app, text, 15), 0);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
+	assert_int_equal(fifo_bytes(&app->conn->rx), 0);
+	app_free(app);
+}
+
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte),
         RAW_CASE(test_urgent_byte_is_read_by_itself_once),
@@ -198,5 +252,8 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_mark_is_where_it_belongs_when_there_was_no_memory_for_what_came_before),
         RAW_CASE(test_urgent_byte_is_found_in_the_second_of_two_segments),
         CASE(test_urgent_byte_arrives_at_the_other_stack),
+        RAW_CASE(test_new_mark_steps_over_the_old_one_for_who_stands_before_it),
+        RAW_CASE(test_mark_that_nobody_reached_becomes_data),
+        RAW_CASE(test_read_that_finds_nothing_else_passes_the_urgent_byte),
 };
 VMA_TEST_MAIN(tests)

@@ -258,7 +258,8 @@ bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn);       /* nothing is queued
  * Spans of the first bytes queued after `skip`, at most n; returns how many. They stay valid until they are consumed.
  */
 unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
-/* Takes out bytes that the last rx_front gave; opens the window when it pays, as the kernel (posts, never waits). */
+/* Takes out bytes that the last rx_front gave (0: a read that found none passes a lone urgent byte); opens the window
+ * when it pays, as the kernel (posts, never waits). */
 void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes);
 /* The urgent byte (MSG_OOB): 1 there, and *byte; 0 none; -EINVAL none expected or inline. mark: bytes before it, for
  * SIOCATMARK; -1: none. */
