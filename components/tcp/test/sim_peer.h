@@ -255,23 +255,32 @@ static bool sim_check_read(struct sim_peer *peer, const struct iovec *span)
 	return true;
 }
 
+/* 1: the next byte was the urgent one when another was announced, and reading leaves it out. */
+static unsigned sim_urgent_passed(const struct sim_peer *peer)
+{
+	const struct vma_tcp_conn *conn = peer->conn;
+
+	return (uint64_t)atomic_load(&conn->urgent_passed) == fifo_consumed(&conn->rx) && !peer->plan.options.oobinline;
+}
+
 /* The urgent byte is read by itself when it has come; reading steps over it, unless it is read inline. */
 static void sim_read_urgent(struct sim_peer *peer)
 {
 	int64_t mark = vma_tcp_rx_mark(peer->conn);
+	uint64_t at = peer->read + sim_urgent_passed(peer) + (uint64_t)mark;
 	uint8_t byte;
 	int rc = vma_tcp_rx_urgent(peer->conn, &byte, sim_happens(&peer->pair->chance, 50));
 
-	if (rc == 1 && mark >= 0 && !peer->eof && byte != *sim_bytes(sim_other(peer), peer->read + (uint64_t)mark))
-		sim_peer_fail(peer, "wrong urgent byte at %" PRIu64, peer->read + (uint64_t)mark);
+	if (rc == 1 && mark >= 0 && !peer->eof && byte != *sim_bytes(sim_other(peer), at))
+		sim_peer_fail(peer, "wrong urgent byte at %" PRIu64, at);
 	if (rc != 1 && rc != 0 && rc != -EINVAL)
 		sim_peer_fail(peer, "urgent byte: %d", rc);
 }
 
-/* 1: the next byte is the urgent one, which reading leaves out. */
+/* So many of the next bytes are urgent ones, which reading leaves out. */
 static unsigned sim_urgent_ahead(const struct sim_peer *peer)
 {
-	return vma_tcp_rx_mark(peer->conn) == 0 && !peer->plan.options.oobinline;
+	return sim_urgent_passed(peer) + (vma_tcp_rx_mark(peer->conn) == 0 && !peer->plan.options.oobinline);
 }
 
 static bool sim_read(struct sim_peer *peer)
