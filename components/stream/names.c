@@ -5,6 +5,10 @@
 
 #include "stream_priv.h"
 
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51 /* since Linux 6.3 */
+#endif
+
 void stream_take_local(struct stream_sock *sock, int fd)
 {
 	struct sockaddr_in local = {0};
@@ -17,19 +21,12 @@ void stream_take_local(struct stream_sock *sock, int fd)
 	sock->local = local;
 }
 
-/*
- * Connections that were accepted, and those in TIME_WAIT, hold their port against who binds it without SO_REUSEADDR;
- * the kernel does not know of them.
- */
-static bool is_held(const struct stream_sock *sock, const struct sockaddr *addr, socklen_t len)
+/* By connections that were accepted, and those in TIME_WAIT: the kernel does not know of them. */
+static bool has_connections(const struct sockaddr_in *name)
 {
-	struct sockaddr_in name;
-	bool any, held = false;
+	const bool any = name->sin_addr.s_addr == INADDR_ANY;
+	bool held = false;
 
-	if (sock->reuse_addr || sock->reuse_port || len < sizeof(name) || vma_copy(&name, addr, sizeof(name)) != 0 ||
-	    name.sin_family != AF_INET || name.sin_port == 0)
-		return false;
-	any = name.sin_addr.s_addr == INADDR_ANY;
 	for (unsigned bit = 0; bit < 64 && !held; bit++) {
 		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
 
@@ -37,11 +34,86 @@ static bool is_held(const struct stream_sock *sock, const struct sockaddr *addr,
 			struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
 
 			held = tcp != NULL &&
-			       vma_tcp_has_port(tcp, any ? NULL : (const uint8_t *)&name.sin_addr, name.sin_port);
+			       vma_tcp_has_port(tcp, any ? NULL : (const uint8_t *)&name->sin_addr, name->sin_port);
 		}
 	}
 	return held;
 }
+
+static bool is_inet(struct sockaddr_in *name, const struct sockaddr *addr, socklen_t len)
+{
+	return len >= sizeof(*name) && vma_copy(name, addr, sizeof(*name)) == 0 && name->sin_family == AF_INET;
+}
+
+/* Against who binds the port without SO_REUSEADDR. */
+static bool is_held(const struct stream_sock *sock, const struct sockaddr *addr, socklen_t len)
+{
+	struct sockaddr_in name;
+
+	return !sock->reuse_addr && !sock->reuse_port && is_inet(&name, addr, len) && name.sin_port != 0 &&
+	       has_connections(&name);
+}
+
+/* ---- a port of the kernel's choice ---- */
+
+#define CHOICES_MAX 8
+
+static bool has_option(int fd, int option)
+{
+	int value = 0;
+	socklen_t len = sizeof(value);
+
+	return vma_os.getsockopt(fd, IPPROTO_IP, option, &value, &len) == 0 && value != 0;
+}
+
+static uint16_t choice(int fd, struct sockaddr_in name)
+{
+	socklen_t len = sizeof(name);
+
+	if (fd < 0 || vma_os.bind(fd, (const struct sockaddr *)&name, len) != 0 ||
+	    vma_os.getsockname(fd, (struct sockaddr *)&name, &len) != 0 || name.sin_port == 0)
+		return 0;
+	return name.sin_port;
+}
+
+/*
+ * The kernel chooses a port that none of its connections has, and its own in TIME_WAIT count; ours it would take, and
+ * connect to the same peer would fail with EADDRNOTAVAIL. So sockets of no other use ask it first, and each keeps what
+ * it got until one is free here as well. 0: the kernel's choice is to be taken as it comes.
+ */
+static uint16_t free_port(int fd, struct sockaddr_in name)
+{
+	int asked[CHOICES_MAX];
+	unsigned n = 0;
+	uint16_t port_be;
+
+	if (has_option(fd, IP_BIND_ADDRESS_NO_PORT) || has_option(fd, IP_LOCAL_PORT_RANGE))
+		return 0;
+	do {
+		asked[n] = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		name.sin_port = 0;
+		name.sin_port = port_be = choice(asked[n], name);
+		n += asked[n] >= 0;
+	} while (port_be != 0 && has_connections(&name) && n < CHOICES_MAX);
+	while (n > 0)
+		vma_os.close(asked[--n]);
+	return port_be;
+}
+
+/* What is free now may be another's in the next moment: then the kernel chooses anew. */
+static int bind_shadow(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct sockaddr_in name;
+
+	if (is_inet(&name, addr, len) && name.sin_port == 0) {
+		name.sin_port = free_port(fd, name);
+		if (name.sin_port != 0 && vma_os.bind(fd, (const struct sockaddr *)&name, sizeof(name)) == 0)
+			return 0;
+	}
+	return vma_os.bind(fd, addr, len) != 0 ? -errno : 0;
+}
+
+/* ---- bind ---- */
 
 /* The shadow of a connection is not bound as the connection is: it does not know that this is refused. */
 int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
@@ -54,9 +126,10 @@ int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		rc = -EINVAL;
 	} else if (is_held(sock, addr, len)) {
 		rc = -EADDRINUSE;
-	} else if (vma_os.bind(fd, addr, len) != 0) {
-		rc = -errno;
 	} else {
+		rc = bind_shadow(fd, addr, len);
+	}
+	if (rc == 0) {
 		stream_take_local(sock, fd);
 		stream_describe(sock);
 	}

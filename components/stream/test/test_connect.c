@@ -385,6 +385,49 @@ static void test_after_close_the_port_is_free_when_the_connection_is_over(void *
 	bed_pair_end(-1, listener, peer);
 }
 
+static int (*os_bind)(int fd, const struct sockaddr *addr, socklen_t len);
+static uint16_t first_choice_be; /* 0: chosen already */
+
+static int chooses(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct sockaddr_in name = *(const struct sockaddr_in *)addr;
+
+	if (name.sin_port != 0 || first_choice_be == 0)
+		return os_bind(fd, addr, len);
+	name.sin_port = first_choice_be;
+	first_choice_be = 0;
+	return os_bind(fd, (struct sockaddr *)&name, sizeof(name));
+}
+
+static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0), next;
+	struct sockaddr_in name = sock_of(fd)->name;
+	const uint16_t resting_be = name.sin_port;
+	const int on = 1;
+
+	(void)state;
+	assert_int_equal(vma_os.setsockopt(other, IPPROTO_IP, IP_FREEBIND, &on, sizeof(on)), 0);
+	do_close(fd);
+	bed_until(atomic_load(&peer->events) & VMA_TCP_PEER_CLOSED);
+	vma_tcp_close(peer->conn, false);
+	bed_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0); /* in TIME_WAIT */
+	vma_os.close(other);
+	next = bed_socket(SOCK_NONBLOCK);
+	os_bind = vma_os.bind;
+	vma_os.bind = chooses;
+	first_choice_be = resting_be;
+	assert_int_equal(do_bind(next, "0.0.0.0", 0), 0);
+	vma_os.bind = os_bind;
+	assert_int_equal(first_choice_be, 0);
+	assert_int_not_equal(sock_of(next)->local.sin_port, 0);
+	assert_int_not_equal(sock_of(next)->local.sin_port, resting_be);
+	do_close(next);
+	bed_pair_end(-1, listener, peer);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_connection_goes_past_the_kernel),
         cmocka_unit_test(test_an_attempt_is_under_way_until_the_peer_answers),
@@ -406,5 +449,6 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_disconnected_it_is_fresh_again),
         cmocka_unit_test(test_an_answer_that_comes_while_it_is_disconnected_connects_nothing),
         cmocka_unit_test(test_after_close_the_port_is_free_when_the_connection_is_over),
+        cmocka_unit_test(test_the_kernels_choice_of_a_port_is_none_that_rests_here),
 };
 BED_MAIN("connect", tests)
