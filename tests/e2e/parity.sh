@@ -77,6 +77,13 @@ hung_in_the_sanitizer() { # CASE STATUS
 	[ "$SAN" = address ] && [ "$2" -eq 124 ] && [[ $1 == fork_* ]]
 }
 
+# A handler that interrupts ThreadSanitizer's runtime while that holds a lock of its own, and then calls it again or never
+# returns to it, stands still (handlers that wait their turn are what it has for this; ours, as the kernel's, do not).
+# The other builds run these cases.
+stops_the_sanitizer() { # CASE
+	[ "$SAN" = thread ] && [[ $1 == signal_handler_sends || $1 == signal_handler_jumps_out_of_send ]]
+}
+
 run_both() { # CASE: sets rc_kernel, rc
 	run_case k "$1" "" &
 	run_case a "$1" "$preload"
@@ -121,7 +128,11 @@ field a b "$preload"
 while read -r name sentence; do
 	# shellcheck disable=SC2053 # CASES is a pattern
 	[[ $name == ${CASES:-*} ]] || continue
-	compare "$name" "$sentence" </dev/null
+	if stops_the_sanitizer "$name"; then
+		skip "$name: $sentence" "the sanitizer's runtime cannot be interrupted in its own calls"
+	else
+		compare "$name" "$sentence" </dev/null
+	fi
 done < <("$PARITY" --list)
 if [ -n "$preload" ]; then
 	check "the suite fails when the library offloads nothing" offload_nothing VMA_OFFLOADED_SOCKETS=0

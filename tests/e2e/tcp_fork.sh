@@ -12,7 +12,7 @@ echoed() { # PORT FILE N: what comes back is the same
 	client /usr/bin/socat -t 20 - "TCP:$IP_B:$1" <"$2" >"$WORK/echo.$3" &&
 		[ "$(sum_of "$WORK/echo.$3")" = "$(sum_of "$2")" ]
 }
-many() { # PORT FILE: at the same time
+all_at_once() { # PORT FILE
 	local i pids=() rc=0
 	for ((i = 0; i < clients; i++)); do
 		echoed "$1" "$2" "$i" &
@@ -21,6 +21,15 @@ many() { # PORT FILE: at the same time
 	for i in "${pids[@]}"; do wait "$i" || rc=1; done
 	rm -f "$WORK"/echo.*
 	return $rc
+}
+
+# A child of a forking server hangs now and then in AddressSanitizer's allocator, of whose lock nobody told it that its
+# holder stayed behind: in that build, and only there, all clients come once more.
+many() { # PORT FILE: at the same time
+	all_at_once "$@" && return
+	[ "$SAN" = address ] || return
+	note "not all clients were served under AddressSanitizer: once more"
+	all_at_once "$@"
 }
 
 # A server and its children: those of a server that was ended would wait for their clients for ever.
