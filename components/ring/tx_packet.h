@@ -61,7 +61,7 @@ static enum fate judge(const struct vma_ring *ring, const struct vma_nic_seg *pa
  * reference), 0 no buffer now, -EMSGSIZE it does not fit. The originals stay with the caller.
  */
 static int gather(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len,
-                         struct vma_nic_seg *out)
+                  struct vma_nic_seg *out)
 {
 	uint32_t off = ring->qp->tx_headroom;
 	char *to;

@@ -49,8 +49,7 @@ static void slots_free(struct vma_ring *ring, struct tx_slot *slot)
 }
 
 /* Slots for one packet of n segments, filled; NULL: not enough are free. */
-static struct tx_slot *slots_fill(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n,
-                                         uint32_t tid)
+static struct tx_slot *slots_fill(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint32_t tid)
 {
 	struct tx_slot *first = NULL, **link = &first;
 
