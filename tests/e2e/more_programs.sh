@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# More unmodified programs over offloaded sockets, beside those of tcp_programs.sh: dnsmasq and dig over UDP and TCP,
+# rsync both ways, openssl's TLS server and client; and what a server that is killed leaves to those who come next.
+# shellcheck disable=SC2154 # where: lib_programs.sh
+. "$(dirname "$0")/../lib_programs.sh"
+if [ "$SAN" = address ]; then
+	skip "more programs" "some of them hang in setlocale with AddressSanitizer's runtime alone"
+	done_testing
+fi
+net_pair
+
+has_all() { # SENTENCE PROGRAM...
+	local program
+	for program in "${@:2}"; do
+		command -v "$program" >/dev/null || { skip "$1" "no $program here" && return 1; }
+	done
+}
+
+# dig binds to port 0 and then connects: 400 connections rest in TIME_WAIT, and none of their ports may be chosen again.
+# dnsmasq has a child for each of them, which is tcp_fork.sh's matter: over TCP it stays with the kernel here.
+names() {
+	local s="dnsmasq and dig, $where offloaded"
+	has_all "$s" dnsmasq dig || return 0
+	seq 1 400 | awk '{ printf "10.1.%d.%d h%d.test\n", $1 / 250, $1 % 250, $1 }' >"$WORK/hosts"
+	awk '{ print $2 }' "$WORK/hosts" >"$WORK/questions"
+	serve names dnsmasq -k -p 5353 --listen-address="$IP_B" --bind-interfaces --no-resolv --no-hosts \
+		--addn-hosts="$WORK/hosts" --user=root --pid-file="$WORK/names.pid"
+	check "$s: the server starts" wait_for 20 listens 5353
+	check "$s: 400 names over UDP" answered
+	[ "$where" != client ] || check "$s: 400 names over TCP" answered +tcp
+	check "$s: the server still runs" alive names
+	stop names
+}
+answered() { # OPTION...
+	client dig "@$IP_B" -p 5353 -f "$WORK/questions" +short +tries=2 "$@" >"$WORK/answers"
+	# A question may be asked again, which dig says in a line of its own.
+	awk '{ print $1 }' "$WORK/hosts" | diff - <(grep -v '^;;' "$WORK/answers")
+}
+
+files() {
+	local s="rsync, $where offloaded" i
+	has_all "$s" rsync || return 0
+	[ -e "$WORK/tree/1" ] || {
+		mkdir -p "$WORK/tree"
+		for i in $(seq 100); do head -c $((i * 1000)) "$(payload $((1 << 20)))" >"$WORK/tree/$i"; done
+	}
+	printf 'use chroot = no\nuid = root\ngid = root\n[tree]\npath = %s\n[put]\npath = %s\nread only = no\n' \
+		"$WORK/tree" "$WORK/put" >"$WORK/rsyncd.conf"
+	rm -rf "$WORK/put" "$WORK/taken"
+	mkdir "$WORK/put"
+	serve files rsync --daemon --no-detach --address="$IP_B" --port=8730 --config="$WORK/rsyncd.conf"
+	check "$s: the server starts" wait_for 20 listens 8730
+	check "$s: a tree of 100 files is taken" client rsync -a "rsync://$IP_B:8730/tree/" "$WORK/taken"
+	check "$s: and is the same" diff -r "$WORK/tree" "$WORK/taken"
+	check "$s: a tree is put there" client rsync -a "$WORK/tree/" "rsync://$IP_B:8730/put"
+	check "$s: and is the same there" diff -r "$WORK/tree" "$WORK/put"
+	stop files
+}
+
+secrets() {
+	local s="openssl s_server and s_client, $where offloaded"
+	[ -e "$WORK/key.pem" ] || openssl req -x509 -newkey rsa:2048 -nodes -keyout "$WORK/key.pem" \
+		-out "$WORK/cert.pem" -days 2 -subj /CN=test 2>/dev/null
+	file=$(payload $((16 << 20)))
+	serve secrets sh -c "cd '$WORK' && exec openssl s_server -accept $IP_B:4433 -cert cert.pem -key key.pem -WWW -quiet"
+	check "$s: the server starts" wait_for 20 listens 4433
+	count_from
+	check "$s: a file of 16 MB comes, and is the same" fetch_secret
+	still "$s"
+	stop secrets
+}
+fetch_secret() {
+	printf 'GET /%s HTTP/1.0\r\n\r\n' "$(basename "$file")" |
+		client openssl s_client -quiet -connect "$IP_B:4433" 2>/dev/null | tail -c $((16 << 20)) | cmp - "$file"
+}
+
+# The port of a server that had many connections and was killed refuses at once, as the kernel's.
+killed() {
+	local s="a server with 2000 connections behind it, $where offloaded" begun
+	serve killed python3 -m http.server --bind "$IP_B" --directory "$WORK/empty" 8000
+	check "$s: it starts" wait_for 20 listens 8000
+	check "$s: 2000 requests are answered" client python3 "$WORK/requests.py" "$IP_B" 8000 2000
+	stop killed KILL
+	begun=${EPOCHREALTIME/./}
+	check_eq "$s: who comes after its end is refused" "$(client python3 "$WORK/requests.py" "$IP_B" 8000 1)" refused
+	[ -n "$SAN" ] || check_num "$s: within a second" $(((${EPOCHREALTIME/./} - begun) / 1000)) -lt 1000
+}
+mkdir "$WORK/empty"
+cat >"$WORK/requests.py" <<-'PY'
+	import socket, sys
+	for _ in range(int(sys.argv[3])):
+	    try:
+	        with socket.create_connection((sys.argv[1], int(sys.argv[2])), 20) as connection:
+	            connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+	            answer = b""
+	            while data := connection.recv(65536):
+	                answer += data
+	            assert answer.startswith(b"HTTP/1.0 200"), answer
+	    except ConnectionRefusedError:
+	        print("refused")
+PY
+
+for combination in both server client; do
+	combination $combination || continue
+	for program in names files secrets killed; do
+		# shellcheck disable=SC2053 # PROGRAMS is a pattern
+		[[ $program == ${PROGRAMS:-*} ]] && $program
+	done
+done
+done_testing
