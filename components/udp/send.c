@@ -236,8 +236,8 @@ static void idle(struct vma_ring *ring, struct room *room)
 }
 
 /*
- * A send that does not wait finds no room, and says that it is sent: what has been queued leaves, and if that makes no
- * room, the datagram is dropped as one is that a full queue of the kernel's drops (VMA_TX_NONBLOCKED_EAGAINS).
+ * VMA_TX_NONBLOCKED_EAGAINS=0, for programs that cannot live with EAGAIN: what a send that does not wait finds no room
+ * for is said to be sent. What has been queued leaves, and if that makes no room, the datagram is dropped.
  */
 static ssize_t __attribute__((cold, noinline))
 send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct udp_pieces *pieces)
@@ -252,6 +252,12 @@ send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->tx_drops, 1);
 	return (ssize_t)pieces->len;
+}
+
+/* Only who has asked for it: by default nothing is lost that the sender was not told of. */
+static bool drops_in_silence(const struct vma_conf *conf)
+{
+	return conf->given[VMA_CONF_AT_tx_nonblocked_eagains] && !conf->tx_nonblocked_eagains;
 }
 
 /* 0: try again. As the kernel's wait for SO_SNDBUF: -EAGAIN, -EINTR. */
@@ -354,7 +360,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		sent = transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
 		if (sent != -EAGAIN)
 			return sent;
-		if (nonblocking && !dst->engine->conf.tx_nonblocked_eagains)
+		if (nonblocking && drops_in_silence(&dst->engine->conf))
 			return send_or_drop(sock, dst, pieces);
 		sent = wait_for_room(sock, dst->rail->ring, nonblocking, &room);
 		if (sent != 0)

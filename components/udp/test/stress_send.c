@@ -110,7 +110,6 @@ static void start_socket(void)
 	bed.peer_flow.sink = check_frame;
 	sock = bed_socket(true);
 	sock->ttl = 10;
-	vma_engine()->conf.tx_nonblocked_eagains = true; /* else what finds no room is dropped, and said to be sent */
 	sock->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT)};
 	memcpy(&sock->peer.sin_addr, bed_remote, 4);
 	atomic_store(&sock->connected, true);

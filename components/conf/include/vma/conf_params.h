@@ -53,8 +53,8 @@
 	  "What IP_MULTICAST_LOOP is of a socket that does not set it: whether its multicast is also received on "     \
 	  "this host.")                                                                                                \
 	X(BOOL, tx_nonblocked_eagains, "VMA_TX_NONBLOCKED_EAGAINS", "Tx non-blocked eagains", 0, SAME, SAME, 0, 1,     \
-	  SWITCH, "What a non-blocking send of UDP says where the queue is full: 1 EAGAIN; 0 that it is sent, and the "\
-	  "datagram is dropped and counted.")                                                                          \
+	  SWITCH, "What a non-blocking send of UDP says where the queue is full. Not set, or 1: EAGAIN, as the kernel. " \
+	  "0, if it is set: that it is sent, and the datagram is dropped and counted.")                                \
 	X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for receiving. Memory grows on demand, so this is a bound, not a cost.")            \
 	X(INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 16000, 256, SAME, 16, 1048576, PLAIN,                                \
