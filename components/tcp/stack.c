@@ -332,6 +332,9 @@ static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 	wheel_init(&tcp->wheel, tcp->now_ns);
 }
 
+/* Not the stack's: connections give their memory back when it has gone. */
+static struct vma_tcp_memory no_limit = {.pressure = INT64_MAX, .limit = INT64_MAX};
+
 int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 {
 	struct vma_tcp_host host = complete(&attr->host);
@@ -345,8 +348,7 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 		return -ENOMEM;
 	settle(tcp, attr);
 	if (tcp->attr.memory == NULL)
-		tcp->attr.memory = &tcp->own_memory;
-	tcp->own_memory.pressure = tcp->own_memory.limit = INT64_MAX;
+		tcp->attr.memory = &no_limit;
 	rc = port_memory_create(tcp);
 	if (rc != 0)
 		goto no_memory;

@@ -310,7 +310,6 @@ struct vma_tcp {
 	struct vma_bufarena *arena;
 	struct vma_tcp_host host;
 	struct vma_tcp_attr attr;
-	struct vma_tcp_memory own_memory; /* where the owner has given none */
 	const struct vma_nic_info *nic;
 
 	/* driver's */
