@@ -36,7 +36,7 @@ libs: $(LIBS_ALL)
 # ---- tests ----
 
 # A sanitizer makes all slower; make test-san runs makes that inherit what is said here.
-export TEST_TIMEOUT ?= $(if $(SAN)$(filter test-san,$(MAKECMDGOALS)),360,120)
+export TEST_TIMEOUT ?= $(if $(SAN)$(filter test-san,$(MAKECMDGOALS)),600,300)
 
 # Checks that exist in the debug build only.
 DEBUG_TESTS := log bufpool

@@ -42,7 +42,7 @@ tally_report() { # NAME OUTPUT
 			'"$TAP_FAILURE" <<<"$2"
 		case ${exit_status:-0} in
 		0) [ -n "$2" ] || echo "(no output)" ;;
-		124 | 137) echo "(exit $exit_status: killed, perhaps because it took longer than ${TEST_TIMEOUT:-120} s)" ;;
+		124 | 137) echo "(exit $exit_status: killed, perhaps because it took longer than ${TEST_TIMEOUT:-300} s)" ;;
 		*) echo "(exit $exit_status)" ;;
 		esac
 		[ -z "${TALLY:-}" ] || awk -v name="$1" -v status="${exit_status:-0}" '
