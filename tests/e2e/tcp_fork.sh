@@ -163,6 +163,12 @@ python_preforks() {
 	stop_all prefork
 }
 
+# A vmad of ours, once the one that the programs before have started is gone: it ends by itself, a moment after them.
+vmad_owns() {
+	if [ -z "${PID[vmad]:-}" ] || ! alive vmad; then start vmad b "$BUILD/bin/vmad" --foreground "$IF_B"; fi
+	log_has vmad "owns $IF_B"
+}
+
 # Without the right to hand a connection over it stays with the parent, and one line says so.
 python_may_not() {
 	local s="python without CAP_NET_ADMIN, $where offloaded"
@@ -181,7 +187,7 @@ python_may_not() {
 		connection.sendall(errno.errorcode.get(status, "served").encode() + b"\n")
 		connection.sendall(connection.recv(100))
 	PY
-	start vmad b "$BUILD/bin/vmad" "$IF_B" # the server may not start one
+	wait_for 20 vmad_owns # the server may not start one
 	serve may_not setpriv --bounding-set -net_admin python3 "$WORK/may_not.py" "$IP_B"
 	check "$s: the server listens" wait_for 20 listens 7131
 	count_from
