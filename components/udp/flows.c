@@ -10,6 +10,7 @@
 
 #include "endpoint.h"
 #include "flows.h"
+#include "legacy.h"
 #include "os_sends.h"
 
 #define PAUSE_NS 900000000ULL /* less than the second between two tries */
@@ -290,6 +291,7 @@ void udp_flows_update(struct udp_sock *sock)
 
 	if (sock->file.os_only || engine == NULL || has_ended(sock) || atomic_load(&sock->inherited))
 		return;
+	udp_legacy_sweep(sock);
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
 	flows = flows_of(sock);
@@ -381,10 +383,13 @@ void udp_ask_take_up(struct udp_sock *sock)
 
 void udp_flows_pause(struct udp_sock *sock)
 {
-	if (sock->flows == NULL || sock->flows->members == NULL)
+	if (sock->flows == NULL)
 		return;
-	sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
-	udp_flows_update(sock);
+	if (sock->flows->members != NULL) {
+		sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
+		udp_flows_update(sock);
+	}
+	udp_legacy_make(sock);
 }
 
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "cmsg.h"
+#include "legacy.h"
 #include "pieces.h"
 #include "recv.h"
 
@@ -176,13 +177,32 @@ static inline bool take(struct udp_sock *sock, const struct udp_attachments *all
 	return take_from_many(sock, all, peek, out);
 }
 
+void udp_take_all(struct udp_sock *sock, const struct udp_attachments *all,
+                  void (*each)(void *arg, const struct udp_datagram *datagram), void *arg)
+{
+	const struct udp_datagram *front;
+
+	reader_lock(sock);
+	for (uint32_t i = 0; i < all->n; i++) {
+		while ((front = udp_queue_front(&all->at[i]->queue)) != NULL) {
+			each(arg, front);
+			vma_buf_put_chain(vma_engine()->arena, front->packet);
+			udp_queue_pop(&all->at[i]->queue);
+		}
+	}
+	reader_unlock(sock);
+}
+
 int udp_front_len(struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed);
 	const struct udp_datagram *front = NULL;
+	struct udp_datagram left;
 	int len = -1;
 
+	if (udp_legacy_take(sock, true, &left) != NULL)
+		return left.len;
 	reader_lock(sock);
 	for (uint32_t i = 0; all != NULL && front == NULL && i < all->n; i++)
 		front = udp_queue_front(&all->at[(first + i) % all->n]->queue);
@@ -245,26 +265,12 @@ static int __attribute__((noinline)) give_name(struct msghdr *msg, const struct 
 	return vma_copy(msg->msg_name, &from, len);
 }
 
-/* Copies a taken datagram of which the pieces have `room`. What does not fit, or cannot be written, is lost. */
-static inline __attribute__((always_inline)) ssize_t give(struct udp_sock *sock, struct msghdr *msg, int flags,
-                                                          const struct iovec *iov, size_t n, size_t room,
-                                                          const struct udp_datagram *datagram)
+/* What recv says of a datagram beside its bytes, `len` of which are copied. */
+static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock *sock, struct msghdr *msg, int flags,
+                                                                const struct udp_datagram *datagram, size_t len)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
-	const struct vma_buf *packet = datagram->packet;
 	uint32_t wishes = atomic_load_explicit(&sock->wishes, memory_order_relaxed);
-	size_t len = datagram->len < room ? datagram->len : room;
-	int rc;
 
-	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
-	if (__builtin_expect(len < datagram->len, 0))
-		msg->msg_flags |= MSG_TRUNC;
-	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
-		rc = len == 0 ? 0 : vma_copy(iov->iov_base, vma_buf_data(arena, packet) + packet->payload_off, len);
-	else
-		rc = scatter(arena, packet, iov, n, len);
-	if (__builtin_expect(rc != 0, 0))
-		return -EFAULT;
 	if (__builtin_expect(wishes != 0, 0))
 		udp_cmsg_give(msg, wishes, datagram);
 	else
@@ -274,6 +280,35 @@ static inline __attribute__((always_inline)) ssize_t give(struct udp_sock *sock,
 	if (__builtin_expect(datagram->arrival_ns != 0, 0))
 		atomic_store_explicit(&sock->last_stamp_ns, datagram->arrival_ns, memory_order_relaxed);
 	return __builtin_expect(flags & MSG_TRUNC, 0) ? datagram->len : (ssize_t)len;
+}
+
+/* The length that fits; what does not is lost. */
+static inline size_t cut(struct msghdr *msg, int flags, size_t room, const struct udp_datagram *datagram)
+{
+	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
+	if (__builtin_expect(datagram->len <= room, 1))
+		return datagram->len;
+	msg->msg_flags |= MSG_TRUNC;
+	return room;
+}
+
+/* Copies a taken datagram of which the pieces have `room`. What cannot be written is lost. */
+static inline __attribute__((always_inline)) ssize_t give(struct udp_sock *sock, struct msghdr *msg, int flags,
+                                                          const struct iovec *iov, size_t n, size_t room,
+                                                          const struct udp_datagram *datagram)
+{
+	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_buf *packet = datagram->packet;
+	size_t len = cut(msg, flags, room, datagram);
+	int rc;
+
+	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
+		rc = len == 0 ? 0 : vma_copy(iov->iov_base, vma_buf_data(arena, packet) + packet->payload_off, len);
+	else
+		rc = scatter(arena, packet, iov, n, len);
+	if (__builtin_expect(rc != 0, 0))
+		return -EFAULT;
+	return give_about(sock, msg, flags, datagram, len);
 }
 
 static inline void count_received(const struct udp_sock *sock, ssize_t len)
@@ -331,14 +366,50 @@ receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, stru
 	return rc;
 }
 
+static int copy_flat(const struct udp_pieces *pieces, const uint8_t *bytes, size_t len)
+{
+	for (size_t i = 0; i < pieces->n && len > 0; i++) {
+		size_t here = pieces->iov[i].iov_len < len ? pieces->iov[i].iov_len : len;
+
+		if (vma_copy(pieces->iov[i].iov_base, bytes, here) != 0)
+			return -EFAULT;
+		bytes += here;
+		len -= here;
+	}
+	return 0;
+}
+
+/* What was queued when the process forked. */
+static ssize_t __attribute__((cold, noinline)) receive_left(struct udp_sock *sock, struct msghdr *msg, int flags)
+{
+	struct udp_datagram datagram;
+	struct udp_pieces pieces;
+	ssize_t rc = udp_pieces_get(&pieces, msg);
+	const uint8_t *bytes = rc == 0 ? udp_legacy_take(sock, flags & MSG_PEEK, &datagram) : NULL;
+	size_t len;
+
+	if (bytes != NULL) {
+		len = cut(msg, flags, pieces.len, &datagram);
+		rc = copy_flat(&pieces, bytes, len);
+		if (rc == 0)
+			rc = give_about(sock, msg, flags, &datagram, len);
+		count_received(sock, rc);
+	} else if (rc == 0) {
+		rc = -ENODATA;
+	}
+	udp_pieces_put(&pieces);
+	return rc;
+}
+
 ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	struct udp_datagram datagram;
 	struct iovec iov;
+	ssize_t len = udp_has_legacy(sock) ? receive_left(sock, msg, flags) : -ENODATA;
 
-	if (!udp_has_datagram(all))
-		return -ENODATA;
+	if (len != -ENODATA || !udp_has_datagram(all))
+		return len;
 	if (__builtin_expect(flags & MSG_PEEK || !one_piece(msg, &iov), 0))
 		return receive_in_pieces(sock, all, msg, flags);
 	if (!take(sock, all, false, &datagram))
@@ -377,12 +448,12 @@ uint32_t udp_poll(struct vma_file *file)
 	const struct udp_sock *sock = udp_sock(file);
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	bool shut_rd = atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
-	uint32_t events = 0;
+	uint32_t events = udp_has_legacy(sock) && !file->os_only ? EPOLLIN | EPOLLRDNORM : 0;
 
 	if (all == NULL) {
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 			udp_ask_take_up(udp_sock(file));
-		return 0;
+		return events;
 	}
 	if (!atomic_load_explicit(&sock->os_send, memory_order_relaxed))
 		events |= EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "legacy.h"
 #include "os_sends.h"
 #include "pieces.h"
 #include "recv.h"
@@ -125,7 +126,7 @@ static int ready(struct vma_wait *wait)
 	struct udp_sock *sock = rx_wait(wait)->sock;
 
 	return udp_has_datagram(atomic_load_explicit(&sock->attachments, memory_order_acquire)) ||
-	       atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
+	       udp_has_legacy(sock) || atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
 	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
 }
 
@@ -318,7 +319,10 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
 		if (is_time_to_ask(sock, vma_engine()))
 			len = ask(sock, fd, msg, flags);
-		return len == -EAGAIN ? nothing(sock) : len;
+		/* Another thread may be forking: what was queued a moment ago is there now. */
+		if (len == -EAGAIN && udp_has_legacy(sock))
+			len = udp_receive_queued(sock, msg, flags);
+		return len == -EAGAIN || len == -ENODATA ? nothing(sock) : len;
 	}
 	if (!stay(sock))
 		return -EBADF;
@@ -341,6 +345,12 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	len = check(msg);
 	if (len != 0)
 		return len;
+	/* What a fork has left is older than all that the shadow has got since. */
+	if (udp_has_legacy(sock)) {
+		len = udp_receive_queued(sock, msg, flags);
+		if (len != -ENODATA)
+			return len;
+	}
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
 		len = ask(sock, fd, msg, flags);
 		if (len != -EAGAIN)

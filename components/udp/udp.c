@@ -7,6 +7,7 @@
 #include "control.h"
 #include "flows.h"
 #include "groups.h"
+#include "legacy.h"
 #include "members.h"
 
 /* ---- what others ask ---- */
@@ -140,6 +141,7 @@ static void udp_destroy(struct vma_file *file)
 
 	udp_groups_end(sock);
 	udp_flows_destroy(sock);
+	udp_legacy_destroy(sock);
 	udp_data_destroy(sock);
 	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		vma_engine_stats_put(engine, sock->stats);

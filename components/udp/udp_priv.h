@@ -123,11 +123,13 @@ enum udp_rx_wish { /* what recv has to produce beside the bytes; set by setsocko
 	           UDP_WISH_LAST_STAMP = 1 << 9, /* SIOCGSTAMP has been used */
 };
 
+struct udp_legacy;
 struct udp_sock {
 	struct vma_file file;
 
 	/* read by every recv */
 	_Alignas(64) struct udp_attachments *_Atomic attachments; /* NULL: all comes through the shadow */
+	struct udp_legacy *_Atomic legacy;                        /* of a fork: read before all else; NULL: none */
 	_Atomic uint32_t wishes;                                  /* enum udp_rx_wish */
 	_Atomic bool nonblocking; /* O_NONBLOCK as last set through us; see recv.c for fds shared with others */
 	_Atomic bool shut_rd, shut_wr;

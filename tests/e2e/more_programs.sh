@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # More unmodified programs over offloaded sockets, beside those of tcp_programs.sh: dnsmasq and dig over UDP and TCP,
-# rsync both ways, openssl's TLS server and client; and what a server that is killed leaves to those who come next.
+# socat over UDP, rsync both ways, openssl's TLS server and client; and what a server that is killed leaves to those who
+# come next.
 # shellcheck disable=SC2154 # where: lib_programs.sh
 . "$(dirname "$0")/../lib_programs.sh"
 if [ "$SAN" = address ]; then
@@ -35,6 +36,19 @@ answered() { # OPTION...
 	client dig "@$IP_B" -p 5353 -f "$WORK/questions" +short +tries=2 "$@" >"$WORK/answers"
 	# A question may be asked again, which dig says in a line of its own.
 	awk '{ print $1 }' "$WORK/hosts" | diff - <(grep -v '^;;' "$WORK/answers")
+}
+
+# A process for each client, whose first datagram its parent has only peeked at.
+echoes() {
+	local s="socat's UDP-LISTEN with fork, $where offloaded" i
+	has_all "$s" socat || return 0
+	serve echoes socat "UDP-LISTEN:7007,bind=$IP_B,fork,reuseaddr" EXEC:cat
+	check "$s: the server starts" wait_for 20 in_ns b sh -c "ss -Hlun 'sport = :7007' | grep -q ."
+	for i in 1 2 3 4 5; do
+		check_eq "$s: the first datagram of client $i is answered" "$(client socat -T 1 - "UDP:$IP_B:7007" <<<"$i")" "$i"
+	done
+	check "$s: the server still runs" alive echoes
+	stop echoes
 }
 
 files() {
@@ -102,7 +116,7 @@ PY
 
 for combination in both server client; do
 	combination $combination || continue
-	for program in names files secrets killed; do
+	for program in names echoes files secrets killed; do
 		# shellcheck disable=SC2053 # PROGRAMS is a pattern
 		[[ $program == ${PROGRAMS:-*} ]] && $program
 	done

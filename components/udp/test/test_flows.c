@@ -1,4 +1,9 @@
 /* What is attached, and who gets what comes. */
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+#include "../legacy.h"
+#include "../recv.h"
 #include "control_bed.h"
 
 /* The group's queues are filled by whoever drives: here, whoever receives first. */
@@ -372,6 +377,40 @@ static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_
 	world_close(fd);
 }
 
+/* Two forks before anybody reads; other processes would take from the same memory. */
+static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s(void **state)
+{
+	int fd = world_socket(), len = 0;
+	struct udp_sock *sock = sock_of(fd);
+	struct vma_thread *self = vma_enter();
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	for (int i = 0; i < 2; i++) {
+		sock->flows->paused_ns = 0;
+		update(fd);
+		peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), i == 0 ? "first" : "third");
+		peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), i == 0 ? "second" : "and fourth");
+		pthread_mutex_lock(&sock->file.lock);
+		udp_flows_pause(sock);
+		pthread_mutex_unlock(&sock->file.lock);
+		assert_false(udp_has_datagram(atomic_load(&sock->attachments)));
+	}
+	assert_true(udp_poll(&sock->file) & EPOLLIN);
+	assert_string_equal(receive(fd), "first");
+	assert_string_equal(receive(fd), "second");
+	assert_string_equal(receive(fd), "third");
+	assert_int_equal(udp_ioctl(&sock->file, fd, FIONREAD, &len), 0);
+	assert_int_equal(len, strlen("and fourth"));
+	assert_string_equal(receive(fd), "and fourth");
+	assert_string_equal(receive(fd), "");
+	assert_false(udp_poll(&sock->file) & EPOLLIN);
+	update(fd);
+	assert_null(atomic_load(&sock->legacy));
+	vma_leave(self);
+	world_close(fd);
+}
+
 static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(void **state)
 {
 	int fd = world_socket();
@@ -433,6 +472,7 @@ static const struct CMUnitTest tests[] = {
         T(datagrams_left_in_a_queue_outlive_its_flows),
         T(an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set),
         T(before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again),
+        T(what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s),
         T(a_closed_socket_lives_until_the_last_call_that_waits_has_left),
         T(closing_takes_everything_out_of_the_tables),
 };

@@ -1,0 +1,193 @@
+/*
+ * legacy.c - datagrams that were queued when the process forked: with the kernel whoever reads first gets them, parent
+ *            or child, so here as well.
+ *
+ *   fork ── flows given back, queues emptied ──> memory that parent and child share ──> recv, here or there
+ *
+ * A server of one process per client (socat's UDP-LISTEN with fork) peeks at the first datagram, forks, and leaves it
+ * to the child to read.
+ *
+ * The shared memory is written before the fork, in order, and only then counted (n, release): who has seen n
+ * (acquire) finds what lies below it. After that only `taken` changes: a compare-and-swap decides who has the next one,
+ * in whichever process and thread. So nothing is taken twice, and nothing is lost unless its taker dies. Several
+ * legacies are a list, the oldest first, since forks may follow each other faster than anybody reads; it is changed
+ * with file.lock held, and read by anybody who is inside.
+ */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "legacy.h"
+#include "recv.h"
+
+struct shared {
+	_Atomic uint32_t n, taken;
+	struct {
+		struct udp_datagram about;
+		size_t off; /* of its bytes, from the beginning of all */
+	} at[];
+};
+
+struct udp_legacy {
+	struct vma_retired retired;
+	struct udp_legacy *_Atomic next;
+	struct shared *shared;
+	size_t size, used;
+};
+
+/* ---- made ---- */
+
+/* What is queued now, and nothing more comes: how many, and their bytes at most. */
+static size_t queued(const struct udp_attachments *all, size_t *bytes)
+{
+	size_t n = 0;
+
+	*bytes = 0;
+	for (uint32_t i = 0; i < all->n; i++) {
+		const struct udp_queue *queue = &all->at[i]->queue;
+
+		n += atomic_load_explicit(&queue->pushed, memory_order_acquire) -
+		     atomic_load_explicit(&queue->popped, memory_order_relaxed);
+		*bytes += atomic_load_explicit(&queue->pushed_bytes, memory_order_relaxed) -
+		          atomic_load_explicit(&queue->popped_bytes, memory_order_relaxed);
+	}
+	return n;
+}
+
+static struct udp_legacy *create(size_t n, size_t bytes)
+{
+	struct udp_legacy *legacy = vma_alloc(sizeof(*legacy));
+
+	if (legacy == NULL)
+		return NULL;
+	legacy->used = sizeof(struct shared) + n * sizeof(legacy->shared->at[0]);
+	legacy->size = legacy->used + bytes;
+	legacy->shared = mmap(NULL, legacy->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (legacy->shared == MAP_FAILED) {
+		vma_free(legacy);
+		return NULL;
+	}
+	return legacy;
+}
+
+static void append(void *arg, const struct udp_datagram *datagram)
+{
+	struct udp_legacy *legacy = arg;
+	struct shared *shared = legacy->shared;
+	const struct vma_bufarena *arena = vma_engine()->arena;
+	uint32_t n = atomic_load_explicit(&shared->n, memory_order_relaxed), off = datagram->packet->payload_off;
+	size_t left = datagram->len;
+
+	shared->at[n].about = *datagram;
+	shared->at[n].about.packet = NULL;
+	shared->at[n].off = legacy->used;
+	for (const struct vma_buf *buf = datagram->packet; buf != NULL && left > 0; buf = buf->next, off = 0) {
+		size_t here = buf->len - off < left ? buf->len - off : left;
+
+		memcpy((uint8_t *)shared + legacy->used, vma_buf_data(arena, buf) + off, here);
+		legacy->used += here;
+		left -= here;
+	}
+	atomic_store_explicit(&shared->n, n + 1, memory_order_release);
+}
+
+/*
+ * In the list before anything is in it: who finds the queues empty looks there once more. Without memory the parent
+ * keeps what is queued for itself.
+ */
+void udp_legacy_make(struct udp_sock *sock)
+{
+	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
+	struct udp_legacy *legacy, *_Atomic *place = &sock->legacy;
+	size_t n, bytes;
+
+	udp_legacy_sweep(sock);
+	n = all != NULL ? queued(all, &bytes) : 0;
+	legacy = n != 0 ? create(n, bytes) : NULL;
+	if (legacy == NULL)
+		return;
+	while (atomic_load_explicit(place, memory_order_relaxed) != NULL)
+		place = &atomic_load_explicit(place, memory_order_relaxed)->next;
+	atomic_store_explicit(place, legacy, memory_order_release);
+	udp_take_all(sock, all, append, legacy);
+	/* The plain way of recv asks here only when there is something to be looked at first. */
+	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
+}
+
+/* ---- given back ---- */
+
+static void legacy_end(struct vma_retired *retired)
+{
+	struct udp_legacy *legacy = (struct udp_legacy *)retired;
+
+	munmap(legacy->shared, legacy->size);
+	vma_free(legacy);
+}
+_Static_assert(offsetof(struct udp_legacy, retired) == 0, "legacy_end");
+
+static bool is_left_in(const struct udp_legacy *legacy)
+{
+	return atomic_load_explicit(&legacy->shared->taken, memory_order_relaxed) <
+	       atomic_load_explicit(&legacy->shared->n, memory_order_acquire);
+}
+
+void udp_legacy_sweep(struct udp_sock *sock)
+{
+	struct udp_legacy *first;
+
+	for (;;) {
+		first = atomic_load_explicit(&sock->legacy, memory_order_relaxed);
+		if (first == NULL || is_left_in(first))
+			return;
+		atomic_store_explicit(&sock->legacy, atomic_load_explicit(&first->next, memory_order_relaxed),
+		                      memory_order_release);
+		vma_retire(&first->retired, legacy_end);
+	}
+}
+
+void udp_legacy_destroy(struct udp_sock *sock)
+{
+	struct udp_legacy *legacy = atomic_load(&sock->legacy), *next;
+
+	for (; legacy != NULL; legacy = next) {
+		next = atomic_load(&legacy->next);
+		legacy_end(&legacy->retired);
+	}
+}
+
+/* ---- read ---- */
+
+bool udp_legacy_is_left(struct udp_legacy *legacy)
+{
+	for (; legacy != NULL; legacy = atomic_load_explicit(&legacy->next, memory_order_acquire)) {
+		if (is_left_in(legacy))
+			return true;
+	}
+	return false;
+}
+
+static const uint8_t *take_from(struct udp_legacy *legacy, bool peek, struct udp_datagram *out)
+{
+	struct shared *shared = legacy->shared;
+	uint32_t n = atomic_load_explicit(&shared->n, memory_order_acquire);
+	uint32_t i = atomic_load_explicit(&shared->taken, memory_order_relaxed);
+
+	/* A failed exchange has read who is the next one now. */
+	while (i < n) {
+		if (peek || atomic_compare_exchange_weak_explicit(&shared->taken, &i, i + 1, memory_order_relaxed,
+		                                                  memory_order_relaxed)) {
+			*out = shared->at[i].about;
+			return (const uint8_t *)shared + shared->at[i].off;
+		}
+	}
+	return NULL;
+}
+
+const uint8_t *udp_legacy_take(struct udp_sock *sock, bool peek, struct udp_datagram *out)
+{
+	struct udp_legacy *legacy = atomic_load_explicit(&sock->legacy, memory_order_acquire);
+	const uint8_t *bytes = NULL;
+
+	for (; bytes == NULL && legacy != NULL; legacy = atomic_load_explicit(&legacy->next, memory_order_acquire))
+		bytes = take_from(legacy, peek, out);
+	return bytes;
+}

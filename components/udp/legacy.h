@@ -1,0 +1,31 @@
+/* legacy.h - datagrams that were queued here when the process forked (legacy.c). */
+#ifndef VMA_UDP_LEGACY_H
+#define VMA_UDP_LEGACY_H
+
+#include "udp_priv.h"
+
+struct udp_legacy;
+
+/* file.lock, before a fork, with no flow attached: what is queued is laid where parent and child both find it. */
+void udp_legacy_make(struct udp_sock *sock);
+/* file.lock. What has been read to its end is given back. */
+void udp_legacy_sweep(struct udp_sock *sock);
+/* Nobody sees the socket any more. */
+void udp_legacy_destroy(struct udp_sock *sock);
+
+bool udp_legacy_is_left(struct udp_legacy *legacy);
+/*
+ * The next one, which is nobody else's from now on; peek: it stays the next one. Its bytes, which the caller may read
+ * as long as it is inside, or NULL: there is none. `out` has no packet.
+ */
+const uint8_t *udp_legacy_take(struct udp_sock *sock, bool peek, struct udp_datagram *out);
+
+/* Inside; any thread. */
+static inline bool udp_has_legacy(const struct udp_sock *sock)
+{
+	struct udp_legacy *legacy = atomic_load_explicit(&sock->legacy, memory_order_acquire);
+
+	return __builtin_expect(legacy != NULL, 0) && udp_legacy_is_left(legacy);
+}
+
+#endif

@@ -1,0 +1,199 @@
+/* UDP over a fork: what had come and was not read belongs to whoever reads first, and servers of a process per client.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+/* `n` datagrams are queued, offloaded. */
+static int with_queued(int n)
+{
+	int s = udp_at(here, 0);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	for (int i = 1; i <= n; i++)
+		peer_send(far(), 0, here, port_of(s), 20 * i, i);
+	if (!is_readable(s, 2000))
+		give_up("nothing came");
+	pause_ms(30);
+	take(s, 0, MSG_PEEK);
+	return s;
+}
+
+/* What a child prints is printed before its parent goes on. */
+static pid_t fork_quietly(void)
+{
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid < 0)
+		give_up("fork");
+	return pid;
+}
+
+static void await(pid_t pid)
+{
+	int status = -1;
+
+	if (waitpid(pid, &status, 0) != pid)
+		give_up("waitpid");
+	say("the child ended with %s %d", WIFEXITED(status) ? "status" : "signal",
+	    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+}
+
+static void say_next_len(int s)
+{
+	int len = -1;
+
+	ioctl(s, FIONREAD, &len);
+	say("next: %d bytes", len);
+}
+
+CASE(fork_shares_what_is_queued,
+     "of what was queued at a fork the child reads the first, the parent the rest, nobody twice")
+{
+	int s = with_queued(6);
+	pid_t pid = fork_quietly();
+
+	if (pid == 0) {
+		say_next_len(s);
+		take(s, 1000, MSG_PEEK);
+		take(s, 1000, 0);
+		take_some(s, 1000, 0, 7);
+		take_some(s, 1000, MSG_TRUNC, 7);
+		fflush(stdout);
+		_exit(0);
+	}
+	await(pid);
+	say_next_len(s);
+	take(s, 1000, 0);
+	peer_send(far(), 0, here, port_of(s), 20, 9);
+	take(s, 1000, 0);
+	take(s, 1000, 0);
+	take(s, 1000, 0);
+	take_all(s);
+}
+
+CASE(fork_twice_with_a_queue,
+     "two forks, and the queue is there for the child of the child, and for the parent after it")
+{
+	int s = with_queued(3);
+	pid_t pid = fork_quietly(), second;
+
+	if (pid == 0) {
+		take(s, 1000, 0);
+		second = fork_quietly();
+		if (second == 0) {
+			take(s, 1000, 0);
+			fflush(stdout);
+			_exit(0);
+		}
+		await(second);
+		fflush(stdout);
+		_exit(0);
+	}
+	await(pid);
+	take(s, 1000, 0);
+	take_all(s);
+	pause_ms(1200);
+	expect_offloaded(s);
+	peer_send(far(), 0, here, port_of(s), 20, 10);
+	take(s, 1000, 0);
+}
+
+static void say_ready(const char *how, int n)
+{
+	say("%s: %s", how, n > 0 ? "readable" : "not readable");
+}
+
+CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was queued before it was made")
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int s = with_queued(1), set = epoll_create1(0);
+	struct timeval second = {.tv_sec = 1};
+	struct pollfd fd = {.fd = s, .events = POLLIN};
+	fd_set fds;
+	pid_t pid;
+
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	pid = fork_quietly();
+	if (pid == 0) {
+		say_ready("poll", poll(&fd, 1, 1000));
+		FD_ZERO(&fds);
+		FD_SET(s, &fds);
+		say_ready("select", select(s + 1, &fds, NULL, NULL, &second));
+		say_ready("epoll", epoll_wait(set, &event, 1, 1000));
+		fflush(stdout);
+		_exit(0);
+	}
+	await(pid);
+	say_ready("epoll", epoll_wait(set, &event, 1, 1000));
+	take(s, 1000, 0);
+	say_ready("epoll", epoll_wait(set, &event, 1, 50));
+	say_ready("poll", poll(&fd, 1, 50));
+}
+
+/* A process for each client, as socat's UDP-LISTEN with fork has it. */
+static int listening(int port)
+{
+	struct sockaddr_in address = address_of(here, port);
+	int s = udp_socket();
+
+	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
+	if (bind(s, (struct sockaddr *)&address, sizeof(address)) != 0)
+		give_up("bind");
+	return s;
+}
+
+/* Prints nothing: its parent does meanwhile. */
+static int serve(int s, const struct sockaddr_in *client)
+{
+	char bytes[100];
+
+	if (connect(s, (struct sockaddr *)client, sizeof(*client)) != 0)
+		return 1;
+	for (int i = 0; i < 2; i++) {
+		if (!is_readable(s, 3000) || recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) != 40 + 10 * i)
+			return 2 + i;
+		fill(bytes, sizeof(bytes), 7 + i);
+		if (send(s, bytes, sizeof(bytes), 0) != sizeof(bytes))
+			return 4 + i;
+	}
+	return 0;
+}
+
+CASE(fork_per_client,
+     "peek, fork, connect: each client's first datagram is answered, by a child, and the next ones, too")
+{
+	int s = listening(7410);
+
+	for (int i = 0; i < 3; i++) {
+		struct sockaddr_in client = {0};
+		socklen_t len = sizeof(client);
+		char byte;
+		pid_t pid;
+
+		name_port(peer_open(far(), i, there, 0), "client");
+		peer_send(far(), i, here, 7410, 40, i);
+		RES(recvfrom(s, &byte, 1, MSG_PEEK, (struct sockaddr *)&client, &len));
+		pid = fork_quietly();
+		if (pid == 0)
+			_exit(serve(s, &client));
+		close(s);
+		s = listening(7410);
+		peer_take(far(), i, 3000);
+		peer_send(far(), i, here, 7410, 50, i);
+		peer_take(far(), i, 3000);
+		await(pid);
+	}
+	take_all(s);
+}
