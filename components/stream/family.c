@@ -52,24 +52,29 @@ static void look(struct vma_file *file, void *arg)
 		search->found = stream_sock(file);
 }
 
-/* One that is not there any more has been handed over, is being closed just now, or has ended. */
+/*
+ * One that is not there any more has been handed over, is being closed just now, or has ended. Nor is it there when its
+ * last descriptor has gone, and the lock was had before the close came to hand it over.
+ */
 static enum ask_answer hand_over_id(uint64_t id)
 {
 	struct search search = {.id = id};
 	struct stream_sock *sock;
 	int rc = -ENOTCONN;
+	bool closing;
 
 	vma_file_each(look, &search);
 	sock = search.found;
 	if (sock == NULL)
 		return ASK_UNKNOWN;
 	pthread_mutex_lock(&sock->file.lock);
-	if (!sock->file.os_only && !stream_has_ended(sock))
+	closing = !sock->file.os_only && stream_has_ended(sock);
+	if (!sock->file.os_only && !closing)
 		rc = stream_to_kernel(sock, atomic_load(&sock->file.fd));
 	pthread_mutex_unlock(&sock->file.lock);
 	if (rc == 0)
 		stream_moved(sock);
-	return ASK_DONE;
+	return closing ? ASK_UNKNOWN : ASK_DONE;
 }
 
 /* The internal thread's. */

@@ -95,6 +95,37 @@ python_forks() {
 	stop_all forking
 }
 
+# The parent closes each connection while the child asks for it, a thousand times.
+python_forks_often() {
+	local s="python with a child per request, $where offloaded" n=1000
+	[ -z "$SAN" ] || n=200
+	cat >"$WORK/often.py" <<-'PY'
+		import os, signal, socket, sys
+		signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+		listener = socket.create_server((sys.argv[1], 7113), backlog=64)
+		while True:
+		    connection, _ = listener.accept()
+		    if os.fork() == 0:
+		        connection.sendall(connection.recv(100).upper())
+		        connection.close()
+		        os._exit(0)
+		    connection.close()
+	PY
+	cat >"$WORK/ask.py" <<-'PY'
+		import socket, sys
+		for i in range(int(sys.argv[2])):
+		    with socket.create_connection((sys.argv[1], 7113), 20) as connection:
+		        connection.sendall(b"abc%d" % i)
+		        assert connection.recv(100) == b"ABC%d" % i
+		        assert connection.recv(100) == b""
+	PY
+	serve often python3 "$WORK/often.py" "$IP_B"
+	check "$s: it starts" wait_for 20 listens 7113
+	check "$s: $n requests are answered" client python3 "$WORK/ask.py" "$IP_B" $n
+	check "$s: it still runs" alive often
+	stop_all often
+}
+
 # A master that only listens, and workers that accept from the same listener.
 nginx_works() {
 	local s="nginx with workers, $where offloaded" root=$WORK/www
@@ -225,7 +256,7 @@ saved_between() {
 
 for combination in both server client; do
 	combination $combination || continue
-	for program in socat_forks python_forks nginx_works python_preforks python_may_not redis_saves; do
+	for program in socat_forks python_forks python_forks_often nginx_works python_preforks python_may_not redis_saves; do
 		# shellcheck disable=SC2053 # PROGRAMS is a pattern
 		[[ $program == ${PROGRAMS:-*} ]] && $program
 	done

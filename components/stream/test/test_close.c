@@ -263,6 +263,45 @@ static void test_what_a_child_does_with_its_copy_is_no_matter(void **state)
 	bed_pair_end(fd, listener, peer);
 }
 
+static pid_t child_that_takes_over(int fd)
+{
+	pid_t child;
+
+	vma_stream_fork_prepare();
+	vma_engine_fork_prepare();
+	child = fork();
+	if (child == 0) {
+		vma_engine_fork_child();
+		vma_stream_fork_child();
+		vma_enter();
+		vma_stream_take_over(vma_fd_lookup(fd));
+		_exit(7);
+	}
+	vma_engine_fork_parent();
+	return child;
+}
+
+/* Its last descriptor has gone, but the thread that closes has not come to the hand-over: the child is not told that
+ * there will be none. */
+static void test_a_child_waits_for_what_its_parent_is_closing(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), status;
+	struct vma_file *file = vma_fd_lookup(fd);
+	uint32_t slots = atomic_exchange(&file->slots, VMA_FILE_ENDED);
+	pid_t child = child_that_takes_over(fd);
+
+	(void)state;
+	bed_never(waitpid(child, &status, WNOHANG) == child);
+	stream_move_begin(stream_sock(file));
+	stream_move_end(stream_sock(file), -EPERM);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(WEXITSTATUS(status), 7);
+	atomic_store(&file->slots, slots);
+	bed_pair_end(fd, listener, peer);
+}
+
 static void test_at_exit_what_was_sent_arrives(void **state)
 {
 	struct vma_tcp_listener *listener;
@@ -338,6 +377,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shut_while_another_thread_writes_all_that_was_written_arrives),
         cmocka_unit_test(test_a_duplicate_keeps_it_open),
         cmocka_unit_test(test_what_a_child_does_with_its_copy_is_no_matter),
+        cmocka_unit_test(test_a_child_waits_for_what_its_parent_is_closing),
         cmocka_unit_test(test_at_exit_what_was_sent_arrives),
 };
 BED_MAIN("close", tests)
