@@ -29,11 +29,10 @@ struct sockaddr_in bed_address(const char *text, const char *port)
 
 int bed_state(int fd)
 {
-	static int (*state)(int fd, const char **text);
+	int (*state)(int fd, const char **text);
 	const char *text = "";
 
-	if (state == NULL)
-		*(void **)&state = dlsym(RTLD_DEFAULT, "vma_get_socket_state");
+	*(void **)&state = dlsym(RTLD_DEFAULT, "vma_get_socket_state"); /* not kept: threads ask, too */
 	return state != NULL ? state(fd, &text) : -2;
 }
 
