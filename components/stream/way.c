@@ -93,13 +93,24 @@ static int rail_of(struct stream_sock *sock, struct vma_engine *engine, struct s
 	return rc;
 }
 
+/* Never routed off the host, so nobody has to be asked: a proxy connects there for each request. */
+static bool is_loopback(const struct sockaddr_in *peer)
+{
+	return ntohl(peer->sin_addr.s_addr) >> IN_CLASSA_NSHIFT == IN_LOOPBACKNET;
+}
+
 int stream_way_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
                    struct stream_way *way, enum vma_sock_reason *reason)
 {
-	struct vma_net_key key = key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, peer, true);
+	struct vma_net_key key;
 	int rc;
 
 	*way = (struct stream_way){0};
+	if (is_loopback(peer)) {
+		*reason = VMA_SOCK_LOCAL;
+		return -ENOTSUP;
+	}
+	key = key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, peer, true);
 	*reason = VMA_SOCK_NO_DEVICE;
 	if (vma_net_path_get(engine->net, &key, &way->path) != 0)
 		return -ENOTSUP;
