@@ -218,7 +218,7 @@ static uint64_t say_when(uint64_t deadline)
 
 	sleep_time_say(&internal.sleeps, deadline);
 	self = vma_enter();
-	deadline = earlier(deadline, earlier(tcp_care_again(), tasks_due()));
+	deadline = earlier(deadline, earlier(rail_care_again(), earlier(tcp_care_again(), tasks_due())));
 	vma_leave(self);
 	return deadline;
 }

@@ -14,16 +14,18 @@
 #include "internal_priv.h"
 
 #define LATER_NS (1 * MS)
-#define SENDS_BUSY 64 /* frames between two looks: a rail that sends more is looked at, not slept on */
+#define LATER_SOON_NS (LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
+#define SENDS_BUSY 64                /* frames between two looks: a rail that sends more is looked at, not slept on */
 #define END_FIRST_NS (2 * MS)
 #define END_LAST_NS (1000 * MS)
 
 /* Deadlines are the thread's own, 0: none. */
 static struct {
-	uint64_t later_ns, drive_ns, end_ns;
+	uint64_t drive_ns, end_ns;
 	uint64_t end_step_ns; /* between looks whether a retired rail has ended */
 
 	_Alignas(64) _Atomic uint64_t later; /* rails, by bit, with frames sent LATER */
+	_Atomic uint64_t later_since_ns;     /* when the first of them was said, roughly */
 	_Atomic uint64_t sending;            /* rails, by bit, that send much while they are armed */
 	_Atomic uint32_t ending;             /* retired rails */
 } care;
@@ -31,17 +33,24 @@ static struct {
 /* ---- frames sent LATER ---- */
 
 /*
- * A bit that is set already has woken the thread already, and a look at it is enough. The frame was queued before (A),
- * under the transmit flag, whose release is sequentially consistent, as are the look at the bit (B) and the exchange by
- * which the thread takes the bits (C), after which it looks for frames (D). Does B find the bit, then C comes after B,
- * and so D after A: the thread sees the frame. Does it not, then the bit is set here, and another C comes.
+ * A bit that is set already has been said already, and a look at it is enough. The frame was queued before (A), under
+ * the transmit flag, whose release is sequentially consistent, as are the look at the bit (B) and the exchange by which
+ * the thread takes the bits (C), after which it looks for frames (D). Does B find the bit, then C comes after B, and so
+ * D after A: the thread sees the frame. Does it not, then the bit is set here, and another C comes: the thread wakes no
+ * later than in a millisecond (rail_care_again looks at the bits, see sleep_time.h), and is woken only if it would
+ * sleep longer. So a busy sender, for whom the thread looks at its rail once a millisecond anyway, wakes nobody.
  */
 void vma_engine_later(uint64_t rails)
 {
+	uint64_t now;
+
 	if ((atomic_load(&care.later) & rails) == rails)
 		return;
+	now = vma_now_ns();
+	if (atomic_load(&care.later) == 0)
+		atomic_store_explicit(&care.later_since_ns, now, memory_order_relaxed);
 	if (atomic_fetch_or(&care.later, rails) == 0)
-		internal_wake();
+		internal_wake_by(now + LATER_NS);
 }
 
 static bool has_stack(const struct vma_rail *rail)
@@ -58,17 +67,29 @@ static void flush_bit(struct vma_rail *rail, void *arg)
 		vma_ring_progress(rail->ring);
 }
 
-static void turn_later(uint64_t now)
+/* A time that is another's, by a race of two senders, only has frames leave a little earlier. */
+static uint64_t later_due(uint64_t after_ns)
+{
+	return atomic_load_explicit(&care.later_since_ns, memory_order_relaxed) + after_ns;
+}
+
+/* When the next turn is due for them. */
+static uint64_t turn_later(uint64_t now)
 {
 	uint64_t rails;
 
-	if (care.later_ns == 0 && atomic_load(&care.later) != 0)
-		care.later_ns = now + LATER_NS;
-	if (care.later_ns == 0 || now < care.later_ns)
-		return;
-	care.later_ns = 0;
+	if (atomic_load(&care.later) == 0)
+		return NO_DEADLINE;
+	if (now < later_due(LATER_SOON_NS))
+		return later_due(LATER_NS);
 	rails = atomic_exchange(&care.later, 0);
 	rails_each(flush_bit, &rails);
+	return NO_DEADLINE;
+}
+
+uint64_t rail_care_again(void)
+{
+	return atomic_load(&care.later) != 0 ? later_due(LATER_NS) : NO_DEADLINE;
 }
 
 /* ---- rails that nobody drives ---- */
@@ -192,13 +213,10 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 
 uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now)
 {
-	uint64_t next = NO_DEADLINE;
+	uint64_t next = turn_later(now);
 
-	turn_later(now);
 	turn_sending();
 	turn_driving(&engine->conf, now);
-	if (care.later_ns != 0)
-		next = care.later_ns;
 	if (care.drive_ns != 0 && care.drive_ns < next)
 		next = care.drive_ns;
 	return next;
@@ -238,7 +256,7 @@ uint64_t rail_care_turn_ending(uint64_t now)
 
 void rail_care_fork_child(void)
 {
-	care.later_ns = care.drive_ns = care.end_ns = care.end_step_ns = 0;
+	care.drive_ns = care.end_ns = care.end_step_ns = 0;
 	atomic_store(&care.later, 0);
 	atomic_store(&care.sending, 0);
 	atomic_store(&care.ending, 0);

@@ -215,6 +215,31 @@ static void test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond(
 	end_pair(&pair);
 }
 
+/* Sends for company are said so to the thread: it comes in time by itself. */
+static void test_a_busy_sender_wakes_nobody(void **state)
+{
+	struct pair pair = connected();
+	const uint64_t bit = vma_rail_bit(pair.rail);
+	unsigned said = 0;
+	uint64_t until;
+	long before, after;
+
+	(void)state;
+	converse(&pair, vma_now_ns() + 20 * MSEC);
+	before = wakeups();
+	if (before < 0)
+		skip();
+	for (until = vma_now_ns() + 300 * MSEC; vma_now_ns() < until; said++) {
+		vma_engine_later(bit);
+		for (const uint64_t next = vma_now_ns() + MSEC / 5; vma_now_ns() < next;)
+			vma_rails_progress(bit);
+	}
+	after = wakeups();
+	print_message("said %u times, %ld wake-ups\n", said, after - before);
+	assert_true(after - before <= 300 * 3 / 2); /* a look a millisecond; some of it just after one */
+	end_pair(&pair);
+}
+
 static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **state)
 {
 	struct pair pair = connected();
@@ -375,6 +400,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_idle_connection_costs_no_wake_up),
         cmocka_unit_test(test_what_is_due_while_another_drives_is_not_waited_for_without_sleep),
         cmocka_unit_test(test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond),
+        cmocka_unit_test(test_a_busy_sender_wakes_nobody),
+        cmocka_unit_test(test_calls_to_the_kernel_look_in_now_and_then),
         cmocka_unit_test(test_the_thread_takes_over_soon_after_who_drove_has_stopped),
         cmocka_unit_test(test_an_accepted_connection_gets_a_rule_of_its_own_in_time),
         cmocka_unit_test(test_a_connection_that_ends_before_it_is_steered_does_no_harm),
