@@ -17,6 +17,7 @@
 #include "iomux_priv.h"
 
 #define ASK_MAX 64 /* events of S at a time */
+#define STRAYS 4   /* answers in a row: it does not go by itself */
 
 /* ---- the queue ---- */
 
@@ -118,7 +119,7 @@ static bool ask_s(struct epoll_set *set, int max)
 {
 	struct epoll_event answers[ASK_MAX];
 	int n = iomux_os_epoll(set->s, answers, max < ASK_MAX ? max : ASK_MAX);
-	bool outer = false;
+	bool outer = false, stray = false;
 
 	iomux_asked_now(&set->asked);
 	if (n > 0)
@@ -129,14 +130,20 @@ static bool ask_s(struct epoll_set *set, int max)
 		if (answers[n].data.u64 == 0) {
 			outer = true;
 		} else if (item == NULL) {
-			/* Its number was closed earlier, and another process keeps the socket. */
-			atomic_store(&set->stale, true);
+			/* Its number is being closed, by another thread; or was, and another process keeps the socket.
+			 */
+			stray = true;
 		} else if (atomic_load_explicit(&item->wanted, memory_order_relaxed) != 0 &&
 		           !atomic_load_explicit(&item->file->own_poll, memory_order_relaxed)) {
 			iomux_os_told(item->file, answers[n].events);
 			item->os_events |= answers[n].events;
 			epoll_item_enqueue(set, item, true);
 		}
+	}
+	set->strays = stray ? set->strays + 1 : 0;
+	if (set->strays == STRAYS) {
+		set->strays = 0;
+		atomic_store(&set->stale, true);
 	}
 	return outer;
 }

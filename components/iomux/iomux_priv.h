@@ -191,6 +191,7 @@ struct epoll_set {
 	_Atomic bool stale; /* S does not hold what it should: made anew at the next use */
 	bool forked;        /* and so are the lists */
 	bool ours_first;    /* the OS's events filled the last call */
+	uint8_t strays;     /* questions in a row that S has answered with a member that has gone */
 	int kick;           /* see kernel_wait.c; -1 */
 	uint64_t kick_until_ns;
 	struct epoll_pending pending;

@@ -266,6 +266,16 @@ static void on_rings(struct vma_watcher *watcher, uint64_t rings)
 }
 
 /*
+ * The kernel takes the shadow out of S by itself when the socket's last number is closed, unless another process has
+ * it: by a fork; or, unseen, passed on or inherited by a program that was started: collect.c comes upon those.
+ */
+static bool leaves_by_itself(const struct epoll_item *item)
+{
+	return item->file->kind != VMA_FILE_EPOLL &&
+	       item->file->forks == atomic_load_explicit(&vma_forks, memory_order_relaxed);
+}
+
+/*
  * As in the kernel, a registration outlives its number as long as the file has another one, and goes with the last. The
  * number is still open then if it is the item's own.
  */
@@ -280,7 +290,7 @@ static void on_closed(struct vma_watcher *watcher, int fd)
 	if (item->parked && (fd < 0 || fd == item->fd))
 		epoll_item_remove(set, item);
 	if (item->live && fd < 0) {
-		if (!item->number_closed)
+		if (!item->number_closed && !leaves_by_itself(item))
 			epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
 		epoll_item_remove(set, item);
 	}

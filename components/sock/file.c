@@ -12,12 +12,14 @@
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vma_file *_Atomic all;
 static _Atomic uint64_t last_id;
+_Atomic uint32_t vma_forks;
 
 void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct vma_file_ops *ops)
 {
 	file->ops = ops;
 	file->kind = (uint8_t)kind;
 	file->id = atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
+	file->forks = atomic_load_explicit(&vma_forks, memory_order_relaxed);
 	atomic_init(&file->refs, 1);
 	atomic_init(&file->slots, 0);
 	atomic_init(&file->fd, -1);
@@ -91,6 +93,7 @@ void vma_file_each(void (*fn)(struct vma_file *file, void *arg), void *arg)
 
 void file_fork_prepare(void)
 {
+	atomic_fetch_add_explicit(&vma_forks, 1, memory_order_relaxed);
 	pthread_mutex_lock(&all_lock);
 }
 

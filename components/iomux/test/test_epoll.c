@@ -468,6 +468,32 @@ static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
 	shadow_is_asked_when_it_counts(EPOLLIN | EPOLLEXCLUSIVE);
 }
 
+/* Another process may keep it, as this copy does that the library has not seen: S is rid of it soon, and tells nobody.
+ */
+static void test_a_socket_that_is_kept_elsewhere_is_told_of_no_more(void **state)
+{
+	struct world w = {.kind = SHADOW};
+	int ep = epoll_create1(0), fd = w_socket(&w), other = w_socket(&w), copy = (int)syscall(SYS_dup, fd);
+	struct epoll_event event;
+
+	(void)state;
+	w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	w_ctl(&w, ep, EPOLL_CTL_ADD, other, EPOLLIN, 2);
+	w_close(&w, fd);
+	send_by_kernel(copy);
+	for (int i = 0; i < 8; i++) {
+		usleep(ASKED_AGAIN_USEC);
+		assert_int_equal(w_wait(&w, ep, &event, 1, 0), 0);
+	}
+	assert_int_equal(iomux_os_epoll(epoll_set_find(ep)->s, &event, 1), 0);
+	w_send(&w, other);
+	assert_int_equal(w_wait(&w, ep, &event, 1, 0), 1);
+	assert_int_equal(event.data.u64, 2);
+	w_close(&w, other);
+	w_close(&w, ep);
+	close(copy);
+}
+
 static void test_everything_is_freed_in_the_end(void **state)
 {
 	struct world w = {.kind = OFFLOADED};
@@ -517,6 +543,7 @@ int main(void)
 	        cmocka_unit_test(test_idle_members_cost_nothing),
 	        cmocka_unit_test(test_rings_of_a_set_are_those_of_its_members),
 	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
+	        cmocka_unit_test(test_a_socket_that_is_kept_elsewhere_is_told_of_no_more),
 	        cmocka_unit_test(test_everything_is_freed_in_the_end),
 	};
 

@@ -131,6 +131,7 @@ struct vma_file {
 	_Atomic uint32_t slots; /* descriptors that lead here; VMA_FILE_ENDED: the last one has gone */
 	_Atomic int fd;         /* one of them: the shadow's number for calls that have none from the application */
 	uint64_t id;            /* never used twice in a process */
+	uint32_t forks;         /* vma_forks when it was made */
 	pthread_mutex_t lock;   /* control path */
 	struct vma_waitq waitq;
 	/*
@@ -204,6 +205,9 @@ static inline void vma_file_readable(struct vma_file *file)
 	}
 	self->datagrams++;
 }
+
+/* Forks that the process has announced: a file that has seen none since it was made is known to no other process. */
+extern _Atomic uint32_t vma_forks __attribute__((visibility("hidden")));
 
 /* Fills in the head: refs 1, no descriptor yet. The caller's object starts with it and came from vma_alloc. */
 void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct vma_file_ops *ops);
