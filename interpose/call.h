@@ -16,6 +16,7 @@
 #include <stdbool.h>
 
 #include <vma/sock.h>
+#include <vma/sock_engine.h>
 #include <vma/sock_os.h>
 #include <vma/stream.h>
 #include <vma/udp.h>
@@ -98,6 +99,7 @@ static inline bool call_has(struct call *call, bool has)
 		return true;
 	if (__builtin_expect(has && atomic_load_explicit(&vma_stream_inherits, memory_order_relaxed), 0))
 		vma_stream_take_over(call->file);
+	vma_rails_pass(call->self);
 	call_leave(call);
 	return false;
 }

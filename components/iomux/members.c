@@ -342,6 +342,7 @@ int members_wait(struct members *members, struct iomux_timeout *timeout, struct 
 
 	if (found > 0 && is_complete(members))
 		return found;
+	self->pass_rings = members->rings;
 	if (members->rings != 0) {
 		vma_rails_progress(members->rings);
 		found = look(members);

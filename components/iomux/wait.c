@@ -192,6 +192,7 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
 	iomux_policy_get(&call.policy);
 	rc = max > 0 && max <= EVENTS_MAX ? look(&call, &time, self) : -EINVAL;
 	vma_thread_has_ready(self, rc);
+	self->pass_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
 	iomux_sigmask_restore(&before, self);
 	return rc;
 }

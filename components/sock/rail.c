@@ -336,6 +336,12 @@ int vma_rails_progress(uint64_t rings)
 	return progress(rings, true);
 }
 
+void vma_rails_pass_slow(struct vma_thread *self)
+{
+	vma_rails_progress(self->pass_rings);
+	self->pass_tsc = vma_tsc();
+}
+
 int rails_look(uint64_t rings)
 {
 	return progress(rings, false);

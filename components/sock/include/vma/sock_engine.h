@@ -152,6 +152,20 @@ static inline void vma_rail_sent(struct vma_rail *rail)
 /* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
 int vma_rails_progress(uint64_t rings);
 
+/*
+ * A thread that was told of several descriptors works through them, and those of the OS's take it some ten microseconds
+ * each: what its rings have got meanwhile waits, until the internal thread is woken for every packet of it, on the core
+ * that the program at the other end of the OS's descriptors needs. So calls that go to the kernel look in when the last
+ * look is a while ago. Inside, with no lock; the rings are those of the thread's last wait.
+ */
+void vma_rails_pass_slow(struct vma_thread *self);
+#define VMA_PASS_NSEC 50000
+static inline void vma_rails_pass(struct vma_thread *self)
+{
+	if (__builtin_expect(self->pass_rings != 0, 0) && vma_tsc() - self->pass_tsc > vma_tsc_of_nsec(VMA_PASS_NSEC))
+		vma_rails_pass_slow(self);
+}
+
 /* ---- the internal thread ---- */
 
 /* Has fn(arg) run there soon, inside; repeated requests of the same object before it ran are one. Never waits. */

@@ -52,7 +52,9 @@ struct vma_thread {
 	uint32_t tx_company; /* sends to come that may be queued: vma_thread_has_ready */
 	uint32_t tx_burst;   /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
-	bool gathers;              /* drives rings: vma_file_readable */
+	uint64_t pass_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
+	uint64_t pass_tsc;   /* when, last: vma_rails_pass */
+	bool gathers;        /* drives rings: vma_file_readable */
 	struct vma_file *readable; /* has got so many datagrams meanwhile, of which nobody was told; NULL: none */
 	uint32_t datagrams;
 	void *copy_resume[5]; /* __builtin_setjmp's */
