@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# A program that waits for offloaded sockets and for the OS's at once, as a proxy with a backend on loopback does, makes
+# for the OS's the calls that it makes without the library: counted for each request, beside the kernel's.
+. "$(dirname "$0")/../lib_programs.sh"
+net_pair
+REQUESTS=3000
+
+# Two of them: files of 600 bytes on loopback, and who asks there anew for each request.
+configure() { # NAME LISTEN LOCATION
+	mkdir -p "$WORK/$1"
+	cat >"$WORK/$1.conf" <<-CONF
+		daemon off; master_process off; error_log stderr warn; pid $WORK/$1/pid;
+		events { worker_connections 1000; }
+		http {
+			access_log off; keepalive_requests 1000000; sendfile on;
+			client_body_temp_path $WORK/$1; proxy_temp_path $WORK/$1; fastcgi_temp_path $WORK/$1;
+			uwsgi_temp_path $WORK/$1; scgi_temp_path $WORK/$1;
+			server { listen $2; location / { $3 } }
+		}
+	CONF
+}
+
+# strace ignores SIGTERM while it follows: the program itself is its only child.
+traced() { # HOW [VARIABLE=VALUE]: $WORK/HOW.calls, of so many requests that $WORK/HOW.ab says
+	local how=$1 rc
+	shift
+	start proxy b env "$@" strace -f -c -o "$WORK/$how.calls" /usr/sbin/nginx -c "$WORK/proxy.conf" -e stderr
+	wait_for 20 listens 8080 || return
+	in_ns a timeout 60 ab -q -k -n $REQUESTS -c 20 "http://$IP_B:8080/small" >"$WORK/$how.ab"
+	rc=$?
+	kill "$(cat "/proc/${PID[proxy]}/task/${PID[proxy]}/children")"
+	finish proxy 10
+	[ $rc -eq 0 ] && grep -qE '^Failed requests: +0$' "$WORK/$how.ab" && grep -qE '^Complete requests: +'$REQUESTS'$' "$WORK/$how.ab"
+}
+
+calls() { # HOW CALL: in thousandths per request
+	awk -v call="$2" -v n=$REQUESTS '$NF == call { count = $4 } END { printf "%d\n", count * 1000 / n }' "$WORK/$1.calls"
+}
+
+no_more_than_the_kernel() { # CALL
+	check_num "$1: no more of them than without the library" "$(calls ours "$1")" -le $(($(calls kernel "$1") + 100))
+}
+
+if [ -n "$SAN" ]; then
+	skip "calls of a proxy" "a sanitizer's runtime makes its own"
+elif ! command -v strace >/dev/null || ! command -v ab >/dev/null; then
+	skip "calls of a proxy" "no strace or ab"
+else
+	mkdir -p "$WORK/www"
+	head -c 600 /dev/zero >"$WORK/www/small"
+	chmod 755 "$WORK" "$WORK/www"
+	configure backend 127.0.0.1:9000 "root $WORK/www;"
+	configure proxy "$IP_B:8080" "proxy_pass http://127.0.0.1:9000;"
+	start vmad b "$BUILD/bin/vmad" --foreground "$IF_B" # else strace would follow it
+	start backend b /usr/sbin/nginx -c "$WORK/backend.conf" -e stderr
+	check "the backend starts" wait_for 20 listens 9000
+	check "vmad starts" wait_for 5 log_has vmad owns
+	check "a proxy without the library" traced kernel VMA_OFF=1
+	check "a proxy with it" traced ours "$preload"
+	check_num "its clients are offloaded: nothing is written to them by the kernel" "$(calls ours writev)" -lt 1100
+	for call in socket connect close getsockopt ioctl epoll_ctl recvfrom readv recvmsg sendmsg rt_sigprocmask geteuid; do
+		no_more_than_the_kernel $call
+	done
+	check "the backend still runs" alive backend
+	note "$(cat "$WORK/ours.calls")"
+	stop backend
+	stop vmad
+fi
+done_testing
