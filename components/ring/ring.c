@@ -28,6 +28,7 @@ static void settle_lengths(struct vma_ring *ring)
 /* Both flags held. On -EAGAIN the NIC goes on trying and sends the event again. */
 static void rebind(struct vma_ring *ring)
 {
+	struct vma_ring_tender *tender = vma_ring_tender(ring);
 	int rc;
 
 	/* The event may be older than a rebind; the completion side would take the queue for an empty one. */
@@ -44,6 +45,8 @@ static void rebind(struct vma_ring *ring)
 	vma_cq_rebind(ring->cq);
 	settle_lengths(ring);
 	ring->unreaped = 0;
+	if (tender != NULL && tender->rebound != NULL)
+		tender->rebound(tender);
 	vma_log_info("ring %s: offloaded again", ring->name);
 }
 

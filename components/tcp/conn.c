@@ -189,6 +189,8 @@ static void do_work(struct vma_tcp_conn *conn)
 		tcp_close_work(conn, todo);
 	if (todo & TCP_WORK_WINDOW && conn->pcb != NULL)
 		window_consumed(conn);
+	if (todo & TCP_WORK_ASK && conn->pcb != NULL)
+		keepalive_ask(conn);
 }
 
 static void drop_burst(struct vma_tcp_conn *conn)

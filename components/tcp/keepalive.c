@@ -69,6 +69,16 @@ static void fire_keepalive(struct vma_tcp_conn *conn)
 	}
 }
 
+void keepalive_ask(struct vma_tcp_conn *conn)
+{
+	if (!conn->connected || conn->pcb->state == TIME_WAIT || conn->pcb->unacked || persist_waits(conn))
+		return;
+	if (tcp_output_probe(conn) < 0) {
+		conn->todo |= TCP_WORK_ASK;
+		tcp_retry(conn);
+	}
+}
+
 /* The kernel says nothing to the peer either when the wait is over, but with a negative TCP_LINGER2. */
 static void fire_fin_wait(struct vma_tcp_conn *conn)
 {

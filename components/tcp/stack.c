@@ -310,11 +310,27 @@ static bool is_due(struct vma_ring_tender *tender)
 	return due != UINT64_MAX && now_of(tcp) >= due;
 }
 
+/*
+ * What came for our connections while the queue pair was lost the kernel has answered with RST, as it knows none of
+ * them; and a peer that was reset says nothing more. So all are asked.
+ */
+static void rebound(struct vma_ring_tender *tender)
+{
+	struct vma_tcp *tcp = (struct vma_tcp *)tender;
+
+	tcp->now_ns = now_of(tcp);
+	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
+		conn->todo |= TCP_WORK_ASK;
+		tcp_ready(conn);
+	}
+	publish_due(tcp);
+}
+
 /* ---- life ---- */
 
 static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 {
-	tcp->tender = (struct vma_ring_tender){.turn = turn, .is_due = is_due};
+	tcp->tender = (struct vma_ring_tender){.turn = turn, .is_due = is_due, .rebound = rebound};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
 	tcp->host = complete(&attr->host);

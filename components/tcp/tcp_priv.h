@@ -62,6 +62,7 @@ enum tcp_work {
 	TCP_WORK_CONNECT = 1 << 8,
 	TCP_WORK_UNUSED = 1 << 9,  /* the last reference but the stack's own has gone */
 	TCP_WORK_BURIED = 1 << 10, /* it is the host's to free: no command is queued any more */
+	TCP_WORK_ASK = 1 << 11,    /* whether the peer still has the connection */
 };
 
 enum tcp_timer {                       /* each at most once per connection */
@@ -529,6 +530,7 @@ void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns);
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
 /* Keepalive, FIN_WAIT_2 without owner: when the connection is established or closed, or an option changes. */
 void timers_keepalive_update(struct vma_tcp_conn *conn);
+void keepalive_ask(struct vma_tcp_conn *conn); /* now, if nothing else is about to find out */
 
 /* ---- window.c: driver, but for window_wants_update ---- */
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What peers see when a process whose connections are offloaded ends: killed, its connections are reset by vmad and the
-# kernel within a second; and of one that has closed them before, nobody hears a word.
+# kernel within a second; and of one that has closed them before, nobody hears a word. And what a process hears when it
+# is vmad that was killed, and the kernel has reset a peer meanwhile.
 #
 #   a: kernel sockets (or a stack of its own)  veth  b: tcp_echo, a client of vmad
 . "$(dirname "$0")/../lib.sh"
@@ -136,6 +137,41 @@ segments=$(snmp a Tcp InSegs)
 kill_echo
 sleep 2
 check_eq "their process is killed: nobody hears of it" "$(($(snmp a Tcp InSegs) - segments))" 0
+
+# ---- vmad is killed ----
+
+cat >"$WORK/speak.py" <<'END'
+# speak.py ADDRESS PORT FILE: one connection, with a word there and back, and another word when there is FILE.
+import os, socket, sys, time
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+c.sendall(b"word")
+assert c.recv(4, socket.MSG_WAITALL) == b"word"
+print("connected", flush=True)
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.02)
+c.sendall(b"word")
+try:
+    print(c.recv(4), flush=True)
+except OSError as e:
+    print(e.strerror, flush=True)
+END
+
+# A client that stands still lets go of nothing, so nobody owns the interface until it goes on.
+listen_on_b
+start quiet a python3 "$WORK/peer.py" "$IP_B" $PORT 1
+start peer a python3 "$WORK/speak.py" "$IP_B" $PORT "$WORK/speak"
+check "two connections are made and live for a while" wait_for 10 steered 2
+kill -STOP "${PID[echo]}"
+stop vmad KILL
+wait_for 5 no_xdp b "$IF_B"
+touch "$WORK/speak"
+check "vmad is killed, and who speaks then is reset by the kernel" within 2 peer "Connection reset by peer"
+kill -CONT "${PID[echo]}"
+start vmad b "$BUILD/bin/vmad" --foreground "$IF_B"
+check "with a new one the other side of that connection hears of it at once" within 3 echo "failed: Connection reset by peer"
+check_eq "and the connection beside it lives" "$(log_has quiet . && grep -c -v connected "$WORK/quiet.log")" 0
+kill_echo
+finish quiet 5
 
 check "SIGTERM ends vmad cleanly" stop vmad
 done_testing

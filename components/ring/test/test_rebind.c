@@ -181,6 +181,44 @@ static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **
 	assert_false(vma_nic_qp_lost(&fake.qp));
 }
 
+static _Atomic unsigned rebounds;
+
+static void no_turn(struct vma_ring_tender *tender)
+{
+	(void)tender;
+}
+
+static bool never_due(struct vma_ring_tender *tender)
+{
+	(void)tender;
+	return false;
+}
+
+static void count_rebound(struct vma_ring_tender *tender)
+{
+	(void)tender;
+	assert_false(vma_nic_qp_lost(&fake.qp));
+	atomic_fetch_add(&rebounds, 1);
+}
+
+static void test_the_tender_is_told_when_the_queue_pair_is_there_again(void **state)
+{
+	struct vma_ring_tender tender = {.turn = no_turn, .is_due = never_due, .rebound = count_rebound};
+
+	(void)state;
+	atomic_store(&rebounds, 0);
+	vma_ring_tend(ring, &tender);
+	fake.rebind_result = -EAGAIN;
+	lose();
+	vma_ring_progress(ring);
+	assert_int_equal(atomic_load(&rebounds), 0);
+	fake.rebind_result = 0;
+	lose();
+	vma_ring_progress(ring);
+	assert_int_equal(atomic_load(&rebounds), 1);
+	vma_ring_tend(ring, NULL);
+}
+
 /* The event finds both flags taken by a thread that polls without a break, and gets them all the same. */
 static _Atomic bool stop;
 
@@ -394,6 +432,8 @@ static const struct CMUnitTest tests[] = {
         IN_MODE(test_event_that_comes_after_the_rebind_changes_nothing, yield),
         IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, single),
         IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, mutex),
+        IN_MODE(test_the_tender_is_told_when_the_queue_pair_is_there_again, single),
+        IN_MODE(test_the_tender_is_told_when_the_queue_pair_is_there_again, yield),
         IN_MODE(test_event_gets_the_flags_from_a_polling_thread, spin),
         IN_MODE(test_event_gets_the_flags_from_a_polling_thread, mutex),
         IN_MODE(test_event_gets_the_flags_from_a_polling_thread, yield),

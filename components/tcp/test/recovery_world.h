@@ -473,6 +473,11 @@ static bool all_arrived(void)
 
 /* ---- what timers.c and others call ---- */
 
+void tcp_retry(struct vma_tcp_conn *conn)
+{
+	conn->in_retry = true;
+}
+
 int tcp_output_probe(struct vma_tcp_conn *conn)
 {
 	assert_ptr_equal(conn, &w.conn);

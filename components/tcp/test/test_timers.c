@@ -416,6 +416,33 @@ static void test_keepalive_without_a_frame_is_tried_a_millisecond_later(void **s
 	assert_int_equal(w.keepalives, 1);
 }
 
+/* After the queue pair was lost. Without keepalive, too. */
+static void test_a_peer_is_asked_at_once_unless_something_unacknowledged_asks_anyway(void **state)
+{
+	(void)state;
+	world_begin(VMA_TCP_CC_CUBIC);
+	keepalive_ask(&w.conn);
+	assert_int_equal(w.keepalives, 1);
+	assert_int_equal(w.conn.todo, 0);
+	w.conn.connected = false;
+	keepalive_ask(&w.conn);
+	w.conn.connected = true;
+	append(new_segment(w.pcb.snd_nxt, 100, 0));
+	keepalive_ask(&w.conn);
+	assert_int_equal(w.keepalives, 1);
+}
+
+static void test_a_peer_that_cannot_be_asked_for_want_of_a_frame_is_asked_later(void **state)
+{
+	(void)state;
+	world_begin(VMA_TCP_CC_CUBIC);
+	w.frames = 0;
+	keepalive_ask(&w.conn);
+	assert_int_equal(w.keepalives, 0);
+	assert_int_equal(w.conn.todo, TCP_WORK_ASK);
+	assert_true(w.conn.in_retry);
+}
+
 /* ---- FIN_WAIT_2 ---- */
 
 static void test_half_closed_connection_without_owner_ends_after_a_minute(void **state)
@@ -523,6 +550,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_traffic_puts_the_question_off),
         cmocka_unit_test(test_without_the_option_nothing_is_asked),
         cmocka_unit_test(test_keepalive_without_a_frame_is_tried_a_millisecond_later),
+        cmocka_unit_test(test_a_peer_is_asked_at_once_unless_something_unacknowledged_asks_anyway),
+        cmocka_unit_test(test_a_peer_that_cannot_be_asked_for_want_of_a_frame_is_asked_later),
         cmocka_unit_test(test_half_closed_connection_without_owner_ends_after_a_minute),
         cmocka_unit_test(test_linger2_says_how_long),
         cmocka_unit_test(test_negative_linger2_resets_at_once),

@@ -193,11 +193,13 @@ bool vma_ring_try(struct vma_ring *ring);
  * drives, after a burst of packets and after posted commands, and when is_due says so, which who polls asks without the
  * flag. turn obeys the rules of sinks, and may send. One per ring; NULL ends it, and when tend returns no turn runs or
  * will run; its memory must outlive the calls of progress that are under way. A tender that has a time to keep must see
- * to it that somebody polls the ring at that time.
+ * to it that somebody polls the ring at that time. rebound, or NULL: the queue pair was lost and is there again, and
+ * what came meanwhile the kernel has answered in its own way. It is called with both flags held, so it only notes that.
  */
 struct vma_ring_tender {
 	void (*turn)(struct vma_ring_tender *tender);
 	bool (*is_due)(struct vma_ring_tender *tender);
+	void (*rebound)(struct vma_ring_tender *tender);
 };
 void vma_ring_tend(struct vma_ring *ring, struct vma_ring_tender *tender);
 struct vma_ring_tender *vma_ring_tender(const struct vma_ring *ring);
