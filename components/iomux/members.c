@@ -295,7 +295,8 @@ static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
 	                        .os_ratio = policy->os_ratio,
 	                        .yield = policy->yield,
 	                        .fds = members->fds,
-	                        .nfds = (unsigned)members->n};
+	                        .nfds = (unsigned)members->n,
+	                        .mixed = true};
 	int rc;
 
 	iomux_timeout_start(timeout);

@@ -125,7 +125,8 @@ static int sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struc
 	                        .os_ratio = call->policy.os_ratio,
 	                        .yield = call->policy.yield,
 	                        .fds = &inner,
-	                        .nfds = 1};
+	                        .nfds = 1,
+	                        .mixed = true};
 	int rc;
 
 	iomux_timeout_start(timeout);

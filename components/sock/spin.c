@@ -6,6 +6,11 @@
  * microseconds per wait. The user's bound (VMA_RX_POLL, VMA_SELECT_POLL) holds beside it; "for ever" is obeyed as it
  * stands.
  *
+ * A wait for OS descriptors as well (`mixed`) that one of these has ended quarters it, down to one microsecond. What
+ * comes there comes from programs on this host, a proxy's backend say, which need the cores, and each look there is a
+ * system call: waits that are ended by packets and by the OS in turn must come to next to no spinning, and not stay
+ * where they are.
+ *
  * Spinning must not take the core from those for whom one waits. So one core is left to them: beyond that many spinners
  * a thread sleeps at once, or, when it is to spin for ever, yields between looks. A spinner that delivered to a
  * sleeping thread yields, since that one may be queued behind it. And a spinner that finds that it was descheduled has
@@ -18,6 +23,7 @@
 #include "spin.h"
 
 #define BUDGET_MIN_NSEC 10000u
+#define BUDGET_OS_NSEC 1000u
 #define BUDGET_MAX_NSEC 1000000u
 #define BUDGET_FIRST_NSEC 500000u
 #define GAP_NSEC 100000 /* between two looks: a descheduled spinner */
@@ -108,15 +114,28 @@ void spin_forked_child(void)
 	atomic_store_explicit(&spinners, 0, memory_order_relaxed);
 }
 
-void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks)
+static uint32_t budget_of(const struct vma_spin *spin)
 {
 	uint32_t budget = atomic_load_explicit(&spin->budget_nsec, memory_order_relaxed);
 
-	if (budget == 0)
-		budget = BUDGET_FIRST_NSEC;
+	return budget != 0 ? budget : BUDGET_FIRST_NSEC;
+}
+
+void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks)
+{
+	uint32_t budget = budget_of(spin);
+
 	if (paid && ticks <= vma_tsc_of_nsec(BUDGET_MAX_NSEC / 2))
 		budget = budget * 2 > BUDGET_MAX_NSEC ? BUDGET_MAX_NSEC : budget * 2;
-	else
+	else if (budget > BUDGET_MIN_NSEC)
 		budget = budget / 2 < BUDGET_MIN_NSEC ? BUDGET_MIN_NSEC : budget / 2;
 	atomic_store_explicit(&spin->budget_nsec, budget, memory_order_relaxed);
+}
+
+void spin_learn_os(struct vma_spin *spin)
+{
+	uint32_t budget = budget_of(spin) / 4;
+
+	atomic_store_explicit(&spin->budget_nsec, budget > BUDGET_OS_NSEC ? budget : BUDGET_OS_NSEC,
+	                      memory_order_relaxed);
 }

@@ -19,5 +19,7 @@ void spin_leave(struct vma_thread *self);
 void spin_forked_child(void);
 /* The wait took so long, and (`paid`) ended because what it waited for came: the next one learns from it. */
 void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks);
+/* It was mixed, and the OS has ended it. */
+void spin_learn_os(struct vma_spin *spin);
 
 #endif

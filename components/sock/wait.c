@@ -110,7 +110,7 @@ int vma_wait(struct vma_wait *wait)
 	uint64_t begun;
 	int rc;
 
-	wait->restart = wait->slept = false;
+	wait->restart = wait->slept = wait->by_os = false;
 	vma_wait_tidy(wait->self);
 	rc = wait->ops->ready(wait);
 	if (rc != 0)
@@ -121,7 +121,11 @@ int vma_wait(struct vma_wait *wait)
 	rc = spin(wait, signals, interrupts);
 	if (rc == 0)
 		rc = wait_is_over(wait) ? wait_ask(wait) : wait_asleep(wait, signals, interrupts);
-	if (!for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */
+	if (for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */
+		return rc;
+	if (wait->mixed && wait->by_os)
+		spin_learn_os(wait->spin);
+	else
 		spin_learn(wait->spin, rc == 1, vma_tsc() - begun);
 	return rc;
 }

@@ -17,7 +17,10 @@ static inline bool wait_is_over(const struct vma_wait *wait)
 
 static inline int wait_ask(struct vma_wait *wait)
 {
-	return wait->ops->ask_os == NULL ? 0 : wait->ops->ask_os(wait);
+	int rc = wait->ops->ask_os == NULL ? 0 : wait->ops->ask_os(wait);
+
+	wait->by_os |= rc > 0;
+	return rc;
 }
 
 /* -EINTR once a handler has run since the wait began. */

@@ -671,6 +671,38 @@ static void test_idle_waiter_costs_next_to_nothing(void **state)
 #endif
 }
 
+/* Packets and the OS end waits in turn, as they do for a proxy whose backend is on this host. */
+static void comes_by_itself(struct thing_wait *self)
+{
+	if (atomic_load(&self->looks) % 4 == 3)
+		atomic_store(&self->thing->count, 1);
+}
+
+static uint32_t budget_of_turns(bool mixed)
+{
+	struct thing_wait wait;
+
+	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
+	wait.wait.spin_loops = -1;
+	wait.wait.spin_nsec = 100 * (int64_t)MSEC;
+	wait.wait.os_ratio = 1;
+	wait.wait.mixed = mixed;
+	for (int i = 0; i < 40; i++) {
+		wait.os = i % 2;
+		wait.on_look = i % 2 == 0 ? comes_by_itself : NULL;
+		assert_int_equal(thing_wait_run(&wait), 1);
+		atomic_store(&thing.count, 0);
+	}
+	return atomic_load(&wait.spin.budget_nsec);
+}
+
+static void test_a_wait_that_the_os_ends_makes_it_spin_less(void **state)
+{
+	(void)state;
+	assert_int_equal(budget_of_turns(true), 1000); /* the least */
+	assert_true(budget_of_turns(false) >= 500000);
+}
+
 /* A thread that has the ring's flag and does not run keeps nobody awake. */
 static void hold_flag(struct vma_ring_command *command)
 {
@@ -851,6 +883,7 @@ static const struct CMUnitTest tests[] = {
         T(test_wakeup_of_one_who_is_served_is_not_passed_on),
         T(test_watch_finds_its_way_past_one_who_leaves),
         T(test_idle_waiter_costs_next_to_nothing),
+        T(test_a_wait_that_the_os_ends_makes_it_spin_less),
         T(test_sleeper_does_not_burn_while_somebody_holds_the_ring),
         T(test_what_is_told_once_is_not_lost_while_others_drive),
         T(test_sleeper_without_descriptor_looks_by_itself),

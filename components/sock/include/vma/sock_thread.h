@@ -244,9 +244,11 @@ struct vma_wait {
 	bool yield;           /* VMA_RX_POLL_YIELD */
 	struct pollfd *fds;   /* OS descriptors to sleep on; revents are left as ppoll set them */
 	unsigned nfds;
+	bool mixed; /* for OS descriptors of any kind as well: see spin.c */
 	/* out */
 	bool restart; /* after -EINTR: every handler that ran had SA_RESTART */
 	bool slept;
+	bool by_os; /* ask_os has ended it */
 };
 /* 1 ready; 0 the deadline passed; -EINTR a handler ran; what ready or ask_os said. */
 int vma_wait(struct vma_wait *wait);
