@@ -3,7 +3,7 @@
 # for the OS's the calls that it makes without the library: counted for each request, beside the kernel's.
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
-REQUESTS=3000
+SECONDS_EACH=2
 
 # Two of them: files of 600 bytes on loopback, and who asks there anew for each request.
 configure() { # NAME LISTEN LOCATION
@@ -21,20 +21,21 @@ configure() { # NAME LISTEN LOCATION
 }
 
 # strace ignores SIGTERM while it follows: the program itself is its only child.
-traced() { # HOW [VARIABLE=VALUE]: $WORK/HOW.calls, of so many requests that $WORK/HOW.ab says
+traced() { # HOW [VARIABLE=VALUE]: $WORK/HOW.calls, and in $WORK/HOW.requests for how many
 	local how=$1 rc
 	shift
 	start proxy b env "$@" strace -f -c -o "$WORK/$how.calls" /usr/sbin/nginx -c "$WORK/proxy.conf" -e stderr
 	wait_for 20 listens 8080 || return
-	in_ns a timeout 60 ab -q -k -n $REQUESTS -c 20 "http://$IP_B:8080/small" >"$WORK/$how.ab"
+	in_ns a timeout 60 wrk -t 1 -c 20 -d $SECONDS_EACH "http://$IP_B:8080/small" >"$WORK/$how.wrk"
 	rc=$?
 	kill "$(cat "/proc/${PID[proxy]}/task/${PID[proxy]}/children")"
 	finish proxy 10
-	[ $rc -eq 0 ] && grep -qE '^Failed requests: +0$' "$WORK/$how.ab" && grep -qE '^Complete requests: +'$REQUESTS'$' "$WORK/$how.ab"
+	sed -nE 's/^ +([0-9]+) requests in .*/\1/p' "$WORK/$how.wrk" >"$WORK/$how.requests"
+	[ $rc -eq 0 ] && ! grep -qE 'Non-2xx|Socket errors' "$WORK/$how.wrk" && [ "$(cat "$WORK/$how.requests")" -gt 500 ]
 }
 
 calls() { # HOW CALL: in thousandths per request
-	awk -v call="$2" -v n=$REQUESTS '$NF == call { count = $4 } END { printf "%d\n", count * 1000 / n }' "$WORK/$1.calls"
+	awk -v call="$2" -v n="$(cat "$WORK/$1.requests")" '$NF == call { count = $4 } END { printf "%d\n", count * 1000 / n }' "$WORK/$1.calls"
 }
 
 no_more_than_the_kernel() { # CALL
@@ -43,8 +44,8 @@ no_more_than_the_kernel() { # CALL
 
 if [ -n "$SAN" ]; then
 	skip "calls of a proxy" "a sanitizer's runtime makes its own"
-elif ! command -v strace >/dev/null || ! command -v ab >/dev/null; then
-	skip "calls of a proxy" "no strace or ab"
+elif ! command -v strace >/dev/null || ! command -v wrk >/dev/null; then
+	skip "calls of a proxy" "no strace or wrk"
 else
 	mkdir -p "$WORK/www"
 	head -c 600 /dev/zero >"$WORK/www/small"
