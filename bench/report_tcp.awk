@@ -37,6 +37,8 @@ END {
 	rates("redis-benchmark -c 50, GET", "redis-c50", "get_per_sec", 1000)
 	rates("redis-benchmark -c 50 -P 16, GET", "redis-p16", "get_per_sec", 1000)
 	rates("nginx and wrk -c 50, 600 bytes", "nginx", "per_sec", 1000)
+	rates("nginx before nginx, wrk -c 1", "proxy-c1", "per_sec", 1000)
+	rates("nginx before nginx, wrk -c 50", "proxy-c50", "per_sec", 1000)
 	verdict("redis -c 1, times the kernel", than("redis-c1", "get_per_sec", "kernel"), ">=", 5)
 	verdict("redis -c 1, times its spinning twin", than("redis-c1", "get_per_sec", "twin"), ">=", 2)
 	verdict("redis -c 50, times the kernel", than("redis-c50", "get_per_sec", "kernel"), ">=", 1.5)
@@ -44,6 +46,8 @@ END {
 	verdict("redis -c 50 -P 16, times the kernel", than("redis-p16", "get_per_sec", "kernel"), ">=", 1)
 	verdict("nginx, times the kernel", than("nginx", "per_sec", "kernel"), ">=", 1.5)
 	verdict("nginx, times its spinning twin", than("nginx", "per_sec", "twin"), ">=", 1)
+	verdict("a proxy for one client, times the kernel", than("proxy-c1", "per_sec", "kernel"), ">=", 1)
+	verdict("a proxy for 50 clients, times the kernel", than("proxy-c50", "per_sec", "kernel"), ">=", 1)
 
 	printf "\nOne stream, Gbit/s; times the kernel's\n"
 	printf "  %-30s %-16s %10s %8s   %s\n", "", "", "Gbit/s", "kernel", "seen by the kernel's TCP"

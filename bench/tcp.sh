@@ -5,14 +5,22 @@
 TCP_LOAD=$BUILD/bench/tcp_load
 MIDDLEBOX=$BUILD/tests/middlebox/middlebox
 
-# "K I": segments that both kernels' TCP have received and sent, packets that came in at both interfaces.
+# "K I": segments that both kernels' TCP have received and sent, but over loopback (only the far one, if near_how is
+# kernel); packets that came in at both interfaces.
 tcp_counters() {
-	{
-		ip netns exec "$(ns a)" cat /proc/net/snmp "/sys/class/net/$IF_A/statistics/rx_packets"
-		ip netns exec "$(ns b)" cat /proc/net/snmp "/sys/class/net/$IF_B/statistics/rx_packets"
-	} | awk '$1 == "Tcp:" && $2 == "RtoAlgorithm" { for (i = 2; i <= NF; i++) column[$i] = i; next }
+	local side interface
+	for side in a b; do
+		if [ $side = a ]; then interface=$IF_A; else interface=$IF_B; fi
+		ip netns exec "$(ns $side)" sh -c "
+			cd /sys/class/net
+			echo interface \$(cat $interface/statistics/rx_packets)
+			[ $side${near_how:-} != akernel ] || exit 0
+			cat /proc/net/snmp
+			echo loopback \$(cat lo/statistics/rx_packets)"
+	done | awk '$1 == "Tcp:" && $2 == "RtoAlgorithm" { for (i = 2; i <= NF; i++) column[$i] = i; next }
 		$1 == "Tcp:" { kernel += $column["InSegs"] }
-		NF == 1 { interface += $1 }
+		$1 == "loopback" { kernel -= $2 }
+		$1 == "interface" { interface += $2 }
 		END { print kernel + 0, interface + 0 }'
 }
 
@@ -25,7 +33,7 @@ tcp_case() { # RUN CASE HOW READY FILTER NEAR...; the far end's command in far_c
 	local run=$1 name=$2 how=$3 ready=$4 filter=$5 before after rc cpu
 	shift 5
 	open_case "$how" "${far_command[@]}" && wait_for 10 far_listens "$ready" && set_kernel && before=$(tcp_counters) &&
-		cpu=$(cpu_of "${PID[far]}") && near "$how" "$@"
+		cpu=$(cpu_of "${PID[far]}") && near "${near_how:-$how}" "$@"
 	rc=$?
 	after=$(tcp_counters)
 	cpu="${cpu:-0} $(cpu_of "${PID[far]}")"
@@ -87,22 +95,45 @@ redis_case() { # RUN HOW
 	}
 }
 
-nginx_case() { # RUN HOW
-	mkdir -p "$WORK/www" "$WORK/nginx"
+www() { # what nginx serves
+	mkdir -p "$WORK/www"
 	chmod 755 "$WORK" "$WORK/www"
 	head -c 600 /dev/zero >"$WORK/www/small"
-	cat >"$WORK/nginx.conf" <<-CONF
-		daemon off; master_process off; error_log stderr crit; pid $WORK/nginx/pid;
+}
+
+nginx_conf() { # NAME LISTEN LOCATION
+	mkdir -p "$WORK/$1"
+	cat >"$WORK/$1.conf" <<-CONF
+		daemon off; master_process off; error_log stderr crit; pid $WORK/$1/pid;
 		events { worker_connections 2000; }
 		http {
 			access_log off; keepalive_requests 100000000; sendfile on; open_file_cache max=10;
-			client_body_temp_path $WORK/nginx; proxy_temp_path $WORK/nginx; fastcgi_temp_path $WORK/nginx;
-			uwsgi_temp_path $WORK/nginx; scgi_temp_path $WORK/nginx;
-			server { listen $IP_B:8080; root $WORK/www; }
+			client_body_temp_path $WORK/$1; proxy_temp_path $WORK/$1; fastcgi_temp_path $WORK/$1;
+			uwsgi_temp_path $WORK/$1; scgi_temp_path $WORK/$1;
+			server { listen $2; location / { $3 } }
 		}
 	CONF
+}
+
+nginx_case() { # RUN HOW
+	www
+	nginx_conf nginx "$IP_B:8080" "root $WORK/www;"
 	far_command=(/usr/sbin/nginx -c "$WORK/nginx.conf" -e stderr)
 	tcp_case "$1" "nginx/$2" "$2" 8080 of_wrk wrk -t 1 -c 50 -d 1 "http://$IP_B:8080/small"
+}
+
+# A proxy, which has clients that are offloaded and for each request a connection to a backend on its own host that is
+# not. All three may have both cores: whoever spins takes somebody's. The client's sockets are the kernel's.
+proxy_case() { # RUN HOW
+	www
+	nginx_conf backend 127.0.0.1:9000 "root $WORK/www;"
+	nginx_conf proxy "$IP_B:8080" "proxy_pass http://127.0.0.1:9000;"
+	start backend b /usr/sbin/nginx -c "$WORK/backend.conf" -e stderr
+	wait_for 10 far_listens 9000 || say "the backend does not start"
+	far_command=(/usr/sbin/nginx -c "$WORK/proxy.conf" -e stderr)
+	near_how=kernel CORES=0,1 tcp_case "$1" "proxy-c1/$2" "$2" 8080 of_wrk wrk -t 1 -c 1 -d 1 "http://$IP_B:8080/small"
+	near_how=kernel CORES=0,1 tcp_case "$1" "proxy-c50/$2" "$2" 8080 of_wrk wrk -t 1 -c 50 -d 1 "http://$IP_B:8080/small"
+	stop backend
 }
 
 segmentation() { # on|off: of both ends
@@ -165,6 +196,7 @@ tcp_run() { # RUN
 		nginx_case "$run" $how
 	done
 	for how in kernel lib; do
+		proxy_case "$run" $how
 		iperf_case "$run" $how
 		segmentation on
 		load_case "$run" bursts $how bursts --msec 1000
