@@ -31,8 +31,10 @@ void net_lock(struct vma_net *net, struct net_hold *hold)
 {
 	sigset_t all;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &hold->signals);
+	if (!net->undisturbed) {
+		sigfillset(&all);
+		pthread_sigmask(SIG_BLOCK, &all, &hold->signals);
+	}
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &hold->cancel);
 	pthread_mutex_lock(&net->lock);
 }
@@ -41,7 +43,8 @@ void net_unlock(struct vma_net *net, const struct net_hold *hold)
 {
 	pthread_mutex_unlock(&net->lock);
 	pthread_setcancelstate(hold->cancel, NULL);
-	pthread_sigmask(SIG_SETMASK, &hold->signals, NULL);
+	if (!net->undisturbed)
+		pthread_sigmask(SIG_SETMASK, &hold->signals, NULL);
 }
 
 void net_wake(const struct vma_net *net)
@@ -309,6 +312,8 @@ int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 	struct vma_net *net = allocate();
 	int rc = net != NULL ? path_table_init(&net->table) : -ENOMEM;
 
+	if (rc == 0)
+		net->undisturbed = attr != NULL && attr->undisturbed;
 	/* Events first, tables then: what changes in between is told as well. */
 	if (rc == 0)
 		rc = net_nl_open_events(event_bytes, &net->events);

@@ -59,7 +59,10 @@ static int start_memory(struct vma_engine *engine)
 
 static int start_net(struct vma_engine *engine)
 {
-	int fds[FDS_MAX], rc = vma_net_create(NULL, &engine->net);
+	/* Who calls is inside (vma_enter), where handlers wait, or the internal thread, which has blocked all signals.
+	 */
+	const struct vma_net_attr attr = {.undisturbed = true};
+	int fds[FDS_MAX], rc = vma_net_create(&attr, &engine->net);
 	unsigned n = rc == 0 ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
 
 	for (unsigned i = 0; i < n && i < FDS_MAX; i++)

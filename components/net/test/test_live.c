@@ -61,6 +61,29 @@ static void test_loopback_interface_is_known_by_name_and_number(void **state)
 	assert_int_equal(vma_net_link(net, 0x7fffffff, &by_number), -ENODEV);
 }
 
+static bool is_blocked_under_lock(struct vma_net *of)
+{
+	struct net_hold hold;
+	sigset_t now;
+
+	net_lock(of, &hold);
+	pthread_sigmask(SIG_BLOCK, NULL, &now);
+	net_unlock(of, &hold);
+	return sigismember(&now, SIGUSR1);
+}
+
+static void test_signals_wait_for_the_lock_unless_its_users_hold_them_back(void **state)
+{
+	const struct vma_net_attr attr = {.undisturbed = true};
+	struct vma_net *undisturbed;
+
+	(void)state;
+	assert_int_equal(vma_net_create(&attr, &undisturbed), 0);
+	assert_true(is_blocked_under_lock(net));
+	assert_false(is_blocked_under_lock(undisturbed));
+	vma_net_destroy(undisturbed);
+}
+
 static void test_own_address_is_local_and_the_os_serves_it(void **state)
 {
 	const struct vma_net_key key = to("127.0.0.1");
@@ -293,6 +316,7 @@ static const struct CMUnitTest tests[] = {
         EACH(test_request_of_the_data_path_wakes_who_processes),
         EACH(test_wanted_destination_is_there_after_processing),
         EACH(test_signal_handler_that_calls_in_waits_for_nobody),
+        EACH(test_signals_wait_for_the_lock_unless_its_users_hold_them_back),
         EACH(test_descriptors_keep_out_of_small_numbers),
         EACH(test_forked_child_makes_its_own),
         EACH(test_many_destinations_are_all_found),

@@ -11,16 +11,14 @@
  *
  * Threads: any thread may call anything, but create and destroy. One lock guards the tables; what the data path calls
  *          (changed, read, find, want, ask, probe, recheck) takes none, and a signal handler may call it. Whoever holds
- *          the lock has its signals and its cancellation put off. Watches are called with the lock held.
- * Progress: control calls (get, route, link, neigh, ...) ask the kernel, a few microseconds each. Data path calls do
- *           not wait; a read that meets two updates of the same path starts again. Somebody (the internal thread)
- *           polls vma_net_fd and calls vma_net_process: events, requests of the data path and due timers happen there
- *           and in the control calls.
- * Memory: create allocates. A path that nobody holds stays in the cache and is reused after a minute without use; its
- *         memory stays mapped until destroy, which is why find needs no reclamation scheme.
- * fork: a child has inherited the sockets and would steal its parent's events: it destroys its copy (which touches
- *       nothing of the parent's, if no thread of the parent was inside) and creates its own.
- * Example: test/test_live.c; test/priv_net.c.
+ *          the lock has its signals (but see `undisturbed`) and its cancellation put off. Watches are called with the
+ * lock held. Progress: control calls (get, route, link, neigh, ...) ask the kernel, a few microseconds each. Data path
+ * calls do not wait; a read that meets two updates of the same path starts again. Somebody (the internal thread) polls
+ * vma_net_fd and calls vma_net_process: events, requests of the data path and due timers happen there and in the
+ * control calls. Memory: create allocates. A path that nobody holds stays in the cache and is reused after a minute
+ * without use; its memory stays mapped until destroy, which is why find needs no reclamation scheme. fork: a child has
+ * inherited the sockets and would steal its parent's events: it destroys its copy (which touches nothing of the
+ * parent's, if no thread of the parent was inside) and creates its own. Example: test/test_live.c; test/priv_net.c.
  *
  * Functions return 0 or a count, or a negative errno. Addresses are 16 bytes in network order with a family; IPv4 uses
  * the first four, the rest is zero. AF_INET6 gives -EAFNOSUPPORT for now.
@@ -37,6 +35,11 @@ struct vma_net;
 
 struct vma_net_attr {
 	uint32_t event_bytes; /* socket buffer for events, 0: 1 MB; when it overruns, everything is read anew */
+	/*
+	 * All who call hold signal handlers that would call in, or jump away, back themselves: the lock is then taken
+	 * without the two system calls that block them, which would be most of what a path costs that is known already.
+	 */
+	bool undisturbed;
 };
 
 /* Of the network namespace that the calling thread is in. No privileges needed. attr may be NULL. */
