@@ -180,6 +180,13 @@ struct before {
  * lwIP would answer an ACK with an ACK for nothing, and every second segment at once: when data is acknowledged is
  * window.c's decision. What it wants to be answered for other reasons is.
  */
+/* In order, and the end of what has come. */
+static bool took_fin(const struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+{
+	return s->flags & TCP_FIN && before->state == ESTABLISHED && conn->pcb->state == CLOSE_WAIT &&
+	       before->rcv_nxt == s->seq && conn->pcb->rcv_nxt == s->end;
+}
+
 static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
 {
 	struct tcp_pcb *pcb = conn->pcb;
@@ -188,6 +195,8 @@ static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const s
 	tcp_clear_flags(pcb, TF_ACK_DELAY);
 	if (s->seq == s->end && !before->ack_now && before->state != SYN_SENT)
 		tcp_clear_flags(pcb, TF_ACK_NOW);
+	if (took_fin(conn, s, before) && !before->ack_now)
+		window_fin(conn);
 	if (pcb->snd_wnd > conn->snd_wnd_max)
 		conn->snd_wnd_max = pcb->snd_wnd;
 	if (!conn->connected)

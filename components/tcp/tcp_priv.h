@@ -539,6 +539,7 @@ void window_established(struct vma_tcp_conn *conn);
 void window_limits(struct vma_tcp_conn *conn); /* an option has changed */
 /* `bytes` have come in order, in segments of `segment` bytes: an ACK now, or later. */
 void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push);
+void window_fin(struct vma_tcp_conn *conn);      /* the peer's, in order; before window_received of what came with it */
 void window_consumed(struct vma_tcp_conn *conn); /* the reader has taken bytes */
 /* What came had come before: the peer has to hear soon what has. */
 void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right);

@@ -23,6 +23,7 @@
 #include "lwip_port.h"
 
 #define ATO_MIN_NS (40 * TCP_NS_PER_MS)
+#define FIRST_DELAY_NS TCP_NS_PER_MS /* before any data; the kernel's next tick */
 #define DELACK_MAX_NS (200 * TCP_NS_PER_MS)
 #define QUICK_ACKS_MAX 16
 #define HOLD_SEGMENTS 16
@@ -383,6 +384,18 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 		tcp_ack_now(pcb);
 	else if (conn->delack_due_ns == UINT64_MAX)
 		timers_delack(conn, delay_of(conn));
+}
+
+/* lwIP would acknowledge it at once. Who closes in answer has the ACK go with his FIN. */
+void window_fin(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	if (delays_none(conn) || (conn->quick_acks != 0 && !conn->pingpong))
+		return;
+	tcp_clear_flags(pcb, TF_ACK_NOW);
+	if (conn->delack_due_ns == UINT64_MAX)
+		timers_delack(conn, conn->ato_ns != 0 ? delay_of(conn) : FIRST_DELAY_NS);
 }
 
 static uint64_t hole_delay_ns(const struct vma_tcp_conn *conn)

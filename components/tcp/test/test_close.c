@@ -188,19 +188,35 @@ static void test_both_may_close_at_once(void **state)
 static void test_passive_close_ends_with_last_ack(void **state)
 {
 	struct app *app = raw_connect();
+	const struct raw_segment *fin;
 
 	(void)state;
 	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
-	assert_int_equal(raw_next()->ack, 2);
 	vma_tcp_close(app->conn, false);
 	settle();
 	assert_int_equal(vma_tcp_state(app->conn), TCP_LAST_ACK);
-	assert_true(raw_next()->flags & TCP_FIN);
+	fin = raw_next();
+	assert_int_equal(fin->ack, 2); /* its first */
+	assert_true(fin->flags & TCP_FIN);
 	assert_false(app->events & VMA_TCP_DRAINED);
 	raw_send(2, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_true(take_events(app) & VMA_TCP_DRAINED);
+	app_free(app);
+}
+
+/* As with the kernel: who closes in answer has it told by his own FIN. */
+static void test_fin_is_acknowledged_a_moment_later(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(raw_unseen(), 0);
+	run(2 * MS);
+	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_next()->ack, 2);
 	app_free(app);
 }
 
@@ -333,6 +349,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_shutdown_of_reading_alone_resets_nobody),
         RAW_CASE(test_both_may_close_at_once),
         RAW_CASE(test_passive_close_ends_with_last_ack),
+        RAW_CASE(test_fin_is_acknowledged_a_moment_later),
         RAW_CASE(test_reset_in_close_wait_is_a_broken_pipe),
         RAW_CASE(test_drained_is_told_when_the_fin_is_acknowledged),
         RAW_CASE(test_fin_behind_a_hole_waits_for_what_is_missing),
