@@ -1,6 +1,7 @@
 /*
  * nic - the front: finds the backend of a spec, checks what every backend would have to check, forwards.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -62,11 +63,17 @@ static bool all_zero(const uint8_t *bytes, size_t n)
 	return sum == 0;
 }
 
+static bool is_block(const struct vma_flow_key *key)
+{
+	return key->proto == VMA_FLOW_TCP_PORTS && key->peer_port_be == 0 &&
+	       ntohs(key->local_port_be) % VMA_FLOW_PORTS == 0;
+}
+
 int vma_flow_key_check(const struct vma_flow_key *key)
 {
 	if (key->family != AF_INET)
 		return key->family == AF_INET6 ? -EAFNOSUPPORT : -EINVAL;
-	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP)
+	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP && !is_block(key))
 		return -EINVAL;
 	if (key->vlan > 4094 || key->local_port_be == 0 || all_zero(key->local, 4))
 		return -EINVAL;
@@ -91,6 +98,11 @@ int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 	int rc = vma_flow_key_check(key);
 
 	return rc != 0 ? rc : qp->ops->flow_del(qp, key);
+}
+
+bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
+{
+	return qp->ops->port_is_named == NULL || qp->ops->port_is_named(qp, local_port_be);
 }
 
 int vma_nic_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n)

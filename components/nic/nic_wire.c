@@ -269,6 +269,8 @@ static int wire_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule
 {
 	struct wire_end *end = wire_qp_of(qp)->end;
 
+	if (rule->key.proto == VMA_FLOW_TCP_PORTS)
+		return -EOPNOTSUPP;
 	wire_engine_lock(end);
 	int rc = wire_flows_add(&end->engine.flows, wire_qp_of(qp), rule);
 	wire_engine_unlock(end);

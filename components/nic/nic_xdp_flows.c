@@ -4,12 +4,14 @@
  * A server has as many as connections, so they are in a hash table. One that the owner has taken back leaves it at once
  * and waits, in a list, to be reported; until then deleting it, or getting it again, makes that pointless.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "nic_xdp.h"
+#include "xdp_shared.h"
 
 #define BUCKETS_FIRST 16
 
@@ -281,6 +283,15 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	known = flow != NULL;
 	free_flow(flow);
 	return known ? 0 : -ENOENT;
+}
+
+bool nic_xdp_port_is_named(const struct vma_nic_qp *base, uint16_t local_port_be)
+{
+	const struct xdp_qp *qp = (const struct xdp_qp *)base;
+	const uint16_t port = ntohs(local_port_be);
+
+	return vma_nic_qp_lost(base) || qp->shared == NULL ||
+	       (atomic_load(&qp->shared->named[port / 64]) >> port % 64 & 1) != 0;
 }
 
 /* An owner in this process ends with it: there is nobody to leave anything to. */

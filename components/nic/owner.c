@@ -16,6 +16,7 @@
 
 #include "nic_os.h"
 #include "owner_priv.h"
+#include "xdp_shared.h"
 
 #define SETTLE_NS 20000000ull /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
 #define IN_FLIGHT_NS 1000000000ull
@@ -123,6 +124,8 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 		rc = owner_heirs_init(owner);
 	if (rc == 0)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
+	if (rc == 0)
+		xdp_prog_name_ports(owner->prog, owner->shared->named);
 	if (rc == 0 && !owner->multi_buffer && owner->mtu + HEADERS > longest) {
 		vma_log_error("%s: MTU %u is beyond one packet buffer, and this kernel has no multi-buffer AF_XDP: the "
 		              "largest that works is %u",

@@ -29,6 +29,12 @@ bool owner_flow_is_connection(const struct vma_flow_key *key)
 	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
 }
 
+/* Of local ports: nobody's socket is in its way, as the program asks the kernel for each packet. */
+static bool is_block(const struct vma_flow_key *key)
+{
+	return key->proto == VMA_FLOW_TCP_PORTS;
+}
+
 /* Where the pointer to the flow with `key` is, or the end of its bucket. */
 static struct owner_flow **place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
@@ -248,8 +254,9 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		return -EINVAL;
 	place = place_of(owner, &rule->key);
 	if (*place != NULL && (*place)->slot != slot) {
-		/* A connection is one process's: who has chosen the same port, or been given it, takes another. */
-		if (owner_flow_is_connection(&rule->key))
+		/* A connection is one process's: who has chosen the same port, or been given it, takes another. So
+		 * it is with a block. */
+		if (owner_flow_is_connection(&rule->key) || is_block(&rule->key))
 			return -EADDRINUSE;
 		return contend(owner, place, slot, rule);
 	}
@@ -262,7 +269,7 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		return refuse_contended(owner, slot, rule);
 	if (owner->flows >= OWNER_FLOWS_MAX)
 		return -ENOSPC;
-	rc = owner_rivals_refuse(owner, slot, rule);
+	rc = is_block(&rule->key) ? 0 : owner_rivals_refuse(owner, slot, rule);
 	if (rc < 0)
 		return rc;
 	flow = calloc(1, sizeof(*flow));
@@ -364,12 +371,17 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 static bool is_covered(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct vma_flow_key wild = *key;
-	const struct owner_flow *listener;
+	const struct owner_flow *listener, *block;
 
 	wild.peer_port_be = 0;
 	memset(wild.peer, 0, sizeof(wild.peer));
 	listener = *place_of(owner, &wild);
-	return listener != NULL && listener->slot == slot && listener->rule.flags & VMA_FLOW_LISTENER;
+	if (listener != NULL)
+		return listener->slot == slot && listener->rule.flags & VMA_FLOW_LISTENER;
+	wild.proto = VMA_FLOW_TCP_PORTS;
+	wild.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
+	block = *place_of(owner, &wild);
+	return block != NULL && block->slot == slot;
 }
 
 static int heir_state(uint32_t state)

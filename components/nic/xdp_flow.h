@@ -21,6 +21,10 @@ struct xdp_flow_key {
 	__u8 reserved;
 };
 
+/* `proto` of a block of local ports of TCP; local_port is its first, a multiple of their number. */
+#define XDP_FLOW_TCP_PORTS 0xfd
+#define XDP_FLOW_PORTS 256
+
 #define XDP_FLOW_LISTENER 1u
 #define XDP_FLOW_HEIR 2u /* of TCP: nobody receives any more; what comes is told to the owner, and goes nowhere */
 
@@ -46,6 +50,7 @@ struct xdp_heir_segment {
 struct xdp_flow_counts {
 	__u32 exact[2]; /* 5-tuples */
 	__u32 wild[2];  /* 3-tuples */
+	__u32 blocks;   /* of local ports */
 };
 
 /*

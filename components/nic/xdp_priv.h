@@ -85,6 +85,8 @@ void xdp_ring_unmap(struct xdp_ring *ring);
 struct xdp_prog;
 int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out);
 void xdp_prog_destroy(struct xdp_prog *prog);
+/* From now on, a bit for each local port that an entry of the map has for TCP, blocks left out. */
+void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named);
 /* Native mode, else generic (one warning); 0 or -errno. *generic tells. Idempotent. */
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic);
 void xdp_prog_detach(struct xdp_prog *prog);
@@ -194,8 +196,8 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
                            const uint64_t *cookies, unsigned n);
 bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was added */
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
-/* A connection of the slot's, with a flow or covered by a listener's, is the owner's from now on. -EOPNOTSUPP: the
- * owner has no heirs; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
+/* A connection of the slot's, with a flow or covered by a listener's or a block, is the owner's from now on.
+ * -EOPNOTSUPP: the owner has no heirs; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
 int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir);
 /* Readable: call tick. -1: none. */
 int xdp_owner_fd(const struct xdp_owner *owner);

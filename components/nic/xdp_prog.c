@@ -4,6 +4,7 @@
  * Attached by a bpf_link, not through netlink: when the owner's last fd goes, however it dies, the kernel detaches the
  * program and the interface carries plain traffic again. Nothing is pinned. One thread at a time (the owner's lock).
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -26,6 +27,8 @@
 #include "xdp_priv.h"
 #include <xdp_steer.skel.h>
 
+_Static_assert(XDP_FLOW_TCP_PORTS == VMA_FLOW_TCP_PORTS && XDP_FLOW_PORTS == VMA_FLOW_PORTS, "one and the same");
+
 struct xdp_prog {
 	unsigned ifindex;
 	uint32_t queues;
@@ -34,7 +37,9 @@ struct xdp_prog {
 	struct xdp_steer__bss *shared; /* the program's variables */
 	struct ring_buffer *segments;  /* as this process reads them; NULL: it does not */
 	bool generic;
-	uint64_t front_version; /* of the last flow at the front; never used again */
+	uint64_t front_version;  /* of the last flow at the front; never used again */
+	_Atomic uint64_t *named; /* bits of local ports; NULL: nobody wants to know */
+	uint32_t entries[65536]; /* of TCP in the map, by local port */
 };
 
 /* libbpf writes to stderr by default; a library must not. Its texts matter when the verifier refuses, so: debug. */
@@ -243,8 +248,34 @@ static void count_flow(struct xdp_prog *prog, const struct vma_flow_key *key, in
 	struct xdp_flow_counts *counts = &prog->shared->counts;
 	uint32_t *count = key->peer_port_be != 0 ? counts->exact : counts->wild;
 
-	count += key->proto == IPPROTO_TCP;
+	if (key->proto == VMA_FLOW_TCP_PORTS)
+		count = &counts->blocks;
+	else
+		count += key->proto == IPPROTO_TCP;
 	__atomic_store_n(count, *count + (uint32_t)change, __ATOMIC_RELEASE);
+}
+
+void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named)
+{
+	prog->named = named;
+}
+
+/*
+ * Before an entry comes, and after one has gone. Sequentially consistent, as is the look of a client that has bound a
+ * kernel socket to the port: who had an entry made first has its bit seen, and who comes later finds the port taken.
+ */
+static void name_port(struct xdp_prog *prog, const struct vma_flow_key *key, int change)
+{
+	const uint16_t port = ntohs(key->local_port_be);
+	const uint64_t bit = UINT64_C(1) << port % 64;
+
+	if (key->proto != IPPROTO_TCP || prog->named == NULL)
+		return;
+	prog->entries[port] += (uint32_t)change;
+	if (prog->entries[port] == 0)
+		atomic_fetch_and(&prog->named[port / 64], ~bit);
+	else if (change > 0)
+		atomic_fetch_or(&prog->named[port / 64], bit);
 }
 
 /* Takes the place at the front for a UDP 3-tuple if it is free. */
@@ -279,10 +310,15 @@ static void front_clear(struct xdp_prog *prog, const struct xdp_flow_key *key)
 static int put(struct xdp_prog *prog, const struct vma_flow_key *key, const struct xdp_flow_value *value, uint64_t mode)
 {
 	const struct xdp_flow_key map_key = to_map_key(key);
-	int rc = bpf_map_update_elem(prog->flows_fd, &map_key, value, mode);
+	int rc;
 
-	if (rc == 0 && mode == BPF_NOEXIST)
+	if (mode == BPF_NOEXIST)
+		name_port(prog, key, 1);
+	rc = bpf_map_update_elem(prog->flows_fd, &map_key, value, mode);
+	if (mode == BPF_NOEXIST && rc == 0)
 		count_flow(prog, key, 1);
+	else if (mode == BPF_NOEXIST)
+		name_port(prog, key, -1);
 	if (rc == 0 && value->flags == 0)
 		front_set(prog, &map_key, value->slot);
 	return rc == -E2BIG ? -ENOSPC : rc;
@@ -322,6 +358,7 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 
 	if (rc == 0) {
 		count_flow(prog, key, -1);
+		name_port(prog, key, -1);
 		front_clear(prog, &map_key);
 	}
 	return rc;

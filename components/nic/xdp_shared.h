@@ -9,6 +9,7 @@
  *   holder[frame]      RX side: who holds the frame
  *   state[frame]       TX side: idle, in flight, or completed
  *   route[frame]       TX side: the slot that rents the frame
+ *   named[port / 64]   a bit for each local port that an entry of the program's map names for TCP, blocks left out
  *
  * Threads: any process that has it mapped, by the locks and the single-writer rules below.
  * Progress: no call waits; a lock that is taken makes the call return 0.
@@ -17,6 +18,7 @@
  * Example: test/test_xdp_shared.c; test/stress_xdp_shared.c kills the holders.
  *
  * Who writes what:
+ *   named[]     the owner: a port's bit is set before its first entry comes, and cleared after its last one has gone
  *   holder[f]   SELF by the client that polled f, FILL by the holder of the fill lock; OWNER and NONE by the owner
  *   state[f]    IDLE -> IN_FLIGHT and COMPLETED -> IDLE by the slot that rents f, IN_FLIGHT -> COMPLETED by the holder
  * of the completion lock of the queue on which f was sent; the owner when the slot's client is dead a lock      the
@@ -34,7 +36,7 @@
 #include "xdp_priv.h"
 
 #define XDP_SHARED_MAGIC 0x70647873u /* "sxdp" */
-#define XDP_SHARED_VERSION 1u
+#define XDP_SHARED_VERSION 2u
 
 /*
  * state[f]: what the frame is doing and, when it is or was in flight, which sending of it this is. The triple (epoch,
@@ -99,6 +101,7 @@ struct xdp_shared {
 	_Atomic uint64_t state[XDP_FRAMES_MAX];
 	_Atomic uint16_t holder[XDP_FRAMES_MAX];
 	_Atomic uint8_t route[XDP_FRAMES_MAX];
+	_Atomic uint64_t named[65536 / 64]; /* the owner's */
 };
 _Static_assert(offsetof(struct xdp_shared_queue, comp) == 64, "filling and completing share no cache line");
 _Static_assert(sizeof(struct xdp_shared_slot) == 64, "slots share no cache line");

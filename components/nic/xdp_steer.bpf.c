@@ -9,6 +9,9 @@
  * A TCP listener's flow takes every segment that no flow of one peer takes, but not those of a 5-tuple for which the
  * kernel itself has a socket that is more than a listener: that connection is the kernel's.
  *
+ * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, be
+ * it a listener: who has the block has no rules for connections that are young.
+ *
  * A heir's flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing of it and
  * would answer with RST. The owner is told what has come and answers in its place (owner_heirs.c). A heir has nothing
  * to do with what begins anew: a SYN that somebody listens for, and all segments of a connection that the kernel has.
@@ -146,6 +149,18 @@ static __always_inline struct xdp_flow_value *wild_flow(struct xdp_flow_key *key
 	return flow;
 }
 
+static __always_inline struct xdp_flow_value *block_of(const struct xdp_flow_key *key)
+{
+	struct xdp_flow_key first = {
+	        .local = key->local,
+	        .local_port = key->local_port & bpf_htons((__u16) ~(XDP_FLOW_PORTS - 1)),
+	        .vlan = key->vlan,
+	        .proto = XDP_FLOW_TCP_PORTS,
+	};
+
+	return counts.blocks ? bpf_map_lookup_elem(&flows, &first) : 0;
+}
+
 /* ---- heirs ---- */
 
 static __always_inline int begins_anew(const struct tcp_head *tcp)
@@ -263,6 +278,10 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 	if (!packet->is_tcp && is_front(key, &slot))
 		return to_slot(ctx, slot, XDP_PASS);
 	flow = wild_flow(key, packet->is_tcp);
+	if (!flow && packet->is_tcp) {
+		flow = block_of(key);
+		return flow && !kernel_socket(ctx, key) ? to_slot(ctx, flow->slot, XDP_PASS) : XDP_PASS;
+	}
 	if (!flow)
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_HEIR)

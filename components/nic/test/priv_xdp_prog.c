@@ -233,6 +233,59 @@ static void kernel_connection_survives(void)
 	bed_must(read(client, &byte, 1) == 1 && byte == 'y', "read: %m");
 }
 
+static bool is_named(const _Atomic uint64_t *named, uint16_t port)
+{
+	return atomic_load(&named[port / 64]) >> port % 64 & 1;
+}
+
+/* What no other flow takes, and the kernel has no socket for; and which ports have a rule is known. */
+static void block_takes_what_the_kernel_does_not(void)
+{
+	static _Atomic uint64_t named[65536 / 64];
+	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct bed_packet packet = tcp, outside = tcp, other_host = tcp, datagram = tcp;
+	struct vma_flow_key block = bed_wild(&tcp), exact = bed_exact(&tcp), wild = block;
+
+	open_bed();
+	xdp_prog_name_ports(bed.prog, named);
+	block.proto = VMA_FLOW_TCP_PORTS;
+	block.local_port_be = htons((uint16_t)(tcp.dest_port / VMA_FLOW_PORTS * VMA_FLOW_PORTS));
+	outside.dest_port = (uint16_t)(ntohs(block.local_port_be) + VMA_FLOW_PORTS);
+	other_host.dest = HOST_A;
+	datagram.proto = IPPROTO_UDP;
+	add(block, 0, 0);
+	expect(&packet, 0, "SYN");
+	packet.tcp_flags = BED_SYN | BED_ACK;
+	expect(&packet, 0, "SYN with ACK");
+	packet.dest_port = ntohs(block.local_port_be);
+	expect(&packet, 0, "the first port");
+	packet.dest_port = (uint16_t)(outside.dest_port - 1);
+	expect(&packet, 0, "the last port");
+	packet.dest_port = tcp.dest_port;
+	expect(&outside, BED_PASSED, "the port behind");
+	expect(&other_host, BED_PASSED, "another address");
+	expect(&datagram, BED_PASSED, "UDP");
+	bed_must(!is_named(named, tcp.dest_port), "a block names no port");
+	add(exact, 1, 0);
+	expect(&packet, 1, "a 5-tuple wins over the block");
+	add(wild, 2, 0);
+	bed_must(is_named(named, tcp.dest_port), "two rules name the port");
+	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
+	expect(&packet, 2, "a 3-tuple wins over the block");
+	bed_must(is_named(named, tcp.dest_port), "one rule names the port");
+	bed_must(xdp_prog_flow_del(bed.prog, &wild) == 0, "del");
+	bed_must(!is_named(named, tcp.dest_port), "no rule is left");
+	expect(&packet, 0, "the block again");
+	bed_must(bind(listener, (const struct sockaddr *)&here, sizeof(here)) == 0, "bind: %m");
+	expect(&packet, 0, "a socket that is no more than bound");
+	bed_must(listen(listener, 8) == 0, "listen: %m");
+	expect(&packet, BED_PASSED, "the kernel's listener");
+	close(listener);
+	bed_must(xdp_prog_flow_del(bed.prog, &block) == 0, "del");
+	expect(&packet, BED_PASSED, "no block");
+}
+
 static void fragments(void)
 {
 	struct bed_packet packet = udp;
@@ -507,6 +560,7 @@ static const struct {
         {"multicast", multicast},
         {"listener_takes_what_is_left", listener_takes_what_is_left},
         {"kernel_connection_survives", kernel_connection_survives},
+        {"block_takes_what_the_kernel_does_not", block_takes_what_the_kernel_does_not},
         {"fragments", fragments},
         {"ip_options", ip_options},
         {"vlan_tags", vlan_tags},

@@ -364,6 +364,23 @@ static void test_wishes_are_forgotten_when_nobody_repeats_them(void **state)
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* Nor is the kernel asked for sockets in its way, one of which there is. */
+static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
+{
+	struct bed *bed = *state;
+	struct vma_flow_rule block = bed->rule;
+
+	block.key.proto = VMA_FLOW_TCP_PORTS;
+	block.key.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
+	assert_int_equal(xdp_owner_flow_add(&owner, A, &block), 0);
+	assert_int_equal(xdp_owner_flow_add(&owner, A, &block), -EEXIST);
+	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), -EADDRINUSE);
+	assert_int_equal(owner.wishes, 0);
+	assert_null(owner.given_up);
+	owner_flows_end(&owner, A, true);
+	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), 0);
+}
+
 static const struct CMUnitTest tests[] = {
         CASE(test_a_flow_that_two_want_goes_to_the_kernel_and_its_client_is_told),
         CASE(test_neither_gets_it_while_both_go_on_asking),
@@ -378,6 +395,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_member_of_the_same_queue_pair_adds_its_shadow),
         CASE(test_udp_has_no_listener_that_could_hide_a_stranger),
         CASE(test_a_connection_stays_with_who_has_it),
+        CASE(test_a_block_is_its_first_ones_and_nobody_is_told),
         CASE(test_wishes_are_forgotten_when_nobody_repeats_them),
 };
 

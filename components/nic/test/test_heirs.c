@@ -320,6 +320,21 @@ static void test_a_connection_without_rule_can_be_left_by_who_has_its_listener_o
 	assert_int_equal(bequeath(SLOT, 1001, 4), -EINVAL);
 }
 
+static void test_so_can_one_whose_port_lies_in_a_block(void **state)
+{
+	struct vma_flow_rule block = {.key = connection(0)};
+
+	(void)state;
+	block.key.proto = VMA_FLOW_TCP_PORTS;
+	block.key.local_port_be = 0; /* the first of those that 80 belongs to */
+	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &block), 0);
+	assert_int_equal(bequeath(OTHER, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
+	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
+	assert_true(has_heir(1000));
+	owner_flows_end(&owner, SLOT, true);
+	assert_int_equal(fake_used(), 1); /* the block has none */
+}
+
 static void test_what_was_left_twice_has_one_heir(void **state)
 {
 	(void)state;
@@ -635,6 +650,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_listener_that_left_refuses_from_the_moment_it_is_dead),
         CASE(test_who_left_and_comes_back_has_its_flow_again),
         CASE(test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only),
+        CASE(test_so_can_one_whose_port_lies_in_a_block),
         CASE(test_what_was_left_twice_has_one_heir),
         CASE(test_the_flow_of_another_cannot_be_left),
         CASE(test_what_was_cut_is_probed_and_what_has_ended_is_not),

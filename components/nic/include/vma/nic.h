@@ -88,6 +88,16 @@ struct vma_flow_key {
 };
 _Static_assert(sizeof(struct vma_flow_key) == 40, "no padding: compared and hashed as bytes");
 
+/*
+ * A block of local ports is a key, too: proto VMA_FLOW_TCP_PORTS, local_port_be the first of VMA_FLOW_PORTS ports, a
+ * multiple of that, any peer. It takes the segments of TCP for these ports that no other flow takes and for which the
+ * kernel has no socket, so that connections which begin here need no rules of their own while they are young. One queue
+ * pair has a block (-EADDRINUSE for others). It reserves nothing: whoever uses a port of it sees to it that nobody else
+ * does, by a kernel socket that is bound to it alone, and looks at vma_nic_port_is_named after that. A wire has none.
+ */
+#define VMA_FLOW_TCP_PORTS 0xfd
+#define VMA_FLOW_PORTS 256
+
 enum vma_flow_flags {
 	/*
 	 * A TCP listener, any peer: all segments that no flow of one peer takes, so that what the listener has accepted
@@ -181,6 +191,7 @@ struct vma_nic_ops {
 	int (*qp_rebind)(struct vma_nic_qp *qp);
 	int (*flow_add)(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+	bool (*port_is_named)(const struct vma_nic_qp *qp, uint16_t local_port_be);                  /* NULL: may be */
 	int (*flows_bequeath)(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n); /* NULL: none */
 	int (*mem_register)(struct vma_nic *nic, uint32_t first, uint32_t count);         /* NULL: windows only */
 	void (*mem_unregister)(struct vma_nic *nic, uint32_t first, uint32_t count);      /* NULL with mem_register */
@@ -236,10 +247,13 @@ int vma_nic_qp_rebind(struct vma_nic_qp *qp);
  * -EAFNOSUPPORT. del: -ENOENT. Packets received before del returned may still be polled. */
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+/* Whether a rule of anybody's, or what is left of one, names this local port for TCP (blocks are none). With the
+ * receive half held, as a rebind needs that, too. */
+bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);
 /*
  * Connections that end with this process: their flows are the queue pair's no longer, and what has come for them and
- * was not polled may be lost. Also of connections that a listener's flow covers. -EOPNOTSUPP: nobody outlives this
- * process (a wire; an owner in the process itself), and nothing has changed; -EPIPE: vmad has gone.
+ * was not polled may be lost. Also of connections that a listener's flow or a block covers. -EOPNOTSUPP: nobody
+ * outlives this process (a wire; an owner in the process itself), and nothing has changed; -EPIPE: vmad has gone.
  */
 int vma_nic_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n);
 
