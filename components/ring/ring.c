@@ -90,6 +90,8 @@ static void revoke(struct vma_ring_command *command)
 	struct flow_entry *entry = flow_table_find(ring_table_of(ring, &r->key), &words);
 	char local[INET_ADDRSTRLEN];
 
+	if (r->key.proto == VMA_FLOW_TCP_PORTS)
+		ring_ports_revoked(ring, &r->key);
 	if (entry != NULL && ring_leaver_of(entry) != NULL) {
 		ring_leaver_forget(ring, ring_leaver_of(entry));
 	} else if (entry != NULL && !entry->revoked) {
@@ -161,6 +163,7 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 static void dismantle(struct vma_ring *ring)
 {
 	ring_leavers_fini(ring);
+	ring_ports_fini(ring);
 	flow_table_fini(&ring->five);
 	flow_table_fini(&ring->three);
 	if (ring->stats != NULL)
@@ -217,6 +220,7 @@ static struct vma_ring *allocate(const struct vma_ring_attr *attr)
 	drive_init(&ring->tx, attr->thread_mode);
 	command_queue_init(&ring->rx_queue);
 	ring_leavers_init(ring);
+	ring_ports_init(ring);
 	ring->slots = aligned_alloc(64, (slots_size + 63) / 64 * 64);
 	ring->stats = vma_stats_grab(attr->stats, VMA_STATS_TYPE_RING, ring->name);
 	if (ring->slots == NULL || ring->stats == NULL || flow_table_init(&ring->five) != 0 ||

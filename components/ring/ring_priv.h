@@ -52,6 +52,22 @@ struct ring_leavers {
 	pthread_mutex_t asking; /* taken without the receive flag, or only tried; held while the NIC is asked */
 };
 
+/* Blocks of local ports, see ring_ports.c: a bit for each of the 256 of an address. */
+#define RING_PORT_ADDRESSES 8
+struct ring_port_blocks {
+	uint8_t local[4];
+	uint16_t vlan;
+	_Atomic uint64_t mine[4]; /* set with the mutex, cleared by anybody, read by who drives */
+	uint64_t refused[4];      /* not asked for again before the next second */
+	uint64_t refused_sec;
+};
+struct ring_ports {
+	pthread_mutex_t asking; /* without the receive flag */
+	_Atomic uint32_t addresses;
+	_Atomic uint32_t blocks;
+	struct ring_port_blocks of[RING_PORT_ADDRESSES]; /* constant names, once counted */
+};
+
 struct vma_ring {
 	/* Constant after create, but for the two atomic ones: those change with a rebind. */
 	struct vma_nic_qp *qp;
@@ -92,6 +108,7 @@ struct vma_ring {
 	struct vma_ring_tender *_Atomic tender;
 
 	/* Anybody. */
+	struct ring_ports ports;
 	struct command_queue rx_queue;
 	struct command_queue tx_queue;
 	_Atomic uint64_t slots_free[TX_SLOTS / 64] __attribute__((aligned(64)));
@@ -127,6 +144,12 @@ void ring_leaver_reserve(struct vma_ring *ring, struct flow_entry *entry, struct
 void ring_leaver_unreserve(struct vma_ring *ring, const struct flow_entry *entry);
 bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key *key);
 void ring_rule_await(struct vma_ring *ring); /* without the flag: that those which are leaving now have left */
+
+/* ring_ports.c */
+void ring_ports_init(struct vma_ring *ring);
+void ring_ports_fini(struct vma_ring *ring);
+bool ring_ports_have(const struct vma_ring *ring, const struct vma_rx_info *info); /* data path */
+void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key);    /* anybody */
 
 /* ring_rx.c: releases the receive flag, and drives the command queue again if something came in between. */
 void ring_rx_release(struct vma_ring *ring, uint32_t tid);

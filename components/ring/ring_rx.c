@@ -82,6 +82,23 @@ static void ref_chain(struct vma_buf *packet)
 		vma_buf_ref(packet);
 }
 
+static inline struct vma_ring_tender *tender_of(const struct vma_ring *ring)
+{
+	return atomic_load_explicit(&ring->tender, memory_order_acquire);
+}
+
+static void __attribute__((cold, noinline))
+take_stray(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
+{
+	struct vma_ring_tender *tender = info->proto == IPPROTO_TCP ? tender_of(ring) : NULL;
+
+	if (tender != NULL && tender->stray != NULL && ring_ports_have(ring, info) &&
+	    tender->stray(tender, packet, info))
+		tally->delivered++;
+	else
+		drop(ring, packet, PACKET_DROP(no_flow));
+}
+
 /* One reference per member, taken before its sink can give it back; the ring's own keeps the packet alive meanwhile. */
 static unsigned deliver_to_members(struct vma_ring *ring, struct vma_flow *first, struct vma_buf *packet,
                                    const struct vma_rx_info *info, struct tally *tally)
@@ -123,7 +140,7 @@ static inline void dispatch(struct vma_ring *ring, struct vma_buf *packet, const
 	if (flow != NULL)
 		hand_over(ring, flow, packet, info, tally);
 	else
-		drop(ring, packet, PACKET_DROP(no_flow));
+		take_stray(ring, packet, info, tally);
 }
 
 static void __attribute__((noinline)) take_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
@@ -182,11 +199,6 @@ static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 		n++;
 	}
 	vma_stats_add(&ring->stats->rx.rx_commands, n);
-}
-
-static inline struct vma_ring_tender *tender_of(const struct vma_ring *ring)
-{
-	return atomic_load_explicit(&ring->tender, memory_order_acquire);
 }
 
 /* With the flag. */

@@ -111,6 +111,20 @@ void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
  */
 int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow);
 /*
+ * Control path, not in a sink. Whether the ring receives what comes for the local port of this 5-tuple of TCP without a
+ * rule of the flow's own (VMA_FLOW_RING_ONLY): 1, if the NIC has, or now gives, the ring the port's block
+ * (VMA_FLOW_TCP_PORTS), and no rule names the port; 0, a rule is needed; -EADDRINUSE, so it is, and the block is
+ * another's, or may be. For who has the port for himself by then: ring_ports.c says why. Segments to the block that no
+ * flow takes are the tender's strays.
+ */
+int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key);
+bool vma_ring_has_ports(const struct vma_ring *ring); /* any thread: it has blocks */
+/*
+ * Control path, not in a sink. Gives all blocks back if unused(arg), called with the receive flag, says that no flow
+ * relies on one. Who attaches such a flow asks vma_ring_ports after that (once more), so none is forgotten.
+ */
+void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), void *arg);
+/*
  * As detach, but what the NIC had received for the flow by then is delivered first: the NIC gives the flow back, then
  * the queue is emptied, by the caller, in whom sinks (also of other flows) run now; then the flow is detached. No sink
  * may attach a flow of the same key meanwhile.
@@ -200,6 +214,11 @@ struct vma_ring_tender {
 	void (*turn)(struct vma_ring_tender *tender);
 	bool (*is_due)(struct vma_ring_tender *tender);
 	void (*rebound)(struct vma_ring_tender *tender);
+	/*
+	 * May be NULL. A segment of TCP to a port of the ring's blocks (vma_ring_ports) that no flow takes; as a sink,
+	 * it takes the packet, or returns false.
+	 */
+	bool (*stray)(struct vma_ring_tender *tender, struct vma_buf *packet, const struct vma_rx_info *info);
 };
 void vma_ring_tend(struct vma_ring *ring, struct vma_ring_tender *tender);
 struct vma_ring_tender *vma_ring_tender(const struct vma_ring *ring);

@@ -1,0 +1,205 @@
+/*
+ * ring_ports.c - blocks of local ports: connections of TCP that begin here, and need no rule of their own while young.
+ *
+ * A rule costs a conversation with who owns the device, which is most of what a connection costs. A block is one rule
+ * for 256 ports. Nobody is kept off a port by it, so a connection may do without a rule of its own if
+ *
+ *   (A) a kernel socket is bound to the port, and shares it with nobody, and then
+ *   (B) no rule names the port (vma_nic_port_is_named).
+ *
+ * Who else wants the port has a kernel socket bound to it (C) before he has a rule made (D). If B misses D, then D
+ * comes after it, and so after A: as A shares the port with nobody, there was no C. The kernel's own connections are
+ * the kernel's; the NIC sees to that packet by packet.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <time.h>
+
+#include "ring_priv.h"
+
+#define BLOCKS_MOST 64 /* of one ring: others are to have some */
+
+void ring_ports_init(struct vma_ring *ring)
+{
+	pthread_mutex_init(&ring->ports.asking, NULL);
+}
+
+void ring_ports_fini(struct vma_ring *ring)
+{
+	pthread_mutex_destroy(&ring->ports.asking);
+}
+
+static unsigned block_of(uint16_t port_be)
+{
+	return ntohs(port_be) / VMA_FLOW_PORTS;
+}
+
+static bool has_bit(const _Atomic uint64_t *bits, unsigned block)
+{
+	return atomic_load_explicit(&bits[block / 64], memory_order_relaxed) >> block % 64 & 1;
+}
+
+/* NULL: there are none of this address. */
+static const struct ring_port_blocks *find(const struct ring_ports *ports, const void *local, uint16_t vlan)
+{
+	const uint32_t n = atomic_load_explicit(&ports->addresses, memory_order_acquire);
+
+	for (uint32_t i = 0; i < n; i++)
+		if (memcmp(ports->of[i].local, local, 4) == 0 && ports->of[i].vlan == vlan)
+			return &ports->of[i];
+	return NULL;
+}
+
+bool ring_ports_have(const struct vma_ring *ring, const struct vma_rx_info *info)
+{
+	const struct ring_port_blocks *blocks = find(&ring->ports, info->dst, info->vlan);
+
+	return blocks != NULL && has_bit(blocks->mine, block_of(info->dst_port_be));
+}
+
+void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	struct ring_port_blocks *blocks = (struct ring_port_blocks *)find(&ring->ports, key->local, key->vlan);
+	const unsigned block = block_of(key->local_port_be);
+
+	const uint64_t bit = UINT64_C(1) << block % 64;
+
+	if (blocks != NULL && atomic_fetch_and(&blocks->mine[block / 64], ~bit) & bit)
+		atomic_fetch_sub(&ring->ports.blocks, 1);
+}
+
+/* ---- asking; with the mutex ---- */
+
+static struct ring_port_blocks *find_or_add(struct ring_ports *ports, const struct vma_flow_key *key)
+{
+	struct ring_port_blocks *blocks = (struct ring_port_blocks *)find(ports, key->local, key->vlan);
+	const uint32_t n = atomic_load_explicit(&ports->addresses, memory_order_relaxed);
+
+	if (blocks != NULL || n == RING_PORT_ADDRESSES)
+		return blocks;
+	blocks = &ports->of[n];
+	memcpy(blocks->local, key->local, sizeof(blocks->local));
+	blocks->vlan = key->vlan;
+	atomic_store_explicit(&ports->addresses, n + 1, memory_order_release);
+	return blocks;
+}
+
+static struct vma_flow_key key_of(const struct ring_port_blocks *blocks, unsigned block)
+{
+	struct vma_flow_key key = {.family = AF_INET,
+	                           .proto = VMA_FLOW_TCP_PORTS,
+	                           .vlan = blocks->vlan,
+	                           .local_port_be = htons((uint16_t)(block * VMA_FLOW_PORTS))};
+
+	memcpy(key.local, blocks->local, sizeof(blocks->local));
+	return key;
+}
+
+static int ask(struct vma_ring *ring, const struct ring_port_blocks *blocks, unsigned block)
+{
+	const struct vma_flow_rule rule = {.key = key_of(blocks, block)};
+	int rc = vma_nic_flow_add(ring->qp, &rule);
+
+	return rc == -EEXIST ? 0 : rc;
+}
+
+static int have_block(struct vma_ring *ring, struct ring_port_blocks *blocks, const struct vma_flow_key *key)
+{
+	const unsigned block = block_of(key->local_port_be);
+	const uint64_t bit = UINT64_C(1) << block % 64;
+	struct timespec now;
+	int rc;
+
+	if (has_bit(blocks->mine, block))
+		return 0;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	if (blocks->refused_sec != (uint64_t)now.tv_sec) {
+		memset(blocks->refused, 0, sizeof(blocks->refused));
+		blocks->refused_sec = (uint64_t)now.tv_sec;
+	}
+	if (blocks->refused[block / 64] & bit)
+		return -EADDRINUSE;
+	if (atomic_load(&ring->ports.blocks) >= BLOCKS_MOST)
+		return -EADDRINUSE; /* or perhaps nobody's */
+	rc = ask(ring, blocks, block);
+	if (rc == 0) {
+		atomic_fetch_or(&blocks->mine[block / 64], bit);
+		atomic_fetch_add(&ring->ports.blocks, 1);
+	} else if (rc == -EADDRINUSE) {
+		blocks->refused[block / 64] |= bit;
+	}
+	return rc;
+}
+
+static int get_block(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	struct ring_port_blocks *blocks;
+	int rc = -EADDRINUSE;
+
+	pthread_mutex_lock(&ring->ports.asking);
+	blocks = find_or_add(&ring->ports, key);
+	if (blocks != NULL)
+		rc = have_block(ring, blocks, key);
+	pthread_mutex_unlock(&ring->ports.asking);
+	return rc;
+}
+
+int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	const struct ring_port_blocks *blocks = find(&ring->ports, key->local, key->vlan);
+	int rc = 0;
+
+	if (key->family != AF_INET || key->proto != IPPROTO_TCP || block_of(key->local_port_be) == 0)
+		return 0;
+	if (blocks == NULL || !has_bit(blocks->mine, block_of(key->local_port_be)))
+		rc = get_block(ring, key);
+	if (rc < 0)
+		return rc == -EADDRINUSE ? rc : 0;
+	if (!drive_acquire(&ring->rx))
+		return 0;
+	rc = !vma_nic_port_is_named(ring->qp, key->local_port_be);
+	ring_rx_release(ring, drive_tid());
+	return rc;
+}
+
+/* ---- giving back ---- */
+
+bool vma_ring_has_ports(const struct vma_ring *ring)
+{
+	return atomic_load_explicit(&ring->ports.blocks, memory_order_relaxed) != 0;
+}
+
+/* With the mutex: who wants the block again waits until the NIC has taken this one back. */
+static void give_back(struct vma_ring *ring, struct ring_port_blocks *blocks, const uint64_t *had)
+{
+	for (unsigned block = 0; block < 256; block++) {
+		const struct vma_flow_key key = key_of(blocks, block);
+
+		if (had[block / 64] >> block % 64 & 1)
+			vma_nic_flow_del(ring->qp, &key);
+	}
+}
+
+void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), void *arg)
+{
+	struct ring_ports *ports = &ring->ports;
+	uint64_t had[RING_PORT_ADDRESSES][4] = {0};
+	uint32_t n;
+
+	if (!vma_ring_has_ports(ring))
+		return;
+	pthread_mutex_lock(&ports->asking);
+	n = atomic_load_explicit(&ports->addresses, memory_order_relaxed);
+	if (drive_acquire(&ring->rx)) {
+		for (uint32_t i = 0; unused(arg) && i < n * 4; i++) {
+			had[i / 4][i % 4] = atomic_exchange(&ports->of[i / 4].mine[i % 4], 0);
+			atomic_fetch_sub(&ports->blocks, (uint32_t)__builtin_popcountll(had[i / 4][i % 4]));
+		}
+		ring_rx_release(ring, drive_tid());
+		for (uint32_t i = 0; i < n; i++)
+			give_back(ring, &ports->of[i], had[i]);
+	}
+	pthread_mutex_unlock(&ports->asking);
+}

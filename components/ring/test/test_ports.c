@@ -1,0 +1,200 @@
+/* Blocks of local ports: asked for once, had by one, and what comes to them for nobody. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "device_rules.h"
+#include "frames.h"
+
+static struct fake_nic fake;
+static struct vma_nic_ops ops;
+static struct vma_ring *ring;
+static struct vma_ring_tender tender;
+static uint16_t named; /* the port that a rule of somebody's names */
+static unsigned strays;
+
+static bool is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
+{
+	(void)qp;
+	return ntohs(local_port_be) == named;
+}
+
+static void turn(struct vma_ring_tender *of)
+{
+	(void)of;
+}
+
+static bool is_due(struct vma_ring_tender *of)
+{
+	(void)of;
+	return false;
+}
+
+static bool stray(struct vma_ring_tender *of, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)info;
+	assert_ptr_equal(of, &tender);
+	strays++;
+	vma_buf_put_chain(fake.arena, packet);
+	return true;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	fake_init(&fake, 0);
+	device_begin(&fake);
+	device.refusal = 0;
+	device.asked = 0;
+	ops = fake_ops;
+	ops.port_is_named = is_named;
+	fake.nic.ops = &ops;
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	tender = (struct vma_ring_tender){.turn = turn, .is_due = is_due, .stray = stray};
+	vma_ring_tend(ring, &tender);
+	named = 0;
+	strays = 0;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_tend(ring, NULL);
+	vma_ring_destroy(ring);
+	device.count = 0;
+	device.refusal = 0;
+	fake_fini(&fake);
+	return 0;
+}
+
+static int ports(uint16_t local_port)
+{
+	const struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, local_port, 80);
+
+	return vma_ring_ports(ring, &key);
+}
+
+static void arrive(uint16_t local_port)
+{
+	uint8_t frame[128];
+
+	fake_arrive(&fake, frame, tcp_frame(frame, 80, local_port, TH_ACK, "", 0));
+	vma_ring_progress(ring);
+}
+
+static void test_a_block_is_asked_for_once(void **state)
+{
+	(void)state;
+	assert_int_equal(ports(40000), 1);
+	assert_int_equal(device.asked, 1);
+	assert_int_equal(device.rule[0].key.proto, VMA_FLOW_TCP_PORTS);
+	assert_int_equal(ntohs(device.rule[0].key.local_port_be), 40000 / VMA_FLOW_PORTS * VMA_FLOW_PORTS);
+	for (unsigned i = 0; i < 50; i++)
+		assert_int_equal(ports((uint16_t)(40000 + i)), 1);
+	assert_int_equal(device.asked, 1);
+	assert_int_equal(ports(40000 + VMA_FLOW_PORTS), 1);
+	assert_int_equal(device.asked, 2);
+}
+
+static void test_a_port_that_a_rule_names_needs_one_too(void **state)
+{
+	(void)state;
+	named = 40001;
+	assert_int_equal(ports(40000), 1);
+	assert_int_equal(ports(40001), 0);
+}
+
+static void test_anothers_block_is_not_asked_for_with_every_connection(void **state)
+{
+	(void)state;
+	device.refusal = -EADDRINUSE;
+	for (unsigned i = 0; i < 100; i++)
+		assert_int_equal(ports(40000), -EADDRINUSE);
+	assert_true(device.asked <= 2); /* a second may have passed */
+}
+
+static void test_a_nic_without_blocks_wants_rules(void **state)
+{
+	(void)state;
+	device.refusal = -EOPNOTSUPP;
+	assert_int_equal(ports(40000), 0);
+	ops.port_is_named = NULL;
+	device.refusal = 0;
+	assert_int_equal(ports(40000), 0);
+}
+
+static void test_a_ring_leaves_blocks_to_others(void **state)
+{
+	unsigned had = 0;
+
+	(void)state;
+	for (unsigned port = VMA_FLOW_PORTS; port < 65536; port += VMA_FLOW_PORTS) {
+		device.count = 0; /* it has no room for so many */
+		had += ports((uint16_t)port) == 1;
+	}
+	assert_int_equal(had, 64);
+}
+
+static void test_what_nobody_takes_is_the_tenders_in_a_block_only(void **state)
+{
+	(void)state;
+	arrive(40000);
+	assert_int_equal(strays, 0);
+	assert_int_equal(ports(40000), 1);
+	arrive(40000);
+	assert_int_equal(strays, 1);
+	arrive(40000 + VMA_FLOW_PORTS);
+	assert_int_equal(strays, 1);
+}
+
+static void test_a_block_that_is_taken_back_is_asked_for_anew(void **state)
+{
+	(void)state;
+	assert_int_equal(ports(40000), 1);
+	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &device.rule[0].key, fake.attr.event_arg);
+	vma_ring_progress(ring);
+	arrive(40000);
+	assert_int_equal(strays, 0);
+	device.count = 0;
+	assert_int_equal(ports(40000), 1);
+	assert_int_equal(device.asked, 2);
+}
+
+static bool unused(void *arg)
+{
+	return *(const bool *)arg;
+}
+
+static void test_blocks_are_given_back_when_nobody_relies_on_them(void **state)
+{
+	bool yes = true, no = false;
+
+	(void)state;
+	assert_false(vma_ring_has_ports(ring));
+	assert_int_equal(ports(40000), 1);
+	assert_int_equal(ports(50000), 1);
+	vma_ring_ports_release(ring, unused, &no);
+	assert_int_equal(device.count, 2);
+	vma_ring_ports_release(ring, unused, &yes);
+	assert_int_equal(device.count, 0);
+	assert_false(vma_ring_has_ports(ring));
+	arrive(40000);
+	assert_int_equal(strays, 0);
+	assert_int_equal(ports(40000), 1);
+	assert_int_equal(device.count, 1);
+}
+
+#define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        EACH(test_a_block_is_asked_for_once),
+        EACH(test_a_port_that_a_rule_names_needs_one_too),
+        EACH(test_anothers_block_is_not_asked_for_with_every_connection),
+        EACH(test_a_nic_without_blocks_wants_rules),
+        EACH(test_a_ring_leaves_blocks_to_others),
+        EACH(test_what_nobody_takes_is_the_tenders_in_a_block_only),
+        EACH(test_blocks_are_given_back_when_nobody_relies_on_them),
+        EACH(test_a_block_that_is_taken_back_is_asked_for_anew),
+};
+
+VMA_TEST_MAIN(tests)
