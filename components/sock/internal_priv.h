@@ -44,6 +44,7 @@ void tcp_care_begin(void);     /* there is a stack */
 void tcp_care_due(void *rail); /* struct vma_tcp_host's */
 void tcp_care_retire(struct vma_tcp_conn *conn, void *rail);
 void tcp_care_prune(void *rail);
+void tcp_care_idle(void *rail);
 /* Before the tasks: a shadow that gives its port back does so when the NIC has forgotten the connection. */
 void tcp_care_turn_pruning(void);
 void tcp_care_fork_child(void);

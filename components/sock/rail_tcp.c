@@ -83,6 +83,7 @@ static int make(struct vma_rail *rail, struct vma_tcp **out)
 	                 .due = tcp_care_due,
 	                 .retire = tcp_care_retire,
 	                 .prune = tcp_care_prune,
+	                 .idle = tcp_care_idle,
 	                 .arg = rail},
 	        .no_timestamps = !wants_timestamps(&engine->conf),
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,

@@ -29,6 +29,7 @@
 #define BURY_NS (10 * MS)
 #define BURY_TIMES 3 /* so many turns after an end, nobody inside has seen it */
 #define ABANDONED_NS (100 * MS)
+#define IDLE_NS (1000 * MS) /* without connections: who makes one now and then keeps his blocks of ports */
 
 /* A connection that waits to be steered. */
 struct young {
@@ -49,13 +50,14 @@ _Static_assert(sizeof(struct ended) <= VMA_TCP_HOST_SPACE, "what a connection ha
 static struct {
 	/* The internal thread's. Times are 0 when there is none. */
 	ck_stack_entry_t *older, *younger; /* connections accepted before the last period, and in it */
-	uint64_t steer_ns, bury_ns, abandoned_ns;
+	uint64_t steer_ns, bury_ns, abandoned_ns, idle_ns;
 	uint64_t turn_ns; /* when its last turn looked */
 	unsigned bury_times;
 
 	_Alignas(64) ck_stack_t accepted; /* struct young */
 	ck_stack_t ended;                 /* struct ended */
 	_Atomic bool hurry;               /* all that wait are to be steered now */
+	_Atomic bool idle;                /* a stack has blocks of ports and no connection, or had none */
 	_Atomic bool used;                /* there has been a stack */
 	_Atomic uint32_t abandoned;       /* rails that nobody holds but for the connections that end on them */
 } care;
@@ -233,6 +235,40 @@ void tcp_care_turn_pruning(void)
 		rails_each(prune, NULL);
 }
 
+/* ---- blocks of ports ---- */
+
+/* With the receive flag. */
+void tcp_care_idle(void *rail)
+{
+	(void)rail;
+	if (!atomic_exchange(&care.idle, true))
+		internal_wake_by(vma_now_ns() + IDLE_NS);
+}
+
+static void give_back(struct vma_rail *rail, void *arg)
+{
+	struct vma_tcp *tcp = tcp_of(rail);
+
+	(void)arg;
+	if (tcp != NULL)
+		vma_tcp_ports_release(tcp);
+}
+
+/* Who has a connection again by then is left out, and says so when that has ended. */
+static uint64_t turn_idle(uint64_t now)
+{
+	if (!atomic_load(&care.idle))
+		return NO_DEADLINE;
+	if (care.idle_ns == 0)
+		care.idle_ns = now + IDLE_NS;
+	if (now < care.idle_ns)
+		return care.idle_ns;
+	care.idle_ns = 0;
+	atomic_store(&care.idle, false);
+	rails_each(give_back, NULL);
+	return NO_DEADLINE;
+}
+
 /* ---- rails that nobody holds ---- */
 
 void tcp_care_abandoned(void)
@@ -390,6 +426,7 @@ uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now)
 	by(&round.next, turn_steering(now));
 	by(&round.next, turn_ended(now));
 	by(&round.next, turn_abandoned(now));
+	by(&round.next, turn_idle(now));
 	return round.next;
 }
 
@@ -402,6 +439,8 @@ uint64_t tcp_care_again(void)
 	rails_each(look_at_due, &next);
 	if (ck_pr_load_ptr(&care.accepted.head) != NULL || ck_pr_load_ptr(&care.ended.head) != NULL)
 		by(&next, vma_now_ns() + STEER_NS);
+	if (atomic_load(&care.idle))
+		by(&next, care.idle_ns != 0 ? care.idle_ns : vma_now_ns() + IDLE_NS);
 	return next;
 }
 

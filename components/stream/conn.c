@@ -90,6 +90,8 @@ static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 		vma_file_readable(&sock->file);
 		return;
 	}
+	if (events & VMA_TCP_STEERED && atomic_load(&sock->has_port_alone))
+		stream_port_share(sock);
 	if (events & VMA_TCP_CONNECTED)
 		connected(sock, conn);
 	if (events & VMA_TCP_PEER_CLOSED)

@@ -17,7 +17,8 @@
 
 #include "stream_priv.h"
 
-#define LAST_TRIES 16 /* ports in TIME_WAIT, where another thread is at the same ones */
+#define TRIES_ALONE 16 /* ports that would do without a rule, but others have them, too */
+#define LAST_TRIES 16  /* ports in TIME_WAIT, where another thread is at the same ones */
 
 /* ---- through the kernel ---- */
 
@@ -110,6 +111,55 @@ static uint16_t next_port(struct stream_sock *sock, struct stream_way *way, stru
 	return vma_tcp_oldest_port(way->tcp, attr);
 }
 
+/* The connection made, and the shadow bound. */
+static int try_reserved(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+                        const struct sockaddr_in *local)
+{
+	int rc = try_port(sock, way, attr, local->sin_port);
+
+	return rc == 0 ? stream_port_reserve(sock, fd, local, attr->covered) : rc;
+}
+
+/*
+ * In another's block. A rule for a port at which he has a young connection to the same peer would take its segments, so
+ * the port is claimed first.
+ */
+static int try_anothers(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+                        const struct sockaddr_in *local)
+{
+	int claim = stream_port_claim(local), rc;
+
+	if (claim < 0)
+		return claim;
+	rc = try_reserved(sock, fd, way, attr, local);
+	syscall(SYS_close, claim);
+	return rc;
+}
+
+/*
+ * One port, which may be had without a rule if nobody else has it: that is known when the shadow is bound to it, and
+ * then the port cannot be changed any more.
+ */
+static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+                           const struct sockaddr_in *local, bool may_share)
+{
+	int covers, rc;
+
+	attr->local_port_be = local->sin_port;
+	attr->covered = false;
+	covers = vma_tcp_covers(way->tcp, attr);
+	if (covers == -EADDRINUSE)
+		return try_anothers(sock, fd, way, attr, local);
+	attr->covered = covers == 1 && !may_share;
+	rc = try_reserved(sock, fd, way, attr, local);
+	if (rc != 0 || !attr->covered)
+		return rc;
+	if (vma_tcp_covers(way->tcp, attr) != 1)
+		return vma_tcp_steer(stream_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
+	vma_engine_steer(stream_conn(sock)); /* later: short ones need no rule of their own */
+	return 0;
+}
+
 /* The next port that is free for this peer, in the stack and in the kernel. */
 static int try_ports(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
                      struct sockaddr_in *local)
@@ -122,9 +172,7 @@ static int try_ports(struct stream_sock *sock, int fd, struct stream_way *way, s
 		local->sin_port = next_port(sock, way, attr, local, n, &last);
 		if (local->sin_port == 0)
 			return -EADDRNOTAVAIL;
-		rc = try_port(sock, way, attr, local->sin_port);
-		if (rc == 0)
-			rc = stream_port_reserve(sock, fd, local);
+		rc = try_with_shadow(sock, fd, way, attr, local, sock->reuse_addr || n >= TRIES_ALONE);
 		if (rc == 0)
 			return 0;
 		conn = atomic_exchange(&sock->conn, NULL);

@@ -115,7 +115,9 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 	pthread_mutex_lock(&file->lock);
 	stream_options_settle(sock, fd);
 	conn = stream_conn(sock);
-	if (level == IPPROTO_TCP && name == TCP_CONGESTION)
+	if (level == SOL_SOCKET && name == SO_REUSEADDR && sock->reserved.sin_family == AF_INET)
+		rc = give_int(sock->reuse_addr, value, len); /* the shadow's is ours: port.c */
+	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
 		rc = give_congestion(sock, fd, value, len);
 	else if (conn != NULL)
 		rc = of_connection(sock, conn, fd, level, name, value, len);

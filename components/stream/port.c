@@ -7,6 +7,10 @@
  * port, then the next one. Whether the 4-tuple is free the stack knows; and the shadow is bound to the port with
  * SO_REUSEADDR set for just that moment: all who bind so share it, any other socket of this host that has it, or wants
  * to listen on it, keeps it for itself or is refused, as by a connection of the kernel.
+ *
+ * A connection without a rule of its own (vma_tcp_covers) must have its port alone, and the shadow is bound without
+ * SO_REUSEADDR. It is set, and stays set, when the connection has its rule, some 50 ms later: who connects to another
+ * peer then shares the port. (Told is what the application has set: getopt.c.)
  */
 #include <errno.h>
 #include <stdio.h>
@@ -106,10 +110,18 @@ void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_i
 
 /* ---- reserving ---- */
 
-int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local)
+int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local, bool alone)
 {
 	const int on = 1, off = 0;
 	int rc = 0;
+
+	if (alone) {
+		if (vma_os.bind(fd, (const struct sockaddr *)local, sizeof(*local)) != 0)
+			return -errno;
+		sock->reserved = *local;
+		atomic_store(&sock->has_port_alone, true);
+		return 0;
+	}
 
 	if (!sock->reuse_addr)
 		vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -120,4 +132,46 @@ int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_
 	if (rc == 0)
 		sock->reserved = *local;
 	return rc;
+}
+
+int stream_port_claim(const struct sockaddr_in *local)
+{
+	const int on = 1;
+	int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP), rc;
+
+	if (fd < 0)
+		return -errno;
+	if (vma_os.bind(fd, (const struct sockaddr *)local, sizeof(*local)) == 0 &&
+	    vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0)
+		return fd;
+	rc = -errno;
+	syscall(SYS_close, fd);
+	return rc;
+}
+
+/* Task of the internal thread. */
+static void share(struct vma_task *task)
+{
+	const int on = 1;
+	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, share_task));
+	int fd;
+
+	pthread_mutex_lock(&sock->file.lock);
+	fd = atomic_load(&sock->lingering_fd);
+	if (fd == 0)
+		fd = atomic_load(&sock->file.fd);
+	if (stream_is_shadow(sock, fd))
+		vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	atomic_store(&sock->has_port_alone, false);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_file_put(&sock->file);
+}
+
+void stream_port_share(struct stream_sock *sock)
+{
+	if (atomic_exchange(&sock->share_asked, true))
+		return;
+	sock->share_task.run = share;
+	vma_file_get(&sock->file);
+	vma_engine_post(&sock->share_task);
 }

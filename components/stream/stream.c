@@ -178,7 +178,9 @@ static void drop_tasks(struct stream_sock *sock)
 		vma_file_put(&sock->file);
 	if (atomic_exchange(&sock->update_asked, false))
 		vma_file_put(&sock->file);
-	sock->path_task = sock->end_task = sock->update_task = (struct vma_task){0};
+	if (atomic_exchange(&sock->share_asked, false) && atomic_load(&sock->has_port_alone))
+		vma_file_put(&sock->file);
+	sock->path_task = sock->end_task = sock->update_task = sock->share_task = (struct vma_task){0};
 }
 
 /*

@@ -126,6 +126,9 @@ struct stream_sock {
 	struct stream_family *family;       /* then: where to ask for it */
 	unsigned move;                      /* while it is handed over: of stream_move_begin */
 	struct vma_task update_task;
+	_Atomic bool has_port_alone; /* the shadow, until the connection has a rule of its own: port.c */
+	_Atomic bool share_asked;    /* the task was posted; it holds a reference until has_port_alone is false */
+	struct vma_task share_task;
 	_Atomic bool update_asked;
 	_Atomic enum vma_sock_reason reason;
 	struct vma_stats_socket *stats;
@@ -253,7 +256,13 @@ void stream_way_find(struct stream_sock *sock, struct vma_engine *engine);
 /* ---- port.c ---- */
 
 /* The shadow is bound to this address and port, shared with other connections' shadows. -EADDRINUSE, ... */
-int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local);
+int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local, bool alone);
+/*
+ * A kernel socket that has the port to itself but for sockets with SO_REUSEADDR: nobody has a young connection there
+ * that has no rule, and nobody gets one until it is closed. -EADDRINUSE, ...
+ */
+int stream_port_claim(const struct sockaddr_in *local);
+void stream_port_share(struct stream_sock *sock); /* one that is had alone; with the receive flag; never waits */
 /* The n-th port to try for a connection, network order; 0: there are no more. */
 uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t n);
 /* All of them were tried, for nothing: for a second, few are. */

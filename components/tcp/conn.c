@@ -141,13 +141,23 @@ void vma_tcp_names(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
 	*out = conn->key;
 }
 
+/* Receive flag held. */
+static void tell_steered(struct vma_tcp_conn *conn)
+{
+	const struct vma_tcp_owner *owner = atomic_load(&conn->owner);
+
+	conn->steered = true;
+	if (owner != NULL)
+		owner->event(conn, atomic_load(&conn->owner_arg), VMA_TCP_STEERED);
+}
+
 int vma_tcp_steer(struct vma_tcp_conn *conn)
 {
 	struct vma_ring *ring = conn->tcp->ring;
 	int rc = vma_ring_steer(ring, &conn->flow);
 
 	if (rc == 0 && vma_ring_acquire(ring)) {
-		conn->steered = true;
+		tell_steered(conn);
 		vma_ring_release(ring);
 	}
 	return rc;
@@ -216,6 +226,7 @@ static void bury_if_unused(struct vma_tcp_conn *conn)
 	unlink_conn(conn);
 	conn->next_dead = conn->tcp->dead;
 	conn->tcp->dead = conn;
+	tcp_look_idle(conn->tcp);
 }
 
 /* Not before the last bytes are in the receive fifo and the FIN has been acknowledged, which may have to wait for

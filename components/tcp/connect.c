@@ -186,20 +186,27 @@ static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, c
 	return 0;
 }
 
+int vma_tcp_covers(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
+{
+	const struct vma_flow_key key = key_of(attr);
+
+	return vma_ring_ports(tcp->ring, &key);
+}
+
 /*
  * Without the receive flag if the caller does not hold it: packets go on while the NIC is asked. What comes for the
  * connection meanwhile is dropped: it has no pcb, and has said nothing yet.
  */
-static int attach(struct vma_tcp_conn *conn, bool held)
+static int attach(struct vma_tcp_conn *conn, bool held, bool covered)
 {
 	struct vma_ring *ring = conn->tcp->ring;
 	int rc;
 
-	if (held)
+	if (held && !covered)
 		conn->flow.flags = 0;
 	rc = vma_ring_attach(ring, &conn->flow);
 	conn->attached = rc == 0;
-	if (held || rc != 0)
+	if (held || covered || rc != 0)
 		return rc;
 	vma_ring_release(ring);
 	rc = vma_ring_steer(ring, &conn->flow);
@@ -217,8 +224,8 @@ static int open_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, 
 
 	if (rc != 0)
 		return rc;
-	rc = attach(conn, held);
-	conn->steered = rc == 0;
+	rc = attach(conn, held, attr->covered);
+	conn->steered = rc == 0 && !attr->covered;
 	atomic_store(&conn->owner_arg, attr->arg);
 	atomic_store(&conn->owner, rc == 0 ? attr->owner : NULL);
 	if (rc == 0)

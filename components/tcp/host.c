@@ -13,6 +13,25 @@ bool vma_tcp_is_empty(struct vma_tcp *tcp)
 	return empty;
 }
 
+/* Receive flag held. */
+static bool is_unused(void *arg)
+{
+	const struct vma_tcp *tcp = arg;
+
+	return tcp->all == NULL && timewait_count(tcp) == 0;
+}
+
+void tcp_look_idle(struct vma_tcp *tcp)
+{
+	if (tcp->host.idle != NULL && is_unused(tcp) && vma_ring_has_ports(tcp->ring))
+		tcp->host.idle(tcp->host.arg);
+}
+
+void vma_tcp_ports_release(struct vma_tcp *tcp)
+{
+	vma_ring_ports_release(tcp->ring, is_unused, tcp);
+}
+
 bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be)
 {
 	bool acquired = vma_ring_acquire(tcp->ring), found = false;

@@ -302,6 +302,20 @@ static void turn(struct vma_ring_tender *tender)
 	publish_due(tcp);
 }
 
+/* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.
+ */
+static bool stray(struct vma_ring_tender *tender, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_tcp *tcp = (struct vma_tcp *)tender;
+
+	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	if (tcp_has_gone(tcp, info))
+		return false;
+	tcp_reply_rst(tcp, packet);
+	vma_buf_put_chain(tcp->arena, packet);
+	return true;
+}
+
 static bool is_due(struct vma_ring_tender *tender)
 {
 	const struct vma_tcp *tcp = (const struct vma_tcp *)tender;
@@ -330,7 +344,7 @@ static void rebound(struct vma_ring_tender *tender)
 
 static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 {
-	tcp->tender = (struct vma_ring_tender){.turn = turn, .is_due = is_due, .rebound = rebound};
+	tcp->tender = (struct vma_ring_tender){.turn = turn, .is_due = is_due, .rebound = rebound, .stray = stray};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
 	tcp->host = complete(&attr->host);

@@ -361,6 +361,7 @@ void tcp_frames_leave(struct vma_tcp *tcp);
 void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
 void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy);
 /* A flow of the stack's goes, and the NIC's rule with it, if there is one. */
+void tcp_look_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
 /* Posts work for the driver: any thread. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);

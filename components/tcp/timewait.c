@@ -153,6 +153,7 @@ static void end_record(struct tcp_timewait *tw, struct record *record)
 	record->next = tw->free;
 	tw->free = record->number;
 	tw->count--;
+	tcp_look_idle(tw->tcp);
 }
 
 static void kill(struct tcp_timewait *tw, struct record *record)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Connections that are made and closed one after the other, more of them than there are ports: whichever side closes
 # first, and so has it in TIME_WAIT, the program sees no error, and the kernels of the offloaded sides no segment. The
-# kernel's own client does that only with time stamps and tcp_tw_reuse. And a port that two processes use to the same
+# kernel's own client does that only with time stamps and tcp_tw_reuse. Two processes do so side by side. And a port that two processes use to the same
 # peer: the connection is the first one's.
 . "$(dirname "$0")/../lib_programs.sh"
 PORT=7000 PORTS=2000 COUNT=4500
@@ -10,6 +10,7 @@ cat >"$WORK/connect.py" <<'END'
 # connect.py serve ADDRESS PORT: closes a connection at once when the client asks for that, else after the client.
 # connect.py ask ADDRESS PORT COUNT client|server: who closes first. At most 2000 a second, also after a
 # pause: a port rests for 250 ms before it is used again.
+# connect.py idle ADDRESS PORT: one connection that the server closes, and then none for eight seconds.
 # connect.py hold|rob ADDRESS PORT: from port 40000, for a second; and the same while another process does.
 import errno, socket, sys, time
 role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -21,6 +22,14 @@ if role == "serve":
         if conn.recv(1) == b"k":
             assert conn.recv(1) == b""
         conn.close()
+if role == "idle":
+    conn = socket.create_connection((address, port))
+    conn.sendall(b"c")
+    assert conn.recv(1) == b""
+    conn.close()
+    print("idle", flush=True)
+    time.sleep(8)
+    sys.exit(0)
 if role != "ask":
     conn = socket.socket()
     conn.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -66,6 +75,18 @@ for at in both server client; do
 	[ $at = server ] || check "$at: $COUNT connections from $PORTS ports that the client closes first" many client
 	[ $at = server ] || check "$at: it has used its ports again" grep -qE "^ports (2000|1?[0-9]?[0-9]?[0-9])$" "$WORK/client.log"
 	check "$at: $COUNT connections from $PORTS ports that the server closes first" many server
+	# Two who take their ports from the same ones: each rule, and each block of ports, is one process's.
+	for one in 1 2; do
+		[ $at = server ] || start together$one a env "$client_with" /usr/bin/python3 "$WORK/connect.py" ask "$IP_B" $PORT $((COUNT / 3)) client
+	done
+	[ $at = server ] || check "$at: two processes at the same time: the first" finish together1 60
+	[ $at = server ] || check "$at: and the second" finish together2 60
+	if [ $at != server ]; then
+		start idle a env "$client_with" /usr/bin/python3 "$WORK/connect.py" idle "$IP_B" $PORT
+		wait_for 10 log_has idle idle
+		check "$at: a process that has no connection any more leaves plain traffic alone" wait_for 6 no_xdp a "$IF_A"
+		check "$at: and lives" finish idle 20
+	fi
 	start hold a env ${client_with:+"$client_with"} /usr/bin/python3 "$WORK/connect.py" hold "$IP_B" $PORT
 	wait_for 10 log_has hold holds
 	check "$at: a port that another process has to the same peer is not available" \

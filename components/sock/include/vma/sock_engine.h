@@ -189,9 +189,9 @@ void vma_engine_later(uint64_t rails);
  */
 void vma_engine_retry(void);
 /*
- * An accepted connection: some 50 to 100 ms from now the NIC is to steer it by itself (vma_tcp_steer), if it still
- * exists then. The connection is held meanwhile. Never waits. now: all that wait, at once, because their listener's
- * flow has been revoked.
+ * An accepted connection, or one that a block of ports covers: some 50 to 100 ms from now the NIC is to steer it by
+ * itself (vma_tcp_steer), if it still exists then. The connection is held meanwhile. Never waits. now: all that wait,
+ * at once, because their listener's flow has been revoked.
  */
 void vma_engine_steer(struct vma_tcp_conn *conn);
 void vma_engine_steer_now(void);

@@ -64,6 +64,12 @@ struct vma_tcp_host {
 	 * the flag. Receive flag held. NULL: the stack has the rule deleted at once, and waits for that.
 	 */
 	void (*prune)(void *arg);
+	/*
+	 * The last connection has ended, also of those in TIME_WAIT, and the ring has blocks of ports: call
+	 * vma_tcp_ports_release, once no new ones have come for a while, without the flag. Receive flag held. May be
+	 * NULL.
+	 */
+	void (*idle)(void *arg);
 	void *arg;
 };
 
@@ -191,6 +197,7 @@ enum vma_tcp_event {
 	VMA_TCP_URGENT = 1 << 5,
 	VMA_TCP_CLOSED = 1 << 6,  /* both directions have ended: nothing comes any more */
 	VMA_TCP_DRAINED = 1 << 7, /* after close: all is acknowledged, FIN included (SO_LINGER waits for it) */
+	VMA_TCP_STEERED = 1 << 8, /* it has a rule of its own now (vma_tcp_steer): others may share its port */
 };
 
 struct vma_tcp_owner {
@@ -208,6 +215,7 @@ struct vma_tcp_conn_attr {
 	uint16_t local_port_be, peer_port_be;
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
+	bool covered;    /* as vma_tcp_covers says: it has no rule of its own before vma_tcp_steer */
 	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 	/*
 	 * What has been in TIME_WAIT for 250 ms makes way also without time stamps: for who has no other port left.
@@ -224,6 +232,13 @@ struct vma_tcp_conn_attr {
  * in TIME_WAIT, and may not be used again yet); -ENOMEM; else as vma_ring_attach.
  */
 int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out);
+/*
+ * Control path, not in a sink. Whether a connection of these addresses and ports may do without a rule of its own while
+ * it is young (attr.covered): 1; 0; -EADDRINUSE, it may not, and others may have the port. As vma_ring_ports: asked
+ * once more when a kernel socket has been bound to the port alone, it must still be 1; otherwise vma_tcp_steer.
+ */
+int vma_tcp_covers(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
+void vma_tcp_ports_release(struct vma_tcp *tcp); /* control path: gives blocks back, if there is no connection */
 /* Control path. The local port, network order, whose connection with these addresses and this peer's port has been in
  * TIME_WAIT for longest, and for more than 250 ms; 0: none. */
 uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
