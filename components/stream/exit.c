@@ -5,12 +5,33 @@
  * it, or two seconds are over, and then a moment for their own ends, which come at once as a rule: those have not to be
  * left to vmad, which answers what comes later (vma_tcp_leave, by vma_engine_exit). Connections are not taken down
  * beyond that: other threads may still be inside.
+ *
+ * Other threads go on until the process is gone, and the kernel's sockets do not change for them before. Here they find
+ * their connections closed: whom that would give an error, an end of stream, or a SIGPIPE, which would be the status of
+ * the process, rests until the end. No longer than the end takes, in case that a later handler of exit waits for it.
  */
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "stream_priv.h"
 
-enum { FLUSH_NS = 2000000000, PART_NS = 5000000, NAP_NS = 100000 };
+enum { FLUSH_NS = 2000000000, PART_NS = 5000000, NAP_NS = 100000, REST_NS = 50000000 };
+
+_Atomic bool stream_exits;
+static _Atomic uint64_t rest_until_ns;
+
+/* Inside. Not the C library's nanosleep, which is a cancellation point. */
+void stream_rest_at_exit(void)
+{
+	const struct timespec nap = {.tv_nsec = NAP_NS};
+	struct vma_thread *self = vma_thread_self();
+
+	vma_leave(self);
+	while (vma_now_ns() < atomic_load(&rest_until_ns))
+		syscall(SYS_nanosleep, &nap, NULL);
+	vma_enter();
+}
 
 /* A thread that is inside may have the lock, and may never give it back. */
 static bool give_to_children(struct stream_sock *sock)
@@ -81,10 +102,13 @@ void vma_stream_exit(void)
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL)
 		return;
+	atomic_store(&rest_until_ns, vma_now_ns() + FLUSH_NS + REST_NS);
+	atomic_store(&stream_exits, true);
 	self = vma_enter();
 	vma_file_each(close_one, NULL);
 	stream_family_leave();
 	vma_leave(self);
 	drive_while(is_busy, FLUSH_NS);
 	drive_while(vma_tcp_is_parting, PART_NS);
+	atomic_store(&rest_until_ns, vma_now_ns() + REST_NS);
 }

@@ -267,6 +267,7 @@ void vma_stream_fork_prepare(void)
 void vma_stream_fork_child(void)
 {
 	own = NULL;
+	atomic_store(&stream_exits, false);
 }
 
 /* ---- the child ---- */

@@ -305,6 +305,8 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	pieces_put(&pieces);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_recv_os(fd, msg, flags);
+	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_exits))
+		stream_rest_at_exit();
 	msg->msg_controllen = 0;
 	msg->msg_namelen = 0;
 	count(sock, rc);

@@ -52,7 +52,7 @@ static ssize_t broken(struct stream_sock *sock, int flags)
 
 	if (error == 0)
 		error = EPIPE;
-	if (error == EPIPE && !(flags & MSG_NOSIGNAL))
+	if (error == EPIPE && !(flags & MSG_NOSIGNAL) && !atomic_load(&stream_exits))
 		syscall(SYS_tgkill, syscall(SYS_getpid), syscall(SYS_gettid), SIGPIPE);
 	return -error;
 }
@@ -377,6 +377,8 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	pieces_put(&pieces);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_os(fd, msg, flags);
+	if (__builtin_expect(rc == -EPIPE, 0) && atomic_load(&stream_exits))
+		stream_rest_at_exit();
 	count(sock, rc);
 	return rc;
 }

@@ -216,7 +216,10 @@ void stream_moved(struct stream_sock *sock); /* tells who waits */
 
 bool stream_hand_over(struct stream_sock *sock);         /* file.lock: to_kernel, if a child may use it */
 void stream_forked_connection(struct stream_sock *sock); /* in the child */
-void stream_family_leave(void);                          /* at exit: there is nobody to ask any more */
+/* exit.c: the process ends, and its connections are closed by that. */
+extern _Atomic bool stream_exits __attribute__((visibility("hidden")));
+void stream_rest_at_exit(void) __attribute__((cold));
+void stream_family_leave(void); /* at exit: there is nobody to ask any more */
 /* Children do not touch the shadow between the two. rc: what has come of it. file.lock. */
 void stream_move_begin(struct stream_sock *sock);
 void stream_move_end(struct stream_sock *sock, int rc);

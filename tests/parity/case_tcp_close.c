@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,50 @@ CASE(tcp_exit_delivers, "what was written just before exit arrives, then the end
 	far_reads(1, 1, 0, 1);
 	waitpid(child, &status, 0);
 	say("status %d", status);
+}
+
+static void *write_on(void *arg)
+{
+	int s = *(const int *)arg;
+
+	for (int i = 0; i < 1000; i++) {
+		if (write(s, "0123456789", 10) != 10)
+			break;
+		sched_yield();
+	}
+	pause();
+	return NULL;
+}
+
+static void *read_on(void *arg)
+{
+	char byte;
+
+	while (read(*(const int *)arg, &byte, 1) > 0)
+		;
+	return NULL;
+}
+
+CASE(tcp_exit_among_threads, "exit while threads write and read is orderly, and the peer sees the end")
+{
+	int s = tcp_out();
+	pid_t child = fork();
+	int status = 0;
+
+	if (child == 0) {
+		pthread_t thread;
+		int own = tcp_to(there, atoi(peer(far(), "listen 0 %s 0", there)));
+
+		for (int i = 0; i < 4; i++)
+			pthread_create(&thread, NULL, write_on, &own);
+		pthread_create(&thread, NULL, read_on, &own);
+		pause_ms(5);
+		exit(7);
+	}
+	waitpid(child, &status, 0);
+	say("status %d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+	far_state(1);
+	RES(close(s));
 }
 
 CASE(tcp_end_of_stream, "the peer closes: what it wrote is read, then the end; events tell")
