@@ -28,7 +28,7 @@
 #include <vma/sock.h>
 #include <vma/sock_os.h>
 
-#include "engine_priv.h"
+#include "internal_priv.h"
 #include "spin.h"
 #include "wait_priv.h"
 
@@ -168,6 +168,7 @@ static void watch(struct bed *bed, struct vma_rail *rail)
 
 	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
 		return;
+	tcp_care_due(rail);
 	rail_note_arm(rail);
 	rc = vma_ring_arm(rail->ring);
 	bed->look_again |= rc == 1 || rc == -EBUSY;

@@ -9,8 +9,13 @@
  *     └──────── nobody has driven since ───────          it between two looks, twice as late, up to 1 ms
  *
  * So a packet waits for at most about a millisecond when the thread that drove has just stopped, and else is answered
- * at once; who spins or sleeps on the ring costs this thread one look per millisecond, and an idle rail nothing. In
- * either state the stack's timers are kept: the thread sleeps no longer than until vma_tcp_due.
+ * at once; who spins or sleeps on the ring costs this thread one look per millisecond, and an idle rail nothing.
+ *
+ * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_due. But while a rail is watched, and
+ * nobody sleeps on it, those who drive it keep them, and it is enough to come when it is to be looked at: a server with
+ * many connections has something due every few microseconds, most of which has moved on when its time comes. Who goes
+ * to sleep on the ring makes itself known (rail->watcher), then asks for what is due (tcp_care_due). The thread looks
+ * for it after it has said when it wakes, so one of the two sees the other: see sleep_time.h.
  */
 #include <string.h>
 
@@ -164,6 +169,12 @@ static uint64_t keep_timers(struct vma_rail *rail, struct vma_tcp *tcp, uint64_t
 	return due > now ? due : now + LOOK_FIRST_NS; /* somebody is at it at this moment */
 }
 
+/* See the top. */
+static bool others_keep_timers(const struct vma_rail *rail)
+{
+	return !rail->armed && atomic_load(&rail->watcher) == NULL;
+}
+
 static void look_after(struct vma_rail *rail, void *arg)
 {
 	struct round *round = arg;
@@ -175,7 +186,8 @@ static void look_after(struct vma_rail *rail, void *arg)
 		watch(rail, round->now, LOOK_FIRST_NS);
 	if (!rail->armed && round->now >= rail->look_ns)
 		look(rail, round->now, round->max);
-	by(&round->next, keep_timers(rail, tcp, round->now));
+	if (!others_keep_timers(rail))
+		by(&round->next, keep_timers(rail, tcp, round->now));
 	if (!rail->armed)
 		by(&round->next, rail->look_ns);
 	if (atomic_load(&rail->to_prune))
@@ -183,8 +195,8 @@ static void look_after(struct vma_rail *rail, void *arg)
 }
 
 /*
- * A time has become earlier; with the receive flag. The stack has published it, and the thread's own look comes after
- * it has said when it wakes: see sleep_time.h.
+ * A time has become earlier, with the receive flag: the stack has published it, and the thread's own look comes after
+ * it has said when it wakes: see sleep_time.h. Or somebody goes to sleep on the ring.
  */
 void tcp_care_due(void *arg)
 {
@@ -204,7 +216,8 @@ static void look_at_due(struct vma_rail *rail, void *arg)
 	struct vma_tcp *tcp = tcp_of(rail);
 	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
 
-	by(arg, due > care.turn_ns ? due : care.turn_ns + LOOK_FIRST_NS);
+	if (!others_keep_timers(rail))
+		by(arg, due > care.turn_ns ? due : care.turn_ns + LOOK_FIRST_NS);
 	if (atomic_load(&rail->to_prune))
 		by(arg, vma_now_ns() + PRUNE_NS);
 }

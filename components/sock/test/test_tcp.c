@@ -1,5 +1,6 @@
 /* TCP on a rail that nobody drives: the internal thread alone keeps the timers, answers, steers and tidies up. */
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "tcp_bed.h"
 
@@ -215,6 +216,71 @@ static void test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond(
 	end_pair(&pair);
 }
 
+/* Each has a probe due a millisecond after its last message; by then there have been others. */
+static unsigned converse_with_many(const struct pair *of, unsigned many, uint64_t until)
+{
+	unsigned n = 0;
+
+	for (; vma_now_ns() < until; n++) {
+		const struct pair *pair = &of[n % many];
+
+		send_bytes(pair->here, 4000);
+		while (vma_tcp_rx_bytes(pair->there) < 4000)
+			vma_rails_progress(vma_rail_bit(pair->rail));
+		consume_all(pair->there);
+	}
+	return n;
+}
+
+/* How often this thread has been taken its core. */
+static long losses(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_THREAD, &usage);
+	return usage.ru_nivcsw;
+}
+
+static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **state)
+{
+	enum { MANY = 16, TIMES = 500, MS = 4, QUIET = 8 };
+	struct pair of[MANY] = {connected()};
+	long sum = 0;
+	int quiet = 0;
+
+	(void)state;
+	for (int i = 1; i < MANY; i++) {
+		of[i] = of[0];
+		atomic_store(&peer.accepted, NULL);
+		of[i].here = connect_from(of[0].tcp, 0, PORT);
+		wait_until(atomic_load(&peer.accepted) != NULL);
+		of[i].there = atomic_load(&peer.accepted);
+	}
+	for (int i = 0; i < TIMES && quiet < QUIET; i++) {
+		const long before = wakeups(), lost = losses();
+		unsigned messages;
+		long more;
+
+		if (before < 0)
+			skip();
+		messages = converse_with_many(of, MANY, vma_now_ns() + MS * MSEC);
+		more = wakeups() - before;
+		if (losses() != lost || messages < 5 * MS)
+			continue; /* while this thread, or its peer, had no core nobody drove */
+		quiet++;
+		sum += more;
+	}
+	print_message("%ld wake-ups in %d ms\n", sum, quiet * MS);
+	if (quiet == 0)
+		skip();
+	assert_true(sum <= 2 * quiet * MS);
+	for (int i = 1; i < MANY; i++) {
+		end_conn(of[i].here);
+		end_conn(of[i].there);
+	}
+	end_pair(&of[0]);
+}
+
 /* Sends for company are said so to the thread: it comes in time by itself. */
 static void test_a_busy_sender_wakes_nobody(void **state)
 {
@@ -427,6 +493,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_idle_connection_costs_no_wake_up),
         cmocka_unit_test(test_what_is_due_while_another_drives_is_not_waited_for_without_sleep),
         cmocka_unit_test(test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond),
+        cmocka_unit_test(test_what_is_due_on_many_connections_is_left_to_who_drives),
         cmocka_unit_test(test_a_busy_sender_wakes_nobody),
         cmocka_unit_test(test_calls_to_the_kernel_look_in_now_and_then),
         cmocka_unit_test(test_the_thread_takes_over_soon_after_who_drove_has_stopped),
