@@ -199,8 +199,10 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 			if (r->pieces->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
 				return (ssize_t)r->done;
 			take_turn(r, conn);
-			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->pieces->left == 0))
+			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->pieces->left == 0)) {
+				stream_pass(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
+			}
 			if (!driven) {
 				driven = true;
 				vma_flush_sends(vma_thread_self());

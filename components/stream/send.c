@@ -355,6 +355,7 @@ static ssize_t send_ours(struct writing *w)
 		note_queued(self, w->ring, stream_rings(&sock->file));
 	else if (company)
 		vma_flush_sends(self);
+	stream_pass(self);
 	return rc;
 }
 

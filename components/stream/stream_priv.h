@@ -346,6 +346,13 @@ ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
 /* The thread has sends queued for company that may wait a moment longer. */
 bool stream_has_queued(const struct vma_thread *self);
+/* After a call that has found at once what it wanted; not while sends wait for company: they would leave with a drive.
+ */
+static inline void stream_pass(struct vma_thread *self)
+{
+	if (self->tx_queued == 0)
+		vma_rails_pass(self);
+}
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
 void stream_zerocopy_sent(struct stream_sock *sock);

@@ -625,6 +625,39 @@ static void test_eight_sends_are_company_enough(void **state)
 	pair_end(&p);
 }
 
+/* Who finds at once what it wants, call after call, still looks in at its rings now and then: see vma_rails_pass. */
+static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(void **state)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	struct vma_thread *self = vma_thread_self();
+	_Atomic uint64_t *driven = &vma_rails[0]->driven;
+	bool spared = false;
+	uint64_t before;
+
+	(void)state;
+	bed_peer_send(p.peer, out, 300);
+	bed_until(queued(p.fd) == 300);
+	vma_thread_has_ready(self, 0);
+	self->pass_rings = 1;
+	for (int i = 0; i < 100 && !spared; i++) {
+		self->pass_tsc = vma_tsc();
+		before = atomic_load(driven);
+		assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
+		spared = atomic_load(driven) == before;
+	}
+	assert_true(spared);
+	self->pass_tsc = 0;
+	assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
+	assert_true(atomic_load(driven) > before);
+	before = atomic_load(driven);
+	self->pass_tsc = 0;
+	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	assert_true(atomic_load(driven) > before);
+	self->pass_rings = 0;
+	bed_until(comes(&p, 1));
+	pair_end(&p);
+}
+
 static uint64_t unsent(const struct pair *p)
 {
 	return vma_tcp_tx_unsent(stream_conn(sock_of(p->fd)));
@@ -693,6 +726,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_to_several_wait_for_company),
         cmocka_unit_test(test_what_has_come_already_is_read_before_they_leave),
         cmocka_unit_test(test_eight_sends_are_company_enough),
+        cmocka_unit_test(test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago),
         cmocka_unit_test(test_an_answer_to_one_leaves_at_once),
         cmocka_unit_test(test_who_sends_and_then_computes_is_not_forgotten),
 };

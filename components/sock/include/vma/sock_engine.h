@@ -153,10 +153,11 @@ static inline void vma_rail_sent(struct vma_rail *rail)
 int vma_rails_progress(uint64_t rings);
 
 /*
- * A thread that was told of several descriptors works through them, and those of the OS's take it some ten microseconds
- * each: what its rings have got meanwhile waits, until the internal thread is woken for every packet of it, on the core
- * that the program at the other end of the OS's descriptors needs. So calls that go to the kernel look in when the last
- * look is a while ago. Inside, with no lock; the rings are those of the thread's last wait.
+ * A thread that was told of several descriptors works through them: what its rings have got meanwhile waits, until the
+ * internal thread is woken for every packet of it, on this core or one that the program at the other end of the OS's
+ * descriptors needs. So calls that do not drive, those that go to the kernel and those that find at once what they want
+ * of a connection, look in when the last look is a while ago. Inside, with no lock; the rings are those of the thread's
+ * last wait.
  */
 void vma_rails_pass_slow(struct vma_thread *self);
 #define VMA_PASS_NSEC 50000
