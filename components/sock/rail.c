@@ -10,7 +10,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <vma/log.h>
@@ -180,7 +179,7 @@ int vma_rail_get(struct vma_device *device, enum vma_rail_side side, const struc
 	int cpu, rc;
 
 	if (here.thread_id == 0)
-		here.thread_id = (uint64_t)syscall(SYS_gettid);
+		here.thread_id = atomic_load_explicit(&vma_thread_self()->tid, memory_order_relaxed);
 	if (here.core == 0) {
 		cpu = sched_getcpu();
 		here.core = cpu > 0 ? (uint32_t)cpu : 0;
