@@ -114,6 +114,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->unserved = self->woke = self->gathers = false;
 		self->readable = NULL;
 		self->sleeps = 0;
+		self->pass_rings = 0;
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
 	}

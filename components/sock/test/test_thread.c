@@ -69,6 +69,27 @@ static void test_every_thread_has_its_own(void **state)
 	with_threads(look_for_twins);
 }
 
+static void *waits_for_rings(void *arg)
+{
+	struct vma_thread *self = vma_thread_self();
+	const bool fresh = self->pass_rings == 0;
+
+	self->pass_rings = 1;
+	return fresh ? NULL : arg;
+}
+
+static void test_a_new_thread_has_waited_for_nothing(void **state)
+{
+	pthread_t thread;
+	void *failed;
+
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(pthread_create(&thread, NULL, waits_for_rings, state), 0);
+		assert_int_equal(pthread_join(thread, &failed), 0);
+		assert_null(failed);
+	}
+}
+
 static void test_ended_threads_are_used_again(void **state)
 {
 	unsigned count;
@@ -347,6 +368,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_library_functions_are_found_by_several_threads_at_once), /* first */
         cmocka_unit_test(test_every_thread_has_its_own),
         cmocka_unit_test(test_ended_threads_are_used_again),
+        cmocka_unit_test(test_a_new_thread_has_waited_for_nothing),
         cmocka_unit_test(test_destructor_of_the_application_may_call_in),
         cmocka_unit_test(test_memory_is_zero_aligned_and_given_back),
         cmocka_unit_test(test_retired_ends_when_nobody_is_inside),
