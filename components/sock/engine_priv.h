@@ -55,6 +55,8 @@ int internal_start(struct vma_engine *engine);
 void internal_wake(void);
 /* Has it look no later than at_ns; does nothing if it will. */
 void internal_wake_by(uint64_t at_ns);
+/* Until when it sleeps; 0: awake, and about to look. What is to be seen by it is published before. */
+uint64_t internal_sleeps_until(void);
 void internal_fork_child(void);
 
 /* news.c: has ops->net_changed called for every file, soon. */

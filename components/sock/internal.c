@@ -56,8 +56,13 @@ void internal_wake(void)
 
 void internal_wake_by(uint64_t at_ns)
 {
-	if (sleep_time_is_after(&internal.sleeps, at_ns))
+	if (internal_sleeps_until() > at_ns)
 		internal_wake();
+}
+
+uint64_t internal_sleeps_until(void)
+{
+	return sleep_time_ask(&internal.sleeps);
 }
 
 static void take_wake(void)

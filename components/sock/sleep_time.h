@@ -12,17 +12,16 @@
 #define VMA_SOCK_SLEEP_TIME_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 struct sleep_time {
 	_Atomic uint64_t until; /* 0: awake */
 };
 
-/* A. True: wake it. */
-static inline bool sleep_time_is_after(struct sleep_time *time, uint64_t at)
+/* A. If that is after the time, wake it. */
+static inline uint64_t sleep_time_ask(struct sleep_time *time)
 {
-	return atomic_fetch_or(&time->until, 0) > at;
+	return atomic_fetch_or(&time->until, 0);
 }
 /* B, and D with 0. */
 static inline void sleep_time_say(struct sleep_time *time, uint64_t until)

@@ -14,8 +14,7 @@
  * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_due. But while a rail is watched, and
  * nobody sleeps on it, those who drive it keep them, and it is enough to come when it is to be looked at: a server with
  * many connections has something due every few microseconds, most of which has moved on when its time comes. Who goes
- * to sleep on the ring makes itself known (rail->watcher), then asks for what is due (tcp_care_due). The thread looks
- * for it after it has said when it wakes, so one of the two sees the other: see sleep_time.h.
+ * to sleep on the ring makes itself known (rail->watcher), then asks for what is due (tcp_care_due).
  */
 #include <string.h>
 
@@ -195,16 +194,23 @@ static void look_after(struct vma_rail *rail, void *arg)
 }
 
 /*
- * A time has become earlier, with the receive flag: the stack has published it, and the thread's own look comes after
- * it has said when it wakes: see sleep_time.h. Or somebody goes to sleep on the ring.
+ * A time has become earlier, with the receive flag: the stack has published it. Or somebody goes to sleep on the ring.
+ * The thread is woken if it would come too late, unless the timers are others' until its next look. It says when it
+ * wakes (B) after it has armed the ring, if it has, and before it looks at what is due: so if it was asked first, it
+ * sees what is due now, and if it was asked later, what it has armed is seen here. For who goes to sleep it is the same
+ * with a driver who still found nobody asleep: he asked before, and what he has published is seen.
  */
 void tcp_care_due(void *arg)
 {
 	struct vma_rail *rail = arg;
 	struct vma_tcp *tcp = tcp_of(rail);
+	uint64_t until;
 
-	if (tcp != NULL)
-		internal_wake_by(vma_tcp_due(tcp));
+	if (tcp == NULL)
+		return;
+	until = internal_sleeps_until();
+	if (until > vma_tcp_due(tcp) && !others_keep_timers(rail))
+		internal_wake();
 }
 
 /*
