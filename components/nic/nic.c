@@ -105,6 +105,11 @@ bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
 	return qp->ops->port_is_named == NULL || qp->ops->port_is_named(qp, local_port_be);
 }
 
+bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp)
+{
+	return qp->ops->is_alone == NULL || qp->ops->is_alone(qp);
+}
+
 int vma_nic_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n)
 {
 	return qp->ops->flows_bequeath != NULL ? qp->ops->flows_bequeath(qp, heirs, n) : -EOPNOTSUPP;

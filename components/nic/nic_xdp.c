@@ -373,6 +373,7 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .flow_add = nic_xdp_flow_add,
         .flow_del = nic_xdp_flow_del,
         .port_is_named = nic_xdp_port_is_named,
+        .is_alone = nic_xdp_is_alone,
         .flows_bequeath = nic_xdp_flows_bequeath,
         .post_rx = nic_xdp_post_rx,
         .poll_rx = nic_xdp_poll_rx,

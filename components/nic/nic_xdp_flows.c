@@ -294,6 +294,13 @@ bool nic_xdp_port_is_named(const struct vma_nic_qp *base, uint16_t local_port_be
 	       (atomic_load(&qp->shared->named[port / 64]) >> port % 64 & 1) != 0;
 }
 
+bool nic_xdp_is_alone(const struct vma_nic_qp *base)
+{
+	const struct xdp_qp *qp = (const struct xdp_qp *)base;
+
+	return !vma_nic_qp_lost(base) && qp->shared != NULL && atomic_load(&qp->shared->tenants) == 1;
+}
+
 /* An owner in this process ends with it: there is nobody to leave anything to. */
 int nic_xdp_flows_bequeath(struct vma_nic_qp *base, const struct vma_flow_heir *heirs, unsigned n)
 {

@@ -261,7 +261,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	}
 	xdp_shared_rent(owner->shared, index, owner->slot[index].tx_first, owner->slot[index].tx_count);
 	owner->slot[index].state = SLOT_RENTED;
-	owner->slots_used++;
+	atomic_store(&owner->shared->tenants, ++owner->slots_used);
 	fill_rental(owner, index, out);
 	return 0;
 }
@@ -316,7 +316,7 @@ static void drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
 		return;
 	owner_frames_ungrant(owner, index);
 	slot->state = SLOT_FREE;
-	owner->slots_used--;
+	atomic_store(&owner->shared->tenants, --owner->slots_used);
 }
 
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),

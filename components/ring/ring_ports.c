@@ -10,6 +10,10 @@
  * Who else wants the port has a kernel socket bound to it (C) before he has a rule made (D). If B misses D, then D
  * comes after it, and so after A: as A shares the port with nobody, there was no C. The kernel's own connections are
  * the kernel's; the NIC sees to that packet by packet.
+ *
+ * That B finds a rule after A is bad luck: the port cannot be changed any more, and the rule may be of this very pair,
+ * of a connection of another process that has ended since it was looked at before A. It takes another process that
+ * makes connections, so there are blocks only while a ring is alone on its interface.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -159,7 +163,7 @@ int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key)
 		return rc == -EADDRINUSE ? rc : 0;
 	if (!drive_acquire(&ring->rx))
 		return 0;
-	rc = !vma_nic_port_is_named(ring->qp, key->local_port_be);
+	rc = vma_nic_qp_is_alone(ring->qp) && !vma_nic_port_is_named(ring->qp, key->local_port_be);
 	ring_rx_release(ring, drive_tid());
 	return rc;
 }

@@ -105,6 +105,27 @@ static void test_a_port_that_a_rule_names_needs_one_too(void **state)
 	assert_int_equal(ports(40001), 0);
 }
 
+static bool others;
+
+static bool is_alone(const struct vma_nic_qp *qp)
+{
+	(void)qp;
+	return !others;
+}
+
+static void test_with_others_on_the_interface_all_need_rules(void **state)
+{
+	(void)state;
+	ops.is_alone = is_alone;
+	others = false;
+	assert_int_equal(ports(40000), 1);
+	others = true;
+	assert_int_equal(ports(40000), 0);
+	assert_int_equal(ports(50000), 0);
+	others = false;
+	assert_int_equal(ports(50000), 1);
+}
+
 static void test_anothers_block_is_not_asked_for_with_every_connection(void **state)
 {
 	(void)state;
@@ -189,6 +210,7 @@ static void test_blocks_are_given_back_when_nobody_relies_on_them(void **state)
 static const struct CMUnitTest tests[] = {
         EACH(test_a_block_is_asked_for_once),
         EACH(test_a_port_that_a_rule_names_needs_one_too),
+        EACH(test_with_others_on_the_interface_all_need_rules),
         EACH(test_anothers_block_is_not_asked_for_with_every_connection),
         EACH(test_a_nic_without_blocks_wants_rules),
         EACH(test_a_ring_leaves_blocks_to_others),

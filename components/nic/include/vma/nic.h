@@ -192,6 +192,7 @@ struct vma_nic_ops {
 	int (*flow_add)(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 	bool (*port_is_named)(const struct vma_nic_qp *qp, uint16_t local_port_be);                  /* NULL: may be */
+	bool (*is_alone)(const struct vma_nic_qp *qp);                                               /* NULL: it is */
 	int (*flows_bequeath)(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n); /* NULL: none */
 	int (*mem_register)(struct vma_nic *nic, uint32_t first, uint32_t count);         /* NULL: windows only */
 	void (*mem_unregister)(struct vma_nic *nic, uint32_t first, uint32_t count);      /* NULL with mem_register */
@@ -250,6 +251,8 @@ int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 /* Whether a rule of anybody's, or what is left of one, names this local port for TCP (blocks are none). With the
  * receive half held, as a rebind needs that, too. */
 bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);
+/* Whether this is the only queue pair of the interface in use, in whatever process; with the receive half held. */
+bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp);
 /*
  * Connections that end with this process: their flows are the queue pair's no longer, and what has come for them and
  * was not polled may be lost. Also of connections that a listener's flow or a block covers. -EOPNOTSUPP: nobody
