@@ -12,6 +12,7 @@
  */
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -19,7 +20,7 @@
 
 #include "pieces.h"
 
-enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000 };
+enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, CATCH_UP_TRIES = 20 };
 
 /* ---- the kernel's part ---- */
 
@@ -272,6 +273,13 @@ static ssize_t send_all(struct writing *w)
 	}
 }
 
+/* What has come is known, also if another thread takes it at this moment: a refusal is in before connect is back. */
+static void catch_up(struct stream_sock *sock)
+{
+	for (int i = 0; i < CATCH_UP_TRIES && vma_rails_progress(stream_rings(&sock->file)) == -EBUSY; i++)
+		sched_yield();
+}
+
 /* sk_stream_wait_connect */
 static ssize_t send_connected(struct writing *w)
 {
@@ -279,7 +287,7 @@ static ssize_t send_connected(struct writing *w)
 	int rc = 0;
 
 	if (stream_phase(sock) == STREAM_CONNECTING)
-		vma_rails_progress(stream_rings(&sock->file));
+		catch_up(sock);
 	if (stream_phase(sock) == STREAM_CONNECTING)
 		rc = w->nonblocking ? -EAGAIN : wait_until(sock, is_connected, &w->deadline_ns);
 	return rc == 0 ? send_all(w) : rc;
