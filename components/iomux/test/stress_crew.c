@@ -87,10 +87,13 @@ static void say_where_all_are(unsigned round)
 static bool all_come_out(unsigned round)
 {
 	const uint64_t until = vma_now_ns() + LATE_NS;
+	bool well = true;
 
 	while (atomic_load(&came_out) < round * CREW && vma_now_ns() < until)
 		sched_yield();
-	if (atomic_load(&came_out) == round * CREW)
+	for (unsigned i = 0; i < CREW; i++)
+		well = well && atomic_load(&told[i]) == round;
+	if (well && atomic_load(&came_out) == round * CREW)
 		return true;
 	say_where_all_are(round);
 	return false;
@@ -158,8 +161,6 @@ static void test_as_many_come_out_as_there_are_events(void **state)
 	rounds = play(&seed, vma_now_ns() + (uint64_t)(seconds() * 1e9));
 	assert_int_not_equal(rounds, 0);
 	print_message("%u rounds\n", rounds);
-	for (int i = 0; i < CREW; i++)
-		assert_int_equal(atomic_load(&told[i]), rounds);
 	end_crew(threads);
 	for (int i = 0; i < CREW; i++)
 		w_close(&world, fd[i]);
