@@ -112,6 +112,8 @@ static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 		if (nic->vmad_path == NULL)
 			return -ENOMEM;
 	}
+	if (attr->stats_dir != NULL && *attr->stats_dir != '\0')
+		how.stats_dir = nic->stats_dir = realpath(attr->stats_dir, NULL); /* vmad's directory is another one */
 	nic->right_fd = nic_fd_keep(vmad_right_create(nic->base.info.name));
 	if (nic->right_fd < 0)
 		nic->right_fd = nic_xdp_inherited_right(nic->base.info.ifindex);
@@ -133,6 +135,7 @@ void nic_xdp_free(struct nic_xdp *nic)
 		nic_fd_close(nic->dead_fd);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
+	free(nic->stats_dir);
 	free(nic->vmad_path);
 	free(nic);
 }

@@ -148,6 +148,7 @@ static bool find_vmad(struct nic_xdp *nic)
 	        .right_fd = nic->right_fd,
 	        .window_bytes = nic->window_bytes,
 	        .huge_pages = nic->huge_pages,
+	        .stats_dir = nic->stats_dir,
 	        .patience_ms = PATIENCE_MS,
 	};
 	struct vmad_client *client;

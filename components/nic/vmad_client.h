@@ -25,6 +25,7 @@ struct vmad_connect {
 	int right_fd;          /* shown as proof; -1: none */
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
+	const char *stats_dir; /* NULL: its default */
 	unsigned patience_ms; /* for a vmad to come up and have the interface */
 };
 

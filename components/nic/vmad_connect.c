@@ -85,7 +85,7 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 static int start(const struct vmad_connect *how)
 {
 	char window[16];
-	const char *argv[11] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
+	const char *argv[13] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
 	unsigned n = 4;
 	int rc;
 
@@ -102,6 +102,10 @@ static int start(const struct vmad_connect *how)
 	}
 	if (how->huge_pages)
 		argv[n++] = "--huge-pages";
+	if (how->stats_dir != NULL) {
+		argv[n++] = "--stats-dir";
+		argv[n++] = how->stats_dir;
+	}
 	/* As quiet as the program that starts it; what it says is for the program's user. */
 	if (!vma_log_on(VMA_LOG_INFO)) {
 		argv[n++] = "--log-level";

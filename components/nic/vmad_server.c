@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <vma/log.h>
+#include <vma/stats.h>
 
 #include "owner_priv.h"
 #include "vmad_server.h"
@@ -27,6 +28,7 @@
 #define LOOK_MS 1000         /* at the interface */
 #define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
 #define LAST_TURNS 32        /* of who has ended */
+#define SWEEP_MS 1000        /* at least, between sweeps: a directory may be a long one, and clients many */
 
 static uint64_t now_ms(void)
 {
@@ -63,6 +65,7 @@ static void drop(struct vmad_server *server, struct vmad_peer *peer, const char 
 		vma_log_once(VMA_LOG_WARN, "vmad: %s: client of user %u dropped: %s", server->attr->interface,
 		             peer->uid, why);
 	vma_log_debug("vmad: %s: pid %d %s", server->attr->interface, peer->pid, ended ? "has ended" : "has left");
+	server->ended = server->ended || ended;
 	vmad_take_back(server, peer, ended);
 	if (peer->slots == 0) {
 		forget(peer);
@@ -284,6 +287,15 @@ static bool forget_silent(struct vmad_server *server, uint64_t now)
 	return clients;
 }
 
+static void sweep(struct vmad_server *server)
+{
+	int removed = server->ended ? vma_stats_sweep(server->attr->stats_dir) : 0;
+
+	server->ended = false;
+	if (removed > 0)
+		vma_log_debug("vmad: %s: %d files of statistics were left over", server->attr->interface, removed);
+}
+
 struct clock {
 	uint64_t start, idle_since, looked;
 	bool used;
@@ -298,6 +310,10 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 	if (forget_silent(server, now)) {
 		clock->idle_since = now;
 		clock->used = true;
+	}
+	if (server->ended && now - server->swept_ms >= SWEEP_MS) {
+		server->swept_ms = now;
+		sweep(server);
 	}
 	if (server->owner == NULL) {
 		rc = take_interface(server);
@@ -341,6 +357,7 @@ int vmad_serve_all(struct vmad_server *server)
 			break;
 		serve_turn(server, &turn);
 	}
+	sweep(server);
 	close(server->listen_fd);
 	xdp_owner_destroy(server->owner);
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)

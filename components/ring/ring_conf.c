@@ -24,6 +24,7 @@ void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr 
 void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
 {
 	nic->huge_pages = conf->mem_alloc_type == VMA_MEM_HUGE;
+	nic->stats_dir = conf->stats_shmem_dir;
 }
 
 int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size)

@@ -40,8 +40,7 @@ static bool path_is(const char *path, const struct stat *file)
 	return lstat(path, &st) == 0 && st.st_dev == file->st_dev && st.st_ino == file->st_ino;
 }
 
-/* 0: the leftover is gone, or was gone already. -EEXIST: somebody lives there, or it is not a file of ours. */
-static int remove_leftover(const char *path)
+int stats_file_remove_leftover(const char *path)
 {
 	int fd = open_file(path, O_RDONLY), rc = -EEXIST;
 	struct stat st;
@@ -70,7 +69,7 @@ static int create_locked(const char *path, struct stat *st)
 		}
 		if (fd != -EEXIST)
 			return fd;
-		rc = remove_leftover(path);
+		rc = stats_file_remove_leftover(path);
 		if (rc < 0)
 			return rc;
 	}

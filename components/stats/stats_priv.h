@@ -57,6 +57,10 @@ struct stats_file {
 	char path[PATH_MAX];
 };
 
+/* stats_file.c. 0: the leftover is gone, or was gone already. -EEXIST: somebody lives there, or it is not a file of
+ * ours. */
+int stats_file_remove_leftover(const char *path);
+
 struct vma_stats {
 	struct stats_segment *segment;
 	_Atomic uint64_t used[STATS_BLOCKS / 64]; /* private: what others write into the file cannot mislead grab */

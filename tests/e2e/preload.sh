@@ -163,6 +163,32 @@ if [ -z "$SAN" ]; then # a sanitizer's runtime wants to be first
 	stop server
 fi
 
+# ---- what a killed program leaves ----
+
+if [ -z "$SAN" ]; then # whose programs take their time
+	no_vmad() {
+		! in_ns a grep -q "@vma/vmad/" /proc/net/unix
+	}
+	files() {
+		(cd "$WORK/stats" && echo vmastat.*)
+	}
+	wait_for 5 no_vmad # the one that the programs before have started sweeps elsewhere
+	mkdir "$WORK/stats"
+	for label in killed living; do
+		start $label a env "LD_PRELOAD=$PRELOAD" "VMA_STATS_SHMEM_DIR=$WORK/stats" \
+			sockperf server -i "$IP_A" -p $((PORT + 2 + ${#PID[@]}))
+		wait_for 5 log_has $label 'to block on socket'
+	done
+	only_the_living() {
+		[ "$(files)" = "vmastat.${PID[living]}" ]
+	}
+	check_eq "two programs have files of statistics" "$(files | wc -w)" 2
+	kill -KILL "${PID[killed]}"
+	check "the file of a killed program goes, that of a living one stays" wait_for 5 only_the_living
+	stop killed KILL
+	stop living
+fi
+
 # ---- who may not ----
 
 if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read

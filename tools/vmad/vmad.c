@@ -23,7 +23,7 @@
 
 #define NAMES_MAX 64
 
-enum { KEY_IDLE = 256, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE, KEY_SYSLOG };
+enum { KEY_IDLE = 256, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE, KEY_SYSLOG, KEY_STATS };
 
 struct options {
 	struct vma_vmad_attr attr;
@@ -41,6 +41,8 @@ static const struct argp_option option_table[] = {
         {"exit-when-idle", KEY_IDLE, NULL, 0, "End a second after the last client has gone", 0},
         {"window", KEY_WINDOW, "BYTES", 0, "Packet memory per device queue (default 16777216)", 0},
         {"huge-pages", KEY_HUGE, NULL, 0, "Take packet memory from huge pages", 0},
+        {"stats-dir", KEY_STATS, "DIR", 0,
+         "Where to remove the vmastat.PID of killed processes (default /tmp; \"\": nowhere)", 0},
         {"log-level", 'l', "LEVEL", 0, "none, panic, error, warn, info (default), details, debug", 0},
         {"log-file", 'o', "FILE", 0, "Write lines to FILE instead of stderr", 0},
         {"syslog", KEY_SYSLOG, NULL, 0, "Lines go to the system log once the interface is owned", 0},
@@ -129,7 +131,7 @@ static void release_starter(void)
 	close(starter_fd);
 }
 
-static struct options options;
+static struct options options = {.attr = {.stats_dir = "/tmp"}};
 
 static void interface_is_owned(void)
 {
@@ -192,6 +194,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case KEY_SYSLOG:
 		options.syslog = true;
+		return 0;
+	case KEY_STATS:
+		options.attr.stats_dir = text;
 		return 0;
 	case KEY_HUGE:
 		options.attr.huge_pages = true;

@@ -174,6 +174,48 @@ static void test_fifo_in_the_way_does_not_hang_the_start(void **state)
 	unlink(path);
 }
 
+static void test_sweep_takes_what_killed_processes_left_and_nothing_else(void **state)
+{
+	static const char *const kept[] = {"vmastat.", "vmastat.12x", "vmastat.1.old", "xvmastat.12", "vmastat"};
+	char name[sizeof(kept) / sizeof(kept[0])][128], dead[128], link[128];
+	struct vma_stats *stats;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(vma_stats_create(dir, &stats), 0);
+	child = fork();
+	if (child == 0) {
+		struct vma_stats *own;
+
+		vma_stats_forked(stats);
+		_exit(vma_stats_create(dir, &own)); /* as if killed: nothing is destroyed */
+	}
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	snprintf(dead, sizeof(dead), "%s/vmastat.%d", dir, (int)child);
+	assert_true(exists(dead));
+	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
+		snprintf(name[i], sizeof(name[i]), "%s/%s", dir, kept[i]);
+		write_file(name[i], "not ours");
+	}
+	snprintf(link, sizeof(link), "%s/vmastat.1", dir);
+	assert_int_equal(symlink(name[0], link), 0);
+
+	assert_int_equal(vma_stats_sweep(dir), 1);
+	assert_false(exists(dead));
+	assert_true(exists(path)); /* of a living process */
+	assert_true(exists(link));
+	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
+		assert_true(exists(name[i]));
+		unlink(name[i]);
+	}
+	unlink(link);
+	vma_stats_destroy(stats);
+	assert_int_equal(vma_stats_sweep(dir), 0);
+	assert_int_equal(vma_stats_sweep(""), 0);
+	assert_int_equal(vma_stats_sweep(NULL), 0);
+	assert_int_equal(vma_stats_sweep("/nowhere"), -ENOENT);
+}
+
 static void test_forked_child_does_not_remove_its_parents_file(void **state)
 {
 	struct vma_stats *stats;
@@ -289,6 +331,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_live_file_is_left_alone),
         cmocka_unit_test(test_link_in_the_way_is_neither_followed_nor_removed),
         cmocka_unit_test(test_fifo_in_the_way_does_not_hang_the_start),
+        cmocka_unit_test(test_sweep_takes_what_killed_processes_left_and_nothing_else),
         cmocka_unit_test(test_forked_child_does_not_remove_its_parents_file),
         cmocka_unit_test(test_file_is_found_again_after_chdir),
         cmocka_unit_test(test_file_of_somebody_else_under_our_name_is_not_removed),

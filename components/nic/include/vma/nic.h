@@ -68,6 +68,7 @@ struct vma_nic_attr {
 	const char *vmad_path; /* program to start when no vmad owns the interface; NULL: do not start one */
 	uint32_t window_bytes; /* xdp: packet memory per device queue; 0: 16 MB */
 	bool huge_pages;       /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
+	const char *stats_dir; /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
 
 struct vma_nic;

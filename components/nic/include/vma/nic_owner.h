@@ -25,6 +25,7 @@ struct vma_vmad_attr {
 	unsigned nusers;
 	const gid_t *groups;
 	unsigned ngroups;
+	const char *stats_dir; /* what killed processes leave there (stats.h) is removed; NULL: not */
 	int stop_fd;        /* readable: end */
 	void (*owns)(void); /* called once, when the interface is owned; may be NULL */
 };
