@@ -123,8 +123,8 @@ struct nic_xdp {
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
 	char *stats_dir; /* NULL: vmad's default */
-	int right_fd; /* proof that this process may rent, see vmad_right.c; -1: none */
-	bool pass_on; /* forked children keep it */
+	int right_fd;    /* proof that this process may rent, see vmad_right.c; -1: none */
+	bool pass_on;    /* forked children keep it */
 	const _Atomic uint32_t *alive;
 	struct vma_stats *stats;
 	uint32_t tx_queues;

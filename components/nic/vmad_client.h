@@ -26,7 +26,7 @@ struct vmad_connect {
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
 	const char *stats_dir; /* NULL: its default */
-	unsigned patience_ms; /* for a vmad to come up and have the interface */
+	unsigned patience_ms;  /* for a vmad to come up and have the interface */
 };
 
 /* 0, -ECONNREFUSED (nobody there), -EPERM (vmad does not let us), or why vmad cannot have the interface. */

@@ -26,8 +26,8 @@ struct vma_vmad_attr {
 	const gid_t *groups;
 	unsigned ngroups;
 	const char *stats_dir; /* what killed processes leave there (stats.h) is removed; NULL: not */
-	int stop_fd;        /* readable: end */
-	void (*owns)(void); /* called once, when the interface is owned; may be NULL */
+	int stop_fd;           /* readable: end */
+	void (*owns)(void);    /* called once, when the interface is owned; may be NULL */
 };
 
 /* Serves until told to stop: 0. -EADDRINUSE another vmad has the interface, -ENODEV no such interface (or it went
