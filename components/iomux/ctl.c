@@ -85,6 +85,19 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 
 /* ---- ours ---- */
 
+/*
+ * It may be ready now. If not it stays out of the queue, or news that come while a wait looks at it would be told by
+ * that and, queued once more, by the next: edges twice. `wanted` was stored before the look, and a file's news are
+ * visible before its watchers are told (with full fences between the two, here and there): of a file that becomes ready
+ * at this moment either the look sees the news or the watcher the wish.
+ */
+static void enqueue_if_ready(struct epoll_set *set, struct epoll_item *item)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	if (iomux_file_poll(item->file) & atomic_load_explicit(&item->wanted, memory_order_relaxed))
+		epoll_item_enqueue(set, item, false);
+}
+
 static int add(struct epoll_set *set, struct vma_file *file, int fd, const struct epoll_event *event)
 {
 	struct epoll_item *item = epoll_item_find(set, file, fd);
@@ -102,7 +115,7 @@ static int add(struct epoll_set *set, struct vma_file *file, int fd, const struc
 		return rc;
 	}
 	epoll_item_count_rings(item);
-	epoll_item_enqueue(set, item, false); /* it may be ready now */
+	enqueue_if_ready(set, item);
 	return 0;
 }
 
@@ -120,7 +133,7 @@ static int modify(struct epoll_set *set, struct epoll_item *item, const struct e
 		epoll_item_set_events(item, events, data);
 		atomic_store_explicit(&item->wanted, shot, memory_order_relaxed);
 	}
-	epoll_item_enqueue(set, item, false);
+	enqueue_if_ready(set, item);
 	return rc;
 }
 
