@@ -12,6 +12,7 @@
 
 #include <vma/sock_engine.h>
 #include <vma/stream.h>
+#include <vma/udp.h>
 
 #include "call.h"
 #include "more.h"
@@ -22,6 +23,7 @@ static void end(void)
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL &&
 	    (self == NULL || self->inside == 0) && !process_is_borrowed()) {
+		vma_udp_exit();
 		vma_stream_exit();
 		vma_engine_exit();
 	}

@@ -158,6 +158,30 @@ static void pause_file(struct vma_file *file, void *arg)
 	pthread_mutex_unlock(&file->lock);
 }
 
+/* A thread that is inside may have the lock, and may never give it back. */
+static void leave_to_others(struct vma_file *file, void *arg)
+{
+	const uint32_t *forks = arg;
+
+	if (file->kind != VMA_FILE_UDP || file->os_only || file->forks == *forks ||
+	    pthread_mutex_trylock(&file->lock) != 0)
+		return;
+	udp_flows_end(udp_sock(file));
+	pthread_mutex_unlock(&file->lock);
+}
+
+void vma_udp_exit(void)
+{
+	uint32_t forks = atomic_load_explicit(&vma_forks, memory_order_relaxed);
+	struct vma_thread *self;
+
+	if (forks == 0)
+		return;
+	self = vma_enter();
+	vma_file_each(leave_to_others, &forks);
+	vma_leave(self);
+}
+
 /* Before sock's own preparations, which were registered earlier. */
 static void before_fork(void)
 {

@@ -138,6 +138,26 @@ CASE(fork_child_receives, "a forked child receives on the parent's socket, and s
 	take(s, 3000, 0);
 }
 
+CASE(fork_children_leave, "what comes right after a child has ended is there for its parent")
+{
+	int s = ready_socket();
+	pid_t pid;
+
+	for (int child = 0; child < 50; child++) {
+		pid = fork();
+		if (pid == 0) {
+			for (int i = 0; i < 2; i++) {
+				one_comes(s, i);
+				take(s, 3000, 0);
+			}
+			_exit(7);
+		}
+		wait_for_child(pid);
+		one_comes(s, 3);
+		take(s, 3000, 0);
+	}
+}
+
 CASE(fork_child_receives_at_once, "what comes right after the fork is there for a child that is the only one to ask")
 {
 	int s = ready_socket();

@@ -25,6 +25,12 @@ int vma_udp_socket(int fd, int domain, int type, int protocol);
 bool vma_udp_wants(int domain, int type, int protocol);
 
 /*
+ * The process ends: flows of sockets that a parent or a child may hold as well are given back before anybody can see
+ * that it has ended, so that what comes after that is theirs. What is queued here goes with the process.
+ */
+void vma_udp_exit(void);
+
+/*
  * A thread that sends in a row may have left up to eight frames for one kick to share. Every other call of the library
  * makes them leave first: interpose and iomux say so after vma_enter (udp's own receives do it themselves). Costs a
  * store and a load when there is nothing.
