@@ -3,8 +3,7 @@
 # clients get in during and after, as with kernel sockets.
 #
 #   a: the flood by a packet socket, and clients on kernel sockets      veth      b: an echo server, preloaded
-. "$(dirname "$0")/../lib.sh"
-need_xdp
+. "$(dirname "$0")/../lib_programs.sh"
 net_pair
 PORT=7000 RATE=50000 SECONDS_OF_FLOOD=2
 [ -z "$SAN" ] || RATE=5000
@@ -97,7 +96,7 @@ in_ns b sh -c 'echo 1 >/proc/sys/net/ipv4/tcp_syncookies'
 # Answers to forged addresses go somewhere.
 ip -n "$(ns a)" route add blackhole 198.18.0.0/15
 ip -n "$(ns b)" route add 198.18.0.0/15 via "$IP_A"
-start server b env LD_PRELOAD="${PRELOAD:-$BUILD/libvma.so}" VMA_TRACELEVEL=WARNING python3 "$WORK/server.py" "$IP_B" $PORT
+start server b env "$preload" python3 "$WORK/server.py" "$IP_B" $PORT
 check "the server listens" wait_for 20 log_has server listening
 check "clients get in before the flood" clients_are_quick 3
 before=$(rss_kb)
