@@ -116,7 +116,7 @@ void expect_os_any(int fd); /* whatever the reason */
  * without it. */
 void bypass_begin(void);
 /* The first datagrams to a destination may go by the kernel, while the way there is being looked up: sends one from a
- * connected socket to the far peer's slot 0, or to ip:port, and waits a little. */
+ * connected socket to the far peer's slot 0, or to ip:port, until one has not (under the preload; a few at most). */
 void warm_up(int fd, const char *ip, int port);
 void bypass_end(unsigned received, unsigned sent);
 

@@ -234,6 +234,7 @@ static inline struct pair connected(void)
 {
 	struct pair pair;
 
+	pause_peer(false); /* a test that failed may have left it so */
 	atomic_store(&peer.accepted, NULL);
 	pair.rail = new_rail(&pair.tcp);
 	pair.here = connect_from(pair.tcp, 0, PORT);

@@ -6,32 +6,56 @@
 
 /* ---- what the thread costs ---- */
 
-static long thread_line(const char *format)
+/* A file of /proc of the internal thread, open; NULL: there is none. */
+static FILE *of_thread(const char *name)
 {
-	char path[64], line[256];
-	long count = -1;
+	char path[64], comm[32] = "";
 
-	for (int tid = getpid() + 1; tid < getpid() + 200 && count < 0; tid++) {
+	for (int tid = getpid() + 1; tid < getpid() + 200; tid++) {
 		FILE *file;
-		bool found = false;
 
-		snprintf(path, sizeof(path), "/proc/self/task/%d/status", tid);
+		snprintf(path, sizeof(path), "/proc/self/task/%d/comm", tid);
 		file = fopen(path, "r");
 		if (file == NULL)
 			continue;
-		while (fgets(line, sizeof(line), file) != NULL) {
-			found |= strcmp(line, "Name:\tvma-internal\n") == 0;
-			if (found)
-				sscanf(line, format, &count);
-		}
+		if (fgets(comm, sizeof(comm), file) == NULL)
+			comm[0] = '\0';
 		fclose(file);
+		snprintf(path, sizeof(path), "/proc/self/task/%d/%s", tid, name);
+		if (strcmp(comm, "vma-internal\n") == 0)
+			return fopen(path, "r");
 	}
-	return count;
+	return NULL;
 }
 
 static long wakeups(void)
 {
-	return thread_line("voluntary_ctxt_switches: %ld");
+	FILE *file = of_thread("status");
+	char line[256];
+	long count = -1;
+
+	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+		sscanf(line, "voluntary_ctxt_switches: %ld", &count);
+	if (file != NULL)
+		fclose(file);
+	return count;
+}
+
+static uint64_t without_core_ns(FILE *schedstat)
+{
+	unsigned long ns = 0;
+
+	if (schedstat != NULL && fscanf(schedstat, "%*u %lu", &ns) != 1)
+		ns = 0;
+	if (schedstat != NULL)
+		fclose(schedstat);
+	return ns;
+}
+
+/* How long it, and we who watch it, have been awake and without a core; 0 where the kernel does not count that. */
+static uint64_t held_up_ns(void)
+{
+	return without_core_ns(of_thread("schedstat")) + without_core_ns(fopen("/proc/thread-self/schedstat", "r"));
 }
 
 /* ---- the stack ---- */
@@ -115,16 +139,21 @@ static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void 
 	send_bytes(pair.here, 1000);
 	vma_tcp_counts(pair.tcp, &before);
 	for (int i = 0; i < 4; i++) {
-		const uint64_t due = vma_tcp_due(pair.tcp);
-		uint64_t done;
+		const uint64_t due = vma_tcp_due(pair.tcp), held_up = held_up_ns();
+		uint64_t done, late;
 
 		assert_true(due != UINT64_MAX);
 		while ((done = vma_tcp_due(pair.tcp)) == due && vma_now_ns() < due + PATIENCE_MS * MSEC)
 			usleep(50);
 		assert_true(done != due);
+		late = vma_now_ns() - due;
+		if (held_up_ns() - held_up > MSEC / 4)
+			continue; /* the machine is busy */
 		looked++;
-		kept += vma_now_ns() < due + MSEC;
+		kept += late < MSEC;
 	}
+	if (looked == 0)
+		print_message("each time the thread was held up\n");
 	vma_tcp_counts(pair.tcp, &after);
 	assert_true(after.retransmits + after.tail_probes > before.retransmits + before.tail_probes);
 	assert_true(kept * 2 >= looked); /* the machine may be busy now and then */
@@ -180,18 +209,63 @@ static void test_what_is_due_while_another_drives_is_not_waited_for_without_slee
 	end_pair(&pair);
 }
 
+/* How often this thread has been taken its core. */
+static long losses(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_THREAD, &usage);
+	return usage.ru_nivcsw;
+}
+
+#define QUIET_MS 4
+#define QUIET_WINDOWS 25
+#define QUIET_LEAST 5
+#define WINDOWS_MAX 500
+
+/*
+ * Plays, for so many messages a window at least, until there have been QUIET_WINDOWS in which this thread and its peer
+ * had a core: without one nobody drives, and the internal thread does. Its wake-ups in these, in thousandths for each
+ * millisecond; -1: they cannot be known, or there were too few such windows.
+ */
+static long wakeups_per_ms(unsigned (*play)(const struct pair *of, unsigned many, uint64_t until),
+                           const struct pair *of, unsigned many, unsigned least)
+{
+	long sum = 0;
+	int quiet = 0;
+
+	play(of, many, vma_now_ns() + 20 * MSEC);
+	for (int i = 0; i < WINDOWS_MAX && quiet < QUIET_WINDOWS; i++) {
+		const long before = wakeups(), lost = losses();
+		unsigned messages;
+		long more;
+
+		if (before < 0)
+			return -1;
+		messages = play(of, many, vma_now_ns() + QUIET_MS * MSEC);
+		more = wakeups() - before;
+		if (losses() != lost || messages < least)
+			continue;
+		quiet++;
+		sum += more;
+	}
+	print_message("%ld wake-ups in %d ms\n", sum, quiet * QUIET_MS);
+	return quiet >= QUIET_LEAST ? sum * 1000 / (quiet * QUIET_MS) : -1;
+}
+
 /* Messages there and back. */
-static unsigned converse(struct pair *pair, uint64_t until)
+static unsigned converse(const struct pair *pair, unsigned many, uint64_t until)
 {
 	unsigned messages = 0;
 
+	(void)many;
 	for (; vma_now_ns() < until; messages += 2) {
 		send_bytes(pair->here, 64);
-		while (vma_tcp_rx_bytes(pair->there) == 0 && vma_now_ns() < until)
+		while (vma_tcp_rx_bytes(pair->there) == 0)
 			vma_rails_progress(vma_rail_bit(pair->rail));
 		consume_all(pair->there);
 		send_bytes(pair->there, 64);
-		while (vma_tcp_rx_bytes(pair->here) == 0 && vma_now_ns() < until)
+		while (vma_tcp_rx_bytes(pair->here) == 0)
 			vma_rails_progress(vma_rail_bit(pair->rail));
 		consume_all(pair->here);
 	}
@@ -201,19 +275,13 @@ static unsigned converse(struct pair *pair, uint64_t until)
 static void test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond(void **state)
 {
 	struct pair pair = connected();
-	unsigned messages;
-	long before, after;
+	const long cost = wakeups_per_ms(converse, &pair, 1, 5 * QUIET_MS);
 
 	(void)state;
-	converse(&pair, vma_now_ns() + 20 * MSEC);
-	before = wakeups();
-	if (before < 0)
-		skip();
-	messages = converse(&pair, vma_now_ns() + 300 * MSEC);
-	after = wakeups();
-	print_message("%u messages, %ld wake-ups\n", messages, after - before);
-	assert_true(after - before <= 2 * 300); /* as many if nobody disturbs; and timers are due now and then */
 	end_pair(&pair);
+	if (cost < 0)
+		skip();
+	assert_true(cost <= 2000); /* timers are due now and then */
 }
 
 /* Each has a probe due a millisecond after its last message; by then there have been others. */
@@ -232,21 +300,11 @@ static unsigned converse_with_many(const struct pair *of, unsigned many, uint64_
 	return n;
 }
 
-/* How often this thread has been taken its core. */
-static long losses(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_THREAD, &usage);
-	return usage.ru_nivcsw;
-}
-
 static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **state)
 {
-	enum { MANY = 16, TIMES = 500, MS = 4, QUIET = 8 };
+	enum { MANY = 16 };
 	struct pair of[MANY] = {connected()};
-	long sum = 0;
-	int quiet = 0;
+	long cost;
 
 	(void)state;
 	for (int i = 1; i < MANY; i++) {
@@ -256,54 +314,44 @@ static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **st
 		wait_until(atomic_load(&peer.accepted) != NULL);
 		of[i].there = atomic_load(&peer.accepted);
 	}
-	for (int i = 0; i < TIMES && quiet < QUIET; i++) {
-		const long before = wakeups(), lost = losses();
-		unsigned messages;
-		long more;
-
-		if (before < 0)
-			skip();
-		messages = converse_with_many(of, MANY, vma_now_ns() + MS * MSEC);
-		more = wakeups() - before;
-		if (losses() != lost || messages < 5 * MS)
-			continue; /* while this thread, or its peer, had no core nobody drove */
-		quiet++;
-		sum += more;
-	}
-	print_message("%ld wake-ups in %d ms\n", sum, quiet * MS);
-	if (quiet == 0)
-		skip();
-	assert_true(sum <= 2 * quiet * MS);
+	cost = wakeups_per_ms(converse_with_many, of, MANY, 5 * QUIET_MS);
 	for (int i = 1; i < MANY; i++) {
 		end_conn(of[i].here);
 		end_conn(of[i].there);
 	}
 	end_pair(&of[0]);
+	if (cost < 0)
+		skip();
+	assert_true(cost <= 2000);
 }
 
 /* Sends for company are said so to the thread: it comes in time by itself. */
-static void test_a_busy_sender_wakes_nobody(void **state)
+static unsigned say_that_frames_wait(const struct pair *pair, unsigned many, uint64_t until)
 {
-	struct pair pair = connected();
-	const uint64_t bit = vma_rail_bit(pair.rail);
+	const uint64_t bit = vma_rail_bit(pair->rail);
 	unsigned said = 0;
-	uint64_t until;
-	long before, after;
 
-	(void)state;
-	converse(&pair, vma_now_ns() + 20 * MSEC);
-	before = wakeups();
-	if (before < 0)
-		skip();
-	for (until = vma_now_ns() + 300 * MSEC; vma_now_ns() < until; said++) {
+	(void)many;
+	for (; vma_now_ns() < until; said++) {
 		vma_engine_later(bit);
 		for (const uint64_t next = vma_now_ns() + MSEC / 5; vma_now_ns() < next;)
 			vma_rails_progress(bit);
 	}
-	after = wakeups();
-	print_message("said %u times, %ld wake-ups\n", said, after - before);
-	assert_true(after - before <= 300 * 3 / 2); /* a look a millisecond; some of it just after one */
+	return said;
+}
+
+static void test_a_busy_sender_wakes_nobody(void **state)
+{
+	struct pair pair = connected();
+	long cost;
+
+	(void)state;
+	converse(&pair, 1, vma_now_ns() + 20 * MSEC);
+	cost = wakeups_per_ms(say_that_frames_wait, &pair, 1, 0);
 	end_pair(&pair);
+	if (cost < 0)
+		skip();
+	assert_true(cost <= 1500); /* a look a millisecond; some of it just after one */
 }
 
 /* A call of the kernel's drives what the thread has waited for last, but not each such call. */
@@ -337,24 +385,31 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 {
 	struct pair pair = connected();
 	uint64_t best = UINT64_MAX;
+	unsigned looked = 0;
 
 	(void)state;
 	for (int i = 0; i < 20; i++) {
-		uint64_t stopped;
+		uint64_t stopped, held_up, took;
 
-		converse(&pair, vma_now_ns() + 5 * MSEC);
+		converse(&pair, 1, vma_now_ns() + 5 * MSEC);
 		wait_until(vma_tcp_tx_queued(pair.there) == 0);
 		consume_all(pair.here);
-		converse(&pair, vma_now_ns() + 5 * MSEC);
+		converse(&pair, 1, vma_now_ns() + 5 * MSEC);
+		held_up = held_up_ns();
 		stopped = vma_now_ns();
 		send_bytes(pair.there, 1);
 		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - stopped < PATIENCE_MS * MSEC)
 			usleep(20);
 		consume_all(pair.here);
-		if (vma_now_ns() - stopped < best)
-			best = vma_now_ns() - stopped;
+		took = vma_now_ns() - stopped;
+		if (held_up_ns() - held_up > MSEC / 4)
+			continue; /* the machine is busy */
+		looked++;
+		best = took < best ? took : best;
 	}
-	assert_true(best < 3 * MSEC);
+	if (looked == 0)
+		print_message("each time the thread was held up\n");
+	assert_true(looked == 0 || best < 3 * MSEC);
 	end_pair(&pair);
 }
 
