@@ -52,6 +52,9 @@ static uint64_t without_core_ns(FILE *schedstat)
 	return ns;
 }
 
+#define HELD_UP_NS                                                                                                     \
+	(MSEC / 2) /* within a few milliseconds: the machine is busy, and nothing is to be said of the library */
+
 /* How long it, and we who watch it, have been awake and without a core; 0 where the kernel does not count that. */
 static uint64_t held_up_ns(void)
 {
@@ -139,21 +142,24 @@ static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void 
 	send_bytes(pair.here, 1000);
 	vma_tcp_counts(pair.tcp, &before);
 	for (int i = 0; i < 4; i++) {
-		const uint64_t due = vma_tcp_due(pair.tcp), held_up = held_up_ns();
-		uint64_t done, late;
+		const uint64_t due = vma_tcp_due(pair.tcp);
+		uint64_t done, late, held_up;
 
 		assert_true(due != UINT64_MAX);
+		while (vma_tcp_due(pair.tcp) == due && vma_now_ns() + MSEC < due)
+			usleep(100);
+		held_up = held_up_ns();
 		while ((done = vma_tcp_due(pair.tcp)) == due && vma_now_ns() < due + PATIENCE_MS * MSEC)
-			usleep(50);
+			usleep(100);
 		assert_true(done != due);
 		late = vma_now_ns() - due;
-		if (held_up_ns() - held_up > MSEC / 4)
-			continue; /* the machine is busy */
+		if (held_up_ns() - held_up > HELD_UP_NS)
+			continue;
 		looked++;
 		kept += late < MSEC;
 	}
 	if (looked == 0)
-		print_message("each time the thread was held up\n");
+		print_message("each time somebody was held up\n");
 	vma_tcp_counts(pair.tcp, &after);
 	assert_true(after.retransmits + after.tail_probes > before.retransmits + before.tail_probes);
 	assert_true(kept * 2 >= looked); /* the machine may be busy now and then */
@@ -347,7 +353,7 @@ static void test_a_busy_sender_wakes_nobody(void **state)
 
 	(void)state;
 	converse(&pair, 1, vma_now_ns() + 20 * MSEC);
-	cost = wakeups_per_ms(say_that_frames_wait, &pair, 1, 0);
+	cost = wakeups_per_ms(say_that_frames_wait, &pair, 1, 5 * QUIET_MS - 2);
 	end_pair(&pair);
 	if (cost < 0)
 		skip();
@@ -388,6 +394,7 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 	unsigned looked = 0;
 
 	(void)state;
+	vma_tcp_set(pair.there, VMA_TCP_OPT_NODELAY, 1); /* or it would wait for a delayed ACK */
 	for (int i = 0; i < 20; i++) {
 		uint64_t stopped, held_up, took;
 
@@ -399,16 +406,16 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 		stopped = vma_now_ns();
 		send_bytes(pair.there, 1);
 		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - stopped < PATIENCE_MS * MSEC)
-			usleep(20);
+			usleep(100);
 		consume_all(pair.here);
 		took = vma_now_ns() - stopped;
-		if (held_up_ns() - held_up > MSEC / 4)
-			continue; /* the machine is busy */
+		if (held_up_ns() - held_up > HELD_UP_NS)
+			continue;
 		looked++;
 		best = took < best ? took : best;
 	}
 	if (looked == 0)
-		print_message("each time the thread was held up\n");
+		print_message("each time somebody was held up\n");
 	assert_true(looked == 0 || best < 3 * MSEC);
 	end_pair(&pair);
 }
