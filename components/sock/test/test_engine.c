@@ -511,8 +511,8 @@ static void count_unarms_there(struct vma_rail *rail, bool back)
 	wait_until(atomic_load(&change.done));
 }
 
-#define AWAY_NS 500000 /* without a frame: the machine had something else to do, and the thread may sleep on the ring  \
-	                */
+/* So long without a frame the machine had something else to do, and the thread may sleep on the ring. */
+#define AWAY_NS 500000
 #define STAY_NS 100000000 /* of sending without that */
 
 /* How often the sender was away. */
