@@ -24,6 +24,8 @@
 
 enum {
 	RX_BURST = 32,
+	RX_BEFORE_TURN = 256, /* packets, and a burst: a quarter of what waits at most, half of what may be held */
+	TURNS_MAX = 16,   /* of a tender that wants to have more read in between: at 64 frames, a millisecond or two */
 	LATER_MAX = 8,    /* frames that may wait for a kick */
 	TX_SLOTS = 256,   /* of the command queue; a multiple of 64 */
 	TX_SLOT_SEGS = 7, /* a longer packet takes several slots */

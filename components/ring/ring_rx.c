@@ -185,6 +185,25 @@ static inline unsigned drive_burst(struct vma_ring *ring)
 	return n;
 }
 
+/*
+ * Before a tender's turn all is taken that waits, within a bound. A thread that comes by now and then, between calls of
+ * a busy program, would otherwise take a burst each time, while what others send fills the receive queue, and the
+ * kernel drops what has no room there. So the turn also sees of each connection what belongs together: merged into one
+ * piece, answered by one ACK; and the acknowledgement comes before the timer that waits for it.
+ */
+static unsigned drive_bursts(struct vma_ring *ring)
+{
+	unsigned n = drive_burst(ring), total = n;
+
+	if (tender_of(ring) == NULL)
+		return n;
+	while (n != 0 && total < RX_BEFORE_TURN && !vma_nic_rx_is_quiet(ring->qp)) {
+		n = drive_burst(ring);
+		total += n;
+	}
+	return total;
+}
+
 /* Receive flag held. A command may post again, itself included: that one waits for the next round. */
 static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 {
@@ -201,13 +220,15 @@ static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 	vma_stats_add(&ring->stats->rx.rx_commands, n);
 }
 
-/* With the flag. */
+/* With the flag. What it could not do before more is read is left, after so many times, to who drives next. */
 static inline void take_turn(struct vma_ring *ring)
 {
 	struct vma_ring_tender *tender = tender_of(ring);
 
-	if (__builtin_expect(tender != NULL, 0))
-		tender->turn(tender);
+	if (__builtin_expect(tender == NULL, 1))
+		return;
+	for (unsigned left = TURNS_MAX; __builtin_expect(tender->turn(tender, left == 1), 0) && left > 1; left--)
+		drive_bursts(ring);
 }
 
 static void __attribute__((cold, noinline)) drive_again(struct vma_ring *ring, uint32_t tid)
@@ -323,7 +344,7 @@ static int __attribute__((noinline)) drive(struct vma_ring *ring)
 
 	if (!drive_try(&ring->rx, tid))
 		return -EBUSY;
-	n = drive_burst(ring);
+	n = drive_bursts(ring);
 	release(ring, tid);
 	if (has_tx_work(ring))
 		ring_tx_service(ring);

@@ -248,6 +248,16 @@ static void end_in_timewait(struct vma_tcp_conn *conn)
 		timewait_begin(conn);
 }
 
+/* TIME_WAIT, and what has ended, are the step's. */
+void tcp_conn_take_in(struct vma_tcp_conn *conn)
+{
+	if (conn->burst == NULL || conn->pcb == NULL || conn->pcb->state == TIME_WAIT)
+		return;
+	lwip_enter(conn->tcp, conn);
+	tcp_input_burst(conn);
+	lwip_leave();
+}
+
 void tcp_conn_step(struct vma_tcp_conn *conn)
 {
 	uint32_t events;

@@ -211,6 +211,10 @@ static void feed(struct vma_tcp_conn *conn)
 			break;
 		if (!may_leave(conn, n) || !feed_segment(conn, n, produced))
 			break;
+		if (__builtin_expect(conn->tcp->answers_wait, 0)) {
+			tcp_ready(conn);
+			break;
+		}
 	}
 	if (fifo_produced(&conn->tx) == conn->fed)
 		conn->push_once = false;

@@ -86,7 +86,13 @@ void tcp_free_memory(struct vma_tcp *tcp, void *memory)
 
 /* ---- frames ---- */
 
-/* With one kick. What the NIC does not take stays at the front, for a millisecond at most. */
+/*
+ * With one kick. On a short way, such as between two network namespaces, the answers are there when it returns, ACKs of
+ * what was sent and data for what was acknowledged, and each lets more go: these are read before more is sent, or the
+ * receive queue would run over.
+ *
+ * What the NIC does not take stays at the front, for a millisecond at most.
+ */
 static void send_frames(struct vma_tcp *tcp)
 {
 	unsigned sent;
@@ -110,8 +116,11 @@ void tcp_frames_leave(struct vma_tcp *tcp)
 
 bool tcp_frame_room(struct vma_tcp *tcp)
 {
-	if (__builtin_expect(tcp->frames_count == TCP_FRAMES, 0))
+	if (__builtin_expect(tcp->frames_count == TCP_FRAMES || tcp->invited >= TCP_INVITED, 0)) {
 		send_frames(tcp);
+		tcp->invited = 0;
+		tcp->answers_wait = !vma_nic_rx_is_quiet(vma_ring_qp(tcp->ring));
+	}
 	return tcp->frames_count < TCP_FRAMES;
 }
 
@@ -286,20 +295,33 @@ static void free_dead(struct vma_tcp *tcp)
 	}
 }
 
-static void turn(struct vma_ring_tender *tender)
+/* The turn breaks off. What has come for the others is taken in now: its frames are wanted for what comes next. */
+static void take_in(struct vma_tcp *tcp)
+{
+	for (struct vma_tcp_conn *conn = tcp->ready; conn != NULL; conn = conn->next_ready)
+		tcp_conn_take_in(conn);
+}
+
+static bool turn(struct vma_ring_tender *tender, bool last)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)tender;
 	struct vma_tcp_conn *conn;
 
 	tcp->now_ns = now_of(tcp);
 	tcp->gro_left = tcp->attr.gro_streams_max;
+	tcp->answers_wait = false;
+	tcp->invited = 0;
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this turn's end */
 		wheel_advance(&tcp->wheel, tcp->now_ns, fire, tcp);
-	while ((conn = next_ready(tcp)) != NULL)
+	while (!tcp->answers_wait && (conn = next_ready(tcp)) != NULL)
 		tcp_conn_step(conn);
+	take_in(tcp);
 	send_frames(tcp);
 	free_dead(tcp);
+	if (tcp->ready != NULL && !last)
+		return true;
 	publish_due(tcp);
+	return false;
 }
 
 /* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.

@@ -305,6 +305,7 @@ struct tcp_gone {
 };
 #define TCP_GONE 1024
 #define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
+#define TCP_INVITED (TCP_FRAMES * 1460)
 struct vma_tcp {
 	struct vma_ring_tender tender; /* first */
 	struct vma_ring *ring;
@@ -322,6 +323,8 @@ struct vma_tcp {
 	struct vma_tcp_listener *listeners;
 	struct vma_nic_seg frames[TCP_FRAMES];
 	unsigned frames_count;
+	uint32_t invited;              /* bytes that have been acknowledged since the last kick: peers send as many */
+	bool answers_wait;             /* there was a kick in this turn, and what has come since should be read first */
 	struct tcp_timewait *timewait; /* timewait.c */
 	struct vma_tcp_conn *retry;    /* tcp_retry */
 	struct tcp_timer_node retry_timer;
@@ -390,9 +393,10 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 }
 bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* input.c */
 void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work);
-void tcp_conn_step(struct vma_tcp_conn *conn); /* what is posted, input, output, publication, events */
-void tcp_conns_forget(struct vma_tcp *tcp);    /* the stack ends: all are over, */
-void tcp_conns_free(struct vma_tcp *tcp);      /* and freed */
+void tcp_conn_step(struct vma_tcp_conn *conn);    /* what is posted, input, output, publication, events */
+void tcp_conn_take_in(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
+void tcp_conns_forget(struct vma_tcp *tcp);       /* the stack ends: all are over, */
+void tcp_conns_free(struct vma_tcp *tcp);         /* and freed */
 static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
 {
 	return atomic_load_explicit(&conn->option[option], memory_order_relaxed);

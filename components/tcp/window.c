@@ -242,6 +242,7 @@ uint16_t window_announce(struct vma_tcp_conn *conn)
 
 	if (window == 0 && window_now(conn) == 0 && conn->rcv_edge != pcb->rcv_nxt + window)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
+	conn->tcp->invited += pcb->rcv_nxt - conn->rcv_wup;
 	if (window > window_now(conn))
 		conn->rcv_edge = pcb->rcv_nxt + window;
 	pcb->rcv_wnd = window_now(conn);

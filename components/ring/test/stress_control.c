@@ -58,15 +58,17 @@ struct protocol {
 static _Atomic unsigned in_turns;
 static struct protocol protocols[2];
 
-static void turn(struct vma_ring_tender *tender)
+static bool turn(struct vma_ring_tender *tender, bool last)
 {
 	struct protocol *p = (struct protocol *)tender;
 
+	(void)last;
 	if (atomic_fetch_add(&in_turns, 1) != 0 || atomic_load(&p->ended))
 		atomic_fetch_add(&p->wrong, 1);
 	atomic_store(&p->due, false);
 	p->turns++;
 	atomic_fetch_sub(&in_turns, 1);
+	return false;
 }
 
 static bool is_due(struct vma_ring_tender *tender)

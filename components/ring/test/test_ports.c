@@ -19,9 +19,11 @@ static bool is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
 	return ntohs(local_port_be) == named;
 }
 
-static void turn(struct vma_ring_tender *of)
+static bool turn(struct vma_ring_tender *of, bool last)
 {
+	(void)last;
 	(void)of;
+	return false;
 }
 
 static bool is_due(struct vma_ring_tender *of)

@@ -183,9 +183,11 @@ static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **
 
 static _Atomic unsigned rebounds;
 
-static void no_turn(struct vma_ring_tender *tender)
+static bool no_turn(struct vma_ring_tender *tender, bool last)
 {
+	(void)last;
 	(void)tender;
+	return false;
 }
 
 static bool never_due(struct vma_ring_tender *tender)

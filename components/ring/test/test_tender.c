@@ -11,6 +11,8 @@ struct protocol {
 	bool due, flag_held, progress_refused;
 	unsigned packets_before, commands_before; /* when the last turn came */
 	void (*in_turn)(void);
+	unsigned breaks_off; /* so many times */
+	bool last;           /* the last turn was told so */
 };
 
 static struct fake_nic fake;
@@ -19,12 +21,13 @@ static struct protocol p;
 static struct vma_flow flow;
 static unsigned packets, commands;
 
-static void turn(struct vma_ring_tender *tender)
+static bool turn(struct vma_ring_tender *tender, bool last)
 {
 	struct protocol *protocol = (struct protocol *)tender;
 	void (*in_turn)(void) = protocol->in_turn;
 
 	protocol->turns++;
+	protocol->last = last;
 	protocol->due = false;
 	protocol->flag_held = vma_ring_holder(ring, VMA_RING_RX) == drive_tid();
 	protocol->progress_refused = vma_ring_progress(ring) == -EBUSY;
@@ -33,6 +36,7 @@ static void turn(struct vma_ring_tender *tender)
 	protocol->in_turn = NULL;
 	if (in_turn != NULL)
 		in_turn();
+	return protocol->breaks_off != 0 && protocol->breaks_off-- != 0;
 }
 
 static bool is_due(struct vma_ring_tender *tender)
@@ -100,6 +104,60 @@ static void test_a_burst_is_followed_by_one_turn_with_the_flag(void **state)
 	assert_int_equal(p.packets_before, 5);
 	assert_true(p.flag_held);
 	assert_true(p.progress_refused);
+	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+}
+
+static void test_all_that_waits_is_read_before_the_turn(void **state)
+{
+	(void)state;
+	arrive(100);
+	assert_int_equal(vma_ring_progress(ring), 100);
+	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.packets_before, 100);
+}
+
+static void one_arrives(void)
+{
+	arrive(1);
+}
+
+static bool take_and_get_another(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)of, (void)packet, (void)info;
+	packets++;
+	arrive(1);
+	return false;
+}
+
+static void test_packets_without_end_leave_the_turn_its_time(void **state)
+{
+	(void)state;
+	flow.sink = take_and_get_another;
+	arrive(16);
+	assert_in_range(vma_ring_progress(ring), RX_BEFORE_TURN, RX_BEFORE_TURN + RX_BURST);
+	assert_int_equal(p.turns, 1);
+}
+
+static void test_a_turn_that_breaks_off_is_called_again_behind_what_has_come(void **state)
+{
+	(void)state;
+	p.breaks_off = 1;
+	p.in_turn = one_arrives;
+	arrive(5);
+	vma_ring_progress(ring);
+	assert_int_equal(p.turns, 2);
+	assert_int_equal(p.packets_before, 6);
+	assert_false(p.last);
+}
+
+static void test_a_turn_that_always_breaks_off_is_told_when_it_is_the_last(void **state)
+{
+	(void)state;
+	p.breaks_off = 1000;
+	arrive(1);
+	vma_ring_progress(ring);
+	assert_int_equal(p.turns, TURNS_MAX);
+	assert_true(p.last);
 	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
 }
 
@@ -216,6 +274,10 @@ static void test_another_takes_its_place(void **state)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 static const struct CMUnitTest tests[] = {
         CASE(test_a_burst_is_followed_by_one_turn_with_the_flag),
+        CASE(test_all_that_waits_is_read_before_the_turn),
+        CASE(test_packets_without_end_leave_the_turn_its_time),
+        CASE(test_a_turn_that_breaks_off_is_called_again_behind_what_has_come),
+        CASE(test_a_turn_that_always_breaks_off_is_told_when_it_is_the_last),
         CASE(test_a_posted_command_is_followed_by_a_turn),
         CASE(test_who_looks_at_a_quiet_ring_asks_and_gives_no_turn),
         CASE(test_what_is_due_has_its_turn_at_the_next_look),

@@ -42,6 +42,51 @@ static void test_initial_window_is_ten_segments(void **state)
 	app_free(app);
 }
 
+/* No limit but the stack's own. */
+static struct app *raw_connect_wide(void)
+{
+	struct app *app = raw_connect();
+
+	app->conn->cc.cwnd = UINT32_C(1) << 20;
+	app->conn->pcb->snd_scale = 4;
+	app->conn->pcb->snd_wnd = UINT32_C(1) << 20;
+	atomic_store(&app->conn->sndbuf, UINT32_C(1) << 20);
+	return app;
+}
+
+static void test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent(void **state)
+{
+	struct app *app = raw_connect_wide();
+	uint8_t data[100] = {0};
+	unsigned n;
+
+	(void)state;
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(send_bytes(app, 100000), 100000);
+	raw_send(1, 1, TCP_ACK, data, sizeof(data));
+	vma_ring_release(side[0].ring);
+	settle();
+	for (n = 0; raw_unseen() > 0; n++)
+		assert_int_equal(raw_next()->ack, n <= TCP_FRAMES ? 1 : 1 + sizeof(data));
+	assert_int_equal(n, 100);
+	app_free(app);
+}
+
+static void test_what_is_acknowledged_counts_as_what_will_come(void **state)
+{
+	struct app *app = raw_connect();
+	uint8_t data[1000] = {0};
+
+	(void)state;
+	assert_true(vma_ring_acquire(side[0].ring));
+	for (uint32_t i = 0; i < 10; i++)
+		raw_send(1 + i * 1000, 1, TCP_ACK, data, sizeof(data));
+	vma_ring_release(side[0].ring);
+	vma_ring_progress(side[0].ring);
+	assert_int_equal(side[0].tcp->invited, 10000);
+	app_free(app);
+}
+
 static void test_window_of_the_peer_is_kept(void **state)
 {
 	struct app *app;
@@ -416,6 +461,8 @@ static void test_lack_of_memory_delays_and_loses_nothing(void **state)
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_bytes_leave_in_full_segments_the_last_with_push),
         RAW_CASE(test_initial_window_is_ten_segments),
+        RAW_CASE(test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent),
+        RAW_CASE(test_what_is_acknowledged_counts_as_what_will_come),
         RAW_CASE(test_window_of_the_peer_is_kept),
         RAW_CASE(test_window_too_small_for_a_segment_is_used_in_the_end),
         RAW_CASE(test_closed_window_is_probed_until_it_opens),

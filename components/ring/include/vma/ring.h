@@ -205,13 +205,16 @@ bool vma_ring_try(struct vma_ring *ring);
 /*
  * A protocol that lives on the ring and has work of its own: turn is called with the receive flag held, by whoever
  * drives, after a burst of packets and after posted commands, and when is_due says so, which who polls asks without the
- * flag. turn obeys the rules of sinks, and may send. One per ring; NULL ends it, and when tend returns no turn runs or
- * will run; its memory must outlive the calls of progress that are under way. A tender that has a time to keep must see
- * to it that somebody polls the ring at that time. rebound, or NULL: the queue pair was lost and is there again, and
- * what came meanwhile the kernel has answered in its own way. It is called with both flags held, so it only notes that.
+ * flag. turn obeys the rules of sinks, and may send. It returns true when it has broken off, since so much was sent
+ * that the receive queue may fill with the answers: these are read, and it is called again, unless it was told that
+ * this is the last time; then what it leaves is due at once. One per ring; NULL ends it, and when tend returns no turn
+ * runs or will run; its memory must outlive the calls of progress that are under way. A tender that has a time to keep
+ * must see to it that somebody polls the ring at that time. rebound, or NULL: the queue pair was lost and is there
+ * again, and what came meanwhile the kernel has answered in its own way. It is called with both flags held, so it only
+ * notes that.
  */
 struct vma_ring_tender {
-	void (*turn)(struct vma_ring_tender *tender);
+	bool (*turn)(struct vma_ring_tender *tender, bool last);
 	bool (*is_due)(struct vma_ring_tender *tender);
 	void (*rebound)(struct vma_ring_tender *tender);
 	/*
