@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A program that waits for offloaded sockets and for the OS's at once, as a proxy with a backend on loopback does, makes
-# for the OS's the calls that it makes without the library: counted for each request, beside the kernel's.
+# for the OS's the calls that it makes without the library: counted for each request, beside the kernel's. And of many
+# downloads at once through it no ACK is lost for want of room.
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 SECONDS_EACH=2
@@ -42,6 +43,22 @@ no_more_than_the_kernel() { # CALL
 	check_num "$1: no more of them than without the library" "$(calls ours "$1")" -le $(($(calls kernel "$1") + 100))
 }
 
+# Packets for which the receive queue had no room, so far.
+refused() {
+	in_ns b ethtool -S "$IF_B" | awk '$1 == "rx_queue_0_drops:" { print $2 }'
+}
+
+# Most of the ACKs come in while the proxy sends.
+downloads() { # COUNT: of 1 MB each, at once
+	local i wanted
+	wanted=$(sum_of "$WORK/www/much")
+	in_ns a timeout 60 curl -sS --no-progress-meter --parallel --parallel-immediate --parallel-max "$1" \
+		"http://$IP_B:8080/much?[1-$1]" -o "$WORK/got.#1" || return
+	for ((i = 1; i <= $1; i++)); do
+		[ "$(sum_of "$WORK/got.$i")" = "$wanted" ] || return
+	done
+}
+
 if [ -n "$SAN" ]; then
 	skip "calls of a proxy" "a sanitizer's runtime makes its own"
 elif ! command -v strace >/dev/null || ! command -v wrk >/dev/null; then
@@ -49,6 +66,7 @@ elif ! command -v strace >/dev/null || ! command -v wrk >/dev/null; then
 else
 	mkdir -p "$WORK/www"
 	head -c 600 /dev/zero >"$WORK/www/small"
+	cp "$(payload 1000000)" "$WORK/www/much"
 	chmod 755 "$WORK" "$WORK/www"
 	configure backend 127.0.0.1:9000 "root $WORK/www;"
 	configure proxy "$IP_B:8080" "proxy_pass http://127.0.0.1:9000;"
@@ -62,6 +80,12 @@ else
 	for call in socket connect close getsockopt ioctl epoll_ctl recvfrom readv recvmsg sendmsg rt_sigprocmask geteuid; do
 		no_more_than_the_kernel $call
 	done
+	start proxy b env "$preload" /usr/sbin/nginx -c "$WORK/proxy.conf" -e stderr
+	check "the proxy starts once more" wait_for 10 listens 8080
+	before=$(refused)
+	check "50 downloads at once are whole" downloads 50
+	check_num "and of some 20,000 ACKs none found the receive queue full" $(($(refused) - before)) -le 100
+	stop proxy
 	check "the backend still runs" alive backend
 	note "$(cat "$WORK/ours.calls")"
 	stop backend
