@@ -129,7 +129,7 @@ static void load_hugetbl(const struct load *load, const struct conf_param *param
 {
 	static const struct conf_choice choices[] = {{.value = 0}, {.value = 1}};
 	static const struct conf_form form = {.values = "0, 1", .choices = choices, .count = 2};
-	static const struct conf_param hugetbl = {.type = CONF_BOOL, .name = "VMA_HUGETBL", .form = &form};
+	static const struct conf_param hugetbl = {.type = CONF_BOOL, .name = CONF_OLD_MEM_ALLOC_TYPE, .form = &form};
 	const char *given = find(load, hugetbl.name);
 	int64_t on = -1;
 
@@ -148,7 +148,7 @@ static void load_param(struct load *load, const struct conf_param *param)
 	struct conf_param asked = *param;
 
 	if (given == NULL && param->offset == offsetof(struct vma_conf, progress_engine_wce_max)) {
-		asked.name = "VMA_CQ_DRAIN_WCE_MAX"; /* its old name */
+		asked.name = CONF_OLD_PROGRESS_ENGINE_WCE_MAX;
 		given = find(load, asked.name);
 	}
 	if (param->type == CONF_TEXT)
@@ -159,12 +159,25 @@ static void load_param(struct load *load, const struct conf_param *param)
 		load_number(load, param, &asked, given);
 }
 
-/* Who sets what nothing obeys should not have to find out by measuring. */
+/* Who sets what nothing obeys should not have to find out by measuring, nor who misspells a name. */
 static void say_unheard(const struct load *load)
 {
+	const char *rules = find(load, CONF_RULES_FILE);
+
 	for (size_t i = 0; i < conf_unheard_count; i++) {
 		if (find(load, conf_unheard[i]) != NULL)
 			vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", conf_unheard[i]);
+	}
+	/* Its rules say what must stay with the kernel: to leave them out is more than a lost setting. */
+	if (rules != NULL)
+		vma_log_once(VMA_LOG_WARN, CONF_RULES_FILE "='%.*s'%s is not read: none of its rules has an effect",
+		             QUOTED_MAX, rules, strlen(rules) > QUOTED_MAX ? "..." : "");
+	for (char *const *entry = load->env; entry != NULL && *entry != NULL; entry++) {
+		size_t len = strcspn(*entry, "=");
+
+		if (strncmp(*entry, "VMA_", 4) == 0 && (*entry)[len] == '=' && !conf_knows(*entry, len))
+			vma_log_once(VMA_LOG_WARN, "%.*s%s is set, and is no parameter: it has no effect",
+			             (int)(len > QUOTED_MAX ? QUOTED_MAX : len), *entry, len > QUOTED_MAX ? "..." : "");
 	}
 }
 

@@ -45,6 +45,13 @@ extern const size_t conf_param_count;
 extern const char *const conf_unheard[]; /* names that nothing obeys */
 extern const size_t conf_unheard_count;
 
+/* Names beside those of the two lists: predecessors of parameters, and the file of rules that nobody reads here. */
+#define CONF_OLD_MEM_ALLOC_TYPE "VMA_HUGETBL"
+#define CONF_OLD_PROGRESS_ENGINE_WCE_MAX "VMA_CQ_DRAIN_WCE_MAX"
+#define CONF_RULES_FILE "VMA_CONFIG_FILE"
+/* Whether these `len` bytes are a name of any of them. */
+bool conf_knows(const char *name, size_t len);
+
 /* The default of a number under a profile (enum vma_conf_spec). */
 static inline int64_t conf_default(const struct conf_param *param, int spec)
 {

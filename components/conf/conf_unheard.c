@@ -1,9 +1,12 @@
 /*
- * conf_unheard - parameters of the field that nothing here obeys: who sets one is told so, once.
+ * conf_unheard - parameters of the field that nothing here obeys, and names that are no parameter: who sets one is
+ * told so, once.
  *
  * A name leaves this list when it gets a row in the table (test_no_parameter_is_both_obeyed_and_not), but for those
  * that are in the table already and wait for the code that obeys them: they are read, shown and checked as all others.
  */
+#include <string.h>
+
 #include "conf_priv.h"
 
 const char *const conf_unheard[] = {
@@ -12,7 +15,6 @@ const char *const conf_unheard[] = {
         "VMA_RING_MIGRATION_RATIO_RX",
         /* not yet */
         "VMA_STATS_FILE",
-        "VMA_CONFIG_FILE",
         "VMA_APPLICATION_ID",
         "VMA_CPU_USAGE_STATS",
         "VMA_HANDLE_SIGINTR",
@@ -65,3 +67,25 @@ const char *const conf_unheard[] = {
         "VMA_MULTILOCK",
 };
 const size_t conf_unheard_count = sizeof(conf_unheard) / sizeof(conf_unheard[0]);
+
+static bool is_name(const char *text, size_t len, const char *name)
+{
+	return strncmp(text, name, len) == 0 && name[len] == '\0';
+}
+
+bool conf_knows(const char *name, size_t len)
+{
+	static const char *const others[] = {CONF_OLD_MEM_ALLOC_TYPE, CONF_OLD_PROGRESS_ENGINE_WCE_MAX,
+	                                     CONF_RULES_FILE};
+
+	for (size_t i = 0; i < conf_param_count; i++)
+		if (is_name(name, len, conf_params[i].name))
+			return true;
+	for (size_t i = 0; i < conf_unheard_count; i++)
+		if (is_name(name, len, conf_unheard[i]))
+			return true;
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (is_name(name, len, others[i]))
+			return true;
+	return false;
+}

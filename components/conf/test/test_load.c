@@ -33,6 +33,15 @@ static void load_as(char *const *env, bool secure)
 	close(fd);
 }
 
+static unsigned lines_heard(void)
+{
+	unsigned lines = 0;
+
+	for (const char *c = heard; *c != '\0'; c++)
+		lines += *c == '\n';
+	return lines;
+}
+
 static void load(char *const *env)
 {
 	load_as(env, false);
@@ -101,7 +110,8 @@ static void test_values_are_read_decimal_hexadecimal_or_as_words(void **state)
 	         "VMA_RING_ALLOCATION_LOGIC_RX=31", "VMA_RING_MIGRATION_RATIO_TX=-1", "VMA_NIC=XDP", "VMA_TRACELEVEL=2",
 	         "VMA_MEM_ALLOC_TYPE=anon", "VMA_THREAD_MODE=3", "VMA_CQ_POLL_BATCH_MAX=0032", "VMA_LOG_FILE=/tmp/x.%d",
 	         "VMA_STATS_SHMEM_DIR=", "OTHER=1", "VMA_RX_WRE_BATCHINGX=7", "VMA_QP", ""));
-	assert_string_equal(heard, "VMA INFO: VMA_RING_MIGRATION_RATIO_TX is set, and has no effect here\n");
+	assert_string_equal(heard, "VMA INFO: VMA_RING_MIGRATION_RATIO_TX is set, and has no effect here\n"
+	                           "VMA WARNING: VMA_RX_WRE_BATCHINGX is set, and is no parameter: it has no effect\n");
 	assert_int_equal(conf.rx_wre, 1024);
 	assert_int_equal(conf.tx_wre, 512);
 	assert_int_equal(conf.rx_bufs, 511);
@@ -432,6 +442,42 @@ static void test_what_nothing_obeys_is_said_once_when_it_is_set(void **state)
 	assert_null(strstr(heard, "VMA_BF"));
 }
 
+static void test_a_name_that_is_no_parameter_is_warned_of_once(void **state)
+{
+	char longest[200] = "VMA_LONG";
+
+	(void)state;
+	memset(longest + 8, 'L', sizeof(longest) - 8);
+	memcpy(longest + sizeof(longest) - 3, "=1", 3);
+	load(ENV("VMA_RXBUFS=5", "VMA_=1", "VMA=1", "VMAD_X=1", "XVMA_Y=1", "VMA_SPEC", "vma_rx_wre=1", longest));
+	assert_non_null(strstr(heard, "VMA_RXBUFS is set, and is no parameter: it has no effect\n"));
+	assert_non_null(strstr(heard, "VMA_ is set, and is no parameter: it has no effect\n"));
+	assert_non_null(strstr(heard, "LLL... is set, and is no parameter: it has no effect\n"));
+	assert_int_equal(lines_heard(), 3);
+	load(ENV("VMA_RXBUFS=7"));
+	assert_string_equal(heard, "");
+}
+
+static void test_every_name_that_means_something_is_known(void **state)
+{
+	(void)state;
+	load(ENV("VMA_HUGETBL=0", "VMA_CQ_DRAIN_WCE_MAX=10000"));
+	assert_string_equal(heard, "");
+	for (size_t i = 0; i < conf_param_count; i++)
+		assert_true(conf_knows(conf_params[i].name, strlen(conf_params[i].name)));
+	assert_false(conf_knows("VMA_SPECX", 9));
+	assert_false(conf_knows("VMA_SPE", 7));
+	assert_true(conf_knows("VMA_SPEC=latency", 8));
+}
+
+static void test_a_file_of_rules_is_named_as_not_read(void **state)
+{
+	(void)state;
+	load(ENV("VMA_CONFIG_FILE=/no/such.conf"));
+	assert_string_equal(heard, "VMA WARNING: VMA_CONFIG_FILE='/no/such.conf' is not read: none of its rules has an "
+	                           "effect\n");
+}
+
 static void test_no_parameter_is_both_obeyed_and_not(void **state)
 {
 	unsigned both = 0;
@@ -464,6 +510,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_default_is_a_value_that_could_be_set),
         cmocka_unit_test(test_no_name_or_field_is_listed_twice),
         cmocka_unit_test(test_what_nothing_obeys_is_said_once_when_it_is_set),
+        cmocka_unit_test(test_a_name_that_is_no_parameter_is_warned_of_once),
+        cmocka_unit_test(test_every_name_that_means_something_is_known),
+        cmocka_unit_test(test_a_file_of_rules_is_named_as_not_read),
         cmocka_unit_test(test_no_parameter_is_both_obeyed_and_not),
 };
 
