@@ -71,6 +71,21 @@ static void told(struct epoll_set *set, struct epoll_item *item, uint32_t own, u
 		epoll_item_enqueue(set, item, false);
 }
 
+/*
+ * What the file has to tell by itself. One that was writable by itself when its shadow entered S, and is not any more
+ * (a socket that went back to the kernel), leaves it to the shadow from now on.
+ */
+static uint32_t own_of(struct epoll_set *set, struct epoll_item *item)
+{
+	uint32_t all = iomux_file_poll(item->file);
+	struct pollfd shadow = {.fd = item->os_fd, .events = IOMUX_OUT};
+
+	if (__builtin_expect(item->out_left && !(all & EPOLLOUT), 0) && wanted_of(item, IOMUX_OUT) != 0 &&
+	    epoll_shadow_ctl(set, EPOLL_CTL_MOD, item) == 0 && iomux_os_poll(&shadow, 1) > 0)
+		item->os_events |= (uint16_t)shadow.revents & IOMUX_OUT;
+	return wanted_of(item, all);
+}
+
 /* The first of the queue: 1 told, 0 it has nothing to tell any more, -EFAULT. */
 static int tell_first(struct epoll_set *set, struct epoll_event *to)
 {
@@ -82,7 +97,7 @@ static int tell_first(struct epoll_set *set, struct epoll_event *to)
 		epoll_item_recycle(set, item);
 		return 0;
 	}
-	own = wanted_of(item, iomux_file_poll(item->file));
+	own = own_of(set, item);
 	mask = own | wanted_of(item, item->os_events);
 	if (mask == 0) {
 		item->os_events = 0;
@@ -219,7 +234,7 @@ static bool first_is_ready(struct epoll_set *set)
 {
 	struct epoll_item *item = TAILQ_FIRST(&set->pending);
 
-	if (item->live && wanted_of(item, iomux_file_poll(item->file) | item->os_events) != 0)
+	if (item->live && (own_of(set, item) | wanted_of(item, item->os_events)) != 0)
 		return true;
 	epoll_item_dequeue(set, item);
 	if (!item->live)

@@ -171,7 +171,8 @@ struct epoll_item {
 	bool is_pending;    /* taken from the ready list and waiting in set->pending */
 	bool number_closed; /* fd has been closed, the file lives on under another number */
 	bool os_fd_own;     /* a duplicate made for this item */
-	bool in_s;          /* the shadow is */
+	bool in_s;          /* the shadow is, */
+	bool out_left;      /* but not asked whether it is writable: the file knew by itself */
 
 	uint64_t rings; /* under set->leaf */
 	struct vma_retired retired;

@@ -138,5 +138,7 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		unused = next;
 	}
 	tell_rings(sock, all != NULL ? all->rings : 0);
+	if (all == NULL)
+		vma_file_ready(&sock->file, EPOLLOUT); /* who asks for room asks the shadow from now on */
 	vma_waitq_wake(&sock->file.waitq, true);
 }

@@ -130,6 +130,7 @@ static void set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
 	udp_flows_update(sock);
 	atomic_store(&sock->os_send, (sock->os_options & bits_of(SENDS)) != 0);
 	udp_dst_reset(sock);
+	vma_file_ready(&sock->file, EPOLLOUT); /* whether there is room is perhaps the shadow's to say now */
 }
 
 void udp_set_async(struct udp_sock *sock, bool on)

@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -410,4 +411,48 @@ CASE(epoll_bypass, "a set with an offloaded socket serves 1,000 datagrams around
 			got++;
 	say("%d came", got);
 	bypass_end(1000, 0);
+}
+
+static void say_room(const char *what, int set)
+{
+	struct epoll_event event = {0};
+	int n = epoll_wait(set, &event, 1, 200);
+
+	say("%s: %d %x", what, n, n == 1 ? event.events : 0);
+}
+
+CASE(epoll_room_of_one_that_goes_back, "a socket that goes back to the kernel is writable as before")
+{
+	const struct sockaddr unspec = {.sa_family = AF_UNSPEC};
+	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port), set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLOUT};
+
+	expect_offloaded(s);
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	say_room("connected", set);
+	RES(connect(s, &unspec, sizeof(unspec)));
+	say_room("not any more", set);
+	say_room("still", set);
+}
+
+CASE(epoll_room_after_a_fork, "a fork changes nothing of what is writable, in the parent and in the child")
+{
+	int s = ready_socket(), set = epoll_create1(0), status = 0;
+	struct epoll_event event = {.events = EPOLLOUT};
+	pid_t child;
+
+	expect_offloaded(s);
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	say_room("before", set);
+	child = fork();
+	if (child == 0) {
+		pause_ms(100);
+		say_room("child", set);
+		_exit(0);
+	}
+	say_room("parent", set);
+	waitpid(child, &status, 0);
+	pause_ms(1500);
+	say_room("later", set);
+	say_room("still", set);
 }
