@@ -41,14 +41,18 @@ struct iomux_asked {
 void iomux_asked_now(struct iomux_asked *asked);
 bool iomux_asked_long_ago(const struct iomux_asked *asked);
 
-/* A bit says the same under all of its names, as in the kernel's answer for a socket. */
+/* News of a bit are news for all who want it under one of its names. */
 static inline uint32_t iomux_all_names(uint32_t mask)
 {
 	return mask | (mask & EPOLLIN ? IOMUX_IN : 0) | (mask & EPOLLOUT ? IOMUX_OUT : 0);
 }
+/* A bit says the same under its two names, as in the kernel's answer for a socket; of the band a file speaks itself: in
+ * the kernel a datagram socket has one to write to, and a stream has not. */
 static inline uint32_t iomux_file_poll(struct vma_file *file)
 {
-	return iomux_all_names(file->ops->poll(file));
+	uint32_t events = file->ops->poll(file);
+
+	return events | (events & EPOLLIN ? EPOLLRDNORM : 0) | (events & EPOLLOUT ? EPOLLWRNORM : 0);
 }
 static inline uint64_t iomux_file_rings(struct vma_file *file)
 {

@@ -264,3 +264,20 @@ CASE(select_large_descriptors, "select of a descriptor above FD_SETSIZE, with se
 	take(high, 0, 0);
 	free(large);
 }
+
+static void say_band(const char *what, int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLOUT | POLLWRNORM | POLLWRBAND};
+
+	poll(&p, 1, 1000);
+	say("%s: %x", what, (unsigned)p.revents);
+}
+
+CASE(poll_band, "a socket for datagrams has a band to write to, and a stream has not")
+{
+	int s = udp_at(here, 0), stream = tcp_out();
+
+	expect_offloaded(s);
+	say_band("datagrams", s);
+	say_band("stream", stream);
+}

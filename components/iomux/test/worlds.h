@@ -58,7 +58,7 @@ static uint32_t fake_poll(struct vma_file *file)
 	struct fake *fake = fake_of(file);
 
 	atomic_fetch_add_explicit(&fake->polls, 1, memory_order_relaxed);
-	return EPOLLOUT | (atomic_load(&fake->queued) > 0 ? EPOLLIN : 0) | atomic_load(&fake->more);
+	return EPOLLOUT | EPOLLWRBAND | (atomic_load(&fake->queued) > 0 ? EPOLLIN : 0) | atomic_load(&fake->more);
 }
 static uint64_t fake_rings(struct vma_file *file)
 {
