@@ -260,10 +260,29 @@ static uint64_t time_left(uint64_t end_ns)
 	return end_ns > now_ns ? end_ns - now_ns : 0;
 }
 
-/*
- * Inside. An error after the first datagram ends the row, and is the next call's: the kernel leaves it in the socket,
- * and a shadow's cannot be set from here. (getsockopt's SO_ERROR does not tell it.)
- */
+/* Inside. What the kernel looks at first, also when there is something to read; other sockets do so in any call. */
+static int error_before_row(struct vma_file *file, int fd, int flags)
+{
+	socklen_t len = sizeof(int);
+	int error = 0;
+
+	if (file->kind == VMA_FILE_TCP && (flags & MSG_ERRQUEUE) == 0)
+		file->ops->getsockopt(file, fd, SOL_SOCKET, SO_ERROR, &error, &len);
+	return -error;
+}
+
+/* The kernel leaves it in the socket. A shadow's cannot be set from here: of datagrams getsockopt does not tell it. */
+static void leave_error(struct vma_file *file, int error)
+{
+	if (file->kind == VMA_FILE_TCP) {
+		vma_stream_leave_error(file, error);
+		return;
+	}
+	atomic_store(&file->left_error, error);
+	vma_engine_on_error(file);
+}
+
+/* Inside. An error after the first datagram ends the row, and is the next call's. */
 static int receive_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigned n, int flags, uint64_t end_ns,
                        uint64_t *left_ns)
 {
@@ -293,10 +312,8 @@ static int receive_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsi
 		if ((got_flags & MSG_OOB) != 0)
 			break;
 	}
-	if (done > 0 && rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != MESSAGE_KERNEL) {
-		atomic_store(&file->left_error, (int)-rc);
-		vma_engine_on_error(file);
-	}
+	if (done > 0 && rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != MESSAGE_KERNEL)
+		leave_error(file, (int)-rc);
 	return done > 0 || rc >= 0 ? (int)done : (int)rc;
 }
 
@@ -312,6 +329,8 @@ static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs,
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
 		return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
 	rc = timeout != NULL ? time_end(timeout, &end_ns) : 0;
+	if (rc == 0)
+		rc = error_before_row(call.file, fd, flags);
 	if (rc == 0)
 		rc = receive_row(call.file, fd, msgs, n, flags, end_ns, &left_ns);
 	if (rc == MESSAGE_KERNEL) {

@@ -28,6 +28,12 @@ static void note_error(struct stream_sock *sock, int error)
 	atomic_compare_exchange_strong(&sock->so_error, &none, error);
 }
 
+void vma_stream_leave_error(struct vma_file *file, int error)
+{
+	note_error(stream_sock(file), error);
+	stream_ready(stream_sock(file), EPOLLERR);
+}
+
 /* The error is there before the phase: who sees that the attempt has ended finds why. */
 static void failed(struct stream_sock *sock, int error)
 {

@@ -47,6 +47,8 @@ bool vma_stream_is_connection(struct vma_file *file);
  * many, 0 the end of `in`, -errno; -EAGAIN also when a pipe has none now. A pipe is not waited for. Inside.
  */
 ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, size_t size, int flags);
+/* Inside. An error for the next call that asks, as one that the peer has sent. */
+void vma_stream_leave_error(struct vma_file *file, int error);
 /*
  * fork: a connection stays its parent's until one of the two needs more than that. It is handed over to the kernel,
  * whose socket both have, when the parent closes it, ends, or (what survives) becomes another program; when the child
