@@ -46,7 +46,7 @@ void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
 static void close_orderly(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
-	bool unread = vma_tcp_rx_bytes(conn) != 0 || conn->pcb->refused_data != NULL; /* the urgent byte is no data */
+	bool unread = fifo_bytes(&conn->rx) != 0 || conn->pcb->refused_data != NULL; /* an urgent byte counts, too */
 
 	if (conn->closing)
 		return;

@@ -3,6 +3,8 @@
  *
  * They come before lwIP's own, which are fewer; lwIP sees only what passes.
  */
+#include <errno.h>
+
 #include "judge.h"
 
 #define ANSWER_EVERY_NS (500 * TCP_NS_PER_MS)    /* the kernel's tcp_invalid_ratelimit */
@@ -133,7 +135,7 @@ static bool judge_ack(struct vma_tcp_conn *conn, const struct segment *s)
 	return true;
 }
 
-/* RFC 1122 4.2.2.13: nobody will read it, and the peer is to know. */
+/* RFC 1122 4.2.2.13: nobody will read it, and the peer is to know; so is who has shut the socket, but still has it. */
 static bool comes_too_late(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	int state = conn->pcb->state;
@@ -165,7 +167,7 @@ static bool judge_rest(struct vma_tcp_conn *conn, const struct segment *s)
 		return false;
 	}
 	if (comes_too_late(conn, s)) {
-		tcp_conn_fail(conn, 0, true);
+		tcp_conn_fail(conn, conn->closing ? 0 : ECONNRESET, true);
 		return false;
 	}
 	return true;

@@ -10,6 +10,52 @@
 
 #include "parity.h"
 
+CASE(tcp_rare_data_for_nobody, "data for who has shut both sides resets the connection, and he is told")
+{
+	for (int kind = 0; kind < 3; kind++) {
+		int s = tcp_out();
+
+		if (kind == 0)
+			OKAY(shutdown(s, SHUT_RDWR));
+		else
+			OKAY(shutdown(s, SHUT_WR));
+		pause_ms(30);
+		if (kind == 2)
+			OKAY(shutdown(s, SHUT_RD));
+		far_writes(1, 100, 1, 1);
+		pause_ms(50);
+		say_state("after", s, POLLERR, 30);
+		say_write(s, 0, 1, MSG_NOSIGNAL);
+		say_read(s, 100, MSG_DONTWAIT);
+		say_so_error(s);
+		far_state(1);
+		close(s);
+	}
+}
+
+CASE(tcp_rare_urgent_unread, "an urgent byte that reading has not passed is unread data to close")
+{
+	for (int kind = 0; kind < 5; kind++) {
+		int s = tcp_out();
+
+		if (kind == 3)
+			far_writes(1, 10, 1, 1);
+		peer(far(), "urgent 1 U");
+		pause_ms(50);
+		if (kind == 1)
+			say_read(s, 10, MSG_OOB);
+		else if (kind == 2)
+			OKAY(shutdown(s, SHUT_RD));
+		else if (kind == 3)
+			say_read(s, 100, 0);
+		else if (kind == 4)
+			say_read(s, 100, MSG_DONTWAIT);
+		close(s);
+		pause_ms(50);
+		far_state(1);
+	}
+}
+
 CASE(tcp_rare_row, "recvmmsg tells an error before anything that has come")
 {
 	char bytes[3][10] = {{0}};

@@ -606,6 +606,16 @@ static bool sim_end_peer(struct sim_peer *peer)
 	return false;
 }
 
+/* Who reads the end steps over an urgent byte before it. */
+static void sim_read_end(struct sim_peer *peer)
+{
+	struct iovec span;
+
+	peer->read += sim_urgent_ahead(peer);
+	vma_tcp_rx_front(peer->conn, 0, &span, 1);
+	vma_tcp_rx_consume(peer->conn, 0);
+}
+
 static bool sim_act_once(struct sim_peer *peer)
 {
 	bool moved = false;
@@ -626,7 +636,7 @@ static bool sim_act_once(struct sim_peer *peer)
 	moved |= sim_read(peer);
 	if (!peer->eof && (vma_tcp_rx_eof(peer->conn) || (peer->shut_rd && vma_tcp_rx_bytes(peer->conn) == 0))) {
 		peer->eof = moved = true;
-		peer->read += sim_urgent_ahead(peer); /* the very last one */
+		sim_read_end(peer);
 		sim_say(peer, "sees the end at", peer->read);
 	}
 	if (peer->connected || peer->plan.starts_early)

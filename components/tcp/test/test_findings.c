@@ -21,15 +21,38 @@ static void test_path_wider_than_a_buffer_carries_data(void **state)
 	app_free(client);
 }
 
-static void test_urgent_byte_that_is_not_read_is_no_reason_for_a_reset(void **state)
+/* As the kernel, which looks at how far reading has come: not even who has taken the byte by itself has read it. */
+static void test_urgent_byte_that_is_not_read_is_a_reason_for_a_reset(void **state)
 {
 	struct app *client, *server;
+	uint8_t byte;
 
 	(void)state;
 	establish(&client, &server);
 	send_flags(client, 3, VMA_TCP_TX_URGENT);
 	run(1 * MS);
 	assert_int_equal(read_bytes(server, 2), 2);
+	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
+	vma_tcp_close(server->conn, false);
+	run(1 * MS);
+	assert_int_equal(counts_of(1).resets_out, 1);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
+	app_free(client);
+}
+
+/* A read that finds nothing else passes it. */
+static void test_urgent_byte_that_reading_has_passed_is_no_reason_for_a_reset(void **state)
+{
+	struct app *client, *server;
+	struct iovec span;
+
+	(void)state;
+	establish(&client, &server);
+	send_flags(client, 3, VMA_TCP_TX_URGENT);
+	run(1 * MS);
+	assert_int_equal(read_bytes(server, 2), 2);
+	assert_int_equal(vma_tcp_rx_front(server->conn, 0, &span, 1), 0);
+	vma_tcp_rx_consume(server->conn, 0);
 	vma_tcp_close(server->conn, false);
 	run(1 * MS);
 	assert_int_equal(counts_of(1).resets_out, 0);
@@ -203,7 +226,8 @@ static void test_path_that_finds_no_memory_says_so(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_path_wider_than_a_buffer_carries_data, open_jumbo, pair_close),
-        CASE(test_urgent_byte_that_is_not_read_is_no_reason_for_a_reset),
+        CASE(test_urgent_byte_that_is_not_read_is_a_reason_for_a_reset),
+        CASE(test_urgent_byte_that_reading_has_passed_is_no_reason_for_a_reset),
         RAW_CASE(test_window_of_a_crossing_syn_ack_is_not_scaled),
         RAW_CASE(test_mss_of_a_crossing_syn_outlives_a_new_path),
         RAW_CASE(test_window_of_a_repeated_segment_counts),
