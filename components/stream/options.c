@@ -306,19 +306,6 @@ static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 
 /* ---- the socket's ---- */
 
-static uint64_t timeout_ns(int fd, int name)
-{
-	struct timeval timeout = {0};
-	socklen_t len = sizeof(timeout);
-
-	if (vma_os.getsockopt(fd, SOL_SOCKET, name, &timeout, &len) != 0 ||
-	    (timeout.tv_sec == 0 && timeout.tv_usec == 0))
-		return UINT64_MAX;
-	if ((uint64_t)timeout.tv_sec >= UINT64_MAX / 1000000000 - 1)
-		return UINT64_MAX;
-	return (uint64_t)timeout.tv_sec * 1000000000 + (uint64_t)timeout.tv_usec * 1000;
-}
-
 static void mirror_linger(struct stream_sock *sock, int fd)
 {
 	struct linger linger = {0};
@@ -330,7 +317,7 @@ static void mirror_linger(struct stream_sock *sock, int fd)
 	sock->linger_sec = (uint32_t)linger.l_linger;
 }
 
-static void mirror_socket(struct stream_sock *sock, int fd, int name)
+static void mirror_socket(struct stream_sock *sock, int fd, int name, const void *value)
 {
 	switch (name) {
 	case SO_SNDBUF:
@@ -341,11 +328,11 @@ static void mirror_socket(struct stream_sock *sock, int fd, int name)
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
-		atomic_store(&sock->rcvtimeo_ns, timeout_ns(fd, SO_RCVTIMEO_OLD));
+		atomic_store(&sock->rcvtimeo_ns, vma_sock_timeout_ns(fd, SO_RCVTIMEO_OLD, value));
 		break;
 	case SO_SNDTIMEO_OLD:
 	case SO_SNDTIMEO_NEW:
-		atomic_store(&sock->sndtimeo_ns, timeout_ns(fd, SO_SNDTIMEO_OLD));
+		atomic_store(&sock->sndtimeo_ns, vma_sock_timeout_ns(fd, SO_SNDTIMEO_OLD, value));
 		break;
 	case SO_RCVLOWAT:
 		atomic_store(&sock->rcvlowat, (uint32_t)get_int(fd, SOL_SOCKET, name, 1));
@@ -385,7 +372,7 @@ static void mirror(struct stream_sock *sock, int fd, int level, int name, const 
 		return;
 	}
 	if (level == SOL_SOCKET)
-		mirror_socket(sock, fd, name);
+		mirror_socket(sock, fd, name, value);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
 	         vma_copy(&number, value, sizeof(number)) == 0)
 		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT, number == 0 ? -1 : number);

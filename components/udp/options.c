@@ -170,19 +170,6 @@ static int may_ask(const struct kernel_option *option, const void *value, sockle
 
 /* ---- SOL_SOCKET ---- */
 
-static uint64_t timeout_ns(int fd, int name)
-{
-	struct timeval timeout = {0};
-	socklen_t len = sizeof(timeout);
-
-	if (vma_os.getsockopt(fd, SOL_SOCKET, name, &timeout, &len) != 0 ||
-	    (timeout.tv_sec == 0 && timeout.tv_usec == 0))
-		return UINT64_MAX;
-	if ((uint64_t)timeout.tv_sec >= UINT64_MAX / 1000000000 - 1)
-		return UINT64_MAX;
-	return (uint64_t)timeout.tv_sec * 1000000000 + (uint64_t)timeout.tv_usec * 1000;
-}
-
 static void set_wish(struct udp_sock *sock, uint32_t wish, bool on)
 {
 	if (on)
@@ -226,7 +213,7 @@ static void mirror_device(struct udp_sock *sock, int fd)
 	udp_dst_reset(sock);
 }
 
-static void mirror_socket(struct udp_sock *sock, int fd, int name)
+static void mirror_socket(struct udp_sock *sock, int fd, int name, const void *value)
 {
 	switch (name) {
 	case SO_RCVBUF:
@@ -235,11 +222,11 @@ static void mirror_socket(struct udp_sock *sock, int fd, int name)
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
-		atomic_store(&sock->rcvtimeo_ns, timeout_ns(fd, SO_RCVTIMEO_OLD));
+		atomic_store(&sock->rcvtimeo_ns, vma_sock_timeout_ns(fd, SO_RCVTIMEO_OLD, value));
 		break;
 	case SO_SNDTIMEO_OLD:
 	case SO_SNDTIMEO_NEW:
-		atomic_store(&sock->sndtimeo_ns, timeout_ns(fd, SO_SNDTIMEO_OLD));
+		atomic_store(&sock->sndtimeo_ns, vma_sock_timeout_ns(fd, SO_SNDTIMEO_OLD, value));
 		break;
 	case SO_TIMESTAMP_OLD:
 	case SO_TIMESTAMPNS_OLD:
@@ -465,7 +452,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	else if (rc == 0 && option != NULL)
 		set_os_bit(sock, option->bit, is_set_now(fd, option));
 	else if (rc == 0 && level == SOL_SOCKET)
-		mirror_socket(sock, fd, name);
+		mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)
 		mirror_ip(sock, fd, name, value, len);
 	pthread_mutex_unlock(&file->lock);

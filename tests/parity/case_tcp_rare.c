@@ -105,3 +105,23 @@ CASE(tcp_rare_row_fault, "recvmmsg: an error after the first is left to the next
 	say_read(s, 10, MSG_DONTWAIT);
 	close(s);
 }
+
+CASE(tcp_rare_no_time, "a negative SO_RCVTIMEO or SO_SNDTIMEO: a call does not wait")
+{
+	const struct timeval before = {.tv_sec = -1}, unset = {0};
+	struct timeval now = {.tv_sec = 5};
+	socklen_t len = sizeof(now);
+	int s = tcp_out(), udp = udp_to(there, 9);
+
+	RES(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
+	RES(getsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &now, &len));
+	say("%ld.%06ld", (long)now.tv_sec, (long)now.tv_usec);
+	say_read(s, 10, 0);
+	RES(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &unset, sizeof(unset)));
+	peer(far(), "later 100 write 1 10 3 1");
+	say_read(s, 10, MSG_WAITALL);
+	RES(setsockopt(udp, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
+	say_read(udp, 10, 0);
+	close(udp);
+	close(s);
+}

@@ -85,7 +85,7 @@ struct vma_file_ops {
 	ssize_t (*sendmsg)(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 	/*
 	 * The offloaded half of readiness as EPOLL* bits, without lock or system call. For sockets EPOLLOUT and what
-	 * else the shadow is not to be asked for is in `own` (see vma_file_os_events).
+	 * else the shadow is not to be asked for is in `own`.
 	 */
 	uint32_t (*poll)(struct vma_file *file);
 	/* Rings that poll's answer may depend on. */

@@ -157,6 +157,11 @@ int vma_copy(void *to, const void *from, size_t size);
  * *len. 0, -EFAULT, -EINVAL (*len is negative).
  */
 int vma_copy_name(const void *own, socklen_t own_len, void *addr, socklen_t *len);
+/*
+ * After setsockopt of SO_RCVTIMEO or SO_SNDTIMEO (name; of either generation) with `value` on fd: the time in ns,
+ * UINT64_MAX for ever, 0 not at all. Inside.
+ */
+uint64_t vma_sock_timeout_ns(int fd, int name, const void *value);
 
 /* ---- signals ---- */
 
