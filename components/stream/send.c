@@ -136,6 +136,7 @@ struct writing {
 	size_t in_left;
 	int flags;
 	size_t done;
+	int refused; /* by a control message that is not understood: nothing is sent */
 	uint64_t deadline_ns;
 	bool nonblocking;
 	bool unpushed;         /* committed, and not sent yet */
@@ -150,6 +151,14 @@ static unsigned commit_flags(const struct writing *w, bool last)
 		return VMA_TCP_TX_LATER;
 	return (w->flags & MSG_MORE ? VMA_TCP_TX_MORE : 0) | (w->flags & MSG_OOB ? VMA_TCP_TX_URGENT : 0) |
 	       (w->queues ? VMA_TCP_TX_QUEUE : 0);
+}
+
+/* Nothing is sent, which fails like anything else where nothing can be. */
+static int give_nothing(const struct writing *w, const struct vma_tcp_conn *conn)
+{
+	if (stream_state(conn) == TCP_CLOSE)
+		return -EPIPE;
+	return w->refused != 0 ? w->refused : 1;
 }
 
 static size_t left_of(const struct writing *w)
@@ -258,7 +267,7 @@ static ssize_t send_all(struct writing *w)
 		if (conn == NULL || is_broken(sock) || stream_phase(sock) != STREAM_CONNECTED)
 			rc = -EPIPE;
 		else
-			rc = left_of(w) != 0 ? give_turn(w, conn) : 1;
+			rc = left_of(w) != 0 && w->refused == 0 ? give_turn(w, conn) : give_nothing(w, conn);
 		if (rc > 0)
 			return (ssize_t)w->done;
 		if (rc == 0)
@@ -381,8 +390,10 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	rc = pieces_get(&pieces, msg);
 	if (rc == 0 && flags & MSG_FASTOPEN)
 		rc = -EISCONN;
-	if (rc == 0)
+	if (rc == 0) {
+		w.refused = msg->msg_controllen != 0 ? stream_check_control(msg) : 0;
 		rc = send_ours(&w);
+	}
 	pieces_put(&pieces);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_os(fd, msg, flags);

@@ -341,6 +341,8 @@ static inline uint64_t stream_deadline(uint64_t timeout_ns)
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
+/* control.c: 0, -EINVAL, -EFAULT. */
+int stream_check_control(const struct msghdr *msg);
 /* The kernel's own call, outside, since it may block. */
 ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);

@@ -56,6 +56,58 @@ CASE(tcp_rare_urgent_unread, "an urgent byte that reading has not passed is unre
 	}
 }
 
+CASE(tcp_rare_nothing_to_send, "a send of nothing fails where any other would")
+{
+	struct iovec none = {0};
+	struct msghdr msg = {.msg_iov = &none, .msg_iovlen = 1};
+	int s = tcp_out();
+
+	say_write(s, 0, 1, 0);
+	peer(far(), "reset 1");
+	pause_ms(50);
+	say_write(s, 10, 1, MSG_NOSIGNAL);
+	say_write(s, 0, 1, MSG_NOSIGNAL);
+	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
+	msg.msg_iovlen = 0;
+	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
+	close(s);
+}
+
+static void send_with(int s, int level, int type, size_t len, uint32_t value)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[64];
+	} control = {.head = {.cmsg_level = level, .cmsg_type = type, .cmsg_len = len}};
+	struct iovec piece = {"0123456789", 10};
+	struct msghdr msg = {
+	        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(4)};
+
+	memcpy(CMSG_DATA(&control.head), &value, sizeof(value));
+	say("level %d type %d length %zu value %u:", level, type, len, value);
+	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
+}
+
+CASE(tcp_rare_control, "control messages of a send: which are refused; none is sent")
+{
+	int s = tcp_out();
+
+	send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 0);
+	send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 1 << 20);
+	send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(2), 0);
+	send_with(s, SOL_SOCKET, SO_MARK, CMSG_LEN(4), 7);
+	send_with(s, SOL_SOCKET, SO_MARK, CMSG_LEN(8), 7);
+	send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
+	send_with(s, SOL_SOCKET, SO_TXTIME, CMSG_LEN(8), 7);
+	send_with(s, IPPROTO_IP, 8, CMSG_LEN(4), 7);
+	send_with(s, IPPROTO_IP, 8, 3, 7);
+	send_with(s, IPPROTO_IP, 8, 100, 7);
+	far_reads(1, 10, 1, 20);
+	OKAY(shutdown(s, SHUT_WR));
+	send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
+	close(s);
+}
+
 CASE(tcp_rare_row, "recvmmsg tells an error before anything that has come")
 {
 	char bytes[3][10] = {{0}};

@@ -1,0 +1,73 @@
+/*
+ * control.c - control messages of a send, judged as the kernel's sock_cmsg_send judges them for TCP. None changes what
+ *             is sent; but a program whose message is not understood is told so.
+ */
+#include <asm/socket.h>
+#include <errno.h>
+#include <linux/net_tstamp.h>
+#include <string.h>
+
+#include "stream_priv.h"
+
+enum {
+	SENT_STAMPS = SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_SCHED |
+	              SOF_TIMESTAMPING_TX_ACK
+};
+
+static int check_number(const struct cmsghdr *head, const uint8_t *at)
+{
+	uint32_t number;
+
+	if (head->cmsg_len != CMSG_LEN(sizeof(number)))
+		return -EINVAL;
+	if (vma_copy(&number, at + CMSG_LEN(0), sizeof(number)) != 0)
+		return -EFAULT;
+	switch (head->cmsg_type) {
+	case SO_TIMESTAMPING_OLD:
+	case SO_TIMESTAMPING_NEW:
+		return (number & ~(uint32_t)SENT_STAMPS) == 0 ? 0 : -EINVAL;
+	default:
+		return 0;
+	}
+}
+
+/* Those of other levels are not TCP's to judge. */
+static int check(const struct cmsghdr *head, const uint8_t *at)
+{
+	if (head->cmsg_level != SOL_SOCKET)
+		return 0;
+	switch (head->cmsg_type) {
+	case SCM_RIGHTS: /* of sockets of other families, which have looked at them already */
+	case SCM_CREDENTIALS:
+		return 0;
+	case SO_MARK:
+	case SO_PRIORITY:
+	case SO_TIMESTAMPING_OLD:
+	case SO_TIMESTAMPING_NEW:
+		return check_number(head, at);
+	default:
+		return -EINVAL;
+	}
+}
+
+int stream_check_control(const struct msghdr *msg)
+{
+	const uint8_t *at = msg->msg_control;
+	size_t left = msg->msg_controllen, step;
+	struct cmsghdr head;
+	int rc = 0;
+
+	while (rc == 0 && left >= sizeof(head)) {
+		if (vma_copy(&head, at, sizeof(head)) != 0)
+			return -EFAULT;
+		if (head.cmsg_len < sizeof(head) || head.cmsg_len > left)
+			return -EINVAL;
+		rc = check(&head, at);
+		step = CMSG_ALIGN(head.cmsg_len);
+		if (step > left)
+			return rc;
+		at += step;
+		left -= step;
+	}
+	return rc;
+}
