@@ -333,9 +333,21 @@ static int quick_connect(int fd, const struct sockaddr *addr, socklen_t len)
 	return syscall(SYS_connect, fd, addr, len) < 0 ? -errno : 0;
 }
 
+/* Whether the peer is told by a reset (tcp_need_reset of the kernel, and an attempt), of which the socket then tells.
+ */
+static bool is_cut_off(struct stream_sock *sock)
+{
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+	int state = conn != NULL ? stream_state(conn) : TCP_CLOSE;
+
+	return state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT || state == TCP_FIN_WAIT1 ||
+	       state == TCP_FIN_WAIT2 || state == TCP_SYN_RECV || state == TCP_SYN_SENT;
+}
+
 /* connect(AF_UNSPEC): not connected any more, and free for another attempt. */
 static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
+	const bool cut_off = is_cut_off(sock);
 	int rc = 0;
 
 	if (stream_phase(sock) == STREAM_LISTENING || stream_phase(sock) == STREAM_FRESH) {
@@ -345,9 +357,10 @@ static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *a
 	}
 	if (rc == 0) {
 		forget_attempt(sock);
-		atomic_store(&sock->so_error, 0);
+		if (cut_off)
+			atomic_store(&sock->so_error, ECONNRESET);
 		sock->attempt = STREAM_UNCONNECTED;
-		stream_ready(sock, EPOLLIN | EPOLLOUT | EPOLLHUP);
+		stream_ready(sock, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR);
 	}
 	return rc;
 }

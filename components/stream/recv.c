@@ -282,12 +282,15 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	struct pieces pieces;
 	struct reading r = {.sock = sock, .pieces = &pieces, .flags = flags};
 	ssize_t rc;
+	int error;
 
 	/* What is queued for company may wait for what comes without waiting. */
 	if (is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
 		vma_flush_sends(vma_thread_self());
-	if (__builtin_expect(is_os(sock), 0))
-		return stream_recv_os(fd, msg, flags);
+	if (__builtin_expect(is_os(sock), 0)) {
+		error = sock->file.os_only || flags & MSG_ERRQUEUE ? 0 : atomic_exchange(&sock->so_error, 0);
+		return error != 0 ? -error : stream_recv_os(fd, msg, flags);
+	}
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
 		return stream_recv_notice(sock, msg);
 	rc = pieces_get(&pieces, msg);

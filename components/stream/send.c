@@ -351,6 +351,8 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 		pthread_mutex_unlock(&sock->file.lock);
 		vma_file_set_own_poll(&sock->file, false);
 	}
+	if (!sock->file.os_only && atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0)
+		return broken(sock, flags);
 	return stream_send_os(fd, msg, flags);
 }
 

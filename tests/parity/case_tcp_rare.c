@@ -10,6 +10,33 @@
 
 #include "parity.h"
 
+CASE(tcp_rare_disconnect, "connect(AF_UNSPEC) cuts a connection off: the socket tells of it once, and connects again")
+{
+	const struct sockaddr unspec = {.sa_family = AF_UNSPEC};
+
+	for (int kind = 0; kind < 5; kind++) {
+		int s = tcp_out();
+
+		if (kind >= 3)
+			far_shuts(1, SHUT_WR);
+		if (kind == 4)
+			OKAY(shutdown(s, SHUT_WR));
+		pause_ms(30);
+		RES(connect(s, &unspec, sizeof(unspec)));
+		say_state("cut off", s, POLLERR, 50);
+		if (kind == 0)
+			say_so_error(s);
+		else if (kind == 1)
+			say_write(s, 10, 1, MSG_NOSIGNAL);
+		else
+			say_read(s, 10, 0);
+		say_so_error(s);
+		say_read(s, 10, 0);
+		far_state(1);
+		close(s);
+	}
+}
+
 CASE(tcp_rare_data_for_nobody, "data for who has shut both sides resets the connection, and he is told")
 {
 	for (int kind = 0; kind < 3; kind++) {

@@ -345,7 +345,7 @@ static void test_disconnected_it_is_fresh_again(void **state)
 
 	(void)state;
 	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
-	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
+	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	bed_until(atomic_load(&peer->events) & VMA_TCP_FAILED);
 	bed_pair_end(fd, listener, peer);
 }
@@ -374,7 +374,7 @@ static void test_an_answer_that_comes_while_it_is_disconnected_connects_nothing(
 	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
 	bed.on_unwatch = NULL;
 	assert_null(stream_conn(sock_of(fd)));
-	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
+	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	do_close(fd);
 	vma_tcp_listener_close(listener);
 	bed_settle();
