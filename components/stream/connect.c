@@ -382,7 +382,8 @@ static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, 
 	*rc = -EBADF;
 	if (stream_has_ended(sock)) /* by another thread, since the descriptor was looked up */
 		return 0;
-	if (vma_copy(&to, addr, len < sizeof(to) ? len : sizeof(to)) != 0 || len < sizeof(to.sin_family)) {
+	if (len < sizeof(to.sin_family) || len > sizeof(struct sockaddr_storage) ||
+	    vma_copy(&to, addr, len < sizeof(to) ? len : sizeof(to)) != 0) {
 		*rc = quick_connect(fd, addr, len); /* which fails before it begins */
 		return 0;
 	}

@@ -76,6 +76,18 @@ static int give_congestion(const struct stream_sock *sock, int fd, void *value, 
 	return give(name, sizeof(name), value, len);
 }
 
+/* Unlike getpeername, also while it connects, and when the connection is over; more room than needed is refused. */
+static int give_peer(const struct stream_sock *sock, void *value, socklen_t *len)
+{
+	socklen_t room;
+
+	if (vma_copy(&room, len, sizeof(room)) != 0)
+		return -EFAULT;
+	if (room > sizeof(sock->peer))
+		return -EINVAL;
+	return give(&sock->peer, sizeof(sock->peer), value, len);
+}
+
 static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name, void *value,
                          socklen_t *len)
 {
@@ -97,6 +109,8 @@ static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, in
 		if (info.tcpi_pmtu != 0)
 			return give_int((int)info.tcpi_pmtu, value, len);
 	}
+	if (level == SOL_SOCKET && name == SO_PEERNAME)
+		return give_peer(sock, value, len);
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF))
 		return give_buffer(conn, fd, name, value, len);
 	return by_shadow(fd, level, name, value, len);

@@ -145,6 +145,15 @@ static int may_ask(const struct stream_sock *sock, const struct kernel_only *opt
 	        option->text);
 }
 
+/* What the kernel takes of a socket that is not connected only, as its shadow never is. */
+static bool comes_too_late(const struct stream_sock *sock, int level, int name)
+{
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+
+	return level == IPPROTO_TCP && (name == TCP_FASTOPEN || name == TCP_FASTOPEN_CONNECT) && conn != NULL &&
+	       stream_state(conn) != TCP_CLOSE;
+}
+
 /* ---- inheritance ---- */
 
 /* Without memory the shadows of accepted sockets do not have it; their connections do. */
@@ -391,7 +400,9 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 		return rc;
 	pthread_mutex_lock(&file->lock);
 	stream_options_settle(sock, fd);
-	if (level == IPPROTO_TCP && name == TCP_CONGESTION)
+	if (comes_too_late(sock, level, name))
+		rc = -EINVAL;
+	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
 		rc = stream_congestion_set(sock, fd, value, len);
 	else if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;

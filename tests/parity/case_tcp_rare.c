@@ -185,6 +185,54 @@ CASE(tcp_rare_row_fault, "recvmmsg: an error after the first is left to the next
 	close(s);
 }
 
+CASE(tcp_rare_address, "connect: an address that is too long is refused before anything else")
+{
+	struct sockaddr_storage address[2] = {0};
+	struct sockaddr_in to = address_of(there, 9);
+	int s = tcp_socket();
+
+	memcpy(address, &to, sizeof(to));
+	RES(connect(s, (struct sockaddr *)address, sizeof(address[0]) + 1));
+	RES(connect(s, (struct sockaddr *)address, (socklen_t)-1));
+	RES(connect(s, (struct sockaddr *)address, sizeof(address[0])));
+	close(s);
+	s = tcp_out();
+	RES(connect(s, (struct sockaddr *)address, sizeof(address[0]) + 1));
+	RES(connect(s, (struct sockaddr *)address, 1));
+	close(s);
+}
+
+static void say_option(int s, const char *what, int name, socklen_t len)
+{
+	struct sockaddr_storage value = {0};
+	int rc = getsockopt(s, SOL_SOCKET, name, &value, &len);
+
+	if (rc != 0)
+		say("%s: %s", what, error_name(errno));
+	else
+		say("%s: %u bytes of family %d", what, (unsigned)len, value.ss_family);
+}
+
+CASE(tcp_rare_options, "SO_PEERNAME, and options that are taken before a connection only")
+{
+	int s = tcp_socket();
+
+	say_option(s, "of nobody", SO_PEERNAME, 16);
+	close(s);
+	s = tcp_out();
+	say_option(s, "the peer's name", SO_PEERNAME, 16);
+	say_option(s, "part of it", SO_PEERNAME, 2);
+	say_option(s, "more than it", SO_PEERNAME, 17);
+	RES(set_int(s, IPPROTO_TCP, TCP_FASTOPEN, 5));
+	RES(set_int(s, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
+	far_writes(1, 10, 2, 1);
+	say_read(s, 10, MSG_WAITALL);
+	peer(far(), "reset 1");
+	pause_ms(50);
+	say_option(s, "of one that has gone", SO_PEERNAME, 16);
+	close(s);
+}
+
 CASE(tcp_rare_no_time, "a negative SO_RCVTIMEO or SO_SNDTIMEO: a call does not wait")
 {
 	const struct timeval before = {.tv_sec = -1}, unset = {0};
