@@ -306,7 +306,7 @@ static bool address_key(const struct udp_sock *sock, const struct msghdr *msg, u
 /* Before the first send: the port that the kernel would choose, so that answers find us. And what fork left to do. */
 static void __attribute__((cold, noinline)) get_ready(struct udp_sock *sock, int fd)
 {
-	const struct sockaddr_in any = {.sin_family = AF_INET};
+	struct sockaddr_in any = {.sin_family = AF_INET};
 	struct vma_file *file = &sock->file;
 	const struct udp_tx_options *tx;
 
@@ -320,9 +320,12 @@ static void __attribute__((cold, noinline)) get_ready(struct udp_sock *sock, int
 		pthread_mutex_unlock(&file->lock);
 		tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
 	}
-	/* It fails when somebody else was quicker, which is as good. */
-	if (tx != NULL && tx->local.sin_port == 0 && file->ops->bind != NULL)
+	/* The address stays, if it was bound to one and has lost its port. It fails when somebody else was quicker,
+	 * which is as good. */
+	if (tx != NULL && tx->local.sin_port == 0 && file->ops->bind != NULL) {
+		any.sin_addr = tx->local.sin_addr;
 		file->ops->bind(file, fd, (const struct sockaddr *)&any, sizeof(any));
+	}
 }
 
 static bool is_ready(const struct udp_sock *sock)

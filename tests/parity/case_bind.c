@@ -303,3 +303,18 @@ CASE(closed_socket, "every call on a closed socket is EBADF, on something else E
 	RES(close(-1));
 	RES(close(99999));
 }
+
+CASE(bind_address_outlives_the_port, "a port that connect(AF_UNSPEC) gives up is chosen anew, and the address stays")
+{
+	const struct sockaddr unspec = {.sa_family = AF_UNSPEC};
+	int port = peer_open(far(), 0, there, 0), s = udp_at(here, 0);
+	struct sockaddr_in to = address_of(there, port);
+
+	RES(connect(s, (struct sockaddr *)&to, sizeof(to)));
+	RES(connect(s, &unspec, sizeof(unspec)));
+	say_name("without a port", s);
+	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	name_port_of(s, "anew");
+	say_name("after a send", s);
+	peer_take(far(), 0, 1000);
+}
