@@ -38,6 +38,7 @@ struct xdp_window {
 	uint32_t queue_shift;    /* frame >> queue_shift: its device queue */
 	struct xdp_shared *shared;
 	size_t shared_bytes;
+	struct xdp_claim_bucket *claims; /* NULL: every flow is asked for */
 };
 
 /* Ends when both pools have drained; then the owner gets the slot's frames back. */
@@ -63,6 +64,7 @@ struct xdp_flow {
 	struct xdp_flow *next;
 	struct vma_flow_rule rule;
 	struct xdp_cookies shadows; /* of all members, for the next owner */
+	struct xdp_claim *claim;    /* made without asking; nobody's once the queue pair is lost */
 };
 
 /* The flows of one queue pair; the nic's lock. {0} is an empty table. */

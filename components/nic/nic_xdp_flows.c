@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "nic_xdp.h"
+#include "xdp_claims.h"
 #include "xdp_shared.h"
 
 #define BUCKETS_FIRST 16
@@ -148,15 +149,18 @@ bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
 
 /* ---- the owner ---- */
 
+/* VMA_FLOW_ALONE is not the owner's business: who asks him wants to have it looked at. */
 static int ask_flow_add(struct nic_xdp *nic, uint32_t slot, const struct vma_flow_rule *rule)
 {
+	struct vma_flow_rule asked = *rule;
 	int rc = -EPIPE;
 
+	asked.flags &= ~(uint32_t)VMA_FLOW_ALONE;
 	if (nic->owner != NULL) {
-		rc = xdp_owner_flow_add(nic->owner, slot, rule);
+		rc = xdp_owner_flow_add(nic->owner, slot, &asked);
 		nic->base.info.generic = xdp_owner_generic(nic->owner);
 	} else if (nic->vmad != NULL) {
-		rc = vmad_client_flow_add(nic->vmad, slot, rule, &nic->base.info.generic);
+		rc = vmad_client_flow_add(nic->vmad, slot, &asked, &nic->base.info.generic);
 	}
 	return rc;
 }
@@ -187,7 +191,10 @@ void nic_xdp_flow_restore(struct xdp_qp *qp)
 		struct xdp_flow **place = &flows->bucket[i];
 
 		while (*place != NULL) {
-			const int rc = restore(qp->nic, qp->slot, *place);
+			int rc;
+
+			(*place)->claim = NULL; /* of an owner that has gone */
+			rc = restore(qp->nic, qp->slot, *place);
 
 			/* EPIPE: lost again, and then restored again */
 			if (rc == 0 || rc == -EEXIST || rc == -EPIPE) {
@@ -235,28 +242,77 @@ static void wake_if_due(struct nic_xdp *nic)
 		nic_xdp_thread_wake(nic);
 }
 
+/* ---- without asking ---- */
+
+/* Lock held, not lost. NULL: it has to be asked for. */
+static struct xdp_claim *make_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
+{
+	const struct xdp_window *window = qp->lease->window;
+
+	if (!(rule->flags & VMA_FLOW_ALONE) || window->claims == NULL || find(&qp->flows, &rule->key) != NULL)
+		return NULL;
+	return xdp_claims_take(window->claims, window->shared, qp->slot, &rule->key);
+}
+
+/* What was claimed is shared from now on: it becomes a rule like others, or nobody's. 0: there is no such flow. */
+static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
+{
+	struct xdp_flow *flow = find(&qp->flows, &rule->key);
+	int rc;
+
+	if (flow == NULL || flow->claim == NULL || rule->flags & VMA_FLOW_ALONE)
+		return 0;
+	rc = restore(qp->nic, qp->slot, flow);
+	xdp_claims_release(flow->claim);
+	flow->claim = NULL;
+	if (rc == 0 || rc == -EEXIST)
+		return 0;
+	nic_xdp_flow_revoke(qp, &rule->key);
+	return rc;
+}
+
+/* Lock held, not lost. */
+static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
+{
+	int rc = share_claim(qp, &flow->rule);
+
+	if (rc < 0)
+		return rc;
+	flow->claim = make_claim(qp, &flow->rule);
+	return flow->claim != NULL ? 0 : ask_flow_add(qp->nic, qp->slot, &flow->rule);
+}
+
+static void give_back(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
+{
+	if (claim == NULL)
+		ask_flow_del(qp->nic, qp, key);
+	else if (!vma_nic_qp_lost(&qp->base))
+		xdp_claims_release(claim);
+}
+
 /* While the owner is gone a flow is only noted: rebind adds it. */
 int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 {
 	struct xdp_qp *qp = (struct xdp_qp *)base;
 	struct nic_xdp *nic = qp->nic;
 	struct xdp_flow *flow;
-	int rc = -EPIPE, kept;
+	struct xdp_claim *claim;
+	int rc, kept;
 
 	if (!nic_xdp_alive_here(nic))
 		return -ENODEV;
-	flow = calloc(1, sizeof(*flow));
+	flow = malloc(sizeof(*flow)); /* calloc passes the thread's own cache by */
 	if (flow == NULL)
 		return -ENOMEM;
-	flow->rule = *rule;
+	*flow = (struct xdp_flow){.rule = *rule};
 	pthread_mutex_lock(&nic->lock);
-	if (!vma_nic_qp_lost(base))
-		rc = ask_flow_add(nic, qp->slot, rule);
+	rc = vma_nic_qp_lost(base) ? -EPIPE : add_where_possible(qp, flow);
 	if (rc == -EPIPE)
 		rc = find(&qp->flows, &rule->key) != NULL ? -EEXIST : 0;
+	claim = flow->claim;
 	kept = keep_flow(qp, &flow, rc);
 	if (rc == 0 && kept < 0)
-		ask_flow_del(nic, qp, &rule->key);
+		give_back(qp, claim, &rule->key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	free_flow(flow);
@@ -277,7 +333,7 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	if (flow == NULL)
 		flow = unlink_at(find_in(&qp->flows.revoked, key));
 	if (flow != NULL)
-		ask_flow_del(nic, qp, key);
+		give_back(qp, flow->claim, key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	known = flow != NULL;

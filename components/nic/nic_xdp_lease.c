@@ -15,6 +15,7 @@
 
 #include "nic_os.h"
 #include "nic_xdp.h"
+#include "xdp_claims.h"
 
 /* ---- the window ---- */
 
@@ -59,6 +60,7 @@ static int open_window(struct nic_xdp *nic, const struct xdp_rental *rental, str
 		munmap(window->shared, window->shared_bytes);
 		goto fail;
 	}
+	window->claims = rental->claims_fd >= 0 ? xdp_claims_map(rental->claims_fd) : NULL;
 	*out = window;
 	return 0;
 fail:
@@ -72,6 +74,7 @@ void nic_xdp_window_put(struct xdp_window *window)
 		return;
 	vma_bufarena_unmap(window->arena, window->first, window->nframes);
 	munmap(window->shared, window->shared_bytes);
+	xdp_claims_unmap(window->claims);
 	free(window);
 }
 
@@ -234,6 +237,8 @@ static void close_rental(const struct nic_xdp *nic, const struct xdp_rental *ren
 	if (nic->owner == NULL) {
 		os_close(rental->umem_fd);
 		os_close(rental->shared_fd);
+		if (rental->claims_fd >= 0)
+			os_close(rental->claims_fd);
 	}
 }
 

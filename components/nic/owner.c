@@ -113,7 +113,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	if (owner == NULL)
 		return -ENOMEM;
 	owner->ifindex = attr->ifindex;
-	owner->umem_fd = owner->shared_fd = -1;
+	owner->umem_fd = owner->shared_fd = owner->claims_fd = -1;
 	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
 		owner->queue[queue].base_fd = -1;
 	rc = look_at_device(owner);
@@ -124,8 +124,10 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 		rc = owner_heirs_init(owner);
 	if (rc == 0)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
-	if (rc == 0)
+	if (rc == 0) {
 		xdp_prog_name_ports(owner->prog, owner->shared->named);
+		owner_claims_init(owner);
+	}
 	if (rc == 0 && !owner->multi_buffer && owner->mtu + HEADERS > longest) {
 		vma_log_error("%s: MTU %u is beyond one packet buffer, and this kernel has no multi-buffer AF_XDP: the "
 		              "largest that works is %u",
@@ -234,6 +236,7 @@ static void fill_rental(const struct xdp_owner *owner, uint32_t index, struct xd
 	        .multi_buffer = owner->multi_buffer,
 	        .umem_fd = owner->umem_fd,
 	        .shared_fd = owner->shared_fd,
+	        .claims_fd = owner->claims_fd,
 	};
 	memcpy(out->socket_fd, slot->socket_fd, owner->queues * sizeof(out->socket_fd[0]));
 }

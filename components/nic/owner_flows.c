@@ -212,6 +212,7 @@ static int steer(struct xdp_owner *owner, const struct owner_flow *flow)
 	}
 	owner->generic = generic;
 	owner->unused_since_ns = 0;
+	owner_claims_open(owner);
 	return 0;
 }
 
@@ -224,6 +225,10 @@ void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 {
 	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->heirs.count > 0)
 		return;
+	if (!owner_claims_close(owner)) {
+		owner->unused_since_ns = now_ns;
+		return;
+	}
 	owner->unused_since_ns = 0;
 	xdp_prog_detach(owner->prog);
 }
@@ -362,6 +367,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 {
 	end_all(owner, owner->flow, slot, dead);
 	end_all(owner, owner->connection, slot, dead);
+	owner_claims_end(owner, slot);
 	forget_given_up(owner, slot, NULL);
 	owner_wishes_end(owner, slot);
 }

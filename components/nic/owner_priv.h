@@ -1,8 +1,8 @@
 /*
  * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
- * memory and its division), owner_flows.c (flow table, attachment), owner_wishes.c (who wants what another has),
- * owner_foreign.c (the kernel's sockets), owner_rivals.c (those in a flow's way), owner_resets.c (peers of the dead)
- * and owner_heirs.c (what these peers still say).
+ * memory and its division), owner_flows.c (flow table, attachment), owner_claims.c (flows that clients put by
+ * themselves), owner_wishes.c (who wants what another has), owner_foreign.c (the kernel's sockets), owner_rivals.c
+ * (those in a flow's way), owner_resets.c (peers of the dead) and owner_heirs.c (what these peers still say).
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -150,6 +150,11 @@ struct xdp_owner {
 	uint64_t foreign_check_ns;
 	uint64_t unused_since_ns; /* attached without a flow; 0: not so */
 
+	/* owner_claims.c; NULL: clients take no ports by themselves */
+	struct xdp_claim_bucket *claims;
+	int claims_fd;
+	uint32_t claims_made; /* as last seen */
+
 	/* owner_wishes.c */
 	struct owner_wish *wish[OWNER_FLOW_BUCKETS];
 	uint32_t wishes;
@@ -191,6 +196,14 @@ bool owner_flow_is_connection(const struct vma_flow_key *key); /* TCP's 5-tuple 
 void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t bytes);
 /* Out of the table, in which `place` points to it: the kernel gets its packets. */
 void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place);
+
+/* ---- owner_claims.c: ports of UDP that clients take by themselves (xdp_claims.h) ---- */
+
+void owner_claims_init(struct xdp_owner *owner);
+void owner_claims_open(struct xdp_owner *owner); /* the program is attached */
+/* It is about to be detached. False: some are made, or were lately. */
+bool owner_claims_close(struct xdp_owner *owner);
+void owner_claims_end(struct xdp_owner *owner, uint32_t slot);
 
 /* ---- owner_rivals.c ---- */
 

@@ -105,7 +105,8 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 		rc = vmad_client_return(client, rental->slot, true);
 		return rc < 0 ? rc : -EMFILE;
 	}
-	if (rc == 0 && (rental->queues == 0 || rental->queues > XDP_QUEUES_MAX || nfds != rental->queues + 2))
+	if (rc == 0 && (rental->queues == 0 || rental->queues > XDP_QUEUES_MAX || nfds < rental->queues + 2 ||
+	                nfds > rental->queues + 3))
 		rc = -EPROTO;
 	if (rc < 0) {
 		close_fds(fds, nfds);
@@ -125,6 +126,7 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 	        .multi_buffer = rental->multi_buffer != 0,
 	        .umem_fd = fds[0],
 	        .shared_fd = fds[1],
+	        .claims_fd = nfds == rental->queues + 3 ? fds[nfds - 1] : -1,
 	};
 	memcpy(out->socket_fd, fds + 2, rental->queues * sizeof(int));
 	return 0;

@@ -83,6 +83,8 @@ static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct
 	answer->fds[1] = rental.shared_fd;
 	memcpy(answer->fds + 2, rental.socket_fd, rental.queues * sizeof(int));
 	answer->nfds = rental.queues + 2;
+	if (rental.claims_fd >= 0)
+		answer->fds[answer->nfds++] = rental.claims_fd;
 	return 0;
 }
 

@@ -5,7 +5,8 @@
  *   HELLO + a proof (SCM_RIGHTS)  ------>        may this process be a client? answered when the interface is ready
  *                                 <------ HELLO
  *   RENT wishes                   ------>
- *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue
+ *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
+ *                                              what ports are taken in, if there is one
  *   FLOW_ADD, FLOW_DEL, RETURN    ------>
  *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad
  *                                 <------ the same, with a result
@@ -32,7 +33,7 @@
 
 #define VMAD_MAGIC 0x64616d76u /* "vmad" */
 #define VMAD_VERSION 1
-#define VMAD_FDS_MAX (XDP_QUEUES_MAX + 2)
+#define VMAD_FDS_MAX (XDP_QUEUES_MAX + 3)
 
 enum vmad_type {
 	VMAD_HELLO = 1,
@@ -49,7 +50,7 @@ struct vmad_rent {
 	uint32_t rx_wre, tx_wre;
 };
 
-struct vmad_rental { /* struct xdp_rental without its fds, which travel beside it: memory, shared, sockets */
+struct vmad_rental { /* struct xdp_rental without its fds, which travel beside it: memory, shared, sockets, ports */
 	uint32_t slot, queues, nframes, rx_size, tx_size, tx_first, tx_count, rx_quota, mtu;
 	uint32_t generic, multi_buffer;
 };

@@ -51,7 +51,40 @@ struct xdp_flow_counts {
 	__u32 exact[2]; /* 5-tuples */
 	__u32 wild[2];  /* 3-tuples */
 	__u32 blocks;   /* of local ports */
+	__u32 claims;   /* 1: there may be some (xdp_claims.h) */
 };
+
+/*
+ * Flows of UDP that clients put there by themselves, without a question to the owner: xdp_claims.h says when, and in
+ * which order the two words are written. A bucket is looked through by address, port and VLAN.
+ */
+struct xdp_claim {
+	__u64 name; /* local address, port, VLAN; 0: free; below 2^16: being taken, by slot + 1 */
+	__u64 who;  /* peer and its port (0: any), slot */
+};
+
+#define XDP_CLAIM_WAYS 2
+#define XDP_CLAIM_BUCKETS 8192
+struct xdp_claim_bucket {
+	struct xdp_claim way[XDP_CLAIM_WAYS];
+};
+
+/* Addresses and ports in network order. The address is never 0. */
+static inline __attribute__((always_inline)) __u64 xdp_claim_name(__u32 local, __u16 local_port, __u16 vlan)
+{
+	return (__u64)local << 32 | (__u64)local_port << 16 | vlan;
+}
+
+static inline __attribute__((always_inline)) __u64 xdp_claim_who(__u32 peer, __u16 peer_port, __u16 slot)
+{
+	return (__u64)peer << 32 | (__u64)peer_port << 16 | slot;
+}
+
+/* Of one address, ports that follow each other have buckets of their own. */
+static inline __attribute__((always_inline)) __u32 xdp_claim_bucket_of(__u32 local, __u16 local_port)
+{
+	return ((__u32)(__u16)(local_port << 8 | local_port >> 8) + (local * 0x9e3779b1u >> 19)) % XDP_CLAIM_BUCKETS;
+}
 
 /*
  * One UDP 3-tuple, compared before the map is asked: most interfaces have just one flow that matters at a time, and a

@@ -87,6 +87,10 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out);
 void xdp_prog_destroy(struct xdp_prog *prog);
 /* From now on, a bit for each local port that an entry of the map has for TCP, blocks left out. */
 void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named);
+/* Where clients put ports that they take (xdp_claims.h), and what they map it by; NULL and -1: nowhere. */
+struct xdp_claim_bucket;
+struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd);
+void xdp_prog_look_at_claims(struct xdp_prog *prog); /* from now on the program does */
 /* Native mode, else generic (one warning); 0 or -errno. *generic tells. Idempotent. */
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic);
 void xdp_prog_detach(struct xdp_prog *prog);
@@ -184,6 +188,7 @@ struct xdp_rental {
 	uint32_t mtu;
 	bool generic, multi_buffer;
 	int umem_fd, shared_fd;
+	int claims_fd; /* -1: none, see xdp_claims.h */
 	int socket_fd[XDP_QUEUES_MAX];
 };
 int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);

@@ -23,7 +23,7 @@
 #include <vma/log.h>
 
 #include "nic_os.h"
-#include "xdp_flow.h"
+#include "xdp_claims.h"
 #include "xdp_priv.h"
 #include <xdp_steer.skel.h>
 
@@ -32,10 +32,11 @@ _Static_assert(XDP_FLOW_TCP_PORTS == VMA_FLOW_TCP_PORTS && XDP_FLOW_PORTS == VMA
 struct xdp_prog {
 	unsigned ifindex;
 	uint32_t queues;
-	int prog_fd, flows_fd, sockets_fd, segments_fd;
-	int link_fd;                   /* -1: not attached */
-	struct xdp_steer__bss *shared; /* the program's variables */
-	struct ring_buffer *segments;  /* as this process reads them; NULL: it does not */
+	int prog_fd, flows_fd, sockets_fd, segments_fd, claims_fd;
+	int link_fd;                     /* -1: not attached */
+	struct xdp_steer__bss *shared;   /* the program's variables */
+	struct xdp_claim_bucket *claims; /* NULL: clients take none by themselves */
+	struct ring_buffer *segments;    /* as this process reads them; NULL: it does not */
 	bool generic;
 	uint64_t front_version;  /* of the last flow at the front; never used again */
 	_Atomic uint64_t *named; /* bits of local ports; NULL: nobody wants to know */
@@ -79,7 +80,19 @@ static int load(uint32_t queues, bool frags, struct xdp_steer **out)
 	return 0;
 }
 
-/* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of five things. */
+/* Only where loads keep their order, see the program. */
+static void map_claims(struct xdp_prog *prog, const struct xdp_steer *skel)
+{
+#ifdef __x86_64__
+	prog->claims_fd = nic_fd_dup(bpf_map__fd(skel->maps.claims));
+	if (prog->claims_fd >= 0)
+		prog->claims = xdp_claims_map(prog->claims_fd);
+#else
+	(void)prog, (void)skel;
+#endif
+}
+
+/* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of six things. */
 static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
 {
 	prog->prog_fd = nic_fd_dup(bpf_program__fd(skel->progs.vma_steer));
@@ -94,6 +107,7 @@ static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
 		prog->shared = NULL;
 		return -errno;
 	}
+	map_claims(prog, skel);
 	return 0;
 }
 
@@ -111,7 +125,7 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 		return -ENOMEM;
 	prog->ifindex = ifindex;
 	prog->queues = queues;
-	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->segments_fd = prog->link_fd = -1;
+	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->segments_fd = prog->claims_fd = prog->link_fd = -1;
 	print_before = libbpf_set_print(to_log);
 	rc = load(queues, true, &skel);
 	if (rc == -EINVAL) /* a kernel before 5.18 */
@@ -139,6 +153,9 @@ void xdp_prog_destroy(struct xdp_prog *prog)
 		nic_fd_close(prog->segments_fd);
 	if (prog->shared != NULL)
 		munmap(prog->shared, sizeof(*prog->shared));
+	xdp_claims_unmap(prog->claims);
+	if (prog->claims_fd >= 0)
+		nic_fd_close(prog->claims_fd);
 	if (prog->sockets_fd >= 0)
 		nic_fd_close(prog->sockets_fd);
 	if (prog->flows_fd >= 0)
@@ -202,6 +219,7 @@ void xdp_prog_close_in_child(struct xdp_prog *prog)
 	os_close(prog->flows_fd);
 	os_close(prog->sockets_fd);
 	os_close(prog->segments_fd);
+	os_close(prog->claims_fd);
 }
 
 bool xdp_prog_attached(const struct xdp_prog *prog)
@@ -253,6 +271,17 @@ static void count_flow(struct xdp_prog *prog, const struct vma_flow_key *key, in
 	else
 		count += key->proto == IPPROTO_TCP;
 	__atomic_store_n(count, *count + (uint32_t)change, __ATOMIC_RELEASE);
+}
+
+struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd)
+{
+	*fd = prog->claims != NULL ? prog->claims_fd : -1;
+	return prog->claims;
+}
+
+void xdp_prog_look_at_claims(struct xdp_prog *prog)
+{
+	__atomic_store_n(&prog->shared->counts.claims, prog->claims != NULL, __ATOMIC_RELEASE);
 }
 
 void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named)

@@ -11,6 +11,7 @@
  *   route[frame]       TX side: the slot that rents the frame
  *   named[port / 64]   a bit for each local port that an entry of the program's map names for TCP, blocks left out
  *   tenants            slots that are not free
+ *   claims_open        flows may be claimed (xdp_claims.h); claims_made: how often they were
  *
  * Threads: any process that has it mapped, by the locks and the single-writer rules below.
  * Progress: no call waits; a lock that is taken makes the call return 0.
@@ -21,6 +22,7 @@
  * Who writes what:
  *   named[]     the owner: a port's bit is set before its first entry comes, and cleared after its last one has gone
  *   tenants     the owner: before a slot's client knows that it has it, and after all that it left is cleared up
+ *   claims_*    open: the owner; made: every client
  *   holder[f]   SELF by the client that polled f, FILL by the holder of the fill lock; OWNER and NONE by the owner
  *   state[f]    IDLE -> IN_FLIGHT and COMPLETED -> IDLE by the slot that rents f, IN_FLIGHT -> COMPLETED by the holder
  * of the completion lock of the queue on which f was sent; the owner when the slot's client is dead a lock      the
@@ -38,7 +40,7 @@
 #include "xdp_priv.h"
 
 #define XDP_SHARED_MAGIC 0x70647873u /* "sxdp" */
-#define XDP_SHARED_VERSION 3u
+#define XDP_SHARED_VERSION 4u
 
 /*
  * state[f]: what the frame is doing and, when it is or was in flight, which sending of it this is. The triple (epoch,
@@ -105,6 +107,7 @@ struct xdp_shared {
 	_Atomic uint8_t route[XDP_FRAMES_MAX];
 	_Atomic uint64_t named[65536 / 64]; /* the owner's */
 	_Atomic uint32_t tenants;           /* the owner's */
+	_Atomic uint32_t claims_open, claims_made;
 };
 _Static_assert(offsetof(struct xdp_shared_queue, comp) == 64, "filling and completing share no cache line");
 _Static_assert(sizeof(struct xdp_shared_slot) == 64, "slots share no cache line");

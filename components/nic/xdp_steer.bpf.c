@@ -12,6 +12,9 @@
  * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, be
  * it a listener: who has the block has no rules for connections that are young.
  *
+ * Ports of UDP that clients have taken by themselves (xdp_claims.h) are looked for behind the flows of one peer and
+ * before those of any.
+ *
  * A heir's flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing of it and
  * would answer with RST. The owner is told what has come and answers in its place (owner_heirs.c). A heir has nothing
  * to do with what begins anew: a SYN that somebody listens for, and all segments of a connection that the kernel has.
@@ -82,6 +85,15 @@ struct {
 	__uint(value_size, sizeof(__u32));
 } sockets SEC(".maps");
 
+/* Mapped by every client. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, XDP_CLAIM_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct xdp_claim_bucket);
+} claims SEC(".maps");
+
 /* Segments that met a heir. When it is full they are lost, as on a wire. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -130,6 +142,37 @@ static __always_inline int is_front(const struct xdp_flow_key *key, __u32 *slot)
 		return 0;
 	*slot = front.slot;
 	return front.version == version;
+}
+
+/*
+ * The slot that has taken the port, if it is to have this packet. Between two looks that find the same name, `who` was
+ * that name's: it is written after the name of before has gone and before the name comes (as for the front, that takes
+ * loads in program order). A slot that was there a moment ago may be the answer; it drops what it has no flow for.
+ */
+static __always_inline int is_taken(const struct xdp_flow_key *key, __u32 *slot)
+{
+	const __u64 name = xdp_claim_name(key->local, key->local_port, key->vlan);
+	const __u64 peer = xdp_claim_who(key->peer, key->peer_port, 0);
+	const __u32 index = xdp_claim_bucket_of(key->local, key->local_port);
+	const volatile struct xdp_claim_bucket *bucket;
+
+	if (!counts.claims)
+		return 0;
+	bucket = bpf_map_lookup_elem(&claims, &index);
+	if (!bucket)
+		return 0;
+	for (int i = 0; i < XDP_CLAIM_WAYS; i++) {
+		__u64 who;
+
+		if (bucket->way[i].name != name)
+			continue;
+		who = bucket->way[i].who;
+		*slot = (__u16)who;
+		who -= *slot;
+		if (bucket->way[i].name == name && (who == 0 || who == peer))
+			return 1;
+	}
+	return 0;
 }
 
 /* The flow that takes what no flow of one peer does. */
@@ -275,7 +318,7 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 		if (flow && is_heirs(ctx, key, flow, packet))
 			return XDP_DROP;
 	}
-	if (!packet->is_tcp && is_front(key, &slot))
+	if (!packet->is_tcp && (is_front(key, &slot) || is_taken(key, &slot)))
 		return to_slot(ctx, slot, XDP_PASS);
 	flow = wild_flow(key, packet->is_tcp);
 	if (!flow && packet->is_tcp) {

@@ -20,6 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../xdp_claims.h"
+#include "../xdp_shared.h"
 #include "priv_bed.h"
 
 #define HOST_A 0x0a090001u /* the other end: 10.9.0.1 */
@@ -110,6 +112,46 @@ static void flow_set_and_del(void)
 	bed_must(xdp_prog_flow_del(bed.prog, &wild) == 0, "del");
 	expect(&udp, BED_PASSED, "no flow is left");
 	bed_must(xdp_prog_flow_set(bed.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
+}
+
+/* What clients claim by themselves, in memory that they share with the program. */
+static void claims_are_followed(void)
+{
+	static struct xdp_shared shared;
+	struct vma_flow_key exact = bed_exact(&udp), wild = bed_wild(&udp);
+	struct bed_packet other_port = udp, other_peer = udp, tagged = udp, other_proto = tcp;
+	struct xdp_claim_bucket *claims;
+	struct xdp_claim *claim;
+	int fd;
+
+	other_port.dest_port += XDP_CLAIM_BUCKETS; /* in the same bucket */
+	other_peer.source_port++;
+	tagged.vlan = 5;
+	other_proto.dest_port = udp.dest_port;
+	open_bed();
+	claims = xdp_prog_claims(bed.prog, &fd);
+	bed_must(claims != NULL && fd >= 0, "the program has a place for claims");
+	xdp_prog_look_at_claims(bed.prog);
+	xdp_claims_open(&shared);
+	claim = xdp_claims_take(claims, &shared, 1, &wild);
+	bed_must(claim != NULL, "claim");
+	expect(&udp, 1, "the claim's own packet");
+	expect(&other_peer, 1, "of any peer");
+	expect(&other_port, BED_PASSED, "another port of its bucket");
+	expect(&tagged, BED_PASSED, "its port, tagged");
+	expect(&other_proto, BED_PASSED, "its port, of TCP");
+	xdp_claims_release(claim);
+	expect(&udp, BED_PASSED, "it is given up");
+	claim = xdp_claims_take(claims, &shared, 2, &exact);
+	expect(&udp, 2, "a claim of one peer");
+	expect(&other_peer, BED_PASSED, "which another has nothing to do with");
+	add(exact, 0, 0);
+	expect(&udp, 0, "a 5-tuple's rule wins");
+	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
+	add(wild, 0, 0);
+	expect(&other_peer, 0, "a 3-tuple's rule has the others");
+	xdp_claims_sweep(claims, 2);
+	bed_must(claim->name == 0, "swept");
 }
 
 /* The first UDP 3-tuple is compared before the map is asked; whoever has that place, each flow keeps its packets. */
@@ -556,6 +598,7 @@ static const struct {
         {"five_before_three", five_before_three},
         {"flow_set_and_del", flow_set_and_del},
         {"front_flow_comes_and_goes", front_flow_comes_and_goes},
+        {"claims_are_followed", claims_are_followed},
         {"full_table", full_table},
         {"multicast", multicast},
         {"listener_takes_what_is_left", listener_takes_what_is_left},

@@ -45,6 +45,18 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 	return 0;
 }
 
+struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd)
+{
+	(void)prog;
+	*fd = -1;
+	return NULL;
+}
+
+void xdp_prog_look_at_claims(struct xdp_prog *prog)
+{
+	(void)prog;
+}
+
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
 {
 	(void)prog;

@@ -108,6 +108,12 @@ enum vma_flow_flags {
 	VMA_FLOW_LISTENER = 1 << 0,
 	VMA_FLOW_RING_ONLY =
 	        1 << 1, /* of a ring's flow: no rule in the NIC, where another flow of the ring covers it */
+	/*
+	 * UDP: until the flow is deleted a kernel socket of this process's has the local port for itself, as it is
+	 * bound to it without SO_REUSEADDR and SO_REUSEPORT, and no other process has that socket. So nobody else can
+	 * have a right to the flow, and the backend need not ask. Whoever adds it again without this takes it back.
+	 */
+	VMA_FLOW_ALONE = 1 << 2,
 };
 
 struct vma_flow_rule {
@@ -281,10 +287,10 @@ void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count)
  * address, peer address and peer port both set or both zero. 0, -EINVAL, -EAFNOSUPPORT.
  */
 int vma_flow_key_check(const struct vma_flow_key *key);
-/* The same of a rule's flags: none but VMA_FLOW_LISTENER, and that of TCP from any peer. */
+/* The same of a rule's flags: VMA_FLOW_LISTENER of TCP from any peer, VMA_FLOW_ALONE of UDP. */
 static inline bool vma_flow_flags_ok(const struct vma_flow_rule *rule)
 {
-	return rule->flags == 0 ||
+	return rule->flags == 0 || (rule->flags == VMA_FLOW_ALONE && rule->key.proto == IPPROTO_UDP) ||
 	       (rule->flags == VMA_FLOW_LISTENER && rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be == 0);
 }
 

@@ -1,0 +1,189 @@
+/* Flows that clients claim by themselves: who has one, when none is to be had, and what is left of the dead. */
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <string.h>
+
+#include <vma/test.h>
+
+#include "../xdp_claims.h"
+#include "../xdp_shared.h"
+
+static struct xdp_claim_bucket table[XDP_CLAIM_BUCKETS];
+static struct xdp_shared shared;
+
+static int start(void **state)
+{
+	(void)state;
+	memset(table, 0, sizeof(table));
+	xdp_claims_open(&shared);
+	return 0;
+}
+
+static struct vma_flow_key key_of(uint16_t port, uint16_t peer_port)
+{
+	struct vma_flow_key key = {.family = AF_INET,
+	                           .proto = IPPROTO_UDP,
+	                           .local = {10, 9, 0, 2},
+	                           .local_port_be = htons(port),
+	                           .peer_port_be = htons(peer_port)};
+
+	if (peer_port != 0)
+		memcpy(key.peer, (uint8_t[]){10, 9, 0, 1}, 4);
+	return key;
+}
+
+static struct xdp_claim *take(uint32_t slot, uint16_t port, uint16_t peer_port)
+{
+	const struct vma_flow_key key = key_of(port, peer_port);
+
+	return xdp_claims_take(table, &shared, slot, &key);
+}
+
+static void test_a_claim_says_whose_packets_are_meant_and_who_gets_them(void **state)
+{
+	const struct xdp_claim *any = take(3, 40000, 0), *one = take(3, 40001, 53);
+	uint32_t local, peer;
+
+	(void)state;
+	memcpy(&local, (uint8_t[]){10, 9, 0, 2}, 4);
+	memcpy(&peer, (uint8_t[]){10, 9, 0, 1}, 4);
+	assert_int_equal(any->name, xdp_claim_name(local, htons(40000), 0));
+	assert_int_equal(any->who, 3);
+	assert_int_equal(one->who, xdp_claim_who(peer, htons(53), 3));
+	assert_ptr_equal(any, &table[xdp_claim_bucket_of(local, htons(40000))].way[0]);
+}
+
+static void test_of_one_name_a_client_has_two_while_it_changes_its_peer(void **state)
+{
+	struct xdp_claim *any = take(3, 40000, 0), *one = take(3, 40000, 53);
+
+	(void)state;
+	assert_non_null(one);
+	assert_ptr_not_equal(any, one);
+	xdp_claims_release(any);
+	assert_int_not_equal(one->name, 0);
+}
+
+static void test_a_full_bucket_refuses_until_one_is_given_up(void **state)
+{
+	struct xdp_claim *first = take(1, 20000, 0);
+
+	(void)state;
+	assert_non_null(take(2, 20000 + XDP_CLAIM_BUCKETS, 0));
+	assert_null(take(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
+	xdp_claims_release(first);
+	assert_non_null(take(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
+}
+
+static void test_all_ports_of_the_usual_range_but_few_are_to_be_had_at_once(void **state)
+{
+	unsigned had = 0;
+
+	(void)state;
+	for (unsigned port = 32768; port < 32768 + 2 * XDP_CLAIM_BUCKETS; port++)
+		had += take(1, (uint16_t)port, 0) != NULL;
+	assert_int_equal(had, 2 * XDP_CLAIM_BUCKETS);
+}
+
+static void test_while_it_is_closed_nothing_is_claimed_and_nothing_is_left(void **state)
+{
+	(void)state;
+	assert_true(xdp_claims_close(table, &shared));
+	assert_null(take(1, 40000, 0));
+	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
+		assert_int_equal(table[b].way[0].name | table[b].way[1].name, 0);
+}
+
+static void test_with_a_claim_it_does_not_close(void **state)
+{
+	struct xdp_claim *claim = take(1, 40000, 0);
+
+	(void)state;
+	assert_false(xdp_claims_close(table, &shared));
+	assert_non_null(take(1, 40001, 0)); /* it is open again */
+	xdp_claims_sweep(table, 1);
+	assert_int_equal(claim->name, 0);
+	assert_true(xdp_claims_close(table, &shared));
+}
+
+static void test_the_dead_leave_nothing_also_in_the_middle_of_a_claim(void **state)
+{
+	struct xdp_claim *dead = take(1, 40000, 0), *alive = take(2, 40001, 0), *half = &table[7].way[1],
+	                 *others_half = &table[8].way[0];
+
+	(void)state;
+	half->name = 1 + 1;
+	others_half->name = 2 + 1;
+	others_half->who = 1; /* of an earlier claim there */
+	xdp_claims_sweep(table, 1);
+	assert_int_equal(dead->name, 0);
+	assert_int_equal(half->name, 0);
+	assert_int_not_equal(alive->name, 0);
+	assert_int_equal(others_half->name, 2 + 1);
+}
+
+static void test_what_a_dead_client_still_has_is_nobodys_before_it_is_swept(void **state)
+{
+	(void)state;
+	assert_non_null(take(1, 40000, 0));
+	assert_null(take(2, 40000, 0));
+	xdp_claims_sweep(table, 1);
+	assert_non_null(take(2, 40000, 0));
+}
+
+/* ---- closing against claiming ---- */
+
+static _Atomic bool stop;
+static _Atomic uint32_t holders; /* who has a claim, from after it was had to before it is given up */
+
+static void *claim_again_and_again(void *arg)
+{
+	const uint32_t slot = (uint32_t)(uintptr_t)arg;
+
+	while (!atomic_load(&stop)) {
+		struct xdp_claim *claim = take(slot, (uint16_t)(40000 + slot), 0);
+
+		if (claim == NULL)
+			continue;
+		atomic_fetch_add(&holders, 1);
+		atomic_fetch_sub(&holders, 1);
+		xdp_claims_release(claim);
+	}
+	return NULL;
+}
+
+static void test_no_claim_is_had_from_what_has_just_been_closed(void **state)
+{
+	pthread_t thread[2];
+	unsigned closes = 0;
+
+	(void)state;
+	for (uintptr_t slot = 0; slot < 2; slot++)
+		pthread_create(&thread[slot], NULL, claim_again_and_again, (void *)slot);
+	for (unsigned i = 0; i < 2000; i++) {
+		if (!xdp_claims_close(table, &shared))
+			continue;
+		for (unsigned look = 0; look < 20; look++)
+			assert_int_equal(atomic_load(&holders), 0);
+		closes++;
+		xdp_claims_open(&shared);
+	}
+	atomic_store(&stop, true);
+	for (unsigned slot = 0; slot < 2; slot++)
+		pthread_join(thread[slot], NULL);
+	assert_int_not_equal(closes, 0);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_a_claim_says_whose_packets_are_meant_and_who_gets_them, start),
+        cmocka_unit_test_setup(test_of_one_name_a_client_has_two_while_it_changes_its_peer, start),
+        cmocka_unit_test_setup(test_a_full_bucket_refuses_until_one_is_given_up, start),
+        cmocka_unit_test_setup(test_all_ports_of_the_usual_range_but_few_are_to_be_had_at_once, start),
+        cmocka_unit_test_setup(test_while_it_is_closed_nothing_is_claimed_and_nothing_is_left, start),
+        cmocka_unit_test_setup(test_with_a_claim_it_does_not_close, start),
+        cmocka_unit_test_setup(test_the_dead_leave_nothing_also_in_the_middle_of_a_claim, start),
+        cmocka_unit_test_setup(test_what_a_dead_client_still_has_is_nobodys_before_it_is_swept, start),
+        cmocka_unit_test_setup(test_no_claim_is_had_from_what_has_just_been_closed, start),
+};
+
+VMA_TEST_MAIN(tests)

@@ -1,0 +1,55 @@
+/*
+ * xdp_claims - flows of UDP that a client puts before the XDP program by itself: a table in memory that both have
+ * mapped.
+ *
+ * To ask the owner for a rule takes longer than the whole life of a socket that sends one question and hears one
+ * answer. What the owner would have to find out (that no other client has the flow, and that no foreign kernel socket
+ * would receive it) need not be asked where a kernel socket of the client's has the port for itself: bound to it,
+ * without SO_REUSEADDR and SO_REUSEPORT, and known to no other process. The kernel gives such a port to nobody else, so
+ * nobody else can have a right to the flow. The client sees to that from take to release (VMA_FLOW_ALONE).
+ *
+ *   client  take:     name 0 -> slot + 1 (compare-and-swap), who, name      then: is it open?   no: release, ask
+ *           release:  name -> 0
+ *   owner   close:    open -> 0                                             then: is any taken? yes: open -> 1
+ *   program           name, who, name again
+ *
+ * Open: the program is attached, and stays so. Both sides write first and look then, all of it sequentially consistent:
+ * of a take and a close that meet at least one sees the other, so no port is taken that nobody looks for.
+ *
+ * A client that dies in the middle leaves its number in the word: the owner sweeps what was a dead slot's before the
+ * slot is rented again. Until then a packet for it finds no socket, and goes on to the kernel. A client that writes
+ * what is not true here gets packets of others; it has their packet memory mapped anyway.
+ *
+ * Threads: any, of any process.
+ * Progress: no call waits.
+ * Memory: the program's map, mapped; XDP_CLAIM_BUCKETS buckets.
+ * Example: test/test_xdp_claims.c.
+ */
+#ifndef VMA_XDP_CLAIMS_H
+#define VMA_XDP_CLAIMS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/nic.h>
+
+#include "xdp_flow.h"
+
+struct xdp_shared;
+
+/* NULL: fd is no such map. */
+struct xdp_claim_bucket *xdp_claims_map(int fd);
+void xdp_claims_unmap(struct xdp_claim_bucket *claims);
+
+/* The flow's place, which the slot has now; NULL: both are taken, or it is closed. `key` is UDP. */
+struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
+                                  const struct vma_flow_key *key);
+void xdp_claims_release(struct xdp_claim *claim);
+
+/* The owner. close: false, some are taken, and it stays open. sweep: the slot's client is dead, or has left. */
+void xdp_claims_open(struct xdp_shared *shared);
+bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared);
+void xdp_claims_sweep(struct xdp_claim_bucket *claims, uint32_t slot);
+
+#endif
