@@ -4,6 +4,7 @@
 #include <linux/if_ether.h>
 #include <linux/if_link.h>
 #include <linux/neighbour.h>
+#include <linux/fib_rules.h>
 #include <linux/rtnetlink.h>
 #include <netlink/attr.h>
 #include <netlink/msg.h>
@@ -297,6 +298,29 @@ struct nl_msg *net_msg_ask_route(const struct vma_net_key *key)
 		return r;
 	nlmsg_free(r);
 	return NULL;
+}
+
+/* ---- rules ---- */
+
+int net_msg_rule(struct nlmsghdr *message, bool *ports)
+{
+	static const struct nla_policy rule_policy[FRA_MAX + 1];
+	const struct fib_rule_hdr *header = nlmsg_data(message);
+	struct nlattr *attrs[FRA_MAX + 1];
+
+	if (parse(message, sizeof(*header), attrs, FRA_MAX, rule_policy) < 0)
+		return -EINVAL;
+	if (header->family != AF_INET)
+		return -EPROTONOSUPPORT;
+	*ports = attrs[FRA_SPORT_RANGE] != NULL || attrs[FRA_DPORT_RANGE] != NULL;
+	return 0;
+}
+
+struct nl_msg *net_msg_dump_rules(void)
+{
+	const struct fib_rule_hdr header = {.family = AF_INET};
+
+	return net_nl_request(RTM_GETRULE, NLM_F_DUMP, &header, sizeof(header));
 }
 
 /* ---- tables ---- */

@@ -26,11 +26,15 @@ struct net_msg_prefix {
 int net_msg_prefix(struct nlmsghdr *message, struct net_msg_prefix *out);
 bool net_msg_prefix_covers(const struct net_msg_prefix *prefix, const uint8_t address[16]);
 
+/* A routing rule: whether it looks at ports. */
+int net_msg_rule(struct nlmsghdr *message, bool *ports);
+
 /* Requests; NULL: no memory. */
 struct nl_msg *net_msg_ask_route(const struct vma_net_key *key);
 struct nl_msg *net_msg_ask_neigh(uint32_t ifindex, uint8_t family, const void *address);
 struct nl_msg *net_msg_use_neigh(uint32_t ifindex, uint8_t family, const void *address);
 struct nl_msg *net_msg_dump_links(void);
 struct nl_msg *net_msg_dump_addrs(void);
+struct nl_msg *net_msg_dump_rules(void);
 
 #endif

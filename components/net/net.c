@@ -131,7 +131,12 @@ static void take_event(struct nlmsghdr *message, void *arg)
 	case RTM_DELNEIGH:
 		neigh_changed(net, message);
 		break;
-	default: /* rules, next hops, an interface's IPv4 settings: any destination may be concerned */
+	case RTM_NEWRULE:
+	case RTM_DELRULE:
+		net_rules_look(net);
+		net_paths_all_dirty(net);
+		break;
+	default: /* next hops, an interface's IPv4 settings: any destination may be concerned */
 		net_paths_all_dirty(net);
 	}
 }
@@ -147,6 +152,7 @@ static int resync(struct vma_net *net)
 		if (rc == 0)
 			break;
 	}
+	net_rules_look(net);
 	net->resync_due = rc < 0; /* what could be read is in the tables; the next call tries again */
 	for (unsigned i = 0; i < NET_NEIGH_BUCKETS; i++) {
 		struct neigh *neigh;
@@ -169,6 +175,7 @@ static void run_timers(struct vma_net *net, uint64_t now)
 	}
 	if (net->recheck_ns != 0 && now >= net->recheck_ns) {
 		net->recheck_ns = 0;
+		net_rules_look(net);
 		net_paths_sweep(net, now);
 	}
 }
@@ -234,8 +241,8 @@ int vma_net_process(struct vma_net *net)
 
 unsigned vma_net_fds(const struct vma_net *net, int *fds, unsigned max)
 {
-	const int all[] = {net_nl_fd(net->events), net_nl_fd(net->ask), net->epoll_fd,
-	                   net->wake_fd,           net->timer_fd,       net->probe_fd};
+	const int all[] = {net_nl_fd(net->events), net_nl_fd(net->ask), net->epoll_fd, net->wake_fd,
+	                   net->timer_fd,          net->probe_fd,       net->policy_fd};
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -276,6 +283,7 @@ static int open_fds(struct vma_net *net)
 
 	net->epoll_fd = net_fd_up((int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
 	net->probe_fd = net_probe_open();
+	net->policy_fd = net_rules_open();
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
 		struct epoll_event event = {.events = EPOLLIN, .data.fd = fds[i]};
 
@@ -302,7 +310,8 @@ static struct vma_net *allocate(void)
 	pthread_mutex_init(&net->lock, NULL);
 	TAILQ_INIT(&net->paths);
 	TAILQ_INIT(&net->free_paths);
-	net->epoll_fd = net->wake_fd = net->timer_fd = net->probe_fd = -1;
+	net->epoll_fd = net->wake_fd = net->timer_fd = net->probe_fd = net->policy_fd = -1;
+	net->by_ports = true;
 	return net;
 }
 
@@ -345,6 +354,7 @@ void vma_net_destroy(struct vma_net *net)
 	close_fd(net->wake_fd);
 	close_fd(net->timer_fd);
 	close_fd(net->probe_fd);
+	close_fd(net->policy_fd);
 	net_nl_close(net->ask);
 	net_nl_close(net->events);
 	pthread_mutex_destroy(&net->lock);

@@ -69,7 +69,8 @@ struct vma_net {
 	bool undisturbed; /* as of struct vma_net_attr */
 	struct nl_sock *ask, *events;
 	int epoll_fd, wake_fd, timer_fd;
-	int probe_fd; /* UDP, for probes without CAP_NET_ADMIN; -1: none */
+	int probe_fd;  /* UDP, for probes without CAP_NET_ADMIN; -1: none */
+	int policy_fd; /* fib_multipath_hash_policy; -1: none */
 
 	LIST_HEAD(link_list, link) links;
 	LIST_HEAD(addr_list, addr) addrs;
@@ -82,6 +83,7 @@ struct vma_net {
 	uint64_t settle_ns, recheck_ns; /* when due, 0: not; CLOCK_MONOTONIC */
 	uint64_t armed_ns;              /* what the timer is set to */
 
+	_Atomic bool by_ports;                /* lookups may depend on ports; read by any thread */
 	_Atomic uint64_t generation, resyncs; /* read by any thread */
 	struct path_table table;              /* read by any thread */
 	struct ask_queue asks;                /* pushed by any thread */
@@ -115,6 +117,11 @@ void net_tables_fini(struct vma_net *net);
 
 /* route.c */
 int net_route_ask(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out);
+
+/* rules.c */
+int net_rules_open(void);                 /* policy_fd */
+void net_rules_look(struct vma_net *net); /* whether ports matter: after a change of rules, and now and then */
+struct vma_net_key net_rules_key(const struct vma_net *net, const struct vma_net_key *key); /* without what does not */
 
 /* neigh.c */
 struct neigh *net_neigh_get(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16]);

@@ -124,19 +124,21 @@ static int check(const struct vma_net_key *key)
 	return 0;
 }
 
-int vma_net_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
+int vma_net_path_get(struct vma_net *net, const struct vma_net_key *asked, struct vma_net_path **out)
 {
+	struct vma_net_key key;
 	struct net_hold hold;
 	struct path *path;
-	int rc = check(key);
+	int rc = check(asked);
 
 	if (rc < 0)
 		return rc;
 	net_lock(net, &hold);
 	net_catch_up(net);
-	path = find_locked(net, key);
+	key = net_rules_key(net, asked);
+	path = find_locked(net, &key);
 	if (path == NULL)
-		path = create(net, key);
+		path = create(net, &key);
 	if (path != NULL) {
 		if (path->refs++ == 0)
 			net->paths_idle--;
@@ -173,15 +175,16 @@ void vma_net_path_read(const struct vma_net_path *path, struct vma_net_template 
 }
 
 /* The path of exactly this key, with its template. */
-static struct vma_net_path *find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
+static struct vma_net_path *find(struct vma_net *net, const struct vma_net_key *asked, struct vma_net_template *out)
 {
-	struct vma_net_path *path = path_table_find(&net->table, key);
+	const struct vma_net_key key = net_rules_key(net, asked);
+	struct vma_net_path *path = path_table_find(&net->table, &key);
 	uint64_t words[PATH_SLOT_WORDS];
 
 	if (path == NULL)
 		return NULL;
 	path_slot_read(path, words, PATH_SLOT_WORDS);
-	if (memcmp(words + VMA_NET_TEMPLATE_WORDS, key, sizeof(*key)) != 0)
+	if (memcmp(words + VMA_NET_TEMPLATE_WORDS, &key, sizeof(key)) != 0)
 		return NULL;
 	memcpy(out, words, sizeof(*out));
 	if (atomic_load_explicit(&path->used, memory_order_relaxed) == 0)
@@ -209,9 +212,11 @@ void vma_net_ask(struct vma_net *net, const struct vma_net_key *key, unsigned wh
 		ask(net, path, what);
 }
 
-bool vma_net_want(struct vma_net *net, const struct vma_net_key *key)
+bool vma_net_want(struct vma_net *net, const struct vma_net_key *asked)
 {
-	if (check(key) < 0 || !want_board_post(&net->wants, key))
+	const struct vma_net_key key = net_rules_key(net, asked);
+
+	if (check(&key) < 0 || !want_board_post(&net->wants, &key))
 		return false;
 	net_wake(net);
 	return true;

@@ -150,18 +150,29 @@ void net_tables_fini(struct vma_net *net)
 
 /* ---- for others ---- */
 
-int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+static int copy_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out, bool known)
 {
 	struct net_hold hold;
 	const struct link *link;
 
 	net_lock(net, &hold);
-	net_catch_up(net);
+	if (!known)
+		net_catch_up(net);
 	link = find_link(net, ifindex);
 	if (link != NULL)
 		*out = link->link;
 	net_unlock(net, &hold);
 	return link != NULL ? 0 : -ENODEV;
+}
+
+int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+{
+	return copy_link(net, ifindex, out, false);
+}
+
+int vma_net_link_known(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+{
+	return copy_link(net, ifindex, out, true);
 }
 
 int vma_net_link_by_name(struct vma_net *net, const char *name, struct vma_net_link *out)

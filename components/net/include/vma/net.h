@@ -73,7 +73,9 @@ struct vma_net_link {
 	char name[16], kind[16]; /* "veth", "macvlan", ...; "": a device of its own, or not told */
 };
 
-/* -ENODEV: there is none. */
+/* -ENODEV: there is none. link_known: as of what was heard by the last control call or process, for who has just made
+ * one. */
+int vma_net_link_known(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out);
 int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out);
 int vma_net_link_by_name(struct vma_net *net, const char *name, struct vma_net_link *out);
 /* Fills up to max, returns how many there are. */
@@ -93,9 +95,10 @@ int vma_net_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *ou
 /* ---- routes ---- */
 
 /*
- * What a socket asks with; all that the kernel's decision may depend on. Equal keys share a path, bytes that are not
- * used are zero. The caller translates its socket: oif from SO_BINDTODEVICE or IP_UNICAST_IF, for multicast oif and src
- * also from IP_MULTICAST_IF, src from bind or IP_PKTINFO (zero: the kernel chooses), mark from SO_MARK. Sockets with
+ * What a socket asks with; all that the kernel's decision may depend on. Equal keys share a path, and of UDP those that
+ * differ in ports alone, while no rule looks at ports and no route is chosen by them; bytes that are not used are zero.
+ * The caller translates its socket: oif from SO_BINDTODEVICE or IP_UNICAST_IF, for multicast oif and src also from
+ * IP_MULTICAST_IF, src from bind or IP_PKTINFO (zero: the kernel chooses), mark from SO_MARK. Sockets with
  * SO_DONTROUTE, IP_TRANSPARENT or IP options belong to the OS: their lookups cannot be asked for.
  */
 struct vma_net_key {

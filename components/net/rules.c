@@ -1,0 +1,64 @@
+/*
+ * rules - whether a lookup may depend on ports: by a rule that names some, or where several next hops share the load.
+ *
+ * Where it may not, UDP sockets with the same destination share a path, however many there are and however short each
+ * lives. The rules' changes are told by events. That of the hash over several next hops is not: it is looked at
+ * whenever paths are asked for again. Connections of TCP keep their ports: they hold a path for long, and are not told
+ * when ports begin to matter. A UDP socket asks anew when the generation moves.
+ */
+#include <fcntl.h>
+#include <linux/rtnetlink.h>
+#include <netinet/in.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "message.h"
+#include "net_priv.h"
+#include "netlink.h"
+
+static void take_rule(struct nlmsghdr *message, void *arg)
+{
+	bool ports, *any = arg;
+
+	if (message->nlmsg_type == RTM_NEWRULE && net_msg_rule(message, &ports) == 0)
+		*any |= ports;
+}
+
+static bool rules_name_ports(struct vma_net *net)
+{
+	bool any = false;
+
+	return net_nl_ask(net->ask, net_msg_dump_rules(), take_rule, &any) < 0 || any;
+}
+
+/* fib_multipath_hash_policy: 0 looks at addresses only. */
+static bool hash_takes_ports(const struct vma_net *net)
+{
+	char policy = '?';
+
+	return syscall(SYS_pread64, net->policy_fd, &policy, 1, 0) != 1 || policy != '0';
+}
+
+/* Kept: a descriptor of the moment would have the number that the program's next one should have. */
+int net_rules_open(void)
+{
+	return net_fd_up((int)syscall(SYS_openat, AT_FDCWD, "/proc/sys/net/ipv4/fib_multipath_hash_policy",
+	                              O_RDONLY | O_CLOEXEC));
+}
+
+void net_rules_look(struct vma_net *net)
+{
+	const bool by_ports = hash_takes_ports(net) || rules_name_ports(net);
+
+	if (atomic_exchange_explicit(&net->by_ports, by_ports, memory_order_relaxed) != by_ports)
+		net_paths_all_dirty(net);
+}
+
+struct vma_net_key net_rules_key(const struct vma_net *net, const struct vma_net_key *key)
+{
+	struct vma_net_key out = *key;
+
+	if (out.proto == IPPROTO_UDP && !atomic_load_explicit(&net->by_ports, memory_order_relaxed))
+		out.sport_be = out.dport_be = 0;
+	return out;
+}
