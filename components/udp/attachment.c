@@ -127,7 +127,8 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		}
 	}
 	flows->moved = false;
-	atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
+	if (!sock->port_fresh)
+		atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
 	old = atomic_exchange_explicit(&sock->attachments, all, memory_order_acq_rel);
 	if (old != NULL)
 		vma_retire(&old->retired, attachments_end);

@@ -17,8 +17,8 @@ static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
 	return a->sin_family == b->sin_family && a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
 }
 
-/* True: something has changed. */
-static bool take_names(struct udp_sock *sock, int fd)
+/* True: something has changed. A socket that could be bound is not connected. */
+static bool take_names(struct udp_sock *sock, int fd, bool bound)
 {
 	struct sockaddr_in local = {0}, peer = {0};
 	socklen_t len = sizeof(local);
@@ -27,7 +27,7 @@ static bool take_names(struct udp_sock *sock, int fd)
 	if (vma_os.getsockname(fd, (struct sockaddr *)&local, &len) != 0)
 		local.sin_family = 0;
 	len = sizeof(peer);
-	if (vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0)
+	if (bound || vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0)
 		peer = (struct sockaddr_in){0};
 	memset(local.sin_zero, 0, sizeof(local.sin_zero));
 	memset(peer.sin_zero, 0, sizeof(peer.sin_zero));
@@ -38,11 +38,16 @@ static bool take_names(struct udp_sock *sock, int fd)
 	return changed;
 }
 
-static void follow(struct udp_sock *sock, int fd)
+/* A port that the kernel has chosen just now is known to nobody, so what is in the shadow need not be looked for. */
+static void follow(struct udp_sock *sock, int fd, bool bound)
 {
-	if (!take_names(sock, fd))
+	const bool had_port = sock->local.sin_port != 0;
+
+	if (!take_names(sock, fd, bound))
 		return;
+	sock->port_fresh = !had_port && sock->port_chosen && sock->flows == NULL;
 	udp_flows_update(sock);
+	sock->port_fresh = false;
 	udp_dst_reset(sock);
 }
 
@@ -63,7 +68,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 		rc = -errno;
 	} else {
 		sock->port_chosen = asks_for_any_port(addr, len);
-		follow(sock, fd);
+		follow(sock, fd, true);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;
@@ -76,12 +81,25 @@ static void watch_errors(struct udp_sock *sock, int fd)
 		sock->errors_watched = true;
 }
 
+/* What the kernel has chosen it takes away when the association is dissolved, and may give to another at once. */
+static void leave_port(struct udp_sock *sock, const struct sockaddr *addr, socklen_t len)
+{
+	sa_family_t family;
+
+	if (!sock->port_chosen || sock->flows == NULL || len < sizeof(family) ||
+	    vma_copy(&family, addr, sizeof(family)) != 0 || family != AF_UNSPEC)
+		return;
+	sock->port_leaves = true;
+	udp_flows_update(sock);
+}
+
 int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct udp_sock *sock = udp_sock(file);
 	int rc = 0;
 
 	pthread_mutex_lock(&file->lock);
+	leave_port(sock, addr, len);
 	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
 	if (syscall(SYS_connect, fd, addr, len) != 0)
 		rc = -errno;
@@ -89,7 +107,14 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		watch_errors(sock, fd);
 	if (sock->local.sin_port == 0)
 		sock->port_chosen = true;
-	follow(sock, fd);
+	if (sock->port_leaves) {
+		sock->port_leaves = false;
+		take_names(sock, fd, false);
+		udp_flows_update(sock);
+		udp_dst_reset(sock);
+	} else {
+		follow(sock, fd, false);
+	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;
 }

@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "defaults.h"
 #include "dst.h"
 
 /* ---- retiring ---- */
@@ -43,26 +44,26 @@ static void options_end(struct vma_retired *retired)
 _Static_assert(offsetof(struct udp_tx_options, retired) == 0 && offsetof(struct udp_tx_rails, retired) == 0,
                "options_end");
 
+/* dst_lock, or nobody else knows the socket. */
 static void dst_replace(struct udp_dst *_Atomic *slot, struct udp_dst *dst)
 {
-	struct udp_dst *old = atomic_exchange_explicit(slot, dst, memory_order_acq_rel);
+	struct udp_dst *old;
 
+	if (dst == NULL && atomic_load_explicit(slot, memory_order_relaxed) == NULL)
+		return;
+	old = atomic_exchange_explicit(slot, dst, memory_order_acq_rel);
 	if (old != NULL)
 		vma_retire(&old->retired, dst_end);
 }
 
 /* ---- options ---- */
 
-static uint8_t kernel_ttl(struct udp_sock *sock)
+/* None is set. */
+static uint8_t kernel_ttl(const struct udp_sock *sock)
 {
-	int ttl = 0;
-	socklen_t len = sizeof(ttl);
-	int fd = atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
+	int ttl = udp_default_ttl(atomic_load_explicit(&sock->file.fd, memory_order_relaxed));
 
-	/* Tells the system's default when none is set. */
-	if (vma_os.getsockopt(fd, IPPROTO_IP, IP_TTL, &ttl, &len) != 0 || ttl <= 0 || ttl > 255)
-		return 64;
-	return (uint8_t)ttl;
+	return ttl > 0 && ttl <= 255 ? (uint8_t)ttl : 64;
 }
 
 static uint32_t kernel_uid(struct udp_sock *sock)
@@ -99,8 +100,10 @@ static struct udp_tx_options *options_of(struct udp_sock *sock)
 	tx->df = sock->pmtu_discover != IP_PMTUDISC_DONT && sock->pmtu_discover != IP_PMTUDISC_INTERFACE &&
 	         sock->pmtu_discover != IP_PMTUDISC_OMIT;
 	tx->by_os = atomic_load(&sock->os_send) || atomic_load(&sock->shut_wr) || sock->file.os_only;
-	tx->where = (struct vma_ring_where){
-	        .socket_id = sock->file.id, .thread_id = (uint64_t)gettid(), .core = (uint32_t)sched_getcpu()};
+	tx->where = (struct vma_ring_where){.socket_id = sock->file.id,
+	                                    .thread_id =
+	                                            atomic_load_explicit(&vma_thread_self()->tid, memory_order_relaxed),
+	                                    .core = (uint32_t)sched_getcpu()};
 	memcpy(tx->where.local, &sock->local.sin_addr, 4);
 	return tx;
 }

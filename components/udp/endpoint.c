@@ -246,6 +246,7 @@ static struct udp_member *member_make(struct udp_flows *flows, struct udp_endpoi
 	member->guest = guest;
 	member->flow = (struct vma_flow){.key = target->key,
 	                                 .sink = endpoint->shared ? sink_shared : sink_unicast,
+	                                 .flags = target->alone ? VMA_FLOW_ALONE : 0,
 	                                 .owner = member,
 	                                 .revoked = on_revoked};
 	return member;

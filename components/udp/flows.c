@@ -136,12 +136,20 @@ static void arrange_guests(struct udp_flows *flows, uint16_t port_be, bool every
 
 /* ---- update ---- */
 
-/* Members that are to stay are marked. A revoked one goes before it is asked for again: the ring refuses it else. */
+/* A revoked one goes before it is asked for again: the ring refuses it else. So does one whose port is not the socket's
+ * alone any more, so that the NIC is asked. */
+static bool has_to_go_first(const struct udp_member *member, const struct udp_target *target)
+{
+	return atomic_load_explicit(&member->revoked, memory_order_acquire) ||
+	       (member->flow.flags & VMA_FLOW_ALONE && !target->alone);
+}
+
+/* Members that are to stay are marked. */
 static void attach_wanted(struct udp_flows *flows, struct udp_target *target, struct vma_device *device, bool *hosts)
 {
 	struct udp_member *member = udp_member_find(flows, target);
 
-	if (member != NULL && atomic_load_explicit(&member->revoked, memory_order_acquire)) {
+	if (member != NULL && has_to_go_first(member, target)) {
 		udp_member_detach(member);
 		member = NULL;
 	}
@@ -298,6 +306,7 @@ void udp_flows_update(struct udp_sock *sock)
 	paused = !by_os && is_paused(flows);
 	if (paused)
 		targets.reason = VMA_SOCK_PORT_SHARED;
+	paused |= sock->port_leaves;
 	if (flows != NULL && (by_os || paused || udp_targets_get(sock, engine->net, &targets) == 0)) {
 		done = apply(flows, engine, &targets, by_os || paused);
 		ask_for_retry(sock, &targets, paused);
@@ -383,6 +392,7 @@ void udp_ask_take_up(struct udp_sock *sock)
 
 void udp_flows_pause(struct udp_sock *sock)
 {
+	sock->port_lent = true;
 	if (sock->flows == NULL)
 		return;
 	if (sock->flows->members != NULL) {

@@ -21,6 +21,7 @@
 #include <vma/log.h>
 
 #include "control.h"
+#include "defaults.h"
 #include "flows.h"
 #include "groups.h"
 
@@ -195,10 +196,9 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 	set_os_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
 }
 
-static void mirror_rcvbuf(struct udp_sock *sock, int fd)
+static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 {
 	const struct vma_engine *engine = vma_engine();
-	int64_t bytes = get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992);
 
 	if (engine != NULL && bytes < engine->conf.rx_bytes_min)
 		bytes = engine->conf.rx_bytes_min;
@@ -218,7 +218,7 @@ static void mirror_socket(struct udp_sock *sock, int fd, int name, const void *v
 	switch (name) {
 	case SO_RCVBUF:
 	case SO_RCVBUFFORCE:
-		mirror_rcvbuf(sock, fd);
+		set_rcvbuf(sock, get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992));
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
@@ -435,6 +435,17 @@ static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value
 
 /* ---- setsockopt ---- */
 
+/* With these others may have the port, too: before the kernel lets them, the flows are asked for like anybody's. */
+static void lend_port(struct udp_sock *sock, int level, int name)
+{
+	if (level != SOL_SOCKET || sock->port_lent || !sock->port_chosen)
+		return;
+	if (name != SO_REUSEADDR && name != SO_REUSEPORT && name != SO_BINDTODEVICE && name != SO_BINDTOIFINDEX)
+		return;
+	sock->port_lent = true;
+	udp_flows_update(sock);
+}
+
 int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len)
 {
 	const struct kernel_option *option = kernel_option(level, name);
@@ -445,6 +456,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&file->lock);
+	lend_port(sock, level, name);
 	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
 	if (membership)
@@ -466,8 +478,8 @@ void udp_options_init(struct udp_sock *sock, int fd)
 	const struct vma_engine *engine = vma_engine();
 	const int off = 0;
 
-	mirror_rcvbuf(sock, fd);
-	sock->pmtu_discover = get_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
+	set_rcvbuf(sock, udp_default_rcvbuf(fd));
+	sock->pmtu_discover = udp_default_pmtu_discover(fd);
 	if (engine != NULL && !engine->conf.tx_mc_loopback &&
 	    vma_os.setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof(off)) == 0)
 		sock->mc_loop = false;

@@ -308,24 +308,19 @@ static void __attribute__((cold, noinline)) get_ready(struct udp_sock *sock, int
 {
 	struct sockaddr_in any = {.sin_family = AF_INET};
 	struct vma_file *file = &sock->file;
-	const struct udp_tx_options *tx;
+	bool bound;
 
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_take_up(sock);
-	tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
-	if (tx == NULL) {
-		pthread_mutex_lock(&file->lock);
-		if (atomic_load_explicit(&sock->tx, memory_order_relaxed) == NULL)
-			udp_dst_reset(sock);
-		pthread_mutex_unlock(&file->lock);
-		tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
-	}
-	/* The address stays, if it was bound to one and has lost its port. It fails when somebody else was quicker,
-	 * which is as good. */
-	if (tx != NULL && tx->local.sin_port == 0 && file->ops->bind != NULL) {
-		any.sin_addr = tx->local.sin_addr;
+	pthread_mutex_lock(&file->lock);
+	bound = sock->local.sin_port != 0;
+	any.sin_addr = sock->local.sin_addr; /* stays, if it was bound to one and has lost its port */
+	if (bound && atomic_load_explicit(&sock->tx, memory_order_relaxed) == NULL)
+		udp_dst_reset(sock);
+	pthread_mutex_unlock(&file->lock);
+	/* It fails when somebody else was quicker, which is as good. */
+	if (!bound && file->ops->bind != NULL)
 		file->ops->bind(file, fd, (const struct sockaddr *)&any, sizeof(any));
-	}
 }
 
 static bool is_ready(const struct udp_sock *sock)

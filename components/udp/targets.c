@@ -21,12 +21,13 @@ static bool is_usable(const struct vma_net_link *link)
 	return link->hw_type == ARPHRD_ETHER && (link->flags & IFF_UP) != 0;
 }
 
-/* Whether it can be offloaded as far as net knows; a VLAN interface is, through the one that it lies on. */
+/* Whether it can be offloaded as far as net knows, which has just been asked for addresses or a way; a VLAN interface
+ * is, through the one that it lies on. */
 static enum vma_sock_reason place_of(struct vma_net *net, uint32_t ifindex, struct place *place)
 {
 	struct vma_net_link link;
 
-	if (vma_net_link(net, ifindex, &link) != 0)
+	if (vma_net_link_known(net, ifindex, &link) != 0)
 		return VMA_SOCK_NO_DEVICE;
 	if ((link.flags & IFF_LOOPBACK) != 0)
 		return VMA_SOCK_LOCAL;
@@ -37,7 +38,7 @@ static enum vma_sock_reason place_of(struct vma_net *net, uint32_t ifindex, stru
 		return VMA_SOCK_OFFLOADED;
 	place->device = link.lower;
 	place->vlan = link.vlan;
-	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !is_usable(&link) || link.vlan != 0)
+	if (link.lower == 0 || vma_net_link_known(net, link.lower, &link) != 0 || !is_usable(&link) || link.vlan != 0)
 		return VMA_SOCK_NO_DEVICE;
 	return VMA_SOCK_OFFLOADED;
 }
@@ -89,11 +90,23 @@ static bool is_bound_elsewhere(const struct maker *maker, uint32_t ifindex)
 
 enum kind { UNICAST, SHARED, EXTRA };
 
+/*
+ * The kernel has given the port to nobody else, and will not: such a flow is had without asking. An application's own
+ * port might do as well; but a server stays, and what it has asked for is found by the device without a second look.
+ */
+static bool is_alone(const struct udp_sock *sock)
+{
+	return sock->port_chosen && !sock->port_lent && !sock->reuse_addr && !sock->reuse_port &&
+	       sock->bound_ifindex == 0;
+}
+
 /* A flow for `local` on this interface, of the peer only if there is one. */
 static void add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind kind)
 {
 	const struct udp_sock *sock = maker->sock;
 	struct udp_target target = {.shared = kind != UNICAST, .extra = kind == EXTRA};
+
+	target.alone = kind == UNICAST && is_alone(sock);
 	struct place place;
 	enum vma_sock_reason reason;
 
@@ -120,11 +133,15 @@ static void add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind
 
 static int read_addrs(struct maker *maker)
 {
-	uint32_t room = 0;
+	uint32_t room = 8;
 
 	for (;;) {
-		int n = vma_net_addrs(maker->net, 0, maker->addrs, room);
+		int n;
 
+		maker->addrs = vma_alloc(room * sizeof(*maker->addrs));
+		if (maker->addrs == NULL)
+			return -ENOMEM;
+		n = vma_net_addrs(maker->net, 0, maker->addrs, room);
 		if (n < 0)
 			return n;
 		maker->n_addrs = (uint32_t)n;
@@ -132,9 +149,6 @@ static int read_addrs(struct maker *maker)
 			return 0;
 		vma_free(maker->addrs);
 		room = (uint32_t)n + 4;
-		maker->addrs = vma_alloc(room * sizeof(*maker->addrs));
-		if (maker->addrs == NULL)
-			return -ENOMEM;
 	}
 }
 
@@ -243,6 +257,18 @@ static void make_unconnected(struct maker *maker)
 		maker->out->reason = VMA_SOCK_NO_DEVICE;
 }
 
+/* A path, and not a route: it is remembered, and what is sent to the peer goes by it as well. */
+static bool find_way(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
+{
+	struct vma_net_path *path;
+
+	if (vma_net_path_get(net, key, &path) != 0)
+		return false;
+	vma_net_path_read(path, out);
+	vma_net_path_put(net, path);
+	return out->state != VMA_NET_ERROR && out->reason != VMA_NET_REASON_NOT_ASKED;
+}
+
 /* The kernel's route to the peer; only packets that come by that interface are ours, so that those of others, and of
  * other ways, meet the shadow. */
 static void make_connected(struct maker *maker)
@@ -258,7 +284,7 @@ static void make_connected(struct maker *maker)
 	                          .sport_be = sock->local.sin_port,
 	                          .dport_be = sock->peer.sin_port,
 	                          .flags = VMA_NET_KEY_CONNECT};
-	struct vma_net_route route;
+	struct vma_net_template way;
 	struct place place;
 
 	if (is_group(local)) {
@@ -270,17 +296,17 @@ static void make_connected(struct maker *maker)
 		key.oif = sock->mc_ifindex;
 	memcpy(key.dst, &peer, 4);
 	memcpy(key.src, &local, 4);
-	if (vma_net_route(maker->net, &key, &route) != 0)
+	if (!find_way(maker->net, &key, &way))
 		return;
 	maker->out->reason = VMA_SOCK_LOCAL;
-	if (route.type == RTN_LOCAL)
+	if (way.type == RTN_LOCAL)
 		return;
-	if (route.type == RTN_UNICAST && sock->peer.sin_port != 0) {
-		add(maker, route.oif, local, UNICAST);
+	if (way.type == RTN_UNICAST && sock->peer.sin_port != 0) {
+		add(maker, way.ifindex, local, UNICAST);
 		return;
 	}
 	/* Nobody has such an address as his own, so nothing can come from there. */
-	maker->out->reason = place_of(maker->net, route.oif, &place);
+	maker->out->reason = place_of(maker->net, way.ifindex, &place);
 	if (maker->out->reason == VMA_SOCK_OFFLOADED)
 		maker->out->send_device = place.device;
 }

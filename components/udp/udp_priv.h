@@ -180,6 +180,9 @@ struct udp_sock {
 	uint32_t mark;
 	bool held_for_waiting;     /* closed while `waiting` was not 0: a reference, until it is */
 	bool port_chosen;          /* by the kernel, so nobody sends there who has not heard from us */
+	bool port_fresh;           /* it was chosen just now */
+	bool port_leaves;          /* the kernel is about to take it away: connect to AF_UNSPEC */
+	bool port_lent;            /* others may have it, too, or may have had it */
 	bool errors_watched;       /* vma_engine_watch_errors */
 	uint64_t net_generation;   /* of net, that destinations were last made anew for */
 	struct vma_engine *engine; /* that the socket was made in: its statistics' */

@@ -110,11 +110,21 @@ static int fake_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr
 	return world.addrs;
 }
 
-static int fake_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out)
+static int fake_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
 {
+	static struct vma_net_path path;
+
 	(void)net, (void)key;
-	*out = world.route;
-	return world.route_error;
+	*out = &path;
+	return 0;
+}
+
+static void fake_path_read(const struct vma_net_path *path, struct vma_net_template *out)
+{
+	(void)path;
+	*out = (struct vma_net_template){.type = world.route.type,
+	                                 .ifindex = world.route.oif,
+	                                 .state = world.route_error == 0 ? VMA_NET_READY : VMA_NET_ERROR};
 }
 
 static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
@@ -127,9 +137,12 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 }
 
 #define vma_net_link(...) fake_link(__VA_ARGS__)
+#define vma_net_link_known(...) fake_link(__VA_ARGS__)
 #define vma_net_links(...) fake_links(__VA_ARGS__)
 #define vma_net_addrs(...) fake_addrs(__VA_ARGS__)
-#define vma_net_route(...) fake_route(__VA_ARGS__)
+#define vma_net_path_get(...) fake_path_get(__VA_ARGS__)
+#define vma_net_path_read(...) fake_path_read(__VA_ARGS__)
+#define vma_net_path_put(...) ((void)0)
 #define vma_device_get(...) fake_device_get(__VA_ARGS__)
 #define place_of targets_place_of
 #define is_group targets_is_group

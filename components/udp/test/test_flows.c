@@ -31,9 +31,60 @@ static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void
 	int fd = world_socket();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
+	bind_to(fd, "10.77.0.1", 36700);
 	assert_true(atomic_load(&sock_of(fd)->os_attention));
 	world_close(fd);
+}
+
+static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **state)
+{
+	int fd = world_socket();
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	assert_false(atomic_load(&sock_of(fd)->os_attention));
+	update(fd);
+	world_close(fd);
+}
+
+static uint32_t flags_of(int fd)
+{
+	return sock_of(fd)->flows->members->flow.flags;
+}
+
+static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void **state)
+{
+	int chosen = world_socket(), own = world_socket(), shares = world_socket(), forked = world_socket();
+
+	(void)state;
+	set(shares, SOL_SOCKET, SO_REUSEADDR, 1);
+	bind_to(chosen, "10.77.0.1", 0);
+	bind_to(own, "10.77.0.1", 36730);
+	bind_to(shares, "10.77.0.1", 0);
+	bind_to(forked, "10.77.0.1", 0);
+	assert_int_equal(flags_of(chosen), VMA_FLOW_ALONE);
+	assert_int_equal(flags_of(own), 0);
+	assert_int_equal(flags_of(shares), 0);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(chosen), "before");
+	drive(chosen);
+	set(chosen, SOL_SOCKET, SO_REUSEADDR, 1);
+	assert_int_equal(flags_of(chosen), 0);
+	set(chosen, SOL_SOCKET, SO_REUSEADDR, 0);
+	update(chosen);
+	assert_int_equal(flags_of(chosen), 0);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(chosen), "after");
+	assert_string_equal(receive(chosen), "before");
+	assert_string_equal(receive(chosen), "after");
+	pthread_mutex_lock(&sock_of(forked)->file.lock);
+	udp_flows_pause(sock_of(forked));
+	sock_of(forked)->flows->paused_ns = 0;
+	pthread_mutex_unlock(&sock_of(forked)->file.lock);
+	update(forked);
+	assert_int_equal(flags_of(forked), 0);
+	world_close(chosen);
+	world_close(own);
+	world_close(shares);
+	world_close(forked);
 }
 
 static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
@@ -456,6 +507,8 @@ static int start(void **state)
 static const struct CMUnitTest tests[] = {
         T(a_bound_socket_receives_what_comes_to_its_port),
         T(a_new_flow_makes_the_next_receive_look_at_the_shadow_first),
+        T(nothing_has_come_to_a_port_that_was_chosen_just_now),
+        T(a_chosen_port_is_the_sockets_alone_until_it_may_be_shared),
         T(the_wildcard_hears_unicast_and_broadcast),
         T(without_a_device_the_socket_is_the_os_s),
         T(of_two_that_reuse_the_address_the_newest_wins_until_it_closes),

@@ -1,0 +1,59 @@
+/* defaults.c - what the system gives to new sockets, each value with the second in which it was asked for. */
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include <vma/sock_os.h>
+
+#include "defaults.h"
+
+struct known {
+	int level, name, otherwise;
+	_Atomic uint64_t word; /* second, value: one word, so that both are of the same question */
+};
+
+static uint32_t now_sec(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return (uint32_t)now.tv_sec + 1; /* never what `word` begins with */
+}
+
+static int get(struct known *known, int fd)
+{
+	const uint64_t word = atomic_load_explicit(&known->word, memory_order_relaxed);
+	const uint32_t sec = now_sec();
+	int value = known->otherwise;
+	socklen_t len = sizeof(value);
+
+	if (word >> 32 == sec)
+		return (int)(uint32_t)word;
+	if (vma_os.getsockopt(fd, known->level, known->name, &value, &len) != 0)
+		return known->otherwise;
+	atomic_store_explicit(&known->word, (uint64_t)sec << 32 | (uint32_t)value, memory_order_relaxed);
+	return value;
+}
+
+int udp_default_rcvbuf(int fd)
+{
+	static struct known known = {.level = SOL_SOCKET, .name = SO_RCVBUF, .otherwise = 212992};
+
+	return get(&known, fd);
+}
+
+int udp_default_pmtu_discover(int fd)
+{
+	static struct known known = {.level = IPPROTO_IP, .name = IP_MTU_DISCOVER, .otherwise = IP_PMTUDISC_WANT};
+
+	return get(&known, fd);
+}
+
+int udp_default_ttl(int fd)
+{
+	static struct known known = {.level = IPPROTO_IP, .name = IP_TTL, .otherwise = 64};
+
+	return get(&known, fd);
+}

@@ -1,0 +1,17 @@
+/*
+ * defaults.h - what the system gives to new sockets: asked once a second, not for each of them (defaults.c).
+ *
+ * The sysctls behind these (net.core.rmem_default, net.ipv4.ip_no_pmtu_disc, net.ipv4.ip_default_ttl) change without an
+ * event. A socket that is made within a second of such a change, or in another network namespace, may have the value of
+ * before as its mirror; its shadow has the right one.
+ *
+ * Threads: any. Progress: no call waits. `fd` has the option as the system gave it.
+ */
+#ifndef VMA_UDP_DEFAULTS_H
+#define VMA_UDP_DEFAULTS_H
+
+int udp_default_rcvbuf(int fd);
+int udp_default_pmtu_discover(int fd);
+int udp_default_ttl(int fd);
+
+#endif
