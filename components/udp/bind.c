@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "control.h"
+#include "young.h"
 
 static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
 {
@@ -51,6 +52,11 @@ static void follow(struct udp_sock *sock, int fd, bool bound)
 	udp_dst_reset(sock);
 }
 
+void udp_follow(struct udp_sock *sock, int fd)
+{
+	follow(sock, fd, false);
+}
+
 static bool asks_for_any_port(const struct sockaddr *addr, socklen_t len)
 {
 	struct sockaddr_in name;
@@ -68,17 +74,43 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 		rc = -errno;
 	} else {
 		sock->port_chosen = asks_for_any_port(addr, len);
-		follow(sock, fd, true);
+		if (udp_is_young(sock))
+			udp_young_end(sock, fd);
+		else
+			follow(sock, fd, true);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;
 }
 
-/* ICMP errors for what is sent offloaded come to the shadow, which shows them by EPOLLERR. */
-static void watch_errors(struct udp_sock *sock, int fd)
+/*
+ * ICMP errors for what is sent offloaded come to the shadow, which shows them by EPOLLERR. To watch for that costs more
+ * than a system call, and again when the socket is closed; who sends one question, and then waits for the answer at the
+ * shadow, too, has no use for it. So it begins with the second send, which asks for the first one's error itself.
+ */
+static void watch_errors_later(struct udp_sock *sock)
 {
-	if (!sock->errors_watched && vma_engine_watch_errors(fd, &sock->file) == 0)
-		sock->errors_watched = true;
+	if (!sock->errors_watched)
+		atomic_store_explicit(&sock->sends_left, UDP_FEW_SENDS, memory_order_relaxed);
+}
+
+int udp_watch_errors(struct udp_sock *sock, int fd)
+{
+	int error = 0;
+	socklen_t len = sizeof(error);
+	bool begins;
+
+	if (!atomic_load_explicit(&sock->connected, memory_order_relaxed) ||
+	    atomic_load_explicit(&sock->sends_left, memory_order_relaxed) == UDP_FEW_SENDS)
+		return 0;
+	pthread_mutex_lock(&sock->file.lock);
+	begins = !sock->errors_watched && vma_engine() != NULL && !atomic_load(&sock->inherited);
+	if (begins)
+		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
+	pthread_mutex_unlock(&sock->file.lock);
+	if (!begins || vma_os.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+		return 0;
+	return -error;
 }
 
 /* What the kernel has chosen it takes away when the association is dissolved, and may give to another at once. */
@@ -104,10 +136,12 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	if (syscall(SYS_connect, fd, addr, len) != 0)
 		rc = -errno;
 	else if (!atomic_load(&sock->inherited) && vma_engine() != NULL)
-		watch_errors(sock, fd);
+		watch_errors_later(sock);
 	if (sock->local.sin_port == 0)
 		sock->port_chosen = true;
-	if (sock->port_leaves) {
+	if (udp_young_begin(sock)) {
+		/* it is looked at when it grows up */
+	} else if (sock->port_leaves) {
 		sock->port_leaves = false;
 		take_names(sock, fd, false);
 		udp_flows_update(sock);

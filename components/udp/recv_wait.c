@@ -17,6 +17,7 @@
 #include "os_sends.h"
 #include "pieces.h"
 #include "recv.h"
+#include "young.h"
 
 enum { OS_AGAIN_NS = 20000 };
 
@@ -338,6 +339,12 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 
 	if (sock->file.os_only || flags & MSG_ERRQUEUE)
 		return receive_by_os(fd, msg, flags);
+	if (udp_is_young(sock) && udp_young_enter(sock, fd)) {
+		len = receive_by_os(fd, msg, flags);
+		count_os(sock, len);
+		udp_young_leave(sock);
+		return len;
+	}
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_take_up(sock);
 	if (vma_engine() == NULL)

@@ -15,6 +15,7 @@
 #include "frame.h"
 #include "os_sends.h"
 #include "pieces.h"
+#include "young.h"
 
 enum {
 	/* What we do as the kernel does. MSG_CONFIRM is a hint to the neighbour table, which we leave as it is. */
@@ -382,6 +383,14 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	struct udp_pieces pieces;
 	ssize_t sent;
 
+	if (__builtin_expect(atomic_load_explicit(&sock->sends_left, memory_order_relaxed) != 0, 0) &&
+	    !sock->file.os_only) {
+		sent = udp_watch_errors(sock, fd);
+		if (sent < 0)
+			return sent;
+		if (udp_young_send(sock, fd))
+			return send_os(sock, fd, msg, flags);
+	}
 	if (!sock->file.os_only && !is_ready(sock))
 		get_ready(sock, fd);
 	if (is_for_os(sock, msg, flags))
@@ -405,6 +414,7 @@ static inline bool is_plain(const struct udp_sock *sock, const struct msghdr *ms
 {
 	return !((flags & ~SERVED_FLAGS) | sock->file.os_only | (msg->msg_control != NULL) | (msg->msg_iovlen != 1) |
 	         atomic_load_explicit(&sock->corked, memory_order_relaxed) |
+	         atomic_load_explicit(&sock->sends_left, memory_order_relaxed) |
 	         atomic_load_explicit(&sock->os_error, memory_order_relaxed));
 }
 

@@ -9,6 +9,7 @@
 #include "groups.h"
 #include "legacy.h"
 #include "members.h"
+#include "young.h"
 
 /* ---- what others ask ---- */
 
@@ -100,6 +101,7 @@ static void udp_close(struct vma_file *file)
 	struct udp_sock *sock = udp_sock(file);
 
 	pthread_mutex_lock(&file->lock);
+	udp_young_note(sock);
 	if (atomic_load(&sock->waiting) != 0) {
 		sock->held_for_waiting = true;
 		vma_file_get(file);
@@ -206,6 +208,7 @@ static void udp_forked(struct vma_file *file)
 	udp_flows_forked(sock);
 	sock->stats = NULL;
 	sock->errors_watched = false;
+	atomic_store(&sock->in_kernel, 0);
 	atomic_store(&file->retry, false);
 	if (file->os_only)
 		return;
@@ -287,6 +290,7 @@ static struct udp_sock *sock_create(int type)
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
 	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
 	atomic_store(&sock->reason, VMA_SOCK_NEW);
+	atomic_store(&sock->sends_left, UDP_FEW_SENDS);
 	sock->mc_ttl = 1;
 	sock->mc_loop = sock->mc_all = true;
 	udp_data_init(sock);

@@ -154,9 +154,13 @@ struct udp_sock {
 	struct udp_dst *_Atomic dst_more[8];      /* other destinations, by a hash of address and port */
 	_Atomic uint32_t options_seq; /* moves with every option that a template depends on: udp_dst_reset */
 	_Atomic bool connected;
-	_Atomic bool os_send;  /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
-	_Atomic bool corked;   /* the shadow holds a datagram begun with MSG_MORE */
-	_Atomic bool os_error; /* the shadow has an error, which the next send is to tell */
+	_Atomic bool os_send;       /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
+	_Atomic bool corked;        /* the shadow holds a datagram begun with MSG_MORE */
+	_Atomic bool os_error;      /* the shadow has an error, which the next send is to tell */
+	_Atomic uint8_t sends_left; /* until the plain way is open: young.h, udp_watch_errors */
+	_Atomic bool young;         /* the kernel's for now: young.h */
+	_Atomic uint8_t receives;   /* while it was young */
+	_Atomic uint32_t in_kernel; /* receivers, while it was young */
 	struct udp_tx_options *_Atomic tx;  /* NULL: not made yet */
 	_Atomic uint64_t dst_want[8];       /* destinations that dst_more should have: udp_peer_key, 0: none */
 	struct udp_tx_rails *_Atomic rails; /* held, by interface; replaced under dst_lock */
@@ -201,6 +205,10 @@ static inline struct udp_sock *udp_sock(struct vma_file *file)
 /* flows.c, multicast.c, bind.c, options.c: control path. Each is called with file.lock held. */
 void udp_flows_update(struct udp_sock *sock); /* makes what is attached what it should be; sets reason */
 void udp_flows_end(struct udp_sock *sock);    /* detaches everything */
+/* Before a send that is one of the first few: the error of the one before, or 0. Takes file.lock. */
+int udp_watch_errors(struct udp_sock *sock, int fd) __attribute__((cold));
+/* file.lock. Names, flows and destinations, as the kernel has the socket now. */
+void udp_follow(struct udp_sock *sock, int fd);
 /* recv has waited, on a socket whose last descriptor is closed by now: the last such call ends it. */
 void udp_left(struct udp_sock *sock);
 /* An inherited socket is polled: the internal thread takes it up. Never waits, but for the start of an engine. */

@@ -35,6 +35,7 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERN
 #define VMA_SOCK_REASONS(X)                                                                                            \
 	X(OFFLOADED, "offloaded")                                                                                      \
 	X(NEW, "not bound or connected yet")                                                                           \
+	X(YOUNG, "it has sent little yet, and those before it were closed after that")                                 \
 	X(DISABLED, "offloading is switched off")                                                                      \
 	X(FAMILY, "only IPv4 is offloaded")                                                                            \
 	X(TYPE, "only UDP and TCP sockets are offloaded")                                                              \

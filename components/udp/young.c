@@ -1,0 +1,121 @@
+/* young.c - sockets that begin as the kernel's, since those before them lived for a question each. */
+#include <errno.h>
+
+#include "control.h"
+#include "young.h"
+
+static _Atomic uint32_t short_lives; /* in a row */
+
+bool udp_young_begin(struct udp_sock *sock)
+{
+	const struct vma_engine *engine = vma_engine();
+
+	if (udp_is_young(sock))
+		return true;
+	if (atomic_load_explicit(&short_lives, memory_order_relaxed) < UDP_SHORT_LIVES || engine == NULL ||
+	    engine->latency || sock->file.os_only || sock->local.sin_port != 0 || sock->flows != NULL ||
+	    atomic_load(&sock->inherited))
+		return false;
+	sock->port_chosen = true;
+	atomic_store(&sock->young, true);
+	atomic_store(&sock->reason, VMA_SOCK_YOUNG);
+	if (sock->stats != NULL)
+		vma_stats_set(&sock->stats->reason, VMA_SOCK_YOUNG);
+	return true;
+}
+
+bool udp_young_end(struct udp_sock *sock, int fd)
+{
+	atomic_store(&sock->young, false);
+	if (atomic_load(&sock->in_kernel) != 0) {
+		atomic_store(&sock->young, true);
+		return false;
+	}
+	atomic_store(&sock->inherited, false);
+	atomic_store(&sock->os_attention, true); /* answers of before are in the shadow */
+	udp_follow(sock, fd);
+	/* An error of before is told by the next send, which the kernel is asked for. */
+	if (atomic_load(&sock->connected) && !sock->errors_watched && vma_engine() != NULL) {
+		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
+		udp_os_error(sock);
+	}
+	return true;
+}
+
+static bool grow(struct udp_sock *sock, int fd)
+{
+	bool grown;
+
+	pthread_mutex_lock(&sock->file.lock);
+	grown = !udp_is_young(sock) || udp_young_end(sock, fd);
+	pthread_mutex_unlock(&sock->file.lock);
+	return grown;
+}
+
+/* ---- sends ---- */
+
+static bool begin(struct udp_sock *sock)
+{
+	bool young;
+
+	if (udp_is_young(sock))
+		return true;
+	if (atomic_load_explicit(&short_lives, memory_order_relaxed) < UDP_SHORT_LIVES)
+		return false;
+	pthread_mutex_lock(&sock->file.lock);
+	young = udp_young_begin(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	return young;
+}
+
+/* Who cannot grow up yet tries it again with the next send. */
+bool udp_young_send(struct udp_sock *sock, int fd)
+{
+	const uint8_t left = atomic_load_explicit(&sock->sends_left, memory_order_relaxed);
+	const bool young = begin(sock);
+
+	if (left > 1 || (young && !grow(sock, fd))) {
+		if (left > 1)
+			atomic_store_explicit(&sock->sends_left, left - 1, memory_order_relaxed);
+		return young;
+	}
+	atomic_store_explicit(&sock->sends_left, 0, memory_order_relaxed);
+	if (sock->port_chosen)
+		atomic_store_explicit(&short_lives, 0, memory_order_relaxed);
+	return false;
+}
+
+/* ---- receives ---- */
+
+bool udp_young_enter(struct udp_sock *sock, int fd)
+{
+	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES && grow(sock, fd))
+		return false;
+	atomic_fetch_add(&sock->in_kernel, 1);
+	if (atomic_load(&sock->young)) {
+		vma_file_get(&sock->file);
+		return true;
+	}
+	atomic_fetch_sub(&sock->in_kernel, 1);
+	return false;
+}
+
+void udp_young_leave(struct udp_sock *sock)
+{
+	const uint8_t n = atomic_load_explicit(&sock->receives, memory_order_relaxed);
+
+	atomic_store_explicit(&sock->receives, n < UDP_FEW_RECEIVES ? n + 1 : n, memory_order_relaxed);
+	atomic_fetch_sub(&sock->in_kernel, 1);
+	vma_file_put(&sock->file);
+}
+
+/* ---- the end ---- */
+
+void udp_young_note(const struct udp_sock *sock)
+{
+	const uint8_t left = atomic_load_explicit(&sock->sends_left, memory_order_relaxed);
+	const uint32_t n = atomic_load_explicit(&short_lives, memory_order_relaxed);
+
+	if (sock->port_chosen && left != 0 && left != UDP_FEW_SENDS && n < UDP_SHORT_LIVES)
+		atomic_store_explicit(&short_lives, n + 1, memory_order_relaxed);
+}

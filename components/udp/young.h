@@ -1,0 +1,48 @@
+/*
+ * young.h - the first few datagrams of a socket, and what they say of the next one's life (young.c).
+ *
+ * To have a socket offloaded costs about as much as the kernel's whole socket. It pays from the second answer on; but
+ * a resolver opens a socket for each question. So the process remembers how many of its sockets in a row were closed
+ * after two datagrams at most, on a port of the kernel's choice. After SHORT_LIVES of these the next ones begin as the
+ * kernel's: they are *young*, and grow up with the third send or the fifth receive, as any socket begins otherwise. One
+ * that gets so far starts the count anew. What has come by then is in the shadow, which is looked at first.
+ *
+ *            connect, or send without a port                   3rd send, 5th receive, bind
+ *   new ────────────────────────────────────────> young ────────────────────────────────────> offloaded
+ *                 after many short lives                  unless somebody is in the kernel's recv
+ *
+ * Who waits in the kernel's recv hears nothing of a ring, so nobody grows up meanwhile: the receiver is counted (A),
+ * then looks whether the socket is young (B); who grows makes it not so (C), then looks at the count (D), all
+ * sequentially consistent. Either D sees the receiver, and it is young again; or B sees C, and the receiver waits at
+ * the rings. Where both is so it waits at the shadow, as at any socket without flows, and is woken when there are some.
+ * A handler that jumps out of the kernel's recv leaves the count behind: such a socket stays the kernel's.
+ *
+ * Under the latency profile there are no young sockets.
+ */
+#ifndef VMA_UDP_YOUNG_H
+#define VMA_UDP_YOUNG_H
+
+#include "udp_priv.h"
+
+enum { UDP_FEW_SENDS = 3, UDP_FEW_RECEIVES = 4, UDP_SHORT_LIVES = 16 };
+
+static inline bool udp_is_young(const struct udp_sock *sock)
+{
+	return atomic_load_explicit(&sock->young, memory_order_relaxed);
+}
+
+/* file.lock. The socket has no port yet: from now on it is young, or not. */
+bool udp_young_begin(struct udp_sock *sock);
+/* file.lock. It is not any more: names and flows are taken. False: somebody is in the kernel's recv. */
+bool udp_young_end(struct udp_sock *sock, int fd);
+
+/* One of the first sends. True: it is the OS's. Takes file.lock. */
+bool udp_young_send(struct udp_sock *sock, int fd);
+/* Before and after the kernel's recv. False: the socket is not young (any more), and nothing is counted. */
+bool udp_young_enter(struct udp_sock *sock, int fd);
+void udp_young_leave(struct udp_sock *sock);
+
+/* Closed. */
+void udp_young_note(const struct udp_sock *sock);
+
+#endif

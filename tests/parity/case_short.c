@@ -1,0 +1,279 @@
+/* Sockets that live for a question: on ports of the kernel's choice, one after the other, and what follows them. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int send_to(int s, const char *ip, int port, int seed)
+{
+	struct sockaddr_in to = address_of(ip, port);
+	char bytes[40];
+
+	fill(bytes, sizeof(bytes), seed);
+	return (int)sendto(s, bytes, sizeof(bytes), 0, (struct sockaddr *)&to, sizeof(to));
+}
+
+static int send_more(int s, int seed)
+{
+	char bytes[40];
+
+	fill(bytes, sizeof(bytes), seed);
+	return (int)send(s, bytes, sizeof(bytes), 0);
+}
+
+/* The next socket begins as the kernel's. */
+static void live_shortly(int port)
+{
+	for (int i = 0; i < 20; i++) {
+		int s = udp_socket();
+
+		if (send_to(s, there, port, 100 + i) != 40)
+			give_up("sendto");
+		close(s);
+	}
+}
+
+CASE(short_lives_get_their_answers, "a thousand sockets with a question each hear each the answer to its own")
+{
+	int port = peer_open(far(), 0, there, 0), wrong = 0;
+
+	for (int i = 0; i < 1000; i++) {
+		int s = i % 2 == 0 ? udp_socket() : udp_to(there, port);
+		char bytes[40];
+
+		if (i % 2 == 0 ? send_to(s, there, port, i % 200) != 40 : send_more(s, i % 200) != 40)
+			wrong++;
+		if (i % 10 == 0) { /* the others are closed before their answer */
+			peer_send(far(), 0, here, port_of(s), 40, i % 200);
+			wrong += recv(s, bytes, sizeof(bytes), 0) != 40 || seed_of(bytes, 40) != i % 200;
+		}
+		close(s);
+	}
+	say("%d wrong", wrong);
+}
+
+CASE(short_grows_up, "after many short lives one that goes on hears everything in order, and is offloaded")
+{
+	int port = peer_open(far(), 0, there, 0), s, mine;
+
+	name_port(port, "far");
+	live_shortly(port);
+	s = udp_socket();
+	RES(send_to(s, there, port, 1));
+	name_port_of(s, "mine");
+	mine = port_of(s);
+	peer_send(far(), 0, here, mine, 40, 11);
+	take(s, 2000, 0);
+	RES(send_to(s, there, port, 2));
+	peer_send(far(), 0, here, mine, 40, 12);
+	peer_send(far(), 0, here, mine, 40, 13);
+	pause_ms(20);
+	RES(send_to(s, there, port, 3));
+	expect_offloaded(s);
+	peer_send(far(), 0, here, mine, 40, 14);
+	pause_ms(20);
+	take(s, 2000, 0);
+	take(s, 2000, 0);
+	take(s, 2000, 0);
+	bypass_begin();
+	RES(send_to(s, there, port, 4));
+	peer_send(far(), 0, here, mine, 40, 15);
+	take(s, 2000, 0);
+	bypass_end(1, 1);
+	take_all(s);
+}
+
+CASE(short_listens_on, "after many short lives one that asks once and then only listens is offloaded, too")
+{
+	int port = peer_open(far(), 0, there, 0), s;
+
+	name_port(port, "far");
+	live_shortly(port);
+	s = udp_to(there, port);
+	RES(send_more(s, 1));
+	for (int i = 0; i < 8; i++) {
+		peer_send(far(), 0, here, port_of(s), 40, i);
+		take(s, 2000, 0);
+	}
+	expect_offloaded(s);
+}
+
+static void say_refusals(int s)
+{
+	for (int i = 0; i < 3; i++) {
+		RES(send_more(s, 1));
+		pause_ms(30);
+		RES(send_more(s, 2));
+		pause_ms(30);
+	}
+	RES(send_more(s, 3));
+	pause_ms(30);
+	RES(recv(s, &(char){0}, 1, 0));
+	RES(recv(s, &(char){0}, 1, MSG_DONTWAIT));
+}
+
+CASE(short_refused, "each second send on a socket to a closed port tells the first one's refusal")
+{
+	int s = udp_to(there, 7391);
+
+	expect_offloaded(s);
+	say_refusals(s);
+}
+
+CASE(short_refused_young, "so it is after many short lives")
+{
+	int s;
+
+	live_shortly(peer_open(far(), 0, there, 0));
+	s = udp_to(there, 7391);
+	say_refusals(s);
+	expect_offloaded(s);
+}
+
+static void *receive(void *arg)
+{
+	char bytes[64];
+	long len = recv(*(int *)arg, bytes, sizeof(bytes), 0);
+
+	return (void *)(long)(len == 40 ? seed_of(bytes, 40) : -1);
+}
+
+CASE(short_waits_in_another_thread, "after many short lives a thread that waits already gets what another one asks for")
+{
+	int port = peer_open(far(), 0, there, 0), s;
+	pthread_t thread;
+	void *seed;
+
+	live_shortly(port);
+	s = udp_to(there, port);
+	pthread_create(&thread, NULL, receive, &s);
+	pause_ms(30);
+	for (int i = 0; i < 6; i++)
+		RES(send_more(s, i));
+	peer_send(far(), 0, here, port_of(s), 40, 77);
+	pthread_join(thread, &seed);
+	say("seed %ld", (long)seed);
+	for (int i = 0; i < 6; i++) {
+		pthread_create(&thread, NULL, receive, &s);
+		pause_ms(10);
+		RES(send_more(s, i));
+		peer_send(far(), 0, here, port_of(s), 40, i);
+		pthread_join(thread, &seed);
+		say("seed %ld", (long)seed);
+	}
+	expect_offloaded(s);
+}
+
+/* Which of two gets what comes to the port. */
+static void who_hears(int s, int port)
+{
+	say("ours:");
+	take_all(s);
+	say("the other's:");
+	peer_take(near(), 0, 100);
+	(void)port;
+}
+
+static void dissolve(int s)
+{
+	const struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+	RES(connect(s, &none, sizeof(none)));
+}
+
+CASE(short_port_given_away, "a chosen port is another's as soon as the association is dissolved or the socket closed")
+{
+	int far_port = peer_open(far(), 0, there, 0), s = udp_to(there, far_port), other = udp_to(there, far_port),
+	    port = port_of(s), other_port = port_of(other);
+
+	name_port(far_port, "far");
+	expect_offloaded(s);
+	peer_send(far(), 0, here, port, 40, 1);
+	pause_ms(20);
+	dissolve(s);
+	peer_open(near(), 0, here, port);
+	peer_send(far(), 0, here, port, 40, 2);
+	pause_ms(20);
+	who_hears(s, port);
+	RES(send_to(s, there, far_port, 3));
+	peer_send(far(), 0, here, port_of(s), 40, 4);
+	pause_ms(20);
+	take_all(s);
+	peer_send(far(), 0, here, other_port, 40, 5);
+	pause_ms(20);
+	RES(close(other));
+	peer_open(near(), 0, here, other_port);
+	peer_send(far(), 0, here, other_port, 40, 6);
+	pause_ms(20);
+	peer_take(near(), 0, 1000);
+}
+
+CASE(short_port_lent, "a chosen port that is made reusable afterwards is the last one's who binds it")
+{
+	int far_port = peer_open(far(), 0, there, 0), s = udp_socket(), late = udp_socket(), port, status;
+	struct sockaddr_in address;
+	pid_t child;
+
+	name_port(far_port, "far");
+	RES(send_to(s, there, far_port, 1));
+	port = port_of(s);
+	expect_offloaded(s);
+	address = address_of("0.0.0.0", port);
+	RES(bind(late, (struct sockaddr *)&address, sizeof(address)));
+	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
+	RES(bind(late, (struct sockaddr *)&address, sizeof(address)));
+	set_int(late, SOL_SOCKET, SO_REUSEADDR, 1);
+	RES(bind(late, (struct sockaddr *)&address, sizeof(address)));
+	peer_send(far(), 0, here, port, 40, 2);
+	pause_ms(20);
+	say("the first:");
+	take_all(s);
+	say("the last:");
+	take_all(late);
+	RES(close(late));
+	child = fork();
+	if (child == 0) {
+		peer_send(far(), 0, here, port, 40, 3);
+		take(s, 2000, 0);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	say("child: %d", status);
+	peer_send(far(), 0, here, port, 40, 4);
+	take(s, 2000, 0);
+}
+
+static void say_sends(int *s, int n, int port)
+{
+	for (int i = 0; i < n; i++) {
+		s[i] = udp_socket();
+		RES(send_to(s[i], there, port, i));
+	}
+}
+
+CASE(short_of_ports, "when no port is left a send says so, until one is closed")
+{
+	int port = peer_open(far(), 0, there, 0), s[6], again;
+
+	run_here("sysctl -qw net.ipv4.ip_local_port_range='50400 50403'");
+	say_sends(s, 6, port);
+	RES(send_to(s[5], there, port, 7));
+	RES(connect(s[4], (struct sockaddr *)&(struct sockaddr_in){0}, sizeof(struct sockaddr_in)));
+	RES(close(s[0]));
+	RES(send_to(s[5], there, port, 8));
+	peer_send(far(), 0, here, port_of(s[5]), 40, 9);
+	pause_ms(20);
+	say("bytes: %d", (int)recv(s[5], &(char[64]){0}, 64, MSG_DONTWAIT));
+	for (int i = 1; i < 6; i++)
+		close(s[i]);
+	for (int i = 0; i < 40; i++) {
+		again = udp_socket();
+		if (send_to(again, there, port, i) != 40)
+			say("no port");
+		close(again);
+	}
+	run_here("sysctl -qw net.ipv4.ip_local_port_range='32768 60999'");
+}
