@@ -19,6 +19,14 @@ static int clamp(uint64_t number)
 	return number < INT32_MAX ? (int)number : INT32_MAX;
 }
 
+/* As the kernel's tcp_inq: none, right before an urgent byte that reading is to step over. */
+static int readable(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+{
+	bool at_mark = vma_tcp_rx_mark(conn) == 0 && !atomic_load_explicit(&sock->oob_inline, memory_order_relaxed);
+
+	return at_mark ? 0 : clamp(vma_tcp_rx_bytes(conn));
+}
+
 static int of_connection(struct stream_sock *sock, const struct vma_tcp_conn *conn, int fd, unsigned long request,
                          void *arg)
 {
@@ -27,7 +35,7 @@ static int of_connection(struct stream_sock *sock, const struct vma_tcp_conn *co
 	switch (request) {
 	case FIONREAD:
 		vma_rails_progress(stream_rings(&sock->file));
-		value = clamp(vma_tcp_rx_bytes(conn));
+		value = readable(sock, conn);
 		break;
 	case SIOCATMARK:
 		vma_rails_progress(stream_rings(&sock->file));

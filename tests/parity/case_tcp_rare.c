@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -250,5 +251,24 @@ CASE(tcp_rare_no_time, "a negative SO_RCVTIMEO or SO_SNDTIMEO: a call does not w
 	RES(setsockopt(udp, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
 	say_read(udp, 10, 0);
 	close(udp);
+	close(s);
+}
+
+CASE(tcp_rare_inq_at_mark, "FIONREAD right before an urgent byte is 0, whatever follows")
+{
+	int s = tcp_out(), waiting = -1;
+
+	far_writes(1, 10, 1, 1);
+	peer(far(), "urgent 1 U");
+	far_writes(1, 20, 2, 1);
+	pause_ms(50);
+	ioctl(s, FIONREAD, &waiting);
+	say("before: %d", waiting);
+	say_read(s, 10, 0);
+	ioctl(s, FIONREAD, &waiting);
+	say("at the mark: %d", waiting);
+	say_read(s, 5, 0);
+	ioctl(s, FIONREAD, &waiting);
+	say("behind it: %d", waiting);
 	close(s);
 }
