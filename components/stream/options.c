@@ -9,7 +9,7 @@
 #include <asm/socket.h>
 #include <errno.h>
 #include <string.h>
-#include <sys/time.h>
+#include <sys/epoll.h>
 
 #include <vma/log.h>
 
@@ -311,6 +311,7 @@ static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 	else
 		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
 	stream_describe(sock);
+	stream_ready(sock, EPOLLOUT); /* there may be room now, as below */
 }
 
 /* ---- the socket's ---- */
@@ -345,6 +346,7 @@ static void mirror_socket(struct stream_sock *sock, int fd, int name, const void
 		break;
 	case SO_RCVLOWAT:
 		atomic_store(&sock->rcvlowat, (uint32_t)get_int(fd, SOL_SOCKET, name, 1));
+		stream_ready(sock, EPOLLIN); /* what is there may be enough now */
 		break;
 	case SO_LINGER:
 		mirror_linger(sock, fd);
@@ -383,8 +385,10 @@ static void mirror(struct stream_sock *sock, int fd, int level, int name, const 
 	if (level == SOL_SOCKET)
 		mirror_socket(sock, fd, name, value);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
-	         vma_copy(&number, value, sizeof(number)) == 0)
+	         vma_copy(&number, value, sizeof(number)) == 0) {
 		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT, number == 0 ? -1 : number);
+		stream_ready(sock, EPOLLOUT);
+	}
 }
 
 /* ---- setsockopt ---- */

@@ -1,9 +1,12 @@
 /* tcp_rare: answers in states that few programs come to: cut off, shut on both sides, with nothing to send. */
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -271,4 +274,63 @@ CASE(tcp_rare_inq_at_mark, "FIONREAD right before an urgent byte is 0, whatever 
 	ioctl(s, FIONREAD, &waiting);
 	say("behind it: %d", waiting);
 	close(s);
+}
+
+/* A thread that waits, and an option that is changed meanwhile. */
+struct waiter {
+	int fd;
+	short events;
+	uint64_t took_ms;
+	bool by_epoll;
+};
+
+static void *wait_for(void *arg)
+{
+	struct waiter *waiter = arg;
+	struct pollfd p = {.fd = waiter->fd, .events = waiter->events};
+	struct epoll_event event = {.events = (uint16_t)waiter->events | EPOLLET};
+	int set = epoll_create1(0);
+	uint64_t since = now_ms();
+
+	if (waiter->by_epoll) {
+		epoll_ctl(set, EPOLL_CTL_ADD, waiter->fd, &event);
+		epoll_wait(set, &event, 1, 2000);
+	} else {
+		poll(&p, 1, 2000);
+	}
+	waiter->took_ms = now_ms() - since;
+	close(set);
+	return NULL;
+}
+
+static void change_meanwhile(const char *what, struct waiter waiter, int level, int name, int value)
+{
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, wait_for, &waiter);
+	pause_ms(200);
+	RES(set_int(waiter.fd, level, name, value));
+	pthread_join(thread, NULL);
+	say("%s: %s", what, waiter.took_ms < 150 ? "did not wait" : waiter.took_ms < 1500 ? "woken" : "not woken");
+}
+
+CASE(tcp_rare_marks_moved, "who waits is woken when a low-water mark or a buffer is changed to what is enough")
+{
+	static char bytes[1 << 16];
+
+	for (int by_epoll = 0; by_epoll < 2; by_epoll++) {
+		int s = tcp_out();
+
+		RES(set_int(s, SOL_SOCKET, SO_RCVLOWAT, 100));
+		far_writes(1, 50, 1, 1);
+		pause_ms(50);
+		change_meanwhile("bytes", (struct waiter){.fd = s, .events = POLLIN, .by_epoll = by_epoll}, SOL_SOCKET,
+		                 SO_RCVLOWAT, 20);
+		RES(fcntl(s, F_SETFL, O_NONBLOCK));
+		while (write(s, bytes, sizeof(bytes)) > 0 || (pause_ms(100), write(s, bytes, sizeof(bytes)) > 0))
+			;
+		change_meanwhile("room", (struct waiter){.fd = s, .events = POLLOUT, .by_epoll = by_epoll}, SOL_SOCKET,
+		                 SO_SNDBUFFORCE, 64 << 20);
+		close(s);
+	}
 }
