@@ -248,7 +248,18 @@ static void end_in_timewait(struct vma_tcp_conn *conn)
 		timewait_begin(conn);
 }
 
-/* TIME_WAIT, and what has ended, are the step's. */
+static void tell(struct vma_tcp_conn *conn)
+{
+	uint32_t events;
+
+	tcp_conn_publish(conn);
+	events = conn->events;
+	conn->events = 0;
+	tcp_events(conn, events);
+}
+
+/* TIME_WAIT, and what has ended, are the step's. It is told at once: an accepted connection is its owner's from here.
+ */
 void tcp_conn_take_in(struct vma_tcp_conn *conn)
 {
 	if (conn->burst == NULL || conn->pcb == NULL || conn->pcb->state == TIME_WAIT)
@@ -256,12 +267,11 @@ void tcp_conn_take_in(struct vma_tcp_conn *conn)
 	lwip_enter(conn->tcp, conn);
 	tcp_input_burst(conn);
 	lwip_leave();
+	tell(conn);
 }
 
 void tcp_conn_step(struct vma_tcp_conn *conn)
 {
-	uint32_t events;
-
 	if (conn->pcb == NULL && !conn->is_over) { /* connect is asking the NIC for its rule: nothing has been sent */
 		drop_burst(conn);
 		return;
@@ -278,10 +288,7 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		end_in_timewait(conn);
-	tcp_conn_publish(conn);
-	events = conn->events;
-	conn->events = 0;
-	tcp_events(conn, events);
+	tell(conn);
 	bury_if_unused(conn);
 }
 

@@ -72,6 +72,47 @@ static void test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_s
 	app_free(app);
 }
 
+/* Another one, whose peer the raw one is from now on. */
+static struct app *raw_connect_too(void)
+{
+	struct vma_tcp_path path = path_to(0, side[0].nic->info.mtu);
+	struct app *app = calloc(1, sizeof(*app));
+
+	assert_int_equal(connect_rc(0, 1001, RAW_PORT, &path, app), 0);
+	settle();
+	raw_send(0, 1, TCP_SYN | TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	return app;
+}
+
+static bool told_in_between;
+
+static void note_when(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	(void)conn, (void)arg;
+	if (events & VMA_TCP_READABLE)
+		told_in_between = side[0].tcp->answers_wait;
+}
+
+static void test_what_comes_while_another_sends_much_is_told_in_between(void **state)
+{
+	static const struct vma_tcp_owner watcher = {.event = note_when};
+	struct app *sender = raw_connect_wide(), *reader = raw_connect_too();
+	uint8_t data[100] = {0};
+
+	(void)state;
+	told_in_between = false;
+	atomic_store(&reader->conn->owner, &watcher);
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(send_bytes(sender, 200000), 200000);
+	raw_send(1, 1, TCP_ACK, data, sizeof(data));
+	vma_ring_release(side[0].ring);
+	assert_true(told_in_between);
+	settle();
+	app_free(sender);
+	app_free(reader);
+}
+
 static void test_what_is_acknowledged_counts_as_what_will_come(void **state)
 {
 	struct app *app = raw_connect();
@@ -462,6 +503,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_bytes_leave_in_full_segments_the_last_with_push),
         RAW_CASE(test_initial_window_is_ten_segments),
         RAW_CASE(test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent),
+        RAW_CASE(test_what_comes_while_another_sends_much_is_told_in_between),
         RAW_CASE(test_what_is_acknowledged_counts_as_what_will_come),
         RAW_CASE(test_window_of_the_peer_is_kept),
         RAW_CASE(test_window_too_small_for_a_segment_is_used_in_the_end),
