@@ -5,6 +5,8 @@
  * the rings while these functions may run (nic_xdp.h).
  */
 #include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -291,9 +293,10 @@ int nic_xdp_fd(const struct vma_nic_qp *base)
 
 /* ---- transmit half ---- */
 
-static inline bool seg_in_frame(const struct vma_nic_seg *seg)
+static inline bool seg_in_frame(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
 {
-	return seg->len > 0 && seg->off < (1u << XDP_FRAME_SHIFT) && seg->len <= (1u << XDP_FRAME_SHIFT) - seg->off;
+	return seg->len > 0 && seg->off < (1u << XDP_FRAME_SHIFT) && seg->off >= qp->base.tx_headroom &&
+	       seg->len <= (1u << XDP_FRAME_SHIFT) - seg->off;
 }
 
 /* A VLAN tag does not count against the MTU. */
@@ -317,7 +320,7 @@ static __attribute__((noinline)) enum packet_fate judge(const struct xdp_qp *qp,
 	for (;; i++) {
 		uint32_t at;
 
-		if (i == n || i == qp->segs_max || !seg_in_frame(&segs[i]))
+		if (i == n || i == qp->segs_max || !seg_in_frame(qp, &segs[i]))
 			return PACKET_STOP;
 		at = vma_buf_index(qp->base.arena, segs[i].buf) - qp->first - qp->tx_first;
 		if (at >= qp->tx_count)
@@ -335,18 +338,39 @@ static __attribute__((noinline)) enum packet_fate judge(const struct xdp_qp *qp,
 	return bytes <= longest_tagged(qp, qp->longest_ever, segs) ? PACKET_DROP : PACKET_STOP;
 }
 
+/*
+ * Has the kernel finish the checksum of UDP or TCP, whose field holds the pseudo header's sum; or, as on a veth, leave
+ * it to whoever needs it. The descriptor's flag for that.
+ */
+static inline uint32_t ask_for_checksum(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
+{
+	uint8_t *frame = (uint8_t *)vma_buf_frame(qp->base.arena, seg->buf) + seg->off;
+	const unsigned ip = frame[12] == 0x81 && frame[13] == 0x00 ? 18 : 14;
+	const struct xdp_tx_metadata wish = {
+	        .flags = XDP_TX_METADATA_CSUM,
+	        .csum_start = (uint16_t)(ip + (frame[ip] & 15) * 4u),
+	        .csum_offset = frame[ip + 9] == IPPROTO_TCP ? 16 : 6,
+	};
+
+	memcpy(frame - sizeof(wish), &wish, sizeof(wish));
+	return XDP_DESC_TX_METADATA;
+}
+
 static inline void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)
 {
 	struct xdp_ring *tx = &port->tx;
 	const uint32_t frame = vma_buf_index(qp->base.arena, seg->buf) - qp->first;
+	uint32_t options = seg->flags & VMA_NIC_SEG_MORE ? XDP_PKT_CONTD : 0;
 
+	if (seg->flags & VMA_NIC_SEG_CSUM && qp->base.tx_headroom != 0)
+		options |= ask_for_checksum(qp, seg);
 	/* Marked before the producer index that makes it visible is published. */
 	xdp_put_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
 	qp->in_flight[frame - qp->tx_first] = 1;
 	tx->descs[tx->cached_producer++ & tx->mask] = (struct xdp_desc){
 	        .addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + seg->off,
 	        .len = seg->len,
-	        .options = seg->flags & VMA_NIC_SEG_MORE ? XDP_PKT_CONTD : 0,
+	        .options = options,
 	};
 }
 
@@ -355,7 +379,7 @@ static inline bool put_plain(struct xdp_qp *qp, struct xdp_port *port, const str
 {
 	const uint32_t at = vma_buf_index(qp->base.arena, seg->buf) - qp->first - qp->tx_first;
 
-	if (seg->flags & VMA_NIC_SEG_MORE || !seg_in_frame(seg) || seg->len > qp->longest || at >= qp->tx_count ||
+	if (seg->flags & VMA_NIC_SEG_MORE || !seg_in_frame(qp, seg) || seg->len > qp->longest || at >= qp->tx_count ||
 	    qp->in_flight[at] || port->tx.cached_producer - port->tx.cached_consumer >= port->tx.size)
 		return false;
 	put_desc(qp, port, seg);

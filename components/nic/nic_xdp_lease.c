@@ -270,6 +270,7 @@ static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct x
 	qp->base.tx_depth = rental->tx_size;
 	qp->base.rx_quota = rental->rx_quota;
 	qp->base.rx_self_fill = true;
+	qp->base.tx_headroom = rental->tx_csum ? XDP_TX_METADATA_BYTES : 0;
 	atomic_store_explicit(&qp->base.rx_pool, pools[0], memory_order_release);
 	atomic_store_explicit(&qp->base.tx_pool, pools[1], memory_order_release);
 }
@@ -280,8 +281,9 @@ static void learn(struct nic_xdp *nic, const struct xdp_rental *rental)
 	nic->base.info.generic = rental->generic;
 	nic->base.info.device_queues = rental->queues;
 	nic->base.info.tx_segs_max = rental->multi_buffer ? 16 : 1; /* an skb of the kernel takes 17 fragments */
-	nic->base.info.caps &= ~(uint32_t)VMA_NIC_CAP_SG;
+	nic->base.info.caps &= ~(uint32_t)(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM);
 	nic->base.info.caps |= rental->multi_buffer ? VMA_NIC_CAP_SG : 0;
+	nic->base.info.caps |= rental->tx_csum ? VMA_NIC_CAP_TX_CSUM : 0;
 }
 
 static bool sane(const struct xdp_rental *rental)

@@ -234,6 +234,7 @@ static void fill_rental(const struct xdp_owner *owner, uint32_t index, struct xd
 	        .mtu = owner->mtu,
 	        .generic = owner->generic,
 	        .multi_buffer = owner->multi_buffer,
+	        .tx_csum = owner->tx_csum,
 	        .umem_fd = owner->umem_fd,
 	        .shared_fd = owner->shared_fd,
 	        .claims_fd = owner->claims_fd,

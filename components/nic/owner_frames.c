@@ -69,10 +69,11 @@ static void close_memory(struct xdp_owner *owner)
 /* Frames that one chunk cannot hold travel over several: a kernel that cannot do that refuses the flag. */
 static int base_socket(struct xdp_owner *owner)
 {
-	int fd = xdp_sock_umem(owner->umem, owner->umem_bytes, owner->ifindex, 0, XDP_USE_SG);
+	bool *csum = &owner->tx_csum;
+	int fd = xdp_sock_umem(owner->umem, owner->umem_bytes, owner->ifindex, 0, XDP_USE_SG, csum);
 
 	owner->multi_buffer = fd >= 0;
-	return fd == -EINVAL ? xdp_sock_umem(owner->umem, owner->umem_bytes, owner->ifindex, 0, 0) : fd;
+	return fd == -EINVAL ? xdp_sock_umem(owner->umem, owner->umem_bytes, owner->ifindex, 0, 0, csum) : fd;
 }
 
 /* Memory of `bytes` and the first base socket on it, which pins it. */

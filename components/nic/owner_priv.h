@@ -127,7 +127,7 @@ struct xdp_owner {
 	unsigned ifindex;
 	char name[IF_NAMESIZE];
 	uint32_t mtu, queues;
-	bool generic, multi_buffer;
+	bool generic, multi_buffer, tx_csum;
 
 	/* owner_frames.c */
 	int umem_fd, shared_fd;

@@ -124,6 +124,7 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 	        .mtu = rental->mtu,
 	        .generic = rental->generic != 0,
 	        .multi_buffer = rental->multi_buffer != 0,
+	        .tx_csum = rental->tx_csum != 0,
 	        .umem_fd = fds[0],
 	        .shared_fd = fds[1],
 	        .claims_fd = nfds == rental->queues + 3 ? fds[nfds - 1] : -1,

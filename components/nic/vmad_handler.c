@@ -78,6 +78,7 @@ static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct
 	        .mtu = rental.mtu,
 	        .generic = rental.generic,
 	        .multi_buffer = rental.multi_buffer,
+	        .tx_csum = rental.tx_csum,
 	};
 	answer->fds[0] = rental.umem_fd;
 	answer->fds[1] = rental.shared_fd;

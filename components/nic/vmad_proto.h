@@ -32,7 +32,7 @@
 #include "xdp_priv.h"
 
 #define VMAD_MAGIC 0x64616d76u /* "vmad" */
-#define VMAD_VERSION 1
+#define VMAD_VERSION 2
 #define VMAD_FDS_MAX (XDP_QUEUES_MAX + 3)
 
 enum vmad_type {
@@ -52,7 +52,7 @@ struct vmad_rent {
 
 struct vmad_rental { /* struct xdp_rental without its fds, which travel beside it: memory, shared, sockets, ports */
 	uint32_t slot, queues, nframes, rx_size, tx_size, tx_first, tx_count, rx_quota, mtu;
-	uint32_t generic, multi_buffer;
+	uint32_t generic, multi_buffer, tx_csum;
 };
 
 struct vmad_return {

@@ -66,9 +66,22 @@ struct xdp_ring {
 
 /*
  * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs
- * it; XDP_USE_NEED_WAKEUP is always added). fd or -errno; -ENOBUFS: RLIMIT_MEMLOCK does not cover umem_bytes.
+ * it; XDP_USE_NEED_WAKEUP is always added). fd or -errno; -ENOBUFS: RLIMIT_MEMLOCK does not cover umem_bytes. *tx_csum
+ * becomes whether a frame to send may have struct xdp_tx_metadata before it; then every one needs the room for it, be
+ * it asked for anything or not. NULL: not wanted.
  */
-int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
+int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags, bool *tx_csum);
+
+/* As the kernel has it (linux/if_xdp.h, Linux 6.8), without what only later ones know. */
+struct xdp_tx_metadata {
+	uint64_t flags;
+	uint16_t csum_start, csum_offset; /* from the frame's begin; from there to the field */
+	uint32_t rest;
+};
+#define XDP_TX_METADATA_BYTES 16
+#define XDP_TX_METADATA_CSUM (1 << 1)
+#define XDP_DESC_TX_METADATA (1 << 1) /* of a descriptor: there is some */
+_Static_assert(sizeof(struct xdp_tx_metadata) == XDP_TX_METADATA_BYTES, "registered with this length");
 /* Base socket of another device queue, sharing the UMEM of `umem_fd`, with fill and completion rings of its own. The
  * kernel takes the mode from the first one; `bind_flags` is accepted for symmetry and not passed on. */
 int xdp_sock_base(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
@@ -186,7 +199,7 @@ struct xdp_rental {
 	uint32_t tx_first, tx_count; /* rented TX frames */
 	uint32_t rx_quota;           /* RX frames the client may hold before others run short */
 	uint32_t mtu;
-	bool generic, multi_buffer;
+	bool generic, multi_buffer, tx_csum;
 	int umem_fd, shared_fd;
 	int claims_fd; /* -1: none, see xdp_claims.h */
 	int socket_fd[XDP_QUEUES_MAX];

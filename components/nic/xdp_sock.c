@@ -19,6 +19,13 @@
 #include "nic_os.h"
 #include "xdp_priv.h"
 
+/* Since Linux 6.11, and not in the headers of older ones. */
+#define UMEM_TX_METADATA_LEN (1 << 2)
+struct umem_reg {
+	uint64_t addr, len;
+	uint32_t chunk_size, headroom, flags, tx_metadata_len;
+};
+
 #define TOKEN_RX_SIZE 2
 /* The kernel lets go of a device queue from a work item, a few milliseconds after the last user's exit; on a busy
  * machine it was more than 100. */
@@ -71,26 +78,52 @@ static int closed(int fd, int rc, const char *what, unsigned ifindex, uint32_t q
 	return rc;
 }
 
-int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags)
+/* Pins the pages. Without CAP_IPC_LOCK they count against RLIMIT_MEMLOCK: -ENOBUFS. */
+static int register_umem(int fd, void *umem, size_t umem_bytes, bool metadata)
 {
-	/* The kernel knows the length of older forms of this structure: no need for its newest fields. */
-	const struct xdp_umem_reg reg = {
+	struct umem_reg reg = {
 	        .addr = (uintptr_t)umem,
 	        .len = umem_bytes,
 	        .chunk_size = 1u << XDP_FRAME_SHIFT,
+	        .flags = metadata ? UMEM_TX_METADATA_LEN : 0,
+	        .tx_metadata_len = metadata ? XDP_TX_METADATA_BYTES : 0,
 	};
+
+	return os_setsockopt(fd, SOL_XDP, XDP_UMEM_REG, &reg, sizeof(reg)) < 0 ? -errno : 0;
+}
+
+/* A driver that sends the frames itself may know nothing of metadata, and does not say so here. */
+static bool is_copied(int fd)
+{
+	struct xdp_options options = {0};
+	socklen_t len = sizeof(options);
+
+	return os_getsockopt(fd, SOL_XDP, XDP_OPTIONS, &options, &len) == 0 &&
+	       (options.flags & XDP_OPTIONS_ZEROCOPY) == 0;
+}
+
+int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags, bool *tx_csum)
+{
 	int fd = open_socket(), rc;
 
 	if (fd < 0)
 		return fd;
-	/* Pins the pages. Without CAP_IPC_LOCK they count against RLIMIT_MEMLOCK: -ENOBUFS. */
-	if (os_setsockopt(fd, SOL_XDP, XDP_UMEM_REG, &reg, sizeof(reg)) < 0)
-		return closed(fd, -errno, "XDP_UMEM_REG", ifindex, queue);
+	rc = register_umem(fd, umem, umem_bytes, tx_csum != NULL);
+	if (tx_csum != NULL)
+		*tx_csum = rc == 0;
+	if (rc == -EINVAL && tx_csum != NULL) /* a kernel that does not know the flag */
+		rc = register_umem(fd, umem, umem_bytes, false);
+	if (rc < 0)
+		return closed(fd, rc, "XDP_UMEM_REG", ifindex, queue);
 	if ((rc = set_umem_rings(fd)) < 0 || (rc = set_ring(fd, XDP_RX_RING, TOKEN_RX_SIZE)) < 0)
 		return closed(fd, rc, "rings of the base socket", ifindex, queue);
 	/* Neither XDP_COPY nor XDP_ZEROCOPY: the kernel takes zero-copy where the driver has it. */
 	rc = bind_queue(fd, ifindex, queue, bind_flags | XDP_USE_NEED_WAKEUP, -1);
-	return rc < 0 ? closed(fd, rc, "bind of the base socket", ifindex, queue) : fd;
+	if (rc < 0)
+		return closed(fd, rc, "bind of the base socket", ifindex, queue);
+	if (tx_csum != NULL && *tx_csum)
+		*tx_csum = is_copied(fd);
+	return fd;
 }
 
 int xdp_sock_base(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags)

@@ -108,12 +108,18 @@ static uint64_t write_tcp(struct vma_tcp_conn *conn, uint8_t *to, const uint8_t 
 	return sum + write_options(conn, to + TCP_HLEN, from + TCP_HLEN, hdr_len - TCP_HLEN, from[13] & TCP_SYN);
 }
 
-/* The NIC finishes it, or the peer at the other end of a memory link takes the pseudo header's sum as it is. */
-static bool needs_sum(const struct vma_nic_info *nic)
+/* Of the NIC: it finishes the checksum of a segment for which that is more to do than to ask for it. */
+static uint16_t checksum_flag(const struct vma_nic_info *nic, uint32_t l4_len)
+{
+	return nic->caps & VMA_NIC_CAP_TX_CSUM && l4_len >= VMA_PKT_CSUM_BY_NIC_FROM ? VMA_NIC_SEG_CSUM : 0;
+}
+
+/* The peer at the other end of a wire in memory takes the pseudo header's sum as it is. */
+static bool needs_sum(const struct vma_nic_info *nic, uint16_t flag)
 {
 	bool wire = nic->caps & VMA_NIC_CAP_MEMORY_LINK && nic->ifindex == 0;
 
-	return !(nic->caps & VMA_NIC_CAP_TX_CSUM) && !wire;
+	return flag == 0 && !wire;
 }
 
 static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *p, uint32_t skip, bool summed)
@@ -132,13 +138,15 @@ static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *
 	}
 }
 
-static void write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struct pbuf *p)
+/* What the NIC has to be told of it. */
+static uint16_t write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struct pbuf *p)
 {
 	const struct vma_tcp_path *path = &conn->path;
 	uint8_t *tcp = frame + path->ip_off + VMA_PKT_IP4_LEN;
 	uint32_t l4_len = p->tot_len, hdr_len = (uint32_t)(((const uint8_t *)p->payload)[12] >> 4) * 4;
 	uint64_t pseudo = address_sum(&conn->key) + lwip_htons((uint16_t)l4_len) + (IPPROTO_TCP << 8);
-	bool summed = needs_sum(conn->tcp->nic);
+	const uint16_t flag = checksum_flag(conn->tcp->nic, l4_len);
+	const bool summed = needs_sum(conn->tcp->nic, flag);
 	struct copy_sum sum;
 
 	memcpy(frame, path->bytes, sizeof(path->bytes)); /* a constant length; what follows it is written yet */
@@ -146,6 +154,7 @@ static void write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struc
 	sum = (struct copy_sum){.sum = pseudo + write_tcp(conn, tcp, p->payload, hdr_len, l4_len > hdr_len)};
 	write_payload(&sum, tcp + hdr_len, p, hdr_len, summed);
 	store16(tcp + 16, summed ? (uint16_t)~vma_csum_fold(sum.sum) : vma_csum_fold(pseudo));
+	return flag;
 }
 
 static void count(struct vma_tcp_conn *conn, uint32_t data, uint8_t flags)
@@ -167,6 +176,7 @@ err_t tcp_frame_send(struct vma_tcp_conn *conn, const struct pbuf *p)
 	const uint8_t *header = p->payload;
 	struct vma_buf *buf;
 	uint32_t len, off;
+	uint16_t flags;
 	uint8_t *frame;
 
 	if (conn->path.len == 0)
@@ -183,9 +193,9 @@ err_t tcp_frame_send(struct vma_tcp_conn *conn, const struct pbuf *p)
 		return ERR_BUF;
 	}
 	frame = (uint8_t *)vma_buf_frame(tcp->arena, buf) + off;
-	write_segment(conn, frame, p);
+	flags = write_segment(conn, frame, p);
 	count(conn, p->tot_len - (uint32_t)(header[12] >> 4) * 4, header[13]);
-	tcp_frame_out(tcp, buf, off, len, tcp->nic->caps & VMA_NIC_CAP_TX_CSUM ? VMA_NIC_SEG_CSUM : 0);
+	tcp_frame_out(tcp, buf, off, len, flags);
 	return ERR_OK;
 }
 

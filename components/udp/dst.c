@@ -195,8 +195,16 @@ static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, co
 	memcpy(udp, &tx->local.sin_port, 2);
 	memcpy(udp + 2, &dst->to.sin_port, 2);
 	dst->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN));
-	dst->udp_sum = vma_csum_fold(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_UDP, 0) + tx->local.sin_port +
-	                             dst->to.sin_port);
+	dst->pseudo_sum = vma_csum_fold(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_UDP, 0));
+	dst->udp_sum = vma_csum_fold((uint64_t)dst->pseudo_sum + tx->local.sin_port + dst->to.sin_port);
+}
+
+/* The payload from which the NIC is asked for the checksum. */
+static uint32_t nic_sums_from(const struct udp_dst *dst)
+{
+	const bool can = vma_nic_info(vma_ring_nic(dst->rail->ring))->caps & VMA_NIC_CAP_TX_CSUM;
+
+	return can ? VMA_PKT_CSUM_BY_NIC_FROM - VMA_PKT_UDP_LEN : UINT32_MAX;
 }
 
 /* The longest payload of one frame: what the MTU and a buffer of the ring leave. */
@@ -241,6 +249,7 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 	dst->rail = rail;
 	put_headers(dst, tx, path);
 	dst->max_payload = payload_room(dst);
+	dst->nic_sums_from = nic_sums_from(dst);
 }
 
 /* dst_lock. One for the cache, with its path held and its rail made. NULL: out of memory, or not IPv4. */

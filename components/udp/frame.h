@@ -25,9 +25,11 @@ static inline uint16_t frame_udp_checksum(uint64_t sum)
 
 /*
  * Completes the frame at `frame`, whose payload lies at dst->headers_len. id is 0 where fragmenting is not allowed. The
- * UDP checksum is full: the kernel at the other end of a veth verifies it. Returns the frame's length.
+ * UDP checksum is full, for the kernel at the other end of a veth verifies it; or what the NIC needs to finish it
+ * (*seg_flags has VMA_NIC_SEG_CSUM then). Returns the frame's length.
  */
-static inline uint32_t frame_finish(const struct udp_dst *dst, uint8_t *frame, uint32_t payload_len, uint16_t id)
+static inline uint32_t frame_finish(const struct udp_dst *dst, uint8_t *frame, uint32_t payload_len, uint16_t id,
+                                    uint16_t *seg_flags)
 {
 	const uint32_t plain = VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
 	uint8_t *ip = frame + dst->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
@@ -44,7 +46,12 @@ static inline uint32_t frame_finish(const struct udp_dst *dst, uint8_t *frame, u
 	frame_store16(ip + 4, id);
 	frame_store16(ip + 10, (uint16_t)~vma_csum_fold32(dst->ip_sum + ip_len_be + id));
 	frame_store16(udp + 4, udp_len_be);
-	frame_store16(udp + 6, frame_udp_checksum(vma_csum_add(sum, frame + dst->headers_len, payload_len)));
+	if (payload_len >= dst->nic_sums_from) {
+		frame_store16(udp + 6, vma_csum_fold((uint64_t)dst->pseudo_sum + udp_len_be));
+		*seg_flags |= VMA_NIC_SEG_CSUM;
+	} else {
+		frame_store16(udp + 6, frame_udp_checksum(vma_csum_add(sum, frame + dst->headers_len, payload_len)));
+	}
 	return dst->headers_len + payload_len;
 }
 

@@ -200,7 +200,7 @@ static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_s
 	if (__builtin_expect(!dst->df, 0))
 		id = (uint16_t)atomic_fetch_add_explicit(&next_ip_id, 1, memory_order_relaxed);
 	seg.off = buf->data_off;
-	seg.len = frame_finish(dst, frame, (uint32_t)len, id);
+	seg.len = frame_finish(dst, frame, (uint32_t)len, id, &seg.flags);
 	flags = kick_flags(vma_thread_self(), dst->engine, dst->rail);
 	if (__builtin_expect(vma_ring_send(ring, &seg, 1, flags) == 0, 0)) {
 		vma_buf_put(arena, buf);

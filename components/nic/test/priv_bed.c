@@ -79,7 +79,7 @@ static void fill_all(struct bed *bed, uint32_t queue)
 
 static void open_queue(struct bed *bed, uint32_t queue, uint16_t bind_flags)
 {
-	int rc, fd = queue == 0 ? xdp_sock_umem(bed->umem, bed->umem_bytes, bed->ifindex, 0, bind_flags)
+	int rc, fd = queue == 0 ? xdp_sock_umem(bed->umem, bed->umem_bytes, bed->ifindex, 0, bind_flags, NULL)
 	                        : xdp_sock_base(bed->base_fd[0], bed->ifindex, queue, bind_flags);
 
 	bed_must(fd >= 0, "base socket of queue %u: %d", queue, fd);

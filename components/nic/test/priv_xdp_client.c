@@ -180,13 +180,13 @@ static bool echo(struct server *server, const struct vma_buf *in)
 
 	if (in->len < 42 || vma_bufpool_get(atomic_load(&server->qp->tx_pool), &out, 1) == 0)
 		return false;
-	frame = (unsigned char *)vma_buf_frame(server->arena, out);
+	frame = (unsigned char *)vma_buf_frame(server->arena, out) + server->qp->tx_headroom;
 	memcpy(frame, vma_buf_data(server->arena, in), in->len);
 	swap(frame, frame + 6, 6);
 	swap(frame + 26, frame + 30, 4);
 	swap(frame + 34, frame + 36, 2);
 	frame[40] = frame[41] = 0; /* the sender's half-finished checksum: none is as good */
-	seg = (struct vma_nic_seg){.buf = out, .len = in->len};
+	seg = (struct vma_nic_seg){.buf = out, .off = server->qp->tx_headroom, .len = in->len};
 	if (vma_nic_tx(server->qp, &seg, 1) == 1)
 		return true;
 	vma_buf_put(server->arena, out);

@@ -479,9 +479,9 @@ static void memlock_limit(void)
 	bed_must(syscall(SYS_capget, &header, caps) == 0, "capget: %m");
 	caps[CAP_IPC_LOCK / 32].effective &= ~(1u << (CAP_IPC_LOCK % 32));
 	bed_must(syscall(SYS_capset, &header, caps) == 0, "capset: %m");
-	fd = xdp_sock_umem(umem, bytes, if_nametoindex(name), 0, 0);
+	fd = xdp_sock_umem(umem, bytes, if_nametoindex(name), 0, 0, NULL);
 	bed_must(fd == -ENOBUFS, "%d", fd);
-	fd = xdp_sock_umem(umem, 512 << 10, if_nametoindex(name), 0, 0);
+	fd = xdp_sock_umem(umem, 512 << 10, if_nametoindex(name), 0, 0, NULL);
 	bed_must(fd >= 0, "half of the limit: %d", fd);
 }
 
@@ -511,7 +511,7 @@ static void busy_queue(void)
 	open_bed();
 	umem = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	clock_gettime(CLOCK_MONOTONIC, &before);
-	fd = xdp_sock_umem(umem, 1 << 20, bed.ifindex, 0, 0);
+	fd = xdp_sock_umem(umem, 1 << 20, bed.ifindex, 0, 0, NULL);
 	clock_gettime(CLOCK_MONOTONIC, &after);
 	seconds = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
 	bed_must(fd == -EBUSY, "%d", fd);

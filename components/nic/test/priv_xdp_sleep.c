@@ -109,12 +109,12 @@ static void swap(unsigned char *a, unsigned char *b, size_t n)
 
 static void echo(struct server *server, const struct vma_buf *in)
 {
-	struct vma_nic_seg seg = {.len = in->len};
+	struct vma_nic_seg seg = {.off = server->qp->tx_headroom, .len = in->len};
 	unsigned char *frame;
 
 	if (in->len < 42 || vma_bufpool_get(atomic_load(&server->qp->tx_pool), &seg.buf, 1) == 0)
 		return;
-	frame = (unsigned char *)vma_buf_frame(server->arena, seg.buf);
+	frame = (unsigned char *)vma_buf_frame(server->arena, seg.buf) + seg.off;
 	memcpy(frame, vma_buf_data(server->arena, in), in->len);
 	swap(frame, frame + 6, 6);
 	swap(frame + 26, frame + 30, 4);

@@ -159,7 +159,8 @@ struct vma_nic_qp_attr {
 /* One segment to send. The segments of a packet follow each other; all but its last carry VMA_NIC_SEG_MORE. */
 enum vma_nic_seg_flags {
 	VMA_NIC_SEG_MORE = 1 << 0,
-	VMA_NIC_SEG_CSUM = 1 << 1, /* first segment: fill in the L3 and L4 checksum */
+	/* First segment: finish the checksum of UDP or TCP over IPv4, whose field holds the pseudo header's sum. */
+	VMA_NIC_SEG_CSUM = 1 << 1,
 	VMA_NIC_SEG_TSO = 1 << 2,  /* first segment: cut into segments of mss after hdr_len bytes of headers */
 	VMA_NIC_SEG_DUMMY = 1 << 3,
 };

@@ -86,6 +86,10 @@ enum vma_pkt_csum {
 	                      */
 };
 
+/* From so many bytes on, headers of UDP or TCP included, a NIC that can (VMA_NIC_CAP_TX_CSUM) is asked for the
+ * checksum: of fewer it is made sooner than asked for. */
+#define VMA_PKT_CSUM_BY_NIC_FROM 256
+
 void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *attr);
 
 /* The template of answers to a received frame: addresses, ports and MACs exchanged, same VLAN. */
