@@ -161,7 +161,7 @@ enum vma_nic_seg_flags {
 	VMA_NIC_SEG_MORE = 1 << 0,
 	/* First segment: finish the checksum of UDP or TCP over IPv4, whose field holds the pseudo header's sum. */
 	VMA_NIC_SEG_CSUM = 1 << 1,
-	VMA_NIC_SEG_TSO = 1 << 2,  /* first segment: cut into segments of mss after hdr_len bytes of headers */
+	VMA_NIC_SEG_TSO = 1 << 2, /* first segment: cut into segments of mss after hdr_len bytes of headers */
 	VMA_NIC_SEG_DUMMY = 1 << 3,
 };
 struct vma_nic_seg {
