@@ -71,7 +71,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	owner->rents++;
 	*out = (struct xdp_rental){
 	        .slot = slot, .queues = 2, .nframes = 512, .rx_size = 64, .tx_size = 64, .tx_count = 64, .mtu = 1500};
-	out->umem_fd = out->shared_fd = out->socket_fd[0] = out->socket_fd[1] = owner->fd;
+	out->umem_fd = out->shared_fd = out->claims_fd = out->socket_fd[0] = out->socket_fd[1] = owner->fd;
 	return 0;
 }
 

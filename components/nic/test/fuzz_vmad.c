@@ -52,7 +52,7 @@ static void deliver(struct vmad_server *server, uint8_t how, const struct vmad_m
 	if (rc == 1) {
 		MUST(vmad_msg_ok(&answer.msg, sizeof(answer.msg)));
 		MUST(answer.msg.seq == msg->seq && answer.msg.type == msg->type && answer.msg.result <= 0);
-		MUST(answer.nfds == (answer.msg.type == VMAD_RENT && answer.msg.result == 0 ? 4u : 0u));
+		MUST(answer.nfds == (answer.msg.type == VMAD_RENT && answer.msg.result == 0 ? 5u : 0u));
 	}
 	if (rc < 0 || how & HANG_UP) {
 		vmad_take_back(server, peer, true);

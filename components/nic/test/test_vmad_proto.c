@@ -102,6 +102,7 @@ static void close_rental(const struct xdp_rental *rental)
 {
 	close(rental->umem_fd);
 	close(rental->shared_fd);
+	close(rental->claims_fd);
 	for (uint32_t queue = 0; queue < rental->queues; queue++)
 		close(rental->socket_fd[queue]);
 }
