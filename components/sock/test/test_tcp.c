@@ -364,7 +364,7 @@ static void test_a_busy_sender_wakes_nobody(void **state)
 	end_pair(&pair);
 	if (cost < 0)
 		skip();
-	assert_true(cost <= 1500); /* a look a millisecond; some of it just after one */
+	assert_true(cost <= 2000); /* a look a millisecond; one for each that is said would be 5000 */
 }
 
 /* A call of the kernel's drives what the thread has waited for last, but not each such call. */
