@@ -224,6 +224,7 @@ static struct udp_dst *make_dst(void)
 	                        .ip_off = (uint8_t)pkt.ip_off,
 	                        .ip_sum = pkt.ip_sum,
 	                        .df = true,
+	                        .nic_sums_from = UINT32_MAX,
 	                        .max_payload = 1472,
 	                        .engine = engine};
 	dst->udp_sum = vma_csum_fold((uint64_t)pkt.udp_sum + attr.src_port_be + attr.dst_port_be);
