@@ -191,17 +191,23 @@ static inline unsigned drive_burst(struct vma_ring *ring)
  * kernel drops what has no room there. So the turn also sees of each connection what belongs together: merged into one
  * piece, answered by one ACK; and the acknowledgement comes before the timer that waits for it.
  */
-static unsigned drive_bursts(struct vma_ring *ring)
+static __attribute__((noinline)) unsigned drive_more(struct vma_ring *ring, unsigned n)
 {
-	unsigned n = drive_burst(ring), total = n;
+	unsigned total = n;
 
-	if (tender_of(ring) == NULL)
-		return n;
 	while (n != 0 && total < RX_BEFORE_TURN && !vma_nic_rx_is_quiet(ring->qp)) {
 		n = drive_burst(ring);
 		total += n;
 	}
 	return total;
+}
+
+static inline unsigned drive_bursts(struct vma_ring *ring)
+{
+	const unsigned n = drive_burst(ring);
+
+	/* One alone was all that waited: a poll takes several. */
+	return __builtin_expect(n <= 1, 1) || tender_of(ring) == NULL ? n : drive_more(ring, n);
 }
 
 /* Receive flag held. A command may post again, itself included: that one waits for the next round. */
@@ -221,14 +227,21 @@ static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 }
 
 /* With the flag. What it could not do before more is read is left, after so many times, to who drives next. */
+static __attribute__((cold, noinline)) void take_more_turns(struct vma_ring *ring, struct vma_ring_tender *tender)
+{
+	unsigned left = TURNS_MAX - 1;
+
+	do
+		drive_bursts(ring);
+	while (tender->turn(tender, left == 1) && --left > 0);
+}
+
 static inline void take_turn(struct vma_ring *ring)
 {
 	struct vma_ring_tender *tender = tender_of(ring);
 
-	if (__builtin_expect(tender == NULL, 1))
-		return;
-	for (unsigned left = TURNS_MAX; __builtin_expect(tender->turn(tender, left == 1), 0) && left > 1; left--)
-		drive_bursts(ring);
+	if (__builtin_expect(tender != NULL, 0) && __builtin_expect(tender->turn(tender, false), 0))
+		take_more_turns(ring, tender);
 }
 
 static void __attribute__((cold, noinline)) drive_again(struct vma_ring *ring, uint32_t tid)
