@@ -327,8 +327,9 @@ CASE(tcp_rare_marks_moved, "who waits is woken when a low-water mark or a buffer
 		change_meanwhile("bytes", (struct waiter){.fd = s, .events = POLLIN, .by_epoll = by_epoll}, SOL_SOCKET,
 		                 SO_RCVLOWAT, 20);
 		RES(fcntl(s, F_SETFL, O_NONBLOCK));
-		while (write(s, bytes, sizeof(bytes)) > 0 || (pause_ms(100), write(s, bytes, sizeof(bytes)) > 0))
-			;
+		for (int full = 0; full < 4; full++, pause_ms(100)) /* until what is under way has arrived as well */
+			while (write(s, bytes, sizeof(bytes)) > 0)
+				full = 0;
 		change_meanwhile("room", (struct waiter){.fd = s, .events = POLLOUT, .by_epoll = by_epoll}, SOL_SOCKET,
 		                 SO_SNDBUFFORCE, 64 << 20);
 		close(s);
