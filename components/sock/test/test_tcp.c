@@ -162,10 +162,12 @@ static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void 
 		print_message("each time somebody was held up\n");
 	vma_tcp_counts(pair.tcp, &after);
 	assert_true(after.retransmits + after.tail_probes > before.retransmits + before.tail_probes);
-	assert_true(kept * 2 >= looked); /* the machine may be busy now and then */
 	pause_peer(false);
 	wait_until(vma_tcp_tx_queued(pair.here) == 0);
 	end_pair(&pair);
+	if (looked == 0)
+		skip();
+	assert_true(kept * 2 >= looked); /* the machine may be busy now and then */
 }
 
 /* ---- what it costs ---- */
@@ -364,7 +366,7 @@ static void test_a_busy_sender_wakes_nobody(void **state)
 	end_pair(&pair);
 	if (cost < 0)
 		skip();
-	assert_true(cost <= 2000); /* a look a millisecond; one for each that is said would be 5000 */
+	assert_true(cost <= 1500); /* a look a millisecond; some of it just after one */
 }
 
 /* A call of the kernel's drives what the thread has waited for last, but not each such call. */
@@ -423,8 +425,10 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 	}
 	if (looked == 0)
 		print_message("each time somebody was held up\n");
-	assert_true(looked == 0 || best < 3 * MSEC);
 	end_pair(&pair);
+	if (looked == 0)
+		skip();
+	assert_true(best < 3 * MSEC);
 }
 
 /* ---- steering ---- */
