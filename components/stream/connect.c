@@ -17,8 +17,8 @@
 
 #include "stream_priv.h"
 
-#define TRIES_ALONE 16 /* ports that would do without a rule, but others have them, too */
-#define LAST_TRIES 16  /* ports in TIME_WAIT, where another thread is at the same ones */
+#define TRIES_ALONE 16  /* ports that would do without a rule, but others have them, too */
+#define LAST_TRIES 4096 /* ports in TIME_WAIT: another thread may be at the same ones, another process have them */
 
 /* ---- through the kernel ---- */
 

@@ -8,11 +8,11 @@ PORT=7000 PORTS=2000 COUNT=4500
 
 cat >"$WORK/connect.py" <<'END'
 # connect.py serve ADDRESS PORT: closes a connection at once when the client asks for that, else after the client.
-# connect.py ask ADDRESS PORT COUNT client|server: who closes first. At most 2000 a second, also after a
-# pause: a port rests for 250 ms before it is used again.
+# connect.py ask ADDRESS PORT COUNT client|server [FILE]: who closes first. At most 2000 a second, also after a
+# pause: a port rests for 250 ms before it is used again. And when FILE is there, 50 more.
 # connect.py idle ADDRESS PORT: one connection that the server closes, and then none for eight seconds.
 # connect.py hold|rob ADDRESS PORT: from port 40000, for a second; and the same while another process does.
-import errno, socket, sys, time
+import errno, os, socket, sys, time
 role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if role == "serve":
     listener = socket.create_server((address, port), backlog=1000)
@@ -46,7 +46,12 @@ if role != "ask":
     print("whole", flush=True)
     sys.exit(0)
 used = set()
-for i in range(int(sys.argv[4])):
+count, more = int(sys.argv[4]), 50 if len(sys.argv) > 6 else 0
+for i in range(count + more):
+    if i == count:
+        print("halfway", flush=True)
+        while not os.path.exists(sys.argv[6]):
+            time.sleep(0.01)
     conn = socket.create_connection((address, port))
     used.add(conn.getsockname()[1])
     if sys.argv[5] == "server":
@@ -64,6 +69,26 @@ many() { # client|server: who closes first
 		{ tail -n 3 "$WORK/client.log"; return 1; }
 }
 
+ended() { # LABEL
+	finish "$1" 60 || { tail -n 5 "$WORK/$1.log"; return 1; }
+}
+
+# All ports are in TIME_WAIT with one process when another begins and takes most of them: the first has its oldest no
+# more, and finds a younger one.
+overtaken() { # WHERE
+	local one count
+	for one in 1 2; do
+		count=$((PORTS - (one - 1) * 100))
+		start over$one a env "$client_with" /usr/bin/python3 "$WORK/connect.py" ask "$IP_B" $PORT $count client "$WORK/go$one"
+		check "$1: process $one of two that have all ports between them" wait_for 30 log_has over$one halfway
+	done
+	touch "$WORK/go1"
+	check "$1: who comes back to ports that are another's by now goes on" ended over1
+	touch "$WORK/go2"
+	check "$1: and so does the other" ended over2
+	rm -f "$WORK/go1" "$WORK/go2"
+}
+
 for at in both server client; do
 	combination $at || continue
 	net_pair
@@ -71,6 +96,7 @@ for at in both server client; do
 	serve far /usr/bin/python3 "$WORK/connect.py" serve "$IP_B" $PORT
 	wait_for 10 log_has far listening
 	count_from
+	[ $at = server ] || overtaken $at
 	# A kernel client has time stamps only with a peer that has them, too.
 	[ $at = server ] || check "$at: $COUNT connections from $PORTS ports that the client closes first" many client
 	[ $at = server ] || check "$at: it has used its ports again" grep -qE "^ports (2000|1?[0-9]?[0-9]?[0-9])$" "$WORK/client.log"
@@ -79,8 +105,8 @@ for at in both server client; do
 	for one in 1 2; do
 		[ $at = server ] || start together$one a env "$client_with" /usr/bin/python3 "$WORK/connect.py" ask "$IP_B" $PORT $((COUNT / 3)) client
 	done
-	[ $at = server ] || check "$at: two processes at the same time: the first" finish together1 60
-	[ $at = server ] || check "$at: and the second" finish together2 60
+	[ $at = server ] || check "$at: two processes at the same time: the first" ended together1
+	[ $at = server ] || check "$at: and the second" ended together2
 	if [ $at != server ]; then
 		start idle a env "$client_with" /usr/bin/python3 "$WORK/connect.py" idle "$IP_B" $PORT
 		wait_for 10 log_has idle idle
