@@ -120,9 +120,18 @@ ns_add() { # NAME
 	ip -n "$(ns "$1")" link set lo up
 }
 
+# Whatever still runs there was started by this test, or by a program of it that forked.
+ns_end() { # NAME
+	local pids
+	pids=$(ip netns pids "$(ns "$1")" 2>/dev/null)
+	# shellcheck disable=SC2086 # a list
+	[ -z "$pids" ] || kill -KILL $pids 2>/dev/null
+	ip netns del "$(ns "$1")"
+}
+
 ns_del() { # NAME
 	local left=() name
-	ip netns del "$(ns "$1")"
+	ns_end "$1"
 	for name in "${_namespaces[@]}"; do [ "$name" = "$1" ] || left+=("$name"); done
 	_namespaces=("${left[@]}")
 }
@@ -269,7 +278,7 @@ _cleanup() {
 	trap '' INT TERM
 	for label in "${!PID[@]}"; do kill "${PID[$label]}" 2>/dev/null; done
 	for label in "${!PID[@]}"; do stop "$label"; done
-	for name in "${_namespaces[@]}"; do ip netns del "$(ns "$name")" 2>/dev/null; done
+	for name in "${_namespaces[@]}"; do ns_end "$name" 2>/dev/null; done
 	rm -rf "$WORK"
 }
 trap _cleanup EXIT

@@ -24,6 +24,14 @@ pid=${PID[sleeper]}
 stop sleeper
 check_eq "a stopped process gives its signal" $? 143
 check "a stopped process is gone" gone "$pid"
+ns_add c
+start parent c sh -c 'sleep 100 & echo $!; wait'
+wait_for 5 log_has parent '^[0-9]'
+child=$(cat "$WORK/parent.log")
+stop parent
+check "what a process has forked outlives it" kill -0 "$child"
+ns_del c
+check "and ends with its namespace" wait_for 5 gone "$child"
 check "no program is attached to a fresh interface" no_xdp b "$IF_B"
 started=$EPOCHSECONDS
 wait_for 1 false
