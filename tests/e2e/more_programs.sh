@@ -94,14 +94,24 @@ killed() {
 	serve killed python3 -m http.server --bind "$IP_B" --directory "$WORK/empty" 8000
 	check "$s: it starts" wait_for 20 listens 8000
 	check "$s: 2000 requests are answered" client python3 "$WORK/requests.py" "$IP_B" 8000 2000
+	rm -f "$WORK/go"
+	start late a env ${client_with:+"$client_with"} python3 "$WORK/requests.py" "$IP_B" 8000 1 "$WORK/go"
+	check "$s: another client waits" wait_for 20 log_has late waits
 	stop killed KILL
 	begun=${EPOCHREALTIME/./}
-	check_eq "$s: who comes after its end is refused" "$(client python3 "$WORK/requests.py" "$IP_B" 8000 1)" refused
+	touch "$WORK/go"
+	check "$s: who comes after its end is refused" wait_for 20 log_has late refused
 	[ -n "$SAN" ] || check_num "$s: within a second" $(((${EPOCHREALTIME/./} - begun) / 1000)) -lt 1000
+	stop late
 }
 mkdir "$WORK/empty"
 cat >"$WORK/requests.py" <<-'PY'
-	import socket, sys
+	import os, socket, sys, time
+	# requests.py ADDRESS PORT COUNT [FILE]: as soon as FILE is there
+	if len(sys.argv) > 4:
+	    print("waits", flush=True)
+	    while not os.path.exists(sys.argv[4]):
+	        time.sleep(0.01)
 	for _ in range(int(sys.argv[3])):
 	    try:
 	        with socket.create_connection((sys.argv[1], int(sys.argv[2])), 20) as connection:
@@ -111,7 +121,7 @@ cat >"$WORK/requests.py" <<-'PY'
 	                answer += data
 	            assert answer.startswith(b"HTTP/1.0 200"), answer
 	    except ConnectionRefusedError:
-	        print("refused")
+	        print("refused", flush=True)
 PY
 
 for combination in both server client; do
