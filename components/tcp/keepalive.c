@@ -62,7 +62,7 @@ static void fire_keepalive(struct vma_tcp_conn *conn)
 	} else if (keepalive_is_hopeless(conn, silent_ns)) {
 		timers_give_up(conn, true);
 	} else if (tcp_output_probe(conn) < 0) {
-		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + TIMERS_NO_FRAME_NS);
+		timers_set(conn, TCP_TIMER_KEEPALIVE, tcp_again_ns(conn->tcp));
 	} else {
 		conn->recovery.probes++;
 		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + seconds(conn, VMA_TCP_OPT_KEEPINTVL));

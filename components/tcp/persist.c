@@ -65,7 +65,7 @@ void persist_fire(struct vma_tcp_conn *conn)
 	if (sent == 0)
 		sent = tcp_output_probe(conn);
 	if (sent < 0) {
-		r->persist_due_ns = conn->tcp->now_ns + TIMERS_NO_FRAME_NS;
+		r->persist_due_ns = tcp_again_ns(conn->tcp);
 		return;
 	}
 	r->probes++;

@@ -8,6 +8,7 @@
 #include "lwip_port.h"
 
 #define RETRY_NS TCP_NS_PER_MS
+#define LOST_NS (100 * TCP_NS_PER_MS) /* nothing leaves before a rebind, which has all connections looked at */
 
 /* ---- surroundings ---- */
 
@@ -86,12 +87,17 @@ void tcp_free_memory(struct vma_tcp *tcp, void *memory)
 
 /* ---- frames ---- */
 
+uint64_t tcp_again_ns(const struct vma_tcp *tcp)
+{
+	return tcp->now_ns + (vma_nic_qp_lost(vma_ring_qp(tcp->ring)) ? LOST_NS : RETRY_NS);
+}
+
 /*
  * With one kick. On a short way, such as between two network namespaces, the answers are there when it returns, ACKs of
  * what was sent and data for what was acknowledged, and each lets more go: these are read before more is sent, or the
  * receive queue would run over.
  *
- * What the NIC does not take stays at the front, for a millisecond at most.
+ * What the NIC does not take stays at the front, until it is tried again.
  */
 static void send_frames(struct vma_tcp *tcp)
 {
@@ -105,7 +111,7 @@ static void send_frames(struct vma_tcp *tcp)
 		return;
 	memmove(tcp->frames, tcp->frames + sent, tcp->frames_count * sizeof(*tcp->frames));
 	if (!wheel_is_set(&tcp->retry_timer))
-		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp->now_ns + RETRY_NS);
+		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp_again_ns(tcp));
 }
 
 void tcp_frames_leave(struct vma_tcp *tcp)
@@ -166,7 +172,7 @@ void tcp_retry(struct vma_tcp_conn *conn)
 	conn->next_retry = tcp->retry;
 	tcp->retry = conn;
 	if (!wheel_is_set(&tcp->retry_timer))
-		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp->now_ns + RETRY_NS);
+		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp_again_ns(tcp));
 }
 
 static void retry_all(struct vma_tcp *tcp)

@@ -369,7 +369,9 @@ void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
 /* Posts work for the driver: any thread. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
 void tcp_queue(struct vma_tcp_conn *conn, uint32_t work);
-/* Looked at again in a millisecond: there was no frame, or no memory. */
+/* When what found no frame is tried again: in a millisecond, or later while the queue pair is lost. */
+uint64_t tcp_again_ns(const struct vma_tcp *tcp);
+/* Looked at again then: there was no frame, or no memory. */
 void tcp_retry(struct vma_tcp_conn *conn);
 /* Room for one more frame in this turn (sends what is gathered if need be). */
 bool tcp_frame_room(struct vma_tcp *tcp);

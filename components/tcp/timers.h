@@ -9,8 +9,6 @@
 
 #include "scoreboard.h"
 
-#define TIMERS_NO_FRAME_NS TCP_NS_PER_MS /* a probe for which there was no frame is tried again after that */
-
 static inline uint64_t timers_earlier(uint64_t a_ns, uint64_t b_ns)
 {
 	return a_ns < b_ns ? a_ns : b_ns;

@@ -514,6 +514,11 @@ int tcp_output_force(struct vma_tcp_conn *conn)
 	return 1;
 }
 
+uint64_t tcp_again_ns(const struct vma_tcp *tcp)
+{
+	return tcp->now_ns + TCP_NS_PER_MS;
+}
+
 void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
 {
 	assert_ptr_equal(conn, &w.conn);

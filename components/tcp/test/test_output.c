@@ -249,6 +249,34 @@ static void test_segment_without_a_frame_behind_a_closed_window_is_probed_for(vo
 	app_free(app);
 }
 
+/* Its owner has gone: nothing leaves, perhaps for ever. */
+static void test_lost_queue_pair_is_not_tried_each_millisecond(void **state)
+{
+	static struct vma_buf *held[1 << 16];
+	struct vma_nic_qp *qp = vma_ring_qp(side[0].ring);
+	struct app *app = raw_connect();
+	unsigned turns = 0;
+	size_t n;
+
+	(void)state;
+	n = no_frames(held);
+	atomic_store(&qp->lost, true);
+	send_bytes(app, 1000);
+	settle();
+	for (uint64_t end = pair_now_ns + SEC; pair_now_ns < end; turns++) {
+		pair_now_ns = pair_next_ns() > pair_now_ns ? pair_next_ns() : pair_now_ns + 1000;
+		settle();
+	}
+	assert_true(turns < 40);
+	while (n > 0)
+		vma_buf_put(pair_arena, held[--n]);
+	atomic_store(&qp->lost, false);
+	raw_forget();
+	run(100 * MS);
+	assert_int_equal(raw_next()->len, 1000);
+	app_free(app);
+}
+
 static void test_second_short_segment_waits_for_the_first(void **state)
 {
 	struct app *app = raw_connect();
@@ -510,6 +538,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_closed_window_is_probed_until_it_opens),
         RAW_CASE(test_fin_behind_a_window_taken_back_waits_for_an_acknowledgement),
         RAW_CASE(test_segment_without_a_frame_behind_a_closed_window_is_probed_for),
+        RAW_CASE(test_lost_queue_pair_is_not_tried_each_millisecond),
         RAW_CASE(test_second_short_segment_waits_for_the_first),
         RAW_CASE(test_short_segment_behind_full_ones_does_not_wait),
         RAW_CASE(test_nodelay_lets_short_segments_go),
