@@ -7,9 +7,14 @@
  *   - nothing is queued and the call does not wait: every VMA_RX_UDP_POLL_OS_RATIO looks, when 20 us have passed since
  *     the last time, or when a socket of this process has sent through the OS meanwhile;
  *   - while waiting: every so many looks, and when its descriptor is readable.
+ *
+ * Its descriptor may be ready and have nothing for this call, for as long as the program likes: errors wait for
+ * MSG_ERRQUEUE (IP_RECVERR), or another process has shut the socket down. Then the call sleeps on an epoll set that has
+ * it edge-triggered, and hears of what is new.
  */
 #include <errno.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,7 +24,10 @@
 #include "recv.h"
 #include "young.h"
 
-enum { OS_AGAIN_NS = 20000 };
+enum {
+	OS_AGAIN_NS = 20000,
+	IN_VAIN = 4, /* fewer may be another thread's luck */
+};
 
 /* ---- asking ---- */
 
@@ -115,6 +123,8 @@ struct rx_wait {
 	bool answered; /* the shadow has said `answer` */
 	ssize_t answer;
 	struct pollfd shadow;
+	unsigned in_vain;    /* wake-ups by the shadow */
+	int edges, edges_of; /* the epoll set that is slept on instead of the shadow, and the shadow in it; -1: none */
 };
 
 static struct rx_wait *rx_wait(struct vma_wait *wait)
@@ -131,13 +141,60 @@ static int ready(struct vma_wait *wait)
 	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
 }
 
+static void forget_edges(struct rx_wait *rx)
+{
+	if (rx->edges >= 0)
+		vma_fd_unguard_close(rx->edges);
+	rx->edges = rx->edges_of = -1;
+}
+
+static void watch_edges(struct rx_wait *rx, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+	int edges;
+
+	forget_edges(rx);
+	edges = (int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC);
+	if (edges < 0)
+		return; /* out of descriptors: it is woken for nothing until there is one */
+	rx->edges = vma_fd_guard(edges);
+	if (rx->edges < 0)
+		syscall(SYS_close, edges);
+	else if (syscall(SYS_epoll_ctl, rx->edges, EPOLL_CTL_ADD, fd, &event) == 0)
+		rx->edges_of = fd;
+	else
+		forget_edges(rx);
+}
+
+/* Before the shadow is asked: what comes after that is an edge again. */
+static void take_edge(struct rx_wait *rx)
+{
+	struct epoll_event event;
+
+	if (rx->edges >= 0)
+		syscall(SYS_epoll_pwait, rx->edges, &event, 1, 0, NULL, (size_t)8);
+}
+
+static ssize_t ask_again(struct rx_wait *rx)
+{
+	take_edge(rx);
+	return ask(rx->sock, rx->fd, rx->msg, rx->flags);
+}
+
 /* The descriptor to sleep on is looked up again as well: a closed one would wake for ever. */
 static int ask_os(struct vma_wait *wait)
 {
 	struct rx_wait *rx = rx_wait(wait);
-	ssize_t len = ask(rx->sock, rx->fd, rx->msg, rx->flags);
+	ssize_t len = ask_again(rx);
+	const int fd = shadow_of(rx->sock, rx->fd);
 
-	rx->shadow.fd = shadow_of(rx->sock, rx->fd);
+	rx->in_vain += rx->shadow.revents != 0;
+	rx->shadow.revents = 0;
+	if (len == -EAGAIN && fd >= 0 && rx->in_vain >= IN_VAIN && rx->edges_of != fd) {
+		watch_edges(rx, fd);
+		len = ask_again(rx);
+	}
+	rx->shadow.fd = rx->edges >= 0 && fd >= 0 ? rx->edges : fd;
 	if (len == -EAGAIN)
 		return 0;
 	rx->answered = true;
@@ -191,6 +248,7 @@ static bool stay(struct udp_sock *sock)
 
 static void abandon(struct vma_wait *wait)
 {
+	forget_edges(rx_wait(wait));
 	leave(rx_wait(wait)->sock);
 }
 
@@ -209,7 +267,7 @@ static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct 
 	uint64_t timeout_ns = atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed);
 	bool offloaded = atomic_load_explicit(&sock->attachments, memory_order_relaxed) != NULL;
 
-	*rx = (struct rx_wait){.sock = sock, .msg = msg, .fd = fd, .flags = flags};
+	*rx = (struct rx_wait){.sock = sock, .msg = msg, .fd = fd, .flags = flags, .edges = -1, .edges_of = -1};
 	rx->shadow = (struct pollfd){.fd = fd, .events = POLLIN};
 	rx->wait = (struct vma_wait){.ops = &wait_ops,
 	                             .arg = rx,
@@ -234,37 +292,45 @@ static bool is_restarted(const struct rx_wait *rx)
 	return rx->wait.deadline_ns == UINT64_MAX && rx->wait.restart;
 }
 
-/* With the socket held. */
+/* With the socket held. -ENODATA: go on waiting. */
+static ssize_t receive_once(struct rx_wait *rx)
+{
+	struct udp_sock *sock = rx->sock;
+	const int rc = vma_wait(&rx->wait);
+	ssize_t len;
+
+	if (rx->answered) {
+		count_wait(sock, rx->wait.slept);
+		return rx->answer;
+	}
+	if (rc < 0 && !(rc == -EINTR && is_restarted(rx)))
+		return rc;
+	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
+		len = ask(sock, rx->fd, rx->msg, rx->flags);
+		if (len != -EAGAIN)
+			return len;
+	}
+	len = udp_receive_queued(sock, rx->msg, rx->flags);
+	if (len != -ENODATA) {
+		count_wait(sock, rx->wait.slept);
+		return len;
+	}
+	if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
+		return 0;
+	return rc == 0 ? nothing(sock) : -ENODATA;
+}
+
 static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	struct rx_wait rx;
 	ssize_t len;
-	int rc;
 
 	wait_init(&rx, sock, fd, msg, flags);
-	for (;;) {
-		rc = vma_wait(&rx.wait);
-		if (rx.answered)
-			break;
-		if (rc < 0 && !(rc == -EINTR && is_restarted(&rx)))
-			return rc;
-		if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
-			len = ask(sock, fd, msg, flags);
-			if (len != -EAGAIN)
-				return len;
-		}
-		len = udp_receive_queued(sock, msg, flags);
-		if (len != -ENODATA) {
-			count_wait(sock, rx.wait.slept);
-			return len;
-		}
-		if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
-			return 0;
-		if (rc == 0)
-			return nothing(sock);
-	}
-	count_wait(sock, rx.wait.slept);
-	return rx.answer;
+	do
+		len = receive_once(&rx);
+	while (len == -ENODATA);
+	forget_edges(&rx);
+	return len;
 }
 
 /* ---- the general way ---- */

@@ -359,6 +359,9 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		sent = transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
 		if (sent != -EAGAIN)
 			return sent;
+		/* Its owner has gone, and until there is a new one nothing makes room. */
+		if (vma_nic_qp_lost(vma_ring_qp(dst->rail->ring)))
+			return -ENOTSUP;
 		if (nonblocking && drops_in_silence(&dst->engine->conf))
 			return send_or_drop(sock, dst, pieces);
 		sent = wait_for_room(sock, dst->rail->ring, nonblocking, &room);

@@ -1,4 +1,5 @@
 /* Receiving: what comes over the link, what comes through the shadow, and what the caller's arguments do to it. */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -520,6 +521,52 @@ static void test_receive_timeout_ends_with_eagain(void **state)
 	assert_true(now_ms() - start < 1000);
 }
 
+/* An ICMP error, which waits until somebody asks for it with MSG_ERRQUEUE. */
+static void shadow_has_an_error(void)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct pollfd shadow = {.fd = bed_fd(sock)};
+	int fd = vma_os.socket(AF_INET, SOCK_DGRAM, 0), on = 1;
+	socklen_t len = sizeof(to);
+	char data[8];
+
+	assert_int_equal(vma_os.bind(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&to, &len), 0);
+	vma_os.close(fd);
+	assert_int_equal(vma_os.setsockopt(shadow.fd, IPPROTO_IP, IP_RECVERR, &on, sizeof(on)), 0);
+	assert_int_equal(vma_os.sendto(shadow.fd, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)), 1);
+	assert_int_equal(vma_os.ppoll(&shadow, 1, &(struct timespec){.tv_sec = 2}, NULL), 1);
+	assert_int_equal(receive(data, sizeof(data), MSG_DONTWAIT), -ECONNREFUSED);
+	assert_int_equal(receive(data, sizeof(data), MSG_DONTWAIT), -EAGAIN);
+	assert_int_equal(vma_os.ppoll(&shadow, 1, &(struct timespec){0}, NULL), 1);
+}
+
+static uint64_t own_cpu_ms(void)
+{
+	struct timespec used;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+	return (uint64_t)used.tv_sec * 1000 + (uint64_t)used.tv_nsec / 1000000;
+}
+
+static void test_blocking_receive_sleeps_beside_an_error_that_nobody_takes(void **state)
+{
+	uint64_t before;
+	char data[8];
+
+	(void)state;
+	shadow_has_an_error();
+	atomic_store(&sock->nonblocking, false);
+	atomic_store(&sock->rcvtimeo_ns, 300000000);
+	before = own_cpu_ms();
+	assert_int_equal(receive(data, sizeof(data), 0), -EAGAIN);
+	assert_in_range(own_cpu_ms() - before, 0, 50);
+	receive_while(come_through_shadow_soon, "kernel");
+	receive_while(come_soon, "link");
+	shadow_has_an_error();
+	receive_while(come_through_shadow_soon, "again");
+}
+
 static void *shut_soon(void *unused)
 {
 	(void)unused;
@@ -637,6 +684,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_inherited_socket_is_taken_up_by_its_first_receive),
         CASE(test_blocking_receive_waits_for_the_link),
         CASE(test_blocking_receive_waits_for_the_shadow_as_well),
+        CASE(test_blocking_receive_sleeps_beside_an_error_that_nobody_takes),
         CASE(test_receive_timeout_ends_with_eagain),
         CASE(test_shutdown_ends_a_blocking_receive_with_nothing),
         CASE(test_handler_ends_a_receive_unless_it_restarts),

@@ -103,12 +103,17 @@ static void assert_peer_gets(const char *text)
 	assert_memory_equal(bed.frame + 42, text, strlen(text));
 }
 
-static void assert_kernel_gets(const char *text)
+static void assert_kernel_has(const char *text)
 {
 	char data[2048];
 
-	assert_int_equal(vma_os.recv(sink, data, sizeof(data), 0), strlen(text));
+	assert_int_equal(vma_os.recv(sink, data, sizeof(data), MSG_DONTWAIT), strlen(text));
 	assert_memory_equal(data, text, strlen(text));
+}
+
+static void assert_kernel_gets(const char *text)
+{
+	assert_kernel_has(text);
 	assert_int_equal(bed_peer_receive(), 0);
 }
 
@@ -713,6 +718,25 @@ static void test_full_queue_drops_what_does_not_wait_where_that_is_wished(void *
 	vma_engine()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = false;
 }
 
+static void test_lost_queue_pair_leaves_its_sends_to_the_kernel(void **state)
+{
+	struct vma_nic_qp *qp = vma_ring_qp(bed.rail->ring);
+
+	(void)state;
+	connect_it();
+	fill_up();
+	atomic_store(&sock->sndtimeo_ns, 30000000);
+	atomic_store(&qp->lost, true);
+	assert_int_equal(send_text("waits"), 5);
+	assert_kernel_has("waits");
+	assert_int_equal(send_to(NULL, "does not", 8, MSG_DONTWAIT), 8);
+	assert_kernel_has("does not");
+	atomic_store(&qp->lost, false);
+	bed_peer_receive();
+	assert_int_equal(send_text("back"), 4);
+	assert_peer_gets("back");
+}
+
 static void *receive_soon(void *unused)
 {
 	(void)unused;
@@ -787,6 +811,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_lone_datagram_leaves_at_once),
         CASE(test_latency_profile_kicks_each),
         CASE(test_full_queue_is_eagain_and_nothing_is_lost),
+        CASE(test_lost_queue_pair_leaves_its_sends_to_the_kernel),
         CASE(test_full_queue_drops_what_does_not_wait_where_that_is_wished),
         CASE(test_blocking_send_waits_for_room),
         CASE(test_send_timeout_ends_with_eagain),
