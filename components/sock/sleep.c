@@ -324,8 +324,8 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 		if (bed.fds == NULL)
 			return -ENOMEM;
 	}
-	have_wake_fd(self);
 	while (rc == 0) {
+		have_wake_fd(self); /* each time: what could not be had for the last sleep may be there for this one */
 		rings = settle(wait);
 		rc = sleep_once(&bed);
 		if (rc == 0 && rings != 0)

@@ -807,6 +807,30 @@ static void test_sleeper_without_descriptor_looks_by_itself(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
+static bool has_wake_fd(const struct sleeper *sleeper)
+{
+	return atomic_load(&atomic_load(&sleeper->self)->wake_fd) >= 0;
+}
+
+static void test_sleeper_that_was_without_descriptor_gets_one(void **state)
+{
+	struct sleeper sleeper = {.thing = &thing, .timeout_ns = UINT64_MAX};
+	struct rlimit limit, none = {0, 0};
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	none.rlim_max = limit.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	assert_int_equal(pthread_create(&sleeper.thread, NULL, sleep_without_descriptors, &sleeper), 0);
+	bed_wait_until(is_asleep(&sleeper));
+	assert_false(has_wake_fd(&sleeper));
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	bed_wait_until(has_wake_fd(&sleeper));
+	bed_wait_until(is_asleep(&sleeper));
+	thing_give(&thing);
+	assert_int_equal(sleeper_end(&sleeper), 1);
+}
+
 static void *give_soon(void *arg)
 {
 	usleep(5000);
@@ -887,6 +911,7 @@ static const struct CMUnitTest tests[] = {
         T(test_sleeper_does_not_burn_while_somebody_holds_the_ring),
         T(test_what_is_told_once_is_not_lost_while_others_drive),
         T(test_sleeper_without_descriptor_looks_by_itself),
+        T(test_sleeper_that_was_without_descriptor_gets_one),
         T(test_forked_child_sleeps_and_is_woken_by_its_own),
 };
 
