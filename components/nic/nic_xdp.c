@@ -322,12 +322,21 @@ static void watch_again(struct xdp_qp *qp)
 			vma_log_error("%s: its socket cannot be slept on: error %d", qp->name, errno);
 }
 
+/* Whatever comes of a rebind: where it failed, the nic's thread writes again with its next reminder, and until then
+ * nobody who sleeps on the queue pair's fd is to find it ready. */
+static void drain_wake(struct xdp_qp *qp)
+{
+	uint64_t drained;
+
+	if (os_read(qp->wake_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
+		vma_log_debug("xdp: %s: eventfd: error %d", qp->name, errno);
+}
+
 /* New mappings and pools first, so that nobody ever sees a queue pair without; then the old ones go. */
 static int xdp_qp_rebind(struct vma_nic_qp *base)
 {
 	struct xdp_qp *qp = qp_of(base), old;
 	struct nic_xdp *nic = qp->nic;
-	uint64_t drained;
 	int rc = 0;
 
 	if (!nic_xdp_alive_here(nic))
@@ -335,6 +344,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 	pthread_mutex_lock(&nic->lock);
 	if (!vma_nic_qp_lost(base))
 		goto out;
+	drain_wake(qp);
 	memcpy(&old, qp, sizeof(old));
 	rc = nic->vmad == NULL ? -EAGAIN : nic_xdp_rent(qp);
 	if (rc < 0) {
@@ -344,16 +354,14 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 	}
 	keep_old_ring(qp, &old.port[0].rx);
 	nic_xdp_unrent(&old);
-	if (os_read(qp->wake_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
-		vma_log_debug("xdp: %s: eventfd: error %d", qp->name, errno);
 	nic_xdp_flow_restore(qp);
 	atomic_store_explicit(&base->lost, false, memory_order_release);
 	watch_again(qp);
 	vma_log_info("%s: offloaded again", qp->name);
 out:
 	pthread_mutex_unlock(&nic->lock);
-	if (rc == -EAGAIN || rc == 0)
-		nic_xdp_thread_wake(nic); /* it retries, or reports flows that could not be had again */
+	if (rc == 0)
+		nic_xdp_thread_wake(nic); /* it reports flows that could not be had again */
 	return rc;
 }
 

@@ -88,18 +88,29 @@ static void report_revoked(struct nic_xdp *nic)
 			tell(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
 }
 
+/* Under the lock that a rebind drains the fd under, or a queue pair that has just been rebound would stay ready. */
+static bool wake_lost(struct nic_xdp *nic, struct xdp_qp *qp, bool wake)
+{
+	const uint64_t one = 1;
+	bool lost;
+
+	pthread_mutex_lock(&nic->lock);
+	lost = vma_nic_qp_lost(&qp->base);
+	if (lost && wake && os_write(qp->wake_fd, &one, sizeof(one)) < 0)
+		vma_log_debug("xdp: eventfd: error %d", errno);
+	pthread_mutex_unlock(&nic->lock);
+	return lost;
+}
+
 /* Lost queue pairs hear it again once there is somebody to rebind to; their fd wakes a sleeper for that. */
 static bool report_lost(struct nic_xdp *nic, bool wake)
 {
-	const uint64_t one = 1;
 	bool any = false;
 
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
-		if (!vma_nic_qp_lost(&qp->base))
+		if (!wake_lost(nic, qp, wake))
 			continue;
 		any = true;
-		if (wake && os_write(qp->wake_fd, &one, sizeof(one)) < 0)
-			vma_log_debug("xdp: eventfd: error %d", errno);
 		tell(qp, VMA_NIC_EVENT_LOST, NULL);
 	}
 	return any;

@@ -172,11 +172,12 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	free(owner);
 }
 
+/* That it cannot be seen now, for want of a descriptor, says nothing. */
 bool xdp_owner_device_gone(const struct xdp_owner *owner)
 {
 	char name[IF_NAMESIZE];
 
-	return if_indextoname(owner->ifindex, name) == NULL;
+	return if_indextoname(owner->ifindex, name) == NULL && errno == ENXIO;
 }
 
 void xdp_owner_close_in_child(struct xdp_owner *owner)

@@ -26,6 +26,7 @@
 #define IDLE_MS 1000         /* without a client, after the last one */
 #define UNUSED_MS 10000      /* without a client ever */
 #define LOOK_MS 1000         /* at the interface */
+#define DEAF_MS 100          /* out of descriptors, say: who waits in the queue waits on */
 #define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
 #define LAST_TURNS 32        /* of who has ended */
 #define SWEEP_MS 1000        /* at least, between sweeps: a directory may be a long one, and clients many */
@@ -108,6 +109,16 @@ static int open_pidfd(int fd, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
+/* The socket stays readable, and would wake at once again. */
+static void be_deaf(struct vmad_server *server, int error)
+{
+	if (error == EAGAIN || error == ECONNABORTED || error == EINTR)
+		return;
+	server->deaf_until_ms = now_ms() + DEAF_MS;
+	vma_log_once(VMA_LOG_WARN, "vmad: %s: new clients have to wait: %s", server->attr->interface,
+	             strerrordesc_np(error));
+}
+
 static void take_connection(struct vmad_server *server)
 {
 	struct ucred cred = {0};
@@ -115,8 +126,10 @@ static void take_connection(struct vmad_server *server)
 	struct vmad_peer *peer;
 	int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-	if (fd < 0)
+	if (fd < 0) {
+		be_deaf(server, errno);
 		return;
+	}
 	peer = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 ? place_for_peer(server) : NULL;
 	if (peer == NULL) {
 		vma_log_once(VMA_LOG_WARN, "vmad: %s: more than %d clients: the others stay with the kernel",
@@ -243,11 +256,16 @@ static void watch(struct turn *turn, int fd, struct vmad_peer *peer)
 	turn->peer[turn->n++] = peer;
 }
 
+static bool is_deaf(const struct vmad_server *server)
+{
+	return now_ms() < server->deaf_until_ms;
+}
+
 static void begin_turn(struct vmad_server *server, struct turn *turn)
 {
 	turn->n = 0;
 	watch(turn, server->attr->stop_fd, NULL);
-	watch(turn, server->listen_fd, NULL);
+	watch(turn, is_deaf(server) ? -1 : server->listen_fd, NULL);
 	watch(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1, NULL); /* its tick follows each turn */
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
@@ -348,10 +366,11 @@ int vmad_serve_all(struct vmad_server *server)
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
 		server->peer[i].fd = server->peer[i].pidfd = -1;
 	while ((rc = pass_time(server, &clock)) == 0) {
-		int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
+		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
+		const int longest = is_deaf(server) ? DEAF_MS : LOOK_MS;
 
 		begin_turn(server, &turn);
-		if (poll(turn.fds, turn.n, ms < 0 || ms > LOOK_MS ? LOOK_MS : ms) <= 0)
+		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
 			continue;
 		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0)
 			break;

@@ -45,8 +45,9 @@ struct vmad_server {
 	unsigned ifindex;
 	struct xdp_owner *owner; /* NULL until the interface could be had */
 	int listen_fd;
-	bool ended;        /* a client has, since the last sweep of the statistics */
-	uint64_t swept_ms; /* that one */
+	uint64_t deaf_until_ms; /* no connection could be taken: the next attempt */
+	bool ended;             /* a client has, since the last sweep of the statistics */
+	uint64_t swept_ms;      /* that one */
 	struct vmad_peer peer[VMAD_PEERS_MAX];
 };
 

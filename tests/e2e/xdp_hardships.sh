@@ -90,6 +90,43 @@ for i in 1 2 3 4 5 6 7 8; do stop "many$i"; done
 
 stop vmad
 
+ticks() { awk '{ print $14 + $15 }' "/proc/$1/stat"; } # of 10 ms; times of the program and of the kernel for it
+
+# Connections that say nothing; vmad forgets them after five seconds.
+start vmad b prlimit --nofile=24:24 "$vmad" --foreground "$IF_B"
+wait_for 5 log_has vmad "owns $IF_B"
+start strangers b python3 -c "
+import socket, time
+strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for i in range(8)]
+for one in strangers:
+    one.connect(b'\\0vma/vmad/%d' % socket.if_nametoindex('$IF_B'))
+time.sleep(60)"
+check "a vmad without a descriptor for another client says so" wait_for 5 log_has vmad 'new clients have to wait'
+before=$(ticks "${PID[vmad]}")
+sleep 2
+check_num "and sleeps" $(($(ticks "${PID[vmad]}") - before)) -lt 40
+check "and does not take its interface for gone" alive vmad
+stop strangers
+start patient b "$client" serve "$IF_B" "$IP_B" 7006 vmad
+check "and takes clients when others have left" wait_for 5 log_has patient '^ready'
+stop patient
+stop vmad
+
+# ---- what is not to be had again ----
+
+start vmad b "$vmad" --foreground "$IF_B"
+wait_for 5 log_has vmad "owns $IF_B"
+start hopeful b "$sleeper" serve "$IF_B" "$IP_B" 7006 /nonexistent
+wait_for 10 log_has hopeful '^ready'
+stop vmad
+start miser b "$sleeper" refuse "$IF_B" 3
+check "who has lost its queue pair asks a new vmad again and again" wait_for 5 log_has miser '^refused'
+before=$(ticks "${PID[hopeful]}")
+sleep 1
+check_num "and sleeps in between" $(($(ticks "${PID[hopeful]}") - before)) -lt 20
+stop miser
+stop hopeful
+
 # ---- what is gone ----
 
 ns_add e && ns_add f && ns_join e 10.9.2.1 f 10.9.2.2

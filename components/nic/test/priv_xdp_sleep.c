@@ -3,14 +3,19 @@
  * wake-up is seen as silence.
  *
  *   serve INTERFACE ADDRESS PORT VMAD [FRESH]   echoes UDP; rebinds in the nic's callback, as rings do; after every
- * FRESH datagrams with a new queue pair exchange ADDRESS PORT COUNT                 a kernel socket: COUNT datagrams,
- * each after the echo of the one before, at a random moment; 'exchanged N resent N' crowded INTERFACE ADDRESS PORT
- * rents a second queue pair with hardly an fd left, ten times; then with all of them refused INTERFACE an open that
- * fails leaves standard input open
+ *                                               FRESH datagrams with a new queue pair
+ *   exchange ADDRESS PORT COUNT                 a kernel socket: COUNT datagrams, each after the echo of the one
+ *                                               before, at a random moment; 'exchanged N resent N'
+ *   crowded INTERFACE ADDRESS PORT              rents a second queue pair with hardly an fd left, ten times; then with
+ *                                               all of them
+ *   refused INTERFACE                           an open that fails leaves standard input open
+ *   refuse INTERFACE COUNT                      plays a vmad that lets everybody in and rents out nothing; 'refused'
+ *                                               after COUNT times
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,6 +31,7 @@
 #include <vma/log.h>
 #include <vma/nic.h>
 
+#include "../vmad_proto.h"
 #include "../xdp_priv.h"
 
 #define BURST 32
@@ -271,6 +277,33 @@ static int refused(char **argv)
 	return 0;
 }
 
+/* One client; until it goes. */
+static int refuse(char **argv)
+{
+	const int count = atoi(argv[1]), on = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(if_nametoindex(argv[0]), &address);
+	struct vmad_msg msg;
+	int fds[VMAD_FDS_MAX], client, times = 0;
+	unsigned nfds;
+	size_t bytes;
+
+	if (bind(on, (struct sockaddr *)&address, len) < 0 || listen(on, 8) < 0)
+		must("address", -errno);
+	client = accept(on, NULL, NULL);
+	while (poll(&(struct pollfd){.fd = client, .events = POLLIN}, 1, -1) == 1 &&
+	       vmad_receive(client, &msg, &bytes, fds, &nfds) == 1) {
+		while (nfds > 0)
+			close(fds[--nfds]);
+		msg.result = msg.type == VMAD_RENT ? -ENOSPC : 0;
+		must("answer", vmad_send(client, &msg, NULL, 0));
+		if (msg.type == VMAD_RENT && ++times == count)
+			printf("refused\n");
+		fflush(stdout);
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const struct vma_log_attr log = {.level = VMA_LOG_INFO};
@@ -284,6 +317,8 @@ int main(int argc, char **argv)
 		return crowded(argv + 2);
 	if (argc == 3 && strcmp(argv[1], "refused") == 0)
 		return refused(argv + 2);
-	fprintf(stderr, "usage: priv_xdp_sleep serve|exchange|crowded|refused ...\n");
+	if (argc == 4 && strcmp(argv[1], "refuse") == 0)
+		return refuse(argv + 2);
+	fprintf(stderr, "usage: priv_xdp_sleep serve|exchange|crowded|refused|refuse ...\n");
 	return 1;
 }
