@@ -196,11 +196,11 @@ static int wait_ready(struct vma_wait *wait)
 	return rc < 0 ? rc : rc > 0;
 }
 
-/* What the OS has found ready may be so in the next call, too. */
+/* What the OS has found ready, or not open, may be so in the next call, too. */
 static void remember(const struct members *members)
 {
 	iomux_asked_now(&memory.asked);
-	memory.about = members->os_ready ? 0 : members->about;
+	memory.about = members->os_ready || members->bad ? 0 : members->about;
 }
 
 static int wait_ask_os(struct vma_wait *wait)

@@ -222,6 +222,19 @@ static void more_bits_than_the_table_has_room_for(struct world *w)
 }
 SAME_IN_ALL_WORLDS(more_bits_than_the_table_has_room_for)
 
+/* Beside what is ready: the second time right after the first. */
+static void a_descriptor_that_is_not_open_is_told_each_time(struct world *w)
+{
+	int a = w_socket(w), closed = dup(0), fds[2] = {a, closed};
+
+	close(closed);
+	w_send(w, a);
+	for (int i = 0; i < 3; i++)
+		select_all(w, fds, 2, 1, 0, 3, 0);
+	w_close(w, a);
+}
+SAME_IN_ALL_WORLDS(a_descriptor_that_is_not_open_is_told_each_time)
+
 static void sets_beyond_fd_setsize(struct world *w)
 {
 	int a = w_socket(w), high = fcntl(a, F_DUPFD, 3000);
@@ -469,6 +482,7 @@ int main(void)
 	        cmocka_unit_test(test_bits_in_and_bits_out),
 	        cmocka_unit_test(test_refusals_of_select),
 	        cmocka_unit_test(test_more_bits_than_the_table_has_room_for),
+	        cmocka_unit_test(test_a_descriptor_that_is_not_open_is_told_each_time),
 	        cmocka_unit_test(test_sets_beyond_fd_setsize),
 	        cmocka_unit_test(test_a_signal_ends_a_wait_whatever_its_flags),
 	        cmocka_unit_test(test_a_mask_holds_for_the_time_of_the_call),
