@@ -591,28 +591,41 @@ static void test_shutdown_ends_a_blocking_receive_with_nothing(void **state)
 	assert_receives("still");
 }
 
+static _Atomic unsigned handled;
+
 static void on_signal(int sig)
 {
 	(void)sig;
+	atomic_fetch_add(&handled, 1);
 }
 
 struct nudge {
 	pthread_t target;
+	unsigned times; /* 0: until the receive has ended, 5 seconds at most */
+	_Atomic bool ended;
 };
 
-static void *nudge_soon(void *arg)
+/* Each signal 20 ms after the last handler: the receive is asleep by then, or it will be in one of the next. */
+static void *nudge_and_deliver(void *arg)
 {
-	usleep(20000);
-	pthread_kill(((struct nudge *)arg)->target, SIGUSR1);
+	struct nudge *nudge = arg;
+	const unsigned times = nudge->times > 0 ? nudge->times : 250;
+
+	for (unsigned i = 0; i < times && !atomic_load(&nudge->ended); i++) {
+		usleep(20000);
+		pthread_kill(nudge->target, SIGUSR1);
+		for (int ms = 0; ms < 5000 && atomic_load(&handled) == i && !atomic_load(&nudge->ended); ms++)
+			usleep(1000);
+	}
 	usleep(20000);
 	come("end");
 	return NULL;
 }
 
-static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns)
+static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns, unsigned times)
 {
 	struct sigaction action = {.sa_handler = on_signal, .sa_flags = sa_flags};
-	struct nudge nudge = {.target = pthread_self()};
+	struct nudge nudge = {.target = pthread_self(), .times = times};
 	char data[8];
 	pthread_t thread;
 	ssize_t len;
@@ -621,8 +634,10 @@ static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns)
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	atomic_store(&sock->nonblocking, false);
 	atomic_store(&sock->rcvtimeo_ns, timeout_ns);
-	assert_int_equal(pthread_create(&thread, NULL, nudge_soon, &nudge), 0);
+	atomic_store(&handled, 0);
+	assert_int_equal(pthread_create(&thread, NULL, nudge_and_deliver, &nudge), 0);
 	len = receive(data, sizeof(data), 0);
+	atomic_store(&nudge.ended, true);
 	pthread_join(thread, NULL);
 	if (len < 0)
 		assert_receives("end");
@@ -632,10 +647,10 @@ static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns)
 static void test_handler_ends_a_receive_unless_it_restarts(void **state)
 {
 	(void)state;
-	assert_int_equal(receive_nudged(0, UINT64_MAX), -EINTR);
-	assert_int_equal(receive_nudged(SA_RESTART, UINT64_MAX), 3);
+	assert_int_equal(receive_nudged(0, UINT64_MAX, 0), -EINTR);
+	assert_int_equal(receive_nudged(SA_RESTART, UINT64_MAX, 3), 3);
 	/* With a time limit there is no restart (signal(7)). */
-	assert_int_equal(receive_nudged(SA_RESTART, 5000000000), -EINTR);
+	assert_int_equal(receive_nudged(SA_RESTART, 10000000000, 0), -EINTR);
 }
 
 /* ---- readiness ---- */
