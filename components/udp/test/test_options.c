@@ -382,10 +382,11 @@ static void test_a_join_returns_after_the_time_that_the_parameter_says(void **st
 	vma_engine()->conf.wait_after_join_msec = 30;
 	assert_int_equal(join(fd, IP_ADD_MEMBERSHIP, "239.5.0.1"), 0);
 	assert_true(vma_now_ns() - before >= 30000000);
+	vma_engine()->conf.wait_after_join_msec = 2000;
 	before = vma_now_ns();
 	assert_int_equal(join(fd, IP_DROP_MEMBERSHIP, "239.5.0.1"), 0);
 	vma_engine()->conf.wait_after_join_msec = 0;
-	assert_true(vma_now_ns() - before < 30000000);
+	assert_true(vma_now_ns() - before < 2000000000);
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, start, end)
