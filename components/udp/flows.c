@@ -306,7 +306,7 @@ void udp_flows_update(struct udp_sock *sock)
 	paused = !by_os && is_paused(flows);
 	if (paused)
 		targets.reason = VMA_SOCK_PORT_SHARED;
-	paused |= sock->port_leaves;
+	paused |= sock->port_leaves || sock->left;
 	if (flows != NULL && (by_os || paused || udp_targets_get(sock, engine->net, &targets) == 0)) {
 		done = apply(flows, engine, &targets, by_os || paused);
 		ask_for_retry(sock, &targets, paused);

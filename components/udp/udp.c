@@ -11,6 +11,8 @@
 #include "members.h"
 #include "young.h"
 
+#define LEAVE_S 1 /* at most, for locks of others at the end */
+
 /* ---- what others ask ---- */
 
 static enum vma_sock_reason udp_reason(struct vma_file *file)
@@ -160,27 +162,39 @@ static void pause_file(struct vma_file *file, void *arg)
 	pthread_mutex_unlock(&file->lock);
 }
 
-/* A thread that is inside may have the lock, and may never give it back. */
+struct leaving {
+	uint32_t forks;        /* sockets made before the last one are others', too */
+	struct timespec until; /* CLOCK_REALTIME, as pthread_mutex_timedlock has it */
+};
+
+/*
+ * Who has the lock may be about to attach flows, as the internal thread is when it takes up what was inherited; and a
+ * task that has not run yet would attach them afterwards. They would go with this process only when vmad sees its end,
+ * and what came in between would be lost. A thread that never gives the lock back is not waited for without end.
+ */
 static void leave_to_others(struct vma_file *file, void *arg)
 {
-	const uint32_t *forks = arg;
+	const struct leaving *leaving = arg;
 
-	if (file->kind != VMA_FILE_UDP || file->os_only || file->forks == *forks ||
-	    pthread_mutex_trylock(&file->lock) != 0)
+	if (file->kind != VMA_FILE_UDP || file->os_only || file->forks == leaving->forks ||
+	    pthread_mutex_timedlock(&file->lock, &leaving->until) != 0)
 		return;
+	udp_sock(file)->left = true;
 	udp_flows_end(udp_sock(file));
 	pthread_mutex_unlock(&file->lock);
 }
 
 void vma_udp_exit(void)
 {
-	uint32_t forks = atomic_load_explicit(&vma_forks, memory_order_relaxed);
+	struct leaving leaving = {.forks = atomic_load_explicit(&vma_forks, memory_order_relaxed)};
 	struct vma_thread *self;
 
-	if (forks == 0)
+	if (leaving.forks == 0)
 		return;
+	clock_gettime(CLOCK_REALTIME, &leaving.until);
+	leaving.until.tv_sec += LEAVE_S;
 	self = vma_enter();
-	vma_file_each(leave_to_others, &forks);
+	vma_file_each(leave_to_others, &leaving);
 	vma_leave(self);
 }
 
@@ -207,7 +221,7 @@ static void udp_forked(struct vma_file *file)
 	pthread_mutex_init(&sock->reader, NULL);
 	udp_flows_forked(sock);
 	sock->stats = NULL;
-	sock->errors_watched = false;
+	sock->errors_watched = sock->left = false;
 	atomic_store(&sock->in_kernel, 0);
 	atomic_store(&file->retry, false);
 	if (file->os_only)

@@ -428,6 +428,48 @@ static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_
 	world_close(fd);
 }
 
+struct attacher {
+	struct udp_sock *sock;
+	_Atomic bool has_lock;
+};
+
+static void *attach_slowly(void *arg)
+{
+	struct attacher *attacher = arg;
+
+	pthread_mutex_lock(&attacher->sock->file.lock);
+	udp_flows_end(attacher->sock);
+	atomic_store(&attacher->has_lock, true);
+	usleep(100000);
+	udp_flows_update(attacher->sock);
+	pthread_mutex_unlock(&attacher->sock->file.lock);
+	return NULL;
+}
+
+static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attaches_just_now(void **state)
+{
+	int shared = world_socket(), own;
+	struct attacher attacher = {.sock = sock_of(shared)};
+	pthread_t thread;
+
+	(void)state;
+	bind_to(shared, "10.77.0.1", 0);
+	atomic_fetch_add(&vma_forks, 1);
+	own = world_socket();
+	bind_to(own, "10.77.0.1", 0);
+	assert_int_equal(pthread_create(&thread, NULL, attach_slowly, &attacher), 0);
+	while (!atomic_load(&attacher.has_lock))
+		usleep(1000);
+	vma_udp_exit();
+	assert_null(attacher.sock->flows->members);
+	update(shared);
+	assert_null(attacher.sock->flows->members);
+	assert_non_null(sock_of(own)->flows->members);
+	pthread_join(thread, NULL);
+	world_close(shared);
+	world_close(own);
+}
+
 /* Two forks before anybody reads; other processes would take from the same memory. */
 static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s(void **state)
 {
@@ -525,6 +567,7 @@ static const struct CMUnitTest tests[] = {
         T(datagrams_left_in_a_queue_outlive_its_flows),
         T(an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set),
         T(before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again),
+        T(at_the_end_what_others_have_too_is_left_to_them_whoever_attaches_just_now),
         T(what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s),
         T(a_closed_socket_lives_until_the_last_call_that_waits_has_left),
         T(closing_takes_everything_out_of_the_tables),
