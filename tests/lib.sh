@@ -147,8 +147,10 @@ in_ns() { # NAME COMMAND...: in the foreground
 ns_join() { # A ADDRESS_A B ADDRESS_B [QUEUES] [MTU]
 	local a=$1 ip_a=$2 b=$3 ip_b=$4 queues=${5:-1} mtu=${6:-1500} x
 	local if_a="veth_$a${ip_a##*.}" if_b="veth_$b${ip_b##*.}" mac_a mac_b
-	ip link add "$if_a" numrxqueues "$queues" numtxqueues "$queues" mtu "$mtu" netns "$(ns "$a")" type veth \
-		peer name "$if_b" numrxqueues "$queues" numtxqueues "$queues" mtu "$mtu" netns "$(ns "$b")" || return
+	local options=(numrxqueues "$queues" numtxqueues "$queues" mtu "$mtu")
+	# Two indexes: with the carrier of a pair whose ends have the same one the kernel takes a second.
+	ip link add "$if_a" index $((100 + ${ip_a##*.})) "${options[@]}" netns "$(ns "$a")" type veth \
+		peer name "$if_b" index $((100 + ${ip_b##*.})) "${options[@]}" netns "$(ns "$b")" || return
 	ip -n "$(ns "$a")" addr add "$ip_a/24" dev "$if_a"
 	ip -n "$(ns "$b")" addr add "$ip_b/24" dev "$if_b"
 	ip -n "$(ns "$a")" link set "$if_a" up
