@@ -10,10 +10,14 @@ cat >"$WORK/connect.py" <<'END'
 # connect.py serve ADDRESS PORT: closes a connection at once when the client asks for that, else after the client.
 # connect.py ask ADDRESS PORT COUNT client|server [FILE]: who closes first. At most 2000 a second, also after a
 # pause: a port rests for 250 ms before it is used again. And when FILE is there, 50 more.
-# connect.py idle ADDRESS PORT: one connection that the server closes, and then none for eight seconds.
-# connect.py hold|rob ADDRESS PORT: from port 40000, for a second; and the same while another process does.
+# connect.py idle ADDRESS PORT FILE: one connection that the server closes, and then none until FILE is there.
+# connect.py hold ADDRESS PORT FILE: a connection from port 40000, until FILE is there.
+# connect.py rob ADDRESS PORT: from the same port while another process does.
 import errno, os, socket, sys, time
 role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def wait_for(file):
+    while not os.path.exists(file):
+        time.sleep(0.01)
 if role == "serve":
     listener = socket.create_server((address, port), backlog=1000)
     print("listening", flush=True)
@@ -28,7 +32,7 @@ if role == "idle":
     assert conn.recv(1) == b""
     conn.close()
     print("idle", flush=True)
-    time.sleep(8)
+    wait_for(sys.argv[4])
     sys.exit(0)
 if role != "ask":
     conn = socket.socket()
@@ -40,7 +44,7 @@ if role != "ask":
         sys.exit(rc != errno.EADDRNOTAVAIL)
     conn.sendall(b"k")
     print("holds", flush=True)
-    time.sleep(1)
+    wait_for(sys.argv[4])
     conn.shutdown(socket.SHUT_WR)
     assert conn.recv(1) == b""
     print("whole", flush=True)
@@ -50,8 +54,7 @@ count, more = int(sys.argv[4]), 50 if len(sys.argv) > 6 else 0
 for i in range(count + more):
     if i == count:
         print("halfway", flush=True)
-        while not os.path.exists(sys.argv[6]):
-            time.sleep(0.01)
+        wait_for(sys.argv[6])
     conn = socket.create_connection((address, port))
     used.add(conn.getsockname()[1])
     if sys.argv[5] == "server":
@@ -108,18 +111,21 @@ for at in both server client; do
 	[ $at = server ] || check "$at: two processes at the same time: the first" ended together1
 	[ $at = server ] || check "$at: and the second" ended together2
 	if [ $at != server ]; then
-		start idle a env "$client_with" /usr/bin/python3 "$WORK/connect.py" idle "$IP_B" $PORT
+		start idle a env "$client_with" /usr/bin/python3 "$WORK/connect.py" idle "$IP_B" $PORT "$WORK/alone"
 		wait_for 10 log_has idle idle
 		check "$at: a process that has no connection any more leaves plain traffic alone" wait_for 6 no_xdp a "$IF_A"
+		touch "$WORK/alone"
 		check "$at: and lives" finish idle 20
 	fi
-	start hold a env ${client_with:+"$client_with"} /usr/bin/python3 "$WORK/connect.py" hold "$IP_B" $PORT
+	start hold a env ${client_with:+"$client_with"} /usr/bin/python3 "$WORK/connect.py" hold "$IP_B" $PORT "$WORK/robbed"
 	wait_for 10 log_has hold holds
 	check "$at: a port that another process has to the same peer is not available" \
 		client /usr/bin/python3 "$WORK/connect.py" rob "$IP_B" $PORT
+	touch "$WORK/robbed"
 	check "$at: whose connection is none the worse" wait_for 10 log_has hold whole
 	still "$at"
 	stop far
+	rm -f "$WORK/alone" "$WORK/robbed"
 	ns_del a
 	ns_del b
 done
