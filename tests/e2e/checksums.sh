@@ -13,6 +13,7 @@ cat >"$WORK/server.py" <<'END'
 import hashlib, socket, sys
 ip, port, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.setsockopt(socket.SOL_SOCKET, 33, 1 << 21)  # SO_RCVBUFFORCE: room for all, should they come while this one has no core
 u.bind((ip, port))
 u.settimeout(5)
 listener = socket.create_server((ip, port))
