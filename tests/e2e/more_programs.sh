@@ -45,10 +45,17 @@ echoes() {
 	serve echoes socat "UDP-LISTEN:7007,bind=$IP_B,fork,reuseaddr" EXEC:cat
 	check "$s: the server starts" wait_for 20 in_ns b sh -c "ss -Hlun 'sport = :7007' | grep -q ."
 	for i in 1 2 3 4 5; do
-		check_eq "$s: the first datagram of client $i is answered" "$(client socat -T 1 - "UDP:$IP_B:7007" <<<"$i")" "$i"
+		check_eq "$s: the first datagram of client $i is answered" "$(asked "$i")" "$i"
 	done
 	check "$s: the server still runs" alive echoes
 	stop echoes
+}
+
+# Ends with the answer, for which it has 20 seconds.
+asked() { # QUESTION
+	rm -f "$WORK/answer"
+	client socat -t 0.01 -T 20 "UDP:$IP_B:7007" "SYSTEM:echo $1; read -r answer; echo \$answer >'$WORK/answer'"
+	cat "$WORK/answer"
 }
 
 files() {
