@@ -245,7 +245,7 @@ saved_between() {
 	{
 		echo "set a 1"
 		echo "bgsave"
-		sleep 1
+		wait_for 10 log_has redis "terminated with success"
 		echo "get a"
 		echo "lastsave"
 		echo "get a"
