@@ -205,6 +205,7 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 			return 1; /* it stays NEW, and goes when its time is over or it hangs up */
 		}
 		peer->state = server->owner != NULL ? PEER_READY : PEER_WAITING;
+		server->served = true;
 		vmad_answer_hello(peer, 0, answer);
 		return peer->state == PEER_READY;
 	}

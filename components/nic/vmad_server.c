@@ -325,9 +325,10 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 	const uint64_t now = now_ms();
 	int rc;
 
-	if (forget_silent(server, now)) {
+	if (forget_silent(server, now) || server->served) {
 		clock->idle_since = now;
 		clock->used = true;
+		server->served = false;
 	}
 	if (server->ended && now - server->swept_ms >= SWEEP_MS) {
 		server->swept_ms = now;

@@ -42,7 +42,8 @@ static unsigned interface_number(void)
 	return number;
 }
 
-static void start_server(struct bed *bed)
+/* Clients may connect already. */
+static void listen_for_clients(struct bed *bed)
 {
 	assert_int_equal(pipe2(bed->stop, O_CLOEXEC), 0);
 	bed->attr.interface = "test";
@@ -51,7 +52,17 @@ static void start_server(struct bed *bed)
 	bed->server.ifindex = interface_number();
 	bed->server.listen_fd = vmad_listen(bed->server.ifindex);
 	assert_true(bed->server.listen_fd >= 0);
+}
+
+static void serve(struct bed *bed)
+{
 	assert_int_equal(pthread_create(&bed->thread, NULL, run, bed), 0);
+}
+
+static void start_server(struct bed *bed)
+{
+	listen_for_clients(bed);
+	serve(bed);
 }
 
 static int setup(void **state)
@@ -557,6 +568,18 @@ static void test_frames_of_a_client_that_hung_up_wait_for_its_process(void **sta
 	vmad_client_close(client);
 }
 
+/* A second after its last client: it waits ten for its first one. */
+static void ends_soon(struct bed *bed)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 6;
+	assert_int_equal(pthread_timedjoin_np(bed->thread, NULL, &until), 0);
+	bed->ended = true;
+	assert_int_equal(bed->result, 0);
+}
+
 static void test_it_ends_when_idle(void **state)
 {
 	struct bed *bed = *state;
@@ -567,9 +590,22 @@ static void test_it_ends_when_idle(void **state)
 	client = joined();
 	assert_int_equal(vmad_client_return(client, rented(client), true), 0);
 	vmad_client_close(client);
-	pthread_join(bed->thread, NULL);
-	bed->ended = true;
-	assert_int_equal(bed->result, 0);
+	ends_soon(bed);
+}
+
+static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **state)
+{
+	struct bed *bed = *state;
+	const struct vmad_msg hello = message(VMAD_HELLO);
+	int fd;
+
+	bed->attr.exit_when_idle = true;
+	listen_for_clients(bed);
+	fd = raw_connection();
+	assert_int_equal(vmad_send(fd, &hello, NULL, 0), 0);
+	close(fd);
+	serve(bed);
+	ends_soon(bed);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -596,6 +632,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_killed_parent_is_missed_although_its_child_has_the_socket),
         CASE(test_frames_of_a_client_that_hung_up_wait_for_its_process),
         CASE(test_it_ends_when_idle),
+        CASE(test_a_client_that_has_gone_within_one_turn_was_a_client),
 };
 
 VMA_TEST_MAIN(tests)
