@@ -14,8 +14,8 @@ serve() { # LABEL PORT [FRESH]: a sleeping client, ready
 	wait_for 10 log_has "$1" '^ready'
 }
 
-exchange() { # PORT COUNT
-	in_ns a "$sleeper" exchange "$IP_B" "$1" "$2" | tee "$WORK/exchange.out"
+exchange() { # PORT COUNT [PATIENCE_MS]: what is not answered within that (100) is sent again
+	in_ns a "$sleeper" exchange "$IP_B" "$@" | tee "$WORK/exchange.out"
 	return "${PIPESTATUS[0]}"
 }
 
@@ -33,8 +33,8 @@ rebounds() { # LABEL COUNT
 # ---- arm, sleep, wake ----
 
 serve one 7001
-check "five thousand datagrams, each at a random moment of arming, wake their sleeper" exchange 7001 5000
-check "and none of them late" grep -q 'resent 0$' "$WORK/exchange.out"
+check "five thousand datagrams, each at a random moment of arming, wake their sleeper" exchange 7001 5000 2000
+check "and none of them only by the next one" grep -q 'resent 0$' "$WORK/exchange.out"
 serve fresh 7002 20
 check "so they do where the first arm is often a new one" exchange 7002 1000
 stop fresh

@@ -4,8 +4,9 @@
  *
  *   serve INTERFACE ADDRESS PORT VMAD [FRESH]   echoes UDP; rebinds in the nic's callback, as rings do; after every
  *                                               FRESH datagrams with a new queue pair
- *   exchange ADDRESS PORT COUNT                 a kernel socket: COUNT datagrams, each after the echo of the one
- *                                               before, at a random moment; 'exchanged N resent N'
+ *   exchange ADDRESS PORT COUNT [PATIENCE_MS]   a kernel socket: COUNT datagrams, each after the echo of the one
+ *                                               before, at a random moment, and again when that does not come (100);
+ *                                               'exchanged N resent N'
  *   crowded INTERFACE ADDRESS PORT              rents a second queue pair with hardly an fd left, ten times; then with
  *                                               all of them
  *   refused INTERFACE                           an open that fails leaves standard input open
@@ -194,7 +195,7 @@ static __attribute__((noreturn)) void serve(int argc, char **argv)
 
 static int exchange(char **argv)
 {
-	const uint32_t count = (uint32_t)atoi(argv[2]);
+	const uint32_t count = (uint32_t)atoi(argv[2]), patience_ms = argv[3] == NULL ? 100 : (uint32_t)atoi(argv[3]);
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	uint32_t resent = 0, done = 0, got;
@@ -213,9 +214,9 @@ static int exchange(char **argv)
 			struct pollfd answer = {.fd = fd, .events = POLLIN};
 
 			got = ~0u;
-			poll(&answer, 1, 100);
+			poll(&answer, 1, (int)patience_ms);
 			recv(fd, &got, sizeof(got), MSG_DONTWAIT);
-		} while (got != done && now_us() - sent_at < 100000);
+		} while (got != done && now_us() - sent_at < patience_ms * 1000ull);
 		if (got == done)
 			done++;
 		else
@@ -311,7 +312,7 @@ int main(int argc, char **argv)
 	vma_log_init(&log);
 	if (argc >= 6 && strcmp(argv[1], "serve") == 0)
 		serve(argc - 2, argv + 2);
-	if (argc == 5 && strcmp(argv[1], "exchange") == 0)
+	if ((argc == 5 || argc == 6) && strcmp(argv[1], "exchange") == 0)
 		return exchange(argv + 2);
 	if (argc == 5 && strcmp(argv[1], "crowded") == 0)
 		return crowded(argv + 2);
