@@ -453,6 +453,15 @@ static void take_echoes(struct target *target)
 	}
 }
 
+static bool more_to_come(const struct target *targets, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (targets[i].back > 0 && targets[i].back < targets[i].sent)
+			return true;
+	return false;
+}
+
+/* An echo that comes twice has 0.2 s after the end; one that is missing has a second, if its port has ever answered. */
 static int ping_main(int argc, char **argv)
 {
 	struct target targets[16] = {0};
@@ -468,7 +477,7 @@ static int ping_main(int argc, char **argv)
 		if (connect(targets[i].fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 			return 1;
 	}
-	while (now_ms() < end + 200) {
+	while (now_ms() < end + 200 || (now_ms() < end + 1000 && more_to_come(targets, n))) {
 		for (int i = 0; i < n; i++) {
 			if (now_ms() < end)
 				ping_once(&targets[i]);
