@@ -281,31 +281,56 @@ static void set_handler(struct world *w, int flags)
 	atomic_store(&handled, 0);
 }
 
+/* Again and again until its wait has ended: on a busy machine the first may come before it has begun. */
+struct signaller {
+	pthread_t thread, whom;
+	_Atomic bool ended;
+};
+
 static void *signal_later(void *arg)
 {
-	usleep(30000);
-	pthread_kill(*(pthread_t *)arg, SIGUSR1);
+	struct signaller *signaller = arg;
+
+	do {
+		usleep(30000);
+		pthread_kill(signaller->whom, SIGUSR1);
+	} while (!atomic_load(&signaller->ended));
 	return NULL;
+}
+
+static void begin_signals(struct signaller *signaller)
+{
+	*signaller = (struct signaller){.whom = pthread_self()};
+	atomic_store(&handled, 0);
+	assert_int_equal(pthread_create(&signaller->thread, NULL, signal_later, signaller), 0);
+}
+
+/* Whether a handler had run when the wait ended. */
+static bool end_signals(struct signaller *signaller)
+{
+	const bool was_handled = atomic_load(&handled) > 0;
+
+	atomic_store(&signaller->ended, true);
+	pthread_join(signaller->thread, NULL);
+	return was_handled;
 }
 
 static void a_signal_ends_a_wait_whatever_its_flags(struct world *w)
 {
 	int a = w_socket(w), ep = epoll_create1(0);
 	struct pollfd pfd = {.fd = a, .events = POLLIN, .revents = 5};
-	pthread_t self = pthread_self(), thread;
+	struct signaller signaller;
 	struct epoll_event event;
 
 	w_ctl(w, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
 	for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
 		set_handler(w, flags);
-		pthread_create(&thread, NULL, signal_later, &self);
-		say(w, "%d", w_poll(w, &pfd, 1, 2000));
-		say(w, " %x %d\n", pfd.revents, atomic_load(&handled));
-		pthread_join(thread, NULL);
-		pthread_create(&thread, NULL, signal_later, &self);
-		say(w, "%d", w_wait(w, ep, &event, 1, 2000));
-		say(w, " %d\n", atomic_load(&handled));
-		pthread_join(thread, NULL);
+		begin_signals(&signaller);
+		say(w, "%d", w_poll(w, &pfd, 1, 5000));
+		say(w, " %d %x\n", end_signals(&signaller), pfd.revents);
+		begin_signals(&signaller);
+		say(w, "%d", w_wait(w, ep, &event, 1, 5000));
+		say(w, " %d\n", end_signals(&signaller));
 	}
 	w_close(w, a);
 	w_close(w, ep);
