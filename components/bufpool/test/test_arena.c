@@ -183,8 +183,7 @@ static void test_an_unmapped_range_costs_no_memory(void **state)
 static void test_limited_address_space_gives_a_smaller_arena(void **state)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	print_message("the sanitizer itself needs terabytes of address space\n");
-	skip();
+	vma_test_skip("the sanitizer itself needs terabytes of address space");
 #endif
 	pid_t child;
 	int status;

@@ -238,8 +238,7 @@ static void test_correct_use_is_let_pass(void **state)
 static void test_debug_checks_need_a_debug_build(void **state)
 {
 	(void)state;
-	print_message("this build has no buffer checks: make test-bufpool VARIANT=debug\n");
-	skip();
+	vma_test_skip("this build has no buffer checks: make test-bufpool VARIANT=debug");
 }
 #endif
 

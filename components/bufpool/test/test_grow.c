@@ -117,8 +117,7 @@ static void test_out_of_memory_gives_fewer_and_goes_on(void **state)
 	pid_t child;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	print_message("the sanitizer itself needs terabytes of address space\n");
-	skip();
+	vma_test_skip("the sanitizer itself needs terabytes of address space");
 #endif
 	(void)state;
 	child = fork();

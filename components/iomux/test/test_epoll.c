@@ -369,8 +369,7 @@ static void test_idle_members_cost_nothing(void **state)
 	for (int i = 0; i < MEMBERS; i++) {
 		fd[i] = eventfd(0, 0);
 		if (fd[i] < 0) {
-			print_message("as many as %d descriptors are not to be had here\n", MEMBERS);
-			skip();
+			vma_test_skip("as many as %d descriptors are not to be had here", MEMBERS);
 		}
 		assert_int_equal(fake_install(fd[i]), 0);
 		assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN, (uint64_t)i), 0);

@@ -242,8 +242,7 @@ static void sets_beyond_fd_setsize(struct world *w)
 	struct timespec none = {0, 0};
 
 	if (high < 0) {
-		print_message("descriptor 3000 is not to be had here\n");
-		skip();
+		vma_test_skip("descriptor 3000 is not to be had here");
 	}
 	if (w->kind != KERNEL)
 		assert_int_equal(vma_fd_install(high, vma_fd_lookup(a)), 0);

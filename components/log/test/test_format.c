@@ -218,7 +218,7 @@ static void test_terminal_gets_red_and_dim_and_only_if_wanted(void **state)
 
 	(void)state;
 	if (through_terminal(true, text, sizeof(text)) == NULL)
-		skip(); /* no pseudo-terminals here */
+		vma_test_skip("there are no pseudo-terminals here");
 	assert_non_null(strstr(text, "\033[31mVMA ERROR: e\033[0m\r\n\033[31mVMA WARNING: w\033[0m\r\n"
 	                             "VMA INFO: i\r\n\033[2mVMA FINE: f\033[0m\r\nVMA DEBUG: last"));
 	assert_non_null(through_terminal(false, text, sizeof(text)));

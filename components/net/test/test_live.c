@@ -95,7 +95,7 @@ static void test_own_address_is_local_and_the_os_serves_it(void **state)
 
 	(void)state;
 	if (!loopback_is_up())
-		skip();
+		vma_test_skip("the loopback is down here");
 	assert_int_equal(vma_net_route(net, &key, &route), 0);
 	assert_int_equal(route.type, RTN_LOCAL);
 	assert_memory_equal(route.src, loopback, 16);
@@ -262,7 +262,7 @@ static void test_descriptors_keep_out_of_small_numbers(void **state)
 	(void)state;
 	getrlimit(RLIMIT_NOFILE, &limit);
 	if (limit.rlim_cur <= 1010)
-		skip();
+		vma_test_skip("numbers above 1010 are not to be had here");
 	assert_true(vma_net_fd(net) >= 1000);
 }
 

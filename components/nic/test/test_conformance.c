@@ -89,8 +89,7 @@ static int teardown(void **state)
 #define NEEDS(w, cap)                                                                                                  \
 	do {                                                                                                           \
 		if (((w)->nic[0]->info.caps & (cap)) == 0) {                                                           \
-			print_message("skipped: the device has no " #cap "\n");                                        \
-			skip();                                                                                        \
+			vma_test_skip("the device has no " #cap);                                                      \
 		}                                                                                                      \
 	} while (0)
 
@@ -200,8 +199,7 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 
 	NEEDS(w, VMA_NIC_CAP_SG);
 	if (len <= room) {
-		print_message("skipped: the MTU fits one buffer\n");
-		skip();
+		vma_test_skip("the MTU fits one buffer");
 	}
 	packet = malloc(sizeof(*packet));
 	frame = malloc(len);
@@ -233,8 +231,7 @@ static void test_a_frame_above_the_mtu_is_refused(void **state)
 	struct frame_spec spec = udp(PEER_PORT, PORT, len, 1);
 
 	if (len + w->qp[0][0]->tx_headroom > room) {
-		print_message("skipped: the MTU does not fit one buffer\n");
-		skip();
+		vma_test_skip("the MTU does not fit one buffer");
 	}
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
@@ -687,8 +684,7 @@ static void test_a_nic_closes_and_opens_again(void **state)
 	struct world *w = *state;
 
 	if (make_of_world->spec[0] == NULL) {
-		print_message("skipped: a pair has no name to open again\n");
-		skip();
+		vma_test_skip("a pair has no name to open again");
 	}
 	for (int round = 0; round < 3; round++) {
 		int end = round % 2;

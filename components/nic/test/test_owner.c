@@ -271,11 +271,11 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 	uint16_t port_be;
 
 	if (fd < 0)
-		skip(); /* a kernel without IPv6 */
+		vma_test_skip("no socket of this family is to be had here");
 	if (family == AF_INET6)
 		assert_int_equal(setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only)), 0);
 	if (bind(fd, (struct sockaddr *)&address, len) < 0)
-		skip();
+		vma_test_skip("there is no address of this family here");
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
 	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
 	                            : ((struct sockaddr_in6 *)&address)->sin6_port;
@@ -321,7 +321,7 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 	client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	if (bind(listener, (struct sockaddr *)&server, len) < 0 || listen(listener, 1) < 0)
-		skip(); /* no loopback here */
+		vma_test_skip("there is no loopback here");
 	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
 	assert_int_equal(connect(client, (struct sockaddr *)&server, len), 0);
 	accepted = accept4(listener, (struct sockaddr *)&peer, &len, SOCK_CLOEXEC);
@@ -399,7 +399,7 @@ static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 
 	(void)state;
 	if (bind(listener, (struct sockaddr *)&server, len) < 0 || listen(listener, 1) < 0)
-		skip();
+		vma_test_skip("nobody can listen here");
 	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
 	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
 	assert_int_equal(owner_foreign_walk(IPPROTO_TCP, ntohs(server.sin_port), true, see, &sighting), 0);

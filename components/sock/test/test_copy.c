@@ -213,7 +213,7 @@ static void test_handler_on_the_alternate_stack_may_copy(void **state)
 
 	begin(state);
 #ifdef VMA_TSAN
-	skip(); /* it runs handlers with all signals blocked, faults included */
+	vma_test_skip("ThreadSanitizer runs handlers with all signals blocked, faults included");
 #endif
 	assert_int_equal(sigaltstack(&mine, &was), 0);
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, &before), 0);

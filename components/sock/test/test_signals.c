@@ -647,11 +647,10 @@ static void test_child_may_install_whatever_a_thread_was_doing_at_the_fork(void 
 }
 
 #ifdef VMA_TSAN
-/* It keeps handlers back by itself, and gives them a context that is a copy of the kernel's. */
 static void cannot_run(void **state)
 {
 	(void)state;
-	skip();
+	vma_test_skip("ThreadSanitizer keeps handlers back, and gives them a copy of the kernel's context");
 }
 #define T(test)                                                                                                        \
 	{                                                                                                              \

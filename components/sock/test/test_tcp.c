@@ -158,15 +158,13 @@ static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void 
 		looked++;
 		kept += late < MSEC;
 	}
-	if (looked == 0)
-		print_message("each time somebody was held up\n");
 	vma_tcp_counts(pair.tcp, &after);
 	assert_true(after.retransmits + after.tail_probes > before.retransmits + before.tail_probes);
 	pause_peer(false);
 	wait_until(vma_tcp_tx_queued(pair.here) == 0);
 	end_pair(&pair);
 	if (looked == 0)
-		skip();
+		vma_test_skip("each time somebody was held up");
 	assert_true(kept * 2 >= looked); /* the machine may be busy now and then */
 }
 
@@ -181,7 +179,7 @@ static void test_an_idle_connection_costs_no_wake_up(void **state)
 	usleep(300000); /* delayed ACKs and what else was left */
 	before = wakeups();
 	if (before < 0)
-		skip();
+		vma_test_skip("the thread's wake-ups are not to be known");
 	usleep(400000);
 	assert_true(wakeups() - before <= most);
 	end_pair(&pair);
@@ -289,7 +287,7 @@ static void test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond(
 	(void)state;
 	end_pair(&pair);
 	if (cost < 0)
-		skip();
+		vma_test_skip("somebody was held up nearly all the time");
 	assert_true(cost <= 2000); /* timers are due now and then */
 }
 
@@ -330,7 +328,7 @@ static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **st
 	}
 	end_pair(&of[0]);
 	if (cost < 0)
-		skip();
+		vma_test_skip("somebody was held up nearly all the time");
 	assert_true(cost <= 2000);
 }
 
@@ -365,7 +363,7 @@ static void test_a_busy_sender_wakes_nobody(void **state)
 	cost = wakeups_per_ms(say_that_frames_wait, &pair, 1, 5 * QUIET_MS - 2);
 	end_pair(&pair);
 	if (cost < 0)
-		skip();
+		vma_test_skip("somebody was held up nearly all the time");
 	assert_true(cost <= 1500); /* a look a millisecond; some of it just after one */
 }
 
@@ -423,11 +421,9 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 		looked++;
 		best = took < best ? took : best;
 	}
-	if (looked == 0)
-		print_message("each time somebody was held up\n");
 	end_pair(&pair);
 	if (looked == 0)
-		skip();
+		vma_test_skip("each time somebody was held up");
 	assert_true(best < 3 * MSEC);
 }
 

@@ -30,7 +30,7 @@ static void handle(void (*handler)(int sig), int flags)
 static void skip_where_handlers_wait(void)
 {
 #ifdef VMA_TSAN
-	skip();
+	vma_test_skip("ThreadSanitizer keeps handlers back");
 #endif
 }
 
@@ -866,7 +866,8 @@ static void test_forked_child_sleeps_and_is_woken_by_its_own(void **state)
 
 	(void)state;
 #ifdef VMA_TSAN
-	skip(); /* in the child it still knows the parent's threads, and takes a new one for one of them */
+	/* It takes a new one for one of them. */
+	vma_test_skip("ThreadSanitizer still knows the parent's threads in the child");
 #endif
 	thing_wait_init(&wait, &thing, 0, MSEC);
 	assert_int_equal(thing_wait_run(&wait), 0);

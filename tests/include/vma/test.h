@@ -27,6 +27,14 @@ static inline void vma_test_filter(void)
 	}
 #define VMA_TEST_MAIN(tests) VMA_TEST_MAIN_WITH(tests, NULL, NULL)
 
+/* Leaves the case unless it can be run here, and says why: the runners show both. */
+#define vma_test_skip(...)                                                                                             \
+	do {                                                                                                           \
+		print_message("# skip: " __VA_ARGS__);                                                                 \
+		print_message("\n");                                                                                   \
+		skip();                                                                                                \
+	} while (0)
+
 /* The child of a program with threads makes threads of its own: allowed in tests, and to be told to ThreadSanitizer. */
 #define VMA_TEST_FORKS_WITH_THREADS                                                                                    \
 	__attribute__((visibility("default"))) const char *__tsan_default_options(void);                               \
