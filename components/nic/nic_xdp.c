@@ -218,6 +218,7 @@ static void free_qp(struct xdp_qp *qp)
 		free(old);
 	}
 	nic_xdp_flows_fini(&qp->flows);
+	vma_stats_drop(qp->nic->stats, qp->stats);
 	if (qp->epoll_fd >= 0)
 		nic_fd_close(qp->epoll_fd);
 	if (qp->wake_fd >= 0)
@@ -259,6 +260,7 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 	rc = open_fds(qp);
 	pthread_mutex_lock(&nic->events);
 	pthread_mutex_lock(&nic->lock);
+	qp->stats = vma_stats_grab(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
 	if (rc == 0)
 		rc = nic_xdp_rent(qp);
 	if (rc == 0) {

@@ -57,7 +57,9 @@ struct xdp_port {
 	struct xdp_ring rx, tx, fill, comp;
 	struct xdp_driver driver;
 	int fd;
-	bool watched; /* in the queue pair's epoll fd: from an arm to the next unarm, see nic_xdp_arm */
+	uint32_t rx_much; /* with so many in the RX ring the kernel is asked what it has lost */
+	uint64_t lost;    /* packets, when it was asked last */
+	bool watched;     /* in the queue pair's epoll fd: from an arm to the next unarm, see nic_xdp_arm */
 } __attribute__((aligned(64)));
 
 struct xdp_flow {
@@ -109,6 +111,7 @@ struct xdp_qp {
 	struct xdp_lease *lease;
 	struct xdp_flows flows;
 	struct xdp_old_ring *old_rings;
+	struct vma_stats_nic *stats; /* what was lost; ring and cq count the rest */
 	struct vma_nic_qp_attr attr;
 	char name[64];
 	int epoll_fd, wake_fd; /* wake_fd: readable when a rebind is due */
@@ -174,6 +177,7 @@ int nic_xdp_arm(struct vma_nic_qp *qp);
 void nic_xdp_unarm(struct vma_nic_qp *qp);
 int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port); /* its socket joins the epoll set; receive half held */
 int nic_xdp_fd(const struct vma_nic_qp *qp);
+void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_port *port); /* receive half held */
 
 /* ---- nic_xdp_thread.c ---- */
 int nic_xdp_thread_start(struct nic_xdp *nic);

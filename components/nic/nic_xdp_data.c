@@ -12,6 +12,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/log.h>
+#include <vma/stats.h>
+
 #include "nic_os.h"
 #include "nic_xdp.h"
 #include "xdp_shared.h"
@@ -59,20 +62,60 @@ static inline struct vma_buf *take_desc(struct xdp_qp *qp, struct xdp_port *port
 	return buf;
 }
 
-/* The index of the next arrival, if there is any in the ring. */
-static inline uint32_t rx_ready(struct xdp_ring *rx)
+/*
+ * What did not fit into the RX ring, and what found no frame in the fill ring, only the kernel has counted. Kernels
+ * before 5.9 say both in one number.
+ */
+__attribute__((cold, noinline)) void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_port *port)
 {
+	struct xdp_statistics counted = {0};
+	socklen_t len = sizeof(counted);
+	const int saved = errno;
+	uint64_t lost;
+
+	if (os_getsockopt(port->fd, SOL_XDP, XDP_STATISTICS, &counted, &len) == 0) {
+		lost = counted.rx_dropped + counted.rx_ring_full;
+		if (lost > port->lost) {
+			vma_log_once(VMA_LOG_DETAILS,
+			             "%s: lost %llu packets: nobody took them in time from its receive queue of %u",
+			             qp->name, (unsigned long long)(lost - port->lost), port->rx.size);
+			vma_stats_add(&qp->stats->rx_dropped, lost - port->lost);
+			vma_stats_add(&qp->stats->rx_ring_full, 1);
+			port->lost = lost;
+		}
+	}
+	errno = saved;
+}
+
+/*
+ * Half full: something may have been lost before, and may still be until what is there has been taken, so the
+ * next look counts again. Or an index that cannot be.
+ */
+static __attribute__((cold, noinline)) uint32_t rx_backlog(struct xdp_qp *qp, struct xdp_port *port, uint32_t ready)
+{
+	if (ready > port->rx.size) {
+		port->rx.cached_producer = port->rx.cached_consumer;
+		return 0;
+	}
+	nic_xdp_count_lost(qp, port);
+	port->rx_much = ready >= port->rx.size / 2 ? 0 : port->rx.size / 2;
+	return ready;
+}
+
+/* The index of the next arrival, if there is any in the ring. */
+static inline uint32_t rx_ready(struct xdp_qp *qp, struct xdp_port *port)
+{
+	struct xdp_ring *rx = &port->rx;
 	uint32_t ready = rx->cached_producer - rx->cached_consumer;
 
 	if (ready == 0) {
 		/* Acquire: the descriptors and the packets behind them were written before the index. */
 		rx->cached_producer = atomic_load_explicit(rx->producer, memory_order_acquire);
 		ready = rx->cached_producer - rx->cached_consumer;
+		if (__builtin_expect(ready >= port->rx_much, 0))
+			ready = rx_backlog(qp, port, ready);
 	}
-	if (__builtin_expect(ready <= rx->size, 1))
-		return ready;
-	rx->cached_producer = rx->cached_consumer;
-	return 0;
+	return ready;
 }
 
 /* Up to n buffers of one device queue. Crash safety (xdp_priv.h): hold all, then publish, then use. */
@@ -80,7 +123,7 @@ static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struc
 {
 	struct xdp_ring *rx = &port->rx;
 	const uint32_t consumer = rx->cached_consumer;
-	uint32_t ready = rx_ready(rx), taken = 0;
+	uint32_t ready = rx_ready(qp, port), taken = 0;
 	uint64_t more = 0; /* a bit for each buffer whose packet goes on in the next one */
 
 	_Static_assert(BURST <= 64, "a bit for each buffer");

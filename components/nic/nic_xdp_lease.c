@@ -103,6 +103,7 @@ static int open_port(struct xdp_port *port, struct xdp_window *window, const str
 	rc = xdp_sock_map_queue_rings(port->fd, rental->rx_size, rental->tx_size, &port->rx, &port->tx);
 	if (rc == 0)
 		rc = xdp_sock_map_umem_rings(port->fd, &port->fill, &port->comp);
+	port->rx_much = rental->rx_size / 2;
 	return rc;
 }
 
@@ -366,6 +367,8 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 	const bool lost = lease->orphan;
 
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
+		if (!lost)
+			nic_xdp_count_lost(qp, &qp->port[queue]);
 		if (!lost && qp->port[queue].watched)
 			os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
 		close_port(&qp->port[queue]);
