@@ -42,11 +42,13 @@ static struct {
 	_Atomic bool stop, paused, is_paused;
 } peer;
 
+/* `what` is evaluated until it is true, and not once more. */
 #define wait_until(what)                                                                                               \
 	do {                                                                                                           \
-		for (int ms = 0; ms < PATIENCE_MS && !(what); ms++)                                                    \
+		bool is_so = false;                                                                                    \
+		for (int ms = 0; ms < PATIENCE_MS && !(is_so = (what)); ms++)                                          \
 			usleep(1000);                                                                                  \
-		assert_true(what);                                                                                     \
+		assert_true(is_so);                                                                                    \
 	} while (0)
 
 /* ---- the link ---- */

