@@ -301,17 +301,39 @@ static void test_events_during_destroy_are_harmless(void **state)
 	        &(struct vma_flow_key){.family = AF_INET, .local_port_be = 1}); /* left for the destroyer */
 }
 
-/* A waiter that does not poll sleeps through the hold of a thread that does not release, and wakes when it does. */
-static void *hold_for_50_ms(void *arg)
+struct holder {
+	pthread_t thread;
+	_Atomic bool held, longer;
+};
+
+/* For 50 ms, and as long as it is wished. */
+static void *hold_flag(void *arg)
 {
 	struct timespec pause = {.tv_nsec = 50000000};
+	struct holder *holder = arg;
 	bool acquired = drive_acquire(&ring->rx);
 
-	atomic_store((_Atomic bool *)arg, true);
-	nanosleep(&pause, NULL);
+	atomic_store(&holder->held, true);
+	do
+		nanosleep(&pause, NULL);
+	while (atomic_load(&holder->longer));
 	if (acquired)
 		ring_rx_release(ring, drive_tid());
 	return NULL;
+}
+
+static void holder_start(struct holder *holder, bool longer)
+{
+	*holder = (struct holder){.longer = longer};
+	assert_int_equal(pthread_create(&holder->thread, NULL, hold_flag, holder), 0);
+	while (!atomic_load(&holder->held))
+		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+static void holder_end(struct holder *holder)
+{
+	atomic_store(&holder->longer, false);
+	pthread_join(holder->thread, NULL);
 }
 
 static uint64_t clock_ns(clockid_t id)
@@ -382,42 +404,37 @@ static void test_event_during_a_create_that_fails_is_no_deadlock(void **state)
 	ring = fake_ring(&fake, mode);
 }
 
+/* A waiter that does not poll sleeps through the hold of a thread that does not release, and wakes when it does. */
 static void test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end(void **state)
 {
 	struct vma_ring_patience patience = {0};
-	_Atomic bool held = false;
+	struct holder holder;
 	uint64_t cpu, wall;
-	pthread_t holder;
 
 	(void)state;
-	assert_int_equal(pthread_create(&holder, NULL, hold_for_50_ms, &held), 0);
-	while (!atomic_load(&held))
-		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+	holder_start(&holder, false);
 	cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	wall = clock_ns(CLOCK_MONOTONIC);
 	while (vma_ring_progress(ring) == -EBUSY)
 		assert_true(vma_ring_idle(ring, VMA_RING_RX, &patience, 5000000000));
 	assert_true(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu < 10000000);
 	assert_true(clock_ns(CLOCK_MONOTONIC) - wall < 4000000000);
-	pthread_join(holder, NULL);
+	holder_end(&holder);
 }
 
 static void test_idle_and_wait_give_up_when_their_time_is_over(void **state)
 {
 	struct vma_ring_patience patience = {0};
-	_Atomic bool held = false;
+	struct holder holder;
 	bool again = true;
-	pthread_t holder;
 
 	(void)state;
-	assert_int_equal(pthread_create(&holder, NULL, hold_for_50_ms, &held), 0);
-	while (!atomic_load(&held))
-		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+	holder_start(&holder, true);
 	for (int i = 0; i < 100 && again; i++)
 		again = vma_ring_idle(ring, VMA_RING_RX, &patience, 1000000);
 	assert_false(again);
 	assert_int_equal(vma_ring_wait(ring, 1000000), 0);
-	pthread_join(holder, NULL);
+	holder_end(&holder);
 }
 
 #define IN_MODE(test, how)                                                                                             \
