@@ -554,15 +554,17 @@ static void test_a_killed_parent_is_missed_although_its_child_has_the_socket(voi
 
 static void test_frames_of_a_client_that_hung_up_wait_for_its_process(void **state)
 {
-	const struct timespec pause = {.tv_nsec = 100000000};
+	const struct timespec pause = {.tv_nsec = 50000000};
 	struct vmad_client *client;
 
 	start_server(*state);
 	client = joined();
 	rented(client);
 	vmad_client_close(client); /* without returning the slot: this process may still touch its frames */
-	nanosleep(&pause, NULL);
+	for (int i = 0; i < 100 && atomic_load(&fake.leaving) == 0; i++)
+		nanosleep(&pause, NULL);
 	assert_true(atomic_load(&fake.leaving) != 0);
+	nanosleep(&pause, NULL);
 	assert_int_equal(atomic_load(&fake.finals), 0);
 	rented(client = joined());
 	vmad_client_close(client);
