@@ -10,7 +10,9 @@ size=$((4 << 20)) clients=8
 
 echoed() { # PORT FILE N: what comes back is the same
 	client /usr/bin/socat -t 20 - "TCP:$IP_B:$1" <"$2" >"$WORK/echo.$3" &&
-		[ "$(sum_of "$WORK/echo.$3")" = "$(sum_of "$2")" ]
+		[ "$(sum_of "$WORK/echo.$3")" = "$(sum_of "$2")" ] && return
+	echo "client $3 has got $(stat -c %s "$WORK/echo.$3") bytes of $(stat -c %s "$2")"
+	return 1
 }
 all_at_once() { # PORT FILE
 	local i pids=() rc=0
@@ -40,17 +42,18 @@ stop_all() { # LABEL
 	for pid in $children; do kill "$pid" 2>/dev/null; done
 }
 
+# These servers end with the end of what comes, not half a second after it.
 socat_forks() {
 	local s="socat fork, $where offloaded" file
 	file=$(payload $size)
-	serve socat /usr/bin/socat "TCP-LISTEN:7101,bind=$IP_B,fork,reuseaddr,backlog=64" PIPE
+	serve socat /usr/bin/socat -t 20 "TCP-LISTEN:7101,bind=$IP_B,fork,reuseaddr,backlog=64" PIPE
 	check "$s: the server starts" wait_for 20 listens 7101
 	# No more than socket buffers take: this socat waits for room in a pipe that only itself empties, with kernel
 	# sockets as well, when its client is slow and the pieces are of odd sizes.
 	check "$s: 64 KB come back" echoed 7101 "$(payload 65536)" 0
 	check "$s: the server still runs" alive socat
 	stop_all socat
-	serve socat /usr/bin/socat "TCP-LISTEN:7102,bind=$IP_B,fork,reuseaddr,backlog=64" EXEC:cat
+	serve socat /usr/bin/socat -t 20 "TCP-LISTEN:7102,bind=$IP_B,fork,reuseaddr,backlog=64" EXEC:cat
 	check "$s: with a program behind it, it starts" wait_for 20 listens 7102
 	check "$s: $((size >> 20)) MB come back through the program" echoed 7102 "$file" 0
 	check "$s: and through $clients programs at a time" many 7102 "$file"
