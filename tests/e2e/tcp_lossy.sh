@@ -11,7 +11,7 @@ transfer() { # SENTENCE BYTES
 	local file
 	file=$(payload "$2")
 	rm -f "$WORK/there"
-	serve sink /usr/bin/socat -b 4096 -r "$WORK/there" "TCP-LISTEN:7100,bind=$IP_B,reuseaddr" PIPE
+	serve sink /usr/bin/socat -t 30 -b 4096 -r "$WORK/there" "TCP-LISTEN:7100,bind=$IP_B,reuseaddr" PIPE
 	check "$1: the server starts" wait_for 20 listens 7100
 	count_from
 	check "$1: $2 bytes go there and come back" there_and_back "$file"

@@ -120,7 +120,7 @@ socat() {
 	check "$s: the receiver ends at the end of the stream" finish socat 20
 	check_eq "$s: and has the same file" "$(sum_of "$WORK/there")" "$(sum_of "$file")"
 	still "$s"
-	serve socat /usr/bin/socat "TCP-LISTEN:7002,bind=$IP_B" EXEC:"sha256sum"
+	serve socat /usr/bin/socat -t 10 "TCP-LISTEN:7002,bind=$IP_B" EXEC:"sha256sum"
 	check "$s: a server with a program behind it starts" wait_for 20 listens 7002
 	count_from
 	check "$s: half-close: the answer comes after the end of the question" asked_in_halves "$file"
