@@ -12,7 +12,7 @@
 #include "wait_bed.h"
 
 #define RECEIVERS 6
-#define LATE_NS (500 * MSEC) /* a lost one is never seen; a busy machine takes its time */
+#define LATE_NS (3000 * MSEC) /* a lost one is never seen; a busy machine takes its time */
 
 static struct receiver {
 	pthread_t thread;
