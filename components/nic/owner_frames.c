@@ -30,6 +30,12 @@ static uint32_t clamp(uint32_t n, uint32_t least, uint32_t most)
 	return n < least ? least : n > most ? most : n;
 }
 
+/* What there is to promise while nobody rents: all but the base. */
+static uint32_t unpromised(const struct xdp_owner *owner)
+{
+	return owner->rx_frames - owner->rx_frames / 6;
+}
+
 /* ---- memory ---- */
 
 static int open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
@@ -224,7 +230,7 @@ int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_
 	if (rc < 0)
 		return rc;
 	owner->rx_frames = clamp(owner->queue_frames / 8 * 5, 1, XDP_FILL_SIZE);
-	owner->rx_free = owner->rx_frames - owner->rx_frames / 6;
+	owner->rx_free = unpromised(owner);
 	owner->tx_used = calloc(owner->nframes / OWNER_TX_BLOCK, 1);
 	if (owner->tx_used == NULL)
 		return -ENOMEM;
@@ -364,6 +370,8 @@ static uint32_t up_to_power_of_two(uint32_t n, uint32_t least, uint32_t most)
 int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish, uint32_t tx_wish)
 {
 	struct owner_slot *slot = &owner->slot[index];
+	uint32_t share;
+	bool alone;
 	int rc = -ENOSPC;
 
 	tx_wish = up_to_power_of_two(tx_wish, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
@@ -377,11 +385,17 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish
 		return rc;
 	/* A quarter of what is not promised yet, and half of that to hold. Beyond the 16th or so, shares overlap with
 	 * the base: then only several clients that all hoard at once can make the others run short. */
-	slot->rx_size = floor_power_of_two(clamp(owner->rx_free / 4, OWNER_RX_MIN, rx_wish));
-	slot->rx_quota = slot->rx_size / 2;
-	if (owner->rx_free < slot->rx_size + slot->rx_quota)
+	share = floor_power_of_two(clamp(owner->rx_free / 4, OWNER_RX_MIN, rx_wish));
+	slot->rx_quota = share / 2;
+	if (owner->rx_free < share + slot->rx_quota)
 		slot->rx_quota = OWNER_RX_MIN / 2;
-	owner->rx_free -= clamp(slot->rx_size + slot->rx_quota, 0, owner->rx_free);
+	/* Who finds nobody has a ring of twice that, which the base fills: it lasts twice as long while its program does
+	 * not run. Only if that also keeps all it may do later ones miss some of what they were promised, 427 frames of
+	 * the default window's 5120. */
+	alone = owner->rx_free == unpromised(owner) && share > OWNER_RX_MIN;
+	slot->rx_size = alone && 2 * share <= rx_wish ? 2 * share : share;
+	slot->rx_promised = share + slot->rx_quota;
+	owner->rx_free -= clamp(slot->rx_promised, 0, owner->rx_free);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
 		fill_spares(owner, queue);
 	return 0;
@@ -395,9 +409,9 @@ void owner_frames_ungrant(struct xdp_owner *owner, uint32_t index)
 
 	for (uint32_t b = slot->tx_first / OWNER_TX_BLOCK, end = b + slot->tx_count / OWNER_TX_BLOCK; b < end; b++)
 		owner->tx_used[b] = block_in_flight(owner, b) ? BLOCK_WAITS : BLOCK_FREE;
-	slot->rx_size = slot->rx_quota = slot->tx_size = slot->tx_count = 0;
+	slot->rx_size = slot->rx_quota = slot->rx_promised = slot->tx_size = slot->tx_count = 0;
 	for (uint32_t i = 0; i < XDP_SLOTS_MAX; i++)
-		promised += owner->slot[i].rx_size + owner->slot[i].rx_quota;
-	owner->rx_free = owner->rx_frames - owner->rx_frames / 6;
+		promised += owner->slot[i].rx_promised;
+	owner->rx_free = unpromised(owner);
 	owner->rx_free -= clamp(promised, 0, owner->rx_free);
 }

@@ -52,7 +52,7 @@ enum owner_slot_state { SLOT_FREE, SLOT_RENTED, SLOT_LEAVING, SLOT_DRAINING };
 
 struct owner_slot {
 	enum owner_slot_state state;
-	uint32_t rx_size, rx_quota, tx_size;
+	uint32_t rx_size, rx_quota, rx_promised, tx_size; /* rx_promised: received frames that it need not share */
 	uint32_t tx_first, tx_count;
 	uint64_t drain_since_ns;
 	bool sockets_open;

@@ -2,10 +2,10 @@
 # sockperf, unmodified: throughput, one side offloaded, multicast, loaded by sockperf itself, several servers, forking ones.
 . "$(dirname "$0")/../lib_sockperf.sh"
 
-# Throughput is counted at the receiver. At this rate its receive queue lasts for 50 ms in which it does not run, so
+# Throughput is counted at the receiver. At this rate its receive queue lasts for 100 ms in which it does not run, so
 # nothing may be lost unless a core was away for about as long. Then it is tried again, and once all must arrive; what is
 # lost on the way there must be counted.
-long_gap=25 # ms
+long_gap=40 # ms
 tries=6
 
 start_throughput() { # a server, and what watches the cores

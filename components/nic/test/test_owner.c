@@ -73,11 +73,12 @@ static void test_sixteen_greedy_slots_fit_in_the_default_window(void **state)
 		assert_int_equal(owner_frames_grant(&owner, slot, 16000, 16000), 0);
 		check_slot(&owner.slot[slot]);
 		assert_true(owner.slot[slot].tx_count >= 64);
-		promised += owner.slot[slot].rx_size + owner.slot[slot].rx_quota;
+		promised += owner.slot[slot].rx_promised;
 	}
 	check_apart(16);
 	assert_true(promised <= owner.rx_frames);
-	assert_true(owner.slot[0].rx_size >= 1024 && owner.slot[0].tx_count >= 256);
+	assert_true(owner.slot[0].rx_size >= 2048 && owner.slot[0].tx_count >= 256);
+	assert_true(owner.slot[1].rx_size >= 512);
 }
 
 static void test_every_slot_gets_something(void **state)
