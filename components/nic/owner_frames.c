@@ -389,9 +389,9 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish
 	slot->rx_quota = share / 2;
 	if (owner->rx_free < share + slot->rx_quota)
 		slot->rx_quota = OWNER_RX_MIN / 2;
-	/* Who finds nobody has a ring of twice that, which the base fills: it lasts twice as long while its program does
-	 * not run. Only if that also keeps all it may do later ones miss some of what they were promised, 427 frames of
-	 * the default window's 5120. */
+	/* Who finds nobody has a ring of twice that, which the base fills: it lasts twice as long while its program
+	 * does not run. Only if that also keeps all it may do later ones miss some of what they were promised, 427
+	 * frames of the default window's 5120. */
 	alone = owner->rx_free == unpromised(owner) && share > OWNER_RX_MIN;
 	slot->rx_size = alone && 2 * share <= rx_wish ? 2 * share : share;
 	slot->rx_promised = share + slot->rx_quota;
