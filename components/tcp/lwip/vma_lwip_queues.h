@@ -1,8 +1,10 @@
 /*
  * vma_lwip_queues - what arrives out of order, at constant cost per segment, and no more of it than the window is
  * worth. lwIP by itself walks the whole queue for each segment that it adds, and the whole chain for each that it takes
- * out when the hole is filled: with a window of megabytes thousands of cache misses per packet. And it lets a peer that
- * sends single bytes have a frame for each byte of the window.
+ * out when the hole is filled: with a window of megabytes thousands of cache misses per packet. It lets a peer that
+ * sends single bytes have a frame for each byte of the window. And it cuts a queued segment off where one that comes
+ * later begins, although it may reach further than that one, as one that was merged of several does: what the peer has
+ * been told by a SACK is there would be gone, and it would not be sent again before a timeout (RFC 2018 8).
  *
  * The queue pcb->ooseq is sorted, and most segments belong at its end. pcb->ooseq_last is its last segment, or NULL: it
  * is set when a segment is put at the end, and cleared when that segment is freed. A queued segment knows its pcb, and
@@ -55,6 +57,12 @@ static inline struct tcp_seg *queue_start(struct tcp_pcb *pcb, u32_t seqno, u32_
 		}
 	}
 	return pcb->ooseq; /* that range is not among those remembered */
+}
+
+/* Whether all of a segment that begins behind the beginning of a queued one is in that one. */
+static inline bool queue_has_all(const struct tcp_seg *queued, u32_t seqno, u32_t tcplen)
+{
+	return TCP_SEQ_LEQ(seqno + tcplen, queued->tcphdr->seqno + TCP_TCPLEN(queued));
 }
 
 /* A frame per 256 bytes of the window is more than segments of any usual size need. */

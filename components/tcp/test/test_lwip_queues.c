@@ -134,6 +134,25 @@ static uint32_t random_below(uint32_t n)
 	return (uint32_t)((uint64_t)(state_of_random >> 8) * n >> 24);
 }
 
+static bool came[2 << 20];
+
+static void note_what_came(uint32_t offset, uint16_t len)
+{
+	assert_true(offset + 2 * SPAN < sizeof(came));
+	memset(came + offset, 1, len);
+}
+
+static void all_that_came_is_there(void)
+{
+	uint32_t bytes = 0;
+
+	for (const struct tcp_seg *seg = conn[0]->pcb->ooseq; seg; seg = seg->next)
+		bytes += seg->len;
+	for (uint32_t offset = taken[0]; offset < taken[0] + 2 * SPAN; offset++)
+		bytes -= came[offset];
+	assert_int_equal(bytes, 0);
+}
+
 static void a_random_conversation(uint32_t seed)
 {
 	uint32_t ahead = taken[0];
@@ -157,12 +176,15 @@ static void a_random_conversation(uint32_t seed)
 		segment_at(0, offset, len);
 		segment_at(1, offset, len);
 		both_are_the_same();
+		note_what_came(offset, len);
+		all_that_came_is_there();
 	}
 }
 
 static void test_any_order_makes_the_queue_and_the_ranges_that_a_walk_makes(void **state)
 {
 	(void)state;
+	memset(came, 0, sizeof(came));
 	for (uint32_t seed = 1; seed <= 100; seed++)
 		a_random_conversation(seed);
 	assert_true(taken[0] > 100000);
@@ -177,6 +199,27 @@ static void test_what_a_filled_hole_lets_go_is_one_chain_with_right_lengths(void
 	segment_at(0, 0, 1000);
 	assert_int_equal(taken[0], 100000);
 	assert_null(conn[0]->pcb->ooseq);
+}
+
+static void test_what_is_queued_stays_when_a_part_of_it_comes_again(void **state)
+{
+	const struct tcp_sack_range *range = conn[0]->pcb->rcv_sacks;
+
+	(void)state;
+	for (unsigned is_last = 0; is_last < 2; is_last++) {
+		uint32_t base = taken[0];
+
+		segment_at(0, base + 1000, 4000); /* as merged segments are */
+		if (!is_last)
+			segment_at(0, base + 8000, 1000);
+		segment_at(0, base + 2000, 1000);
+		assert_int_equal(range->left, 5001 + base + 1000);
+		assert_int_equal(range->right, 5001 + base + 5000);
+		segment_at(0, base, 1000);
+		assert_int_equal(taken[0], base + 5000);
+		segment_at(0, base + 5000, 3000);
+		assert_int_equal(taken[0], base + (is_last ? 8000 : 9000));
+	}
 }
 
 static void test_the_end_of_the_queue_is_forgotten_when_it_is_freed(void **state)
@@ -321,6 +364,7 @@ static void test_a_segment_costs_the_same_however_many_are_queued(void **state)
 static const struct CMUnitTest tests[] = {
         TEST(test_any_order_makes_the_queue_and_the_ranges_that_a_walk_makes),
         TEST(test_what_a_filled_hole_lets_go_is_one_chain_with_right_lengths),
+        TEST(test_what_is_queued_stays_when_a_part_of_it_comes_again),
         TEST(test_the_end_of_the_queue_is_forgotten_when_it_is_freed),
         TEST(test_out_of_order_data_is_cut_at_the_edge_of_the_window),
         TEST(test_a_fin_beyond_the_window_is_not_queued),
