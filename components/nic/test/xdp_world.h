@@ -123,10 +123,11 @@ static inline void kernel_take_tx(struct world *world, uint32_t slot, uint32_t q
 {
 	struct xdp_ring tx = ring_of(&world->tx[slot][queue], W_TX);
 	struct world_kernel *kernel = &world->kernel;
-	uint32_t consumer = *tx.consumer, frame;
+	uint32_t consumer, frame;
 
 	if (!world->live[slot] || ring_used(&tx) == 0)
 		return;
+	consumer = *tx.consumer; /* of this tenant: before, the slot may have been another's */
 	frame = (uint32_t)(tx.descs[consumer & tx.mask].addr >> XDP_FRAME_SHIFT);
 	if (frame >= W_FRAMES || frame < W_RX_FRAMES || kernel->has[frame]) {
 		complain(world, "sent twice, or no TX frame", frame, slot);
