@@ -9,13 +9,18 @@ before=0
 [ -z "$SAN" ] || export CLIENT_SECONDS=120
 
 cat >"$WORK/talk.py" <<'END'
-# talk.py connect|listen ADDRESS PORT LOCAL_PORT ACTION...: one connection, and what to do with it, in turn.
+# talk.py connect|listen|FILE ADDRESS PORT LOCAL_PORT ACTION...: one connection, and what to do with it, in turn. FILE:
+# as connect, when it is there.
 import os, socket, struct, sys, time
 
 role, address, port, local = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+if role not in ("connect", "listen"):
+    print("ready", flush=True)
+    while not os.path.exists(role):
+        time.sleep(0.01)
 s = socket.socket()
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-if role == "connect":
+if role != "listen":
     if local:
         s.bind(("0.0.0.0", local))
     s.settimeout(20)
@@ -130,16 +135,18 @@ check "an offloaded one has the same port at once" finish client 5
 check "and ends well" finish server 5
 still_a "the second connection"
 
-# Its own peer's owner may be who sends that: see owner_resets.c.
+# Its own peer's owner may be who sends that: see owner_resets.c. That heir lives for 1.5 seconds.
+talk late b kernel "$WORK/go_late" "$IP_A" 40006 7006
+wait_for 20 log_has late ready
 listens_on_b 7006 kernel hear reset
 talk client a offloaded connect "$IP_B" 7006 40006 say hold
 check "one more is made" wait_for 20 log_has server "done hear"
 stop client KILL
 check "and killed" finish server 3
 count_a
-talk server b kernel connect "$IP_A" 40006 7006
-finish server 5
-check "a SYN that nobody listens for is refused" log_has server ConnectionRefusedError
+now go_late
+finish late 5
+check "a SYN that nobody listens for is refused" log_has late ConnectionRefusedError
 still_a "such a SYN"
 # The peers of who was killed are told a second time, 0.6 s later, by segments that b's kernel counts.
 segments=$(snmp b Tcp InSegs)
