@@ -4,7 +4,7 @@
  *
  *   SEED=n            this one, and what happened in it
  *   SIM_TRACE=1       ... with every frame and event
- *   SEEDS_SECONDS=t   as many as go into t seconds (8), from SEED_BASE (1) on; or SEEDS=n of them. A long run says now
+ *   SEEDS_SECONDS=t   as many as go into t seconds (60), from SEED_BASE (1) on; or SEEDS=n of them. A long run says now
  *                     and then how far it is: make soak T=3600
  */
 #include <stdarg.h>
@@ -282,7 +282,7 @@ static void report(uint64_t base, uint64_t run, uint64_t failures, double begin)
 static void test_all_seeds_end_as_they_must(void **state)
 {
 	uint64_t base = number_of("SEED_BASE", 1), most = number_of("SEEDS", UINT64_MAX), run = 0, failures = 0;
-	double begin = seconds(), limit = (double)number_of("SEEDS_SECONDS", 8), said = begin;
+	double begin = seconds(), limit = (double)number_of("SEEDS_SECONDS", 60), said = begin;
 
 	(void)state;
 	sim_table_fill();
