@@ -25,6 +25,14 @@ static bool peer_is_there(const struct vma_tcp_conn *conn)
 	}
 }
 
+/* lwIP frees it with any pcb but one in TIME_WAIT, where only a fifo without memory leaves some. */
+static void drop_refused(struct tcp_pcb *pcb)
+{
+	if (pcb->refused_data != NULL)
+		pbuf_free(pcb->refused_data);
+	pcb->refused_data = NULL;
+}
+
 void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
 {
 	bool inside = lwip_at.conn == conn;
@@ -35,6 +43,7 @@ void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
 		conn->pcb->errf = NULL; /* nobody else has to be told */
 		tcp_clear_flags(conn->pcb, TF_ACK_DELAY | TF_ACK_NOW);
 		recovery_forget(conn);
+		drop_refused(conn->pcb);
 		tcp_abandon(conn->pcb, reset);
 		if (!inside)
 			lwip_leave();

@@ -226,7 +226,7 @@ static inline void app_free(struct app *app)
 	free(app);
 }
 
-/* Everything has an end: no allocation is left. */
+/* Everything has an end: no allocation is left, and every frame has come home (a pool is there until the last has). */
 static inline int pair_close(void **state)
 {
 	(void)state;
@@ -246,6 +246,8 @@ static inline int pair_close(void **state)
 		vma_nic_close(side[i].nic);
 	vma_bufpool_retire(pair_spill, NULL, NULL);
 	vma_bufpool_flush_thread(pair_arena);
+	for (int i = 0; i < VMA_BUFPOOL_MAX; i++)
+		assert_null(atomic_load(&pair_arena->pools[i]));
 	vma_bufarena_destroy(pair_arena);
 	return 0;
 }

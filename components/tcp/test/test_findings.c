@@ -166,6 +166,23 @@ static void test_last_bytes_wait_for_memory_in_time_wait(void **state)
 	app_free(app);
 }
 
+static void test_last_bytes_without_memory_go_with_a_close_in_time_wait(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	vma_tcp_shutdown(app->conn, SHUT_WR);
+	raw_send(1, 2, TCP_ACK, "", 0);
+	pair_no_bytes = true;
+	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){byte_at(0), byte_at(1)}, 2);
+	run(5 * MS);
+	assert_non_null(app->conn->pcb->refused_data);
+	vma_tcp_close(app->conn, false);
+	run(5 * MS);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	app_free(app);
+}
+
 static void test_last_bytes_wait_for_memory_in_last_ack(void **state)
 {
 	struct app *app = raw_connect();
@@ -233,6 +250,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_window_of_a_repeated_segment_counts),
         RAW_CASE(test_window_of_a_repeated_segment_in_order_counts),
         RAW_CASE(test_last_bytes_wait_for_memory_in_time_wait),
+        RAW_CASE(test_last_bytes_without_memory_go_with_a_close_in_time_wait),
         RAW_CASE(test_last_bytes_wait_for_memory_in_last_ack),
         CASE(test_short_segments_are_sent_again_as_long_ones_after_a_timeout),
         CASE(test_path_that_finds_no_memory_says_so),
