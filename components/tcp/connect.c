@@ -273,11 +273,19 @@ uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr
 
 /* ---- established ---- */
 
+/* RFC 7323 3.2: they are not used unless both have offered them. lwIP takes the peer's for enough. */
+void tcp_forgo_timestamps(struct vma_tcp_conn *conn)
+{
+	if (conn->tcp->attr.no_timestamps)
+		tcp_clear_flags(conn->pcb, TF_TIMESTAMP);
+}
+
 /* Within lwip_enter. Both streams begin behind their SYNs. */
 void tcp_conn_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
+	tcp_forgo_timestamps(conn);
 	conn->connected = true;
 	conn->peer_mss = pcb->mss;
 	conn->tx_seq = pcb->snd_nxt;

@@ -167,6 +167,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	pcb->snd_wl1 = s->seq - 1;
 	pcb->snd_wl2 = pcb->lastack;
 	pcb->state = SYN_RCVD;
+	tcp_forgo_timestamps(conn);
 }
 
 struct before {
@@ -213,12 +214,16 @@ static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const s
 
 /* ---- one segment, or several as one, through lwIP ---- */
 
+/* A time stamp says something where it was agreed upon; or is about to be, by the answer to a SYN. */
 static void note_ack(struct vma_tcp_conn *conn, const struct segment *s, struct tcp_ack *ack)
 {
+	const struct tcp_pcb *pcb = conn->pcb;
+	bool stamped = pcb->flags & TF_TIMESTAMP || (pcb->state == SYN_SENT && !conn->tcp->attr.no_timestamps);
+
 	*ack = (struct tcp_ack){.ackno = s->ack,
-	                        .window = s->flags & TCP_SYN ? s->window : (uint32_t)s->window << conn->pcb->snd_scale,
+	                        .window = s->flags & TCP_SYN ? s->window : (uint32_t)s->window << pcb->snd_scale,
 	                        .payload = s->len,
-	                        .has_ts = s->has_ts,
+	                        .has_ts = s->has_ts && stamped,
 	                        .ts_val = s->ts_val,
 	                        .ts_ecr = s->ts_ecr};
 	ack->blocks = s->has_sack ? segment_sacks(s, ack) : 0;

@@ -166,8 +166,7 @@ err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
 	conn->pcb = pcb;
 	conn->peer_mss = pcb->mss;
 	tcp_pcb_attach(conn, pcb);
-	if (conn->tcp->attr.no_timestamps)
-		tcp_clear_flags(pcb, TF_TIMESTAMP);
+	tcp_forgo_timestamps(conn);
 	return ERR_OK;
 }
 

@@ -410,6 +410,7 @@ uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* A new pcb is the connection's: its callbacks, its windows for the SYN. Within lwip_enter. */
 void tcp_pcb_attach(struct vma_tcp_conn *conn, struct tcp_pcb *pcb);
 uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn);
+void tcp_forgo_timestamps(struct vma_tcp_conn *conn); /* the peer's SYN has been read: if this side offers none */
 void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
 void tcp_conn_mss_update(struct vma_tcp_conn *conn);  /* from path, options, the peer's SYN */
 void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo);

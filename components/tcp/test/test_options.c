@@ -69,6 +69,18 @@ static void test_maxseg_is_told_and_kept(void **state)
 	app_free(app);
 }
 
+static void sends_and_believes_no_time_stamps(struct app *app)
+{
+	raw_forget();
+	send_bytes(app, 1000);
+	settle();
+	assert_int_equal(raw_last()->options_len, 0);
+	run(100 * MS);
+	raw_send(1, 1001, TCP_ACK, "", 0); /* with a stamp from long ago */
+	assert_false(side[0].tcp->ack.has_ts);
+	app_free(app);
+}
+
 static void test_stack_without_time_stamps_offers_none(void **state)
 {
 	struct app *app;
@@ -82,7 +94,21 @@ static void test_stack_without_time_stamps_offers_none(void **state)
 	assert_int_equal(s->options_len, 4 + 4 + 4);
 	assert_int_equal(s->options[5], 3);
 	assert_int_equal(s->options[10], 4);
-	app_free(app);
+	sends_and_believes_no_time_stamps(app);
+}
+
+static void test_stack_without_time_stamps_takes_none_from_a_crossing_syn(void **state)
+{
+	struct app *app;
+
+	(void)state;
+	side[0].tcp->attr.no_timestamps = true;
+	raw.ts = 1000;
+	app = raw_connect_begin();
+	raw_send(0, 0, TCP_SYN, "", 0);
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	sends_and_believes_no_time_stamps(app);
 }
 
 static void test_keepalive_finds_out_that_the_peer_has_gone(void **state)
@@ -182,6 +208,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_values_out_of_range_are_refused_or_brought_into_it),
         RAW_CASE(test_maxseg_is_told_and_kept),
         RAW_CASE(test_stack_without_time_stamps_offers_none),
+        RAW_CASE(test_stack_without_time_stamps_takes_none_from_a_crossing_syn),
         RAW_CASE(test_keepalive_finds_out_that_the_peer_has_gone),
         RAW_CASE(test_user_timeout_ends_a_connection_without_answers),
         CASE(test_info_says_what_the_connection_is_like),
