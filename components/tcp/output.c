@@ -68,11 +68,12 @@ static bool transmit(struct vma_tcp_conn *conn, bool fin)
 int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	bool inside = lwip_at.conn == conn;
-	err_t err;
+	err_t err = ERR_MEM;
 
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
-	err = tcp_output_segment(seg, conn->pcb, &port_netif);
+	if (tcp_output_shorten(conn, seg))
+		err = tcp_output_segment(seg, conn->pcb, &port_netif);
 	if (!inside)
 		lwip_leave();
 	return err == ERR_OK ? 0 : -ENOBUFS;

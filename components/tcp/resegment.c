@@ -82,13 +82,19 @@ static void cut_list(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_
 
 		if (long_one && !cut(conn, seg, (u16_t)conn->mss, last)) {
 			TCP_COUNT(conn->tcp, no_memory, 1);
-			continue; /* as long as it is: the next one to be too long tries again */
+			continue; /* tcp_output_shorten tries again before it is sent */
 		}
 		if (long_one && sent && !(seg->marks & SEG_SACKED)) {
 			seg->marks |= SEG_LOST;
 			seg->next->marks |= SEG_LOST;
 		}
 	}
+}
+
+/* False: no memory. The other half, which has seg's marks, follows it. */
+bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	return !conn->connected || seg->len <= conn->mss || cut(conn, seg, (u16_t)conn->mss, &conn->pcb->unacked_last);
 }
 
 /*

@@ -472,6 +472,8 @@ int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg);
 void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now; within lwip_enter or not */
 /* The MSS has become smaller: segments that are too long are cut. */
 void tcp_output_resegment(struct vma_tcp_conn *conn);
+bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* one that is unacknowledged; lwip_enter */
+bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* one that is unacknowledged; lwip_enter */
 /* All that is not SACKed is to be sent again: short segments become long ones. Recovery forgets its notes afterwards.
  */
 void tcp_output_join(struct vma_tcp_conn *conn);

@@ -450,6 +450,38 @@ static void test_smaller_path_mtu_cuts_what_is_in_flight(void **state)
 	app_free(app);
 }
 
+static void test_what_could_not_be_cut_is_cut_before_it_is_sent_again(void **state)
+{
+	struct app *app = raw_connect();
+	uint32_t end = 1;
+
+	(void)state;
+	send_bytes(app, 10000);
+	run(1 * MS);
+	pair_no_memory = true;
+	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 1);
+	settle();
+	assert_true(counts_of(0).no_memory > 0);
+	raw_forget();
+	run(5 * MS);
+	while (raw_unseen() > 0)
+		assert_in_range(raw_next()->len, 0, 560);
+	pair_no_memory = false;
+	while (end < 10001) {
+		raw_send(1, end, TCP_ACK, "", 0);
+		run(1 * SEC);
+		assert_true(raw_unseen() > 0);
+		while (raw_unseen() > 0) {
+			const struct raw_segment *s = raw_next();
+
+			assert_in_range(s->len, 0, 560);
+			if (s->seq == end)
+				end += s->len;
+		}
+	}
+	app_free(app);
+}
+
 static void test_mtu_of_an_unrelated_packet_changes_nothing(void **state)
 {
 	struct app *app = raw_connect();
@@ -548,6 +580,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_urgent_pointer_points_behind_the_urgent_byte),
         RAW_CASE(test_tos_and_ttl_and_fragmentation_are_as_set),
         RAW_CASE(test_smaller_path_mtu_cuts_what_is_in_flight),
+        RAW_CASE(test_what_could_not_be_cut_is_cut_before_it_is_sent_again),
         RAW_CASE(test_mtu_of_an_unrelated_packet_changes_nothing),
         RAW_CASE(test_unreachable_ends_an_attempt_not_a_connection),
         RAW_CASE(test_syn_waits_for_a_way_and_goes_when_there_is_one),
