@@ -18,6 +18,10 @@ void cq_refill_fini(struct vma_cq *cq)
 /*
  * Where the owner keeps the first fill, only what was polled is ours to post, and a spare kept back is a frame that
  * all processes of the device queue miss; elsewhere spares are fetched ahead of the debt.
+ *
+ * For a debt that hurts nobody (cq_note_debt) other threads' caches are let alone: several that sleep in turn keep a
+ * buffer or two each, and to take these back would be a system call, and an interruption of the core that sends, before
+ * each sleep.
  */
 static void fetch_spares(struct vma_cq *cq)
 {
@@ -25,8 +29,13 @@ static void fetch_spares(struct vma_cq *cq)
 
 	if (want > SPARE_MAX)
 		want = SPARE_MAX;
-	if (cq->spare_count < want)
-		cq->spare_count += vma_bufpool_get(cq->rx_pool, &cq->spare[cq->spare_count], want - cq->spare_count);
+	if (cq->spare_count >= want)
+		return;
+	want -= cq->spare_count;
+	if (cq->owed >= cq->idle_at)
+		cq->spare_count += vma_bufpool_get(cq->rx_pool, &cq->spare[cq->spare_count], want);
+	else
+		cq->spare_count += vma_bufpool_get_ready(cq->rx_pool, &cq->spare[cq->spare_count], want);
 }
 
 unsigned vma_cq_refill(struct vma_cq *cq)
