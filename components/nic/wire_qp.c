@@ -256,6 +256,12 @@ static void clear_events(struct wire_qp *qp)
 		(void)!recv(bell, bytes, sizeof(bytes), MSG_DONTWAIT);
 }
 
+static void disarm(struct wire_qp *qp)
+{
+	if (atomic_exchange_explicit(&qp->armed, 0, memory_order_seq_cst) != 0)
+		atomic_fetch_sub_explicit(&qp->end->engine.sleepers, 1, memory_order_relaxed);
+}
+
 int wire_arm(struct vma_nic_qp *base)
 {
 	struct wire_qp *qp = wire_qp_of(base);
@@ -270,16 +276,17 @@ int wire_arm(struct vma_nic_qp *base)
 	wire_engine_poke(end);
 	if (wire_ring_count(&qp->done) == 0 && !atomic_load_explicit(&qp->starved, memory_order_relaxed))
 		return 0;
-	wire_unarm(base);
+	disarm(qp);
 	return 1;
 }
 
+/* What an arm was told is taken back as well: who sleeps on beside one that polls is not to be rung by the past. */
 void wire_unarm(struct vma_nic_qp *base)
 {
 	struct wire_qp *qp = wire_qp_of(base);
 
-	if (atomic_exchange_explicit(&qp->armed, 0, memory_order_seq_cst) != 0)
-		atomic_fetch_sub_explicit(&qp->end->engine.sleepers, 1, memory_order_relaxed);
+	disarm(qp);
+	clear_events(qp);
 }
 
 /* ---- making and ending ---- */

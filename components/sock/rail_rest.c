@@ -2,17 +2,19 @@
  * rail_rest - a ring that was armed once, and on which nobody sleeps any more, is unarmed.
  *
  * An armed XDP socket costs the kernel a wake-up for each packet that comes and for each that has been sent, also when
- * nobody sleeps: some 6 % of the rate of 64-byte datagrams on either side. Two cases:
+ * nobody sleeps: some 6 % of the rate of 64-byte datagrams on either side. Three cases:
  *   receivers spin    after RAIL_BUSY_DRIVES drives that found something, without an arm between
  *   only senders      nobody drives, so the internal thread has armed the ring; after SENDS_ARMED frames it takes that
  *                     back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
+ *   somebody leads    a watcher sleeps, but a spinner takes the packets, and arms again when it leaves: lead.c
  *
- * Nobody sleeps unarmed. A sleeper makes itself known (rail->watcher, or `armed` of the internal thread), then arms,
- * with the ring's receive flag held. The unarming looks for both in a posted command, with that flag held. Was the arm
- * before, the flag has carried the mark along: it is seen, and nothing is done. Is the arm later, it arms anew. Marks
- * are taken back when the sleep is over.
+ * Nobody else sleeps unarmed. A sleeper makes itself known (rail->watcher, or `armed` of the internal thread), then
+ * arms, with the ring's receive flag held. The unarming looks for both in a posted command, with that flag held. Was
+ * the arm before, the flag has carried the mark along: it is seen, and nothing is done. Is the arm later, it arms anew.
+ * Marks are taken back when the sleep is over.
  */
 #include "internal_priv.h"
+#include "wait_priv.h"
 
 #define SENDS_ARMED 1024
 
@@ -27,8 +29,9 @@ static void unarm(struct vma_ring_command *command)
 	struct vma_rail *rail = of_rest(command);
 
 	atomic_store_explicit(&rail->rest_asked, false, memory_order_release);
-	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL &&
-	    !atomic_load_explicit(&rail->armed, memory_order_relaxed))
+	if (atomic_load_explicit(&rail->armed, memory_order_relaxed))
+		return;
+	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL || lead_covers(rail->id % 64))
 		vma_nic_unarm(vma_ring_qp(rail->ring));
 }
 
@@ -48,6 +51,17 @@ void rail_look_busy(struct vma_rail *rail)
 
 	if (arms != atomic_exchange_explicit(&rail->arms_seen, arms, memory_order_relaxed) ||
 	    arms == atomic_load_explicit(&rail->arms_taken_down, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&rail->arms_taken_down, arms, memory_order_relaxed);
+	rail_ask_rest(rail);
+}
+
+void rail_rest_led(struct vma_rail *rail)
+{
+	const uint32_t arms = atomic_load_explicit(&rail->arms, memory_order_relaxed);
+
+	if (arms == atomic_load_explicit(&rail->arms_taken_down, memory_order_relaxed) ||
+	    atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL)
 		return;
 	atomic_store_explicit(&rail->arms_taken_down, arms, memory_order_relaxed);
 	rail_ask_rest(rail);

@@ -38,14 +38,18 @@
 /* How many sleep for the rings of each bit. Not in the rail, which may end, and its bit be another's, meanwhile. */
 static _Atomic uint32_t sleepers[64];
 
+bool has_sleepers(unsigned bit)
+{
+	return atomic_load(&sleepers[bit]) != 0;
+}
+
 /* ---- the watch ---- */
 
-/* Somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */
-static void hand_over(unsigned bit, const struct vma_thread *self)
+void hand_over_watch(unsigned bit, const struct vma_thread *self)
 {
 	unsigned count = vma_thread_count();
 
-	if (atomic_load(&sleepers[bit]) == 0)
+	if (!has_sleepers(bit))
 		return;
 	for (unsigned i = 0; i < count; i++) {
 		struct vma_thread *thread = vma_thread_at(i);
@@ -80,8 +84,8 @@ static void get_up(struct vma_thread *self)
 
 			unwatched |= atomic_compare_exchange_strong(&rail->watcher, &watcher, NULL) || watcher == NULL;
 		}
-		if (unwatched)
-			hand_over(bit, self);
+		if (unwatched && !lead_covers(bit))
+			hand_over_watch(bit, self);
 	}
 }
 
@@ -90,10 +94,14 @@ void vma_wait_interrupted(struct vma_thread *self)
 {
 	struct vma_wait *wait = self->waiting;
 
-	spin_leave(self);
-	if (wait == NULL)
+	if (wait == NULL && !self->spinning)
 		return;
 	vma_enter();
+	spin_leave(self);
+	if (wait == NULL) {
+		vma_leave(self);
+		return;
+	}
 	self->waiting = NULL;
 	self->unserved = true;
 	get_up(self);
@@ -129,6 +137,7 @@ void vma_wait_forked_child(void)
 {
 	for (unsigned bit = 0; bit < 64; bit++)
 		atomic_store(&sleepers[bit], 0);
+	lead_forked_child();
 	spin_forked_child();
 }
 
@@ -157,8 +166,18 @@ struct bed {
 	struct pollfd *fds, stack[FDS_ON_STACK];
 	unsigned n;
 	bool look_again; /* something may have come while arming */
+	unsigned rung;   /* so many sleeps, the last ones, were ended by a ring */
 	struct vma_ring_patience patience;
 };
+
+/* A ring that wakes twice in a row has not been unarmed by who leads: armed anew, it takes back what it has told. */
+static int arm(const struct bed *bed, struct vma_rail *rail)
+{
+	if (bed->rung < 2 && lead_covers(rail->id % 64))
+		return 0;
+	rail_note_arm(rail);
+	return vma_ring_arm(rail->ring);
+}
 
 /* Claims the watch of a rail, if it is to be had, and arms it. */
 static void watch(struct bed *bed, struct vma_rail *rail)
@@ -169,8 +188,7 @@ static void watch(struct bed *bed, struct vma_rail *rail)
 	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
 		return;
 	tcp_care_due(rail);
-	rail_note_arm(rail);
-	rc = vma_ring_arm(rail->ring);
+	rc = arm(bed, rail);
 	bed->look_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
 		vma_ring_idle(rail->ring, VMA_RING_RX, &bed->patience, BUSY_NSEC);
@@ -256,12 +274,15 @@ static bool wake_up(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
 	uint64_t count;
-	bool os = false;
+	bool os = false, rung = false;
 
 	for (unsigned i = 0; i < wait->nfds; i++) {
 		wait->fds[i].revents = bed->fds[i].revents;
 		os |= bed->fds[i].revents != 0;
 	}
+	for (unsigned i = wait->nfds + 1; i < bed->n; i++)
+		rung |= bed->fds[i].revents != 0;
+	bed->rung = rung ? bed->rung + 1 : 0;
 	/* Without a report, too, if a handler has run: see vma_wait_resumed. */
 	if (bed->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && bed->fds[wait->nfds].fd >= 0))
 		syscall(SYS_read, bed->fds[wait->nfds].fd, &count, sizeof(count));

@@ -13,21 +13,25 @@
  *
  * Spinning must not take the core from those for whom one waits. So one core is left to them: beyond that many spinners
  * a thread sleeps at once, or, when it is to spin for ever, yields between looks. A spinner that delivered to a
- * sleeping thread yields, since that one may be queued behind it. And a spinner that finds that it was descheduled has
- * seen that cores are scarce: for a while nobody in the process spins (but for ever).
+ * sleeping thread yields until that one is up, since it may be queued behind it; since a yield need not give it the
+ * core, the spinner sleeps if that takes long. And a spinner that finds that it was descheduled has seen that cores are
+ * scarce: for a while nobody in the process spins (but for ever).
  */
 #include <sched.h>
 
 #include <vma/sock_engine.h>
 
 #include "spin.h"
+#include "wait_priv.h"
 
 #define BUDGET_MIN_NSEC 10000u
 #define BUDGET_OS_NSEC 1000u
 #define BUDGET_MAX_NSEC 1000000u
 #define BUDGET_FIRST_NSEC 500000u
 #define GAP_NSEC 100000 /* between two looks: a descheduled spinner */
-#define SCARCE_NSEC 50000000
+#define GIVEN_NSEC 10000
+#define SCARCE_TIMES 16
+#define SCARCE_MAX_NSEC 50000000
 
 static _Atomic uint32_t spinners;
 static _Atomic uint64_t scarce_until_tsc;
@@ -80,12 +84,29 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 	return true;
 }
 
+/* It has yielded to one whom it has woken: false if that one still is not up, after all the time that it was given. */
+static bool is_up(struct spin_state *state, struct vma_thread *self, uint64_t now)
+{
+	if (atomic_load_explicit(&self->woke->state, memory_order_relaxed) == VMA_THREAD_WOKEN) {
+		if (state->given_tsc == 0)
+			state->given_tsc = now;
+		return now - state->given_tsc < vma_tsc_of_nsec(GIVEN_NSEC);
+	}
+	self->woke = NULL;
+	state->given_tsc = 0;
+	return true;
+}
+
 bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
 {
-	uint64_t now;
+	const uint64_t now = vma_tsc();
+	uint64_t penalty;
 
-	self->woke = false;
-	now = vma_tsc();
+	if (self->woke != NULL && state->until_tsc != UINT64_MAX) {
+		state->last_tsc = now; /* it was away of its own will */
+		return is_up(state, self, now) && now < state->until_tsc;
+	}
+	self->woke = NULL;
 	if (state->until_tsc == UINT64_MAX) {
 		/* Looked at now and then only: it is a line that all spinners write. */
 		if (++state->looks % 64 == 0)
@@ -93,7 +114,10 @@ bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
 		return true;
 	}
 	if (now - state->last_tsc > vma_tsc_of_nsec(GAP_NSEC)) {
-		atomic_store_explicit(&scarce_until_tsc, now + vma_tsc_of_nsec(SCARCE_NSEC), memory_order_relaxed);
+		penalty = (now - state->last_tsc) * SCARCE_TIMES;
+		if (penalty > vma_tsc_of_nsec(SCARCE_MAX_NSEC))
+			penalty = vma_tsc_of_nsec(SCARCE_MAX_NSEC);
+		atomic_store_explicit(&scarce_until_tsc, now + penalty, memory_order_relaxed);
 		return false;
 	}
 	state->last_tsc = now;
@@ -104,8 +128,9 @@ void spin_leave(struct vma_thread *self)
 {
 	if (!self->spinning)
 		return;
+	lead_end(self);
 	self->spinning = false;
-	self->woke = false;
+	self->woke = NULL;
 	atomic_fetch_sub_explicit(&spinners, 1, memory_order_relaxed);
 }
 

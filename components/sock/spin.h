@@ -7,13 +7,14 @@
 struct spin_state {
 	uint64_t until_tsc; /* UINT64_MAX: the user wants it for ever */
 	uint64_t last_tsc;
+	uint64_t given_tsc; /* since when it gives the core to one whom it has woken; 0: it does not */
 	uint32_t looks;
 	bool crowded; /* for ever, and more threads of this process spin than should: yield between looks */
 };
 /* False: it should sleep at once. */
 bool spin_begin(struct spin_state *state, const struct vma_wait *wait);
 bool spin_goes_on(struct spin_state *state, struct vma_thread *self);
-/* Twice is as good as once: also for a spin that may be left by a jump, or was. */
+/* Inside. Twice is as good as once: also for a spin that may be left by a jump, or was. */
 void spin_leave(struct vma_thread *self);
 /* In a forked child, whose only thread is here. */
 void spin_forked_child(void);

@@ -111,7 +111,9 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
 		self->tx_burst = self->tx_queued = self->tx_company = 0;
-		self->unserved = self->woke = self->gathers = false;
+		self->unserved = self->gathers = false;
+		self->woke = NULL;
+		self->leads = 0;
 		self->readable = NULL;
 		self->sleeps = 0;
 		self->pass_rings = 0;

@@ -48,8 +48,12 @@ static int look(struct vma_wait *wait, struct looks *looks)
 	const uint64_t rings = wait->ops->rings(wait);
 	/* Timers are asked for as often as the clock is read here. */
 	const bool timers = looks->done % LOOKS_TIMED == 0;
-	const bool busy = (timers ? vma_rails_progress(rings) : rails_look(rings)) == -EBUSY;
+	const int driven = timers ? vma_rails_progress(rings) : rails_look(rings);
+	const bool busy = driven == -EBUSY;
 	int rc = wait->ops->ready(wait);
+
+	if (rc == 0 && driven > 0)
+		lead(wait->self, rings);
 
 	if (!busy)
 		looks->patience = (struct vma_ring_patience){0};
@@ -91,14 +95,14 @@ static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 		return 0;
 	do {
 		rc = look(wait, &looks);
-		if (rc != 0 || (looks.done % LOOKS_INSIDE != 0 && !wait->self->woke))
+		if (rc != 0 || (looks.done % LOOKS_INSIDE != 0 && wait->self->woke == NULL))
 			continue;
-		breathe(wait, wait->yield || wait->self->woke || state.crowded);
+		breathe(wait, wait->yield || wait->self->woke != NULL || state.crowded);
 		rc = wait_interrupted(wait, signals, interrupts);
 		if (rc == 0 && wait_is_over(wait))
 			break;
 	} while (rc == 0 && (wait->spin_loops < 0 || looks.done < wait->spin_loops) &&
-	         ((looks.done % LOOKS_TIMED != 0 && !wait->self->woke) || spin_goes_on(&state, wait->self)));
+	         ((looks.done % LOOKS_TIMED != 0 && wait->self->woke == NULL) || spin_goes_on(&state, wait->self)));
 	spin_leave(wait->self);
 	return rc;
 }

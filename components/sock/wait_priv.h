@@ -46,6 +46,18 @@ static inline struct vma_rail *next_rail(const struct vma_rail *rail)
 int rails_look(uint64_t rings);
 /* 1, 0 (the deadline), -errno; signals and interrupts as they were when the wait began. */
 int wait_asleep(struct vma_wait *wait, uint32_t signals, uint32_t interrupts);
+/* sleep.c: somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */
+void hand_over_watch(unsigned bit, const struct vma_thread *self);
+
+bool has_sleepers(unsigned bit);
+
+/* lead.c: whether somebody leads the rings of this bit, who will look for a watcher, and arm for it, when it leaves. */
+bool lead_covers(unsigned bit);
+/* This thread, which spins, has driven these and got nothing for itself. */
+void lead(struct vma_thread *self, uint64_t rings);
+void lead_end(struct vma_thread *self);
+void lead_forked_child(void);
+
 /* A clean-up handler: the thread is cancelled, outside. */
 void wait_cancelled(void *wait);
 

@@ -15,16 +15,16 @@
 bool vma_thread_wake_told(struct vma_thread *thread)
 {
 	/* Only the first to find it asleep pays; it looks at everything when it gets up. */
-	uint32_t before = atomic_exchange(&thread->state, VMA_THREAD_AWAKE);
+	uint32_t before = atomic_exchange(&thread->state, VMA_THREAD_WOKEN);
 	uint64_t one = 1;
 	int fd;
 
-	if (before == VMA_THREAD_AWAKE)
+	if (before == VMA_THREAD_AWAKE || before == VMA_THREAD_WOKEN)
 		return false;
 	if (before == VMA_THREAD_GOING) /* the last step to sleep is from this very state, and fails now */
 		return true;
 	if (vma_thread_cache != NULL)
-		vma_thread_cache->woke = true;
+		vma_thread_cache->woke = thread;
 	fd = atomic_load(&thread->wake_fd);
 	if (fd >= 0)
 		syscall(SYS_write, fd, &one, sizeof(one));

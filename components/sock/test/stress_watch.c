@@ -5,9 +5,10 @@
  * Meanwhile somebody wants the ring unarmed all the time, as who is busy with it does now and then (rail_rest.c).
  *
  * Each receiver has a flow of its own on one ring and, when it got its datagram, does something else for a while, so
- * the watch goes round. One of them is interrupted by handlers all the time, and one leaves for short deadlines. Those
- * two come back and would repair a loss; so now and then all keep still, get one datagram each, and stay away after
- * it: whoever watched, the next must have taken over.
+ * the watch goes round. Three of them spin before they sleep, and so lead the others (lead.c). One of them is
+ * interrupted by handlers all the time, and one leaves for short deadlines. Those two come back and would repair a
+ * loss; so now and then all keep still, get one datagram each, and stay away after it: whoever watched, the next must
+ * have taken over.
  */
 #include "wait_bed.h"
 
@@ -39,7 +40,7 @@ static void *receive(void *arg)
 	while (!atomic_load(&stop)) {
 		atomic_store(&me->patient, me->thing != 2 || atomic_load(&calm));
 		thing_wait_init(&wait, thing, bed.bit, atomic_load(&me->patient) ? UINT64_MAX : MSEC / 5);
-		wait.wait.spin_loops = me->thing == 3 ? 1000 : 0;
+		wait.wait.spin_loops = me->thing >= 3 ? 1000 : 0; /* one at a time: see spin.c */
 		if (thing_wait_run(&wait) != 1 || !thing_take(thing))
 			continue;
 		if (atomic_load(&me->sent_ns) != 0) {

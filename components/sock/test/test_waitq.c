@@ -47,7 +47,7 @@ static bool is_rung(int i)
 
 static bool is_woken(int i)
 {
-	return atomic_load(&sleeper[i].state) == VMA_THREAD_AWAKE && is_rung(i);
+	return atomic_load(&sleeper[i].state) == VMA_THREAD_WOKEN && is_rung(i);
 }
 
 static unsigned count_woken(void)
@@ -141,7 +141,7 @@ static void test_one_who_is_about_to_sleep_is_stopped(void **state)
 	add(1);
 	atomic_store(&sleeper[0].state, VMA_THREAD_GOING);
 	vma_waitq_wake(&q, false);
-	assert_int_equal(atomic_load(&sleeper[0].state), VMA_THREAD_AWAKE);
+	assert_int_equal(atomic_load(&sleeper[0].state), VMA_THREAD_WOKEN);
 	assert_false(is_rung(0));
 }
 

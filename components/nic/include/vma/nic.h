@@ -346,8 +346,8 @@ static inline int vma_nic_arm(struct vma_nic_qp *qp)
 {
 	return qp->ops->arm(qp);
 }
-/* Nobody sleeps on the fd, and nobody will before the next arm: it may stay silent. For a device that pays for an arm
- * at every arrival. Receive half. */
+/* The fd may stay silent until the next arm: nobody sleeps on it, or somebody polls meanwhile; an event that was
+ * reported before is taken back. For a device that pays for an arm at every arrival. Receive half. */
 static inline void vma_nic_unarm(struct vma_nic_qp *qp)
 {
 	if (qp->ops->unarm != NULL)

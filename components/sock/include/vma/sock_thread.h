@@ -63,8 +63,10 @@ struct vma_thread {
 	siginfo_t kept_info[6];   /* theirs */
 	struct vma_wait *waiting; /* asleep, or about to: what for */
 	uint32_t sleeps;          /* of this thread now, the last in a handler that interrupted the one before */
-	bool unserved;       /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
-	bool spinning, woke; /* counted as a spinner; has woken somebody since its last look */
+	bool unserved;  /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
+	bool spinning;  /* counted as a spinner */
+	uint64_t leads; /* rings, by bit, whose sleepers it drives for: lead.c */
+	struct vma_thread *woke; /* the last whom it has woken, until that one is seen to be up */
 	ck_epoch_record_t epoch;
 
 	/* shared */
@@ -74,8 +76,11 @@ struct vma_thread {
 	_Atomic uint32_t tid;                /* 0: the structure is free */
 	uint32_t index;                      /* in the table of all */
 };
-/* GOING: looks once more before it sleeps; who wakes it has only to change that. */
-enum vma_thread_state { VMA_THREAD_AWAKE, VMA_THREAD_GOING, VMA_THREAD_ASLEEP };
+/*
+ * GOING: looks once more before it sleeps; who wakes it has only to change that. WOKEN: so it says from when somebody
+ * has woken it until it is up; also of one that was awake, until it sleeps again or ends a wait.
+ */
+enum vma_thread_state { VMA_THREAD_AWAKE, VMA_THREAD_GOING, VMA_THREAD_ASLEEP, VMA_THREAD_WOKEN };
 
 /* NULL until the thread's first vma_thread_self. */
 extern __thread struct vma_thread *vma_thread_cache __attribute__((tls_model("initial-exec"), visibility("hidden")));

@@ -1,0 +1,237 @@
+/*
+ * Who spins and delivers to sleepers leads them: packets do not ring at their watcher meanwhile, and do again as soon
+ * as it has gone, however it goes.
+ */
+#include <stdlib.h>
+
+#include "wait_bed.h"
+
+#define TRIES 100
+#define SETTLE_USEC 2000 /* from a thread's state to its system call; from a packet to the descriptor */
+
+/* Sleeps for thing 0, again and again. */
+static struct {
+	pthread_t thread;
+	struct vma_thread *_Atomic self;
+	_Atomic unsigned taken;
+	_Atomic bool stop;
+} sleeper;
+
+static void *sleep_again(void *arg)
+{
+	struct thing_wait wait;
+
+	atomic_store(&sleeper.self, vma_thread_self());
+	while (!atomic_load(&sleeper.stop)) {
+		thing_wait_init(&wait, &bed.things[0], bed.bit, UINT64_MAX);
+		if (thing_wait_run(&wait) == 1 && thing_take(&bed.things[0]))
+			atomic_fetch_add(&sleeper.taken, 1);
+	}
+	return arg;
+}
+
+static bool has_slept_after(unsigned taken)
+{
+	struct vma_thread *self = atomic_load(&sleeper.self);
+
+	return atomic_load(&sleeper.taken) == taken && self != NULL && atomic_load(&self->state) == VMA_THREAD_ASLEEP &&
+	       atomic_load(&bed.rail->watcher) == self;
+}
+
+/* Waits for thing 1 by spinning for ever: leads as soon as something for thing 0 comes. */
+static struct {
+	pthread_t thread;
+	struct thing_wait wait;
+	_Atomic bool done;
+	bool runs; /* to be joined */
+} leader;
+
+static void *spin_on(void *arg)
+{
+	leader.wait.wait.self = vma_thread_self();
+	thing_wait_run(&leader.wait);
+	atomic_store(&leader.done, true);
+	return arg;
+}
+
+static sigjmp_buf back;
+
+static void jump(int sig)
+{
+	(void)sig;
+	siglongjmp(back, 1);
+}
+
+static void *spin_and_jump(void *arg)
+{
+	if (sigsetjmp(back, 1) == 0)
+		spin_on(arg);
+	atomic_store(&leader.done, true);
+	while (!atomic_load(&sleeper.stop)) /* it goes on without a word to the library */
+		usleep(1000);
+	return arg;
+}
+
+static _Atomic bool leads, hold_leader, leader_held, expire;
+
+static void note_and_hold(struct thing_wait *self)
+{
+	atomic_store(&leads, self->wait.self->leads == bed.bit);
+	if (atomic_load(&expire))
+		self->wait.deadline_ns = 1;
+	if (!atomic_load(&hold_leader))
+		return;
+	atomic_store(&leader_held, true);
+	while (atomic_load(&hold_leader))
+		usleep(200);
+	atomic_store(&leader_held, false);
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	bed_hold();
+	memset(&sleeper, 0, sizeof(sleeper));
+	memset(&leader, 0, sizeof(leader));
+	atomic_store(&leads, false);
+	atomic_store(&expire, false);
+	assert_int_equal(pthread_create(&sleeper.thread, NULL, sleep_again, NULL), 0);
+	bed_wait_until(has_slept_after(0));
+	thing_wait_init(&leader.wait, &bed.things[1], bed.bit, UINT64_MAX);
+	leader.wait.wait.spin_loops = -1;
+	leader.wait.on_look = note_and_hold;
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	atomic_store(&sleeper.stop, true);
+	atomic_store(&hold_leader, false);
+	thing_give(&bed.things[0]);
+	thing_give(&bed.things[1]);
+	if (leader.runs)
+		assert_int_equal(pthread_join(leader.thread, NULL), 0);
+	assert_int_equal(pthread_join(sleeper.thread, NULL), 0);
+	atomic_store(&bed.things[0].count, 0);
+	atomic_store(&bed.things[1].count, 0);
+	assert_null(atomic_load(&bed.rail->watcher));
+	bed_release();
+	return 0;
+}
+
+/* As long as the watcher is the quicker one nobody leads. Returns how many the sleeper has got. */
+static unsigned start_to_lead(void *(*how)(void *arg))
+{
+	unsigned sent = 0;
+
+	assert_int_equal(pthread_create(&leader.thread, NULL, how, NULL), 0);
+	leader.runs = true;
+	bed_wait_until(atomic_load(&leader.wait.looks) > 10);
+	while (!atomic_load(&leads) && sent < TRIES) {
+		bed_send(0);
+		sent++;
+		bed_wait_until(has_slept_after(sent));
+	}
+	assert_true(atomic_load(&leads));
+	return sent;
+}
+
+static bool rings(void)
+{
+	struct pollfd pfd = {.fd = vma_ring_fd(bed.rail->ring), .events = POLLIN};
+
+	usleep(SETTLE_USEC);
+	return poll(&pfd, 1, 0) != 0;
+}
+
+/* The sleeper gets one by its own watch: nobody else drives. */
+static void sleeper_hears(unsigned taken)
+{
+	usleep(SETTLE_USEC);
+	bed_send(0);
+	bed_wait_until(has_slept_after(taken + 1));
+}
+
+static void test_watcher_hears_nothing_while_somebody_leads(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_lead(spin_on);
+	atomic_store(&hold_leader, true);
+	bed_wait_until(atomic_load(&leader_held));
+	bed_send(0);
+	assert_false(rings());
+	atomic_store(&hold_leader, false);
+	bed_wait_until(has_slept_after(taken + 1)); /* who leads has delivered it */
+	bed_send(1);
+	bed_wait_until(atomic_load(&leader.done));
+	sleeper_hears(taken + 1);
+}
+
+/* Something has come that the leader will not take any more. */
+static void test_what_comes_as_the_leader_goes_is_not_left_behind(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_lead(spin_on);
+	atomic_store(&hold_leader, true);
+	bed_wait_until(atomic_load(&leader_held));
+	atomic_fetch_add(&bed.things[1].count, 1);
+	bed_send(0);
+	usleep(SETTLE_USEC);
+	atomic_store(&hold_leader, false);
+	bed_wait_until(atomic_load(&leader.done));
+	bed_wait_until(has_slept_after(taken + 1));
+}
+
+static void test_cancelled_leader_arms_for_the_watcher(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_lead(spin_on);
+	assert_int_equal(pthread_cancel(leader.thread), 0);
+	assert_int_equal(pthread_join(leader.thread, NULL), 0);
+	leader.runs = false;
+	sleeper_hears(taken);
+}
+
+static void test_leader_that_jumps_away_arms_for_the_watcher(void **state)
+{
+	struct sigaction action = {.sa_handler = jump};
+	unsigned taken;
+
+	(void)state;
+#ifdef VMA_TSAN
+	vma_test_skip("ThreadSanitizer keeps handlers back");
+#endif
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	taken = start_to_lead(spin_and_jump);
+	assert_int_equal(pthread_kill(leader.thread, SIGUSR1), 0);
+	bed_wait_until(atomic_load(&leader.done));
+	sleeper_hears(taken);
+}
+
+static void test_leader_whose_time_is_over_arms_for_the_watcher(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_lead(spin_on);
+	atomic_store(&expire, true);
+	bed_wait_until(atomic_load(&leader.done));
+	sleeper_hears(taken);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_watcher_hears_nothing_while_somebody_leads, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_comes_as_the_leader_goes_is_not_left_behind, begin, end),
+        cmocka_unit_test_setup_teardown(test_cancelled_leader_arms_for_the_watcher, begin, end),
+        cmocka_unit_test_setup_teardown(test_leader_that_jumps_away_arms_for_the_watcher, begin, end),
+        cmocka_unit_test_setup_teardown(test_leader_whose_time_is_over_arms_for_the_watcher, begin, end),
+};
+
+VMA_TEST_MAIN_WITH(tests, bed_start, NULL)
