@@ -1,18 +1,30 @@
 #!/usr/bin/env bash
 # bench/demo.sh: `make demo`. sockperf, unmodified, in two network namespaces joined by a veth: on kernel sockets,
-# blocking and spinning, and with build/libvma.so preloaded, over UDP and TCP. Who carried the packets is read off the kernel's own
-# counters. Needs root and sockperf; takes three quarters of a minute; leaves nothing behind, also on Ctrl-C.
+# blocking and spinning, and with build/libvma.so preloaded, over UDP and TCP. Who carried the packets is read off the
+# kernel's own counters. All of it RUNS times (3), in turn, since the speed of a virtual machine changes from one second
+# to the next; the figures are medians. Needs root and sockperf; takes two minutes; leaves nothing behind, also on
+# Ctrl-C.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sockets.sh"
 . "$(dirname "$0")/tcp.sh"
 RESULTS=$WORK/results.tsv
 SECONDS_EACH=${SECONDS_EACH:-1}
+RUNS=${RUNS:-3}
 need_machine
 command -v sockperf >/dev/null || { echo "demo: sockperf is not installed"; exit 1; }
 have_library || { echo "demo: $LIBRARY is not built"; exit 1; }
 
 table() {
-	awk '{ value[$2, $3] = $4; seen[$2] = 1 }
+	awk '{ seen[$2] = 1; sample[$2, $3, ++samples[$2, $3]] = $4; keys[$2, $3] }
+		function median(key,   n, i, j, v, sorted) {
+			n = samples[key]
+			for (i = 1; i <= n; i++) {
+				v = sample[key, i]
+				for (j = i; j > 1 && sorted[j - 1] > v + 0; j--) sorted[j] = sorted[j - 1]
+				sorted[j] = v + 0
+			}
+			return n % 2 ? sorted[(n + 1) / 2] : (sorted[n / 2] + sorted[n / 2 + 1]) / 2
+		}
 		function usec(name, key) { return sprintf("%8.2f", value[name, key] / 1000) }
 		function times(a, b) { return a > 0 && b > 0 ? sprintf("%.1f x", a / b) : "" }
 		function pp(text, of, how,   c) {
@@ -39,6 +51,7 @@ table() {
 			printf "\n"
 		}
 		END {
+			for (key in keys) value[key] = median(key)
 			printf "\n  %-36s %-26s %9s %9s %9s\n", "sockperf ping-pong, 64 bytes,", "    one way, microseconds", "round",
 				"x as fast", "x as fast"
 			printf "  %-36s %8s %8s %8s %9s %9s %9s\n", "two processes on two cores", "p50", "p99", "p99.9", "trips/s",
@@ -55,7 +68,8 @@ table() {
 }
 
 bypass() { # fails if the kernel carried more than one packet in a hundred for the library
-	awk '$3 == "kernel_packets" { kernel[$2] = $4 } $3 == "interface_packets" { all[$2] = $4; order[++n] = $2 }
+	awk '$3 == "kernel_packets" { kernel[$2] += $4 }
+		$3 == "interface_packets" { if (!($2 in all)) order[++n] = $2; all[$2] += $4 }
 		END {
 			printf "\nWho carried them, by the kernel'"'"'s own counters, of both sides: of UDP InDatagrams, OutDatagrams, NoPorts and\n"
 			printf "InErrors, so that a packet through the kernel counts twice; of TCP InSegs:\n"
@@ -74,15 +88,19 @@ bypass() { # fails if the kernel carried more than one packet in a hundred for t
 busy=$(warn_if_busy)
 : >"$RESULTS"
 failed=0
-echo "Two namespaces, one veth:"
+echo "Two namespaces, one veth; medians of $RUNS runs in turn:"
 share_net || exit 1
 for how in kernel spin lib latency; do
 	echo "  $(how_runs $how | sed "s|^env$||; s|^env \(.*\)|\1 |; s|$LIBRARY|build/libvma.so|")sockperf $(how_polls $how)"
-	sockperf_pp 1 pp/$how $how "$SECONDS_EACH" || failed=1
-	tcp_ping 1 $how || failed=1
-	[ $how != spin ] || continue # it is the sender that counts, and that does not wait anyway
-	for bytes in 64 1472; do
-		sockperf_tp 1 tp-$bytes/$how $how "$SECONDS_EACH" $bytes || failed=1
+done
+for ((run = 1; run <= RUNS; run++)); do
+	for how in kernel spin lib latency; do
+		sockperf_pp $run pp/$how $how "$SECONDS_EACH" || failed=1
+		tcp_ping $run $how || failed=1
+		[ $how != spin ] || continue # it is the sender that counts, and that does not wait anyway
+		for bytes in 64 1472; do
+			sockperf_tp $run tp-$bytes/$how $how "$SECONDS_EACH" $bytes || failed=1
+		done
 	done
 done
 table
