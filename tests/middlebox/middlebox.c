@@ -318,8 +318,10 @@ int main(int argc, char **argv)
 	while (!ended) {
 		bool moved = false;
 
-		for (int i = 0; i < 2; i++)
-			moved |= take(&d[i]) | give(&d[i]);
+		for (int i = 0; i < 2; i++) {
+			moved |= take(&d[i]);
+			moved |= give(&d[i]);
+		}
 		if (!moved)
 			rest(d);
 	}
