@@ -90,6 +90,7 @@ END {
 	verdict("connect and close per second, thousands", figure("connect/lib", "per_sec") / 1000, ">=", 15)
 	verdict("connections per second for 5 s, thousands", figure("connect-5s/lib", "per_sec") / 1000, ">=", 15)
 	verdict("10,000 idle connections, the server's MB", figure("idle-10000/lib", "far_peak_kb") / 1024, "<=", 100)
+	verdict("10,000 idle connections, CPU %", figure("idle-10000/lib", "idle_percent"), "<=", 0.1)
 	verdict("10,000 idle connections, MB", figure("idle-10000/lib", "connections_kb") / 1024, "<=", 100)
 
 	printf "\n%d of %d bars of TCP held; ", held, bars
