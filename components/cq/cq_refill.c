@@ -61,7 +61,7 @@ unsigned vma_cq_refill(struct vma_cq *cq)
 			break;
 	}
 	vma_stats_add(&cq->count->buffers_posted, total);
-	if (cq->owed > 0)
+	if (cq->owed >= cq->idle_at)
 		vma_stats_add(&cq->count->refill_short, 1);
 	cq_note_debt(cq);
 	return total;

@@ -244,14 +244,21 @@ unsigned wire_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 }
 
 /* Takes back what an earlier arm was told. Bounded: one read each; what is left only wakes once more for nothing. */
+static void clear_own_events(struct wire_qp *qp)
+{
+	uint64_t count;
+
+	(void)!read(qp->event_fd, &count, sizeof(count));
+	if (qp->timer_fd >= 0)
+		(void)!read(qp->timer_fd, &count, sizeof(count));
+}
+
 static void clear_events(struct wire_qp *qp)
 {
 	char bytes[256];
 	int bell = atomic_load_explicit(&qp->end->bell_fd, memory_order_relaxed);
 
-	(void)!read(qp->event_fd, bytes, sizeof(uint64_t));
-	if (qp->timer_fd >= 0)
-		(void)!read(qp->timer_fd, bytes, sizeof(uint64_t));
+	clear_own_events(qp);
 	if (bell >= 0)
 		(void)!recv(bell, bytes, sizeof(bytes), MSG_DONTWAIT);
 }
@@ -280,13 +287,16 @@ int wire_arm(struct vma_nic_qp *base)
 	return 1;
 }
 
-/* What an arm was told is taken back as well: who sleeps on beside one that polls is not to be rung by the past. */
+/*
+ * What an arm was told is taken back as well: who sleeps on beside one that polls is not to be rung by the past. But
+ * not the bell, on which other queue pairs of this end sleep: it has rung once for all of them.
+ */
 void wire_unarm(struct vma_nic_qp *base)
 {
 	struct wire_qp *qp = wire_qp_of(base);
 
 	disarm(qp);
-	clear_events(qp);
+	clear_own_events(qp);
 }
 
 /* ---- making and ending ---- */

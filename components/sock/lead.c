@@ -4,21 +4,23 @@
  * The kernel wakes a ring's watcher for each packet, whoever takes it: on the sender's core a wake-up, on the watcher's
  * two switches, each time for nothing, as long as somebody spins. So a spinner that has delivered to others, and goes
  * on, unarms the ring, and arms it again when it leaves, be it to its own work or to sleep. One that only waits for
- * what is its own pays neither.
+ * what is its own pays neither. Who leads a ring drives it: a ring that is no more among those it waits for is given up
+ * at the next look. While its core is taken from it nobody hears; the internal thread drives after an interval.
  *
  * `leads`, for the rings of each bit: how many lead, and whether one of them has unarmed, or a watcher has not armed
  * because of them (UNARMED).
- *   - who unarms does so with the receive flag, if at that moment somebody leads, having set UNARMED (A) by the same
- *     step that finds a leader;
+ *   - a ring without a watcher is unarmed as rail_rest.c says; else who unarms does so, with the receive flag, if at
+ * that moment somebody leads, having set UNARMED (A) by the same step that finds a leader;
  *   - a watcher claims the watch (B), then either finds a leader and sets UNARMED by the same step (C), or arms; one
  *     that leaves gives the watch up (B), then does C, or looks for another;
  *   - the last leader to leave takes the count to zero and UNARMED down in one step (D), and if it was up, looks for
- * the watcher and arms, or wakes it, to arm by itself; if there is none, it wakes a sleeper, who claims the watch. So
- * UNARMED is only ever up while somebody leads, and the D of the last of those follows every A and C. After A: the arm
- * that follows D needs the receive flag, so it comes after the unarming, or the flag is busy and the watcher is woken.
- * After C: D's look comes after B and finds the watcher, or that there is none (and who claims the watch after that
- * look finds no leader but a later one, whose D is still to come). An arm that comes late, when others lead already,
- * costs needless wake-ups until it is taken down again.
+ * the watcher and arms, or wakes it, to arm by itself; if there is none, it wakes a sleeper, who claims the watch.
+ *
+ * So UNARMED is only ever up while somebody leads, and the D of the last of those follows every A and C. After A: the
+ * arm that follows D needs the receive flag, so it comes after the unarming, or the flag is busy and the watcher is
+ * woken. After C: D's look comes after B and finds the watcher, or that there is none (and who claims the watch after
+ * that look finds no leader but a later one, whose D is still to come). An arm that comes late, when others lead
+ * already, costs needless wake-ups until it is taken down again.
  */
 #include "internal_priv.h"
 #include "wait_priv.h"
@@ -53,7 +55,7 @@ void lead(struct vma_thread *self, uint64_t rings)
 	}
 }
 
-static void arm_for_watchers(unsigned bit, const struct vma_thread *self)
+static void arm_for_watchers(unsigned bit, const struct vma_thread *self, bool may_drive)
 {
 	bool unwatched = false;
 
@@ -63,25 +65,28 @@ static void arm_for_watchers(unsigned bit, const struct vma_thread *self)
 		unwatched |= watcher == NULL;
 		if (watcher == NULL)
 			continue;
-		rail_note_arm(rail);
-		if (vma_ring_arm(rail->ring) != 0)
+		if (may_drive)
+			rail_note_arm(rail);
+		if (!may_drive || vma_ring_arm(rail->ring) != 0)
 			vma_thread_wake(watcher);
 	}
 	if (unwatched)
 		hand_over_watch(bit, self);
 }
 
-void lead_end(struct vma_thread *self)
+void lead_end(struct vma_thread *self, uint64_t rings, bool may_drive)
 {
-	for (; self->leads != 0; self->leads &= self->leads - 1) {
-		const unsigned bit = (unsigned)__builtin_ctzll(self->leads);
+	rings &= self->leads;
+	self->leads &= ~rings;
+	for (; rings != 0; rings &= rings - 1) {
+		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 		uint32_t word = atomic_load(&leads[bit]), left;
 
 		do
-			left = word - LEADER < LEADER ? 0 : word - LEADER;
+			left = word < 2 * LEADER ? 0 : word - LEADER;
 		while (!atomic_compare_exchange_weak(&leads[bit], &word, left));
 		if (left == 0 && (word & UNARMED) != 0)
-			arm_for_watchers(bit, self);
+			arm_for_watchers(bit, self, may_drive);
 	}
 }
 

@@ -10,7 +10,7 @@
  * with sleepers is not left without a watcher:
  *   - a sleeper sets its state to GOING and counts itself (A), then claims rail->watcher unless it is taken (B);
  *   - who leaves, watcher or not, sets its state to AWAKE (C), gives the watch up if it has it (D), and then, if nobody
- *     watches but somebody is counted (E), wakes one of those whose state is not AWAKE, who claims in its turn.
+ *     watches but somebody is counted (E), wakes one of those who are not awake, who claims in its turn.
  * All are sequentially consistent. If B finds the watch taken, B comes before the watcher's D, so A comes before its E,
  * which finds the sleeper. Whom E wakes may leave, too, for a reason of its own: its C comes after the wake-up's
  * exchange of its state, so after D, and its own E finds no watcher; or its C came before, and E took another. A
@@ -97,6 +97,7 @@ void vma_wait_interrupted(struct vma_thread *self)
 	if (wait == NULL && !self->spinning)
 		return;
 	vma_enter();
+	lead_end(self, UINT64_MAX, false); /* on a stack of unknown size, and whatever the handler has interrupted */
 	spin_leave(self);
 	if (wait == NULL) {
 		vma_leave(self);
@@ -165,15 +166,16 @@ struct bed {
 	struct vma_wait *wait;
 	struct pollfd *fds, stack[FDS_ON_STACK];
 	unsigned n;
-	bool look_again; /* something may have come while arming */
-	unsigned rung;   /* so many sleeps, the last ones, were ended by a ring */
+	bool look_again;                  /* something may have come while arming */
+	uint8_t bit_of[VMA_THREAD_RAILS]; /* rings, of the descriptors behind the thread's own */
+	uint64_t rung, rung_twice;        /* by bit: have ended the last sleep, the last two */
 	struct vma_ring_patience patience;
 };
 
 /* A ring that wakes twice in a row has not been unarmed by who leads: armed anew, it takes back what it has told. */
 static int arm(const struct bed *bed, struct vma_rail *rail)
 {
-	if (bed->rung < 2 && lead_covers(rail->id % 64))
+	if ((bed->rung_twice & vma_rail_bit(rail)) == 0 && lead_covers(rail->id % 64))
 		return 0;
 	rail_note_arm(rail);
 	return vma_ring_arm(rail->ring);
@@ -196,6 +198,7 @@ static void watch(struct bed *bed, struct vma_rail *rail)
 		bed->patience = (struct vma_ring_patience){0};
 	if (rc != 0)
 		return; /* of a device that has gone nothing comes: the internal thread looks for another */
+	bed->bit_of[bed->n - bed->wait->nfds - 1] = rail->id % 64;
 	bed->fds[bed->n++] = (struct pollfd){.fd = vma_ring_fd(rail->ring), .events = POLLIN};
 }
 
@@ -274,15 +277,18 @@ static bool wake_up(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
 	uint64_t count;
-	bool os = false, rung = false;
+	uint64_t rung = 0;
+	bool os = false;
 
 	for (unsigned i = 0; i < wait->nfds; i++) {
 		wait->fds[i].revents = bed->fds[i].revents;
 		os |= bed->fds[i].revents != 0;
 	}
 	for (unsigned i = wait->nfds + 1; i < bed->n; i++)
-		rung |= bed->fds[i].revents != 0;
-	bed->rung = rung ? bed->rung + 1 : 0;
+		if (bed->fds[i].revents != 0)
+			rung |= 1ULL << bed->bit_of[i - wait->nfds - 1];
+	bed->rung_twice = bed->rung & rung;
+	bed->rung = rung;
 	/* Without a report, too, if a handler has run: see vma_wait_resumed. */
 	if (bed->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && bed->fds[wait->nfds].fd >= 0))
 		syscall(SYS_read, bed->fds[wait->nfds].fd, &count, sizeof(count));

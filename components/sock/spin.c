@@ -87,14 +87,16 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 /* It has yielded to one whom it has woken: false if that one still is not up, after all the time that it was given. */
 static bool is_up(struct spin_state *state, struct vma_thread *self, uint64_t now)
 {
-	if (atomic_load_explicit(&self->woke->state, memory_order_relaxed) == VMA_THREAD_WOKEN) {
-		if (state->given_tsc == 0)
-			state->given_tsc = now;
-		return now - state->given_tsc < vma_tsc_of_nsec(GIVEN_NSEC);
+	if (atomic_load_explicit(&self->woke->state, memory_order_relaxed) != VMA_THREAD_WOKEN) {
+		self->woke = NULL;
+		state->given_to = NULL;
+		return true;
 	}
-	self->woke = NULL;
-	state->given_tsc = 0;
-	return true;
+	if (state->given_to != self->woke) {
+		state->given_to = self->woke;
+		state->given_tsc = now;
+	}
+	return now - state->given_tsc < vma_tsc_of_nsec(GIVEN_NSEC);
 }
 
 bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
@@ -128,7 +130,7 @@ void spin_leave(struct vma_thread *self)
 {
 	if (!self->spinning)
 		return;
-	lead_end(self);
+	lead_end(self, UINT64_MAX, true);
 	self->spinning = false;
 	self->woke = NULL;
 	atomic_fetch_sub_explicit(&spinners, 1, memory_order_relaxed);

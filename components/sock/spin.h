@@ -7,7 +7,8 @@
 struct spin_state {
 	uint64_t until_tsc; /* UINT64_MAX: the user wants it for ever */
 	uint64_t last_tsc;
-	uint64_t given_tsc; /* since when it gives the core to one whom it has woken; 0: it does not */
+	const struct vma_thread *given_to; /* whom it has woken and gives the core to, NULL: nobody; since when */
+	uint64_t given_tsc;
 	uint32_t looks;
 	bool crowded; /* for ever, and more threads of this process spin than should: yield between looks */
 };

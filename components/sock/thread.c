@@ -41,8 +41,9 @@ static void thread_ended(void *arg)
 {
 	struct vma_thread *self = arg;
 
+	vma_enter();
 	vma_wait_tidy(self);
-	while (self->inside > 0) /* cancelled inside, in a cancellation point of the C library's */
+	while (self->inside > 0) /* this, and when cancelled inside, in a cancellation point of the C library's */
 		vma_leave(self);
 	vma_thread_cache = NULL;
 	atomic_store_explicit(&self->state, VMA_THREAD_AWAKE, memory_order_relaxed);
@@ -145,6 +146,8 @@ static void forget(struct vma_thread *thread)
 	atomic_store(&thread->state, VMA_THREAD_AWAKE);
 	atomic_store(&thread->rings, 0);
 	thread->spinning = false;
+	thread->leads = 0;
+	thread->woke = NULL;
 }
 
 void vma_threads_forked_child(void)

@@ -39,13 +39,23 @@ static void be_patient(uint64_t rings, struct looks *looks)
 		vma_ring_idle(rail->ring, VMA_RING_RX, &looks->patience, BUSY_NSEC);
 }
 
+/* They may be others than at the last look, a set has lost its last member there, say: who leads drives. */
+static uint64_t rings_of(struct vma_wait *wait)
+{
+	const uint64_t rings = wait->ops->rings(wait);
+
+	if ((wait->self->leads & ~rings) != 0)
+		lead_end(wait->self, ~rings, true);
+	return rings;
+}
+
 /*
  * One look: 1, 0, -errno. An answer of `ready` other than 0 is never asked for again: what was told by it (an edge, a
  * one-shot event) is not told twice.
  */
 static int look(struct vma_wait *wait, struct looks *looks)
 {
-	const uint64_t rings = wait->ops->rings(wait);
+	const uint64_t rings = rings_of(wait);
 	/* Timers are asked for as often as the clock is read here. */
 	const bool timers = looks->done % LOOKS_TIMED == 0;
 	const int driven = timers ? vma_rails_progress(rings) : rails_look(rings);

@@ -55,7 +55,8 @@ bool has_sleepers(unsigned bit);
 bool lead_covers(unsigned bit);
 /* This thread, which spins, has driven these and got nothing for itself. */
 void lead(struct vma_thread *self, uint64_t rings);
-void lead_end(struct vma_thread *self);
+/* Leads these no more. may_drive: arming may run what others have left for who holds the ring's receive flag. */
+void lead_end(struct vma_thread *self, uint64_t rings, bool may_drive);
 void lead_forked_child(void);
 
 /* A clean-up handler: the thread is cancelled, outside. */

@@ -72,13 +72,15 @@ static void *spin_and_jump(void *arg)
 	return arg;
 }
 
-static _Atomic bool leads, hold_leader, leader_held, expire;
+static _Atomic bool leads, hold_leader, leader_held, expire, elsewhere;
 
 static void note_and_hold(struct thing_wait *self)
 {
 	atomic_store(&leads, self->wait.self->leads == bed.bit);
 	if (atomic_load(&expire))
 		self->wait.deadline_ns = 1;
+	if (atomic_load(&elsewhere))
+		self->rings = 0;
 	if (!atomic_load(&hold_leader))
 		return;
 	atomic_store(&leader_held, true);
@@ -95,6 +97,7 @@ static int begin(void **state)
 	memset(&leader, 0, sizeof(leader));
 	atomic_store(&leads, false);
 	atomic_store(&expire, false);
+	atomic_store(&elsewhere, false);
 	assert_int_equal(pthread_create(&sleeper.thread, NULL, sleep_again, NULL), 0);
 	bed_wait_until(has_slept_after(0));
 	thing_wait_init(&leader.wait, &bed.things[1], bed.bit, UINT64_MAX);
@@ -226,11 +229,25 @@ static void test_leader_whose_time_is_over_arms_for_the_watcher(void **state)
 	sleeper_hears(taken);
 }
 
+/* As a set that has lost its last member there: it spins on, for what others bring it. */
+static void test_leader_that_waits_for_the_ring_no_more_arms_for_the_watcher(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_lead(spin_on);
+	atomic_store(&elsewhere, true);
+	bed_wait_until(!atomic_load(&leads));
+	sleeper_hears(taken);
+	assert_false(atomic_load(&leader.done));
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_watcher_hears_nothing_while_somebody_leads, begin, end),
         cmocka_unit_test_setup_teardown(test_what_comes_as_the_leader_goes_is_not_left_behind, begin, end),
         cmocka_unit_test_setup_teardown(test_cancelled_leader_arms_for_the_watcher, begin, end),
         cmocka_unit_test_setup_teardown(test_leader_that_jumps_away_arms_for_the_watcher, begin, end),
+        cmocka_unit_test_setup_teardown(test_leader_that_waits_for_the_ring_no_more_arms_for_the_watcher, begin, end),
         cmocka_unit_test_setup_teardown(test_leader_whose_time_is_over_arms_for_the_watcher, begin, end),
 };
 
