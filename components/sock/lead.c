@@ -9,12 +9,12 @@
  *
  * `leads`, for the rings of each bit: how many lead, and whether one of them has unarmed, or a watcher has not armed
  * because of them (UNARMED).
- *   - a ring without a watcher is unarmed as rail_rest.c says; else who unarms does so, with the receive flag, if at
- * that moment somebody leads, having set UNARMED (A) by the same step that finds a leader;
+ *   - a ring without a watcher is unarmed as rail_rest.c says; else who unarms does so, with the receive flag, if
+ *     somebody leads at that moment, having set UNARMED (A) by the same step that finds a leader;
  *   - a watcher claims the watch (B), then either finds a leader and sets UNARMED by the same step (C), or arms; one
  *     that leaves gives the watch up (B), then does C, or looks for another;
  *   - the last leader to leave takes the count to zero and UNARMED down in one step (D), and if it was up, looks for
- * the watcher and arms, or wakes it, to arm by itself; if there is none, it wakes a sleeper, who claims the watch.
+ *     the watcher and arms, or wakes it, to arm by itself; if there is none, it wakes a sleeper, who claims the watch.
  *
  * So UNARMED is only ever up while somebody leads, and the D of the last of those follows every A and C. After A: the
  * arm that follows D needs the receive flag, so it comes after the unarming, or the flag is busy and the watcher is

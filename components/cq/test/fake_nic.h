@@ -96,7 +96,7 @@ static const struct vma_nic_ops fake_ops = {
 /* A queue pair FAKE_DEPTH deep whose rx_pool has `frames` buffers. */
 static inline void fake_init(struct fake_nic *fake, struct vma_bufarena *arena, uint32_t frames)
 {
-	struct vma_bufpool_attr attr = {.arena = arena, .name = "fake rx"};
+	struct vma_bufpool_attr attr = {.arena = arena, .name = "fake rx", .batching_mode = 1};
 	struct vma_bufpool *pool;
 	uint32_t first;
 

@@ -1,4 +1,7 @@
 /* Polling, refilling and spilling against a queue pair whose every step the test decides. */
+#include <pthread.h>
+#include <semaphore.h>
+
 #include <vma/cq.h>
 
 #include "fake_nic.h"
@@ -272,6 +275,68 @@ static void test_shared_window_gets_back_only_what_was_polled(void **state)
 	end();
 }
 
+/* A thread that gives packets back, which stay in its cache as long as it lives. */
+static struct {
+	pthread_t thread;
+	sem_t go, done;
+	struct vma_buf **packets;
+	unsigned n; /* 0: end */
+} giver;
+
+static void *give_back(void *arg)
+{
+	for (;;) {
+		sem_wait(&giver.go);
+		if (giver.n == 0)
+			return arg;
+		vma_buf_put_burst(fx.arena, giver.packets, giver.n);
+		sem_post(&giver.done);
+	}
+}
+
+static void have_given_back(struct vma_buf **packets, unsigned n)
+{
+	giver.packets = packets;
+	giver.n = n;
+	sem_post(&giver.go);
+	if (n != 0)
+		sem_wait(&giver.done);
+}
+
+static void receive(struct vma_buf **packets, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, n), n);
+}
+
+/* To take them back costs a system call and interrupts other cores. */
+static void test_a_small_debt_leaves_other_threads_their_buffers(void **state)
+{
+	struct vma_buf *packets[FAKE_DEPTH / 8];
+	struct vma_bufpool *pool;
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true}, FAKE_DEPTH, 0, true, 0);
+	pool = atomic_load(&fx.fake.qp.rx_pool);
+	fx.fake.posted_count = vma_bufpool_get(pool, fx.fake.posted, FAKE_DEPTH);
+	vma_bufpool_lend(pool, fx.fake.posted, FAKE_DEPTH);
+	sem_init(&giver.go, 0, 0);
+	sem_init(&giver.done, 0, 0);
+	assert_int_equal(pthread_create(&giver.thread, NULL, give_back, NULL), 0);
+	receive(packets, 3);
+	have_given_back(packets, 3);
+	assert_int_equal(vma_cq_arm(fx.cq), 0);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 3);
+	receive(packets, FAKE_DEPTH / 8 - 3);
+	have_given_back(packets, FAKE_DEPTH / 8 - 3);
+	assert_int_equal(vma_cq_arm(fx.cq), 0);
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
+	have_given_back(NULL, 0);
+	assert_int_equal(pthread_join(giver.thread, NULL), 0);
+	end();
+}
+
 static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state)
 {
 	struct vma_buf *packets[8];
@@ -361,6 +426,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hoarded_frames_are_copied_out_byte_for_byte),
         cmocka_unit_test(test_without_spill_memory_the_queue_stays_full_and_packets_drop),
         cmocka_unit_test(test_shared_window_gets_back_only_what_was_polled),
+        cmocka_unit_test(test_a_small_debt_leaves_other_threads_their_buffers),
         cmocka_unit_test(test_rebind_starts_a_new_debt_and_drops_the_half_packet),
         cmocka_unit_test(test_reap_returns_sent_buffers_to_their_pool),
         cmocka_unit_test(test_arm_tells_when_something_is_there_already),
