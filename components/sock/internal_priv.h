@@ -23,7 +23,7 @@ void internal_set_remove(int fd);
 /* rail_care.c: frames sent LATER, rails that nobody drives, retired rails. Each returns its deadline. */
 uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now);
 uint64_t rail_care_turn_ending(uint64_t now); /* after retired memory was ended */
-/* When the next turn is to be, for what was sent LATER since the last; after internal_wake_by knows when that is. */
+/* When the next turn is to be, for what was sent LATER, or led, since the last; after internal_wake_by knows that. */
 uint64_t rail_care_again(void);
 void rail_care_take_event(struct vma_engine *engine, uint64_t number);
 /* The thread sleeps on the rail's descriptor from now on. False: it does not, there is something, or somebody drives.
@@ -31,6 +31,8 @@ void rail_care_take_event(struct vma_engine *engine, uint64_t number);
 bool rail_care_arm(struct vma_rail *rail);
 void rail_care_disarm(struct vma_rail *rail);
 void rail_care_fork_child(void);
+/* Any thread: it begins to lead (lead.c). */
+void rail_care_note_lead(void);
 /* Any thread: a rail that the internal thread has armed sends much. */
 void rail_care_note_sends(struct vma_rail *rail);
 

@@ -5,7 +5,8 @@
  * two switches, each time for nothing, as long as somebody spins. So a spinner that has delivered to others, and goes
  * on, unarms the ring, and arms it again when it leaves, be it to its own work or to sleep. One that only waits for
  * what is its own pays neither. Who leads a ring drives it: a ring that is no more among those it waits for is given up
- * at the next look. While its core is taken from it nobody hears; the internal thread drives after an interval.
+ * at the next look. While its core is taken from it nobody hears; so the internal thread looks each millisecond as long
+ * as somebody leads (rail_care.c).
  *
  * `leads`, for the rings of each bit: how many lead, and whether one of them has unarmed, or a watcher has not armed
  * because of them (UNARMED).
@@ -40,6 +41,18 @@ bool lead_covers(unsigned bit)
 	return false;
 }
 
+bool lead_exists(unsigned bit)
+{
+	return atomic_load(&leads[bit]) >= LEADER;
+}
+
+static void begin(struct vma_thread *self, unsigned bit)
+{
+	atomic_fetch_add(&leads[bit], LEADER);
+	self->leads |= 1ULL << bit;
+	rail_care_note_lead();
+}
+
 void lead(struct vma_thread *self, uint64_t rings)
 {
 	for (; rings != 0; rings &= rings - 1) {
@@ -48,8 +61,7 @@ void lead(struct vma_thread *self, uint64_t rings)
 		if (!has_sleepers(bit))
 			continue;
 		if ((self->leads & 1ULL << bit) == 0)
-			atomic_fetch_add(&leads[bit], LEADER);
-		self->leads |= 1ULL << bit;
+			begin(self, bit);
 		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail))
 			rail_rest_led(rail);
 	}

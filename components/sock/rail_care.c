@@ -8,11 +8,16 @@
  * The descriptor of a rail is in the thread's set only while it is armed. So who spins on a ring, or sleeps on it and
  * gets a packet now and then, costs this thread a tick per interval (VMA_PROGRESS_ENGINE_INTERVAL) and no wake-up per
  * packet, and a ring without traffic costs nothing.
+ *
+ * As long as somebody leads (lead.c) the interval is LED_NS: nobody else would hear of a packet if the leader lost its
+ * core. Looking costs less than what the leader saves.
  */
 #include <sys/epoll.h>
 
 #include "internal_priv.h"
+#include "wait_priv.h"
 
+#define LED_NS (1 * MS)
 #define LATER_NS (1 * MS)
 #define LATER_SOON_NS (LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
 #define SENDS_BUSY 64                /* frames between two looks: a rail that sends more is looked at, not slept on */
@@ -27,6 +32,7 @@ static struct {
 	_Alignas(64) _Atomic uint64_t later; /* rails, by bit, with frames sent LATER */
 	_Atomic uint64_t later_since_ns;     /* when the first of them was said, roughly */
 	_Atomic uint64_t sending;            /* rails, by bit, that send much while they are armed */
+	_Atomic bool led;                    /* somebody has begun to lead since the last turn */
 	_Atomic uint32_t ending;             /* retired rails */
 } care;
 
@@ -89,7 +95,10 @@ static uint64_t turn_later(uint64_t now)
 
 uint64_t rail_care_again(void)
 {
-	return atomic_load(&care.later) != 0 ? later_due(LATER_NS) : NO_DEADLINE;
+	uint64_t later = atomic_load(&care.later) != 0 ? later_due(LATER_NS) : NO_DEADLINE;
+	uint64_t led = atomic_load(&care.led) ? vma_now_ns() + LED_NS : NO_DEADLINE;
+
+	return later < led ? later : led;
 }
 
 /* ---- rails that nobody drives ---- */
@@ -190,10 +199,33 @@ static void count_awake(struct vma_rail *rail, void *arg)
 	*(unsigned *)arg += !rail->armed && !has_stack(rail);
 }
 
+/* Leading is counted before (A); as for LATER frames, this look, or the one at `led` before the thread sleeps, sees it.
+ */
+void rail_care_note_lead(void)
+{
+	if (!atomic_load(&care.led) && !atomic_exchange(&care.led, true))
+		internal_wake_by(vma_now_ns() + LED_NS);
+}
+
+static void look_led(struct vma_rail *rail, void *arg)
+{
+	*(bool *)arg |= lead_exists(rail->id % 64);
+}
+
+static uint64_t interval_of(const struct vma_conf *conf)
+{
+	const uint64_t interval = (uint64_t)conf->progress_engine_interval * MS;
+	bool led = atomic_load(&care.led) && atomic_exchange(&care.led, false);
+
+	if (!led)
+		rails_each(look_led, &led);
+	return led && interval > LED_NS ? LED_NS : interval;
+}
+
 static void turn_driving(const struct vma_conf *conf, uint64_t now)
 {
 	int64_t max = conf->progress_engine_wce_max;
-	const uint64_t interval = (uint64_t)conf->progress_engine_interval * MS;
+	const uint64_t interval = interval_of(conf);
 	unsigned awake = 0;
 
 	if (interval == 0 || max == 0) {
@@ -207,7 +239,7 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 	rails_each(count_awake, &awake);
 	if (awake == 0)
 		care.drive_ns = 0;
-	else if (care.drive_ns == 0)
+	else if (care.drive_ns == 0 || care.drive_ns > now + interval)
 		care.drive_ns = now + interval;
 }
 
@@ -259,5 +291,6 @@ void rail_care_fork_child(void)
 	care.drive_ns = care.end_ns = care.end_step_ns = 0;
 	atomic_store(&care.later, 0);
 	atomic_store(&care.sending, 0);
+	atomic_store(&care.led, false);
 	atomic_store(&care.ending, 0);
 }

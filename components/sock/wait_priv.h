@@ -53,6 +53,7 @@ bool has_sleepers(unsigned bit);
 
 /* lead.c: whether somebody leads the rings of this bit, who will look for a watcher, and arm for it, when it leaves. */
 bool lead_covers(unsigned bit);
+bool lead_exists(unsigned bit);
 /* This thread, which spins, has driven these and got nothing for itself. */
 void lead(struct vma_thread *self, uint64_t rings);
 /* Leads these no more. may_drive: arming may run what others have left for who holds the ring's receive flag. */

@@ -6,7 +6,7 @@
 
 #include "wait_bed.h"
 
-#define TRIES 100
+#define TRIES 2000
 #define SETTLE_USEC 2000 /* from a thread's state to its system call; from a packet to the descriptor */
 
 /* Sleeps for thing 0, again and again. */
@@ -123,6 +123,12 @@ static int end(void **state)
 	return 0;
 }
 
+static bool is_unarmed(void)
+{
+	return !atomic_load(&bed.rail->rest_asked) &&
+	       atomic_load(&bed.rail->arms) == atomic_load(&bed.rail->arms_taken_down);
+}
+
 /* As long as the watcher is the quicker one nobody leads. Returns how many the sleeper has got. */
 static unsigned start_to_lead(void *(*how)(void *arg))
 {
@@ -131,12 +137,12 @@ static unsigned start_to_lead(void *(*how)(void *arg))
 	assert_int_equal(pthread_create(&leader.thread, NULL, how, NULL), 0);
 	leader.runs = true;
 	bed_wait_until(atomic_load(&leader.wait.looks) > 10);
-	while (!atomic_load(&leads) && sent < TRIES) {
+	while ((!atomic_load(&leads) || !is_unarmed()) && sent < TRIES) {
 		bed_send(0);
 		sent++;
 		bed_wait_until(has_slept_after(sent));
 	}
-	assert_true(atomic_load(&leads));
+	assert_true(atomic_load(&leads) && is_unarmed());
 	return sent;
 }
 
@@ -171,6 +177,25 @@ static void test_watcher_hears_nothing_while_somebody_leads(void **state)
 	bed_send(1);
 	bed_wait_until(atomic_load(&leader.done));
 	sleeper_hears(taken + 1);
+}
+
+/* Who leads has lost its core: the internal thread looks, soon, whatever its usual interval. */
+static void test_stalled_leader_keeps_nobody_waiting(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_lead(spin_on);
+	atomic_store(&hold_leader, true);
+	bed_wait_until(atomic_load(&leader_held));
+	bed_release();
+	bed_send(0);
+	bed_wait_until(has_slept_after(taken + 1));
+	assert_true(atomic_load(&leader_held));
+	bed_hold();
+	atomic_store(&hold_leader, false);
+	bed_send(1);
+	bed_wait_until(atomic_load(&leader.done));
 }
 
 /* Something has come that the leader will not take any more. */
@@ -242,8 +267,16 @@ static void test_leader_that_waits_for_the_ring_no_more_arms_for_the_watcher(voi
 	assert_false(atomic_load(&leader.done));
 }
 
+/* The internal thread looks at rings that nobody leads once a minute: never, here. */
+static int start(void **state)
+{
+	setenv("VMA_PROGRESS_ENGINE_INTERVAL", "60000", 1);
+	return bed_start(state);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_watcher_hears_nothing_while_somebody_leads, begin, end),
+        cmocka_unit_test_setup_teardown(test_stalled_leader_keeps_nobody_waiting, begin, end),
         cmocka_unit_test_setup_teardown(test_what_comes_as_the_leader_goes_is_not_left_behind, begin, end),
         cmocka_unit_test_setup_teardown(test_cancelled_leader_arms_for_the_watcher, begin, end),
         cmocka_unit_test_setup_teardown(test_leader_that_jumps_away_arms_for_the_watcher, begin, end),
@@ -251,4 +284,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_leader_whose_time_is_over_arms_for_the_watcher, begin, end),
 };
 
-VMA_TEST_MAIN_WITH(tests, bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, start, NULL)
