@@ -147,6 +147,8 @@ static unsigned __attribute__((noinline)) sort_out(struct vma_cq *cq, struct vma
 {
 	unsigned out = 0;
 
+	if (cq_over_quota(cq))
+		vma_cq_refill(cq); /* once: nothing comes back while this goes on */
 	for (unsigned i = 0; i < n; i++) {
 		struct vma_buf *packet = bufs[i];
 

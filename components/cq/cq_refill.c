@@ -112,9 +112,6 @@ struct vma_buf *cq_spill(struct vma_cq *cq, struct vma_buf *packet)
 {
 	struct vma_buf *copy = NULL;
 
-	vma_cq_refill(cq);
-	if (!cq_over_quota(cq))
-		return packet;
 	if (cq->spill_pool != NULL)
 		copy = copy_packet(cq, packet);
 	if (copy != NULL) {

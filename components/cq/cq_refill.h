@@ -9,7 +9,7 @@ void cq_refill_fini(struct vma_cq *cq);
 
 /*
  * Frames that were polled and are neither posted again nor at hand. That includes those that lie free in the pool, so
- * it is an upper bound; cq_spill looks closer.
+ * it is an upper bound, and what came back is posted before anything is spilled.
  */
 static inline bool cq_over_quota(const struct vma_cq *cq)
 {
@@ -30,8 +30,8 @@ static inline void cq_note_debt(struct vma_cq *cq)
 }
 
 /*
- * Over quota: posts what came back meanwhile; if that does not help, copies `packet` into ordinary memory and keeps
- * its frames for the queue. Returns what to deliver, or NULL if the packet had to be dropped.
+ * Over quota: copies `packet` into ordinary memory and keeps its frames for the queue. Returns what to deliver, or NULL
+ * if the packet had to be dropped.
  */
 struct vma_buf *cq_spill(struct vma_cq *cq, struct vma_buf *packet);
 

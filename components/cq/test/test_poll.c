@@ -4,6 +4,7 @@
 
 #include <vma/cq.h>
 
+#include "../cq_priv.h"
 #include "fake_nic.h"
 
 struct fixture {
@@ -239,6 +240,32 @@ static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
 	end();
 }
 
+/* Who holds a burst behind a hole in its stream is over quota at each packet: a pool that is dry is not asked at each.
+ */
+static void test_dry_pool_is_not_asked_for_each_packet_that_is_copied_out(void **state)
+{
+	struct vma_buf *held[8], *packets[16];
+	uint64_t before;
+
+	(void)state;
+	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
+	for (int i = 0; i < 8; i++) {
+		fake_arrive(&fx.fake, 60, 'h', 0);
+		assert_int_equal(vma_cq_poll(fx.cq, &held[i], 1), 1);
+	}
+	before = fx.cq->count->refill_short;
+	for (int i = 0; i < 16; i++)
+		fake_arrive(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 16);
+	for (int i = 0; i < 16; i++)
+		assert_int_not_equal(packets[i]->pool, vma_bufpool_id(atomic_load(&fx.fake.qp.rx_pool)));
+	assert_true(fx.cq->count->refill_short - before <= 2); /* before the burst, and after it */
+	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 8);
+	vma_buf_put_burst(fx.arena, packets, 16);
+	vma_buf_put_burst(fx.arena, held, 8);
+	end();
+}
+
 static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void **state)
 {
 	struct vma_buf *packets[64];
@@ -424,6 +451,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_multi_buffer_packet_arrives_as_one_chain_across_polls),
         cmocka_unit_test(test_endless_packet_is_dropped_and_counted_once),
         cmocka_unit_test(test_hoarded_frames_are_copied_out_byte_for_byte),
+        cmocka_unit_test(test_dry_pool_is_not_asked_for_each_packet_that_is_copied_out),
         cmocka_unit_test(test_without_spill_memory_the_queue_stays_full_and_packets_drop),
         cmocka_unit_test(test_shared_window_gets_back_only_what_was_polled),
         cmocka_unit_test(test_a_small_debt_leaves_other_threads_their_buffers),
