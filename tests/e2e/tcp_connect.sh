@@ -128,5 +128,6 @@ for at in both server client; do
 	rm -f "$WORK/alone" "$WORK/robbed"
 	ns_del a
 	ns_del b
+	ran=
 done
 done_testing

@@ -25,21 +25,22 @@ there_and_back() {
 }
 
 each() { # LOSS_PPM DELAY_US REORDER_PPM DUPLICATE_PPM BYTES
-	local text="loss $(($1 / 10000)).$(($1 / 1000 % 10)) %, $(($2 * 2)) us" who
+	local text="loss $(($1 / 10000)).$(($1 / 1000 % 10)) %, $(($2 * 2)) us, $where offloaded"
 	start middlebox m "$MIDDLEBOX" veth_m21 veth_m22 --loss "$1" --delay-us "$2" --reorder "$3" --duplicate "$4" --seed 7
 	check "$text: the middlebox works" wait_for 5 log_has middlebox forwarding || return
-	for who in both server client; do
-		combination $who && transfer "$text, $who offloaded" "$5"
-	done
+	transfer "$text" "$5"
 	stop middlebox
 	note "$(cat "$WORK/middlebox.log")"
 }
 
-each 0 100 0 0 $((4 << 20))
-each 1000 100 0 0 $((4 << 20))
-each 10000 100 1000 1000 $((2 << 20))
-each 50000 100 10000 1000 $((1 << 20))
-each 0 10000 20000 0 $((1 << 20))
-each 10000 10000 1000 1000 $((512 << 10))
-each 50000 10000 1000 1000 $((128 << 10))
+for who in both server client; do
+	combination $who || continue
+	each 0 100 0 0 $((4 << 20))
+	each 1000 100 0 0 $((4 << 20))
+	each 10000 100 1000 1000 $((2 << 20))
+	each 50000 100 10000 1000 $((1 << 20))
+	each 0 10000 20000 0 $((1 << 20))
+	each 10000 10000 1000 1000 $((512 << 10))
+	each 50000 10000 1000 1000 $((128 << 10))
+done
 done_testing

@@ -158,11 +158,9 @@ iperf() {
 	done
 }
 
-huge_sum='' ran=''
+huge_sum=''
 for combination in both server client; do
 	combination $combination || continue
-	[ -z "$ran" ] || settle
-	ran=$combination
 	for program in redis memcached nginx socat echoes iperf; do
 		# shellcheck disable=SC2053 # PROGRAMS is a pattern
 		[[ $program == ${PROGRAMS:-*} ]] && $program
