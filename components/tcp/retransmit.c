@@ -21,6 +21,7 @@ void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	uint32_t out = seg_end(seg) - conn->pcb->lastack;
 
 	seg->sent_ns = seg->first_sent_ns = now_ns;
+	seg->send_number = ++r->sends;
 	seg->sends = 1;
 	seg->marks = 0;
 	if (seg_seq(seg) == conn->pcb->lastack)
@@ -119,6 +120,7 @@ static int send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	if (rc < 0)
 		return rc;
 	seg->sent_ns = conn->tcp->now_ns;
+	seg->send_number = ++r->sends;
 	if (cc_has_model(&conn->cc))
 		note_rate(conn, seg, false);
 	if (seg->sends < UINT8_MAX)

@@ -5,10 +5,13 @@
 
 /* ---- what has been delivered ---- */
 
-/* a was sent after b, RFC 8985 5.2: at the same time, the higher one is the later one. */
-static bool sent_after(uint64_t a_ns, uint32_t a_end, uint64_t b_ns, uint32_t b_end)
+/*
+ * a was sent after b. RFC 8985 5.2 compares times, and numbers of bytes where these are equal. Here all that one turn
+ * sends has the same time, and what is sent again may leave behind what is new: it would be lost at once.
+ */
+static bool sent_after(uint32_t a_number, uint32_t b_number)
 {
-	return a_ns > b_ns || (a_ns == b_ns && TCP_SEQ_GT(a_end, b_end));
+	return (int32_t)(a_number - b_number) > 0;
 }
 
 /*
@@ -33,10 +36,10 @@ static void newest_delivered(struct vma_tcp_conn *conn, const struct tcp_seg *se
 
 	if (seg->sends > 1 && answers_original(conn, seg, ack))
 		return;
-	if (r->rack_sent_ns && !sent_after(seg->sent_ns, seg_end(seg), r->rack_sent_ns, r->rack_end))
+	if (r->rack_sent_ns && !sent_after(seg->send_number, r->rack_number))
 		return;
 	r->rack_sent_ns = seg->sent_ns;
-	r->rack_end = seg_end(seg);
+	r->rack_number = seg->send_number;
 	r->rack_rtt_ns = conn->tcp->now_ns - seg->sent_ns;
 }
 
@@ -274,7 +277,7 @@ static bool is_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uin
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t due_ns = seg->sent_ns + r->rack_rtt_ns + window_ns;
 
-	if (r->rack_sent_ns == 0 || !sent_after(r->rack_sent_ns, r->rack_end, seg->sent_ns, seg_end(seg)))
+	if (r->rack_sent_ns == 0 || !sent_after(r->rack_number, seg->send_number))
 		return false;
 	if (due_ns <= conn->tcp->now_ns)
 		return true;

@@ -137,7 +137,8 @@ struct tcp_recovery {
 	uint32_t prr_delivered, prr_out, prr_flight;
 	/* RFC 8985: of the segments delivered, the one that was sent last */
 	uint64_t rack_sent_ns, rack_rtt_ns;
-	uint32_t rack_end;
+	uint32_t rack_number;      /* its */
+	uint32_t sends;            /* segments, all that were sent: the last one's number */
 	uint64_t oldest_resent_ns; /* no retransmission in flight is older */
 	uint64_t reorder_due_ns;   /* when the next segment is to be judged by time; UINT64_MAX: none */
 	uint32_t reorder_steps;    /* quarters of the lowest round-trip time */

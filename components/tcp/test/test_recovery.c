@@ -852,6 +852,47 @@ static void test_what_is_beyond_a_shrunk_window_waits(void **state)
 	assert_int_equal(w.agains, 1); /* the head, and nothing behind it */
 }
 
+/* An ACK for the segments before `una`, with two blocks (the second may be empty); what follows from it is sent. */
+static void take_sacks(uint32_t una, uint32_t left, uint32_t right, uint32_t left2, uint32_t right2)
+{
+	struct tcp_ack ack = {.ackno = ISS + una * MSS, .window = 1 << 24, .blocks = left2 != right2 ? 2 : 1};
+
+	ack.block[0].left = ISS + left * MSS;
+	ack.block[0].right = ISS + right * MSS;
+	ack.block[1].left = ISS + left2 * MSS;
+	ack.block[1].right = ISS + right2 * MSS;
+	take_ack(&ack);
+	world_output();
+}
+
+/* By one ACK new segments leave, by another at the same time an old one again. The new ones arrive first. */
+static void test_what_leaves_again_behind_new_segments_is_not_lost_when_those_arrive(void **state)
+{
+	uint32_t end;
+
+	(void)state;
+	world_begin(VMA_TCP_CC_NONE);
+	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
+	w.mute = true;
+	world_write(20 * MSS);
+	world_run(100 * SECOND + 1);
+	w.tcp.now_ns += 20 * MS;
+	take_sacks(0, 1, 4, 0, 0);
+	assert_int_equal(w.agains, 1); /* the head */
+	w.tcp.now_ns += MS;
+	world_write(10 * MSS);
+	take_sacks(0, 1, 6, 0, 0);
+	assert_true(TCP_SEQ_GT(w.pcb.snd_nxt, ISS + 20 * MSS));
+	end = (w.pcb.snd_nxt - ISS) / MSS;
+	take_sacks(0, 7, 20, 1, 6);
+	assert_int_equal(w.agains, 2); /* one more */
+	w.tcp.now_ns += 19 * MS;
+	take_sacks(6, 7, 20, 0, 0);
+	w.tcp.now_ns += MS;
+	take_sacks(6, 7, end, 0, 0);
+	assert_int_equal(w.agains, 2);
+}
+
 /* ---- any loss at all ---- */
 
 static void run_random(uint32_t seed)
@@ -936,6 +977,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_duplicates_are_reordering_and_let_new_data_out),
         cmocka_unit_test(test_lost_retransmission_is_found_by_what_comes_after_it),
         cmocka_unit_test(test_retransmission_lost_thrice_is_still_no_timeout),
+        cmocka_unit_test(test_what_leaves_again_behind_new_segments_is_not_lost_when_those_arrive),
         cmocka_unit_test(test_segment_at_the_end_of_recovery_is_rescued_once),
         cmocka_unit_test(test_what_waited_behind_a_hole_is_no_sample),
         cmocka_unit_test(test_answer_to_an_original_makes_nothing_lost),
