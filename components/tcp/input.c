@@ -206,8 +206,8 @@ static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const s
 		window_received(conn, came, s->size, s->flags & TCP_PSH);
 	else if (s->len != 0)
 		TCP_COUNT(conn->tcp, out_of_order_in, 1);
-	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW && !before->ack_now)
-		window_behind_hole(conn, s->len);
+	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW)
+		window_behind_hole(conn, s->len, before->ack_now);
 	release_acked(conn);
 	conn->ack_came = true;
 }
@@ -277,13 +277,39 @@ static void follow(struct vma_tcp_conn *conn, const struct segment *s, const str
 		tcp_half_open_done(conn);
 }
 
-/* All of it has come before: the peer is told so, at once and in particular (RFC 2883); the rest is an ACK. */
+/* All of it waits behind a hole already. lwIP looks through the queue for what is not to be at its end, too. */
+static bool is_queued(const struct tcp_pcb *pcb, const struct segment *s)
+{
+	uint32_t reach = s->seq;
+
+	if (pcb->ooseq_last != NULL && TCP_SEQ_GT(s->seq, pcb->ooseq_last->tcphdr->seqno))
+		return false;
+	for (const struct tcp_seg *seg = pcb->ooseq; seg != NULL && TCP_SEQ_LEQ(seg->tcphdr->seqno, reach);
+	     seg = seg->next) {
+		uint32_t end = seg->tcphdr->seqno + TCP_TCPLEN(seg);
+
+		reach = TCP_SEQ_GT(end, reach) ? end : reach;
+		if (TCP_SEQ_GEQ(reach, s->end))
+			return true;
+	}
+	return false;
+}
+
+/* The peer is told at once that this has come twice (RFC 2883). An ACK has room for one such report. */
+static void report_duplicate(struct vma_tcp_conn *conn, const struct segment *s)
+{
+	if (conn->dsack_left != conn->dsack_right)
+		tcp_output_ack(conn);
+	window_duplicate(conn, s->seq, s->seq + s->len);
+	tcp_ack_now(conn->pcb);
+}
+
+/* All of it has been taken before; the rest is an ACK. */
 static void take_duplicate(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
 
-	window_duplicate(conn, s->seq, s->seq + s->len);
-	tcp_ack_now(conn->pcb);
+	report_duplicate(conn, s);
 	segment_make_bare(s, conn->pcb->rcv_nxt);
 	drop_run(conn, run, 1);
 	run->n = 1;
@@ -317,6 +343,9 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 		before->ack_now = true;
 	} else if (s->len != 0 && budget_refuses(conn)) {
 		refuse_data(conn, run);
+		before->ack_now = true;
+	} else if (s->len != 0 && is_queued(conn->pcb, s)) {
+		report_duplicate(conn, s);
 		before->ack_now = true;
 	}
 	/* A bare FIN is taken even if the window is closed, as the kernel does. */
@@ -373,6 +402,8 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 		TCP_COUNT(tcp, segments_in, run.n);
 		conn->counts.segments_in += run.n;
 		feed(conn, &run);
+		if (conn->pcb != NULL && window_sacks_are_full(conn))
+			tcp_output_ack(conn);
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		tcp_output_ack(conn); /* of the FIN */

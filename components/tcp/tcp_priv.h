@@ -247,7 +247,9 @@ struct vma_tcp_conn {
 	bool sacks_held;          /* behind a hole, for a twentieth of the round trip */
 	uint32_t hole, hole_acks; /* rcv_nxt, and the ACKs that have said it while something behind it was there */
 	uint32_t sacks_waiting;   /* bytes behind the hole that no ACK has reported */
-	uint64_t ack_ns;          /* of the last one */
+	uint32_t sack_left, sack_right; /* the block in which data has come last */
+	uint32_t sack_places;           /* from one block to another since the last ACK */
+	uint64_t ack_ns;                /* of the last one */
 	uint64_t last_data_in_ns, last_data_out_ns,
 	        last_in_ns; /* keepalive, info, idle restart (RFC 2861 as the kernel) */
 	uint32_t ts_recent_age_s;
@@ -554,8 +556,11 @@ void window_fin(struct vma_tcp_conn *conn);      /* the peer's, in order; before
 void window_consumed(struct vma_tcp_conn *conn); /* the reader has taken bytes */
 /* What came had come before: the peer has to hear soon what has. */
 void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right);
-/* `bytes` have been queued behind a hole, which flagged an ACK: may take the flag back, for a while. */
-void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes);
+/* `bytes` have been queued behind a hole, which flagged an ACK: may take the flag back for a while, unless it was
+ * flagged before. */
+void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged);
+/* What has come behind holes since the last ACK is in two blocks: the next one is to leave before more comes. */
+bool window_sacks_are_full(const struct vma_tcp_conn *conn);
 void window_acking(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
 /* The window field of a segment that leaves now, and that it acknowledges all that has come. */
 uint16_t window_announce(struct vma_tcp_conn *conn);

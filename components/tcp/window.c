@@ -18,7 +18,8 @@
  * Behind a hole, RFC 5681 4.2 wants an ACK for each segment, so that the sender counts three; SACK blocks say the same
  * later. As the kernel does it: three at once, and then one for 44 segments or for a twentieth of the round trip. The
  * kernel's timer has 100 us of slack, of which it uses all: that is the least here. An ACK that closes a hole is not
- * held.
+ * held. Nor is one when data has come in a second place since the last: it has room for three blocks, and what no ACK
+ * reports, or only one that is lost, the sender takes for lost, and sends again.
  */
 #include "budget.h"
 #include "lwip_port.h"
@@ -409,7 +410,27 @@ static uint64_t hole_delay_ns(const struct vma_tcp_conn *conn)
 	return rtt / 20 < HOLE_MIN_NS ? HOLE_MIN_NS : rtt / 20 < HOLE_MAX_NS ? rtt / 20 : HOLE_MAX_NS;
 }
 
-void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes)
+/* Whether what has come last lies in another block than what came before it: lwIP has the newest one first. */
+static bool is_another_place(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_sack_range *newest = &conn->pcb->rcv_sacks[0];
+
+	return TCP_SEQ_GT(newest->left, conn->sack_left) || TCP_SEQ_LT(newest->right, conn->sack_right);
+}
+
+static void note_place(struct vma_tcp_conn *conn)
+{
+	conn->sack_places += conn->sacks_waiting != 0 && is_another_place(conn);
+	conn->sack_left = conn->pcb->rcv_sacks[0].left;
+	conn->sack_right = conn->pcb->rcv_sacks[0].right;
+}
+
+bool window_sacks_are_full(const struct vma_tcp_conn *conn)
+{
+	return conn->sack_places != 0;
+}
+
+void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
@@ -417,9 +438,11 @@ void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes)
 		conn->hole = pcb->rcv_nxt;
 		conn->hole_acks = 0;
 	}
+	if (pcb->flags & TF_SACK && pcb->ooseq != NULL)
+		note_place(conn);
 	conn->sacks_waiting += bytes;
-	if (!(pcb->flags & TF_SACK) || pcb->ooseq == NULL || conn->hole_acks < HOLE_ACKS ||
-	    conn->sacks_waiting >= HOLE_SEGMENTS * conn->rcv_mss)
+	if (flagged || !(pcb->flags & TF_SACK) || pcb->ooseq == NULL || conn->hole_acks < HOLE_ACKS ||
+	    window_sacks_are_full(conn) || conn->sacks_waiting >= HOLE_SEGMENTS * conn->rcv_mss)
 		return;
 	tcp_clear_flags(pcb, TF_ACK_NOW);
 	if (!conn->sacks_held)
@@ -431,6 +454,7 @@ void window_acking(struct vma_tcp_conn *conn)
 {
 	conn->sacks_held = false;
 	conn->sacks_waiting = 0;
+	conn->sack_places = 0;
 	conn->hole_acks += conn->pcb->ooseq != NULL;
 }
 

@@ -54,6 +54,47 @@ static void test_bytes_arrive_in_order_over_a_bad_wire(void **state)
 	app_free(client);
 }
 
+/*
+ * Both sides look at the wire now and then, and then find much: what has come in one burst behind several holes is
+ * reported whole, or the sender repeats what has arrived.
+ */
+static void test_only_what_is_lost_is_sent_again(void **state)
+{
+	const struct vma_wire_faults lossy = {.seed = 7, .loss_ppm = 10000, .delay_ns = MS / 10}, none = {0};
+	const struct vma_wire_faults lossless = {.delay_ns = MS / 10};
+	struct app *client, *server;
+	struct vma_wire_counts wire;
+	size_t sent = 0, got = 0;
+	const size_t all = 20 << 20;
+
+	(void)state;
+	side[0].options.congestion = VMA_TCP_CC_NONE;
+	side[0].options.sndbuf = side[1].options.rcvbuf = 1400000;
+	wire_faults(0, lossless);
+	wire_faults(1, lossless);
+	listen_on(1);
+	client = connect_from(0, 1000);
+	run(MS);
+	server = accepted();
+	wire_faults(0, lossy);
+	wire_faults(1, lossy);
+	for (unsigned turn = 0; got < all && turn < 100000; turn++, pair_now_ns += 20000) {
+		vma_wire_tick(side[0].nic);
+		while (vma_ring_progress(side[1].ring) > 0)
+			got += read_bytes(server, all);
+		vma_wire_tick(side[0].nic);
+		sent += send_bytes(client, all - sent < 60000 ? all - sent : 60000);
+		vma_ring_progress(side[0].ring);
+	}
+	assert_int_equal(got, all);
+	vma_wire_counts(side[0].nic, &wire);
+	assert_true(wire.lost > 100);
+	assert_true(counts_of(0).retransmits <= wire.lost + 3); /* the end's probes */
+	wire_faults(0, none);
+	wire_faults(1, none);
+	app_free(client);
+}
+
 static void test_connection_lives_through_lack_of_memory(void **state)
 {
 	struct app *client, *server;
@@ -187,6 +228,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_handshake_makes_a_connection_on_both_sides),
         CASE(test_bytes_go_both_ways),
         CASE(test_bytes_arrive_in_order_over_a_bad_wire),
+        CASE(test_only_what_is_lost_is_sent_again),
         CASE(test_connection_lives_through_lack_of_memory),
         CASE(test_no_memory_for_a_connection_is_enomem),
         CASE(test_names_in_use_are_eaddrinuse),

@@ -359,6 +359,60 @@ static void test_duplicate_is_reported(void **state)
 	app_free(app);
 }
 
+/* Sent again, although it waits behind a hole: as RFC 2883 4.1.3, example 5, before the block that has it. */
+static void test_duplicate_behind_a_hole_is_reported(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_hole(&at);
+	const struct raw_segment *s;
+
+	(void)state;
+	raw_forget();
+	raw_send_bytes(3001, 1, 1000);
+	s = raw_next();
+	assert_int_equal(s->ack, 1001);
+	assert_int_equal(s->options_len, 20);
+	assert_int_equal(raw_load32(s->options + 4) - RAW_ISN, 3001);
+	assert_int_equal(raw_load32(s->options + 8) - RAW_ISN, 4001);
+	assert_int_equal(raw_load32(s->options + 12) - RAW_ISN, 2001);
+	assert_int_equal(raw_load32(s->options + 16) - RAW_ISN, at);
+	raw_send_bytes(1001, 1, 1000);
+	assert_int_equal(read_bytes(app, 10000), 5000);
+	app_free(app);
+}
+
+/* More blocks than an ACK has room for, in one burst, and one of them twice: each is in some ACK. */
+static void test_a_burst_with_many_holes_is_reported_whole(void **state)
+{
+	uint32_t at;
+	struct app *app = begin_hole(&at);
+	const uint32_t lefts[] = {6001, 8001, 10001, 12001, 14001, 6001, 16001, 18001, 8001};
+	unsigned reported = 0, doubled = 0;
+
+	(void)state;
+	raw_forget();
+	raw.holds = true;
+	for (unsigned i = 0; i < sizeof(lefts) / sizeof(lefts[0]); i++)
+		raw_send_bytes(lefts[i], 1, 1000);
+	raw.holds = false;
+	settle();
+	while (raw_unseen() != 0) {
+		const struct raw_segment *s = raw_next();
+
+		for (unsigned block = 4; block + 8 <= s->options_len; block += 8) {
+			uint32_t left = raw_load32(s->options + block) - RAW_ISN;
+
+			if (left % 2000 == 1 && left >= 6001 && left <= 18001)
+				reported |= 1u << (left - 6001) / 2000;
+			if (block == 4 && s->options_len > 12)
+				doubled += raw_load32(s->options + 12) - RAW_ISN == left;
+		}
+	}
+	assert_int_equal(reported, 0x7f);
+	assert_int_equal(doubled, 2);
+	app_free(app);
+}
+
 static void test_receive_buffer_grows_with_what_is_read_in_a_round_trip(void **state)
 {
 	struct vma_wire_faults far = {.delay_ns = 10 * MS}, none = {0};
@@ -531,6 +585,8 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_data_of_ours_does_not_take_the_place_of_a_report),
         RAW_CASE(test_a_peer_without_sack_gets_each_duplicate_ack),
         RAW_CASE(test_duplicate_is_reported),
+        RAW_CASE(test_duplicate_behind_a_hole_is_reported),
+        RAW_CASE(test_a_burst_with_many_holes_is_reported_whole),
         CASE(test_receive_buffer_grows_with_what_is_read_in_a_round_trip),
         CASE(test_fixed_receive_buffer_does_not_grow),
         CASE(test_writer_hears_of_room),
