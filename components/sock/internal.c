@@ -8,8 +8,8 @@
  *   connected shadows        EPOLLERR, edge-triggered: an ICMP error
  *
  * and without timeout, unless one of its deadlines runs: LATER frames (1 ms), rails with traffic
- * (VMA_PROGRESS_ENGINE_INTERVAL; with TCP 1 ms), timers of TCP, refused offloads (1 s), retired rails. An idle process
- * has none.
+ * (VMA_PROGRESS_ENGINE_INTERVAL; 1 ms with TCP, or while somebody leads), timers of TCP, refused offloads (1 s),
+ * retired rails. An idle process has none.
  */
 #include <errno.h>
 #include <limits.h>

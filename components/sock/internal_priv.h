@@ -31,6 +31,8 @@ void rail_care_take_event(struct vma_engine *engine, uint64_t number);
 bool rail_care_arm(struct vma_rail *rail);
 void rail_care_disarm(struct vma_rail *rail);
 void rail_care_fork_child(void);
+/* Whether the thread drives rails that nobody else does: the user may have switched that off. */
+bool rail_care_drives(void);
 /* Any thread: it begins to lead (lead.c). */
 void rail_care_note_lead(void);
 /* Any thread: a rail that the internal thread has armed sends much. */

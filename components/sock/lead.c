@@ -6,7 +6,7 @@
  * on, unarms the ring, and arms it again when it leaves, be it to its own work or to sleep. One that only waits for
  * what is its own pays neither. Who leads a ring drives it: a ring that is no more among those it waits for is given up
  * at the next look. While its core is taken from it nobody hears; so the internal thread looks each millisecond as long
- * as somebody leads (rail_care.c).
+ * as somebody leads, and drives if at two looks nobody else has (rail_care.c). Without it nobody leads.
  *
  * `leads`, for the rings of each bit: how many lead, and whether one of them has unarmed, or a watcher has not armed
  * because of them (UNARMED).
@@ -46,11 +46,14 @@ bool lead_exists(unsigned bit)
 	return atomic_load(&leads[bit]) >= LEADER;
 }
 
-static void begin(struct vma_thread *self, unsigned bit)
+static bool begin(struct vma_thread *self, unsigned bit)
 {
+	if (!rail_care_drives())
+		return false;
 	atomic_fetch_add(&leads[bit], LEADER);
 	self->leads |= 1ULL << bit;
 	rail_care_note_lead();
+	return true;
 }
 
 void lead(struct vma_thread *self, uint64_t rings)
@@ -60,8 +63,8 @@ void lead(struct vma_thread *self, uint64_t rings)
 
 		if (!has_sleepers(bit))
 			continue;
-		if ((self->leads & 1ULL << bit) == 0)
-			begin(self, bit);
+		if ((self->leads & 1ULL << bit) == 0 && !begin(self, bit))
+			continue;
 		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail))
 			rail_rest_led(rail);
 	}

@@ -199,6 +199,18 @@ static void count_awake(struct vma_rail *rail, void *arg)
 	*(unsigned *)arg += !rail->armed && !has_stack(rail);
 }
 
+static bool drives(const struct vma_conf *conf)
+{
+	return conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0;
+}
+
+bool rail_care_drives(void)
+{
+	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+
+	return engine != NULL && drives(&engine->conf);
+}
+
 /* Leading is counted before (A); as for LATER frames, this look, or the one at `led` before the thread sleeps, sees it.
  */
 void rail_care_note_lead(void)
@@ -228,7 +240,7 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 	const uint64_t interval = interval_of(conf);
 	unsigned awake = 0;
 
-	if (interval == 0 || max == 0) {
+	if (!drives(conf)) {
 		care.drive_ns = 0;
 		return;
 	}
