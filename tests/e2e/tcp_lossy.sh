@@ -24,17 +24,26 @@ there_and_back() {
 	client socat -t 30 - "TCP:$IP_B:7100" <"$1" >"$WORK/back"
 }
 
+path() { # OPTIONS...
+	start middlebox m "$MIDDLEBOX" veth_m21 veth_m22 --seed 7 "$@"
+	wait_for 5 log_has middlebox forwarding
+}
+
 each() { # LOSS_PPM DELAY_US REORDER_PPM DUPLICATE_PPM BYTES
 	local text="loss $(($1 / 10000)).$(($1 / 1000 % 10)) %, $(($2 * 2)) us, $where offloaded"
-	start middlebox m "$MIDDLEBOX" veth_m21 veth_m22 --loss "$1" --delay-us "$2" --reorder "$3" --duplicate "$4" --seed 7
-	check "$text: the middlebox works" wait_for 5 log_has middlebox forwarding || return
+	check "$text: the middlebox works" path --loss "$1" --delay-us "$2" --reorder "$3" --duplicate "$4" || return
 	transfer "$text" "$5"
 	stop middlebox
 	note "$(cat "$WORK/middlebox.log")"
 }
 
 for who in both server client; do
-	combination $who || continue
+	# What still comes at the end of the last one has a way.
+	path --delay-us 100
+	combination $who
+	wanted=$?
+	stop middlebox
+	[ $wanted = 0 ] || continue
 	each 0 100 0 0 $((4 << 20))
 	each 1000 100 0 0 $((4 << 20))
 	each 10000 100 1000 1000 $((2 << 20))
