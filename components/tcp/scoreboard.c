@@ -306,14 +306,15 @@ static void judge_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
 	}
 }
 
-/* Retransmissions are lost by time only. They are looked at when something newer than the oldest has arrived. */
+/* Retransmissions are lost by time only. They are looked at when something has arrived that may be newer than the
+ * oldest. */
 static void judge_retransmissions(struct vma_tcp_conn *conn, uint64_t window_ns)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t oldest_ns = UINT64_MAX;
 	uint32_t left = r->retransmitted_bytes;
 
-	if (left == 0 || r->rack_sent_ns <= r->oldest_resent_ns)
+	if (left == 0 || r->rack_sent_ns < r->oldest_resent_ns)
 		return;
 	for (struct tcp_seg *seg = conn->pcb->unacked; seg && left; seg = seg->next) {
 		if (!(seg->marks & SEG_RETRANSMITTED))

@@ -216,6 +216,20 @@ static void test_lost_retransmission_is_found_by_what_comes_after_it(void **stat
 	assert_int_equal(w.agains, 2);
 }
 
+/* Both left at one time, and nothing after them. */
+static void test_lost_retransmission_is_found_by_one_that_left_behind_it(void **state)
+{
+	(void)state;
+	begin_with_sample();
+	lose(3, 2);
+	lose(4, 1);
+	world_write(10 * MSS);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.timeouts, 0);
+	assert_int_equal(w.agains, 3);
+}
+
 static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
 {
 	(void)state;
@@ -976,6 +990,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rate_is_reduced_in_proportion),
         cmocka_unit_test(test_two_duplicates_are_reordering_and_let_new_data_out),
         cmocka_unit_test(test_lost_retransmission_is_found_by_what_comes_after_it),
+        cmocka_unit_test(test_lost_retransmission_is_found_by_one_that_left_behind_it),
         cmocka_unit_test(test_retransmission_lost_thrice_is_still_no_timeout),
         cmocka_unit_test(test_what_leaves_again_behind_new_segments_is_not_lost_when_those_arrive),
         cmocka_unit_test(test_segment_at_the_end_of_recovery_is_rescued_once),
