@@ -336,15 +336,16 @@ static bool waits_for_memory(const struct vma_tcp_conn *conn)
 static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct before *before)
 {
 	struct segment *s = &run->s;
+	bool has_data = s->len != 0 && conn->pcb->state != SYN_SENT; /* with a SYN it is not taken, nor by the kernel */
 	struct pbuf *p;
 
-	if (s->len != 0 && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
+	if (has_data && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
 		take_duplicate(conn, run);
 		before->ack_now = true;
-	} else if (s->len != 0 && budget_refuses(conn)) {
+	} else if (has_data && budget_refuses(conn)) {
 		refuse_data(conn, run);
 		before->ack_now = true;
-	} else if (s->len != 0 && is_queued(conn->pcb, s)) {
+	} else if (has_data && is_queued(conn->pcb, s)) {
 		report_duplicate(conn, s);
 		before->ack_now = true;
 	}

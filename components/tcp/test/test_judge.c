@@ -37,6 +37,24 @@ static void test_refused_connection_fails_with_econnrefused(void **state)
 	app_free(app);
 }
 
+/* As to the kernel: the data is not taken, and comes again. Its numbers are on both sides of 2^31. */
+static void test_syn_with_data_in_answer_makes_a_connection(void **state)
+{
+	struct app *app = raw_connect_begin();
+	const uint8_t options[4] = {2, 4, 1000 >> 8, 1000 & 255};
+	char data[600] = {0};
+
+	(void)state;
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 4, 0, data, sizeof(data));
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	assert_int_equal(raw_last()->ack, 1);
+	raw_send_bytes(1, 1, 600);
+	assert_int_equal(raw_last()->ack, 601);
+	assert_int_equal(read_bytes(app, 1000), 600);
+	app_free(app);
+}
+
 static void test_reset_of_another_connection_does_not_refuse(void **state)
 {
 	struct app *app = raw_connect_begin();
@@ -240,6 +258,7 @@ static void test_two_stacks_may_connect_to_each_other(void **state)
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_syn_has_the_options_of_a_modern_stack),
         RAW_CASE(test_refused_connection_fails_with_econnrefused),
+        RAW_CASE(test_syn_with_data_in_answer_makes_a_connection),
         RAW_CASE(test_reset_of_another_connection_does_not_refuse),
         RAW_CASE(test_who_remembers_another_connection_is_reset_and_asked_again_soon),
         RAW_CASE(test_reset_must_hit_the_next_number_exactly),
