@@ -295,11 +295,9 @@ static bool is_queued(const struct tcp_pcb *pcb, const struct segment *s)
 	return false;
 }
 
-/* The peer is told at once that this has come twice (RFC 2883). An ACK has room for one such report. */
+/* The peer is told at once that this has come twice (RFC 2883). */
 static void report_duplicate(struct vma_tcp_conn *conn, const struct segment *s)
 {
-	if (conn->dsack_left != conn->dsack_right)
-		tcp_output_ack(conn);
 	window_duplicate(conn, s->seq, s->seq + s->len);
 	tcp_ack_now(conn->pcb);
 }

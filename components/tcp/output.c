@@ -258,15 +258,23 @@ void tcp_output_ack(struct vma_tcp_conn *conn)
 
 /* ---- a step's output ---- */
 
+/* Data of ours would take the acknowledgement along, but not what is to be said beside it. */
+static bool has_report(const struct vma_tcp_conn *conn)
+{
+	return conn->pcb->flags & TF_ACK_NOW && conn->connected &&
+	       ((conn->sacks_waiting != 0 && conn->pcb->ooseq != NULL) || conn->dsack_left != conn->dsack_right);
+}
+
 static void output(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
+	const bool report = has_report(conn);
 
 	if (recovery_retransmit(conn) != 0)
 		tcp_retry(conn);
 	else if ((pcb->unsent == NULL || transmit(conn, false)) && conn->connected)
 		feed(conn);
-	if (pcb->flags & TF_ACK_NOW && conn->connected)
+	if (report || (pcb->flags & TF_ACK_NOW && conn->connected))
 		send_ack(conn);
 }
 

@@ -460,6 +460,9 @@ void window_acking(struct vma_tcp_conn *conn)
 
 void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right)
 {
+	/* An ACK has room for one such report. */
+	if (conn->pcb->flags & TF_SACK && conn->dsack_left != conn->dsack_right)
+		tcp_output_ack(conn);
 	conn->dsack_left = left;
 	conn->dsack_right = right;
 	more_quick_acks(conn);

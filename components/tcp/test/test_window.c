@@ -328,6 +328,27 @@ static void test_data_of_ours_does_not_take_the_place_of_a_report(void **state)
 	app_free(app);
 }
 
+/* One that is not held, in the same step; also of what comes twice. */
+static void test_data_of_ours_leaves_a_report_at_once_its_own_ack(void **state)
+{
+	struct app *app = raw_connect_sack();
+
+	(void)state;
+	raw_send_bytes(1, 1, 1000);
+	raw_forget();
+	for (int i = 0; i < 2; i++) {
+		raw.holds = true;
+		raw_send_bytes(2001, 1 + 10 * (uint32_t)i, 1000);
+		raw.holds = false;
+		send_flags(app, 10, VMA_TCP_TX_LATER);
+		settle();
+		assert_int_equal(raw_unseen(), 2);
+		assert_int_equal(raw_next()->len, 10);
+		expect_reported(raw_next(), 1001, 2001, 3001);
+	}
+	app_free(app);
+}
+
 static void test_a_peer_without_sack_gets_each_duplicate_ack(void **state)
 {
 	struct app *app = raw_connect();
@@ -336,6 +357,11 @@ static void test_a_peer_without_sack_gets_each_duplicate_ack(void **state)
 	(void)state;
 	raw_send_bytes(1, 1, 1000);
 	assert_int_equal(beyond(&at, 10), 10);
+	for (int i = 0; i < 3; i++) { /* sent again: one each, too */
+		raw_forget();
+		raw_send_bytes(3001, 1, 1000);
+		assert_int_equal(raw_unseen(), 1);
+	}
 	app_free(app);
 }
 
@@ -583,6 +609,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_behind_a_hole_an_ack_waits_100_us_at_most),
         RAW_CASE(test_a_hole_that_closes_is_told_at_once),
         RAW_CASE(test_data_of_ours_does_not_take_the_place_of_a_report),
+        RAW_CASE(test_data_of_ours_leaves_a_report_at_once_its_own_ack),
         RAW_CASE(test_a_peer_without_sack_gets_each_duplicate_ack),
         RAW_CASE(test_duplicate_is_reported),
         RAW_CASE(test_duplicate_behind_a_hole_is_reported),
