@@ -92,8 +92,8 @@ CASE(tcp_connect_nonblocking_refused, "refused without waiting: told by poll and
 	RES(try_connect(s, there, 9));
 	say_state("refused", s, POLLERR | POLLHUP, 1000);
 	RES(try_connect(s, there, 9));
-	say_state("refused", s, POLLERR | POLLHUP,
-	          1000); /* by now: a call right after connect may come before the answer */
+	/* By now. A call right after connect may come before the answer. */
+	say_state("refused", s, POLLERR | POLLHUP, 1000);
 	say_write(s, 1, 1, MSG_NOSIGNAL);
 	say_read(s, 1, 0);
 	close(s);
