@@ -85,6 +85,11 @@ bypass() { # fails if the kernel carried more than one packet in a hundred for t
 		}' "$RESULTS"
 }
 
+distances() { # a note, when the machine changed under the figures
+	awk -v out="$WORK" -f "$(dirname "$0")/distances.awk" "$RESULTS" | awk '{ nsec[++n] = $2 }
+		END { if (n > 1) printf "\nThe two cores were at times close to each other (%.0f ns for a cache line), at times apart (%.0f ns), as the\nhost of a virtual machine moves them. That alone makes a factor of two or more, and the medians mix both: `make\nbench` keeps them apart.\n", nsec[1], nsec[2] }'
+}
+
 busy=$(warn_if_busy)
 : >"$RESULTS"
 failed=0
@@ -104,6 +109,7 @@ for ((run = 1; run <= RUNS; run++)); do
 	done
 done
 table
+distances
 bypass || failed=1
 awk -v cases="pp/latency pp/lib pp/spin pp/kernel" -v texts="latency|library|kernel, spinning|kernel, blocking" \
 	-f "$(dirname "$0")/histogram.awk" "$RESULTS"

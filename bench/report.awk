@@ -1,42 +1,10 @@
-# report.awk: the tables of `make bench` from results.tsv (RUN CASE KEY VALUE...). Every figure is the median of the
-# runs that count (of all runs if none does); every ratio is taken within a run, and then the median of those.
+# report.awk: the tables about the packet path; after report_figures.awk.
 
-$3 == "valid" { counts[$1] = 1; valid_runs++ }
-$3 != "hist" { value[$1, $2, $3] = $4; seen[$2] = 1; if ($1 > runs) runs = $1 }
-
-function median(list, n,   i, j, t) {
-	for (i = 2; i <= n; i++)
-		for (j = i; j > 1 && list[j - 1] > list[j]; j--) { t = list[j]; list[j] = list[j - 1]; list[j - 1] = t }
-	return n == 0 ? -1 : n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2
-}
-
-# Median of KEY of CASE; with BASE, of its ratio to the same key of that case in the same run. -1: not measured.
-function figure(name, key, base,   run, n, list) {
-	n = 0
-	for (run = 1; run <= runs; run++) {
-		if (valid_runs && !(run in counts) || !((run, name, key) in value)) continue
-		if (base != "" && !(value[run, base, key] > 0)) continue
-		list[++n] = value[run, name, key] / (base == "" ? 1 : value[run, base, key])
-	}
-	return median(list, n)
-}
-
-function total(name, key,   run, sum) {
-	for (run = 1; run <= runs; run++) sum += value[run, name, key]
-	return sum + 0
-}
-
-function verdict(ratio, sign, bar) {
+function judged(ratio, sign, bar) {
 	if (ratio < 0 || bar == "") return ""
 	bars++
 	if (sign == "<=" ? ratio <= bar : ratio >= bar) { held++; return sprintf("%s %.2f held", sign, bar) }
 	return sprintf("%s %.2f NOT HELD", sign, bar)
-}
-
-# The proof: packets that the kernel's UDP saw, of those that went through the interfaces.
-function proof(name,   all) {
-	all = total(name, "interface_packets")
-	return all == 0 ? "-" : sprintf("%d of %d", total(name, "kernel_packets"), all)
 }
 
 function latency(name, text, bar,   ratio) {
@@ -44,7 +12,7 @@ function latency(name, text, bar,   ratio) {
 	ratio = figure(name, "near_p50_ns", "ping/raw")
 	printf "  %-34s %8.2f %8.2f %8.2f %8.2f   %-16s %s\n", text, figure(name, "near_p50_ns") / 1000,
 		figure(name, "near_p99_ns") / 1000, figure(name, "near_p99.9_ns") / 1000, ratio,
-		verdict(ratio, "<=", bar), proof(name)
+		judged(ratio, "<=", bar), proof(name)
 }
 
 function rate(name, text, bar,   i, full, base, ratio, pps, line, none) {
@@ -68,12 +36,13 @@ function rate(name, text, bar,   i, full, base, ratio, pps, line, none) {
 	printf "  %-34s%s", "    x raw", line
 	if (bar != "") {
 		printf "   "
-		for (i = 1; i <= 4; i++) printf "%s%s", (i > 1 ? ", " : ""), verdict(ratios[i], ">=", bar)
+		for (i = 1; i <= 4; i++) printf "%s%s", (i > 1 ? ", " : ""), judged(ratios[i], ">=", bar)
 	}
 	printf "\n"
 }
 
 END {
+	if (!("rate-64-1" in table)) exit
 	printf "\nOne way of a 64-byte packet, two processes on two cores (half a round trip), microseconds\n"
 	printf "  %-34s %8s %8s %8s %8s   %-16s %s\n", "", "p50", "p99", "p99.9", "x raw", "bar", "seen by the kernel's UDP"
 	latency("ping/cacheline", "one cache line, nothing else")
@@ -94,9 +63,5 @@ END {
 	rate("wire", "ring on wire")
 	rate("kernel-spin", "kernel sockets, spinning")
 
-	ratio = figure("ping/raw", "near_p50_ns", "ping/kernel-spin")
-	printf "\n%d of %d bars held. Raw AF_XDP takes %.2f of the spinning kernel's time; ", held, bars, ratio
-	if (valid_runs == runs) printf "all %d runs count (at most 0.40).\n", runs
-	else if (valid_runs) printf "%d of %d runs count (at most 0.40), the others are left out.\n", valid_runs, runs
-	else printf "NO RUN COUNTS (more than 0.40): the figures are of all %d.\n", runs
+	printf "\n%d of %d bars of the packet path held; %s\n", held, bars, room()
 }

@@ -38,7 +38,7 @@ function one(text, how,   usec) {
 }
 
 END {
-	if (!("pp/kernel" in seen)) exit
+	if (!("pp" in table)) exit
 	printf "\nsockperf ping-pong, 64 bytes, one way (half a round trip), microseconds\n"
 	printf "  %-40s %8s %8s %8s %9s   %s\n", "", "p50", "p99", "p99.9", "max", "seen by the kernel's UDP"
 	latency("raw AF_XDP (not sockperf)", "ping/raw")
@@ -93,8 +93,5 @@ END {
 	one("libvma.so, VMA_SPEC=latency", "latency")
 	one("kernel sockets", "kernel")
 
-	printf "\n%d of %d bars of sockets held; ", held, bars
-	if (valid_runs == runs) printf "all %d runs count.\n", runs
-	else if (valid_runs) printf "%d of %d runs count, the others are left out.\n", valid_runs, runs
-	else printf "NO RUN COUNTS: the figures are of all %d.\n", runs
+	printf "\n%d of %d bars of sockets held; %s\n", held, bars, room()
 }

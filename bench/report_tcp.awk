@@ -19,7 +19,7 @@ function rates(text, what, key, unit,   how, i, list) {
 function than(what, key, base) { return figure(what "/lib", key, what "/" base) }
 
 END {
-	if (!("tcp-pp/kernel" in seen) && !("redis-c1/kernel" in seen)) exit
+	if (!("tcp-pp" in table) && !("redis-c1" in table)) exit
 	printf "\nsockperf ping-pong over TCP, 64 bytes, one way (half a round trip), microseconds\n"
 	printf "  %-40s %8s %8s %8s %9s   %s\n", "", "p50", "p99", "p99.9", "max", "seen by the kernel's TCP"
 	tcp_latency("raw AF_XDP (not sockperf)", "ping/raw")
@@ -93,8 +93,5 @@ END {
 	verdict("10,000 idle connections, CPU %", figure("idle-10000/lib", "idle_percent"), "<=", 0.1)
 	verdict("10,000 idle connections, MB", figure("idle-10000/lib", "connections_kb") / 1024, "<=", 100)
 
-	printf "\n%d of %d bars of TCP held; ", held, bars
-	if (valid_runs == runs) printf "all %d runs count.\n", runs
-	else if (valid_runs) printf "%d of %d runs count, the others are left out.\n", valid_runs, runs
-	else printf "NO RUN COUNTS: the figures are of all %d.\n", runs
+	printf "\n%d of %d bars of TCP held; %s\n", held, bars, room()
 }

@@ -62,6 +62,15 @@ open_case() { # HOW COMMAND...: of the far end
 }
 
 near() { # HOW COMMAND...: output in near.log, CPU seconds in near.cpu
+	local rc
+	watch_cores
+	near_unwatched "$@"
+	rc=$?
+	unwatch_cores
+	return $rc
+}
+
+near_unwatched() {
 	local how=$1 TIMEFORMAT="%U %S"
 	shift
 	# shellcheck disable=SC2046
@@ -206,7 +215,7 @@ one_case() { # RUN HOW: wall time of a program with one socket, the least of fiv
 	own_net && { ! is_preloaded "$2" || start_vmads; } || return
 	for i in 1 2 3 4 5; do
 		begin=${EPOCHREALTIME/./}
-		near "$2" "$BUILD/bench/recv_threads" one --local "$IP_A" || break
+		near_unwatched "$2" "$BUILD/bench/recv_threads" one --local "$IP_A" || break
 		took=$((${EPOCHREALTIME/./} - begin))
 		[ $took -ge $best ] || best=$took
 	done

@@ -81,7 +81,7 @@ tcp_ping() { # RUN HOW
 	far_command=(sockperf sr --tcp -i "$IP_B" -p "$PORT")
 	[ "$2" != spin ] || far_command+=(--nonblocked)
 	# shellcheck disable=SC2046
-	far_signal=INT tcp_case "$1" "tcp-pp/$2" "$2" $PORT of_sockperf sockperf pp --tcp -i "$IP_B" -p $PORT -m 64 -t 1 $(how_polls "$2")
+	far_signal=INT steady tcp_case "$1" "tcp-pp/$2" "$2" $PORT of_sockperf sockperf pp --tcp -i "$IP_B" -p $PORT -m 64 -t 1 $(how_polls "$2")
 }
 
 redis_case() { # RUN HOW
@@ -89,9 +89,9 @@ redis_case() { # RUN HOW
 	local of="redis-benchmark -h $IP_B -t set,get -d 64 -q"
 	# shellcheck disable=SC2086
 	{
-		tcp_case "$1" "redis-c1/$2" "$2" 6379 of_redis $of -c 1 -n "$([ "$2" = kernel ] && echo 10000 || echo 30000)"
-		tcp_case "$1" "redis-c50/$2" "$2" 6379 of_redis $of -c 50 -n 60000
-		tcp_case "$1" "redis-p16/$2" "$2" 6379 of_redis $of -c 50 -P 16 -n 300000
+		steady tcp_case "$1" "redis-c1/$2" "$2" 6379 of_redis $of -c 1 -n "$([ "$2" = kernel ] && echo 10000 || echo 30000)"
+		steady tcp_case "$1" "redis-c50/$2" "$2" 6379 of_redis $of -c 50 -n 60000
+		steady tcp_case "$1" "redis-p16/$2" "$2" 6379 of_redis $of -c 50 -P 16 -n 300000
 	}
 }
 
@@ -119,7 +119,7 @@ nginx_case() { # RUN HOW
 	www
 	nginx_conf nginx "$IP_B:8080" "root $WORK/www;"
 	far_command=(/usr/sbin/nginx -c "$WORK/nginx.conf" -e stderr)
-	tcp_case "$1" "nginx/$2" "$2" 8080 of_wrk wrk -t 1 -c 50 -d 1 "http://$IP_B:8080/small"
+	steady tcp_case "$1" "nginx/$2" "$2" 8080 of_wrk wrk -t 1 -c 50 -d 1 "http://$IP_B:8080/small"
 }
 
 # A proxy, which has clients that are offloaded and for each request a connection to a backend on its own host that is
@@ -131,8 +131,8 @@ proxy_case() { # RUN HOW
 	start backend b /usr/sbin/nginx -c "$WORK/backend.conf" -e stderr
 	wait_for 10 far_listens 9000 || say "the backend does not start"
 	far_command=(/usr/sbin/nginx -c "$WORK/proxy.conf" -e stderr)
-	near_how=kernel CORES=0,1 tcp_case "$1" "proxy-c1/$2" "$2" 8080 of_wrk wrk -t 1 -c 1 -d 1 "http://$IP_B:8080/small"
-	near_how=kernel CORES=0,1 tcp_case "$1" "proxy-c50/$2" "$2" 8080 of_wrk wrk -t 1 -c 50 -d 1 "http://$IP_B:8080/small"
+	near_how=kernel CORES=0,1 steady tcp_case "$1" "proxy-c1/$2" "$2" 8080 of_wrk wrk -t 1 -c 1 -d 1 "http://$IP_B:8080/small"
+	near_how=kernel CORES=0,1 steady tcp_case "$1" "proxy-c50/$2" "$2" 8080 of_wrk wrk -t 1 -c 50 -d 1 "http://$IP_B:8080/small"
 	stop backend
 }
 
@@ -146,7 +146,7 @@ iperf_case() { # RUN HOW
 	far_command=(iperf3 -s -B "$IP_B" --forceflush)
 	for offload in off on; do
 		segmentation $offload
-		tcp_case "$1" "iperf-$offload/$2" "$2" 5201 of_iperf iperf3 -c "$IP_B" -t 2 -O 0.3 -f k
+		steady tcp_case "$1" "iperf-$offload/$2" "$2" 5201 of_iperf iperf3 -c "$IP_B" -t 2 -O 0.3 -f k
 	done
 }
 
@@ -161,11 +161,11 @@ load_case() { # RUN NAME HOW ROLE OPTIONS...
 connection_cases() { # RUN
 	local how
 	for how in kernel lib; do
-		load_case "$1" connect $how connect --msec 1000
-		load_case "$1" closed $how closed --msec 1000
-		load_case "$1" idle-10000 $how idle --count 10000 --msec 1000
+		steady load_case "$1" connect $how connect --msec 1000
+		steady load_case "$1" closed $how closed --msec 1000
+		steady load_case "$1" idle-10000 $how idle --count 10000 --msec 1000
 		# More than there are ports: kernel sockets may use them again as tcp_tw_reuse says, which is off by default.
-		kernel_setting=net.ipv4.tcp_tw_reuse=1 load_case "$1" connect-5s $how connect --msec 5000
+		kernel_setting=net.ipv4.tcp_tw_reuse=1 steady load_case "$1" connect-5s $how connect --msec 5000
 	done
 }
 
@@ -177,8 +177,8 @@ lossy_cases() { # RUN: through a middlebox, 0.2 ms; goodput, and 64 KB at a time
 		for how in kernel lib; do
 			start middlebox m "$MIDDLEBOX" veth_m21 veth_m22 --loss $loss --delay-us 100 --seed "$1"
 			wait_for 5 log_has middlebox forwarding
-			load_case "$1" "lossy-$loss" $how bulk --msec 1500
-			load_case "$1" "lossy64k-$loss" $how transfers --msec 1500
+			steady load_case "$1" "lossy-$loss" $how bulk --msec 1500
+			steady load_case "$1" "lossy64k-$loss" $how transfers --msec 1500
 			stop middlebox
 		done
 	done
@@ -199,8 +199,8 @@ tcp_run() { # RUN
 		proxy_case "$run" $how
 		iperf_case "$run" $how
 		segmentation on
-		load_case "$run" bursts $how bursts --msec 1000
-		load_case "$run" pauses $how pauses --msec 1000
+		steady load_case "$run" bursts $how bursts --msec 1000
+		steady load_case "$run" pauses $how pauses --msec 1000
 	done
 	drop_shared_net
 	connection_cases "$run"
