@@ -237,20 +237,35 @@ static uint64_t now_of(const struct vma_tcp *tcp)
  * A time that has become later is not published until the earlier one is reached: a conversation would otherwise tell
  * the host of a new, earlier time with every message. It costs one turn in vain now and then.
  */
-static void publish_due(struct vma_tcp *tcp)
+static __attribute__((noinline)) bool publish_time(struct vma_tcp *tcp, uint64_t said)
 {
 	uint64_t next = wheel_next(&tcp->wheel);
-	uint64_t said = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
-	bool was_busy = atomic_load_explicit(&tcp->busy, memory_order_relaxed), busy = tcp->busy_count != 0;
 
+	tcp->wheel.changed = false;
 	tcp->wheel_due_ns = next;
 	if (tcp->ready != NULL)
 		next = tcp->now_ns;
 	if (next < said || said <= tcp->now_ns)
 		atomic_store_explicit(&tcp->due_ns, next, memory_order_release);
+	return next < said;
+}
+
+/*
+ * Most turns leave the wheel alone, and as long as it says what it said when it was asked last, so is what was
+ * published then, or before: no later than that. (With a connection left ready it was that very moment, which has been
+ * reached.)
+ */
+static inline void publish_due(struct vma_tcp *tcp)
+{
+	uint64_t said = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
+	bool was_busy = atomic_load_explicit(&tcp->busy, memory_order_relaxed), busy = tcp->busy_count != 0;
+	bool earlier = false;
+
+	if (tcp->wheel.changed || tcp->ready != NULL || said <= tcp->now_ns)
+		earlier = publish_time(tcp, said);
 	if (busy != was_busy)
 		atomic_store_explicit(&tcp->busy, busy, memory_order_release);
-	if (next < said || (busy && !was_busy))
+	if (earlier || (busy && !was_busy))
 		tcp->host.due(tcp->host.arg);
 }
 
@@ -322,7 +337,8 @@ static bool turn(struct vma_ring_tender *tender, bool last)
 	while (!tcp->answers_wait && (conn = next_ready(tcp)) != NULL)
 		tcp_conn_step(conn);
 	take_in(tcp);
-	send_frames(tcp);
+	if (tcp->frames_count != 0)
+		send_frames(tcp);
 	free_dead(tcp);
 	if (tcp->ready != NULL && !last)
 		return true;

@@ -73,6 +73,7 @@ static void place(struct tcp_wheel *wheel, struct tcp_timer_node *node)
 		wheel->slot_due_ns[level][slot] = node->due_ns;
 	push(&wheel->slot[level][slot], node);
 	wheel->occupied[level] |= UINT64_C(1) << slot;
+	wheel->changed = true;
 }
 
 void wheel_init(struct tcp_wheel *wheel, uint64_t now_ns)
@@ -86,8 +87,10 @@ void wheel_stop(struct tcp_wheel *wheel, struct tcp_timer_node *node)
 	if (!node->prev)
 		return;
 	unlink_node(node);
-	if (node->level != FIRING && !wheel->slot[node->level][node->slot])
+	if (node->level != FIRING && !wheel->slot[node->level][node->slot]) {
 		wheel->occupied[node->level] &= ~(UINT64_C(1) << node->slot);
+		wheel->changed = true;
+	}
 }
 
 void wheel_set(struct tcp_wheel *wheel, struct tcp_timer_node *node, uint64_t due_ns)
@@ -128,6 +131,7 @@ static void collect(struct tcp_wheel *wheel, uint64_t tick, struct tcp_timer_nod
 		uint64_t slots = slots_passed(wheel, level, top, tick);
 
 		wheel->occupied[level] &= ~slots;
+		wheel->changed |= slots != 0;
 		for (; slots; slots &= slots - 1)
 			move_all(&wheel->slot[level][__builtin_ctzll(slots)], reached);
 	}

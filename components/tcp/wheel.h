@@ -25,6 +25,7 @@ struct tcp_timer_node {
 };
 struct tcp_wheel {
 	uint64_t tick; /* all before it have fired */
+	bool changed;  /* what wheel_next says may be another time than before: for who asks it to clear */
 	uint64_t occupied[WHEEL_LEVELS];
 	struct tcp_timer_node *slot[WHEEL_LEVELS][1 << WHEEL_BITS];
 	uint64_t slot_due_ns[WHEEL_LEVELS][1 << WHEEL_BITS]; /* of a slot that is occupied: nothing in it is earlier */
