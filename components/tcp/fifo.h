@@ -42,6 +42,10 @@ struct tcp_fifo {
 #define FIFO_GONE (1ULL << 62)
 #define FIFO_POSITION (FIFO_GONE - 1)
 
+/* Producer: reserve and commit at once, and the bytes copied, if there is room for all of them in the small chunk that
+ * is there. False: nothing has been done. */
+bool fifo_put(struct tcp_fifo *fifo, const void *bytes, size_t n);
+
 void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory); /* allocates nothing */
 void fifo_fini(struct tcp_fifo *fifo);                                   /* nobody uses it any more */
 /* Producer: writable spans for up to `bytes` after what is produced, at most n; 0: out of memory (or bytes is 0). They
