@@ -5,6 +5,7 @@
 
 #include "tcp_priv.h"
 #include "lwip_port.h"
+#include "message.h"
 
 /* ---- made ---- */
 
@@ -270,6 +271,18 @@ void tcp_conn_take_in(struct vma_tcp_conn *conn)
 	tell(conn);
 }
 
+static inline void take_and_send(struct vma_tcp_conn *conn)
+{
+	if (conn->burst != NULL) {
+		if (tcp_message(conn) && tcp_message_is_all(conn))
+			return;
+		if (conn->burst != NULL)
+			tcp_input_burst(conn);
+	}
+	if (conn->pcb != NULL && conn->pcb->state != TIME_WAIT)
+		tcp_output_conn(conn);
+}
+
 void tcp_conn_step(struct vma_tcp_conn *conn)
 {
 	if (conn->pcb == NULL && !conn->is_over) { /* connect is asking the NIC for its rule: nothing has been sent */
@@ -280,10 +293,7 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 		do_work(conn);
 	if (conn->pcb != NULL) {
 		lwip_enter(conn->tcp, conn);
-		if (conn->burst != NULL)
-			tcp_input_burst(conn);
-		if (conn->pcb != NULL && conn->pcb->state != TIME_WAIT)
-			tcp_output_conn(conn);
+		take_and_send(conn);
 		lwip_leave();
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)

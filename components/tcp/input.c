@@ -131,20 +131,9 @@ static uint64_t acked_offset(const struct vma_tcp_conn *conn)
 	return offset < conn->fed ? offset : conn->fed; /* the FIN is no byte */
 }
 
-/* What the peer has goes out of the send fifo, as far as no segment holds it. */
 static void release_acked(struct vma_tcp_conn *conn)
 {
-	uint64_t released = tcp_output_released(conn), consumed = fifo_consumed(&conn->tx);
-
-	atomic_store_explicit(&conn->acked, acked_offset(conn), memory_order_release);
-	if (conn->urgent_mode && TCP_SEQ_GEQ(conn->pcb->lastack, conn->snd_up))
-		conn->urgent_mode = false;
-	if (released == consumed)
-		return;
-	conn->made_room |= tcp_may_be_wanted(conn);
-	fifo_consume(&conn->tx, (size_t)(released - consumed));
-	if (atomic_load_explicit(&conn->wants_room, memory_order_relaxed))
-		window_sndbuf_grow(conn);
+	predict_release(conn, tcp_output_released(conn), acked_offset(conn));
 }
 
 /*

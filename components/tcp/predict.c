@@ -96,17 +96,9 @@ static void free_acked(struct vma_tcp *tcp, struct tcp_pcb *pcb)
 	}
 }
 
-/* The kernel's rule for the window, see update_window in input.c. */
 static void take_ack(struct vma_tcp *tcp, struct tcp_pcb *pcb, const struct segment *s)
 {
-	uint32_t window = (uint32_t)s->window << pcb->snd_scale;
-
-	if (TCP_SEQ_GT(s->ack, pcb->lastack) || TCP_SEQ_GT(s->seq, pcb->snd_wl1) ||
-	    (s->seq == pcb->snd_wl1 && window > pcb->snd_wnd)) {
-		pcb->snd_wnd = window;
-		pcb->snd_wl1 = s->seq;
-		pcb->snd_wl2 = s->ack;
-	}
+	predict_window(pcb, s->seq, s->ack, (uint32_t)s->window << pcb->snd_scale);
 	if (s->ack != pcb->lastack) {
 		pcb->lastack = s->ack;
 		free_acked(tcp, pcb);
@@ -123,8 +115,8 @@ bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_
 		vma_buf_put_chain(conn->tcp->arena, packets[i]);
 	recovery_ack_before(conn, &conn->tcp->ack);
 	take_ack(conn->tcp, pcb, s);
-	if (s->has_ts && TCP_SEQ_LEQ(s->seq, pcb->ts_lastacksent) && TCP_SEQ_LEQ(pcb->ts_lastacksent, s->seq + s->len))
-		pcb->ts_recent = s->ts_val;
+	if (s->has_ts)
+		predict_time_stamp(pcb, s->seq, s->len, s->ts_val);
 	pcb->rcv_nxt += s->len;
 	pcb->rcv_wnd -= s->len;
 	return true;

@@ -332,6 +332,27 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	r->news.acked = r->news.delivered = 0;
 }
 
+/*
+ * Of what a longer list would need there is left: the newest segment delivered, a sample, the window's growth. No
+ * segment carries a mark, so all sums are 0 as they were; no search can be further than this segment; what it says of a
+ * recovery before it is of interest only while that lasts.
+ */
+void recovery_acked_last(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint32_t acked)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	uint64_t now_ns = conn->tcp->now_ns, rtt_ns = now_ns - seg->sent_ns;
+
+	rtt_ns = rtt_ns ? rtt_ns : 1;
+	scoreboard_newest(r, seg, now_ns);
+	r->judged = r->resent = r->sack_seen = NULL;
+	r->sacked_judged = 0;
+	r->reorder_due_ns = UINT64_MAX;
+	rtt_sample(&conn->rtt, rtt_ns, now_ns);
+	r->backoff = 0;
+	progress(conn);
+	cc_acked(&conn->cc, acked, was_limited(conn), rtt_ns, now_ns);
+}
+
 /* ---- timeouts ---- */
 
 void recovery_reorder(struct vma_tcp_conn *conn)

@@ -6,15 +6,6 @@
 /* ---- what has been delivered ---- */
 
 /*
- * a was sent after b. RFC 8985 5.2 compares times, and numbers of bytes where these are equal. Here all that one turn
- * sends has the same time, and what is sent again may leave behind what is new: it would be lost at once.
- */
-static bool sent_after(uint32_t a_number, uint32_t b_number)
-{
-	return (int32_t)(a_number - b_number) > 0;
-}
-
-/*
  * The original's, not the repetition's (RFC 8985 6.2, step 2): too quick; or by a time stamp from before it, which an
  * ACK for something out of order always bears, so that it must be one that advances.
  */
@@ -29,18 +20,12 @@ static bool answers_original(const struct vma_tcp_conn *conn, const struct tcp_s
 	       TCP_SEQ_LT(ack->ts_ecr, port_clock_ms(conn->tcp) - ms_ago);
 }
 
-/* RFC 8985 6.2, steps 1 and 2. */
+/* RFC 8985 6.2, step 2, and the rest of it. */
 static void newest_delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_ack *ack)
 {
-	struct tcp_recovery *r = &conn->recovery;
-
 	if (seg->sends > 1 && answers_original(conn, seg, ack))
 		return;
-	if (r->rack_sent_ns && !sent_after(seg->send_number, r->rack_number))
-		return;
-	r->rack_sent_ns = seg->sent_ns;
-	r->rack_number = seg->send_number;
-	r->rack_rtt_ns = conn->tcp->now_ns - seg->sent_ns;
+	scoreboard_newest(&conn->recovery, seg, conn->tcp->now_ns);
 }
 
 void scoreboard_reordered(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked)
@@ -277,7 +262,7 @@ static bool is_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uin
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t due_ns = seg->sent_ns + r->rack_rtt_ns + window_ns;
 
-	if (r->rack_sent_ns == 0 || !sent_after(r->rack_number, seg->send_number))
+	if (r->rack_sent_ns == 0 || !scoreboard_sent_after(r->rack_number, seg->send_number))
 		return false;
 	if (due_ns <= conn->tcp->now_ns)
 		return true;

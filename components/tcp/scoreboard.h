@@ -54,6 +54,24 @@ static inline uint32_t scoreboard_waiting(const struct vma_tcp_conn *conn)
 	return conn->recovery.lost_bytes - conn->recovery.retransmitted_bytes;
 }
 
+/*
+ * a was sent after b. RFC 8985 5.2 compares times, and numbers of bytes where these are equal. Here all that one turn
+ * sends has the same time, and what is sent again may leave behind what is new: it would be lost at once.
+ */
+static inline bool scoreboard_sent_after(uint32_t a_number, uint32_t b_number)
+{
+	return (int32_t)(a_number - b_number) > 0;
+}
+/* seg has been delivered, as it was sent last: RFC 8985 6.2, step 2. */
+static inline void scoreboard_newest(struct tcp_recovery *r, const struct tcp_seg *seg, uint64_t now_ns)
+{
+	if (r->rack_sent_ns && !scoreboard_sent_after(seg->send_number, r->rack_number))
+		return;
+	r->rack_sent_ns = seg->sent_ns;
+	r->rack_number = seg->send_number;
+	r->rack_rtt_ns = now_ns - seg->sent_ns;
+}
+
 /* What ack->ackno acknowledges leaves the sums; it is still in the list. Notes in recovery.news. */
 void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack);

@@ -269,14 +269,6 @@ static inline void publish_due(struct vma_tcp *tcp)
 		tcp->host.due(tcp->host.arg);
 }
 
-void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
-{
-	if (conn->is_busy == busy)
-		return;
-	conn->is_busy = busy;
-	conn->tcp->busy_count += busy ? 1 : UINT32_MAX;
-}
-
 void tcp_events(struct vma_tcp_conn *conn, uint32_t events)
 {
 	const struct vma_tcp_owner *owner = atomic_load_explicit(&conn->owner, memory_order_acquire);

@@ -61,10 +61,10 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
  * said so (D). A and D are exchanges of one word, so one comes first, and the other sees what was done before it: if D
  * does not see A, then A sees D, C comes before B, and B finds room.
  *
- * The exchange costs more than all else of a small message's step, so D is left out when nobody can be waiting. Who
- * finds no room has seen two thirds of the buffer used (tcp_notsent_lowat apart), by bytes that the driver has to
- * release before there is room: in the step that does, or one before, more than a third is used at first. A driver that
- * has not seen those bytes when it makes room cannot have released them, and comes again for them.
+ * The exchange costs more than all else of a small message's step, so D is left out (tcp_may_be_wanted) when nobody can
+ * be waiting. Who finds no room has seen two thirds of the buffer used (tcp_notsent_lowat apart), by bytes that the
+ * driver has to release before there is room: in the step that does, or one before, more than a third is used at first.
+ * A driver that has not seen those bytes when it makes room cannot have released them, and comes again for them.
  *
  * That is no longer so once memory for all has been short, when a few KB are no room: D is then part of each step, as
  * soon as the driver knows of it (was_spent). A writer to whom that happens is not known to have been seen, so the one
@@ -73,13 +73,6 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
  * set before, by one who found the buffer full, has its D while more than a third is used, by the above: it finds room,
  * or finds that memory is short, and has set was_spent itself.
  */
-bool tcp_may_be_wanted(const struct vma_tcp_conn *conn)
-{
-	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
-
-	return fifo_bytes(&conn->tx) > sndbuf / 3 || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
-}
-
 bool tcp_wants_room(const struct vma_tcp_conn *conn)
 {
 	_Atomic bool *wants = (_Atomic bool *)(uintptr_t)&conn->wants_room; /* a note to the driver, whoever looks */

@@ -9,6 +9,7 @@
  *   state.c       what is published: state, readiness, events
  *   read.c, write.c  the application's side of the two fifos
  *   input.c       a burst's segments of one connection into lwIP     recovery_ack_*, window.c
+ *   message.c     the shortest way of a burst that is one message    recovery_acked_last, window.c
  *   output.c      from the send fifo into segments and frames        recovery_*
  *   compose.c     the short way of the usual segment that leaves, as predict.c is of the one that comes
  *   recovery.c    recovery begins and ends, retransmission, undo    scoreboard.c, rtt.c, cc.c
@@ -365,7 +366,13 @@ void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint3
 /* What is gathered leaves now, if no other connection waits in this turn: its books are kept while it is on its way. */
 void tcp_frames_leave(struct vma_tcp *tcp);
 void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
-void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy);
+static inline void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
+{
+	if (conn->is_busy == busy)
+		return;
+	conn->is_busy = busy;
+	conn->tcp->busy_count += busy ? 1 : UINT32_MAX;
+}
 /* A flow of the stack's goes, and the NIC's rule with it, if there is one. */
 void tcp_look_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
@@ -431,7 +438,12 @@ uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn); /* any thread: as far 
 bool tcp_wants_room(const struct vma_tcp_conn *conn);     /* any thread: no room, and WRITABLE will be told */
 bool tcp_readable(const struct vma_tcp_conn *conn);       /* any thread */
 /* Driver, before it makes room: whether a writer can be waiting for some. */
-bool tcp_may_be_wanted(const struct vma_tcp_conn *conn);
+static inline bool tcp_may_be_wanted(const struct vma_tcp_conn *conn)
+{
+	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
+
+	return fifo_bytes(&conn->tx) > sndbuf / 3 || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
+}
 /* conn->urgent_byte, but for the byte itself. */
 enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };
 

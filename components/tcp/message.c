@@ -1,0 +1,156 @@
+/*
+ * message.c - a conversation's message: one segment in order with data, that acknowledges all that there is to
+ * acknowledge, one segment that was sent once or nothing, on a connection where nothing else is going on.
+ *
+ * It is what the next message of a request and its answer always looks like, and of all that input.c, predict.c,
+ * recovery.c and scoreboard.c would ask about it and about the connection the gate below leaves one answer each. So
+ * what they would do is done here in a row; nothing more, nothing else. test_predict.c compares.
+ */
+#include "message.h"
+
+#include "budget.h"
+#include "lwip_memory.h"
+#include "predict.h"
+#include "recovery.h"
+
+enum { HDR_LEN = TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT };
+
+struct message {
+	const uint8_t *data; /* in the packet */
+	uint32_t seq, ack, len;
+	uint32_t ts_val, ts_ecr;
+	uint16_t window; /* as it is in the header */
+	bool push;
+};
+
+static inline uint16_t load16(const uint8_t *p)
+{
+	return (uint16_t)(p[0] << 8 | p[1]);
+}
+
+/* Data, ACK, perhaps PSH, time stamps where everybody puts them; nothing has come behind it that is to be merged. */
+static inline bool read_message(const struct vma_tcp *tcp, const struct vma_buf *packet, struct message *m)
+{
+	const uint8_t *hdr = (const uint8_t *)vma_buf_data(tcp->arena, packet) + packet->l4_off;
+
+	if (packet->user != NULL || packet->payload_len == 0 || packet->next != NULL)
+		return false;
+	if ((load16(hdr + 12) & ~TCP_PSH) != (HDR_LEN / 4 << 12 | TCP_ACK) ||
+	    segment_load32(hdr + TCP_HLEN) != SEGMENT_TS_WORD)
+		return false;
+	*m = (struct message){.data = hdr + HDR_LEN,
+	                      .seq = segment_load32(hdr + 4),
+	                      .ack = segment_load32(hdr + 8),
+	                      .len = packet->payload_len,
+	                      .window = load16(hdr + 14),
+	                      .push = hdr[13] & TCP_PSH,
+	                      .ts_val = segment_load32(hdr + TCP_HLEN + 4),
+	                      .ts_ecr = segment_load32(hdr + TCP_HLEN + 8)};
+	return true;
+}
+
+/* What is_expected of predict.c asks of a segment with data. */
+static inline bool is_next(const struct vma_tcp_conn *conn, const struct message *m)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	return m->seq == pcb->rcv_nxt && m->len <= pcb->rcv_wnd && (int32_t)(m->ts_val - pcb->ts_recent) >= 0 &&
+	       pcb->ooseq == NULL && pcb->refused_data == NULL &&
+	       !atomic_load_explicit(&conn->shut_rd, memory_order_relaxed);
+}
+
+/* Nothing is out and waits for more after it. With no segment out, or the one, unmarked, there is no mark at all. */
+static inline bool acks_all(const struct tcp_pcb *pcb, const struct message *m)
+{
+	const struct tcp_seg *seg = pcb->unacked;
+
+	return m->ack == pcb->snd_nxt && pcb->unsent == NULL &&
+	       (seg == NULL || (seg->next == NULL && seg->sends == 1 && seg->marks == 0));
+}
+
+/*
+ * Established, with time stamps and SACK, which nearly all have: duplicate ACKs are not counted then, and state OPEN
+ * says that there have been none (recovery.c). What a recovery before has left to be decided is decided there.
+ */
+static inline bool is_calm(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	return pcb->state == ESTABLISHED && (~pcb->flags & (TF_TIMESTAMP | TF_SACK)) == 0 && conn->connected &&
+	       r->state == TCP_RECOVERY_OPEN && !r->tail_probe_out && !r->undo_first_ack && !cc_has_model(&conn->cc);
+}
+
+/* As feed of input.c, before it asks tcp_predict. */
+static inline bool may_predict(const struct vma_tcp_conn *conn)
+{
+	return !conn->tcp->predicts_nothing && !budget_refuses(conn) &&
+	       atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) != URGENT_EXPECTED;
+}
+
+static inline void take_data(struct vma_tcp_conn *conn, const struct message *m)
+{
+	struct vma_tcp *tcp = conn->tcp;
+	struct tcp_pcb *pcb = conn->pcb;
+
+	vma_buf_put(tcp->arena, conn->burst);
+	conn->burst = conn->burst_last = NULL;
+	tcp->gro_left -= tcp->gro_left > 0;
+	TCP_COUNT(tcp, segments_in, 1);
+	conn->counts.segments_in++;
+	TCP_COUNT(tcp, bytes_in, m->len);
+	conn->counts.bytes_in += m->len;
+	conn->bytes_came = true;
+	conn->last_in_ns = tcp->now_ns;
+	predict_time_stamp(pcb, m->seq, m->len, m->ts_val);
+	pcb->rcv_nxt += m->len;
+	pcb->rcv_wnd -= m->len;
+}
+
+static inline void take_ack(struct vma_tcp_conn *conn, const struct message *m)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_seg *seg = pcb->unacked;
+	uint32_t acked = m->ack - pcb->lastack;
+
+	predict_window(pcb, m->seq, m->ack, (uint32_t)m->window << pcb->snd_scale);
+	pcb->lastack = m->ack;
+	recovery_answered(conn);
+	if (seg == NULL)
+		return;
+	recovery_acked_last(conn, seg, acked);
+	pcb->unacked = NULL;
+	pcb->snd_buf += seg->len;
+	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - memory_segment_free(conn->tcp, seg));
+}
+
+/* As conclude of input.c: what was fed has been sent and acknowledged, all of it. */
+static inline void conclude(struct vma_tcp_conn *conn, const struct message *m)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_ack *ack = &conn->tcp->ack;
+
+	ack->has_ts = true; /* what window_received looks at */
+	ack->ts_ecr = m->ts_ecr;
+	tcp_clear_flags(pcb, TF_ACK_DELAY);
+	if (pcb->snd_wnd > conn->snd_wnd_max)
+		conn->snd_wnd_max = pcb->snd_wnd;
+	window_received(conn, m->len, m->len, m->push);
+	predict_release(conn, conn->fed, conn->fed);
+	conn->ack_came = true;
+}
+
+bool tcp_message(struct vma_tcp_conn *conn)
+{
+	struct message m;
+
+	if (!read_message(conn->tcp, conn->burst, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) ||
+	    !is_calm(conn) || !may_predict(conn))
+		return false;
+	if (!fifo_put(&conn->rx, m.data, m.len))
+		return false;
+	take_data(conn, &m);
+	take_ack(conn, &m);
+	conclude(conn, &m);
+	return true;
+}

@@ -1,0 +1,701 @@
+/*
+ * The short way of a conversation's message: it is taken where it is meant to be, and nowhere else; and what it does is
+ * what all segments' way does, of which lwIP's is the measure (predicts_nothing). Each case is played both ways, and
+ * all that is known of the connection is compared.
+ */
+#include "raw.h"
+
+enum { SHORT, GENERAL, WAYS };
+
+/* Everything that recovery, congestion control, window and timers go by. */
+struct known {
+	struct tcp_recovery recovery;
+	struct tcp_rtt rtt;
+	struct tcp_cc cc;
+	uint64_t due_ns[TCP_TIMERS];
+	uint32_t rcv_nxt, rcv_wnd, snd_nxt, snd_lbb, lastack, snd_wnd, snd_wl1, snd_wl2, snd_buf, snd_queuelen;
+	uint32_t ts_recent, ts_lastacksent, state, flags;
+	uint32_t rcv_edge, rcv_wup, rcv_mss, rcv_space, rcv_rtt_ecr, quick_acks, snd_wnd_max, snd_sml, events, sent;
+	uint64_t delack_due_ns, ato_ns, ack_ns, rcv_space_ns, last_data_in_ns, last_in_ns, rcvbuf, sndbuf, rx_edge;
+	uint64_t produced, fed, acked, given, released, in_use, stack_due_ns;
+	struct vma_tcp_counts counts, stack_counts;
+	bool unacked, unsent, pingpong, pushed, ack_waits, is_busy, stack_busy, push_once, made_room, urgent_mode;
+};
+
+static struct app *app;
+static uint32_t mine; /* the next number */
+
+static uint32_t theirs(void)
+{
+	return app->conn->pcb->snd_nxt - raw.their_isn;
+}
+
+static void look(struct known *k)
+{
+	struct vma_tcp_conn *conn = app->conn;
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	memset(k, 0, sizeof(*k)); /* compared as bytes */
+	k->recovery = conn->recovery;
+	memset(&k->recovery.news, 0, sizeof(k->recovery.news)); /* of one acknowledgement */
+	k->recovery.judged = k->recovery.resent = k->recovery.sack_seen = NULL;
+	k->rtt = conn->rtt;
+	k->cc = conn->cc;
+	for (unsigned i = 0; i < TCP_TIMERS; i++)
+		k->due_ns[i] = wheel_is_set(&conn->timer[i]) ? conn->timer[i].due_ns : 0;
+	k->delack_due_ns = conn->delack_due_ns;
+	k->ato_ns = conn->ato_ns;
+	k->ack_ns = conn->ack_ns;
+	k->rcv_space_ns = conn->rcv_space_ns;
+	k->last_data_in_ns = conn->last_data_in_ns;
+	k->last_in_ns = conn->last_in_ns;
+	k->rcvbuf = atomic_load(&conn->rcvbuf);
+	k->sndbuf = atomic_load(&conn->sndbuf);
+	k->rx_edge = atomic_load(&conn->rx_edge);
+	k->produced = fifo_produced(&conn->rx);
+	k->fed = conn->fed;
+	k->acked = atomic_load(&conn->acked);
+	k->given = atomic_load(&conn->given);
+	k->released = fifo_consumed(&conn->tx);
+	k->in_use = port_memory_in_use(side[0].tcp);
+	k->stack_due_ns = vma_tcp_due(side[0].tcp);
+	k->stack_busy = vma_tcp_is_busy(side[0].tcp);
+	k->counts = conn->counts;
+	k->stack_counts = counts_of(0);
+	k->rcv_edge = conn->rcv_edge;
+	k->rcv_wup = conn->rcv_wup;
+	k->rcv_mss = conn->rcv_mss;
+	k->rcv_space = conn->rcv_space;
+	k->rcv_rtt_ecr = conn->rcv_rtt_ecr;
+	k->quick_acks = conn->quick_acks;
+	k->snd_wnd_max = conn->snd_wnd_max;
+	k->snd_sml = conn->snd_sml;
+	k->events = app->events;
+	k->sent = raw.count;
+	k->pingpong = conn->pingpong;
+	k->pushed = conn->pushed;
+	k->ack_waits = atomic_load(&conn->ack_waits);
+	k->is_busy = conn->is_busy;
+	k->push_once = conn->push_once;
+	k->made_room = conn->made_room;
+	k->urgent_mode = conn->urgent_mode;
+	if (pcb == NULL)
+		return;
+	k->unacked = pcb->unacked != NULL;
+	k->unsent = pcb->unsent != NULL;
+	k->rcv_nxt = pcb->rcv_nxt;
+	k->rcv_wnd = pcb->rcv_wnd;
+	k->snd_nxt = pcb->snd_nxt;
+	k->snd_lbb = pcb->snd_lbb;
+	k->lastack = pcb->lastack;
+	k->snd_wnd = pcb->snd_wnd;
+	k->snd_wl1 = pcb->snd_wl1;
+	k->snd_wl2 = pcb->snd_wl2;
+	k->snd_buf = pcb->snd_buf;
+	k->snd_queuelen = pcb->snd_queuelen;
+	k->ts_recent = pcb->ts_recent;
+	k->ts_lastacksent = pcb->ts_lastacksent;
+	k->state = pcb->state;
+	k->flags = pcb->flags;
+}
+
+static void message(uint32_t len)
+{
+	raw_send_bytes(mine, theirs(), len);
+	mine += len;
+}
+
+/* Time stamps, SACK and window scaling, or some of them. The first bytes find a place in the fifo. */
+static void open_way(int way, bool stamped, bool sack)
+{
+	uint8_t options[24] = {2, 4, 1000 >> 8, 1000 & 255, 1, 3, 3, 7};
+	unsigned len = 8;
+
+	raw_open(NULL);
+	side[0].tcp->predicts_nothing = way == GENERAL;
+	side[0].options.nodelay = 1;
+	raw.ts = stamped ? 1000 : 0;
+	raw.ts_ecr = 0;
+	raw.window = 20000;
+	app = raw_connect_begin();
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	if (sack)
+		memcpy(options + len, "\1\1\4\2", 4);
+	len += sack ? 4 : 0;
+	if (stamped) {
+		memcpy(options + len, "\1\1\10\12", 4);
+		raw_store(options + len + 4, raw.ts, 4);
+		len += 12;
+	}
+	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, len, 0, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	mine = 1;
+	message(64);
+	assert_int_equal(read_bytes(app, 64), 64);
+}
+
+static void close_way(void)
+{
+	app_free(app);
+	raw_close(NULL);
+}
+
+/* The other way notes each segment whole before it looks at it. */
+static void mark_way(void)
+{
+	memset(&side[0].tcp->ack, 0xee, sizeof(side[0].tcp->ack));
+}
+
+static bool was_short(void)
+{
+	return side[0].tcp->ack.payload == 0xeeeeeeee;
+}
+
+/* One message that acknowledges all; whether it went the short way. */
+static bool goes_short(void)
+{
+	mark_way();
+	message(64);
+	return was_short();
+}
+
+static void pass_time(void)
+{
+	run(20000);
+	if (raw.ts != 0) {
+		raw.ts += 1;
+		raw.ts_ecr = port_clock_ms(side[0].tcp);
+	}
+}
+
+/* ---- it is taken ---- */
+
+enum { ROUNDS = 100 };
+
+static void test_ping_pong_goes_the_short_way(void **state)
+{
+	static struct known known[WAYS][ROUNDS];
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		open_way(way, true, true);
+		for (int i = 0; i < ROUNDS; i++) {
+			send_bytes(app, 64);
+			pass_time();
+			assert_true(goes_short() == (way == SHORT));
+			look(&known[way][i]);
+			assert_int_equal(read_bytes(app, 64), 64);
+			pass_time();
+			raw.count = raw.seen = 0;
+		}
+		close_way();
+	}
+	assert_memory_equal(known[SHORT], known[GENERAL], sizeof(known[SHORT]));
+}
+
+/* Nothing is out, so nothing is acknowledged. */
+static void test_messages_one_way_go_the_short_way(void **state)
+{
+	static struct known known[WAYS][ROUNDS];
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		open_way(way, true, true);
+		for (int i = 0; i < ROUNDS; i++) {
+			pass_time();
+			assert_true(goes_short() == (way == SHORT));
+			look(&known[way][i]);
+			if (i % 5 == 4)
+				assert_int_equal(read_bytes(app, 320), 320);
+			raw.count = raw.seen = 0;
+		}
+		close_way();
+	}
+	assert_memory_equal(known[SHORT], known[GENERAL], sizeof(known[SHORT]));
+}
+
+/* The answer is there already when the question comes: the step sends it. */
+static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
+{
+	static struct known known[WAYS];
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		open_way(way, true, true);
+		raw.window = 64 >> 7; /* closed */
+		raw_send(1, 1, TCP_ACK, "", 0);
+		raw.window = 0;
+		raw_send(1, 1, TCP_ACK, "", 0);
+		send_bytes(app, 100);
+		raw_forget();
+		raw.window = 100;
+		assert_true(goes_short() == (way == SHORT));
+		assert_int_equal(raw_last()->len, 100);
+		look(&known[way]);
+		close_way();
+	}
+	assert_memory_equal(&known[SHORT], &known[GENERAL], sizeof(known[SHORT]));
+}
+
+/* ---- it is not taken ---- */
+
+static void two_out(void)
+{
+	send_bytes(app, 64);
+	send_bytes(app, 64);
+	assert_false(goes_short());
+}
+
+static void only_one_of_two_acknowledged(void)
+{
+	send_bytes(app, 64);
+	send_bytes(app, 64);
+	mark_way();
+	raw_send_bytes(mine, theirs() - 64, 64);
+	mine += 64;
+	assert_false(was_short());
+}
+
+static void nothing_acknowledged(void)
+{
+	send_bytes(app, 64);
+	mark_way();
+	raw_send_bytes(mine, theirs() - 64, 64);
+	mine += 64;
+	assert_false(was_short());
+}
+
+static void a_part_acknowledged(void)
+{
+	send_bytes(app, 64);
+	mark_way();
+	raw_send_bytes(mine, theirs() - 10, 64);
+	mine += 64;
+	assert_false(was_short());
+}
+
+static void beyond_what_was_sent(void)
+{
+	send_bytes(app, 64);
+	mark_way();
+	raw_send_bytes(mine, theirs() + 10, 64);
+	assert_false(was_short());
+}
+
+static void sent_twice(void)
+{
+	send_bytes(app, 64);
+	run(2 * SEC);
+	assert_true(app->conn->recovery.total_retransmits > 0);
+	assert_false(goes_short());
+}
+
+static void probed(void)
+{
+	send_bytes(app, 64);
+	pass_time();
+	message(64);
+	send_bytes(app, 64);
+	run(210 * MS);
+	assert_true(app->conn->recovery.tail_probe_out);
+	assert_false(goes_short());
+	assert_false(goes_short()); /* whether it was needed is not known yet */
+}
+
+static void first_answer_after_a_recovery(void)
+{
+	app->conn->recovery.undo_first_ack = true;
+	assert_false(goes_short());
+}
+
+static void in_disorder(void)
+{
+	app->conn->recovery.state = TCP_RECOVERY_DISORDER;
+	assert_false(goes_short());
+}
+
+static void marked(void)
+{
+	send_bytes(app, 64);
+	send_bytes(app, 64);
+	app->conn->pcb->unacked->marks = 0;
+	raw_send_bytes(mine, theirs() - 64, 0);
+	app->conn->pcb->unacked->sends = 2;
+	assert_false(goes_short());
+}
+
+static void a_pure_acknowledgement(void)
+{
+	send_bytes(app, 64);
+	mark_way();
+	raw_send(mine, theirs(), TCP_ACK, "", 0);
+	assert_false(was_short());
+}
+
+static void two_at_once(void)
+{
+	mark_way();
+	raw.holds = true;
+	message(64);
+	message(64);
+	raw.holds = false;
+	settle();
+	assert_false(was_short());
+}
+
+static void behind_a_hole(void)
+{
+	mark_way();
+	raw_send_bytes(mine + 100, theirs(), 64);
+	assert_false(was_short());
+	assert_false(goes_short()); /* which leaves a hole */
+	raw_send_bytes(mine, theirs(), 36);
+	mine += 36 + 64;
+}
+
+static void said_before(void)
+{
+	message(64);
+	mark_way();
+	raw_send_bytes(mine - 64, theirs(), 64);
+	assert_false(was_short());
+}
+
+static void an_old_time_stamp(void)
+{
+	raw.ts -= 100;
+	mark_way();
+	raw_send_bytes(mine, theirs(), 64);
+	assert_false(was_short());
+	raw.ts += 100;
+}
+
+static void no_time_stamp(void)
+{
+	const uint32_t ts = raw.ts;
+
+	raw.ts = 0;
+	mark_way();
+	raw_send_bytes(mine, theirs(), 64);
+	assert_false(was_short());
+	raw.ts = ts;
+}
+
+static void flags(uint8_t more, uint16_t urgent)
+{
+	uint8_t options[12] = {1, 1, 8, 10}, data[64] = {0};
+
+	for (uint32_t i = 0; i < sizeof(data); i++)
+		data[i] = byte_at(mine - 1 + i);
+	raw_store(options + 4, raw.ts, 4);
+	mark_way();
+	raw_send_options(mine, theirs(), TCP_ACK | more, options, 12, urgent, data, sizeof(data));
+	assert_false(was_short());
+}
+
+static void a_fin(void)
+{
+	flags(TCP_FIN, 0);
+	mine += 65;
+}
+
+static void a_syn(void)
+{
+	flags(TCP_SYN, 0);
+}
+
+static void a_reset(void)
+{
+	flags(TCP_RST, 0);
+}
+
+static void an_urgent_byte_to_come(void)
+{
+	flags(TCP_URG, 100);
+	mine += 64;
+	assert_int_equal(atomic_load(&app->conn->urgent_byte), URGENT_EXPECTED);
+	assert_false(goes_short());
+}
+
+static void other_options(void)
+{
+	uint8_t options[24] = {1, 1, 8, 10}, data[64] = {0};
+
+	for (uint32_t i = 0; i < sizeof(data); i++)
+		data[i] = byte_at(mine - 1 + i);
+	raw_store(options + 4, raw.ts, 4);
+	memcpy(options + 12, "\1\1\5\12", 4); /* a duplicate of ours, reported */
+	raw_store(options + 16, raw.their_isn, 4);
+	raw_store(options + 20, raw.their_isn + 1, 4);
+	mark_way();
+	raw_send_options(mine, theirs(), TCP_ACK, options, 24, 0, data, sizeof(data));
+	assert_false(was_short());
+	mine += 64;
+}
+
+static void stamps_elsewhere(void)
+{
+	uint8_t options[12] = {8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}, data[64] = {0};
+
+	for (uint32_t i = 0; i < sizeof(data); i++)
+		data[i] = byte_at(mine - 1 + i);
+	raw_store(options + 2, raw.ts, 4);
+	mark_way();
+	raw_send_options(mine, theirs(), TCP_ACK, options, 12, 0, data, sizeof(data));
+	assert_false(was_short());
+	mine += 64;
+}
+
+static void beyond_the_window(void)
+{
+	app->conn->pcb->rcv_wnd = 10;
+	mark_way();
+	raw_send_bytes(mine, theirs(), 64);
+	assert_false(was_short());
+	mine += 10;
+}
+
+static void nobody_reads(void)
+{
+	vma_tcp_shutdown(app->conn, SHUT_RD);
+	mark_way();
+	raw_send_bytes(mine, theirs(), 64);
+	assert_false(was_short());
+}
+
+/* More than the small chunk of the fifo has room for. */
+static void much_unread(void)
+{
+	for (int i = 0; i < 20; i++)
+		message(100);
+	assert_false(goes_short());
+	assert_int_equal(read_bytes(app, 2064), 2064);
+}
+
+static void no_memory_left(void)
+{
+	static struct vma_tcp_memory spent = {.pressure = 0, .limit = 0};
+	struct vma_tcp_memory *before = side[0].tcp->attr.memory;
+
+	for (int i = 0; i < 50; i++)
+		message(100);
+	assert_int_equal(read_bytes(app, 900), 900);
+	side[0].tcp->attr.memory = &spent;
+	mark_way();
+	raw_send_bytes(mine, theirs(), 64);
+	assert_false(was_short());
+	side[0].tcp->attr.memory = before;
+}
+
+static void no_bytes_left(void)
+{
+	const uint64_t room = UINT64_C(400);
+
+	for (uint64_t i = 0; i < room / 64; i++)
+		message(64);
+	pair_no_bytes = true;
+	mark_way();
+	raw_send_bytes(mine, theirs(), 200);
+	assert_false(was_short());
+	pair_no_bytes = false;
+	run(10 * MS); /* tried again */
+	mine += 200;
+}
+
+static void our_end_is_closed(void)
+{
+	vma_tcp_shutdown(app->conn, SHUT_WR);
+	assert_false(goes_short());
+}
+
+static void not_sent_yet(void)
+{
+	vma_tcp_shutdown(app->conn, SHUT_WR);
+	raw_send(mine, theirs(), TCP_ACK, "", 0);
+	assert_false(goes_short());
+}
+
+static void with_a_model(void)
+{
+	vma_tcp_set(app->conn, VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_BBR);
+	send_bytes(app, 64);
+	assert_false(goes_short());
+}
+
+#define PLAYED(f)                                                                                                      \
+	{                                                                                                              \
+#f, f                                                                                                  \
+	}
+static const struct {
+	const char *name;
+	void (*play)(void);
+} cases[] = {
+        PLAYED(two_out),
+        PLAYED(only_one_of_two_acknowledged),
+        PLAYED(nothing_acknowledged),
+        PLAYED(a_part_acknowledged),
+        PLAYED(beyond_what_was_sent),
+        PLAYED(sent_twice),
+        PLAYED(probed),
+        PLAYED(first_answer_after_a_recovery),
+        PLAYED(in_disorder),
+        PLAYED(marked),
+        PLAYED(a_pure_acknowledgement),
+        PLAYED(two_at_once),
+        PLAYED(behind_a_hole),
+        PLAYED(said_before),
+        PLAYED(an_old_time_stamp),
+        PLAYED(no_time_stamp),
+        PLAYED(a_fin),
+        PLAYED(a_syn),
+        PLAYED(a_reset),
+        PLAYED(an_urgent_byte_to_come),
+        PLAYED(other_options),
+        PLAYED(stamps_elsewhere),
+        PLAYED(beyond_the_window),
+        PLAYED(nobody_reads),
+        PLAYED(much_unread),
+        PLAYED(no_memory_left),
+        PLAYED(no_bytes_left),
+        PLAYED(our_end_is_closed),
+        PLAYED(not_sent_yet),
+        PLAYED(with_a_model),
+};
+
+/* A conversation, the case, and the conversation as it goes on. */
+static void play(int way, void (*what)(void), struct known known[3])
+{
+	open_way(way, true, true);
+	for (int i = 0; i < 20; i++) {
+		send_bytes(app, 64);
+		pass_time();
+		message(64);
+		assert_int_equal(read_bytes(app, 64), 64);
+	}
+	pass_time();
+	look(&known[0]);
+	what();
+	look(&known[1]);
+	pass_time();
+	if (app->conn->pcb != NULL) {
+		send_bytes(app, 64);
+		message(64);
+		message(64);
+	}
+	look(&known[2]);
+	close_way();
+}
+
+static void test_other_segments_go_the_general_way_with_the_same_result(void **state)
+{
+	static struct known known[WAYS][3];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		for (int way = 0; way < WAYS; way++)
+			play(way, cases[i].play, known[way]);
+		for (int k = 0; k < 3; k++) {
+			if (memcmp(&known[SHORT][k], &known[GENERAL][k], sizeof(known[0][0])) != 0)
+				fail_msg("%s, %d", cases[i].name, k);
+		}
+	}
+}
+
+static void test_without_time_stamps_or_sack_it_is_not_taken(void **state)
+{
+	(void)state;
+	for (int options = 0; options < 3; options++) {
+		open_way(SHORT, options & 1, options & 2);
+		for (int i = 0; i < 5; i++) {
+			send_bytes(app, 64);
+			pass_time();
+			assert_false(goes_short());
+			assert_int_equal(read_bytes(app, 64), 64);
+		}
+		close_way();
+	}
+}
+
+/* ---- by chance ---- */
+
+static uint32_t draw(uint32_t *seed, uint32_t below)
+{
+	*seed = *seed * 1664525 + 1013904223;
+	return (*seed >> 8) % below;
+}
+
+enum { STEPS = 300 };
+
+static void say(uint32_t *seed)
+{
+	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
+	uint32_t ack = out != 0 && draw(seed, 4) == 0 ? una + draw(seed, out + 1) : una + out;
+	uint32_t len = 1 + draw(seed, draw(seed, 8) ? 100 : 900);
+
+	raw.window = (uint16_t)(draw(seed, 20) == 0 ? draw(seed, 30) : 200 + draw(seed, 1000));
+	raw.ts += draw(seed, 3);
+	raw.ts_ecr = port_clock_ms(side[0].tcp) - draw(seed, 3);
+	switch (draw(seed, 24)) {
+	case 0: /* again */
+		raw_send_bytes(mine - 60, ack, 60);
+		break;
+	case 1: /* a hole, closed at once */
+		raw_send_bytes(mine + 50, ack, 50);
+		raw_send_bytes(mine, ack, 50);
+		mine += 100;
+		break;
+	case 2:
+		raw_send(mine, ack, TCP_ACK, "", 0);
+		break;
+	default:
+		raw_send_bytes(mine, ack, len);
+		mine += len;
+	}
+}
+
+static unsigned converse(uint32_t seed, int way, struct known *known)
+{
+	unsigned taken = 0;
+
+	open_way(way, true, true);
+	for (int i = 0; i < STEPS; i++) {
+		mark_way();
+		say(&seed);
+		taken += was_short();
+		look(&known[i]);
+		if (draw(&seed, 3) != 0)
+			send_bytes(app, 1 + draw(&seed, draw(&seed, 8) ? 200 : 3000));
+		if (draw(&seed, 2) == 0)
+			read_bytes(app, draw(&seed, 5000));
+		if (draw(&seed, 10) == 0)
+			run(draw(&seed, 400) * MS);
+		raw.count = raw.seen = 0;
+	}
+	close_way();
+	return taken;
+}
+
+static void test_a_conversation_drawn_by_chance_is_the_same_both_ways(void **state)
+{
+	static struct known known[WAYS][STEPS];
+	unsigned taken = 0;
+
+	(void)state;
+	for (uint32_t seed = 1; seed <= 30; seed++) {
+		taken += converse(seed, SHORT, known[SHORT]);
+		assert_int_equal(converse(seed, GENERAL, known[GENERAL]), 0);
+		for (int i = 0; i < STEPS; i++)
+			assert_memory_equal(&known[SHORT][i], &known[GENERAL][i], sizeof(known[0][0]));
+	}
+	assert_true(taken > 30 * STEPS / 8);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ping_pong_goes_the_short_way),
+        cmocka_unit_test(test_messages_one_way_go_the_short_way),
+        cmocka_unit_test(test_what_waits_to_be_sent_is_sent_after_it),
+        cmocka_unit_test(test_other_segments_go_the_general_way_with_the_same_result),
+        cmocka_unit_test(test_without_time_stamps_or_sack_it_is_not_taken),
+        cmocka_unit_test(test_a_conversation_drawn_by_chance_is_the_same_both_ways),
+};
+VMA_TEST_MAIN(tests)
