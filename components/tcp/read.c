@@ -67,19 +67,21 @@ bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn)
 	return ended && vma_tcp_rx_bytes(conn) == 0;
 }
 
-/*
- * What is stepped over is kept until it is consumed: a mark that comes in between takes the place of the one that was
- * stepped over, and would have it read after all, or in fact the byte that then is the last of those given.
- */
-unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
+static void keep_step(struct vma_tcp_conn *conn, size_t step)
+{
+	if (__builtin_expect(conn->rx_step != step, 0))
+		conn->rx_step = step;
+}
+
+static __attribute__((noinline)) unsigned front_with_mark(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans,
+                                                          unsigned n)
 {
 	uint64_t limit, left;
 	size_t step;
 	unsigned used;
 
 	rules_of(conn, &step, &limit);
-	if (__builtin_expect(conn->rx_step != step, 0))
-		conn->rx_step = step;
+	keep_step(conn, step);
 	if (skip >= limit)
 		return 0;
 	used = fifo_front(&conn->rx, skip + step, spans, n);
@@ -92,6 +94,22 @@ unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *
 		left -= spans[i].iov_len;
 	}
 	return used;
+}
+
+/*
+ * What is stepped over is kept until it is consumed: a mark that comes in between takes the place of the one that was
+ * stepped over, and would have it read after all, or in fact the byte that then is the last of those given.
+ *
+ * Nearly always there is no mark, nor one that was passed: nothing is stepped over, and nothing limits what is given.
+ */
+unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
+{
+	/* In this order, as in mark_of: what was passed for a new mark is there when the mark is. */
+	if (__builtin_expect(atomic_load_explicit(&conn->urgent_at, memory_order_acquire) >= 0, 0) ||
+	    __builtin_expect(atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed) >= 0, 0))
+		return front_with_mark(conn, skip, spans, n);
+	keep_step(conn, 0);
+	return fifo_front(&conn->rx, skip, spans, n);
 }
 
 /* The reader is beyond the urgent byte: it is as if there had been none. */
