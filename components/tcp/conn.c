@@ -271,16 +271,18 @@ void tcp_conn_take_in(struct vma_tcp_conn *conn)
 	tell(conn);
 }
 
-static inline void take_and_send(struct vma_tcp_conn *conn)
+/* Input and output. True: it was a message, and all that is left to do is to publish it; nothing has ended by it. */
+static inline bool exchange(struct vma_tcp_conn *conn)
 {
 	if (conn->burst != NULL) {
-		if (tcp_message(conn) && tcp_message_is_all(conn))
-			return;
-		if (conn->burst != NULL)
+		if (!tcp_message(conn))
 			tcp_input_burst(conn);
+		else if (tcp_message_is_all(conn))
+			return true;
 	}
 	if (conn->pcb != NULL && conn->pcb->state != TIME_WAIT)
 		tcp_output_conn(conn);
+	return false;
 }
 
 void tcp_conn_step(struct vma_tcp_conn *conn)
@@ -292,9 +294,15 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	if (conn->todo != 0)
 		do_work(conn);
 	if (conn->pcb != NULL) {
+		bool is_message;
+
 		lwip_enter(conn->tcp, conn);
-		take_and_send(conn);
+		is_message = exchange(conn);
 		lwip_leave();
+		if (is_message) {
+			tcp_message_publish(conn);
+			return;
+		}
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		end_in_timewait(conn);

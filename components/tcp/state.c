@@ -105,6 +105,19 @@ static bool is_busy(const struct vma_tcp_conn *conn)
 	return pcb->unacked != NULL || pcb->unsent != NULL || fifo_produced(&conn->tx) != conn->fed;
 }
 
+static inline void publish_state(struct vma_tcp_conn *conn, int state)
+{
+	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != state)
+		atomic_store_explicit(&conn->state, state, memory_order_release);
+}
+
+static inline void publish_buffers(struct vma_tcp_conn *conn)
+{
+	if (conn->made_room || was_spent(conn))
+		tell_room(conn);
+	window_publish(conn);
+}
+
 void tcp_conn_publish(struct vma_tcp_conn *conn)
 {
 	int state;
@@ -117,12 +130,23 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 	if (conn->bytes_came)
 		conn->events |= VMA_TCP_READABLE;
 	conn->bytes_came = false;
-	if (conn->made_room || was_spent(conn))
-		tell_room(conn);
-	window_publish(conn);
+	publish_buffers(conn);
 	tcp_busy_changed(conn, is_busy(conn));
-	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != state)
-		atomic_store_explicit(&conn->state, state, memory_order_release);
+	publish_state(conn, state);
+}
+
+/* It is established, and not shut down; nothing is out and nothing waits: not busy. */
+void tcp_message_publish(struct vma_tcp_conn *conn)
+{
+	uint32_t events;
+
+	publish_buffers(conn);
+	tcp_busy_changed(conn, false);
+	publish_state(conn, TCP_ESTABLISHED);
+	events = conn->events | VMA_TCP_READABLE;
+	conn->events = 0;
+	conn->bytes_came = false;
+	tcp_events(conn, events);
 }
 
 /* Both directions are over for good, as after the kernel's tcp_done. */

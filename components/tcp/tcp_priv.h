@@ -398,7 +398,8 @@ void tcp_conn_over(struct vma_tcp_conn *conn,
 /* Ends it: the pcb is given up, with or without RST to the peer, then tcp_conn_over(conn, error). Within lwip_enter or
  * not. Nothing of the pcb may be used afterwards. */
 void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset);
-void tcp_conn_publish(struct vma_tcp_conn *conn);                      /* state and readiness from the pcb */
+void tcp_conn_publish(struct vma_tcp_conn *conn);    /* state and readiness from the pcb */
+void tcp_message_publish(struct vma_tcp_conn *conn); /* the same after tcp_message_is_all, and what is new is told */
 static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed by its application */
 {
 	return conn->is_orphan;
@@ -442,7 +443,7 @@ static inline bool tcp_may_be_wanted(const struct vma_tcp_conn *conn)
 {
 	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
 
-	return fifo_bytes(&conn->tx) > sndbuf / 3 || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
+	return 3 * fifo_bytes(&conn->tx) > sndbuf || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
 }
 /* conn->urgent_byte, but for the byte itself. */
 enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };

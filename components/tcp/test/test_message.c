@@ -16,6 +16,7 @@ struct known {
 	uint32_t rcv_nxt, rcv_wnd, snd_nxt, snd_lbb, lastack, snd_wnd, snd_wl1, snd_wl2, snd_buf, snd_queuelen;
 	uint32_t ts_recent, ts_lastacksent, state, flags;
 	uint32_t rcv_edge, rcv_wup, rcv_mss, rcv_space, rcv_rtt_ecr, quick_acks, snd_wnd_max, snd_sml, events, sent;
+	int published;
 	uint64_t delack_due_ns, ato_ns, ack_ns, rcv_space_ns, last_data_in_ns, last_in_ns, rcvbuf, sndbuf, rx_edge;
 	uint64_t produced, fed, acked, given, released, in_use, stack_due_ns;
 	struct vma_tcp_counts counts, stack_counts;
@@ -62,6 +63,7 @@ static void look(struct known *k)
 	k->stack_busy = vma_tcp_is_busy(side[0].tcp);
 	k->counts = conn->counts;
 	k->stack_counts = counts_of(0);
+	k->published = vma_tcp_state(conn);
 	k->rcv_edge = conn->rcv_edge;
 	k->rcv_wup = conn->rcv_wup;
 	k->rcv_mss = conn->rcv_mss;
