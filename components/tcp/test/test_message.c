@@ -239,6 +239,55 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 	assert_memory_equal(&known[SHORT], &known[GENERAL], sizeof(known[SHORT]));
 }
 
+/* What was going on before is over by it, whatever it was. */
+static void test_nothing_of_before_is_left(void **state)
+{
+	static struct known known[WAYS];
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		struct tcp_recovery *r;
+
+		open_way(way, true, true);
+		send_bytes(app, 64);
+		pass_time();
+		r = &app->conn->recovery;
+		r->backoff = r->timeouts = r->probes = r->persist_backoff = r->blocks = 2;
+		r->pipe_bytes = 1000;
+		r->reorder_due_ns = r->persist_due_ns = pair_now_ns + SEC;
+		r->stuck_since_ns = r->persist_since_ns = pair_now_ns - SEC;
+		r->rto_from_ns = r->probe_from_ns = r->rack_sent_ns = 1;
+		r->probe_wanted = app->conn->push_once = true;
+		app->conn->rcv_mss = 64; /* what is that long says something of the round trip */
+		assert_true(goes_short() == (way == SHORT));
+		look(&known[way]);
+		assert_int_equal(known[way].recovery.backoff, 0);
+		assert_int_equal(known[way].recovery.persist_due_ns, 0);
+		close_way();
+	}
+	assert_memory_equal(&known[SHORT], &known[GENERAL], sizeof(known[SHORT]));
+}
+
+/* What somebody has asked for beside it is done in the same step. */
+static void test_an_acknowledgement_that_is_due_leaves_after_it(void **state)
+{
+	static struct known known[WAYS];
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		open_way(way, true, true);
+		pass_time();
+		raw_forget();
+		vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
+		tcp_set_flags(app->conn->pcb, TF_ACK_NOW);
+		assert_true(goes_short() == (way == SHORT));
+		assert_int_equal(raw_last()->ack, mine);
+		look(&known[way]);
+		close_way();
+	}
+	assert_memory_equal(&known[SHORT], &known[GENERAL], sizeof(known[SHORT]));
+}
+
 /* ---- it is not taken ---- */
 
 static void two_out(void)
@@ -324,6 +373,28 @@ static void marked(void)
 	raw_send_bytes(mine, theirs() - 64, 0);
 	app->conn->pcb->unacked->sends = 2;
 	assert_false(goes_short());
+}
+
+/* Nothing is out, and what is behind it is in a segment that is not. */
+static void without_a_frame(void)
+{
+	const bool predicts_nothing = side[0].tcp->predicts_nothing;
+	static struct vma_buf *held[1 << 16];
+	size_t n = 0;
+
+	side[0].tcp->predicts_nothing = false; /* not to compare how often a frame is asked for */
+	while ((held[n] = vma_ring_tx_buf(side[0].ring)) != NULL)
+		n++;
+	send_bytes(app, 64);
+	settle();
+	assert_non_null(app->conn->pcb->unsent);
+	side[0].tcp->predicts_nothing = predicts_nothing;
+	vma_buf_put(pair_arena, held[--n]); /* for the peer's */
+	assert_false(goes_short());
+	while (n > 0)
+		vma_buf_put(pair_arena, held[--n]);
+	run(10 * MS);
+	assert_null(app->conn->pcb->unsent);
 }
 
 static void a_pure_acknowledgement(void)
@@ -499,9 +570,13 @@ static void no_bytes_left(void)
 	mark_way();
 	raw_send_bytes(mine, theirs(), 200);
 	assert_false(was_short());
+	mine += 200;
+	mark_way();
+	raw_send_bytes(mine, theirs(), 8); /* for which there would be room, but it comes after them */
+	assert_false(was_short());
 	pair_no_bytes = false;
 	run(10 * MS); /* tried again */
-	mine += 200;
+	assert_int_equal(read_bytes(app, 1000), 584);
 }
 
 static void our_end_is_closed(void)
@@ -542,6 +617,7 @@ static const struct {
         PLAYED(first_answer_after_a_recovery),
         PLAYED(in_disorder),
         PLAYED(marked),
+        PLAYED(without_a_frame),
         PLAYED(a_pure_acknowledgement),
         PLAYED(two_at_once),
         PLAYED(behind_a_hole),
@@ -696,6 +772,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ping_pong_goes_the_short_way),
         cmocka_unit_test(test_messages_one_way_go_the_short_way),
         cmocka_unit_test(test_what_waits_to_be_sent_is_sent_after_it),
+        cmocka_unit_test(test_nothing_of_before_is_left),
+        cmocka_unit_test(test_an_acknowledgement_that_is_due_leaves_after_it),
         cmocka_unit_test(test_other_segments_go_the_general_way_with_the_same_result),
         cmocka_unit_test(test_without_time_stamps_or_sack_it_is_not_taken),
         cmocka_unit_test(test_a_conversation_drawn_by_chance_is_the_same_both_ways),
