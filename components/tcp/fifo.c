@@ -249,6 +249,12 @@ unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, uns
 
 	if (at >= produced)
 		return 0;
+	/* All of it in the first chunk, which is not left behind then, see (3). */
+	chunk = fifo->head;
+	if (__builtin_expect(produced <= chunk->base + chunk->size && n != 0, 1)) {
+		*spans = (struct iovec){chunk->bytes + (at - chunk->base), (size_t)(produced - at)};
+		return 1;
+	}
 	chunk = head_at(fifo, consumed, produced);
 	while (at >= chunk_end(chunk))
 		chunk = chunk->next;
