@@ -271,18 +271,14 @@ void tcp_conn_take_in(struct vma_tcp_conn *conn)
 	tell(conn);
 }
 
-/* Input and output. True: it was a message, and all that is left to do is to publish it; nothing has ended by it. */
-static inline bool exchange(struct vma_tcp_conn *conn)
+static inline void exchange(struct vma_tcp_conn *conn)
 {
-	if (conn->burst != NULL) {
-		if (!tcp_message(conn))
-			tcp_input_burst(conn);
-		else if (tcp_message_is_all(conn))
-			return true;
-	}
+	lwip_enter(conn->tcp, conn);
+	if (conn->burst != NULL)
+		tcp_input_burst(conn);
 	if (conn->pcb != NULL && conn->pcb->state != TIME_WAIT)
 		tcp_output_conn(conn);
-	return false;
+	lwip_leave();
 }
 
 void tcp_conn_step(struct vma_tcp_conn *conn)
@@ -294,15 +290,12 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	if (conn->todo != 0)
 		do_work(conn);
 	if (conn->pcb != NULL) {
-		bool is_message;
-
-		lwip_enter(conn->tcp, conn);
-		is_message = exchange(conn);
-		lwip_leave();
-		if (is_message) {
+		/* Nothing ends by it: when it is all of the step, there is nothing more to see to. */
+		if (conn->burst != NULL && tcp_message(conn) && tcp_message_is_all(conn)) {
 			tcp_message_publish(conn);
 			return;
 		}
+		exchange(conn);
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		end_in_timewait(conn);

@@ -36,6 +36,15 @@ extern __thread struct lwip_at lwip_at __attribute__((tls_model("initial-exec"),
 void lwip_enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn);
 void lwip_enter_listener(struct vma_tcp *tcp, struct tcp_pcb_listen *listener);
 void lwip_leave(void);
+/* Instead of both around what frees objects of lwIP's, and does nothing else: its lists stay empty. */
+static inline void lwip_give(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
+{
+	lwip_at = (struct lwip_at){.tcp = tcp, .conn = conn};
+}
+static inline void lwip_given(void)
+{
+	lwip_at = (struct lwip_at){0};
+}
 /* Within: a segment, from its TCP header on, of a packet between these IPv4 addresses. Takes p. */
 void lwip_input(const void *src, const void *dst, struct pbuf *p);
 

@@ -121,7 +121,9 @@ static inline void take_ack(struct vma_tcp_conn *conn, const struct message *m)
 	recovery_acked_last(conn, seg, acked);
 	pcb->unacked = NULL;
 	pcb->snd_buf += seg->len;
+	lwip_give(conn->tcp, conn);
 	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - memory_segment_free(conn->tcp, seg));
+	lwip_given();
 }
 
 /* As conclude of input.c: what was fed has been sent and acknowledged, all of it. */

@@ -7,7 +7,7 @@
 
 /*
  * Whether conn->burst, which there is, was one such segment: then all is done that tcp_input_burst does. False: nothing
- * has been done. Within lwip_enter.
+ * has been done. Not within lwip_enter: but for the segment that it frees, lwIP has no part in it.
  */
 bool tcp_message(struct vma_tcp_conn *conn);
 
