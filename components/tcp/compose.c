@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "compose.h"
+#include "copy_sum.h"
+#include "frame.h"
 #include "lwip_memory.h"
 
 /* No FIN is to go along, nothing waits before it, and there is a way. */
@@ -20,22 +22,63 @@ static bool is_simple(const struct vma_tcp_conn *conn)
 	       conn->path.len != 0 && !atomic_load_explicit(&conn->shut_wr, memory_order_relaxed);
 }
 
-/* In whole words, as they are read again (see frame.c). The window is frame.c's, too. */
-static void write_header(const struct vma_tcp_conn *conn, void *header, bool stamped, bool push)
+/*
+ * The segment in a frame, and its header in the segment, where lwIP looks for it: what is there is what frame.c would
+ * read to send it again, so the window, which is chosen when a frame leaves, and the checksum are not.
+ */
+static bool send_frame(struct vma_tcp_conn *conn, struct tcp_seg *seg, const void *bytes, bool stamped, bool push)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
-	uint8_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN;
-	uint16_t flags = (uint16_t)(hdr_len / 4 << 12 | TCP_ACK | (push ? TCP_PSH : 0));
-	uint32_t words[8] = {conn->key.local_port_be | (uint32_t)conn->key.peer_port_be << 16,
-	                     lwip_htonl(pcb->snd_lbb),
-	                     lwip_htonl(pcb->rcv_nxt),
-	                     lwip_htons(flags),
-	                     0,
-	                     lwip_htonl(0x0101080a),
-	                     lwip_htonl(port_clock_ms(conn->tcp)),
-	                     lwip_htonl(pcb->ts_recent)};
+	struct vma_tcp *tcp = conn->tcp;
+	uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN, l4_len = hdr_len + seg->len;
+	uint64_t addresses = frame_address_sum(&conn->key), pseudo = frame_pseudo_sum(addresses, l4_len), sum = pseudo;
+	const uint16_t flag = frame_checksum_flag(tcp->nic, l4_len);
+	const uint32_t ports = frame_ports(&conn->key), seq = lwip_htonl(pcb->snd_lbb), ack = lwip_htonl(pcb->rcv_nxt);
+	const uint16_t flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK | (push ? TCP_PSH : 0)));
+	const uint16_t urgent = lwip_htons(frame_urgent(conn, pcb->snd_lbb));
+	uint32_t off, len = conn->path.len + l4_len, word;
+	uint8_t *header = (uint8_t *)seg->tcphdr, *frame, *to;
+	struct vma_buf *buf;
 
-	memcpy(header, words, stamped ? 32 : TCP_HLEN);
+	if (frame_buf(tcp, len, &buf, &off) != ERR_OK)
+		return false;
+	frame = (uint8_t *)vma_buf_frame(tcp->arena, buf) + off;
+	to = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
+	frame_write_path(conn, frame, addresses, l4_len);
+	word = flags | (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons(window_announce(conn)) << 16;
+	sum += (uint64_t)ports + seq + ack + word + urgent;
+	frame_store32(to, ports);
+	frame_store32(header, ports);
+	frame_store32(to + 4, seq);
+	frame_store32(header + 4, seq);
+	frame_store32(to + 8, ack);
+	frame_store32(header + 8, ack);
+	frame_store32(to + 12, word);
+	frame_store32(header + 12, flags);
+	frame_store16(to + 18, urgent);
+	frame_store32(header + 16, 0);
+	if (stamped) {
+		const uint32_t kind = lwip_htonl(0x0101080a), now = lwip_htonl(port_clock_ms(tcp)),
+		               echo = lwip_htonl(pcb->ts_recent);
+
+		sum += (uint64_t)kind + now + echo;
+		frame_store32(to + 20, kind);
+		frame_store32(header + 20, kind);
+		frame_store32(to + 24, now);
+		frame_store32(header + 24, now);
+		frame_store32(to + 28, echo);
+		frame_store32(header + 28, echo);
+	}
+	if (frame_needs_sum(tcp->nic, flag)) {
+		sum += copy_sum_even(to + hdr_len, bytes, seg->len);
+		frame_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
+	} else {
+		memcpy(to + hdr_len, bytes, seg->len);
+		frame_store16(to + 16, vma_csum_fold(pseudo));
+	}
+	frame_count(conn, seg->len);
+	tcp_frame_out(tcp, buf, off, len, flag);
+	return true;
 }
 
 /* What lwIP would have changed by now. */
@@ -71,8 +114,7 @@ struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
 	if (seg == NULL)
 		return NULL;
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
-	write_header(conn, seg->tcphdr, stamped, push);
-	if (tcp_frame_send(conn, seg->p) != ERR_OK) {
+	if (!send_frame(conn, seg, span.iov_base, stamped, push)) {
 		memory_segment_free(conn->tcp, seg);
 		return NULL;
 	}

@@ -120,19 +120,12 @@ void tcp_frames_leave(struct vma_tcp *tcp)
 		send_frames(tcp);
 }
 
-bool tcp_frame_room(struct vma_tcp *tcp)
+bool tcp_frame_make_room(struct vma_tcp *tcp)
 {
-	if (__builtin_expect(tcp->frames_count == TCP_FRAMES || tcp->invited >= TCP_INVITED, 0)) {
-		send_frames(tcp);
-		tcp->invited = 0;
-		tcp->answers_wait = !vma_nic_rx_is_quiet(vma_ring_qp(tcp->ring));
-	}
+	send_frames(tcp);
+	tcp->invited = 0;
+	tcp->answers_wait = !vma_nic_rx_is_quiet(vma_ring_qp(tcp->ring));
 	return tcp->frames_count < TCP_FRAMES;
-}
-
-void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len, uint16_t flags)
-{
-	tcp->frames[tcp->frames_count++] = (struct vma_nic_seg){.buf = buf, .off = off, .len = len, .flags = flags};
 }
 
 /* ---- who is to be looked at ---- */

@@ -362,7 +362,10 @@ struct vma_tcp {
 /* The connection's packets or output are dealt with at the end of this turn. */
 void tcp_ready(struct vma_tcp_conn *conn);
 /* A complete frame with its reference passes to the stack; sent at the end of the turn, or when TCP_FRAMES wait. */
-void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len, uint16_t flags);
+static inline void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len, uint16_t flags)
+{
+	tcp->frames[tcp->frames_count++] = (struct vma_nic_seg){.buf = buf, .off = off, .len = len, .flags = flags};
+}
 /* What is gathered leaves now, if no other connection waits in this turn: its books are kept while it is on its way. */
 void tcp_frames_leave(struct vma_tcp *tcp);
 void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
@@ -384,7 +387,13 @@ uint64_t tcp_again_ns(const struct vma_tcp *tcp);
 /* Looked at again then: there was no frame, or no memory. */
 void tcp_retry(struct vma_tcp_conn *conn);
 /* Room for one more frame in this turn (sends what is gathered if need be). */
-bool tcp_frame_room(struct vma_tcp *tcp);
+bool tcp_frame_make_room(struct vma_tcp *tcp) __attribute__((cold));
+static inline bool tcp_frame_room(struct vma_tcp *tcp)
+{
+	if (__builtin_expect(tcp->frames_count == TCP_FRAMES || tcp->invited >= TCP_INVITED, 0))
+		return tcp_frame_make_room(tcp);
+	return true;
+}
 void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size); /* aligned to 64 bytes */
 void tcp_free_memory(struct vma_tcp *tcp, void *memory);
 void *tcp_allocated_base(void *memory); /* what host.free has to be given for it */
