@@ -108,17 +108,38 @@ static void *counted(struct vma_tcp *tcp, void *object)
 	return object;
 }
 
-void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
+/* NULL: none is kept. Not counted yet. */
+static inline void *kept(struct tcp_port_memory *memory, enum memory_kind kind)
 {
-	struct tcp_port_memory *memory = tcp->memory;
 	struct free_object *object = memory->free[kind].first;
 
-	if (object) {
+	if (__builtin_expect(object != NULL, 1)) {
 		memory->free[kind].first = object->next;
 		memory->free[kind].count--;
-		return counted(tcp, object);
 	}
+	return object;
+}
+
+static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum memory_kind kind)
+{
 	return counted(tcp, host_alloc(tcp, kind_size[kind]));
+}
+
+/* static: inlined where the kind is known. */
+static inline void *get(struct vma_tcp *tcp, enum memory_kind kind)
+{
+	struct tcp_port_memory *memory = tcp->memory;
+	void *object = kept(memory, kind);
+
+	if (__builtin_expect(object == NULL, 0))
+		return get_new(tcp, kind);
+	memory->in_use++;
+	return object;
+}
+
+void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
+{
+	return get(tcp, kind);
 }
 
 void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
@@ -141,12 +162,12 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 /* The header lies where pbuf_alloc and pbuf_add_header would put it. */
 struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
 {
-	struct tcp_seg *seg = memory_get(tcp, MEMORY_SEGMENT);
-	struct pbuf *data = seg ? memory_get(tcp, MEMORY_PBUF) : NULL, *head;
-	struct header_block *block = data ? memory_get(tcp, MEMORY_HEADER) : NULL;
+	struct tcp_seg *seg = get(tcp, MEMORY_SEGMENT);
+	struct pbuf *data = seg ? get(tcp, MEMORY_PBUF) : NULL, *head;
+	struct header_block *block = data ? get(tcp, MEMORY_HEADER) : NULL;
 	uint16_t hdr_len = (uint16_t)(TCP_HLEN + options_len);
 
-	if (!block) {
+	if (__builtin_expect(!block, 0)) {
 		if (data)
 			memory_put(tcp, MEMORY_PBUF, data);
 		if (seg)

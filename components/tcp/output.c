@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "compose.h"
+#include "recovery.h"
 
 #define QUEUE_MARGIN 16 /* pbufs that a segment may need, below lwIP's limit of them */
 
@@ -34,15 +35,19 @@ static bool fits_window(const struct tcp_pcb *pcb)
 	return lwip_ntohl(seg->tcphdr->seqno) - pcb->lastack + seg->len <= pcb->snd_wnd;
 }
 
-/* What has been sent once. */
+/* What has been sent once: up to here. */
+static void note_given_to(struct vma_tcp_conn *conn, uint64_t given)
+{
+	conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
+	                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
+	atomic_store_explicit(&conn->given, given, memory_order_release);
+}
+
 static void note_given(struct vma_tcp_conn *conn)
 {
 	uint64_t given = tcp_tx_offset(conn, conn->pcb->snd_nxt);
 
-	given = given < conn->fed ? given : conn->fed;
-	conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
-	                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
-	atomic_store_explicit(&conn->given, given, memory_order_release);
+	note_given_to(conn, given < conn->fed ? given : conn->fed);
 }
 
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
@@ -157,12 +162,14 @@ static bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produce
 	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
 	uint32_t written;
 
-	if (seg != NULL) {
+	if (__builtin_expect(seg != NULL, 1)) {
+		const uint32_t end = conn->pcb->snd_lbb;
+
 		if (n < conn->mss)
-			conn->snd_sml = conn->pcb->snd_lbb;
+			conn->snd_sml = end;
 		window_data_sent(conn);
-		recovery_sent(conn, seg);
-		note_given(conn);
+		recovery_sent_at(conn, seg, end - n, n);
+		note_given_to(conn, conn->fed); /* all that lwIP has: tcp_compose leaves nothing behind */
 		return true;
 	}
 	written = write_bytes(conn, n, produced);
@@ -199,7 +206,44 @@ static void note_urgent(struct vma_tcp_conn *conn)
 	conn->urgent_mode = true;
 }
 
-static void feed(struct vma_tcp_conn *conn)
+/*
+ * What a message of a conversation finds: it is alone in the fifo and fits into a segment, nothing else waits or is to
+ * be repaired, and everything lets it go. Bytes of it; 0: it is another case, or there is nothing to send.
+ *
+ * Then recovery_retransmit would have nothing to do: no probe is wanted, nothing has marks (so what is in flight is all
+ * that is out), F-RTO does not run, a rescue is for recoveries only, and the silence before it was not long enough for
+ * a restart (the timeout is not below RTT_RTO_MIN_NS). A congestion control with a model, which paces, and urgent data
+ * are left to the long way.
+ */
+static uint32_t alone(struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_recovery *r = &conn->recovery;
+	const uint64_t produced = fifo_produced(&conn->tx), waits = produced - conn->fed;
+	uint32_t most, out;
+
+	if (waits == 0)
+		return 0;
+	most = segment_max(conn);
+	out = scoreboard_out(conn);
+	if (waits > most || !conn->connected || pcb->unsent != NULL || r->state != TCP_RECOVERY_OPEN ||
+	    (r->sacked_bytes | r->dup_bytes | r->lost_bytes | r->frto) != 0 || r->probe_wanted || r->probe_new ||
+	    cc_has_model(&conn->cc) || conn->cc.pacing_rate != 0)
+		return 0;
+	if (conn->urgent_mode || atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed) != 0)
+		return 0;
+	if ((waits < most && waits_for_company(conn, produced)) || window_left(pcb) < waits ||
+	    pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN || conn->cc.cwnd < out + waits)
+		return 0;
+	if (pcb->unacked != NULL)
+		r->pipe_bytes = out;
+	else if (conn->tcp->now_ns - r->last_sent_ns >= RTT_RTO_MIN_NS)
+		return 0;
+	return (uint32_t)waits;
+}
+
+/* asked: what `alone` has said of all that waits. */
+static void feed(struct vma_tcp_conn *conn, uint32_t asked)
 {
 	uint32_t most = segment_max(conn);
 	uint64_t produced;
@@ -207,10 +251,13 @@ static void feed(struct vma_tcp_conn *conn)
 	while ((produced = fifo_produced(&conn->tx)) != conn->fed) {
 		uint32_t n = produced - conn->fed < most ? (uint32_t)(produced - conn->fed) : most;
 
-		note_urgent(conn);
-		if (n < most && waits_for_company(conn, produced))
-			break;
-		if (!may_leave(conn, n) || !feed_segment(conn, n, produced))
+		if (n != asked) {
+			note_urgent(conn);
+			if ((n < most && waits_for_company(conn, produced)) || !may_leave(conn, n))
+				break;
+		}
+		asked = 0;
+		if (!feed_segment(conn, n, produced))
 			break;
 		if (__builtin_expect(conn->tcp->answers_wait, 0)) {
 			tcp_ready(conn);
@@ -265,15 +312,29 @@ static bool has_report(const struct vma_tcp_conn *conn)
 	       ((conn->sacks_waiting != 0 && conn->pcb->ooseq != NULL) || conn->dsack_left != conn->dsack_right);
 }
 
+/* Nothing is to be sent, or sent again, and no FIN: all that follows would find that out for itself. */
+static bool is_quiet(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	return pcb->unacked == NULL && pcb->unsent == NULL && fifo_produced(&conn->tx) == conn->fed &&
+	       conn->connected && !atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
+}
+
 static void output(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	const bool report = has_report(conn);
+	const uint32_t asked = alone(conn);
 
-	if (recovery_retransmit(conn) != 0)
+	if (asked != 0)
+		feed(conn, asked);
+	else if (is_quiet(conn))
+		conn->recovery.probe_wanted = conn->push_once = false;
+	else if (recovery_retransmit(conn) != 0)
 		tcp_retry(conn);
 	else if ((pcb->unsent == NULL || transmit(conn, false)) && conn->connected)
-		feed(conn);
+		feed(conn, 0);
 	if (report || (pcb->flags & TF_ACK_NOW && conn->connected))
 		send_ack(conn);
 }

@@ -3,8 +3,7 @@
 
 /* ---- new data ---- */
 
-/* What a congestion control with a model wants to know of each segment that leaves. */
-static void note_rate(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool nothing_out)
+void recovery_note_rate(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool nothing_out)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 
@@ -16,36 +15,7 @@ static void note_rate(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool nothi
 
 void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
-	struct tcp_recovery *r = &conn->recovery;
-	uint64_t now_ns = conn->tcp->now_ns;
-	uint32_t out = seg_end(seg) - conn->pcb->lastack;
-
-	seg->sent_ns = seg->first_sent_ns = now_ns;
-	seg->send_number = ++r->sends;
-	seg->sends = 1;
-	seg->marks = 0;
-	if (seg_seq(seg) == conn->pcb->lastack)
-		r->rto_from_ns = now_ns; /* nothing else was on its way: RFC 6298 5.1 */
-	if (cc_has_model(&conn->cc))
-		note_rate(conn, seg, seg_seq(seg) == conn->pcb->lastack);
-	r->probe_from_ns = r->last_sent_ns = now_ns;
-	if (r->state == TCP_RECOVERY_FAST)
-		r->prr_out += seg_len(seg);
-	if (r->flight_max == 0 || TCP_SEQ_GEQ(conn->pcb->lastack, r->flight_max_end)) {
-		r->flight_max = 0;
-		r->flight_max_end = seg_end(seg);
-		r->window_limited = false;
-	}
-	if (out > r->flight_max)
-		r->flight_max = out;
-	if (out + conn->cc.mss > conn->cc.cwnd)
-		r->window_limited = true;
-	if (r->probe_new) {
-		r->probe_new = false;
-		r->tail_probe_out = true;
-		r->tail_probe_again = false;
-		r->tail_probe_end = seg_end(seg);
-	}
+	recovery_sent_at(conn, seg, seg_seq(seg), seg_len(seg));
 }
 
 /* Lost segments go first. While F-RTO waits for its answer they do not, and two new ones may (RFC 5682 2.1). */
@@ -122,7 +92,7 @@ static int send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	seg->sent_ns = conn->tcp->now_ns;
 	seg->send_number = ++r->sends;
 	if (cc_has_model(&conn->cc))
-		note_rate(conn, seg, false);
+		recovery_note_rate(conn, seg, false);
 	if (seg->sends < UINT8_MAX)
 		seg->sends++;
 	r->total_retransmits++;

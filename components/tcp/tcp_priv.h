@@ -586,7 +586,15 @@ bool window_sacks_are_full(const struct vma_tcp_conn *conn);
 void window_acking(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
 /* The window field of a segment that leaves now, and that it acknowledges all that has come. */
 uint16_t window_announce(struct vma_tcp_conn *conn);
-void window_data_sent(struct vma_tcp_conn *conn);
+/* New data has left. An answer that comes soon after a question: a conversation. */
+static inline void window_data_sent(struct vma_tcp_conn *conn)
+{
+	uint64_t now = conn->tcp->now_ns;
+
+	if (conn->last_data_in_ns != 0 && now - conn->last_data_in_ns < conn->ato_ns)
+		conn->pingpong = true;
+	conn->last_data_out_ns = now;
+}
 void window_delack_fired(struct vma_tcp_conn *conn); /* the ACK is due; the kernel's lesson from that */
 void window_quickack(struct vma_tcp_conn *conn, bool on);
 void window_publish(struct vma_tcp_conn *conn);

@@ -228,9 +228,37 @@ static void fire_retransmit(struct vma_tcp_conn *conn)
 
 /* ---- */
 
+/*
+ * Whether the timer is set for a time that is surely not later than all that retransmit_due_ns would find, so that
+ * set_lazily would leave it where it is: so it is nearly always in a conversation, where the timer stands for something
+ * long acknowledged. With something unacknowledged, no recovery, nothing repeated and nothing to be awaited for
+ * reordering there are
+ *   the timeout     at least the round-trip time and RTT_RTO_MIN_NS after rto_from_ns, if that is not above its maximum
+ *   a tail probe    twice the round-trip time and RTT_RTO_MIN_NS (one segment) or PROBE_MARGIN_NS after probe_from_ns
+ * and without a sample of the round-trip time, which is 0 then, no probe, and a timeout that is later still.
+ */
+static bool is_set_early(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_recovery *r = &conn->recovery;
+	const struct tcp_timer_node *timer = &conn->timer[TCP_TIMER_RETRANSMIT];
+	uint64_t srtt_ns = conn->rtt.srtt_ns, timeout_ns, probe_ns;
+
+	if (!wheel_is_set(timer) || r->state != TCP_RECOVERY_OPEN || r->timeouts != 0 ||
+	    r->reorder_due_ns != UINT64_MAX || srtt_ns > RTT_RTO_MAX_NS - RTT_RTO_MIN_NS)
+		return false;
+	timeout_ns = r->rto_from_ns + srtt_ns + RTT_RTO_MIN_NS;
+	probe_ns = r->probe_from_ns + 2 * srtt_ns + (conn->pcb->unacked->next ? PROBE_MARGIN_NS : RTT_RTO_MIN_NS);
+	return timer->due_ns <= timers_earlier(timeout_ns, probe_ns);
+}
+
 void timers_retransmit_update(struct vma_tcp_conn *conn)
 {
 	uint64_t due_ns = UINT64_MAX;
+
+	if (conn->pcb && conn->pcb->state == ESTABLISHED && conn->pcb->unacked && is_set_early(conn)) {
+		persist_end(conn);
+		return;
+	}
 
 	if (!conn->pcb || conn->pcb->state == TIME_WAIT || conn->pcb->state == CLOSED) {
 		timers_set(conn, TCP_TIMER_RETRANSMIT, due_ns);
@@ -262,7 +290,7 @@ void timers_syn_soon(struct vma_tcp_conn *conn)
 
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns)
 {
-	conn->delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX;
+	conn->delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX; /* timers_no_delack */
 	set_lazily(conn, TCP_TIMER_DELACK, conn->delack_due_ns);
 }
 

@@ -26,6 +26,11 @@ static inline uint64_t timers_user_ns(const struct vma_tcp_conn *conn) /* TCP_US
 	return ms > 0 ? (uint64_t)ms * TCP_NS_PER_MS : 0;
 }
 void timers_set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns); /* UINT64_MAX: stops it */
+/* timers_delack(conn, 0): the timer itself stays where it is, see timers.c. */
+static inline void timers_no_delack(struct vma_tcp_conn *conn)
+{
+	conn->delack_due_ns = UINT64_MAX;
+}
 void timers_give_up(struct vma_tcp_conn *conn, bool reset);
 /* How often a connection without owner tries, at intervals of that length now. */
 uint32_t timers_orphan_tries(const struct vma_tcp_conn *conn, uint64_t interval_ns);

@@ -22,7 +22,7 @@
  * reports, or only one that is lost, the sender takes for lost, and sends again.
  */
 #include "budget.h"
-#include "lwip_port.h"
+#include "timers.h"
 
 #define ATO_MIN_NS (40 * TCP_NS_PER_MS)
 #define FIRST_DELAY_NS TCP_NS_PER_MS /* before any data; the kernel's next tick */
@@ -221,11 +221,12 @@ static uint64_t when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uin
 	return 2 * queued > rcvbuf ? at_most(window, few) : window;
 }
 
-static uint32_t choose_window(const struct vma_tcp_conn *conn)
+/* `now` is what window_now says. */
+static inline uint32_t choose_window(const struct vma_tcp_conn *conn, uint32_t now)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
-	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
+	uint32_t unit = UINT32_C(1) << pcb->rcv_scale, chosen;
 	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
 	chosen = at_most(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
@@ -239,14 +240,16 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 uint16_t window_announce(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
-	uint32_t window = choose_window(conn);
+	uint32_t now = window_now(conn), window = choose_window(conn, now);
 
-	if (window == 0 && window_now(conn) == 0 && conn->rcv_edge != pcb->rcv_nxt + window)
+	if (__builtin_expect(window == 0, 0) && now == 0 && conn->rcv_edge != pcb->rcv_nxt)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
 	conn->tcp->invited += pcb->rcv_nxt - conn->rcv_wup;
-	if (window > window_now(conn))
+	if (window > now) {
 		conn->rcv_edge = pcb->rcv_nxt + window;
-	pcb->rcv_wnd = window_now(conn);
+		now = window;
+	}
+	pcb->rcv_wnd = now;
 	pcb->rcv_ann_wnd = window;
 	conn->rcv_wup = pcb->rcv_nxt;
 	conn->out_segments++;
@@ -256,7 +259,7 @@ uint16_t window_announce(struct vma_tcp_conn *conn)
 	conn->ack_held = false;
 	conn->hold_rest -= conn->hold_rest != 0;
 	if (!conn->sacks_held) /* data takes no blocks along */
-		timers_delack(conn, 0);
+		timers_no_delack(conn);
 	return (uint16_t)at_most(window >> pcb->rcv_scale, 65535);
 }
 
@@ -382,7 +385,7 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 	}
 	if (waiting > conn->rcv_mss && conn->quick_acks == 0 && pcb->ooseq == NULL && hold(conn, waiting))
 		return;
-	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||
+	if ((waiting > conn->rcv_mss && choose_window(conn, window_now(conn)) >= window_now(conn)) ||
 	    (conn->quick_acks != 0 && !conn->pingpong) || pcb->ooseq != NULL)
 		tcp_ack_now(pcb);
 	else if (conn->delack_due_ns == UINT64_MAX)
@@ -468,16 +471,6 @@ void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right)
 	more_quick_acks(conn);
 	conn->pingpong = false;
 	conn->ato_ns = ATO_MIN_NS;
-}
-
-/* An answer that comes soon after a question: a conversation. */
-void window_data_sent(struct vma_tcp_conn *conn)
-{
-	uint64_t now = conn->tcp->now_ns;
-
-	if (conn->last_data_in_ns != 0 && now - conn->last_data_in_ns < conn->ato_ns)
-		conn->pingpong = true;
-	conn->last_data_out_ns = now;
 }
 
 void window_delack_fired(struct vma_tcp_conn *conn)
