@@ -25,73 +25,80 @@ static bool is_simple(const struct vma_tcp_conn *conn)
 /*
  * The segment in a frame, and its header in the segment, where lwIP looks for it: what is there is what frame.c would
  * read to send it again, so the window, which is chosen when a frame leaves, and the checksum are not.
+ *
+ * What calls others comes first: the words of the headers stay in registers then.
  */
-static bool send_frame(struct vma_tcp_conn *conn, struct tcp_seg *seg, const void *bytes, bool stamped, bool push)
+static inline bool send_frame(struct vma_tcp_conn *conn, uint8_t *header, const void *bytes, uint32_t n, bool stamped,
+                              bool push)
 {
+	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN, l4_len = hdr_len + n;
 	const struct tcp_pcb *pcb = conn->pcb;
 	struct vma_tcp *tcp = conn->tcp;
-	uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN, l4_len = hdr_len + seg->len;
-	uint64_t addresses = frame_address_sum(&conn->key), pseudo = frame_pseudo_sum(addresses, l4_len), sum = pseudo;
-	const uint16_t flag = frame_checksum_flag(tcp->nic, l4_len);
-	const uint32_t ports = frame_ports(&conn->key), seq = lwip_htonl(pcb->snd_lbb), ack = lwip_htonl(pcb->rcv_nxt);
-	const uint16_t flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK | (push ? TCP_PSH : 0)));
-	const uint16_t urgent = lwip_htons(frame_urgent(conn, pcb->snd_lbb));
-	uint32_t off, len = conn->path.len + l4_len, word;
-	uint8_t *header = (uint8_t *)seg->tcphdr, *frame, *to;
+	uint32_t off, len = conn->path.len + l4_len, window, ports, seq, ack, flags, urgent;
+	uint64_t addresses, sum;
 	struct vma_buf *buf;
+	uint8_t *frame, *to;
+	uint16_t flag;
 
 	if (frame_buf(tcp, len, &buf, &off) != ERR_OK)
 		return false;
+	window = window_announce(conn);
+	tcp_frame_out(tcp, buf, off, len, flag = frame_checksum_flag(tcp->nic, l4_len));
+	frame_count(conn, n);
 	frame = (uint8_t *)vma_buf_frame(tcp->arena, buf) + off;
 	to = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
+	addresses = frame_address_sum(&conn->key);
 	frame_write_path(conn, frame, addresses, l4_len);
-	word = flags | (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons(window_announce(conn)) << 16;
-	sum += (uint64_t)ports + seq + ack + word + urgent;
-	frame_store32(to, ports);
+	ports = frame_ports(&conn->key);
+	seq = lwip_htonl(pcb->snd_lbb);
+	ack = lwip_htonl(pcb->rcv_nxt);
+	flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK | (push ? TCP_PSH : 0)));
+	urgent = lwip_htons(frame_urgent(conn, pcb->snd_lbb));
 	frame_store32(header, ports);
-	frame_store32(to + 4, seq);
 	frame_store32(header + 4, seq);
-	frame_store32(to + 8, ack);
 	frame_store32(header + 8, ack);
-	frame_store32(to + 12, word);
 	frame_store32(header + 12, flags);
-	frame_store16(to + 18, urgent);
 	frame_store32(header + 16, 0);
+	flags |= (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons((uint16_t)window) << 16;
+	frame_store32(to, ports);
+	frame_store32(to + 4, seq);
+	frame_store32(to + 8, ack);
+	frame_store32(to + 12, flags);
+	frame_store32(to + 16, urgent << 16);
+	sum = frame_pseudo_sum(addresses, l4_len) + ports + seq + ack + flags + urgent;
 	if (stamped) {
-		const uint32_t kind = lwip_htonl(0x0101080a), now = lwip_htonl(port_clock_ms(tcp)),
+		const uint32_t kind = lwip_htonl(0x0101080a), now = lwip_htonl(tcp_clock_ms(tcp)),
 		               echo = lwip_htonl(pcb->ts_recent);
 
-		sum += (uint64_t)kind + now + echo;
-		frame_store32(to + 20, kind);
 		frame_store32(header + 20, kind);
-		frame_store32(to + 24, now);
 		frame_store32(header + 24, now);
-		frame_store32(to + 28, echo);
 		frame_store32(header + 28, echo);
+		frame_store32(to + 20, kind);
+		frame_store32(to + 24, now);
+		frame_store32(to + 28, echo);
+		sum += (uint64_t)kind + now + echo;
 	}
 	if (frame_needs_sum(tcp->nic, flag)) {
-		sum += copy_sum_even(to + hdr_len, bytes, seg->len);
+		sum += copy_sum_even(to + hdr_len, bytes, n);
 		frame_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
 	} else {
-		memcpy(to + hdr_len, bytes, seg->len);
-		frame_store16(to + 16, vma_csum_fold(pseudo));
+		memcpy(to + hdr_len, bytes, n);
+		frame_store16(to + 16, vma_csum_fold(frame_pseudo_sum(addresses, l4_len)));
 	}
-	frame_count(conn, seg->len);
-	tcp_frame_out(tcp, buf, off, len, flag);
 	return true;
 }
 
 /* What lwIP would have changed by now. */
-static void append(struct tcp_pcb *pcb, struct tcp_seg *seg)
+static void append(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
 {
 	if (pcb->unacked == NULL)
 		pcb->unacked = seg;
 	else
 		pcb->unacked_last->next = seg;
 	pcb->unacked_last = seg;
-	pcb->snd_lbb += seg->len;
+	pcb->snd_lbb += n;
 	pcb->snd_nxt = pcb->snd_lbb;
-	pcb->snd_buf -= seg->len;
+	pcb->snd_buf -= n;
 	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen + MEMORY_SEGMENT_PBUFS);
 	pcb->persist_backoff = 0;
 	pcb->ts_lastacksent = pcb->rcv_nxt;
@@ -114,11 +121,11 @@ struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
 	if (seg == NULL)
 		return NULL;
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
-	if (!send_frame(conn, seg, span.iov_base, stamped, push)) {
+	if (!send_frame(conn, (uint8_t *)seg->tcphdr, span.iov_base, n, stamped, push)) {
 		memory_segment_free(conn->tcp, seg);
 		return NULL;
 	}
 	conn->fed += n;
-	append(pcb, seg);
+	append(pcb, seg, n);
 	return seg;
 }

@@ -153,14 +153,40 @@ static struct fifo_chunk *chunk_after(const struct tcp_fifo *fifo, struct fifo_c
 	return chunk->next;
 }
 
+/* What the tail has room for, whoever's it is: the positions stay, and no chunk is made. */
+static inline bool reserve_in_small_tail(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans)
+{
+	struct fifo_chunk *chunk = fifo->tail;
+	uint64_t produced;
+
+	if (chunk == NULL || fifo->tail_is_large)
+		return false;
+	produced = atomic_load_explicit(&fifo->produced, memory_order_relaxed); /* GONE and HELD are of a large one */
+	if (atomic_load_explicit(&fifo->consumed, memory_order_acquire) == produced)
+		chunk->base = produced; /* (2) */
+	if (chunk_end(chunk) - produced < bytes)
+		return false;
+	*spans = (struct iovec){chunk->bytes + (produced - chunk->base), bytes};
+	return true;
+}
+
+static unsigned __attribute__((noinline))
+reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n);
+
 unsigned fifo_reserve(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
+{
+	if (bytes == 0 || n == 0)
+		return 0;
+	return __builtin_expect(reserve_in_small_tail(fifo, bytes, spans), 1) ? 1
+	                                                                      : reserve_anywhere(fifo, bytes, spans, n);
+}
+
+static unsigned reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
 {
 	uint64_t produced, consumed, at;
 	struct fifo_chunk *chunk;
 	unsigned used = 0;
 
-	if (bytes == 0 || n == 0)
-		return 0;
 	at = produced = tail_hold(fifo);
 	consumed = atomic_load_explicit(&fifo->consumed, memory_order_acquire);
 	if (fifo->tail == NULL)
@@ -193,7 +219,7 @@ void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
 	uint64_t produced = (word & FIFO_POSITION) + bytes;
 	struct fifo_chunk *chunk = fifo->tail, *unused;
 
-	if (chunk == NULL || (fifo->tail_is_large && (word & FIFO_HELD) == 0)) {
+	if (__builtin_expect(chunk == NULL || (fifo->tail_is_large && (word & FIFO_HELD) == 0), 0)) {
 		assert(bytes == 0); /* nothing was reserved */
 		return;
 	}

@@ -48,8 +48,17 @@ struct tcp_port_memory {
 		struct free_object *first;
 		uint32_t count, limit;
 	} free[MEMORY_KINDS];
+	/* Segments that stay together with their two pbufs, of which one lies in a header's memory: the usual ones, of
+	 * which each that is acknowledged makes room for the next. By seg->next. */
+	struct tcp_seg *whole;
+	uint32_t whole_count, whole_limit;
 	uint64_t in_use;
 };
+
+static struct header_block *block_of(const void *bytes)
+{
+	return (struct header_block *)((uintptr_t)bytes - offsetof(struct header_block, bytes));
+}
 
 static void *host_alloc(struct vma_tcp *tcp, size_t size)
 {
@@ -72,6 +81,7 @@ int port_memory_create(struct vma_tcp *tcp)
 		return -ENOMEM;
 	for (unsigned kind = 0; kind < MEMORY_KINDS; kind++)
 		memory->free[kind].limit = KEEPS * KEEP_BYTES / kind_size[kind];
+	memory->whole_limit = memory->free[MEMORY_HEADER].limit;
 	tcp->memory = memory;
 	tcp->clock_offset_ms = port_clock_offset(tcp->attr.secret);
 	return 0;
@@ -81,9 +91,16 @@ void port_memory_destroy(struct vma_tcp *tcp)
 {
 	struct tcp_port_memory *memory = tcp->memory;
 	struct free_object *object;
+	struct tcp_seg *seg;
 
 	if (!memory)
 		return;
+	while ((seg = memory->whole)) {
+		memory->whole = seg->next;
+		host_free(tcp, seg->p->next);
+		host_free(tcp, block_of(seg->p));
+		host_free(tcp, seg);
+	}
 	for (unsigned kind = 0; kind < MEMORY_KINDS; kind++) {
 		while ((object = memory->free[kind].first)) {
 			memory->free[kind].first = object->next;
@@ -159,15 +176,14 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 
 /* ---- segments ---- */
 
-/* The header lies where pbuf_alloc and pbuf_add_header would put it. */
-struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
+/* One of its three objects after the other; linked, but for what each segment has to be given anew. */
+static struct tcp_seg *__attribute__((noinline)) segment_in_pieces(struct vma_tcp *tcp)
 {
 	struct tcp_seg *seg = get(tcp, MEMORY_SEGMENT);
-	struct pbuf *data = seg ? get(tcp, MEMORY_PBUF) : NULL, *head;
+	struct pbuf *data = seg ? get(tcp, MEMORY_PBUF) : NULL;
 	struct header_block *block = data ? get(tcp, MEMORY_HEADER) : NULL;
-	uint16_t hdr_len = (uint16_t)(TCP_HLEN + options_len);
 
-	if (__builtin_expect(!block, 0)) {
+	if (!block) {
 		if (data)
 			memory_put(tcp, MEMORY_PBUF, data);
 		if (seg)
@@ -175,10 +191,33 @@ struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, u
 		return NULL;
 	}
 	block->is_large = 0;
-	head = (struct pbuf *)block->bytes;
+	seg->p = (struct pbuf *)block->bytes;
+	seg->p->next = data;
+	return seg;
+}
+
+/* The header lies where pbuf_alloc and pbuf_add_header would put it. */
+struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
+{
+	struct tcp_port_memory *memory = tcp->memory;
+	uint16_t hdr_len = (uint16_t)(TCP_HLEN + options_len);
+	struct tcp_seg *seg = memory->whole;
+	struct pbuf *head, *data;
+
+	if (__builtin_expect(seg != NULL, 1)) {
+		memory->whole = seg->next;
+		memory->whole_count--;
+		memory->in_use += 3;
+	} else {
+		seg = segment_in_pieces(tcp);
+		if (!seg)
+			return NULL;
+	}
+	head = seg->p;
+	data = head->next;
 	*data = (struct pbuf){.payload = bytes, .tot_len = len, .len = len, .type_internal = PBUF_ROM, .ref = 1};
 	*head = (struct pbuf){.next = data,
-	                      .payload = block->bytes + HEADER_AT,
+	                      .payload = (uint8_t *)head + HEADER_AT,
 	                      .tot_len = (u16_t)(hdr_len + len),
 	                      .len = hdr_len,
 	                      .type_internal = (u8_t)PBUF_RAM,
@@ -197,6 +236,7 @@ static bool is_pair(const struct pbuf *p)
 
 unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg)
 {
+	struct tcp_port_memory *memory = tcp->memory;
 	struct header_block *block;
 	unsigned pbufs;
 
@@ -205,7 +245,14 @@ unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg)
 		tcp_seg_free(seg);
 		return pbufs;
 	}
-	block = (struct header_block *)((uint8_t *)seg->p - offsetof(struct header_block, bytes));
+	block = block_of(seg->p);
+	if (__builtin_expect(!block->is_large && memory->whole_count < memory->whole_limit, 1)) {
+		seg->next = memory->whole;
+		memory->whole = seg;
+		memory->whole_count++;
+		memory->in_use -= 3;
+		return MEMORY_SEGMENT_PBUFS;
+	}
 	memory_put(tcp, MEMORY_PBUF, seg->p->next);
 	if (block->is_large)
 		mem_free(block->bytes);
@@ -273,7 +320,7 @@ void mem_free(void *memory)
 
 	if (!memory)
 		return;
-	block = (struct header_block *)((uint8_t *)memory - offsetof(struct header_block, bytes));
+	block = block_of(memory);
 	if (!block->is_large) {
 		memory_put(lwip_at.tcp, MEMORY_HEADER, block);
 		return;

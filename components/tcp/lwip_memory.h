@@ -2,7 +2,8 @@
  * lwip_memory - objects of lwIP's kinds, from lists of free ones that a stack keeps.
  *
  * Threads: the driver. Progress: no call waits; only growth calls host.alloc. Memory: at most 512 KB of free objects of
- *          each kind (none under AddressSanitizer); all of them go with the stack.
+ *          each kind, and as many segments in one piece as headers (none under AddressSanitizer); all of them go with
+ *          the stack.
  * Example: test/test_lwip_memory.c.
  */
 #ifndef VMA_TCP_LWIP_MEMORY_H

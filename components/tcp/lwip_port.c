@@ -85,7 +85,7 @@ uint32_t port_clock_offset(const uint8_t secret[16])
 
 uint32_t port_clock_ms(const struct vma_tcp *tcp)
 {
-	return (uint32_t)(tcp->now_ns / TCP_NS_PER_MS) + tcp->clock_offset_ms;
+	return tcp_clock_ms(tcp);
 }
 
 u32_t sys_now(void)

@@ -36,7 +36,7 @@ static bool fits_window(const struct tcp_pcb *pcb)
 }
 
 /* What has been sent once: up to here. */
-static void note_given_to(struct vma_tcp_conn *conn, uint64_t given)
+static inline void note_given_to(struct vma_tcp_conn *conn, uint64_t given)
 {
 	conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
 	                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
@@ -95,7 +95,7 @@ static bool is_after(uint32_t a, uint32_t b)
  * Whether a short segment waits for company: cork and MSG_MORE; Nagle's rule as Minshall has it, which the kernel
  * follows: only another short segment in flight is a reason. MSG_MORE does not outlast the next acknowledgement.
  */
-static bool waits_for_company(const struct vma_tcp_conn *conn, uint64_t produced)
+static inline bool waits_for_company(const struct vma_tcp_conn *conn, uint64_t produced)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -147,7 +147,7 @@ static uint32_t write_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t prod
 	return done;
 }
 
-static bool all_is_fed(const struct vma_tcp_conn *conn)
+static inline bool all_is_fed(const struct vma_tcp_conn *conn)
 {
 	/* In this order: nothing is produced after it. */
 	bool shut = atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
@@ -156,23 +156,11 @@ static bool all_is_fed(const struct vma_tcp_conn *conn)
 	       (conn->pcb->state == ESTABLISHED || conn->pcb->state == CLOSE_WAIT);
 }
 
-/* One segment of n bytes. False: stop. */
-static bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+/* One segment of n bytes, through lwIP. False: stop. */
+static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
-	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
-	uint32_t written;
+	uint32_t written = write_bytes(conn, n, produced);
 
-	if (__builtin_expect(seg != NULL, 1)) {
-		const uint32_t end = conn->pcb->snd_lbb;
-
-		if (n < conn->mss)
-			conn->snd_sml = end;
-		window_data_sent(conn);
-		recovery_sent_at(conn, seg, end - n, n);
-		note_given_to(conn, conn->fed); /* all that lwIP has: tcp_compose leaves nothing behind */
-		return true;
-	}
-	written = write_bytes(conn, n, produced);
 	if (written < n) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
 		tcp_retry(conn);
@@ -183,6 +171,23 @@ static bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produce
 		conn->snd_sml = conn->pcb->snd_lbb;
 	window_data_sent(conn);
 	return transmit(conn, all_is_fed(conn)) && written == n;
+}
+
+/* The same by the short way, if it can. */
+static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+{
+	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
+	uint32_t end;
+
+	if (__builtin_expect(seg == NULL, 0))
+		return feed_by_lwip(conn, n, produced);
+	end = conn->pcb->snd_lbb;
+	if (n < conn->mss)
+		conn->snd_sml = end;
+	window_data_sent(conn);
+	recovery_sent_at(conn, seg, end - n, n);
+	note_given_to(conn, conn->fed); /* all that lwIP has: tcp_compose leaves nothing behind */
+	return true;
 }
 
 static bool may_leave(const struct vma_tcp_conn *conn, uint32_t n)
@@ -215,7 +220,7 @@ static void note_urgent(struct vma_tcp_conn *conn)
  * a restart (the timeout is not below RTT_RTO_MIN_NS). A congestion control with a model, which paces, and urgent data
  * are left to the long way.
  */
-static uint32_t alone(struct vma_tcp_conn *conn)
+static inline uint32_t alone(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_recovery *r = &conn->recovery;
@@ -242,8 +247,7 @@ static uint32_t alone(struct vma_tcp_conn *conn)
 	return (uint32_t)waits;
 }
 
-/* asked: what `alone` has said of all that waits. */
-static void feed(struct vma_tcp_conn *conn, uint32_t asked)
+static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 {
 	uint32_t most = segment_max(conn);
 	uint64_t produced;
@@ -251,23 +255,42 @@ static void feed(struct vma_tcp_conn *conn, uint32_t asked)
 	while ((produced = fifo_produced(&conn->tx)) != conn->fed) {
 		uint32_t n = produced - conn->fed < most ? (uint32_t)(produced - conn->fed) : most;
 
-		if (n != asked) {
-			note_urgent(conn);
-			if ((n < most && waits_for_company(conn, produced)) || !may_leave(conn, n))
-				break;
-		}
-		asked = 0;
-		if (!feed_segment(conn, n, produced))
+		note_urgent(conn);
+		if (n < most && waits_for_company(conn, produced))
+			break;
+		if (!may_leave(conn, n) || !feed_segment(conn, n, produced))
 			break;
 		if (__builtin_expect(conn->tcp->answers_wait, 0)) {
 			tcp_ready(conn);
 			break;
 		}
 	}
+}
+
+static void feed_end(struct vma_tcp_conn *conn)
+{
 	if (fifo_produced(&conn->tx) == conn->fed)
 		conn->push_once = false;
 	if (conn->pcb->unsent == NULL && all_is_fed(conn))
 		transmit(conn, true);
+}
+
+static void feed(struct vma_tcp_conn *conn)
+{
+	feed_more(conn);
+	feed_end(conn);
+}
+
+/* What `alone` has let go. More may have come meanwhile. */
+static void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
+{
+	if (feed_segment(conn, n, conn->fed + n)) {
+		if (__builtin_expect(conn->tcp->answers_wait, 0))
+			tcp_ready(conn);
+		else if (__builtin_expect(fifo_produced(&conn->tx) != conn->fed, 0))
+			feed_more(conn);
+	}
+	feed_end(conn);
 }
 
 /* ---- ACKs ---- */
@@ -328,13 +351,13 @@ static void output(struct vma_tcp_conn *conn)
 	const uint32_t asked = alone(conn);
 
 	if (asked != 0)
-		feed(conn, asked);
+		feed_alone(conn, asked);
 	else if (is_quiet(conn))
 		conn->recovery.probe_wanted = conn->push_once = false;
 	else if (recovery_retransmit(conn) != 0)
 		tcp_retry(conn);
 	else if ((pcb->unsent == NULL || transmit(conn, false)) && conn->connected)
-		feed(conn, 0);
+		feed(conn);
 	if (report || (pcb->flags & TF_ACK_NOW && conn->connected))
 		send_ack(conn);
 }

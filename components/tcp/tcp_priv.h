@@ -357,6 +357,12 @@ struct vma_tcp {
 #define TCP_COUNT(tcp, name, n)                                                                                        \
 	vma_stats_add(&(tcp)->count[offsetof(struct vma_tcp_counts, name) / sizeof(uint64_t)], (n))
 
+/* port_clock_ms, see lwip_port.h */
+static inline uint32_t tcp_clock_ms(const struct vma_tcp *tcp)
+{
+	return (uint32_t)(tcp->now_ns / TCP_NS_PER_MS) + tcp->clock_offset_ms;
+}
+
 /* ---- stack.c: driver ---- */
 
 /* The connection's packets or output are dealt with at the end of this turn. */

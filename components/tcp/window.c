@@ -202,7 +202,7 @@ static uint32_t window_now(const struct vma_tcp_conn *conn)
  * gets so much that way, and after that sees the edge move back by less than a unit (RFC 7323 2.4), although what it
  * has sent up to the old edge is taken.
  */
-static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
+static uint32_t __attribute__((noinline)) keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
 {
 	uint64_t up = (now + (uint64_t)unit - 1) & ~(uint64_t)(unit - 1);
 	uint64_t limit = (rcvbuf > 65535 ? rcvbuf : 65535) + ROUNDING_MAX; /* a SYN announces that much */
@@ -212,7 +212,8 @@ static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint
 
 /* While memory for all is short, as the kernel: four segments for who has half the buffer unread, none beyond the end.
  */
-static uint64_t when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
+static uint64_t __attribute__((cold, noinline))
+when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
 {
 	const uint64_t few = 4 * (uint64_t)conn->rcv_mss;
 
@@ -222,7 +223,7 @@ static uint64_t when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uin
 }
 
 /* `now` is what window_now says. */
-static inline uint32_t choose_window(const struct vma_tcp_conn *conn, uint32_t now)
+static inline __attribute__((always_inline)) uint32_t choose_window(const struct vma_tcp_conn *conn, uint32_t now)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);

@@ -1,22 +1,35 @@
 /* write.c - the writer's side of a connection: room, bytes, and what is said about them. */
 #include <errno.h>
 
-#include "tcp_priv.h"
+#include "budget.h"
 
-static bool ended(const struct vma_tcp_conn *conn)
+static inline bool ended(const struct vma_tcp_conn *conn)
 {
 	return atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
 }
 
-/* As the kernel's sk_stream_memory_free: one byte is enough to write, but for what TCP_NOTSENT_LOWAT holds back. */
-uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn)
+/* tcp_sndbuf_now, where memory for all is not short. */
+static inline uint64_t sndbuf_now(const struct vma_tcp_conn *conn)
 {
-	uint64_t used = fifo_bytes(&conn->tx), sndbuf = tcp_sndbuf_now(conn);
+	return __builtin_expect(budget_is_spent(conn->tcp), 0)
+	               ? tcp_sndbuf_now(conn)
+	               : atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
+}
+
+/* As the kernel's sk_stream_memory_free: one byte is enough to write, but for what TCP_NOTSENT_LOWAT holds back. */
+static inline uint64_t room_now(const struct vma_tcp_conn *conn)
+{
+	uint64_t used = fifo_bytes(&conn->tx), sndbuf = sndbuf_now(conn);
 	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
 
 	if (used >= sndbuf || (lowat != UINT32_MAX && vma_tcp_tx_unsent(conn) >= lowat))
 		return 0;
 	return sndbuf - used;
+}
+
+uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn)
+{
+	return room_now(conn);
 }
 
 uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn)
@@ -38,10 +51,10 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
 	uint64_t room;
 	unsigned used;
 
-	if (ended(conn))
+	if (__builtin_expect(ended(conn), 0))
 		return -EPIPE;
-	room = vma_tcp_tx_room(conn);
-	if (room == 0) {
+	room = room_now(conn);
+	if (__builtin_expect(room == 0, 0)) {
 		if (tcp_wants_room(conn))
 			return ended(conn) ? -EPIPE : 0;
 		room = vma_tcp_tx_room(conn);
