@@ -28,8 +28,8 @@ static bool is_simple(const struct vma_tcp_conn *conn)
  *
  * What calls others comes first: the words of the headers stay in registers then.
  */
-static inline bool send_frame(struct vma_tcp_conn *conn, uint8_t *header, const void *bytes, uint32_t n, bool stamped,
-                              bool push)
+static inline __attribute__((always_inline)) bool send_frame(struct vma_tcp_conn *conn, uint8_t *header,
+                                                             const void *bytes, uint32_t n, bool stamped, bool push)
 {
 	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN, l4_len = hdr_len + n;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -105,27 +105,31 @@ static void append(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
 	tcp_clear_flags(pcb, TF_ACK_DELAY | TF_ACK_NOW | TF_NAGLEMEMERR);
 }
 
-struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
+static inline __attribute__((always_inline)) struct tcp_seg *compose(struct vma_tcp_conn *conn, uint32_t n,
+                                                                     bool stamped, bool push)
 {
-	struct tcp_pcb *pcb = conn->pcb;
-	bool stamped = pcb->flags & TF_TIMESTAMP;
+	struct iovec span = fifo_span(&conn->tx, conn->fed);
+	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_seg *seg;
-	struct iovec span;
 
-	if (!is_simple(conn))
-		return NULL;
-	span = fifo_span(&conn->tx, conn->fed);
 	if (span.iov_len < n)
 		return NULL; /* of two pieces */
-	seg = memory_segment(conn->tcp, span.iov_base, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	seg = memory_segment(tcp, span.iov_base, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
 	if (seg == NULL)
 		return NULL;
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
 	if (!send_frame(conn, (uint8_t *)seg->tcphdr, span.iov_base, n, stamped, push)) {
-		memory_segment_free(conn->tcp, seg);
+		memory_segment_free(tcp, seg);
 		return NULL;
 	}
 	conn->fed += n;
-	append(pcb, seg, n);
+	append(conn->pcb, seg, n);
 	return seg;
+}
+
+struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
+{
+	if (!is_simple(conn))
+		return NULL;
+	return conn->pcb->flags & TF_TIMESTAMP ? compose(conn, n, true, push) : compose(conn, n, false, push);
 }

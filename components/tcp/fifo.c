@@ -223,6 +223,10 @@ void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
 		assert(bytes == 0); /* nothing was reserved */
 		return;
 	}
+	if (__builtin_expect(!fifo->tail_is_large && chunk->next == NULL && produced <= chunk_end(chunk), 1)) {
+		atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1) */
+		return;
+	}
 	while (produced > chunk_end(chunk))
 		chunk = chunk->next;
 	while ((unused = chunk->next) != NULL) {

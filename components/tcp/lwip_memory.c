@@ -176,8 +176,26 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 
 /* ---- segments ---- */
 
-/* One of its three objects after the other; linked, but for what each segment has to be given anew. */
-static struct tcp_seg *__attribute__((noinline)) segment_in_pieces(struct vma_tcp *tcp)
+/* The header lies where pbuf_alloc and pbuf_add_header would put it. */
+static inline struct tcp_seg *fill(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len)
+{
+	uint16_t hdr_len = (uint16_t)(TCP_HLEN + options_len);
+	struct pbuf *head = seg->p, *data = head->next;
+
+	*data = (struct pbuf){.payload = bytes, .tot_len = len, .len = len, .type_internal = PBUF_ROM, .ref = 1};
+	*head = (struct pbuf){.next = data,
+	                      .payload = (uint8_t *)head + HEADER_AT,
+	                      .tot_len = (u16_t)(hdr_len + len),
+	                      .len = hdr_len,
+	                      .type_internal = (u8_t)PBUF_RAM,
+	                      .ref = 1};
+	*seg = (struct tcp_seg){.p = head, .len = len, .tcphdr = head->payload};
+	return seg;
+}
+
+/* Of one object of each kind, after the other. */
+static struct tcp_seg *__attribute__((noinline))
+segment_of_pieces(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
 {
 	struct tcp_seg *seg = get(tcp, MEMORY_SEGMENT);
 	struct pbuf *data = seg ? get(tcp, MEMORY_PBUF) : NULL;
@@ -193,37 +211,20 @@ static struct tcp_seg *__attribute__((noinline)) segment_in_pieces(struct vma_tc
 	block->is_large = 0;
 	seg->p = (struct pbuf *)block->bytes;
 	seg->p->next = data;
-	return seg;
+	return fill(seg, bytes, len, options_len);
 }
 
-/* The header lies where pbuf_alloc and pbuf_add_header would put it. */
 struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
 {
 	struct tcp_port_memory *memory = tcp->memory;
-	uint16_t hdr_len = (uint16_t)(TCP_HLEN + options_len);
 	struct tcp_seg *seg = memory->whole;
-	struct pbuf *head, *data;
 
-	if (__builtin_expect(seg != NULL, 1)) {
-		memory->whole = seg->next;
-		memory->whole_count--;
-		memory->in_use += 3;
-	} else {
-		seg = segment_in_pieces(tcp);
-		if (!seg)
-			return NULL;
-	}
-	head = seg->p;
-	data = head->next;
-	*data = (struct pbuf){.payload = bytes, .tot_len = len, .len = len, .type_internal = PBUF_ROM, .ref = 1};
-	*head = (struct pbuf){.next = data,
-	                      .payload = (uint8_t *)head + HEADER_AT,
-	                      .tot_len = (u16_t)(hdr_len + len),
-	                      .len = hdr_len,
-	                      .type_internal = (u8_t)PBUF_RAM,
-	                      .ref = 1};
-	*seg = (struct tcp_seg){.p = head, .len = len, .tcphdr = head->payload};
-	return seg;
+	if (__builtin_expect(!seg, 0))
+		return segment_of_pieces(tcp, bytes, len, options_len);
+	memory->whole = seg->next;
+	memory->whole_count--;
+	memory->in_use += 3;
+	return fill(seg, bytes, len, options_len);
 }
 
 static bool is_pair(const struct pbuf *p)

@@ -267,11 +267,11 @@ static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 	}
 }
 
-static void feed_end(struct vma_tcp_conn *conn)
+static inline void feed_end(struct vma_tcp_conn *conn)
 {
 	if (fifo_produced(&conn->tx) == conn->fed)
 		conn->push_once = false;
-	if (conn->pcb->unsent == NULL && all_is_fed(conn))
+	if (all_is_fed(conn) && conn->pcb->unsent == NULL)
 		transmit(conn, true);
 }
 
@@ -282,7 +282,7 @@ static void feed(struct vma_tcp_conn *conn)
 }
 
 /* What `alone` has let go. More may have come meanwhile. */
-static void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
+static inline void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
 {
 	if (feed_segment(conn, n, conn->fed + n)) {
 		if (__builtin_expect(conn->tcp->answers_wait, 0))

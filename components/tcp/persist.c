@@ -4,11 +4,6 @@
  */
 #include "timers.h"
 
-bool persist_waits(const struct vma_tcp_conn *conn)
-{
-	return conn->connected && (conn->pcb->unsent || fifo_produced(&conn->tx) != conn->fed);
-}
-
 static uint64_t persist_interval_ns(const struct vma_tcp_conn *conn)
 {
 	return timers_doubled(rtt_rto_ns(&conn->rtt, 0), conn->recovery.persist_backoff);
@@ -23,12 +18,6 @@ uint64_t persist_due_ns(struct vma_tcp_conn *conn)
 		r->persist_due_ns = conn->tcp->now_ns + persist_interval_ns(conn);
 	}
 	return r->persist_due_ns;
-}
-
-void persist_end(struct vma_tcp_conn *conn)
-{
-	conn->recovery.persist_backoff = 0;
-	conn->recovery.persist_since_ns = conn->recovery.persist_due_ns = 0;
 }
 
 /* As long as probes are answered, the wait for a window has no end (RFC 9293 3.8.6.1), but the user's. */

@@ -251,14 +251,9 @@ static bool is_set_early(const struct vma_tcp_conn *conn)
 	return timer->due_ns <= timers_earlier(timeout_ns, probe_ns);
 }
 
-void timers_retransmit_update(struct vma_tcp_conn *conn)
+static void __attribute__((noinline)) retransmit_update(struct vma_tcp_conn *conn)
 {
 	uint64_t due_ns = UINT64_MAX;
-
-	if (conn->pcb && conn->pcb->state == ESTABLISHED && conn->pcb->unacked && is_set_early(conn)) {
-		persist_end(conn);
-		return;
-	}
 
 	if (!conn->pcb || conn->pcb->state == TIME_WAIT || conn->pcb->state == CLOSED) {
 		timers_set(conn, TCP_TIMER_RETRANSMIT, due_ns);
@@ -275,6 +270,16 @@ void timers_retransmit_update(struct vma_tcp_conn *conn)
 		persist_end(conn);
 	}
 	set_lazily(conn, TCP_TIMER_RETRANSMIT, due_ns);
+}
+
+void timers_retransmit_update(struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	if (pcb && pcb->state == ESTABLISHED && (pcb->unacked ? is_set_early(conn) : !persist_waits(conn)))
+		persist_end(conn);
+	else
+		retransmit_update(conn);
 }
 
 /* Once, as the kernel: two ends that do not understand each other do not go on like this. */

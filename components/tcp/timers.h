@@ -36,9 +36,16 @@ void timers_give_up(struct vma_tcp_conn *conn, bool reset);
 uint32_t timers_orphan_tries(const struct vma_tcp_conn *conn, uint64_t interval_ns);
 
 /* persist.c: nothing is unacknowledged, but something waits to be sent: until when, at most. */
-bool persist_waits(const struct vma_tcp_conn *conn);
+static inline bool persist_waits(const struct vma_tcp_conn *conn)
+{
+	return conn->connected && (conn->pcb->unsent || fifo_produced(&conn->tx) != conn->fed);
+}
 uint64_t persist_due_ns(struct vma_tcp_conn *conn);
-void persist_end(struct vma_tcp_conn *conn);
+static inline void persist_end(struct vma_tcp_conn *conn)
+{
+	conn->recovery.persist_backoff = 0;
+	conn->recovery.persist_since_ns = conn->recovery.persist_due_ns = 0;
+}
 void persist_fire(struct vma_tcp_conn *conn);
 
 /* keepalive.c; in_fin_wait: FIN_WAIT_2 without owner. */

@@ -202,7 +202,7 @@ static uint32_t window_now(const struct vma_tcp_conn *conn)
  * gets so much that way, and after that sees the edge move back by less than a unit (RFC 7323 2.4), although what it
  * has sent up to the old edge is taken.
  */
-static uint32_t __attribute__((noinline)) keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
+static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
 {
 	uint64_t up = (now + (uint64_t)unit - 1) & ~(uint64_t)(unit - 1);
 	uint64_t limit = (rcvbuf > 65535 ? rcvbuf : 65535) + ROUNDING_MAX; /* a SYN announces that much */
@@ -222,12 +222,11 @@ when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, ui
 	return 2 * queued > rcvbuf ? at_most(window, few) : window;
 }
 
-/* `now` is what window_now says. */
-static inline __attribute__((always_inline)) uint32_t choose_window(const struct vma_tcp_conn *conn, uint32_t now)
+static uint32_t choose_window(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
-	uint32_t unit = UINT32_C(1) << pcb->rcv_scale, chosen;
+	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
 	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
 	chosen = at_most(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
@@ -238,30 +237,52 @@ static inline __attribute__((always_inline)) uint32_t choose_window(const struct
 	return chosen >= now ? chosen : keep_window(rcvbuf, queued, now, unit);
 }
 
-uint16_t window_announce(struct vma_tcp_conn *conn)
+/* The peer is told of `window` bytes, which are not fewer than it knows of, or what keep_window makes of these. */
+static inline uint16_t announce(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
 {
 	struct tcp_pcb *pcb = conn->pcb;
-	uint32_t now = window_now(conn), window = choose_window(conn, now);
+	struct vma_tcp *tcp = conn->tcp;
+	const uint32_t rcv_nxt = pcb->rcv_nxt;
 
-	if (__builtin_expect(window == 0, 0) && now == 0 && conn->rcv_edge != pcb->rcv_nxt)
-		TCP_COUNT(conn->tcp, zero_windows, 1);
-	conn->tcp->invited += pcb->rcv_nxt - conn->rcv_wup;
-	if (window > now) {
-		conn->rcv_edge = pcb->rcv_nxt + window;
-		now = window;
-	}
-	pcb->rcv_wnd = now;
+	tcp->invited += rcv_nxt - conn->rcv_wup;
+	if (window > now)
+		conn->rcv_edge = rcv_nxt + window;
+	pcb->rcv_wnd = window > now ? window : now;
 	pcb->rcv_ann_wnd = window;
-	conn->rcv_wup = pcb->rcv_nxt;
+	conn->rcv_wup = rcv_nxt;
 	conn->out_segments++;
 	if (conn->quick_acks != 0 && --conn->quick_acks == 0)
 		conn->ato_ns = ATO_MIN_NS;
-	conn->ack_ns = conn->tcp->now_ns;
+	conn->ack_ns = tcp->now_ns;
 	conn->ack_held = false;
 	conn->hold_rest -= conn->hold_rest != 0;
 	if (!conn->sacks_held) /* data takes no blocks along */
 		timers_no_delack(conn);
 	return (uint16_t)at_most(window >> pcb->rcv_scale, 65535);
+}
+
+static uint16_t __attribute__((noinline)) announce_chosen(struct vma_tcp_conn *conn)
+{
+	uint32_t window = choose_window(conn), now = window_now(conn);
+
+	if (window == 0 && now == 0 && conn->rcv_edge != conn->pcb->rcv_nxt)
+		TCP_COUNT(conn->tcp, zero_windows, 1);
+	return announce(conn, window, now);
+}
+
+/* At first the usual case of choose_window: at least half the buffer is free, and the edge does not move back. */
+uint16_t window_announce(struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), queued = fifo_bytes(&conn->rx);
+	uint32_t now = window_now(conn), window;
+
+	window = at_most(rcvbuf - queued, (uint64_t)65535 << pcb->rcv_scale) >> pcb->rcv_scale << pcb->rcv_scale;
+	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
+	                             budget_is_tight(conn->tcp),
+	                     0))
+		return announce_chosen(conn);
+	return announce(conn, window, now);
 }
 
 /*
@@ -386,7 +407,7 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 	}
 	if (waiting > conn->rcv_mss && conn->quick_acks == 0 && pcb->ooseq == NULL && hold(conn, waiting))
 		return;
-	if ((waiting > conn->rcv_mss && choose_window(conn, window_now(conn)) >= window_now(conn)) ||
+	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||
 	    (conn->quick_acks != 0 && !conn->pingpong) || pcb->ooseq != NULL)
 		tcp_ack_now(pcb);
 	else if (conn->delack_due_ns == UINT64_MAX)
