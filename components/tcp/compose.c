@@ -42,17 +42,19 @@ static inline __attribute__((always_inline)) bool send_frame(struct vma_tcp_conn
 
 	if (frame_buf(tcp, len, &buf, &off) != ERR_OK)
 		return false;
-	window = window_announce(conn);
-	tcp_frame_out(tcp, buf, off, len, flag = frame_checksum_flag(tcp->nic, l4_len));
-	frame_count(conn, n);
 	frame = (uint8_t *)vma_buf_frame(tcp->arena, buf) + off;
+	flag = frame_checksum_flag(tcp->nic, l4_len);
+	tcp_frame_out(tcp, buf, off, len, flag); /* leaves when it is complete: at the end of the output */
+	frame_count(conn, n);
+	window = window_announce(conn);
 	to = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
 	addresses = frame_address_sum(&conn->key);
 	frame_write_path(conn, frame, addresses, l4_len);
 	ports = frame_ports(&conn->key);
 	seq = lwip_htonl(pcb->snd_lbb);
 	ack = lwip_htonl(pcb->rcv_nxt);
-	flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK | (push ? TCP_PSH : 0)));
+	flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK));
+	flags |= push ? TCP_PSH << 8 : 0;
 	urgent = lwip_htons(frame_urgent(conn, pcb->snd_lbb));
 	frame_store32(header, ports);
 	frame_store32(header + 4, seq);

@@ -213,18 +213,14 @@ static unsigned reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iov
 	return used;
 }
 
-void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
+static void __attribute__((noinline)) commit_anywhere(struct tcp_fifo *fifo, size_t bytes)
 {
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_relaxed);
 	uint64_t produced = (word & FIFO_POSITION) + bytes;
 	struct fifo_chunk *chunk = fifo->tail, *unused;
 
-	if (__builtin_expect(chunk == NULL || (fifo->tail_is_large && (word & FIFO_HELD) == 0), 0)) {
+	if (chunk == NULL || (fifo->tail_is_large && (word & FIFO_HELD) == 0)) {
 		assert(bytes == 0); /* nothing was reserved */
-		return;
-	}
-	if (__builtin_expect(!fifo->tail_is_large && chunk->next == NULL && produced <= chunk_end(chunk), 1)) {
-		atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1) */
 		return;
 	}
 	while (produced > chunk_end(chunk))
@@ -236,6 +232,22 @@ void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
 	fifo->tail = chunk;
 	fifo->tail_is_large = is_large(chunk);
 	atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1), and without HELD */
+}
+
+void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
+{
+	const struct fifo_chunk *chunk = fifo->tail;
+	uint64_t produced;
+
+	/* A small tail, in which the bytes are, and behind which nothing has been made: it stays what it is, and what
+	 * is produced has neither HELD nor GONE. */
+	if (__builtin_expect(chunk != NULL && !fifo->tail_is_large && chunk->next == NULL, 1)) {
+		produced = atomic_load_explicit(&fifo->produced, memory_order_relaxed) + bytes;
+		assert(produced <= chunk_end(chunk));
+		atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1) */
+		return;
+	}
+	commit_anywhere(fifo, bytes);
 }
 
 /* ---- consumer ---- */

@@ -369,7 +369,8 @@ void tcp_output_conn(struct vma_tcp_conn *conn)
 	output(conn);
 	tcp_frames_leave(conn->tcp);
 	conn->ack_came = false;
-	recovery_output_done(conn);
+	if (cc_has_model(&conn->cc)) /* it is for nobody else */
+		recovery_output_done(conn);
 	timers_retransmit_update(conn);
 }
 

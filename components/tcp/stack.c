@@ -99,19 +99,25 @@ uint64_t tcp_again_ns(const struct vma_tcp *tcp)
  *
  * What the NIC does not take stays at the front, until it is tried again.
  */
-static void send_frames(struct vma_tcp *tcp)
+static void __attribute__((cold, noinline)) keep_frames(struct vma_tcp *tcp, unsigned sent)
 {
-	unsigned sent;
-
-	if (tcp->frames_count == 0)
-		return;
-	sent = vma_ring_send(tcp->ring, tcp->frames, tcp->frames_count, 0);
 	tcp->frames_count -= sent;
-	if (tcp->frames_count == 0)
-		return;
 	memmove(tcp->frames, tcp->frames + sent, tcp->frames_count * sizeof(*tcp->frames));
 	if (!wheel_is_set(&tcp->retry_timer))
 		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp_again_ns(tcp));
+}
+
+static inline void send_frames(struct vma_tcp *tcp)
+{
+	unsigned count = tcp->frames_count, sent;
+
+	if (count == 0)
+		return;
+	sent = vma_ring_send(tcp->ring, tcp->frames, count, 0);
+	if (__builtin_expect(sent == count, 1))
+		tcp->frames_count = 0;
+	else
+		keep_frames(tcp, sent);
 }
 
 void tcp_frames_leave(struct vma_tcp *tcp)

@@ -46,6 +46,22 @@ uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn)
 	return fifo_produced(&conn->tx) - given;
 }
 
+/* There was no room. */
+static int __attribute__((noinline))
+reserve_late(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
+{
+	uint64_t room;
+	unsigned used;
+
+	if (tcp_wants_room(conn))
+		return ended(conn) ? -EPIPE : 0;
+	room = vma_tcp_tx_room(conn);
+	if (bytes == 0 || room == 0)
+		return 0;
+	used = fifo_reserve(&conn->tx, bytes < room ? bytes : (size_t)room, spans, n);
+	return used != 0 ? (int)used : -ENOMEM;
+}
+
 int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
 {
 	uint64_t room;
@@ -54,18 +70,16 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
 	if (__builtin_expect(ended(conn), 0))
 		return -EPIPE;
 	room = room_now(conn);
-	if (__builtin_expect(room == 0, 0)) {
-		if (tcp_wants_room(conn))
-			return ended(conn) ? -EPIPE : 0;
-		room = vma_tcp_tx_room(conn);
-	}
-	if (bytes == 0 || room == 0)
+	if (__builtin_expect(room == 0, 0))
+		return reserve_late(conn, bytes, spans, n);
+	if (bytes == 0)
 		return 0;
 	used = fifo_reserve(&conn->tx, bytes < room ? bytes : (size_t)room, spans, n);
 	return used != 0 ? (int)used : -ENOMEM;
 }
 
-void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
+/* With something to be said about the bytes, or about when they leave. */
+static void __attribute__((noinline)) commit_with(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
 {
 	uint64_t end = fifo_produced(&conn->tx) + bytes;
 
@@ -78,6 +92,17 @@ void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
 		tcp_queue(conn, TCP_WORK_SEND);
 	else if (!(flags & VMA_TCP_TX_LATER))
 		tcp_post(conn, TCP_WORK_SEND);
+}
+
+void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
+{
+	if (__builtin_expect(flags != 0, 0)) {
+		commit_with(conn, bytes, flags);
+		return;
+	}
+	atomic_store_explicit(&conn->more_from, UINT64_MAX, memory_order_relaxed);
+	fifo_commit(&conn->tx, bytes);
+	tcp_post(conn, TCP_WORK_SEND);
 }
 
 void vma_tcp_push(struct vma_tcp_conn *conn)
