@@ -227,7 +227,7 @@ static inline uint32_t alone(struct vma_tcp_conn *conn)
 	const uint64_t produced = fifo_produced(&conn->tx), waits = produced - conn->fed;
 	uint32_t most, out;
 
-	if (waits == 0)
+	if (waits == 0 || conn->tcp->predicts_nothing)
 		return 0;
 	most = segment_max(conn);
 	out = scoreboard_out(conn);
@@ -284,6 +284,7 @@ static void feed(struct vma_tcp_conn *conn)
 /* What `alone` has let go. More may have come meanwhile. */
 static inline void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
 {
+	conn->tcp->alone++;
 	if (feed_segment(conn, n, conn->fed + n)) {
 		if (__builtin_expect(conn->tcp->answers_wait, 0))
 			tcp_ready(conn);
@@ -341,7 +342,8 @@ static bool is_quiet(const struct vma_tcp_conn *conn)
 	const struct tcp_pcb *pcb = conn->pcb;
 
 	return pcb->unacked == NULL && pcb->unsent == NULL && fifo_produced(&conn->tx) == conn->fed &&
-	       conn->connected && !atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
+	       conn->connected && !conn->tcp->predicts_nothing &&
+	       !atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
 }
 
 static void output(struct vma_tcp_conn *conn)

@@ -345,7 +345,8 @@ struct vma_tcp {
 	struct vma_tcp_conn *opening; /* that connection */
 	struct tcp_gone *gone;        /* TCP_GONE of them; NULL: there was none yet */
 	uint32_t gro_left;            /* connections whose segments may be merged in this turn */
-	bool predicts_nothing;        /* for tests: every segment goes through lwIP */
+	bool predicts_nothing;        /* for tests: every segment goes through lwIP, no short way is taken */
+	uint32_t alone;               /* for tests: messages that output.c has found alone */
 	uint16_t ip_id;
 	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
 

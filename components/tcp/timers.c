@@ -276,7 +276,8 @@ void timers_retransmit_update(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
-	if (pcb && pcb->state == ESTABLISHED && (pcb->unacked ? is_set_early(conn) : !persist_waits(conn)))
+	if (pcb && pcb->state == ESTABLISHED && !conn->tcp->predicts_nothing &&
+	    (pcb->unacked ? is_set_early(conn) : !persist_waits(conn)))
 		persist_end(conn);
 	else
 		retransmit_update(conn);

@@ -279,7 +279,7 @@ uint16_t window_announce(struct vma_tcp_conn *conn)
 
 	window = at_most(rcvbuf - queued, (uint64_t)65535 << pcb->rcv_scale) >> pcb->rcv_scale << pcb->rcv_scale;
 	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
-	                             budget_is_tight(conn->tcp),
+	                             budget_is_tight(conn->tcp) || conn->tcp->predicts_nothing,
 	                     0))
 		return announce_chosen(conn);
 	return announce(conn, window, now);

@@ -10,7 +10,51 @@ struct known {
 	uint32_t rcv_edge, rcv_wup, quick_acks, snd_wnd_max, cwnd, events, frames;
 	uint64_t produced, fed, acked, given, released, segments_in, bytes_in, said;
 	bool unacked, pingpong;
+	/* what output.c, recovery and the timers note of what leaves */
+	uint32_t state_of_recovery, sends, pipe_bytes, flight_max, flight_max_end, timeouts, snd_sml;
+	uint32_t out_segments, hold_rest, tail_probe_end;
+	uint64_t rto_from_ns, probe_from_ns, last_sent_ns, persist_due_ns, last_data_out_ns, ack_ns, ato_ns, delack_ns;
+	uint64_t timer_ns, segments_out, bytes_out, due_ns;
+	bool window_limited, probe_wanted, probe_new, tail_probe_out, push_once, is_busy, ack_held, timer_is_set;
 };
+
+static void look_at_output(struct app *app, struct known *k)
+{
+	const struct vma_tcp_conn *conn = app->conn;
+	const struct tcp_recovery *r = &conn->recovery;
+	const struct tcp_timer_node *timer = &conn->timer[TCP_TIMER_RETRANSMIT];
+
+	k->state_of_recovery = r->state;
+	k->sends = r->sends;
+	k->pipe_bytes = r->pipe_bytes;
+	k->flight_max = r->flight_max;
+	k->flight_max_end = r->flight_max_end;
+	k->timeouts = r->timeouts;
+	k->snd_sml = conn->snd_sml;
+	k->out_segments = conn->out_segments;
+	k->hold_rest = conn->hold_rest;
+	k->tail_probe_end = r->tail_probe_end;
+	k->rto_from_ns = r->rto_from_ns;
+	k->probe_from_ns = r->probe_from_ns;
+	k->last_sent_ns = r->last_sent_ns;
+	k->persist_due_ns = r->persist_due_ns;
+	k->last_data_out_ns = conn->last_data_out_ns;
+	k->ack_ns = conn->ack_ns;
+	k->ato_ns = conn->ato_ns;
+	k->delack_ns = conn->delack_due_ns;
+	k->timer_is_set = wheel_is_set(timer);
+	k->timer_ns = k->timer_is_set ? timer->due_ns : 0;
+	k->segments_out = conn->counts.segments_out;
+	k->bytes_out = conn->counts.bytes_out;
+	k->due_ns = vma_tcp_due(conn->tcp);
+	k->window_limited = r->window_limited;
+	k->probe_wanted = r->probe_wanted;
+	k->probe_new = r->probe_new;
+	k->tail_probe_out = r->tail_probe_out;
+	k->push_once = conn->push_once;
+	k->is_busy = conn->is_busy;
+	k->ack_held = conn->ack_held;
+}
 
 static uint64_t mix(uint64_t hash, const void *bytes, size_t len)
 {
@@ -70,6 +114,7 @@ static struct known look(struct app *app)
 	k.bytes_in = counts_of(0).bytes_in;
 	k.unacked = pcb->unacked != NULL;
 	k.pingpong = conn->pingpong;
+	look_at_output(app, &k);
 	return k;
 }
 
@@ -105,7 +150,9 @@ static void say(uint32_t *seed, uint32_t *mine, struct app *app)
 	}
 }
 
-static void converse(uint32_t seed, bool through_lwip, bool stamped, struct known *known)
+enum peer { PEER_PLAIN, PEER_STAMPED, PEER_SACK };
+
+static void converse(uint32_t seed, bool through_lwip, enum peer peer, struct known *known)
 {
 	uint32_t mine = 1;
 	uint64_t said = 0;
@@ -113,14 +160,14 @@ static void converse(uint32_t seed, bool through_lwip, bool stamped, struct know
 
 	raw_open(NULL);
 	side[0].tcp->predicts_nothing = through_lwip;
-	raw.ts = stamped ? 1000 : 0;
-	app = raw_connect();
+	raw.ts = peer == PEER_STAMPED ? 1000 : 0;
+	app = peer == PEER_SACK ? raw_connect_sack() : raw_connect();
 	for (int i = 0; i < STEPS; i++) {
 		say(&seed, &mine, app);
 		known[i] = look(app);
 		known[i].said = said = said_so_far(said);
 		if (draw(&seed, 3) == 0)
-			send_bytes(app, 1 + draw(&seed, 3000));
+			send_bytes(app, 1 + draw(&seed, draw(&seed, 2) ? 3000 : 200));
 		if (draw(&seed, 3) == 0)
 			read_bytes(app, draw(&seed, 5000));
 		if (draw(&seed, 10) == 0)
@@ -129,17 +176,18 @@ static void converse(uint32_t seed, bool through_lwip, bool stamped, struct know
 		raw.count = raw.seen = raw.count % (RAW_LOG / 2);
 	}
 	assert_true(known[STEPS - 1].bytes_in > 50000);
+	assert_true(through_lwip ? side[0].tcp->alone == 0 : side[0].tcp->alone > 20);
 	app_free(app);
 	raw_close(NULL);
 }
 
-static void compare(bool stamped)
+static void compare(enum peer peer)
 {
 	static struct known fast[STEPS], slow[STEPS];
 
 	for (uint32_t seed = 1; seed <= 20; seed++) {
-		converse(seed, false, stamped, fast);
-		converse(seed, true, stamped, slow);
+		converse(seed, false, peer, fast);
+		converse(seed, true, peer, slow);
 		for (int i = 0; i < STEPS; i++)
 			assert_memory_equal(&fast[i], &slow[i], sizeof(*fast));
 	}
@@ -148,17 +196,25 @@ static void compare(bool stamped)
 static void test_short_way_does_what_lwip_does(void **state)
 {
 	(void)state;
-	compare(false);
+	compare(PEER_PLAIN);
 }
 
 static void test_short_way_does_what_lwip_does_with_time_stamps(void **state)
 {
 	(void)state;
-	compare(true);
+	compare(PEER_STAMPED);
+}
+
+/* Here tail-loss probes and RACK note what has been sent. */
+static void test_short_way_does_what_lwip_does_with_sack(void **state)
+{
+	(void)state;
+	compare(PEER_SACK);
 }
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_way_does_what_lwip_does),
         cmocka_unit_test(test_short_way_does_what_lwip_does_with_time_stamps),
+        cmocka_unit_test(test_short_way_does_what_lwip_does_with_sack),
 };
 VMA_TEST_MAIN(tests)

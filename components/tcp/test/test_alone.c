@@ -1,0 +1,236 @@
+/*
+ * A message that is alone in the send fifo takes a way of its own (output.c, `alone`): it does in a conversation, and
+ * does not where something else is to be done, which then is done.
+ */
+#include "raw.h"
+
+enum { MESSAGE = 64 };
+
+/* How many messages have been found alone, since the last time. */
+static uint32_t found_alone(void)
+{
+	uint32_t n = side[0].tcp->alone;
+
+	side[0].tcp->alone = 0;
+	return n;
+}
+
+static void ack(uint32_t theirs)
+{
+	raw_send(1, 1 + theirs, TCP_ACK, "", 0);
+}
+
+static struct app *begin(void)
+{
+	struct app *app = raw_connect();
+
+	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1), 0);
+	raw_forget();
+	found_alone();
+	return app;
+}
+
+/* Sends; so many segments have left, none of them as one that is alone. */
+static void expect_long_way(struct app *app, size_t n, unsigned segments)
+{
+	unsigned before = raw.count;
+
+	send_bytes(app, n);
+	settle();
+	assert_int_equal(found_alone(), 0);
+	assert_int_equal(raw.count - before, segments);
+	raw_forget();
+}
+
+static void expect_alone(struct app *app, size_t n)
+{
+	unsigned before = raw.count;
+
+	send_bytes(app, n);
+	settle();
+	assert_int_equal(found_alone(), 1);
+	assert_int_equal(raw.count - before, 1);
+}
+
+static void test_each_message_of_a_conversation_is_alone(void **state)
+{
+	struct app *app = begin();
+	uint32_t mine = 1;
+
+	(void)state;
+	for (uint32_t i = 0; i < 50; i++) {
+		const struct raw_segment *s;
+
+		expect_alone(app, MESSAGE);
+		s = raw_next();
+		assert_int_equal(s->seq, 1 + i * MESSAGE);
+		assert_int_equal(s->ack, mine);
+		assert_int_equal(s->len, MESSAGE);
+		assert_int_equal(s->flags, TCP_ACK | TCP_PSH);
+		for (uint32_t k = 0; k < MESSAGE; k++)
+			assert_int_equal(s->data[k], byte_at(i * MESSAGE + k));
+		raw_send_bytes(mine, 1 + (i + 1) * MESSAGE, MESSAGE);
+		mine += MESSAGE;
+		assert_int_equal(read_bytes(app, MESSAGE), MESSAGE);
+		raw_forget(); /* perhaps an ACK, at first */
+	}
+	app_free(app);
+}
+
+static void test_a_message_is_alone_behind_others_that_are_on_their_way(void **state)
+{
+	struct app *app = begin();
+
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		expect_alone(app, MESSAGE);
+	ack(5 * MESSAGE);
+	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
+	app_free(app);
+}
+
+static void test_what_fills_a_segment_is_alone_and_what_is_longer_is_not(void **state)
+{
+	struct app *app = begin();
+
+	(void)state;
+	expect_alone(app, 1000);
+	ack(1000);
+	expect_long_way(app, 1001, 2);
+	app_free(app);
+}
+
+static void test_nagle_cork_and_more_hold_it_back(void **state)
+{
+	struct app *app = begin();
+
+	(void)state;
+	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 0), 0);
+	expect_alone(app, MESSAGE);
+	expect_long_way(app, MESSAGE, 0); /* Nagle */
+	ack(MESSAGE);
+	assert_int_equal(found_alone(), 1);
+	ack(2 * MESSAGE);
+	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1), 0);
+	expect_long_way(app, MESSAGE, 0);
+	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0), 0);
+	settle();
+	ack(3 * MESSAGE);
+	raw_forget();
+	found_alone();
+	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_MORE), MESSAGE);
+	settle();
+	assert_int_equal(found_alone(), 0);
+	assert_int_equal(raw_unseen(), 0);
+	app_free(app);
+}
+
+static void test_a_window_that_is_closed_or_too_small_holds_it_back(void **state)
+{
+	struct app *app = begin();
+
+	(void)state;
+	raw.window = MESSAGE - 1;
+	raw_send_bytes(1, 1, 10);
+	raw_forget();
+	found_alone();
+	expect_long_way(app, MESSAGE, 0);
+	raw.window = 20000;
+	raw_send_bytes(11, 1, 10);
+	assert_int_equal(found_alone(), 1);
+	raw_forget();
+	app->conn->cc.cwnd = 2 * MESSAGE - 1;
+	expect_long_way(app, MESSAGE, 0);
+	app->conn->cc.cwnd = 2 * MESSAGE;
+	vma_tcp_push(app->conn);
+	assert_int_equal(found_alone(), 1);
+	app_free(app);
+}
+
+static void test_recovery_and_its_marks_are_asked_first(void **state)
+{
+	struct app *app = begin();
+	struct tcp_recovery *r = &app->conn->recovery;
+	uint32_t *mark[] = {&r->sacked_bytes, &r->dup_bytes};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(mark) / sizeof(mark[0]); i++) {
+		expect_alone(app, MESSAGE); /* something is in flight */
+		raw_forget();
+		*mark[i] = MESSAGE;
+		expect_long_way(app, MESSAGE, 1);
+		*mark[i] = 0;
+		ack((i + 1) * 2 * MESSAGE);
+	}
+	r->state = TCP_RECOVERY_DISORDER;
+	expect_long_way(app, MESSAGE, 1);
+	r->state = TCP_RECOVERY_OPEN;
+	r->probe_wanted = true; /* with something in flight: it is repeated, and the message follows */
+	expect_long_way(app, MESSAGE, 2);
+	assert_false(r->probe_wanted);
+	app_free(app);
+}
+
+static void test_after_a_silence_the_window_is_looked_at_first(void **state)
+{
+	struct app *app = begin();
+
+	(void)state;
+	expect_alone(app, MESSAGE);
+	ack(MESSAGE);
+	raw_forget();
+	run(3000 * MS);
+	expect_long_way(app, MESSAGE, 1);
+	assert_true(app->conn->cc.cwnd <= 10 * 1000); /* RFC 2861 */
+	ack(2 * MESSAGE);
+	expect_alone(app, MESSAGE);
+	app_free(app);
+}
+
+static void test_a_model_of_the_path_and_urgent_data_go_the_long_way(void **state)
+{
+	struct app *app = begin();
+	const struct raw_segment *s;
+
+	(void)state;
+	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_URGENT), MESSAGE);
+	settle();
+	assert_int_equal(found_alone(), 0);
+	s = raw_next();
+	assert_true(s->flags & TCP_URG);
+	assert_int_equal(s->urgent, MESSAGE);
+	ack(MESSAGE);
+	raw_forget();
+	expect_alone(app, MESSAGE);
+	ack(2 * MESSAGE);
+	raw_forget();
+	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_BBR), 0);
+	expect_long_way(app, MESSAGE, 1);
+	app_free(app);
+}
+
+static void test_a_fin_goes_along_or_behind(void **state)
+{
+	struct app *app = begin();
+
+	(void)state;
+	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_LATER), MESSAGE);
+	vma_tcp_shutdown(app->conn, SHUT_WR);
+	settle();
+	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_next()->flags & TCP_FIN, TCP_FIN);
+	app_free(app);
+}
+
+static const struct CMUnitTest tests[] = {
+        RAW_CASE(test_each_message_of_a_conversation_is_alone),
+        RAW_CASE(test_a_message_is_alone_behind_others_that_are_on_their_way),
+        RAW_CASE(test_what_fills_a_segment_is_alone_and_what_is_longer_is_not),
+        RAW_CASE(test_nagle_cork_and_more_hold_it_back),
+        RAW_CASE(test_a_window_that_is_closed_or_too_small_holds_it_back),
+        RAW_CASE(test_recovery_and_its_marks_are_asked_first),
+        RAW_CASE(test_after_a_silence_the_window_is_looked_at_first),
+        RAW_CASE(test_a_model_of_the_path_and_urgent_data_go_the_long_way),
+        RAW_CASE(test_a_fin_goes_along_or_behind),
+};
+VMA_TEST_MAIN(tests)
