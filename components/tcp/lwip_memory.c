@@ -137,9 +137,37 @@ static inline void *kept(struct tcp_port_memory *memory, enum memory_kind kind)
 	return object;
 }
 
+static void keep(struct tcp_port_memory *memory, enum memory_kind kind, void *object)
+{
+	struct free_object *free = object;
+
+	free->next = memory->free[kind].first;
+	memory->free[kind].first = free;
+	memory->free[kind].count++;
+}
+
+/* Segments that are kept whole do not lie idle when the host has nothing: one becomes what it is made of. */
+static bool take_apart(struct tcp_port_memory *memory)
+{
+	struct tcp_seg *seg = memory->whole;
+
+	if (!seg)
+		return false;
+	memory->whole = seg->next;
+	memory->whole_count--;
+	keep(memory, MEMORY_PBUF, seg->p->next);
+	keep(memory, MEMORY_HEADER, block_of(seg->p));
+	keep(memory, MEMORY_SEGMENT, seg);
+	return true;
+}
+
 static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum memory_kind kind)
 {
-	return counted(tcp, host_alloc(tcp, kind_size[kind]));
+	void *object = host_alloc(tcp, kind_size[kind]);
+
+	if (!object && take_apart(tcp->memory))
+		object = kept(tcp->memory, kind);
+	return counted(tcp, object);
 }
 
 /* static: inlined where the kind is known. */
@@ -162,16 +190,12 @@ void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 {
 	struct tcp_port_memory *all = tcp->memory;
-	struct free_object *object = memory;
 
 	all->in_use--;
-	if (all->free[kind].count >= all->free[kind].limit) {
-		host_free(tcp, object);
-		return;
-	}
-	object->next = all->free[kind].first;
-	all->free[kind].first = object;
-	all->free[kind].count++;
+	if (all->free[kind].count >= all->free[kind].limit)
+		host_free(tcp, memory);
+	else
+		keep(all, kind, memory);
 }
 
 /* ---- segments ---- */

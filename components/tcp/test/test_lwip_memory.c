@@ -139,6 +139,76 @@ static void test_without_memory_the_answer_is_none_and_it_is_counted(void **stat
 	assert_int_equal(no_memory_count(), before + 3);
 }
 
+static void test_a_segment_that_was_freed_is_the_next_one_whatever_was_done_to_it(void **state)
+{
+	uint8_t bytes[200];
+	struct tcp_seg *seg = memory_segment(&w.tcp, bytes, 100, 12), *next;
+	size_t before;
+
+	(void)state;
+	assert_int_equal(port_memory_in_use(&w.tcp), 3);
+	pbuf_remove_header(seg->p, 20);
+	seg->p->flags = seg->p->next->flags = 7;
+	seg->p->next->len = 50;
+	seg->next = seg;
+	seg->marks = SEG_LOST;
+	seg->rate_marks = 1;
+	assert_int_equal(memory_segment_free(&w.tcp, seg), MEMORY_SEGMENT_PBUFS);
+	assert_int_equal(port_memory_in_use(&w.tcp), 0);
+	before = allocs;
+	next = memory_segment(&w.tcp, bytes + 1, 150, 0);
+	assert_int_equal(port_memory_in_use(&w.tcp), 3);
+	if (!frees) {
+		assert_ptr_equal(next, seg);
+		assert_int_equal(allocs, before);
+	}
+	assert_null(next->next);
+	assert_int_equal(next->len, 150);
+	assert_int_equal(next->flags | next->marks | next->rate_marks, 0);
+	assert_ptr_equal(next->p->payload, next->tcphdr);
+	assert_int_equal((uintptr_t)next->tcphdr % 4, 0);
+	assert_int_equal(next->p->len, TCP_HLEN);
+	assert_int_equal(next->p->tot_len, TCP_HLEN + 150);
+	assert_int_equal(next->p->flags | next->p->next->flags, 0);
+	assert_ptr_equal(next->p->next->payload, bytes + 1);
+	assert_int_equal(next->p->next->len, 150);
+	assert_int_equal(next->p->next->tot_len, 150);
+	assert_null(next->p->next->next);
+	assert_int_equal(pbuf_clen(next->p), MEMORY_SEGMENT_PBUFS);
+	memory_segment_free(&w.tcp, next);
+}
+
+static void test_segments_kept_whole_serve_in_pieces_when_the_host_has_nothing(void **state)
+{
+	uint8_t bytes[100];
+	struct tcp_seg *segments[2];
+	void *pbuf, *header, *segment;
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		segments[i] = memory_segment(&w.tcp, bytes, 100, 0);
+	for (int i = 0; i < 2; i++)
+		memory_segment_free(&w.tcp, segments[i]);
+	if (frees)
+		vma_test_skip("under AddressSanitizer nothing is kept");
+	dry = true;
+	pbuf = memp_malloc(MEMP_PBUF);
+	header = mem_malloc(100);
+	segment = memp_malloc(MEMP_TCP_SEG);
+	assert_true(pbuf && header && segment);
+	assert_int_equal(no_memory_count(), 0);
+	segments[0] = memory_segment(&w.tcp, bytes, 100, 0);
+	assert_non_null(segments[0]);
+	assert_null(memory_segment(&w.tcp, bytes, 100, 0));
+	assert_int_equal(no_memory_count(), 1);
+	assert_int_equal(port_memory_in_use(&w.tcp), 6);
+	memory_segment_free(&w.tcp, segments[0]);
+	memp_free(MEMP_TCP_SEG, segment);
+	mem_free(header);
+	memp_free(MEMP_PBUF, pbuf);
+	assert_int_equal(port_memory_in_use(&w.tcp), 0);
+}
+
 static void test_a_stack_without_memory_is_not_made(void **state)
 {
 	static struct vma_tcp tcp;
@@ -157,6 +227,8 @@ static const struct CMUnitTest tests[] = {
         TEST(test_what_was_freed_serves_again_without_the_hosts_memory),
         TEST(test_no_more_than_half_a_megabyte_of_free_segments_is_kept),
         TEST(test_without_memory_the_answer_is_none_and_it_is_counted),
+        TEST(test_a_segment_that_was_freed_is_the_next_one_whatever_was_done_to_it),
+        TEST(test_segments_kept_whole_serve_in_pieces_when_the_host_has_nothing),
         TEST(test_a_stack_without_memory_is_not_made),
 };
 VMA_TEST_MAIN(tests)
