@@ -28,21 +28,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-struct fifo_chunk {
-	struct fifo_chunk *next;
-	uint64_t base; /* position of bytes[0] */
-	size_t size;
-	uint8_t bytes[];
-};
-
 /* Allocated at a time, header included. */
 #define FIFO_SMALL 512
 #define FIFO_LARGE 65536
-
-static uint64_t chunk_end(const struct fifo_chunk *chunk)
-{
-	return chunk->base + chunk->size;
-}
 
 static bool is_large(const struct fifo_chunk *chunk)
 {
@@ -149,39 +137,11 @@ static struct fifo_chunk *chunk_after(const struct tcp_fifo *fifo, struct fifo_c
                                       size_t bytes)
 {
 	if (chunk->next == NULL)
-		chunk->next = chunk_new(fifo, chunk_end(chunk), fill, bytes);
+		chunk->next = chunk_new(fifo, fifo_chunk_end(chunk), fill, bytes);
 	return chunk->next;
 }
 
-/* What the tail has room for, whoever's it is: the positions stay, and no chunk is made. */
-static inline bool reserve_in_small_tail(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans)
-{
-	struct fifo_chunk *chunk = fifo->tail;
-	uint64_t produced;
-
-	if (chunk == NULL || fifo->tail_is_large)
-		return false;
-	produced = atomic_load_explicit(&fifo->produced, memory_order_relaxed); /* GONE and HELD are of a large one */
-	if (atomic_load_explicit(&fifo->consumed, memory_order_acquire) == produced)
-		chunk->base = produced; /* (2) */
-	if (chunk_end(chunk) - produced < bytes)
-		return false;
-	*spans = (struct iovec){chunk->bytes + (produced - chunk->base), bytes};
-	return true;
-}
-
-static unsigned __attribute__((noinline))
-reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n);
-
-unsigned fifo_reserve(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
-{
-	if (bytes == 0 || n == 0)
-		return 0;
-	return __builtin_expect(reserve_in_small_tail(fifo, bytes, spans), 1) ? 1
-	                                                                      : reserve_anywhere(fifo, bytes, spans, n);
-}
-
-static unsigned reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
+unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
 {
 	uint64_t produced, consumed, at;
 	struct fifo_chunk *chunk;
@@ -194,10 +154,10 @@ static unsigned reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iov
 	else if (consumed == produced)
 		fifo->tail->base = produced; /* (2) */
 	chunk = fifo->tail;
-	if (chunk != NULL && at == chunk_end(chunk))
+	if (chunk != NULL && at == fifo_chunk_end(chunk))
 		chunk = chunk_after(fifo, chunk, at - consumed, bytes);
 	while (chunk != NULL) {
-		size_t room = (size_t)(chunk_end(chunk) - at);
+		size_t room = (size_t)(fifo_chunk_end(chunk) - at);
 
 		if (room > bytes)
 			room = bytes;
@@ -213,7 +173,7 @@ static unsigned reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iov
 	return used;
 }
 
-static void __attribute__((noinline)) commit_anywhere(struct tcp_fifo *fifo, size_t bytes)
+void fifo_commit_anywhere(struct tcp_fifo *fifo, size_t bytes)
 {
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_relaxed);
 	uint64_t produced = (word & FIFO_POSITION) + bytes;
@@ -223,7 +183,7 @@ static void __attribute__((noinline)) commit_anywhere(struct tcp_fifo *fifo, siz
 		assert(bytes == 0); /* nothing was reserved */
 		return;
 	}
-	while (produced > chunk_end(chunk))
+	while (produced > fifo_chunk_end(chunk))
 		chunk = chunk->next;
 	while ((unused = chunk->next) != NULL) {
 		chunk->next = unused->next;
@@ -234,22 +194,6 @@ static void __attribute__((noinline)) commit_anywhere(struct tcp_fifo *fifo, siz
 	atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1), and without HELD */
 }
 
-void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
-{
-	const struct fifo_chunk *chunk = fifo->tail;
-	uint64_t produced;
-
-	/* A small tail, in which the bytes are, and behind which nothing has been made: it stays what it is, and what
-	 * is produced has neither HELD nor GONE. */
-	if (__builtin_expect(chunk != NULL && !fifo->tail_is_large && chunk->next == NULL, 1)) {
-		produced = atomic_load_explicit(&fifo->produced, memory_order_relaxed) + bytes;
-		assert(produced <= chunk_end(chunk));
-		atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1) */
-		return;
-	}
-	commit_anywhere(fifo, bytes);
-}
-
 /* ---- consumer ---- */
 
 /* The first chunk that has bytes at consumed or later, of those that head still has; frees what lies before it. */
@@ -257,7 +201,7 @@ static struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed, uint
 {
 	struct fifo_chunk *head = fifo->head;
 
-	while (consumed >= chunk_end(head) && produced > chunk_end(head)) { /* (3) */
+	while (consumed >= fifo_chunk_end(head) && produced > fifo_chunk_end(head)) { /* (3) */
 		fifo->head = head->next;
 		if (fifo->cursor == head)
 			fifo->cursor = NULL;
@@ -298,10 +242,10 @@ unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, uns
 		return 1;
 	}
 	chunk = head_at(fifo, consumed, produced);
-	while (at >= chunk_end(chunk))
+	while (at >= fifo_chunk_end(chunk))
 		chunk = chunk->next;
 	while (used < n && at < produced) {
-		uint64_t end = chunk_end(chunk) < produced ? chunk_end(chunk) : produced;
+		uint64_t end = fifo_chunk_end(chunk) < produced ? fifo_chunk_end(chunk) : produced;
 
 		spans[used++] = (struct iovec){chunk->bytes + (at - chunk->base), (size_t)(end - at)};
 		at = end;
@@ -311,7 +255,7 @@ unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, uns
 	return used;
 }
 
-struct iovec fifo_span(struct tcp_fifo *fifo, uint64_t position)
+struct iovec fifo_span_anywhere(struct tcp_fifo *fifo, uint64_t position)
 {
 	uint64_t produced = fifo_produced(fifo), end;
 	struct fifo_chunk *chunk = fifo->cursor;
@@ -320,10 +264,10 @@ struct iovec fifo_span(struct tcp_fifo *fifo, uint64_t position)
 		return (struct iovec){NULL, 0};
 	if (chunk == NULL || position < chunk->base)
 		chunk = fifo->head;
-	while (position >= chunk_end(chunk))
+	while (position >= fifo_chunk_end(chunk))
 		chunk = chunk->next;
 	fifo->cursor = chunk;
-	end = chunk_end(chunk) < produced ? chunk_end(chunk) : produced;
+	end = fifo_chunk_end(chunk) < produced ? fifo_chunk_end(chunk) : produced;
 	return (struct iovec){chunk->bytes + (position - chunk->base), (size_t)(end - position)};
 }
 

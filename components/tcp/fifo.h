@@ -14,13 +14,19 @@
 #ifndef VMA_TCP_FIFO_H
 #define VMA_TCP_FIFO_H
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
-struct fifo_chunk;
+struct fifo_chunk {
+	struct fifo_chunk *next;
+	uint64_t base; /* position of bytes[0] */
+	size_t size;
+	uint8_t bytes[];
+};
 struct fifo_memory {
 	void *(*alloc)(size_t size);
 	void (*free)(void *memory);
@@ -48,17 +54,14 @@ bool fifo_put(struct tcp_fifo *fifo, const void *bytes, size_t n);
 
 void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory); /* allocates nothing */
 void fifo_fini(struct tcp_fifo *fifo);                                   /* nobody uses it any more */
-/* Producer: writable spans for up to `bytes` after what is produced, at most n; 0: out of memory (or bytes is 0). They
- * are good until the next call of reserve or commit. */
-unsigned fifo_reserve(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n);
-/* No more than was reserved. Who commits nothing after a reserve, or does not commit, may leave a large chunk in an
- * empty fifo, until the next message has gone through. */
-void fifo_commit(struct tcp_fifo *fifo, size_t bytes);
+/* What the functions below leave, which know the chunk at hand only. bytes and n of reserve are not 0. */
+unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n);
+void fifo_commit_anywhere(struct tcp_fifo *fifo, size_t bytes);
+struct iovec fifo_span_anywhere(struct tcp_fifo *fifo, uint64_t position);
 /* Consumer: readable spans from consumed + skip on, at most n. */
 unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n);
-/* Consumer: one span at a position not below consumed, fast when positions grow from call to call. iov_len 0: none. */
-struct iovec fifo_span(struct tcp_fifo *fifo, uint64_t position);
 void fifo_consume(struct tcp_fifo *fifo, size_t bytes);
+
 static inline uint64_t fifo_produced(const struct tcp_fifo *fifo)
 {
 	return atomic_load_explicit(&fifo->produced, memory_order_acquire) & FIFO_POSITION;
@@ -72,6 +75,63 @@ static inline uint64_t fifo_bytes(const struct tcp_fifo *fifo)
 	uint64_t consumed = fifo_consumed(fifo); /* first: it only grows, and never beyond produced */
 
 	return fifo_produced(fifo) - consumed;
+}
+
+static inline uint64_t fifo_chunk_end(const struct fifo_chunk *chunk)
+{
+	return chunk->base + chunk->size;
+}
+
+/* Producer: writable spans for up to `bytes` after what is produced, at most n; 0: out of memory (or bytes is 0). They
+ * are good until the next call of reserve or commit. */
+static inline unsigned fifo_reserve(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
+{
+	struct fifo_chunk *chunk = fifo->tail;
+	uint64_t produced;
+
+	if (bytes == 0 || n == 0)
+		return 0;
+	/* In a small tail with room for all of it; GONE and HELD are of a large one. */
+	if (__builtin_expect(chunk != NULL && !fifo->tail_is_large, 1)) {
+		produced = atomic_load_explicit(&fifo->produced, memory_order_relaxed);
+		if (atomic_load_explicit(&fifo->consumed, memory_order_acquire) == produced)
+			chunk->base = produced; /* (2) of fifo.c */
+		if (__builtin_expect(fifo_chunk_end(chunk) - produced >= bytes, 1)) {
+			*spans = (struct iovec){chunk->bytes + (produced - chunk->base), bytes};
+			return 1;
+		}
+	}
+	return fifo_reserve_anywhere(fifo, bytes, spans, n);
+}
+
+/* No more than was reserved. Who commits nothing after a reserve, or does not commit, may leave a large chunk in an
+ * empty fifo, until the next message has gone through. */
+static inline void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
+{
+	const struct fifo_chunk *chunk = fifo->tail;
+	uint64_t produced;
+
+	/* A small tail, in which the bytes are, and behind which nothing has been made: it stays what it is, and what
+	 * is produced has neither HELD nor GONE. */
+	if (__builtin_expect(chunk != NULL && !fifo->tail_is_large && chunk->next == NULL, 1)) {
+		produced = atomic_load_explicit(&fifo->produced, memory_order_relaxed) + bytes;
+		assert(produced <= fifo_chunk_end(chunk));
+		atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1) of fifo.c */
+		return;
+	}
+	fifo_commit_anywhere(fifo, bytes);
+}
+
+/* Consumer: one span at a position not below consumed, fast when positions grow from call to call. iov_len 0: none. */
+static inline struct iovec fifo_span(struct tcp_fifo *fifo, uint64_t position)
+{
+	const struct fifo_chunk *chunk = fifo->cursor;
+	uint64_t produced = fifo_produced(fifo), end;
+
+	if (__builtin_expect(chunk == NULL || position >= produced || position - chunk->base >= chunk->size, 0))
+		return fifo_span_anywhere(fifo, position);
+	end = fifo_chunk_end(chunk) < produced ? fifo_chunk_end(chunk) : produced;
+	return (struct iovec){(void *)(uintptr_t)(chunk->bytes + (position - chunk->base)), (size_t)(end - position)};
 }
 
 #endif
