@@ -534,6 +534,7 @@ int tcp_output_probe(struct vma_tcp_conn *conn);
  *            each segment of it that has left (SYN and FIN, too):        recovery_sent
  *            at its end                                                  timers_retransmit_update
  * Nothing here sends but recovery_retransmit; timeouts leave marks and call tcp_ready.
+ * A message that finds nothing of this to do, and room in the windows, has output.c see to that by itself (`alone`).
  */
 
 void recovery_init(struct vma_tcp_conn *conn);
