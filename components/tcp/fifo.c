@@ -67,28 +67,6 @@ void fifo_fini(struct tcp_fifo *fifo)
 
 /* ---- producer ---- */
 
-/*
- * A small tail is the producer's at all times, and produced is its own word then: neither HELD nor GONE is in it. A
- * chunk behind the tail, of a reserve without commit, is commit's to free.
- */
-bool fifo_put(struct tcp_fifo *fifo, const void *bytes, size_t n)
-{
-	uint64_t produced = atomic_load_explicit(&fifo->produced, memory_order_relaxed);
-	struct fifo_chunk *tail = fifo->tail;
-	size_t used;
-
-	if (tail == NULL || fifo->tail_is_large || tail->next != NULL)
-		return false;
-	if (atomic_load_explicit(&fifo->consumed, memory_order_acquire) == produced)
-		tail->base = produced; /* (2) */
-	used = (size_t)(produced - tail->base);
-	if (n > tail->size - used)
-		return false;
-	memcpy(tail->bytes + used, bytes, n);
-	atomic_store_explicit(&fifo->produced, produced + n, memory_order_release); /* (1) */
-	return true;
-}
-
 /* As large as what is wanted, or as what the fifo holds already, whichever is more: one that fills by small steps
  * doubles. */
 static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, uint64_t fill, size_t wanted)

@@ -48,10 +48,6 @@ struct tcp_fifo {
 #define FIFO_GONE (1ULL << 62)
 #define FIFO_POSITION (FIFO_GONE - 1)
 
-/* Producer: reserve and commit at once, and the bytes copied, if there is room for all of them in the small chunk that
- * is there. False: nothing has been done. */
-bool fifo_put(struct tcp_fifo *fifo, const void *bytes, size_t n);
-
 void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory); /* allocates nothing */
 void fifo_fini(struct tcp_fifo *fifo);                                   /* nobody uses it any more */
 /* What the functions below leave, which know the chunk at hand only. bytes and n of reserve are not 0. */

@@ -88,11 +88,9 @@ static inline bool may_predict(const struct vma_tcp_conn *conn)
 	       atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) != URGENT_EXPECTED;
 }
 
-/* Wherever the fifo has room, or makes some. */
-static __attribute__((noinline)) bool put_anywhere(struct tcp_fifo *fifo, const uint8_t *data, uint32_t len)
+static __attribute__((noinline)) bool put_in_pieces(struct tcp_fifo *fifo, const struct iovec *spans, unsigned n,
+                                                    const uint8_t *data, uint32_t len)
 {
-	struct iovec spans[8];
-	unsigned n = fifo_reserve(fifo, len, spans, 8);
 	size_t room = 0;
 
 	for (unsigned i = 0; i < n; i++)
@@ -101,6 +99,18 @@ static __attribute__((noinline)) bool put_anywhere(struct tcp_fifo *fifo, const 
 		return false;
 	for (unsigned i = 0; i < n; data += spans[i++].iov_len)
 		memcpy(spans[i].iov_base, data, spans[i].iov_len);
+	fifo_commit(fifo, len);
+	return true;
+}
+
+static inline bool put(struct tcp_fifo *fifo, const uint8_t *data, uint32_t len)
+{
+	struct iovec spans[8];
+	unsigned n = fifo_reserve(fifo, len, spans, 8);
+
+	if (__builtin_expect(n != 1 || spans[0].iov_len < len, 0))
+		return put_in_pieces(fifo, spans, n, data, len);
+	memcpy(spans[0].iov_base, data, len);
 	fifo_commit(fifo, len);
 	return true;
 }
@@ -166,7 +176,7 @@ bool tcp_message(struct vma_tcp_conn *conn)
 	if (!read_message(conn->tcp, conn->burst, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) ||
 	    !is_calm(conn) || !may_predict(conn))
 		return false;
-	if (!fifo_put(&conn->rx, m.data, m.len) && !put_anywhere(&conn->rx, m.data, m.len))
+	if (!put(&conn->rx, m.data, m.len))
 		return false;
 	take_data(conn, &m);
 	take_ack(conn, &m);

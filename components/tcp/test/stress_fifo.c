@@ -17,7 +17,6 @@ enum { ROUND = 4 << 20, FULL = 300000 };
 static struct tcp_fifo fifo;
 static _Atomic unsigned allocated;
 static _Thread_local bool is_reader;
-static unsigned puts_done;  /* by the writer, at once */
 static unsigned given_back; /* chunks, by the reader when it had emptied the fifo */
 
 static void *counted_alloc(size_t size)
@@ -63,16 +62,6 @@ static uint8_t pattern(uint64_t position)
 	return (uint8_t)(position * 7 + position / 251);
 }
 
-/* At once, if there is room. */
-static bool put(uint64_t at, size_t bytes)
-{
-	uint8_t copy[700];
-
-	for (size_t i = 0; i < bytes; i++)
-		copy[i] = pattern(at + i);
-	return fifo_put(&fifo, copy, bytes);
-}
-
 static void *produce(void *arg)
 {
 	uint32_t seed = *(uint32_t *)arg;
@@ -90,11 +79,6 @@ static void *produce(void *arg)
 		}
 		if (wanted > ROUND - at)
 			wanted = ROUND - at;
-		if (wanted <= 700 && next_random(&seed) % 2 && put(at, wanted)) {
-			at += wanted;
-			puts_done++;
-			continue;
-		}
 		n = fifo_reserve(&fifo, wanted, spans, 4);
 		if (n == 0)
 			abort();
@@ -172,7 +156,6 @@ static void test_bytes_come_once_and_in_order(void **state)
 		assert_int_equal(atomic_load(&allocated), 0);
 	} while (time(NULL) < end);
 	assert_true(given_back > 0); /* or that hand-over was not tested */
-	assert_true(puts_done > 0);
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_come_once_and_in_order)};

@@ -234,40 +234,6 @@ static void test_commit_may_take_less_and_keeps_no_unused_chunk(void **state)
 	take(101);
 }
 
-static void test_put_takes_what_has_room_in_a_small_chunk_only(void **state)
-{
-	uint8_t bytes[600];
-	struct iovec spans[2];
-	size_t small = 0;
-
-	(void)state;
-	for (unsigned i = 0; i < sizeof(bytes); i++)
-		bytes[i] = pattern(i);
-	assert_false(fifo_put(&fifo, bytes, 1)); /* no chunk yet */
-	put(1);
-	while (fifo_put(&fifo, bytes + 1 + small, 1))
-		small++;
-	assert_int_equal(allocations, 1);
-	assert_in_range(small, 256, 512);
-	take(1 + small);
-	assert_false(fifo_put(&fifo, bytes, small + 2)); /* more than all of it */
-	assert_int_equal(fifo_bytes(&fifo), 0);
-	for (unsigned i = 0; i < 10; i++) { /* empty, it begins anew */
-		for (unsigned k = 0; k < 100; k++)
-			bytes[k] = pattern(fifo_produced(&fifo) + k);
-		assert_true(fifo_put(&fifo, bytes, 100));
-		take(100);
-	}
-	assert_int_equal(allocations, 1);
-	assert_int_equal(fifo_reserve(&fifo, 600, spans, 2), 2); /* and no commit */
-	assert_false(fifo_put(&fifo, bytes, 1));
-	fifo_commit(&fifo, 0);
-	put(5000); /* a large one */
-	take(4999);
-	assert_false(fifo_put(&fifo, bytes, 1));
-	take(1);
-}
-
 static void test_reservation_is_as_long_as_asked_in_enough_spans(void **state)
 {
 	struct iovec spans[8];
@@ -365,7 +331,6 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_large_fifo_that_runs_empty_keeps_no_chunk, setup, teardown),
         cmocka_unit_test_setup_teardown(test_chunk_that_is_being_written_is_not_given_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_commit_may_take_less_and_keeps_no_unused_chunk, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_put_takes_what_has_room_in_a_small_chunk_only, setup, teardown),
         cmocka_unit_test_setup_teardown(test_reservation_is_as_long_as_asked_in_enough_spans, setup, teardown),
         cmocka_unit_test_setup_teardown(test_front_skips_and_stops_where_the_bytes_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_span_goes_forward_and_back, setup, teardown),
