@@ -50,7 +50,7 @@ ask() { # PRELOAD ARGUMENTS OF sockperf...: output in $WORK/client.log
 }
 
 # How much the counters of these sides moved.
-moved() { # a|b...
+moved() { # a|b|a-in|b-in...: what the kernels' UDP of the sides received and sent, or only received
 	local b a sum=0 side
 	read -ra b <<<"$before"
 	read -ra a <<<"$after"
@@ -58,6 +58,8 @@ moved() { # a|b...
 		case $side in
 		a) sum=$((sum + a[0] - b[0] + a[1] - b[1])) ;;
 		b) sum=$((sum + a[2] - b[2] + a[3] - b[3])) ;;
+		a-in) sum=$((sum + a[0] - b[0])) ;;
+		b-in) sum=$((sum + a[2] - b[2])) ;;
 		esac
 	done
 	echo $sum

@@ -92,8 +92,9 @@ mc="-i $GROUP -p $PORT"
 # shellcheck disable=SC2086
 mode "multicast" $few "a b" "$mc --mc-rx-if $IP_B --mc-tx-if $IP_B" \
 	ping-pong $mc -t 1 --mc-rx-if "$IP_A" --mc-tx-if "$IP_A"
+# Both ends are members of the group that they send to, so the kernel sends, and hands out the copies.
 # shellcheck disable=SC2086
-mode "multicast with loopback" $few "" "$mc --mc-rx-if $IP_B --mc-tx-if $IP_B --mc-loopback-enable" \
+mode "multicast with loopback" $few "a-in b-in" "$mc --mc-rx-if $IP_B --mc-tx-if $IP_B --mc-loopback-enable" \
 	ping-pong $mc -t 1 --mc-rx-if "$IP_A" --mc-tx-if "$IP_A" --mc-loopback-enable
 
 multicast_on_one_host() {
