@@ -209,6 +209,21 @@ static void test_a_model_of_the_path_and_urgent_data_go_the_long_way(void **stat
 	app_free(app);
 }
 
+static void test_what_is_written_before_the_handshake_is_over_waits_for_it(void **state)
+{
+	struct app *app = raw_connect_begin();
+	const uint8_t options[4] = {2, 4, 1000 >> 8, 1000 & 255};
+
+	(void)state;
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	expect_long_way(app, MESSAGE, 0);
+	assert_int_equal(app->conn->fed, 0);
+	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
+	assert_int_equal(found_alone(), 1);
+	assert_int_equal(raw_last()->len, MESSAGE);
+	app_free(app);
+}
+
 static void test_a_fin_goes_along_or_behind(void **state)
 {
 	struct app *app = begin();
@@ -231,6 +246,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_recovery_and_its_marks_are_asked_first),
         RAW_CASE(test_after_a_silence_the_window_is_looked_at_first),
         RAW_CASE(test_a_model_of_the_path_and_urgent_data_go_the_long_way),
+        RAW_CASE(test_what_is_written_before_the_handshake_is_over_waits_for_it),
         RAW_CASE(test_a_fin_goes_along_or_behind),
 };
 VMA_TEST_MAIN(tests)
