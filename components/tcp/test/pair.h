@@ -189,7 +189,8 @@ static void side_open(struct side *s, int i, const struct vma_tcp_attr *wishes)
 
 static inline void pair_open_with(const struct vma_tcp_attr *wishes, uint32_t mtu)
 {
-	struct vma_bufarena_attr arena = {.capacity = 1 << 16, .frame_size = 2048};
+	const bool jumbo = mtu > 1500;
+	struct vma_bufarena_attr arena = {.capacity = jumbo ? 1 << 13 : 1 << 16, .frame_size = jumbo ? 16384 : 2048};
 	struct vma_bufpool_attr spill = {.name = "spill", .max_bufs = 1 << 14};
 	struct vma_wire_pair_attr wire = {.virtual_now_ns = &pair_now_ns, .mtu = mtu};
 	struct vma_nic *nics[2];

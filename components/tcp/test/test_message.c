@@ -190,6 +190,37 @@ static void test_more_that_is_said_after_it_holds_back(void **state)
 	expect_same(&known[SHORT], &known[GENERAL], 1);
 }
 
+/* One segment has filled the send buffer: who waits for room is told of it together with the answer. */
+static void test_room_that_it_makes_is_told_with_it(void **state)
+{
+	const struct vma_tcp_attr wishes = {.gro_streams_max = 16};
+	struct app *client, *server;
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		pair_open_with(&wishes, 9000);
+		side[0].tcp->predicts_nothing = way == GENERAL;
+		side[0].options.sndbuf = 2304;
+		establish(&client, &server);
+		for (int i = 0; i < 20; i++) { /* until each answer takes the acknowledgement along */
+			transfer(client, server, 64, 0);
+			transfer(server, client, 64, 0);
+		}
+		assert_int_equal(send_bytes(client, 4000), 4000);
+		settle();
+		assert_int_equal(ready(client) & EPOLLOUT, 0);
+		take_events(client);
+		assert_int_equal(read_bytes(server, 4000), 4000);
+		mark_way();
+		send_bytes(server, 64);
+		settle();
+		assert_true(was_short() == (way == SHORT));
+		assert_int_equal(take_events(client), VMA_TCP_READABLE | VMA_TCP_WRITABLE);
+		app_free(client);
+		pair_close(NULL);
+	}
+}
+
 /* ---- it is not taken ---- */
 
 static void two_out(void)
@@ -661,6 +692,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_of_before_is_left),
         cmocka_unit_test(test_an_acknowledgement_that_is_due_leaves_after_it),
         cmocka_unit_test(test_more_that_is_said_after_it_holds_back),
+        cmocka_unit_test(test_room_that_it_makes_is_told_with_it),
         cmocka_unit_test(test_other_segments_go_the_general_way_with_the_same_result),
         cmocka_unit_test(test_without_time_stamps_or_sack_it_is_not_taken),
         cmocka_unit_test(test_a_conversation_drawn_by_chance_is_the_same_both_ways),
