@@ -1,0 +1,504 @@
+/*
+ * Conversations drawn by chance, each played the short way and the general one: after every step all that is known of
+ * the connection, and all that the peer has got, is the same. test_message.c and test_alone.c have the single cases.
+ *
+ *   SEED=n    this one only
+ *   SEEDS=n   so many of them (80), from SEED_BASE (1) on
+ *
+ * One side is a stack whose application does what applications do; the other is a peer that loses some segments and
+ * answers what it has got. Half of the conversations are calm: what disturbs the short ways comes now and then only.
+ */
+#include "ways.h"
+
+enum { STEPS = 250, FRAMES = 1 << 16 };
+
+static uint32_t seed;
+static struct {
+	uint32_t a, b, len; /* drawn for this step */
+	uint32_t got;       /* the peer has all before it */
+	bool lossy;
+} peer;
+static struct {
+	struct vma_buf *held[FRAMES];
+	size_t n;
+} frames;
+static struct vma_tcp_memory *memory_normal;
+
+/* ---- the peer ---- */
+
+static bool is_after(uint32_t a, uint32_t b)
+{
+	return (int32_t)(a - b) > 0;
+}
+
+/* What has come since it was looked at, but for what is lost on the way. */
+static void peer_takes(bool lossy)
+{
+	uint32_t luck = seed;
+
+	for (; raw.seen < raw.count; raw.seen++) {
+		const struct raw_segment *s = &raw.log[raw.seen];
+
+		if (lossy && draw(&luck, 6) == 0)
+			continue;
+		if (!is_after(s->seq, peer.got) && is_after(s->seq + s->len, peer.got))
+			peer.got = s->seq + s->len;
+	}
+}
+
+static void peer_says(void)
+{
+	raw_send_bytes(mine, peer.got, peer.len);
+	mine += peer.len;
+}
+
+/* It is there when the stack is driven next. */
+static void peer_has_said(unsigned messages)
+{
+	raw.holds = true;
+	for (unsigned i = 0; i < messages; i++)
+		peer_says();
+	raw.holds = false;
+}
+
+/* ---- what may happen ---- */
+
+static void a_message(void)
+{
+	peer_says();
+}
+
+static void a_write(void)
+{
+	send_bytes(app, 1 + (peer.a < 800 ? peer.a % 200 : peer.a * 3));
+}
+
+static void a_request_and_its_answer(void)
+{
+	send_bytes(app, 1 + peer.a % 200);
+	settle();
+	peer_takes(false);
+	peer_says();
+}
+
+static void a_pause(void)
+{
+	run(peer.a % 400 * MS);
+}
+
+static void a_moment(void)
+{
+	run(peer.a * 1000 + 1);
+}
+
+static void a_long_silence(void)
+{
+	run(peer.a * 10 * MS);
+}
+
+static void a_read(void)
+{
+	read_bytes(app, peer.a * 5);
+}
+
+static void a_pure_acknowledgement(void)
+{
+	raw_send(mine, peer.got, TCP_ACK, "", 0);
+}
+
+static void messages_at_once(void)
+{
+	peer_has_said(1 + peer.a % 4);
+}
+
+static void a_hole(void)
+{
+	raw_send_bytes(mine + 50, peer.got, 50);
+	if (peer.a & 1)
+		run(peer.b * 1000);
+	raw_send_bytes(mine, peer.got, 50);
+	mine += 100;
+}
+
+static void a_message_again(void)
+{
+	raw_send_bytes(mine - 60, peer.got, 60 + peer.a % 30);
+	mine += peer.a % 30;
+}
+
+static void nodelay(void)
+{
+	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, peer.a & 1);
+}
+
+static void cork(void)
+{
+	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, peer.a % 5 == 0);
+}
+
+static void quickack(void)
+{
+	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, peer.a & 1);
+}
+
+static void a_write_with_more_to_come(void)
+{
+	send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_MORE);
+}
+
+static void a_write_for_later(void)
+{
+	send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_LATER);
+}
+
+static void memory_gets_short_or_not(void)
+{
+	static struct vma_tcp_memory tight = {.pressure = 0, .limit = INT64_MAX};
+
+	side[0].tcp->attr.memory = peer.a & 1 ? &tight : memory_normal;
+}
+
+static void urgent_data(void)
+{
+	if (peer.a % 4 == 0)
+		send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_URGENT);
+}
+
+static void another_congestion_control(void)
+{
+	if (peer.a % 4 == 0)
+		vma_tcp_set(app->conn, VMA_TCP_OPT_CONGESTION, (int32_t)(peer.b % 4));
+}
+
+static void another_path(void)
+{
+	struct vma_tcp_path path = path_to(0, peer.a & 1 ? 1500 : 300 + peer.b);
+
+	if (peer.a % 3 == 0)
+		vma_tcp_set_path(app->conn, &path);
+}
+
+static void notsent_lowat(void)
+{
+	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, peer.a & 1 ? -1 : (int32_t)peer.b);
+}
+
+static void keepalive(void)
+{
+	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPALIVE, peer.a & 1);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPIDLE, 1 + (int32_t)(peer.b % 3));
+}
+
+static void user_timeout(void)
+{
+	vma_tcp_set(app->conn, VMA_TCP_OPT_USER_TIMEOUT, peer.a & 1 ? 0 : (int32_t)(peer.b * 20));
+}
+
+static void other_buffers(void)
+{
+	vma_tcp_set(app->conn, peer.b & 1 ? VMA_TCP_OPT_RCVBUF : VMA_TCP_OPT_SNDBUF, (int32_t)(2000 + peer.a * 20));
+}
+
+static void our_end(void)
+{
+	if (peer.a % 12 == 0)
+		vma_tcp_shutdown(app->conn, SHUT_WR);
+}
+
+/* One is left, or two, or none: what finds none stays behind. */
+static void few_frames(void)
+{
+	if (peer.a % 3 != 0)
+		return;
+	while (frames.n < FRAMES && (frames.held[frames.n] = vma_ring_tx_buf(side[0].ring)) != NULL)
+		frames.n++;
+	for (uint32_t left = peer.b % 3; left > 0; left--)
+		vma_buf_put(pair_arena, frames.held[--frames.n]);
+	send_bytes(app, 1 + peer.b % 100);
+	settle();
+	vma_buf_put(pair_arena, frames.held[--frames.n]);
+	peer_says();
+	while (frames.n > 0)
+		vma_buf_put(pair_arena, frames.held[--frames.n]);
+}
+
+/* What has come is refused, and offered again later. */
+static void no_room_for_bytes(void)
+{
+	pair_no_bytes = true;
+	peer_says();
+	pair_no_bytes = false;
+}
+
+/* Of what is out a part at the end has come, and perhaps a message says so. */
+static void a_hole_in_what_the_peer_has(void)
+{
+	uint8_t options[24] = {1, 1, 8, 10}, data[64];
+	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
+	uint32_t len = peer.b & 1 ? sizeof(data) : 0;
+
+	if (out < 3)
+		return;
+	for (uint32_t i = 0; i < sizeof(data); i++)
+		data[i] = byte_at(mine - 1 + i);
+	raw_store(options + 4, raw.ts, 4);
+	raw_store(options + 8, raw.ts_ecr, 4);
+	memcpy(options + 12, "\1\1\5\12", 4);
+	raw_store(options + 16, raw.their_isn + una + 1 + peer.a % (out - 1), 4);
+	raw_store(options + 20, raw.their_isn + una + out, 4);
+	raw_send_options(mine, una, TCP_ACK, options, sizeof(options), 0, data, len);
+	mine += len;
+}
+
+static void a_part_of_it_acknowledged(void)
+{
+	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
+
+	raw_send_bytes(mine, una + peer.a % (out + 1), peer.len);
+	mine += peer.len;
+}
+
+static void a_message_and_a_write(void)
+{
+	peer_has_said(1);
+	send_bytes(app, 1 + peer.a % 200);
+}
+
+static void a_message_and_a_write_for_later(void)
+{
+	peer_has_said(1);
+	send_flags(app, 1 + peer.a % 200, VMA_TCP_TX_LATER);
+	settle();
+}
+
+static void a_message_and_a_write_under_cork(void)
+{
+	peer_has_said(1);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
+	send_bytes(app, 1 + peer.a % 200);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0);
+}
+
+static void a_message_when_timers_fire(void)
+{
+	peer_has_said(1);
+	run(200 * MS + peer.b * 1000);
+}
+
+#define ACTION(f, chance)                                                                                              \
+	{                                                                                                              \
+#f, f, chance                                                                                          \
+	}
+static const struct action {
+	const char *name;
+	void (*play)(void);
+	uint32_t chance; /* in a disturbed conversation */
+} actions[] = {
+        ACTION(a_message, 4),
+        ACTION(a_write, 4),
+        ACTION(a_request_and_its_answer, 2),
+        ACTION(a_read, 2),
+        ACTION(a_pause, 1),
+        ACTION(a_moment, 1),
+        ACTION(a_long_silence, 1),
+        ACTION(a_pure_acknowledgement, 1),
+        ACTION(messages_at_once, 1),
+        ACTION(a_hole, 1),
+        ACTION(a_message_again, 1),
+        ACTION(nodelay, 1),
+        ACTION(cork, 1),
+        ACTION(quickack, 1),
+        ACTION(a_write_with_more_to_come, 1),
+        ACTION(a_write_for_later, 1),
+        ACTION(memory_gets_short_or_not, 1),
+        ACTION(urgent_data, 1),
+        ACTION(another_congestion_control, 1),
+        ACTION(another_path, 1),
+        ACTION(notsent_lowat, 1),
+        ACTION(keepalive, 1),
+        ACTION(user_timeout, 1),
+        ACTION(other_buffers, 2),
+        ACTION(our_end, 1),
+        ACTION(few_frames, 1),
+        ACTION(no_room_for_bytes, 1),
+        ACTION(a_hole_in_what_the_peer_has, 1),
+        ACTION(a_part_of_it_acknowledged, 1),
+        ACTION(a_message_and_a_write, 1),
+        ACTION(a_message_and_a_write_for_later, 1),
+        ACTION(a_message_and_a_write_under_cork, 1),
+        ACTION(a_message_when_timers_fire, 1),
+};
+enum { ACTIONS = sizeof(actions) / sizeof(*actions) };
+
+/* In a calm one it is one of the first few, nearly always. */
+static const struct action *draw_action(bool calm)
+{
+	uint32_t total = 0, chance;
+
+	if (calm && draw(&seed, 16) != 0)
+		return &actions[draw(&seed, 6)];
+	for (unsigned i = 0; i < ACTIONS; i++)
+		total += actions[i].chance;
+	chance = draw(&seed, total);
+	for (unsigned i = 0;; chance -= actions[i++].chance)
+		if (chance < actions[i].chance)
+			return &actions[i];
+}
+
+/* ---- a conversation ---- */
+
+struct played {
+	struct known known[STEPS];
+	const struct action *action[STEPS];
+	unsigned steps, shorts, alone;
+};
+
+/* Which initial sequence number it has is the secret's doing: one is looked for that is followed by `end` soon. */
+static void choose_isn(uint32_t end)
+{
+	struct vma_flow_key key = {
+	        .family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(1000), .peer_port_be = htons(RAW_PORT)};
+	uint8_t *secret = (uint8_t *)(uintptr_t)side[0].tcp->attr.secret;
+	uint32_t tried = 0;
+
+	memcpy(key.local, side[0].ip, 16);
+	memcpy(key.peer, side[1].ip, 16);
+	do {
+		assert_true(tried < 10000000);
+		memcpy(secret, &tried, sizeof(tried));
+		tried++;
+	} while (end - tcp_isn(side[0].tcp, &key) >= 20000);
+}
+
+static void open_drawn(int way)
+{
+	const uint32_t isn = draw(&seed, 8);
+
+	open_side(way);
+	if (isn < 2)
+		choose_isn(isn << 31); /* where it wraps, or changes its sign */
+	open_conversation(true, true);
+	memory_normal = side[0].tcp->attr.memory;
+	peer.got = theirs();
+	peer.lossy = draw(&seed, 3) == 0;
+}
+
+/* Drawn all at once, whatever of it is used: both ways have to find the same. */
+static void draw_step(void)
+{
+	peer.a = draw(&seed, 1000);
+	peer.b = draw(&seed, 1000);
+	peer.len = 1 + draw(&seed, draw(&seed, 8) != 0 ? 100 : 900);
+	raw.window = (uint16_t)(draw(&seed, 20) == 0 ? draw(&seed, 30) : 200 + draw(&seed, 1000));
+	raw.ts += draw(&seed, 3);
+	raw.ts_ecr = port_clock_ms(side[0].tcp) - draw(&seed, 3);
+	peer_takes(peer.lossy);
+	raw.count = raw.seen = 0;
+}
+
+/* What must be so between two turns, either way. */
+static void check_timers(void)
+{
+	const struct vma_tcp *tcp = side[0].tcp;
+	const struct vma_tcp_conn *conn = app->conn;
+	const uint64_t next_ns = wheel_next(&tcp->wheel);
+
+	assert_int_equal(tcp->frames_count, 0);
+	assert_true(tcp->wheel_due_ns == next_ns);
+	assert_true(vma_tcp_due(tcp) <= next_ns);
+	for (unsigned i = 0; i < TCP_TIMERS; i++)
+		assert_true(!wheel_is_set(&conn->timer[i]) || next_ns <= conn->timer[i].due_ns);
+	if (conn->pcb != NULL && conn->pcb->unacked != NULL)
+		assert_true(wheel_is_set(&conn->timer[TCP_TIMER_RETRANSMIT]));
+}
+
+static void look_step(struct known *known)
+{
+	check_timers();
+	ready(app); /* a writer who finds no room */
+	look(known);
+	known->counts.no_memory = known->stack_counts.no_memory = 0; /* how often it was asked for */
+	known->made_room = 0;                                        /* until it is told */
+}
+
+static void converse(uint32_t number, int way, struct played *played)
+{
+	bool calm;
+
+	memset(played, 0, sizeof(*played));
+	seed = number;
+	draw(&seed, 1);
+	open_drawn(way);
+	calm = draw(&seed, 2) == 0;
+	for (unsigned i = 0; i < STEPS && app->conn->pcb != NULL; i++) {
+		uint64_t came = app->conn->counts.segments_in;
+
+		draw_step();
+		played->action[i] = draw_action(calm);
+		mark_way();
+		played->action[i]->play();
+		settle();
+		look_step(&played->known[i]);
+		played->shorts += was_short() && app->conn->counts.segments_in != came;
+		played->steps++;
+	}
+	played->alone = side[0].tcp->alone;
+	side[0].tcp->attr.memory = memory_normal;
+	close_way();
+}
+
+/* ---- all of them ---- */
+
+static struct played played[WAYS];
+
+/* Says what is not, and how to have it again. */
+static bool is_the_same(uint32_t number)
+{
+	unsigned least = played[SHORT].steps < played[GENERAL].steps ? played[SHORT].steps : played[GENERAL].steps, i;
+	char text[200] = "one goes on, the other has ended";
+
+	for (i = 0; i < least; i++)
+		if (known_difference(&played[SHORT].known[i], &played[GENERAL].known[i], text, sizeof(text)) != NULL)
+			break;
+	if (i == least && played[SHORT].steps == played[GENERAL].steps)
+		return true;
+	printf("# seed %u, step %u, %s: %s\n#   again: make test-tcp T='*both_ways*' SEED=%u\n", number, i,
+	       played[SHORT].action[i < least ? i : least - 1]->name, text, number);
+	return false;
+}
+
+static uint32_t number_of(const char *name, uint32_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text != NULL && *text != '\0' ? (uint32_t)strtoul(text, NULL, 0) : otherwise;
+}
+
+static void test_whatever_happens_is_the_same_both_ways(void **state)
+{
+	uint32_t one = number_of("SEED", 0), base = one != 0 ? one : number_of("SEED_BASE", 1);
+	uint32_t most = one != 0 ? 1 : number_of("SEEDS", 80), failed = 0;
+	uint64_t steps = 0, shorts = 0, alone = 0;
+
+	(void)state;
+	for (uint32_t number = base; number < base + most && failed < 5; number++) {
+		for (int way = 0; way < WAYS; way++)
+			converse(number, way, &played[way]);
+		failed += !is_the_same(number);
+		assert_int_equal(played[GENERAL].shorts, 0);
+		assert_int_equal(played[GENERAL].alone, 0);
+		steps += played[SHORT].steps;
+		shorts += played[SHORT].shorts;
+		alone += played[SHORT].alone;
+	}
+	printf("# %u seeds from %u: %llu steps, in %llu nothing but messages came, %llu left alone\n", most, base,
+	       (unsigned long long)steps, (unsigned long long)shorts, (unsigned long long)alone);
+	assert_int_equal(failed, 0);
+	if (most >= 20) {
+		assert_true(shorts > steps / 8);
+		assert_true(alone > steps / 8);
+	}
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_whatever_happens_is_the_same_both_ways)};
+VMA_TEST_MAIN(tests)
