@@ -151,7 +151,7 @@ static void test_recovery_and_its_marks_are_asked_first(void **state)
 {
 	struct app *app = begin();
 	struct tcp_recovery *r = &app->conn->recovery;
-	uint32_t *mark[] = {&r->sacked_bytes, &r->dup_bytes};
+	uint32_t *mark[] = {&r->sacked_bytes, &r->dup_bytes, &r->frto};
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(mark) / sizeof(mark[0]); i++) {
@@ -168,6 +168,9 @@ static void test_recovery_and_its_marks_are_asked_first(void **state)
 	r->probe_wanted = true; /* with something in flight: it is repeated, and the message follows */
 	expect_long_way(app, MESSAGE, 2);
 	assert_false(r->probe_wanted);
+	r->probe_new = true;
+	expect_long_way(app, MESSAGE, 1);
+	assert_true(r->tail_probe_out);
 	app_free(app);
 }
 

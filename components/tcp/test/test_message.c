@@ -168,6 +168,24 @@ static void test_an_acknowledgement_that_is_due_leaves_after_it(void **state)
 	expect_same(&known[SHORT], &known[GENERAL], 1);
 }
 
+static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
+{
+	static struct known known[WAYS];
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		open_way(way, true, true);
+		send_bytes(app, 64);
+		pass_time();
+		atomic_store(&app->conn->shut_wr, true); /* by another thread, a moment ago */
+		assert_true(goes_short() == (way == SHORT));
+		assert_true(raw_last()->flags & TCP_FIN);
+		look(&known[way]);
+		close_way();
+	}
+	expect_same(&known[SHORT], &known[GENERAL], 1);
+}
+
 /* What the acknowledgement lets go is what was said before it. */
 static void test_more_that_is_said_after_it_holds_back(void **state)
 {
@@ -691,6 +709,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_long_messages_and_many_unread_go_the_short_way),
         cmocka_unit_test(test_nothing_of_before_is_left),
         cmocka_unit_test(test_an_acknowledgement_that_is_due_leaves_after_it),
+        cmocka_unit_test(test_our_end_that_is_not_posted_yet_leaves_after_it),
         cmocka_unit_test(test_more_that_is_said_after_it_holds_back),
         cmocka_unit_test(test_room_that_it_makes_is_told_with_it),
         cmocka_unit_test(test_other_segments_go_the_general_way_with_the_same_result),

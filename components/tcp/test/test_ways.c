@@ -202,8 +202,10 @@ static void other_buffers(void)
 
 static void our_end(void)
 {
-	if (peer.a % 12 == 0)
-		vma_tcp_shutdown(app->conn, SHUT_WR);
+	if (peer.a % 12 != 0)
+		return;
+	peer_has_said(peer.b & 1);
+	vma_tcp_shutdown(app->conn, SHUT_WR);
 }
 
 /* One is left, or two, or none: what finds none stays behind. */
