@@ -49,6 +49,10 @@ enum { SHORT, GENERAL, WAYS };
 	X(uint64_t, snd_wnd_max, conn->snd_wnd_max)                                                                    \
 	X(uint64_t, snd_sml, conn->snd_sml)                                                                            \
 	X(uint64_t, events, app->events)                                                                               \
+	X(uint64_t, last_data_out_ns, conn->last_data_out_ns)                                                          \
+	X(uint64_t, out_segments, conn->out_segments)                                                                  \
+	X(uint64_t, ack_held, conn->ack_held)                                                                          \
+	X(uint64_t, hold_rest, conn->hold_rest)                                                                        \
 	X(uint64_t, pingpong, conn->pingpong)                                                                          \
 	X(uint64_t, pushed, conn->pushed)                                                                              \
 	X(uint64_t, ack_waits, atomic_load(&conn->ack_waits))                                                          \
