@@ -3,7 +3,8 @@
  *
  * lwIP's own lists and scratch variables are thread-local (adapted at build time): while a driver works on a
  * connection, tcp_active_pcbs holds just its pcb (or, for a handshake, tcp_listen_pcbs the listener's). lwip_enter and
- * lwip_leave see to that; nothing of lwIP is called outside them.
+ * lwip_leave see to that. Outside them nothing of lwIP is called, but for what only frees its objects, between
+ * lwip_give and lwip_given.
  */
 #ifndef VMA_TCP_LWIP_PORT_H
 #define VMA_TCP_LWIP_PORT_H

@@ -4,7 +4,7 @@
  *
  * It is what the next message of a request and its answer always looks like, and of all that input.c, predict.c,
  * recovery.c and scoreboard.c would ask about it and about the connection the gate below leaves one answer each. So
- * what they would do is done here in a row; nothing more, nothing else. test_message.c compares.
+ * what they would do is done here in a row; nothing more, nothing else. test_message.c and test_ways.c compare.
  */
 #include "message.h"
 
@@ -69,8 +69,9 @@ static inline bool acks_all(const struct tcp_pcb *pcb, const struct message *m)
 }
 
 /*
- * Established, with time stamps and SACK, which nearly all have: duplicate ACKs are not counted then, and state OPEN
- * says that there have been none (recovery.c). What a recovery before has left to be decided is decided there.
+ * Established, with time stamps and SACK, which nearly all have: duplicate ACKs stand for no bytes then (dup_bytes),
+ * and state OPEN says that none are counted (dup_acks), so there is nothing to be set back (recovery.c). What a
+ * recovery before has left to be decided is decided there.
  */
 static inline bool is_calm(const struct vma_tcp_conn *conn)
 {

@@ -505,7 +505,6 @@ void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now; within lwip
 /* The MSS has become smaller: segments that are too long are cut. */
 void tcp_output_resegment(struct vma_tcp_conn *conn);
 bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* one that is unacknowledged; lwip_enter */
-bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* one that is unacknowledged; lwip_enter */
 /* All that is not SACKed is to be sent again: short segments become long ones. Recovery forgets its notes afterwards.
  */
 void tcp_output_join(struct vma_tcp_conn *conn);
@@ -534,7 +533,15 @@ int tcp_output_probe(struct vma_tcp_conn *conn);
  *            each segment of it that has left (SYN and FIN, too):        recovery_sent
  *            at its end                                                  timers_retransmit_update
  * Nothing here sends but recovery_retransmit; timeouts leave marks and call tcp_ready.
- * A message that finds nothing of this to do, and room in the windows, has output.c see to that by itself (`alone`).
+ *
+ * Where a look at a few fields tells that nothing of this would find anything to do, it is not asked:
+ * output.c:  new data, if it is one message and has room (alone):        recovery_sent_at only
+ *            nothing is out and nothing waits (is_quiet):                no retransmission, no new data
+ * message.c: a message that acknowledges the one segment that is out,
+ *            or nothing, while nothing is to be decided, for both
+ *            halves of an ACK:                                           recovery_answered, recovery_acked_last
+ *            and if nothing is to be sent then (tcp_message_is_all),
+ *            no output and no timers_retransmit_update follow:           persist_end only
  */
 
 void recovery_init(struct vma_tcp_conn *conn);
