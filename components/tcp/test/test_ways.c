@@ -3,7 +3,7 @@
  * the connection, and all that the peer has got, is the same. test_message.c and test_alone.c have the single cases.
  *
  *   SEED=n    this one only
- *   SEEDS=n   so many of them (100), from SEED_BASE (1) on
+ *   SEEDS=n   so many of them (200), from SEED_BASE (1) on
  *
  * One side is a stack whose application does what applications do; the other is a peer that loses some segments and
  * answers what it has got. A quarter of the conversations is calm: what disturbs the short ways comes now and then
@@ -482,7 +482,7 @@ static uint32_t number_of(const char *name, uint32_t otherwise)
 static void test_whatever_happens_is_the_same_both_ways(void **state)
 {
 	uint32_t one = number_of("SEED", 0), base = one != 0 ? one : number_of("SEED_BASE", 1);
-	uint32_t most = one != 0 ? 1 : number_of("SEEDS", 100), failed = 0;
+	uint32_t most = one != 0 ? 1 : number_of("SEEDS", 200), failed = 0;
 	uint64_t steps = 0, shorts = 0, alone = 0;
 
 	(void)state;
