@@ -430,7 +430,6 @@ static void converse(uint32_t number, int way, struct played *played)
 {
 	bool calm;
 
-	memset(played, 0, sizeof(*played));
 	seed = number;
 	draw(&seed, 1);
 	open_drawn(way);
@@ -455,6 +454,24 @@ static void converse(uint32_t number, int way, struct played *played)
 /* ---- all of them ---- */
 
 static struct played played[WAYS];
+static uint32_t playing; /* the seed; 0: none */
+
+static void say_how_to_replay(uint32_t number)
+{
+	printf("#   again: make test-tcp T='*both_ways*' SEED=%u\n", number);
+}
+
+/* An assertion has ended a conversation. */
+static int end(void **state)
+{
+	(void)state;
+	if (playing == 0)
+		return 0;
+	printf("# seed %u, step %u: an assertion fails\n", playing,
+	       played[GENERAL].steps ? played[GENERAL].steps : played[SHORT].steps);
+	say_how_to_replay(playing);
+	return 0;
+}
 
 /* Says what is not, and how to have it again. */
 static bool is_the_same(uint32_t number)
@@ -467,8 +484,8 @@ static bool is_the_same(uint32_t number)
 			break;
 	if (i == least && played[SHORT].steps == played[GENERAL].steps)
 		return true;
-	printf("# seed %u, step %u, %s: %s\n#   again: make test-tcp T='*both_ways*' SEED=%u\n", number, i,
-	       played[SHORT].action[i < least ? i : least - 1]->name, text, number);
+	printf("# seed %u, step %u, %s: %s\n", number, i, played[SHORT].action[i < least ? i : least - 1]->name, text);
+	say_how_to_replay(number);
 	return false;
 }
 
@@ -487,6 +504,8 @@ static void test_whatever_happens_is_the_same_both_ways(void **state)
 
 	(void)state;
 	for (uint32_t number = base; number < base + most && failed < 5; number++) {
+		playing = number;
+		memset(played, 0, sizeof(played));
 		for (int way = 0; way < WAYS; way++)
 			converse(number, way, &played[way]);
 		failed += !is_the_same(number);
@@ -495,6 +514,7 @@ static void test_whatever_happens_is_the_same_both_ways(void **state)
 		steps += played[SHORT].steps;
 		shorts += played[SHORT].shorts;
 		alone += played[SHORT].alone;
+		playing = 0;
 	}
 	printf("# %u seeds from %u: %llu steps, in %llu nothing but messages came, %llu left alone\n", most, base,
 	       (unsigned long long)steps, (unsigned long long)shorts, (unsigned long long)alone);
@@ -505,5 +525,5 @@ static void test_whatever_happens_is_the_same_both_ways(void **state)
 	}
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(test_whatever_happens_is_the_same_both_ways)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_whatever_happens_is_the_same_both_ways, end)};
 VMA_TEST_MAIN(tests)
