@@ -211,14 +211,15 @@ static bool is_in_use(struct nic_xdp *nic)
 static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 {
 	const bool in_use = is_in_use(nic);
-	struct pollfd fds[2] = {
+	struct pollfd fds[3] = {
 	        {.fd = nic->wake_fd, .events = POLLIN},
 	        {.fd = nic->vmad != NULL && !in_use ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
+	        {.fd = nic->owner != NULL ? xdp_owner_link_fd(nic->owner) : -1, .events = POLLIN},
 	};
 
 	if (in_use && (sleep_ms < 0 || sleep_ms > BUSY_MS))
 		sleep_ms = BUSY_MS;
-	os_poll(fds, 2, sleep_ms);
+	os_poll(fds, 3, sleep_ms);
 	drain_wake(nic);
 }
 

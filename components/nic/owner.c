@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <dirent.h>
 #include <linux/ethtool.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,7 @@
 #define SETTLE_NS 20000000ull /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
 #define IN_FLIGHT_NS 1000000000ull
 #define FOREIGN_NS 500000000ull
+#define MAC_NS 500000000ull
 #define HEADERS 18 /* Ethernet and one VLAN tag */
 
 uint64_t owner_now_ns(void)
@@ -89,6 +92,48 @@ out:
 	return rc;
 }
 
+/* ---- its MAC, while it is ours ---- */
+
+/* Without, changes are seen twice a second. */
+static int open_link_events(void)
+{
+	const struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK};
+	int fd = os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+
+	if (fd >= 0 && os_bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
+		os_close(fd);
+		return -1;
+	}
+	return fd < 0 ? -1 : nic_fd_keep(fd);
+}
+
+/* What has happened is not read: that something has is enough. */
+static bool links_have_changed(const struct xdp_owner *owner)
+{
+	char some;
+	bool any = false;
+
+	while (owner->link_fd >= 0 &&
+	       (os_recv(owner->link_fd, &some, sizeof(some), MSG_DONTWAIT) >= 0 || errno == ENOBUFS))
+		any = true;
+	return any;
+}
+
+static void follow_mac(struct xdp_owner *owner, uint64_t now)
+{
+	const bool changed = links_have_changed(owner);
+
+	if (!xdp_prog_attached(owner->prog) || (!changed && now - owner->mac_look_ns < MAC_NS))
+		return;
+	owner->mac_look_ns = now;
+	xdp_prog_look_at_mac(owner->prog);
+}
+
+int xdp_owner_link_fd(const struct xdp_owner *owner)
+{
+	return owner->link_fd;
+}
+
 /* ---- life of the owner ---- */
 
 static void explain(const struct xdp_owner *owner, int rc)
@@ -113,7 +158,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	if (owner == NULL)
 		return -ENOMEM;
 	owner->ifindex = attr->ifindex;
-	owner->umem_fd = owner->shared_fd = owner->claims_fd = -1;
+	owner->umem_fd = owner->shared_fd = owner->claims_fd = owner->link_fd = -1;
 	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
 		owner->queue[queue].base_fd = -1;
 	rc = look_at_device(owner);
@@ -127,6 +172,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	if (rc == 0) {
 		xdp_prog_name_ports(owner->prog, owner->shared->named);
 		owner_claims_init(owner);
+		owner->link_fd = open_link_events();
 	}
 	if (rc == 0 && !owner->multi_buffer && owner->mtu + HEADERS > longest) {
 		vma_log_error("%s: MTU %u is beyond one packet buffer, and this kernel has no multi-buffer AF_XDP: the "
@@ -167,6 +213,8 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	}
 	owner_resets_fini(owner);
 	owner_heirs_fini(owner);
+	if (owner->link_fd >= 0)
+		nic_fd_close(owner->link_fd);
 	xdp_prog_destroy(owner->prog);
 	owner_frames_fini(owner);
 	free(owner);
@@ -193,6 +241,8 @@ void xdp_owner_close_in_child(struct xdp_owner *owner)
 	xdp_prog_close_in_child(owner->prog);
 	os_close(owner->umem_fd);
 	os_close(owner->shared_fd);
+	if (owner->link_fd >= 0)
+		os_close(owner->link_fd);
 }
 
 /* ---- slots ---- */
@@ -330,6 +380,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	const uint64_t now = owner_now_ns();
 
 	owner_frames_tick(owner);
+	follow_mac(owner, now);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			drain(owner, slot, now);

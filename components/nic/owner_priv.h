@@ -162,6 +162,9 @@ struct xdp_owner {
 	struct owner_resets resets;
 	struct owner_heirs heirs;
 
+	int link_fd;          /* netlink: interfaces change; -1: the clock has to do */
+	uint64_t mac_look_ns; /* the last */
+
 	uint32_t slots_used;
 	struct owner_slot slot[XDP_SLOTS_MAX];
 };

@@ -243,8 +243,8 @@ static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 /* ---- the loop ---- */
 
 struct turn {
-	struct pollfd fds[3 + 2 * VMAD_PEERS_MAX];
-	struct vmad_peer *peer[3 + 2 * VMAD_PEERS_MAX];
+	struct pollfd fds[4 + 2 * VMAD_PEERS_MAX];
+	struct vmad_peer *peer[4 + 2 * VMAD_PEERS_MAX];
 	unsigned n;
 };
 
@@ -267,6 +267,7 @@ static void begin_turn(struct vmad_server *server, struct turn *turn)
 	watch(turn, server->attr->stop_fd, NULL);
 	watch(turn, is_deaf(server) ? -1 : server->listen_fd, NULL);
 	watch(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1, NULL); /* its tick follows each turn */
+	watch(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;

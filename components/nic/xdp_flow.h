@@ -46,6 +46,13 @@ struct xdp_heir_segment {
 	__u8 is_over : 1; /* no segment: another connection has begun under the heir's key */
 };
 
+/* A MAC as one number, the first byte uppermost. */
+static inline __attribute__((always_inline)) __u64 xdp_flow_mac(const __u8 bytes[6])
+{
+	return (__u64)bytes[0] << 40 | (__u64)bytes[1] << 32 | (__u64)bytes[2] << 24 | (__u64)bytes[3] << 16 |
+	       (__u64)bytes[4] << 8 | bytes[5];
+}
+
 /* How many flows of each kind there are, [0] UDP, [1] TCP: the program does not look for what does not exist. */
 struct xdp_flow_counts {
 	__u32 exact[2]; /* 5-tuples */

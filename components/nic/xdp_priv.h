@@ -106,6 +106,8 @@ struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd);
 void xdp_prog_look_at_claims(struct xdp_prog *prog); /* from now on the program does */
 /* Native mode, else generic (one warning); 0 or -errno. *generic tells. Idempotent. */
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic);
+/* What is sent to another MAC is not ours: to be called when the interface's may have changed, since attach. */
+void xdp_prog_look_at_mac(struct xdp_prog *prog);
 void xdp_prog_detach(struct xdp_prog *prog);
 /* In a child after fork: closes the fds that it inherited and nothing else; the parent's objects live on. */
 void xdp_prog_close_in_child(struct xdp_prog *prog);
@@ -219,6 +221,7 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir);
 /* Readable: call tick. -1: none. */
 int xdp_owner_fd(const struct xdp_owner *owner);
+int xdp_owner_link_fd(const struct xdp_owner *owner); /* of the same use: interfaces have changed */
 /* Periodic work: quarantined frames, foreign sockets that came up later. Flows that had to be given up are reported
  * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),

@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <bpf/bpf.h>
@@ -172,12 +174,26 @@ static int link_create(const struct xdp_prog *prog, uint32_t mode)
 	return bpf_link_create(prog->prog_fd, (int)prog->ifindex, BPF_XDP, &opts);
 }
 
+void xdp_prog_look_at_mac(struct xdp_prog *prog)
+{
+	struct ifreq req = {0};
+	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return;
+	if (if_indextoname(prog->ifindex, req.ifr_name) != NULL && os_ioctl(fd, SIOCGIFHWADDR, &req) == 0)
+		__atomic_store_n(&prog->shared->mac, xdp_flow_mac((const uint8_t *)req.ifr_hwaddr.sa_data),
+		                 __ATOMIC_RELEASE);
+	os_close(fd);
+}
+
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
 {
 	char name[IF_NAMESIZE] = "?";
 	int fd, native_error;
 
 	if (prog->link_fd < 0) {
+		xdp_prog_look_at_mac(prog);
 		prog->generic = false;
 		fd = link_create(prog, XDP_FLAGS_DRV_MODE);
 		native_error = fd;

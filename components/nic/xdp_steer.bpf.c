@@ -20,6 +20,12 @@
  * to do with what begins anew: a SYN that somebody listens for, and all segments of a connection that the kernel has.
  * A SYN that nobody wants is the heir's as well: it may be the probe of the peer's owner (owner_resets.c).
  *
+ * What the kernel would not take for its own by its MAC, by its source or by its IP options is not ours either, be
+ * there a flow for it or not: whose_is() has the list. It is the kernel's to refuse, which may be told otherwise
+ * (route_localnet, accept_local). But of TCP's connections and listeners the kernel knows nothing: what it might take
+ * all the same, by a MAC that has just become the interface's, or by a source route that it allows, it would answer
+ * with RST. That is lost.
+ *
  * All headers of interest lie in the first fragment of a multi-buffer packet, the only one that may be read directly.
  */
 #include <linux/bpf.h>
@@ -100,9 +106,13 @@ struct {
 	__uint(max_entries, 65536);
 } segments SEC(".maps");
 
+/* By what the kernel looks at before it asks for ports. */
+enum whose { OURS, THE_KERNELS, NOBODYS };
+
 const volatile __u32 queues = 1; /* set before loading: a constant to the verifier and the JIT */
 struct xdp_flow_counts counts;   /* written by user space, and so is */
 volatile struct xdp_flow_front front;
+volatile __u64 mac; /* the interface's, xdp_flow_mac(); 0: not known, everybody's is */
 
 /* The state of the socket to which the kernel would give a segment of this 5-tuple; 0: there is none. */
 static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_flow_key *key)
@@ -334,6 +344,100 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 	return to_slot(ctx, flow->slot, XDP_PASS);
 }
 
+/* ---- what is nobody's, whatever its ports ---- */
+
+static __always_inline __u32 first_byte(__be32 address)
+{
+	return bpf_ntohl(address) >> 24;
+}
+
+static __always_inline __u64 dest_mac(const struct ethhdr *eth)
+{
+	return bpf_be64_to_cpu(*(const __u64 *)eth) >> 16;
+}
+
+/* What nearly all packets are. */
+static __always_inline int is_plain(const struct ethhdr *eth, const struct iphdr *ip)
+{
+	const __u32 first = first_byte(ip->saddr);
+
+	return dest_mac(eth) == mac && first - 1 < 223 && first != 127 && ip->saddr != ip->daddr && ip->ihl == 5;
+}
+
+/* As the kernel, from 5.3 on. That of another address of this host is not seen. */
+static __always_inline int is_martian(const struct iphdr *ip)
+{
+	const __u32 first = first_byte(ip->saddr);
+
+	return ip->saddr == 0 || ip->saddr == 0xffffffff || first == 127 || first >> 4 == 0xe || ip->saddr == ip->daddr;
+}
+
+/*
+ * The kernel drops source routes, unless accept_source_route is set, and answers what it cannot read by ICMP. Byte
+ * after byte, and not option after option: with each at a place that it knows, the verifier is soon through.
+ */
+static __always_inline enum whose by_options(const struct iphdr *ip, const void *end)
+{
+	const __u32 total = ip->ihl * 4;
+	__u32 next = 0;
+
+#pragma clang loop unroll(disable)
+	for (__u32 at = sizeof(*ip); at < sizeof(*ip) + MAX_IPOPTLEN; at++) {
+		const __u8 *option = (const void *)ip + at;
+
+		if (at >= total)
+			return OURS;
+		if ((const void *)(option + 2) > end) /* never: ports are behind them */
+			return THE_KERNELS;
+		if (at < next)
+			continue;
+		next = at + 1;
+		if (option[0] == IPOPT_END)
+			return OURS;
+		if (option[0] == IPOPT_NOOP)
+			continue;
+		next = at + option[1];
+		if (option[1] < 2 || next > total)
+			return THE_KERNELS;
+		if (option[0] == IPOPT_LSRR || option[0] == IPOPT_SSRR)
+			return NOBODYS;
+	}
+	return OURS;
+}
+
+/*
+ * A datagram in a frame to several is taken, as by the kernel (drop_unicast_in_l2_multicast unset), but no segment. The
+ * interface of a VLAN may have a MAC of its own, which is not known here.
+ *
+ * Not static: so the verifier goes through it once, and not for each way that leads here. The result is enum whose.
+ */
+__noinline int whose_is(struct xdp_md *ctx, __u32 ip_off)
+{
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ethhdr *eth = data;
+	const struct iphdr *ip = data + (ip_off & 31);
+
+	if ((const void *)(eth + 1) > end || (const void *)(ip + 1) > end || is_martian(ip))
+		return THE_KERNELS;
+	if (eth->h_dest[0] & 1) {
+		if (ip->protocol == IPPROTO_TCP)
+			return THE_KERNELS;
+	} else if (ip_off == sizeof(*eth) && mac && dest_mac(eth) != mac) {
+		return NOBODYS;
+	}
+	return by_options(ip, end);
+}
+
+/* A segment that neither is to have: the kernel gets what no flow has to do with. */
+static __noinline int lose_ours(struct xdp_md *ctx, struct xdp_flow_key *key)
+{
+	if (bpf_map_lookup_elem(&flows, key))
+		return XDP_DROP;
+	if (!wild_flow(key, 1) && !block_of(key))
+		return XDP_PASS;
+	return is_connection(kernel_socket(ctx, key)) ? XDP_PASS : XDP_DROP;
+}
+
 SEC("xdp")
 int vma_steer(struct xdp_md *ctx)
 {
@@ -378,6 +482,14 @@ int vma_steer(struct xdp_md *ctx)
 	packet.end = end;
 	packet.l4_bytes = bpf_ntohs(ip->tot_len) - ip_bytes;
 	packet.is_tcp = ip->protocol == IPPROTO_TCP;
+	if (!is_plain(eth, ip)) {
+		const enum whose whose = whose_is(ctx, (const void *)ip - data);
+
+		if (whose == NOBODYS && packet.is_tcp)
+			return lose_ours(ctx, &key);
+		if (whose != OURS)
+			return XDP_PASS;
+	}
 	return steer(ctx, &key, &packet);
 }
 

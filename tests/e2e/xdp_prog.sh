@@ -24,6 +24,10 @@ check "a connection of the kernel is not robbed" one kernel_connection_survives
 check "a block of ports takes what the kernel has no socket for" one block_takes_what_the_kernel_does_not
 check "fragments pass" one fragments
 check "IP options are skipped" one ip_options
+check "frames to other MACs are not ours" one frames_of_others
+check "a new MAC is followed" one a_new_mac_is_followed
+check "packets of martian sources are not ours" one martian_sources
+check "packets with a source route, or options that are none, are not ours" one source_routes
 check "cut headers pass" one truncated
 check "a VLAN's flow takes that VLAN only" one vlan_tags
 check "what is not IPv4 with UDP or TCP passes" one not_ipv4

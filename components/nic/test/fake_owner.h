@@ -150,6 +150,12 @@ int xdp_owner_fd(const struct xdp_owner *owner)
 	return -1;
 }
 
+int xdp_owner_link_fd(const struct xdp_owner *owner)
+{
+	(void)owner;
+	return -1;
+}
+
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
                     void *arg)
 {

@@ -66,6 +66,15 @@ static int peer_ifindex(int fd, const char *name)
 	return request.ifr_ifindex;
 }
 
+static void find_mac(struct bed *bed, const char *name)
+{
+	struct ifreq request = {0};
+
+	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
+	bed_must(ioctl(bed->tap, SIOCGIFHWADDR, &request) == 0, "%s: %m", name);
+	memcpy(bed->mac, request.ifr_hwaddr.sa_data, sizeof(bed->mac));
+}
+
 /* Each device queue has its share of the frames. */
 static void fill_all(struct bed *bed, uint32_t queue)
 {
@@ -111,6 +120,7 @@ void bed_open(struct bed *bed, const char *name, const char *peer_netns, const c
 	bind_packet(bed->peer_raw, peer_ifindex(bed->peer_raw, peer_name));
 	bed->tap = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
 	bind_packet(bed->tap, (int)bed->ifindex);
+	find_mac(bed, name);
 
 	bed->umem_bytes = (size_t)BED_FRAMES << XDP_FRAME_SHIFT;
 	bed->umem = mmap(NULL, bed->umem_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -165,13 +175,13 @@ static uint16_t ip_checksum(const uint8_t *header, uint32_t bytes)
 	return (uint16_t) ~(sum + (sum >> 16));
 }
 
-static uint32_t build_frame(uint8_t *frame, const struct bed_packet *packet)
+static uint32_t build_frame(uint8_t *frame, const uint8_t *mac, const struct bed_packet *packet)
 {
 	const uint32_t l4_bytes = packet->proto == IPPROTO_TCP ? 20 : 8, ip_bytes = 20 + packet->option_words * 4u;
 	uint8_t *at = frame + 12;
 
 	memset(frame, 0, 128);
-	memset(frame, 0xff, 6); /* to everybody: the kernel looks at it whatever its address */
+	memcpy(frame, packet->mac != NULL ? packet->mac : mac, 6);
 	frame[6] = 2;
 	if (packet->vlan != 0) {
 		put16(at, ETH_P_8021Q);
@@ -188,6 +198,8 @@ static uint32_t build_frame(uint8_t *frame, const struct bed_packet *packet)
 	put32(at + 12, packet->source);
 	put32(at + 16, packet->dest);
 	memset(at + 20, 1, packet->option_words * 4u); /* no-operation */
+	if (packet->options != NULL)
+		memcpy(at + 20, packet->options, 4);
 	put16(at + 10, ip_checksum(at, ip_bytes));
 	at += ip_bytes;
 	put16(at, packet->source_port);
@@ -283,7 +295,7 @@ int bed_send(struct bed *bed, const struct bed_packet *packet)
 {
 	static uint8_t frame[16384];
 	const struct timespec pause = {.tv_nsec = 200000};
-	uint32_t bytes = build_frame(frame, packet);
+	uint32_t bytes = build_frame(frame, bed->mac, packet);
 	int where = BED_NOWHERE, again;
 
 	bed_must(send(bed->peer_raw, frame, bytes, 0) == (ssize_t)bytes, "send of %u bytes: %m", bytes);

@@ -22,8 +22,9 @@
 
 struct bed {
 	unsigned ifindex;
-	int peer_raw; /* sends frames from the other end */
-	int tap;      /* sees what the kernel is given */
+	int peer_raw;   /* sends frames from the other end */
+	int tap;        /* sees what the kernel is given */
+	uint8_t mac[6]; /* of the interface */
 	char *umem;
 	size_t umem_bytes;
 	uint32_t queues;
@@ -48,6 +49,8 @@ struct bed_packet {
 	uint16_t frag;       /* the IP header's field */
 	uint16_t ether_type; /* 0: IPv4 */
 	uint8_t option_words;
+	const char *options; /* their first four bytes; NULL: no-operations, as are those behind */
+	const uint8_t *mac;  /* NULL: the interface's own */
 	uint32_t payload_bytes;
 	uint32_t only_bytes; /* send no more than these of the frame; 0: all */
 };

@@ -355,6 +355,117 @@ static void ip_options(void)
 		expect(&packet, 1, "options");
 }
 
+/* ---- what the kernel would not take for its own ---- */
+
+static const uint8_t stranger[6] = {2, 0, 0, 0, 0, 0x77}, group_mac[6] = {1, 0, 0x5e, 5, 5, 5},
+                     everybody[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+
+/* The kernel drops a datagram to a stranger's MAC; a segment that ours would have had it does not even get. */
+static void frames_of_others(void)
+{
+	struct bed_packet datagram = udp, segment = tcp, group = udp, tagged = udp;
+
+	open_bed();
+	group.dest = GROUP;
+	tagged.vlan = 7;
+	add(bed_wild(&udp), 0, 0);
+	add(bed_wild(&group), 0, 0);
+	add(bed_wild(&tagged), 0, 0);
+	add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	datagram.mac = segment.mac = group.mac = tagged.mac = stranger;
+	expect(&datagram, BED_PASSED, "a datagram to a stranger's MAC");
+	expect(&group, BED_PASSED, "one for a group, to a stranger's MAC");
+	expect(&tagged, 0, "a tagged one, whose interface may have a MAC of its own");
+	expect(&segment, BED_NOWHERE, "a SYN to a stranger's MAC");
+	segment.tcp_flags = BED_ACK;
+	add(bed_exact(&tcp), 2, 0);
+	expect(&segment, BED_NOWHERE, "a connection's, to a stranger's MAC");
+	segment.dest_port++;
+	expect(&segment, BED_PASSED, "to a stranger's MAC, and no flow");
+	segment = tcp;
+	for (int i = 0; i < 2; i++) {
+		datagram.mac = group.mac = segment.mac = i == 0 ? everybody : group_mac;
+		expect(&datagram, 0, "a datagram in a frame to several");
+		expect(&group, 0, "one for a group");
+		expect(&segment, BED_PASSED, "a segment in a frame to several");
+	}
+	group.mac = NULL;
+	expect(&group, 0, "for a group, to this interface's MAC");
+}
+
+static void a_new_mac_is_followed(void)
+{
+	struct bed_packet before = udp, after = udp;
+	uint8_t first[6];
+	char command[128];
+
+	open_bed();
+	memcpy(first, bed.mac, sizeof(first));
+	before.mac = first;
+	after.mac = stranger;
+	add(bed_wild(&udp), 0, 0);
+	snprintf(command, sizeof(command), "ip link set %s address 02:00:00:00:00:77", name);
+	bed_must(system(command) == 0, "%s", command);
+	xdp_prog_look_at_mac(bed.prog);
+	expect(&after, 0, "to the new MAC");
+	expect(&before, BED_PASSED, "to that of before");
+	snprintf(command, sizeof(command), "ip link set %s address %02x:%02x:%02x:%02x:%02x:%02x", name, first[0],
+	         first[1], first[2], first[3], first[4], first[5]);
+	bed_must(system(command) == 0, "%s", command);
+}
+
+static void martian_sources(void)
+{
+	static const uint32_t martians[] = {0, 0x7f000001, 0x7fffffff, 0xe0000001, 0xefffffff, 0xffffffff, HOST_B},
+	                      others[] = {0x00000001, 0x01000001, 0x7e000001, 0x80000001,
+	                                  0xdfffffff, 0xf0000001, 0xfffffffe, 0x0a0900ff};
+	struct bed_packet datagram = udp, segment = tcp;
+
+	open_bed();
+	add(bed_wild(&udp), 0, 0);
+	add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	for (size_t i = 0; i < sizeof(martians) / sizeof(martians[0]); i++) {
+		datagram.source = segment.source = martians[i];
+		expect(&datagram, BED_PASSED, "a datagram of nobody's");
+		expect(&segment, BED_PASSED, "a segment of nobody's");
+	}
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		datagram.source = segment.source = others[i];
+		expect(&datagram, 0, "a datagram of somebody's");
+		expect(&segment, 1, "a segment of somebody's");
+	}
+}
+
+static void source_routes(void)
+{
+	static const char *const harmless[] = {"\x94\x04\0\0", "\x44\x08\x09\0", "\x07\x07\x04\0", "\0\0\0\0",
+	                                       "\0\x83\x04\0"},
+	                         *const routes[] = {"\x83\x07\x04\0", "\x89\x07\x04\0", "\1\x83\x03\x04"},
+	                         *const broken[] = {"\x94\0\0\0", "\x94\1\0\0", "\x94\x09\0\0", "\1\1\1\x94"};
+	struct bed_packet datagram = udp, segment = tcp;
+
+	open_bed();
+	add(bed_wild(&udp), 0, 0);
+	add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	datagram.option_words = segment.option_words = 2;
+	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
+		datagram.options = segment.options = harmless[i];
+		expect(&datagram, 0, "a harmless option");
+		expect(&segment, 1, "a harmless option");
+	}
+	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
+		datagram.options = segment.options = routes[i];
+		expect(&datagram, BED_PASSED, "a source route");
+		expect(&segment, BED_NOWHERE, "a source route");
+	}
+	for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
+		datagram.options = segment.options = broken[i];
+		datagram.option_words = segment.option_words = i == 3 ? 1 : 2;
+		expect(&datagram, BED_PASSED, "options that are none");
+		expect(&segment, BED_PASSED, "options that are none");
+	}
+}
+
 /* Headers end with the frame at every byte: no flow is matched by what lies behind it. */
 static void truncated(void)
 {
@@ -606,6 +717,10 @@ static const struct {
         {"block_takes_what_the_kernel_does_not", block_takes_what_the_kernel_does_not},
         {"fragments", fragments},
         {"ip_options", ip_options},
+        {"frames_of_others", frames_of_others},
+        {"a_new_mac_is_followed", a_new_mac_is_followed},
+        {"martian_sources", martian_sources},
+        {"source_routes", source_routes},
         {"vlan_tags", vlan_tags},
         {"not_ipv4", not_ipv4},
         {"dead_socket_passes", dead_socket_passes},
