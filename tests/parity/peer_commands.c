@@ -20,6 +20,9 @@
  *   write SLOT LEN SEED [COUNT [GAP_USEC]]  COUNT times LEN bytes of fill()
  *   read SLOT LEN SEED [COUNT [MS]]         "N bytes in order", and how it ended if it ended sooner
  *   shut SLOT HOW, reset SLOT, urgent SLOT BYTE, state SLOT
+ *   frame IF_IP MAC SOURCE_IP DEST_IP udp|syn|ack SOURCE_PORT DEST_PORT [OPTIONS]
+ *                                  one frame from the interface that has IF_IP, IP options in hexadecimal; of a segment
+ *                                  what came back: SYN-ACK, ACK, RST or nothing
  *   later MS COMMAND               answers at once and does it then
  *   run SHELL COMMAND
  */
@@ -40,6 +43,7 @@
 
 #include "payload.h"
 #include "peer_commands.h"
+#include "peer_frame.h"
 #include "peer_stream.h"
 
 #define SLOTS 256
@@ -350,6 +354,8 @@ void peer_command(const char *command, char *text, size_t size)
 			answer(&m, "ok");
 		else
 			answer(&m, "failed: status %d", rc);
+	} else if (strcmp(verb, "frame") == 0) {
+		frame_command(args, text, size);
 	} else if (sscanf(args, "%d %n", &slot, &used) < 1 || slot < 0 || slot >= SLOTS) {
 		answer(&m, "failed: which slot?");
 	} else if (strcmp(verb, "open") == 0 || strcmp(verb, "share") == 0) {
