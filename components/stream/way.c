@@ -177,8 +177,8 @@ void stream_way_tell(struct stream_sock *sock)
 	if (told)
 		sock->way = path;
 	/* What passes by the kernel does not confirm its neighbours, and nobody else may ask for one that does not
-	 * answer. */
-	if (t.flags & VMA_NET_CONFIRM || t.state == VMA_NET_FAILED)
+	 * answer, or that the kernel has forgotten: all of an interface whose own MAC changes. */
+	if (t.flags & VMA_NET_CONFIRM || t.state == VMA_NET_FAILED || t.state == VMA_NET_RESOLVING)
 		vma_net_path_probe(sock->engine->net, sock->path);
 	atomic_store_explicit(&sock->file.retry, t.state != VMA_NET_READY || !told, memory_order_relaxed);
 	if (t.state != VMA_NET_READY || !told)
