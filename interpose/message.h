@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #include "call.h"
 
@@ -20,6 +21,25 @@
 #define MESSAGE_PIECES_MAX 1024
 /* What is left to the kernel's call. No errno has this value. */
 #define MESSAGE_KERNEL (-4096)
+
+/*
+ * RWF_ flags of 6.18 that sockets take, and that say nothing to them, but for the one of a call that does not wait and
+ * the one of a write without SIGPIPE. Others, and both of a pair that exclude each other, are refused by the kernel's
+ * call, on whatever socket.
+ */
+#define MESSAGE_RWF_NOAPPEND 0x20
+#define MESSAGE_RWF_NOSIGNAL 0x100
+#define MESSAGE_RWF_TAKEN                                                                                              \
+	(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND | MESSAGE_RWF_NOAPPEND | MESSAGE_RWF_NOSIGNAL)
+static inline bool message_takes(int rwf)
+{
+	return (rwf & ~MESSAGE_RWF_TAKEN) == 0 &&
+	       (rwf & (RWF_APPEND | MESSAGE_RWF_NOAPPEND)) != (RWF_APPEND | MESSAGE_RWF_NOAPPEND);
+}
+static inline int message_flags(int rwf)
+{
+	return ((rwf & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0) | ((rwf & MESSAGE_RWF_NOSIGNAL) != 0 ? MSG_NOSIGNAL : 0);
+}
 
 /* A message of one piece. That this lies right behind msg tells ops that it is the library's own: see sock.h. */
 struct message {

@@ -157,8 +157,7 @@ static __attribute__((noinline)) ssize_t preadv2_ours(int fd, const struct iovec
 {
 	ssize_t result;
 
-	if (offset == -1 && (flags & ~RWF_NOWAIT) == 0 &&
-	    receive_pieces(fd, iov, n, flags != 0 ? MSG_DONTWAIT : 0, &result))
+	if (offset == -1 && message_takes(flags) && receive_pieces(fd, iov, n, message_flags(flags), &result))
 		return result;
 	return vma_os.preadv64v2(fd, iov, n, offset, flags);
 }

@@ -109,8 +109,7 @@ static __attribute__((noinline)) ssize_t pwritev2_ours(int fd, const struct iove
 {
 	ssize_t result;
 
-	if (offset == -1 && (flags & ~RWF_NOWAIT) == 0 &&
-	    send_pieces(fd, iov, n, flags != 0 ? MSG_DONTWAIT : 0, &result))
+	if (offset == -1 && message_takes(flags) && send_pieces(fd, iov, n, message_flags(flags), &result))
 		return result;
 	return vma_os.pwritev64v2(fd, iov, n, offset, flags);
 }
