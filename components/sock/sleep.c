@@ -337,7 +337,7 @@ static uint64_t settle(struct vma_wait *wait)
 	return rings;
 }
 
-int wait_asleep(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
+int wait_asleep(struct vma_wait *wait, uint32_t signals)
 {
 	struct vma_thread *self = wait->self;
 	unsigned room = wait->nfds + 1 + VMA_THREAD_RAILS;
@@ -360,7 +360,7 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 		if (rc == 0)
 			rc = wait->ops->ready(wait);
 		if (rc == 0)
-			rc = wait_interrupted(wait, signals, interrupts);
+			rc = wait_interrupted(wait, signals);
 		if (rc == 0 && wait_is_over(wait)) {
 			rc = wait_ask(wait);
 			break;

@@ -93,7 +93,7 @@ static void breathe(struct vma_wait *wait, bool yield)
 	vma_enter();
 }
 
-static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
+static int spin(struct vma_wait *wait, uint32_t signals)
 {
 	struct spin_state state;
 	struct looks looks = {0};
@@ -108,7 +108,7 @@ static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 		if (rc != 0 || (looks.done % LOOKS_INSIDE != 0 && wait->self->woke == NULL))
 			continue;
 		breathe(wait, wait->yield || wait->self->woke != NULL || state.crowded);
-		rc = wait_interrupted(wait, signals, interrupts);
+		rc = wait_interrupted(wait, signals);
 		if (rc == 0 && wait_is_over(wait))
 			break;
 	} while (rc == 0 && (wait->spin_loops < 0 || looks.done < wait->spin_loops) &&
@@ -117,14 +117,13 @@ static int spin(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
 	return rc;
 }
 
-int vma_wait(struct vma_wait *wait)
+static int wait_now(struct vma_wait *wait, uint32_t signals)
 {
-	uint32_t signals = wait->self->signals, interrupts = wait->self->interrupts;
 	const bool for_ever = wait->spin_loops < 0 && wait->spin_nsec < 0;
 	uint64_t begun;
 	int rc;
 
-	wait->restart = wait->slept = wait->by_os = false;
+	wait->slept = wait->by_os = false;
 	vma_wait_tidy(wait->self);
 	rc = wait->ops->ready(wait);
 	if (rc != 0)
@@ -132,14 +131,24 @@ int vma_wait(struct vma_wait *wait)
 	if (wait_is_over(wait))
 		return wait_ask(wait);
 	begun = vma_tsc();
-	rc = spin(wait, signals, interrupts);
+	rc = spin(wait, signals);
 	if (rc == 0)
-		rc = wait_is_over(wait) ? wait_ask(wait) : wait_asleep(wait, signals, interrupts);
+		rc = wait_is_over(wait) ? wait_ask(wait) : wait_asleep(wait, signals);
 	if (for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */
 		return rc;
 	if (wait->mixed && wait->by_os)
 		spin_learn_os(wait->spin);
 	else
 		spin_learn(wait->spin, rc == 1, vma_tsc() - begun);
+	return rc;
+}
+
+int vma_wait(struct vma_wait *wait)
+{
+	const uint32_t signals = wait->self->signals, interrupts = wait->self->interrupts;
+	const int rc = wait_now(wait, signals);
+
+	wait->handled = wait->self->signals != signals;
+	wait->restart = wait->handled && wait->self->interrupts == interrupts;
 	return rc;
 }

@@ -24,12 +24,9 @@ static inline int wait_ask(struct vma_wait *wait)
 }
 
 /* -EINTR once a handler has run since the wait began. */
-static inline int wait_interrupted(struct vma_wait *wait, uint32_t signals, uint32_t interrupts)
+static inline int wait_interrupted(const struct vma_wait *wait, uint32_t signals)
 {
-	if (wait->self->signals == signals)
-		return 0;
-	wait->restart = wait->self->interrupts == interrupts;
-	return -EINTR;
+	return wait->self->signals == signals ? 0 : -EINTR;
 }
 
 static inline struct vma_rail *first_rail(unsigned bit)
@@ -44,8 +41,8 @@ static inline struct vma_rail *next_rail(const struct vma_rail *rail)
 
 /* rail.c: vma_rails_progress, but for timers of stacks: see vma_ring_look. */
 int rails_look(uint64_t rings);
-/* 1, 0 (the deadline), -errno; signals and interrupts as they were when the wait began. */
-int wait_asleep(struct vma_wait *wait, uint32_t signals, uint32_t interrupts);
+/* 1, 0 (the deadline), -errno; signals as they were when the wait began. */
+int wait_asleep(struct vma_wait *wait, uint32_t signals);
 /* sleep.c: somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */
 void hand_over_watch(unsigned bit, const struct vma_thread *self);
 

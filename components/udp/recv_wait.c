@@ -317,7 +317,10 @@ static ssize_t receive_once(struct rx_wait *rx)
 	}
 	if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
 		return 0;
-	return rc == 0 ? nothing(sock) : -ENODATA;
+	if (rc == 0)
+		return nothing(sock);
+	/* Of what has ended the wait nothing was for this call: a fork in a handler, say, has the shadow asked. */
+	return rx->wait.handled && !is_restarted(rx) ? -EINTR : -ENODATA;
 }
 
 static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)

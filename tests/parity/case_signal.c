@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -134,6 +135,37 @@ CASE(signal_recv_with_timeout, "recv with SO_RCVTIMEO is not restarted; EINTR in
 	RES(recv_once(s));
 	say("handled %d", handled);
 	RES(recv_once(s));
+}
+
+static void note_forking(int sig)
+{
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(0);
+	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+		;
+	note(sig);
+}
+
+CASE(signal_handler_forks, "a handler that forks ends recv with EINTR, or recv goes on, as any other handler's")
+{
+	int s = ready_socket();
+	uint64_t begun = now_ms();
+
+	install(note_forking, 0);
+	alarm_in(100);
+	peer_later(far(), 600, 0, here, port_of(s), 10, 1);
+	RES(recv_once(s));
+	say_time("it ends", begun, 100);
+	RES(recv_once(s));
+	install(note_forking, SA_RESTART);
+	alarm_in(100);
+	begun = now_ms();
+	peer_later(far(), 600, 0, here, port_of(s), 10, 1);
+	RES(recv_once(s));
+	say_time("it goes on", begun, 600);
+	say("%d handled", (int)handled);
 }
 
 CASE(signal_ignored, "ignored and blocked signals end no wait")

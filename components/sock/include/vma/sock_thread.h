@@ -256,7 +256,8 @@ struct vma_wait {
 	unsigned nfds;
 	bool mixed; /* for OS descriptors of any kind as well: see spin.c */
 	/* out */
-	bool restart; /* after -EINTR: every handler that ran had SA_RESTART */
+	bool handled; /* a handler ran meanwhile, whatever has ended the wait */
+	bool restart; /* every handler that ran had SA_RESTART */
 	bool slept;
 	bool by_os; /* ask_os has ended it */
 };
