@@ -1,4 +1,6 @@
 /* control - calls that each have an op of the same name, or are the kernel's. */
+#include <sys/ioctl.h>
+
 #include "call.h"
 
 /*
@@ -35,6 +37,14 @@ CONTROL_CALL(int, getpeername, (int fd, struct sockaddr *addr, socklen_t *len), 
              (call.file, fd, addr, len))
 CONTROL_CALL(int, ioctl, (int fd, unsigned long request, void *arg), fd, (fd, request, arg),
              (call.file, fd, request, arg))
+
+/* The C library's asks inside itself, where nobody sees it. */
+EXPORT(int, sockatmark, (int fd))
+{
+	int at_mark;
+
+	return call_ioctl(fd, SIOCATMARK, &at_mark) < 0 ? -1 : at_mark;
+}
 
 static __attribute__((noinline)) int connect_ours(int fd, const struct sockaddr *addr, socklen_t len)
 {

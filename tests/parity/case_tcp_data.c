@@ -349,6 +349,26 @@ CASE(tcp_urgent, "one urgent byte: MSG_OOB, SIOCATMARK, POLLPRI")
 	close(s);
 }
 
+CASE(tcp_urgent_mark, "sockatmark says whether the reader is at the mark")
+{
+	int s = tcp_out();
+
+	RES(sockatmark(s));
+	far_writes(1, 10, 1, 1);
+	peer(far(), "urgent 1 U");
+	pause_ms(50);
+	RES(sockatmark(s));
+	say_read(s, 100, 0);
+	RES(sockatmark(s));
+	far_writes(1, 10, 1, 1);
+	pause_ms(50);
+	say_read(s, 100, 0);
+	RES(sockatmark(s));
+	RES(sockatmark(-1));
+	RES(sockatmark(0));
+	close(s);
+}
+
 CASE(tcp_urgent_inline, "SO_OOBINLINE: the urgent byte is part of the stream")
 {
 	int s = tcp_out(), mark = -1;
