@@ -3,8 +3,11 @@
  *          queue, and what it would put there is our connection's.
  *
  * Out of a file or a pipe bytes go straight into the connection's fifo (vma_stream_send_from). To a UDP socket the
- * kernel sends pages as datagrams, or refuses; the shadow has the same address and peer, so it does both as well. From
- * a socket sendfile is EINVAL, by the kernel.
+ * kernel sends pages as datagrams, or refuses; the shadow has the same address and peer, so it does both as well. Out
+ * of a socket into a pipe sendfile is splice, into anything else EINVAL, by the kernel.
+ *
+ * What is refused whatever the socket has (unknown flags, the wrong end of a pipe, lengths below zero) is left to the
+ * kernel's call.
  */
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -49,6 +52,14 @@ static int wait_for_room(int pipe, bool wait)
 	return room;
 }
 
+#define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT)
+
+static bool is_open_for(int fd_flags, int mode)
+{
+	return fd_flags >= 0 && (fd_flags & O_PATH) == 0 &&
+	       ((fd_flags & O_ACCMODE) == O_RDWR || (fd_flags & O_ACCMODE) == mode);
+}
+
 /* Inside; one datagram, cut to `size` as the kernel cuts it, or what a connection has. */
 static ssize_t take(struct vma_file *file, int fd, void *datagram, size_t size)
 {
@@ -71,7 +82,8 @@ static __attribute__((noinline)) ssize_t splice_ours(int in, off64_t *off_in, in
 	void *datagram;
 	ssize_t rc;
 
-	if (size > 0 && off_in == NULL && off_out == NULL && pipe_room(out) >= 0 && pipe_flags >= 0)
+	if (size > 0 && off_in == NULL && off_out == NULL && (flags & ~SPLICE_FLAGS) == 0 &&
+	    is_open_for(pipe_flags, O_WRONLY) && pipe_room(out) >= 0)
 		room = wait_for_room(out, (flags & SPLICE_F_NONBLOCK) == 0 && (pipe_flags & O_NONBLOCK) == 0);
 	if (room < 0) {
 		errno = -room;
@@ -109,27 +121,29 @@ static bool begin_connection(struct call *call, int fd)
 	return false;
 }
 
-/* What do_sendfile and splice_direct_to_actor refuse. */
-static int check_source(int in)
+/* What do_sendfile and splice_direct_to_actor refuse, in their order. */
+static int check_source(int in, size_t size)
 {
 	struct stat st;
 
+	if (!is_open_for(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY))
+		return -EBADF;
+	if ((ssize_t)size < 0)
+		return -EINVAL;
 	if (fstat(in, &st) != 0)
 		return -errno;
 	return S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ? 0 : -EINVAL;
 }
 
 /* Where the file is, or where *offset says: that one of the two moves on by what was sent. */
-static ssize_t send_file(struct call *call, int out, int in, off64_t *offset, size_t size)
+static ssize_t send_file(struct call *call, int in, off64_t *offset, size_t size)
 {
 	off64_t at = 0;
-	ssize_t sent;
+	ssize_t sent = offset != NULL ? vma_copy(&at, offset, sizeof(at)) : 0;
 
-	(void)out;
-	sent = check_source(in);
-	if (sent == 0 && offset != NULL)
-		sent = vma_copy(&at, offset, sizeof(at));
-	else if (sent == 0)
+	if (sent == 0)
+		sent = check_source(in, size);
+	if (sent == 0 && offset == NULL)
 		at = lseek64(in, 0, SEEK_CUR);
 	if (sent < 0)
 		return sent;
@@ -145,14 +159,21 @@ static ssize_t send_file(struct call *call, int out, int in, off64_t *offset, si
 	return sent;
 }
 
+static bool is_pipe(int fd)
+{
+	return vma_os.fcntl(fd, F_GETPIPE_SZ, NULL) >= 0;
+}
+
 EXPORT(ssize_t, sendfile64, (int out, int in, off64_t *offset, size_t size))
 {
 	struct call call;
 
 	pthread_testcancel();
+	if (__builtin_expect(!NOT_OURS(in), 0) && offset == NULL && (ssize_t)size > 0 && is_pipe(out))
+		return splice_ours(in, NULL, out, NULL, size, 0);
 	if (!begin_connection(&call, out))
 		return vma_os.sendfile64(out, in, offset, size);
-	return call_end(&call, send_file(&call, out, in, offset, size));
+	return call_end(&call, send_file(&call, in, offset, size));
 }
 _Static_assert(sizeof(off_t) == sizeof(off64_t), "one function under two names");
 ALIAS(ssize_t, sendfile, sendfile64, (int out, int in, off_t *offset, size_t size))
@@ -165,11 +186,6 @@ static int wait_for_pipe(int pipe, bool wait)
 	if (!wait)
 		return -EAGAIN;
 	return vma_os.poll(&readable, 1, -1) < 0 ? -errno : 0;
-}
-
-static bool is_pipe(int fd)
-{
-	return vma_os.fcntl(fd, F_GETPIPE_SZ, NULL) >= 0;
 }
 
 /* What the pipe has is sent; it is waited for until it has something, or no writer. */
@@ -207,7 +223,7 @@ static bool goes_into_connection(int in, int out)
 {
 	struct call call;
 
-	if (!is_pipe(in) || !begin_connection(&call, out))
+	if (!is_pipe(in) || !is_open_for(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY) || !begin_connection(&call, out))
 		return false;
 	vma_flush_sends(call.self); /* the pipe may be waited for */
 	call_leave(&call);
@@ -219,7 +235,7 @@ EXPORT(ssize_t, splice, (int in, off64_t *off_in, int out, off64_t *off_out, siz
 	if (__builtin_expect(!NOT_OURS(in), 0))
 		return splice_ours(in, off_in, out, off_out, size, flags);
 	if (__builtin_expect(!NOT_OURS(out), 0) && size > 0 && off_in == NULL && off_out == NULL &&
-	    goes_into_connection(in, out))
+	    (flags & ~SPLICE_FLAGS) == 0 && goes_into_connection(in, out))
 		return splice_in(in, out, size, flags);
 	return vma_os.splice(in, off_in, out, off_out, size, flags);
 }

@@ -95,3 +95,97 @@ CASE(wild_flag_no_signal, "pwritev2 with RWF_NOSIGNAL: EPIPE without a signal")
 	write_with(s, RWF_HIPRI);
 	say("%d signals", (int)pipes);
 }
+
+/* ---- sendfile and splice ---- */
+
+static void a_pipe(int ends[2])
+{
+	if (pipe(ends) != 0)
+		give_up("pipe");
+}
+
+CASE(wild_sendfile_out_of_a_connection,
+     "sendfile out of a connection: into a pipe what is there, into anything else EINVAL")
+{
+	int s = tcp_out(), ends[2], null = open("/dev/null", O_WRONLY);
+	off_t at = 0;
+
+	a_pipe(ends);
+	far_writes(1, 30, 1, 1);
+	pause_ms(50);
+	RES(sendfile(ends[1], s, &at, 10));
+	RES(sendfile(ends[1], s, bad_pointer(), 10));
+	RES(sendfile(ends[0], s, NULL, 10));
+	RES(sendfile(ends[1], s, NULL, (size_t)-1));
+	RES(sendfile(ends[1], s, NULL, 0));
+	RES(sendfile(null, s, NULL, 10));
+	RES(sendfile(s, s, NULL, 10));
+	RES(sendfile(-1, s, NULL, 10));
+	RES(sendfile(ends[1], s, NULL, 10));
+	RES(sendfile(ends[1], s, NULL, 100));
+	RES(read(ends[0], bytes, sizeof(bytes)));
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	RES(sendfile(ends[1], s, NULL, 10));
+	fcntl(s, F_SETFL, 0);
+	peer(far(), "later 100 write 1 20 2 1");
+	RES(sendfile(ends[1], s, NULL, 10));
+	far_shuts(1, SHUT_WR);
+	pause_ms(30);
+	RES(sendfile(ends[1], s, NULL, 100));
+	RES(sendfile(ends[1], s, NULL, 100));
+	fcntl(ends[1], F_SETFL, O_NONBLOCK);
+	while (write(ends[1], bytes, 4096) > 0)
+		;
+	RES(sendfile(ends[1], s, NULL, 100));
+	close(s);
+}
+
+CASE(wild_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pipe: one datagram")
+{
+	int s = udp_at(here, 0), ends[2], null = open("/dev/null", O_WRONLY);
+
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	a_pipe(ends);
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	for (int i = 0; i < 2; i++)
+		peer_send(far(), 0, here, port_of(s), 30, 1);
+	is_readable(s, 1000);
+	pause_ms(30);
+	RES(sendfile(null, s, NULL, 100));
+	RES(sendfile(ends[1], s, NULL, 100));
+	RES(sendfile(ends[1], s, NULL, 10));
+	RES(sendfile(ends[1], s, NULL, 100));
+	RES(read(ends[0], bytes, sizeof(bytes)));
+}
+
+CASE(wild_splice, "splice and sendfile refuse before they look what there is")
+{
+	int s = tcp_out(), u = udp_at(here, 0), ends[2], null = open("/dev/null", O_WRONLY);
+	int dir = open("/", O_RDONLY), path = open("/etc/passwd", O_PATH), file = open("/etc/passwd", O_RDONLY);
+	off_t at = 0;
+
+	expect_offloaded(u);
+	a_pipe(ends);
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	fcntl(u, F_SETFL, O_NONBLOCK);
+	RES(splice(s, NULL, ends[1], NULL, 10, 0x100));
+	RES(splice(u, NULL, ends[1], NULL, 10, 0x100));
+	RES(splice(s, NULL, ends[1], NULL, 0, 0x100));
+	RES(splice(s, NULL, ends[0], NULL, 10, 0));
+	RES(splice(u, NULL, ends[0], NULL, 10, 0));
+	RES(splice(ends[1], NULL, s, NULL, 10, 0));
+	RES(splice(ends[0], NULL, s, NULL, 10, 0x100));
+	RES(splice(ends[0], NULL, s, NULL, 0, 0x100));
+	RES(sendfile(s, null, NULL, 10));
+	RES(sendfile(s, ends[1], NULL, 10));
+	RES(sendfile(s, ends[0], NULL, 10));
+	RES(sendfile(s, path, NULL, 10));
+	RES(sendfile(s, dir, NULL, 10));
+	RES(sendfile(s, dir, bad_pointer(), 10));
+	RES(sendfile(s, file, &at, (size_t)-1));
+	RES(sendfile(s, file, NULL, (size_t)-1));
+	RES(sendfile(s, file, &at, 5));
+	RES(sendfile(s, -1, bad_pointer(), 5));
+	close(s);
+}
