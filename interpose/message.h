@@ -47,6 +47,17 @@ struct message {
 	struct iovec piece;
 };
 
+/* Of one piece, of which the kernel looks at no more than it takes. */
+static inline bool message_is_beyond(const void *data, size_t size)
+{
+	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_is_beyond(data, MESSAGE_BYTES_MAX);
+}
+/* Of read and write it looks at all. */
+static inline bool message_is_all_beyond(const void *data, size_t size)
+{
+	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_is_beyond(data, size);
+}
+
 static inline void message_of_bytes(struct message *message, const void *data, size_t size)
 {
 	message->piece = (struct iovec){

@@ -21,6 +21,8 @@ static bool receive_bytes(int fd, void *data, size_t size, int flags, struct soc
 	struct call call;
 	ssize_t rc;
 
+	if (message_is_beyond(data, size))
+		return false;
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
 		return false;
@@ -68,7 +70,7 @@ static __attribute__((noinline)) ssize_t read_ours(int fd, void *data, size_t si
 {
 	ssize_t result;
 
-	if (size > 0 && receive_bytes(fd, data, size, 0, NULL, NULL, &result))
+	if (size > 0 && !message_is_all_beyond(data, size) && receive_bytes(fd, data, size, 0, NULL, NULL, &result))
 		return result;
 	return vma_os.read(fd, data, size);
 }

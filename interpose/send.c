@@ -12,8 +12,8 @@ static bool send_bytes(int fd, const void *data, size_t size, int flags, const s
 	struct message own;
 	struct call call;
 
-	/* An address of a length that the kernel refuses. */
-	if (addr != NULL && len > sizeof(struct sockaddr_storage))
+	/* An address of a length that the kernel refuses, or bytes. */
+	if ((addr != NULL && len > sizeof(struct sockaddr_storage)) || message_is_beyond(data, size))
 		return false;
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
@@ -55,7 +55,9 @@ static __attribute__((noinline)) ssize_t write_ours(int fd, const void *data, si
 {
 	ssize_t result;
 
-	return send_bytes(fd, data, size, 0, NULL, 0, &result) ? result : vma_os.write(fd, data, size);
+	if (!message_is_all_beyond(data, size) && send_bytes(fd, data, size, 0, NULL, 0, &result))
+		return result;
+	return vma_os.write(fd, data, size);
 }
 
 EXPORT(ssize_t, write, (int fd, const void *data, size_t size))

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -347,6 +348,14 @@ void vma_signals_start(void)
 	}
 	pthread_mutex_unlock(&lock);
 	vma_leave(self);
+}
+
+/* Zero bytes are nowhere written to, but the address is looked at. */
+bool vma_is_beyond(const void *base, size_t size)
+{
+	const uintptr_t end = (uintptr_t)base + size;
+
+	return end < size || (syscall(SYS_getrandom, end, (size_t)0, GRND_NONBLOCK) < 0 && errno == EFAULT);
 }
 
 /* The pointers are the application's, and may be anything. */

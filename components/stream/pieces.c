@@ -9,18 +9,21 @@ static bool is_own(const struct msghdr *msg)
 	return msg->msg_iovlen == 1 && msg->msg_iov == (const struct iovec *)(msg + 1);
 }
 
-/* An address that no application has. */
-static bool is_wild(const struct iovec *iov)
+/* Memory that no application has. Of a single piece the kernel looks at no more than it takes. */
+static bool is_wild(const struct pieces *pieces, const struct iovec *iov)
 {
+	if (__builtin_expect(iov->iov_len > PIECES_BYTES_MAX, 0))
+		return vma_is_beyond(iov->iov_base, pieces->n == 1 ? PIECES_BYTES_MAX : iov->iov_len);
 	return (intptr_t)iov->iov_base < 0 && iov->iov_len != 0;
 }
 
 static int check(struct pieces *pieces)
 {
-	for (size_t i = 0; i < pieces->n; i++) {
+	for (size_t i = 0; i < pieces->n; i++)
 		if ((ssize_t)pieces->iov[i].iov_len < 0)
 			return -EINVAL;
-		if (is_wild(&pieces->iov[i]))
+	for (size_t i = 0; i < pieces->n; i++) {
+		if (is_wild(pieces, &pieces->iov[i]))
 			return -EFAULT;
 		if (pieces->iov[i].iov_len > PIECES_BYTES_MAX - pieces->left)
 			pieces->left = PIECES_BYTES_MAX;

@@ -15,7 +15,7 @@ struct pieces {
 	struct iovec *many; /* allocated, or NULL */
 };
 
-/* 0; -EMSGSIZE: too many, -EINVAL: too long, -EFAULT, -ENOMEM. put in any case. */
+/* 0; -EMSGSIZE: too many, -EINVAL: a length below 0, -EFAULT, -ENOMEM. put in any case. */
 int pieces_get(struct pieces *pieces, const struct msghdr *msg);
 static inline void pieces_put(struct pieces *pieces)
 {

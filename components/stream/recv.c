@@ -50,16 +50,15 @@ static bool is_at_mark(const struct reading *r, const struct vma_tcp_conn *conn)
 /* One span: how many bytes of it are dealt with. MSG_TRUNC throws them away. */
 static size_t give(struct reading *r, const struct iovec *span, size_t bytes)
 {
-	size_t given = bytes < span->iov_len ? bytes : span->iov_len;
+	const size_t given = bytes < span->iov_len ? bytes : span->iov_len;
 
 	if (__builtin_expect(r->flags & MSG_TRUNC, 0)) {
 		pieces_skip(r->pieces, given);
 		return given;
 	}
-	bytes = given;
-	given = pieces_write(r->pieces, span->iov_base, bytes);
-	r->fault = given < bytes;
-	return given;
+	/* What meets a fault stays queued as a whole, as a buffer of the kernel's does. */
+	r->fault = pieces_write(r->pieces, span->iov_base, given) < given;
+	return r->fault ? 0 : given;
 }
 
 /* As much as is queued now. The reader's turn is held. */

@@ -20,7 +20,7 @@
 
 #include "pieces.h"
 
-enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, CATCH_UP_TRIES = 20 };
+enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, CATCH_UP_TRIES = 20, AT_ONCE = 32768 };
 
 /* ---- the kernel's part ---- */
 
@@ -166,6 +166,19 @@ static size_t left_of(const struct writing *w)
 	return w->pieces != NULL ? w->pieces->left : w->in_left;
 }
 
+/*
+ * The kernel copies 32 KB at a time, of which all is sent or, where it meets a fault, nothing: what is a little gets
+ * EFAULT, of much the whole ones before it are sent, and the call ends.
+ */
+static ssize_t __attribute__((cold, noinline)) before_fault(struct writing *w, size_t copied)
+{
+	copied -= copied % AT_ONCE;
+	if (copied == 0)
+		return -EFAULT;
+	w->pieces->left = 0;
+	return (ssize_t)copied;
+}
+
 static ssize_t copy_pieces(struct writing *w, const struct iovec *spans, int n)
 {
 	size_t copied = 0;
@@ -175,8 +188,8 @@ static ssize_t copy_pieces(struct writing *w, const struct iovec *spans, int n)
 		size_t here = pieces_read(w->pieces, spans[i].iov_base, wanted);
 
 		copied += here;
-		if (here < wanted)
-			return copied != 0 ? (ssize_t)copied : -EFAULT;
+		if (__builtin_expect(here < wanted, 0))
+			return before_fault(w, copied);
 	}
 	return (ssize_t)copied;
 }

@@ -8,6 +8,8 @@
 
 enum { UDP_PIECES_FEW = 8, UDP_PIECES_MAX = 1024 /* UIO_MAXIOV */ };
 
+#define UDP_BYTES_MAX ((size_t)INT32_MAX & ~(size_t)4095) /* of one call: MAX_RW_COUNT */
+
 struct udp_pieces {
 	const struct iovec *iov; /* addresses are the application's: vma_copy */
 	size_t n, len;           /* bytes of all of them */
@@ -15,7 +17,7 @@ struct udp_pieces {
 	struct iovec *many; /* allocated, or NULL */
 };
 
-/* 0; -EMSGSIZE: too many, -EINVAL: too long, -EFAULT, -ENOMEM. put in any case. */
+/* 0; -EMSGSIZE: too many, -EINVAL: a length below 0, -EFAULT, -ENOMEM. put in any case. */
 int udp_pieces_get(struct udp_pieces *pieces, const struct msghdr *msg);
 void udp_pieces_put(struct udp_pieces *pieces);
 

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/sendfile.h>
@@ -188,4 +189,143 @@ CASE(wild_splice, "splice and sendfile refuse before they look what there is")
 	RES(sendfile(s, file, &at, 5));
 	RES(sendfile(s, -1, bad_pointer(), 5));
 	close(s);
+}
+
+/* ---- bad pieces among good ones ---- */
+
+CASE(wild_piece_sent, "a piece that cannot be read: nothing of what is before it is sent")
+{
+	struct iovec pieces[] = {{bytes, 1000}, {bad_pointer(), 10}, {bytes, 10}};
+	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
+	int s = tcp_out(), p = peer_open(far(), 2, there, 0), u = udp_to(there, p);
+
+	RES(writev(s, pieces, 3));
+	RES(sendmsg(s, &msg, 0));
+	RES(writev(u, pieces, 3));
+	RES(sendmsg(u, &msg, 0));
+	pieces[1].iov_len = 0;
+	RES(writev(s, pieces, 3));
+	pause_ms(50);
+	far_state(1);
+	pieces[2].iov_base = (void *)-4096;
+	RES(writev(s, pieces, 3));
+	RES(writev(u, pieces, 3));
+	pieces[2].iov_base = (void *)((uintptr_t)1 << 62);
+	RES(writev(s, pieces, 3));
+	RES(writev(u, pieces, 3));
+	/* Much of it: something is sent, at most all that is good. */
+	pieces[0].iov_len = sizeof(bytes);
+	pieces[1].iov_len = 10;
+	pieces[2] = (struct iovec){bytes, 10};
+	say("%s", writev(s, pieces, 3) > 0 ? "some" : "nothing");
+	close(s);
+}
+
+CASE(wild_piece_received, "a piece that cannot be written: what has come is still there")
+{
+	struct iovec pieces[] = {{bytes, 100}, {bad_pointer(), 10}, {bytes, 10}};
+	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
+	int s = tcp_out(), p = peer_open(far(), 2, there, 0), u = udp_to(there, p);
+
+	expect_offloaded(u);
+	far_writes(1, 1000, 1, 1);
+	pause_ms(50);
+	RES(readv(s, pieces, 3));
+	RES(recvmsg(s, &msg, MSG_PEEK));
+	RES(recvmsg(s, &msg, 0));
+	say_read(s, 50, MSG_DONTWAIT);
+	RES(readv(s, pieces, 3));
+	RES(readv(s, pieces, 1));
+	say_read(s, 2000, MSG_DONTWAIT);
+	for (int i = 0; i < 2; i++)
+		peer_send(far(), 2, here, port_of(u), 1000, 1);
+	is_readable(u, 1000);
+	pause_ms(30);
+	RES(readv(u, pieces, 3));
+	RES(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));
+	RES(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));
+	close(s);
+}
+
+/* ---- lengths that nobody's memory has ---- */
+
+static const size_t lengths[] = {SSIZE_MAX, (size_t)-1, (size_t)1 << 47, (size_t)1 << 63};
+
+static void send_lengths(int s)
+{
+	struct iovec pieces[] = {{bytes, 10}, {bytes, 0}};
+	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 2};
+
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+		pieces[1].iov_len = lengths[i];
+		say("%zx:", lengths[i]);
+		RES(write(s, bytes, lengths[i]));
+		RES(writev(s, pieces, 2));
+		RES(sendmsg(s, &msg, 0));
+	}
+	RES(send(s, (void *)-4096, 10, 0));
+	RES(send(s, (void *)-4096, SSIZE_MAX, 0));
+	RES(write(s, (void *)-4096, 10));
+	RES(write(s, (void *)-4096, SSIZE_MAX));
+}
+
+static void receive_lengths(int s, void (*more)(int s))
+{
+	struct iovec pieces[] = {{bytes, 10}, {bytes, 0}};
+	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 2};
+
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+		pieces[1].iov_len = lengths[i];
+		say("%zx:", lengths[i]);
+		RES(read(s, bytes, lengths[i]));
+		RES(readv(s, pieces, 2));
+		RES(recvmsg(s, &msg, 0));
+		more(s);
+		RES(recv(s, bytes, lengths[i], 0));
+		more(s);
+		RES(readv(s, pieces + 1, 1));
+		RES(recv(s, bytes, sizeof(bytes), 0));
+	}
+	RES(recv(s, (void *)-4096, SSIZE_MAX, 0));
+	RES(read(s, (void *)-4096, SSIZE_MAX));
+}
+
+static void bytes_come(int s)
+{
+	far_writes(1, 30, 1, 1);
+	is_readable(s, 1000);
+}
+
+static void datagram_comes(int s)
+{
+	peer_send(far(), 2, here, port_of(s), 30, 1);
+	is_readable(s, 1000);
+}
+
+CASE(wild_lengths_of_a_connection, "lengths beyond the address space: EFAULT, or as much as a call takes")
+{
+	int s = tcp_out();
+
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	receive_lengths(s, bytes_come);
+	send_lengths(s);
+	far_state(1);
+	say("%s", send(s, bytes, SSIZE_MAX, 0) > 0 ? "some" : "nothing");
+	close(s);
+}
+
+CASE(wild_lengths_of_datagrams, "lengths beyond the address space on a UDP socket: EFAULT, EMSGSIZE, or what has come")
+{
+	int p = peer_open(far(), 2, there, 0), s = udp_to(there, p);
+
+	expect_offloaded(s);
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	receive_lengths(s, datagram_comes);
+	send_lengths(s);
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+		struct iovec piece = {bytes, lengths[i]};
+
+		RES(send(s, bytes, lengths[i], 0));
+		RES(writev(s, &piece, 1));
+	}
 }
