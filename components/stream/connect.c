@@ -344,10 +344,21 @@ static bool is_cut_off(struct stream_sock *sock)
 	       state == TCP_FIN_WAIT2 || state == TCP_SYN_RECV || state == TCP_SYN_SENT;
 }
 
-/* connect(AF_UNSPEC): not connected any more, and free for another attempt. */
-static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+/* As the kernel's tcp_disconnect: not connected any more, and free for another attempt. file.lock. */
+void stream_cut_off(struct stream_sock *sock)
 {
 	const bool cut_off = is_cut_off(sock);
+
+	forget_attempt(sock);
+	if (cut_off)
+		atomic_store(&sock->so_error, ECONNRESET);
+	sock->attempt = STREAM_UNCONNECTED;
+	stream_ready(sock, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR);
+}
+
+/* connect(AF_UNSPEC) */
+static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+{
 	int rc = 0;
 
 	if (stream_phase(sock) == STREAM_LISTENING || stream_phase(sock) == STREAM_FRESH) {
@@ -355,13 +366,8 @@ static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *a
 		if (rc == 0 && stream_phase(sock) == STREAM_LISTENING)
 			stream_listen_end(sock);
 	}
-	if (rc == 0) {
-		forget_attempt(sock);
-		if (cut_off)
-			atomic_store(&sock->so_error, ECONNRESET);
-		sock->attempt = STREAM_UNCONNECTED;
-		stream_ready(sock, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR);
-	}
+	if (rc == 0)
+		stream_cut_off(sock);
 	return rc;
 }
 

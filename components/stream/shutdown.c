@@ -34,8 +34,7 @@ static int shut_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, 
 	if (how < SHUT_RD || how > SHUT_RDWR)
 		return -EINVAL;
 	if (stream_phase(sock) == STREAM_CONNECTING) {
-		sock->attempt = STREAM_UNCONNECTED;
-		stream_connect_failed(sock, ECONNRESET);
+		stream_cut_off(sock);
 		return 0;
 	}
 	if (stream_state(conn) == TCP_CLOSE) {

@@ -277,6 +277,7 @@ void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_i
 int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
 /* The attempt has failed for a reason that the connection does not know. file.lock. */
 void stream_connect_failed(struct stream_sock *sock, int error);
+void stream_cut_off(struct stream_sock *sock);
 int stream_listen(struct vma_file *file, int fd, int backlog);
 void stream_listen_update(struct stream_sock *sock);  /* file.lock */
 void stream_listen_options(struct stream_sock *sock); /* one has changed; file.lock */

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "parity.h"
@@ -250,4 +252,51 @@ CASE(tcp_connect_closed_meanwhile, "shutdown in another thread ends a connect th
 	pthread_join(thread, NULL);
 	say("shutdown: %d", rc);
 	close(s);
+}
+
+/* What the first call after the shutdown is told, and what the next ones are. */
+static void shut_while_connecting(int how, int first)
+{
+	int s = tcp_socket(), set = epoll_create1(0), port, queued;
+	struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
+
+	say("shutdown %d", how);
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	RES(try_connect(s, "10.9.0.99", 80));
+	epoll_ctl(set, EPOLL_CTL_ADD, s, &event);
+	RES(epoll_wait(set, &event, 1, 0));
+	RES(shutdown(s, how));
+	RES(epoll_wait(set, &event, 1, 100));
+	say("events %#x", event.events);
+	say_state("shut", s, POLLHUP, 10);
+	say_peer("peer", s);
+	if (first == 0)
+		say_so_error(s);
+	else if (first == 1)
+		say_read(s, 10, 0);
+	else
+		say_write(s, 10, 1, MSG_NOSIGNAL);
+	say_state("told", s, POLLHUP, 10);
+	say_so_error(s);
+	say_read(s, 10, 0);
+	say_write(s, 10, 1, MSG_NOSIGNAL);
+	RES(ioctl(s, FIONREAD, &queued));
+	fcntl(s, F_SETFL, 0);
+	port = atoi(peer(far(), "listen 0 %s 0", there));
+	name_port(port, "listener");
+	RES(try_connect(s, there, port));
+	peer(far(), "accept 0 1 1000");
+	say_write(s, 10, 1, 0);
+	far_reads(1, 10, 1, 1);
+	far_writes(1, 10, 1, 1);
+	say_read(s, 10, 0);
+	close(set);
+	close(s);
+}
+
+CASE(tcp_connect_shut, "shutdown while a connect is on its way: given up, told once, and the socket connects anew")
+{
+	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
+	for (int how = SHUT_RD; how <= SHUT_RDWR; how++)
+		shut_while_connecting(how, how);
 }
