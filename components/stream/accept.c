@@ -110,6 +110,21 @@ static void settle(struct stream_sock *child, struct stream_sock *listener)
 	pthread_mutex_unlock(&child->file.lock);
 }
 
+/*
+ * Accepted, but nobody is told of it: closed as by close, which the peer sees as an orderly end. SO_LINGER, which the
+ * listener may have, would have this call wait.
+ */
+static void close_untold(struct stream_sock *child, int fd)
+{
+	if (child->linger_sec != 0)
+		child->linger_on = false;
+	if (vma_fd_install(fd, &child->file) == 0)
+		vma_fd_remove(fd);
+	else
+		drop(child);
+	syscall(SYS_close, fd);
+}
+
 /* The descriptor; -EAGAIN: another thread was quicker. An address that cannot be written costs the connection. */
 static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
 {
@@ -127,8 +142,11 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	settle(child, listener);
 	if (addr != NULL)
 		rc = vma_copy_name(&child->peer, sizeof(child->peer), addr, len);
-	if (rc == 0)
-		rc = vma_fd_install(fd, &child->file);
+	if (rc < 0) {
+		close_untold(child, fd);
+		return rc;
+	}
+	rc = vma_fd_install(fd, &child->file);
 	if (rc < 0) {
 		drop(child);
 		syscall(SYS_close, fd);

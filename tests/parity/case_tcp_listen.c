@@ -315,3 +315,43 @@ CASE(tcp_accept_epoll, "a listener in an epoll set: level and edge")
 	close(l);
 	close(set);
 }
+
+static int accept_badly(int listener, int kind)
+{
+	struct sockaddr_in address;
+	socklen_t len = kind == 0 ? (socklen_t)-1 : sizeof(address);
+
+	switch (kind) {
+	case 1:
+		return accept(listener, bad_pointer(), &len);
+	case 2:
+		return accept(listener, (struct sockaddr *)&address, NULL);
+	case 3:
+		return accept(listener, (struct sockaddr *)&address, bad_pointer());
+	default:
+		return accept(listener, (struct sockaddr *)&address, &len);
+	}
+}
+
+CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer sees an end, and its data is lost to it")
+{
+	int listener = tcp_listener(here, 0, 5);
+
+	for (int kind = 0; kind < 5; kind++) {
+		far_dials(1, listener);
+		if (kind == 4)
+			far_writes(1, 10, 1, 1);
+		is_readable(listener, 1000);
+		pause_ms(30);
+		if (kind == 4)
+			RES(accept(listener, bad_pointer(), NULL));
+		else
+			RES(accept_badly(listener, kind));
+		pause_ms(50);
+		far_state(1);
+		say_state("after", listener, POLLIN, 50);
+	}
+	far_dials(2, listener);
+	OKAY(accept(listener, NULL, NULL));
+	close(listener);
+}
