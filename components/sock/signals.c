@@ -11,6 +11,7 @@
  * blocked, or a fault would kill: one of each is kept in the thread, as the kernel keeps one, and queued at the end.
  */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -172,6 +173,13 @@ static bool take_once(int sig, any_handler handler)
 	return true;
 }
 
+/* What a thread of ours had to say for the kernel, of a descriptor that is ready (stream, F_SETSIG). */
+static void say_ready(siginfo_t *info)
+{
+	if (info->si_code == SI_SIGIO)
+		info->si_code = info->si_band & POLLERR ? POLL_ERR : info->si_band & POLLIN ? POLL_IN : POLL_OUT;
+}
+
 static void call(int sig, siginfo_t *info, void *context)
 {
 	any_handler handler = atomic_load(&signals[sig].handler);
@@ -179,10 +187,12 @@ static void call(int sig, siginfo_t *info, void *context)
 
 	if (handler == IGNORE && !is_raised_by_instruction(sig, info))
 		return;
-	if (is_action(handler) || ((flags & SA_RESETHAND) && !take_once(sig, handler)))
+	if (is_action(handler) || ((flags & SA_RESETHAND) && !take_once(sig, handler))) {
 		act_by_default(sig, info);
-	else
-		handler(sig, info, context);
+		return;
+	}
+	say_ready(info);
+	handler(sig, info, context);
 }
 
 static void wrapper(int sig, siginfo_t *info, void *context)

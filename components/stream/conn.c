@@ -12,6 +12,8 @@
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "stream_priv.h"
 
@@ -55,14 +57,41 @@ static void connected(struct stream_sock *sock, struct vma_tcp_conn *conn)
 	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_CONNECTED);
 }
 
-/* Whom F_SETOWN has named, by the signal of F_SETSIG; the shadow knows. */
-static void signal_owner(const struct stream_sock *sock, bool urgent)
-{
-	int fd = atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
-	int owner = vma_os.fcntl(fd, F_GETOWN, NULL), sig = urgent ? 0 : vma_os.fcntl(fd, F_GETSIG, NULL);
+/* ---- signals ---- */
 
-	if (owner != 0 && owner != -1)
-		kill(owner, urgent ? SIGURG : sig > 0 ? sig : SIGIO);
+/*
+ * What send_sigio of the kernel says to who has chosen the signal: what is ready, and where. Nobody but the kernel may
+ * say POLL_IN to another thread, so it is SI_SIGIO, of which the wrapper of handlers makes what it stands for
+ * (signals.c); sigwaitinfo and signalfd see it as it is.
+ */
+static int queue_news(const struct f_owner_ex *owner, int fd, int sig, uint32_t ready)
+{
+	siginfo_t info = {.si_signo = sig, .si_code = SI_SIGIO};
+
+	info.si_fd = fd;
+	info.si_band = ready & EPOLLERR ? EPOLLERR : ready & EPOLLIN ? IN : OUT | EPOLLWRBAND;
+	if (owner->type == F_OWNER_TID)
+		return (int)syscall(SYS_rt_tgsigqueueinfo, syscall(SYS_getpid), owner->pid, sig, &info);
+	if (owner->type == F_OWNER_PID)
+		return (int)syscall(SYS_rt_sigqueueinfo, owner->pid, sig, &info);
+	return kill(-owner->pid, sig);
+}
+
+/* Whom F_SETOWN has named, by the signal of F_SETSIG; the shadow knows. SIGIO, too, where no more can be queued. */
+static void signal_owner(const struct stream_sock *sock, bool urgent, uint32_t ready)
+{
+	const int fd = atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
+	const int chosen = urgent ? 0 : vma_os.fcntl(fd, F_GETSIG, NULL);
+	struct f_owner_ex owner = {0};
+
+	if (vma_os.fcntl(fd, F_GETOWN_EX, &owner) < 0 || owner.pid == 0)
+		return;
+	if (chosen > 0 && (queue_news(&owner, fd, chosen, ready) == 0 || errno != EAGAIN))
+		return;
+	if (owner.type == F_OWNER_TID)
+		syscall(SYS_tgkill, syscall(SYS_getpid), owner.pid, urgent ? SIGURG : SIGIO);
+	else
+		kill(owner.type == F_OWNER_PGRP ? -owner.pid : owner.pid, urgent ? SIGURG : SIGIO);
 }
 
 /* What of the events epoll and poll know. */
@@ -105,13 +134,13 @@ static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	if (events & VMA_TCP_FAILED)
 		failed(sock, vma_tcp_error(conn));
 	if (events & VMA_TCP_URGENT)
-		signal_owner(sock, true);
+		signal_owner(sock, true, 0);
 	if (events & (VMA_TCP_DRAINED | VMA_TCP_CLOSED | VMA_TCP_FAILED))
 		atomic_store(&sock->drained, true);
 	if (events & (VMA_TCP_CLOSED | VMA_TCP_FAILED) && atomic_exchange(&sock->parting, STREAM_OVER) == STREAM_KEPT)
 		vma_engine_post_lazily(&sock->end_task);
 	if (__builtin_expect(atomic_load_explicit(&sock->async, memory_order_relaxed), 0) && ready != 0)
-		signal_owner(sock, false);
+		signal_owner(sock, false, ready);
 	if (ready != 0)
 		stream_ready(sock, ready);
 	else if (events & VMA_TCP_DRAINED)

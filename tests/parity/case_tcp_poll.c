@@ -283,3 +283,70 @@ CASE(tcp_handler_sends, "a signal handler sends on the socket that the program w
 	far_reads(1, 10, 9, 1);
 	close(handler_socket);
 }
+
+/* ---- O_ASYNC ---- */
+
+static volatile sig_atomic_t told, told_code, told_fd, told_band;
+
+static void note_ready(int sig, siginfo_t *info, void *context)
+{
+	(void)context;
+	if (told == 0) {
+		told_code = info->si_code;
+		told_fd = info->si_fd;
+		told_band = (int)info->si_band;
+		told = sig;
+	}
+}
+
+/* The first signal of several; of one that nobody has chosen only which it is. */
+static void say_signal(const char *what, int s, bool chosen)
+{
+	for (int i = 0; i < 100 && told == 0; i++)
+		pause_ms(10);
+	pause_ms(30);
+	say("%s: %s", what, told == 0 ? "no signal" : strsignal(told));
+	if (told != 0 && chosen)
+		say("%s, code %d, band %#x", told_fd == s ? "of the socket" : "of another", (int)told_code,
+		    (unsigned)told_band);
+	told = 0;
+}
+
+CASE(tcp_async, "O_ASYNC: the owner's signal; the one of F_SETSIG says what is ready, and where")
+{
+	const struct f_owner_ex thread = {.type = F_OWNER_TID, .pid = gettid()};
+	struct sigaction action = {.sa_sigaction = note_ready, .sa_flags = SA_SIGINFO | SA_RESTART};
+	int s = tcp_out();
+
+	sigaction(SIGIO, &action, NULL);
+	sigaction(SIGURG, &action, NULL);
+	sigaction(SIGRTMIN + 1, &action, NULL);
+	RES(fcntl(s, F_SETOWN, getpid()));
+	peer(far(), "urgent 1 U");
+	say_signal("an urgent byte", s, false);
+	RES(fcntl(s, F_SETFL, O_ASYNC | O_NONBLOCK));
+	far_writes(1, 10, 1, 1);
+	say_signal("bytes", s, false);
+	RES(fcntl(s, F_SETSIG, SIGRTMIN + 1));
+	far_writes(1, 10, 1, 1);
+	say_signal("bytes, by a signal of one's own", s, true);
+	RES(fcntl(s, F_SETSIG, SIGIO));
+	far_writes(1, 10, 1, 1);
+	say_signal("bytes, by SIGIO as one's own", s, true);
+	RES(fcntl(s, F_SETOWN_EX, &thread));
+	far_writes(1, 10, 1, 1);
+	say_signal("bytes, to a thread", s, true);
+	RES(fcntl(s, F_SETSIG, 0));
+	far_writes(1, 10, 1, 1);
+	say_signal("bytes, to a thread, by SIGIO", s, false);
+	RES(fcntl(s, F_SETSIG, SIGRTMIN + 1));
+	RES(fcntl(s, F_SETOWN, 0));
+	far_writes(1, 10, 1, 1);
+	say_signal("bytes, to nobody", s, true);
+	RES(fcntl(s, F_SETOWN, getpid()));
+	far_shuts(1, SHUT_WR);
+	say_signal("the end", s, true);
+	peer(far(), "reset 1");
+	say_signal("a reset", s, true);
+	close(s);
+}
