@@ -139,12 +139,14 @@ CASE(signal_recv_with_timeout, "recv with SO_RCVTIMEO is not restarted; EINTR in
 
 static void note_forking(int sig)
 {
+	const int saved = errno;
 	pid_t child = fork();
 
 	if (child == 0)
 		_exit(0);
 	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
 		;
+	errno = saved;
 	note(sig);
 }
 

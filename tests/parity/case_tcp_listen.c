@@ -338,6 +338,9 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 	int listener = tcp_listener(here, 0, 5);
 
 	for (int kind = 0; kind < 5; kind++) {
+		/* A sanitizer's runtime reads the length itself. */
+		if (kind == 3 && getenv("PARITY_SLOW") != NULL)
+			continue;
 		far_dials(1, listener);
 		if (kind == 4)
 			far_writes(1, 10, 1, 1);
