@@ -53,15 +53,34 @@ static int give_buffer(const struct vma_tcp_conn *conn, int fd, int name, void *
 	return give_int(now > shadow ? (int)now : shadow, value, len);
 }
 
+/* TCP_INFO, with room for what kernels to come will say. */
+union longest_info {
+	struct vma_tcp_info ours;
+	uint8_t bytes[512];
+};
+
 /* What of a listener's queue the shadow does not know. */
 static int give_listener_info(struct stream_sock *sock, int fd, void *value, socklen_t *len)
 {
-	struct tcp_info info;
+	union longest_info info;
 	socklen_t size = sizeof(info);
 
 	if (vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
 		return -errno;
-	info.tcpi_unacked += atomic_load_explicit(&sock->n_queued, memory_order_relaxed);
+	info.ours.known.tcpi_unacked += atomic_load_explicit(&sock->n_queued, memory_order_relaxed);
+	return give(&info, size, value, len);
+}
+
+/* As long as this kernel's is: a program learns from the length which members there are. */
+static int give_info(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
+{
+	union longest_info info;
+	socklen_t size = sizeof(info);
+
+	if (vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+		return -errno;
+	memset(&info, 0, sizeof(info));
+	vma_tcp_info(conn, &info.ours);
 	return give(&info, size, value, len);
 }
 
@@ -91,23 +110,18 @@ static int give_peer(const struct stream_sock *sock, void *value, socklen_t *len
 static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name, void *value,
                          socklen_t *len)
 {
-	struct tcp_info info;
+	struct vma_tcp_info info;
 
-	if (level == IPPROTO_TCP && name == TCP_INFO) {
-		memset(&info, 0, sizeof(info));
-		vma_tcp_info(conn, &info);
-		return give(&info, sizeof(info), value, len);
-	}
+	if (level == IPPROTO_TCP && name == TCP_INFO)
+		return give_info(conn, fd, value, len);
 	if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
-		memset(&info, 0, sizeof(info));
 		vma_tcp_info(conn, &info);
-		return give_int((int)info.tcpi_snd_mss, value, len);
+		return give_int((int)info.known.tcpi_snd_mss, value, len);
 	}
 	if (level == IPPROTO_IP && name == IP_MTU && stream_phase(sock) == STREAM_CONNECTED) {
-		memset(&info, 0, sizeof(info));
 		vma_tcp_info(conn, &info); /* routers on the way may have asked for less than the route's */
-		if (info.tcpi_pmtu != 0)
-			return give_int((int)info.tcpi_pmtu, value, len);
+		if (info.known.tcpi_pmtu != 0)
+			return give_int((int)info.known.tcpi_pmtu, value, len);
 	}
 	if (level == SOL_SOCKET && name == SO_PEERNAME)
 		return give_peer(sock, value, len);

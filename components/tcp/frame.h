@@ -123,6 +123,7 @@ static inline void frame_count(struct vma_tcp_conn *conn, uint32_t data)
 	if (data != 0) {
 		TCP_COUNT(conn->tcp, bytes_out, data);
 		conn->counts.bytes_out += data;
+		conn->data_segments_out++;
 	}
 }
 

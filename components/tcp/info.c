@@ -76,23 +76,100 @@ static void fill_receiving(const struct vma_tcp_conn *conn, struct tcp_info *inf
 	info->tcpi_pmtu = conn->path.mtu;
 }
 
-void vma_tcp_info(struct vma_tcp_conn *conn, struct tcp_info *info)
+/* ---- what the C library's header does not know ---- */
+
+static uint32_t clip(uint64_t number)
 {
+	return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+}
+
+/* Of this side's stream. Without a pcb the connection is over, and its end has been acknowledged unless it failed. */
+static bool fin_is_acked(const struct vma_tcp_conn *conn)
+{
+	if (!conn->fin_queued)
+		return false;
+	if (conn->pcb == NULL)
+		return atomic_load_explicit(&conn->error, memory_order_relaxed) == 0;
+	return tcp_tx_offset(conn, conn->pcb->lastack) > conn->fed;
+}
+
+/* Segments of data that have been sent once, less those that are on their way still. */
+static uint32_t delivered(const struct vma_tcp_conn *conn, const struct vma_tcp_info *info)
+{
+	const struct tcp_info *known = &info->known;
+	uint64_t sent = info->data_segs_out;
+
+	sent -= known->tcpi_total_retrans < sent ? known->tcpi_total_retrans : sent;
+	sent += fin_is_acked(conn);
+	if (known->tcpi_unacked > known->tcpi_sacked)
+		sent -= known->tcpi_unacked - known->tcpi_sacked < sent ? known->tcpi_unacked - known->tcpi_sacked
+		                                                        : sent;
+	return clip(sent + conn->connected);
+}
+
+static void fill_rates(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
+{
+	const struct tcp_cc *cc = &conn->cc;
+
+	info->pacing_rate = cc->pacing_rate != 0 ? cc->pacing_rate : UINT64_MAX;
+	info->max_pacing_rate = UINT64_MAX;
+	if (cc_has_model(cc))
+		info->delivery_rate = cc->bbr.rate[cc->bbr.rate_round % BBR_RATE_ROUNDS]; /* the last round's best */
+}
+
+/* Of a connection that the peer began the kernel counts the peer's SYN, but not the answer, which is the listener's. */
+static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
+{
+	const struct vma_tcp_counts *counts = &conn->counts;
+	uint64_t given = atomic_load_explicit(&conn->given, memory_order_relaxed);
+	uint64_t acked = atomic_load_explicit(&conn->acked, memory_order_relaxed);
+	uint32_t syns = conn->passive ? 1 : 0;
+
+	info->bytes_acked = acked + fin_is_acked(conn) + (conn->connected && !conn->passive);
+	info->bytes_received = counts->bytes_in + atomic_load_explicit(&conn->fin_received, memory_order_relaxed);
+	info->segs_out = clip(counts->segments_out > syns ? counts->segments_out - syns : 0);
+	info->segs_in = clip(counts->segments_in + syns);
+	info->data_segs_in = conn->data_segments_in;
+	info->data_segs_out = conn->data_segments_out;
+	info->bytes_sent = counts->bytes_out;
+	info->bytes_retrans = counts->bytes_out > given ? counts->bytes_out - given : 0;
+	info->dsack_dups = clip(conn->recovery.dsacks);
+	info->reord_seen = conn->recovery.reordering_seen;
+	info->rcv_ooopack = clip(counts->out_of_order_in);
+	info->total_rto = (uint16_t)(counts->timeouts < UINT16_MAX ? counts->timeouts : UINT16_MAX);
+}
+
+static void fill_young(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
+{
+	fill_counts(conn, info);
+	fill_rates(conn, info);
+	info->notsent_bytes = clip(vma_tcp_tx_unsent(conn));
+	info->min_rtt_us = conn->rtt.min_ns != 0 ? usec(conn->rtt.min_ns) : UINT32_MAX;
+	info->delivered = delivered(conn, info);
+	if (conn->pcb != NULL)
+		info->snd_wnd = conn->pcb->snd_wnd;
+	info->rcv_wnd = conn->rcv_edge - conn->rcv_wup;
+}
+
+void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
+{
+	struct tcp_info *known = &info->known;
 	struct vma_tcp *tcp = conn->tcp;
 	bool acquired = vma_ring_acquire(tcp->ring);
 
 	memset(info, 0, sizeof(*info));
 	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
-	info->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
-	info->tcpi_snd_mss = conn->mss; /* also when it is over */
-	fill_receiving(conn, info);
-	info->tcpi_last_data_sent = msec_since(tcp, conn->last_data_out_ns);
-	info->tcpi_last_data_recv = msec_since(tcp, conn->last_data_in_ns);
-	info->tcpi_last_ack_recv = msec_since(tcp, conn->last_in_ns);
+	known->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
+	known->tcpi_snd_mss = conn->mss; /* also when it is over */
+	fill_receiving(conn, known);
+	known->tcpi_last_data_sent = msec_since(tcp, conn->last_data_out_ns);
+	known->tcpi_last_data_recv = msec_since(tcp, conn->last_data_in_ns);
+	known->tcpi_last_ack_recv = msec_since(tcp, conn->last_in_ns);
 	if (conn->pcb != NULL) {
-		fill_options(conn->pcb, info);
-		fill_sending(conn, info);
+		fill_options(conn->pcb, known);
+		fill_sending(conn, known);
 	}
+	fill_young(conn, info);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 }

@@ -193,8 +193,10 @@ static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const s
 		return;
 	if (s->len != 0 && came != 0)
 		window_received(conn, came, s->size, s->flags & TCP_PSH);
-	else if (s->len != 0)
+	else if (s->len != 0) {
 		TCP_COUNT(conn->tcp, out_of_order_in, 1);
+		conn->counts.out_of_order_in++;
+	}
 	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW)
 		window_behind_hole(conn, s->len, before->ack_now);
 	release_acked(conn);
@@ -389,6 +391,7 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 		take_run(conn, &run, merge);
 		TCP_COUNT(tcp, segments_in, run.n);
 		conn->counts.segments_in += run.n;
+		conn->data_segments_in += run.s.len != 0 ? run.n : 0;
 		feed(conn, &run);
 		if (conn->pcb != NULL && window_sacks_are_full(conn))
 			tcp_output_ack(conn);

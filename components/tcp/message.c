@@ -126,6 +126,7 @@ static inline void take_data(struct vma_tcp_conn *conn, const struct message *m)
 	tcp->gro_left -= tcp->gro_left > 0;
 	TCP_COUNT(tcp, segments_in, 1);
 	conn->counts.segments_in++;
+	conn->data_segments_in++;
 	TCP_COUNT(tcp, bytes_in, m->len);
 	conn->counts.bytes_in += m->len;
 	conn->bytes_came = true;

@@ -259,6 +259,8 @@ struct vma_tcp_conn {
 	uint64_t orphan_since_ns;
 	uint64_t fin_wait_ns; /* in FIN_WAIT_2 without owner since; 0: is not */
 	struct vma_tcp_counts counts;
+	/* those with data, also what comes or leaves again */
+	uint32_t data_segments_in, data_segments_out;
 	uint32_t tx_seq, rx_seq; /* sequence numbers of the streams' first bytes */
 	uint32_t snd_sml;        /* end of the last short segment that was sent (Nagle as Minshall has it) */
 	uint32_t snd_up;         /* behind the urgent byte; valid with urgent_mode */

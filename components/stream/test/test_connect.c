@@ -320,14 +320,14 @@ static void test_segments_are_as_small_as_the_environment_says(void **state)
 	struct vma_conf *conf = &vma_engine()->conf;
 	struct vma_tcp_listener *listener;
 	struct bed_conn *peer;
-	struct tcp_info info = {0};
+	struct vma_tcp_info info;
 	int fd;
 
 	(void)state;
 	conf->mss = 600;
 	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
 	vma_tcp_info(stream_conn(sock_of(fd)), &info);
-	assert_int_equal(info.tcpi_snd_mss, 600);
+	assert_int_equal(info.known.tcpi_snd_mss, 600);
 	bed_pair_end(fd, listener, peer);
 	conf->mss = 10;
 	fd = bed_socket(SOCK_NONBLOCK);

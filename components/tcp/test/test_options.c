@@ -147,7 +147,7 @@ static void test_info_says_what_the_connection_is_like(void **state)
 {
 	struct vma_wire_faults far = {.delay_ns = 5 * MS}, none = {0};
 	struct app *client, *server;
-	struct tcp_info info;
+	struct vma_tcp_info info;
 
 	(void)state;
 	wire_faults(0, far);
@@ -159,20 +159,20 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	transfer(client, server, 100000, SEC);
 	run(100 * MS);
 	vma_tcp_info(client->conn, &info);
-	assert_int_equal(info.tcpi_state, TCP_ESTABLISHED);
-	assert_int_equal(info.tcpi_ca_state, TCP_CA_Open);
-	assert_int_equal(info.tcpi_snd_mss, 1448);
-	assert_int_equal(info.tcpi_advmss, 1460);
-	assert_int_equal(info.tcpi_pmtu, 1500);
-	assert_in_range(info.tcpi_rtt, 9000, 60000);
-	assert_true(info.tcpi_snd_cwnd > 10);
-	assert_int_equal(info.tcpi_unacked, 0);
-	assert_int_equal(info.tcpi_options, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
-	assert_int_equal(info.tcpi_snd_wscale, 7);
-	assert_in_range(info.tcpi_last_data_sent, 50, 1000);
+	assert_int_equal(info.known.tcpi_state, TCP_ESTABLISHED);
+	assert_int_equal(info.known.tcpi_ca_state, TCP_CA_Open);
+	assert_int_equal(info.known.tcpi_snd_mss, 1448);
+	assert_int_equal(info.known.tcpi_advmss, 1460);
+	assert_int_equal(info.known.tcpi_pmtu, 1500);
+	assert_in_range(info.known.tcpi_rtt, 9000, 60000);
+	assert_true(info.known.tcpi_snd_cwnd > 10);
+	assert_int_equal(info.known.tcpi_unacked, 0);
+	assert_int_equal(info.known.tcpi_options, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
+	assert_int_equal(info.known.tcpi_snd_wscale, 7);
+	assert_in_range(info.known.tcpi_last_data_sent, 50, 1000);
 	vma_tcp_info(server->conn, &info);
-	assert_int_equal(info.tcpi_rcv_mss, 1448);
-	assert_in_range(info.tcpi_rcv_rtt, 9000, 60000);
+	assert_int_equal(info.known.tcpi_rcv_mss, 1448);
+	assert_in_range(info.known.tcpi_rcv_rtt, 9000, 60000);
 	wire_faults(0, none);
 	wire_faults(1, none);
 	app_free(client);

@@ -319,7 +319,35 @@ void vma_tcp_close(struct vma_tcp_conn *conn, bool abort);
 /* 0, -EINVAL (out of the option's range, as the kernel's). Takes effect now. */
 int vma_tcp_set(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value);
 int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option);
-void vma_tcp_info(struct vma_tcp_conn *conn, struct tcp_info *info); /* control path */
+/*
+ * The kernel's struct tcp_info to its end as of Linux 6.18, of which the C library's header knows the beginning. Zero
+ * is what nobody here measures: busy_time_us, rwnd_limited_us, sndbuf_limited_us, rehash, the recoveries and the time
+ * of total_rto, ECN (there is none), and delivery_rate without a congestion control that has a model.
+ */
+struct vma_tcp_info {
+	struct tcp_info known;
+	uint64_t pacing_rate, max_pacing_rate; /* bytes per second; UINT64_MAX: none */
+	uint64_t bytes_acked, bytes_received;  /* with this side's SYN if it came first, and the FINs */
+	uint32_t segs_out, segs_in;
+	uint32_t notsent_bytes;
+	uint32_t min_rtt_us; /* UINT32_MAX: not known */
+	uint32_t data_segs_in, data_segs_out;
+	uint64_t delivery_rate;
+	uint64_t busy_time_us, rwnd_limited_us, sndbuf_limited_us;
+	uint32_t delivered, delivered_ce; /* segments; the SYN is one */
+	uint64_t bytes_sent, bytes_retrans;
+	uint32_t dsack_dups, reord_seen; /* reord_seen: whether */
+	uint32_t rcv_ooopack;
+	uint32_t snd_wnd, rcv_wnd;
+	uint32_t rehash;
+	uint16_t total_rto, total_rto_recoveries;
+	uint32_t total_rto_time_ms;
+	uint32_t received_ce, delivered_ecn_bytes[3], received_ecn_bytes[3];
+	uint16_t accecn_fail_mode, accecn_opt_seen;
+};
+_Static_assert(offsetof(struct vma_tcp_info, pacing_rate) == 104 && sizeof(struct vma_tcp_info) == 280,
+               "the kernel's layout");
+void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info); /* control path */
 /* A new way to the peer (route, neighbour, MTU). Posts. -ENOMEM: the old one goes on; say it again later, for a
  * connection that has none would wait for ever. */
 int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path);

@@ -1,0 +1,214 @@
+/* tcp_info: what TCP_INFO says of a conversation, to the end of the kernel's structure. */
+#include <linux/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+/* Behind what the installed headers know. */
+struct newest_info {
+	struct tcp_info known;
+	__u32 rcv_wnd, rehash;
+	__u16 total_rto, total_rto_recoveries;
+	__u32 total_rto_time;
+	__u32 ecn[7];
+	__u16 accecn_fail_mode, accecn_opt_seen;
+};
+
+static struct newest_info info_of(int fd)
+{
+	struct newest_info info;
+	socklen_t len = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+		give_up("TCP_INFO: %s", error_name(errno));
+	return info;
+}
+
+/* What is the same in each run. How acknowledgements are delayed is not: segments without data are not counted. */
+static void say_info(const char *when, int fd)
+{
+	const struct newest_info info = info_of(fd);
+	const struct tcp_info *known = &info.known;
+
+	say("%s: state %u, options %x, scale %u of the peer's, mss %u", when, known->tcpi_state,
+	    known->tcpi_options & 7, known->tcpi_snd_wscale, known->tcpi_snd_mss);
+	say("  acked %llu received %llu sent %llu again %llu not sent %u", (unsigned long long)known->tcpi_bytes_acked,
+	    (unsigned long long)known->tcpi_bytes_received, (unsigned long long)known->tcpi_bytes_sent,
+	    (unsigned long long)known->tcpi_bytes_retrans, known->tcpi_notsent_bytes);
+	say("  with data: in %u out %u; delivered %u, marked %u", known->tcpi_data_segs_in, known->tcpi_data_segs_out,
+	    known->tcpi_delivered, known->tcpi_delivered_ce);
+	say("  duplicates %u reordered %u out of order %u", known->tcpi_dsack_dups, known->tcpi_reord_seen,
+	    known->tcpi_rcv_ooopack);
+	say("  rehash %u, timeouts %u, recoveries %u, in %u ms", info.rehash, info.total_rto, info.total_rto_recoveries,
+	    info.total_rto_time);
+	say("  max pacing rate %s", known->tcpi_max_pacing_rate == ~0ULL ? "none" : "some");
+	say("  time limited by the peer's window %s, by the send buffer %s",
+	    known->tcpi_rwnd_limited == 0 ? "none" : "some", known->tcpi_sndbuf_limited == 0 ? "none" : "some");
+}
+
+/* Within bounds that hold for every host. */
+static void say_sane(int fd)
+{
+	const struct newest_info info = info_of(fd);
+	const struct tcp_info *known = &info.known;
+
+	say("min rtt %s", known->tcpi_min_rtt > 0 && known->tcpi_min_rtt < 200000 ? "sane" : "odd");
+	say("windows: the peer's %s, ours %s", known->tcpi_snd_wnd > 1000 ? "sane" : "odd",
+	    info.rcv_wnd > 1000 ? "sane" : "odd");
+	say("pacing rate %s", known->tcpi_pacing_rate > 10000 ? "sane" : "odd");
+}
+
+/* In a ping-pong, in which each acknowledgement goes along with data, all segments are known. */
+static void ping_pong(int fd, int slot, int times)
+{
+	for (int i = 0; i < times; i++) {
+		say_write(fd, 1000, 1 + i, 0);
+		far_reads(slot, 1000, 1 + i, 1);
+		far_writes(slot, 500, 100 + i, 1);
+		say_read(fd, 500, MSG_WAITALL);
+	}
+	pause_ms(100);
+}
+
+CASE(tcp_info_conversation, "TCP_INFO: bytes and segments of a short conversation, from its SYN to its end")
+{
+	int s = tcp_out();
+
+	pause_ms(20);
+	say_info("connected", s);
+	ping_pong(s, 1, 3);
+	say_info("talked", s);
+	say_sane(s);
+	far_shuts(1, SHUT_WR);
+	pause_ms(100);
+	say_info("the peer has ended", s);
+	say_write(s, 10, 1, 0);
+	RES(shutdown(s, SHUT_WR));
+	far_reads(1, 10, 1, 1);
+	far_reads(1, 1, 0, 1);
+	pause_ms(100);
+	close(s);
+}
+
+CASE(tcp_info_accepted, "TCP_INFO of the side that was asked; it ends first")
+{
+	int s = tcp_in(NULL);
+
+	pause_ms(20);
+	say_info("connected", s);
+	ping_pong(s, 1, 2);
+	say_info("talked", s);
+	say_sane(s);
+	RES(shutdown(s, SHUT_WR));
+	pause_ms(100);
+	say_info("ended", s);
+	far_reads(1, 1, 0, 1);
+	close(s);
+}
+
+CASE(tcp_info_segments, "TCP_INFO: the segments of a handshake, and of the first bytes")
+{
+	int s = tcp_out();
+	struct newest_info info;
+
+	pause_ms(20);
+	info = info_of(s);
+	say("connected: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
+	say_write(s, 1000, 1, 0);
+	far_reads(1, 1000, 1, 1);
+	pause_ms(20);
+	info = info_of(s);
+	say("sent: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
+	close(s);
+	s = tcp_in(NULL);
+	pause_ms(20);
+	info = info_of(s);
+	say("accepted: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
+	say_write(s, 1000, 1, 0);
+	far_reads(1, 1000, 1, 1);
+	pause_ms(20);
+	info = info_of(s);
+	say("sent: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
+	close(s);
+}
+
+CASE(tcp_info_many_bytes, "TCP_INFO: bytes of larger transfers, each way, and what a reader has not read")
+{
+	int s = tcp_out();
+
+	for (int i = 0; i < 5; i++) {
+		say_write(s, 60000, i, 0);
+		far_reads(1, 60000, i, 1);
+		far_writes(1, 50000, i, 1);
+		if (i < 4)
+			say_read(s, 50000, MSG_WAITALL);
+	}
+	pause_ms(100);
+	for (int i = 0; i < 1; i++) {
+		const struct newest_info info = info_of(s);
+
+		say("acked %llu received %llu not sent %u", (unsigned long long)info.known.tcpi_bytes_acked,
+		    (unsigned long long)info.known.tcpi_bytes_received, info.known.tcpi_notsent_bytes);
+		say("sent, but for what was sent again: %llu",
+		    (unsigned long long)(info.known.tcpi_bytes_sent - info.known.tcpi_bytes_retrans));
+		say("segments with data: out %s in %s",
+		    info.known.tcpi_data_segs_out >= 60000 * 5 / 1460 ? "sane" : "odd",
+		    info.known.tcpi_data_segs_in > 0 ? "sane" : "odd");
+	}
+	close(s);
+}
+
+CASE(tcp_info_not_sent, "TCP_INFO: what waits behind a cork")
+{
+	int s = tcp_out();
+	struct newest_info info;
+
+	RES(set_int(s, IPPROTO_TCP, TCP_CORK, 1));
+	say_write(s, 700, 1, 0);
+	info = info_of(s);
+	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
+	RES(set_int(s, IPPROTO_TCP, TCP_CORK, 0));
+	far_reads(1, 700, 1, 1);
+	pause_ms(20);
+	info = info_of(s);
+	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
+	close(s);
+}
+
+static void say_lengths(const char *what, int fd)
+{
+	static const socklen_t rooms[] = {0, 1, 7, 8, 103, 104, 105, 192, 232, 247, 280, 300, 512, 1000, (socklen_t)-1};
+
+	for (size_t i = 0; i < sizeof(rooms) / sizeof(rooms[0]); i++) {
+		unsigned char info[1000];
+		socklen_t len = rooms[i];
+		size_t end = sizeof(info);
+
+		memset(info, 0xee, sizeof(info));
+		if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) != 0) {
+			say("%s, room for %d: %s", what, (int)rooms[i], error_name(errno));
+			continue;
+		}
+		while (end > 0 && info[end - 1] == 0xee)
+			end--;
+		say("%s, room for %d: %u, %s", what, (int)rooms[i], len, end <= len ? "no more" : "more than that");
+	}
+	errno = 0;
+	RES(getsockopt(fd, IPPROTO_TCP, TCP_INFO, bad_pointer(), &(socklen_t){100}));
+}
+
+CASE(tcp_info_lengths, "TCP_INFO: as long as the kernel's, cut to what is asked for; of each kind of socket")
+{
+	int l = tcp_listener(here, 0, 5), s = tcp_socket();
+
+	say_lengths("listener", l);
+	close(l);
+	say_lengths("new", s);
+	close(s);
+	s = tcp_out();
+	say_lengths("connected", s);
+	close(s);
+}
