@@ -73,6 +73,8 @@ static void fill_receiving(const struct vma_tcp_conn *conn, struct tcp_info *inf
 	info->tcpi_rcv_space = conn->rcv_space;
 	info->tcpi_rcv_ssthresh = (uint32_t)atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
 	info->tcpi_advmss = tcp_mss_announced(conn);
+	if (conn->pcb != NULL && conn->pcb->flags & TF_TIMESTAMP)
+		info->tcpi_advmss -= LWIP_TCP_OPT_LEN_TS_OUT; /* what is left of it for data, as the kernel says */
 	info->tcpi_pmtu = conn->path.mtu;
 }
 

@@ -33,8 +33,8 @@ static void say_info(const char *when, int fd)
 	const struct newest_info info = info_of(fd);
 	const struct tcp_info *known = &info.known;
 
-	say("%s: state %u, options %x, scale %u of the peer's, mss %u", when, known->tcpi_state,
-	    known->tcpi_options & 7, known->tcpi_snd_wscale, known->tcpi_snd_mss);
+	say("%s: state %u, options %x, scale %u of the peer's, mss %u and %u", when, known->tcpi_state,
+	    known->tcpi_options & 7, known->tcpi_snd_wscale, known->tcpi_snd_mss, known->tcpi_advmss);
 	say("  acked %llu received %llu sent %llu again %llu not sent %u", (unsigned long long)known->tcpi_bytes_acked,
 	    (unsigned long long)known->tcpi_bytes_received, (unsigned long long)known->tcpi_bytes_sent,
 	    (unsigned long long)known->tcpi_bytes_retrans, known->tcpi_notsent_bytes);

@@ -162,7 +162,7 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	assert_int_equal(info.known.tcpi_state, TCP_ESTABLISHED);
 	assert_int_equal(info.known.tcpi_ca_state, TCP_CA_Open);
 	assert_int_equal(info.known.tcpi_snd_mss, 1448);
-	assert_int_equal(info.known.tcpi_advmss, 1460);
+	assert_int_equal(info.known.tcpi_advmss, 1448);
 	assert_int_equal(info.known.tcpi_pmtu, 1500);
 	assert_in_range(info.known.tcpi_rtt, 9000, 60000);
 	assert_true(info.known.tcpi_snd_cwnd > 10);
