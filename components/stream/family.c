@@ -70,7 +70,7 @@ static enum ask_answer hand_over_id(uint64_t id)
 	pthread_mutex_lock(&sock->file.lock);
 	closing = !sock->file.os_only && stream_has_ended(sock);
 	if (!sock->file.os_only && !closing)
-		rc = stream_to_kernel(sock, atomic_load(&sock->file.fd));
+		rc = stream_to_kernel(sock, atomic_load(&sock->file.fd), VMA_SOCK_FORKED);
 	pthread_mutex_unlock(&sock->file.lock);
 	if (rc == 0)
 		stream_moved(sock);
@@ -94,7 +94,7 @@ bool stream_hand_over(struct stream_sock *sock)
 	int lingering = atomic_load(&sock->lingering_fd);
 
 	return atomic_load(&sock->forked) &&
-	       stream_to_kernel(sock, lingering != 0 ? lingering : atomic_load(&sock->file.fd)) == 0;
+	       stream_to_kernel(sock, lingering != 0 ? lingering : atomic_load(&sock->file.fd), VMA_SOCK_FORKED) == 0;
 }
 
 void stream_move_begin(struct stream_sock *sock)
@@ -148,7 +148,7 @@ static void before_exec(struct vma_file *file, void *arg)
 	    (flags & FD_CLOEXEC) != 0 || pthread_mutex_trylock(&file->lock) != 0)
 		return;
 	stream_cookie(sock, fd);
-	moved = stream_to_kernel(sock, fd) == 0;
+	moved = stream_to_kernel(sock, fd, VMA_SOCK_FORKED) == 0;
 	pthread_mutex_unlock(&file->lock);
 	if (moved)
 		stream_moved(sock);

@@ -129,7 +129,7 @@ static int leave(struct stream_sock *listener, int fd)
 
 	pthread_mutex_lock(&file->lock);
 	stream_cookie(stream_sock(file), fd);
-	rc = stream_to_kernel(stream_sock(file), fd);
+	rc = stream_to_kernel(stream_sock(file), fd, VMA_SOCK_FORKED);
 	pthread_mutex_unlock(&file->lock);
 	return rc < 0 ? rc : put(listener->legacy, fd);
 }

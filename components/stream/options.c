@@ -3,7 +3,8 @@
  *             by. Which value an option has afterwards the shadow is asked: it clamps, rounds and doubles.
  *
  *   mirrored     to the connection (options of tcp), or read by stream's own files
- *   kernel_only  while one is set, connect and listen are the kernel's; set later it is said so
+ *   kernel_only  while one is set, connect and listen are the kernel's; one whose effect a program would miss makes the
+ *                kernel's of a connection, too (to_kernel.c)
  *   inherited    noted for accepted sockets, whose shadows get it when somebody asks (settle)
  */
 #include <asm/socket.h>
@@ -21,6 +22,10 @@
 #define TCP_TX_DELAY 37
 #endif
 
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+
 #define MAXSEG_MIN 88 /* as the kernel's TCP_MIN_MSS */
 
 static int get_int(int fd, int level, int name, int otherwise)
@@ -33,41 +38,46 @@ static int get_int(int fd, int level, int name, int otherwise)
 
 /* ---- what only the kernel serves ---- */
 
-enum how { BY_VALUE, BY_SIGN, BY_LENGTH, ALWAYS };
+enum how { BY_VALUE, BY_ONE, BY_SIGN, BY_LENGTH, BY_RATE, ALWAYS }; /* how it is told whether it is set */
+/* What it does to a connection: what is not missed (or has its effect on listeners, or while it connects) moves none.
+ */
+enum late { STAYS, MOVES };
 struct kernel_only {
 	int level, name;
-	uint8_t how;
+	uint8_t how, late;
 	const char *text;
 };
 
 /* clang-format off */
 static const struct kernel_only kernel_only[] = {
-	{SOL_SOCKET, SO_ATTACH_FILTER, ALWAYS, "SO_ATTACH_FILTER"},
-	{SOL_SOCKET, SO_ATTACH_BPF, ALWAYS, "SO_ATTACH_BPF"},
-	{SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, ALWAYS, "SO_ATTACH_REUSEPORT_CBPF"},
-	{SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, ALWAYS, "SO_ATTACH_REUSEPORT_EBPF"},
-	{SOL_SOCKET, SO_PEEK_OFF, BY_SIGN, "SO_PEEK_OFF"},
-	{SOL_SOCKET, SO_DONTROUTE, BY_VALUE, "SO_DONTROUTE"},
-	{SOL_SOCKET, SO_TXTIME, ALWAYS, "SO_TXTIME"},
-	{SOL_SOCKET, SO_TIMESTAMP_OLD, BY_VALUE, "SO_TIMESTAMP"},
-	{SOL_SOCKET, SO_TIMESTAMPNS_OLD, BY_VALUE, "SO_TIMESTAMPNS"},
-	{SOL_SOCKET, SO_TIMESTAMPING_OLD, BY_VALUE, "SO_TIMESTAMPING"},
-	{SOL_SOCKET, SO_TIMESTAMP_NEW, BY_VALUE, "SO_TIMESTAMP"},
-	{SOL_SOCKET, SO_TIMESTAMPNS_NEW, BY_VALUE, "SO_TIMESTAMPNS"},
-	{SOL_SOCKET, SO_TIMESTAMPING_NEW, BY_VALUE, "SO_TIMESTAMPING"},
-	{IPPROTO_IP, IP_OPTIONS, BY_LENGTH, "IP_OPTIONS"},
-	{IPPROTO_IP, IP_TRANSPARENT, BY_VALUE, "IP_TRANSPARENT"},
-	{IPPROTO_IP, IP_MINTTL, BY_VALUE, "IP_MINTTL"},
-	{IPPROTO_IP, IP_RECVERR, BY_VALUE, "IP_RECVERR"},
-	{IPPROTO_IP, IP_IPSEC_POLICY, ALWAYS, "IP_IPSEC_POLICY"},
-	{IPPROTO_IP, IP_XFRM_POLICY, ALWAYS, "IP_XFRM_POLICY"},
-	{IPPROTO_TCP, TCP_MD5SIG, ALWAYS, "TCP_MD5SIG"},
-	{IPPROTO_TCP, TCP_MD5SIG_EXT, ALWAYS, "TCP_MD5SIG_EXT"},
-	{IPPROTO_TCP, TCP_REPAIR, BY_VALUE, "TCP_REPAIR"},
-	{IPPROTO_TCP, TCP_FASTOPEN_CONNECT, BY_VALUE, "TCP_FASTOPEN_CONNECT"},
-	{IPPROTO_TCP, TCP_SAVE_SYN, BY_VALUE, "TCP_SAVE_SYN"},
-	{IPPROTO_TCP, TCP_TX_DELAY, BY_VALUE, "TCP_TX_DELAY"},
-	{IPPROTO_TCP, TCP_ULP, ALWAYS, "TCP_ULP"},
+	{SOL_SOCKET, SO_ATTACH_FILTER, ALWAYS, MOVES, "SO_ATTACH_FILTER"},
+	{SOL_SOCKET, SO_ATTACH_BPF, ALWAYS, MOVES, "SO_ATTACH_BPF"},
+	{SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, ALWAYS, STAYS, "SO_ATTACH_REUSEPORT_CBPF"},
+	{SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, ALWAYS, STAYS, "SO_ATTACH_REUSEPORT_EBPF"},
+	{SOL_SOCKET, SO_PEEK_OFF, BY_SIGN, MOVES, "SO_PEEK_OFF"},
+	{SOL_SOCKET, SO_DONTROUTE, BY_VALUE, STAYS, "SO_DONTROUTE"},
+	{SOL_SOCKET, SO_TXTIME, ALWAYS, STAYS, "SO_TXTIME"},
+	{SOL_SOCKET, SO_TIMESTAMP_OLD, BY_VALUE, MOVES, "SO_TIMESTAMP"},
+	{SOL_SOCKET, SO_TIMESTAMPNS_OLD, BY_VALUE, MOVES, "SO_TIMESTAMPNS"},
+	{SOL_SOCKET, SO_TIMESTAMPING_OLD, BY_VALUE, MOVES, "SO_TIMESTAMPING"},
+	{SOL_SOCKET, SO_TIMESTAMP_NEW, BY_VALUE, MOVES, "SO_TIMESTAMP"},
+	{SOL_SOCKET, SO_TIMESTAMPNS_NEW, BY_VALUE, MOVES, "SO_TIMESTAMPNS"},
+	{SOL_SOCKET, SO_TIMESTAMPING_NEW, BY_VALUE, MOVES, "SO_TIMESTAMPING"},
+	{SOL_SOCKET, SO_MAX_PACING_RATE, BY_RATE, MOVES, "SO_MAX_PACING_RATE"},
+	{IPPROTO_IP, IP_LOCAL_PORT_RANGE, BY_VALUE, STAYS, "IP_LOCAL_PORT_RANGE"},
+	{IPPROTO_IP, IP_OPTIONS, BY_LENGTH, MOVES, "IP_OPTIONS"},
+	{IPPROTO_IP, IP_TRANSPARENT, BY_VALUE, STAYS, "IP_TRANSPARENT"},
+	{IPPROTO_IP, IP_MINTTL, BY_VALUE, MOVES, "IP_MINTTL"},
+	{IPPROTO_IP, IP_RECVERR, BY_VALUE, MOVES, "IP_RECVERR"},
+	{IPPROTO_IP, IP_IPSEC_POLICY, ALWAYS, MOVES, "IP_IPSEC_POLICY"},
+	{IPPROTO_IP, IP_XFRM_POLICY, ALWAYS, MOVES, "IP_XFRM_POLICY"},
+	{IPPROTO_TCP, TCP_MD5SIG, ALWAYS, MOVES, "TCP_MD5SIG"},
+	{IPPROTO_TCP, TCP_MD5SIG_EXT, ALWAYS, MOVES, "TCP_MD5SIG_EXT"},
+	{IPPROTO_TCP, TCP_REPAIR, BY_ONE, MOVES, "TCP_REPAIR"},
+	{IPPROTO_TCP, TCP_FASTOPEN_CONNECT, BY_VALUE, STAYS, "TCP_FASTOPEN_CONNECT"},
+	{IPPROTO_TCP, TCP_SAVE_SYN, BY_VALUE, STAYS, "TCP_SAVE_SYN"},
+	{IPPROTO_TCP, TCP_TX_DELAY, BY_VALUE, MOVES, "TCP_TX_DELAY"},
+	{IPPROTO_TCP, TCP_ULP, ALWAYS, STAYS, "TCP_ULP"},
 };
 /* clang-format on */
 enum { KERNEL_ONLY = sizeof(kernel_only) / sizeof(kernel_only[0]), BIT_CONGESTION = KERNEL_ONLY, BIT_ASYNC };
@@ -91,20 +101,25 @@ static bool is_set_now(int fd, const struct kernel_only *option)
 {
 	char value[64];
 	socklen_t len = sizeof(value);
+	uint64_t rate = UINT64_MAX;
 
 	switch (option->how) {
 	case BY_VALUE:
+	case BY_ONE:
 		return get_int(fd, option->level, option->name, 0) != 0;
 	case BY_SIGN:
 		return get_int(fd, option->level, option->name, -1) >= 0;
 	case BY_LENGTH:
 		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
+	case BY_RATE:
+		len = sizeof(rate);
+		return vma_os.getsockopt(fd, option->level, option->name, &rate, &len) == 0 && rate != UINT64_MAX;
 	default:
 		return true;
 	}
 }
 
-/* Of a listener: its flows go or come. Of a connection nothing can be changed any more. */
+/* Of a listener: its flows go or come. Of a connection that has not moved nothing changes any more. */
 static void set_os_bit(struct stream_sock *sock, int bit, bool on)
 {
 	uint64_t before = sock->os_options;
@@ -128,21 +143,84 @@ void stream_congestion_for_os(struct stream_sock *sock, bool on)
 	set_os_bit(sock, BIT_CONGESTION, on);
 }
 
-/* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. A value of 0 takes the option away. */
+/* The application's value, as the kernel reads it: IP's options may be a byte. False: there is none. */
+static bool read_number(const struct kernel_only *option, const void *value, socklen_t len, int *number)
+{
+	uint8_t byte;
+
+	if (len >= sizeof(*number))
+		return vma_copy(number, value, sizeof(*number)) == 0;
+	if (option->level != IPPROTO_IP || len == 0 || vma_copy(&byte, value, sizeof(byte)) != 0)
+		return false;
+	*number = byte;
+	return true;
+}
+
+static bool limits_rate(const void *value, socklen_t len)
+{
+	uint32_t young;
+	uint64_t rate;
+
+	if (len == sizeof(rate))
+		return vma_copy(&rate, value, sizeof(rate)) == 0 && rate != UINT64_MAX;
+	return len >= sizeof(young) && vma_copy(&young, value, sizeof(young)) == 0 && young != UINT32_MAX;
+}
+
+/* Not the value that takes the option away. */
+static bool turns_on(const struct kernel_only *option, const void *value, socklen_t len)
+{
+	int number;
+
+	switch (option->how) {
+	case BY_LENGTH:
+		return len != 0;
+	case BY_RATE:
+		return limits_rate(value, len);
+	case ALWAYS:
+		return true;
+	default:
+		break;
+	}
+	if (!read_number(option, value, len, &number))
+		return false;
+	return option->how == BY_VALUE ? number != 0 : option->how == BY_ONE ? number == 1 : number >= 0;
+}
+
+/* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
 static int may_ask(const struct stream_sock *sock, const struct kernel_only *option, const void *value, socklen_t len)
 {
-	int number = 0;
-
-	if (option->how == BY_LENGTH && len == 0)
-		return 0;
-	if (option->how == BY_VALUE && len >= sizeof(number) && vma_copy(&number, value, sizeof(number)) == 0 &&
-	    number == 0)
+	if (!turns_on(option, value, len))
 		return 0;
 	if (option->name == TCP_ULP && option->level == IPPROTO_TCP)
 		return 0; /* the shadow refuses it: it is not connected */
 	return vma_engine_exception(
 	        ENOPROTOOPT, stream_conn(sock) != NULL ? "a connected TCP socket with %s" : "a TCP socket with %s",
 	        option->text);
+}
+
+/*
+ * The connection becomes the kernel's, before the option is set: what is said to the kernel meanwhile (replay.c) is not
+ * for the option to judge, and some want a connection. A value that is refused then has cost the offload.
+ */
+static bool move_for(struct stream_sock *sock, int fd, const struct kernel_only *option, const void *value,
+                     socklen_t len)
+{
+	int rc;
+
+	if (stream_conn(sock) == NULL || option->late == STAYS || !turns_on(option, value, len))
+		return false;
+	stream_cookie(sock, fd);
+	rc = stream_to_kernel(sock, fd, VMA_SOCK_OPTION);
+	if (rc < 0) {
+		vma_log_once(VMA_LOG_WARN,
+		             "%s has no effect on offloaded connections that cannot be handed over to the kernel: %s",
+		             option->text, strerrordesc_np(-rc));
+		return false;
+	}
+	vma_log_once(VMA_LOG_INFO, "connections with %s are handed over to the kernel, which alone serves it",
+	             option->text);
+	vma_log_debug("fd %d: handed over to the kernel for %s", fd, option->text);
+	return true;
 }
 
 /* What the kernel takes of a socket that is not connected only, as its shadow never is. */
@@ -397,6 +475,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 {
 	struct stream_sock *sock = stream_sock(file);
 	int bit = find_kernel_only(level, name), rc = 0;
+	bool moved = false;
 
 	if (bit >= 0)
 		rc = may_ask(sock, &kernel_only[bit], value, len);
@@ -404,19 +483,23 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 		return rc;
 	pthread_mutex_lock(&file->lock);
 	stream_options_settle(sock, fd);
+	if (bit >= 0)
+		moved = move_for(sock, fd, &kernel_only[bit], value, len);
 	if (comes_too_late(sock, level, name))
 		rc = -EINVAL;
 	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
 		rc = stream_congestion_set(sock, fd, value, len);
 	else if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
-	if (rc == 0 && stream_conn(sock) == NULL)
+	if (rc == 0 && stream_conn(sock) == NULL && !moved)
 		note_set(sock, level, name, value, len);
 	if (rc == 0 && bit >= 0)
 		set_os_bit(sock, bit, is_set_now(fd, &kernel_only[bit]));
 	else if (rc == 0)
 		mirror(sock, fd, level, name, value, len);
 	pthread_mutex_unlock(&file->lock);
+	if (moved)
+		stream_moved(sock);
 	return rc;
 }
 

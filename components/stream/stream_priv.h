@@ -209,7 +209,7 @@ void stream_drop_shadow(struct stream_sock *sock);
 
 /* file.lock. The connection goes on as the kernel's, on this descriptor of the shadow's, and all calls go there. Then,
  * without the lock, stream_moved. -ENOTCONN, -EPERM, ...: it goes on here as before. */
-int stream_to_kernel(struct stream_sock *sock, int fd);
+int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why);
 void stream_moved(struct stream_sock *sock); /* tells who waits */
 
 /* ---- family.c ---- */

@@ -299,8 +299,11 @@ static void part(struct move *m)
 		set_int(m->fd, SOL_SOCKET, SO_BINDTOIFINDEX, m->kept.ifindex);
 }
 
-static void complain(const struct move *m, int rc)
+/* For an option the caller says what that means. */
+static void complain(const struct move *m, int rc, enum vma_sock_reason why)
 {
+	if (why != VMA_SOCK_FORKED)
+		return;
 	if (rc == -EPERM)
 		vma_log_once(VMA_LOG_WARN, "connections that a forked process uses, too, cannot be handed over to the "
 		                           "kernel without CAP_NET_ADMIN: they end with the process that made them");
@@ -309,7 +312,7 @@ static void complain(const struct move *m, int rc)
 		             strerrordesc_np(-rc));
 }
 
-int stream_to_kernel(struct stream_sock *sock, int fd)
+int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 {
 	struct move m = {.sock = sock, .conn = stream_conn(sock), .fd = fd};
 	int rc;
@@ -327,11 +330,11 @@ int stream_to_kernel(struct stream_sock *sock, int fd)
 		part(&m);
 	stream_move_end(sock, rc);
 	if (rc < 0) {
-		complain(&m, rc);
+		complain(&m, rc, why);
 		return rc;
 	}
 	stream_conn_end(sock);
-	atomic_store(&sock->reason, VMA_SOCK_FORKED);
+	atomic_store(&sock->reason, why);
 	stream_describe(sock);
 	return 0;
 }

@@ -39,7 +39,7 @@ static int try_to_move(int fd)
 
 	pthread_mutex_lock(&sock->file.lock);
 	stream_cookie(sock, fd);
-	rc = stream_to_kernel(sock, fd);
+	rc = stream_to_kernel(sock, fd, VMA_SOCK_FORKED);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_leave(self);
 	return rc;

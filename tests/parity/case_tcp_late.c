@@ -1,0 +1,385 @@
+/*
+ * tcp_late: options that are set when there is a connection. What only the kernel serves makes the connection the
+ *           kernel's, in the middle of the conversation; what merely tunes does not.
+ */
+#include <linux/filter.h>
+#include <linux/net_tstamp.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+#ifndef SCM_TIMESTAMPNS
+#define SCM_TIMESTAMPNS SO_TIMESTAMPNS
+#endif
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+
+static char bytes[200000];
+
+static const char *age_of(const struct timespec *stamp)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (stamp->tv_sec == 0 && stamp->tv_nsec == 0)
+		return "none";
+	return stamp->tv_sec <= now.tv_sec && stamp->tv_sec + 10 > now.tv_sec ? "a moment ago" : "odd";
+}
+
+static void say_control(const struct cmsghdr *head)
+{
+	const void *data = CMSG_DATA(head);
+	struct timespec stamp = {0};
+	int number = 0;
+
+	if (head->cmsg_level == IPPROTO_TCP && head->cmsg_type == TCP_CM_INQ) {
+		memcpy(&number, data, head->cmsg_len < CMSG_LEN(4) ? head->cmsg_len - CMSG_LEN(0) : 4);
+		say("  %zu: %d left", head->cmsg_len, number);
+		return;
+	}
+	if (head->cmsg_level == SOL_SOCKET && head->cmsg_type != SO_TIMESTAMP) {
+		memcpy(&stamp, data, sizeof(stamp));
+	} else if (head->cmsg_level == SOL_SOCKET) {
+		memcpy(&stamp, data, sizeof(stamp));
+		stamp.tv_nsec *= 1000;
+	}
+	if (head->cmsg_level == SOL_SOCKET)
+		say("  %zu: type %d, %s", head->cmsg_len, head->cmsg_type, age_of(&stamp));
+	else
+		say("  %zu: level %d type %d", head->cmsg_len, head->cmsg_level, head->cmsg_type);
+}
+
+/* One message, and what comes with it, as far as there is room for it. */
+static void read_with(int fd, size_t len, int flags, size_t room)
+{
+	_Alignas(8) char control[512];
+	struct iovec iov = {.iov_base = bytes, .iov_len = len};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
+	ssize_t got;
+
+	memset(control, 0, sizeof(control));
+	is_readable(fd, 2000);
+	got = recvmsg(fd, &msg, flags);
+	if (got < 0) {
+		say("read: %s", error_name(errno));
+		return;
+	}
+	say("read: %zd bytes, flags %x, control %zu", got, msg.msg_flags, msg.msg_controllen);
+	for (struct cmsghdr *head = CMSG_FIRSTHDR(&msg); head != NULL; head = CMSG_NXTHDR(&msg, head))
+		say_control(head);
+}
+
+/* Both ways still, and the kernel's now. */
+static void goes_on(int s)
+{
+	expect_os(s, VMA_SOCK_OPTION);
+	far_writes(1, 3000, 7, 1);
+	say_read(s, 3000, MSG_WAITALL);
+	say_write(s, 2000, 8, 0);
+	far_reads(1, 2000, 8, 1);
+}
+
+static void ends(int s)
+{
+	far_shuts(1, SHUT_WR);
+	say_read(s, 10, 0);
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(tcp_late_tuning, "options that merely tune, or are taken away, leave a connection where it is")
+{
+	int s = tcp_out();
+	uint64_t unlimited = ~0ULL;
+	uint32_t unlimited_young = ~0U;
+
+	RES(set_int(s, SOL_SOCKET, SO_PRIORITY, 3));
+	RES(set_int(s, SOL_SOCKET, SO_BUSY_POLL, 50));
+	RES(set_int(s, SOL_SOCKET, SO_PEEK_OFF, -1));
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0));
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0));
+	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited, sizeof(unlimited)));
+	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited_young, sizeof(unlimited_young)));
+	RES(set_int(s, IPPROTO_IP, IP_TOS, 0x10));
+	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 0));
+	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 0));
+	RES(set_int(s, IPPROTO_TCP, TCP_SAVE_SYN, 1));
+	RES(setsockopt(s, SOL_SOCKET, SO_TIMESTAMP, bad_pointer(), 4));
+	RES(setsockopt(s, SOL_SOCKET, SO_TIMESTAMP, bytes, 2));
+	far_writes(1, 3000, 7, 1);
+	say_read(s, 3000, MSG_WAITALL);
+	expect_offloaded(s);
+	ends(s);
+}
+
+/* ---- the kernel's from then on ---- */
+
+static void stamps(int s, int option)
+{
+	RES(set_int(s, SOL_SOCKET, option, 1));
+	pause_ms(100); /* the kernel begins to stamp a moment later */
+	far_writes(1, 30, 1, 1);
+	pause_ms(50);
+	read_with(s, 100, 0, 512);
+	RES(set_int(s, SOL_SOCKET, option, 0));
+}
+
+CASE(tcp_late_timestamp, "SO_TIMESTAMP and SO_TIMESTAMPNS on a connection: what comes then has stamps")
+{
+	int s = tcp_out();
+
+	say_write(s, 500, 1, 0);
+	far_reads(1, 500, 1, 1);
+	expect_offloaded(s);
+	stamps(s, SO_TIMESTAMP);
+	stamps(s, SO_TIMESTAMPNS);
+	goes_on(s);
+	ends(s);
+}
+
+CASE(tcp_late_timestamp_queued, "SO_TIMESTAMP while bytes wait to be read, and others to be taken by the peer")
+{
+	static char sent[40000];
+	int s = tcp_in(NULL);
+
+	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 300000));
+	far_writes(1, 40000, 1, 1);
+	say_write(s, 60000, 2, 0);
+	pause_ms(50);
+	say_read(s, 1000, 0);
+	expect_offloaded(s);
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
+	expect_os(s, VMA_SOCK_OPTION);
+	RES(recv(s, bytes, 39000, MSG_WAITALL));
+	fill(sent, sizeof(sent), 1);
+	say("%s", memcmp(bytes, sent + 1000, 39000) == 0 ? "in order" : "others");
+	far_reads(1, 60000, 2, 1);
+	ends(s);
+}
+
+CASE(tcp_late_timestamping,
+     "SO_TIMESTAMPING on an accepted connection: stamps of what comes, and of what has been sent")
+{
+	int s = tcp_in(NULL);
+
+	say_write(s, 500, 1, 0);
+	far_reads(1, 500, 1, 1);
+	expect_offloaded(s);
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 1 << 30));
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING,
+	            SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
+	                    SOF_TIMESTAMPING_OPT_ID));
+	expect_os(s, VMA_SOCK_OPTION);
+	pause_ms(100);
+	far_writes(1, 30, 1, 1);
+	pause_ms(50);
+	read_with(s, 100, 0, 512);
+	say_write(s, 10, 2, 0);
+	far_reads(1, 10, 2, 1);
+	say_state("sent", s, POLLIN, 500);
+	read_with(s, 100, MSG_ERRQUEUE, 512);
+	read_with(s, 100, MSG_ERRQUEUE, 512);
+	goes_on(s);
+	ends(s);
+}
+
+CASE(tcp_late_peek_off, "SO_PEEK_OFF on a connection: each peek goes on behind the last one")
+{
+	int s = tcp_out();
+
+	far_writes(1, 30, 1, 1);
+	pause_ms(50);
+	expect_offloaded(s);
+	RES(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 10));
+	say_read(s, 5, MSG_PEEK);
+	say_read(s, 100, MSG_PEEK);
+	say_read(s, 100, MSG_PEEK | MSG_DONTWAIT);
+	say_read(s, 100, 0);
+	goes_on(s);
+	ends(s);
+}
+
+CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes again when it has gone")
+{
+	struct sock_filter none[] = {{.code = BPF_RET | BPF_K, .k = 0}};
+	struct sock_fprog program = {.len = 1, .filter = none};
+	int s = tcp_out();
+
+	far_writes(1, 30, 1, 1);
+	say_read(s, 30, MSG_WAITALL);
+	expect_offloaded(s);
+	RES(setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
+	far_writes(1, 30, 2, 1);
+	pause_ms(100);
+	say_read(s, 30, MSG_DONTWAIT);
+	RES(set_int(s, SOL_SOCKET, SO_DETACH_FILTER, 0));
+	say_read(s, 30, MSG_WAITALL);
+	goes_on(s);
+	ends(s);
+}
+
+CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not heard")
+{
+	int s = tcp_out();
+
+	far_writes(1, 30, 1, 1);
+	say_read(s, 30, MSG_WAITALL);
+	expect_offloaded(s);
+	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 255));
+	far_writes(1, 30, 2, 1);
+	pause_ms(100);
+	say_read(s, 30, MSG_DONTWAIT);
+	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 64));
+	say_read(s, 30, MSG_WAITALL);
+	goes_on(s);
+	ends(s);
+}
+
+CASE(tcp_late_recverr, "IP_RECVERR on a connection")
+{
+	int s = tcp_out(), on = 0;
+	socklen_t len = sizeof(on);
+
+	expect_offloaded(s);
+	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	RES(getsockopt(s, IPPROTO_IP, IP_RECVERR, &on, &len));
+	say("%d", on);
+	goes_on(s);
+	ends(s);
+}
+
+/* What is sent in 100 KB, at 200 KB a second. */
+static void paced(int s)
+{
+	uint64_t since = now_ms();
+	int queued = 1;
+
+	RES(send(s, bytes, 100000, 0));
+	while (queued > 0 && now_ms() - since < 5000 && ioctl(s, SIOCOUTQ, &queued) == 0)
+		pause_ms(5);
+	say("sent %s", now_ms() - since > 250 ? "slowly" : "at once");
+}
+
+CASE(tcp_late_pacing, "SO_MAX_PACING_RATE on a connection, and before: what is sent leaves no faster")
+{
+	const unsigned rate = 200000;
+	int port, s = tcp_out();
+	struct sockaddr_in address;
+
+	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
+	peer(far(), "later 0 read 1 100000 0 1 8000");
+	expect_offloaded(s);
+	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
+	expect_os(s, VMA_SOCK_OPTION);
+	paced(s);
+	close(s);
+	port = atoi(peer(far(), "listen 2 %s 0", there));
+	address = address_of(there, port);
+	s = tcp_socket();
+	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	expect_os(s, VMA_SOCK_OPTION);
+	close(s);
+}
+
+CASE(tcp_late_port_range, "IP_LOCAL_PORT_RANGE: connect chooses a port within it")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
+	struct sockaddr_in address = address_of(there, port);
+
+	RES(set_int(s, IPPROTO_IP, IP_LOCAL_PORT_RANGE, (int)(40010U << 16 | 40000)));
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	say("%s", port_of(s) >= 40000 && port_of(s) <= 40010 ? "within" : "outside");
+	expect_os(s, VMA_SOCK_OPTION);
+	close(s);
+}
+
+/* ---- while others use it ---- */
+
+static void *reader(void *arg)
+{
+	int s = *(int *)arg;
+
+	say_read(s, 1000, MSG_WAITALL);
+	return NULL;
+}
+
+CASE(tcp_late_while_read, "SO_TIMESTAMP set by one thread while another waits in recv")
+{
+	int s = tcp_out();
+	pthread_t thread;
+
+	expect_offloaded(s);
+	pthread_create(&thread, NULL, reader, &s);
+	pause_ms(100);
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
+	far_writes(1, 1000, 1, 1);
+	pthread_join(thread, NULL);
+	goes_on(s);
+	ends(s);
+}
+
+CASE(tcp_late_in_epoll, "SO_TIMESTAMP of a connection that an epoll set watches: it goes on watching")
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = 5};
+	int s = tcp_out(), ep = epoll_create1(0);
+
+	RES(epoll_ctl(ep, EPOLL_CTL_ADD, s, &event));
+	RES(epoll_wait(ep, &event, 1, 0));
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
+	RES(epoll_wait(ep, &event, 1, 0));
+	far_writes(1, 1000, 1, 1);
+	RES(epoll_wait(ep, &event, 1, 2000));
+	say("%x %llu", event.events, (unsigned long long)event.data.u64);
+	say_read(s, 1000, MSG_WAITALL);
+	RES(epoll_wait(ep, &event, 1, 0));
+	far_shuts(1, SHUT_WR);
+	RES(epoll_wait(ep, &event, 1, 2000));
+	say("%x", event.events);
+	close(ep);
+	close(s);
+}
+
+CASE(tcp_late_unprivileged, "SO_PEEK_OFF of a connection of nobody's: it cannot be handed over, and goes on as it was")
+{
+	int s = tcp_out();
+
+	expect_offloaded(s);
+	RES(setuid(65534));
+	RES(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 0));
+	expect_offloaded(s);
+	far_writes(1, 3000, 7, 1);
+	say_read(s, 3000, MSG_WAITALL);
+	say_write(s, 2000, 8, 0);
+	far_reads(1, 2000, 8, 1);
+	ends(s);
+}
+
+CASE(tcp_late_connecting, "SO_TIMESTAMP while a connection is being made: it is made all the same")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
+	struct sockaddr_in address = address_of(there, port);
+
+	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
+	RES(ioctl(s, FIONBIO, &(int){1}));
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
+	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	say_state("connected", s, POLLOUT, 5000);
+	say_so_error(s);
+	peer(far(), "accept 0 1 2000");
+	RES(ioctl(s, FIONBIO, &(int){0}));
+	far_writes(1, 30, 1, 1);
+	say_read(s, 30, MSG_WAITALL);
+	close(s);
+}
