@@ -1,6 +1,6 @@
 /*
- * control.c - control messages of a send, judged as the kernel's sock_cmsg_send judges them for TCP. None changes what
- *             is sent; but a program whose message is not understood is told so.
+ * control.c - control messages. Of a send: judged as the kernel's sock_cmsg_send judges them for TCP. None changes what
+ *             is sent; but a program whose message is not understood is told so. With what is received: as put_cmsg.
  */
 #include <asm/socket.h>
 #include <errno.h>
@@ -70,4 +70,30 @@ int stream_check_control(const struct msghdr *msg)
 		left -= step;
 	}
 	return rc;
+}
+
+/* ---- received ---- */
+
+enum { GIVEN_MAX = 64 };
+
+/* What does not fit is cut, and MSG_CTRUNC says so. */
+int stream_give_control(struct msghdr *msg, int level, int type, const void *data, size_t len)
+{
+	size_t room = msg->msg_control != NULL ? msg->msg_controllen : 0, whole = CMSG_LEN(len);
+	struct cmsghdr head = {.cmsg_len = whole, .cmsg_level = level, .cmsg_type = type};
+	uint8_t bytes[GIVEN_MAX] = {0};
+
+	msg->msg_controllen = 0;
+	if (room < whole)
+		msg->msg_flags |= MSG_CTRUNC;
+	if (room < sizeof(head))
+		return 0;
+	if (room < whole)
+		head.cmsg_len = room;
+	memcpy(bytes, &head, sizeof(head));
+	memcpy(bytes + CMSG_LEN(0), data, head.cmsg_len - CMSG_LEN(0));
+	if (vma_copy(msg->msg_control, bytes, head.cmsg_len) != 0)
+		return -EFAULT;
+	msg->msg_controllen = CMSG_ALIGN(head.cmsg_len) < room ? CMSG_ALIGN(head.cmsg_len) : room;
+	return 0;
 }

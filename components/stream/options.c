@@ -290,6 +290,7 @@ void stream_options_take(struct stream_sock *child, struct stream_sock *listener
 	COPY(rcvlowat);
 	COPY(oob_inline);
 	COPY(zerocopy);
+	COPY(inq);
 	child->linger_on = listener->linger_on;
 	child->linger_sec = listener->linger_sec;
 	child->bound_ifindex = listener->bound_ifindex;
@@ -462,6 +463,8 @@ static void mirror(struct stream_sock *sock, int fd, int level, int name, const 
 	}
 	if (level == SOL_SOCKET)
 		mirror_socket(sock, fd, name, value);
+	else if (level == IPPROTO_TCP && name == TCP_INQ)
+		atomic_store(&sock->inq, get_int(fd, level, name, 0) != 0);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
 	         vma_copy(&number, value, sizeof(number)) == 0) {
 		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT, number == 0 ? -1 : number);

@@ -267,6 +267,19 @@ static void count(const struct stream_sock *sock, ssize_t len)
 	}
 }
 
+/* TCP_INQ: what is left to be read; the end of the stream counts as a byte, so that a program reads until it has it. */
+static void give_inq(const struct stream_sock *sock, struct msghdr *msg)
+{
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
+	uint64_t bytes = (conn != NULL ? vma_tcp_rx_bytes(conn) : 0) + fin;
+	int left = bytes < INT32_MAX ? (int)bytes : INT32_MAX;
+
+	/* As with the kernel, a bad pointer loses the message and no bytes. */
+	if (stream_give_control(msg, SOL_TCP, TCP_CM_INQ, &left, sizeof(left)) < 0)
+		msg->msg_controllen = 0;
+}
+
 /* Of a connection nobody else is asked, and of all others the kernel. */
 static bool is_os(const struct stream_sock *sock)
 {
@@ -311,7 +324,10 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		return stream_recv_os(fd, msg, flags);
 	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_exits))
 		stream_rest_at_exit();
-	msg->msg_controllen = 0;
+	if (__builtin_expect(atomic_load_explicit(&sock->inq, memory_order_relaxed), 0) && rc >= 0)
+		give_inq(sock, msg);
+	else
+		msg->msg_controllen = 0;
 	msg->msg_namelen = 0;
 	count(sock, rc);
 	return rc;

@@ -69,6 +69,7 @@ struct stream_sock {
 	_Atomic bool oob_inline;
 	_Atomic bool async;    /* O_ASYNC, of a connection */
 	_Atomic bool zerocopy; /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are answered on the error queue */
+	_Atomic bool inq;      /* TCP_INQ: a message that is read says how many bytes are left */
 	_Atomic int so_error;  /* sk_err: told once */
 	_Atomic uint32_t rcvlowat;
 	_Atomic uint64_t rcvtimeo_ns, sndtimeo_ns; /* UINT64_MAX: none */
@@ -344,6 +345,8 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 /* control.c: 0, -EINVAL, -EFAULT. */
 int stream_check_control(const struct msghdr *msg);
+/* The only control message of a received one, cut to the room there is. -EFAULT. */
+int stream_give_control(struct msghdr *msg, int level, int type, const void *data, size_t len);
 /* The kernel's own call, outside, since it may block. */
 ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);

@@ -97,6 +97,73 @@ static void ends(int s)
 	far_reads(1, 1, 0, 1);
 }
 
+/* ---- served by the library ---- */
+
+CASE(tcp_late_inq, "TCP_INQ on a connection: each message says how much is left, and the end counts")
+{
+	int s = tcp_out(), on = 77;
+	socklen_t len = sizeof(on);
+
+	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 2));
+	RES(set_int(s, IPPROTO_TCP, TCP_INQ, -1));
+	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
+	RES(getsockopt(s, IPPROTO_TCP, TCP_INQ, &on, &len));
+	say("%d (%u)", on, len);
+	far_writes(1, 1000, 1, 1);
+	pause_ms(50);
+	read_with(s, 300, 0, 512);
+	read_with(s, 100, MSG_PEEK, 512);
+	read_with(s, 100, 0, 24);
+	read_with(s, 100, 0, 20);
+	read_with(s, 100, 0, 18);
+	read_with(s, 100, 0, 16);
+	read_with(s, 100, 0, 15);
+	read_with(s, 50, MSG_TRUNC, 512);
+	read_with(s, 0, 0, 512);
+	read_with(s, 10, 0, 0);
+	say_read(s, 10, 0);
+	read_with(s, 1000, 0, 512);
+	read_with(s, 10, MSG_DONTWAIT, 512);
+	far_writes(1, 10, 1, 1);
+	far_shuts(1, SHUT_WR);
+	pause_ms(50);
+	read_with(s, 4, 0, 512);
+	read_with(s, 10, 0, 512);
+	read_with(s, 10, 0, 512);
+	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 0));
+	read_with(s, 10, 0, 512);
+	expect_offloaded(s);
+	close(s);
+}
+
+CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its connections have it")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket(), l;
+	struct sockaddr_in address = address_of(there, port);
+
+	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
+	read_with(s, 10, MSG_DONTWAIT, 512);
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	peer(far(), "accept 0 1 2000");
+	expect_offloaded(s);
+	far_writes(1, 100, 1, 1);
+	pause_ms(50);
+	read_with(s, 30, 0, 512);
+	close(s);
+	l = tcp_at(here, 0);
+	RES(set_int(l, IPPROTO_TCP, TCP_INQ, 1));
+	RES(listen(l, 5));
+	expect_offloaded(l);
+	peer(far(), "dial 2 %s %d", here, port_of(l));
+	s = OKAY(accept(l, NULL, NULL));
+	far_writes(2, 100, 1, 1);
+	pause_ms(50);
+	read_with(s, 30, 0, 512);
+	expect_offloaded(s);
+	close(s);
+	close(l);
+}
+
 CASE(tcp_late_tuning, "options that merely tune, or are taken away, leave a connection where it is")
 {
 	int s = tcp_out();
