@@ -1,5 +1,7 @@
 /* getopt.c - getsockopt: the shadow's answer, but for what only the connection knows. */
+#include <asm/socket.h>
 #include <errno.h>
+#include <linux/sock_diag.h>
 #include <netinet/tcp.h>
 #include <string.h>
 
@@ -84,6 +86,41 @@ static int give_info(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *
 	return give(&info, size, value, len);
 }
 
+/* One that was not set is what the kernel begins with: half of the buffer, but for a segment. */
+static int give_clamp(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
+{
+	struct vma_tcp_info info;
+	int clamp = vma_tcp_get_option(conn, VMA_TCP_OPT_WINDOW_CLAMP), buffer = 0;
+	socklen_t size = sizeof(buffer);
+
+	if (clamp == 0 && vma_os.getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, &size) == 0) {
+		vma_tcp_info(conn, &info);
+		clamp = buffer / 2 - (int)info.known.tcpi_advmss;
+		clamp = clamp > 0 ? clamp : buffer / 2;
+	}
+	return give_int(clamp, value, len);
+}
+
+/* The kernel's words for memory: what is queued, and the limits; what it has allocated itself nobody else knows. */
+static int give_memory(const struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
+{
+	uint32_t words[SK_MEMINFO_VARS] = {0};
+	socklen_t size = sizeof(words);
+	int buffer;
+
+	if (vma_os.getsockopt(fd, SOL_SOCKET, SO_MEMINFO, words, &size) != 0)
+		return -errno;
+	words[SK_MEMINFO_RMEM_ALLOC] = (uint32_t)vma_tcp_rx_bytes(conn);
+	words[SK_MEMINFO_WMEM_QUEUED] = (uint32_t)vma_tcp_tx_queued(conn);
+	size = sizeof(buffer);
+	if (give_buffer(conn, fd, SO_RCVBUF, &buffer, &size) == 0)
+		words[SK_MEMINFO_RCVBUF] = (uint32_t)buffer;
+	size = sizeof(buffer);
+	if (give_buffer(conn, fd, SO_SNDBUF, &buffer, &size) == 0)
+		words[SK_MEMINFO_SNDBUF] = (uint32_t)buffer;
+	return give(words, sizeof(words), value, len);
+}
+
 static int give_congestion(const struct stream_sock *sock, int fd, void *value, socklen_t *len)
 {
 	const char *known = stream_congestion_name(sock);
@@ -118,15 +155,19 @@ static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, in
 		vma_tcp_info(conn, &info);
 		return give_int((int)info.known.tcpi_snd_mss, value, len);
 	}
-	if (level == IPPROTO_IP && name == IP_MTU && stream_phase(sock) == STREAM_CONNECTED) {
+	if (level == IPPROTO_IP && name == IP_MTU && stream_phase(sock) != STREAM_FAILED) {
 		vma_tcp_info(conn, &info); /* routers on the way may have asked for less than the route's */
 		if (info.known.tcpi_pmtu != 0)
 			return give_int((int)info.known.tcpi_pmtu, value, len);
 	}
+	if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && stream_phase(sock) == STREAM_CONNECTED)
+		return give_clamp(conn, fd, value, len);
 	if (level == SOL_SOCKET && name == SO_PEERNAME)
 		return give_peer(sock, value, len);
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF))
 		return give_buffer(conn, fd, name, value, len);
+	if (level == SOL_SOCKET && name == SO_MEMINFO)
+		return give_memory(conn, fd, value, len);
 	return by_shadow(fd, level, name, value, len);
 }
 

@@ -224,12 +224,16 @@ static bool move_for(struct stream_sock *sock, int fd, const struct kernel_only 
 }
 
 /* What the kernel takes of a socket that is not connected only, as its shadow never is. */
-static bool comes_too_late(const struct stream_sock *sock, int level, int name)
+static bool comes_too_late(const struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
 	const struct vma_tcp_conn *conn = stream_conn(sock);
+	int number = 1;
 
-	return level == IPPROTO_TCP && (name == TCP_FASTOPEN || name == TCP_FASTOPEN_CONNECT) && conn != NULL &&
-	       stream_state(conn) != TCP_CLOSE;
+	if (level != IPPROTO_TCP || conn == NULL || stream_state(conn) == TCP_CLOSE)
+		return false;
+	if (name == TCP_WINDOW_CLAMP && len >= sizeof(number) && vma_copy(&number, value, sizeof(number)) == 0)
+		return number == 0;
+	return name == TCP_FASTOPEN || name == TCP_FASTOPEN_CONNECT;
 }
 
 /* ---- inheritance ---- */
@@ -488,7 +492,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	stream_options_settle(sock, fd);
 	if (bit >= 0)
 		moved = move_for(sock, fd, &kernel_only[bit], value, len);
-	if (comes_too_late(sock, level, name))
+	if (comes_too_late(sock, level, name, value, len))
 		rc = -EINVAL;
 	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
 		rc = stream_congestion_set(sock, fd, value, len);

@@ -19,6 +19,14 @@ static uint32_t msec_since(const struct vma_tcp *tcp, uint64_t then_ns)
 	return then_ns != 0 ? (uint32_t)((tcp->now_ns - then_ns) / TCP_NS_PER_MS) : 0;
 }
 
+/* What the peer takes is not known yet: RFC 9293 3.7.1's default, or what this side wants, less the time stamps. */
+static uint32_t mss_at_first(const struct vma_tcp_conn *conn)
+{
+	uint32_t wish = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
+
+	return (wish != 0 ? wish : 536) - (conn->tcp->attr.no_timestamps ? 0 : LWIP_TCP_OPT_LEN_TS_OUT);
+}
+
 static void fill_options(const struct tcp_pcb *pcb, struct tcp_info *info)
 {
 	if (pcb->flags & TF_TIMESTAMP)
@@ -162,7 +170,8 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 	memset(info, 0, sizeof(*info));
 	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
 	known->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
-	known->tcpi_snd_mss = conn->mss; /* also when it is over */
+	known->tcpi_snd_mss =
+	        known->tcpi_state == TCP_SYN_SENT ? mss_at_first(conn) : conn->mss; /* also when it is over */
 	fill_receiving(conn, known);
 	known->tcpi_last_data_sent = msec_since(tcp, conn->last_data_out_ns);
 	known->tcpi_last_data_recv = msec_since(tcp, conn->last_data_in_ns);

@@ -1,4 +1,5 @@
 /* tcp_options: setsockopt and getsockopt of TCP sockets: values, ranges, errors. */
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
@@ -214,6 +215,59 @@ CASE(tcp_options_maxseg, "TCP_MAXSEG before connect bounds segments, and the pee
 	far_reads(1, 5000, 1, 1);
 	far_writes(1, 5000, 2, 1);
 	say_read(s, 5000, MSG_WAITALL);
+	close(s);
+}
+
+CASE(tcp_options_while_connecting,
+     "TCP_MAXSEG, IP_MTU and TCP_WINDOW_CLAMP while a connection is being made, and after")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
+	struct sockaddr_in address = address_of(there, port);
+
+	OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP);
+	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
+	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	OPTION(IPPROTO_TCP, TCP_MAXSEG);
+	OPTION(IPPROTO_IP, IP_MTU);
+	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	say_state("connected", s, POLLOUT, 5000);
+	OPTION(IPPROTO_TCP, TCP_MAXSEG);
+	OPTION(IPPROTO_IP, IP_MTU);
+	OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP);
+	SET(IPPROTO_TCP, TCP_WINDOW_CLAMP, 0);
+	SET(IPPROTO_TCP, TCP_WINDOW_CLAMP, 30000);
+	expect_offloaded(s);
+	close(s);
+	s = tcp_socket();
+	SET(SOL_SOCKET, SO_RCVBUF, 20000);
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP);
+	close(s);
+}
+
+CASE(tcp_options_meminfo, "SO_MEMINFO: the limits, and whether something is queued")
+{
+	int s = tcp_out(), buffer = 0;
+	uint32_t words[9] = {0};
+	socklen_t len = 7;
+
+	RES(set_int(s, SOL_SOCKET, SO_RCVBUF, 50000));
+	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 60000));
+	RES(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
+	say("%u", len);
+	len = sizeof(words);
+	RES(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
+	say("%u: read %u of %u, written %u of %u", len, words[0], words[1], words[5], words[3]);
+	far_writes(1, 1000, 1, 1);
+	is_readable(s, 2000);
+	len = 400;
+	RES(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
+	say("%u: read %s of %u, written %u of %u", len, words[0] > 0 ? "some" : "none", words[1], words[5], words[3]);
+	len = sizeof(buffer);
+	RES(getsockopt(s, SOL_SOCKET, SO_RCVBUF, &buffer, &len));
+	say("%d", buffer);
+	say_read(s, 1000, MSG_WAITALL);
 	close(s);
 }
 
