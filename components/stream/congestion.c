@@ -39,16 +39,22 @@ static void mirror(struct stream_sock *sock, int fd)
 	stream_congestion_for_os(sock, true);
 }
 
-/* What was asked for by the name that it has, and not by another that the parameter knows as well; -ENOENT. */
-static int by_own_name(const void *value, socklen_t len)
+/*
+ * What was asked for by the name that it has, and not by another that the parameter knows as well; -ENOENT. "none" is
+ * not for a program to choose, as no kernel has it: only for an environment that knows its network.
+ */
+static int by_own_name(const struct vma_conf *conf, const void *value, socklen_t len)
 {
+	bool may_none = conf->given[VMA_CONF_AT_tcp_cc_algo] && conf->tcp_cc_algo == VMA_TCP_CC_NONE;
 	char name[16] = "";
 	int algorithm;
 
 	if (vma_copy(name, value, len < sizeof(name) ? len : sizeof(name) - 1) != 0)
 		return -EFAULT;
 	algorithm = vma_tcp_cc_by_name(name);
-	return algorithm >= 0 && strcmp(name, vma_tcp_cc_name(algorithm)) == 0 ? algorithm : -ENOENT;
+	if (algorithm < 0 || strcmp(name, vma_tcp_cc_name(algorithm)) != 0)
+		return -ENOENT;
+	return algorithm != VMA_TCP_CC_NONE || may_none ? algorithm : -ENOENT;
 }
 
 int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, socklen_t len)
@@ -58,7 +64,7 @@ int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, s
 	if (rc == 0) {
 		mirror(sock, fd);
 	} else if (rc == -ENOENT) {
-		algorithm = by_own_name(value, len);
+		algorithm = by_own_name(&sock->engine->conf, value, len);
 		if (algorithm < 0)
 			return algorithm;
 		set(sock, algorithm, true);

@@ -153,6 +153,7 @@ static void congestion(int s)
 	set_congestion(s, "cubic", 6);
 	set_congestion(s, "nosuch", 6);
 	set_congestion(s, "newreno", 7);
+	set_congestion(s, "none", 4);
 	set_congestion(s, "reno, and more than any name has", 32);
 	set_congestion(s, "reno", 0);
 	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, bad_pointer(), 4));
