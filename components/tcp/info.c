@@ -103,7 +103,8 @@ static bool fin_is_acked(const struct vma_tcp_conn *conn)
 	return tcp_tx_offset(conn, conn->pcb->lastack) > conn->fed;
 }
 
-/* Segments of data that have been sent once, less those that are on their way still. */
+/* Segments of data that have been sent once, less those that are on their way still; and what came twice, so far as
+ * told. */
 static uint32_t delivered(const struct vma_tcp_conn *conn, const struct vma_tcp_info *info)
 {
 	const struct tcp_info *known = &info->known;
@@ -114,7 +115,7 @@ static uint32_t delivered(const struct vma_tcp_conn *conn, const struct vma_tcp_
 	if (known->tcpi_unacked > known->tcpi_sacked)
 		sent -= known->tcpi_unacked - known->tcpi_sacked < sent ? known->tcpi_unacked - known->tcpi_sacked
 		                                                        : sent;
-	return clip(sent + conn->connected);
+	return clip(sent + conn->connected + info->dsack_dups);
 }
 
 static void fill_rates(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)

@@ -178,6 +178,37 @@ CASE(tcp_info_not_sent, "TCP_INFO: what waits behind a cork")
 	close(s);
 }
 
+CASE(tcp_info_sent_again, "TCP_INFO: what had to be sent again is counted, and apart")
+{
+	int s = tcp_out();
+	struct newest_info info;
+
+	say_write(s, 1000, 1, 0);
+	far_reads(1, 1000, 1, 1);
+	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
+	say_write(s, 1000, 2, 0);
+	pause_ms(900);
+	info = info_of(s);
+	say("not acknowledged %u, acked %llu, delivered %u", info.known.tcpi_unacked,
+	    (unsigned long long)info.known.tcpi_bytes_acked, info.known.tcpi_delivered);
+	say("again %s, timeouts %s", info.known.tcpi_bytes_retrans > 0 ? "some" : "none",
+	    info.total_rto > 0 ? "some" : "none");
+	say("once %llu", (unsigned long long)(info.known.tcpi_bytes_sent - info.known.tcpi_bytes_retrans));
+	say("segments of 1000 bytes: %s",
+	    info.known.tcpi_data_segs_out * 1000ULL == info.known.tcpi_bytes_sent &&
+	                    info.known.tcpi_total_retrans * 1000ULL == info.known.tcpi_bytes_retrans
+	            ? "all"
+	            : "not all");
+	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	far_reads(1, 1000, 2, 1);
+	pause_ms(1500);
+	info = info_of(s);
+	say("not acknowledged %u, acked %llu, delivered %u", info.known.tcpi_unacked,
+	    (unsigned long long)info.known.tcpi_bytes_acked, info.known.tcpi_delivered);
+	say("came twice %u", info.known.tcpi_dsack_dups);
+	close(s);
+}
+
 static void say_lengths(const char *what, int fd)
 {
 	static const socklen_t rooms[] = {0, 1, 7, 8, 103, 104, 105, 192, 232, 247, 280, 300, 512, 1000, (socklen_t)-1};
