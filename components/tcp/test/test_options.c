@@ -148,6 +148,7 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	struct vma_wire_faults far = {.delay_ns = 5 * MS}, none = {0};
 	struct app *client, *server;
 	struct vma_tcp_info info;
+	uint32_t sent;
 
 	(void)state;
 	wire_faults(0, far);
@@ -170,7 +171,18 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	assert_int_equal(info.known.tcpi_options, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
 	assert_int_equal(info.known.tcpi_snd_wscale, 7);
 	assert_in_range(info.known.tcpi_last_data_sent, 50, 1000);
+	assert_int_equal(info.bytes_acked, 100001); /* with the SYN */
+	assert_int_equal(info.bytes_sent, 100000);
+	assert_int_equal(info.bytes_retrans, 0);
+	assert_in_range(info.data_segs_out, 100000 / 1448 + 1, 200);
+	assert_int_equal(info.delivered, info.data_segs_out + 1);
+	assert_in_range(info.min_rtt_us, 9000, 60000);
+	sent = info.data_segs_out;
 	vma_tcp_info(server->conn, &info);
+	assert_int_equal(info.bytes_received, 100000);
+	assert_int_equal(info.bytes_acked, 0); /* its SYN was the listener's */
+	assert_int_equal(info.data_segs_in, sent);
+	assert_true(info.rcv_wnd > 10000);
 	assert_int_equal(info.known.tcpi_rcv_mss, 1448);
 	assert_in_range(info.known.tcpi_rcv_rtt, 9000, 60000);
 	wire_faults(0, none);
