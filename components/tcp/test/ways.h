@@ -46,6 +46,8 @@ enum { SHORT, GENERAL, WAYS };
 	X(uint64_t, rcv_space, conn->rcv_space)                                                                        \
 	X(uint64_t, rcv_rtt_ecr, conn->rcv_rtt_ecr)                                                                    \
 	X(uint64_t, quick_acks, conn->quick_acks)                                                                      \
+	X(uint64_t, data_segments_in, conn->data_segments_in)                                                          \
+	X(uint64_t, data_segments_out, conn->data_segments_out)                                                        \
 	X(uint64_t, snd_wnd_max, conn->snd_wnd_max)                                                                    \
 	X(uint64_t, snd_sml, conn->snd_sml)                                                                            \
 	X(uint64_t, events, app->events)                                                                               \
