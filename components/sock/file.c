@@ -111,6 +111,8 @@ static void file_forked(struct vma_file *file, void *arg)
 	(void)arg;
 	pthread_mutex_init(&file->lock, NULL);
 	memset(&file->waitq, 0, sizeof(file->waitq));
+	atomic_store(&file->lent, false); /* of a child of the parent's */
+	file->is_heir = true;
 	if (file->ops->forked != NULL)
 		file->ops->forked(file);
 }

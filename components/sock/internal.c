@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -58,6 +59,20 @@ void internal_wake_by(uint64_t at_ns)
 {
 	if (internal_sleeps_until() > at_ns)
 		internal_wake();
+}
+
+/*
+ * `woken` is left alone: the caller's descriptors are not this process's, and a write that came to nothing would leave
+ * it set for ever. What has no type of file is what eventfds, and nothing that a program writes to, are: it is ours
+ * unless the child has closed the number and made another such descriptor under it.
+ */
+bool internal_nudge(void)
+{
+	const uint64_t one = 1;
+	struct stat stat;
+
+	return syscall(SYS_fstat, internal.wake_fd, &stat) == 0 && (stat.st_mode & S_IFMT) == 0 &&
+	       syscall(SYS_write, internal.wake_fd, &one, sizeof(one)) == (long)sizeof(one);
 }
 
 uint64_t internal_sleeps_until(void)
@@ -199,6 +214,7 @@ static uint64_t turn(const struct epoll_event *events, long n)
 		take_event(&events[i]);
 	tcp_care_turn_pruning();
 	tasks_run();
+	loans_run();
 	now = vma_now_ns();
 	next = rail_care_turn(internal.engine, now);
 	next = earlier(next, tcp_care_turn(&internal.engine->conf, now));

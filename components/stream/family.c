@@ -135,6 +135,46 @@ void vma_stream_before_replace(int fd)
 	vma_leave(self);
 }
 
+/* ---- passed on: to the C library's streams, to another program ---- */
+
+static bool pass_on_connection(struct stream_sock *sock)
+{
+	int fd = atomic_load(&sock->file.fd);
+
+	stream_cookie(sock, fd);
+	if (stream_to_kernel(sock, fd) < 0)
+		return false;
+	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
+	stream_describe(sock);
+	return true;
+}
+
+/* A listener goes on as after a fork: the kernel's, until this process itself accepts from it again. */
+void stream_pass_on(struct vma_file *file)
+{
+	struct stream_sock *sock = stream_sock(file);
+	bool moved = false, given = false;
+
+	if (file->os_only) {
+		vma_stream_take_over(file);
+		return;
+	}
+	if (stream_phase(sock) == STREAM_LISTENING) {
+		stream_legacy_leave(sock, true);
+		return;
+	}
+	pthread_mutex_lock(&file->lock);
+	if (!file->os_only && !stream_has_ended(sock)) {
+		given = stream_to_os_fresh(sock, VMA_SOCK_PASSED_ON);
+		moved = !given && stream_phase(sock) == STREAM_CONNECTED && pass_on_connection(sock);
+	}
+	pthread_mutex_unlock(&file->lock);
+	if (given)
+		vma_file_set_own_poll(file, false);
+	if (moved)
+		stream_moved(sock);
+}
+
 /* ---- exec ---- */
 
 static void before_exec(struct vma_file *file, void *arg)
@@ -238,7 +278,7 @@ static void mark(struct vma_file *file, void *arg)
 	bool *any = arg;
 
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
-		stream_legacy_leave(sock);
+		stream_legacy_leave(sock, false);
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL)
 		return;
 	*any = true;

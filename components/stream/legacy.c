@@ -151,10 +151,13 @@ static void leave_all(struct stream_sock *listener)
 	}
 }
 
-void stream_legacy_leave(struct stream_sock *listener)
+void stream_legacy_leave(struct stream_sock *listener, bool may_wait)
 {
-	if (atomic_load(&listener->looked) || atomic_load(&listener->inherited) ||
-	    pthread_mutex_trylock(&listener->file.lock) != 0)
+	if (atomic_load(&listener->looked) || atomic_load(&listener->inherited))
+		return;
+	if (may_wait)
+		pthread_mutex_lock(&listener->file.lock);
+	else if (pthread_mutex_trylock(&listener->file.lock) != 0)
 		return;
 	stream_listen_release(listener);
 	pthread_mutex_unlock(&listener->file.lock);

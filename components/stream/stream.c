@@ -218,20 +218,25 @@ static void forked(struct vma_file *file)
 	vma_file_put(file); /* the connection's */
 }
 
-/* The C library is about to read by itself: a socket that is not connected yet can still be the kernel's. */
+/* A socket that is not connected yet can still be the kernel's. */
+bool stream_to_os_fresh(struct stream_sock *sock, enum vma_sock_reason reason)
+{
+	if (stream_conn(sock) != NULL || stream_phase(sock) != STREAM_FRESH)
+		return false;
+	sock->file.os_only = true;
+	atomic_store(&sock->reason, reason);
+	stream_describe(sock);
+	return true;
+}
+
+/* The C library is about to read by itself. */
 static void to_os(struct vma_file *file, int fd)
 {
-	struct stream_sock *sock = stream_sock(file);
 	bool given;
 
 	(void)fd;
 	pthread_mutex_lock(&file->lock);
-	given = stream_conn(sock) == NULL && stream_phase(sock) == STREAM_FRESH;
-	if (given) {
-		file->os_only = true;
-		atomic_store(&sock->reason, VMA_SOCK_OPTION);
-		stream_describe(sock);
-	}
+	given = stream_to_os_fresh(stream_sock(file), VMA_SOCK_OPTION);
 	pthread_mutex_unlock(&file->lock);
 	if (given)
 		vma_file_set_own_poll(file, false);
@@ -260,6 +265,7 @@ static const struct vma_file_ops ops = {
         .destroy = destroy,
         .forked = forked,
         .to_os = to_os,
+        .hand_over = stream_pass_on,
         .net_changed = net_changed,
         .reason = reason_of,
 };

@@ -212,6 +212,9 @@ void stream_drop_shadow(struct stream_sock *sock);
  * without the lock, stream_moved. -ENOTCONN, -EPERM, ...: it goes on here as before. */
 int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why);
 void stream_moved(struct stream_sock *sock); /* tells who waits */
+/* file.lock. A socket that is not connected becomes the kernel's; then, without the lock, its own_poll ends. */
+bool stream_to_os_fresh(struct stream_sock *sock, enum vma_sock_reason reason);
+void stream_pass_on(struct vma_file *file); /* ops->hand_over: what it can be, in whatever state it is */
 
 /* ---- family.c ---- */
 
@@ -227,7 +230,8 @@ void stream_move_end(struct stream_sock *sock, int rc);
 
 /* ---- legacy.c ---- */
 
-void stream_legacy_leave(struct stream_sock *listener); /* before a fork */
+/* Before a fork, which a handler may make in any place: it does not wait for the lock. */
+void stream_legacy_leave(struct stream_sock *listener, bool may_wait);
 bool stream_legacy_waits(const struct stream_sock *listener);
 int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 

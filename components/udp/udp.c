@@ -250,6 +250,19 @@ static void udp_to_os(struct vma_file *file, int fd)
 	vma_waitq_wake(&file->waitq, true);
 }
 
+/*
+ * Not what was inherited: the flows of whoever made it would come back, and take what the kernel is to get; as long as
+ * this process wants them, too, the kernel has them.
+ */
+static void udp_hand_over(struct vma_file *file)
+{
+	if (file->os_only || file->is_heir)
+		return;
+	udp_to_os(file, -1);
+	atomic_store(&udp_sock(file)->reason, VMA_SOCK_PASSED_ON);
+	udp_stats_describe(udp_sock(file));
+}
+
 /* ---- the beginning ---- */
 
 static const struct vma_file_ops udp_ops = {
@@ -268,6 +281,7 @@ static const struct vma_file_ops udp_ops = {
         .destroy = udp_destroy,
         .forked = udp_forked,
         .to_os = udp_to_os,
+        .hand_over = udp_hand_over,
         .net_changed = udp_net_changed,
         .reason = udp_reason,
 };

@@ -46,6 +46,7 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERN
 	X(OPTION, "an option is set that only the kernel serves")                                                      \
 	X(INHERITED, "inherited by fork and not taken up in this process yet")                                         \
 	X(FORKED, "handed over to the kernel, because a forked process uses it, too")                                  \
+	X(PASSED_ON, "handed over to the kernel, because it became 0, 1 or 2, or was passed on to another program")    \
 	X(NO_MEMORY, "out of memory or flow table entries")                                                            \
 	X(ENGINE, "the library could not start (the log says why)")
 
@@ -108,6 +109,12 @@ struct vma_file_ops {
 	 * shadow. Inside. NULL: nothing to give up.
 	 */
 	void (*to_os)(struct vma_file *file, int fd);
+	/*
+	 * The descriptor stands where the C library and other programs look for theirs (0, 1, 2), or is passed on to
+	 * another program: what goes through it is the kernel's from now on, if that is possible. Any thread, inside,
+	 * no lock. NULL: nothing to give up.
+	 */
+	void (*hand_over)(struct vma_file *file);
 };
 
 /* The common head of every object behind a descriptor. */
@@ -127,6 +134,8 @@ struct vma_file {
 	 * kernel), and is not asked. See vma_file_set_own_poll.
 	 */
 	_Atomic bool own_poll;
+	_Atomic bool lent;      /* a vfork child waits for ops->hand_over: loan.c */
+	bool is_heir;           /* a process that forked this one made it */
 	_Atomic bool retry;     /* offloaded in part: net_changed is wanted once a second, whatever `reason` says */
 	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder */
 	_Atomic uint32_t slots; /* descriptors that lead here; VMA_FILE_ENDED: the last one has gone */

@@ -181,6 +181,11 @@ void vma_engine_post_lazily(struct vma_task *task);
 /* The internal thread runs the task, which is never posted, whenever fd is readable; it has to read it empty. One for a
  * process; 0, -EBUSY, -ENODEV (no thread). */
 int vma_engine_watch(int fd, struct vma_task *task);
+/*
+ * From a child that borrows this process's memory (vfork), outside, with a reference: the internal thread calls the
+ * file's ops->hand_over, which has happened when this returns; or it could not be reached, or took five seconds.
+ */
+void vma_engine_hand_over(struct vma_file *file);
 /* A sender has left frames LATER, or queued a command, in the rings' hands by now (rails by bit): the internal thread
  * flushes them within a millisecond or so. Cheap when repeated. */
 void vma_engine_later(uint64_t rails);

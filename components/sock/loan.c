@@ -1,0 +1,62 @@
+/*
+ * loan - files that a child which borrows this process's memory (vfork) passes on to its next program.
+ *
+ * The child shares the memory, but its descriptors are its own, and of its parent only one thread stands still. What
+ * gives a socket to the kernel opens and closes descriptors, changes epoll sets and asks vmad: all that belongs to the
+ * parent's numbers. And it takes locks, which a child that is killed would keep. So the child only says what it wants,
+ * and the parent's internal thread, which runs meanwhile, does it:
+ *
+ *   child             file->lent (A) ── asked (B) ── the eventfd (C) ── naps until the file's lent is cleared
+ *   internal thread                                   wakes ── takes B ── each file with A: ops->hand_over, clears A
+ *
+ * A, B and C in this order, all sequentially consistent; the thread looks at B after it has read what C wrote, or later
+ * for another reason. So whoever takes B sees A, and a child that comes to the naps is answered. One that is killed
+ * before leaves at most a flag, which the next loan or nobody answers, and one that is killed later a reference.
+ */
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal_priv.h"
+
+#define PATIENCE_NS 5000000000ULL
+#define NAP_NS 50000
+
+static _Atomic bool asked;
+
+static void hand_over(struct vma_file *file, void *arg)
+{
+	(void)arg;
+	if (!atomic_load(&file->lent))
+		return;
+	if (file->ops->hand_over != NULL)
+		file->ops->hand_over(file);
+	atomic_store(&file->lent, false);
+}
+
+void loans_run(void)
+{
+	if (__builtin_expect(atomic_load(&asked), 0) && atomic_exchange(&asked, false))
+		vma_file_each(hand_over, NULL);
+}
+
+/* A file that has ended meanwhile, by another thread's close, is not among all any more. */
+static bool is_due(struct vma_file *file)
+{
+	return atomic_load(&file->lent) && (atomic_load(&file->slots) & VMA_FILE_ENDED) == 0;
+}
+
+void vma_engine_hand_over(struct vma_file *file)
+{
+	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const int saved = errno;
+	const uint64_t deadline_ns = vma_now_ns() + PATIENCE_NS;
+
+	atomic_store(&file->lent, true);
+	atomic_store(&asked, true);
+	if (internal_nudge())
+		while (is_due(file) && vma_now_ns() < deadline_ns)
+			syscall(SYS_nanosleep, &nap, NULL);
+	errno = saved;
+}
