@@ -116,6 +116,9 @@ static inline int fresh(int fd)
 	return fd;
 }
 
+/* Outside. A descriptor of ours is passed on: see descriptor.c. */
+void pass_on(int fd) __attribute__((cold));
+
 /*
  * The library's own descriptors are nobody else's to close. Who is inside is the library itself: libnl and libbpf
  * close theirs through us.

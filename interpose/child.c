@@ -87,6 +87,20 @@ EXPORT(int, daemon, (int nochdir, int noclose))
 	return rc;
 }
 
+/*
+ * The child of posix_spawn copies and executes inside the C library. Whatever number it is told to copy a socket to,
+ * the new program gets it: the connection goes to the kernel here, before the child is made, and in the process whose
+ * it is.
+ */
+EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int to))
+{
+	int rc = more()->posix_spawn_file_actions_adddup2(actions, fd, to);
+
+	if (rc == 0 && !NOT_OURS(fd))
+		pass_on(fd);
+	return rc;
+}
+
 /* ---- clone ---- */
 
 struct copied {

@@ -4,7 +4,9 @@
  * A copy leads to the same file. Where the kernel ends a number (close), its slot empties before; where the kernel puts
  * something else under it at once (dup2), after. A vfork child ends numbers of its own and must not touch the table.
  */
+#include <fcntl.h>
 #include <linux/close_range.h>
+#include <unistd.h>
 
 #include <vma/stream.h>
 
@@ -38,12 +40,12 @@ static __attribute__((noinline)) int close_ours(int fd)
 	int rc;
 
 	pthread_testcancel();
-	if (process_is_borrowed())
-		return vma_os.close(fd);
 	if (is_guarded(fd)) {
 		errno = EBADF;
 		return -1;
 	}
+	if (process_is_borrowed())
+		return vma_os.close(fd);
 	forget(fd);
 	rc = vma_os.close(fd);
 	vma_stream_linger(); /* the number is free meanwhile, as the kernel's */
@@ -58,9 +60,13 @@ EXPORT(int, close, (int fd))
 }
 ALIAS(int, __close, close, (int fd))
 
-/* Empties the slots of a range that the kernel is about to close, and closes around the library's own. */
+/*
+ * Empties the slots of a range that the kernel is about to close, and closes around the library's own: also in a vfork
+ * child, which reaches its parent's internal thread by them (pass_on), and loses them by exec.
+ */
 static int close_around(unsigned first, unsigned last, int flags)
 {
+	const bool borrowed = process_is_borrowed();
 	const unsigned highest = (unsigned)vma_fd_highest(), end = last < highest ? last : highest;
 	unsigned from = first;
 
@@ -68,7 +74,8 @@ static int close_around(unsigned first, unsigned last, int flags)
 		if (NOT_OURS((int)fd))
 			continue;
 		if (!is_guarded((int)fd)) {
-			forget((int)fd);
+			if (!borrowed)
+				forget((int)fd);
 			continue;
 		}
 		if (from < fd && vma_os.close_range(from, fd - 1, flags) != 0)
@@ -91,8 +98,7 @@ static bool close_range_is_plain(unsigned first, unsigned last, int flags)
 {
 	const int highest = vma_fd_highest();
 
-	return highest < 0 || first > (unsigned)highest || first > last || (flags & ~CLOSE_RANGE_UNSHARE) != 0 ||
-	       process_is_borrowed();
+	return highest < 0 || first > (unsigned)highest || first > last || (flags & ~CLOSE_RANGE_UNSHARE) != 0;
 }
 
 EXPORT(int, close_range, (unsigned first, unsigned last, int flags))
@@ -111,7 +117,7 @@ EXPORT(void, closefrom, (int low))
 
 	if (low < 0)
 		low = 0;
-	if (highest < low || process_is_borrowed()) {
+	if (highest < low) {
 		more()->closefrom(low);
 		return;
 	}
@@ -127,16 +133,53 @@ EXPORT(void, closefrom, (int low))
 /* ---- copies ---- */
 
 /*
+ * A socket that stands at 0, 1 or 2 is what the C library's streams, and every program that this one starts, read and
+ * write past us. A vfork child has no other use for a copy than its next program; but what it asks for is its parent's
+ * to do (vma_engine_hand_over), and the table is not to change. A connection that the parent has inherited itself is
+ * asked for by the child: that needs shared memory and an eventfd only.
+ */
+void pass_on(int fd)
+{
+	const bool borrowed = process_is_borrowed();
+	struct vma_file *file;
+	struct call call;
+
+	if (!call_begin_data(&call, fd))
+		return;
+	file = call.file;
+	if (file->ops->hand_over == NULL) {
+		call_leave(&call);
+		return;
+	}
+	if (!borrowed || file->os_only) {
+		vma_flush_sends(call.self);
+		file->ops->hand_over(file);
+		call_leave(&call);
+		return;
+	}
+	vma_file_get(file); /* not inside for as long as it takes: the child may be killed meanwhile */
+	call_leave(&call);
+	vma_engine_hand_over(file);
+	vma_file_put(file);
+	errno = call.saved_errno;
+}
+
+/*
  * `to` has just become a copy of `from`. Without memory for the table the copy would be a shadow that receives nothing:
  * it is taken back.
  */
-static int share(int from, int to)
+static int share(int from, int to, bool cloexec)
 {
 	struct call call;
 	int rc;
 
-	if (to < 0 || process_is_borrowed())
+	if (to < 0)
 		return to;
+	if (process_is_borrowed()) {
+		if (!cloexec)
+			pass_on(from);
+		return to;
+	}
 	if (!call_begin(&call, from)) {
 		fresh(to);
 		return to;
@@ -146,10 +189,13 @@ static int share(int from, int to)
 	vma_stream_linger(); /* for what `to` was */
 	if (rc == -EBADF) {  /* closed meanwhile */
 		fresh(to);
-		rc = 0;
-	}
-	if (rc == 0)
 		return to;
+	}
+	if (rc == 0) {
+		if (to <= STDERR_FILENO)
+			pass_on(to);
+		return to;
+	}
 	vma_os.close(to);
 	errno = -rc;
 	return -1;
@@ -159,7 +205,7 @@ EXPORT(int, dup, (int fd))
 {
 	if (NOT_OURS(fd))
 		return fresh(vma_os.dup(fd));
-	return share(fd, vma_os.dup(fd));
+	return share(fd, vma_os.dup(fd), false);
 }
 
 static bool refuse_guarded(int fd)
@@ -190,7 +236,7 @@ EXPORT(int, dup2, (int from, int to))
 	if (refuse_guarded(to))
 		return -1;
 	before_replace(from, to);
-	return share(from, vma_os.dup2(from, to));
+	return share(from, vma_os.dup2(from, to), false);
 }
 ALIAS(int, __dup2, dup2, (int from, int to))
 
@@ -203,7 +249,7 @@ EXPORT(int, dup3, (int from, int to, int flags))
 	if (refuse_guarded(to))
 		return -1;
 	before_replace(from, to);
-	return share(from, vma_os.dup3(from, to, flags));
+	return share(from, vma_os.dup3(from, to, flags), flags != 0);
 }
 
 /* ---- fcntl ---- */
@@ -213,7 +259,9 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 	struct call call;
 
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
-		return share(fd, vma_os.fcntl(fd, cmd, arg));
+		return share(fd, vma_os.fcntl(fd, cmd, arg), cmd != F_DUPFD);
+	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_borrowed())
+		pass_on(fd);
 	pthread_testcancel();
 	if (!call_begin(&call, fd))
 		return vma_os.fcntl(fd, cmd, arg);

@@ -9,6 +9,7 @@
 #ifndef VMA_INTERPOSE_EXPORTS_H
 #define VMA_INTERPOSE_EXPORTS_H
 
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <time.h>
@@ -58,6 +59,8 @@
 	X(int, _exit, (int status), (status))                                                                          \
 	X(int, _Exit, (int status), (status))                                                                          \
 	X(int, quick_exit, (int status), (status))                                                                     \
+	X(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t *actions, int fd, int to),                \
+	  (actions, fd, to))                                                                                           \
 	X(int, closefrom, (int low), (low))                                                                            \
 	X(int, __res_iclose, (void *state, int free_addresses), (state, free_addresses))                               \
 	X(int, daemon, (int nochdir, int noclose), (nochdir, noclose))                                                 \

@@ -1,0 +1,471 @@
+/*
+ * passed_on: sockets at 0, 1 and 2, where the C library's streams read and write by themselves, and sockets that other
+ * programs get without a fork.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+static int connected_udp(void)
+{
+	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+
+	name_port(port, "peer");
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	return s;
+}
+
+static void await(pid_t pid)
+{
+	int status = -1;
+
+	if (waitpid(pid, &status, 0) != pid)
+		give_up("waitpid");
+	say("the program ended with %d", status);
+}
+
+/* The program copies what it reads to what it writes: cat. */
+static void talk_to_cat(pid_t pid)
+{
+	for (int i = 1; i <= 3; i++) {
+		far_writes(1, 1000, i, 1);
+		far_reads(1, 1000, i, 1);
+	}
+	far_shuts(1, SHUT_WR);
+	far_reads(1, 1, 0, 1);
+	await(pid);
+}
+
+static pid_t spawn(posix_spawn_file_actions_t *actions, const char *path, char *const args[])
+{
+	pid_t pid = -1;
+
+	RES(posix_spawn(&pid, path, actions, NULL, args, environ));
+	posix_spawn_file_actions_destroy(actions);
+	return pid;
+}
+
+static char *const cat[] = {"cat", NULL}, *const copy_one[] = {"dd", "bs=2000", "count=1", "status=none", NULL},
+                   *const hello[] = {"echo", "hello", NULL};
+
+/* ---- other programs ---- */
+
+CASE(pass_spawn, "posix_spawn of a program whose input and output is a connection")
+{
+	int s = tcp_out();
+	posix_spawn_file_actions_t actions;
+	pid_t pid;
+
+	posix_spawn_file_actions_init(&actions);
+	RES(posix_spawn_file_actions_adddup2(&actions, s, 0));
+	RES(posix_spawn_file_actions_adddup2(&actions, s, 1));
+	RES(posix_spawn_file_actions_adddup2(&actions, -1, 1));
+	pid = spawn(&actions, "/bin/cat", cat);
+	RES(close(s));
+	talk_to_cat(pid);
+}
+
+CASE(pass_spawn_kept, "posix_spawn of a program that writes to a connection, in front of and after its parent")
+{
+	int s = tcp_out();
+	posix_spawn_file_actions_t actions;
+
+	say_write(s, 100, 1, 0);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, s, 50);
+	posix_spawn_file_actions_adddup2(&actions, 50, STDOUT_FILENO);
+	await(spawn(&actions, "/bin/echo", hello));
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	say_write(s, 100, 2, 0);
+	far_reads(1, 100, 1, 1);
+	far_reads(1, 6, 0, 1);
+	far_reads(1, 100, 2, 1);
+	far_writes(1, 100, 3, 1);
+	say_read(s, 100, MSG_WAITALL);
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(pass_spawn_udp, "posix_spawn of a program whose input and output is a UDP socket, which its parent keeps")
+{
+	int s = connected_udp();
+	posix_spawn_file_actions_t actions;
+	pid_t pid;
+
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, s, 0);
+	posix_spawn_file_actions_adddup2(&actions, s, 1);
+	pid = spawn(&actions, "/bin/dd", copy_one);
+	pause_ms(1500);
+	peer_send(far(), 0, here, port_of(s), 100, 4);
+	peer_take(far(), 0, 2000);
+	await(pid);
+	expect_os(s, VMA_SOCK_PASSED_ON);
+}
+
+CASE(pass_spawn_listener, "posix_spawn of a program that accepts from a listener at 0; the parent closes it")
+{
+	int l, s;
+	char *const args[] = {(char *)this_program, "pass_spawn_listener", NULL};
+	posix_spawn_file_actions_t actions;
+	pid_t pid;
+
+	if (getenv("PARITY_INHERITED") != NULL) {
+		s = accept(0, NULL, NULL);
+		say_read(s, 100, MSG_WAITALL);
+		say_write(s, 100, 2, 0);
+		return;
+	}
+	l = tcp_listener(here, 0, 5);
+	expect_offloaded(l);
+	setenv("PARITY_INHERITED", "0", 1);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, l, 0);
+	pid = spawn(&actions, this_program, args);
+	peer(far(), "dial 1 %s %d", here, port_of(l));
+	RES(close(l));
+	far_writes(1, 100, 1, 1);
+	await(pid);
+	far_reads(1, 100, 2, 1);
+}
+
+CASE(pass_vfork, "vfork, dup2 onto 0 and 1, exec, as Python's subprocess does")
+{
+	int s = tcp_out();
+	pid_t pid = vfork();
+
+	if (pid == 0) {
+		dup2(s, 0);
+		dup2(s, 1);
+		closefrom(3);
+		execv("/bin/cat", cat);
+		_exit(9);
+	}
+	RES(close(s));
+	talk_to_cat(pid);
+}
+
+CASE(pass_vfork_closes_first, "a vfork child closes all but the connection before it passes that on, to any number")
+{
+	int s = tcp_out(), other = tcp_socket();
+	char *const args[] = {"sh", "-c", "exec cat <&7 >&7", NULL};
+	pid_t pid = vfork();
+
+	if (pid == 0) {
+		close_range((unsigned)other, ~0U, 0);
+		dup3(s, 7, 0);
+		execv("/bin/sh", args);
+		_exit(9);
+	}
+	RES(close(s));
+	RES(fcntl(other, F_GETFD));
+	talk_to_cat(pid);
+}
+
+CASE(pass_vfork_cloexec, "a vfork child takes close-on-exec from a connection, and its program has it by its number")
+{
+	int s = tcp_out();
+	char line[64];
+	char *const args[] = {"sh", "-c", line, NULL};
+	pid_t pid;
+
+	dup2(s, 8);
+	close(s);
+	fcntl(8, F_SETFD, FD_CLOEXEC);
+	snprintf(line, sizeof(line), "exec cat <&8 >&8");
+	pid = vfork();
+	if (pid == 0) {
+		fcntl(8, F_SETFD, 0);
+		execv("/bin/sh", args);
+		_exit(9);
+	}
+	RES(fcntl(8, F_GETFD));
+	RES(close(8));
+	talk_to_cat(pid);
+}
+
+static pid_t vfork_copy_one(int s)
+{
+	pid_t pid = vfork();
+
+	if (pid == 0) {
+		dup2(s, 0);
+		dup2(s, 1);
+		execv("/bin/dd", copy_one);
+		_exit(9);
+	}
+	return pid;
+}
+
+CASE(pass_vfork_udp, "vfork, dup2 of a UDP socket onto 0 and 1, exec; the parent closes it, or goes on")
+{
+	for (int keeps = 0; keeps < 2; keeps++) {
+		int s = connected_udp(), port = port_of(s);
+		pid_t pid = vfork_copy_one(s);
+
+		if (!keeps)
+			RES(close(s));
+		peer_send(far(), 0, here, port, 100, 4);
+		peer_take(far(), 0, 2000);
+		await(pid);
+		if (keeps) {
+			peer_send(far(), 0, here, port, 100, 5);
+			take(s, 2000, 0);
+		}
+		peer(far(), "close 0");
+	}
+}
+
+CASE(pass_vfork_unread, "what had come and was not read, and what comes meanwhile, is the program's, and in order")
+{
+	int s = tcp_out();
+	pid_t pid;
+
+	far_writes(1, 1000, 1, 5);
+	pause_ms(50);
+	say_read(s, 1000, MSG_WAITALL);
+	peer(far(), "later 1 write 1 1000 6 45");
+	pid = vfork();
+	if (pid == 0) {
+		dup2(s, 0);
+		dup2(s, 1);
+		execv("/bin/cat", cat);
+		_exit(9);
+	}
+	RES(close(s));
+	for (int i = 2; i <= 50; i++)
+		far_reads(1, 1000, i, 1);
+	talk_to_cat(pid);
+}
+
+static void *vfork_often(void *arg)
+{
+	const int s = *(int *)arg;
+
+	for (int i = 0; i < 5; i++) {
+		pid_t pid = vfork();
+
+		if (pid == 0) {
+			dup2(s, 1);
+			execv("/bin/echo", hello);
+			_exit(9);
+		}
+		waitpid(pid, NULL, 0);
+	}
+	return NULL;
+}
+
+CASE(pass_vfork_threads, "the vfork children of four threads pass on one connection, all at the same time")
+{
+	enum { THREADS = 4 };
+	int s = tcp_out();
+	pthread_t threads[THREADS];
+
+	for (int i = 0; i < THREADS; i++)
+		if (pthread_create(&threads[i], NULL, vfork_often, &s) != 0)
+			give_up("pthread_create");
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	RES(close(s));
+	far_reads(1, THREADS * 5 * 6, 0, 1);
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(pass_nothing, "programs that are started with other files cost a connection and a UDP socket nothing")
+{
+	int s = tcp_out(), u = connected_udp(), ends[2];
+	posix_spawn_file_actions_t actions;
+	char line[16] = "";
+	pid_t pid;
+
+	RES(pipe(ends));
+	pid = vfork();
+	if (pid == 0) {
+		dup2(ends[1], STDOUT_FILENO);
+		close(s);
+		closefrom(3);
+		execv("/bin/echo", hello);
+		_exit(9);
+	}
+	await(pid);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+	await(spawn(&actions, "/bin/echo", hello));
+	RES(read(ends[0], line, 12));
+	RES(system("exit 3") >> 8);
+	expect_offloaded(s);
+	expect_offloaded(u);
+	far_writes(1, 100, 1, 1);
+	say_read(s, 100, MSG_WAITALL);
+	peer_send(far(), 0, here, port_of(u), 100, 2);
+	take(u, 2000, 0);
+}
+
+/* ---- the process's own 0, 1 and 2 ---- */
+
+/* What is said goes to where 1 was before. */
+static int saved_out, saved_in;
+
+static void onto_standard(int s)
+{
+	saved_out = dup(STDOUT_FILENO);
+	saved_in = dup(STDIN_FILENO);
+	signal(SIGPIPE, SIG_IGN);
+	if (saved_out < 0 || dup2(s, STDIN_FILENO) != STDIN_FILENO || dup2(s, STDOUT_FILENO) != STDOUT_FILENO)
+		give_up("dup2");
+}
+
+static void back(void)
+{
+	dup2(saved_out, STDOUT_FILENO);
+	dup2(saved_in, STDIN_FILENO);
+}
+
+CASE(standard_stream, "printf and fread on a connection that was put onto 0 and 1; its first number goes on as well")
+{
+	int s = tcp_out(), flushed;
+	char line[128];
+	size_t n;
+
+	far_writes(1, 50, 1, 1);
+	pause_ms(30);
+	say_write(s, 10, 3, 0);
+	onto_standard(s);
+	printf("hello");
+	flushed = fflush(stdout);
+	far_writes(1, 50, 2, 1);
+	n = fread(line, 1, 100, stdin);
+	back();
+	say("fflush %d, fread %zu: %d %d", flushed, n, seed_of(line, 50), seed_of(line + 50, 50));
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	far_reads(1, 10, 3, 1);
+	far_reads(1, 5, 0, 1);
+	far_writes(1, 100, 4, 1);
+	say_read(s, 100, MSG_WAITALL);
+	say_write(s, 100, 5, 0);
+	far_reads(1, 100, 5, 1);
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(standard_before_connect, "a socket is put onto 1 first, and connected then")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket(), flushed, connected;
+	struct sockaddr_in address = address_of(there, port);
+
+	onto_standard(s);
+	connected = connect(STDOUT_FILENO, (struct sockaddr *)&address, sizeof(address));
+	peer(far(), "accept 0 1 2000");
+	printf("hello");
+	flushed = fflush(stdout);
+	back();
+	say("connect %d, fflush %d", connected, flushed);
+	far_reads(1, 5, 0, 1);
+	say_write(s, 100, 1, 0);
+	far_reads(1, 100, 1, 1);
+}
+
+CASE(standard_lowest, "close(1), and dup finds the lowest number for a connection; then fcntl does")
+{
+	int s = tcp_out(), flushed[2], got[2];
+
+	onto_standard(s);
+	back();
+	s = tcp_out();
+	close(STDOUT_FILENO);
+	got[0] = dup(s);
+	printf("hello");
+	flushed[0] = fflush(stdout);
+	close(STDOUT_FILENO);
+	got[1] = fcntl(s, F_DUPFD, 1);
+	printf("again");
+	flushed[1] = fflush(stdout);
+	back();
+	say("%d %d, fflush %d %d", got[0], got[1], flushed[0], flushed[1]);
+	far_reads(1, 10, 0, 1);
+}
+
+CASE(standard_udp, "printf and fgets on a UDP socket that was put onto 0 and 1")
+{
+	int s = connected_udp(), flushed, port = port_of(s);
+	char line[64];
+	bool got;
+
+	onto_standard(s);
+	printf("hello");
+	flushed = fflush(stdout);
+	peer(far(), "line 0 %s %d", here, port);
+	got = fgets(line, sizeof(line), stdin) != NULL;
+	back();
+	say("fflush %d, %s", flushed, got ? "a line" : "no line");
+	peer_take(far(), 0, 2000);
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	peer_send(far(), 0, here, port, 100, 1);
+	take(s, 2000, 0);
+}
+
+CASE(standard_system, "a program that system starts writes to the connection that is standard output")
+{
+	int s = tcp_out(), rc;
+
+	onto_standard(s);
+	rc = system("echo hello");
+	back();
+	say("system %d", rc);
+	far_reads(1, 6, 0, 1);
+}
+
+CASE(standard_in_child, "a forked child puts its parent's connection onto 0 and 1, and uses stdio")
+{
+	int s = tcp_out();
+	char line[64];
+	size_t n;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		onto_standard(s);
+		n = fread(line, 1, 50, stdin);
+		printf("%zu bytes", n);
+		_exit(fflush(stdout) == 0 && seed_of(line, 50) == 1 ? 0 : 1);
+	}
+	far_writes(1, 50, 1, 1);
+	far_reads(1, 8, 0, 1);
+	await(pid);
+	far_writes(1, 100, 2, 1);
+	say_read(s, 100, MSG_WAITALL);
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+static void *read_some(void *arg)
+{
+	static char bytes[100];
+
+	*(long *)arg = recv((int)*(long *)arg, bytes, sizeof(bytes), MSG_WAITALL) == 100 ? seed_of(bytes, 100) : -1;
+	return NULL;
+}
+
+CASE(standard_while_read, "a connection is put onto 0 while a thread waits in recv on it")
+{
+	int s = tcp_out();
+	long what = s;
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, read_some, &what) != 0)
+		give_up("pthread_create");
+	pause_ms(100);
+	onto_standard(s);
+	back();
+	far_writes(1, 100, 7, 1);
+	pthread_join(thread, NULL);
+	say("the thread has read %ld", what);
+}
