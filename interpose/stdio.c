@@ -24,13 +24,14 @@ static void flush_before(int fd)
 		call_leave(&call);
 }
 
-static void give_to_os(int fd)
+/* What is written to a socket of TCP that is to be connected later would go to the shadow, too. */
+static void give_to_os(int fd, bool reads)
 {
 	struct call call;
 
 	if (!call_begin(&call, fd))
 		return;
-	if (call.file->ops->to_os != NULL)
+	if (call.file->ops->to_os != NULL && (reads || call.file->kind == VMA_FILE_TCP))
 		call.file->ops->to_os(call.file, fd);
 	call_leave(&call);
 }
@@ -117,8 +118,8 @@ EXPORT(FILE *, fdopen, (int fd, const char *mode))
 	if (__builtin_expect(!NOT_OURS(fd), 0) && is_connection(fd))
 		return open_connection(fd, mode);
 	stream = more()->fdopen(fd, mode);
-	if (stream != NULL && !NOT_OURS(fd) && strpbrk(mode, "r+") != NULL)
-		give_to_os(fd);
+	if (stream != NULL && !NOT_OURS(fd))
+		give_to_os(fd, strpbrk(mode, "r+") != NULL);
 	return stream;
 }
 ALIAS(FILE *, _IO_fdopen, fdopen, (int fd, const char *mode))

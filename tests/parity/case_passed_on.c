@@ -469,3 +469,21 @@ CASE(standard_while_read, "a connection is put onto 0 while a thread waits in re
 	pthread_join(thread, NULL);
 	say("the thread has read %ld", what);
 }
+
+CASE(stream_before_connect, "fdopen for writing of a socket that is connected only then")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
+	struct sockaddr_in address = address_of(there, port);
+	FILE *file = fdopen(s, "w");
+
+	signal(SIGPIPE, SIG_IGN);
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	peer(far(), "accept 0 1 2000");
+	RES(fprintf(file, "hello"));
+	RES(fflush(file));
+	far_reads(1, 5, 0, 1);
+	say_write(s, 100, 1, 0);
+	far_reads(1, 100, 1, 1);
+	RES(fclose(file));
+	far_reads(1, 1, 0, 1);
+}
