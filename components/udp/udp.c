@@ -9,6 +9,7 @@
 #include "groups.h"
 #include "legacy.h"
 #include "members.h"
+#include "unread.h"
 #include "young.h"
 
 #define LEAVE_S 1 /* at most, for locks of others at the end */
@@ -233,21 +234,30 @@ static void udp_forked(struct vma_file *file)
 	atomic_store(&sock->os_attention, true);
 }
 
-/* The C library is about to read by itself. What is queued here it would not find. */
-static void udp_to_os(struct vma_file *file, int fd)
+/* The flows go first, and the queues last: what comes in between is the kernel's already. */
+static void give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 {
-	struct udp_sock *sock = udp_sock(file);
+	struct vma_file *file = &sock->file;
 
-	(void)fd;
 	pthread_mutex_lock(&file->lock);
+	sock->left = true;
+	udp_flows_update(sock);
+	udp_unread_give(sock);
 	udp_flows_end(sock);
 	file->os_only = true;
 	atomic_store(&file->retry, false);
-	atomic_store(&sock->reason, VMA_SOCK_OPTION);
+	atomic_store(&sock->reason, reason);
 	udp_dst_reset(sock);
 	udp_stats_describe(sock);
 	pthread_mutex_unlock(&file->lock);
 	vma_waitq_wake(&file->waitq, true);
+}
+
+/* The C library is about to read by itself. */
+static void udp_to_os(struct vma_file *file, int fd)
+{
+	(void)fd;
+	give_to_kernel(udp_sock(file), VMA_SOCK_OPTION);
 }
 
 /*
@@ -256,11 +266,8 @@ static void udp_to_os(struct vma_file *file, int fd)
  */
 static void udp_hand_over(struct vma_file *file)
 {
-	if (file->os_only || file->is_heir)
-		return;
-	udp_to_os(file, -1);
-	atomic_store(&udp_sock(file)->reason, VMA_SOCK_PASSED_ON);
-	udp_stats_describe(udp_sock(file));
+	if (!file->os_only && !file->is_heir)
+		give_to_kernel(udp_sock(file), VMA_SOCK_PASSED_ON);
 }
 
 /* ---- the beginning ---- */

@@ -225,6 +225,29 @@ CASE(pass_vfork_udp, "vfork, dup2 of a UDP socket onto 0 and 1, exec; the parent
 	}
 }
 
+CASE(pass_vfork_udp_unread, "datagrams that had come and were not read are the program's")
+{
+	int s = connected_udp();
+	char *const copy_three[] = {"dd", "bs=2000", "count=3", "status=none", NULL};
+	pid_t pid;
+
+	for (int i = 1; i <= 4; i++)
+		peer_send(far(), 0, here, port_of(s), 300 * i, i);
+	pause_ms(50);
+	take(s, 2000, 0);
+	pid = vfork();
+	if (pid == 0) {
+		dup2(s, 0);
+		dup2(s, 1);
+		execv("/bin/dd", copy_three);
+		_exit(9);
+	}
+	await(pid);
+	for (int i = 2; i <= 4; i++)
+		peer_take(far(), 0, 2000);
+	take_all(s);
+}
+
 CASE(pass_vfork_unread, "what had come and was not read, and what comes meanwhile, is the program's, and in order")
 {
 	int s = tcp_out();
@@ -411,6 +434,33 @@ CASE(standard_udp, "printf and fgets on a UDP socket that was put onto 0 and 1")
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	peer_send(far(), 0, here, port, 100, 1);
 	take(s, 2000, 0);
+}
+
+CASE(standard_udp_unread, "what had come before a UDP socket was put onto 0, or got a stream, and was not read")
+{
+	int port = peer_open(far(), 0, there, 0), s = udp_at(here, 0), other = udp_at(here, 7411);
+	char line[64];
+	FILE *file;
+
+	name_port(port, "peer");
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	expect_offloaded(other);
+	for (int i = 1; i <= 5; i++)
+		peer_send(far(), 0, here, port_of(s), i == 5 ? 1400 : i == 4 ? 0 : 300 * i, i);
+	peer(far(), "line 0 %s 7411", here);
+	pause_ms(50);
+	take(s, 2000, MSG_PEEK);
+	onto_standard(s);
+	back();
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	peer_send(far(), 0, here, port_of(s), 100, 6);
+	pause_ms(50);
+	for (int i = 1; i <= 6; i++)
+		take(s, 2000, 0);
+	take_all(s);
+	file = fdopen(other, "r");
+	say("%s", file != NULL && fgets(line, sizeof(line), file) != NULL ? "a line" : "no line");
 }
 
 CASE(standard_system, "a program that system starts writes to the connection that is standard output")

@@ -1,0 +1,85 @@
+/*
+ * unread.c - what is queued when a socket becomes the kernel's is put into the shadow's queue, by a raw socket in the
+ *            sender's place, to an address of this host: it does not leave it.
+ *
+ * Where it came from, TTL and TOS are as they were; it comes by the loopback interface, so IP_PKTINFO and time stamps
+ * are not, and a socket that is bound to an interface does not get it. Nor is a datagram to a group or to all said
+ * again: that would leave this host. Without CAP_NET_RAW nothing is. The kernel fills in what depends on the header's
+ * fields; a sum of the datagram need not be (RFC 768), and its way through this host's memory needs none.
+ */
+#include <arpa/inet.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "recv.h"
+#include "unread.h"
+
+enum { IP_HEADER = 20, HEADERS = IP_HEADER + 8, PACKET_MAX = 65535 };
+
+struct unread {
+	int fd;
+	uint8_t *packet;
+};
+
+static void put16(uint8_t *p, uint16_t value_be)
+{
+	memcpy(p, &value_be, sizeof(value_be));
+}
+
+static void make_headers(uint8_t *packet, const struct udp_datagram *datagram)
+{
+	memset(packet, 0, HEADERS);
+	packet[0] = 0x45;
+	packet[1] = datagram->tos;
+	packet[8] = datagram->ttl;
+	packet[9] = IPPROTO_UDP;
+	memcpy(packet + 12, &datagram->src, 4);
+	memcpy(packet + 16, &datagram->dst, 4);
+	put16(packet + IP_HEADER, datagram->src_port_be);
+	put16(packet + IP_HEADER + 2, datagram->dst_port_be);
+	put16(packet + IP_HEADER + 4, htons((uint16_t)(8 + datagram->len)));
+}
+
+static void copy_bytes(uint8_t *to, const struct udp_datagram *datagram)
+{
+	const struct vma_bufarena *arena = vma_engine()->arena;
+	uint32_t off = datagram->packet->payload_off;
+	size_t left = datagram->len;
+
+	for (const struct vma_buf *buf = datagram->packet; buf != NULL && left > 0; buf = buf->next, off = 0) {
+		size_t here = buf->len - off < left ? buf->len - off : left;
+
+		memcpy(to, vma_buf_data(arena, buf) + off, here);
+		to += here;
+		left -= here;
+	}
+}
+
+static void say_again(void *arg, const struct udp_datagram *datagram)
+{
+	const struct unread *unread = arg;
+	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
+
+	if (unread->fd < 0 || unread->packet == NULL || HEADERS + datagram->len > PACKET_MAX ||
+	    IN_MULTICAST(ntohl(datagram->dst)))
+		return;
+	make_headers(unread->packet, datagram);
+	copy_bytes(unread->packet + HEADERS, datagram);
+	syscall(SYS_sendto, unread->fd, unread->packet, (size_t)HEADERS + datagram->len, MSG_DONTWAIT, &to, sizeof(to));
+}
+
+void udp_unread_give(struct udp_sock *sock)
+{
+	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
+	struct unread unread;
+
+	if (all == NULL)
+		return;
+	unread.fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+	unread.packet = vma_alloc(PACKET_MAX);
+	udp_take_all(sock, all, say_again, &unread);
+	vma_free(unread.packet);
+	if (unread.fd >= 0)
+		syscall(SYS_close, unread.fd);
+}
