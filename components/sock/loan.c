@@ -55,8 +55,9 @@ void vma_engine_hand_over(struct vma_file *file)
 
 	atomic_store(&file->lent, true);
 	atomic_store(&asked, true);
-	if (internal_nudge())
-		while (is_due(file) && vma_now_ns() < deadline_ns)
-			syscall(SYS_nanosleep, &nap, NULL);
+	if (!internal_nudge())
+		atomic_store(&file->lent, false); /* a thread that starts later is not to do it */
+	while (is_due(file) && vma_now_ns() < deadline_ns)
+		syscall(SYS_nanosleep, &nap, NULL);
 	errno = saved;
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -395,6 +396,32 @@ CASE(standard_before_connect, "a socket is put onto 1 first, and connected then"
 	far_reads(1, 5, 0, 1);
 	say_write(s, 100, 1, 0);
 	far_reads(1, 100, 1, 1);
+}
+
+CASE(standard_epoll, "an epoll set goes on telling of a connection and a UDP socket that were put onto 0 and 1")
+{
+	int s = tcp_out(), u = connected_udp(), set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN, .data.fd = 1}, other = {.events = EPOLLIN, .data.fd = 2};
+
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, u, &other));
+	RES(epoll_wait(set, &event, 1, 0));
+	onto_standard(s);
+	back();
+	onto_standard(u);
+	back();
+	RES(epoll_wait(set, &event, 1, 0));
+	far_writes(1, 100, 1, 1);
+	RES(epoll_wait(set, &event, 1, 3000));
+	say("of %d", event.data.fd);
+	say_read(s, 100, MSG_WAITALL);
+	peer_send(far(), 0, here, port_of(u), 100, 2);
+	RES(epoll_wait(set, &event, 1, 3000));
+	say("of %d", event.data.fd);
+	take(u, 0, 0);
+	RES(epoll_wait(set, &event, 1, 50));
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
 }
 
 CASE(standard_lowest, "close(1), and dup finds the lowest number for a connection; then fcntl does")
