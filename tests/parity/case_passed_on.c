@@ -55,7 +55,7 @@ static pid_t spawn(posix_spawn_file_actions_t *actions, const char *path, char *
 	return pid;
 }
 
-static char *const cat[] = {"cat", NULL}, *const copy_one[] = {"dd", "bs=2000", "count=1", "status=none", NULL},
+static char *const cat[] = {"cat", NULL}, *const copy_one[] = {"dd", "bs=4096", "count=1", "status=none", NULL},
                    *const hello[] = {"echo", "hello", NULL};
 
 /* ---- other programs ---- */
@@ -229,7 +229,7 @@ CASE(pass_vfork_udp, "vfork, dup2 of a UDP socket onto 0 and 1, exec; the parent
 CASE(pass_vfork_udp_unread, "datagrams that had come and were not read are the program's")
 {
 	int s = connected_udp();
-	char *const copy_three[] = {"dd", "bs=2000", "count=3", "status=none", NULL};
+	char *const copy_three[] = {"dd", "bs=4096", "count=3", "status=none", NULL};
 	pid_t pid;
 
 	for (int i = 1; i <= 4; i++)
