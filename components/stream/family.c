@@ -142,11 +142,7 @@ static bool pass_on_connection(struct stream_sock *sock)
 	int fd = atomic_load(&sock->file.fd);
 
 	stream_cookie(sock, fd);
-	if (stream_to_kernel(sock, fd) < 0)
-		return false;
-	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
-	stream_describe(sock);
-	return true;
+	return stream_to_kernel(sock, fd, VMA_SOCK_PASSED_ON) == 0;
 }
 
 /* A listener goes on as after a fork: the kernel's, until this process itself accepts from it again. */
