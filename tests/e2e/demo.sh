@@ -14,26 +14,30 @@ left_of_demo() { # namespaces and folders of the demo that had this pid
 	ip netns list | grep -o "^vma-${PID[demo]}-[a-z]*"
 	ls -d "${TMPDIR:-/tmp}/vma-e2e-${PID[demo]}."* 2>/dev/null
 }
-nothing_left() { # a moment is theirs
+at_work() {
+	left_of_demo | grep -q '^vma-'
+}
+nothing_left() {
 	[ -z "$(left_of_demo)" ]
 }
 demo() { # in a process group of its own, as from a terminal
 	set -m
-	RUNS=1 BUILD=$BUILD "$ROOT/bench/demo.sh" >"$WORK/demo.log" 2>&1 </dev/null &
+	env -u RUN_ID RUNS=1 "BUILD=$BUILD" "$ROOT/bench/demo.sh" >"$WORK/demo.log" 2>&1 </dev/null &
 	PID[demo]=$!
 	set +m
 }
 
 demo
-wait_for 20 log_has demo nonblocked && wait_for 20 left_of_demo
+check "the demo is at work" wait_for 20 at_work
 sleep 1.5
-check "the demo is at work" alive demo
 kill -INT -- "-${PID[demo]}"
 check "Ctrl-C ends it" wait_for 10 gone "${PID[demo]}"
 check "nothing is left of it" wait_for 5 nothing_left
 
 demo
+began=$SECONDS
 check "the demo runs to its end" finish demo 120
+note "it took $((SECONDS - began)) s"
 check "nothing is left of it then" wait_for 5 nothing_left
 line() { # TEXT: how many lines of the table begin so and have figures
 	sed 's/\x1b\[[0-9;]*m//g' "$WORK/demo.log" | grep -cE "^  $1 +[0-9]+\.[0-9]+ +[0-9]+\.[0-9]+ +[0-9]+\.[0-9]+ +[0-9]+"
