@@ -6,13 +6,13 @@ function tcp_latency(text, name) {
 		figure(name, "near_p99.9_ns") / 1000, figure(name, "near_max_ns") / 1000, proof(name)
 }
 
-function rates(text, what, key, unit,   how, i, list) {
+function rates(text, what, key, unit,   how, i, list, said) {
 	split("lib twin kernel", list, " ")
 	for (i = 1; i <= 3; i++) {
 		how = list[i]
 		if (!((what "/" how) in seen)) continue
-		printf "  %-30s %-16s %10.1f %8.2f   %s\n", i == 1 ? text : "", how == "lib" ? "libvma.so" : how == "twin" ? "kernel, spinning" : "kernel",
-			figure(what "/" how, key) / unit, figure(what "/" how, key, what "/kernel"), proof(what "/" how)
+		printf "  %-31s %-16s %9.1f %s   %s\n", said++ ? "" : text, how == "lib" ? "libvma.so" : how == "twin" ? "kernel, spinning" : "kernel",
+			figure(what "/" how, key) / unit, show(".2f", 8, figure(what "/" how, key, what "/kernel")), proof(what "/" how)
 	}
 }
 

@@ -106,4 +106,4 @@ while read -r distance nsec taken all; do
 done <"$WORK/distances" | tee "$BUILD/bench/report.txt"
 [ -z "$busy" ] || echo "$busy" | tee -a "$BUILD/bench/report.txt"
 echo
-echo "Also in $BUILD/bench: report.txt, results.tsv; $(basename -a "$BUILD"/bench/*.svg 2>/dev/null | paste -sd " ")"
+echo "Also in $BUILD/bench: report.txt, results.tsv $(find "$BUILD/bench" -name '*.svg' -printf '%f ')"
