@@ -36,6 +36,7 @@ struct xdp_prog {
 	uint32_t queues;
 	int prog_fd, flows_fd, sockets_fd, segments_fd, claims_fd;
 	int link_fd;                     /* -1: not attached */
+	int ask_fd;                      /* a socket to ask for the MAC by; -1: none */
 	struct xdp_steer__bss *shared;   /* the program's variables */
 	struct xdp_claim_bucket *claims; /* NULL: clients take none by themselves */
 	struct ring_buffer *segments;    /* as this process reads them; NULL: it does not */
@@ -103,6 +104,7 @@ static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
 	prog->segments_fd = nic_fd_dup(bpf_map__fd(skel->maps.segments));
 	if (prog->prog_fd < 0 || prog->flows_fd < 0 || prog->sockets_fd < 0 || prog->segments_fd < 0)
 		return -errno;
+	prog->ask_fd = nic_fd_keep(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
 	prog->shared =
 	        mmap(NULL, sizeof(*prog->shared), PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(skel->maps.bss), 0);
 	if (prog->shared == MAP_FAILED) {
@@ -127,7 +129,8 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 		return -ENOMEM;
 	prog->ifindex = ifindex;
 	prog->queues = queues;
-	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->segments_fd = prog->claims_fd = prog->link_fd = -1;
+	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->segments_fd = prog->claims_fd = -1;
+	prog->link_fd = prog->ask_fd = -1;
 	print_before = libbpf_set_print(to_log);
 	rc = load(queues, true, &skel);
 	if (rc == -EINVAL) /* a kernel before 5.18 */
@@ -164,6 +167,8 @@ void xdp_prog_destroy(struct xdp_prog *prog)
 		nic_fd_close(prog->flows_fd);
 	if (prog->prog_fd >= 0)
 		nic_fd_close(prog->prog_fd);
+	if (prog->ask_fd >= 0)
+		nic_fd_close(prog->ask_fd);
 	free(prog);
 }
 
@@ -174,17 +179,18 @@ static int link_create(const struct xdp_prog *prog, uint32_t mode)
 	return bpf_link_create(prog->prog_fd, (int)prog->ifindex, BPF_XDP, &opts);
 }
 
+/*
+ * Twice a second, in a thread that the program does not know: nothing may be opened for it, as if_indextoname would,
+ * since that had the number which the program expects next.
+ */
 void xdp_prog_look_at_mac(struct xdp_prog *prog)
 {
-	struct ifreq req = {0};
-	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct ifreq req = {.ifr_ifindex = (int)prog->ifindex};
 
-	if (fd < 0)
-		return;
-	if (if_indextoname(prog->ifindex, req.ifr_name) != NULL && os_ioctl(fd, SIOCGIFHWADDR, &req) == 0)
+	if (prog->ask_fd >= 0 && os_ioctl(prog->ask_fd, SIOCGIFNAME, &req) == 0 &&
+	    os_ioctl(prog->ask_fd, SIOCGIFHWADDR, &req) == 0)
 		__atomic_store_n(&prog->shared->mac, xdp_flow_mac((const uint8_t *)req.ifr_hwaddr.sa_data),
 		                 __ATOMIC_RELEASE);
-	os_close(fd);
 }
 
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
@@ -231,6 +237,8 @@ void xdp_prog_close_in_child(struct xdp_prog *prog)
 	/* Above all the link: a copy of it would keep the program attached when the parent is killed. */
 	if (prog->link_fd >= 0)
 		os_close(prog->link_fd);
+	if (prog->ask_fd >= 0)
+		os_close(prog->ask_fd);
 	os_close(prog->prog_fd);
 	os_close(prog->flows_fd);
 	os_close(prog->sockets_fd);
