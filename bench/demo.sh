@@ -10,6 +10,7 @@
 RESULTS=$WORK/results.tsv
 SECONDS_EACH=${SECONDS_EACH:-1}
 RUNS=${RUNS:-3}
+HOWS=${HOWS:-kernel spin lib latency}
 need_machine
 command -v sockperf >/dev/null || { echo "demo: sockperf is not installed"; exit 1; }
 have_library || { echo "demo: $LIBRARY is not built"; exit 1; }
@@ -95,11 +96,11 @@ busy=$(warn_if_busy)
 failed=0
 echo "Two namespaces, one veth; medians of $RUNS runs in turn:"
 share_net || exit 1
-for how in kernel spin lib latency; do
+for how in $HOWS; do
 	echo "  $(how_runs $how | sed "s|^env$||; s|^env \(.*\)|\1 |; s|$LIBRARY|build/libvma.so|")sockperf $(how_polls $how)"
 done
 for ((run = 1; run <= RUNS; run++)); do
-	for how in kernel spin lib latency; do
+	for how in $HOWS; do
 		sockperf_pp $run pp/$how $how "$SECONDS_EACH" || failed=1
 		tcp_ping $run $how || failed=1
 		[ $how != spin ] || continue # it is the sender that counts, and that does not wait anyway

@@ -22,7 +22,7 @@ nothing_left() {
 }
 demo() { # in a process group of its own, as from a terminal
 	set -m
-	env -u RUN_ID RUNS=1 "BUILD=$BUILD" "$ROOT/bench/demo.sh" >"$WORK/demo.log" 2>&1 </dev/null &
+	env -u RUN_ID RUNS=1 "HOWS=kernel latency" "BUILD=$BUILD" "$ROOT/bench/demo.sh" >"$WORK/demo.log" 2>&1 </dev/null &
 	PID[demo]=$!
 	set +m
 }
@@ -42,14 +42,12 @@ check "nothing is left of it then" wait_for 5 nothing_left
 line() { # TEXT: how many lines of the table begin so and have figures
 	sed 's/\x1b\[[0-9;]*m//g' "$WORK/demo.log" | grep -cE "^  $1 +[0-9]+\.[0-9]+ +[0-9]+\.[0-9]+ +[0-9]+\.[0-9]+ +[0-9]+"
 }
-for row in "kernel sockets, blocking" "kernel sockets, spinning" "libvma.so" "libvma.so, VMA_SPEC=latency"; do
+for row in "kernel sockets, blocking" "libvma.so, VMA_SPEC=latency"; do
 	check_eq "$row: over UDP and over TCP" "$(line "$row")" 2
 done
 for of in pp tcp-pp; do
-	for how in lib latency; do
-		check "$of/$how bypassed the kernel" \
-			grep -qE "^  $of/$how +[0-9]+ packets through the interfaces, +[0-9]+ counted by the kernel: +(100\.000|99\.[0-9]+) % bypassed" "$WORK/demo.log"
-	done
+	check "$of/latency bypassed the kernel" \
+		grep -qE "^  $of/latency +[0-9]+ packets through the interfaces, +[0-9]+ counted by the kernel: +(100\.000|99\.[0-9]+) % bypassed" "$WORK/demo.log"
 done
 check "the picture" grep -q '^ *us  latency' "$WORK/demo.log"
 done_testing
