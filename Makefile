@@ -84,10 +84,13 @@ lint: all test-programs
 format:
 	$(Q)git ls-files -z -- '*.[ch]' | xargs -0 clang-format -i
 
+# Archives without gcc's own form of the code (LTO): only the gcc that wrote it can read it.
 PREFIX ?= /usr/local
 install: all
 	$(Q)install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/vma $(DESTDIR)$(PREFIX)/bin
 	$(Q)install -m 644 $(LIBS_ALL) $(DESTDIR)$(PREFIX)/lib
+	$(Q)for lib in $(notdir $(LIBS_ALL)); do \
+		$(OBJCOPY) -w -R '.gnu.lto_*' -R '.gnu.debuglto_*' $(DESTDIR)$(PREFIX)/lib/$$lib || exit 1; done
 	$(Q)install -m 644 $(wildcard components/*/include/vma/*.h) $(DESTDIR)$(PREFIX)/include/vma
 	$(Q)install $(filter $(BUILD)/bin/%,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
 

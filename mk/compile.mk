@@ -1,7 +1,7 @@
 # How one file is compiled and one program linked; component.mk and program.mk say which.
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
-	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(INCLUDES) -I$(BUILD)/gen -Itests/include $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(INCLUDES) -I$(BUILD)/gen -Itests/include $(CFLAGS_ALL) $(LTO_HERE) -MMD -MP -c -o $@ $<
 
 # The multiarch folder holds asm/types.h, which clang does not look for when it compiles for another machine.
 $(BUILD)/obj/%.bpf.o: %.bpf.c
@@ -12,5 +12,5 @@ $(BUILD)/obj/%.bpf.o: %.bpf.c
 # $(call link,SYSTEM LIBRARIES), as the recipe of a program whose prerequisites are objects and archives
 define link
 	$(call say,LINK,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o %.a,$^) $(1)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) $(LTO_OFF) -o $@ $(filter %.o %.a,$^) $(1)
 endef

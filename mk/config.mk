@@ -17,6 +17,7 @@ CC := gcc
 endif
 CLANG ?= clang
 AR ?= ar
+OBJCOPY ?= objcopy
 BPFTOOL ?= $(firstword $(wildcard /usr/sbin/bpftool) bpftool)
 MULTIARCH ?= $(shell uname -m)-linux-gnu
 
@@ -34,6 +35,11 @@ OPT := $(if $(SAN),-O1 -g -fno-omit-frame-pointer,-O2 -g)
 CPPFLAGS_ALL := -D_GNU_SOURCE $(if $(VARIANT),-DVMA_DEBUG=1)
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror $(OPT) -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread
 LDFLAGS_ALL := -pthread
+# libvma.so is optimised as a whole when it is linked. For that the archives hold their code in gcc's own form, too; other
+# programs take the machine code beside it. Variants and other compilers do without, and `make LTO=`.
+LTO := $(if $(VARIANT)$(if $(findstring gcc,$(notdir $(CC))),,other),,-flto=auto)
+LTO_OBJECT := $(if $(LTO),-flto -ffat-lto-objects)
+LTO_OFF := $(if $(LTO),-fno-lto)
 ifneq ($(SAN),)
 CFLAGS_ALL += -fsanitize=$(SAN) $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)
 # Instrumentation hides from gcc what it sees in the plain build, where this warning is an error.
@@ -48,4 +54,4 @@ LDFLAGS_ALL += $(LDFLAGS)
 # take the last newline away, as $(file) should.)
 remember = $(if $(call differ,$(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
 differ = $(subst x$(1),,x$(2))$(subst x$(2),,x$(1))
-$(call remember,$(BUILD)/flags,$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(LDFLAGS_ALL))
+$(call remember,$(BUILD)/flags,$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(LTO_OBJECT))

@@ -18,5 +18,7 @@ END
 check "a program compiles against the installed headers and archives" gcc -std=gnu11 -Wall -Wextra -Werror \
 	-I "$WORK/root/usr/include" -o "$WORK/probe" "$WORK/probe.c" -L "$WORK/root/usr/lib" -lvma-ring -lvma-log
 check "and runs" "$WORK/probe"
+! readelf -SW "$WORK/root/usr/lib/libvma-ring.a" | grep -q 'gnu\.lto_'
+check "the archives are for every compiler" test $? -eq 0
 check "vmad is installed" test -x "$WORK/root/usr/bin/vmad"
 done_testing
