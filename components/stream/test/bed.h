@@ -19,6 +19,7 @@
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -644,6 +645,20 @@ static inline void bed_catch_faults(void)
 	vma_os.sigaction(SIGBUS, &bed.on_bus, NULL);
 }
 
+/* So that another run may be going on. Without the privilege (CAP_SYS_ADMIN) they are the host's. */
+static inline void bed_own_ports(void)
+{
+	struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+	int fd;
+
+	if (unshare(CLONE_NEWNET) != 0)
+		return;
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &lo) != 0)
+		print_message("# loopback does not come up\n");
+	close(fd);
+}
+
 static inline int bed_run(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
@@ -654,6 +669,7 @@ static inline int bed_run(const char *name, const struct CMUnitTest *tests, size
 	vma_os.sigaction(SIGBUS, NULL, &bed.on_bus);
 	bed_reset();
 	vma_test_filter();
+	bed_own_ports();
 	return _cmocka_run_group_tests(name, tests, count, bed_start, NULL);
 }
 #define BED_MAIN(name, tests)                                                                                          \
