@@ -346,39 +346,49 @@ static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **st
 	assert_true(cost <= 2000);
 }
 
-/* Sends for company are said so to the thread: it comes in time by itself. 0: interrupts kept this core from driving.
- */
-static unsigned say_that_frames_wait(const struct pair *pair, unsigned many, uint64_t until)
+/* How often this thread has written to a descriptor: nothing here does but who wakes the internal thread. -1: the
+ * kernel does not count that. */
+static long writes(void)
 {
-	const uint64_t bit = vma_rail_bit(pair->rail);
-	uint64_t now = vma_now_ns(), last, gap = 0;
-	unsigned said = 0;
+	FILE *file = fopen("/proc/thread-self/io", "r");
+	char line[128];
+	long count = -1;
 
-	(void)many;
-	for (; now < until; said++) {
-		vma_engine_later(bit);
-		for (const uint64_t next = now + MSEC / 5; now < next;) {
-			vma_rails_progress(bit);
-			last = now;
-			now = vma_now_ns();
-			gap = now - last > gap ? now - last : gap;
-		}
-	}
-	return gap < MSEC / 10 ? said : 0;
+	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+		sscanf(line, "syscw: %ld", &count);
+	if (file != NULL)
+		fclose(file);
+	return count;
 }
 
+/* Sends for company, five times a millisecond, are said so to the thread. Returns how many of them have woken it. */
+static long say_that_frames_wait(const struct pair *pair, int many)
+{
+	const long before = writes();
+
+	for (int said = 0; said < many; said++) {
+		vma_engine_later(vma_rail_bit(pair->rail));
+		converse(pair, 1, vma_now_ns() + MSEC / 5);
+	}
+	return before < 0 ? -1 : writes() - before;
+}
+
+/* The thread comes in time by itself; but not when the sender has been without a core for a while. */
 static void test_a_busy_sender_wakes_nobody(void **state)
 {
+	enum { SAID = 100 };
 	struct pair pair = connected();
-	long cost;
+	long woken = SAID;
 
 	(void)state;
 	converse(&pair, 1, vma_now_ns() + 20 * MSEC);
-	cost = wakeups_per_ms(say_that_frames_wait, &pair, 1, 5 * QUIET_MS - 2);
+	for (int i = 0; i < 20 && woken > SAID / 20; i++)
+		woken = say_that_frames_wait(&pair, SAID);
 	end_pair(&pair);
-	if (cost < 0)
-		vma_test_skip("somebody was held up nearly all the time");
-	assert_true(cost <= 1500); /* a look a millisecond; some of it just after one */
+	if (woken < 0)
+		vma_test_skip("the kernel does not count writes");
+	print_message("%ld of %d woke\n", woken, SAID);
+	assert_true(woken <= SAID / 20);
 }
 
 /* A call of the kernel's drives what the thread has waited for last, but not each such call. */
