@@ -6,6 +6,7 @@
 
 #include <vma/sock_engine.h>
 #include <vma/stream.h>
+#include <vma/udp.h>
 
 #include "more.h"
 #include "process.h"
@@ -35,6 +36,7 @@ bool process_started(void)
 
 void process_prepare(void)
 {
+	vma_udp_fork_prepare();
 	vma_stream_fork_prepare();
 	vma_engine_fork_prepare();
 }
@@ -48,6 +50,7 @@ void process_child(void)
 {
 	vma_engine_fork_child();
 	vma_stream_fork_child();
+	vma_udp_fork_child();
 	mark_own();
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "control.h"
+#include "kin.h"
 #include "young.h"
 
 static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
@@ -69,7 +70,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 	struct udp_sock *sock = udp_sock(file);
 	int rc = 0;
 
-	pthread_mutex_lock(&file->lock);
+	udp_control_begin(sock);
 	if (vma_os.bind(fd, addr, len) != 0) {
 		rc = -errno;
 	} else {
@@ -79,7 +80,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 		else
 			follow(sock, fd, true);
 	}
-	pthread_mutex_unlock(&file->lock);
+	udp_control_end(sock);
 	return rc;
 }
 
@@ -130,7 +131,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	struct udp_sock *sock = udp_sock(file);
 	int rc = 0;
 
-	pthread_mutex_lock(&file->lock);
+	udp_control_begin(sock);
 	leave_port(sock, addr, len);
 	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
 	if (syscall(SYS_connect, fd, addr, len) != 0)
@@ -149,8 +150,25 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	} else {
 		follow(sock, fd, false);
 	}
-	pthread_mutex_unlock(&file->lock);
+	udp_control_end(sock);
 	return rc;
+}
+
+/*
+ * Before the kernel: it wakes receivers in other processes, who then see why. What it refuses, which only a security
+ * module does, stays said.
+ */
+static void announce_shutdown(struct udp_sock *sock, int how)
+{
+	struct udp_kin *kin = udp_kin(sock);
+
+	if (kin == NULL || how < SHUT_RD || how > SHUT_RDWR)
+		return;
+	if (how != SHUT_WR)
+		atomic_store(&kin->shut_rd, true);
+	if (how != SHUT_RD)
+		atomic_store(&kin->shut_wr, true);
+	udp_kin_tell(sock);
 }
 
 /* On an unconnected socket the kernel says ENOTCONN, and shuts it down all the same. */
@@ -159,7 +177,8 @@ int udp_shutdown(struct vma_file *file, int fd, int how)
 	struct udp_sock *sock = udp_sock(file);
 	int rc = 0;
 
-	pthread_mutex_lock(&file->lock);
+	udp_control_begin(sock);
+	announce_shutdown(sock, how);
 	if (vma_os.shutdown(fd, how) != 0)
 		rc = -errno;
 	if (rc == 0 || rc == -ENOTCONN) {

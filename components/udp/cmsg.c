@@ -131,6 +131,10 @@ void udp_cmsg_give(struct msghdr *msg, uint32_t wishes, const struct udp_datagra
 	struct udp_cmsgs cmsgs = {.room = room < UDP_CMSG_ROOM ? room : UDP_CMSG_ROOM};
 	uint32_t spec_dst = datagram->dst;
 
+	if ((wishes & ~(uint32_t)UDP_WISH_KIN) == 0) {
+		msg->msg_controllen = 0;
+		return;
+	}
 	if (wishes & UDP_WISH_PKTINFO && is_for_many(datagram))
 		spec_dst = spec_dst_of(datagram);
 	udp_cmsg_fill(&cmsgs, wishes, datagram, wishes & stamps ? stamp_of(datagram) : 0, spec_dst);

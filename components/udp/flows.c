@@ -10,8 +10,10 @@
 
 #include "endpoint.h"
 #include "flows.h"
+#include "kin.h"
 #include "legacy.h"
 #include "os_sends.h"
+#include "unread.h"
 
 #define PAUSE_NS 900000000ULL /* less than the second between two tries */
 
@@ -337,7 +339,10 @@ void udp_flows_end(struct udp_sock *sock)
 
 /* ---- a flow is taken away ---- */
 
-/* The internal thread. What is queued stays; what comes from now on is in the shadow, and sleepers must look there. */
+/*
+ * The internal thread. What comes from now on is in the shadow, and sleepers must look there. What is queued stays, but
+ * where a process that has the socket by fork may be the one that receives now.
+ */
 static void run_task(struct vma_task *task)
 {
 	struct udp_flows *flows = (struct udp_flows *)((char *)task - offsetof(struct udp_flows, task));
@@ -346,6 +351,8 @@ static void run_task(struct vma_task *task)
 	atomic_store(&flows->task_asked, false);
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_update(sock);
+	if (udp_kin(sock) != NULL && flows->members == NULL)
+		udp_unread_share(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
 	vma_waitq_wake(&sock->file.waitq, true);
@@ -376,6 +383,8 @@ static void run_take_up(struct vma_task *task)
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, take_up_task));
 
 	atomic_store(&sock->take_up_asked, false);
+	if (udp_kin_moved(sock))
+		udp_kin_follow(sock);
 	udp_take_up(sock);
 	vma_file_put(&sock->file);
 }
@@ -399,7 +408,7 @@ void udp_flows_pause(struct udp_sock *sock)
 		sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
 		udp_flows_update(sock);
 	}
-	udp_legacy_make(sock);
+	udp_legacy_make(sock, NULL, NULL);
 }
 
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "control.h"
+#include "kin.h"
 
 static int by_os(int fd, unsigned long request, void *arg)
 {
@@ -40,7 +41,7 @@ static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request,
 {
 	int on, rc;
 
-	pthread_mutex_lock(&sock->file.lock);
+	udp_control_begin(sock);
 	rc = by_os(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
 		if (request == FIONBIO)
@@ -48,7 +49,7 @@ static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request,
 		else
 			udp_set_async(sock, on != 0);
 	}
-	pthread_mutex_unlock(&sock->file.lock);
+	udp_control_end(sock);
 	return rc;
 }
 
@@ -122,13 +123,14 @@ int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 	long flags = (long)arg;
 	int rc;
 
-	pthread_mutex_lock(&file->lock);
+	udp_control_begin(sock);
 	rc = vma_os.fcntl(fd, cmd, arg);
 	if (rc < 0)
 		rc = -errno;
 	if (rc >= 0 && cmd == F_SETFL) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
 		udp_set_async(sock, (flags & O_ASYNC) != 0);
+		udp_kin_tell(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;

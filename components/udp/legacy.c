@@ -32,6 +32,7 @@ struct udp_legacy {
 	struct udp_legacy *_Atomic next;
 	struct shared *shared;
 	size_t size, used;
+	uint32_t room;
 };
 
 /* ---- made ---- */
@@ -61,6 +62,7 @@ static struct udp_legacy *create(size_t n, size_t bytes)
 		return NULL;
 	legacy->used = sizeof(struct shared) + n * sizeof(legacy->shared->at[0]);
 	legacy->size = legacy->used + bytes;
+	legacy->room = (uint32_t)n;
 	legacy->shared = mmap(NULL, legacy->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (legacy->shared == MAP_FAILED) {
 		vma_free(legacy);
@@ -69,14 +71,26 @@ static struct udp_legacy *create(size_t n, size_t bytes)
 	return legacy;
 }
 
+struct filling {
+	struct udp_legacy *legacy;
+	bool (*gone)(void *arg, const struct udp_datagram *datagram);
+	void *arg;
+};
+
 static void append(void *arg, const struct udp_datagram *datagram)
 {
-	struct udp_legacy *legacy = arg;
+	const struct filling *filling = arg;
+	struct udp_legacy *legacy = filling->legacy;
 	struct shared *shared = legacy->shared;
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	uint32_t n = atomic_load_explicit(&shared->n, memory_order_relaxed), off = datagram->packet->payload_off;
 	size_t left = datagram->len;
 
+	if (filling->gone != NULL && filling->gone(filling->arg, datagram))
+		return;
+	/* A group that another socket joins just now may bring this one more than was counted: that is lost. */
+	if (n == legacy->room || left > legacy->size - legacy->used)
+		return;
 	shared->at[n].about = *datagram;
 	shared->at[n].about.packet = NULL;
 	shared->at[n].off = legacy->used;
@@ -94,9 +108,10 @@ static void append(void *arg, const struct udp_datagram *datagram)
  * In the list before anything is in it: who finds the queues empty looks there once more. Without memory the parent
  * keeps what is queued for itself.
  */
-void udp_legacy_make(struct udp_sock *sock)
+void udp_legacy_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct udp_datagram *datagram), void *arg)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
+	struct filling filling = {.gone = gone, .arg = arg};
 	struct udp_legacy *legacy, *_Atomic *place = &sock->legacy;
 	size_t n, bytes;
 
@@ -108,7 +123,8 @@ void udp_legacy_make(struct udp_sock *sock)
 	while (atomic_load_explicit(place, memory_order_relaxed) != NULL)
 		place = &atomic_load_explicit(place, memory_order_relaxed)->next;
 	atomic_store_explicit(place, legacy, memory_order_release);
-	udp_take_all(sock, all, append, legacy);
+	filling.legacy = legacy;
+	udp_take_all(sock, all, append, &filling);
 	/* The plain way of recv asks here only when there is something to be looked at first. */
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
 }

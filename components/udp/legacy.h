@@ -6,8 +6,11 @@
 
 struct udp_legacy;
 
-/* file.lock, before a fork, with no flow attached: what is queued is laid where parent and child both find it. */
-void udp_legacy_make(struct udp_sock *sock);
+/*
+ * file.lock, before a fork, with no flow attached: what is queued is laid where parent and child both find it, but for
+ * what `gone` says has gone elsewhere (NULL: nothing).
+ */
+void udp_legacy_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct udp_datagram *datagram), void *arg);
 /* file.lock. What has been read to its end is given back. */
 void udp_legacy_sweep(struct udp_sock *sock);
 /* Nobody sees the socket any more. */

@@ -11,6 +11,7 @@
  */
 #include <asm/socket.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/net_tstamp.h>
 #include <netinet/udp.h>
 #include <string.h>
@@ -24,6 +25,7 @@
 #include "defaults.h"
 #include "flows.h"
 #include "groups.h"
+#include "kin.h"
 
 static int get_int(int fd, int level, int name, int otherwise)
 {
@@ -121,17 +123,26 @@ bool udp_receives_by_os(const struct udp_sock *sock)
 	return sock->os_options != 0 && (sock->os_options & bits_of(RECEIVES)) != 0;
 }
 
-static void set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
+static void set_os_options(struct udp_sock *sock, uint64_t options)
 {
-	uint64_t before = sock->os_options;
-
-	sock->os_options = on ? before | BIT(bit) : before & ~BIT(bit);
-	if (sock->os_options == before)
+	if (sock->os_options == options)
 		return;
+	sock->os_options = options;
 	udp_flows_update(sock);
 	atomic_store(&sock->os_send, (sock->os_options & bits_of(SENDS)) != 0);
 	udp_dst_reset(sock);
 	vma_file_ready(&sock->file, EPOLLOUT); /* whether there is room is perhaps the shadow's to say now */
+}
+
+static void set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
+{
+	struct udp_kin *kin = udp_kin(sock);
+
+	if (kin != NULL && on)
+		atomic_fetch_or(&kin->os_options, BIT(bit));
+	else if (kin != NULL)
+		atomic_fetch_and(&kin->os_options, ~BIT(bit));
+	set_os_options(sock, on ? sock->os_options | BIT(bit) : sock->os_options & ~BIT(bit));
 }
 
 void udp_set_async(struct udp_sock *sock, bool on)
@@ -198,8 +209,11 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 
 static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine;
 
+	if (bytes == atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))
+		return;
+	engine = vma_engine();
 	if (engine != NULL && bytes < engine->conf.rx_bytes_min)
 		bytes = engine->conf.rx_bytes_min;
 	atomic_store_explicit(&sock->rcvbuf, (uint32_t)bytes, memory_order_relaxed);
@@ -208,9 +222,44 @@ static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 
 static void mirror_device(struct udp_sock *sock, int fd)
 {
-	sock->bound_ifindex = (uint32_t)get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+	const uint32_t ifindex = (uint32_t)get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+
+	if (ifindex == sock->bound_ifindex)
+		return;
+	sock->bound_ifindex = ifindex;
 	udp_flows_update(sock);
 	udp_dst_reset(sock);
+}
+
+static void mirror_mark(struct udp_sock *sock, int fd)
+{
+	const uint32_t mark = (uint32_t)get_int(fd, SOL_SOCKET, SO_MARK, 0);
+
+	if (mark == sock->mark)
+		return;
+	sock->mark = mark;
+	udp_flows_update(sock);
+	udp_dst_reset(sock);
+}
+
+/* The kernel does not tell a time that is negative from none. */
+static void mirror_timeout(struct udp_sock *sock, int fd, int name, const void *value)
+{
+	const uint64_t ns = vma_sock_timeout_ns(fd, name, value);
+	struct udp_kin *kin = udp_kin(sock);
+
+	atomic_store(name == SO_RCVTIMEO_OLD ? &sock->rcvtimeo_ns : &sock->sndtimeo_ns, ns);
+	if (kin != NULL)
+		atomic_store(name == SO_RCVTIMEO_OLD ? &kin->rcvtimeo_ns : &kin->sndtimeo_ns, ns);
+}
+
+/* True: it is another one now. */
+static bool put_bool(bool *field, bool value)
+{
+	const bool before = *field;
+
+	*field = value;
+	return before != value;
 }
 
 static void mirror_socket(struct udp_sock *sock, int fd, int name, const void *value)
@@ -222,11 +271,11 @@ static void mirror_socket(struct udp_sock *sock, int fd, int name, const void *v
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
-		atomic_store(&sock->rcvtimeo_ns, vma_sock_timeout_ns(fd, SO_RCVTIMEO_OLD, value));
+		mirror_timeout(sock, fd, SO_RCVTIMEO_OLD, value);
 		break;
 	case SO_SNDTIMEO_OLD:
 	case SO_SNDTIMEO_NEW:
-		atomic_store(&sock->sndtimeo_ns, vma_sock_timeout_ns(fd, SO_SNDTIMEO_OLD, value));
+		mirror_timeout(sock, fd, SO_SNDTIMEO_OLD, value);
 		break;
 	case SO_TIMESTAMP_OLD:
 	case SO_TIMESTAMPNS_OLD:
@@ -247,17 +296,15 @@ static void mirror_socket(struct udp_sock *sock, int fd, int name, const void *v
 		sock->reuse_addr = get_bool(fd, SOL_SOCKET, name);
 		break;
 	case SO_REUSEPORT:
-		sock->reuse_port = get_bool(fd, SOL_SOCKET, name);
-		udp_flows_update(sock);
+		if (put_bool(&sock->reuse_port, get_bool(fd, SOL_SOCKET, name)))
+			udp_flows_update(sock);
 		break;
 	case SO_BROADCAST:
-		sock->broadcast = get_bool(fd, SOL_SOCKET, name);
-		udp_dst_reset(sock);
+		if (put_bool(&sock->broadcast, get_bool(fd, SOL_SOCKET, name)))
+			udp_dst_reset(sock);
 		break;
 	case SO_MARK:
-		sock->mark = (uint32_t)get_int(fd, SOL_SOCKET, name, 0);
-		udp_flows_update(sock);
-		udp_dst_reset(sock);
+		mirror_mark(sock, fd);
 		break;
 	default:
 		break;
@@ -344,10 +391,22 @@ static uint32_t interface_of(uint32_t address)
 	return 0;
 }
 
+static void set_mc_interface(struct udp_sock *sock, uint32_t ifindex, struct in_addr source)
+{
+	if (sock->mc_ifindex == ifindex && sock->mc_source.s_addr == source.s_addr)
+		return;
+	sock->mc_ifindex = ifindex;
+	sock->mc_source = source;
+	udp_flows_update(sock);
+	udp_dst_reset(sock);
+}
+
 /* The kernel has checked it; it tells the address only. The shorter forms begin alike. */
 static void mirror_mc_interface(struct udp_sock *sock, const void *value, socklen_t len)
 {
+	struct udp_kin *kin = udp_kin(sock);
 	struct ip_mreqn request = {0};
+	uint32_t ifindex;
 
 	if (len >= sizeof(struct ip_mreqn))
 		len = sizeof(struct ip_mreqn);
@@ -357,43 +416,66 @@ static void mirror_mc_interface(struct udp_sock *sock, const void *value, sockle
 		len = sizeof(struct in_addr);
 	if (vma_copy(len == sizeof(struct in_addr) ? (void *)&request.imr_address : (void *)&request, value, len) != 0)
 		return;
-	sock->mc_source = request.imr_address;
-	sock->mc_ifindex = (uint32_t)request.imr_ifindex;
-	if (sock->mc_ifindex == 0)
-		sock->mc_ifindex = interface_of(request.imr_address.s_addr);
-	udp_flows_update(sock);
-	udp_dst_reset(sock);
+	ifindex = (uint32_t)request.imr_ifindex;
+	if (ifindex == 0)
+		ifindex = interface_of(request.imr_address.s_addr);
+	if (kin != NULL)
+		atomic_store(&kin->mc_ifindex, ifindex);
+	set_mc_interface(sock, ifindex, request.imr_address);
 }
 
 static void mirror_mc_all(struct udp_sock *sock, int fd)
 {
-	if (udp_groups_set_all(sock, get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0) == 0)
+	const bool all = get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
+
+	if (all != sock->mc_all && udp_groups_set_all(sock, all) == 0)
 		udp_flows_update(sock);
+}
+
+static bool put_byte(uint8_t *field, int value)
+{
+	const uint8_t before = *field;
+
+	*field = (uint8_t)value;
+	return before != (uint8_t)value;
+}
+
+static bool put_pmtu_discover(struct udp_sock *sock, int value)
+{
+	const int before = sock->pmtu_discover;
+
+	sock->pmtu_discover = value;
+	return before != value;
 }
 
 /* What each datagram's header gets. */
 static void mirror_header(struct udp_sock *sock, int fd, int name)
 {
-	int value = get_int(fd, IPPROTO_IP, name, 0);
+	const int value = get_int(fd, IPPROTO_IP, name, 0);
+	struct udp_kin *kin = udp_kin(sock);
+	bool changed;
 
 	switch (name) {
 	case IP_TTL:
-		sock->ttl = (uint8_t)value;
+		changed = put_byte(&sock->ttl, value);
+		if (kin != NULL)
+			atomic_store(&kin->ttl, (uint8_t)value);
 		break;
 	case IP_TOS:
-		sock->tos = (uint8_t)value;
+		changed = put_byte(&sock->tos, value);
 		break;
 	case IP_MULTICAST_TTL:
-		sock->mc_ttl = (uint8_t)value;
+		changed = put_byte(&sock->mc_ttl, value);
 		break;
 	case IP_MULTICAST_LOOP:
-		sock->mc_loop = value != 0;
+		changed = put_bool(&sock->mc_loop, value != 0);
 		break;
 	default:
-		sock->pmtu_discover = value;
+		changed = put_pmtu_discover(sock, value);
 		break;
 	}
-	udp_dst_reset(sock);
+	if (changed)
+		udp_dst_reset(sock);
 }
 
 static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
@@ -455,7 +537,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&file->lock);
+	udp_control_begin(sock);
 	lend_port(sock, level, name);
 	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
@@ -467,11 +549,65 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 		mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)
 		mirror_ip(sock, fd, name, value, len);
-	pthread_mutex_unlock(&file->lock);
+	udp_control_end(sock);
 	if (rc == 0 && membership && is_join(name))
 		wait_after_join(file);
 	return rc;
 }
+
+/* ---- what other processes have set ---- */
+
+static void follow_ttl(struct udp_sock *sock, const struct udp_kin *kin)
+{
+	if (put_byte(&sock->ttl, atomic_load(&kin->ttl)))
+		udp_dst_reset(sock);
+}
+
+static void follow_mc_interface(struct udp_sock *sock, int fd, const struct udp_kin *kin)
+{
+	struct in_addr source = sock->mc_source;
+	socklen_t len = sizeof(source);
+
+	vma_os.getsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, &len);
+	set_mc_interface(sock, atomic_load(&kin->mc_ifindex), source);
+}
+
+/* Those that are known here; what others have joined comes by the kernel. */
+static void follow_groups(struct udp_sock *sock, int fd)
+{
+	const struct udp_groups *groups = atomic_load_explicit(&sock->groups, memory_order_relaxed);
+
+	for (uint32_t i = 0; groups != NULL && i < groups->n; i++)
+		udp_groups_refresh(sock, fd, groups->at[i].group);
+	if (groups != NULL)
+		udp_flows_update(sock);
+}
+
+/* Most of these change nothing, and then cost nothing but the question. */
+void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_kin *kin)
+{
+	static const int socket_names[] = {SO_RCVBUF,    SO_TIMESTAMP_OLD, SO_RXQ_OVFL,  SO_BINDTOIFINDEX,
+	                                   SO_REUSEADDR, SO_REUSEPORT,     SO_BROADCAST, SO_MARK};
+	static const int ip_names[] = {IP_PKTINFO,      IP_RECVTTL,      IP_RECVTOS,       IP_RECVORIGDSTADDR,
+	                               IP_RECVERR,      IP_TOS,          IP_MULTICAST_TTL, IP_MULTICAST_LOOP,
+	                               IP_MTU_DISCOVER, IP_MULTICAST_ALL};
+	const int flags = vma_os.fcntl(fd, F_GETFL, NULL);
+
+	if (flags >= 0)
+		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
+	atomic_store(&sock->rcvtimeo_ns, atomic_load(&kin->rcvtimeo_ns));
+	atomic_store(&sock->sndtimeo_ns, atomic_load(&kin->sndtimeo_ns));
+	for (unsigned i = 0; i < sizeof(socket_names) / sizeof(socket_names[0]); i++)
+		mirror_socket(sock, fd, socket_names[i], NULL);
+	for (unsigned i = 0; i < sizeof(ip_names) / sizeof(ip_names[0]); i++)
+		mirror_ip(sock, fd, ip_names[i], NULL, 0);
+	follow_ttl(sock, kin);
+	follow_mc_interface(sock, fd, kin);
+	follow_groups(sock, fd);
+	set_os_options(sock, atomic_load(&kin->os_options));
+}
+
+/* ---- new sockets ---- */
 
 void udp_options_init(struct udp_sock *sock, int fd)
 {

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "cmsg.h"
+#include "kin.h"
 #include "legacy.h"
 #include "pieces.h"
 #include "recv.h"
@@ -39,13 +40,17 @@ static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 	return (uint32_t)drops;
 }
 
-static void __attribute__((noinline))
-note_wishes(const struct udp_sock *sock, uint32_t wishes, const struct vma_buf *packet, struct udp_datagram *datagram)
+/* False: the socket is not what it was, and does not get it. */
+static bool __attribute__((noinline))
+note_wishes(struct udp_sock *sock, uint32_t wishes, const struct vma_buf *packet, struct udp_datagram *datagram)
 {
+	if (udp_kin_moved(sock) && !udp_kin_accepts(sock, datagram))
+		return false;
 	if (wishes & (UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS | UDP_WISH_TIMESTAMPING | UDP_WISH_LAST_STAMP))
 		datagram->arrival_ns = arrival_of(packet);
 	if (wishes & UDP_WISH_RXQ_OVFL)
 		datagram->drops = drops_of(sock);
+	return true;
 }
 
 static void __attribute__((cold)) count_drop(const struct udp_sock *sock, uint64_t bytes)
@@ -83,8 +88,8 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 	if (__builtin_expect((info->dst[0] & 0xf0) == 0xe0, 0) &&
 	    !udp_group_accepts(sock, datagram.dst, datagram.src, datagram.ifindex))
 		return false;
-	if (__builtin_expect(wishes != 0, 0))
-		note_wishes(sock, wishes, packet, &datagram);
+	if (__builtin_expect(wishes != 0, 0) && !note_wishes(sock, wishes, packet, &datagram))
+		return false;
 	if (!udp_queue_push(&at->queue, &datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
 		count_drop(sock, datagram.len);
 		return false;
@@ -265,6 +270,15 @@ static int __attribute__((noinline)) give_name(struct msghdr *msg, const struct 
 	return vma_copy(msg->msg_name, &from, len);
 }
 
+/* What is wished is what is set now, by whichever process. */
+static void __attribute__((noinline))
+give_wishes(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
+{
+	if (udp_kin_moved(sock))
+		udp_kin_follow(sock);
+	udp_cmsg_give(msg, atomic_load_explicit(&sock->wishes, memory_order_relaxed), datagram);
+}
+
 /* What recv says of a datagram beside its bytes, `len` of which are copied. */
 static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock *sock, struct msghdr *msg, int flags,
                                                                 const struct udp_datagram *datagram, size_t len)
@@ -272,7 +286,7 @@ static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock 
 	uint32_t wishes = atomic_load_explicit(&sock->wishes, memory_order_relaxed);
 
 	if (__builtin_expect(wishes != 0, 0))
-		udp_cmsg_give(msg, wishes, datagram);
+		give_wishes(sock, msg, datagram);
 	else
 		msg->msg_controllen = 0;
 	if (msg->msg_name != NULL && give_name(msg, datagram) != 0)

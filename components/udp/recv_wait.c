@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kin.h"
 #include "legacy.h"
 #include "os_sends.h"
 #include "pieces.h"
@@ -196,7 +197,7 @@ static int ask_os(struct vma_wait *wait)
 	}
 	rx->shadow.fd = rx->edges >= 0 && fd >= 0 ? rx->edges : fd;
 	if (len == -EAGAIN)
-		return 0;
+		return udp_kin_moved(rx->sock);
 	rx->answered = true;
 	rx->answer = len;
 	return 1;
@@ -305,6 +306,8 @@ static ssize_t receive_once(struct rx_wait *rx)
 	}
 	if (rc < 0 && !(rc == -EINTR && is_restarted(rx)))
 		return rc;
+	if (udp_kin_moved(sock))
+		udp_kin_follow(sock);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
 		len = ask(sock, rx->fd, rx->msg, rx->flags);
 		if (len != -EAGAIN)
@@ -386,6 +389,8 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 {
 	ssize_t len = -EAGAIN;
 
+	if (udp_kin_moved(sock))
+		udp_kin_follow(sock);
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
 		if (is_time_to_ask(sock, vma_engine()))
 			len = ask(sock, fd, msg, flags);
@@ -414,6 +419,8 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 		udp_young_leave(sock);
 		return len;
 	}
+	if (udp_kin_moved(sock))
+		udp_kin_follow(sock);
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_take_up(sock);
 	if (vma_engine() == NULL)

@@ -13,6 +13,7 @@
 
 #include "dst.h"
 #include "frame.h"
+#include "kin.h"
 #include "os_sends.h"
 #include "pieces.h"
 #include "young.h"
@@ -125,6 +126,24 @@ static void count_os(struct udp_sock *sock, ssize_t sent)
 	}
 }
 
+/* Others that have the socket, too, are told: what they send belongs to the same datagram. */
+static void note_cork(struct udp_sock *sock, bool corked)
+{
+	const bool was = atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED;
+	struct udp_kin *kin = udp_kin(sock);
+
+	if (was == corked)
+		return;
+	if (corked)
+		atomic_fetch_or_explicit(&sock->unplain, UDP_CORKED, memory_order_relaxed);
+	else
+		atomic_fetch_and_explicit(&sock->unplain, (uint8_t)~UDP_CORKED, memory_order_relaxed);
+	if (kin != NULL) {
+		atomic_store(&kin->corked, corked);
+		atomic_fetch_add(&kin->changes, 1);
+	}
+}
+
 /* Outside, since it may block. Frames of before leave first. */
 static ssize_t __attribute__((cold, noinline))
 send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
@@ -150,8 +169,8 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
 	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);
 	count_os(sock, sent);
-	if (sent >= 0 && atomic_load_explicit(&sock->corked, memory_order_relaxed) != ((flags & MSG_MORE) != 0))
-		atomic_store_explicit(&sock->corked, (flags & MSG_MORE) != 0, memory_order_relaxed);
+	if (sent >= 0)
+		note_cork(sock, flags & MSG_MORE);
 	vma_file_put(&sock->file);
 	return sent;
 }
@@ -374,7 +393,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 static bool is_for_os(struct udp_sock *sock, const struct msghdr *msg, int flags)
 {
 	if (sock->file.os_only || flags & ~SERVED_FLAGS || (msg->msg_control != NULL && msg->msg_controllen != 0) ||
-	    atomic_load_explicit(&sock->corked, memory_order_relaxed))
+	    atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED)
 		return true;
 	return atomic_load_explicit(&sock->os_error, memory_order_relaxed) &&
 	       atomic_exchange_explicit(&sock->os_error, false, memory_order_relaxed);
@@ -386,6 +405,8 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	struct udp_pieces pieces;
 	ssize_t sent;
 
+	if (udp_kin_moved(sock))
+		udp_kin_follow(sock);
 	if (__builtin_expect(atomic_load_explicit(&sock->sends_left, memory_order_relaxed) != 0, 0) &&
 	    !sock->file.os_only) {
 		sent = udp_watch_errors(sock, fd);
@@ -412,13 +433,23 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 
 /* ---- the plain way ---- */
 
-/* One piece, no control message, nothing pending. */
-static inline bool is_plain(const struct udp_sock *sock, const struct msghdr *msg, int flags)
+/* One piece, no control message, nothing pending. `heeded`: of enum udp_unplain, what has been looked at. */
+static inline bool is_plain(const struct udp_sock *sock, const struct msghdr *msg, int flags, unsigned heeded)
 {
 	return !((flags & ~SERVED_FLAGS) | sock->file.os_only | (msg->msg_control != NULL) | (msg->msg_iovlen != 1) |
-	         atomic_load_explicit(&sock->corked, memory_order_relaxed) |
+	         (atomic_load_explicit(&sock->unplain, memory_order_relaxed) & ~heeded) |
 	         atomic_load_explicit(&sock->sends_left, memory_order_relaxed) |
 	         atomic_load_explicit(&sock->os_error, memory_order_relaxed));
+}
+
+/* The same of a socket that other processes have, too: it goes the plain way once it is as they have left it. */
+static bool __attribute__((noinline)) is_plain_for_all(struct udp_sock *sock, const struct msghdr *msg, int flags)
+{
+	if (!(atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_SHARED))
+		return false;
+	if (udp_kin_moved(sock))
+		udp_kin_follow(sock);
+	return is_plain(sock, msg, flags, UDP_SHARED);
 }
 
 static inline const struct udp_dst *cached(const struct udp_sock *sock, const struct msghdr *msg)
@@ -448,7 +479,7 @@ ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int
 	struct iovec iov;
 	ssize_t sent;
 
-	if (__builtin_expect(!is_plain(sock, msg, flags), 0))
+	if (__builtin_expect(!is_plain(sock, msg, flags, 0), 0) && !is_plain_for_all(sock, msg, flags))
 		return send_planned(sock, fd, msg, flags);
 	dst = cached(sock, msg);
 	if (__builtin_expect(dst == NULL, 0))

@@ -7,6 +7,7 @@
 #include "control.h"
 #include "flows.h"
 #include "groups.h"
+#include "kin.h"
 #include "legacy.h"
 #include "members.h"
 #include "unread.h"
@@ -53,6 +54,8 @@ static void udp_net_changed(struct vma_file *file)
 	uint64_t generation;
 
 	pthread_mutex_lock(&file->lock);
+	if (udp_kin_moved(sock))
+		udp_kin_follow_locked(sock);
 	if (engine != NULL && !has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
 		generation = vma_net_generation(engine->net);
 		before = udp_reason(file);
@@ -148,6 +151,7 @@ static void udp_destroy(struct vma_file *file)
 	udp_flows_destroy(sock);
 	udp_legacy_destroy(sock);
 	udp_data_destroy(sock);
+	udp_kin_destroy(sock);
 	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		vma_engine_stats_put(engine, sock->stats);
 	pthread_mutex_destroy(&sock->reader);
@@ -199,17 +203,17 @@ void vma_udp_exit(void)
 	vma_leave(self);
 }
 
-/* Before sock's own preparations, which were registered earlier. */
-static void before_fork(void)
+void vma_udp_fork_prepare(void)
 {
 	struct vma_thread *self = vma_enter();
 
+	udp_kin_make();
 	vma_file_each(pause_file, NULL);
 	vma_leave(self);
 }
 
-/* Once in a child, before or after the sockets are told: the parent's threads held what they held. */
-static void forked_all(void)
+/* The parent's threads held what they held. */
+void vma_udp_fork_child(void)
 {
 	udp_flows_forked_all();
 	udp_members_forked();
@@ -298,7 +302,6 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void start(void)
 {
 	vma_engine_on_error = on_error;
-	pthread_atfork(before_fork, NULL, forked_all);
 }
 
 bool vma_udp_wants(int domain, int type, int protocol)

@@ -122,9 +122,17 @@ enum udp_rx_wish { /* what recv has to produce beside the bytes; set by setsocko
 	           /* The time stamps were asked for by their _NEW names: so are the answers' types. */
 	           UDP_WISH_STAMP_NEW = 1 << 8,
 	           UDP_WISH_LAST_STAMP = 1 << 9, /* SIOCGSTAMP has been used */
+	           UDP_WISH_KIN = 1 << 10,       /* to look first for what other processes have changed: kin.h */
+};
+
+enum udp_unplain {                      /* why a send is to look twice */
+	           UDP_CORKED = 1 << 0, /* the shadow holds a datagram begun with MSG_MORE */
+	           UDP_SHARED = 1 << 1, /* with other processes: kin.h */
 };
 
 struct udp_legacy;
+struct udp_kin;
+struct udp_kin_lot;
 struct udp_sock {
 	struct vma_file file;
 
@@ -156,7 +164,7 @@ struct udp_sock {
 	_Atomic uint32_t options_seq; /* moves with every option that a template depends on: udp_dst_reset */
 	_Atomic bool connected;
 	_Atomic bool os_send;       /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
-	_Atomic bool corked;        /* the shadow holds a datagram begun with MSG_MORE */
+	_Atomic uint8_t unplain;    /* enum udp_unplain */
 	_Atomic bool os_error;      /* the shadow has an error, which the next send is to tell */
 	_Atomic uint8_t sends_left; /* until the plain way is open: young.h, udp_watch_errors */
 	_Atomic bool young;         /* the kernel's for now: young.h */
@@ -171,8 +179,12 @@ struct udp_sock {
 	_Atomic uint64_t dst_asked_tsc;
 	_Atomic uint64_t dst_made_tsc; /* a sender has made one in the place of another */
 	bool dst_ended;
-	struct vma_task take_up_task; /* flows.c: an inherited socket has been polled */
-	_Atomic bool take_up_asked;   /* and holds a reference */
+	struct udp_kin *_Atomic kin; /* common to processes by fork; NULL: no fork has seen the socket */
+	_Atomic uint32_t kin_seen;   /* kin->changes as last followed; stored under file.lock */
+	struct udp_kin_lot *kin_lot; /* the memory that kin lies in */
+	struct vma_task
+	        take_up_task;       /* flows.c: an inherited socket has been polled, or there is something to follow */
+	_Atomic bool take_up_asked; /* and holds a reference */
 
 	/* control path, under file.lock */
 	_Alignas(64) struct sockaddr_in local, peer; /* as the kernel says; family 0: not bound, not connected */
@@ -213,7 +225,8 @@ int udp_watch_errors(struct udp_sock *sock, int fd) __attribute__((cold));
 void udp_follow(struct udp_sock *sock, int fd);
 /* recv has waited, on a socket whose last descriptor is closed by now: the last such call ends it. */
 void udp_left(struct udp_sock *sock);
-/* An inherited socket is polled: the internal thread takes it up. Never waits, but for the start of an engine. */
+/* An inherited socket is polled: the internal thread takes it up, and follows what other processes have changed. Never
+ * waits, but for the start of an engine. */
 void udp_ask_take_up(struct udp_sock *sock) __attribute__((cold));
 /* The group's filter says whether a datagram from src on this interface is for the socket. Sink; no lock. */
 bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex);

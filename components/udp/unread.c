@@ -1,6 +1,7 @@
 /*
- * unread.c - what is queued when a socket becomes the kernel's is put into the shadow's queue, by a raw socket in the
- *            sender's place, to an address of this host: it does not leave it.
+ * unread.c - what is queued when a socket becomes the kernel's, or when another process that has it by fork begins to
+ *            receive as well, is put into the shadow's queue, by a raw socket in the sender's place, to an address of
+ *            this host: it does not leave it.
  *
  * Where it came from, TTL and TOS are as they were; it comes by the loopback interface, so IP_PKTINFO and time stamps
  * are not, and a socket that is bound to an interface does not get it. Nor is a datagram to a group or to all said
@@ -12,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "legacy.h"
 #include "recv.h"
 #include "unread.h"
 
@@ -56,17 +58,36 @@ static void copy_bytes(uint8_t *to, const struct udp_datagram *datagram)
 	}
 }
 
-static void say_again(void *arg, const struct udp_datagram *datagram)
+static bool is_said_again(void *arg, const struct udp_datagram *datagram)
 {
 	const struct unread *unread = arg;
 	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
 
-	if (unread->fd < 0 || unread->packet == NULL || HEADERS + datagram->len > PACKET_MAX ||
-	    IN_MULTICAST(ntohl(datagram->dst)))
-		return;
+	if (HEADERS + datagram->len > PACKET_MAX || IN_MULTICAST(ntohl(datagram->dst)))
+		return false;
 	make_headers(unread->packet, datagram);
 	copy_bytes(unread->packet + HEADERS, datagram);
-	syscall(SYS_sendto, unread->fd, unread->packet, (size_t)HEADERS + datagram->len, MSG_DONTWAIT, &to, sizeof(to));
+	return syscall(SYS_sendto, unread->fd, unread->packet, (size_t)HEADERS + datagram->len, MSG_DONTWAIT, &to,
+	               sizeof(to)) >= 0;
+}
+
+static void say_again(void *arg, const struct udp_datagram *datagram)
+{
+	is_said_again(arg, datagram);
+}
+
+static bool begin(struct unread *unread)
+{
+	unread->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+	unread->packet = unread->fd >= 0 ? vma_alloc(PACKET_MAX) : NULL;
+	return unread->packet != NULL;
+}
+
+static void end(struct unread *unread)
+{
+	vma_free(unread->packet);
+	if (unread->fd >= 0)
+		syscall(SYS_close, unread->fd);
 }
 
 void udp_unread_give(struct udp_sock *sock)
@@ -76,10 +97,31 @@ void udp_unread_give(struct udp_sock *sock)
 
 	if (all == NULL)
 		return;
-	unread.fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
-	unread.packet = vma_alloc(PACKET_MAX);
-	udp_take_all(sock, all, say_again, &unread);
-	vma_free(unread.packet);
-	if (unread.fd >= 0)
-		syscall(SYS_close, unread.fd);
+	if (begin(&unread))
+		udp_take_all(sock, all, say_again, &unread);
+	end(&unread);
+}
+
+/*
+ * Where sockets share the port the kernel might give it to another one. A time stamp, and what IP_PKTINFO tells, would
+ * not be what they were.
+ */
+static bool may_be_said_again(const struct udp_sock *sock)
+{
+	const uint32_t lost = UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS | UDP_WISH_TIMESTAMPING | UDP_WISH_PKTINFO;
+
+	return !sock->reuse_addr && !sock->reuse_port && sock->bound_ifindex == 0 &&
+	       (atomic_load_explicit(&sock->wishes, memory_order_relaxed) & lost) == 0;
+}
+
+void udp_unread_share(struct udp_sock *sock)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
+	struct unread unread;
+
+	if (!udp_has_datagram(all) || !may_be_said_again(sock))
+		return;
+	if (begin(&unread))
+		udp_legacy_make(sock, is_said_again, &unread);
+	end(&unread);
 }

@@ -1,4 +1,4 @@
-/* unread - what was queued when a socket became the kernel's. */
+/* unread - what was queued when a socket became the kernel's, or was received from elsewhere, too. */
 #ifndef VMA_UDP_UNREAD_H
 #define VMA_UDP_UNREAD_H
 
@@ -6,5 +6,10 @@
 
 /* file.lock, inside, with no flow attached: the kernel gets what is queued. */
 void udp_unread_give(struct udp_sock *sock);
+/*
+ * The same: another process that has the socket by fork receives, too, and is to have its share of what is queued. What
+ * the kernel is not given stays here.
+ */
+void udp_unread_share(struct udp_sock *sock);
 
 #endif

@@ -31,6 +31,13 @@ bool vma_udp_wants(int domain, int type, int protocol);
 void vma_udp_exit(void);
 
 /*
+ * fork: a socket is parent's and child's, whoever receives first gets what has come. Its flows are the kernel's for a
+ * second, and then of the one that uses it; what one of the two changes of it the other one follows.
+ */
+void vma_udp_fork_prepare(void); /* outside; before the engine's */
+void vma_udp_fork_child(void);   /* after the engine's */
+
+/*
  * A thread that sends in a row may have left up to eight frames for one kick to share. Every other call of the library
  * makes them leave first: interpose and iomux say so after vma_enter (udp's own receives do it themselves). Costs a
  * store and a load when there is nothing.

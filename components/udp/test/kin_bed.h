@@ -1,0 +1,63 @@
+/*
+ * kin_bed.h - relatives without a fork: a second object for the same kernel socket, by a copy of its descriptor, with
+ *             the memory that a child would have from its parent.
+ */
+#ifndef VMA_UDP_TEST_KIN_BED_H
+#define VMA_UDP_TEST_KIN_BED_H
+
+#include "control_bed.h"
+
+#include "../kin.h"
+
+static inline void forks(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	udp_kin_make();
+	vma_leave(self);
+}
+
+/* Of a socket that a fork has seen. It has not looked at anything yet. */
+static inline int relative_of(int fd)
+{
+	struct udp_sock *sock = sock_of(fd), *relative;
+	int copy = vma_os.dup(fd);
+
+	assert_true(copy >= 0);
+	assert_int_equal(vma_udp_socket(copy, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), 0);
+	relative = sock_of(copy);
+	relative->kin_lot = sock->kin_lot;
+	atomic_fetch_add(&sock->kin_lot->refs, 1);
+	atomic_store(&relative->kin_seen, atomic_load(&sock->kin->changes) - 1);
+	atomic_store(&relative->kin, sock->kin);
+	return copy;
+}
+
+static inline void look(int fd)
+{
+	struct vma_thread *self = vma_enter();
+
+	if (udp_kin_moved(sock_of(fd)))
+		udp_kin_follow(sock_of(fd));
+	vma_leave(self);
+}
+
+static inline int set_bytes(int fd, int level, int name, const void *value, socklen_t len)
+{
+	struct vma_thread *self = vma_enter();
+	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, level, name, value, len);
+
+	vma_leave(self);
+	return rc;
+}
+
+static inline int set_flags(int fd, int flags)
+{
+	struct vma_thread *self = vma_enter();
+	int rc = udp_fcntl(vma_fd_lookup(fd), fd, F_SETFL, (void *)(long)flags);
+
+	vma_leave(self);
+	return rc;
+}
+
+#endif

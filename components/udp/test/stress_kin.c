@@ -1,0 +1,123 @@
+/*
+ * Two relatives change a socket without a pause, each something of its own, and two look, also while the others are at
+ * it: who looks after a change has been made finds it, or a later one, and at the end all agree with the kernel.
+ * STRESS_SECONDS, default 1.
+ */
+#include <fcntl.h>
+#include <sched.h>
+
+#include "kin_bed.h"
+
+/* SO_RCVBUF only grows, from above VMA_RX_BYTES_MIN to what every kernel allows, and the kernel doubles it. */
+enum { FIRST = 40000, LAST = 100000, LOOKERS = 2 };
+
+static int changers[2], lookers[LOOKERS];
+static _Atomic int made = FIRST;
+static _Atomic uint64_t looks;
+static _Atomic bool over;
+
+static void *grow(void *arg)
+{
+	const int fd = *(int *)arg;
+
+	for (int value = FIRST; value <= LAST && !atomic_load(&over); value++) {
+		set(fd, SOL_SOCKET, SO_RCVBUF, value);
+		atomic_store(&made, value);
+		if (value % 64 == 0)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void *turn(void *arg)
+{
+	const int fd = *(int *)arg;
+
+	for (int i = 0; !atomic_load(&over); i++) {
+		set(fd, IPPROTO_IP, IP_TTL, 1 + i % 250);
+		set_flags(fd, i % 2 != 0 ? O_NONBLOCK : 0);
+		if (i % 64 == 0)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void *look_often(void *arg)
+{
+	const int fd = *(int *)arg;
+	struct udp_sock *sock = sock_of(fd);
+
+	while (!atomic_load(&over)) {
+		const int at_least = atomic_load(&made) * 2;
+
+		look(fd);
+		if (at_least > FIRST * 2 && atomic_load(&sock->rcvbuf) < (uint32_t)at_least)
+			abort();
+		atomic_fetch_add(&looks, 1);
+	}
+	return NULL;
+}
+
+static unsigned seconds(void)
+{
+	const char *text = getenv("STRESS_SECONDS");
+
+	return text != NULL ? (unsigned)atoi(text) : 1;
+}
+
+static int get(int fd, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	assert_int_equal(vma_os.getsockopt(fd, level, name, &value, &len), 0);
+	return value;
+}
+
+static void agrees(int fd)
+{
+	const struct udp_sock *sock = sock_of(fd);
+
+	look(fd);
+	assert_false(udp_kin_moved(sock));
+	assert_int_equal(sock->ttl, get(fd, IPPROTO_IP, IP_TTL));
+	assert_int_equal(atomic_load(&sock->rcvbuf), get(fd, SOL_SOCKET, SO_RCVBUF));
+	assert_int_equal(atomic_load(&sock->nonblocking), (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
+}
+
+static void test_who_looks_finds_what_was_changed_before(void **state)
+{
+	pthread_t threads[2 + LOOKERS];
+
+	(void)state;
+	changers[0] = world_socket();
+	forks();
+	/* The counter passes its end on the way. */
+	atomic_store(&udp_kin(sock_of(changers[0]))->changes, UINT32_MAX - 1000);
+	atomic_store(&sock_of(changers[0])->kin_seen, UINT32_MAX - 1000);
+	changers[1] = relative_of(changers[0]);
+	for (int i = 0; i < LOOKERS; i++)
+		lookers[i] = relative_of(changers[0]);
+	pthread_create(&threads[0], NULL, grow, &changers[0]);
+	pthread_create(&threads[1], NULL, turn, &changers[1]);
+	for (int i = 0; i < LOOKERS; i++)
+		pthread_create(&threads[2 + i], NULL, look_often, &lookers[i]);
+	sleep(seconds());
+	atomic_store(&over, true);
+	for (int i = 0; i < 2 + LOOKERS; i++)
+		pthread_join(threads[i], NULL);
+	assert_true(atomic_load(&looks) > 0);
+	assert_true(atomic_load(&made) > FIRST);
+	for (int i = 0; i < 2; i++)
+		agrees(changers[i]);
+	for (int i = 0; i < LOOKERS; i++)
+		agrees(lookers[i]);
+	for (int i = 0; i < LOOKERS; i++)
+		world_close(lookers[i]);
+	world_close(changers[1]);
+	world_close(changers[0]);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_who_looks_finds_what_was_changed_before)};
+
+WORLD_MAIN("stress_kin", tests)
