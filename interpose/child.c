@@ -8,6 +8,7 @@
  */
 #include <dlfcn.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <vma/sock_engine.h>
 
@@ -108,13 +109,20 @@ struct copied {
 	void *arg;
 };
 
-/* The child's first function, on its copy of this process's memory. */
+/*
+ * The child's first function, on its copy of this process's memory. When it returns, the C library ends this thread
+ * only: threads of an engine that the child has made would keep the process.
+ */
 static int run_copied(void *arg)
 {
 	struct copied copied = *(struct copied *)arg;
+	int rc;
 
 	process_child();
-	return copied.run(copied.arg);
+	rc = copied.run(copied.arg);
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
+		_exit(rc);
+	return rc;
 }
 
 EXPORT(int, clone,
