@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -267,6 +269,39 @@ CASE(kin_grandchild, "a grandchild connects the socket of its parent's parent; a
 	take_all(s);
 	let(&r);
 	await(&r);
+}
+
+struct cloned {
+	int s;
+	struct sockaddr_in peer;
+};
+
+static int connect_cloned(void *arg)
+{
+	const struct cloned *cloned = arg;
+
+	pause_ms(1500);
+	return join_peer(cloned->s, &cloned->peer) == 0 ? 0 : 1;
+}
+
+CASE(kin_clone, "a child of clone, with memory of its own, connects its parent's socket")
+{
+	static _Alignas(16) char stack[262144];
+	struct sockaddr_in second;
+	struct cloned cloned;
+	struct relative r;
+
+	cloned.s = ours(7437, &cloned.peer, &second);
+	r.pid = clone(connect_cloned, stack + sizeof(stack), SIGCHLD, &cloned);
+	expect_offloaded(cloned.s);
+	await(&r);
+	peer_send(far(), 1, here, 7437, 100, 1);
+	pause_ms(30);
+	peer_send(far(), 0, here, 7437, 100, 2);
+	take(cloned.s, 2000, 0);
+	take_all(cloned.s);
+	RES(send(cloned.s, "x", 1, 0));
+	peer_take(far(), 0, 2000);
 }
 
 /* ---- how calls wait ---- */

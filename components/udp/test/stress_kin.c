@@ -23,7 +23,8 @@ static void *grow(void *arg)
 	for (int value = FIRST; value <= LAST && !atomic_load(&over); value++) {
 		set(fd, SOL_SOCKET, SO_RCVBUF, value);
 		atomic_store(&made, value);
-		if (value % 64 == 0)
+		/* No other change hides from the lookers that they have missed this one. */
+		for (uint64_t seen = atomic_load(&looks); atomic_load(&looks) < seen + LOOKERS && !atomic_load(&over);)
 			sched_yield();
 	}
 	return NULL;
@@ -36,8 +37,7 @@ static void *turn(void *arg)
 	for (int i = 0; !atomic_load(&over); i++) {
 		set(fd, IPPROTO_IP, IP_TTL, 1 + i % 250);
 		set_flags(fd, i % 2 != 0 ? O_NONBLOCK : 0);
-		if (i % 64 == 0)
-			sched_yield();
+		usleep(100);
 	}
 	return NULL;
 }
