@@ -42,15 +42,13 @@ static void count(struct vma_file *file, void *arg)
 	*(uint32_t *)arg += has_none(file);
 }
 
-static void give(struct vma_file *file, void *arg)
+/* file.lock, since two threads may fork. */
+static void init(struct udp_sock *sock, struct udp_kin_lot *lot)
 {
-	struct udp_sock *sock = udp_sock(file);
-	struct udp_kin_lot *lot = arg;
 	struct udp_kin *kin;
 
-	if (!has_none(file) || lot->used == lot->room)
+	if (udp_kin(sock) != NULL)
 		return;
-	pthread_mutex_lock(&file->lock);
 	kin = &lot->at[lot->used++];
 	atomic_store(&kin->mc_ifindex, sock->mc_ifindex);
 	atomic_store(&kin->os_options, sock->os_options);
@@ -65,6 +63,16 @@ static void give(struct vma_file *file, void *arg)
 	atomic_store_explicit(&sock->kin, kin, memory_order_release);
 	atomic_fetch_or(&sock->unplain, UDP_SHARED);
 	atomic_fetch_or(&sock->wishes, UDP_WISH_KIN);
+}
+
+static void give(struct vma_file *file, void *arg)
+{
+	struct udp_kin_lot *lot = arg;
+
+	if (!has_none(file) || lot->used == lot->room)
+		return;
+	pthread_mutex_lock(&file->lock);
+	init(udp_sock(file), lot);
 	pthread_mutex_unlock(&file->lock);
 }
 
@@ -115,8 +123,7 @@ static void follow_cork(struct udp_sock *sock, const struct udp_kin *kin)
 		atomic_fetch_and(&sock->unplain, (uint8_t)~UDP_CORKED);
 }
 
-/* Errors of what is sent from now on are told by the shadow: as after connect, they are watched for with the next
- * sends. */
+/* As after connect, errors of what is sent from now on are watched for with the next sends. */
 static void follow_names(struct udp_sock *sock, int fd)
 {
 	const bool was_connected = atomic_load(&sock->connected);
