@@ -22,26 +22,72 @@ static bool is_simple(const struct vma_tcp_conn *conn)
 	       conn->path.len != 0 && !atomic_load_explicit(&conn->shut_wr, memory_order_relaxed);
 }
 
+/* The words of the header that are a segment's own, as they lie in memory; `flags` also has the length of it. */
+static inline __attribute__((always_inline)) struct compose_words words_of(const struct vma_tcp_conn *conn,
+                                                                           bool stamped, bool push)
+{
+	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN;
+	const struct tcp_pcb *pcb = conn->pcb;
+	struct compose_words w = {.ports = frame_ports(&conn->key),
+	                          .seq = lwip_htonl(pcb->snd_lbb),
+	                          .ack = lwip_htonl(pcb->rcv_nxt),
+	                          .flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK)) |
+	                                   (push ? TCP_PSH << 8 : 0)};
+
+	if (stamped) {
+		w.now = lwip_htonl(tcp_clock_ms(conn->tcp));
+		w.echo = lwip_htonl(pcb->ts_recent);
+	}
+	return w;
+}
+
+/* All of it but window, urgent pointer and checksum. */
+static inline __attribute__((always_inline)) uint64_t write_words(uint8_t *to, const struct compose_words *w,
+                                                                  bool stamped)
+{
+	const uint32_t kind = lwip_htonl(0x0101080a);
+
+	frame_store32(to, w->ports);
+	frame_store32(to + 4, w->seq);
+	frame_store32(to + 8, w->ack);
+	if (!stamped)
+		return (uint64_t)w->ports + w->seq + w->ack;
+	frame_store32(to + 20, kind);
+	frame_store32(to + 24, w->now);
+	frame_store32(to + 28, w->echo);
+	return (uint64_t)w->ports + w->seq + w->ack + kind + w->now + w->echo;
+}
+
 /*
- * The segment in a frame, and its header in the segment, where lwIP looks for it: what is there is what frame.c would
- * read to send it again, so the window, which is chosen when a frame leaves, and the checksum are not.
- *
- * What calls others comes first: the words of the headers stay in registers then.
+ * The header in the segment, where lwIP looks for it: what is there is what frame.c would read to send it again, so the
+ * window, which is chosen when a frame leaves, and the checksum are not.
  */
-static inline __attribute__((always_inline)) bool send_frame(struct vma_tcp_conn *conn, uint8_t *header,
-                                                             const void *bytes, uint32_t n, bool stamped, bool push)
+static inline __attribute__((always_inline)) void write_header(uint8_t *to, const struct compose_words *w, bool stamped)
+{
+	write_words(to, w, stamped);
+	frame_store32(to + 12, w->flags);
+	frame_store32(to + 16, 0);
+}
+
+/*
+ * The segment in a frame. What calls others comes first: the words of the headers stay in registers then.
+ */
+static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_conn *conn, const void *bytes, uint32_t n,
+                                                              bool stamped, bool push, struct compose_words *out)
 {
 	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN, l4_len = hdr_len + n;
-	const struct tcp_pcb *pcb = conn->pcb;
 	struct vma_tcp *tcp = conn->tcp;
-	uint32_t off, len = conn->path.len + l4_len, window, ports, seq, ack, flags, urgent;
+	uint32_t off, len = conn->path.len + l4_len, window, flags, urgent;
+	struct compose_words w;
 	uint64_t addresses, sum;
 	struct vma_buf *buf;
 	uint8_t *frame, *to;
 	uint16_t flag;
+	err_t err;
 
-	if (frame_buf(tcp, len, &buf, &off) != ERR_OK)
-		return false;
+	err = frame_buf_try(tcp, len, &buf, &off);
+	if (__builtin_expect(err != ERR_OK, 0))
+		return err;
 	frame = (uint8_t *)vma_buf_frame(tcp->arena, buf) + off;
 	flag = frame_checksum_flag(tcp->nic, l4_len);
 	tcp_frame_out(tcp, buf, off, len, flag); /* leaves when it is complete: at the end of the output */
@@ -50,36 +96,12 @@ static inline __attribute__((always_inline)) bool send_frame(struct vma_tcp_conn
 	to = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
 	addresses = frame_address_sum(&conn->key);
 	frame_write_path(conn, frame, addresses, l4_len);
-	ports = frame_ports(&conn->key);
-	seq = lwip_htonl(pcb->snd_lbb);
-	ack = lwip_htonl(pcb->rcv_nxt);
-	flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK));
-	flags |= push ? TCP_PSH << 8 : 0;
-	urgent = lwip_htons(frame_urgent(conn, pcb->snd_lbb));
-	frame_store32(header, ports);
-	frame_store32(header + 4, seq);
-	frame_store32(header + 8, ack);
-	frame_store32(header + 12, flags);
-	frame_store32(header + 16, 0);
-	flags |= (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons((uint16_t)window) << 16;
-	frame_store32(to, ports);
-	frame_store32(to + 4, seq);
-	frame_store32(to + 8, ack);
+	*out = w = words_of(conn, stamped, push);
+	urgent = lwip_htons(frame_urgent(conn, conn->pcb->snd_lbb));
+	flags = w.flags | (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons((uint16_t)window) << 16;
+	sum = frame_pseudo_sum(addresses, l4_len) + write_words(to, &w, stamped) + flags + urgent;
 	frame_store32(to + 12, flags);
 	frame_store32(to + 16, urgent << 16);
-	sum = frame_pseudo_sum(addresses, l4_len) + ports + seq + ack + flags + urgent;
-	if (stamped) {
-		const uint32_t kind = lwip_htonl(0x0101080a), now = lwip_htonl(tcp_clock_ms(tcp)),
-		               echo = lwip_htonl(pcb->ts_recent);
-
-		frame_store32(header + 20, kind);
-		frame_store32(header + 24, now);
-		frame_store32(header + 28, echo);
-		frame_store32(to + 20, kind);
-		frame_store32(to + 24, now);
-		frame_store32(to + 28, echo);
-		sum += (uint64_t)kind + now + echo;
-	}
 	if (frame_needs_sum(tcp->nic, flag)) {
 		sum += copy_sum_even(to + hdr_len, bytes, n);
 		frame_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
@@ -87,7 +109,7 @@ static inline __attribute__((always_inline)) bool send_frame(struct vma_tcp_conn
 		memcpy(to + hdr_len, bytes, n);
 		frame_store16(to + 16, vma_csum_fold(frame_pseudo_sum(addresses, l4_len)));
 	}
-	return true;
+	return ERR_OK;
 }
 
 /* What lwIP would have changed by now. */
@@ -112,7 +134,9 @@ static inline __attribute__((always_inline)) struct tcp_seg *compose(struct vma_
 {
 	struct iovec span = fifo_span(&conn->tx, conn->fed);
 	struct vma_tcp *tcp = conn->tcp;
+	struct compose_words words;
 	struct tcp_seg *seg;
+	err_t err;
 
 	if (span.iov_len < n)
 		return NULL; /* of two pieces */
@@ -120,10 +144,13 @@ static inline __attribute__((always_inline)) struct tcp_seg *compose(struct vma_
 	if (seg == NULL)
 		return NULL;
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
-	if (!send_frame(conn, (uint8_t *)seg->tcphdr, span.iov_base, n, stamped, push)) {
+	err = send_frame(conn, span.iov_base, n, stamped, push, &words);
+	if (__builtin_expect(err != ERR_OK, 0)) {
+		TCP_COUNT(tcp, no_memory, err == ERR_MEM);
 		memory_segment_free(tcp, seg);
 		return NULL;
 	}
+	write_header((uint8_t *)seg->tcphdr, &words, stamped);
 	conn->fed += n;
 	append(conn->pcb, seg, n);
 	return seg;
@@ -134,4 +161,43 @@ struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
 	if (!is_simple(conn))
 		return NULL;
 	return conn->pcb->flags & TF_TIMESTAMP ? compose(conn, n, true, push) : compose(conn, n, false, push);
+}
+
+/* ---- in two steps ---- */
+
+bool tcp_compose_frame(struct vma_tcp_conn *conn, uint32_t n, struct composed *c)
+{
+	struct iovec span;
+	err_t err;
+
+	if (!is_simple(conn))
+		return false;
+	span = fifo_span(&conn->tx, conn->fed);
+	if (span.iov_len < n)
+		return false;
+	c->bytes = span.iov_base;
+	c->seg = memory_segment_whole(conn->tcp);
+	if (c->seg == NULL)
+		return false;
+	if (conn->pcb->flags & TF_TIMESTAMP)
+		err = send_frame(conn, c->bytes, n, true, true, &c->words);
+	else
+		err = send_frame(conn, c->bytes, n, false, true, &c->words);
+	if (__builtin_expect(err == ERR_OK, 1))
+		return true;
+	memory_segment_free(conn->tcp, c->seg);
+	return false;
+}
+
+struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const struct composed *c)
+{
+	const bool stamped = conn->pcb->flags & TF_TIMESTAMP;
+	struct tcp_seg *seg = c->seg;
+
+	memory_segment_fill(seg, c->bytes, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
+	write_header((uint8_t *)seg->tcphdr, &c->words, stamped);
+	conn->fed += n;
+	append(conn->pcb, seg, n);
+	return seg;
 }

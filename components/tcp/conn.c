@@ -287,6 +287,11 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 		drop_burst(conn);
 		return;
 	}
+	if (conn->todo == TCP_WORK_SEND && conn->burst == NULL && conn->pcb != NULL && tcp_output_message(conn)) {
+		conn->todo = 0;
+		tell(conn);
+		return;
+	}
 	if (conn->todo != 0)
 		do_work(conn);
 	if (conn->pcb != NULL) {

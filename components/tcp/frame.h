@@ -98,15 +98,13 @@ static inline bool frame_needs_sum(const struct vma_nic_info *nic, uint16_t flag
 	return flag == 0 && !wire;
 }
 
-/* A buffer for a frame of len bytes, which begins at *off of it. */
-static inline err_t frame_buf(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
+/* A buffer for a frame of len bytes, which begins at *off of it. Not counted: for who goes on by another way. */
+static inline err_t frame_buf_try(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
 {
 	struct vma_buf *buf = tcp_frame_room(tcp) ? vma_ring_tx_buf(tcp->ring) : NULL;
 
-	if (__builtin_expect(buf == NULL, 0)) {
-		TCP_COUNT(tcp, no_memory, 1);
+	if (__builtin_expect(buf == NULL, 0))
 		return ERR_MEM;
-	}
 	*off = buf->data_off;
 	if (__builtin_expect(*off + len > UINT32_C(1) << tcp->arena->frame_shift, 0)) {
 		vma_buf_put(tcp->arena, buf);
@@ -114,6 +112,15 @@ static inline err_t frame_buf(struct vma_tcp *tcp, uint32_t len, struct vma_buf 
 	}
 	*out = buf;
 	return ERR_OK;
+}
+
+static inline err_t frame_buf(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
+{
+	err_t err = frame_buf_try(tcp, len, out, off);
+
+	if (__builtin_expect(err == ERR_MEM, 0))
+		TCP_COUNT(tcp, no_memory, 1);
+	return err;
 }
 
 static inline void frame_count(struct vma_tcp_conn *conn, uint32_t data)

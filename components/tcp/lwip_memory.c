@@ -238,17 +238,35 @@ segment_of_pieces(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t optio
 	return fill(seg, bytes, len, options_len);
 }
 
-struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
+static inline struct tcp_seg *get_whole(struct tcp_port_memory *memory)
 {
-	struct tcp_port_memory *memory = tcp->memory;
 	struct tcp_seg *seg = memory->whole;
 
 	if (__builtin_expect(!seg, 0))
-		return segment_of_pieces(tcp, bytes, len, options_len);
+		return NULL;
 	memory->whole = seg->next;
 	memory->whole_count--;
 	memory->in_use += 3;
+	return seg;
+}
+
+struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
+{
+	struct tcp_seg *seg = get_whole(tcp->memory);
+
+	if (__builtin_expect(!seg, 0))
+		return segment_of_pieces(tcp, bytes, len, options_len);
 	return fill(seg, bytes, len, options_len);
+}
+
+struct tcp_seg *memory_segment_whole(struct vma_tcp *tcp)
+{
+	return get_whole(tcp->memory);
+}
+
+void memory_segment_fill(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len)
+{
+	fill(seg, bytes, len, options_len);
 }
 
 static bool is_pair(const struct pbuf *p)

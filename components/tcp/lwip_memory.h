@@ -32,6 +32,10 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory);
 struct tcp_seg;
 #define MEMORY_SEGMENT_PBUFS 2
 struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len);
+/* The same in two steps, if one is kept in one piece; NULL: none is, which counts for nothing. Before it is filled it
+ * may be freed, and nothing else. */
+struct tcp_seg *memory_segment_whole(struct vma_tcp *tcp);
+void memory_segment_fill(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len);
 /* tcp_seg_free of any segment that is or was to be sent. Returns how many pbufs it had. Within lwip_enter. */
 unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg);
 

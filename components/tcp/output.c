@@ -173,20 +173,27 @@ static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, ui
 	return transmit(conn, all_is_fed(conn)) && written == n;
 }
 
-/* The same by the short way, if it can. */
-static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+/* A segment of n bytes that has been composed. */
+static inline __attribute__((always_inline)) void note_composed(struct vma_tcp_conn *conn, struct tcp_seg *seg,
+                                                                uint32_t n)
 {
-	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
-	uint32_t end;
+	const uint32_t end = conn->pcb->snd_lbb;
 
-	if (__builtin_expect(seg == NULL, 0))
-		return feed_by_lwip(conn, n, produced);
-	end = conn->pcb->snd_lbb;
 	if (n < conn->mss)
 		conn->snd_sml = end;
 	window_data_sent(conn);
 	recovery_sent_at(conn, seg, end - n, n);
 	note_given_to(conn, conn->fed); /* all that lwIP has: tcp_compose leaves nothing behind */
+}
+
+/* The same by the short way, if it can. */
+static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+{
+	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
+
+	if (__builtin_expect(seg == NULL, 0))
+		return feed_by_lwip(conn, n, produced);
+	note_composed(conn, seg, n);
 	return true;
 }
 
@@ -374,6 +381,34 @@ void tcp_output_conn(struct vma_tcp_conn *conn)
 	if (cc_has_model(&conn->cc)) /* it is for nobody else */
 		recovery_output_done(conn);
 	timers_retransmit_update(conn);
+}
+
+/*
+ * The frame leaves first, and what output and feed_alone would do about it follows while it is on its way: the peer's
+ * answer is not waited for meanwhile. Bytes that come behind it, and a FIN, are posted by who writes or shuts, after
+ * this or in another step; the first of these, which output would take along, are looked for nevertheless.
+ */
+bool tcp_output_message(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp *tcp = conn->tcp;
+	struct composed composed;
+	uint32_t n;
+
+	if (conn->pcb->refused_data != NULL || has_report(conn))
+		return false;
+	n = alone(conn);
+	if (n == 0 || !tcp_compose_frame(conn, n, &composed))
+		return false;
+	tcp_frames_leave(tcp);
+	tcp->alone++;
+	note_composed(conn, tcp_compose_segment(conn, n, &composed), n);
+	conn->ack_came = false;
+	if (__builtin_expect(fifo_produced(&conn->tx) != conn->fed || tcp->answers_wait, 0))
+		tcp_ready(conn);
+	if (fifo_produced(&conn->tx) == conn->fed)
+		conn->push_once = false;
+	timers_retransmit_update(conn);
+	return true;
 }
 
 /* ---- for timers ---- */

@@ -501,6 +501,9 @@ bool tcp_has_gone(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 void tcp_input_burst(struct vma_tcp_conn *conn);
 /* Feeds lwIP from the send fifo as far as windows, Nagle, cork and MSS allow, and sends; also ACKs that are due. */
 void tcp_output_conn(struct vma_tcp_conn *conn);
+/* The same where it comes to one message, with nothing else to send and no FIN: not within lwip_enter. False: it is
+ * something else, and nothing has been done. */
+bool tcp_output_message(struct vma_tcp_conn *conn);
 /* Sends one segment of pcb->unacked again, as it is. -ENOBUFS: no frame now. */
 int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg);
 void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now; within lwip_enter or not */
