@@ -13,14 +13,14 @@
 #include "predict.h"
 #include "recovery.h"
 
-enum { HDR_LEN = TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT };
+enum { STAMPED_LEN = TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT };
 
 struct message {
 	const uint8_t *data; /* in the packet */
 	uint32_t seq, ack, len;
 	uint32_t ts_val, ts_ecr;
 	uint16_t window; /* as it is in the header */
-	bool push;
+	bool push, stamped;
 };
 
 static inline uint16_t load16(const uint8_t *p)
@@ -28,24 +28,33 @@ static inline uint16_t load16(const uint8_t *p)
 	return (uint16_t)(p[0] << 8 | p[1]);
 }
 
-/* Data, ACK, perhaps PSH, time stamps where everybody puts them; nothing has come behind it that is to be merged. */
-static inline bool read_message(const struct vma_tcp *tcp, const struct vma_buf *packet, struct message *m)
+/*
+ * Data, ACK, perhaps PSH, time stamps where everybody puts them or, if there are to be none, no options; nothing has
+ * come behind it that is to be merged.
+ */
+static inline bool read_message(const struct vma_tcp_conn *conn, struct message *m)
 {
-	const uint8_t *hdr = (const uint8_t *)vma_buf_data(tcp->arena, packet) + packet->l4_off;
+	const struct vma_buf *packet = conn->burst;
+	const uint8_t *hdr = (const uint8_t *)vma_buf_data(conn->tcp->arena, packet) + packet->l4_off;
+	const bool stamped = conn->pcb->flags & TF_TIMESTAMP;
+	const uint32_t len = stamped ? STAMPED_LEN : TCP_HLEN;
 
 	if (packet->user != NULL || packet->payload_len == 0 || packet->next != NULL)
 		return false;
-	if ((load16(hdr + 12) & ~TCP_PSH) != (HDR_LEN / 4 << 12 | TCP_ACK) ||
-	    segment_load32(hdr + TCP_HLEN) != SEGMENT_TS_WORD)
+	if ((load16(hdr + 12) & ~(uint32_t)TCP_PSH) != (len / 4 << 12 | TCP_ACK) ||
+	    (stamped && segment_load32(hdr + TCP_HLEN) != SEGMENT_TS_WORD))
 		return false;
-	*m = (struct message){.data = hdr + HDR_LEN,
+	*m = (struct message){.data = hdr + len,
 	                      .seq = segment_load32(hdr + 4),
 	                      .ack = segment_load32(hdr + 8),
 	                      .len = packet->payload_len,
 	                      .window = load16(hdr + 14),
 	                      .push = hdr[13] & TCP_PSH,
-	                      .ts_val = segment_load32(hdr + TCP_HLEN + 4),
-	                      .ts_ecr = segment_load32(hdr + TCP_HLEN + 8)};
+	                      .stamped = stamped};
+	if (stamped) {
+		m->ts_val = segment_load32(hdr + TCP_HLEN + 4);
+		m->ts_ecr = segment_load32(hdr + TCP_HLEN + 8);
+	}
 	return true;
 }
 
@@ -54,9 +63,9 @@ static inline bool is_next(const struct vma_tcp_conn *conn, const struct message
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
-	return m->seq == pcb->rcv_nxt && m->len <= pcb->rcv_wnd && (int32_t)(m->ts_val - pcb->ts_recent) >= 0 &&
-	       pcb->ooseq == NULL && pcb->refused_data == NULL &&
-	       !atomic_load_explicit(&conn->shut_rd, memory_order_relaxed);
+	return m->seq == pcb->rcv_nxt && m->len <= pcb->rcv_wnd &&
+	       (!m->stamped || (int32_t)(m->ts_val - pcb->ts_recent) >= 0) && pcb->ooseq == NULL &&
+	       pcb->refused_data == NULL && !atomic_load_explicit(&conn->shut_rd, memory_order_relaxed);
 }
 
 /* Nothing is out and waits for more after it. With no segment out, or the one, unmarked, there is no mark at all. */
@@ -69,17 +78,17 @@ static inline bool acks_all(const struct tcp_pcb *pcb, const struct message *m)
 }
 
 /*
- * Established, with time stamps and SACK, which nearly all have: duplicate ACKs stand for no bytes then (dup_bytes),
- * and state OPEN says that none are counted (dup_acks), so there is nothing to be set back (recovery.c). What a
- * recovery before has left to be decided is decided there.
+ * Established, with SACK, which nearly all have: duplicate ACKs stand for no bytes then (dup_bytes), and state OPEN
+ * says that none are counted (dup_acks), so there is nothing to be set back (recovery.c). What a recovery before has
+ * left to be decided is decided there.
  */
 static inline bool is_calm(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	const struct tcp_pcb *pcb = conn->pcb;
 
-	return pcb->state == ESTABLISHED && (~pcb->flags & (TF_TIMESTAMP | TF_SACK)) == 0 && conn->connected &&
-	       r->state == TCP_RECOVERY_OPEN && !r->tail_probe_out && !r->undo_first_ack && !cc_has_model(&conn->cc);
+	return pcb->state == ESTABLISHED && pcb->flags & TF_SACK && conn->connected && r->state == TCP_RECOVERY_OPEN &&
+	       !r->tail_probe_out && !r->undo_first_ack;
 }
 
 /* As feed of input.c, before it asks tcp_predict. */
@@ -131,7 +140,8 @@ static inline void take_data(struct vma_tcp_conn *conn, const struct message *m)
 	conn->counts.bytes_in += m->len;
 	conn->bytes_came = true;
 	conn->last_in_ns = tcp->now_ns;
-	predict_time_stamp(pcb, m->seq, m->len, m->ts_val);
+	if (m->stamped)
+		predict_time_stamp(pcb, m->seq, m->len, m->ts_val);
 	pcb->rcv_nxt += m->len;
 	pcb->rcv_wnd -= m->len;
 }
@@ -161,7 +171,7 @@ static inline void conclude(struct vma_tcp_conn *conn, const struct message *m)
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_ack *ack = &conn->tcp->ack;
 
-	ack->has_ts = true; /* what window_received looks at */
+	ack->has_ts = m->stamped; /* what window_received looks at */
 	ack->ts_ecr = m->ts_ecr;
 	tcp_clear_flags(pcb, TF_ACK_DELAY);
 	if (pcb->snd_wnd > conn->snd_wnd_max)
@@ -175,8 +185,8 @@ bool tcp_message(struct vma_tcp_conn *conn)
 {
 	struct message m;
 
-	if (!read_message(conn->tcp, conn->burst, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) ||
-	    !is_calm(conn) || !may_predict(conn))
+	if (!read_message(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_calm(conn) ||
+	    !may_predict(conn))
 		return false;
 	if (!put(&conn->rx, m.data, m.len))
 		return false;

@@ -22,6 +22,8 @@ static inline bool tcp_message_is_all(struct vma_tcp_conn *conn)
 	    conn->pcb->flags & TF_ACK_NOW || conn->tcp->frames_count != 0)
 		return false;
 	conn->push_once = conn->ack_came = conn->recovery.probe_wanted = false;
+	if (cc_has_model(&conn->cc))
+		recovery_output_done(conn);
 	persist_end(conn);
 	return true;
 }

@@ -224,8 +224,8 @@ static void note_urgent(struct vma_tcp_conn *conn)
  *
  * Then recovery_retransmit would have nothing to do: no probe is wanted, nothing has marks (so what is in flight is all
  * that is out), F-RTO does not run, a rescue is for recoveries only, and the silence before it was not long enough for
- * a restart (the timeout is not below RTT_RTO_MIN_NS). A congestion control with a model, which paces, and urgent data
- * are left to the long way.
+ * a restart (the timeout is not below RTT_RTO_MIN_NS). What has to wait for its time, and urgent data, are left to the
+ * long way.
  */
 static inline uint32_t alone(struct vma_tcp_conn *conn)
 {
@@ -240,7 +240,7 @@ static inline uint32_t alone(struct vma_tcp_conn *conn)
 	out = scoreboard_out(conn);
 	if (waits > most || !conn->connected || pcb->unsent != NULL || r->state != TCP_RECOVERY_OPEN ||
 	    (r->sacked_bytes | r->dup_bytes | r->lost_bytes | r->frto) != 0 || r->probe_wanted || r->probe_new ||
-	    cc_has_model(&conn->cc) || conn->cc.pacing_rate != 0)
+	    !pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns))
 		return 0;
 	if (conn->urgent_mode || atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed) != 0)
 		return 0;
@@ -407,6 +407,8 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 		tcp_ready(conn);
 	if (fifo_produced(&conn->tx) == conn->fed)
 		conn->push_once = false;
+	if (cc_has_model(&conn->cc))
+		recovery_output_done(conn);
 	timers_retransmit_update(conn);
 	return true;
 }

@@ -86,11 +86,6 @@ void rate_ack_end(struct tcp_rate *rate, uint64_t min_rtt_ns, uint64_t now_ns, s
  */
 #define LATE_NS 150000
 
-bool pace_lets(const struct tcp_pace *pace, const struct tcp_cc *cc, uint64_t now_ns)
-{
-	return cc->pacing_rate == 0 || pace->next_ns <= now_ns || pace->left != 0;
-}
-
 void pace_sent(struct tcp_pace *pace, const struct tcp_cc *cc, uint32_t bytes, uint64_t now_ns)
 {
 	if (cc->pacing_rate == 0)

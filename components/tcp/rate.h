@@ -18,10 +18,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cc.h"
+
 struct vma_tcp_conn;
 struct tcp_seg;
-struct tcp_cc;
-struct tcp_cc_sample;
 
 #define RATE_UNIT_NS 64
 enum rate_mark { RATE_NOTED = 1, RATE_APP_LIMITED = 2 }; /* tcp_seg.rate_marks */
@@ -46,7 +46,10 @@ struct tcp_pace {
 	uint64_t next_ns; /* when the next may leave */
 	uint32_t left;    /* of the quantum that leaves now */
 };
-bool pace_lets(const struct tcp_pace *pace, const struct tcp_cc *cc, uint64_t now_ns);
+static inline bool pace_lets(const struct tcp_pace *pace, const struct tcp_cc *cc, uint64_t now_ns)
+{
+	return cc->pacing_rate == 0 || pace->next_ns <= now_ns || pace->left != 0;
+}
 void pace_sent(struct tcp_pace *pace, const struct tcp_cc *cc, uint32_t bytes, uint64_t now_ns);
 
 #endif

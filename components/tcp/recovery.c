@@ -303,6 +303,13 @@ static void give_sample(struct vma_tcp_conn *conn)
 		rate_app_limited(&conn->rate, r->pipe_bytes);
 }
 
+/* Else the peer has said something, and it is no acknowledgement: the kernel's tcp_ack does not ask the model, either.
+ */
+static bool had_something_out(const struct vma_tcp_conn *conn)
+{
+	return conn->pcb->snd_nxt != conn->recovery.news.una;
+}
+
 void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
@@ -327,9 +334,21 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 			ack_while_open(conn);
 	}
 	r->pipe_bytes = recovery_pipe(conn);
-	if (cc_has_model(&conn->cc))
+	if (cc_has_model(&conn->cc) && had_something_out(conn))
 		give_sample(conn);
 	r->news.acked = r->news.delivered = 0;
+}
+
+/* All that was in flight, in one segment. */
+static void sample_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t acked, uint64_t rtt_ns)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	rate_ack_begin(&conn->rate);
+	rate_delivered(&conn->rate, seg, conn->tcp->now_ns);
+	r->news = (struct tcp_ack_news){.delivered = acked, .in_flight = acked, .rtt_ns = rtt_ns};
+	give_sample(conn);
+	r->news.delivered = 0;
 }
 
 /*
@@ -337,7 +356,7 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
  * segment carries a mark, so all sums are 0 as they were; no search can be further than this segment; what it says of a
  * recovery before it is of interest only while that lasts.
  */
-void recovery_acked_last(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint32_t acked)
+void recovery_acked_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t acked)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t now_ns = conn->tcp->now_ns, rtt_ns = now_ns - seg->sent_ns;
@@ -350,7 +369,10 @@ void recovery_acked_last(struct vma_tcp_conn *conn, const struct tcp_seg *seg, u
 	rtt_sample(&conn->rtt, rtt_ns, now_ns);
 	r->backoff = 0;
 	progress(conn);
-	cc_acked(&conn->cc, acked, was_limited(conn), rtt_ns, now_ns);
+	if (cc_has_model(&conn->cc))
+		sample_last(conn, seg, acked, rtt_ns);
+	else
+		cc_acked(&conn->cc, acked, was_limited(conn), rtt_ns, now_ns);
 }
 
 /* ---- timeouts ---- */

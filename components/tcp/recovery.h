@@ -15,7 +15,7 @@ bool recovery_undo(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 void recovery_frto(struct vma_tcp_conn *conn);
 /*
  * recovery.c, for message.c: both halves of what an ACK means where it is one for all that is out, recovery is OPEN
- * with nothing left to decide, and the connection has SACK and no model. Any such ACK:
+ * with nothing left to decide, and the connection has SACK. Any such ACK:
  */
 static inline void recovery_answered(struct vma_tcp_conn *conn)
 {
@@ -24,7 +24,7 @@ static inline void recovery_answered(struct vma_tcp_conn *conn)
 	conn->recovery.pipe_bytes = 0;
 }
 /* And if something was out, namely seg, unmarked, sent once; `acked` bytes of it are new. It is still there. */
-void recovery_acked_last(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint32_t acked);
+void recovery_acked_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t acked);
 /* retransmit.c: RFC 8985 7.4. */
 void recovery_tail_probe_answer(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 /* retransmit.c: a full segment waits, and the receiver's window has room for it. */

@@ -190,7 +190,7 @@ static void test_after_a_silence_the_window_is_looked_at_first(void **state)
 	app_free(app);
 }
 
-static void test_a_model_of_the_path_and_urgent_data_go_the_long_way(void **state)
+static void test_what_has_to_wait_for_its_time_and_urgent_data_go_the_long_way(void **state)
 {
 	struct app *app = begin();
 	const struct raw_segment *s;
@@ -208,7 +208,14 @@ static void test_a_model_of_the_path_and_urgent_data_go_the_long_way(void **stat
 	ack(2 * MESSAGE);
 	raw_forget();
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_BBR), 0);
-	expect_long_way(app, MESSAGE, 1);
+	expect_alone(app, MESSAGE);
+	app->conn->cc.pacing_rate = 1000000;
+	app->conn->pace = (struct tcp_pace){.next_ns = side[0].tcp->now_ns + MS};
+	ack(3 * MESSAGE);
+	raw_forget();
+	expect_long_way(app, MESSAGE, 0);
+	run(MS + 1);
+	assert_int_equal(raw_unseen(), 1);
 	app_free(app);
 }
 
@@ -248,7 +255,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_a_window_that_is_closed_or_too_small_holds_it_back),
         RAW_CASE(test_recovery_and_its_marks_are_asked_first),
         RAW_CASE(test_after_a_silence_the_window_is_looked_at_first),
-        RAW_CASE(test_a_model_of_the_path_and_urgent_data_go_the_long_way),
+        RAW_CASE(test_what_has_to_wait_for_its_time_and_urgent_data_go_the_long_way),
         RAW_CASE(test_what_is_written_before_the_handshake_is_over_waits_for_it),
         RAW_CASE(test_a_fin_goes_along_or_behind),
 };

@@ -380,9 +380,10 @@ static void open_drawn(int way)
 	const uint32_t isn = draw(&seed, 8);
 
 	open_side(way);
+	side[0].options.congestion = draw(&seed, 3) == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	if (isn < 2)
 		choose_isn(isn << 31); /* where it wraps, or changes its sign */
-	open_conversation(true, true);
+	open_conversation(draw(&seed, 3) != 0, true);
 	memory_normal = side[0].tcp->attr.memory;
 	peer.got = theirs();
 	peer.lossy = draw(&seed, 3) == 0;
@@ -395,7 +396,7 @@ static void draw_step(void)
 	peer.b = draw(&seed, 1000);
 	peer.len = 1 + draw(&seed, draw(&seed, 8) != 0 ? 100 : 900);
 	raw.window = (uint16_t)(draw(&seed, 20) == 0 ? draw(&seed, 30) : 200 + draw(&seed, 1000));
-	raw.ts += draw(&seed, 3);
+	raw.ts += raw.ts != 0 ? draw(&seed, 3) : 0;
 	raw.ts_ecr = port_clock_ms(side[0].tcp) - draw(&seed, 3);
 	peer_takes(peer.lossy);
 	raw.count = raw.seen = 0;

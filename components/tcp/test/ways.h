@@ -16,6 +16,8 @@ enum { SHORT, GENERAL, WAYS };
 	X(struct tcp_recovery, recovery, conn->recovery)                                                               \
 	X(struct tcp_rtt, rtt, conn->rtt)                                                                              \
 	X(struct tcp_cc, cc, conn->cc)                                                                                 \
+	X(struct tcp_rate, rate, conn->rate)                                                                           \
+	X(struct tcp_pace, pace, conn->pace)                                                                           \
 	X(struct vma_tcp_counts, counts, conn->counts)                                                                 \
 	X(struct vma_tcp_counts, stack_counts, counts_of(0))                                                           \
 	X(uint64_t, retransmit_due_ns, known_due_ns(conn, TCP_TIMER_RETRANSMIT))                                       \
@@ -134,8 +136,16 @@ static inline uint64_t known_unacked(const struct tcp_pcb *pcb)
 	uint64_t hash = 0;
 
 	for (const struct tcp_seg *seg = pcb->unacked; seg != NULL; seg = seg->next) {
-		const uint64_t notes[] = {seg->sent_ns, seg->first_sent_ns, seg->send_number,
-		                          seg->sends,   seg->marks,         seg->len};
+		const uint64_t notes[] = {seg->sent_ns,
+		                          seg->first_sent_ns,
+		                          seg->send_number,
+		                          seg->sends,
+		                          seg->marks,
+		                          seg->len,
+		                          seg->rate_marks,
+		                          seg->rate_marks ? seg->rate_delivered : 0,
+		                          seg->rate_marks ? seg->rate_delivered_ago : 0,
+		                          seg->rate_marks ? seg->rate_first_ago : 0};
 
 		hash = known_hash(hash, notes, sizeof(notes));
 	}
@@ -154,7 +164,8 @@ static inline void look(struct known *k)
 		KNOWN_OF_PCB(X)
 	}
 #undef X
-	memset(&k->recovery.news, 0, sizeof(k->recovery.news)); /* of one acknowledgement */
+	memset(&k->recovery.news, 0, sizeof(k->recovery.news)); /* of one acknowledgement; and so is a sample */
+	memset(&k->rate.sampled, 0, sizeof(k->rate) - offsetof(struct tcp_rate, sampled));
 	k->recovery.judged = k->recovery.resent = k->recovery.sack_seen = NULL;
 }
 
