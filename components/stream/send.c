@@ -139,6 +139,7 @@ struct writing {
 	int refused; /* by a control message that is not understood: nothing is sent */
 	uint64_t deadline_ns;
 	bool nonblocking;
+	bool stays;            /* stream_stay: it may wait */
 	bool unpushed;         /* committed, and not sent yet */
 	bool queues;           /* what is committed last waits for company, */
 	struct vma_ring *ring; /* here */
@@ -236,11 +237,20 @@ static int give(struct writing *w, struct vma_tcp_conn *conn)
 	return copied < 0 ? (int)copied : 1;
 }
 
+/*
+ * A call that has not waited yet has not said that it stays (stream_stay, two locked operations): the turn does
+ * instead. Who closes the socket has taken its last descriptor out, and then waits for the turn once before he ends it:
+ * what has the turn before him is sent, and what has it after him finds that there is no such descriptor.
+ */
 static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
 {
-	int rc;
+	int rc = -EBADF;
 
 	stream_turn_take(&w->sock->writer);
+	if (__builtin_expect(!w->stays && stream_has_ended(w->sock), 0)) {
+		stream_turn_give(&w->sock->writer);
+		return rc;
+	}
 	do
 		rc = give(w, conn);
 	while (rc > 0 && left_of(w) > 0);
@@ -249,6 +259,14 @@ static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
 	w->unpushed = false;
 	stream_turn_give(&w->sock->writer);
 	return rc;
+}
+
+/* Whoever closes the socket from now on leaves the end of it to this call. False: that was before. */
+static bool stays(struct writing *w)
+{
+	if (!w->stays)
+		w->stays = stream_stay(w->sock);
+	return w->stays;
 }
 
 /* No room: 0 there is some now; -EAGAIN, -EINTR; others as they are. */
@@ -264,6 +282,8 @@ static int make_room(struct writing *w, bool *driven)
 			vma_stats_add(&w->sock->stats->tx_eagain, 1);
 		return -EAGAIN;
 	}
+	if (!stays(w))
+		return -EBADF;
 	return wait_until(w->sock, can_write, &w->deadline_ns);
 }
 
@@ -289,6 +309,8 @@ static ssize_t send_all(struct writing *w)
 			continue;
 		if (w->done != 0)
 			return (ssize_t)w->done;
+		if (!w->stays && stream_has_ended(sock))
+			return -EBADF;
 		if (__builtin_expect(sock->file.os_only, 0))
 			return -ESTALE; /* handed over to the kernel */
 		return rc == -EPIPE ? broken(sock, w->flags) : rc;
@@ -303,30 +325,32 @@ static void catch_up(struct stream_sock *sock)
 }
 
 /* sk_stream_wait_connect */
-static ssize_t send_connected(struct writing *w)
+static ssize_t __attribute__((cold, noinline)) send_connected(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	int rc = 0;
 
-	if (stream_phase(sock) == STREAM_CONNECTING)
-		catch_up(sock);
+	if (!stays(w))
+		return -EBADF;
+	catch_up(sock);
 	if (stream_phase(sock) == STREAM_CONNECTING)
 		rc = w->nonblocking ? -EAGAIN : wait_until(sock, is_connected, &w->deadline_ns);
 	return rc == 0 ? send_all(w) : rc;
 }
 
-/* Whoever closes the socket from now on leaves the end of it to this call. */
 static ssize_t send_staying(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	ssize_t rc;
 
-	if (!stream_stay(sock))
+	/* A descriptor may keep the turn waiting, and a notice is queued after the bytes. */
+	if (__builtin_expect(w->pieces == NULL || w->flags & MSG_ZEROCOPY, 0) && !stays(w))
 		return -EBADF;
-	rc = send_connected(w);
+	rc = stream_phase(sock) == STREAM_CONNECTING ? send_connected(w) : send_all(w);
 	if (rc > 0 && w->flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
 		stream_zerocopy_sent(sock);
-	stream_leave(sock);
+	if (__builtin_expect(w->stays, 0))
+		stream_leave(sock);
 	return rc;
 }
 

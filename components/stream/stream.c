@@ -81,8 +81,16 @@ static void net_changed(struct vma_file *file)
 
 /* ---- the end ---- */
 
+/* A send that has begun comes before the end, and none after it: see give_turn in send.c. */
+static void await_sends(struct stream_sock *sock)
+{
+	stream_turn_take(&sock->writer);
+	stream_turn_give(&sock->writer);
+}
+
 static void end(struct stream_sock *sock, bool may_linger)
 {
+	await_sends(sock);
 	if (stream_phase(sock) == STREAM_LISTENING)
 		stream_listen_end(sock);
 	if (stream_hand_over(sock)) {
