@@ -195,6 +195,49 @@ static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
 	CALL(int, (vma_file_put(file), 0));
 }
 
+static void *send_found(void *arg)
+{
+	struct bed_message m = {.iov = {.iov_base = "sent", .iov_len = 4}};
+
+	m.msg.msg_iov = &m.iov;
+	m.msg.msg_iovlen = 1;
+	return (void *)(intptr_t)CALL(ssize_t, stream_sendmsg(arg, -1, &m.msg, 0)); /* SIGPIPE would end the test */
+}
+
+static void *close_now(void *arg)
+{
+	do_close(*(int *)arg);
+	return NULL;
+}
+
+/* A send that does not wait has the writer's turn, and who closes waits for that; what comes after it is EBADF. */
+static void test_closed_by_another_thread_a_send_goes_first_or_not_at_all(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, 0);
+	struct vma_file *file = vma_fd_lookup(fd);
+	pthread_t closer, sender;
+	void *sent;
+
+	(void)state;
+	vma_file_get(file);
+	stream_turn_take(&stream_sock(file)->writer); /* a send is copying */
+	pthread_create(&sender, NULL, send_found, file);
+	usleep(20000);
+	pthread_create(&closer, NULL, close_now, &fd);
+	bed_never(has(peer, VMA_TCP_PEER_CLOSED));
+	stream_turn_give(&stream_sock(file)->writer);
+	pthread_join(sender, &sent);
+	pthread_join(closer, NULL);
+	assert_true((intptr_t)sent == 4 || (intptr_t)sent == -EBADF);
+	bed_until(has(peer, VMA_TCP_PEER_CLOSED));
+	assert_int_equal(vma_tcp_rx_bytes(peer->conn), (intptr_t)sent == 4 ? 4 : 0);
+	assert_false(has(peer, VMA_TCP_FAILED));
+	bed_pair_end(-1, listener, peer);
+	CALL(int, (vma_file_put(file), 0));
+}
+
 static void *shut_later(void *arg)
 {
 	usleep(50000);
@@ -373,6 +416,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shut_for_reading_it_says_the_end),
         cmocka_unit_test(test_closed_by_another_thread_a_read_goes_on),
         cmocka_unit_test(test_a_call_that_finds_it_closed_is_ebadf),
+        cmocka_unit_test(test_closed_by_another_thread_a_send_goes_first_or_not_at_all),
         cmocka_unit_test(test_shut_by_another_thread_a_read_ends),
         cmocka_unit_test(test_shut_while_another_thread_writes_all_that_was_written_arrives),
         cmocka_unit_test(test_a_duplicate_keeps_it_open),
