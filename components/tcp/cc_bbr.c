@@ -119,26 +119,37 @@ static void set_pacing(struct tcp_cc *cc, uint32_t gain)
 
 /* ---- the rate ---- */
 
+static uint64_t highest(const struct tcp_bbr *bbr)
+{
+	uint64_t max = 0;
+
+	for (unsigned i = 0; i < BBR_RATE_ROUNDS; i++)
+		max = bbr->rate[i] > max ? bbr->rate[i] : max;
+	return max;
+}
+
 /*
  * The filter ages only when there is a sample: what was known before a time in which the application sent little is
- * still known after it.
+ * still known after it. Only when the highest of all has become too old the others are looked at.
  */
 static void keep_rate(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
 {
 	uint64_t *rate = &bbr->rate[bbr->round % BBR_RATE_ROUNDS];
-	uint64_t passed = bbr->round - bbr->rate_round;
+	uint64_t passed = bbr->round - bbr->rate_round, old = 0;
 
-	for (uint64_t i = 0; i < passed && i < BBR_RATE_ROUNDS; i++)
-		bbr->rate[(bbr->round - i) % BBR_RATE_ROUNDS] = 0;
+	for (uint64_t i = 0; i < passed && i < BBR_RATE_ROUNDS; i++) {
+		uint64_t *last = &bbr->rate[(bbr->round - i) % BBR_RATE_ROUNDS];
+
+		old = *last > old ? *last : old;
+		*last = 0;
+	}
 	bbr->rate_round = bbr->round;
 	if (bytes_per_sec > *rate)
 		*rate = bytes_per_sec;
-	if (passed != 0)
-		bbr->max_rate = 0;
-	for (unsigned i = 0; i < BBR_RATE_ROUNDS; i++) {
-		if (bbr->rate[i] > bbr->max_rate)
-			bbr->max_rate = bbr->rate[i];
-	}
+	if (bytes_per_sec >= bbr->max_rate)
+		bbr->max_rate = bytes_per_sec;
+	else if (old == bbr->max_rate)
+		bbr->max_rate = highest(bbr);
 }
 
 static void see_rate(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
