@@ -636,6 +636,34 @@ static void test_a_model_of_the_path_learns_the_same_both_ways(void **state)
 	expect_same(known[SHORT], known[GENERAL], 200);
 }
 
+/* Ten seconds after the lowest round-trip time the model would look for another one. */
+static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **state)
+{
+	struct tcp_cc cc;
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		open_side(way);
+		side[0].options.congestion = VMA_TCP_CC_BBR;
+		open_conversation(true, true);
+		for (unsigned i = 0; i < 5; i++) {
+			send_bytes(app, 64);
+			pass_time();
+			message(64);
+		}
+		assert_null(app->conn->pcb->unacked);
+		cc = app->conn->cc;
+		run(11000 * MS);
+		message(64);
+		assert_memory_equal(&cc, &app->conn->cc, sizeof(cc));
+		send_bytes(app, 64);
+		pass_time();
+		message(64);
+		assert_memory_not_equal(&cc, &app->conn->cc, sizeof(cc));
+		close_way();
+	}
+}
+
 static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void **state)
 {
 	(void)state;
@@ -732,6 +760,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_room_that_it_makes_is_told_with_it),
         cmocka_unit_test(test_other_segments_go_the_general_way_with_the_same_result),
         cmocka_unit_test(test_a_model_of_the_path_learns_the_same_both_ways),
+        cmocka_unit_test(test_what_comes_while_nothing_is_out_says_nothing_to_a_model),
         cmocka_unit_test(test_without_sack_it_is_not_taken_and_without_time_stamps_it_is),
         cmocka_unit_test(test_a_conversation_drawn_by_chance_is_the_same_both_ways),
 };
