@@ -6,7 +6,8 @@
 #   make bench-instr UPDATE=1   writes the file anew: a change that raises a figure says why in its commit
 #
 # Two figures per phase: all instructions, and those outside the wire itself, which stands for a device. What a message
-# or segment costs in TCP must not grow with the number of connections (the last number of a phase's name).
+# or segment costs in TCP must not grow with the number of connections (the last number of a phase's name; "bbr" is one
+# without time stamps, with BBR).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
@@ -16,7 +17,7 @@ ring=$build/bench/instr_ring udp=$build/components/udp/test/instr_udp tcp=$build
 phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $ring:poll_empty $udp:send $udp:sendto
 	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_waited $udp:receive_empty"
 for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
-	for connections in 1 100 10000; do phases="$phases $tcp:${phase}_$connections"; done
+	for group in 1 100 10000 bbr; do phases="$phases $tcp:${phase}_$group"; done
 done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

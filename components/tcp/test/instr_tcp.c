@@ -5,8 +5,9 @@
  *   instr_tcp MESSAGES PHASE
  *   valgrind --tool=callgrind --toggle-collect=phase_tcp_send_100 build/components/tcp/test/instr_tcp 4096 tcp_send_100
  *
- * The number is that of the connections, which take turns: what a message costs must not grow with it. Each phase is a
- * function of its own, with ring and wire below it.
+ * The number is that of the connections, which take turns: what a message costs must not grow with it. "bbr" is one
+ * connection without time stamps and with BBR, where the others have time stamps and Cubic. Each phase is a function of
+ * its own, with ring and wire below it.
  *
  *   phase_tcp_send_N      64 bytes: reserve, copy, commit, which drives: segment, frame, kick. Acknowledges what came
  *   phase_tcp_receive_N   its receipt: progress, which brings it to the fifo; front, copy, consume
@@ -92,10 +93,10 @@ static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, 
 	return done;
 }
 
-/* X(number of connections) */
-#define COUNTS(X) X(1) X(100) X(10000)
+/* X(name, number of connections) */
+#define COUNTS(X) X(1, 1) X(100, 100) X(10000, 10000) X(bbr, 1)
 #define PHASE __attribute__((noinline))
-#define X(n)                                                                                                           \
+#define X(n, connections)                                                                                              \
 	PHASE size_t phase_tcp_send_##n(struct side *from, unsigned i, size_t len);                                    \
 	PHASE size_t phase_tcp_receive_##n(struct side *to, unsigned i);                                               \
 	PHASE size_t phase_tcp_bulk_out_##n(struct side *from, unsigned i, size_t len);                                \
@@ -120,6 +121,7 @@ COUNTS(X)
 #undef X
 
 struct phases {
+	const char *name;
 	unsigned connections;
 	size_t (*send)(struct side *from, unsigned i, size_t len);
 	size_t (*receive)(struct side *to, unsigned i);
@@ -127,7 +129,8 @@ struct phases {
 	size_t (*bulk_in)(struct side *to, unsigned i);
 };
 static const struct phases phases[] = {
-#define X(n) {n, phase_tcp_send_##n, phase_tcp_receive_##n, phase_tcp_bulk_out_##n, phase_tcp_bulk_in_##n},
+#define X(n, connections)                                                                                              \
+	{#n, connections, phase_tcp_send_##n, phase_tcp_receive_##n, phase_tcp_bulk_out_##n, phase_tcp_bulk_in_##n},
         COUNTS(X)
 #undef X
 };
@@ -220,7 +223,7 @@ static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tc
 	return true;
 }
 
-static void open_side(int number, struct vma_nic *nic)
+static void open_side(int number, struct vma_nic *nic, bool no_timestamps)
 {
 	struct side *s = &side[number];
 	struct vma_ring_attr ring = {.nic = nic,
@@ -229,8 +232,11 @@ static void open_side(int number, struct vma_nic *nic)
 	                             .thread_mode = VMA_THREAD_SPIN,
 	                             .rx_sw_csum = true,
 	                             .name = "instr"};
-	struct vma_tcp_attr attr = {
-	        .arena = s->arena, .host = {.now_ns = get_now}, .gro_streams_max = 32, .name = "instr"};
+	struct vma_tcp_attr attr = {.arena = s->arena,
+	                            .host = {.now_ns = get_now},
+	                            .no_timestamps = no_timestamps,
+	                            .gro_streams_max = 32,
+	                            .name = "instr"};
 
 	s->nic = nic;
 	ring.spill_pool = s->spill;
@@ -239,7 +245,7 @@ static void open_side(int number, struct vma_nic *nic)
 	must(vma_tcp_create(&attr, &s->tcp), "stack");
 }
 
-static void open_sides(void)
+static void open_sides(bool no_timestamps)
 {
 	struct vma_wire_pair_attr wire = {0};
 	struct vma_nic *nic[2];
@@ -253,8 +259,8 @@ static void open_sides(void)
 		must(vma_bufpool_create(&spill, &side[i].spill), "pool");
 	}
 	must(vma_wire_pair(&wire, nic), "wire");
-	open_side(0, nic[0]);
-	open_side(1, nic[1]);
+	open_side(0, nic[0], no_timestamps);
+	open_side(1, nic[1], no_timestamps);
 }
 
 static void listen_at(const struct vma_tcp_options *options)
@@ -295,14 +301,13 @@ static void connect_one(unsigned i, const struct vma_tcp_options *options)
 	must(side[1].conn[i] != NULL ? 0 : -1, "accept");
 }
 
-/* The phases whose number NAME ends with; the others are not needed for it. */
+/* The phases of the group that NAME ends with; the others are not needed for it. */
 static const struct phases *phases_of(const char *name)
 {
-	const char *number = strrchr(name, '_');
-	unsigned connections = number != NULL ? (unsigned)atoi(number + 1) : 0;
+	const char *group = strrchr(name, '_');
 
-	for (unsigned i = 0; i < sizeof(phases) / sizeof(*phases); i++)
-		if (phases[i].connections == connections)
+	for (unsigned i = 0; group != NULL && i < sizeof(phases) / sizeof(*phases); i++)
+		if (strcmp(phases[i].name, group + 1) == 0)
 			return &phases[i];
 	fprintf(stderr, "no phase %s\n", name);
 	exit(1);
@@ -313,13 +318,16 @@ int main(int argc, char **argv)
 	unsigned messages = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) / 2 * 2 : 4096;
 	const char *name = argc > 2 ? argv[2] : "tcp_send_1";
 	const struct phases *p = phases_of(name);
-	struct phases quiet = {p->connections, quiet_send, quiet_receive, quiet_bulk_out, quiet_receive};
+	struct phases quiet = {p->name, p->connections, quiet_send, quiet_receive, quiet_bulk_out, quiet_receive};
+	const bool is_bbr = strcmp(p->name, "bbr") == 0;
 	struct vma_tcp_options options;
 
 	vma_tcp_options_init(&options);
 	options.nodelay = 1;
 	options.quickack = 0; /* the steady state of a conversation, from the beginning */
-	open_sides();
+	if (is_bbr)
+		options.congestion = VMA_TCP_CC_BBR;
+	open_sides(is_bbr);
 	listen_at(&options);
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);
