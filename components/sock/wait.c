@@ -99,7 +99,7 @@ static int spin(struct vma_wait *wait, uint32_t signals)
 	struct looks looks = {0};
 	int rc = 0;
 
-	if (wait->spin_loops == 0 || wait->spin_nsec == 0 || wait->ops->rings(wait) == 0)
+	if (wait->spin_loops == 0 || wait->spin_nsec == 0 || (wait->ops->rings(wait) == 0 && !wait->without_rings))
 		return 0;
 	if (!spin_begin(&state, wait))
 		return 0;

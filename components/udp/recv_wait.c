@@ -103,7 +103,9 @@ static bool is_time_to_ask(struct udp_sock *sock, const struct vma_engine *engin
 	    atomic_load_explicit(&udp_os_sends, memory_order_acquire) ==
 	            atomic_load_explicit(&sock->os_sends_seen, memory_order_relaxed))
 		return false;
-	atomic_store_explicit(&sock->os_countdown, (uint32_t)engine->conf.rx_udp_poll_os_ratio, memory_order_relaxed);
+	/* 0, never by count, becomes a count that nobody lives to see the end of. */
+	atomic_store_explicit(&sock->os_countdown, (uint32_t)engine->conf.rx_udp_poll_os_ratio - 1,
+	                      memory_order_relaxed);
 	return true;
 }
 
@@ -284,6 +286,7 @@ static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct 
 		rx->wait.spin_loops = offloaded ? engine->conf.rx_poll : engine->conf.rx_poll_init;
 		rx->wait.os_ratio = (uint32_t)engine->conf.rx_udp_poll_os_ratio;
 		rx->wait.yield = engine->conf.rx_poll_yield;
+		rx->wait.without_rings = !offloaded && rx->wait.os_ratio != 0;
 	}
 }
 

@@ -258,6 +258,7 @@ struct vma_wait {
 	int64_t spin_nsec;    /* at most so long; -1: no such bound */
 	uint32_t os_ratio;    /* looks per question to the OS; 0: only before sleeping */
 	bool yield;           /* VMA_RX_POLL_YIELD */
+	bool without_rings;   /* spins also where there is no ring to look at: asking the OS is all it does there */
 	struct pollfd *fds;   /* OS descriptors to sleep on; revents are left as ppoll set them */
 	unsigned nfds;
 	bool mixed; /* for OS descriptors of any kind as well: see spin.c */

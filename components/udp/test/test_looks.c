@@ -1,0 +1,132 @@
+/* How long a receive looks, how often it asks the OS meanwhile, and whether others get the core: as the user says. */
+#include "bed.h"
+
+#include "../../sock/test/count_calls.h"
+
+enum { LOOKS = 200, LOOKS_BREATH = 8 /* one in so many may yield */ };
+
+static struct udp_sock *sock;
+static struct bed_attached attached;
+static struct vma_conf as_set;
+
+static int setup(void **state)
+{
+	(void)state;
+	as_set = vma_engine()->conf;
+	sock = bed_socket(true);
+	bed_attach(&attached, sock, bed_local);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	bed_detach(&attached);
+	bed_close(sock);
+	vma_engine()->conf = as_set;
+	return 0;
+}
+
+/* What a number of receives call, of which none gets anything. */
+static struct calls receive(int times)
+{
+	char data[8];
+	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
+	const struct calls before = calls;
+
+	for (int i = 0; i < times; i++) {
+		struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+		struct vma_thread *self = vma_enter();
+
+		assert_int_equal(udp_recvmsg(&sock->file, bed_fd(sock), &msg, 0), -EAGAIN);
+		vma_leave(self);
+	}
+	return (struct calls){.yields = calls.yields - before.yields, .asks = calls.asks - before.asks};
+}
+
+/* One that looks, and then sleeps until its time is over. */
+static struct calls wait_once(void)
+{
+	atomic_store(&sock->nonblocking, false);
+	atomic_store(&sock->rcvtimeo_ns, 100000000);
+	return receive(1);
+}
+
+/* Of which one is for the end of its time. */
+static unsigned asks_of_a_wait(int64_t looks, int64_t ratio)
+{
+	vma_engine()->conf.rx_poll = looks;
+	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
+	return wait_once().asks - 1;
+}
+
+static unsigned asks_without_waiting(int64_t ratio)
+{
+	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
+	atomic_store(&sock->nonblocking, true);
+	atomic_store(&sock->os_countdown, 0); /* now it counts from the new one */
+	receive(1);
+	return receive(LOOKS).asks;
+}
+
+static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
+{
+	(void)state;
+	assert_int_equal(asks_of_a_wait(0, 1), 0);
+	assert_int_equal(asks_of_a_wait(LOOKS, 1), LOOKS);
+	assert_int_equal(asks_of_a_wait(LOOKS, 10), LOOKS / 10);
+	assert_int_equal(asks_of_a_wait(LOOKS, 100), LOOKS / 100);
+	assert_int_equal(asks_of_a_wait(LOOKS, 0), 0);
+}
+
+static void test_who_does_not_wait_asks_the_os_once_in_so_many_calls(void **state)
+{
+	(void)state;
+	assert_int_equal(asks_without_waiting(1), LOOKS);
+	assert_int_equal(asks_without_waiting(10), LOOKS / 10);
+	assert_int_equal(asks_without_waiting(100), LOOKS / 100);
+	assert_int_equal(asks_without_waiting(0), 0);
+}
+
+static void test_the_core_is_given_to_others_if_that_is_wished(void **state)
+{
+	(void)state;
+	vma_engine()->conf.rx_poll = LOOKS;
+	assert_int_equal(wait_once().yields, 0);
+	vma_engine()->conf.rx_poll_yield = true;
+	assert_int_equal(wait_once().yields, LOOKS / LOOKS_BREATH);
+}
+
+/* Nothing of it is offloaded yet: it can look at its shadow only. */
+static void test_a_socket_that_has_nothing_offloaded_has_a_bound_of_its_own(void **state)
+{
+	(void)state;
+	vma_engine()->conf.rx_poll_yield = true;
+	vma_engine()->conf.rx_poll = 0;
+	vma_engine()->conf.rx_poll_init = LOOKS;
+	assert_int_equal(wait_once().yields, 0);
+	bed_detach(&attached);
+	vma_engine()->conf.rx_udp_poll_os_ratio = 10;
+	assert_int_equal(wait_once().yields, LOOKS / LOOKS_BREATH);
+	assert_int_equal(wait_once().asks - 1, LOOKS / 10);
+	vma_engine()->conf.rx_poll_init = 0;
+	vma_engine()->conf.rx_poll = LOOKS;
+	assert_int_equal(wait_once().yields, 0);
+	bed_attach(&attached, sock, bed_local);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_wait_asks_the_os_once_in_so_many_looks),
+        CASE(test_who_does_not_wait_asks_the_os_once_in_so_many_calls),
+        CASE(test_the_core_is_given_to_others_if_that_is_wished),
+        CASE(test_a_socket_that_has_nothing_offloaded_has_a_bound_of_its_own),
+};
+
+int main(void)
+{
+	calls_asked = SYS_recvmsg;
+	calls_slow_clocks();
+	return bed_run(tests, sizeof(tests) / sizeof(tests[0]));
+}
