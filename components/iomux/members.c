@@ -320,9 +320,7 @@ static bool is_due(struct members *members, const struct iomux_policy *policy, i
 		return false;
 	if (memory.about != members->about || iomux_asked_long_ago(asked))
 		return true;
-	if (found > 0)
-		return asked->skipped >= policy->skip_os;
-	return members->n_os > 0;
+	return members->n_os > 0 && (found == 0 || asked->skipped >= policy->skip_os);
 }
 
 static int ask_if_due(struct members *members, const struct iomux_policy *policy, int found)

@@ -11,7 +11,7 @@
 #define ASK_AGAIN_NSEC 20000
 
 /* As in conf_params.h; before the engine runs no member is offloaded, and the kernel's answer is all there is. */
-static const struct iomux_policy defaults = {.spin_nsec = 100000000, .os_ratio = 10, .skip_os = 4};
+static const struct iomux_policy defaults = {.spin_nsec = 100000000, .os_ratio = 10, .skip_os = 3};
 
 void iomux_policy_get(struct iomux_policy *policy)
 {
@@ -24,7 +24,8 @@ void iomux_policy_get(struct iomux_policy *policy)
 	conf = &engine->conf;
 	policy->spin_nsec = conf->select_poll < 0 ? -1 : conf->select_poll * 1000;
 	policy->os_ratio = (uint32_t)conf->select_poll_os_ratio;
-	policy->skip_os = (uint32_t)conf->select_skip_os;
+	/* Once in so many calls; 0, never by count, becomes a count that nobody lives to see the end of. */
+	policy->skip_os = (uint32_t)conf->select_skip_os - 1;
 	policy->yield = conf->rx_poll_yield;
 }
 

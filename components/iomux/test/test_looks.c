@@ -1,0 +1,150 @@
+/* How often poll and epoll_wait ask the OS, while they look and while offloaded members are ready: as the user says. */
+#include "worlds.h"
+
+#include "../../sock/test/count_calls.h"
+#include "../../sock/test/small_engine.h"
+
+enum { CALLS = 120, WAIT_MSEC = 30, LOOKS_BREATH = 8 /* one in so many yields */ };
+
+static struct world world = {.kind = OFFLOADED};
+static struct vma_conf as_set;
+static int ours, os, os_end, set;
+
+/* A socket that is offloaded, and a descriptor of the OS's on which nothing ever comes. */
+static int setup(void **state)
+{
+	int ends[2];
+
+	(void)state;
+	as_set = vma_engine()->conf;
+	ours = w_socket(&world);
+	atomic_store(&fake_at(ours)->rings, 1ULL << 63);
+	assert_int_equal(pipe(ends), 0);
+	os = ends[0];
+	os_end = ends[1];
+	set = epoll_create1(0);
+	assert_int_equal(w_ctl(&world, set, EPOLL_CTL_ADD, ours, EPOLLIN, 1), 0);
+	assert_int_equal(w_ctl(&world, set, EPOLL_CTL_ADD, os, EPOLLIN, 2), 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	w_close(&world, set);
+	w_close(&world, ours);
+	close(os);
+	close(os_end);
+	vma_engine()->conf = as_set;
+	return 0;
+}
+
+static int by_poll(int msec)
+{
+	struct pollfd fds[2] = {{.fd = ours, .events = POLLIN}, {.fd = os, .events = POLLIN}};
+
+	return w_poll(&world, fds, 2, msec);
+}
+
+static int by_epoll(int msec)
+{
+	struct epoll_event events[2];
+
+	return w_wait(&world, set, events, 2, msec);
+}
+
+static const struct way {
+	int (*call)(int msec);
+	long asks_by;
+} ways[] = {{by_poll, SYS_ppoll}, {by_epoll, SYS_epoll_pwait}};
+
+/* While something is there. */
+static unsigned asks_while_ready(const struct way *way, int64_t skip)
+{
+	unsigned before;
+
+	vma_engine()->conf.select_skip_os = skip;
+	calls_asked = way->asks_by;
+	/* Until it has been asked, from when on it is counted; where it is never, no more than it takes to know. */
+	before = calls.asks;
+	for (int i = 0; i < 20 && calls.asks == before; i++)
+		assert_int_equal(way->call(0), 1);
+	before = calls.asks;
+	for (int i = 0; i < CALLS; i++)
+		assert_int_equal(way->call(0), 1);
+	return calls.asks - before;
+}
+
+static void test_while_ours_are_ready_the_os_is_asked_once_in_so_many_calls(void **state)
+{
+	(void)state;
+	fake_push(fake_at(ours));
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(asks_while_ready(&ways[i], 1), CALLS);
+		assert_int_equal(asks_while_ready(&ways[i], 4), CALLS / 4);
+		assert_int_equal(asks_while_ready(&ways[i], 10), CALLS / 10);
+		assert_int_equal(asks_while_ready(&ways[i], 0), 0);
+	}
+}
+
+/* A call that waits in vain. It looks until its time is over: how often, its yields tell. */
+static struct calls wait_once(const struct way *way)
+{
+	struct calls before = calls;
+
+	assert_int_equal(way->call(WAIT_MSEC), 0);
+	return (struct calls){.yields = calls.yields - before.yields, .asks = calls.asks - before.asks};
+}
+
+static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
+{
+	static const unsigned ratios[] = {1, 10, 100};
+
+	(void)state;
+	vma_engine()->conf.select_poll = -1;
+	vma_engine()->conf.rx_poll_yield = true;
+	for (int i = 0; i < 2; i++) {
+		calls_asked = ways[i].asks_by;
+		for (unsigned k = 0; k < sizeof(ratios) / sizeof(ratios[0]); k++) {
+			struct calls made;
+			unsigned looks;
+
+			vma_engine()->conf.select_poll_os_ratio = ratios[k];
+			made = wait_once(&ways[i]);
+			looks = made.yields * LOOKS_BREATH;
+			assert_true(looks >= LOOKS_BREATH);
+			assert_in_range(made.asks, looks / ratios[k], looks / ratios[k] + 3); /* and at its end */
+		}
+		vma_engine()->conf.select_poll_os_ratio = 0;
+		assert_in_range(wait_once(&ways[i]).asks, 0, 2);
+	}
+}
+
+static void test_a_wait_that_is_not_to_look_sleeps_at_once(void **state)
+{
+	(void)state;
+	vma_engine()->conf.select_poll = 0;
+	vma_engine()->conf.select_poll_os_ratio = 1;
+	vma_engine()->conf.rx_poll_yield = true;
+	for (int i = 0; i < 2; i++) {
+		calls_asked = ways[i].asks_by;
+		assert_int_equal(wait_once(&ways[i]).yields, 0);
+		assert_in_range(wait_once(&ways[i]).asks, 0, 2);
+	}
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CASE(test_while_ours_are_ready_the_os_is_asked_once_in_so_many_calls),
+	        CASE(test_a_wait_asks_the_os_once_in_so_many_looks),
+	        CASE(test_a_wait_that_is_not_to_look_sleeps_at_once),
+	};
+
+	calls_slow_clocks();
+	if (small_engine("1024", "64") == NULL)
+		return 1;
+	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+}
