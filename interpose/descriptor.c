@@ -8,6 +8,7 @@
 #include <linux/close_range.h>
 #include <unistd.h>
 
+#include <vma/iomux.h>
 #include <vma/stream.h>
 
 #include "call.h"
@@ -164,6 +165,13 @@ void pass_on(int fd)
 	errno = call.saved_errno;
 }
 
+/* Of a descriptor that is not ours: of an epoll set that may become so, say. */
+static int copied(int from, int to)
+{
+	vma_iomux_epoll_note_copy(from, to);
+	return fresh(to);
+}
+
 /*
  * `to` has just become a copy of `from`. Without memory for the table the copy would be a shadow that receives nothing:
  * it is taken back.
@@ -181,7 +189,7 @@ static int share(int from, int to, bool cloexec)
 		return to;
 	}
 	if (!call_begin(&call, from)) {
-		fresh(to);
+		copied(from, to);
 		return to;
 	}
 	rc = vma_fd_install(to, call.file);
@@ -204,7 +212,7 @@ static int share(int from, int to, bool cloexec)
 EXPORT(int, dup, (int fd))
 {
 	if (NOT_OURS(fd))
-		return fresh(vma_os.dup(fd));
+		return copied(fd, vma_os.dup(fd));
 	return share(fd, vma_os.dup(fd), false);
 }
 
@@ -230,7 +238,7 @@ static void before_replace(int from, int to)
 EXPORT(int, dup2, (int from, int to))
 {
 	if (NOT_OURS(from) && NOT_OURS(to))
-		return vma_os.dup2(from, to);
+		return copied(from, vma_os.dup2(from, to));
 	if (from == to)
 		return vma_os.dup2(from, to);
 	if (refuse_guarded(to))
@@ -243,7 +251,7 @@ ALIAS(int, __dup2, dup2, (int from, int to))
 EXPORT(int, dup3, (int from, int to, int flags))
 {
 	if (NOT_OURS(from) && NOT_OURS(to))
-		return vma_os.dup3(from, to, flags);
+		return copied(from, vma_os.dup3(from, to, flags));
 	if (from == to)
 		return vma_os.dup3(from, to, flags);
 	if (refuse_guarded(to))
@@ -278,7 +286,7 @@ static inline int fcntl_any(int fd, int cmd, void *arg, int (*os)(int fd, int cm
 		return fcntl_ours(fd, cmd, arg);
 	if (__builtin_expect(cmd != F_DUPFD && cmd != F_DUPFD_CLOEXEC, 1))
 		return os(fd, cmd, arg);
-	return fresh(os(fd, cmd, arg));
+	return copied(fd, os(fd, cmd, arg));
 }
 
 EXPORT(int, fcntl, (int fd, int cmd, void *arg))

@@ -245,14 +245,20 @@ EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct times
 
 /* ---- epoll ---- */
 
+static int fresh_set(int epfd)
+{
+	vma_iomux_epoll_note(epfd);
+	return fresh(epfd);
+}
+
 EXPORT(int, epoll_create, (int size))
 {
-	return fresh(vma_os.epoll_create(size));
+	return fresh_set(vma_os.epoll_create(size));
 }
 
 EXPORT(int, epoll_create1, (int flags))
 {
-	return fresh(vma_os.epoll_create1(flags));
+	return fresh_set(vma_os.epoll_create1(flags));
 }
 
 static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, struct epoll_event *event)

@@ -4,7 +4,7 @@
  * Until then the library has not looked at it. What it may have to know by now it asks the kernel (/proc/self/fdinfo):
  * how many members it has, and which other sets hold it, whose waiters are to see its offloaded members, too; those
  * become ours in their turn. Other numbers of the same set are recognised by kcmp. To find either, the numbers that
- * sets were used through are noted; one that is noted wrongly costs a look.
+ * sets were made, copied and used by are noted; one that is noted wrongly costs a look.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +31,13 @@ void vma_iomux_epoll_note(int epfd)
 
 	if ((unsigned)epfd < VMA_FD_LOW && !(atomic_load_explicit(&noted[epfd / 64], memory_order_relaxed) & bit))
 		atomic_fetch_or_explicit(&noted[epfd / 64], bit, memory_order_relaxed);
+}
+
+void vma_iomux_epoll_note_copy(int from, int to)
+{
+	if ((unsigned)from < VMA_FD_LOW &&
+	    atomic_load_explicit(&noted[from / 64], memory_order_relaxed) & 1ULL << ((unsigned)from % 64))
+		vma_iomux_epoll_note(to);
 }
 
 /* ---- what the kernel says of a set ---- */

@@ -314,6 +314,26 @@ CASE(epoll_duplicates, "a duplicated descriptor keeps its registration; the last
 	wait_events("all closed", other_set, 20);
 }
 
+CASE(epoll_copied_while_empty, "a set that was copied before it got its first socket is one set under all its numbers")
+{
+	int s = ready_socket(), other = udp_at(here, 0), set = epoll_create1(0), copies[4];
+
+	OKAY(copies[0] = dup(set));
+	OKAY(copies[1] = fcntl(set, F_DUPFD_CLOEXEC, 0));
+	RES(copies[2] = dup2(copies[0], 200));
+	RES(copies[3] = dup3(set, 201, O_CLOEXEC));
+	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	one_comes(s, 1);
+	for (int i = 0; i < 4; i++)
+		wait_events("by a copy", copies[i], 1000);
+	RES(control(copies[1], EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(control(copies[2], EPOLL_CTL_ADD, other, EPOLLIN, 2));
+	take(s, 0, 0);
+	one_comes(other, 2);
+	wait_events("by its first number", set, 1000);
+	wait_events("by the last one", copies[3], 1000);
+}
+
 CASE(epoll_closed_member, "a closed socket leaves its sets; its number, used again, is another one")
 {
 	int s = ready_socket(), set = epoll_create1(0), again;
