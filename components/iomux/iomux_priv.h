@@ -41,6 +41,17 @@ struct iomux_asked {
 void iomux_asked_now(struct iomux_asked *asked);
 bool iomux_asked_long_ago(const struct iomux_asked *asked);
 
+/*
+ * Whether a call, before it answers, drives on after so many steps, the last of which has handled so many packets. What
+ * has come is to be told of in one answer, and once, as by the kernel, as far as that may be had at a small price and
+ * without filling sockets that the program would have emptied in between: so much fits into the default buffer.
+ */
+#define IOMUX_STEPS 8U /* full frames of so many steps are 192,000 bytes */
+static inline bool iomux_drives_on(unsigned steps, int driven, bool found)
+{
+	return driven >= VMA_RAILS_FULL && steps < (found ? IOMUX_STEPS : VMA_RAILS_STEPS);
+}
+
 /* News of a bit are news for all who want it under one of its names. */
 static inline uint32_t iomux_all_names(uint32_t mask)
 {

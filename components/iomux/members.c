@@ -337,15 +337,15 @@ static int ask_if_due(struct members *members, const struct iomux_policy *policy
 int members_wait(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct iomux_policy policy;
-	int found = members->count;
+	int found = members->count, driven = VMA_RAILS_FULL;
 
 	if (found > 0 && is_complete(members))
 		return found;
 	self->pass_rings = members->rings;
-	if (members->rings != 0) {
-		vma_rails_progress(members->rings);
+	for (unsigned steps = 0; members->rings != 0 && iomux_drives_on(steps, driven, found > 0); steps++) {
+		driven = vma_rails_progress(members->rings);
 		found = look(members);
-		if (found > 0 && is_complete(members))
+		if (found < 0 || (found > 0 && is_complete(members)))
 			return found;
 	}
 	iomux_policy_get(&policy);

@@ -156,7 +156,7 @@ static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thr
 {
 	struct epoll_set *set = call->set;
 	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
-	int n;
+	int n, driven = VMA_RAILS_FULL;
 
 	if (atomic_load_explicit(&set->drive_first, memory_order_relaxed)) {
 		atomic_store_explicit(&set->drive_first, false, memory_order_relaxed);
@@ -164,7 +164,8 @@ static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thr
 	}
 	n = collect(call, EPOLL_ASK_IF_READY);
 	if (n == 0 && rings != 0) {
-		vma_rails_progress(rings);
+		for (unsigned steps = 0; iomux_drives_on(steps, driven, has(set)); steps++)
+			driven = vma_rails_progress(rings);
 		n = collect(call, EPOLL_ASK_IF_READY);
 	}
 	/* A handler that waits to run comes second to what is ready. */

@@ -230,8 +230,11 @@ static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *
 
 	if (rc == -EAGAIN && stream_legacy_waits(listener))
 		rc = stream_legacy_accept(listener, addr, len, flags);
-	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) == 0)
-		vma_rails_progress(stream_rings(&listener->file));
+	for (unsigned steps = 0; rc == -EAGAIN && steps < VMA_RAILS_STEPS &&
+	                         atomic_load_explicit(&listener->n_queued, memory_order_acquire) == 0;
+	     steps++)
+		if (vma_rails_progress(stream_rings(&listener->file)) < VMA_RAILS_FULL)
+			break;
 	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
 		rc = accept_ours(listener, addr, len, flags);
 	if (rc == -EAGAIN && !os_first)

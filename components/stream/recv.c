@@ -188,7 +188,7 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 {
 	struct stream_sock *sock = r->sock;
 	uint64_t deadline_ns = 0;
-	bool driven = false;
+	unsigned steps = 0;
 	int rc;
 
 	for (;;) {
@@ -202,10 +202,11 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 				stream_pass(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
 			}
-			if (!driven) {
-				driven = true;
-				vma_flush_sends(vma_thread_self());
-				vma_rails_progress(stream_rings(&sock->file));
+			if (steps < (nonblocking ? VMA_RAILS_STEPS : 1)) {
+				if (steps++ == 0)
+					vma_flush_sends(vma_thread_self());
+				if (vma_rails_progress(stream_rings(&sock->file)) < VMA_RAILS_FULL)
+					steps = VMA_RAILS_STEPS;
 				continue;
 			}
 		} else if (r->done != 0) {

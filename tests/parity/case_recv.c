@@ -1,6 +1,9 @@
 /* recv: every way to receive a datagram, flags, shapes, bad pointers. */
+#include <poll.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/select.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -265,6 +268,45 @@ CASE(recv_order, "5,000 datagrams that wait in the socket are read in order")
 	}
 	say("%d came, %d of them in order", got, ordered);
 	bypass_end(5000, 0);
+}
+
+CASE(recv_burst_of_the_default, "what the kernel's default buffer holds is not lost while nobody looks")
+{
+	int s = ready_socket(), got = 0;
+
+	bypass_begin();
+	peer(far(), "send 0 %s %d 20 0 250", here, port);
+	pause_ms(20);
+	while (recv(s, bytes, 100, MSG_DONTWAIT) == 20)
+		got++;
+	say("%d of 250", got);
+	bypass_end(250, 0);
+}
+
+CASE(recv_behind_others, "what came last of much is there, whichever call is asked and whatever came for others before")
+{
+	int other = ready_socket(), other_port = port, s = ready_socket(), set = epoll_create1(0);
+	struct pollfd pfd = {.fd = s, .events = POLLIN};
+	struct epoll_event event = {.events = EPOLLIN};
+	fd_set readable;
+
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	for (int turn = 0; turn < 4; turn++) {
+		peer(far(), "send 0 %s %d 20 0 60", here, other_port);
+		peer(far(), "send 0 %s %d 20 7 1", here, port);
+		pause_ms(5);
+		FD_ZERO(&readable);
+		FD_SET(s, &readable);
+		if (turn == 1)
+			RES(poll(&pfd, 1, 0));
+		if (turn == 2)
+			RES(select(s + 1, &readable, NULL, NULL, &(struct timeval){0}));
+		if (turn == 3)
+			RES(epoll_wait(set, &event, 1, 0));
+		RES(recv(s, bytes, 100, MSG_DONTWAIT));
+		while (recv(other, bytes, 100, MSG_DONTWAIT) >= 0)
+			;
+	}
 }
 
 CASE(recv_fragments, "fragmented datagrams arrive once, whole, among small ones")

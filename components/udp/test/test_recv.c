@@ -328,6 +328,20 @@ static void test_connected_socket_hears_only_its_peer(void **state)
 	assert_nothing_is_there();
 }
 
+/* More than one step of driving takes, and nobody else drives soon. */
+static void test_what_lies_behind_what_is_others_is_found(void **state)
+{
+	uint32_t remote;
+
+	(void)state;
+	memcpy(&remote, bed_remote, 4);
+	atomic_store(&sock->peer_key, udp_peer_key(remote, htons(PEER)));
+	for (int i = 0; i < 100; i++)
+		bed_peer_send(PEER + 1, bed_port(sock), "other", 5);
+	come("peer");
+	assert_receives("peer");
+}
+
 static void test_groups_pass_their_filter_only(void **state)
 {
 	const uint8_t group[4] = {239, 1, 1, 1};
@@ -689,6 +703,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_address_that_nobody_has_is_refused_before_anything_is_taken),
         CASE(test_bad_name_or_control_pointer),
         CASE(test_connected_socket_hears_only_its_peer),
+        CASE(test_what_lies_behind_what_is_others_is_found),
         CASE(test_groups_pass_their_filter_only),
         CASE(test_full_queue_drops_and_tells),
         CASE(test_wishes_come_as_control_messages),

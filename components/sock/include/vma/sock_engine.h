@@ -151,6 +151,13 @@ static inline void vma_rail_sent(struct vma_rail *rail)
 }
 /* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
 int vma_rails_progress(uint64_t rings);
+/*
+ * A step that has handled so many packets (VMA_CQ_POLL_BATCH_MAX as it is by default) may have left some. After such a
+ * one a call that would say that nothing is there drives on, for so many steps at most: what it looks for may lie in
+ * the ring behind what is others'.
+ */
+#define VMA_RAILS_FULL 16
+#define VMA_RAILS_STEPS 64U
 
 /*
  * A thread that was told of several descriptors works through them: what its rings have got meanwhile waits, until the
