@@ -138,14 +138,17 @@ int xdp_owner_link_fd(const struct xdp_owner *owner)
 
 static void explain(const struct xdp_owner *owner, int rc)
 {
+	const char *what = "";
+	const int lack = xdp_sock_lacks(&what);
+
 	if (rc == -EPERM || rc == -EACCES)
 		vma_log_once(VMA_LOG_ERROR,
-		             "%s: XDP needs CAP_NET_RAW (AF_XDP sockets), CAP_BPF and CAP_NET_ADMIN (the program), or "
-		             "a vmad "
-		             "that has them",
-		             owner->name);
+		             "%s: %s%sXDP needs CAP_NET_RAW (AF_XDP sockets), CAP_BPF and CAP_NET_ADMIN (the program), "
+		             "or a vmad that has them",
+		             owner->name, lack < 0 ? what : "", lack < 0 ? " is not permitted: " : "");
 	else if (rc != -EBUSY && rc != -EOPNOTSUPP && rc != -ENOBUFS) /* busy may pass: the caller decides */
-		vma_log_once(VMA_LOG_ERROR, "%s: no AF_XDP: %s", owner->name, strerror(-rc));
+		vma_log_once(VMA_LOG_ERROR, "%s: no XDP: %s%s%s", owner->name, lack < 0 ? what : "",
+		             lack < 0 ? ": " : "", strerror(-rc));
 }
 
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)

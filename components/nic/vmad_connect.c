@@ -14,6 +14,7 @@
 
 #include "nic_os.h"
 #include "vmad_client_priv.h"
+#include "xdp_priv.h"
 
 #define PAUSE_MS 5
 #define STARTS_MAX 3
@@ -82,6 +83,18 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 	return true;
 }
 
+/* A vmad that cannot own anything would be waited for in vain, and say so beside this process. */
+static int lacks_in_kernel(const struct vmad_connect *how)
+{
+	const char *what;
+	const int rc = xdp_sock_lacks(&what);
+
+	if (rc < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and none could own it: %s: %s",
+		             how->ifname, what, strerror(-rc));
+	return rc;
+}
+
 static int start(const struct vmad_connect *how)
 {
 	char window[16];
@@ -95,6 +108,9 @@ static int start(const struct vmad_connect *how)
 	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
 	if (lacks_capabilities(how))
 		return -EPERM;
+	rc = lacks_in_kernel(how);
+	if (rc < 0)
+		return rc;
 	if (how->window_bytes != 0) {
 		snprintf(window, sizeof(window), "%u", how->window_bytes);
 		argv[n++] = "--window";

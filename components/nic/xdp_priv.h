@@ -64,6 +64,9 @@ struct xdp_ring {
 	size_t map_bytes;
 };
 
+/* What an owner cannot do without, and this kernel has not, or lets this process not have: -errno, and *what names the
+ * call; 0: all is there. What the capabilities of the process do not cover is told as EPERM, too. */
+int xdp_sock_lacks(const char **what);
 /*
  * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs
  * it; XDP_USE_NEED_WAKEUP is always added). fd or -errno; -ENOBUFS: RLIMIT_MEMLOCK does not cover umem_bytes. *tx_csum

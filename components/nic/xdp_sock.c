@@ -9,6 +9,7 @@
  * map and therefore receives nothing.
  */
 #include <errno.h>
+#include <linux/bpf.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -31,6 +32,27 @@ struct umem_reg {
  * machine it was more than 100. */
 #define BUSY_RETRIES 250
 #define BUSY_PAUSE_NS 2000000
+
+/* It is not there, or nobody may. (Not: for the moment there are no descriptors, or there is no memory.) */
+static bool is_lack(int error)
+{
+	return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || error == ENOSYS || error == EPERM ||
+	       error == EACCES;
+}
+
+/* Of bpf() a question about a descriptor that nobody has: EBADF. */
+int xdp_sock_lacks(const char **what)
+{
+	union bpf_attr attr = {.info = {.bpf_fd = UINT32_MAX}};
+	const int fd = os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+
+	*what = "socket(AF_XDP)";
+	if (fd < 0)
+		return is_lack(errno) ? -errno : 0;
+	os_close(fd);
+	*what = "bpf()";
+	return syscall(SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &attr, sizeof(attr)) < 0 && is_lack(errno) ? -errno : 0;
+}
 
 static int open_socket(void)
 {

@@ -201,12 +201,38 @@ if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read
 	}
 	check "a program without any capability works" unprivileged
 	check_eq "and is told once what is missing" "$(grep -c VMA "$WORK/unprivileged.log")" 1
-	chown 65534 "$WORK/pub/preload_probe" && chmod u+s "$WORK/pub/preload_probe"
-	secure() {
-		in_ns a timeout 20 setpriv --reuid 65533 --regid 65533 --clear-groups \
-			env "LD_PRELOAD=$WORK/pub/libvma.so" PROBE_KERNEL=1 "$WORK/pub/preload_probe" one_socket "$IP_B" $PORT
+	# The loader of a program with raised privileges takes no path, and by name only a library that is set-user-ID itself
+	# and lies where the system's lie: here in another's place, which nobody else sees.
+	stand_in=$(ls /lib/*/libmemusage.so /usr/lib/*/libmemusage.so 2>/dev/null | head -n 1)
+	raised() { # OWNER LIBRARY [ENVIRONMENT...]
+		local owner=$1 library=$2 mount=true
+		shift 2
+		chown "$owner" "$WORK/pub/preload_probe" && chmod u+s "$WORK/pub/preload_probe" || return
+		[[ $library == */* ]] || mount="mount --bind '$WORK/pub/libvma.so' '$stand_in'"
+		in_ns a timeout 20 unshare --mount sh -c "$mount && exec \"\$@\"" sh \
+			setpriv --reuid 65533 --regid 65533 --clear-groups env "LD_PRELOAD=$library" VMA_TRACELEVEL=WARNING "$@" \
+			"$WORK/pub/preload_probe" one_socket "$IP_B" $PORT >"$WORK/raised.log" 2>&1
 	}
-	check "a set-user-ID program runs, without the library" secure
+	offloads_nothing() { # OWNER LIBRARY: and without the library what works is the kernel's
+		raised "$@" PROBE_KERNEL=1 && ! raised "$@"
+	}
+	for owner in 65534 0; do
+		check "a program set-user-ID to $owner runs, without the library" offloads_nothing $owner "$WORK/pub/libvma.so"
+		check_eq "which is not even loaded" "$(grep -c VMA "$WORK/raised.log")" 0
+	done
+	if [ -z "$stand_in" ]; then
+		skip "a library that is set-user-ID itself" "no place for it among the system's"
+	else
+		library=$(basename "$stand_in")
+		check "a library among the system's that is not set-user-ID is not taken either" offloads_nothing 0 "$library"
+		chmod u+s "$WORK/pub/libvma.so"
+		check "one that is set-user-ID offloads" raised 0 "$library" VMA_TRACELEVEL=DEBUG "VMA_LOG_FILE=$WORK/pub/told"
+		check "and takes no file's name from who has called it" test ! -e "$WORK/pub/told"
+		wait_for 5 no_vmad
+		check "set-user-ID to somebody without rights it works" raised 65534 "$library" PROBE_KERNEL=1
+		check_eq "and is told once what is missing" "$(grep VMA "$WORK/raised.log" | sed 's/.*: no vmad runs.*/no vmad/')" "no vmad"
+		check "nothing of that is seen elsewhere" test ! -u "$stand_in"
+	fi
 	no_nic() {
 		ns_add n && in_ns n timeout 20 env "LD_PRELOAD=$PRELOAD" python3 -c '
 import socket
@@ -214,5 +240,39 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.1", 0))
 s.sendto(b"here", s.getsockname()); assert s.recv(10) == b"here"'
 	}
 	check "a namespace without any interface" no_nic
+fi
+
+# ---- what is not there ----
+
+lines() { # FILE
+	grep -c VMA "$1"
+}
+if [ -z "$SAN" ]; then
+	lacking() { # WHAT ERROR COMMAND...
+		in_ns a timeout 20 "$BUILD/tests/preload/lacking" "$@" >"$WORK/lacking.log" 2>&1
+	}
+	wait_for 5 no_vmad
+	for case in "af_xdp EAFNOSUPPORT" "af_xdp EPERM" "bpf EPERM" "bpf ENOSYS"; do
+		case $case in af*) call='socket\(AF_XDP\)' ;; *) call='bpf\(\)' ;; esac
+		begun=$(date +%s%3N)
+		# shellcheck disable=SC2086 # two words
+		check "without $case a program works" lacking $case env "LD_PRELOAD=$PRELOAD" PROBE_KERNEL=1 "$PROBE" one_socket "$IP_B" $PORT
+		check_num "and does not wait (milliseconds)" $(($(date +%s%3N) - begun)) -lt 1000
+		check_eq "and is told once" "$(lines "$WORK/lacking.log")" 1
+		check "what is missing" log_has lacking "$call"
+		# shellcheck disable=SC2086
+		! lacking $case "$BUILD/bin/vmad" --foreground "$IF_A"
+		check_eq "so is who starts vmad" "$(lines "$WORK/lacking.log"), $(grep -cE "$call" "$WORK/lacking.log")" "1, 1"
+	done
+	few() { # DESCRIPTORS [ENVIRONMENT...]
+		in_ns a timeout 20 prlimit --nofile="$1:$1" env "LD_PRELOAD=$PRELOAD" "${@:2}" "$PROBE" one_socket "$IP_B" $PORT >"$WORK/few.log" 2>&1
+	}
+	check "with 64 descriptors a program's sockets are offloaded" few 64
+	check_eq "without a word" "$(lines "$WORK/few.log")" 0
+	wait_for 5 no_vmad
+	for n in 12 24; do
+		check "with $n it works" few $n PROBE_KERNEL=1
+		check_eq "by the kernel, and is told once why" "$(grep -c 'VMA.*Too many open files' "$WORK/few.log")" 1
+	done
 fi
 done_testing
