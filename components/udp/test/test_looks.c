@@ -7,12 +7,21 @@ enum { LOOKS = 200, LOOKS_BREATH = 8 /* one in so many may yield */ };
 
 static struct udp_sock *sock;
 static struct bed_attached attached;
-static struct vma_conf as_set;
+/* What the internal thread does not read. */
+static struct {
+	int64_t poll, poll_init, ratio;
+	bool yield;
+} as_set;
 
 static int setup(void **state)
 {
+	const struct vma_conf *conf = &vma_engine()->conf;
+
 	(void)state;
-	as_set = vma_engine()->conf;
+	as_set.poll = conf->rx_poll;
+	as_set.poll_init = conf->rx_poll_init;
+	as_set.ratio = conf->rx_udp_poll_os_ratio;
+	as_set.yield = conf->rx_poll_yield;
 	sock = bed_socket(true);
 	bed_attach(&attached, sock, bed_local);
 	return 0;
@@ -20,10 +29,15 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
+	struct vma_conf *conf = &vma_engine()->conf;
+
 	(void)state;
 	bed_detach(&attached);
 	bed_close(sock);
-	vma_engine()->conf = as_set;
+	conf->rx_poll = as_set.poll;
+	conf->rx_poll_init = as_set.poll_init;
+	conf->rx_udp_poll_os_ratio = as_set.ratio;
+	conf->rx_poll_yield = as_set.yield;
 	return 0;
 }
 
