@@ -15,6 +15,7 @@
 #include <vma/log.h>
 #include <vma/tcp.h>
 
+#include "clock.h"
 #include "internal_priv.h"
 
 enum { TIMESTAMPS_OFF, TIMESTAMPS_ON, TIMESTAMPS_AS_OS }; /* VMA_TCP_TIMESTAMP_OPTION */
@@ -24,7 +25,7 @@ static pthread_mutex_t make_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t now_ns(void *arg)
 {
 	(void)arg;
-	return vma_now_ns();
+	return clock_ns();
 }
 
 static bool os_has_timestamps(void)

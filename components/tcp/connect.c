@@ -211,7 +211,7 @@ static int attach(struct vma_tcp_conn *conn, bool held, bool covered)
 	vma_ring_release(ring);
 	rc = vma_ring_steer(ring, &conn->flow);
 	vma_ring_acquire(ring);
-	conn->tcp->now_ns = conn->tcp->host.now_ns(conn->tcp->host.arg);
+	tcp_take_time(conn->tcp);
 	return rc;
 }
 
@@ -251,7 +251,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
 	if (attr->options == NULL || key.peer_port_be == 0)
 		return -EINVAL;
 	acquired = vma_ring_acquire(tcp->ring);
-	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	tcp_take_time(tcp);
 	rc = open_held(tcp, attr, &key, !acquired, out);
 	if (acquired)
 		vma_ring_release(tcp->ring);
@@ -264,7 +264,7 @@ uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr
 	bool acquired = vma_ring_acquire(tcp->ring);
 	uint16_t port_be;
 
-	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	tcp_take_time(tcp);
 	port_be = timewait_oldest_port(tcp, &key);
 	if (acquired)
 		vma_ring_release(tcp->ring);

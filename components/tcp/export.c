@@ -134,7 +134,7 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 	memset(out, 0, sizeof(*out));
 	if (!can_go(conn))
 		return -ENOTCONN;
-	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	tcp_take_time(tcp);
 	tell_options(conn, out);
 	tell_sending(conn, out);
 	tell_receiving(conn, out);

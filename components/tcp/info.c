@@ -169,7 +169,7 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 	bool acquired = vma_ring_acquire(tcp->ring);
 
 	memset(info, 0, sizeof(*info));
-	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	tcp_take_time(tcp);
 	known->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
 	known->tcpi_snd_mss =
 	        known->tcpi_state == TCP_SYN_SENT ? mss_at_first(conn) : conn->mss; /* also when it is over */

@@ -292,7 +292,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	enum admission admission;
 	bool taken;
 
-	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	tcp_take_time(tcp);
 	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
 		admission = admission_of(listener);
 		if (admission == KEEP)

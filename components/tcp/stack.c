@@ -319,7 +319,7 @@ static bool turn(struct vma_ring_tender *tender, bool last)
 	struct vma_tcp *tcp = (struct vma_tcp *)tender;
 	struct vma_tcp_conn *conn;
 
-	tcp->now_ns = now_of(tcp);
+	tcp_take_time(tcp);
 	tcp->gro_left = tcp->attr.gro_streams_max;
 	tcp->answers_wait = false;
 	tcp->invited = 0;
@@ -343,7 +343,7 @@ static bool stray(struct vma_ring_tender *tender, struct vma_buf *packet, const 
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)tender;
 
-	tcp->now_ns = tcp->host.now_ns(tcp->host.arg);
+	tcp_take_time(tcp);
 	if (tcp_has_gone(tcp, info))
 		return false;
 	tcp_reply_rst(tcp, packet);
@@ -367,7 +367,7 @@ static void rebound(struct vma_ring_tender *tender)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)tender;
 
-	tcp->now_ns = now_of(tcp);
+	tcp_take_time(tcp);
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
 		conn->todo |= TCP_WORK_ASK;
 		tcp_ready(conn);
@@ -388,7 +388,7 @@ static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 	tcp->attr.time_wait_max = attr->time_wait_max != 0 ? attr->time_wait_max : 262144;
 	tcp->nic = vma_nic_info(vma_ring_nic(attr->ring));
 	tcp->ready_tail = &tcp->ready;
-	tcp->now_ns = now_of(tcp);
+	tcp_take_time(tcp);
 	tcp->syn_tokens = attr->max_syn_rate;
 	tcp->syn_tokens_ns = tcp->now_ns;
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;
@@ -440,7 +440,7 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	if (tcp == NULL)
 		return;
 	if (vma_ring_acquire(tcp->ring)) {
-		tcp->now_ns = now_of(tcp);
+		tcp_take_time(tcp);
 		tcp_listeners_forget(tcp);
 		tcp_conns_forget(tcp);
 		timewait_fini(tcp);

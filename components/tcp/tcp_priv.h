@@ -360,6 +360,15 @@ struct vma_tcp {
 #define TCP_COUNT(tcp, name, n)                                                                                        \
 	vma_stats_add(&(tcp)->count[offsetof(struct vma_tcp_counts, name) / sizeof(uint64_t)], (n))
 
+/* The time of what is done now. With the flag; what one driver has said is not undone by the next one's clock. */
+static inline void tcp_take_time(struct vma_tcp *tcp)
+{
+	const uint64_t now_ns = tcp->host.now_ns(tcp->host.arg);
+
+	if (__builtin_expect(now_ns > tcp->now_ns, 1))
+		tcp->now_ns = now_ns;
+}
+
 /* port_clock_ms, see lwip_port.h */
 static inline uint32_t tcp_clock_ms(const struct vma_tcp *tcp)
 {

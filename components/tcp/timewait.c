@@ -243,7 +243,7 @@ static bool sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma
 	struct segment s;
 	bool reopened = false, taken;
 
-	tw->tcp->now_ns = tw->tcp->host.now_ns(tw->tcp->host.arg);
+	tcp_take_time(tw->tcp);
 	segment_parse(&s, tw->tcp->arena, packet);
 	if (!s.is_plain)
 		segment_options_parse(&s);

@@ -45,7 +45,7 @@ struct vma_tcp_listener;
 
 /* What a stack asks of its surroundings; every pointer may be NULL for the default. */
 struct vma_tcp_host {
-	uint64_t (*now_ns)(void *arg);     /* monotonic; CLOCK_MONOTONIC */
+	uint64_t (*now_ns)(void *arg);     /* CLOCK_MONOTONIC, to a microsecond; any thread */
 	void *(*alloc)(size_t size);       /* zeroed; calloc. NULL: out of memory */
 	void *(*alloc_bytes)(size_t size); /* for bytes under way, need not be zeroed; as alloc */
 	void (*free)(void *memory);        /* of both; free */
