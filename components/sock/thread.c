@@ -4,6 +4,7 @@
  * A structure belongs to a thread from its first call to its end, and then to the next new one; it is never freed. So
  * whoever holds a pointer to one, from a wait queue say, at worst wakes a thread that has nothing to do with it.
  */
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -35,6 +36,17 @@ static ck_epoch_t epoch;
  */
 static ck_epoch_record_t graveyard;
 static pthread_mutex_t graveyard_lock = PTHREAD_MUTEX_INITIALIZER;
+bool vma_sections_are_light;
+
+/* False: the kernel has none, or is not to be asked; ThreadSanitizer does not know it. */
+static bool register_barrier(void)
+{
+#ifdef VMA_TSAN
+	return false;
+#else
+	return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+#endif
+}
 
 /* The thread ends. A later destructor of the application that calls us makes it a thread again, with this run anew. */
 static void thread_ended(void *arg)
@@ -54,6 +66,7 @@ static void start(void)
 {
 	ck_epoch_init(&epoch);
 	ck_epoch_register(&epoch, &graveyard, NULL);
+	vma_sections_are_light = register_barrier(); /* no thread has begun one before this */
 	if (pthread_key_create(&key, thread_ended) != 0)
 		vma_log_once(VMA_LOG_WARN, "no thread-specific key is left: what ended threads used is not used again");
 }
@@ -161,6 +174,7 @@ void vma_threads_forked_child(void)
 	vma_wait_forked_child();
 	if (used == 0)
 		return;
+	vma_sections_are_light = vma_sections_are_light && register_barrier();
 	ck_epoch_init(&epoch);
 	graveyard = (ck_epoch_record_t){0}; /* what waited there is lost to the child: its end may touch the parent's */
 	ck_epoch_register(&epoch, &graveyard, NULL);
@@ -208,6 +222,23 @@ void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *ret
 	vma_leave(self);
 }
 
+/*
+ * The heavy half of what vma_section_begin leaves out. After it, for each other thread: all that it did before some
+ * point of its program is visible here, and all that it does after that point sees what was written before here.
+ *
+ * Argument: what may end by this poll was unlinked before it was retired, and retired before the lock was taken. A
+ * thread that has found it before that point began its section before it, too, so that is seen as if it had made ck's
+ * own barrier. One that comes to look for it after that point, seen or not, does not find it any more. Of one whose
+ * point lies between its two stores, `active` is seen with the epoch of its last section: if that is the present one,
+ * so is that of this section, since epochs only grow; if not, it holds this poll back for nothing.
+ *
+ * False: nothing may end now.
+ */
+static bool see_sections(void)
+{
+	return !vma_sections_are_light || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
 /* The ends run after the lock is given back: they may retire more. */
 void vma_retire_poll(void)
 {
@@ -217,7 +248,8 @@ void vma_retire_poll(void)
 
 	ck_stack_init(&due);
 	pthread_mutex_lock(&graveyard_lock);
-	ck_epoch_poll_deferred(&graveyard, &due);
+	if (graveyard.n_pending != 0 && see_sections())
+		ck_epoch_poll_deferred(&graveyard, &due);
 	pthread_mutex_unlock(&graveyard_lock);
 	__tsan_acquire(&vma_tsan_inside);
 	for (entry = CK_STACK_FIRST(&due); entry != NULL; entry = next) {

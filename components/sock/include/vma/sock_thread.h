@@ -113,6 +113,23 @@ extern char vma_tsan_inside;
 #define VMA_SOCK_TSAN 1 /* the same, as stream calls it */
 #endif
 
+/*
+ * A section of ck_epoch begins. ck_epoch_begin has a full barrier between `active` and all that is read inside, a
+ * locked instruction in each call of the data path; in its place stands a compiler barrier, if those who end what was
+ * retired have the other half of the pair: see vma_retire_poll. Else, and for what nests, ck's own.
+ */
+extern bool vma_sections_are_light __attribute__((visibility("hidden")));
+static inline void vma_section_begin(ck_epoch_record_t *record)
+{
+	if (__builtin_expect(!vma_sections_are_light || record->active != 0, 0)) {
+		ck_epoch_begin(record, NULL);
+		return;
+	}
+	ck_pr_store_uint(&record->active, 1);
+	atomic_signal_fence(memory_order_seq_cst);
+	ck_pr_store_uint(&record->epoch, ck_pr_load_uint(&record->global->epoch));
+}
+
 /* Nests. signal_fence: only a handler in this very thread looks at inside. */
 static inline struct vma_thread *vma_enter(void)
 {
@@ -120,7 +137,7 @@ static inline struct vma_thread *vma_enter(void)
 
 	self->inside++;
 	atomic_signal_fence(memory_order_seq_cst);
-	ck_epoch_begin(&self->epoch, NULL);
+	vma_section_begin(&self->epoch);
 	return self;
 }
 void vma_leave_signals(struct vma_thread *self) __attribute__((cold));
