@@ -99,21 +99,26 @@ static bool is_up(struct spin_state *state, struct vma_thread *self, uint64_t no
 	return now - state->given_tsc < vma_tsc_of_nsec(GIVEN_NSEC);
 }
 
+/* Looked at now and then only: it is a line that all spinners write. */
+static void see_crowd(struct spin_state *state)
+{
+	if (++state->looks % 64 == 0)
+		state->crowded = atomic_load_explicit(&spinners, memory_order_relaxed) > places();
+}
+
 bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
 {
-	const uint64_t now = vma_tsc();
-	uint64_t penalty;
+	uint64_t now, penalty;
 
-	if (self->woke != NULL && state->until_tsc != UINT64_MAX) {
+	if (state->until_tsc == UINT64_MAX) { /* the time is not asked for: that takes as long as a look */
+		self->woke = NULL;
+		see_crowd(state);
+		return true;
+	}
+	now = vma_tsc();
+	if (self->woke != NULL) {
 		state->last_tsc = now; /* it was away of its own will */
 		return is_up(state, self, now) && now < state->until_tsc;
-	}
-	self->woke = NULL;
-	if (state->until_tsc == UINT64_MAX) {
-		/* Looked at now and then only: it is a line that all spinners write. */
-		if (++state->looks % 64 == 0)
-			state->crowded = atomic_load_explicit(&spinners, memory_order_relaxed) > places();
-		return true;
 	}
 	if (now - state->last_tsc > vma_tsc_of_nsec(GAP_NSEC)) {
 		penalty = (now - state->last_tsc) * SCARCE_TIMES;
