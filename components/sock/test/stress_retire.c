@@ -3,6 +3,7 @@
  * leads to alive until they leave. Threads come and go meanwhile, and so do their records.
  */
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -126,7 +127,83 @@ static void test_nobody_inside_sees_what_has_ended(void **state)
 	vma_free(atomic_load(&current));
 }
 
+/*
+ * The same where the processor has every reason to look before others see that the section has begun: that store waits
+ * behind many that miss every cache. Objects go round, so that one that has ended stays so for a while.
+ */
+enum { ROUND = 256, LINES = 1 << 18, WAITING_STORES = 48 };
+static struct object *round_of_objects;
+static uint8_t *lines;
+
+static void end_in_place(struct vma_retired *retired)
+{
+	atomic_store_explicit(&((struct object *)retired)->magic, 0, memory_order_relaxed);
+	atomic_fetch_add(&ended, 1);
+}
+
+static void *read_behind_stores(void *arg)
+{
+	uint32_t seed = (uint32_t)(uintptr_t)arg;
+
+	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+		struct vma_thread *self;
+		struct object *object;
+
+		for (int i = 0; i < WAITING_STORES; i++) {
+			seed = seed * 1664525 + 1013904223;
+			*(volatile uint8_t *)&lines[(size_t)(seed >> 14) * 64] = 1;
+		}
+		self = vma_enter();
+		object = atomic_load_explicit(&current, memory_order_acquire);
+		for (int i = 0; i < 500; i++)
+			if (atomic_load_explicit(&object->magic, memory_order_relaxed) != ALIVE)
+				atomic_fetch_add(&dead_seen, 1);
+		vma_leave(self);
+		atomic_fetch_add_explicit(&looks, 1, memory_order_relaxed);
+	}
+	return NULL;
+}
+
+static void replace_and_end(unsigned i)
+{
+	struct object *next = &round_of_objects[i % ROUND], *old;
+	const uint64_t before = atomic_load(&ended);
+
+	atomic_store(&next->magic, ALIVE);
+	old = atomic_exchange(&current, next);
+	vma_retire(&old->retired, end_in_place);
+	while (atomic_load(&ended) == before)
+		vma_retire_poll();
+}
+
+static void test_a_section_has_begun_before_what_is_done_inside(void **state)
+{
+	const uint64_t until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
+	pthread_t reader;
+	unsigned i = 1;
+
+	(void)state;
+	round_of_objects = calloc(ROUND, sizeof(*round_of_objects));
+	lines = calloc(LINES, 64);
+	assert_true(round_of_objects != NULL && lines != NULL);
+	atomic_store(&stop, false);
+	atomic_store(&looks, 0);
+	atomic_store(&ended, 0);
+	atomic_store(&round_of_objects[0].magic, ALIVE);
+	atomic_store(&current, &round_of_objects[0]);
+	assert_int_equal(pthread_create(&reader, NULL, read_behind_stores, (void *)1), 0);
+	for (; vma_now_ns() < until; i++)
+		replace_and_end(i);
+	atomic_store(&stop, true);
+	assert_int_equal(pthread_join(reader, NULL), 0);
+	assert_int_equal(atomic_load(&dead_seen), 0);
+	assert_true(i > 100 && atomic_load(&looks) > 100);
+	free(lines);
+	free(round_of_objects);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nobody_inside_sees_what_has_ended),
+        cmocka_unit_test(test_a_section_has_begun_before_what_is_done_inside),
 };
 VMA_TEST_MAIN(tests)
