@@ -27,8 +27,10 @@ struct iomux_policy {
 	uint32_t os_ratio; /* looks per question to the OS */
 	uint32_t skip_os;  /* questions left out in a row, while offloaded members are ready */
 	bool yield;
+	bool os_force; /* looks also where nothing is offloaded: the OS is asked all the time then */
 };
 void iomux_policy_get(struct iomux_policy *policy);
+bool iomux_os_force(void);
 
 /*
  * When the OS was asked last. A question costs a system call and says nothing new when the last one is only a few

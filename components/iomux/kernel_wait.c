@@ -224,6 +224,37 @@ static int leave_note(struct os_wait *wait, struct vma_thread *self)
 	return wait_here(wait, set, false);
 }
 
+/*
+ * VMA_SELECT_POLL_OS_FORCE: a set of which the kernel has nothing to say now becomes ours, which looks on. Outside,
+ * with a note left; -EAGAIN: again, and it is to be waited for in the kernel.
+ */
+static int look_on(struct os_wait *wait)
+{
+	static const struct timespec none;
+	struct os_wait now = *wait;
+	struct vma_thread *self;
+	struct epoll_set *set;
+	int rc;
+
+	now.timeout = &none;
+	rc = wait_in_kernel(&now);
+	self = vma_enter();
+	set = epoll_set_find(wait->epfd);
+	if (rc != 0)
+		rc = set != NULL ? come_out(wait, set, rc) : rc;
+	else if (epoll_adopt(wait->epfd, &set) == 0)
+		rc = wait_here(wait, set, true);
+	else
+		rc = leave_note(wait, self);
+	vma_leave(self);
+	return rc;
+}
+
+static bool is_to_look(const struct os_wait *wait)
+{
+	return iomux_os_force() && (wait->timeout == NULL || wait->timeout->tv_sec != 0 || wait->timeout->tv_nsec != 0);
+}
+
 int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const struct timespec *timeout,
                             const sigset_t *mask)
 {
@@ -239,6 +270,9 @@ int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const
 	if (rc != -EAGAIN)
 		return rc; /* it is ours */
 	wait.begun_ns = timeout != NULL ? vma_now_ns() : 0;
+	rc = is_to_look(&wait) ? look_on(&wait) : -EAGAIN;
+	if (rc != -EAGAIN)
+		return rc;
 	rc = wait_in_kernel(&wait);
 	self = vma_enter();
 	set = epoll_set_find(epfd);

@@ -294,6 +294,7 @@ static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
 	                        .spin_nsec = policy->spin_nsec,
 	                        .os_ratio = policy->os_ratio,
 	                        .yield = policy->yield,
+	                        .without_rings = policy->os_force,
 	                        .fds = members->fds,
 	                        .nfds = (unsigned)members->n,
 	                        .mixed = true};

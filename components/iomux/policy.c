@@ -27,6 +27,14 @@ void iomux_policy_get(struct iomux_policy *policy)
 	/* Once in so many calls; 0, never by count, becomes a count that nobody lives to see the end of. */
 	policy->skip_os = (uint32_t)conf->select_skip_os - 1;
 	policy->yield = conf->rx_poll_yield;
+	policy->os_force = conf->select_poll_os_force;
+}
+
+bool iomux_os_force(void)
+{
+	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+
+	return engine != NULL && engine->conf.select_poll_os_force;
 }
 
 void iomux_asked_now(struct iomux_asked *asked)

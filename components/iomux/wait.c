@@ -124,6 +124,7 @@ static int sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struc
 	                        .spin_nsec = call->policy.spin_nsec,
 	                        .os_ratio = call->policy.os_ratio,
 	                        .yield = call->policy.yield,
+	                        .without_rings = call->policy.os_force,
 	                        .fds = &inner,
 	                        .nfds = 1,
 	                        .mixed = true};

@@ -140,6 +140,38 @@ static void test_a_wait_that_is_not_to_look_sleeps_at_once(void **state)
 	}
 }
 
+static void test_what_is_all_the_oss_is_looked_at_if_forced(void **state)
+{
+	struct pollfd fd = {.fd = os, .events = POLLIN};
+	const int all_os = epoll_create1(0);
+	struct epoll_event event;
+	struct calls before;
+	fd_set bits;
+
+	(void)state;
+	FD_ZERO(&bits);
+	FD_SET(os, &bits);
+	assert_int_equal(w_ctl(&world, all_os, EPOLL_CTL_ADD, os, EPOLLIN, 3), 0);
+	vma_engine()->conf.select_poll = -1;
+	vma_engine()->conf.rx_poll_yield = true;
+	vma_engine()->conf.select_poll_os_ratio = 1;
+	for (int force = 0; force < 2; force++) {
+		vma_engine()->conf.select_poll_os_force = force;
+		assert_int_equal(vma_iomux_poll_wants(&fd, 1), force);
+		assert_int_equal(vma_iomux_select_wants(os + 1, &bits, NULL, NULL), force);
+		before = calls;
+		assert_int_equal(w_poll(&world, &fd, 1, WAIT_MSEC), 0);
+		assert_true(force == (calls.yields > before.yields));
+		before = calls;
+		assert_int_equal(w_wait(&world, all_os, &event, 1, WAIT_MSEC), 0);
+		assert_true(force == (calls.yields > before.yields));
+	}
+	assert_int_equal(write(os_end, "x", 1), 1);
+	assert_int_equal(w_wait(&world, all_os, &event, 1, WAIT_MSEC), 1);
+	assert_int_equal(event.data.u64, 3);
+	w_close(&world, all_os);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -148,6 +180,7 @@ int main(void)
 	        CASE(test_while_ours_are_ready_the_os_is_asked_once_in_so_many_calls),
 	        CASE(test_a_wait_asks_the_os_once_in_so_many_looks),
 	        CASE(test_a_wait_that_is_not_to_look_sleeps_at_once),
+	        CASE(test_what_is_all_the_oss_is_looked_at_if_forced),
 	};
 
 	calls_slow_clocks();

@@ -25,8 +25,8 @@
 
 #include <vma/sock.h>
 
-/* Whether any of them is ours: if not, the caller makes the kernel's call with its own arguments. No call into the
- * kernel. */
+/* Whether any of them is ours, or is to be looked at all the same (VMA_SELECT_POLL_OS_FORCE): if not, the caller makes
+ * the kernel's call with its own arguments. No call into the kernel. */
 bool vma_iomux_poll_wants(const struct pollfd *fds, nfds_t n);
 bool vma_iomux_select_wants(int n, const fd_set *r, const fd_set *w, const fd_set *e);
 /* timeout NULL: for ever. *left, if not NULL, gets what is left of the timeout (select changes its timeval). */
