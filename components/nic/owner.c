@@ -388,6 +388,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			drain(owner, slot, now);
 	owner_flows_report(owner, revoked, arg);
+	owner_flows_fade_out(owner, now);
 	owner_resets_tick(owner, now);
 	owner_heirs_tick(owner, now);
 	owner_flows_detach_unused(owner, now);

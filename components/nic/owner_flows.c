@@ -92,6 +92,57 @@ static void free_flow(struct owner_flow *flow)
 	free(flow);
 }
 
+/* ---- a listener's flow that is taken back ---- */
+
+#define FADE_NS 2000000000ULL
+
+static void forget_fading(struct xdp_owner *owner, struct owner_flow **place)
+{
+	struct owner_flow *flow = *place;
+
+	*place = flow->next;
+	xdp_prog_flow_del(owner->prog, &flow->rule.key);
+	free_flow(flow);
+}
+
+/* Those of a slot, or of a key. */
+static void end_fading(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = &owner->fading;
+
+	while (*place != NULL)
+		if (key != NULL ? memcmp(&(*place)->rule.key, key, sizeof(*key)) == 0 : (*place)->slot == slot)
+			forget_fading(owner, place);
+		else
+			place = &(*place)->next;
+}
+
+void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns)
+{
+	struct owner_flow **place = &owner->fading;
+
+	while (*place != NULL)
+		if ((*place)->fades_ns <= now_ns)
+			forget_fading(owner, place);
+		else
+			place = &(*place)->next;
+}
+
+/* It is out of the table. Where there is no memory for that, it ends at once. */
+static void fade(struct xdp_owner *owner, const struct owner_flow *flow)
+{
+	struct owner_flow *fading = flow->rule.flags & VMA_FLOW_LISTENER ? calloc(1, sizeof(*fading)) : NULL;
+
+	if (fading == NULL || xdp_prog_flow_fade(owner->prog, &flow->rule.key, flow->slot) < 0) {
+		free(fading);
+		xdp_prog_flow_del(owner->prog, &flow->rule.key);
+		return;
+	}
+	*fading = (struct owner_flow){
+	        .next = owner->fading, .rule = flow->rule, .slot = flow->slot, .fades_ns = owner_now_ns() + FADE_NS};
+	owner->fading = fading;
+}
+
 static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct owner_wish *wish = owner_wish_say(owner, slot, &rule->key);
@@ -114,7 +165,7 @@ static int contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t 
 	loser->shadows = flow->shadows;
 	flow->shadows = (struct xdp_cookies){0};
 	unlink_flow(owner, place);
-	xdp_prog_flow_del(owner->prog, &flow->rule.key);
+	fade(owner, flow);
 	flow->next = owner->given_up;
 	owner->given_up = flow;
 	owner_flow_describe(&rule->key, text, sizeof(text));
@@ -182,6 +233,7 @@ static int put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 	const struct vma_flow_rule *rule = &flow->rule;
 	int rc;
 
+	end_fading(owner, 0, &rule->key);
 	if (owner_heirs_yield(owner, &rule->key)) {
 		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
 		if (rc < 0)
@@ -223,7 +275,8 @@ bool owner_flows_linger(const struct xdp_owner *owner)
 
 void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 {
-	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->heirs.count > 0)
+	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->heirs.count > 0 ||
+	    owner->fading != NULL)
 		return;
 	if (!owner_claims_close(owner)) {
 		owner->unused_since_ns = now_ns;
@@ -306,7 +359,7 @@ void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 	struct owner_flow *flow = *place;
 
 	unlink_flow(owner, place);
-	xdp_prog_flow_del(owner->prog, &flow->rule.key);
+	fade(owner, flow);
 	free_flow(flow);
 }
 
@@ -368,6 +421,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 	end_all(owner, owner->flow, slot, dead);
 	end_all(owner, owner->connection, slot, dead);
 	owner_claims_end(owner, slot);
+	end_fading(owner, slot, NULL);
 	forget_given_up(owner, slot, NULL);
 	owner_wishes_end(owner, slot);
 }

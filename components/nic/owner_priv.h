@@ -72,6 +72,7 @@ struct owner_flow {
 	struct vma_flow_rule rule;
 	uint32_t slot;
 	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
+	uint64_t fades_ns;          /* in `fading`: so long */
 	uint64_t suspect_cookie;    /* a foreign socket seen at the last check; seen again, the flow is given up */
 };
 
@@ -147,6 +148,7 @@ struct xdp_owner {
 	struct owner_flow *connection[OWNER_FLOW_BUCKETS]; /* TCP's 5-tuples */
 	uint32_t flows;
 	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
+	struct owner_flow *fading;   /* listeners' out of the table, and still in the program's map */
 	uint64_t foreign_check_ns;
 	uint64_t unused_since_ns; /* attached without a flow; 0: not so */
 
@@ -197,8 +199,12 @@ bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie);
 unsigned owner_flow_bucket(const struct vma_flow_key *key);
 bool owner_flow_is_connection(const struct vma_flow_key *key); /* TCP's 5-tuple */
 void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t bytes);
-/* Out of the table, in which `place` points to it: the kernel gets its packets. */
+/*
+ * Out of the table, in which `place` points to it: the kernel gets its packets; but of a listener's what begins anew
+ * only, until its client has had time to ask for flows of the connections that it has accepted.
+ */
 void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place);
+void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns); /* those whose time is over */
 
 /* ---- owner_claims.c: ports of UDP that clients take by themselves (xdp_claims.h) ---- */
 

@@ -404,6 +404,13 @@ int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uin
 	return put(prog, key, &value, in_place ? BPF_EXIST : BPF_NOEXIST);
 }
 
+int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+{
+	const struct xdp_flow_value value = {.slot = slot, .flags = XDP_FLOW_LISTENER | XDP_FLOW_FADING};
+
+	return put(prog, key, &value, BPF_EXIST);
+}
+
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 {
 	const struct xdp_flow_key map_key = to_map_key(key);

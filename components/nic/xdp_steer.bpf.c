@@ -9,6 +9,9 @@
  * A TCP listener's flow takes every segment that no flow of one peer takes, but not those of a 5-tuple for which the
  * kernel itself has a socket that is more than a listener: that connection is the kernel's.
  *
+ * One that fades has been taken back: the kernel gets the SYNs, and so all connections to come, while those that there
+ * are, and have no flows of their own yet, go on.
+ *
  * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, be
  * it a listener: who has the block has no rules for connections that are young.
  *
@@ -221,6 +224,14 @@ static __always_inline int begins_anew(const struct tcp_head *tcp)
 	return (tcp->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
+/* The same of a segment that may be cut. */
+static __always_inline int begins_something(const struct packet *packet)
+{
+	const struct tcp_head *tcp = packet->l4;
+
+	return (const void *)(tcp + 1) > packet->end || begins_anew(tcp);
+}
+
 static __always_inline void fill_in(struct xdp_heir_segment *out, const struct packet *packet,
                                     const struct tcp_head *tcp)
 {
@@ -339,6 +350,8 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_HEIR)
 		return is_listeners_heirs(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
+	if (flow->flags & XDP_FLOW_FADING && begins_something(packet))
+		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && is_connection(kernel_socket(ctx, key)))
 		return XDP_PASS;
 	return to_slot(ctx, flow->slot, XDP_PASS);

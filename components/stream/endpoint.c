@@ -181,6 +181,15 @@ static void end(struct endpoint *endpoint)
 	vma_retire(&endpoint->retired, end_members);
 }
 
+/* A round trip, or two; not for ever, as there may be a thread that waits for fork. */
+#define FINISH_NS 20000000
+
+void endpoint_finish(struct endpoint *endpoint)
+{
+	if (endpoint->used == 1)
+		vma_tcp_listener_finish(endpoint->listener, FINISH_NS);
+}
+
 void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
 {
 	struct members *members = atomic_load(&endpoint->members);

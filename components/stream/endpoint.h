@@ -16,6 +16,8 @@ void endpoints_unlock(void);
 /* The socket takes part in the endpoint of its port and this address, made if need be. 0, or why not. */
 int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
                   struct endpoint **out);
+/* Before the last one leaves: what is half open becomes a connection, if it does so soon. */
+void endpoint_finish(struct endpoint *endpoint);
 /* Nothing arrives at the socket through it any more. The last one ends it. */
 void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock);
 /* The NIC has given its flow back to the kernel. */

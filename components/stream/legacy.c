@@ -8,7 +8,8 @@
  *
  * A process that only listens, and leaves accepting to its children, would else keep for itself what came before the
  * first of them asked for the flows. One that accepts or polls the listener itself asks for them again then; and one
- * that has done so before it forks goes on as it was. A request that is half open at this very moment is refused.
+ * that has done so before it forks goes on as it was. What is half open is waited for, a few round trips; requests that
+ * come meanwhile are dropped, and asked again by their peers a second later, of the kernel.
  *
  * In the pair nobody holds the connections, so they end when the one that took them closes them. `left` says how many
  * there are, in memory that all share: it is raised after the sending, and lowered by who has received one. Between

@@ -119,6 +119,7 @@ static void attach(struct stream_sock *sock, struct vma_engine *engine, struct t
 	struct vma_device *device;
 
 	if (t->endpoint != NULL && endpoint_is_revoked(t->endpoint)) {
+		endpoint_finish(t->endpoint);
 		endpoint_leave(t->endpoint, sock);
 		t->endpoint = NULL;
 		t->error = 0;
@@ -250,6 +251,9 @@ void stream_listen_release(struct stream_sock *sock)
 	atomic_store(&sock->file.retry, false);
 	if (listen != NULL) {
 		endpoints_lock();
+		for (uint32_t i = 0; i < listen->n; i++)
+			if (listen->at[i].endpoint != NULL)
+				endpoint_finish(listen->at[i].endpoint);
 		forget_unwanted(sock, listen); /* as at the end */
 		endpoints_unlock();
 	}

@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <string.h>
 
 #include <vma/packet.h>
@@ -29,6 +30,7 @@ struct vma_tcp_listener {
 	struct vma_tcp_options options;
 	struct tcp_pcb_listen pcb; /* lwIP's idea of it */
 	uint32_t backlog, half_open;
+	bool finishing;                     /* no request is let in any more */
 	uint64_t cookies_until_ns;          /* so long those may come back that were sent; 0: none was */
 	struct vma_tcp_conn *first, **last; /* half-open, the oldest first */
 	struct vma_tcp_listener *next, **prev;
@@ -115,6 +117,8 @@ static enum admission admission_of(struct vma_tcp_listener *listener)
 {
 	bool full = listener->half_open >= listener->backlog, cookie;
 
+	if (listener->finishing)
+		return DROP;
 	cookie = listener->options.syncookies == 2 || (full && listener->options.syncookies != 0);
 	if ((full && !cookie && !makes_way(listener, listener->first)) || !is_below_rate(listener->tcp) ||
 	    !listener->owner->admit(listener, listener->arg))
@@ -462,6 +466,27 @@ static void forget(struct vma_tcp_listener *listener, bool reset)
 		tcp_conn_fail(listener->first, 0, reset);
 	vma_ring_detach(listener->tcp->ring, &listener->flow);
 	unlink_listener(listener);
+}
+
+static bool is_finished(struct vma_tcp_listener *listener)
+{
+	bool acquired = vma_ring_acquire(listener->tcp->ring), finished;
+
+	listener->finishing = true;
+	finished = listener->half_open == 0;
+	if (acquired)
+		vma_ring_release(listener->tcp->ring);
+	return finished;
+}
+
+void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	const uint64_t begun = tcp->host.now_ns(tcp->host.arg);
+
+	while (!is_finished(listener) && tcp->host.now_ns(tcp->host.arg) - begun < max_ns)
+		if (vma_ring_progress(tcp->ring) <= 0)
+			sched_yield();
 }
 
 void vma_tcp_listener_close(struct vma_tcp_listener *listener)

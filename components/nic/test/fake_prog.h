@@ -77,6 +77,12 @@ int xdp_prog_flow_inherit(struct xdp_prog *of, const struct vma_flow_key *key, u
 	return fake_put(key, slot, false, true);
 }
 
+int xdp_prog_flow_fade(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+{
+	(void)of;
+	return fake_put(key, slot, false, true);
+}
+
 int xdp_prog_heir_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t number, bool in_place)
 {
 	(void)of;

@@ -237,6 +237,25 @@ static void listener_takes_what_is_left(void)
 	expect(&packet, 1, "ACK of an established flow");
 }
 
+static void listener_that_fades(void)
+{
+	struct bed_packet packet = tcp;
+	const struct vma_flow_key key = bed_wild(&tcp);
+
+	open_bed();
+	add(key, 0, VMA_FLOW_LISTENER);
+	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0) == 0, "fade");
+	expect(&packet, BED_PASSED, "SYN");
+	packet.tcp_flags = BED_SYN | BED_ACK;
+	expect(&packet, 0, "SYN with ACK");
+	packet.tcp_flags = BED_ACK;
+	expect(&packet, 0, "ACK");
+	packet.tcp_flags = BED_RST;
+	expect(&packet, 0, "RST");
+	bed_must(xdp_prog_flow_del(bed.prog, &key) == 0, "del");
+	expect(&packet, BED_PASSED, "afterwards");
+}
+
 static struct sockaddr_in address(uint32_t host, uint16_t port)
 {
 	return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(host), .sin_port = htons(port)};
@@ -713,6 +732,7 @@ static const struct {
         {"full_table", full_table},
         {"multicast", multicast},
         {"listener_takes_what_is_left", listener_takes_what_is_left},
+        {"listener_that_fades", listener_that_fades},
         {"kernel_connection_survives", kernel_connection_survives},
         {"block_takes_what_the_kernel_does_not", block_takes_what_the_kernel_does_not},
         {"fragments", fragments},

@@ -21,7 +21,7 @@
 
 static struct xdp_owner owner;
 static uint64_t now_ns;
-static unsigned steered, grants; /* flows in the program now; ever */
+static unsigned steered, grants, fading; /* flows in the program now; ever; that fade */
 
 /* ---- in place of owner.c, xdp_prog.c and nic.c ---- */
 
@@ -35,6 +35,13 @@ int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uin
 	(void)prog, (void)key, (void)slot, (void)flags;
 	steered++;
 	grants++;
+	return 0;
+}
+
+int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+{
+	(void)prog, (void)key, (void)slot;
+	fading++;
 	return 0;
 }
 
@@ -129,7 +136,7 @@ static int setup(void **state)
 
 	memset(&owner, 0, sizeof(owner));
 	owner.slot[A].state = owner.slot[B].state = SLOT_RENTED;
-	steered = grants = 0;
+	steered = grants = fading = 0;
 	now_ns = SECOND;
 	for (int i = 0; i < 2; i++)
 		bed->fd[i] = shadow(&address, &bed->cookie[i]);
@@ -344,6 +351,55 @@ static void test_udp_has_no_listener_that_could_hide_a_stranger(void **state)
 	assert_int_equal(grants, 0);
 }
 
+/* Its client has to ask for flows of what it has accepted; until then they lack only what begins anew. */
+static void test_a_listener_that_two_want_fades(void **state)
+{
+	struct bed *bed = *state;
+
+	bed->rule.key.proto = IPPROTO_TCP;
+	bed->rule.flags = VMA_FLOW_LISTENER;
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(fading, 1);
+	assert_int_equal(steered, 1);
+	owner_flows_report(&owner, tell, bed);
+	assert_int_equal(bed->told[A], 1);
+	owner_flows_fade_out(&owner, now_ns);
+	assert_int_equal(steered, 1);
+	owner_flows_fade_out(&owner, now_ns + 10 * SECOND);
+	assert_int_equal(steered, 0);
+}
+
+static void test_a_flow_that_fades_makes_way(void **state)
+{
+	struct bed *bed = *state;
+
+	bed->rule.key.proto = IPPROTO_TCP;
+	bed->rule.flags = VMA_FLOW_LISTENER;
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	owner_flows_end(&owner, B, true);
+	assert_int_equal(steered, 1); /* A's */
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(steered, 1);
+	assert_int_equal(grants, 2);
+	owner_flows_fade_out(&owner, now_ns + 10 * SECOND);
+	assert_int_equal(steered, 1);
+	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), 0);
+}
+
+static void test_what_fades_ends_with_its_client(void **state)
+{
+	struct bed *bed = *state;
+
+	bed->rule.key.proto = IPPROTO_TCP;
+	bed->rule.flags = VMA_FLOW_LISTENER;
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	owner_flows_end(&owner, A, false);
+	assert_int_equal(steered, 0);
+}
+
 /* Two processes may choose the same port to the same peer; of a connection there is no second half for the kernel. */
 static void test_a_connection_stays_with_who_has_it(void **state)
 {
@@ -406,6 +462,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_unless_it_was_named_as_a_shadow_before),
         CASE(test_a_member_of_the_same_queue_pair_adds_its_shadow),
         CASE(test_udp_has_no_listener_that_could_hide_a_stranger),
+        CASE(test_a_listener_that_two_want_fades),
+        CASE(test_a_flow_that_fades_makes_way),
+        CASE(test_what_fades_ends_with_its_client),
         CASE(test_a_connection_stays_with_who_has_it),
         CASE(test_a_block_is_its_first_ones_and_nobody_is_told),
         CASE(test_wishes_are_forgotten_when_nobody_repeats_them),

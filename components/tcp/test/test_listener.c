@@ -250,6 +250,25 @@ static void test_closing_a_listener_resets_who_waits(void **state)
 	assert_true(raw_next()->flags & TCP_RST);
 }
 
+/* It lets nobody in, so that what is half open is less and less. */
+static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **state)
+{
+	(void)state;
+	open_listener(8);
+	raw_syn(0);
+	vma_tcp_listener_finish(pair_listener, 0); /* the time is over at once */
+	raw.port = RAW_PORT + 1;
+	raw_syn(0);
+	side[0].options.syncookies = 2;
+	vma_tcp_listener_set(pair_listener, &side[0].options, 8);
+	raw_syn(0);
+	assert_int_equal(counts_of(0).syns_dropped, 2);
+	raw.port = RAW_PORT;
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 1);
+	vma_tcp_listener_finish(pair_listener, SEC); /* there is nobody to wait for: time stands still here */
+}
+
 static void test_accepted_connections_outlive_their_listener(void **state)
 {
 	struct app *client, *server;
@@ -325,6 +344,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_deferred_accept_waits_for_data),
         RAW_CASE(test_deferred_accept_does_not_wait_for_ever),
         RAW_CASE(test_closing_a_listener_resets_who_waits),
+        RAW_CASE(test_a_listener_that_finishes_has_those_who_wait_come_in),
         CASE(test_accepted_connections_outlive_their_listener),
         CASE(test_accepted_connection_may_be_steered_by_itself),
         RAW_CASE(test_two_listeners_cannot_have_one_address),

@@ -388,6 +388,11 @@ struct vma_tcp_listen_attr {
 };
 /* Control path. One per ring, address and port. */
 int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, struct vma_tcp_listener **out);
+/*
+ * Control path. From now on requests are dropped, for the peers to ask again, and those that are half open may become
+ * connections, until there are none, or for so long. Drives the ring.
+ */
+void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns);
 /* Control path. Half-open connections end with RST; those accepted live on, steered by themselves. */
 void vma_tcp_listener_close(struct vma_tcp_listener *listener);
 void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog);
