@@ -6,13 +6,14 @@ function latency(text, name) {
 		figure(name, "near_p99.9_ns") / 1000, figure(name, "near_max_ns") / 1000, proof(name)
 }
 
-function throughput(text, how,   i, name, sent, received, wire) {
+function throughput(text, how,   i, name, sent, received, wire, times) {
 	for (i = 1; i <= 2; i++) {
 		name = "tp-" (i == 1 ? 64 : 1472) "/" how
 		if (!(name in seen)) { printf "  %-40s not measured\n", text; continue }
 		sent = total(name, "sent"); received = total(name, "received"); wire = total(name, "wire")
-		printf "  %-40s %5d %9.0f %8.2f %10.2f %11.2f %11.2f   %s\n", i == 1 ? text : "", i == 1 ? 64 : 1472,
-			figure(name, "far_pps") / 1000, figure(name, "far_pps", "tp-" (i == 1 ? 64 : 1472) "/kernel"),
+		times = figure(name, "far_pps", "tp-" (i == 1 ? 64 : 1472) "/kernel")
+		printf "  %-40s %5d %9.0f %8s %10.2f %11.2f %11.2f   %s\n", i == 1 ? text : "", i == 1 ? 64 : 1472,
+			figure(name, "far_pps") / 1000, times < 0 ? "-" : sprintf("%.2f", times),
 			figure(name, "cpu_sec_per_million"), sent ? 100 * (sent - wire) / sent : 0, sent ? 100 * (sent - received) / sent : 0,
 			proof(name)
 	}
