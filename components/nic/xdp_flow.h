@@ -26,8 +26,8 @@ struct xdp_flow_key {
 #define XDP_FLOW_PORTS 256
 
 #define XDP_FLOW_LISTENER 1u
-#define XDP_FLOW_FADING 4u /* of a listener: what begins anew is the kernel's, and what has begun is not yet */
 #define XDP_FLOW_HEIR 2u   /* of TCP: nobody receives any more; what comes is told to the owner, and goes nowhere */
+#define XDP_FLOW_FADING 4u /* of a listener: what begins anew is the kernel's, and what has begun is not yet */
 
 struct xdp_flow_value {
 	__u32 slot; /* of a heir: its number, never 0, and never that of another */

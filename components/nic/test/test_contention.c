@@ -351,15 +351,20 @@ static void test_udp_has_no_listener_that_could_hide_a_stranger(void **state)
 	assert_int_equal(grants, 0);
 }
 
+static void have_two_listen(struct bed *bed)
+{
+	bed->rule.key.proto = IPPROTO_TCP;
+	bed->rule.flags = VMA_FLOW_LISTENER;
+	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+}
+
 /* Its client has to ask for flows of what it has accepted; until then they lack only what begins anew. */
 static void test_a_listener_that_two_want_fades(void **state)
 {
 	struct bed *bed = *state;
 
-	bed->rule.key.proto = IPPROTO_TCP;
-	bed->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	have_two_listen(bed);
 	assert_int_equal(fading, 1);
 	assert_int_equal(steered, 1);
 	owner_flows_report(&owner, tell, bed);
@@ -374,10 +379,7 @@ static void test_a_flow_that_fades_makes_way(void **state)
 {
 	struct bed *bed = *state;
 
-	bed->rule.key.proto = IPPROTO_TCP;
-	bed->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	have_two_listen(bed);
 	owner_flows_end(&owner, B, true);
 	assert_int_equal(steered, 1); /* A's */
 	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
@@ -392,10 +394,7 @@ static void test_what_fades_ends_with_its_client(void **state)
 {
 	struct bed *bed = *state;
 
-	bed->rule.key.proto = IPPROTO_TCP;
-	bed->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	have_two_listen(bed);
 	owner_flows_end(&owner, A, false);
 	assert_int_equal(steered, 0);
 }

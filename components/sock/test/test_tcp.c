@@ -28,17 +28,23 @@ static FILE *of_thread(const char *name)
 	return NULL;
 }
 
-static long wakeups(void)
+/* The number behind a word at the beginning of a line; -1: there is none. */
+static long count_in(FILE *file, const char *word)
 {
-	FILE *file = of_thread("status");
 	char line[256];
 	long count = -1;
 
 	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
-		sscanf(line, "voluntary_ctxt_switches: %ld", &count);
+		if (strncmp(line, word, strlen(word)) == 0)
+			count = strtol(line + strlen(word), NULL, 10);
 	if (file != NULL)
 		fclose(file);
 	return count;
+}
+
+static long wakeups(void)
+{
+	return count_in(of_thread("status"), "voluntary_ctxt_switches:");
 }
 
 static uint64_t without_core_ns(FILE *schedstat)
@@ -350,15 +356,7 @@ static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **st
  * kernel does not count that. */
 static long writes(void)
 {
-	FILE *file = fopen("/proc/thread-self/io", "r");
-	char line[128];
-	long count = -1;
-
-	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
-		sscanf(line, "syscw: %ld", &count);
-	if (file != NULL)
-		fclose(file);
-	return count;
+	return count_in(fopen("/proc/thread-self/io", "r"), "syscw:");
 }
 
 /* Sends for company, five times a millisecond, are said so to the thread. Returns how many of them have woken it. */
