@@ -41,6 +41,13 @@ static bool is_memory_link(const char *driver)
 	return strcmp(driver, "veth") == 0;
 }
 
+/* For want of descriptors or memory: everything else that is missing has a line of its own. */
+static int not_opened(const char *name, int rc)
+{
+	vma_log_once(VMA_LOG_WARN, "%s: it cannot be opened: %s", name, strerror(-rc));
+	return rc;
+}
+
 static int look_at_interface(struct nic_xdp *nic, const char *name)
 {
 	struct ethtool_drvinfo driver = {.cmd = ETHTOOL_GDRVINFO};
@@ -49,16 +56,18 @@ static int look_at_interface(struct nic_xdp *nic, const char *name)
 	struct ifreq req = {0};
 	int fd, rc = 0;
 
-	info->ifindex = strlen(name) < IF_NAMESIZE ? if_nametoindex(name) : 0;
-	if (info->ifindex == 0) {
-		vma_log_once(VMA_LOG_ERROR, "xdp: no interface \"%s\"", name);
-		return -ENODEV;
-	}
 	fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return -errno;
-	strcpy(info->name, name);
-	strcpy(req.ifr_name, name);
+		return not_opened(name, -errno);
+	if (strlen(name) < IF_NAMESIZE)
+		strcpy(req.ifr_name, name);
+	if (os_ioctl(fd, SIOCGIFINDEX, &req) < 0) {
+		vma_log_once(VMA_LOG_ERROR, "xdp: no interface \"%s\"", name);
+		os_close(fd);
+		return -ENODEV;
+	}
+	info->ifindex = (uint32_t)req.ifr_ifindex;
+	strcpy(info->name, req.ifr_name);
 	if (os_ioctl(fd, SIOCGIFHWADDR, &req) < 0)
 		rc = -errno;
 	memcpy(info->mac, req.ifr_hwaddr.sa_data, sizeof(info->mac));
@@ -106,6 +115,7 @@ static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 	        .huge_pages = attr->huge_pages,
 	        .patience_ms = VMAD_PATIENCE_MS,
 	};
+	int rc;
 
 	if (attr->vmad_path != NULL) {
 		nic->vmad_path = strdup(attr->vmad_path);
@@ -114,9 +124,10 @@ static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 	}
 	if (attr->stats_dir != NULL && *attr->stats_dir != '\0')
 		how.stats_dir = nic->stats_dir = realpath(attr->stats_dir, NULL); /* vmad's directory is another one */
-	nic->right_fd = nic_fd_keep(vmad_right_create(nic->base.info.name));
-	if (nic->right_fd < 0)
-		nic->right_fd = nic_xdp_inherited_right(nic->base.info.ifindex);
+	rc = vmad_right_create(nic->base.info.name);
+	nic->right_fd = rc >= 0 ? nic_fd_keep(rc) : nic_xdp_inherited_right(nic->base.info.ifindex);
+	if (nic->right_fd < 0 && rc != -EPERM)
+		return not_opened(nic->base.info.name, rc);
 	how.right_fd = nic->right_fd;
 	return vmad_client_connect(&how, &nic->vmad);
 }
@@ -162,6 +173,8 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	rc = nic->wake_fd < 0 || nic->dead_fd < 0 ? -errno : 0;
 	if (rc == 0 && nic->alive == NULL)
 		rc = -ENOMEM;
+	if (rc < 0)
+		not_opened(name, rc);
 	if (rc == 0 && attr->arena->frame_shift != XDP_FRAME_SHIFT) {
 		vma_log_error("xdp: %s: needs an arena with frames of %u bytes", name, 1u << XDP_FRAME_SHIFT);
 		rc = -EINVAL;
@@ -173,6 +186,8 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	if (rc == 0) {
 		nic_xdp_register(nic);
 		rc = nic_xdp_thread_start(nic);
+		if (rc < 0)
+			not_opened(name, rc);
 	}
 	if (rc < 0) {
 		nic_xdp_free(nic);

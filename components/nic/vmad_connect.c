@@ -95,15 +95,26 @@ static int lacks_in_kernel(const struct vmad_connect *how)
 	return rc;
 }
 
+static int not_started(const struct vmad_connect *how, int rc)
+{
+	vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and %s cannot be started: %s", how->ifname,
+	             how->vmad_path, strerror(-rc));
+	return rc;
+}
+
 static int start(const struct vmad_connect *how)
 {
+	unsigned ifindex;
 	char window[16];
 	const char *argv[13] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
 	unsigned n = 4;
 	int rc;
 
 	/* The interface has gone, or its name belongs to another one: a vmad would own that, and we look for this. */
-	if (if_nametoindex(how->ifname) != how->ifindex)
+	ifindex = if_nametoindex(how->ifname);
+	if (ifindex == 0 && errno != ENODEV)
+		return not_started(how, -errno);
+	if (ifindex != how->ifindex)
 		return -ENODEV;
 	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
 	if (lacks_capabilities(how))
@@ -129,10 +140,7 @@ static int start(const struct vmad_connect *how)
 	}
 	argv[n] = how->ifname;
 	rc = vmad_start(how->vmad_path, (char *const *)argv);
-	if (rc < 0)
-		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and %s cannot be started: %s",
-		             how->ifname, how->vmad_path, strerror(-rc));
-	return rc;
+	return rc < 0 ? not_started(how, rc) : rc;
 }
 
 static int hello(struct vmad_client *client, const struct vmad_connect *how, uint64_t until_ms)

@@ -38,16 +38,20 @@ static bool is_named(const struct vma_vmad_attr *attr, const struct vmad_peer *p
 	return false;
 }
 
-static bool may_be_client(const struct vmad_server *server, const struct vmad_peer *peer, const int *fds, unsigned nfds)
+static int may_be_client(const struct vmad_server *server, const struct vmad_peer *peer, const int *fds, unsigned nfds)
 {
-	if (is_named(server->attr, peer) || (nfds == 1 && vmad_right_check(fds[0], server->ifindex)))
-		return true;
+	int rc = 0;
+
+	if (!is_named(server->attr, peer))
+		rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex) : -EPERM;
+	if (rc != -EPERM)
+		return rc;
 	vma_log_once(VMA_LOG_WARN,
 	             "vmad: %s: user %u refused: it shows neither CAP_NET_RAW nor a right passed on by a parent, and "
 	             "neither "
 	             "--allow-user nor --allow-group names it",
 	             server->attr->interface, peer->uid);
-	return false;
+	return rc;
 }
 
 /* ---- requests ---- */
@@ -194,14 +198,17 @@ void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_ans
 int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
                 const int *fds, unsigned nfds, struct vmad_answer *answer)
 {
+	int rc;
+
 	if (!vmad_msg_ok(msg, bytes) || nfds > (msg->type == VMAD_HELLO))
 		return -EPROTO;
 	if (peer->state == PEER_NEW) {
 		if (msg->type != VMAD_HELLO)
 			return -EPROTO;
 		peer->hello_seq = msg->seq;
-		if (!may_be_client(server, peer, fds, nfds)) {
-			vmad_answer_hello(peer, -EPERM, answer);
+		rc = may_be_client(server, peer, fds, nfds);
+		if (rc < 0) {
+			vmad_answer_hello(peer, rc, answer);
 			return 1; /* it stays NEW, and goes when its time is over or it hangs up */
 		}
 		peer->state = server->owner != NULL ? PEER_READY : PEER_WAITING;

@@ -118,7 +118,8 @@ int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned
 bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);
 
 /* ---- vmad_right.c: the proof of a right to be a client ---- */
-int vmad_right_create(const char *ifname);       /* fd, or -EPERM: this process lacks CAP_NET_RAW */
-bool vmad_right_check(int fd, unsigned ifindex); /* by vmad, on what came with HELLO */
+int vmad_right_create(const char *ifname); /* fd, or -EPERM: this process lacks CAP_NET_RAW */
+/* By vmad, on what came with HELLO: 0, -EPERM, or that it cannot be looked at (-EMFILE). */
+int vmad_right_check(int fd, unsigned ifindex);
 
 #endif

@@ -48,32 +48,38 @@ static bool option_is(int fd, int option, int wanted)
 	return os_getsockopt(fd, SOL_SOCKET, option, &value, &len) == 0 && len == sizeof(value) && value == wanted;
 }
 
-/* The network namespace of a socket, as an inode number; 0: unknown. */
-static ino_t namespace_of(int socket_fd)
+/* The network namespace of a socket, as an inode number. */
+static int namespace_of(int socket_fd, ino_t *out)
 {
-	struct stat st = {0};
-	int fd = os_ioctl(socket_fd, SIOCGSKNS, NULL);
+	struct stat st;
+	int fd = os_ioctl(socket_fd, SIOCGSKNS, NULL), rc = 0;
 
 	if (fd < 0)
-		return 0;
+		return -errno;
 	if (fstat(fd, &st) < 0)
-		st.st_ino = 0;
+		rc = -errno;
+	else
+		*out = st.st_ino;
 	os_close(fd);
-	return st.st_ino;
+	return rc;
 }
 
-bool vmad_right_check(int fd, unsigned ifindex)
+int vmad_right_check(int fd, unsigned ifindex)
 {
-	int own;
-	ino_t here;
+	ino_t here, there;
+	int own, rc;
 
 	if (!option_is(fd, SO_DOMAIN, AF_INET) || !option_is(fd, SO_TYPE, SOCK_RAW) ||
 	    !option_is(fd, SO_BINDTOIFINDEX, (int)ifindex))
-		return false;
+		return -EPERM;
 	own = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (own < 0)
-		return false;
-	here = namespace_of(own);
+		return -errno;
+	rc = namespace_of(own, &here);
+	if (rc == 0)
+		rc = namespace_of(fd, &there);
 	os_close(own);
-	return here != 0 && namespace_of(fd) == here;
+	if (rc == 0 && there != here)
+		rc = -EPERM;
+	return rc;
 }

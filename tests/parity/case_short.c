@@ -167,16 +167,6 @@ CASE(short_waits_in_another_thread, "after many short lives a thread that waits 
 	expect_offloaded(s);
 }
 
-/* Which of two gets what comes to the port. */
-static void who_hears(int s, int port)
-{
-	say("ours:");
-	take_all(s);
-	say("the other's:");
-	peer_take(near(), 0, 100);
-	(void)port;
-}
-
 static void dissolve(int s)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
@@ -192,23 +182,23 @@ CASE(short_port_given_away, "a chosen port is another's as soon as the associati
 	name_port(far_port, "far");
 	expect_offloaded(s);
 	peer_send(far(), 0, here, port, 40, 1);
-	pause_ms(20);
+	RES(is_readable(s, 2000));
 	dissolve(s);
 	peer_open(near(), 0, here, port);
 	peer_send(far(), 0, here, port, 40, 2);
-	pause_ms(20);
-	who_hears(s, port);
+	peer_take(near(), 0, 2000);
+	say("ours:");
+	take_all(s);
 	RES(send_to(s, there, far_port, 3));
 	peer_send(far(), 0, here, port_of(s), 40, 4);
-	pause_ms(20);
+	RES(is_readable(s, 2000));
 	take_all(s);
 	peer_send(far(), 0, here, other_port, 40, 5);
-	pause_ms(20);
+	RES(is_readable(other, 2000));
 	RES(close(other));
 	peer_open(near(), 0, here, other_port);
 	peer_send(far(), 0, here, other_port, 40, 6);
-	pause_ms(20);
-	peer_take(near(), 0, 1000);
+	peer_take(near(), 0, 2000);
 }
 
 CASE(short_port_lent, "a chosen port that is made reusable afterwards is the last one's who binds it")
@@ -228,7 +218,7 @@ CASE(short_port_lent, "a chosen port that is made reusable afterwards is the las
 	set_int(late, SOL_SOCKET, SO_REUSEADDR, 1);
 	RES(bind(late, (struct sockaddr *)&address, sizeof(address)));
 	peer_send(far(), 0, here, port, 40, 2);
-	pause_ms(20);
+	RES(is_readable(late, 2000));
 	say("the first:");
 	take_all(s);
 	say("the last:");
@@ -265,7 +255,7 @@ CASE(short_of_ports, "when no port is left a send says so, until one is closed")
 	RES(close(s[0]));
 	RES(send_to(s[5], there, port, 8));
 	peer_send(far(), 0, here, port_of(s[5]), 40, 9);
-	pause_ms(20);
+	RES(is_readable(s[5], 2000));
 	say("bytes: %d", (int)recv(s[5], &(char[64]){0}, 64, MSG_DONTWAIT));
 	for (int i = 1; i < 6; i++)
 		close(s[i]);
