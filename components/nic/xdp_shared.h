@@ -29,10 +29,12 @@
  * caller's number by compare-and-swap from 0, 0 by the holder, or by the owner for a dead holder
  *
  * Accepted weakness: a holder that is stopped (SIGSTOP, a debugger) in one of the few dozen instructions under a lock
- * stops refill and completions of that device queue for all clients until it goes on or is killed. The alternative, to
- * take a lock over from the living, would need every store under it to be fenced against the sleeper's late ones.
- * Clients that write here what the rules forbid can make frames leak or packets mix among the clients of the
- * interface, which share its packet memory anyway; they cannot make the owner or a client loop or leave an array.
+ * stops refill and completions of that device queue for all clients until it goes on or is killed; one that has lost
+ * the processor there does so until it has it again. Each client then receives as many frames as it may hold (rx_quota
+ * in nic.h), and the next ones wait in its RX ring. The alternative, to take a lock over from the living, would need
+ * every store under it to be fenced against the sleeper's late ones. Clients that write here what the rules forbid can
+ * make frames leak or packets mix among the clients of the interface, which share its packet memory anyway; they cannot
+ * make the owner or a client loop or leave an array.
  */
 #ifndef VMA_XDP_SHARED_H
 #define VMA_XDP_SHARED_H

@@ -38,6 +38,8 @@
 #include <vma/nic.h>
 #include <vma/nic_owner.h>
 
+#include "repost.h"
+
 #define BURST 32
 
 struct server {
@@ -204,8 +206,7 @@ static unsigned receive(struct server *server)
 		echo(server, bufs[i]);
 	if (n > 0)
 		vma_nic_kick(server->qp);
-	for (unsigned posted = 0, tries = 0; posted < n && tries < 1000; tries++)
-		posted += vma_nic_post_rx(server->qp, bufs + posted, n - posted);
+	must("post", server->port, repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
 	return n;
 }
 

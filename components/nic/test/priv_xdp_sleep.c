@@ -34,6 +34,7 @@
 
 #include "../vmad_proto.h"
 #include "../xdp_priv.h"
+#include "repost.h"
 
 #define BURST 32
 
@@ -136,14 +137,13 @@ static unsigned receive(struct server *server)
 {
 	struct vma_buf *bufs[BURST];
 	const unsigned n = vma_nic_poll_rx(server->qp, bufs, BURST);
-	unsigned posted = 0, reaped;
+	unsigned reaped;
 
 	for (unsigned i = 0; i < n; i++)
 		echo(server, bufs[i]);
 	if (n > 0)
 		vma_nic_kick(server->qp);
-	for (unsigned tries = 0; posted < n && tries < 1000; tries++)
-		posted += vma_nic_post_rx(server->qp, bufs + posted, n - posted);
+	must("post", repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
 	while ((reaped = vma_nic_reap_tx(server->qp, bufs, BURST)) > 0)
 		vma_buf_put_burst(server->arena, bufs, reaped);
 	return n;

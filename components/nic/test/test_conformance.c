@@ -325,8 +325,7 @@ static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 			const uint8_t *frame = (const uint8_t *)vma_buf_data(w->arena, held[i]);
 			assert_int_equal(frame_number(frame, IPPROTO_UDP), round * 64 + i);
 		}
-		for (unsigned posted = 0; posted < n && world_now_ns() < give_up;)
-			posted += vma_nic_post_rx(qp, held + posted, n - posted);
+		assert_true(repost(qp, held, n));
 	}
 }
 
@@ -619,11 +618,21 @@ static void *play(void *arg)
 	return NULL;
 }
 
+static bool has_all(const struct player *p)
+{
+	if (!p->bad && p->received == EXCHANGES)
+		return true;
+	print_message("end %d, queue pair %d: %u sent, %u received%s\n", p->end, p->i,
+	              p->end == 0 ? p->sent : p->received, p->received, p->bad ? ", the last one not as sent" : "");
+	return false;
+}
+
 static void test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread(void **state)
 {
 	struct world *w = *state;
 	struct player players[2][WORLD_QPS];
 	pthread_t threads[2][WORLD_QPS];
+	int unlucky = 0;
 
 	for (int i = 0; i < WORLD_QPS; i++)
 		for (int end = 0; end < 2; end++) {
@@ -640,10 +649,9 @@ static void test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread(voi
 		for (int end = 0; end < 2; end++)
 			pthread_join(threads[end][i], NULL);
 	for (int i = 0; i < WORLD_QPS; i++)
-		for (int end = 0; end < 2; end++) {
-			assert_false(players[end][i].bad);
-			assert_int_equal(players[end][i].received, EXCHANGES);
-		}
+		for (int end = 0; end < 2; end++)
+			unlucky += !has_all(&players[end][i]);
+	assert_int_equal(unlucky, 0);
 }
 
 /* ---- ending ---- */

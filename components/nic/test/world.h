@@ -19,6 +19,7 @@
 #include <vma/nic_wire.h>
 
 #include "frames.h"
+#include "repost.h"
 
 #define WORLD_QPS 4
 #define WORLD_BURST 32
@@ -203,13 +204,6 @@ static inline struct frame_spec tcp(uint16_t src_port, uint16_t dst_port, uint8_
 	                           .number = number};
 }
 
-/* Gives a polled buffer back to the receive queue. */
-static inline void world_repost(struct vma_nic_qp *qp, struct vma_buf *buf)
-{
-	if (vma_nic_post_rx(qp, &buf, 1) == 0)
-		vma_buf_put(qp->arena, buf);
-}
-
 /* One packet if there is one now. */
 static inline bool world_poll(struct vma_nic_qp *qp, struct packet *out)
 {
@@ -231,7 +225,7 @@ static inline bool world_poll(struct vma_nic_qp *qp, struct packet *out)
 		memcpy(out->bytes + out->len, vma_buf_data(qp->arena, buf), buf->len);
 		out->len += buf->len;
 		more = (buf->flags & VMA_BUF_RX_MORE) != 0;
-		world_repost(qp, buf);
+		assert_true(repost(qp, &buf, 1));
 	}
 	return true;
 }

@@ -184,7 +184,8 @@ struct vma_nic_qp {
 	struct vma_bufpool *_Atomic rx_pool; /* received frames' home; its buffers are what post_rx wants */
 	struct vma_bufpool *_Atomic tx_pool; /* registered memory to build frames in */
 	uint32_t rx_depth, tx_depth;         /* granted */
-	uint32_t rx_quota;    /* received frames the user may hold at a time before others run short; 0: rx_depth */
+	uint32_t rx_quota;    /* received frames the user may hold at a time before others run short; 0: rx_depth. With
+	                       * half as much again (64 more at least) it may receive nothing until it posts. */
 	uint32_t tx_headroom; /* bytes to leave free before a frame to send */
 	bool rx_self_fill;    /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
 	_Atomic bool lost;
@@ -306,7 +307,8 @@ static inline uint64_t vma_nic_now_ns(const struct vma_nic *nic)
 
 /* ---- hot path: one indirect call per burst ---- */
 
-/* Posts up to n receive buffers of rx_pool, each with one reference that passes to the NIC; returns how many. */
+/* Posts up to n receive buffers of rx_pool, each with one reference that passes to the NIC; returns how many. The
+ * others are still the caller's, and so is the debt: it posts as many later, or its receive queue runs dry. */
 static inline unsigned vma_nic_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	return qp->ops->post_rx(qp, bufs, n);
