@@ -329,6 +329,46 @@ static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 	}
 }
 
+/* Everything that is there, after what is in `held` already, until there has been nothing for a while. */
+static unsigned poll_all(struct vma_nic_qp *qp, struct vma_buf **held, unsigned n)
+{
+	uint64_t quiet_since = world_now_ns();
+
+	while (n < DEPTH && world_now_ns() - quiet_since < 50000000) {
+		unsigned k = vma_nic_poll_rx(qp, held + n, DEPTH - n);
+
+		if (k > 0)
+			quiet_since = world_now_ns();
+		n += k;
+	}
+	return n;
+}
+
+/* A device queue that is shared may refuse to give so much to one; then the rest has to wait, and not to go. */
+static void test_who_posts_late_gets_the_rest_then(void **state)
+{
+	struct world *w = *state;
+	struct vma_nic_qp *qp = w->qp[1][0];
+	struct vma_buf *held[DEPTH];
+	unsigned n = 0;
+
+	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t i = 0; i < DEPTH; i++) {
+		world_send(w, 0, 0, udp(PEER_PORT, PORT, 90, i));
+		n += vma_nic_poll_rx(qp, held + n, DEPTH - n);
+	}
+	n = poll_all(qp, held, n);
+	assert_in_range(n, qp->rx_quota, DEPTH);
+	for (unsigned i = 0; i < n; i++) {
+		const uint8_t *frame = (const uint8_t *)vma_buf_data(w->arena, held[i]);
+
+		assert_int_equal(frame_number(frame, IPPROTO_UDP), i);
+	}
+	assert_true(repost(qp, held, n));
+	for (uint32_t i = n; i < DEPTH; i++)
+		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 90, i));
+}
+
 /* ---- flows ---- */
 
 static void test_five_tuple_wins_over_three_tuple(void **state)
@@ -739,6 +779,7 @@ static const struct {
         CASE(test_a_full_transmit_queue_takes_less_and_recovers),
         CASE(test_each_sent_buffer_is_reaped_once),
         CASE(test_posted_buffers_come_back_as_often_as_posted),
+        CASE(test_who_posts_late_gets_the_rest_then),
         CASE(test_five_tuple_wins_over_three_tuple),
         CASE(test_a_deleted_flow_delivers_no_more),
         CASE(test_a_flow_is_had_once),
