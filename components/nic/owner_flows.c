@@ -96,51 +96,78 @@ static void free_flow(struct owner_flow *flow)
 
 #define FADE_NS 2000000000ULL
 
-static void forget_fading(struct xdp_owner *owner, struct owner_flow **place)
+/* The map is not touched. */
+static void forget_fading(struct owner_flow **place)
 {
 	struct owner_flow *flow = *place;
 
 	*place = flow->next;
-	xdp_prog_flow_del(owner->prog, &flow->rule.key);
 	free_flow(flow);
 }
 
-/* Those of a slot, or of a key. */
-static void end_fading(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void end_fading(struct xdp_owner *owner, struct owner_flow **place)
+{
+	xdp_prog_flow_del(owner->prog, &(*place)->rule.key);
+	forget_fading(place);
+}
+
+static void end_fading_of(struct xdp_owner *owner, uint32_t slot)
 {
 	struct owner_flow **place = &owner->fading;
 
 	while (*place != NULL)
-		if (key != NULL ? memcmp(&(*place)->rule.key, key, sizeof(*key)) == 0 : (*place)->slot == slot)
-			forget_fading(owner, place);
+		if ((*place)->slot == slot)
+			end_fading(owner, place);
 		else
 			place = &(*place)->next;
 }
 
-void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns)
+/* A flow is about to take its place in the map: there is one. Of a connection there is none. */
+static bool yield_fading(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = &owner->fading;
 
-	while (*place != NULL)
-		if ((*place)->fades_ns <= now_ns)
-			forget_fading(owner, place);
-		else
-			place = &(*place)->next;
+	if (owner_flow_is_connection(key))
+		return false;
+	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	if (*place == NULL)
+		return false;
+	forget_fading(place);
+	return true;
+}
+
+/* Has room made in the map. False: none is left. */
+static bool yield_any_fading(struct xdp_owner *owner)
+{
+	if (owner->fading == NULL)
+		return false;
+	end_fading(owner, &owner->fading); /* the oldest */
+	return true;
+}
+
+/* All fade for the same time, so they are in order. */
+void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns)
+{
+	while (owner->fading != NULL && owner->fading->fades_ns <= now_ns)
+		end_fading(owner, &owner->fading);
 }
 
 /* It is out of the table. Where there is no memory for that, it ends at once. */
 static void fade(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	struct owner_flow *fading = flow->rule.flags & VMA_FLOW_LISTENER ? calloc(1, sizeof(*fading)) : NULL;
+	struct owner_flow **end = &owner->fading;
 
 	if (fading == NULL || xdp_prog_flow_fade(owner->prog, &flow->rule.key, flow->slot) < 0) {
 		free(fading);
 		xdp_prog_flow_del(owner->prog, &flow->rule.key);
 		return;
 	}
-	*fading = (struct owner_flow){
-	        .next = owner->fading, .rule = flow->rule, .slot = flow->slot, .fades_ns = owner_now_ns() + FADE_NS};
-	owner->fading = fading;
+	while (*end != NULL)
+		end = &(*end)->next;
+	*fading = (struct owner_flow){.rule = flow->rule, .slot = flow->slot, .fades_ns = owner_now_ns() + FADE_NS};
+	*end = fading;
 }
 
 static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
@@ -227,21 +254,28 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 
 /* ---- add and delete ---- */
 
-/* In place of a heir, or of the least heir where the map is full. */
+/*
+ * What the map has under this key, a heir or a listener's flow that fades, is replaced, and not deleted before: a
+ * segment that came between the two would find neither, and the kernel would answer it with RST. Replaced means
+ * (BPF_EXIST) that the new entry is put in front of the old one in the same bucket, and only then the old one taken
+ * out; who looks meanwhile, on any CPU, finds one or the other. At most one of them is there, as both begin where a
+ * flow has ended.
+ *
+ * Where the map is full, the least heir makes way, or else what fades.
+ */
 static int put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	const struct vma_flow_rule *rule = &flow->rule;
 	int rc;
 
-	end_fading(owner, 0, &rule->key);
-	if (owner_heirs_yield(owner, &rule->key)) {
+	if (yield_fading(owner, &rule->key) || owner_heirs_yield(owner, &rule->key)) {
 		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
 		if (rc < 0)
-			xdp_prog_flow_del(owner->prog, &rule->key); /* the heir, of which nobody knows any more */
+			xdp_prog_flow_del(owner->prog, &rule->key); /* of which nobody knows any more */
 		return rc;
 	}
 	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
-	if (rc == -ENOSPC && owner_heirs_yield_any(owner))
+	if (rc == -ENOSPC && (owner_heirs_yield_any(owner) || yield_any_fading(owner)))
 		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
 	return rc;
 }
@@ -421,7 +455,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 	end_all(owner, owner->flow, slot, dead);
 	end_all(owner, owner->connection, slot, dead);
 	owner_claims_end(owner, slot);
-	end_fading(owner, slot, NULL);
+	end_fading_of(owner, slot);
 	forget_given_up(owner, slot, NULL);
 	owner_wishes_end(owner, slot);
 }

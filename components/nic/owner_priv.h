@@ -148,7 +148,7 @@ struct xdp_owner {
 	struct owner_flow *connection[OWNER_FLOW_BUCKETS]; /* TCP's 5-tuples */
 	uint32_t flows;
 	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
-	struct owner_flow *fading;   /* listeners' out of the table, and still in the program's map */
+	struct owner_flow *fading;   /* listeners' out of the table, and still in the program's map; the oldest first */
 	uint64_t foreign_check_ns;
 	uint64_t unused_since_ns; /* attached without a flow; 0: not so */
 

@@ -119,7 +119,7 @@ int xdp_prog_set_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue, in
 void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue);
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
-                          uint32_t flags); /* in place of a heir */
+                          uint32_t flags); /* in place of a heir, or of what fades */
 int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key,
                        uint32_t slot);                                        /* of a listener's, that is there */
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /* or heir */

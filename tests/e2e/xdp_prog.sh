@@ -21,6 +21,7 @@ check "a full table says so and works on" one full_table
 check "a multicast group is a flow of its address" one multicast
 check "a listener's flow takes every segment that no connection's takes" one listener_takes_what_is_left
 check "one that fades only what has begun" one listener_that_fades
+check "one that is granted again meanwhile misses no segment" one listener_granted_again_misses_nothing
 check "a connection of the kernel is not robbed" one kernel_connection_survives
 check "a block of ports takes what the kernel has no socket for" one block_takes_what_the_kernel_does_not
 check "fragments pass" one fragments

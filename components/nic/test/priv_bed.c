@@ -5,6 +5,7 @@
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -310,4 +311,46 @@ int bed_send(struct bed *bed, const struct bed_packet *packet)
 		bed_must(bed->got_bytes == bytes && memcmp(bed->got, frame, bytes) == 0, "%u of %u bytes, or changed",
 		         bed->got_bytes, bytes);
 	return where;
+}
+
+/* ---- many ---- */
+
+struct flood {
+	int fd;
+	uint8_t frame[16384];
+	uint32_t bytes;
+	unsigned sent;
+	_Atomic bool ends;
+};
+
+static void *flood(void *arg)
+{
+	struct flood *flood = arg;
+
+	while (!atomic_load(&flood->ends))
+		flood->sent += send(flood->fd, flood->frame, flood->bytes, 0) == (ssize_t)flood->bytes;
+	return NULL;
+}
+
+unsigned bed_flood(struct bed *bed, const struct bed_packet *packet, void (*act)(unsigned), unsigned times,
+                   unsigned *sent)
+{
+	static struct flood all;
+	pthread_t thread;
+	unsigned passed = 0;
+	struct pollfd tap = {.fd = bed->tap, .events = POLLIN};
+
+	all.fd = bed->peer_raw;
+	all.sent = 0;
+	atomic_store(&all.ends, false);
+	all.bytes = build_frame(all.frame, bed->mac, packet);
+	bed_must(pthread_create(&thread, NULL, flood, &all) == 0, "no thread");
+	for (unsigned i = 0; i < times; i++)
+		act(i);
+	atomic_store(&all.ends, true);
+	pthread_join(thread, NULL);
+	while (poll(&tap, 1, 100) > 0)
+		passed += take_tap(bed);
+	*sent = all.sent;
+	return passed;
 }

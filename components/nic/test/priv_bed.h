@@ -69,6 +69,11 @@ int bed_peer_socket(const char *peer_netns, int domain, int type, int protocol);
 /* Sends the packet from the other end and tells where it came out: a slot, BED_PASSED, or BED_NOWHERE. */
 int bed_send(struct bed *bed, const struct bed_packet *packet);
 
+/* Sends it without a pause while act(0), act(1), ... run, and tells how many of them the kernel was given. The slots'
+ * rings are left full. *sent: how many there were. */
+unsigned bed_flood(struct bed *bed, const struct bed_packet *packet, void (*act)(unsigned), unsigned times,
+                   unsigned *sent);
+
 struct vma_flow_key bed_exact(const struct bed_packet *packet); /* the flow of exactly this packet */
 struct vma_flow_key bed_wild(const struct bed_packet *packet);  /* its 3-tuple */
 

@@ -20,6 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <vma/log.h>
+
+#include "../owner_priv.h"
 #include "../xdp_claims.h"
 #include "../xdp_shared.h"
 #include "priv_bed.h"
@@ -254,6 +257,38 @@ static void listener_that_fades(void)
 	expect(&packet, 0, "RST");
 	bed_must(xdp_prog_flow_del(bed.prog, &key) == 0, "del");
 	expect(&packet, BED_PASSED, "afterwards");
+}
+
+/* What an owner does with its slots' flows, before the program of the bed. */
+static struct xdp_owner owner;
+
+static void fade_and_grant_again(unsigned round)
+{
+	const struct vma_flow_rule rule = {.key = bed_wild(&tcp), .flags = VMA_FLOW_LISTENER};
+
+	bed_must(xdp_owner_flow_add(&owner, 1, &rule) == -EADDRINUSE, "round %u: two want it", round);
+	bed_must(xdp_owner_flow_del(&owner, 1, &rule.key) == -ENOENT, "round %u: one goes", round);
+	bed_must(xdp_owner_flow_add(&owner, 0, &rule) == 0, "round %u: the other has it again", round);
+}
+
+static void listener_granted_again_misses_nothing(void)
+{
+	const struct vma_flow_rule rule = {.key = bed_wild(&tcp), .flags = VMA_FLOW_LISTENER};
+	struct bed_packet packet = tcp;
+	unsigned passed, sent;
+
+	vma_log_set_level(VMA_LOG_ERROR); /* a warning each round */
+	open_bed();
+	owner.prog = bed.prog;
+	owner.ifindex = bed.ifindex;
+	owner.slot[0].state = owner.slot[1].state = SLOT_RENTED;
+	packet.tcp_flags = BED_ACK;
+	bed_must(xdp_owner_flow_add(&owner, 0, &rule) == 0, "flow");
+	passed = bed_flood(&bed, &packet, fade_and_grant_again, 2000, &sent);
+	bed_must(passed == 0, "%u of %u segments were the kernel's", passed, sent);
+	bed_must(sent > 100, "only %u were sent", sent);
+	owner_flows_end(&owner, 0, true);
+	owner_resets_fini(&owner);
 }
 
 static struct sockaddr_in address(uint32_t host, uint16_t port)
@@ -733,6 +768,7 @@ static const struct {
         {"multicast", multicast},
         {"listener_takes_what_is_left", listener_takes_what_is_left},
         {"listener_that_fades", listener_that_fades},
+        {"listener_granted_again_misses_nothing", listener_granted_again_misses_nothing},
         {"kernel_connection_survives", kernel_connection_survives},
         {"block_takes_what_the_kernel_does_not", block_takes_what_the_kernel_does_not},
         {"fragments", fragments},

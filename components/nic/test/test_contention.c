@@ -22,6 +22,8 @@
 static struct xdp_owner owner;
 static uint64_t now_ns;
 static unsigned steered, grants, fading; /* flows in the program now; ever; that fade */
+static unsigned room = UINT32_MAX;       /* for flows in the program */
+static unsigned deleted;
 
 /* ---- in place of owner.c, xdp_prog.c and nic.c ---- */
 
@@ -33,6 +35,8 @@ uint64_t owner_now_ns(void)
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)prog, (void)key, (void)slot, (void)flags;
+	if (steered >= room)
+		return -ENOSPC;
 	steered++;
 	grants++;
 	return 0;
@@ -49,6 +53,7 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 {
 	(void)prog, (void)key;
 	steered--;
+	deleted++;
 	return 0;
 }
 
@@ -76,14 +81,17 @@ void xdp_prog_detach(struct xdp_prog *prog)
 	(void)prog;
 }
 
-/* Without attr.heirs there is none. */
+/* Only of what fades. */
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)prog, (void)key, (void)slot, (void)flags;
-	fail();
+	assert_true(fading > 0);
+	fading--;
+	grants++;
 	return 0;
 }
 
+/* Without attr.heirs there is none. */
 int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
 {
 	(void)prog, (void)key, (void)number, (void)in_place;
@@ -136,7 +144,8 @@ static int setup(void **state)
 
 	memset(&owner, 0, sizeof(owner));
 	owner.slot[A].state = owner.slot[B].state = SLOT_RENTED;
-	steered = grants = fading = 0;
+	steered = grants = fading = deleted = 0;
+	room = UINT32_MAX;
 	now_ns = SECOND;
 	for (int i = 0; i < 2; i++)
 		bed->fd[i] = shadow(&address, &bed->cookie[i]);
@@ -375,7 +384,8 @@ static void test_a_listener_that_two_want_fades(void **state)
 	assert_int_equal(steered, 0);
 }
 
-static void test_a_flow_that_fades_makes_way(void **state)
+/* In place: a segment that finds neither is answered with RST by the kernel. */
+static void test_a_flow_that_fades_is_replaced(void **state)
 {
 	struct bed *bed = *state;
 
@@ -385,9 +395,42 @@ static void test_a_flow_that_fades_makes_way(void **state)
 	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(steered, 1);
 	assert_int_equal(grants, 2);
+	assert_int_equal(deleted, 0);
 	owner_flows_fade_out(&owner, now_ns + 10 * SECOND);
 	assert_int_equal(steered, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), 0);
+}
+
+static void test_in_a_full_map_the_oldest_that_fades_makes_way(void **state)
+{
+	struct bed *bed = *state;
+	struct vma_flow_rule other = bed->rule;
+
+	have_two_listen(bed);
+	other.key.local_port_be = htons(1);
+	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), 0);
+	room = 2;
+	other.key.local_port_be = htons(2);
+	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), 0);
+	assert_int_equal(steered, 2);
+	assert_int_equal(deleted, 1);
+	assert_null(owner.fading);
+	other.key.local_port_be = htons(3);
+	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), -ENOSPC);
+}
+
+static void test_what_fades_ends_in_order(void **state)
+{
+	struct bed *bed = *state;
+
+	have_two_listen(bed);
+	bed->rule.key.local_port_be = htons(1);
+	now_ns += SECOND;
+	have_two_listen(bed);
+	assert_int_equal(steered, 2);
+	owner_flows_fade_out(&owner, now_ns + SECOND);
+	assert_int_equal(steered, 1);
+	assert_int_equal(owner.fading->rule.key.local_port_be, htons(1));
 }
 
 static void test_what_fades_ends_with_its_client(void **state)
@@ -462,7 +505,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_member_of_the_same_queue_pair_adds_its_shadow),
         CASE(test_udp_has_no_listener_that_could_hide_a_stranger),
         CASE(test_a_listener_that_two_want_fades),
-        CASE(test_a_flow_that_fades_makes_way),
+        CASE(test_a_flow_that_fades_is_replaced),
+        CASE(test_in_a_full_map_the_oldest_that_fades_makes_way),
+        CASE(test_what_fades_ends_in_order),
         CASE(test_what_fades_ends_with_its_client),
         CASE(test_a_connection_stays_with_who_has_it),
         CASE(test_a_block_is_its_first_ones_and_nobody_is_told),
