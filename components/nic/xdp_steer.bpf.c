@@ -7,7 +7,8 @@
  * A tag that the driver has taken out of the packet is invisible here: such a packet counts as untagged.
  *
  * A TCP listener's flow takes every segment that no flow of one peer takes, but not those of a 5-tuple for which the
- * kernel itself has a socket that is more than a listener: that connection is the kernel's.
+ * kernel itself has a socket that is more than a listener, nor one that brings the kernel's SYN cookie back: that
+ * connection is the kernel's.
  *
  * One that fades has been taken back: the kernel gets the SYNs, and so all connections to come, while those that there
  * are, and have no flows of their own yet, go on.
@@ -68,6 +69,7 @@ struct tcp_stamps { /* as nearly everybody sends them: alone, behind two NOPs */
 
 /* What the search for a flow needs of a packet besides its key. */
 struct packet {
+	const struct iphdr *ip;
 	const void *l4, *end;
 	__u32 l4_bytes; /* as the IP header says */
 	int is_tcp;
@@ -117,8 +119,8 @@ struct xdp_flow_counts counts;   /* written by user space, and so is */
 volatile struct xdp_flow_front front;
 volatile __u64 mac; /* the interface's, xdp_flow_mac(); 0: not known, everybody's is */
 
-/* The state of the socket to which the kernel would give a segment of this 5-tuple; 0: there is none. */
-static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_flow_key *key)
+/* To which the kernel would give a segment of this 5-tuple: to be released. */
+static __always_inline struct bpf_sock *socket_of(struct xdp_md *ctx, const struct xdp_flow_key *key)
 {
 	struct bpf_sock_tuple tuple = {
 	        .ipv4.saddr = key->peer,
@@ -126,7 +128,14 @@ static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_
 	        .ipv4.sport = key->peer_port,
 	        .ipv4.dport = key->local_port,
 	};
-	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+
+	return bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* Its state; 0: there is none. */
+static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_flow_key *key)
+{
+	struct bpf_sock *sk = socket_of(ctx, key);
 	__u32 state;
 
 	if (!sk)
@@ -139,6 +148,27 @@ static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_
 static __always_inline int is_connection(__u32 state)
 {
 	return state != 0 && state != BPF_TCP_LISTEN;
+}
+
+/*
+ * The kernel has a connection of this 5-tuple, or will have by this segment: it brings back a SYN cookie, which is all
+ * that there is of a request that was answered so while the kernel's listener had the SYNs. Who has sent none for two
+ * minutes says no at once; else one segment of ours in some hundred million looks like a cookie, and is lost.
+ */
+static __always_inline int is_kernels(struct xdp_md *ctx, const struct xdp_flow_key *key, const struct packet *packet)
+{
+	const struct tcp_head *tcp = packet->l4;
+	struct bpf_sock *sk = socket_of(ctx, key);
+	int is;
+
+	if (!sk)
+		return 0;
+	is = sk->state != BPF_TCP_LISTEN;
+	if (!is && (const void *)(tcp + 1) <= packet->end)
+		is = bpf_tcp_check_syncookie(sk, (void *)packet->ip, sizeof(*packet->ip), (void *)tcp, sizeof(*tcp)) ==
+		     0;
+	bpf_sk_release(sk);
+	return is;
 }
 
 /* What becomes of it where no socket is in the map (any more) is `otherwise`. */
@@ -352,7 +382,7 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 		return is_listeners_heirs(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
 	if (flow->flags & XDP_FLOW_FADING && begins_something(packet))
 		return XDP_PASS;
-	if (flow->flags & XDP_FLOW_LISTENER && is_connection(kernel_socket(ctx, key)))
+	if (flow->flags & XDP_FLOW_LISTENER && is_kernels(ctx, key, packet))
 		return XDP_PASS;
 	return to_slot(ctx, flow->slot, XDP_PASS);
 }
@@ -491,6 +521,7 @@ int vma_steer(struct xdp_md *ctx)
 	key.peer_port = ports->source;
 	key.local_port = ports->dest;
 	key.proto = ip->protocol;
+	packet.ip = ip;
 	packet.l4 = ports;
 	packet.end = end;
 	packet.l4_bytes = bpf_ntohs(ip->tot_len) - ip_bytes;

@@ -23,6 +23,7 @@ check "a listener's flow takes every segment that no connection's takes" one lis
 check "one that fades only what has begun" one listener_that_fades
 check "one that is granted again meanwhile misses no segment" one listener_granted_again_misses_nothing
 check "a connection of the kernel is not robbed" one kernel_connection_survives
+check "nor one that a SYN cookie brings back" one a_cookie_goes_back_to_the_kernel
 check "a block of ports takes what the kernel has no socket for" one block_takes_what_the_kernel_does_not
 check "fragments pass" one fragments
 check "IP options are skipped" one ip_options

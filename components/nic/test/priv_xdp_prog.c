@@ -4,8 +4,10 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/if_ether.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -296,19 +298,27 @@ static struct sockaddr_in address(uint32_t host, uint16_t port)
 	return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(host), .sin_port = htons(port)};
 }
 
+static int kernel_listener(const struct sockaddr_in *here)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	const int on = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	bed_must(bind(fd, (const struct sockaddr *)here, sizeof(*here)) == 0, "bind: %m");
+	bed_must(listen(fd, 8) == 0, "listen: %m");
+	return fd;
+}
+
 /* A connection between the kernels of the two namespaces, to the listener at 5001 and from the port of `tcp`. */
 static void kernel_connection_survives(void)
 {
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port), there = address(HOST_A, tcp.source_port);
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), accepted;
+	int listener = kernel_listener(&here), accepted;
 	int client = bed_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0);
 	const int on = 1;
 	struct bed_packet packet = tcp;
 	char byte = 0;
 
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	bed_must(bind(listener, (const struct sockaddr *)&here, sizeof(here)) == 0, "bind: %m");
-	bed_must(listen(listener, 8) == 0, "listen: %m");
 	setsockopt(client, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	bed_must(bind(client, (const struct sockaddr *)&there, sizeof(there)) == 0, "bind: %m");
 	bed_must(connect(client, (const struct sockaddr *)&here, sizeof(here)) == 0, "connect: %m");
@@ -327,6 +337,60 @@ static void kernel_connection_survives(void)
 	expect(&packet, 0, "SYN from another port, though the kernel has a listener");
 	bed_must(write(accepted, "y", 1) == 1, "write: %m");
 	bed_must(read(client, &byte, 1) == 1 && byte == 'y', "read: %m");
+}
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	bed_must(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s: %m", path);
+	close(fd);
+}
+
+/* A client's SYN goes to the kernel, as the flow fades; what brings the cookie back comes while it does, or as it is a
+ * listener's again. Of the client's kernel: an ACK, or, as that is delayed, the first data. */
+static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool granted_again)
+{
+	const struct vma_flow_key key = bed_wild(&tcp);
+	int client = bed_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0), accepted;
+	struct pollfd arrival = {.fd = listener, .events = POLLIN};
+	const int quick = !granted_again;
+	char byte = 0;
+
+	setsockopt(client, IPPROTO_TCP, TCP_QUICKACK, &quick, sizeof(quick));
+	bed_must(connect(client, (const struct sockaddr *)here, sizeof(*here)) == 0, "connect: %m");
+	if (granted_again) {
+		bed_must(poll(&arrival, 1, 0) == 0, "the ACK is delayed");
+		bed_must(xdp_prog_flow_inherit(bed.prog, &key, 0, VMA_FLOW_LISTENER) == 0, "inherit");
+		bed_must(write(client, "x", 1) == 1, "write: %m");
+	}
+	bed_must(poll(&arrival, 1, 1000) == 1, "granted again: %d: the kernel has no connection", granted_again);
+	bed_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
+	if (!granted_again)
+		bed_must(write(client, "x", 1) == 1, "write: %m");
+	bed_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
+	close(client);
+	close(accepted);
+}
+
+/* Of a request that it has answered by a cookie the kernel keeps nothing. */
+static void a_cookie_goes_back_to_the_kernel(void)
+{
+	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
+	const struct vma_flow_key key = bed_wild(&tcp);
+	struct bed_packet packet = tcp;
+	int listener = kernel_listener(&here);
+
+	write_file("/proc/sys/net/ipv4/tcp_syncookies", "2");
+	open_bed();
+	add(key, 0, VMA_FLOW_LISTENER);
+	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0) == 0, "fade");
+	connect_by_cookie(listener, &here, false);
+	packet.tcp_flags = BED_ACK;
+	expect(&packet, 0, "an ACK without a cookie");
+	connect_by_cookie(listener, &here, true);
+	expect(&packet, 0, "an ACK without a cookie");
+	write_file("/proc/sys/net/ipv4/tcp_syncookies", "1");
 }
 
 static bool is_named(const _Atomic uint64_t *named, uint16_t port)
@@ -770,6 +834,7 @@ static const struct {
         {"listener_that_fades", listener_that_fades},
         {"listener_granted_again_misses_nothing", listener_granted_again_misses_nothing},
         {"kernel_connection_survives", kernel_connection_survives},
+        {"a_cookie_goes_back_to_the_kernel", a_cookie_goes_back_to_the_kernel},
         {"block_takes_what_the_kernel_does_not", block_takes_what_the_kernel_does_not},
         {"fragments", fragments},
         {"ip_options", ip_options},
