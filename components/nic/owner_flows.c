@@ -122,16 +122,22 @@ static void end_fading_of(struct xdp_owner *owner, uint32_t slot)
 			place = &(*place)->next;
 }
 
-/* A flow is about to take its place in the map: there is one. Of a connection there is none. */
-static bool yield_fading(struct xdp_owner *owner, const struct vma_flow_key *key)
+/* Where the pointer to the one with `key` is, or the end. */
+static struct owner_flow **fading_of(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = &owner->fading;
 
-	if (owner_flow_is_connection(key))
-		return false;
 	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
-	if (*place == NULL)
+	return place;
+}
+
+/* A flow is about to take its place in the map: there is one. Of a connection there is none. */
+static bool yield_fading(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = owner_flow_is_connection(key) ? NULL : fading_of(owner, key);
+
+	if (place == NULL || *place == NULL)
 		return false;
 	forget_fading(place);
 	return true;
@@ -470,6 +476,8 @@ static bool is_covered(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	wild.peer_port_be = 0;
 	memset(wild.peer, 0, sizeof(wild.peer));
 	listener = *place_of(owner, &wild);
+	if (listener == NULL)
+		listener = *fading_of(owner, &wild);
 	if (listener != NULL)
 		return listener->slot == slot && listener->rule.flags & VMA_FLOW_LISTENER;
 	wild.proto = VMA_FLOW_TCP_PORTS;

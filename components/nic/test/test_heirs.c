@@ -320,6 +320,22 @@ static void test_a_connection_without_rule_can_be_left_by_who_has_its_listener_o
 	assert_int_equal(bequeath(SLOT, 1001, 4), -EINVAL);
 }
 
+/* Its flow may have been asked for, and not been granted yet. */
+static void test_so_can_one_whose_listener_fades(void **state)
+{
+	const struct vma_flow_rule rule = {.key = connection(0), .flags = VMA_FLOW_LISTENER};
+
+	(void)state;
+	add(SLOT, 0);
+	assert_int_equal(xdp_owner_flow_add(&owner, OTHER, &rule), -EADDRINUSE);
+	assert_int_equal(bequeath(OTHER, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
+	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
+	assert_true(has_heir(1000));
+	owner_flows_end(&owner, SLOT, true);
+	assert_true(has_heir(1000));
+	assert_false(has_heir(0));
+}
+
 static void test_so_can_one_whose_port_lies_in_a_block(void **state)
 {
 	struct vma_flow_rule block = {.key = connection(0)};
@@ -650,6 +666,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_listener_that_left_refuses_from_the_moment_it_is_dead),
         CASE(test_who_left_and_comes_back_has_its_flow_again),
         CASE(test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only),
+        CASE(test_so_can_one_whose_listener_fades),
         CASE(test_so_can_one_whose_port_lies_in_a_block),
         CASE(test_what_was_left_twice_has_one_heir),
         CASE(test_the_flow_of_another_cannot_be_left),
