@@ -166,6 +166,7 @@ static int teardown(void **state)
 	assert_int_equal(owner.flows, 0);
 	assert_int_equal(owner.wishes, 0);
 	assert_null(owner.given_up);
+	assert_null(owner.fading);
 	for (int i = 0; i < 2; i++)
 		if (bed->fd[i] >= 0)
 			close(bed->fd[i]);
@@ -487,6 +488,7 @@ static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), -EADDRINUSE);
 	assert_int_equal(owner.wishes, 0);
 	assert_null(owner.given_up);
+	assert_null(owner.fading);
 	owner_flows_end(&owner, A, true);
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), 0);
 }

@@ -269,6 +269,22 @@ static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **stat
 	vma_tcp_listener_finish(pair_listener, SEC); /* there is nobody to wait for: time stands still here */
 }
 
+/* Nobody would ask again before a second has passed. */
+static void test_what_has_come_before_a_listener_finishes_is_let_in(void **state)
+{
+	(void)state;
+	open_listener(8);
+	raw.holds = true;
+	raw_syn(0);
+	vma_tcp_listener_finish(pair_listener, 0);
+	assert_int_equal(counts_of(0).syns_dropped, 0);
+	raw.holds = false;
+	settle();
+	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 1);
+}
+
 static void test_accepted_connections_outlive_their_listener(void **state)
 {
 	struct app *client, *server;
@@ -345,6 +361,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_deferred_accept_does_not_wait_for_ever),
         RAW_CASE(test_closing_a_listener_resets_who_waits),
         RAW_CASE(test_a_listener_that_finishes_has_those_who_wait_come_in),
+        RAW_CASE(test_what_has_come_before_a_listener_finishes_is_let_in),
         CASE(test_accepted_connections_outlive_their_listener),
         CASE(test_accepted_connection_may_be_steered_by_itself),
         RAW_CASE(test_two_listeners_cannot_have_one_address),

@@ -389,8 +389,8 @@ struct vma_tcp_listen_attr {
 /* Control path. One per ring, address and port. */
 int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, struct vma_tcp_listener **out);
 /*
- * Control path. From now on requests are dropped, for the peers to ask again, and those that are half open may become
- * connections, until there are none, or for so long. Drives the ring.
+ * Control path. Requests that have not come yet are dropped, for the peers to ask again, and those that are half open
+ * may become connections, until there are none, or for so long. Drives the ring.
  */
 void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns);
 /* Control path. Half-open connections end with RST; those accepted live on, steered by themselves. */
