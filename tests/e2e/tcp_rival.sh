@@ -65,7 +65,7 @@ for cookies in 1 2; do
 	serve "$server" python3 "$WORK/server.py" "$IP_B" $PORT
 	check "the server listens, net.ipv4.tcp_syncookies=$cookies" wait_for 20 log_has "$server" listening
 	passive=$(snmp b Tcp PassiveOpens)
-	start "$clients" a python3 "$WORK/clients.py" "$IP_B" $PORT 5
+	start "$clients" a python3 "$WORK/clients.py" "$IP_B" $PORT 3
 	check "clients come" wait_for 20 log_has "$clients" started
 	sleep 0.5
 	[ -n "$kernel" ] || check_eq "and are not the kernel's" "$(snmp b Tcp PassiveOpens)" "$passive"
