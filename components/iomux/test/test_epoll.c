@@ -369,6 +369,9 @@ static void test_idle_members_cost_nothing(void **state)
 	for (int i = 0; i < MEMBERS; i++) {
 		fd[i] = eventfd(0, 0);
 		if (fd[i] < 0) {
+			while (i-- > 0)
+				w_close(&w, fd[i]);
+			w_close(&w, ep);
 			vma_test_skip("as many as %d descriptors are not to be had here", MEMBERS);
 		}
 		assert_int_equal(fake_install(fd[i]), 0);

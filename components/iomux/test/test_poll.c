@@ -242,6 +242,7 @@ static void sets_beyond_fd_setsize(struct world *w)
 	struct timespec none = {0, 0};
 
 	if (high < 0) {
+		w_close(w, a);
 		vma_test_skip("descriptor 3000 is not to be had here");
 	}
 	if (w->kind != KERNEL)
