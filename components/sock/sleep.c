@@ -167,6 +167,7 @@ struct bed {
 	struct pollfd *fds, stack[FDS_ON_STACK];
 	unsigned n;
 	bool look_again;                  /* something may have come while arming */
+	bool crowded;                     /* the last sleep was on our own descriptors alone */
 	uint8_t bit_of[VMA_THREAD_RAILS]; /* rings, of the descriptors behind the thread's own */
 	uint64_t rung, rung_twice;        /* by bit: have ended the last sleep, the last two */
 	struct vma_ring_patience patience;
@@ -251,12 +252,33 @@ static void cancelled_asleep(void *arg)
 	vma_leave(self);
 }
 
+static int sleep_on(struct pollfd *fds, unsigned n, uint64_t left)
+{
+	const struct timespec timeout = {.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
+
+	return vma_os.ppoll(fds, n, left == UINT64_MAX ? NULL : &timeout, NULL);
+}
+
+/*
+ * The kernel refuses more than the process may have descriptors, and the caller's may be as many already. Asleep on
+ * ours, and even without them, but not for long: the caller's are asked afterwards.
+ */
+static void sleep_crowded(struct bed *bed, uint64_t left)
+{
+	const unsigned own = bed->wait->nfds;
+
+	bed->crowded = true;
+	if (left > LOST_NSEC)
+		left = LOST_NSEC;
+	if (sleep_on(bed->fds + own, bed->n - own, left) < 0 && errno == EINVAL)
+		sleep_on(NULL, 0, left);
+}
+
 /* Outside; a cancellation point. */
 static void sleep_in(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
 	uint64_t left = UINT64_MAX, now;
-	struct timespec timeout;
 
 	if (wait->deadline_ns != UINT64_MAX) {
 		now = vma_now_ns();
@@ -265,9 +287,10 @@ static void sleep_in(struct bed *bed)
 	/* The process is out of descriptors: nobody can wake this thread, so it looks by itself. */
 	if (bed->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
 		left = LOST_NSEC;
-	timeout = (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
+	bed->crowded = false;
 	pthread_cleanup_push(cancelled_asleep, bed);
-	vma_os.ppoll(bed->fds, bed->n, left == UINT64_MAX ? NULL : &timeout, NULL);
+	if (sleep_on(bed->fds, bed->n, left) < 0 && errno == EINVAL)
+		sleep_crowded(bed, left);
 	pthread_cleanup_pop(0);
 	wait->slept = true;
 }
@@ -278,7 +301,7 @@ static bool wake_up(struct bed *bed)
 	struct vma_wait *wait = bed->wait;
 	uint64_t count;
 	uint64_t rung = 0;
-	bool os = false;
+	bool os = bed->crowded && wait->nfds != 0;
 
 	for (unsigned i = 0; i < wait->nfds; i++) {
 		wait->fds[i].revents = bed->fds[i].revents;

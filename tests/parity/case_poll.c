@@ -117,6 +117,28 @@ CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it u
 	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
 }
 
+CASE(poll_as_many_as_allowed, "poll of as many as the process may have descriptors waits, and each wakes it up")
+{
+	struct itimerspec in_50_ms = {.it_value = {.tv_nsec = 50000000}};
+	int s = ready_socket(), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+	struct pollfd p[100];
+	struct rlimit limit;
+
+	for (int i = 0; i < 100; i++)
+		p[i] = (struct pollfd){.fd = i == 5 ? s : i == 99 ? timer : -1, .events = POLLIN};
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = 100;
+	setrlimit(RLIMIT_NOFILE, &limit);
+	RES(poll(p, 100, 30));
+	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
+	RES(poll(p, 100, 2000));
+	say("events %x %x", p[5].revents, p[99].revents);
+	take(s, 0, 0);
+	timerfd_settime(timer, 0, &in_50_ms, NULL);
+	RES(poll(p, 100, -1));
+	say("events %x %x", p[5].revents, p[99].revents);
+}
+
 CASE(poll_many, "poll of 300 sockets: the right ones are ready")
 {
 	static struct pollfd p[300];

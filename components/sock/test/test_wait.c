@@ -229,6 +229,39 @@ static void test_many_descriptors_are_slept_on(void **state)
 	close(fds[1]);
 }
 
+/* Our own come on top, and so many the kernel refuses. */
+static void test_as_many_descriptors_as_the_process_may_have_are_slept_on(void **state)
+{
+	struct rlimit limit, few;
+	struct pollfd pfds[100];
+	struct thing_wait wait;
+	int fds[2], rc[2];
+	unsigned looks;
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	for (int i = 0; i < 100; i++)
+		pfds[i] = (struct pollfd){.fd = i == 99 ? fds[0] : -1, .events = POLLIN};
+	thing_wait_init(&wait, &thing, bed.bit, 100 * MSEC);
+	wait.wait.fds = pfds;
+	wait.wait.nfds = 100;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	few = (struct rlimit){100, limit.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	rc[0] = thing_wait_run(&wait);
+	looks = atomic_load(&wait.looks);
+	wait.os = 1; /* whoever asks finds it ready */
+	wait.wait.deadline_ns = vma_now_ns() + 2000 * MSEC;
+	rc[1] = thing_wait_run(&wait);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	assert_int_equal(rc[0], 0);
+	assert_true(looks < 400); /* it slept */
+	assert_int_equal(rc[1], 1);
+	assert_true(vma_now_ns() < wait.wait.deadline_ns - 1000 * MSEC);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 static void test_sleeper_is_woken_by_who_delivers(void **state)
 {
 	struct sleeper sleeper;
@@ -903,6 +936,7 @@ static const struct CMUnitTest tests[] = {
         T(test_deadline_is_kept_while_spinning),
         T(test_readable_descriptor_ends_the_sleep),
         T(test_many_descriptors_are_slept_on),
+        T(test_as_many_descriptors_as_the_process_may_have_are_slept_on),
         T(test_sleeper_is_woken_by_who_delivers),
         T(test_delivery_between_last_look_and_sleep_is_not_lost),
         T(test_handler_ends_the_sleep),
