@@ -17,7 +17,8 @@ static int dup_high(int fd)
 	struct rlimit limit;
 	int high = os_fcntl(fd, F_DUPFD_CLOEXEC, FIRST);
 
-	if (high >= 0 || errno != EINVAL || getrlimit(RLIMIT_NOFILE, &limit) < 0)
+	/* Most processes may have 1024, so up there is little room. */
+	if (high >= 0 || (errno != EINVAL && errno != EMFILE) || getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return high;
 	return os_fcntl(fd, F_DUPFD_CLOEXEC, (long)(limit.rlim_cur / 2));
 }

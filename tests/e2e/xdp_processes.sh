@@ -60,9 +60,10 @@ vmad_pid() { # of the one that was started on demand
 	done
 }
 
-conforms() { # [OWNER]
+conforms() { # [OWNER]; with as many descriptors as most systems give
 	VMA_CONFORMANCE="xdp:$IF_A xdp:$IF_B" VMA_CONFORMANCE_OWNER=${1:-} \
-		VMA_CONFORMANCE_NETNS="/run/netns/$(ns a) /run/netns/$(ns b)" CMOCKA_MESSAGE_OUTPUT=TAP "$conformance"
+		VMA_CONFORMANCE_NETNS="/run/netns/$(ns a) /run/netns/$(ns b)" CMOCKA_MESSAGE_OUTPUT=TAP \
+		prlimit --nofile=1024 "$conformance"
 }
 
 # ---- one process ----
