@@ -30,6 +30,13 @@ BUILD=${BUILD:-$ROOT/build}
 SAN=$(basename "$BUILD" | grep -oxE '(clang-)?(address|undefined|thread)' | sed 's/clang-//')
 RUN_ID=${RUN_ID:-$$}
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/vma-e2e-$RUN_ID.XXXXXX")
+# What is tested counts its descriptors: none is inherited but the first three. (This shell reads the script from one.)
+for fd in /proc/$$/fd/*; do
+	[ "${fd##*/}" -le 2 ] || [ "$fd" -ef "$0" ] || eval "exec ${fd##*/}>&-"
+done
+unset fd
+# As in mk/run-tests; what is to work with fewer says so.
+[ "$(ulimit -Sn)" = unlimited ] || [ "$(ulimit -Sn)" -ge 4096 ] || ulimit -Sn 4096 2>/dev/null
 declare -A PID=()
 _namespaces=() _count=0 _failed=0
 

@@ -264,14 +264,8 @@ if [ -z "$SAN" ]; then
 		! lacking $case "$BUILD/bin/vmad" --foreground "$IF_A"
 		check_eq "so is who starts vmad" "$(lines "$WORK/lacking.log"), $(grep -cE "$call" "$WORK/lacking.log")" "1, 1"
 	done
-	few() { # DESCRIPTORS [ENVIRONMENT...]: none of them is inherited, but for the first three
-		(
-			for fd in /proc/self/fd/*; do
-				fd=${fd##*/}
-				[ "$fd" -le 2 ] || eval "exec $fd>&-"
-			done
-			in_ns a timeout 20 prlimit --nofile="$1:$1" env "LD_PRELOAD=$PRELOAD" "${@:2}" "$PROBE" one_socket "$IP_B" $PORT
-		) >"$WORK/few.log" 2>&1
+	few() { # DESCRIPTORS [ENVIRONMENT...]
+		in_ns a timeout 20 prlimit --nofile="$1:$1" env "LD_PRELOAD=$PRELOAD" "${@:2}" "$PROBE" one_socket "$IP_B" $PORT >"$WORK/few.log" 2>&1
 	}
 	check "with 64 descriptors a program's sockets are offloaded" few 64
 	check_eq "without a word" "$(lines "$WORK/few.log")" 0
