@@ -29,7 +29,10 @@ BUILD=${BUILD:-$ROOT/build}
 # shellcheck disable=SC2034 # for the scripts
 SAN=$(basename "$BUILD" | grep -oxE '(clang-)?(address|undefined|thread)' | sed 's/clang-//')
 RUN_ID=${RUN_ID:-$$}
-WORK=$(mktemp -d "${TMPDIR:-/tmp}/vma-e2e-$RUN_ID.XXXXXX")
+# Other users' programs work in there, too, and paths of unix sockets are short.
+WORK=${TMPDIR:-/tmp}
+if [ ${#WORK} -gt 40 ] || ! setpriv --reuid 65534 --clear-groups test -x "$WORK" 2>/dev/null; then WORK=/tmp; fi
+WORK=$(mktemp -d "$WORK/vma-e2e-$RUN_ID.XXXXXX")
 # What is tested counts its descriptors: none is inherited but the first three. (This shell reads the script from one.)
 for fd in /proc/$$/fd/*; do
 	[ "${fd##*/}" -le 2 ] || [ "$fd" -ef "$0" ] || eval "exec ${fd##*/}>&-"
