@@ -159,7 +159,7 @@ CASE(connect_keeps_the_bound_port, "a bound socket that connects, dissolves and 
 	take(s, 2000, 0);
 	RES(connect_to(s, there_too, port));
 	peer_send(far(), 0, here, 7006, 10, 3);
-	pause_ms(30);
+	let_arrive(30);
 	take(s, 0, 0);
 	RES(connect_to(s, there, port));
 	peer_send(far(), 0, here, 7006, 10, 4);
@@ -205,7 +205,7 @@ CASE(connect_filters, "a connected socket gets its peer's datagrams only, and ke
 	peer_send(far(), 0, here, 7007, 10, 4);
 	take(s, 2000, 0);
 	take(s, 2000, 0);
-	pause_ms(30);
+	let_arrive(30);
 	take_all(s);
 }
 

@@ -105,11 +105,11 @@ CASE(epoll_edge, "edge-triggered: once for each arrival, and again after MOD")
 	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 1));
 	wait_events("empty", set, 20);
 	one_comes(s, 1);
-	pause_ms(20);
+	let_arrive(20);
 	wait_events("one came", set, 1000);
 	wait_events("no news", set, 20);
 	one_comes(s, 2);
-	pause_ms(20);
+	let_arrive(20);
 	wait_events("another", set, 1000);
 	take(s, 0, 0);
 	wait_events("one read, one left", set, 20);
@@ -122,7 +122,7 @@ CASE(epoll_edge, "edge-triggered: once for each arrival, and again after MOD")
 	RES(send(s, "x", 1, 0));
 	wait_events("after a send that failed", set, 20);
 	one_comes(s, 3);
-	pause_ms(20);
+	let_arrive(20);
 	wait_events("both", set, 1000);
 }
 
@@ -136,7 +136,7 @@ CASE(epoll_edge_with_data, "edge-triggered: added while something is there")
 	wait_events("told", set, 20);
 	take_all(s);
 	peer(far(), "send 0 %s %d 20 0 50", here, port_of(s));
-	pause_ms(50);
+	let_arrive(50);
 	wait_events("fifty came", set, 1000);
 	wait_events("told", set, 20);
 }
@@ -150,7 +150,7 @@ CASE(epoll_one_shot, "one-shot: once, then silent until MOD")
 	wait_events("one came", set, 1000);
 	wait_events("silent", set, 20);
 	one_comes(s, 2);
-	pause_ms(20);
+	let_arrive(20);
 	wait_events("still silent", set, 20);
 	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT, 2));
@@ -159,7 +159,7 @@ CASE(epoll_one_shot, "one-shot: once, then silent until MOD")
 	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT | EPOLLET, 3));
 	wait_events("armed, nothing there", set, 20);
 	one_comes(s, 3);
-	pause_ms(20);
+	let_arrive(20);
 	wait_events("one more", set, 1000);
 	wait_events("silent", set, 20);
 }
@@ -252,7 +252,7 @@ CASE(epoll_two_sets, "one socket in two sets: both tell, each its own data")
 	wait_events("two", two, 20);
 	RES(close(one));
 	one_comes(s, 2);
-	pause_ms(20);
+	let_arrive(20);
 	wait_events("two", two, 1000);
 }
 

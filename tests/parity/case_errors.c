@@ -95,7 +95,7 @@ CASE(refused_send, "a connected socket learns from its next send that the port i
 	}
 	name_port(peer_open(far(), 0, there, 7099), "peer");
 	name_port_of(s, "us");
-	pause_ms(20);
+	let_arrive(20);
 	say_error(s);
 	RES(send(s, "y", 1, 0));
 	peer_take(far(), 0, 2000);
@@ -165,7 +165,7 @@ CASE(refused_unconnected, "an unconnected socket does not hear of refusals, unle
 	fill(bytes, sizeof(bytes), 5);
 	expect_offloaded(s);
 	RES(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
-	pause_ms(50);
+	let_arrive(50);
 	take(s, 0, 0);
 	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	RES(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
@@ -187,7 +187,7 @@ CASE(refused_error_queue, "IP_RECVERR: refusals with their datagrams, in order; 
 	for (int i = 0; i < 2; i++) {
 		fill(bytes, sizeof(bytes), i);
 		RES(send(s, bytes, (size_t)(50 + i), 0));
-		pause_ms(50);
+		let_arrive(50);
 	}
 	say_events("refused", s, 2000);
 	take_error(s);
@@ -223,7 +223,7 @@ CASE(shutdown_read, "shutdown(SHUT_RD): recv gives 0, poll says readable, datagr
 	RES(recv(s, &byte, 1, 0));
 	RES(recv(s, &byte, 1, MSG_DONTWAIT));
 	peer_send(far(), 0, here, port_of(s), 10, 1);
-	pause_ms(50);
+	let_arrive(50);
 	take(s, 0, 0);
 	RES(recv(s, &byte, 1, MSG_DONTWAIT));
 	RES(send(s, "x", 1, 0));

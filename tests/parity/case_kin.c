@@ -146,7 +146,7 @@ CASE(kin_connect, "a child connects its parent's socket: the parent sends to tha
 	let(&r);
 	/* Nothing has called the socket here since. */
 	peer_send(far(), 1, here, 7420, 100, 3);
-	pause_ms(30);
+	let_arrive(30);
 	peer_send(far(), 0, here, 7420, 100, 4);
 	take(s, 2000, 0);
 	take_all(s);
@@ -225,7 +225,7 @@ CASE(kin_parent_connects, "a parent connects the socket: its child, which has se
 		take(s, 2000, 0);
 		let(&r);
 		peer_send(far(), 1, here, 7423, 100, 2);
-		pause_ms(30);
+		let_arrive(30);
 		RES(send(s, "x", 1, 0));
 		peer_take(far(), 0, 2000);
 		take_all(s);
@@ -296,7 +296,7 @@ CASE(kin_clone, "a child of clone, with memory of its own, connects its parent's
 	expect_offloaded(cloned.s);
 	await(&r);
 	peer_send(far(), 1, here, 7437, 100, 1);
-	pause_ms(30);
+	let_arrive(30);
 	peer_send(far(), 0, here, 7437, 100, 2);
 	take(cloned.s, 2000, 0);
 	take_all(cloned.s);
@@ -591,7 +591,7 @@ CASE(kin_late, "what comes long after a fork, and its parent does not read, is t
 	expect_offloaded(s);
 	for (int i = 1; i <= 3; i++)
 		peer_send(far(), 0, here, 7436, 100 * i, i);
-	pause_ms(30);
+	let_arrive(30);
 	let(&r);
 	take_all(s);
 	await(&r);

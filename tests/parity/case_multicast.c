@@ -63,7 +63,7 @@ static void takes(const char *what, int s)
 
 static void settle(void)
 {
-	pause_ms(30);
+	let_arrive(30);
 }
 
 static int send_to_group(int s, const char *group, int port, int seed)

@@ -230,7 +230,7 @@ CASE(options_bindtodevice, "SO_BINDTODEVICE: which device, and what then comes a
 	peer_send(far(), 1, here_second, 7030, 10, 1);
 	peer_send(far(), 0, here, 7030, 10, 2);
 	is_readable(s, 2000);
-	pause_ms(20);
+	let_arrive(20);
 	take_all(s);
 	port = atoi(peer(far(), "port 0"));
 	to = address_of(there, port);

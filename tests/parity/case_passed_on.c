@@ -236,7 +236,7 @@ CASE(pass_vfork_udp_unread, "datagrams that had come and were not read are the p
 
 	for (int i = 1; i <= 4; i++)
 		peer_send(far(), 0, here, port_of(s), 300 * i, i);
-	pause_ms(50);
+	let_arrive(50);
 	take(s, 2000, 0);
 	pid = vfork();
 	if (pid == 0) {
@@ -258,7 +258,7 @@ CASE(pass_vfork_unread, "what had come and was not read, and what comes meanwhil
 	pid_t pid;
 
 	far_writes(1, 1000, 1, 5);
-	pause_ms(50);
+	let_arrive(50);
 	say_read(s, 1000, MSG_WAITALL);
 	peer(far(), "later 1 write 1 1000 6 45");
 	pid = vfork();
@@ -364,7 +364,7 @@ CASE(standard_stream, "printf and fread on a connection that was put onto 0 and 
 	size_t n;
 
 	far_writes(1, 50, 1, 1);
-	pause_ms(30);
+	let_arrive(30);
 	say_write(s, 10, 3, 0);
 	onto_standard(s);
 	printf("hello");
@@ -479,13 +479,13 @@ CASE(standard_udp_unread, "what had come before a UDP socket was put onto 0, or 
 	for (int i = 1; i <= 5; i++)
 		peer_send(far(), 0, here, port_of(s), i == 5 ? 1400 : i == 4 ? 0 : 300 * i, i);
 	peer(far(), "line 0 %s 7411", here);
-	pause_ms(50);
+	let_arrive(50);
 	take(s, 2000, MSG_PEEK);
 	onto_standard(s);
 	back();
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	peer_send(far(), 0, here, port_of(s), 100, 6);
-	pause_ms(50);
+	let_arrive(50);
 	for (int i = 1; i <= 6; i++)
 		take(s, 2000, 0);
 	take_all(s);

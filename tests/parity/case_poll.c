@@ -154,7 +154,7 @@ CASE(poll_many, "poll of 300 sockets: the right ones are ready")
 	RES(poll(p, 300, 20));
 	for (int i = 0; i < 300; i += 7)
 		peer_send(far(), 0, here, 8000 + i, 20, 1);
-	pause_ms(50);
+	let_arrive(50);
 	RES(poll(p, 300, 1000));
 	for (int i = 0; i < 300; i++) {
 		ready += p[i].revents == POLLIN;

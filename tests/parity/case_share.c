@@ -45,7 +45,7 @@ CASE(share_connected_first, "on one port, a connected socket gets its peer's, th
 	peer_send(far(), 0, here, 7300, 40, 1);
 	peer_send(far(), 1, here, 7300, 40, 2);
 	peer_send(far(), 0, here, 7300, 40, 3);
-	pause_ms(30);
+	let_arrive(30);
 	takes("wide", wide);
 	takes("narrow", narrow);
 	bypass_end(3, 0);
@@ -64,7 +64,7 @@ CASE(share_reuseaddr, "of several sockets with SO_REUSEADDR on one port, the new
 	expect_offloaded(two);
 	for (int i = 0; i < 3; i++)
 		peer_send(far(), 0, here, 7301, 40, i);
-	pause_ms(30);
+	let_arrive(30);
 	takes("one", one);
 	takes("two", two);
 	RES(close(two));
@@ -103,7 +103,7 @@ CASE(share_reuseport, "SO_REUSEPORT spreads senders: each keeps its socket, noth
 		for (int n = 0; n < 3; n++)
 			peer_send(far(), i, here, 7303, 40, i);
 	}
-	pause_ms(30);
+	let_arrive(30);
 	for (int i = 0; i < 4; i++)
 		while (recv(sockets[i], bytes, sizeof(bytes), MSG_DONTWAIT) == 40) {
 			int seed = seed_of(bytes, 40);
@@ -128,7 +128,7 @@ CASE(share_addresses, "0.0.0.0 and a single address on one port: the more exact 
 	expect_offloaded(exact);
 	peer_send(far(), 0, here, 7304, 40, 1);
 	peer_send(far(), 1, here_second, 7304, 40, 2);
-	pause_ms(30);
+	let_arrive(30);
 	takes("any", any);
 	takes("exact", exact);
 	RES(close(exact));
@@ -152,7 +152,7 @@ CASE(share_devices, "two sockets of one port, each bound to a device")
 	expect_offloaded(two);
 	peer_send(far(), 0, here, 7305, 40, 1);
 	peer_send(far(), 1, here_second, 7305, 40, 2);
-	pause_ms(30);
+	let_arrive(30);
 	takes("first", one);
 	takes("second", two);
 }
@@ -169,7 +169,7 @@ static void share_with(struct peer *other, int port)
 		peer_open(far(), i, there, 0);
 		peer_send(far(), i, here, port, 40, i);
 	}
-	pause_ms(50);
+	let_arrive(50);
 	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40)
 		mine++;
 	while (strncmp(peer(other, "recv 0 20"), "got", 3) == 0)
@@ -180,7 +180,7 @@ static void share_with(struct peer *other, int port)
 	peer(other, "close 0");
 	for (int i = 0; i < 64; i++)
 		peer_send(far(), i, here, port, 40, i);
-	pause_ms(50);
+	let_arrive(50);
 	mine = 0;
 	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40)
 		mine++;

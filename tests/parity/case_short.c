@@ -70,11 +70,11 @@ CASE(short_grows_up, "after many short lives one that goes on hears everything i
 	RES(send_to(s, there, port, 2));
 	peer_send(far(), 0, here, mine, 40, 12);
 	peer_send(far(), 0, here, mine, 40, 13);
-	pause_ms(20);
+	let_arrive(20);
 	RES(send_to(s, there, port, 3));
 	expect_offloaded(s);
 	peer_send(far(), 0, here, mine, 40, 14);
-	pause_ms(20);
+	let_arrive(20);
 	take(s, 2000, 0);
 	take(s, 2000, 0);
 	take(s, 2000, 0);
@@ -105,12 +105,12 @@ static void say_refusals(int s)
 {
 	for (int i = 0; i < 3; i++) {
 		RES(send_more(s, 1));
-		pause_ms(30);
+		let_arrive(30);
 		RES(send_more(s, 2));
-		pause_ms(30);
+		let_arrive(30);
 	}
 	RES(send_more(s, 3));
-	pause_ms(30);
+	let_arrive(30);
 	RES(recv(s, &(char){0}, 1, 0));
 	RES(recv(s, &(char){0}, 1, MSG_DONTWAIT));
 }

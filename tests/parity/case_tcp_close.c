@@ -24,7 +24,7 @@ static void on_pipe(int sig)
 static void far_resets(void)
 {
 	peer(far(), "reset 1");
-	pause_ms(50);
+	let_arrive(50);
 }
 
 CASE(tcp_close_delivers, "what was written just before close arrives, then the end")
@@ -120,7 +120,7 @@ CASE(tcp_end_of_stream, "the peer closes: what it wrote is read, then the end; e
 	say_write(s, 50, 2, 0);
 	far_reads(1, 50, 2, 1);
 	RES(shutdown(s, SHUT_WR));
-	pause_ms(50);
+	let_arrive(50);
 	say_state("both closed", s, POLLHUP, 1000);
 	say_write(s, 50, 2, MSG_NOSIGNAL);
 	RES(shutdown(s, SHUT_WR));
@@ -155,13 +155,13 @@ CASE(tcp_shutdown_read, "shutdown(SHUT_RD): reads end, what comes later is dropp
 	int s = tcp_out();
 
 	far_writes(1, 100, 1, 1);
-	pause_ms(30);
+	let_arrive(30);
 	RES(shutdown(s, SHUT_RD));
 	say_state("read side closed", s, POLLIN, 100);
 	say_read(s, 100, 0);
 	say_read(s, 100, MSG_DONTWAIT);
 	far_writes(1, 100, 2, 1);
-	pause_ms(50);
+	let_arrive(50);
 	say_read(s, 100, MSG_DONTWAIT);
 	say_write(s, 10, 1, 0);
 	far_reads(1, 10, 1, 1);
@@ -192,7 +192,7 @@ CASE(tcp_reset_with_data, "a reset after data that was not read yet")
 	int s = tcp_out();
 
 	far_writes(1, 100, 1, 1);
-	pause_ms(30);
+	let_arrive(30);
 	far_resets();
 	say_state("reset", s, POLLERR, 1000);
 	say_read(s, 100, 0);
@@ -231,14 +231,14 @@ CASE(tcp_close_unread, "close with data that was not read resets the peer")
 	int s = tcp_out();
 
 	far_writes(1, 100, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	close(s);
-	pause_ms(50);
+	let_arrive(50);
 	far_reads(1, 1, 0, 1);
 	s = tcp_out();
 	close(s);
 	far_reads(1, 1, 0, 1);
-	say("the peer writes: %s", (peer(far(), "write 1 10 1 1"), pause_ms(50), peer(far(), "write 1 10 1 1")));
+	say("the peer writes: %s", (peer(far(), "write 1 10 1 1"), let_arrive(50), peer(far(), "write 1 10 1 1")));
 }
 
 CASE(tcp_linger_zero, "SO_LINGER of zero resets at close")
@@ -247,7 +247,7 @@ CASE(tcp_linger_zero, "SO_LINGER of zero resets at close")
 	struct linger linger = {.l_onoff = 1, .l_linger = 0};
 
 	say_write(s, 10, 1, 0);
-	pause_ms(30);
+	let_arrive(30);
 	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
 	RES(close(s));
 	far_reads(1, 10, 1, 1);

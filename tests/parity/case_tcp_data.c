@@ -308,7 +308,7 @@ CASE(tcp_queue_sizes, "FIONREAD, SIOCOUTQ and SIOCOUTQNSD")
 	RES(ioctl(s, 0x894B /* SIOCOUTQNSD */, &value));
 	say("%d", value);
 	say_write(s, 100, 1, 0);
-	pause_ms(100);
+	let_arrive(100);
 	RES(ioctl(s, TIOCOUTQ, &value));
 	say("%d", value);
 	RES(ioctl(s, FIONREAD, bad_pointer()));
@@ -330,7 +330,7 @@ CASE(tcp_urgent, "one urgent byte: MSG_OOB, SIOCATMARK, POLLPRI")
 	wait_for_bytes(s, 10);
 	peer(far(), "urgent 1 X");
 	say_state("urgent", s, POLLPRI, 1000);
-	pause_ms(30);
+	let_arrive(30);
 	RES(recv(s, &c, 1, MSG_OOB | MSG_PEEK));
 	RES(recv(s, &c, 1, MSG_OOB));
 	say("the byte is %c", c);
@@ -338,13 +338,13 @@ CASE(tcp_urgent, "one urgent byte: MSG_OOB, SIOCATMARK, POLLPRI")
 	RES(ioctl(s, 0x8905 /* SIOCATMARK */, &mark));
 	say("at the mark: %d", mark);
 	far_writes(1, 10, 2, 1);
-	pause_ms(50);
+	let_arrive(50);
 	RES(recv(s, bytes, 100, 0));
 	RES(ioctl(s, 0x8905, &mark));
 	say("at the mark: %d", mark);
 	RES(recv(s, bytes, 100, 0));
 	RES(send(s, "Y", 1, MSG_OOB));
-	pause_ms(50);
+	let_arrive(50);
 	far_state(1);
 	close(s);
 }
@@ -356,12 +356,12 @@ CASE(tcp_urgent_mark, "sockatmark says whether the reader is at the mark")
 	RES(sockatmark(s));
 	far_writes(1, 10, 1, 1);
 	peer(far(), "urgent 1 U");
-	pause_ms(50);
+	let_arrive(50);
 	RES(sockatmark(s));
 	say_read(s, 100, 0);
 	RES(sockatmark(s));
 	far_writes(1, 10, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	say_read(s, 100, 0);
 	RES(sockatmark(s));
 	RES(sockatmark(-1));
@@ -377,7 +377,7 @@ CASE(tcp_urgent_inline, "SO_OOBINLINE: the urgent byte is part of the stream")
 	RES(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
 	far_writes(1, 3, 1, 1);
 	peer(far(), "urgent 1 X");
-	pause_ms(50);
+	let_arrive(50);
 	RES(recv(s, &c, 1, MSG_OOB));
 	RES(recv(s, bytes, 100, 0));
 	RES(ioctl(s, 0x8905, &mark));
@@ -407,12 +407,12 @@ static void two_marks(void)
 {
 	far_writes(1, 2, 1, 1);
 	peer(far(), "urgent 1 X");
-	pause_ms(30);
+	let_arrive(30);
 	far_writes(1, 2, 2, 1);
 	peer(far(), "urgent 1 Y");
-	pause_ms(30);
+	let_arrive(30);
 	far_writes(1, 2, 3, 1);
-	pause_ms(50);
+	let_arrive(50);
 }
 
 static void read_to_the_end(int s)
@@ -444,11 +444,11 @@ CASE(tcp_urgent_again_taken, "a second urgent byte, taken before what is before 
 	read_to_the_end(s);
 	far_writes(1, 2, 4, 1);
 	peer(far(), "urgent 1 V");
-	pause_ms(50);
+	let_arrive(50);
 	say_urgent(s);
 	far_writes(1, 2, 5, 1);
 	peer(far(), "urgent 1 W");
-	pause_ms(50);
+	let_arrive(50);
 	say_urgent(s);
 	read_to_the_end(s);
 	close(s);
@@ -461,21 +461,21 @@ CASE(tcp_urgent_again_at_mark, "a second urgent byte, right behind the first; on
 	far_writes(1, 2, 1, 1);
 	peer(far(), "urgent 1 X");
 	peer(far(), "urgent 1 Y");
-	pause_ms(50);
+	let_arrive(50);
 	RES(recv(s, bytes, 100, MSG_DONTWAIT));
 	say_mark(s);
 	peer(far(), "urgent 1 Z");
-	pause_ms(50);
+	let_arrive(50);
 	read_to_the_end(s);
 	say_urgent(s);
 	far_writes(1, 2, 2, 1);
 	peer(far(), "urgent 1 P");
-	pause_ms(50);
+	let_arrive(50);
 	RES(recv(s, bytes, 2, MSG_DONTWAIT));
 	say_mark(s);
 	far_writes(1, 1, 3, 1);
 	peer(far(), "urgent 1 Q");
-	pause_ms(50);
+	let_arrive(50);
 	read_to_the_end(s);
 	say_urgent(s);
 	close(s);

@@ -278,7 +278,7 @@ CASE(tcp_fork_unread, "what had come before the child has the connection, and wa
 	pid_t child;
 
 	far_writes(1, BLOCK, 1, 2);
-	pause_ms(100);
+	let_arrive(100);
 	say_read(s, 1000, MSG_WAITALL | MSG_PEEK);
 	child = fork_quietly();
 	if (child == 0) {
@@ -369,7 +369,7 @@ CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes 
 
 	far_writes(1, 100, 1, 1);
 	far_shuts(1, SHUT_WR);
-	pause_ms(100);
+	let_arrive(100);
 	child = fork_quietly();
 	if (child == 0) {
 		close(at);

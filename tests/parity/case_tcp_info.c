@@ -70,26 +70,26 @@ static void ping_pong(int fd, int slot, int times)
 		far_writes(slot, 500, 100 + i, 1);
 		say_read(fd, 500, MSG_WAITALL);
 	}
-	pause_ms(100);
+	let_arrive(100);
 }
 
 CASE(tcp_info_conversation, "TCP_INFO: bytes and segments of a short conversation, from its SYN to its end")
 {
 	int s = tcp_out();
 
-	pause_ms(20);
+	let_arrive(20);
 	say_info("connected", s);
 	ping_pong(s, 1, 3);
 	say_info("talked", s);
 	say_sane(s);
 	far_shuts(1, SHUT_WR);
-	pause_ms(100);
+	let_arrive(100);
 	say_info("the peer has ended", s);
 	say_write(s, 10, 1, 0);
 	RES(shutdown(s, SHUT_WR));
 	far_reads(1, 10, 1, 1);
 	far_reads(1, 1, 0, 1);
-	pause_ms(100);
+	let_arrive(100);
 	close(s);
 }
 
@@ -97,13 +97,13 @@ CASE(tcp_info_accepted, "TCP_INFO of the side that was asked; it ends first")
 {
 	int s = tcp_in(NULL);
 
-	pause_ms(20);
+	let_arrive(20);
 	say_info("connected", s);
 	ping_pong(s, 1, 2);
 	say_info("talked", s);
 	say_sane(s);
 	RES(shutdown(s, SHUT_WR));
-	pause_ms(100);
+	let_arrive(100);
 	say_info("ended", s);
 	far_reads(1, 1, 0, 1);
 	close(s);
@@ -114,22 +114,22 @@ CASE(tcp_info_segments, "TCP_INFO: the segments of a handshake, and of the first
 	int s = tcp_out();
 	struct newest_info info;
 
-	pause_ms(20);
+	let_arrive(20);
 	info = info_of(s);
 	say("connected: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	say_write(s, 1000, 1, 0);
 	far_reads(1, 1000, 1, 1);
-	pause_ms(20);
+	let_arrive(20);
 	info = info_of(s);
 	say("sent: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	close(s);
 	s = tcp_in(NULL);
-	pause_ms(20);
+	let_arrive(20);
 	info = info_of(s);
 	say("accepted: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	say_write(s, 1000, 1, 0);
 	far_reads(1, 1000, 1, 1);
-	pause_ms(20);
+	let_arrive(20);
 	info = info_of(s);
 	say("sent: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	close(s);
@@ -146,7 +146,7 @@ CASE(tcp_info_many_bytes, "TCP_INFO: bytes of larger transfers, each way, and wh
 		if (i < 4)
 			say_read(s, 50000, MSG_WAITALL);
 	}
-	pause_ms(100);
+	let_arrive(100);
 	for (int i = 0; i < 1; i++) {
 		const struct newest_info info = info_of(s);
 
@@ -172,7 +172,7 @@ CASE(tcp_info_not_sent, "TCP_INFO: what waits behind a cork")
 	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
 	RES(set_int(s, IPPROTO_TCP, TCP_CORK, 0));
 	far_reads(1, 700, 1, 1);
-	pause_ms(20);
+	let_arrive(20);
 	info = info_of(s);
 	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
 	close(s);

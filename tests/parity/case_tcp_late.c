@@ -110,7 +110,7 @@ CASE(tcp_late_inq, "TCP_INQ on a connection: each message says how much is left,
 	RES(getsockopt(s, IPPROTO_TCP, TCP_INQ, &on, &len));
 	say("%d (%u)", on, len);
 	far_writes(1, 1000, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	read_with(s, 300, 0, 512);
 	read_with(s, 100, MSG_PEEK, 512);
 	read_with(s, 100, 0, 24);
@@ -126,7 +126,7 @@ CASE(tcp_late_inq, "TCP_INQ on a connection: each message says how much is left,
 	read_with(s, 10, MSG_DONTWAIT, 512);
 	far_writes(1, 10, 1, 1);
 	far_shuts(1, SHUT_WR);
-	pause_ms(50);
+	let_arrive(50);
 	read_with(s, 4, 0, 512);
 	read_with(s, 10, 0, 512);
 	read_with(s, 10, 0, 512);
@@ -147,7 +147,7 @@ CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its co
 	peer(far(), "accept 0 1 2000");
 	expect_offloaded(s);
 	far_writes(1, 100, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	read_with(s, 30, 0, 512);
 	close(s);
 	l = tcp_at(here, 0);
@@ -157,7 +157,7 @@ CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its co
 	peer(far(), "dial 2 %s %d", here, port_of(l));
 	s = OKAY(accept(l, NULL, NULL));
 	far_writes(2, 100, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	read_with(s, 30, 0, 512);
 	expect_offloaded(s);
 	close(s);
@@ -196,7 +196,7 @@ static void stamps(int s, int option)
 	RES(set_int(s, SOL_SOCKET, option, 1));
 	pause_ms(100); /* the kernel begins to stamp a moment later */
 	far_writes(1, 30, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	read_with(s, 100, 0, 512);
 	RES(set_int(s, SOL_SOCKET, option, 0));
 }
@@ -222,7 +222,7 @@ CASE(tcp_late_timestamp_queued, "SO_TIMESTAMP while bytes wait to be read, and o
 	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 300000));
 	far_writes(1, 40000, 1, 1);
 	say_write(s, 60000, 2, 0);
-	pause_ms(50);
+	let_arrive(50);
 	say_read(s, 1000, 0);
 	expect_offloaded(s);
 	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
@@ -249,7 +249,7 @@ CASE(tcp_late_timestamping,
 	expect_os(s, VMA_SOCK_OPTION);
 	pause_ms(100);
 	far_writes(1, 30, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	read_with(s, 100, 0, 512);
 	say_write(s, 10, 2, 0);
 	far_reads(1, 10, 2, 1);
@@ -265,7 +265,7 @@ CASE(tcp_late_peek_off, "SO_PEEK_OFF on a connection: each peek goes on behind t
 	int s = tcp_out();
 
 	far_writes(1, 30, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	expect_offloaded(s);
 	RES(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 10));
 	say_read(s, 5, MSG_PEEK);
@@ -287,7 +287,7 @@ CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes aga
 	expect_offloaded(s);
 	RES(setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
 	far_writes(1, 30, 2, 1);
-	pause_ms(100);
+	let_arrive(100);
 	say_read(s, 30, MSG_DONTWAIT);
 	RES(set_int(s, SOL_SOCKET, SO_DETACH_FILTER, 0));
 	say_read(s, 30, MSG_WAITALL);
@@ -304,7 +304,7 @@ CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not
 	expect_offloaded(s);
 	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 255));
 	far_writes(1, 30, 2, 1);
-	pause_ms(100);
+	let_arrive(100);
 	say_read(s, 30, MSG_DONTWAIT);
 	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 64));
 	say_read(s, 30, MSG_WAITALL);

@@ -110,7 +110,7 @@ CASE(tcp_accept_many, "connections are accepted in the order in which they came;
 		far_writes(10 + i, 10, i, 1);
 	}
 	peer(far(), "close 12");
-	pause_ms(50);
+	let_arrive(50);
 	for (int i = 0; i < 5; i++) {
 		s = OKAY(accept(l, NULL, NULL));
 		snprintf(what, sizeof(what), "number %d", i);
@@ -129,9 +129,9 @@ CASE(tcp_accept_reset_before, "a connection that was reset before it is accepted
 
 	far_dials(1, l);
 	far_writes(1, 10, 1, 1);
-	pause_ms(30);
+	let_arrive(30);
 	peer(far(), "reset 1");
-	pause_ms(50);
+	let_arrive(50);
 	say_state("listener", l, POLLIN, 100);
 	s = OKAY(accept(l, NULL, NULL));
 	say_read(s, 10, 0);
@@ -259,7 +259,7 @@ CASE(tcp_accept_unaccepted_closed, "connections that nobody accepted end with a 
 	int l = tcp_listener(here, 0, 16);
 
 	far_dials(1, l);
-	pause_ms(30);
+	let_arrive(30);
 	close(l);
 	far_reads(1, 1, 0, 1);
 }
@@ -345,12 +345,12 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 		if (kind == 4)
 			far_writes(1, 10, 1, 1);
 		is_readable(listener, 1000);
-		pause_ms(30);
+		let_arrive(30);
 		if (kind == 4)
 			RES(accept(listener, bad_pointer(), NULL));
 		else
 			RES(accept_badly(listener, kind));
-		pause_ms(50);
+		let_arrive(50);
 		far_state(1);
 		say_state("after", listener, POLLIN, 50);
 	}

@@ -183,7 +183,7 @@ CASE(tcp_options_info, "TCP_INFO: state and what does not differ from run to run
 	far_reads(1, 1000, 1, 1);
 	far_writes(1, 500, 2, 1);
 	say_read(s, 500, MSG_WAITALL);
-	pause_ms(60);
+	let_arrive(60);
 	memset(&info, 0, sizeof(info));
 	RES(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len));
 	say("state %d ca %d retransmits %d probes %d backoff %d", info.tcpi_state, info.tcpi_ca_state,

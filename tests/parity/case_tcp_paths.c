@@ -126,7 +126,7 @@ CASE(tcp_simultaneous_open, "both sides connect to each other: one connection, a
 	far_reads(1, 1000, 1, 1);
 	far_writes(1, 2000, 2, 1);
 	say_state("something to read", s, POLLIN, 1000);
-	pause_ms(20);
+	let_arrive(20);
 	say_read(s, 2000, 0);
 	close(s);
 	far_reads(1, 1, 0, 1);

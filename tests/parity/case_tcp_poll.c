@@ -43,17 +43,17 @@ CASE(tcp_epoll_level, "level: readable as long as there are bytes, writable as l
 
 	say_epoll("fresh", set, 1000);
 	far_writes(1, 100, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	say_epoll("bytes", set, 1000);
 	say_read(s, 50, 0);
 	say_epoll("some left", set, 1000);
 	say_read(s, 50, 0);
 	say_epoll("none left", set, 1000);
 	far_shuts(1, SHUT_WR);
-	pause_ms(50);
+	let_arrive(50);
 	say_epoll("closed by the peer", set, 1000);
 	shutdown(s, SHUT_WR);
-	pause_ms(50);
+	let_arrive(50);
 	say_epoll("closed by both", set, 1000);
 	close(s);
 	say_epoll("gone", set, 50);
@@ -68,7 +68,7 @@ CASE(tcp_epoll_edge, "edge: told once of bytes, once of the end; acknowledgement
 	say_epoll("again", set, 50);
 	say_write(s, 100, 1, 0);
 	far_reads(1, 100, 1, 1);
-	pause_ms(80);
+	let_arrive(80);
 	say_epoll("acknowledged", set, 50);
 	far_writes(1, 100, 1, 1);
 	say_epoll("bytes", set, 1000);
@@ -155,7 +155,7 @@ CASE(tcp_select, "select: readable, writable, exceptional")
 			far_writes(1, 10, 1, 1);
 		if (i == 2)
 			peer(far(), "urgent 1 U");
-		pause_ms(50);
+		let_arrive(50);
 		FD_ZERO(&in);
 		FD_ZERO(&out);
 		FD_ZERO(&except);

@@ -29,7 +29,7 @@ CASE(tcp_time_wait_connect, "from a port whose connection is in TIME_WAIT: with 
 	peer(far(), "accept 0 1 2000");
 	close(s);
 	peer(far(), "close 1");
-	pause_ms(20);
+	let_arrive(20);
 	s = bound_and_connected(mine, port, &rc);
 	result("to the same peer", rc);
 	close(s);
@@ -56,7 +56,7 @@ CASE(tcp_time_wait_accept, "a peer connects from the port whose connection is in
 	close(s);
 	far_reads(1, 1, 0, 1);
 	peer(far(), "close 1");
-	pause_ms(20);
+	let_arrive(20);
 	say("dials again: %s",
 	    atoi(peer(far(), "dial 2 %s %d %s %d", here, port_of(l), there, port)) == port ? "from there" : "not");
 	s = OKAY(accept(l, NULL, NULL));
@@ -89,7 +89,7 @@ CASE(tcp_reuse_port, "two listeners with SO_REUSEPORT share what comes; one is c
 	expect_offloaded(l[1]);
 	for (int i = 0; i < 16; i++)
 		peer(far(), "dial %d %s %d", 10 + i, here, port_of(l[0]));
-	pause_ms(50);
+	let_arrive(50);
 	for (int i = 0; i < 2; i++) {
 		for (; (fd = accept(l[i], NULL, NULL)) >= 0; accepted++)
 			close(fd);
@@ -98,7 +98,7 @@ CASE(tcp_reuse_port, "two listeners with SO_REUSEPORT share what comes; one is c
 	close(l[0]);
 	for (int i = 0; i < 8; i++)
 		peer(far(), "dial %d %s %d", 30 + i, here, port_of(l[1]));
-	pause_ms(50);
+	let_arrive(50);
 	for (accepted = 0; (fd = accept(l[1], NULL, NULL)) >= 0; accepted++)
 		close(fd);
 	say("%d accepted by the other alone", accepted);

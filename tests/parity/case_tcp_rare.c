@@ -21,11 +21,13 @@ CASE(tcp_rare_disconnect, "connect(AF_UNSPEC) cuts a connection off: the socket 
 	for (int kind = 0; kind < 5; kind++) {
 		int s = tcp_out();
 
-		if (kind >= 3)
+		if (kind >= 3) {
 			far_shuts(1, SHUT_WR);
+			is_readable(s, 2000); /* and acknowledged */
+		}
 		if (kind == 4)
 			OKAY(shutdown(s, SHUT_WR));
-		pause_ms(30);
+		let_arrive(30);
 		RES(connect(s, &unspec, sizeof(unspec)));
 		say_state("cut off", s, POLLERR, 50);
 		if (kind == 0)
@@ -50,11 +52,11 @@ CASE(tcp_rare_data_for_nobody, "data for who has shut both sides resets the conn
 			OKAY(shutdown(s, SHUT_RDWR));
 		else
 			OKAY(shutdown(s, SHUT_WR));
-		pause_ms(30);
+		let_arrive(30);
 		if (kind == 2)
 			OKAY(shutdown(s, SHUT_RD));
 		far_writes(1, 100, 1, 1);
-		pause_ms(50);
+		let_arrive(50);
 		say_state("after", s, POLLERR, 30);
 		say_write(s, 0, 1, MSG_NOSIGNAL);
 		say_read(s, 100, MSG_DONTWAIT);
@@ -72,7 +74,7 @@ CASE(tcp_rare_urgent_unread, "an urgent byte that reading has not passed is unre
 		if (kind == 3)
 			far_writes(1, 10, 1, 1);
 		peer(far(), "urgent 1 U");
-		pause_ms(50);
+		let_arrive(50);
 		if (kind == 1)
 			say_read(s, 10, MSG_OOB);
 		else if (kind == 2)
@@ -82,7 +84,7 @@ CASE(tcp_rare_urgent_unread, "an urgent byte that reading has not passed is unre
 		else if (kind == 4)
 			say_read(s, 100, MSG_DONTWAIT);
 		close(s);
-		pause_ms(50);
+		let_arrive(50);
 		far_state(1);
 	}
 }
@@ -95,7 +97,7 @@ CASE(tcp_rare_nothing_to_send, "a send of nothing fails where any other would")
 
 	say_write(s, 0, 1, 0);
 	peer(far(), "reset 1");
-	pause_ms(50);
+	let_arrive(50);
 	say_write(s, 10, 1, MSG_NOSIGNAL);
 	say_write(s, 0, 1, MSG_NOSIGNAL);
 	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
@@ -152,12 +154,12 @@ CASE(tcp_rare_row, "recvmmsg tells an error before anything that has come")
 		row[i].msg_hdr = (struct msghdr){.msg_iov = &piece[i], .msg_iovlen = 1};
 	}
 	far_writes(1, 30, 1, 1);
-	pause_ms(30);
+	let_arrive(30);
 	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
 	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
 	far_writes(1, 15, 2, 1);
 	peer(far(), "reset 1");
-	pause_ms(50);
+	let_arrive(50);
 	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
 	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
 	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
@@ -176,13 +178,13 @@ CASE(tcp_rare_row_fault, "recvmmsg: an error after the first is left to the next
 	for (int i = 0; i < 2; i++)
 		row[i].msg_hdr = (struct msghdr){.msg_iov = &piece[i], .msg_iovlen = 1};
 	far_writes(1, 30, 1, 1);
-	pause_ms(30);
+	let_arrive(30);
 	RES(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
 	say_state("left", s, POLLERR, 20);
 	say_read(s, 10, MSG_DONTWAIT);
 	say_so_error(s);
 	far_writes(1, 30, 1, 1);
-	pause_ms(30);
+	let_arrive(30);
 	RES(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
 	RES(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
 	say_read(s, 10, MSG_DONTWAIT);
@@ -232,7 +234,7 @@ CASE(tcp_rare_options, "SO_PEERNAME, and options that are taken before a connect
 	far_writes(1, 10, 2, 1);
 	say_read(s, 10, MSG_WAITALL);
 	peer(far(), "reset 1");
-	pause_ms(50);
+	let_arrive(50);
 	say_option(s, "of one that has gone", SO_PEERNAME, 16);
 	close(s);
 }
@@ -264,7 +266,7 @@ CASE(tcp_rare_inq_at_mark, "FIONREAD right before an urgent byte is 0, whatever 
 	far_writes(1, 10, 1, 1);
 	peer(far(), "urgent 1 U");
 	far_writes(1, 20, 2, 1);
-	pause_ms(50);
+	let_arrive(50);
 	ioctl(s, FIONREAD, &waiting);
 	say("before: %d", waiting);
 	say_read(s, 10, 0);
@@ -323,7 +325,7 @@ CASE(tcp_rare_marks_moved, "who waits is woken when a low-water mark or a buffer
 
 		RES(set_int(s, SOL_SOCKET, SO_RCVLOWAT, 100));
 		far_writes(1, 50, 1, 1);
-		pause_ms(50);
+		let_arrive(50);
 		change_meanwhile("bytes", (struct waiter){.fd = s, .events = POLLIN, .by_epoll = by_epoll}, SOL_SOCKET,
 		                 SO_RCVLOWAT, 20);
 		RES(fcntl(s, F_SETFL, O_NONBLOCK));

@@ -113,7 +113,7 @@ CASE(wild_sendfile_out_of_a_connection,
 
 	a_pipe(ends);
 	far_writes(1, 30, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	RES(sendfile(ends[1], s, &at, 10));
 	RES(sendfile(ends[1], s, bad_pointer(), 10));
 	RES(sendfile(ends[0], s, NULL, 10));
@@ -131,7 +131,7 @@ CASE(wild_sendfile_out_of_a_connection,
 	peer(far(), "later 100 write 1 20 2 1");
 	RES(sendfile(ends[1], s, NULL, 10));
 	far_shuts(1, SHUT_WR);
-	pause_ms(30);
+	let_arrive(30);
 	RES(sendfile(ends[1], s, NULL, 100));
 	RES(sendfile(ends[1], s, NULL, 100));
 	fcntl(ends[1], F_SETFL, O_NONBLOCK);
@@ -152,7 +152,7 @@ CASE(wild_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pipe: 
 	for (int i = 0; i < 2; i++)
 		peer_send(far(), 0, here, port_of(s), 30, 1);
 	is_readable(s, 1000);
-	pause_ms(30);
+	let_arrive(30);
 	RES(sendfile(null, s, NULL, 100));
 	RES(sendfile(ends[1], s, NULL, 100));
 	RES(sendfile(ends[1], s, NULL, 10));
@@ -205,7 +205,7 @@ CASE(wild_piece_sent, "a piece that cannot be read: nothing of what is before it
 	RES(sendmsg(u, &msg, 0));
 	pieces[1].iov_len = 0;
 	RES(writev(s, pieces, 3));
-	pause_ms(50);
+	let_arrive(50);
 	far_state(1);
 	pieces[2].iov_base = (void *)-4096;
 	RES(writev(s, pieces, 3));
@@ -229,7 +229,7 @@ CASE(wild_piece_received, "a piece that cannot be written: what has come is stil
 
 	expect_offloaded(u);
 	far_writes(1, 1000, 1, 1);
-	pause_ms(50);
+	let_arrive(50);
 	RES(readv(s, pieces, 3));
 	RES(recvmsg(s, &msg, MSG_PEEK));
 	RES(recvmsg(s, &msg, 0));
@@ -240,7 +240,7 @@ CASE(wild_piece_received, "a piece that cannot be written: what has come is stil
 	for (int i = 0; i < 2; i++)
 		peer_send(far(), 2, here, port_of(u), 1000, 1);
 	is_readable(u, 1000);
-	pause_ms(30);
+	let_arrive(30);
 	RES(readv(u, pieces, 3));
 	RES(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));
 	RES(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));

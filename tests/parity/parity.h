@@ -104,6 +104,9 @@ ssize_t take_some(int fd, int wait_ms, int flags, size_t size);
 /* Reads with `flags` and MSG_DONTWAIT until EAGAIN, printing each: after the last has surely arrived. */
 void take_all(int fd);
 void pause_ms(unsigned ms);
+/* What was under way between here and the far peer has arrived, on both links, and so has what the kernel answers to
+ * it, and `ms` have passed since: for a look that does not wait. A pause alone is for what does not come. */
+void let_arrive(unsigned ms);
 int close_in_use(int fd); /* close, while another thread waits in a call on it */
 bool is_readable(int fd, int wait_ms);
 

@@ -78,6 +78,17 @@ const char *peer(struct peer *p, const char *format, ...)
 	return p->answer;
 }
 
+/*
+ * A link keeps the order, so what was sent before an echo request is there when its answer comes back; the second one
+ * follows what was answered. A processor that is taken away holds back all of it.
+ */
+void let_arrive(unsigned ms)
+{
+	peer(far(), "ping %s 2", here);
+	peer(far(), "ping %s 2", here_second);
+	pause_ms(ms);
+}
+
 int peer_open(struct peer *p, int slot, const char *ip, int port)
 {
 	return atoi(peer(p, "open %d %s %d", slot, ip, port));

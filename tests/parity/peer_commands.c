@@ -23,6 +23,7 @@
  *   frame IF_IP MAC SOURCE_IP DEST_IP udp|syn|ack SOURCE_PORT DEST_PORT [OPTIONS]
  *                                  one frame from the interface that has IF_IP, IP options in hexadecimal; of a segment
  *                                  what came back: SYN-ACK, ACK, RST or nothing
+ *   ping IP TIMES                  echo requests, each when the one before was answered
  *   later MS COMMAND               answers at once and does it then
  *   run SHELL COMMAND
  */
@@ -44,6 +45,7 @@
 #include "payload.h"
 #include "peer_commands.h"
 #include "peer_frame.h"
+#include "peer_ping.h"
 #include "peer_stream.h"
 
 #define SLOTS 256
@@ -356,6 +358,8 @@ void peer_command(const char *command, char *text, size_t size)
 			answer(&m, "failed: status %d", rc);
 	} else if (strcmp(verb, "frame") == 0) {
 		frame_command(args, text, size);
+	} else if (strcmp(verb, "ping") == 0) {
+		ping_command(args, text, size);
 	} else if (sscanf(args, "%d %n", &slot, &used) < 1 || slot < 0 || slot >= SLOTS) {
 		answer(&m, "failed: which slot?");
 	} else if (strcmp(verb, "open") == 0 || strcmp(verb, "share") == 0) {
