@@ -344,7 +344,7 @@ CASE(tcp_late_pacing, "SO_MAX_PACING_RATE on a connection, and before: what is s
 	struct sockaddr_in address;
 
 	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
-	peer(far(), "later 0 read 1 100000 0 1 8000");
+	peer(far(), "later 0 read 1 50000 0 2 8000");
 	expect_offloaded(s);
 	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
 	expect_os(s, VMA_SOCK_OPTION);
