@@ -171,6 +171,7 @@ struct bed {
 	uint8_t bit_of[VMA_THREAD_RAILS]; /* rings, of the descriptors behind the thread's own */
 	uint64_t rung, rung_twice;        /* by bit: have ended the last sleep, the last two */
 	struct vma_ring_patience patience;
+	struct timespec timeout; /* of the sleep that goes on */
 };
 
 /* A ring that wakes twice in a row has not been unarmed by who leads: armed anew, it takes back what it has told. */
@@ -252,11 +253,12 @@ static void cancelled_asleep(void *arg)
 	vma_leave(self);
 }
 
-static int sleep_on(struct pollfd *fds, unsigned n, uint64_t left)
+/* The time is in the bed: a function that a cancelled thread leaves from within keeps nothing on the stack, of which
+ * AddressSanitizer would believe for ever that it is in use. */
+static int sleep_on(struct bed *bed, struct pollfd *fds, unsigned n, uint64_t left)
 {
-	const struct timespec timeout = {.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
-
-	return vma_os.ppoll(fds, n, left == UINT64_MAX ? NULL : &timeout, NULL);
+	bed->timeout = (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
+	return vma_os.ppoll(fds, n, left == UINT64_MAX ? NULL : &bed->timeout, NULL);
 }
 
 /*
@@ -270,8 +272,8 @@ static void sleep_crowded(struct bed *bed, uint64_t left)
 	bed->crowded = true;
 	if (left > LOST_NSEC)
 		left = LOST_NSEC;
-	if (sleep_on(bed->fds + own, bed->n - own, left) < 0 && errno == EINVAL)
-		sleep_on(NULL, 0, left);
+	if (sleep_on(bed, bed->fds + own, bed->n - own, left) < 0 && errno == EINVAL)
+		sleep_on(bed, NULL, 0, left);
 }
 
 /* Outside; a cancellation point. */
@@ -289,7 +291,7 @@ static void sleep_in(struct bed *bed)
 		left = LOST_NSEC;
 	bed->crowded = false;
 	pthread_cleanup_push(cancelled_asleep, bed);
-	if (sleep_on(bed->fds, bed->n, left) < 0 && errno == EINVAL)
+	if (sleep_on(bed, bed->fds, bed->n, left) < 0 && errno == EINVAL)
 		sleep_crowded(bed, left);
 	pthread_cleanup_pop(0);
 	wait->slept = true;
