@@ -154,62 +154,50 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 	return rc;
 }
 
-static int kept_fd = -1;
-static bool keeps;
-
-void owner_foreign_keep(bool keep)
-{
-	keeps = keep;
-	if (!keep && kept_fd >= 0) {
-		os_close(kept_fd);
-		kept_fd = -1;
-	}
-}
-
-static int open_diag(void)
+static int open_diag(int *kept)
 {
 	const struct timeval patience = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
-	int fd = keeps ? kept_fd : -1;
+	int fd;
 
-	if (fd >= 0)
-		return fd;
-	fd = os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	if (kept != NULL && *kept >= 0)
+		return *kept;
+	fd = nic_fd_keep(os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
 	if (fd < 0)
 		return -errno;
 	os_setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	if (keeps)
-		kept_fd = fd;
+	if (kept != NULL)
+		*kept = fd;
 	return fd;
 }
 
 /* rc: of the conversation. What was not heard to its end may have left something to read: that one is not kept. */
-static void close_diag(int fd, int rc)
+static void end_diag(int *kept, int fd, int rc)
 {
-	if (fd == kept_fd && (rc >= 0 || rc == -ENOENT))
+	if (kept != NULL && (rc >= 0 || rc == -ENOENT))
 		return;
-	if (fd == kept_fd)
-		kept_fd = -1;
-	os_close(fd);
+	nic_fd_close(fd);
+	if (kept != NULL)
+		*kept = -1;
 }
 
-int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners,
+int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
                        void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
 {
 	/* TIME_WAIT owns no packets that a new connection would not get as well. */
 	const uint32_t states = listeners ? 1u << TCP_LISTEN : ~(1u << TCP_TIME_WAIT);
 	const struct walk walk = {.port = port, .states = states, .see = see, .arg = arg};
-	int fd = open_diag(), rc;
+	int fd = open_diag(kept), rc;
 
 	if (fd < 0)
 		return fd;
 	rc = walk_family(fd, &walk, AF_INET, proto);
 	if (rc == 0)
 		rc = walk_family(fd, &walk, AF_INET6, proto);
-	close_diag(fd, rc);
+	end_diag(kept, fd, rc);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
 }
 
-int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
+int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
                              void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
 {
 	const struct walk walk = {.see = see, .arg = arg};
@@ -221,7 +209,7 @@ int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
 	        .diag = {.sdiag_family = AF_INET, .sdiag_protocol = key->proto, .idiag_states = ~0u},
 	};
 	struct inet_diag_sockid *id = &request.diag.id;
-	int fd = open_diag(), rc = 0;
+	int fd = open_diag(kept), rc = 0;
 
 	if (fd < 0)
 		return fd;
@@ -235,7 +223,7 @@ int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
 		rc = -errno;
 	while (rc == 0)
 		rc = take_reply(fd, &walk, key->proto);
-	close_diag(fd, rc);
+	end_diag(kept, fd, rc);
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 

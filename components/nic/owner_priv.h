@@ -165,6 +165,7 @@ struct xdp_owner {
 	struct owner_heirs heirs;
 
 	int link_fd;          /* netlink: interfaces change; -1: the clock has to do */
+	int diag_fd;          /* netlink: the kernel's sockets; -1: not asked for yet */
 	uint64_t mac_look_ns; /* the last */
 
 	uint32_t slots_used;
@@ -217,7 +218,7 @@ void owner_claims_end(struct xdp_owner *owner, uint32_t slot);
 /* ---- owner_rivals.c ---- */
 
 /* 0, or -EADDRINUSE: a socket that is nobody's shadow would receive this; -errno: not to be known. The log has it. */
-int owner_rivals_refuse(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
 /* Flows that such a socket has come up for since they were added end, and `revoked` tells. */
 void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                           void *arg);
@@ -292,14 +293,14 @@ struct owner_foreign {
 };
 
 /* Every UDP (TCP) socket of this network namespace, or only those of one local port (host order; 0: all), or of these
- * only the TCP listeners: a list of all connections costs the kernel a walk over a large table. -errno. */
-int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners,
+ * only the TCP listeners: a list of all connections costs the kernel a walk over a large table. -errno.
+ * Asked by the netlink socket *kept, which is opened if it is -1, and stays open: the program would see its number come
+ * and go. NULL: one for this question. */
+int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
                        void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
 /* The one TCP socket that the kernel would ask first for a packet of this 5-tuple, if there is one. -errno. */
-int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
+int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
                              void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
-/* The process has one thread that asks: its netlink socket stays open from now on; false: it is closed. */
-void owner_foreign_keep(bool keep);
 /* Would the kernel give `socket` packets that the rule takes? */
 bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex);
 

@@ -33,7 +33,7 @@ static void see(const struct owner_foreign *socket, void *arg)
 	}
 }
 
-int owner_rivals_refuse(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct search search = {.owner = owner, .rule = rule, .wish = owner_wish_find(owner, slot, &rule->key)};
 	char text[96];
@@ -41,9 +41,10 @@ int owner_rivals_refuse(const struct xdp_owner *owner, uint32_t slot, const stru
 	int rc;
 
 	if (owner_flow_is_connection(&rule->key))
-		rc = owner_foreign_connection(&rule->key, owner->ifindex, see, &search);
+		rc = owner_foreign_connection(&owner->diag_fd, &rule->key, owner->ifindex, see, &search);
 	else
-		rc = owner_foreign_walk(rule->key.proto, ntohs(rule->key.local_port_be), listener, see, &search);
+		rc = owner_foreign_walk(&owner->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be), listener, see,
+		                        &search);
 	owner_flow_describe(&rule->key, text, sizeof(text));
 	if (rc < 0) {
 		/* Not knowing is no licence to rob. */
@@ -145,7 +146,7 @@ void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, con
 		if (n > 0)
 			/* Of TCP the listeners only: a connection on a port that our shadow holds cannot come up. Nor
 			 * is a listener in the way of a connection of ours: `flow` has none of those. */
-			owner_foreign_walk(protos[p], 0, protos[p] == IPPROTO_TCP, see_again, check);
+			owner_foreign_walk(&owner->diag_fd, protos[p], 0, protos[p] == IPPROTO_TCP, see_again, check);
 	}
 	free(check);
 }

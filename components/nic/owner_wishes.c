@@ -60,13 +60,13 @@ struct owner_wish *owner_wish_say(struct xdp_owner *owner, uint32_t slot, const 
 }
 
 /* Nobody is left who would read: with shadows named, and all of them closed. */
-static bool is_over(struct owner_wish *wish, uint64_t now)
+static bool is_over(struct xdp_owner *owner, struct owner_wish *wish, uint64_t now)
 {
 	if (now - wish->said_ns > OWNER_WISH_NS)
 		return true;
 	if (wish->shadows.n == 0)
 		return false;
-	xdp_cookies_prune(&wish->shadows, &wish->key);
+	xdp_cookies_prune(&wish->shadows, &wish->key, &owner->diag_fd);
 	return wish->shadows.n == 0;
 }
 
@@ -82,7 +82,7 @@ bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct 
 			place = &wish->next;
 			continue;
 		}
-		if (!is_over(wish, now))
+		if (!is_over(owner, wish, now))
 			return true;
 		drop(owner, place);
 	}

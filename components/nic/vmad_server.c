@@ -409,7 +409,6 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 
 	if (server == NULL)
 		return -ENOMEM;
-	owner_foreign_keep(true);
 	server->attr = attr;
 	server->ifindex = if_nametoindex(attr->interface);
 	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex);
@@ -421,7 +420,6 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	} else {
 		vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
 	}
-	owner_foreign_keep(false);
 	free(server);
 	return rc;
 }

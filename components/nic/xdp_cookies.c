@@ -39,11 +39,11 @@ static void answer(const struct owner_foreign *socket, void *arg)
 	}
 }
 
-void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key)
+void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, int *kept_fd)
 {
 	struct roll_call call = {.set = set};
 
-	if (set->n > 0 && owner_foreign_walk(key->proto, ntohs(key->local_port_be), false, answer, &call) == 0)
+	if (set->n > 0 && owner_foreign_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, answer, &call) == 0)
 		set->n = call.present;
 }
 
@@ -63,7 +63,7 @@ static int grow(struct xdp_cookies *set)
 static int make_room(struct xdp_cookies *set, const struct vma_flow_key *key)
 {
 	if (set->n >= PRUNE_FROM)
-		xdp_cookies_prune(set, key);
+		xdp_cookies_prune(set, key, NULL);
 	if (set->n == XDP_COOKIES_MAX)
 		return -ENOSPC;
 	if (set->room == XDP_COOKIES_MAX || (set->room > 0 && set->n <= set->room / 2))

@@ -26,8 +26,8 @@ struct xdp_cookies {
 bool xdp_cookies_has(const struct xdp_cookies *set, uint64_t cookie);
 /* 0 (also if it is there already, or is 0: no shadow), -ENOSPC, -ENOMEM. `key`: where the members receive. */
 int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uint64_t cookie);
-/* Drops those whose socket is closed; none if the kernel does not say. */
-void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key);
+/* Drops those whose socket is closed; none if the kernel does not say. It is asked by *kept_fd, as in owner_priv.h. */
+void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, int *kept_fd);
 void xdp_cookies_fini(struct xdp_cookies *set);
 
 #endif

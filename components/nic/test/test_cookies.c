@@ -67,7 +67,7 @@ static void test_members_that_come_and_go_leave_room(void **state)
 	assert_true(set.n <= 128 && set.room <= 128);
 	assert_true(xdp_cookies_has(&set, stays));
 	assert_true(xdp_cookies_has(&set, cookie));
-	xdp_cookies_prune(&set, &key);
+	xdp_cookies_prune(&set, &key, NULL);
 	assert_int_equal(set.n, 1);
 	assert_true(xdp_cookies_has(&set, stays));
 	close(fd);

@@ -42,17 +42,17 @@ uint64_t owner_now_ns(void)
 	return now_ns;
 }
 
-int owner_foreign_walk(uint8_t proto, uint16_t port, bool listeners, void (*see)(const struct owner_foreign *, void *),
-                       void *arg)
+int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
+                       void (*see)(const struct owner_foreign *, void *), void *arg)
 {
-	(void)proto, (void)port, (void)listeners, (void)see, (void)arg;
+	(void)kept, (void)proto, (void)port, (void)listeners, (void)see, (void)arg;
 	return 0;
 }
 
-int owner_foreign_connection(const struct vma_flow_key *key, unsigned ifindex,
+int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
                              void (*see)(const struct owner_foreign *, void *), void *arg)
 {
-	(void)key, (void)ifindex, (void)see, (void)arg;
+	(void)kept, (void)key, (void)ifindex, (void)see, (void)arg;
 	return 0;
 }
 
