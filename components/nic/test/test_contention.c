@@ -143,6 +143,7 @@ static int setup(void **state)
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 
 	memset(&owner, 0, sizeof(owner));
+	owner.diag_fd = -1;
 	owner.slot[A].state = owner.slot[B].state = SLOT_RENTED;
 	steered = grants = fading = deleted = 0;
 	room = UINT32_MAX;
@@ -162,6 +163,8 @@ static int teardown(void **state)
 
 	owner_flows_end(&owner, A, true);
 	owner_flows_end(&owner, B, true);
+	if (owner.diag_fd >= 0)
+		close(owner.diag_fd);
 	owner_resets_fini(&owner);
 	assert_int_equal(owner.flows, 0);
 	assert_int_equal(owner.wishes, 0);
