@@ -262,7 +262,7 @@ static void listener_that_fades(void)
 }
 
 /* What an owner does with its slots' flows, before the program of the bed. */
-static struct xdp_owner owner;
+static struct xdp_owner owner = {.diag_fd = -1};
 
 static void fade_and_grant_again(unsigned round)
 {
