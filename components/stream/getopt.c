@@ -1,6 +1,7 @@
 /* getopt.c - getsockopt: the shadow's answer, but for what only the connection knows. */
 #include <asm/socket.h>
 #include <errno.h>
+#include <linux/inet_diag.h>
 #include <linux/sock_diag.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -86,6 +87,13 @@ static int give_info(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *
 	return give(&info, size, value, len);
 }
 
+static int give_cc_info(struct vma_tcp_conn *conn, void *value, socklen_t *len)
+{
+	union tcp_cc_info info;
+
+	return give(&info, (socklen_t)vma_tcp_cc_info(conn, &info), value, len);
+}
+
 /* One that was not set is what the kernel begins with: half of the buffer, but for a segment. */
 static int give_clamp(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
 {
@@ -151,6 +159,8 @@ static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, in
 
 	if (level == IPPROTO_TCP && name == TCP_INFO)
 		return give_info(conn, fd, value, len);
+	if (level == IPPROTO_TCP && name == TCP_CC_INFO)
+		return give_cc_info(conn, value, len);
 	if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
 		vma_tcp_info(conn, &info);
 		return give_int((int)info.known.tcpi_snd_mss, value, len);

@@ -15,6 +15,7 @@
 #define VMA_TCP_CC_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* What an acknowledgement says of the path. */
@@ -31,6 +32,7 @@ struct tcp_cc_sample {
 };
 
 struct tcp_cc;
+union tcp_cc_info;
 struct tcp_cc_ops {
 	const char *name; /* as TCP_CONGESTION knows it: "reno", "cubic", "none", "bbr" */
 	void (*init)(struct tcp_cc *cc);
@@ -44,6 +46,8 @@ struct tcp_cc_ops {
 	bool (*sampled)(struct tcp_cc *cc, const struct tcp_cc_sample *sample, uint64_t now_ns);
 	/* Of a model: something is sent, and nothing is in flight. */
 	void (*restarted)(struct tcp_cc *cc, bool app_limited, uint64_t now_ns);
+	/* What it says of itself: bytes of it. */
+	size_t (*info)(const struct tcp_cc *cc, union tcp_cc_info *info);
 };
 /* Cubic's memory of the last losses, as far as a spurious one is taken back (RFC 9438 4.9). */
 struct tcp_cubic {

@@ -17,6 +17,8 @@
  * receivers that acknowledge in bursts are given as much more window as their bursts are large (version 02, 4.5.5). The
  * kernel's guess at policers is not here.
  */
+#include <linux/inet_diag.h>
+
 #include "cc.h"
 
 enum { STARTUP, DRAIN, PROBE_BW, PROBE_RTT };
@@ -454,6 +456,19 @@ static void bbr_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
 		end_probe_rtt(cc, now_ns);
 }
 
+static size_t bbr_info(const struct tcp_cc *cc, union tcp_cc_info *info)
+{
+	const struct tcp_bbr *bbr = &cc->bbr;
+	uint64_t usec = bbr->min_rtt_ns / 1000;
+
+	info->bbr = (struct tcp_bbr_info){.bbr_bw_lo = (uint32_t)bbr->max_rate,
+	                                  .bbr_bw_hi = (uint32_t)(bbr->max_rate >> 32),
+	                                  .bbr_min_rtt = usec < UINT32_MAX ? (uint32_t)usec : UINT32_MAX,
+	                                  .bbr_pacing_gain = pacing_gain(bbr),
+	                                  .bbr_cwnd_gain = cwnd_gain(bbr)};
+	return sizeof(info->bbr);
+}
+
 const struct tcp_cc_ops cc_bbr = {
         .name = "bbr",
         .init = bbr_init,
@@ -462,4 +477,5 @@ const struct tcp_cc_ops cc_bbr = {
         .undo = bbr_undo,
         .sampled = bbr_sampled,
         .restarted = bbr_restarted,
+        .info = bbr_info,
 };

@@ -185,3 +185,13 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 	if (acquired)
 		vma_ring_release(tcp->ring);
 }
+
+size_t vma_tcp_cc_info(struct vma_tcp_conn *conn, union tcp_cc_info *info)
+{
+	bool acquired = vma_ring_acquire(conn->tcp->ring);
+	size_t size = conn->cc.ops->info != NULL ? conn->cc.ops->info(&conn->cc, info) : 0;
+
+	if (acquired)
+		vma_ring_release(conn->tcp->ring);
+	return size;
+}

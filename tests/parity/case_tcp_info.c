@@ -1,4 +1,5 @@
 /* tcp_info: what TCP_INFO says of a conversation, to the end of the kernel's structure. */
+#include <linux/inet_diag.h>
 #include <linux/tcp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,5 +242,43 @@ CASE(tcp_info_lengths, "TCP_INFO: as long as the kernel's, cut to what is asked 
 	close(s);
 	s = tcp_out();
 	say_lengths("connected", s);
+	close(s);
+}
+
+/* Its gains are those of STARTUP: a conversation never fills a path. */
+static void say_cc_info(int fd, const char *name, socklen_t room)
+{
+	union tcp_cc_info info;
+	socklen_t len = room;
+
+	memset(&info, 0, sizeof(info));
+	errno = 0;
+	RES(getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, &info, &len));
+	say("%s, room for %d: %u; rate %s, round trip %s, gains %u and %u", name, (int)room, len,
+	    info.bbr.bbr_bw_lo != 0 ? "known" : "none",
+	    info.bbr.bbr_min_rtt > 0 && info.bbr.bbr_min_rtt < 200000 ? "sane" : "odd", info.bbr.bbr_pacing_gain,
+	    info.bbr.bbr_cwnd_gain);
+}
+
+CASE(tcp_info_congestion,
+     "TCP_CC_INFO: what the congestion control says of itself, by those that have something to say")
+{
+	static const char *const names[] = {"cubic", "reno", "bbr"};
+	int s = tcp_socket();
+
+	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
+	say_cc_info(s, "new", sizeof(union tcp_cc_info));
+	close(s);
+	s = tcp_out();
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, names[i], (socklen_t)strlen(names[i])) != 0)
+			continue; /* this kernel does not know it */
+		ping_pong(s, 1, 3);
+		say_cc_info(s, names[i], sizeof(union tcp_cc_info));
+		say_cc_info(s, names[i], 8);
+		say_cc_info(s, names[i], 0);
+		say_cc_info(s, names[i], (socklen_t)-1);
+	}
+	RES(getsockopt(s, IPPROTO_TCP, TCP_CC_INFO, bad_pointer(), &(socklen_t){20}));
 	close(s);
 }

@@ -348,6 +348,10 @@ struct vma_tcp_info {
 _Static_assert(offsetof(struct vma_tcp_info, pacing_rate) == 104 && sizeof(struct vma_tcp_info) == 280,
                "the kernel's layout");
 void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info); /* control path */
+/* What the congestion control says of itself, as TCP_CC_INFO (<linux/inet_diag.h>): how long it is, 0 but for one with
+ * a model. Control path. */
+union tcp_cc_info;
+size_t vma_tcp_cc_info(struct vma_tcp_conn *conn, union tcp_cc_info *info);
 /* A new way to the peer (route, neighbour, MTU). Posts. -ENOMEM: the old one goes on; say it again later, for a
  * connection that has none would wait for ever. */
 int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path);
