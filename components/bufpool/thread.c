@@ -104,7 +104,7 @@ static void fork_parent(void)
  * In the child only the forking thread lives. What other threads' caches held at that moment is lost to it (or
  * reclaimed, if they were not just at work); flags that they held stay taken, which costs speed and nothing else.
  */
-static void fork_child(void)
+static __attribute__((cold)) void fork_child(void)
 {
 	/* Held by the parent's thread of another id, which glibc does not let a child unlock. */
 	registry_lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;

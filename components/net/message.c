@@ -212,14 +212,27 @@ static const struct nla_policy route_policy[RTA_MAX + 1] = {
         [RTA_METRICS] = {.type = NLA_NESTED},
 };
 
-static uint32_t route_mtu(struct nlattr *metrics)
+static uint16_t u16_at_most(const struct nlattr *attr)
 {
-	static const struct nla_policy policy[RTAX_MAX + 1] = {[RTAX_MTU] = {.type = NLA_U32}};
+	const uint32_t value = u32_or(attr, 0);
+
+	return (uint16_t)(value < UINT16_MAX ? value : UINT16_MAX);
+}
+
+static void read_metrics(struct nlattr *metrics, struct vma_net_route *out)
+{
+	static const struct nla_policy policy[RTAX_MAX + 1] = {[RTAX_MTU] = {.type = NLA_U32},
+	                                                       [RTAX_ADVMSS] = {.type = NLA_U32},
+	                                                       [RTAX_INITCWND] = {.type = NLA_U32},
+	                                                       [RTAX_QUICKACK] = {.type = NLA_U32}};
 	struct nlattr *attrs[RTAX_MAX + 1];
 
 	if (metrics == NULL || nla_parse_nested(attrs, RTAX_MAX, metrics, policy) < 0)
-		return 0;
-	return u32_or(attrs[RTAX_MTU], 0);
+		return;
+	out->mtu = u32_or(attrs[RTAX_MTU], 0);
+	out->advmss = u16_at_most(attrs[RTAX_ADVMSS]);
+	out->initcwnd = u16_at_most(attrs[RTAX_INITCWND]);
+	out->quickack = u32_or(attrs[RTAX_QUICKACK], 0) != 0;
 }
 
 int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struct vma_net_route *out)
@@ -236,7 +249,7 @@ int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struc
 	out->family = header->rtm_family;
 	out->oif = u32_or(attrs[RTA_OIF], 0);
 	out->table = u32_or(attrs[RTA_TABLE], header->rtm_table);
-	out->mtu = route_mtu(attrs[RTA_METRICS]);
+	read_metrics(attrs[RTA_METRICS], out);
 	out->encap = attrs[RTA_ENCAP] != NULL;
 	if (attrs[RTA_PREFSRC] != NULL)
 		memcpy(out->src, nla_data(attrs[RTA_PREFSRC]), 4);

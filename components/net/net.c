@@ -239,7 +239,7 @@ int vma_net_process(struct vma_net *net)
 	return rc;
 }
 
-unsigned vma_net_fds(const struct vma_net *net, int *fds, unsigned max)
+__attribute__((cold)) unsigned vma_net_fds(const struct vma_net *net, int *fds, unsigned max)
 {
 	const int all[] = {net_nl_fd(net->events), net_nl_fd(net->ask), net->epoll_fd, net->wake_fd,
 	                   net->timer_fd,          net->probe_fd,       net->policy_fd};

@@ -130,6 +130,10 @@ enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template
 	out->mtu = link != NULL ? link->mtu : 0;
 	if (route->mtu != 0 && (out->mtu == 0 || route->mtu < out->mtu))
 		out->mtu = route->mtu;
+	out->advmss = route->advmss;
+	out->initcwnd = route->initcwnd;
+	if (route->quickack)
+		out->flags |= VMA_NET_QUICKACK;
 	reason = why_os(facts);
 	if (reason != VMA_NET_REASON_NONE)
 		return use_os(out, reason);
@@ -149,7 +153,7 @@ void plan_neigh(struct vma_net_template *t, enum plan_need need, const struct vm
 	memcpy(mac, t->bytes, sizeof(mac));
 	if ((neigh->state & NUD_USABLE) != 0 && neigh->mac_len == 6) {
 		complete(t, neigh->mac);
-		t->flags = neigh->state == NUD_STALE ? VMA_NET_CONFIRM : 0;
+		t->flags = (uint8_t)((t->flags & ~VMA_NET_CONFIRM) | (neigh->state == NUD_STALE ? VMA_NET_CONFIRM : 0));
 	} else if (need == PLAN_NEIGH_IF_KNOWN) {
 		complete(t, mac);
 	} else {

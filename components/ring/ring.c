@@ -123,6 +123,53 @@ static void on_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
 		vma_ring_post(ring, &r->command);
 }
 
+struct adoption {
+	struct vma_ring_command command; /* first */
+	struct vma_ring *ring;
+	struct vma_pending pending;
+};
+
+static void adopt(struct vma_ring_command *command)
+{
+	struct adoption *a = (struct adoption *)command;
+	struct vma_flow_key key = {.family = AF_INET,
+	                           .proto = IPPROTO_TCP,
+	                           .vlan = a->pending.vlan,
+	                           .local_port_be = a->pending.local_port_be};
+	struct vma_ring_tender *tender = vma_ring_tender(a->ring);
+	struct vma_flow *listener;
+
+	memcpy(key.local, a->pending.local, sizeof(a->pending.local));
+	listener = vma_ring_flow(a->ring, &key);
+	if (listener != NULL && tender != NULL && tender->adopt != NULL)
+		tender->adopt(tender, listener, &a->pending);
+	if (a->ring->qp->member != NULL)
+		atomic_store(&a->ring->qp->member->adopted, a->pending.number);
+	free(a);
+}
+
+static void on_adopt(struct vma_nic_qp *qp, const struct vma_pending *pending, void *arg)
+{
+	struct vma_ring *ring = arg;
+	struct adoption *a;
+
+	(void)qp;
+	if (atomic_load(&ring->closing))
+		return;
+	a = malloc(sizeof(*a));
+	if (a == NULL) {
+		vma_log_error("ring %s: no memory to take a connection over", ring->name);
+		return;
+	}
+	a->command = (struct vma_ring_command){.run = adopt};
+	a->ring = ring;
+	memcpy(&a->pending, pending, sizeof(*pending));
+	if (ring->rx.mode == VMA_THREAD_SINGLE)
+		command_queue_push_mpsc(&ring->rx_queue, (ck_stack_entry_t *)&a->command.link);
+	else
+		vma_ring_post(ring, &a->command);
+}
+
 static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
 {
 	struct vma_ring *ring = arg;
@@ -145,6 +192,7 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 	        .tx_wre = attr->tx_wre,
 	        .name = ring->name,
 	        .event = on_event,
+	        .adopt = on_adopt,
 	        .event_arg = ring,
 	};
 	struct vma_cq_attr cq = attr->cq;
@@ -197,6 +245,7 @@ static void settle(struct vma_ring *ring, const struct vma_ring_attr *attr)
 	ring->segs_max = segs_max_of(info, ring->qp->tx_depth);
 	ring->buf_size = UINT32_C(1) << ring->qp->arena->frame_shift;
 	settle_lengths(ring);
+	ring_fragments_init(&ring->fragments, ring->qp->rx_quota != 0 ? ring->qp->rx_quota : ring->qp->rx_depth);
 	ring->reap_at = batching < most ? batching : most;
 	ring->rules = (struct packet_rules){
 	        .arena = ring->qp->arena,
@@ -276,6 +325,7 @@ void vma_ring_destroy(struct vma_ring *ring)
 	drive_acquire(&ring->rx);
 	drive_acquire(&ring->tx);
 	vma_cq_reap(ring->cq);
+	ring_fragments_end(&ring->fragments, ring->rules.arena);
 	ring_tx_fini(ring);
 	drive_release(&ring->tx);
 	drive_release(&ring->rx);

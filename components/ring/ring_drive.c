@@ -22,7 +22,7 @@ enum {
 __thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec")));
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static void forget_tid(void)
+static __attribute__((cold)) void forget_tid(void)
 {
 	drive_tid_cache = 0; /* the child's thread has another one */
 }

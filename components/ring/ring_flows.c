@@ -265,6 +265,19 @@ void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
 		ring_rx_release(ring, drive_tid());
 }
 
+bool vma_ring_retire(struct vma_ring *ring, const struct vma_flow *flow)
+{
+	const struct vma_nic_member *member = ring->qp->member;
+
+	if (member == NULL || atomic_load(&member->groups) == 0 || vma_nic_flow_retire(ring->qp, &flow->key) != 0)
+		return false;
+	if (drive_acquire(&ring->rx)) {
+		ring_rx_drain(ring);
+		ring_rx_release(ring, drive_tid());
+	}
+	return true;
+}
+
 static bool is_alone_in_nic(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	const struct flow_entry *entry = ring_entry_of(ring, &flow->key);

@@ -21,6 +21,7 @@
 #include "drive.h"
 #include "flow_table.h"
 #include "packet_check.h"
+#include "ring_fragments.h"
 
 enum {
 	RX_BURST = 32,
@@ -97,6 +98,7 @@ struct vma_ring {
 	struct flow_table five, three;
 	struct ring_steering *steerings; /* calls of steer that are asking the NIC */
 	struct ring_leavers leavers;
+	struct ring_fragments fragments;
 	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
 
 	/* With the transmit flag. */

@@ -1,6 +1,7 @@
 /* ring_rx.c - driving the receive side: a burst from the queue, header checks, flows, and what others asked for. */
 #include <netinet/in.h>
 #include <errno.h>
+#include <time.h>
 
 #include "ring_priv.h"
 
@@ -143,6 +144,31 @@ static inline void dispatch(struct vma_ring *ring, struct vma_buf *packet, const
 		take_stray(ring, packet, info, tally);
 }
 
+static void __attribute__((cold, noinline))
+take_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info *info, struct tally *tally)
+{
+	struct vma_bufarena *arena = ring->rules.arena;
+	struct vma_buf *whole;
+	const uint8_t *frame;
+	struct timespec now;
+	unsigned verdict;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	whole = ring_fragments_add(&ring->fragments, arena, packet, info->vlan,
+	                           (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+	if (ring->fragments.dropped != 0)
+		count(ring, PACKET_DROP(ip_fragment), ring->fragments.dropped);
+	ring->fragments.dropped = 0;
+	if (whole == NULL)
+		return;
+	frame = (const uint8_t *)vma_buf_data(arena, whole);
+	verdict = packet_check(&ring->rules, whole, frame, info);
+	if (verdict == PACKET_PASS)
+		dispatch(ring, whole, info, packet_is_for_all(frame, info), tally);
+	else
+		drop(ring, whole, verdict);
+}
+
 static void __attribute__((noinline)) take_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
 {
 	const struct vma_bufarena *arena = ring->rules.arena;
@@ -165,6 +191,8 @@ static void __attribute__((noinline)) take_burst(struct vma_ring *ring, struct v
 		verdict = packet_check(&ring->rules, packet, bytes, &info);
 		if (__builtin_expect(verdict == PACKET_PASS, 1))
 			dispatch(ring, packet, &info, packet_is_for_all(bytes, &info), &tally);
+		else if (verdict == PACKET_DROP(ip_fragment))
+			take_fragment(ring, packet, &info, &tally);
 		else
 			drop(ring, packet, verdict);
 	}

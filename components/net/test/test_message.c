@@ -153,6 +153,9 @@ static void begin_route(void)
 	nla_put_u32(message, RTA_TABLE, 1000);
 	metrics = nla_nest_start(message, RTA_METRICS);
 	nla_put_u32(message, RTAX_MTU, 1400);
+	nla_put_u32(message, RTAX_ADVMSS, 900);
+	nla_put_u32(message, RTAX_INITCWND, 100000);
+	nla_put_u32(message, RTAX_QUICKACK, 1);
 	nla_nest_end(message, metrics);
 }
 
@@ -169,6 +172,9 @@ static void test_route_answer_is_taken(void **state)
 	assert_int_equal(route.oif, 3);
 	assert_int_equal(route.table, 1000);
 	assert_int_equal(route.mtu, 1400);
+	assert_int_equal(route.advmss, 900);
+	assert_int_equal(route.initcwnd, 65535);
+	assert_true(route.quickack);
 	assert_int_equal(route.gateway_family, AF_INET);
 	assert_memory_equal(route.gateway, gateway, 16);
 	assert_memory_equal(route.src, key.src, 16); /* the kernel names a source only if it chose one */

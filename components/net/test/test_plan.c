@@ -240,7 +240,26 @@ static void test_mtu_is_the_smaller_of_route_and_link(void **state)
 	assert_int_equal(t.mtu, 1500);
 }
 
+static void test_metrics_are_the_routes(void **state)
+{
+	struct vma_net_neigh neigh = {.state = NUD_STALE, .mac_len = 6};
+	struct vma_net_route route = on_link;
+	struct vma_net_template t;
+	enum plan_need need;
+
+	(void)state;
+	route.advmss = 900;
+	route.initcwnd = 20;
+	route.quickack = true;
+	need = plan(&route, &veth, &t);
+	plan_neigh(&t, need, &neigh);
+	assert_int_equal(t.advmss, 900);
+	assert_int_equal(t.initcwnd, 20);
+	assert_int_equal(t.flags, VMA_NET_QUICKACK | VMA_NET_CONFIRM);
+}
+
 static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_metrics_are_the_routes),
         cmocka_unit_test(test_resolved_neighbour_gives_a_complete_header),
         cmocka_unit_test(test_next_hop_is_the_gateway),
         cmocka_unit_test(test_neighbour_states),

@@ -127,7 +127,9 @@ struct vma_net_route {
 	uint8_t gateway_family; /* 0: on-link; AF_INET6 is possible for an IPv4 route */
 	bool encap;             /* the kernel would put the packet into a tunnel */
 	uint32_t oif, table;
-	uint32_t mtu; /* the route's metric or what path MTU discovery found, 0: the link's */
+	uint32_t mtu;              /* the route's metric or what path MTU discovery found, 0: the link's */
+	uint16_t advmss, initcwnd; /* metrics for TCP, 0: none; bytes, segments */
+	bool quickack;
 	uint8_t src[16];
 	uint8_t gateway[16];
 };
@@ -190,7 +192,8 @@ enum vma_net_reason {
 const char *vma_net_reason_text(enum vma_net_reason reason);
 
 enum vma_net_template_flags {
-	VMA_NET_CONFIRM = 1 << 0, /* the neighbour is stale: usable, but who sends calls vma_net_path_probe */
+	VMA_NET_CONFIRM = 1 << 0,  /* the neighbour is stale: usable, but who sends calls vma_net_path_probe */
+	VMA_NET_QUICKACK = 1 << 1, /* the route's metric */
 };
 
 /*
@@ -214,8 +217,8 @@ struct vma_net_template {
 	int32_t error;     /* positive errno, 0: none */
 	uint8_t src[16];   /* source: the key's, or the kernel's choice */
 	uint8_t next_hop[16];
-	uint32_t version; /* of the path, when this was read */
-	uint32_t zero;
+	uint32_t version;          /* of the path, when this was read */
+	uint16_t advmss, initcwnd; /* the route's metrics, 0: none */
 };
 #define VMA_NET_TEMPLATE_WORDS (sizeof(struct vma_net_template) / 8)
 #define VMA_NET_KEY_WORDS (sizeof(struct vma_net_key) / 8)

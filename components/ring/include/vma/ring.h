@@ -103,6 +103,11 @@ void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
 int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow);
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
 /*
+ * Control path, not in a sink. Before a listener's flow is detached. True: other processes serve it, too, from now on
+ * what begins anew is theirs, and what the NIC had received by then has been delivered.
+ */
+bool vma_ring_retire(struct vma_ring *ring, const struct vma_flow *flow);
+/*
  * Has the NIC steer a flow that was attached with VMA_FLOW_RING_ONLY, so that it outlives the one that covered it; once
  * it does, 0 again. The receive flag is not held while the owner of the device is asked: packets go on. Errors as
  * vma_nic_flow_add, and the flow stays as it was; -EINVAL: it is not attached to this ring, or was detached meanwhile
@@ -222,6 +227,9 @@ struct vma_ring_tender {
 	 * it takes the packet, or returns false.
 	 */
 	bool (*stray)(struct vma_ring_tender *tender, struct vma_buf *packet, const struct vma_rx_info *info);
+	/* May be NULL. A connection that another process of a listener's group has not accepted is to be made here, by
+	 * the listener of this flow (<vma/nic_group.h>). */
+	void (*adopt)(struct vma_ring_tender *tender, struct vma_flow *listener, const struct vma_pending *pending);
 };
 void vma_ring_tend(struct vma_ring *ring, struct vma_ring_tender *tender);
 struct vma_ring_tender *vma_ring_tender(const struct vma_ring *ring);

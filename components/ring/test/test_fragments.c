@@ -1,0 +1,337 @@
+/* Fragments of datagrams: put together in any order, given up within bounds, and never longer than what they hold. */
+#include <netinet/in.h>
+#include <stdlib.h>
+
+#include "fake_nic.h"
+#include "../ring_priv.h"
+#include "frames.h"
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+static struct vma_flow flow;
+static uint8_t datagram[67000]; /* UDP header and payload, as sent; and what lies behind the longest */
+static uint32_t datagram_len;
+static uint8_t got[66000];
+static unsigned calls;
+static uint32_t got_len;
+static uint8_t proto; /* of fragments that arrive */
+
+static bool take(struct vma_flow *to, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	uint32_t left = packet->payload_len, off = packet->payload_off;
+
+	(void)to, (void)info;
+	calls++;
+	got_len = 0;
+	for (struct vma_buf *buf = packet; buf != NULL && left > 0; buf = buf->next, off = 0) {
+		const uint32_t here = buf->len - off < left ? buf->len - off : left;
+
+		memcpy(got + got_len, vma_buf_data(fake.arena, buf) + off, here);
+		got_len += here;
+		left -= here;
+	}
+	assert_int_equal(left, 0);
+	vma_buf_put_chain(fake.arena, packet);
+	return true;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	fake_init(&fake, 0);
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = take};
+	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	calls = 0;
+	proto = IPPROTO_UDP;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_detach(ring, &flow);
+	vma_ring_destroy(ring);
+	fake_fini(&fake);
+	return 0;
+}
+
+static uint64_t rx(size_t offset)
+{
+	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->rx + offset));
+}
+#define COUNT(name) rx(offsetof(struct vma_stats_ring_rx, name))
+
+/* A datagram of len bytes for the flow, its checksum over all of it. */
+static void make_datagram(uint32_t len, unsigned seed)
+{
+	static uint8_t pseudo[66100];
+	uint16_t sum;
+
+	datagram_len = 8 + len;
+	set16(datagram, 1000);
+	set16(datagram + 2, 53);
+	set16(datagram + 4, (uint16_t)datagram_len);
+	set16(datagram + 6, 0);
+	for (uint32_t i = 0; i < len; i++)
+		datagram[8 + i] = (uint8_t)(i * 7 + (i >> 8) + seed);
+	memcpy(pseudo, frame_src_ip, 4);
+	memcpy(pseudo + 4, frame_dst_ip, 4);
+	pseudo[8] = 0;
+	pseudo[9] = IPPROTO_UDP;
+	set16(pseudo + 10, (uint16_t)datagram_len);
+	memcpy(pseudo + 12, datagram, datagram_len);
+	sum = naive_checksum(pseudo, 12 + datagram_len);
+	set16(datagram + 6, sum != 0 ? sum : 0xffff);
+}
+
+/* Bytes [off, off + len) of the datagram as a fragment, with so many bytes of padding behind it. */
+static void arrive(uint16_t id, uint32_t off, uint32_t len, bool more, uint32_t padding)
+{
+	uint8_t frame[FAKE_FRAME] = {0}, *ip = frame + 14;
+
+	udp_frame(frame, 1, 1, "", 0);
+	set16(ip + 2, (uint16_t)(20 + len));
+	set16(ip + 4, id);
+	ip[9] = proto;
+	set16(ip + 6, (uint16_t)(off / 8 | (more ? 0x2000 : 0)));
+	fix_ip_checksum(ip);
+	memcpy(ip + 20, datagram + off, len);
+	fake_arrive(&fake, frame, 34 + len + padding);
+	while (vma_ring_progress(ring) > 0)
+		;
+}
+
+static void arrive_part(uint16_t id, uint32_t off, uint32_t len)
+{
+	arrive(id, off, len, off + len < datagram_len, 0);
+}
+
+static void assert_got(unsigned times)
+{
+	assert_int_equal(calls, times);
+	assert_int_equal(got_len, datagram_len - 8);
+	assert_memory_equal(got, datagram + 8, got_len);
+}
+
+enum { STEP = 1480 };
+
+static void test_fragments_in_order_become_the_datagram(void **state)
+{
+	static const uint32_t lens[] = {1473, 2000, 2952, 2953, 9001, 65507};
+
+	(void)state;
+	for (unsigned n = 0; n < 6; n++) {
+		make_datagram(lens[n], n);
+		for (uint32_t off = 0; off < datagram_len; off += STEP) {
+			assert_int_equal(calls, n);
+			arrive_part((uint16_t)n, off, datagram_len - off < STEP ? datagram_len - off : STEP);
+		}
+		assert_got(n + 1);
+	}
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 0);
+	assert_int_equal(COUNT(rx_delivered), 6);
+}
+
+static void test_any_order_and_any_padding_do(void **state)
+{
+	static const unsigned orders[][4] = {{3, 2, 1, 0}, {1, 0, 3, 2}, {0, 3, 1, 2}, {2, 3, 0, 1}, {3, 0, 2, 1}};
+
+	(void)state;
+	for (unsigned n = 0; n < 5; n++) {
+		make_datagram(3 * STEP + 1, n);
+		for (unsigned i = 0; i < 4; i++) {
+			const uint32_t off = orders[n][i] * STEP;
+
+			arrive((uint16_t)n, off, off == 3 * STEP ? datagram_len - off : STEP, off != 3 * STEP, 6);
+		}
+		assert_got(n + 1);
+	}
+}
+
+static void test_datagrams_that_are_mixed_up_are_told_apart(void **state)
+{
+	(void)state;
+	make_datagram(3000, 1);
+	arrive_part(1, 0, STEP);
+	make_datagram(3000, 2);
+	arrive_part(2, 0, STEP);
+	arrive_part(2, STEP, STEP);
+	make_datagram(3000, 1);
+	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(1, STEP, STEP);
+	assert_got(1);
+	make_datagram(3000, 2);
+	arrive_part(2, 2 * STEP, datagram_len - 2 * STEP);
+	assert_got(2);
+}
+
+static void test_fragments_of_another_protocol_are_of_another_datagram(void **state)
+{
+	(void)state;
+	make_datagram(2 * STEP - 8, 1);
+	arrive_part(1, 0, STEP);
+	proto = IPPROTO_TCP;
+	arrive_part(1, STEP, STEP);
+	assert_int_equal(calls, 0);
+	proto = IPPROTO_UDP;
+	arrive_part(1, STEP, STEP);
+	assert_got(1);
+}
+
+static void test_what_comes_after_a_lost_fragment_is_not_held_up(void **state)
+{
+	uint8_t frame[128];
+
+	(void)state;
+	make_datagram(3000, 1);
+	arrive_part(1, 0, STEP);
+	fake_arrive(&fake, frame, udp_frame(frame, 1000, 53, "data", 4));
+	assert_int_equal(vma_ring_progress(ring), 1);
+	assert_int_equal(calls, 1);
+	assert_memory_equal(got, "data", 4);
+}
+
+static void test_fragment_that_comes_twice_counts_once(void **state)
+{
+	(void)state;
+	make_datagram(3000, 1);
+	arrive_part(1, 0, STEP);
+	arrive_part(1, 0, STEP);
+	arrive_part(1, 8, 16);
+	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(1, STEP, STEP);
+	assert_got(1);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 3);
+}
+
+static void test_overlap_ends_the_datagram(void **state)
+{
+	(void)state;
+	make_datagram(3000, 1);
+	arrive_part(1, 0, STEP);
+	arrive_part(1, STEP - 8, 16);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 2);
+	arrive_part(1, STEP, STEP);
+	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	assert_int_equal(calls, 0);
+	/* The same from behind; and what goes beyond the last. */
+	arrive_part(2, STEP, STEP);
+	arrive_part(2, STEP - 8, 16);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 4);
+	arrive(3, STEP, STEP, false, 0);
+	arrive(3, 2 * STEP, 8, true, 0);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 6);
+	arrive(4, 2 * STEP, 8, true, 0);
+	arrive(4, STEP, STEP, false, 0);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 8);
+	assert_int_equal(calls, 0);
+}
+
+static void test_wrong_sum_of_the_whole_is_found(void **state)
+{
+	(void)state;
+	make_datagram(3000, 1);
+	arrive_part(1, 0, STEP);
+	arrive_part(1, STEP, STEP);
+	datagram[2999] ^= 1;
+	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	assert_int_equal(calls, 0);
+	assert_int_equal(COUNT(rx_drop_l4_checksum), 1);
+}
+
+static void test_lengths_that_cannot_be_are_dropped(void **state)
+{
+	(void)state;
+	make_datagram(3000, 1);
+	arrive(1, 0, 1001, true, 0);
+	arrive(1, 65528, 1000, false, 0);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 2);
+	/* A header that says more than the fragments bring. */
+	set16(datagram + 4, 5000);
+	arrive_part(2, 0, STEP);
+	arrive_part(2, STEP, STEP);
+	arrive_part(2, 2 * STEP, datagram_len - 2 * STEP);
+	assert_int_equal(COUNT(rx_drop_l4_length), 1);
+	assert_int_equal(calls, 0);
+}
+
+static void test_too_many_at_a_time_make_the_oldest_give_up(void **state)
+{
+	(void)state;
+	make_datagram(3000, 1);
+	for (uint16_t id = 0; id <= RING_DATAGRAMS; id++)
+		arrive_part(id, 0, STEP);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
+	arrive_part(RING_DATAGRAMS, STEP, STEP);
+	arrive_part(RING_DATAGRAMS, 2 * STEP, datagram_len - 2 * STEP);
+	assert_got(1);
+}
+
+/* Of a queue of 256. */
+static void test_fragments_without_a_rest_leave_buffers_to_everything_else(void **state)
+{
+	(void)state;
+	make_datagram(60000, 1);
+	for (uint16_t id = 0; id < 8; id++) {
+		for (uint32_t off = 0; off < 39 * 1000; off += 1000)
+			arrive(id, off, 1000, true, 0);
+	}
+	assert_true(ring->fragments.bufs <= 128);
+	assert_true(COUNT(rx_drop_ip_fragment) >= 8 * 39 - 128);
+	make_datagram(65507, 2);
+	for (uint32_t off = 0; off < datagram_len; off += STEP)
+		arrive_part(100, off, datagram_len - off < STEP ? datagram_len - off : STEP);
+	assert_got(1);
+}
+
+static void test_late_rest_is_not_put_together(void **state)
+{
+	(void)state;
+	make_datagram(3000, 1);
+	arrive_part(1, 0, STEP);
+	usleep(1100000);
+	arrive_part(1, STEP, STEP);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
+	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	assert_int_equal(calls, 0);
+	arrive_part(1, 0, STEP);
+	assert_got(1);
+}
+
+/* Whatever comes, nothing is delivered that was not sent, and every buffer comes back: there are 512. */
+static void test_random_fragments_do_no_harm(void **state)
+{
+	unsigned seed = 1;
+
+	(void)state;
+	for (unsigned round = 0; round < 20000; round++) {
+		const uint32_t off = (uint32_t)rand_r(&seed) % 12 * 8, len = 8u * (1 + (uint32_t)rand_r(&seed) % 4);
+
+		make_datagram(100 - 8, 1);
+		arrive((uint16_t)(rand_r(&seed) % 80), off, off + len < 100 ? len : 100 - off, off + len < 100,
+		       (uint32_t)rand_r(&seed) % 20);
+	}
+	assert_true(calls > 0);
+	assert_got(calls);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_fragments_in_order_become_the_datagram),
+        CASE(test_any_order_and_any_padding_do),
+        CASE(test_datagrams_that_are_mixed_up_are_told_apart),
+        CASE(test_fragments_of_another_protocol_are_of_another_datagram),
+        CASE(test_what_comes_after_a_lost_fragment_is_not_held_up),
+        CASE(test_fragment_that_comes_twice_counts_once),
+        CASE(test_overlap_ends_the_datagram),
+        CASE(test_wrong_sum_of_the_whole_is_found),
+        CASE(test_lengths_that_cannot_be_are_dropped),
+        CASE(test_too_many_at_a_time_make_the_oldest_give_up),
+        CASE(test_fragments_without_a_rest_leave_buffers_to_everything_else),
+        CASE(test_late_rest_is_not_put_together),
+        CASE(test_random_fragments_do_no_harm),
+};
+VMA_TEST_MAIN(tests)
