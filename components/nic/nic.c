@@ -93,6 +93,15 @@ int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 	return rc != 0 ? rc : qp->ops->flow_add(qp, rule);
 }
 
+int vma_nic_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key)
+{
+	const int rc = vma_flow_key_check(key);
+
+	if (rc != 0)
+		return rc;
+	return qp->ops->flow_retire != NULL ? qp->ops->flow_retire(qp, key) : -ENOENT;
+}
+
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 {
 	int rc = vma_flow_key_check(key);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -141,12 +142,15 @@ void nic_xdp_free(struct nic_xdp *nic)
 	vmad_client_close(nic->vmad);
 	if (nic->right_fd >= 0)
 		nic_fd_close(nic->right_fd);
+	if (atomic_load(&nic->repair_fd) >= 0)
+		nic_fd_close(atomic_load(&nic->repair_fd));
 	if (nic->wake_fd >= 0)
 		nic_fd_close(nic->wake_fd);
 	if (nic->dead_fd >= 0)
 		nic_fd_close(nic->dead_fd);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
+	pthread_mutex_destroy(&nic->repair_lock);
 	free(nic->stats_dir);
 	free(nic->vmad_path);
 	free(nic);
@@ -168,6 +172,8 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	nic->huge_pages = attr->huge_pages;
 	pthread_mutex_init(&nic->events, NULL);
 	pthread_mutex_init(&nic->lock, NULL);
+	pthread_mutex_init(&nic->repair_lock, NULL);
+	atomic_store(&nic->repair_fd, -1);
 	nic->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	nic->dead_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); /* sendto() on it: ENOTSOCK */
 	nic->alive = nic_xdp_alive();
@@ -233,6 +239,8 @@ static void free_qp(struct xdp_qp *qp)
 		xdp_ring_unmap(&old->ring);
 		free(old);
 	}
+	if (qp->base.member != NULL)
+		munmap(qp->base.member, sizeof(*qp->base.member));
 	nic_xdp_flows_fini(&qp->flows);
 	vma_stats_drop(qp->nic->stats, qp->stats);
 	if (qp->epoll_fd >= 0)
@@ -401,6 +409,7 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .qp_rebind = xdp_qp_rebind,
         .flow_add = nic_xdp_flow_add,
         .flow_del = nic_xdp_flow_del,
+        .flow_retire = nic_xdp_flow_retire,
         .port_is_named = nic_xdp_port_is_named,
         .is_alone = nic_xdp_is_alone,
         .flows_bequeath = nic_xdp_flows_bequeath,

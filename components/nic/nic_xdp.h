@@ -136,10 +136,12 @@ struct nic_xdp {
 	struct xdp_window *window;
 	struct xdp_qp *qps;
 	struct xdp_lease *leases;
-	uint32_t requests_seen; /* the thread's: made to vmad before its last sleep */
-	int wake_fd, dead_fd;   /* the thread's wake-up; what replaces the fd of a socket given up */
-	_Atomic bool closing;   /* vma_nic_close was called */
-	bool joined;            /* and waits for the thread; else the thread frees the nic */
+	uint32_t requests_seen;      /* the thread's: made to vmad before its last sleep */
+	pthread_mutex_t repair_lock; /* nic_xdp_repair.c; before `lock` */
+	_Atomic int repair_fd;       /* the channel to vmad's process that repairs sockets for this one; -1: none */
+	int wake_fd, dead_fd;        /* the thread's wake-up; what replaces the fd of a socket given up */
+	_Atomic bool closing;        /* vma_nic_close was called */
+	bool joined;                 /* and waits for the thread; else the thread frees the nic */
 	pthread_t thread;
 };
 
@@ -149,6 +151,7 @@ void nic_xdp_free(struct nic_xdp *nic); /* after its last lease */
 /* ---- nic_xdp_flows.c ---- */
 int nic_xdp_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int nic_xdp_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+int nic_xdp_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 bool nic_xdp_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);
 bool nic_xdp_is_alone(const struct vma_nic_qp *qp);
 int nic_xdp_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n);

@@ -341,6 +341,24 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	return known ? 0 : -ENOENT;
 }
 
+int nic_xdp_flow_retire(struct vma_nic_qp *base, const struct vma_flow_key *key)
+{
+	struct xdp_qp *qp = (struct xdp_qp *)base;
+	struct nic_xdp *nic = qp->nic;
+	int rc = -ENOENT;
+
+	if (!nic_xdp_alive_here(nic) || base->member == NULL || atomic_load(&base->member->groups) == 0)
+		return -ENOENT;
+	pthread_mutex_lock(&nic->lock);
+	if (nic->owner != NULL)
+		rc = xdp_owner_flow_retire(nic->owner, qp->slot, key);
+	else if (nic->vmad != NULL && !vma_nic_qp_lost(base))
+		rc = vmad_client_flow_retire(nic->vmad, qp->slot, key);
+	wake_if_due(nic);
+	pthread_mutex_unlock(&nic->lock);
+	return rc;
+}
+
 bool nic_xdp_port_is_named(const struct vma_nic_qp *base, uint16_t local_port_be)
 {
 	const struct xdp_qp *qp = (const struct xdp_qp *)base;

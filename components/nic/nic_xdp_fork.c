@@ -25,6 +25,7 @@
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nic_xdp *registry;
 static _Atomic(_Atomic uint32_t *) alive;
+static bool alive_is_wiped; /* by the kernel, in a child */
 static bool hooked;
 static struct {
 	unsigned ifindex;
@@ -59,6 +60,8 @@ static void give_up(struct nic_xdp *nic)
 		os_close(vmad_client_fd(nic->vmad));
 	if (nic->owner != NULL)
 		xdp_owner_close_in_child(nic->owner);
+	if (atomic_load(&nic->repair_fd) >= 0)
+		os_close(atomic_load(&nic->repair_fd));
 	os_close(nic->wake_fd);
 	os_close(nic->dead_fd);
 	if (nic->right_fd >= 0 && nic->pass_on && nrights < RIGHTS_MAX) {
@@ -70,12 +73,12 @@ static void give_up(struct nic_xdp *nic)
 }
 
 /* Only calls that are safe in the child of a program with threads: no malloc, no log. */
-static void after_fork_child(void)
+static __attribute__((cold)) void after_fork_child(void)
 {
 	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
 		give_up(nic);
 	registry = NULL;
-	if (alive != NULL)
+	if (alive != NULL && !alive_is_wiped)
 		atomic_store_explicit(alive, 0, memory_order_relaxed);
 	alive = NULL; /* what the child opens itself gets a page of its own */
 	pthread_mutex_init(&registry_lock, NULL);
@@ -108,7 +111,7 @@ const _Atomic uint32_t *nic_xdp_alive(void)
 		void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (map != MAP_FAILED) {
-			madvise(map, bytes, MADV_WIPEONFORK);
+			alive_is_wiped = madvise(map, bytes, MADV_WIPEONFORK) == 0;
 			alive = map;
 			atomic_store_explicit(alive, 1, memory_order_relaxed);
 		}

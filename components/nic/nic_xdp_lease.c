@@ -16,6 +16,7 @@
 #include "nic_os.h"
 #include "nic_xdp.h"
 #include "xdp_claims.h"
+#include "xdp_shared.h"
 
 /* ---- the window ---- */
 
@@ -243,6 +244,31 @@ static void close_rental(const struct nic_xdp *nic, const struct xdp_rental *ren
 	}
 }
 
+/*
+ * The slot's member takes the place of the one before, with what that one says: any thread may look there at any time.
+ * It can do without.
+ */
+static void map_member(struct xdp_qp *qp, const struct xdp_rental *rental)
+{
+	const size_t bytes = sizeof(struct vma_nic_member);
+	struct vma_nic_member *before = qp->base.member, *member;
+
+	if (has_bytes(rental->shared_fd, XDP_OBJECT_BYTES) < 0)
+		return;
+	member = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, rental->shared_fd,
+	              (off_t)(XDP_MEMBERS_AT + rental->slot * bytes));
+	if (member == MAP_FAILED)
+		return;
+	madvise(member, bytes, MADV_DONTFORK);
+	if (before == NULL) {
+		qp->base.member = member;
+		return;
+	}
+	memcpy(member->pending, before->pending, sizeof(member->pending));
+	if (mremap(member, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, before) == MAP_FAILED)
+		munmap(member, bytes);
+}
+
 /* The queue pair's fields, after everything that can fail. */
 static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct xdp_port *ports,
                     struct vma_bufpool *pools[2])
@@ -336,6 +362,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	qp->lease = lease;
 	qp->in_flight = in_flight;
 	learn(nic, &rental);
+	map_member(qp, &rental);
 	install(qp, &rental, ports, pools);
 	close_rental(nic, &rental, false);
 	return 0;

@@ -8,6 +8,7 @@
  * It runs no callback with `lock` held, and is the only caller of callbacks.
  */
 #include <errno.h>
+#include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -88,6 +89,29 @@ static void report_revoked(struct nic_xdp *nic)
 			tell(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
 }
 
+static bool pop_adoption(struct nic_xdp *nic, uint32_t *slot, struct vma_pending *pending)
+{
+	bool any;
+
+	pthread_mutex_lock(&nic->lock);
+	any = nic->vmad != NULL && vmad_client_next_adoption(nic->vmad, slot, pending);
+	pthread_mutex_unlock(&nic->lock);
+	return any;
+}
+
+static void report_adoptions(struct nic_xdp *nic)
+{
+	struct vma_pending pending;
+	uint32_t slot;
+
+	while (pop_adoption(nic, &slot, &pending)) {
+		struct xdp_qp *qp = qp_of_slot(nic, slot);
+
+		if (qp != NULL && qp->attr.adopt != NULL)
+			qp->attr.adopt(&qp->base, &pending, qp->attr.event_arg);
+	}
+}
+
 /* Under the lock that a rebind drains the fd under, or a queue pair that has just been rebound would stay ready. */
 static bool wake_lost(struct nic_xdp *nic, struct xdp_qp *qp, bool wake)
 {
@@ -120,7 +144,13 @@ static bool report_lost(struct nic_xdp *nic, bool wake)
 
 static void give_up(struct nic_xdp *nic)
 {
-	vma_log_warn("%s: vmad has gone: traffic is the kernel's until there is a new one", nic->base.info.name);
+	char name[IF_NAMESIZE];
+
+	if (if_indextoname(nic->base.info.ifindex, name) == NULL)
+		vma_log_info("%s: the interface has gone", nic->base.info.name);
+	else
+		vma_log_warn("%s: vmad has gone: traffic is the kernel's until there is a new one",
+		             nic->base.info.name);
 	pthread_mutex_lock(&nic->lock);
 	vmad_client_close(nic->vmad);
 	nic->vmad = NULL;
@@ -152,9 +182,10 @@ static void take_events(struct nic_xdp *nic)
 /* Without any lock: it waits, and nobody else knows the new connection yet. */
 static bool find_vmad(struct nic_xdp *nic)
 {
+	char name[IF_NAMESIZE];
 	const struct vmad_connect how = {
 	        .ifindex = nic->base.info.ifindex,
-	        .ifname = nic->base.info.name,
+	        .ifname = name,
 	        .vmad_path = nic->vmad_path,
 	        .right_fd = nic->right_fd,
 	        .window_bytes = nic->window_bytes,
@@ -164,7 +195,8 @@ static bool find_vmad(struct nic_xdp *nic)
 	};
 	struct vmad_client *client;
 
-	if (vmad_client_connect(&how, &client) < 0)
+	/* An interface that has gone needs none; another one of the same name has its own. */
+	if (if_indextoname(nic->base.info.ifindex, name) == NULL || vmad_client_connect(&how, &client) < 0)
 		return false;
 	pthread_mutex_lock(&nic->lock);
 	nic->vmad = client;
@@ -191,6 +223,7 @@ static int work(struct nic_xdp *nic)
 		sleep_ms = 1; /* a drained() is on its last instruction */
 	pthread_mutex_unlock(&nic->lock);
 	report_revoked(nic);
+	report_adoptions(nic);
 	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost(nic, true))
 		sleep_ms = REMIND_MS;
 	return sleep_ms;

@@ -141,9 +141,11 @@ static void explain(const struct xdp_owner *owner, int rc)
 	const char *what = "";
 	const int lack = xdp_sock_lacks(&what);
 
-	if (rc == -EPERM || rc == -EACCES)
+	/* No capability allows what a sandbox forbids to everybody. */
+	if ((rc == -EPERM || rc == -EACCES) && !(lack < 0 && strcmp(what, XDP_LACKS_MEMFD) == 0))
 		vma_log_once(VMA_LOG_ERROR,
-		             "%s: %s%sXDP needs CAP_NET_RAW (AF_XDP sockets), CAP_BPF and CAP_NET_ADMIN (the program), "
+		             "%s: %s%sXDP needs CAP_NET_RAW (AF_XDP sockets), CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN "
+		             "(the program), "
 		             "or a vmad that has them",
 		             owner->name, lack < 0 ? what : "", lack < 0 ? " is not permitted: " : "");
 	else if (rc != -EBUSY && rc != -EOPNOTSUPP && rc != -ENOBUFS) /* busy may pass: the caller decides */
@@ -214,6 +216,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 			owner_flows_end(owner, slot, false);
 		close_sockets(owner, slot);
 	}
+	owner_groups_fini(owner);
 	owner_resets_fini(owner);
 	owner_heirs_fini(owner);
 	if (owner->link_fd >= 0)
@@ -321,6 +324,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 		owner_frames_ungrant(owner, index);
 		return rc;
 	}
+	owner_group_rented(owner, index);
 	xdp_shared_rent(owner->shared, index, owner->slot[index].tx_first, owner->slot[index].tx_count);
 	owner->slot[index].state = SLOT_RENTED;
 	atomic_store(&owner->shared->tenants, ++owner->slots_used);
@@ -344,6 +348,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	if (!frames_too)
 		return;
 	owner_resets_dead(owner, index);
+	owner_group_move(owner, index, NULL);
 	/* At once: what it had locked stands in everybody's way. Its frames come when its RX rings can be read for
 	 * good: one that is held and still lies in a ring must not be taken twice. */
 	xdp_shared_recover(owner->driver, owner->queues, index);
@@ -393,6 +398,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 			drain(owner, slot, now);
 	owner_flows_report(owner, revoked, arg);
 	owner_flows_fade_out(owner, now);
+	owner_groups_tick(owner, now);
 	owner_resets_tick(owner, now);
 	owner_heirs_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
@@ -401,6 +407,12 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 		owner_wishes_expire(owner);
 		owner_rivals_recheck(owner, revoked, arg);
 	}
+}
+
+void xdp_owner_on_adopt(struct xdp_owner *owner, void (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
+{
+	owner->adopt = adopt;
+	owner->adopt_arg = arg;
 }
 
 bool xdp_owner_has_heirs(const struct xdp_owner *owner)
@@ -426,6 +438,8 @@ static int next_of_the_living_ms(const struct xdp_owner *owner)
 		return 0;
 	if (owner_frames_spare(owner))
 		return 10;
+	if (owner->groups > 0)
+		return (int)(OWNER_GROUPS_NS / 1000000);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			return 25;

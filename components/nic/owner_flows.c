@@ -96,30 +96,39 @@ static void free_flow(struct owner_flow *flow)
 
 #define FADE_NS 2000000000ULL
 
-/* The map is not touched. */
-static void forget_fading(struct owner_flow **place)
+/* Its group's number is free only when the map does not name it any more. */
+static void free_fading(struct xdp_owner *owner, struct owner_flow *flow)
 {
-	struct owner_flow *flow = *place;
-
-	*place = flow->next;
+	owner_group_end(owner, flow);
 	free_flow(flow);
 }
 
 static void end_fading(struct xdp_owner *owner, struct owner_flow **place)
 {
-	xdp_prog_flow_del(owner->prog, &(*place)->rule.key);
-	forget_fading(place);
+	struct owner_flow *flow = *place;
+
+	xdp_prog_flow_del(owner->prog, &flow->rule.key);
+	*place = flow->next;
+	free_fading(owner, flow);
 }
 
+/* What a group's slots share ends with the last of them. */
 static void end_fading_of(struct xdp_owner *owner, uint32_t slot)
 {
 	struct owner_flow **place = &owner->fading;
 
-	while (*place != NULL)
-		if ((*place)->slot == slot)
+	while (*place != NULL) {
+		struct owner_flow *flow = *place;
+		const bool is_last = flow->group == 0 || flow->members == 1ull << slot;
+
+		if (owner_flow_has(flow, slot) && is_last) {
 			end_fading(owner, place);
-		else
-			place = &(*place)->next;
+			continue;
+		}
+		if (owner_flow_has(flow, slot))
+			owner_group_leave(owner, flow, slot);
+		place = &flow->next;
+	}
 }
 
 /* Where the pointer to the one with `key` is, or the end. */
@@ -132,15 +141,16 @@ static struct owner_flow **fading_of(struct xdp_owner *owner, const struct vma_f
 	return place;
 }
 
-/* A flow is about to take its place in the map: there is one. Of a connection there is none. */
-static bool yield_fading(struct xdp_owner *owner, const struct vma_flow_key *key)
+/* A flow is about to take its place in the map: what fades there, to be freed after that. Of a connection there is
+ * none. */
+static struct owner_flow *yield_fading(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = owner_flow_is_connection(key) ? NULL : fading_of(owner, key);
+	struct owner_flow *flow = place != NULL ? *place : NULL;
 
-	if (place == NULL || *place == NULL)
-		return false;
-	forget_fading(place);
-	return true;
+	if (flow != NULL)
+		*place = flow->next;
+	return flow;
 }
 
 /* Has room made in the map. False: none is left. */
@@ -159,20 +169,27 @@ void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns)
 		end_fading(owner, &owner->fading);
 }
 
-/* It is out of the table. Where there is no memory for that, it ends at once. */
-static void fade(struct xdp_owner *owner, const struct owner_flow *flow)
+/* It is out of the table. Where there is no memory for that, it ends at once. Its group fades with it. */
+static void fade(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	struct owner_flow *fading = flow->rule.flags & VMA_FLOW_LISTENER ? calloc(1, sizeof(*fading)) : NULL;
 	struct owner_flow **end = &owner->fading;
 
-	if (fading == NULL || xdp_prog_flow_fade(owner->prog, &flow->rule.key, flow->slot) < 0) {
+	if (fading == NULL || xdp_prog_flow_fade(owner->prog, &flow->rule.key, flow->slot, flow->group) < 0) {
 		free(fading);
 		xdp_prog_flow_del(owner->prog, &flow->rule.key);
+		owner_group_end(owner, flow);
 		return;
 	}
 	while (*end != NULL)
 		end = &(*end)->next;
-	*fading = (struct owner_flow){.rule = flow->rule, .slot = flow->slot, .fades_ns = owner_now_ns() + FADE_NS};
+	*fading = (struct owner_flow){.rule = flow->rule,
+	                              .slot = flow->slot,
+	                              .group = flow->group,
+	                              .members = flow->members,
+	                              .grouped_ns = flow->grouped_ns,
+	                              .fades_ns = owner_now_ns() + FADE_NS};
+	flow->group = 0;
 	*end = fading;
 }
 
@@ -185,20 +202,35 @@ static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct
 	return -EADDRINUSE;
 }
 
+static uint64_t slots_of(const struct owner_flow *flow)
+{
+	return flow->members != 0 ? flow->members : 1ull << flow->slot;
+}
+
+/* Each slot that has the flow wants it still. */
+static bool say_losers_wishes(struct xdp_owner *owner, const struct owner_flow *flow)
+{
+	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1) {
+		struct owner_wish *loser = owner_wish_say(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
+
+		if (loser == NULL)
+			return false;
+		for (uint32_t i = 0; i < flow->shadows.n; i++)
+			xdp_cookies_add(&loser->shadows, &flow->rule.key, flow->shadows.list[i]);
+	}
+	return true;
+}
+
 /* The flow at `place` is another slot's: the kernel gets its packets, and both slots a wish. */
 static int contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
-	struct owner_wish *loser = owner_wish_say(owner, flow->slot, &flow->rule.key);
 	char text[96];
 
-	if (loser == NULL)
+	if (!say_losers_wishes(owner, flow))
 		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
-	xdp_cookies_fini(&loser->shadows);
-	loser->shadows = flow->shadows;
-	flow->shadows = (struct xdp_cookies){0};
 	unlink_flow(owner, place);
-	fade(owner, flow);
+	fade(owner, flow); /* its members are still known, to be told */
 	flow->next = owner->given_up;
 	owner->given_up = flow;
 	owner_flow_describe(&rule->key, text, sizeof(text));
@@ -213,11 +245,15 @@ static void forget_given_up(struct xdp_owner *owner, uint32_t slot, const struct
 	while (*place != NULL) {
 		struct owner_flow *flow = *place;
 
-		if (flow->slot == slot && (key == NULL || memcmp(&flow->rule.key, key, sizeof(*key)) == 0)) {
+		if ((slots_of(flow) >> slot & 1) == 0 ||
+		    (key != NULL && memcmp(&flow->rule.key, key, sizeof(*key)) != 0)) {
+			place = &flow->next;
+		} else if (slots_of(flow) != 1ull << slot) {
+			flow->members &= ~(1ull << slot);
+			place = &flow->next;
+		} else {
 			*place = flow->next;
 			free_flow(flow);
-		} else {
-			place = &flow->next;
 		}
 	}
 }
@@ -229,8 +265,8 @@ void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const
 		struct owner_flow *flow = owner->given_up;
 
 		owner->given_up = flow->next;
-		if (revoked != NULL)
-			revoked(flow->slot, &flow->rule.key, arg);
+		for (uint64_t left = slots_of(flow); left != 0 && revoked != NULL; left &= left - 1)
+			revoked((uint32_t)__builtin_ctzll(left), &flow->rule.key, arg);
 		free_flow(flow);
 	}
 }
@@ -249,8 +285,10 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	if (rc < 0)
 		return rc;
 	flow = *place_of(owner, key);
-	wish = flow != NULL && flow->slot == slot ? NULL : owner_wish_say(owner, slot, key);
-	if (wish == NULL && (flow == NULL || flow->slot != slot))
+	if (flow != NULL && !owner_flow_has(flow, slot))
+		flow = NULL;
+	wish = flow != NULL ? NULL : owner_wish_say(owner, slot, key);
+	if (wish == NULL && flow == NULL)
 		return -ENOMEM;
 	shadows = wish != NULL ? &wish->shadows : &flow->shadows;
 	for (unsigned i = 0; i < n && rc == 0; i++)
@@ -272,10 +310,13 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 static int put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	const struct vma_flow_rule *rule = &flow->rule;
+	struct owner_flow *fading = yield_fading(owner, &rule->key);
 	int rc;
 
-	if (yield_fading(owner, &rule->key) || owner_heirs_yield(owner, &rule->key)) {
+	if (fading != NULL || owner_heirs_yield(owner, &rule->key)) {
 		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
+		if (fading != NULL)
+			free_fading(owner, fading);
 		if (rc < 0)
 			xdp_prog_flow_del(owner->prog, &rule->key); /* of which nobody knows any more */
 		return rc;
@@ -338,6 +379,23 @@ static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
 	owner_wish_end(owner, flow->slot, &flow->rule.key);
 }
 
+/* A listener's, which the slot shares from now on if it may. */
+static int share(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	struct owner_flow *flow = *place;
+	int rc = owner_rivals_related(owner, rule, &flow->shadows);
+
+	if (rc == -EADDRINUSE)
+		return contend(owner, place, slot, rule);
+	if (rc == 0)
+		rc = owner_group_join(owner, flow, slot);
+	if (rc < 0)
+		return rc == -ENOSPC ? contend(owner, place, slot, rule) : rc;
+	owner_wish_end(owner, slot, &rule->key);
+	forget_given_up(owner, slot, &rule->key);
+	return xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+}
+
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct owner_flow **place, *flow;
@@ -351,23 +409,26 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (!vma_flow_flags_ok(rule)) /* vmad's clients say what they like */
 		return -EINVAL;
 	place = place_of(owner, &rule->key);
-	if (*place != NULL && (*place)->slot != slot) {
+	if (*place != NULL && !owner_flow_has(*place, slot)) {
 		/* A connection is one process's: who has chosen the same port, or been given it, takes another. So
 		 * it is with a block. */
 		if (owner_flow_is_connection(&rule->key) || is_block(&rule->key))
 			return -EADDRINUSE;
-		return contend(owner, place, slot, rule);
+		return rule->flags & VMA_FLOW_LISTENER ? share(owner, place, slot, rule)
+		                                       : contend(owner, place, slot, rule);
 	}
 	/* Several sockets of one queue pair (multicast members): none of their shadows is foreign. */
 	if (*place != NULL) {
 		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
 		return rc < 0 ? rc : -EEXIST;
 	}
-	if (owner_wish_of_another(owner, slot, &rule->key))
+	if (owner_wish_of_another(owner, slot, rule))
 		return refuse_contended(owner, slot, rule);
 	if (owner->flows >= OWNER_FLOWS_MAX)
 		return -ENOSPC;
 	rc = is_block(&rule->key) ? 0 : owner_rivals_refuse(owner, slot, rule);
+	if (rc == -EADDRINUSE && rule->flags & VMA_FLOW_LISTENER)
+		return refuse_contended(owner, slot, rule); /* the other may be a worker's that asks next */
 	if (rc < 0)
 		return rc;
 	flow = calloc(1, sizeof(*flow));
@@ -403,11 +464,16 @@ void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 	free_flow(flow);
 }
 
-/* The same, but what still comes of TCP is a heir's. */
-static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, enum owner_heir_state state)
+/* The same, but what still comes of TCP is a heir's; and a group's other members go on. */
+static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot, enum owner_heir_state state)
 {
 	struct owner_flow *flow = *place;
 	const struct vma_flow_heir heir = {.key = flow->rule.key};
+
+	if (flow->group != 0 && flow->members != 1ull << slot) {
+		owner_group_leave(owner, flow, slot);
+		return;
+	}
 
 	if (!owner_flow_is_connection(&heir.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
 		owner_flow_end(owner, place);
@@ -415,6 +481,7 @@ static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, enum 
 	}
 	unlink_flow(owner, place);
 	owner_heirs_put(owner, &heir, state, true);
+	owner_group_end(owner, flow);
 	free_flow(flow);
 }
 
@@ -422,13 +489,44 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 {
 	struct owner_flow **place = place_of(owner, key);
 
-	if (*place != NULL && (*place)->slot == slot) {
-		leave_flow(owner, place, HEIR_DELETED);
+	if (*place != NULL && owner_flow_has(*place, slot)) {
+		leave_flow(owner, place, slot, HEIR_DELETED);
+		if (key->peer_port_be == 0)
+			owner_group_move(owner, slot, key);
 		return 0;
 	}
 	/* It was taken back, and the client does not know yet: it does not want it any more. */
 	owner_wish_end(owner, slot, key);
 	return -ENOENT;
+}
+
+int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow *flow = *place_of(owner, key);
+
+	if (flow == NULL || flow->group == 0 || !owner_flow_has(flow, slot))
+		return -ENOENT;
+	return owner_group_retire(owner, flow, slot);
+}
+
+void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = place_of(owner, key), *flow = *place;
+
+	if (flow == NULL || flow->slot != slot)
+		return;
+	unlink_flow(owner, place);
+	xdp_prog_flow_del(owner->prog, key);
+	free_flow(flow);
+}
+
+struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct vma_flow_key wild = *key;
+
+	wild.peer_port_be = 0;
+	memset(wild.peer, 0, sizeof(wild.peer));
+	return *place_of(owner, &wild);
 }
 
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
@@ -443,13 +541,17 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 
 		while (*place != NULL) {
 			const struct vma_flow_key key = (*place)->rule.key;
-			const bool listens = (*place)->rule.flags & VMA_FLOW_LISTENER;
+			const bool shared = (*place)->group != 0 && (*place)->members != 1ull << slot;
+			const bool listens = (*place)->rule.flags & VMA_FLOW_LISTENER && !shared;
+			struct owner_flow *flow = *place;
 
-			if ((*place)->slot != slot) {
-				place = &(*place)->next;
+			if (!owner_flow_has(flow, slot)) {
+				place = &flow->next;
 				continue;
 			}
-			leave_flow(owner, place, dead ? HEIR_RESET : HEIR_WAITS);
+			leave_flow(owner, place, slot, dead ? HEIR_RESET : HEIR_WAITS);
+			if (shared)
+				place = &flow->next;
 			if (owner_flow_is_connection(&key) || (listens && !dead))
 				owner_resets_note(owner, slot, &key, dead);
 		}
@@ -460,6 +562,8 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 {
 	end_all(owner, owner->flow, slot, dead);
 	end_all(owner, owner->connection, slot, dead);
+	if (dead)
+		owner_group_move(owner, slot, NULL);
 	owner_claims_end(owner, slot);
 	end_fading_of(owner, slot);
 	forget_given_up(owner, slot, NULL);
@@ -479,11 +583,22 @@ static bool is_covered(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (listener == NULL)
 		listener = *fading_of(owner, &wild);
 	if (listener != NULL)
-		return listener->slot == slot && listener->rule.flags & VMA_FLOW_LISTENER;
+		return owner_flow_has(listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER;
 	wild.proto = VMA_FLOW_TCP_PORTS;
 	wild.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
 	block = *place_of(owner, &wild);
 	return block != NULL && block->slot == slot;
+}
+
+bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	const struct owner_flow *flow;
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || vma_flow_key_check(key) < 0 ||
+	    !owner_flow_is_connection(key))
+		return false;
+	flow = *place_of(owner, key);
+	return flow != NULL ? flow->slot == slot : is_covered(owner, slot, key);
 }
 
 static int heir_state(uint32_t state)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "nic_os.h"
 #include "owner_priv.h"
+#include "xdp_shared.h"
 
 #define WINDOW_DEFAULT (16u << 20)
 #define WINDOW_LEAST (512u << 10) /* 256 frames: a few queue pairs with rings of 64 */
@@ -38,6 +40,18 @@ static uint32_t unpromised(const struct xdp_owner *owner)
 
 /* ---- memory ---- */
 
+/* Of a file in memory. The kernel would end a process that may write none so long (SIGXFSZ). */
+static int set_length(int fd, size_t bytes)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+		errno = EFBIG;
+		return -1;
+	}
+	return ftruncate(fd, (off_t)bytes);
+}
+
 static int open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
 {
 	int fd = nic_fd_keep(memfd_create("vma-umem", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB : 0)));
@@ -46,8 +60,7 @@ static int open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
 		return -errno;
 	owner->umem = MAP_FAILED;
 	/* Sealed, or a client could shrink it under the others. */
-	if (ftruncate(fd, (off_t)bytes) == 0 &&
-	    os_fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+	if (set_length(fd, bytes) == 0 && os_fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
 		owner->umem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (owner->umem == MAP_FAILED) {
 		int rc = -errno;
@@ -122,7 +135,8 @@ static int open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge
 	}
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (rc == -ENOBUFS)
-		vma_log_error(
+		vma_log_once(
+		        VMA_LOG_ERROR,
 		        "%s: RLIMIT_MEMLOCK (%llu KB) leaves no room for packet memory: raise it, or give CAP_IPC_LOCK",
 		        owner->name, (unsigned long long)limit.rlim_cur >> 10);
 	else if (rc >= 0 && window_bytes != wished)
@@ -138,11 +152,11 @@ static int open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge
 
 static int open_shared(struct xdp_owner *owner)
 {
-	owner->shared_bytes = xdp_shared_bytes(owner->nframes);
+	owner->shared_bytes = XDP_OBJECT_BYTES;
 	owner->shared_fd = nic_fd_keep(memfd_create("vma-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (owner->shared_fd < 0)
 		return -errno;
-	if (ftruncate(owner->shared_fd, (off_t)owner->shared_bytes) < 0 ||
+	if (set_length(owner->shared_fd, owner->shared_bytes) < 0 ||
 	    os_fcntl(owner->shared_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
 	owner->shared = mmap(NULL, owner->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owner->shared_fd, 0);
@@ -151,7 +165,10 @@ static int open_shared(struct xdp_owner *owner)
 		return -errno;
 	}
 	madvise(owner->shared, owner->shared_bytes, MADV_DONTFORK);
+	owner->members = (struct vma_nic_member *)((char *)owner->shared + XDP_MEMBERS_AT);
 	xdp_shared_init(owner->shared, owner->nframes, owner->queues);
+	if (getrandom(&owner->clock_ms, sizeof(owner->clock_ms), GRND_NONBLOCK) != sizeof(owner->clock_ms))
+		owner->clock_ms = (uint32_t)owner_now_ns();
 	return 0;
 }
 

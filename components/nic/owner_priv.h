@@ -60,6 +60,26 @@ struct owner_slot {
 	struct xdp_ring rx[XDP_QUEUES_MAX], tx[XDP_QUEUES_MAX]; /* to see what a dead client left there */
 };
 
+/* See owner_groups.c: what a slot's member has shown. */
+struct owner_asker {
+	uint32_t asks, accepts;      /* as last seen, */
+	uint32_t taken;              /* and of its receive rings, all together */
+	uint64_t asked_ns, taken_ns; /* when they changed, or there was nothing to take */
+	uint64_t accepted_ns;
+	uint64_t joined_ns;     /* a group, the last time */
+	bool stuck;             /* connections were taken from it since it has asked last */
+	bool late;              /* connections wait there for longer than they should */
+	uint64_t shunned_until; /* it asks, and did not accept: gets nothing until then, or until it has accepted */
+	uint32_t moves;         /* connections that were moved to it */
+	struct owner_move *moving, *last_move; /* of these, those that it has not made yet; the oldest first */
+};
+
+/* A connection on its way to a member. */
+struct owner_move {
+	struct owner_move *next;
+	struct vma_pending pending;
+};
+
 struct owner_queue {
 	int base_fd;
 	struct xdp_ring fill, comp;
@@ -70,7 +90,10 @@ struct owner_queue {
 struct owner_flow {
 	struct owner_flow *next;
 	struct vma_flow_rule rule;
-	uint32_t slot;
+	uint32_t slot;              /* of a group: the member that has been in it for longest */
+	uint32_t group;             /* as the program knows it; 0: the slot has the flow alone */
+	uint64_t members, retired;  /* of a group: a bit for each slot; retired: of those that are about to leave */
+	uint64_t grouped_ns;        /* of a group: when it began */
 	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
 	uint64_t fades_ns;          /* in `fading`: so long */
 	uint64_t suspect_cookie;    /* a foreign socket seen at the last check; seen again, the flow is given up */
@@ -114,6 +137,8 @@ struct owner_heir {
 };
 TAILQ_HEAD(owner_heir_list, owner_heir);
 
+typedef void owner_adopt_fn(uint32_t slot, const struct vma_pending *pending, void *arg);
+
 struct owner_heirs {
 	bool on, is_open;
 	int fd; /* raw socket, while is_open */
@@ -125,6 +150,8 @@ struct owner_heirs {
 };
 
 struct xdp_owner {
+	owner_adopt_fn *adopt; /* NULL: nobody can be told */
+	void *adopt_arg;
 	unsigned ifindex;
 	char name[IF_NAMESIZE];
 	uint32_t mtu, queues;
@@ -160,6 +187,14 @@ struct xdp_owner {
 	/* owner_wishes.c */
 	struct owner_wish *wish[OWNER_FLOW_BUCKETS];
 	uint32_t wishes;
+
+	/* owner_groups.c */
+	struct vma_nic_member *members; /* by slot; NULL: there are no groups */
+	uint32_t groups;                /* that there are */
+	uint8_t group_used[256];        /* by number */
+	uint64_t groups_look_ns;        /* the last */
+	uint32_t clock_ms;              /* what clients' clocks of TCP time stamps begin with */
+	struct owner_asker asker[XDP_SLOTS_MAX];
 
 	struct owner_resets resets;
 	struct owner_heirs heirs;
@@ -207,6 +242,31 @@ void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t byte
 void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place);
 void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns); /* those whose time is over */
 
+struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key); /* of a connection */
+/* A connection's flow, if the slot has one: the program does not have it any more, and nobody answers for it. */
+void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+
+/* ---- owner_groups.c ---- */
+
+bool owner_flow_has(const struct owner_flow *flow, uint32_t slot); /* the slot has it, or a share of it */
+/* The slot shares the listener's flow from now on. -ENOSPC: there are too many groups. */
+int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+/* The slot has left; others have not. */
+void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+/* It is about to leave: the others get what begins anew. -ENOENT: so are all others. */
+int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+/* The flow is out of the program's map. */
+void owner_group_end(struct xdp_owner *owner, struct owner_flow *flow);
+void owner_group_rented(struct xdp_owner *owner, uint32_t slot); /* anew: forgets what the slot's client before was */
+/*
+ * What waits for accept in a slot that nobody serves any more is given to others who serve the listener, through
+ * owner->adopt. `key`: of this listener only; NULL: of all.
+ */
+void owner_group_move(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+void owner_groups_tick(struct xdp_owner *owner, uint64_t now_ns);
+void owner_groups_fini(struct xdp_owner *owner);
+#define OWNER_GROUPS_NS 40000000ull /* between two looks at them */
+
 /* ---- owner_claims.c: ports of UDP that clients take by themselves (xdp_claims.h) ---- */
 
 void owner_claims_init(struct xdp_owner *owner);
@@ -219,6 +279,12 @@ void owner_claims_end(struct xdp_owner *owner, uint32_t slot);
 
 /* 0, or -EADDRINUSE: a socket that is nobody's shadow would receive this; -errno: not to be known. The log has it. */
 int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+/*
+ * Whether a listener with this rule may share a flow with those whose shadows are `others`: 0, they are one kernel
+ * socket, or of one SO_REUSEPORT group, which the kernel lets one user's sockets form; -EADDRINUSE: no; -EAGAIN: the
+ * rule's socket does not listen yet, and others' do; -errno: not to be known.
+ */
+int owner_rivals_related(struct xdp_owner *owner, const struct vma_flow_rule *rule, const struct xdp_cookies *others);
 /* Flows that such a socket has come up for since they were added end, and `revoked` tells. */
 void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                           void *arg);
@@ -228,8 +294,9 @@ void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, con
 /* The slot says (again) that it wants the flow. NULL: no memory, or too many wishes. */
 struct owner_wish *owner_wish_say(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 struct owner_wish *owner_wish_find(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
-/* Does another slot want this flow, too? One whose shadows are all closed does not. */
-bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* Does another slot want this flow, too, and may not share it? One whose shadows are all closed does not. */
+bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+bool owner_wish_names(const struct xdp_owner *owner, const struct vma_flow_key *key, uint64_t cookie); /* any slot's */
 bool owner_wish_end(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key); /* there was one */
 void owner_wishes_end(struct xdp_owner *owner, uint32_t slot);                               /* all of a slot's */
 void owner_wishes_expire(struct xdp_owner *owner);

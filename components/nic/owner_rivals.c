@@ -4,13 +4,13 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <vma/log.h>
 
 #include "owner_priv.h"
-
-/* ---- before a flow is added ---- */
 
 struct search {
 	const struct xdp_owner *owner;
@@ -33,6 +33,101 @@ static void see(const struct owner_foreign *socket, void *arg)
 	}
 }
 
+/* ---- listeners of one service ---- */
+
+struct kinship {
+	const struct vma_flow_rule *rule;
+	struct owner_foreign mine;
+	bool listens; /* `mine` was found */
+	const struct xdp_cookies *others;
+	unsigned alike, unlike; /* of others */
+	/* of those that stand in the way */
+	const struct xdp_owner *owner;
+	struct owner_foreign found;
+	bool any;
+};
+
+static void find_mine(const struct owner_foreign *socket, void *arg)
+{
+	struct kinship *kinship = arg;
+
+	if (socket->cookie == kinship->rule->shadow_cookie && socket->state == TCP_LISTEN) {
+		kinship->mine = *socket;
+		kinship->listens = true;
+	}
+}
+
+/* The kernel has let both listen, so both have SO_REUSEPORT; in one group are those of the same address and device. */
+static bool are_alike(const struct owner_foreign *a, const struct owner_foreign *b)
+{
+	return a->uid == b->uid && a->family == b->family && a->ifindex == b->ifindex && a->v6only == b->v6only &&
+	       memcmp(a->local, b->local, sizeof(a->local)) == 0;
+}
+
+static void compare(const struct owner_foreign *socket, void *arg)
+{
+	struct kinship *kinship = arg;
+
+	if (socket->state != TCP_LISTEN || !xdp_cookies_has(kinship->others, socket->cookie))
+		return;
+	if (kinship->listens && are_alike(&kinship->mine, socket))
+		kinship->alike++;
+	else
+		kinship->unlike++;
+}
+
+static int walk_listeners(struct xdp_owner *owner, const struct vma_flow_key *key,
+                          void (*each)(const struct owner_foreign *, void *), struct kinship *kinship)
+{
+	return owner_foreign_walk(&owner->diag_fd, IPPROTO_TCP, ntohs(key->local_port_be), true, each, kinship);
+}
+
+int owner_rivals_related(struct xdp_owner *owner, const struct vma_flow_rule *rule, const struct xdp_cookies *others)
+{
+	struct kinship kinship = {.rule = rule, .others = others};
+	int rc;
+
+	if (rule->shadow_cookie != 0 && xdp_cookies_has(others, rule->shadow_cookie))
+		return 0;
+	rc = walk_listeners(owner, &rule->key, find_mine, &kinship);
+	if (rc == 0)
+		rc = walk_listeners(owner, &rule->key, compare, &kinship);
+	if (rc < 0)
+		return rc;
+	if (!kinship.listens)
+		return rule->shadow_cookie != 0 && kinship.unlike > 0 ? -EAGAIN : -EADDRINUSE;
+	return kinship.alike > 0 && kinship.unlike == 0 ? 0 : -EADDRINUSE;
+}
+
+static void see_stranger(const struct owner_foreign *socket, void *arg)
+{
+	struct kinship *kinship = arg;
+	const struct vma_flow_rule *rule = kinship->rule;
+
+	if (kinship->any || socket->cookie == rule->shadow_cookie ||
+	    !owner_foreign_conflicts(rule, socket, kinship->owner->ifindex) ||
+	    owner_flows_has_cookie(kinship->owner, socket->cookie))
+		return;
+	if (owner_wish_names(kinship->owner, &rule->key, socket->cookie) && are_alike(&kinship->mine, socket))
+		return;
+	kinship->found = *socket;
+	kinship->any = true;
+}
+
+/* There is one in the way besides listeners that other clients want to share this one's flow with. */
+static bool has_stranger(struct xdp_owner *owner, const struct vma_flow_rule *rule, struct owner_foreign *found)
+{
+	struct kinship kinship = {.rule = rule, .owner = owner};
+
+	if (walk_listeners(owner, &rule->key, find_mine, &kinship) < 0 || !kinship.listens ||
+	    walk_listeners(owner, &rule->key, see_stranger, &kinship) < 0)
+		return true;
+	*found = kinship.found;
+	return kinship.any;
+}
+
+/* ---- before a flow is added ---- */
+
 int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct search search = {.owner = owner, .rule = rule, .wish = owner_wish_find(owner, slot, &rule->key)};
@@ -53,7 +148,7 @@ int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma
 		             owner->name, -rc, text);
 		return rc;
 	}
-	if (!search.any)
+	if (!search.any || (listener && !has_stranger(owner, rule, &search.found)))
 		return 0;
 	vma_log_once(VMA_LOG_WARN,
 	             "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",
@@ -86,15 +181,15 @@ static bool suspected_before(struct owner_flow *flow, const struct owner_foreign
 static void revoke(struct recheck *check, struct owner_flow **place, const struct owner_foreign *socket)
 {
 	const struct vma_flow_key key = (*place)->rule.key;
-	const uint32_t slot = (*place)->slot;
+	const uint64_t slots = (*place)->members != 0 ? (*place)->members : 1ull << (*place)->slot;
 	char text[96];
 
 	owner_flow_end(check->owner, place);
 	owner_flow_describe(&key, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
 	             check->owner->name, text, socket->inode, socket->uid);
-	if (check->revoked != NULL)
-		check->revoked(slot, &key, check->arg);
+	for (uint64_t left = slots; left != 0 && check->revoked != NULL; left &= left - 1)
+		check->revoked((uint32_t)__builtin_ctzll(left), &key, check->arg);
 }
 
 static void see_again(const struct owner_foreign *socket, void *arg)

@@ -2,7 +2,8 @@
  * owner_wishes - who wants a flow that it cannot have because another client wants it, too.
  *
  * Two clients with one key (members of a group in two processes, a socket that parent and child share after fork) are
- * both served by the kernel, which gives each what it must have: nobody may have the flow as long as two want it.
+ * both served by the kernel, which gives each what it must have: nobody may have the flow as long as two want it. TCP
+ * listeners that may share one are no such case: owner_groups.c.
  *
  *   A has the flow                B asks: A's flow is given up, A and B have a wish each, B is refused
  *   A or B asks again             its own wish is fresh again; refused, because of the other's wish
@@ -70,8 +71,14 @@ static bool is_over(struct xdp_owner *owner, struct owner_wish *wish, uint64_t n
 	return wish->shadows.n == 0;
 }
 
-bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static bool may_share(struct xdp_owner *owner, const struct vma_flow_rule *rule, const struct owner_wish *wish)
 {
+	return rule->flags & VMA_FLOW_LISTENER && owner_rivals_related(owner, rule, &wish->shadows) == 0;
+}
+
+bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	const struct vma_flow_key *key = &rule->key;
 	struct owner_wish **place = &owner->wish[owner_flow_bucket(key)];
 	const uint64_t now = owner_now_ns();
 
@@ -82,9 +89,12 @@ bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct 
 			place = &wish->next;
 			continue;
 		}
-		if (!is_over(owner, wish, now))
+		if (is_over(owner, wish, now))
+			drop(owner, place);
+		else if (may_share(owner, rule, wish))
+			place = &wish->next;
+		else
 			return true;
-		drop(owner, place);
 	}
 	return false;
 }
@@ -133,4 +143,13 @@ void owner_wishes_end(struct xdp_owner *owner, uint32_t slot)
 void owner_wishes_expire(struct xdp_owner *owner)
 {
 	drop_if(owner, is_old, owner_now_ns());
+}
+
+bool owner_wish_names(const struct xdp_owner *owner, const struct vma_flow_key *key, uint64_t cookie)
+{
+	const struct owner_wish *wish = owner->wish[owner_flow_bucket(key)];
+
+	while (wish != NULL && (memcmp(&wish->key, key, sizeof(*key)) != 0 || !xdp_cookies_has(&wish->shadows, cookie)))
+		wish = wish->next;
+	return wish != NULL;
 }

@@ -53,6 +53,18 @@ static int keep_revoked(struct vmad_client *client, const struct vmad_msg *msg)
 	return 0;
 }
 
+/* What vmad says unasked. False: it is nothing that it may say. */
+static bool keep_event(struct vmad_client *client, const struct vmad_msg *msg)
+{
+	if (msg->type == VMAD_REVOKED)
+		return keep_revoked(client, msg) == 0;
+	if (msg->type != VMAD_ADOPT)
+		return false;
+	if (client->adoptions < VMAD_ADOPTS_MAX)
+		memcpy(&client->adopt[client->adoptions++], &msg->adopt, sizeof(msg->adopt));
+	return true;
+}
+
 int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
                     unsigned *nfds, uint64_t until_ms)
 {
@@ -70,7 +82,7 @@ int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int 
 		if (msg->type == type && msg->seq == seq)
 			return msg->result <= 0 ? msg->result : -EPROTO;
 		close_fds(fds, *nfds);
-		if (msg->type != VMAD_REVOKED || keep_revoked(client, msg) < 0)
+		if (!keep_event(client, msg))
 			break;
 	}
 	os_shutdown(client->fd, SHUT_RDWR); /* it makes no sense any more: whoever watches the fd sees it end */
@@ -194,6 +206,13 @@ int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct
 	return ask(client, &msg, NULL, NULL);
 }
 
+int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct vmad_msg msg = {.type = VMAD_FLOW_RETIRE, .flow = {.slot = slot, .key = *key}};
+
+	return ask(client, &msg, NULL, NULL);
+}
+
 static struct vmad_heir pack(const struct vma_flow_heir *heir)
 {
 	struct vmad_heir out = {.local_port_be = heir->key.local_port_be,
@@ -242,6 +261,24 @@ int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct
 	return rc;
 }
 
+int vmad_client_repair(struct vmad_client *client, int *fd)
+{
+	struct vmad_msg msg = {.type = VMAD_REPAIR};
+	int fds[VMAD_FDS_MAX];
+	unsigned nfds = 0;
+	int rc = ask(client, &msg, fds, &nfds);
+
+	if (rc == -EPIPE)
+		return rc;
+	if (rc == 0 && nfds != 1)
+		rc = nfds == 0 ? -EMFILE : -EPROTO;
+	if (rc == 0)
+		*fd = fds[0];
+	else
+		close_fds(fds, nfds);
+	return rc;
+}
+
 uint32_t vmad_client_requests(const struct vmad_client *client)
 {
 	return atomic_load_explicit(&client->seq, memory_order_relaxed);
@@ -249,31 +286,49 @@ uint32_t vmad_client_requests(const struct vmad_client *client)
 
 bool vmad_client_has_event(const struct vmad_client *client)
 {
-	return client->revoked > 0;
+	return client->revoked > 0 || client->adoptions > 0;
 }
 
-int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
+/* Takes in what has come: 0, -EPIPE. */
+static int take_events(struct vmad_client *client)
 {
-	struct vmad_msg msg;
-	int fds[VMAD_FDS_MAX];
-	unsigned nfds;
-	size_t bytes;
-	int rc;
+	while (client->revoked < VMAD_REVOKED_MAX && client->adoptions < VMAD_ADOPTS_MAX) {
+		struct vmad_msg msg;
+		int fds[VMAD_FDS_MAX];
+		unsigned nfds;
+		size_t bytes;
+		int rc = vmad_receive(client->fd, &msg, &bytes, fds, &nfds);
 
-	if (client->revoked == 0) {
-		rc = vmad_receive(client->fd, &msg, &bytes, fds, &nfds);
 		if (rc == -EAGAIN)
 			return 0;
 		if (rc == 1)
 			close_fds(fds, nfds);
-		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || msg.type != VMAD_REVOKED)
+		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || !keep_event(client, &msg))
 			return -EPIPE;
-		keep_revoked(client, &msg);
 	}
+	return 0;
+}
+
+int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
+{
+	const int rc = client->revoked == 0 ? take_events(client) : 0;
+
+	if (client->revoked == 0)
+		return rc;
 	*slot = client->revoked_flow[0].slot;
 	*key = client->revoked_flow[0].key;
 	memmove(client->revoked_flow, client->revoked_flow + 1, --client->revoked * sizeof(client->revoked_flow[0]));
 	return 1;
+}
+
+bool vmad_client_next_adoption(struct vmad_client *client, uint32_t *slot, struct vma_pending *pending)
+{
+	if (client->adoptions == 0)
+		return false;
+	*slot = client->adopt[0].slot;
+	memcpy(pending, &client->adopt[0].pending, sizeof(*pending));
+	memmove(client->adopt, client->adopt + 1, --client->adoptions * sizeof(client->adopt[0]));
+	return true;
 }
 
 /* ---- connection ---- */

@@ -29,7 +29,8 @@ struct vmad_connect {
 	unsigned patience_ms;  /* for a vmad to come up and have the interface */
 };
 
-/* 0, -ECONNREFUSED (nobody there), -EPERM (vmad does not let us), or why vmad cannot have the interface. */
+/* 0, -ECONNREFUSED (nobody there), -ECHILD (those that were started have ended; the next start is not yet due), -EPERM
+ * (vmad does not let us), or why vmad cannot have the interface. */
 int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out);
 void vmad_client_close(struct vmad_client *client);
 int vmad_client_fd(const struct vmad_client *client); /* readable: call next_event */
@@ -42,14 +43,20 @@ int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct
 int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
                              const uint64_t *cookies, unsigned n);
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
+int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 
 /* Any number. -EOPNOTSUPP: this vmad has no heirs. */
 int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct vma_flow_heir *heirs, unsigned n);
+
+/* A channel to hand over connections by: vmad_repair.h. -EOPNOTSUPP: this vmad cannot. */
+int vmad_client_repair(struct vmad_client *client, int *fd);
 
 uint32_t vmad_client_requests(const struct vmad_client *client); /* so many were made; any thread may ask */
 bool vmad_client_has_event(const struct vmad_client *client);    /* one is here already: the fd does not tell of it */
 /* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */
 int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key);
+/* A connection that the slot is to make, of those that next_event has found on its way. */
+bool vmad_client_next_adoption(struct vmad_client *client, uint32_t *slot, struct vma_pending *pending);
 
 /* vmad_start.c: runs `path` so that this program sees neither a child nor a signal. 0 or -errno of exec. */
 int vmad_start(const char *path, char *const argv[]);

@@ -8,12 +8,14 @@
 #include "vmad_proto.h"
 
 #define VMAD_REVOKED_MAX 64 /* kept while an answer is awaited; beyond that the connection counts as broken */
+#define VMAD_ADOPTS_MAX 256 /* the same; of more than that the rest is lost, and their peers ask in vain */
 
 struct vmad_client {
 	int fd;
 	_Atomic uint32_t seq;
-	unsigned revoked;
+	unsigned revoked, adoptions;
 	struct vmad_flow revoked_flow[VMAD_REVOKED_MAX];
+	struct vmad_adopt adopt[VMAD_ADOPTS_MAX];
 };
 
 uint64_t vmad_client_now_ms(void);

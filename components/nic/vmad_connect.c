@@ -2,6 +2,7 @@
  * vmad_connect - finding the vmad of an interface, starting one where there is none, and the first words with it.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <net/if.h>
 #include <stdio.h>
@@ -16,9 +17,30 @@
 #include "vmad_client_priv.h"
 #include "xdp_priv.h"
 
+#define OVERFLOW_UID 65534
 #define PAUSE_MS 5
 #define STARTS_MAX 3
 #define COMING_UP_MS 1500
+#define FAILED_FIRST_MS 2000
+#define FAILED_LAST_MS 16000
+#define FAILED_PLACES 16
+
+/* In a user namespace of its own every user who is not mapped there has this number, root outside of it among them. */
+static bool is_outside(uid_t uid)
+{
+	char map[64] = "";
+	int fd;
+	ssize_t n;
+
+	if (uid != OVERFLOW_UID)
+		return false;
+	fd = os_open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
+	n = fd >= 0 ? os_read(fd, map, sizeof(map) - 1) : 0;
+	if (fd >= 0)
+		os_close(fd);
+	/* The first namespace maps all numbers to themselves. */
+	return n > 0 && strstr(map, "4294967295") == NULL;
+}
 
 /* Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. */
 static bool trusted(int fd, const struct vmad_connect *how)
@@ -29,9 +51,15 @@ static bool trusted(int fd, const struct vmad_connect *how)
 	if (os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 &&
 	    (server.uid == 0 || server.uid == geteuid()))
 		return true;
-	vma_log_once(VMA_LOG_ERROR,
-	             "%s: what answers in vmad's place runs as user %u, neither root nor this user: not used",
-	             how->ifname, server.uid);
+	if (is_outside(server.uid))
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: its vmad runs outside of this user namespace, from where nobody can tell that it is "
+		             "root's: not used",
+		             how->ifname);
+	else
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: what answers in vmad's place runs as user %u, neither root nor this user: not used",
+		             how->ifname, server.uid);
 	return false;
 }
 
@@ -64,7 +92,10 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 	static const struct {
 		unsigned number;
 		const char *name;
-	} wanted[] = {{CAP_NET_RAW, " CAP_NET_RAW"}, {CAP_BPF, " CAP_BPF"}, {CAP_NET_ADMIN, " CAP_NET_ADMIN"}};
+	} wanted[] = {{CAP_NET_RAW, " CAP_NET_RAW"},
+	              {CAP_BPF, " CAP_BPF"},
+	              {CAP_PERFMON, " CAP_PERFMON"},
+	              {CAP_NET_ADMIN, " CAP_NET_ADMIN"}};
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {0};
 	char missing[64] = "";
@@ -72,7 +103,7 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 	if (syscall(SYS_capget, &head, data) < 0)
 		return false;
 	if (data[0].effective & CAP_TO_MASK(CAP_SYS_ADMIN))
-		data[1].effective |= CAP_TO_MASK(CAP_BPF); /* which was split off from it */
+		data[1].effective |= CAP_TO_MASK(CAP_BPF) | CAP_TO_MASK(CAP_PERFMON); /* split off from it */
 	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
 		if (!(data[CAP_TO_INDEX(wanted[i].number)].effective & CAP_TO_MASK(wanted[i].number)))
 			strcat(missing, wanted[i].name);
@@ -102,11 +133,34 @@ static int not_started(const struct vmad_connect *how, int rc)
 	return rc;
 }
 
-static int start(const struct vmad_connect *how)
+/*
+ * Starts in vain, by interface (two may share a place): they become rare, and only the first says why. Several threads
+ * may count; a count that is lost makes a start earlier.
+ */
+static struct {
+	_Atomic uint64_t due_ms, wait_ms; /* not before; 0: the last start was no failure */
+} failed[FAILED_PLACES];
+
+static void note_failure(unsigned ifindex)
+{
+	const uint64_t before = failed[ifindex % FAILED_PLACES].wait_ms;
+	const uint64_t wait = before == 0 ? FAILED_FIRST_MS : before < FAILED_LAST_MS ? before * 2 : before;
+
+	failed[ifindex % FAILED_PLACES].wait_ms = wait;
+	failed[ifindex % FAILED_PLACES].due_ms = vmad_client_now_ms() + wait;
+}
+
+static void note_success(unsigned ifindex)
+{
+	failed[ifindex % FAILED_PLACES].wait_ms = failed[ifindex % FAILED_PLACES].due_ms = 0;
+}
+
+/* `again`: in vain a moment ago. */
+static int start(const struct vmad_connect *how, bool again)
 {
 	unsigned ifindex;
 	char window[16];
-	const char *argv[13] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
+	const char *argv[14] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
 	unsigned n = 4;
 	int rc;
 
@@ -138,6 +192,8 @@ static int start(const struct vmad_connect *how)
 		argv[n++] = "--log-level";
 		argv[n++] = vma_log_on(VMA_LOG_WARN) ? "warn" : vma_log_on(VMA_LOG_ERROR) ? "error" : "panic";
 	}
+	if (again || failed[how->ifindex % FAILED_PLACES].wait_ms != 0)
+		argv[n++] = "--quiet-start";
 	argv[n] = how->ifname;
 	rc = vmad_start(how->vmad_path, (char *const *)argv);
 	return rc < 0 ? not_started(how, rc) : rc;
@@ -165,7 +221,11 @@ static void explain(const struct vmad_connect *how, int rc)
 		             how->ifname);
 	else if (rc == -EACCES)
 		vma_log_once(VMA_LOG_ERROR,
-		             "%s: vmad may not own the interface: it needs CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN",
+		             "%s: vmad may not own the interface: it needs CAP_NET_RAW, CAP_BPF, CAP_PERFMON and "
+		             "CAP_NET_ADMIN",
+		             how->ifname);
+	else if (rc == -ECHILD)
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface: the one that was started has ended",
 		             how->ifname);
 	else if (rc == -ECONNREFUSED)
 		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface", how->ifname);
@@ -186,7 +246,11 @@ static bool another_start(const struct vmad_connect *how, struct attempts *attem
 		return vmad_client_now_ms() < attempts->up_until_ms;
 	if (how->vmad_path == NULL || attempts->starts == STARTS_MAX)
 		return false;
-	attempts->error = start(how);
+	if (attempts->starts == 0 && vmad_client_now_ms() < failed[how->ifindex % FAILED_PLACES].due_ms) {
+		attempts->error = -ECHILD;
+		return false;
+	}
+	attempts->error = start(how, attempts->starts > 0);
 	if (attempts->error < 0)
 		return false;
 	attempts->starts++;
@@ -227,6 +291,7 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 	for (;;) {
 		rc = connect_once(how, client, &attempts, until_ms);
 		if (rc == 0) {
+			note_success(how->ifindex);
 			*out = client;
 			return 0;
 		}
@@ -235,6 +300,10 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 		if (rc == -ECONNREFUSED && !another_start(how, &attempts))
 			break;
 		nanosleep(&pause, NULL);
+	}
+	if (rc != -EPERM && attempts.starts > 0) {
+		note_failure(how->ifindex);
+		rc = rc == -ECONNREFUSED ? -ECHILD : rc;
 	}
 	if (attempts.error < 0)
 		rc = attempts.error;

@@ -161,6 +161,18 @@ static int bequeath(struct vmad_server *server, const struct vmad_peer *peer, co
 	return 0;
 }
 
+static int open_repair(struct vmad_server *server, struct vmad_peer *peer, struct vmad_answer *answer)
+{
+	const int fd = vmad_repair_open(server, peer);
+
+	if (fd < 0)
+		return fd;
+	answer->fds[0] = fd;
+	answer->nfds = 1;
+	answer->made_for_it = true;
+	return 0;
+}
+
 static int request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
                    struct vmad_answer *answer)
 {
@@ -173,10 +185,16 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 		return flow_add(server, peer, &msg->flow, answer);
 	case VMAD_FLOW_DEL:
 		return flow_del(server, peer, &msg->flow);
+	case VMAD_FLOW_RETIRE:
+		return has_slot(peer, msg->flow.slot)
+		               ? xdp_owner_flow_retire(server->owner, msg->flow.slot, &msg->flow.key)
+		               : -ENOENT;
 	case VMAD_FLOW_SHADOWS:
 		return flow_shadows(server, peer, &msg->shadows);
 	case VMAD_BEQUEATH:
 		return bequeath(server, peer, &msg->heirs);
+	case VMAD_REPAIR:
+		return open_repair(server, peer, answer);
 	default:
 		return -EOPNOTSUPP;
 	}

@@ -8,10 +8,14 @@
  *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
  *                                              what ports are taken in, if there is one
  *   FLOW_ADD, FLOW_DEL, RETURN    ------>
+ *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: others get what begins anew
  *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad
  *                                 <------ the same, with a result
+ *   REPAIR                        ------>        a channel to have connections handed over to the kernel: vmad_repair.h
+ *                                 <------ REPAIR: its end
  *   BEQUEATH                      ------>        what a process that ends leaves; answered unless more follows at once
  *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
+ *                                 <------ ADOPT slot, a connection to make: the same
  *
  * Every message has the same length, so there is nothing to parse before it is copied; a message that is shorter or
  * longer, that has another magic or version, or fds where none belong, ends the connection. An unknown type gets an
@@ -32,7 +36,7 @@
 #include "xdp_priv.h"
 
 #define VMAD_MAGIC 0x64616d76u /* "vmad" */
-#define VMAD_VERSION 2
+#define VMAD_VERSION 3
 #define VMAD_FDS_MAX (XDP_QUEUES_MAX + 3)
 
 enum vmad_type {
@@ -43,7 +47,10 @@ enum vmad_type {
 	VMAD_FLOW_DEL,
 	VMAD_REVOKED,
 	VMAD_FLOW_SHADOWS,
-	VMAD_BEQUEATH
+	VMAD_BEQUEATH,
+	VMAD_ADOPT,
+	VMAD_FLOW_RETIRE,
+	VMAD_REPAIR = 32
 };
 
 struct vmad_rent {
@@ -87,6 +94,11 @@ struct vmad_heirs {
 	struct vmad_heir heir[VMAD_HEIRS_MAX];
 };
 
+struct vmad_adopt {
+	uint32_t slot, reserved;
+	struct vma_pending pending;
+};
+
 struct vmad_msg {
 	uint32_t magic;
 	uint16_t version, type;
@@ -99,6 +111,7 @@ struct vmad_msg {
 		struct vmad_flow flow;
 		struct vmad_shadows shadows;
 		struct vmad_heirs heirs;
+		struct vmad_adopt adopt;
 		uint8_t bytes[112];
 	};
 };
@@ -121,5 +134,6 @@ bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);
 int vmad_right_create(const char *ifname); /* fd, or -EPERM: this process lacks CAP_NET_RAW */
 /* By vmad, on what came with HELLO: 0, -EPERM, or that it cannot be looked at (-EMFILE). */
 int vmad_right_check(int fd, unsigned ifindex);
+int vmad_namespace_check(int fd); /* the socket is of this process's network namespace: 0, -EPERM, -errno */
 
 #endif

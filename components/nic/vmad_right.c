@@ -66,12 +66,17 @@ static int namespace_of(int socket_fd, ino_t *out)
 
 int vmad_right_check(int fd, unsigned ifindex)
 {
-	ino_t here, there;
-	int own, rc;
-
 	if (!option_is(fd, SO_DOMAIN, AF_INET) || !option_is(fd, SO_TYPE, SOCK_RAW) ||
 	    !option_is(fd, SO_BINDTOIFINDEX, (int)ifindex))
 		return -EPERM;
+	return vmad_namespace_check(fd);
+}
+
+int vmad_namespace_check(int fd)
+{
+	ino_t here, there;
+	int own, rc;
+
 	own = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (own < 0)
 		return -errno;

@@ -23,8 +23,9 @@
 #define NEW_MS 5000   /* to say HELLO */
 #define OWNER_MS 6000 /* to get the interface from those who still hold it */
 #define OWNER_RETRY_MS 20
-#define IDLE_MS 1000         /* without a client, after the last one */
-#define UNUSED_MS 10000      /* without a client ever */
+#define IDLE_MS 1000    /* without a client, after the last one */
+#define UNUSED_MS 10000 /* without a client ever */
+#define REPLACE_TRIES 5
 #define LOOK_MS 1000         /* at the interface */
 #define DEAF_MS 100          /* out of descriptors, say: who waits in the queue waits on */
 #define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
@@ -47,7 +48,8 @@ static void forget(struct vmad_peer *peer)
 		close(peer->fd);
 	if (peer->pidfd >= 0)
 		close(peer->pidfd);
-	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1};
+	vmad_repair_close(peer);
+	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .repair_fd = -1};
 }
 
 static bool process_ended(const struct vmad_peer *peer)
@@ -74,6 +76,7 @@ static void drop(struct vmad_server *server, struct vmad_peer *peer, const char 
 	}
 	close(peer->fd);
 	peer->fd = -1;
+	vmad_repair_close(peer);
 	peer->state = PEER_GHOST;
 }
 
@@ -141,6 +144,7 @@ static void take_connection(struct vmad_server *server)
 	        .state = PEER_NEW,
 	        .fd = fd,
 	        .pidfd = open_pidfd(fd, cred.pid),
+	        .repair_fd = -1,
 	        .pid = cred.pid,
 	        .uid = cred.uid,
 	        .gid = cred.gid,
@@ -172,7 +176,11 @@ static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
 			drop(server, peer, "not a message of this protocol");
 			return;
 		}
-		if (rc > 0 && vmad_send(peer->fd, &answer.msg, answer.fds, answer.nfds) < 0) {
+		if (rc > 0)
+			rc = vmad_send(peer->fd, &answer.msg, answer.fds, answer.nfds);
+		for (unsigned k = 0; k < answer.nfds && answer.made_for_it; k++)
+			close(answer.fds[k]);
+		if (rc < 0) {
 			drop(server, peer, "it does not read its answers");
 			return;
 		}
@@ -205,6 +213,18 @@ static void answer_waiting(struct vmad_server *server, int result)
 	}
 }
 
+static void tell_of_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
+{
+	struct vmad_server *server = arg;
+	struct vmad_msg msg = {
+	        .magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = VMAD_ADOPT, .adopt = {.slot = slot}};
+
+	memcpy(&msg.adopt.pending, pending, sizeof(*pending));
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		if (peer->state == PEER_READY && (peer->slots >> slot & 1) && vmad_send(peer->fd, &msg, NULL, 0) < 0)
+			vma_log_debug("vmad: a connection that was to be moved is lost: its new process does not read");
+}
+
 /* 0: have it; -EBUSY: clients of the vmad before still hold their sockets, try again; else give up. */
 static int take_interface(struct vmad_server *server)
 {
@@ -217,6 +237,7 @@ static int take_interface(struct vmad_server *server)
 	int rc = xdp_owner_create(&attr, &server->owner);
 
 	if (rc == 0) {
+		xdp_owner_on_adopt(server->owner, tell_of_adoption, server);
 		answer_waiting(server, 0);
 		vma_log_info("vmad: owns %s", server->attr->interface);
 		if (server->attr->owns != NULL)
@@ -243,8 +264,8 @@ static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 /* ---- the loop ---- */
 
 struct turn {
-	struct pollfd fds[4 + 2 * VMAD_PEERS_MAX];
-	struct vmad_peer *peer[4 + 2 * VMAD_PEERS_MAX];
+	struct pollfd fds[4 + 3 * VMAD_PEERS_MAX];
+	struct vmad_peer *peer[4 + 3 * VMAD_PEERS_MAX];
 	unsigned n;
 };
 
@@ -273,6 +294,7 @@ static void begin_turn(struct vmad_server *server, struct turn *turn)
 			continue;
 		watch(turn, peer->fd, peer);
 		watch(turn, peer->pidfd, peer);
+		watch(turn, peer->repair_fd, peer);
 	}
 }
 
@@ -291,6 +313,8 @@ static void serve_turn(struct vmad_server *server, struct turn *turn)
 			hear_and_drop(server, peer);
 		else if (peer != NULL && fd == peer->fd)
 			serve_peer(server, peer);
+		else if (peer != NULL && fd == peer->repair_fd)
+			vmad_repair_serve(server, peer);
 	}
 }
 
@@ -366,7 +390,7 @@ int vmad_serve_all(struct vmad_server *server)
 	int rc;
 
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		server->peer[i].fd = server->peer[i].pidfd = -1;
+		server->peer[i].fd = server->peer[i].pidfd = server->peer[i].repair_fd = -1;
 	while ((rc = pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
 		const int longest = is_deaf(server) ? DEAF_MS : LOOK_MS;
@@ -402,6 +426,28 @@ int vmad_listen(unsigned ifindex)
 	return rc;
 }
 
+/* A program that uses the interface may start a vmad of its own as soon as the one before has ended: that one ends,
+ * too. */
+static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex)
+{
+	const char *what;
+	int rc = xdp_sock_lacks(&what);
+
+	/* One that works is not ended for one that could not own the interface. */
+	if (rc < 0) {
+		vma_log_error("vmad: %s: %s: %s: the vmad that has it is left alone", attr->interface, what,
+		              strerror(-rc));
+		return rc;
+	}
+	rc = -EADDRINUSE;
+	for (int tries = 0; rc == -EADDRINUSE && tries < REPLACE_TRIES; tries++) {
+		rc = vmad_replace(ifindex, attr->interface);
+		if (rc == 0)
+			rc = vmad_listen(ifindex);
+	}
+	return rc;
+}
+
 int vma_vmad_serve(const struct vma_vmad_attr *attr)
 {
 	struct vmad_server *server = calloc(1, sizeof(*server));
@@ -410,13 +456,16 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	if (server == NULL)
 		return -ENOMEM;
 	server->attr = attr;
+	server->repairs = true;
 	server->ifindex = if_nametoindex(attr->interface);
 	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex);
+	if (rc == -EADDRINUSE && attr->replace)
+		rc = listen_instead(attr, server->ifindex);
 	if (rc >= 0) {
 		server->listen_fd = rc;
 		rc = vmad_serve_all(server);
 	} else if (rc == -EADDRINUSE) {
-		vma_log_info("vmad: %s has a vmad already", attr->interface);
+		vma_log_info("vmad: %s has a vmad already (--replace ends it)", attr->interface);
 	} else {
 		vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
 	}

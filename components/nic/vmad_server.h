@@ -37,6 +37,7 @@ struct vmad_peer {
 	uint64_t since_ms;
 	uint32_t hello_seq;
 	uint64_t slots; /* bit per slot */
+	int repair_fd;  /* to the process that repairs sockets for it, vmad_repair.c; -1: none */
 };
 _Static_assert(XDP_SLOTS_MAX <= 64, "slots of a peer are one word");
 
@@ -48,15 +49,17 @@ struct vmad_server {
 	uint64_t deaf_until_ms; /* no connection could be taken: the next attempt */
 	bool ended;             /* a client has, since the last sweep of the statistics */
 	uint64_t swept_ms;      /* that one */
+	bool repairs;           /* processes may be started for clients */
 	bool served;            /* a client, since the last look at the time: it may have gone within one turn */
 	struct vmad_peer peer[VMAD_PEERS_MAX];
 };
 
-/* An answer and the fds to send with it; these remain the owner's. */
+/* An answer and the fds to send with it; these remain the owner's, but for those that were made for it. */
 struct vmad_answer {
 	struct vmad_msg msg;
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds;
+	bool made_for_it; /* the fds are closed when they have been sent */
 };
 
 /* One message of a peer and its fds (they remain the caller's). 1: send the answer, 0: nothing to say now, -errno:
@@ -68,7 +71,18 @@ void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_ans
 /* The loop, on a listening socket (vmad_listen: fd or -errno), until stop_fd; ends with the owner destroyed. */
 int vmad_serve_all(struct vmad_server *server);
 int vmad_listen(unsigned ifindex);
+/* Ends the vmad that has the interface and waits for its end: 0, also if there is none; -errno, and the log has a line.
+ */
+int vmad_replace(unsigned ifindex, const char *interface);
 /* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
 void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
+
+/* ---- vmad_repair.c ---- */
+
+/* A process for this peer, if there is none yet, and the peer's end of a channel to it: fd, or -errno. */
+int vmad_repair_open(struct vmad_server *server, struct vmad_peer *peer);
+/* It asks: may this peer have that connection? */
+void vmad_repair_serve(struct vmad_server *server, struct vmad_peer *peer);
+void vmad_repair_close(struct vmad_peer *peer);
 
 #endif

@@ -8,6 +8,7 @@
  */
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -116,6 +117,18 @@ static void forget_signals(void)
 	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof(none));
 }
 
+/* Not if it was closed; nor if the number is a connection's by now, whose peer is to see no lines. */
+static bool has_stderr(void)
+{
+	int domain = AF_UNIX;
+	socklen_t len = sizeof(domain);
+
+	if (os_fcntl(STDERR_FILENO, F_GETFD, 0) < 0)
+		return false;
+	os_getsockopt(STDERR_FILENO, SOL_SOCKET, SO_DOMAIN, &domain, &len);
+	return domain == AF_UNIX;
+}
+
 /* Runs in the grandchild, in this process's memory: system calls by number only. */
 static int become_daemon(void *arg)
 {
@@ -129,8 +142,12 @@ static int become_daemon(void *arg)
 	if (null >= 0) {
 		os_dup3(null, 0, 0); /* EINVAL: the program had no stdin, and this is 0 already */
 		os_dup3(null, 1, 0);
+		if (!has_stderr())
+			os_dup3(null, STDERR_FILENO, 0);
 	}
-	/* stderr stays: it is where the lines about a failed start are seen. vmad lets go of it when it has started. */
+	/* stderr stays, also one that exec is to close: it is where the lines about a failed start are seen. vmad lets
+	 * go of it when it has started. */
+	os_fcntl(STDERR_FILENO, F_SETFD, 0);
 	syscall(SYS_close_range, 3u, ~0u, 0u);
 	syscall(SYS_umask, 022);
 	forget_signals();

@@ -28,12 +28,108 @@ struct xdp_flow_key {
 #define XDP_FLOW_LISTENER 1u
 #define XDP_FLOW_HEIR 2u   /* of TCP: nobody receives any more; what comes is told to the owner, and goes nowhere */
 #define XDP_FLOW_FADING 4u /* of a listener: what begins anew is the kernel's, and what has begun is not yet */
+#define XDP_FLOW_GROUP 8u  /* of a listener: several slots share it */
 
 struct xdp_flow_value {
 	__u32 slot; /* of a heir: its number, never 0, and never that of another */
 	__u32 flags;
-	__u32 over; /* the program's: the number of a heir that is over */
+	union {
+		__u32 over;  /* of a heir, the program's: the number of a heir that is over */
+		__u32 group; /* of a listener with XDP_FLOW_GROUP */
+	};
 };
+
+/*
+ * Listener groups: a TCP listener that several slots serve (the workers of one service). The hash of a segment's
+ * addresses and ports picks a bucket, and the bucket names the slot that gets a new connection. The owner writes the
+ * buckets, the program reads them: each is one byte, so that a reader finds the old slot or the new one.
+ *
+ * Buckets change while connections are young, so the program notes in `recents` which slot has got a SYN: one cache
+ * line of places per hash, in which the oldest makes way. A connection has a flow of its own within 0.1 s of its
+ * accept; it loses its place earlier only if eight others with the same line have begun meanwhile, and goes by its
+ * bucket then. A place is also void if the slot has been rented anew since.
+ */
+#define XDP_GROUPS 256
+#define XDP_GROUP_BUCKETS 128
+#define XDP_NO_SLOT 0xff
+struct xdp_group {
+	__u64 eligible; /* slots that get new connections, a bit each */
+	__u8 unnoted;   /* slot of segments that `recents` does not know; XDP_NO_SLOT: by bucket */
+	__u8 reserved[7];
+	__u8 slot[XDP_GROUP_BUCKETS];
+};
+
+#define XDP_RECENT_WAYS 8
+#define XDP_RECENT_LINES 4096
+#define XDP_FLOW_SLOTS 64
+struct xdp_recents {
+	__u64 at[XDP_RECENT_WAYS]; /* xdp_recent(); 0: free */
+};
+
+static inline __attribute__((always_inline)) __u64 xdp_group_hash(const struct xdp_flow_key *key)
+{
+	__u64 hash = (__u64)key->peer << 32 | (__u64)key->peer_port << 16 | key->local_port;
+
+	hash ^= ((__u64)key->local << 16 ^ key->vlan) * 0x9e3779b97f4a7c15ull;
+	hash = (hash ^ hash >> 32) * 0xd6e8feb86659fd93ull;
+	hash = (hash ^ hash >> 32) * 0xd6e8feb86659fd93ull;
+	return hash ^ hash >> 32;
+}
+
+static inline __attribute__((always_inline)) __u32 xdp_recent_line(__u64 hash)
+{
+	return (__u32)hash % XDP_RECENT_LINES;
+}
+
+static inline __attribute__((always_inline)) __u32 xdp_group_bucket(__u64 hash)
+{
+	return hash >> 16 & (XDP_GROUP_BUCKETS - 1);
+}
+
+/* Hash 32 bits, time 16, rental 10, slot 6. rental: counts how often the slot was rented; time: see xdp_recent_now. */
+static inline __attribute__((always_inline)) __u64 xdp_recent(__u64 hash, __u32 rental, __u32 slot, __u32 now)
+{
+	return hash >> 32 << 32 | (__u64)(now & 0xffff) << 16 | (rental & 0x3ff) << 6 | slot;
+}
+
+/* Units of 4 ms, which come again after four minutes: what is as old as that looks young, and makes way later. */
+static inline __attribute__((always_inline)) __u32 xdp_recent_now(__u64 monotonic_ns)
+{
+	return monotonic_ns >> 22 & 0xffff;
+}
+
+static inline __attribute__((always_inline)) int xdp_recent_is_of(__u64 recent, __u64 hash)
+{
+	return recent != 0 && recent >> 32 == hash >> 32;
+}
+
+static inline __attribute__((always_inline)) __u32 xdp_recent_age(__u64 recent, __u32 now)
+{
+	return recent == 0 ? 0x10000 : (now - (__u32)(recent >> 16)) & 0xffff;
+}
+
+static inline __attribute__((always_inline)) __u32 xdp_recent_slot(__u64 recent)
+{
+	return recent & (XDP_FLOW_SLOTS - 1);
+}
+
+/* The place for a connection: its own, or the oldest. */
+static inline __attribute__((always_inline)) __u32 xdp_recent_place(const volatile struct xdp_recents *line, __u64 hash,
+                                                                    __u32 now)
+{
+	__u32 place = 0, oldest = 0;
+
+	for (__u32 i = 0; i < XDP_RECENT_WAYS; i++) {
+		const __u64 recent = line->at[i];
+		const __u32 age = xdp_recent_is_of(recent, hash) ? 0x20000 : xdp_recent_age(recent, now);
+
+		if (age > oldest) {
+			oldest = age;
+			place = i;
+		}
+	}
+	return place;
+}
 
 /* What the program tells the owner of a segment that met a heir. Numbers in host order. */
 struct xdp_heir_segment {
@@ -45,6 +141,23 @@ struct xdp_heir_segment {
 	__u8 tcp_flags;
 	__u8 has_ts : 1;
 	__u8 is_over : 1; /* no segment: another connection has begun under the heir's key */
+};
+
+/*
+ * The program's own: where the fragments of a datagram go, for the second in which they are waited for
+ * (ring_fragments.h). The first fragment of another datagram with the same id takes the entry over.
+ */
+struct xdp_fragment_key {
+	__u32 peer, local;
+	__u16 id, vlan; /* id in network order */
+};
+
+#define XDP_FRAGMENT_KERNELS 0xffffffffu /* in place of a slot */
+#define XDP_FRAGMENT_NS 1000000000ull
+struct xdp_fragment_value {
+	__u64 since_ns;
+	__u32 slot;
+	__u32 reserved;
 };
 
 /* A MAC as one number, the first byte uppermost. */

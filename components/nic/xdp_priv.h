@@ -67,6 +67,7 @@ struct xdp_ring {
 /* What an owner cannot do without, and this kernel has not, or lets this process not have: -errno, and *what names the
  * call; 0: all is there. What the capabilities of the process do not cover is told as EPERM, too. */
 int xdp_sock_lacks(const char **what);
+#define XDP_LACKS_MEMFD "memfd_create()"
 /*
  * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs
  * it; XDP_USE_NEED_WAKEUP is always added). fd or -errno; -ENOBUFS: RLIMIT_MEMLOCK does not cover umem_bytes. *tx_csum
@@ -120,8 +121,16 @@ void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue)
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
                           uint32_t flags); /* in place of a heir, or of what fades */
-int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key,
-                       uint32_t slot);                                        /* of a listener's, that is there */
+/* A listener's flow becomes a group's, or one slot's again (group 0). Group 0 is none. */
+int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
+/* Groups as the program sees them, XDP_GROUPS; NULL: there can be none. */
+struct xdp_group;
+struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog);
+void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot); /* anew: what was noted of it is void */
+/* Segments of this connection, which has no flow, go to `slot`, as long as its listener is a group's. */
+void xdp_prog_note_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
+int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
+                       uint32_t group);                                       /* of a listener's, that is there */
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /* or heir */
 /* `number`: not 0, and of no other heir. in_place: of a flow, or a heir, that is there. */
 int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place);
@@ -221,8 +230,12 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
                            const uint64_t *cookies, unsigned n);
 bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was added */
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* A listener's flow that the slot shares with others: they get what begins anew. -ENOENT: it shares none. */
+int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* A connection of the slot's, with a flow or covered by a listener's or a block, is the owner's from now on.
  * -EOPNOTSUPP: the owner has no heirs; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
+/* It is a TCP connection that the slot has a flow for, or a listener's flow, or a block. */
+bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir);
 /* Readable: call tick. -1: none. */
 int xdp_owner_fd(const struct xdp_owner *owner);
@@ -231,6 +244,9 @@ int xdp_owner_link_fd(const struct xdp_owner *owner); /* of the same use: interf
  * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
                     void *arg);
+/* What waits for accept in a slot that does not serve it is given to another, whose client is to make it. */
+void xdp_owner_on_adopt(struct xdp_owner *owner,
+                        void (*adopt)(uint32_t slot, const struct vma_pending *pending, void *arg), void *arg);
 bool xdp_owner_device_gone(const struct xdp_owner *owner); /* the interface was deleted */
 void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; async-signal-safe */
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner);

@@ -15,6 +15,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <bpf/bpf.h>
@@ -29,6 +30,7 @@
 #include "xdp_priv.h"
 #include <xdp_steer.skel.h>
 
+_Static_assert(XDP_SLOTS_MAX == XDP_FLOW_SLOTS, "one and the same");
 _Static_assert(XDP_FLOW_TCP_PORTS == VMA_FLOW_TCP_PORTS && XDP_FLOW_PORTS == VMA_FLOW_PORTS, "one and the same");
 
 struct xdp_prog {
@@ -39,6 +41,8 @@ struct xdp_prog {
 	int ask_fd;                      /* a socket to ask for the MAC by; -1: none */
 	struct xdp_steer__bss *shared;   /* the program's variables */
 	struct xdp_claim_bucket *claims; /* NULL: clients take none by themselves */
+	struct xdp_group *groups;        /* XDP_GROUPS */
+	struct xdp_recents *recents;     /* XDP_RECENT_LINES */
 	struct ring_buffer *segments;    /* as this process reads them; NULL: it does not */
 	bool generic;
 	uint64_t front_version;  /* of the last flow at the front; never used again */
@@ -95,6 +99,20 @@ static void map_claims(struct xdp_prog *prog, const struct xdp_steer *skel)
 #endif
 }
 
+/* An array of the program's, mapped; NULL. */
+static void *map_array(const struct bpf_map *map, size_t bytes)
+{
+	void *array = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
+
+	if (array == MAP_FAILED)
+		return NULL;
+	madvise(array, bytes, MADV_DONTFORK);
+	return array;
+}
+
+#define GROUPS_BYTES (XDP_GROUPS * sizeof(struct xdp_group))
+#define RECENTS_BYTES (XDP_RECENT_LINES * sizeof(struct xdp_recents))
+
 /* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of six things. */
 static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
 {
@@ -112,7 +130,9 @@ static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
 		return -errno;
 	}
 	map_claims(prog, skel);
-	return 0;
+	prog->groups = map_array(skel->maps.groups, GROUPS_BYTES);
+	prog->recents = map_array(skel->maps.recents, RECENTS_BYTES);
+	return prog->groups != NULL && prog->recents != NULL ? 0 : -ENOMEM;
 }
 
 int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
@@ -159,6 +179,10 @@ void xdp_prog_destroy(struct xdp_prog *prog)
 	if (prog->shared != NULL)
 		munmap(prog->shared, sizeof(*prog->shared));
 	xdp_claims_unmap(prog->claims);
+	if (prog->groups != NULL)
+		munmap(prog->groups, GROUPS_BYTES);
+	if (prog->recents != NULL)
+		munmap(prog->recents, RECENTS_BYTES);
 	if (prog->claims_fd >= 0)
 		nic_fd_close(prog->claims_fd);
 	if (prog->sockets_fd >= 0)
@@ -404,9 +428,46 @@ int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uin
 	return put(prog, key, &value, in_place ? BPF_EXIST : BPF_NOEXIST);
 }
 
-int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
-	const struct xdp_flow_value value = {.slot = slot, .flags = XDP_FLOW_LISTENER | XDP_FLOW_FADING};
+	const struct xdp_flow_value value = {
+	        .slot = slot, .flags = XDP_FLOW_LISTENER | (group != 0 ? XDP_FLOW_GROUP : 0), .group = group};
+
+	return slot >= XDP_SLOTS_MAX || group >= XDP_GROUPS ? -EINVAL : put(prog, key, &value, BPF_EXIST);
+}
+
+struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog)
+{
+	return prog->groups;
+}
+
+void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot)
+{
+	__atomic_store_n(&prog->shared->rentals[slot], prog->shared->rentals[slot] + 1, __ATOMIC_RELEASE);
+}
+
+void xdp_prog_note_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+{
+	const struct xdp_flow_key map_key = to_map_key(key);
+	const uint64_t hash = xdp_group_hash(&map_key);
+
+	struct xdp_recents *line = &prog->recents[xdp_recent_line(hash)];
+	struct timespec time;
+	uint32_t now;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	now = xdp_recent_now((uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec);
+	__atomic_store_n(&line->at[xdp_recent_place(line, hash, now)],
+	                 xdp_recent(hash, prog->shared->rentals[slot], slot, now), __ATOMIC_RELEASE);
+}
+
+int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+{
+	const struct xdp_flow_value value = {
+	        .slot = slot,
+	        .flags = XDP_FLOW_LISTENER | XDP_FLOW_FADING | (group != 0 ? XDP_FLOW_GROUP : 0),
+	        .group = group,
+	};
 
 	return put(prog, key, &value, BPF_EXIST);
 }

@@ -12,6 +12,7 @@
  *   named[port / 64]   a bit for each local port that an entry of the program's map names for TCP, blocks left out
  *   tenants            slots that are not free
  *   claims_open        flows may be claimed (xdp_claims.h); claims_made: how often they were
+ *   then, on pages of their own, struct vma_nic_member of each slot (nic_group.h)
  *
  * Threads: any process that has it mapped, by the locks and the single-writer rules below.
  * Progress: no call waits; a lock that is taken makes the call return 0.
@@ -42,7 +43,7 @@
 #include "xdp_priv.h"
 
 #define XDP_SHARED_MAGIC 0x70647873u /* "sxdp" */
-#define XDP_SHARED_VERSION 4u
+#define XDP_SHARED_VERSION 5u
 
 /*
  * state[f]: what the frame is doing and, when it is or was in flight, which sending of it this is. The triple (epoch,
@@ -111,6 +112,9 @@ struct xdp_shared {
 	_Atomic uint32_t tenants;           /* the owner's */
 	_Atomic uint32_t claims_open, claims_made;
 };
+/* Where the members lie in the object: no part of what a client maps to drive. */
+#define XDP_MEMBERS_AT ((sizeof(struct xdp_shared) + 65535) / 65536 * 65536)
+#define XDP_OBJECT_BYTES (XDP_MEMBERS_AT + XDP_SLOTS_MAX * sizeof(struct vma_nic_member))
 _Static_assert(offsetof(struct xdp_shared_queue, comp) == 64, "filling and completing share no cache line");
 _Static_assert(sizeof(struct xdp_shared_slot) == 64, "slots share no cache line");
 

@@ -44,9 +44,14 @@ static bool is_lack(int error)
 int xdp_sock_lacks(const char **what)
 {
 	union bpf_attr attr = {.info = {.bpf_fd = UINT32_MAX}};
-	const int fd = os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+	int fd = os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
 
 	*what = "socket(AF_XDP)";
+	if (fd < 0)
+		return is_lack(errno) ? -errno : 0;
+	os_close(fd);
+	*what = XDP_LACKS_MEMFD;
+	fd = (int)syscall(SYS_memfd_create, "vma-look", MFD_CLOEXEC);
 	if (fd < 0)
 		return is_lack(errno) ? -errno : 0;
 	os_close(fd);

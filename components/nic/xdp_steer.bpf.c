@@ -2,13 +2,16 @@
  * xdp_steer - the XDP program: packets of our flows go to their AF_XDP socket, everything else to the kernel,
  * untouched.
  *
- * What is never ours: anything but Ethernet (with at most one visible 802.1Q tag) + IPv4 + UDP or TCP; every fragment,
- * because all but the first carry no ports and only the kernel can put them together; a packet that matches no flow.
- * A tag that the driver has taken out of the packet is invisible here: such a packet counts as untagged.
+ * What is never ours: anything but Ethernet (with at most one visible 802.1Q tag) + IPv4 + UDP or TCP; fragments of
+ * segments; a packet that matches no flow. A tag that the driver has taken out of the packet is invisible here: such a
+ * packet counts as untagged.
  *
  * A TCP listener's flow takes every segment that no flow of one peer takes, but not those of a 5-tuple for which the
  * kernel itself has a socket that is more than a listener, nor one that brings the kernel's SYN cookie back: that
  * connection is the kernel's.
+ *
+ * A listener's flow may be a group's: its slots share what begins anew by a hash, and each keeps what it has been
+ * given.
  *
  * One that fades has been taken back: the kernel gets the SYNs, and so all connections to come, while those that there
  * are, and have no flows of their own yet, go on.
@@ -18,6 +21,10 @@
  *
  * Ports of UDP that clients have taken by themselves (xdp_claims.h) are looked for behind the flows of one peer and
  * before those of any.
+ *
+ * Fragments of a datagram follow its first one, which has the ports, so that what is sent in order arrives in order
+ * (ring_fragments.c puts them together). Where a later one comes before the first, all of that datagram are the
+ * kernel's.
  *
  * A heir's flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing of it and
  * would answer with RST. The owner is told what has come and answers in its place (owner_heirs.c). A heir has nothing
@@ -105,6 +112,31 @@ struct {
 	__type(value, struct xdp_claim_bucket);
 } claims SEC(".maps");
 
+/* Datagrams of which fragments are under way. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 2048);
+	__type(key, struct xdp_fragment_key);
+	__type(value, struct xdp_fragment_value);
+} fragments SEC(".maps");
+
+/* Listener groups, and which of their slots has got the SYN of a connection that has no flow yet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, XDP_GROUPS);
+	__type(key, __u32);
+	__type(value, struct xdp_group);
+} groups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, XDP_RECENT_LINES);
+	__type(key, __u32);
+	__type(value, struct xdp_recents);
+} recents SEC(".maps");
+
 /* Segments that met a heir. When it is full they are lost, as on a wire. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -117,7 +149,8 @@ enum whose { OURS, THE_KERNELS, NOBODYS };
 const volatile __u32 queues = 1; /* set before loading: a constant to the verifier and the JIT */
 struct xdp_flow_counts counts;   /* written by user space, and so is */
 volatile struct xdp_flow_front front;
-volatile __u64 mac; /* the interface's, xdp_flow_mac(); 0: not known, everybody's is */
+__u32 rentals[XDP_FLOW_SLOTS]; /* how often each slot was rented */
+volatile __u64 mac;            /* the interface's, xdp_flow_mac(); 0: not known, everybody's is */
 
 /* To which the kernel would give a segment of this 5-tuple: to be released. */
 static __always_inline struct bpf_sock *socket_of(struct xdp_md *ctx, const struct xdp_flow_key *key)
@@ -339,8 +372,11 @@ static __always_inline int is_heirs(struct xdp_md *ctx, struct xdp_flow_key *key
 	return 1;
 }
 
-/* The same of a listener's heir, which stays as it is. Who listens in the kernel's place may use SYN cookies, and know
- * more connections than it has sockets. */
+/*
+ * The same of a listener's heir, which stays as it is. A kernel's listener on its port may use SYN cookies, and know
+ * more connections than it has sockets. A SYN is the kernel's in any case: with no listener its answer is RST, too, and
+ * comes at once; what the owner is told of would be lost if a new listener took the heir's place meanwhile.
+ */
 static __always_inline int is_listeners_heirs(struct xdp_md *ctx, const struct xdp_flow_key *key,
                                               const struct xdp_flow_value *flow, const struct packet *packet)
 {
@@ -348,10 +384,59 @@ static __always_inline int is_listeners_heirs(struct xdp_md *ctx, const struct x
 
 	if ((const void *)(tcp + 1) > packet->end)
 		return 1;
-	if (kernel_socket(ctx, key))
+	if (begins_anew(tcp) || kernel_socket(ctx, key))
 		return 0;
 	tell(key, flow->slot, packet, tcp);
 	return 1;
+}
+
+/* ---- listener groups ---- */
+
+/* The slot that got the connection's SYN, or XDP_NO_SLOT. */
+static __always_inline __u32 slot_noted(const volatile struct xdp_recents *line, __u64 hash)
+{
+	for (int i = 0; i < XDP_RECENT_WAYS; i++) {
+		const __u64 recent = line->at[i];
+		const __u32 slot = xdp_recent_slot(recent);
+
+		if (xdp_recent_is_of(recent, hash) && (recent >> 6 & 0x3ff) == (rentals[slot] & 0x3ff))
+			return slot;
+	}
+	return XDP_NO_SLOT;
+}
+
+static __always_inline void note_slot(volatile struct xdp_recents *line, __u64 hash, __u32 slot)
+{
+	const __u32 now = xdp_recent_now(bpf_ktime_get_ns());
+	const __u32 place = xdp_recent_place(line, hash, now) & (XDP_RECENT_WAYS - 1);
+
+	line->at[place] = xdp_recent(hash, rentals[slot & (XDP_FLOW_SLOTS - 1)], slot, now);
+}
+
+/*
+ * A SYN goes to the slot that has got it before, if that slot still takes new connections, so that a repeated one finds
+ * what the first has made. A slot without socket has just ended: its connections' segments go where new ones would.
+ */
+static __noinline int to_group(struct xdp_md *ctx, const struct xdp_flow_key *key, __u32 index, int begins)
+{
+	const __u64 hash = xdp_group_hash(key);
+	const __u32 at = xdp_recent_line(hash), bucket = xdp_group_bucket(hash);
+	const volatile struct xdp_group *group = bpf_map_lookup_elem(&groups, &index);
+	volatile struct xdp_recents *line = bpf_map_lookup_elem(&recents, &at);
+	__u32 noted, slot;
+
+	if (!group || !line)
+		return XDP_PASS;
+	noted = slot_noted(line, hash);
+	if (noted == XDP_NO_SLOT && !begins)
+		noted = group->unnoted;
+	if (noted < XDP_FLOW_SLOTS && (!begins || (group->eligible >> noted & 1)) &&
+	    to_slot(ctx, noted, XDP_ABORTED) == XDP_REDIRECT)
+		return XDP_REDIRECT;
+	slot = group->slot[bucket] & (XDP_FLOW_SLOTS - 1);
+	if (begins)
+		note_slot(line, hash, slot);
+	return to_slot(ctx, slot, XDP_PASS);
 }
 
 /* ---- all flows ---- */
@@ -384,6 +469,8 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && is_kernels(ctx, key, packet))
 		return XDP_PASS;
+	if (flow->flags & XDP_FLOW_GROUP)
+		return to_group(ctx, key, flow->group, begins_something(packet));
 	return to_slot(ctx, flow->slot, XDP_PASS);
 }
 
@@ -471,6 +558,79 @@ __noinline int whose_is(struct xdp_md *ctx, __u32 ip_off)
 	return by_options(ip, end);
 }
 
+/* ---- fragments of datagrams ---- */
+
+/* As steer(), of what carries no segment. */
+static __always_inline int slot_of_datagram(struct xdp_flow_key *key, __u32 *slot)
+{
+	struct xdp_flow_value *flow = counts.exact[0] ? bpf_map_lookup_elem(&flows, key) : 0;
+
+	if (!flow && (is_front(key, slot) || is_taken(key, slot)))
+		return 1;
+	if (!flow)
+		flow = wild_flow(key, 0);
+	if (flow)
+		*slot = flow->slot;
+	return flow != 0;
+}
+
+/* The first fragment: its ports are looked for as a whole datagram's. */
+static __always_inline int slot_of_first(const struct iphdr *ip, const void *end, __u16 vlan, __u32 *slot)
+{
+	struct xdp_flow_key key = {.peer = ip->saddr, .local = ip->daddr, .vlan = vlan, .proto = IPPROTO_UDP};
+	const __u32 ip_bytes = ip->ihl * 4;
+	const struct ports *ports;
+
+	if (ip_bytes < sizeof(*ip))
+		return 0;
+	ports = (const void *)ip + ip_bytes;
+	if ((const void *)(ports + 1) > end)
+		return 0;
+	key.peer_port = ports->source;
+	key.local_port = ports->dest;
+	return slot_of_datagram(&key, slot);
+}
+
+/*
+ * A slot that has another user since the first fragment came may get the rest, which it drops: it has no flow for it.
+ * An entry that makes room for others before its time leaves the rest to the kernel, and the datagram is lost, as when
+ * the kernel has no room for its fragments.
+ */
+static __noinline int steer_fragment(struct xdp_md *ctx, __u32 ip_off, __u16 vlan)
+{
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ethhdr *eth = data;
+	const struct iphdr *ip = data + (ip_off & 31);
+	struct xdp_fragment_value *known, fresh = {.slot = XDP_FRAGMENT_KERNELS};
+	struct xdp_fragment_key key = {.vlan = vlan};
+
+	if ((const void *)(eth + 1) > end || (const void *)(ip + 1) > end || ip->protocol != IPPROTO_UDP ||
+	    !(counts.exact[0] | counts.wild[0] | counts.claims))
+		return XDP_PASS;
+	if (!is_plain(eth, ip) && whose_is(ctx, ip_off) != OURS)
+		return XDP_PASS;
+	key.peer = ip->saddr;
+	key.local = ip->daddr;
+	key.id = ip->id;
+	fresh.since_ns = bpf_ktime_get_ns();
+	known = bpf_map_lookup_elem(&fragments, &key);
+	if (known && fresh.since_ns - known->since_ns > XDP_FRAGMENT_NS)
+		known = 0;
+	if (known && known->slot == XDP_FRAGMENT_KERNELS)
+		return XDP_PASS;
+	if (ip->frag_off & bpf_htons(0x1fff)) {
+		if (known)
+			return to_slot(ctx, known->slot, XDP_PASS);
+	} else if (!slot_of_first(ip, end, vlan, &fresh.slot)) {
+		if (!known)
+			return XDP_PASS; /* and the rest finds nothing */
+		fresh.slot = XDP_FRAGMENT_KERNELS;
+	}
+	if (bpf_map_update_elem(&fragments, &key, &fresh, BPF_ANY) != 0 || fresh.slot == XDP_FRAGMENT_KERNELS)
+		return XDP_PASS;
+	return to_slot(ctx, fresh.slot, XDP_PASS);
+}
+
 /* A segment that neither is to have: the kernel gets what no flow has to do with. */
 static __noinline int lose_ours(struct xdp_md *ctx, struct xdp_flow_key *key)
 {
@@ -506,8 +666,10 @@ int vma_steer(struct xdp_md *ctx)
 		proto = tag->proto;
 		key.vlan = bpf_ntohs(tag->tci) & 0xfff;
 	}
-	if (proto != bpf_htons(ETH_P_IP) || ip->version != 4 || (ip->frag_off & bpf_htons(0x3fff)))
+	if (proto != bpf_htons(ETH_P_IP) || ip->version != 4)
 		return XDP_PASS;
+	if (ip->frag_off & bpf_htons(0x3fff))
+		return steer_fragment(ctx, (const void *)ip - data, key.vlan);
 	if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP)
 		return XDP_PASS;
 	ip_bytes = ip->ihl * 4;

@@ -23,11 +23,11 @@
 
 #define NAMES_MAX 64
 
-enum { KEY_IDLE = 256, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE, KEY_SYSLOG, KEY_STATS };
+enum { KEY_IDLE = 256, KEY_REPLACE, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE, KEY_SYSLOG, KEY_STATS, KEY_QUIET };
 
 struct options {
 	struct vma_vmad_attr attr;
-	bool foreground, syslog;
+	bool foreground, syslog, quiet_start;
 	uid_t users[NAMES_MAX];
 	gid_t groups[NAMES_MAX];
 };
@@ -39,6 +39,7 @@ static const struct argp_option option_table[] = {
          0},
         {"allow-group", KEY_GROUP, "GROUP", 0, "The same for a group", 0},
         {"exit-when-idle", KEY_IDLE, NULL, 0, "End a second after the last client has gone", 0},
+        {"replace", KEY_REPLACE, NULL, 0, "End the vmad that has the interface, and take its place", 0},
         {"window", KEY_WINDOW, "BYTES", 0, "Packet memory per device queue (default 16777216)", 0},
         {"huge-pages", KEY_HUGE, NULL, 0, "Take packet memory from huge pages", 0},
         {"stats-dir", KEY_STATS, "DIR", 0,
@@ -46,6 +47,7 @@ static const struct argp_option option_table[] = {
         {"log-level", 'l', "LEVEL", 0, "none, panic, error, warn, info (default), details, debug", 0},
         {"log-file", 'o', "FILE", 0, "Write lines to FILE instead of stderr", 0},
         {"syslog", KEY_SYSLOG, NULL, 0, "Lines go to the system log once the interface is owned", 0},
+        {"quiet-start", KEY_QUIET, NULL, 0, "No lines until the interface is owned", 0},
         {0},
 };
 
@@ -135,6 +137,7 @@ static struct options options = {.attr = {.stats_dir = "/tmp"}};
 
 static void interface_is_owned(void)
 {
+	vma_log_set_level(log_attr.level);
 	if (starter_fd >= 0)
 		release_starter();
 	if (options.syslog)
@@ -183,6 +186,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 	case KEY_IDLE:
 		options.attr.exit_when_idle = true;
 		return 0;
+	case KEY_REPLACE:
+		options.attr.replace = true;
+		return 0;
 	case KEY_USER:
 		add_user(&options, text, state);
 		return 0;
@@ -194,6 +200,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case KEY_SYSLOG:
 		options.syslog = true;
+		return 0;
+	case KEY_QUIET:
+		options.quiet_start = true;
 		return 0;
 	case KEY_STATS:
 		options.attr.stats_dir = text;
@@ -249,15 +258,30 @@ static void raise_fd_limit(void)
 	}
 }
 
+/* Nothing else may get the numbers of closed standard descriptors: lines would go there, and 2 is given back later. */
+static void reserve_standard_fds(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd < STDERR_FILENO);
+	if (fd > STDERR_FILENO)
+		close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	int rc;
 
+	reserve_standard_fds();
 	argp_parse(&parser, argc, argv, 0, NULL, NULL);
 	options.attr.users = options.users;
 	options.attr.groups = options.groups;
 	options.attr.owns = interface_is_owned;
 	vma_log_init(&log_attr);
+	if (options.quiet_start)
+		vma_log_set_level(VMA_LOG_PANIC);
 	rc = options.foreground ? 0 : become_daemon();
 	if (rc < 0) {
 		fprintf(stderr, "vmad: it cannot become a daemon: %s\n", strerror(-rc));

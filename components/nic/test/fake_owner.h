@@ -136,6 +136,21 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	return -ENOENT;
 }
 
+bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	for (unsigned i = 0; i < FAKE_FLOWS; i++)
+		if (owner->flow[i].used && owner->flow[i].slot == slot &&
+		    memcmp(&owner->flow[i].key, key, sizeof(*key)) == 0)
+			return true;
+	return false;
+}
+
+int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	(void)owner, (void)slot, (void)key;
+	return -ENOENT;
+}
+
 int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir)
 {
 	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
@@ -166,6 +181,11 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 		owner->revoke = false;
 		revoked(owner->flow[i].slot, &owner->flow[i].key, arg);
 	}
+}
+
+void xdp_owner_on_adopt(struct xdp_owner *owner, void (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
+{
+	(void)owner, (void)adopt, (void)arg;
 }
 
 bool xdp_owner_has_heirs(const struct xdp_owner *owner)

@@ -21,6 +21,7 @@ static struct {
 	} entry[FAKE_ENTRIES];
 	unsigned most; /* entries; 0: no limit of its own */
 	bool attached;
+	struct xdp_group groups[XDP_GROUPS];
 	bool has_no_memory; /* for what takes another's place */
 	int (*see)(void *arg, void *segment, size_t bytes);
 	void *arg;
@@ -77,10 +78,32 @@ int xdp_prog_flow_inherit(struct xdp_prog *of, const struct vma_flow_key *key, u
 	return fake_put(key, slot, false, true);
 }
 
-int xdp_prog_flow_fade(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+int xdp_prog_flow_fade(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+{
+	(void)of, (void)group;
+	return fake_put(key, slot, false, true);
+}
+
+struct xdp_group *xdp_prog_groups(const struct xdp_prog *of)
 {
 	(void)of;
+	return prog.groups;
+}
+
+int xdp_prog_flow_share(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+{
+	(void)of, (void)group;
 	return fake_put(key, slot, false, true);
+}
+
+void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
+{
+	(void)of, (void)slot;
+}
+
+void xdp_prog_note_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+{
+	(void)of, (void)key, (void)slot;
 }
 
 int xdp_prog_heir_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t number, bool in_place)

@@ -193,6 +193,7 @@ static uint32_t build_frame(uint8_t *frame, const uint8_t *mac, const struct bed
 	at += 2;
 	at[0] = (uint8_t)(0x40 | (ip_bytes / 4));
 	put16(at + 2, (uint16_t)(ip_bytes + l4_bytes + packet->payload_bytes));
+	put16(at + 4, packet->id);
 	put16(at + 6, packet->frag);
 	at[8] = 64;
 	at[9] = packet->proto;

@@ -46,7 +46,7 @@ struct bed_packet {
 	uint16_t source_port, dest_port;
 	uint8_t proto, tcp_flags;
 	uint16_t vlan;       /* 0: no tag */
-	uint16_t frag;       /* the IP header's field */
+	uint16_t id, frag;   /* the IP header's fields */
 	uint16_t ether_type; /* 0: IPv4 */
 	uint8_t option_words;
 	const char *options; /* their first four bytes; NULL: no-operations, as are those behind */

@@ -26,6 +26,7 @@
 
 #include "../owner_priv.h"
 #include "../xdp_claims.h"
+#include "../xdp_flow.h"
 #include "../xdp_shared.h"
 #include "priv_bed.h"
 
@@ -242,6 +243,62 @@ static void listener_takes_what_is_left(void)
 	expect(&packet, 1, "ACK of an established flow");
 }
 
+/* Which slot gets a new connection, and whether each keeps what it has got while the shares change. */
+static void group_shares_and_remembers(void)
+{
+	struct bed_packet syn = tcp, ack = tcp, other = tcp;
+	const struct vma_flow_key listener = bed_wild(&tcp);
+	struct vma_flow_key moved;
+	struct xdp_group *group;
+	int first[32], got[2] = {0};
+
+	open_bed();
+	group = &xdp_prog_groups(bed.prog)[1];
+	for (uint32_t slot = 0; slot < 3; slot++)
+		xdp_prog_slot_rented(bed.prog, slot);
+	*group = (struct xdp_group){.eligible = 3, .unnoted = XDP_NO_SLOT};
+	for (uint32_t i = 0; i < XDP_GROUP_BUCKETS; i++)
+		group->slot[i] = i % 2;
+	add(listener, 0, VMA_FLOW_LISTENER);
+	bed_must(xdp_prog_flow_share(bed.prog, &listener, 0, 1) == 0, "share");
+	for (int i = 0; i < 32; i++) {
+		syn.source_port = (uint16_t)(5000 + i);
+		first[i] = bed_send(&bed, &syn);
+		bed_must(first[i] == 0 || first[i] == 1, "a member gets it");
+		got[first[i]]++;
+	}
+	bed_must(got[0] >= 6 && got[1] >= 6, "both get some: %d and %d", got[0], got[1]);
+
+	memset(group->slot, 2, sizeof(group->slot));
+	group->eligible = 4 | 1;
+	for (int i = 0; i < 32; i++) {
+		ack.source_port = syn.source_port = (uint16_t)(5000 + i);
+		ack.tcp_flags = BED_ACK;
+		expect(&ack, first[i], "what has begun stays where it is");
+		expect(&syn, first[i] == 0 ? 0 : 2, "a SYN again does if the slot still takes any");
+		expect(&ack, first[i] == 0 ? 0 : 2, "and takes the rest along");
+	}
+	other.source_port = 6000;
+	other.tcp_flags = BED_ACK;
+	expect(&other, 2, "what was not noted goes by its bucket");
+	group->unnoted = 1;
+	expect(&other, 1, "or to who had all before");
+	moved = bed_exact(&ack);
+	xdp_prog_note_recent(bed.prog, &moved, 1);
+	expect(&ack, 1, "one that was moved");
+	xdp_prog_slot_rented(bed.prog, 1);
+	group->unnoted = XDP_NO_SLOT;
+	expect(&ack, 2, "what a slot's client before had is void");
+	xdp_prog_note_recent(bed.prog, &moved, 1);
+	xdp_prog_clear_socket(bed.prog, 1, 0);
+	expect(&ack, 2, "a slot without socket");
+	bed_must(xdp_prog_flow_fade(bed.prog, &listener, 0, 1) == 0, "fade");
+	syn.source_port = 5000;
+	expect(&syn, BED_PASSED, "a SYN, when it fades");
+	bed_must(xdp_prog_flow_share(bed.prog, &listener, 0, 0) == 0, "alone again");
+	expect(&other, 0, "the flow is one slot's again");
+}
+
 static void listener_that_fades(void)
 {
 	struct bed_packet packet = tcp;
@@ -249,7 +306,7 @@ static void listener_that_fades(void)
 
 	open_bed();
 	add(key, 0, VMA_FLOW_LISTENER);
-	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0) == 0, "fade");
+	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0, 0) == 0, "fade");
 	expect(&packet, BED_PASSED, "SYN");
 	packet.tcp_flags = BED_SYN | BED_ACK;
 	expect(&packet, 0, "SYN with ACK");
@@ -384,7 +441,7 @@ static void a_cookie_goes_back_to_the_kernel(void)
 	write_file("/proc/sys/net/ipv4/tcp_syncookies", "2");
 	open_bed();
 	add(key, 0, VMA_FLOW_LISTENER);
-	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0) == 0, "fade");
+	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0, 0) == 0, "fade");
 	connect_by_cookie(listener, &here, false);
 	packet.tcp_flags = BED_ACK;
 	expect(&packet, 0, "an ACK without a cookie");
@@ -446,21 +503,59 @@ static void block_takes_what_the_kernel_does_not(void)
 	expect(&packet, BED_PASSED, "no block");
 }
 
+enum { FIRST = 0x2000, MIDDLE = 0x2010, LAST = 0x0020 };
+
+static void expect_fragment(uint16_t id, uint16_t frag, int where, const char *what)
+{
+	struct bed_packet packet = udp;
+
+	packet.id = id;
+	packet.frag = frag;
+	/* Where the ports of a whole datagram are, a later fragment has anything. */
+	if (frag != FIRST)
+		packet.source_port = packet.dest_port = 9;
+	expect(&packet, where, what);
+}
+
 static void fragments(void)
 {
 	struct bed_packet packet = udp;
 
 	open_bed();
-	add(bed_wild(&udp), 0, 0);
+	expect_fragment(1, FIRST, BED_PASSED, "no flow: the first fragment");
+	expect_fragment(1, LAST, BED_PASSED, "no flow: the last fragment");
+	add(bed_wild(&udp), 1, 0);
+	expect_fragment(2, FIRST, 1, "the first fragment");
+	expect_fragment(2, MIDDLE, 1, "a middle fragment");
+	expect_fragment(2, LAST, 1, "the last fragment");
+	expect_fragment(2, MIDDLE, 1, "one that comes after the last");
+	expect_fragment(3, LAST, BED_PASSED, "the last fragment before the first");
+	expect_fragment(3, FIRST, BED_PASSED, "then the first is the kernel's");
+	expect_fragment(3, MIDDLE, BED_PASSED, "and so is what is left");
 	add(bed_exact(&udp), 0, 0);
-	packet.frag = 0x2000;
-	expect(&packet, BED_PASSED, "the first fragment");
-	packet.frag = 0x2010;
-	expect(&packet, BED_PASSED, "a middle fragment");
-	packet.frag = 0x0010;
-	expect(&packet, BED_PASSED, "the last fragment");
+	expect_fragment(2, FIRST, 0, "the same id again, for a 5-tuple");
+	expect_fragment(2, LAST, 0, "which gets the rest");
+	packet = udp;
+	packet.id = 2;
+	packet.frag = FIRST;
+	packet.dest_port ^= 1;
+	expect(&packet, BED_PASSED, "the same id again, for a port of the kernel's");
+	expect_fragment(2, LAST, BED_PASSED, "which gets the rest");
+	packet = udp;
+	packet.proto = IPPROTO_TCP;
+	packet.frag = FIRST;
+	add(bed_exact(&packet), 0, 0);
+	expect(&packet, BED_PASSED, "a fragment of a segment");
+	packet = udp;
 	packet.frag = 0x4000;
 	expect(&packet, 0, "do not fragment");
+	packet.frag = FIRST;
+	packet.id = 4;
+	packet.mac = (const uint8_t[]){2, 0, 0, 0, 0, 0x77};
+	expect(&packet, BED_PASSED, "a fragment to another MAC");
+	usleep(1100000);
+	expect_fragment(3, FIRST, 0, "an id that was the kernel's more than a second ago");
+	expect_fragment(3, LAST, 0, "and the rest of it");
 }
 
 static void ip_options(void)
@@ -831,6 +926,7 @@ static const struct {
         {"full_table", full_table},
         {"multicast", multicast},
         {"listener_takes_what_is_left", listener_takes_what_is_left},
+        {"group_shares_and_remembers", group_shares_and_remembers},
         {"listener_that_fades", listener_that_fades},
         {"listener_granted_again_misses_nothing", listener_granted_again_misses_nothing},
         {"kernel_connection_survives", kernel_connection_survives},

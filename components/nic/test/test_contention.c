@@ -42,9 +42,9 @@ int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uin
 	return 0;
 }
 
-int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
-	(void)prog, (void)key, (void)slot;
+	(void)prog, (void)key, (void)slot, (void)group;
 	fading++;
 	return 0;
 }
@@ -55,6 +55,28 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 	steered--;
 	deleted++;
 	return 0;
+}
+
+struct xdp_group *xdp_prog_groups(const struct xdp_prog *of)
+{
+	(void)of;
+	return NULL;
+}
+
+int xdp_prog_flow_share(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+{
+	(void)of, (void)key, (void)slot, (void)group;
+	return -EINVAL;
+}
+
+void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
+{
+	(void)of, (void)slot;
+}
+
+void xdp_prog_note_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+{
+	(void)of, (void)key, (void)slot;
 }
 
 struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd)

@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 #include <vma/bufpool.h>
+#include <vma/nic_group.h>
 #include <vma/stats.h>
 
 enum vma_nic_caps {
@@ -153,6 +154,9 @@ struct vma_nic_qp_attr {
 	const char *name;
 	/* Called from a thread of the nic's own, never from a data call. May be NULL: then vma_nic_qp_lost tells. */
 	void (*event)(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg);
+	/* In the same way: a connection that another member of a listener's group has not accepted, to be made here
+	 * (nic_group.h). NULL: this user cannot. */
+	void (*adopt)(struct vma_nic_qp *qp, const struct vma_pending *pending, void *arg);
 	void *event_arg;
 };
 
@@ -189,6 +193,7 @@ struct vma_nic_qp {
 	uint32_t tx_headroom; /* bytes to leave free before a frame to send */
 	bool rx_self_fill;    /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
 	_Atomic bool lost;
+	struct vma_nic_member *member; /* nic_group.h, always at the same place; NULL: there are no groups here */
 };
 
 struct vma_nic_ops {
@@ -200,8 +205,9 @@ struct vma_nic_ops {
 	int (*qp_rebind)(struct vma_nic_qp *qp);
 	int (*flow_add)(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
-	bool (*port_is_named)(const struct vma_nic_qp *qp, uint16_t local_port_be);                  /* NULL: may be */
-	bool (*is_alone)(const struct vma_nic_qp *qp);                                               /* NULL: it is */
+	int (*flow_retire)(struct vma_nic_qp *qp, const struct vma_flow_key *key);  /* NULL: there are no groups */
+	bool (*port_is_named)(const struct vma_nic_qp *qp, uint16_t local_port_be); /* NULL: may be */
+	bool (*is_alone)(const struct vma_nic_qp *qp);                              /* NULL: it is */
 	int (*flows_bequeath)(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n); /* NULL: none */
 	int (*mem_register)(struct vma_nic *nic, uint32_t first, uint32_t count);         /* NULL: windows only */
 	void (*mem_unregister)(struct vma_nic *nic, uint32_t first, uint32_t count);      /* NULL with mem_register */
@@ -237,9 +243,9 @@ struct vma_nic {
 extern void (*vma_nic_fd_made)(int fd, bool on);
 
 /*
- * Opens "BACKEND:ARG". -ENODEV no such interface or backend, -EPERM a capability is missing (CAP_NET_RAW, CAP_BPF or
- * CAP_NET_ADMIN for xdp with owner SELF; the one line in the log names it), -EOPNOTSUPP the interface cannot (the line
- * says why), -EBUSY somebody else owns it, -ECONNREFUSED no vmad.
+ * Opens "BACKEND:ARG". -ENODEV no such interface or backend, -EPERM a capability is missing (CAP_NET_RAW, CAP_BPF,
+ * CAP_PERFMON or CAP_NET_ADMIN for xdp with owner SELF; the one line in the log names it), -EOPNOTSUPP the interface
+ * cannot (the line says why), -EBUSY somebody else owns it, -ECONNREFUSED no vmad.
  */
 int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out);
 void vma_nic_close(struct vma_nic *nic); /* after all its queue pairs */
@@ -257,6 +263,9 @@ int vma_nic_qp_rebind(struct vma_nic_qp *qp);
  * -EAFNOSUPPORT. del: -ENOENT. Packets received before del returned may still be polled. */
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+/* A listener's flow is about to be deleted: from now on new connections go to the other members of its group, if there
+ * are any (nic_group.h): 0; -ENOENT: there are none. */
+int vma_nic_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 /* Whether a rule of anybody's, or what is left of one, names this local port for TCP (blocks are none). With the
  * receive half held, as a rebind needs that, too. */
 bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);

@@ -20,6 +20,7 @@ struct vma_vmad_attr {
 	const char *interface;
 	uint32_t window_bytes; /* packet memory per device queue, 0: 16 MB */
 	bool huge_pages;
+	bool replace;        /* a vmad that has the interface is asked to end, if it is root's or this user's */
 	bool exit_when_idle; /* end a second after the last client has gone, or 10 s after a start that nobody used */
 	const uid_t *users;  /* who may be a client besides those with CAP_NET_RAW and those it was passed on to */
 	unsigned nusers;

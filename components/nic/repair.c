@@ -1,0 +1,274 @@
+/*
+ * repair.c - a kernel socket is given all that a connection knows, and is connected from then on.
+ *
+ *   TCP_REPAIR on ── sequence numbers, addresses, options, both queues, windows      undone if one fails
+ *   TCP_REPAIR off ── it lives: answers come from the kernel's stack
+ *                     what had not been sent yet
+ *
+ * Only the first and the last step of these need CAP_NET_ADMIN, and larger buffers than the host allows.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <netinet/ip.h>
+#include <netinet/tcp.h>
+#include <string.h>
+
+#include <vma/nic_repair.h>
+
+#include "nic_os.h"
+
+#define CHUNK 32768   /* of a queue's bytes in one call */
+#define OVERHEAD 4096 /* what the kernel counts at most for a chunk besides its bytes */
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+
+/* The kernel's struct tcp_repair_opt. */
+struct repair_option {
+	uint32_t code, value;
+};
+
+int (*vma_repair_setsockopt)(int fd, int level, int name, const void *value, socklen_t len) = os_setsockopt;
+
+static int get_int(int fd, int level, int name, int *value)
+{
+	socklen_t len = sizeof(*value);
+
+	return os_getsockopt(fd, level, name, value, &len) != 0 ? -errno : 0;
+}
+
+static int set_int(int fd, int level, int name, int value)
+{
+	return vma_repair_setsockopt(fd, level, name, &value, sizeof(value)) != 0 ? -errno : 0;
+}
+
+/* ---- the socket's options, for the time of the repair ---- */
+
+struct kept {
+	int reuse, sndbuf, rcvbuf, locks, nodelay;
+	bool has_locks;
+};
+
+static void keep_options(int fd, struct kept *kept)
+{
+	get_int(fd, SOL_SOCKET, SO_SNDBUF, &kept->sndbuf);
+	get_int(fd, SOL_SOCKET, SO_RCVBUF, &kept->rcvbuf);
+	get_int(fd, IPPROTO_TCP, TCP_NODELAY, &kept->nodelay);
+	kept->has_locks = get_int(fd, SOL_SOCKET, SO_BUF_LOCK, &kept->locks) == 0;
+}
+
+/* Buffers are told doubled. Those that grew with the connection here grow in the kernel by themselves. */
+static void give_back_options(int fd, const struct kept *kept)
+{
+	set_int(fd, SOL_SOCKET, SO_REUSEADDR, kept->reuse); /* the end of a repair takes it away */
+	set_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, kept->sndbuf / 2);
+	set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, kept->rcvbuf / 2);
+	set_int(fd, IPPROTO_TCP, TCP_NODELAY, kept->nodelay);
+	if (kept->has_locks)
+		set_int(fd, SOL_SOCKET, SO_BUF_LOCK, kept->locks);
+}
+
+static void make_room(int fd, int now, int name, uint64_t bytes)
+{
+	uint64_t wanted = bytes + (bytes / CHUNK + 2) * OVERHEAD;
+
+	if (bytes != 0 && (uint64_t)now < 2 * wanted)
+		set_int(fd, SOL_SOCKET, name, wanted < INT_MAX / 4 ? (int)wanted : INT_MAX / 4);
+}
+
+/* ---- what the kernel is told ---- */
+
+/* As the socket's family has it: IPv4, or IPv4 behind ::ffff:. */
+static socklen_t name_of(int domain, const uint8_t *ip, uint16_t port_be, struct sockaddr_storage *out)
+{
+	struct sockaddr_in *in = (struct sockaddr_in *)out;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
+
+	memset(out, 0, sizeof(*out));
+	if (domain != AF_INET6) {
+		*in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port_be};
+		memcpy(&in->sin_addr, ip, 4);
+		return sizeof(*in);
+	}
+	*in6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = port_be};
+	memset(&in6->sin6_addr.s6_addr[10], 0xff, 2);
+	memcpy(&in6->sin6_addr.s6_addr[12], ip, 4);
+	return sizeof(*in6);
+}
+
+static int set_seq(int fd, int queue, uint32_t seq)
+{
+	int rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
+
+	return rc < 0 ? rc : set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
+}
+
+static int connect_repaired(int fd, const struct vma_repair *what)
+{
+	struct sockaddr_storage name;
+	struct sockaddr_in6 bound = {0}; /* the port lies where that of sockaddr_in does */
+	socklen_t len = sizeof(bound);
+	int domain = AF_INET;
+	int rc = set_seq(fd, TCP_SEND_QUEUE, what->snd_una);
+
+	if (rc == 0)
+		rc = set_seq(fd, TCP_RECV_QUEUE, what->rcv_nxt - what->unread);
+	if (rc == 0)
+		rc = get_int(fd, SOL_SOCKET, SO_DOMAIN, &domain);
+	if (rc < 0)
+		return rc;
+	if (syscall(SYS_getsockname, fd, &bound, &len) != 0)
+		return -errno;
+	len = name_of(domain, what->local, what->local_port_be, &name);
+	if (bound.sin6_port == 0 && os_bind(fd, (struct sockaddr *)&name, len) != 0)
+		return -errno;
+	if (bound.sin6_port != 0 && bound.sin6_port != what->local_port_be)
+		return -EADDRINUSE;
+	len = name_of(domain, what->peer, what->peer_port_be, &name);
+	return os_connect(fd, (struct sockaddr *)&name, len) != 0 ? -errno : 0;
+}
+
+/*
+ * The kernel computes the size of its segments when it connects, from 536 bytes at that time, and not again when it is
+ * told the peer's MSS. It does so when IP options are set: these are set to what they are.
+ */
+static void recompute_segment_size(int fd)
+{
+	uint8_t options[MAX_IPOPTLEN];
+	socklen_t len = sizeof(options);
+
+	if (os_getsockopt(fd, IPPROTO_IP, IP_OPTIONS, options, &len) == 0)
+		vma_repair_setsockopt(fd, IPPROTO_IP, IP_OPTIONS, options, len);
+}
+
+static int tell_options(int fd, const struct vma_repair *what)
+{
+	struct repair_option options[4];
+	unsigned n = 0;
+
+	options[n++] = (struct repair_option){TCPOPT_MAXSEG, what->mss};
+	if (what->has_scale)
+		options[n++] = (struct repair_option){TCPOPT_WINDOW, what->snd_scale | (uint32_t)what->rcv_scale << 16};
+	if (what->has_sack)
+		options[n++] = (struct repair_option){TCPOPT_SACK_PERMITTED, 0};
+	if (what->has_ts)
+		options[n++] = (struct repair_option){TCPOPT_TIMESTAMP, 0};
+	if (vma_repair_setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options, (socklen_t)(n * sizeof(options[0]))) !=
+	    0)
+		return -errno;
+	recompute_segment_size(fd);
+	/* Even: the lowest bit asks for stamps of microseconds. */
+	return what->has_ts ? set_int(fd, IPPROTO_TCP, TCP_TIMESTAMP, (int)((what->ts_now + 1) & ~1U)) : 0;
+}
+
+static int tell_windows(int fd, const struct vma_repair *what)
+{
+	const struct tcp_repair_window window = {.snd_wl1 = what->snd_wl1,
+	                                         .snd_wnd = what->snd_wnd,
+	                                         .max_window = what->snd_wnd_max,
+	                                         .rcv_wnd = what->rcv_wnd + what->fin_received, /* for the FIN */
+	                                         .rcv_wup = what->rcv_wup};
+
+	return vma_repair_setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window)) != 0 ? -errno : 0;
+}
+
+/* ---- queues ---- */
+
+static int queue_bytes(int fd, const struct vma_repair_bytes *bytes, uint64_t from, uint64_t to)
+{
+	while (from < to) {
+		struct iovec span;
+		int rc = bytes->read(bytes, from, to - from < CHUNK ? (size_t)(to - from) : CHUNK, &span);
+		ssize_t put;
+
+		if (rc < 0)
+			return rc;
+		put = os_send(fd, span.iov_base, span.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (put <= 0)
+			return put == 0 ? -EIO : -errno;
+		from += (uint64_t)put;
+	}
+	return 0;
+}
+
+/* While it is repaired, what is put into the send queue counts as sent. */
+static int queue_repaired(int fd, const struct vma_repair *what, const struct vma_repair_bytes *bytes)
+{
+	int rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_RECV_QUEUE);
+
+	if (rc == 0)
+		rc = queue_bytes(fd, bytes, 0, what->unread);
+	if (rc == 0)
+		rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
+	if (rc == 0)
+		rc = queue_bytes(fd, bytes, what->unread, (uint64_t)what->unread + what->sent);
+	return rc;
+}
+
+/*
+ * A new way: what was under way on the old one is lost. The kernel, which has not measured the new one, would wait
+ * three seconds before it repeats what counts as sent. If all of it fits into the window that it begins with, it is
+ * given as bytes that have not been sent, and leaves at once. It must leave whole: what the peer acknowledges beyond is
+ * ignored.
+ */
+static void send_again(int fd, struct vma_repair *what)
+{
+	struct tcp_info info = {0};
+	socklen_t len = sizeof(info);
+
+	if (!what->rerouted || os_getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
+	    (what->sent + info.tcpi_snd_mss - 1) / (info.tcpi_snd_mss != 0 ? info.tcpi_snd_mss : 1) >=
+	            info.tcpi_snd_cwnd ||
+	    what->sent > what->snd_wnd)
+		return;
+	what->sent = 0;
+	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+/* ---- all of it ---- */
+
+/* Not connected any more, and without a word about it. It stays bound. */
+static void undo(int fd)
+{
+	const struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+	os_connect(fd, &none, sizeof(none));
+	set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
+}
+
+int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_repair_bytes *bytes, int *incomplete)
+{
+	struct vma_repair changed = *state, *what = &changed;
+	struct kept kept = {0};
+	int rc;
+
+	*incomplete = 0;
+	get_int(fd, SOL_SOCKET, SO_REUSEADDR, &kept.reuse); /* a repair changes it */
+	rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
+	if (rc < 0)
+		return rc;
+	keep_options(fd, &kept);
+	make_room(fd, kept.rcvbuf, SO_RCVBUFFORCE, what->unread);
+	make_room(fd, kept.sndbuf, SO_SNDBUFFORCE, what->unacked);
+	rc = connect_repaired(fd, what);
+	if (rc == 0)
+		rc = tell_options(fd, what);
+	if (rc == 0)
+		send_again(fd, what);
+	if (rc == 0)
+		rc = queue_repaired(fd, what, bytes);
+	if (rc == 0)
+		rc = tell_windows(fd, what);
+	if (rc < 0) {
+		undo(fd);
+	} else {
+		/* The kernel has it: what is left to do cannot be undone, and may fail as a connection may. */
+		*incomplete = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
+		if (*incomplete == 0)
+			*incomplete = queue_bytes(fd, bytes, (uint64_t)what->unread + what->sent,
+			                          (uint64_t)what->unread + what->unacked);
+	}
+	give_back_options(fd, &kept);
+	return rc;
+}

@@ -1,0 +1,449 @@
+/*
+ * Listeners that several slots serve: the owner's table, members in ordinary memory, a program that only counts, and a
+ * clock that the test turns. The kernel's sockets are real.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/test.h>
+
+#include "fake_prog.h"
+
+#define MS 1000000ull
+
+static struct xdp_owner owner;
+static uint64_t now_ns;
+static struct vma_flow_rule rule;
+static int listener;
+static struct {
+	unsigned n;
+	uint32_t slot;
+	struct vma_pending pending;
+} adopted;
+
+uint64_t owner_now_ns(void)
+{
+	return now_ns;
+}
+
+int vma_flow_key_check(const struct vma_flow_key *key)
+{
+	return key->family == AF_INET ? 0 : -EAFNOSUPPORT;
+}
+
+static void adopt(uint32_t slot, const struct vma_pending *pending, void *arg)
+{
+	(void)arg;
+	adopted.n++;
+	adopted.slot = slot;
+	memcpy(&adopted.pending, pending, sizeof(*pending));
+}
+
+static int listen_somewhere(struct sockaddr_in *address, bool reuseport, uint64_t *cookie)
+{
+	socklen_t len = sizeof(*address), cookie_len = sizeof(*cookie);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+
+	if (reuseport)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof(yes));
+	assert_int_equal(bind(fd, (struct sockaddr *)address, len), 0);
+	assert_int_equal(listen(fd, 8), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)address, &len), 0);
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, cookie, &cookie_len), 0);
+	return fd;
+}
+
+static int setup(void **state)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+
+	(void)state;
+	memset(&owner, 0, sizeof(owner));
+	memset(&prog, 0, sizeof(prog));
+	memset(&adopted, 0, sizeof(adopted));
+	owner.diag_fd = -1;
+	owner.adopt = adopt;
+	owner.members = calloc(XDP_SLOTS_MAX, sizeof(*owner.members));
+	for (uint32_t slot = 0; slot < 4; slot++)
+		owner.slot[slot].state = SLOT_RENTED;
+	now_ns = 1000 * MS;
+	rule = (struct vma_flow_rule){.flags = VMA_FLOW_LISTENER};
+	listener = listen_somewhere(&address, true, &rule.shadow_cookie);
+	rule.key = (struct vma_flow_key){
+	        .family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = address.sin_port, .local = {127, 0, 0, 1}};
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	for (uint32_t slot = 0; slot < 4; slot++)
+		owner_flows_end(&owner, slot, false);
+	while (owner.fading != NULL) {
+		now_ns += 3000 * MS;
+		owner_flows_fade_out(&owner, now_ns);
+	}
+	owner_groups_fini(&owner);
+	free(owner.members);
+	close(listener);
+	return 0;
+}
+
+static void join(uint32_t slot)
+{
+	assert_int_equal(xdp_owner_flow_add(&owner, slot, &rule), 0);
+}
+
+static struct xdp_group *group(void)
+{
+	return &prog.groups[owner_flow_listener(&owner, &rule.key)->group];
+}
+
+static unsigned share_of(uint32_t slot)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < XDP_GROUP_BUCKETS; i++)
+		n += group()->slot[i] == slot;
+	return n;
+}
+
+static void pass_ms(unsigned ms)
+{
+	for (unsigned passed = 0; passed < ms; passed += 40) {
+		now_ns += 40 * MS;
+		owner_groups_tick(&owner, now_ns);
+	}
+}
+
+static void sleeps(uint32_t slot, bool on)
+{
+	atomic_store(&owner.members[slot].sleeps, on);
+}
+
+static struct vma_pending *waits(uint32_t slot, unsigned place, uint32_t state)
+{
+	struct vma_pending *entry = &owner.members[slot].pending[place];
+
+	memcpy(entry->local, rule.key.local, 4);
+	memcpy(entry->peer, (uint8_t[]){10, 0, 0, 1}, 4);
+	entry->local_port_be = rule.key.local_port_be;
+	entry->peer_port_be = htons((uint16_t)(5000 + place));
+	entry->since_ns = now_ns;
+	entry->iss = 77 + place;
+	atomic_store(&entry->state, state);
+	return entry;
+}
+
+/* ---- who may share ---- */
+
+static void test_one_socket_in_two_processes_is_shared(void **state)
+{
+	(void)state;
+	join(0);
+	assert_int_equal(owner.groups, 0);
+	join(1);
+	assert_int_equal(owner.groups, 1);
+	join(2);
+	assert_int_equal(owner.groups, 1);
+	assert_int_equal(xdp_owner_flow_add(&owner, 1, &rule), -EEXIST);
+	assert_int_equal(atomic_load(&owner.members[1].groups), 1);
+	assert_int_equal(share_of(0), 43);
+	assert_int_equal(share_of(1), 43);
+	assert_int_equal(share_of(2), 42);
+}
+
+static void test_listeners_of_a_reuseport_group_are_shared(void **state)
+{
+	struct sockaddr_in address = {
+	        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = rule.key.local_port_be};
+	struct vma_flow_rule other = rule;
+	int fd = listen_somewhere(&address, true, &other.shadow_cookie);
+
+	(void)state;
+	/* The first to ask does not know whose the other is; the second finds the first one's wish. */
+	assert_int_equal(xdp_owner_flow_add(&owner, 0, &rule), -EADDRINUSE);
+	assert_int_equal(xdp_owner_flow_add(&owner, 1, &other), 0);
+	assert_int_equal(xdp_owner_flow_add(&owner, 0, &rule), 0);
+	assert_int_equal(owner.groups, 1);
+	close(fd);
+}
+
+static void test_another_address_is_another_service(void **state)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = rule.key.local_port_be};
+	struct vma_flow_rule other = rule;
+	int fd = listen_somewhere(&address, true, &other.shadow_cookie);
+
+	(void)state;
+	assert_int_equal(xdp_owner_flow_add(&owner, 0, &rule), -EADDRINUSE);
+	assert_int_equal(xdp_owner_flow_add(&owner, 1, &other), -EADDRINUSE);
+	assert_int_equal(owner.groups, 0);
+	close(fd);
+}
+
+/* ---- who gets what ---- */
+
+static void test_a_member_that_does_not_ask_gets_none(void **state)
+{
+	(void)state;
+	join(0);
+	join(1);
+	sleeps(0, true);
+	pass_ms(200);
+	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS);
+	atomic_fetch_add(&owner.members[1].asks, 1);
+	pass_ms(40);
+	assert_int_equal(share_of(1), XDP_GROUP_BUCKETS / 2);
+	sleeps(0, false);
+	pass_ms(200);
+	assert_true(share_of(0) + share_of(1) == XDP_GROUP_BUCKETS);
+}
+
+static void test_what_is_not_accepted_is_moved_once(void **state)
+{
+	struct vma_pending *entry, *half;
+
+	(void)state;
+	join(0);
+	join(1);
+	sleeps(0, true);
+	sleeps(1, true);
+	pass_ms(200);
+	half = waits(0, 3, VMA_PENDING_HALF_OPEN);
+	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	pass_ms(80);
+	assert_int_equal(adopted.n, 0);
+	pass_ms(80);
+	assert_int_equal(adopted.n, 1);
+	assert_int_equal(adopted.slot, 1);
+	assert_int_equal(adopted.pending.iss, 84);
+	assert_true(adopted.pending.handshaken);
+	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
+	assert_int_equal(atomic_load(&half->state), VMA_PENDING_HALF_OPEN);
+	assert_int_equal(share_of(0), 0);
+	pass_ms(400);
+	assert_int_equal(adopted.n, 1);
+	/* Until it asks again. */
+	atomic_fetch_add(&owner.members[0].asks, 1);
+	pass_ms(40);
+	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS / 2);
+}
+
+static void test_a_member_that_ends_leaves_all_that_waits(void **state)
+{
+	(void)state;
+	join(0);
+	join(1);
+	waits(0, 3, VMA_PENDING_HALF_OPEN);
+	waits(0, 7, VMA_PENDING_QUEUED);
+	owner_flows_end(&owner, 0, true);
+	assert_int_equal(adopted.n, 2);
+	assert_int_equal(adopted.slot, 1);
+	assert_int_equal(share_of(1), XDP_GROUP_BUCKETS);
+	pass_ms(2400);
+	assert_int_equal(owner.groups, 0);
+	assert_int_equal(atomic_load(&owner.members[1].groups), 0);
+}
+
+static void test_what_waits_goes_to_successors(void **state)
+{
+	(void)state;
+	join(0);
+	join(1);
+	now_ns += 50 * MS;
+	join(2);
+	assert_int_equal(xdp_owner_flow_retire(&owner, 0, &rule.key), 0);
+	assert_int_equal(share_of(0), 0);
+	for (unsigned i = 0; i < 16; i++)
+		waits(0, i, VMA_PENDING_QUEUED);
+	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
+	assert_int_equal(adopted.n, 16);
+	assert_int_equal(adopted.slot, 2);
+	assert_int_equal(xdp_owner_flow_retire(&owner, 1, &rule.key), 0);
+	assert_int_equal(xdp_owner_flow_retire(&owner, 2, &rule.key), -ENOENT);
+}
+
+static void test_another_listeners_connections_stay(void **state)
+{
+	struct vma_pending *entry;
+
+	(void)state;
+	join(0);
+	join(1);
+	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	entry->local_port_be ^= 1;
+	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
+	assert_int_equal(adopted.n, 0);
+	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_QUEUED);
+}
+
+/* Members come and go in any order: numbers of groups and flows are given back, and buckets name members only. */
+static void test_any_order_of_coming_and_going(void **state)
+{
+	uint32_t seed = 1;
+	bool in[4] = {0};
+
+	(void)state;
+	for (unsigned step = 0; step < 4000; step++) {
+		struct owner_flow *flow;
+		uint32_t slot;
+
+		seed = seed * 1664525 + 1013904223;
+		slot = seed >> 16 & 3;
+		if (!in[slot])
+			join(slot);
+		else if (seed >> 20 & 1)
+			owner_flows_end(&owner, slot, seed >> 21 & 1);
+		else
+			assert_int_equal(xdp_owner_flow_del(&owner, slot, &rule.key), 0);
+		in[slot] = !in[slot];
+		if (seed >> 24 & 1)
+			pass_ms(40 * (seed >> 25));
+		flow = owner_flow_listener(&owner, &rule.key);
+		assert_int_equal(flow != NULL, in[0] || in[1] || in[2] || in[3]);
+		for (uint32_t s = 0; s < 4 && flow != NULL; s++)
+			assert_int_equal(owner_flow_has(flow, s), in[s]);
+		for (uint32_t i = 0; flow != NULL && flow->group != 0 && i < XDP_GROUP_BUCKETS; i++)
+			assert_true(in[group()->slot[i]]);
+		assert_int_equal(owner.groups, flow != NULL && flow->group != 0);
+	}
+}
+
+static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **state)
+{
+	struct vma_pending *entry;
+
+	(void)state;
+	join(0);
+	join(1);
+	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	atomic_store(&owner.members[0].waiting, 1);
+	for (unsigned i = 0; i < 6; i++) {
+		atomic_fetch_add(&owner.members[0].asks, 1);
+		atomic_fetch_add(&owner.members[1].asks, 1);
+		atomic_fetch_add(&owner.members[1].accepts, 1);
+		pass_ms(40);
+	}
+	assert_int_equal(adopted.n, 1);
+	assert_int_equal(adopted.slot, 1);
+	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
+	/* It accepts none, so it gets none; but for a second only. */
+	assert_int_equal(share_of(0), 0);
+	for (unsigned i = 0; i < 30; i++) {
+		atomic_fetch_add(&owner.members[0].asks, 1);
+		atomic_fetch_add(&owner.members[1].asks, 1);
+		pass_ms(40);
+	}
+	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS / 2);
+}
+
+static void test_overloaded_members_keep_what_waits(void **state)
+{
+	(void)state;
+	join(0);
+	join(1);
+	for (uint32_t slot = 0; slot < 2; slot++) {
+		waits(slot, 7, VMA_PENDING_QUEUED);
+		atomic_store(&owner.members[slot].waiting, 1);
+	}
+	for (unsigned i = 0; i < 20; i++) {
+		for (uint32_t slot = 0; slot < 2; slot++) {
+			atomic_fetch_add(&owner.members[slot].asks, 1);
+			atomic_fetch_add(&owner.members[slot].accepts, 1);
+		}
+		pass_ms(40);
+	}
+	assert_int_equal(adopted.n, 0);
+	/* One has nothing to do any more, and sleeps. */
+	atomic_store(&owner.members[1].pending[7].state, VMA_PENDING_FREE);
+	atomic_store(&owner.members[1].waiting, 0);
+	sleeps(1, true);
+	atomic_fetch_add(&owner.members[0].asks, 1);
+	atomic_fetch_add(&owner.members[0].accepts, 1);
+	pass_ms(40);
+	assert_int_equal(adopted.n, 1);
+	assert_int_equal(adopted.slot, 1);
+	assert_true(share_of(0) > 0);
+}
+
+/* Two that ask, and of which neither accepts: what waits does not go to and fro. */
+static void test_nothing_goes_to_and_fro(void **state)
+{
+	(void)state;
+	join(0);
+	join(1);
+	waits(0, 7, VMA_PENDING_QUEUED);
+	atomic_store(&owner.members[0].waiting, 1);
+	for (unsigned i = 0; i < 50; i++) {
+		const unsigned before = adopted.n;
+
+		atomic_fetch_add(&owner.members[0].asks, 1);
+		atomic_fetch_add(&owner.members[1].asks, 1);
+		pass_ms(40);
+		if (adopted.n != before) {
+			const uint32_t to = adopted.slot;
+
+			atomic_store(&owner.members[1 - to].pending[7].state, VMA_PENDING_FREE);
+			atomic_store(&owner.members[1 - to].waiting, 0);
+			atomic_store(&owner.members[to].adopted, adopted.pending.number);
+			waits(to, 7, VMA_PENDING_QUEUED);
+			atomic_store(&owner.members[to].waiting, 1);
+		}
+	}
+	assert_in_range(adopted.n, 1, 3);
+}
+
+static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **state)
+{
+	(void)state;
+	join(0);
+	join(1);
+	join(2);
+	sleeps(1, true);
+	waits(0, 3, VMA_PENDING_QUEUED);
+	waits(0, 4, VMA_PENDING_QUEUED);
+	waits(0, 5, VMA_PENDING_QUEUED);
+	pass_ms(200);
+	assert_int_equal(adopted.n, 3);
+	assert_int_equal(adopted.slot, 1);
+	/* The first is made and accepted; the second made, which it did not come to say; the third lies in its socket.
+	 */
+	atomic_store(&owner.members[1].adopted, adopted.pending.number - 2);
+	waits(1, 4, VMA_PENDING_QUEUED);
+	sleeps(2, true);
+	owner_flows_end(&owner, 1, true);
+	assert_int_equal(adopted.n, 5);
+	assert_int_equal(adopted.slot, 2);
+	assert_int_equal(adopted.pending.iss, 77 + 4);
+	assert_true(adopted.pending.handshaken);
+	owner_flows_end(&owner, 2, true);
+	assert_int_equal(adopted.n, 7);
+	assert_int_equal(adopted.slot, 0);
+}
+
+#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_one_socket_in_two_processes_is_shared),
+        CASE(test_listeners_of_a_reuseport_group_are_shared),
+        CASE(test_another_address_is_another_service),
+        CASE(test_a_member_that_does_not_ask_gets_none),
+        CASE(test_what_is_not_accepted_is_moved_once),
+        CASE(test_a_member_that_ends_leaves_all_that_waits),
+        CASE(test_what_waits_goes_to_successors),
+        CASE(test_another_listeners_connections_stay),
+        CASE(test_what_waits_in_one_that_asks_goes_to_one_that_accepts),
+        CASE(test_overloaded_members_keep_what_waits),
+        CASE(test_nothing_goes_to_and_fro),
+        CASE(test_what_was_on_its_way_to_one_that_dies_goes_to_another),
+        CASE(test_any_order_of_coming_and_going),
+};
+
+VMA_TEST_MAIN(tests)

@@ -1,0 +1,99 @@
+/*
+ * vmad_replace - ends the vmad that an interface has, for one that is to take its place.
+ *
+ * The socket that has the interface's name tells whose process it is (SO_PEERCRED). A process of root's, or of this
+ * user's, is asked to end by SIGTERM, as an administrator would do it; another one's only holds the name, and is not
+ * touched. Its clients look for a new vmad as if it had died: see docs/vmad.md.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "vmad_proto.h"
+#include "vmad_server.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+#define END_MS 10000
+
+/* The process behind the socket, which cannot be taken for a later one of the same number. -errno. */
+static int pidfd_of(int fd, pid_t pid)
+{
+	int pidfd;
+	socklen_t len = sizeof(pidfd);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) == 0)
+		return pidfd;
+	pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	return pidfd < 0 ? -errno : pidfd;
+}
+
+static int end_process(const char *interface, int fd, const struct ucred *peer)
+{
+	struct pollfd end = {.fd = pidfd_of(fd, peer->pid), .events = POLLIN};
+	int rc = 0;
+
+	if (end.fd < 0) {
+		vma_log_error("vmad: %s: process %d, which has the interface, cannot be asked to end: %s", interface,
+		              (int)peer->pid, strerror(-end.fd));
+		return end.fd;
+	}
+	if (syscall(SYS_pidfd_send_signal, end.fd, SIGTERM, NULL, 0) < 0 && errno != ESRCH) {
+		rc = -errno;
+		vma_log_error("vmad: %s: process %d of user %u, which has the interface, cannot be ended: %s",
+		              interface, (int)peer->pid, peer->uid, strerror(-rc));
+	} else if (poll(&end, 1, END_MS) <= 0) {
+		rc = -ETIMEDOUT;
+		vma_log_error("vmad: %s: process %d of user %u, which has the interface, does not end", interface,
+		              (int)peer->pid, peer->uid);
+	}
+	close(end.fd);
+	return rc;
+}
+
+static bool may_end(const char *interface, const struct ucred *peer)
+{
+	if (peer->uid != 0 && peer->uid != geteuid())
+		vma_log_error(
+		        "vmad: %s: what answers in vmad's place is process %d of user %u, neither root nor this user: "
+		        "it is left alone",
+		        interface, (int)peer->pid, peer->uid);
+	else if (peer->pid == 0)
+		vma_log_error("vmad: %s: the vmad of this interface runs in another container: end it there",
+		              interface);
+	else
+		return true;
+	return false;
+}
+
+int vmad_replace(unsigned ifindex, const char *interface)
+{
+	const struct timeval patience = {.tv_sec = 1};
+	struct ucred peer = {0};
+	socklen_t len = sizeof(peer);
+	struct sockaddr_un address;
+	const socklen_t address_len = vmad_address(ifindex, &address);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)); /* a full backlog */
+	if (connect(fd, (const struct sockaddr *)&address, address_len) < 0 ||
+	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+		rc = errno == ECONNREFUSED ? 0 : -errno;
+	else if (!may_end(interface, &peer))
+		rc = -EPERM;
+	else
+		rc = end_process(interface, fd, &peer);
+	close(fd);
+	return rc;
+}
