@@ -9,10 +9,13 @@
 
 #include "cc.h"
 
-uint32_t cc_initial_window(uint32_t mss)
+/* RFC 6928 2 */
+uint32_t cc_initial_window(const struct tcp_cc *cc)
 {
-	uint32_t least = 2 * mss > 14600 ? 2 * mss : 14600;
+	uint32_t mss = cc->mss, least = 2 * mss > 14600 ? 2 * mss : 14600;
 
+	if (cc->initial != 0)
+		return cc->initial < CC_CWND_MAX / mss ? cc->initial * mss : CC_CWND_MAX;
 	return CC_INITIAL_SEGMENTS * mss < least ? CC_INITIAL_SEGMENTS * mss : least;
 }
 
@@ -76,22 +79,39 @@ void cc_init(struct tcp_cc *cc, int algorithm, uint32_t mss)
 	if (algorithm < 0 || algorithm >= ALGORITHMS)
 		algorithm = VMA_TCP_CC_CUBIC;
 	*cc = (struct tcp_cc){.ops = algorithms[algorithm], .mss = mss ? mss : 1, .ssthresh = UINT32_MAX};
-	cc->cwnd = cc_initial_window(cc->mss);
+	cc->cwnd = cc_initial_window(cc);
 	if (cc->ops->init)
 		cc->ops->init(cc);
 	limit(cc);
 }
 
+static bool has_not_moved(const struct tcp_cc *cc)
+{
+	return cc->ssthresh == UINT32_MAX && cc->cwnd == cc_initial_window(cc);
+}
+
 /* Before the window has moved at all, it is the initial one of the new size. */
 void cc_set_mss(struct tcp_cc *cc, uint32_t mss)
 {
-	bool initial = cc->ssthresh == UINT32_MAX && cc->cwnd == cc_initial_window(cc->mss);
+	bool initial = has_not_moved(cc);
 
 	if (mss == 0)
 		return;
 	cc->mss = mss;
 	if (initial)
-		cc->cwnd = cc_initial_window(mss);
+		cc->cwnd = cc_initial_window(cc);
+	limit(cc);
+}
+
+void cc_set_initial(struct tcp_cc *cc, uint32_t segments)
+{
+	bool initial = has_not_moved(cc);
+
+	if (segments == cc->initial)
+		return;
+	cc->initial = segments;
+	if (initial)
+		cc->cwnd = cc_initial_window(cc);
 	limit(cc);
 }
 
@@ -169,7 +189,7 @@ void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh)
  */
 void cc_idle(struct tcp_cc *cc, uint64_t idle_ns, uint64_t rto_ns)
 {
-	uint32_t restart = cc_initial_window(cc->mss), remember = cc->cwnd / 4 * 3;
+	uint32_t restart = cc_initial_window(cc), remember = cc->cwnd / 4 * 3;
 
 	if (cc_has_model(cc))
 		return; /* pacing does what the smaller window is for */

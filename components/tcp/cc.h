@@ -82,6 +82,7 @@ struct tcp_cc {
 	uint64_t acked_ns;            /* of the last call of cc_acked */
 	uint64_t pacing_rate;         /* bytes per second at which segments leave; 0: as fast as they can */
 	uint32_t quantum;             /* bytes that may leave at once, with a pacing_rate */
+	uint32_t initial;             /* segments of the initial window, as the route says; 0: as RFC 6928 does */
 	union {
 		struct {
 			struct tcp_cubic cubic, cubic_undo;
@@ -100,6 +101,9 @@ struct tcp_cc {
 #define CC_CWND_MAX (1u << 30) /* the largest window that window scaling allows */
 void cc_init(struct tcp_cc *cc, int algorithm /* enum vma_tcp_cc */, uint32_t mss);
 void cc_set_mss(struct tcp_cc *cc, uint32_t mss);
+/* The initial window, also of a restart, has so many segments (0: as RFC 6928 2): from now on, or where the window has
+ * moved, from the next restart on. */
+void cc_set_initial(struct tcp_cc *cc, uint32_t segments);
 /* New data has been acknowledged outside recovery. was_limited: the window, not the application, was what held back. */
 void cc_acked(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_ns, uint64_t now_ns);
 /* Recovery begins: sets ssthresh; cwnd is recovery's until cc_recovered (RFC 6937 proportional rate reduction). */
@@ -116,8 +120,7 @@ static inline bool cc_has_model(const struct tcp_cc *cc)
 }
 bool cc_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *sample, uint64_t now_ns);
 void cc_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns);
-/* RFC 6928 2 */
-uint32_t cc_initial_window(uint32_t mss);
+uint32_t cc_initial_window(const struct tcp_cc *cc);
 extern const struct tcp_cc_ops cc_newreno, cc_cubic, cc_bbr;
 uint32_t cc_cube_root(uint64_t value); /* the largest whole number whose cube is not above it */
 

@@ -83,7 +83,7 @@ static uint32_t target(const struct tcp_cc *cc, uint32_t gain)
 	uint64_t bytes, segments;
 
 	if (bbr->min_rtt_ns == UINT64_MAX)
-		return cc_initial_window(cc->mss);
+		return cc_initial_window(cc);
 	if (__builtin_mul_overflow(bbr->max_rate, bbr->min_rtt_ns, &bytes))
 		return CC_CWND_MAX;
 	bytes = (bytes / NS_PER_S * gain + UNIT - 1) / UNIT + 3 * (uint64_t)cc->quantum;
@@ -375,7 +375,7 @@ static void set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 
 		if (bbr->full)
 			cc->cwnd = grown < most ? grown : most;
-		else if (cc->cwnd < most || bbr->delivered < cc_initial_window(cc->mss))
+		else if (cc->cwnd < most || bbr->delivered < cc_initial_window(cc))
 			cc->cwnd = grown;
 		if (cc->cwnd < least)
 			cc->cwnd = least;

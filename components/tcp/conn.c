@@ -320,6 +320,8 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 		return;
 	assert(conn->pcb == NULL);
 	conn->is_over = true;
+	if (conn->listener != NULL || !tcp_pending_is_moved(conn)) /* else accept is to see that */
+		tcp_pending_end(conn);
 	recovery_forget(conn);
 	timers_stop(conn);
 	drop_burst(conn);

@@ -43,14 +43,22 @@ static uint32_t headers_of(const struct tcp_pcb *pcb)
 	return pcb->flags & TF_TIMESTAMP ? LWIP_TCP_OPT_LEN_TS_OUT : 0;
 }
 
-/* What this side tells the peer: RFC 9293 3.7.1, IP and TCP headers without options deducted. */
-uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn)
+/* IP and TCP headers without options deducted. */
+static uint32_t mss_of_path(const struct vma_tcp_conn *conn)
 {
 	uint32_t mtu = conn->path.len != 0 && conn->path.mtu >= 68 ? conn->path.mtu : conn->tcp->nic->mtu;
 	uint32_t mss = (mtu < conn->tcp->nic->mtu ? mtu : conn->tcp->nic->mtu) - 40,
 	         wish = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
 
 	return wish != 0 && wish < mss ? wish : mss;
+}
+
+/* What this side tells the peer: RFC 9293 3.7.1. */
+uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn)
+{
+	uint32_t mss = mss_of_path(conn), most = conn->path.advmss;
+
+	return most != 0 && most < mss ? most : mss;
 }
 
 /* A segment leaves in one buffer, whatever the path's mtu. */
@@ -64,7 +72,7 @@ static uint32_t mss_of_buffer(const struct vma_tcp *tcp)
 void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
-	uint32_t mss = tcp_mss_announced(conn), headers, before = conn->mss;
+	uint32_t mss = mss_of_path(conn), headers, before = conn->mss;
 
 	if (pcb == NULL)
 		return;
@@ -79,21 +87,32 @@ void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 	conn->mss = mss - headers;
 	atomic_store_explicit(&conn->mss_now, conn->mss, memory_order_relaxed);
 	cc_set_mss(&conn->cc, conn->mss);
+	cc_set_initial(&conn->cc, conn->path.initcwnd);
 	if (before != 0 && conn->mss < before)
 		tcp_output_resegment(conn);
 }
 
 /* ---- the SYN ---- */
 
-/* A SYN without the time stamp option: the twelve bytes that lwIP has left for it go. */
-static void omit_timestamps(struct tcp_pcb *pcb)
+/* A SYN without this option: the bytes that lwIP has left for it go. */
+static void omit_option(struct tcp_pcb *pcb, u8_t flag, unsigned bytes)
 {
 	struct tcp_seg *seg = pcb->unsent;
-	unsigned words = TCPH_HDRLEN(seg->tcphdr) - LWIP_TCP_OPT_LEN_TS_OUT / 4;
+	unsigned words = TCPH_HDRLEN(seg->tcphdr) - bytes / 4;
 
-	seg->flags &= (u8_t)~TF_SEG_OPTS_TS;
+	seg->flags &= (u8_t)~flag;
 	TCPH_HDRLEN_SET(seg->tcphdr, words);
-	pbuf_realloc(seg->p, (u16_t)(seg->p->tot_len - LWIP_TCP_OPT_LEN_TS_OUT));
+	pbuf_realloc(seg->p, (u16_t)(seg->p->tot_len - bytes));
+}
+
+static void omit_options(struct tcp_pcb *pcb, const struct vma_tcp_attr *attr)
+{
+	if (attr->no_timestamps)
+		omit_option(pcb, TF_SEG_OPTS_TS, LWIP_TCP_OPT_LEN_TS_OUT);
+	if (attr->no_window_scaling)
+		omit_option(pcb, TF_SEG_OPTS_WND_SCALE, LWIP_TCP_OPT_LEN_WS_OUT);
+	if (attr->no_sack)
+		omit_option(pcb, TF_SEG_OPTS_SACK_PERM, LWIP_TCP_OPT_LEN_SACK_PERM_OUT);
 }
 
 static err_t fill_pcb(struct vma_tcp_conn *conn, struct tcp_pcb *pcb)
@@ -112,8 +131,8 @@ static err_t fill_pcb(struct vma_tcp_conn *conn, struct tcp_pcb *pcb)
 	pcb->snd_wnd = pcb->snd_wnd_max = TCP_WND;
 	pcb->state = SYN_SENT;
 	err = tcp_enqueue_flags(pcb, TCP_SYN);
-	if (err == ERR_OK && conn->tcp->attr.no_timestamps)
-		omit_timestamps(pcb);
+	if (err == ERR_OK)
+		omit_options(pcb, &conn->tcp->attr);
 	return err;
 }
 
@@ -273,11 +292,20 @@ uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr
 
 /* ---- established ---- */
 
-/* RFC 7323 3.2: they are not used unless both have offered them. lwIP takes the peer's for enough. */
-void tcp_forgo_timestamps(struct vma_tcp_conn *conn)
+/* RFC 7323 2.2, 3.2, 2018 2: what is not offered by both is not used. lwIP takes the peer's offer for enough. */
+void tcp_forgo_options(struct vma_tcp_conn *conn)
 {
-	if (conn->tcp->attr.no_timestamps)
-		tcp_clear_flags(conn->pcb, TF_TIMESTAMP);
+	const struct vma_tcp_attr *attr = &conn->tcp->attr;
+	struct tcp_pcb *pcb = conn->pcb;
+
+	if (attr->no_timestamps)
+		tcp_clear_flags(pcb, TF_TIMESTAMP);
+	if (attr->no_sack)
+		tcp_clear_flags(pcb, TF_SACK);
+	if (attr->no_window_scaling) {
+		tcp_clear_flags(pcb, TF_WND_SCALE);
+		pcb->snd_scale = pcb->rcv_scale = 0;
+	}
 }
 
 /* Within lwip_enter. Both streams begin behind their SYNs. */
@@ -285,7 +313,7 @@ void tcp_conn_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	tcp_forgo_timestamps(conn);
+	tcp_forgo_options(conn);
 	conn->connected = true;
 	conn->peer_mss = pcb->mss;
 	conn->tx_seq = pcb->snd_nxt;

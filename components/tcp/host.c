@@ -45,6 +45,52 @@ bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_b
 	return found;
 }
 
+struct closed_list {
+	struct vma_tcp_closed *out;
+	unsigned count, most;
+	const uint8_t *local;
+	uint16_t port_be;
+};
+
+/* True: there is no room for another address. */
+static bool add_closed(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg)
+{
+	struct closed_list *list = arg;
+
+	if (key->local_port_be != list->port_be || (list->local != NULL && memcmp(key->local, list->local, 4) != 0))
+		return false;
+	for (unsigned i = 0; i < list->count; i++)
+		if (memcmp(list->out[i].key.local, key->local, 4) == 0)
+			return false;
+	list->out[list->count++] = (struct vma_tcp_closed){.key = *key, .snd_nxt = snd_nxt, .rcv_nxt = rcv_nxt};
+	return list->count == list->most || list->local != NULL;
+}
+
+static bool is_closed_first(const struct vma_tcp_conn *conn)
+{
+	const enum tcp_state state = conn->pcb != NULL ? conn->pcb->state : CLOSED;
+
+	return !conn->is_over && conn->closing && (state == FIN_WAIT_1 || state == FIN_WAIT_2 || state == CLOSING);
+}
+
+#define CLOSED_MOST 16384
+
+unsigned vma_tcp_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be, struct vma_tcp_closed *out,
+                              unsigned most)
+{
+	struct closed_list list = {.out = out, .most = most, .local = local, .port_be = port_be};
+	const bool acquired = vma_ring_acquire(tcp->ring);
+	uint32_t left = CLOSED_MOST;
+	bool full = timewait_each_latest(tcp, CLOSED_MOST, add_closed, &list);
+
+	for (const struct vma_tcp_conn *conn = tcp->all; conn != NULL && !full && left > 0;
+	     conn = conn->next_all, left--)
+		full = is_closed_first(conn) && add_closed(&conn->key, conn->pcb->snd_nxt, conn->pcb->rcv_nxt, &list);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return list.count;
+}
+
 /* Each may cost a conversation with the owner of the device: no exit takes long for it. */
 #define LEAVE_MOST 4096
 

@@ -156,7 +156,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	pcb->snd_wl1 = s->seq - 1;
 	pcb->snd_wl2 = pcb->lastack;
 	pcb->state = SYN_RCVD;
-	tcp_forgo_timestamps(conn);
+	tcp_forgo_options(conn);
 }
 
 struct before {

@@ -44,14 +44,16 @@ static void answer_unacceptable(struct vma_tcp_conn *conn, const struct segment 
 	tcp_output_ack(conn);
 }
 
-/* RFC 9293 3.10.7.3: for a segment that acknowledges what was never sent. */
+/*
+ * RFC 9293 3.10.7: the number is the one that the segment acknowledges, which is the one that its sender awaits; behind
+ * a FIN of ours that has not arrived, any other would be out of place (RFC 5961 3.2).
+ */
 static void reset_for(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
 	if (s->flags & TCP_RST)
 		return;
-	TCP_COUNT(conn->tcp, resets_out, 1);
 	tcp_rst(pcb, s->ack, s->end, &pcb->local_ip, &pcb->remote_ip, pcb->local_port, pcb->remote_port);
 }
 
@@ -113,7 +115,7 @@ static bool judge_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	return false;
 }
 
-/* RFC 5961 5.2, and the kernel: what was never sent is not acknowledged, and nothing of long ago is. */
+/* RFC 5961 5.2: what was never sent is not acknowledged, and nothing of long ago is. */
 static bool judge_ack(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -126,9 +128,7 @@ static bool judge_ack(struct vma_tcp_conn *conn, const struct segment *s)
 		reset_for(conn, s);
 		return false;
 	}
-	if (TCP_SEQ_GT(s->ack, pcb->snd_nxt))
-		return false;
-	if (TCP_SEQ_LT(s->ack, pcb->lastack - conn->snd_wnd_max)) {
+	if (TCP_SEQ_GT(s->ack, pcb->snd_nxt) || TCP_SEQ_LT(s->ack, pcb->lastack - conn->snd_wnd_max)) {
 		challenge(conn);
 		return false;
 	}
@@ -167,7 +167,8 @@ static bool judge_rest(struct vma_tcp_conn *conn, const struct segment *s)
 		return false;
 	}
 	if (comes_too_late(conn, s)) {
-		tcp_conn_fail(conn, conn->closing ? 0 : ECONNRESET, true);
+		reset_for(conn, s);
+		tcp_conn_fail(conn, conn->closing ? 0 : ECONNRESET, false);
 		return false;
 	}
 	return true;

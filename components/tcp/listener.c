@@ -13,6 +13,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include <vma/packet.h>
 
@@ -30,7 +31,10 @@ struct vma_tcp_listener {
 	struct vma_tcp_options options;
 	struct tcp_pcb_listen pcb; /* lwIP's idea of it */
 	uint32_t backlog, half_open;
-	bool finishing;                     /* no request is let in any more */
+	bool finishing;                     /* no request is let in any more, */
+	bool closed;                        /* and each is refused */
+	bool retired;                       /* other processes serve it, and get what nobody here has accepted */
+	bool withdrawn;                     /* the flow is detached */
 	uint64_t cookies_until_ns;          /* so long those may come back that were sent; 0: none was */
 	struct vma_tcp_conn *first, **last; /* half-open, the oldest first */
 	struct vma_tcp_listener *next, **prev;
@@ -72,6 +76,12 @@ void tcp_half_open_done(struct vma_tcp_conn *conn)
 
 	remove_half_open(conn);
 	TCP_COUNT(conn->tcp, handshakes, 1);
+	if (!tcp_pending_queue(conn)) {
+		tcp_pending_end(conn);
+		conn->is_unused = true;
+		tcp_conn_fail(conn, 0, false);
+		return;
+	}
 	if (listener->owner->accepted(listener, listener->arg, conn))
 		return;
 	conn->is_unused = true;
@@ -110,13 +120,15 @@ static bool makes_way(const struct vma_tcp_listener *listener, const struct vma_
 	       listener->tcp->now_ns - conn->recovery.rto_from_ns >= ANSWER_NS;
 }
 
-enum admission { DROP, KEEP, COOKIE };
+enum admission { DROP, KEEP, COOKIE, REFUSE };
 
 /* As net.ipv4.tcp_syncookies: 0 never, 1 when there is no room for another request, 2 always. */
 static enum admission admission_of(struct vma_tcp_listener *listener)
 {
 	bool full = listener->half_open >= listener->backlog, cookie;
 
+	if (listener->closed)
+		return REFUSE;
 	if (listener->finishing)
 		return DROP;
 	cookie = listener->options.syncookies == 2 || (full && listener->options.syncookies != 0);
@@ -170,7 +182,7 @@ err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
 	conn->pcb = pcb;
 	conn->peer_mss = pcb->mss;
 	tcp_pcb_attach(conn, pcb);
-	tcp_forgo_timestamps(conn);
+	tcp_forgo_options(conn);
 	return ERR_OK;
 }
 
@@ -220,6 +232,7 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 		tcp_conn_over(conn, 0);
 		return p != NULL;
 	}
+	tcp_pending_begin(conn); /* the SYN-ACK leaves at the end of the turn */
 	timers_retransmit_update(conn);
 	tcp_ready(conn);
 	return true;
@@ -303,15 +316,72 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 			return open_passively(listener, packet, info, false);
 		if (admission == COOKIE)
 			send_cookie(listener, packet);
+		else if (admission == REFUSE)
+			tcp_reply_rst(tcp, packet);
 		else
 			TCP_COUNT(tcp, syns_dropped, 1);
 		return false;
 	}
-	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK && take_cookie(listener, packet, info, &taken))
+	if (!listener->closed && (info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK &&
+	    take_cookie(listener, packet, info, &taken))
 		return taken;
-	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info))
+	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info) && !tcp_pending_is_quiet(tcp))
 		tcp_reply_rst(tcp, packet);
 	return false;
+}
+
+/*
+ * Nothing may stand at the connection's place. What was moved away from here, and has not been accepted since, may come
+ * back: nobody has taken the old one out of the queue, whose owner finds later that it is over.
+ */
+static bool make_way(struct vma_tcp *tcp, struct vma_flow *present)
+{
+	struct vma_tcp_conn *conn;
+
+	if (present == NULL || timewait_make_way(tcp, present))
+		return true;
+	if (present->sink != tcp_sink)
+		return false;
+	conn = present->owner;
+	if (!tcp_pending_is_moved(conn))
+		return false;
+	tcp_conn_fail(conn, 0, false);
+	return true;
+}
+
+/* Its queue may be full: this connection has been let in before. */
+void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending)
+{
+	struct vma_tcp_listener *listener = (struct vma_tcp_listener *)flow;
+	struct vma_tcp *tcp = listener->tcp;
+	struct vma_buf *syn, *ack;
+	struct vma_rx_info info;
+	struct vma_flow_key key;
+
+	if (flow->sink != tcp_listener_sink)
+		return;
+	tcp_pending_names(pending, &info);
+	key = key_of(&info);
+	if (!make_way(tcp, vma_ring_flow(tcp->ring, &key)))
+		return;
+	syn = tcp_pending_write(tcp, pending, true);
+	ack = syn != NULL ? tcp_pending_write(tcp, pending, false) : NULL;
+	if (ack == NULL) {
+		if (syn != NULL)
+			vma_buf_put(tcp->arena, syn);
+		return;
+	}
+	if (pending->handshaken) {
+		if (reopen(listener, syn, pending->iss, ack, &info))
+			return;
+	} else {
+		/* The SYN-ACK again: the first may never have left. */
+		tcp->isn_above = pending->iss;
+		if (!open_passively(listener, syn, &info, false))
+			vma_buf_put(tcp->arena, syn);
+		tcp->isn_above = 0;
+	}
+	vma_buf_put(tcp->arena, ack);
 }
 
 static void revoked(struct vma_flow *flow)
@@ -421,7 +491,9 @@ static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener, stru
 	const struct vma_flow_key *key = &listener->flow.key;
 
 	for (; conn != NULL; conn = conn->next_all) {
-		if (conn->is_over || !conn->passive || conn->steered || !conn->attached || conn->listener != NULL ||
+		if (conn->is_over || !conn->passive || conn->steered || !conn->attached ||
+		    (listener->retired && vma_tcp_is_pending(conn)) ||
+		    (conn->listener != NULL && conn->listener != listener) ||
 		    conn->key.local_port_be != key->local_port_be || conn->key.vlan != key->vlan ||
 		    memcmp(conn->key.local, key->local, sizeof(key->local)) != 0)
 			continue;
@@ -433,8 +505,9 @@ static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener, stru
 }
 
 /*
- * What was accepted lives on without the listener's rule. The NIC is asked without the receive flag: a connection that
- * is held stays in the list, and the walk goes on behind it. What comes meanwhile joins the list at its head.
+ * What was accepted, or is half open, lives on without the listener's rule. The NIC is asked without the receive flag:
+ * a connection that is held stays in the list, and the walk goes on behind it. What comes meanwhile joins the list at
+ * its head.
  */
 static void steer_covered(struct vma_tcp_listener *listener)
 {
@@ -460,12 +533,11 @@ static void steer_covered(struct vma_tcp_listener *listener)
 	}
 }
 
-static void forget(struct vma_tcp_listener *listener, bool reset)
+/* What others who have the listener go on with is over without a word. */
+static void end_half_open(struct vma_tcp_listener *listener, bool reset)
 {
 	while (listener->first != NULL)
-		tcp_conn_fail(listener->first, 0, reset);
-	vma_ring_detach(listener->tcp->ring, &listener->flow);
-	unlink_listener(listener);
+		tcp_conn_fail(listener->first, 0, reset && !tcp_pending_is_moved(listener->first));
 }
 
 static bool is_finished(struct vma_tcp_listener *listener)
@@ -479,12 +551,56 @@ static bool is_finished(struct vma_tcp_listener *listener)
 	return finished;
 }
 
+bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener)
+{
+	bool acquired = vma_ring_acquire(listener->tcp->ring), drained = listener->half_open == 0;
+
+	if (acquired)
+		vma_ring_release(listener->tcp->ring);
+	return drained;
+}
+
+/* What has come by now is let in; what comes while rules are made is dropped, for the peers to ask again. */
+void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener)
+{
+	if (listener->withdrawn)
+		return;
+	vma_ring_progress(listener->tcp->ring);
+	is_finished(listener);
+	steer_covered(listener);
+	vma_ring_detach_drained(listener->tcp->ring, &listener->flow);
+	listener->withdrawn = true;
+}
+
+#define SUCCESSOR_NS (500 * TCP_NS_PER_MS)
+
+/*
+ * Connections wait for accept, and all who served the listener with this process are leaving, too: it is a reload,
+ * whose new workers have not asked for the flow yet, on a busy host. True: one has, and gets what waits.
+ */
+static bool await_successor(struct vma_tcp_listener *listener)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	const uint64_t begun = tcp->host.now_ns(tcp->host.arg);
+	const struct timespec nap = {.tv_nsec = 1000000};
+
+	while (tcp_pending_any(tcp) && tcp->host.now_ns(tcp->host.arg) - begun < SUCCESSOR_NS) {
+		vma_ring_progress(tcp->ring);
+		nanosleep(&nap, NULL);
+		if (vma_ring_retire(tcp->ring, &listener->flow))
+			return true;
+	}
+	return false;
+}
+
 void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	const uint64_t begun = tcp->host.now_ns(tcp->host.arg);
 	bool late = false;
 
+	if (vma_ring_retire(tcp->ring, &listener->flow) || await_successor(listener))
+		return;
 	vma_ring_progress(tcp->ring);
 	while (!is_finished(listener) && !late) {
 		/* Who was kept from the CPU for so long still looks at what has come meanwhile. */
@@ -494,14 +610,52 @@ void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns)
 	}
 }
 
-void vma_tcp_listener_close(struct vma_tcp_listener *listener)
+/*
+ * Nobody else serves it. A SYN that has come, or that comes before the NIC has forgotten the rule, is refused: dropped
+ * it would come again after a second, when the peer has long asked in vain. So the flow stays until the queue has been
+ * emptied behind the rule's end.
+ */
+static void close_alone(struct vma_tcp_listener *listener)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	bool acquired = vma_ring_acquire(tcp->ring);
+
+	listener->closed = !listener->finishing;
+	end_half_open(listener, true);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	if (!listener->withdrawn) {
+		steer_covered(listener);
+		vma_ring_detach_drained(tcp->ring, &listener->flow);
+	}
+}
+
+/* Others serve it: with the rule they get what nobody here has accepted. */
+static void close_shared(struct vma_tcp_listener *listener)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	bool acquired;
 
 	steer_covered(listener);
 	acquired = vma_ring_acquire(tcp->ring);
-	forget(listener, true);
+	vma_ring_detach(tcp->ring, &listener->flow);
+	end_half_open(listener, true);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+}
+
+void vma_tcp_listener_close(struct vma_tcp_listener *listener)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	bool acquired;
+
+	listener->retired = !listener->withdrawn && vma_ring_retire(tcp->ring, &listener->flow);
+	if (listener->retired)
+		close_shared(listener);
+	else
+		close_alone(listener);
+	acquired = vma_ring_acquire(tcp->ring);
+	unlink_listener(listener);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	tcp_free_memory(tcp, listener);
@@ -512,7 +666,10 @@ void tcp_listeners_forget(struct vma_tcp *tcp)
 	while (tcp->listeners != NULL) {
 		struct vma_tcp_listener *listener = tcp->listeners;
 
-		forget(listener, false);
+		end_half_open(listener, false);
+		if (!listener->withdrawn)
+			vma_ring_detach(tcp->ring, &listener->flow);
+		unlink_listener(listener);
 		tcp_free_memory(tcp, listener);
 	}
 }

@@ -78,9 +78,9 @@ static inline bool acks_all(const struct tcp_pcb *pcb, const struct message *m)
 }
 
 /*
- * Established, with SACK, which nearly all have: duplicate ACKs stand for no bytes then (dup_bytes), and state OPEN
- * says that none are counted (dup_acks), so there is nothing to be set back (recovery.c). What a recovery before has
- * left to be decided is decided there.
+ * Established, with SACK, which nearly all have: duplicate ACKs stand for no bytes then (dup_bytes) and are not counted
+ * (dup_acks), so there is nothing to be set back (recovery.c). What a recovery before has left to be decided is decided
+ * there.
  */
 static inline bool is_calm(const struct vma_tcp_conn *conn)
 {

@@ -91,9 +91,10 @@ _Static_assert(VMA_TCP_OPT_COUNT <= 32, "bits of options_changed");
 /* Another algorithm goes on with the window that there is. */
 static void change_congestion(struct vma_tcp_conn *conn)
 {
-	uint32_t cwnd = conn->cc.cwnd, ssthresh = conn->cc.ssthresh;
+	uint32_t cwnd = conn->cc.cwnd, ssthresh = conn->cc.ssthresh, initial = conn->cc.initial;
 
 	cc_init(&conn->cc, tcp_option(conn, VMA_TCP_OPT_CONGESTION), conn->cc.mss);
+	cc_set_initial(&conn->cc, initial);
 	if (tcp_option(conn, VMA_TCP_OPT_CONGESTION) == VMA_TCP_CC_NONE || cwnd >= CC_CWND_MAX)
 		return;
 	conn->cc.cwnd = cwnd;
@@ -104,8 +105,9 @@ void tcp_options_changed(struct vma_tcp_conn *conn)
 {
 	uint32_t changed = atomic_exchange_explicit(&conn->options_changed, 0, memory_order_acq_rel);
 
-	if (changed & (BIT(NODELAY) | BIT(CORK)) && tcp_option(conn, VMA_TCP_OPT_NODELAY) &&
-	    !tcp_option(conn, VMA_TCP_OPT_CORK))
+	/* TCP_NODELAY sends what waits also while TCP_CORK is set, as the kernel's; what is written later waits. */
+	if (tcp_option(conn, VMA_TCP_OPT_NODELAY) &&
+	    (changed & BIT(NODELAY) || (changed & BIT(CORK) && !tcp_option(conn, VMA_TCP_OPT_CORK))))
 		conn->push_once = true;
 	if (changed & BIT(QUICKACK))
 		window_quickack(conn, tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0);

@@ -310,6 +310,8 @@ static void send_ack(struct vma_tcp_conn *conn)
 	struct tcp_sack_range kept[LWIP_TCP_MAX_SACK_NUM];
 	bool dsack = conn->dsack_left != conn->dsack_right && pcb->flags & TF_SACK;
 
+	if (tcp_pending_holds_ack(conn))
+		return;
 	window_acking(conn);
 	if (dsack) {
 		memcpy(kept, pcb->rcv_sacks, sizeof(kept));
@@ -367,7 +369,7 @@ static void output(struct vma_tcp_conn *conn)
 		tcp_retry(conn);
 	else if ((pcb->unsent == NULL || transmit(conn, false)) && conn->connected)
 		feed(conn);
-	if (report || (pcb->flags & TF_ACK_NOW && conn->connected))
+	if ((report || (pcb->flags & TF_ACK_NOW && conn->connected)))
 		send_ack(conn);
 }
 

@@ -2,6 +2,8 @@
  * Nothing is unacknowledged, but something waits: for a window (RFC 9293 3.8.6.1), or for company under TCP_CORK and
  * MSG_MORE, which at the latest now leaves without (the kernel's 200 ms).
  */
+#include <assert.h>
+
 #include "timers.h"
 
 static uint64_t persist_interval_ns(const struct vma_tcp_conn *conn)
@@ -44,6 +46,7 @@ void persist_fire(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 	int sent;
 
+	assert(persist_runs(conn));
 	if (conn->tcp->now_ns < r->persist_due_ns)
 		return;
 	if (persist_is_hopeless(conn)) {

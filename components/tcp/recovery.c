@@ -177,19 +177,23 @@ static void sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	r->backoff = 0;
 }
 
-/* Without SACK: what duplicate ACKs stand for. An ACK for more eats up those of the segments it covers. */
+/*
+ * Without SACK: what duplicate ACKs stand for. An ACK for more eats up those of the segments it covers. With SACK a
+ * duplicate ACK says nothing by itself: the answer to a tail-loss probe, or a window probe's, must not end the state in
+ * which the next tail-loss probe is sent.
+ */
 static void count_duplicates(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint32_t mss = conn->cc.mss, out = scoreboard_out(conn);
 
 	if (r->news.dup) {
-		r->dup_acks++;
 		conn->counts.dup_acks_in++;
 		TCP_COUNT(conn->tcp, dup_acks_in, 1);
 	}
 	if (scoreboard_has_sack(conn))
 		return;
+	r->dup_acks += r->news.dup;
 	if (r->news.dup && r->dup_bytes + mss < out) {
 		r->dup_bytes += mss;
 		r->news.delivered = mss;

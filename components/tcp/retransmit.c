@@ -70,8 +70,8 @@ static void restart_after_idle(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t silent_ns = conn->tcp->now_ns - r->last_sent_ns, rto_ns;
 
-	if (conn->pcb->unacked || silent_ns < RTT_RTO_MIN_NS || r->last_sent_ns == 0 ||
-	    (!conn->pcb->unsent && fifo_produced(&conn->tx) == conn->fed))
+	if (conn->tcp->attr.no_idle_restart || conn->pcb->unacked || silent_ns < RTT_RTO_MIN_NS ||
+	    r->last_sent_ns == 0 || (!conn->pcb->unsent && fifo_produced(&conn->tx) == conn->fed))
 		return;
 	rto_ns = rtt_rto_ns(&conn->rtt, 0);
 	if (silent_ns <= rto_ns)

@@ -351,6 +351,12 @@ static bool stray(struct vma_ring_tender *tender, struct vma_buf *packet, const 
 	return true;
 }
 
+static void adopt(struct vma_ring_tender *tender, struct vma_flow *listener, const struct vma_pending *pending)
+{
+	tcp_take_time((struct vma_tcp *)tender);
+	tcp_listener_adopt(listener, pending);
+}
+
 static bool is_due(struct vma_ring_tender *tender)
 {
 	const struct vma_tcp *tcp = (const struct vma_tcp *)tender;
@@ -379,7 +385,8 @@ static void rebound(struct vma_ring_tender *tender)
 
 static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 {
-	tcp->tender = (struct vma_ring_tender){.turn = turn, .is_due = is_due, .rebound = rebound, .stray = stray};
+	tcp->tender = (struct vma_ring_tender){
+	        .turn = turn, .is_due = is_due, .rebound = rebound, .stray = stray, .adopt = adopt};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
 	tcp->host = complete(&attr->host);
@@ -417,6 +424,7 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 	rc = port_memory_create(tcp);
 	if (rc != 0)
 		goto no_memory;
+	tcp_pending_init(tcp);
 	rc = timewait_init(tcp);
 	if (rc != 0)
 		goto no_timewait;

@@ -139,6 +139,9 @@ void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t wind
 
 	segment_parse(&s, tcp->arena, packet);
 	theirs = read_syn(&s);
+	theirs.sack = theirs.sack && !tcp->attr.no_sack;
+	if (tcp->attr.no_window_scaling)
+		theirs.scale = TS_SCALE;
 	names = names_of(tcp, packet, s.seq);
 	reply.seq = syncookie_make(tcp->attr.secret, &names, theirs.mss, tcp->now_ns);
 	reply.ack = s.seq + 1;

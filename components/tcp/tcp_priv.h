@@ -19,6 +19,7 @@
  *   window.c      receive window and buffer sizes, delayed ACKs
  *   listener.c    half-open connections, accept
  *   syncookie.c   a request that is kept by who asks
+ *   pending.c     what nobody has accepted yet, and another process may
  *   timewait.c    what is left of a connection in TIME_WAIT
  *   export.c      a connection leaves for another stack
  *   heirs.c       what connections leave to the device's owner when their process ends
@@ -187,7 +188,8 @@ struct vma_tcp_conn {
 	/* ---- shared ---- */
 	_Alignas(64) _Atomic uint32_t work; /* enum tcp_work; 0 -> anything: whoever did it posts `command` */
 	_Atomic uint32_t refs;
-	_Atomic int state; /* TCP_* as applications see it; pcb's, published after each step */
+	_Atomic uint32_t pending; /* its place among what waits for accept, and 1; 0: none. pending.c */
+	_Atomic int state;        /* TCP_* as applications see it; pcb's, published after each step */
 	_Atomic int error;
 	_Atomic uint32_t
 	        readiness; /* EPOLL*: what is not computed from the fifos (HUP, RDHUP, ERR, PRI, CONNECTED as OUT) */
@@ -288,6 +290,7 @@ struct vma_tcp_conn {
 	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
 	/* published, see window.c */
 	_Alignas(64) _Atomic uint64_t rx_edge; /* stream offset up to which the peer may send */
+	_Atomic uint32_t window_max;           /* the largest window that the header's field can say */
 	_Atomic bool ack_waits;                /* a delayed ACK, and reading everything is a reason to send it */
 	_Atomic bool sends_ended;              /* writing is EPIPE: shut down, or over */
 	_Atomic int error_pending;             /* error, until somebody has been told */
@@ -350,7 +353,9 @@ struct vma_tcp {
 	bool predicts_nothing;        /* for tests: every segment goes through lwIP, no short way is taken */
 	uint32_t alone;               /* for tests: messages that output.c has found alone */
 	uint16_t ip_id;
-	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
+	struct vma_nic_member *member; /* of the ring's queue pair; NULL: none. pending.c */
+	uint32_t pending_at;           /* where a free place is looked for next */
+	uint32_t clock_offset_ms;      /* lwip_port.c: of time stamps */
 
 	/* read by anybody */
 	_Alignas(64) _Atomic uint64_t due_ns;
@@ -416,6 +421,21 @@ void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size); /* aligned to 64 bytes
 void tcp_free_memory(struct vma_tcp *tcp, void *memory);
 void *tcp_allocated_base(void *memory); /* what host.free has to be given for it */
 
+/* ---- pending.c: driver, but for the end, which is any thread's ---- */
+
+void tcp_pending_init(struct vma_tcp *tcp);
+/* The listener's group has changed lately: a segment that no connection takes may be for one of another process's. */
+bool tcp_pending_is_quiet(const struct vma_tcp *tcp);
+void tcp_pending_begin(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
+bool tcp_pending_queue(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
+bool tcp_pending_end(struct vma_tcp_conn *conn);   /* it is accepted, or over; false: as before */
+bool tcp_pending_is_moved(const struct vma_tcp_conn *conn);
+bool tcp_pending_any(const struct vma_tcp *tcp); /* there are some, of any listener */
+bool tcp_pending_holds_ack(struct vma_tcp_conn *conn);
+struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending *pending, bool syn);
+void tcp_pending_names(const struct vma_pending *pending, struct vma_rx_info *info);
+void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending); /* listener.c */
+
 /* ---- conn.c: driver ---- */
 
 struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key *key,
@@ -448,7 +468,8 @@ uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* A new pcb is the connection's: its callbacks, its windows for the SYN. Within lwip_enter. */
 void tcp_pcb_attach(struct vma_tcp_conn *conn, struct tcp_pcb *pcb);
 uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn);
-void tcp_forgo_timestamps(struct vma_tcp_conn *conn); /* the peer's SYN has been read: if this side offers none */
+void tcp_forgo_options(
+        struct vma_tcp_conn *conn); /* the peer's SYN has been read: those that this side does not offer */
 void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
 void tcp_conn_mss_update(struct vma_tcp_conn *conn);  /* from path, options, the peer's SYN */
 void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo);
@@ -647,11 +668,17 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
  * there are too many of others before it: who asks again looks further. */
 uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* The same for a connection that is there: one that was closed, and waits for the peer's end only. */
+/* The peer has begun another connection, elsewhere. False: the flow is none of these. */
+bool timewait_make_way(struct vma_tcp *tcp, struct vma_flow *flow);
 bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above);
 /* Whether one is there with this local port and address (NULL: any). As long as there are records. */
 bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be);
 void timewait_expire(struct vma_tcp *tcp); /* its timer has come */
 uint32_t timewait_count(const struct vma_tcp *tcp);
+/* The latest first, at most `most`, until `see` says true, which is the answer. */
+bool timewait_each_latest(const struct vma_tcp *tcp, uint32_t most,
+                          bool (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
+                          void *arg);
 void timewait_each(const struct vma_tcp *tcp,
                    void (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
                    void *arg);

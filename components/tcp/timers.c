@@ -323,7 +323,7 @@ void timers_fire(struct vma_tcp_conn *conn, unsigned which)
 	case TCP_TIMER_RETRANSMIT:
 		if (conn->pcb->unacked)
 			fire_retransmit(conn);
-		else if (persist_waits(conn) && !recovery_is_paced(conn))
+		else if (persist_runs(conn) && persist_waits(conn) && !recovery_is_paced(conn))
 			persist_fire(conn);
 		break;
 	case TCP_TIMER_DELACK:

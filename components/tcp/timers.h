@@ -41,6 +41,14 @@ static inline bool persist_waits(const struct vma_tcp_conn *conn)
 	return conn->connected && (conn->pcb->unsent || fifo_produced(&conn->tx) != conn->fed);
 }
 uint64_t persist_due_ns(struct vma_tcp_conn *conn);
+/*
+ * Only an output begins the wait. The retransmission timer, left where it was, may fire between the moment from which
+ * something waits (an ACK has been taken in, or bytes have been written) and the output that follows.
+ */
+static inline bool persist_runs(const struct vma_tcp_conn *conn)
+{
+	return conn->recovery.persist_due_ns != 0;
+}
 static inline void persist_end(struct vma_tcp_conn *conn)
 {
 	conn->recovery.persist_backoff = 0;

@@ -295,6 +295,14 @@ void timewait_begin(struct vma_tcp_conn *conn)
 	tcp_conn_over(conn, 0);
 }
 
+bool timewait_make_way(struct vma_tcp *tcp, struct vma_flow *flow)
+{
+	if (flow->sink != sink)
+		return false;
+	kill(tcp->timewait, (struct record *)flow);
+	return true;
+}
+
 static bool has_rested(const struct vma_tcp *tcp, const struct record *record, int32_t ms)
 {
 	return (int32_t)(now_ms(tcp) - (record->end_ms - LIFE_MS)) > ms;
@@ -431,6 +439,21 @@ bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t
 uint32_t timewait_count(const struct vma_tcp *tcp)
 {
 	return tcp->timewait->count;
+}
+
+bool timewait_each_latest(const struct vma_tcp *tcp, uint32_t most,
+                          bool (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
+                          void *arg)
+{
+	const struct tcp_timewait *tw = tcp->timewait;
+	const struct record *record;
+
+	for (uint32_t at = tw->last; at != NONE && most > 0; at = record->prev, most--) {
+		record = record_at(tw, at);
+		if (see(&record->flow.key, record->snd_nxt, record->rcv_nxt, arg))
+			return true;
+	}
+	return false;
 }
 
 void timewait_each(const struct vma_tcp *tcp,

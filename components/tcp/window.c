@@ -101,6 +101,7 @@ void window_established(struct vma_tcp_conn *conn)
 	conn->rcv_edge = pcb->rcv_nxt + at_most(pcb->rcv_wnd_max, 65535);
 	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->rcv_edge - pcb->rcv_nxt;
 	pcb->rcv_wnd_max = UINT32_C(1) << 30;
+	atomic_store_explicit(&conn->window_max, UINT32_C(65535) << pcb->rcv_scale, memory_order_relaxed);
 	conn->rcv_space = at_most(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
 	conn->rcv_space_ns = conn->tcp->now_ns;
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
@@ -118,7 +119,7 @@ static void rcvbuf_grow(struct vma_tcp_conn *conn)
 	uint64_t rtt = conn->rcv_rtt_ns != 0 ? conn->rcv_rtt_ns : conn->rtt.srtt_ns;
 	uint64_t wanted, max;
 
-	if (rtt == 0 || now - conn->rcv_space_ns < rtt)
+	if (conn->tcp->attr.no_rcvbuf_growth || rtt == 0 || now - conn->rcv_space_ns < rtt)
 		return;
 	if (copied > conn->rcv_space) {
 		wanted = 2 * (uint64_t)copied + 16 * conn->mss;
@@ -304,6 +305,7 @@ bool window_wants_update(const struct vma_tcp_conn *conn)
 		return false;
 	next = worth_announcing(rcvbuf, free_space(rcvbuf, queued),
 	                        atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
+	next = at_most(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	return next != 0 && next >= 2 * now;
 }
 
@@ -382,9 +384,11 @@ static bool hold(struct vma_tcp_conn *conn, uint32_t waiting)
 	return true;
 }
 
-/* VMA_TCP_QUICKACK, where the connection has not been told otherwise. */
+/* VMA_TCP_QUICKACK, where the connection has not been told otherwise; the route's word is the last. */
 static bool delays_none(const struct vma_tcp_conn *conn)
 {
+	if (__builtin_expect(conn->path.quickack, 0))
+		return true;
 	return conn->tcp->attr.quickack && tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0;
 }
 

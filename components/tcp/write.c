@@ -3,6 +3,8 @@
 
 #include "budget.h"
 
+#define LOWAT_STEP UINT64_C(65536)
+
 static inline bool ended(const struct vma_tcp_conn *conn)
 {
 	return atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
@@ -16,20 +18,35 @@ static inline uint64_t sndbuf_now(const struct vma_tcp_conn *conn)
 	               : atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
 }
 
-/* As the kernel's sk_stream_memory_free: one byte is enough to write, but for what TCP_NOTSENT_LOWAT holds back. */
-static inline uint64_t room_now(const struct vma_tcp_conn *conn)
+/*
+ * As the kernel's sk_stream_memory_free: one byte is enough to write. 0: there is none, or TCP_NOTSENT_LOWAT has a word
+ * in it.
+ */
+static inline uint64_t usual_room(const struct vma_tcp_conn *conn)
 {
 	uint64_t used = fifo_bytes(&conn->tx), sndbuf = sndbuf_now(conn);
-	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
 
-	if (used >= sndbuf || (lowat != UINT32_MAX && vma_tcp_tx_unsent(conn) >= lowat))
-		return 0;
-	return sndbuf - used;
+	return used >= sndbuf || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1 ? 0 : sndbuf - used;
 }
 
+/*
+ * TCP_NOTSENT_LOWAT bounds one call, too. The kernel looks at it before each buffer that it fills, and one holds 64 KB
+ * where the interface cuts segments: what is written may go that far beyond it.
+ */
 uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn)
 {
-	return room_now(conn);
+	uint64_t used = fifo_bytes(&conn->tx), sndbuf = sndbuf_now(conn), unsent, most;
+	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
+
+	if (used >= sndbuf)
+		return 0;
+	if (lowat == UINT32_MAX)
+		return sndbuf - used;
+	unsent = vma_tcp_tx_unsent(conn);
+	if (unsent >= lowat)
+		return 0;
+	most = (lowat - unsent + LOWAT_STEP - 1) / LOWAT_STEP * LOWAT_STEP;
+	return sndbuf - used < most ? sndbuf - used : most;
 }
 
 uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn)
@@ -46,16 +63,18 @@ uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn)
 	return fifo_produced(&conn->tx) - given;
 }
 
-/* There was no room. */
+/* There is perhaps no room. */
 static int __attribute__((noinline))
 reserve_late(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
 {
-	uint64_t room;
+	uint64_t room = vma_tcp_tx_room(conn);
 	unsigned used;
 
-	if (tcp_wants_room(conn))
-		return ended(conn) ? -EPIPE : 0;
-	room = vma_tcp_tx_room(conn);
+	if (room == 0) {
+		if (tcp_wants_room(conn))
+			return ended(conn) ? -EPIPE : 0;
+		room = vma_tcp_tx_room(conn);
+	}
 	if (bytes == 0 || room == 0)
 		return 0;
 	used = fifo_reserve(&conn->tx, bytes < room ? bytes : (size_t)room, spans, n);
@@ -69,7 +88,7 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
 
 	if (__builtin_expect(ended(conn), 0))
 		return -EPIPE;
-	room = room_now(conn);
+	room = usual_room(conn);
 	if (__builtin_expect(room == 0, 0))
 		return reserve_late(conn, bytes, spans, n);
 	if (bytes == 0)

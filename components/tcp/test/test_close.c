@@ -151,6 +151,26 @@ static void test_data_for_a_closed_connection_is_reset(void **state)
 	app_free(app);
 }
 
+/* The peer has not got the FIN: any number but the one that it awaits would be challenged, not believed. */
+static void test_reset_for_late_data_has_the_number_that_is_awaited(void **state)
+{
+	struct app *app = raw_connect();
+	const struct raw_segment *s;
+
+	(void)state;
+	send_bytes(app, 100);
+	vma_tcp_close(app->conn, false);
+	settle();
+	assert_true(raw_last()->flags & TCP_FIN);
+	raw_send_bytes(1, 1, 10);
+	s = raw_next();
+	assert_true(s->flags & TCP_RST);
+	assert_int_equal(s->seq, 1);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	assert_int_equal(counts_of(0).resets_out, 1);
+	app_free(app);
+}
+
 static void test_shutdown_of_reading_alone_resets_nobody(void **state)
 {
 	struct app *app = raw_connect();
@@ -346,6 +366,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_abort_resets_at_once),
         RAW_CASE(test_disowned_without_close_is_reset),
         RAW_CASE(test_data_for_a_closed_connection_is_reset),
+        RAW_CASE(test_reset_for_late_data_has_the_number_that_is_awaited),
         RAW_CASE(test_shutdown_of_reading_alone_resets_nobody),
         RAW_CASE(test_both_may_close_at_once),
         RAW_CASE(test_passive_close_ends_with_last_ack),

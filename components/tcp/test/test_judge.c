@@ -141,16 +141,27 @@ static void test_syn_in_a_connection_is_challenged(void **state)
 	app_free(app);
 }
 
-static void test_ack_of_what_was_never_sent_is_dropped(void **state)
+static void test_ack_of_what_was_never_sent_is_challenged(void **state)
 {
 	struct app *app = raw_connect();
+	const struct raw_segment *s;
 
 	(void)state;
-	raw_send(1, 1000, TCP_ACK, "", 0);
+	raw_send(1, 1000, TCP_ACK, "", 0); /* RFC 5961 5.2 */
+	s = raw_next();
+	assert_int_equal(s->flags, TCP_ACK);
+	assert_int_equal(s->seq, 1);
+	assert_int_equal(s->ack, 1);
+	assert_int_equal(counts_of(0).challenge_acks, 1);
+	raw_send(1, 1000, TCP_ACK, "data", 4); /* not each time */
 	assert_int_equal(raw_unseen(), 0);
-	raw_send(1, 1000, TCP_ACK, "data", 4);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	raw_send(1, 0x90000000u, TCP_ACK, "data", 4); /* long ago: RFC 5961 5.2 */
+	run(SEC);
+	raw_send(1, 1000, TCP_ACK, "data", 4);
+	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
+	run(SEC);
+	raw_send(1, 0x90000000u, TCP_ACK, "data", 4); /* long ago */
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	assert_int_equal(raw_next()->flags, TCP_ACK);
 	app_free(app);
@@ -264,7 +275,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_reset_must_hit_the_next_number_exactly),
         RAW_CASE(test_challenge_acks_are_rare),
         RAW_CASE(test_syn_in_a_connection_is_challenged),
-        RAW_CASE(test_ack_of_what_was_never_sent_is_dropped),
+        RAW_CASE(test_ack_of_what_was_never_sent_is_challenged),
         RAW_CASE(test_segment_out_of_the_window_is_answered_not_taken),
         RAW_CASE(test_old_time_stamps_are_dropped),
         RAW_CASE(test_segments_without_ack_are_nothing),

@@ -250,6 +250,44 @@ static void test_closing_a_listener_resets_who_waits(void **state)
 	assert_true(raw_next()->flags & TCP_RST);
 }
 
+/* What has come while nobody looked, as well as what comes while the rule is being taken away. */
+static void test_requests_that_meet_the_end_of_a_listener_are_refused(void **state)
+{
+	const struct raw_segment *s;
+
+	(void)state;
+	open_listener(8);
+	raw.holds = true;
+	raw_syn(7);
+	raw.port = RAW_PORT + 1;
+	raw_syn(50);
+	raw.holds = false;
+	vma_tcp_listener_close(pair_listener);
+	pair_listener = NULL;
+	settle();
+	s = raw_next();
+	assert_int_equal(s->flags, TCP_RST | TCP_ACK);
+	assert_int_equal(s->ack, 8);
+	assert_int_equal(counts_of(0).resets_out, 2);
+	assert_int_equal(counts_of(0).syns_dropped, 0);
+}
+
+/* Another one listens, and is asked next time. */
+static void test_requests_that_meet_the_end_of_a_listener_that_has_finished_are_dropped(void **state)
+{
+	(void)state;
+	open_listener(8);
+	vma_tcp_listener_finish(pair_listener, 0);
+	raw.holds = true;
+	raw_syn(0);
+	raw.holds = false;
+	vma_tcp_listener_close(pair_listener);
+	pair_listener = NULL;
+	settle();
+	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(counts_of(0).syns_dropped, 1);
+}
+
 /* It lets nobody in, so that what is half open is less and less. */
 static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **state)
 {
@@ -267,6 +305,30 @@ static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **stat
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(pair_accepted_count, 1);
 	vma_tcp_listener_finish(pair_listener, SEC); /* there is nobody to wait for: time stands still here */
+}
+
+/* Its flow has gone, and may be another's; who was half open comes in nevertheless. */
+static void test_a_listener_that_is_withdrawn_has_those_who_wait_come_in(void **state)
+{
+	struct vma_tcp_listener *withdrawn;
+
+	(void)state;
+	open_listener(8);
+	raw_syn(0);
+	withdrawn = pair_listener;
+	vma_tcp_listener_withdraw(withdrawn);
+	assert_false(vma_tcp_listener_is_drained(withdrawn));
+	open_listener(8);
+	vma_tcp_listener_close(pair_listener);
+	pair_listener = withdrawn;
+	raw.port = RAW_PORT + 1;
+	raw_syn(0);
+	assert_int_equal(counts_of(0).syns_dropped, 0); /* it did not come here */
+	raw.port = RAW_PORT;
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(pair_accepted_count, 1);
+	assert_true(vma_tcp_listener_is_drained(withdrawn));
+	vma_tcp_listener_withdraw(withdrawn);
 }
 
 /* Nobody would ask again before a second has passed. */
@@ -360,7 +422,10 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_deferred_accept_waits_for_data),
         RAW_CASE(test_deferred_accept_does_not_wait_for_ever),
         RAW_CASE(test_closing_a_listener_resets_who_waits),
+        RAW_CASE(test_requests_that_meet_the_end_of_a_listener_are_refused),
+        RAW_CASE(test_requests_that_meet_the_end_of_a_listener_that_has_finished_are_dropped),
         RAW_CASE(test_a_listener_that_finishes_has_those_who_wait_come_in),
+        RAW_CASE(test_a_listener_that_is_withdrawn_has_those_who_wait_come_in),
         RAW_CASE(test_what_has_come_before_a_listener_finishes_is_let_in),
         CASE(test_accepted_connections_outlive_their_listener),
         CASE(test_accepted_connection_may_be_steered_by_itself),

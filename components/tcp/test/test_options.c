@@ -97,6 +97,44 @@ static void test_stack_without_time_stamps_offers_none(void **state)
 	sends_and_believes_no_time_stamps(app);
 }
 
+/* The peer speaks of both all the same. */
+static void test_stack_without_sack_and_scaling_offers_and_takes_none(void **state)
+{
+	struct app *app;
+
+	(void)state;
+	side[0].tcp->attr.no_sack = side[0].tcp->attr.no_window_scaling = true;
+	side[0].options.rcvbuf = 1 << 20;
+	app = raw_connect_sack();
+	assert_int_equal(raw.log[0].options_len, 4 + 12);
+	assert_int_equal(raw.log[0].options[5 + 1], 8);
+	assert_false(app->conn->pcb->flags & TF_SACK);
+	raw.window = 3000;
+	raw_send_bytes(1, 1, 1000);
+	assert_int_equal(raw_next()->window, 65535); /* not of units of 128 */
+	assert_int_equal(app->conn->pcb->snd_wnd, 3000);
+	raw_send_bytes(2001, 1, 1000);
+	assert_int_equal(raw_last()->options_len, 0);
+	app_free(app);
+}
+
+static void test_listener_without_sack_and_scaling_agrees_to_none(void **state)
+{
+	const uint8_t options[12] = {2, 4, 1000 >> 8, 1000 & 255, 1, 3, 3, 7, 1, 1, 4, 2};
+
+	(void)state;
+	side[0].tcp->attr.no_sack = side[0].tcp->attr.no_window_scaling = true;
+	listen_on(0);
+	raw.peer_port = htons(PORT);
+	raw_send_options(0, 0, TCP_SYN, options, 12, 0, "", 0);
+	assert_int_equal(raw_next()->options_len, 4);
+	raw.window = 3000;
+	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_false(accepted()->conn->pcb->flags & TF_SACK);
+	raw_send_bytes(1, 1, 10);
+	assert_int_equal(accepted()->conn->pcb->snd_wnd, 3000);
+}
+
 static void test_stack_without_time_stamps_takes_none_from_a_crossing_syn(void **state)
 {
 	struct app *app;
@@ -221,6 +259,8 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_maxseg_is_told_and_kept),
         RAW_CASE(test_stack_without_time_stamps_offers_none),
         RAW_CASE(test_stack_without_time_stamps_takes_none_from_a_crossing_syn),
+        RAW_CASE(test_stack_without_sack_and_scaling_offers_and_takes_none),
+        RAW_CASE(test_listener_without_sack_and_scaling_agrees_to_none),
         RAW_CASE(test_keepalive_finds_out_that_the_peer_has_gone),
         RAW_CASE(test_user_timeout_ends_a_connection_without_answers),
         CASE(test_info_says_what_the_connection_is_like),

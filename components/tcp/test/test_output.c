@@ -54,6 +54,47 @@ static struct app *raw_connect_wide(void)
 	return app;
 }
 
+/* Of the route, also where it becomes known only when the connection is there. */
+static void test_metrics_of_the_route_are_kept(void **state)
+{
+	struct vma_tcp_path path = path_to(0, 1500);
+	struct app *app = calloc(1, sizeof(*app));
+	const uint8_t options[4] = {2, 4, 1000 >> 8, 1000 & 255};
+
+	(void)state;
+	path.advmss = 700;
+	path.initcwnd = 3;
+	path.quickack = true;
+	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &path, app), 0);
+	settle();
+	assert_int_equal(raw.log[0].options[2] << 8 | raw.log[0].options[3], 700);
+	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 4, 0, "", 0);
+	raw_forget();
+	send_bytes(app, 10000);
+	settle();
+	assert_int_equal(raw_unseen(), 3);
+	assert_int_equal(raw_next()->len, 1000); /* the peer's word, not ours */
+	raw_send(1, 3001, TCP_ACK, "", 0);
+	run(SEC);
+	raw_forget();
+	for (uint32_t at = 1; at < 400; at += 10) {
+		raw_send_bytes(at, 3001, 10);
+		assert_int_equal(raw_last()->ack, at + 10);
+	}
+	app_free(app);
+	settle();
+	raw_forget();
+	app = raw_connect();
+	path.initcwnd = 17;
+	vma_tcp_set_path(app->conn, &path);
+	settle();
+	raw_forget();
+	send_bytes(app, 60000);
+	settle();
+	assert_int_equal(raw_unseen(), 17);
+	app_free(app);
+}
+
 static void test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent(void **state)
 {
 	struct app *app = raw_connect_wide();
@@ -349,6 +390,27 @@ static void test_cork_holds_short_segments_back_for_200_ms(void **state)
 	app_free(app);
 }
 
+static void test_nodelay_sends_what_is_corked(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_unseen(), 0);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1);
+	settle();
+	assert_int_equal(raw_unseen(), 1);
+	send_bytes(app, 10); /* the cork is still there */
+	settle();
+	assert_int_equal(raw_unseen(), 1);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1); /* each time that it is set */
+	settle();
+	assert_int_equal(raw_unseen(), 2);
+	app_free(app);
+}
+
 static void test_more_waits_for_more(void **state)
 {
 	struct app *app = raw_connect();
@@ -562,6 +624,7 @@ static void test_lack_of_memory_delays_and_loses_nothing(void **state)
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_bytes_leave_in_full_segments_the_last_with_push),
         RAW_CASE(test_initial_window_is_ten_segments),
+        RAW_CASE(test_metrics_of_the_route_are_kept),
         RAW_CASE(test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent),
         RAW_CASE(test_what_comes_while_another_sends_much_is_told_in_between),
         RAW_CASE(test_what_is_acknowledged_counts_as_what_will_come),
@@ -575,6 +638,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_short_segment_behind_full_ones_does_not_wait),
         RAW_CASE(test_nodelay_lets_short_segments_go),
         RAW_CASE(test_cork_holds_short_segments_back_for_200_ms),
+        RAW_CASE(test_nodelay_sends_what_is_corked),
         RAW_CASE(test_more_waits_for_more),
         RAW_CASE(test_commit_for_later_waits_for_push),
         RAW_CASE(test_urgent_pointer_points_behind_the_urgent_byte),

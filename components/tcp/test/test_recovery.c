@@ -102,6 +102,23 @@ static void test_window_shrinks_after_silence(void **state)
 
 /* ---- fast recovery ---- */
 
+static void test_window_stays_after_silence_where_the_host_says_so(void **state)
+{
+	uint32_t cwnd;
+
+	(void)state;
+	begin();
+	world_write(100 * MSS);
+	world_run(100 * SECOND + 500 * MS);
+	cwnd = w.conn.cc.cwnd;
+	assert_true(cwnd > 40 * MSS);
+	w.tcp.attr.no_idle_restart = true;
+	world_run(110 * SECOND);
+	world_write(MSS);
+	world_run(110 * SECOND + MS);
+	assert_int_equal(w.conn.cc.cwnd, cwnd);
+}
+
 static void test_one_loss_is_repaired_in_one_more_round_trip(void **state)
 {
 	(void)state;
@@ -615,6 +632,36 @@ static void test_probe_for_nothing_counts_as_nothing(void **state)
 	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
 }
 
+/* A peer that says it again, as it does for a probe that it did not need, or reports what came twice. */
+static void probe_after_duplicate(unsigned dsacks)
+{
+	struct tcp_ack twice = {.window = 1 << 24, .has_ts = true, .blocks = dsacks};
+
+	begin_with_sample();
+	lose(9, 1);
+	world_write(10 * MSS);
+	world_run(100 * SECOND + 25 * MS);
+	assert_int_equal(w.pcb.lastack, ISS + 9 * MSS);
+	twice.ackno = w.pcb.lastack;
+	twice.ts_ecr = w.ts_recent;
+	twice.block[0].left = ISS + 8 * MSS;
+	twice.block[0].right = ISS + 9 * MSS;
+	take_ack(&twice);
+	assert_int_equal(w.conn.counts.dup_acks_in, 1);
+	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
+	world_run(FOREVER);
+	assert_true(all_arrived());
+	assert_int_equal(w.conn.counts.tail_probes, 1);
+	assert_int_equal(w.conn.counts.timeouts, 0);
+}
+
+static void test_probe_is_sent_after_a_duplicate_acknowledgement(void **state)
+{
+	(void)state;
+	probe_after_duplicate(0);
+	probe_after_duplicate(1);
+}
+
 /* ---- what was not lost ---- */
 
 /* What flies, and all that will, takes a second longer. */
@@ -984,6 +1031,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slow_start_doubles_each_round_trip),
         cmocka_unit_test(test_window_that_was_not_used_does_not_grow),
         cmocka_unit_test(test_window_shrinks_after_silence),
+        cmocka_unit_test(test_window_stays_after_silence_where_the_host_says_so),
         cmocka_unit_test(test_one_loss_is_repaired_in_one_more_round_trip),
         cmocka_unit_test(test_several_losses_in_a_window_need_no_more_time_than_one),
         cmocka_unit_test(test_window_is_halved_once_for_losses_of_one_flight),
@@ -1013,6 +1061,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_is_new_data_if_there_is_some),
         cmocka_unit_test(test_probe_that_repaired_a_loss_counts_as_one),
         cmocka_unit_test(test_probe_for_nothing_counts_as_nothing),
+        cmocka_unit_test(test_probe_is_sent_after_a_duplicate_acknowledgement),
         cmocka_unit_test(test_spurious_timeout_is_taken_back_by_time_stamps),
         cmocka_unit_test(test_spurious_timeout_is_taken_back_without_time_stamps),
         cmocka_unit_test(test_true_timeout_is_not_taken_back),

@@ -287,6 +287,21 @@ static void test_closed_window_is_probed_at_growing_intervals_without_end(void *
 	assert_int_equal(w.conn.recovery.persist_backoff, 0);
 }
 
+/* A timer that was left where it was fires before the output that would begin the wait. */
+static void test_window_is_not_probed_before_the_wait_has_begun(void **state)
+{
+	(void)state;
+	begin_with_closed_window();
+	assert_int_equal(w.conn.recovery.persist_due_ns, 0);
+	timers_fire(&w.conn, TCP_TIMER_RETRANSMIT);
+	assert_int_equal(w.keepalives + w.forced, 0);
+	assert_int_equal(w.conn.recovery.persist_backoff, 0);
+	world_run(100 * SECOND + 219 * MS);
+	assert_int_equal(w.keepalives, 0);
+	world_run(100 * SECOND + 221 * MS);
+	assert_int_equal(w.keepalives, 1);
+}
+
 static void test_probes_without_any_answer_end(void **state)
 {
 	(void)state;
@@ -541,6 +556,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_window_that_was_taken_back_is_waited_for_while_the_peer_answers),
         cmocka_unit_test(test_closed_window_is_probed_at_growing_intervals_without_end),
         cmocka_unit_test(test_probes_without_any_answer_end),
+        cmocka_unit_test(test_window_is_not_probed_before_the_wait_has_begun),
         cmocka_unit_test(test_user_timeout_ends_the_wait_for_a_window_even_if_the_peer_answers),
         cmocka_unit_test(test_window_of_a_few_bytes_is_used_in_the_end),
         cmocka_unit_test(test_probe_without_a_frame_is_tried_a_millisecond_later_and_not_counted),

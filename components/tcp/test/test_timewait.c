@@ -33,6 +33,33 @@ static void test_repeated_fin_is_acknowledged(void **state)
 	assert_int_equal(raw_next()->seq, 2);
 }
 
+static void test_it_is_told_of_by_address_and_port(void **state)
+{
+	struct vma_tcp_closed closed[2];
+	uint8_t elsewhere[4] = {192, 0, 2, 1};
+	struct vma_tcp *tcp = side[0].tcp;
+	struct app *app = raw_connect();
+
+	(void)state;
+	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 0); /* open */
+	vma_tcp_close(app->conn, false);
+	settle();
+	raw_next();
+	assert_int_equal(vma_tcp_closed_first(tcp, side[0].ip, htons(1000), closed, 2), 1); /* on the way */
+	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_next();
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	app_free(app);
+	run(0);
+	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 1);
+	assert_int_equal(closed[0].key.peer_port_be, htons(RAW_PORT));
+	assert_int_equal(closed[0].rcv_nxt, RAW_ISN + 2);
+	assert_int_equal(vma_tcp_closed_first(tcp, elsewhere, htons(1000), closed, 2), 0);
+	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1001), closed, 2), 0);
+	run(61 * SEC);
+	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 0);
+}
+
 static void test_names_are_free_after_a_minute(void **state)
 {
 	struct app app = {0};
@@ -337,6 +364,7 @@ static void test_many_connect_and_close_from_few_ports(void **state)
 
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_repeated_fin_is_acknowledged),
+        RAW_CASE(test_it_is_told_of_by_address_and_port),
         RAW_CASE(test_names_are_free_after_a_minute),
         CASE(test_those_that_began_together_end_one_turn_after_the_other),
         RAW_CASE(test_late_segment_prolongs_it),

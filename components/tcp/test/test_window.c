@@ -63,6 +63,32 @@ static void test_closed_window_opens_when_it_is_worth_it(void **state)
 	app_free(app);
 }
 
+/* A peer without window scaling cannot be told of more than 65535 bytes, however large the buffer is. */
+static void test_reading_tells_nothing_that_the_field_cannot_say(void **state)
+{
+	struct app *app;
+	uint32_t at = 1;
+
+	(void)state;
+	side[0].options.rcvbuf = 1 << 20;
+	app = raw_connect();
+	for (int i = 0; i < 40; i++) { /* past the ACKs that are sent at once */
+		raw_send_bytes(at, 1, 1000);
+		at += 1000;
+		read_bytes(app, 1000);
+		run(50 * MS);
+	}
+	raw_forget();
+	raw_send_bytes(at, 1, 1000);
+	run(50 * MS);
+	assert_int_equal(raw_next()->window, 65535);
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(read_bytes(app, 100), 100);
+	settle();
+	assert_int_equal(raw_unseen(), 0);
+	app_free(app);
+}
+
 static void test_probe_of_a_closed_window_is_answered(void **state)
 {
 	struct app *app;
@@ -525,6 +551,25 @@ static void test_notsent_lowat_limits_what_waits(void **state)
 	app_free(app);
 }
 
+static void test_notsent_lowat_limits_one_write(void **state)
+{
+	struct app *app;
+	size_t sent = 0, more;
+
+	(void)state;
+	raw.window = 0;
+	side[0].options.sndbuf = 1 << 20;
+	app = raw_connect();
+	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 100000);
+	assert_int_equal(vma_tcp_tx_room(app->conn), 131072); /* 64 KB at a time */
+	while ((more = send_bytes(app, 1 << 20)) != 0)
+		sent += more;
+	assert_in_range(sent, 100000, 131072);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, -1);
+	assert_true(vma_tcp_tx_room(app->conn) > 1 << 20);
+	app_free(app);
+}
+
 /* n full segments, a microsecond apart, and what has been read of them. */
 static void stream(struct app *app, uint32_t *at, unsigned n)
 {
@@ -595,6 +640,7 @@ static void test_sender_that_stops_is_not_held_up_again(void **state)
 static const struct CMUnitTest tests[] = {
         RAW_CASE(test_announced_window_never_shrinks),
         RAW_CASE(test_closed_window_opens_when_it_is_worth_it),
+        RAW_CASE(test_reading_tells_nothing_that_the_field_cannot_say),
         RAW_CASE(test_probe_of_a_closed_window_is_answered),
         RAW_CASE(test_window_closes_for_small_segments_acknowledged_one_by_one),
         RAW_CASE(test_first_segments_are_acknowledged_at_once),
@@ -618,5 +664,6 @@ static const struct CMUnitTest tests[] = {
         CASE(test_fixed_receive_buffer_does_not_grow),
         CASE(test_writer_hears_of_room),
         RAW_CASE(test_notsent_lowat_limits_what_waits),
+        RAW_CASE(test_notsent_lowat_limits_one_write),
 };
 VMA_TEST_MAIN(tests)

@@ -97,6 +97,10 @@ struct vma_tcp_attr {
 	struct vma_tcp_host host;
 	uint8_t secret[16];       /* random: initial sequence numbers, RFC 6528 */
 	bool no_timestamps;       /* VMA_TCP_TIMESTAMP_OPTION says off */
+	bool no_sack;             /* net.ipv4.tcp_sack is 0, */
+	bool no_window_scaling;   /* tcp_window_scaling, */
+	bool no_idle_restart;     /* tcp_slow_start_after_idle, */
+	bool no_rcvbuf_growth;    /* tcp_moderate_rcvbuf */
 	uint32_t gro_streams_max; /* VMA_GRO_STREAMS_MAX: connections whose segments of one burst are merged; 0: none */
 	bool quickack;            /* VMA_TCP_QUICKACK: no ACK is delayed, unless TCP_QUICKACK is set to 0 */
 	uint32_t max_syn_rate;    /* VMA_TCP_MAX_SYN_RATE: connection requests taken per second; 0: no limit */
@@ -183,6 +187,10 @@ struct vma_tcp_path {
 	uint8_t len; /* 0: not known (yet): segments wait, timers run */
 	uint8_t ip_off;
 	uint32_t mtu; /* of the path, IP header included */
+	/* The route's metrics: bytes that the peer's segments may have at most, and the initial window in segments; 0:
+	 * none. And whether no ACK is delayed. */
+	uint16_t advmss, initcwnd;
+	bool quickack;
 };
 
 /* ---- connections ---- */
@@ -253,6 +261,18 @@ void vma_tcp_conn_free(struct vma_tcp_conn *conn); /* for host->retire */
  * bind() without SO_REUSEADDR asks. Takes time by their number.
  */
 bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be);
+
+/* What a TIME_WAIT of the kernel's needs to know of a connection. */
+struct vma_tcp_closed {
+	struct vma_flow_key key;
+	uint32_t snd_nxt, rcv_nxt;
+};
+/*
+ * Control path. Of the connections with this local port, and the IPv4 address (NULL: any), that this side has closed
+ * first (TIME_WAIT, or on the way there): one for each local address, at most `most`. Looks at the latest 16,384.
+ */
+unsigned vma_tcp_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be, struct vma_tcp_closed *out,
+                              unsigned most);
 /* So many bytes of a connection, aligned as a pointer, are the host's own from retire on. */
 #define VMA_TCP_HOST_SPACE 48
 void *vma_tcp_conn_space(struct vma_tcp_conn *conn);
@@ -380,6 +400,14 @@ struct vma_tcp_listener_owner {
 	 */
 	void (*revoked)(struct vma_tcp_listener *listener, void *arg);
 };
+/*
+ * A connection of a listener that other processes serve, too (<vma/nic_group.h>), is pending until it is accepted: it
+ * may become another process's. accept: any thread; false, it has, and is to be forsaken, which is control path: it is
+ * over, and the peer is told nothing. A pending one is not to be steered.
+ */
+bool vma_tcp_is_pending(const struct vma_tcp_conn *conn);
+bool vma_tcp_accept(struct vma_tcp_conn *conn);
+void vma_tcp_forsake(struct vma_tcp_conn *conn);
 struct vma_tcp_listen_attr {
 	const struct vma_tcp_listener_owner *owner;
 	void *arg;
@@ -394,10 +422,20 @@ struct vma_tcp_listen_attr {
 int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, struct vma_tcp_listener **out);
 /*
  * Control path. Requests that have not come yet are dropped, for the peers to ask again, and those that are half open
- * may become connections, until there are none, or for so long. Drives the ring.
+ * may become connections, until there are none, or for so long. Drives the ring. If other processes serve the listener,
+ * too, requests to come are theirs instead, and what is half open becomes theirs with the close.
  */
 void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns);
-/* Control path. Half-open connections end with RST; those accepted live on, steered by themselves. */
+/*
+ * Control path. The listener's flow goes back to the kernel at once, for whoever listens there. Connections go on with
+ * rules of their own, and those half open may still be accepted until the listener is closed. Drives the ring.
+ */
+void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener);
+bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener); /* none is half open */
+/*
+ * Control path. Half-open connections end with RST; those accepted live on, steered by themselves. Requests on their
+ * way are refused; after vma_tcp_listener_finish they are dropped, for another listener to be asked.
+ */
 void vma_tcp_listener_close(struct vma_tcp_listener *listener);
 void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog);
 /* From accepted, or later by whoever holds the connection. Events that came before are told again at once. */
@@ -418,6 +456,7 @@ struct vma_tcp_export {
 	uint16_t mss;              /* as the peer announced it */
 	uint8_t snd_scale, rcv_scale;
 	bool has_scale, has_sack, has_ts;
+	bool moved_bytes;      /* the owner has read or written some */
 	bool fin_received;     /* at rcv_nxt */
 	bool shut_rd, shut_wr; /* by this side: a FIN has been, or is to be, sent behind `unacked` */
 };
