@@ -197,6 +197,11 @@ void vma_conf_load(struct vma_conf *conf, char *const *env)
 	conf_load_as(conf, env, getauxval(AT_SECURE) != 0, false);
 }
 
+void vma_conf_peek(struct vma_conf *conf, char *const *env)
+{
+	conf_load_as(conf, env, getauxval(AT_SECURE) != 0, true);
+}
+
 void vma_conf_log_attr(const struct vma_conf *conf, struct vma_log_attr *attr)
 {
 	*attr = (struct vma_log_attr){
@@ -212,7 +217,7 @@ int vma_conf_start(struct vma_conf *conf, char *const *env)
 	struct vma_log_attr attr;
 	int rc;
 
-	conf_load_as(conf, env, getauxval(AT_SECURE) != 0, true);
+	vma_conf_peek(conf, env);
 	vma_conf_log_attr(conf, &attr);
 	rc = vma_log_init(&attr);
 	vma_conf_load(conf, env);

@@ -194,7 +194,7 @@ static int adopt_locked(int epfd, struct epoll_set **out)
 }
 
 /* A thread of the parent's may have been here, and is not in the child. */
-static void forked(void)
+static __attribute__((cold)) void forked(void)
 {
 	pthread_mutex_init(&adopt_lock, NULL);
 }

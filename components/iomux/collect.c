@@ -65,10 +65,13 @@ static void told(struct epoll_set *set, struct epoll_item *item, uint32_t own, u
 	item->os_events = 0;
 	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) & ~mask & EPOLLIN)
 		atomic_store_explicit(&set->drive_first, true, memory_order_relaxed);
-	if (item->events & EPOLLONESHOT)
+	if (item->events & EPOLLONESHOT) {
 		atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
-	else if (is_level(item) && own != 0)
+		if (iomux_file_asks(item->file) != 0)
+			epoll_item_count_rings(item);
+	} else if (is_level(item) && own != 0) {
 		epoll_item_enqueue(set, item, false);
+	}
 }
 
 /*

@@ -60,6 +60,10 @@ static int enter_by_duplicate(struct epoll_set *set, struct epoll_item *item, st
  * S is changed, and is asked at the next chance whether it has something. A file that knows all by itself (own_poll)
  * has no shadow there: no system call, whatever the program does with its registration. Of a change of that the watcher
  * is told under the lock, after whatever was done here.
+ *
+ * A forked process that has not used the set yet has its parent's S, and a change would be the parent's: what the
+ * process closes, the kernel would go on to tell its parent of. So S stays as it is, and epoll_set_refresh makes one of
+ * the process's own from the items.
  */
 int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 {
@@ -69,7 +73,7 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 
 	item->in_s = op == EPOLL_CTL_MOD ? was_in_s : op == EPOLL_CTL_ADD && !atomic_load(&item->file->own_poll);
 	item->out_left = false;
-	if (op == EPOLL_CTL_ADD ? !item->in_s : !was_in_s)
+	if (set->forked || (op == EPOLL_CTL_ADD ? !item->in_s : !was_in_s))
 		return check_flags(item->events);
 	set->asked.tsc = 0;
 	if (op != EPOLL_CTL_DEL)
@@ -135,6 +139,8 @@ static int modify(struct epoll_set *set, struct epoll_item *item, const struct e
 		epoll_item_set_events(item, events, data);
 		atomic_store_explicit(&item->wanted, shot, memory_order_relaxed);
 	}
+	if (iomux_file_asks(item->file) != 0)
+		epoll_item_count_rings(item);
 	enqueue_if_ready(set, item);
 	return rc;
 }

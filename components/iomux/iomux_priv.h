@@ -71,6 +71,10 @@ static inline uint64_t iomux_file_rings(struct vma_file *file)
 {
 	return file->ops->rings != NULL ? file->ops->rings(file) : 0;
 }
+static inline uint64_t iomux_file_asks(struct vma_file *file)
+{
+	return file->ops->asks != NULL ? file->ops->asks(file) : 0;
+}
 /*
  * The OS has told of events of a shadow. An error is passed on at once: the internal thread hears of it as well, but
  * perhaps later than the application's next send or receive, which is to return it.
@@ -133,6 +137,8 @@ struct members_ours {
 	struct vma_file *file; /* found again by fd, and the same if id is */
 	uint64_t id;
 	bool queued;    /* stands in its queue, and holds it */
+	bool own_poll;  /* the file answered all by itself when it was looked at last: the OS is not asked */
+	short events;   /* as they were asked for */
 	uint32_t index; /* in fds */
 	int fd;         /* the application's */
 	uint32_t accept, got;
@@ -147,9 +153,9 @@ struct members {
 	/* private */
 	bool bad; /* select: one is not open */
 	uint32_t signals;
-	uint64_t about; /* what is asked, as a hash */
-	bool os_ready;  /* the OS has found one when it was asked last */
-	uint64_t rings;
+	uint64_t about;       /* what is asked, as a hash */
+	bool os_ready;        /* the OS has found one when it was asked last */
+	uint64_t rings, asks; /* asks: on which those that are asked for EPOLLIN listen */
 	struct vma_thread *self;
 	int count; /* members that are ready */
 	unsigned looks;
@@ -191,7 +197,7 @@ struct epoll_item {
 	bool in_s;          /* the shadow is, */
 	bool out_left;      /* but not asked whether it is writable: the file knew by itself */
 
-	uint64_t rings; /* under set->leaf */
+	uint64_t rings, asks; /* under set->leaf */
 	struct vma_retired retired;
 };
 TAILQ_HEAD(epoll_pending, epoll_item);
@@ -207,7 +213,7 @@ struct epoll_set {
 	_Alignas(64) pthread_mutex_t lock; /* collecting (by trylock only) and epoll_ctl */
 	int s;
 	_Atomic bool stale; /* S does not hold what it should: made anew at the next use */
-	bool forked;        /* and so are the lists */
+	bool forked;        /* and so are the lists; until then S is the parent's, and is not changed */
 	bool ours_first;    /* the OS's events filled the last call */
 	uint8_t strays;     /* questions in a row that S has answered with a member that has gone */
 	int kick;           /* see kernel_wait.c; -1 */
@@ -227,8 +233,8 @@ struct epoll_set {
 
 	pthread_mutex_t leaf; /* rings and free places; nothing is called under it that takes a lock */
 	struct epoll_item *free;
-	uint32_t ring_users[64];
-	_Atomic uint64_t rings;
+	uint32_t ring_users[64], askers[64];
+	_Atomic uint64_t rings, asks; /* asks: those on which a member listens that is asked for EPOLLIN */
 };
 static inline struct epoll_set *epoll_set(struct vma_file *file)
 {

@@ -209,37 +209,43 @@ static void on_ready(struct vma_watcher *watcher, uint32_t events)
 	vma_file_ready(&item->set->file, EPOLLIN);
 }
 
-static void count_bits(struct epoll_set *set, uint64_t bits, int change)
+/* One of them counts for other rings than before. True: *rings has changed. */
+static bool count_bits(uint32_t users[64], _Atomic uint64_t *rings, uint64_t before, uint64_t now)
 {
-	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
+	const uint64_t old = atomic_load_explicit(rings, memory_order_relaxed);
+	uint64_t all = old;
 
-	for (; bits != 0; bits &= bits - 1) {
-		unsigned bit = (unsigned)__builtin_ctzll(bits);
+	for (uint64_t bits = before ^ now; bits != 0; bits &= bits - 1) {
+		const unsigned bit = (unsigned)__builtin_ctzll(bits);
 
-		set->ring_users[bit] += (uint32_t)change;
-		rings = set->ring_users[bit] > 0 ? rings | 1ULL << bit : rings & ~(1ULL << bit);
+		users[bit] += now >> bit & 1 ? 1 : UINT32_MAX;
+		all = users[bit] > 0 ? all | 1ULL << bit : all & ~(1ULL << bit);
 	}
-	atomic_store_explicit(&set->rings, rings, memory_order_relaxed);
+	atomic_store_explicit(rings, all, memory_order_relaxed);
+	return all != old;
 }
 
 /* Asked under the lock, so that of two answers the later one stays. True: the set's rings are others now. */
 static bool count_rings(struct epoll_item *item)
 {
 	struct epoll_set *set = item->set;
-	uint64_t before, rings;
+	uint64_t rings = 0, asks = 0;
+	bool changed;
 
 	pthread_mutex_lock(&set->leaf);
-	before = atomic_load_explicit(&set->rings, memory_order_relaxed);
-	rings = atomic_load_explicit(&item->removed, memory_order_relaxed) ? 0 : iomux_file_rings(item->file);
-	count_bits(set, rings & ~item->rings, 1);
-	count_bits(set, item->rings & ~rings, -1);
+	if (!atomic_load_explicit(&item->removed, memory_order_relaxed))
+		rings = iomux_file_rings(item->file);
+	if (rings != 0 && (atomic_load_explicit(&item->wanted, memory_order_relaxed) & EPOLLIN) != 0)
+		asks = iomux_file_asks(item->file);
+	changed = count_bits(set->ring_users, &set->rings, item->rings, rings);
+	changed |= count_bits(set->askers, &set->asks, item->asks, asks);
 	item->rings = rings;
-	rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
+	item->asks = asks;
 	pthread_mutex_unlock(&set->leaf);
-	return rings != before;
+	return changed;
 }
 
-/* Sleepers watch the new rings, too; sets around this one count them as theirs. */
+/* Sleepers watch the new rings, too, and ask on them; sets around this one count them as theirs. */
 static void rings_changed(struct epoll_set *set)
 {
 	struct vma_watchers *watchers = atomic_load_explicit(&set->file.watchers, memory_order_acquire);
@@ -367,6 +373,8 @@ void epoll_item_park(struct epoll_set *set, struct epoll_item *item)
 	item->live = false;
 	item->parked = true;
 	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
+	if (iomux_file_asks(item->file) != 0)
+		epoll_item_count_rings(item);
 }
 
 static void unpark(struct epoll_item *item)
@@ -395,7 +403,7 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	item->fd = fd;
 	item->number_closed = item->is_pending = item->os_fd_own = item->in_s = false;
 	item->os_fd = fd;
-	item->rings = 0;
+	item->rings = item->asks = 0;
 	item->generation++;
 	atomic_store_explicit(&item->removed, false, memory_order_relaxed);
 	atomic_store(&item->ended, false);

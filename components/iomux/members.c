@@ -45,13 +45,17 @@ static void keep(struct members *members, uint32_t index, struct vma_file *file)
 	uint32_t now = iomux_file_poll(file);
 
 	*ours = (struct members_ours){.file = file, .id = file->id, .index = index, .fd = pfd->fd};
+	ours->events = pfd->events;
 	ours->accept = members_accept(members, (uint16_t)pfd->events);
 	ours->got = now & ours->accept;
 	members->count += ours->got != 0;
 	members->rings |= iomux_file_rings(file);
+	if (ours->accept & IOMUX_IN)
+		members->asks |= iomux_file_asks(file);
 	if (now & EPOLLOUT)
 		pfd->events &= (short)~IOMUX_OUT;
-	if (atomic_load_explicit(&file->own_poll, memory_order_relaxed))
+	ours->own_poll = file->kind != VMA_FILE_EPOLL && atomic_load_explicit(&file->own_poll, memory_order_relaxed);
+	if (ours->own_poll)
 		pfd->fd = -1;
 	else
 		members->n_shadows++;
@@ -102,12 +106,28 @@ static void give_to_os(struct members *members, unsigned at)
 	*ours = members->ours[--members->n_ours];
 }
 
+/* Handed over to the kernel meanwhile: the shadow is what the file is from now on. Whoever did that wakes this thread.
+ */
+static void take_shadow(struct members *members, struct members_ours *ours)
+{
+	struct pollfd *pfd = &members->fds[ours->index];
+
+	ours->own_poll = false;
+	pfd->fd = ours->fd;
+	pfd->events = ours->events;
+	members->n_shadows++;
+}
+
 static void find_rings(struct members *members)
 {
-	members->rings = 0;
-	for (unsigned i = 0; i < members->n_ours; i++)
-		if (is_still(&members->ours[i]))
-			members->rings |= iomux_file_rings(members->ours[i].file);
+	members->rings = members->asks = 0;
+	for (unsigned i = 0; i < members->n_ours; i++) {
+		if (!is_still(&members->ours[i]))
+			continue;
+		members->rings |= iomux_file_rings(members->ours[i].file);
+		if (members->ours[i].accept & IOMUX_IN)
+			members->asks |= iomux_file_asks(members->ours[i].file);
+	}
 }
 
 /* ---- looking and asking ---- */
@@ -154,6 +174,9 @@ static int look(struct members *members)
 			give_to_os(members, i--);
 			continue;
 		}
+		if (__builtin_expect(
+		            ours->own_poll && !atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed), 0))
+			take_shadow(members, ours);
 		ours->got = iomux_file_poll(ours->file) & ours->accept;
 		members->count += (told | ours->got) != 0;
 	}
@@ -228,6 +251,11 @@ static uint64_t wait_rings(struct vma_wait *wait)
 	return members->rings;
 }
 
+static uint64_t wait_asks(struct vma_wait *wait)
+{
+	return ((struct members *)wait->arg)->asks;
+}
+
 /*
  * A datagram wakes one of those in the queue. Who does not ask for data (but for errors, say) is no use there, and the
  * wake-up would be lost to those who do: all that he asks for he hears from the shadow, on which he sleeps as well.
@@ -280,6 +308,7 @@ static void wait_abandon(struct vma_wait *wait)
 static const struct vma_wait_ops wait_ops = {.ready = wait_ready,
                                              .ask_os = wait_ask_os,
                                              .rings = wait_rings,
+                                             .asks = wait_asks,
                                              .announce = wait_announce,
                                              .abandon = wait_abandon};
 
@@ -340,6 +369,7 @@ int members_wait(struct members *members, struct iomux_timeout *timeout, struct 
 	struct iomux_policy policy;
 	int found = members->count, driven = VMA_RAILS_FULL;
 
+	vma_rails_ask(members->asks);
 	if (found > 0 && is_complete(members))
 		return found;
 	self->pass_rings = members->rings;

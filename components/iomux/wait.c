@@ -69,6 +69,13 @@ static uint64_t wait_rings(struct vma_wait *wait)
 	return atomic_load_explicit(&call->set->rings, memory_order_relaxed);
 }
 
+static uint64_t wait_asks(struct vma_wait *wait)
+{
+	struct call *call = wait->arg;
+
+	return atomic_load_explicit(&call->set->asks, memory_order_relaxed);
+}
+
 /* Who was woken and leaves with nothing, or with something else. */
 static void pass_on(struct epoll_set *set)
 {
@@ -109,6 +116,7 @@ static void wait_abandon(struct vma_wait *wait)
 static const struct vma_wait_ops wait_ops = {.ready = wait_ready,
                                              .ask_os = wait_ask_os,
                                              .rings = wait_rings,
+                                             .asks = wait_asks,
                                              .announce = wait_announce,
                                              .abandon = wait_abandon};
 
@@ -159,6 +167,7 @@ static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thr
 	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
 	int n, driven = VMA_RAILS_FULL;
 
+	vma_rails_ask(atomic_load_explicit(&set->asks, memory_order_relaxed));
 	if (atomic_load_explicit(&set->drive_first, memory_order_relaxed)) {
 		atomic_store_explicit(&set->drive_first, false, memory_order_relaxed);
 		vma_rails_progress(rings);

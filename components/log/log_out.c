@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <termios.h>
@@ -33,6 +34,34 @@ static _Atomic unsigned lost_lines;
 static int file_fd = -1;
 static dev_t file_dev;
 static ino_t file_ino;
+
+/* What was stderr when the process started; 0: nothing was. */
+static dev_t stderr_dev;
+static ino_t stderr_ino;
+
+__attribute__((constructor)) static void note_stderr(void)
+{
+	struct stat st;
+
+	if (fstat(STDERR_FILENO, &st) == 0) {
+		stderr_dev = st.st_dev;
+		stderr_ino = st.st_ino;
+	}
+}
+
+/*
+ * A program that has closed its stderr may get the number for a connection, and a line must not go to the peer. A
+ * network socket that was stderr from the start (inetd) is wanted as such.
+ */
+static bool stderr_is_a_connection(void)
+{
+	struct stat st;
+	int domain = AF_UNIX;
+	socklen_t len = sizeof(domain);
+
+	return syscall(SYS_getsockopt, STDERR_FILENO, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain != AF_UNIX &&
+	       fstat(STDERR_FILENO, &st) == 0 && (st.st_dev != stderr_dev || st.st_ino != stderr_ino);
+}
 
 static bool is_terminal(int fd)
 {
@@ -81,6 +110,8 @@ static int write_quietly(int fd, const char *bytes, size_t len)
 	uint64_t before = 0, pending = 0;
 	int rc;
 
+	if (fd == STDERR_FILENO && stderr_is_a_connection())
+		return 0;
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &block, &before, sizeof(block));
 	if ((before & block) != 0)
 		syscall(SYS_rt_sigpending, &pending, sizeof(pending));

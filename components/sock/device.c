@@ -28,8 +28,12 @@ static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Said once per interface and reason. A reason of the interface itself ends with it: net tells of changes. */
 static int check_link(const struct vma_conf *conf, const struct vma_net_link *link)
 {
-	if (conf->nic == VMA_CONF_NIC_NONE || (link->flags & IFF_LOOPBACK) != 0)
+	if ((link->flags & IFF_LOOPBACK) != 0)
 		return -EOPNOTSUPP;
+	if (conf->nic == VMA_CONF_NIC_NONE) {
+		vma_log_once(VMA_LOG_INFO, "no interface is offloaded: VMA_NIC is none");
+		return -EOPNOTSUPP;
+	}
 	if (link->hw_type != ARPHRD_ETHER) {
 		vma_log_once(VMA_LOG_INFO, "%s: not offloaded: it is not Ethernet", link->name);
 		return -EOPNOTSUPP;
@@ -58,7 +62,8 @@ static bool may_own(void)
 	if ((have & 1ULL << CAP_NET_RAW) == 0)
 		return false;
 	return (have & 1ULL << CAP_SYS_ADMIN) != 0 ||
-	       ((have & 1ULL << CAP_BPF) != 0 && (have & 1ULL << CAP_NET_ADMIN) != 0);
+	       ((have & 1ULL << CAP_BPF) != 0 && (have & 1ULL << CAP_PERFMON) != 0 &&
+	        (have & 1ULL << CAP_NET_ADMIN) != 0);
 }
 
 /* ---- opening ---- */
@@ -86,10 +91,12 @@ static int open_nic(struct vma_engine *engine, const struct vma_net_link *link, 
 	if (rc != -ECONNREFUSED)
 		return rc;
 	if (may_own()) {
-		vma_log_info("%s: %s: this process owns it alone", link->name,
-		             vmad_path != NULL ? "vmad does not answer" : "there is no program vmad");
 		attr.owner = VMA_NIC_OWNER_SELF;
-		return vma_nic_open(spec, &attr, out);
+		rc = vma_nic_open(spec, &attr, out);
+		if (rc == 0)
+			vma_log_info("%s: %s: this process owns it alone", link->name,
+			             vmad_path != NULL ? "vmad does not answer" : "there is no program vmad");
+		return rc;
 	}
 	vma_log_debug("%s: not offloaded: this process may not own it itself", link->name);
 	return rc;
@@ -191,7 +198,30 @@ int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_devic
 	return rc;
 }
 
-void device_fork_child(void)
+/* ---- fork ---- */
+
+#define INHERITED_MAX 16
+
+static uint32_t inherited[INHERITED_MAX]; /* interfaces that the parent had open */
+static unsigned n_inherited;
+
+/* A parent without an engine has what its own parent had. */
+__attribute__((cold)) void device_fork_child(struct vma_engine *engine)
 {
 	pthread_mutex_init(&devices_lock, NULL);
+	if (engine == NULL)
+		return;
+	n_inherited = 0;
+	for (struct vma_device *device = engine->priv->devices; device != NULL && n_inherited < INHERITED_MAX;
+	     device = device->priv->next)
+		if (device->nic != NULL)
+			inherited[n_inherited++] = device->ifindex;
+}
+
+void device_open_inherited(struct vma_engine *engine)
+{
+	struct vma_device *device;
+
+	for (unsigned i = 0; i < n_inherited; i++)
+		vma_device_get(engine, inherited[i], &device);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 extern char **environ;
 
 struct vma_engine *_Atomic vma_engine_now;
+_Atomic bool vma_sockets_stay;
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool failed; /* and it has been said why */
 
@@ -240,7 +242,42 @@ void vma_engine_fork_parent(void)
 	file_fork_parent();
 }
 
-static void leave_behind(struct vma_engine *engine)
+/* Whether the child will want an engine: a connection that it uses becomes the kernel's, other sockets are offloaded.
+ */
+static void look_for_heir(struct vma_file *file, void *arg)
+{
+	bool *found = arg;
+	int listens = 0;
+	socklen_t len = sizeof(listens);
+
+	if (!file->is_heir || *found || atomic_load(&file->os_only))
+		return;
+	if (file->kind == VMA_FILE_TCP)
+		syscall(SYS_getsockopt, atomic_load_explicit(&file->fd, memory_order_relaxed), SOL_SOCKET,
+		        SO_ACCEPTCONN, &listens, &len);
+	*found = file->kind == VMA_FILE_UDP || listens != 0;
+}
+
+void vma_engine_start_early(void)
+{
+	const int saved = errno;
+	struct vma_engine *engine = NULL;
+	struct vma_thread *self;
+	bool heirs = false;
+
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
+		return;
+	self = vma_enter();
+	vma_file_each(look_for_heir, &heirs);
+	if (heirs)
+		engine = vma_engine_start();
+	if (engine != NULL)
+		device_open_inherited(engine);
+	vma_leave(self);
+	errno = saved;
+}
+
+static __attribute__((cold)) void leave_behind(struct vma_engine *engine)
 {
 	int fds[FDS_MAX];
 	unsigned n = vma_net_fds(engine->net, fds, FDS_MAX);
@@ -251,7 +288,7 @@ static void leave_behind(struct vma_engine *engine)
 	vma_stats_forked(engine->stats);
 }
 
-void vma_engine_fork_child(void)
+__attribute__((cold)) void vma_engine_fork_child(void)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
 	struct vma_thread *self;
@@ -261,7 +298,7 @@ void vma_engine_fork_child(void)
 	pthread_mutex_init(&start_lock, NULL);
 	atomic_store_explicit(&failed, false, memory_order_relaxed);
 	atomic_store_explicit(&vma_engine_now, NULL, memory_order_relaxed);
-	device_fork_child();
+	device_fork_child(engine);
 	rails_fork_child();
 	internal_fork_child();
 	if (engine != NULL)

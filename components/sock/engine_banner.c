@@ -1,7 +1,10 @@
 /* engine_banner - what the library says when it starts: version, command line, and the parameters. */
 #include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -47,11 +50,31 @@ static void show_machine(void)
 	}
 }
 
+/*
+ * A tree of processes says it once. A forked child knows by its memory; a program that was started, by the statistics
+ * file of its parent, of which nothing but its owner is looked at. (Another shell in between is not seen.)
+ */
+static bool was_said(const struct vma_conf *conf)
+{
+	static bool said;
+	char path[PATH_MAX];
+	struct stat st;
+	bool before = said;
+
+	said = true;
+	if (before)
+		return true;
+	snprintf(path, sizeof(path), "%s/vmastat.%ld", conf->stats_shmem_dir, syscall(SYS_getppid));
+	return conf->stats_shmem_dir[0] != '\0' && lstat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+	       (st.st_uid == geteuid() || st.st_uid == 0);
+}
+
+/* From details on each process says it. */
 void engine_banner(const struct vma_conf *conf)
 {
 	char line[512];
 
-	if (!vma_log_on(VMA_LOG_INFO))
+	if (!vma_log_on(VMA_LOG_INFO) || (was_said(conf) && !vma_log_on(VMA_LOG_DETAILS)))
 		return;
 	command_line(line, sizeof(line));
 	vma_log_info(RULE);

@@ -36,7 +36,9 @@ void engine_find_vmad(char *path, size_t size);
 void vma_threads_forked_child(void);
 
 /* device.c */
-void device_fork_child(void);
+void device_fork_child(struct vma_engine *engine); /* the parent's; NULL: it had none */
+/* Those that the process had which forked this one. */
+void device_open_inherited(struct vma_engine *engine);
 
 /* rail.c */
 void rails_fork_child(void);

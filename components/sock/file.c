@@ -106,7 +106,7 @@ void file_fork_parent(void)
  * A thread that is not in the child may have held the file's lock, so it is made anew before the file's own code runs;
  * what that thread was changing is for ops->forked to put right. Sleepers stayed with the parent.
  */
-static void file_forked(struct vma_file *file, void *arg)
+static __attribute__((cold)) void file_forked(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	pthread_mutex_init(&file->lock, NULL);
@@ -128,59 +128,9 @@ static void mend_list(void)
 	}
 }
 
-void file_fork_child(void)
+__attribute__((cold)) void file_fork_child(void)
 {
 	pthread_mutex_init(&all_lock, NULL);
 	mend_list();
 	vma_file_each(file_forked, NULL);
-}
-
-/* ---- whether, and why not ---- */
-
-static const char *const reason_texts[] = {
-#define X(name, text) [VMA_SOCK_##name] = text,
-        VMA_SOCK_REASONS(X)
-#undef X
-};
-
-const char *vma_sock_reason_text(enum vma_sock_reason reason)
-{
-	return (size_t)reason < sizeof(reason_texts) / sizeof(reason_texts[0]) ? reason_texts[reason] : "unknown";
-}
-
-enum vma_sock_reason vma_sock_reason_of(int error)
-{
-	switch (-error) {
-	case 0:
-		return VMA_SOCK_OFFLOADED;
-	case EADDRINUSE:
-		return VMA_SOCK_PORT_SHARED;
-	case ENOMEM:
-	case ENOSPC:
-	case EMFILE:
-	case ENFILE:
-		return VMA_SOCK_NO_MEMORY;
-	default:
-		return VMA_SOCK_NO_DEVICE;
-	}
-}
-
-static enum vma_sock_reason reason_of(struct vma_file *file)
-{
-	return file != NULL && file->ops->reason != NULL ? file->ops->reason(file) : VMA_SOCK_TYPE;
-}
-
-int vma_sock_query(int fd, const char **text)
-{
-	enum vma_sock_reason reason;
-	struct vma_thread *self;
-
-	if (vma_fd_lookup(fd) == NULL && syscall(SYS_fcntl, fd, F_GETFD) < 0)
-		return -EBADF;
-	self = vma_enter();
-	reason = reason_of(vma_fd_lookup(fd));
-	vma_leave(self);
-	if (text != NULL)
-		*text = vma_sock_reason_text(reason);
-	return reason == VMA_SOCK_OFFLOADED;
 }

@@ -314,7 +314,7 @@ int internal_start(struct vma_engine *engine)
 	return 0;
 }
 
-void internal_fork_child(void)
+__attribute__((cold)) void internal_fork_child(void)
 {
 	close_fds();
 	internal.engine = NULL;

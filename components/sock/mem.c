@@ -4,6 +4,7 @@
  * The application's malloc may be interrupted by a handler that calls us; ours is only called inside, where handlers do
  * not run. A sanitizer's build uses libc's, or the sanitizer would see nothing.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,19 +47,78 @@ const char *vma_je_malloc_conf = "narenas:1,dirty_decay_ms:1000,muzzy_decay_ms:0
 #define LOG2_LINE 6
 #define ZERO 0x40 /* MALLOCX_ZERO */
 
+/*
+ * Held for reading by who is inside jemalloc, and for writing by fork. So at a fork no thread has one of jemalloc's own
+ * locks or is in the middle of a change, and the child may use what it finds: jemalloc's handlers, which write to every
+ * page that has a lock of its own, in parent and child, are left out (mk/sources.mk).
+ *
+ * Argument: every way into jemalloc goes through here. These are the calls below, and the end of a thread
+ * (vma_je_key_create); it has no thread of its own (background_thread is off). What it keeps for a thread lies in its
+ * own memory, not in the thread's, so what belonged to the parent's other threads stays valid in the child, unused.
+ * The lock is the innermost one: nothing is called from inside jemalloc that takes another of ours.
+ */
+static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+static void (*je_thread_ended)(void *);
+
+static void before_fork(void)
+{
+	pthread_rwlock_wrlock(&gate);
+}
+
+static void after_fork_parent(void)
+{
+	pthread_rwlock_unlock(&gate);
+}
+
+/* Who waited at the gate is not in the child. */
+static __attribute__((cold)) void after_fork_child(void)
+{
+	gate = (pthread_rwlock_t)PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+}
+
+static void thread_ended(void *arg)
+{
+	pthread_rwlock_rdlock(&gate);
+	je_thread_ended(arg);
+	pthread_rwlock_unlock(&gate);
+}
+
+/* What jemalloc calls for pthread_key_create, once, when it starts. */
+int vma_je_key_create(pthread_key_t *key, void (*end)(void *));
+int vma_je_key_create(pthread_key_t *key, void (*end)(void *))
+{
+	int rc = pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+
+	je_thread_ended = end;
+	return rc != 0 ? rc : pthread_key_create(key, thread_ended);
+}
+
+static void *alloc(size_t size, int flags)
+{
+	void *memory;
+
+	pthread_rwlock_rdlock(&gate);
+	memory = vma_je_mallocx(size == 0 ? 1 : size, flags);
+	pthread_rwlock_unlock(&gate);
+	return memory;
+}
+
 void *vma_alloc(size_t size)
 {
-	return vma_je_mallocx(size == 0 ? 1 : size, LOG2_LINE | ZERO);
+	return alloc(size, LOG2_LINE | ZERO);
 }
 
 void *vma_alloc_bytes(size_t size)
 {
-	return vma_je_mallocx(size == 0 ? 1 : size, LOG2_LINE);
+	return alloc(size, LOG2_LINE);
 }
 
 void vma_free(void *memory)
 {
-	if (memory != NULL)
-		vma_je_dallocx(memory, 0);
+	if (memory == NULL)
+		return;
+	pthread_rwlock_rdlock(&gate);
+	vma_je_dallocx(memory, 0);
+	pthread_rwlock_unlock(&gate);
 }
 #endif

@@ -125,6 +125,7 @@ static int make(struct vma_device *device, const struct vma_ring_key *key, struc
 		vma_free(rail);
 		return rc;
 	}
+	rail->member = vma_ring_qp(rail->ring)->member;
 	rail->next_of_device = device->priv->rails;
 	device->priv->rails = rail;
 	device->priv->rails_made++;
@@ -248,7 +249,7 @@ void vma_rail_put(struct vma_rail *rail)
 		rail_put_last(rail);
 }
 
-void rails_fork_child(void)
+__attribute__((cold)) void rails_fork_child(void)
 {
 	pthread_mutex_init(&rails_lock, NULL);
 	rail_tcp_fork_child();
@@ -299,6 +300,23 @@ static inline int drive(struct vma_thread *self, struct vma_ring *ring, bool tim
 		self->readable = NULL;
 	}
 	return n;
+}
+
+/* Between two threads a step may be lost; that it moves is all that counts. */
+void vma_rails_ask_slow(uint64_t rings)
+{
+	for (; rings != 0; rings &= rings - 1) {
+		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(rings)], memory_order_acquire);
+
+		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
+			struct vma_nic_member *member = rail->member;
+
+			if (member != NULL && atomic_load_explicit(&member->groups, memory_order_relaxed) != 0)
+				atomic_store_explicit(&member->asks,
+				                      atomic_load_explicit(&member->asks, memory_order_relaxed) + 1,
+				                      memory_order_relaxed);
+		}
+	}
 }
 
 static inline __attribute__((always_inline)) int progress(uint64_t rings, bool timers)

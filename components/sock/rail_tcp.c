@@ -28,23 +28,46 @@ static uint64_t now_ns(void *arg)
 	return clock_ns();
 }
 
-static bool os_has_timestamps(void)
+/* The text of net.ipv4.NAME. False: it cannot be read. */
+static bool read_sysctl(const char *name, char text[96])
 {
-	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/sys/net/ipv4/tcp_timestamps", O_RDONLY | O_CLOEXEC);
-	char value = '1';
+	char path[64];
+	int fd;
+	long got;
 
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/%s", name);
+	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return true; /* the kernel's default */
-	if (syscall(SYS_read, fd, &value, 1) != 1)
-		value = '1';
+		return false;
+	got = syscall(SYS_read, fd, text, 95);
 	syscall(SYS_close, fd);
-	return value != '0';
+	text[got > 0 ? got : 0] = '\0';
+	return got > 0;
+}
+
+/* The kernel's default of all that is asked for here is on. */
+static bool os_has(const char *name)
+{
+	char text[96];
+
+	return !read_sysctl(name, text) || text[0] != '0';
+}
+
+/* A bound, at least 1; 0: not known. */
+static uint32_t os_bound(const char *name)
+{
+	char text[96];
+	uint32_t value;
+
+	if (!read_sysctl(name, text) || sscanf(text, "%" SCNu32, &value) != 1)
+		return 0;
+	return value != 0 ? value : 1;
 }
 
 static bool wants_timestamps(const struct vma_conf *conf)
 {
 	return conf->tcp_timestamp_option == TIMESTAMPS_ON ||
-	       (conf->tcp_timestamp_option == TIMESTAMPS_AS_OS && os_has_timestamps());
+	       (conf->tcp_timestamp_option == TIMESTAMPS_AS_OS && os_has("tcp_timestamps"));
 }
 
 /*
@@ -55,18 +78,12 @@ static struct vma_tcp_memory memory;
 
 static void know_memory(void)
 {
-	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/sys/net/ipv4/tcp_mem", O_RDONLY | O_CLOEXEC);
 	const int64_t page = sysconf(_SC_PAGESIZE);
 	int64_t pressure = sysconf(_SC_PHYS_PAGES) / 16, limit = pressure / 2 * 3;
-	char text[96] = "";
-	long got;
+	char text[96];
 
-	if (fd >= 0) {
-		got = syscall(SYS_read, fd, text, sizeof(text) - 1);
-		syscall(SYS_close, fd);
-		text[got > 0 ? got : 0] = '\0';
+	if (read_sysctl("tcp_mem", text))
 		sscanf(text, "%*s %" SCNd64 " %" SCNd64, &pressure, &limit);
-	}
 	memory.pressure = pressure * page;
 	memory.limit = limit * page;
 }
@@ -87,6 +104,12 @@ static int make(struct vma_rail *rail, struct vma_tcp **out)
 	                 .idle = tcp_care_idle,
 	                 .arg = rail},
 	        .no_timestamps = !wants_timestamps(&engine->conf),
+	        .no_sack = !os_has("tcp_sack"),
+	        .no_window_scaling = !os_has("tcp_window_scaling"),
+	        .no_idle_restart = !os_has("tcp_slow_start_after_idle"),
+	        .no_rcvbuf_growth = !os_has("tcp_moderate_rcvbuf"),
+	        .orphans_max = os_bound("tcp_max_orphans"),
+	        .time_wait_max = os_bound("tcp_max_tw_buckets"),
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
 	        .quickack = engine->conf.tcp_quickack,
 	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,

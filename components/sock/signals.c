@@ -10,6 +10,7 @@
  * application's handler at once, or to the default action. The same signals sent by somebody must wait, but cannot be
  * blocked, or a fault would kill: one of each is kept in the thread, as the kernel keeps one, and queued at the end.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -25,6 +26,7 @@
 #include "thread_priv.h"
 
 #define SIGNALS 65
+#define LOOK_NSEC 10000000  /* between two looks for handlers that were installed unseen */
 #define KERNEL_MASK_BYTES 8 /* what the kernel has of a sigset_t */
 
 typedef void (*any_handler)(int sig, siginfo_t *info, void *context);
@@ -41,6 +43,7 @@ static struct {
 } signals[SIGNALS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool started;
+bool signals_are_unseen;
 
 static bool is_action(any_handler handler)
 {
@@ -315,6 +318,59 @@ static int current_action(int sig, struct sigaction *out)
 	return 0;
 }
 
+/*
+ * Under the lock. Wraps handlers that were installed unseen: by the C library's own sigaction in a program that has
+ * opened this library by name, or by a system call. How many of them there were, and how many restart calls.
+ */
+static void wrap_unseen(unsigned *found, unsigned *restarting)
+{
+	struct sigaction action;
+
+	*found = *restarting = 0;
+	for (int sig = 1; sig < SIGNALS; sig++) {
+		if (vma_os.sigaction(sig, NULL, &action) != 0 || action.sa_sigaction == wrapper ||
+		    action.sa_sigaction == fault || (is_action(action.sa_sigaction) && !is_fault_signal(sig)))
+			continue;
+		install(sig, &action);
+		if (is_action(action.sa_sigaction))
+			continue;
+		++*found;
+		*restarting += (action.sa_flags & SA_RESTART) != 0;
+	}
+}
+
+/*
+ * The C library's own signals (setuid, pthread_cancel) end a sleep as well, and restart calls: so does what is not
+ * found here. If several handlers are found, nobody knows which of them ran: then the call ends.
+ */
+void signals_ran_unseen(struct vma_thread *self)
+{
+	unsigned found, restarting;
+
+	pthread_mutex_lock(&lock);
+	wrap_unseen(&found, &restarting);
+	pthread_mutex_unlock(&lock);
+	if (found == 0)
+		return;
+	self->signals++;
+	if (restarting < found)
+		self->interrupts++;
+}
+
+void signals_look(void)
+{
+	static _Atomic uint64_t due_tsc;
+	uint64_t now = vma_tsc(), due = atomic_load_explicit(&due_tsc, memory_order_relaxed);
+	unsigned found, restarting;
+
+	/* One of the threads that spin. */
+	if (now < due || !atomic_compare_exchange_strong(&due_tsc, &due, now + vma_tsc_of_nsec(LOOK_NSEC)))
+		return;
+	pthread_mutex_lock(&lock);
+	wrap_unseen(&found, &restarting);
+	pthread_mutex_unlock(&lock);
+}
+
 int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old)
 {
 	struct sigaction before = {0}, wanted = {0};
@@ -349,6 +405,7 @@ void vma_signals_start(void)
 
 	pthread_mutex_lock(&lock);
 	if (!atomic_load(&started)) {
+		signals_are_unseen = dlsym(RTLD_DEFAULT, "sigaction") == (void *)vma_os.sigaction;
 		vma_tsc_of_nsec(1); /* measured now, not in somebody's first wait */
 		for (int sig = 1; sig < SIGNALS; sig++)
 			if (vma_os.sigaction(sig, NULL, &action) == 0 &&

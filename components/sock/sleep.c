@@ -37,6 +37,8 @@
 
 /* How many sleep for the rings of each bit. Not in the rail, which may end, and its bit be another's, meanwhile. */
 static _Atomic uint32_t sleepers[64];
+/* And how many of them for a listener there. */
+static _Atomic uint32_t askers[64];
 
 bool has_sleepers(unsigned bit)
 {
@@ -61,6 +63,46 @@ void hand_over_watch(unsigned bit, const struct vma_thread *self)
 	}
 }
 
+/*
+ * Who gives connections to processes is to know that one sleeps until a listener of this bit's rings has some. Two
+ * threads may come and go at the same time and leave the older number: until the next sleep the process counts as one
+ * that works, or as one that sleeps, which what it does not accept will show.
+ */
+static void tell_of_askers(unsigned bit)
+{
+	const uint32_t sleeps = atomic_load(&askers[bit]) != 0;
+
+	for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail))
+		if (rail->member != NULL)
+			atomic_store_explicit(&rail->member->sleeps, sleeps, memory_order_relaxed);
+}
+
+static void begin_asking(struct vma_thread *self, uint64_t rings)
+{
+	self->asks = rings;
+	for (; rings != 0; rings &= rings - 1) {
+		const unsigned bit = (unsigned)__builtin_ctzll(rings);
+
+		atomic_fetch_add(&askers[bit], 1);
+		tell_of_askers(bit);
+	}
+}
+
+/* Until now it has asked. */
+static void end_asking(struct vma_thread *self)
+{
+	uint64_t rings = self->asks;
+
+	self->asks = 0;
+	vma_rails_ask(rings);
+	for (; rings != 0; rings &= rings - 1) {
+		const unsigned bit = (unsigned)__builtin_ctzll(rings);
+
+		atomic_fetch_sub(&askers[bit], 1);
+		tell_of_askers(bit);
+	}
+}
+
 static void lie_down(struct vma_thread *self, uint64_t rings)
 {
 	atomic_store(&self->rings, rings);
@@ -73,6 +115,7 @@ static void get_up(struct vma_thread *self)
 {
 	uint64_t rings = atomic_exchange(&self->rings, 0);
 
+	end_asking(self);
 	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
 	for (; rings != 0; rings &= rings - 1) {
 		unsigned bit = (unsigned)__builtin_ctzll(rings);
@@ -136,8 +179,10 @@ void vma_wait_tidy(struct vma_thread *self)
 
 void vma_wait_forked_child(void)
 {
-	for (unsigned bit = 0; bit < 64; bit++)
+	for (unsigned bit = 0; bit < 64; bit++) {
 		atomic_store(&sleepers[bit], 0);
+		atomic_store(&askers[bit], 0);
+	}
 	lead_forked_child();
 	spin_forked_child();
 }
@@ -168,6 +213,7 @@ struct bed {
 	unsigned n;
 	bool look_again;                  /* something may have come while arming */
 	bool crowded;                     /* the last sleep was on our own descriptors alone */
+	bool interrupted;                 /* a handler has ended it */
 	uint8_t bit_of[VMA_THREAD_RAILS]; /* rings, of the descriptors behind the thread's own */
 	uint64_t rung, rung_twice;        /* by bit: have ended the last sleep, the last two */
 	struct vma_ring_patience patience;
@@ -257,8 +303,12 @@ static void cancelled_asleep(void *arg)
  * AddressSanitizer would believe for ever that it is in use. */
 static int sleep_on(struct bed *bed, struct pollfd *fds, unsigned n, uint64_t left)
 {
+	int rc;
+
 	bed->timeout = (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
-	return vma_os.ppoll(fds, n, left == UINT64_MAX ? NULL : &bed->timeout, NULL);
+	rc = vma_os.ppoll(fds, n, left == UINT64_MAX ? NULL : &bed->timeout, NULL);
+	bed->interrupted = rc < 0 && errno == EINTR;
+	return rc;
 }
 
 /*
@@ -325,7 +375,7 @@ static int sleep_once(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
 	struct vma_thread *self = wait->self;
-	uint32_t going = VMA_THREAD_GOING;
+	uint32_t going = VMA_THREAD_GOING, signals;
 	int rc;
 
 	make_bed(bed);
@@ -335,10 +385,13 @@ static int sleep_once(struct bed *bed)
 	if (rc != 0 || !atomic_compare_exchange_strong(&self->state, &going, VMA_THREAD_ASLEEP))
 		return rc;
 	self->sleeps++;
+	signals = self->signals;
 	vma_leave(self);
 	sleep_in(bed);
 	vma_enter();
 	self->sleeps--;
+	if (bed->interrupted && self->signals == signals)
+		signals_ran_unseen(self);
 	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
 	atomic_exchange(&self->state, VMA_THREAD_GOING);
 	return wake_up(bed) ? wait_ask(wait) : 0;
@@ -349,10 +402,15 @@ static uint64_t settle(struct vma_wait *wait)
 {
 	struct vma_thread *self = wait->self;
 	uint64_t rings = wait->ops->rings(wait);
+	const uint64_t asks = wait_asks(wait) & rings;
 
 	if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
 		get_up(self);
 		lie_down(self, rings);
+	}
+	if (asks != self->asks) {
+		end_asking(self);
+		begin_asking(self, asks);
 	}
 	/* GOING first: who takes this thread out of a queue from now on also ends its sleep. An exchange: what whoever
 	 * did so before has changed is seen by the look to come. */

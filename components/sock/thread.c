@@ -127,7 +127,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->tx_burst = self->tx_queued = self->tx_company = 0;
 		self->unserved = self->gathers = false;
 		self->woke = NULL;
-		self->leads = 0;
+		self->leads = self->asks = 0;
 		self->readable = NULL;
 		self->sleeps = 0;
 		self->pass_rings = 0;
@@ -150,20 +150,59 @@ struct vma_thread *vma_thread_at(unsigned index)
 	return atomic_load_explicit(&thread->tid, memory_order_acquire) == 0 ? NULL : thread;
 }
 
+/*
+ * What a thread of the parent's was in the middle of. Written only where it differs: each page that a child writes to
+ * is copied. Its section of ck_epoch ends; the list of records and the epoch are whole at any time, and stay.
+ */
 static void forget(struct vma_thread *thread)
 {
-	int fd = atomic_exchange(&thread->wake_fd, -1);
+	int fd = atomic_load(&thread->wake_fd);
 
-	if (fd >= 0)
+	if (fd >= 0) {
+		atomic_store(&thread->wake_fd, -1);
 		vma_fd_unguard_close(fd); /* our copy of the parent's */
-	atomic_store(&thread->state, VMA_THREAD_AWAKE);
-	atomic_store(&thread->rings, 0);
-	thread->spinning = false;
-	thread->leads = 0;
-	thread->woke = NULL;
+	}
+	if (atomic_load(&thread->state) != VMA_THREAD_AWAKE)
+		atomic_store(&thread->state, VMA_THREAD_AWAKE);
+	if (atomic_load(&thread->rings) != 0)
+		atomic_store(&thread->rings, 0);
+	if (thread->spinning || thread->asks != 0 || thread->leads != 0 || thread->woke != NULL) {
+		thread->spinning = false;
+		thread->asks = thread->leads = 0;
+		thread->woke = NULL;
+	}
+	if (thread->tx_ring != NULL || thread->tx_queued != 0) {
+		thread->tx_ring = NULL;
+		thread->tx_queued = 0;
+	}
 }
 
-void vma_threads_forked_child(void)
+static void forget_other(struct vma_thread *thread)
+{
+	forget(thread);
+	if (thread->inside != 0)
+		thread->inside = 0;
+	if (thread->epoch.active != 0)
+		thread->epoch.active = 0;
+	if (atomic_load(&thread->tid) != 0)
+		atomic_store(&thread->tid, 0);
+}
+
+/* What waited there is lost to the child: its end may touch what is the parent's. */
+static void empty_graveyard(void)
+{
+	bool empty = graveyard.n_pending == 0;
+
+	for (unsigned i = 0; i < CK_EPOCH_LENGTH; i++)
+		empty = empty && CK_STACK_ISEMPTY(&graveyard.pending[i]);
+	if (empty)
+		return;
+	graveyard.n_pending = 0;
+	for (unsigned i = 0; i < CK_EPOCH_LENGTH; i++)
+		ck_stack_init(&graveyard.pending[i]);
+}
+
+__attribute__((cold)) void vma_threads_forked_child(void)
 {
 	struct vma_thread *self = vma_thread_cache;
 	unsigned used = atomic_load(&table_used);
@@ -175,25 +214,16 @@ void vma_threads_forked_child(void)
 	if (used == 0)
 		return;
 	vma_sections_are_light = vma_sections_are_light && register_barrier();
-	ck_epoch_init(&epoch);
-	graveyard = (ck_epoch_record_t){0}; /* what waited there is lost to the child: its end may touch the parent's */
-	ck_epoch_register(&epoch, &graveyard, NULL);
+	empty_graveyard();
 	for (unsigned i = 0; i < used; i++) {
 		struct vma_thread *thread = atomic_load(&table[i]);
 
-		forget(thread);
-		thread->tx_ring = NULL;
-		thread->tx_queued = 0;
-		thread->epoch = (ck_epoch_record_t){0};
-		ck_epoch_register(&epoch, &thread->epoch, NULL);
-		if (thread != self) {
-			thread->inside = 0;
-			atomic_store(&thread->tid, 0);
-			continue;
-		}
-		atomic_store(&thread->tid, (uint32_t)syscall(SYS_gettid));
-		for (uint32_t depth = 0; depth < self->inside; depth++)
-			ck_epoch_begin(&self->epoch, NULL);
+		if (thread != self)
+			forget_other(thread);
+	}
+	if (self != NULL) {
+		forget(self);
+		atomic_store(&self->tid, (uint32_t)syscall(SYS_gettid));
 	}
 }
 

@@ -15,6 +15,16 @@ void vma_wait_resumed(struct vma_thread *self);
 /* What a sleep that was left by a jump has left behind. */
 void vma_wait_tidy(struct vma_thread *self);
 
+/*
+ * Handlers that are installed where nobody sees it (the program has opened the library by name, and calls the C
+ * library's sigaction) are wrapped when a wait of the program notices them. Inside.
+ */
+extern bool signals_are_unseen;
+/* Now and then while a thread spins; the time since the last look is asked for here. */
+void signals_look(void);
+/* A sleep of this thread was interrupted, and no wrapped handler has run: counts one that was not wrapped. */
+void signals_ran_unseen(struct vma_thread *self);
+
 /* In a forked child, whose only thread is here: nobody else installs a handler, sleeps or spins. */
 void vma_signals_forked_child(void);
 void vma_wait_forked_child(void);

@@ -62,6 +62,8 @@ static int look(struct vma_wait *wait, struct looks *looks)
 	const bool busy = driven == -EBUSY;
 	int rc = wait->ops->ready(wait);
 
+	if (timers)
+		vma_rails_ask(wait_asks(wait));
 	if (rc == 0 && driven > 0)
 		lead(wait->self, rings);
 
@@ -91,6 +93,8 @@ static void breathe(struct vma_wait *wait, bool yield)
 	pthread_testcancel();
 	pthread_cleanup_pop(0);
 	vma_enter();
+	if (__builtin_expect(signals_are_unseen, 0))
+		signals_look();
 }
 
 static int spin(struct vma_wait *wait, uint32_t signals)

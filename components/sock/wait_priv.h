@@ -23,6 +23,12 @@ static inline int wait_ask(struct vma_wait *wait)
 	return rc;
 }
 
+/* The rings whose listeners it waits for. */
+static inline uint64_t wait_asks(struct vma_wait *wait)
+{
+	return wait->ops->asks != NULL ? wait->ops->asks(wait) : 0;
+}
+
 /* -EINTR once a handler has run since the wait began. */
 static inline int wait_interrupted(const struct vma_wait *wait, uint32_t signals)
 {

@@ -55,11 +55,15 @@ void vma_stats_hide(struct vma_stats *stats)
 	stats_file_remove(&stats->file);
 }
 
-void vma_stats_forked(struct vma_stats *stats)
+__attribute__((cold)) void vma_stats_forked(struct vma_stats *stats)
 {
-	if (stats->file.fd >= 0)
-		syscall(SYS_close, stats->file.fd);
+	if (stats->file.fd < 0)
+		return;
+	syscall(SYS_close, stats->file.fd);
 	stats->file.fd = -1;
+	/* A mapping keeps the file open, and so locked, as a descriptor does. */
+	mmap(stats->segment, sizeof(*stats->segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+	     -1, 0);
 }
 
 int vma_stats_fd(const struct vma_stats *stats)

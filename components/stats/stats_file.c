@@ -12,14 +12,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "stats_priv.h"
 
 #define FD_MIN 1000 /* out of the way of programs that count on small numbers */
 #define TRIES 4
+#define HELD_TRIES 10
+#define HELD_WAIT_MS 2
 
 static int open_file(const char *path, int flags)
 {
@@ -54,6 +58,22 @@ int stats_file_remove_leftover(const char *path)
 	return rc;
 }
 
+/*
+ * A process that has executed another program keeps its pid, and what that program had forked a moment before may still
+ * hold the lock: until its first instructions (vma_stats_forked).
+ */
+static int remove_own_leftover(const char *path)
+{
+	const struct timespec pause = {.tv_nsec = HELD_WAIT_MS * 1000000L};
+	int rc = stats_file_remove_leftover(path);
+
+	for (int i = 0; rc == -EEXIST && i < HELD_TRIES; i++) {
+		syscall(SYS_nanosleep, &pause, NULL);
+		rc = stats_file_remove_leftover(path);
+	}
+	return rc;
+}
+
 /* An open, locked file that is what the path names, or -errno. */
 static int create_locked(const char *path, struct stat *st)
 {
@@ -69,7 +89,7 @@ static int create_locked(const char *path, struct stat *st)
 		}
 		if (fd != -EEXIST)
 			return fd;
-		rc = stats_file_remove_leftover(path);
+		rc = remove_own_leftover(path);
 		if (rc < 0)
 			return rc;
 	}
@@ -80,7 +100,11 @@ static int create_locked(const char *path, struct stat *st)
 static int reserve(int fd, size_t bytes)
 {
 	static const char zeros[4096];
+	struct rlimit limit;
 
+	/* The kernel would end a process that may write no such file (SIGXFSZ). */
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
+		return -EFBIG;
 	if (syscall(SYS_fallocate, fd, 0, 0L, (long)bytes) == 0)
 		return 0;
 	if (errno != EOPNOTSUPP && errno != ENOSYS)

@@ -1,8 +1,10 @@
 /* Where lines go, and what happens when they cannot. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -107,6 +109,48 @@ static void test_file_that_fails_later_is_said_once_and_no_line_is_lost(void **s
 	assert_string_equal(sink_read(&sink), "VMA WARNING: cannot write to VMA_LOG_FILE: No space left on device; "
 	                                      "the log goes to stderr\nVMA INFO: one\nVMA INFO: two\n");
 	sink_close(&sink);
+}
+
+/* A program that has closed its stderr gets the number for the next socket that it opens. */
+static void test_network_socket_with_the_number_of_stderr_gets_no_line(void **state)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(to);
+	int peer = socket(AF_INET, SOCK_DGRAM, 0), s = socket(AF_INET, SOCK_DGRAM, 0);
+	int saved = dup(STDERR_FILENO);
+	char bytes[64];
+
+	(void)state;
+	assert_int_equal(bind(peer, (struct sockaddr *)&to, sizeof(to)), 0);
+	assert_int_equal(getsockname(peer, (struct sockaddr *)&to, &len), 0);
+	assert_int_equal(connect(s, (struct sockaddr *)&to, sizeof(to)), 0);
+	dup2(s, STDERR_FILENO);
+	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO});
+	vma_log_info("not for the peer");
+	send(s, "own", 3, 0);
+	dup2(saved, STDERR_FILENO);
+	assert_int_equal(recv(peer, bytes, sizeof(bytes), 0), 3);
+	close(saved);
+	close(peer);
+	close(s);
+}
+
+static void test_unix_socket_as_stderr_gets_lines(void **state)
+{
+	int pair[2], saved = dup(STDERR_FILENO);
+	char bytes[64] = "";
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	dup2(pair[1], STDERR_FILENO);
+	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO});
+	vma_log_info("for the journal");
+	dup2(saved, STDERR_FILENO);
+	assert_true(recv(pair[0], bytes, sizeof(bytes) - 1, MSG_DONTWAIT) > 0);
+	assert_string_equal(bytes, "VMA INFO: for the journal\n");
+	close(saved);
+	close(pair[0]);
+	close(pair[1]);
 }
 
 static void test_level_beyond_this_build_is_said(void **state)
@@ -373,6 +417,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_file_is_appended_to),
         cmocka_unit_test(test_file_that_cannot_be_opened_is_said_once_and_stderr_serves),
         cmocka_unit_test(test_file_that_fails_later_is_said_once_and_no_line_is_lost),
+        cmocka_unit_test(test_network_socket_with_the_number_of_stderr_gets_no_line),
+        cmocka_unit_test(test_unix_socket_as_stderr_gets_lines),
         cmocka_unit_test(test_level_beyond_this_build_is_said),
         cmocka_unit_test(test_starting_again_keeps_one_descriptor_and_fini_none),
         cmocka_unit_test(test_descriptor_that_the_program_took_over_is_left_alone),

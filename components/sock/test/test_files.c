@@ -1,5 +1,7 @@
 /* The common head: watchers, the list of all, what a child makes of it, and the question whether one is offloaded. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -193,6 +195,52 @@ static void test_query_tells_offloaded_the_reason_or_that_there_is_no_such_numbe
 	fake_settle();
 }
 
+static const char *fake_option(struct vma_file *file)
+{
+	(void)file;
+	return "SO_EXAMPLE";
+}
+
+static void test_sentence_names_program_port_reason_and_remedy(void **state)
+{
+	static struct vma_file_ops ops;
+	struct sockaddr_in6 any = {.sin6_family = AF_INET6}, local = any;
+	struct fake_file *fake = fake_create();
+	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	socklen_t len = sizeof(local);
+	const char *text;
+	char wanted[256];
+
+	(void)state;
+	ops = *fake->file.ops;
+	ops.reason_detail = fake_option;
+	fake->file.ops = &ops;
+	assert_int_equal(vma_fd_install(fd, &fake->file), 0);
+	fake->reason = VMA_SOCK_IPV6;
+	assert_int_equal(vma_sock_query(fd, &text), 0);
+	snprintf(wanted, sizeof(wanted), "%s: a UDP socket is the kernel's: bound or connected to an IPv6 address, ",
+	         program_invocation_short_name);
+	assert_memory_equal(text, wanted, strlen(wanted));
+	assert_int_equal(bind(fd, (struct sockaddr *)&any, sizeof(any)), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&local, &len), 0);
+	assert_int_equal(vma_sock_query(fd, &text), 0);
+	snprintf(wanted, sizeof(wanted),
+	         "%s: UDP port %u, bound to ::, is the kernel's: bound or connected to an IPv6 address, ",
+	         program_invocation_short_name, ntohs(local.sin6_port));
+	assert_memory_equal(text, wanted, strlen(wanted));
+	fake->reason = VMA_SOCK_OPTION;
+	assert_int_equal(vma_sock_query(fd, &text), 0);
+	assert_non_null(strstr(text, "is the kernel's: an option is set that only the kernel serves (SO_EXAMPLE)"));
+	local.sin6_addr = in6addr_loopback;
+	assert_int_equal(connect(fd, (struct sockaddr *)&local, sizeof(local)), 0);
+	assert_int_equal(vma_sock_query(fd, &text), 0);
+	snprintf(wanted, sizeof(wanted), " to ::1 port %u is the kernel's: ", ntohs(local.sin6_port));
+	assert_non_null(strstr(text, wanted));
+	vma_fd_remove(fd);
+	close(fd);
+	fake_settle();
+}
+
 static void test_every_reason_has_a_text_of_its_own(void **state)
 {
 	(void)state;
@@ -209,6 +257,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list_has_the_files_that_have_a_number),
         cmocka_unit_test(test_child_finds_files_unlocked_and_told),
         cmocka_unit_test(test_query_tells_offloaded_the_reason_or_that_there_is_no_such_number),
+        cmocka_unit_test(test_sentence_names_program_port_reason_and_remedy),
         cmocka_unit_test(test_every_reason_has_a_text_of_its_own),
 };
 

@@ -364,6 +364,70 @@ static void test_library_functions_are_found_by_several_threads_at_once(void **s
 	assert_ptr_not_equal(vma_os.pipe, at_start.pipe);
 }
 
+/* ---- fork while others allocate ---- */
+
+#define BLOCKS 64
+
+static void use_blocks(void)
+{
+	void *blocks[BLOCKS];
+
+	for (size_t i = 0; i < BLOCKS; i++)
+		blocks[i] = vma_alloc((i % 4 == 3 ? 4096 : 40) * (i + 1));
+	for (size_t i = 0; i < BLOCKS; i++)
+		vma_free(blocks[i]);
+}
+
+static void *use_blocks_once(void *arg)
+{
+	use_blocks();
+	return arg;
+}
+
+/* Threads that begin and end, too: the allocator keeps something for each. */
+static void *use_blocks_until_told(void *arg)
+{
+	pthread_t other;
+
+	for (unsigned round = 0; !atomic_load(&go); round++) {
+		use_blocks();
+		if (round % 64 == 0 && pthread_create(&other, NULL, use_blocks_once, NULL) == 0)
+			pthread_join(other, NULL);
+	}
+	return arg;
+}
+
+static void test_child_may_allocate_whatever_others_were_doing(void **state)
+{
+	pthread_t threads[3], other;
+	int status;
+
+	(void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	skip(); /* the allocator is the sanitizer's */
+#endif
+	atomic_store(&go, false);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, use_blocks_until_told, NULL), 0);
+	for (int i = 0; i < 500; i++) {
+		pid_t child = fork();
+
+		assert_true(child >= 0);
+		if (child == 0) {
+			alarm(30);
+			use_blocks();
+			status = pthread_create(&other, NULL, use_blocks_once, NULL);
+			_exit(status != 0 || pthread_join(other, NULL) != 0);
+		}
+		use_blocks();
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_int_equal(status, 0);
+	}
+	atomic_store(&go, true);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_library_functions_are_found_by_several_threads_at_once), /* first */
         cmocka_unit_test(test_every_thread_has_its_own),
@@ -377,5 +441,6 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_retiring_thread_is_itself_inside),
         cmocka_unit_test(test_end_may_retire_another),
         cmocka_unit_test(test_child_has_one_thread_and_no_section_but_its_own),
+        cmocka_unit_test(test_child_may_allocate_whatever_others_were_doing),
 };
 VMA_TEST_MAIN(tests)

@@ -4,6 +4,8 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -216,6 +218,27 @@ static void test_sweep_takes_what_killed_processes_left_and_nothing_else(void **
 	assert_int_equal(vma_stats_sweep("/nowhere"), -ENOENT);
 }
 
+/* SIGXFSZ would end it. */
+static void test_process_that_may_write_no_file_has_its_blocks_in_memory(void **state)
+{
+	struct vma_stats *stats;
+	int status;
+	pid_t child;
+
+	(void)state;
+	child = fork();
+	if (child == 0) {
+		const struct rlimit none = {0, 0};
+
+		signal(SIGXFSZ, SIG_DFL);
+		setrlimit(RLIMIT_FSIZE, &none);
+		_exit(vma_stats_create(dir, &stats) != 0 || vma_stats_fd(stats) >= 0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_false(exists(path));
+}
+
 static void test_forked_child_does_not_remove_its_parents_file(void **state)
 {
 	struct vma_stats *stats;
@@ -233,6 +256,37 @@ static void test_forked_child_does_not_remove_its_parents_file(void **state)
 	assert_int_equal(status, 0);
 	assert_true(exists(path));
 	vma_stats_destroy(stats);
+	assert_false(exists(path));
+}
+
+/* A process forks and becomes another program: its pid stays, and so does the child. */
+static void test_forked_child_does_not_hold_its_parents_file(void **state)
+{
+	struct vma_stats *before, *after;
+	int pipes[2], status;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(vma_stats_create(dir, &before), 0);
+	child = fork();
+	if (child == 0) {
+		char byte;
+
+		vma_stats_forked(before);
+		close(pipes[1]);
+		_exit((int)read(pipes[0], &byte, 1));
+	}
+	vma_stats_forked(before); /* as exec: nothing of it is left, and the file stays */
+	assert_int_equal(vma_stats_create(dir, &after), 0);
+	assert_true(vma_stats_fd(after) >= 0);
+	close(pipes[1]);
+	close(pipes[0]);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_true(exists(path));
+	vma_stats_destroy(after);
+	vma_stats_destroy(before);
 	assert_false(exists(path));
 }
 
@@ -332,7 +386,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_link_in_the_way_is_neither_followed_nor_removed),
         cmocka_unit_test(test_fifo_in_the_way_does_not_hang_the_start),
         cmocka_unit_test(test_sweep_takes_what_killed_processes_left_and_nothing_else),
+        cmocka_unit_test(test_process_that_may_write_no_file_has_its_blocks_in_memory),
         cmocka_unit_test(test_forked_child_does_not_remove_its_parents_file),
+        cmocka_unit_test(test_forked_child_does_not_hold_its_parents_file),
         cmocka_unit_test(test_file_is_found_again_after_chdir),
         cmocka_unit_test(test_file_of_somebody_else_under_our_name_is_not_removed),
         cmocka_unit_test(test_block_is_zeroed_aligned_and_apart_from_its_neighbour),

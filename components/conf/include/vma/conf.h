@@ -62,6 +62,9 @@ struct vma_conf {
  */
 void vma_conf_load(struct vma_conf *conf, char *const *env);
 
+/* The same without a word, for a question that comes before the start. */
+void vma_conf_peek(struct vma_conf *conf, char *const *env);
+
 /* The log parameters of conf, for vma_log_init; attr->file points into conf. */
 void vma_conf_log_attr(const struct vma_conf *conf, struct vma_log_attr *attr);
 

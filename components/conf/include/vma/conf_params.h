@@ -121,6 +121,9 @@
 	  1048576, PLAIN, "Spare receive buffers that each queue keeps ready.")                                        \
 	X(BOOL, offloaded_sockets, "VMA_OFFLOADED_SOCKETS", "Offloaded Sockets", 1, SAME, SAME, 0, 1, SWITCH,          \
 	  "Whether sockets are offloaded. 0: all of them are the kernel's.")                                           \
+	X(BOOL, io_uring, "VMA_IO_URING", "io_uring", 0, SAME, SAME, 0, 1, SWITCH,                                     \
+	  "Whether the program gets io_uring. 0: io_uring_setup fails with ENOSYS, as on a kernel without it, and "    \
+	  "programs do without. 1: it succeeds, and from then on all sockets of the program are the kernel's.")        \
 	X(ENUM, tcp_timestamp_option, "VMA_TCP_TIMESTAMP_OPTION", "TCP timestamp option", 0, SAME, SAME, 0, 0,         \
 	  TCP_TIMESTAMPS, "Whether TCP connections use time stamps, where the peer does: 0 no, 1 yes, 2 as the kernel "\
 	  "(net.ipv4.tcp_timestamps).")                                                                                \

@@ -24,6 +24,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include <vma/sock_name.h>
 #include <vma/sock_thread.h>
 
 struct vma_file;
@@ -37,7 +38,8 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERN
 	X(NEW, "not bound or connected yet")                                                                           \
 	X(YOUNG, "it has sent little yet, and those before it were closed after that")                                 \
 	X(DISABLED, "offloading is switched off")                                                                      \
-	X(FAMILY, "only IPv4 is offloaded")                                                                            \
+	X(IO_URING, "the program has an io_uring (VMA_IO_URING=1)")                                                    \
+	X(IPV6, "bound or connected to an IPv6 address, or IPV6_V6ONLY: only IPv4 is offloaded")                       \
 	X(TYPE, "only UDP and TCP sockets are offloaded")                                                              \
 	X(LOCAL, "its address is only reachable on this host")                                                         \
 	X(NO_DEVICE, "the interface cannot be offloaded (the log says why)")                                           \
@@ -46,7 +48,10 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERN
 	X(OPTION, "an option is set that only the kernel serves")                                                      \
 	X(INHERITED, "inherited by fork and not taken up in this process yet")                                         \
 	X(FORKED, "handed over to the kernel, because a forked process uses it, too")                                  \
-	X(PASSED_ON, "handed over to the kernel, because it became 0, 1 or 2, or was passed on to another program")    \
+	X(HANDS_OVER, "its connections are used by other processes: all of the last ones were handed over unused")     \
+	X(PASSED_ON, "handed over to the kernel, because it became 0, 1 or 2, or was passed on to another process")    \
+	X(REROUTED,                                                                                                    \
+	  "handed over to the kernel, because its route no longer leads through the interface that it began on")       \
 	X(NO_MEMORY, "out of memory or flow table entries")                                                            \
 	X(ENGINE, "the library could not start (the log says why)")
 
@@ -92,6 +97,11 @@ struct vma_file_ops {
 	uint32_t (*poll)(struct vma_file *file);
 	/* Rings that poll's answer may depend on. */
 	uint64_t (*rings)(struct vma_file *file);
+	/*
+	 * Of these, those on which it listens: who calls accept on it, or waits for it to be readable, serves what
+	 * comes there (vma_rails_ask). NULL: none.
+	 */
+	uint64_t (*asks)(struct vma_file *file);
 	/* The last descriptor has gone: flows end now. The memory lives until the last reference is put. */
 	void (*close)(struct vma_file *file);
 	void (*destroy)(struct vma_file *file);
@@ -102,6 +112,8 @@ struct vma_file_ops {
 	void (*forked)(struct vma_file *file);
 	/* Interfaces, addresses or routes have changed, or a device has come or gone. Internal thread, inside. */
 	void (*net_changed)(struct vma_file *file);
+	/* What is meant by VMA_SOCK_OPTION: the option's name, or NULL. Inside, without the file's lock. */
+	const char *(*reason_detail)(struct vma_file *file);
 	/* Why (not): for vma_sock_query and the statistics. */
 	enum vma_sock_reason (*reason)(struct vma_file *file);
 	/*
@@ -111,7 +123,7 @@ struct vma_file_ops {
 	void (*to_os)(struct vma_file *file, int fd);
 	/*
 	 * The descriptor stands where the C library and other programs look for theirs (0, 1, 2), or is passed on to
-	 * another program: what goes through it is the kernel's from now on, if that is possible. Any thread, inside,
+	 * another process: what goes through it is the kernel's from now on, if that is possible. Any thread, inside,
 	 * no lock. NULL: nothing to give up.
 	 */
 	void (*hand_over)(struct vma_file *file);
@@ -120,7 +132,8 @@ struct vma_file_ops {
 /* The common head of every object behind a descriptor. */
 struct vma_file {
 	const struct vma_file_ops *ops;
-	uint8_t kind; /* enum vma_file_kind */
+	uint8_t kind;           /* enum vma_file_kind */
+	_Atomic uint8_t family; /* of a socket's names: AF_INET or AF_INET6 (sock_name.h); IPV6_ADDRFORM changes it */
 	/*
 	 * Every call goes to the kernel, only readiness and close are ours. Set (and, before anybody was told, cleared)
 	 * under `lock`, read without: a call that still reads false does what it would have done a moment before. Who
@@ -273,9 +286,14 @@ void vma_file_each(void (*fn)(struct vma_file *file, void *arg), void *arg);
 /* ---- for users: whether, and if not why not ---- */
 
 /*
- * 1: fd is offloaded; 0: it is the OS's, and text says why; -EBADF. *text is static. libvma.so exports this as
- * vma_get_socket_state(fd, text).
+ * 1: fd is offloaded; 0: it is the OS's, and text says why; -EBADF. *text is valid until this thread's next question.
+ * libvma.so exports this as vma_get_socket_state(fd, text).
  */
 int vma_sock_query(int fd, const char **text);
+/*
+ * After a call by which it is decided: if fd is the OS's, the log says why, at INFO, once for each port that is served
+ * and each other reason. `serves`: by bind or listen. Outside; keeps errno.
+ */
+void vma_sock_tell(int fd, bool serves) __attribute__((cold));
 
 #endif

@@ -41,6 +41,8 @@ struct vma_engine {
 	struct vma_engine_priv *priv;
 };
 extern struct vma_engine *_Atomic vma_engine_now __attribute__((visibility("hidden")));
+/* New sockets are the kernel's: the program may use them where no call shows it (io_uring). Never taken back. */
+extern _Atomic bool vma_sockets_stay __attribute__((visibility("hidden")));
 struct vma_engine *vma_engine_start(void); /* NULL: it cannot, and the log has said why, once */
 /* The process's engine, started on first use. */
 static inline struct vma_engine *vma_engine(void)
@@ -49,6 +51,11 @@ static inline struct vma_engine *vma_engine(void)
 
 	return __builtin_expect(engine != NULL, 1) ? engine : vma_engine_start();
 }
+/*
+ * A forked process that has listeners or UDP sockets of its parent's starts its engine, and opens the interfaces that
+ * its parent had, if it has not done so: it is about to give up what that takes. Outside.
+ */
+void vma_engine_start_early(void);
 /* At exit, after stream's: LATER frames leave, TIME_WAIT is over, the statistics file goes. Others may still be
  * running. */
 void vma_engine_exit(void);
@@ -93,7 +100,8 @@ int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_devic
 struct vma_rail {
 	struct vma_ring *ring;
 	struct vma_device *device;
-	uint32_t id; /* of the process; its bit is 1 << id % 64 */
+	struct vma_nic_member *member; /* of its queue pair, NULL: none */
+	uint32_t id;                   /* of the process; its bit is 1 << id % 64 */
 	_Atomic uint32_t refs;
 	struct vma_rail *_Atomic next; /* with the same bit */
 	struct vma_ring_key key;
@@ -151,6 +159,17 @@ static inline void vma_rail_sent(struct vma_rail *rail)
 }
 /* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
 int vma_rails_progress(uint64_t rings);
+/*
+ * The program has called accept on a listener of these rings, or waits for one of its listeners there: its process gets
+ * its share of new connections (<vma/nic_group.h>). Of a ring, not of a listener: where a process has several on one
+ * ring, whoever serves one of them is taken to serve all, and what it does not accept goes to others somewhat later.
+ */
+void vma_rails_ask_slow(uint64_t rings);
+static inline void vma_rails_ask(uint64_t rings)
+{
+	if (rings != 0)
+		vma_rails_ask_slow(rings);
+}
 /*
  * A step that has handled so many packets (VMA_CQ_POLL_BATCH_MAX as it is by default) may have left some. After such a
  * one a call that would say that nothing is there drives on, for so many steps at most: what it looks for may lie in

@@ -65,6 +65,7 @@ struct vma_thread {
 	uint32_t sleeps;          /* of this thread now, the last in a handler that interrupted the one before */
 	bool unserved;  /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
 	bool spinning;  /* counted as a spinner */
+	uint64_t asks;  /* asleep: the rings whose listeners it waits for, by bit */
 	uint64_t leads; /* rings, by bit, whose sleepers it drives for: lead.c */
 	struct vma_thread *woke; /* the last whom it has woken, until that one is seen to be up */
 	ck_epoch_record_t epoch;
@@ -255,6 +256,8 @@ struct vma_wait_ops {
 	int (*ask_os)(struct vma_wait *wait);
 	/* Rings to drive and to watch, one bit each (vma_engine_ring_bit). */
 	uint64_t (*rings)(struct vma_wait *wait);
+	/* Those of them on whose listeners the thread waits, as ops.asks of files. NULL: it waits for none. */
+	uint64_t (*asks)(struct vma_wait *wait);
 	/* Puts the thread into (out of) the wait queues of what it waits for. Out must be harmless when it is not in.
 	 */
 	void (*announce)(struct vma_wait *wait, bool on);

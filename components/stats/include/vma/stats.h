@@ -231,7 +231,10 @@ int vma_stats_create(const char *dir, struct vma_stats **out);
 void vma_stats_destroy(struct vma_stats *stats);
 /* At exit, while others may still count: the file goes, the blocks stay. */
 void vma_stats_hide(struct vma_stats *stats);
-/* In a forked child: the parent's file is not held open (and locked) any more; the blocks stay mapped. No malloc. */
+/*
+ * In a forked child: the parent's file is not held open (and locked) any more. The blocks are memory of the child's own
+ * from then on, all zero: what it counts there is its parent's no more. No malloc.
+ */
 void vma_stats_forked(struct vma_stats *stats);
 int vma_stats_fd(const struct vma_stats *stats); /* held open as long as there is a file; -1: none */
 /* Removes what killed processes left in `dir` (NULL or "": nothing), for who outlives them: how many files, or -errno.
