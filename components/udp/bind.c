@@ -5,6 +5,7 @@
  * failed, because a refused connect() may have undone an earlier one.
  */
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -22,21 +23,22 @@ static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
 /* True: something has changed. A socket that could be bound is not connected. */
 static bool take_names(struct udp_sock *sock, int fd, bool bound)
 {
-	struct sockaddr_in local = {0}, peer = {0};
-	socklen_t len = sizeof(local);
+	union vma_name name;
+	struct sockaddr_in local, peer = {0};
+	int family = sock->file.family;
 	bool changed;
 
-	if (vma_os.getsockname(fd, (struct sockaddr *)&local, &len) != 0)
-		local.sin_family = 0;
-	len = sizeof(peer);
-	if (bound || vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0)
-		peer = (struct sockaddr_in){0};
-	memset(local.sin_zero, 0, sizeof(local.sin_zero));
-	memset(peer.sin_zero, 0, sizeof(peer.sin_zero));
+	if (vma_shadow_name(fd, &name, &family) != 0)
+		name = (union vma_name){0};
+	local = vma_name_in(&name);
+	if (family != sock->file.family)
+		sock->file.family = (uint8_t)family;
+	if (!bound && vma_shadow_peer(fd, &name) == 0)
+		peer = vma_name_in(&name);
 	changed = !same_name(&sock->local, &local) || !same_name(&sock->peer, &peer);
 	sock->local = local;
 	sock->peer = peer;
-	atomic_store_explicit(&sock->connected, peer.sin_family == AF_INET, memory_order_relaxed);
+	atomic_store_explicit(&sock->connected, peer.sin_family != 0, memory_order_relaxed);
 	return changed;
 }
 
@@ -58,6 +60,7 @@ void udp_follow(struct udp_sock *sock, int fd)
 	follow(sock, fd, false);
 }
 
+/* The port is in the same place in both families' names. */
 static bool asks_for_any_port(const struct sockaddr *addr, socklen_t len)
 {
 	struct sockaddr_in name;
@@ -87,7 +90,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 /*
  * ICMP errors for what is sent offloaded come to the shadow, which shows them by EPOLLERR. To watch for that costs more
  * than a system call, and again when the socket is closed; who sends one question, and then waits for the answer at the
- * shadow, too, has no use for it. So it begins with the second send, which asks for the first one's error itself.
+ * shadow, too, has no use for it. So it begins with the second send, which looks for the first one's error itself.
  */
 static void watch_errors_later(struct udp_sock *sock)
 {
@@ -95,23 +98,35 @@ static void watch_errors_later(struct udp_sock *sock)
 		atomic_store_explicit(&sock->sends_left, UDP_FEW_SENDS, memory_order_relaxed);
 }
 
-int udp_watch_errors(struct udp_sock *sock, int fd)
+/* An error of the shadow waits. It stays there: a send that is wrong in itself does not take it. */
+static bool has_error(int fd)
 {
-	int error = 0;
-	socklen_t len = sizeof(error);
+	struct pollfd shadow = {.fd = fd};
+	const struct timespec now = {0};
+
+	return syscall(SYS_ppoll, &shadow, 1, &now, NULL, (size_t)8) > 0 && shadow.revents & POLLERR;
+}
+
+void udp_error_stays(struct udp_sock *sock, int fd)
+{
+	if (has_error(fd) || atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0)
+		udp_os_error(sock);
+}
+
+void udp_watch_errors(struct udp_sock *sock, int fd)
+{
 	bool begins;
 
 	if (!atomic_load_explicit(&sock->connected, memory_order_relaxed) ||
 	    atomic_load_explicit(&sock->sends_left, memory_order_relaxed) == UDP_FEW_SENDS)
-		return 0;
+		return;
 	pthread_mutex_lock(&sock->file.lock);
 	begins = !sock->errors_watched && vma_engine() != NULL && !atomic_load(&sock->inherited);
 	if (begins)
 		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
 	pthread_mutex_unlock(&sock->file.lock);
-	if (!begins || vma_os.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
-		return 0;
-	return -error;
+	if (begins)
+		udp_error_stays(sock, fd);
 }
 
 /* What the kernel has chosen it takes away when the association is dissolved, and may give to another at once. */

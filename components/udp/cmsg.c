@@ -63,6 +63,8 @@ void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t wishes, const struct udp_da
 	const struct in_pktinfo pktinfo = {.ipi_ifindex = (int)datagram->ifindex,
 	                                   .ipi_spec_dst.s_addr = spec_dst,
 	                                   .ipi_addr.s_addr = datagram->dst};
+	const struct in6_pktinfo pktinfo6 = {.ipi6_addr = vma_name_mapped(datagram->dst),
+	                                     .ipi6_ifindex = datagram->ifindex};
 	const struct sockaddr_in to = {
 	        .sin_family = AF_INET, .sin_port = datagram->dst_port_be, .sin_addr.s_addr = datagram->dst};
 	int ttl = datagram->ttl;
@@ -70,6 +72,8 @@ void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t wishes, const struct udp_da
 	put_stamps(cmsgs, wishes, stamp_ns);
 	if (wishes & UDP_WISH_RXQ_OVFL && datagram->drops != 0)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, SO_RXQ_OVFL, &datagram->drops, sizeof(datagram->drops));
+	if (wishes & UDP_WISH_PKTINFO6)
+		udp_cmsg_put(cmsgs, IPPROTO_IPV6, IPV6_PKTINFO, &pktinfo6, sizeof(pktinfo6));
 	if (wishes & UDP_WISH_PKTINFO)
 		udp_cmsg_put(cmsgs, IPPROTO_IP, IP_PKTINFO, &pktinfo, sizeof(pktinfo));
 	if (wishes & UDP_WISH_RECVTTL)

@@ -5,7 +5,7 @@
 #include "udp_priv.h"
 
 /* Room for all that can be wished at once. */
-enum { UDP_CMSG_ROOM = 256 };
+enum { UDP_CMSG_ROOM = 320 };
 
 struct udp_cmsgs {
 	size_t room, used; /* of the application's buffer: min(controllen, UDP_CMSG_ROOM) */

@@ -13,6 +13,8 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_kin *kin);
 /* What a new socket has by the system's settings and by ours. */
 void udp_options_init(struct udp_sock *sock, int fd);
+/* The option for which the kernel receives; NULL: none. Takes file.lock. */
+const char *udp_os_option(struct vma_file *file);
 /* file.lock. SIGIO on arrival (O_ASYNC, FIOASYNC): the kernel's alone. */
 void udp_set_async(struct udp_sock *sock, bool on);
 

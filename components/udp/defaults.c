@@ -1,6 +1,7 @@
 /* defaults.c - what the system gives to new sockets, each value with the second in which it was asked for. */
 #include <netinet/in.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -49,6 +50,13 @@ int udp_default_pmtu_discover(int fd)
 	static struct known known = {.level = IPPROTO_IP, .name = IP_MTU_DISCOVER, .otherwise = IP_PMTUDISC_WANT};
 
 	return get(&known, fd);
+}
+
+bool udp_default_mc_all(int fd, int family)
+{
+	static struct known known = {.level = IPPROTO_IP, .name = IP_MULTICAST_ALL, .otherwise = 1};
+
+	return family != AF_INET6 || get(&known, fd) != 0;
 }
 
 int udp_default_ttl(int fd)

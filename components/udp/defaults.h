@@ -10,8 +10,12 @@
 #ifndef VMA_UDP_DEFAULTS_H
 #define VMA_UDP_DEFAULTS_H
 
+#include <stdbool.h>
+
 int udp_default_rcvbuf(int fd);
 int udp_default_pmtu_discover(int fd);
 int udp_default_ttl(int fd);
+/* AF_INET6 sockets hear only the IPv4 groups that they have joined themselves, unless they say otherwise. */
+bool udp_default_mc_all(int fd, int family);
 
 #endif

@@ -99,7 +99,8 @@ static struct udp_tx_options *options_of(struct udp_sock *sock)
 	tx->mc_loop = sock->mc_loop;
 	tx->df = sock->pmtu_discover != IP_PMTUDISC_DONT && sock->pmtu_discover != IP_PMTUDISC_INTERFACE &&
 	         sock->pmtu_discover != IP_PMTUDISC_OMIT;
-	tx->by_os = atomic_load(&sock->os_send) || atomic_load(&sock->shut_wr) || sock->file.os_only;
+	tx->by_os =
+	        atomic_load(&sock->os_send) || atomic_load(&sock->shut_wr) || sock->file.os_only || udp_is_ipv6(sock);
 	tx->where = (struct vma_ring_where){.socket_id = sock->file.id,
 	                                    .thread_id =
 	                                            atomic_load_explicit(&vma_thread_self()->tid, memory_order_relaxed),
@@ -274,6 +275,24 @@ static struct udp_dst *make(struct udp_sock *sock, struct vma_engine *engine, co
 	udp_dst_build(dst, engine, tx, to, &path, rail);
 	dst->path = held;
 	return dst;
+}
+
+bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                      const struct sockaddr_in *to, struct udp_dst *own)
+{
+	struct vma_net_key key = udp_dst_key(tx, to, false);
+	struct vma_rail *rail = NULL;
+	struct vma_net_template path;
+	struct vma_net_path *held;
+
+	if (vma_net_path_get(engine->net, &key, &held) != 0)
+		return false;
+	vma_net_path_read(held, &path);
+	vma_net_path_put(engine->net, held);
+	if (is_servable(tx, &path))
+		rail = rail_make(sock, engine, tx, path.nic);
+	udp_dst_build(own, engine, tx, to, &path, rail);
+	return own->rail != NULL;
 }
 
 /* dst_lock. */

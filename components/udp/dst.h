@@ -32,6 +32,17 @@ struct udp_tx_rails {
 	} at[];
 };
 
+/* What the control messages of one datagram say in place of the socket's options. */
+struct udp_tx_cmsgs {
+	uint32_t source; /* IP_PKTINFO; 0: the route's, also for a socket that is bound to an address */
+	uint32_t oif;    /* IP_PKTINFO; 0: the socket's */
+	uint8_t ttl;     /* IP_TTL; 0: the socket's */
+	uint8_t tos;     /* IP_TOS */
+	bool has_source, has_tos;
+};
+/* False: there are others, or the kernel would refuse them: the kernel sends. */
+bool udp_tx_cmsgs_read(struct udp_tx_cmsgs *out, int family, const struct msghdr *msg);
+
 static inline struct sockaddr_in udp_dst_address(uint64_t key)
 {
 	return (struct sockaddr_in){
@@ -64,6 +75,9 @@ struct vma_rail *udp_dst_rail(struct udp_sock *sock, uint32_t ifindex);
 /* A destination of this path; rail NULL: none is at hand, or the OS sends there. */
 void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct udp_tx_options *tx,
                    const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_rail *rail);
+/* dst_lock. A destination for one datagram, with its rail made and its path not held. False: the OS sends. */
+bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                      const struct sockaddr_in *to, struct udp_dst *own);
 /* dst_lock. Puts the destination into its slot, with its path held and its rail made. */
 void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key);
 
@@ -72,6 +86,9 @@ void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const s
  * not held. NULL: the OS sends this one.
  */
 const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct udp_dst *own);
+/* The same for a datagram with control messages, always in *own: its neighbour needs no probe by the sender. */
+const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, const struct udp_tx_cmsgs *cmsgs,
+                                        struct udp_dst *own);
 /* A stale neighbour is to be confirmed. */
 void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst) __attribute__((cold));
 

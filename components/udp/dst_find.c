@@ -151,6 +151,72 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 	return NULL;
 }
 
+/* ---- datagrams with control messages ---- */
+
+static struct udp_tx_options options_with(const struct udp_tx_options *tx, const struct udp_tx_cmsgs *cmsgs)
+{
+	struct udp_tx_options with = *tx;
+
+	if (cmsgs->has_source)
+		with.local.sin_addr.s_addr = cmsgs->source;
+	if (cmsgs->oif != 0)
+		with.oif = cmsgs->oif;
+	if (cmsgs->ttl != 0)
+		with.ttl = with.mc_ttl = cmsgs->ttl;
+	if (cmsgs->has_tos)
+		with.tos = cmsgs->tos;
+	return with;
+}
+
+/* Net knows nothing of it yet, or the socket has no rail there: as make_another. */
+static bool __attribute__((cold, noinline))
+make_with(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
+          const struct sockaddr_in *to, struct udp_dst *own)
+{
+	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
+	bool made;
+
+	if ((last != 0 && now - last < vma_tsc_of_nsec(CROWDED_NS)) || pthread_mutex_trylock(&sock->dst_lock) != 0)
+		return false;
+	atomic_store_explicit(&sock->dst_made_tsc, now, memory_order_relaxed);
+	made = !sock->dst_ended && udp_dst_make_own(sock, engine, with, to, own);
+	pthread_mutex_unlock(&sock->dst_lock);
+	return made;
+}
+
+/*
+ * Nothing of it is cached here: servers that answer from the address that they were asked at have a route for each
+ * client, and net remembers those. What is sent unconnected is looked up so, too, whatever the socket is connected to.
+ */
+const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, const struct udp_tx_cmsgs *cmsgs,
+                                        struct udp_dst *own)
+{
+	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
+	struct vma_engine *engine = vma_engine();
+	struct udp_tx_options with;
+	struct vma_net_template path;
+	struct vma_net_key net_key;
+	struct sockaddr_in to;
+	bool known;
+
+	if (tx == NULL || engine == NULL || tx->by_os || tx->local.sin_port == 0)
+		return NULL;
+	with = options_with(tx, cmsgs);
+	to = key != 0 ? udp_dst_address(key) : tx->peer;
+	net_key = udp_dst_key(&with, &to, false);
+	known = vma_net_find(engine->net, &net_key, &path);
+	if ((!known || build_now(sock, engine, &with, &to, &path, own) == NULL) &&
+	    !make_with(sock, engine, &with, &to, own)) {
+		if (!known)
+			vma_net_want(engine->net, &net_key);
+		return NULL;
+	}
+	if (own->confirm)
+		vma_net_ask(engine->net, &net_key, VMA_NET_ASK_PROBE);
+	own->confirm = false;
+	return own;
+}
+
 void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst)
 {
 	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);

@@ -2,9 +2,9 @@
  * endpoint.c - members of flow keys: attached, chosen among, detached.
  *
  * Whom the kernel would give a unicast datagram (its lookup for UDP): a socket bound to the address before one bound to
- * 0.0.0.0, one bound to the device before one that is not; of equal ones the last that was bound, or, where that one
- * has SO_REUSEPORT, any of its equals that have it, by a hash of addresses and ports. Connected sockets have keys of
- * their own, which the ring looks up first.
+ * 0.0.0.0, one bound to the device before one that is not, AF_INET before AF_INET6; of equal ones the last that was
+ * bound, or, where that one has SO_REUSEPORT, any of its equals that have it, by a hash of addresses and ports.
+ * Connected sockets have keys of their own, which the ring looks up first.
  *
  * The choice is made when members come and go, and published as an immutable object; a sink follows two pointers.
  */
@@ -14,6 +14,7 @@
 #include <string.h>
 
 struct udp_port udp_ports[UDP_PORTS];
+bool udp_ports_used;
 
 /* ---- sinks ---- */
 
@@ -56,7 +57,8 @@ static void on_revoked(struct vma_flow *flow)
 
 static int rank(const struct udp_member *member)
 {
-	return (member->flows->local != INADDR_ANY ? 2 : 0) + (member->flows->bound_ifindex != 0 ? 1 : 0);
+	return (member->flows->local != INADDR_ANY ? 4 : 0) + (member->flows->bound_ifindex != 0 ? 2 : 0) +
+	       (member->flows->is_ipv6 ? 0 : 1);
 }
 
 static bool wins(const struct udp_member *a, const struct udp_member *b)
@@ -144,6 +146,7 @@ static int endpoint_make(struct udp_flows *flows, struct vma_device *device, con
 	endpoint->device = target->device;
 	endpoint->ifindex = target->ifindex;
 	endpoint->shared = target->shared;
+	udp_ports_used = true;
 	endpoint->next = port->endpoints;
 	port->endpoints = endpoint;
 	*out = endpoint;

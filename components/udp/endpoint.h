@@ -61,7 +61,7 @@ struct udp_flows {
 	uint32_t bound_ifindex;
 	uint64_t order; /* of binding: the later wins */
 	uint64_t cookie;
-	bool reuse_port;
+	bool reuse_port, is_ipv6;
 	bool takes_all; /* may be the guest of groups that others have joined */
 	struct udp_member *members;
 	struct udp_attachment *attachments;
@@ -78,6 +78,7 @@ struct udp_port {
 	struct udp_flows *flows;
 };
 extern struct udp_port udp_ports[UDP_PORTS] __attribute__((visibility("hidden")));
+extern bool udp_ports_used __attribute__((visibility("hidden"))); /* since this process began: not all are empty */
 static inline struct udp_port *udp_port(uint16_t port_be)
 {
 	return &udp_ports[(uint16_t)(port_be >> 8 | port_be << 8) % UDP_PORTS];

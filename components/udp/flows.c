@@ -35,6 +35,7 @@ static void list_flows(struct udp_flows *flows, uint16_t port_be)
 	}
 	flows->port_be = port_be;
 	if (port_be != 0) {
+		udp_ports_used = true;
 		flows->next = udp_port(port_be)->flows;
 		udp_port(port_be)->flows = flows;
 	}
@@ -51,6 +52,7 @@ static void describe(struct udp_flows *flows, bool by_os)
 	flows->local = local;
 	flows->bound_ifindex = sock->bound_ifindex;
 	flows->reuse_port = sock->reuse_port;
+	flows->is_ipv6 = sock->file.family == AF_INET6;
 	flows->takes_all = sock->mc_all && !by_os && sock->peer.sin_family != AF_INET &&
 	                   (local == INADDR_ANY || IN_MULTICAST(ntohl(local)));
 }
@@ -426,10 +428,16 @@ void udp_flows_forked(struct udp_sock *sock)
 	atomic_store(&sock->attachments, NULL);
 }
 
-void udp_flows_forked_all(void)
+__attribute__((cold)) void udp_flows_forked_all(void)
 {
 	pthread_mutex_init(&flows_lock, NULL);
-	memset(udp_ports, 0, sizeof(udp_ports));
+	if (!udp_ports_used)
+		return;
+	/* A page that is only read is not copied. */
+	for (unsigned i = 0; i < UDP_PORTS; i++)
+		if (udp_ports[i].endpoints != NULL || udp_ports[i].flows != NULL)
+			udp_ports[i] = (struct udp_port){0};
+	udp_ports_used = false;
 }
 
 void udp_flows_destroy(struct udp_sock *sock)

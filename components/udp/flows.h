@@ -23,5 +23,6 @@ void udp_flows_forked_all(void);
 bool udp_receives_by_os(const struct udp_sock *sock);
 /* udp.c: into the shared statistics. file.lock. */
 void udp_stats_describe(struct udp_sock *sock);
+void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason); /* file.lock */
 
 #endif

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "control.h"
+#include "flows.h"
 #include "kin.h"
 #include "young.h"
 
@@ -139,7 +140,9 @@ void udp_kin_follow_locked(struct udp_sock *sock)
 	const uint32_t changes = atomic_load_explicit(&kin->changes, memory_order_acquire);
 	const int fd = shadow_of(sock);
 
-	if (fd >= 0 && !sock->file.os_only) {
+	if (atomic_load(&kin->passed_on) && !sock->file.os_only) {
+		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
+	} else if (fd >= 0 && !sock->file.os_only) {
 		udp_options_follow(sock, fd, kin);
 		follow_shutdown(sock, kin);
 		follow_cork(sock, kin);
@@ -161,17 +164,16 @@ void udp_kin_follow(struct udp_sock *sock)
 /* A group's or a broadcast's flow is followed like the others, but what it brings is for any socket on that port. */
 bool udp_kin_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
 {
-	struct sockaddr_in name = {0};
-	socklen_t len = sizeof(name);
+	union vma_name name;
 	const int fd = shadow_of(sock);
 
 	udp_ask_take_up(sock);
-	if (fd < 0 || vma_os.getsockname(fd, (struct sockaddr *)&name, &len) != 0)
+	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)
 		return true;
-	if (name.sin_port != datagram->dst_port_be)
+	if (name.in.sin_port != datagram->dst_port_be)
 		return false;
-	len = sizeof(name);
-	if (vma_os.getpeername(fd, (struct sockaddr *)&name, &len) != 0 || name.sin_family != AF_INET)
+	if (vma_shadow_peer(fd, &name) != 0)
 		return true;
-	return name.sin_addr.s_addr == datagram->src && name.sin_port == datagram->src_port_be;
+	return name.any.sa_family == AF_INET && name.in.sin_addr.s_addr == datagram->src &&
+	       name.in.sin_port == datagram->src_port_be;
 }

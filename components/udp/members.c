@@ -266,7 +266,7 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 /* ---- fork ---- */
 
 /* The set stays: it is the same host. A thread of the parent may have held the lock. */
-void udp_members_forked(void)
+__attribute__((cold)) void udp_members_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	atomic_store(&read_tsc, 0);

@@ -93,6 +93,9 @@ static const struct kernel_option kernel_options[] = {
 	{IPPROTO_IP, IP_UNICAST_IF, BITS_FIXED + 18, SENDS, BY_VALUE, "IP_UNICAST_IF"},
 	{IPPROTO_IP, IP_IPSEC_POLICY, BITS_FIXED + 19, RECEIVES | SENDS, ALWAYS, "IP_IPSEC_POLICY"},
 	{IPPROTO_IP, IP_XFRM_POLICY, BITS_FIXED + 20, RECEIVES | SENDS, ALWAYS, "IP_XFRM_POLICY"},
+	{IPPROTO_IPV6, IPV6_TRANSPARENT, BITS_FIXED + 12, RECEIVES | SENDS, BY_VALUE, "IPV6_TRANSPARENT"},
+	{IPPROTO_IPV6, IPV6_IPSEC_POLICY, BITS_FIXED + 19, RECEIVES | SENDS, ALWAYS, "IPV6_IPSEC_POLICY"},
+	{IPPROTO_IPV6, IPV6_XFRM_POLICY, BITS_FIXED + 20, RECEIVES | SENDS, ALWAYS, "IPV6_XFRM_POLICY"},
 };
 /* clang-format on */
 enum { KERNEL_OPTIONS = sizeof(kernel_options) / sizeof(kernel_options[0]) };
@@ -121,6 +124,22 @@ static uint64_t bits_of(enum side side)
 bool udp_receives_by_os(const struct udp_sock *sock)
 {
 	return sock->os_options != 0 && (sock->os_options & bits_of(RECEIVES)) != 0;
+}
+
+const char *udp_os_option(struct vma_file *file)
+{
+	struct udp_sock *sock = udp_sock(file);
+	uint64_t set;
+
+	pthread_mutex_lock(&file->lock);
+	set = sock->os_options;
+	pthread_mutex_unlock(&file->lock);
+	for (unsigned i = 0; i < KERNEL_OPTIONS; i++) {
+		if (kernel_options[i].sides & RECEIVES && kernel_options[i].how != NEVER &&
+		    set & BIT(kernel_options[i].bit))
+			return kernel_options[i].text;
+	}
+	return set & BIT(BIT_ASYNC) ? "O_ASYNC" : NULL;
 }
 
 static void set_os_options(struct udp_sock *sock, uint64_t options)
@@ -448,6 +467,14 @@ static bool put_pmtu_discover(struct udp_sock *sock, int value)
 	return before != value;
 }
 
+/* Of IPv4 groups, too, an AF_INET6 socket's option is the one of IPv6 (the kernel's sk_mc_loop). */
+static bool mc_loop_now(const struct udp_sock *sock, int fd)
+{
+	if (sock->file.family == AF_INET6)
+		return get_int(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
+	return get_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
+}
+
 /* What each datagram's header gets. */
 static void mirror_header(struct udp_sock *sock, int fd, int name)
 {
@@ -468,7 +495,7 @@ static void mirror_header(struct udp_sock *sock, int fd, int name)
 		changed = put_byte(&sock->mc_ttl, value);
 		break;
 	case IP_MULTICAST_LOOP:
-		changed = put_bool(&sock->mc_loop, value != 0);
+		changed = put_bool(&sock->mc_loop, mc_loop_now(sock, fd));
 		break;
 	default:
 		changed = put_pmtu_discover(sock, value);
@@ -515,6 +542,19 @@ static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value
 	}
 }
 
+/* ---- IPPROTO_IPV6 ---- */
+
+/* The others are about what is IPv6, which is the kernel's. */
+static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
+{
+	if (name == IPV6_RECVPKTINFO)
+		set_wish(sock, UDP_WISH_PKTINFO6, get_bool(fd, IPPROTO_IPV6, name));
+	if (name == IPV6_ADDRFORM)
+		udp_follow(sock, fd);
+	if (name == IPV6_ADDRFORM || name == IPV6_MULTICAST_LOOP)
+		mirror_header(sock, fd, IP_MULTICAST_LOOP);
+}
+
 /* ---- setsockopt ---- */
 
 /* With these others may have the port, too: before the kernel lets them, the flows are asked for like anybody's. */
@@ -549,6 +589,8 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 		mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)
 		mirror_ip(sock, fd, name, value, len);
+	else if (rc == 0 && level == IPPROTO_IPV6)
+		mirror_ipv6(sock, fd, name);
 	udp_control_end(sock);
 	if (rc == 0 && membership && is_join(name))
 		wait_after_join(file);
@@ -601,6 +643,8 @@ void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_kin *kin
 		mirror_socket(sock, fd, socket_names[i], NULL);
 	for (unsigned i = 0; i < sizeof(ip_names) / sizeof(ip_names[0]); i++)
 		mirror_ip(sock, fd, ip_names[i], NULL, 0);
+	if (sock->file.family == AF_INET6)
+		mirror_ipv6(sock, fd, IPV6_RECVPKTINFO);
 	follow_ttl(sock, kin);
 	follow_mc_interface(sock, fd, kin);
 	follow_groups(sock, fd);
@@ -612,11 +656,15 @@ void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_kin *kin
 void udp_options_init(struct udp_sock *sock, int fd)
 {
 	const struct vma_engine *engine = vma_engine();
+	const bool is_ipv6 = sock->file.family == AF_INET6;
 	const int off = 0;
 
 	set_rcvbuf(sock, udp_default_rcvbuf(fd));
 	sock->pmtu_discover = udp_default_pmtu_discover(fd);
 	if (engine != NULL && !engine->conf.tx_mc_loopback &&
-	    vma_os.setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof(off)) == 0)
+	    vma_os.setsockopt(fd, is_ipv6 ? IPPROTO_IPV6 : IPPROTO_IP,
+	                      is_ipv6 ? IPV6_MULTICAST_LOOP : IP_MULTICAST_LOOP, &off, sizeof(off)) == 0)
 		sock->mc_loop = false;
+	if (!udp_default_mc_all(fd, sock->file.family))
+		udp_groups_set_all(sock, false);
 }

@@ -260,14 +260,16 @@ scatter(const struct vma_bufarena *arena, const struct vma_buf *packet, const st
 	return 0;
 }
 
-static int __attribute__((noinline)) give_name(struct msghdr *msg, const struct udp_datagram *datagram)
+static int __attribute__((noinline))
+give_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
 	const struct sockaddr_in from = {
 	        .sin_family = AF_INET, .sin_port = datagram->src_port_be, .sin_addr.s_addr = datagram->src};
-	size_t len = msg->msg_namelen < sizeof(from) ? msg->msg_namelen : sizeof(from);
+	union vma_name name;
+	size_t len = msg->msg_namelen;
 
-	msg->msg_namelen = sizeof(from); /* what it would have been */
-	return vma_copy(msg->msg_name, &from, len);
+	msg->msg_namelen = vma_name_fill(sock->file.family, &from, &name); /* what it would have been */
+	return vma_copy(msg->msg_name, &name, len < msg->msg_namelen ? len : msg->msg_namelen);
 }
 
 /* What is wished is what is set now, by whichever process. */
@@ -289,7 +291,7 @@ static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock 
 		give_wishes(sock, msg, datagram);
 	else
 		msg->msg_controllen = 0;
-	if (msg->msg_name != NULL && give_name(msg, datagram) != 0)
+	if (msg->msg_name != NULL && give_name(sock, msg, datagram) != 0)
 		return -EFAULT;
 	if (__builtin_expect(datagram->arrival_ns != 0, 0))
 		atomic_store_explicit(&sock->last_stamp_ns, datagram->arrival_ns, memory_order_relaxed);

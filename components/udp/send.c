@@ -5,7 +5,7 @@
  *             └─ else plan: what is missing is asked for, and meanwhile, or for good, the shadow sends
  *
  * The shadow's answer is right by construction: wrong addresses, errors that wait, fragments, broadcasts, groups with
- * members on this host, neighbours that are not resolved yet, control messages, MSG_MORE.
+ * members on this host, neighbours that are not resolved yet, most control messages, MSG_MORE.
  */
 #include <errno.h>
 #include <sched.h>
@@ -23,6 +23,7 @@ enum {
 	SERVED_FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM | MSG_EOR,
 	BURST_AFTER = 4,     /* sends in a row before kicks are shared */
 	BURST_GAP_NS = 5000, /* between two of them */
+	CHECK_ONLY = 0x10,   /* the kernel's MSG_PROBE, a name that the C library does not have */
 	FULL_NAP_NS = 20000, /* queue full, and nobody in the way: the peer or the kernel has to come to it */
 };
 
@@ -144,27 +145,45 @@ static void note_cork(struct udp_sock *sock, bool corked)
 	}
 }
 
-/* Outside, since it may block. Frames of before leave first. */
-static ssize_t __attribute__((cold, noinline))
-send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+/* An address of length 0 is none for sendmsg, and a wrong one for sendto. */
+static ssize_t ask_os_to_send(int fd, const struct msghdr *msg, int flags)
 {
-	struct vma_thread *self = vma_thread_self();
-	int left = atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
 	ssize_t sent;
 
-	if (left != 0)
-		return -left;
-	vma_flush_sends(self);
-	vma_file_get(&sock->file);
-	vma_leave(self);
-	/* An address of length 0 is none for sendmsg, and a wrong one for sendto. */
 	if (udp_iov_is_own(msg) && msg->msg_name != NULL && msg->msg_control == NULL)
 		sent = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
 		                     msg->msg_namelen);
 	else
 		sent = vma_os.sendmsg(fd, msg, flags);
-	if (sent < 0)
-		sent = -errno;
+	return sent < 0 ? -errno : sent;
+}
+
+/*
+ * An error that waits in the library, and not in the shadow, is told as the kernel tells its own: after all that is
+ * wrong with the call itself. CHECK_ONLY has the kernel check the call, and send nothing.
+ */
+static ssize_t __attribute__((cold, noinline))
+tell_left_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	ssize_t rc = ask_os_to_send(fd, msg, flags | CHECK_ONLY | MSG_DONTWAIT);
+
+	return rc < 0 ? rc : -atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
+}
+
+/* Outside, since it may block. Frames of before leave first. */
+static ssize_t __attribute__((cold, noinline))
+send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	struct vma_thread *self = vma_thread_self();
+	ssize_t sent = 0;
+
+	vma_flush_sends(self);
+	vma_file_get(&sock->file);
+	vma_leave(self);
+	if (__builtin_expect(atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0, 0))
+		sent = tell_left_error(sock, fd, msg, flags);
+	if (sent == 0)
+		sent = ask_os_to_send(fd, msg, flags);
 	vma_enter();
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
 	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);
@@ -309,6 +328,16 @@ wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, st
 
 /* ---- the general way ---- */
 
+static bool __attribute__((noinline)) mapped_key(const struct udp_sock *sock, const struct msghdr *msg, uint64_t *key)
+{
+	union vma_name to;
+
+	if (vma_name_read(sock->file.family, msg->msg_name, msg->msg_namelen, &to) != 0 || to.any.sa_family != AF_INET)
+		return false;
+	*key = udp_peer_key(to.in.sin_addr.s_addr, to.in.sin_port);
+	return to.in.sin_port != 0 && to.in.sin_addr.s_addr != 0;
+}
+
 /* The destination's key, 0: the connected peer; false: what the kernel has to judge. */
 static bool address_key(const struct udp_sock *sock, const struct msghdr *msg, uint64_t *key)
 {
@@ -319,8 +348,10 @@ static bool address_key(const struct udp_sock *sock, const struct msghdr *msg, u
 		return atomic_load_explicit(&sock->connected, memory_order_relaxed);
 	if (msg->msg_namelen < sizeof(to) || vma_copy(&to, msg->msg_name, sizeof(to)) != 0)
 		return false;
+	if (__builtin_expect(to.sin_family != AF_INET, 0))
+		return mapped_key(sock, msg, key);
 	*key = udp_peer_key(to.sin_addr.s_addr, to.sin_port);
-	return to.sin_family == AF_INET && to.sin_port != 0 && to.sin_addr.s_addr != 0;
+	return to.sin_port != 0 && to.sin_addr.s_addr != 0;
 }
 
 /* Before the first send: the port that the kernel would choose, so that answers find us. And what fork left to do. */
@@ -328,6 +359,8 @@ static void __attribute__((cold, noinline)) get_ready(struct udp_sock *sock, int
 {
 	struct sockaddr_in any = {.sin_family = AF_INET};
 	struct vma_file *file = &sock->file;
+	union vma_name name;
+	socklen_t len;
 	bool bound;
 
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
@@ -339,8 +372,10 @@ static void __attribute__((cold, noinline)) get_ready(struct udp_sock *sock, int
 		udp_dst_reset(sock);
 	pthread_mutex_unlock(&file->lock);
 	/* It fails when somebody else was quicker, which is as good. */
-	if (!bound && file->ops->bind != NULL)
-		file->ops->bind(file, fd, (const struct sockaddr *)&any, sizeof(any));
+	if (!bound && file->ops->bind != NULL) {
+		len = vma_name_fill(file->family, &any, &name);
+		file->ops->bind(file, fd, &name.any, len);
+	}
 }
 
 static bool is_ready(const struct udp_sock *sock)
@@ -358,7 +393,7 @@ static inline bool has_local_members(const struct udp_dst *dst)
 
 /* With the socket held. -ENOTSUP: by the OS. */
 static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, int flags,
-                              const struct udp_pieces *pieces)
+                              const struct udp_pieces *pieces, const struct udp_tx_cmsgs *cmsgs)
 {
 	bool nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	struct room room = {0};
@@ -368,7 +403,8 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 	if (!address_key(sock, msg, &key))
 		return -ENOTSUP;
 	for (;;) {
-		const struct udp_dst *dst = udp_dst_find(sock, key, &own);
+		const struct udp_dst *dst =
+		        cmsgs == NULL ? udp_dst_find(sock, key, &own) : udp_dst_find_with(sock, key, cmsgs, &own);
 		ssize_t sent;
 
 		if (dst == NULL || pieces->len > dst->max_payload || has_local_members(dst))
@@ -389,19 +425,34 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 	}
 }
 
-/* Whether this very call is for the kernel. The flag of an error is taken down: the kernel tells it once, and so we. */
-static bool is_for_os(struct udp_sock *sock, const struct msghdr *msg, int flags)
+/* Whether this very call is for the kernel. */
+static bool is_for_os(const struct udp_sock *sock, int flags)
 {
-	if (sock->file.os_only || flags & ~SERVED_FLAGS || (msg->msg_control != NULL && msg->msg_controllen != 0) ||
-	    atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED)
-		return true;
-	return atomic_load_explicit(&sock->os_error, memory_order_relaxed) &&
-	       atomic_exchange_explicit(&sock->os_error, false, memory_order_relaxed);
+	return sock->file.os_only || flags & ~SERVED_FLAGS ||
+	       atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED;
+}
+
+/*
+ * An error waits in the shadow. The kernel tells it once, and so we: the flag is taken down. But the kernel looks first
+ * for what is wrong with the call itself, and then the error is left for the next one.
+ */
+static ssize_t __attribute__((cold, noinline))
+send_with_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	ssize_t sent;
+
+	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
+	sent = send_os(sock, fd, msg, flags);
+	if (sent < 0)
+		udp_error_stays(sock, fd);
+	return sent;
 }
 
 static ssize_t __attribute__((noinline))
 send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
+	const bool has_cmsgs = msg->msg_control != NULL && msg->msg_controllen != 0;
+	struct udp_tx_cmsgs cmsgs;
 	struct udp_pieces pieces;
 	ssize_t sent;
 
@@ -409,20 +460,22 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		udp_kin_follow(sock);
 	if (__builtin_expect(atomic_load_explicit(&sock->sends_left, memory_order_relaxed) != 0, 0) &&
 	    !sock->file.os_only) {
-		sent = udp_watch_errors(sock, fd);
-		if (sent < 0)
-			return sent;
+		udp_watch_errors(sock, fd);
 		if (udp_young_send(sock, fd))
 			return send_os(sock, fd, msg, flags);
 	}
 	if (!sock->file.os_only && !is_ready(sock))
 		get_ready(sock, fd);
-	if (is_for_os(sock, msg, flags))
+	if (is_for_os(sock, flags))
+		return send_os(sock, fd, msg, flags);
+	if (atomic_load_explicit(&sock->os_error, memory_order_relaxed))
+		return send_with_error(sock, fd, msg, flags);
+	if (has_cmsgs && !udp_tx_cmsgs_read(&cmsgs, sock->file.family, msg))
 		return send_os(sock, fd, msg, flags);
 	sent = udp_pieces_get(&pieces, msg);
 	if (sent == 0) {
 		vma_file_get(&sock->file);
-		sent = send_offloaded(sock, msg, flags, &pieces);
+		sent = send_offloaded(sock, msg, flags, &pieces, has_cmsgs ? &cmsgs : NULL);
 		vma_file_put(&sock->file);
 	} else if (sent == -EFAULT || sent == -EINVAL) {
 		sent = -ENOTSUP; /* which of several errors comes first, the kernel knows */

@@ -320,6 +320,10 @@ int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp
 		out->reason = VMA_SOCK_NEW;
 		return 0;
 	}
+	if (udp_is_ipv6(sock)) {
+		out->reason = VMA_SOCK_IPV6;
+		return 0;
+	}
 	if (sock->peer.sin_family == AF_INET) {
 		make_connected(&maker);
 	} else {

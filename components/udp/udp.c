@@ -213,13 +213,13 @@ void vma_udp_fork_prepare(void)
 }
 
 /* The parent's threads held what they held. */
-void vma_udp_fork_child(void)
+__attribute__((cold)) void vma_udp_fork_child(void)
 {
 	udp_flows_forked_all();
 	udp_members_forked();
 }
 
-static void udp_forked(struct vma_file *file)
+static __attribute__((cold)) void udp_forked(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
 
@@ -239,11 +239,10 @@ static void udp_forked(struct vma_file *file)
 }
 
 /* The flows go first, and the queues last: what comes in between is the kernel's already. */
-static void give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
+void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 {
 	struct vma_file *file = &sock->file;
 
-	pthread_mutex_lock(&file->lock);
 	sock->left = true;
 	udp_flows_update(sock);
 	udp_unread_give(sock);
@@ -253,7 +252,6 @@ static void give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 	atomic_store(&sock->reason, reason);
 	udp_dst_reset(sock);
 	udp_stats_describe(sock);
-	pthread_mutex_unlock(&file->lock);
 	vma_waitq_wake(&file->waitq, true);
 }
 
@@ -261,17 +259,25 @@ static void give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 static void udp_to_os(struct vma_file *file, int fd)
 {
 	(void)fd;
-	give_to_kernel(udp_sock(file), VMA_SOCK_OPTION);
+	pthread_mutex_lock(&file->lock);
+	if (!file->os_only)
+		udp_give_to_kernel(udp_sock(file), VMA_SOCK_OPTION);
+	pthread_mutex_unlock(&file->lock);
 }
 
-/*
- * Not what was inherited: the flows of whoever made it would come back, and take what the kernel is to get; as long as
- * this process wants them, too, the kernel has them.
- */
+/* Processes that have the socket by fork are told: their flows would take what the kernel is to get. */
 static void udp_hand_over(struct vma_file *file)
 {
-	if (!file->os_only && !file->is_heir)
-		give_to_kernel(udp_sock(file), VMA_SOCK_PASSED_ON);
+	struct udp_sock *sock = udp_sock(file);
+
+	pthread_mutex_lock(&file->lock);
+	if (!file->os_only) {
+		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
+		if (udp_kin(sock) != NULL)
+			atomic_store(&udp_kin(sock)->passed_on, true);
+		udp_kin_tell(sock);
+	}
+	pthread_mutex_unlock(&file->lock);
 }
 
 /* ---- the beginning ---- */
@@ -295,6 +301,7 @@ static const struct vma_file_ops udp_ops = {
         .hand_over = udp_hand_over,
         .net_changed = udp_net_changed,
         .reason = udp_reason,
+        .reason_detail = udp_os_option,
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -316,13 +323,14 @@ static void give_to_os(struct udp_sock *sock, enum vma_sock_reason reason)
 	atomic_store(&sock->reason, reason);
 }
 
-static struct udp_sock *sock_create(int type)
+static struct udp_sock *sock_create(int domain, int type)
 {
 	struct udp_sock *sock = vma_alloc(sizeof(*sock));
 
 	if (sock == NULL)
 		return NULL;
 	vma_file_init(&sock->file, VMA_FILE_UDP, &udp_ops);
+	sock->file.family = (uint8_t)domain;
 	pthread_mutex_init(&sock->reader, NULL);
 	atomic_store(&sock->nonblocking, (type & SOCK_NONBLOCK) != 0);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
@@ -343,7 +351,7 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 
 	(void)protocol;
 	pthread_once(&once, start);
-	sock = sock_create(type);
+	sock = sock_create(domain, type);
 	if (sock == NULL)
 		return -ENOMEM;
 	sock->engine = engine;
@@ -351,8 +359,8 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 		give_to_os(sock, VMA_SOCK_ENGINE);
 	else if (!engine->conf.offloaded_sockets)
 		give_to_os(sock, VMA_SOCK_DISABLED);
-	else if (domain != AF_INET)
-		give_to_os(sock, VMA_SOCK_FAMILY);
+	else if (atomic_load(&vma_sockets_stay))
+		give_to_os(sock, VMA_SOCK_IO_URING);
 	else
 		udp_options_init(sock, fd);
 	if (engine != NULL) {

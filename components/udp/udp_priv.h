@@ -123,6 +123,7 @@ enum udp_rx_wish { /* what recv has to produce beside the bytes; set by setsocko
 	           UDP_WISH_STAMP_NEW = 1 << 8,
 	           UDP_WISH_LAST_STAMP = 1 << 9, /* SIOCGSTAMP has been used */
 	           UDP_WISH_KIN = 1 << 10,       /* to look first for what other processes have changed: kin.h */
+	           UDP_WISH_PKTINFO6 = 1 << 11,  /* IPV6_RECVPKTINFO, which tells of IPv4, too */
 };
 
 enum udp_unplain {                      /* why a send is to look twice */
@@ -187,9 +188,10 @@ struct udp_sock {
 	_Atomic bool take_up_asked; /* and holds a reference */
 
 	/* control path, under file.lock */
-	_Alignas(64) struct sockaddr_in local, peer; /* as the kernel says; family 0: not bound, not connected */
-	uint32_t bound_ifindex;                      /* SO_BINDTODEVICE */
-	uint32_t mc_ifindex;                         /* IP_MULTICAST_IF */
+	/* As the kernel says. Family 0: not bound, not connected; AF_INET6: IPv6, and only the port is kept. */
+	_Alignas(64) struct sockaddr_in local, peer;
+	uint32_t bound_ifindex; /* SO_BINDTODEVICE */
+	uint32_t mc_ifindex;    /* IP_MULTICAST_IF */
 	struct in_addr mc_source;
 	uint8_t ttl, mc_ttl, tos; /* ttl 0: the system's default */
 	bool mc_loop, broadcast, reuse_addr, reuse_port, mc_all;
@@ -216,11 +218,20 @@ static inline struct udp_sock *udp_sock(struct vma_file *file)
 	return (struct udp_sock *)file;
 }
 
+/* Bound or connected to IPv6, or IPV6_V6ONLY: the kernel's, as long as it is. file.lock. */
+static inline bool udp_is_ipv6(const struct udp_sock *sock)
+{
+	return sock->local.sin_family == AF_INET6 || sock->peer.sin_family == AF_INET6;
+}
+
 /* flows.c, multicast.c, bind.c, options.c: control path. Each is called with file.lock held. */
 void udp_flows_update(struct udp_sock *sock); /* makes what is attached what it should be; sets reason */
 void udp_flows_end(struct udp_sock *sock);    /* detaches everything */
-/* Before a send that is one of the first few: the error of the one before, or 0. Takes file.lock. */
-int udp_watch_errors(struct udp_sock *sock, int fd) __attribute__((cold));
+/* Before a send that is one of the first few: if the one before has met an error, this one tells it. Takes file.lock.
+ */
+void udp_watch_errors(struct udp_sock *sock, int fd) __attribute__((cold));
+/* After a send that has failed: if an error still waits in the shadow, the next call tells it. */
+void udp_error_stays(struct udp_sock *sock, int fd) __attribute__((cold));
 /* file.lock. Names, flows and destinations, as the kernel has the socket now. */
 void udp_follow(struct udp_sock *sock, int fd);
 /* recv has waited, on a socket whose last descriptor is closed by now: the last such call ends it. */

@@ -326,21 +326,27 @@ static void test_connect_and_disconnect_follow_the_kernel_s_names(void **state)
 
 static void test_what_is_not_offloaded_says_why(void **state)
 {
+	struct vma_thread *self;
 	const char *text;
 	int six = vma_os.socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), off;
+	const struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
 
 	(void)state;
 	assert_true(six >= 0);
 	assert_int_equal(vma_udp_socket(six, AF_INET6, SOCK_DGRAM, 0), 0);
+	assert_int_equal(reason(six), VMA_SOCK_NEW);
+	self = vma_enter();
+	assert_int_equal(udp_bind(vma_fd_lookup(six), six, (const struct sockaddr *)&loopback, sizeof(loopback)), 0);
+	vma_leave(self);
 	assert_int_equal(vma_sock_query(six, &text), 0);
-	assert_string_equal(text, vma_sock_reason_text(VMA_SOCK_FAMILY));
+	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_IPV6)));
 	world_close(six);
 	off = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	vma_engine()->conf.offloaded_sockets = false;
 	assert_int_equal(vma_udp_socket(off, AF_INET, SOCK_DGRAM, 0), 0);
 	vma_engine()->conf.offloaded_sockets = true;
 	assert_int_equal(vma_sock_query(off, &text), 0);
-	assert_string_equal(text, vma_sock_reason_text(VMA_SOCK_DISABLED));
+	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_DISABLED)));
 	world_close(off);
 	assert_int_equal(vma_sock_query(fd, &text), 0);
 	assert_string_equal(text, vma_sock_reason_text(VMA_SOCK_NEW));

@@ -525,22 +525,73 @@ static void test_group_with_members_here_goes_through_the_shadow(void **state)
 static void test_unserved_flags_and_control_messages_go_through_the_shadow(void **state)
 {
 	char control[CMSG_SPACE(sizeof(int))] = {0};
-	struct iovec iov = {.iov_base = "ttl", .iov_len = 3};
+	struct iovec iov = {.iov_base = "999", .iov_len = 3};
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
 	(void)state;
 	connect_it();
-	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL};
+	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = 999, .cmsg_type = IP_TTL};
 	memcpy(CMSG_DATA(c), &(int){5}, sizeof(int));
 	assert_int_equal(send_msg(&msg, 0), 3);
-	assert_kernel_gets("ttl");
+	assert_kernel_gets("999");
+	c->cmsg_level = IPPROTO_IP;
+	memcpy(CMSG_DATA(c), &(int){256}, sizeof(int));
+	assert_int_equal(send_msg(&msg, 0), -EINVAL);
+	c->cmsg_len = 3;
+	assert_int_equal(send_msg(&msg, 0), -EINVAL);
+	msg.msg_controllen = 1000000;
+	assert_int_equal(send_msg(&msg, 0), -ENOBUFS);
 	assert_int_equal(send_to(NULL, "route", 5, MSG_DONTROUTE), 5);
 	assert_kernel_gets("route");
 	assert_int_equal(send_to(NULL, "oob", 3, MSG_OOB), -EOPNOTSUPP);
 	assert_int_equal(send_to(NULL, "plain", 5, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM), 5);
 	assert_peer_gets("plain");
+}
+
+static void test_control_messages_are_in_the_header_and_in_the_lookup(void **state)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct in_pktinfo)) + 2 * CMSG_SPACE(sizeof(int))] = {
+	        0};
+	struct iovec iov = {.iov_base = "with", .iov_len = 4};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct in_pktinfo info = {.ipi_ifindex = 23, .ipi_spec_dst.s_addr = htonl(0x0a090807)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	(void)state;
+	connect_it();
+	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(info)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_PKTINFO};
+	memcpy(CMSG_DATA(c), &info, sizeof(info));
+	c = CMSG_NXTHDR(&msg, c);
+	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL};
+	memcpy(CMSG_DATA(c), &(int){5}, sizeof(int));
+	c = (struct cmsghdr *)((char *)c + CMSG_SPACE(sizeof(int)));
+	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(1), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TOS};
+	*CMSG_DATA(c) = 0x28;
+	assert_int_equal(send_msg(&msg, 0), 4);
+	assert_peer_gets("with");
+	assert_int_equal(bed.frame[22], 5);
+	assert_int_equal(bed.frame[15], 0x28);
+	assert_int_equal(fake_net.asked_for.oif, 23);
+	assert_int_equal(fake_net.asked_for.tos, 0x28);
+	assert_int_equal(fake_net.asked_for.flags, 0);
+	assert_memory_equal(fake_net.asked_for.src, &info.ipi_spec_dst, 4);
+	assert_memory_equal(fake_net.asked_for.dst, bed_remote, 4);
+	/* What net knows is not asked for again, and a stale neighbour is probed by its own route. */
+	fake_net.known = true;
+	fake_net.template.flags = VMA_NET_CONFIRM;
+	const unsigned gets = atomic_load(&fake_net.gets), probes = atomic_load(&fake_net.probes);
+
+	assert_int_equal(send_msg(&msg, 0), 4);
+	assert_peer_gets("with");
+	assert_int_equal(atomic_load(&fake_net.gets), gets);
+	assert_int_equal(atomic_load(&fake_net.probes), probes + 1);
+	/* The next one without them is as before. */
+	assert_int_equal(send_text("x"), 1);
+	assert_peer_gets("x");
+	assert_int_equal(bed.frame[15], 0);
 }
 
 static void test_datagram_in_parts_is_one_of_the_shadows(void **state)
@@ -802,6 +853,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_group_is_looked_up_on_its_interface),
         CASE(test_group_with_members_here_goes_through_the_shadow),
         CASE(test_unserved_flags_and_control_messages_go_through_the_shadow),
+        CASE(test_control_messages_are_in_the_header_and_in_the_lookup),
         CASE(test_datagram_in_parts_is_one_of_the_shadows),
         CASE(test_option_of_the_kernel_alone_sends_all_through_the_shadow),
         CASE(test_error_of_the_shadow_is_told_once),

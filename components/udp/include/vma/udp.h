@@ -21,7 +21,7 @@
  * socket is the OS's for good (the reason can be asked for); -ENOMEM.
  */
 int vma_udp_socket(int fd, int domain, int type, int protocol);
-/* Whether it is one for udp: AF_INET (AF_INET6: the reason is told), SOCK_DGRAM, UDP. */
+/* Whether it is one for udp: AF_INET or AF_INET6, SOCK_DGRAM, UDP. */
 bool vma_udp_wants(int domain, int type, int protocol);
 
 /*
