@@ -37,7 +37,7 @@ static void name_both(struct stream_sock *child, const struct vma_tcp_conn *conn
 
 bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_rail *rail)
 {
-	struct stream_sock *child = stream_create(listener->engine, false);
+	struct stream_sock *child = stream_create(listener->engine, listener->file.family, false);
 
 	if (child == NULL)
 		return false;
@@ -75,17 +75,41 @@ static struct stream_sock *take(struct stream_sock *listener)
 	return (struct stream_sock *)((char *)entry - offsetof(struct stream_sock, link));
 }
 
-/* Never seen by the application: reset, and gone. */
-static void drop(struct stream_sock *child)
+/* Never seen by the application: reset, and gone; or gone to another process that serves the listener. */
+static void drop(struct stream_sock *child, bool is_ours)
 {
 	struct vma_tcp_conn *conn = stream_conn(child);
 
 	pthread_mutex_lock(&child->file.lock);
-	if (conn != NULL)
+	if (conn != NULL && is_ours)
 		vma_tcp_close(conn, true);
+	else if (conn != NULL)
+		vma_tcp_forsake(conn);
 	stream_conn_end(child);
 	pthread_mutex_unlock(&child->file.lock);
 	vma_file_put(&child->file);
+}
+
+/* It is this process's from now on, and has a rule of its own soon. False: another process has it. */
+static bool claim(struct stream_sock *child)
+{
+	struct vma_tcp_conn *conn = stream_conn(child);
+
+	if (conn == NULL || !vma_tcp_is_pending(conn))
+		return true;
+	if (!vma_tcp_accept(conn))
+		return false;
+	vma_engine_steer(conn);
+	return true;
+}
+
+static struct stream_sock *take_ours(struct stream_sock *listener)
+{
+	struct stream_sock *child;
+
+	while ((child = take(listener)) != NULL && !claim(child))
+		drop(child, false);
+	return child;
 }
 
 void stream_accept_drop(struct stream_sock *listener)
@@ -93,7 +117,7 @@ void stream_accept_drop(struct stream_sock *listener)
 	struct stream_sock *child;
 
 	while ((child = take(listener)) != NULL)
-		drop(child);
+		drop(child, claim(child));
 }
 
 /* ---- one of ours ---- */
@@ -103,6 +127,7 @@ static void settle(struct stream_sock *child, struct stream_sock *listener)
 	pthread_mutex_lock(&listener->file.lock);
 	pthread_mutex_lock(&child->file.lock);
 	stream_options_take(child, listener);
+	stream_tally_join(child, listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	child->local = child->name;
 	stream_way_find(child, child->engine);
@@ -121,19 +146,19 @@ static void close_untold(struct stream_sock *child, int fd)
 	if (vma_fd_install(fd, &child->file) == 0)
 		vma_fd_remove(fd);
 	else
-		drop(child);
+		drop(child, true);
 	syscall(SYS_close, fd);
 }
 
 /* The descriptor; -EAGAIN: another thread was quicker. An address that cannot be written costs the connection. */
 static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
 {
-	int fd = vma_os.socket(AF_INET, SOCK_STREAM | flags, IPPROTO_TCP), rc = 0;
+	int fd = vma_os.socket(listener->file.family, SOCK_STREAM | flags, IPPROTO_TCP), rc = 0;
 	struct stream_sock *child;
 
 	if (fd < 0)
 		return -errno;
-	child = take(listener);
+	child = take_ours(listener);
 	if (child == NULL) {
 		syscall(SYS_close, fd);
 		return -EAGAIN;
@@ -141,14 +166,14 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	atomic_store(&child->nonblocking, (flags & SOCK_NONBLOCK) != 0);
 	settle(child, listener);
 	if (addr != NULL)
-		rc = vma_copy_name(&child->peer, sizeof(child->peer), addr, len);
+		rc = vma_name_give(child->file.family, &child->peer, addr, len);
 	if (rc < 0) {
 		close_untold(child, fd);
 		return rc;
 	}
 	rc = vma_fd_install(fd, &child->file);
 	if (rc < 0) {
-		drop(child);
+		drop(child, true);
 		syscall(SYS_close, fd);
 		return rc;
 	}
@@ -285,8 +310,11 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 		atomic_store(&listener->looked, true);
 	if (atomic_load_explicit(&listener->inherited, memory_order_relaxed))
 		stream_take_up(listener);
+	if (__builtin_expect(stream_tally_is_due(listener), 0))
+		stream_tally_give_up(listener);
 	if (!stream_stay(listener))
 		return -EBADF;
+	vma_rails_ask(stream_rings(file));
 	rc = accept_or_wait(listener, fd, addr, len, flags);
 	/* A wake-up may have been spent on a call that took something else, or nothing. */
 	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)

@@ -238,6 +238,7 @@ void stream_conn_close(struct stream_sock *sock, bool may_linger)
 	struct vma_tcp_conn *conn = stream_conn(sock);
 
 	if (conn != NULL) {
+		stream_tally_closed(sock);
 		vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 		if (binds_a_port(sock))
 			stream_keep_shadow(sock);

@@ -200,7 +200,7 @@ static void fill_attr(struct stream_sock *sock, const struct stream_way *way, st
 	*attr = (struct vma_tcp_conn_attr){.owner = &stream_owner,
 	                                   .arg = sock,
 	                                   .options = &sock->options,
-	                                   .path.mtu = way->template.mtu,
+	                                   .path = stream_path_without_header(&way->template),
 	                                   .family = AF_INET,
 	                                   .vlan = way->template.vlan,
 	                                   .peer_port_be = sock->peer.sin_port,
@@ -356,6 +356,29 @@ void stream_cut_off(struct stream_sock *sock)
 	stream_ready(sock, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR);
 }
 
+/*
+ * An attempt that nobody waits for in connect() becomes the kernel's, which begins it anew from the same port; the
+ * reset of the first one lets the peer forget it. An attempt that has succeeded meanwhile stays. file.lock.
+ */
+bool stream_connect_by_os(struct stream_sock *sock)
+{
+	const struct sockaddr_in peer = sock->peer;
+
+	if (stream_phase(sock) != STREAM_CONNECTING || !atomic_load(&sock->nonblocking))
+		return false;
+	vma_rails_progress(stream_rings(&sock->file));
+	if (stream_phase(sock) != STREAM_CONNECTING)
+		return false;
+	vma_tcp_close(stream_conn(sock), true);
+	forget_attempt(sock);
+	sock->attempt = STREAM_UNCONNECTED;
+	sock->file.os_only = true;
+	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
+	quick_connect(atomic_load(&sock->file.fd), (const struct sockaddr *)&peer, sizeof(peer));
+	stream_describe(sock);
+	return true;
+}
+
 /* connect(AF_UNSPEC) */
 static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
@@ -371,29 +394,60 @@ static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *a
 	return rc;
 }
 
-static bool is_inet(const struct sockaddr_in *to, socklen_t len)
+static bool is_unicast(const union vma_name *to)
 {
-	uint32_t address = ntohl(to->sin_addr.s_addr);
+	uint32_t address = ntohl(to->in.sin_addr.s_addr);
 
-	return len >= sizeof(*to) && to->sin_family == AF_INET && to->sin_port != 0 && address != INADDR_ANY &&
+	return to->any.sa_family == AF_INET && to->in.sin_port != 0 && address != INADDR_ANY &&
 	       address != INADDR_BROADCAST && !IN_MULTICAST(address);
+}
+
+/* The socket may be bound to an address, or set to IPV6_V6ONLY, as the kernel alone serves it: file.lock. */
+static bool is_ipv6(struct stream_sock *sock, int fd)
+{
+	union vma_name local;
+
+	if (sock->file.family != AF_INET6)
+		return false;
+	if (sock->local.sin_port != 0)
+		return sock->local.sin_family == AF_INET6;
+	return vma_shadow_name(fd, &local, NULL) == 0 && local.any.sa_family == AF_INET6;
+}
+
+/* -ENOTSUP: it is for the kernel, which also judges what is wrong. */
+static int start_to(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+{
+	union vma_name to;
+
+	if (stream_is_for_os(sock)) {
+		atomic_store(&sock->reason, VMA_SOCK_OPTION);
+		return -ENOTSUP;
+	}
+	if (sock->engine == NULL || !vma_name_is_of(sock->file.family, addr, len) ||
+	    vma_name_read(sock->file.family, addr, len, &to) != 0)
+		return -ENOTSUP;
+	if (to.any.sa_family == AF_INET6 || is_ipv6(sock, fd)) {
+		atomic_store(&sock->reason, VMA_SOCK_IPV6);
+		return -ENOTSUP;
+	}
+	return is_unicast(&to) ? start(sock, fd, &to.in) : -ENOTSUP;
 }
 
 /* file.lock; 1: given back, and *rc is the kernel's answer. */
 static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len, int *rc)
 {
-	struct sockaddr_in to = {0};
+	sa_family_t family;
 	int started;
 
 	*rc = -EBADF;
 	if (stream_has_ended(sock)) /* by another thread, since the descriptor was looked up */
 		return 0;
-	if (len < sizeof(to.sin_family) || len > sizeof(struct sockaddr_storage) ||
-	    vma_copy(&to, addr, len < sizeof(to) ? len : sizeof(to)) != 0) {
+	if (len < sizeof(family) || len > sizeof(struct sockaddr_storage) ||
+	    vma_copy(&family, addr, sizeof(family)) != 0) {
 		*rc = quick_connect(fd, addr, len); /* which fails before it begins */
 		return 0;
 	}
-	if (to.sin_family == AF_UNSPEC) {
+	if (family == AF_UNSPEC) {
 		*rc = disconnect(sock, fd, addr, len);
 		return 0;
 	}
@@ -405,11 +459,8 @@ static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, 
 	if (sock->attempt == STREAM_ATTEMPT)
 		return 0;
 	sock->engine = vma_engine(); /* made before a fork, perhaps */
-	started =
-	        sock->engine != NULL && is_inet(&to, len) && !stream_is_for_os(sock) ? start(sock, fd, &to) : -ENOTSUP;
+	started = start_to(sock, fd, addr, len);
 	if (started == -ENOTSUP) {
-		if (stream_is_for_os(sock))
-			atomic_store(&sock->reason, VMA_SOCK_OPTION);
 		vma_log_debug("fd %d: connects through the kernel: %s", fd,
 		              vma_sock_reason_text(atomic_load(&sock->reason)));
 		*rc = connect_os(sock, fd, addr, len);

@@ -1,4 +1,9 @@
-/* endpoint.c - who gets what comes to a listener: one of its sockets, by a hash of the peer (SO_REUSEPORT). */
+/*
+ * endpoint.c - who gets what comes to a listener: one of its sockets, by a hash of the peer (SO_REUSEPORT).
+ *
+ * Of several the kernel's lookup prefers those bound to the address to those bound to 0.0.0.0 or `::`, and of these a
+ * socket of AF_INET, and one that is bound to the device. Only equals share.
+ */
 #include <errno.h>
 #include <string.h>
 
@@ -20,6 +25,7 @@ struct endpoint {
 	struct vma_tcp_listener *listener;
 	struct members *_Atomic members;
 	_Atomic bool revoked;
+	bool withdrawn;       /* nobody joins it any more */
 	uint32_t local, used; /* places that are */
 	uint16_t port_be, vlan;
 };
@@ -53,17 +59,48 @@ static uint32_t hash_of(const struct vma_tcp_conn *conn)
 	return h ^ h >> 16;
 }
 
+static uint8_t rank_of(const struct stream_sock *sock)
+{
+	return (uint8_t)((sock->local.sin_addr.s_addr != INADDR_ANY ? 4 : 0) + (sock->bound_ifindex != 0 ? 1 : 0) +
+	                 (sock->file.family != AF_INET6 ? 1 : 0));
+}
+
+/* The highest rank of any, and how many have it. */
+static uint32_t count_best(const struct members *members, uint8_t *best)
+{
+	uint32_t count = 0;
+
+	*best = 0;
+	for (uint32_t i = 0; i < members->n; i++) {
+		const struct stream_sock *sock = member_at(members, i);
+		const uint8_t rank = sock != NULL ? atomic_load_explicit(&sock->rank, memory_order_relaxed) : 0;
+
+		if (sock == NULL || rank < *best)
+			continue;
+		count = rank > *best ? 1 : count + 1;
+		*best = rank;
+	}
+	return count;
+}
+
+static bool has_rank(const struct stream_sock *sock, uint8_t rank)
+{
+	return sock != NULL && atomic_load_explicit(&sock->rank, memory_order_relaxed) == rank;
+}
+
 /* Somebody has room. */
 static bool admit(struct vma_tcp_listener *listener, void *arg)
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
+	uint8_t best;
 
 	(void)listener;
+	count_best(members, &best);
 	for (uint32_t i = 0; i < members->n; i++) {
 		const struct stream_sock *sock = member_at(members, i);
 
-		if (sock != NULL && !stream_accept_full(sock))
+		if (has_rank(sock, best) && !stream_accept_full(sock))
 			return true;
 	}
 	return false;
@@ -73,14 +110,18 @@ static bool admit(struct vma_tcp_listener *listener, void *arg)
  * The one that the hash says; if its queue is full, the next one that has room. What was half open when all became full
  * still comes in: no more than the backlog.
  */
-static struct stream_sock *choose(const struct members *members, uint32_t first)
+static struct stream_sock *choose(const struct members *members, uint32_t hash)
 {
+	uint8_t best;
+	const uint32_t equals = count_best(members, &best), before = equals > 1 ? hash % equals : 0;
 	struct stream_sock *full = NULL;
 
-	for (uint32_t i = 0; i < members->n; i++) {
-		struct stream_sock *sock = member_at(members, (first + i) % members->n);
+	for (uint32_t i = 0, seen = 0; i < 2 * members->n && seen < before + equals; i++) {
+		struct stream_sock *sock = member_at(members, i % members->n);
 
-		if (sock != NULL && !stream_accept_full(sock))
+		if (!has_rank(sock, best) || seen++ < before)
+			continue;
+		if (!stream_accept_full(sock))
 			return sock;
 		full = full != NULL ? full : sock;
 	}
@@ -91,12 +132,13 @@ static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tc
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
-	struct stream_sock *sock = choose(members, members->n > 1 ? hash_of(conn) % members->n : 0);
+	struct stream_sock *sock = choose(members, members->n > 1 ? hash_of(conn) : 0);
 
 	(void)listener;
 	if (sock == NULL || !stream_arrive(sock, conn, endpoint->rail))
 		return false;
-	vma_engine_steer(conn); /* later: short ones need no rule of their own */
+	if (!vma_tcp_is_pending(conn))
+		vma_engine_steer(conn); /* later: short ones need no rule of their own */
 	return true;
 }
 
@@ -190,18 +232,35 @@ void endpoint_finish(struct endpoint *endpoint)
 		vma_tcp_listener_finish(endpoint->listener, FINISH_NS);
 }
 
+bool endpoint_withdraw(struct endpoint *endpoint)
+{
+	if (endpoint->used != 1)
+		return false;
+	endpoint->withdrawn = true;
+	vma_tcp_listener_withdraw(endpoint->listener);
+	return true;
+}
+
+bool endpoint_is_drained(const struct endpoint *endpoint)
+{
+	return vma_tcp_listener_is_drained(endpoint->listener);
+}
+
 void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
 {
 	struct members *members = atomic_load(&endpoint->members);
 
+	/* The last one is there until the listener has gone: what comes until then waits in its queue, as before. */
+	if (endpoint->used == 1) {
+		end(endpoint);
+		return;
+	}
 	for (uint32_t i = 0; i < members->n; i++) {
 		if (member_at(members, i) == sock)
 			atomic_store(&members->at[i], NULL);
 	}
-	if (--endpoint->used == 0)
-		end(endpoint);
-	else
-		wait_for_driver(endpoint);
+	endpoint->used--;
+	wait_for_driver(endpoint);
 }
 
 /* ---- made ---- */
@@ -254,7 +313,7 @@ static struct endpoint *find(const struct vma_rail *rail, uint32_t local, uint16
 	struct endpoint *e = endpoints;
 
 	while (e != NULL && (e->rail != rail || e->local != local || e->port_be != port_be || e->vlan != vlan ||
-	                     endpoint_is_revoked(e)))
+	                     e->withdrawn || endpoint_is_revoked(e)))
 		e = e->next;
 	return e;
 }
@@ -268,6 +327,7 @@ int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t 
 	int rc;
 
 	memcpy(where.local, &local, 4);
+	atomic_store(&sock->rank, rank_of(sock));
 	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &rail);
 	if (rc < 0)
 		return rc;
@@ -300,7 +360,7 @@ void endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock)
 	vma_tcp_listener_set(endpoint->listener, &sock->options, atomic_load(&sock->backlog));
 }
 
-void stream_endpoints_forked(void)
+__attribute__((cold)) void stream_endpoints_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	endpoints = NULL;

@@ -18,6 +18,12 @@ int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t 
                   struct endpoint **out);
 /* Before the last one leaves: what is half open becomes a connection, if it does so soon. */
 void endpoint_finish(struct endpoint *endpoint);
+/*
+ * False: other sockets share it. Else the kernel gets who comes from now on, and the socket stays for what is half
+ * open: until endpoint_is_drained, and then as long as it likes.
+ */
+bool endpoint_withdraw(struct endpoint *endpoint);
+bool endpoint_is_drained(const struct endpoint *endpoint);
 /* Nothing arrives at the socket through it any more. The last one ends it. */
 void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock);
 /* The NIC has given its flow back to the kernel. */

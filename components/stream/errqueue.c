@@ -35,7 +35,7 @@ bool stream_has_notices(const struct stream_sock *sock)
 /* The error, and behind it an address: of nobody. */
 struct notice {
 	struct sock_extended_err error;
-	struct sockaddr_in offender;
+	union vma_name offender;
 };
 
 ssize_t stream_recv_notice(struct stream_sock *sock, struct msghdr *msg)
@@ -52,5 +52,9 @@ ssize_t stream_recv_notice(struct stream_sock *sock, struct msghdr *msg)
 	msg->msg_namelen = 0;
 	notice.error.ee_info = told_of(both);
 	notice.error.ee_data = (uint32_t)both - 1;
-	return stream_give_control(msg, IPPROTO_IP, IP_RECVERR, &notice, sizeof(notice));
+	if (sock->file.family == AF_INET6)
+		return stream_give_control(msg, IPPROTO_IPV6, IPV6_RECVERR, &notice,
+		                           sizeof(notice.error) + sizeof(notice.offender.in6));
+	return stream_give_control(msg, IPPROTO_IP, IP_RECVERR, &notice,
+	                           sizeof(notice.error) + sizeof(notice.offender.in));
 }

@@ -110,5 +110,8 @@ void vma_stream_exit(void)
 	vma_leave(self);
 	drive_while(is_busy, FLUSH_NS);
 	drive_while(vma_tcp_is_parting, PART_NS);
+	self = vma_enter();
+	stream_placeholders_exit();
+	vma_leave(self);
 	atomic_store(&rest_until_ns, vma_now_ns() + REST_NS);
 }

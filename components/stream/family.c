@@ -54,7 +54,7 @@ static void look(struct vma_file *file, void *arg)
 
 /*
  * One that is not there any more has been handed over, is being closed just now, or has ended. Nor is it there when its
- * last descriptor has gone, and the lock was had before the close came to hand it over.
+ * last descriptor has gone (-EBADF: the kernel's, too), and the lock was had before the close came to hand it over.
  */
 static enum ask_answer hand_over_id(uint64_t id)
 {
@@ -71,6 +71,7 @@ static enum ask_answer hand_over_id(uint64_t id)
 	closing = !sock->file.os_only && stream_has_ended(sock);
 	if (!sock->file.os_only && !closing)
 		rc = stream_to_kernel(sock, atomic_load(&sock->file.fd), VMA_SOCK_FORKED);
+	closing |= rc == -EBADF;
 	pthread_mutex_unlock(&sock->file.lock);
 	if (rc == 0)
 		stream_moved(sock);
@@ -145,7 +146,13 @@ static bool pass_on_connection(struct stream_sock *sock)
 	return stream_to_kernel(sock, fd, VMA_SOCK_PASSED_ON) == 0;
 }
 
-/* A listener goes on as after a fork: the kernel's, until this process itself accepts from it again. */
+static void pass_on_listener(struct stream_sock *sock)
+{
+	stream_listen_give_up(sock, VMA_SOCK_PASSED_ON);
+	vma_log_info("the listener on port %u is the kernel's from now on: other processes have it, too",
+	             ntohs(sock->local.sin_port));
+}
+
 void stream_pass_on(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -155,14 +162,13 @@ void stream_pass_on(struct vma_file *file)
 		vma_stream_take_over(file);
 		return;
 	}
-	if (stream_phase(sock) == STREAM_LISTENING) {
-		stream_legacy_leave(sock, true);
-		return;
-	}
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only && !stream_has_ended(sock)) {
-		given = stream_to_os_fresh(sock, VMA_SOCK_PASSED_ON);
-		moved = !given && stream_phase(sock) == STREAM_CONNECTED && pass_on_connection(sock);
+		given = stream_to_os_fresh(sock, VMA_SOCK_PASSED_ON) || stream_connect_by_os(sock);
+		if (!given && stream_phase(sock) == STREAM_CONNECTED)
+			moved = pass_on_connection(sock);
+		else if (!given && stream_phase(sock) == STREAM_LISTENING && !sock->hands_over)
+			pass_on_listener(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (given)
@@ -176,12 +182,12 @@ void stream_pass_on(struct vma_file *file)
 static void before_exec(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
-	int fd = atomic_load(&file->fd), flags = vma_os.fcntl(fd, F_GETFD, NULL);
+	int fd = atomic_load(&file->fd);
 	bool moved;
 
 	(void)arg;
-	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL || flags < 0 ||
-	    (flags & FD_CLOEXEC) != 0 || pthread_mutex_trylock(&file->lock) != 0)
+	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL ||
+	    vma_os.fcntl(fd, F_GETFD, NULL) < 0 || pthread_mutex_trylock(&file->lock) != 0)
 		return;
 	stream_cookie(sock, fd);
 	moved = stream_to_kernel(sock, fd, VMA_SOCK_FORKED) == 0;
@@ -191,7 +197,8 @@ static void before_exec(struct vma_file *file, void *arg)
 }
 
 /*
- * The program's own connections go along where their descriptors do. Of a parent's connections only those that stand
+ * The program's own connections go along where their descriptors do; those that are close-on-exec end as by close, by
+ * the kernel's hand. Of a parent's connections only those that stand
  * where the new program looks for them: children that have forgotten to close the others would cost the parent its
  * offload.
  */
@@ -200,6 +207,7 @@ void vma_stream_before_exec(void)
 	struct vma_thread *self = vma_enter();
 
 	vma_file_each(before_exec, NULL);
+	stream_placeholders_exit();
 	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_stream_inherits); fd++) {
 		struct vma_file *file = vma_fd_lookup(fd);
 
@@ -274,8 +282,9 @@ static void mark(struct vma_file *file, void *arg)
 	bool *any = arg;
 
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
-		stream_legacy_leave(sock, false);
-	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL)
+		stream_legacy_leave(sock);
+	/* What waits for accept has no descriptor that a child could use. */
+	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL || atomic_load(&file->fd) < 0)
 		return;
 	*any = true;
 	if (!atomic_exchange(&sock->forked, true))
@@ -300,7 +309,7 @@ void vma_stream_fork_prepare(void)
 }
 
 /* The engine's has told the files by now. */
-void vma_stream_fork_child(void)
+__attribute__((cold)) void vma_stream_fork_child(void)
 {
 	own = NULL;
 	atomic_store(&stream_exits, false);
@@ -308,7 +317,7 @@ void vma_stream_fork_child(void)
 
 /* ---- the child ---- */
 
-void stream_forked_connection(struct stream_sock *sock)
+__attribute__((cold)) void stream_forked_connection(struct stream_sock *sock)
 {
 	sock->family = own;
 	if (own == NULL)

@@ -143,13 +143,32 @@ static int give_congestion(const struct stream_sock *sock, int fd, void *value, 
 /* Unlike getpeername, also while it connects, and when the connection is over; more room than needed is refused. */
 static int give_peer(const struct stream_sock *sock, void *value, socklen_t *len)
 {
+	union vma_name peer;
+	const socklen_t size = vma_name_fill(sock->file.family, &sock->peer, &peer);
 	socklen_t room;
 
 	if (vma_copy(&room, len, sizeof(room)) != 0)
 		return -EFAULT;
-	if (room > sizeof(sock->peer))
+	if (room > size)
 		return -EINVAL;
-	return give(&sock->peer, sizeof(sock->peer), value, len);
+	return give(&peer, size, value, len);
+}
+
+static int give_path_mtu(uint32_t mtu, void *value, socklen_t *len)
+{
+	const struct ip6_mtuinfo info = {.ip6m_mtu = mtu};
+	socklen_t room;
+
+	if (vma_copy(&room, len, sizeof(room)) != 0)
+		return -EFAULT;
+	return room < sizeof(info) ? -EINVAL : give(&info, sizeof(info), value, len);
+}
+
+static bool asks_for_mtu(const struct stream_sock *sock, int level, int name)
+{
+	return stream_phase(sock) != STREAM_FAILED &&
+	       ((level == IPPROTO_IP && name == IP_MTU) ||
+	        (level == IPPROTO_IPV6 && (name == IPV6_MTU || name == IPV6_PATHMTU) && sock->file.family == AF_INET6));
 }
 
 static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name, void *value,
@@ -165,8 +184,10 @@ static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, in
 		vma_tcp_info(conn, &info);
 		return give_int((int)info.known.tcpi_snd_mss, value, len);
 	}
-	if (level == IPPROTO_IP && name == IP_MTU && stream_phase(sock) != STREAM_FAILED) {
+	if (asks_for_mtu(sock, level, name)) {
 		vma_tcp_info(conn, &info); /* routers on the way may have asked for less than the route's */
+		if (info.known.tcpi_pmtu != 0 && level == IPPROTO_IPV6 && name == IPV6_PATHMTU)
+			return give_path_mtu(info.known.tcpi_pmtu, value, len);
 		if (info.known.tcpi_pmtu != 0)
 			return give_int((int)info.known.tcpi_pmtu, value, len);
 	}

@@ -152,16 +152,20 @@ static void leave_all(struct stream_sock *listener)
 	}
 }
 
-void stream_legacy_leave(struct stream_sock *listener, bool may_wait)
+void stream_legacy_leave(struct stream_sock *listener)
 {
+	bool given_up;
+
 	if (atomic_load(&listener->looked) || atomic_load(&listener->inherited))
 		return;
-	if (may_wait)
-		pthread_mutex_lock(&listener->file.lock);
-	else if (pthread_mutex_trylock(&listener->file.lock) != 0)
+	if (pthread_mutex_trylock(&listener->file.lock) != 0)
 		return;
-	stream_listen_release(listener);
+	given_up = listener->hands_over;
+	if (!given_up)
+		stream_listen_release(listener);
 	pthread_mutex_unlock(&listener->file.lock);
+	if (given_up)
+		return;
 	if (atomic_load(&listener->n_queued) != 0)
 		leave_all(listener);
 }

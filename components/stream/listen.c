@@ -195,6 +195,66 @@ static void tell_rings(struct stream_sock *sock, uint64_t before)
 	vma_waitq_wake(&sock->file.waitq, true);
 }
 
+/* ---- the kernel's for good ---- */
+
+#define DRAIN_NS 10000000000 /* the SYN-ACK has been sent four times by then */
+
+/* Endpoints that were withdrawn are left when nobody is half open any more; looked at once a second. */
+static void drain(struct stream_sock *sock)
+{
+	const bool late = vma_now_ns() >= sock->drain_until_ns;
+	struct stream_listen *listen = sock->listen;
+	uint64_t before = atomic_load(&sock->rings), rings = 0;
+
+	if (listen == NULL || before == 0)
+		return;
+	endpoints_lock();
+	for (uint32_t i = 0; i < listen->n; i++) {
+		struct target *t = &listen->at[i];
+
+		t->wanted = t->endpoint != NULL && !late && !endpoint_is_drained(t->endpoint);
+		if (t->wanted)
+			rings |= endpoint_ring(t->endpoint);
+	}
+	forget_unwanted(sock, listen);
+	endpoints_unlock();
+	atomic_store(&sock->rings, rings);
+	atomic_store(&sock->file.retry, rings != 0);
+	if (rings != 0)
+		vma_engine_retry();
+	tell_rings(sock, before);
+	vma_retire_poll();
+}
+
+/*
+ * Who comes from now on is the kernel's, for whoever has the listener. What has come already stays in the queue, and
+ * accept and poll look there first: only this process can take it.
+ */
+void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason)
+{
+	struct stream_listen *listen = sock->listen;
+
+	sock->hands_over = true;
+	sock->drain_until_ns = vma_now_ns() + DRAIN_NS;
+	atomic_store(&sock->inherited, false);
+	atomic_store(&sock->reason, reason);
+	atomic_store(&sock->file.retry, false);
+	endpoints_lock();
+	for (uint32_t i = 0; listen != NULL && i < listen->n; i++) {
+		struct target *t = &listen->at[i];
+
+		if (t->endpoint != NULL && !endpoint_withdraw(t->endpoint)) {
+			endpoint_leave(t->endpoint, sock);
+			t->endpoint = NULL;
+		}
+	}
+	endpoints_unlock();
+	drain(sock);
+	stream_describe(sock);
+}
+
+/* ---- update ---- */
+
 void stream_listen_update(struct stream_sock *sock)
 {
 	struct vma_engine *engine = vma_engine();
@@ -204,6 +264,10 @@ void stream_listen_update(struct stream_sock *sock)
 	if (engine == NULL || sock->file.os_only || stream_has_ended(sock) || atomic_load(&sock->inherited) ||
 	    stream_phase(sock) != STREAM_LISTENING)
 		return;
+	if (sock->hands_over) {
+		drain(sock);
+		return;
+	}
 	if (sock->listen == NULL)
 		sock->listen = vma_alloc(sizeof(*sock->listen));
 	if (sock->listen == NULL) {
@@ -211,6 +275,8 @@ void stream_listen_update(struct stream_sock *sock)
 	} else {
 		if (stream_is_for_os(sock))
 			reason = VMA_SOCK_OPTION;
+		else if (sock->local.sin_family == AF_INET6)
+			reason = VMA_SOCK_IPV6;
 		else
 			want_all(sock, engine->net, &reason);
 		apply(sock, engine);
@@ -223,13 +289,29 @@ void stream_listen_update(struct stream_sock *sock)
 	vma_retire_poll();
 }
 
+/* By a fork: then that one goes on listening, and requests under way are not to be refused. */
+static bool another_process_has(const struct stream_sock *sock)
+{
+	return sock->file.is_heir || sock->file.forks != atomic_load_explicit(&vma_forks, memory_order_relaxed);
+}
+
+static void finish_all(struct stream_listen *listen)
+{
+	for (uint32_t i = 0; i < listen->n; i++)
+		if (listen->at[i].endpoint != NULL)
+			endpoint_finish(listen->at[i].endpoint);
+}
+
 void stream_listen_end(struct stream_sock *sock)
 {
 	struct stream_listen *listen = sock->listen;
 	uint64_t before = atomic_load(&sock->rings);
 
+	stream_placeholders_leave(sock); /* while the flows are there, which vmad asks for */
 	if (listen != NULL) {
 		endpoints_lock();
+		if (another_process_has(sock) || sock->hands_over)
+			finish_all(listen);
 		forget_unwanted(sock, listen); /* nothing is wanted between two updates */
 		endpoints_unlock();
 		sock->listen = NULL;
@@ -251,9 +333,7 @@ void stream_listen_release(struct stream_sock *sock)
 	atomic_store(&sock->file.retry, false);
 	if (listen != NULL) {
 		endpoints_lock();
-		for (uint32_t i = 0; i < listen->n; i++)
-			if (listen->at[i].endpoint != NULL)
-				endpoint_finish(listen->at[i].endpoint);
+		finish_all(listen);
 		forget_unwanted(sock, listen); /* as at the end */
 		endpoints_unlock();
 	}
@@ -291,10 +371,20 @@ static void begin_listening(struct stream_sock *sock, int fd)
 {
 	stream_cookie(sock, fd);
 	stream_take_local(sock, fd);
+	stream_tally_init(sock);
 	atomic_store(&sock->shut_rd, false);
 	atomic_store(&sock->shut_wr, false);
 	atomic_store(&sock->phase, STREAM_LISTENING);
 	stream_listen_update(sock);
+}
+
+/* A listener that others serve, too, by SO_REUSEPORT, is not known to be one before the kernel's socket listens. */
+static bool waits_for_listen(const struct stream_sock *sock)
+{
+	for (uint32_t i = 0; sock->listen != NULL && i < sock->listen->n; i++)
+		if (sock->listen->at[i].endpoint == NULL && sock->listen->at[i].error == -EAGAIN)
+			return true;
+	return false;
 }
 
 /*
@@ -316,6 +406,8 @@ static int listen_locked(struct stream_sock *sock, int fd, int backlog)
 	rc = vma_os.listen(fd, backlog) != 0 ? -errno : 0;
 	if (rc == 0) {
 		set_backlog(sock, fd);
+		if (first && waits_for_listen(sock))
+			stream_listen_update(sock);
 		if (first && stream_phase(sock) != STREAM_LISTENING)
 			begin_listening(sock, fd);
 	} else if (first && stream_phase(sock) == STREAM_LISTENING) {

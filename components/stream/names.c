@@ -11,14 +11,12 @@
 
 void stream_take_local(struct stream_sock *sock, int fd)
 {
-	struct sockaddr_in local = {0};
-	socklen_t len = sizeof(local);
+	union vma_name local;
 
-	if (vma_os.getsockname(fd, (struct sockaddr *)&local, &len) != 0 ||
-	    (local.sin_port == 0 && local.sin_addr.s_addr == 0))
-		local = (struct sockaddr_in){0};
-	memset(local.sin_zero, 0, sizeof(local.sin_zero));
-	sock->local = local;
+	if (vma_shadow_name(fd, &local, NULL) != 0 ||
+	    (local.any.sa_family == AF_INET && local.in.sin_port == 0 && local.in.sin_addr.s_addr == 0))
+		local = (union vma_name){0};
+	sock->local = vma_name_in(&local);
 }
 
 /* By connections that were accepted, and those in TIME_WAIT: the kernel does not know of them. */
@@ -40,18 +38,14 @@ static bool has_connections(const struct sockaddr_in *name)
 	return held;
 }
 
-static bool is_inet(struct sockaddr_in *name, const struct sockaddr *addr, socklen_t len)
-{
-	return len >= sizeof(*name) && vma_copy(name, addr, sizeof(*name)) == 0 && name->sin_family == AF_INET;
-}
-
 /* Against who binds the port without SO_REUSEADDR. */
-static bool is_held(const struct stream_sock *sock, const struct sockaddr *addr, socklen_t len)
+static bool is_held(const struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
-	struct sockaddr_in name;
+	union vma_name name;
 
-	return !sock->reuse_addr && !sock->reuse_port && is_inet(&name, addr, len) && name.sin_port != 0 &&
-	       has_connections(&name);
+	return !sock->reuse_addr && !sock->reuse_port &&
+	       vma_name_read_local(fd, sock->file.family, addr, len, &name) == 0 && name.any.sa_family == AF_INET &&
+	       name.in.sin_port != 0 && has_connections(&name.in);
 }
 
 /* ---- a port of the kernel's choice ---- */
@@ -66,14 +60,13 @@ static bool has_option(int fd, int option)
 	return vma_os.getsockopt(fd, IPPROTO_IP, option, &value, &len) == 0 && value != 0;
 }
 
-static uint16_t choice(int fd, struct sockaddr_in name)
+static uint16_t choice(int fd, int family, const struct sockaddr_in *local)
 {
-	socklen_t len = sizeof(name);
+	union vma_name name;
 
-	if (fd < 0 || vma_os.bind(fd, (const struct sockaddr *)&name, len) != 0 ||
-	    vma_os.getsockname(fd, (struct sockaddr *)&name, &len) != 0 || name.sin_port == 0)
+	if (fd < 0 || vma_shadow_bind(fd, family, local) != 0 || vma_shadow_name(fd, &name, NULL) != 0)
 		return 0;
-	return name.sin_port;
+	return name.in.sin_port;
 }
 
 /*
@@ -81,7 +74,7 @@ static uint16_t choice(int fd, struct sockaddr_in name)
  * connect to the same peer would fail with EADDRNOTAVAIL. So sockets of no other use ask it first, and each keeps what
  * it got until one is free here as well. 0: the kernel's choice is to be taken as it comes.
  */
-static uint16_t free_port(int fd, struct sockaddr_in name)
+static uint16_t free_port(int fd, int family, struct sockaddr_in name)
 {
 	int asked[CHOICES_MAX];
 	unsigned n = 0;
@@ -90,9 +83,9 @@ static uint16_t free_port(int fd, struct sockaddr_in name)
 	if (has_option(fd, IP_BIND_ADDRESS_NO_PORT) || has_option(fd, IP_LOCAL_PORT_RANGE))
 		return 0;
 	do {
-		asked[n] = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		asked[n] = vma_os.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		name.sin_port = 0;
-		name.sin_port = port_be = choice(asked[n], name);
+		name.sin_port = port_be = choice(asked[n], family, &name);
 		n += asked[n] >= 0;
 	} while (port_be != 0 && has_connections(&name) && n < CHOICES_MAX);
 	while (n > 0)
@@ -101,13 +94,17 @@ static uint16_t free_port(int fd, struct sockaddr_in name)
 }
 
 /* What is free now may be another's in the next moment: then the kernel chooses anew. */
-static int bind_shadow(int fd, const struct sockaddr *addr, socklen_t len)
+static int bind_shadow(int fd, int family, const struct sockaddr *addr, socklen_t len)
 {
-	struct sockaddr_in name;
+	union vma_name name, given = {0};
+	socklen_t room = len < sizeof(given) ? len : sizeof(given);
 
-	if (is_inet(&name, addr, len) && name.sin_port == 0) {
-		name.sin_port = free_port(fd, name);
-		if (name.sin_port != 0 && vma_os.bind(fd, (const struct sockaddr *)&name, sizeof(name)) == 0)
+	if (vma_name_is_of(family, addr, len) && vma_name_read_local(fd, family, addr, len, &name) == 0 &&
+	    name.any.sa_family == AF_INET && name.in.sin_port == 0) {
+		if (vma_copy(&given, addr, room) != 0)
+			return -EFAULT;
+		given.in.sin_port = free_port(fd, family, name.in);
+		if (given.in.sin_port != 0 && vma_os.bind(fd, &given.any, room) == 0)
 			return 0;
 	}
 	return vma_os.bind(fd, addr, len) != 0 ? -errno : 0;
@@ -124,10 +121,10 @@ int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	pthread_mutex_lock(&file->lock);
 	if (stream_conn(sock) != NULL) {
 		rc = -EINVAL;
-	} else if (is_held(sock, addr, len)) {
+	} else if (is_held(sock, fd, addr, len)) {
 		rc = -EADDRINUSE;
 	} else {
-		rc = bind_shadow(fd, addr, len);
+		rc = bind_shadow(fd, file->family, addr, len);
 	}
 	if (rc == 0) {
 		stream_take_local(sock, fd);
@@ -138,8 +135,8 @@ int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 }
 
 /*
- * A socket that is not connected (any more) has the name that its application gave it; a port that was only reserved
- * for a connection is none.
+ * A socket that is not connected (any more) has the name that its application gave it; where that is none, the kernel
+ * leaves the port of the last connection in the name, and so does this.
  */
 int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len)
 {
@@ -151,9 +148,11 @@ int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, soc
 	ours = stream_conn(sock) != NULL || sock->reserved.sin_family == AF_INET;
 	if (stream_conn(sock) != NULL)
 		name = sock->name;
+	else
+		name.sin_port = sock->reserved.sin_port;
 	pthread_mutex_unlock(&file->lock);
 	if (ours)
-		return vma_copy_name(&name, sizeof(name), addr, len);
+		return vma_name_give(file->family, &name, addr, len);
 	return vma_os.getsockname(fd, addr, len) < 0 ? -errno : 0;
 }
 
@@ -172,5 +171,5 @@ int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, soc
 	pthread_mutex_unlock(&file->lock);
 	if (conn == NULL)
 		return vma_os.getpeername(fd, addr, len) < 0 ? -errno : 0;
-	return rc < 0 ? rc : vma_copy_name(&name, sizeof(name), addr, len);
+	return rc < 0 ? rc : vma_name_give(file->family, &name, addr, len);
 }

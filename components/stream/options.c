@@ -71,6 +71,10 @@ static const struct kernel_only kernel_only[] = {
 	{IPPROTO_IP, IP_RECVERR, BY_VALUE, MOVES, "IP_RECVERR"},
 	{IPPROTO_IP, IP_IPSEC_POLICY, ALWAYS, MOVES, "IP_IPSEC_POLICY"},
 	{IPPROTO_IP, IP_XFRM_POLICY, ALWAYS, MOVES, "IP_XFRM_POLICY"},
+	{IPPROTO_IPV6, IPV6_ADDRFORM, ALWAYS, MOVES, "IPV6_ADDRFORM"},
+	{IPPROTO_IPV6, IPV6_TRANSPARENT, BY_VALUE, STAYS, "IPV6_TRANSPARENT"},
+	{IPPROTO_IPV6, IPV6_IPSEC_POLICY, ALWAYS, MOVES, "IPV6_IPSEC_POLICY"},
+	{IPPROTO_IPV6, IPV6_XFRM_POLICY, ALWAYS, MOVES, "IPV6_XFRM_POLICY"},
 	{IPPROTO_TCP, TCP_MD5SIG, ALWAYS, MOVES, "TCP_MD5SIG"},
 	{IPPROTO_TCP, TCP_MD5SIG_EXT, ALWAYS, MOVES, "TCP_MD5SIG_EXT"},
 	{IPPROTO_TCP, TCP_REPAIR, BY_ONE, MOVES, "TCP_REPAIR"},
@@ -90,6 +94,20 @@ static int find_kernel_only(int level, int name)
 			return i;
 	}
 	return -1;
+}
+
+const char *stream_os_option(struct vma_file *file)
+{
+	uint64_t set;
+
+	pthread_mutex_lock(&file->lock);
+	set = stream_sock(file)->os_options;
+	pthread_mutex_unlock(&file->lock);
+	for (int i = 0; i < KERNEL_ONLY; i++) {
+		if (set & 1ULL << i)
+			return kernel_only[i].text;
+	}
+	return set & 1ULL << BIT_CONGESTION ? "TCP_CONGESTION" : set & 1ULL << BIT_ASYNC ? "O_ASYNC" : NULL;
 }
 
 bool stream_is_for_os(const struct stream_sock *sock)
@@ -471,7 +489,8 @@ static void mirror(struct stream_sock *sock, int fd, int level, int name, const 
 		atomic_store(&sock->inq, get_int(fd, level, name, 0) != 0);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
 	         vma_copy(&number, value, sizeof(number)) == 0) {
-		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT, number == 0 ? -1 : number);
+		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT,
+		                  number == 0 ? settings_options(fd)->notsent_lowat : number);
 		stream_ready(sock, EPOLLOUT);
 	}
 }

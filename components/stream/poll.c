@@ -65,3 +65,8 @@ uint64_t stream_rings(struct vma_file *file)
 {
 	return atomic_load_explicit(&stream_sock(file)->rings, memory_order_relaxed);
 }
+
+uint64_t stream_asks(struct vma_file *file)
+{
+	return stream_phase(stream_sock(file)) == STREAM_LISTENING ? stream_rings(file) : 0;
+}

@@ -113,11 +113,12 @@ void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_i
 int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local, bool alone)
 {
 	const int on = 1, off = 0;
-	int rc = 0;
+	int rc;
 
 	if (alone) {
-		if (vma_os.bind(fd, (const struct sockaddr *)local, sizeof(*local)) != 0)
-			return -errno;
+		rc = vma_shadow_bind(fd, sock->file.family, local);
+		if (rc != 0)
+			return rc;
 		sock->reserved = *local;
 		atomic_store(&sock->has_port_alone, true);
 		return 0;
@@ -125,8 +126,7 @@ int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_
 
 	if (!sock->reuse_addr)
 		vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	if (vma_os.bind(fd, (const struct sockaddr *)local, sizeof(*local)) != 0)
-		rc = -errno;
+	rc = vma_shadow_bind(fd, sock->file.family, local);
 	if (!sock->reuse_addr)
 		vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &off, sizeof(off));
 	if (rc == 0)

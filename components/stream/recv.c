@@ -37,6 +37,7 @@ struct reading {
 	size_t done; /* bytes given so far; when peeking they are still queued */
 	size_t skip; /* peeking: queued bytes that have been looked at */
 	bool at_mark, fault;
+	bool is_moved; /* what is left is the kernel's to bring: the connection was handed over to it */
 };
 
 /* A read ends before the urgent byte; one that begins there steps over it, or takes it inline: rx_front's business. */
@@ -210,9 +211,11 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 				continue;
 			}
 		} else if (r->done != 0) {
+			r->is_moved = sock->file.os_only;
 			return (ssize_t)r->done;
 		}
-		if (__builtin_expect(sock->file.os_only, 0))
+		r->is_moved = sock->file.os_only;
+		if (__builtin_expect(r->is_moved, 0))
 			return r->done != 0 ? (ssize_t)r->done : -ESTALE;
 		rc = go_on(r, conn, nonblocking, &deadline_ns);
 		if (rc == 0)
@@ -289,6 +292,20 @@ static bool is_os(const struct stream_sock *sock)
 	return sock->file.os_only || phase == STREAM_FRESH || phase == STREAM_LISTENING;
 }
 
+/* MSG_WAITALL waits on for what is left. An error of the kernel's is left for the next call, as after any bytes. */
+static ssize_t __attribute__((cold, noinline)) recv_rest_by_os(int fd, const struct pieces *pieces, int flags)
+{
+	const struct iovec *at = &pieces->iov[pieces->at];
+	struct iovec first = {.iov_base = (char *)at->iov_base + pieces->off, .iov_len = at->iov_len - pieces->off};
+	struct msghdr msg = {.msg_iov = &first, .msg_iovlen = 1};
+	ssize_t done = stream_recv_os(fd, &msg, flags), more = 0;
+
+	msg = (struct msghdr){.msg_iov = (struct iovec *)(uintptr_t)(at + 1), .msg_iovlen = pieces->n - pieces->at - 1};
+	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0)
+		more = stream_recv_os(fd, &msg, flags);
+	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
+}
+
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -319,6 +336,9 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 			rc = receive(&r, target_of(sock, &pieces, flags), nonblocking);
 			stream_leave(sock);
 		}
+		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && pieces.left != 0 &&
+		    (flags & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL)
+			rc += recv_rest_by_os(fd, &pieces, flags);
 	}
 	pieces_put(&pieces);
 	if (__builtin_expect(rc == -ESTALE, 0))

@@ -8,7 +8,9 @@
  *
  * The kernel resolves the way and fills in length and checksum of the IP header. It takes the segments to the
  * connection as if they had come over the loopback interface; so a socket that is bound to an interface is set free for
- * that time (to_kernel.c). TTL: the highest, for IP_MINTTL.
+ * that time (to_kernel.c). For a socket that is bound to the loopback interface itself the raw socket is, too: without
+ * that the kernel takes the interface that has the address for the one that the segment came by. TTL: the highest, for
+ * IP_MINTTL.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -16,10 +18,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/nic_repair.h>
 #include <vma/packet.h>
 
 #include "replay.h"
 
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
 #define HEADERS 40
 #define PACKET_MAX 65535
 
@@ -39,9 +45,13 @@ static void store32(uint8_t *p, uint32_t value)
 
 static int open_socket(struct replay *replay)
 {
+	const int loopback = VMA_NIC_LOOPBACK;
+
 	if (replay->fd < 0 && replay->error == 0) {
 		replay->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 		replay->error = replay->fd < 0 ? -errno : 0;
+		if (replay->fd >= 0 && replay->to_loopback)
+			vma_os.setsockopt(replay->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &loopback, sizeof(loopback));
 	}
 	return replay->error;
 }
@@ -49,8 +59,11 @@ static int open_socket(struct replay *replay)
 /* An IPv4 packet from its header on. */
 static int say(struct replay *replay, const void *packet, size_t len)
 {
-	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = replay->sock->name.sin_addr};
-	int rc = open_socket(replay);
+	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = replay->name.sin_addr};
+	int rc = replay->by != NULL ? 0 : open_socket(replay);
+
+	if (replay->by != NULL)
+		return vma_nic_repair_segment(replay->by, packet, len);
 
 	if (rc < 0)
 		return rc;
@@ -68,10 +81,10 @@ static int say_segment(struct replay *replay, uint8_t *packet, uint32_t seq, siz
 	packet[0] = 0x45;
 	packet[8] = 255;
 	packet[9] = IPPROTO_TCP;
-	memcpy(packet + 12, &replay->sock->peer.sin_addr, 4);
-	memcpy(packet + 16, &replay->sock->name.sin_addr, 4);
-	memcpy(tcp, &replay->sock->peer.sin_port, 2);
-	memcpy(tcp + 2, &replay->sock->name.sin_port, 2);
+	memcpy(packet + 12, &replay->peer.sin_addr, 4);
+	memcpy(packet + 16, &replay->name.sin_addr, 4);
+	memcpy(tcp, &replay->peer.sin_port, 2);
+	memcpy(tcp + 2, &replay->name.sin_port, 2);
 	store32(tcp + 4, seq);
 	store32(tcp + 8, replay->snd_una);
 	tcp[12] = 5 << 4;
@@ -150,14 +163,16 @@ static void on_late(struct vma_tcp_late *late, struct vma_buf *packet)
 
 /* ---- the life of it ---- */
 
-void replay_begin(struct replay *replay, const struct stream_sock *sock, struct vma_bufarena *arena,
-                  const struct vma_tcp_export *what)
+void replay_begin(struct replay *replay, const struct sockaddr_in *name, const struct sockaddr_in *peer,
+                  struct vma_bufarena *arena, const struct vma_tcp_export *what, struct vma_nic *by)
 {
 	const uint32_t window = what->snd_wnd >> what->snd_scale;
 
 	*replay = (struct replay){.late = {.packet = on_late},
-	                          .sock = sock,
+	                          .name = *name,
+	                          .peer = *peer,
 	                          .arena = arena,
+	                          .by = by,
 	                          .snd_una = what->snd_una,
 	                          .window = window < 65535 ? (uint16_t)window : 65535,
 	                          .fd = -1};

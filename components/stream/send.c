@@ -138,6 +138,7 @@ struct writing {
 	size_t done;
 	int refused; /* by a control message that is not understood: nothing is sent */
 	uint64_t deadline_ns;
+	bool is_moved; /* what is left is the kernel's to send: the connection was handed over to it */
 	bool nonblocking;
 	bool stays;            /* stream_stay: it may wait */
 	bool unpushed;         /* committed, and not sent yet */
@@ -272,6 +273,10 @@ static bool stays(struct writing *w)
 /* No room: 0 there is some now; -EAGAIN, -EINTR; others as they are. */
 static int make_room(struct writing *w, bool *driven)
 {
+	const struct vma_tcp_conn *conn = stream_conn(w->sock);
+
+	if (conn != NULL && vma_tcp_tx_room(conn) != 0)
+		return 0; /* what has just been pushed has left: TCP_NOTSENT_LOWAT asks for no more */
 	if (!*driven) {
 		*driven = true;
 		vma_rails_progress(stream_rings(&w->sock->file));
@@ -307,6 +312,7 @@ static ssize_t send_all(struct writing *w)
 			rc = make_room(w, &driven);
 		if (rc == 0)
 			continue;
+		w->is_moved = rc == -EPIPE && sock->file.os_only;
 		if (w->done != 0)
 			return (ssize_t)w->done;
 		if (!w->stays && stream_has_ended(sock))
@@ -415,6 +421,24 @@ static ssize_t send_ours(struct writing *w)
 	return rc;
 }
 
+/* A call that blocks ends when all is said. An error of the kernel's is left for the next one, as after any bytes. */
+static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, const struct pieces *pieces, int flags)
+{
+	const struct iovec *at = &pieces->iov[pieces->at];
+	struct iovec first = {.iov_base = (char *)at->iov_base + pieces->off, .iov_len = at->iov_len - pieces->off};
+	struct msghdr msg = {.msg_iov = &first, .msg_iovlen = 1};
+	ssize_t done, more = 0;
+
+	flags = (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL;
+	done = stream_send_os(fd, &msg, flags);
+	msg.msg_iovlen = pieces->n - pieces->at - 1;
+	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0) {
+		msg.msg_iov = (struct iovec *)(uintptr_t)(at + 1);
+		more = stream_send_os(fd, &msg, flags);
+	}
+	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
+}
+
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -433,6 +457,8 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		w.refused = msg->msg_controllen != 0 ? stream_check_control(msg) : 0;
 		rc = send_ours(&w);
 	}
+	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && pieces.left != 0)
+		rc += send_rest_by_os(fd, &pieces, flags);
 	pieces_put(&pieces);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_os(fd, msg, flags);

@@ -1,5 +1,6 @@
 /* settings.c - the host's defaults for TCP sockets. */
 #include <fcntl.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -49,6 +50,15 @@ static void of_number(const char *name, int32_t *value)
 		*value = got;
 }
 
+static void of_unsigned(const char *name, int32_t *value)
+{
+	char text[64];
+	uint32_t got;
+
+	if (settings_read(name, text, sizeof(text)) && sscanf(text, "%" SCNu32, &got) == 1)
+		*value = (int32_t)got;
+}
+
 /* "minimum default maximum" */
 static void of_memory(const char *name, int32_t *initial, int32_t *max)
 {
@@ -94,6 +104,7 @@ static void find_out(int fd)
 	if (options.orphan_retries == 0)
 		options.orphan_retries = 8; /* as the kernel's tcp_orphan_retries() */
 	of_number("ip_default_ttl", &options.ttl);
+	of_unsigned("tcp_notsent_lowat", &options.notsent_lowat);
 	of_memory("tcp_wmem", &options.sndbuf_init, &options.sndbuf_max);
 	of_memory("tcp_rmem", &options.rcvbuf_init, &options.rcvbuf_max);
 }

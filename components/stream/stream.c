@@ -70,13 +70,17 @@ int stream_shadow(const struct stream_sock *sock, int fd)
 static void net_changed(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
+	bool moved = false;
 
 	pthread_mutex_lock(&file->lock);
 	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
 		stream_listen_update(sock);
 		stream_way_tell(sock);
+		moved = stream_way_part(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
+	if (moved)
+		stream_moved(sock);
 }
 
 /* ---- the end ---- */
@@ -164,6 +168,7 @@ static void destroy(struct vma_file *file)
 	struct vma_engine *engine = sock->engine;
 
 	stream_drop_shadow(sock);
+	stream_tally_put(sock);
 	stream_options_free(sock);
 	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		vma_engine_stats_put(engine, sock->stats);
@@ -196,7 +201,7 @@ static void drop_tasks(struct stream_sock *sock)
  * which is connected when the parent has handed it over (family.c). A listener's shadow listens; its flows are asked
  * for when it is used.
  */
-static void forked(struct vma_file *file)
+static __attribute__((cold)) void forked(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
@@ -269,6 +274,7 @@ static const struct vma_file_ops ops = {
         .sendmsg = stream_sendmsg,
         .poll = stream_poll,
         .rings = stream_rings,
+        .asks = stream_asks,
         .close = close_file,
         .destroy = destroy,
         .forked = forked,
@@ -276,6 +282,7 @@ static const struct vma_file_ops ops = {
         .hand_over = stream_pass_on,
         .net_changed = net_changed,
         .reason = reason_of,
+        .reason_detail = stream_os_option,
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -283,6 +290,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void start(void)
 {
 	pthread_atfork(NULL, NULL, stream_endpoints_forked);
+	pthread_atfork(NULL, NULL, stream_placeholders_forked);
 }
 
 bool vma_stream_wants(int domain, int type, int protocol)
@@ -291,13 +299,14 @@ bool vma_stream_wants(int domain, int type, int protocol)
 	       (protocol == 0 || protocol == IPPROTO_TCP);
 }
 
-struct stream_sock *stream_create(struct vma_engine *engine, bool nonblocking)
+struct stream_sock *stream_create(struct vma_engine *engine, int family, bool nonblocking)
 {
 	struct stream_sock *sock = vma_alloc(sizeof(*sock));
 
 	if (sock == NULL)
 		return NULL;
 	vma_file_init(&sock->file, VMA_FILE_TCP, &ops);
+	sock->file.family = (uint8_t)family;
 	init_turns(sock);
 	ck_stack_init(&sock->arrived);
 	atomic_store(&sock->file.own_poll, true);
@@ -320,7 +329,7 @@ static void give_to_os(struct stream_sock *sock, enum vma_sock_reason reason)
 int vma_stream_socket(int fd, int domain, int type, int protocol)
 {
 	struct vma_engine *engine = vma_engine();
-	struct stream_sock *sock = stream_create(engine, (type & SOCK_NONBLOCK) != 0);
+	struct stream_sock *sock = stream_create(engine, domain, (type & SOCK_NONBLOCK) != 0);
 	int rc;
 
 	(void)protocol;
@@ -331,8 +340,8 @@ int vma_stream_socket(int fd, int domain, int type, int protocol)
 		give_to_os(sock, VMA_SOCK_ENGINE);
 	else if (!engine->conf.offloaded_sockets)
 		give_to_os(sock, VMA_SOCK_DISABLED);
-	else if (domain != AF_INET)
-		give_to_os(sock, VMA_SOCK_FAMILY);
+	else if (atomic_load(&vma_sockets_stay))
+		give_to_os(sock, VMA_SOCK_IO_URING);
 	else
 		stream_options_init(sock, fd);
 	if (engine != NULL) {

@@ -45,6 +45,7 @@ struct stream_turn {
 struct stream_family; /* family.c: through which a forked child asks for its parent's connections */
 struct stream_legacy; /* legacy.c: connections that waited for accept when a process forked */
 struct stream_listen; /* endpoint.c: what is attached for a listener */
+struct stream_tally;  /* forking.c: how many connections of a listener were handed over unused */
 
 /* An option that was set, for sockets that inherit it. */
 struct stream_set {
@@ -88,6 +89,7 @@ struct stream_sock {
 	/* listening */
 	_Alignas(64) ck_stack_t arrived; /* of stream_sock.link; pushed by who drives */
 	_Atomic uint32_t n_queued, backlog;
+	_Atomic uint8_t rank;         /* among those that have its port: endpoint.c */
 	struct stream_turn accepter;  /* of the next */
 	ck_stack_entry_t *queue;      /* taken from `arrived`, oldest first */
 	ck_stack_entry_t link;        /* a connection that waits in its listener's queue */
@@ -96,11 +98,15 @@ struct stream_sock {
 	_Atomic uint32_t accepts;     /* which queue comes first */
 	_Atomic bool looked;          /* accepted from, or polled, in this process */
 	struct stream_legacy *legacy; /* made at a fork, never unmade; NULL: there was nothing */
+	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
+	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
+	uint64_t drain_until_ns;      /* then: what is half open has so much time */
 
 	/* control path, under file.lock */
-	_Alignas(64) struct sockaddr_in local, peer; /* family 0: not bound (by the application), not connected */
-	struct sockaddr_in reserved;                 /* what the shadow was bound to by us; family 0: it was not */
-	struct sockaddr_in name;                     /* with a connection: its local address */
+	/* Family 0: not bound (by the application), not connected; AF_INET6: only the port is kept. */
+	_Alignas(64) struct sockaddr_in local, peer;
+	struct sockaddr_in reserved; /* what the shadow was bound to by us; family 0: it was not */
+	struct sockaddr_in name;     /* with a connection: its local address */
 	enum stream_attempt attempt;
 	uint32_t bound_ifindex; /* SO_BINDTODEVICE */
 	uint32_t mark;
@@ -180,7 +186,7 @@ static inline void stream_turn_give(struct stream_turn *turn)
 
 /* ---- stream.c ---- */
 
-struct stream_sock *stream_create(struct vma_engine *engine, bool nonblocking);
+struct stream_sock *stream_create(struct vma_engine *engine, int family, bool nonblocking);
 void stream_describe(struct stream_sock *sock); /* into the statistics; file.lock */
 /* The shadow's descriptor: the application's number, or the library's after close; -1: the socket has ended. */
 int stream_shadow(const struct stream_sock *sock, int fd);
@@ -228,10 +234,23 @@ void stream_family_leave(void); /* at exit: there is nobody to ask any more */
 void stream_move_begin(struct stream_sock *sock);
 void stream_move_end(struct stream_sock *sock, int rc);
 
+/* ---- forking.c ---- */
+
+void stream_tally_init(struct stream_sock *listener);                                  /* file.lock */
+void stream_tally_put(struct stream_sock *sock);                                       /* at its end */
+void stream_tally_join(struct stream_sock *child, const struct stream_sock *listener); /* accepted; both locks */
+/* file.lock. What became of the connection: handed over to the kernel because another process uses it, or closed. */
+void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes);
+void stream_tally_closed(struct stream_sock *sock);
+void stream_tally_forbid(struct stream_sock *sock); /* it could not be handed over: CAP_NET_ADMIN */
+/* Whether the listener is to become the kernel's; and that it does so, without a lock. */
+bool stream_tally_is_due(const struct stream_sock *listener);
+void stream_tally_give_up(struct stream_sock *listener) __attribute__((cold));
+
 /* ---- legacy.c ---- */
 
 /* Before a fork, which a handler may make in any place: it does not wait for the lock. */
-void stream_legacy_leave(struct stream_sock *listener, bool may_wait);
+void stream_legacy_leave(struct stream_sock *listener);
 bool stream_legacy_waits(const struct stream_sock *listener);
 int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 
@@ -258,6 +277,11 @@ void stream_way_follow(struct stream_sock *sock, struct vma_net_path *path);
 void stream_way_leave(struct stream_sock *sock);
 /* file.lock. Tells the connection what the path is now. */
 void stream_way_tell(struct stream_sock *sock);
+/* file.lock, internal thread. True: the connection is the kernel's from now on, since its route leads elsewhere; then,
+ * without the lock, stream_moved. */
+bool stream_way_part(struct stream_sock *sock);
+/* All that a connection has to know of a path but how it is written into frames. */
+struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t);
 /* An accepted connection: the kernel's way to its peer. file.lock. */
 void stream_way_find(struct stream_sock *sock, struct vma_engine *engine);
 
@@ -276,6 +300,13 @@ uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct soc
 /* All of them were tried, for nothing: for a second, few are. */
 void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer);
 
+/* ---- placeholder.c ---- */
+
+/* A listener is closed: the kernel is to know that connections of it are in TIME_WAIT. file.lock. */
+void stream_placeholders_leave(struct stream_sock *listener);
+void stream_placeholders_exit(void); /* the same of all listeners that there are and were; no lock is held */
+void stream_placeholders_forked(void);
+
 /* ---- connect.c, listen.c, accept.c, names.c, shutdown.c, options.c, getopt.c, congestion.c, ioctl.c: control path
  * ---- */
 
@@ -283,6 +314,7 @@ int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, s
 /* The attempt has failed for a reason that the connection does not know. file.lock. */
 void stream_connect_failed(struct stream_sock *sock, int error);
 void stream_cut_off(struct stream_sock *sock);
+bool stream_connect_by_os(struct stream_sock *sock); /* file.lock; then, without the lock, its own_poll ends */
 int stream_listen(struct vma_file *file, int fd, int backlog);
 void stream_listen_update(struct stream_sock *sock);  /* file.lock */
 void stream_listen_options(struct stream_sock *sock); /* one has changed; file.lock */
@@ -290,6 +322,8 @@ void stream_listen_end(struct stream_sock *sock);     /* file.lock; what was not
 void stream_listen_forked(struct stream_sock *sock);
 /* The flows are given back until the listener is used; what is queued stays. file.lock. */
 void stream_listen_release(struct stream_sock *sock);
+/* The same for good: hands_over. file.lock. */
+void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_endpoints_forked(void);
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_take_up(struct stream_sock *sock);
@@ -312,6 +346,7 @@ void stream_options_init(struct stream_sock *sock, int fd);
 void stream_options_take(struct stream_sock *child, struct stream_sock *listener);
 void stream_options_settle(struct stream_sock *sock, int fd); /* file.lock: the shadow gets what it inherits */
 void stream_options_free(struct stream_sock *sock);
+const char *stream_os_option(struct vma_file *file);   /* its name, NULL: none is set; takes file.lock */
 bool stream_is_for_os(const struct stream_sock *sock); /* an option is set that only the kernel serves */
 void stream_set_async(struct stream_sock *sock, bool on);
 void stream_option_set(struct stream_sock *sock, enum vma_tcp_option option, int32_t value); /* file.lock */
@@ -325,6 +360,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 
 uint32_t stream_poll(struct vma_file *file);
 uint64_t stream_rings(struct vma_file *file);
+uint64_t stream_asks(struct vma_file *file);
 
 struct stream_wait_for {
 	bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what);

@@ -68,7 +68,7 @@ static void abandon(struct vma_wait *wait)
 
 static const struct vma_wait_ops conn_ops = {.ready = ready, .rings = rings, .announce = announce, .abandon = abandon};
 static const struct vma_wait_ops listener_ops = {
-        .ready = ready, .ask_os = ask_os, .rings = rings, .announce = announce, .abandon = abandon};
+        .ready = ready, .ask_os = ask_os, .rings = rings, .asks = rings, .announce = announce, .abandon = abandon};
 
 static void count(const struct stream_sock *sock, const struct vma_wait *wait)
 {

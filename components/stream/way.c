@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <vma/log.h>
+
 #include "stream_priv.h"
 
 /* ---- interfaces ---- */
@@ -139,9 +141,18 @@ void stream_way_put(struct vma_engine *engine, struct stream_way *way)
 
 /* ---- a path is followed ---- */
 
+struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t)
+{
+	return (struct vma_tcp_path){.mtu = t->mtu,
+	                             .ip_off = t->ip_off,
+	                             .advmss = t->advmss,
+	                             .initcwnd = t->initcwnd,
+	                             .quickack = t->flags & VMA_NET_QUICKACK};
+}
+
 static struct vma_tcp_path path_of(const struct stream_sock *sock, const struct vma_net_template *t)
 {
-	struct vma_tcp_path path = {.mtu = t->mtu, .ip_off = t->ip_off};
+	struct vma_tcp_path path = stream_path_without_header(t);
 
 	/* Another device than the connection's: it cannot be moved. */
 	if (t->state != VMA_NET_READY || sock->rail == NULL || t->nic != sock->rail->device->ifindex)
@@ -153,7 +164,8 @@ static struct vma_tcp_path path_of(const struct stream_sock *sock, const struct 
 
 static bool same_path(const struct vma_tcp_path *a, const struct vma_tcp_path *b)
 {
-	return a->len == b->len && a->mtu == b->mtu && memcmp(a->bytes, b->bytes, a->len) == 0;
+	return a->len == b->len && a->mtu == b->mtu && a->advmss == b->advmss && a->initcwnd == b->initcwnd &&
+	       a->quickack == b->quickack && memcmp(a->bytes, b->bytes, a->len) == 0;
 }
 
 void stream_way_tell(struct stream_sock *sock)
@@ -185,14 +197,65 @@ void stream_way_tell(struct stream_sock *sock)
 		vma_engine_retry();
 }
 
+/*
+ * The kernel has a route for the peer, but not through the connection's device: the interface was deleted and made
+ * anew, say. While there is no route at all nothing can be said to the peer by anybody, and an interface that is down
+ * may come back.
+ */
+static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net_template *t)
+{
+	switch (t->state) {
+	case VMA_NET_READY:
+	case VMA_NET_RESOLVING:
+	case VMA_NET_FAILED:
+		return t->nic != sock->rail->device->ifindex;
+	case VMA_NET_USE_OS:
+		return t->reason != VMA_NET_REASON_NO_LINK && t->reason != VMA_NET_REASON_LINK_DOWN &&
+		       t->reason != VMA_NET_REASON_NOT_ASKED;
+	default:
+		return false;
+	}
+}
+
+/*
+ * A connection keeps its device for life, so it goes on as the kernel's if its way is another: at once, since whatever
+ * the peer says meets a kernel that knows of no such connection. If that fails, it is tried again every second.
+ */
+bool stream_way_part(struct stream_sock *sock)
+{
+	const int lingering = atomic_load(&sock->lingering_fd);
+	const int fd = lingering != 0 ? lingering : atomic_load(&sock->file.fd);
+	struct vma_net_template t;
+	int rc;
+
+	if (sock->path == NULL || sock->rail == NULL || stream_phase(sock) != STREAM_CONNECTED ||
+	    stream_conn(sock) == NULL)
+		return false;
+	vma_net_path_read(sock->path, &t);
+	if (!leads_elsewhere(sock, &t))
+		return false;
+	stream_cookie(sock, fd);
+	rc = stream_to_kernel(sock, fd, VMA_SOCK_REROUTED);
+	if (rc == 0)
+		return true;
+	vma_log_debug("fd %d: its route leads elsewhere, and it is not the kernel's yet: error %d", fd, -rc);
+	atomic_store_explicit(&sock->file.retry, true, memory_order_relaxed);
+	vma_engine_retry();
+	return false;
+}
+
 static void run_path(struct vma_task *task)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, path_task));
+	bool moved;
 
 	atomic_store(&sock->path_asked, false); /* before the look: what changes later posts the task again */
 	pthread_mutex_lock(&sock->file.lock);
 	stream_way_tell(sock);
+	moved = stream_way_part(sock);
 	pthread_mutex_unlock(&sock->file.lock);
+	if (moved)
+		stream_moved(sock);
 	vma_file_put(&sock->file);
 }
 

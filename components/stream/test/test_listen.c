@@ -235,6 +235,29 @@ static void test_shut_down_it_does_not_listen_any_more(void **state)
 	do_close(fd);
 }
 
+/* It and the connections that it had before share a tally, which goes with the last of them. */
+static void test_it_listens_again_while_a_connection_of_before_lives(void **state)
+{
+	int fd = listener_at(7120, 4), old, young;
+	struct bed_conn peers[2];
+
+	(void)state;
+	bed_peer_connect(&peers[0], 8140, 7120);
+	bed_until(is_up(&peers[0]) && do_poll(fd) & EPOLLIN);
+	old = do_accept(fd, NULL, 0);
+	assert_true(old >= 0);
+	assert_int_equal(do_shutdown(fd, SHUT_RD), 0);
+	assert_int_equal(do_listen(fd, 4), 0);
+	do_close(old);
+	bed_peer_connect(&peers[1], 8141, 7120);
+	bed_until(is_up(&peers[1]) && do_poll(fd) & EPOLLIN);
+	young = do_accept(fd, NULL, 0);
+	assert_true(young >= 0);
+	do_close(young);
+	do_close(fd);
+	forget_all(peers, 2);
+}
+
 static void *shut_later(void *arg)
 {
 	usleep(50000);
@@ -389,6 +412,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without_descriptors_the_connection_stays_queued),
         cmocka_unit_test(test_a_closed_listener_resets_what_waits),
         cmocka_unit_test(test_shut_down_it_does_not_listen_any_more),
+        cmocka_unit_test(test_it_listens_again_while_a_connection_of_before_lives),
         cmocka_unit_test(test_shutdown_ends_an_accept_that_waits),
         cmocka_unit_test(test_a_blocking_accept_waits_for_a_connection),
         cmocka_unit_test(test_sockets_of_one_port_share_what_comes),

@@ -3,6 +3,8 @@
 
 #include <netinet/tcp.h>
 
+#include <vma/nic_repair.h>
+
 /* The kernel's part, as far as the test says: TCP_REPAIR and its kin are answered here, all else is real. */
 static struct {
 	int (*setsockopt)(int fd, int level, int name, const void *value, socklen_t len);
@@ -68,13 +70,13 @@ static void fail_at(int call, int error)
 	socklen_t len = sizeof(before);
 
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&before, &len), 0);
-	kernel.setsockopt = vma_os.setsockopt;
+	kernel.setsockopt = vma_repair_setsockopt;
 	kernel.calls = 0;
 	kernel.fails_at = call;
 	kernel.error = error;
-	vma_os.setsockopt = answer;
+	vma_repair_setsockopt = answer;
 	assert_int_equal(try_to_move(fd), -error);
-	vma_os.setsockopt = kernel.setsockopt;
+	vma_repair_setsockopt = kernel.setsockopt;
 	assert_false(kernel.repairing);
 	assert_false(sock_of(fd)->file.os_only);
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&after, &len), 0);

@@ -22,7 +22,7 @@
 
 #include <vma/sock.h>
 
-/* Whether it is one for stream: AF_INET (AF_INET6: the reason is told), SOCK_STREAM, TCP. */
+/* Whether it is one for stream: AF_INET or AF_INET6, SOCK_STREAM, TCP. */
 bool vma_stream_wants(int domain, int type, int protocol);
 /*
  * Puts a TCP object behind fd, which the kernel has just made with socket(domain, type, protocol). 0 also when that
@@ -53,7 +53,8 @@ void vma_stream_leave_error(struct vma_file *file, int error);
  * fork: a connection stays its parent's until one of the two needs more than that. It is handed over to the kernel,
  * whose socket both have, when the parent closes it, ends, or (what survives) becomes another program; when the child
  * first uses it: the child asks, and waits, for at most five seconds, and no longer than its parent lives. A child that
- * closes it, or ends, changes nothing. Without CAP_NET_ADMIN it ends with its parent. What waits for accept at a fork
+ * closes it, or ends, changes nothing. Without CAP_NET_ADMIN vmad makes the
+ * hand-over; if that cannot be, the connection ends with its parent. What waits for accept at a fork
  * is anybody's, if the parent has not looked at the listener itself by then.
  */
 void vma_stream_fork_prepare(void); /* outside; before the engine's */

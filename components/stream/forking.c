@@ -1,0 +1,115 @@
+/*
+ * forking.c - listeners whose connections are used by other processes: the kernel's, after a while.
+ *
+ * A server that forks for each connection, or passes each on to a worker (SCM_RIGHTS), gains nothing from offload: its
+ * connections are handed over to the kernel before a byte of them was moved here, and each hand-over costs more than
+ * the kernel's accept. Of such a listener the connections are counted. After ENOUGH in a row it becomes the kernel's,
+ * for good. A connection that moved bytes here before it was handed over, or was closed here, begins the count anew.
+ *
+ *   accept ── the connection shares its listener's tally ──┬─ handed over, no byte moved ── one more ──> listener: the
+ *                                                          └─ else ── none                               kernel's
+ *
+ * So it is after the first hand-over that this process has no right to make: the connection ends with its parent then.
+ *
+ * Threads: any. The counter need not be exact: connections that end at the same time may be counted in any order.
+ */
+#include <arpa/inet.h>
+
+#include <vma/log.h>
+
+#include "stream_priv.h"
+
+enum { ENOUGH = 16 };
+
+struct stream_tally {
+	_Atomic uint32_t refs;
+	_Atomic uint32_t in_row; /* handed over, none of which has moved a byte */
+	_Atomic bool forbidden;  /* a hand-over was not possible here */
+};
+
+/* ---- the listener ---- */
+
+void stream_tally_init(struct stream_sock *listener)
+{
+	if (listener->tally != NULL) { /* it listens again, and connections of before may share it */
+		atomic_store(&listener->tally->in_row, 0);
+		return;
+	}
+	listener->tally = vma_alloc(sizeof(*listener->tally)); /* NULL: nothing is counted */
+	if (listener->tally != NULL)
+		atomic_store(&listener->tally->refs, 1);
+}
+
+void stream_tally_put(struct stream_sock *sock)
+{
+	struct stream_tally *tally = sock->tally;
+
+	sock->tally = NULL;
+	if (tally != NULL && atomic_fetch_sub(&tally->refs, 1) == 1)
+		vma_free(tally);
+}
+
+static bool is_enough(const struct stream_tally *tally)
+{
+	return atomic_load_explicit(&tally->in_row, memory_order_relaxed) >= ENOUGH ||
+	       atomic_load_explicit(&tally->forbidden, memory_order_relaxed);
+}
+
+bool stream_tally_is_due(const struct stream_sock *listener)
+{
+	return listener->tally != NULL && !listener->hands_over && is_enough(listener->tally);
+}
+
+void stream_tally_give_up(struct stream_sock *listener)
+{
+	char address[INET6_ADDRSTRLEN];
+	union vma_name name;
+
+	pthread_mutex_lock(&listener->file.lock);
+	if (stream_phase(listener) == STREAM_LISTENING && stream_tally_is_due(listener)) {
+		vma_name_fill(listener->file.family, &listener->local, &name);
+		inet_ntop(name.any.sa_family,
+		          name.any.sa_family == AF_INET6 ? (void *)&name.in6.sin6_addr : (void *)&name.in.sin_addr,
+		          address, sizeof(address));
+		if (atomic_load(&listener->tally->forbidden))
+			vma_log_info("the listener on %s:%u is the kernel's from now on: its connections are used by "
+			             "forked processes, and cannot be handed over",
+			             address, ntohs(listener->local.sin_port));
+		else
+			vma_log_info("the listener on %s:%u is the kernel's from now on: the last %u connections were "
+			             "all handed over to other processes unused",
+			             address, ntohs(listener->local.sin_port), ENOUGH);
+		stream_listen_give_up(listener, VMA_SOCK_HANDS_OVER);
+	}
+	pthread_mutex_unlock(&listener->file.lock);
+}
+
+/* ---- its connections ---- */
+
+void stream_tally_join(struct stream_sock *child, const struct stream_sock *listener)
+{
+	if (listener->tally == NULL || listener->hands_over)
+		return;
+	atomic_fetch_add(&listener->tally->refs, 1);
+	child->tally = listener->tally;
+}
+
+void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes)
+{
+	if (sock->tally != NULL && moved_bytes)
+		atomic_store(&sock->tally->in_row, 0);
+	else if (sock->tally != NULL)
+		atomic_fetch_add(&sock->tally->in_row, 1);
+	stream_tally_put(sock);
+}
+
+void stream_tally_closed(struct stream_sock *sock)
+{
+	stream_tally_handed_over(sock, true);
+}
+
+void stream_tally_forbid(struct stream_sock *sock)
+{
+	if (sock->tally != NULL)
+		atomic_store(&sock->tally->forbidden, true);
+}
