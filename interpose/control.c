@@ -1,13 +1,15 @@
 /* control - calls that each have an op of the same name, or are the kernel's. */
 #include <sys/ioctl.h>
 
+#include <vma/log.h>
+
 #include "call.h"
 
 /*
  * The cancellation points among them (connect, accept) are so in the C library when the op ends up there; an op that
  * waits says itself where it can be cancelled.
  */
-#define CONTROL_CALL(type, name, parameters, fd, os_arguments, op_arguments)                                           \
+#define CALL_OURS(type, name, parameters, fd, os_arguments, op_arguments)                                              \
 	static __attribute__((noinline)) type name##_ours parameters                                                   \
 	{                                                                                                              \
 		struct call call;                                                                                      \
@@ -15,7 +17,9 @@
 		if (!CALL_BEGIN_OP(&call, fd, name))                                                                   \
 			return vma_os.name os_arguments;                                                               \
 		return (type)call_end(&call, call.file->ops->name op_arguments);                                       \
-	}                                                                                                              \
+	}
+#define CONTROL_CALL(type, name, parameters, fd, os_arguments, op_arguments)                                           \
+	CALL_OURS(type, name, parameters, fd, os_arguments, op_arguments)                                              \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
 		if (IS_PLAIN(fd))                                                                                      \
@@ -23,12 +27,7 @@
 		return name##_ours os_arguments;                                                                       \
 	}
 
-CONTROL_CALL(int, bind, (int fd, const struct sockaddr *addr, socklen_t len), fd, (fd, addr, len),
-             (call.file, fd, addr, len))
-CONTROL_CALL(int, listen, (int fd, int backlog), fd, (fd, backlog), (call.file, fd, backlog))
 CONTROL_CALL(int, shutdown, (int fd, int how), fd, (fd, how), (call.file, fd, how))
-CONTROL_CALL(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t len), fd,
-             (fd, level, name, value, len), (call.file, fd, level, name, value, len))
 CONTROL_CALL(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len), fd,
              (fd, level, name, value, len), (call.file, fd, level, name, value, len))
 CONTROL_CALL(int, getsockname, (int fd, struct sockaddr *addr, socklen_t *len), fd, (fd, addr, len),
@@ -37,6 +36,28 @@ CONTROL_CALL(int, getpeername, (int fd, struct sockaddr *addr, socklen_t *len), 
              (call.file, fd, addr, len))
 CONTROL_CALL(int, ioctl, (int fd, unsigned long request, void *arg), fd, (fd, request, arg),
              (call.file, fd, request, arg))
+
+/* By which it is decided who has the socket: if it is the kernel's, the log says why. */
+static int decided(int fd, int rc, bool serves)
+{
+	if (vma_log_on(VMA_LOG_INFO) && (rc == 0 || errno == EINPROGRESS))
+		vma_sock_tell(fd, serves);
+	return rc;
+}
+#define DECIDING_CALL(name, parameters, serves, os_arguments, op_arguments)                                            \
+	CALL_OURS(int, name, parameters, fd, os_arguments, op_arguments)                                               \
+	EXPORT(int, name, parameters)                                                                                  \
+	{                                                                                                              \
+		if (IS_PLAIN(fd))                                                                                      \
+			return vma_os.name os_arguments;                                                               \
+		return decided(fd, name##_ours os_arguments, serves);                                                  \
+	}
+
+DECIDING_CALL(bind, (int fd, const struct sockaddr *addr, socklen_t len), true, (fd, addr, len),
+              (call.file, fd, addr, len))
+DECIDING_CALL(listen, (int fd, int backlog), true, (fd, backlog), (call.file, fd, backlog))
+DECIDING_CALL(setsockopt, (int fd, int level, int name, const void *value, socklen_t len), false,
+              (fd, level, name, value, len), (call.file, fd, level, name, value, len))
 
 /* The C library's asks inside itself, where nobody sees it. */
 EXPORT(int, sockatmark, (int fd))
@@ -60,7 +81,7 @@ EXPORT(int, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 {
 	if (IS_PLAIN(fd))
 		return vma_os.connect(fd, addr, len);
-	return connect_ours(fd, addr, len);
+	return decided(fd, connect_ours(fd, addr, len), false);
 }
 ALIAS(int, __connect, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 

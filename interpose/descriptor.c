@@ -260,6 +260,36 @@ EXPORT(int, dup3, (int from, int to, int flags))
 	return share(from, vma_os.dup3(from, to, flags), flags != 0);
 }
 
+/* 0: no socket. */
+static uint64_t cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
+}
+
+/*
+ * A copy of another process's descriptor, or of this one's own. Of a socket that this process has under the same number
+ * (its own, or one that a fork has left to both) it is one more number. Of any other it is the kernel's socket: the
+ * process that offloads it is not told, so what that has taken past the kernel does not come here.
+ */
+EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
+{
+	const int copy = more()->pidfd_getfd(pidfd, fd, flags), saved = errno;
+	uint64_t cookie;
+
+	if (copy < 0 || NOT_OURS(fd) || fd == copy)
+		return fresh(copy);
+	cookie = cookie_of(fd);
+	if (cookie == 0 || cookie != cookie_of(copy)) {
+		errno = saved;
+		return fresh(copy);
+	}
+	errno = saved;
+	return share(fd, copy, true);
+}
+
 /* ---- fcntl ---- */
 
 static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)

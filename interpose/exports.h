@@ -32,8 +32,7 @@
 	X(int, inotify_init, (void), ())                                                                               \
 	X(int, inotify_init1, (int flags), (flags))                                                                    \
 	X(int, memfd_create, (const char *name, unsigned flags), (name, flags))                                        \
-	X(int, pidfd_open, (pid_t pid, unsigned flags), (pid, flags))                                                  \
-	X(int, pidfd_getfd, (int pidfd, int fd, unsigned flags), (pidfd, fd, flags))
+	X(int, pidfd_open, (pid_t pid, unsigned flags), (pid, flags))
 
 /* stdio reads, writes and closes behind our back. */
 #define VMA_STDIO_CALLS(X)                                                                                             \
@@ -54,6 +53,20 @@
 	X(int, execveat, (int dir, const char *path, char *const *argv, char *const *environment, int flags),          \
 	  (dir, path, argv, environment, flags))
 
+/* After these a process can start less than before. */
+#define VMA_PRIVILEGE_CALLS(X)                                                                                         \
+	X(int, chroot, (const char *path), (path))                                                                     \
+	X(int, initgroups, (const char *user, gid_t group), (user, group))                                             \
+	X(int, setgroups, (size_t n, const gid_t *groups), (n, groups))                                                \
+	X(int, setgid, (gid_t gid), (gid))                                                                             \
+	X(int, setregid, (gid_t real, gid_t effective), (real, effective))                                             \
+	X(int, setresgid, (gid_t real, gid_t effective, gid_t saved), (real, effective, saved))                        \
+	X(int, setuid, (uid_t uid), (uid))                                                                             \
+	X(int, setreuid, (uid_t real, uid_t effective), (real, effective))                                             \
+	X(int, setresuid, (uid_t real, uid_t effective, uid_t saved), (real, effective, saved))                        \
+	X(int, setrlimit, (int resource, const void *limit), (resource, limit))                                        \
+	X(int, setrlimit64, (int resource, const void *limit), (resource, limit))
+
 /* The rest that needs its original; some of them return nothing, which is an int here. */
 #define VMA_OTHER_CALLS(X)                                                                                             \
 	X(int, _exit, (int status), (status))                                                                          \
@@ -62,18 +75,19 @@
 	X(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t *actions, int fd, int to),                \
 	  (actions, fd, to))                                                                                           \
 	X(int, closefrom, (int low), (low))                                                                            \
+	X(int, pidfd_getfd, (int pidfd, int fd, unsigned flags), (pidfd, fd, flags))                                   \
 	X(int, __res_iclose, (void *state, int free_addresses), (state, free_addresses))                               \
 	X(int, daemon, (int nochdir, int noclose), (nochdir, noclose))                                                 \
 	X(int, clone, (int (*run)(void *), void *stack, int flags, void *arg, void *parent_tid, void *tls,             \
 	  void *child_tid), (run, stack, flags, arg, parent_tid, tls, child_tid))
 
-#define VMA_MORE_CALLS(X) VMA_YIELDING_CALLS(X) VMA_STDIO_CALLS(X) VMA_EXEC_CALLS(X) VMA_OTHER_CALLS(X)
+#define VMA_MORE_CALLS(X) VMA_YIELDING_CALLS(X) VMA_STDIO_CALLS(X) VMA_EXEC_CALLS(X) VMA_PRIVILEGE_CALLS(X) VMA_OTHER_CALLS(X)
 
 /* Written here on top of others, so that what they do to handlers and descriptors is seen. X(name) */
 #define VMA_DERIVED_EXPORTS(X)                                                                                         \
 	X(dprintf) X(__dprintf_chk) X(bsd_signal) X(ssignal) X(sysv_signal) X(__sysv_signal) X(sigset) X(sigignore)    \
-	X(siginterrupt) X(vfork) X(execl) X(execlp) X(execle) X(vma_get_socket_state)       \
-	X(sockatmark)
+	X(siginterrupt) X(vfork) X(execl) X(execlp) X(execle) X(vma_get_socket_state) X(sockatmark) X(syscall)         \
+	X(io_uring_queue_init) X(io_uring_queue_init_params) X(io_uring_queue_init_mem) X(io_uring_setup)
 
 /* The C library's second names of the same functions, which old and fortified programs bind to. X(alias, name) */
 #define VMA_ALIAS_EXPORTS(X)                                                                                           \

@@ -46,7 +46,7 @@ void process_parent(void)
 	vma_engine_fork_parent();
 }
 
-void process_child(void)
+__attribute__((cold)) void process_child(void)
 {
 	vma_engine_fork_child();
 	vma_stream_fork_child();

@@ -11,6 +11,7 @@
 
 #include "message.h"
 #include "more.h"
+#include "rights.h"
 
 /* recv, recvfrom and read; false: it is the kernel's. */
 static bool receive_bytes(int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len,
@@ -211,6 +212,16 @@ static ssize_t receive_message(struct vma_file *file, int fd, struct msghdr *msg
 	return rc;
 }
 
+/* The message may have brought descriptors. */
+static __attribute__((noinline)) ssize_t recvmsg_plain(int fd, struct msghdr *msg, int flags)
+{
+	ssize_t got = vma_os.recvmsg(fd, msg, flags);
+
+	if (got >= 0)
+		rights_arrive(msg);
+	return got;
+}
+
 static __attribute__((noinline)) ssize_t recvmsg_ours(int fd, struct msghdr *msg, int flags)
 {
 	struct call call;
@@ -219,7 +230,7 @@ static __attribute__((noinline)) ssize_t recvmsg_ours(int fd, struct msghdr *msg
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
-		return vma_os.recvmsg(fd, msg, flags);
+		return recvmsg_plain(fd, msg, flags);
 	rc = receive_message(call.file, fd, msg, flags, &got_flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -230,9 +241,11 @@ static __attribute__((noinline)) ssize_t recvmsg_ours(int fd, struct msghdr *msg
 
 EXPORT(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
 {
-	if (IS_PLAIN(fd))
-		return vma_os.recvmsg(fd, msg, flags);
-	return recvmsg_ours(fd, msg, flags);
+	if (!IS_PLAIN(fd))
+		return recvmsg_ours(fd, msg, flags);
+	if (rights_matter())
+		return recvmsg_plain(fd, msg, flags);
+	return vma_os.recvmsg(fd, msg, flags);
 }
 
 /*
@@ -318,6 +331,16 @@ static int receive_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsi
 	return done > 0 || rc >= 0 ? (int)done : (int)rc;
 }
 
+static __attribute__((noinline)) int recvmmsg_plain(int fd, struct mmsghdr *msgs, unsigned n, int flags,
+                                                    struct timespec *timeout)
+{
+	int got = vma_os.recvmmsg(fd, msgs, n, flags, timeout);
+
+	for (int i = 0; i < got; i++)
+		rights_arrive(&msgs[i].msg_hdr);
+	return got;
+}
+
 static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs, unsigned n, int flags,
                                                    struct timespec *timeout)
 {
@@ -328,7 +351,7 @@ static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs,
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
-		return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
+		return recvmmsg_plain(fd, msgs, n, flags, timeout);
 	rc = timeout != NULL ? time_end(timeout, &end_ns) : 0;
 	if (rc == 0)
 		rc = error_before_row(call.file, fd, flags);
@@ -349,7 +372,9 @@ static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs,
 
 EXPORT(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, struct timespec *timeout))
 {
-	if (IS_PLAIN(fd))
-		return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
-	return recvmmsg_ours(fd, msgs, n, flags, timeout);
+	if (!IS_PLAIN(fd))
+		return recvmmsg_ours(fd, msgs, n, flags, timeout);
+	if (rights_matter())
+		return recvmmsg_plain(fd, msgs, n, flags, timeout);
+	return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
 }

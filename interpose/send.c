@@ -5,6 +5,7 @@
  */
 #include "message.h"
 #include "more.h"
+#include "rights.h"
 
 static bool send_bytes(int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len,
                        ssize_t *result)
@@ -141,6 +142,13 @@ static ssize_t send_message(struct vma_file *file, int fd, const struct msghdr *
 	return rc < 0 ? rc : file->ops->sendmsg(file, fd, &own, flags);
 }
 
+/* The descriptor is the kernel's; what the message carries may be ours. */
+static __attribute__((noinline)) ssize_t sendmsg_plain(int fd, const struct msghdr *msg, int flags)
+{
+	rights_leave(msg);
+	return vma_os.sendmsg(fd, msg, flags);
+}
+
 static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghdr *msg, int flags)
 {
 	struct call call;
@@ -148,7 +156,7 @@ static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghd
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
-		return vma_os.sendmsg(fd, msg, flags);
+		return sendmsg_plain(fd, msg, flags);
 	rc = send_message(call.file, fd, msg, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -159,9 +167,11 @@ static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghd
 
 EXPORT(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
 {
-	if (IS_PLAIN(fd))
-		return vma_os.sendmsg(fd, msg, flags);
-	return sendmsg_ours(fd, msg, flags);
+	if (!IS_PLAIN(fd))
+		return sendmsg_ours(fd, msg, flags);
+	if (rights_matter())
+		return sendmsg_plain(fd, msg, flags);
+	return vma_os.sendmsg(fd, msg, flags);
 }
 
 /* Inside. An error after the first message is not told: the next call meets it again. */
@@ -188,6 +198,12 @@ static int send_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigne
 	return done > 0 || rc >= 0 ? (int)done : (int)rc;
 }
 
+static __attribute__((noinline)) int sendmmsg_plain(int fd, struct mmsghdr *msgs, unsigned n, int flags)
+{
+	rights_leave_row(msgs, n);
+	return vma_os.sendmmsg(fd, msgs, n, flags);
+}
+
 static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs, unsigned n, int flags)
 {
 	struct call call;
@@ -195,7 +211,7 @@ static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs,
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
-		return vma_os.sendmmsg(fd, msgs, n, flags);
+		return sendmmsg_plain(fd, msgs, n, flags);
 	rc = send_row(call.file, fd, msgs, n, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -206,7 +222,9 @@ static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs,
 
 EXPORT(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
 {
-	if (IS_PLAIN(fd))
-		return vma_os.sendmmsg(fd, msgs, n, flags);
-	return sendmmsg_ours(fd, msgs, n, flags);
+	if (!IS_PLAIN(fd))
+		return sendmmsg_ours(fd, msgs, n, flags);
+	if (rights_matter())
+		return sendmmsg_plain(fd, msgs, n, flags);
+	return vma_os.sendmmsg(fd, msgs, n, flags);
 }

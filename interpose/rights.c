@@ -1,0 +1,111 @@
+/*
+ * rights - descriptors that leave in a control message (SCM_RIGHTS), or arrive in one.
+ *
+ *   sendmsg ── carries a socket of ours ── pass_on: it becomes the kernel's ──> the kernel's sendmsg
+ *   recvmsg ── the kernel's ── a number that the table still has was closed unseen ── its slot empties
+ *
+ * The receiver may be any process, and may go on with the socket the moment the message is sent. So the socket is the
+ * kernel's before that, with all that is queued, as if a forked process used it. If the kernel then refuses the
+ * message, only the offload is lost. A message to a socket of ours carries no descriptors: only unix sockets take them.
+ *
+ * The application's message is read with vma_copy, because the kernel's call answers EFAULT for a bad pointer. What is
+ * not well formed ends the look; the kernel refuses the whole message then.
+ */
+#include <limits.h>
+
+#include "rights.h"
+
+#include "message.h"
+
+enum {
+	RIGHTS_MAX = 253, /* the kernel's SCM_MAX_FD: a message with more is refused */
+	AT_ONCE = 16,     /* the application's stack may be a small one */
+};
+
+static int copy_in(void *to, const void *from, size_t size)
+{
+	const int saved = errno;
+	struct vma_thread *self;
+	int rc;
+
+	process_look();
+	self = vma_enter();
+	rc = vma_copy(to, from, size);
+	vma_leave(self);
+	errno = saved;
+	return rc;
+}
+
+/* So many of them have been looked at; 0 ends the look. */
+static unsigned look_at_some(const char *fds, unsigned n, void (*look)(int fd))
+{
+	int some[AT_ONCE];
+
+	n = n < AT_ONCE ? n : AT_ONCE;
+	if (n == 0 || copy_in(some, fds, n * sizeof(some[0])) != 0)
+		return 0;
+	for (unsigned i = 0; i < n; i++)
+		look(some[i]);
+	return n;
+}
+
+static void look_at_rights(const struct msghdr *msg, void (*look)(int fd))
+{
+	const char *at = msg->msg_control;
+	size_t left = msg->msg_controllen;
+	unsigned total = 0;
+	struct cmsghdr head;
+
+	while (left >= sizeof(head)) {
+		if (copy_in(&head, at, sizeof(head)) != 0 || head.cmsg_len < sizeof(head) || head.cmsg_len > left)
+			return;
+		if (head.cmsg_level == SOL_SOCKET && head.cmsg_type == SCM_RIGHTS) {
+			size_t all = (head.cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			unsigned n = all < RIGHTS_MAX - total ? (unsigned)all : RIGHTS_MAX - total, done = 0, some;
+
+			while ((some = look_at_some(at + CMSG_LEN(done * sizeof(int)), n - done, look)) != 0)
+				done += some;
+			total += done;
+		}
+		if (CMSG_ALIGN(head.cmsg_len) >= left)
+			return;
+		at += CMSG_ALIGN(head.cmsg_len);
+		left -= CMSG_ALIGN(head.cmsg_len);
+	}
+}
+
+/* ---- leaving ---- */
+
+static void pass_on_ours(int fd)
+{
+	if (!NOT_OURS(fd))
+		pass_on(fd);
+}
+
+void rights_leave(const struct msghdr *msg)
+{
+	struct msghdr own;
+
+	/* The kernel refuses more. */
+	if (copy_in(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL && own.msg_controllen <= INT_MAX)
+		look_at_rights(&own, pass_on_ours);
+}
+
+void rights_leave_row(const struct mmsghdr *msgs, unsigned n)
+{
+	for (unsigned i = 0; i < n && i < MESSAGE_PIECES_MAX; i++)
+		rights_leave(&msgs[i].msg_hdr);
+}
+
+/* ---- arriving ---- */
+
+static void arrive(int fd)
+{
+	fresh(fd);
+}
+
+void rights_arrive(const struct msghdr *msg)
+{
+	if (msg->msg_control != NULL && msg->msg_controllen >= CMSG_LEN(sizeof(int)))
+		look_at_rights(msg, arrive);
+}

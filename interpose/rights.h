@@ -1,0 +1,21 @@
+/* rights - descriptors in control messages, SCM_RIGHTS: see rights.c. */
+#ifndef VMA_INTERPOSE_RIGHTS_H
+#define VMA_INTERPOSE_RIGHTS_H
+
+#include <sys/socket.h>
+
+#include "call.h"
+
+/* Whether the table has ever had a descriptor: in a process without any, messages need no look. */
+static inline bool rights_matter(void)
+{
+	return __builtin_expect(vma_fd_highest() >= 0, 0);
+}
+
+/* Outside, before the kernel sends n messages: sockets of ours that they carry become the kernel's. */
+void rights_leave(const struct msghdr *msg);
+void rights_leave_row(const struct mmsghdr *msgs, unsigned n);
+/* Outside, after the kernel has filled in a message: its numbers are new. */
+void rights_arrive(const struct msghdr *msg);
+
+#endif
