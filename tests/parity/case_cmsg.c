@@ -278,6 +278,148 @@ CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown 
 	peer_take(far(), 0, 2000);
 }
 
+/* Where it sends to, and the control messages of what it sends, one behind the other. */
+struct control_send {
+	struct sockaddr_in to;
+	_Alignas(struct cmsghdr) char bytes[256];
+	size_t used;
+};
+
+static void put_cmsg(struct control_send *send, int type, const void *data, size_t len)
+{
+	struct cmsghdr *c = (struct cmsghdr *)(send->bytes + send->used);
+
+	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(len), .cmsg_level = IPPROTO_IP, .cmsg_type = type};
+	memcpy(CMSG_DATA(c), data, len);
+	send->used += CMSG_SPACE(len);
+}
+
+static void put_int(struct control_send *send, int type, int value)
+{
+	put_cmsg(send, type, &value, sizeof(value));
+}
+
+static void put_pktinfo(struct control_send *send, const char *source, const char *device)
+{
+	struct in_pktinfo info = {.ipi_spec_dst = address_of(source, 0).sin_addr,
+	                          .ipi_ifindex = device != NULL ? (int)if_nametoindex(device) : 0};
+
+	put_cmsg(send, IP_PKTINFO, &info, sizeof(info));
+}
+
+static ssize_t send_control(int s, struct control_send *send, int flags)
+{
+	struct iovec iov = {.iov_base = "xyz", .iov_len = 3};
+	struct msghdr msg = {.msg_name = send->to.sin_port != 0 ? &send->to : NULL,
+	                     .msg_namelen = send->to.sin_port != 0 ? sizeof(send->to) : 0,
+	                     .msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = send->bytes,
+	                     .msg_controllen = send->used};
+
+	return sendmsg(s, &msg, flags);
+}
+
+/* The first one asks for the route; more than one would make in the same millisecond go by the kernel. */
+static void warm_control(int s, struct control_send *send, int slot)
+{
+	pause_ms(5);
+	RES(send_control(s, send, 0));
+	peer_take(far(), slot, 2000);
+	pause_ms(5);
+}
+
+CASE(cmsg_of_sent_bypass, "IP_PKTINFO, IP_TTL and IP_TOS of single datagrams, around the kernel")
+{
+	struct control_send plain = {.to = address_of(there, peer_open(far(), 0, there, 0))}, source = plain,
+	                    other = plain, all = plain, device = plain, second = {0};
+	int s = udp_at("0.0.0.0", 0);
+
+	second.to = address_of(there_second, peer_open(far(), 1, there_second, 0));
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	put_int(&plain, IP_TTL, 9);
+	put_pktinfo(&source, here, NULL);
+	put_pktinfo(&other, here_second, NULL);
+	put_pktinfo(&all, here_second, if_first);
+	put_int(&all, IP_TTL, 7);
+	put_cmsg(&all, IP_TOS, "\x28", 1);
+	put_pktinfo(&device, "0.0.0.0", if_first);
+	put_int(&device, IP_TOS, 72);
+	put_pktinfo(&second, here_second, if_second);
+	for (struct control_send **one = (struct control_send *[]){&plain, &source, &other, &all, &device, NULL};
+	     *one != NULL; one++)
+		warm_control(s, *one, 0);
+	warm_control(s, &second, 1);
+	bypass_begin();
+	for (int i = 0; i < 3; i++) {
+		for (struct control_send **one =
+		             (struct control_send *[]){&plain, &source, &other, &all, &device, NULL};
+		     *one != NULL; one++) {
+			RES(send_control(s, *one, MSG_DONTWAIT));
+			peer_take(far(), 0, 2000);
+		}
+		RES(send_control(s, &second, 0));
+		peer_take(far(), 1, 2000);
+	}
+	bypass_end(0, 18);
+}
+
+CASE(cmsg_of_sent_connected, "a connected socket's control messages: the route is looked up anew, with what they say")
+{
+	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+	struct control_send none = {.used = 8}, nowhere = {0}, elsewhere = {0}, away = {0}, loopback = {0}, group = {0};
+
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	warm_control(s, &none, 0);
+	put_pktinfo(&elsewhere, here_second, NULL);
+	warm_control(s, &elsewhere, 0);
+	elsewhere.to = address_of(there_too, peer_open(far(), 2, there_too, 0));
+	warm_control(s, &elsewhere, 2);
+	put_pktinfo(&nowhere, "10.99.0.1", NULL);
+	RES(send_control(s, &nowhere, 0));
+	put_pktinfo(&away, "0.0.0.0", if_second);
+	away.to = address_of("192.0.2.9", 7100);
+	RES(send_control(s, &away, 0));
+	put_pktinfo(&loopback, "127.0.0.1", NULL);
+	RES(send_control(s, &loopback, 0));
+	put_pktinfo(&group, "224.9.9.9", NULL);
+	RES(send_control(s, &group, 0));
+	group.used = 0;
+	put_pktinfo(&group, "255.255.255.255", NULL);
+	RES(send_control(s, &group, 0));
+	RES(send(s, "y", 1, 0));
+	peer_take(far(), 0, 2000);
+}
+
+CASE(cmsg_of_sent_group, "a group is sent to with the TTL, TOS, source and interface of control messages")
+{
+	int s = udp_at("0.0.0.0", 0);
+	struct control_send first = {.to = address_of("224.9.9.9", 7031)}, second = first;
+
+	name_port_of(s, "us");
+	peer_open(far(), 0, "0.0.0.0", 7031);
+	peer(far(), "join 0 224.9.9.9 %s", there);
+	peer(far(), "join 0 224.9.9.9 %s", there_second);
+	put_int(&first, IP_TTL, 4);
+	put_pktinfo(&second, "0.0.0.0", if_second);
+	put_int(&second, IP_TOS, 8);
+	set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 0);
+	expect_offloaded(s);
+	warm_control(s, &first, 0);
+	set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 2);
+	warm_control(s, &second, 0);
+	bypass_begin();
+	for (int i = 0; i < 3; i++) {
+		RES(send_control(s, &first, 0));
+		peer_take(far(), 0, 2000);
+		RES(send_control(s, &second, 0));
+		peer_take(far(), 0, 2000);
+	}
+	bypass_end(0, 6);
+}
+
 CASE(cmsg_of_sent_stamps, "SOF_TIMESTAMPING_TX_SOFTWARE: the stamp of what was sent, on the error queue")
 {
 	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);

@@ -198,6 +198,110 @@ CASE(refused_error_queue, "IP_RECVERR: refusals with their datagrams, in order; 
 	RES(send(s, bytes, 50, 0));
 }
 
+/* A send that is wrong in itself, while an error may wait: what the kernel says of it. */
+static void send_wrongly(int s)
+{
+	static char many[70000];
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {0};
+	struct sockaddr_in to = address_of(there, 7099), nowhere = address_of("192.0.2.1", 7099);
+	struct iovec iov = {.iov_base = many, .iov_len = 1};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct mmsghdr row[2] = {{.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}}, {.msg_hdr = msg}};
+
+	RES(send(s, many, sizeof(many), 0));
+	RES(send(s, many, 65508, 0));
+	RES(send(s, many, 1, MSG_OOB));
+	RES(send(s, many, sizeof(many), MSG_OOB));
+	RES(send(s, many, sizeof(many), MSG_DONTWAIT | MSG_CONFIRM));
+	RES(sendto(s, many, 1, 0, (struct sockaddr *)&to, 8));
+	to.sin_port = 0;
+	RES(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	RES(sendto(s, many, 1, MSG_MORE, (struct sockaddr *)&to, sizeof(to)));
+	to.sin_family = AF_INET6;
+	RES(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	to = address_of("10.9.0.255", 7099);
+	RES(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	RES(sendto(s, many, 1, 0, (struct sockaddr *)&nowhere, sizeof(nowhere)));
+	control.align = (struct cmsghdr){.cmsg_len = CMSG_LEN(1), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_PKTINFO};
+	RES(sendmsg(s, &msg, 0));
+	control.align = (struct cmsghdr){.cmsg_len = 3, .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL};
+	RES(sendmsg(s, &msg, 0));
+	RES(sendmmsg(s, row + 1, 1, 0));
+	iov.iov_len = sizeof(many);
+	RES(sendmmsg(s, row, 2, 0));
+}
+
+/* Sends to a closed port, and waits until the refusal is there. */
+static void be_refused(int s)
+{
+	struct sockaddr_in to = address_of(there, 7099);
+
+	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	wait_for_error(s);
+}
+
+CASE(refused_wrong_second_send, "the second send is wrong in itself: it says so, and the refusal of the first waits on")
+{
+	int s = udp_to(there, 7099);
+
+	expect_offloaded(s);
+	be_refused(s);
+	send_wrongly(s);
+	say_events("still there", s, 0);
+	RES(send(s, "x", 1, 0));
+	wait_for_error(s);
+	RES(send(s, bad_pointer(), 1, 0));
+	say_error(s);
+}
+
+CASE(refused_wrong_send, "a send that is wrong in itself leaves the refusal that waits, and says what is wrong")
+{
+	char byte;
+	int s = udp_to(there, 7099);
+
+	expect_offloaded(s);
+	for (int i = 0; i < 4; i++) {
+		be_refused(s);
+		say_error(s);
+	}
+	be_refused(s);
+	send_wrongly(s);
+	RES(send(s, "x", 1, 0));
+	be_refused(s);
+	send_wrongly(s);
+	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	be_refused(s);
+	RES(send(s, "x", 1, MSG_MORE));
+	RES(send(s, "x", 1, MSG_MORE));
+	RES(send(s, "x", 1, 0));
+	wait_for_error(s);
+	RES(send(s, "x", 1, MSG_CONFIRM));
+	be_refused(s);
+	RES(shutdown(s, SHUT_WR));
+	RES(send(s, "x", 1, MSG_NOSIGNAL));
+	RES(send(s, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(refused_wrong_unconnected, "the same of a socket that is not connected, and has IP_RECVERR")
+{
+	int s = udp_at(here, 0);
+
+	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	expect_offloaded(s);
+	be_refused(s);
+	send_wrongly(s);
+	RES(send(s, "x", 1, 0));
+	be_refused(s);
+	be_refused(s);
+	take_error(s);
+	take_error(s);
+	say_error(s);
+}
+
 CASE(unreachable_host, "a neighbour that does not answer: the datagrams go, and EHOSTUNREACH comes with IP_RECVERR")
 {
 	int s = udp_to("10.9.0.77", 7100);

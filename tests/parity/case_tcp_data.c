@@ -1,5 +1,7 @@
 /* tcp_data: reading and writing streams: every call, every flag, sizes, limits, bad pointers. */
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -263,6 +265,49 @@ CASE(tcp_more, "MSG_MORE and TCP_CORK hold a short segment back; what follows ta
 	say_write(s, 10, 1, 0);
 	far_reads(1, 10, 1, 1);
 	say_time("the cork gives way", since, 200);
+	close(s);
+}
+
+CASE(tcp_nodelay_corked, "TCP_NODELAY sends what TCP_CORK holds back, each time that it is set")
+{
+	int s = tcp_out();
+
+	RES(set_int(s, IPPROTO_TCP, 3 /* TCP_CORK */, 1));
+	for (int i = 0; i < 3; i++) {
+		say_write(s, 10, i, 0);
+		say("the peer: %s", peer(far(), "read 1 10 %d 1 50", i));
+		RES(set_int(s, IPPROTO_TCP, TCP_NODELAY, 1));
+		say("the peer: %s", peer(far(), "read 1 10 %d 1 100", i));
+	}
+	close(s);
+}
+
+/* Writes until nothing more is taken for a while; what waits unsent then. */
+static int write_all_there_is_room_for(int s)
+{
+	int unsent = 0;
+
+	for (int quiet = 0; quiet < 10; quiet++) {
+		while (send(s, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
+			quiet = 0;
+		pause_ms(10);
+	}
+	ioctl(s, SIOCOUTQNSD, &unsent);
+	return unsent;
+}
+
+CASE(tcp_notsent_lowat, "TCP_NOTSENT_LOWAT bounds what waits, also within one write")
+{
+	int s = tcp_out(), unsent;
+
+	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
+	RES(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000));
+	unsent = write_all_there_is_room_for(s);
+	say("unsent: %s", unsent >= 20000 && unsent < 20000 + 65536 ? "up to the mark" : "odd");
+	say_state("then", s, POLLOUT, 100);
+	RES(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0)); /* as the host says: no bound */
+	unsent = write_all_there_is_room_for(s);
+	say("unsent: %s", unsent > 20000 + 65536 ? "more" : "odd");
 	close(s);
 }
 

@@ -1,5 +1,6 @@
 /* tcp_fork: connections that two processes have: who uses them, closes them, and ends first. */
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -121,6 +122,38 @@ CASE(tcp_fork_child_goes_on, "a client forks, and the child goes on with the con
 	far_writes(1, 100, 7, 1);
 	answer(s, 8);
 	far_reads(1, 50, 8, 1);
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+}
+
+static void say_segment_size(int s)
+{
+	struct tcp_info info = {0};
+	socklen_t len = sizeof(info), options_len = 40;
+	uint8_t options[40];
+
+	if (getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+		give_up("TCP_INFO");
+	if (getsockopt(s, IPPROTO_IP, IP_OPTIONS, options, &options_len) != 0)
+		give_up("IP_OPTIONS");
+	say("segments of %u bytes, %u bytes of IP options", info.tcpi_snd_mss, (unsigned)options_len);
+}
+
+CASE(tcp_fork_segment_size, "a connection that was handed over sends segments as long as before")
+{
+	int s = tcp_out();
+	pid_t child;
+
+	say_segment_size(s);
+	child = fork_quietly();
+	if (child == 0) {
+		answer(s, 2);
+		say_segment_size(s);
+		exit(0);
+	}
+	ask(1);
+	await(child);
+	say_segment_size(s);
 	RES(close(s));
 	far_reads(1, 1, 0, 1);
 }

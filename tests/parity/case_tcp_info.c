@@ -2,6 +2,7 @@
 #include <linux/inet_diag.h>
 #include <linux/tcp.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -160,6 +161,28 @@ CASE(tcp_info_many_bytes, "TCP_INFO: bytes of larger transfers, each way, and wh
 		    info.known.tcpi_data_segs_in > 0 ? "sane" : "odd");
 	}
 	close(s);
+}
+
+CASE(tcp_info_metrics, "TCP_INFO: advmss and initcwnd of the route, of both kinds of connections")
+{
+	int s, listener;
+	char command[200];
+	struct newest_info info;
+
+	snprintf(command, sizeof(command), "ip route replace %s/32 dev %s src %s advmss 900 initcwnd 33", there,
+	         if_first, here);
+	run_here(command);
+	s = tcp_out();
+	info = info_of(s);
+	say("out: window %u, announced %u", info.known.tcpi_snd_cwnd, info.known.tcpi_advmss);
+	close(s);
+	s = tcp_in(&listener);
+	info = info_of(s);
+	say("in: window %u", info.known.tcpi_snd_cwnd);
+	close(s);
+	close(listener);
+	snprintf(command, sizeof(command), "ip route del %s/32 dev %s", there, if_first);
+	run_here(command);
 }
 
 CASE(tcp_info_not_sent, "TCP_INFO: what waits behind a cork")

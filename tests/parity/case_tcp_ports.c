@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "parity.h"
@@ -150,4 +151,118 @@ CASE(tcp_bind_taken, "ports that are taken: by a listener, by a connection, by a
 	far_reads(1, 10, 1, 1);
 	close(in);
 	close(s);
+}
+
+/* ---- TIME_WAIT, and who may bind then ---- */
+
+static int listener_with(const char *ip, int port, int reuse)
+{
+	struct sockaddr_in address = address_of(ip, port);
+	int l = tcp_socket();
+
+	if (reuse != 0)
+		set_int(l, SOL_SOCKET, reuse, 1);
+	if (bind(l, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(l, 4) != 0)
+		give_up("a listener");
+	return l;
+}
+
+/* Accepts one connection of the far peer's and closes it first. */
+static void serve_one(int l)
+{
+	int s;
+
+	peer(far(), "dial 1 %s %d", here, port_of(l));
+	s = accept(l, NULL, NULL);
+	expect_offloaded(s);
+	close(s);
+	far_reads(1, 1, 0, 1);
+	peer(far(), "close 1");
+	let_arrive(20);
+}
+
+static void say_bind(const char *ip, const char *name, int port, int reuse, const char *how)
+{
+	struct sockaddr_in address = address_of(ip, port);
+	int s = tcp_socket();
+	long rc;
+
+	if (reuse != 0)
+		set_int(s, SOL_SOCKET, reuse, 1);
+	rc = bind(s, (struct sockaddr *)&address, sizeof(address));
+	if (rc == 0)
+		rc = listen(s, 4);
+	say("  %s, %s: %s", name, how, rc == 0 ? "ok" : error_name(errno));
+	close(s);
+}
+
+static void say_binds(int port)
+{
+	static const struct {
+		int option;
+		const char *text;
+	} hows[] = {{0, "no option"}, {SO_REUSEADDR, "SO_REUSEADDR"}, {SO_REUSEPORT, "SO_REUSEPORT"}};
+
+	for (size_t i = 0; i < sizeof(hows) / sizeof(*hows); i++) {
+		say_bind(here, "the same address", port, hows[i].option, hows[i].text);
+		say_bind("0.0.0.0", "any address", port, hows[i].option, hows[i].text);
+		say_bind(here_second, "another address", port, hows[i].option, hows[i].text);
+	}
+}
+
+static const int reuses[] = {0, SO_REUSEADDR, SO_REUSEPORT};
+static const char *const reuse_names[] = {"no option", "SO_REUSEADDR", "SO_REUSEPORT"};
+
+CASE(tcp_time_wait_bind, "a listener is closed whose connection is in TIME_WAIT: who may bind the port then")
+{
+	for (int i = 0; i < 6; i++) {
+		int l = listener_with(i < 3 ? here : "0.0.0.0", 0, reuses[i % 3]), port = port_of(l);
+
+		serve_one(l);
+		close(l);
+		say("the listener had %s", reuse_names[i % 3]);
+		say_binds(port);
+	}
+}
+
+static void serve_and_end(int reuse, bool listener_first, int to)
+{
+	int l = listener_with(here, 0, reuse), port = port_of(l), s;
+
+	if (write(to, &port, sizeof(port)) != sizeof(port))
+		_exit(1);
+	if (!listener_first) {
+		serve_one(l);
+		exit(0);
+	}
+	peer(far(), "dial 1 %s %d", here, port);
+	s = accept(l, NULL, NULL);
+	expect_offloaded(s);
+	close(l);
+	close(s);
+	far_reads(1, 1, 0, 1);
+	peer(far(), "close 1");
+	let_arrive(20);
+	exit(0);
+}
+
+CASE(tcp_time_wait_of_the_dead, "a process has ended whose connection is in TIME_WAIT: who may bind the port then")
+{
+	for (int i = 0; i < 6; i++) {
+		int ends[2], port = 0, status = 0;
+		pid_t pid;
+
+		if (pipe(ends) != 0)
+			give_up("pipe");
+		pid = fork();
+		if (pid == 0)
+			serve_and_end(reuses[i % 3], i >= 3, ends[1]);
+		if (read(ends[0], &port, sizeof(port)) != sizeof(port) || waitpid(pid, &status, 0) != pid)
+			give_up("the child");
+		close(ends[0]);
+		close(ends[1]);
+		say("its listener had %s%s, status %x", reuse_names[i % 3], i >= 3 ? ", and was closed first" : "",
+		    (unsigned)status);
+		say_binds(port);
+	}
 }

@@ -61,6 +61,7 @@ void parity_add(struct parity_case *entry);
 extern const char *here, *there, *there_too, *here_second, *there_second, *if_first, *if_second;
 extern const char *this_program;
 bool is_preloaded(void);
+bool is_mapped(void); /* the case runs on AF_INET6 sockets with mapped addresses (mapped.c) */
 /* The case cannot go on; the process fails. */
 void give_up(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 /* What was declared does not hold; the process goes on and fails at its end. */
@@ -78,7 +79,7 @@ long result_ok(const char *text, long value);
 const char *error_name(int error);
 void name_port(int port, const char *name);
 void name_port_of(int fd, const char *name);
-/* "10.9.0.2:name", one of a few buffers in turn. */
+/* "10.9.0.2:name", "[::ffff:10.9.0.2]:name", one of a few buffers in turn. */
 const char *address_text(const void *address, socklen_t len);
 void say_name(const char *what, int fd); /* getsockname */
 void say_peer(const char *what, int fd); /* getpeername */

@@ -3,6 +3,7 @@
  *
  *   open SLOT IP PORT              bound there; answers the port
  *   share SLOT IP PORT OPTION      the same with a socket option (its number) set to 1 before it is bound
+ *   both SLOT PORT OPTION V6ONLY   one of AF_INET6 on ::, with the option, and IPV6_V6ONLY as said
  *   close SLOT
  *   connect SLOT IP PORT
  *   send SLOT IP PORT LEN SEED [COUNT [GAP_USEC]]    payload of fill(); SEED grows by one with each, modulo 64
@@ -103,6 +104,23 @@ static void open_slot(struct message *m, int slot, const char *ip, int port, int
 		close(slots[slot] - 1);
 	slots[slot] = fd + 1;
 	answer(m, "%d", ntohs(address.sin_port));
+}
+
+static void open_both(struct message *m, int slot, int port, int option, int v6only)
+{
+	struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1;
+
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, option, &one, sizeof(one)) != 0 ||
+	    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6only, sizeof(v6only)) != 0 ||
+	    bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
+		done(m, -1);
+		return;
+	}
+	if (slots[slot] != 0)
+		close(slots[slot] - 1);
+	slots[slot] = fd + 1;
+	answer(m, "%d", port);
 }
 
 static void send_some(struct message *m, int fd, const char *args)
@@ -343,7 +361,7 @@ void peer_command(const char *command, char *text, size_t size)
 {
 	struct message m = {.answer = text, .size = size};
 	char verb[16] = "", ip[32];
-	int used = 0, slot, port, option = 0, rc;
+	int used = 0, slot, port, option = 0, v6only, rc;
 	const char *args;
 
 	sscanf(command, "%15s %n", verb, &used);
@@ -365,6 +383,11 @@ void peer_command(const char *command, char *text, size_t size)
 	} else if (strcmp(verb, "open") == 0 || strcmp(verb, "share") == 0) {
 		if (sscanf(args + used, "%31s %d %d", ip, &port, &option) >= 2)
 			open_slot(&m, slot, ip, port, option);
+		else
+			answer(&m, "failed: where?");
+	} else if (strcmp(verb, "both") == 0) {
+		if (sscanf(args + used, "%d %d %d", &port, &option, &v6only) == 3)
+			open_both(&m, slot, port, option, v6only);
 		else
 			answer(&m, "failed: where?");
 	} else if (strcmp(verb, "listen") == 0) {

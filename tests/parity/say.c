@@ -95,11 +95,16 @@ const char *address_text(const void *address, socklen_t len)
 {
 	static char texts[8][96];
 	static unsigned turn;
-	char *text = texts[turn++ % 8], ip[INET_ADDRSTRLEN];
+	char *text = texts[turn++ % 8], ip[INET6_ADDRSTRLEN];
 	const struct sockaddr_in *in = address;
+	const struct sockaddr_in6 *in6 = address;
 
 	if (len == 0)
 		snprintf(text, sizeof(texts[0]), "nobody");
+	else if (len >= sizeof(*in6) && in6->sin6_family == AF_INET6)
+		snprintf(text, sizeof(texts[0]), "[%s]:%s%s%s", inet_ntop(AF_INET6, &in6->sin6_addr, ip, sizeof(ip)),
+		         port_text(ntohs(in6->sin6_port)), in6->sin6_scope_id != 0 ? " with a scope" : "",
+		         in6->sin6_flowinfo != 0 ? " with a flow" : "");
 	else if (len < sizeof(*in) || in->sin_family != AF_INET)
 		snprintf(text, sizeof(texts[0]), "(%u bytes, family %d)", (unsigned)len,
 		         len >= sizeof(sa_family_t) ? in->sin_family : -1);

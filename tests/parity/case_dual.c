@@ -1,0 +1,1055 @@
+/* dual: AF_INET6 sockets that serve IPv4 and IPv6: both at once, names, errors, options, control messages, V6ONLY. */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+#ifndef IPV6_MULTICAST_ALL
+#define IPV6_MULTICAST_ALL 29
+#endif
+
+#define GROUP "239.9.0.61"
+
+/* ---- sockets ---- */
+
+static int six(int type)
+{
+	int fd = socket(AF_INET6, type, 0);
+
+	if (fd < 0)
+		give_up("socket");
+	return fd;
+}
+
+static struct sockaddr_in6 six_of(const char *ip, int port)
+{
+	struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+	char mapped[INET6_ADDRSTRLEN];
+
+	snprintf(mapped, sizeof(mapped), "%s%s", strchr(ip, ':') != NULL ? "" : "::ffff:", ip);
+	if (inet_pton(AF_INET6, mapped, &address.sin6_addr) != 1)
+		give_up("%s is no address", mapped);
+	return address;
+}
+
+static int bind_six(int fd, const char *ip, int port)
+{
+	struct sockaddr_in6 address = six_of(ip, port);
+
+	return bind(fd, (struct sockaddr *)&address, sizeof(address));
+}
+
+static int connect_six(int fd, const char *ip, int port)
+{
+	struct sockaddr_in6 address = six_of(ip, port);
+
+	return connect(fd, (struct sockaddr *)&address, sizeof(address));
+}
+
+static int disconnect(int fd)
+{
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+	return connect(fd, &none, sizeof(none));
+}
+
+static long send_six(int fd, const char *ip, int port, size_t len)
+{
+	struct sockaddr_in6 to = six_of(ip, port);
+	char bytes[2000];
+
+	fill(bytes, len, 7);
+	return sendto(fd, bytes, len, 0, (struct sockaddr *)&to, sizeof(to));
+}
+
+static int get_int(int fd, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	return getsockopt(fd, level, name, &value, &len) == 0 ? value : -1;
+}
+
+static int six_at(int type, const char *ip, int port)
+{
+	int fd = six(type);
+
+	set_int(fd, SOL_SOCKET, SO_REUSEADDR, type == SOCK_STREAM);
+	if (bind_six(fd, ip, port) != 0)
+		give_up("bind to [%s]:%d", ip, port);
+	name_port_of(fd, "us");
+	return fd;
+}
+
+static int listener_at(const char *ip, int port)
+{
+	int fd = six_at(SOCK_STREAM, ip, port);
+
+	if (listen(fd, 16) != 0)
+		give_up("listen");
+	return fd;
+}
+
+/* IPv6 is off, so that nothing of it moves the counters; here ::1 is to be had. */
+static void loopback6(bool on)
+{
+	run_here(on ? "echo 0 >/proc/sys/net/ipv6/conf/lo/disable_ipv6"
+	            : "echo 1 >/proc/sys/net/ipv6/conf/lo/disable_ipv6");
+	for (int i = 0; on && i < 100; i++) {
+		int fd = six(SOCK_DGRAM), there_is = bind_six(fd, "::1", 0);
+
+		close(fd);
+		if (there_is == 0)
+			return;
+		pause_ms(10);
+	}
+}
+
+static int far_dials(int slot, const char *ip, int port)
+{
+	int its = atoi(peer(far(), "dial %d %s %d", slot, ip, port));
+
+	name_port(its, slot == 1 ? "its" : "its second");
+	return its;
+}
+
+static int say_accepted(int listener, int flags)
+{
+	struct sockaddr_storage from;
+	socklen_t len = sizeof(from);
+	int fd;
+
+	memset(&from, 0xee, sizeof(from));
+	fd = accept4(listener, (struct sockaddr *)&from, &len, flags);
+	if (fd < 0)
+		say("accepted nothing: %s", error_name(errno));
+	else
+		say("accepted from %s", address_text(&from, len));
+	return fd;
+}
+
+/* ---- TCP ---- */
+
+CASE(dual_tcp_listener,
+     "a listener on :: accepts IPv4 around the kernel and IPv6 by it, in one accept and one epoll set")
+{
+	int l = listener_at("::", 7101), set = epoll_create1(0), client, fd;
+	struct epoll_event event = {.events = EPOLLIN, .data.fd = l};
+
+	loopback6(true);
+	expect_offloaded(l);
+	say_name("listener", l);
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, l, &event));
+	RES(epoll_wait(set, &event, 1, 0));
+	segments_begin();
+	far_dials(1, here, 7101);
+	RES(epoll_wait(set, &event, 1, 2000));
+	fd = say_accepted(l, 0);
+	expect_offloaded(fd);
+	say_name("name", fd);
+	say_peer("peer", fd);
+	far_writes(1, 1000, 1, 1);
+	say_read(fd, 1000, MSG_WAITALL);
+	say_write(fd, 2000, 2, 0);
+	far_reads(1, 2000, 2, 1);
+	segments_end();
+	close(fd);
+	client = six(SOCK_STREAM);
+	RES(connect_six(client, "::1", 7101));
+	expect_os(client, VMA_SOCK_IPV6);
+	name_port_of(client, "six");
+	RES(epoll_wait(set, &event, 1, 2000));
+	fd = say_accepted(l, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	say("close-on-exec %d, non-blocking %d", fcntl(fd, F_GETFD), (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+	say_name("name", fd);
+	say_peer("peer", fd);
+	say_write(client, 300, 3, 0);
+	is_readable(fd, 2000);
+	say_read(fd, 300, 0);
+	close(fd);
+	close(client);
+	/* Both wait, and none is forgotten. */
+	client = six(SOCK_STREAM);
+	RES(connect_six(client, "::1", 7101));
+	far_dials(2, here, 7101);
+	for (int i = 0; i < 2; i++) {
+		RES(epoll_wait(set, &event, 1, 2000));
+		close(accept(l, NULL, NULL));
+	}
+	RES(epoll_wait(set, &event, 1, 50));
+	client = six(SOCK_STREAM);
+	RES(connect_six(client, "127.0.0.1", 7101));
+	name_port_of(client, "local");
+	fd = say_accepted(l, 0);
+	say_peer("of this host", fd);
+	loopback6(false);
+}
+
+CASE(dual_tcp_mapped_listener, "a listener on a mapped address is one of IPv4 alone")
+{
+	int l = listener_at(here, 7102), client = six(SOCK_STREAM), fd;
+
+	loopback6(true);
+	expect_offloaded(l);
+	say_name("listener", l);
+	RES(connect_six(client, "::1", 7102));
+	segments_begin();
+	far_dials(1, here, 7102);
+	fd = say_accepted(l, 0);
+	expect_offloaded(fd);
+	say_name("name", fd);
+	segments_end();
+	loopback6(false);
+}
+
+CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
+{
+	int l = six(SOCK_STREAM), other, client;
+
+	loopback6(true);
+	say("default %d", get_int(l, IPPROTO_IPV6, IPV6_V6ONLY));
+	RES(set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	RES(bind_six(l, "::", 7103));
+	RES(set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 0));
+	RES(listen(l, 5));
+	expect_os(l, VMA_SOCK_IPV6);
+	say("V6ONLY %d", get_int(l, IPPROTO_IPV6, IPV6_V6ONLY));
+	client = six(SOCK_STREAM);
+	RES(connect_six(client, "127.0.0.1", 7103));
+	client = six(SOCK_STREAM); /* the other one is the kernel's IPv4 from now on */
+	RES(connect_six(client, "::1", 7103));
+	/* The port is free for IPv4. */
+	other = tcp_socket();
+	client = six(SOCK_STREAM);
+	RES(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	RES(connect_six(client, there, 9));
+	RES(connect_six(client, here, 9));
+	say_name("nothing has begun", client);
+	RES(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 0));
+	RES(connect_six(client, there, 9));
+	close(other);
+	/* Off again before bind: as if it had never been on. */
+	other = six(SOCK_STREAM);
+	RES(set_int(other, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	RES(set_int(other, IPPROTO_IPV6, IPV6_V6ONLY, 0));
+	RES(bind_six(other, "::", 7104));
+	RES(listen(other, 5));
+	expect_offloaded(other);
+	far_dials(1, here, 7104);
+	expect_offloaded(say_accepted(other, 0));
+	loopback6(false);
+}
+
+CASE(dual_tcp_connect, "connect to a mapped address: around the kernel, with names of AF_INET6")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
+	struct sockaddr_storage name = {0};
+	socklen_t len = sizeof(name);
+
+	name_port(port, "its");
+	say_name("new", fd);
+	segments_begin();
+	RES(connect_six(fd, there, port));
+	expect_offloaded(fd);
+	peer(far(), "accept 0 1 2000");
+	name_port_of(fd, "mine");
+	say_name("name", fd);
+	say_peer("peer", fd);
+	say("SO_DOMAIN %d, SO_PROTOCOL %d, V6ONLY %d", get_int(fd, SOL_SOCKET, SO_DOMAIN),
+	    get_int(fd, SOL_SOCKET, SO_PROTOCOL), get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY));
+	RES(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &len));
+	len = sizeof(struct sockaddr_in6);
+	RES(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &len));
+	say("SO_PEERNAME %s (%u)", address_text(&name, len), (unsigned)len);
+	for (socklen_t room = 0; room <= 40; room += 8) {
+		memset(&name, 0xee, sizeof(name));
+		len = room;
+		RES(getpeername(fd, (struct sockaddr *)&name, &len));
+		say("room %u: %u, the byte behind %s", (unsigned)room, (unsigned)len,
+		    ((uint8_t *)&name)[room < 28 ? room : 28] == 0xee ? "untouched" : "written");
+	}
+	say_write(fd, 5000, 1, 0);
+	far_reads(1, 5000, 1, 1);
+	far_writes(1, 700, 2, 1);
+	say_read(fd, 700, MSG_WAITALL);
+	segments_end();
+	RES(bind_six(fd, "::", 0));
+	RES(connect_six(fd, there, port));
+	RES(disconnect(fd));
+	say_name("dissolved", fd);
+	say_peer("dissolved", fd);
+}
+
+CASE(dual_tcp_connect_bound, "connect after bind: to ::, to a mapped address, to one of IPv6")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there));
+	static const char *const at[] = {"::", "10.9.0.1", "0.0.0.0", "::1"};
+
+	loopback6(true);
+	name_port(port, "its");
+	for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+		int fd = six(SOCK_STREAM);
+
+		say("bound to %s", at[i]);
+		RES(bind_six(fd, at[i], 0));
+		name_port_of(fd, "mine");
+		say_name("name", fd);
+		RES(connect_six(fd, there, port));
+		say_name("name", fd);
+		say_peer("peer", fd);
+		if (i < 3)
+			expect_offloaded(fd);
+		close(fd);
+		fd = six(SOCK_STREAM);
+		RES(bind_six(fd, at[i], 0));
+		RES(connect_six(fd, "::1", 9));
+		say_so_error(fd);
+		say("V6ONLY %d", get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY));
+		close(fd);
+	}
+	loopback6(false);
+}
+
+CASE(dual_tcp_wrong_names, "bind and connect: what is refused, and with what errno")
+{
+	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(9)};
+	struct sockaddr_in6 mapped = six_of(there, 9);
+	static const socklen_t lengths[] = {0, 1, 2, 16, 23, 24, 27, 28, 100};
+	int fd;
+
+	inet_pton(AF_INET, there, &four.sin_addr);
+	for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		struct sockaddr_storage room = {0};
+
+		fd = six(SOCK_STREAM);
+
+		memcpy(&room, &mapped, sizeof(mapped));
+		say("%u bytes", (unsigned)lengths[i]);
+		RES(connect(fd, (struct sockaddr *)&room, lengths[i]));
+		close(fd);
+		fd = six(SOCK_STREAM);
+		((struct sockaddr_in6 *)&room)->sin6_addr = six_of(here, 0).sin6_addr;
+		RES(bind(fd, (struct sockaddr *)&room, lengths[i]));
+		close(fd);
+	}
+	fd = six(SOCK_STREAM);
+	RES(connect(fd, (struct sockaddr *)&four, sizeof(four)));
+	RES(connect(fd, (struct sockaddr *)&four, 28));
+	RES(bind(fd, (struct sockaddr *)&four, sizeof(four)));
+	RES(bind(fd, (struct sockaddr *)&four, 28));
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	RES(connect(fd, (struct sockaddr *)&mapped, sizeof(mapped)));
+	RES(bind(fd, (struct sockaddr *)&mapped, sizeof(mapped)));
+	mapped = six_of("0.0.0.0", 9);
+	RES(connect(six(SOCK_STREAM), (struct sockaddr *)&mapped, sizeof(mapped)));
+	RES(connect_six(six(SOCK_STREAM), "::", 9));
+	RES(connect_six(six(SOCK_STREAM), "255.255.255.255", 9));
+	RES(connect_six(six(SOCK_STREAM), GROUP, 9));
+	RES(connect_six(six(SOCK_STREAM), "10.77.0.1", 9));
+	RES(connect_six(six(SOCK_STREAM), "2001:db8::1", 9));
+	RES(connect_six(six(SOCK_STREAM), there, 9));
+	RES(bind_six(six(SOCK_STREAM), "10.77.0.1", 0));
+	RES(bind_six(six(SOCK_STREAM), "2001:db8::1", 0));
+	RES(bind_six(six(SOCK_STREAM), GROUP, 0));
+}
+
+CASE(dual_ports, "whose port it is: ::, 0.0.0.0, mapped addresses and V6ONLY, of UDP and TCP")
+{
+	static const int types[] = {SOCK_DGRAM, SOCK_STREAM};
+	static const char *const first[] = {"::", "10.9.0.1", "::"}, *const second[] = {"::", "0.0.0.0", "10.9.0.1"};
+
+	for (unsigned t = 0; t < 2; t++) {
+		for (unsigned i = 0; i < 3; i++) {
+			for (unsigned k = 0; k < 3; k++) {
+				int a = six(types[t]), b = six(types[t]);
+
+				set_int(a, IPPROTO_IPV6, IPV6_V6ONLY, i == 2);
+				OKAY(bind_six(a, first[i], 7105));
+				if (types[t] == SOCK_STREAM)
+					OKAY(listen(a, 1));
+				say("%s%s, then %s", first[i], i == 2 ? " V6ONLY" : "", second[k]);
+				RES(bind_six(b, second[k], 7105));
+				close(a);
+				close(b);
+			}
+		}
+	}
+}
+
+/* Each by its number: names differ between headers. */
+static void say_options(int fd, bool of_udp)
+{
+	static const int names[] = {
+	        IPV6_UNICAST_HOPS, IPV6_TCLASS,       IPV6_V6ONLY,          IPV6_RECVPKTINFO,    IPV6_RECVHOPLIMIT,
+	        IPV6_RECVTCLASS,   IPV6_MTU_DISCOVER, IPV6_RECVERR,         IPV6_DONTFRAG,       IPV6_AUTOFLOWLABEL,
+	        IPV6_MTU,          IPV6_FREEBIND,     IPV6_RECVORIGDSTADDR, IPV6_MULTICAST_HOPS, IPV6_MULTICAST_LOOP,
+	        IPV6_MULTICAST_IF, IPV6_MULTICAST_ALL};
+	static const int ip_names[] = {IP_TTL, IP_TOS, IP_MTU_DISCOVER, IP_PKTINFO, IP_MULTICAST_TTL, IP_MULTICAST_ALL};
+	const unsigned of_groups = of_udp ? 0 : 4, of_ip_groups = of_udp ? 0 : 2;
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]) - of_groups; i++)
+		say("  IPV6 %d: %d", names[i], get_int(fd, IPPROTO_IPV6, names[i]));
+	for (unsigned i = 0; i < sizeof(ip_names) / sizeof(ip_names[0]) - of_ip_groups; i++)
+		say("  IP %d: %d", ip_names[i], get_int(fd, IPPROTO_IP, ip_names[i]));
+	say("  SO_DOMAIN %d, IP_MTU %d, %s", get_int(fd, SOL_SOCKET, SO_DOMAIN), get_int(fd, IPPROTO_IP, IP_MTU),
+	    of_udp ? "UDP" : "TCP");
+}
+
+static void say_path_mtu(int fd)
+{
+	struct ip6_mtuinfo info = {.ip6m_mtu = 77};
+	socklen_t len = sizeof(info) - 1;
+
+	RES(getsockopt(fd, IPPROTO_IPV6, IPV6_PATHMTU, &info, &len));
+	len = sizeof(info) + 1;
+	RES(getsockopt(fd, IPPROTO_IPV6, IPV6_PATHMTU, &info, &len));
+	say("  IPV6_PATHMTU %u, family %d, %u bytes", info.ip6m_mtu, info.ip6m_addr.sin6_family, (unsigned)len);
+}
+
+static void set_options(int fd)
+{
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 256));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 300));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_MTU, 1280));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_MTU, 1));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET6));
+	OKAY(set_int(fd, IPPROTO_IPV6, 9999, 1));
+	OKAY(set_int(fd, IPPROTO_IP, IP_TTL, 44));
+	OKAY(set_int(fd, IPPROTO_IP, IP_TOS, 0x10));
+}
+
+CASE(dual_tcp_options, "options of IPv6 and IPv4 on a connection to a mapped address")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
+
+	say("new");
+	say_options(fd, false);
+	say_path_mtu(fd);
+	RES(connect_six(fd, there, port));
+	expect_offloaded(fd);
+	say("connected");
+	say_options(fd, false);
+	say_path_mtu(fd);
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
+	OKAY(set_int(fd, IPPROTO_IP, IP_TTL, 44));
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	OKAY(set_int(fd, IPPROTO_IPV6, 9999, 1));
+	/* IPV6_TCLASS makes the kernel forget its route, and with it the MTU, until something is sent. */
+	peer(far(), "accept 0 1 2000");
+	say_write(fd, 100, 1, 0);
+	far_reads(1, 100, 1, 1);
+	say("set");
+	say_options(fd, false);
+	expect_offloaded(fd);
+}
+
+CASE(dual_tcp_inherits, "what a listener on :: has set is its connections'")
+{
+	int l = listener_at("::", 7106), fd;
+
+	set_options(l);
+	RES(set_int(l, IPPROTO_TCP, TCP_NODELAY, 1));
+	expect_offloaded(l);
+	far_dials(1, here, 7106);
+	fd = say_accepted(l, 0);
+	expect_offloaded(fd);
+	say_options(fd, false);
+	say("TCP_NODELAY %d", get_int(fd, IPPROTO_TCP, TCP_NODELAY));
+}
+
+CASE(dual_tcp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connection")
+{
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
+
+	name_port(port, "its");
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	RES(connect_six(fd, there, port));
+	peer(far(), "accept 0 1 2000");
+	expect_offloaded(fd);
+	name_port_of(fd, "mine");
+	say_write(fd, 500, 1, 0);
+	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	say("SO_DOMAIN %d", get_int(fd, SOL_SOCKET, SO_DOMAIN));
+	say_name("name", fd);
+	say_peer("peer", fd);
+	far_reads(1, 500, 1, 1);
+	far_writes(1, 600, 2, 1);
+	say_read(fd, 600, MSG_WAITALL);
+}
+
+/* ---- UDP ---- */
+
+static void say_control(struct msghdr *msg)
+{
+	char text[200];
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c != NULL; c = CMSG_NXTHDR(msg, c)) {
+		size_t len = c->cmsg_len - CMSG_LEN(0), used = 0;
+
+		for (size_t i = 0; i < len && used + 4 < sizeof(text); i++)
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "%02x", CMSG_DATA(c)[i]);
+		say("  level %d type %d, %zu bytes: %s", c->cmsg_level, c->cmsg_type, len, len != 0 ? text : "");
+	}
+}
+
+static void take_with_control(int fd, int flags)
+{
+	char bytes[2000], control[512];
+	struct sockaddr_storage from = {0};
+	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
+	struct msghdr msg = {.msg_name = &from,
+	                     .msg_namelen = sizeof(from),
+	                     .msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control,
+	                     .msg_controllen = sizeof(control)};
+	ssize_t len;
+
+	if (!(flags & MSG_ERRQUEUE))
+		is_readable(fd, 2000);
+	len = recvmsg(fd, &msg, flags | MSG_DONTWAIT);
+	if (len < 0) {
+		say("took nothing: %s", error_name(errno));
+		return;
+	}
+	say("took %zd bytes from %s, flags %x", len, address_text(&from, msg.msg_namelen), msg.msg_flags);
+	say_control(&msg);
+}
+
+CASE(dual_udp_both, "a socket on :: receives IPv4 around the kernel and IPv6 by it, in one recvfrom and one poll")
+{
+	int s = six_at(SOCK_DGRAM, "::", 7111), client = six(SOCK_DGRAM), set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN, .data.fd = s};
+
+	loopback6(true);
+	expect_offloaded(s);
+	say_name("name", s);
+	name_port(peer_open(far(), 0, there, 7112), "peer");
+	RES(bind_six(client, "::1", 7113));
+	expect_os(client, VMA_SOCK_IPV6);
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	RES(epoll_wait(set, &event, 1, 0));
+	warm_up(s, there, 7112);
+	bypass_begin();
+	peer_send(far(), 0, here, 7111, 100, 1);
+	RES(epoll_wait(set, &event, 1, 2000));
+	take(s, 0, 0);
+	RES(send_six(s, there, 7112, 50));
+	peer_take(far(), 0, 2000);
+	bypass_end(1, 1);
+	RES(send_six(client, "::1", 7111, 60));
+	RES(epoll_wait(set, &event, 1, 2000));
+	take(s, 2000, 0);
+	RES(send_six(s, "::1", 7113, 70));
+	take(client, 2000, 0);
+	peer_send(far(), 0, here, 7111, 100, 2);
+	RES(send_six(client, "::1", 7111, 61));
+	let_arrive(20);
+	for (int i = 0; i < 2; i++)
+		RES(recv(s, (char[200]){0}, 200, MSG_DONTWAIT) > 0);
+	take(s, 0, 0);
+	RES(send_six(client, "127.0.0.1", 7111, 62));
+	RES(send_six(s, "::", 7111, 63));
+	take(s, 2000, 0);
+	loopback6(false);
+}
+
+CASE(dual_udp_names, "sendto: AF_INET and mapped names, short ones, those of nobody; from a fresh socket")
+{
+	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(7114)};
+	struct sockaddr_in6 mapped = six_of(there, 7114);
+	static const socklen_t lengths[] = {0, 1, 2, 8, 16, 23, 24, 28};
+	int s = six(SOCK_DGRAM), plain = socket(AF_INET, SOCK_DGRAM, 0);
+
+	inet_pton(AF_INET, there, &four.sin_addr);
+	peer_open(far(), 0, there, 7114);
+	say_name("new", s);
+	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
+	name_port_of(s, "us");
+	say_name("sent", s);
+	expect_offloaded(s);
+	peer_take(far(), 0, 2000);
+	RES(sendto(s, "xy", 2, 0, (struct sockaddr *)&four, sizeof(four)));
+	peer_take(far(), 0, 2000);
+	for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		say("%u bytes", (unsigned)lengths[i]);
+		RES(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, lengths[i]));
+	}
+	mapped.sin6_scope_id = 77;
+	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
+	mapped.sin6_flowinfo = htonl(5);
+	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
+	RES(send_six(s, there, 0, 1));
+	RES(send_six(s, "0.0.0.0", 9, 1));
+	RES(send_six(s, "10.77.0.1", 9, 1));
+	RES(send_six(s, "10.9.0.255", 9, 1));
+	RES(send_six(s, "2001:db8::1", 9, 1));
+	RES(send(s, "x", 1, 0));
+	mapped = six_of(there, 7114);
+	RES(sendto(plain, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
+}
+
+CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and again")
+{
+	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(7115)};
+	int s = six(SOCK_DGRAM), client;
+
+	loopback6(true);
+	name_port(peer_open(far(), 0, there, 7115), "peer");
+	RES(connect_six(s, there, 7115));
+	expect_offloaded(s);
+	name_port_of(s, "us");
+	say_name("name", s);
+	say_peer("peer", s);
+	RES(send(s, "abc", 3, 0));
+	peer_take(far(), 0, 2000);
+	peer_send(far(), 0, here, port_of(s), 20, 1);
+	take(s, 2000, 0);
+	RES(send_six(s, "::1", 9, 5));
+	RES(connect_six(s, "::1", 9));
+	say_name("to IPv6", s);
+	say_peer("to IPv6", s);
+	RES(disconnect(s));
+	say_name("dissolved", s);
+	RES(connect_six(s, "::1", 7116));
+	expect_os(s, VMA_SOCK_IPV6);
+	name_port_of(s, "again");
+	say_name("IPv6", s);
+	say_peer("IPv6", s);
+	client = six_at(SOCK_DGRAM, "::1", 7116);
+	RES(send(s, "abcd", 4, 0));
+	take(client, 2000, 0);
+	RES(send_six(s, there, 7115, 5));
+	RES(connect_six(s, there, 7115));
+	RES(disconnect(s));
+	RES(connect_six(s, there, 7115));
+	expect_offloaded(s);
+	name_port_of(s, "third");
+	say_name("mapped again", s);
+	RES(send(s, "abcde", 5, 0));
+	peer_take(far(), 0, 2000);
+	inet_pton(AF_INET, there, &four.sin_addr);
+	s = six(SOCK_DGRAM);
+	RES(connect(s, (struct sockaddr *)&four, sizeof(four)));
+	expect_offloaded(s);
+	name_port_of(s, "four");
+	say_name("by AF_INET", s);
+	say_peer("by AF_INET", s);
+	loopback6(false);
+}
+
+CASE(dual_udp_bound, "bound to an address of one kind, sending to the other; V6ONLY")
+{
+	int s = six(SOCK_DGRAM);
+
+	loopback6(true);
+	peer_open(far(), 0, there, 7117);
+	RES(bind_six(s, "::1", 7118));
+	expect_os(s, VMA_SOCK_IPV6);
+	RES(send_six(s, there, 7117, 5));
+	RES(connect_six(s, there, 7117));
+	close(s);
+	s = six(SOCK_DGRAM);
+	RES(bind_six(s, here, 7118));
+	expect_offloaded(s);
+	RES(send_six(s, "::1", 7117, 5));
+	RES(connect_six(s, "::1", 7117));
+	RES(send_six(s, there, 7117, 6));
+	peer_take(far(), 0, 2000);
+	close(s);
+	s = six(SOCK_DGRAM);
+	RES(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	RES(send_six(s, there, 7117, 5));
+	RES(connect_six(s, there, 7117));
+	RES(bind_six(s, here, 7118));
+	say_name("after all", s);
+	close(s);
+	s = six(SOCK_DGRAM);
+	RES(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	RES(bind_six(s, "::", 7119));
+	expect_os(s, VMA_SOCK_IPV6);
+	peer_send(far(), 0, here, 7119, 20, 1);
+	let_arrive(20);
+	take(s, 0, 0);
+	loopback6(false);
+}
+
+CASE(dual_udp_messages, "control messages of what comes by IPv4 to an AF_INET6 socket")
+{
+	int s = six_at(SOCK_DGRAM, "::", 7121);
+	static const struct {
+		int level, name;
+	} options[] = {{IPPROTO_IPV6, IPV6_RECVPKTINFO}, {IPPROTO_IPV6, IPV6_RECVHOPLIMIT},
+	               {IPPROTO_IPV6, IPV6_RECVTCLASS},  {IPPROTO_IPV6, IPV6_RECVORIGDSTADDR},
+	               {IPPROTO_IPV6, IPV6_2292PKTINFO}, {IPPROTO_IP, IP_PKTINFO},
+	               {IPPROTO_IP, IP_RECVTTL},         {IPPROTO_IP, IP_RECVTOS},
+	               {IPPROTO_IP, IP_RECVORIGDSTADDR}};
+
+	peer_open(far(), 0, there, 7122);
+	expect_offloaded(s);
+	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+		say("level %d name %d", options[i].level, options[i].name);
+		OKAY(set_int(s, options[i].level, options[i].name, 1));
+		bypass_begin();
+		peer_send(far(), 0, here, 7121, 20, 1);
+		take_with_control(s, 0);
+		bypass_end(1, 0);
+	}
+	for (unsigned i = 1; i < sizeof(options) / sizeof(options[0]); i++)
+		OKAY(set_int(s, options[i].level, options[i].name, 0));
+	expect_offloaded(s);
+	peer_send(far(), 0, here_second, 7121, 20, 2);
+	take_with_control(s, 0);
+}
+
+static void send_with(int s, int level, int type, const void *data, size_t len)
+{
+	struct sockaddr_in6 to = six_of(there, 7124);
+	struct iovec iov = {.iov_base = (char[]){"with"}, .iov_len = 4};
+	_Alignas(struct cmsghdr) char control[64] = {0};
+	struct msghdr msg = {.msg_name = &to,
+	                     .msg_namelen = sizeof(to),
+	                     .msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control,
+	                     .msg_controllen = CMSG_SPACE(len)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	c->cmsg_level = level;
+	c->cmsg_type = type;
+	c->cmsg_len = CMSG_LEN(len);
+	memcpy(CMSG_DATA(c), data, len);
+	say("level %d type %d", level, type);
+	if (RES(sendmsg(s, &msg, 0)) >= 0)
+		peer_take(far(), 0, 2000);
+}
+
+CASE(dual_udp_sends_with, "control messages of what an AF_INET6 socket sends by IPv4")
+{
+	int s = six_at(SOCK_DGRAM, "::", 7123), number = 9;
+	struct in6_pktinfo info6 = {.ipi6_addr = six_of(here, 0).sin6_addr};
+	struct in_pktinfo info = {.ipi_ifindex = (int)if_nametoindex(if_first)};
+
+	peer_open(far(), 0, there, 7124);
+	expect_offloaded(s);
+	warm_up(s, there, 7124);
+	for (int i = 0; i < 2; i++) {
+		info6.ipi6_ifindex = i == 0 ? 0 : if_nametoindex(if_first);
+		send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+		pause_ms(30); /* the way is looked up */
+		bypass_begin();
+		send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+		bypass_end(0, 1);
+	}
+	info6.ipi6_ifindex = 9999;
+	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	info6 = (struct in6_pktinfo){.ipi6_addr = six_of(here_second, 0).sin6_addr};
+	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	info6.ipi6_addr = six_of("10.77.0.1", 0).sin6_addr;
+	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	info6.ipi6_addr = six_of("2001:db8::1", 0).sin6_addr;
+	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	info6.ipi6_addr = six_of("::", 0).sin6_addr;
+	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, 8);
+	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	send_with(s, IPPROTO_IPV6, IPV6_HOPLIMIT, &number, sizeof(number));
+	send_with(s, IPPROTO_IPV6, IPV6_TCLASS, &number, sizeof(number));
+	send_with(s, IPPROTO_IP, IP_TTL, &number, sizeof(number));
+	send_with(s, IPPROTO_IP, IP_TOS, &number, sizeof(number));
+	send_with(s, IPPROTO_IPV6, 9999, &number, sizeof(number));
+	send_with(s, IPPROTO_IP, 9999, &number, sizeof(number));
+}
+
+CASE(dual_udp_options, "options of IPv6 and IPv4 on UDP sockets, and what leaves")
+{
+	int s = six_at(SOCK_DGRAM, "::", 7125);
+
+	peer_open(far(), 0, there, 7126);
+	say("new");
+	say_options(s, true);
+	set_options(s);
+	say("set");
+	say_options(s, true);
+	RES(send_six(s, there, 7126, 10));
+	peer_take(far(), 0, 2000);
+	expect_offloaded(s);
+	RES(connect_six(s, there, 7126));
+	say("connected");
+	say_options(s, true);
+	RES(send(s, "abc", 3, 0));
+	peer_take(far(), 0, 2000);
+}
+
+CASE(dual_udp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connected one")
+{
+	int s = six(SOCK_DGRAM);
+
+	name_port(peer_open(far(), 0, there, 7127), "peer");
+	OKAY(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	RES(connect_six(s, there, 7127));
+	expect_offloaded(s);
+	name_port_of(s, "us");
+	peer_send(far(), 0, here, port_of(s), 20, 1);
+	is_readable(s, 2000);
+	OKAY(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	say("SO_DOMAIN %d", get_int(s, SOL_SOCKET, SO_DOMAIN));
+	say_name("name", s);
+	say_peer("peer", s);
+	take(s, 2000, 0);
+	peer_send(far(), 0, here, port_of(s), 20, 2);
+	take(s, 2000, 0);
+	RES(send(s, "abc", 3, 0));
+	peer_take(far(), 0, 2000);
+	expect_offloaded(s);
+	OKAY(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	OKAY(set_int(s, IPPROTO_IPV6, IPV6_TCLASS, 0));
+}
+
+CASE(dual_udp_refused, "a refusal: the error, and the error queue by IP_RECVERR and IPV6_RECVERR")
+{
+	static const int levels[] = {0, IPPROTO_IP, IPPROTO_IPV6};
+
+	for (unsigned i = 0; i < 3; i++) {
+		int s = six(SOCK_DGRAM);
+
+		say("level %d", levels[i]);
+		if (levels[i] != 0)
+			RES(set_int(s, levels[i], levels[i] == IPPROTO_IP ? IP_RECVERR : IPV6_RECVERR, 1));
+		RES(connect_six(s, there, 7128));
+		RES(send(s, "abc", 3, 0));
+		say_state("refused", s, POLLIN, 2000);
+		take_with_control(s, MSG_ERRQUEUE);
+		take_with_control(s, 0);
+		say_so_error(s);
+		close(s);
+	}
+}
+
+/* 64 datagrams, each from a port of its own, so that the kernel's choice falls on several. */
+static void send_from_many(int port)
+{
+	for (int i = 0; i < 64; i++) {
+		peer_open(far(), i, there, 0);
+		peer_send(far(), i, here, port, 40, i);
+	}
+	let_arrive(50);
+}
+
+static int count(int s)
+{
+	char bytes[64];
+	int n = 0;
+
+	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40)
+		n++;
+	return n;
+}
+
+static const char *share_text(int n)
+{
+	return n == 0 ? "none" : n == 64 ? "all" : "some";
+}
+
+static void say_shares_with(int s, struct peer *other, int port)
+{
+	int mine, others = 0;
+
+	send_from_many(port);
+	mine = count(s);
+	while (strncmp(peer(other, "recv 0 20"), "got", 3) == 0)
+		others++;
+	say("here %s, there %s, %d lost", share_text(mine), share_text(others), 64 - mine - others);
+}
+
+CASE(dual_shared_in_process, "of two sockets on one port that are equal otherwise, the one of AF_INET has IPv4")
+{
+	static const int options[] = {SO_REUSEPORT, SO_REUSEADDR};
+	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(7143)};
+
+	for (int i = 0; i < 4; i++) {
+		int s6 = six(SOCK_DGRAM), s4 = socket(AF_INET, SOCK_DGRAM, 0), second = six(SOCK_DGRAM);
+
+		set_int(s6, SOL_SOCKET, options[i % 2], 1);
+		set_int(s4, SOL_SOCKET, options[i % 2], 1);
+		set_int(second, SOL_SOCKET, options[i % 2], 1);
+		if (i < 2)
+			RES(bind_six(s6, "::", 7143));
+		RES(bind(s4, (struct sockaddr *)&any, sizeof(any)));
+		if (i >= 2)
+			RES(bind_six(s6, "::", 7143));
+		RES(bind_six(second, "::", 7143));
+		expect_offloaded(s6);
+		send_from_many(7143);
+		say("AF_INET %s, AF_INET6 %s", share_text(count(s4)), share_text(count(s6) + count(second)));
+		close(s4);
+		send_from_many(7143);
+		say("the first %s, the second %s", share_text(count(s6)), share_text(count(second)));
+		close(s6);
+		close(second);
+	}
+}
+
+static int accept_all(int listener)
+{
+	int n = 0, fd;
+
+	while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+		close(fd);
+		n++;
+	}
+	return n;
+}
+
+CASE(dual_tcp_shared_in_process,
+     "SO_REUSEPORT: a listener of AF_INET has IPv4 before those of AF_INET6, and one with the address before all")
+{
+	static const char *const sixes[] = {"::", "::", "10.9.0.1"};
+	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(7144)};
+	int fd[4];
+
+	for (int i = 0; i < 4; i++) {
+		fd[i] = i < 3 ? six(SOCK_STREAM) : socket(AF_INET, SOCK_STREAM, 0);
+		set_int(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
+		RES(i < 3 ? bind_six(fd[i], sixes[i], 7144) : bind(fd[i], (struct sockaddr *)&any, sizeof(any)));
+		RES(listen(fd[i], 64));
+		expect_offloaded(fd[i]);
+		RES(fcntl(fd[i], F_SETFL, O_NONBLOCK));
+	}
+	for (int left = 4; left > 1; left--) {
+		int n[4] = {0};
+
+		for (int i = 0; i < 32; i++)
+			peer(far(), "dial %d %s 7144", i, here);
+		let_arrive(20);
+		for (int i = 0; i < 4; i++)
+			n[i] = fd[i] >= 0 ? accept_all(fd[i]) : 0;
+		say("the two on :: %s, with the address %s, AF_INET %s",
+		    n[0] + n[1] == 32 ? "all"
+		    : n[0] + n[1] > 0 ? "some"
+		                      : "none",
+		    n[2] == 32 ? "all"
+		    : n[2] > 0 ? "some"
+		               : "none",
+		    n[3] == 32 ? "all"
+		    : n[3] > 0 ? "some"
+		               : "none");
+		close(fd[left == 4 ? 2 : 3]);
+		fd[left == 4 ? 2 : 3] = -1;
+	}
+}
+
+CASE(dual_shared_with_plain,
+     "SO_REUSEPORT on :: with a plain process that is on :: too: it gets its share, unless V6ONLY")
+{
+	static const int families[] = {AF_INET6, AF_INET};
+
+	for (int i = 0; i < 2; i++) {
+		int s = socket(families[i], SOCK_DGRAM, 0), port = 7141 + i;
+		struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+
+		RES(set_int(s, SOL_SOCKET, SO_REUSEPORT, 1));
+		RES(families[i] == AF_INET6 ? bind_six(s, "::", port) : bind(s, (struct sockaddr *)&any, sizeof(any)));
+		expect_offloaded(s);
+		peer(near(), "both 0 %d %d 1", port, SO_REUSEPORT);
+		pause_ms(1200);
+		say_shares_with(s, near(), port);
+		expect_offloaded(s);
+		peer(near(), "close 0");
+		peer(near(), "both 0 %d %d 0", port, SO_REUSEPORT);
+		pause_ms(1200);
+		say_shares_with(s, near(), port);
+		expect_os(s, VMA_SOCK_PORT_SHARED);
+		peer(near(), "close 0");
+		expect_offloaded(s);
+		send_from_many(port);
+		say("alone again %s", share_text(count(s)));
+		close(s);
+	}
+}
+
+/* ---- groups ---- */
+
+static int join_group(int fd, int level, const char *group, int family)
+{
+	struct group_req request = {.gr_interface = if_nametoindex(if_first)};
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&request.gr_group;
+	struct sockaddr_in *in = (struct sockaddr_in *)&request.gr_group;
+
+	if (family == AF_INET6) {
+		*in6 = six_of(group, 0);
+	} else {
+		in->sin_family = AF_INET;
+		inet_pton(AF_INET, group, &in->sin_addr);
+	}
+	return setsockopt(fd, level, MCAST_JOIN_GROUP, &request, sizeof(request));
+}
+
+CASE(dual_groups, "IPv4 groups of an AF_INET6 socket: how they are joined, what comes, what is looped")
+{
+	int s = six_at(SOCK_DGRAM, "::", 7131), all = six_at(SOCK_DGRAM, "::", 7132), plain;
+	struct ip_mreqn request = {.imr_ifindex = (int)if_nametoindex(if_first)};
+	struct ipv6_mreq request6 = {.ipv6mr_multiaddr = six_of(GROUP, 0).sin6_addr,
+	                             .ipv6mr_interface = if_nametoindex(if_first)};
+
+	peer_open(far(), 0, there, 7133);
+	peer(far(), "mcif 0 %s", there);
+	RES(setsockopt(s, IPPROTO_IPV6, IPV6_JOIN_GROUP, &request6, sizeof(request6)));
+	RES(join_group(s, IPPROTO_IPV6, GROUP, AF_INET6));
+	RES(join_group(s, IPPROTO_IPV6, GROUP, AF_INET));
+	RES(join_group(s, IPPROTO_IP, GROUP, AF_INET6));
+	RES(join_group(s, IPPROTO_IP, GROUP, AF_INET));
+	expect_offloaded(s);
+	let_arrive(60);
+	bypass_begin();
+	peer_send(far(), 0, GROUP, 7131, 30, 1);
+	take(s, 2000, 0);
+	bypass_end(1, 0);
+	peer_send(far(), 0, GROUP, 7132, 30, 2);
+	let_arrive(20);
+	say("what others have joined: IP_MULTICAST_ALL is %d", get_int(all, IPPROTO_IP, IP_MULTICAST_ALL));
+	take(all, 0, 0);
+	RES(set_int(all, IPPROTO_IP, IP_MULTICAST_ALL, 1));
+	peer_send(far(), 0, GROUP, 7132, 30, 3);
+	let_arrive(20);
+	take(all, 0, 0);
+	inet_pton(AF_INET, GROUP, &request.imr_multiaddr);
+	RES(setsockopt(all, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof(request)));
+	RES(setsockopt(s, IPPROTO_IP, IP_DROP_MEMBERSHIP, &request, sizeof(request)));
+	let_arrive(60);
+	peer_send(far(), 0, GROUP, 7131, 30, 4);
+	let_arrive(20);
+	take(s, 0, 0);
+	RES(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+	say("loop: IP %d, IPV6 %d", get_int(s, IPPROTO_IP, IP_MULTICAST_LOOP),
+	    get_int(s, IPPROTO_IPV6, IPV6_MULTICAST_LOOP));
+	RES(setsockopt(s, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof(request)));
+	RES(send_six(s, GROUP, 7132, 11));
+	let_arrive(20);
+	take(all, 0, 0);
+	RES(set_int(s, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 0));
+	RES(send_six(s, GROUP, 7132, 12));
+	let_arrive(20);
+	take(all, 0, 0);
+	plain = six(SOCK_DGRAM);
+	RES(connect_six(plain, GROUP, 7132));
+	say_peer("to a group", plain);
+	RES(bind_six(six(SOCK_DGRAM), GROUP, 7134));
+}

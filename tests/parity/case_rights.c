@@ -1,0 +1,975 @@
+/*
+ * rights: sockets that go to other processes in a message (SCM_RIGHTS), or are taken by pidfd_getfd.
+ *
+ * A taker is this program once more, started by exec, so it has nothing of its giver's but what it is given. It is
+ * preloaded as the giver is, or plain. It does what it is told, by lines that come with or without descriptors, and
+ * prints what it sees.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+enum { TAKER_FD = 60, RIGHTS_MAX = 253, LINE = 128 };
+
+union rights {
+	struct cmsghdr head;
+	char bytes[CMSG_SPACE((RIGHTS_MAX + 1) * sizeof(int))];
+};
+
+/* ---- messages ---- */
+
+static void put_rights(struct msghdr *msg, union rights *rights, const int *fds, int n)
+{
+	memset(rights, 0, sizeof(*rights));
+	rights->head = (struct cmsghdr){
+	        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN((size_t)n * sizeof(int))};
+	memcpy(CMSG_DATA(&rights->head), fds, (size_t)n * sizeof(int));
+	msg->msg_control = rights;
+	msg->msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+}
+
+static ssize_t give_with(int to, const char *line, const int *fds, int n)
+{
+	union rights rights;
+	struct iovec piece = {.iov_base = (char *)line, .iov_len = strlen(line) + 1};
+	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+
+	put_rights(&msg, &rights, fds, n);
+	return sendmsg(to, &msg, 0);
+}
+
+/* What has come with a line is put into fds[at] and further; how many. */
+static int get(int from, char *line, int *fds, int at, int flags)
+{
+	union rights rights;
+	struct iovec piece = {.iov_base = line, .iov_len = LINE};
+	struct msghdr msg = {
+	        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &rights, .msg_controllen = sizeof(rights)};
+	ssize_t len = recvmsg(from, &msg, flags);
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	int n = 0;
+
+	if (len <= 0)
+		return -1;
+	line[len < LINE ? len : LINE - 1] = 0;
+	if (c != NULL && c->cmsg_type == SCM_RIGHTS) {
+		n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(fds + at, CMSG_DATA(c), (size_t)n * sizeof(int));
+	}
+	return n;
+}
+
+/* ---- the taker ---- */
+
+static int had[RIGHTS_MAX + 1], n_had;
+
+/* So many bytes in pieces of 1000, of the seeds from `seed` on; each is answered with as many, if wanted. */
+static void stream_pieces(int s, int pieces, int seed, int answers)
+{
+	char bytes[1000];
+	int good = 0;
+
+	for (int i = 0; i < pieces; i++) {
+		if (recv(s, bytes, sizeof(bytes), MSG_WAITALL) != sizeof(bytes))
+			break;
+		good += seed_of(bytes, sizeof(bytes)) == (seed + i) % 64;
+		if (answers && send(s, bytes, sizeof(bytes), MSG_NOSIGNAL) != sizeof(bytes))
+			break;
+	}
+	say("%d pieces are as they were sent", good);
+}
+
+static void do_line(const char *line)
+{
+	char verb[16] = "";
+	int slot = 0, a = 0, b = 0, s;
+
+	sscanf(line, "%15s %d %d %d", verb, &slot, &a, &b);
+	s = had[slot];
+	if (strcmp(verb, "have") == 0)
+		return;
+	if (strcmp(verb, "read") == 0)
+		say_read(s, (size_t)a, MSG_WAITALL);
+	else if (strcmp(verb, "quick") == 0)
+		say_read(s, (size_t)a, MSG_DONTWAIT);
+	else if (strcmp(verb, "write") == 0)
+		say_write(s, (size_t)a, b, 0);
+	else if (strcmp(verb, "pieces") == 0)
+		stream_pieces(s, a, b, 0);
+	else if (strcmp(verb, "echo") == 0)
+		stream_pieces(s, a, b, 1);
+	else if (strcmp(verb, "take") == 0)
+		take(s, a, 0);
+	else if (strcmp(verb, "all") == 0)
+		take_all(s);
+	else if (strcmp(verb, "listen") == 0)
+		RES(listen(s, 5));
+	else if (strcmp(verb, "accept") == 0)
+		OKAY(had[n_had++] = is_readable(s, 3000) ? accept(s, NULL, NULL) : -1);
+	else if (strcmp(verb, "flags") == 0)
+		say("non-blocking: %d", (fcntl(s, F_GETFL) & O_NONBLOCK) != 0);
+	else if (strcmp(verb, "close") == 0)
+		RES(close(s));
+	else if (strcmp(verb, "names") == 0) {
+		say_name("its own name", s);
+		say_peer("its peer", s);
+	} else if (strcmp(verb, "connected") == 0) {
+		say_state("after connect", s, POLLOUT, 3000);
+		say_so_error(s);
+	} else
+		say("the taker does not know how to %s", verb);
+}
+
+/* In the taker: does what it is told, to the end. */
+static bool is_taker(void)
+{
+	char line[LINE];
+	int n;
+
+	if (getenv("PARITY_TAKER") == NULL)
+		return false;
+	while ((n = get(TAKER_FD, line, had, n_had, 0)) >= 0) {
+		n_had += n;
+		do_line(line);
+		if (write(TAKER_FD, "done", 4) != 4)
+			break;
+	}
+	return true;
+}
+
+/* ---- the giver ---- */
+
+struct taker {
+	pid_t pid;
+	int fd;
+};
+
+extern char **environ;
+
+static struct taker taker_start(const char *name, bool preloaded)
+{
+	static char *environment[256];
+	char *const args[] = {(char *)this_program, (char *)name, NULL};
+	posix_spawn_file_actions_t actions;
+	struct taker taker;
+	int ends[2], n = 0;
+
+	for (char **e = environ; *e != NULL && n < 250; e++)
+		if (preloaded || (strncmp(*e, "LD_PRELOAD=", 11) != 0 && strncmp(*e, "PARITY_PRELOAD=", 15) != 0))
+			environment[n++] = *e;
+	environment[n++] = (char *)"PARITY_TAKER=1";
+	environment[n] = NULL;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+		give_up("socketpair");
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, ends[1], TAKER_FD);
+	if (posix_spawn(&taker.pid, this_program, &actions, NULL, args, environment) != 0)
+		give_up("posix_spawn");
+	posix_spawn_file_actions_destroy(&actions);
+	close(ends[1]);
+	taker.fd = ends[0];
+	return taker;
+}
+
+static void await_taker(const struct taker *taker)
+{
+	char done[8];
+
+	if (recv(taker->fd, done, sizeof(done), 0) <= 0)
+		give_up("the taker has ended");
+}
+
+static void give(const struct taker *taker, const int *fds, int n)
+{
+	if (give_with(taker->fd, "have", fds, n) < 0)
+		give_up("sendmsg");
+	await_taker(taker);
+}
+
+static void give_one(const struct taker *taker, int fd)
+{
+	give(taker, &fd, 1);
+}
+
+static void begin(const struct taker *taker, const char *line)
+{
+	if (send(taker->fd, line, strlen(line) + 1, 0) < 0)
+		give_up("send to the taker");
+}
+
+static void tell(const struct taker *taker, const char *line)
+{
+	begin(taker, line);
+	await_taker(taker);
+}
+
+static void taker_end(const struct taker *taker)
+{
+	int status = -1;
+
+	close(taker->fd);
+	if (waitpid(taker->pid, &status, 0) != taker->pid)
+		give_up("waitpid");
+	say("the taker ended with %d", status);
+}
+
+static int connected_udp(void)
+{
+	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+
+	name_port(port, "peer");
+	name_port_of(s, "us");
+	expect_offloaded(s);
+	return s;
+}
+
+/* ---- connections ---- */
+
+static void accepted(const char *name, bool preloaded)
+{
+	struct taker taker = taker_start(name, preloaded);
+	int s = tcp_in(NULL);
+
+	give_one(&taker, s);
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	RES(close(s));
+	far_writes(1, 100, 1, 1);
+	tell(&taker, "read 0 100");
+	tell(&taker, "write 0 100 2");
+	far_reads(1, 100, 2, 1);
+	tell(&taker, "close 0");
+	far_reads(1, 1, 0, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_accepted, "an accepted connection is given to another process, and closed by the giver")
+{
+	if (!is_taker())
+		accepted("rights_accepted", true);
+}
+
+CASE(rights_accepted_plain, "the same, to a process without the library")
+{
+	if (!is_taker())
+		accepted("rights_accepted_plain", false);
+}
+
+CASE(rights_connected, "a connection that was made here is given away with what was written and not read, and kept")
+{
+	struct taker taker;
+	int s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_connected", true);
+	s = tcp_out();
+	say_write(s, 1000, 1, 0);
+	far_writes(1, 1000, 5, 3);
+	let_arrive(30);
+	say_read(s, 1000, MSG_WAITALL);
+	give_one(&taker, s);
+	tell(&taker, "names 0");
+	tell(&taker, "read 0 1000");
+	say_read(s, 1000, MSG_WAITALL);
+	tell(&taker, "write 0 1000 2");
+	say_write(s, 1000, 3, 0);
+	far_reads(1, 1000, 1, 3);
+	tell(&taker, "close 0");
+	far_writes(1, 100, 9, 1);
+	say_read(s, 100, MSG_WAITALL);
+	RES(close(s));
+	far_reads(1, 1, 0, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_before_data, "given away before anything has come, and again to a second process; three have it")
+{
+	struct taker one, two;
+	int s;
+
+	if (is_taker())
+		return;
+	one = taker_start("rights_before_data", true);
+	two = taker_start("rights_before_data", false);
+	s = tcp_in(NULL);
+	give_one(&one, s);
+	give_one(&two, s);
+	for (int i = 1; i <= 3; i++) {
+		far_writes(1, 100, i, 1);
+		if (i == 1)
+			tell(&one, "read 0 100");
+		else if (i == 2)
+			tell(&two, "read 0 100");
+		else
+			say_read(s, 100, MSG_WAITALL);
+	}
+	RES(close(s));
+	tell(&one, "write 0 100 4");
+	tell(&one, "close 0");
+	tell(&two, "write 0 100 5");
+	far_reads(1, 100, 4, 2);
+	tell(&two, "close 0");
+	far_reads(1, 1, 0, 1);
+	taker_end(&one);
+	taker_end(&two);
+}
+
+CASE(rights_streaming, "given away and closed while bytes stream in; the taker answers each piece")
+{
+	struct taker taker;
+	char answers[LINE];
+	int s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_streaming", true);
+	s = tcp_in(NULL);
+	peer(far(), "later 1 write 1 1000 0 300 100");
+	pause_ms(8);
+	give_one(&taker, s);
+	close(s);
+	begin(&taker, "echo 0 300 0");
+	snprintf(answers, sizeof(answers), "%s", peer(far(), "read 1 1000 0 300"));
+	await_taker(&taker);
+	say("the peer: %s", answers);
+	taker_end(&taker);
+}
+
+CASE(rights_unsent, "given away and closed while more waits to be sent than the peer takes")
+{
+	struct taker taker;
+	int s, pieces = 0;
+	char bytes[1000];
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_unsent", true);
+	s = tcp_out();
+	set_int(s, SOL_SOCKET, SO_SNDBUF, 300000);
+	for (; pieces < 500; pieces++) {
+		fill(bytes, sizeof(bytes), pieces % 64);
+		if (send(s, bytes, sizeof(bytes), MSG_DONTWAIT) != sizeof(bytes))
+			break;
+	}
+	if (pieces < 100)
+		give_up("only %d pieces fit", pieces);
+	give_one(&taker, s);
+	RES(close(s));
+	tell(&taker, "close 0");
+	say("the peer: %s", strncmp(peer(far(), "read 1 1000 0 %d", pieces), "failed", 6) == 0 ? "failed" : "has read");
+	far_reads(1, 1, 0, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_self, "given to the same process, by sendmmsg; the first number is closed")
+{
+	int s = tcp_in(NULL), file = open("/dev/null", O_RDONLY), ends[2], fds[3], n;
+	const int given[2] = {file, s};
+	union rights rights;
+	struct iovec piece = {.iov_base = "x", .iov_len = 1};
+	struct mmsghdr msgs[2] = {{.msg_hdr = {.msg_iov = &piece, .msg_iovlen = 1}},
+	                          {.msg_hdr = {.msg_iov = &piece, .msg_iovlen = 1}}};
+	char line[LINE];
+
+	RES(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+	put_rights(&msgs[1].msg_hdr, &rights, given, 2);
+	RES(sendmmsg(ends[0], msgs, 2, 0));
+	RES(close(s));
+	RES(get(ends[1], line, fds, 0, 0));
+	RES(n = get(ends[1], line, fds, 0, MSG_CMSG_CLOEXEC));
+	RES(fcntl(fds[1], F_GETFD));
+	far_writes(1, 100, 1, 1);
+	say_read(fds[1], 100, MSG_WAITALL);
+	say_write(fds[1], 100, 2, 0);
+	far_reads(1, 100, 2, 1);
+	RES(close(fds[1]));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(rights_peek, "a control message is looked at with MSG_PEEK, and brings the connection each time")
+{
+	int s = tcp_in(NULL), ends[2], fds[2];
+	char line[LINE];
+
+	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	RES(give_with(ends[0], "one", &s, 1));
+	RES(close(s));
+	RES(get(ends[1], line, fds, 0, MSG_PEEK));
+	RES(get(ends[1], line, fds, 1, 0));
+	far_writes(1, 100, 1, 2);
+	say_read(fds[0], 100, MSG_WAITALL);
+	RES(close(fds[0]));
+	say_read(fds[1], 100, MSG_WAITALL);
+	say_write(fds[1], 100, 2, 0);
+	far_reads(1, 100, 2, 1);
+	RES(close(fds[1]));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(rights_left, "given away, and the giver closes it and its socket before anybody has received it")
+{
+	int s = tcp_in(NULL), ends[2];
+
+	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	RES(give_with(ends[0], "one", &s, 1));
+	RES(close(s));
+	RES(close(ends[0]));
+	far_writes(1, 100, 1, 1);
+	RES(close(ends[1]));
+	say("the peer: %s", peer(far(), "read 1 1 0 1"));
+}
+
+CASE(rights_several, "a file, a connection, a UDP socket, a pipe and a listener in one message")
+{
+	struct taker taker;
+	int fds[5], ends[2];
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_several", true);
+	RES(pipe(ends));
+	fds[0] = open("/dev/zero", O_RDONLY);
+	fds[1] = tcp_out();
+	fds[2] = udp_at(here, 0);
+	expect_offloaded(fds[2]);
+	fds[3] = ends[0];
+	fds[4] = tcp_listener(here, 0, 5);
+	expect_offloaded(fds[4]);
+	give(&taker, fds, 5);
+	far_writes(1, 100, 1, 1);
+	tell(&taker, "read 1 100");
+	peer_open(far(), 2, there, 7412);
+	peer_send(far(), 2, here, port_of(fds[2]), 100, 2);
+	tell(&taker, "take 2 2000");
+	peer(far(), "dial 3 %s %d", here, port_of(fds[4]));
+	tell(&taker, "accept 4");
+	tell(&taker, "write 5 100 3");
+	far_reads(3, 100, 3, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_epoll, "a connection in an epoll set of the giver, which keeps it")
+{
+	struct taker taker;
+	struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7};
+	int s, set;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_epoll", true);
+	s = tcp_in(NULL);
+	RES(set = epoll_create1(EPOLL_CLOEXEC) >= 0 ? 0 : -1);
+	set = epoll_create1(EPOLL_CLOEXEC);
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	RES(epoll_wait(set, &event, 1, 0));
+	give_one(&taker, s);
+	RES(epoll_wait(set, &event, 1, 0));
+	far_writes(1, 200, 1, 1);
+	RES(epoll_wait(set, &event, 1, 2000));
+	say_read(s, 100, MSG_WAITALL);
+	RES(epoll_wait(set, &event, 1, 0));
+	tell(&taker, "quick 0 200");
+	RES(epoll_wait(set, &event, 1, 0));
+	RES(epoll_ctl(set, EPOLL_CTL_DEL, s, NULL));
+	RES(close(s));
+	tell(&taker, "write 0 100 2");
+	far_reads(1, 100, 2, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_nonblocking, "a non-blocking connection, accepted so; nothing has come")
+{
+	struct taker taker;
+	int at, s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_nonblocking", true);
+	at = tcp_listener(here, 0, 5);
+	expect_offloaded(at);
+	peer(far(), "dial 1 %s %d", here, port_of(at));
+	if (!is_readable(at, 2000) || (s = accept4(at, NULL, NULL, SOCK_NONBLOCK)) < 0)
+		give_up("accept");
+	expect_offloaded(s);
+	give_one(&taker, s);
+	tell(&taker, "flags 0");
+	tell(&taker, "quick 0 100");
+	RES(close(s));
+	far_shuts(1, SHUT_WR);
+	pause_ms(30);
+	tell(&taker, "quick 0 100");
+	tell(&taker, "write 0 100 1");
+	far_reads(1, 100, 1, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_half_closed, "a connection that the peer has closed, and one that the giver has shut for writing")
+{
+	struct taker taker;
+	int s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_half_closed", true);
+	s = tcp_in(NULL);
+	far_writes(1, 100, 1, 1);
+	far_shuts(1, SHUT_WR);
+	let_arrive(30);
+	give_one(&taker, s);
+	close(s);
+	tell(&taker, "read 0 100");
+	tell(&taker, "read 0 100");
+	tell(&taker, "write 0 100 2");
+	tell(&taker, "close 0");
+	far_reads(1, 100, 2, 1);
+	far_reads(1, 1, 0, 1);
+	peer(far(), "close 1");
+	s = tcp_out();
+	say_write(s, 100, 3, 0);
+	RES(shutdown(s, SHUT_WR));
+	give_one(&taker, s);
+	close(s);
+	far_reads(1, 100, 3, 1);
+	far_reads(1, 1, 0, 1);
+	far_writes(1, 100, 4, 1);
+	tell(&taker, "read 1 100");
+	taker_end(&taker);
+}
+
+static void giver_gone(int signal_number)
+{
+	int ends[2], fd, status, port = atoi(peer(far(), "listen 0 %s 0", there));
+	char line[LINE];
+	pid_t child;
+
+	RES(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+	child = fork();
+	if (child == 0) {
+		int s = tcp_to(there, port);
+
+		if (give_with(ends[0], "have", &s, 1) < 0)
+			_exit(1);
+		if (signal_number != 0)
+			kill(getpid(), signal_number);
+		exit(0);
+	}
+	close(ends[0]);
+	if (get(ends[1], line, &fd, 0, 0) != 1)
+		give_up("nothing was given");
+	peer(far(), "accept 0 1 2000");
+	waitpid(child, &status, 0);
+	say("the giver: %d", status);
+	say_write(fd, 100, 1, 0);
+	far_reads(1, 100, 1, 1);
+	far_writes(1, 100, 2, 1);
+	say_read(fd, 100, MSG_WAITALL);
+	RES(close(fd));
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(rights_giver_ends, "the giver ends after it has given a connection away")
+{
+	giver_gone(0);
+}
+
+CASE(rights_giver_killed, "the giver is killed after it has given a connection away")
+{
+	giver_gone(SIGKILL);
+}
+
+CASE(rights_forked_taker, "a forked child has the receiving end, and takes what its parent gives away and closes")
+{
+	int ends[2], s, status = -1;
+	pid_t child;
+
+	RES(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+	s = tcp_in(NULL);
+	child = fork();
+	if (child == 0) {
+		char line[LINE];
+		int fds[2];
+
+		close(s);
+		if (get(ends[1], line, fds, 0, 0) != 1)
+			_exit(1);
+		stream_pieces(fds[0], 5, 1, 1);
+		_exit(0);
+	}
+	RES(give_with(ends[0], "have", &s, 1));
+	RES(close(s));
+	far_writes(1, 1000, 1, 5);
+	waitpid(child, &status, 0);
+	say("the child ended with %d", status);
+	far_reads(1, 1000, 1, 5);
+	far_reads(1, 1, 0, 1);
+}
+
+CASE(rights_lengths_beyond_all,
+     "control messages with lengths up to the greatest number there is: refused, and nothing is given")
+{
+	static const size_t lens[] = {(size_t)INT_MAX + 1, SIZE_MAX - 8, SIZE_MAX - 7, SIZE_MAX - 6, SIZE_MAX};
+	union rights rights;
+	struct iovec piece = {.iov_base = "x", .iov_len = 1};
+	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	int ends[2], s = tcp_in(NULL);
+
+	RES(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		put_rights(&msg, &rights, &s, 1);
+		rights.head.cmsg_type = SCM_RIGHTS + 1;
+		rights.head.cmsg_len = lens[i];
+		msg.msg_controllen = lens[i];
+		RES(sendmsg(ends[0], &msg, 0));
+		put_rights(&msg, &rights, &s, 1);
+		msg.msg_controllen = lens[i];
+		RES(sendmsg(ends[0], &msg, 0));
+	}
+	expect_offloaded(s);
+	far_writes(1, 100, 1, 1);
+	say_read(s, 100, MSG_WAITALL);
+	RES(close(s));
+}
+
+CASE(rights_inherited, "a forked child gives away a connection that it has from its parent, and both close it")
+{
+	struct taker taker;
+	int s, status = -1;
+	pid_t child;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_inherited", true);
+	s = tcp_in(NULL);
+	child = fork();
+	if (child == 0) {
+		give_one(&taker, s);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	say("the child ended with %d", status);
+	RES(close(s));
+	far_writes(1, 100, 1, 1);
+	tell(&taker, "read 0 100");
+	tell(&taker, "write 0 100 2");
+	far_reads(1, 100, 2, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_connecting, "a connection on its way is given away")
+{
+	struct taker taker;
+	struct sockaddr_in address;
+	int s, port;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_connecting", true);
+	port = atoi(peer(far(), "listen 0 %s 0", there));
+	address = address_of(there, port);
+	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	give_one(&taker, s);
+	RES(close(s));
+	tell(&taker, "connected 0");
+	peer(far(), "accept 0 1 3000");
+	tell(&taker, "write 0 100 1");
+	far_reads(1, 100, 1, 1);
+	taker_end(&taker);
+}
+
+/* ---- listeners ---- */
+
+CASE(rights_listener, "a listener that was accepted from is given away, and kept; then the giver closes it")
+{
+	struct taker taker;
+	int at, s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_listener", true);
+	s = tcp_in(&at);
+	give_one(&taker, at);
+	peer(far(), "dial 2 %s %d", here, port_of(at));
+	tell(&taker, "accept 0");
+	tell(&taker, "write 1 100 1");
+	far_reads(2, 100, 1, 1);
+	say_write(s, 100, 2, 0); /* as it was */
+	far_reads(1, 100, 2, 1);
+	expect_offloaded(s);
+	peer(far(), "dial 3 %s %d", here, port_of(at));
+	close(s);
+	s = is_readable(at, 2000) ? accept(at, NULL, NULL) : -1;
+	say_write(s, 100, 3, 0);
+	far_reads(3, 100, 3, 1);
+	peer(far(), "close 2");
+	peer(far(), "dial 2 %s %d", here, port_of(at));
+	RES(close(at));
+	tell(&taker, "accept 0");
+	tell(&taker, "write 2 100 4");
+	far_reads(2, 100, 4, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_bound, "a bound socket is given away, and listens there")
+{
+	struct taker taker;
+	int at, port;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_bound", true);
+	at = tcp_at(here, 0);
+	port = port_of(at);
+	give_one(&taker, at);
+	tell(&taker, "listen 0");
+	peer(far(), "dial 2 %s %d", here, port);
+	tell(&taker, "accept 0");
+	tell(&taker, "write 1 100 1");
+	far_reads(2, 100, 1, 1);
+	RES(close(at));
+	taker_end(&taker);
+}
+
+CASE(rights_listener_waiting,
+     "connections wait in the giver's epoll set when it gives the listener away; it takes them")
+{
+	struct taker taker;
+	struct epoll_event event = {.events = EPOLLIN};
+	int at, set, s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_listener_waiting", false);
+	at = tcp_listener(here, 0, 5);
+	set = epoll_create1(EPOLL_CLOEXEC);
+	RES(epoll_ctl(set, EPOLL_CTL_ADD, at, &event));
+	RES(epoll_wait(set, &event, 1, 0));
+	expect_offloaded(at);
+	peer(far(), "dial 1 %s %d", here, port_of(at));
+	let_arrive(30);
+	give_one(&taker, at);
+	RES(epoll_wait(set, &event, 1, 2000));
+	s = accept(at, NULL, NULL);
+	say_write(s, 100, 1, 0);
+	far_reads(1, 100, 1, 1);
+	RES(epoll_wait(set, &event, 1, 0));
+	peer(far(), "dial 2 %s %d", here, port_of(at));
+	RES(epoll_wait(set, &event, 1, 2000));
+	tell(&taker, "accept 0");
+	tell(&taker, "write 1 100 2");
+	far_reads(2, 100, 2, 1);
+	taker_end(&taker);
+}
+
+/* ---- UDP ---- */
+
+CASE(rights_udp, "a UDP socket with unread datagrams is given away; it is kept, and closed then")
+{
+	struct taker taker;
+	int s, port;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_udp", true);
+	s = udp_at(here, 0);
+	port = port_of(s);
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	for (int i = 1; i <= 4; i++)
+		peer_send(far(), 0, here, port, 300 * i, i);
+	let_arrive(30);
+	take(s, 2000, 0);
+	give_one(&taker, s);
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	tell(&taker, "take 0 2000");
+	take(s, 2000, 0);
+	tell(&taker, "take 0 2000");
+	peer_send(far(), 0, here, port, 100, 5);
+	tell(&taker, "take 0 2000");
+	RES(close(s));
+	peer_send(far(), 0, here, port, 100, 6);
+	tell(&taker, "take 0 2000");
+	tell(&taker, "all 0");
+	taker_end(&taker);
+}
+
+CASE(rights_udp_group, "a UDP socket that is a member of a group is given away, and kept")
+{
+	struct taker taker;
+	struct ip_mreqn member = {0};
+	int s, port;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_udp_group", false);
+	s = udp_at("0.0.0.0", 0);
+	port = port_of(s);
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	member.imr_multiaddr = address_of("239.1.2.3", 0).sin_addr;
+	member.imr_address = address_of(here, 0).sin_addr;
+	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof(member)));
+	expect_offloaded(s);
+	peer(far(), "mcif 0 %s", there);
+	peer_send(far(), 0, "239.1.2.3", port, 100, 1);
+	take(s, 2000, 0);
+	give_one(&taker, s);
+	peer_send(far(), 0, "239.1.2.3", port, 100, 2);
+	tell(&taker, "take 0 2000");
+	peer_send(far(), 0, here, port, 100, 3);
+	tell(&taker, "take 0 2000");
+	RES(close(s));
+	peer_send(far(), 0, "239.1.2.3", port, 100, 4);
+	tell(&taker, "take 0 2000");
+	taker_end(&taker);
+}
+
+CASE(rights_udp_connected, "a connected UDP socket sends and receives in both processes")
+{
+	struct taker taker;
+	int s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_udp_connected", true);
+	s = connected_udp();
+	give_one(&taker, s);
+	tell(&taker, "write 0 100 1");
+	peer_take(far(), 0, 2000);
+	RES(send(s, "x", 1, 0));
+	peer_take(far(), 0, 2000);
+	peer_send(far(), 0, here, port_of(s), 100, 2);
+	tell(&taker, "take 0 2000");
+	peer_send(far(), 0, here, port_of(s), 100, 3);
+	take(s, 2000, 0);
+	taker_end(&taker);
+}
+
+CASE(rights_udp_inherited, "a forked child gives away a UDP socket that it has from its parent, which keeps it")
+{
+	struct taker taker;
+	int s, port, status = -1;
+	pid_t child;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_udp_inherited", true);
+	s = udp_at(here, 0);
+	port = port_of(s);
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	child = fork();
+	if (child == 0) {
+		give_one(&taker, s);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	say("the child ended with %d", status);
+	pause_ms(1300);
+	for (int i = 1; i <= 3; i++) {
+		peer_send(far(), 0, here, port, 100, i);
+		tell(&taker, "take 0 2000");
+	}
+	taker_end(&taker);
+}
+
+/* ---- what is wrong, and what is near ---- */
+
+CASE(rights_wrong, "bad pointers, a closed descriptor, too many and cut control messages; nothing has happened")
+{
+	int s = tcp_out(), ends[2], fds[RIGHTS_MAX + 1];
+	union rights rights;
+	struct iovec piece = {.iov_base = "x", .iov_len = 1};
+	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	struct mmsghdr row;
+
+	RES(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends));
+	RES(sendmsg(ends[0], bad_pointer(), 0));
+	RES(sendmmsg(ends[0], bad_pointer(), 1, 0));
+	put_rights(&msg, &rights, &s, 1);
+	msg.msg_control = bad_pointer();
+	RES(sendmsg(ends[0], &msg, 0));
+	row.msg_hdr = msg;
+	RES(sendmmsg(ends[0], &row, 1, 0));
+	put_rights(&msg, &rights, &s, 1);
+	rights.head.cmsg_len += 8;
+	RES(sendmsg(ends[0], &msg, 0));
+	for (int i = 0; i <= RIGHTS_MAX; i++)
+		fds[i] = ends[0];
+	put_rights(&msg, &rights, fds, RIGHTS_MAX + 1);
+	RES(sendmsg(ends[0], &msg, 0));
+	fds[0] = 999;
+	put_rights(&msg, &rights, fds, 1);
+	RES(sendmsg(ends[0], &msg, 0));
+	RES(recvmsg(ends[1], bad_pointer(), 0));
+	expect_offloaded(s);
+	far_writes(1, 100, 1, 1);
+	say_read(s, 100, MSG_WAITALL);
+}
+
+CASE(rights_full, "a connection goes on after a message that was refused because the socket is full")
+{
+	int s = tcp_out(), ends[2], fd;
+	char line[LINE];
+
+	RES(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, ends));
+	while (send(ends[0], "x", 1, 0) == 1)
+		;
+	RES(give_with(ends[0], "have", &s, 1));
+	say_write(s, 100, 1, 0);
+	far_reads(1, 100, 1, 1);
+	while (recv(ends[1], line, sizeof(line), 0) > 0)
+		;
+	RES(give_with(ends[0], "have", &s, 1));
+	RES(close(s));
+	RES(get(ends[1], line, &fd, 0, 0));
+	far_writes(1, 100, 2, 1);
+	say_read(fd, 100, MSG_WAITALL);
+}
+
+CASE(rights_unseen_number, "what arrives gets the number of a socket that was closed unseen")
+{
+	int s = tcp_out(), ends[2], file = open("/dev/zero", O_RDONLY), fd = -1;
+	char line[LINE], byte = 1;
+
+	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	RES(give_with(ends[0], "have", &file, 1));
+	RES(syscall(SYS_close, s));
+	RES(get(ends[1], line, &fd, 0, 0));
+	say("%s", fd == s ? "the same number" : "another number");
+	RES(read(fd, &byte, 1));
+	RES(byte);
+	RES(close(fd));
+}
+
+CASE(rights_pidfd, "pidfd_getfd of the process's own connection is a copy of it, and of a child's what fork gave it")
+{
+	int s = tcp_out(), self, copy, other = udp_socket();
+
+	self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	copy = pidfd_getfd(self, s, 0);
+	OKAY(copy);
+	RES(close(s));
+	far_writes(1, 100, 1, 1);
+	say_read(copy, 100, MSG_WAITALL);
+	say_write(copy, 100, 2, 0);
+	far_reads(1, 100, 2, 1);
+	expect_offloaded(copy);
+	RES(pidfd_getfd(self, 999, 0));
+	RES(close(other));
+	RES(close(copy));
+	far_reads(1, 1, 0, 1);
+}
