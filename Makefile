@@ -16,6 +16,9 @@ endif
 build/deps.stamp: mk/packages.txt mk/deps $(wildcard /var/lib/dpkg/status)
 	$(Q)DEPS='$(PACKAGES)' mk/deps $@
 
+build/deps-all.stamp: mk/packages-all.txt mk/deps build/deps.stamp
+	$(Q)DEPS='$(PACKAGES)' mk/deps $@ mk/packages-all.txt
+
 # Bottom of the architecture first: a component may use only those before it.
 COMPONENTS := log conf stats bufpool nic cq ring tcp net sock udp stream iomux
 COMPONENTS_TOP_FIRST := iomux stream udp sock net tcp ring cq nic bufpool stats conf log
@@ -66,6 +69,13 @@ test-build: all sources
 test-e2e: all
 	$(Q)T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run
 
+# Servers as they are shipped, with processes of their own; root and namespaces. What is long is here and not in `make test`.
+test-servers: all build/deps-all.stamp
+	$(Q)TEST_TIMEOUT=900 T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/servers/*.sh
+
+test-all:
+	+$(Q)mk/tally test test-servers
+
 # ---- fuzzing ----
 
 # libFuzzer on every target for T seconds each; as part of `make test` a short run from a fixed seed.
@@ -110,6 +120,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all libs test test-san unit-test soak test-build test-e2e fuzz fuzz-run lint format install deps clean distclean \
+.PHONY: all libs test test-san unit-test soak test-build test-e2e test-servers test-all fuzz fuzz-run lint format install deps clean distclean \
 	show-build \
 	help test-programs

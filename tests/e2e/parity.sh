@@ -5,7 +5,8 @@
 #   k (kernel sockets)  veth  its peer kb          a (preloaded)  veth  its peer b
 #                       veth                                      veth
 #
-# CASES='*pattern*' picks cases. PARITY_KERNEL_TWICE=1 runs both on kernel sockets: what differs then is the case's
+# CASES='*pattern*' picks cases. PARITY_MAPPED=1 runs them on AF_INET6 sockets with mapped addresses (parity_mapped.sh).
+# PARITY_KERNEL_TWICE=1 runs both on kernel sockets: what differs then is the case's
 # own fault. PARITY_SHOW=1 prints what the cases print.
 . "$(dirname "$0")/../lib.sh"
 need_xdp
@@ -59,11 +60,13 @@ field() { # TEST PEER [PRELOAD]
 	done
 }
 
+as_user= # of the preloaded run: a command
 # One case in namespace x; output and messages in $WORK/x.out and $WORK/x.err.
 run_case() { # NAMESPACE CASE PRELOAD [ENVIRONMENT...]
 	local x=$1 name=$2 with=$3
 	shift 3
-	in_ns "$x" timeout -k 1 "$CASE_SECONDS" env ${with:+"LD_PRELOAD=$with"} ${with:+PARITY_PRELOAD=1} \
+	# shellcheck disable=SC2086 # words
+	in_ns "$x" timeout -k 1 "$CASE_SECONDS" ${with:+$as_user} env ${with:+"LD_PRELOAD=$with"} ${with:+PARITY_PRELOAD=1} \
 		PARITY_HERE=10.9.0.1 PARITY_THERE=10.9.0.2 PARITY_THERE_TOO=10.9.0.3 \
 		PARITY_HERE_SECOND=10.9.1.11 PARITY_THERE_SECOND=10.9.1.12 "PARITY_IF_FIRST=veth_${x}1" \
 		"PARITY_IF_SECOND=veth_${x}11" "PARITY_FAR=$WORK/far-$x" "PARITY_NEAR=$WORK/near-$x" \
@@ -82,6 +85,16 @@ hung_in_the_sanitizer() { # CASE STATUS
 # The other builds run these cases.
 stops_the_sanitizer() { # CASE
 	[ "$SAN" = thread ] && [[ $1 == signal_handler_sends || $1 == signal_handler_jumps_out_of_send ]]
+}
+
+# Cases that make no sense with AF_INET6 sockets, and why.
+no_sense_when_mapped() { # CASE: prints the reason
+	[ -n "${PARITY_MAPPED:-}" ] || return
+	case $1 in
+	dual_*) echo "it makes AF_INET6 sockets itself" ;;
+	bind_unspecified_family) echo "only bind of AF_INET takes AF_UNSPEC for 0.0.0.0" ;;
+	*) return 1 ;;
+	esac
 }
 
 profile=() # environment of the preloaded run
@@ -140,6 +153,8 @@ while read -r name sentence; do
 	[[ $name == ${CASES:-*} ]] || continue
 	if stops_the_sanitizer "$name"; then
 		skip "$name: $sentence" "the sanitizer's runtime cannot be interrupted in its own calls"
+	elif reason=$(no_sense_when_mapped "$name"); then
+		note "$name: left out, $reason"
 	else
 		compare "$name" "$sentence" </dev/null
 	fi
@@ -153,6 +168,27 @@ if [ -n "$preload" ] && [ -z "$SAN${VMA_SPEC:-}" ]; then
 		compare "$name" "latency profile: $sentence" </dev/null
 	done < <("$PARITY" --list)
 	profile=()
+fi
+# A user whom vmad serves, who may hand nothing over himself.
+serve_nobody() { # INTERFACE
+	if [ -z "${PID[vmad_$1]:-}" ] || ! alive "vmad_$1"; then
+		start "vmad_$1" a "$BUILD/bin/vmad" --foreground --allow-user nobody "$1"
+	fi
+	log_has "vmad_$1" "owns $1"
+}
+if [ -n "$preload" ] && [ -z "$SAN${VMA_SPEC:-}" ]; then
+	as_user="setpriv --reuid nobody --clear-groups"
+	chmod -R a+rwX "$WORK"
+	# As soon as those have gone that the cases before have started.
+	check "vmad for nobody is there" wait_for 20 serve_nobody veth_a1 && wait_for 20 serve_nobody veth_a11
+	while read -r name sentence; do
+		# shellcheck disable=SC2053 # patterns
+		[[ $name == @(tcp_fork*|tcp_time_wait_bind|tcp_time_wait_of_the_dead) && $name == ${CASES:-*} ]] || continue
+		compare "$name" "as nobody: $sentence" </dev/null
+	done < <("$PARITY" --list)
+	as_user=
+	stop vmad_veth_a1
+	stop vmad_veth_a11
 fi
 if [ -n "$preload" ]; then
 	check "the suite fails when the library offloads nothing" offload_nothing VMA_OFFLOADED_SOCKETS=0

@@ -88,6 +88,8 @@ check_probe numbers "descriptors have the numbers that they have without the lib
 check_probe before_main "a constructor uses a socket before main" "PROBE_EARLY=$IP_B:$PORT"
 check_probe table_of_a_billion "numbers beyond the table's array work"
 check_probe exit_among_threads "exit while threads use sockets is orderly"
+check_probe without_rings "io_uring_setup fails with ENOSYS, before the first socket and after it"
+check_probe with_rings "with VMA_IO_URING=1 it does not, and the program's sockets are the kernel's" VMA_IO_URING=1
 arrived() { # CASE
 	local wanted
 	wanted=$(($(snmp b Udp InDatagrams) + 21))
@@ -147,10 +149,15 @@ fi
 # ---- opened by name ----
 
 if [ -z "$SAN" ]; then # a sanitizer's runtime wants to be first
-	by_name() {
-		in_ns a timeout 20 env "PROBE_LIBRARY=$(realpath "$LIBRARY")" "$PROBE" by_name "$IP_B" $PORT
+	by_name() { # CASE [ENVIRONMENT...]
+		local name=$1
+		shift
+		in_ns a timeout 20 env "PROBE_LIBRARY=$(realpath "$LIBRARY")" "$@" "$PROBE" "$name" "$IP_B" $PORT
 	}
-	check "a program that opens the library by name uses its sockets, and cannot unload it" by_name
+	check "a program that opens the library by name uses its sockets, and cannot unload it" by_name by_name
+	check "its own handlers end a receive, or do not, as they were installed" by_name interrupted_by_name
+	check "so they do one that sleeps at once" by_name interrupted_by_name VMA_RX_POLL=0
+	check "and one that never sleeps" by_name interrupted_by_name VMA_RX_POLL=-1
 	load_vma() {
 		in_ns a timeout 20 sockperf ping-pong -i "$IP_B" -p 7100 -t 1 --load-vma="$(realpath "$LIBRARY")" >"$WORK/load.log" 2>&1 &&
 			grep -q 'Summary: Latency' "$WORK/load.log"
@@ -161,6 +168,11 @@ if [ -z "$SAN" ]; then # a sanitizer's runtime wants to be first
 	check "sockperf --load-vma" load_vma
 	check_num "its datagrams do not come from a's kernel" $(($(snmp a Udp OutDatagrams) - before)) -lt 100
 	stop server
+	start server a sockperf server -i "$IP_A" -p 7101 --load-vma="$(realpath "$LIBRARY")"
+	wait_for 5 log_has server 'to block on socket'
+	kill -INT "${PID[server]}"
+	check "SIGINT ends sockperf's server --load-vma" finish server 5
+	stop server KILL
 fi
 
 # ---- what a killed program leaves ----
@@ -252,8 +264,8 @@ if [ -z "$SAN" ]; then
 		in_ns a timeout 20 "$BUILD/tests/preload/lacking" "$@" >"$WORK/lacking.log" 2>&1
 	}
 	wait_for 5 no_vmad
-	for case in "af_xdp EAFNOSUPPORT" "af_xdp EPERM" "bpf EPERM" "bpf ENOSYS"; do
-		case $case in af*) call='socket\(AF_XDP\)' ;; *) call='bpf\(\)' ;; esac
+	for case in "af_xdp EAFNOSUPPORT" "af_xdp EPERM" "bpf EPERM" "bpf ENOSYS" "memfd EPERM"; do
+		case $case in af*) call='socket\(AF_XDP\)' ;; memfd*) call='memfd_create\(\)' ;; *) call='bpf\(\)' ;; esac
 		begun=$(date +%s%3N)
 		# shellcheck disable=SC2086 # two words
 		check "without $case a program works" lacking $case env "LD_PRELOAD=$PRELOAD" PROBE_KERNEL=1 "$PROBE" one_socket "$IP_B" $PORT
@@ -263,6 +275,18 @@ if [ -z "$SAN" ]; then
 		# shellcheck disable=SC2086
 		! lacking $case "$BUILD/bin/vmad" --foreground "$IF_A"
 		check_eq "so is who starts vmad" "$(lines "$WORK/lacking.log"), $(grep -cE "$call" "$WORK/lacking.log")" "1, 1"
+	done
+	# Without CAP_IPC_LOCK and the like; a device is asked for again after two seconds.
+	wait_for 5 no_vmad
+	for limit in 0 65536; do
+		in_ns a timeout 20 prlimit "--memlock=$limit:$limit" setpriv --bounding-set=-sys_admin,-ipc_lock,-sys_resource \
+			env "LD_PRELOAD=$PRELOAD" python3 -c '
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], 0))
+time.sleep(6)' "$IP_A" >"$WORK/locked.log" 2>&1
+		check_eq "RLIMIT_MEMLOCK of $limit is told of once" "$(grep -c 'RLIMIT_MEMLOCK.*CAP_IPC_LOCK' "$WORK/locked.log")" 1
+		check_num "with one line more for the socket" "$(lines "$WORK/locked.log")" -le 2
 	done
 	few() { # DESCRIPTORS [ENVIRONMENT...]
 		in_ns a timeout 20 prlimit --nofile="$1:$1" env "LD_PRELOAD=$PRELOAD" "${@:2}" "$PROBE" one_socket "$IP_B" $PORT >"$WORK/few.log" 2>&1

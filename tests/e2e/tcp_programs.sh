@@ -154,7 +154,7 @@ iperf() {
 		# shellcheck disable=SC2086 # options
 		check "$s ${what:-one stream}: the client ends well" client iperf3 -c "$IP_B" -t 1 $what
 		check "$s ${what:-one stream}: so does the server" finish iperf 20
-		still "$s ${what:-one stream}"
+		still "$s ${what:-one stream}" 3 # of the server's end
 	done
 }
 

@@ -63,6 +63,26 @@ check "^C in the program's terminal does not reach it" kill -0 "$daemon"
 stop guest KILL
 check "it ends when its last client has gone" wait_for 5 no_vmad
 
+# ---- programs without standard descriptors ----
+
+wait_for 5 no_vmad
+for how in "closed 2" "by-exec 0 1 2" "closed 1 2" "closed 0 1 2"; do
+	[ -z "$SAN" ] || continue # the preloaded runtime would be missed
+	rm -f "$WORK/state"
+	# shellcheck disable=SC2086 # a list
+	in_ns b env "LD_PRELOAD=$BUILD/libvma.so" timeout 20 \
+		python3 "$ROOT/tests/e2e/standard_descriptors.py" "$IP_B" "$WORK/state" $how 2>/dev/null
+	check_eq "a program with standard descriptors $how starts one, and is offloaded" "$(cat "$WORK/state")" "1 1"
+	wait_for 5 no_vmad
+done
+for how in '2>&-' '0<&- 1>&- 2>&-'; do
+	check "vmad started with $how owns the interface" in_ns b sh -c "exec '$vmad' --exit-when-idle '$IF_B' $how"
+	start guest b "$client" serve "$IF_B" "$IP_B" 7011 vmad
+	check "and serves" wait_for 10 log_has guest '^ready 7011'
+	stop guest
+	wait_for 5 no_vmad
+done
+
 # ---- programs that may not ----
 
 refused() { # LABEL CAPABILITIES...: runs the client without these, waits for its end
@@ -79,6 +99,8 @@ check_eq "with one line" "$(grep -c VMA "$WORK/raw.log")" 1
 check "that names it" log_has raw "no vmad runs.*lacks CAP_NET_RAW$"
 refused bpf cap_bpf cap_sys_admin
 check "without CAP_BPF neither" log_has bpf "lacks CAP_BPF$"
+refused perfmon cap_perfmon cap_sys_admin
+check "nor without CAP_PERFMON, which the program's arithmetic takes" log_has perfmon "lacks CAP_PERFMON$"
 refused admin cap_net_admin cap_net_raw
 check "all that is missing is named" log_has admin 'lacks CAP_NET_RAW CAP_NET_ADMIN$'
 check "no vmad was left behind by any of them" no_vmad

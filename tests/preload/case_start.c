@@ -1,11 +1,15 @@
 /* case_start - beginning and end: before main, opened by name, numbers, leaving while threads are at work. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "bed.h"
@@ -141,6 +145,61 @@ static void by_name(const struct bed *bed)
 	EXPECT(end(fd) == 0);
 }
 
+static int (*named_socket)(int, int, int);
+static ssize_t (*named_send)(int, const void *, size_t, int), (*named_recv)(int, void *, size_t, int);
+static int named_fd;
+static volatile sig_atomic_t named_handled;
+
+static void handle_by_name(int sig)
+{
+	(void)sig;
+	if (++named_handled > 1) /* twice: the first one may come before the wait has begun */
+		named_send(named_fd, "handled", 7, MSG_DONTWAIT);
+}
+
+static void handle_alarm(int flags)
+{
+	const struct itimerval when = {.it_value = {.tv_usec = 100000}, .it_interval = {.tv_usec = 100000}};
+	struct sigaction action = {.sa_handler = handle_by_name, .sa_flags = flags};
+
+	named_handled = 0;
+	EXPECT(sigaction(SIGALRM, &action, NULL) == 0);
+	EXPECT(setitimer(ITIMER_REAL, &when, NULL) == 0);
+}
+
+/* Handlers that the C library's sigaction installs after the library has started. */
+static void interrupted_by_name(const struct bed *bed)
+{
+	const struct itimerval never = {.it_value = {0}};
+	void *library = dlopen(getenv("PROBE_LIBRARY"), RTLD_LAZY);
+	int (*join)(int, const struct sockaddr *, socklen_t), (*state)(int, const char **);
+	const char *text;
+	char back[16];
+
+	EXPECT(library != NULL);
+	*(void **)&named_socket = dlsym(library, "socket");
+	*(void **)&join = dlsym(library, "connect");
+	*(void **)&state = dlsym(library, "vma_get_socket_state");
+	*(void **)&named_send = dlsym(library, "send");
+	*(void **)&named_recv = dlsym(library, "recv");
+	named_fd = named_socket(AF_INET, SOCK_DGRAM, 0);
+	EXPECT(join(named_fd, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0);
+	EXPECT(state(named_fd, &text) == 1);
+	for (int round = 0; round < 2; round++) {
+		handle_alarm(0);
+		EXPECT(named_recv(named_fd, back, sizeof(back), 0) == -1 && errno == EINTR);
+		EXPECT(setitimer(ITIMER_REAL, &never, NULL) == 0);
+		while (named_recv(named_fd, back, sizeof(back), MSG_DONTWAIT) > 0)
+			;
+		handle_alarm(SA_RESTART);
+		EXPECT(named_recv(named_fd, back, sizeof(back), 0) == 7 && named_handled > 1);
+		EXPECT(setitimer(ITIMER_REAL, &never, NULL) == 0);
+		signal(SIGALRM, SIG_DFL);
+		while (named_recv(named_fd, back, sizeof(back), MSG_DONTWAIT) > 0)
+			;
+	}
+}
+
 /* ---- the end ---- */
 
 static void *chatter(void *arg)
@@ -193,6 +252,51 @@ static void last_words_before_exec(const struct bed *bed)
 	_exit(1);
 }
 
+static long set_up_ring(void)
+{
+	char parameters[256] = {0}; /* struct io_uring_params, and more */
+
+	return syscall(SYS_io_uring_setup, 4, parameters);
+}
+
+/* As a program that is linked with liburing's shared library finds it. */
+static int init_liburing(void)
+{
+	int (*init)(unsigned entries, void *ring, unsigned flags);
+	char ring[1024] = {0};
+
+	*(void **)&init = dlsym(RTLD_DEFAULT, "io_uring_queue_init");
+	return init == NULL ? 0 : init(4, ring, 0);
+}
+
+/* The program's own libraries ask before the first socket, and after it. */
+static void without_rings(const struct bed *bed)
+{
+	EXPECT(set_up_ring() == -1 && errno == ENOSYS);
+	EXPECT(init_liburing() == -ENOSYS);
+	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(set_up_ring() == -1 && errno == ENOSYS);
+}
+
+/* With VMA_IO_URING=1; a kernel that has no rings says so itself, and the sockets stay its own all the same. */
+static void with_rings(const struct bed *bed)
+{
+	int before = bed_socket(bed), after, stream = socket(AF_INET, SOCK_STREAM, 0), ring;
+	struct timeval patience = {.tv_usec = 500000};
+
+	EXPECT(bed_echo(before));
+	ring = (int)set_up_ring();
+	EXPECT(ring >= 0 || errno == ENOSYS || errno == EPERM);
+	EXPECT(bed_state(before) == 0);
+	EXPECT(bed_echo(before));
+	EXPECT(bed_state(stream) == 0);
+	after = socket(AF_INET, SOCK_DGRAM, 0);
+	EXPECT(setsockopt(after, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) == 0);
+	EXPECT(connect(after, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0);
+	EXPECT(bed_state(after) == 0);
+	EXPECT(bed_echo(after));
+}
+
 const struct bed_case cases_start[] = {
         {"before_main", before_main},
         {"one_socket", one_socket},
@@ -200,7 +304,10 @@ const struct bed_case cases_start[] = {
         {"numbers", numbers},
         {"table_of_a_billion", table_of_a_billion},
         {"by_name", by_name},
+        {"interrupted_by_name", interrupted_by_name},
         {"exit_among_threads", exit_among_threads},
+        {"without_rings", without_rings},
+        {"with_rings", with_rings},
         {"last_words", last_words},
         {"last_words_at_once", last_words_at_once},
         {"last_words_before_exec", last_words_before_exec},

@@ -3,6 +3,7 @@
  *
  *   lacking af_xdp EAFNOSUPPORT|EPERM|ENOSYS PROGRAM [ARGUMENT...]    socket(AF_XDP, ...)
  *   lacking bpf    EAFNOSUPPORT|EPERM|ENOSYS PROGRAM [ARGUMENT...]    bpf()
+ *   lacking memfd  EAFNOSUPPORT|EPERM|ENOSYS PROGRAM [ARGUMENT...]    memfd_create()
  *
  * As root: without CAP_SYS_ADMIN a filter is allowed only where no program gains privileges, which is to be tried too.
  */
@@ -56,8 +57,10 @@ int main(int argc, char **argv)
 		rc = install(SYS_socket, NONE, error);
 	else if (error != 0 && strcmp(argv[1], "bpf") == 0)
 		rc = install(NONE, SYS_bpf, error);
+	else if (error != 0 && strcmp(argv[1], "memfd") == 0)
+		rc = install(NONE, SYS_memfd_create, error);
 	else
-		fprintf(stderr, "usage: lacking af_xdp|bpf EAFNOSUPPORT|EPERM|ENOSYS PROGRAM...\n");
+		fprintf(stderr, "usage: lacking af_xdp|bpf|memfd EAFNOSUPPORT|EPERM|ENOSYS PROGRAM...\n");
 	if (rc != 0)
 		return 2;
 	execvp(argv[3], argv + 3);

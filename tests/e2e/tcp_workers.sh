@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Listeners that several processes serve, by fork or by SO_REUSEPORT: each process gets its share of the connections, around
+# the kernel. What waits for accept in a worker that stands still, computes, has died or has closed the listener is
+# served by another. nginx with two workers serves, survives a killed worker, and reloads.
+. "$(dirname "$0")/../lib_programs.sh"
+. "$(dirname "$0")/../lib_servers.sh"
+net_pair
+combination server
+workers=$ROOT/tests/e2e/workers.py
+
+serve_by() { # fork|reuseport [WORKERS]: sets $worker, an array
+	serve server python3 "$workers" serve "$IP_B" 7100 "${2:-2}" "$1"
+	wait_for 10 listens 7100
+	sleep 2.5 # one that asks too early asks again a second later
+	mapfile -t worker < <(sed -n 's/^worker \([0-9]*\)$/\1/p' "$WORK/server.log")
+}
+ask() { # N SECONDS greeting|echo
+	client python3 "$workers" ask "$IP_B" 7100 "$@" | tee "$WORK/ask"
+	return "${PIPESTATUS[0]}"
+}
+served_by() { # PID: connections of the last ask
+	awk -v pid="$1" '$1 == "served" && $2 == pid { n = $3 } END { print n + 0 }' "$WORK/ask"
+}
+tell() { # PID LINE
+	client python3 "$workers" tell "$IP_B" 7100 "$@"
+}
+
+for how in fork reuseport; do
+	for says in echo greeting; do
+		s="$how, $says first"
+		serve_by $how
+		count_from
+		check "$s: 64 connections at a time are served" ask 64 10 $says
+		check_num "$s: by the first worker, too" "$(served_by "${worker[0]}")" -ge 5
+		check_num "$s: by the second worker, too" "$(served_by "${worker[1]}")" -ge 5
+
+		kill -STOP "${worker[0]}"
+		check "$s: a stopped worker's share is served by the other" ask 24 10 $says
+		check_eq "$s: all of it" "$(served_by "${worker[1]}")" 24
+		kill -CONT "${worker[0]}"
+		sleep 0.3
+		check "$s: one that goes on serves again" ask 64 10 $says
+		check_num "$s: as before" "$(served_by "${worker[0]}")" -ge 5
+
+		tell "${worker[0]}" "hold 8"
+		sleep 0.02
+		check "$s: so is that of one that computes" ask 24 5 $says
+		check_eq "$s: all of it" "$(served_by "${worker[1]}")" 24
+
+		# It is within 100 ms of its last accept again, so that it is still given connections.
+		sleep 9
+		tell "${worker[0]}" "hold 8"
+		start asking a python3 "$workers" ask "$IP_B" 7100 24 10 $says
+		sleep 0.15
+		kill -KILL "${worker[0]}"
+		check "$s: what waited in one that is killed is served by the other" finish asking 20
+		check "$s: and what comes after that" ask 24 10 $says
+		check "$s: the server still runs" alive server
+		still "$s"
+		stop server
+		settle
+	done
+done
+
+s="a worker that waits for something else"
+serve_by fork
+count_from
+start resting a python3 "$workers" tell "$IP_B" 7100 "${worker[0]}" "rest 12"
+check "$s: it rests" wait_for 10 log_has resting resting
+check "$s: what waited there, and what comes, is served by the other within 2 s" ask 48 2 echo
+check_eq "$s: all of it" "$(served_by "${worker[1]}")" 48
+sleep 0.2
+check "$s: what comes later, too, at once" ask 48 1 echo
+start asking a python3 "$workers" ask "$IP_B" 7100 24 10 echo
+kill -KILL "${worker[0]}"
+check "$s: none is lost when it is killed" finish asking 20
+check "$s: nor after that" ask 24 10 echo
+still "$s"
+stop resting
+stop server
+settle
+
+s="a worker that closes the listener"
+serve_by fork 3
+count_from
+tell "${worker[0]}" "hold 8"
+start asking a python3 "$workers" ask "$IP_B" 7100 30 10 echo
+sleep 0.05
+kill -USR1 "${worker[0]}"
+check "$s: what waited there is served by the others" finish asking 20
+check "$s: and what comes after that" ask 30 10 echo
+still "$s"
+stop server
+settle
+
+s="nginx, 2 workers"
+head -c 600 "$(payload 100000)" >"$WWW/small"
+load() { # SECONDS
+	client python3 "$SERVERS/http_load.py" "$IP_B" 8080 /small "$WWW/small" 8 "$1"
+}
+serve_nginx 2
+check "$s: it listens" wait_for 10 listens 8080
+sleep 3 # as above
+count_from
+start load a python3 "$SERVERS/http_load.py" "$IP_B" 8080 /small "$WWW/small" 8 5
+for _ in 1 2 3; do
+	sleep 1
+	kill -HUP "${PID[nginx]}"
+done
+check "$s: no request fails while it reloads" finish load 30 || note "$(tail -n 5 "$WORK/load.log")"
+still "$s, reloads" 18 # of the TIME_WAIT that each of six workers leaves for the port, three segments each
+victim=$(pgrep -P "${PID[nginx]}" | head -n 1)
+start load a python3 "$SERVERS/http_load.py" "$IP_B" 8080 /small "$WWW/small" 8 4
+sleep 1
+kill -STOP "$victim"
+sleep 3 # as above
+kill -CONT "$victim"
+finish load 30
+check_num "$s: only what a stopped worker had accepted waits for it" "$(sed -n 's/.* \([0-9]*\) failed.*/\1/p' "$WORK/load.log")" -le 8
+kill -KILL "$victim"
+sleep 0.5
+check "$s: a killed worker's successor takes its share" load 2
+check "$s: the server still runs" alive nginx
+stop nginx
+done_testing

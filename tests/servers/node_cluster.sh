@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# node with its defaults (it listens on "::"): alone, and as a cluster of 2 and of 4 processes, whose primary passes each
+# connection on to a worker over a unix socket, or passes the listener itself (SCHED_NONE). Every byte is right, every
+# worker answers, nobody hangs. A server that is alone is offloaded; a connection that is passed on is the kernel's.
+. "$(dirname "$0")/../lib_programs.sh"
+. "$(dirname "$0")/../lib_servers.sh"
+net_pair
+with_ipv6
+combination server
+head -c 600 "$(payload 100000)" >"$WWW/small"
+cp "$(payload 100000)" "$WWW/middle"
+cp "$(payload 300000)" "$WWW/large"
+
+cluster() { # WORKERS POLICY
+	local s="node, ${1/#0/no} workers${2:+, $2}" asked
+	serve_node "$1" "$2"
+	check "$s: it listens" wait_for 30 log_has node listening
+	count_from
+	check "$s: 8 clients, a connection each" ask 8 60
+	asked=$(tail -n 1 "$WORK/check.out")
+	check "$s: 8 clients, a connection for each request" ask 8 40 close
+	check "$s: 64 clients at the same time" ask 64 10
+	if [ "$1" = 0 ]; then
+		still "$s"
+	else
+		# A worker that waits takes what it likes of a listener that all have; the round robin leaves nobody out.
+		[ "$2" = none ] || check_eq "$s: all workers have answered" "${asked##*, }" "$1 processes"
+	fi
+	check "$s: the server still runs" alive node
+	stop node
+	settle
+}
+ask() { # CLIENTS REQUESTS [close]
+	client python3 "$SERVERS/http_check.py" "$IP_B" 8085 "$WWW" "$@"
+}
+
+cluster 0 ''
+cluster 2 rr
+cluster 4 rr
+cluster 2 none
+done_testing

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# A server that gives its connections away in every way (fork, exec, spawn, SCM_RIGHTS, another user, kill -9), under
+# clients that compare every byte: no byte is lost, nothing hangs, and nothing is left over. Each of the two
+# servers is asked for MIX_SECONDS; MIX_SEED says what comes.
+. "$(dirname "$0")/../lib_programs.sh"
+net_pair
+combination server
+mix=$BUILD/tests/servers/process_mix
+chmod 755 "$WORK"
+cp "$mix" "$WORK/process_mix" # where other users may execute it, too
+MIX_SECONDS=${MIX_SECONDS:-30} MIX_SEED=${MIX_SEED:-1}
+
+fds() { # PID
+	find "/proc/$1/fd" -mindepth 1 2>/dev/null | wc -l
+}
+# Connections and listeners of the kernel in b that are neither in TIME_WAIT nor the server's own listener.
+kernel_sockets_left() {
+	in_ns b ss -Htan state all | grep -vE '^(TIME-WAIT|LISTEN)' | wc -l
+}
+no_kernel_sockets_left() {
+	[ "$(kernel_sockets_left)" -eq 0 ]
+}
+few_fds() { # PID MOST
+	[ "$(fds "$1")" -le "$2" ]
+}
+
+
+if [ -z "$kernel" ]; then
+	start vmad b "$BUILD/bin/vmad" --foreground "$IF_B"
+	check "vmad owns the interface" wait_for 5 log_has vmad "owns"
+fi
+
+# WORKERS MODES: more of what one process does alone, or all alike.
+mix_of() {
+	local s="a server with $1 workers, $2" server_fds vmad_fds segments packets
+	serve mix "$WORK/process_mix" serve "$IP_B" 7777 "$1"
+	check "$s: it starts" wait_for 20 log_has mix listening
+	# What a process opens once is open after this.
+	check "$s: two seconds, to begin with" client "$WORK/process_mix" ask "$IP_B" 7777 2 16 "$((MIX_SEED + 1000))" "$2"
+	sleep 1
+	server_fds=$(fds "${PID[mix]}")
+	[ -n "$kernel" ] || vmad_fds=$(fds "${PID[vmad]}")
+	segments=$(snmp b Tcp InSegs) packets=$(if_counter b "$IF_B" rx_packets)
+	check "$s: for $MIX_SECONDS s each byte came back, nothing hung, no datagram was lost" in_ns a \
+		timeout -k 1 $((MIX_SECONDS + 60)) "$WORK/process_mix" ask "$IP_B" 7777 "$MIX_SECONDS" 16 "$MIX_SEED" "$2"
+	segments=$(($(snmp b Tcp InSegs) - segments)) packets=$(($(if_counter b "$IF_B" rx_packets) - packets))
+	note "$(tail -n 13 "$WORK/check.out")"
+	note "$segments segments of $packets packets were the kernel's"
+	# Connections that are handed over are the kernel's then; the others are not.
+	[ -n "$kernel" ] || [ "$1" != 0 ] || check_num "$s: most packets were not the kernel's" $((2 * segments)) -lt "$packets"
+	check "$s: it still runs" alive mix
+	# A thread that has slept leaves an event descriptor to the next one: as many as there are threads at the same time.
+	check "$s: its descriptors do not grow with its connections" wait_for 10 few_fds "${PID[mix]}" $((server_fds + 48))
+	check "$s: the kernel has no connection left" wait_for 15 no_kernel_sockets_left
+	[ -n "$kernel" ] ||
+		check "$s: vmad has no more than four descriptors more" wait_for 10 few_fds "${PID[vmad]}" $((vmad_fds + 4))
+	stop mix
+}
+
+mix_of 0 sssssssssfedumxprRk
+mix_of 2 sfedumxprRkq
+# vmad answers for the connections of ended processes for up to a minute after the last of them.
+[ -n "$kernel" ] || check "after the servers' end no program is attached" wait_for 70 no_xdp b "$IF_B"
+done_testing
