@@ -3,7 +3,8 @@
 #
 # A runner calls, for each program, tap_count (or sets passed, failed and skipped itself) and tally_report; at the end
 # tally_close prints the closing line and, when TALLY names a file, adds the numbers to it: mk/tally sums that. A program
-# that failed leaves there, each behind "! ", the lines that say in what: mk/tally closes with them.
+# that failed leaves there, each behind "! ", the lines that say in what, and the first of what they say of it: mk/tally
+# closes with them.
 total_passed=0 total_failed=0 total_skipped=0
 passed=0 failed=0 skipped=0
 
@@ -46,7 +47,9 @@ tally_report() { # NAME OUTPUT
 		*) echo "(exit $exit_status)" ;;
 		esac
 		[ -z "${TALLY:-}" ] || awk -v name="$1" -v status="${exit_status:-0}" '
-			failure($0) { print "! " name ": " $0; told = 1 }
+			failure($0) { print "! " name ": " $0; told = 1; details = 12 }
+			!/^#/ { details = failure($0) ? details : 0 }
+			/^#/ && details-- > 0 { print "! " name ": " $0 }
 			END { if (!told) print "! " name ": exit " status }
 			'"$TAP_FAILURE" <<<"$2" >>"$TALLY"
 	elif [ "$skipped" -ne 0 ]; then

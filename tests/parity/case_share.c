@@ -159,7 +159,7 @@ CASE(share_devices, "two sockets of one port, each bound to a device")
 
 /*
  * Nothing is lost between processes that share a port, and the kernel's choice among them holds, from when vmad has
- * seen the other one twice, half a second apart: a busy machine gets as long again.
+ * seen the other one twice, half a second apart.
  */
 static void share_with(struct peer *other, int port)
 {
@@ -167,7 +167,7 @@ static void share_with(struct peer *other, int port)
 	char bytes[64], answer[16];
 
 	snprintf(answer, sizeof(answer), "%s", peer(other, "share 0 %s %d %d", here, port, SO_REUSEPORT));
-	pause_ms(2500);
+	expect_os(s, VMA_SOCK_PORT_SHARED);
 	for (int i = 0; i < 64; i++) {
 		peer_open(far(), i, there, 0);
 		peer_send(far(), i, here, port, 40, i);

@@ -6,12 +6,12 @@
 
 #include "parity.h"
 
-/* A service may have to be started before the first socket is offloaded. */
+/* A service may have to be started before the first socket is offloaded, and to look some times at others'. */
 static unsigned patience_ms(void)
 {
 	const char *text = getenv("PARITY_PATIENCE_MS");
 
-	return text != NULL ? (unsigned)atoi(text) : 3000;
+	return text != NULL ? (unsigned)atoi(text) : 5000;
 }
 
 typedef int query_fn(int fd, const char **text);
