@@ -406,10 +406,10 @@ void udp_flows_pause(struct udp_sock *sock)
 	sock->port_lent = true;
 	if (sock->flows == NULL)
 		return;
-	if (sock->flows->members != NULL) {
-		sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
+	/* Also where the kernel has all by now: forks that follow each other keep it there. */
+	sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
+	if (sock->flows->members != NULL)
 		udp_flows_update(sock);
-	}
 	udp_legacy_make(sock, NULL, NULL);
 }
 

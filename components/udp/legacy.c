@@ -127,6 +127,11 @@ void udp_legacy_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct
 	udp_take_all(sock, all, append, &filling);
 	/* The plain way of recv asks here only when there is something to be looked at first. */
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
+	/*
+	 * A look at the socket's readiness in between, that found no flow any more and no legacy yet, has said that
+	 * nothing is there; nothing would make an epoll set look again. A set that did see it is told twice at most.
+	 */
+	vma_file_ready(&sock->file, VMA_FILE_READABLE);
 }
 
 /* ---- given back ---- */

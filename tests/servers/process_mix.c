@@ -475,10 +475,21 @@ static char drawn_from[256];
 static _Atomic uint64_t asked[MODES], failed[MODES], bytes_back, slowest_ms, datagrams, datagrams_lost;
 static pthread_mutex_t say_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void tell(const struct request *request, const char *what, uint32_t sent, uint32_t got)
+static void tell(const struct request *request, int port, const char *what, uint32_t sent, uint32_t got)
 {
 	pthread_mutex_lock(&say_lock);
-	printf("mode %c: %s (%u sent, %u back of %u)\n", request->mode, what, sent, got, request->length);
+	printf("mode %c, from port %d: %s (%u sent, %u back of %u)\n", request->mode, port, what, sent, got,
+	       request->length);
+	fflush(stdout);
+	pthread_mutex_unlock(&say_lock);
+}
+
+static void tell_datagram(uint64_t number, const char *what, uint64_t begun)
+{
+	atomic_fetch_add(&datagrams_lost, 1);
+	pthread_mutex_lock(&say_lock);
+	printf("datagram %llu: %s, after %llu ms\n", (unsigned long long)number, what,
+	       (unsigned long long)(now_ms() - begun));
 	fflush(stdout);
 	pthread_mutex_unlock(&say_lock);
 }
@@ -564,6 +575,7 @@ static void *ask_for_ever(void *argument)
 		        .mode = modes[index].mode, .length = length, .seed = (uint64_t)rand_r(&seed) << 20};
 		uint64_t begun = now_ms(), took;
 		uint32_t sent = 0, got = 0;
+		struct sockaddr_in mine = {0};
 		const char *wrong;
 
 		if (fd < 0)
@@ -572,6 +584,7 @@ static void *ask_for_ever(void *argument)
 			wrong = "connect fails";
 		else
 			wrong = converse(fd, &request, &sent, &got);
+		getsockname(fd, (struct sockaddr *)&mine, &(socklen_t){sizeof(mine)});
 		close(fd);
 		took = now_ms() - begun;
 		for (uint64_t old = atomic_load(&slowest_ms);
@@ -581,16 +594,19 @@ static void *ask_for_ever(void *argument)
 		atomic_fetch_add(&bytes_back, got);
 		if (wrong) {
 			atomic_fetch_add(&failed[index], 1);
-			tell(&request, wrong, sent, got);
+			tell(&request, ntohs(mine.sin_port), wrong, sent, got);
 		}
 	}
 	return NULL;
 }
 
-/* One datagram at a time: nothing can overflow, so each comes back. */
+/*
+ * One datagram at a time: nothing can overflow, so each comes back, once and in its turn. An answer to an earlier one
+ * has come late or twice: both are said.
+ */
 static void *ask_datagrams(void *argument)
 {
-	uint64_t number = 0, back;
+	uint64_t number = 0, answered = 0, back;
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct timeval patience = {.tv_sec = 3};
 
@@ -599,20 +615,22 @@ static void *ask_datagrams(void *argument)
 		die("connect");
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	while (now_ms() < end_ms) {
+		const uint64_t begun = now_ms();
 		ssize_t n;
 
 		number++;
 		atomic_fetch_add(&datagrams, 1);
 		if (send(fd, &number, sizeof(number), 0) != sizeof(number)) {
-			atomic_fetch_add(&datagrams_lost, 1);
+			tell_datagram(number, strerror(errno), begun);
 			continue;
 		}
-		n = recv(fd, &back, sizeof(back), 0);
-		if (n != sizeof(back) || (back ^ 0x5a5a5a5a5a5a5a5aULL) != number) {
-			atomic_fetch_add(&datagrams_lost, 1);
-			printf("datagram %llu: %s\n", (unsigned long long)number,
-			       n < 0 ? strerror(errno) : "another's answer");
-		}
+		while ((n = recv(fd, &back, sizeof(back), 0)) == sizeof(back) &&
+		       (back ^= 0x5a5a5a5a5a5a5a5aULL) != number)
+			tell_datagram(back, back <= answered ? "answered twice" : "answered late", begun);
+		if (n == sizeof(back))
+			answered = number;
+		else
+			tell_datagram(number, n < 0 ? strerror(errno) : "cut", begun);
 		usleep(2000);
 	}
 	close(fd);
@@ -644,7 +662,7 @@ static int ask(const char *address, const char *port, int seconds, int clients, 
 		wrong += failed[i];
 	}
 	printf("%llu connections, %llu failed; %llu bytes came back; the slowest took %llu ms; %llu datagrams, %llu "
-	       "lost\n",
+	       "wrong\n",
 	       (unsigned long long)sum, (unsigned long long)wrong, (unsigned long long)bytes_back,
 	       (unsigned long long)slowest_ms, (unsigned long long)datagrams, (unsigned long long)datagrams_lost);
 	return wrong || datagrams_lost || sum == 0;

@@ -504,6 +504,68 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 	world_close(fd);
 }
 
+static struct {
+	struct vma_watcher watcher;
+	struct udp_sock *sock;
+	bool found_moved; /* was told when the queue was empty, and found something all the same */
+} looker;
+
+static void look_again(struct vma_watcher *watcher, uint32_t events)
+{
+	(void)watcher;
+	(void)events;
+	if (!udp_has_datagram(atomic_load(&looker.sock->attachments)) && udp_poll(&looker.sock->file) & EPOLLIN)
+		looker.found_moved = true;
+}
+
+static void rings_are_others(struct vma_watcher *watcher, uint64_t rings)
+{
+	(void)watcher;
+	(void)rings;
+}
+
+/* An epoll set asks a file for its readiness when it is told, and forgets it when the answer is nothing. */
+static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
+{
+	int fd = world_socket();
+	struct vma_thread *self = vma_enter();
+
+	(void)state;
+	looker.sock = sock_of(fd);
+	looker.watcher = (struct vma_watcher){.ready = look_again, .rings = rings_are_others};
+	bind_to(fd, "10.77.0.1", 0);
+	update(fd);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "queued");
+	assert_int_equal(vma_file_watch(&looker.sock->file, &looker.watcher), 0);
+	pthread_mutex_lock(&looker.sock->file.lock);
+	udp_flows_pause(looker.sock);
+	pthread_mutex_unlock(&looker.sock->file.lock);
+	assert_true(looker.found_moved);
+	vma_file_unwatch(&looker.sock->file, &looker.watcher);
+	assert_string_equal(receive(fd), "queued");
+	vma_leave(self);
+	world_close(fd);
+}
+
+static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(void **state)
+{
+	int fd = world_socket();
+	struct udp_sock *sock = sock_of(fd);
+	uint64_t first;
+
+	(void)state;
+	bind_to(fd, "10.77.0.1", 0);
+	update(fd);
+	pthread_mutex_lock(&sock->file.lock);
+	udp_flows_pause(sock);
+	first = sock->flows->paused_ns;
+	usleep(1000);
+	udp_flows_pause(sock);
+	assert_true(sock->flows->paused_ns > first);
+	pthread_mutex_unlock(&sock->file.lock);
+	world_close(fd);
+}
+
 static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(void **state)
 {
 	int fd = world_socket();
@@ -569,6 +631,8 @@ static const struct CMUnitTest tests[] = {
         T(before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again),
         T(at_the_end_what_others_have_too_is_left_to_them_whoever_attaches_just_now),
         T(what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s),
+        T(what_a_fork_moves_is_told_where_it_can_be_seen),
+        T(forks_that_follow_each_other_leave_the_port_with_the_kernel),
         T(a_closed_socket_lives_until_the_last_call_that_waits_has_left),
         T(closing_takes_everything_out_of_the_tables),
 };
