@@ -35,7 +35,7 @@ struct stream_family {
 
 _Atomic bool vma_stream_inherits;
 
-static struct stream_family *own; /* of this process as a parent; changed in fork's handlers only */
+static struct stream_family *_Atomic own; /* of this process as a parent; changed in fork's handlers only */
 
 /* ---- the parent ---- */
 
@@ -98,19 +98,44 @@ bool stream_hand_over(struct stream_sock *sock)
 	       stream_to_kernel(sock, lingering != 0 ? lingering : atomic_load(&sock->file.fd), VMA_SOCK_FORKED) == 0;
 }
 
+/*
+ * A hand-over may be under way when the first fork makes the page; or without one, when the connection is passed on. So
+ * its thread says MOVE_UNNOTED first, and looks for the page then; the fork makes the page known first, and looks for
+ * hand-overs then. All of that is sequentially consistent: one of them at least sees the other, and the note is there
+ * before the child is. Who swaps UNNOTED for the note's place has made it. Only a note that was made is taken away:
+ * place 0 may be that of another connection.
+ */
+enum { MOVE_NONE, MOVE_UNNOTED, MOVE_NOTED };
+
+static void note_move(struct stream_sock *sock, struct ask_page *page)
+{
+	uint32_t unnoted = MOVE_UNNOTED, place = ask_move_begin(page, sock->file.id);
+
+	if (!atomic_compare_exchange_strong(&sock->move, &unnoted, MOVE_NOTED + place))
+		ask_move_end(page, place);
+}
+
 void stream_move_begin(struct stream_sock *sock)
 {
-	if (own != NULL)
-		sock->move = ask_move_begin(own->page, sock->file.id);
+	struct stream_family *family;
+
+	atomic_store(&sock->move, MOVE_UNNOTED);
+	family = atomic_load(&own);
+	if (family != NULL)
+		note_move(sock, family->page);
 }
 
 void stream_move_end(struct stream_sock *sock, int rc)
 {
-	if (own == NULL)
+	const uint32_t move = atomic_exchange(&sock->move, MOVE_NONE);
+	struct stream_family *family = atomic_load(&own);
+
+	if (family == NULL)
 		return;
 	if (rc == -EPERM)
-		atomic_store(&own->page->forbidden, true);
-	ask_move_end(own->page, sock->move);
+		atomic_store(&family->page->forbidden, true);
+	if (move >= MOVE_NOTED)
+		ask_move_end(family->page, move - MOVE_NOTED);
 }
 
 void stream_family_leave(void)
@@ -253,14 +278,22 @@ static int make_family(void)
 	family->pid_fd = guard((int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0));
 	if (family->page == NULL)
 		rc = -ENOMEM;
-	own = family;
 	if (rc >= 0)
 		rc = vma_engine_watch(family->event_fd, &answer_task);
-	if (rc < 0) {
-		own = NULL;
+	if (rc < 0)
 		free_family(family);
-	}
+	else
+		atomic_store(&own, family);
 	return rc;
+}
+
+/* Of hand-overs that began before there was a page. */
+static void note_unnoted(struct vma_file *file, void *arg)
+{
+	struct stream_family *family = arg;
+
+	if (file->kind == VMA_FILE_TCP && atomic_load(&stream_sock(file)->move) == MOVE_UNNOTED)
+		note_move(stream_sock(file), family->page);
 }
 
 /* The lock is held for short times, but perhaps by this very thread, when a handler of a signal forks. */
@@ -303,6 +336,8 @@ void vma_stream_fork_prepare(void)
 	vma_file_each(mark, &any);
 	if (any && own == NULL)
 		rc = make_family();
+	if (any && rc >= 0)
+		vma_file_each(note_unnoted, atomic_load(&own));
 	vma_leave(self);
 	if (rc < 0)
 		vma_log_warn("a forked process cannot ask for connections: %s", strerrordesc_np(-rc));

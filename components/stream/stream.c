@@ -212,6 +212,7 @@ static __attribute__((cold)) void forked(struct vma_file *file)
 	sock->rail = NULL;
 	sock->path = NULL;
 	sock->watch = (struct vma_net_watch){0};
+	atomic_store(&sock->move, 0);
 	atomic_store(&file->retry, false);
 	atomic_store(&sock->waiting, 0);
 	atomic_store(&sock->os_accept, false);

@@ -131,7 +131,7 @@ struct stream_sock {
 	_Atomic bool forked;                /* a child was forked while it was connected, and may use it */
 	_Atomic bool is_parents;            /* a connection of the process that forked this one */
 	struct stream_family *family;       /* then: where to ask for it */
-	unsigned move;                      /* while it is handed over: of stream_move_begin */
+	_Atomic uint32_t move;              /* while it is handed over: of stream_move_begin */
 	struct vma_task update_task;
 	_Atomic bool has_port_alone; /* the shadow, until the connection has a rule of its own: port.c */
 	_Atomic bool share_asked;    /* the task was posted; it holds a reference until has_port_alone is false */

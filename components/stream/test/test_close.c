@@ -3,6 +3,8 @@
 
 #include <sys/wait.h>
 
+#include "../ask.h"
+
 static bool has(const struct bed_conn *peer, uint32_t events)
 {
 	return (atomic_load(&peer->events) & events) == events;
@@ -345,6 +347,49 @@ static void test_a_child_waits_for_what_its_parent_is_closing(void **state)
 	bed_pair_end(fd, listener, peer);
 }
 
+/* Whether a child that has the connection finds the hand-over of a file noted. */
+static bool child_sees_move(int fd, uint64_t id)
+{
+	int status;
+	pid_t child;
+
+	vma_stream_fork_prepare();
+	vma_engine_fork_prepare();
+	child = fork();
+	if (child == 0) {
+		vma_engine_fork_child();
+		/* The page is a family's first field. */
+		_exit(ask_is_moving(*(struct ask_page **)stream_sock(vma_fd_lookup(fd))->family, id) ? 7 : 8);
+	}
+	vma_engine_fork_parent();
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WEXITSTATUS(status) == 7;
+}
+
+/*
+ * The process's first fork finds a hand-over under way: its child is not to use a socket that is half told of. The
+ * end of that hand-over leaves the note of another one. The first of the tests: before it, nothing has forked.
+ */
+static void test_a_child_sees_a_hand_over_that_began_before_the_first_fork(void **state)
+{
+	static struct stream_sock other = {.file.id = UINT64_MAX};
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct stream_sock *sock = stream_sock(vma_fd_lookup(fd));
+
+	(void)state;
+	stream_move_begin(sock);
+	assert_true(child_sees_move(fd, sock->file.id));
+	stream_move_begin(&other);
+	stream_move_end(sock, -ENOTCONN);
+	assert_true(child_sees_move(fd, other.file.id));
+	assert_false(child_sees_move(fd, sock->file.id));
+	stream_move_end(&other, -ENOTCONN);
+	assert_false(child_sees_move(fd, other.file.id));
+	bed_pair_end(fd, listener, peer);
+}
+
 static void test_at_exit_what_was_sent_arrives(void **state)
 {
 	struct vma_tcp_listener *listener;
@@ -407,6 +452,7 @@ static void test_shut_while_another_thread_writes_all_that_was_written_arrives(v
 }
 
 static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_child_sees_a_hand_over_that_began_before_the_first_fork),
         cmocka_unit_test(test_close_delivers_and_says_the_end),
         cmocka_unit_test(test_close_with_unread_bytes_resets),
         cmocka_unit_test(test_linger_zero_resets),
