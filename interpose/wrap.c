@@ -6,7 +6,21 @@
  * would reach the C library; in a preloaded one, this library again, which must neither count it as the application's
  * nor refuse it a descriptor of the library itself).
  */
+#include <stdio.h>
+
 #include "more.h"
+
+/* libnl's archives are not position-independent: they reach these streams only if the library defines them itself. */
+extern FILE *__real_stdin, *__real_stdout, *__real_stderr;
+FILE *__wrap_stdin __attribute__((visibility("hidden")));
+FILE *__wrap_stdout __attribute__((visibility("hidden")));
+FILE *__wrap_stderr __attribute__((visibility("hidden")));
+static __attribute__((constructor(101))) void wrap_streams(void)
+{
+	__wrap_stdin = __real_stdin;
+	__wrap_stdout = __real_stdout;
+	__wrap_stderr = __real_stderr;
+}
 
 #define X(type, name, parameters, arguments)                                                                           \
 	type __wrap_##name parameters;                                                                                 \
