@@ -325,7 +325,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	if (!listener->closed && (info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK &&
 	    take_cookie(listener, packet, info, &taken))
 		return taken;
-	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info) && !tcp_pending_is_quiet(tcp))
+	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info) && !tcp_pending_is_quiet(tcp, info))
 		tcp_reply_rst(tcp, packet);
 	return false;
 }

@@ -20,9 +20,10 @@
 #include "segment.h"
 #include "timers.h"
 
-#define TRIES 16                    /* places that are looked at for a free one */
-#define ACK_NS (20 * TCP_NS_PER_MS) /* until an ACK that waits for accept is thought of again */
-#define QUIET_NS (2 * TCP_NS_PER_S) /* after a change of members, what is not known here may be known to another */
+#define TRIES 16                       /* places that are looked at for a free one */
+#define ACK_NS (20 * TCP_NS_PER_MS)    /* until an ACK that waits for accept is thought of again */
+#define QUIET_NS (2 * TCP_NS_PER_S)    /* after a change of members, what is not known here may be known to another */
+#define STRANGER_NS (5 * TCP_NS_PER_S) /* between two segments of a peer who sends again and again */
 
 void tcp_pending_init(struct vma_tcp *tcp)
 {
@@ -36,10 +37,35 @@ static bool is_shared(const struct vma_tcp *tcp)
 	return tcp->member != NULL && atomic_load_explicit(&tcp->member->groups, memory_order_relaxed) != 0;
 }
 
-bool tcp_pending_is_quiet(const struct vma_tcp *tcp)
+static uint32_t name_of(const struct vma_rx_info *info)
 {
-	return tcp->member != NULL &&
-	       tcp->now_ns < atomic_load_explicit(&tcp->member->changed_ns, memory_order_relaxed) + QUIET_NS;
+	uint32_t name = (uint32_t)info->src_port_be << 16 | info->dst_port_be, word;
+
+	for (size_t i = 0; i < sizeof(info->src); i += sizeof(word)) {
+		memcpy(&word, info->src + i, sizeof(word));
+		name = (name ^ word) * 0x9e3779b1U;
+		memcpy(&word, info->dst + i, sizeof(word));
+		name = (name ^ word ^ name >> 15) * 0x9e3779b1U;
+	}
+	return name;
+}
+
+/*
+ * Where workers come and go all the time some change is always recent, and a connection that is nobody's would never
+ * hear so. With one hash for two peers one of them is answered sooner, or later.
+ */
+bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info)
+{
+	const uint32_t name = name_of(info);
+	struct tcp_stranger *stranger = &tcp->strangers[name % TCP_STRANGERS];
+
+	if (tcp->member == NULL ||
+	    tcp->now_ns >= atomic_load_explicit(&tcp->member->changed_ns, memory_order_relaxed) + QUIET_NS)
+		return false;
+	if (stranger->name != name || tcp->now_ns - stranger->last_ns > STRANGER_NS)
+		*stranger = (struct tcp_stranger){.first_ns = tcp->now_ns, .name = name};
+	stranger->last_ns = tcp->now_ns;
+	return tcp->now_ns - stranger->first_ns < QUIET_NS;
 }
 
 /* ---- entries ---- */

@@ -313,6 +313,12 @@ struct tcp_gone {
 	struct vma_flow_key key;
 };
 #define TCP_GONE 1024
+/* Who has sent a segment that no connection takes, while another process may have the connection. pending.c. */
+struct tcp_stranger {
+	uint64_t first_ns, last_ns;
+	uint32_t name; /* a hash of addresses and ports */
+};
+#define TCP_STRANGERS 64
 #define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
 #define TCP_INVITED (TCP_FRAMES * 1460)
 struct vma_tcp {
@@ -355,7 +361,8 @@ struct vma_tcp {
 	uint16_t ip_id;
 	struct vma_nic_member *member; /* of the ring's queue pair; NULL: none. pending.c */
 	uint32_t pending_at;           /* where a free place is looked for next */
-	uint32_t clock_offset_ms;      /* lwip_port.c: of time stamps */
+	struct tcp_stranger strangers[TCP_STRANGERS];
+	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
 
 	/* read by anybody */
 	_Alignas(64) _Atomic uint64_t due_ns;
@@ -424,8 +431,9 @@ void *tcp_allocated_base(void *memory); /* what host.free has to be given for it
 /* ---- pending.c: driver, but for the end, which is any thread's ---- */
 
 void tcp_pending_init(struct vma_tcp *tcp);
-/* The listener's group has changed lately: a segment that no connection takes may be for one of another process's. */
-bool tcp_pending_is_quiet(const struct vma_tcp *tcp);
+/* The listener's group has changed lately: a segment that no connection takes may be for one of another process's. It
+ * is not answered, but where the same peer has sent such segments for longer than a change takes. */
+bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info);
 void tcp_pending_begin(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
 bool tcp_pending_queue(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
 bool tcp_pending_end(struct vma_tcp_conn *conn);   /* it is accepted, or over; false: as before */

@@ -186,6 +186,33 @@ static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
 	assert_int_equal(raw_unseen(), 1);
 }
 
+/* Workers that come and go all the time: the connection may be another one's for a while, and is nobody's then. */
+static void test_stray_segments_are_reset_at_last_while_the_group_changes_all_the_time(void **state)
+{
+	static struct vma_nic_member member;
+	uint64_t begun = pair_now_ns;
+
+	(void)state;
+	open_listener(8);
+	raw.peer_port = htons(PORT);
+	side[0].tcp->member = &member;
+	for (int i = 0; i < 11; i++) {
+		assert_int_equal(raw_unseen(), 0);
+		atomic_store(&member.changed_ns, pair_now_ns);
+		raw_send(5, 77, TCP_ACK, "data", 4);
+		run(200 * MS);
+	}
+	assert_true(pair_now_ns - begun > 2 * SEC);
+	assert_int_equal(raw_unseen(), 1);
+	assert_true(raw_next()->flags & TCP_RST);
+	/* The same peer, long after: another connection, which another process may have. */
+	run(6 * SEC);
+	atomic_store(&member.changed_ns, pair_now_ns);
+	raw_send(5, 77, TCP_ACK, "data", 4);
+	assert_int_equal(raw_unseen(), 0);
+	side[0].tcp->member = NULL;
+}
+
 static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
 {
 	(void)state;
@@ -417,6 +444,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_rate_of_requests_is_limited),
         RAW_CASE(test_stray_segments_are_reset_but_not_resets),
         RAW_CASE(test_what_was_on_its_way_is_reset_once_and_again_later),
+        RAW_CASE(test_stray_segments_are_reset_at_last_while_the_group_changes_all_the_time),
         RAW_CASE(test_wrong_ack_of_a_syn_ack_is_reset),
         RAW_CASE(test_reset_of_a_request_frees_its_place),
         RAW_CASE(test_deferred_accept_waits_for_data),
