@@ -5,6 +5,7 @@
  * the lock of flows.c.
  */
 #include "endpoint.h"
+#include "recv.h"
 
 /* Nobody sees it any more, and no flow leads to it. */
 static void attachment_end(struct vma_retired *retired)
@@ -129,7 +130,7 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 	flows->moved = false;
 	if (!sock->port_fresh)
 		atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
-	old = atomic_exchange_explicit(&sock->attachments, all, memory_order_acq_rel);
+	old = atomic_exchange(&sock->attachments, all);
 	if (old != NULL)
 		vma_retire(&old->retired, attachments_end);
 	while (unused != NULL) {
@@ -139,7 +140,14 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		unused = next;
 	}
 	tell_rings(sock, all != NULL ? all->rings : 0);
+	/*
+	 * A flow brings datagrams from the moment it is attached, and an epoll set that was told of one before the
+	 * array stood here has found nothing. The exchange comes before this look at the queues, and a push before the
+	 * set's look at the array: one of the two sees the other.
+	 */
 	if (all == NULL)
 		vma_file_ready(&sock->file, EPOLLOUT); /* who asks for room asks the shadow from now on */
+	else if (udp_has_datagram(all))
+		vma_file_ready(&sock->file, VMA_FILE_READABLE);
 	vma_waitq_wake(&sock->file.waitq, true);
 }

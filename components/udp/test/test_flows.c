@@ -507,14 +507,16 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 static struct {
 	struct vma_watcher watcher;
 	struct udp_sock *sock;
-	bool found_moved; /* was told when the queue was empty, and found something all the same */
+	bool found_queued, found_moved; /* was told, and found something: in a queue, or with all queues empty */
 } looker;
 
 static void look_again(struct vma_watcher *watcher, uint32_t events)
 {
 	(void)watcher;
 	(void)events;
-	if (!udp_has_datagram(atomic_load(&looker.sock->attachments)) && udp_poll(&looker.sock->file) & EPOLLIN)
+	if (udp_has_datagram(atomic_load(&looker.sock->attachments)))
+		looker.found_queued = true;
+	else if (udp_poll(&looker.sock->file) & EPOLLIN)
 		looker.found_moved = true;
 }
 
@@ -543,6 +545,31 @@ static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 	assert_true(looker.found_moved);
 	vma_file_unwatch(&looker.sock->file, &looker.watcher);
 	assert_string_equal(receive(fd), "queued");
+	vma_leave(self);
+	world_close(fd);
+}
+
+/* The first datagram of a flow may come before the socket shows where it is queued. */
+static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
+{
+	int fd = world_socket();
+	struct vma_thread *self = vma_enter();
+
+	(void)state;
+	looker.sock = sock_of(fd);
+	looker.watcher = (struct vma_watcher){.ready = look_again, .rings = rings_are_others};
+	bind_to(fd, "10.77.0.1", 0);
+	update(fd);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "early");
+	assert_int_equal(vma_file_watch(&looker.sock->file, &looker.watcher), 0);
+	drive(fd);
+	assert_true(udp_has_datagram(atomic_load(&looker.sock->attachments)));
+	looker.found_queued = false;
+	looker.sock->flows->moved = true;
+	udp_attachments_publish(looker.sock->flows, false);
+	assert_true(looker.found_queued);
+	vma_file_unwatch(&looker.sock->file, &looker.watcher);
+	assert_string_equal(receive(fd), "early");
 	vma_leave(self);
 	world_close(fd);
 }
@@ -632,6 +659,7 @@ static const struct CMUnitTest tests[] = {
         T(at_the_end_what_others_have_too_is_left_to_them_whoever_attaches_just_now),
         T(what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s),
         T(what_a_fork_moves_is_told_where_it_can_be_seen),
+        T(what_is_queued_when_a_flow_is_shown_is_told),
         T(forks_that_follow_each_other_leave_the_port_with_the_kernel),
         T(a_closed_socket_lives_until_the_last_call_that_waits_has_left),
         T(closing_takes_everything_out_of_the_tables),
