@@ -123,7 +123,8 @@ start miser b "$sleeper" refuse "$IF_B" 3
 check "who has lost its queue pair asks a new vmad again and again" wait_for 5 log_has miser '^refused'
 before=$(ticks "${PID[hopeful]}")
 sleep 1
-check_num "and sleeps in between" $(($(ticks "${PID[hopeful]}") - before)) -lt 20
+# Of a hundred ticks of a spinning one; a busy host counts more for the same work.
+check_num "and sleeps in between" $(($(ticks "${PID[hopeful]}") - before)) -lt 50
 stop miser
 stop hopeful
 

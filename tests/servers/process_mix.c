@@ -1,10 +1,12 @@
 /*
  * process_mix - a server that gives its connections to other processes in every way there is, and its client.
  *
- *   process_mix serve ADDRESS PORT WORKERS     a TCP listener and a UDP socket on PORT; WORKERS forked processes
- * accept, too process_mix child BYTES                    what the server executes: serves so many bytes of its
- * descriptor 0 process_mix ask ADDRESS PORT SECONDS CLIENTS SEED [MODES]
- *                                              MODES: letters of `modes`, each of which is as likely as it is frequent
+ *   process_mix serve ADDRESS PORT WORKERS
+ *       a TCP listener and a UDP socket on PORT; WORKERS forked processes accept, too
+ *   process_mix child BYTES
+ *       what the server executes: serves so many bytes of its descriptor 0
+ *   process_mix ask ADDRESS PORT SECONDS CLIENTS SEED [MODES]
+ *       MODES: letters of `modes`, each of which is as likely as it is frequent
  *
  * A connection carries a request (struct request, host byte order: both ends are one machine) and `length` bytes, a
  * function of `seed` and the place; the server sends every byte back, changed. The request's mode says which process
@@ -116,8 +118,11 @@ static bool echo_bytes(int fd, uint64_t count)
 
 		if (got < 0 && errno == EINTR)
 			continue;
-		if (got <= 0)
+		if (got <= 0) {
+			fprintf(stderr, "process_mix %d: read of descriptor %d: %s, %llu bytes are missing\n", getpid(),
+			        fd, got < 0 ? strerror(errno) : "the end", (unsigned long long)count);
 			return false;
+		}
 		count -= (uint64_t)got;
 		for (ssize_t i = 0; i < got; i++)
 			buffer[i] = answer_of(buffer[i]);
@@ -126,8 +131,11 @@ static bool echo_bytes(int fd, uint64_t count)
 
 			if (put < 0 && errno == EINTR)
 				continue;
-			if (put < 0)
+			if (put < 0) {
+				fprintf(stderr, "process_mix %d: write to descriptor %d: %s\n", getpid(), fd,
+				        strerror(errno));
 				return false;
+			}
 			done += put;
 		}
 	}
@@ -139,6 +147,26 @@ static void serve_rest(int fd, uint64_t left)
 {
 	echo_bytes(fd, left);
 	shutdown(fd, SHUT_WR);
+	close(fd);
+}
+
+/*
+ * A worker may be killed as soon as it serves no connection: what its peer has not got by then ends with a process
+ * whose TCP is its own, so the connection is served until the peer has closed it.
+ */
+static void serve_in_worker(int fd, uint64_t left)
+{
+	char end;
+
+	if (!is_worker) {
+		serve_rest(fd, left);
+		return;
+	}
+	if (echo_bytes(fd, left)) {
+		shutdown(fd, SHUT_WR);
+		while (read(fd, &end, 1) < 0 && errno == EINTR)
+			;
+	}
 	close(fd);
 }
 
@@ -267,7 +295,7 @@ static void *serve_job(void *argument)
 		atomic_store(&leaving, is_worker);
 		/* fall through */
 	default:
-		serve_rest(job.fd, left);
+		serve_in_worker(job.fd, left);
 	}
 	atomic_fetch_sub(&connections, 1);
 	return NULL;
