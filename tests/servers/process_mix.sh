@@ -35,23 +35,24 @@ fi
 
 # WORKERS MODES: more of what one process does alone, or all alike.
 mix_of() {
-	local s="a server with $1 workers, $2" server_fds vmad_fds segments packets
-	serve mix "$WORK/process_mix" serve "$IP_B" 7777 "$1"
+	# A port of its own: the kernel's TIME_WAIT of the server before would take connections to it.
+	local s="a server with $1 workers, $2" port=$((7777 + $1)) server_fds vmad_fds segments packets
+	serve mix "$WORK/process_mix" serve "$IP_B" "$port" "$1"
 	check "$s: it starts" wait_for 20 log_has mix listening
+	sleep 1 # processes that have a listener by fork ask for it a second later
 	# First: where a connection was handed over the kernel keeps its TIME_WAIT, and takes the next one of the same ports.
 	segments=$(snmp b Tcp InSegs)
 	check "$s: two seconds of connections that stay where they are" \
-		client "$WORK/process_mix" ask "$IP_B" 7777 2 16 "$((MIX_SEED + 2000))" s
-	# Workers that became nobody are the kernel's: this vmad has not been told to admit that user.
-	[ -n "$kernel" ] || [ "$1" != 0 ] || check_num "$s: they are offloaded" $(($(snmp b Tcp InSegs) - segments)) -le 20
+		client "$WORK/process_mix" ask "$IP_B" "$port" 2 16 "$((MIX_SEED + 2000))" s
+	[ -n "$kernel" ] || check_num "$s: they are offloaded" $(($(snmp b Tcp InSegs) - segments)) -le 20
 	# What a process opens once is open after this.
-	check "$s: two seconds, to begin with" client "$WORK/process_mix" ask "$IP_B" 7777 2 16 "$((MIX_SEED + 1000))" "$2"
+	check "$s: two seconds, to begin with" client "$WORK/process_mix" ask "$IP_B" "$port" 2 16 "$((MIX_SEED + 1000))" "$2"
 	sleep 1
 	server_fds=$(fds "${PID[mix]}")
 	[ -n "$kernel" ] || vmad_fds=$(fds "${PID[vmad]}")
 	segments=$(snmp b Tcp InSegs) packets=$(if_counter b "$IF_B" rx_packets)
 	check "$s: for $MIX_SECONDS s each byte came back, nothing hung, no datagram was lost" in_ns a \
-		timeout -k 1 $((MIX_SECONDS + 60)) "$WORK/process_mix" ask "$IP_B" 7777 "$MIX_SECONDS" 16 "$MIX_SEED" "$2"
+		timeout -k 1 $((MIX_SECONDS + 60)) "$WORK/process_mix" ask "$IP_B" "$port" "$MIX_SECONDS" 16 "$MIX_SEED" "$2"
 	segments=$(($(snmp b Tcp InSegs) - segments)) packets=$(($(if_counter b "$IF_B" rx_packets) - packets))
 	note "$(tail -n 13 "$WORK/check.out")"
 	! grep -q '^process_mix' "$WORK/mix.log" || note "$(grep '^process_mix' "$WORK/mix.log" | tail -n 5)"

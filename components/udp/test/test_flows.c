@@ -526,6 +526,18 @@ static void rings_are_others(struct vma_watcher *watcher, uint64_t rings)
 	(void)rings;
 }
 
+/* One datagram is sent to fd, which is watched from before it is driven. */
+static void watch_and_send(int fd, const char *text)
+{
+	looker.sock = sock_of(fd);
+	looker.watcher = (struct vma_watcher){.ready = look_again, .rings = rings_are_others};
+	looker.found_queued = looker.found_moved = false;
+	bind_to(fd, "10.77.0.1", 0);
+	update(fd);
+	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), text);
+	assert_int_equal(vma_file_watch(&looker.sock->file, &looker.watcher), 0);
+}
+
 /* An epoll set asks a file for its readiness when it is told, and forgets it when the answer is nothing. */
 static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 {
@@ -533,12 +545,7 @@ static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	looker.sock = sock_of(fd);
-	looker.watcher = (struct vma_watcher){.ready = look_again, .rings = rings_are_others};
-	bind_to(fd, "10.77.0.1", 0);
-	update(fd);
-	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "queued");
-	assert_int_equal(vma_file_watch(&looker.sock->file, &looker.watcher), 0);
+	watch_and_send(fd, "queued");
 	pthread_mutex_lock(&looker.sock->file.lock);
 	udp_flows_pause(looker.sock);
 	pthread_mutex_unlock(&looker.sock->file.lock);
@@ -556,12 +563,7 @@ static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	looker.sock = sock_of(fd);
-	looker.watcher = (struct vma_watcher){.ready = look_again, .rings = rings_are_others};
-	bind_to(fd, "10.77.0.1", 0);
-	update(fd);
-	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "early");
-	assert_int_equal(vma_file_watch(&looker.sock->file, &looker.watcher), 0);
+	watch_and_send(fd, "early");
 	drive(fd);
 	assert_true(udp_has_datagram(atomic_load(&looker.sock->attachments)));
 	looker.found_queued = false;
