@@ -374,7 +374,7 @@ int members_wait(struct members *members, struct iomux_timeout *timeout, struct 
 		return found;
 	self->pass_rings = members->rings;
 	for (unsigned steps = 0; members->rings != 0 && iomux_drives_on(steps, driven, found > 0); steps++) {
-		driven = vma_rails_progress(members->rings);
+		driven = timeout->nsec != 0 ? vma_rails_progress(members->rings) : vma_rails_catch_up(members->rings);
 		found = look(members);
 		if (found < 0 || (found > 0 && is_complete(members)))
 			return found;

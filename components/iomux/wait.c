@@ -175,7 +175,7 @@ static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thr
 	n = collect(call, EPOLL_ASK_IF_READY);
 	if (n == 0 && rings != 0) {
 		for (unsigned steps = 0; iomux_drives_on(steps, driven, has(set)); steps++)
-			driven = vma_rails_progress(rings);
+			driven = timeout->nsec != 0 ? vma_rails_progress(rings) : vma_rails_catch_up(rings);
 		n = collect(call, EPOLL_ASK_IF_READY);
 	}
 	/* A handler that waits to run comes second to what is ready. */

@@ -176,6 +176,21 @@ bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ri
 	return drive_idle(side_of(ring, side), patience, timeout_ns);
 }
 
+/* The first step of `hold` may be that of the hold under way; so at the third a whole hold is over since the call. */
+bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns)
+{
+	const uint32_t first = atomic_load_explicit(&ring->rx.hold, memory_order_acquire);
+	struct vma_ring_patience patience = {0};
+	uint32_t holder;
+
+	while ((holder = atomic_load_explicit(&ring->rx.holder, memory_order_acquire)) != 0 &&
+	       atomic_load_explicit(&ring->rx.hold, memory_order_acquire) - first < 3) {
+		if (holder == drive_tid() || !drive_idle(&ring->rx, &patience, timeout_ns))
+			return false;
+	}
+	return true;
+}
+
 uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side)
 {
 	const struct drive *drive = side == VMA_RING_RX ? &ring->rx : &ring->tx;

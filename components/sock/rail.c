@@ -18,6 +18,8 @@
 #include "wait_priv.h"
 
 #define BITS 64
+#define CATCH_UP_TRIES 3
+#define CATCH_UP_NSEC 50000000
 
 struct vma_rail *_Atomic vma_rails[BITS];
 static pthread_mutex_t rails_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -319,7 +321,17 @@ void vma_rails_ask_slow(uint64_t rings)
 	}
 }
 
-static inline __attribute__((always_inline)) int progress(uint64_t rings, bool timers)
+/* For as long as a preempted thread may have to wait for a core. */
+static int __attribute__((cold, noinline)) drive_after_others(struct vma_thread *self, struct vma_ring *ring)
+{
+	int n = -EBUSY;
+
+	for (int tries = 0; n == -EBUSY && tries < CATCH_UP_TRIES && vma_ring_await(ring, CATCH_UP_NSEC); tries++)
+		n = drive(self, ring, true);
+	return n;
+}
+
+static inline __attribute__((always_inline)) int progress(uint64_t rings, bool timers, bool awaits)
 {
 	struct vma_thread *self = vma_thread_self();
 	int total = 0;
@@ -331,6 +343,8 @@ static inline __attribute__((always_inline)) int progress(uint64_t rings, bool t
 		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
 			int n = drive(self, rail->ring, timers);
 
+			if (awaits && __builtin_expect(n < 0, 0))
+				n = drive_after_others(self, rail->ring);
 			if (n < 0) {
 				busy = true;
 				continue;
@@ -350,7 +364,12 @@ static inline __attribute__((always_inline)) int progress(uint64_t rings, bool t
 
 int vma_rails_progress(uint64_t rings)
 {
-	return progress(rings, true);
+	return progress(rings, true, false);
+}
+
+int vma_rails_catch_up(uint64_t rings)
+{
+	return progress(rings, true, true);
 }
 
 void vma_rails_pass_slow(struct vma_thread *self)
@@ -361,5 +380,5 @@ void vma_rails_pass_slow(struct vma_thread *self)
 
 int rails_look(uint64_t rings)
 {
-	return progress(rings, false);
+	return progress(rings, false, false);
 }

@@ -258,7 +258,7 @@ static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *
 	for (unsigned steps = 0; rc == -EAGAIN && steps < VMA_RAILS_STEPS &&
 	                         atomic_load_explicit(&listener->n_queued, memory_order_acquire) == 0;
 	     steps++)
-		if (vma_rails_progress(stream_rings(&listener->file)) < VMA_RAILS_FULL)
+		if (vma_rails_catch_up(stream_rings(&listener->file)) < VMA_RAILS_FULL)
 			break;
 	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
 		rc = accept_ours(listener, addr, len, flags);

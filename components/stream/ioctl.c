@@ -34,11 +34,11 @@ static int of_connection(struct stream_sock *sock, const struct vma_tcp_conn *co
 
 	switch (request) {
 	case FIONREAD:
-		vma_rails_progress(stream_rings(&sock->file));
+		vma_rails_catch_up(stream_rings(&sock->file));
 		value = readable(sock, conn);
 		break;
 	case SIOCATMARK:
-		vma_rails_progress(stream_rings(&sock->file));
+		vma_rails_catch_up(stream_rings(&sock->file));
 		value = vma_tcp_rx_mark(conn) == 0;
 		break;
 	case SIOCOUTQ:

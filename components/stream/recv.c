@@ -184,6 +184,13 @@ static int go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblo
 	return r->done != 0 ? 1 : rc < 0 ? (int)rc : -EAGAIN;
 }
 
+static inline int drive(struct stream_sock *sock, bool nonblocking)
+{
+	const uint64_t rings = stream_rings(&sock->file);
+
+	return nonblocking ? vma_rails_catch_up(rings) : vma_rails_progress(rings);
+}
+
 /* Held by stream_stay. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
 static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 {
@@ -206,7 +213,7 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 			if (steps < (nonblocking ? VMA_RAILS_STEPS : 1)) {
 				if (steps++ == 0)
 					vma_flush_sends(vma_thread_self());
-				if (vma_rails_progress(stream_rings(&sock->file)) < VMA_RAILS_FULL)
+				if (drive(sock, nonblocking) < VMA_RAILS_FULL)
 					steps = VMA_RAILS_STEPS;
 				continue;
 			}
@@ -237,7 +244,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 
 	if (conn == NULL)
 		return -EINVAL;
-	vma_rails_progress(stream_rings(&sock->file));
+	vma_rails_catch_up(stream_rings(&sock->file));
 	stream_turn_take(&sock->reader);
 	rc = vma_tcp_rx_urgent(conn, &byte, (flags & MSG_PEEK) != 0);
 	stream_turn_give(&sock->reader);

@@ -12,7 +12,6 @@
  */
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -20,7 +19,7 @@
 
 #include "pieces.h"
 
-enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, CATCH_UP_TRIES = 20, AT_ONCE = 32768 };
+enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, AT_ONCE = 32768 };
 
 /* ---- the kernel's part ---- */
 
@@ -279,7 +278,7 @@ static int make_room(struct writing *w, bool *driven)
 		return 0; /* what has just been pushed has left: TCP_NOTSENT_LOWAT asks for no more */
 	if (!*driven) {
 		*driven = true;
-		vma_rails_progress(stream_rings(&w->sock->file));
+		vma_rails_catch_up(stream_rings(&w->sock->file));
 		return 0;
 	}
 	if (w->nonblocking) {
@@ -323,13 +322,6 @@ static ssize_t send_all(struct writing *w)
 	}
 }
 
-/* What has come is known, also if another thread takes it at this moment: a refusal is in before connect is back. */
-static void catch_up(struct stream_sock *sock)
-{
-	for (int i = 0; i < CATCH_UP_TRIES && vma_rails_progress(stream_rings(&sock->file)) == -EBUSY; i++)
-		sched_yield();
-}
-
 /* sk_stream_wait_connect */
 static ssize_t __attribute__((cold, noinline)) send_connected(struct writing *w)
 {
@@ -338,7 +330,7 @@ static ssize_t __attribute__((cold, noinline)) send_connected(struct writing *w)
 
 	if (!stays(w))
 		return -EBADF;
-	catch_up(sock);
+	vma_rails_catch_up(stream_rings(&sock->file)); /* a refusal that has come is known before connect is back */
 	if (stream_phase(sock) == STREAM_CONNECTING)
 		rc = w->nonblocking ? -EAGAIN : wait_until(sock, is_connected, &w->deadline_ns);
 	return rc == 0 ? send_all(w) : rc;

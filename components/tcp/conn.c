@@ -166,7 +166,7 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 
 /* ---- a turn's step ---- */
 
-static void take_path(struct vma_tcp_conn *conn)
+void tcp_conn_take_path(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp_path *path = atomic_exchange_explicit(&conn->path_wish, NULL, memory_order_acq_rel);
 
@@ -189,7 +189,7 @@ static void do_work(struct vma_tcp_conn *conn)
 	if (todo & TCP_WORK_UNUSED)
 		conn->is_unused = true;
 	if (todo & TCP_WORK_PATH)
-		take_path(conn);
+		tcp_conn_take_path(conn);
 	if (conn->is_over)
 		return;
 	if (todo & TCP_WORK_OPTIONS)

@@ -169,6 +169,7 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 	bool acquired = vma_ring_acquire(tcp->ring);
 
 	memset(info, 0, sizeof(*info));
+	tcp_conn_take_path(conn); /* told, but perhaps while somebody else had the flag */
 	tcp_take_time(tcp);
 	known->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
 	known->tcpi_snd_mss =

@@ -435,12 +435,14 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 
 /* ---- recv ---- */
 
-/* The last step was a full one, but had nothing for this socket. */
-static bool __attribute__((cold, noinline)) drive_on(const struct udp_attachments *all)
+/* The last step was a full one, but had nothing for this socket; or others drive: who waits for them later need not now. */
+static bool __attribute__((cold, noinline)) drive_on(const struct udp_sock *sock, const struct udp_attachments *all,
+                                                     int driven, int flags)
 {
-	for (unsigned steps = 1; steps < VMA_RAILS_STEPS && !udp_has_datagram(all); steps++)
-		if (vma_rails_progress(all->rings) < VMA_RAILS_FULL)
-			break;
+	if (driven == -EBUSY && (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)))
+		driven = vma_rails_catch_up(all->rings);
+	for (unsigned steps = 1; driven >= VMA_RAILS_FULL && steps < VMA_RAILS_STEPS && !udp_has_datagram(all); steps++)
+		driven = vma_rails_progress(all->rings);
 	return udp_has_datagram(all);
 }
 
@@ -458,10 +460,10 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	                     0))
 		return udp_recv_general(sock, fd, msg, flags);
 	if (!take(sock, all, false, &datagram)) {
-		const bool driven = vma_rails_progress(all->rings) >= VMA_RAILS_FULL;
+		const int driven = vma_rails_progress(all->rings);
 
 		if (!take(sock, all, false, &datagram) &&
-		    (!driven || !drive_on(all) || !take(sock, all, false, &datagram)))
+		    (driven == 0 || !drive_on(sock, all, driven, flags) || !take(sock, all, false, &datagram)))
 			return udp_recv_empty(sock, fd, msg, flags);
 	}
 	return finish(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);

@@ -95,6 +95,22 @@ static void test_metrics_of_the_route_are_kept(void **state)
 	app_free(app);
 }
 
+static void test_what_was_told_of_the_route_is_in_force_for_whoever_asks_next(void **state)
+{
+	struct vma_tcp_path path = path_to(0, 1500);
+	struct app *app = raw_connect();
+	struct vma_tcp_info info;
+
+	(void)state;
+	path.initcwnd = 17;
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(vma_tcp_set_path(app->conn, &path), 0);
+	vma_tcp_info(app->conn, &info);
+	vma_ring_release(side[0].ring);
+	assert_int_equal(info.known.tcpi_snd_cwnd, 17);
+	app_free(app);
+}
+
 static void test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent(void **state)
 {
 	struct app *app = raw_connect_wide();
@@ -625,6 +641,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_bytes_leave_in_full_segments_the_last_with_push),
         RAW_CASE(test_initial_window_is_ten_segments),
         RAW_CASE(test_metrics_of_the_route_are_kept),
+        RAW_CASE(test_what_was_told_of_the_route_is_in_force_for_whoever_asks_next),
         RAW_CASE(test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent),
         RAW_CASE(test_what_comes_while_another_sends_much_is_told_in_between),
         RAW_CASE(test_what_is_acknowledged_counts_as_what_will_come),

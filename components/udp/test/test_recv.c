@@ -313,6 +313,33 @@ static void test_bad_name_or_control_pointer(void **state)
 	munmap(page, 4096);
 }
 
+/* ---- another thread drives ---- */
+
+static _Atomic bool has_the_flag;
+
+static void *hold_the_flag(void *unused)
+{
+	assert_true(vma_ring_acquire(bed.rail->ring));
+	atomic_store(&has_the_flag, true);
+	usleep(20000);
+	vma_ring_release(bed.rail->ring);
+	return unused;
+}
+
+/* It may have been descheduled with the flag: what came before a call that does not wait is there all the same. */
+static void test_a_call_that_does_not_wait_finds_what_came_while_another_thread_drives(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	come("here");
+	atomic_store(&has_the_flag, false);
+	assert_int_equal(pthread_create(&thread, NULL, hold_the_flag, NULL), 0);
+	bed_wait_until(atomic_load(&has_the_flag));
+	assert_receives("here");
+	pthread_join(thread, NULL);
+}
+
 /* ---- who gets in ---- */
 
 static void test_connected_socket_hears_only_its_peer(void **state)
@@ -702,6 +729,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_bad_buffer_loses_the_datagram_but_not_in_a_peek),
         CASE(test_address_that_nobody_has_is_refused_before_anything_is_taken),
         CASE(test_bad_name_or_control_pointer),
+        CASE(test_a_call_that_does_not_wait_finds_what_came_while_another_thread_drives),
         CASE(test_connected_socket_hears_only_its_peer),
         CASE(test_what_lies_behind_what_is_others_is_found),
         CASE(test_groups_pass_their_filter_only),

@@ -182,6 +182,12 @@ struct vma_ring_patience {
 };
 bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_patience *patience,
                    uint64_t timeout_ns);
+/*
+ * Data path: until nobody has the receive flag, or it has changed hands often enough that a whole hold is over; at most
+ * timeout_ns for each. What another thread had in hand is then in its sinks. False: the time is over, a signal ended
+ * the sleep, or this thread has the flag itself (it is in a sink).
+ */
+bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns);
 /* The thread id of the one that drives this side, 0: nobody (or no longer). */
 uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side);
 
