@@ -479,7 +479,7 @@ uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn);
 void tcp_forgo_options(
         struct vma_tcp_conn *conn); /* the peer's SYN has been read: those that this side does not offer */
 void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
-void tcp_conn_take_path(struct vma_tcp_conn *conn); /* what was told, if anything; flag held */
+void tcp_conn_take_path(struct vma_tcp_conn *conn);   /* what was told, if anything; flag held */
 void tcp_conn_mss_update(struct vma_tcp_conn *conn);  /* from path, options, the peer's SYN */
 void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo);
 void tcp_close_fin(struct vma_tcp_conn *conn); /* everything is in segments: the FIN behind it */

@@ -435,11 +435,15 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 
 /* ---- recv ---- */
 
-/* The last step was a full one, but had nothing for this socket; or others drive: who waits for them later need not now. */
-static bool __attribute__((cold, noinline)) drive_on(const struct udp_sock *sock, const struct udp_attachments *all,
-                                                     int driven, int flags)
+/*
+ * Drives on if the last step was a full one but had nothing for this socket, or if another thread drives and this call
+ * does not wait for it later.
+ */
+static bool __attribute__((cold, noinline))
+drive_on(const struct udp_sock *sock, const struct udp_attachments *all, int driven, int flags)
 {
-	if (driven == -EBUSY && (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)))
+	if (driven == -EBUSY &&
+	    (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)))
 		driven = vma_rails_catch_up(all->rings);
 	for (unsigned steps = 1; driven >= VMA_RAILS_FULL && steps < VMA_RAILS_STEPS && !udp_has_datagram(all); steps++)
 		driven = vma_rails_progress(all->rings);

@@ -160,8 +160,8 @@ static inline void vma_rail_sent(struct vma_rail *rail)
 /* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
 int vma_rails_progress(uint64_t rings);
 /*
- * The same for a call that does not wait: a ring that another thread drives is driven once that drive has ended, as what
- * came before the call may be in the hands of a thread that was descheduled. -EBUSY: it still is.
+ * The same for a call that does not wait: a ring that another thread drives is driven once that drive has ended, as
+ * what came before the call may be in the hands of a thread that was descheduled. -EBUSY: it still is.
  */
 int vma_rails_catch_up(uint64_t rings);
 /*
