@@ -15,8 +15,10 @@
 #include "call.h"
 #include "more.h"
 
+/* The child will end or execute: what it calls for that is looked up here, once, and not in each child. */
 EXPORT(pid_t, fork, (void))
 {
+	more();
 	return vma_os.fork();
 }
 ALIAS(pid_t, __fork, fork, (void))

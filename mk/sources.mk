@@ -17,19 +17,21 @@ jemalloc_STAMP := $(if $(JEMALLOC_DIR),$(JEMALLOC_DIR)/configure,$(SOURCES)/jema
 # replaces one of libc (no pthread_create wrapper either: --disable-libdl), and its thread state is reached by a pthread
 # key (force_tls=0): 2.6 KB of thread-local storage would, with the few bytes of ours that must be of the initial-exec
 # model, be more than a library may have that dlopen loads. It registers no handlers for fork, and the end of a thread comes
-# to it through ours: components/sock/mem.c. One archive serves all variants; those of the sanitizers use
+# to it through ours: components/sock/mem.c. It starts with its first call: its constructor is taken out, which would cost
+# each program that is executed a hundred pages. One archive serves all variants; those of the sanitizers use
 # libc's malloc instead.
 JE_LIB := build/lib/libvma-je.a
 JE_BUILD := build/jemalloc
 JE_CONFIGURE := --with-jemalloc-prefix=vma_je_ --with-private-namespace=vma_je_ --without-export \
 	force_tls=0 je_cv_pthread_atfork=no --disable-libdl --disable-cxx --disable-shared --disable-doc
-$(call remember,$(JE_BUILD)/options,$(JEMALLOC_SRC) $(JE_CONFIGURE))
+JE_LEFT_OUT := -R .init_array -R .rela.init_array
+$(call remember,$(JE_BUILD)/options,$(JEMALLOC_SRC) $(JE_CONFIGURE) $(JE_LEFT_OUT))
 $(JE_LIB): $(jemalloc_STAMP) $(JE_BUILD)/options
 	$(call say,JE,$@)
 	$(Q)cd $(JE_BUILD) && rm -rf tree && mkdir tree && cd tree && \
 		{ CC=gcc CFLAGS='-O2 -g -fPIC -fvisibility=hidden -Dpthread_key_create=vma_je_key_create' $(abspath $(JEMALLOC_SRC))/configure $(JE_CONFIGURE) && \
 		$(MAKE) lib/libjemalloc_pic.a; } >../log 2>&1 || { tail -n 30 ../log; exit 1; }
-	$(Q)mkdir -p $(@D) && cp $(JE_BUILD)/tree/lib/libjemalloc_pic.a $@
+	$(Q)mkdir -p $(@D) && $(OBJCOPY) $(JE_LEFT_OUT) $(JE_BUILD)/tree/lib/libjemalloc_pic.a $@
 
 sources: $(lwip_STAMP) $(JE_LIB)
 .PHONY: sources

@@ -5,6 +5,7 @@
  * not run. A sanitizer's build uses libc's, or the sanitizer would see nothing.
  */
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,20 +84,38 @@ static void thread_ended(void *arg)
 	pthread_rwlock_unlock(&gate);
 }
 
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
+static bool handles_forks;
+
+static void handle_forks(void)
+{
+	handles_forks = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
+}
+
+/*
+ * When the library is loaded, and not when jemalloc starts: that is the first call here, during which another thread
+ * may fork. A constructor of another library may call before this one has run.
+ */
+static __attribute__((constructor)) void loaded(void)
+{
+	pthread_once(&forks_once, handle_forks);
+}
+
 /* What jemalloc calls for pthread_key_create, once, when it starts. */
 int vma_je_key_create(pthread_key_t *key, void (*end)(void *));
 int vma_je_key_create(pthread_key_t *key, void (*end)(void *))
 {
-	int rc = pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-
 	je_thread_ended = end;
-	return rc != 0 ? rc : pthread_key_create(key, thread_ended);
+	return pthread_key_create(key, thread_ended);
 }
 
 static void *alloc(size_t size, int flags)
 {
 	void *memory;
 
+	pthread_once(&forks_once, handle_forks);
+	if (!handles_forks)
+		return NULL;
 	pthread_rwlock_rdlock(&gate);
 	memory = vma_je_mallocx(size == 0 ? 1 : size, flags);
 	pthread_rwlock_unlock(&gate);
