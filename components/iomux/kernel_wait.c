@@ -30,8 +30,12 @@
 struct note {
 	_Alignas(64) _Atomic int fd; /* that it waits for, plus one; 0: none */
 };
-/* By the index of the thread; once made they stay. */
-static struct note *_Atomic notes[CHUNKS];
+/*
+ * By the index of the thread; once made they stay. Most processes have few threads, and a forked child need not
+ * allocate for its first wait.
+ */
+static struct note first_notes[NOTES];
+static struct note *_Atomic notes[CHUNKS] = {first_notes};
 
 static struct note *note_of(unsigned index)
 {
