@@ -415,7 +415,9 @@ static __always_inline void note_slot(volatile struct xdp_recents *line, __u64 h
 
 /*
  * A SYN goes to the slot that has got it before, if that slot still takes new connections, so that a repeated one finds
- * what the first has made. A slot without socket has just ended: its connections' segments go where new ones would.
+ * what the first has made. A slot without socket has just ended: its connections' segments go where new ones would. If
+ * that is the same slot, because the owner has not heard of its end yet, a SYN is the kernel's listener's. Any other
+ * segment is dropped and comes again: the kernel has no connection for it, and would answer with RST.
  */
 static __noinline int to_group(struct xdp_md *ctx, const struct xdp_flow_key *key, __u32 index, int begins)
 {
@@ -436,7 +438,7 @@ static __noinline int to_group(struct xdp_md *ctx, const struct xdp_flow_key *ke
 	slot = group->slot[bucket] & (XDP_FLOW_SLOTS - 1);
 	if (begins)
 		note_slot(line, hash, slot);
-	return to_slot(ctx, slot, XDP_PASS);
+	return to_slot(ctx, slot, begins ? XDP_PASS : XDP_DROP);
 }
 
 /* ---- all flows ---- */

@@ -20,10 +20,11 @@
 #include "segment.h"
 #include "timers.h"
 
-#define TRIES 16                       /* places that are looked at for a free one */
-#define ACK_NS (20 * TCP_NS_PER_MS)    /* until an ACK that waits for accept is thought of again */
-#define QUIET_NS (2 * TCP_NS_PER_S)    /* after a change of members, what is not known here may be known to another */
-#define STRANGER_NS (5 * TCP_NS_PER_S) /* between two segments of a peer who sends again and again */
+#define TRIES 16                        /* places that are looked at for a free one */
+#define ACK_NS (20 * TCP_NS_PER_MS)     /* until an ACK that waits for accept is thought of again */
+#define QUIET_NS (2 * TCP_NS_PER_S)     /* after a change of members, what is not known here may be known to another */
+#define UNTOLD_NS (150 * TCP_NS_PER_MS) /* so late a member may hear of a change; less than a peer's first timeout */
+#define STRANGER_NS (5 * TCP_NS_PER_S)  /* between two segments of a peer who sends again and again */
 
 void tcp_pending_init(struct vma_tcp *tcp)
 {
@@ -50,22 +51,34 @@ static uint32_t name_of(const struct vma_rx_info *info)
 	return name;
 }
 
+/* For how long nothing is answered to a peer whom no connection here knows. */
+static uint64_t quiet_ns(const struct vma_tcp *tcp)
+{
+	if (tcp->member == NULL)
+		return 0;
+	if (tcp->now_ns < atomic_load_explicit(&tcp->member->changed_ns, memory_order_relaxed) + QUIET_NS)
+		return QUIET_NS;
+	return is_shared(tcp) ? UNTOLD_NS : 0;
+}
+
 /*
- * Where workers come and go all the time some change is always recent, and a connection that is nobody's would never
- * hear so. With one hash for two peers one of them is answered sooner, or later.
+ * A process that dies has its connections' segments come here at once, and the owner of the device hears of its end a
+ * moment later: so the first segment of a stranger is never answered while others serve the listener, too. And where
+ * workers come and go all the time some change is always recent, and a connection that is nobody's would never hear so.
+ * With one hash for two peers one of them is answered sooner, or later.
  */
 bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
+	const uint64_t quiet = quiet_ns(tcp);
 	const uint32_t name = name_of(info);
 	struct tcp_stranger *stranger = &tcp->strangers[name % TCP_STRANGERS];
 
-	if (tcp->member == NULL ||
-	    tcp->now_ns >= atomic_load_explicit(&tcp->member->changed_ns, memory_order_relaxed) + QUIET_NS)
+	if (quiet == 0)
 		return false;
 	if (stranger->name != name || tcp->now_ns - stranger->last_ns > STRANGER_NS)
 		*stranger = (struct tcp_stranger){.first_ns = tcp->now_ns, .name = name};
 	stranger->last_ns = tcp->now_ns;
-	return tcp->now_ns - stranger->first_ns < QUIET_NS;
+	return tcp->now_ns - stranger->first_ns < quiet;
 }
 
 /* ---- entries ---- */

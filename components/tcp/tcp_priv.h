@@ -431,8 +431,9 @@ void *tcp_allocated_base(void *memory); /* what host.free has to be given for it
 /* ---- pending.c: driver, but for the end, which is any thread's ---- */
 
 void tcp_pending_init(struct vma_tcp *tcp);
-/* The listener's group has changed lately: a segment that no connection takes may be for one of another process's. It
- * is not answered, but where the same peer has sent such segments for longer than a change takes. */
+/* The listener has a group, which may have changed a moment ago: a segment that no connection takes may be for one of
+ * another process's. It is not answered, but where the same peer has sent such segments for longer than a change takes.
+ */
 bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info);
 void tcp_pending_begin(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
 bool tcp_pending_queue(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */

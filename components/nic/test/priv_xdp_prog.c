@@ -292,6 +292,11 @@ static void group_shares_and_remembers(void)
 	xdp_prog_note_recent(bed.prog, &moved, 1);
 	xdp_prog_clear_socket(bed.prog, 1, 0);
 	expect(&ack, 2, "a slot without socket");
+	memset(group->slot, 1, sizeof(group->slot));
+	expect(&ack, BED_NOWHERE, "the kernel would reset what is on its way to a slot that has just ended");
+	syn.source_port = 5999;
+	expect(&syn, BED_PASSED, "a SYN is the kernel's listener's then");
+	memset(group->slot, 2, sizeof(group->slot));
 	bed_must(xdp_prog_flow_fade(bed.prog, &listener, 0, 1) == 0, "fade");
 	syn.source_port = 5000;
 	expect(&syn, BED_PASSED, "a SYN, when it fades");

@@ -213,6 +213,27 @@ static void test_stray_segments_are_reset_at_last_while_the_group_changes_all_th
 	side[0].tcp->member = NULL;
 }
 
+/* Another worker may have died a moment ago, and nobody has been told yet. */
+static void test_stray_segments_of_a_group_are_reset_when_they_come_again(void **state)
+{
+	static struct vma_nic_member member = {.groups = 1};
+
+	(void)state;
+	open_listener(8);
+	run(3 * SEC);
+	raw.peer_port = htons(PORT);
+	side[0].tcp->member = &member;
+	raw_send(5, 77, TCP_ACK, "data", 4);
+	run(10 * MS);
+	raw_send(5, 77, TCP_ACK, "data", 4);
+	assert_int_equal(raw_unseen(), 0);
+	run(200 * MS);
+	raw_send(5, 77, TCP_ACK, "data", 4);
+	assert_int_equal(raw_unseen(), 1);
+	assert_true(raw_next()->flags & TCP_RST);
+	side[0].tcp->member = NULL;
+}
+
 static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
 {
 	(void)state;
@@ -445,6 +466,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_stray_segments_are_reset_but_not_resets),
         RAW_CASE(test_what_was_on_its_way_is_reset_once_and_again_later),
         RAW_CASE(test_stray_segments_are_reset_at_last_while_the_group_changes_all_the_time),
+        RAW_CASE(test_stray_segments_of_a_group_are_reset_when_they_come_again),
         RAW_CASE(test_wrong_ack_of_a_syn_ack_is_reset),
         RAW_CASE(test_reset_of_a_request_frees_its_place),
         RAW_CASE(test_deferred_accept_waits_for_data),
