@@ -44,7 +44,6 @@ static struct vma_buf *pop(struct vma_tcp_conn *conn)
 struct run {
 	struct segment s;
 	struct vma_buf *packets[MERGE_MAX];
-	uint8_t hdr_len[MERGE_MAX];
 	unsigned n;
 };
 
@@ -84,7 +83,6 @@ static void take_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
 		segment_parse(&next, arena, conn->burst);
 		if (!continues(run, &next))
 			return;
-		run->hdr_len[run->n] = next.hdr_len;
 		run->packets[run->n++] = pop(conn);
 		segment_absorb(&run->s, &next);
 	}
@@ -102,7 +100,7 @@ static struct pbuf *chain_run(struct vma_tcp_conn *conn, struct run *run)
 	struct pbuf *pieces[MERGE_MAX], *last;
 
 	for (unsigned i = 0; i < run->n; i++) {
-		pieces[i] = port_pbuf_of(conn->tcp, run->packets[i]);
+		pieces[i] = port_pbuf_of(conn->tcp, run->packets[i], run->s.header, i == 0 ? run->s.hdr_len : 0);
 		if (pieces[i] == NULL) {
 			TCP_COUNT(conn->tcp, no_memory, 1);
 			drop_run(conn, run, i);
@@ -110,8 +108,6 @@ static struct pbuf *chain_run(struct vma_tcp_conn *conn, struct run *run)
 				pbuf_free(pieces[--i]);
 			return NULL;
 		}
-		if (i > 0)
-			pbuf_remove_header(pieces[i], run->hdr_len[i]);
 	}
 	for (unsigned i = run->n - 1; i-- > 0;) {
 		for (last = pieces[i]; last->next != NULL; last = last->next)

@@ -208,6 +208,7 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_flow_key key = key_of(info);
 	struct vma_tcp_conn *conn = tcp_conn_new(tcp, &key, &listener->options);
+	struct segment syn;
 	struct pbuf *p;
 	uint8_t path_len;
 
@@ -221,8 +222,9 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	conn->flow.flags = VMA_FLOW_RING_ONLY;
 	add_half_open(listener, conn);
 	conn->attached = vma_ring_attach(tcp->ring, &conn->flow) == 0;
+	segment_parse(&syn, tcp->arena, packet);
 	lwip_enter(tcp, NULL);
-	p = conn->attached ? port_pbuf_of(tcp, packet) : NULL;
+	p = conn->attached ? port_pbuf_of(tcp, packet, syn.header, syn.hdr_len) : NULL;
 	lwip_leave();
 	if (p != NULL)
 		answer_syn(listener, conn, p);

@@ -35,9 +35,13 @@ _Static_assert(HEADER_AT % 4 == 0 && HEADER_AT + TCP_HLEN + 40 <= sizeof(((struc
                "room for a header with all its options");
 
 static const uint32_t kind_size[MEMORY_KINDS] = {
-        [MEMORY_PCB] = sizeof(struct tcp_pcb),         [MEMORY_LISTENER] = sizeof(struct tcp_pcb_listen),
-        [MEMORY_SEGMENT] = sizeof(struct tcp_seg),     [MEMORY_PBUF] = sizeof(struct pbuf),
-        [MEMORY_HEADER] = sizeof(struct header_block), [MEMORY_FRAME_PBUF] = 64,
+        [MEMORY_PCB] = sizeof(struct tcp_pcb),
+        [MEMORY_LISTENER] = sizeof(struct tcp_pcb_listen),
+        [MEMORY_SEGMENT] = sizeof(struct tcp_seg),
+        [MEMORY_PBUF] = sizeof(struct pbuf),
+        [MEMORY_HEADER] = sizeof(struct header_block),
+        [MEMORY_RX_DATA] = 64,
+        [MEMORY_RX_HEADER] = 128,
 };
 
 struct free_object {

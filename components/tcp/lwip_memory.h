@@ -18,8 +18,9 @@ enum memory_kind {
 	MEMORY_LISTENER,
 	MEMORY_SEGMENT,
 	MEMORY_PBUF,
-	MEMORY_HEADER,     /* pbufs that hold the headers of a segment to be sent */
-	MEMORY_FRAME_PBUF, /* pbufs of frames that have no room for them; 64 bytes */
+	MEMORY_HEADER,    /* pbufs that hold the headers of a segment to be sent */
+	MEMORY_RX_DATA,   /* pbufs of received data, which lies in a frame; 64 bytes */
+	MEMORY_RX_HEADER, /* pbufs of received headers, with the header; 128 bytes */
 	MEMORY_KINDS
 };
 void *memory_get(struct vma_tcp *tcp, enum memory_kind kind); /* NULL: none, counted */

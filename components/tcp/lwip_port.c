@@ -112,86 +112,104 @@ struct netif *netif_get_by_index(u8_t index)
 	return &port_netif;
 }
 
-/* ---- pbufs of received frames ---- */
+/* ---- pbufs of received packets ---- */
 
-/* In the frame itself, as close before its bytes as the alignment lets it. The buffer is found by arithmetic. */
-static void free_in_frame(struct pbuf *p)
-{
-	struct vma_bufarena *arena = lwip_at.tcp->arena;
-	size_t index = (size_t)((char *)p - arena->frames) >> arena->frame_shift;
-
-	vma_buf_put(arena, vma_buf_at(arena, (uint32_t)index));
-}
-
-/* Beside the frame. */
-struct beside {
+/*
+ * The frame lies in memory that other clients of the interface can write to. So what lwIP follows and believes is kept
+ * elsewhere: the pbufs, and the header in a pbuf of its own before the data.
+ */
+struct rx_data {
 	struct pbuf_custom pbuf; /* first: lwIP hands it back as a struct pbuf */
 	struct vma_buf *buf;
 };
-_Static_assert(sizeof(struct beside) <= 64, "MEMORY_FRAME_PBUF");
+_Static_assert(sizeof(struct rx_data) <= 64, "MEMORY_RX_DATA");
 
-static void free_beside(struct pbuf *p)
+struct rx_header {
+	struct pbuf_custom pbuf;
+	uint8_t bytes[60];
+};
+_Static_assert(sizeof(struct rx_header) <= 128, "MEMORY_RX_HEADER");
+
+static void free_rx_data(struct pbuf *p)
 {
-	struct beside *beside = (struct beside *)p;
-	struct vma_buf *buf = beside->buf;
+	struct vma_buf *buf = ((struct rx_data *)p)->buf;
 
-	memory_put(lwip_at.tcp, MEMORY_FRAME_PBUF, beside);
+	memory_put(lwip_at.tcp, MEMORY_RX_DATA, p);
 	vma_buf_put(lwip_at.tcp->arena, buf);
 }
 
-static struct pbuf_custom *room_for_pbuf(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off)
+static void free_rx_header(struct pbuf *p)
 {
-	char *frame = vma_buf_frame(tcp->arena, buf);
-	struct pbuf_custom *pbuf;
-	struct beside *beside;
-
-	if (off >= sizeof(*pbuf)) {
-		pbuf = (struct pbuf_custom *)(frame + ((off - sizeof(*pbuf)) & ~(_Alignof(struct pbuf_custom) - 1)));
-		pbuf->custom_free_function = free_in_frame;
-		return pbuf;
-	}
-	beside = memory_get(tcp, MEMORY_FRAME_PBUF);
-	if (!beside)
-		return NULL;
-	beside->buf = buf;
-	beside->pbuf.custom_free_function = free_beside;
-	return &beside->pbuf;
+	memory_put(lwip_at.tcp, MEMORY_RX_HEADER, p);
 }
 
-struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet)
+static struct pbuf *rx_header(struct vma_tcp *tcp, const uint8_t *header, uint8_t header_len)
 {
-	uint32_t left = (uint32_t)(packet->payload_off - packet->l4_off) + packet->payload_len;
-	uint32_t skip = packet->l4_off;
+	struct rx_header *h = memory_get(tcp, MEMORY_RX_HEADER);
+
+	if (h == NULL)
+		return NULL;
+	memcpy(h->bytes, header, header_len);
+	h->pbuf.custom_free_function = free_rx_header;
+	return pbuf_alloced_custom(PBUF_RAW, header_len, PBUF_REF, &h->pbuf, h->bytes, header_len);
+}
+
+static struct pbuf *rx_data(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t skip, uint32_t len)
+{
+	struct rx_data *data = memory_get(tcp, MEMORY_RX_DATA);
+
+	if (data == NULL)
+		return NULL;
+	data->buf = buf;
+	data->pbuf.custom_free_function = free_rx_data;
+	return pbuf_alloced_custom(PBUF_RAW, (u16_t)len, PBUF_REF, &data->pbuf, vma_buf_data(tcp->arena, buf) + skip,
+	                           (u16_t)len);
+}
+
+/* Of a packet that could not be had as a whole: the references of the buffers are not the pbufs' yet. */
+static void forget_pbufs(struct vma_tcp *tcp, struct pbuf *head)
+{
+	while (head != NULL) {
+		struct pbuf *p = head;
+
+		head = p->next;
+		memory_put(tcp,
+		           ((struct pbuf_custom *)p)->custom_free_function == free_rx_data ? MEMORY_RX_DATA
+		                                                                           : MEMORY_RX_HEADER,
+		           p);
+	}
+}
+
+struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uint8_t *header, uint8_t header_len)
+{
+	uint32_t left = packet->payload_len, skip = packet->payload_off;
 	struct vma_buf *buf, *next;
 	struct pbuf *head = NULL, **link = &head;
 
-	/* The references of the buffers are the pbufs' only when all of them have one. */
-	for (buf = packet; buf && left; buf = buf->next) {
+	if (header_len != 0) {
+		head = rx_header(tcp, header, header_len);
+		if (head == NULL)
+			return NULL;
+		head->tot_len = (u16_t)(header_len + left);
+		link = &head->next;
+	}
+	/* A first buffer that ends with the header has a pbuf without bytes. */
+	for (buf = packet; buf != NULL && left != 0; buf = buf->next) {
 		uint32_t len = buf->len - skip < left ? buf->len - skip : left;
-		uint32_t off = buf->data_off + skip;
-		struct pbuf_custom *pbuf = room_for_pbuf(tcp, buf, off);
 
-		if (!pbuf)
-			goto no_memory;
-		*link = pbuf_alloced_custom(PBUF_RAW, (u16_t)len, PBUF_REF, pbuf, vma_buf_frame(tcp->arena, buf) + off,
-		                            (u16_t)len);
+		*link = rx_data(tcp, buf, skip, len);
+		if (*link == NULL) {
+			forget_pbufs(tcp, head);
+			return NULL;
+		}
 		(*link)->tot_len = (u16_t)left;
 		link = &(*link)->next;
 		left -= len;
 		skip = 0;
 	}
-	for (; buf; buf = next) { /* padding only */
+	for (; buf != NULL; buf = next) { /* no data, or padding only */
 		next = buf->next;
 		vma_buf_put(tcp->arena, buf);
 	}
 	return head;
-no_memory:
-	while (head) {
-		struct pbuf *p = head;
-
-		head = p->next;
-		if (((struct pbuf_custom *)p)->custom_free_function == free_beside)
-			memory_put(tcp, MEMORY_FRAME_PBUF, p);
-	}
-	return NULL;
 }

@@ -55,11 +55,12 @@ uint32_t port_clock_ms(const struct vma_tcp *tcp);
 uint32_t port_clock_offset(const uint8_t secret[16]);
 
 /*
- * A pbuf for a received packet, from its TCP header to the end of its payload, a chain for a chain. Takes the packet's
- * reference, which pbuf_free gives back; NULL: no memory, and the packet remains the caller's. The pbuf lies in the
- * frame before the TCP header where there is room: the link and IP headers are overwritten. Within lwip_enter.
+ * Pbufs for a received packet: one for `header` (its TCP header as it was read, 20 to 60 bytes, copied), unless
+ * header_len is 0, and a chain for the payload, which stays in its frames. Takes the packet's reference, which
+ * pbuf_free gives back; NULL: no memory, and the packet remains the caller's. A packet without payload has ended with
+ * this call. Within lwip_enter.
  */
-struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet);
+struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uint8_t *header, uint8_t header_len);
 
 /*
  * Hooks in the adapted source, implemented by the files in brackets; driver.

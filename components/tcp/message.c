@@ -23,9 +23,18 @@ struct message {
 	bool push, stamped;
 };
 
-static inline uint16_t load16(const uint8_t *p)
+/* Others can write to the frame: each field is read once, and what the compiler keeps of it is in private memory. */
+typedef uint16_t __attribute__((aligned(1), may_alias)) unaligned16;
+typedef uint32_t __attribute__((aligned(1), may_alias)) unaligned32;
+
+static inline uint16_t load16_once(const uint8_t *p)
 {
-	return (uint16_t)(p[0] << 8 | p[1]);
+	return lwip_ntohs(*(const volatile unaligned16 *)p);
+}
+
+static inline uint32_t load32_once(const uint8_t *p)
+{
+	return lwip_ntohl(*(const volatile unaligned32 *)p);
 }
 
 /*
@@ -39,21 +48,25 @@ static inline bool read_message(const struct vma_tcp_conn *conn, struct message 
 	const bool stamped = conn->pcb->flags & TF_TIMESTAMP;
 	const uint32_t len = stamped ? STAMPED_LEN : TCP_HLEN;
 
+	uint32_t flags;
+
 	if (packet->user != NULL || packet->payload_len == 0 || packet->next != NULL)
 		return false;
-	if ((load16(hdr + 12) & ~(uint32_t)TCP_PSH) != (len / 4 << 12 | TCP_ACK) ||
-	    (stamped && segment_load32(hdr + TCP_HLEN) != SEGMENT_TS_WORD))
+	flags = load16_once(hdr + 12);
+	if ((uint32_t)(packet->payload_off - packet->l4_off) != len ||
+	    (flags & 0xfff & ~(uint32_t)TCP_PSH) != TCP_ACK ||
+	    (stamped && load32_once(hdr + TCP_HLEN) != SEGMENT_TS_WORD))
 		return false;
 	*m = (struct message){.data = hdr + len,
-	                      .seq = segment_load32(hdr + 4),
-	                      .ack = segment_load32(hdr + 8),
+	                      .seq = load32_once(hdr + 4),
+	                      .ack = load32_once(hdr + 8),
 	                      .len = packet->payload_len,
-	                      .window = load16(hdr + 14),
-	                      .push = hdr[13] & TCP_PSH,
+	                      .window = load16_once(hdr + 14),
+	                      .push = flags & TCP_PSH,
 	                      .stamped = stamped};
 	if (stamped) {
-		m->ts_val = segment_load32(hdr + TCP_HLEN + 4);
-		m->ts_ecr = segment_load32(hdr + TCP_HLEN + 8);
+		m->ts_val = load32_once(hdr + TCP_HLEN + 4);
+		m->ts_ecr = load32_once(hdr + TCP_HLEN + 8);
 	}
 	return true;
 }

@@ -131,7 +131,7 @@ static bool has_been_told(struct vma_tcp *tcp, const struct segment *s, const st
 	if (s->len == 0 || !(s->flags & TCP_ACK))
 		return false;
 	memcpy(told.addresses, ip + 12, sizeof(told.addresses));
-	memcpy(&told.ports, s->hdr, sizeof(told.ports));
+	memcpy(&told.ports, s->header, sizeof(told.ports));
 	place = &tcp->told[(told.ports ^ told.ports >> 16) % TCP_TOLD];
 	if (place->until_ns > tcp->now_ns && place->ack == told.ack && place->ports == told.ports &&
 	    memcmp(place->addresses, told.addresses, sizeof(told.addresses)) == 0)

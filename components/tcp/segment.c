@@ -5,7 +5,7 @@ enum { OPT_EOL = 0, OPT_NOP = 1, OPT_SACK = 5, OPT_TS = 8 };
 
 const uint8_t *segment_option(const struct segment *s, uint8_t kind)
 {
-	const uint8_t *p = segment_options(s), *end = (const uint8_t *)s->hdr + s->hdr_len;
+	const uint8_t *p = segment_options(s), *end = s->header + s->hdr_len;
 
 	while (p < end && *p != OPT_EOL) {
 		if (*p == OPT_NOP) {
@@ -59,11 +59,11 @@ uint8_t segment_byte(const struct segment *s, uint32_t at)
 void segment_drop_syn(struct segment *s, uint8_t scale)
 {
 	s->window = (uint16_t)(s->window >> scale);
-	s->hdr->wnd = lwip_htons(s->window);
+	s->hdr.wnd = lwip_htons(s->window);
 	s->seq++;
 	s->flags &= (uint8_t)~TCP_SYN;
-	s->hdr->seqno = lwip_htonl(s->seq);
-	TCPH_UNSET_FLAG(s->hdr, TCP_SYN);
+	s->hdr.seqno = lwip_htonl(s->seq);
+	TCPH_UNSET_FLAG(&s->hdr, TCP_SYN);
 }
 
 void segment_make_bare(struct segment *s, uint32_t rcv_nxt)
@@ -72,8 +72,8 @@ void segment_make_bare(struct segment *s, uint32_t rcv_nxt)
 	s->len = s->size = 0;
 	s->flags &= (uint8_t) ~(TCP_FIN | TCP_PSH | TCP_URG);
 	s->packet->payload_len = 0;
-	s->hdr->seqno = lwip_htonl(rcv_nxt);
-	TCPH_UNSET_FLAG(s->hdr, TCP_FIN | TCP_PSH | TCP_URG);
+	s->hdr.seqno = lwip_htonl(rcv_nxt);
+	TCPH_UNSET_FLAG(&s->hdr, TCP_FIN | TCP_PSH | TCP_URG);
 }
 
 /* The older time stamp stays, since it is that of what is acknowledged next (RFC 7323 4.3); its echo is the newest. */
@@ -87,12 +87,12 @@ void segment_absorb(struct segment *s, const struct segment *next)
 		s->window = next->window;
 		s->ts_ecr = next->ts_ecr;
 	}
-	s->hdr->ackno = lwip_htonl(s->ack);
-	s->hdr->wnd = lwip_htons(s->window);
+	s->hdr.ackno = lwip_htonl(s->ack);
+	s->hdr.wnd = lwip_htons(s->window);
 	if (s->has_ts) {
 		uint32_t be = lwip_htonl(s->ts_ecr);
 
 		memcpy(segment_options(s) + 8, &be, 4);
 	}
-	TCPH_SET_FLAG(s->hdr, next->flags);
+	TCPH_SET_FLAG(&s->hdr, next->flags);
 }

@@ -1,7 +1,9 @@
 /*
- * segment.h - a received segment's header as numbers, read from the packet before lwIP turns it into its own form.
+ * segment.h - a received segment's header: a private copy, and its fields as numbers.
  *
- * The ring has checked lengths and checksum (packet_check.h): the whole TCP header lies in the first buffer.
+ * The ring has checked lengths and checksum (packet_check.h): the whole TCP header lies in the first buffer. A frame
+ * lies in memory that other clients of the interface can write to at any time. So its header is read once, into the
+ * segment; the header's length is the one that the ring has found, whatever the frame says by now.
  */
 #ifndef VMA_TCP_SEGMENT_H
 #define VMA_TCP_SEGMENT_H
@@ -11,10 +13,15 @@
 #include "tcp_priv.h"
 #include "lwip_port.h"
 
+#define SEGMENT_HEADER_MAX 60
+
 struct segment {
 	struct vma_bufarena *arena;
 	struct vma_buf *packet; /* of several that were merged the first */
-	struct tcp_hdr *hdr;    /* in the packet */
+	union {
+		struct tcp_hdr hdr;
+		uint8_t header[SEGMENT_HEADER_MAX]; /* with its options */
+	};
 	uint32_t seq, ack, end; /* end: seq, and what the segment takes of the numbers */
 	uint32_t len;           /* bytes of data */
 	uint32_t size;          /* the data of one segment, of several that were merged */
@@ -36,7 +43,7 @@ static inline uint32_t segment_load32(const uint8_t *p)
 
 static inline uint8_t *segment_options(const struct segment *s)
 {
-	return (uint8_t *)s->hdr + TCP_HLEN;
+	return (uint8_t *)s->header + TCP_HLEN;
 }
 
 /* NOP, NOP, time stamps. */
@@ -50,17 +57,29 @@ const uint8_t *segment_option(const struct segment *s, uint8_t kind);
 unsigned segment_sacks(const struct segment *s, struct tcp_ack *ack);
 uint8_t segment_byte(const struct segment *s, uint32_t at); /* of the data */
 
+static inline void segment_copy_header(struct segment *s, const uint8_t *from)
+{
+	memcpy(s->header, from, TCP_HLEN);
+	if (s->hdr_len == TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT)
+		memcpy(s->header + TCP_HLEN, from + TCP_HLEN, LWIP_TCP_OPT_LEN_TS_OUT);
+	else if (s->hdr_len > TCP_HLEN)
+		memcpy(s->header + TCP_HLEN, from + TCP_HLEN, s->hdr_len - TCP_HLEN);
+	/* The compiler is not to read the frame again in place of the copy. */
+	__asm__ volatile("" : "+m"(s->header));
+	s->header[12] = (uint8_t)(s->hdr_len / 4 << 4);
+}
+
 static inline void segment_parse(struct segment *s, struct vma_bufarena *arena, struct vma_buf *packet)
 {
-	uint8_t *tcp = (uint8_t *)vma_buf_data(arena, packet) + packet->l4_off;
+	const uint8_t *tcp = s->header;
 	uint16_t window, urgent;
 
 	s->arena = arena;
 	s->packet = packet;
-	s->hdr = (struct tcp_hdr *)tcp;
+	s->hdr_len = (uint8_t)(packet->payload_off - packet->l4_off);
+	segment_copy_header(s, (const uint8_t *)vma_buf_data(arena, packet) + packet->l4_off);
 	s->seq = segment_load32(tcp + 4);
 	s->ack = segment_load32(tcp + 8);
-	s->hdr_len = (uint8_t)((tcp[12] >> 4) * 4);
 	s->flags = tcp[13] & 0x3f;
 	memcpy(&window, tcp + 14, 2);
 	memcpy(&urgent, tcp + 18, 2);
@@ -80,7 +99,7 @@ static inline void segment_parse(struct segment *s, struct vma_bufarena *arena, 
 	}
 }
 
-/* The SYN of a segment whose SYN is known already is taken off it, in the packet, too. Its window was not scaled, as
+/* The SYN of a segment whose SYN is known already is taken off it, in its header, too. Its window was not scaled, as
  * that of any SYN (RFC 7323 2.2); now it is. */
 void segment_drop_syn(struct segment *s, uint8_t scale);
 /* Only its acknowledgement and window are of interest: lwIP gets no data, and the number that it waits for. */

@@ -174,7 +174,7 @@ static struct vma_buf *write_syn(struct vma_tcp *tcp, const struct vma_buf *pack
 	l4 = frame + syn->l4_off;
 	memcpy(frame, from, syn->l4_off);
 	memset(l4, 0, VMA_PKT_TCP_LEN);
-	memcpy(l4, s->hdr, 4);
+	memcpy(l4, s->header, 4);
 	put32(l4 + 4, s->seq - 1);
 	l4[13] = TCP_SYN;
 	put16(l4 + 14, s->window); /* every later one says it anew */

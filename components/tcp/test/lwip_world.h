@@ -193,11 +193,17 @@ static inline void world_input(struct world *w, struct segment s)
 	        .ackno = htonl(s.ack),
 	        .wnd = htons(s.window ? s.window : 65535),
 	};
+	uint8_t header[60];
 	struct pbuf *p;
 
 	TCPH_HDRLEN_FLAGS_SET(&hdr, 5 + s.options_len / 4, s.flags);
-	p = port_pbuf_of(&w->tcp, world_packet(w, &hdr, s.options, s.options_len, s.payload,
-	                                       s.payload ? (uint32_t)strlen(s.payload) : 0));
+	memcpy(header, &hdr, sizeof(hdr));
+	if (s.options_len)
+		memcpy(header + sizeof(hdr), s.options, s.options_len);
+	p = port_pbuf_of(
+	        &w->tcp,
+	        world_packet(w, &hdr, s.options, s.options_len, s.payload, s.payload ? (uint32_t)strlen(s.payload) : 0),
+	        header, (uint8_t)(20 + s.options_len));
 	assert_non_null(p);
 	lwip_input(world_peer, world_local, p);
 }

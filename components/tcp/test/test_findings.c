@@ -153,12 +153,12 @@ static void test_last_bytes_wait_for_memory_in_time_wait(void **state)
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	raw_send(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_FIN_WAIT2);
-	pair_no_memory = true;
+	pair_no_bytes = true;
 	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){byte_at(0), byte_at(1)}, 2);
 	run(5 * MS);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	assert_false(vma_tcp_rx_eof(app->conn));
-	pair_no_memory = false;
+	pair_no_bytes = false;
 	run(5 * MS);
 	assert_int_equal(read_bytes(app, 10), 2);
 	assert_true(vma_tcp_rx_eof(app->conn));

@@ -239,40 +239,74 @@ static void free_pbuf(struct pbuf *p)
 	lwip_leave();
 }
 
+static const uint8_t some_header[20] = "the header's bytes..";
+
 static struct pbuf *pbuf_of(struct vma_buf *buf)
 {
 	struct pbuf *p;
 
 	lwip_enter(&w.tcp, NULL);
-	p = port_pbuf_of(&w.tcp, buf);
+	p = port_pbuf_of(&w.tcp, buf, some_header, sizeof(some_header));
 	lwip_leave();
 	return p;
 }
 
-static bool is_in_frame(const struct vma_buf *buf, const struct pbuf *p)
+static bool is_in_a_frame(const void *at)
 {
-	const char *frame = vma_buf_frame(w.arena, buf);
-
-	return (const char *)p >= frame && (const char *)p < frame + 2048;
+	return (const char *)at >= w.arena->frames && (const char *)at < w.arena->frames + WORLD_BUFS * 2048;
 }
 
-static void test_pbuf_lies_in_the_frame_before_the_tcp_header(void **state)
+static void test_what_lwip_follows_lies_in_no_frame(void **state)
 {
-	(void)state;
-	for (uint32_t headroom = 0; headroom < 20; headroom++) { /* 0: 34 bytes of headers alone are room enough */
-		struct vma_buf *buf = plain_packet(headroom, "payload");
-		struct pbuf *p = pbuf_of(buf);
+	struct vma_buf *buf = plain_packet(64, "payload");
+	char *frame = vma_buf_frame(w.arena, buf);
+	struct pbuf *p = pbuf_of(buf);
 
-		assert_true(is_in_frame(buf, p));
-		assert_int_equal((uintptr_t)p % _Alignof(struct pbuf_custom), 0);
-		assert_true((char *)p + sizeof(struct pbuf_custom) <= (char *)p->payload);
-		assert_ptr_equal(p->payload, vma_buf_data(w.arena, buf) + 34);
-		assert_int_equal(p->len, 27);
-		assert_int_equal(p->tot_len, 27);
-		assert_memory_equal((char *)p->payload + 20, "payload", 7);
-		assert_int_equal(port_memory_in_use(&w.tcp), 0);
-		free_pbuf(p);
-	}
+	(void)state;
+	assert_true(is_in_a_frame(frame));
+	assert_int_equal(p->len, 20);
+	assert_int_equal(p->tot_len, 27);
+	assert_false(is_in_a_frame(p) || is_in_a_frame(p->payload) || is_in_a_frame(p->next));
+	assert_ptr_equal(p->next->payload, vma_buf_data(w.arena, buf) + 54);
+	assert_memory_equal(p->next->payload, "payload", 7);
+	/* Another client of the interface does what it likes. */
+	memset(frame, 0xff, 2048);
+	assert_memory_equal(p->payload, some_header, 20);
+	assert_int_equal(p->next->len, 7);
+	free_pbuf(p);
+	assert_int_equal(port_memory_in_use(&w.tcp), 0);
+	world_frames_are_back(&w);
+}
+
+static void test_a_segment_without_data_keeps_no_frame(void **state)
+{
+	struct pbuf *p = pbuf_of(plain_packet(8, ""));
+
+	(void)state;
+	world_frames_are_back(&w);
+	assert_int_equal(p->tot_len, 20);
+	assert_null(p->next);
+	free_pbuf(p);
+	assert_int_equal(port_memory_in_use(&w.tcp), 0);
+}
+
+static void test_a_first_buffer_may_end_with_the_header(void **state)
+{
+	struct vma_buf *first = plain_packet(8, ""), *second;
+	struct pbuf *p;
+
+	(void)state;
+	assert_int_equal(vma_bufpool_get(w.pool, &second, 1), 1);
+	second->data_off = 8;
+	second->len = 4;
+	memcpy(vma_buf_data(w.arena, second), "data", 4);
+	first->next = second;
+	first->payload_len = 4;
+	first->packet_len = first->len + 4;
+	p = pbuf_of(first);
+	assert_int_equal(p->tot_len, 24);
+	assert_int_equal(pbuf_memcmp(p, 20, "data", 4), 0);
+	free_pbuf(p);
 	world_frames_are_back(&w);
 }
 
@@ -286,7 +320,8 @@ static void test_padding_behind_the_segment_is_left_out(void **state)
 	buf->payload_len = 3;
 	p = pbuf_of(buf);
 	assert_int_equal(p->tot_len, 23);
-	assert_int_equal(p->len, 23);
+	assert_int_equal(p->next->len, 3);
+	assert_null(p->next->next);
 	free_pbuf(p);
 }
 
@@ -308,33 +343,21 @@ static struct vma_buf *packet_of_three(uint32_t data_off, uint32_t pad)
 	return first;
 }
 
-static void chain_is_whole(uint32_t data_off)
+static void test_a_packet_of_several_buffers_is_a_chain(void **state)
 {
-	struct pbuf *p = pbuf_of(packet_of_three(data_off, 4));
+	struct pbuf *p = pbuf_of(packet_of_three(64, 4));
 	char bytes[64];
 
+	(void)state;
 	assert_int_equal(p->tot_len, 33);
-	assert_int_equal(p->next->tot_len, 10);
-	assert_int_equal(p->next->next->tot_len, 5);
+	assert_int_equal(p->next->tot_len, 13);
+	assert_int_equal(p->next->next->tot_len, 10);
+	assert_int_equal(p->next->next->next->tot_len, 5);
 	assert_int_equal(pbuf_copy_partial(p, bytes, sizeof(bytes), 20), 13);
 	assert_memory_equal(bytes, "one-two-three", 13);
 	free_pbuf(p);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
 	world_frames_are_back(&w);
-}
-
-static void test_a_packet_of_several_buffers_is_a_chain(void **state)
-{
-	(void)state;
-	chain_is_whole(64);
-}
-
-static void test_a_buffer_without_room_has_its_pbuf_beside_it(void **state)
-{
-	(void)state;
-	chain_is_whole(0);
-	chain_is_whole(31);
-	chain_is_whole(32);
 }
 
 static void test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once(void **state)
@@ -346,7 +369,7 @@ static void test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once(v
 	packet->payload_len = 8;
 	p = pbuf_of(packet);
 	assert_int_equal(p->tot_len, 28);
-	assert_null(p->next->next);
+	assert_null(p->next->next->next);
 	free_pbuf(p);
 	world_frames_are_back(&w);
 }
@@ -361,9 +384,9 @@ static void test_without_memory_for_a_pbuf_the_packet_remains_the_callers(void *
 {
 	(void)state;
 	w.tcp.host.alloc = some_allocs;
-	for (allocs_left = 0; allocs_left < 2;) {
+	for (allocs_left = 0; allocs_left < 4;) { /* a header's, and three buffers' */
 		size_t left = allocs_left;
-		struct vma_buf *packet = packet_of_three(0, 0); /* the second and the third have no room */
+		struct vma_buf *packet = packet_of_three(0, 0);
 		struct pbuf *p = pbuf_of(packet);
 
 		assert_null(p);
@@ -612,10 +635,11 @@ static const struct CMUnitTest tests[] = {
         TEST(test_a_segment_reaches_the_connection_entered_and_no_other),
         TEST(test_the_hook_drops_what_it_refuses),
         TEST(test_a_connection_goes_on_in_another_thread),
-        TEST(test_pbuf_lies_in_the_frame_before_the_tcp_header),
+        TEST(test_what_lwip_follows_lies_in_no_frame),
+        TEST(test_a_segment_without_data_keeps_no_frame),
+        TEST(test_a_first_buffer_may_end_with_the_header),
         TEST(test_padding_behind_the_segment_is_left_out),
         TEST(test_a_packet_of_several_buffers_is_a_chain),
-        TEST(test_a_buffer_without_room_has_its_pbuf_beside_it),
         TEST(test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once),
         TEST(test_without_memory_for_a_pbuf_the_packet_remains_the_callers),
         TEST(test_out_of_order_segments_keep_their_frames_until_the_hole_is_filled),
