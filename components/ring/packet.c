@@ -13,12 +13,21 @@ enum {
 	LONGEST = 65535 + VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN + 64, /* an IPv4 packet with some padding */
 };
 
+/*
+ * A frame lies in memory that other clients of the interface can write to at any time. So what a length or a verdict
+ * comes from is read once: the compiler keeps what it has read, and does not look again.
+ */
+typedef uint16_t __attribute__((aligned(1), may_alias)) unaligned16;
+typedef uint32_t __attribute__((aligned(1), may_alias)) unaligned32;
+
+static inline uint8_t load8(const uint8_t *p)
+{
+	return *(const volatile uint8_t *)p;
+}
+
 static inline uint16_t load16(const uint8_t *p)
 {
-	uint16_t w;
-
-	memcpy(&w, p, 2);
-	return w;
+	return *(const volatile unaligned16 *)p;
 }
 
 /*
@@ -32,10 +41,7 @@ static inline bool sum_is_right(uint64_t sum)
 
 static inline uint32_t load32(const uint8_t *p)
 {
-	uint32_t w;
-
-	memcpy(&w, p, 4);
-	return w;
+	return *(const volatile unaligned32 *)p;
 }
 
 /* Headers that the packet has, but not in its first buffer, are the NIC's or the sender's mischief. */
@@ -105,6 +111,7 @@ static inline unsigned check_udp(const struct packet_rules *rules, struct vma_bu
                                  const uint8_t *l4, uint32_t l4_len)
 {
 	uint32_t udp_len;
+	uint16_t field;
 
 	if (l4_len < VMA_PKT_UDP_LEN)
 		return PACKET_DROP(l4_length);
@@ -113,8 +120,8 @@ static inline unsigned check_udp(const struct packet_rules *rules, struct vma_bu
 	udp_len = __builtin_bswap16(load16(l4 + 4));
 	if (udp_len < VMA_PKT_UDP_LEN || udp_len > l4_len)
 		return PACKET_DROP(l4_length);
-	/* 0: the sender computed none. */
-	if (load16(l4 + 6) != 0 && !l4_checksum_ok(rules, packet, info, l4, udp_len, load16(l4 + 6)))
+	field = load16(l4 + 6);
+	if (field != 0 && !l4_checksum_ok(rules, packet, info, l4, udp_len, field)) /* 0: the sender computed none */
 		return PACKET_DROP(l4_checksum);
 	packet->payload_off = packet->l4_off + VMA_PKT_UDP_LEN;
 	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_LEN);
@@ -131,7 +138,7 @@ static inline unsigned check_tcp(const struct packet_rules *rules, struct vma_bu
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_TCP_LEN)
 		return too_short(packet, packet->l4_off + VMA_PKT_TCP_LEN);
-	header_len = (l4[12] >> 4) * 4u;
+	header_len = (load8(l4 + 12) >> 4) * 4u;
 	if (header_len < VMA_PKT_TCP_LEN || header_len > l4_len)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + header_len)
@@ -158,11 +165,13 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
 {
 	const uint8_t *ip = frame + l3_off;
 	uint32_t header_len, total_len, packet_len = packet->next == NULL ? packet->len : packet->packet_len;
+	uint8_t version;
 
 	if (packet->len < l3_off + VMA_PKT_IP4_LEN)
 		return too_short(packet, l3_off + VMA_PKT_IP4_LEN);
-	header_len = (ip[0] & 15) * 4u;
-	if (ip[0] >> 4 != 4 || header_len < VMA_PKT_IP4_LEN)
+	version = load8(ip);
+	header_len = (version & 15) * 4u;
+	if (version >> 4 != 4 || header_len < VMA_PKT_IP4_LEN)
 		return PACKET_DROP(ip_version);
 	if (packet->len < l3_off + header_len)
 		return too_short(packet, l3_off + header_len);
@@ -278,7 +287,7 @@ static inline bool check_plain_tcp(const struct packet_rules *rules, struct vma_
 
 	if (PLAIN_IP + total_len > packet->len || total_len < VMA_PKT_IP4_LEN + VMA_PKT_TCP_LEN)
 		return false;
-	header_len = (frame[PLAIN_L4 + 12] >> 4) * 4u;
+	header_len = (load8(frame + PLAIN_L4 + 12) >> 4) * 4u;
 	if (header_len < VMA_PKT_TCP_LEN || header_len > l4_len || packet->flags & VMA_BUF_RX_L4_CSUM_BAD)
 		return false;
 	if (!plain_ip_right(rules, packet, frame, addresses) ||

@@ -24,9 +24,14 @@ struct piece {
 	bool is_last;
 };
 
+static uint8_t load8(const uint8_t *p)
+{
+	return *(const volatile uint8_t *)p;
+}
+
 static uint16_t load16(const uint8_t *p)
 {
-	return (uint16_t)(p[0] << 8 | p[1]);
+	return (uint16_t)(load8(p) << 8 | load8(p + 1));
 }
 
 static void store16(uint8_t *p, uint32_t value)
@@ -67,14 +72,14 @@ static bool read_piece(struct piece *piece, const struct vma_buf *packet, const 
 
 	if (packet->len < ip_off + VMA_PKT_IP4_LEN)
 		return false;
-	header_len = (ip[0] & 15) * 4u;
+	header_len = (load8(ip) & 15) * 4u;
 	total_len = load16(ip + 2);
 	bits = load16(ip + 6);
 	if (header_len < VMA_PKT_IP4_LEN || packet->len < ip_off + header_len || total_len <= header_len ||
 	    packet->packet_len < ip_off + total_len)
 		return false;
 	*piece = (struct piece){.id = load16(ip + 4),
-	                        .proto = ip[9],
+	                        .proto = load8(ip + 9),
 	                        .ip_off = ip_off,
 	                        .payload_off = ip_off + header_len,
 	                        .offset = (bits & OFFSET) * 8u,
