@@ -81,7 +81,8 @@ static __attribute__((cold)) void after_fork_child(void)
 	if (alive != NULL && !alive_is_wiped)
 		atomic_store_explicit(alive, 0, memory_order_relaxed);
 	alive = NULL; /* what the child opens itself gets a page of its own */
-	registry_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; /* without a call, which each child would bind anew */
+	registry_lock =
+	        (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; /* without a call, which each child would bind anew */
 }
 
 /*

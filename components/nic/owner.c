@@ -362,7 +362,7 @@ static void settle(struct xdp_owner *owner, uint32_t index)
 
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
 		xdp_shared_claim_rx(owner->shared, index, &slot->rx[queue]);
-		xdp_shared_settle_tx(owner->shared, index, queue,
+		xdp_shared_settle_tx(owner->shared, slot->tx_first, slot->tx_count, queue,
 		                     atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
 	}
 	close_sockets(owner, index);
@@ -379,7 +379,8 @@ static void drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
 		settle(owner, index);
 		slot->drain_since_ns = now;
 	}
-	if (xdp_shared_in_flight_count(owner->shared, index) > 0 && now - slot->drain_since_ns < IN_FLIGHT_NS)
+	if (xdp_shared_in_flight_among(owner->shared, slot->tx_first, slot->tx_count) > 0 &&
+	    now - slot->drain_since_ns < IN_FLIGHT_NS)
 		return;
 	owner_frames_ungrant(owner, index);
 	slot->state = SLOT_FREE;
@@ -436,14 +437,16 @@ static int next_of_the_living_ms(const struct xdp_owner *owner)
 {
 	if (owner->given_up != NULL)
 		return 0;
-	if (owner_frames_spare(owner))
+	if (owner_frames_spare(owner) || owner_locks_seen(owner))
 		return 10;
 	if (owner->groups > 0)
 		return (int)(OWNER_GROUPS_NS / 1000000);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			return 25;
-	return owner->flows + owner->wishes > 0 || owner_flows_linger(owner) ? (int)(FOREIGN_NS / 1000000) : -1;
+	return owner->flows + owner->wishes + owner->slots_used > 0 || owner_flows_linger(owner)
+	               ? (int)(FOREIGN_NS / 1000000)
+	               : -1;
 }
 
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)

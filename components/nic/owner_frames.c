@@ -21,6 +21,7 @@
 #define WINDOW_MOST (1u << 30)
 #define HUGE_BYTES (2u << 20)
 #define BURST 64
+#define LOCK_NS 100000000ull /* a lock is held for some dozen instructions, and while its holder is not on a core */
 
 static uint32_t floor_power_of_two(uint32_t n)
 {
@@ -186,13 +187,32 @@ static uint32_t surplus(const struct xdp_owner *owner, uint32_t queue)
 	return spares > owner->rx_free ? spares - owner->rx_free : 0;
 }
 
+static void put_spare(struct xdp_owner *owner, struct owner_queue *q, uint32_t frame)
+{
+	q->spare[q->spares++] = frame;
+	owner->is_spare[frame] = true;
+}
+
+/* The shared record is written anew first: a client may have taken the owner's name out of it. */
+static uint32_t fill_burst(struct xdp_owner *owner, uint32_t queue, const uint32_t *frames, uint32_t n)
+{
+	uint32_t taken;
+
+	for (uint32_t i = 0; i < n; i++)
+		xdp_shared_hold(&owner->driver[queue], frames[i]);
+	taken = xdp_shared_fill(&owner->driver[queue], frames, n);
+	for (uint32_t i = 0; i < taken; i++)
+		owner->is_spare[frames[i]] = false;
+	return taken;
+}
+
 static void fill_spares(struct xdp_owner *owner, uint32_t queue)
 {
 	struct owner_queue *q = &owner->queue[queue];
 
 	while (surplus(owner, queue) > 0) {
 		const uint32_t wanted = surplus(owner, queue), n = wanted < BURST ? wanted : BURST;
-		const uint32_t taken = xdp_shared_fill(&owner->driver[queue], q->spare + q->spares - n, n);
+		const uint32_t taken = fill_burst(owner, queue, q->spare + q->spares - n, n);
 
 		/* What was not taken are the last of the burst: close the gap. */
 		memmove(q->spare + q->spares - n, q->spare + q->spares - n + taken, (n - taken) * sizeof(*q->spare));
@@ -229,8 +249,7 @@ static int open_queue(struct xdp_owner *owner, uint32_t queue)
 	for (uint32_t i = 0; i < owner->rx_frames; i++) {
 		const uint32_t frame = queue * owner->queue_frames + i;
 
-		xdp_shared_hold(&owner->driver[queue], frame);
-		q->spare[q->spares++] = frame;
+		put_spare(owner, q, frame);
 	}
 	fill_spares(owner, queue);
 	return 0;
@@ -249,7 +268,8 @@ int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_
 	owner->rx_frames = clamp(owner->queue_frames / 8 * 5, 1, XDP_FILL_SIZE);
 	owner->rx_free = unpromised(owner);
 	owner->tx_used = calloc(owner->nframes / OWNER_TX_BLOCK, 1);
-	if (owner->tx_used == NULL)
+	owner->is_spare = calloc(owner->nframes, sizeof(*owner->is_spare));
+	if (owner->tx_used == NULL || owner->is_spare == NULL)
 		return -ENOMEM;
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
 		rc = open_queue(owner, queue);
@@ -271,6 +291,7 @@ void owner_frames_fini(struct xdp_owner *owner)
 		free(q->spare);
 	}
 	free(owner->tx_used);
+	free(owner->is_spare);
 	if (owner->shared != NULL)
 		munmap(owner->shared, owner->shared_bytes);
 	if (owner->shared_fd >= 0)
@@ -278,18 +299,20 @@ void owner_frames_fini(struct xdp_owner *owner)
 	close_memory(owner);
 }
 
+/* One pass. What the owner has itself is known from its own record, whatever the shared one says by now. */
 void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot)
 {
-	uint32_t frames[BURST], n;
+	uint32_t frames[BURST], n, at = 0;
 
-	while ((n = xdp_shared_seize(owner->shared, slot, frames, BURST)) > 0) {
+	while ((n = xdp_shared_seize(owner->shared, slot, &at, owner->nframes, frames, BURST)) > 0) {
 		for (uint32_t i = 0; i < n; i++) {
 			struct owner_queue *q = &owner->queue[frames[i] / owner->queue_frames];
 
 			/* Only receive frames can be held; a client that scribbled over the shared object gets no more.
 			 */
-			if (frames[i] % owner->queue_frames < owner->rx_frames && q->spares < owner->rx_frames)
-				q->spare[q->spares++] = frames[i];
+			if (frames[i] % owner->queue_frames < owner->rx_frames && q->spares < owner->rx_frames &&
+			    !owner->is_spare[frames[i]])
+				put_spare(owner, q, frames[i]);
 		}
 	}
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
@@ -304,9 +327,51 @@ bool owner_frames_spare(const struct xdp_owner *owner)
 	return false;
 }
 
+/* ---- locks that nobody holds ---- */
+
+/* Of a client that lives, or whose connection to the owner has ended while its process goes on. */
+static bool is_living(const struct xdp_owner *owner, uint32_t holder)
+{
+	return holder - 1 < XDP_SLOTS_MAX &&
+	       (owner->slot[holder - 1].state == SLOT_RENTED || owner->slot[holder - 1].state == SLOT_LEAVING);
+}
+
+/* Seen twice, LOCK_NS apart: see xdp_shared_free_lock. The owner's own number is nobody's between two of its calls. */
+static void look_at_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock which, uint64_t now)
+{
+	const struct xdp_shared_queue *shared = &owner->shared->queue[queue];
+	const uint32_t holder = xdp_load(which == XDP_LOCK_FILL ? &shared->fill.lock : &shared->comp.lock);
+	struct owner_lock *seen = &owner->queue[queue].lock[which];
+
+	if (holder == 0 || is_living(owner, holder)) {
+		seen->holder = 0;
+	} else if (seen->holder != holder) {
+		*seen = (struct owner_lock){.holder = holder, .since_ns = now};
+	} else if (now - seen->since_ns >= LOCK_NS && xdp_shared_free_lock(&owner->driver[queue], which, holder)) {
+		seen->holder = 0;
+		vma_log_once(VMA_LOG_WARN,
+		             "%s: a client has left a lock of device queue %u to a number that no client has (%u): it "
+		             "is free again",
+		             owner->name, queue, holder);
+	}
+}
+
+bool owner_locks_seen(const struct xdp_owner *owner)
+{
+	for (uint32_t queue = 0; queue < owner->queues; queue++)
+		for (unsigned which = 0; which < XDP_LOCKS; which++)
+			if (owner->queue[queue].lock[which].holder != 0)
+				return true;
+	return false;
+}
+
 void owner_frames_tick(struct xdp_owner *owner)
 {
+	const uint64_t now = owner_now_ns();
+
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
+		for (unsigned which = 0; which < XDP_LOCKS; which++)
+			look_at_lock(owner, queue, which, now);
 		xdp_shared_complete(&owner->driver[queue]);
 		fill_spares(owner, queue);
 	}

@@ -80,11 +80,18 @@ struct owner_move {
 	struct vma_pending pending;
 };
 
+/* A number that no client has, in a lock of the shared object; 0: the lock is free, or a client's. */
+struct owner_lock {
+	uint32_t holder;
+	uint64_t since_ns;
+};
+
 struct owner_queue {
 	int base_fd;
 	struct xdp_ring fill, comp;
 	uint32_t *spare; /* frames that the owner holds because the fill ring was taken at the time */
 	uint32_t spares;
+	struct owner_lock lock[XDP_LOCKS];
 };
 
 struct owner_flow {
@@ -166,6 +173,7 @@ struct xdp_owner {
 	uint32_t nframes, queue_frames, rx_frames; /* all; of one device queue; of these in the receive part */
 	uint32_t rx_free;                          /* receive frames not promised to a slot, per device queue */
 	uint8_t *tx_used;                          /* enum owner_block, one per block of the transmit parts */
+	bool *is_spare;                            /* for each frame: it is among the spares of its queue */
 	struct owner_queue queue[XDP_QUEUES_MAX];
 	struct xdp_driver driver[XDP_QUEUES_MAX];
 
@@ -219,6 +227,7 @@ void owner_frames_ungrant(struct xdp_owner *owner, uint32_t slot);
 void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot);
 /* Spare frames into the fill rings, as far as these can be had now; completions out of the kernel's rings. */
 void owner_frames_tick(struct xdp_owner *owner);
+bool owner_locks_seen(const struct xdp_owner *owner); /* one may be to be freed soon */
 bool owner_frames_spare(const struct xdp_owner *owner);
 
 /* ---- owner_flows.c ---- */

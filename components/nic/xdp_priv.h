@@ -179,18 +179,25 @@ void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t qu
  * queue, frees locks that it held, puts its slot's completions to rest. Then next_held walks the frames it held.
  */
 void xdp_shared_recover(struct xdp_driver *drivers, uint32_t queues, uint32_t slot);
-/* Takes up to n frames that `slot` still holds over to the owner (holder becomes OWNER). */
-unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n);
+/*
+ * Owner: a lock that `nobody` holds, a number of no living client, is free again, as after a death. False: it has
+ * another value now. A living client may have stored that number over the one of who holds the lock: so the owner waits
+ * until the number has stood there for longer than anybody needs the lock.
+ */
+enum xdp_lock { XDP_LOCK_FILL, XDP_LOCK_COMP, XDP_LOCKS };
+bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock which, uint32_t nobody);
+/* Takes up to n frames that `slot` still holds over to the owner (holder becomes OWNER), from *at on and below `end`;
+ * *at moves on, so that a living client which goes on writing there cannot keep the owner busy. */
+unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end, uint32_t *frames,
+                          unsigned n);
 /* Owner, for each RX ring of a dead client's sockets (out of the socket map by now): frames that lie in the ring become
  * held by `slot`, to be seized; the ring is left empty. */
 unsigned xdp_shared_claim_rx(struct xdp_shared *shared, uint32_t slot, struct xdp_ring *rx);
-/* Owner, for each TX ring of a dead client's sockets: frames marked in flight at an index that the kernel will never
- * take are not in flight. `taken`: the ring's consumer index if nobody will kick that socket any more, else its
- * producer index. Without this call such frames count as in flight for ever. */
-void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken);
-/* TX frames of `slot` whose completion has not come yet. */
-uint32_t xdp_shared_in_flight_count(const struct xdp_shared *shared, uint32_t slot);
-/* Of `count` frames, whoever rents them. */
+/* Owner, for each TX ring of a dead client's sockets: frames of its range marked in flight at an index that the kernel
+ * will never take are not in flight. `taken`: the ring's consumer index if nobody will kick that socket any more, else
+ * its producer index. Without this call such frames count as in flight for ever. */
+void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue, uint32_t taken);
+/* Of `count` TX frames those whose completion has not come yet. */
 uint32_t xdp_shared_in_flight_among(const struct xdp_shared *shared, uint32_t first, uint32_t count);
 
 /* ---- owner.c: the owner object; used in-process by nic_xdp.c and by the server of vmad ---- */

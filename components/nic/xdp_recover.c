@@ -3,11 +3,15 @@
  * was in the middle of, and finds the frames that it had. Here is the reading side of the arguments in xdp_shared.c.
  *
  * Nobody else writes what is written here: the locks are the dead client's until they are freed at the end, and so are
- * its held and rented frames.
+ * its held and rented frames. The owner goes by its own record of what it has set up; what it reads in the object
+ * bounds no loop and is no index without a bound of the program's own.
  */
 #include "xdp_shared.h"
 
-/* See xdp_shared_publish_fill. Ring entries that name a frame which was not the dead client's to fill are left out. */
+/*
+ * See xdp_shared_publish_fill. Ring entries that name a frame which was not the dead client's to fill are left out.
+ * Where it is not known who had the lock (XDP_HOLDER_NONE), frames that are still held stay with who holds them.
+ */
 static void recover_fill(struct xdp_driver *driver, uint16_t dead)
 {
 	struct xdp_shared *shared = driver->shared;
@@ -23,7 +27,7 @@ static void recover_fill(struct xdp_driver *driver, uint16_t dead)
 		const uint64_t addr = xdp_addr_at(ring, producer + i), f = xdp_frame_of(addr);
 		const uint16_t holder = f < XDP_FRAMES_MAX ? xdp_load(&shared->holder[f]) : XDP_HOLDER_NONE;
 
-		if (holder == dead || holder == XDP_HOLDER_FILL)
+		if ((holder == dead && dead != XDP_HOLDER_NONE) || holder == XDP_HOLDER_FILL)
 			ring->addrs[(producer + kept++) & ring->mask] = addr;
 	}
 	if (kept > 0)
@@ -87,11 +91,23 @@ unsigned xdp_shared_claim_rx(struct xdp_shared *shared, uint32_t slot, struct xd
 	return n;
 }
 
-void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken)
+bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock which, uint32_t nobody)
 {
-	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
+	struct xdp_shared_queue *queue = &driver->shared->queue[driver->queue];
+	_Atomic uint32_t *lock = which == XDP_LOCK_FILL ? &queue->fill.lock : &queue->comp.lock;
 
-	for (uint32_t f = range.first; f < range.end; f++) {
+	if (!atomic_compare_exchange_strong(lock, &nobody, XDP_HOLDER_OWNER))
+		return false;
+	if (which == XDP_LOCK_FILL)
+		recover_fill(driver, XDP_HOLDER_NONE);
+	else
+		recover_complete(driver);
+	return true;
+}
+
+void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue, uint32_t taken)
+{
+	for (uint32_t f = first; f < first + count && f < XDP_FRAMES_MAX; f++) {
 		const uint64_t state = xdp_load(&shared->state[f]);
 
 		if (xdp_is_in_flight(state, queue) && (int32_t)((uint32_t)(state & XDP_TX_INDEX_MASK) - taken) >= 0)
@@ -99,16 +115,16 @@ void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t que
 	}
 }
 
-unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n)
+unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end, uint32_t *frames,
+                          unsigned n)
 {
-	const uint32_t nframes = __atomic_load_n(&shared->nframes, __ATOMIC_RELAXED);
 	unsigned got = 0;
 
-	for (uint32_t f = 0; f < nframes && f < XDP_FRAMES_MAX && got < n; f++) {
-		if (xdp_load(&shared->holder[f]) != slot + 1)
+	for (; *at < end && *at < XDP_FRAMES_MAX && got < n; ++*at) {
+		if (xdp_load(&shared->holder[*at]) != slot + 1)
 			continue;
-		xdp_store(&shared->holder[f], XDP_HOLDER_OWNER);
-		frames[got++] = f;
+		xdp_store(&shared->holder[*at], XDP_HOLDER_OWNER);
+		frames[got++] = *at;
 	}
 	return got;
 }

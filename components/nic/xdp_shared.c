@@ -309,10 +309,3 @@ uint32_t xdp_shared_in_flight_among(const struct xdp_shared *shared, uint32_t fi
 		n += (xdp_load(&shared->state[f]) & XDP_TX_STATE_MASK) == XDP_TX_IN_FLIGHT;
 	return n;
 }
-
-uint32_t xdp_shared_in_flight_count(const struct xdp_shared *shared, uint32_t slot)
-{
-	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
-
-	return xdp_shared_in_flight_among(shared, range.first, range.end - range.first);
-}

@@ -84,7 +84,7 @@ static void assert_accounts(struct world *world)
 	if (world->errors != 0)
 		fail_msg("%u complaints, first: %s", world->errors, world->complaint);
 	for (uint32_t s = 0; s < W_SLOTS; s++)
-		assert_int_equal(xdp_shared_in_flight_count(&world->shared, s), 0);
+		assert_int_equal(world_in_flight(&world->shared, s), 0);
 }
 
 /* ---- four threads ---- */
@@ -173,7 +173,7 @@ static bool wait_until(struct world *world, bool (*condition)(struct world *, ui
 
 static bool nothing_in_flight(struct world *world, uint32_t slot)
 {
-	return xdp_shared_in_flight_count(&world->shared, slot) == 0;
+	return world_in_flight(&world->shared, slot) == 0;
 }
 
 static bool kernel_is_past(struct world *world, uint32_t round)
@@ -194,8 +194,7 @@ static pid_t replace(struct world *world, uint32_t slot, pid_t pid, uint64_t see
 	        wait_until(world, kernel_is_past, world->kernel_rounds + 1)); /* ... and no packet is under way to it */
 	owner_bury(world, slot);
 	if (!wait_until(world, nothing_in_flight, slot))
-		fail_msg("slot %u: %u frames in flight for ever", slot,
-		         xdp_shared_in_flight_count(&world->shared, slot));
+		fail_msg("slot %u: %u frames in flight for ever", slot, world_in_flight(&world->shared, slot));
 	world_rent(world, slot);
 	return start_process(world, slot, seed);
 }

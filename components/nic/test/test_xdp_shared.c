@@ -115,11 +115,11 @@ static void test_completions_find_their_slots_whoever_drains(void **state)
 
 	(void)state;
 	send_all(&clients[0], 0);
-	assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), W_TX_FRAMES);
+	assert_int_equal(world_in_flight(&world->shared, 0), W_TX_FRAMES);
 	assert_int_equal(xdp_shared_complete(&clients[3].driver[0]), W_TX_FRAMES);
 	send_all(&clients[2], 0);
 	assert_int_equal(xdp_shared_complete(&clients[3].driver[0]), W_TX_FRAMES);
-	assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), 0);
+	assert_int_equal(world_in_flight(&world->shared, 0), 0);
 	assert_int_equal(xdp_shared_returned(&world->shared, 1, frames, W_TX_FRAMES), 0);
 	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, 5), 5);
 	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, W_TX_FRAMES), W_TX_FRAMES - 5);
@@ -141,7 +141,7 @@ static void test_completion_of_what_is_not_in_flight_is_ignored(void **state)
 		comp->addrs[(*comp->producer)++ & comp->mask] = addrs[i] << XDP_FRAME_SHIFT;
 	assert_int_equal(xdp_shared_complete(&clients[0].driver[0]), 5);
 	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, 8), 0);
-	assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), 1);
+	assert_int_equal(world_in_flight(&world->shared, 0), 1);
 }
 
 static void test_hints_that_do_not_fit_are_not_missed(void **state)
@@ -170,7 +170,7 @@ static void test_garbage_in_shared_memory_is_survived(void **state)
 {
 	struct xdp_shared *shared = &world->shared;
 	uint64_t seed = 99;
-	uint32_t frames[64];
+	uint32_t frames[64], at;
 
 	(void)state;
 	for (int round = 0; round < 2000; round++) {
@@ -215,14 +215,54 @@ static void test_garbage_in_shared_memory_is_survived(void **state)
 			assert_int_equal(shared->queue[q].fill.lock, 0);
 			assert_int_equal(shared->queue[q].comp.lock, 0);
 			xdp_shared_claim_rx(shared, VICTIM, &clients[VICTIM].rx[q]);
-			xdp_shared_settle_tx(shared, VICTIM, q, (uint32_t)seed);
+			world_settle_tx(shared, VICTIM, q, (uint32_t)seed);
 			xdp_shared_complete(&clients[0].driver[q]);
 			xdp_shared_fill(&clients[0].driver[q], (const uint32_t[]){1, 2, 3}, 3);
 		}
-		xdp_shared_in_flight_count(shared, VICTIM);
+		world_in_flight(shared, VICTIM);
 		assert_in_range(xdp_shared_returned(shared, 0, frames, 64), 0, 64);
-		assert_in_range(xdp_shared_seize(shared, VICTIM, frames, 64), 0, 64);
+		at = 0;
+		assert_in_range(xdp_shared_seize(shared, VICTIM, &at, W_FRAMES, frames, 64), 0, 64);
+		assert_in_range(at, 0, W_FRAMES);
 	}
+}
+
+/* A living neighbour writes the dead client's name into frames behind the owner, again and again. */
+static void test_seizing_is_one_pass(void **state)
+{
+	uint32_t frames[4], at = 0;
+	unsigned n, total = 0;
+
+	(void)state;
+	world->shared.nframes = UINT32_MAX;
+	for (uint32_t f = 0; f < W_FRAMES; f++)
+		world->shared.holder[f] = VICTIM + 1;
+	while ((n = xdp_shared_seize(&world->shared, VICTIM, &at, W_FRAMES, frames, 4)) > 0) {
+		for (unsigned i = 0; i < n; i++) {
+			assert_in_range(frames[i], 0, W_FRAMES - 1);
+			world->shared.holder[frames[i]] = VICTIM + 1;
+		}
+		total += n;
+	}
+	assert_int_equal(total, W_FRAMES);
+}
+
+static void test_lock_that_nobody_holds_is_freed(void **state)
+{
+	struct xdp_shared_queue *queue = &world->shared.queue[0];
+
+	(void)state;
+	queue->fill.lock = 777;
+	queue->comp.lock = 778;
+	assert_int_equal(xdp_shared_fill(&clients[0].driver[0], (const uint32_t[]){1}, 1), 0);
+	assert_false(
+	        xdp_shared_free_lock(&clients[1].driver[0], XDP_LOCK_FILL, 778)); /* not the number that is there */
+	assert_int_equal(queue->fill.lock, 777);
+	assert_true(xdp_shared_free_lock(&clients[1].driver[0], XDP_LOCK_FILL, 777));
+	assert_true(xdp_shared_free_lock(&clients[1].driver[0], XDP_LOCK_COMP, 778));
+	assert_int_equal(queue->fill.lock, 0);
+	assert_int_equal(queue->comp.lock, 0);
+	assert_int_equal(xdp_shared_fill(&clients[0].driver[0], (const uint32_t[]){1}, 1), 1);
 }
 
 static void test_check_refuses_other_layouts(void **state)
@@ -245,10 +285,10 @@ static void test_what_was_never_sent_is_settled(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 6; i++)
 		xdp_shared_in_flight(&world->shared, first + i, i % 2, W_START + 8 + i); /* across the wrap */
-	xdp_shared_settle_tx(&world->shared, VICTIM, 0, W_START + 11);
-	assert_int_equal(xdp_shared_in_flight_count(&world->shared, VICTIM), 5); /* index 12 of queue 0 is gone */
-	xdp_shared_settle_tx(&world->shared, VICTIM, 1, W_START + 9);
-	assert_int_equal(xdp_shared_in_flight_count(&world->shared, VICTIM), 2);
+	world_settle_tx(&world->shared, VICTIM, 0, W_START + 11);
+	assert_int_equal(world_in_flight(&world->shared, VICTIM), 5); /* index 12 of queue 0 is gone */
+	world_settle_tx(&world->shared, VICTIM, 1, W_START + 9);
+	assert_int_equal(world_in_flight(&world->shared, VICTIM), 2);
 }
 
 /* ---- dying at every step ---- */
@@ -334,11 +374,11 @@ static bool one_life(uint64_t seed, long at, int meanwhile)
 	owner_fill(world);
 	others_run(30);
 	account();
-	for (int i = 0; i < 20000 && xdp_shared_in_flight_count(&world->shared, VICTIM) > 0; i++) {
+	for (int i = 0; i < 20000 && world_in_flight(&world->shared, VICTIM) > 0; i++) {
 		kernel_step(world);
 		owner_fill(world);
 	}
-	if (xdp_shared_in_flight_count(&world->shared, VICTIM) > 0)
+	if (world_in_flight(&world->shared, VICTIM) > 0)
 		complain(world, "in flight for ever", 0, VICTIM);
 	world_rent(world, VICTIM); /* somebody else takes the slot */
 	client_init(&clients[VICTIM], world, VICTIM, seed + 7);
@@ -407,7 +447,7 @@ static void test_frame_sent_again_is_not_completed_by_recovery(void **state)
 			assert_int_equal(frames[0], early);
 			xdp_shared_in_flight(&world->shared, early, 0, 8);
 			xdp_shared_recover(clients[0].driver, W_QUEUES, VICTIM);
-			assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), 1);
+			assert_int_equal(world_in_flight(&world->shared, 0), 1);
 		} else {
 			xdp_shared_recover(clients[0].driver, W_QUEUES, VICTIM);
 		}
@@ -431,13 +471,12 @@ static void test_frame_of_next_tenant_is_not_completed_by_recovery(void **state)
 		xdp_shared_in_flight(&world->shared, frame, 0, 0);
 		if (!dies_completing(at))
 			break;
-		if (xdp_shared_in_flight_count(&world->shared, 0) ==
-		    0) { /* tenant 0 may be buried before the drainer */
+		if (world_in_flight(&world->shared, 0) == 0) { /* tenant 0 may be buried before the drainer */
 			xdp_shared_recover(clients[2].driver, W_QUEUES, 0);
 			xdp_shared_rent(&world->shared, 0, frame, W_TX_FRAMES);
 			xdp_shared_in_flight(&world->shared, frame, 0, 0);
 			xdp_shared_recover(clients[2].driver, W_QUEUES, VICTIM);
-			assert_int_equal(xdp_shared_in_flight_count(&world->shared, 0), 1);
+			assert_int_equal(world_in_flight(&world->shared, 0), 1);
 			tried++;
 		}
 		xdp_shared_recover(clients[2].driver, W_QUEUES, VICTIM);
@@ -469,6 +508,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_completion_of_what_is_not_in_flight_is_ignored, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hints_that_do_not_fit_are_not_missed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_garbage_in_shared_memory_is_survived, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_seizing_is_one_pass, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lock_that_nobody_holds_is_freed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_check_refuses_other_layouts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_was_never_sent_is_settled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_random_steps_keep_the_accounts, setup, teardown),

@@ -359,6 +359,21 @@ static inline void world_destroy(struct world *world)
 	munmap(world, sizeof(*world));
 }
 
+/* TX frames of a slot, by the shared object, whose completion has not come yet. */
+static inline uint32_t world_in_flight(const struct xdp_shared *shared, uint32_t slot)
+{
+	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
+
+	return xdp_shared_in_flight_among(shared, range.first, range.end - range.first);
+}
+
+static inline void world_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken)
+{
+	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
+
+	xdp_shared_settle_tx(shared, range.first, range.end - range.first, queue, taken);
+}
+
 /* What the owner has goes into the fill rings, as far as they take it now. */
 static inline void owner_fill(struct world *world)
 {
@@ -381,7 +396,7 @@ static inline void owner_bury(struct world *world, uint32_t slot)
 {
 	struct xdp_ring fill[W_QUEUES], comp[W_QUEUES];
 	struct xdp_driver drivers[W_QUEUES];
-	uint32_t frames[7];
+	uint32_t frames[7], at = 0;
 	unsigned n;
 
 	drivers_init(world, drivers, fill, comp, XDP_HOLDER_OWNER);
@@ -394,10 +409,10 @@ static inline void owner_bury(struct world *world, uint32_t slot)
 		struct xdp_ring rx = ring_of(&world->rx[slot][q], W_RX), tx = ring_of(&world->tx[slot][q], W_TX);
 
 		xdp_shared_claim_rx(&world->shared, slot, &rx);
-		xdp_shared_settle_tx(&world->shared, slot, q, *tx.consumer);
+		world_settle_tx(&world->shared, slot, q, *tx.consumer);
 		*tx.producer = *tx.consumer;
 	}
-	while ((n = xdp_shared_seize(&world->shared, slot, frames, 7)) > 0) {
+	while ((n = xdp_shared_seize(&world->shared, slot, &at, W_FRAMES, frames, 7)) > 0) {
 		for (unsigned i = 0; i < n; i++) {
 			if (world->model[frames[i]] != 0 && world->model[frames[i]] != slot + 1)
 				complain(world, "seized from another", frames[i], world->model[frames[i]]);
