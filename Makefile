@@ -73,8 +73,12 @@ test-e2e: all
 test-servers: all build/deps-all.stamp
 	$(Q)TEST_TIMEOUT=900 T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/servers/*.sh
 
+# Clients of vmad that are hostile to their neighbours; root and namespaces.
+test-hostile: all
+	$(Q)T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/hostile/*.sh
+
 test-all:
-	+$(Q)mk/tally test test-servers
+	+$(Q)mk/tally test test-servers test-hostile
 
 # ---- fuzzing ----
 
@@ -120,6 +124,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all libs test test-san unit-test soak test-build test-e2e test-servers test-all fuzz fuzz-run lint format install deps clean distclean \
+.PHONY: all libs test test-san unit-test soak test-build test-e2e test-servers test-hostile test-all fuzz fuzz-run lint format install deps clean distclean \
 	show-build \
 	help test-programs

@@ -299,17 +299,33 @@ void owner_frames_fini(struct xdp_owner *owner)
 	close_memory(owner);
 }
 
-/* One pass. What the owner has itself is known from its own record, whatever the shared one says by now. */
+/* What a client can have by then: what it may hold (half as much again as its quota), and what lay in its rings. */
+static uint32_t most_held(const struct xdp_owner *owner, uint32_t slot)
+{
+	return 2 * owner->slot[slot].rx_quota + owner->queues * owner->slot[slot].rx_size + BURST;
+}
+
+/*
+ * One pass, or two. What the owner has itself is known from its own record, whatever the shared one says by now; and
+ * where the shared one says of a client that it has more than it can have, it is not believed at all. What the client
+ * really had is lost then until a new owner comes: frames that others have would be in two places.
+ */
 void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot)
 {
 	uint32_t frames[BURST], n, at = 0;
 
+	if (xdp_shared_held_by(owner->shared, slot, owner->nframes) > most_held(owner, slot)) {
+		vma_log_once(VMA_LOG_WARN,
+		             "%s: a client has written over the record of frames: those that slot %u had are lost "
+		             "until vmad is started anew",
+		             owner->name, slot);
+		return;
+	}
 	while ((n = xdp_shared_seize(owner->shared, slot, &at, owner->nframes, frames, BURST)) > 0) {
 		for (uint32_t i = 0; i < n; i++) {
 			struct owner_queue *q = &owner->queue[frames[i] / owner->queue_frames];
 
-			/* Only receive frames can be held; a client that scribbled over the shared object gets no more.
-			 */
+			/* Only receive frames can be held. */
 			if (frames[i] % owner->queue_frames < owner->rx_frames && q->spares < owner->rx_frames &&
 			    !owner->is_spare[frames[i]])
 				put_spare(owner, q, frames[i]);

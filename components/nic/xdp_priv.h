@@ -186,6 +186,8 @@ void xdp_shared_recover(struct xdp_driver *drivers, uint32_t queues, uint32_t sl
  */
 enum xdp_lock { XDP_LOCK_FILL, XDP_LOCK_COMP, XDP_LOCKS };
 bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock which, uint32_t nobody);
+/* How many frames below `end` the slot holds, as the record says. */
+uint32_t xdp_shared_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end);
 /* Takes up to n frames that `slot` still holds over to the owner (holder becomes OWNER), from *at on and below `end`;
  * *at moves on, so that a living client which goes on writing there cannot keep the owner busy. */
 unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end, uint32_t *frames,

@@ -115,6 +115,15 @@ void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t first, uint32_t co
 	}
 }
 
+uint32_t xdp_shared_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end)
+{
+	uint32_t n = 0;
+
+	for (uint32_t f = 0; f < end && f < XDP_FRAMES_MAX; f++)
+		n += xdp_load(&shared->holder[f]) == slot + 1;
+	return n;
+}
+
 unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end, uint32_t *frames,
                           unsigned n)
 {

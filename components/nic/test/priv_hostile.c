@@ -1,0 +1,149 @@
+/*
+ * priv_hostile - a client of vmad that writes where it should not, for tests/hostile/.
+ *
+ *   priv_hostile INTERFACE ATTACK [SECONDS]
+ *     frames      every byte of the packet memory, again and again: headers, and whatever else might lie there
+ *     records     the shared record of frames: sizes that are not, all frames this client's; then it is killed
+ *     dead        a forked client is killed, and this one writes that client's name into all frames, again and again
+ *     locks       a number that no client has into every lock; then it is killed
+ *     stay        the same, but it lives on
+ *
+ * It says "in" when it is a client, and "done" at the end, if it lives to see it.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/nic.h>
+#include <vma/nic_owner.h>
+
+#include "../nic_xdp.h"
+#include "../xdp_shared.h"
+
+static struct vma_bufarena *arena;
+static struct xdp_qp *qp;
+static uint64_t end_ms;
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void must(const char *what, int rc)
+{
+	if (rc >= 0)
+		return;
+	printf("%s: %s\n", what, strerror(-rc));
+	exit(2);
+}
+
+static void become_client(const char *interface)
+{
+	const struct vma_bufarena_attr arena_attr = {.capacity = 65536, .frame_size = 2048};
+	const struct vma_nic_qp_attr qp_attr = {.rx_wre = 64, .tx_wre = 64};
+	struct vma_nic_attr attr = {.owner = VMA_NIC_OWNER_VMAD};
+	struct vma_nic_qp *out;
+	struct vma_nic *nic;
+	char spec[64];
+
+	snprintf(spec, sizeof(spec), "xdp:%s", interface);
+	must("arena", vma_bufarena_create(&arena_attr, &arena));
+	attr.arena = arena;
+	must("open", vma_nic_open(spec, &attr, &nic));
+	must("queue pair", vma_nic_qp_create(nic, &qp_attr, &out));
+	qp = (struct xdp_qp *)out;
+}
+
+/* ---- attacks ---- */
+
+static void write_frames(void)
+{
+	char *at = arena->frames + ((size_t)qp->first << XDP_FRAME_SHIFT);
+	const size_t bytes = (size_t)qp->nframes << XDP_FRAME_SHIFT;
+
+	for (unsigned char byte = 0x41; now_ms() < end_ms; byte++)
+		memset(at, byte, bytes);
+}
+
+static void write_records(void)
+{
+	struct xdp_shared *shared = qp->shared;
+
+	shared->nframes = shared->queues = UINT32_MAX;
+	for (uint32_t f = 0; f < XDP_FRAMES_MAX; f++)
+		atomic_store(&shared->holder[f], (uint16_t)(qp->slot + 1));
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
+		atomic_store(&shared->slot[slot].tx_first, UINT32_MAX - slot);
+		atomic_store(&shared->slot[slot].tx_count, UINT32_MAX);
+	}
+	raise(SIGKILL);
+}
+
+static void name_the_dead(const char *interface)
+{
+	int ends[2];
+	uint32_t slot = 0;
+	pid_t pid;
+
+	if (pipe(ends) != 0)
+		exit(2);
+	pid = fork();
+	if (pid == 0) {
+		become_client(interface);
+		if (write(ends[1], &qp->slot, sizeof(qp->slot)) != sizeof(qp->slot))
+			_exit(2);
+		pause();
+	}
+	if (read(ends[0], &slot, sizeof(slot)) != sizeof(slot))
+		exit(2);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	while (now_ms() < end_ms)
+		for (uint32_t f = 0; f < XDP_FRAMES_MAX; f++)
+			atomic_store_explicit(&qp->shared->holder[f], (uint16_t)(slot + 1), memory_order_relaxed);
+}
+
+static void leave_locks(void)
+{
+	for (uint32_t queue = 0; queue < qp->queues; queue++) {
+		atomic_store(&qp->shared->queue[queue].fill.lock, 4711);
+		atomic_store(&qp->shared->queue[queue].comp.lock, XDP_HOLDER_OWNER);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const char *attack = argc > 2 ? argv[2] : "";
+
+	if (argc < 3)
+		return 2;
+	become_client(argv[1]);
+	puts("in");
+	fflush(stdout);
+	end_ms = now_ms() + (argc > 3 ? (uint64_t)atoi(argv[3]) * 1000 : 3000);
+	if (strcmp(attack, "frames") == 0) {
+		write_frames();
+	} else if (strcmp(attack, "records") == 0) {
+		write_records();
+	} else if (strcmp(attack, "dead") == 0) {
+		name_the_dead(argv[1]);
+	} else if (strcmp(attack, "locks") == 0) {
+		leave_locks();
+		raise(SIGKILL);
+	} else if (strcmp(attack, "stay") == 0) {
+		leave_locks();
+		while (now_ms() < end_ms)
+			usleep(10000);
+	} else {
+		return 2;
+	}
+	puts("done");
+	return 0;
+}
