@@ -472,8 +472,8 @@ unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, uns
 
 /*
  * The request for a checksum lies in the frame, where another client may have written over it: then the kernel refuses
- * the descriptor with EINVAL, and would do so for ever. Without the request it takes the packet, whose checksum is wrong
- * for the peer, who drops it. False: it is not that.
+ * the descriptor with EINVAL, and would do so for ever. Without the request it takes the packet, whose checksum is
+ * wrong for the peer, who drops it. False: it is not that.
  */
 static __attribute__((cold, noinline)) bool drop_request(struct xdp_ring *tx)
 {
