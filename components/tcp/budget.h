@@ -12,6 +12,12 @@
 
 #include "tcp_priv.h"
 
+/* Of what has come out of order, all connections of a stack together, and what the memory of a piece costs besides. */
+#define EARLY_MAX (16u << 20)
+#define EARLY_LITTLE 64 /* pieces */
+#define EARLY_OVERHEAD 256
+#define EARLY_STEPS 1024 /* pieces that are looked at, one after the other, for the place of another one */
+
 #define BUDGET_RCV_LEAST 4096 /* the kernel's tcp_rmem[0], and its least send buffer */
 #define BUDGET_SND_LEAST 4608
 

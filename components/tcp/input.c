@@ -94,6 +94,19 @@ static void drop_run(struct vma_tcp_conn *conn, struct run *run, unsigned from)
 		vma_buf_put_chain(conn->tcp->arena, run->packets[i]);
 }
 
+/* The same where the data is not in order: nobody knows for how long it is kept. */
+static struct pbuf *copy_run(struct vma_tcp_conn *conn, struct run *run)
+{
+	const struct segment *s = &run->s;
+	struct pbuf *p = port_pbuf_copied(conn->tcp, run->packets, run->n, s->len, s->header, s->hdr_len);
+
+	if (p == NULL) {
+		TCP_COUNT(conn->tcp, no_memory, 1);
+		drop_run(conn, run, 0);
+	}
+	return p;
+}
+
 /* One chain of all the data, behind one header. NULL: no memory, and the packets are gone. */
 static struct pbuf *chain_run(struct vma_tcp_conn *conn, struct run *run)
 {
@@ -264,17 +277,22 @@ static void follow(struct vma_tcp_conn *conn, const struct segment *s, const str
 		tcp_half_open_done(conn);
 }
 
-/* All of it waits behind a hole already. lwIP looks through the queue for what is not to be at its end, too. */
-static bool is_queued(const struct tcp_pcb *pcb, const struct segment *s)
+/*
+ * All of it waits behind a hole already. lwIP looks through the queue for what is not to be at its end, too; *steps: at
+ * how many pieces at least. (What a peer sends again comes from the front on, and all else belongs at the end.)
+ */
+static bool is_queued(const struct tcp_pcb *pcb, const struct segment *s, unsigned *steps)
 {
 	uint32_t reach = s->seq;
 
+	*steps = 0;
 	if (pcb->ooseq_last != NULL && TCP_SEQ_GT(s->seq, pcb->ooseq_last->tcphdr->seqno))
 		return false;
-	for (const struct tcp_seg *seg = pcb->ooseq; seg != NULL && TCP_SEQ_LEQ(seg->tcphdr->seqno, reach);
-	     seg = seg->next) {
+	for (const struct tcp_seg *seg = pcb->ooseq;
+	     seg != NULL && TCP_SEQ_LEQ(seg->tcphdr->seqno, reach) && *steps <= EARLY_STEPS; seg = seg->next) {
 		uint32_t end = seg->tcphdr->seqno + TCP_TCPLEN(seg);
 
+		++*steps;
 		reach = TCP_SEQ_GT(end, reach) ? end : reach;
 		if (TCP_SEQ_GEQ(reach, s->end))
 			return true;
@@ -300,7 +318,7 @@ static void take_duplicate(struct vma_tcp_conn *conn, struct run *run)
 	run->n = 1;
 }
 
-/* There is no memory for more than has come unread: only its acknowledgement is taken. Its data is said again. */
+/* There is no memory for more than is held already: only its acknowledgement is taken. Its data is said again. */
 static void refuse_data(struct vma_tcp_conn *conn, struct run *run)
 {
 	TCP_COUNT(conn->tcp, no_memory, 1);
@@ -318,10 +336,27 @@ static bool waits_for_memory(const struct vma_tcp_conn *conn)
 	return __builtin_expect(pcb->refused_data != NULL, 0) && (pcb->state == LAST_ACK || pcb->state == CLOSING);
 }
 
+/*
+ * Whether there is room for more data that is not in order. Peers decide how much of it there is, and in how small
+ * pieces; so all that is held of it, its overhead included, has a bound, and beyond half of that each connection may
+ * have a little only. Nor is one kept whose place is far behind the front and before the end.
+ */
+static bool may_keep_early(const struct vma_tcp_conn *conn, unsigned steps)
+{
+	const struct vma_tcp *tcp = conn->tcp;
+
+	if (steps > EARLY_STEPS)
+		return false;
+	return tcp->early_bytes < EARLY_MAX / 2 ||
+	       (tcp->early_bytes < EARLY_MAX && conn->pcb->ooseq_pbufs < EARLY_LITTLE);
+}
+
 static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct before *before)
 {
 	struct segment *s = &run->s;
 	bool has_data = s->len != 0 && conn->pcb->state != SYN_SENT; /* with a SYN it is not taken, nor by the kernel */
+	bool is_early = has_data && TCP_SEQ_GT(s->seq, conn->pcb->rcv_nxt), is_queued_already = false;
+	unsigned steps = 0;
 	struct pbuf *p;
 
 	if (has_data && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
@@ -330,14 +365,18 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 	} else if (has_data && budget_refuses(conn)) {
 		refuse_data(conn, run);
 		before->ack_now = true;
-	} else if (has_data && is_queued(conn->pcb, s)) {
+	} else if (has_data && is_queued(conn->pcb, s, &steps)) {
+		is_queued_already = true;
 		report_duplicate(conn, s);
+		before->ack_now = true;
+	} else if (is_early && !may_keep_early(conn, steps)) {
+		refuse_data(conn, run);
 		before->ack_now = true;
 	}
 	/* A bare FIN is taken even if the window is closed, as the kernel does. */
 	if (s->len == 0 && s->flags & TCP_FIN && s->seq == conn->pcb->rcv_nxt && conn->pcb->rcv_wnd == 0)
 		conn->pcb->rcv_wnd = 1;
-	p = chain_run(conn, run);
+	p = is_early && s->len != 0 && !is_queued_already ? copy_run(conn, run) : chain_run(conn, run);
 	if (p == NULL)
 		return;
 	if (s->flags & TCP_ACK)

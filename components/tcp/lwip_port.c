@@ -9,6 +9,7 @@
 #include "lwip_port.h"
 #include "siphash.h"
 #include "tcp_priv.h"
+#include "budget.h"
 
 __thread struct lwip_at lwip_at __attribute__((tls_model("initial-exec"), visibility("hidden")));
 LWIP_TLS struct netif port_netif;
@@ -164,6 +165,84 @@ static struct pbuf *rx_data(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t s
 	data->pbuf.custom_free_function = free_rx_data;
 	return pbuf_alloced_custom(PBUF_RAW, (u16_t)len, PBUF_REF, &data->pbuf, vma_buf_data(tcp->arena, buf) + skip,
 	                           (u16_t)len);
+}
+
+void port_copy_payload(const struct vma_bufarena *arena, struct vma_buf *const *packets, unsigned n,
+                       const struct iovec *spans)
+{
+	size_t filled = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		uint32_t skip = packets[i]->payload_off, left = packets[i]->payload_len;
+
+		for (const struct vma_buf *buf = packets[i]; left != 0; buf = buf->next) {
+			uint32_t here = buf->len - skip < left ? buf->len - skip : left;
+			const char *from = vma_buf_data(arena, buf) + skip;
+
+			left -= here;
+			skip = 0;
+			while (here != 0) {
+				size_t room = spans->iov_len - filled, take = here < room ? here : room;
+
+				memcpy((char *)spans->iov_base + filled, from, take);
+				filled += take;
+				from += take;
+				here -= (uint32_t)take;
+				if (filled == spans->iov_len) {
+					spans++;
+					filled = 0;
+				}
+			}
+		}
+	}
+}
+
+/* Data that is not in order yet: of its own memory, as much as it needs. A frame would be 2 KB for each byte. */
+struct rx_copy {
+	struct pbuf_custom pbuf;
+	uint32_t size;
+	uint8_t bytes[];
+};
+
+static void free_rx_copy(struct pbuf *p)
+{
+	struct vma_tcp *tcp = lwip_at.tcp;
+
+	tcp->early_bytes -= ((struct rx_copy *)p)->size;
+	tcp->host.free(p);
+}
+
+static struct pbuf *rx_copy(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len)
+{
+	const uint32_t size = (uint32_t)sizeof(struct rx_copy) + len;
+	struct rx_copy *copy = tcp->host.alloc_bytes(size);
+
+	if (copy == NULL)
+		return NULL;
+	copy->size = size + EARLY_OVERHEAD;
+	tcp->early_bytes += copy->size;
+	port_copy_payload(tcp->arena, packets, n, &(const struct iovec){copy->bytes, len});
+	copy->pbuf.custom_free_function = free_rx_copy;
+	return pbuf_alloced_custom(PBUF_RAW, (u16_t)len, PBUF_REF, &copy->pbuf, copy->bytes, (u16_t)len);
+}
+
+struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len,
+                              const uint8_t *header, uint8_t header_len)
+{
+	struct pbuf *head = rx_header(tcp, header, header_len), *data;
+
+	if (head == NULL)
+		return NULL;
+	data = rx_copy(tcp, packets, n, len);
+	if (data == NULL) {
+		memory_put(tcp, MEMORY_RX_HEADER, head);
+		return NULL;
+	}
+	head->next = data;
+	head->tot_len = (u16_t)(header_len + len);
+	for (unsigned i = 0; i < n; i++)
+		vma_buf_put_chain(tcp->arena, packets[i]);
+	return head;
 }
 
 /* Of a packet that could not be had as a whole: the references of the buffers are not the pbufs' yet. */

@@ -9,10 +9,13 @@
 #ifndef VMA_TCP_LWIP_PORT_H
 #define VMA_TCP_LWIP_PORT_H
 
+#include <sys/uio.h>
+
 #include <lwip/priv/tcp_priv.h>
 #include <lwip/pbuf.h>
 #include <lwip/tcp.h>
 
+struct vma_bufarena;
 struct vma_tcp;
 struct vma_tcp_conn;
 struct vma_buf;
@@ -54,6 +57,9 @@ void lwip_input(const void *src, const void *dst, struct pbuf *p);
 uint32_t port_clock_ms(const struct vma_tcp *tcp);
 uint32_t port_clock_offset(const uint8_t secret[16]);
 
+/* The payload of the packets, one after the other, into the spans; there is room. */
+void port_copy_payload(const struct vma_bufarena *arena, struct vma_buf *const *packets, unsigned n,
+                       const struct iovec *spans);
 /*
  * Pbufs for a received packet: one for `header` (its TCP header as it was read, 20 to 60 bytes, copied), unless
  * header_len is 0, and a chain for the payload, which stays in its frames. Takes the packet's reference, which
@@ -61,6 +67,10 @@ uint32_t port_clock_offset(const uint8_t secret[16]);
  * this call. Within lwip_enter.
  */
 struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uint8_t *header, uint8_t header_len);
+/* The same of n packets in a row that have `len` bytes, 65,475 at most, which are copied: no frame is kept. Counts in
+ * tcp->early_bytes until it is freed. NULL: no memory, and the packets remain the caller's. */
+struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len,
+                              const uint8_t *header, uint8_t header_len);
 
 /*
  * Hooks in the adapted source, implemented by the files in brackets; driver.

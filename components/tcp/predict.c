@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lwip_memory.h"
+#include "lwip_port.h"
 #include "predict.h"
 
 /* lwIP's own parser would find nothing else in it. */
@@ -34,37 +35,6 @@ static bool is_expected(const struct vma_tcp_conn *conn, const struct segment *s
 	return !atomic_load_explicit(&conn->shut_rd, memory_order_relaxed);
 }
 
-/* The payload of the packets, one after the other, into the spans; there is room. */
-static void copy_payload(const struct vma_bufarena *arena, struct vma_buf *const *packets, unsigned n,
-                         const struct iovec *spans)
-{
-	size_t filled = 0;
-
-	for (unsigned i = 0; i < n; i++) {
-		uint32_t skip = packets[i]->payload_off, left = packets[i]->payload_len;
-
-		for (const struct vma_buf *buf = packets[i]; left != 0; buf = buf->next) {
-			uint32_t here = buf->len - skip < left ? buf->len - skip : left;
-			const char *from = vma_buf_data(arena, buf) + skip;
-
-			left -= here;
-			skip = 0;
-			while (here != 0) {
-				size_t room = spans->iov_len - filled, take = here < room ? here : room;
-
-				memcpy((char *)spans->iov_base + filled, from, take);
-				filled += take;
-				from += take;
-				here -= (uint32_t)take;
-				if (filled == spans->iov_len) {
-					spans++;
-					filled = 0;
-				}
-			}
-		}
-	}
-}
-
 /* False: no memory; nothing has happened. */
 static bool take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets, unsigned n)
 {
@@ -76,7 +46,7 @@ static bool take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *
 		room += spans[i].iov_len;
 	if (room < len)
 		return false;
-	copy_payload(conn->tcp->arena, packets, n, spans);
+	port_copy_payload(conn->tcp->arena, packets, n, spans);
 	fifo_commit(&conn->rx, len);
 	conn->counts.bytes_in += len;
 	TCP_COUNT(conn->tcp, bytes_in, len);

@@ -346,6 +346,7 @@ struct vma_tcp {
 	struct vma_tcp_conn *dead;      /* freed at the end of the turn */
 	struct tcp_ack ack;             /* of the segment that is being processed */
 	struct tcp_port_memory *memory; /* lwip_port.c: freelists of lwIP's objects */
+	uint64_t early_bytes;           /* held of data that is not in order, of all connections; budget.h bounds it */
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
 	uint64_t syn_tokens_ns;

@@ -8,8 +8,8 @@
  *
  * The queue pcb->ooseq is sorted, and most segments belong at its end. pcb->ooseq_last is its last segment, or NULL: it
  * is set when a segment is put at the end, and cleared when that segment is freed. A queued segment knows its pcb, and
- * how many pbufs, one per frame, it came with (SEG_QUEUED); pcb->ooseq_pbufs is the sum. Used by the adapted tcp_in.c
- * and tcp.c, in the component and under lwIP's own unit tests; included behind lwIP's headers.
+ * how many pieces, pbufs with data, it came with (SEG_QUEUED); pcb->ooseq_pbufs is the sum. Used by the adapted
+ * tcp_in.c and tcp.c, in the component and under lwIP's own unit tests; included behind lwIP's headers.
  *
  * Threads, progress, memory: as lwIP. Example: test/test_lwip_queues.c.
  */
@@ -65,7 +65,7 @@ static inline bool queue_has_all(const struct tcp_seg *queued, u32_t seqno, u32_
 	return TCP_SEQ_LEQ(seqno + tcplen, queued->tcphdr->seqno + TCP_TCPLEN(queued));
 }
 
-/* A frame per 256 bytes of the window is more than segments of any usual size need. */
+/* A piece per 256 bytes of the window is more than segments of any usual size need. */
 static inline bool queue_is_full(const struct tcp_pcb *pcb)
 {
 	return pcb->ooseq_pbufs > 64 + pcb->rcv_wnd / 256;
@@ -77,6 +77,8 @@ static inline void queue_copied(struct tcp_seg *seg)
 	seg->marks = SEG_QUEUED;
 	seg->queue_pcb = tcp_input_pcb;
 	seg->queue_pbufs = pbuf_clen(seg->p);
+	if (seg->p->len == 0 && seg->queue_pbufs > 1)
+		seg->queue_pbufs--; /* that of the header */
 	seg->queue_pcb->ooseq_pbufs += seg->queue_pbufs;
 }
 

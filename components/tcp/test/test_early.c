@@ -1,0 +1,118 @@
+/* What has come out of order is held within bounds, and not in frames. */
+#include "raw.h"
+
+#include "../budget.h"
+
+static unsigned pieces_of(const struct app *app)
+{
+	return app->conn->pcb->ooseq_pbufs;
+}
+
+static bool is_in_a_frame(const void *at)
+{
+	return (const char *)at >= pair_arena->frames &&
+	       (const char *)at < pair_arena->frames + ((size_t)pair_arena->capacity << pair_arena->frame_shift);
+}
+
+/* Single bytes, each behind a hole of one: `n` of them from the second byte on. */
+static void send_every_other_byte(unsigned first, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		uint8_t byte = byte_at(1 + 2 * (first + i));
+
+		raw_send(2 + 2 * (first + i), 1, TCP_ACK, &byte, 1);
+	}
+}
+
+static void test_single_bytes_keep_no_frames(void **state)
+{
+	struct app *app = raw_connect_sack();
+
+	(void)state;
+	send_every_other_byte(0, 50);
+	assert_int_equal(pieces_of(app), 50);
+	assert_in_range(side[0].tcp->early_bytes, 50 * EARLY_OVERHEAD, 50 * (EARLY_OVERHEAD + 128));
+	for (const struct tcp_seg *seg = app->conn->pcb->ooseq; seg != NULL; seg = seg->next)
+		for (const struct pbuf *p = seg->p; p != NULL; p = p->next)
+			assert_false(is_in_a_frame(p) || is_in_a_frame(p->payload));
+	for (unsigned i = 0; i < 50; i++) {
+		uint8_t byte = byte_at(2 * i);
+
+		raw_send(1 + 2 * i, 1, TCP_ACK, &byte, 1);
+	}
+	assert_int_equal(read_bytes(app, 200), 100);
+	assert_int_equal(side[0].tcp->early_bytes, 0);
+	app_free(app);
+}
+
+static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **state)
+{
+	struct app *app = raw_connect_sack();
+
+	(void)state;
+	side[0].tcp->early_bytes += EARLY_MAX / 2; /* other connections' */
+	send_every_other_byte(0, 2 * EARLY_LITTLE);
+	assert_int_equal(pieces_of(app), EARLY_LITTLE);
+	side[0].tcp->early_bytes += EARLY_MAX / 2;
+	send_every_other_byte(EARLY_LITTLE, 1);
+	assert_int_equal(pieces_of(app), EARLY_LITTLE);
+	/* What is in order is taken all the same, and what was refused is said again. */
+	side[0].tcp->early_bytes -= EARLY_MAX;
+	for (unsigned i = 0; i < 2 * EARLY_LITTLE; i++) {
+		uint8_t bytes[2] = {byte_at(2 * i), byte_at(2 * i + 1)};
+
+		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
+	}
+	assert_int_equal(read_bytes(app, 1000), 4 * EARLY_LITTLE);
+	assert_int_equal(side[0].tcp->early_bytes, 0);
+	app_free(app);
+}
+
+/* In a large window, which each ACK of ours makes small again. */
+static void send_byte_at(struct app *app, unsigned seq)
+{
+	const uint8_t byte = byte_at(0);
+
+	app->conn->pcb->rcv_wnd = 1 << 20;
+	raw_send(seq, 1, TCP_ACK, &byte, 1);
+	raw.count = raw.seen = 0; /* of the answers */
+}
+
+/* A peer that has the whole queue looked through for each of its bytes. */
+static void test_place_far_from_both_ends_is_not_looked_for(void **state)
+{
+	struct app *app = raw_connect_sack();
+
+	(void)state;
+	for (unsigned i = 0; i < EARLY_STEPS + 100; i++)
+		send_byte_at(app, 11 + 4 * i);
+	assert_int_equal(pieces_of(app), EARLY_STEPS + 100);
+	send_byte_at(app, 11 + 4 * (EARLY_STEPS + 50) + 2);
+	assert_int_equal(pieces_of(app), EARLY_STEPS + 100);
+	send_byte_at(app, 11 + 4 * 500 + 2);
+	send_byte_at(app, 11 + 4 * (EARLY_STEPS + 100));
+	assert_int_equal(pieces_of(app), EARLY_STEPS + 102);
+	app_free(app);
+}
+
+static void test_what_is_held_goes_with_its_connection(void **state)
+{
+	struct app *app = raw_connect_sack();
+
+	(void)state;
+	send_every_other_byte(0, 10);
+	assert_int_not_equal(side[0].tcp->early_bytes, 0);
+	raw_send(1, 1, TCP_RST, "", 0);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	assert_int_equal(side[0].tcp->early_bytes, 0);
+	app_free(app);
+}
+
+static const struct CMUnitTest tests[] = {
+        RAW_CASE(test_single_bytes_keep_no_frames),
+        RAW_CASE(test_beyond_half_of_the_bound_a_connection_keeps_a_little),
+        RAW_CASE(test_place_far_from_both_ends_is_not_looked_for),
+        RAW_CASE(test_what_is_held_goes_with_its_connection),
+};
+
+VMA_TEST_MAIN(tests)
