@@ -7,7 +7,8 @@
  * again. Beyond the backlog alone they are answered by a cookie (net.ipv4.tcp_syncookies), of which nothing is kept:
  * the ACK that brings it back makes the connection then. Where there are to be no cookies, a request among very many
  * that has not answered in time makes way for another, so that a few forged ones per second do not keep all others out
- * (RFC 4987 3.4). All else belongs to nobody, and is answered by RST.
+ * (RFC 4987 3.4). All else belongs to nobody, and is answered by RST; the second time, if it may be somebody's
+ * (tcp_pending_is_quiet).
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -327,7 +328,8 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	if (!listener->closed && (info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK &&
 	    take_cookie(listener, packet, info, &taken))
 		return taken;
-	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info) && !tcp_pending_is_quiet(tcp, info))
+	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info) &&
+	    !tcp_pending_is_quiet(tcp, info, !listener->closed && listener->cookies_until_ns >= tcp->now_ns))
 		tcp_reply_rst(tcp, packet);
 	return false;
 }

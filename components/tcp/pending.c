@@ -52,13 +52,12 @@ static uint32_t name_of(const struct vma_rx_info *info)
 }
 
 /* For how long nothing is answered to a peer whom no connection here knows. */
-static uint64_t quiet_ns(const struct vma_tcp *tcp)
+static uint64_t quiet_ns(const struct vma_tcp *tcp, bool cookies)
 {
-	if (tcp->member == NULL)
-		return 0;
-	if (tcp->now_ns < atomic_load_explicit(&tcp->member->changed_ns, memory_order_relaxed) + QUIET_NS)
+	if (tcp->member != NULL &&
+	    tcp->now_ns < atomic_load_explicit(&tcp->member->changed_ns, memory_order_relaxed) + QUIET_NS)
 		return QUIET_NS;
-	return is_shared(tcp) ? UNTOLD_NS : 0;
+	return cookies || is_shared(tcp) ? UNTOLD_NS : 0;
 }
 
 /*
@@ -66,10 +65,13 @@ static uint64_t quiet_ns(const struct vma_tcp *tcp)
  * moment later: so the first segment of a stranger is never answered while others serve the listener, too. And where
  * workers come and go all the time some change is always recent, and a connection that is nobody's would never hear so.
  * With one hash for two peers one of them is answered sooner, or later.
+ *
+ * While cookies are out: a flood has taken the segment that brings one back, and what comes behind it is a stranger's
+ * until that is sent again.
  */
-bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info)
+bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info, bool cookies)
 {
-	const uint64_t quiet = quiet_ns(tcp);
+	const uint64_t quiet = quiet_ns(tcp, cookies);
 	const uint32_t name = name_of(info);
 	struct tcp_stranger *stranger = &tcp->strangers[name % TCP_STRANGERS];
 

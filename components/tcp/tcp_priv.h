@@ -433,9 +433,10 @@ void *tcp_allocated_base(void *memory); /* what host.free has to be given for it
 
 void tcp_pending_init(struct vma_tcp *tcp);
 /* The listener has a group, which may have changed a moment ago: a segment that no connection takes may be for one of
- * another process's. It is not answered, but where the same peer has sent such segments for longer than a change takes.
+ * another process's. (Or SYN cookies are out, and it is one behind that which brings one back.) It is not answered, but
+ * where the same peer has sent such segments for longer than a change takes.
  */
-bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info);
+bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info, bool cookies);
 void tcp_pending_begin(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
 bool tcp_pending_queue(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
 bool tcp_pending_end(struct vma_tcp_conn *conn);   /* it is accepted, or over; false: as before */
