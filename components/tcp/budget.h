@@ -13,7 +13,7 @@
 #include "tcp_priv.h"
 
 /* Of what has come out of order, all connections of a stack together, and what the memory of a piece costs besides. */
-#define EARLY_MAX (16u << 20)
+#define EARLY_MAX (256ull << 20)
 #define EARLY_LITTLE 64 /* pieces */
 #define EARLY_OVERHEAD 256
 #define EARLY_STEPS 1024 /* pieces that are looked at, one after the other, for the place of another one */
@@ -33,6 +33,14 @@ static inline bool budget_is_spent(const struct vma_tcp *tcp)
 	const struct vma_tcp_memory *memory = tcp->attr.memory;
 
 	return __builtin_expect(atomic_load_explicit(&memory->used, memory_order_relaxed) >= memory->limit, 0);
+}
+
+/* A quarter of the bytes in fifos at most. */
+static inline uint64_t early_max(const struct vma_tcp *tcp)
+{
+	const uint64_t quarter = (uint64_t)tcp->attr.memory->limit / 4;
+
+	return quarter < EARLY_MAX ? quarter : EARLY_MAX;
 }
 
 /* Not now: what has come unread is enough. */

@@ -347,8 +347,8 @@ static bool may_keep_early(const struct vma_tcp_conn *conn, unsigned steps)
 
 	if (steps > EARLY_STEPS)
 		return false;
-	return tcp->early_bytes < EARLY_MAX / 2 ||
-	       (tcp->early_bytes < EARLY_MAX && conn->pcb->ooseq_pbufs < EARLY_LITTLE);
+	return tcp->early_bytes < early_max(tcp) / 2 ||
+	       (tcp->early_bytes < early_max(tcp) && conn->pcb->ooseq_pbufs < EARLY_LITTLE);
 }
 
 static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct before *before)
