@@ -90,6 +90,7 @@ static int teardown(void **state)
 		owner_flows_fade_out(&owner, now_ns);
 	}
 	owner_groups_fini(&owner);
+	owner_resets_fini(&owner); /* of what the flows above had */
 	free(owner.members);
 	close(listener);
 	return 0;
