@@ -64,6 +64,13 @@ serve_haproxy_and_backend() {
 	wait_for 10 listening 8090 && serve_haproxy
 }
 
+# Its user may offload nothing by itself.
+serve_postgres_admitted() {
+	[ -z "$server_with" ] || { start vmad b "$BUILD/bin/vmad" --foreground --allow-user postgres "$IF_B" &&
+		wait_for 5 log_has vmad owns || return; }
+	serve_postgres
+}
+
 row() { # HOW RUN NAME UNIT PORT LOAD COMMAND...
 	local how=$1 run=$2 name=$3 unit=$4 port=$5 load=$6 figure before through packets label
 	# shellcheck disable=SC2053 # a pattern
@@ -105,8 +112,8 @@ for ((run = 1; run <= RUNS; run++)); do
 		row $how $run "node cluster of 2, connections" req/s 8085 load_close serve_node 2
 		row $how $run "java HttpServer" req/s 8086 load_wrk serve_java HttpServer
 		row $how $run "java NIO" req/s 8086 load_wrk serve_java NioServer
-		row $how $run "postgres, pgbench -C" tps 5432 load_pgbench serve_postgres
-		row $how $run "postgres, 8 connections" tps 5432 load_pgbench_stay serve_postgres
+		row $how $run "postgres, pgbench -C" tps 5432 load_pgbench serve_postgres_admitted
+		row $how $run "postgres, 8 connections" tps 5432 load_pgbench_stay serve_postgres_admitted
 		row $how $run "sshd, 4 scp" MB/s 2222 load_scp serve_sshd
 		row $how $run "redis -c 50" req/s 6380 load_redis serve_redis_alone
 		row $how $run "iperf3" Mb/s 5201 load_iperf serve_iperf
