@@ -363,6 +363,8 @@ void stream_cut_off(struct stream_sock *sock)
 bool stream_connect_by_os(struct stream_sock *sock)
 {
 	const struct sockaddr_in peer = sock->peer;
+	const int fd = atomic_load(&sock->file.fd);
+	int rc;
 
 	if (stream_phase(sock) != STREAM_CONNECTING || !atomic_load(&sock->nonblocking))
 		return false;
@@ -374,7 +376,10 @@ bool stream_connect_by_os(struct stream_sock *sock)
 	sock->attempt = STREAM_UNCONNECTED;
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
-	quick_connect(atomic_load(&sock->file.fd), (const struct sockaddr *)&peer, sizeof(peer));
+	rc = vma_shadow_connect(fd, sock->file.family, &peer);
+	if (rc < 0 && rc != -EINPROGRESS)
+		vma_log_warn("fd %d: the kernel does not begin a connection again that was given away on its way: %s", fd,
+		             strerrordesc_np(-rc));
 	stream_describe(sock);
 	return true;
 }

@@ -691,6 +691,32 @@ CASE(rights_connecting, "a connection on its way is given away")
 	taker_end(&taker);
 }
 
+CASE(rights_attempt, "a connection on its way is given away before the peer answers")
+{
+	struct taker taker;
+	struct sockaddr_in address;
+	int first, s, port;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_attempt", true);
+	port = atoi(peer(far(), "listen 0 %s 0 0", there));
+	address = address_of(there, port);
+	first = socket(AF_INET, SOCK_STREAM, 0);
+	RES(connect(first, (struct sockaddr *)&address, sizeof(address)));
+	/* The queue of the listener is full: it drops the SYN, which comes again after a second. */
+	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	give_one(&taker, s);
+	RES(close(s));
+	peer(far(), "accept 0 1 3000");
+	tell(&taker, "connected 0");
+	peer(far(), "accept 0 2 3000");
+	tell(&taker, "write 0 100 1");
+	far_reads(2, 100, 1, 1);
+	taker_end(&taker);
+}
+
 /* ---- listeners ---- */
 
 CASE(rights_listener, "a listener that was accepted from is given away, and kept; then the giver closes it")
