@@ -1,5 +1,6 @@
 /* process - fork, copies of the process that nobody announced, and children that borrow its memory. */
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -34,10 +35,24 @@ bool process_started(void)
 	return atomic_load_explicit(&own_pid, memory_order_relaxed) != 0;
 }
 
+/*
+ * The C library runs the handlers of two threads that fork at the same time beside each other. What the first is about
+ * to note of a file the second would take for noted, and its child for told. No handler of a signal, which may fork as
+ * well, interrupts who has the lock.
+ */
+static pthread_mutex_t preparing = PTHREAD_MUTEX_INITIALIZER;
+
 void process_prepare(void)
 {
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before);
+	pthread_mutex_lock(&preparing);
 	vma_udp_fork_prepare();
 	vma_stream_fork_prepare();
+	pthread_mutex_unlock(&preparing);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	vma_engine_fork_prepare();
 }
 
@@ -48,6 +63,7 @@ void process_parent(void)
 
 __attribute__((cold)) void process_child(void)
 {
+	pthread_mutex_init(&preparing, NULL); /* perhaps held by a thread of the parent */
 	vma_engine_fork_child();
 	vma_stream_fork_child();
 	vma_udp_fork_child();

@@ -25,7 +25,6 @@
 
 #define PATIENCE_NS 5000000000ULL
 #define NAP_NS 100000
-enum { LOCK_TRIES = 1000 };
 
 /* The descriptors have the same numbers in all of the family. */
 struct stream_family {
@@ -296,17 +295,17 @@ static void note_unnoted(struct vma_file *file, void *arg)
 		note_move(stream_sock(file), family->page);
 }
 
-/* The lock is held for short times, but perhaps by this very thread, when a handler of a signal forks. */
+/*
+ * Without the lock, which a thread may hold that has lost its processor, or that this handler of a signal interrupts. A
+ * number leaves the table before the kernel closes it, so one that is still there was the socket's all the time.
+ */
 static void note_shadow(struct stream_sock *sock)
 {
-	for (int i = 0; i < LOCK_TRIES; i++) {
-		if (pthread_mutex_trylock(&sock->file.lock) == 0) {
-			stream_cookie(sock, atomic_load(&sock->file.fd));
-			pthread_mutex_unlock(&sock->file.lock);
-			return;
-		}
-		sched_yield();
-	}
+	const int fd = atomic_load(&sock->file.fd);
+	const uint64_t cookie = atomic_load(&sock->cookie) == 0 ? stream_cookie_of(fd) : 0;
+
+	if (cookie != 0 && vma_fd_lookup(fd) == &sock->file)
+		atomic_store(&sock->cookie, cookie);
 }
 
 static void mark(struct vma_file *file, void *arg)
@@ -320,8 +319,8 @@ static void mark(struct vma_file *file, void *arg)
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL || atomic_load(&file->fd) < 0)
 		return;
 	*any = true;
-	if (!atomic_exchange(&sock->forked, true))
-		note_shadow(sock);
+	note_shadow(sock);
+	atomic_store(&sock->forked, true);
 }
 
 void vma_stream_fork_prepare(void)

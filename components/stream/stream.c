@@ -32,7 +32,7 @@ void stream_describe(struct stream_sock *sock)
 
 /* ---- the shadow ---- */
 
-static uint64_t cookie_of(int fd)
+uint64_t stream_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -42,14 +42,16 @@ static uint64_t cookie_of(int fd)
 
 uint64_t stream_cookie(struct stream_sock *sock, int fd)
 {
-	if (sock->cookie == 0)
-		sock->cookie = cookie_of(fd);
-	return sock->cookie;
+	if (atomic_load(&sock->cookie) == 0)
+		atomic_store(&sock->cookie, stream_cookie_of(fd));
+	return atomic_load(&sock->cookie);
 }
 
 bool stream_is_shadow(const struct stream_sock *sock, int fd)
 {
-	return sock->cookie != 0 && cookie_of(fd) == sock->cookie;
+	const uint64_t cookie = atomic_load(&sock->cookie);
+
+	return cookie != 0 && stream_cookie_of(fd) == cookie;
 }
 
 int stream_shadow(const struct stream_sock *sock, int fd)

@@ -127,7 +127,7 @@ struct stream_sock {
 	_Atomic bool path_asked;            /* the task is posted, and holds a reference */
 	struct vma_task end_task;           /* holds the connection's reference */
 	struct stream_sock *next_lingering; /* of this thread's */
-	uint64_t cookie;                    /* the shadow's, 0: not asked yet */
+	_Atomic uint64_t cookie;            /* the shadow's, 0: not asked yet */
 	_Atomic bool forked;                /* a child was forked while it was connected, and may use it */
 	_Atomic bool is_parents;            /* a connection of the process that forked this one */
 	struct stream_family *family;       /* then: where to ask for it */
@@ -192,6 +192,7 @@ void stream_describe(struct stream_sock *sock); /* into the statistics; file.loc
 int stream_shadow(const struct stream_sock *sock, int fd);
 bool stream_is_shadow(const struct stream_sock *sock, int fd); /* the number has not been given to something else */
 uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; file.lock */
+uint64_t stream_cookie_of(int fd);                             /* 0: it is no socket */
 /*
  * A call that may wait begins, and ends: the last one ends a socket that was closed meanwhile. False: the last
  * descriptor has gone before, and the answer is -EBADF. The memory is safe for as long as the caller is inside; who

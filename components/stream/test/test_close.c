@@ -390,6 +390,27 @@ static void test_a_child_sees_a_hand_over_that_began_before_the_first_fork(void 
 	bed_pair_end(fd, listener, peer);
 }
 
+/*
+ * An accepted connection's shadow is first looked at when the process forks. Another thread may have the socket's lock
+ * for long, if it has lost its processor; yet the hand-over that follows knows the shadow.
+ */
+static void test_a_fork_knows_the_shadow_of_a_socket_whose_lock_is_taken(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct bed_conn *peer;
+	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct stream_sock *sock = stream_sock(vma_fd_lookup(fd));
+
+	(void)state;
+	atomic_store(&sock->cookie, 0); /* as accept leaves it */
+	pthread_mutex_lock(&sock->file.lock);
+	vma_stream_fork_prepare();
+	pthread_mutex_unlock(&sock->file.lock);
+	assert_true(atomic_load(&sock->forked));
+	assert_true(stream_is_shadow(sock, fd));
+	bed_pair_end(fd, listener, peer);
+}
+
 static void test_at_exit_what_was_sent_arrives(void **state)
 {
 	struct vma_tcp_listener *listener;
@@ -453,6 +474,7 @@ static void test_shut_while_another_thread_writes_all_that_was_written_arrives(v
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_child_sees_a_hand_over_that_began_before_the_first_fork),
+        cmocka_unit_test(test_a_fork_knows_the_shadow_of_a_socket_whose_lock_is_taken),
         cmocka_unit_test(test_close_delivers_and_says_the_end),
         cmocka_unit_test(test_close_with_unread_bytes_resets),
         cmocka_unit_test(test_linger_zero_resets),
