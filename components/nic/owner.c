@@ -421,6 +421,14 @@ bool xdp_owner_has_heirs(const struct xdp_owner *owner)
 	return owner->resets.count > 0 || owner->heirs.count > 0;
 }
 
+void xdp_owner_describe(const struct xdp_owner *owner)
+{
+	vma_log_info("%s: queue pairs: %u; flows: %u; connections of ended processes: %u; receive frames missing: %u "
+	             "of %u",
+	             owner->name, owner->slots_used, owner->flows, owner->heirs.count + owner->resets.count,
+	             owner_frames_missing(owner), owner->rx_frames * owner->queues);
+}
+
 int xdp_owner_fd(const struct xdp_owner *owner)
 {
 	return xdp_prog_segments_fd(owner->prog);

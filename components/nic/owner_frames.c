@@ -343,6 +343,23 @@ bool owner_frames_spare(const struct xdp_owner *owner)
 	return false;
 }
 
+/* What lies in a fill ring is counted by the kernel's index and the shared one, so each queue has a bound of its own. */
+uint32_t owner_frames_missing(const struct xdp_owner *owner)
+{
+	uint32_t have = 0;
+
+	for (uint32_t queue = 0; queue < owner->queues; queue++) {
+		const struct owner_queue *q = &owner->queue[queue];
+		const uint32_t there = q->spares + xdp_load(q->fill.producer) - xdp_load(q->fill.consumer);
+
+		have += there < owner->rx_frames ? there : owner->rx_frames;
+	}
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		if (owner->slot[slot].state != SLOT_FREE)
+			have += xdp_shared_held_by(owner->shared, slot, owner->nframes);
+	return owner->rx_frames * owner->queues - clamp(have, 0, owner->rx_frames * owner->queues);
+}
+
 /* ---- locks that nobody holds ---- */
 
 /* Of a client that lives, or whose connection to the owner has ended while its process goes on. */

@@ -229,6 +229,7 @@ void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot);
 void owner_frames_tick(struct xdp_owner *owner);
 bool owner_locks_seen(const struct xdp_owner *owner); /* one may be to be freed soon */
 bool owner_frames_spare(const struct xdp_owner *owner);
+uint32_t owner_frames_missing(const struct xdp_owner *owner); /* see xdp_owner_describe */
 
 /* ---- owner_flows.c ---- */
 /* All of a slot's, whose client has given it back, has left, or is dead. */

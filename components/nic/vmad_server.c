@@ -404,6 +404,8 @@ int vmad_serve_all(struct vmad_server *server)
 	}
 	sweep(server);
 	close(server->listen_fd);
+	if (server->owner != NULL)
+		xdp_owner_describe(server->owner);
 	xdp_owner_destroy(server->owner);
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
 		forget(&server->peer[i]);

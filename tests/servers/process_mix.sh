@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A server that gives its connections away in every way (fork, exec, spawn, SCM_RIGHTS, another user, kill -9), under
-# clients that compare every byte: no byte is lost, nothing hangs, and nothing is left over. Each of the two
-# servers is asked for MIX_SECONDS (10; a soak takes 300); MIX_SEED says what comes.
+# clients that compare every byte: no byte is lost, nothing hangs, and nothing is left over (descriptors, flows, frames,
+# processes that repair sockets). Each of the servers is asked for MIX_SECONDS (10; a soak takes 300); MIX_SEED says what
+# comes.
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server
@@ -22,18 +23,29 @@ no_kernel_sockets_left() {
 few_fds() { # PID MOST
 	[ "$(fds "$1")" -le "$2" ]
 }
-
+few_fds_each() { # PARENT MOST
+	local pid
+	for pid in $(pgrep -P "$1"); do
+		few_fds "$pid" "$2" || return
+	done
+}
+repairs() { # NUMBER: so many processes of vmad's repair sockets
+	[ "$(pgrep -cP "${PID[vmad]}" vmad-repair)" -eq "$1" ]
+}
 
 if [ -z "$kernel" ]; then
-	start vmad b "$BUILD/bin/vmad" --foreground "$IF_B"
+	start vmad b "$BUILD/bin/vmad" --foreground --allow-user nobody "$IF_B"
 	check "vmad owns the interface" wait_for 5 log_has vmad "owns"
 fi
+port=7776
 
-# WORKERS MODES: more of what one process does alone, or all alike.
+# WORKERS MODES [COMMAND...]: more of what one process does alone, or all alike; by the command, as another user.
 mix_of() {
 	# A port of its own: the kernel's TIME_WAIT of the server before would take connections to it.
-	local s="a server with $1 workers, $2" port=$((7777 + $1)) server_fds vmad_fds segments packets
-	serve mix "$WORK/process_mix" serve "$IP_B" "$port" "$1"
+	local s="a server with $1 workers${3:+ as nobody}, $2" workers=$1 modes=$2 server_fds vmad_fds segments packets
+	shift 2
+	port=$((port + 1))
+	serve mix "$@" "$WORK/process_mix" serve "$IP_B" "$port" "$workers"
 	check "$s: it starts" wait_for 20 log_has mix listening
 	sleep 1 # processes that have a listener by fork ask for it a second later
 	# First: where a connection was handed over the kernel keeps its TIME_WAIT, and takes the next one of the same ports.
@@ -42,13 +54,13 @@ mix_of() {
 		client "$WORK/process_mix" ask "$IP_B" "$port" 2 16 "$((MIX_SEED + 2000))" s
 	[ -n "$kernel" ] || check_num "$s: they are offloaded" $(($(snmp b Tcp InSegs) - segments)) -le 20
 	# What a process opens once is open after this.
-	check "$s: two seconds, to begin with" client "$WORK/process_mix" ask "$IP_B" "$port" 2 16 "$((MIX_SEED + 1000))" "$2"
+	check "$s: two seconds, to begin with" client "$WORK/process_mix" ask "$IP_B" "$port" 2 16 "$((MIX_SEED + 1000))" "$modes"
 	sleep 1
 	server_fds=$(fds "${PID[mix]}")
 	[ -n "$kernel" ] || vmad_fds=$(fds "${PID[vmad]}")
 	segments=$(snmp b Tcp InSegs) packets=$(if_counter b "$IF_B" rx_packets)
 	check "$s: for $MIX_SECONDS s each byte came back, nothing hung, no datagram was lost" in_ns a \
-		timeout -k 1 $((MIX_SECONDS + 60)) "$WORK/process_mix" ask "$IP_B" "$port" "$MIX_SECONDS" 16 "$MIX_SEED" "$2"
+		timeout -k 1 $((MIX_SECONDS + 60)) "$WORK/process_mix" ask "$IP_B" "$port" "$MIX_SECONDS" 16 "$MIX_SEED" "$modes"
 	segments=$(($(snmp b Tcp InSegs) - segments)) packets=$(($(if_counter b "$IF_B" rx_packets) - packets))
 	note "$(tail -n 13 "$WORK/check.out")"
 	! grep -q '^process_mix' "$WORK/mix.log" || note "$(grep '^process_mix' "$WORK/mix.log" | tail -n 5)"
@@ -56,15 +68,24 @@ mix_of() {
 	check "$s: it still runs" alive mix
 	# A thread that has slept leaves an event descriptor to the next one: as many as there are threads at the same time.
 	check "$s: its descriptors do not grow with its connections" wait_for 10 few_fds "${PID[mix]}" $((server_fds + 48))
+	check "$s: nor do a worker's" wait_for 10 few_fds_each "${PID[mix]}" $((server_fds + 48))
 	check "$s: the kernel has no connection left" wait_for 15 no_kernel_sockets_left
 	[ -n "$kernel" ] ||
 		check "$s: vmad has no more than four descriptors more" wait_for 10 few_fds "${PID[vmad]}" $((vmad_fds + 4))
 	stop mix
+	[ -n "$kernel" ] || check "$s: no process repairs sockets after its end" wait_for 5 repairs 0
 }
 
 mix_of 0 sssssssssfedumxprRk
 # Of so many that are handed over a listener would soon become the kernel's: half of them stay.
 mix_of 2 ssssssssssfedumxprRkq
+# Repairs are vmad's then, which runs as root. It can change to no other user.
+mix_of 0 sssssssssfedmxprRk setpriv --reuid 65534 --regid 65534 --clear-groups
 # vmad answers for the connections of ended processes for up to a minute after the last of them.
-[ -n "$kernel" ] || check "after the servers' end no program is attached" wait_for 70 no_xdp b "$IF_B"
+if [ -z "$kernel" ]; then
+	check "after the servers' end no program is attached" wait_for 70 no_xdp b "$IF_B"
+	stop vmad
+	check "and vmad has nothing left: $(grep 'queue pairs' "$WORK/vmad.log")" log_has vmad \
+		'queue pairs: 0; flows: 0; connections of ended processes: 0; receive frames missing: 0 of'
+fi
 done_testing
