@@ -125,7 +125,7 @@ static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 	}
 	if (attr->stats_dir != NULL && *attr->stats_dir != '\0')
 		how.stats_dir = nic->stats_dir = realpath(attr->stats_dir, NULL); /* vmad's directory is another one */
-	rc = vmad_right_create(nic->base.info.name);
+	rc = vmad_right_create(nic->base.info.ifindex, nic->base.info.name);
 	nic->right_fd = rc >= 0 ? nic_fd_keep(rc) : nic_xdp_inherited_right(nic->base.info.ifindex);
 	/* Whatever else is in the way, vmad may know the user by name and want no proof. */
 	if (nic->right_fd < 0 && (rc == -EMFILE || rc == -ENFILE))

@@ -6,7 +6,7 @@
  * inherited, so that a dead parent's sockets do not live on in it; rings and packet memory are MADV_DONTFORK.
  *
  * A parent that wants its children to be clients in their own right says so beforehand (vma_nic_pass_on): they keep a
- * copy of its proof, see vmad_right.c.
+ * copy of its right, see vmad_right.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +19,7 @@
 #include "nic_os.h"
 #include "nic_backends.h"
 #include "nic_xdp.h"
+#include "vmad_proto.h"
 
 #define RIGHTS_MAX 16
 
@@ -154,16 +155,17 @@ int nic_xdp_inherited_right(unsigned ifindex)
 	return fd;
 }
 
-int vma_nic_pass_on(struct vma_nic *base, bool on)
+int vma_nic_pass_on(struct vma_nic *base, enum vma_nic_pass_on to)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
+	int rc = 0;
 
 	if (base->ops != &vma_nic_xdp_ops)
 		return -EOPNOTSUPP;
 	if (!nic_xdp_alive_here(nic))
 		return -ENODEV;
-	if (on && nic->right_fd < 0)
-		return -EPERM;
-	nic->pass_on = on;
-	return 0;
+	if (to != VMA_NIC_PASS_ON_NOBODY)
+		rc = vmad_right_share(nic->right_fd, base->info.ifindex, to == VMA_NIC_PASS_ON_ANY_USER);
+	nic->pass_on = to != VMA_NIC_PASS_ON_NOBODY && rc == 0;
+	return rc;
 }

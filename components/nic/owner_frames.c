@@ -343,7 +343,8 @@ bool owner_frames_spare(const struct xdp_owner *owner)
 	return false;
 }
 
-/* What lies in a fill ring is counted by the kernel's index and the shared one, so each queue has a bound of its own. */
+/* What lies in a fill ring is counted by the kernel's index and the shared one, so each queue has a bound of its own.
+ */
 uint32_t owner_frames_missing(const struct xdp_owner *owner)
 {
 	uint32_t have = 0;

@@ -216,8 +216,8 @@ static void explain(const struct vmad_connect *how, int rc)
 	if (rc == -EPERM)
 		vma_log_once(VMA_LOG_ERROR,
 		             "%s: vmad does not accept this process: it needs CAP_NET_RAW, a right passed on by its "
-		             "parent, or "
-		             "its user or group named by vmad --allow-user, --allow-group",
+		             "parent (who sets VMA_CHILDREN_ANY_USER=1 if the user has changed), or its user or group "
+		             "named by vmad --allow-user, --allow-group",
 		             how->ifname);
 	else if (rc == -EACCES)
 		vma_log_once(VMA_LOG_ERROR,

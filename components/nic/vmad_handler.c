@@ -2,6 +2,7 @@
  * vmad_handler - one message in, one answer out. Everything in a message is untrusted.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <string.h>
 
@@ -38,18 +39,23 @@ static bool is_named(const struct vma_vmad_attr *attr, const struct vmad_peer *p
 	return false;
 }
 
-static int may_be_client(const struct vmad_server *server, const struct vmad_peer *peer, const int *fds, unsigned nfds)
+/* The right that was shown stays here: it is taken away from a client that breaks the protocol. */
+static int may_be_client(const struct vmad_server *server, struct vmad_peer *peer, const int *fds, unsigned nfds)
 {
+	const struct ucred who = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
 	int rc = 0;
 
-	if (!is_named(server->attr, peer))
-		rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex) : -EPERM;
+	if (!is_named(server->attr, peer)) {
+		rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex, &who) : -EPERM;
+		if (rc == 0)
+			peer->right_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
+	}
 	if (rc != -EPERM)
 		return rc;
 	vma_log_once(VMA_LOG_WARN,
-	             "vmad: %s: user %u refused: it shows neither CAP_NET_RAW nor a right passed on by a parent, and "
-	             "neither "
-	             "--allow-user nor --allow-group names it",
+	             "vmad: %s: user %u refused: it shows neither CAP_NET_RAW nor a right that a parent has passed on "
+	             "for this user (VMA_CHILDREN_ANY_USER=1 of the parent: for all), and neither --allow-user nor "
+	             "--allow-group names it",
 	             server->attr->interface, peer->uid);
 	return rc;
 }

@@ -131,9 +131,13 @@ int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned
 bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);
 
 /* ---- vmad_right.c: the proof of a right to be a client ---- */
-int vmad_right_create(const char *ifname); /* fd, or -EPERM: this process lacks CAP_NET_RAW */
-/* By vmad, on what came with HELLO: 0, -EPERM, or that it cannot be looked at (-EMFILE). */
-int vmad_right_check(int fd, unsigned ifindex);
+int vmad_right_create(unsigned ifindex, const char *ifname); /* fd, or -EPERM: this process lacks CAP_NET_RAW */
+/* By vmad, on what came with HELLO from this process: 0, -EPERM, or that it cannot be looked at (-EMFILE). */
+int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who);
+/* Copies are good for every user, or for who made it. -EPERM: this process may not say so, or it is not to be shared.
+ */
+int vmad_right_share(int fd, unsigned ifindex, bool any_user);
+void vmad_right_revoke(int fd);   /* no copy of it is good any more */
 int vmad_namespace_check(int fd); /* the socket is of this process's network namespace: 0, -EPERM, -errno */
 
 #endif

@@ -1,14 +1,19 @@
 /*
- * vmad_right - the proof that a process may be a client: a raw socket of this network namespace, bound to the
- * interface.
+ * vmad_right - the proof that a process may be a client: a unix socket of this network namespace that bears a mark
+ * (SO_MARK) of the interface.
  *
- * The kernel gives a raw socket only to a process with CAP_NET_RAW over the namespace, which is exactly the right to
- * receive and send raw packets there; whoever has the fd has it from such a process. So vmad need not read /proc (racy,
- * and blind to user namespaces, where everybody is root), a right survives a change of user, and it can be inherited by
- * fork when the parent wants that (vma_nic_pass_on). It also outlives vmad: the next one accepts it, too.
+ * The kernel marks sockets only for a process with CAP_NET_RAW or CAP_NET_ADMIN over the namespace (CAP_NET_RAW
+ * from 5.17 on), which has the right to receive and send raw packets there anyway; whoever has the fd has it from such
+ * a process. So vmad need not read /proc (racy, and blind to user namespaces, where everybody is root), and a right can
+ * be inherited by fork when the parent wants that (vma_nic_pass_on). It also outlives vmad: the next one accepts it,
+ * too.
  *
- * What it gives to an unprivileged holder is no more than a queue pair does, raw packets on this one interface: the
- * binding cannot be changed without CAP_NET_RAW, and protocol 255 receives nothing.
+ * It is good for nothing else: nothing routes what is sent by a unix socket. The kernel keeps with it the process and
+ * the user that made it: that process shows it whoever it has become since, others as that user, or as any if the mark
+ * says so. vmad takes it away from everybody who has a copy by removing the mark.
+ *
+ * On a kernel that does not mark for CAP_NET_RAW a process shows a raw socket bound to the interface, and never passes
+ * that on: raw packets leave by it.
  */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -17,6 +22,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "nic_os.h"
@@ -26,7 +32,22 @@
 #define SO_BINDTOIFINDEX 62
 #endif
 
-int vmad_right_create(const char *ifname)
+/* Other programs mark sockets that send by IP. */
+#define MARK_VMAD 0x76000000u
+#define MARK_ANY_USER 0x00800000u
+#define MARK_IFINDEX_MAX 0x007fffffu
+
+static uint32_t mark_of(unsigned ifindex, bool any_user)
+{
+	return MARK_VMAD | (any_user ? MARK_ANY_USER : 0) | ifindex;
+}
+
+static int set_mark(int fd, uint32_t mark)
+{
+	return os_setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) == 0 ? 0 : -errno;
+}
+
+static int create_raw(const char *ifname)
 {
 	int fd = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
 	int rc;
@@ -38,6 +59,21 @@ int vmad_right_create(const char *ifname)
 	rc = -errno;
 	os_close(fd);
 	return rc;
+}
+
+int vmad_right_create(unsigned ifindex, const char *ifname)
+{
+	int pair[2], rc = -EOPNOTSUPP; /* the kernel notes who makes a pair */
+
+	if (syscall(SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) != 0)
+		return -errno;
+	os_close(pair[1]);
+	if (ifindex <= MARK_IFINDEX_MAX)
+		rc = set_mark(pair[0], mark_of(ifindex, false));
+	if (rc == 0)
+		return pair[0];
+	os_close(pair[0]);
+	return create_raw(ifname);
 }
 
 static bool option_is(int fd, int option, int wanted)
@@ -64,12 +100,51 @@ static int namespace_of(int socket_fd, ino_t *out)
 	return rc;
 }
 
-int vmad_right_check(int fd, unsigned ifindex)
+static bool is_marked(int fd, uint32_t mark)
 {
-	if (!option_is(fd, SO_DOMAIN, AF_INET) || !option_is(fd, SO_TYPE, SOCK_RAW) ||
-	    !option_is(fd, SO_BINDTOIFINDEX, (int)ifindex))
+	return option_is(fd, SO_MARK, (int)mark);
+}
+
+static bool is_ticket(int fd)
+{
+	return option_is(fd, SO_DOMAIN, AF_UNIX) && option_is(fd, SO_TYPE, SOCK_DGRAM);
+}
+
+static bool is_made_by(int fd, const struct ucred *who)
+{
+	struct ucred maker = {0};
+	socklen_t len = sizeof(maker);
+
+	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &len) == 0 && maker.pid != 0 &&
+	       (maker.uid == who->uid || maker.pid == who->pid);
+}
+
+int vmad_right_share(int fd, unsigned ifindex, bool any_user)
+{
+	if (fd < 0 || !is_ticket(fd))
 		return -EPERM;
-	return vmad_namespace_check(fd);
+	if (is_marked(fd, mark_of(ifindex, any_user)))
+		return 0;
+	return set_mark(fd, mark_of(ifindex, any_user));
+}
+
+void vmad_right_revoke(int fd)
+{
+	if (fd >= 0 && is_ticket(fd))
+		set_mark(fd, 0);
+}
+
+int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
+{
+	bool is_right = false;
+
+	if (is_ticket(fd))
+		is_right = is_marked(fd, mark_of(ifindex, true)) ||
+		           (is_marked(fd, mark_of(ifindex, false)) && is_made_by(fd, who));
+	else
+		is_right = option_is(fd, SO_DOMAIN, AF_INET) && option_is(fd, SO_TYPE, SOCK_RAW) &&
+		           option_is(fd, SO_BINDTOIFINDEX, (int)ifindex);
+	return is_right ? vmad_namespace_check(fd) : -EPERM;
 }
 
 int vmad_namespace_check(int fd)

@@ -48,8 +48,10 @@ static void forget(struct vmad_peer *peer)
 		close(peer->fd);
 	if (peer->pidfd >= 0)
 		close(peer->pidfd);
+	if (peer->right_fd >= 0)
+		close(peer->right_fd);
 	vmad_repair_close(peer);
-	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .repair_fd = -1};
+	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .right_fd = -1, .repair_fd = -1};
 }
 
 static bool process_ended(const struct vmad_peer *peer)
@@ -144,6 +146,7 @@ static void take_connection(struct vmad_server *server)
 	        .state = PEER_NEW,
 	        .fd = fd,
 	        .pidfd = open_pidfd(fd, cred.pid),
+	        .right_fd = -1,
 	        .repair_fd = -1,
 	        .pid = cred.pid,
 	        .uid = cred.uid,
@@ -173,6 +176,7 @@ static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
 		for (unsigned k = 0; k < nfds; k++)
 			close(fds[k]);
 		if (rc < 0) {
+			vmad_right_revoke(peer->right_fd);
 			drop(server, peer, "not a message of this protocol");
 			return;
 		}
@@ -390,7 +394,7 @@ int vmad_serve_all(struct vmad_server *server)
 	int rc;
 
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		server->peer[i].fd = server->peer[i].pidfd = server->peer[i].repair_fd = -1;
+		server->peer[i].fd = server->peer[i].pidfd = server->peer[i].right_fd = server->peer[i].repair_fd = -1;
 	while ((rc = pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
 		const int longest = is_deaf(server) ? DEAF_MS : LOOK_MS;

@@ -378,8 +378,8 @@ bool stream_connect_by_os(struct stream_sock *sock)
 	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
 	rc = vma_shadow_connect(fd, sock->file.family, &peer);
 	if (rc < 0 && rc != -EINPROGRESS)
-		vma_log_warn("fd %d: the kernel does not begin a connection again that was given away on its way: %s", fd,
-		             strerrordesc_np(-rc));
+		vma_log_warn("fd %d: the kernel does not begin a connection again that was given away on its way: %s",
+		             fd, strerrordesc_np(-rc));
 	stream_describe(sock);
 	return true;
 }

@@ -102,6 +102,10 @@ check "vmad says so, too" log_has vmad "user $nobody refused"
 start nopass b "$client" serve "$IF_B" "$IP_B" 7005 vmad nopass child=7006,$nobody
 check "so is a child whose parent does not pass its right on" wait_for 5 log_has nopass 'open 7006: Operation not permitted'
 stop nopass
+start own b "$client" serve "$IF_B" "$IP_B" 7005 vmad sameuser child=7006,$nobody
+check "so is one that has changed its user, if its parent passes it on to its own only" wait_for 5 log_has own \
+	'open 7006: Operation not permitted'
+stop own
 
 # ---- clients die ----
 

@@ -63,7 +63,7 @@ mix_of() {
 		timeout -k 1 $((MIX_SECONDS + 60)) "$WORK/process_mix" ask "$IP_B" "$port" "$MIX_SECONDS" 16 "$MIX_SEED" "$modes"
 	segments=$(($(snmp b Tcp InSegs) - segments)) packets=$(($(if_counter b "$IF_B" rx_packets) - packets))
 	note "$(tail -n 13 "$WORK/check.out")"
-	! grep -q '^process_mix' "$WORK/mix.log" || note "$(grep '^process_mix' "$WORK/mix.log" | tail -n 5)"
+	! grep -qE '^(process_mix|VMA)' "$WORK/mix.log" || note "$(grep -E '^(process_mix|VMA)' "$WORK/mix.log" | tail -n 8)"
 	note "$segments segments of $packets packets were the kernel's"
 	check "$s: it still runs" alive mix
 	# A thread that has slept leaves an event descriptor to the next one: as many as there are threads at the same time.

@@ -159,6 +159,11 @@ int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	return 0;
 }
 
+void xdp_owner_describe(const struct xdp_owner *owner)
+{
+	(void)owner;
+}
+
 int xdp_owner_fd(const struct xdp_owner *owner)
 {
 	(void)owner;

@@ -8,6 +8,7 @@
  *     drop=UID          become this user after opening it
  *     child=PORT,UID    fork a child that becomes UID and serves PORT through a queue pair of its own
  *     nopass            ... without passing the right on
+ *     sameuser          ... passing it on to children of the same user only
  *     leak              first clone a child behind libc's back that keeps every fd and sleeps
  *     shadow            have a kernel socket on the same port, named as the flow's shadow
  *     members=N         N further kernel sockets on the port, each named as a shadow of the flow, too
@@ -47,7 +48,7 @@ struct server {
 	uint16_t port, child_port;
 	uid_t user, drop, child_user;
 	unsigned members;
-	bool vmad, pass, leak, shadow, hoard, again, guest;
+	bool vmad, pass, same_user, leak, shadow, hoard, again, guest;
 	_Atomic bool has_flow;
 	struct vma_bufarena *arena;
 	struct vma_nic *nic;
@@ -302,6 +303,8 @@ static void take_option(struct server *server, const char *option)
 		server->child_user = uid;
 	} else if (strcmp(option, "nopass") == 0)
 		server->pass = false;
+	else if (strcmp(option, "sameuser") == 0)
+		server->same_user = true;
 	else if (strcmp(option, "leak") == 0)
 		server->leak = true;
 	else if (strcmp(option, "shadow") == 0)
@@ -425,7 +428,9 @@ static int serve_main(int argc, char **argv)
 	become(server.drop);
 	if (server.child_port != 0) {
 		if (server.pass && server.vmad)
-			must("pass on", server.port, vma_nic_pass_on(server.nic, true));
+			must("pass on", server.port,
+			     vma_nic_pass_on(server.nic,
+			                     server.same_user ? VMA_NIC_PASS_ON_SAME_USER : VMA_NIC_PASS_ON_ANY_USER));
 		if (fork() == 0)
 			run_child(&server);
 	}

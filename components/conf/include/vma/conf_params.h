@@ -124,6 +124,10 @@
 	X(BOOL, io_uring, "VMA_IO_URING", "io_uring", 0, SAME, SAME, 0, 1, SWITCH,                                     \
 	  "Whether the program gets io_uring. 0: io_uring_setup fails with ENOSYS, as on a kernel without it, and "    \
 	  "programs do without. 1: it succeeds, and from then on all sockets of the program are the kernel's.")        \
+	X(BOOL, children_any_user, "VMA_CHILDREN_ANY_USER", "Children of any user", 0, SAME, SAME, 0, 1, SWITCH,        \
+	  "Whether forked children may be clients of vmad by the right of this process whoever they have become. 0: "  \
+	  "children of the same user only. The others need a right of their own, which a child makes that changes its "\
+	  "user after the fork, or a vmad that names their user (--allow-user).")                                      \
 	X(ENUM, tcp_timestamp_option, "VMA_TCP_TIMESTAMP_OPTION", "TCP timestamp option", 0, SAME, SAME, 0, 0,         \
 	  TCP_TIMESTAMPS, "Whether TCP connections use time stamps, where the peer does: 0 no, 1 yes, 2 as the kernel "\
 	  "(net.ipv4.tcp_timestamps).")                                                                                \

@@ -37,10 +37,13 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr);
 
 /*
  * Children forked from now on (and theirs, until they call exec) may rent from the interface's vmad themselves, also
- * after they gave up every capability: they inherit a proof of this process's CAP_NET_RAW, one fd. A client shares the
- * packet memory of all clients of the interface: pass this on to workers, not to a sandbox. -EPERM: this process has no
- * right of its own to pass on.
+ * after they gave up every capability: they inherit a right, one fd, that is good for that and nothing else. Of one
+ * user: that of the process that opened the interface. A client shares the packet memory of all clients of the
+ * interface: pass this on to workers, not to a sandbox. vmad takes the right away from all who have it if one of them
+ * breaks its protocol. -EPERM: this process has no right to pass on (before Linux 5.17 it takes CAP_NET_ADMIN), or may
+ * not change whose it is good for.
  */
-int vma_nic_pass_on(struct vma_nic *nic, bool on);
+enum vma_nic_pass_on { VMA_NIC_PASS_ON_NOBODY, VMA_NIC_PASS_ON_SAME_USER, VMA_NIC_PASS_ON_ANY_USER };
+int vma_nic_pass_on(struct vma_nic *nic, enum vma_nic_pass_on to);
 
 #endif

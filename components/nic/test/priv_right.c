@@ -1,0 +1,156 @@
+/*
+ * priv_right - what the right to be a client of vmad is good for in a child's hands, for tests/hostile/rights.sh.
+ *
+ *   priv_right INTERFACE
+ *
+ * Run as root; children become nobody. A line for each answer.
+ */
+#include <errno.h>
+#include <linux/capability.h>
+#include <net/if.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../vmad_proto.h"
+
+enum { NOBODY = 65534 };
+
+static unsigned ifindex;
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(2);
+}
+
+static int dial(void)
+{
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(ifindex, &address);
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, len) < 0)
+		die("connect");
+	return fd;
+}
+
+/* vmad's answer to who shows this; the connection stays. */
+static int show(int fd, int right)
+{
+	struct vmad_msg msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = VMAD_HELLO};
+	struct pollfd answer = {.fd = fd, .events = POLLIN};
+	int fds[VMAD_FDS_MAX], rc;
+	unsigned nfds;
+	size_t bytes;
+
+	rc = vmad_send(fd, &msg, &right, 1);
+	if (rc == 0 && poll(&answer, 1, 5000) == 1)
+		rc = vmad_receive(fd, &msg, &bytes, fds, &nfds);
+	return rc < 0 ? rc : rc == 0 ? -EPIPE : msg.result;
+}
+
+static void say(const char *what, int rc)
+{
+	printf("%s: %s\n", what, rc < 0 ? strerrordesc_np(-rc) : "ok");
+	fflush(stdout);
+}
+
+static void say_shown(const char *what, int right)
+{
+	const int fd = dial();
+
+	say(what, show(fd, right));
+	close(fd);
+}
+
+static void drop_capabilities(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct none[2] = {0};
+
+	if (syscall(SYS_capset, &head, none) < 0)
+		die("capset");
+}
+
+static void become_nobody(void)
+{
+	if (setresgid(NOBODY, NOBODY, NOBODY) < 0 || setresuid(NOBODY, NOBODY, NOBODY) < 0)
+		die("setresuid");
+}
+
+static void in_child(void (*become)(void), void (*what)(int right), int right)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		become();
+		what(right);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+}
+
+static void of_same_user(int right)
+{
+	say_shown("a child of the same user without capabilities", right);
+}
+
+static void of_other_user(int right)
+{
+	const uint32_t mark = 0x76800000u | ifindex; /* MARK_ANY_USER */
+
+	say_shown("a child that became nobody", right);
+	say("it makes the right good for all", vmad_right_share(right, ifindex, true));
+	say("it marks a socket of its own",
+	    setsockopt(socket(AF_UNIX, SOCK_DGRAM, 0), SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0 ? -errno : 0);
+}
+
+static void of_any_user(int right)
+{
+	say_shown("a child that became nobody, with a right for all", right);
+}
+
+static void with_anothers(int right)
+{
+	say_shown("with a right of another interface", right);
+}
+
+/* And again, after it has been thrown out. */
+static void abuse(int right)
+{
+	const int fd = dial();
+	char end;
+
+	say("a child that breaks the protocol, at first", show(fd, right));
+	if (send(fd, "nonsense", 8, 0) != 8)
+		die("send");
+	while (recv(fd, &end, 1, 0) > 0)
+		;
+	say_shown("it shows its right again", right);
+}
+
+int main(int argc, char **argv)
+{
+	int right;
+
+	ifindex = argc == 2 ? if_nametoindex(argv[1]) : 0;
+	if (ifindex == 0)
+		return 1;
+	right = vmad_right_create(ifindex, argv[1]);
+	if (right < 0)
+		die("a right");
+	in_child(drop_capabilities, of_same_user, right);
+	in_child(become_nobody, of_other_user, right);
+	if (vmad_right_share(right, ifindex, true) < 0)
+		die("for all");
+	in_child(become_nobody, of_any_user, right);
+	in_child(become_nobody, with_anothers, vmad_right_create(ifindex + 1, argv[1]));
+	in_child(become_nobody, abuse, right);
+	in_child(become_nobody, of_any_user, right);
+	return 0;
+}
