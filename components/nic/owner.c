@@ -219,6 +219,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	owner_groups_fini(owner);
 	owner_resets_fini(owner);
 	owner_heirs_fini(owner);
+	owner_parked_fini(owner);
 	if (owner->link_fd >= 0)
 		nic_fd_close(owner->link_fd);
 	if (owner->diag_fd >= 0)
@@ -400,6 +401,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	owner_flows_report(owner, revoked, arg);
 	owner_flows_fade_out(owner, now);
 	owner_groups_tick(owner, now);
+	owner_parked_tick(owner, now);
 	owner_resets_tick(owner, now);
 	owner_heirs_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
@@ -461,8 +463,11 @@ int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
 	const int others = next_of_the_living_ms(owner);
 	const uint64_t resets_ns = owner_resets_due_ns(owner), heirs_ns = owner_heirs_due_ns(owner);
-	const uint64_t due_ns = resets_ns < heirs_ns ? resets_ns : heirs_ns;
+	const uint64_t parked_ns = owner_parked_due_ns(owner);
+	uint64_t due_ns = resets_ns < heirs_ns ? resets_ns : heirs_ns;
 	int of_the_dead;
+
+	due_ns = due_ns < parked_ns ? due_ns : parked_ns;
 
 	if (due_ns == UINT64_MAX)
 		return others;

@@ -197,7 +197,7 @@ static struct owner_heir *heir_of(struct xdp_owner *owner, const struct xdp_heir
 
 static void hear(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
 {
-	if (heir->state == HEIR_WAITS || is_from_nobody(segment))
+	if (heir->state == HEIR_WAITS || heir->state == HEIR_PARKED || is_from_nobody(segment))
 		return;
 	if (segment->tcp_flags & RST) {
 		if (heir->key.peer_port_be != 0 && heir->state != HEIR_DELETED)

@@ -391,6 +391,7 @@ static int share(struct xdp_owner *owner, struct owner_flow **place, uint32_t sl
 		rc = owner_group_join(owner, flow, slot);
 	if (rc < 0)
 		return rc == -ENOSPC ? contend(owner, place, slot, rule) : rc;
+	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
 	owner_wish_end(owner, slot, &rule->key);
 	forget_given_up(owner, slot, &rule->key);
 	return xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
@@ -447,6 +448,8 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
 		xdp_owner_flow_del(owner, slot, &rule->key); /* its own shadow would be foreign */
+	else if (rule->flags & VMA_FLOW_INHERITED)
+		owner_group_begin_alone(owner, flow);
 	return rc;
 }
 
@@ -479,6 +482,8 @@ static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint3
 		owner_flow_end(owner, place);
 		return;
 	}
+	if (state != HEIR_DELETED)
+		owner_parked_prepare(owner, flow, slot);
 	unlink_flow(owner, place);
 	owner_heirs_put(owner, &heir, state, true);
 	owner_group_end(owner, flow);

@@ -21,6 +21,9 @@
  * listener, goes to any that asks at once. What was on its way to a member that dies or closes is known here until the
  * member says that it has made it, and goes to another then.
  *
+ * One that has inherited the listener is a group of one, too: what waits there when it dies is kept for the next member
+ * (owner_parked.c).
+ *
  * Moved: the entry's state is changed by compare-and-swap, the program is told where the connection's segments go now,
  * and the new slot's client is told what to make. It has acknowledged none of the peer's data, so the peer sends again
  * what was under way.
@@ -40,6 +43,7 @@
 #define PATIENCE_NS 100000000ull
 #define SHUN_NS 1000000000ull
 #define MOVING_MAX (4 * VMA_PENDING_MAX) /* connections on their way to one member, to be moved again */
+#define ALONE_MAX (XDP_GROUPS / 2)       /* groups, when one of a single member begins: there must be room for others */
 #define YOUNG_NS 2000000000ull           /* a group in which there may be connections from before it was one */
 
 bool owner_flow_has(const struct owner_flow *flow, uint32_t slot)
@@ -171,6 +175,14 @@ static void ask_anew(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 	asker->shunned_until = 0;
 }
 
+void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	const uint64_t now = owner_now_ns();
+
+	if (owner->heirs.on && owner->groups < ALONE_MAX && begin_group(owner, flow, now) == 0)
+		ask_anew(owner, flow->slot, now);
+}
+
 int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	const uint64_t now = owner_now_ns();
@@ -276,7 +288,7 @@ void owner_group_rented(struct xdp_owner *owner, uint32_t slot)
 
 /* ---- what waits for accept, and is moved ---- */
 
-static struct vma_flow_key key_of(const struct vma_pending *pending)
+struct vma_flow_key owner_pending_key(const struct vma_pending *pending)
 {
 	struct vma_flow_key key = {.family = AF_INET,
 	                           .proto = IPPROTO_TCP,
@@ -313,13 +325,21 @@ static uint64_t takers_of(const struct xdp_owner *owner, uint64_t eligible, enum
 	return eligible;
 }
 
+static uint32_t by_hash(uint64_t slots, const struct vma_flow_key *key)
+{
+	unsigned n = owner_flow_bucket(key) % (unsigned)__builtin_popcountll(slots);
+
+	while (n-- > 0)
+		slots &= slots - 1;
+	return first_of(slots);
+}
+
 /* By a hash again, among those that may have new ones; XDP_NO_SLOT: there is nobody but `from`. */
 static uint32_t next_member(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t from,
                             enum takers takers, const struct vma_flow_key *key, uint64_t now)
 {
 	uint64_t others = flow->group != 0 ? serving(flow) : 1ull << flow->slot;
 	uint64_t eligible;
-	unsigned n;
 
 	others &= ~(1ull << from);
 	eligible = flow->group != 0 ? takers_of(owner, eligible_of(owner, others, now), takers) : others;
@@ -329,10 +349,7 @@ static uint32_t next_member(const struct xdp_owner *owner, const struct owner_fl
 		return XDP_NO_SLOT;
 	if (!owner_flow_has(flow, from))
 		eligible = prefer_successors(owner, eligible, from);
-	n = owner_flow_bucket(key) % (unsigned)__builtin_popcountll(eligible);
-	while (n-- > 0)
-		eligible &= eligible - 1;
-	return first_of(eligible);
+	return by_hash(eligible, key);
 }
 
 /* Its number goes with it: the member says how far it has come. */
@@ -354,16 +371,20 @@ static void note_move(struct owner_asker *asker, struct vma_pending *pending, ui
 	asker->last_move = move;
 }
 
+/* A heir has kept its segments from the kernel meanwhile, if the member before it had left. */
 static void give(struct xdp_owner *owner, const struct owner_flow *flow, uint32_t to, struct vma_pending *pending,
                  uint64_t now)
 {
-	const struct vma_flow_key key = key_of(pending);
+	const struct vma_flow_key key = owner_pending_key(pending);
 	struct vma_nic_member *member = member_of(owner, to);
+	struct owner_heir *heir = owner_heir_find(owner, &key);
 
 	note_move(&owner->asker[to], pending, atomic_load(&member->adopted));
 	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
 	if (flow->group != 0)
 		xdp_prog_note_recent(owner->prog, &key, to);
+	if (heir != NULL)
+		owner_heir_end(owner, heir);
 	owner->adopt(to, pending, owner->adopt_arg);
 }
 
@@ -383,7 +404,7 @@ static struct owner_flow *listener_of(struct xdp_owner *owner, const struct vma_
 static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending *entry, uint32_t state,
                      const struct vma_flow_key *only, enum takers takers, uint64_t now)
 {
-	struct vma_flow_key key = key_of(entry);
+	struct vma_flow_key key = owner_pending_key(entry);
 	struct owner_flow *flow = listener_of(owner, &key, only);
 	struct vma_pending copy;
 	uint32_t to;
@@ -395,7 +416,7 @@ static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending 
 		return false;
 	memcpy(&copy, entry, sizeof(copy));
 	copy.handshaken = state == VMA_PENDING_QUEUED;
-	key = key_of(&copy);
+	key = owner_pending_key(&copy);
 	owner_flow_forget_connection(owner, from, &key); /* of a connection before this one, with the same names */
 	give(owner, flow, to, &copy, now);
 	return true;
@@ -441,7 +462,7 @@ static bool has_made(const struct xdp_owner *owner, uint32_t slot, const struct 
 	struct vma_nic_member *member = member_of(owner, slot);
 
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
-		const struct vma_flow_key other = key_of(&member->pending[i]);
+		const struct vma_flow_key other = owner_pending_key(&member->pending[i]);
 		const uint32_t state = atomic_load(&member->pending[i].state);
 
 		if ((state == VMA_PENDING_QUEUED || state == VMA_PENDING_HALF_OPEN) &&
@@ -459,7 +480,7 @@ static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	owner->asker[slot].last_move = NULL;
 	while (*place != NULL) {
 		struct owner_move *move = *place;
-		const struct vma_flow_key key = key_of(&move->pending);
+		const struct vma_flow_key key = owner_pending_key(&move->pending);
 		struct owner_flow *flow = listener_of(owner, &key, only);
 		const uint32_t to =
 		        flow != NULL ? next_member(owner, flow, slot, ANY, &key, now) : (uint32_t)XDP_NO_SLOT;
@@ -484,6 +505,91 @@ void owner_group_move(struct xdp_owner *owner, uint32_t slot, const struct vma_f
 		return;
 	move_again(owner, slot, key, now); /* first: what it has made waits in its page */
 	move_some(owner, slot, key, true, ANY, UINT64_MAX, now);
+	if (key == NULL)
+		owner_parked_take(owner, slot);
+}
+
+/* ---- what is left when the last member dies ---- */
+
+static bool is_waiting(uint32_t state)
+{
+	return state == VMA_PENDING_QUEUED || state == VMA_PENDING_HALF_OPEN;
+}
+
+void owner_group_each_waiting(struct xdp_owner *owner, uint32_t slot, owner_waiting_fn *each, void *arg)
+{
+	for (const struct owner_move *move = owner->asker[slot].moving; move != NULL; move = move->next)
+		each(&move->pending, arg);
+	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
+		struct vma_pending copy;
+
+		if (!is_waiting(atomic_load(&member_of(owner, slot)->pending[i].state)))
+			continue;
+		memcpy(&copy, &member_of(owner, slot)->pending[i], sizeof(copy));
+		each(&copy, arg);
+	}
+}
+
+bool owner_connection_is_at(const struct vma_flow_key *connection, const struct vma_flow_key *listener)
+{
+	return connection->peer_port_be != 0 && connection->local_port_be == listener->local_port_be &&
+	       connection->vlan == listener->vlan &&
+	       memcmp(connection->local, listener->local, sizeof(listener->local)) == 0;
+}
+
+static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
+                       owner_waiting_fn *taken, void *arg)
+{
+	struct owner_move **place = &owner->asker[slot].moving;
+
+	forget_made(owner, slot);
+	owner->asker[slot].last_move = NULL;
+	while (*place != NULL) {
+		struct owner_move *move = *place;
+		const struct vma_flow_key key = owner_pending_key(&move->pending);
+
+		if (!owner_connection_is_at(&key, listener)) {
+			owner->asker[slot].last_move = move;
+			place = &move->next;
+			continue;
+		}
+		if (!has_made(owner, slot, &key))
+			taken(&move->pending, arg);
+		*place = move->next;
+		free(move);
+	}
+}
+
+void owner_group_take_waiting(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
+                              owner_waiting_fn *taken, void *arg)
+{
+	take_moves(owner, slot, listener, taken, arg);
+	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
+		struct vma_pending *entry = &member_of(owner, slot)->pending[i], copy;
+		uint32_t state = atomic_load(&entry->state);
+		const struct vma_flow_key key = owner_pending_key(entry);
+
+		if (!is_waiting(state) || !owner_connection_is_at(&key, listener) ||
+		    !atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED))
+			continue;
+		memcpy(&copy, entry, sizeof(copy));
+		copy.handshaken = state == VMA_PENDING_QUEUED;
+		taken(&copy, arg);
+	}
+}
+
+bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, struct vma_pending *pending,
+                      uint32_t most, uint64_t now)
+{
+	const struct vma_flow_key key = owner_pending_key(pending);
+	const uint64_t members = flow->group != 0 ? serving(flow) : 1ull << flow->slot;
+	const uint64_t eligible = eligible_of(owner, members, now);
+	const uint32_t to = by_hash(eligible != 0 ? eligible : members, &key);
+
+	if (owner->asker[to].moves - atomic_load(&member_of(owner, to)->adopted) >= most)
+		return false;
+	give(owner, flow, to, pending, now);
+	return true;
 }
 
 /* ---- what members say of themselves ---- */
@@ -565,8 +671,8 @@ static void help_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 
 static void end_lonely(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
 {
-	if ((flow->members & (flow->members - 1)) != 0 || now - flow->grouped_ns < YOUNG_NS ||
-	    xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
+	if ((flow->members & (flow->members - 1)) != 0 || flow->rule.flags & VMA_FLOW_INHERITED ||
+	    now - flow->grouped_ns < YOUNG_NS || xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
 		return;
 	owner_group_end(owner, flow);
 }

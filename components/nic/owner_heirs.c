@@ -8,7 +8,8 @@
  *   state      from                                                        answers                        lives
  *   DELETED    a client has deleted the flow, or the peer has reset it     RST                            1.5 s
  *   WAITS      the client has left and its process lives: it may be back   nothing                        3 s
- *   RESET      the process is dead, or has cut it and ended                RST                            3 s
+ *   PARKED     nobody has accepted it, and the listener lives on           nothing                        10 s, then
+ * RESET RESET      the process is dead, or has cut it and ended                RST                            3 s
  *   FIN_WAIT   it has ended, our FIN is acknowledged                       ACK to FIN, RST to data        60 s
  *   TIME_WAIT  the peer's FIN has come, too                                ACK to what comes again        2 s
  *
@@ -37,6 +38,7 @@
 
 static const uint64_t life_ns[HEIR_STATES] = {
         [HEIR_DELETED] = 1500 * MS,   [HEIR_WAITS] = 3000 * MS, /* longer than owner_resets waits for it to come back */
+        [HEIR_PARKED] = 10000 * MS,                             /* for a service to start a process anew */
         [HEIR_RESET] = 3000 * MS,     [HEIR_FIN_WAIT] = 60000 * MS, /* as the kernel's tcp_fin_timeout */
         [HEIR_TIME_WAIT] = 2000 * MS,
 };
@@ -63,6 +65,7 @@ static void forget(struct xdp_owner *owner, struct owner_heir *heir)
 	*place_of(owner, &heir->key) = heir->next;
 	TAILQ_REMOVE(&heirs->list[heir->state], heir, link);
 	heirs->count--;
+	owner_parked_free(owner, heir);
 	free(heir);
 }
 
@@ -155,8 +158,8 @@ bool owner_heirs_yield(struct xdp_owner *owner, const struct vma_flow_key *key)
 /* Whose life is the shortest first, and of those the oldest: they have the least to expect. */
 bool owner_heirs_yield_any(struct xdp_owner *owner)
 {
-	static const enum owner_heir_state order[] = {HEIR_DELETED, HEIR_TIME_WAIT, HEIR_RESET, HEIR_FIN_WAIT,
-	                                              HEIR_WAITS};
+	static const enum owner_heir_state order[] = {HEIR_DELETED,  HEIR_TIME_WAIT, HEIR_RESET,
+	                                              HEIR_FIN_WAIT, HEIR_WAITS,     HEIR_PARKED};
 
 	if (owner->heirs.count == 0)
 		return false;
@@ -200,7 +203,10 @@ static unsigned expire(struct xdp_owner *owner, struct owner_heir_list *list, ui
 	struct owner_heir *heir;
 
 	while (left > 0 && (heir = TAILQ_FIRST(list)) != NULL && heir->due_ns <= now) {
-		owner_heir_end(owner, heir);
+		if (heir->state == HEIR_PARKED)
+			owner_parked_reset(owner, heir, now);
+		else
+			owner_heir_end(owner, heir);
 		left--;
 	}
 	return left;

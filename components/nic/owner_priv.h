@@ -2,7 +2,8 @@
  * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
  * memory and its division), owner_flows.c (flow table, attachment), owner_claims.c (flows that clients put by
  * themselves), owner_wishes.c (who wants what another has), owner_foreign.c (the kernel's sockets), owner_rivals.c
- * (those in a flow's way), owner_resets.c (peers of the dead) and owner_heirs.c (what these peers still say).
+ * (those in a flow's way), owner_resets.c (peers of the dead), owner_heirs.c (what these peers still say) and
+ * owner_parked.c (peers that the dead had not accepted yet).
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -127,9 +128,11 @@ struct owner_resets {
 };
 
 /* See owner_heirs.c. Each state has a list of its own: in each the life is the same, so it is in order. */
-enum owner_heir_state { HEIR_DELETED, HEIR_WAITS, HEIR_RESET, HEIR_FIN_WAIT, HEIR_TIME_WAIT, HEIR_STATES };
+enum owner_heir_state { HEIR_DELETED, HEIR_WAITS, HEIR_PARKED, HEIR_RESET, HEIR_FIN_WAIT, HEIR_TIME_WAIT, HEIR_STATES };
 #define OWNER_HEIRS_MAX 32768 /* half of the program's map */
 #define OWNER_HEIR_READS 512  /* segments of one tick */
+
+struct owner_parked;
 
 struct owner_heir {
 	struct owner_heir *next; /* in its bucket */
@@ -141,6 +144,7 @@ struct owner_heir {
 	uint32_t told_ack; /* of the last RST, and the peer's port */
 	uint16_t told_port_be;
 	uint64_t told_ns, due_ns;
+	struct owner_parked *parked; /* of PARKED, and before that: see owner_parked.c */
 };
 TAILQ_HEAD(owner_heir_list, owner_heir);
 
@@ -204,6 +208,11 @@ struct xdp_owner {
 	uint32_t clock_ms;              /* what clients' clocks of TCP time stamps begin with */
 	struct owner_asker asker[XDP_SLOTS_MAX];
 
+	/* owner_parked.c */
+	struct owner_lot *lots;
+	uint32_t parked; /* connections of all lots */
+	uint64_t lots_look_ns;
+
 	struct owner_resets resets;
 	struct owner_heirs heirs;
 
@@ -261,6 +270,11 @@ void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const 
 bool owner_flow_has(const struct owner_flow *flow, uint32_t slot); /* the slot has it, or a share of it */
 /* The slot shares the listener's flow from now on. -ENOSPC: there are too many groups. */
 int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+/*
+ * The flow's only slot has inherited the listener: what waits there is described as if others served it, too. If there
+ * are too many groups it is not, and lost with the process.
+ */
+void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow);
 /* The slot has left; others have not. */
 void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
 /* It is about to leave: the others get what begins anew. -ENOENT: so are all others. */
@@ -273,6 +287,17 @@ void owner_group_rented(struct xdp_owner *owner, uint32_t slot); /* anew: forget
  * owner->adopt. `key`: of this listener only; NULL: of all.
  */
 void owner_group_move(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+struct vma_flow_key owner_pending_key(const struct vma_pending *pending);
+bool owner_connection_is_at(const struct vma_flow_key *connection, const struct vma_flow_key *listener);
+typedef void owner_waiting_fn(const struct vma_pending *pending, void *arg);
+/* What waits in the slot, or is on its way there: copies. */
+void owner_group_each_waiting(struct xdp_owner *owner, uint32_t slot, owner_waiting_fn *each, void *arg);
+/* The same of one listener, whose process is dead: it is moved, and `taken` has it now. */
+void owner_group_take_waiting(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
+                              owner_waiting_fn *taken, void *arg);
+/* To a member; its heir ends. False: that one has not made `most` of those before yet. */
+bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, struct vma_pending *pending,
+                      uint32_t most, uint64_t now_ns);
 void owner_groups_tick(struct xdp_owner *owner, uint64_t now_ns);
 void owner_groups_fini(struct xdp_owner *owner);
 #define OWNER_GROUPS_NS 40000000ull /* between two looks at them */
@@ -355,6 +380,18 @@ void owner_heir_live_on(struct xdp_owner *owner, struct owner_heir *heir, enum o
 /* What the program says of one segment. 0, or -EAGAIN: that was enough for now. */
 struct xdp_heir_segment;
 int owner_heirs_hear(struct xdp_owner *owner, const struct xdp_heir_segment *segment, uint64_t now);
+
+/* ---- owner_parked.c ---- */
+
+/* The listener's flow is about to end, as its last slot's client has left, or is dead: the kernel gets nothing of what
+ * waits for accept there. */
+void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+void owner_parked_take(struct xdp_owner *owner, uint32_t slot); /* it is dead: what waits is kept for others */
+void owner_parked_reset(struct xdp_owner *owner, struct owner_heir *heir, uint64_t now); /* nobody has come */
+void owner_parked_free(struct xdp_owner *owner, struct owner_heir *heir);                /* is about to end */
+void owner_parked_tick(struct xdp_owner *owner, uint64_t now);
+uint64_t owner_parked_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is nothing to do */
+void owner_parked_fini(struct xdp_owner *owner);             /* after the heirs */
 
 /* ---- owner_foreign.c ---- */
 

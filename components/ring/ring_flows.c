@@ -101,8 +101,9 @@ static int attach(struct vma_ring *ring, struct vma_flow *flow)
 /* What the NIC would refuse, for flows that it does not hear of. */
 static int check(const struct vma_flow *flow)
 {
-	if (flow->sink == NULL ||
-	    (flow->flags & ~(uint32_t)(VMA_FLOW_LISTENER | VMA_FLOW_RING_ONLY | VMA_FLOW_ALONE)) != 0)
+	const uint32_t known = VMA_FLOW_LISTENER | VMA_FLOW_RING_ONLY | VMA_FLOW_ALONE | VMA_FLOW_INHERITED;
+
+	if (flow->sink == NULL || (flow->flags & ~known) != 0)
 		return -EINVAL;
 	if ((flow->flags & VMA_FLOW_LISTENER) != 0 && (flow->key.proto != IPPROTO_TCP || flow->key.peer_port_be != 0))
 		return -EINVAL;

@@ -274,7 +274,8 @@ static int open_listener(struct endpoint *endpoint, struct stream_sock *sock)
 	                                   .vlan = endpoint->vlan,
 	                                   .local_port_be = endpoint->port_be,
 	                                   .shadow_cookie = sock->cookie,
-	                                   .backlog = atomic_load(&sock->backlog)};
+	                                   .backlog = atomic_load(&sock->backlog),
+	                                   .inherited = sock->file.is_heir};
 	struct vma_tcp *tcp;
 	int rc = vma_rail_tcp(endpoint->rail, &tcp);
 

@@ -462,7 +462,7 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	listener->backlog = attr->backlog;
 	listener->last = &listener->first;
 	listener->flow = (struct vma_flow){.key = key,
-	                                   .flags = VMA_FLOW_LISTENER,
+	                                   .flags = VMA_FLOW_LISTENER | (attr->inherited ? VMA_FLOW_INHERITED : 0),
 	                                   .shadow_cookie = attr->shadow_cookie,
 	                                   .sink = tcp_listener_sink,
 	                                   .owner = listener,

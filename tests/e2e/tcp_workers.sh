@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Listeners that several processes serve, by fork or by SO_REUSEPORT: each process gets its share of the connections, around
 # the kernel. What waits for accept in a worker that stands still, computes, has died or has closed the listener is
-# served by another. nginx with two workers serves, survives a killed worker, and reloads.
+# served by another; in the last worker of a service, by the one that is started next. nginx with two workers serves, survives a killed worker, and reloads.
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair
 combination server
 workers=$ROOT/tests/e2e/workers.py
 
-serve_by() { # fork|reuseport [WORKERS]: sets $worker, an array
-	serve server python3 "$workers" serve "$IP_B" 7100 "${2:-2}" "$1"
+serve_by() { # fork|reuseport [WORKERS [SECONDS until the next one]]: sets $worker, an array
+	serve server python3 "$workers" serve "$IP_B" 7100 "${2:-2}" "$1" ${3:+"$3"}
 	wait_for 10 listens 7100
 	sleep 2.5 # one that asks too early asks again a second later
 	mapfile -t worker < <(sed -n 's/^worker \([0-9]*\)$/\1/p' "$WORK/server.log")
@@ -91,6 +91,55 @@ check "$s: what waited there is served by the others" finish asking 20
 check "$s: and what comes after that" ask 30 10 echo
 still "$s" 3 # the kernel's TIME_WAIT that stands for those of a closed listener is made by three segments on lo
 stop server
+settle
+
+established() { # COUNT: of the clients' connections
+	in_ns a sh -c "ss -Htn state established dport = :7100" | awk -v n="$1" 'END { exit NR < n }'
+}
+# 8 clients wait for accept in the only worker, which is killed; its parent has the listener. Sets $killed.
+kill_the_only_worker() { # SECONDS until the next one, SECONDS that the clients wait
+	serve_by fork 1 "$1"
+	check "$s: it serves" ask 8 5 echo
+	tell "${worker[0]}" "hold 20"
+	count_from
+	start asking a python3 "$workers" ask "$IP_B" 7100 8 "$2" "$3"
+	wait_for 10 established 8
+	sleep 0.3
+	kill -KILL "${worker[0]}"
+	killed=$EPOCHSECONDS
+}
+for says in echo greeting; do
+	s="the only worker, $says first"
+	kill_the_only_worker 0.8 10 $says
+	check "$s: what waited in it is served by the next" finish asking 20
+	note "$(cat "$WORK/asking.log")"
+	mapfile -t worker < <(sed -n 's/^worker \([0-9]*\)$/\1/p' "$WORK/server.log")
+	cp "$WORK/asking.log" "$WORK/ask"
+	check_eq "$s: all of it" "$(served_by "${worker[1]:-0}")" 8
+	still "$s"
+	check "$s: and what comes after that" ask 24 5 $says
+	stop server
+	settle
+done
+
+s="the only worker, and nobody comes"
+kill_the_only_worker 1000 30 echo
+sleep 8
+check "$s: what waited in it is kept for 8 s" alive asking
+finish asking 20
+check_num "$s: and reset after 10 s" $((EPOCHSECONDS - killed)) -le 14
+check_eq "$s: all of it" "$(grep -c ConnectionReset "$WORK/asking.log")" 8
+check "$s: then vmad has nothing to do, and ends" wait_for 10 no_xdp b "$IF_B"
+stop server
+settle
+
+s="the only worker, and its parent"
+kill_the_only_worker 1000 30 echo
+sleep 1
+kill -KILL "${PID[server]}"
+finish asking 20
+check_num "$s: what waited is reset when the listener is closed" $((EPOCHSECONDS - killed)) -le 4
+check_eq "$s: all of it" "$(grep -c ConnectionReset "$WORK/asking.log")" 8
 settle
 
 s="nginx, 2 workers"

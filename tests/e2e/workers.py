@@ -4,7 +4,8 @@
 workers.py serve ADDRESS PORT WORKERS fork|reuseport   each worker accepts, greets with its number, then echoes one line.
     A line "hold S" is answered, and the worker then computes for S seconds without asking for anything; "rest S": it
     takes the listener out of its epoll set and sleeps in epoll_wait, time and again, with this connection in the set.
-    SIGUSR1 to a worker closes its listener. Prints "worker PID" for each.
+    SIGUSR1 to a worker closes its listener. Prints "worker PID" for each. With a further argument S (of fork): S seconds
+    after a worker has died another one is forked.
 workers.py ask ADDRESS PORT N SECONDS greeting|echo    N connections at a time. Each is to have its whole answer within
     SECONDS; "greeting": the client says nothing before it has been greeted. Prints how many each worker has served.
 workers.py tell ADDRESS PORT PID LINE                  says LINE to the worker PID: asks until it is that one. Of
@@ -77,16 +78,31 @@ def work(listener):
 def serve():
     listener = make_listener(False) if sys.argv[5] == "fork" else None
     children = []
-    for _ in range(int(sys.argv[4])):
+    if len(sys.argv) > 6:
+        time.sleep(1)  # what is still to be done about the listener in this process is done before it forks
+
+    def end(*_):
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        os._exit(0)
+
+    def fork():
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             work(listener or make_listener(True))
         children.append(child)
         print("worker", child, flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: [os.kill(child, signal.SIGKILL) for child in children] and os._exit(0))
-    while True:
+
+    for _ in range(int(sys.argv[4])):
+        fork()
+    signal.signal(signal.SIGTERM, end)
+    while len(sys.argv) <= 6:
         signal.pause()
+    while True:
+        children.remove(os.wait()[0])
+        time.sleep(float(sys.argv[6]))
+        fork()
 
 
 def converse(line, seconds, greeted):

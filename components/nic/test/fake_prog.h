@@ -11,7 +11,7 @@
 #include "../owner_priv.h"
 #include "../xdp_flow.h"
 
-#define FAKE_ENTRIES 64
+#define FAKE_ENTRIES 512
 
 static struct {
 	struct {

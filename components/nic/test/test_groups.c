@@ -92,8 +92,21 @@ static int teardown(void **state)
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner); /* of what the flows above had */
 	free(owner.members);
-	close(listener);
+	owner_heirs_fini(&owner);
+	owner_parked_fini(&owner);
+	assert_int_equal(owner.parked, 0);
+	assert_int_equal(owner.heirs.count, 0);
+	if (listener >= 0)
+		close(listener);
 	return 0;
+}
+
+/* An owner that outlives its clients, and a listener that they have from another process. */
+static int setup_inherited(void **state)
+{
+	setup(state);
+	rule.flags |= VMA_FLOW_INHERITED;
+	return owner_heirs_init(&owner);
 }
 
 static void join(uint32_t slot)
@@ -120,6 +133,8 @@ static void pass_ms(unsigned ms)
 	for (unsigned passed = 0; passed < ms; passed += 40) {
 		now_ns += 40 * MS;
 		owner_groups_tick(&owner, now_ns);
+		owner_parked_tick(&owner, now_ns);
+		owner_heirs_tick(&owner, now_ns);
 	}
 }
 
@@ -429,7 +444,175 @@ static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **sta
 	assert_int_equal(adopted.slot, 0);
 }
 
+/* ---- the last one dies, and the kernel's listener lives on ---- */
+
+static struct vma_flow_key peer_of(unsigned place)
+{
+	struct vma_flow_key key = rule.key;
+
+	memcpy(key.peer, (uint8_t[]){10, 0, 0, 1}, 4);
+	key.peer_port_be = htons((uint16_t)(5000 + place));
+	return key;
+}
+
+/* Whether the program keeps from the kernel what comes for it. */
+static bool is_kept(unsigned place)
+{
+	const struct vma_flow_key key = peer_of(place);
+	const int at = fake_find(&key);
+
+	return at >= 0 && prog.entry[at].is_heir;
+}
+
+static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
+{
+	struct vma_pending *entry = NULL;
+
+	(void)state;
+	join(0);
+	assert_int_equal(owner.groups, 1);
+	pass_ms(3000);
+	assert_int_equal(atomic_load(&owner.members[0].groups), 1);
+	for (unsigned i = 0; i < 16; i++)
+		entry = waits(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
+	owner_flows_end(&owner, 0, true);
+	assert_int_equal(owner.groups, 0);
+	assert_int_equal(adopted.n, 0);
+	assert_int_equal(owner.parked, 16);
+	assert_int_equal(owner.resets.count, 0);
+	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
+	pass_ms(5000);
+	for (unsigned i = 0; i < 16; i++)
+		assert_true(is_kept(i));
+	join(1);
+	pass_ms(40);
+	assert_int_equal(adopted.n, 16);
+	assert_int_equal(adopted.slot, 1);
+	assert_int_equal(adopted.pending.iss, 77 + 15);
+	assert_true(adopted.pending.handshaken);
+	assert_false(is_kept(3));
+	assert_int_equal(owner.parked, 0);
+	assert_null(owner.lots);
+	assert_int_equal(owner.resets.count, 0);
+	/* And dies as well, before it has made them. */
+	owner_flows_end(&owner, 1, true);
+	assert_int_equal(owner.parked, 16);
+	join(2);
+	pass_ms(40);
+	assert_int_equal(adopted.n, 32);
+	assert_int_equal(adopted.slot, 2);
+}
+
+/* A process that is killed closes its connection to us first. */
+static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_to_be_dead(void **state)
+{
+	struct vma_pending *entry;
+
+	(void)state;
+	join(0);
+	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	owner_flows_end(&owner, 0, false);
+	assert_true(is_kept(7));
+	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_QUEUED); /* it may accept it */
+	join(1);
+	pass_ms(40);
+	assert_int_equal(adopted.n, 0);
+	owner_group_move(&owner, 0, NULL); /* there is a next one by now */
+	assert_int_equal(adopted.n, 1);
+	assert_int_equal(adopted.slot, 1);
+	assert_false(is_kept(7));
+	pass_ms(4000);
+	assert_null(owner.lots);
+}
+
+static void test_nobody_comes(void **state)
+{
+	(void)state;
+	join(0);
+	for (unsigned i = 0; i < 16; i++)
+		waits(0, i, VMA_PENDING_QUEUED);
+	owner_flows_end(&owner, 0, true);
+	pass_ms(9900);
+	assert_int_equal(owner.parked, 16);
+	assert_int_equal(owner.resets.count, 0);
+	pass_ms(200);
+	assert_int_equal(owner.parked, 0);
+	assert_int_equal(owner.resets.count, 16);
+	assert_null(owner.lots);
+	assert_true(is_kept(7)); /* its answer to the probe is reset */
+	assert_int_equal(owner_parked_due_ns(&owner), UINT64_MAX);
+	pass_ms(4000);
+	assert_int_equal(owner.heirs.count, 0);
+	assert_int_equal(fake_used(), 0);
+}
+
+static void test_a_listener_that_is_closed_keeps_nothing(void **state)
+{
+	(void)state;
+	join(0);
+	waits(0, 7, VMA_PENDING_QUEUED);
+	owner_flows_end(&owner, 0, true);
+	pass_ms(400);
+	assert_int_equal(owner.parked, 1);
+	close(listener);
+	pass_ms(240);
+	assert_int_equal(owner.parked, 0);
+	assert_int_equal(owner.resets.count, 1);
+	listener = -1;
+}
+
+static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **state)
+{
+	(void)state;
+	join(0);
+	waits(0, 7, VMA_PENDING_QUEUED);
+	close(listener);
+	owner_flows_end(&owner, 0, true);
+	assert_int_equal(owner.parked, 0);
+	assert_int_equal(owner.resets.count, 1);
+	listener = -1;
+}
+
+/* A page can be written by anybody: what it says of others' is not kept. */
+static void test_only_a_listeners_own_is_kept(void **state)
+{
+	struct vma_flow_rule others = {.key = peer_of(3)};
+
+	(void)state;
+	join(0);
+	assert_int_equal(xdp_owner_flow_add(&owner, 1, &others), 0);
+	waits(0, 1, VMA_PENDING_QUEUED)->local_port_be ^= 1;
+	waits(0, 2, VMA_PENDING_QUEUED)->peer_port_be = 0;
+	waits(0, 3, VMA_PENDING_QUEUED); /* it is another client's */
+	waits(0, 4, VMA_PENDING_QUEUED);
+	waits(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
+	waits(0, 6, 77);
+	owner_flows_end(&owner, 0, true);
+	assert_int_equal(owner.parked, 1);
+	assert_true(is_kept(4));
+	assert_false(is_kept(3));
+	assert_true(owner_flow_exists(&owner, &others.key));
+}
+
+static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
+{
+	(void)state;
+	join(0);
+	for (unsigned i = 0; i < 200; i++)
+		waits(0, i, VMA_PENDING_QUEUED);
+	owner_flows_end(&owner, 0, true);
+	assert_int_equal(owner.parked, 200);
+	join(1);
+	pass_ms(400);
+	assert_int_equal(adopted.n, 128);
+	atomic_store(&owner.members[1].adopted, 100);
+	pass_ms(40);
+	assert_int_equal(adopted.n, 200);
+	assert_null(owner.lots);
+}
+
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define INHERITED(test) cmocka_unit_test_setup_teardown(test, setup_inherited, teardown)
 
 static const struct CMUnitTest tests[] = {
         CASE(test_one_socket_in_two_processes_is_shared),
@@ -445,6 +628,14 @@ static const struct CMUnitTest tests[] = {
         CASE(test_nothing_goes_to_and_fro),
         CASE(test_what_was_on_its_way_to_one_that_dies_goes_to_another),
         CASE(test_any_order_of_coming_and_going),
+        INHERITED(test_what_waits_in_the_last_one_is_kept_for_the_next),
+        INHERITED(test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_to_be_dead),
+        INHERITED(test_nobody_comes),
+        INHERITED(test_a_listener_that_is_closed_keeps_nothing),
+        INHERITED(test_a_listener_that_dies_with_its_process_keeps_nothing),
+        INHERITED(test_only_a_listeners_own_is_kept),
+        INHERITED(test_no_more_than_a_member_can_take_is_given_at_once),
+        INHERITED(test_any_order_of_coming_and_going),
 };
 
 VMA_TEST_MAIN(tests)

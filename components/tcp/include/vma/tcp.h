@@ -417,6 +417,7 @@ struct vma_tcp_listen_attr {
 	uint8_t local[16];
 	uint64_t shadow_cookie;
 	uint32_t backlog; /* half-open connections at a time */
+	bool inherited;   /* VMA_FLOW_INHERITED */
 };
 /* Control path. One per ring, address and port. */
 int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, struct vma_tcp_listener **out);
