@@ -150,27 +150,42 @@ static long wait_for_events(struct epoll_event *events, uint64_t deadline)
 	return n;
 }
 
-static struct vma_task *_Atomic watched;
+enum { WATCHED_MAX = 64 };
+static struct vma_task *_Atomic watched[WATCHED_MAX];
 
-static void run_watched(void)
+/* An event of before an unwatch may run the place's next task once in vain. */
+static void run_watched(uint64_t place)
 {
-	struct vma_task *task = atomic_load(&watched);
+	struct vma_task *task = place < WATCHED_MAX ? atomic_load(&watched[place]) : NULL;
 
 	if (task != NULL)
 		task->run(task);
 }
 
-int vma_engine_watch(int fd, struct vma_task *task)
+int vma_engine_watch(int fd, uint32_t events, struct vma_task *task)
 {
-	struct vma_task *none = NULL;
-	int rc;
+	for (uint64_t place = 0; place < WATCHED_MAX; place++) {
+		struct vma_task *none = NULL;
+		int rc;
 
-	if (!atomic_compare_exchange_strong(&watched, &none, task))
-		return -EBUSY;
-	rc = internal_set_add(fd, EPOLLIN, INTERNAL_WAKE, INTERNAL_WAKE_WATCHED);
-	if (rc < 0)
-		atomic_store(&watched, NULL);
-	return rc;
+		if (!atomic_compare_exchange_strong(&watched[place], &none, task))
+			continue;
+		rc = internal_set_add(fd, events, INTERNAL_WAKE, INTERNAL_WAKE_WATCHED + place);
+		if (rc < 0)
+			atomic_store(&watched[place], NULL);
+		return rc;
+	}
+	return -EBUSY;
+}
+
+void vma_engine_unwatch(int fd, struct vma_task *task)
+{
+	internal_set_remove(fd);
+	for (unsigned place = 0; place < WATCHED_MAX; place++) {
+		struct vma_task *mine = task;
+
+		atomic_compare_exchange_strong(&watched[place], &mine, NULL);
+	}
 }
 
 static void take_event(const struct epoll_event *event)
@@ -185,8 +200,8 @@ static void take_event(const struct epoll_event *event)
 			vma_net_process(internal.engine->net);
 		break;
 	case INTERNAL_WAKE:
-		if (number == INTERNAL_WAKE_WATCHED)
-			run_watched();
+		if (number >= INTERNAL_WAKE_WATCHED)
+			run_watched(number - INTERNAL_WAKE_WATCHED);
 		else
 			take_wake();
 		break;
@@ -318,7 +333,8 @@ __attribute__((cold)) void internal_fork_child(void)
 {
 	close_fds();
 	internal.engine = NULL;
-	atomic_store(&watched, NULL);
+	for (unsigned place = 0; place < WATCHED_MAX; place++)
+		atomic_store(&watched[place], NULL);
 	atomic_store(&internal.woken, false);
 	sleep_time_say(&internal.sleeps, 0);
 	rail_care_fork_child();

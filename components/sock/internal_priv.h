@@ -13,7 +13,7 @@
 /* What an event of the thread's epoll set is of: the kind in the upper bits, and a number below. */
 enum internal_source { INTERNAL_NET, INTERNAL_WAKE, INTERNAL_RAIL, INTERNAL_ERROR };
 #define INTERNAL_SOURCE_SHIFT 62
-#define INTERNAL_WAKE_WATCHED 1 /* the number of INTERNAL_WAKE: see vma_engine_watch */
+#define INTERNAL_WAKE_WATCHED 1 /* numbers of INTERNAL_WAKE from here on: see vma_engine_watch */
 #define INTERNAL_NET_ICMP 1     /* the number of INTERNAL_NET: ICMP errors; 0: interfaces, routes, neighbours */
 
 /* Any thread. add: -ENODEV without a thread; a descriptor that is in the set already gets the new meaning. */

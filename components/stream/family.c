@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -278,7 +279,7 @@ static int make_family(void)
 	if (family->page == NULL)
 		rc = -ENOMEM;
 	if (rc >= 0)
-		rc = vma_engine_watch(family->event_fd, &answer_task);
+		rc = vma_engine_watch(family->event_fd, EPOLLIN, &answer_task);
 	if (rc < 0)
 		free_family(family);
 	else

@@ -209,9 +209,11 @@ struct vma_task {
 void vma_engine_post(struct vma_task *task);
 /* The same within a millisecond or so, with others: a thread that posts often does not wake the other one each time. */
 void vma_engine_post_lazily(struct vma_task *task);
-/* The internal thread runs the task, which is never posted, whenever fd is readable; it has to read it empty. One for a
- * process; 0, -EBUSY, -ENODEV (no thread). */
-int vma_engine_watch(int fd, struct vma_task *task);
+/* The internal thread runs the task, which is never posted, at these events of epoll on fd: EPOLLIN, where the task has
+ * to read it empty, and may find it so, or with EPOLLET. 64 for a process; 0, -EBUSY, -ENODEV (no thread). */
+int vma_engine_watch(int fd, uint32_t events, struct vma_task *task);
+/* It may be running until all sections that have begun are over: what it uses is retired after this. */
+void vma_engine_unwatch(int fd, struct vma_task *task);
 /*
  * From a child that borrows this process's memory (vfork), outside, with a reference: the internal thread calls the
  * file's ops->hand_over, which has happened when this returns; or it could not be reached, or took five seconds.
