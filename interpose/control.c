@@ -55,9 +55,21 @@ static int decided(int fd, int rc, bool serves)
 
 DECIDING_CALL(bind, (int fd, const struct sockaddr *addr, socklen_t len), true, (fd, addr, len),
               (call.file, fd, addr, len))
-DECIDING_CALL(listen, (int fd, int backlog), true, (fd, backlog), (call.file, fd, backlog))
 DECIDING_CALL(setsockopt, (int fd, int level, int name, const void *value, socklen_t len), false,
               (fd, level, name, value, len), (call.file, fd, level, name, value, len))
+
+CALL_OURS(int, listen, (int fd, int backlog), fd, (fd, backlog), (call.file, fd, backlog))
+EXPORT(int, listen, (int fd, int backlog))
+{
+	int rc;
+
+	if (IS_PLAIN(fd))
+		return vma_os.listen(fd, backlog);
+	rc = decided(fd, listen_ours(fd, backlog), true);
+	if (rc == 0)
+		vma_stream_listens(fd);
+	return rc;
+}
 
 /* The C library's asks inside itself, where nobody sees it. */
 EXPORT(int, sockatmark, (int fd))

@@ -243,9 +243,7 @@ EXPORT(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
 {
 	if (!IS_PLAIN(fd))
 		return recvmsg_ours(fd, msg, flags);
-	if (rights_matter())
-		return recvmsg_plain(fd, msg, flags);
-	return vma_os.recvmsg(fd, msg, flags);
+	return recvmsg_plain(fd, msg, flags);
 }
 
 /*
@@ -374,7 +372,5 @@ EXPORT(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, stru
 {
 	if (!IS_PLAIN(fd))
 		return recvmmsg_ours(fd, msgs, n, flags, timeout);
-	if (rights_matter())
-		return recvmmsg_plain(fd, msgs, n, flags, timeout);
-	return vma_os.recvmmsg(fd, msgs, n, flags, timeout);
+	return recvmmsg_plain(fd, msgs, n, flags, timeout);
 }

@@ -2,16 +2,19 @@
  * rights - descriptors that leave in a control message (SCM_RIGHTS), or arrive in one.
  *
  *   sendmsg ── carries a socket of ours ── pass_on: it becomes the kernel's ──> the kernel's sendmsg
- *   recvmsg ── the kernel's ── a number that the table still has was closed unseen ── its slot empties
+ *   recvmsg ── the kernel's ─┬─ a number that the table still has was closed unseen ── its slot empties
+ *                            └─ a listener of a process that has the library, too ── served by both
  *
  * The receiver may be any process, and may go on with the socket the moment the message is sent. So the socket is the
  * kernel's before that, with all that is queued, as if a forked process used it. If the kernel then refuses the
- * message, only the offload is lost. A message to a socket of ours carries no descriptors: only unix sockets take them.
+ * message, only the offload is lost; a listener is told, since it comes back when it knows who has it. A message to a
+ * socket of ours carries no descriptors: only unix sockets take them.
  *
  * The application's message is read with vma_copy, because the kernel's call answers EFAULT for a bad pointer. What is
  * not well formed ends the look; the kernel refuses the whole message then.
  */
 #include <limits.h>
+#include <string.h>
 
 #include "rights.h"
 
@@ -97,15 +100,59 @@ void rights_leave_row(const struct mmsghdr *msgs, unsigned n)
 		rights_leave(&msgs[i].msg_hdr);
 }
 
+static void stays(int fd)
+{
+	if (!NOT_OURS(fd) && !process_is_borrowed())
+		vma_stream_not_passed(fd);
+}
+
+void rights_stay(const struct msghdr *msg)
+{
+	const int saved = errno;
+	struct msghdr own;
+
+	if (copy_in(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL && own.msg_controllen <= INT_MAX)
+		look_at_rights(&own, stays);
+	errno = saved;
+}
+
 /* ---- arriving ---- */
 
 static void arrive(int fd)
 {
+	const int saved = errno;
+
 	fresh(fd);
+	if (fd >= 0 && vma_stream_may_arrive(fd) && !process_is_borrowed()) {
+		process_start();
+		vma_stream_arrive(fd);
+	}
+	errno = saved;
+}
+
+/* In a process whose table is empty nothing has been started. The kernel has just written what is read here. */
+static void look_at_first_rights(const struct msghdr *msg)
+{
+	struct msghdr own = *msg;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&own); c != NULL; c = CMSG_NXTHDR(&own, c)) {
+		const size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+			arrive(fd);
+		}
+	}
 }
 
 void rights_arrive(const struct msghdr *msg)
 {
-	if (msg->msg_control != NULL && msg->msg_controllen >= CMSG_LEN(sizeof(int)))
+	if (msg->msg_control == NULL || msg->msg_controllen < CMSG_LEN(sizeof(int)))
+		return;
+	if (rights_matter())
 		look_at_rights(msg, arrive);
+	else
+		look_at_first_rights(msg);
 }

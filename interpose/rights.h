@@ -15,6 +15,8 @@ static inline bool rights_matter(void)
 /* Outside, before the kernel sends n messages: sockets of ours that they carry become the kernel's. */
 void rights_leave(const struct msghdr *msg);
 void rights_leave_row(const struct mmsghdr *msgs, unsigned n);
+/* Outside, after the kernel has refused a message that rights_leave has seen. errno stays. */
+void rights_stay(const struct msghdr *msg);
 /* Outside, after the kernel has filled in a message: its numbers are new. */
 void rights_arrive(const struct msghdr *msg);
 

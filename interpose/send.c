@@ -145,8 +145,13 @@ static ssize_t send_message(struct vma_file *file, int fd, const struct msghdr *
 /* The descriptor is the kernel's; what the message carries may be ours. */
 static __attribute__((noinline)) ssize_t sendmsg_plain(int fd, const struct msghdr *msg, int flags)
 {
+	ssize_t sent;
+
 	rights_leave(msg);
-	return vma_os.sendmsg(fd, msg, flags);
+	sent = vma_os.sendmsg(fd, msg, flags);
+	if (sent < 0)
+		rights_stay(msg);
+	return sent;
 }
 
 static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghdr *msg, int flags)
@@ -200,8 +205,13 @@ static int send_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigne
 
 static __attribute__((noinline)) int sendmmsg_plain(int fd, struct mmsghdr *msgs, unsigned n, int flags)
 {
+	int sent;
+
 	rights_leave_row(msgs, n);
-	return vma_os.sendmmsg(fd, msgs, n, flags);
+	sent = vma_os.sendmmsg(fd, msgs, n, flags);
+	for (unsigned i = sent > 0 ? (unsigned)sent : 0; i < n && i < MESSAGE_PIECES_MAX; i++)
+		rights_stay(&msgs[i].msg_hdr);
+	return sent;
 }
 
 static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs, unsigned n, int flags)

@@ -171,11 +171,27 @@ static bool pass_on_connection(struct stream_sock *sock)
 	return stream_to_kernel(sock, fd, VMA_SOCK_PASSED_ON) == 0;
 }
 
+/* The kernel's until whoever gets it has said that it has the library: passed.c. */
 static void pass_on_listener(struct stream_sock *sock)
 {
+	const bool known = !stream_is_for_os(sock) && stream_passed_give(sock);
+
 	stream_listen_give_up(sock, VMA_SOCK_PASSED_ON);
-	vma_log_info("the listener on port %u is the kernel's from now on: other processes have it, too",
-	             ntohs(sock->local.sin_port));
+	vma_log_info("the listener on port %u is the kernel's %s", ntohs(sock->local.sin_port),
+	             known ? "until all who have it are known to have this library"
+	                   : "from now on: other processes have it, too");
+}
+
+/* It may become a listener there. Here it is the kernel's. */
+static bool pass_on_fresh(struct stream_sock *sock)
+{
+	if (!stream_to_os_fresh(sock, VMA_SOCK_PASSED_ON))
+		return false;
+	if (sock->local.sin_port != 0 && !stream_is_for_os(sock)) {
+		stream_cookie(sock, atomic_load(&sock->file.fd));
+		stream_passed_give(sock);
+	}
+	return true;
 }
 
 void stream_pass_on(struct vma_file *file)
@@ -185,14 +201,18 @@ void stream_pass_on(struct vma_file *file)
 
 	if (file->os_only) {
 		vma_stream_take_over(file);
+		pthread_mutex_lock(&file->lock);
+		if (sock->passed != NULL)
+			stream_passed_give(sock);
+		pthread_mutex_unlock(&file->lock);
 		return;
 	}
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only && !stream_has_ended(sock)) {
-		given = stream_to_os_fresh(sock, VMA_SOCK_PASSED_ON) || stream_connect_by_os(sock);
+		given = pass_on_fresh(sock) || stream_connect_by_os(sock);
 		if (!given && stream_phase(sock) == STREAM_CONNECTED)
 			moved = pass_on_connection(sock);
-		else if (!given && stream_phase(sock) == STREAM_LISTENING && !sock->hands_over)
+		else if (!given && stream_phase(sock) == STREAM_LISTENING && (!sock->hands_over || sock->paused))
 			pass_on_listener(sock);
 	}
 	pthread_mutex_unlock(&file->lock);

@@ -169,7 +169,7 @@ static enum vma_sock_reason reason_of_listener(const struct stream_listen *liste
 
 static void ask_for_retry(struct stream_sock *sock)
 {
-	bool retry = false;
+	bool retry = sock->passed != NULL; /* it may be passed on again, by whoever has it */
 
 	for (uint32_t i = 0; i < sock->listen->n; i++) {
 		enum vma_sock_reason reason = vma_sock_reason_of(sock->listen->at[i].error);
@@ -226,6 +226,16 @@ static void drain(struct stream_sock *sock)
 	vma_retire_poll();
 }
 
+/* Looked at once a second. */
+static void wait_for_receivers(struct stream_sock *sock)
+{
+	if (!sock->paused)
+		return;
+	stream_passed_watch(sock);
+	atomic_store(&sock->file.retry, true);
+	vma_engine_retry();
+}
+
 /*
  * Who comes from now on is the kernel's, for whoever has the listener. What has come already stays in the queue, and
  * accept and poll look there first: only this process can take it.
@@ -235,6 +245,7 @@ void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason
 	struct stream_listen *listen = sock->listen;
 
 	sock->hands_over = true;
+	sock->paused = reason == VMA_SOCK_PASSED_ON && sock->passed != NULL;
 	sock->drain_until_ns = vma_now_ns() + DRAIN_NS;
 	atomic_store(&sock->inherited, false);
 	atomic_store(&sock->reason, reason);
@@ -250,7 +261,19 @@ void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason
 	}
 	endpoints_unlock();
 	drain(sock);
+	wait_for_receivers(sock);
 	stream_describe(sock);
+}
+
+/* What was half open when it paused is over. True: it asks for flows again. */
+static bool resume(struct stream_sock *sock)
+{
+	if (!sock->paused || atomic_load(&sock->rings) != 0 || !stream_passed_may_resume(sock)) {
+		wait_for_receivers(sock);
+		return false;
+	}
+	sock->hands_over = sock->paused = false;
+	return true;
 }
 
 /* ---- update ---- */
@@ -264,8 +287,15 @@ void stream_listen_update(struct stream_sock *sock)
 	if (engine == NULL || sock->file.os_only || stream_has_ended(sock) || atomic_load(&sock->inherited) ||
 	    stream_phase(sock) != STREAM_LISTENING)
 		return;
+	if (sock->passed != NULL)
+		stream_passed_watch(sock);
 	if (sock->hands_over) {
 		drain(sock);
+		if (!resume(sock))
+			return;
+	}
+	if (sock->passed != NULL && !stream_passed_is_known(sock)) {
+		stream_listen_give_up(sock, VMA_SOCK_PASSED_ON);
 		return;
 	}
 	if (sock->listen == NULL)
@@ -282,6 +312,8 @@ void stream_listen_update(struct stream_sock *sock)
 		apply(sock, engine);
 		ask_for_retry(sock);
 		reason = reason_of_listener(sock->listen, reason);
+		if (sock->passed != NULL && reason == VMA_SOCK_OFFLOADED)
+			stream_passed_serves(sock);
 	}
 	atomic_store(&sock->reason, reason);
 	tell_rings(sock, before);
@@ -289,10 +321,11 @@ void stream_listen_update(struct stream_sock *sock)
 	vma_retire_poll();
 }
 
-/* By a fork: then that one goes on listening, and requests under way are not to be refused. */
+/* By a fork or a message: then that one goes on listening, and requests under way are not to be refused. */
 static bool another_process_has(const struct stream_sock *sock)
 {
-	return sock->file.is_heir || sock->file.forks != atomic_load_explicit(&vma_forks, memory_order_relaxed);
+	return sock->passed != NULL || sock->file.is_heir ||
+	       sock->file.forks != atomic_load_explicit(&vma_forks, memory_order_relaxed);
 }
 
 static void finish_all(struct stream_listen *listen)
@@ -429,6 +462,37 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 	if (rc == 0) /* the shadow's queue counts as well */
 		vma_file_set_own_poll(file, false);
 	return rc;
+}
+
+/* ---- made by another process ---- */
+
+bool stream_listen_is_possible(struct stream_sock *sock)
+{
+	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
+	bool possible = false;
+
+	if (sock->local.sin_family != AF_INET || sock->local.sin_port == 0 || stream_is_for_os(sock))
+		return false;
+	if (sock->listen == NULL)
+		sock->listen = vma_alloc(sizeof(*sock->listen));
+	if (sock->listen == NULL)
+		return false;
+	want_all(sock, sock->engine->net, &reason);
+	open_devices(sock->listen, sock->engine);
+	for (uint32_t i = 0; i < sock->listen->n; i++)
+		possible |= sock->listen->at[i].error == 0;
+	sock->listen->n = 0;
+	return possible;
+}
+
+void stream_listen_arrived(struct stream_sock *sock, int fd)
+{
+	stream_tally_init(sock);
+	atomic_store(&sock->backlog, backlog_of(fd));
+	atomic_store(&sock->inherited, true);
+	atomic_store(&sock->reason, VMA_SOCK_INHERITED);
+	atomic_store(&sock->file.own_poll, false); /* the shadow's queue counts as well */
+	atomic_store(&sock->phase, STREAM_LISTENING);
 }
 
 /* ---- later: fork, and what the NIC takes back. The parent's endpoints and rings are not the child's. ---- */

@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <vma/log.h>
 
@@ -540,4 +542,51 @@ void stream_options_init(struct stream_sock *sock, int fd)
 	sock->options.nodelay = conf->tcp_nodelay;
 	if (conf->mss != 0)
 		sock->options.maxseg = conf->mss > MAXSEG_MIN ? (int32_t)conf->mss : MAXSEG_MIN;
+}
+
+/* ---- a shadow that another process has set ---- */
+
+/* Beside those that are mirrored. */
+static const int of_socket[] = {SO_SNDBUF, SO_RCVBUF,   SO_SNDTIMEO_OLD,  SO_RCVTIMEO_OLD, SO_RCVLOWAT, SO_LINGER,
+                                SO_MARK,   SO_ZEROCOPY, SO_BINDTOIFINDEX, SO_REUSEADDR,    SO_REUSEPORT};
+
+/* As if it had been set here, if it is not as a new socket has it. */
+static void read_option(struct stream_sock *sock, int fd, int fresh, int level, int name)
+{
+	uint8_t value[32] = {0}, usual[32] = {0};
+	socklen_t len = sizeof(value), usual_len = sizeof(usual);
+	int number;
+
+	if (vma_os.getsockopt(fd, level, name, value, &len) != 0 ||
+	    vma_os.getsockopt(fresh, level, name, usual, &usual_len) != 0 ||
+	    (len == usual_len && memcmp(value, usual, len) == 0))
+		return;
+	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF)) {
+		memcpy(&number, value, sizeof(number));
+		number /= 2; /* the kernel doubles it again */
+		memcpy(value, &number, sizeof(number));
+	}
+	note_set(sock, level, name, value, len);
+	mirror(sock, fd, level, name, value, len);
+}
+
+void stream_options_read(struct stream_sock *sock, int fd)
+{
+	const int fresh = vma_os.socket(sock->file.family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	char algorithm[16];
+
+	if (fresh < 0)
+		return;
+	for (size_t i = 0; i < sizeof(of_socket) / sizeof(of_socket[0]); i++)
+		read_option(sock, fd, fresh, SOL_SOCKET, of_socket[i]);
+	for (size_t i = 0; i < sizeof(mirrored) / sizeof(mirrored[0]); i++)
+		read_option(sock, fd, fresh, mirrored[i].level, mirrored[i].name);
+	read_option(sock, fd, fresh, IPPROTO_TCP, TCP_INQ);
+	read_option(sock, fd, fresh, IPPROTO_TCP, TCP_NOTSENT_LOWAT);
+	syscall(SYS_close, fresh);
+	for (int bit = 0; bit < KERNEL_ONLY; bit++)
+		if (kernel_only[bit].how != ALWAYS && is_set_now(fd, &kernel_only[bit]))
+			sock->os_options |= 1ULL << bit;
+	if (!sock->own_congestion && settings_congestion(fd, algorithm))
+		stream_congestion_set(sock, fd, algorithm, (socklen_t)strlen(algorithm));
 }

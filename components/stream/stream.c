@@ -171,6 +171,7 @@ static void destroy(struct vma_file *file)
 
 	stream_drop_shadow(sock);
 	stream_tally_put(sock);
+	stream_passed_free(sock);
 	stream_options_free(sock);
 	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		vma_engine_stats_put(engine, sock->stats);
@@ -219,6 +220,7 @@ static __attribute__((cold)) void forked(struct vma_file *file)
 	atomic_store(&sock->waiting, 0);
 	atomic_store(&sock->os_accept, false);
 	stream_listen_forked(sock);
+	stream_passed_forked(sock);
 	if (file->os_only)
 		return;
 	if (stream_phase(sock) == STREAM_LISTENING) {

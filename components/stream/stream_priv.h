@@ -45,6 +45,7 @@ struct stream_turn {
 struct stream_family; /* family.c: through which a forked child asks for its parent's connections */
 struct stream_legacy; /* legacy.c: connections that waited for accept when a process forked */
 struct stream_listen; /* endpoint.c: what is attached for a listener */
+struct stream_passed; /* passed.c: who has a listener that was passed on */
 struct stream_tally;  /* forking.c: how many connections of a listener were handed over unused */
 
 /* An option that was set, for sockets that inherit it. */
@@ -100,6 +101,8 @@ struct stream_sock {
 	struct stream_legacy *legacy; /* made at a fork, never unmade; NULL: there was nothing */
 	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
 	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
+	bool paused;                  /* hands_over until all who have it are known: passed.c */
+	struct stream_passed *passed; /* NULL: it was not passed on; under file.lock */
 	uint64_t drain_until_ns;      /* then: what is half open has so much time */
 
 	/* control path, under file.lock */
@@ -308,6 +311,21 @@ void stream_placeholders_leave(struct stream_sock *listener);
 void stream_placeholders_exit(void); /* the same of all listeners that there are and were; no lock is held */
 void stream_placeholders_forked(void);
 
+/* ---- passed.c: listeners, and sockets that may become such, in other processes. file.lock. ---- */
+
+/* Before a message carries it: its receiver is not known until it says that it has it. False: it cannot say so. */
+bool stream_passed_give(struct stream_sock *sock);
+void stream_passed_take_back(struct stream_sock *sock); /* the message was refused */
+/* Somebody has it who accepts from the kernel only. */
+void stream_passed_to_stranger(struct stream_sock *sock);
+/* Every receiver is known: each has the library, and asks for flows of its own. */
+bool stream_passed_is_known(const struct stream_sock *sock);
+bool stream_passed_may_resume(const struct stream_sock *sock); /* of one that is paused */
+void stream_passed_serves(struct stream_sock *sock); /* it has flows: who has passed it on may have them again */
+void stream_passed_watch(struct stream_sock *sock);  /* a listener: it is told of changes */
+void stream_passed_forked(struct stream_sock *sock);
+void stream_passed_free(struct stream_sock *sock);
+
 /* ---- connect.c, listen.c, accept.c, names.c, shutdown.c, options.c, getopt.c, congestion.c, ioctl.c: control path
  * ---- */
 
@@ -326,6 +344,9 @@ void stream_listen_release(struct stream_sock *sock);
 /* The same for good: hands_over. file.lock. */
 void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_endpoints_forked(void);
+/* A socket that another process has made: file.lock. */
+bool stream_listen_is_possible(struct stream_sock *sock);     /* a device would serve it, and admits this process */
+void stream_listen_arrived(struct stream_sock *sock, int fd); /* it listens already: its flows wait until it is used */
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_take_up(struct stream_sock *sock);
 void stream_ask_update(struct stream_sock *sock); /* by the internal thread; never waits */
@@ -343,6 +364,7 @@ int stream_shutdown(struct vma_file *file, int fd, int how);
 int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);
 int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len);
 void stream_options_init(struct stream_sock *sock, int fd);
+void stream_options_read(struct stream_sock *sock, int fd); /* of a shadow that another process has set; inside */
 /* What an accepted socket inherits; both locks. */
 void stream_options_take(struct stream_sock *child, struct stream_sock *listener);
 void stream_options_settle(struct stream_sock *sock, int fd); /* file.lock: the shadow gets what it inherits */

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Servers that accept in one process and serve in another, to which connections go in messages (SCM_RIGHTS): python
 # programs that pass on each connection before or after they have read from it, and node's cluster, which passes on
-# connections or the listener. Many clients at a time, byte-exact.
+# connections or the listener. Many clients at a time, byte-exact. A listener that is passed on is served by all who have
+# it, around the kernel, if all have the library.
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair
@@ -128,6 +129,42 @@ python_passes() { # PORT first|after
 	stop "passing_$2"
 }
 
+# workers.py passes its listener on to two more processes while it serves, and closes it then.
+listener_passes() { # rights|plain
+	local s="a listener is passed on, $where offloaded" worker
+	[ "$1" = rights ] || s="a listener is passed on to processes without the library, $where offloaded"
+	serve listener python3 "$ROOT/tests/e2e/workers.py" serve "$IP_B" 7123 3 "$1"
+	check "$s: the server starts" wait_for 20 listens 7123
+	count_from
+	check "$s: connections are served before" ask_workers 32 10
+	[ -n "$kernel" ] || still "$s: before"
+	kill -USR2 "${PID[listener]}"
+	check "$s: they are served meanwhile" ask_workers 64 10
+	check "$s: the others have it" wait_for 20 eval '[ "$(grep -c "^worker" "$WORK/listener.log")" = 3 ]'
+	sleep 3 # receivers look once a second
+	mapfile -t worker < <(sed -n 's/^worker \([0-9]*\)$/\1/p' "$WORK/listener.log")
+	count_from
+	check "$s: they are served after it" ask_workers 96 10
+	if [ "$1" = rights ]; then
+		check_num "$s: by all" "$(grep -c '^served' "$WORK/ask")" -eq 3
+		[ -n "$kernel" ] || still "$s: after it"
+	else
+		check_num "$s: by others, too" "$(grep -c '^served' "$WORK/ask")" -ge 2
+	fi
+	kill -USR1 "${worker[0]}"
+	check "$s: they are served while the first one closes it" ask_workers 64 10
+	check_eq "$s: nobody is asked who has not got it" "$(ask_workers 32 10 >/dev/null; grep -c "^served ${worker[0]} " "$WORK/ask")" 0
+	# The kernel's TIME_WAIT that stands for those of a closed listener is made by three segments on lo.
+	[ -n "$kernel" ] || [ "$1" = plain ] || still "$s: after the first one has closed it" 3
+	check "$s: the server still runs" alive listener
+	stop listener
+	settle
+}
+ask_workers() { # N SECONDS
+	client python3 "$ROOT/tests/e2e/workers.py" ask "$IP_B" 7123 "$@" echo | tee "$WORK/ask"
+	return "${PIPESTATUS[0]}"
+}
+
 node_passes() { # WORKERS rr|none
 	local s="node's cluster of $1, $2, $where offloaded" answer
 	serve_node "$1" "$2" 0.0.0.0
@@ -152,6 +189,8 @@ cp "$(payload 100000)" "$WWW/middle"
 cp "$(payload 300000)" "$WWW/large"
 for who in server both; do
 	combination $who || continue
+	[ $who = both ] || listener_passes rights
+	[ $who = both ] || listener_passes plain
 	python_passes 7121 first
 	python_passes 7122 after
 	[ $who = both ] && continue

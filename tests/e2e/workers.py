@@ -6,6 +6,8 @@ workers.py serve ADDRESS PORT WORKERS fork|reuseport   each worker accepts, gree
     takes the listener out of its epoll set and sleeps in epoll_wait, time and again, with this connection in the set.
     SIGUSR1 to a worker closes its listener. Prints "worker PID" for each. With a further argument S (of fork): S seconds
     after a worker has died another one is forked.
+workers.py serve ADDRESS PORT WORKERS rights|plain     a worker like these, which at SIGUSR2 passes its listener on
+    (SCM_RIGHTS) to others of this program, started by exec, until there are WORKERS; "plain": without the library.
 workers.py ask ADDRESS PORT N SECONDS greeting|echo    N connections at a time. Each is to have its whole answer within
     SECONDS; "greeting": the client says nothing before it has been greeted. Prints how many each worker has served.
 workers.py tell ADDRESS PORT PID LINE                  says LINE to the worker PID: asks until it is that one. Of
@@ -16,6 +18,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -75,7 +78,35 @@ def work(listener):
                 time.sleep(0.01)
 
 
+def take(mailbox):
+    _, fds, _, _ = socket.recv_fds(mailbox, 1, 1)
+    print("worker", os.getpid(), flush=True)
+    work(socket.socket(fileno=fds[0]))
+
+
+def pass_on(listener, taken):
+    environment = {name: value for name, value in os.environ.items() if taken == "rights" or name != "LD_PRELOAD"}
+    mine, its = socket.socketpair()
+    child = subprocess.Popen([sys.executable, *sys.argv[:4], "0", "taken"], stdin=its, env=environment)
+    its.close()
+    socket.send_fds(mine, [b"."], [listener.fileno()])
+    return child
+
+
+def serve_and_pass_on():
+    listener, children = make_listener(False), []
+    signal.signal(signal.SIGTERM, lambda *_: [child.kill() for child in children] and os._exit(0) or os._exit(0))
+    signal.signal(signal.SIGUSR2, lambda *_: children.extend(
+        pass_on(listener, sys.argv[5]) for _ in range(int(sys.argv[4]) - 1)))
+    print("worker", os.getpid(), flush=True)
+    work(listener)
+
+
 def serve():
+    if sys.argv[5] == "taken":
+        take(socket.socket(fileno=0))
+    if sys.argv[5] in ("rights", "plain"):
+        serve_and_pass_on()
     listener = make_listener(False) if sys.argv[5] == "fork" else None
     children = []
     if len(sys.argv) > 6:

@@ -7,6 +7,7 @@
  */
 #include <fcntl.h>
 #include <limits.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -93,6 +94,28 @@ static void stream_pieces(int s, int pieces, int seed, int answers)
 	say("%d pieces are as they were sent", good);
 }
 
+static void say_options(int s)
+{
+	static const int names[][2] = {{SOL_SOCKET, SO_KEEPALIVE},  {SOL_SOCKET, SO_RCVBUF},
+	                               {SOL_SOCKET, SO_SNDBUF},     {IPPROTO_TCP, TCP_NODELAY},
+	                               {IPPROTO_TCP, TCP_KEEPIDLE}, {IPPROTO_TCP, TCP_MAXSEG},
+	                               {IPPROTO_IP, IP_TOS},        {IPPROTO_IP, IP_TTL},
+	                               {IPPROTO_TCP, TCP_LINGER2},  {SOL_SOCKET, SO_RCVLOWAT}};
+	struct linger linger = {0};
+	socklen_t len = sizeof(linger);
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		int value = -1;
+
+		len = sizeof(value);
+		getsockopt(s, names[i][0], names[i][1], &value, &len);
+		say("option %d of level %d: %d", names[i][1], names[i][0], value);
+	}
+	len = sizeof(linger);
+	getsockopt(s, SOL_SOCKET, SO_LINGER, &linger, &len);
+	say("linger: %d, %d s", linger.l_onoff, linger.l_linger);
+}
+
 static void do_line(const char *line)
 {
 	char verb[16] = "";
@@ -120,6 +143,8 @@ static void do_line(const char *line)
 		RES(listen(s, 5));
 	else if (strcmp(verb, "accept") == 0)
 		OKAY(had[n_had++] = is_readable(s, 3000) ? accept(s, NULL, NULL) : -1);
+	else if (strcmp(verb, "options") == 0)
+		say_options(s);
 	else if (strcmp(verb, "flags") == 0)
 		say("non-blocking: %d", (fcntl(s, F_GETFL) & O_NONBLOCK) != 0);
 	else if (strcmp(verb, "close") == 0)
@@ -748,6 +773,139 @@ CASE(rights_listener, "a listener that was accepted from is given away, and kept
 	tell(&taker, "write 2 100 4");
 	far_reads(2, 100, 4, 1);
 	taker_end(&taker);
+}
+
+/* One after the other: who does not wait in accept leaves what comes to who does. */
+CASE(rights_listener_served, "giver and taker serve a listener for a while; then the giver closes it")
+{
+	struct taker taker;
+	int at, port, s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_listener_served", true);
+	s = tcp_in(&at);
+	give_one(&taker, at);
+	peer(far(), "dial 2 %s %d", here, port_of(at));
+	tell(&taker, "accept 0"); /* it serves it from here on, and so does the giver soon */
+	pause_ms(1500);
+	close(s);
+	for (int i = 1; i <= 4; i++) {
+		peer(far(), "dial 3 %s %d", here, port_of(at));
+		s = is_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
+		say_write(s, 100, i, 0);
+		far_reads(3, 100, i, 1);
+		expect_offloaded(s);
+		close(s);
+		peer(far(), "close 3");
+		pause_ms(250);
+		peer(far(), "dial 3 %s %d", here, port_of(at));
+		tell(&taker, "accept 0");
+		tell(&taker, i == 1   ? "write 2 100 9"
+		             : i == 2 ? "write 3 100 9"
+		             : i == 3 ? "write 4 100 9"
+		                      : "write 5 100 9");
+		far_reads(3, 100, 9, 1);
+		peer(far(), "close 3");
+		pause_ms(250);
+	}
+	port = port_of(at);
+	RES(close(at));
+	peer(far(), "dial 3 %s %d", here, port);
+	tell(&taker, "accept 0");
+	tell(&taker, "write 6 100 9");
+	far_reads(3, 100, 9, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_listener_options, "what a taker accepts has the options that the giver has set, and those of its own")
+{
+	static const struct linger linger = {.l_onoff = 1, .l_linger = 7};
+	struct taker taker;
+	int at;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_listener_options", true);
+	at = tcp_at(here, 0);
+	OKAY(setsockopt(at, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	for (unsigned i = 0; i < 8; i++) {
+		static const int set[][3] = {{SOL_SOCKET, SO_KEEPALIVE, 1},    {SOL_SOCKET, SO_RCVBUF, 60000},
+		                             {SOL_SOCKET, SO_SNDBUF, 70000},   {IPPROTO_TCP, TCP_NODELAY, 1},
+		                             {IPPROTO_TCP, TCP_KEEPIDLE, 321}, {IPPROTO_TCP, TCP_MAXSEG, 1000},
+		                             {IPPROTO_IP, IP_TOS, 16},         {IPPROTO_IP, IP_TTL, 33}};
+
+		RES(setsockopt(at, set[i][0], set[i][1], &set[i][2], sizeof(int)));
+	}
+	RES(listen(at, 5));
+	give_one(&taker, at);
+	tell(&taker, "options 0");
+	peer(far(), "dial 1 %s %d", here, port_of(at)); /* the kernel's, perhaps */
+	tell(&taker, "accept 0");
+	pause_ms(300);
+	peer(far(), "dial 2 %s %d", here, port_of(at));
+	tell(&taker, "accept 0");
+	tell(&taker, "options 2");
+	tell(&taker, "write 2 100 1");
+	far_reads(2, 100, 1, 1);
+	RES(close(at));
+	taker_end(&taker);
+}
+
+CASE(rights_listener_plain_later, "a process that serves a listener is joined by one without the library")
+{
+	struct taker one, two;
+	int at, s;
+
+	if (is_taker())
+		return;
+	one = taker_start("rights_listener_plain_later", true);
+	two = taker_start("rights_listener_plain_later", false);
+	s = tcp_in(&at);
+	give_one(&one, at);
+	peer(far(), "dial 2 %s %d", here, port_of(at));
+	tell(&one, "accept 0");
+	pause_ms(1200);
+	give_one(&two, at);
+	pause_ms(50);
+	for (int i = 0; i < 3; i++) {
+		peer(far(), "dial 3 %s %d", here, port_of(at));
+		tell(&two, "accept 0");
+		tell(&two, i == 0 ? "write 1 100 1" : i == 1 ? "write 2 100 1" : "write 3 100 1");
+		far_reads(3, 100, 1, 1);
+		peer(far(), "close 3");
+	}
+	peer(far(), "dial 3 %s %d", here, port_of(at));
+	tell(&one, "accept 0");
+	tell(&one, "write 2 100 1");
+	far_reads(3, 100, 1, 1);
+	RES(close(at));
+	close(s);
+	taker_end(&one);
+	taker_end(&two);
+}
+
+CASE(rights_listener_to_itself, "a listener that a process sends to itself is one, under two numbers")
+{
+	int ends[2], at, s, copy = -1;
+	char line[LINE];
+
+	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	s = tcp_in(&at);
+	RES(give_with(ends[0], "have", &at, 1));
+	RES(get(ends[1], line, &copy, 0, 0));
+	peer(far(), "dial 2 %s %d", here, port_of(at));
+	RES(is_readable(at, 2000));
+	RES(is_readable(copy, 2000));
+	close(s);
+	s = accept(copy, NULL, NULL);
+	say_write(s, 100, 1, 0);
+	far_reads(2, 100, 1, 1);
+	RES(close(at));
+	peer(far(), "dial 3 %s %d", here, port_of(copy));
+	RES(is_readable(copy, 2000));
+	OKAY(accept(copy, NULL, NULL));
+	RES(close(copy));
 }
 
 CASE(rights_bound, "a bound socket is given away, and listens there")

@@ -68,6 +68,17 @@ void vma_stream_before_replace(int fd);
 /* Outside. The process is about to become another program. */
 void vma_stream_before_exec(void);
 /*
+ * A descriptor has come in a message (SCM_RIGHTS) that the table does not have. may: it is TCP, listens or is not
+ * connected. If it is bound, and who sent it has this library, it gets a TCP object: a listener that several processes
+ * serve (passed.c). Waits for the sender's answer, for half a second at most. Outside.
+ */
+bool vma_stream_may_arrive(int fd);
+void vma_stream_arrive(int fd);
+/* Outside. ops->hand_over was called for a message, which was refused. */
+void vma_stream_not_passed(int fd) __attribute__((cold));
+/* Outside. listen() has succeeded: if the socket is the kernel's here, no process offloads what others made of it. */
+void vma_stream_listens(int fd) __attribute__((cold));
+/*
  * At exit, outside: every connection is closed, and what is queued is delivered, for at most two seconds.
  */
 void vma_stream_exit(void);

@@ -1,0 +1,506 @@
+/*
+ * passed.c - listeners that go to other processes in messages (SCM_RIGHTS): who has one, and whether all of them can
+ *            serve it as a group.
+ *
+ *   giver ── given + 1, its flows go back ── sendmsg ─┬─> a receiver with the library: finds the page, taken + 1
+ *                                                     └─> any other: accepts from the kernel, and says nothing
+ *
+ *   given == taken   all who have it have the library: each asks for flows when it uses it, and they form a group
+ *   else             connections are the kernel's, for everybody
+ *
+ * Each change is told by an eventfd that nobody reads, and that all watch for edges. Whose process has no place left to
+ * watch it looks once a second.
+ *
+ * So a receiver without the library, or one that may not use the device, gets its connections from the kernel's
+ * listener, as do all others then. A message that nobody reads has the same effect: nobody can tell it from the former.
+ *
+ * The giver resumes when another process serves the listener, or after ten seconds. Mostly it is about to close it: it
+ * would take connections that it does not accept any more.
+ *
+ * The page is a sealed memfd. Who has it answers for both, on a datagram socket whose abstract name is the cookie of
+ * the kernel's socket: so the receiver needs nothing but the descriptor, in whatever root directory and as whatever
+ * user. Of several who have it the first answers; when that one has gone, the next who passes it on. A forked child has
+ * the page by the fork. A process that binds the name of another's listener can keep it from being offloaded, or have a
+ * receiver ask vmad for its flow, which judges that by itself.
+ *
+ * A bound socket that does not listen yet is passed on in the same way, and is a listener when its receiver says so. In
+ * the giver it is the kernel's.
+ *
+ * Threads: any, under file.lock; the counters are every process's. The internal thread answers.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "stream_priv.h"
+
+enum { PAGE_BYTES = 4096, ANSWER_MS = 500, CLOSED = -1 };
+
+struct passed_page {
+	_Atomic uint32_t given, taken;
+	_Atomic bool served; /* since it was given last, by somebody who did not give it */
+};
+
+struct stream_passed {
+	struct vma_retired retired;
+	struct vma_task answer, change;
+	struct passed_page *page;
+	struct stream_sock *sock; /* whose this is; its memory is retired as this is */
+	int page_fd, event_fd, server_fd;
+	bool gave, watched;
+};
+_Static_assert(offsetof(struct stream_passed, retired) == 0, "end_passed");
+
+/* ---- the page ---- */
+
+static int guard(int fd)
+{
+	int guarded = fd < 0 ? -errno : vma_fd_guard(fd);
+
+	return guarded < 0 && fd >= 0 ? fd : guarded;
+}
+
+static int make_page(void)
+{
+	int fd = guard((int)syscall(SYS_memfd_create, "vma-passed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+
+	if (fd >= 0 && (syscall(SYS_ftruncate, fd, (off_t)PAGE_BYTES) != 0 ||
+	                syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
+		vma_fd_unguard_close(fd);
+		return -EINVAL;
+	}
+	return fd;
+}
+
+static int make_event(void)
+{
+	return guard((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+}
+
+/* Nobody can take it from under a reader. */
+static bool is_page(int fd)
+{
+	struct stat state;
+
+	return (syscall(SYS_fcntl, fd, F_GET_SEALS) & F_SEAL_SHRINK) != 0 && fstat(fd, &state) == 0 &&
+	       state.st_size >= PAGE_BYTES;
+}
+
+struct ends {
+	int page_fd, event_fd;
+};
+
+static void close_ends(const struct ends *ends)
+{
+	if (ends->page_fd >= 0)
+		vma_fd_unguard_close(ends->page_fd);
+	if (ends->event_fd >= 0)
+		vma_fd_unguard_close(ends->event_fd);
+}
+
+/* The descriptors pass, also if it fails: NULL. */
+static struct stream_passed *create(const struct ends *ends)
+{
+	struct stream_passed *passed = ends->page_fd >= 0 && ends->event_fd >= 0 ? vma_alloc(sizeof(*passed)) : NULL;
+	void *page = MAP_FAILED;
+
+	if (passed != NULL)
+		page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ends->page_fd, 0);
+	if (page == MAP_FAILED) {
+		close_ends(ends);
+		vma_free(passed);
+		return NULL;
+	}
+	passed->page = page;
+	passed->page_fd = ends->page_fd;
+	passed->event_fd = ends->event_fd;
+	passed->server_fd = CLOSED;
+	return passed;
+}
+
+static void end_passed(struct vma_retired *retired)
+{
+	struct stream_passed *passed = (struct stream_passed *)retired;
+
+	if (passed->server_fd != CLOSED)
+		vma_fd_unguard_close(passed->server_fd);
+	close_ends(&(struct ends){.page_fd = passed->page_fd, .event_fd = passed->event_fd});
+	munmap(passed->page, PAGE_BYTES);
+	vma_free(passed);
+}
+
+void stream_passed_free(struct stream_sock *sock)
+{
+	struct stream_passed *passed = sock->passed;
+
+	sock->passed = NULL;
+	if (passed == NULL)
+		return;
+	if (passed->server_fd != CLOSED)
+		vma_engine_unwatch(passed->server_fd, &passed->answer);
+	if (passed->watched)
+		vma_engine_unwatch(passed->event_fd, &passed->change);
+	vma_retire(&passed->retired, end_passed);
+}
+
+/* The parent answers. */
+void stream_passed_forked(struct stream_sock *sock)
+{
+	if (sock->passed == NULL)
+		return;
+	if (sock->passed->server_fd != CLOSED)
+		vma_fd_unguard_close(sock->passed->server_fd);
+	sock->passed->server_fd = CLOSED;
+	sock->passed->watched = false;
+	sock->passed->answer = sock->passed->change = (struct vma_task){0};
+}
+
+/* ---- changes ---- */
+
+/* The internal thread's: as when the network changes. */
+static void change(struct vma_task *task)
+{
+	struct stream_sock *sock =
+	        ((struct stream_passed *)((char *)task - offsetof(struct stream_passed, change)))->sock;
+
+	pthread_mutex_lock(&sock->file.lock);
+	if (!stream_has_ended(sock) && !sock->file.os_only && sock->passed != NULL)
+		stream_listen_update(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+}
+
+void stream_passed_watch(struct stream_sock *sock)
+{
+	struct stream_passed *passed = sock->passed;
+
+	if (passed->watched)
+		return;
+	passed->sock = sock;
+	passed->change.run = change;
+	passed->watched = vma_engine_watch(passed->event_fd, EPOLLIN | EPOLLET, &passed->change) == 0;
+}
+
+static void tell(const struct stream_passed *passed)
+{
+	const uint64_t one = 1;
+
+	syscall(SYS_write, passed->event_fd, &one, sizeof(one)); /* full after 2^64 - 1 */
+}
+
+/* ---- questions and answers ---- */
+
+union control {
+	struct cmsghdr head;
+	char bytes[CMSG_SPACE(sizeof(struct ends))];
+};
+
+static socklen_t name_of(uint64_t cookie, struct sockaddr_un *name)
+{
+	*name = (struct sockaddr_un){.sun_family = AF_UNIX};
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+	                   (size_t)snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "vma/passed/%llx",
+	                                    (unsigned long long)cookie));
+}
+
+static void send_page(const struct stream_passed *passed, struct sockaddr_un *to, socklen_t len)
+{
+	const struct ends ends = {.page_fd = passed->page_fd, .event_fd = passed->event_fd};
+	char byte = 0;
+	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+	union control control = {.head = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	const struct msghdr msg = {.msg_name = to,
+	                           .msg_namelen = len,
+	                           .msg_iov = &iov,
+	                           .msg_iovlen = 1,
+	                           .msg_control = &control,
+	                           .msg_controllen = sizeof(control)};
+
+	control.head.cmsg_len = CMSG_LEN(sizeof(ends));
+	memcpy(CMSG_DATA(&control.head), &ends, sizeof(ends));
+	syscall(SYS_sendmsg, passed->server_fd, &msg,
+	        MSG_DONTWAIT | MSG_NOSIGNAL); /* who does not hear is a stranger */
+}
+
+/* The internal thread's. */
+static void answer(struct vma_task *task)
+{
+	struct stream_passed *passed = (struct stream_passed *)((char *)task - offsetof(struct stream_passed, answer));
+	struct sockaddr_un from;
+	socklen_t len;
+	char byte;
+
+	while (len = sizeof(from),
+	       syscall(SYS_recvfrom, passed->server_fd, &byte, sizeof(byte), MSG_DONTWAIT, &from, &len) >= 0)
+		send_page(passed, &from, len);
+}
+
+/* -EADDRINUSE: somebody else has the page, and answers. */
+static int serve(struct stream_passed *passed, uint64_t cookie)
+{
+	struct sockaddr_un name;
+	const socklen_t len = name_of(cookie, &name);
+	int fd = guard((int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), rc = 0;
+
+	if (fd < 0)
+		return fd;
+	if (syscall(SYS_bind, fd, &name, len) != 0)
+		rc = -errno;
+	passed->answer.run = answer;
+	passed->server_fd = fd;
+	if (rc == 0)
+		rc = vma_engine() != NULL ? vma_engine_watch(fd, EPOLLIN, &passed->answer) : -ENODEV;
+	if (rc < 0) {
+		passed->server_fd = CLOSED;
+		vma_fd_unguard_close(fd);
+	}
+	return rc;
+}
+
+static bool receive_ends(int fd, struct ends *ends)
+{
+	char byte;
+	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+	union control control;
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct pollfd wait = {.fd = fd, .events = POLLIN};
+
+	if (syscall(SYS_poll, &wait, 1, ANSWER_MS) <= 0 ||
+	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 ||
+	    msg.msg_controllen < CMSG_LEN(sizeof(*ends)))
+		return false;
+	memcpy(ends, CMSG_DATA(&control.head), sizeof(*ends));
+	ends->page_fd = guard(ends->page_fd);
+	ends->event_fd = guard(ends->event_fd);
+	return true;
+}
+
+/* The page of who passes this socket on, if that one has the library. Outside: it waits for the answer. */
+static bool find_page(uint64_t cookie, struct ends *ends)
+{
+	const sa_family_t any = AF_UNIX;
+	struct sockaddr_un name;
+	const socklen_t len = name_of(cookie, &name);
+	const int fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	bool found;
+
+	if (fd < 0)
+		return false;
+	found = syscall(SYS_connect, fd, &name, len) == 0 && syscall(SYS_bind, fd, &any, sizeof(any)) == 0 &&
+	        syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 && receive_ends(fd, ends);
+	syscall(SYS_close, fd);
+	if (found && !is_page(ends->page_fd)) {
+		close_ends(ends);
+		found = false;
+	}
+	return found;
+}
+
+/* ---- leaving ---- */
+
+bool stream_passed_give(struct stream_sock *sock)
+{
+	if (sock->passed == NULL)
+		sock->passed = create(&(struct ends){.page_fd = make_page(), .event_fd = make_event()});
+	if (sock->passed == NULL)
+		return false;
+	sock->passed->gave = true;
+	atomic_store(&sock->passed->page->served, false);
+	atomic_fetch_add(&sock->passed->page->given, 1);
+	tell(sock->passed);
+	if (sock->passed->server_fd == CLOSED)
+		serve(sock->passed, sock->cookie);
+	return true;
+}
+
+void stream_passed_take_back(struct stream_sock *sock)
+{
+	if (sock->passed == NULL)
+		return;
+	atomic_fetch_sub(&sock->passed->page->given, 1);
+	tell(sock->passed);
+}
+
+void stream_passed_to_stranger(struct stream_sock *sock)
+{
+	if (sock->passed == NULL)
+		return;
+	atomic_fetch_add(&sock->passed->page->given, 1);
+	tell(sock->passed);
+}
+
+bool stream_passed_is_known(const struct stream_sock *sock)
+{
+	const struct passed_page *page = sock->passed->page;
+
+	return atomic_load(&page->given) == atomic_load(&page->taken);
+}
+
+bool stream_passed_may_resume(const struct stream_sock *sock)
+{
+	const struct stream_passed *passed = sock->passed;
+
+	return stream_passed_is_known(sock) &&
+	       (!passed->gave || atomic_load(&passed->page->served) || vma_now_ns() >= sock->drain_until_ns);
+}
+
+void stream_passed_serves(struct stream_sock *sock)
+{
+	if (!sock->passed->gave && !atomic_exchange(&sock->passed->page->served, true))
+		tell(sock->passed);
+}
+
+/* ---- arriving ---- */
+
+struct search {
+	uint64_t cookie;
+	struct stream_sock *found;
+};
+
+static void look(struct vma_file *file, void *arg)
+{
+	struct search *search = arg;
+	struct stream_sock *sock = stream_sock(file);
+
+	if (file->kind == VMA_FILE_TCP && sock->cookie == search->cookie && !stream_has_ended(sock) &&
+	    (stream_phase(sock) == STREAM_LISTENING || stream_phase(sock) == STREAM_FRESH))
+		search->found = sock;
+}
+
+static void take(const struct stream_passed *passed)
+{
+	atomic_fetch_add(&passed->page->taken, 1);
+	tell(passed);
+}
+
+/* This process has it under another number: its own, or by fork. */
+static bool share(int fd, uint64_t cookie)
+{
+	struct search search = {.cookie = cookie};
+
+	vma_file_each(look, &search);
+	if (search.found == NULL || vma_fd_install(fd, &search.found->file) != 0)
+		return false;
+	pthread_mutex_lock(&search.found->file.lock);
+	if (search.found->passed != NULL && !search.found->file.os_only)
+		take(search.found->passed);
+	pthread_mutex_unlock(&search.found->file.lock);
+	return true;
+}
+
+/* As after a fork: its flows are asked for when it is used. */
+static bool fill_in(struct stream_sock *sock, int fd, bool listens)
+{
+	pthread_mutex_lock(&sock->file.lock);
+	stream_cookie(sock, fd);
+	stream_take_local(sock, fd);
+	stream_options_init(sock, fd);
+	stream_options_read(sock, fd);
+	if (listens)
+		stream_listen_arrived(sock, fd);
+	pthread_mutex_unlock(&sock->file.lock);
+	return stream_listen_is_possible(sock);
+}
+
+static void adopt(int fd, int family, bool listens, const struct ends *ends)
+{
+	struct vma_engine *engine = vma_engine();
+	struct stream_passed *passed = create(ends);
+	struct stream_sock *sock = NULL;
+
+	if (passed != NULL && engine != NULL && engine->conf.offloaded_sockets && !atomic_load(&vma_sockets_stay))
+		sock = stream_create(engine, family, (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
+	if (sock == NULL) {
+		if (passed != NULL)
+			end_passed(&passed->retired);
+		return;
+	}
+	sock->passed = passed;
+	if (!fill_in(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
+		vma_file_put(&sock->file);
+		return;
+	}
+	sock->stats = vma_engine_stats_get(engine, fd);
+	stream_describe(sock);
+	take(passed); /* inside: it is there as long */
+}
+
+static int number_of(int fd, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
+}
+
+bool vma_stream_may_arrive(int fd)
+{
+	const int family = number_of(fd, SO_DOMAIN);
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	return (family == AF_INET || family == AF_INET6) && number_of(fd, SO_PROTOCOL) == IPPROTO_TCP &&
+	       vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+	       (info.tcpi_state == TCP_LISTEN || info.tcpi_state == TCP_CLOSE);
+}
+
+void vma_stream_arrive(int fd)
+{
+	struct vma_thread *self;
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+	struct ends ends;
+	bool shared;
+
+	if (vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) != 0)
+		return;
+	self = vma_enter();
+	shared = share(fd, cookie);
+	vma_leave(self);
+	if (shared || !find_page(cookie, &ends))
+		return;
+	self = vma_enter();
+	adopt(fd, number_of(fd, SO_DOMAIN), number_of(fd, SO_ACCEPTCONN) == 1, &ends);
+	vma_leave(self);
+}
+
+/* ---- what the giver is told ---- */
+
+static void with_lock(int fd, void (*tell)(struct stream_sock *sock))
+{
+	struct vma_thread *self = vma_enter();
+	struct vma_file *file = vma_fd_lookup(fd);
+
+	if (file != NULL && file->kind == VMA_FILE_TCP) {
+		pthread_mutex_lock(&file->lock);
+		tell(stream_sock(file));
+		pthread_mutex_unlock(&file->lock);
+	}
+	vma_leave(self);
+}
+
+void vma_stream_not_passed(int fd)
+{
+	with_lock(fd, stream_passed_take_back);
+}
+
+static void listens_by_os(struct stream_sock *sock)
+{
+	if (sock->file.os_only)
+		stream_passed_to_stranger(sock);
+}
+
+void vma_stream_listens(int fd)
+{
+	with_lock(fd, listens_by_os);
+}
