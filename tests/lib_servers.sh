@@ -171,3 +171,12 @@ serve_sshd() {
 	CONF
 	serve_in_b sshd /usr/sbin/sshd -D -e -f "$WORK/ssh/config"
 }
+
+# A proxy connects to its backend on loopback, which is the kernel's: it accepts as many connections there as it makes.
+# accepted_before: passive_alone of before.
+passive_alone() {
+	echo "$(($(snmp b Tcp PassiveOpens) - $(snmp b Tcp ActiveOpens)))"
+}
+still_but_backend() { # SENTENCE
+	[ -n "$kernel" ] || check_eq "$1: the kernel accepted no connection but the backend's" "$(passive_alone)" "$accepted_before"
+}

@@ -48,14 +48,6 @@ load() { # PORT: no answer but 200, no error
 	grep -qE '^ +[1-9][0-9]* requests in' "$WORK/wrk" && ! grep -qE 'Non-2xx|Socket errors' "$WORK/wrk"
 }
 
-# A proxy connects to its backend on loopback, which is the kernel's: it accepts as many connections there as it makes.
-passive_alone() {
-	echo "$(($(snmp b Tcp PassiveOpens) - $(snmp b Tcp ActiveOpens)))"
-}
-still_but_backend() { # SENTENCE
-	[ -n "$kernel" ] || check_eq "$1: the kernel accepted no connection but the backend's" "$(passive_alone)" "$accepted_before"
-}
-
 once=''
 http_server "nginx, 2 workers" 8080 serve_nginx 2
 http_server "nginx, 2 workers, reuseport" 8080 serve_nginx 2 reuseport
