@@ -6,9 +6,11 @@
  */
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
 #include <vma/iomux.h>
+#include <vma/log.h>
 #include <vma/stream.h>
 
 #include "call.h"
@@ -270,9 +272,37 @@ static uint64_t cookie_of(int fd)
 }
 
 /*
+ * A TCP socket that neither listens nor is connected, for the kernel: as the shadow of an offloaded connection is.
+ * Whoever takes another process's socket wants one in use, so only few others are told of.
+ */
+static bool may_be_offloaded_there(int fd)
+{
+	struct sockaddr_storage peer;
+	socklen_t len = sizeof(peer), size = sizeof(int);
+	int protocol = 0, listens = 0;
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP &&
+	       vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens &&
+	       vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0 && errno == ENOTCONN;
+}
+
+static int taken(int fd)
+{
+	const int saved = errno;
+
+	if (fresh(fd) >= 0 && may_be_offloaded_there(fd))
+		vma_log_once(VMA_LOG_WARN,
+		             "pidfd_getfd has taken an unconnected TCP socket from another process: a connection that "
+		             "is offloaded there stays there, have it sent by SCM_RIGHTS");
+	errno = saved;
+	return fd;
+}
+
+/*
  * A copy of another process's descriptor, or of this one's own. Of a socket that this process has under the same number
  * (its own, or one that a fork has left to both) it is one more number. Of any other it is the kernel's socket: the
- * process that offloads it is not told, so what that has taken past the kernel does not come here.
+ * process that offloads it is not told, so what that has taken past the kernel does not come here. To tell it would
+ * need something that each process of the host keeps open and another one finds, for a call that hardly any makes.
  */
 EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 {
@@ -280,11 +310,11 @@ EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 	uint64_t cookie;
 
 	if (copy < 0 || NOT_OURS(fd) || fd == copy)
-		return fresh(copy);
+		return taken(copy);
 	cookie = cookie_of(fd);
 	if (cookie == 0 || cookie != cookie_of(copy)) {
 		errno = saved;
-		return fresh(copy);
+		return taken(copy);
 	}
 	errno = saved;
 	return share(fd, copy, true);

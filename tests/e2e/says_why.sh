@@ -84,4 +84,43 @@ PY
 in_ns b env LD_PRELOAD="$BUILD/libvma.so" VMA_TRACELEVEL=INFO python3 "$WORK/tree.py" 2>"$WORK/tree.err"
 check_eq "of a tree of processes (fork, exec) one says the banner" "$(count tree.err 'VMA_VERSION')" 1
 check_eq "and the port" "$(count none.err 'TCP port 5202, bound to 0.0.0.0, is the kernel.s: the interface cannot be')" 1
+
+# What another process takes of an offloaded connection is unconnected there: the owner is not told, and goes on.
+cat >"$WORK/takes.py" <<-'PY'
+	import ctypes, os, socket, subprocess, sys
+	def take(pid, fd):
+	    return ctypes.CDLL(None).syscall(438, os.pidfd_open(pid), fd, 0)  # pidfd_getfd
+	if len(sys.argv) > 3:
+	    for _ in range(2):
+	        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=take(int(sys.argv[3]), int(sys.argv[4])))
+	        try:
+	            s.getpeername()
+	            print("connected")
+	        except OSError as error:
+	            print(error.strerror)
+	    sys.exit()
+	s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+	print(ctypes.CDLL(None).vma_get_socket_state(s.fileno(), None) if "vma" in os.environ.get("LD_PRELOAD", "") else 1)
+	sys.stdout.flush()
+	subprocess.run([sys.executable, *sys.argv, str(os.getpid()), str(s.fileno())], check=True)
+	s.sendall(b"hello")
+	print(s.recv(100).decode())
+PY
+start echo a /usr/bin/socat "TCP-LISTEN:5210,bind=$IP_A,fork,reuseaddr" PIPE
+wait_for 5 in_ns a sh -c "ss -Hltn 'sport = :5210' | grep -q ."
+takes() { # LABEL ENVIRONMENT...
+	local label=$1
+	shift
+	in_ns b timeout 20 env "$@" python3 "$WORK/takes.py" "$IP_A" 5210 >"$WORK/$label.out" 2>"$WORK/$label.err"
+	tr '\n' ' ' <"$WORK/$label.out"
+}
+taken='pidfd_getfd has taken an unconnected TCP socket'
+check_eq "a connection of the kernel's that another process takes is connected there" "$(takes plain VMA_TRACELEVEL=WARNING)" \
+	"1 connected connected hello "
+check_eq "an offloaded one is not, and goes on in its owner" "$(takes taken LD_PRELOAD="$BUILD/libvma.so" VMA_TRACELEVEL=WARNING)" \
+	"1 Transport endpoint is not connected Transport endpoint is not connected hello "
+check_eq "the taker is told so once" "$(count taken.err "$taken")" 1
+check_eq "of the kernel's there is nothing to say" \
+	"$(takes none LD_PRELOAD="$BUILD/libvma.so" VMA_TRACELEVEL=WARNING VMA_OFFLOADED_SOCKETS=0) $(count none.err "$taken")" \
+	"0 connected connected hello  0"
 done_testing
