@@ -21,6 +21,7 @@
  *   write SLOT LEN SEED [COUNT [GAP_USEC]]  COUNT times LEN bytes of fill()
  *   read SLOT LEN SEED [COUNT [MS]]         "N bytes in order", and how it ended if it ended sooner
  *   shut SLOT HOW, reset SLOT, urgent SLOT BYTE, state SLOT
+ *   agreed SLOT                    what the two ends of the connection have agreed on
  *   frame IF_IP MAC SOURCE_IP DEST_IP udp|syn|ack SOURCE_PORT DEST_PORT [OPTIONS]
  *                                  one frame from the interface that has IF_IP, IP options in hexadecimal; of a segment
  *                                  what came back: SYN-ACK, ACK, RST or nothing

@@ -192,6 +192,20 @@ static void tell_state(int fd, char *text, size_t size)
 	         error == 0 ? "no error" : strerrorname_np(error));
 }
 
+static void tell_agreed(int fd, char *text, size_t size)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) {
+		fail(text, size);
+		return;
+	}
+	snprintf(text, size, "time stamps %d, SACK %d, scales %d, announced to it %s", info.tcpi_options & 1,
+	         (info.tcpi_options & 2) != 0, (info.tcpi_options & 4) != 0,
+	         info.tcpi_snd_wscale != 0 ? "some" : "none");
+}
+
 bool stream_command(const char *verb, int fd, const char *args, char *text, size_t size)
 {
 	int value = 0;
@@ -210,6 +224,8 @@ bool stream_command(const char *verb, int fd, const char *args, char *text, size
 		stream_reset(fd, text, size);
 	} else if (strcmp(verb, "state") == 0) {
 		tell_state(fd, text, size);
+	} else if (strcmp(verb, "agreed") == 0) {
+		tell_agreed(fd, text, size);
 	} else {
 		return false;
 	}
