@@ -131,6 +131,15 @@ else
 	check_probe raw_clone "a copy of the process that nobody announced finds its own way"
 	check_probe cloned "so does one made by clone()"
 	check_probe daemonized "a daemon goes on with the socket it had"
+	# On one processor: the child may not have run yet when its parent is the new program.
+	mkdir "$WORK/stats_forked"
+	executed() { # ROUNDS
+		in_ns a timeout -k 1 "$PROBE_SECONDS" taskset -c 0 env "LD_PRELOAD=$PRELOAD" PROBE_ROUNDS="$1" \
+			"VMA_STATS_SHMEM_DIR=$WORK/stats_forked" "$PROBE" forked_then_executed "$IP_B" $PORT >"$WORK/executed.log" 2>&1
+	}
+	check "a process that has a child becomes another program, 30 times" executed 30
+	check_eq "which finds the name of its statistics free, and has nothing else to say" "$(cat "$WORK/executed.log")" ""
+	check_eq "none is left" "$(ls "$WORK/stats_forked")" ""
 fi
 
 if [ "$SAN" = thread ]; then

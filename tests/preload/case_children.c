@@ -1,4 +1,5 @@
 /* case_children - processes that the program makes: copies use the sockets, borrowers leave them alone. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -201,9 +202,40 @@ static void daemonized(const struct bed *bed)
 	EXPECT(read(report[0], &word, 1) == 1 && word == 'k');
 }
 
+/* PROBE_ROUNDS times: a child lives on, and its parent becomes another program with the same process id. */
+static void forked_then_executed(const struct bed *bed)
+{
+	const char *rounds = getenv("PROBE_ROUNDS");
+	int fd = bed_socket(bed), left = rounds != NULL ? atoi(rounds) : 1;
+	char address[INET_ADDRSTRLEN], port[8], number[16];
+	pid_t pid;
+
+	EXPECT(bed_echo(fd));
+	if (left == 0)
+		return;
+	signal(SIGCHLD, SIG_IGN);
+	pid = fork();
+	if (pid == 0) {
+		sleep(1);
+		_exit(0);
+	}
+	EXPECT(pid > 0);
+	snprintf(number, sizeof(number), "%d", left - 1);
+	EXPECT(setenv("PROBE_ROUNDS", number, 1) == 0);
+	inet_ntop(AF_INET, &bed->peer.sin_addr, address, sizeof(address));
+	snprintf(port, sizeof(port), "%d", ntohs(bed->peer.sin_port));
+	execl("/proc/self/exe", "preload_probe", "forked_then_executed", address, port, NULL);
+	expect(false, "exec");
+}
+
 const struct bed_case cases_children[] = {
-        {"commands", commands},     {"vfork_child_tidies_up", vfork_child_tidies_up},
-        {"forked", forked},         {"fork_and_leave", fork_and_leave},
-        {"raw_clone", raw_clone},   {"cloned", cloned},
-        {"daemonized", daemonized}, {NULL, NULL},
+        {"commands", commands},
+        {"vfork_child_tidies_up", vfork_child_tidies_up},
+        {"forked", forked},
+        {"fork_and_leave", fork_and_leave},
+        {"raw_clone", raw_clone},
+        {"cloned", cloned},
+        {"daemonized", daemonized},
+        {"forked_then_executed", forked_then_executed},
+        {NULL, NULL},
 };
