@@ -22,6 +22,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <vma/raw_call.h>
+
 #include "parity.h"
 
 enum { TAKER_FD = 60, RIGHTS_MAX = 253, LINE = 128 };
@@ -1131,7 +1133,7 @@ CASE(rights_unseen_number, "what arrives gets the number of a socket that was cl
 
 	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	RES(give_with(ends[0], "have", &file, 1));
-	RES(syscall(SYS_close, s));
+	RES(raw_call(SYS_close, s, 0, 0, 0, 0));
 	RES(get(ends[1], line, &fd, 0, 0));
 	say("%s", fd == s ? "the same number" : "another number");
 	RES(read(fd, &byte, 1));
