@@ -3,6 +3,9 @@
 # $server_with in its environment (LD_PRELOAD=..., or nothing). The tests of tests/servers and bench/programs.sh
 # share them. Every server answers on $IP_B: an HTTP server gives the files of $WWW.
 #
+# With says_process=1 nginx names the process that answers (X-Process), as app.py and node_server.js always do, and apache
+# writes it into $WORK/apache/processes, a line for each answer.
+#
 #   serve_nginx WORKERS          8080   master as root, workers as www-data
 #   serve_apache MPM             8081   event or prefork, workers as www-data
 #   serve_haproxy                8082   master and worker, user haproxy, chroot; in front of serve_backend's server
@@ -43,7 +46,7 @@ configure_nginx() { # WORKERS
 			access_log off; keepalive_requests 1000000; default_type application/octet-stream; sendfile on;
 			client_body_temp_path $WORK/nginx; proxy_temp_path $WORK/nginx; fastcgi_temp_path $WORK/nginx;
 			uwsgi_temp_path $WORK/nginx; scgi_temp_path $WORK/nginx;
-			server { listen 8080${2:+ $2}; root $WWW; }
+			server { listen 8080${2:+ $2}; root $WWW; ${says_process:+add_header X-Process \$pid;} }
 		}
 	CONF
 }
@@ -56,6 +59,7 @@ serve_nginx() { # WORKERS [LISTEN-OPTION]
 serve_apache() { # MPM
 	local modules=/usr/lib/apache2/modules
 	mkdir -p "$WORK/apache"
+	rm -f "$WORK/apache/processes"
 	cat >"$WORK/apache.conf" <<-CONF
 		ServerRoot $WORK/apache
 		ServerName $IP_B
@@ -69,6 +73,7 @@ serve_apache() { # MPM
 		Listen 8081
 		KeepAlive On
 		MaxKeepAliveRequests 0
+		${says_process:+CustomLog $WORK/apache/processes %P}
 		DocumentRoot $WWW
 		<Directory $WWW>
 			Require all granted

@@ -1,4 +1,4 @@
-"""A WSGI application that answers with the files of the folder $WWW."""
+"""A WSGI application that answers with the files of the folder $WWW, and says by which process (X-Process)."""
 import os
 
 
@@ -9,5 +9,5 @@ def app(environ, start_response):
     except OSError:
         start_response("404 Not Found", [("Content-Length", "0")])
         return [b""]
-    start_response("200 OK", [("Content-Length", str(len(body)))])
+    start_response("200 OK", [("Content-Length", str(len(body))), ("X-Process", str(os.getpid()))])
     return [body]

@@ -26,6 +26,7 @@ http_server() { # NAME PORT COMMAND...
 	count_from
 	[ -n "$once" ] || check "$s: 8 clients, a connection each" ask "$port" 8 60
 	check "$s: 8 clients, a connection for each request" ask "$port" 8 40 close
+	[ -z "$several" ] || check_num "$s: answered by at least two processes" "$(processes)" -ge 2
 	check "$s: 32 connections at a time" load "$port"
 	"${expect:-still}" "$s"
 	check "$s: the server still runs" alive "$label"
@@ -33,7 +34,18 @@ http_server() { # NAME PORT COMMAND...
 	settle
 }
 ask() { # PORT CLIENTS REQUESTS [close]
-	client python3 "$SERVERS/http_check.py" "$IP_B" "$1" "$WWW" "${@:2}"
+	client python3 "$SERVERS/http_check.py" "$IP_B" "$1" "$WWW" "${@:2}" >"$WORK/asked"
+	local rc=$?
+	cat "$WORK/asked"
+	return $rc
+}
+# That have answered: to what was asked last, or of apache, which tells in a file, since it runs.
+processes() {
+	if [ "$label" = apache ]; then
+		sort -u "$WORK/apache/processes" | wc -l
+	else
+		sed -n 's/.* wrong, \([0-9]*\) processes$/\1/p' "$WORK/asked"
+	fi
 }
 load() { # PORT: no answer but 200, no error
 	if [ -n "$once" ]; then
@@ -48,7 +60,9 @@ load() { # PORT: no answer but 200, no error
 	grep -qE '^ +[1-9][0-9]* requests in' "$WORK/wrk" && ! grep -qE 'Non-2xx|Socket errors' "$WORK/wrk"
 }
 
-once=''
+# shellcheck disable=SC2034 # lib_servers.sh
+says_process=1
+once='' several=1
 http_server "nginx, 2 workers" 8080 serve_nginx 2
 http_server "nginx, 2 workers, reuseport" 8080 serve_nginx 2 reuseport
 http_server "apache, event" 8081 serve_apache event
@@ -61,6 +75,7 @@ start vmad b "$BUILD/bin/vmad" --replace --foreground "$IF_B" --allow-user nobod
 wait_for 15 log_has vmad owns
 once=1 http_server "uwsgi, 2 workers" 8084 serve_uwsgi 2
 stop vmad
+several=''
 http_server "java HttpServer" 8086 serve_java HttpServer
 http_server "java NIO" 8086 serve_java NioServer
 serve_backend
