@@ -33,6 +33,13 @@ same_digest() {
 	one=$(redis a "$IP_B" 6380 debug digest) && two=$(redis a "$IP_A" 6381 debug digest) && [ -n "$one" ] && [ "$one" = "$two" ]
 }
 
+links() { # of redis that the kernels have
+	{
+		in_ns a ss -Htn state established 'dport = :6380'
+		in_ns b ss -Htn state established 'sport = :6380'
+	} | wc -l
+}
+
 serve_redis redis b 6380 --enable-debug-command yes --repl-diskless-sync-delay 0
 check "redis: it listens" wait_for 20 log_has redis "Ready to accept connections"
 count_from
@@ -41,13 +48,21 @@ still "redis"
 for i in 1 2 3; do
 	check "redis: BGSAVE $i ends" save_and_ask
 	check_eq "redis: after it a client on loopback is answered" "$(redis b 127.0.0.1 6380 ping)" PONG
+	count_from
 	check_eq "redis: and a client on the other host" "$(redis a "$IP_B" 6380 ping)" PONG
+	still "redis: after BGSAVE $i"
 done
+count_from
 check "redis: values are set after BGSAVE" filled
+still "redis: after BGSAVE"
+count_from
 serve_redis replica a 6381 --enable-debug-command yes --replicaof "$IP_B" 6380
 check "redis: a replica, offloaded too, takes a copy" wait_for 30 same_digest
 check "redis: values are set while a replica follows" filled
 check "redis: the replica has the same" wait_for 30 same_digest
+# A client of `same_digest` that was there when redis forked for the copy is handed over when it is closed.
+still "redis: with a replica" 4
+[ -n "$kernel" ] || check_eq "redis: its connection is neither kernel's" "$(links)" 0
 stop replica
 check "redis: the server still runs" alive redis
 stop redis
