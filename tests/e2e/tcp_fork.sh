@@ -231,6 +231,53 @@ python_may_not() {
 	stop vmad
 }
 
+# After its hand-over a connection has the segments that it had before: what its peer takes, not the 536 bytes of a
+# connection whose peer has said nothing. The client sees them: before the hand-over comes one byte only.
+python_keeps_segments() {
+	local s clamp before after came
+	if [ $where != server ] || [ -n "$kernel" ]; then return; fi
+	cat >"$WORK/segments.py" <<-'PY'
+		import os, socket, struct, sys
+		def mss(connection, offset=16):  # tcpi_snd_mss; tcpi_rcv_mss is at 20
+		    return struct.unpack_from("=I", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), offset)[0]
+		def serve(listener):
+		    connection, _ = listener.accept()
+		    connection.sendall(connection.recv(1))
+		    before = mss(connection)
+		    if os.fork() == 0:
+		        connection.recv(1)
+		        print(before, mss(connection), flush=True)
+		        connection.sendall(bytes(300000))
+		        os._exit(0)
+		    os.wait()
+		def ask(connection, clamp, *address):
+		    if clamp:
+		        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, clamp)
+		    connection.connect(address)
+		    connection.sendall(b"x")
+		    connection.recv(1)
+		    connection.sendall(b"x")
+		    n = sum(iter(lambda: len(connection.recv(1 << 20)), 0))
+		    print(n, mss(connection, 20))
+		if len(sys.argv) > 2:
+		    ask(socket.socket(), int(sys.argv[2]), sys.argv[1], 7141)
+		else:
+		    serve(socket.create_server((sys.argv[1], 7141)))
+	PY
+	for clamp in 0 1000; do
+		s="python that hands over, segments of ${clamp/#0/up to 1460} bytes, $where offloaded"
+		serve segments python3 "$WORK/segments.py" "$IP_B"
+		check "$s: the server listens" wait_for 20 listens 7141
+		came=$(client python3 "$WORK/segments.py" "$IP_B" $clamp)
+		check "$s: it has ended" finish segments 10
+		read -r before after <"$WORK/segments.log"
+		check_num "$s: they are not the smallest" "$before" -gt 900
+		check_eq "$s: all bytes come, and in such segments" "$came" "300000 $before"
+		# Where the host has time stamps the kernel leaves room for them, and uses it if the connection has none.
+		check_num "$s: the kernel says the same" "$after" -ge $((before - 12))
+	done
+}
+
 # The child has all connections, and touches none.
 redis_saves() {
 	local s="redis, $where offloaded"
@@ -302,7 +349,7 @@ no_listener() { ! listens "$1"; }
 
 for combination in both server client; do
 	combination $combination || continue
-	for program in socat_forks python_forks python_forks_often nginx_works python_preforks python_may_not redis_saves haproxy_works; do
+	for program in socat_forks python_forks python_forks_often nginx_works python_preforks python_may_not python_keeps_segments redis_saves haproxy_works; do
 		# shellcheck disable=SC2053 # PROGRAMS is a pattern
 		[[ $program == ${PROGRAMS:-*} ]] && $program
 	done
