@@ -511,20 +511,21 @@ static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener, stru
 /*
  * What was accepted, or is half open, lives on without the listener's rule. The NIC is asked without the receive flag:
  * a connection that is held stays in the list, and the walk goes on behind it. What comes meanwhile joins the list at
- * its head.
+ * its head: whether that is seen to, `newcomers` says. How many rules were made.
  */
-static void steer_covered(struct vma_tcp_listener *listener)
+static unsigned steer_covered(struct vma_tcp_listener *listener, bool newcomers)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_ring *ring = tcp->ring;
 	struct vma_tcp_conn *conn = NULL;
+	unsigned n = 0;
 
 	for (;;) {
 		struct vma_tcp_conn *before = conn;
 
 		vma_ring_acquire(ring);
 		conn = next_covered(listener, before != NULL ? before->next_all : tcp->all);
-		if (conn == NULL && before != NULL)
+		if (conn == NULL && before != NULL && newcomers)
 			conn = next_covered(listener, tcp->all);
 		if (before != NULL) {
 			before->held--;
@@ -532,8 +533,9 @@ static void steer_covered(struct vma_tcp_listener *listener)
 		}
 		vma_ring_release(ring);
 		if (conn == NULL)
-			return;
+			return n;
 		vma_ring_steer(ring, &conn->flow);
+		n++;
 	}
 }
 
@@ -564,14 +566,21 @@ bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener)
 	return drained;
 }
 
-/* What has come by now is let in; what comes while rules are made is dropped, for the peers to ask again. */
+/*
+ * What has come by now is let in, and so is what comes while the most of the rules are made: dropped it would come
+ * again after a second. Only what comes while the last rules are made, and the listener's goes, is dropped.
+ */
 void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener)
 {
+	enum { ROUNDS = 8 }; /* more may come as fast as rules are made */
+
 	if (listener->withdrawn)
 		return;
 	vma_ring_progress(listener->tcp->ring);
+	for (unsigned i = 0; i < ROUNDS && steer_covered(listener, false) != 0; i++)
+		vma_ring_progress(listener->tcp->ring);
 	is_finished(listener);
-	steer_covered(listener);
+	steer_covered(listener, true);
 	vma_ring_detach_drained(listener->tcp->ring, &listener->flow);
 	listener->withdrawn = true;
 }
@@ -629,7 +638,7 @@ static void close_alone(struct vma_tcp_listener *listener)
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	if (!listener->withdrawn) {
-		steer_covered(listener);
+		steer_covered(listener, true);
 		vma_ring_detach_drained(tcp->ring, &listener->flow);
 	}
 }
@@ -640,7 +649,7 @@ static void close_shared(struct vma_tcp_listener *listener)
 	struct vma_tcp *tcp = listener->tcp;
 	bool acquired;
 
-	steer_covered(listener);
+	steer_covered(listener, true);
 	acquired = vma_ring_acquire(tcp->ring);
 	vma_ring_detach(tcp->ring, &listener->flow);
 	end_half_open(listener, true);
