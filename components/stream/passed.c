@@ -20,8 +20,8 @@
  * The page is a sealed memfd. Who has it answers for both, on a datagram socket whose abstract name is the cookie of
  * the kernel's socket: so the receiver needs nothing but the descriptor, in whatever root directory and as whatever
  * user. Of several who have it the first answers; when that one has gone, the next who passes it on. A forked child has
- * the page by the fork. A process that binds the name of another's listener can keep it from being offloaded, or have a
- * receiver ask vmad for its flow, which judges that by itself.
+ * the page by the fork. The answer carries the socket, too: who cannot show that has no say, and a process that has
+ * bound the name of another's listener only keeps it from being offloaded.
  *
  * A bound socket that does not listen yet is passed on in the same way, and is a listener when its receiver says so. In
  * the giver it is the kernel's.
@@ -44,7 +44,7 @@
 
 #include "stream_priv.h"
 
-enum { PAGE_BYTES = 4096, ANSWER_MS = 500, CLOSED = -1 };
+enum { PAGE_BYTES = 4096, ANSWER_MS = 500, CLOSED = -1, ANSWERS = 16 };
 
 struct passed_page {
 	_Atomic uint32_t given, taken;
@@ -96,8 +96,20 @@ static bool is_page(int fd)
 	       state.st_size >= PAGE_BYTES;
 }
 
+/* A write to anything else could wait. */
+static bool is_event(int fd)
+{
+	static const char wanted[] = "anon_inode:[eventfd]";
+	char link[32], is[sizeof(wanted)];
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	return readlink(link, is, sizeof(is)) == (ssize_t)sizeof(wanted) - 1 &&
+	       memcmp(is, wanted, sizeof(wanted) - 1) == 0 && (syscall(SYS_fcntl, fd, F_GETFL) & O_NONBLOCK) != 0;
+}
+
+/* What an answer carries. The socket: only to be looked at. */
 struct ends {
-	int page_fd, event_fd;
+	int page_fd, event_fd, socket_fd;
 };
 
 static void close_ends(const struct ends *ends)
@@ -106,6 +118,8 @@ static void close_ends(const struct ends *ends)
 		vma_fd_unguard_close(ends->page_fd);
 	if (ends->event_fd >= 0)
 		vma_fd_unguard_close(ends->event_fd);
+	if (ends->socket_fd >= 0)
+		syscall(SYS_close, ends->socket_fd);
 }
 
 /* The descriptors pass, also if it fails: NULL. */
@@ -134,7 +148,7 @@ static void end_passed(struct vma_retired *retired)
 
 	if (passed->server_fd != CLOSED)
 		vma_fd_unguard_close(passed->server_fd);
-	close_ends(&(struct ends){.page_fd = passed->page_fd, .event_fd = passed->event_fd});
+	close_ends(&(struct ends){.page_fd = passed->page_fd, .event_fd = passed->event_fd, .socket_fd = -1});
 	munmap(passed->page, PAGE_BYTES);
 	vma_free(passed);
 }
@@ -185,7 +199,6 @@ void stream_passed_watch(struct stream_sock *sock)
 
 	if (passed->watched)
 		return;
-	passed->sock = sock;
 	passed->change.run = change;
 	passed->watched = vma_engine_watch(passed->event_fd, EPOLLIN | EPOLLET, &passed->change) == 0;
 }
@@ -212,9 +225,23 @@ static socklen_t name_of(uint64_t cookie, struct sockaddr_un *name)
 	                                    (unsigned long long)cookie));
 }
 
+/*
+ * The number may be another file's, if the socket is being closed. So its copy is looked at, which is what it is.
+ */
+static int copy_of_socket(const struct stream_passed *passed)
+{
+	const int copy = (int)syscall(SYS_fcntl, atomic_load(&passed->sock->file.fd), F_DUPFD_CLOEXEC, 0);
+
+	if (copy < 0 || stream_is_shadow(passed->sock, copy))
+		return copy;
+	syscall(SYS_close, copy);
+	return -1;
+}
+
 static void send_page(const struct stream_passed *passed, struct sockaddr_un *to, socklen_t len)
 {
-	const struct ends ends = {.page_fd = passed->page_fd, .event_fd = passed->event_fd};
+	const struct ends ends = {
+	        .page_fd = passed->page_fd, .event_fd = passed->event_fd, .socket_fd = copy_of_socket(passed)};
 	char byte = 0;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
 	union control control = {.head = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
@@ -225,23 +252,29 @@ static void send_page(const struct stream_passed *passed, struct sockaddr_un *to
 	                           .msg_control = &control,
 	                           .msg_controllen = sizeof(control)};
 
+	if (ends.socket_fd < 0)
+		return;
 	control.head.cmsg_len = CMSG_LEN(sizeof(ends));
 	memcpy(CMSG_DATA(&control.head), &ends, sizeof(ends));
 	syscall(SYS_sendmsg, passed->server_fd, &msg,
 	        MSG_DONTWAIT | MSG_NOSIGNAL); /* who does not hear is a stranger */
+	syscall(SYS_close, ends.socket_fd);
 }
 
-/* The internal thread's. */
+/* The internal thread's, which has other things to do: who asks without end is heard now and then. */
 static void answer(struct vma_task *task)
 {
 	struct stream_passed *passed = (struct stream_passed *)((char *)task - offsetof(struct stream_passed, answer));
-	struct sockaddr_un from;
-	socklen_t len;
-	char byte;
 
-	while (len = sizeof(from),
-	       syscall(SYS_recvfrom, passed->server_fd, &byte, sizeof(byte), MSG_DONTWAIT, &from, &len) >= 0)
+	for (int i = 0; i < ANSWERS; i++) {
+		struct sockaddr_un from;
+		socklen_t len = sizeof(from);
+		char byte;
+
+		if (syscall(SYS_recvfrom, passed->server_fd, &byte, sizeof(byte), MSG_DONTWAIT, &from, &len) < 0)
+			return;
 		send_page(passed, &from, len);
+	}
 }
 
 /* -EADDRINUSE: somebody else has the page, and answers. */
@@ -266,6 +299,24 @@ static int serve(struct stream_passed *passed, uint64_t cookie)
 	return rc;
 }
 
+/* The descriptors of an answer as it should be; what comes with another one is closed. */
+static bool read_rights(const struct msghdr *msg, struct ends *ends)
+{
+	const struct cmsghdr *head = CMSG_FIRSTHDR(msg);
+	const int *fds;
+
+	if (head == NULL || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+		return false;
+	if (head->cmsg_len == CMSG_LEN(sizeof(*ends))) {
+		memcpy(ends, CMSG_DATA(head), sizeof(*ends));
+		return true;
+	}
+	fds = (const int *)CMSG_DATA(head);
+	for (size_t i = 0; i < (head->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++)
+		syscall(SYS_close, fds[i]);
+	return false;
+}
+
 static bool receive_ends(int fd, struct ends *ends)
 {
 	char byte;
@@ -276,10 +327,8 @@ static bool receive_ends(int fd, struct ends *ends)
 	struct pollfd wait = {.fd = fd, .events = POLLIN};
 
 	if (syscall(SYS_poll, &wait, 1, ANSWER_MS) <= 0 ||
-	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 ||
-	    msg.msg_controllen < CMSG_LEN(sizeof(*ends)))
+	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !read_rights(&msg, ends))
 		return false;
-	memcpy(ends, CMSG_DATA(&control.head), sizeof(*ends));
 	ends->page_fd = guard(ends->page_fd);
 	ends->event_fd = guard(ends->event_fd);
 	return true;
@@ -299,10 +348,14 @@ static bool find_page(uint64_t cookie, struct ends *ends)
 	found = syscall(SYS_connect, fd, &name, len) == 0 && syscall(SYS_bind, fd, &any, sizeof(any)) == 0 &&
 	        syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 && receive_ends(fd, ends);
 	syscall(SYS_close, fd);
-	if (found && !is_page(ends->page_fd)) {
+	if (found &&
+	    (!is_page(ends->page_fd) || !is_event(ends->event_fd) || stream_cookie_of(ends->socket_fd) != cookie)) {
 		close_ends(ends);
-		found = false;
+		return false;
 	}
+	if (found)
+		syscall(SYS_close, ends->socket_fd);
+	ends->socket_fd = -1;
 	return found;
 }
 
@@ -311,9 +364,11 @@ static bool find_page(uint64_t cookie, struct ends *ends)
 bool stream_passed_give(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
-		sock->passed = create(&(struct ends){.page_fd = make_page(), .event_fd = make_event()});
+		sock->passed =
+		        create(&(struct ends){.page_fd = make_page(), .event_fd = make_event(), .socket_fd = -1});
 	if (sock->passed == NULL)
 		return false;
+	sock->passed->sock = sock;
 	sock->passed->gave = true;
 	atomic_store(&sock->passed->page->served, false);
 	atomic_fetch_add(&sock->passed->page->given, 1);
@@ -426,6 +481,7 @@ static void adopt(int fd, int family, bool listens, const struct ends *ends)
 		return;
 	}
 	sock->passed = passed;
+	passed->sock = sock;
 	if (!fill_in(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
 		vma_file_put(&sock->file);
 		return;
