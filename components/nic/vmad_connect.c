@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,14 +43,17 @@ static bool is_outside(uid_t uid)
 	return n > 0 && strstr(map, "4294967295") == NULL;
 }
 
-/* Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. */
+/*
+ * Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. In a
+ * program with raised privileges only root: this user may be the one who has started it.
+ */
 static bool trusted(int fd, const struct vmad_connect *how)
 {
 	struct ucred server = {.uid = (uid_t)-1};
 	socklen_t len = sizeof(server);
 
 	if (os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 &&
-	    (server.uid == 0 || server.uid == geteuid()))
+	    (server.uid == 0 || (server.uid == geteuid() && getauxval(AT_SECURE) == 0)))
 		return true;
 	if (is_outside(server.uid))
 		vma_log_once(VMA_LOG_ERROR,
@@ -58,8 +62,9 @@ static bool trusted(int fd, const struct vmad_connect *how)
 		             how->ifname);
 	else
 		vma_log_once(VMA_LOG_ERROR,
-		             "%s: what answers in vmad's place runs as user %u, neither root nor this user: not used",
-		             how->ifname, server.uid);
+		             "%s: what answers in vmad's place runs as user %u, neither root nor this user%s: not used",
+		             how->ifname, server.uid,
+		             server.uid == geteuid() ? " without raised privileges" : "");
 	return false;
 }
 

@@ -255,6 +255,15 @@ if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read
 		wait_for 5 no_vmad
 		check "set-user-ID to somebody without rights it works" raised 65534 "$library" PROBE_KERNEL=1
 		check_eq "and is told once what is missing" "$(grep VMA "$WORK/raised.log" | sed 's/.*: no vmad runs.*/no vmad/')" "no vmad"
+		start liar a setpriv --reuid 65534 --regid 65534 --clear-groups /usr/bin/python3 -c '
+import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind("\0vma/vmad/" + sys.argv[1]); s.listen(); print("bound", flush=True)
+while True: s.accept()[0].recv(1)' "$(in_ns a cat "/sys/class/net/$IF_A/ifindex")"
+		check "another process of that user takes vmad's place" wait_for 10 log_has liar bound
+		check "and is not believed" raised 65534 "$library" PROBE_KERNEL=1
+		check "which is said" grep -q "user 65534, neither root nor this user without raised privileges" "$WORK/raised.log"
+		stop liar
 		check "nothing of that is seen elsewhere" test ! -u "$stand_in"
 	fi
 	no_nic() {
