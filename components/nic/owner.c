@@ -423,6 +423,11 @@ bool xdp_owner_has_heirs(const struct xdp_owner *owner)
 	return owner->resets.count > 0 || owner->heirs.count > 0;
 }
 
+uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot)
+{
+	return owner->slot[slot].flows;
+}
+
 void xdp_owner_describe(const struct xdp_owner *owner)
 {
 	vma_log_info("%s: queue pairs: %u; flows: %u; connections of ended processes: %u; receive frames missing: %u "

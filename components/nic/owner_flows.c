@@ -81,6 +81,7 @@ bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
 /* Out of the table; it is still in the program's map. */
 static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
 {
+	owner->slot[(*place)->slot].flows--;
 	*place = (*place)->next;
 	if (--owner->flows == 0)
 		owner->unused_since_ns = owner_now_ns();
@@ -445,6 +446,7 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	forget_given_up(owner, slot, &rule->key);
 	*place = flow;
 	owner->flows++;
+	owner->slot[slot].flows++;
 	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
 		xdp_owner_flow_del(owner, slot, &rule->key); /* its own shadow would be foreign */

@@ -234,7 +234,9 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	flow->retired &= ~(1ull << slot);
 	atomic_fetch_sub(&member_of(owner, slot)->groups, 1);
 	if (flow->slot == slot) {
+		owner->slot[slot].flows--;
 		flow->slot = first_of(flow->members);
+		owner->slot[flow->slot].flows++;
 		xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, flow->group);
 	}
 	if (group->unnoted == slot)

@@ -41,6 +41,7 @@
 #define OWNER_FLOWS_MAX 65536 /* as the program's map */
 #define OWNER_FLOW_BUCKETS 4096
 #define OWNER_WISHES_MAX 65536
+#define OWNER_WISHES_EACH 4096      /* of one slot */
 #define OWNER_WISH_NS 3000000000ull /* a wish counts for so long after its client last said it */
 
 /*
@@ -55,6 +56,7 @@ struct owner_slot {
 	enum owner_slot_state state;
 	uint32_t rx_size, rx_quota, rx_promised, tx_size; /* rx_promised: received frames that it need not share */
 	uint32_t tx_first, tx_count;
+	uint32_t flows, wishes; /* flows: of a group's, those that it has been in for longest */
 	uint64_t drain_since_ns;
 	bool sockets_open;
 	int socket_fd[XDP_QUEUES_MAX];

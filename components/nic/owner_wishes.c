@@ -31,6 +31,7 @@ static void drop(struct xdp_owner *owner, struct owner_wish **place)
 
 	*place = wish->next;
 	xdp_cookies_fini(&wish->shadows);
+	owner->slot[wish->slot].wishes--;
 	free(wish);
 	owner->wishes--;
 }
@@ -49,12 +50,15 @@ struct owner_wish *owner_wish_say(struct xdp_owner *owner, uint32_t slot, const 
 	struct owner_wish *wish = owner_wish_find(owner, slot, key), **bucket = &owner->wish[owner_flow_bucket(key)];
 
 	if (wish == NULL) {
-		wish = owner->wishes < OWNER_WISHES_MAX ? calloc(1, sizeof(*wish)) : NULL;
+		wish = owner->wishes < OWNER_WISHES_MAX && owner->slot[slot].wishes < OWNER_WISHES_EACH
+		               ? calloc(1, sizeof(*wish))
+		               : NULL;
 		if (wish == NULL)
 			return NULL;
 		*wish = (struct owner_wish){.next = *bucket, .key = *key, .slot = slot};
 		*bucket = wish;
 		owner->wishes++;
+		owner->slot[slot].wishes++;
 	}
 	wish->said_ns = owner_now_ns();
 	return wish;

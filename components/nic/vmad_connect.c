@@ -63,8 +63,7 @@ static bool trusted(int fd, const struct vmad_connect *how)
 	else
 		vma_log_once(VMA_LOG_ERROR,
 		             "%s: what answers in vmad's place runs as user %u, neither root nor this user%s: not used",
-		             how->ifname, server.uid,
-		             server.uid == geteuid() ? " without raised privileges" : "");
+		             how->ifname, server.uid, server.uid == geteuid() ? " without raised privileges" : "");
 	return false;
 }
 

@@ -67,11 +67,32 @@ static bool has_slot(const struct vmad_peer *peer, uint32_t slot)
 	return slot < XDP_SLOTS_MAX && (peer->slots >> slot & 1);
 }
 
+/* What a user has, of all clients together; root may have all. */
+static bool has_enough(const struct vmad_server *server, const struct vmad_peer *of, bool slots)
+{
+	uint32_t count = 0;
+
+	if (of->uid == 0)
+		return false;
+	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state == PEER_NONE || peer->uid != of->uid)
+			continue;
+		for (uint64_t left = peer->slots; left != 0; left &= left - 1)
+			count += slots ? 1 : xdp_owner_slot_flows(server->owner, (uint32_t)__builtin_ctzll(left));
+	}
+	if (count < (slots ? VMAD_USER_SLOTS : VMAD_USER_FLOWS))
+		return false;
+	vma_log_once(VMA_LOG_WARN, "vmad: %s: user %u has %u %s: no more, others may need them",
+	             server->attr->interface, of->uid, count, slots ? "queue pairs" : "flows");
+	return true;
+}
+
 static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wish,
                 struct vmad_answer *answer)
 {
 	struct xdp_rental rental;
-	int rc = xdp_owner_rent(server->owner, wish->rx_wre, wish->tx_wre, &rental);
+	int rc = has_enough(server, peer, true) ? -ENOSPC
+	                                        : xdp_owner_rent(server->owner, wish->rx_wre, wish->tx_wre, &rental);
 
 	if (rc < 0)
 		return rc;
@@ -121,6 +142,8 @@ static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, co
 
 	if (!has_slot(peer, flow->slot))
 		return -ENOENT;
+	if (has_enough(server, peer, false))
+		return -ENOSPC;
 	rc = xdp_owner_flow_add(server->owner, flow->slot, &rule);
 	answer->msg.rental.generic = xdp_owner_generic(server->owner);
 	return rc;

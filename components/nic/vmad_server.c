@@ -103,6 +103,19 @@ static struct vmad_peer *place_for_peer(struct vmad_server *server)
 	return free_one;
 }
 
+static bool has_places_enough(const struct vmad_server *server, uid_t uid)
+{
+	unsigned n = 0;
+
+	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX && uid != 0; peer++)
+		n += peer->state != PEER_NONE && peer->uid == uid;
+	if (n < VMAD_USER_PEERS)
+		return false;
+	vma_log_once(VMA_LOG_WARN, "vmad: %s: user %u has %u clients: the others stay with the kernel",
+	             server->attr->interface, uid, n);
+	return true;
+}
+
 static int open_pidfd(int fd, pid_t pid)
 {
 	socklen_t len = sizeof(int);
@@ -135,7 +148,11 @@ static void take_connection(struct vmad_server *server)
 		be_deaf(server, errno);
 		return;
 	}
-	peer = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 ? place_for_peer(server) : NULL;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || has_places_enough(server, cred.uid)) {
+		close(fd);
+		return;
+	}
+	peer = place_for_peer(server);
 	if (peer == NULL) {
 		vma_log_once(VMA_LOG_WARN, "vmad: %s: more than %d clients: the others stay with the kernel",
 		             server->attr->interface, VMAD_PEERS_MAX);

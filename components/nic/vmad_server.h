@@ -24,6 +24,10 @@
 #include "xdp_priv.h"
 
 #define VMAD_PEERS_MAX 128
+/* Of each, one user who is not root has at most half, so that others find room. */
+#define VMAD_USER_PEERS (VMAD_PEERS_MAX / 2)
+#define VMAD_USER_SLOTS (XDP_SLOTS_MAX / 2)
+#define VMAD_USER_FLOWS 32768
 #define VMAD_NEW_MAX 32 /* of these, connections that have not said HELLO: the oldest gives way */
 
 enum vmad_peer_state { PEER_NONE, PEER_NEW, PEER_WAITING, PEER_READY, PEER_GHOST };

@@ -260,6 +260,7 @@ bool xdp_owner_device_gone(const struct xdp_owner *owner); /* the interface was 
 void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; async-signal-safe */
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner);
 bool xdp_owner_has_heirs(const struct xdp_owner *owner); /* of dead clients, or peers to tell: it should stay */
+uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot);
 /* One line into the log: what clients have at this moment. Receive frames are missing if no client has them, and
  * neither the fill rings nor the owner; a driver that copies nothing has some of them, too. */
 void xdp_owner_describe(const struct xdp_owner *owner);

@@ -72,6 +72,25 @@ for what in locks stay; do
 	end
 done
 
+a="while a client takes all places and queue pairs that it is given"
+path --delay-us 0
+start vmad b "$BUILD/bin/vmad" --foreground --allow-user nobody "$IF_B"
+check "$a: vmad starts" wait_for 5 log_has vmad owns
+attack greedy $((ATTACK_SECONDS + 8)) & attacker=$!
+check "$a: it has what it is given" wait_for 15 grep -q "^queue pairs" "$WORK/attack.log"
+got() { sed -n "s/^$1 //p" "$WORK/attack.log"; }
+check_num "$a: not more than half of the places" "$(got places)" -le 64
+check_num "$a: nor of the queue pairs" "$(got 'queue pairs')" -le 32
+note "$(tail -n 2 "$WORK/attack.log" | tr '\n' ' ')"
+PORT=$((PORT + 1))
+serve mix "$WORK/process_mix" serve "$IP_B" $PORT 0
+check "$a: a server of root's starts" wait_for 20 log_has mix listening
+segments=$(snmp b Tcp InSegs)
+check "$a: each byte is right" ask 2 7
+check_num "$a: and all is offloaded" $(($(snmp b Tcp InSegs) - segments)) -le 20
+wait $attacker
+end
+
 # Who writes over the record of frames takes them from the others. vmad does not believe what cannot be, and a new one
 # begins anew.
 for what in records dead; do

@@ -159,6 +159,15 @@ int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	return 0;
 }
 
+uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot)
+{
+	uint32_t n = 0;
+
+	for (unsigned i = 0; i < FAKE_FLOWS; i++)
+		n += owner->flow[i].used && owner->flow[i].slot == slot;
+	return n;
+}
+
 void xdp_owner_describe(const struct xdp_owner *owner)
 {
 	(void)owner;

@@ -7,9 +7,13 @@
  *     dead        a forked client is killed, and this one writes that client's name into all frames, again and again
  *     locks       a number that no client has into every lock; then it is killed
  *     stay        the same, but it lives on
+ *     greedy      as many places and queue pairs as vmad gives, and it says how many
  *
  * It says "in" when it is a client, and "done" at the end, if it lives to see it.
  */
+#include <errno.h>
+#include <net/if.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +26,7 @@
 #include <vma/nic_owner.h>
 
 #include "../nic_xdp.h"
+#include "../vmad_proto.h"
 #include "../xdp_shared.h"
 
 static struct vma_bufarena *arena;
@@ -118,13 +123,55 @@ static void leave_locks(void)
 	}
 }
 
+/* One message, and its answer; what comes with that is closed. */
+static int ask(int fd, struct vmad_msg msg)
+{
+	struct pollfd answer = {.fd = fd, .events = POLLIN};
+	int fds[VMAD_FDS_MAX], rc;
+	unsigned nfds = 0;
+	size_t bytes;
+
+	msg.magic = VMAD_MAGIC;
+	msg.version = VMAD_VERSION;
+	rc = vmad_send(fd, &msg, NULL, 0);
+	if (rc == 0)
+		rc = poll(&answer, 1, 5000) == 1 ? vmad_receive(fd, &msg, &bytes, fds, &nfds) : -ETIMEDOUT;
+	for (unsigned i = 0; i < nfds; i++)
+		close(fds[i]);
+	return rc < 0 ? rc : rc == 0 ? -EPIPE : msg.result;
+}
+
+static void take_all(const char *interface)
+{
+	struct vmad_msg hello = {.type = VMAD_HELLO}, rent = {.type = VMAD_RENT, .rent = {.rx_wre = 64, .tx_wre = 64}};
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(if_nametoindex(interface), &address);
+	int places = 0, queue_pairs = 0;
+
+	for (int i = 0; i < 200; i++) {
+		const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+		if (connect(fd, (struct sockaddr *)&address, len) < 0 || ask(fd, hello) < 0) {
+			close(fd);
+			continue;
+		}
+		places++;
+		queue_pairs += ask(fd, rent) == 0;
+	}
+	printf("places %d\nqueue pairs %d\n", places, queue_pairs);
+	fflush(stdout);
+	while (now_ms() < end_ms)
+		usleep(10000);
+}
+
 int main(int argc, char **argv)
 {
 	const char *attack = argc > 2 ? argv[2] : "";
 
 	if (argc < 3)
 		return 2;
-	become_client(argv[1]);
+	if (strcmp(attack, "greedy") != 0)
+		become_client(argv[1]);
 	puts("in");
 	fflush(stdout);
 	end_ms = now_ms() + (argc > 3 ? (uint64_t)atoi(argv[3]) * 1000 : 3000);
@@ -141,6 +188,8 @@ int main(int argc, char **argv)
 		leave_locks();
 		while (now_ms() < end_ms)
 			usleep(10000);
+	} else if (strcmp(attack, "greedy") == 0) {
+		take_all(argv[1]);
 	} else {
 		return 2;
 	}
