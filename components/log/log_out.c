@@ -192,12 +192,23 @@ static int expand_name(const char *name, char *path, size_t size)
 }
 
 /* O_NONBLOCK: a FIFO without reader is an error here and not a program that hangs. */
-static int open_path(const char *path)
+static int open_flags(const char *path, int more)
 {
-	long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
-	                  0644);
+	long fd = syscall(SYS_openat, AT_FDCWD, path,
+	                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | more, 0644);
 
 	return fd >= 0 ? (int)fd : -errno;
+}
+
+/* A link that another user has made is not followed; /dev/stderr is one of root's. */
+static int open_path(const char *path)
+{
+	struct stat link;
+	int fd = open_flags(path, O_NOFOLLOW);
+
+	if (fd == -ELOOP && lstat(path, &link) == 0 && (link.st_uid == 0 || link.st_uid == geteuid()))
+		fd = open_flags(path, 0);
+	return fd;
 }
 
 /* Is the number still ours? A program may have closed every descriptor above 2 and got this one for something else. */

@@ -353,9 +353,9 @@ static bool forget_silent(struct vmad_server *server, uint64_t now)
 
 static void sweep(struct vmad_server *server)
 {
-	int removed = server->ended ? vma_stats_sweep(server->attr->stats_dir) : 0;
+	int removed = server->ended ? vma_stats_sweep(server->attr->stats_dir, &server->swept_to) : 0;
 
-	server->ended = false;
+	server->ended = server->swept_to != 0;
 	if (removed > 0)
 		vma_log_debug("vmad: %s: %d files of statistics were left over", server->attr->interface, removed);
 }

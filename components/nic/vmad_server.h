@@ -54,6 +54,7 @@ struct vmad_server {
 	uint64_t deaf_until_ms; /* no connection could be taken: the next attempt */
 	bool ended;             /* a client has, since the last sweep of the statistics */
 	uint64_t swept_ms;      /* that one */
+	long swept_to;          /* and where it has stopped, 0: at the end */
 	bool repairs;           /* processes may be started for clients */
 	bool served;            /* a client, since the last look at the time: it may have gone within one turn */
 	struct vmad_peer peer[VMAD_PEERS_MAX];

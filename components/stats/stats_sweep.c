@@ -9,6 +9,8 @@
 
 #include "stats_priv.h"
 
+enum { NAMES_AT_ONCE = 4096 };
+
 static bool is_stats_name(const char *name)
 {
 	static const char prefix[] = "vmastat.";
@@ -18,24 +20,31 @@ static bool is_stats_name(const char *name)
 	       strspn(pid, "0123456789") == strlen(pid);
 }
 
-int vma_stats_sweep(const char *dir)
+int vma_stats_sweep(const char *dir, long *at)
 {
-	const struct dirent *entry;
+	const struct dirent *entry = NULL;
 	char path[PATH_MAX];
 	int removed = 0;
 	DIR *entries;
+	long from = *at;
+
+	*at = 0;
 
 	if (dir == NULL || *dir == '\0')
 		return 0;
 	entries = opendir(dir);
 	if (entries == NULL)
 		return -errno;
-	while ((entry = readdir(entries)) != NULL) {
+	if (from != 0)
+		seekdir(entries, from);
+	for (int i = 0; i < NAMES_AT_ONCE && (entry = readdir(entries)) != NULL; i++) {
 		const int len = snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
 
 		if (is_stats_name(entry->d_name) && (size_t)len < sizeof(path))
 			removed += stats_file_remove_leftover(path) == 0;
 	}
+	if (entry != NULL)
+		*at = telldir(entries);
 	closedir(entries);
 	return removed;
 }

@@ -81,6 +81,11 @@ check "no program is left after kill -9 of an owner in the process" wait_for 2 n
 # ---- sharing ----
 
 owner_up
+status_of_vmad() { sed -n "s/^$1:\t*//p" "/proc/${PID[vmad]}/status"; }
+# CAP_DAC_READ_SEARCH, FOWNER, NET_BIND_SERVICE, NET_ADMIN, NET_RAW, IPC_LOCK, PERFMON, BPF
+check_eq "vmad has given up the capabilities that it does not need" \
+	"$((0x$(status_of_vmad CapPrm) & ~(1 << 2 | 1 << 3 | 1 << 10 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39)))" 0
+check_eq "for good" "$(status_of_vmad NoNewPrivs)" 1
 check "vmad alone attaches no program" no_xdp b "$IF_B"
 serve one 7001 vmad
 check "the first flow attaches it" has_xdp b "$IF_B"

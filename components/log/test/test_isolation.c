@@ -12,8 +12,22 @@
 #ifndef VMA_DEBUG
 /* What the archive may leave undefined. Nothing here opens, closes, reads, writes, waits or takes signals. */
 static const char *const allowed[] = {
-        "syscall", "vsnprintf", "snprintf", "clock_gettime", "fstat",  "strerrordesc_np",  "__errno_location",
-        "memcpy",  "memset",    "strlen",   "strnlen",       "strstr", "__stack_chk_fail", "_GLOBAL_OFFSET_TABLE_",
+        "syscall",
+        "vsnprintf",
+        "snprintf",
+        "clock_gettime",
+        "fstat",
+        "lstat",
+        "geteuid",
+        "strerrordesc_np",
+        "__errno_location",
+        "memcpy",
+        "memset",
+        "strlen",
+        "strnlen",
+        "strstr",
+        "__stack_chk_fail",
+        "_GLOBAL_OFFSET_TABLE_",
 };
 
 static bool is_allowed(const char *symbol)

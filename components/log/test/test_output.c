@@ -389,6 +389,23 @@ static void test_fifo_without_reader_does_not_hang_the_start(void **state)
 	unlink(path);
 }
 
+static void test_link_of_another_user_is_not_followed(void **state)
+{
+	char path[128];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/link", dir);
+	assert_int_equal(symlink("here", path), 0);
+	assert_true(lands_in("link", "here"));
+	if (geteuid() == 0) { /* else there is no other user */
+		assert_int_equal(lchown(path, 65534, 65534), 0);
+		sink_stderr(&sink);
+		assert_int_equal(vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path}), -ELOOP);
+		sink_close(&sink);
+	}
+	unlink(path);
+}
+
 static void test_distinct_texts_are_said_once_each(void **state)
 {
 	(void)state;
@@ -428,6 +445,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_full_output_does_not_hold_the_program_and_the_loss_is_counted),
         cmocka_unit_test(test_interrupted_write_is_taken_up_again),
         cmocka_unit_test(test_fifo_without_reader_does_not_hang_the_start),
+        cmocka_unit_test(test_link_of_another_user_is_not_followed),
         cmocka_unit_test(test_distinct_texts_are_said_once_each),
         cmocka_unit_test(test_level_that_is_off_does_not_use_up_the_first_time),
 };

@@ -181,6 +181,7 @@ static void test_sweep_takes_what_killed_processes_left_and_nothing_else(void **
 	static const char *const kept[] = {"vmastat.", "vmastat.12x", "vmastat.1.old", "xvmastat.12", "vmastat"};
 	char name[sizeof(kept) / sizeof(kept[0])][128], dead[128], link[128];
 	struct vma_stats *stats;
+	long at = 0;
 	pid_t child;
 
 	(void)state;
@@ -202,7 +203,8 @@ static void test_sweep_takes_what_killed_processes_left_and_nothing_else(void **
 	snprintf(link, sizeof(link), "%s/vmastat.1", dir);
 	assert_int_equal(symlink(name[0], link), 0);
 
-	assert_int_equal(vma_stats_sweep(dir), 1);
+	assert_int_equal(vma_stats_sweep(dir, &at), 1);
+	assert_int_equal(at, 0);
 	assert_false(exists(dead));
 	assert_true(exists(path)); /* of a living process */
 	assert_true(exists(link));
@@ -212,10 +214,38 @@ static void test_sweep_takes_what_killed_processes_left_and_nothing_else(void **
 	}
 	unlink(link);
 	vma_stats_destroy(stats);
-	assert_int_equal(vma_stats_sweep(dir), 0);
-	assert_int_equal(vma_stats_sweep(""), 0);
-	assert_int_equal(vma_stats_sweep(NULL), 0);
-	assert_int_equal(vma_stats_sweep("/nowhere"), -ENOENT);
+	assert_int_equal(vma_stats_sweep(dir, &at), 0);
+	assert_int_equal(vma_stats_sweep("", &at), 0);
+	assert_int_equal(vma_stats_sweep(NULL, &at), 0);
+	assert_int_equal(vma_stats_sweep("/nowhere", &at), -ENOENT);
+}
+
+/* Each call ends soon, and what lies between many other names is found in the end. */
+static void test_sweep_of_many_names_goes_on_where_it_stopped(void **state)
+{
+	enum { NAMES = 5000 };
+	char name[128];
+	int calls = 0, removed = 0;
+	long at = 0;
+
+	(void)state;
+	for (int i = 0; i < NAMES; i++) {
+		snprintf(name, sizeof(name), "%s/%s%d", dir, i % 1000 == 999 ? "vmastat." : "other.", i);
+		write_file(name, "");
+	}
+	do {
+		const int rc = vma_stats_sweep(dir, &at);
+
+		assert_true(rc >= 0);
+		removed += rc;
+		calls++;
+	} while (at != 0 && calls < 10);
+	assert_int_equal(calls, 2);
+	assert_int_equal(removed, 5);
+	for (int i = 0; i < NAMES; i++) {
+		snprintf(name, sizeof(name), "%s/other.%d", dir, i);
+		unlink(name);
+	}
 }
 
 /* SIGXFSZ would end it. */
@@ -386,6 +416,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_link_in_the_way_is_neither_followed_nor_removed),
         cmocka_unit_test(test_fifo_in_the_way_does_not_hang_the_start),
         cmocka_unit_test(test_sweep_takes_what_killed_processes_left_and_nothing_else),
+        cmocka_unit_test(test_sweep_of_many_names_goes_on_where_it_stopped),
         cmocka_unit_test(test_process_that_may_write_no_file_has_its_blocks_in_memory),
         cmocka_unit_test(test_forked_child_does_not_remove_its_parents_file),
         cmocka_unit_test(test_forked_child_does_not_hold_its_parents_file),

@@ -237,9 +237,12 @@ void vma_stats_hide(struct vma_stats *stats);
  */
 void vma_stats_forked(struct vma_stats *stats);
 int vma_stats_fd(const struct vma_stats *stats); /* held open as long as there is a file; -1: none */
-/* Removes what killed processes left in `dir` (NULL or "": nothing), for who outlives them: how many files, or -errno.
- * A file is left over when nobody holds its lock, whatever the pid in its name says. */
-int vma_stats_sweep(const char *dir);
+/*
+ * Removes what killed processes left in `dir` (NULL or "": nothing), for who outlives them: how many files, or -errno.
+ * A file is left over when nobody holds its lock, whatever the pid in its name says. Anybody may fill such a directory,
+ * so one call looks at 4096 names at most: *at (0 at first) is where the next one goes on, 0 when all have been seen.
+ */
+int vma_stats_sweep(const char *dir, long *at);
 
 /*
  * A zeroed block of `type` named `name` (cut to VMA_STATS_NAME_MAX - 1 bytes). Never NULL: with stats == NULL or a full
