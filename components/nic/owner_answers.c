@@ -68,7 +68,7 @@ static void answer(struct xdp_owner *owner, const struct vma_flow_key *key, cons
                    uint64_t now)
 {
 	if (may_answer(&owner->heirs, now) && has_socket(owner))
-		owner_segment_send(owner->heirs.fd, key, segment);
+		owner_segment_send(owner->heirs.fd, owner->ifindex, key, segment);
 }
 
 static struct vma_flow_key key_of(const struct xdp_heir_segment *segment)
@@ -195,12 +195,21 @@ static struct owner_heir *heir_of(struct xdp_owner *owner, const struct xdp_heir
 	return heir != NULL && heir->number == segment->number ? heir : NULL;
 }
 
+/* RFC 5961, 3.2: with the very number that is expected. Of a process that died nobody knows that. */
+static bool is_believed(const struct owner_heir *heir, const struct xdp_heir_segment *segment)
+{
+	const bool is_known = heir->state == HEIR_FIN_WAIT || heir->state == HEIR_TIME_WAIT;
+
+	return heir->key.peer_port_be != 0 && heir->state != HEIR_DELETED &&
+	       (!is_known || segment->seq == heir->rcv_nxt);
+}
+
 static void hear(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
 {
 	if (heir->state == HEIR_WAITS || heir->state == HEIR_PARKED || is_from_nobody(segment))
 		return;
 	if (segment->tcp_flags & RST) {
-		if (heir->key.peer_port_be != 0 && heir->state != HEIR_DELETED)
+		if (is_believed(heir, segment))
 			owner_heir_live_on(owner, heir, HEIR_DELETED, now); /* as many come as there were segments */
 	} else if (heir->state == HEIR_DELETED || heir->state == HEIR_RESET || segment->tcp_flags & SYN) {
 		reset(owner, heir, segment, now);

@@ -352,9 +352,9 @@ struct owner_segment {
 	bool syn, rst, has_ack, has_ts;
 };
 /* From the connection's own side to its peer. 0, or -errno. */
-int owner_segment_send(int fd, const struct vma_flow_key *key, const struct owner_segment *segment);
+int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key, const struct owner_segment *segment);
 /* One segment in the name of `key`: SYN, or else ACK. 0, or -errno. */
-int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq);
+int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
 
 /* ---- owner_heirs.c, owner_answers.c ---- */
 

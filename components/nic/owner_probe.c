@@ -85,20 +85,31 @@ static size_t build(struct probe *probe, const struct vma_flow_key *key, const s
 	return tcp_bytes;
 }
 
-int owner_segment_send(int fd, const struct vma_flow_key *key, const struct owner_segment *segment)
+/* By the interface itself, whatever routes say by now; by a VLAN's, whose number is not known here, as these say. */
+int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key, const struct owner_segment *segment)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET};
 	struct probe probe;
 	struct iovec iov = {.iov_base = &probe, .iov_len = sizeof(probe.ip) + build(&probe, key, segment)};
-	const struct msghdr msg = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = &iov, .msg_iovlen = 1};
+	const struct in_pktinfo by = {.ipi_ifindex = (int)ifindex};
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(sizeof(by))];
+	} control = {.head = {.cmsg_level = IPPROTO_IP, .cmsg_type = IP_PKTINFO, .cmsg_len = CMSG_LEN(sizeof(by))}};
+	struct msghdr msg = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = &iov, .msg_iovlen = 1};
 
+	if (key->vlan == 0) {
+		memcpy(CMSG_DATA(&control.head), &by, sizeof(by));
+		msg.msg_control = &control;
+		msg.msg_controllen = sizeof(control);
+	}
 	memcpy(&to.sin_addr, key->peer, 4);
 	return os_sendmsg(fd, &msg, 0) < 0 ? -errno : 0;
 }
 
-int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq)
+int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq)
 {
 	const struct owner_segment segment = {.seq = seq, .syn = syn, .has_ack = !syn};
 
-	return owner_segment_send(fd, key, &segment);
+	return owner_segment_send(fd, ifindex, key, &segment);
 }

@@ -132,14 +132,15 @@ static void close_socket(struct owner_resets *resets)
 }
 
 /* False: no room in the kernel now. Any other failure (no route, a firewall) is what the peer's silence would be. */
-static bool probe(struct owner_resets *resets, unsigned list, const struct vma_flow_key *key)
+static bool probe(struct xdp_owner *owner, unsigned list, const struct vma_flow_key *key)
 {
+	struct owner_resets *resets = &owner->resets;
 	const uint32_t seq = resets->seq;
 	int rc;
 
-	rc = owner_probe_send(resets->fd, key, list != AGAIN, seq);
+	rc = owner_probe_send(resets->fd, owner->ifindex, key, list != AGAIN, seq);
 	if (rc == 0 && list == AGAIN)
-		rc = owner_probe_send(resets->fd, key, false, seq + (1u << 31));
+		rc = owner_probe_send(resets->fd, owner->ifindex, key, false, seq + (1u << 31));
 	if (rc == -EAGAIN || rc == -ENOBUFS)
 		return false;
 	resets->seq += 0x9e3779b9;
@@ -155,7 +156,7 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 		const bool over = !has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
 		                  !owner_heirs_last(owner, &reset->key);
 
-		if (!over && !probe(resets, list, &reset->key))
+		if (!over && !probe(owner, list, &reset->key))
 			return 0;
 		if (!over && list == LATER)
 			owner_heirs_cut(owner, &reset->key);

@@ -78,6 +78,7 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
 		atomic_init(&conn->option[i], values[i]);
 	init_shared(conn);
 	conn->born_ns = tcp->now_ns;
+	conn->ip_id = (uint16_t)(tcp_isn(tcp, key) >> 8);
 	rtt_init(&conn->rtt);
 	cc_init(&conn->cc, tcp_option(conn, VMA_TCP_OPT_CONGESTION), 536);
 	recovery_init(conn);

@@ -60,13 +60,13 @@ static inline void frame_write_path(struct vma_tcp_conn *conn, uint8_t *frame, u
 	bool fragments = tcp_option(conn, VMA_TCP_OPT_PMTUDISC) == 0; /* IP_PMTUDISC_DONT */
 	/* 16 bits each: numbers of 32, which need not be cut off again. */
 	uint32_t first = 0x45 | (uint32_t)(uint8_t)tcp_option(conn, VMA_TCP_OPT_TOS) << 8;
-	uint32_t len = lwip_htons((uint16_t)(VMA_PKT_IP4_LEN + l4_len)), id = lwip_htons(conn->tcp->ip_id);
+	uint32_t len = lwip_htons((uint16_t)(VMA_PKT_IP4_LEN + l4_len)), id = lwip_htons(conn->ip_id);
 	uint32_t off = fragments ? 0 : lwip_htons(FRAME_DONT_FRAGMENT);
 	uint32_t ttl = (uint8_t)tcp_option(conn, VMA_TCP_OPT_TTL) | IPPROTO_TCP << 8;
 	uint64_t sum = addresses + (first + len + id + off + ttl);
 	uint8_t *ip = frame + path->ip_off;
 
-	conn->tcp->ip_id++;
+	conn->ip_id++;
 	memcpy(frame, path->bytes, sizeof(path->bytes)); /* a constant length; what follows it is written yet */
 	frame_store32(ip, first | len << 16);
 	frame_store32(ip + 4, id | off << 16);

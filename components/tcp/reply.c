@@ -19,7 +19,7 @@ static void put32(uint8_t *p, uint32_t host)
 }
 
 /* Ethernet, VLAN if there is one, IPv4 without options. */
-static void write_lower(struct vma_tcp *tcp, uint8_t *frame, const uint8_t *from, uint32_t l3_off, uint32_t l4_len)
+static void write_lower(uint8_t *frame, const uint8_t *from, uint32_t l3_off, uint32_t l4_len)
 {
 	uint8_t *ip = frame + l3_off;
 	const uint8_t *their = from + l3_off;
@@ -31,8 +31,8 @@ static void write_lower(struct vma_tcp *tcp, uint8_t *frame, const uint8_t *from
 	memset(ip, 0, VMA_PKT_IP4_LEN);
 	ip[0] = 0x45;
 	put16(ip + 2, (uint16_t)(VMA_PKT_IP4_LEN + l4_len));
-	put16(ip + 4, tcp->ip_id++);
-	put16(ip + 6, 0x4000); /* DF */
+	put16(ip + 6, 0x4000); /* DF, so the identification may be 0 (RFC 6864, 4.1): a counter would tell each peer how
+	                        * many of the others are answered */
 	ip[8] = 64;
 	ip[9] = IPPROTO_TCP;
 	memcpy(ip + 12, their + 16, 4);
@@ -112,7 +112,7 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
 	if (buf == NULL)
 		return;
 	frame = (uint8_t *)vma_buf_data(tcp->arena, buf);
-	write_lower(tcp, frame, from, packet->l3_off, l4_len);
+	write_lower(frame, from, packet->l3_off, l4_len);
 	write_tcp(tcp, frame + l4_off, from + packet->l4_off, reply);
 	TCP_COUNT(tcp, segments_out, 1);
 	tcp_frame_out(tcp, buf, buf->data_off, l4_off + l4_len,

@@ -226,6 +226,7 @@ struct vma_tcp_conn {
 	struct vma_tcp_conn *next_all, **prev_all;
 	struct vma_tcp_path path;
 	uint32_t mss;               /* bytes of data per segment now, options deducted */
+	uint16_t ip_id;             /* of the next segment: its own, or peers would see how much others are sent */
 	uint64_t fed;               /* bytes of tx that lwIP has in segments (stream offset) */
 	uint64_t push_at;           /* stream offset up to which MSG_MORE holds nothing back */
 	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for company; UINT64_MAX: none */
@@ -353,13 +354,12 @@ struct vma_tcp {
 	uint32_t reply_tokens; /* answers for nobody, see reply.c */
 	uint64_t reply_tokens_ms;
 	struct tcp_told told[TCP_TOLD];
-	uint32_t isn_above;           /* for the connection that a SYN is making */
-	struct vma_tcp_conn *opening; /* that connection */
-	struct tcp_gone *gone;        /* TCP_GONE of them; NULL: there was none yet */
-	uint32_t gro_left;            /* connections whose segments may be merged in this turn */
-	bool predicts_nothing;        /* for tests: every segment goes through lwIP, no short way is taken */
-	uint32_t alone;               /* for tests: messages that output.c has found alone */
-	uint16_t ip_id;
+	uint32_t isn_above;            /* for the connection that a SYN is making */
+	struct vma_tcp_conn *opening;  /* that connection */
+	struct tcp_gone *gone;         /* TCP_GONE of them; NULL: there was none yet */
+	uint32_t gro_left;             /* connections whose segments may be merged in this turn */
+	bool predicts_nothing;         /* for tests: every segment goes through lwIP, no short way is taken */
+	uint32_t alone;                /* for tests: messages that output.c has found alone */
 	struct vma_nic_member *member; /* of the ring's queue pair; NULL: none. pending.c */
 	uint32_t pending_at;           /* where a free place is looked for next */
 	struct tcp_stranger strangers[TCP_STRANGERS];

@@ -12,6 +12,7 @@
 #include <linux/rtnetlink.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -180,12 +181,41 @@ static struct vma_rail *rail_make(struct udp_sock *sock, struct vma_engine *engi
 
 /* ---- building ---- */
 
+/* ---- identification ---- */
+
+/*
+ * Of datagrams that may be fragmented on their way. One counter for all would tell each peer how much others are sent
+ * (RFC 7739, 3): a destination has one of IP_IDS, chosen by a secret, and shares it with few.
+ */
+enum { IP_IDS = 1024 };
+static _Atomic uint32_t ip_ids[IP_IDS];
+static _Atomic uint64_t ip_id_secret;
+
+static uint64_t secret(void)
+{
+	uint64_t fresh = atomic_load_explicit(&ip_id_secret, memory_order_relaxed), none = 0;
+
+	if (fresh != 0)
+		return fresh;
+	if (getrandom(&fresh, sizeof(fresh), GRND_NONBLOCK) != sizeof(fresh))
+		fresh = vma_now_ns();
+	fresh |= 1;
+	return atomic_compare_exchange_strong(&ip_id_secret, &none, fresh) ? fresh : none;
+}
+
+/* The highest bits of a product with a secret odd number. */
+static _Atomic uint32_t *ip_id_of(const struct in_addr *to)
+{
+	return &ip_ids[(to->s_addr + 1ULL) * secret() >> 54];
+}
+
 static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, const struct vma_net_template *path)
 {
 	bool group = path->type == RTN_MULTICAST;
 	uint8_t *ip = dst->bytes + path->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
 
 	memcpy(dst->bytes, path->bytes, path->ip_off + VMA_PKT_IP4_LEN);
+	dst->ip_id = ip_id_of(&dst->to.sin_addr);
 	dst->ip_off = path->ip_off;
 	dst->headers_len = path->ip_off + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
 	ip[0] = 0x45;

@@ -29,7 +29,6 @@ enum {
 
 _Atomic uint64_t udp_os_sends;
 
-static _Atomic uint32_t next_ip_id; /* of datagrams that may be fragmented on their way; any start will do */
 static _Atomic uint64_t burst_gap_tsc;
 
 /* ---- shared kicks ---- */
@@ -236,7 +235,7 @@ static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_s
 		return -EFAULT;
 	}
 	if (__builtin_expect(!dst->df, 0))
-		id = (uint16_t)atomic_fetch_add_explicit(&next_ip_id, 1, memory_order_relaxed);
+		id = (uint16_t)atomic_fetch_add_explicit(dst->ip_id, 1, memory_order_relaxed);
 	seg.off = buf->data_off;
 	seg.len = frame_finish(dst, frame, (uint32_t)len, id, &seg.flags);
 	flags = kick_flags(vma_thread_self(), dst->engine, dst->rail);

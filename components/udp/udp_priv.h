@@ -92,13 +92,14 @@ struct udp_dst {
 	uint8_t ip_off;
 	uint8_t bytes[VMA_PKT_UDP_HEADERS_MAX + 2];
 	uint32_t ip_sum, udp_sum, pseudo_sum;
-	uint32_t nic_sums_from; /* payload from which the NIC finishes the checksum; UINT32_MAX: never */
-	uint32_t options_seq;   /* udp_sock.options_seq when this was made */
-	uint32_t max_payload;   /* in one frame: by MTU and by buffer */
-	uint32_t ifindex;       /* the route's */
-	bool confirm;           /* who sends asks for a probe */
-	bool members_matter;    /* a group, and IP_MULTICAST_LOOP: where it has members here, the OS sends */
-	bool df;                /* don't fragment, and so IP id 0 (RFC 6864) */
+	uint32_t nic_sums_from;  /* payload from which the NIC finishes the checksum; UINT32_MAX: never */
+	uint32_t options_seq;    /* udp_sock.options_seq when this was made */
+	uint32_t max_payload;    /* in one frame: by MTU and by buffer */
+	uint32_t ifindex;        /* the route's */
+	bool confirm;            /* who sends asks for a probe */
+	bool members_matter;     /* a group, and IP_MULTICAST_LOOP: where it has members here, the OS sends */
+	bool df;                 /* don't fragment, and so IP id 0 (RFC 6864) */
+	_Atomic uint32_t *ip_id; /* else: of the next datagram to such a destination */
 	struct vma_engine *engine;
 };
 /*

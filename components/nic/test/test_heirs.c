@@ -67,14 +67,15 @@ int owner_probe_open(void)
 	return dup(1);
 }
 
-int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq)
+int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq)
 {
-	(void)fd, (void)key, (void)syn, (void)seq;
+	(void)fd, (void)ifindex, (void)key, (void)syn, (void)seq;
 	return 0;
 }
 
-int owner_segment_send(int fd, const struct vma_flow_key *key, const struct owner_segment *segment)
+int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key, const struct owner_segment *segment)
 {
+	(void)ifindex;
 	assert_true(fd >= 0);
 	answers.count++;
 	answers.key = *key;
@@ -417,6 +418,21 @@ static void test_without_an_end_the_wait_is_over_after_a_minute(void **state)
 	assert_false(has_heir(1000));
 }
 
+/* A stranger who knows the ports must not end the wait: the late FIN would be answered with RST. */
+static void test_a_reset_with_another_number_ends_nothing(void **state)
+{
+	(void)state;
+	add(SLOT, 1000);
+	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	assert_int_equal(comes(1000, RST, THEIR_NXT + 1, 0), 0);
+	assert_int_equal(comes(1000, RST, THEIR_NXT - 1, 0), 0);
+	tick_after(3000 * MS);
+	assert_true(has_heir(1000));
+	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0);
+	tick_after(1500 * MS);
+	assert_false(has_heir(1000));
+}
+
 static void test_data_that_nobody_will_read_is_reset(void **state)
 {
 	(void)state;
@@ -673,6 +689,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_what_was_cut_is_probed_and_what_has_ended_is_not),
         CASE(test_a_late_end_is_acknowledged_and_so_is_its_repetition),
         CASE(test_without_an_end_the_wait_is_over_after_a_minute),
+        CASE(test_a_reset_with_another_number_ends_nothing),
         CASE(test_data_that_nobody_will_read_is_reset),
         CASE(test_data_that_had_been_read_is_acknowledged_again),
         CASE(test_an_end_behind_a_gap_does_not_count),

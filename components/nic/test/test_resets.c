@@ -62,8 +62,9 @@ int owner_probe_open(void)
 	return probes.open_result != 0 ? probes.open_result : dup(1);
 }
 
-int owner_probe_send(int fd, const struct vma_flow_key *key, bool syn, uint32_t seq)
+int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq)
 {
+	(void)ifindex;
 	assert_true(fd >= 0);
 	if (probes.result != 0)
 		return probes.result;

@@ -20,6 +20,7 @@ struct raw_segment {
 	uint8_t options[40];
 	unsigned options_len;
 	uint8_t tos, ttl;
+	uint16_t ip_id;
 	bool dont_fragment;
 	uint64_t at_ns;
 };
@@ -70,6 +71,7 @@ static bool raw_sink(struct vma_flow *flow, struct vma_buf *packet, const struct
 	s->len = packet->payload_len;
 	memcpy(s->data, frame + packet->payload_off, s->len);
 	s->tos = ip[1];
+	s->ip_id = (uint16_t)(ip[4] << 8 | ip[5]);
 	s->ttl = ip[8];
 	s->dont_fragment = ip[6] & 0x40;
 	s->at_ns = pair_now_ns;

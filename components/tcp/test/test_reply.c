@@ -26,7 +26,34 @@ static void test_a_flood_of_strays_is_not_answered_by_a_flood_of_resets(void **s
 	assert_int_equal(answers_to(1500), 1000);
 }
 
+/* Identifications of IP: a connection has its own, and an answer for nobody has none. */
+static void test_no_number_tells_a_peer_how_much_others_are_sent(void **state)
+{
+	struct app *app = raw_connect();
+	uint16_t id, port;
+
+	(void)state;
+	listen_on(0);
+	send_bytes(app, 10);
+	settle();
+	id = raw_last()->ip_id;
+	port = raw.peer_port;
+	for (unsigned i = 0; i < 3; i++) {
+		raw.peer_port = htons(PORT);
+		raw_send(i, 1, TCP_ACK, "", 0);
+		assert_true(raw_next()->flags & TCP_RST);
+		assert_int_equal(raw.log[raw.seen - 1].ip_id, 0);
+		assert_true(raw.log[raw.seen - 1].dont_fragment);
+	}
+	raw.peer_port = port;
+	raw_send(1, 11, TCP_ACK, "", 0);
+	send_bytes(app, 10);
+	settle();
+	assert_int_equal(raw_last()->ip_id, (uint16_t)(id + 1));
+}
+
 static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_no_number_tells_a_peer_how_much_others_are_sent, raw_open, raw_close),
         cmocka_unit_test_setup_teardown(test_a_flood_of_strays_is_not_answered_by_a_flood_of_resets, raw_open,
                                         raw_close),
 };
