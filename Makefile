@@ -107,6 +107,9 @@ install: all
 		$(OBJCOPY) -w -R '.gnu.lto_*' -R '.gnu.debuglto_*' $(DESTDIR)$(PREFIX)/lib/$$lib || exit 1; done
 	$(Q)install -m 644 $(wildcard components/*/include/vma/*.h) $(DESTDIR)$(PREFIX)/include/vma
 	$(Q)install $(filter $(BUILD)/bin/%,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/doc/libvma
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|g' tools/vmad/vmad@.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/vmad@.service
+	$(Q)install -m 644 docs/*.md SECURITY.md $(DESTDIR)$(PREFIX)/share/doc/libvma
 
 deps: build/deps.stamp
 	@:
