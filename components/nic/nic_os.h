@@ -84,6 +84,23 @@ static inline int os_poll(struct pollfd *fds, unsigned n, int timeout_ms)
 
 	return (int)syscall(SYS_ppoll, fds, n, timeout_ms < 0 ? NULL : &timeout, NULL, 0);
 }
+/* One descriptor, for so long altogether, whatever signals come: >0 ready, 0 not. */
+static inline int os_await(int fd, short events, int timeout_ms)
+{
+	struct pollfd what = {.fd = fd, .events = events};
+	struct timespec begun, now;
+	int n, left_ms = timeout_ms;
+
+	clock_gettime(CLOCK_MONOTONIC, &begun);
+	while ((n = os_poll(&what, 1, left_ms)) < 0 && errno == EINTR) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		left_ms = timeout_ms -
+		          (int)((now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1000000);
+		if (left_ms < 0)
+			left_ms = 0;
+	}
+	return n > 0 ? n : 0;
+}
 static inline int os_epoll_create(void)
 {
 	return (int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC);

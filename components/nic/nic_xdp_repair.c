@@ -114,26 +114,24 @@ static int send_socket(int channel, const struct vmad_repair_socket *message, co
 	                           .msg_iovlen = 1,
 	                           .msg_control = &control,
 	                           .msg_controllen = CMSG_SPACE(nfds * sizeof(int))};
-	struct pollfd room = {.fd = channel, .events = POLLOUT};
 
 	control.head = (struct cmsghdr){
 	        .cmsg_len = CMSG_LEN(nfds * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(&control.head), fds, nfds * sizeof(int));
-	if (os_poll(&room, 1, VMA_NIC_REPAIR_MS) <= 0)
+	if (os_await(channel, POLLOUT, VMA_NIC_REPAIR_MS) == 0)
 		return -EPIPE;
 	return os_sendmsg(channel, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -EPIPE : 0;
 }
 
 static int take_answer(int channel, struct vmad_repair_answer *answer)
 {
-	struct pollfd readable = {.fd = channel, .events = POLLIN};
 	ssize_t n;
 
 	for (;;) {
 		n = os_recv(channel, answer, sizeof(*answer), MSG_DONTWAIT);
 		if (n == sizeof(*answer) && answer->head.magic == VMAD_REPAIR_MAGIC && answer->result <= 0)
 			return answer->result;
-		if (n >= 0 || (errno != EAGAIN && errno != EINTR) || os_poll(&readable, 1, VMA_NIC_REPAIR_MS) <= 0)
+		if (n >= 0 || (errno != EAGAIN && errno != EINTR) || os_await(channel, POLLIN, VMA_NIC_REPAIR_MS) == 0)
 			return -EPIPE;
 	}
 }

@@ -31,7 +31,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -324,10 +323,15 @@ static bool receive_ends(int fd, struct ends *ends)
 	union control control;
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	struct pollfd wait = {.fd = fd, .events = POLLIN};
+	const struct timeval patience = {.tv_usec = ANSWER_MS * 1000};
+	const uint64_t deadline_ns = vma_now_ns() + ANSWER_MS * 1000000ULL;
+	ssize_t n;
 
-	if (syscall(SYS_poll, &wait, 1, ANSWER_MS) <= 0 ||
-	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !read_rights(&msg, ends))
+	vma_os.setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	do
+		n = syscall(SYS_recvmsg, fd, &msg, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR && vma_now_ns() < deadline_ns);
+	if (n < 0 || !read_rights(&msg, ends))
 		return false;
 	ends->page_fd = guard(ends->page_fd);
 	ends->event_fd = guard(ends->event_fd);

@@ -135,5 +135,41 @@ while IFS= read -r line; do
 done <"$WORK/wanted"
 cmp -s "$WORK/wanted" "$WORK/got" || note "$(cat "$WORK/got")"
 check "vmad still runs" alive vmad
+
+# A signal in each millisecond of the server's, which gives each connection to a child: none is lost for that.
+cat >"$WORK/signals.py" <<'PY'
+import os, signal, socket, sys
+
+if sys.argv[1] == "serve":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    listener = socket.create_server((sys.argv[2], 7310))
+    print("listening", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        first = connection.recv(1)  # so that the listener is not left to the kernel after sixteen of them
+        if os.fork() == 0:
+            connection.sendall(first + connection.recv(100))
+            os._exit(0)
+        connection.close()
+for i in range(100):
+    with socket.create_connection((sys.argv[2], 7310), timeout=10) as connection:
+        line = b"line %d" % i
+        connection.sendall(line)
+        got = b""
+        while piece := connection.recv(100):
+            got += piece
+        assert got == line, (i, got)
+PY
+cp "$BUILD/libvma.so" "$WORK/" && chmod 755 "$WORK" "$WORK/libvma.so"
+start server b setpriv --reuid nobody --clear-groups env "LD_PRELOAD=$WORK/libvma.so" VMA_TRACELEVEL=WARNING \
+	/usr/bin/python3 "$WORK/signals.py" serve "$IP_B"
+check "a server of nobody with a signal in each millisecond" wait_for 20 log_has server listening
+segments=$(snmp b Tcp PassiveOpens)
+check "each of 100 connections is served by a child" in_ns a timeout 60 /usr/bin/python3 "$WORK/signals.py" ask "$IP_B"
+check_eq "which the server's process has accepted" "$(($(snmp b Tcp PassiveOpens) - segments))" 0
+check_eq "nothing was to be complained of" "$(grep -c VMA "$WORK/server.log")" 0
+stop server
 stop vmad
 done_testing
