@@ -162,14 +162,16 @@ for i in range(100):
             got += piece
         assert got == line, (i, got)
 PY
-cp "$BUILD/libvma.so" "$WORK/" && chmod 755 "$WORK" "$WORK/libvma.so"
-start server b setpriv --reuid nobody --clear-groups env "LD_PRELOAD=$WORK/libvma.so" VMA_TRACELEVEL=WARNING \
-	/usr/bin/python3 "$WORK/signals.py" serve "$IP_B"
-check "a server of nobody with a signal in each millisecond" wait_for 20 log_has server listening
-segments=$(snmp b Tcp PassiveOpens)
-check "each of 100 connections is served by a child" in_ns a timeout 60 /usr/bin/python3 "$WORK/signals.py" ask "$IP_B"
-check_eq "which the server's process has accepted" "$(($(snmp b Tcp PassiveOpens) - segments))" 0
-check_eq "nothing was to be complained of" "$(grep -c VMA "$WORK/server.log")" 0
-stop server
+if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read
+	cp "$BUILD/libvma.so" "$WORK/" && chmod 755 "$WORK" "$WORK/libvma.so"
+	start server b setpriv --reuid nobody --clear-groups env "LD_PRELOAD=$WORK/libvma.so" VMA_TRACELEVEL=WARNING \
+		/usr/bin/python3 "$WORK/signals.py" serve "$IP_B"
+	check "a server of nobody with a signal in each millisecond" wait_for 20 log_has server listening
+	segments=$(snmp b Tcp PassiveOpens)
+	check "each of 100 connections is served by a child" in_ns a timeout 60 /usr/bin/python3 "$WORK/signals.py" ask "$IP_B"
+	check_eq "which the server's process has accepted" "$(($(snmp b Tcp PassiveOpens) - segments))" 0
+	check_eq "nothing was to be complained of" "$(grep -c VMA "$WORK/server.log")" 0
+	stop server
+fi
 stop vmad
 done_testing
