@@ -353,6 +353,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	/* At once: what it had locked stands in everybody's way. Its frames come when its RX rings can be read for
 	 * good: one that is held and still lies in a ring must not be taken twice. */
 	xdp_shared_recover(owner->driver, owner->queues, index);
+	owner_frames_unpromise(owner, index);
 	slot->state = SLOT_DRAINING;
 }
 

@@ -305,6 +305,18 @@ static uint32_t most_held(const struct xdp_owner *owner, uint32_t slot)
 	return 2 * owner->slot[slot].rx_quota + owner->queues * owner->slot[slot].rx_size + BURST;
 }
 
+/* The shares are counted anew from who is left: what overlapped the base must not be given back twice. */
+void owner_frames_unpromise(struct xdp_owner *owner, uint32_t index)
+{
+	uint32_t promised = 0;
+
+	owner->slot[index].rx_promised = 0;
+	for (uint32_t i = 0; i < XDP_SLOTS_MAX; i++)
+		promised += owner->slot[i].rx_promised;
+	owner->rx_free = unpromised(owner);
+	owner->rx_free -= clamp(promised, 0, owner->rx_free);
+}
+
 /*
  * One pass, or two. What the owner has itself is known from its own record, whatever the shared one says by now; and
  * where the shared one says of a client that it has more than it can have, it is not believed at all. What the client
@@ -517,17 +529,12 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish
 	return 0;
 }
 
-/* The shares are counted anew from who is left: what overlapped the base must not be given back twice. */
 void owner_frames_ungrant(struct xdp_owner *owner, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
-	uint32_t promised = 0;
 
 	for (uint32_t b = slot->tx_first / OWNER_TX_BLOCK, end = b + slot->tx_count / OWNER_TX_BLOCK; b < end; b++)
 		owner->tx_used[b] = block_in_flight(owner, b) ? BLOCK_WAITS : BLOCK_FREE;
-	slot->rx_size = slot->rx_quota = slot->rx_promised = slot->tx_size = slot->tx_count = 0;
-	for (uint32_t i = 0; i < XDP_SLOTS_MAX; i++)
-		promised += owner->slot[i].rx_promised;
-	owner->rx_free = unpromised(owner);
-	owner->rx_free -= clamp(promised, 0, owner->rx_free);
+	slot->rx_size = slot->rx_quota = slot->tx_size = slot->tx_count = 0;
+	owner_frames_unpromise(owner, index);
 }

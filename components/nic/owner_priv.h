@@ -234,6 +234,8 @@ void owner_frames_fini(struct xdp_owner *owner);
 /* Divides: sets rx_size, rx_quota, tx_size, tx_first and tx_count of the slot. -ENOSPC. */
 int owner_frames_grant(struct xdp_owner *owner, uint32_t slot, uint32_t rx_wish, uint32_t tx_wish);
 void owner_frames_ungrant(struct xdp_owner *owner, uint32_t slot);
+/* The slot's client is dead: who comes now has the share that it had to receive; its frames come back soon. */
+void owner_frames_unpromise(struct xdp_owner *owner, uint32_t slot);
 /* What a slot still holds becomes the owner's and goes back to the fill rings. */
 void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot);
 /* Spare frames into the fill rings, as far as these can be had now; completions out of the kernel's rings. */

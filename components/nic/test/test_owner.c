@@ -148,6 +148,23 @@ static void test_what_never_completes_is_granted_when_nothing_else_is_left(void 
 	shared.state[owner.slot[3].tx_first] = XDP_TX_IDLE;
 }
 
+/* A service that is started again at once: the frames of the dead one are not back yet. */
+static void test_who_follows_a_dead_slot_has_its_share_to_receive(void **state)
+{
+	uint32_t first;
+
+	(void)state;
+	divide(8192, 1);
+	assert_int_equal(owner_frames_grant(&owner, 0, 4096, 64), 0);
+	first = owner.slot[0].rx_size;
+	for (uint32_t slot = 1; slot < 8; slot++)
+		assert_int_equal(owner_frames_grant(&owner, slot, 4096, 64), 0);
+	for (uint32_t slot = 0; slot < 8; slot++)
+		owner_frames_unpromise(&owner, slot);
+	assert_int_equal(owner_frames_grant(&owner, 8, 4096, 64), 0);
+	assert_int_equal(owner.slot[8].rx_size, first);
+}
+
 static void test_what_comes_back_is_granted_again(void **state)
 {
 	uint32_t first_rx, first_tx, free_before;
@@ -419,6 +436,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_window_as_small_as_half_a_megabyte_serves_three),
         cmocka_unit_test(test_a_frame_in_flight_keeps_its_block_from_others),
         cmocka_unit_test(test_what_never_completes_is_granted_when_nothing_else_is_left),
+        cmocka_unit_test(test_who_follows_a_dead_slot_has_its_share_to_receive),
         cmocka_unit_test(test_what_comes_back_is_granted_again),
         cmocka_unit_test(test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to),
         cmocka_unit_test(test_the_kernel_lists_a_socket_under_its_cookie),
