@@ -50,14 +50,14 @@ static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *i
 	       memcmp(key->local, info->dst, sizeof(info->dst)) == 0;
 }
 
-bool tcp_has_gone(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+uint64_t tcp_gone_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
 	const struct tcp_gone *set = tcp->gone != NULL ? set_of(tcp, info->src, info->src_port_be) : NULL;
 
 	for (unsigned i = 0; set != NULL && i < WAYS; i++)
 		if (set[i].until_ns > tcp->now_ns && is_about(&set[i].key, info))
-			return true;
-	return false;
+			return set[i].until_ns;
+	return 0;
 }
 
 /* ---- told ---- */

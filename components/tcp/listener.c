@@ -8,7 +8,7 @@
  * the ACK that brings it back makes the connection then. Where there are to be no cookies, a request among very many
  * that has not answered in time makes way for another, so that a few forged ones per second do not keep all others out
  * (RFC 4987 3.4). All else belongs to nobody, and is answered by RST; the second time, if it may be somebody's
- * (tcp_pending_is_quiet).
+ * (stranger.c).
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -160,7 +160,7 @@ static void path_of(struct vma_tcp *tcp, const struct vma_buf *packet, struct vm
 	path->mtu = tcp->nic->mtu;
 }
 
-static struct vma_flow_key key_of(const struct vma_rx_info *info)
+struct vma_flow_key tcp_key_of(const struct vma_rx_info *info)
 {
 	struct vma_flow_key key = {.family = info->family,
 	                           .proto = IPPROTO_TCP,
@@ -207,7 +207,7 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
                            bool silently)
 {
 	struct vma_tcp *tcp = listener->tcp;
-	struct vma_flow_key key = key_of(info);
+	struct vma_flow_key key = tcp_key_of(info);
 	struct vma_tcp_conn *conn = tcp_conn_new(tcp, &key, &listener->options);
 	struct segment syn;
 	struct pbuf *p;
@@ -267,7 +267,7 @@ static bool reopen(struct vma_tcp_listener *listener, struct vma_buf *syn, uint3
                    const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = listener->tcp;
-	struct vma_flow_key key = key_of(info);
+	struct vma_flow_key key = tcp_key_of(info);
 	struct vma_flow *flow;
 	bool taken;
 
@@ -328,8 +328,8 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	if (!listener->closed && (info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK &&
 	    take_cookie(listener, packet, info, &taken))
 		return taken;
-	if (info->tcp_flags & TCP_ACK && !tcp_has_gone(tcp, info) &&
-	    !tcp_pending_is_quiet(tcp, info, !listener->closed && listener->cookies_until_ns >= tcp->now_ns))
+	if (info->tcp_flags & TCP_ACK &&
+	    !tcp_stranger_is_quiet(tcp, packet, info, !listener->closed && listener->cookies_until_ns >= tcp->now_ns))
 		tcp_reply_rst(tcp, packet);
 	return false;
 }
@@ -365,7 +365,7 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 	if (flow->sink != tcp_listener_sink)
 		return;
 	tcp_pending_names(pending, &info);
-	key = key_of(&info);
+	key = tcp_key_of(&info);
 	if (!make_way(tcp, vma_ring_flow(tcp->ring, &key)))
 		return;
 	syn = tcp_pending_write(tcp, pending, true);

@@ -20,11 +20,8 @@
 #include "segment.h"
 #include "timers.h"
 
-#define TRIES 16                        /* places that are looked at for a free one */
-#define ACK_NS (20 * TCP_NS_PER_MS)     /* until an ACK that waits for accept is thought of again */
-#define QUIET_NS (2 * TCP_NS_PER_S)     /* after a change of members, what is not known here may be known to another */
-#define UNTOLD_NS (150 * TCP_NS_PER_MS) /* so late a member may hear of a change; less than a peer's first timeout */
-#define STRANGER_NS (5 * TCP_NS_PER_S)  /* between two segments of a peer who sends again and again */
+#define TRIES 16                    /* places that are looked at for a free one */
+#define ACK_NS (20 * TCP_NS_PER_MS) /* until an ACK that waits for accept is thought of again */
 
 void tcp_pending_init(struct vma_tcp *tcp)
 {
@@ -33,54 +30,9 @@ void tcp_pending_init(struct vma_tcp *tcp)
 		tcp->clock_offset_ms = tcp->member->clock_ms; /* the next process goes on with it */
 }
 
-static bool is_shared(const struct vma_tcp *tcp)
+bool tcp_pending_is_shared(const struct vma_tcp *tcp)
 {
 	return tcp->member != NULL && atomic_load_explicit(&tcp->member->groups, memory_order_relaxed) != 0;
-}
-
-static uint32_t name_of(const struct vma_rx_info *info)
-{
-	uint32_t name = (uint32_t)info->src_port_be << 16 | info->dst_port_be, word;
-
-	for (size_t i = 0; i < sizeof(info->src); i += sizeof(word)) {
-		memcpy(&word, info->src + i, sizeof(word));
-		name = (name ^ word) * 0x9e3779b1U;
-		memcpy(&word, info->dst + i, sizeof(word));
-		name = (name ^ word ^ name >> 15) * 0x9e3779b1U;
-	}
-	return name;
-}
-
-/* For how long nothing is answered to a peer whom no connection here knows. */
-static uint64_t quiet_ns(const struct vma_tcp *tcp, bool cookies)
-{
-	if (tcp->member != NULL &&
-	    tcp->now_ns < atomic_load_explicit(&tcp->member->changed_ns, memory_order_relaxed) + QUIET_NS)
-		return QUIET_NS;
-	return cookies || is_shared(tcp) ? UNTOLD_NS : 0;
-}
-
-/*
- * A process that dies has its connections' segments come here at once, and the owner of the device hears of its end a
- * moment later: so the first segment of a stranger is never answered while others serve the listener, too. And where
- * workers come and go all the time some change is always recent, and a connection that is nobody's would never hear so.
- * With one hash for two peers one of them is answered sooner, or later.
- *
- * While cookies are out: a flood has taken the segment that brings one back, and what comes behind it is a stranger's
- * until that is sent again.
- */
-bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info, bool cookies)
-{
-	const uint64_t quiet = quiet_ns(tcp, cookies);
-	const uint32_t name = name_of(info);
-	struct tcp_stranger *stranger = &tcp->strangers[name % TCP_STRANGERS];
-
-	if (quiet == 0)
-		return false;
-	if (stranger->name != name || tcp->now_ns - stranger->last_ns > STRANGER_NS)
-		*stranger = (struct tcp_stranger){.first_ns = tcp->now_ns, .name = name};
-	stranger->last_ns = tcp->now_ns;
-	return tcp->now_ns - stranger->first_ns < quiet;
 }
 
 /* ---- entries ---- */
@@ -125,7 +77,7 @@ void tcp_pending_begin(struct vma_tcp_conn *conn)
 	struct vma_pending *entry;
 	uint32_t place;
 
-	if (!is_shared(conn->tcp))
+	if (!tcp_pending_is_shared(conn->tcp))
 		return;
 	entry = free_entry(conn->tcp, &place);
 	if (entry == NULL)

@@ -98,11 +98,11 @@ static bool may_reply(struct vma_tcp *tcp)
 	return true;
 }
 
-void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply)
+void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, const uint8_t *ports,
+                  const struct tcp_reply *reply)
 {
-	const uint8_t *from = (const uint8_t *)vma_buf_data(tcp->arena, packet);
 	uint32_t l4_len = l4_len_of(reply);
-	uint32_t l4_off = packet->l3_off + VMA_PKT_IP4_LEN;
+	uint32_t l4_off = l3_off + VMA_PKT_IP4_LEN;
 	struct vma_buf *buf;
 	uint8_t *frame;
 
@@ -112,11 +112,18 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
 	if (buf == NULL)
 		return;
 	frame = (uint8_t *)vma_buf_data(tcp->arena, buf);
-	write_lower(frame, from, packet->l3_off, l4_len);
-	write_tcp(tcp, frame + l4_off, from + packet->l4_off, reply);
+	write_lower(frame, lower, l3_off, l4_len);
+	write_tcp(tcp, frame + l4_off, ports, reply);
 	TCP_COUNT(tcp, segments_out, 1);
 	tcp_frame_out(tcp, buf, buf->data_off, l4_off + l4_len,
 	              tcp->nic->caps & VMA_NIC_CAP_TX_CSUM ? VMA_NIC_SEG_CSUM : 0);
+}
+
+void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply)
+{
+	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet);
+
+	tcp_reply_to(tcp, frame, packet->l3_off, frame + packet->l4_off, reply);
 }
 
 /*

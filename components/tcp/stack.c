@@ -285,6 +285,8 @@ static void fire(struct tcp_timer_node *node, void *arg)
 
 	if (node->kind == TCP_TIMER_RETRY) {
 		retry_all(tcp); /* frames that wait go at the turn's end */
+	} else if (node->kind == TCP_TIMER_STRANGER) {
+		tcp_strangers_ask(tcp);
 	} else if (node->kind == TCP_TIMER_TIMEWAIT) {
 		timewait_expire(tcp);
 	} else {
@@ -344,7 +346,7 @@ static bool stray(struct vma_ring_tender *tender, struct vma_buf *packet, const 
 	struct vma_tcp *tcp = (struct vma_tcp *)tender;
 
 	tcp_take_time(tcp);
-	if (tcp_has_gone(tcp, info))
+	if (tcp_gone_until_ns(tcp, info) != 0 && tcp_stranger_is_quiet(tcp, packet, info, false))
 		return false;
 	tcp_reply_rst(tcp, packet);
 	vma_buf_put_chain(tcp->arena, packet);
@@ -399,6 +401,7 @@ static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 	tcp->syn_tokens = attr->max_syn_rate;
 	tcp->syn_tokens_ns = tcp->now_ns;
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;
+	tcp->stranger_timer.kind = TCP_TIMER_STRANGER;
 	tcp->wheel_due_ns = UINT64_MAX;
 	atomic_store(&tcp->due_ns, UINT64_MAX);
 	wheel_init(&tcp->wheel, tcp->now_ns);
@@ -463,6 +466,8 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	port_memory_destroy(tcp);
 	if (tcp->gone != NULL)
 		tcp_free_memory(tcp, tcp->gone);
+	if (tcp->strangers != NULL)
+		tcp_free_memory(tcp, tcp->strangers);
 	tcp_free_memory(tcp, tcp);
 }
 

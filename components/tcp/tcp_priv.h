@@ -75,7 +75,8 @@ enum tcp_timer {                       /* each at most once per connection */
 	         TCP_TIMERS,
 	         /* the stack's own, of no connection */
 	         TCP_TIMER_RETRY = TCP_TIMERS, /* connections for which there was no frame, or no memory */
-	         TCP_TIMER_TIMEWAIT
+	         TCP_TIMER_TIMEWAIT,
+	         TCP_TIMER_STRANGER, /* a peer is asked whether it has a connection */
 };
 
 /* Acknowledged data as the input side saw it, for recovery. */
@@ -314,12 +315,9 @@ struct tcp_gone {
 	struct vma_flow_key key;
 };
 #define TCP_GONE 1024
-/* Who has sent a segment that no connection takes, while another process may have the connection. pending.c. */
-struct tcp_stranger {
-	uint64_t first_ns, last_ns;
-	uint32_t name; /* a hash of addresses and ports */
-};
-#define TCP_STRANGERS 64
+/* Who has sent a segment that no connection takes, while the connection may be elsewhere. stranger.c. */
+struct tcp_stranger;
+#define TCP_STRANGERS 256
 #define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
 #define TCP_INVITED (TCP_FRAMES * 1460)
 struct vma_tcp {
@@ -354,15 +352,16 @@ struct vma_tcp {
 	uint32_t reply_tokens; /* answers for nobody, see reply.c */
 	uint64_t reply_tokens_ms;
 	struct tcp_told told[TCP_TOLD];
-	uint32_t isn_above;            /* for the connection that a SYN is making */
-	struct vma_tcp_conn *opening;  /* that connection */
-	struct tcp_gone *gone;         /* TCP_GONE of them; NULL: there was none yet */
-	uint32_t gro_left;             /* connections whose segments may be merged in this turn */
-	bool predicts_nothing;         /* for tests: every segment goes through lwIP, no short way is taken */
-	uint32_t alone;                /* for tests: messages that output.c has found alone */
-	struct vma_nic_member *member; /* of the ring's queue pair; NULL: none. pending.c */
-	uint32_t pending_at;           /* where a free place is looked for next */
-	struct tcp_stranger strangers[TCP_STRANGERS];
+	uint32_t isn_above;             /* for the connection that a SYN is making */
+	struct vma_tcp_conn *opening;   /* that connection */
+	struct tcp_gone *gone;          /* TCP_GONE of them; NULL: there was none yet */
+	uint32_t gro_left;              /* connections whose segments may be merged in this turn */
+	bool predicts_nothing;          /* for tests: every segment goes through lwIP, no short way is taken */
+	uint32_t alone;                 /* for tests: messages that output.c has found alone */
+	struct vma_nic_member *member;  /* of the ring's queue pair; NULL: none. pending.c */
+	uint32_t pending_at;            /* where a free place is looked for next */
+	struct tcp_stranger *strangers; /* TCP_STRANGERS of them; NULL: there was none yet */
+	struct tcp_timer_node stranger_timer;
 	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
 
 	/* read by anybody */
@@ -432,14 +431,10 @@ void *tcp_allocated_base(void *memory); /* what host.free has to be given for it
 /* ---- pending.c: driver, but for the end, which is any thread's ---- */
 
 void tcp_pending_init(struct vma_tcp *tcp);
-/* The listener has a group, which may have changed a moment ago: a segment that no connection takes may be for one of
- * another process's. (Or SYN cookies are out, and it is one behind that which brings one back.) It is not answered, but
- * where the same peer has sent such segments for longer than a change takes.
- */
-bool tcp_pending_is_quiet(struct vma_tcp *tcp, const struct vma_rx_info *info, bool cookies);
-void tcp_pending_begin(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
-bool tcp_pending_queue(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
-bool tcp_pending_end(struct vma_tcp_conn *conn);   /* it is accepted, or over; false: as before */
+bool tcp_pending_is_shared(const struct vma_tcp *tcp); /* other processes serve a listener of this stack's, too */
+void tcp_pending_begin(struct vma_tcp_conn *conn);     /* its SYN has come, and the SYN-ACK has not left */
+bool tcp_pending_queue(struct vma_tcp_conn *conn);     /* the handshake is done; false: another process has it */
+bool tcp_pending_end(struct vma_tcp_conn *conn);       /* it is accepted, or over; false: as before */
 bool tcp_pending_is_moved(const struct vma_tcp_conn *conn);
 bool tcp_pending_any(const struct vma_tcp *tcp); /* there are some, of any listener */
 bool tcp_pending_holds_ack(struct vma_tcp_conn *conn);
@@ -531,11 +526,28 @@ struct tcp_reply {
 	uint8_t options[20], options_len; /* in place of time stamps */
 };
 void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply);
+/* To a packet that has gone: the frame of which `lower` was the start, as far as the IPv4 header (without options) at
+ * l3_off, and the two ports of its TCP header. */
+void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, const uint8_t *ports,
+                  const struct tcp_reply *reply);
 
 /* ---- export.c: driver ---- */
 
-/* A packet of a connection that has just left for another stack. */
-bool tcp_has_gone(const struct vma_tcp *tcp, const struct vma_rx_info *info);
+struct vma_flow_key tcp_key_of(const struct vma_rx_info *info); /* listener.c: of the connection that it is about */
+
+/* Until when a packet may still be on its way here to a connection that has left for another stack; 0: it is to none.
+ */
+uint64_t tcp_gone_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);
+
+/* ---- stranger.c: driver ---- */
+
+/*
+ * No connection here takes the segment, which has ACK. It is not to be answered now, because the connection may be
+ * elsewhere: it has just left for another stack; or the listener has a group, and another process has it; or SYN
+ * cookies are out, and one that was lost would make it. A peer that may not send again is asked later.
+ */
+bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies);
+void tcp_strangers_ask(struct vma_tcp *tcp); /* those that it is time for */
 
 /* ---- input.c, output.c: driver ---- */
 

@@ -234,6 +234,78 @@ static void test_stray_segments_of_a_group_are_reset_when_they_come_again(void *
 	side[0].tcp->member = NULL;
 }
 
+/* An ACK that answers a RST comes once: who sends it is asked, and hears then that nobody has the connection. */
+static void test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset(void **state)
+{
+	static struct vma_nic_member member = {.groups = 1};
+	const struct raw_segment *s;
+
+	(void)state;
+	open_listener(8);
+	run(3 * SEC);
+	raw.peer_port = htons(PORT);
+	side[0].tcp->member = &member;
+	raw_send(5, 77, TCP_ACK, "", 0);
+	run(500 * MS);
+	assert_int_equal(raw_unseen(), 0);
+	run(200 * MS);
+	assert_int_equal(raw_unseen(), 1);
+	s = raw_next();
+	assert_int_equal(s->flags, TCP_ACK);
+	assert_int_equal(s->len, 0);
+	assert_int_equal(s->seq_absolute, raw.their_isn + 76); /* just below what the peer takes */
+	raw_send(5, 77, TCP_ACK, "", 0);
+	s = raw_next();
+	assert_int_equal(s->flags, TCP_RST);
+	assert_int_equal(s->seq_absolute, raw.their_isn + 77);
+	run(10 * SEC);
+	assert_int_equal(raw_unseen(), 0);
+	side[0].tcp->member = NULL;
+}
+
+/* Its answer goes to whoever has the connection; and a peer that says nothing is left alone. */
+static void test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quiet(void **state)
+{
+	static struct vma_nic_member member = {.groups = 1};
+
+	(void)state;
+	open_listener(8);
+	raw.peer_port = htons(PORT);
+	side[0].tcp->member = &member;
+	atomic_store(&member.changed_ns, pair_now_ns);
+	raw_send(5, 77, TCP_ACK, "", 0);
+	raw_send(5, 77, TCP_ACK, "", 0);
+	run(1900 * MS);
+	assert_int_equal(raw_unseen(), 0);
+	run(200 * MS);
+	assert_int_equal(raw_unseen(), 1);
+	raw_next();
+	run(1 * SEC);
+	assert_int_equal(raw_unseen(), 1);
+	raw_next();
+	run(20 * SEC);
+	assert_int_equal(raw_unseen(), 0);
+	side[0].tcp->member = NULL;
+}
+
+/* Other bytes come again by themselves. */
+static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
+{
+	static struct vma_nic_member member = {.groups = 1};
+
+	(void)state;
+	open_listener(8);
+	run(3 * SEC);
+	raw.peer_port = htons(PORT);
+	side[0].tcp->member = &member;
+	raw_send(5, 77, TCP_ACK, "data", 4);
+	raw.port++;
+	raw_send(5, 77, TCP_ACK | TCP_FIN, "", 0);
+	run(10 * SEC);
+	assert_int_equal(raw_unseen(), 0);
+	side[0].tcp->member = NULL;
+}
+
 static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
 {
 	(void)state;
@@ -467,6 +539,9 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_what_was_on_its_way_is_reset_once_and_again_later),
         RAW_CASE(test_stray_segments_are_reset_at_last_while_the_group_changes_all_the_time),
         RAW_CASE(test_stray_segments_of_a_group_are_reset_when_they_come_again),
+        RAW_CASE(test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset),
+        RAW_CASE(test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quiet),
+        RAW_CASE(test_peer_of_a_group_that_has_sent_data_is_not_asked),
         RAW_CASE(test_wrong_ack_of_a_syn_ack_is_reset),
         RAW_CASE(test_reset_of_a_request_frees_its_place),
         RAW_CASE(test_deferred_accept_waits_for_data),

@@ -1,0 +1,181 @@
+/*
+ * stranger.c - a segment that no connection here takes, while another process or the kernel may have the connection.
+ *
+ * A RST would cut a connection that lives elsewhere, and silence leaves a peer alone that has lost its connection. A
+ * peer that sends data sends it again, and is judged then. An ACK without data may be all that the peer ever says: the
+ * answer to a RST whose number was not exact (RFC 5961 3.2). So the peer is asked, when the time of silence is over:
+ *
+ *   ACK ──> nothing ──silence, ASK_NS at least──> a keep-alive probe (RFC 1122 4.2.3.6) ──> ACK ──> RST
+ *                                                                                      └──> its stack, if it has one
+ *
+ * The probe's number lies just below the peer's window, so every peer that has the connection answers by an ACK, and
+ * changes nothing. If the connection lives elsewhere by then, the answer goes there: to a rule of its own, or to the
+ * kernel. Only what comes here once more is reset.
+ *
+ * Linux sends one such answer in 500 ms for each connection (tcp_invalid_ratelimit), and its first was the ACK that
+ * came here: hence ASK_NS.
+ *
+ * Threads: the driver. Memory: TCP_STRANGERS places, made when the first is needed; a stranger whose place another
+ * takes is judged as a new one.
+ */
+#include <string.h>
+
+#include <vma/packet.h>
+
+#include "segment.h"
+
+#define QUIET_NS (2 * TCP_NS_PER_S)     /* after a change of members, what is not known here may be known to another */
+#define UNTOLD_NS (150 * TCP_NS_PER_MS) /* so late a member may hear of a change; less than a peer's first timeout */
+#define FORGET_NS (5 * TCP_NS_PER_S)    /* between two segments of a peer who sends again and again */
+#define ASK_NS (600 * TCP_NS_PER_MS)
+#define QUESTIONS 2 /* the first, or its answer, may be lost */
+
+struct tcp_stranger {
+	struct vma_flow_key key;
+	uint64_t first_ns, last_ns, quiet_until_ns;
+	uint64_t ask_ns; /* UINT64_MAX: not */
+	uint32_t questions;
+	uint32_t l3_off;
+	uint8_t lower[VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN +
+	              VMA_PKT_IP4_LEN]; /* of its ACK, for the frame of the probe */
+	uint8_t ports[4];
+	struct tcp_reply probe;
+};
+
+/* ---- who was here ---- */
+
+static uint32_t hash_of(const struct vma_flow_key *key)
+{
+	uint32_t hash = 0, word;
+
+	for (size_t i = 0; i < sizeof(*key); i += sizeof(word)) {
+		memcpy(&word, (const uint8_t *)key + i, sizeof(word));
+		hash = (hash ^ word ^ hash >> 15) * 0x9e3779b1U;
+	}
+	return hash;
+}
+
+static struct tcp_stranger *stranger_of(struct vma_tcp *tcp, const struct vma_rx_info *info)
+{
+	const struct vma_flow_key key = tcp_key_of(info);
+	struct tcp_stranger *stranger;
+
+	if (tcp->strangers == NULL)
+		tcp->strangers = tcp_alloc_zeroed(tcp, TCP_STRANGERS * sizeof(*tcp->strangers));
+	if (tcp->strangers == NULL)
+		return NULL;
+	stranger = &tcp->strangers[hash_of(&key) % TCP_STRANGERS];
+	if (memcmp(&stranger->key, &key, sizeof(key)) != 0 || tcp->now_ns - stranger->last_ns > FORGET_NS)
+		*stranger = (struct tcp_stranger){.key = key, .first_ns = tcp->now_ns, .ask_ns = UINT64_MAX};
+	stranger->last_ns = tcp->now_ns;
+	return stranger;
+}
+
+/* ---- for how long nothing is answered ---- */
+
+/*
+ * A process that dies has its connections' segments come here at once, and the owner of the device hears of its end a
+ * moment later: so the first segment of a stranger is never answered while others serve the listener, too. And where
+ * workers come and go all the time some change is always recent, and a connection that is nobody's would never hear so.
+ *
+ * While cookies are out: a flood has taken the segment that brings one back, and what comes behind it is a stranger's
+ * until that is sent again.
+ */
+static uint64_t quiet_ns(const struct vma_tcp *tcp, bool cookies)
+{
+	const struct vma_nic_member *member = tcp->member;
+
+	if (member != NULL && tcp->now_ns < atomic_load_explicit(&member->changed_ns, memory_order_relaxed) + QUIET_NS)
+		return QUIET_NS;
+	return cookies || tcp_pending_is_shared(tcp) ? UNTOLD_NS : 0;
+}
+
+/* ---- the question ---- */
+
+static void set_timer(struct vma_tcp *tcp, uint64_t due_ns)
+{
+	struct tcp_timer_node *timer = &tcp->stranger_timer;
+
+	if (!wheel_is_set(timer) || timer->due_ns > due_ns)
+		wheel_set(&tcp->wheel, timer, due_ns);
+}
+
+static void ask_later(struct vma_tcp *tcp, struct tcp_stranger *stranger, struct vma_buf *packet)
+{
+	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet);
+	const uint32_t lower_len = packet->l3_off + VMA_PKT_IP4_LEN;
+	struct segment s;
+
+	segment_parse(&s, tcp->arena, packet);
+	if (stranger->ask_ns != UINT64_MAX || stranger->questions != 0 || s.len != 0 || s.flags & (TCP_FIN | TCP_SYN) ||
+	    lower_len > sizeof(stranger->lower))
+		return;
+	stranger->l3_off = packet->l3_off;
+	memcpy(stranger->lower, frame, lower_len);
+	memcpy(stranger->ports, s.header, sizeof(stranger->ports));
+	stranger->probe = (struct tcp_reply){.seq = s.ack - 1,
+	                                     .ack = s.seq,
+	                                     .window = s.window,
+	                                     .flags = TCP_ACK,
+	                                     .has_ts = s.has_ts,
+	                                     .ts_val = s.ts_ecr,
+	                                     .ts_ecr = s.ts_val};
+	stranger->ask_ns = stranger->first_ns + ASK_NS;
+	set_timer(tcp, stranger->ask_ns);
+}
+
+static void ask(struct vma_tcp *tcp, struct tcp_stranger *stranger)
+{
+	const uint64_t quiet_until_ns = stranger->quiet_until_ns;
+
+	stranger->ask_ns = UINT64_MAX;
+	if (vma_ring_flow(tcp->ring, &stranger->key) != NULL)
+		return;
+	if (tcp->now_ns < quiet_until_ns) {
+		stranger->ask_ns = quiet_until_ns;
+		return;
+	}
+	stranger->last_ns = tcp->now_ns; /* the answer is a second segment of the same stranger */
+	tcp_reply_to(tcp, stranger->lower, stranger->l3_off, stranger->ports, &stranger->probe);
+	if (++stranger->questions < QUESTIONS)
+		stranger->ask_ns = tcp->now_ns + ASK_NS;
+}
+
+void tcp_strangers_ask(struct vma_tcp *tcp)
+{
+	uint64_t next = UINT64_MAX;
+
+	for (unsigned i = 0; i < TCP_STRANGERS; i++) {
+		struct tcp_stranger *stranger = &tcp->strangers[i];
+
+		if (stranger->first_ns == 0)
+			continue;
+		if (stranger->ask_ns <= tcp->now_ns)
+			ask(tcp, stranger);
+		if (stranger->ask_ns < next)
+			next = stranger->ask_ns;
+	}
+	if (next != UINT64_MAX)
+		set_timer(tcp, next);
+}
+
+bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies)
+{
+	const uint64_t gone_until_ns = tcp_gone_until_ns(tcp, info), quiet = quiet_ns(tcp, cookies);
+	struct tcp_stranger *stranger;
+
+	if (gone_until_ns == 0 && quiet == 0)
+		return false;
+	stranger = stranger_of(tcp, info);
+	if (stranger == NULL) /* no memory: the peer may have to wait for its own timers */
+		return true;
+	stranger->quiet_until_ns = stranger->first_ns + quiet;
+	if (stranger->quiet_until_ns < gone_until_ns)
+		stranger->quiet_until_ns = gone_until_ns;
+	if (tcp->now_ns >= stranger->quiet_until_ns) {
+		stranger->ask_ns = UINT64_MAX;
+		return false;
+	}
+	ask_later(tcp, stranger, packet);
+	return true;
+}
