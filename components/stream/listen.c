@@ -521,7 +521,13 @@ static void run_update(struct vma_task *task)
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, update_task));
 
 	atomic_store(&sock->update_asked, false);
-	stream_take_up(sock);
+	if (atomic_load(&sock->looked)) {
+		stream_take_up(sock);
+	} else { /* a fork has given it back since, and it is for who accepts */
+		pthread_mutex_lock(&sock->file.lock);
+		stream_listen_update(sock);
+		pthread_mutex_unlock(&sock->file.lock);
+	}
 	vma_file_put(&sock->file);
 }
 

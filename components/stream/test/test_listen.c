@@ -401,6 +401,23 @@ static void test_a_connection_inherits_the_listener_s_options(void **state)
 	forget_all(&peer, 1);
 }
 
+/* The flows were revoked, or the network changed, and the process forked before the update was made. */
+static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up(void **state)
+{
+	int fd = listener_at(7160, 4);
+
+	(void)state;
+	stream_legacy_leave(sock_of(fd));
+	assert_int_equal(reason(fd), VMA_SOCK_INHERITED);
+	stream_ask_update(sock_of(fd));
+	bed_until(!atomic_load(&sock_of(fd)->update_asked));
+	bed_settle();
+	assert_int_equal(reason(fd), VMA_SOCK_INHERITED);
+	assert_int_equal(do_poll(fd), 0);
+	bed_until(reason(fd) == VMA_SOCK_OFFLOADED);
+	do_close(fd);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_listener_is_offloaded_and_its_shadow_listens),
         cmocka_unit_test(test_connections_are_taken_before_the_shadow_listens),
@@ -419,5 +436,6 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_who_does_not_accept_gets_no_more_than_its_backlog),
         cmocka_unit_test(test_an_address_that_comes_and_goes_is_followed),
         cmocka_unit_test(test_a_connection_inherits_the_listener_s_options),
+        cmocka_unit_test(test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up),
 };
 BED_MAIN("listen", tests)
