@@ -484,8 +484,7 @@ static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint3
 		owner_flow_end(owner, place);
 		return;
 	}
-	if (state != HEIR_DELETED)
-		owner_parked_prepare(owner, flow, slot);
+	owner_parked_prepare(owner, flow, slot);
 	unlink_flow(owner, place);
 	owner_heirs_put(owner, &heir, state, true);
 	owner_group_end(owner, flow);
@@ -498,8 +497,10 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 
 	if (*place != NULL && owner_flow_has(*place, slot)) {
 		leave_flow(owner, place, slot, HEIR_DELETED);
-		if (key->peer_port_be == 0)
+		if (key->peer_port_be == 0) {
 			owner_group_move(owner, slot, key);
+			owner_parked_close(owner, slot, key);
+		}
 		return 0;
 	}
 	/* It was taken back, and the client does not know yet: it does not want it any more. */

@@ -1,10 +1,11 @@
 /*
  * owner_parked - connections that waited for accept in the last process that served their listener, when that has died
- * and the kernel's listener is still open in another: they are kept for the next process that serves it, as the kernel
- * would keep them.
+ * or has closed it, and the kernel's listener is still open in another: they are kept for the next process that serves
+ * it, as the kernel would keep them.
  *
  *   the client leaves      each connection has a heir that WAITS                    a lot, of the listener's flow
  *   its process is dead    what waits there is PARKED: a copy of the entry          the lot's, up to 10 s
+ *   (or it has closed the listener: both at once)
  *   somebody serves it     given to a member, and the heir ends                     a burst at a time
  *   nobody does by then, or the listener is closed: its peer is reset (owner_resets.c)
  *
@@ -39,7 +40,7 @@ struct owner_lot {
 	struct vma_flow_key key;    /* of the listener */
 	struct xdp_cookies shadows; /* of its flow */
 	uint32_t slot, count;       /* of the client; of connections that wait, or are parked */
-	bool dead;                  /* the client is; else what waits is still its own */
+	bool left;                  /* the client is dead, or has closed it; else what waits is still its own */
 	bool open;                  /* the listener was, at the last look */
 };
 
@@ -137,7 +138,7 @@ static void look(struct xdp_owner *owner, uint64_t now)
 	owner_foreign_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, see, owner);
 }
 
-/* ---- the process is dead ---- */
+/* ---- the process is dead, or has closed the listener ---- */
 
 struct take {
 	struct xdp_owner *owner;
@@ -157,38 +158,60 @@ static void park(const struct vma_pending *pending, void *arg)
 	owner_heir_live_on(take->owner, heir, HEIR_PARKED, take->now);
 }
 
-/* The listener is closed, or it was accepted in the last moment. */
-static void reset_others(struct xdp_owner *owner, const struct owner_lot *lot, uint64_t now)
+/* The listener is closed, or it was accepted in the last moment: by a client that has died since, or by one that lives.
+ */
+static void end_others(struct xdp_owner *owner, const struct owner_lot *lot, bool dead, uint64_t now)
 {
 	struct owner_heir *heir = TAILQ_FIRST(&owner->heirs.list[HEIR_WAITS]), *next;
 
 	for (; heir != NULL; heir = next) {
 		next = TAILQ_NEXT(heir, link);
-		if (heir->parked != NULL && heir->parked->lot == lot)
+		if (heir->parked == NULL || heir->parked->lot != lot)
+			continue;
+		if (dead)
 			owner_parked_reset(owner, heir, now);
+		else
+			owner_heir_end(owner, heir);
+	}
+}
+
+static void take_lot(struct xdp_owner *owner, struct owner_lot *lot, bool dead, uint64_t now)
+{
+	struct take take = {.owner = owner, .lot = lot, .now = now};
+
+	lot->left = true;
+	if (lot->open)
+		owner_group_take_waiting(owner, lot->slot, &lot->key, park, &take);
+	end_others(owner, lot, dead, now);
+	if (lot->count > 0)
+		vma_log_debug("%s: %u connections wait for the next process that serves port %u", owner->name,
+		              lot->count, ntohs(lot->key.local_port_be));
+}
+
+/* Of one listener, or of all (NULL). */
+static void take_lots(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	const uint64_t now = owner_now_ns();
+	bool looked = false;
+
+	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next) {
+		if (lot->slot != slot || lot->left || (key != NULL && memcmp(&lot->key, key, sizeof(*key)) != 0))
+			continue;
+		if (!looked)
+			look(owner, now);
+		looked = true;
+		take_lot(owner, lot, key == NULL, now);
 	}
 }
 
 void owner_parked_take(struct xdp_owner *owner, uint32_t slot)
 {
-	struct take take = {.owner = owner, .now = owner_now_ns()};
-	bool looked = false;
+	take_lots(owner, slot, NULL);
+}
 
-	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next) {
-		if (lot->slot != slot || lot->dead)
-			continue;
-		if (!looked)
-			look(owner, take.now);
-		looked = true;
-		lot->dead = true;
-		take.lot = lot;
-		if (lot->open)
-			owner_group_take_waiting(owner, slot, &lot->key, park, &take);
-		reset_others(owner, lot, take.now);
-		if (lot->count > 0)
-			vma_log_debug("%s: %u connections wait for the next process that serves port %u", owner->name,
-			              lot->count, ntohs(lot->key.local_port_be));
-	}
+void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	take_lots(owner, slot, key);
 }
 
 /* ---- the next process, or none ---- */
@@ -247,7 +270,7 @@ static bool pass_on(struct xdp_owner *owner, struct owner_lot *lot, uint64_t now
 {
 	struct owner_flow *flow = owner_flow_listener(owner, &lot->key);
 
-	if (!lot->dead)
+	if (!lot->left)
 		return lot->count > 0; /* until its heirs have waited for long enough */
 	if (!lot->open || (flow != NULL && !is_same_service(lot, flow)))
 		end_parked(owner, lot, NULL, now);

@@ -391,6 +391,8 @@ int owner_heirs_hear(struct xdp_owner *owner, const struct xdp_heir_segment *seg
  * waits for accept there. */
 void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
 void owner_parked_take(struct xdp_owner *owner, uint32_t slot); /* it is dead: what waits is kept for others */
+/* The same of one listener, which a living client has closed: what it has accepted by now is its own. */
+void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 void owner_parked_reset(struct xdp_owner *owner, struct owner_heir *heir, uint64_t now); /* nobody has come */
 void owner_parked_free(struct xdp_owner *owner, struct owner_heir *heir);                /* is about to end */
 void owner_parked_tick(struct xdp_owner *owner, uint64_t now);

@@ -122,6 +122,22 @@ for says in echo greeting; do
 	settle
 done
 
+s="the only worker, which closes the listener"
+serve_by fork 1 0.8
+tell "${worker[0]}" "hold 20"
+count_from
+start asking a python3 "$workers" ask "$IP_B" 7100 8 10 echo
+wait_for 10 established 8
+sleep 0.3
+kill -USR1 "${worker[0]}"
+sleep 0.7
+check "$s: what waited in it waits for the next" alive asking
+kill -KILL "${worker[0]}"
+check "$s: and is served by it" finish asking 20
+still "$s" 3 # as above
+stop server
+settle
+
 s="the only worker, and nobody comes"
 kill_the_only_worker 1000 30 echo
 sleep 8

@@ -525,6 +525,43 @@ static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_
 	assert_null(owner.lots);
 }
 
+/* The one that closes the listener lives on. */
+static void test_what_waits_in_the_last_one_that_closes_the_listener_is_kept(void **state)
+{
+	struct vma_pending *entry, *accepted;
+
+	(void)state;
+	join(0);
+	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	accepted = waits(0, 8, VMA_PENDING_QUEUED);
+	atomic_store(&accepted->state, VMA_PENDING_FREE);
+	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
+	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
+	assert_int_equal(owner.parked, 1);
+	assert_true(is_kept(7));
+	assert_false(is_kept(8));
+	pass_ms(5000);
+	join(1);
+	pass_ms(40);
+	assert_int_equal(adopted.n, 1);
+	assert_int_equal(adopted.slot, 1);
+	assert_int_equal(owner.parked, 0);
+	assert_int_equal(owner.resets.count, 0);
+}
+
+static void test_what_waits_in_the_last_one_that_closes_the_last_listener_is_reset(void **state)
+{
+	(void)state;
+	join(0);
+	waits(0, 7, VMA_PENDING_QUEUED);
+	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
+	close(listener);
+	listener = -1;
+	pass_ms(240);
+	assert_int_equal(owner.parked, 0);
+	assert_int_equal(owner.resets.count, 1);
+}
+
 static void test_nobody_comes(void **state)
 {
 	(void)state;
@@ -630,6 +667,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_any_order_of_coming_and_going),
         INHERITED(test_what_waits_in_the_last_one_is_kept_for_the_next),
         INHERITED(test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_to_be_dead),
+        INHERITED(test_what_waits_in_the_last_one_that_closes_the_listener_is_kept),
+        INHERITED(test_what_waits_in_the_last_one_that_closes_the_last_listener_is_reset),
         INHERITED(test_nobody_comes),
         INHERITED(test_a_listener_that_is_closed_keeps_nothing),
         INHERITED(test_a_listener_that_dies_with_its_process_keeps_nothing),
