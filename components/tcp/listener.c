@@ -335,10 +335,20 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 }
 
 /*
+ * A SYN that its peer has repeated since may be found here late, when another process has answered the other one. The
+ * peer has the number of the SYN-ACK that came first: of the handshake that is complete, or that began before.
+ */
+static bool is_late(const struct vma_tcp_conn *present, const struct vma_pending *pending)
+{
+	return present->listener != NULL && present->pcb != NULL && present->pcb->state == SYN_RCVD &&
+	       (pending->handshaken || present->born_ns > pending->since_ns);
+}
+
+/*
  * Nothing may stand at the connection's place. What was moved away from here, and has not been accepted since, may come
  * back: nobody has taken the old one out of the queue, whose owner finds later that it is over.
  */
-static bool make_way(struct vma_tcp *tcp, struct vma_flow *present)
+static bool make_way(struct vma_tcp *tcp, struct vma_flow *present, const struct vma_pending *pending)
 {
 	struct vma_tcp_conn *conn;
 
@@ -347,7 +357,7 @@ static bool make_way(struct vma_tcp *tcp, struct vma_flow *present)
 	if (present->sink != tcp_sink)
 		return false;
 	conn = present->owner;
-	if (!tcp_pending_is_moved(conn))
+	if (!tcp_pending_is_moved(conn) && !is_late(conn, pending))
 		return false;
 	tcp_conn_fail(conn, 0, false);
 	return true;
@@ -366,7 +376,7 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 		return;
 	tcp_pending_names(pending, &info);
 	key = tcp_key_of(&info);
-	if (!make_way(tcp, vma_ring_flow(tcp->ring, &key)))
+	if (!make_way(tcp, vma_ring_flow(tcp->ring, &key), pending))
 		return;
 	syn = tcp_pending_write(tcp, pending, true);
 	ack = syn != NULL ? tcp_pending_write(tcp, pending, false) : NULL;

@@ -306,6 +306,58 @@ static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
 	side[0].tcp->member = NULL;
 }
 
+/*
+ * A worker that stood still finds a SYN that its peer has repeated since, and that another worker has answered: two
+ * SYN-ACKs. The connection comes here then, from that worker; its peer has the other's number.
+ */
+static void adopt_beside_a_late_syn(bool handshaken, int64_t since_ns)
+{
+	static struct vma_nic_member member;
+	struct vma_pending pending;
+
+	memset(&member, 0, sizeof(member));
+
+	open_listener(8);
+	run(3 * SEC);
+	member.groups = 1;
+	side[0].tcp->member = &member;
+	raw_syn(0);
+	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	pending = member.pending[0];
+	pending.iss += 1000000;
+	pending.handshaken = handshaken;
+	pending.since_ns = (uint64_t)((int64_t)pair_now_ns + since_ns);
+	run(10 * MS);
+	raw_forget();
+	assert_true(vma_ring_acquire(side[0].ring));
+	tcp_listener_adopt((struct vma_flow *)pair_listener, &pending); /* the flow is its first member */
+	vma_ring_release(side[0].ring);
+	settle();
+	raw.their_isn = handshaken || since_ns <= 0 ? pending.iss : pending.iss - 1000000; /* which has come first */
+	raw_send(1, 1, TCP_ACK, "data", 4);
+	assert_int_equal(pair_accepted_count, 1);
+	while (raw_unseen() != 0)
+		assert_false(raw_next()->flags & TCP_RST);
+}
+
+static void test_what_is_adopted_takes_the_place_of_a_late_syn(void **state)
+{
+	(void)state;
+	adopt_beside_a_late_syn(true, 0);
+}
+
+static void test_what_is_adopted_half_open_takes_the_place_of_a_later_syn(void **state)
+{
+	(void)state;
+	adopt_beside_a_late_syn(false, -200000000);
+}
+
+static void test_what_is_adopted_half_open_leaves_an_earlier_syn_its_place(void **state)
+{
+	(void)state;
+	adopt_beside_a_late_syn(false, 5000000);
+}
+
 static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
 {
 	(void)state;
@@ -542,6 +594,9 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset),
         RAW_CASE(test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quiet),
         RAW_CASE(test_peer_of_a_group_that_has_sent_data_is_not_asked),
+        RAW_CASE(test_what_is_adopted_takes_the_place_of_a_late_syn),
+        RAW_CASE(test_what_is_adopted_half_open_takes_the_place_of_a_later_syn),
+        RAW_CASE(test_what_is_adopted_half_open_leaves_an_earlier_syn_its_place),
         RAW_CASE(test_wrong_ack_of_a_syn_ack_is_reset),
         RAW_CASE(test_reset_of_a_request_frees_its_place),
         RAW_CASE(test_deferred_accept_waits_for_data),
