@@ -5,17 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/capability.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <syslog.h>
@@ -23,6 +20,8 @@
 
 #include <vma/log.h>
 #include <vma/nic_owner.h>
+
+#include "confine.h"
 
 #define NAMES_MAX 64
 
@@ -273,33 +272,6 @@ static void reserve_standard_fds(void)
 		close(fd);
 }
 
-/*
- * What is left of what it was started with. Besides packets, the program and its maps: packet memory that is pinned,
- * ports below 1024 of connections that are handed over, and files of statistics that other users' killed processes have
- * left. Before Linux 5.8 CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
- */
-static int drop_capabilities(void)
-{
-	static const unsigned needed[] = {CAP_NET_RAW,         CAP_NET_ADMIN, CAP_BPF,
-	                                  CAP_PERFMON,         CAP_IPC_LOCK,  CAP_NET_BIND_SERVICE,
-	                                  CAP_DAC_READ_SEARCH, CAP_FOWNER};
-	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct has[2] = {0}, keeps[2] = {0};
-	const uint32_t split_off = CAP_TO_MASK(CAP_BPF) | CAP_TO_MASK(CAP_PERFMON);
-
-	if (syscall(SYS_capget, &head, has) != 0)
-		return -errno;
-	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
-		keeps[CAP_TO_INDEX(needed[i])].permitted |= CAP_TO_MASK(needed[i]);
-	if ((has[1].effective & split_off) != split_off)
-		keeps[0].permitted |= CAP_TO_MASK(CAP_SYS_ADMIN);
-	for (int i = 0; i < 2; i++) {
-		keeps[i].effective = keeps[i].permitted & has[i].effective;
-		keeps[i].permitted &= has[i].permitted;
-	}
-	return syscall(SYS_capset, &head, keeps) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 ? 0 : -errno;
-}
-
 int main(int argc, char **argv)
 {
 	int rc;
@@ -318,7 +290,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	raise_fd_limit();
-	rc = drop_capabilities();
+	rc = vmad_confine();
 	if (rc < 0) {
 		fprintf(stderr, "vmad: it cannot give up capabilities: %s\n", strerror(-rc));
 		return 1;
