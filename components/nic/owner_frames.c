@@ -170,6 +170,8 @@ static int open_shared(struct xdp_owner *owner)
 	xdp_shared_init(owner->shared, owner->nframes, owner->queues);
 	if (getrandom(&owner->clock_ms, sizeof(owner->clock_ms), GRND_NONBLOCK) != sizeof(owner->clock_ms))
 		owner->clock_ms = (uint32_t)owner_now_ns();
+	if (getrandom(owner->isn_key, sizeof(owner->isn_key), GRND_NONBLOCK) != sizeof(owner->isn_key))
+		memset(owner->isn_key, 0, sizeof(owner->isn_key)); /* each client makes numbers of its own */
 	return 0;
 }
 

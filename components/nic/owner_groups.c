@@ -285,6 +285,7 @@ void owner_group_rented(struct xdp_owner *owner, uint32_t slot)
 	              (off_t)sizeof(struct vma_nic_member)) < 0)
 		memset(member_of(owner, slot), 0, sizeof(struct vma_nic_member));
 	member_of(owner, slot)->clock_ms = owner->clock_ms;
+	memcpy(member_of(owner, slot)->isn_key, owner->isn_key, sizeof(owner->isn_key));
 	xdp_prog_slot_rented(owner->prog, slot);
 }
 

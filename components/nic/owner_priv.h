@@ -208,6 +208,7 @@ struct xdp_owner {
 	uint8_t group_used[256];        /* by number */
 	uint64_t groups_look_ns;        /* the last */
 	uint32_t clock_ms;              /* what clients' clocks of TCP time stamps begin with */
+	uint32_t isn_key[4];            /* nic_group.h */
 	struct owner_asker asker[XDP_SLOTS_MAX];
 
 	/* owner_parked.c */

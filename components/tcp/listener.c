@@ -213,8 +213,10 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	struct pbuf *p;
 	uint8_t path_len;
 
-	if (conn == NULL)
+	if (conn == NULL) {
+		tcp->isn_above = 0;
 		return false;
+	}
 	conn->passive = true;
 	path_of(tcp, packet, &conn->path);
 	path_len = conn->path.len;
@@ -227,8 +229,11 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	lwip_enter(tcp, NULL);
 	p = conn->attached ? port_pbuf_of(tcp, packet, syn.header, syn.hdr_len) : NULL;
 	lwip_leave();
+	if (tcp->isn_above == 0)
+		tcp->isn_above = tcp_pending_isn(tcp, &key, syn.seq);
 	if (p != NULL)
 		answer_syn(listener, conn, p);
+	tcp->isn_above = 0;
 	conn->path.len = path_len;
 	if (conn->pcb == NULL) {
 		TCP_COUNT(tcp, no_memory, 1);
@@ -273,7 +278,6 @@ static bool reopen(struct vma_tcp_listener *listener, struct vma_buf *syn, uint3
 
 	tcp->isn_above = isn;
 	taken = open_passively(listener, syn, info, true);
-	tcp->isn_above = 0;
 	if (!taken)
 		vma_buf_put(tcp->arena, syn);
 	flow = vma_ring_flow(tcp->ring, &key);
@@ -393,7 +397,6 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 		tcp->isn_above = pending->iss;
 		if (!open_passively(listener, syn, &info, false))
 			vma_buf_put(tcp->arena, syn);
-		tcp->isn_above = 0;
 	}
 	vma_buf_put(tcp->arena, ack);
 }

@@ -18,6 +18,7 @@
 #include <vma/packet.h>
 
 #include "segment.h"
+#include "siphash.h"
 #include "timers.h"
 
 #define TRIES 16                    /* places that are looked at for a free one */
@@ -26,6 +27,8 @@
 void tcp_pending_init(struct vma_tcp *tcp)
 {
 	tcp->member = vma_ring_qp(tcp->ring)->member;
+	if (tcp->member != NULL)
+		memcpy(tcp->isn_key, tcp->member->isn_key, sizeof(tcp->isn_key));
 	if (tcp->member != NULL && tcp->member->clock_ms != 0)
 		tcp->clock_offset_ms = tcp->member->clock_ms; /* the next process goes on with it */
 }
@@ -33,6 +36,27 @@ void tcp_pending_init(struct vma_tcp *tcp)
 bool tcp_pending_is_shared(const struct vma_tcp *tcp)
 {
 	return tcp->member != NULL && atomic_load_explicit(&tcp->member->groups, memory_order_relaxed) != 0;
+}
+
+/*
+ * A SYN that one process was slow to take is repeated by the peer, and the other may go to another process. Both answer
+ * then. The peer takes the SYN-ACK that comes first, and what it says goes to who got its last SYN: so both have to
+ * begin with the same number. In place of RFC 6528's clock it is the peer's own number that makes it another one each
+ * time, as with SYN cookies.
+ */
+uint32_t tcp_pending_isn(const struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t irs)
+{
+	static const uint8_t no_key[sizeof(tcp->isn_key)];
+	struct {
+		struct vma_flow_key key;
+		uint32_t irs, pad;
+	} named = {.key = *key, .irs = irs};
+	uint32_t isn;
+
+	if (!tcp_pending_is_shared(tcp) || memcmp(tcp->isn_key, no_key, sizeof(no_key)) == 0)
+		return 0;
+	isn = (uint32_t)siphash(tcp->isn_key, &named, sizeof(named));
+	return isn != 0 ? isn : 1;
 }
 
 /* ---- entries ---- */

@@ -360,6 +360,7 @@ struct vma_tcp {
 	uint32_t alone;                 /* for tests: messages that output.c has found alone */
 	struct vma_nic_member *member;  /* of the ring's queue pair; NULL: none. pending.c */
 	uint32_t pending_at;            /* where a free place is looked for next */
+	uint8_t isn_key[16];            /* its, as it was at first; zeros: none */
 	struct tcp_stranger *strangers; /* TCP_STRANGERS of them; NULL: there was none yet */
 	struct tcp_timer_node stranger_timer;
 	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
@@ -432,6 +433,8 @@ void *tcp_allocated_base(void *memory); /* what host.free has to be given for it
 
 void tcp_pending_init(struct vma_tcp *tcp);
 bool tcp_pending_is_shared(const struct vma_tcp *tcp); /* other processes serve a listener of this stack's, too */
+/* What a SYN-ACK begins with, the same in each process of a group, whenever it finds the SYN; 0: anything. */
+uint32_t tcp_pending_isn(const struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t irs);
 void tcp_pending_begin(struct vma_tcp_conn *conn);     /* its SYN has come, and the SYN-ACK has not left */
 bool tcp_pending_queue(struct vma_tcp_conn *conn);     /* the handshake is done; false: another process has it */
 bool tcp_pending_end(struct vma_tcp_conn *conn);       /* it is accepted, or over; false: as before */

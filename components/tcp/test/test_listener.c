@@ -358,6 +358,37 @@ static void test_what_is_adopted_half_open_leaves_an_earlier_syn_its_place(void 
 	adopt_beside_a_late_syn(false, 5000000);
 }
 
+static uint32_t number_of_a_syn_ack(uint32_t seq)
+{
+	uint32_t isn;
+
+	raw_send(seq, 0, TCP_SYN, "", 0);
+	isn = raw_next()->seq_absolute;
+	raw_send(seq + 1, 0, TCP_RST, "", 0);
+	assert_int_equal(raw_unseen(), 0);
+	return isn;
+}
+
+/* The peer takes the first of two SYN-ACKs, whichever worker it is from, and goes on with the other. */
+static void test_workers_answer_the_same_syn_by_the_same_number(void **state)
+{
+	static struct vma_nic_member member = {.groups = 1};
+	uint32_t isn;
+
+	(void)state;
+	open_listener(8);
+	raw.peer_port = htons(PORT);
+	side[0].tcp->member = &member;
+	memset(side[0].tcp->isn_key, 5, sizeof(side[0].tcp->isn_key));
+	isn = number_of_a_syn_ack(0);
+	run(1 * SEC);
+	side[0].tcp->attr.secret[0] ^= 1; /* as in another process */
+	assert_int_equal(number_of_a_syn_ack(0), isn);
+	assert_int_not_equal(number_of_a_syn_ack(1), isn);
+	atomic_store(&member.groups, 0);
+	assert_int_not_equal(number_of_a_syn_ack(0), isn);
+}
+
 static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
 {
 	(void)state;
@@ -595,6 +626,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quiet),
         RAW_CASE(test_peer_of_a_group_that_has_sent_data_is_not_asked),
         RAW_CASE(test_what_is_adopted_takes_the_place_of_a_late_syn),
+        RAW_CASE(test_workers_answer_the_same_syn_by_the_same_number),
         RAW_CASE(test_what_is_adopted_half_open_takes_the_place_of_a_later_syn),
         RAW_CASE(test_what_is_adopted_half_open_leaves_an_earlier_syn_its_place),
         RAW_CASE(test_wrong_ack_of_a_syn_ack_is_reset),

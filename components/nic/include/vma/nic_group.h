@@ -57,7 +57,8 @@ struct vma_nic_member {
 	_Atomic uint32_t accepts;    /* counts pending entries that were accepted */
 	_Atomic uint32_t waiting;    /* pending entries: 0 says that there is nothing to look at */
 	_Atomic uint32_t adopted;    /* `number` of the last connection that was made, or could not be */
-	uint8_t rest[28];
+	uint32_t isn_key[4];         /* the owner's, the same for all: of what shared listeners' SYN-ACKs begin with */
+	uint8_t rest[12];
 	struct vma_pending pending[VMA_PENDING_MAX];
 };
 _Static_assert(sizeof(struct vma_nic_member) == 65536, "whole pages");
