@@ -17,6 +17,7 @@
  */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -28,6 +29,7 @@
 
 #include "call.h"
 #include "more.h"
+#include "process.h"
 
 extern char **environ;
 
@@ -436,6 +438,60 @@ ENTRY(enter_exit_group)
 	return own__exit((int)a);
 }
 
+/*
+ * A copy of the process, as fork makes it, and around it the same handlers: else this process would end a connection
+ * that it closes, while the copy has it. So vsftpd makes its sessions, in namespaces of their own. What shares the
+ * memory, or goes on elsewhere than here (a stack of its own), is the kernel's business, and so is all before the
+ * start.
+ */
+static bool is_plain_copy(uint64_t flags, uint64_t stack)
+{
+	return process_started() && (flags & CLONE_VM) == 0 && stack == 0;
+}
+
+static long in_copy(long rc)
+{
+	const int saved = errno;
+
+	if (rc == 0)
+		process_child();
+	else
+		process_parent();
+	errno = saved;
+	return rc;
+}
+
+ENTRY(enter_clone)
+{
+	if (!is_plain_copy((uint64_t)a, (uint64_t)b))
+		return KERNEL(SYS_clone);
+	process_prepare();
+	return in_copy(KERNEL(SYS_clone));
+}
+
+#ifdef SYS_clone3
+ENTRY(enter_clone3)
+{
+	struct clone_args args = {0};
+
+	if (!process_started() || (size_t)b < CLONE_ARGS_SIZE_VER0 || !copy_user(&args, P(a), CLONE_ARGS_SIZE_VER0) ||
+	    !is_plain_copy(args.flags, args.stack))
+		return KERNEL(SYS_clone3);
+	process_prepare();
+	return in_copy(KERNEL(SYS_clone3));
+}
+#endif
+
+#ifdef SYS_open
+ENTRY(enter_fork)
+{
+	if (!process_started())
+		return KERNEL(SYS_fork);
+	process_prepare();
+	return in_copy(KERNEL(SYS_fork));
+}
+#endif
+
 struct kernel_sigaction {
 	void (*handler)(int sig);
 	unsigned long flags;
@@ -544,8 +600,12 @@ const entry syscall_table[ENTRIES] = {
 #endif
                                 X(pipe2) X(socketpair) X(epoll_create1)
 #ifdef SYS_open
-                                        X(pipe) X(epoll_create)
+                                        X(pipe) X(epoll_create) X(fork)
 #endif
-                                                X(execve) X(execveat) X(exit_group) X(rt_sigaction) X(io_uring_setup)};
+#ifdef SYS_clone3
+                                                X(clone3)
+#endif
+                                                        X(clone) X(execve) X(execveat) X(exit_group) X(rt_sigaction)
+                                                                X(io_uring_setup)};
 #undef X
 #undef X_CALL

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,19 +21,29 @@ static char bytes[BLOCK];
 /* What children say is said when they have ended, so that it comes in the same order every time. */
 static FILE *said;
 
-static pid_t fork_quietly(void)
+static pid_t clone_by_number(void)
+{
+	return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+}
+
+static pid_t copy_quietly(pid_t (*copy)(void))
 {
 	pid_t child;
 
 	if (said == NULL)
 		said = tmpfile();
 	fflush(stdout);
-	child = fork();
+	child = copy();
 	if (said == NULL || child < 0)
 		give_up("fork");
 	if (child == 0)
 		dup2(fileno(said), STDOUT_FILENO);
 	return child;
+}
+
+static pid_t fork_quietly(void)
+{
+	return copy_quietly(fork);
 }
 
 static void tell_children(void)
@@ -70,13 +81,13 @@ static void ask(int seed)
 	far_reads(1, 50, seed + 1, 1);
 }
 
-CASE(tcp_fork_server, "accept, fork, close in the parent: the child serves, in one connection after the other")
+static void serve_by_children(pid_t (*copy)(void))
 {
 	int at, s = tcp_in(&at);
 	pid_t child;
 
 	for (int i = 0; i < 3; i++) {
-		child = fork_quietly();
+		child = copy_quietly(copy);
 		if (child == 0) {
 			close(at);
 			answer(s, 2);
@@ -98,6 +109,16 @@ CASE(tcp_fork_server, "accept, fork, close in the parent: the child serves, in o
 		expect_offloaded(s);
 	}
 	close(at);
+}
+
+CASE(tcp_fork_server, "accept, fork, close in the parent: the child serves, in one connection after the other")
+{
+	serve_by_children(fork);
+}
+
+CASE(tcp_fork_server_by_syscall, "the same, and the children are made by syscall(SYS_clone), as vsftpd does it")
+{
+	serve_by_children(clone_by_number);
 }
 
 CASE(tcp_fork_child_goes_on, "a client forks, and the child goes on with the connection; the parent then, too")
