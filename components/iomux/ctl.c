@@ -6,6 +6,7 @@
  * loops and depths are the kernel's to judge. Of a file without a shadow in S the flags are judged here.
  */
 #include <errno.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -232,7 +233,12 @@ static int os_member(struct epoll_set *set, int epfd, int op, int fd, struct epo
 
 /* ---- the first of ours in a set ---- */
 
-/* The kernel says whether epfd is a set that could take it: asked for nothing, for a moment. */
+/*
+ * The kernel says whether epfd is a set that could take a member: asked for nothing, for a moment. Another thread may
+ * sleep in the set, and the kernel tells EPOLLHUP and EPOLLERR unasked: the shadow of a connection, which is not
+ * connected, would end its wait with an event that has the probe's data. So an eventfd stands for it, which has
+ * neither. An inner set has neither, too, and stands for itself: loops and depths are the kernel's to judge.
+ */
 static int probe(int epfd, int fd)
 {
 	struct epoll_event nothing = {.events = EPOLLET};
@@ -243,9 +249,24 @@ static int probe(int epfd, int fd)
 	return rc;
 }
 
-static int first_of_ours(int epfd, int fd, struct epoll_set **set)
+static int probe_for(int epfd, const struct vma_file *file, int fd)
 {
-	int rc = probe(epfd, fd);
+	long quiet;
+	int rc;
+
+	if (file->kind == VMA_FILE_EPOLL)
+		return probe(epfd, fd);
+	quiet = syscall(SYS_eventfd2, 0, EFD_CLOEXEC);
+	if (quiet < 0)
+		return -errno;
+	rc = probe(epfd, (int)quiet);
+	syscall(SYS_close, quiet);
+	return rc;
+}
+
+static int first_of_ours(int epfd, const struct vma_file *file, int fd, struct epoll_set **set)
+{
+	int rc = probe_for(epfd, file, fd);
 
 	return rc < 0 ? rc : epoll_adopt(epfd, set);
 }
@@ -263,6 +284,6 @@ int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	if (op != EPOLL_CTL_DEL && vma_copy(&wish, event, sizeof(wish)) < 0)
 		return -EFAULT;
 	if (set == NULL)
-		rc = first_of_ours(epfd, fd, &set);
+		rc = first_of_ours(epfd, file, fd, &set);
 	return rc < 0 ? rc : ours(set, epfd, op, file, fd, &wish);
 }

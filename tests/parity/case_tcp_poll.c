@@ -350,3 +350,39 @@ CASE(tcp_async, "O_ASYNC: the owner's signal; the one of F_SETSIG says what is r
 	say_signal("a reset", s, true);
 	close(s);
 }
+
+static void *sleep_in(void *arg)
+{
+	struct epoll_event event;
+
+	return (void *)(intptr_t)epoll_wait(*(int *)arg, &event, 1, 10);
+}
+
+/* The kernel tells EPOLLHUP of a socket that is not connected, which the shadow of a connection is. */
+CASE(tcp_epoll_first_member, "a thread sleeps in a set while a connection without news is added: nothing ends its wait")
+{
+	struct epoll_event quiet = {.events = EPOLLIN, .data.u64 = 1}, event = {.events = EPOLLIN, .data.u64 = 7};
+	int s = tcp_out(), ends[2], told = 0;
+
+	if (pipe(ends) != 0)
+		give_up("pipe");
+	for (int i = 0; i < 100; i++) {
+		int set = epoll_create1(0);
+		pthread_t sleeper;
+		void *n;
+
+		if (epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &quiet) != 0 ||
+		    pthread_create(&sleeper, NULL, sleep_in, &set) != 0)
+			give_up("a sleeper");
+		pause_ms(2);
+		if (epoll_ctl(set, EPOLL_CTL_ADD, s, &event) != 0)
+			give_up("epoll_ctl");
+		pthread_join(sleeper, &n);
+		told += n != NULL;
+		close(set);
+	}
+	say("waits that ended with something: %d", told);
+	close(ends[0]);
+	close(ends[1]);
+	close(s);
+}
