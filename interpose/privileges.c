@@ -4,10 +4,16 @@
  * A daemon opens its sockets, forks, and its child changes root and user and forbids itself new processes
  * (RLIMIT_NPROC, which counts threads) before it first uses them. The engine's threads could not be started any more
  * then. So a child that has sockets of ours from its parent starts its engine before the first such call.
+ *
+ * A limit of address space (RLIMIT_AS) is the program's estimate of what it needs itself: vsftpd's sessions allow
+ * themselves 200 MB, and the library's reservations alone take more than a gigabyte. So the limit is widened by what
+ * the library holds.
  */
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <vma/bufpool.h>
 
 #include "call.h"
 #include "more.h"
@@ -35,6 +41,40 @@ DROPPING(setuid, (uid_t uid), (uid))
 DROPPING(setreuid, (uid_t real, uid_t effective), (real, effective))
 DROPPING(setresuid, (uid_t real, uid_t effective, uid_t saved), (real, effective, saved))
 
+/* Beside the arenas: the internal thread, queues, statistics, what starts later. */
+#define OTHER_BYTES ((rlim_t)256 << 20)
+
+static int set_limit(int resource, const void *limit)
+{
+	return (int)syscall(SYS_prlimit64, 0, resource, limit, NULL);
+}
+
+static rlim_t widened(rlim_t limit)
+{
+	const rlim_t own = vma_bufarena_reserved_bytes() + OTHER_BYTES;
+
+	return limit > RLIM_INFINITY - own ? RLIM_INFINITY : limit + own;
+}
+
+/* A hard limit that may not be raised stays as the program gives it; the soft limit goes up to it. */
+static int limit_addresses(const void *given)
+{
+	struct vma_thread *self = vma_enter();
+	struct rlimit limit, wide;
+	const int rc = vma_copy(&limit, given, sizeof(limit));
+
+	vma_leave(self);
+	if (rc != 0 || limit.rlim_cur > limit.rlim_max)
+		return set_limit(RLIMIT_AS, given); /* the kernel says what is wrong */
+	wide = (struct rlimit){.rlim_cur = widened(limit.rlim_cur), .rlim_max = widened(limit.rlim_max)};
+	if (set_limit(RLIMIT_AS, &wide) == 0)
+		return 0;
+	wide.rlim_max = limit.rlim_max;
+	if (wide.rlim_cur > wide.rlim_max)
+		wide.rlim_cur = wide.rlim_max;
+	return set_limit(RLIMIT_AS, &wide);
+}
+
 /*
  * By number, as the C library does it, and without a look-up: a sanitizer's runtime sets limits before instrumented
  * code may run, and the look-up is such code in a build for it.
@@ -44,7 +84,9 @@ DROPPING(setresuid, (uid_t real, uid_t effective, uid_t saved), (real, effective
 	{                                                                                                              \
 		if (resource == RLIMIT_NPROC)                                                                          \
 			before_drop();                                                                                 \
-		return (int)syscall(SYS_prlimit64, 0, resource, limit, NULL);                                          \
+		if (resource == RLIMIT_AS && limit != NULL && process_started())                                       \
+			return limit_addresses(limit);                                                                 \
+		return set_limit(resource, limit);                                                                     \
 	}
 
 LIMITING(setrlimit)

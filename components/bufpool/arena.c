@@ -15,6 +15,14 @@
 #define FRAME_SHIFT_MIN 11
 #define FRAME_SHIFT_MAX 16
 
+/* Of all arenas, also of those that a forked process has from its parent and does not use. */
+static _Atomic size_t reserved_bytes;
+
+size_t vma_bufarena_reserved_bytes(void)
+{
+	return atomic_load_explicit(&reserved_bytes, memory_order_relaxed);
+}
+
 static int reserve(struct vma_bufarena *arena, uint32_t capacity)
 {
 	struct vma_bufarena_priv *priv = arena->priv;
@@ -34,7 +42,17 @@ static int reserve(struct vma_bufarena *arena, uint32_t capacity)
 	}
 	arena->frames = (char *)(((uintptr_t)priv->frames_map + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
 	arena->capacity = capacity;
+	atomic_fetch_add_explicit(&reserved_bytes, priv->frames_map_bytes + priv->bufs_bytes, memory_order_relaxed);
 	return 0;
+}
+
+static void give_back(struct vma_bufarena *arena)
+{
+	struct vma_bufarena_priv *priv = arena->priv;
+
+	munmap(arena->bufs, priv->bufs_bytes);
+	munmap(priv->frames_map, priv->frames_map_bytes);
+	atomic_fetch_sub_explicit(&reserved_bytes, priv->frames_map_bytes + priv->bufs_bytes, memory_order_relaxed);
 }
 
 /* Address space may be limited (RLIMIT_AS): half as much is better than nothing. */
@@ -104,8 +122,7 @@ free_debug:
 free_ranges:
 	bufpool_range_fini(&arena->priv->ranges);
 unmap:
-	munmap(arena->bufs, arena->priv->bufs_bytes);
-	munmap(arena->priv->frames_map, arena->priv->frames_map_bytes);
+	give_back(arena);
 free_priv:
 	free(arena->priv);
 free_arena:
@@ -130,8 +147,7 @@ void vma_bufarena_destroy(struct vma_bufarena *arena)
 	}
 	bufpool_debug_arena_fini(arena);
 	bufpool_range_fini(&priv->ranges);
-	munmap(arena->bufs, priv->bufs_bytes);
-	munmap(priv->frames_map, priv->frames_map_bytes);
+	give_back(arena);
 	free(priv);
 	free(arena);
 }

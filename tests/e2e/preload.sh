@@ -90,6 +90,7 @@ check_probe one_socket "a socket is offloaded and works"
 check_probe numbers "descriptors have the numbers that they have without the library"
 check_probe before_main "a constructor uses a socket before main" "PROBE_EARLY=$IP_B:$PORT"
 check_probe table_of_a_billion "numbers beyond the table's array work"
+[ -n "$SAN" ] || check_probe limited_addresses "a limit of address space is the program's: what the library holds is not counted"
 check_probe exit_among_threads "exit while threads use sockets is orderly"
 check_probe without_rings "io_uring_setup fails with ENOSYS, before the first socket and after it"
 check_probe with_rings "with VMA_IO_URING=1 it does not, and the program's sockets are the kernel's" VMA_IO_URING=1

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -108,6 +109,23 @@ static void table_of_a_billion(const struct bed *bed)
 	EXPECT(bed_echo(high));
 	EXPECT(bed_state(high) == bed_state(high));
 	EXPECT(close(high) == 0);
+}
+
+/* A program that limits its address space means its own: vsftpd allows its sessions 200 MB. */
+static void limited_addresses(const struct bed *bed)
+{
+	const struct rlimit limit = {.rlim_cur = 200 << 20, .rlim_max = 200 << 20};
+	const size_t size = 64 << 20;
+	int fd = bed_socket(bed);
+	void *memory;
+
+	EXPECT(bed_echo(fd));
+	EXPECT(setrlimit(RLIMIT_AS, &limit) == 0);
+	memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	EXPECT(memory != MAP_FAILED);
+	EXPECT(munmap(memory, size) == 0);
+	EXPECT(mmap(NULL, (size_t)16 << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+	EXPECT(bed_echo(fd));
 }
 
 /* ---- opened by name, as sockperf --load-vma does ---- */
@@ -303,6 +321,7 @@ const struct bed_case cases_start[] = {
         {"untouched", untouched},
         {"numbers", numbers},
         {"table_of_a_billion", table_of_a_billion},
+        {"limited_addresses", limited_addresses},
         {"by_name", by_name},
         {"interrupted_by_name", interrupted_by_name},
         {"exit_among_threads", exit_among_threads},

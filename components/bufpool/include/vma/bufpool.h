@@ -78,6 +78,7 @@ struct vma_bufarena_attr {
 
 int vma_bufarena_create(const struct vma_bufarena_attr *attr, struct vma_bufarena **out);
 void vma_bufarena_destroy(struct vma_bufarena *arena); /* unmaps everything that is left */
+size_t vma_bufarena_reserved_bytes(void);              /* addresses that all arenas of this process hold */
 
 /*
  * Memory behind a range of `count` frames; *first gets the index of the range's first frame. Returns 0, -ENOMEM
