@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "budget.h"
+#include "early.h"
 #include "judge.h"
 #include "predict.h"
 
@@ -277,29 +278,6 @@ static void follow(struct vma_tcp_conn *conn, const struct segment *s, const str
 		tcp_half_open_done(conn);
 }
 
-/*
- * All of it waits behind a hole already. lwIP looks through the queue for what is not to be at its end, too; *steps: at
- * how many pieces at least. (What a peer sends again comes from the front on, and all else belongs at the end.)
- */
-static bool is_queued(const struct tcp_pcb *pcb, const struct segment *s, unsigned *steps)
-{
-	uint32_t reach = s->seq;
-
-	*steps = 0;
-	if (pcb->ooseq_last != NULL && TCP_SEQ_GT(s->seq, pcb->ooseq_last->tcphdr->seqno))
-		return false;
-	for (const struct tcp_seg *seg = pcb->ooseq;
-	     seg != NULL && TCP_SEQ_LEQ(seg->tcphdr->seqno, reach) && *steps <= EARLY_STEPS; seg = seg->next) {
-		uint32_t end = seg->tcphdr->seqno + TCP_TCPLEN(seg);
-
-		++*steps;
-		reach = TCP_SEQ_GT(end, reach) ? end : reach;
-		if (TCP_SEQ_GEQ(reach, s->end))
-			return true;
-	}
-	return false;
-}
-
 /* The peer is told at once that this has come twice (RFC 2883). */
 static void report_duplicate(struct vma_tcp_conn *conn, const struct segment *s)
 {
@@ -336,21 +314,6 @@ static bool waits_for_memory(const struct vma_tcp_conn *conn)
 	return __builtin_expect(pcb->refused_data != NULL, 0) && (pcb->state == LAST_ACK || pcb->state == CLOSING);
 }
 
-/*
- * Whether there is room for more data that is not in order. Peers decide how much of it there is, and in how small
- * pieces; so all that is held of it, its overhead included, has a bound, and beyond half of that each connection may
- * have a little only. Nor is one kept whose place is far behind the front and before the end.
- */
-static bool may_keep_early(const struct vma_tcp_conn *conn, unsigned steps)
-{
-	const struct vma_tcp *tcp = conn->tcp;
-
-	if (steps > EARLY_STEPS)
-		return false;
-	return tcp->early_bytes < early_max(tcp) / 2 ||
-	       (tcp->early_bytes < early_max(tcp) && conn->pcb->ooseq_pbufs < EARLY_LITTLE);
-}
-
 static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct before *before)
 {
 	struct segment *s = &run->s;
@@ -365,11 +328,11 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 	} else if (has_data && budget_refuses(conn)) {
 		refuse_data(conn, run);
 		before->ack_now = true;
-	} else if (has_data && is_queued(conn->pcb, s, &steps)) {
+	} else if (has_data && early_is_queued(conn, s, &steps)) {
 		is_queued_already = true;
 		report_duplicate(conn, s);
 		before->ack_now = true;
-	} else if (is_early && !may_keep_early(conn, steps)) {
+	} else if (is_early && !early_may_keep(conn, s, steps)) {
 		refuse_data(conn, run);
 		before->ack_now = true;
 	}

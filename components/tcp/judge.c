@@ -52,7 +52,7 @@ static void reset_for(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
-	if (s->flags & TCP_RST)
+	if (s->flags & TCP_RST || !tcp_may_reply(conn->tcp))
 		return;
 	tcp_rst(pcb, s->ack, s->end, &pcb->local_ip, &pcb->remote_ip, pcb->local_port, pcb->remote_port);
 }

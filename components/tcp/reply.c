@@ -75,13 +75,13 @@ static void write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, co
 }
 
 /*
- * Answers for nobody, resets and those of TIME_WAIT: a flood of segments is not answered by a flood. A peer that gets
- * no answer asks again.
+ * Answers for nobody, resets and those of TIME_WAIT, and resets for what is half open: a flood of segments is not
+ * answered by a flood. A peer that gets no answer asks again.
  */
 #define REPLIES_PER_MS 50
 #define REPLIES_AT_ONCE 1000
 
-static bool may_reply(struct vma_tcp *tcp)
+bool tcp_may_reply(struct vma_tcp *tcp)
 {
 	uint64_t now_ms = tcp->now_ns / TCP_NS_PER_MS, passed = now_ms - tcp->reply_tokens_ms;
 
@@ -106,7 +106,7 @@ void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, co
 	struct vma_buf *buf;
 	uint8_t *frame;
 
-	if ((!reply->is_always && !may_reply(tcp)) || !tcp_frame_room(tcp))
+	if ((!reply->is_always && !tcp_may_reply(tcp)) || !tcp_frame_room(tcp))
 		return;
 	buf = vma_ring_tx_buf(tcp->ring);
 	if (buf == NULL)

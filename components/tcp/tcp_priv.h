@@ -533,6 +533,7 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
  * l3_off, and the two ports of its TCP header. */
 void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, const uint8_t *ports,
                   const struct tcp_reply *reply);
+bool tcp_may_reply(struct vma_tcp *tcp); /* one more now; counts it */
 
 /* ---- export.c: driver ---- */
 

@@ -96,6 +96,67 @@ static void test_place_far_from_both_ends_is_not_looked_for(void **state)
 	app_free(app);
 }
 
+/* The blocks of the last ACK that has come to the raw peer. */
+static unsigned last_blocks(uint32_t blocks[4][2])
+{
+	const struct raw_segment *s = &raw.log[raw.count - 1];
+	unsigned n = 0;
+
+	for (unsigned at = 0; at<s->options_len; at += s->options[at]> 1 ? s->options[at + 1] : 1) {
+		if (s->options[at] != 5)
+			continue;
+		for (unsigned i = 2; i < s->options[at + 1]; i += 8, n++) {
+			blocks[n][0] = raw_load32(s->options + at + i) - RAW_ISN;
+			blocks[n][1] = raw_load32(s->options + at + i + 4) - RAW_ISN;
+		}
+	}
+	return n;
+}
+
+/* What is nearer takes the place of the farthest, and the peer is told that that is gone: RFC 2018 8. */
+static void test_farthest_is_given_up_for_what_is_nearer(void **state)
+{
+	struct app *app = raw_connect_sack();
+	const uint64_t max = early_max(side[0].tcp);
+	uint32_t blocks[4][2];
+	unsigned n, held;
+	uint8_t byte;
+
+	(void)state;
+	side[0].tcp->early_bytes += max / 2; /* other connections' */
+	send_every_other_byte(10, EARLY_LITTLE);
+	assert_int_equal(pieces_of(app), EARLY_LITTLE);
+	run(10 * MS);
+	n = last_blocks(blocks);
+	assert_true(n > 0);
+	assert_int_equal(blocks[0][0], 2 + 2 * (10 + EARLY_LITTLE - 1));
+	byte = byte_at(3);
+	raw_send(4, 1, TCP_ACK, &byte, 1);
+	/* An eighth is gone, the nearest and the new one are there. */
+	held = pieces_of(app);
+	assert_int_equal(held, EARLY_LITTLE - EARLY_LITTLE / 8 + 1);
+	assert_int_equal(app->conn->pcb->ooseq->tcphdr->seqno - RAW_ISN, 4);
+	run(10 * MS);
+	n = last_blocks(blocks);
+	assert_true(n > 0);
+	assert_int_equal(blocks[0][0], 4);
+	for (unsigned i = 0; i < n; i++)
+		assert_true(blocks[i][1] <= 2 + 2 * (10 + EARLY_LITTLE - EARLY_LITTLE / 8));
+	/* What is farther than all that is held, and what is in the middle, gives up nothing for itself. */
+	send_every_other_byte(10 + EARLY_LITTLE, 20);
+	assert_int_equal(pieces_of(app), EARLY_LITTLE);
+	/* The peer says again what has been given up, and every byte is right. */
+	side[0].tcp->early_bytes -= max / 2;
+	for (unsigned i = 0; i < 2 * EARLY_LITTLE; i++) {
+		uint8_t bytes[2] = {byte_at(2 * i), byte_at(2 * i + 1)};
+
+		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
+	}
+	assert_int_equal(read_bytes(app, 1000), 4 * EARLY_LITTLE);
+	assert_int_equal(side[0].tcp->early_bytes, 0);
+	app_free(app);
+}
+
 static void test_what_is_held_goes_with_its_connection(void **state)
 {
 	struct app *app = raw_connect_sack();
@@ -113,6 +174,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_single_bytes_keep_no_frames),
         RAW_CASE(test_beyond_half_of_the_bound_a_connection_keeps_a_little),
         RAW_CASE(test_place_far_from_both_ends_is_not_looked_for),
+        RAW_CASE(test_farthest_is_given_up_for_what_is_nearer),
         RAW_CASE(test_what_is_held_goes_with_its_connection),
 };
 

@@ -26,6 +26,25 @@ static void test_a_flood_of_strays_is_not_answered_by_a_flood_of_resets(void **s
 	assert_int_equal(answers_to(1500), 1000);
 }
 
+/* A request that is not complete answers wrong numbers by RST, too. */
+static void test_a_flood_at_a_request_is_not_answered_by_a_flood_of_resets(void **state)
+{
+	unsigned answers = 0;
+
+	(void)state;
+	listen_on(0);
+	raw_syn(0);
+	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	for (unsigned i = 0; i < 1500; i++) {
+		raw.count = raw.seen = 0;
+		raw_send(1, 1000 + i, TCP_ACK, "", 0);
+		answers += raw.count;
+		if (raw.count != 0)
+			assert_int_equal(raw.log[0].flags & TCP_RST, TCP_RST);
+	}
+	assert_int_equal(answers, 1000);
+}
+
 /* Identifications of IP: a connection has its own, and an answer for nobody has none. */
 static void test_no_number_tells_a_peer_how_much_others_are_sent(void **state)
 {
@@ -55,6 +74,8 @@ static void test_no_number_tells_a_peer_how_much_others_are_sent(void **state)
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_no_number_tells_a_peer_how_much_others_are_sent, raw_open, raw_close),
         cmocka_unit_test_setup_teardown(test_a_flood_of_strays_is_not_answered_by_a_flood_of_resets, raw_open,
+                                        raw_close),
+        cmocka_unit_test_setup_teardown(test_a_flood_at_a_request_is_not_answered_by_a_flood_of_resets, raw_open,
                                         raw_close),
 };
 VMA_TEST_MAIN(tests)
