@@ -6,6 +6,7 @@
 #include "tcp_priv.h"
 #include "lwip_port.h"
 #include "message.h"
+#include "sack_index.h"
 
 /* ---- made ---- */
 
@@ -369,6 +370,7 @@ void vma_tcp_conn_free(struct vma_tcp_conn *conn)
 
 	if (path != NULL)
 		release(path);
+	sack_index_free(conn);
 	fifo_fini(&conn->tx);
 	fifo_fini(&conn->rx);
 	release(tcp_allocated_base(conn));

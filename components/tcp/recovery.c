@@ -13,6 +13,7 @@
  * the head, and an ACK that does not reach `recover` for the loss of the new head (NewReno, RFC 6582).
  */
 #include "recovery.h"
+#include "sack_index.h"
 
 #define TS_RTT_MAX_MS 120000
 
@@ -367,7 +368,8 @@ void recovery_acked_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_
 
 	rtt_ns = rtt_ns ? rtt_ns : 1;
 	scoreboard_newest(r, seg, now_ns);
-	r->judged = r->resent = r->sack_seen = NULL;
+	r->judged = NULL;
+	sack_index_reset(&r->sack_index);
 	r->sacked_judged = 0;
 	r->reorder_due_ns = UINT64_MAX;
 	rtt_sample(&conn->rtt, rtt_ns, now_ns);

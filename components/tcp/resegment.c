@@ -4,6 +4,7 @@
  */
 #include "tcp_priv.h"
 #include "lwip_port.h"
+#include "scoreboard.h"
 
 static struct pbuf *header_pbuf(const struct tcp_seg *seg)
 {
@@ -94,7 +95,12 @@ static void cut_list(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_
 /* False: no memory. The other half, which has seg's marks, follows it. */
 bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
-	return !conn->connected || seg->len <= conn->mss || cut(conn, seg, (u16_t)conn->mss, &conn->pcb->unacked_last);
+	if (!conn->connected || seg->len <= conn->mss)
+		return true;
+	if (!cut(conn, seg, (u16_t)conn->mss, &conn->pcb->unacked_last))
+		return false;
+	scoreboard_cut(conn, seg, seg->next);
+	return true;
 }
 
 /*

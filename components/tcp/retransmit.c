@@ -98,6 +98,7 @@ static int send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	r->total_retransmits++;
 	conn->counts.retransmits++;
 	TCP_COUNT(conn->tcp, retransmits, 1);
+	scoreboard_resent(conn, seg);
 	if (r->state == TCP_RECOVERY_FAST)
 		r->prr_out += seg_len(seg);
 	if (seg == conn->pcb->unacked)
@@ -112,7 +113,6 @@ static int resend(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 
 	if (rc < 0)
 		return rc;
-	scoreboard_resent(conn, seg);
 	if (!r->undo_possible) {
 		r->undo_possible = r->undo_first_ack = true;
 		r->undo_ts = port_clock_ms(conn->tcp);

@@ -1,7 +1,48 @@
 /* Marks on unacknowledged segments, and the two rules of what is lost: RFC 6675 and RFC 8985. */
+#include "sack_index.h"
 #include "scoreboard.h"
 
 #define REORDER_STEPS_MAX 64
+
+/* ---- what is lost: two lists ---- */
+
+/* after is in the list; NULL: before all that is there. */
+static void list_insert(struct tcp_seg_list *list, struct tcp_seg *after, struct tcp_seg *seg)
+{
+	struct tcp_seg *before = after != NULL ? after->lost_next : list->first;
+
+	seg->lost_prev = after;
+	seg->lost_next = before;
+	*(after != NULL ? &after->lost_next : &list->first) = seg;
+	*(before != NULL ? &before->lost_prev : &list->last) = seg;
+}
+
+static void list_remove(struct tcp_seg_list *list, struct tcp_seg *seg)
+{
+	*(seg->lost_prev != NULL ? &seg->lost_prev->lost_next : &list->first) = seg->lost_next;
+	*(seg->lost_next != NULL ? &seg->lost_next->lost_prev : &list->last) = seg->lost_prev;
+}
+
+/* Of a segment that is lost. */
+static struct tcp_seg_list *list_of(struct tcp_recovery *r, const struct tcp_seg *seg)
+{
+	return seg->marks & SEG_RETRANSMITTED ? &r->resent : &r->waiting;
+}
+
+/*
+ * Behind all others, if it is; behind the one that came before it, if that is its place: what a judgement finds comes
+ * in a row. Else, being lost once more, before all others. So no walk is needed, and the order is that of sequence
+ * numbers but for what a peer makes of it.
+ */
+static void list_wait(struct tcp_recovery *r, struct tcp_seg *seg)
+{
+	struct tcp_seg *after = r->waiting.last, *recent = r->lost_last;
+
+	if (after != NULL && TCP_SEQ_LT(seg_seq(seg), seg_seq(after)))
+		after = recent != NULL && TCP_SEQ_GT(seg_seq(seg), seg_seq(recent)) ? recent : NULL;
+	list_insert(&r->waiting, after, seg);
+	r->lost_last = seg;
+}
 
 /* ---- what has been delivered ---- */
 
@@ -68,8 +109,12 @@ static void delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const stru
 
 static void unmark_lost(struct tcp_recovery *r, struct tcp_seg *seg)
 {
-	if (seg->marks & SEG_LOST)
-		r->lost_bytes -= seg_len(seg);
+	if (!(seg->marks & SEG_LOST))
+		return;
+	list_remove(list_of(r, seg), seg);
+	if (r->lost_last == seg)
+		r->lost_last = NULL;
+	r->lost_bytes -= seg_len(seg);
 	if (seg->marks & SEG_RETRANSMITTED)
 		r->retransmitted_bytes -= seg_len(seg);
 	seg->marks &= (u8_t) ~(SEG_LOST | SEG_RETRANSMITTED);
@@ -82,10 +127,8 @@ static void forget_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
 		r->judged = NULL;
 		r->sacked_judged = 0;
 	}
-	if (seg == r->resent)
-		r->resent = NULL;
-	if (seg == r->sack_seen)
-		r->sack_seen = NULL;
+	if (seg == r->sack_index.last)
+		sack_index_reset(&r->sack_index);
 }
 
 void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
@@ -117,6 +160,10 @@ void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 
 /* ---- SACK ---- */
 
+struct sack_range {
+	uint32_t left, right;
+};
+
 static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct news_of *of)
 {
 	struct tcp_recovery *r = &conn->recovery;
@@ -133,36 +180,52 @@ static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const st
 	r->news.delivered += seg_len(seg);
 }
 
+/* The segments of which a part lies from `from` on and before `to`, of a block from left to right. */
+static void mark_part(struct vma_tcp_conn *conn, uint32_t from, uint32_t to, const struct sack_range *whole,
+                      const struct news_of *of)
+{
+	struct sack_walk walk = sack_walk_from(conn, from);
+
+	for (; walk.seg && TCP_SEQ_LT(seg_seq(walk.seg), to); sack_walk_next(conn, &walk)) {
+		struct tcp_seg *seg = walk.seg;
+
+		/* Whole segments only: a receiver that keeps a part of one gets it again. */
+		if (seg->marks & SEG_SACKED || TCP_SEQ_LT(seg_seq(seg), whole->left) ||
+		    TCP_SEQ_GT(seg_end(seg), whole->right))
+			continue;
+		mark_sacked(conn, seg, of);
+		sack_walk_marked(conn, &walk);
+	}
+}
+
 /*
- * From where a block has to be searched: what a block of the last ACK has covered from its left on is marked already.
- * Returns right if there is nothing new in it.
+ * What the blocks of the last ACK cover is marked already: only the parts between them are searched. `to`: the end of
+ * the part that begins at `at`. Returns whether that part is one of those blocks.
  */
-static uint32_t first_unknown(const struct tcp_recovery *r, uint32_t left, uint32_t right)
+static bool is_known(const struct tcp_recovery *r, uint32_t at, uint32_t *to)
 {
 	for (unsigned i = 0; i < r->blocks; i++) {
-		if (TCP_SEQ_LEQ(r->block[i].left, left) && TCP_SEQ_GT(r->block[i].right, left))
-			return TCP_SEQ_LT(r->block[i].right, right) ? r->block[i].right : right;
+		uint32_t left = r->block[i].left, right = r->block[i].right;
+
+		if (TCP_SEQ_LEQ(left, at) && TCP_SEQ_GT(right, at)) {
+			*to = TCP_SEQ_LT(right, *to) ? right : *to;
+			return true;
+		}
+		if (TCP_SEQ_GT(left, at) && TCP_SEQ_LT(left, *to))
+			*to = left;
 	}
-	return left;
+	return false;
 }
 
 static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right, const struct news_of *of)
 {
-	struct tcp_recovery *r = &conn->recovery;
-	uint32_t from = first_unknown(r, left, right);
-	struct tcp_seg *seg = conn->pcb->unacked;
+	const struct sack_range whole = {left, right};
+	uint32_t at = left, to;
 
-	if (from == right)
-		return;
-	if (r->sack_seen && TCP_SEQ_LEQ(seg_seq(r->sack_seen), from))
-		seg = r->sack_seen;
-	for (; seg && TCP_SEQ_LT(seg_seq(seg), right); seg = seg->next) {
-		/* Whole segments only: a receiver that keeps a part of one gets it again. */
-		if (TCP_SEQ_LT(seg_seq(seg), left) || TCP_SEQ_GT(seg_end(seg), right))
-			continue;
-		if (!(seg->marks & SEG_SACKED))
-			mark_sacked(conn, seg, of);
-		r->sack_seen = seg;
+	for (; at != right; at = to) {
+		to = right;
+		if (!is_known(&conn->recovery, at, &to))
+			mark_part(conn, at, to, &whole, of);
 	}
 }
 
@@ -215,6 +278,8 @@ void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 
 	if (ack->blocks > 0 && is_dsack(ack))
 		note_dsack(conn, ack);
+	if (ack->blocks > 0)
+		sack_index_extend(conn, TCP_SEQ_GT(ack->ackno, conn->pcb->lastack) ? ack->ackno : conn->pcb->lastack);
 	for (unsigned i = 0; i < ack->blocks; i++) {
 		if (is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
 			mark_block(conn, ack->block[i].left, ack->block[i].right, &of);
@@ -241,8 +306,7 @@ void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	r->lost_bytes += seg_len(seg);
 	r->news.lost_new = true;
 	r->news.lost += seg_len(seg);
-	if (r->resent && TCP_SEQ_LEQ(seg_seq(seg), seg_seq(r->resent)))
-		r->resent = NULL;
+	list_wait(r, seg);
 }
 
 /* RFC 8985 6.2, step 4: how much later than others something may come. */
@@ -291,26 +355,13 @@ static void judge_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
 	}
 }
 
-/* Retransmissions are lost by time only. They are looked at when something has arrived that may be newer than the
- * oldest. */
+/* Retransmissions are lost by time only: the first that is not ends it, since all others were sent later. */
 static void judge_retransmissions(struct vma_tcp_conn *conn, uint64_t window_ns)
 {
-	struct tcp_recovery *r = &conn->recovery;
-	uint64_t oldest_ns = UINT64_MAX;
-	uint32_t left = r->retransmitted_bytes;
+	struct tcp_seg *seg;
 
-	if (left == 0 || r->rack_sent_ns < r->oldest_resent_ns)
-		return;
-	for (struct tcp_seg *seg = conn->pcb->unacked; seg && left; seg = seg->next) {
-		if (!(seg->marks & SEG_RETRANSMITTED))
-			continue;
-		left -= seg_len(seg);
-		if (is_overdue(conn, seg, window_ns))
-			scoreboard_lose(conn, seg);
-		else if (seg->sent_ns < oldest_ns)
-			oldest_ns = seg->sent_ns;
-	}
-	r->oldest_resent_ns = oldest_ns;
+	while ((seg = conn->recovery.resent.first) != NULL && is_overdue(conn, seg, window_ns))
+		scoreboard_lose(conn, seg);
 }
 
 void scoreboard_judge(struct vma_tcp_conn *conn)
@@ -328,28 +379,31 @@ void scoreboard_judge(struct vma_tcp_conn *conn)
 
 struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn)
 {
-	struct tcp_recovery *r = &conn->recovery;
-
-	if (scoreboard_waiting(conn) == 0)
-		return NULL;
-	for (struct tcp_seg *seg = r->resent ? r->resent->next : conn->pcb->unacked; seg; seg = seg->next) {
-		if ((seg->marks & (SEG_LOST | SEG_RETRANSMITTED)) == SEG_LOST)
-			return seg;
-		r->resent = seg;
-	}
-	return NULL;
+	return conn->recovery.waiting.first;
 }
 
 void scoreboard_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	if (r->retransmitted_bytes == 0)
-		r->oldest_resent_ns = conn->tcp->now_ns;
-	if ((seg->marks & (SEG_LOST | SEG_RETRANSMITTED)) == SEG_LOST) {
-		seg->marks |= SEG_RETRANSMITTED;
+	if (!(seg->marks & SEG_LOST))
+		return;
+	list_remove(list_of(r, seg), seg);
+	if (r->lost_last == seg)
+		r->lost_last = NULL;
+	if (!(seg->marks & SEG_RETRANSMITTED))
 		r->retransmitted_bytes += seg_len(seg);
-	}
+	seg->marks |= SEG_RETRANSMITTED;
+	list_insert(&r->resent, r->resent.last, seg);
+}
+
+void scoreboard_cut(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg *half)
+{
+	struct tcp_recovery *r = &conn->recovery;
+
+	if (half->marks & SEG_LOST)
+		list_insert(list_of(r, seg), seg, half);
+	sack_index_reset(&r->sack_index);
 }
 
 /* ---- all of them ---- */
@@ -371,11 +425,9 @@ void scoreboard_count(struct vma_tcp_conn *conn)
 			continue;
 		}
 		r->lost_bytes += seg_len(seg);
-		if (seg->marks & SEG_RETRANSMITTED) {
+		if (seg->marks & SEG_RETRANSMITTED)
 			r->retransmitted_bytes += seg_len(seg);
-			if (seg->sent_ns < r->oldest_resent_ns)
-				r->oldest_resent_ns = seg->sent_ns;
-		}
+		list_insert(list_of(r, seg), list_of(r, seg)->last, seg);
 	}
 }
 
@@ -405,8 +457,9 @@ void scoreboard_forget(struct vma_tcp_conn *conn)
 
 	r->sacked_bytes = r->lost_bytes = r->retransmitted_bytes = 0;
 	r->sacked_segments = r->sacked_judged = 0;
-	r->judged = r->resent = r->sack_seen = NULL;
+	r->judged = r->lost_last = NULL;
+	r->waiting = r->resent = (struct tcp_seg_list){NULL, NULL};
+	sack_index_reset(&r->sack_index);
 	r->blocks = 0;
-	r->oldest_resent_ns = UINT64_MAX;
 	r->reorder_due_ns = UINT64_MAX;
 }

@@ -13,8 +13,13 @@
  *   RFC 8985  one that was sent later has been delivered, and the time that reordering may take has passed. This finds
  *             losses at the end of what was sent, and retransmissions that are lost again. With SACK only.
  *
+ * Segments that are lost are in one of two lists: those that wait to be sent again, and those that have been, the
+ * oldest first. After a recount (a timeout, an undo, other sizes) both are in the order of sequence numbers; a
+ * retransmission that is lost again may then be found a little later.
+ *
  * Cost: an ACK without SACK blocks costs the segments that it acknowledges; one with blocks also the segments newly
- * SACKed and those newly judged. Lists are walked whole after a timeout, an undo, and when a retransmission is lost.
+ * SACKed, those newly judged, and for each block a bisection and a step for each sixteen segments in it that the last
+ * ACK did not name (sack_index.h). The list is walked whole after a timeout and an undo.
  *
  * Threads: the driver. Example: test/test_recovery.c.
  */
@@ -84,6 +89,8 @@ void scoreboard_lose_all(struct vma_tcp_conn *conn); /* but what is SACKed */
 void scoreboard_lose_none(struct vma_tcp_conn *conn);
 struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn); /* that waits; NULL */
 void scoreboard_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg);
+/* seg has become two, which carry the same marks; the sums are what they were. */
+void scoreboard_cut(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg *half);
 void scoreboard_count(struct vma_tcp_conn *conn);  /* all sums from the marks, all searches from the head */
 void scoreboard_forget(struct vma_tcp_conn *conn); /* no segment is there any more */
 

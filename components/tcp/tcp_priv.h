@@ -114,6 +114,20 @@ struct tcp_ack_news {
  * the last segment that it has passed (NULL: none, it begins at the head of pcb->unacked), so that segments added at
  * the end need no care, and one that is freed takes all before it along.
  */
+struct tcp_seg_list {
+	struct tcp_seg *first, *last;
+};
+/* Where a SACK block's segments are: sack_index.h. */
+struct tcp_stretch {
+	uint32_t seq, unsacked;
+	struct tcp_seg *first;
+};
+struct tcp_sack_index {
+	struct tcp_stretch *at;
+	uint32_t begin, end, room; /* those from begin to before end are in use; begin == end: there is no index */
+	uint32_t last_length;      /* segments in the last one */
+	struct tcp_seg *last;      /* as far as the index reaches */
+};
 struct tcp_recovery {
 	enum { TCP_RECOVERY_OPEN, TCP_RECOVERY_DISORDER, TCP_RECOVERY_FAST, TCP_RECOVERY_LOSS } state;
 	bool recover_known;
@@ -127,25 +141,28 @@ struct tcp_recovery {
 	uint32_t backoff;   /* doublings of the timeout, until there is a new sample of the round-trip time (Karn) */
 
 	/* where searches go on: see above */
-	struct tcp_seg *judged;    /* up to here it is decided what is lost */
-	uint32_t sacked_judged;    /* SACKed segments up to there */
-	struct tcp_seg *resent;    /* what is lost up to here has been sent again */
-	struct tcp_seg *sack_seen; /* the segment marked last */
-	unsigned blocks;           /* SACK blocks of the last ACK: what they cover needs no search */
+	struct tcp_seg *judged; /* up to here it is decided what is lost */
+	uint32_t sacked_judged; /* SACKed segments up to there */
+	struct tcp_sack_index sack_index;
+	uint32_t sack_steps; /* segments and stretches that have been looked at for SACK blocks, ever */
+	unsigned blocks;     /* SACK blocks of the last ACK: what they cover needs no search */
 	struct {
 		uint32_t left, right;
 	} block[4];
+
+	/* scoreboard.h: what is lost, in the order in which it is to leave; and has left again, the oldest first */
+	struct tcp_seg_list waiting, resent;
+	struct tcp_seg *lost_last; /* the one that came to `waiting` last; NULL: it is not there any more */
 
 	/* RFC 6937 */
 	uint32_t prr_delivered, prr_out, prr_flight;
 	/* RFC 8985: of the segments delivered, the one that was sent last */
 	uint64_t rack_sent_ns, rack_rtt_ns;
-	uint32_t rack_number;      /* its */
-	uint32_t sends;            /* segments, all that were sent: the last one's number */
-	uint64_t oldest_resent_ns; /* no retransmission in flight is older */
-	uint64_t reorder_due_ns;   /* when the next segment is to be judged by time; UINT64_MAX: none */
-	uint32_t reorder_steps;    /* quarters of the lowest round-trip time */
-	uint32_t reorder_round;    /* seq: no further step before it is acknowledged */
+	uint32_t rack_number;    /* its */
+	uint32_t sends;          /* segments, all that were sent: the last one's number */
+	uint64_t reorder_due_ns; /* when the next segment is to be judged by time; UINT64_MAX: none */
+	uint32_t reorder_steps;  /* quarters of the lowest round-trip time */
+	uint32_t reorder_round;  /* seq: no further step before it is acknowledged */
 	bool reordering_seen;
 	bool rescued; /* RFC 6675 NextSeg (4): once per recovery */
 

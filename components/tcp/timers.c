@@ -20,7 +20,8 @@
 
 #define PROBE_MARGIN_NS TCP_NS_PER_MS   /* the kernel's two jiffies: what the receiver needs to answer */
 #define SYN_SOON_NS (2 * TCP_NS_PER_MS) /* to a peer that has just been reset */
-#define SYN_LINEAR 4                    /* tcp_syn_linear_timeouts */
+#define RENEGED_LEAST_NS (10 * TCP_NS_PER_MS)
+#define SYN_LINEAR 4 /* tcp_syn_linear_timeouts */
 #define SHRUNK_WINDOW_NS (2 * RTT_RTO_MAX_NS)
 
 void timers_init(struct vma_tcp_conn *conn)
@@ -102,6 +103,15 @@ static uint64_t stuck_since_ns(const struct vma_tcp_conn *conn)
 	return in_handshake(conn) ? conn->pcb->unacked->first_sent_ns : conn->recovery.stuck_since_ns;
 }
 
+/*
+ * A receiver that acknowledges up to what it has SACKed, but not that, has thrown it away (RFC 2018 8). As the kernel:
+ * an ACK that was overtaken by this one may say otherwise, but not for long.
+ */
+static uint64_t reneged_ns(const struct vma_tcp_conn *conn)
+{
+	return conn->rtt.srtt_ns / 2 > RENEGED_LEAST_NS ? conn->rtt.srtt_ns / 2 : RENEGED_LEAST_NS;
+}
+
 static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
@@ -111,6 +121,8 @@ static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 		due_ns = r->rto_from_ns + handshake_rto_ns(conn);
 	else
 		due_ns = r->rto_from_ns + rtt_rto_ns(&conn->rtt, r->backoff);
+	if (conn->pcb->unacked->marks & SEG_SACKED)
+		due_ns = timers_earlier(due_ns, r->rto_from_ns + reneged_ns(conn));
 	/* The user's end is kept to the point, once something has been repeated. */
 	if (user_ns && r->timeouts && !is_request(conn))
 		due_ns = timers_earlier(due_ns, stuck_since_ns(conn) + user_ns);

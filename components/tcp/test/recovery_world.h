@@ -16,6 +16,7 @@
 
 #include <vma/test.h>
 
+#include "../sack_index.h"
 #include "../scoreboard.h"
 
 #define MSS 1000u
@@ -219,10 +220,54 @@ static void receive(const struct flying *data)
 
 /* ---- the scoreboard as it should be ---- */
 
+static unsigned check_list(const struct tcp_seg_list *list, uint8_t marks)
+{
+	const struct tcp_seg *before = NULL;
+	unsigned n = 0;
+
+	for (const struct tcp_seg *seg = list->first; seg; seg = seg->lost_next, n++) {
+		assert_int_equal(seg->marks, marks);
+		assert_ptr_equal(seg->lost_prev, before);
+		before = seg;
+	}
+	assert_ptr_equal(list->last, before);
+	return n;
+}
+
+/* Every stretch holds the segments up to the next one, and knows how many of them are not SACKed. */
+static void check_index(void)
+{
+	const struct tcp_sack_index *index = &w.conn.recovery.sack_index;
+	const struct tcp_seg *seg = w.pcb.unacked;
+	uint32_t begin = index->begin;
+
+	/* Those that are acknowledged are dropped with the next SACK. */
+	while (index->end - begin > 1 && TCP_SEQ_LEQ(index->at[begin + 1].seq, w.pcb.lastack))
+		begin++;
+	for (uint32_t i = begin; i != index->end; i++) {
+		bool is_last = i + 1 == index->end;
+		uint32_t unsacked = 0;
+
+		if (i != begin)
+			assert_ptr_equal(seg, index->at[i].first);
+		for (; seg && !(is_last ? false : seg == index->at[i + 1].first); seg = seg->next) {
+			unsacked += !(seg->marks & SEG_SACKED);
+			if (is_last && seg == index->last)
+				break;
+		}
+		assert_non_null(seg);
+		if (i == begin)
+			assert_true(index->at[i].unsacked >= unsacked);
+		else
+			assert_int_equal(index->at[i].unsacked, unsacked);
+	}
+}
+
 static void check(void)
 {
 	const struct tcp_recovery *r = &w.conn.recovery;
 	uint32_t sacked = 0, segments = 0, lost = 0, again = 0;
+	unsigned waiting = 0, resent = 0;
 	struct tcp_seg *last = NULL;
 
 	for (struct tcp_seg *seg = w.pcb.unacked; seg; seg = seg->next) {
@@ -235,9 +280,14 @@ static void check(void)
 			assert_true(seg->marks & SEG_LOST);
 		lost += seg->marks & SEG_LOST ? seg_len(seg) : 0;
 		again += seg->marks & SEG_RETRANSMITTED ? seg_len(seg) : 0;
+		waiting += (seg->marks & (SEG_LOST | SEG_RETRANSMITTED)) == SEG_LOST;
+		resent += (seg->marks & SEG_RETRANSMITTED) != 0;
 		last = seg;
 	}
 	assert_true(!last || last == w.pcb.unacked_last);
+	assert_int_equal(check_list(&r->waiting, SEG_LOST), waiting);
+	assert_int_equal(check_list(&r->resent, SEG_LOST | SEG_RETRANSMITTED), resent);
+	check_index();
 	assert_int_equal(r->sacked_bytes, sacked);
 	assert_int_equal(r->sacked_segments, segments);
 	assert_int_equal(r->lost_bytes, lost);
@@ -416,6 +466,7 @@ static void world_write(uint64_t bytes)
 
 static void world_end(void)
 {
+	sack_index_free(&w.conn);
 	while (w.pcb.unacked) {
 		struct tcp_seg *seg = w.pcb.unacked;
 
@@ -445,6 +496,7 @@ static void world_begin(int algorithm)
 	wheel_init(&w.tcp.wheel, w.tcp.now_ns);
 	w.conn.tcp = &w.tcp;
 	w.conn.pcb = &w.pcb;
+	w.conn.memory = (struct fifo_memory){.alloc = malloc, .free = free};
 	w.conn.connected = true;
 	w.conn.mss = MSS;
 	w.conn.last_in_ns = w.tcp.now_ns;
@@ -466,7 +518,7 @@ static void world_begin(int algorithm)
 	timers_init(&w.conn);
 }
 
-static bool all_arrived(void)
+static inline bool all_arrived(void)
 {
 	return w.rcv_nxt == ISS + (uint32_t)fifo_produced(&w.conn.tx) && w.pcb.lastack == w.rcv_nxt && !w.pcb.unacked;
 }

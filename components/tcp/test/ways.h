@@ -166,7 +166,9 @@ static inline void look(struct known *k)
 #undef X
 	memset(&k->recovery.news, 0, sizeof(k->recovery.news)); /* of one acknowledgement; and so is a sample */
 	memset(&k->rate.sampled, 0, sizeof(k->rate) - offsetof(struct tcp_rate, sampled));
-	k->recovery.judged = k->recovery.resent = k->recovery.sack_seen = NULL;
+	k->recovery.judged = k->recovery.lost_last = NULL;
+	k->recovery.waiting = k->recovery.resent = (struct tcp_seg_list){NULL, NULL};
+	memset(&k->recovery.sack_index, 0, sizeof(k->recovery.sack_index));
 }
 
 /* The first that differs, and its values as far as they are numbers; NULL: none does. */

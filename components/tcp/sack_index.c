@@ -1,0 +1,143 @@
+/* The index of sack_index.h. */
+#include <string.h>
+
+#include "sack_index.h"
+#include "scoreboard.h"
+
+#define STRETCHES_LEAST 16
+
+/* Room for one more stretch: what has been acknowledged makes it, or memory does. */
+static bool make_room(struct vma_tcp_conn *conn, struct tcp_sack_index *index)
+{
+	uint32_t used = index->end - index->begin, room = index->room > 0 ? 2 * index->room : STRETCHES_LEAST;
+	struct tcp_stretch *grown;
+
+	if (index->end < index->room)
+		return true;
+	if (index->begin > index->room / 2) {
+		memmove(index->at, index->at + index->begin, used * sizeof(*index->at));
+	} else {
+		grown = conn->memory.alloc(room * sizeof(*grown));
+		if (grown == NULL)
+			return false;
+		if (index->at != NULL) {
+			memcpy(grown, index->at + index->begin, used * sizeof(*grown));
+			conn->memory.free(index->at);
+		}
+		index->at = grown;
+		index->room = room;
+	}
+	index->begin = 0;
+	index->end = used;
+	return true;
+}
+
+void sack_index_free(struct vma_tcp_conn *conn)
+{
+	struct tcp_sack_index *index = &conn->recovery.sack_index;
+
+	if (index->at != NULL)
+		conn->memory.free(index->at);
+	*index = (struct tcp_sack_index){.at = NULL};
+}
+
+/* What ends before una begins the next stretch's. */
+static void drop_acknowledged(struct tcp_sack_index *index, uint32_t una)
+{
+	while (index->end - index->begin > 1 && TCP_SEQ_LEQ(index->at[index->begin + 1].seq, una))
+		index->begin++;
+}
+
+static bool append(struct vma_tcp_conn *conn, struct tcp_sack_index *index, struct tcp_seg *seg)
+{
+	if (index->begin == index->end || index->last_length >= SACK_STRETCH) {
+		if (make_room(conn, index)) {
+			index->at[index->end++] = (struct tcp_stretch){.seq = seg_seq(seg), .first = seg};
+			index->last_length = 0;
+		} else if (index->begin == index->end) {
+			return false;
+		}
+	}
+	index->at[index->end - 1].unsacked += !(seg->marks & SEG_SACKED);
+	index->last_length++;
+	index->last = seg;
+	return true;
+}
+
+void sack_index_extend(struct vma_tcp_conn *conn, uint32_t una)
+{
+	struct tcp_sack_index *index = &conn->recovery.sack_index;
+	struct tcp_seg *seg = index->last != NULL ? index->last->next : conn->pcb->unacked;
+
+	drop_acknowledged(index, una);
+	for (; seg != NULL; seg = seg->next)
+		if (TCP_SEQ_GT(seg_end(seg), una) && !append(conn, index, seg))
+			return;
+}
+
+/* The last stretch that begins at seq or before; the first one, if there is none. */
+static uint32_t stretch_of(const struct tcp_sack_index *index, uint32_t seq)
+{
+	uint32_t low = index->begin, high = index->end;
+
+	while (high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (TCP_SEQ_LEQ(index->at[middle].seq, seq))
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* If a stretch begins here, it is the one that the walk is in; and past it, if nothing in it is left to be marked. */
+static void enter_stretch(struct vma_tcp_conn *conn, struct sack_walk *walk)
+{
+	struct tcp_recovery *r = &conn->recovery;
+	const struct tcp_sack_index *index = &r->sack_index;
+
+	while (walk->stretch + 1 < index->end && walk->seg == index->at[walk->stretch + 1].first) {
+		walk->stretch++;
+		r->sack_steps++;
+		if (index->at[walk->stretch].unsacked != 0)
+			return;
+		walk->seg = walk->stretch + 1 < index->end ? index->at[walk->stretch + 1].first : NULL;
+	}
+}
+
+void sack_walk_next(struct vma_tcp_conn *conn, struct sack_walk *walk)
+{
+	conn->recovery.sack_steps++;
+	walk->seg = walk->seg->next;
+	enter_stretch(conn, walk);
+}
+
+struct sack_walk sack_walk_from(struct vma_tcp_conn *conn, uint32_t seq)
+{
+	const struct tcp_sack_index *index = &conn->recovery.sack_index;
+	struct sack_walk walk = {.seg = conn->pcb->unacked};
+	const struct tcp_stretch *stretch;
+
+	if (index->begin != index->end) {
+		walk.stretch = stretch_of(index, seq);
+		stretch = &index->at[walk.stretch];
+		/* The first one may have lost its beginning. All others begin beyond what is acknowledged. */
+		if (walk.stretch != index->begin)
+			walk.seg = stretch->first;
+		if (stretch->unsacked == 0)
+			walk.seg = walk.stretch + 1 < index->end ? index->at[walk.stretch + 1].first : NULL;
+		enter_stretch(conn, &walk);
+	}
+	while (walk.seg != NULL && TCP_SEQ_LEQ(seg_end(walk.seg), seq))
+		sack_walk_next(conn, &walk);
+	return walk;
+}
+
+void sack_walk_marked(struct vma_tcp_conn *conn, const struct sack_walk *walk)
+{
+	struct tcp_sack_index *index = &conn->recovery.sack_index;
+
+	if (index->begin != index->end)
+		index->at[walk->stretch].unsacked--;
+}

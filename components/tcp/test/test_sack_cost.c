@@ -1,0 +1,196 @@
+/*
+ * What SACK blocks cost a sender with a large window of small segments, whatever a peer writes into them: counted in
+ * segments and stretches that are looked at, not timed.
+ */
+#include "recovery_world.h"
+
+/* A megabyte in segments of 48 bytes (the world's are longer: what counts is how many). */
+enum { OUT = 21845, STRETCHES = OUT / SACK_STRETCH + 1 };
+
+static void begin_large(void)
+{
+	world_begin(VMA_TCP_CC_LWIP);
+	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
+	w.mute = true;
+	w.conn.cc.cwnd = OUT * MSS;
+	w.pcb.snd_wnd = w.window = OUT * MSS;
+	world_write(OUT * MSS);
+	world_run(100 * SECOND + 1);
+	assert_int_equal(w.outs, OUT);
+	w.frames = 0; /* nothing leaves: what is acknowledged is what is counted */
+}
+
+static struct tcp_ack blocks_of(const uint32_t (*blocks)[2], unsigned n)
+{
+	struct tcp_ack ack = {.ackno = w.pcb.lastack, .window = w.window, .blocks = n};
+
+	for (unsigned i = 0; i < n; i++) {
+		ack.block[i].left = ISS + blocks[i][0] * MSS;
+		ack.block[i].right = ISS + blocks[i][1] * MSS;
+	}
+	return ack;
+}
+
+/* Steps that it took. */
+static uint32_t take_blocks(const uint32_t (*blocks)[2], unsigned n)
+{
+	const struct tcp_ack ack = blocks_of(blocks, n);
+	uint32_t before = w.conn.recovery.sack_steps;
+
+	take_ack(&ack);
+	return w.conn.recovery.sack_steps - before;
+}
+
+/* Single segments, from the end to the front, four in each ACK, each in another quarter of what is out. */
+static void test_blocks_that_come_from_the_end_on_cost_no_walk(void **state)
+{
+	uint32_t first = 0;
+
+	(void)state;
+	begin_large();
+	for (uint32_t i = 0; i < OUT / 8; i++) {
+		uint32_t blocks[4][2], steps;
+
+		for (uint32_t k = 0; k < 4; k++) {
+			blocks[k][0] = OUT / 4 * (k + 1) - 2 * i - 1;
+			blocks[k][1] = blocks[k][0] + 1;
+		}
+		steps = take_blocks(blocks, 4);
+		first = i == 0 ? steps : first;
+		assert_true(steps <= 4 * 2 * SACK_STRETCH);
+	}
+	assert_true(first <= 4 * 2 * SACK_STRETCH);
+	check();
+	assert_int_equal(w.conn.recovery.sacked_segments, OUT / 8 * 4);
+}
+
+/* All that is out but the head, said again and again, between blocks that let the last ACK's be forgotten. */
+static void test_large_blocks_that_are_known_cost_a_step_for_each_stretch(void **state)
+{
+	static const uint32_t all[][2] = {{1, OUT}}, ends[][2] = {{1, 2}, {OUT - 1, OUT}};
+
+	(void)state;
+	begin_large();
+	take_blocks(all, 1);
+	assert_int_equal(w.conn.recovery.sacked_segments, OUT - 1);
+	for (unsigned i = 0; i < 100; i++) {
+		assert_true(take_blocks(ends, 2) <= 4 * SACK_STRETCH);
+		assert_true(take_blocks(all, 1) <= STRETCHES + 2 * SACK_STRETCH);
+	}
+	check();
+}
+
+/* Edges inside segments mark none, and make no stretch one to be looked at more than once in an ACK. */
+static void test_blocks_of_parts_of_segments_cost_no_walk(void **state)
+{
+	(void)state;
+	begin_large();
+	for (uint32_t i = 0; i < 200; i++) {
+		struct tcp_ack ack = {.ackno = ISS, .window = w.window, .blocks = 4};
+		uint32_t before = w.conn.recovery.sack_steps;
+
+		for (uint32_t k = 0; k < 4; k++) {
+			ack.block[k].left = ISS + (OUT - 1 - 100 * i - 7 * k) * MSS + 1;
+			ack.block[k].right = ack.block[k].left + MSS - 2;
+		}
+		take_ack(&ack);
+		assert_true(w.conn.recovery.sack_steps - before <= 4 * 2 * SACK_STRETCH);
+	}
+	check();
+	assert_int_equal(w.conn.recovery.sacked_segments, 0);
+}
+
+/* What is lost is in lists of its own: the next one to leave is at hand, and so is the oldest that has left. */
+static void test_lost_segments_are_at_hand(void **state)
+{
+	static const uint32_t all_but_each_other[][2] = {{OUT / 2, OUT}};
+	struct tcp_recovery *r = &w.conn.recovery;
+	struct tcp_seg *seg;
+	uint32_t n = 0;
+
+	(void)state;
+	begin_large();
+	take_blocks(all_but_each_other, 1);
+	check();
+	assert_true(scoreboard_waiting(&w.conn) == OUT / 2 * MSS);
+	for (uint32_t before = w.pcb.lastack - 1; (seg = scoreboard_next_lost(&w.conn)) != NULL; n++) {
+		assert_true(TCP_SEQ_GT(seg_seq(seg), before));
+		before = seg_seq(seg);
+		seg->sent_ns = w.tcp.now_ns;
+		seg->send_number = ++r->sends;
+		scoreboard_resent(&w.conn, seg);
+	}
+	assert_int_equal(n, OUT / 2);
+	check();
+	/* The tenth is delivered, a round trip later: those that left before it are lost again, and go first. */
+	w.tcp.now_ns += SECOND;
+	assert_ptr_equal(r->resent.first, w.pcb.unacked);
+	take_blocks((const uint32_t[][2]){{10, 11}, {OUT / 2, OUT}}, 2);
+	check();
+	assert_int_equal(scoreboard_waiting(&w.conn), 10 * MSS);
+	assert_ptr_equal(scoreboard_next_lost(&w.conn), w.pcb.unacked);
+	assert_int_equal(seg_seq(r->resent.first), ISS + 11 * MSS);
+}
+
+static void *no_memory(size_t size)
+{
+	(void)size;
+	return NULL;
+}
+
+static void test_without_memory_for_the_index_blocks_count_all_the_same(void **state)
+{
+	(void)state;
+	begin_large();
+	w.conn.memory.alloc = no_memory;
+	take_blocks((const uint32_t[][2]){{OUT - 10, OUT - 5}, {5, 10}}, 2);
+	check();
+	assert_int_equal(w.conn.recovery.sacked_segments, 10);
+}
+
+/* Blocks of every kind, and the head moves: the index is what the list is. */
+static void test_index_follows_the_list(void **state)
+{
+	(void)state;
+	begin_large();
+	for (unsigned i = 0; i < 2000; i++) {
+		uint32_t head = (w.pcb.lastack - ISS) / MSS, blocks[3][2];
+		struct tcp_ack ack;
+
+		for (unsigned k = 0; k < 3; k++) {
+			blocks[k][0] = head + 1 + draw() % (OUT - head - 1);
+			blocks[k][1] = blocks[k][0] + 1 + draw() % (k == 0 ? 3 : 300);
+			if (blocks[k][1] > OUT)
+				blocks[k][1] = OUT;
+		}
+		ack = blocks_of((const uint32_t(*)[2])blocks, 3);
+		if (draw() % 3 == 0)
+			ack.ackno += draw() % 20 * MSS;
+		if (TCP_SEQ_GT(ack.ackno, ISS + (OUT - 100) * MSS))
+			break;
+		take_ack(&ack);
+		if (i % 16 == 0)
+			check();
+		if (i % 500 == 250)
+			recovery_rescan(&w.conn);
+	}
+	check();
+}
+
+static int end(void **state)
+{
+	(void)state;
+	world_end();
+	return 0;
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_blocks_that_come_from_the_end_on_cost_no_walk, end),
+        cmocka_unit_test_teardown(test_large_blocks_that_are_known_cost_a_step_for_each_stretch, end),
+        cmocka_unit_test_teardown(test_blocks_of_parts_of_segments_cost_no_walk, end),
+        cmocka_unit_test_teardown(test_lost_segments_are_at_hand, end),
+        cmocka_unit_test_teardown(test_without_memory_for_the_index_blocks_count_all_the_same, end),
+        cmocka_unit_test_teardown(test_index_follows_the_list, end),
+};
+
+VMA_TEST_MAIN(tests)
