@@ -10,6 +10,9 @@
 #include "compose.h"
 #include "recovery.h"
 
+#define MSS_OF_A_FULL_SHARE 512
+#define SHARE_LEAST 4
+
 #define QUEUE_MARGIN 16 /* pbufs that a segment may need, below lwIP's limit of them */
 
 /* ---- what is in lwIP's hands ---- */
@@ -254,9 +257,20 @@ static inline uint32_t alone(struct vma_tcp_conn *conn)
 	return (uint32_t)waits;
 }
 
+/*
+ * Segments that may leave in a row while other connections wait. A frame costs the same whatever is in it: a peer with
+ * a small MSS would have its share of the frames, and the others next to none of the bytes.
+ */
+static inline uint32_t share_of(const struct vma_tcp_conn *conn)
+{
+	uint32_t share = TCP_FRAMES * conn->mss / MSS_OF_A_FULL_SHARE;
+
+	return share < SHARE_LEAST ? SHARE_LEAST : share;
+}
+
 static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 {
-	uint32_t most = segment_max(conn);
+	uint32_t most = segment_max(conn), share = share_of(conn);
 	uint64_t produced;
 
 	while ((produced = fifo_produced(&conn->tx)) != conn->fed) {
@@ -267,7 +281,7 @@ static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 			break;
 		if (!may_leave(conn, n) || !feed_segment(conn, n, produced))
 			break;
-		if (__builtin_expect(conn->tcp->answers_wait, 0)) {
+		if (__builtin_expect(conn->tcp->answers_wait || (--share == 0 && conn->tcp->ready != NULL), 0)) {
 			tcp_ready(conn);
 			break;
 		}

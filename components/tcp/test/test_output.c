@@ -170,6 +170,30 @@ static void test_what_comes_while_another_sends_much_is_told_in_between(void **s
 	app_free(reader);
 }
 
+/* A turn of both: who has a small MSS does not fill the wire with it before the other one's only segment. */
+static void test_small_segments_of_one_do_not_keep_another_waiting(void **state)
+{
+	struct app *small = raw_connect_wide(), *other = raw_connect_too();
+	unsigned n = 0;
+
+	(void)state;
+	raw_forget();
+	small->conn->mss = 48;
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(send_bytes(small, 4800), 4800);
+	assert_int_equal(send_bytes(other, 100), 100);
+	vma_ring_release(side[0].ring);
+	settle();
+	while (raw_next()->len != 100)
+		n++;
+	assert_in_range(n, 1, 8);
+	while (raw_unseen() > 0)
+		n += raw_next()->len == 48;
+	assert_int_equal(n, 100);
+	app_free(small);
+	app_free(other);
+}
+
 static void test_what_is_acknowledged_counts_as_what_will_come(void **state)
 {
 	struct app *app = raw_connect();
@@ -644,6 +668,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_what_was_told_of_the_route_is_in_force_for_whoever_asks_next),
         RAW_CASE(test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent),
         RAW_CASE(test_what_comes_while_another_sends_much_is_told_in_between),
+        RAW_CASE(test_small_segments_of_one_do_not_keep_another_waiting),
         RAW_CASE(test_what_is_acknowledged_counts_as_what_will_come),
         RAW_CASE(test_window_of_the_peer_is_kept),
         RAW_CASE(test_window_too_small_for_a_segment_is_used_in_the_end),
