@@ -78,7 +78,7 @@ struct tcp_stamps { /* as nearly everybody sends them: alone, behind two NOPs */
 struct packet {
 	const struct iphdr *ip;
 	const void *l4, *end;
-	__u32 l4_bytes; /* as the IP header says */
+	__u32 l4_bytes; /* as the IP header says; 0: it says less than its own length */
 	int is_tcp;
 };
 
@@ -653,7 +653,7 @@ int vma_steer(struct xdp_md *ctx)
 	struct xdp_flow_key key = {0};
 	struct packet packet;
 	__be16 proto;
-	__u32 ip_bytes;
+	__u32 ip_bytes, total_bytes;
 
 	/* A socket of another queue's number would make the redirect drop the packet instead of passing it. */
 	if (ctx->rx_queue_index >= queues || (void *)(ip + 1) > end)
@@ -675,6 +675,7 @@ int vma_steer(struct xdp_md *ctx)
 	if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP)
 		return XDP_PASS;
 	ip_bytes = ip->ihl * 4;
+	total_bytes = bpf_ntohs(ip->tot_len);
 	if (ip_bytes < sizeof(*ip))
 		return XDP_PASS;
 	ports = (const void *)ip + ip_bytes;
@@ -688,7 +689,7 @@ int vma_steer(struct xdp_md *ctx)
 	packet.ip = ip;
 	packet.l4 = ports;
 	packet.end = end;
-	packet.l4_bytes = bpf_ntohs(ip->tot_len) - ip_bytes;
+	packet.l4_bytes = total_bytes > ip_bytes ? total_bytes - ip_bytes : 0;
 	packet.is_tcp = ip->protocol == IPPROTO_TCP;
 	if (!is_plain(eth, ip)) {
 		const enum whose whose = whose_is(ctx, (const void *)ip - data);

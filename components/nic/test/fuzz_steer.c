@@ -1,0 +1,414 @@
+/*
+ * fuzz_steer - the XDP program itself, run by the kernel (BPF_PROG_TEST_RUN) over packets and maps of the fuzzer's,
+ * beside a model of it (steer_model.h): what becomes of each packet, and what the owner is told of it, must be the
+ * same.
+ *
+ * Everything is drawn from a few addresses and ports, so that flows are met; the kernel has a listener and a connection
+ * among them. Which slots have a socket is drawn, too: a packet that went to another slot than the model's shows by
+ * that.
+ *
+ * Needs root: CAP_SYS_ADMIN for a network namespace of its own, CAP_NET_ADMIN, CAP_BPF. Without, exit status 77.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <linux/if_xdp.h>
+
+#include "steer_model.h"
+#include <xdp_steer.skel.h>
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { SLOTS = 8, PACKETS = 8, PACKET_MAX = 200, STALE_NS = 300000000 };
+#define OUR_MAC "\x02\x00\x00\x00\x00\x02"
+#define LISTENED 5001
+
+static struct xdp_steer *skel;
+static struct xdp_claim_bucket *claims;
+static struct xdp_group *groups;
+static struct xdp_recents *recents;
+static struct ring_buffer *told;
+static int xsk[SLOTS];
+static struct steer_model model;
+static unsigned tells_seen;
+
+#define MUST(condition)                                                                                                \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "broken: %s (errno %d)\n", #condition, errno);                                 \
+			abort();                                                                                       \
+		}                                                                                                      \
+	} while (0)
+
+/* ---- the world, once ---- */
+
+static uint32_t local_of(uint8_t which)
+{
+	return htonl(which % 3 == 2 ? 0xefff0001 : 0x0a090002 + which % 3); /* 10.9.0.2, 10.9.0.3, 239.255.0.1 */
+}
+
+static uint32_t peer_of(uint8_t which)
+{
+	return htonl(which & 1 ? 0x0a090004 : 0x0a090001);
+}
+
+static uint16_t local_port_of(uint8_t which)
+{
+	static const uint16_t ports[] = {5000, LISTENED, 5100, 5000 + XDP_CLAIM_BUCKETS};
+
+	return htons(ports[which & 3]);
+}
+
+static uint16_t peer_port_of(uint8_t which)
+{
+	return htons((uint16_t)(4000 + (which & 1)));
+}
+
+static enum model_socket kernels(const struct xdp_flow_key *key)
+{
+	if (key->local != local_of(0) || key->local_port != htons(LISTENED))
+		return MODEL_NO_SOCKET;
+	return key->peer == peer_of(0) && key->peer_port == peer_port_of(0) ? MODEL_CONNECTION : MODEL_LISTENER;
+}
+
+static void cannot(const char *what)
+{
+	fprintf(stderr,
+	        "# SKIP fuzz_steer cannot run: %s: %s. It needs CAP_SYS_ADMIN (a network namespace of its own), "
+	        "CAP_NET_ADMIN and CAP_BPF.\n",
+	        what, strerror(errno));
+	exit(77);
+}
+
+static struct sockaddr_in name_of(uint32_t address, uint16_t port)
+{
+	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = address};
+}
+
+static void add_address(int fd, const char *name, uint32_t address)
+{
+	struct ifreq request = {0};
+	const struct sockaddr_in in = name_of(address, 0);
+
+	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
+	memcpy(&request.ifr_addr, &in, sizeof(in));
+	MUST(ioctl(fd, SIOCSIFADDR, &request) == 0);
+	request.ifr_flags = IFF_UP;
+	MUST(ioctl(fd, SIOCSIFFLAGS, &request) == 0);
+}
+
+/* The kernel's listener, and a connection that it has accepted. */
+static void make_sockets(void)
+{
+	struct sockaddr_in server = name_of(local_of(0), htons(LISTENED)),
+	                   client = name_of(peer_of(0), peer_port_of(0));
+	int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	add_address(fd, "lo", htonl(INADDR_LOOPBACK));
+	add_address(fd, "lo:1", local_of(0));
+	add_address(fd, "lo:2", peer_of(0));
+	MUST(bind(listener, (struct sockaddr *)&server, sizeof(server)) == 0 && listen(listener, 8) == 0);
+	MUST(bind(fd, (struct sockaddr *)&client, sizeof(client)) == 0);
+	MUST(connect(fd, (struct sockaddr *)&server, sizeof(server)) == 0);
+	MUST(accept(listener, NULL, NULL) >= 0);
+}
+
+static int take_told(void *context, void *data, size_t size)
+{
+	(void)context;
+	MUST(size >= sizeof(struct xdp_heir_segment) && tells_seen < model.tells);
+	MUST(memcmp(data, &model.told[tells_seen++ % MODEL_TOLD], sizeof(struct xdp_heir_segment)) == 0);
+	return 0;
+}
+
+static void *map_of(const struct bpf_map *map, size_t bytes)
+{
+	void *array = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
+
+	MUST(array != MAP_FAILED);
+	return array;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	(void)argc, (void)argv;
+	if (unshare(CLONE_NEWNET) != 0)
+		cannot("unshare");
+	skel = xdp_steer__open();
+	MUST(skel != NULL);
+	skel->rodata->queues = 1;
+	MUST(bpf_map__set_max_entries(skel->maps.sockets, XDP_FLOW_SLOTS) == 0);
+	if (xdp_steer__load(skel) != 0)
+		cannot("bpf");
+	make_sockets();
+	for (uint32_t i = 0; i < SLOTS; i++) {
+		xsk[i] = socket(AF_XDP, SOCK_RAW, 0);
+		if (xsk[i] < 0)
+			cannot("a socket of AF_XDP");
+	}
+	claims = map_of(skel->maps.claims, XDP_CLAIM_BUCKETS * sizeof(*claims));
+	groups = map_of(skel->maps.groups, XDP_GROUPS * sizeof(*groups));
+	recents = map_of(skel->maps.recents, XDP_RECENT_LINES * sizeof(*recents));
+	told = ring_buffer__new(bpf_map__fd(skel->maps.segments), take_told, NULL, NULL);
+	MUST(told != NULL);
+	return 0;
+}
+
+/* ---- an input ---- */
+
+struct input {
+	const uint8_t *at, *end;
+};
+
+static uint8_t take8(struct input *in)
+{
+	return in->at < in->end ? *in->at++ : 0;
+}
+
+static uint32_t take32(struct input *in)
+{
+	uint32_t value = take8(in);
+
+	for (int i = 0; i < 3; i++)
+		value = value << 8 | take8(in);
+	return value;
+}
+
+/* ---- maps and model, filled with the same ---- */
+
+static void forget_all(void)
+{
+	for (unsigned i = 0; i < model.flows; i++)
+		bpf_map_delete_elem(bpf_map__fd(skel->maps.flows), &model.flow[i].key);
+	for (unsigned i = 0; i < model.fragments; i++)
+		bpf_map_delete_elem(bpf_map__fd(skel->maps.fragments), &model.fragment[i].key);
+	for (unsigned i = 0; i < model.claims; i++)
+		memset(&claims[xdp_claim_bucket_of((uint32_t)(model.claim[i].name >> 32),
+		                                   (uint16_t)(model.claim[i].name >> 16))],
+		       0, sizeof(*claims));
+	for (unsigned i = 0; i < model.notes; i++)
+		memset(&recents[xdp_recent_line(xdp_group_hash(&model.noted[i].key))], 0, sizeof(*recents));
+	memset(&model, 0, sizeof(model));
+	tells_seen = 0;
+	skel->bss->front.version = 0;
+	memset(&skel->bss->counts, 0, sizeof(skel->bss->counts));
+}
+
+static void add_flow(struct input *in)
+{
+	static uint32_t heirs;
+	enum { UDP_EXACT, UDP_WILD, TCP_EXACT, TCP_WILD, TCP_BLOCK, EXACT_HEIR, WILD_HEIR } kind = take8(in) % 7;
+	uint8_t where = take8(in), slot = take8(in) % SLOTS, how = take8(in);
+	struct model_flow *flow = &model.flow[model.flows];
+
+	flow->key = (struct xdp_flow_key){.local = local_of(where & 3),
+	                                  .local_port = local_port_of(where >> 2),
+	                                  .vlan = where & 16 ? 5 : 0,
+	                                  .proto = kind <= UDP_WILD ? IPPROTO_UDP : IPPROTO_TCP};
+	flow->value = (struct xdp_flow_value){.slot = slot};
+	if (kind == UDP_EXACT || kind == TCP_EXACT || kind == EXACT_HEIR) {
+		flow->key.peer = peer_of(where >> 5);
+		flow->key.peer_port = peer_port_of(where >> 6);
+		skel->bss->counts.exact[kind != UDP_EXACT]++;
+	} else if (kind == TCP_BLOCK) {
+		flow->key.proto = XDP_FLOW_TCP_PORTS;
+		flow->key.local_port &= htons((uint16_t) ~(XDP_FLOW_PORTS - 1));
+		skel->bss->counts.blocks++;
+	} else {
+		skel->bss->counts.wild[kind != UDP_WILD]++;
+	}
+	if (kind == EXACT_HEIR || kind == WILD_HEIR)
+		flow->value = (struct xdp_flow_value){.slot = ++heirs, .flags = XDP_FLOW_HEIR};
+	if (kind == TCP_WILD)
+		flow->value.flags = (how & 1 ? XDP_FLOW_LISTENER : 0) | (how & 2 ? XDP_FLOW_FADING : 0) |
+		                    (how & 4 ? XDP_FLOW_GROUP : 0);
+	if (bpf_map_update_elem(bpf_map__fd(skel->maps.flows), &flow->key, &flow->value, BPF_NOEXIST) != 0)
+		return; /* twice the same: a count that is too high does no harm */
+	model.flows++;
+	if (kind == UDP_WILD && model.front == NULL && how & 8) {
+		model.front = flow;
+		skel->bss->front.local = flow->key.local;
+		skel->bss->front.local_port = flow->key.local_port;
+		skel->bss->front.vlan = flow->key.vlan;
+		skel->bss->front.slot = slot;
+		skel->bss->front.version = 1;
+	}
+}
+
+static void add_claim(struct input *in)
+{
+	uint8_t where = take8(in), who = take8(in);
+	uint32_t local = local_of(where & 3);
+	uint16_t port = local_port_of(where >> 2);
+	struct xdp_claim_bucket *bucket = &claims[xdp_claim_bucket_of(local, port)];
+	uint64_t name = xdp_claim_name(local, port, where & 16 ? 5 : 0);
+	uint64_t peer =
+	        xdp_claim_who(who & 8 ? peer_of(who >> 4) : 0, who & 8 ? peer_port_of(who >> 5) : 0, who % SLOTS);
+
+	for (int i = 0; i < XDP_CLAIM_WAYS; i++) {
+		if (bucket->way[i].name != 0)
+			continue;
+		bucket->way[i] = (struct xdp_claim){.name = name, .who = peer};
+		model.claim[model.claims].name = name;
+		model.claim[model.claims++].who = peer;
+		skel->bss->counts.claims = 1;
+		return;
+	}
+}
+
+static void fill_world(struct input *in)
+{
+	uint8_t how = take8(in), flows = take8(in);
+
+	forget_all();
+	model.kernels = kernels;
+	model.mac = how & 1 ? xdp_flow_mac((const uint8_t *)OUR_MAC) : 0;
+	skel->bss->mac = model.mac;
+	model.populated = take8(in);
+	for (uint32_t i = 0; i < SLOTS; i++) {
+		if (model.populated >> i & 1)
+			MUST(bpf_map_update_elem(bpf_map__fd(skel->maps.sockets), &i, &xsk[i], BPF_ANY) == 0);
+		else
+			bpf_map_delete_elem(bpf_map__fd(skel->maps.sockets), &i);
+	}
+	for (uint8_t i = 0; i < flows % 8; i++)
+		add_flow(in);
+	for (uint8_t i = 0; i < (flows >> 3) % MODEL_CLAIMS; i++)
+		add_claim(in);
+	model.group = (struct xdp_group){.eligible = take8(in), .unnoted = how & 2 ? XDP_NO_SLOT : take8(in) % SLOTS};
+	for (uint32_t i = 0, first = take8(in); i < XDP_GROUP_BUCKETS; i++)
+		model.group.slot[i] = (uint8_t)((first + i * (how >> 4)) % SLOTS);
+	groups[0] = model.group;
+	memcpy(model.rentals, skel->bss->rentals, sizeof(model.rentals));
+}
+
+/* ---- packets ---- */
+
+static void put16(uint8_t *at, uint32_t value)
+{
+	at[0] = (uint8_t)(value >> 8);
+	at[1] = (uint8_t)value;
+}
+
+/* Mostly a packet of the world's; each part of it may be any. */
+static size_t make_packet(struct input *in, uint8_t *p)
+{
+	static const uint32_t odd[] = {0, 0xffffffff, 0x7f000001, 0xe0000001, 0xf0000001, 0x00000001};
+	uint8_t who = take8(in), where = take8(in), how = take8(in), odds = take8(in), options = take8(in);
+	size_t l3 = where & 16 ? 18 : 14, l4, n;
+	uint32_t peer = peer_of(who), local = local_of(where & 3), special;
+	bool is_tcp = who & 4;
+
+	memset(p, 0, PACKET_MAX);
+	memcpy(p, how & 1 ? "\x02\x00\x00\x00\x00\x09" : how & 2 ? "\x01\x00\x5e\x00\x00\x01" : OUR_MAC, 6);
+	if (where & 16) {
+		put16(p + 12, 0x8100);
+		put16(p + 14, how & 4 ? 0xe005 : 5);
+	}
+	put16(p + l3 - 2, odds == 1 ? take32(in) : 0x0800);
+	options = how & 8 ? options % 11 : 0;
+	l4 = l3 + 20 + options * 4u;
+	p[l3] = (uint8_t)(0x45 + options);
+	special = htonl(odd[odds % 6]);
+	peer = odds & 8 ? special : odds & 16 && odds & 32 ? local : peer;
+	p[l3 + 9] = is_tcp ? IPPROTO_TCP : IPPROTO_UDP;
+	memcpy(p + l3 + 12, &peer, 4);
+	memcpy(p + l3 + 16, &local, 4);
+	for (size_t i = l3 + 20; i < l4; i++)
+		p[i] = take8(in);
+	memcpy(p + l4, &(uint16_t){peer_port_of(who >> 1)}, 2);
+	memcpy(p + l4 + 2, &(uint16_t){local_port_of(where >> 2)}, 2);
+	n = l4 + 8;
+	if (is_tcp) {
+		uint32_t number = take32(in);
+
+		memcpy(p + l4 + 4, &number, 4);
+		p[l4 + 12] = who & 8 ? 0x80 : who & 16 ? take8(in) : 0x50;
+		p[l4 + 13] = take8(in);
+		memcpy(p + l4 + 20, "\1\1\10\12abcdefgh", 12);
+		n = l4 + 20 + (p[l4 + 12] >> 4 >= 8 ? 12 : 0) + (who >> 5) * 3u;
+	}
+	put16(p + l3 + 2, (uint32_t)(how & 16 ? take8(in) : n - l3));
+	if (how & 32) {
+		put16(p + l3 + 6, (take8(in) & 3) * 0x2000u | (odds & 64 ? 185 : 0));
+		put16(p + l3 + 4, take8(in) & 3);
+	}
+	if (how & 64)
+		p[take8(in) % n] ^= take8(in);
+	if (how & 128)
+		n = 14 + take8(in) % (n - 13);
+	return n;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void compare(const uint8_t *packet, size_t n)
+{
+	LIBBPF_OPTS(bpf_test_run_opts, run, .data_in = packet, .data_size_in = (uint32_t)n, .repeat = 1);
+	int wanted = model_packet(&model, packet, n);
+
+	MUST(bpf_prog_test_run_opts(bpf_program__fd(skel->progs.vma_steer), &run) == 0);
+	if ((int)run.retval != wanted) {
+		fprintf(stderr, "the program says %u, the model %d, of %zu bytes:", run.retval, wanted, n);
+		for (size_t i = 0; i < n; i++)
+			fprintf(stderr, " %02x", packet[i]);
+		fprintf(stderr, "\n");
+		abort();
+	}
+	ring_buffer__consume(told);
+	MUST(tells_seen == model.tells);
+}
+
+/* A heir that is over is so in both. */
+static void compare_flows(void)
+{
+	struct xdp_flow_value value;
+
+	for (unsigned i = 0; i < model.flows; i++) {
+		MUST(bpf_map_lookup_elem(bpf_map__fd(skel->maps.flows), &model.flow[i].key, &value) == 0);
+		MUST(memcmp(&value, &model.flow[i].value, sizeof(value)) == 0);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = {data, data + size};
+	uint64_t begun = now_ns();
+	uint8_t packet[PACKET_MAX + 64];
+
+	fill_world(&in);
+	for (int i = 0; i < PACKETS && in.at < in.end; i++) {
+		size_t n = make_packet(&in, packet);
+
+		/* What ages is taken as young: not if this process has stood still. */
+		if (now_ns() - begun > STALE_NS)
+			return 0;
+		compare(packet, n);
+		if (i == PACKETS / 2) {
+			uint8_t slot = take8(&in);
+
+			if (slot & 128) /* rented anew */
+				model.rentals[slot % SLOTS] = ++skel->bss->rentals[slot % SLOTS];
+		}
+	}
+	compare_flows();
+	return 0;
+}
