@@ -1,4 +1,4 @@
-/* Any bytes as a message of the kernel. */
+/* Any bytes as a message of the kernel: links, addresses, neighbours, routes, rules. */
 #include <linux/netlink.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	struct vma_net_addr addr;
 	struct vma_net_neigh neigh;
 	struct vma_net_route route;
+	bool ports;
 
 	if (bytes < NLMSG_HDRLEN || bytes > 65536)
 		return 0;
@@ -29,6 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	net_msg_addr(message, &addr);
 	net_msg_neigh(message, &neigh);
 	net_msg_route(message, &key, &route);
+	if (net_msg_rule(message, &ports) == 0 && (unsigned)ports > 1)
+		abort();
 	if (net_msg_prefix(message, &prefix) == 0)
 		net_msg_prefix_covers(&prefix, key.dst);
 	free(message);

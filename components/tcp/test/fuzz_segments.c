@@ -141,6 +141,7 @@ static void listen_here(struct input *in)
 {
 	static const struct vma_tcp_listener_owner listener_owner = {.admit = admit, .accepted = accepted};
 	struct vma_tcp_options options;
+	uint8_t how;
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
 	                                   .options = &options,
 	                                   .family = AF_INET,
@@ -150,7 +151,9 @@ static void listen_here(struct input *in)
 
 	vma_tcp_options_init(&options);
 	options.rcvbuf = 1 << (11 + take8(in) % 8);
-	options.keepalive = take8(in) & 1;
+	how = take8(in);
+	options.keepalive = how & 1;
+	options.syncookies = how & 2 ? 2 : 1; /* always: so what comes next brings back a valid one */
 	must(vma_tcp_listen(sim.side[0].tcp, &attr, &listener) == 0);
 }
 
@@ -467,6 +470,56 @@ static void pass_time(uint64_t ns)
 	settle();
 }
 
+/* ---- ICMP errors that quote a segment ---- */
+
+/* Whether the message quotes one of the connection's segments, read by RFC 792 and nothing else. */
+static bool quotes_ours(const uint8_t *icmp, size_t len)
+{
+	const uint8_t *ip = icmp + 8, *tcp;
+	size_t header = len >= 28 ? (size_t)(ip[0] & 15) * 4 : 0;
+
+	if (len < 28 || ip[0] >> 4 != 4 || header < 20 || len < 8 + header + 8 || ip[9] != 6 ||
+	    ((ip[6] << 8 | ip[7]) & 0x1fff) != 0)
+		return false;
+	tcp = ip + header;
+	return memcmp(ip + 12, (const uint8_t[]){10, 0, 0, 1}, 4) == 0 &&
+	       memcmp(ip + 16, (const uint8_t[]){10, 0, 0, 2}, 4) == 0 && (tcp[0] << 8 | tcp[1]) == LOCAL_PORT &&
+	       (tcp[2] << 8 | tcp[3]) == PEER_PORT;
+}
+
+/* Mostly right, as long as the input says, a few bytes of it written over: in memory that ends where it does. */
+static void step_quote(struct input *in)
+{
+	uint8_t options = take8(in) % 16, writes = take8(in) % 8;
+	size_t len = take8(in) % 100;
+	uint8_t whole[8 + 60 + 100] = {3, 4, [6] = 2, [7] = 0x40, [8] = 0x45, [17] = 6}, *message;
+	bool found, ours;
+
+	whole[0] = (uint8_t)(take8(in) % 16);
+	whole[1] = (uint8_t)(take8(in) % 20);
+	whole[8] = (uint8_t)(0x40 | (options < 5 ? 5 : options));
+	memcpy(whole + 20, (const uint8_t[]){10, 0, 0, 1, 10, 0, 0, 2}, 8);
+	whole[8 + (whole[8] & 15) * 4 + 1] = LOCAL_PORT & 255;
+	whole[8 + (whole[8] & 15) * 4] = LOCAL_PORT >> 8;
+	whole[8 + (whole[8] & 15) * 4 + 2] = PEER_PORT >> 8;
+	whole[8 + (whole[8] & 15) * 4 + 3] = PEER_PORT & 255;
+	put32(whole + 8 + (whole[8] & 15) * 4 + 4, peer.acked + distance(in));
+	for (; writes > 0; writes--)
+		whole[take8(in) % sizeof(whole)] = take8(in);
+	message = malloc(len + 1);
+	must(message != NULL);
+	memcpy(message, whole, len);
+	message = realloc(message, len > 0 ? len : 1);
+	must(message != NULL);
+	ours = quotes_ours(message, len);
+	found = vma_tcp_icmp_packet(sim.side[0].tcp, 0, message, len);
+	must(!found || ours);
+	must(found || !ours || vma_tcp_state(conn) != TCP_ESTABLISHED);
+	free(message);
+	settle();
+	must(conn->path.len == 0 || conn->path.mtu >= 200); /* STEP_PATH's least */
+}
+
 /* ---- an input ---- */
 
 static void step_conn(enum step step, struct input *in)
@@ -499,6 +552,10 @@ static void step_conn(enum step step, struct input *in)
 		(void)vma_tcp_set(conn, (enum vma_tcp_option)(byte % VMA_TCP_OPT_COUNT), (int32_t)take32(in));
 		break;
 	case STEP_ICMP:
+		if (byte >= 192) {
+			step_quote(in);
+			return;
+		}
 		vma_tcp_icmp(conn, byte, take8(in), (uint16_t)(take8(in) << 3), peer.acked + distance(in));
 		break;
 	case STEP_PATH:

@@ -1,0 +1,181 @@
+/*
+ * fuzz_hints - the hints by which a slot finds its transmitted frames again (xdp_shared.c), written over by others,
+ * beside a model that looks at the frames' states alone.
+ *
+ * A hint only says where to look. So whatever is in the ring of hints, a frame is returned if and only if its state
+ * says COMPLETED and it is the slot's, once; and with "rescan" none is missed.
+ *
+ * The input is a run of steps: a frame is sent, completed (with its hint, or by the drain of a completion ring), the
+ * ring's words are written over, or frames are asked for.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../xdp_shared.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define MUST(condition)                                                                                                \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "broken: %s\n", #condition);                                                   \
+			abort();                                                                                       \
+		}                                                                                                      \
+	} while (0)
+
+enum { QUEUES = 2, FIRST = 200, COUNT = 700, SLOT = 5, OTHER = 6, RING = 1024, BURST = 64, NFRAMES = 1024 };
+enum step { SEND, COMPLETE, TEAR_INDICES, TEAR_ENTRY, TEAR_STATE, TEAR_ROUTE, ASK, RESCAN, STEPS };
+
+struct input {
+	const uint8_t *at, *end;
+};
+
+static struct xdp_shared *shared;
+static struct {
+	_Atomic uint32_t producer, consumer, flags;
+	uint64_t entries[RING];
+} ring;
+static struct xdp_ring comp = {.producer = &ring.producer,
+                               .consumer = &ring.consumer,
+                               .flags = &ring.flags,
+                               .addrs = ring.entries,
+                               .size = RING,
+                               .mask = RING - 1};
+static uint32_t sent;
+
+static uint32_t take(struct input *in, unsigned bytes)
+{
+	uint32_t value = 0;
+
+	while (bytes-- > 0)
+		value = value << 8 | (in->at < in->end ? *in->at++ : 0);
+	return value;
+}
+
+static uint64_t kind_of(uint32_t frame)
+{
+	return xdp_load(&shared->state[frame]) & XDP_TX_STATE_MASK;
+}
+
+static bool is_the_slots(uint32_t frame)
+{
+	return frame >= FIRST && frame < FIRST + COUNT;
+}
+
+static void send_some(struct input *in)
+{
+	uint32_t first = take(in, 2) % COUNT, n = take(in, 2) % 600, queue = take(in, 1) % QUEUES;
+
+	for (uint32_t f = FIRST + first; n-- > 0 && f < FIRST + COUNT; f++)
+		if (kind_of(f) == XDP_TX_IDLE)
+			xdp_shared_in_flight(shared, f, queue, sent++);
+}
+
+/* By the completion ring of a queue, as the kernel fills it. */
+static void complete_some(struct input *in)
+{
+	uint32_t first = take(in, 2) % COUNT, n = take(in, 2) % 600, queue = take(in, 1) % QUEUES;
+	uint32_t producer = atomic_load(&ring.producer);
+	struct xdp_driver driver = {.shared = shared, .comp = &comp, .queue = queue, .self = XDP_HOLDER_OWNER};
+
+	for (uint32_t f = FIRST + first; n-- > 0 && f < FIRST + COUNT; f++)
+		ring.entries[producer++ & comp.mask] = (uint64_t)f << XDP_FRAME_SHIFT;
+	atomic_store(&ring.producer, producer);
+	xdp_shared_complete(&driver);
+	MUST(atomic_load(&ring.consumer) == producer);
+}
+
+static void ask(struct input *in, bool all)
+{
+	static uint8_t was[NFRAMES];
+	uint32_t frames[BURST], n = all ? BURST : take(in, 1) % BURST, completed = 0, got;
+
+	for (uint32_t f = FIRST; f < FIRST + COUNT; f++) {
+		was[f] = kind_of(f) == XDP_TX_COMPLETED;
+		completed += was[f];
+	}
+	got = xdp_shared_returned(shared, SLOT, frames, n);
+	MUST(got <= n);
+	if (all)
+		MUST(got == (completed < n ? completed : n));
+	for (uint32_t i = 0; i < got; i++) {
+		MUST(is_the_slots(frames[i]) && was[frames[i]]);
+		was[frames[i]] = 0; /* once */
+		MUST(kind_of(frames[i]) == XDP_TX_IDLE);
+	}
+	for (uint32_t f = FIRST; f < FIRST + COUNT; f++)
+		MUST(!was[f] || kind_of(f) == XDP_TX_COMPLETED);
+}
+
+static void tear_indices(struct input *in)
+{
+	struct xdp_shared_hints *hints = &shared->hints[SLOT][take(in, 1) % QUEUES];
+	uint8_t how = (uint8_t)take(in, 1);
+
+	if (how & 1)
+		hints->producer = how & 2 ? take(in, 4) : hints->producer + take(in, 2) - 600;
+	if (how & 4)
+		hints->consumer = how & 8 ? take(in, 4) : hints->consumer + take(in, 2) - 600;
+}
+
+static void step(struct input *in)
+{
+	uint32_t frame;
+
+	switch (take(in, 1) % STEPS) {
+	case SEND:
+		send_some(in);
+		break;
+	case COMPLETE:
+		complete_some(in);
+		break;
+	case TEAR_INDICES:
+		tear_indices(in);
+		break;
+	case TEAR_ENTRY:
+		frame = take(in, 2);
+		shared->hints[SLOT][frame >> 15].frame[frame % XDP_HINTS] = take(in, 4);
+		break;
+	case TEAR_STATE:
+		frame = take(in, 2) % NFRAMES;
+		shared->state[frame] = (uint64_t)take(in, 4) << 32 | take(in, 4);
+		break;
+	case TEAR_ROUTE:
+		frame = take(in, 2) % NFRAMES;
+		shared->route[frame] = (uint8_t)take(in, 1);
+		break;
+	case RESCAN:
+		shared->slot[SLOT].rescan = take(in, 1) & 1;
+		break;
+	default:
+		ask(in, false);
+		break;
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = {data, data + size};
+
+	if (shared == NULL) {
+		shared = calloc(1, sizeof(*shared));
+		MUST(shared != NULL);
+	}
+	xdp_shared_init(shared, NFRAMES, QUEUES);
+	memset(shared->hints[SLOT], 0, sizeof(shared->hints[SLOT]));
+	memset((void *)shared->state, 0, NFRAMES * sizeof(shared->state[0]));
+	memset((void *)shared->route, 0, NFRAMES);
+	memset(&ring, 0, sizeof(ring));
+	shared->slot[SLOT].rescan = 0;
+	xdp_shared_rent(shared, SLOT, FIRST, COUNT);
+	xdp_shared_rent(shared, OTHER, FIRST + COUNT, 100);
+	while (in.at < in.end)
+		step(&in);
+	/* Whatever has been torn: a look everywhere finds all that is left, a burst at a time. */
+	for (int i = 0; i < COUNT / BURST + 2; i++) {
+		shared->slot[SLOT].rescan = 1;
+		ask(&in, true);
+	}
+	return 0;
+}
