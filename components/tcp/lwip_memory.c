@@ -56,8 +56,16 @@ struct tcp_port_memory {
 	 * which each that is acknowledged makes room for the next. By seg->next. */
 	struct tcp_seg *whole;
 	uint32_t whole_count, whole_limit;
+	uint32_t segments; /* that there are, kept or in use */
 	uint64_t in_use;
 };
+
+/*
+ * A peer with a small MSS has a segment's memory held for each of its few bytes, several times what they are. So more
+ * segments than a stack may keep idle count like bytes in fifos (budget.h).
+ */
+#define SEGMENTS_FREE_OF_CHARGE (2 * KEEP_BYTES / sizeof(struct tcp_seg))
+#define SEGMENT_BYTES (sizeof(struct tcp_seg) + sizeof(struct pbuf) + sizeof(struct header_block))
 
 static struct header_block *block_of(const void *bytes)
 {
@@ -165,10 +173,18 @@ static bool take_apart(struct tcp_port_memory *memory)
 	return true;
 }
 
+static void charge(struct vma_tcp *tcp, int64_t bytes)
+{
+	if (tcp->attr.memory)
+		atomic_fetch_add_explicit(&tcp->attr.memory->used, bytes, memory_order_relaxed);
+}
+
 static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum memory_kind kind)
 {
 	void *object = host_alloc(tcp, kind_size[kind]);
 
+	if (object && kind == MEMORY_SEGMENT && ++tcp->memory->segments > SEGMENTS_FREE_OF_CHARGE)
+		charge(tcp, (int64_t)SEGMENT_BYTES);
 	if (!object && take_apart(tcp->memory))
 		object = kept(tcp->memory, kind);
 	return counted(tcp, object);
@@ -191,13 +207,20 @@ void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 	return get(tcp, kind);
 }
 
+static void __attribute__((cold, noinline)) give_back(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
+{
+	if (kind == MEMORY_SEGMENT && tcp->memory->segments-- > SEGMENTS_FREE_OF_CHARGE)
+		charge(tcp, -(int64_t)SEGMENT_BYTES);
+	host_free(tcp, memory);
+}
+
 void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 {
 	struct tcp_port_memory *all = tcp->memory;
 
 	all->in_use--;
 	if (all->free[kind].count >= all->free[kind].limit)
-		host_free(tcp, memory);
+		give_back(tcp, kind, memory);
 	else
 		keep(all, kind, memory);
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "budget.h"
 #include "compose.h"
 #include "recovery.h"
 
@@ -206,6 +207,9 @@ static bool may_leave(const struct vma_tcp_conn *conn, uint32_t n)
 	uint32_t allowed = recovery_may_send(conn);
 
 	if (window_left(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
+		return false;
+	/* Segments take memory, too. What is out comes back by acknowledgements, which let more go. */
+	if (budget_is_spent(conn->tcp) && scoreboard_out(conn) >= BUDGET_SND_LEAST)
 		return false;
 	return allowed >= n || (allowed != 0 && pcb->unacked == NULL);
 }

@@ -50,6 +50,28 @@ static uint64_t no_memory_count(void)
 	return atomic_load(&w.tcp.count[offsetof(struct vma_tcp_counts, no_memory) / sizeof(uint64_t)]);
 }
 
+/* A peer with a small MSS has many made: what is more than may lie idle counts as bytes do. */
+static void test_many_segments_count_like_bytes(void **state)
+{
+	enum { MANY = 20000 };
+	static struct tcp_seg *made[MANY];
+	struct vma_tcp_memory memory = {.limit = INT64_MAX};
+
+	(void)state;
+	w.tcp.attr.memory = &memory;
+	for (unsigned i = 0; i < MANY; i++) {
+		made[i] = memory_segment(&w.tcp, NULL, 48, 0);
+		assert_non_null(made[i]);
+		if (i == 1000)
+			assert_int_equal(atomic_load(&memory.used), 0);
+	}
+	assert_in_range(atomic_load(&memory.used), MANY / 4 * 200, MANY * 400);
+	for (unsigned i = 0; i < MANY; i++)
+		memory_segment_free(&w.tcp, made[i]);
+	assert_int_equal(atomic_load(&memory.used), 0);
+	w.tcp.attr.memory = NULL;
+}
+
 static void test_every_kind_is_usable_to_its_end(void **state)
 {
 	struct {
@@ -222,6 +244,7 @@ static void test_a_stack_without_memory_is_not_made(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 static const struct CMUnitTest tests[] = {
+        TEST(test_many_segments_count_like_bytes),
         TEST(test_every_kind_is_usable_to_its_end),
         TEST(test_header_memory_of_any_size_is_aligned_and_usable),
         TEST(test_what_was_freed_serves_again_without_the_hosts_memory),

@@ -194,6 +194,31 @@ static void test_small_segments_of_one_do_not_keep_another_waiting(void **state)
 	app_free(other);
 }
 
+/* Written when there was memory; when there is none any more, segments are made of it as others are acknowledged. */
+static void test_no_segments_are_made_without_memory_for_them(void **state)
+{
+	struct app *app = raw_connect_wide();
+	struct vma_tcp_memory *memory = side[0].tcp->attr.memory;
+	const int64_t limit = memory->limit;
+	uint32_t acked = 0;
+
+	(void)state;
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(send_bytes(app, 100000), 100000);
+	memory->limit = 0;
+	vma_ring_release(side[0].ring);
+	settle();
+	assert_in_range(raw_unseen(), 1, 5);
+	while (acked < 100000) {
+		acked = raw_last()->seq - 1 + raw.log[raw.count - 1].len;
+		raw.count = raw.seen = 0;
+		ack(acked);
+		assert_in_range(raw_unseen(), acked < 100000, 5);
+	}
+	memory->limit = limit;
+	app_free(app);
+}
+
 static void test_what_is_acknowledged_counts_as_what_will_come(void **state)
 {
 	struct app *app = raw_connect();
@@ -669,6 +694,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent),
         RAW_CASE(test_what_comes_while_another_sends_much_is_told_in_between),
         RAW_CASE(test_small_segments_of_one_do_not_keep_another_waiting),
+        RAW_CASE(test_no_segments_are_made_without_memory_for_them),
         RAW_CASE(test_what_is_acknowledged_counts_as_what_will_come),
         RAW_CASE(test_window_of_the_peer_is_kept),
         RAW_CASE(test_window_too_small_for_a_segment_is_used_in_the_end),
