@@ -210,7 +210,7 @@ int vma_fd_install(int fd, struct vma_file *file)
 	if (before != NULL)
 		drop(before, fd);
 	vma_leave(self);
-	vma_retire_poll();
+	vma_retire_poll_many();
 	return alive ? 0 : -EBADF;
 }
 

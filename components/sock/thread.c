@@ -36,6 +36,7 @@ static ck_epoch_t epoch;
  */
 static ck_epoch_record_t graveyard;
 static pthread_mutex_t graveyard_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned retired_left; /* by the last poll, which found somebody inside */
 bool vma_sections_are_light;
 
 /* False: the kernel has none, or is not to be asked; ThreadSanitizer does not know it. */
@@ -198,6 +199,7 @@ static void empty_graveyard(void)
 	if (empty)
 		return;
 	graveyard.n_pending = 0;
+	atomic_store_explicit(&retired_left, 0, memory_order_relaxed);
 	for (unsigned i = 0; i < CK_EPOCH_LENGTH; i++)
 		ck_stack_init(&graveyard.pending[i]);
 }
@@ -269,6 +271,21 @@ static bool see_sections(void)
 	return !vma_sections_are_light || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
+/*
+ * The barrier costs a system call. A caller that opens or closes sockets one after the other pays for it once for
+ * RETIRED_FEW that were retired since the last poll: the internal thread ends the rest at its next turn. The look is
+ * without the lock; what it misses is counted by the next one.
+ */
+enum { RETIRED_FEW = 32 };
+
+void vma_retire_poll_many(void)
+{
+	const unsigned left = atomic_load_explicit(&retired_left, memory_order_relaxed);
+
+	if (ck_pr_load_uint(&graveyard.n_pending) >= left + RETIRED_FEW)
+		vma_retire_poll();
+}
+
 /* The ends run after the lock is given back: they may retire more. */
 void vma_retire_poll(void)
 {
@@ -280,6 +297,7 @@ void vma_retire_poll(void)
 	pthread_mutex_lock(&graveyard_lock);
 	if (graveyard.n_pending != 0 && see_sections())
 		ck_epoch_poll_deferred(&graveyard, &due);
+	atomic_store_explicit(&retired_left, graveyard.n_pending, memory_order_relaxed);
 	pthread_mutex_unlock(&graveyard_lock);
 	__tsan_acquire(&vma_tsan_inside);
 	for (entry = CK_STACK_FIRST(&due); entry != NULL; entry = next) {

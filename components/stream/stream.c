@@ -128,7 +128,7 @@ static void close_file(struct vma_file *file)
 	pthread_mutex_unlock(&file->lock);
 	if (atomic_load(&sock->close_due) && atomic_load(&sock->waiting) == 0)
 		stream_left(sock);
-	vma_retire_poll();
+	vma_retire_poll_many();
 }
 
 bool stream_stay(struct stream_sock *sock)

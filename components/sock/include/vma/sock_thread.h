@@ -167,6 +167,8 @@ struct vma_retired {
 void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *retired));
 /* Ends what is due; the internal thread and the control path call it now and then. */
 void vma_retire_poll(void);
+/* The same, if much has been retired: for calls that are made for each short connection. */
+void vma_retire_poll_many(void);
 
 /* ---- the application's memory ---- */
 
