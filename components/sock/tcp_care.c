@@ -8,6 +8,10 @@
  *     ^  └── a packet, and others are at it ──> watched: looked at 0.1 ms later, then, as long as others have driven
  *     └──────── nobody has driven since ───────          it between two looks, twice as late, up to 1 ms
  *
+ * A rail that others have driven again soon after the thread armed it, as a server does that works for a part of a
+ * millisecond between two calls, is looked at a millisecond later at once: else each of its packets would wake this
+ * thread, for what the server is about to do itself.
+ *
  * So a packet waits for at most about a millisecond when the thread that drove has just stopped, and else is answered
  * at once; who spins or sleeps on the ring costs this thread one look per millisecond, and an idle rail nothing.
  *
@@ -26,6 +30,7 @@
 
 #define LOOK_FIRST_NS (MS / 10)
 #define LOOK_LAST_NS MS
+#define SOON_NS (5 * MS)   /* so long after it was armed, who drives the rail drives it all the time */
 #define STEER_NS (50 * MS) /* an accepted connection waits for one to two of these */
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
 #define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */
@@ -113,10 +118,12 @@ static void leave_to_others(struct vma_rail *rail, uint64_t now, uint64_t step)
 /* Nobody else is. */
 static void take_over(struct vma_rail *rail, uint64_t now, int64_t max)
 {
-	if (drive_all(rail, max) && rail_care_arm(rail))
+	if (drive_all(rail, max) && rail_care_arm(rail)) {
 		rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
-	else
+		rail->armed_ns = now;
+	} else {
 		leave_to_others(rail, now, LOOK_FIRST_NS);
+	}
 }
 
 /* Who sleeps on it wakes as well: it is that thread's packet, and it will go on driving. */
@@ -129,7 +136,7 @@ bool tcp_care_take_event(struct vma_rail *rail, const struct vma_conf *conf)
 	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) != NULL)
 		leave_to_others(rail, now, LOOK_LAST_NS);
 	else if (others_drive(rail))
-		leave_to_others(rail, now, LOOK_FIRST_NS);
+		leave_to_others(rail, now, now - rail->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
 	else
 		take_over(rail, now, most_packets(conf));
 	return true;
