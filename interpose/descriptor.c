@@ -16,14 +16,19 @@
 #include "call.h"
 #include "more.h"
 
-/* Inside or not; the file's ops may want to be. */
+/*
+ * Inside or not; the file's ops may want to be. Sends of connections that are queued leave after the close, whose FIN
+ * joins the last of them.
+ */
 static void forget(int fd)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
 
-	vma_flush_sends(self);
+	if (self->tx_queued == 0)
+		vma_flush_sends(self);
 	vma_fd_remove(fd);
+	vma_flush_sends(self);
 	vma_leave(self);
 	errno = saved;
 }

@@ -150,6 +150,17 @@ static void close_untold(struct stream_sock *child, int fd)
 	syscall(SYS_close, fd);
 }
 
+/* A call that accepts is one more that finds something ready: the answer may follow without a wait. */
+static void note_brief(const struct stream_sock *child)
+{
+	struct vma_thread *self = vma_thread_self();
+	const bool was_brief = self->tx_brief;
+
+	self->tx_brief = stream_tally_is_brief(child);
+	if (was_brief || self->tx_brief)
+		vma_thread_has_ready(self, 1);
+}
+
 /* The descriptor; -EAGAIN: another thread was quicker. An address that cannot be written costs the connection. */
 static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
 {
@@ -179,6 +190,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	}
 	child->stats = vma_engine_stats_get(child->engine, fd);
 	stream_describe(child);
+	note_brief(child);
 	return fd;
 }
 

@@ -1,5 +1,6 @@
 /*
- * forking.c - listeners whose connections are used by other processes: the kernel's, after a while.
+ * forking.c - what a listener's connections come to: those that other processes use make it the kernel's, after a
+ *             while; those that are closed once they are answered are answered in a way of their own.
  *
  * A server that forks for each connection, or passes each on to a worker (SCM_RIGHTS), gains nothing from offload: its
  * connections are handed over to the kernel before a byte of them was moved here, and each hand-over costs more than
@@ -11,6 +12,11 @@
  *
  * So it is after the first hand-over that this process has no right to make: the connection ends with its parent then.
  *
+ * A connection is brief if this process closes it within BRIEF_NS, before the peer's end has come. After ENOUGH brief
+ * ones in a row the listener's connections are expected to be brief: a thread that accepts one holds back what it sends
+ * (send.c), and its close sends answer and FIN together, in one segment where they fit. Each frame that is saved is one
+ * kick here, and one wake-up of the peer. Another connection's end begins the count anew.
+ *
  * Threads: any. The counter need not be exact: connections that end at the same time may be counted in any order.
  */
 #include <arpa/inet.h>
@@ -19,12 +25,13 @@
 
 #include "stream_priv.h"
 
-enum { ENOUGH = 16 };
+enum { ENOUGH = 16, BRIEF_NS = 20000000 };
 
 struct stream_tally {
 	_Atomic uint32_t refs;
 	_Atomic uint32_t in_row; /* handed over, none of which has moved a byte */
 	_Atomic bool forbidden;  /* a hand-over was not possible here */
+	_Atomic uint32_t briefs; /* brief ones in a row, up to ENOUGH */
 };
 
 /* ---- the listener ---- */
@@ -33,6 +40,7 @@ void stream_tally_init(struct stream_sock *listener)
 {
 	if (listener->tally != NULL) { /* it listens again, and connections of before may share it */
 		atomic_store(&listener->tally->in_row, 0);
+		atomic_store(&listener->tally->briefs, 0);
 		return;
 	}
 	listener->tally = vma_alloc(sizeof(*listener->tally)); /* NULL: nothing is counted */
@@ -92,6 +100,7 @@ void stream_tally_join(struct stream_sock *child, const struct stream_sock *list
 		return;
 	atomic_fetch_add(&listener->tally->refs, 1);
 	child->tally = listener->tally;
+	child->accepted_ns = vma_now_ns();
 }
 
 void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes)
@@ -103,9 +112,26 @@ void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes)
 	stream_tally_put(sock);
 }
 
+static bool is_brief(const struct stream_sock *sock)
+{
+	return !atomic_load_explicit(&sock->fin_seen, memory_order_relaxed) &&
+	       vma_now_ns() - sock->accepted_ns < BRIEF_NS;
+}
+
 void stream_tally_closed(struct stream_sock *sock)
 {
+	struct stream_tally *tally = sock->tally;
+
+	if (tally != NULL && !is_brief(sock))
+		atomic_store(&tally->briefs, 0);
+	else if (tally != NULL && atomic_load_explicit(&tally->briefs, memory_order_relaxed) < ENOUGH)
+		atomic_fetch_add(&tally->briefs, 1);
 	stream_tally_handed_over(sock, true);
+}
+
+bool stream_tally_is_brief(const struct stream_sock *child)
+{
+	return child->tally != NULL && atomic_load_explicit(&child->tally->briefs, memory_order_relaxed) >= ENOUGH;
 }
 
 void stream_tally_forbid(struct stream_sock *sock)

@@ -7,8 +7,9 @@
  * A server that was told of several descriptors at once answers one after the other: what it sends meanwhile is queued
  * for company, as datagrams in a row are, until it calls for anything but more sends or for what has come already, the
  * eighth send, 20 us later, or a millisecond (the internal thread, if no call comes). So a header and the body after it
- * become one segment, and answers share a turn and a kick. Who was told of one descriptor, or waits in a call that
- * blocks, sends at once, and so does everybody under the latency profile.
+ * become one segment, and answers share a turn and a kick. So it is with one descriptor, if the thread's connections
+ * are closed once they are answered (forking.c): the close sends both. Who was told of one descriptor, or waits in a
+ * call that blocks, sends at once else, and so does everybody under the latency profile.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

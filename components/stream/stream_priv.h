@@ -100,6 +100,7 @@ struct stream_sock {
 	_Atomic bool looked;          /* accepted from, or polled, in this process */
 	struct stream_legacy *legacy; /* made at a fork, never unmade; NULL: there was nothing */
 	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
+	uint64_t accepted_ns;         /* with a tally */
 	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
 	bool paused;                  /* hands_over until all who have it are known: passed.c */
 	struct stream_passed *passed; /* NULL: it was not passed on; under file.lock */
@@ -246,6 +247,8 @@ void stream_tally_join(struct stream_sock *child, const struct stream_sock *list
 /* file.lock. What became of the connection: handed over to the kernel because another process uses it, or closed. */
 void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes);
 void stream_tally_closed(struct stream_sock *sock);
+/* Whether a connection that has just been accepted is likely to be closed once it is answered. */
+bool stream_tally_is_brief(const struct stream_sock *child);
 void stream_tally_forbid(struct stream_sock *sock); /* it could not be handed over: CAP_NET_ADMIN */
 /* Whether the listener is to become the kernel's; and that it does so, without a lock. */
 bool stream_tally_is_due(const struct stream_sock *listener);

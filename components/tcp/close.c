@@ -51,6 +51,19 @@ void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
 	tcp_conn_over(conn, error);
 }
 
+/*
+ * Sends that were queued for company were made before the end, so they leave before the RST, as the kernel's have by
+ * then, if the windows allow them. No FIN follows them.
+ */
+static void reset(struct vma_tcp_conn *conn)
+{
+	conn->aborting = true;
+	if (peer_is_there(conn))
+		tcp_output_queued(conn);
+	if (conn->pcb != NULL)
+		tcp_conn_fail(conn, 0, peer_is_there(conn));
+}
+
 /* RFC 1122 4.2.2.13 and the kernel: data that nobody will read is worth a RST; so is one orphan too many. */
 static void close_orderly(struct vma_tcp_conn *conn)
 {
@@ -65,7 +78,7 @@ static void close_orderly(struct vma_tcp_conn *conn)
 		return;
 	}
 	if (unread || tcp->orphans >= tcp->attr.orphans_max) {
-		tcp_conn_fail(conn, 0, peer_is_there(conn));
+		reset(conn);
 		return;
 	}
 	conn->is_orphan = true;
@@ -79,8 +92,7 @@ void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo)
 	if (conn->pcb == NULL)
 		return;
 	if (todo & TCP_WORK_ABORT || (todo & TCP_WORK_UNUSED && !(todo & TCP_WORK_CLOSE) && !conn->closing)) {
-		conn->aborting = true;
-		tcp_conn_fail(conn, 0, peer_is_there(conn));
+		reset(conn);
 		return;
 	}
 	if (todo & TCP_WORK_CLOSE)

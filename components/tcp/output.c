@@ -156,7 +156,7 @@ static inline bool all_is_fed(const struct vma_tcp_conn *conn)
 	/* In this order: nothing is produced after it. */
 	bool shut = atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
 
-	return shut && !conn->fin_queued && fifo_produced(&conn->tx) == conn->fed &&
+	return shut && !conn->fin_queued && !conn->aborting && fifo_produced(&conn->tx) == conn->fed &&
 	       (conn->pcb->state == ESTABLISHED || conn->pcb->state == CLOSE_WAIT);
 }
 
@@ -450,6 +450,19 @@ static int force(struct vma_tcp_conn *conn)
 		return 0;
 	feed_segment(conn, n, produced);
 	return conn->pcb->unsent == NULL ? 1 : -ENOBUFS;
+}
+
+void tcp_output_queued(struct vma_tcp_conn *conn)
+{
+	bool inside = lwip_at.conn == conn;
+
+	if (!conn->connected || conn->pcb->unsent != NULL)
+		return;
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	feed_more(conn);
+	if (!inside)
+		lwip_leave();
 }
 
 int tcp_output_force(struct vma_tcp_conn *conn)

@@ -600,6 +600,8 @@ static inline uint64_t tcp_tx_offset(const struct vma_tcp_conn *conn, uint32_t s
 /* For a timer: sends one segment of what waits whatever Nagle, cork and silly windows say, as far as the peer's window
  * allows. 1 sent, 0 nothing could be (the window is closed, or nothing waits), -ENOBUFS no frame now. */
 int tcp_output_force(struct vma_tcp_conn *conn);
+/* What the application has written leaves as far as windows and Nagle's rule allow, and nothing behind it. */
+void tcp_output_queued(struct vma_tcp_conn *conn);
 /* An empty segment below the window (RFC 1122 4.2.3.6, 9293 3.8.6.1), which the peer answers with an ACK. -ENOBUFS. */
 int tcp_output_probe(struct vma_tcp_conn *conn);
 

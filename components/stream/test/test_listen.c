@@ -108,6 +108,73 @@ static void test_a_connection_is_accepted_with_its_names(void **state)
 	forget_all(&peer, 1);
 }
 
+static uint64_t segments_out(int fd)
+{
+	struct vma_tcp_counts counts;
+
+	vma_tcp_counts(vma_tcp_stack(stream_conn(sock_of(fd))), &counts);
+	return counts.segments_out;
+}
+
+/* What the thread holds back for longer than its 20 us, however slow the machine is. */
+static void answer(int child)
+{
+	assert_int_equal(do_send(child, "header", 6, 0), 6);
+	vma_thread_self()->tx_queued_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
+	assert_int_equal(do_send(child, "body", 4, 0), 4);
+}
+
+/* Returns whether the answer of the nth connection was held back until its close. */
+static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
+{
+	struct bed_conn peer;
+	uint64_t before;
+	bool held;
+	int child;
+
+	bed_peer_connect(&peer, from, 7160);
+	bed_until(is_up(&peer) && do_poll(fd) != 0);
+	child = do_accept(fd, NULL, SOCK_NONBLOCK);
+	assert_true(child >= 0);
+	before = segments_out(child);
+	answer(child);
+	held = segments_out(child) == before;
+	if (peer_closes) {
+		vma_tcp_close(peer.conn, false);
+		bed_until((bed_peer_drive(), atomic_load(&sock_of(child)->fin_seen)));
+	}
+	do_close(child);
+	vma_flush_sends(vma_thread_self());
+	bed_until((bed_peer_drive(), peer_closes || vma_tcp_rx_bytes(peer.conn) == 10));
+	bed_peer_forget(&peer); /* by a reset: there is no TIME_WAIT */
+	return held;
+}
+
+/* The internal thread may be at it at that moment, and send them in this one's place. */
+static bool is_ever_held(int fd, uint16_t from)
+{
+	for (uint16_t i = 0; i < 20; i++)
+		if (answers_and_closes(fd, from + i, false))
+			return true;
+	return false;
+}
+
+static void test_answers_wait_for_the_close_that_follows_them_each_time(void **state)
+{
+	int fd = listener_at(7160, 4);
+
+	(void)state;
+	for (uint16_t i = 0; i < 16; i++)
+		assert_false(answers_and_closes(fd, 8160 + i, false));
+	assert_true(is_ever_held(fd, 8180));
+	/* One that the peer has ended first says that they stay. */
+	answers_and_closes(fd, 8201, true);
+	for (uint16_t i = 0; i < 3; i++)
+		assert_false(answers_and_closes(fd, 8202 + i, false));
+	do_close(fd);
+	bed_settle();
+}
+
 static void test_a_listener_on_any_address_accepts(void **state)
 {
 	int fd = bed_socket(SOCK_NONBLOCK), child;
@@ -422,6 +489,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_listener_is_offloaded_and_its_shadow_listens),
         cmocka_unit_test(test_connections_are_taken_before_the_shadow_listens),
         cmocka_unit_test(test_a_connection_is_accepted_with_its_names),
+        cmocka_unit_test(test_answers_wait_for_the_close_that_follows_them_each_time),
         cmocka_unit_test(test_a_listener_on_any_address_accepts),
         cmocka_unit_test(test_the_shadow_s_connections_are_accepted_as_well),
         cmocka_unit_test(test_connections_come_in_the_order_of_their_arrival),
