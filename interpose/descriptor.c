@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <netinet/in.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <vma/iomux.h>
@@ -15,6 +16,7 @@
 
 #include "call.h"
 #include "more.h"
+#include "rights.h"
 
 /*
  * Inside or not; the file's ops may want to be. Sends of connections that are queued leave after the close, whose FIN
@@ -276,6 +278,14 @@ static uint64_t cookie_of(int fd)
 	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
 }
 
+static int protocol_of(int fd)
+{
+	int protocol = 0;
+	socklen_t len = sizeof(protocol);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 ? protocol : 0;
+}
+
 /*
  * A TCP socket that neither listens nor is connected, for the kernel: as the shadow of an offloaded connection is.
  * Whoever takes another process's socket wants one in use, so only few others are told of.
@@ -284,30 +294,39 @@ static bool may_be_offloaded_there(int fd)
 {
 	struct sockaddr_storage peer;
 	socklen_t len = sizeof(peer), size = sizeof(int);
-	int protocol = 0, listens = 0;
+	int listens = 0;
 
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP &&
+	return protocol_of(fd) == IPPROTO_TCP &&
 	       vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens &&
 	       vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0 && errno == ENOTCONN;
 }
 
-static int taken(int fd)
+/* Of another process, which hands it over as if it had sent it. */
+static int taken(int pidfd, int number, int fd)
 {
 	const int saved = errno;
+	int protocol, rc;
 
-	if (fresh(fd) >= 0 && may_be_offloaded_there(fd))
-		vma_log_once(VMA_LOG_WARN,
-		             "pidfd_getfd has taken an unconnected TCP socket from another process: a connection that "
-		             "is offloaded there stays there, have it sent by SCM_RIGHTS");
+	if (fresh(fd) < 0)
+		return fd;
+	protocol = protocol_of(fd);
+	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_ask_owner(pidfd, number, fd) : 0;
+	if (rc == 1)
+		rights_arrive_one(fd);
+	else if (rc < 0 && may_be_offloaded_there(fd))
+		vma_log_once(
+		        VMA_LOG_WARN,
+		        "pidfd_getfd has taken an unconnected TCP socket from a process that does not hand it over "
+		        "(%s): a connection that is offloaded there stays there, have it sent by SCM_RIGHTS",
+		        strerrordesc_np(-rc));
 	errno = saved;
 	return fd;
 }
 
 /*
  * A copy of another process's descriptor, or of this one's own. Of a socket that this process has under the same number
- * (its own, or one that a fork has left to both) it is one more number. Of any other it is the kernel's socket: the
- * process that offloads it is not told, so what that has taken past the kernel does not come here. To tell it would
- * need something that each process of the host keeps open and another one finds, for a call that hardly any makes.
+ * (its own, or one that a fork has left to both) it is one more number. Any other is the kernel's socket, and its owner
+ * is asked for what it has taken past the kernel.
  */
 EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 {
@@ -315,11 +334,11 @@ EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 	uint64_t cookie;
 
 	if (copy < 0 || NOT_OURS(fd) || fd == copy)
-		return taken(copy);
+		return taken(pidfd, fd, copy);
 	cookie = cookie_of(fd);
 	if (cookie == 0 || cookie != cookie_of(copy)) {
 		errno = saved;
-		return taken(copy);
+		return taken(pidfd, fd, copy);
 	}
 	errno = saved;
 	return share(fd, copy, true);

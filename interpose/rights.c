@@ -118,7 +118,7 @@ void rights_stay(const struct msghdr *msg)
 
 /* ---- arriving ---- */
 
-static void arrive(int fd)
+void rights_arrive_one(int fd)
 {
 	const int saved = errno;
 
@@ -142,7 +142,7 @@ static void look_at_first_rights(const struct msghdr *msg)
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			arrive(fd);
+			rights_arrive_one(fd);
 		}
 	}
 }
@@ -152,7 +152,7 @@ void rights_arrive(const struct msghdr *msg)
 	if (msg->msg_control == NULL || msg->msg_controllen < CMSG_LEN(sizeof(int)))
 		return;
 	if (rights_matter())
-		look_at_rights(msg, arrive);
+		look_at_rights(msg, rights_arrive_one);
 	else
 		look_at_first_rights(msg);
 }

@@ -19,5 +19,7 @@ void rights_leave_row(const struct mmsghdr *msgs, unsigned n);
 void rights_stay(const struct msghdr *msg);
 /* Outside, after the kernel has filled in a message: its numbers are new. */
 void rights_arrive(const struct msghdr *msg);
+/* The same for one number that is new, however it has come. errno stays. */
+void rights_arrive_one(int fd);
 
 #endif

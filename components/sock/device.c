@@ -188,6 +188,7 @@ static int get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **
 		return device->priv->refused;
 	if (before < 0)
 		news_tell_files(); /* others were refused it, too */
+	taken_serve();
 	*out = device;
 	return 0;
 }

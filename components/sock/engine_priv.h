@@ -61,6 +61,13 @@ void internal_wake_by(uint64_t at_ns);
 uint64_t internal_sleeps_until(void);
 void internal_fork_child(void);
 
+/* taken.c: other processes may ask for sockets that they have taken (pidfd_getfd). Again: nothing. */
+void taken_serve(void);
+void taken_fork_child(void);
+/* Of /proc's text about a pidfd: the process's pid here, and in its own namespace; 0: it has none. */
+int taken_pid(const char *fdinfo);
+int taken_innermost_pid(const char *fdinfo);
+
 /* news.c: has ops->net_changed called for every file, soon. */
 void news_tell_files(void);
 

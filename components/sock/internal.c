@@ -332,6 +332,7 @@ int internal_start(struct vma_engine *engine)
 __attribute__((cold)) void internal_fork_child(void)
 {
 	close_fds();
+	taken_fork_child();
 	internal.engine = NULL;
 	for (unsigned place = 0; place < WATCHED_MAX; place++)
 		atomic_store(&watched[place], NULL);

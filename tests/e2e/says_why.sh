@@ -85,7 +85,8 @@ in_ns b env LD_PRELOAD="$BUILD/libvma.so" VMA_TRACELEVEL=INFO python3 "$WORK/tre
 check_eq "of a tree of processes (fork, exec) one says the banner" "$(count tree.err 'VMA_VERSION')" 1
 check_eq "and the port" "$(count none.err 'TCP port 5202, bound to 0.0.0.0, is the kernel.s: the interface cannot be')" 1
 
-# What another process takes of an offloaded connection is unconnected there: the owner is not told, and goes on.
+# What another process takes of an offloaded connection (pidfd_getfd) is handed over to it. In another network namespace
+# the taker does not find the owner: the connection is unconnected there, and goes on in its owner.
 cat >"$WORK/takes.py" <<-'PY'
 	import ctypes, os, socket, subprocess, sys
 	def take(pid, fd):
@@ -102,7 +103,8 @@ cat >"$WORK/takes.py" <<-'PY'
 	s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 	print(ctypes.CDLL(None).vma_get_socket_state(s.fileno(), None) if "vma" in os.environ.get("LD_PRELOAD", "") else 1)
 	sys.stdout.flush()
-	subprocess.run([sys.executable, *sys.argv, str(os.getpid()), str(s.fileno())], check=True)
+	taker = [sys.executable, *sys.argv, str(os.getpid()), str(s.fileno())]
+	subprocess.run([*os.environ.get("TAKER_IN", "").split(), *taker], check=True)
 	s.sendall(b"hello")
 	print(s.recv(100).decode())
 PY
@@ -117,9 +119,13 @@ takes() { # LABEL ENVIRONMENT...
 taken='pidfd_getfd has taken an unconnected TCP socket'
 check_eq "a connection of the kernel's that another process takes is connected there" "$(takes plain VMA_TRACELEVEL=WARNING)" \
 	"1 connected connected hello "
-check_eq "an offloaded one is not, and goes on in its owner" "$(takes taken LD_PRELOAD="$BUILD/libvma.so" VMA_TRACELEVEL=WARNING)" \
+check_eq "an offloaded one is, too" "$(takes taken LD_PRELOAD="$BUILD/libvma.so" VMA_TRACELEVEL=WARNING)" \
+	"1 connected connected hello "
+check_eq "and there is nothing to say" "$(count taken.err "$taken")" 0
+check_eq "to a taker in another network namespace it is not, and goes on in its owner" \
+	"$(takes away LD_PRELOAD="$BUILD/libvma.so" VMA_TRACELEVEL=WARNING TAKER_IN="ip netns exec $(ns a)")" \
 	"1 Transport endpoint is not connected Transport endpoint is not connected hello "
-check_eq "the taker is told so once" "$(count taken.err "$taken")" 1
+check_eq "the taker is told so once" "$(count away.err "$taken")" 1
 check_eq "of the kernel's there is nothing to say" \
 	"$(takes none LD_PRELOAD="$BUILD/libvma.so" VMA_TRACELEVEL=WARNING VMA_OFFLOADED_SOCKETS=0) $(count none.err "$taken")" \
 	"0 connected connected hello  0"

@@ -118,6 +118,18 @@ static void say_options(int s)
 	say("linger: %d, %d s", linger.l_onoff, linger.l_linger);
 }
 
+/* As a debugger or a supervisor takes it: what it has of a process is its number. */
+static void steal(int pid, int fd, bool by_number)
+{
+	const int pidfd = pidfd_open(pid, 0);
+
+	if (by_number)
+		OKAY(had[n_had++] = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0));
+	else
+		OKAY(had[n_had++] = pidfd_getfd(pidfd, fd, 0));
+	close(pidfd);
+}
+
 static void do_line(const char *line)
 {
 	char verb[16] = "";
@@ -141,6 +153,8 @@ static void do_line(const char *line)
 		take(s, a, 0);
 	else if (strcmp(verb, "all") == 0)
 		take_all(s);
+	else if (strcmp(verb, "steal") == 0)
+		steal(a, b, slot != 0);
 	else if (strcmp(verb, "listen") == 0)
 		RES(listen(s, 5));
 	else if (strcmp(verb, "accept") == 0)
@@ -242,6 +256,15 @@ static void tell(const struct taker *taker, const char *line)
 {
 	begin(taker, line);
 	await_taker(taker);
+}
+
+/* The taker gets it by pidfd_getfd. */
+static void tell_to_steal(const struct taker *taker, int s, bool by_number)
+{
+	char line[LINE];
+
+	snprintf(line, sizeof(line), "steal %d %d %d", by_number, (int)getpid(), s);
+	tell(taker, line);
 }
 
 static void taker_end(const struct taker *taker)
@@ -1158,4 +1181,172 @@ CASE(rights_pidfd, "pidfd_getfd of the process's own connection is a copy of it,
 	RES(close(other));
 	RES(close(copy));
 	far_reads(1, 1, 0, 1);
+}
+
+CASE(rights_pidfd_connection, "another process takes a connection with what was written and not read; both go on")
+{
+	struct taker taker;
+	int s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_pidfd_connection", true);
+	s = tcp_out();
+	say_write(s, 1000, 1, 0);
+	far_writes(1, 1000, 5, 3);
+	let_arrive(30);
+	say_read(s, 1000, MSG_WAITALL);
+	expect_offloaded(s);
+	tell_to_steal(&taker, s, false);
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	tell(&taker, "names 0");
+	tell(&taker, "read 0 1000");
+	say_read(s, 1000, MSG_WAITALL);
+	tell(&taker, "write 0 1000 2");
+	say_write(s, 1000, 3, 0);
+	far_reads(1, 1000, 1, 3);
+	tell_to_steal(&taker, s, true);
+	tell(&taker, "close 0");
+	far_writes(1, 100, 9, 2);
+	say_read(s, 100, MSG_WAITALL);
+	RES(close(s));
+	tell(&taker, "read 1 100");
+	tell(&taker, "close 1");
+	far_reads(1, 1, 0, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_pidfd_by_number, "another process takes an accepted connection by syscall(); the owner closes it")
+{
+	struct taker taker;
+	int s;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_pidfd_by_number", true);
+	s = tcp_in(NULL);
+	tell_to_steal(&taker, s, true);
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	RES(close(s));
+	far_writes(1, 100, 1, 1);
+	tell(&taker, "read 0 100");
+	tell(&taker, "write 0 100 2");
+	far_reads(1, 100, 2, 1);
+	tell(&taker, "close 0");
+	far_reads(1, 1, 0, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_pidfd_unsent, "another process takes a connection while more waits to be sent than the peer takes")
+{
+	struct taker taker;
+	int s, pieces = 0;
+	char bytes[1000];
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_pidfd_unsent", true);
+	s = tcp_out();
+	set_int(s, SOL_SOCKET, SO_SNDBUF, 300000);
+	for (; pieces < 500; pieces++) {
+		fill(bytes, sizeof(bytes), pieces % 64);
+		if (send(s, bytes, sizeof(bytes), MSG_DONTWAIT) != sizeof(bytes))
+			break;
+	}
+	if (pieces < 100)
+		give_up("only %d pieces fit", pieces);
+	tell_to_steal(&taker, s, false);
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	RES(close(s));
+	tell(&taker, "close 0");
+	say("the peer: %s", strncmp(peer(far(), "read 1 1000 0 %d", pieces), "failed", 6) == 0 ? "failed" : "has read");
+	far_reads(1, 1, 0, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_pidfd_listener, "another process takes a listener, and both serve it; then the owner closes it")
+{
+	struct taker taker;
+	int at, s, port;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_pidfd_listener", true);
+	s = tcp_in(&at);
+	tell_to_steal(&taker, at, false);
+	peer(far(), "dial 2 %s %d", here, port_of(at));
+	tell(&taker, "accept 0"); /* it serves it from here on, and so does the owner soon */
+	tell(&taker, "write 1 100 1");
+	far_reads(2, 100, 1, 1);
+	say_write(s, 100, 2, 0); /* as it was */
+	far_reads(1, 100, 2, 1);
+	expect_offloaded(s);
+	pause_ms(1500);
+	expect_offloaded(at);
+	peer(far(), "dial 3 %s %d", here, port_of(at));
+	close(s);
+	s = is_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
+	say_write(s, 100, 3, 0);
+	far_reads(3, 100, 3, 1);
+	expect_offloaded(s);
+	peer(far(), "close 2");
+	port = port_of(at);
+	RES(close(at));
+	peer(far(), "dial 2 %s %d", here, port);
+	tell(&taker, "accept 0");
+	tell(&taker, "write 2 100 4");
+	far_reads(2, 100, 4, 1);
+	taker_end(&taker);
+}
+
+CASE(rights_pidfd_udp, "another process takes a UDP socket with unread datagrams; then its owner closes it")
+{
+	struct taker taker;
+	int s, port;
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_pidfd_udp", true);
+	s = udp_at(here, 0);
+	port = port_of(s);
+	name_port(peer_open(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	for (int i = 1; i <= 4; i++)
+		peer_send(far(), 0, here, port, 300 * i, i);
+	let_arrive(30);
+	take(s, 2000, 0);
+	tell_to_steal(&taker, s, true);
+	expect_os(s, VMA_SOCK_PASSED_ON);
+	tell(&taker, "take 0 2000");
+	take(s, 2000, 0);
+	tell(&taker, "take 0 2000");
+	peer_send(far(), 0, here, port, 100, 5);
+	tell(&taker, "take 0 2000");
+	RES(close(s));
+	peer_send(far(), 0, here, port, 100, 6);
+	tell(&taker, "take 0 2000");
+	tell(&taker, "all 0");
+	taker_end(&taker);
+}
+
+CASE(rights_pidfd_others,
+     "another process takes what there is nothing to hand over of; the owner's sockets stay as they are")
+{
+	struct taker taker;
+	int s, ends[2];
+
+	if (is_taker())
+		return;
+	taker = taker_start("rights_pidfd_others", true);
+	s = tcp_out();
+	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	tell_to_steal(&taker, ends[1], false);
+	tell(&taker, "write 0 100 1");
+	say_read(ends[0], 100, MSG_WAITALL);
+	tell_to_steal(&taker, 999, false);
+	tell_to_steal(&taker, -1, true);
+	expect_offloaded(s);
+	far_writes(1, 100, 1, 1);
+	say_read(s, 100, MSG_WAITALL);
+	taker_end(&taker);
 }

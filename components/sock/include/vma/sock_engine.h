@@ -220,6 +220,12 @@ void vma_engine_unwatch(int fd, struct vma_task *task);
  * file's ops->hand_over, which has happened when this returns; or it could not be reached, or took five seconds.
  */
 void vma_engine_hand_over(struct vma_file *file);
+/*
+ * `copy` is what this process has taken by pidfd_getfd(pidfd, number): if the other process has this library, and
+ * offloads the socket, it calls the file's ops->hand_over. 1: it has done so; 0: there is nothing to hand over there;
+ * -EOPNOTSUPP: it could not; -ECONNREFUSED, -ETIMEDOUT (five seconds), ...: it could not be asked. Outside.
+ */
+int vma_engine_ask_owner(int pidfd, int number, int copy) __attribute__((cold));
 /* A sender has left frames LATER, or queued a command, in the rings' hands by now (rails by bit): the internal thread
  * flushes them within a millisecond or so. Cheap when repeated. */
 void vma_engine_later(uint64_t rails);

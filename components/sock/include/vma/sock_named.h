@@ -1,0 +1,45 @@
+/*
+ * sock_named - datagram sockets with abstract names, by which processes of one network namespace find each other.
+ *
+ * An abstract name is free for whoever binds it first, and any local process may ask. So the kernel's word about the
+ * sender comes with each message, and a server looks at it before it takes a descriptor out of the message: the close
+ * of a descriptor may wait for the file system that it belongs to.
+ *
+ * Threads: any. Progress: no call waits, but for vma_named_await. Memory: none.
+ * Example: passed.c of stream; taken.c.
+ *
+ * Functions return a descriptor, 0 or a negative errno.
+ */
+#ifndef VMA_SOCK_NAMED_H
+#define VMA_SOCK_NAMED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* The server's: one of the library's own descriptors. -EADDRINUSE: the name is somebody else's. */
+int vma_named_serve(const char *text);
+/* For one conversation with the server: connected, with a name of its own to be answered at. -ECONNREFUSED: none. */
+int vma_named_connect(const char *text);
+/* Until the socket is readable (POLLIN) or writable (POLLOUT), or this time has come. */
+bool vma_named_await(int fd, short events, uint64_t deadline_ns);
+
+/* Who has sent the next message, which stays where it is. -EAGAIN: there is none. pid and uid are as this process's
+ * namespaces have them. */
+int vma_named_peek(int fd, struct ucred *sender);
+
+struct vma_named_message {
+	void *data;
+	size_t size;
+	int fd; /* -1: none; of several that arrive only the first is taken out */
+	struct ucred sender;
+	struct sockaddr_un name;
+	socklen_t name_len;
+};
+/* Takes the next message; the descriptor only if it is wanted. How many bytes, -EAGAIN, ... */
+int vma_named_receive(int fd, struct vma_named_message *message, bool wants_fd);
+/* To the name that the message has, or to the server if it has none. -EAGAIN, ... */
+int vma_named_send(int fd, const struct vma_named_message *message);
+
+#endif

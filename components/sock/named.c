@@ -1,0 +1,166 @@
+/* named - datagram sockets with abstract names, and messages that say who has sent them. */
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/sock.h>
+#include <vma/sock_named.h>
+#include <vma/sock_os.h>
+#include <vma/sock_thread.h>
+
+/* ---- sockets ---- */
+
+static socklen_t abstract_name(const char *text, struct sockaddr_un *name)
+{
+	*name = (struct sockaddr_un){.sun_family = AF_UNIX};
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+	                   (size_t)snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "%s", text));
+}
+
+/* It tells of each sender from its first message on, because nobody can send to it before it has a name. */
+static int make_socket(void)
+{
+	const int fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+
+	if (fd < 0)
+		return -errno;
+	if (vma_os.setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
+		syscall(SYS_close, fd);
+		return -ENOTSUP;
+	}
+	return fd;
+}
+
+int vma_named_serve(const char *text)
+{
+	struct sockaddr_un name;
+	const socklen_t len = abstract_name(text, &name);
+	const int fd = make_socket();
+	int guarded, rc;
+
+	if (fd < 0)
+		return fd;
+	guarded = vma_fd_guard(fd);
+	if (guarded < 0) {
+		syscall(SYS_close, fd);
+		return guarded;
+	}
+	if (syscall(SYS_bind, guarded, &name, len) == 0)
+		return guarded;
+	rc = -errno;
+	vma_fd_unguard_close(guarded);
+	return rc;
+}
+
+int vma_named_connect(const char *text)
+{
+	const sa_family_t any = AF_UNIX;
+	struct sockaddr_un name;
+	const socklen_t len = abstract_name(text, &name);
+	const int fd = make_socket();
+	int rc;
+
+	if (fd < 0)
+		return fd;
+	if (syscall(SYS_connect, fd, &name, len) == 0 && syscall(SYS_bind, fd, &any, sizeof(any)) == 0)
+		return fd;
+	rc = -errno;
+	syscall(SYS_close, fd);
+	return rc;
+}
+
+bool vma_named_await(int fd, short events, uint64_t deadline_ns)
+{
+	struct pollfd poll = {.fd = fd, .events = events};
+
+	for (;;) {
+		const uint64_t now = vma_now_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
+		struct timespec wait = {.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
+		const long n = syscall(SYS_ppoll, &poll, 1, &wait, NULL, (size_t)8);
+
+		if (n > 0)
+			return true;
+		if (n == 0 || errno != EINTR)
+			return false;
+	}
+}
+
+/* ---- messages ---- */
+
+/* The kernel writes the sender first, and descriptors as far as there is room: here for one at most, or for none. */
+#define SENDER_BYTES CMSG_SPACE(sizeof(struct ucred))
+#define CONTROL_BYTES (SENDER_BYTES + CMSG_LEN(sizeof(int)))
+
+union control {
+	struct cmsghdr head;
+	char bytes[SENDER_BYTES + CMSG_SPACE(sizeof(int))];
+};
+
+static void read_control(struct msghdr *msg, struct ucred *sender, int *fd)
+{
+	*sender = (struct ucred){.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c != NULL; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET)
+			continue;
+		if (c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len == CMSG_LEN(sizeof(*sender)))
+			memcpy(sender, CMSG_DATA(c), sizeof(*sender));
+		else if (c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(*fd)))
+			memcpy(fd, CMSG_DATA(c), sizeof(*fd));
+	}
+}
+
+int vma_named_peek(int fd, struct ucred *sender)
+{
+	union control control;
+	struct msghdr msg = {.msg_control = &control, .msg_controllen = SENDER_BYTES};
+	int none = -1;
+
+	if (syscall(SYS_recvmsg, fd, &msg, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+		return -errno;
+	read_control(&msg, sender, &none);
+	return 0;
+}
+
+int vma_named_receive(int fd, struct vma_named_message *message, bool wants_fd)
+{
+	struct iovec iov = {.iov_base = message->data, .iov_len = message->size};
+	union control control;
+	struct msghdr msg = {.msg_name = &message->name,
+	                     .msg_namelen = sizeof(message->name),
+	                     .msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = &control,
+	                     .msg_controllen = wants_fd ? CONTROL_BYTES : SENDER_BYTES};
+	const long n = syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+	message->fd = -1;
+	if (n < 0)
+		return -errno;
+	message->name_len = msg.msg_namelen;
+	read_control(&msg, &message->sender, &message->fd);
+	return (int)n;
+}
+
+int vma_named_send(int fd, const struct vma_named_message *message)
+{
+	struct iovec iov = {.iov_base = message->data, .iov_len = message->size};
+	union control control = {
+	        .head = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))}};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	if (message->name_len != 0) {
+		msg.msg_name = (void *)&message->name;
+		msg.msg_namelen = message->name_len;
+	}
+	if (message->fd >= 0) {
+		memcpy(CMSG_DATA(&control.head), &message->fd, sizeof(message->fd));
+		msg.msg_control = &control;
+		msg.msg_controllen = CMSG_SPACE(sizeof(int));
+	}
+	return syscall(SYS_sendmsg, fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}

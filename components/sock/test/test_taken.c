@@ -1,0 +1,306 @@
+/* Sockets that another process takes (pidfd_getfd): who may ask for them, and what it costs who is asked. */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/sock_named.h>
+#include <vma/test.h>
+
+#include "../engine_priv.h"
+#include "fake_file.h"
+#include "small_engine.h"
+
+static _Atomic unsigned handed_over;
+
+static void hand_over(struct vma_file *file)
+{
+	atomic_store(&fake_of(file)->reason, VMA_SOCK_PASSED_ON);
+	atomic_fetch_add(&handed_over, 1);
+}
+
+static void stay(struct vma_file *file)
+{
+	(void)file;
+}
+
+static struct vma_file_ops ops, ops_that_stay;
+
+/* A file before a socket of the kernel's, as if it were offloaded. */
+static int offloaded_socket(const struct vma_file_ops *its_ops)
+{
+	struct fake_file *fake = fake_create();
+	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	fake->file.ops = its_ops;
+	atomic_store(&fake->reason, VMA_SOCK_OFFLOADED);
+	assert_int_equal(vma_fd_install(fd, &fake->file), 0);
+	return fd;
+}
+
+static void drop(int fd)
+{
+	vma_fd_remove(fd);
+	close(fd);
+	fake_settle();
+}
+
+/* In another process: asks this one for its descriptor `number`, which `copy` is a copy of. */
+static int ask_from_elsewhere(int number, int copy, uid_t uid)
+{
+	const int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	const pid_t child = fork();
+	int status = -1;
+
+	if (child == 0) {
+		if (uid != 0 && setuid(uid) != 0)
+			_exit(99);
+		_exit(-vma_engine_ask_owner(self, number, copy) & 0xff);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	close(self);
+	return WIFEXITED(status) ? -(int)(int8_t)WEXITSTATUS(status) : -1000;
+}
+
+static void test_who_shows_the_socket_gets_it_handed_over(void **state)
+{
+	const unsigned before = atomic_load(&handed_over);
+	const int fd = offloaded_socket(&ops), other = offloaded_socket(&ops);
+
+	(void)state;
+	assert_int_equal(ask_from_elsewhere(fd, fd, 0), 1);
+	assert_int_equal(atomic_load(&handed_over), before + 1);
+	assert_int_equal(ask_from_elsewhere(fd, fd, 0), 1); /* already */
+	drop(other);
+	drop(fd);
+}
+
+static void test_a_socket_that_cannot_be_handed_over_stays(void **state)
+{
+	const int fd = offloaded_socket(&ops_that_stay);
+
+	(void)state;
+	assert_int_equal(ask_from_elsewhere(fd, fd, 0), -EOPNOTSUPP);
+	drop(fd);
+}
+
+static void test_another_socket_and_other_descriptors_are_not_handed_over(void **state)
+{
+	const unsigned before = atomic_load(&handed_over);
+	const int fd = offloaded_socket(&ops), other = offloaded_socket(&ops);
+	const int kernels = socket(AF_INET, SOCK_DGRAM, 0);
+
+	(void)state;
+	assert_int_equal(ask_from_elsewhere(fd, other, 0), 0);
+	assert_int_equal(ask_from_elsewhere(kernels, kernels, 0), 0);
+	assert_int_equal(ask_from_elsewhere(999999, fd, 0), 0);
+	assert_int_equal(ask_from_elsewhere(-1, fd, 0), 0);
+	assert_int_equal(ask_from_elsewhere(fd, STDIN_FILENO, 0), -ENOTSOCK);
+	assert_int_equal(atomic_load(&handed_over), before);
+	close(kernels);
+	drop(other);
+	drop(fd);
+}
+
+/* Other processes have such names, too: this one's ends with the inode of its pidfd, or with its pid. */
+static const char *own_name(void)
+{
+	const int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	FILE *sockets = fopen("/proc/net/unix", "r");
+	char line[256], by_inode[64], by_pid[64];
+	static char name[64];
+	struct stat state;
+
+	assert_int_equal(fstat(self, &state), 0);
+	close(self);
+	snprintf(by_inode, sizeof(by_inode), "vma/process/%llu", (unsigned long long)state.st_ino);
+	snprintf(by_pid, sizeof(by_pid), "vma/process/pid/%d", (int)getpid());
+	name[0] = '\0';
+	while (fgets(line, sizeof(line), sockets) != NULL) {
+		const char *at = strchr(line, '@');
+
+		line[strcspn(line, "\n")] = '\0';
+		if (at != NULL && (strcmp(at + 1, by_inode) == 0 || strcmp(at + 1, by_pid) == 0))
+			snprintf(name, sizeof(name), "%s", at + 1);
+	}
+	fclose(sockets);
+	return name;
+}
+
+/* As in taken.c. */
+enum { REFUSED = 4 };
+struct question {
+	uint64_t cookie;
+	int32_t number;
+};
+
+static unsigned descriptors(void)
+{
+	DIR *all = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	while (readdir(all) != NULL)
+		n++;
+	closedir(all);
+	return n;
+}
+
+static uint64_t cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len);
+	return cookie;
+}
+
+/* Nobody but root and the own user is heard, even if it shows the socket. */
+static void test_another_user_is_refused(void **state)
+{
+	const unsigned before = atomic_load(&handed_over);
+	const int fd = offloaded_socket(&ops);
+	struct question question = {.cookie = cookie_of(fd), .number = fd};
+	const char *name = own_name();
+	int status = -1;
+	pid_t child;
+
+	(void)state;
+	if (getuid() != 0) {
+		drop(fd);
+		vma_test_skip("it takes root to become another user");
+		return;
+	}
+	child = fork();
+	if (child == 0) {
+		struct vma_named_message message = {.data = &question, .size = sizeof(question), .fd = fd};
+		uint8_t answer = 0;
+		struct vma_named_message answered = {.data = &answer, .size = sizeof(answer)};
+		int to;
+
+		if (setgid(65534) != 0 || setuid(65534) != 0)
+			_exit(99);
+		to = vma_named_connect(name);
+		if (to < 0 || vma_named_send(to, &message) != 0 ||
+		    !vma_named_await(to, POLLIN, vma_now_ns() + 20000000000ULL) ||
+		    vma_named_receive(to, &answered, false) != sizeof(answer))
+			_exit(98);
+		_exit(answer == REFUSED ? 0 : 97);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_int_equal(atomic_load(&handed_over), before);
+	drop(fd);
+}
+
+static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
+{
+	char data[4], got[8];
+	const struct vma_named_message given = {.data = data, .size = sizeof(data), .fd = STDERR_FILENO};
+	struct vma_named_message taken = {.data = got, .size = sizeof(got)};
+	int server = vma_named_serve("vma/test/unwanted"), client = vma_named_connect("vma/test/unwanted");
+	struct ucred sender;
+	unsigned before;
+
+	(void)state;
+	memset(data, 0, sizeof(data));
+	assert_true(server >= 0 && client >= 0);
+	assert_int_equal(vma_named_serve("vma/test/unwanted"), -EADDRINUSE);
+	before = descriptors();
+	assert_int_equal(vma_named_peek(server, &sender), -EAGAIN);
+	assert_int_equal(vma_named_send(client, &given), 0);
+	assert_int_equal(vma_named_peek(server, &sender), 0);
+	assert_int_equal(sender.pid, getpid());
+	assert_int_equal(sender.uid, getuid());
+	assert_int_equal(descriptors(), before);
+	assert_int_equal(vma_named_receive(server, &taken, false), sizeof(data));
+	assert_int_equal(taken.fd, -1);
+	assert_int_equal(descriptors(), before);
+	assert_int_equal(vma_named_send(client, &given), 0);
+	assert_int_equal(vma_named_receive(server, &taken, true), sizeof(data));
+	assert_true(taken.fd >= 0);
+	assert_int_equal(descriptors(), before + 1);
+	close(taken.fd);
+	close(client);
+	vma_fd_unguard_close(server);
+}
+
+/* Who asks without end is answered so many times in a millisecond. */
+static void test_questions_are_bounded(void **state)
+{
+	enum { IN_MS = 8, MANY = 2000 };
+	struct question question = {.cookie = 1, .number = 1};
+	uint8_t answer;
+	struct vma_named_message asked = {.data = &question, .size = sizeof(question), .fd = -1};
+	struct vma_named_message answered = {.data = &answer, .size = sizeof(answer)};
+	const int to = vma_named_connect(own_name());
+	const uint64_t begin_ns = vma_now_ns();
+	uint64_t took_ns;
+	int answers = 0;
+
+	(void)state;
+	assert_true(to >= 0);
+	while (answers < MANY && vma_now_ns() < begin_ns + 20000000000ULL) {
+		vma_named_send(to, &asked);
+		while (vma_named_receive(to, &answered, false) == sizeof(answer))
+			answers++;
+	}
+	took_ns = vma_now_ns() - begin_ns;
+	assert_true(answers >= MANY);
+	assert_true((uint64_t)answers <= (took_ns / 1000000 + 2) * IN_MS);
+	close(to);
+}
+
+static void test_what_proc_says_of_a_pidfd(void **state)
+{
+	static const char here[] = "pos:\t0\nflags:\t02000002\nmnt_id:\t15\nino:\t77\nPid:\t1234\nNSpid:\t1234\n";
+	static const char inner[] = "pos:\t0\nPid:\t1234\nNSpid:\t1234\t56\t7\n";
+	static const char outer[] = "pos:\t0\nPid:\t0\nNSpid:\t0\n";
+	static const char dead[] = "pos:\t0\nPid:\t-1\n";
+
+	(void)state;
+	assert_int_equal(taken_pid(here), 1234);
+	assert_int_equal(taken_innermost_pid(here), 1234);
+	assert_int_equal(taken_pid(inner), 1234);
+	assert_int_equal(taken_innermost_pid(inner), 7);
+	assert_int_equal(taken_pid(outer), 0);
+	assert_int_equal(taken_innermost_pid(outer), 0);
+	assert_int_equal(taken_pid(dead), -1);
+	assert_int_equal(taken_innermost_pid(dead), 0);
+	assert_int_equal(taken_pid(""), 0);
+}
+
+static int start(void **state)
+{
+	struct vma_engine *engine;
+
+	(void)state;
+	ops = ops_that_stay = fake_ops;
+	ops.hand_over = hand_over;
+	ops_that_stay.hand_over = stay;
+	engine = small_engine("1024", "128");
+	if (engine == NULL)
+		return -1;
+	taken_serve();
+	return 0;
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_who_shows_the_socket_gets_it_handed_over),
+	        cmocka_unit_test(test_a_socket_that_cannot_be_handed_over_stays),
+	        cmocka_unit_test(test_another_socket_and_other_descriptors_are_not_handed_over),
+	        cmocka_unit_test(test_another_user_is_refused),
+	        cmocka_unit_test(test_a_descriptor_that_is_not_wanted_is_not_received),
+	        cmocka_unit_test(test_questions_are_bounded),
+	        cmocka_unit_test(test_what_proc_says_of_a_pidfd),
+	};
+
+	return cmocka_run_group_tests_name("taken", tests, start, NULL);
+}
