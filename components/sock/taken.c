@@ -147,12 +147,6 @@ static enum answer answer_of(const struct question *question, int shown)
 	return file->ops->reason(file) == VMA_SOCK_OFFLOADED ? STAYS : HANDED_OVER;
 }
 
-static bool may_ask(const struct ucred *sender)
-{
-	return sender->uid == 0 || sender->uid == (uid_t)syscall(SYS_geteuid) ||
-	       sender->uid == (uid_t)syscall(SYS_getuid);
-}
-
 /* False: there is none. */
 static bool answer_one(void)
 {
@@ -164,10 +158,10 @@ static bool answer_one(void)
 	int rc = vma_named_peek(server.fd, &sender);
 
 	if (rc == 0)
-		rc = vma_named_receive(server.fd, &message, may_ask(&sender));
+		rc = vma_named_receive(server.fd, &message, vma_named_is_trusted(&sender));
 	if (rc < 0)
 		return false;
-	if (rc == sizeof(question) && may_ask(&message.sender))
+	if (rc == sizeof(question) && vma_named_is_trusted(&message.sender))
 		answer = answer_of(&question, message.fd);
 	if (message.fd >= 0)
 		syscall(SYS_close, message.fd);

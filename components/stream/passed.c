@@ -21,7 +21,9 @@
  * the kernel's socket: so the receiver needs nothing but the descriptor, in whatever root directory and as whatever
  * user. Of several who have it the first answers; when that one has gone, the next who passes it on. A forked child has
  * the page by the fork. The answer carries the socket, too: who cannot show that has no say, and a process that has
- * bound the name of another's listener only keeps it from being offloaded.
+ * bound the name of another's listener only keeps it from being offloaded. And because it carries the socket, only root
+ * and the answerer's user get one: others could have the listener for the asking. A receiver of another user gets its
+ * connections from the kernel, as one without the library does.
  *
  * A bound socket that does not listen yet is passed on in the same way, and is a listener when its receiver says so. In
  * the giver it is the kernel's.
@@ -31,6 +33,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -38,8 +41,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/sock_named.h>
 
 #include "stream_priv.h"
 
@@ -211,17 +216,17 @@ static void tell(const struct stream_passed *passed)
 
 /* ---- questions and answers ---- */
 
+/* The kernel says who has sent it, too, before the descriptors. */
 union control {
 	struct cmsghdr head;
-	char bytes[CMSG_SPACE(sizeof(struct ends))];
+	char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(struct ends))];
 };
 
-static socklen_t name_of(uint64_t cookie, struct sockaddr_un *name)
+enum { NAME_BYTES = 40 };
+
+static void name_of(uint64_t cookie, char name[NAME_BYTES])
 {
-	*name = (struct sockaddr_un){.sun_family = AF_UNIX};
-	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
-	                   (size_t)snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "vma/passed/%llx",
-	                                    (unsigned long long)cookie));
+	snprintf(name, NAME_BYTES, "vma/passed/%llx", (unsigned long long)cookie);
 }
 
 /*
@@ -237,19 +242,19 @@ static int copy_of_socket(const struct stream_passed *passed)
 	return -1;
 }
 
-static void send_page(const struct stream_passed *passed, struct sockaddr_un *to, socklen_t len)
+static void send_page(const struct stream_passed *passed, struct vma_named_message *asked)
 {
 	const struct ends ends = {
 	        .page_fd = passed->page_fd, .event_fd = passed->event_fd, .socket_fd = copy_of_socket(passed)};
 	char byte = 0;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
 	union control control = {.head = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-	const struct msghdr msg = {.msg_name = to,
-	                           .msg_namelen = len,
+	const struct msghdr msg = {.msg_name = &asked->name,
+	                           .msg_namelen = asked->name_len,
 	                           .msg_iov = &iov,
 	                           .msg_iovlen = 1,
 	                           .msg_control = &control,
-	                           .msg_controllen = sizeof(control)};
+	                           .msg_controllen = CMSG_SPACE(sizeof(ends))};
 
 	if (ends.socket_fd < 0)
 		return;
@@ -260,37 +265,44 @@ static void send_page(const struct stream_passed *passed, struct sockaddr_un *to
 	syscall(SYS_close, ends.socket_fd);
 }
 
+/* Nothing but a byte: the asker need not wait for more. */
+static void refuse(const struct stream_passed *passed, struct vma_named_message *asked)
+{
+	vma_log_debug("user %u asks for a listener that is not theirs", asked->sender.uid);
+	vma_named_send(passed->server_fd, asked);
+}
+
 /* The internal thread's, which has other things to do: who asks without end is heard now and then. */
 static void answer(struct vma_task *task)
 {
 	struct stream_passed *passed = (struct stream_passed *)((char *)task - offsetof(struct stream_passed, answer));
 
 	for (int i = 0; i < ANSWERS; i++) {
-		struct sockaddr_un from;
-		socklen_t len = sizeof(from);
-		char byte;
+		char byte = 0;
+		struct vma_named_message asked = {.data = &byte, .size = sizeof(byte)};
 
-		if (syscall(SYS_recvfrom, passed->server_fd, &byte, sizeof(byte), MSG_DONTWAIT, &from, &len) < 0)
+		if (vma_named_receive(passed->server_fd, &asked, false) < 0)
 			return;
-		send_page(passed, &from, len);
+		if (vma_named_is_trusted(&asked.sender))
+			send_page(passed, &asked);
+		else
+			refuse(passed, &asked);
 	}
 }
 
 /* -EADDRINUSE: somebody else has the page, and answers. */
 static int serve(struct stream_passed *passed, uint64_t cookie)
 {
-	struct sockaddr_un name;
-	const socklen_t len = name_of(cookie, &name);
-	int fd = guard((int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), rc = 0;
+	char name[NAME_BYTES];
+	int fd, rc;
 
+	name_of(cookie, name);
+	fd = vma_named_serve(name);
 	if (fd < 0)
 		return fd;
-	if (syscall(SYS_bind, fd, &name, len) != 0)
-		rc = -errno;
 	passed->answer.run = answer;
 	passed->server_fd = fd;
-	if (rc == 0)
-		rc = vma_engine() != NULL ? vma_engine_watch(fd, EPOLLIN, &passed->answer) : -ENODEV;
+	rc = vma_engine() != NULL ? vma_engine_watch(fd, EPOLLIN, &passed->answer) : -ENODEV;
 	if (rc < 0) {
 		passed->server_fd = CLOSED;
 		vma_fd_unguard_close(fd);
@@ -299,12 +311,14 @@ static int serve(struct stream_passed *passed, uint64_t cookie)
 }
 
 /* The descriptors of an answer as it should be; what comes with another one is closed. */
-static bool read_rights(const struct msghdr *msg, struct ends *ends)
+static bool read_rights(struct msghdr *msg, struct ends *ends)
 {
-	const struct cmsghdr *head = CMSG_FIRSTHDR(msg);
+	struct cmsghdr *head = CMSG_FIRSTHDR(msg);
 	const int *fds;
 
-	if (head == NULL || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+	while (head != NULL && (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS))
+		head = CMSG_NXTHDR(msg, head);
+	if (head == NULL)
 		return false;
 	if (head->cmsg_len == CMSG_LEN(sizeof(*ends))) {
 		memcpy(ends, CMSG_DATA(head), sizeof(*ends));
@@ -323,15 +337,9 @@ static bool receive_ends(int fd, struct ends *ends)
 	union control control;
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	const struct timeval patience = {.tv_usec = ANSWER_MS * 1000};
-	const uint64_t deadline_ns = vma_now_ns() + ANSWER_MS * 1000000ULL;
-	ssize_t n;
 
-	vma_os.setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	do
-		n = syscall(SYS_recvmsg, fd, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR && vma_now_ns() < deadline_ns);
-	if (n < 0 || !read_rights(&msg, ends))
+	if (!vma_named_await(fd, POLLIN, vma_now_ns() + ANSWER_MS * 1000000ULL) ||
+	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !read_rights(&msg, ends))
 		return false;
 	ends->page_fd = guard(ends->page_fd);
 	ends->event_fd = guard(ends->event_fd);
@@ -341,16 +349,15 @@ static bool receive_ends(int fd, struct ends *ends)
 /* The page of who passes this socket on, if that one has the library. Outside: it waits for the answer. */
 static bool find_page(uint64_t cookie, struct ends *ends)
 {
-	const sa_family_t any = AF_UNIX;
-	struct sockaddr_un name;
-	const socklen_t len = name_of(cookie, &name);
-	const int fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	char name[NAME_BYTES];
 	bool found;
+	int fd;
 
+	name_of(cookie, name);
+	fd = vma_named_connect(name);
 	if (fd < 0)
 		return false;
-	found = syscall(SYS_connect, fd, &name, len) == 0 && syscall(SYS_bind, fd, &any, sizeof(any)) == 0 &&
-	        syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 && receive_ends(fd, ends);
+	found = syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 && receive_ends(fd, ends);
 	syscall(SYS_close, fd);
 	if (found &&
 	    (!is_page(ends->page_fd) || !is_event(ends->event_fd) || stream_cookie_of(ends->socket_fd) != cookie)) {

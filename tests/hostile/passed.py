@@ -1,9 +1,10 @@
 """A listener that is passed on by SCM_RIGHTS while somebody else answers for it.
 
-passed.py serve ADDRESS PORT        prints "cookie N"; at SIGUSR1 passes its listener to another process, started by
-    exec, which prints "taken" when it has it, and greets each connection; this process then closes its own
+passed.py serve ADDRESS PORT [keep] prints "cookie N"; at SIGUSR1 passes its listener to another process, started by
+    exec, which prints "taken" when it has it, and greets each connection; this process then closes its own, or keeps it
 passed.py answer COOKIE KIND        binds the name by which processes ask for a listener's page, prints "bound", and
     answers: a page of its own and, by KIND, "few" nothing else, "pipe" a full pipe in place of an event and another socket
+passed.py beg COOKIE                asks for the page of a listener that it has not got: "got N descriptors"
 passed.py ask ADDRESS PORT N        N connections are greeted, one after the other
 """
 import array, fcntl, os, signal, socket, subprocess, sys
@@ -12,7 +13,7 @@ SO_COOKIE = 57
 F_ADD_SEALS, SEALS = 1033, 1 | 2 | 4
 
 
-def serve(address, port):
+def serve(address, port, keep=None):
     listener = socket.create_server((address, int(port)))
     mine, its = socket.socketpair()
     taker = subprocess.Popen([sys.executable, __file__, "take"], stdin=its)
@@ -21,7 +22,8 @@ def serve(address, port):
     signal.sigwait([signal.SIGUSR1])
     socket.send_fds(mine, [b"."], [listener.fileno()])
     mine.recv(1)
-    listener.close()
+    if not keep:
+        listener.close()
     signal.pause()
 
 
@@ -58,6 +60,15 @@ def answer(cookie, kind):
         print("answered", flush=True)
 
 
+def beg(cookie):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker:
+        asker.bind("")
+        asker.connect("\0vma/passed/%x" % int(cookie))
+        asker.settimeout(20)
+        asker.send(b".")
+        print("got", len(socket.recv_fds(asker, 10, 5)[1]), "descriptors", flush=True)
+
+
 def ask(address, port, n):
     for _ in range(int(n)):
         with socket.create_connection((address, int(port)), timeout=10) as connection:
@@ -68,4 +79,4 @@ def ask(address, port, n):
 
 
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-{"serve": serve, "take": take, "answer": answer, "ask": ask}[sys.argv[1]](*sys.argv[2:])
+{"serve": serve, "take": take, "answer": answer, "beg": beg, "ask": ask}[sys.argv[1]](*sys.argv[2:])

@@ -29,6 +29,9 @@ bool vma_named_await(int fd, short events, uint64_t deadline_ns);
  * namespaces have them. */
 int vma_named_peek(int fd, struct ucred *sender);
 
+/* Root, or this process's user: the processes that may take its descriptors anyway (pidfd_getfd, ptrace). */
+bool vma_named_is_trusted(const struct ucred *sender);
+
 struct vma_named_message {
 	void *data;
 	size_t size;
