@@ -13,6 +13,7 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -259,12 +260,32 @@ static uint64_t say_when(uint64_t deadline)
 	return deadline;
 }
 
+/*
+ * In a copy of the process that the system call makes, the C library still counts this thread; that is well as long as
+ * it has begun. Else a change of user or group there would wait for its beginning for ever (setxid_mark_thread of
+ * glibc): so who starts it waits until it has. vsftpd makes such copies as soon as it has a connection.
+ */
+static _Atomic uint32_t begun; /* a futex */
+
+static void say_begun(void)
+{
+	atomic_store(&begun, 1);
+	syscall(SYS_futex, &begun, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void wait_begun(void)
+{
+	while (atomic_load(&begun) == 0)
+		syscall(SYS_futex, &begun, FUTEX_WAIT, 0, NULL, NULL, 0);
+}
+
 static void *thread_main(void *arg)
 {
 	struct epoll_event events[EVENTS_MAX];
 	uint64_t deadline = NO_DEADLINE;
 
 	(void)arg;
+	say_begun();
 	pthread_setname_np(pthread_self(), "vma-internal");
 	set_affinity(internal.engine->conf.internal_thread_affinity);
 	for (;;) {
@@ -287,7 +308,10 @@ static int start_thread(void)
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are not for this thread */
+	atomic_store(&begun, 0);
 	rc = pthread_create(&thread, &attr, thread_main, NULL);
+	if (rc == 0)
+		wait_begun();
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 	return -rc;
