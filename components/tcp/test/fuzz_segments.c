@@ -506,11 +506,9 @@ static void step_quote(struct input *in)
 	put32(whole + 8 + (whole[8] & 15) * 4 + 4, peer.acked + distance(in));
 	for (; writes > 0; writes--)
 		whole[take8(in) % sizeof(whole)] = take8(in);
-	message = malloc(len + 1);
+	message = malloc(len > 0 ? len : 1);
 	must(message != NULL);
 	memcpy(message, whole, len);
-	message = realloc(message, len > 0 ? len : 1);
-	must(message != NULL);
 	ours = quotes_ours(message, len);
 	found = vma_tcp_icmp_packet(sim.side[0].tcp, 0, message, len);
 	must(!found || ours);
