@@ -101,20 +101,24 @@ union control {
 	char bytes[SENDER_BYTES + CMSG_SPACE(sizeof(int))];
 };
 
-static void read_control(struct msghdr *msg, struct ucred *sender, int *fd)
+static void read_control(struct msghdr *msg, struct vma_named_sender *sender, int *fd)
 {
-	*sender = (struct ucred){.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
+	struct ucred ucred;
+
+	*sender = (struct vma_named_sender){.pid = 0, .uid = (uid_t)-1};
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c != NULL; c = CMSG_NXTHDR(msg, c)) {
 		if (c->cmsg_level != SOL_SOCKET)
 			continue;
-		if (c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len == CMSG_LEN(sizeof(*sender)))
-			memcpy(sender, CMSG_DATA(c), sizeof(*sender));
-		else if (c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(*fd)))
+		if (c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len == CMSG_LEN(sizeof(ucred))) {
+			memcpy(&ucred, CMSG_DATA(c), sizeof(ucred));
+			*sender = (struct vma_named_sender){.pid = ucred.pid, .uid = ucred.uid};
+		} else if (c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(*fd))) {
 			memcpy(fd, CMSG_DATA(c), sizeof(*fd));
+		}
 	}
 }
 
-int vma_named_peek(int fd, struct ucred *sender)
+int vma_named_peek(int fd, struct vma_named_sender *sender)
 {
 	union control control;
 	struct msghdr msg = {.msg_control = &control, .msg_controllen = SENDER_BYTES};
@@ -126,7 +130,7 @@ int vma_named_peek(int fd, struct ucred *sender)
 	return 0;
 }
 
-bool vma_named_is_trusted(const struct ucred *sender)
+bool vma_named_is_trusted(const struct vma_named_sender *sender)
 {
 	return sender->uid == 0 || sender->uid == (uid_t)syscall(SYS_geteuid) ||
 	       sender->uid == (uid_t)syscall(SYS_getuid);

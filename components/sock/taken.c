@@ -153,7 +153,7 @@ static bool answer_one(void)
 	struct question question;
 	struct vma_named_message message = {.data = &question, .size = sizeof(question)};
 	enum answer answer = REFUSED;
-	struct ucred sender;
+	struct vma_named_sender sender;
 	uint8_t byte;
 	int rc = vma_named_peek(server.fd, &sender);
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <vma/sock_named.h>
@@ -30,7 +31,7 @@ static void stay(struct vma_file *file)
 	(void)file;
 }
 
-static struct vma_file_ops ops, ops_that_stay;
+static struct vma_file_ops ops, ops_that_stay, ops_that_hold_up;
 
 /* A file before a socket of the kernel's, as if it were offloaded. */
 static int offloaded_socket(const struct vma_file_ops *its_ops)
@@ -204,7 +205,7 @@ static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
 	const struct vma_named_message given = {.data = data, .size = sizeof(data), .fd = STDERR_FILENO};
 	struct vma_named_message taken = {.data = got, .size = sizeof(got)};
 	int server = vma_named_serve("vma/test/unwanted"), client = vma_named_connect("vma/test/unwanted");
-	struct ucred sender;
+	struct vma_named_sender sender;
 	unsigned before;
 
 	(void)state;
@@ -230,30 +231,54 @@ static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
 	vma_fd_unguard_close(server);
 }
 
-/* Who asks without end is answered so many times in a millisecond. */
+static _Atomic bool is_held, may_go;
+static unsigned handed_over_by_then;
+
+/* The first one is held up, so that others come meanwhile. */
+static void hold_up(struct vma_file *file)
+{
+	const struct timespec nap = {.tv_nsec = 100000};
+
+	atomic_store(&is_held, true);
+	while (!atomic_load(&may_go))
+		nanosleep(&nap, NULL);
+	hand_over(file);
+}
+
+static void count(struct vma_task *task)
+{
+	(void)task;
+	handed_over_by_then = atomic_load(&handed_over);
+}
+
+/* So many messages are answered, then the thread does what else there is, and the rest later. */
 static void test_questions_are_bounded(void **state)
 {
-	enum { IN_MS = 8, MANY = 2000 };
-	struct question question = {.cookie = 1, .number = 1};
-	uint8_t answer;
-	struct vma_named_message asked = {.data = &question, .size = sizeof(question), .fd = -1};
-	struct vma_named_message answered = {.data = &answer, .size = sizeof(answer)};
-	const int to = vma_named_connect(own_name());
-	const uint64_t begin_ns = vma_now_ns();
-	uint64_t took_ns;
-	int answers = 0;
+	enum { IN_ONE_GO = 8 };
+	static struct vma_task other_work = {.run = count};
+	const struct timespec nap = {.tv_nsec = 5000000};
+	const unsigned before = atomic_load(&handed_over);
+	const int fd = offloaded_socket(&ops_that_hold_up), to = vma_named_connect(own_name());
+	struct question question = {.cookie = cookie_of(fd), .number = fd};
+	const struct vma_named_message asked = {.data = &question, .size = sizeof(question), .fd = fd};
+	unsigned sent = 1;
 
 	(void)state;
-	assert_true(to >= 0);
-	while (answers < MANY && vma_now_ns() < begin_ns + 20000000000ULL) {
-		vma_named_send(to, &asked);
-		while (vma_named_receive(to, &answered, false) == sizeof(answer))
-			answers++;
-	}
-	took_ns = vma_now_ns() - begin_ns;
-	assert_true(answers >= MANY);
-	assert_true((uint64_t)answers <= (took_ns / 1000000 + 2) * IN_MS);
+	nanosleep(&nap, NULL); /* the messages of tests before do not count */
+	assert_int_equal(vma_named_send(to, &asked), 0);
+	while (!atomic_load(&is_held))
+		nanosleep(&nap, NULL);
+	while (vma_named_send(to, &asked) == 0)
+		sent++;
+	assert_true(sent > IN_ONE_GO);
+	vma_engine_post(&other_work);
+	atomic_store(&may_go, true);
+	for (int i = 0; i < 4000 && atomic_load(&handed_over) < before + sent; i++)
+		nanosleep(&nap, NULL);
+	assert_int_equal(atomic_load(&handed_over), before + sent);
+	assert_int_equal(handed_over_by_then, before + IN_ONE_GO);
 	close(to);
+	drop(fd);
 }
 
 static void test_what_proc_says_of_a_pidfd(void **state)
@@ -280,9 +305,10 @@ static int start(void **state)
 	struct vma_engine *engine;
 
 	(void)state;
-	ops = ops_that_stay = fake_ops;
+	ops = ops_that_stay = ops_that_hold_up = fake_ops;
 	ops.hand_over = hand_over;
 	ops_that_stay.hand_over = stay;
+	ops_that_hold_up.hand_over = hold_up;
 	engine = small_engine("1024", "128");
 	if (engine == NULL)
 		return -1;

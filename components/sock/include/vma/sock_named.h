@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <sys/un.h>
 
 /* The server's: one of the library's own descriptors. -EADDRINUSE: the name is somebody else's. */
@@ -25,18 +26,22 @@ int vma_named_connect(const char *text);
 /* Until the socket is readable (POLLIN) or writable (POLLOUT), or this time has come. */
 bool vma_named_await(int fd, short events, uint64_t deadline_ns);
 
-/* Who has sent the next message, which stays where it is. -EAGAIN: there is none. pid and uid are as this process's
- * namespaces have them. */
-int vma_named_peek(int fd, struct ucred *sender);
+/* As this process's namespaces have them. */
+struct vma_named_sender {
+	pid_t pid;
+	uid_t uid;
+};
+/* Who has sent the next message, which stays where it is. -EAGAIN: there is none. */
+int vma_named_peek(int fd, struct vma_named_sender *sender);
 
 /* Root, or this process's user: the processes that may take its descriptors anyway (pidfd_getfd, ptrace). */
-bool vma_named_is_trusted(const struct ucred *sender);
+bool vma_named_is_trusted(const struct vma_named_sender *sender);
 
 struct vma_named_message {
 	void *data;
 	size_t size;
 	int fd; /* -1: none; of several that arrive only the first is taken out */
-	struct ucred sender;
+	struct vma_named_sender sender;
 	struct sockaddr_un name;
 	socklen_t name_len;
 };
