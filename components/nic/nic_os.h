@@ -42,6 +42,10 @@ static inline int os_getsockopt(int fd, int level, int name, void *value, sockle
 {
 	return (int)syscall(SYS_getsockopt, fd, level, name, value, len);
 }
+static inline int os_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
+{
+	return (int)syscall(SYS_getsockname, fd, addr, len);
+}
 static inline int os_shutdown(int fd, int how)
 {
 	return (int)syscall(SYS_shutdown, fd, how);

@@ -161,6 +161,31 @@ void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key);
 bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key);
 void nic_xdp_flows_fini(struct xdp_flows *flows);
 
+/* ---- nic_xdp_shadow.c ---- */
+
+struct xdp_shadow {
+	uint64_t cookie;
+	int fd;
+};
+/* The sockets of this process, by cookie, once they were looked for. {0} to begin with. */
+struct xdp_shadows {
+	bool listed;
+	uint32_t n, room;
+	struct xdp_shadow *list;
+};
+void nic_xdp_shadows_fini(struct xdp_shadows *shadows);
+/* The descriptor by which vmad is shown the right to this flow; -1: there is none, or none is needed. is_covered: of a
+ * connection that needs none. */
+struct xdp_shown {
+	int fd;
+	bool is_made;
+};
+struct xdp_shown nic_xdp_shown(struct xdp_shadows *shadows, const struct vma_flow_rule *rule, bool is_covered);
+void nic_xdp_shown_put(const struct xdp_shown *shown);
+/* Of these shadows those that are open, and their descriptors: how many. There is room for all of them. */
+unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct xdp_cookies *cookies, int guess, uint64_t *open,
+                              int *fds);
+
 /* ---- nic_xdp_lease.c; lock held ---- */
 int nic_xdp_rent(struct xdp_qp *qp);          /* slot, mappings, pools; on failure the queue pair is as before */
 void nic_xdp_unrent(struct xdp_qp *qp);       /* the queue pair lets go; the lease ends when its buffers are put */

@@ -149,18 +149,51 @@ bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
 
 /* ---- the owner ---- */
 
-/* VMA_FLOW_ALONE is not the owner's business: who asks him wants to have it looked at. */
-static int ask_flow_add(struct nic_xdp *nic, uint32_t slot, const struct vma_flow_rule *rule)
+/*
+ * A connection that vmad grants without a socket: this queue pair's listener or block has its port. A client that has
+ * the claims mapped has CAP_NET_RAW, and vmad knows that.
+ */
+static bool is_covered(const struct xdp_qp *qp, const struct vma_flow_key *key)
 {
+	struct vma_flow_key wild = *key;
+
+	if (qp->lease->window->claims != NULL)
+		return true;
+	wild.peer_port_be = 0;
+	memset(wild.peer, 0, sizeof(wild.peer));
+	if (find(&qp->flows, &wild) != NULL)
+		return true;
+	wild.proto = VMA_FLOW_TCP_PORTS;
+	wild.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
+	return find(&qp->flows, &wild) != NULL;
+}
+
+static int show_and_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
+{
+	const struct xdp_shown shown = nic_xdp_shown(shadows, rule, is_covered(qp, &rule->key));
+	struct vma_flow_rule asked = *rule;
+	int rc;
+
+	if (shown.fd < 0)
+		asked.shadow_cookie = 0; /* it is closed */
+	rc = vmad_client_flow_add(qp->nic->vmad, qp->slot, &asked, shown.fd, &qp->nic->base.info.generic);
+	nic_xdp_shown_put(&shown);
+	return rc;
+}
+
+/* VMA_FLOW_ALONE is not the owner's business: who asks him wants to have it looked at. */
+static int ask_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
+{
+	struct nic_xdp *nic = qp->nic;
 	struct vma_flow_rule asked = *rule;
 	int rc = -EPIPE;
 
 	asked.flags &= ~(uint32_t)VMA_FLOW_ALONE;
 	if (nic->owner != NULL) {
-		rc = xdp_owner_flow_add(nic->owner, slot, &asked);
+		rc = xdp_owner_flow_add(nic->owner, qp->slot, &asked);
 		nic->base.info.generic = xdp_owner_generic(nic->owner);
 	} else if (nic->vmad != NULL) {
-		rc = vmad_client_flow_add(nic->vmad, slot, &asked, &nic->base.info.generic);
+		rc = show_and_add(qp, &asked, shadows);
 	}
 	return rc;
 }
@@ -173,17 +206,57 @@ static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const str
 		vmad_client_flow_del(nic->vmad, qp->slot, key);
 }
 
+static int show_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
+{
+	const size_t n = flow->shadows.n;
+	uint64_t *cookies = malloc(n * (sizeof(*cookies) + sizeof(int)));
+	int *fds, rc;
+
+	if (cookies == NULL)
+		return -ENOMEM;
+	fds = (int *)(cookies + n);
+	rc = vmad_client_flow_shadows(
+	        qp->nic->vmad, qp->slot, &flow->rule.key, cookies, fds,
+	        nic_xdp_shadows_open(shadows, &flow->shadows, flow->rule.shadow_fd, cookies, fds));
+	free(cookies);
+	return rc;
+}
+
+/* A flow outlives the socket that it was made for, if there are others. */
+static void name_open_shadow(struct xdp_flow *flow, struct xdp_shadows *shadows)
+{
+	const struct xdp_cookies *cookies = &flow->shadows;
+	struct xdp_shown shown = nic_xdp_shown(shadows, &flow->rule, true);
+
+	for (uint32_t i = 0; shown.fd < 0 && i < cookies->n; i++) {
+		const struct vma_flow_rule other = {.key = flow->rule.key, .shadow_cookie = cookies->list[i]};
+
+		shown = nic_xdp_shown(shadows, &other, true);
+		if (shown.fd < 0)
+			continue;
+		flow->rule.shadow_cookie = other.shadow_cookie;
+		flow->rule.shadow_fd = shown.fd;
+	}
+}
+
 /* First the shadows: the check that comes with the flow must not take those of later members for strangers. */
-static int restore(struct nic_xdp *nic, uint32_t slot, const struct xdp_flow *flow)
+static int restore(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	int rc = 0;
 
-	if (nic->vmad != NULL && flow->shadows.n > 1)
-		rc = vmad_client_flow_shadows(nic->vmad, slot, &flow->rule.key, flow->shadows.list, flow->shadows.n);
-	return rc < 0 ? rc : ask_flow_add(nic, slot, &flow->rule);
+	if (qp->nic->vmad != NULL && flow->shadows.n > 1) {
+		name_open_shadow(flow, shadows);
+		rc = show_shadows(qp, flow, shadows);
+	}
+	return rc < 0 ? rc : ask_flow_add(qp, &flow->rule, shadows);
 }
 
-void nic_xdp_flow_restore(struct xdp_qp *qp)
+static bool is_connection(const struct xdp_flow *flow)
+{
+	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
+}
+
+static void restore_each(struct xdp_qp *qp, bool connections, struct xdp_shadows *shadows)
 {
 	struct xdp_flows *flows = &qp->flows;
 
@@ -191,11 +264,12 @@ void nic_xdp_flow_restore(struct xdp_qp *qp)
 		struct xdp_flow **place = &flows->bucket[i];
 
 		while (*place != NULL) {
-			int rc;
+			int rc = 0;
 
-			(*place)->claim = NULL; /* of an owner that has gone */
-			rc = restore(qp->nic, qp->slot, *place);
-
+			if (is_connection(*place) == connections) {
+				(*place)->claim = NULL; /* of an owner that has gone */
+				rc = restore(qp, *place, shadows);
+			}
 			/* EPIPE: lost again, and then restored again */
 			if (rc == 0 || rc == -EEXIST || rc == -EPIPE) {
 				place = &(*place)->next;
@@ -205,6 +279,16 @@ void nic_xdp_flow_restore(struct xdp_qp *qp)
 			flows->used--;
 		}
 	}
+}
+
+/* Listeners and blocks give the right to the connections that they cover. */
+void nic_xdp_flow_restore(struct xdp_qp *qp)
+{
+	struct xdp_shadows shadows = {0};
+
+	restore_each(qp, false, &shadows);
+	restore_each(qp, true, &shadows);
+	nic_xdp_shadows_fini(&shadows);
 }
 
 /* ---- add and delete ---- */
@@ -258,11 +342,13 @@ static struct xdp_claim *make_claim(struct xdp_qp *qp, const struct vma_flow_rul
 static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 {
 	struct xdp_flow *flow = find(&qp->flows, &rule->key);
+	struct xdp_shadows shadows = {0};
 	int rc;
 
 	if (flow == NULL || flow->claim == NULL || rule->flags & VMA_FLOW_ALONE)
 		return 0;
-	rc = restore(qp->nic, qp->slot, flow);
+	rc = restore(qp, flow, &shadows);
+	nic_xdp_shadows_fini(&shadows);
 	xdp_claims_release(flow->claim);
 	flow->claim = NULL;
 	if (rc == 0 || rc == -EEXIST)
@@ -274,12 +360,15 @@ static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 /* Lock held, not lost. */
 static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
 {
+	struct xdp_shadows shadows = {0};
 	int rc = share_claim(qp, &flow->rule);
 
 	if (rc < 0)
 		return rc;
 	flow->claim = make_claim(qp, &flow->rule);
-	return flow->claim != NULL ? 0 : ask_flow_add(qp->nic, qp->slot, &flow->rule);
+	rc = flow->claim != NULL ? 0 : ask_flow_add(qp, &flow->rule, &shadows);
+	nic_xdp_shadows_fini(&shadows);
+	return rc;
 }
 
 static void give_back(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)

@@ -164,6 +164,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 		return -ENOMEM;
 	owner->ifindex = attr->ifindex;
 	owner->umem_fd = owner->shared_fd = owner->claims_fd = owner->link_fd = owner->diag_fd = -1;
+	owner->route_fd = -1;
 	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
 		owner->queue[queue].base_fd = -1;
 	rc = look_at_device(owner);
@@ -224,6 +225,8 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 		nic_fd_close(owner->link_fd);
 	if (owner->diag_fd >= 0)
 		nic_fd_close(owner->diag_fd);
+	if (owner->route_fd >= 0)
+		nic_fd_close(owner->route_fd);
 	xdp_prog_destroy(owner->prog);
 	owner_frames_fini(owner);
 	free(owner);
@@ -254,6 +257,8 @@ void xdp_owner_close_in_child(struct xdp_owner *owner)
 		os_close(owner->link_fd);
 	if (owner->diag_fd >= 0)
 		os_close(owner->diag_fd);
+	if (owner->route_fd >= 0)
+		os_close(owner->route_fd);
 }
 
 /* ---- slots ---- */

@@ -288,6 +288,8 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	flow = *place_of(owner, key);
 	if (flow != NULL && !owner_flow_has(flow, slot))
 		flow = NULL;
+	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a wish keeps others from the flow */
+		return -EPERM;
 	wish = flow != NULL ? NULL : owner_wish_say(owner, slot, key);
 	if (wish == NULL && flow == NULL)
 		return -ENOMEM;
@@ -398,18 +400,12 @@ static int share(struct xdp_owner *owner, struct owner_flow **place, uint32_t sl
 	return xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 }
 
-int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+/* The rule is its client's to have. */
+static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct owner_flow **place, *flow;
 	int rc;
 
-	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
-		return -EINVAL;
-	rc = vma_flow_key_check(&rule->key);
-	if (rc < 0)
-		return rc;
-	if (!vma_flow_flags_ok(rule)) /* vmad's clients say what they like */
-		return -EINVAL;
 	place = place_of(owner, &rule->key);
 	if (*place != NULL && !owner_flow_has(*place, slot)) {
 		/* A connection is one process's: who has chosen the same port, or been given it, takes another. So
@@ -453,6 +449,47 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	else if (rule->flags & VMA_FLOW_INHERITED)
 		owner_group_begin_alone(owner, flow);
 	return rc;
+}
+
+static int check(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	int rc;
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
+		return -EINVAL;
+	rc = vma_flow_key_check(&rule->key);
+	if (rc == 0 && !vma_flow_flags_ok(rule)) /* vmad's clients say what they like */
+		rc = -EINVAL;
+	return rc;
+}
+
+int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	const int rc = check(owner, slot, rule);
+
+	return rc < 0 ? rc : flow_add(owner, slot, rule);
+}
+
+/*
+ * A flow that the slot has already may get a shadow more, and that is all: the socket has been shown. A connection's is
+ * not needed: it is bound, and the kernel has no connection of it that could be taken for a stranger's.
+ */
+int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                       const struct xdp_proof *proof)
+{
+	struct vma_flow_rule asked = *rule;
+	struct owner_flow *flow;
+	int rc = check(owner, slot, rule);
+
+	if (rc < 0)
+		return rc;
+	flow = *place_of(owner, &rule->key);
+	if (owner_flow_is_connection(&rule->key))
+		asked.shadow_cookie = 0;
+	if (flow == NULL || !owner_flow_has(flow, slot) ||
+	    (asked.shadow_cookie != 0 && asked.shadow_cookie != proof->cookie))
+		rc = owner_entitled(owner, slot, rule, proof);
+	return rc < 0 ? rc : flow_add(owner, slot, &asked);
 }
 
 bool xdp_owner_generic(const struct xdp_owner *owner)
@@ -580,7 +617,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 
 /* ---- what a process leaves ---- */
 
-static bool is_covered(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct vma_flow_key wild = *key;
 	const struct owner_flow *listener, *block;
@@ -591,11 +628,30 @@ static bool is_covered(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (listener == NULL)
 		listener = *fading_of(owner, &wild);
 	if (listener != NULL)
-		return owner_flow_has(listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER;
+		return owner_flow_has(listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER
+		               ? OWNER_COVERED_BY_LISTENER
+		               : OWNER_COVERED_BY_ANOTHER;
 	wild.proto = VMA_FLOW_TCP_PORTS;
 	wild.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
 	block = *place_of(owner, &wild);
-	return block != NULL && block->slot == slot;
+	return block != NULL && block->slot == slot ? OWNER_COVERED_BY_BLOCK : OWNER_NOT_COVERED;
+}
+
+uint32_t owner_flow_blocks(const struct xdp_owner *owner, uint32_t slot)
+{
+	uint32_t n = 0;
+
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
+		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
+			n += is_block(&flow->rule.key) && flow->slot == slot;
+	return n;
+}
+
+static bool is_covered(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	const enum owner_cover cover = owner_flow_covers(owner, slot, key);
+
+	return cover == OWNER_COVERED_BY_LISTENER || cover == OWNER_COVERED_BY_BLOCK;
 }
 
 bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)

@@ -25,6 +25,8 @@
 #include "nic_os.h"
 #include "owner_priv.h"
 
+#define BOUND_INACTIVE 13 /* TCP_BOUND_INACTIVE: the kernel's name for bound sockets when it is asked for them */
+
 struct walk {
 	uint16_t port;
 	uint32_t states;
@@ -195,6 +197,20 @@ int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
 		rc = walk_family(fd, &walk, AF_INET6, proto);
 	end_diag(kept, fd, rc);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
+}
+
+int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+                        void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+{
+	const uint32_t bound = 1u << TCP_LISTEN | 1u << BOUND_INACTIVE;
+	const struct walk walk = {.port = port, .states = proto == IPPROTO_TCP ? bound : ~0u, .see = see, .arg = arg};
+	int fd = open_diag(kept), rc;
+
+	if (fd < 0)
+		return fd;
+	rc = walk_family(fd, &walk, family, proto);
+	end_diag(kept, fd, rc);
+	return rc;
 }
 
 int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,

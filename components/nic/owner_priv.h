@@ -1,9 +1,9 @@
 /*
  * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
  * memory and its division), owner_flows.c (flow table, attachment), owner_claims.c (flows that clients put by
- * themselves), owner_wishes.c (who wants what another has), owner_foreign.c (the kernel's sockets), owner_rivals.c
- * (those in a flow's way), owner_resets.c (peers of the dead), owner_heirs.c (what these peers still say) and
- * owner_parked.c (peers that the dead had not accepted yet).
+ * themselves), owner_entitled.c (which flows a client may ask for), owner_wishes.c (who wants what another has),
+ * owner_foreign.c (the kernel's sockets), owner_rivals.c (those in a flow's way), owner_resets.c (peers of the dead),
+ * owner_heirs.c (what these peers still say) and owner_parked.c (peers that the dead had not accepted yet).
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -221,6 +221,7 @@ struct xdp_owner {
 
 	int link_fd;          /* netlink: interfaces change; -1: the clock has to do */
 	int diag_fd;          /* netlink: the kernel's sockets; -1: not asked for yet */
+	int route_fd;         /* netlink: the kernel's routes; the same */
 	uint64_t mac_look_ns; /* the last */
 
 	uint32_t slots_used;
@@ -269,6 +270,24 @@ void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns); /* those wh
 struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key); /* of a connection */
 /* A connection's flow, if the slot has one: the program does not have it any more, and nobody answers for it. */
 void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+
+/* Another than an exact flow that brings a connection to a client. */
+enum owner_cover {
+	OWNER_NOT_COVERED,
+	OWNER_COVERED_BY_LISTENER, /* a flow of the slot's own, also one that fades */
+	OWNER_COVERED_BY_BLOCK,    /* the same */
+	OWNER_COVERED_BY_ANOTHER   /* the listener is another slot's alone */
+};
+enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+uint32_t owner_flow_blocks(const struct xdp_owner *owner, uint32_t slot); /* blocks that the slot has */
+
+/* ---- owner_entitled.c ---- */
+
+/* 0, or why the slot may not have the flow: -EPERM, -EADDRNOTAVAIL, -EADDRINUSE, -ENOSPC. */
+int owner_entitled(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                   const struct xdp_proof *proof);
+/* One of these sockets is bound to the flow's port. */
+bool owner_any_is_bound(struct xdp_owner *owner, const struct vma_flow_key *key, const uint64_t *cookies, unsigned n);
 
 /* ---- owner_groups.c ---- */
 
@@ -419,6 +438,10 @@ struct owner_foreign {
  * and go. NULL: one for this question. */
 int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
                        void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
+/* The sockets of one family that are bound to a local port (host order): all of UDP; of TCP those that listen or have
+ * no connection yet (Linux 6.8: kernels before that do not tell of these). -errno. */
+int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+                        void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
 /* The one TCP socket that the kernel would ask first for a packet of this 5-tuple, if there is one. -errno. */
 int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
                              void (*see)(const struct owner_foreign *socket, void *arg), void *arg);

@@ -89,16 +89,22 @@ int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int 
 	return -EPIPE;
 }
 
-static int ask(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
+static int ask_showing(struct vmad_client *client, struct vmad_msg *msg, const int *shown, unsigned nshown, int *fds,
+                       unsigned *nfds)
 {
 	int own_fds[VMAD_FDS_MAX];
 	unsigned own_nfds = 0;
-	int rc = vmad_client_ask(client, msg, NULL, 0, fds != NULL ? fds : own_fds, fds != NULL ? nfds : &own_nfds,
-	                         vmad_client_now_ms() + VMAD_ANSWER_MS);
+	int rc = vmad_client_ask(client, msg, shown, nshown, fds != NULL ? fds : own_fds,
+	                         fds != NULL ? nfds : &own_nfds, vmad_client_now_ms() + VMAD_ANSWER_MS);
 
 	if (rc != -EPIPE)
 		close_fds(own_fds, own_nfds);
 	return rc;
+}
+
+static int ask(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
+{
+	return ask_showing(client, msg, NULL, 0, fds, nfds);
 }
 
 /* ---- requests ---- */
@@ -166,13 +172,14 @@ static void forget_revoked(struct vmad_client *client, uint32_t slot, const stru
 	client->revoked = kept;
 }
 
-int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, bool *generic)
+int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, int shown,
+                         bool *generic)
 {
 	struct vmad_msg msg = {
 	        .type = VMAD_FLOW_ADD,
 	        .flow = {.slot = slot, .flags = rule->flags, .shadow_cookie = rule->shadow_cookie, .key = rule->key},
 	};
-	int rc = ask(client, &msg, NULL, NULL);
+	int rc = ask_showing(client, &msg, &shown, shown >= 0, NULL, NULL);
 
 	if (rc == 0) {
 		*generic = msg.rental.generic != 0;
@@ -182,7 +189,7 @@ int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct
 }
 
 int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
-                             const uint64_t *cookies, unsigned n)
+                             const uint64_t *cookies, const int *shown, unsigned n)
 {
 	for (unsigned done = 0; done < n;) {
 		const unsigned count = n - done < VMAD_SHADOWS_MAX ? n - done : VMAD_SHADOWS_MAX;
@@ -191,7 +198,7 @@ int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const st
 		int rc;
 
 		memcpy(msg.shadows.cookie, cookies + done, count * sizeof(*cookies));
-		rc = ask(client, &msg, NULL, NULL);
+		rc = ask_showing(client, &msg, shown + done, count, NULL, NULL);
 		if (rc < 0)
 			return rc == -EOPNOTSUPP ? 0 : rc;
 		done += count;

@@ -38,10 +38,12 @@ int vmad_client_fd(const struct vmad_client *client); /* readable: call next_eve
 /* As xdp_owner_*; the fds of a rental are the caller's to close. -EPIPE: vmad is gone. */
 int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);
 int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_too);
-int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, bool *generic);
-/* Any number of cookies. A vmad that does not know this request does without: 0. */
+/* `shown`: the socket that gives the right to it; -1: none. */
+int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, int shown,
+                         bool *generic);
+/* Any number of cookies, and the socket of each. A vmad that does not know this request does without: 0. */
 int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
-                             const uint64_t *cookies, unsigned n);
+                             const uint64_t *cookies, const int *shown, unsigned n);
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 

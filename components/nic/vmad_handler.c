@@ -43,12 +43,13 @@ static bool is_named(const struct vma_vmad_attr *attr, const struct vmad_peer *p
 static int may_be_client(const struct vmad_server *server, struct vmad_peer *peer, const int *fds, unsigned nfds)
 {
 	const struct ucred who = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
-	int rc = 0;
+	int rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex, &who) : -EPERM;
 
-	if (!is_named(server->attr, peer)) {
-		rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex, &who) : -EPERM;
-		if (rc == 0)
-			peer->right_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
+	if (rc == 0) {
+		peer->right_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
+		peer->raw = vmad_right_is_own(fds[0], &who);
+	} else if (is_named(server->attr, peer)) {
+		rc = 0;
 	}
 	if (rc != -EPERM)
 		return rc;
@@ -115,7 +116,8 @@ static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct
 	answer->fds[1] = rental.shared_fd;
 	memcpy(answer->fds + 2, rental.socket_fd, rental.queues * sizeof(int));
 	answer->nfds = rental.queues + 2;
-	if (rental.claims_fd >= 0)
+	/* Whoever writes there takes any port of UDP: like a raw socket. */
+	if (rental.claims_fd >= 0 && peer->raw)
 		answer->fds[answer->nfds++] = rental.claims_fd;
 	return 0;
 }
@@ -130,9 +132,43 @@ static int give_back(struct vmad_server *server, struct vmad_peer *peer, const s
 	return 0;
 }
 
-static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow,
-                    struct vmad_answer *answer)
+static int option_of(int fd, int option)
 {
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	return getsockopt(fd, SOL_SOCKET, option, &value, &len) == 0 ? value : -1;
+}
+
+/*
+ * Into `proof`, if it is a socket of this network namespace, and of that protocol. None of these questions waits for
+ * the socket's lock, which its owner may be keeping.
+ */
+static bool take_proof(int fd, uint8_t proto, struct xdp_proof *proof)
+{
+	uint64_t cookie;
+	socklen_t len = sizeof(cookie);
+	const int family = option_of(fd, SO_DOMAIN);
+
+	if ((family != AF_INET && family != AF_INET6) || option_of(fd, SO_PROTOCOL) != proto ||
+	    vmad_namespace_check(fd) < 0 || getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
+		return false;
+	proof->family = (uint8_t)family;
+	proof->cookie = cookie;
+	return true;
+}
+
+static void say_refused(const struct vmad_server *server, const struct vmad_peer *peer, const struct vma_flow_key *key)
+{
+	vma_log_once(VMA_LOG_WARN,
+	             "vmad: %s: user %u has no right to a flow of port %u: it has shown no socket that is bound to it",
+	             server->attr->interface, peer->uid, ntohs(key->local_port_be));
+}
+
+static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow,
+                    const int *fds, unsigned nfds, struct vmad_answer *answer)
+{
+	struct xdp_proof proof = {.raw = peer->raw};
 	const struct vma_flow_rule rule = {
 	        .key = flow->key,
 	        .flags = flow->flags,
@@ -144,7 +180,11 @@ static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, co
 		return -ENOENT;
 	if (has_enough(server, peer, false))
 		return -ENOSPC;
-	rc = xdp_owner_flow_add(server->owner, flow->slot, &rule);
+	if (nfds == 1)
+		take_proof(fds[0], flow->key.proto, &proof);
+	rc = xdp_owner_flow_ask(server->owner, flow->slot, &rule, &proof);
+	if (rc == -EPERM)
+		say_refused(server, peer, &flow->key);
 	answer->msg.rental.generic = xdp_owner_generic(server->owner);
 	return rc;
 }
@@ -156,12 +196,20 @@ static int flow_del(struct vmad_server *server, const struct vmad_peer *peer, co
 	return xdp_owner_flow_del(server->owner, flow->slot, &flow->key);
 }
 
-static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_shadows *shadows)
+/* What is named is what has been shown, in the same order. */
+static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_shadows *shadows,
+                        const int *fds, unsigned nfds)
 {
 	if (!has_slot(peer, shadows->slot))
 		return -ENOENT;
 	if (shadows->count > VMAD_SHADOWS_MAX)
 		return -EINVAL;
+	for (unsigned i = 0; i < shadows->count; i++) {
+		struct xdp_proof proof = {0};
+
+		if (i >= nfds || !take_proof(fds[i], shadows->key.proto, &proof) || proof.cookie != shadows->cookie[i])
+			return -EPERM;
+	}
 	return xdp_owner_flow_shadows(server->owner, shadows->slot, &shadows->key, shadows->cookie, shadows->count);
 }
 
@@ -202,8 +250,8 @@ static int open_repair(struct vmad_server *server, struct vmad_peer *peer, struc
 	return 0;
 }
 
-static int request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
-                   struct vmad_answer *answer)
+static int request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
+                   unsigned nfds, struct vmad_answer *answer)
 {
 	switch (msg->type) {
 	case VMAD_RENT:
@@ -211,7 +259,7 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 	case VMAD_RETURN:
 		return give_back(server, peer, &msg->ret);
 	case VMAD_FLOW_ADD:
-		return flow_add(server, peer, &msg->flow, answer);
+		return flow_add(server, peer, &msg->flow, fds, nfds, answer);
 	case VMAD_FLOW_DEL:
 		return flow_del(server, peer, &msg->flow);
 	case VMAD_FLOW_RETIRE:
@@ -219,7 +267,7 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 		               ? xdp_owner_flow_retire(server->owner, msg->flow.slot, &msg->flow.key)
 		               : -ENOENT;
 	case VMAD_FLOW_SHADOWS:
-		return flow_shadows(server, peer, &msg->shadows);
+		return flow_shadows(server, peer, &msg->shadows, fds, nfds);
 	case VMAD_BEQUEATH:
 		return bequeath(server, peer, &msg->heirs);
 	case VMAD_REPAIR:
@@ -242,12 +290,25 @@ void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_ans
 	answer->msg.result = result;
 }
 
+static unsigned most_fds(uint16_t type)
+{
+	switch (type) {
+	case VMAD_HELLO:
+	case VMAD_FLOW_ADD:
+		return 1;
+	case VMAD_FLOW_SHADOWS:
+		return VMAD_SHADOWS_MAX;
+	default:
+		return 0;
+	}
+}
+
 int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
                 const int *fds, unsigned nfds, struct vmad_answer *answer)
 {
 	int rc;
 
-	if (!vmad_msg_ok(msg, bytes) || nfds > (msg->type == VMAD_HELLO))
+	if (!vmad_msg_ok(msg, bytes) || nfds > most_fds(msg->type))
 		return -EPROTO;
 	if (peer->state == PEER_NEW) {
 		if (msg->type != VMAD_HELLO)
@@ -266,7 +327,7 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 	if (peer->state != PEER_READY || msg->type == VMAD_HELLO)
 		return -EPROTO;
 	begin_answer(answer, msg->type, msg->seq);
-	answer->msg.result = request(server, peer, msg, answer);
+	answer->msg.result = request(server, peer, msg, fds, nfds, answer);
 	return msg->type != VMAD_BEQUEATH || !msg->heirs.more;
 }
 

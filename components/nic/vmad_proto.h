@@ -7,9 +7,11 @@
  *   RENT wishes                   ------>
  *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
  *                                              what ports are taken in, if there is one
- *   FLOW_ADD, FLOW_DEL, RETURN    ------>
+ *   FLOW_ADD + the shadow, FLOW_DEL, RETURN ----->   FLOW_ADD shows the socket by which the client has a right to the
+ *                                                 flow (owner_entitled.c); none where that takes none
  *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: others get what begins anew
- *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad
+ *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad: as
+ *                                              many sockets are shown as named
  *                                 <------ the same, with a result
  *   REPAIR                        ------>        a channel to have connections handed over to the kernel: vmad_repair.h
  *                                 <------ REPAIR: its end
@@ -36,7 +38,7 @@
 #include "xdp_priv.h"
 
 #define VMAD_MAGIC 0x64616d76u /* "vmad" */
-#define VMAD_VERSION 3
+#define VMAD_VERSION 4
 #define VMAD_FDS_MAX (XDP_QUEUES_MAX + 3)
 
 enum vmad_type {
@@ -73,6 +75,7 @@ struct vmad_flow {
 };
 
 #define VMAD_SHADOWS_MAX 8
+_Static_assert(VMAD_SHADOWS_MAX <= VMAD_FDS_MAX, "each is shown");
 struct vmad_shadows {
 	uint32_t slot, count;
 	struct vma_flow_key key;
@@ -137,7 +140,9 @@ int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who);
 /* Copies are good for every user, or for who made it. -EPERM: this process may not say so, or it is not to be shared.
  */
 int vmad_right_share(int fd, unsigned ifindex, bool any_user);
-void vmad_right_revoke(int fd);   /* no copy of it is good any more */
+void vmad_right_revoke(int fd); /* no copy of it is good any more */
+/* The same of one that this very client, in its life so far, has made: not one that it has inherited. */
+bool vmad_right_is_own(int fd, const struct ucred *who);
 int vmad_namespace_check(int fd); /* the socket is of this process's network namespace: 0, -EPERM, -errno */
 
 #endif

@@ -19,6 +19,7 @@
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -28,6 +29,12 @@
 #include "nic_os.h"
 #include "vmad_proto.h"
 
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
 #endif
@@ -134,6 +141,32 @@ void vmad_right_revoke(int fd)
 		set_mark(fd, 0);
 }
 
+/* It has ended, so its number may be another's by now. A kernel before 6.5 does not say. */
+static bool maker_has_ended(int fd)
+{
+	struct pollfd process = {.fd = -1, .events = POLLIN};
+	socklen_t len = sizeof(process.fd);
+	bool ended;
+
+	if (os_getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &process.fd, &len) != 0)
+		return errno != ENOPROTOOPT;
+	ended = os_poll(&process, 1, 0) != 0;
+	os_close(process.fd);
+	return ended;
+}
+
+/* Nobody passes a raw socket on. */
+bool vmad_right_is_own(int fd, const struct ucred *who)
+{
+	struct ucred maker = {0};
+	socklen_t len = sizeof(maker);
+
+	if (!is_ticket(fd))
+		return true;
+	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &len) == 0 && maker.pid != 0 &&
+	       maker.pid == who->pid && !maker_has_ended(fd);
+}
+
 int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
 {
 	bool is_right = false;
@@ -147,19 +180,32 @@ int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
 	return is_right ? vmad_namespace_check(fd) : -EPERM;
 }
 
+static int compare_inodes(int own, int fd)
+{
+	ino_t here = 0, there = 0;
+	int rc = namespace_of(own, &here);
+
+	if (rc == 0)
+		rc = namespace_of(fd, &there);
+	return rc == 0 && there != here ? -EPERM : rc;
+}
+
+/* By the namespaces' cookies, which is one call; a kernel before 5.14 has none. */
 int vmad_namespace_check(int fd)
 {
-	ino_t here, there;
+	uint64_t here = 0, there = 0;
+	socklen_t len = sizeof(here);
 	int own, rc;
 
 	own = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (own < 0)
 		return -errno;
-	rc = namespace_of(own, &here);
-	if (rc == 0)
-		rc = namespace_of(fd, &there);
+	if (os_getsockopt(own, SOL_SOCKET, SO_NETNS_COOKIE, &here, &len) < 0)
+		rc = compare_inodes(own, fd);
+	else if (os_getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &there, &len) < 0)
+		rc = -errno;
+	else
+		rc = there == here ? 0 : -EPERM;
 	os_close(own);
-	if (rc == 0 && there != here)
-		rc = -EPERM;
 	return rc;
 }

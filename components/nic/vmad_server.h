@@ -42,6 +42,7 @@ struct vmad_peer {
 	uint32_t hello_seq;
 	uint64_t slots; /* bit per slot */
 	int right_fd;   /* that it has shown; -1: none */
+	bool raw;       /* it has made that itself: CAP_NET_RAW */
 	int repair_fd;  /* to the process that repairs sockets for it, vmad_repair.c; -1: none */
 };
 _Static_assert(XDP_SLOTS_MAX <= 64, "slots of a peer are one word");

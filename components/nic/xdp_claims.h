@@ -18,7 +18,7 @@
  *
  * A client that dies in the middle leaves its number in the word: the owner sweeps what was a dead slot's before the
  * slot is rented again. Until then a packet for it finds no socket, and goes on to the kernel. A client that writes
- * what is not true here gets packets of others; it has their packet memory mapped anyway.
+ * what is not true here gets packets of others: so vmad hands the table only to clients with CAP_NET_RAW.
  *
  * Threads: any, of any process.
  * Progress: no call waits.

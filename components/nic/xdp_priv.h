@@ -233,8 +233,20 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 /* The slot's flows and sockets end now. Its frames stay the client's until the call with `frames_too`: the client has
  * put them all, or is dead. */
 void xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool frames_too);
+/* For a client in the owner's own process. */
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
-/* Kernel sockets that shadow a flow of this slot besides the one that flow_add names; before or after it. */
+/* What a client of vmad has shown: CAP_NET_RAW; a socket of this network namespace and of the flow's protocol (its
+ * cookie, 0: none; and its family). */
+struct xdp_proof {
+	bool raw;
+	uint8_t family;
+	uint64_t cookie;
+};
+/* For such a client: -EPERM, -EADDRNOTAVAIL, -EADDRINUSE besides, as owner_entitled.c says. */
+int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                       const struct xdp_proof *proof);
+/* Kernel sockets that shadow a flow of this slot besides the one that flow_add names; before or after it. They have
+ * been shown. -EPERM: before it, and none of them is bound to its port. */
 int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
                            const uint64_t *cookies, unsigned n);
 bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was added */

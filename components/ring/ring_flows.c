@@ -42,7 +42,8 @@ static struct vma_flow_rule rule_of(const struct vma_flow *flow)
 {
 	return (struct vma_flow_rule){.key = flow->key,
 	                              .flags = flow->flags & ~(uint32_t)VMA_FLOW_RING_ONLY,
-	                              .shadow_cookie = flow->shadow_cookie};
+	                              .shadow_cookie = flow->shadow_cookie,
+	                              .shadow_fd = flow->shadow_fd};
 }
 
 /* ---- attach ---- */

@@ -204,7 +204,8 @@ static void fill_attr(struct stream_sock *sock, const struct stream_way *way, st
 	                                   .family = AF_INET,
 	                                   .vlan = way->template.vlan,
 	                                   .peer_port_be = sock->peer.sin_port,
-	                                   .shadow_cookie = sock->cookie};
+	                                   .shadow_cookie = sock->cookie,
+	                                   .shadow_fd = atomic_load(&sock->file.fd)};
 	memcpy(attr->local, way->template.src, 4);
 	memcpy(attr->peer, &sock->peer.sin_addr, 4);
 }

@@ -274,6 +274,7 @@ static int open_listener(struct endpoint *endpoint, struct stream_sock *sock)
 	                                   .vlan = endpoint->vlan,
 	                                   .local_port_be = endpoint->port_be,
 	                                   .shadow_cookie = sock->cookie,
+	                                   .shadow_fd = atomic_load(&sock->file.fd),
 	                                   .backlog = atomic_load(&sock->backlog),
 	                                   .inherited = sock->file.is_heir};
 	struct vma_tcp *tcp;

@@ -200,6 +200,7 @@ static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, c
 	conn->path = attr->path;
 	conn->isn_above = isn_above;
 	conn->flow.shadow_cookie = attr->shadow_cookie;
+	conn->flow.shadow_fd = attr->shadow_fd;
 	conn->flow.flags = VMA_FLOW_RING_ONLY;
 	*out = conn;
 	return 0;

@@ -477,6 +477,7 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	listener->flow = (struct vma_flow){.key = key,
 	                                   .flags = VMA_FLOW_LISTENER | (attr->inherited ? VMA_FLOW_INHERITED : 0),
 	                                   .shadow_cookie = attr->shadow_cookie,
+	                                   .shadow_fd = attr->shadow_fd,
 	                                   .sink = tcp_listener_sink,
 	                                   .owner = listener,
 	                                   .revoked = revoked};

@@ -299,8 +299,10 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
 			endpoint_drop(endpoint);
 		return -ENOMEM;
 	}
-	if (!guest || !is_known_there(flows, target->device))
+	if (!guest || !is_known_there(flows, target->device)) {
 		member->flow.shadow_cookie = flows->cookie;
+		member->flow.shadow_fd = atomic_load_explicit(&flows->sock->file.fd, memory_order_relaxed);
+	}
 	link_member(member);
 	rc = member_attach(member);
 	if (rc < 0)

@@ -20,8 +20,9 @@ def fds_of(control):
         fds.frombytes(data)
     return list(fds)
 
-def ask(kind, body=b""):
-    vmad.send(struct.pack("=IHHIi", 0x64616d76, int(sys.argv[4]), kind, 1, 0) + body.ljust(112, b"\0"))
+def ask(kind, body=b"", shown=()):
+    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", shown))] if shown else []
+    vmad.sendmsg([struct.pack("=IHHIi", 0x64616d76, int(sys.argv[4]), kind, 1, 0) + body.ljust(112, b"\0")], control)
     answer, control, _, _ = vmad.recvmsg(128, socket.CMSG_SPACE(400))
     return struct.unpack_from("=i", answer, 12)[0], answer[16:], fds_of(control)
 
@@ -67,7 +68,10 @@ say("a channel", name(result))
 channel = socket.socket(fileno=fds[0])
 channel.settimeout(5)
 say("a connection without a flow", name(repair(tcp(), state(7301, 9001))))
-say("a flow", name(ask(FLOW_ADD, struct.pack("=IIQ", slot, 0, 0) + key(7301, 9001, peer))[0]))
+with tcp() as bound:
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((socket.inet_ntoa(local), 7301))
+    say("a flow", name(ask(FLOW_ADD, struct.pack("=IIQ", slot, 0, 0) + key(7301, 9001, peer), [bound.fileno()])[0]))
 good = tcp()
 say("a connection with one", name(repair(good, state(7301, 9001, unread=5), sealed(b"hello"))))
 say("it is connected to", "%s:%d" % good.getpeername())

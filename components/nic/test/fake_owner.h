@@ -28,6 +28,7 @@ static struct xdp_owner {
 	} flow[FAKE_FLOWS];
 	_Atomic uint64_t shadow[FAKE_FLOWS]; /* of the last calls of flow_shadows */
 	_Atomic unsigned shadows;
+	struct xdp_proof proof; /* of the last flow_ask */
 	struct vma_flow_heir heir[FAKE_FLOWS]; /* of the last calls of bequeath */
 	_Atomic unsigned heirs;
 	int fd;
@@ -104,6 +105,14 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		return 0;
 	}
 	return -ENOSPC;
+}
+
+/* What was shown is kept, to be looked at. */
+int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                       const struct xdp_proof *proof)
+{
+	owner->proof = *proof;
+	return xdp_owner_flow_add(owner, slot, rule);
 }
 
 int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,

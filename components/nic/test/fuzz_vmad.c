@@ -2,9 +2,9 @@
  * fuzz_vmad - mutated messages to vmad's handler, over a fake owner.
  *
  * The input is a run of messages of two clients: a byte that says who sends, how long the message claims to be, whether
- * it comes with an fd and whether its head is made right (or hardly any input would come past the first check), and the
- * message. Held after each: a peer has only slots that the owner rented out, nobody has another's, a dropped peer has
- * none, and only who is let in gets anything.
+ * it comes with descriptors and whether its head is made right (or hardly any input would come past the first check),
+ * and the message. Held after each: a peer has only slots that the owner rented out, nobody has another's, a dropped
+ * peer has none, only who is let in gets anything, and the owner hears of no socket that was not shown.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define GOOD_HEAD 4u
 #define SHORT 8u
 #define HANG_UP 16u
+#define SOCKETS(how) ((how) >> 5) /* so many descriptors of one socket besides */
 
 #define MUST(condition)                                                                                                \
 	do {                                                                                                           \
@@ -30,6 +31,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const uid_t allowed = 4242;
 static const struct vma_vmad_attr attr = {.interface = "fuzz", .users = &allowed, .nusers = 1};
+
+static int shown_fd;
+static uint64_t shown_cookie;
+
+static void make_socket(void)
+{
+	socklen_t len = sizeof(shown_cookie);
+
+	shown_fd = socket(AF_INET, SOCK_DGRAM, 0);
+	MUST(getsockopt(shown_fd, SOL_SOCKET, SO_COOKIE, &shown_cookie, &len) == 0);
+}
 
 static void check(const struct vmad_server *server)
 {
@@ -43,16 +55,26 @@ static void deliver(struct vmad_server *server, uint8_t how, const struct vmad_m
 	struct vmad_peer *peer = &server->peer[how & FROM_SECOND];
 	const size_t bytes = how & SHORT ? sizeof(*msg) - 1 : sizeof(*msg);
 	struct vmad_answer answer = {0};
-	int rc;
+	int fds[16], rc;
+	unsigned nfds = 0;
 
+	fake.proof = (struct xdp_proof){0};
 	if (peer->state == PEER_NONE)
 		return;
-	rc = vmad_handle(server, peer, msg, bytes, &fake.fd, how & WITH_FD ? 1 : 0, &answer);
+	for (unsigned i = 0; i < SOCKETS(how); i++)
+		fds[nfds++] = shown_fd;
+	if (how & WITH_FD)
+		fds[nfds++] = fake.fd;
+	rc = vmad_handle(server, peer, msg, bytes, fds, nfds, &answer);
+	MUST(fake.proof.cookie == 0 || (fake.proof.cookie == shown_cookie && nfds == 1));
+	MUST(!fake.proof.raw);
+	for (; fake.shadows > 0; fake.shadows--)
+		MUST(fake.shadow[fake.shadows - 1] == shown_cookie);
 	MUST(rc <= 1 && (!(how & SHORT) || rc < 0));
 	if (rc == 1) {
 		MUST(vmad_msg_ok(&answer.msg, sizeof(answer.msg)));
 		MUST(answer.msg.seq == msg->seq && answer.msg.type == msg->type && answer.msg.result <= 0);
-		MUST(answer.nfds == (answer.msg.type == VMAD_RENT && answer.msg.result == 0 ? 5u : 0u));
+		MUST(answer.nfds == (answer.msg.type == VMAD_RENT && answer.msg.result == 0 ? 4u : 0u));
 	}
 	if (rc < 0 || how & HANG_UP) {
 		vmad_take_back(server, peer, true);
@@ -65,8 +87,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct vmad_server server;
 
-	if (fake.fd == 0)
+	if (fake.fd == 0) {
 		fake_reset();
+		make_socket();
+	}
 	for (unsigned i = 0; i < FAKE_FLOWS; i++)
 		fake.flow[i].used = false;
 	fake.rented = fake.leaving = 0;

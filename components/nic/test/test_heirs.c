@@ -49,6 +49,13 @@ int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
 	return 0;
 }
 
+int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+                        void (*see)(const struct owner_foreign *, void *), void *arg)
+{
+	(void)kept, (void)family, (void)proto, (void)port, (void)see, (void)arg;
+	return 0;
+}
+
 int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
                              void (*see)(const struct owner_foreign *, void *), void *arg)
 {

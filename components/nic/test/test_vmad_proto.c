@@ -176,9 +176,9 @@ static void test_a_client_rents_and_returns(void **state)
 	assert_int_equal(rental.nframes, 512);
 	assert_int_equal(fcntl(rental.socket_fd[1], F_GETFD), FD_CLOEXEC);
 	close_rental(&rental);
-	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule, &generic), 0);
+	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule, -1, &generic), 0);
 	assert_true(generic);
-	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule, &generic), -EEXIST);
+	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule, -1, &generic), -EEXIST);
 	assert_int_equal(vmad_client_flow_del(client, rental.slot, &rule.key), 0);
 	assert_int_equal(vmad_client_flow_del(client, rental.slot, &rule.key), -ENOENT);
 	assert_int_equal(vmad_client_return(client, rental.slot, false), 0);
@@ -295,10 +295,10 @@ static void test_a_slot_belongs_to_who_rented_it(void **state)
 	mine = joined();
 	other = joined();
 	slot = rented(mine);
-	assert_int_equal(vmad_client_flow_add(other, slot, &rule, &generic), -ENOENT);
+	assert_int_equal(vmad_client_flow_add(other, slot, &rule, -1, &generic), -ENOENT);
 	assert_int_equal(vmad_client_return(other, slot, true), -ENOENT);
-	assert_int_equal(vmad_client_flow_add(other, 4000000000u, &rule, &generic), -ENOENT);
-	assert_int_equal(vmad_client_flow_add(mine, slot, &rule, &generic), 0);
+	assert_int_equal(vmad_client_flow_add(other, 4000000000u, &rule, -1, &generic), -ENOENT);
+	assert_int_equal(vmad_client_flow_add(mine, slot, &rule, -1, &generic), 0);
 	vmad_client_close(mine);
 	vmad_client_close(other);
 }
@@ -354,7 +354,7 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	other = joined();
 	slot = rented(client);
 	rented(other);
-	assert_int_equal(vmad_client_flow_add(client, slot, &rule, &generic), 0);
+	assert_int_equal(vmad_client_flow_add(client, slot, &rule, -1, &generic), 0);
 	atomic_store(&fake.revoke, true);
 	poll_fd = (struct pollfd){.fd = vmad_client_fd(client), .events = POLLIN};
 	assert_int_equal(poll(&poll_fd, 1, 3000), 1);
@@ -369,11 +369,56 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	vmad_client_close(other);
 }
 
+static int udp_socket(uint64_t *cookie)
+{
+	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	socklen_t len = sizeof(*cookie);
+
+	assert_true(fd >= 0);
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, cookie, &len), 0);
+	return fd;
+}
+
+static void test_only_a_socket_that_was_shown_is_believed(void **state)
+{
+	struct vma_flow_rule named = rule;
+	struct vmad_client *client;
+	uint64_t cookie, other;
+	int shadow, stranger, tcp = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	uint32_t slot;
+	bool generic;
+
+	start_server(*state);
+	client = joined();
+	slot = rented(client);
+	shadow = udp_socket(&cookie);
+	stranger = udp_socket(&other);
+	named.shadow_cookie = cookie;
+	assert_int_equal(vmad_client_flow_add(client, slot, &named, -1, &generic), 0);
+	assert_int_equal(fake.proof.cookie, 0);
+	assert_false(fake.proof.raw); /* admitted by name */
+	vmad_client_flow_add(client, slot, &named, shadow, &generic);
+	assert_true(fake.proof.cookie == cookie);
+	assert_int_equal(fake.proof.family, AF_INET);
+	vmad_client_flow_add(client, slot, &named, tcp, &generic); /* of another protocol */
+	assert_int_equal(fake.proof.cookie, 0);
+	vmad_client_flow_add(client, slot, &named, fake.fd, &generic); /* no socket */
+	assert_int_equal(fake.proof.cookie, 0);
+	assert_int_equal(vmad_client_flow_shadows(client, slot, &rule.key, &cookie, &stranger, 1), -EPERM);
+	assert_int_equal(vmad_client_flow_shadows(client, slot, &rule.key, &cookie, &shadow, 1), 0);
+	assert_int_equal(fake.shadows, 1);
+	vmad_client_close(client);
+	close(shadow);
+	close(stranger);
+	close(tcp);
+}
+
 static void test_all_shadows_of_a_flow_arrive_in_order(void **state)
 {
 	struct vmad_client *client, *other;
 	uint64_t cookies[2 * VMAD_SHADOWS_MAX + 1];
 	const unsigned n = sizeof(cookies) / sizeof(cookies[0]);
+	int shadows[sizeof(cookies) / sizeof(cookies[0])];
 	uint32_t slot;
 
 	start_server(*state);
@@ -381,13 +426,15 @@ static void test_all_shadows_of_a_flow_arrive_in_order(void **state)
 	other = joined();
 	slot = rented(client);
 	for (unsigned i = 0; i < n; i++)
-		cookies[i] = 1000 + i;
-	assert_int_equal(vmad_client_flow_shadows(client, slot, &rule.key, cookies, n), 0);
+		shadows[i] = udp_socket(&cookies[i]);
+	assert_int_equal(vmad_client_flow_shadows(client, slot, &rule.key, cookies, shadows, n), 0);
 	assert_int_equal(fake.shadows, n);
 	for (unsigned i = 0; i < n; i++)
 		assert_int_equal(fake.shadow[i], cookies[i]);
-	assert_int_equal(vmad_client_flow_shadows(other, slot, &rule.key, cookies, n), -ENOENT);
+	assert_int_equal(vmad_client_flow_shadows(other, slot, &rule.key, cookies, shadows, n), -ENOENT);
 	assert_int_equal(fake.shadows, n);
+	for (unsigned i = 0; i < n; i++)
+		close(shadows[i]);
 	vmad_client_close(client);
 	vmad_client_close(other);
 }
@@ -490,11 +537,11 @@ static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)
 	start_server(*state);
 	client = joined();
 	slot = rented(client);
-	assert_int_equal(vmad_client_flow_add(client, slot, &rule, &generic), 0);
+	assert_int_equal(vmad_client_flow_add(client, slot, &rule, -1, &generic), 0);
 	atomic_store(&fake.revoke, true);
 	poll_fd = (struct pollfd){.fd = vmad_client_fd(client), .events = POLLIN};
 	assert_int_equal(poll(&poll_fd, 1, 3000), 1);
-	assert_int_equal(vmad_client_flow_add(client, slot, &rule, &generic), 0);
+	assert_int_equal(vmad_client_flow_add(client, slot, &rule, -1, &generic), 0);
 	assert_int_equal(vmad_client_next_event(client, &told, &key), 0);
 	vmad_client_close(client);
 }
@@ -625,6 +672,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_who_does_not_read_is_dropped_and_delays_nobody),
         CASE(test_silent_connections_keep_nobody_out),
         CASE(test_a_revoked_flow_is_told_to_its_client_only),
+        CASE(test_only_a_socket_that_was_shown_is_believed),
         CASE(test_all_shadows_of_a_flow_arrive_in_order),
         CASE(test_what_a_process_leaves_arrives_whole_before_it_goes_on),
         CASE(test_last_words_are_heard_when_the_process_has_ended),

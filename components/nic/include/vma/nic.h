@@ -128,6 +128,8 @@ struct vma_flow_rule {
 	uint32_t tag;           /* with VMA_NIC_CAP_FLOW_TAG: vma_buf.flow_tag of what this rule receives; 0: none */
 	uint64_t shadow_cookie; /* SO_COOKIE of the kernel socket that shadows this flow, 0: none; all others are
 	                           foreign */
+	int shadow_fd; /* where that socket was seen last in this process: where it is not there any more, it is looked
+	                  for */
 };
 
 /*

@@ -51,6 +51,7 @@ typedef bool (*vma_flow_sink)(struct vma_flow *flow, struct vma_buf *packet, con
 struct vma_flow {
 	struct vma_flow_key key;
 	uint32_t flags; /* enum vma_flow_flags */
+	int shadow_fd;  /* as in struct vma_flow_rule */
 	uint64_t shadow_cookie;
 	vma_flow_sink sink;
 	void *owner;           /* for the sink */

@@ -223,6 +223,7 @@ struct vma_tcp_conn_attr {
 	uint16_t local_port_be, peer_port_be;
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
+	int shadow_fd;
 	bool covered;    /* as vma_tcp_covers says: it has no rule of its own before vma_tcp_steer */
 	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 	/*
@@ -416,6 +417,7 @@ struct vma_tcp_listen_attr {
 	uint16_t vlan, local_port_be;
 	uint8_t local[16];
 	uint64_t shadow_cookie;
+	int shadow_fd;
 	uint32_t backlog; /* half-open connections at a time */
 	bool inherited;   /* VMA_FLOW_INHERITED */
 };
