@@ -411,7 +411,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	owner_resets_tick(owner, now);
 	owner_heirs_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
-	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= FOREIGN_NS) {
+	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= owner->foreign_pause_ns) {
 		owner->foreign_check_ns = now;
 		owner_wishes_expire(owner);
 		owner_rivals_recheck(owner, revoked, arg);

@@ -19,6 +19,7 @@
 #include <linux/sock_diag.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <stddef.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,40 +29,95 @@
 #define BOUND_INACTIVE 13 /* TCP_BOUND_INACTIVE: the kernel's name for bound sockets when it is asked for them */
 
 struct walk {
-	uint16_t port;
+	const struct owner_ranges *ranges; /* of local ports; NULL: all */
 	uint32_t states;
 	void (*see)(const struct owner_foreign *socket, void *arg);
 	void *arg;
 };
 
+#define OPS_EACH 5 /* of a range: two comparisons of two, and a jump */
+
 struct request {
 	struct nlmsghdr head;
 	struct inet_diag_req_v2 diag;
 	struct nlattr attr;
-	struct inet_diag_bc_op op[4];
+	struct inet_diag_bc_op op[OWNER_RANGES_MAX * OPS_EACH];
 };
 
-/* "local port >= port and local port <= port"; each op is followed by one that carries the port. */
+/*
+ * For each range: "port >= first, else the next range; port <= last, else the next range; jump to the end". A
+ * comparison is followed by an op that carries the port. The end accepts a socket, and four bytes behind it refuse it.
+ */
+static void fill_range(struct inet_diag_bc_op *op, uint16_t first, uint16_t last, uint16_t bytes_left)
+{
+	const uint16_t refused = bytes_left == OPS_EACH * sizeof(*op) ? sizeof(*op) : 0;
+
+	op[0] = (struct inet_diag_bc_op){
+	        .code = INET_DIAG_BC_S_GE, .yes = 8, .no = (uint16_t)(OPS_EACH * sizeof(*op) + refused)};
+	op[1] = (struct inet_diag_bc_op){.no = first};
+	op[2] = (struct inet_diag_bc_op){
+	        .code = INET_DIAG_BC_S_LE, .yes = 8, .no = (uint16_t)(3 * sizeof(*op) + refused)};
+	op[3] = (struct inet_diag_bc_op){.no = last};
+	op[4] = (struct inet_diag_bc_op){
+	        .code = INET_DIAG_BC_JMP, .yes = 4, .no = (uint16_t)(bytes_left - 4 * sizeof(*op))};
+}
+
 static void fill_request(struct request *request, uint8_t family, uint8_t proto, const struct walk *walk)
 {
-	const uint16_t port = walk->port;
+	const uint32_t ranges = walk->ranges != NULL ? walk->ranges->n : 0;
+	const uint16_t each = OPS_EACH * sizeof(struct inet_diag_bc_op);
 
-	*request = (struct request){
-	        .head = {.nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP, .nlmsg_seq = 1},
-	        .diag = {.sdiag_family = family, .sdiag_protocol = proto},
-	};
+	memset(request, 0, offsetof(struct request, op));
+	request->head = (struct nlmsghdr){
+	        .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP, .nlmsg_seq = 1};
+	request->diag.sdiag_family = family;
+	request->diag.sdiag_protocol = proto;
 	request->diag.idiag_states = walk->states;
 	request->head.nlmsg_len = offsetof(struct request, attr);
-	if (port == 0)
+	if (ranges == 0)
 		return;
-	request->attr = (struct nlattr){.nla_len = sizeof(request->attr) + sizeof(request->op),
+	for (uint32_t i = 0; i < ranges; i++)
+		fill_range(request->op + i * OPS_EACH, walk->ranges->first[i], walk->ranges->last[i],
+		           (uint16_t)((ranges - i) * each));
+	request->attr = (struct nlattr){.nla_len = (uint16_t)(sizeof(request->attr) + ranges * each),
 	                                .nla_type = INET_DIAG_REQ_BYTECODE};
-	request->op[0] = (struct inet_diag_bc_op){.code = INET_DIAG_BC_S_GE, .yes = 8, .no = 20};
-	request->op[1].no = port;
-	request->op[2] = (struct inet_diag_bc_op){.code = INET_DIAG_BC_S_LE, .yes = 8, .no = 12};
-	request->op[3].no = port;
-	request->head.nlmsg_len = sizeof(*request);
+	request->head.nlmsg_len += request->attr.nla_len;
 }
+
+/* ---- ranges of ports ---- */
+
+/* Those of the set, and up to `gap` others between two of them. False: there are too many. */
+static bool cut_ranges(const uint8_t ports[65536 / 8], uint32_t gap, struct owner_ranges *out)
+{
+	out->n = 0;
+	for (uint32_t port = 0; port < 65536; port++) {
+		if (port % 8 == 0 && ports[port / 8] == 0) {
+			port += 7;
+			continue;
+		}
+		if (!(ports[port / 8] >> port % 8 & 1))
+			continue;
+		if (out->n > 0 && port - out->last[out->n - 1] <= gap + 1) {
+			out->last[out->n - 1] = (uint16_t)port;
+			continue;
+		}
+		if (out->n == OWNER_RANGES_MAX)
+			return false;
+		out->first[out->n] = out->last[out->n] = (uint16_t)port;
+		out->n++;
+	}
+	return true;
+}
+
+void owner_ranges_of(const uint8_t ports[65536 / 8], struct owner_ranges *out)
+{
+	uint32_t gap = 0;
+
+	while (!cut_ranges(ports, gap, out))
+		gap = gap * 4 + 3;
+}
+
+/* ---- the kernel's answers ---- */
 
 static bool is_zero(const void *bytes, size_t n)
 {
@@ -110,8 +166,7 @@ static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr
 			socket.v6only = *(const uint8_t *)RTA_DATA(attr) != 0;
 	if (socket.family == AF_INET6 && (socket.v6only || !unmap(socket.local) || !unmap(socket.peer)))
 		return;
-	if (walk->port == 0 || ntohs(socket.port_be) == walk->port)
-		walk->see(&socket, walk->arg);
+	walk->see(&socket, walk->arg);
 }
 
 /* One message of a dump: 1 more to come, 0 the end, -errno. */
@@ -182,28 +237,49 @@ static void end_diag(int *kept, int fd, int rc)
 		*kept = -1;
 }
 
-int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
-                       void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+static int walk_both(int *kept, uint8_t proto, const struct walk *walk)
 {
-	/* TIME_WAIT owns no packets that a new connection would not get as well. */
-	const uint32_t states = listeners ? 1u << TCP_LISTEN : ~(1u << TCP_TIME_WAIT);
-	const struct walk walk = {.port = port, .states = states, .see = see, .arg = arg};
 	int fd = open_diag(kept), rc;
 
 	if (fd < 0)
 		return fd;
-	rc = walk_family(fd, &walk, AF_INET, proto);
+	rc = walk_family(fd, walk, AF_INET, proto);
 	if (rc == 0)
-		rc = walk_family(fd, &walk, AF_INET6, proto);
+		rc = walk_family(fd, walk, AF_INET6, proto);
 	end_diag(kept, fd, rc);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
+}
+
+/* TIME_WAIT owns no packets that a new connection would not get as well. */
+static uint32_t states_of(bool listeners)
+{
+	return listeners ? 1u << TCP_LISTEN : ~(1u << TCP_TIME_WAIT);
+}
+
+int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
+                       void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+{
+	const struct owner_ranges one = {.n = 1, .first = {port}, .last = {port}};
+	const struct walk walk = {
+	        .ranges = port != 0 ? &one : NULL, .states = states_of(listeners), .see = see, .arg = arg};
+
+	return walk_both(kept, proto, &walk);
+}
+
+int owner_foreign_walk_ranges(int *kept, uint8_t proto, const struct owner_ranges *ranges, bool listeners,
+                              void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+{
+	const struct walk walk = {.ranges = ranges, .states = states_of(listeners), .see = see, .arg = arg};
+
+	return walk_both(kept, proto, &walk);
 }
 
 int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
                         void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
 {
 	const uint32_t bound = 1u << TCP_LISTEN | 1u << BOUND_INACTIVE;
-	const struct walk walk = {.port = port, .states = proto == IPPROTO_TCP ? bound : ~0u, .see = see, .arg = arg};
+	const struct owner_ranges one = {.n = 1, .first = {port}, .last = {port}};
+	const struct walk walk = {.ranges = &one, .states = proto == IPPROTO_TCP ? bound : ~0u, .see = see, .arg = arg};
 	int fd = open_diag(kept), rc;
 
 	if (fd < 0)

@@ -190,8 +190,8 @@ struct xdp_owner {
 	uint32_t flows;
 	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
 	struct owner_flow *fading;   /* listeners' out of the table, and still in the program's map; the oldest first */
-	uint64_t foreign_check_ns;
-	uint64_t unused_since_ns; /* attached without a flow; 0: not so */
+	uint64_t foreign_check_ns, foreign_pause_ns; /* the last look at foreign sockets; the next one not before */
+	uint64_t unused_since_ns;                    /* attached without a flow; 0: not so */
 
 	/* owner_claims.c; NULL: clients take no ports by themselves */
 	struct xdp_claim_bucket *claims;
@@ -334,7 +334,7 @@ void owner_claims_open(struct xdp_owner *owner); /* the program is attached */
 bool owner_claims_close(struct xdp_owner *owner);
 void owner_claims_end(struct xdp_owner *owner, uint32_t slot);
 
-/* ---- owner_rivals.c ---- */
+/* ---- owner_rivals.c, owner_recheck.c ---- */
 
 /* 0, or -EADDRINUSE: a socket that is nobody's shadow would receive this; -errno: not to be known. The log has it. */
 int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
@@ -438,6 +438,16 @@ struct owner_foreign {
  * and go. NULL: one for this question. */
 int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
                        void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
+/* The same of ranges of local ports, which the kernel looks at: of any set of ports as few ranges as there is room for,
+ * with ports between them that are not in the set. */
+#define OWNER_RANGES_MAX 16
+struct owner_ranges {
+	uint32_t n;
+	uint16_t first[OWNER_RANGES_MAX], last[OWNER_RANGES_MAX];
+};
+void owner_ranges_of(const uint8_t ports[65536 / 8], struct owner_ranges *out);
+int owner_foreign_walk_ranges(int *kept, uint8_t proto, const struct owner_ranges *ranges, bool listeners,
+                              void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
 /* The sockets of one family that are bound to a local port (host order): all of UDP; of TCP those that listen or have
  * no connection yet (Linux 6.8: kernels before that do not tell of these). -errno. */
 int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,

@@ -1,6 +1,6 @@
 /*
- * owner_rivals - sockets of the kernel's that would receive what a flow takes: looked for before a flow is added, and
- * twice a second among those that came up later. They win: only the kernel can give several sockets what is theirs.
+ * owner_rivals - sockets of the kernel's that would receive what a flow takes: looked for before a flow is added. They
+ * win: only the kernel can give several sockets what is theirs. owner_recheck.c looks for those that come up later.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -154,94 +154,4 @@ int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma
 	             "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",
 	             owner->name, text, search.found.inode, search.found.uid);
 	return -EADDRINUSE;
-}
-
-/* ---- sockets that come up later ---- */
-
-struct recheck {
-	struct xdp_owner *owner;
-	void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg);
-	void *arg;
-	uint8_t proto;
-	uint8_t ports[65536 / 8]; /* local ports of our flows: most sockets are dismissed by one bit */
-};
-
-/*
- * A socket is foreign for certain only when it is seen twice: between bind() of a shadow and the call that registers it
- * with its flow it looks foreign, too.
- */
-static bool suspected_before(struct owner_flow *flow, const struct owner_foreign *socket)
-{
-	const bool before = flow->suspect_cookie == socket->cookie;
-
-	flow->suspect_cookie = socket->cookie;
-	return before;
-}
-
-static void revoke(struct recheck *check, struct owner_flow **place, const struct owner_foreign *socket)
-{
-	const struct vma_flow_key key = (*place)->rule.key;
-	const uint64_t slots = (*place)->members != 0 ? (*place)->members : 1ull << (*place)->slot;
-	char text[96];
-
-	owner_flow_end(check->owner, place);
-	owner_flow_describe(&key, text, sizeof(text));
-	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
-	             check->owner->name, text, socket->inode, socket->uid);
-	for (uint64_t left = slots; left != 0 && check->revoked != NULL; left &= left - 1)
-		check->revoked((uint32_t)__builtin_ctzll(left), &key, check->arg);
-}
-
-static void see_again(const struct owner_foreign *socket, void *arg)
-{
-	struct recheck *check = arg;
-	struct xdp_owner *owner = check->owner;
-
-	if (!(check->ports[socket->port_be / 8] & (1u << socket->port_be % 8)) ||
-	    owner_flows_has_cookie(owner, socket->cookie))
-		return;
-	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
-		struct owner_flow **place = &owner->flow[b];
-
-		while (*place != NULL) {
-			struct owner_flow *flow = *place;
-
-			if (flow->rule.key.proto == check->proto &&
-			    owner_foreign_conflicts(&flow->rule, socket, owner->ifindex) &&
-			    suspected_before(flow, socket))
-				revoke(check, place, socket);
-			else
-				place = &flow->next;
-		}
-	}
-}
-
-void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-                          void *arg)
-{
-	static const uint8_t protos[] = {IPPROTO_UDP, IPPROTO_TCP};
-	struct recheck *check = malloc(sizeof(*check));
-
-	if (check == NULL)
-		return;
-	for (size_t p = 0; p < sizeof(protos); p++) {
-		uint32_t n = 0;
-
-		*check = (struct recheck){.owner = owner, .revoked = revoked, .arg = arg, .proto = protos[p]};
-		for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
-			for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
-				const uint16_t port = flow->rule.key.local_port_be;
-
-				if (flow->rule.key.proto != protos[p])
-					continue;
-				check->ports[port / 8] |= (uint8_t)(1u << port % 8);
-				n++;
-			}
-		}
-		if (n > 0)
-			/* Of TCP the listeners only: a connection on a port that our shadow holds cannot come up. Nor
-			 * is a listener in the way of a connection of ours: `flow` has none of those. */
-			owner_foreign_walk(&owner->diag_fd, protos[p], 0, protos[p] == IPPROTO_TCP, see_again, check);
-	}
-	free(check);
 }

@@ -28,7 +28,7 @@ static struct xdp_owner {
 	} flow[FAKE_FLOWS];
 	_Atomic uint64_t shadow[FAKE_FLOWS]; /* of the last calls of flow_shadows */
 	_Atomic unsigned shadows;
-	struct xdp_proof proof; /* of the last flow_ask */
+	struct xdp_proof proof;                /* of the last flow_ask */
 	struct vma_flow_heir heir[FAKE_FLOWS]; /* of the last calls of bequeath */
 	_Atomic unsigned heirs;
 	int fd;

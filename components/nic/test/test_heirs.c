@@ -49,6 +49,18 @@ int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
 	return 0;
 }
 
+int owner_foreign_walk_ranges(int *kept, uint8_t proto, const struct owner_ranges *ranges, bool listeners,
+                              void (*see)(const struct owner_foreign *, void *), void *arg)
+{
+	(void)kept, (void)proto, (void)ranges, (void)listeners, (void)see, (void)arg;
+	return 0;
+}
+
+void owner_ranges_of(const uint8_t ports[65536 / 8], struct owner_ranges *out)
+{
+	(void)ports, (void)out;
+}
+
 int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
                         void (*see)(const struct owner_foreign *, void *), void *arg)
 {

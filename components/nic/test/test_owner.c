@@ -308,6 +308,61 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 	close(fd);
 }
 
+#define SOCKETS 60u
+
+struct count {
+	uint16_t port[SOCKETS];
+	unsigned seen[SOCKETS];
+};
+
+static void count_socket(const struct owner_foreign *socket, void *arg)
+{
+	struct count *count = arg;
+
+	for (unsigned i = 0; i < SOCKETS; i++)
+		count->seen[i] += ntohs(socket->port_be) == count->port[i];
+}
+
+/* Every stride-th of the sockets is looked for. */
+static void look_for_ports(struct count *count, unsigned stride)
+{
+	struct owner_ranges ranges;
+	uint8_t ports[65536 / 8] = {0};
+
+	memset(count->seen, 0, sizeof(count->seen));
+	for (unsigned i = 0; i < SOCKETS; i += stride)
+		ports[count->port[i] / 8] |= (uint8_t)(1u << count->port[i] % 8);
+	owner_ranges_of(ports, &ranges);
+	assert_true(ranges.n > 0 && ranges.n <= OWNER_RANGES_MAX);
+	assert_int_equal(owner_foreign_walk_ranges(NULL, IPPROTO_UDP, &ranges, false, count_socket, count), 0);
+	for (unsigned i = 0; i < SOCKETS; i += stride)
+		assert_int_equal(count->seen[i], 1);
+}
+
+static void test_the_kernel_lists_the_sockets_of_a_set_of_ports(void **state)
+{
+	struct count count;
+	int fd[SOCKETS];
+
+	(void)state;
+	for (unsigned i = 0; i < SOCKETS; i++) {
+		struct sockaddr_in name = {.sin_family = AF_INET};
+		socklen_t len = sizeof(name);
+
+		fd[i] = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+		assert_int_equal(bind(fd[i], (struct sockaddr *)&name, len), 0);
+		assert_int_equal(getsockname(fd[i], (struct sockaddr *)&name, &len), 0);
+		count.port[i] = ntohs(name.sin_port);
+	}
+	look_for_ports(&count, 1); /* more than there are ranges: some ports between them are listed, too */
+	look_for_ports(&count, 2);
+	look_for_ports(&count, 10); /* six, and none but these */
+	for (unsigned i = 0; i < SOCKETS; i++)
+		assert_int_equal(count.seen[i], i % 10 == 0);
+	for (unsigned i = 0; i < SOCKETS; i++)
+		close(fd[i]);
+}
+
 static void test_the_kernel_lists_a_socket_under_its_cookie(void **state)
 {
 	(void)state;
@@ -445,6 +500,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_connection_is_found_by_its_addresses),
         cmocka_unit_test(test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does),
         cmocka_unit_test(test_of_tcp_the_listeners_can_be_had_alone),
+        cmocka_unit_test(test_the_kernel_lists_the_sockets_of_a_set_of_ports),
 };
 
 VMA_TEST_MAIN(tests)
