@@ -20,6 +20,7 @@
 
 #define OVERFLOW_UID 65534
 #define PAUSE_MS 5
+#define FULL_MS 500 /* a queue of clients that stays full for so long: vmad does not come to it, or is flooded */
 #define STARTS_MAX 3
 #define COMING_UP_MS 1500
 #define FAILED_FIRST_MS 2000
@@ -62,22 +63,22 @@ static bool trusted(int fd, const struct vmad_connect *how)
 		             how->ifname);
 	else
 		vma_log_once(VMA_LOG_ERROR,
-		             "%s: what answers in vmad's place runs as user %u, neither root nor this user%s: not used",
-		             how->ifname, server.uid, server.uid == geteuid() ? " without raised privileges" : "");
+		             "%s: what answers in vmad's place is process %d of user %u, neither root nor this user%s: "
+		             "not used, and no vmad can be started while it holds the name",
+		             how->ifname, (int)server.pid, server.uid,
+		             server.uid == geteuid() ? " without raised privileges" : "");
 	return false;
 }
 
-/* One attempt: connected, or -ECONNREFUSED and the like. */
+/* One attempt, which does not wait: connected; or -ECONNREFUSED and the like, -EAGAIN: its queue is full. */
 static int dial(const struct vmad_connect *how, struct vmad_client *client)
 {
-	const struct timeval patience = {.tv_sec = 1}; /* a full backlog */
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(how->ifindex, &address);
-	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc = 0;
+	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc = 0;
 
 	if (fd < 0)
 		return -errno;
-	os_setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	if (os_connect(fd, (const struct sockaddr *)&address, len) < 0)
 		rc = -errno;
 	else if (!trusted(fd, how))
@@ -231,6 +232,9 @@ static void explain(const struct vmad_connect *how, int rc)
 	else if (rc == -ECHILD)
 		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface: the one that was started has ended",
 		             how->ifname);
+	else if (rc == -EAGAIN)
+		vma_log_once(VMA_LOG_WARN, "%s: vmad does not take this process in: its queue of new clients is full",
+		             how->ifname);
 	else if (rc == -ECONNREFUSED)
 		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface", how->ifname);
 	else if (rc < 0)
@@ -287,6 +291,7 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 	const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000};
 	struct vmad_client *client = calloc(1, sizeof(*client));
 	struct attempts attempts = {0};
+	uint64_t full_until_ms = 0;
 	int rc;
 
 	if (client == NULL)
@@ -300,6 +305,12 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 			return 0;
 		}
 		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || vmad_client_now_ms() >= until_ms)
+			break;
+		if (rc != -EAGAIN)
+			full_until_ms = 0;
+		else if (full_until_ms == 0)
+			full_until_ms = vmad_client_now_ms() + FULL_MS;
+		else if (vmad_client_now_ms() >= full_until_ms)
 			break;
 		if (rc == -ECONNREFUSED && !another_start(how, &attempts))
 			break;

@@ -75,6 +75,21 @@ static bool may_end(const char *interface, const struct ucred *peer)
 	return false;
 }
 
+bool vmad_name_is_anothers(unsigned ifindex, const char *interface)
+{
+	struct ucred peer = {0};
+	socklen_t len = sizeof(peer);
+	struct sockaddr_un address;
+	const socklen_t address_len = vmad_address(ifindex, &address);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	bool known = fd >= 0 && connect(fd, (const struct sockaddr *)&address, address_len) == 0 &&
+	             getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0;
+
+	if (fd >= 0)
+		close(fd);
+	return known && peer.uid != 0 && peer.uid != geteuid() && !may_end(interface, &peer);
+}
+
 int vmad_replace(unsigned ifindex, const char *interface)
 {
 	const struct timeval patience = {.tv_sec = 1};

@@ -442,7 +442,7 @@ int vmad_listen(unsigned ifindex)
 	if (fd < 0)
 		return -errno;
 	/* The name is the lock: of several that start at once, one gets it and the others end. */
-	if (bind(fd, (const struct sockaddr *)&address, len) == 0 && listen(fd, 64) == 0)
+	if (bind(fd, (const struct sockaddr *)&address, len) == 0 && listen(fd, 256) == 0)
 		return fd;
 	rc = -errno;
 	close(fd);
@@ -487,9 +487,9 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	if (rc >= 0) {
 		server->listen_fd = rc;
 		rc = vmad_serve_all(server);
-	} else if (rc == -EADDRINUSE) {
+	} else if (rc == -EADDRINUSE && !vmad_name_is_anothers(server->ifindex, attr->interface)) {
 		vma_log_info("vmad: %s has a vmad already (--replace ends it)", attr->interface);
-	} else {
+	} else if (rc != -EADDRINUSE) {
 		vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
 	}
 	free(server);

@@ -81,6 +81,8 @@ int vmad_listen(unsigned ifindex);
 /* Ends the vmad that has the interface and waits for its end: 0, also if there is none; -errno, and the log has a line.
  */
 int vmad_replace(unsigned ifindex, const char *interface);
+/* The name belongs to a process that is no vmad of root's or this user's: the log says whose it is. */
+bool vmad_name_is_anothers(unsigned ifindex, const char *interface);
 /* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
 void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
 

@@ -12,7 +12,7 @@
 #include <vma/log.h>
 #include <vma/test.h>
 
-#include "../vmad_client.h"
+#include "../vmad_client_priv.h"
 #include "../vmad_server.h"
 #include "fake_owner.h"
 
@@ -369,6 +369,34 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	vmad_client_close(other);
 }
 
+/* Who holds the name, and takes nobody in, holds nobody up for long either. */
+static void test_a_full_queue_is_given_up_soon(void **state)
+{
+	const struct vmad_connect how = {
+	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .patience_ms = 60000};
+	struct bed *bed = *state;
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(interface_number(), &address);
+	const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	const uint64_t begun = vmad_client_now_ms();
+	struct vmad_client *client;
+	int waiting[8];
+	unsigned n = 0;
+
+	assert_int_equal(bind(listener, (const struct sockaddr *)&address, len), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	do
+		waiting[n] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	while (connect(waiting[n++], (const struct sockaddr *)&address, len) == 0 && n < 8);
+	assert_int_equal(errno, EAGAIN);
+	assert_int_equal(vmad_client_connect(&how, &client), -EAGAIN);
+	assert_true(vmad_client_now_ms() - begun < 30000);
+	while (n > 0)
+		close(waiting[--n]);
+	close(listener);
+	start_server(bed); /* for teardown */
+}
+
 static int udp_socket(uint64_t *cookie)
 {
 	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -672,6 +700,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_who_does_not_read_is_dropped_and_delays_nobody),
         CASE(test_silent_connections_keep_nobody_out),
         CASE(test_a_revoked_flow_is_told_to_its_client_only),
+        CASE(test_a_full_queue_is_given_up_soon),
         CASE(test_only_a_socket_that_was_shown_is_believed),
         CASE(test_all_shadows_of_a_flow_arrive_in_order),
         CASE(test_what_a_process_leaves_arrives_whole_before_it_goes_on),
