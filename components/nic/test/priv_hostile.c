@@ -3,6 +3,7 @@
  *
  *   priv_hostile INTERFACE ATTACK [SECONDS]
  *     frames      every byte of the packet memory, again and again: headers, and whatever else might lie there
+ *     holes       cuts holes into the packet memory's file, again and again
  *     records     the shared record of frames: sizes that are not, all frames this client's; then it is killed
  *     dead        a forked client is killed, and this one writes that client's name into all frames, again and again
  *     locks       a number that no client has into every lock; then it is killed
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,6 +77,17 @@ static void write_frames(void)
 
 	for (unsigned char byte = 0x41; now_ms() < end_ms; byte++)
 		memset(at, byte, bytes);
+}
+
+static void cut_holes(void)
+{
+	char *at = arena->frames + ((size_t)qp->first << XDP_FRAME_SHIFT);
+
+	while (now_ms() < end_ms) {
+		if (madvise(at, (size_t)qp->nframes << XDP_FRAME_SHIFT, MADV_REMOVE) < 0)
+			must("a hole", -errno);
+		usleep(1000);
+	}
 }
 
 static void write_records(void)
@@ -177,6 +190,8 @@ int main(int argc, char **argv)
 	end_ms = now_ms() + (argc > 3 ? (uint64_t)atoi(argv[3]) * 1000 : 3000);
 	if (strcmp(attack, "frames") == 0) {
 		write_frames();
+	} else if (strcmp(attack, "holes") == 0) {
+		cut_holes();
 	} else if (strcmp(attack, "records") == 0) {
 		write_records();
 	} else if (strcmp(attack, "dead") == 0) {
