@@ -140,6 +140,8 @@ void nic_xdp_free(struct nic_xdp *nic)
 	nic_xdp_window_put(nic->window);
 	xdp_owner_destroy(nic->owner);
 	vmad_client_close(nic->vmad);
+	vmad_client_close(nic->before);
+	pthread_cond_destroy(&nic->found);
 	if (nic->right_fd >= 0)
 		nic_fd_close(nic->right_fd);
 	if (atomic_load(&nic->repair_fd) >= 0)
@@ -159,6 +161,7 @@ void nic_xdp_free(struct nic_xdp *nic)
 static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vma_nic **out)
 {
 	struct nic_xdp *nic = calloc(1, sizeof(*nic));
+	pthread_condattr_t clock;
 	int rc;
 
 	if (nic == NULL)
@@ -170,6 +173,10 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	nic->right_fd = -1;
 	nic->window_bytes = attr->window_bytes;
 	nic->huge_pages = attr->huge_pages;
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&nic->found, &clock);
+	pthread_condattr_destroy(&clock);
 	pthread_mutex_init(&nic->events, NULL);
 	pthread_mutex_init(&nic->lock, NULL);
 	pthread_mutex_init(&nic->repair_lock, NULL);
@@ -261,6 +268,34 @@ static int open_fds(struct xdp_qp *qp)
 	return 0;
 }
 
+static int rent_and_link(struct xdp_qp *qp)
+{
+	struct nic_xdp *nic = qp->nic;
+	int rc;
+
+	pthread_mutex_lock(&nic->events);
+	pthread_mutex_lock(&nic->lock);
+	rc = nic_xdp_rent(qp);
+	if (rc == 0) {
+		qp->next = nic->qps;
+		nic->qps = qp;
+	}
+	pthread_mutex_unlock(&nic->lock);
+	pthread_mutex_unlock(&nic->events);
+	return rc;
+}
+
+/* Without `events`, which the nic's thread needs for that. */
+static bool await_vmad(struct nic_xdp *nic)
+{
+	bool is_there;
+
+	pthread_mutex_lock(&nic->lock);
+	is_there = nic_xdp_await_vmad(nic);
+	pthread_mutex_unlock(&nic->lock);
+	return is_there;
+}
+
 static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
 {
 	struct nic_xdp *nic = nic_of(base);
@@ -282,17 +317,11 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
 	qp->attr.name = qp->name;
 	rc = open_fds(qp);
-	pthread_mutex_lock(&nic->events);
-	pthread_mutex_lock(&nic->lock);
 	qp->stats = vma_stats_grab(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
 	if (rc == 0)
-		rc = nic_xdp_rent(qp);
-	if (rc == 0) {
-		qp->next = nic->qps;
-		nic->qps = qp;
-	}
-	pthread_mutex_unlock(&nic->lock);
-	pthread_mutex_unlock(&nic->events);
+		rc = rent_and_link(qp);
+	if ((rc == -EPIPE || rc == -EAGAIN) && await_vmad(nic))
+		rc = rent_and_link(qp);
 	nic_xdp_thread_wake(nic); /* as after flow_del */
 	if (rc < 0) {
 		free_qp(qp);

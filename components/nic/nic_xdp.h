@@ -39,6 +39,7 @@ struct xdp_window {
 	struct xdp_shared *shared;
 	size_t shared_bytes;
 	struct xdp_claim_bucket *claims; /* NULL: every flow is asked for */
+	int alive_fd;                    /* hung up when its owner has gone for good (keeper.h); -1: with vmad */
 };
 
 /* Ends when both pools have drained; then the owner gets the slot's frames back. */
@@ -47,6 +48,7 @@ struct xdp_lease {
 	struct nic_xdp *nic;
 	struct xdp_window *window;
 	uint32_t slot;
+	uint64_t ticket;          /* for another vmad that goes on where this one ends */
 	bool orphan;              /* its owner has gone: nobody to give frames back to */
 	_Atomic uint32_t pending; /* pools that have not drained, and 1 for the queue pair itself */
 	_Atomic bool done;        /* the last drained() has finished with the nic */
@@ -124,6 +126,13 @@ struct nic_xdp {
 	enum vma_nic_owner kind;
 	struct xdp_owner *owner;  /* SELF */
 	struct vmad_client *vmad; /* VMAD; NULL while there is none */
+	/*
+	 * vmad may be away: no connection, and the queue pairs work on. before: the last one, open until another vmad,
+	 * or the same, knows that this client is there. found: vmad is there again, or gone for good.
+	 */
+	struct vmad_client *before;
+	uint64_t away_ms; /* since then */
+	pthread_cond_t found;
 	char *vmad_path;
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
@@ -157,6 +166,7 @@ bool nic_xdp_is_alone(const struct vma_nic_qp *qp);
 int nic_xdp_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n);
 /* Lock held: all flows again at a new owner; one that the owner has taken back; the next of those, to be reported. */
 void nic_xdp_flow_restore(struct xdp_qp *qp);
+void nic_xdp_flow_present(struct xdp_qp *qp); /* all flows once more, at an owner that has them */
 void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key);
 bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key);
 void nic_xdp_flows_fini(struct xdp_flows *flows);
@@ -210,6 +220,9 @@ void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_port *port); /* receive ha
 /* ---- nic_xdp_thread.c ---- */
 int nic_xdp_thread_start(struct nic_xdp *nic);
 void nic_xdp_thread_wake(struct nic_xdp *nic);
+/* Lock held, and let go meanwhile. A request was not answered, or vmad is away: true, it is there again; false, it is
+ * not within its time, or this is the nic's thread, or a queue pair is to be lost. */
+bool nic_xdp_await_vmad(struct nic_xdp *nic);
 
 /* ---- nic_xdp_fork.c ---- */
 const _Atomic uint32_t *nic_xdp_alive(void); /* a word that is 1 here and 0 in every child; NULL: no memory */

@@ -15,6 +15,7 @@
 #include "xdp_shared.h"
 
 #define BUCKETS_FIRST 16
+#define TRIES 3 /* of a request, while one vmad after the other ends */
 
 /* ---- the table ---- */
 
@@ -256,7 +257,7 @@ static bool is_connection(const struct xdp_flow *flow)
 	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
 }
 
-static void restore_each(struct xdp_qp *qp, bool connections, struct xdp_shadows *shadows)
+static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_shadows *shadows)
 {
 	struct xdp_flows *flows = &qp->flows;
 
@@ -266,10 +267,10 @@ static void restore_each(struct xdp_qp *qp, bool connections, struct xdp_shadows
 		while (*place != NULL) {
 			int rc = 0;
 
-			if (is_connection(*place) == connections) {
+			if (anew)
 				(*place)->claim = NULL; /* of an owner that has gone */
+			if (is_connection(*place) == connections && (*place)->claim == NULL)
 				rc = restore(qp, *place, shadows);
-			}
 			/* EPIPE: lost again, and then restored again */
 			if (rc == 0 || rc == -EEXIST || rc == -EPIPE) {
 				place = &(*place)->next;
@@ -282,13 +283,23 @@ static void restore_each(struct xdp_qp *qp, bool connections, struct xdp_shadows
 }
 
 /* Listeners and blocks give the right to the connections that they cover. */
-void nic_xdp_flow_restore(struct xdp_qp *qp)
+static void add_all(struct xdp_qp *qp, bool anew)
 {
 	struct xdp_shadows shadows = {0};
 
-	restore_each(qp, false, &shadows);
-	restore_each(qp, true, &shadows);
+	add_each(qp, anew, false, &shadows);
+	add_each(qp, anew, true, &shadows);
 	nic_xdp_shadows_fini(&shadows);
+}
+
+void nic_xdp_flow_restore(struct xdp_qp *qp)
+{
+	add_all(qp, true);
+}
+
+void nic_xdp_flow_present(struct xdp_qp *qp)
+{
+	add_all(qp, false);
 }
 
 /* ---- add and delete ---- */
@@ -322,7 +333,8 @@ static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
  */
 static void wake_if_due(struct nic_xdp *nic)
 {
-	if (nic->owner != NULL || (nic->vmad != NULL && vmad_client_has_event(nic->vmad)))
+	if (nic->owner != NULL ||
+	    (nic->vmad != NULL && (vmad_client_has_event(nic->vmad) || vmad_client_broken(nic->vmad))))
 		nic_xdp_thread_wake(nic);
 }
 
@@ -379,6 +391,22 @@ static void give_back(const struct xdp_qp *qp, struct xdp_claim *claim, const st
 		xdp_claims_release(claim);
 }
 
+/*
+ * If vmad ends while it is asked, another one is, and may find that it has the flow: the one before had put it there
+ * and was not heard any more.
+ */
+static int add_patiently(struct xdp_qp *qp, struct xdp_flow *flow)
+{
+	int rc = add_where_possible(qp, flow);
+
+	for (int tries = 0; rc == -EPIPE && tries < TRIES && nic_xdp_await_vmad(qp->nic); tries++) {
+		rc = vma_nic_qp_lost(&qp->base) ? -EPIPE : add_where_possible(qp, flow);
+		if (rc == -EEXIST && find(&qp->flows, &flow->rule.key) == NULL)
+			rc = 0;
+	}
+	return rc;
+}
+
 /* While the owner is gone a flow is only noted: rebind adds it. */
 int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 {
@@ -395,9 +423,11 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 		return -ENOMEM;
 	*flow = (struct xdp_flow){.rule = *rule};
 	pthread_mutex_lock(&nic->lock);
-	rc = vma_nic_qp_lost(base) ? -EPIPE : add_where_possible(qp, flow);
-	if (rc == -EPIPE)
+	rc = vma_nic_qp_lost(base) ? -EPIPE : add_patiently(qp, flow);
+	if (rc == -EPIPE && vma_nic_qp_lost(base))
 		rc = find(&qp->flows, &rule->key) != NULL ? -EEXIST : 0;
+	else if (rc == -EPIPE)
+		rc = -ETIMEDOUT; /* vmad stands still, or is long away */
 	claim = flow->claim;
 	kept = keep_flow(qp, &flow, rc);
 	if (rc == 0 && kept < 0)
@@ -474,9 +504,12 @@ int nic_xdp_flows_bequeath(struct vma_nic_qp *base, const struct vma_flow_heir *
 	if (!nic_xdp_alive_here(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	if (nic->kind == VMA_NIC_OWNER_VMAD)
+	for (int tries = 0; nic->kind == VMA_NIC_OWNER_VMAD && tries < TRIES; tries++) {
 		rc = nic->vmad != NULL && !vma_nic_qp_lost(base) ? vmad_client_bequeath(nic->vmad, qp->slot, heirs, n)
 		                                                 : -EPIPE;
+		if (rc != -EPIPE || vma_nic_qp_lost(base) || !nic_xdp_await_vmad(nic))
+			break;
+	}
 	for (unsigned i = 0; i < n && rc == 0; i++)
 		free_flow(take(&qp->flows, &heirs[i].key));
 	pthread_mutex_unlock(&nic->lock);

@@ -59,6 +59,10 @@ static void give_up(struct nic_xdp *nic)
 	}
 	if (nic->vmad != NULL)
 		os_close(vmad_client_fd(nic->vmad));
+	if (nic->before != NULL)
+		os_close(vmad_client_fd(nic->before));
+	if (nic->window != NULL && nic->window->alive_fd >= 0)
+		os_close(nic->window->alive_fd);
 	if (nic->owner != NULL)
 		xdp_owner_close_in_child(nic->owner);
 	if (atomic_load(&nic->repair_fd) >= 0)

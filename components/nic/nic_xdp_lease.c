@@ -62,6 +62,7 @@ static int open_window(struct nic_xdp *nic, const struct xdp_rental *rental, str
 		goto fail;
 	}
 	window->claims = rental->claims_fd >= 0 ? xdp_claims_map(rental->claims_fd) : NULL;
+	window->alive_fd = rental->alive_fd >= 0 ? nic_fd_dup(rental->alive_fd) : -1;
 	*out = window;
 	return 0;
 fail:
@@ -76,6 +77,8 @@ void nic_xdp_window_put(struct xdp_window *window)
 	vma_bufarena_unmap(window->arena, window->first, window->nframes);
 	munmap(window->shared, window->shared_bytes);
 	xdp_claims_unmap(window->claims);
+	if (window->alive_fd >= 0)
+		nic_fd_close(window->alive_fd);
 	free(window);
 }
 
@@ -146,9 +149,22 @@ static void lease_pool_drained(void *arg)
 bool nic_xdp_leases_ending(const struct nic_xdp *nic)
 {
 	for (const struct xdp_lease *lease = nic->leases; lease != NULL; lease = lease->next)
-		if (atomic_load_explicit(&lease->pending, memory_order_relaxed) == 0)
+		if (atomic_load_explicit(&lease->pending, memory_order_relaxed) == 0 &&
+		    (nic->vmad != NULL || nic->owner != NULL || lease->orphan || nic->closing))
 			return true;
 	return false;
+}
+
+/* False: vmad is away, and is to be told when it is there again. */
+static bool give_back(struct nic_xdp *nic, const struct xdp_lease *lease)
+{
+	if (lease->orphan)
+		return true;
+	if (nic->owner != NULL) {
+		xdp_owner_return(nic->owner, lease->slot, true);
+		return true;
+	}
+	return (nic->vmad != NULL && vmad_client_return(nic->vmad, lease->slot, true) != -EPIPE) || nic->closing;
 }
 
 void nic_xdp_leases_end(struct nic_xdp *nic)
@@ -158,14 +174,10 @@ void nic_xdp_leases_end(struct nic_xdp *nic)
 	while (*place != NULL) {
 		struct xdp_lease *lease = *place;
 
-		if (!atomic_load_explicit(&lease->done, memory_order_acquire)) {
+		if (!atomic_load_explicit(&lease->done, memory_order_acquire) || !give_back(nic, lease)) {
 			place = &lease->next;
 			continue;
 		}
-		if (!lease->orphan && nic->owner != NULL)
-			xdp_owner_return(nic->owner, lease->slot, true);
-		else if (!lease->orphan && nic->vmad != NULL)
-			vmad_client_return(nic->vmad, lease->slot, true);
 		*place = lease->next;
 		nic_xdp_window_put(lease->window);
 		free(lease);
@@ -241,6 +253,8 @@ static void close_rental(const struct nic_xdp *nic, const struct xdp_rental *ren
 		os_close(rental->shared_fd);
 		if (rental->claims_fd >= 0)
 			os_close(rental->claims_fd);
+		if (rental->alive_fd >= 0)
+			os_close(rental->alive_fd);
 	}
 }
 
@@ -355,8 +369,12 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	rc = make_pools(qp, nic->window, &rental, pools);
 	if (rc < 0)
 		goto fail_ports;
-	*lease = (struct xdp_lease){
-	        .next = nic->leases, .nic = nic, .window = nic->window, .slot = rental.slot, .pending = 3};
+	*lease = (struct xdp_lease){.next = nic->leases,
+	                            .nic = nic,
+	                            .window = nic->window,
+	                            .slot = rental.slot,
+	                            .ticket = rental.ticket,
+	                            .pending = 3};
 	nic->window->refs++;
 	nic->leases = lease;
 	qp->lease = lease;

@@ -28,6 +28,14 @@
 #define REMIND_MS 100    /* a queue pair that was not rebound is asked again */
 #define BUSY_MS 5        /* between two looks at a connection that is in use */
 
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
 void nic_xdp_thread_wake(struct nic_xdp *nic)
 {
 	const uint64_t one = 1;
@@ -142,6 +150,27 @@ static bool report_lost(struct nic_xdp *nic, bool wake)
 
 /* ---- vmad ---- */
 
+/* The owner's things have gone, its keeper's too, if there was one. */
+static bool is_over(const struct nic_xdp *nic)
+{
+	const struct xdp_window *window = nic->window;
+
+	return window == NULL || window->alive_fd < 0 || os_await(window->alive_fd, POLLIN, 0) > 0;
+}
+
+/* Lock held. */
+static void let_go(struct nic_xdp *nic)
+{
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		if (!vma_nic_qp_lost(&qp->base))
+			nic_xdp_disarm(qp);
+	for (struct xdp_lease *lease = nic->leases; lease != NULL; lease = lease->next)
+		lease->orphan = true;
+	nic_xdp_window_put(nic->window);
+	nic->window = NULL;
+	pthread_cond_broadcast(&nic->found);
+}
+
 static void give_up(struct nic_xdp *nic)
 {
 	char name[IF_NAMESIZE];
@@ -153,16 +182,43 @@ static void give_up(struct nic_xdp *nic)
 		             nic->base.info.name);
 	pthread_mutex_lock(&nic->lock);
 	vmad_client_close(nic->vmad);
-	nic->vmad = NULL;
-	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
-		if (!vma_nic_qp_lost(&qp->base))
-			nic_xdp_disarm(qp);
-	for (struct xdp_lease *lease = nic->leases; lease != NULL; lease = lease->next)
-		lease->orphan = true;
-	nic_xdp_window_put(nic->window);
-	nic->window = NULL;
+	vmad_client_close(nic->before);
+	nic->vmad = nic->before = NULL;
+	let_go(nic);
 	pthread_mutex_unlock(&nic->lock);
 	report_lost(nic, false);
+}
+
+/* It does not answer, or has ended: what it owns is there, and another one will come. */
+static void miss_vmad(struct nic_xdp *nic)
+{
+	pthread_mutex_lock(&nic->lock);
+	vmad_client_close(nic->before);
+	nic->before = nic->vmad;
+	nic->vmad = NULL;
+	nic->away_ms = now_ms();
+	pthread_mutex_unlock(&nic->lock);
+	vma_log_info("%s: vmad does not answer: what its clients have stays, and another one is looked for",
+	             nic->base.info.name);
+}
+
+static bool is_there(const struct nic_xdp *nic)
+{
+	return nic->vmad != NULL && !vmad_client_broken(nic->vmad);
+}
+
+bool nic_xdp_await_vmad(struct nic_xdp *nic)
+{
+	const uint64_t until = (nic->vmad != NULL ? now_ms() : nic->away_ms) + VMAD_ANSWER_MS;
+	const struct timespec at = {.tv_sec = (time_t)(until / 1000), .tv_nsec = (long)(until % 1000) * 1000000};
+
+	if (nic->kind != VMA_NIC_OWNER_VMAD || pthread_equal(pthread_self(), nic->thread))
+		return false;
+	nic_xdp_thread_wake(nic);
+	while (!is_there(nic) && nic->window != NULL && !nic->closing &&
+	       pthread_cond_timedwait(&nic->found, &nic->lock, &at) == 0)
+		;
+	return is_there(nic);
 }
 
 static void take_events(struct nic_xdp *nic)
@@ -175,8 +231,60 @@ static void take_events(struct nic_xdp *nic)
 	while ((rc = vmad_client_next_event(nic->vmad, &slot, &key)) > 0)
 		mark_revoked(slot, &key, nic);
 	pthread_mutex_unlock(&nic->lock);
-	if (rc < 0)
-		give_up(nic);
+	if (rc < 0 || vmad_client_broken(nic->vmad)) {
+		if (is_over(nic))
+			give_up(nic);
+		else
+			miss_vmad(nic);
+	}
+}
+
+/* ---- a vmad that goes on where another has ended, or that has not answered for a while ---- */
+
+static bool has_qp(const struct nic_xdp *nic, const struct xdp_lease *lease)
+{
+	for (const struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		if (qp->lease == lease)
+			return true;
+	return false;
+}
+
+/* 0; -EPIPE: it has ended again; -ENOENT: it does not know us. */
+static int claim_slots(struct nic_xdp *nic, struct vmad_client *client)
+{
+	int rc = 0;
+
+	for (const struct xdp_lease *lease = nic->leases; lease != NULL && rc == 0; lease = lease->next) {
+		if (!lease->orphan)
+			rc = vmad_client_resume(client, lease->slot, lease->ticket);
+		if (rc == 0 && !lease->orphan && !has_qp(nic, lease)) /* destroyed meanwhile */
+			rc = vmad_client_return(client, lease->slot, false);
+	}
+	return rc == -EPIPE ? rc : rc < 0 ? -ENOENT : 0;
+}
+
+/* Lock held. False: vmad has ended again. */
+static bool resume(struct nic_xdp *nic, struct vmad_client *client)
+{
+	const int rc = nic->window != NULL ? claim_slots(nic, client) : 0;
+
+	if (rc == -EPIPE)
+		return false;
+	vmad_client_close(nic->before);
+	nic->before = NULL;
+	nic->vmad = client;
+	if (rc == -ENOENT) {
+		vma_log_warn("%s: vmad does not know its queue pairs: they are rented anew", nic->base.info.name);
+		let_go(nic);
+	}
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
+		if (vma_nic_qp_lost(&qp->base))
+			continue;
+		nic_xdp_flow_present(qp);
+		vmad_client_resumed(client, qp->slot);
+	}
+	pthread_cond_broadcast(&nic->found);
+	return true;
 }
 
 /* Without any lock: it waits, and nobody else knows the new connection yet. */
@@ -191,17 +299,22 @@ static bool find_vmad(struct nic_xdp *nic)
 	        .window_bytes = nic->window_bytes,
 	        .huge_pages = nic->huge_pages,
 	        .stats_dir = nic->stats_dir,
+	        /* A vmad cannot own the interface before this client has let go of what is over. */
+	        .over_fd = nic->window != NULL && nic->window->alive_fd >= 0 ? &nic->window->alive_fd : NULL,
 	        .patience_ms = PATIENCE_MS,
 	};
 	struct vmad_client *client;
+	bool resumed;
 
 	/* An interface that has gone needs none; another one of the same name has its own. */
 	if (if_indextoname(nic->base.info.ifindex, name) == NULL || vmad_client_connect(&how, &client) < 0)
 		return false;
 	pthread_mutex_lock(&nic->lock);
-	nic->vmad = client;
+	resumed = resume(nic, client);
 	pthread_mutex_unlock(&nic->lock);
-	return true;
+	if (!resumed)
+		vmad_client_close(client);
+	return resumed;
 }
 
 /* ---- the loop ---- */
@@ -213,6 +326,8 @@ static int work(struct nic_xdp *nic)
 
 	if (nic->vmad != NULL)
 		take_events(nic);
+	else if (nic->window != NULL && nic->kind == VMA_NIC_OWNER_VMAD && is_over(nic))
+		give_up(nic);
 	pthread_mutex_lock(&nic->lock);
 	if (nic->owner != NULL) {
 		xdp_owner_tick(nic->owner, mark_revoked, nic);
@@ -244,15 +359,16 @@ static bool is_in_use(struct nic_xdp *nic)
 static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 {
 	const bool in_use = is_in_use(nic);
-	struct pollfd fds[3] = {
+	struct pollfd fds[4] = {
 	        {.fd = nic->wake_fd, .events = POLLIN},
 	        {.fd = nic->vmad != NULL && !in_use ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
 	        {.fd = nic->owner != NULL ? xdp_owner_link_fd(nic->owner) : -1, .events = POLLIN},
+	        {.fd = nic->vmad == NULL && nic->window != NULL ? nic->window->alive_fd : -1},
 	};
 
 	if (in_use && (sleep_ms < 0 || sleep_ms > BUSY_MS))
 		sleep_ms = BUSY_MS;
-	os_poll(fds, 3, sleep_ms);
+	os_poll(fds, 4, sleep_ms);
 	drain_wake(nic);
 }
 

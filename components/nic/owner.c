@@ -69,7 +69,7 @@ static int look_at_mtu(struct xdp_owner *owner)
 	return 0;
 }
 
-static int look_at_device(struct xdp_owner *owner)
+int owner_look_at_device(struct xdp_owner *owner)
 {
 	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
 	uint32_t queues;
@@ -95,7 +95,7 @@ out:
 /* ---- its MAC, while it is ours ---- */
 
 /* Without, changes are seen twice a second. */
-static int open_link_events(void)
+int owner_open_link_events(void)
 {
 	const struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK};
 	int fd = os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
@@ -153,32 +153,47 @@ static void explain(const struct xdp_owner *owner, int rc)
 		             lack < 0 ? ": " : "", strerror(-rc));
 }
 
-int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
+struct xdp_owner *owner_new(unsigned ifindex)
 {
 	struct xdp_owner *owner = calloc(1, sizeof(*owner));
+
+	if (owner == NULL)
+		return NULL;
+	owner->ifindex = ifindex;
+	owner->umem_fd = owner->shared_fd = owner->claims_fd = owner->link_fd = owner->diag_fd = -1;
+	owner->route_fd = -1;
+	owner->record_fd = owner->alive_fd = owner->look_fd = -1;
+	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
+		owner->queue[queue].base_fd = -1;
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		owner->process_fd[slot] = -1;
+	return owner;
+}
+
+int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
+{
+	struct xdp_owner *owner = owner_new(attr->ifindex);
 	uint32_t longest =
 	        (1u << XDP_FRAME_SHIFT) - 256; /* what the kernel leaves of a frame after XDP_PACKET_HEADROOM */
 	int rc;
 
 	if (owner == NULL)
 		return -ENOMEM;
-	owner->ifindex = attr->ifindex;
-	owner->umem_fd = owner->shared_fd = owner->claims_fd = owner->link_fd = owner->diag_fd = -1;
-	owner->route_fd = -1;
-	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
-		owner->queue[queue].base_fd = -1;
-	rc = look_at_device(owner);
+	rc = owner_look_at_device(owner);
 	/* The program first: it fails at once where the sockets would have to be waited for. */
 	if (rc == 0)
 		rc = xdp_prog_load(owner->ifindex, owner->queues, &owner->prog);
 	if (rc == 0 && attr->heirs)
 		rc = owner_heirs_init(owner);
+	if (rc == 0 && attr->kept)
+		rc = owner_record_init(owner);
 	if (rc == 0)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
 	if (rc == 0) {
 		xdp_prog_name_ports(owner->prog, owner->shared->named);
 		owner_claims_init(owner);
-		owner->link_fd = open_link_events();
+		owner->link_fd = owner_open_link_events();
+		owner_record_whole(owner);
 	}
 	if (rc == 0 && !owner->multi_buffer && owner->mtu + HEADERS > longest) {
 		vma_log_error("%s: MTU %u is beyond one packet buffer, and this kernel has no multi-buffer AF_XDP: the "
@@ -195,7 +210,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	return 0;
 }
 
-static void close_sockets(struct xdp_owner *owner, uint32_t index)
+void owner_close_sockets(struct xdp_owner *owner, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 
@@ -206,6 +221,7 @@ static void close_sockets(struct xdp_owner *owner, uint32_t index)
 			nic_fd_close(slot->socket_fd[queue]);
 	}
 	slot->sockets_open = false;
+	owner_drop_sockets(owner, index);
 }
 
 void xdp_owner_destroy(struct xdp_owner *owner)
@@ -215,7 +231,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
 		if (owner->prog != NULL)
 			owner_flows_end(owner, slot, false);
-		close_sockets(owner, slot);
+		owner_close_sockets(owner, slot);
 	}
 	owner_groups_fini(owner);
 	owner_resets_fini(owner);
@@ -229,6 +245,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 		nic_fd_close(owner->route_fd);
 	xdp_prog_destroy(owner->prog);
 	owner_frames_fini(owner);
+	owner_record_fini(owner);
 	free(owner);
 }
 
@@ -305,6 +322,7 @@ static void fill_rental(const struct xdp_owner *owner, uint32_t index, struct xd
 	        .umem_fd = owner->umem_fd,
 	        .shared_fd = owner->shared_fd,
 	        .claims_fd = owner->claims_fd,
+	        .alive_fd = owner->look_fd,
 	};
 	memcpy(out->socket_fd, slot->socket_fd, owner->queues * sizeof(out->socket_fd[0]));
 }
@@ -326,7 +344,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	if (rc < 0) {
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
 			xdp_prog_clear_socket(owner->prog, index, queue);
-		close_sockets(owner, index);
+		owner_close_sockets(owner, index);
 		owner_frames_ungrant(owner, index);
 		return rc;
 	}
@@ -350,6 +368,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 			xdp_prog_clear_socket(owner->prog, index, queue);
 		slot->state = SLOT_LEAVING;
 		slot->drain_since_ns = owner_now_ns();
+		owner_record_slot(owner, index);
 	}
 	if (!frames_too)
 		return;
@@ -360,6 +379,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	xdp_shared_recover(owner->driver, owner->queues, index);
 	owner_frames_unpromise(owner, index);
 	slot->state = SLOT_DRAINING;
+	owner_record_slot(owner, index);
 }
 
 /* What lies in the rings of a slot that has left the maps for long enough; then the sockets may go. */
@@ -372,7 +392,7 @@ static void settle(struct xdp_owner *owner, uint32_t index)
 		xdp_shared_settle_tx(owner->shared, slot->tx_first, slot->tx_count, queue,
 		                     atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
 	}
-	close_sockets(owner, index);
+	owner_close_sockets(owner, index);
 	owner_frames_take_back(owner, index);
 }
 
@@ -391,6 +411,7 @@ static void drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
 		return;
 	owner_frames_ungrant(owner, index);
 	slot->state = SLOT_FREE;
+	owner_record_slot(owner, index);
 	atomic_store(&owner->shared->tenants, --owner->slots_used);
 }
 
@@ -411,6 +432,9 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	owner_resets_tick(owner, now);
 	owner_heirs_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
+	/* What an adopted flow's shadows are is not known before its client has named them. */
+	if (owner->unpresented > 0 && now - owner->adopted_ns < OWNER_PRESENT_NS + FOREIGN_NS)
+		return;
 	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= owner->foreign_pause_ns) {
 		owner->foreign_check_ns = now;
 		owner_wishes_expire(owner);

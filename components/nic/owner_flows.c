@@ -81,8 +81,12 @@ bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
 /* Out of the table; it is still in the program's map. */
 static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
 {
-	owner->slot[(*place)->slot].flows--;
-	*place = (*place)->next;
+	struct owner_flow *flow = *place;
+
+	owner->slot[flow->slot].flows--;
+	owner->unpresented -= flow->unpresented != 0;
+	flow->unpresented = 0;
+	*place = flow->next;
 	if (--owner->flows == 0)
 		owner->unused_since_ns = owner_now_ns();
 }
@@ -347,6 +351,7 @@ static int steer(struct xdp_owner *owner, const struct owner_flow *flow)
 		return rc;
 	}
 	owner->generic = generic;
+	owner_keep_link(owner);
 	owner->unused_since_ns = 0;
 	owner_claims_open(owner);
 	return 0;
@@ -368,6 +373,7 @@ void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 	}
 	owner->unused_since_ns = 0;
 	xdp_prog_detach(owner->prog);
+	owner_keep_link(owner);
 }
 
 /* What a wish was granted has its shadows from there. */
@@ -400,6 +406,50 @@ static int share(struct xdp_owner *owner, struct owner_flow **place, uint32_t sl
 	return xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 }
 
+/* ---- adopted flows ---- */
+
+void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	struct owner_flow **place = place_of(owner, &flow->rule.key);
+
+	flow->next = *place;
+	*place = flow;
+	owner->flows++;
+	owner->slot[flow->slot].flows++;
+	flow->unpresented = slots_of(flow);
+	owner->unpresented++;
+}
+
+/* The last, as all fade for the same time. */
+void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	struct owner_flow **end = &owner->fading;
+
+	while (*end != NULL)
+		end = &(*end)->next;
+	flow->fades_ns = owner_now_ns() + FADE_NS;
+	*end = flow;
+}
+
+void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+{
+	if ((flow->unpresented >> slot & 1) == 0)
+		return;
+	flow->unpresented &= ~(1ull << slot);
+	owner->unpresented -= flow->unpresented == 0;
+}
+
+static void present_again(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot,
+                          const struct vma_flow_rule *rule)
+{
+	owner_flow_present(owner, flow, slot);
+	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
+	if (flow->rule.shadow_cookie == 0)
+		flow->rule.shadow_cookie = rule->shadow_cookie;
+	if (rule->flags & VMA_FLOW_INHERITED && flow->group == 0)
+		owner_group_begin_alone(owner, flow);
+}
+
 /* The rule is its client's to have. */
 static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
@@ -417,6 +467,8 @@ static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flo
 	}
 	/* Several sockets of one queue pair (multicast members): none of their shadows is foreign. */
 	if (*place != NULL) {
+		if ((*place)->unpresented >> slot & 1)
+			present_again(owner, *place, slot, rule);
 		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
 		return rc < 0 ? rc : -EEXIST;
 	}
@@ -613,6 +665,35 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 	end_fading_of(owner, slot);
 	forget_given_up(owner, slot, NULL);
 	owner_wishes_end(owner, slot);
+}
+
+static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		struct owner_flow **place = &buckets[b];
+
+		while (*place != NULL) {
+			struct owner_flow *flow = *place;
+			const struct vma_flow_key key = flow->rule.key;
+
+			if ((flow->unpresented >> slot & 1) == 0) {
+				place = &flow->next;
+				continue;
+			}
+			owner_flow_present(owner, flow, slot);
+			leave_flow(owner, place, slot, HEIR_DELETED);
+			if (key.peer_port_be == 0)
+				owner_group_move(owner, slot, &key);
+		}
+	}
+}
+
+void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
+{
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || owner->unpresented == 0)
+		return;
+	end_unpresented(owner, owner->flow, slot);
+	end_unpresented(owner, owner->connection, slot);
 }
 
 /* ---- what a process leaves ---- */

@@ -151,15 +151,9 @@ static int open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge
 	return 0;
 }
 
-static int open_shared(struct xdp_owner *owner)
+static int map_shared(struct xdp_owner *owner)
 {
 	owner->shared_bytes = XDP_OBJECT_BYTES;
-	owner->shared_fd = nic_fd_keep(memfd_create("vma-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-	if (owner->shared_fd < 0)
-		return -errno;
-	if (set_length(owner->shared_fd, owner->shared_bytes) < 0 ||
-	    os_fcntl(owner->shared_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-		return -errno;
 	owner->shared = mmap(NULL, owner->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owner->shared_fd, 0);
 	if (owner->shared == MAP_FAILED) {
 		owner->shared = NULL;
@@ -167,6 +161,22 @@ static int open_shared(struct xdp_owner *owner)
 	}
 	madvise(owner->shared, owner->shared_bytes, MADV_DONTFORK);
 	owner->members = (struct vma_nic_member *)((char *)owner->shared + XDP_MEMBERS_AT);
+	return 0;
+}
+
+static int open_shared(struct xdp_owner *owner)
+{
+	int rc;
+
+	owner->shared_fd = nic_fd_keep(memfd_create("vma-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	if (owner->shared_fd < 0)
+		return -errno;
+	if (set_length(owner->shared_fd, XDP_OBJECT_BYTES) < 0 ||
+	    os_fcntl(owner->shared_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return -errno;
+	rc = map_shared(owner);
+	if (rc < 0)
+		return rc;
 	xdp_shared_init(owner->shared, owner->nframes, owner->queues);
 	if (getrandom(&owner->clock_ms, sizeof(owner->clock_ms), GRND_NONBLOCK) != sizeof(owner->clock_ms))
 		owner->clock_ms = (uint32_t)owner_now_ns();
@@ -224,17 +234,12 @@ static void fill_spares(struct xdp_owner *owner, uint32_t queue)
 	}
 }
 
-static int open_queue(struct xdp_owner *owner, uint32_t queue)
+/* Of a queue whose base socket is there. */
+static int drive_queue(struct xdp_owner *owner, uint32_t queue)
 {
 	struct owner_queue *q = &owner->queue[queue];
 	int rc;
 
-	if (queue > 0) {
-		rc = xdp_sock_base(owner->queue[0].base_fd, owner->ifindex, queue, 0);
-		if (rc < 0)
-			return rc;
-		q->base_fd = rc;
-	}
 	rc = xdp_sock_map_umem_rings(q->base_fd, &q->fill, &q->comp);
 	if (rc < 0)
 		return rc;
@@ -248,6 +253,23 @@ static int open_queue(struct xdp_owner *owner, uint32_t queue)
 	        .queue = queue,
 	        .self = XDP_HOLDER_OWNER,
 	};
+	return 0;
+}
+
+static int open_queue(struct xdp_owner *owner, uint32_t queue)
+{
+	struct owner_queue *q = &owner->queue[queue];
+	int rc;
+
+	if (queue > 0) {
+		rc = xdp_sock_base(owner->queue[0].base_fd, owner->ifindex, queue, 0);
+		if (rc < 0)
+			return rc;
+		q->base_fd = rc;
+	}
+	rc = drive_queue(owner, queue);
+	if (rc < 0)
+		return rc;
 	for (uint32_t i = 0; i < owner->rx_frames; i++) {
 		const uint32_t frame = queue * owner->queue_frames + i;
 
@@ -270,7 +292,8 @@ int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_
 	owner->rx_frames = clamp(owner->queue_frames / 8 * 5, 1, XDP_FILL_SIZE);
 	owner->rx_free = unpromised(owner);
 	owner->tx_used = calloc(owner->nframes / OWNER_TX_BLOCK, 1);
-	owner->is_spare = calloc(owner->nframes, sizeof(*owner->is_spare));
+	owner->is_spare =
+	        owner->record != NULL ? owner->record->is_spare : calloc(owner->nframes, sizeof(*owner->is_spare));
 	if (owner->tx_used == NULL || owner->is_spare == NULL)
 		return -ENOMEM;
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
@@ -293,7 +316,8 @@ void owner_frames_fini(struct xdp_owner *owner)
 		free(q->spare);
 	}
 	free(owner->tx_used);
-	free(owner->is_spare);
+	if (owner->record == NULL)
+		free(owner->is_spare);
 	if (owner->shared != NULL)
 		munmap(owner->shared, owner->shared_bytes);
 	if (owner->shared_fd >= 0)
@@ -307,16 +331,21 @@ static uint32_t most_held(const struct xdp_owner *owner, uint32_t slot)
 	return 2 * owner->slot[slot].rx_quota + owner->queues * owner->slot[slot].rx_size + BURST;
 }
 
-/* The shares are counted anew from who is left: what overlapped the base must not be given back twice. */
-void owner_frames_unpromise(struct xdp_owner *owner, uint32_t index)
+static void count_promises(struct xdp_owner *owner)
 {
 	uint32_t promised = 0;
 
-	owner->slot[index].rx_promised = 0;
 	for (uint32_t i = 0; i < XDP_SLOTS_MAX; i++)
 		promised += owner->slot[i].rx_promised;
 	owner->rx_free = unpromised(owner);
 	owner->rx_free -= clamp(promised, 0, owner->rx_free);
+}
+
+/* The shares are counted anew from who is left: what overlapped the base must not be given back twice. */
+void owner_frames_unpromise(struct xdp_owner *owner, uint32_t index)
+{
+	owner->slot[index].rx_promised = 0;
+	count_promises(owner);
 }
 
 /*
@@ -331,7 +360,7 @@ void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot)
 	if (xdp_shared_held_by(owner->shared, slot, owner->nframes) > most_held(owner, slot)) {
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: a client has written over the record of frames: those that slot %u had are lost "
-		             "until vmad is started anew",
+		             "until a vmad is started with --anew",
 		             owner->name, slot);
 		return;
 	}
@@ -373,6 +402,101 @@ uint32_t owner_frames_missing(const struct xdp_owner *owner)
 		if (owner->slot[slot].state != SLOT_FREE)
 			have += xdp_shared_held_by(owner->shared, slot, owner->nframes);
 	return owner->rx_frames * owner->queues - clamp(have, 0, owner->rx_frames * owner->queues);
+}
+
+/* ---- adoption ---- */
+
+static bool block_in_flight(const struct xdp_owner *owner, uint32_t block)
+{
+	return xdp_shared_in_flight_among(owner->shared, block * OWNER_TX_BLOCK, OWNER_TX_BLOCK) > 0;
+}
+
+static bool is_owners(const struct xdp_owner *owner, uint32_t frame)
+{
+	return xdp_load(&owner->shared->holder[frame]) == XDP_HOLDER_OWNER;
+}
+
+/*
+ * The owner before was killed anywhere. In a fill, its lock tells, and recovery has finished or undone that: then the
+ * shared object is right, and the record names frames of one burst that are in the ring by now. In a take-back the
+ * shared object names frames of one burst that the record does not. So the shared object is believed, unless it names
+ * more than one burst that the record does not: that was no owner, but a client that has written over it. Then only
+ * frames that both name are the owner's, and the rest is lost until there is an owner with memory of its own.
+ */
+static void adopt_spares(struct xdp_owner *owner)
+{
+	uint32_t more = 0;
+	bool believed;
+
+	for (uint32_t f = 0; f < owner->nframes; f++)
+		more += f % owner->queue_frames < owner->rx_frames && is_owners(owner, f) && !owner->is_spare[f];
+	believed = more <= BURST;
+	if (!believed)
+		vma_log_once(VMA_LOG_WARN,
+		             "%s: a client has written over the record of frames: some are "
+		             "lost until a vmad is started with --anew",
+		             owner->name);
+	for (uint32_t f = 0; f < owner->nframes; f++) {
+		const bool mine = f % owner->queue_frames < owner->rx_frames && is_owners(owner, f) &&
+		                  (believed || owner->is_spare[f]);
+
+		owner->is_spare[f] = false;
+		if (mine)
+			put_spare(owner, &owner->queue[f / owner->queue_frames], f);
+	}
+}
+
+/* Blocks of no slot wait if something of them is in flight: see enum owner_block. */
+static void adopt_blocks(struct xdp_owner *owner)
+{
+	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
+		const struct owner_slot *slot = &owner->slot[index];
+
+		if (slot->state != SLOT_FREE)
+			memset(owner->tx_used + slot->tx_first / OWNER_TX_BLOCK, BLOCK_RENTED,
+			       slot->tx_count / OWNER_TX_BLOCK);
+	}
+	for (uint32_t b = 0; b < owner->nframes / OWNER_TX_BLOCK; b++)
+		if (owner->tx_used[b] == BLOCK_FREE && block_in_flight(owner, b))
+			owner->tx_used[b] = BLOCK_WAITS;
+}
+
+static int take_fd(struct keeper_hand *hand, uint32_t place)
+{
+	const int fd = nic_fd_keep(hand->fd[place]);
+
+	hand->fd[place] = -1;
+	return fd;
+}
+
+int owner_frames_adopt(struct xdp_owner *owner, struct keeper_hand *hand)
+{
+	int rc;
+
+	owner->umem_fd = take_fd(hand, KEEP_UMEM); /* its pages are registered: nobody here looks into them */
+	owner->shared_fd = take_fd(hand, KEEP_SHARED);
+	if (owner->umem_fd < 0 || owner->shared_fd < 0)
+		return -EPROTO;
+	rc = map_shared(owner);
+	if (rc < 0)
+		return rc;
+	owner->is_spare = owner->record->is_spare;
+	owner->tx_used = calloc(owner->nframes / OWNER_TX_BLOCK, 1);
+	if (owner->tx_used == NULL)
+		return -ENOMEM;
+	for (uint32_t queue = 0; queue < owner->queues && rc == 0; queue++) {
+		struct owner_queue *q = &owner->queue[queue];
+
+		q->base_fd = take_fd(hand, KEEP_BASE + queue);
+		rc = q->base_fd < 0 ? -EPROTO : drive_queue(owner, queue);
+	}
+	if (rc < 0)
+		return rc;
+	xdp_shared_recover(owner->driver, owner->queues, XDP_HOLDER_OWNER - 1u);
+	adopt_spares(owner);
+	adopt_blocks(owner);
+	count_promises(owner);
+	return 0;
 }
 
 /* ---- locks that nobody holds ---- */
@@ -426,11 +550,6 @@ void owner_frames_tick(struct xdp_owner *owner)
 }
 
 /* ---- division ---- */
-
-static bool block_in_flight(const struct xdp_owner *owner, uint32_t block)
-{
-	return xdp_shared_in_flight_among(owner->shared, block * OWNER_TX_BLOCK, OWNER_TX_BLOCK) > 0;
-}
 
 static bool block_free(const struct xdp_owner *owner, uint32_t block)
 {

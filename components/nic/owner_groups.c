@@ -160,6 +160,7 @@ static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_
 	flow->members = 1ull << flow->slot;
 	flow->grouped_ns = now;
 	atomic_fetch_add(&member_of(owner, flow->slot)->groups, 1);
+	owner_record_members(owner, flow);
 	return 0;
 }
 
@@ -173,6 +174,22 @@ static void ask_anew(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 	asker->asked_ns = asker->taken_ns = asker->accepted_ns = asker->joined_ns = now;
 	asker->stuck = asker->late = false;
 	asker->shunned_until = 0;
+}
+
+void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members)
+{
+	const uint64_t now = owner_now_ns();
+
+	if (xdp_prog_groups(owner->prog) == NULL || group == 0 || group >= XDP_GROUPS || owner->group_used[group])
+		return;
+	owner->group_used[group] = 1;
+	owner->groups++;
+	flow->group = group;
+	flow->members = members;
+	flow->grouped_ns = now;
+	for (uint64_t left = members; left != 0; left &= left - 1)
+		ask_anew(owner, first_of(left), now);
+	owner_record_members(owner, flow);
 }
 
 void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow)
@@ -196,6 +213,7 @@ int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t 
 	}
 	flow->members |= 1ull << slot;
 	flow->retired &= ~(1ull << slot);
+	owner_record_members(owner, flow);
 	atomic_fetch_add(&member_of(owner, slot)->groups, 1);
 	ask_anew(owner, slot, now); /* it asks at this very moment */
 	tell_members(owner, flow->members, now);
@@ -232,6 +250,8 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 
 	flow->members &= ~(1ull << slot);
 	flow->retired &= ~(1ull << slot);
+	owner_flow_present(owner, flow, slot);
+	owner_record_members(owner, flow);
 	atomic_fetch_sub(&member_of(owner, slot)->groups, 1);
 	if (flow->slot == slot) {
 		owner->slot[slot].flows--;

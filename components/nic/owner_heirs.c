@@ -65,6 +65,7 @@ static void forget(struct xdp_owner *owner, struct owner_heir *heir)
 	*place_of(owner, &heir->key) = heir->next;
 	TAILQ_REMOVE(&heirs->list[heir->state], heir, link);
 	heirs->count--;
+	owner_forget_heir(owner, heir->number);
 	owner_parked_free(owner, heir);
 	free(heir);
 }
@@ -79,6 +80,7 @@ static void append(struct xdp_owner *owner, struct owner_heir *heir, enum owner_
 {
 	heir->state = state;
 	heir->due_ns = now + life_ns[state];
+	owner_record_heir(owner, heir);
 	TAILQ_INSERT_TAIL(&owner->heirs.list[state], heir, link);
 }
 
@@ -139,6 +141,32 @@ void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, 
 		return;
 	}
 	place = &heirs->bucket[owner_flow_bucket(&heir->key)];
+	heir->next = *place;
+	*place = heir;
+	heirs->count++;
+	append(owner, heir, state, owner_now_ns());
+}
+
+/* Its life begins again. What was kept of its connection for another process is not any more. */
+void owner_heir_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number)
+{
+	const struct owner_record_heir *recorded = owner_recorded_heir(owner, number);
+	enum owner_heir_state state = HEIR_DELETED;
+	struct owner_heirs *heirs = &owner->heirs;
+	struct owner_heir *heir = calloc(1, sizeof(*heir)), **place;
+
+	if (heir == NULL)
+		return;
+	heir->key = *key;
+	heir->number = number;
+	if (recorded != NULL && recorded->state < HEIR_STATES) {
+		state = recorded->state == HEIR_PARKED ? HEIR_RESET : (enum owner_heir_state)recorded->state;
+		heir->snd_nxt = recorded->snd_nxt;
+		heir->rcv_nxt = recorded->rcv_nxt;
+	}
+	if (number > heirs->last_number)
+		heirs->last_number = number;
+	place = &heirs->bucket[owner_flow_bucket(key)];
 	heir->next = *place;
 	*place = heir;
 	heirs->count++;

@@ -32,6 +32,8 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "keeper.h"
+#include "owner_record.h"
 #include "xdp_cookies.h"
 #include "xdp_priv.h"
 
@@ -106,6 +108,7 @@ struct owner_flow {
 	uint64_t grouped_ns;        /* of a group: when it began */
 	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
 	uint64_t fades_ns;          /* in `fading`: so long */
+	uint64_t unpresented;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
 	uint64_t suspect_cookie;    /* a foreign socket seen at the last check; seen again, the flow is given up */
 };
 
@@ -179,7 +182,7 @@ struct xdp_owner {
 	uint32_t nframes, queue_frames, rx_frames; /* all; of one device queue; of these in the receive part */
 	uint32_t rx_free;                          /* receive frames not promised to a slot, per device queue */
 	uint8_t *tx_used;                          /* enum owner_block, one per block of the transmit parts */
-	bool *is_spare;                            /* for each frame: it is among the spares of its queue */
+	bool *is_spare; /* in the record, if there is one. For each frame: it is among the spares of its queue */
 	struct owner_queue queue[XDP_QUEUES_MAX];
 	struct xdp_driver driver[XDP_QUEUES_MAX];
 
@@ -226,13 +229,48 @@ struct xdp_owner {
 
 	uint32_t slots_used;
 	struct owner_slot slot[XDP_SLOTS_MAX];
+
+	/* owner_record.c */
+	struct owner_record *record; /* NULL: nobody can take this owner's place */
+	int record_fd, alive_fd, look_fd;
+	struct keeper *keeper;         /* NULL: none yet */
+	int kept_link_fd;              /* that the keeper holds; -1 */
+	int process_fd[XDP_SLOTS_MAX]; /* pidfds of the tenants; -1 */
+	uint32_t unpresented;          /* flows that some slot has not named */
+	uint64_t adopted_ns;           /* 0: it was not */
 };
 
 uint64_t owner_now_ns(void);
 
+/* ---- owner.c ---- */
+struct xdp_owner *owner_new(unsigned ifindex); /* NULL: no memory */
+int owner_look_at_device(struct xdp_owner *owner);
+int owner_open_link_events(void);
+void owner_close_sockets(struct xdp_owner *owner, uint32_t slot);
+
+/* ---- owner_record.c ---- */
+int owner_record_init(struct xdp_owner *owner); /* the record, and the pipe by which clients see that it is there */
+void owner_record_whole(struct xdp_owner *owner);
+void owner_record_fini(struct xdp_owner *owner);
+void owner_record_slot(struct xdp_owner *owner, uint32_t slot);
+void owner_record_members(struct xdp_owner *owner, const struct owner_flow *flow);
+void owner_record_heir(struct xdp_owner *owner, const struct owner_heir *heir);
+void owner_forget_heir(struct xdp_owner *owner, uint32_t number);
+const struct owner_record_heir *owner_recorded_heir(const struct xdp_owner *owner, uint32_t number); /* or NULL */
+void owner_keep_link(struct xdp_owner *owner);
+void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot);
+void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot);
+
+/* ---- owner_adopt.c ---- */
+#define OWNER_PRESENT_NS 10000000000ull /* an adopted flow is named by its client within this time, or ends */
+/* The slot's client has named the flow. */
+void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+
 /* ---- owner_frames.c ---- */
 int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_pages);
 void owner_frames_fini(struct xdp_owner *owner);
+/* The same from what is there: `hand` has it, the slots have their shares. */
+int owner_frames_adopt(struct xdp_owner *owner, struct keeper_hand *hand);
 /* Divides: sets rx_size, rx_quota, tx_size, tx_first and tx_count of the slot. -ENOSPC. */
 int owner_frames_grant(struct xdp_owner *owner, uint32_t slot, uint32_t rx_wish, uint32_t tx_wish);
 void owner_frames_ungrant(struct xdp_owner *owner, uint32_t slot);
@@ -247,6 +285,9 @@ bool owner_frames_spare(const struct xdp_owner *owner);
 uint32_t owner_frames_missing(const struct xdp_owner *owner); /* see xdp_owner_describe */
 
 /* ---- owner_flows.c ---- */
+/* Into the table: an adopted one, whose entry the map has; or one that fades there. */
+void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow);
+void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow);
 /* All of a slot's, whose client has given it back, has left, or is dead. */
 void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead);
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key);
@@ -303,6 +344,8 @@ void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow);
 void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
 /* It is about to leave: the others get what begins anew. -ENOENT: so are all others. */
 int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+/* An adopted flow, which the program knows to be a group's. */
+void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members);
 /* The flow is out of the program's map. */
 void owner_group_end(struct xdp_owner *owner, struct owner_flow *flow);
 void owner_group_rented(struct xdp_owner *owner, uint32_t slot); /* anew: forgets what the slot's client before was */
@@ -388,6 +431,8 @@ void owner_heirs_fini(struct xdp_owner *owner);
  */
 void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, enum owner_heir_state state,
                      bool in_map);
+/* The map has it already. */
+void owner_heir_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number);
 /* A flow is about to take a heir's place in the map: there was one. */
 bool owner_heirs_yield(struct xdp_owner *owner, const struct vma_flow_key *key);
 /* Has room made in the program's map. False: no heir is left. */

@@ -27,7 +27,8 @@ static void close_fds(const int *fds, unsigned nfds)
 /* Waits for one message: 1, or -EPIPE. fds are closed unless the caller wants them. */
 static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vmad_msg *msg, int *fds, unsigned *nfds)
 {
-	struct pollfd poll_fd = {.fd = client->fd, .events = POLLIN};
+	struct pollfd fds_to_poll[2] = {{.fd = client->fd, .events = POLLIN},
+	                                {.fd = client->over_fd, .events = POLLIN}};
 	size_t bytes;
 	int rc;
 
@@ -39,9 +40,9 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 			return 1; /* without its fds if they are too many for this process: rent sees that */
 		if (rc == 1)
 			close_fds(fds, *nfds);
-		if (rc != -EAGAIN || now >= until_ms)
+		if (rc != -EAGAIN || now >= until_ms || fds_to_poll[1].revents != 0)
 			return -EPIPE;
-		os_poll(&poll_fd, 1, (int)(until_ms - now));
+		os_poll(fds_to_poll, 2, (int)(until_ms - now));
 	}
 }
 
@@ -74,8 +75,12 @@ int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int 
 	msg->magic = VMAD_MAGIC;
 	msg->version = VMAD_VERSION;
 	msg->seq = seq;
-	if (vmad_send(client->fd, msg, send_fds, nsend) < 0)
+	if (vmad_client_broken(client))
 		return -EPIPE;
+	if (vmad_send(client->fd, msg, send_fds, nsend) < 0) {
+		atomic_store(&client->broken, true);
+		return -EPIPE;
+	}
 	for (;;) {
 		if (wait_message(client, until_ms, msg, fds, nfds) < 0)
 			break;
@@ -85,7 +90,9 @@ int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int 
 		if (!keep_event(client, msg))
 			break;
 	}
-	os_shutdown(client->fd, SHUT_RDWR); /* it makes no sense any more: whoever watches the fd sees it end */
+	/* A late answer would be taken for another one's. The connection stays: its end would say that this client has
+	 * left, and it may come back on another one. */
+	atomic_store(&client->broken, true);
 	return -EPIPE;
 }
 
@@ -123,8 +130,8 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 		rc = vmad_client_return(client, rental->slot, true);
 		return rc < 0 ? rc : -EMFILE;
 	}
-	if (rc == 0 && (rental->queues == 0 || rental->queues > XDP_QUEUES_MAX || nfds < rental->queues + 2 ||
-	                nfds > rental->queues + 3))
+	if (rc == 0 && (rental->queues == 0 || rental->queues > XDP_QUEUES_MAX || rental->has_claims > 1 ||
+	                rental->has_alive > 1 || nfds != rental->queues + 2 + rental->has_claims + rental->has_alive))
 		rc = -EPROTO;
 	if (rc < 0) {
 		close_fds(fds, nfds);
@@ -145,7 +152,9 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 	        .tx_csum = rental->tx_csum != 0,
 	        .umem_fd = fds[0],
 	        .shared_fd = fds[1],
-	        .claims_fd = nfds == rental->queues + 3 ? fds[nfds - 1] : -1,
+	        .claims_fd = rental->has_claims ? fds[rental->queues + 2] : -1,
+	        .alive_fd = rental->has_alive ? fds[nfds - 1] : -1,
+	        .ticket = rental->ticket,
 	};
 	memcpy(out->socket_fd, fds + 2, rental->queues * sizeof(int));
 	return 0;
@@ -268,6 +277,20 @@ int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct
 	return rc;
 }
 
+int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticket)
+{
+	struct vmad_msg msg = {.type = VMAD_RESUME, .resume = {.slot = slot, .ticket = ticket}};
+
+	return ask(client, &msg, NULL, NULL);
+}
+
+int vmad_client_resumed(struct vmad_client *client, uint32_t slot)
+{
+	struct vmad_msg msg = {.type = VMAD_RESUMED, .resume = {.slot = slot}};
+
+	return ask(client, &msg, NULL, NULL);
+}
+
 int vmad_client_repair(struct vmad_client *client, int *fd)
 {
 	struct vmad_msg msg = {.type = VMAD_REPAIR};
@@ -284,6 +307,11 @@ int vmad_client_repair(struct vmad_client *client, int *fd)
 	else
 		close_fds(fds, nfds);
 	return rc;
+}
+
+bool vmad_client_broken(const struct vmad_client *client)
+{
+	return atomic_load_explicit(&client->broken, memory_order_acquire);
 }
 
 uint32_t vmad_client_requests(const struct vmad_client *client)

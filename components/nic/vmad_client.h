@@ -26,6 +26,7 @@ struct vmad_connect {
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
 	const char *stats_dir; /* NULL: its default */
+	const int *over_fd;    /* readable: the attempt is over, -ECANCELED; NULL: none */
 	unsigned patience_ms;  /* for a vmad to come up and have the interface */
 };
 
@@ -53,6 +54,11 @@ int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct
 /* A channel to hand over connections by: vmad_repair.h. -EOPNOTSUPP: this vmad cannot. */
 int vmad_client_repair(struct vmad_client *client, int *fd);
 
+/* Of a slot that another connection of this process had: it is this one's now. -ENOENT: vmad does not know it. */
+int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticket);
+int vmad_client_resumed(struct vmad_client *client, uint32_t slot); /* all its flows were added again */
+
+bool vmad_client_broken(const struct vmad_client *client);       /* every request is -EPIPE; any thread may ask */
 uint32_t vmad_client_requests(const struct vmad_client *client); /* so many were made; any thread may ask */
 bool vmad_client_has_event(const struct vmad_client *client);    /* one is here already: the fd does not tell of it */
 /* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */

@@ -12,6 +12,8 @@
 
 struct vmad_client {
 	int fd;
+	int over_fd;         /* while it connects: readable, and it ends in vain; -1 */
+	_Atomic bool broken; /* no answer came: nothing more is said here */
 	_Atomic uint32_t seq;
 	unsigned revoked, adoptions;
 	struct vmad_flow revoked_flow[VMAD_REVOKED_MAX];

@@ -297,12 +297,18 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 	if (client == NULL)
 		return -ENOMEM;
 	client->fd = -1;
+	client->over_fd = how->over_fd != NULL ? *how->over_fd : -1;
 	for (;;) {
 		rc = connect_once(how, client, &attempts, until_ms);
 		if (rc == 0) {
 			note_success(how->ifindex);
+			client->over_fd = -1;
 			*out = client;
 			return 0;
+		}
+		if (client->over_fd >= 0 && os_await(client->over_fd, POLLIN, 0) > 0) {
+			free(client);
+			return -ECANCELED;
 		}
 		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || vmad_client_now_ms() >= until_ms)
 			break;

@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include <vma/log.h>
 
+#include "owner_record.h"
 #include "vmad_server.h"
 
 /* ---- who may be a client ---- */
@@ -88,6 +90,17 @@ static bool has_enough(const struct vmad_server *server, const struct vmad_peer 
 	return true;
 }
 
+/* What another vmad will know this client by. */
+static uint64_t name_tenant(struct vmad_server *server, const struct vmad_peer *peer, uint32_t slot)
+{
+	struct owner_tenant tenant = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
+
+	if (getrandom(&tenant.ticket, sizeof(tenant.ticket), 0) != sizeof(tenant.ticket))
+		tenant.ticket = 0; /* good for nothing: see resume */
+	xdp_owner_name_tenant(server->owner, slot, &tenant, peer->pidfd);
+	return tenant.ticket;
+}
+
 static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wish,
                 struct vmad_answer *answer)
 {
@@ -98,6 +111,7 @@ static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct
 	if (rc < 0)
 		return rc;
 	peer->slots |= 1ull << rental.slot;
+	rental.ticket = name_tenant(server, peer, rental.slot);
 	answer->msg.rental = (struct vmad_rental){
 	        .slot = rental.slot,
 	        .queues = rental.queues,
@@ -111,6 +125,9 @@ static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct
 	        .generic = rental.generic,
 	        .multi_buffer = rental.multi_buffer,
 	        .tx_csum = rental.tx_csum,
+	        .has_claims = rental.claims_fd >= 0,
+	        .has_alive = rental.alive_fd >= 0,
+	        .ticket = rental.ticket,
 	};
 	answer->fds[0] = rental.umem_fd;
 	answer->fds[1] = rental.shared_fd;
@@ -119,6 +136,35 @@ static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct
 	/* Whoever writes there takes any port of UDP: like a raw socket. */
 	if (rental.claims_fd >= 0 && peer->raw)
 		answer->fds[answer->nfds++] = rental.claims_fd;
+	if (rental.alive_fd >= 0)
+		answer->fds[answer->nfds++] = rental.alive_fd;
+	return 0;
+}
+
+/* The connection that has the slot by now, of the same process: the one before, or what stands for it. */
+static struct vmad_peer *holder_of(struct vmad_server *server, uint32_t slot, const struct vmad_peer *asks)
+{
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		if (peer->state >= PEER_READY && peer->state != PEER_GHOST && has_slot(peer, slot))
+			return peer->pid == asks->pid ? peer : NULL;
+	return NULL;
+}
+
+/*
+ * The ticket is what only the process knows that has rented the slot, and its children, who have other numbers. Its
+ * user may have changed meanwhile.
+ */
+static int resume(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_resume *what)
+{
+	struct vmad_peer *holder = holder_of(server, what->slot, peer);
+	struct owner_tenant tenant;
+	bool leaves;
+
+	if (holder == NULL || !xdp_owner_tenant(server->owner, what->slot, &tenant, &leaves) || tenant.ticket == 0 ||
+	    tenant.ticket != what->ticket || tenant.pid != peer->pid)
+		return -ENOENT;
+	holder->slots &= ~(1ull << what->slot);
+	peer->slots |= 1ull << what->slot;
 	return 0;
 }
 
@@ -270,6 +316,13 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 		return flow_shadows(server, peer, &msg->shadows, fds, nfds);
 	case VMAD_BEQUEATH:
 		return bequeath(server, peer, &msg->heirs);
+	case VMAD_RESUME:
+		return resume(server, peer, &msg->resume);
+	case VMAD_RESUMED:
+		if (!has_slot(peer, msg->resume.slot))
+			return -ENOENT;
+		xdp_owner_flows_presented(server->owner, msg->resume.slot);
+		return 0;
 	case VMAD_REPAIR:
 		return open_repair(server, peer, answer);
 	default:

@@ -6,13 +6,17 @@
  *                                 <------ HELLO
  *   RENT wishes                   ------>
  *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
- *                                              what ports are taken in, if there is one
+ *                                              what ports are taken in, and the end of a pipe (keeper.h), if there
+ *                                              are
  *   FLOW_ADD + the shadow, FLOW_DEL, RETURN ----->   FLOW_ADD shows the socket by which the client has a right to the
  *                                                 flow (owner_entitled.c); none where that takes none
  *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: others get what begins anew
  *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad: as
  *                                              many sockets are shown as named
  *                                 <------ the same, with a result
+ *   RESUME slot, ticket           ------>        a client's other connection has ended, or its vmad: the slot is still
+ *                                                rented, and this connection's from now on
+ *   RESUMED slot                  ------>        all its flows were added again
  *   REPAIR                        ------>        a channel to have connections handed over to the kernel: vmad_repair.h
  *                                 <------ REPAIR: its end
  *   BEQUEATH                      ------>        what a process that ends leaves; answered unless more follows at once
@@ -39,7 +43,7 @@
 
 #define VMAD_MAGIC 0x64616d76u /* "vmad" */
 #define VMAD_VERSION 4
-#define VMAD_FDS_MAX (XDP_QUEUES_MAX + 3)
+#define VMAD_FDS_MAX (XDP_QUEUES_MAX + 4)
 
 enum vmad_type {
 	VMAD_HELLO = 1,
@@ -52,6 +56,8 @@ enum vmad_type {
 	VMAD_BEQUEATH,
 	VMAD_ADOPT,
 	VMAD_FLOW_RETIRE,
+	VMAD_RESUME,
+	VMAD_RESUMED,
 	VMAD_REPAIR = 32
 };
 
@@ -59,9 +65,23 @@ struct vmad_rent {
 	uint32_t rx_wre, tx_wre;
 };
 
-struct vmad_rental { /* struct xdp_rental without its fds, which travel beside it: memory, shared, sockets, ports */
+/* struct xdp_rental without its fds, which travel beside it: memory, shared, sockets, and ports and the end of a pipe
+ * if it has them. */
+struct vmad_rental {
 	uint32_t slot, queues, nframes, rx_size, tx_size, tx_first, tx_count, rx_quota, mtu;
 	uint32_t generic, multi_buffer, tx_csum;
+	uint32_t has_claims, has_alive;
+	uint64_t ticket;
+};
+
+struct vmad_resume {
+	uint32_t slot, reserved;
+	uint64_t ticket;
+};
+
+/* Between vmad and its keeper: keeper.c. */
+struct vmad_keep {
+	uint32_t place;
 };
 
 struct vmad_return {
@@ -115,6 +135,8 @@ struct vmad_msg {
 		struct vmad_shadows shadows;
 		struct vmad_heirs heirs;
 		struct vmad_adopt adopt;
+		struct vmad_resume resume;
+		struct vmad_keep keep;
 		uint8_t bytes[112];
 	};
 };

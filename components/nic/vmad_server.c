@@ -2,6 +2,7 @@
  * vmad_server - the sockets of vmad: one loop over clients, their processes, and the owner's clock.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@
 #define DEAF_MS 100          /* out of descriptors, say: who waits in the queue waits on */
 #define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
 #define LAST_TURNS 32        /* of who has ended */
+#define KEEPER_RETRY_MS 1000 /* one that was killed has a successor */
 #define SWEEP_MS 1000        /* at least, between sweeps: a directory may be a long one, and clients many */
 
 static uint64_t now_ms(void)
@@ -246,6 +248,96 @@ static void tell_of_adoption(uint32_t slot, const struct vma_pending *pending, v
 			vma_log_debug("vmad: a connection that was to be moved is lost: its new process does not read");
 }
 
+/* ---- what the vmad before has left ---- */
+
+/* One for all slots of a process. NULL: none is free. */
+static struct vmad_peer *absent_peer(struct vmad_server *server, const struct owner_tenant *tenant, uint32_t slot)
+{
+	const int pidfd = xdp_owner_tenant_process(server->owner, slot);
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		if (peer->state == PEER_ABSENT && peer->pid == tenant->pid && tenant->pid != 0)
+			return peer;
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state != PEER_NONE)
+			continue;
+		*peer = (struct vmad_peer){
+		        .state = PEER_ABSENT,
+		        .fd = -1,
+		        .pidfd = pidfd >= 0 ? fcntl(pidfd, F_DUPFD_CLOEXEC, 0) : -1,
+		        .right_fd = -1,
+		        .repair_fd = -1,
+		        .pid = tenant->pid,
+		        .uid = tenant->uid,
+		        .gid = tenant->gid,
+		        .since_ms = now_ms(),
+		};
+		return peer;
+	}
+	return NULL;
+}
+
+static void expect_clients(struct vmad_server *server)
+{
+	unsigned slots = 0;
+
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
+		struct owner_tenant tenant;
+		struct vmad_peer *peer;
+		bool leaves;
+
+		if (!xdp_owner_tenant(server->owner, slot, &tenant, &leaves))
+			continue;
+		peer = absent_peer(server, &tenant, slot);
+		if (peer == NULL) {
+			xdp_owner_return(server->owner, slot, true);
+			continue;
+		}
+		peer->slots |= 1ull << slot;
+		slots++;
+	}
+	vma_log_info("vmad: %s: goes on where another vmad has ended, with %u queue pairs", server->attr->interface,
+	             slots);
+}
+
+/* 0: the owner is there. Else there is none that could be taken over, and no keeper. */
+static int adopt_interface(struct vmad_server *server, const struct xdp_owner_attr *attr)
+{
+	struct keeper_hand *hand = malloc(sizeof(*hand));
+	int rc;
+
+	if (hand == NULL)
+		return -ENOMEM;
+	rc = keeper_find(&server->keeper, server->ifindex, hand);
+	if (rc == 0)
+		rc = server->attr->anew ? -ECANCELED : xdp_owner_adopt(attr, &server->keeper, hand, &server->owner);
+	if (rc == 0)
+		expect_clients(server);
+	else if (rc != -ENOENT)
+		vma_log_warn("vmad: %s: what another vmad has left is not taken over: %s", server->attr->interface,
+		             strerror(-rc));
+	if (rc != -ENOENT)
+		keeper_hand_close(hand);
+	if (rc != 0)
+		keeper_end(&server->keeper);
+	free(hand);
+	return rc;
+}
+
+static void start_keeper(struct vmad_server *server)
+{
+	int rc;
+
+	server->keeper_ms = now_ms();
+	rc = keeper_start(&server->keeper, server->ifindex, server->attr->keep_seconds);
+	if (rc == 0)
+		xdp_owner_keep(server->owner, &server->keeper);
+	else
+		vma_log_once(VMA_LOG_WARN,
+		             "vmad: %s: no process keeps its queue pairs if it is killed, and they end with it: %s",
+		             server->attr->interface, strerror(-rc));
+}
+
 /* 0: have it; -EBUSY: clients of the vmad before still hold their sockets, try again; else give up. */
 static int take_interface(struct vmad_server *server)
 {
@@ -254,10 +346,17 @@ static int take_interface(struct vmad_server *server)
 	        .window_bytes = server->attr->window_bytes,
 	        .huge_pages = server->attr->huge_pages,
 	        .heirs = true,
+	        .kept = server->kept,
 	};
-	int rc = xdp_owner_create(&attr, &server->owner);
+	const bool first = !server->looked;
+	int rc = first && server->kept ? adopt_interface(server, &attr) : -ENOENT;
 
+	server->looked = true;
+	if (rc != 0)
+		rc = xdp_owner_create(&attr, &server->owner);
 	if (rc == 0) {
+		if (server->kept && server->keeper.fd < 0)
+			start_keeper(server);
 		xdp_owner_on_adopt(server->owner, tell_of_adoption, server);
 		answer_waiting(server, 0);
 		vma_log_info("vmad: owns %s", server->attr->interface);
@@ -285,8 +384,8 @@ static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 /* ---- the loop ---- */
 
 struct turn {
-	struct pollfd fds[4 + 3 * VMAD_PEERS_MAX];
-	struct vmad_peer *peer[4 + 3 * VMAD_PEERS_MAX];
+	struct pollfd fds[5 + 3 * VMAD_PEERS_MAX];
+	struct vmad_peer *peer[5 + 3 * VMAD_PEERS_MAX];
 	unsigned n;
 };
 
@@ -310,6 +409,7 @@ static void begin_turn(struct vmad_server *server, struct turn *turn)
 	watch(turn, is_deaf(server) ? -1 : server->listen_fd, NULL);
 	watch(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1, NULL); /* its tick follows each turn */
 	watch(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
+	watch(turn, server->keeper.fd, NULL);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;
@@ -346,6 +446,10 @@ static bool forget_silent(struct vmad_server *server, uint64_t now)
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NEW && now - peer->since_ms > NEW_MS)
 			forget(peer);
+		if (peer->state == PEER_ABSENT && peer->slots == 0)
+			forget(peer);
+		else if (peer->state == PEER_ABSENT && now - peer->since_ms > VMAD_ABSENT_MS)
+			drop(server, peer, NULL);
 		clients = clients || peer->state > PEER_NEW;
 	}
 	return clients;
@@ -392,6 +496,9 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 			return rc;
 		}
 	}
+	if (server->kept && (keeper_lost(&server->keeper) || server->keeper.fd < 0) &&
+	    now - server->keeper_ms >= KEEPER_RETRY_MS)
+		start_keeper(server);
 	xdp_owner_tick(server->owner, revoked, server);
 	if (now - clock->looked > LOOK_MS) {
 		clock->looked = now;
@@ -404,12 +511,29 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 	       now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
 }
 
+/* Everything stays as it is, also in memory that nobody frees: this process ends. */
+static struct xdp_owner *left;
+
+/* Asked to end, but not for good, while somebody needs the interface. */
+static bool may_leave(struct vmad_server *server)
+{
+	const bool asked = server->attr->stops_for_good != NULL && !server->attr->stops_for_good(server->attr->stop_fd);
+	bool any = server->owner != NULL && xdp_owner_has_heirs(server->owner);
+
+	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		any = any || (peer->slots != 0 && peer->state != PEER_GHOST);
+	return asked && any && server->owner != NULL && server->keeper.fd >= 0 && !keeper_lost(&server->keeper);
+}
+
 int vmad_serve_all(struct vmad_server *server)
 {
+	bool leaves = false;
 	struct clock clock = {.start = now_ms(), .idle_since = now_ms(), .looked = now_ms()};
 	struct turn turn;
 	int rc;
 
+	if (!server->kept)
+		server->keeper.fd = -1;
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
 		server->peer[i].fd = server->peer[i].pidfd = server->peer[i].right_fd = server->peer[i].repair_fd = -1;
 	while ((rc = pass_time(server, &clock)) == 0) {
@@ -419,15 +543,24 @@ int vmad_serve_all(struct vmad_server *server)
 		begin_turn(server, &turn);
 		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
 			continue;
-		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0)
+		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0) {
+			leaves = may_leave(server);
 			break;
+		}
 		serve_turn(server, &turn);
 	}
 	sweep(server);
 	close(server->listen_fd);
 	if (server->owner != NULL)
 		xdp_owner_describe(server->owner);
-	xdp_owner_destroy(server->owner);
+	if (leaves) {
+		vma_log_info("vmad: %s: leaves it to the next vmad, for %u s", server->attr->interface,
+		             server->attr->keep_seconds);
+		left = server->owner;
+	} else {
+		keeper_end(&server->keeper);
+		xdp_owner_destroy(server->owner);
+	}
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
 		forget(&server->peer[i]);
 	return rc > 0 ? 0 : rc;
@@ -480,6 +613,8 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 		return -ENOMEM;
 	server->attr = attr;
 	server->repairs = true;
+	server->keeper.fd = -1;
+	server->kept = attr->keep_seconds > 0 && geteuid() == 0;
 	server->ifindex = if_nametoindex(attr->interface);
 	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex);
 	if (rc == -EADDRINUSE && attr->replace)

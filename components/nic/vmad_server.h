@@ -9,6 +9,9 @@
  * A ghost's flows end at once, but what it may still touch (frames, the shared object) is taken back only when its
  * process is gone: taking a lock from a living process would harm the others.
  *
+ * ABSENT: a client of the vmad before, whose slots were adopted. It comes back on a connection of its own (RESUME), and
+ * each slot goes over to that one; if it does not within ten seconds, it becomes a ghost.
+ *
  * Threads: one. Nothing here waits for a client.
  */
 #ifndef VMA_VMAD_SERVER_H
@@ -20,6 +23,7 @@
 
 #include <vma/nic_owner.h>
 
+#include "keeper.h"
 #include "vmad_proto.h"
 #include "xdp_priv.h"
 
@@ -30,7 +34,9 @@
 #define VMAD_USER_FLOWS 32768
 #define VMAD_NEW_MAX 32 /* of these, connections that have not said HELLO: the oldest gives way */
 
-enum vmad_peer_state { PEER_NONE, PEER_NEW, PEER_WAITING, PEER_READY, PEER_GHOST };
+#define VMAD_ABSENT_MS 10000 /* so long a client of the vmad before has to come back */
+
+enum vmad_peer_state { PEER_NONE, PEER_NEW, PEER_WAITING, PEER_READY, PEER_ABSENT, PEER_GHOST };
 
 struct vmad_peer {
 	enum vmad_peer_state state;
@@ -56,6 +62,10 @@ struct vmad_server {
 	bool ended;             /* a client has, since the last sweep of the statistics */
 	uint64_t swept_ms;      /* that one */
 	long swept_to;          /* and where it has stopped, 0: at the end */
+	struct keeper keeper;   /* keeper.h; fd -1: none */
+	uint64_t keeper_ms;     /* the last attempt to start one */
+	bool looked;            /* for what another vmad has left */
+	bool kept;              /* the owner outlives this vmad, if there is a keeper */
 	bool repairs;           /* processes may be started for clients */
 	bool served;            /* a client, since the last look at the time: it may have gone within one turn */
 	struct vmad_peer peer[VMAD_PEERS_MAX];

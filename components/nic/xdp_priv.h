@@ -101,6 +101,24 @@ void xdp_ring_unmap(struct xdp_ring *ring);
 
 struct xdp_prog;
 int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out);
+/* What keeps the program and its maps: for a keeper, and from one. The link has a descriptor of its own, -1: not
+ * attached. Adoption takes the descriptors over (they become -1) also if it fails. */
+#define XDP_PROG_FDS 8
+void xdp_prog_fds(const struct xdp_prog *prog, int fds[XDP_PROG_FDS]);
+int xdp_prog_link_fd(const struct xdp_prog *prog);
+size_t xdp_prog_variables_bytes(void); /* of the layout that both sides must have */
+int xdp_prog_adopt(unsigned ifindex, uint32_t queues, int fds[XDP_PROG_FDS], int *link_fd, bool generic,
+                   struct xdp_prog **out);
+struct xdp_prog_entry {
+	struct vma_flow_key key;
+	uint32_t slot; /* of a heir: its number */
+	bool is_listener, is_heir, fades;
+	uint32_t group;
+};
+#define XDP_PROG_ENTRIES 65536
+/* Every entry of an adopted program's map, whose counters are right from then on. `see` changes nothing there; not 0:
+ * it ends, and that is its result. */
+int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_prog_entry *entry), void *arg);
 void xdp_prog_destroy(struct xdp_prog *prog);
 /* From now on, a bit for each local port that an entry of the map has for TCP, blocks left out. */
 void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named);
@@ -210,9 +228,27 @@ struct xdp_owner_attr {
 	uint32_t window_bytes; /* per device queue; 0: 16 MB; less where RLIMIT_MEMLOCK does not allow it (one line) */
 	bool huge_pages;
 	bool heirs; /* it outlives its clients, and answers in their place: owner_heirs.c */
+	bool kept;  /* it has a record, and another owner may take its place: owner_adopt.c */
 };
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
 void xdp_owner_destroy(struct xdp_owner *owner);
+
+/* ---- owner_record.c, owner_adopt.c: from one vmad to the next ---- */
+
+struct keeper;
+struct keeper_hand;
+struct owner_tenant;
+/* The keeper gets everything that the owner has, and from now on what changes. */
+void xdp_owner_keep(struct xdp_owner *owner, struct keeper *keeper);
+/* From what a keeper has handed over, whose descriptors it takes. -EPROTO: another layout; else why it is not whole. */
+int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, struct keeper_hand *hand,
+                    struct xdp_owner **out);
+/* The slot's client, from now on (pidfd: a copy is kept), and for who adopts: false, the slot is free. */
+void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_tenant *tenant, int pidfd);
+int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot); /* its pidfd, the owner's; -1 */
+bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_tenant *tenant, bool *leaves);
+/* The slot's client has named all flows that it has: the others end. */
+void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot);
 
 /* What a client needs to drive a rented queue pair; fds are the owner's, a client in another process gets duplicates.
  */
@@ -226,7 +262,9 @@ struct xdp_rental {
 	uint32_t mtu;
 	bool generic, multi_buffer, tx_csum;
 	int umem_fd, shared_fd;
-	int claims_fd; /* -1: none, see xdp_claims.h */
+	int claims_fd;   /* -1: none, see xdp_claims.h */
+	int alive_fd;    /* hung up when nobody holds the owner's things any more; -1: none. See keeper.h */
+	uint64_t ticket; /* of a slot rented from vmad */
 	int socket_fd[XDP_QUEUES_MAX];
 };
 int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);

@@ -37,13 +37,14 @@ struct xdp_prog {
 	unsigned ifindex;
 	uint32_t queues;
 	int prog_fd, flows_fd, sockets_fd, segments_fd, claims_fd;
-	int link_fd;                     /* -1: not attached */
-	int ask_fd;                      /* a socket to ask for the MAC by; -1: none */
-	struct xdp_steer__bss *shared;   /* the program's variables */
-	struct xdp_claim_bucket *claims; /* NULL: clients take none by themselves */
-	struct xdp_group *groups;        /* XDP_GROUPS */
-	struct xdp_recents *recents;     /* XDP_RECENT_LINES */
-	struct ring_buffer *segments;    /* as this process reads them; NULL: it does not */
+	int variables_fd, groups_fd, recents_fd; /* of maps that are mapped: for who comes next */
+	int link_fd;                             /* -1: not attached */
+	int ask_fd;                              /* a socket to ask for the MAC by; -1: none */
+	struct xdp_steer__bss *shared;           /* the program's variables */
+	struct xdp_claim_bucket *claims;         /* NULL: clients take none by themselves */
+	struct xdp_group *groups;                /* XDP_GROUPS */
+	struct xdp_recents *recents;             /* XDP_RECENT_LINES */
+	struct ring_buffer *segments;            /* as this process reads them; NULL: it does not */
 	bool generic;
 	uint64_t front_version;  /* of the last flow at the front; never used again */
 	_Atomic uint64_t *named; /* bits of local ports; NULL: nobody wants to know */
@@ -88,21 +89,20 @@ static int load(uint32_t queues, bool frags, struct xdp_steer **out)
 }
 
 /* Only where loads keep their order, see the program. */
-static void map_claims(struct xdp_prog *prog, const struct xdp_steer *skel)
+static void map_claims(struct xdp_prog *prog)
 {
 #ifdef __x86_64__
-	prog->claims_fd = nic_fd_dup(bpf_map__fd(skel->maps.claims));
 	if (prog->claims_fd >= 0)
 		prog->claims = xdp_claims_map(prog->claims_fd);
 #else
-	(void)prog, (void)skel;
+	(void)prog;
 #endif
 }
 
 /* An array of the program's, mapped; NULL. */
-static void *map_array(const struct bpf_map *map, size_t bytes)
+static void *map_array(int fd, size_t bytes)
 {
-	void *array = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
+	void *array = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (array == MAP_FAILED)
 		return NULL;
@@ -113,26 +113,51 @@ static void *map_array(const struct bpf_map *map, size_t bytes)
 #define GROUPS_BYTES (XDP_GROUPS * sizeof(struct xdp_group))
 #define RECENTS_BYTES (XDP_RECENT_LINES * sizeof(struct xdp_recents))
 
-/* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of six things. */
+/* Of what the descriptors name. */
+static int map_all(struct xdp_prog *prog)
+{
+	struct timespec now;
+
+	if (prog->prog_fd < 0 || prog->flows_fd < 0 || prog->sockets_fd < 0 || prog->segments_fd < 0 ||
+	    prog->variables_fd < 0 || prog->groups_fd < 0 || prog->recents_fd < 0)
+		return errno != 0 ? -errno : -EBADF;
+	prog->ask_fd = nic_fd_keep(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+	prog->shared = map_array(prog->variables_fd, sizeof(*prog->shared));
+	map_claims(prog);
+	prog->groups = map_array(prog->groups_fd, GROUPS_BYTES);
+	prog->recents = map_array(prog->recents_fd, RECENTS_BYTES);
+	/* Never a version that an earlier process has used: fewer flows come than nanoseconds go by. */
+	clock_gettime(CLOCK_BOOTTIME, &now);
+	prog->front_version = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return prog->shared != NULL && prog->groups != NULL && prog->recents != NULL ? 0 : -ENOMEM;
+}
+
+/* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of nine things. */
 static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
 {
 	prog->prog_fd = nic_fd_dup(bpf_program__fd(skel->progs.vma_steer));
 	prog->flows_fd = nic_fd_dup(bpf_map__fd(skel->maps.flows));
 	prog->sockets_fd = nic_fd_dup(bpf_map__fd(skel->maps.sockets));
 	prog->segments_fd = nic_fd_dup(bpf_map__fd(skel->maps.segments));
-	if (prog->prog_fd < 0 || prog->flows_fd < 0 || prog->sockets_fd < 0 || prog->segments_fd < 0)
-		return -errno;
-	prog->ask_fd = nic_fd_keep(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-	prog->shared =
-	        mmap(NULL, sizeof(*prog->shared), PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(skel->maps.bss), 0);
-	if (prog->shared == MAP_FAILED) {
-		prog->shared = NULL;
-		return -errno;
-	}
-	map_claims(prog, skel);
-	prog->groups = map_array(skel->maps.groups, GROUPS_BYTES);
-	prog->recents = map_array(skel->maps.recents, RECENTS_BYTES);
-	return prog->groups != NULL && prog->recents != NULL ? 0 : -ENOMEM;
+	prog->claims_fd = nic_fd_dup(bpf_map__fd(skel->maps.claims));
+	prog->variables_fd = nic_fd_dup(bpf_map__fd(skel->maps.bss));
+	prog->groups_fd = nic_fd_dup(bpf_map__fd(skel->maps.groups));
+	prog->recents_fd = nic_fd_dup(bpf_map__fd(skel->maps.recents));
+	return map_all(prog);
+}
+
+static struct xdp_prog *new_prog(unsigned ifindex, uint32_t queues)
+{
+	struct xdp_prog *prog = calloc(1, sizeof(*prog));
+
+	if (prog == NULL)
+		return NULL;
+	prog->ifindex = ifindex;
+	prog->queues = queues;
+	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->segments_fd = prog->claims_fd = -1;
+	prog->variables_fd = prog->groups_fd = prog->recents_fd = -1;
+	prog->link_fd = prog->ask_fd = -1;
+	return prog;
 }
 
 int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
@@ -144,13 +169,9 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 
 	if (queues == 0 || queues > XDP_QUEUES_MAX)
 		return -EINVAL;
-	prog = calloc(1, sizeof(*prog));
+	prog = new_prog(ifindex, queues);
 	if (prog == NULL)
 		return -ENOMEM;
-	prog->ifindex = ifindex;
-	prog->queues = queues;
-	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->segments_fd = prog->claims_fd = -1;
-	prog->link_fd = prog->ask_fd = -1;
 	print_before = libbpf_set_print(to_log);
 	rc = load(queues, true, &skel);
 	if (rc == -EINVAL) /* a kernel before 5.18 */
@@ -161,6 +182,53 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 	libbpf_set_print(print_before);
 	if (rc < 0) {
 		vma_log_debug("xdp: ifindex %u: the program cannot be loaded: error %d", ifindex, -rc);
+		xdp_prog_destroy(prog);
+		return rc;
+	}
+	*out = prog;
+	return 0;
+}
+
+/* ---- from one vmad to the next ---- */
+
+void xdp_prog_fds(const struct xdp_prog *prog, int fds[XDP_PROG_FDS])
+{
+	const int all[XDP_PROG_FDS] = {prog->prog_fd,      prog->flows_fd,  prog->sockets_fd, prog->segments_fd,
+	                               prog->variables_fd, prog->groups_fd, prog->recents_fd, prog->claims_fd};
+
+	memcpy(fds, all, sizeof(all));
+}
+
+int xdp_prog_link_fd(const struct xdp_prog *prog)
+{
+	return prog->link_fd;
+}
+
+size_t xdp_prog_variables_bytes(void)
+{
+	return sizeof(struct xdp_steer__bss);
+}
+
+int xdp_prog_adopt(unsigned ifindex, uint32_t queues, int fds[XDP_PROG_FDS], int *link_fd, bool generic,
+                   struct xdp_prog **out)
+{
+	struct xdp_prog *prog = queues == 0 || queues > XDP_QUEUES_MAX ? NULL : new_prog(ifindex, queues);
+	int *const places[XDP_PROG_FDS] = {&prog->prog_fd,      &prog->flows_fd,  &prog->sockets_fd, &prog->segments_fd,
+	                                   &prog->variables_fd, &prog->groups_fd, &prog->recents_fd, &prog->claims_fd};
+	int rc;
+
+	if (prog == NULL)
+		return -ENOMEM;
+	for (unsigned i = 0; i < XDP_PROG_FDS; i++) {
+		*places[i] = nic_fd_keep(fds[i]);
+		fds[i] = -1;
+	}
+	prog->link_fd = nic_fd_keep(*link_fd);
+	prog->generic = generic;
+	*link_fd = -1;
+	errno = 0;
+	rc = map_all(prog);
+	if (rc < 0) {
 		xdp_prog_destroy(prog);
 		return rc;
 	}
@@ -193,6 +261,12 @@ void xdp_prog_destroy(struct xdp_prog *prog)
 		nic_fd_close(prog->prog_fd);
 	if (prog->ask_fd >= 0)
 		nic_fd_close(prog->ask_fd);
+	if (prog->variables_fd >= 0)
+		nic_fd_close(prog->variables_fd);
+	if (prog->groups_fd >= 0)
+		nic_fd_close(prog->groups_fd);
+	if (prog->recents_fd >= 0)
+		nic_fd_close(prog->recents_fd);
 	free(prog);
 }
 
@@ -268,6 +342,9 @@ void xdp_prog_close_in_child(struct xdp_prog *prog)
 	os_close(prog->sockets_fd);
 	os_close(prog->segments_fd);
 	os_close(prog->claims_fd);
+	os_close(prog->variables_fd);
+	os_close(prog->groups_fd);
+	os_close(prog->recents_fd);
 }
 
 bool xdp_prog_attached(const struct xdp_prog *prog)
@@ -309,9 +386,8 @@ static struct xdp_flow_key to_map_key(const struct vma_flow_key *key)
 
 /* The program reads the counters while this thread writes them. Off by one for a moment is harmless: a new flow's first
  * packets go to the kernel as they did before, or one lookup finds nothing. */
-static void count_flow(struct xdp_prog *prog, const struct vma_flow_key *key, int change)
+static void count_flow(struct xdp_flow_counts *counts, const struct vma_flow_key *key, int change)
 {
-	struct xdp_flow_counts *counts = &prog->shared->counts;
 	uint32_t *count = key->peer_port_be != 0 ? counts->exact : counts->wild;
 
 	if (key->proto == VMA_FLOW_TCP_PORTS)
@@ -393,7 +469,7 @@ static int put(struct xdp_prog *prog, const struct vma_flow_key *key, const stru
 		name_port(prog, key, 1);
 	rc = bpf_map_update_elem(prog->flows_fd, &map_key, value, mode);
 	if (mode == BPF_NOEXIST && rc == 0)
-		count_flow(prog, key, 1);
+		count_flow(&prog->shared->counts, key, 1);
 	else if (mode == BPF_NOEXIST)
 		name_port(prog, key, -1);
 	if (rc == 0 && value->flags == 0)
@@ -478,7 +554,7 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 	int rc = bpf_map_delete_elem(prog->flows_fd, &map_key);
 
 	if (rc == 0) {
-		count_flow(prog, key, -1);
+		count_flow(&prog->shared->counts, key, -1);
 		name_port(prog, key, -1);
 		front_clear(prog, &map_key);
 	}
@@ -501,4 +577,63 @@ int xdp_prog_segments_fd(const struct xdp_prog *prog)
 int xdp_prog_segments_read(struct xdp_prog *prog)
 {
 	return prog->segments != NULL ? ring_buffer__consume(prog->segments) : 0;
+}
+
+/* ---- what lies in the map ---- */
+
+static void from_map_key(const struct xdp_flow_key *from, struct vma_flow_key *key)
+{
+	*key = (struct vma_flow_key){.family = AF_INET,
+	                             .proto = from->proto,
+	                             .vlan = from->vlan,
+	                             .local_port_be = from->local_port,
+	                             .peer_port_be = from->peer_port};
+	memcpy(key->local, &from->local, sizeof(from->local));
+	memcpy(key->peer, &from->peer, sizeof(from->peer));
+}
+
+/* What the vmad before, killed between two steps, may have left wrong: stores of whole words, while packets come. */
+static void set_counts(struct xdp_prog *prog, const struct xdp_flow_counts *found)
+{
+	struct xdp_flow_counts *counts = &prog->shared->counts;
+
+	for (unsigned tcp = 0; tcp < 2; tcp++) {
+		__atomic_store_n(&counts->exact[tcp], found->exact[tcp], __ATOMIC_RELEASE);
+		__atomic_store_n(&counts->wild[tcp], found->wild[tcp], __ATOMIC_RELEASE);
+	}
+	__atomic_store_n(&counts->blocks, found->blocks, __ATOMIC_RELEASE);
+	for (uint32_t port = 0; port < 65536 && prog->named != NULL; port++)
+		if (prog->entries[port] == 0)
+			atomic_fetch_and(&prog->named[port / 64], ~(UINT64_C(1) << port % 64));
+}
+
+/* Nobody else changes which keys there are, so the walk ends; the bound is for a kernel that says otherwise. */
+int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_prog_entry *entry), void *arg)
+{
+	struct xdp_flow_counts counts = {0};
+	struct xdp_flow_key at, next;
+	int rc = 0;
+
+	for (uint32_t n = 0; rc == 0 && n <= XDP_PROG_ENTRIES; n++) {
+		struct xdp_flow_value value;
+		struct xdp_prog_entry entry = {0};
+
+		if (bpf_map_get_next_key(prog->flows_fd, n == 0 ? NULL : &at, &next) < 0)
+			break;
+		at = next;
+		if (bpf_map_lookup_elem(prog->flows_fd, &at, &value) < 0)
+			continue;
+		from_map_key(&at, &entry.key);
+		entry.slot = value.slot;
+		entry.is_listener = (value.flags & XDP_FLOW_LISTENER) != 0;
+		entry.is_heir = (value.flags & XDP_FLOW_HEIR) != 0;
+		entry.fades = (value.flags & XDP_FLOW_FADING) != 0;
+		entry.group = value.flags & XDP_FLOW_GROUP ? value.group : 0;
+		count_flow(&counts, &entry.key, 1);
+		name_port(prog, &entry.key, 1);
+		rc = see(arg, &entry);
+	}
+	if (rc == 0)
+		set_counts(prog, &counts);
+	return rc;
 }

@@ -19,11 +19,17 @@ exchange() { # PORT COUNT [PATIENCE_MS]: what is not answered within that (100) 
 	return "${PIPESTATUS[0]}"
 }
 
-kill_vmad() {
+signal() { # SIGNAL NAME: to the process of b
 	local pid
 	for pid in $(ip netns pids "$(ns b)"); do
-		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad ] || kill -KILL "$pid"
+		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != "$2" ] || kill "-$1" "$pid"
 	done
+}
+# And what it would leave: clients are to lose everything.
+kill_vmad() {
+	signal STOP vmad # it would see to another keeper
+	signal KILL vmad-keeper
+	signal KILL vmad
 }
 
 rebounds() { # LABEL COUNT
@@ -71,7 +77,7 @@ ip -n "$(ns a)" link set "$IF_A" mtu 1400
 ip -n "$(ns b)" link set "$IF_B" mtu 1400
 start narrow b "$client" serve "$IF_B" "$IP_B" 7005 vmad
 check "a queue pair knows the MTU of its day, not that of vmad's start" wait_for 5 log_has narrow 'mtu 1400'
-stop vmad
+stop vmad INT
 ip -n "$(ns a)" link set "$IF_A" mtu 1300
 ip -n "$(ns b)" link set "$IF_B" mtu 1300
 start vmad b "$vmad" --foreground "$IF_B"
@@ -93,7 +99,7 @@ stop vmad
 ticks() { awk '{ print $14 + $15 }' "/proc/$1/stat"; } # of 10 ms; times of the program and of the kernel for it
 
 # Connections that say nothing; vmad forgets them after five seconds.
-start vmad b prlimit --nofile=24:24 "$vmad" --foreground "$IF_B"
+start vmad b prlimit --nofile=31:31 "$vmad" --foreground "$IF_B"
 wait_for 5 log_has vmad "owns $IF_B"
 start strangers b python3 -c "
 import socket, time
@@ -118,7 +124,7 @@ start vmad b "$vmad" --foreground "$IF_B"
 wait_for 5 log_has vmad "owns $IF_B"
 start hopeful b "$sleeper" serve "$IF_B" "$IP_B" 7006 /nonexistent
 wait_for 10 log_has hopeful '^ready'
-stop vmad
+stop vmad INT
 start miser b "$sleeper" refuse "$IF_B" 3
 check "who has lost its queue pair asks a new vmad again and again" wait_for 5 log_has miser '^refused'
 before=$(ticks "${PID[hopeful]}")

@@ -106,7 +106,7 @@ check "$a: with it all is right" ask 2 8
 end
 
 # Who writes over the record of frames takes them from the others. vmad does not believe what cannot be, and a new one
-# begins anew.
+# that takes all that over lives; with memory of its own it begins anew.
 for what in records dead; do
 	case $what in
 	records) a="after a client has written over the records, and died" ;;
@@ -119,8 +119,12 @@ for what in records dead; do
 	check "$a: the server lives" alive mix
 	check "$a: vmad lives" alive vmad
 	stop vmad
-	start vmad b "$BUILD/bin/vmad" --foreground --allow-user nobody "$IF_B"
+	start heir b "$BUILD/bin/vmad" --foreground --replace --allow-user nobody "$IF_B" # the server may have started one
+	check "$a: a new vmad goes on" wait_for 5 log_has heir "goes on where another vmad has ended"
+	check "$a: and lives, as the server does" eval 'sleep 1; alive heir && alive mix'
+	start vmad b "$BUILD/bin/vmad" --foreground --replace --anew --allow-user nobody "$IF_B"
 	wait_for 5 log_has vmad owns
+	finish heir 5
 	sleep 1
 	check "$a: with a new vmad all is right" ask 2 6
 	end

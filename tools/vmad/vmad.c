@@ -25,7 +25,19 @@
 
 #define NAMES_MAX 64
 
-enum { KEY_IDLE = 256, KEY_REPLACE, KEY_USER, KEY_GROUP, KEY_WINDOW, KEY_HUGE, KEY_SYSLOG, KEY_STATS, KEY_QUIET };
+enum {
+	KEY_IDLE = 256,
+	KEY_REPLACE,
+	KEY_USER,
+	KEY_GROUP,
+	KEY_WINDOW,
+	KEY_HUGE,
+	KEY_SYSLOG,
+	KEY_STATS,
+	KEY_QUIET,
+	KEY_KEEP,
+	KEY_ANEW
+};
 
 struct options {
 	struct vma_vmad_attr attr;
@@ -46,6 +58,9 @@ static const struct argp_option option_table[] = {
         {"huge-pages", KEY_HUGE, NULL, 0, "Take packet memory from huge pages", 0},
         {"stats-dir", KEY_STATS, "DIR", 0,
          "Where to remove the vmastat.PID of killed processes (default /tmp; \"\": nowhere)", 0},
+        {"keep", KEY_KEEP, "SECONDS", 0,
+         "So long clients keep their queue pairs when this vmad has been killed, or ended by SIGTERM (default 10)", 0},
+        {"anew", KEY_ANEW, NULL, 0, "Take nothing over that another vmad has left", 0},
         {"log-level", 'l', "LEVEL", 0, "none, panic, error, warn, info (default), details, debug", 0},
         {"log-file", 'o', "FILE", 0, "Write lines to FILE instead of stderr", 0},
         {"syslog", KEY_SYSLOG, NULL, 0, "Lines go to the system log once the interface is owned", 0},
@@ -135,7 +150,7 @@ static void release_starter(void)
 	close(starter_fd);
 }
 
-static struct options options = {.attr = {.stats_dir = "/tmp"}};
+static struct options options = {.attr = {.stats_dir = "/tmp", .keep_seconds = 10}};
 
 static void interface_is_owned(void)
 {
@@ -209,6 +224,14 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 	case KEY_STATS:
 		options.attr.stats_dir = text;
 		return 0;
+	case KEY_KEEP:
+		if (number(text) < 0 || number(text) > 3600)
+			argp_error(state, "--keep=%s: a number of seconds up to 3600 is wanted", text);
+		options.attr.keep_seconds = (unsigned)number(text);
+		return 0;
+	case KEY_ANEW:
+		options.attr.anew = true;
+		return 0;
 	case KEY_HUGE:
 		options.attr.huge_pages = true;
 		return 0;
@@ -249,6 +272,18 @@ static int open_stop_fd(void)
 	return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
+/* SIGTERM is what an upgrade sends: another vmad goes on. SIGINT and SIGHUP, and several at once, end it. */
+static bool stops_for_good(int stop_fd)
+{
+	struct signalfd_siginfo what[4];
+	const ssize_t n = read(stop_fd, what, sizeof(what));
+	bool for_good = n < (ssize_t)sizeof(what[0]);
+
+	for (ssize_t i = 0; i < n / (ssize_t)sizeof(what[0]); i++)
+		for_good = for_good || what[i].ssi_signo != SIGTERM;
+	return for_good;
+}
+
 /* Clients cost two fds each and one more per device queue; and the limit may be that of a program that started us. */
 static void raise_fd_limit(void)
 {
@@ -281,6 +316,7 @@ int main(int argc, char **argv)
 	options.attr.users = options.users;
 	options.attr.groups = options.groups;
 	options.attr.owns = interface_is_owned;
+	options.attr.stops_for_good = stops_for_good;
 	vma_log_init(&log_attr);
 	if (options.quiet_start)
 		vma_log_set_level(VMA_LOG_PANIC);

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../owner_record.h"
 #include "../xdp_priv.h"
 
 #define FAKE_FLOWS 64
@@ -72,6 +73,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	owner->rents++;
 	*out = (struct xdp_rental){
 	        .slot = slot, .queues = 2, .nframes = 512, .rx_size = 64, .tx_size = 64, .tx_count = 64, .mtu = 1500};
+	out->alive_fd = -1;
 	out->umem_fd = out->shared_fd = out->claims_fd = out->socket_fd[0] = out->socket_fd[1] = owner->fd;
 	return 0;
 }
@@ -227,6 +229,47 @@ bool xdp_owner_device_gone(const struct xdp_owner *owner)
 {
 	(void)owner;
 	return false;
+}
+
+/* Nothing is kept here: each slot's tenant is known while this owner lives. */
+static struct owner_tenant fake_tenant[XDP_SLOTS_MAX];
+
+void xdp_owner_keep(struct xdp_owner *owner, struct keeper *keeper)
+{
+	(void)owner, (void)keeper;
+}
+
+int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, struct keeper_hand *hand,
+                    struct xdp_owner **out)
+{
+	(void)attr, (void)keeper, (void)hand, (void)out;
+	return -EPROTO;
+}
+
+void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_tenant *tenant, int pidfd)
+{
+	(void)owner, (void)pidfd;
+	fake_tenant[slot] = *tenant;
+}
+
+int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot)
+{
+	(void)owner, (void)slot;
+	return -1;
+}
+
+bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_tenant *tenant, bool *leaves)
+{
+	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
+		return false;
+	*tenant = fake_tenant[slot];
+	*leaves = owner->leaving >> slot & 1;
+	return true;
+}
+
+void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
+{
+	(void)owner, (void)slot;
 }
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "../owner_priv.h"
 #include "../xdp_flow.h"
+#include "fake_kept.h"
 
 #define FAKE_ENTRIES 512
 

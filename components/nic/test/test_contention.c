@@ -14,6 +14,7 @@
 #include <vma/test.h>
 
 #include "../owner_priv.h"
+#include "fake_kept.h"
 
 #define A 0u
 #define B 1u

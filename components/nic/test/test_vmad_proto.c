@@ -303,6 +303,51 @@ static void test_a_slot_belongs_to_who_rented_it(void **state)
 	vmad_client_close(other);
 }
 
+static void test_a_slot_goes_over_to_another_connection_of_its_process(void **state)
+{
+	struct xdp_rental rental;
+	struct vmad_client *first, *second;
+	bool generic = false;
+	pid_t child;
+	int status;
+
+	start_server(*state);
+	first = joined();
+	assert_int_equal(vmad_client_rent(first, 64, 64, &rental), 0);
+	close_rental(&rental);
+	second = joined();
+	assert_int_equal(vmad_client_resume(second, rental.slot, rental.ticket ^ 1), -ENOENT);
+	assert_int_equal(vmad_client_resume(second, rental.slot, 0), -ENOENT);
+	assert_int_equal(vmad_client_resume(second, XDP_SLOTS_MAX, rental.ticket), -ENOENT);
+	child = fork();
+	if (child == 0) /* it knows the ticket, and is another process */
+		_exit(vmad_client_resume(joined(), rental.slot, rental.ticket) != -ENOENT);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_int_equal(vmad_client_flow_add(first, rental.slot, &rule, &generic), 0);
+	assert_int_equal(vmad_client_resume(second, rental.slot, rental.ticket), 0);
+	assert_int_equal(vmad_client_resumed(second, rental.slot), 0);
+	assert_int_equal(vmad_client_flow_del(first, rental.slot, &rule.key), -ENOENT);
+	vmad_client_close(first);
+	assert_int_equal(vmad_client_flow_del(second, rental.slot, &rule.key), 0);
+	assert_int_equal(atomic_load(&fake.leaving), 0);
+	vmad_client_close(second);
+}
+
+/* A late answer would be taken for that of the next request. */
+static void test_a_connection_without_an_answer_is_used_no_more(void **state)
+{
+	struct bed *bed = *state;
+	struct vmad_client *client;
+
+	start_server(bed);
+	client = joined();
+	atomic_store(&client->broken, true);
+	assert_int_equal(vmad_client_return(client, 0, true), -EPIPE);
+	assert_true(vmad_client_broken(client));
+	vmad_client_close(client);
+}
+
 static void test_who_does_not_read_is_dropped_and_delays_nobody(void **state)
 {
 	struct vmad_msg msg = message(VMAD_HELLO);
@@ -697,6 +742,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_request_before_hello_ends_the_connection),
         CASE(test_an_unknown_request_is_answered),
         CASE(test_a_slot_belongs_to_who_rented_it),
+        CASE(test_a_slot_goes_over_to_another_connection_of_its_process),
+        CASE(test_a_connection_without_an_answer_is_used_no_more),
         CASE(test_who_does_not_read_is_dropped_and_delays_nobody),
         CASE(test_silent_connections_keep_nobody_out),
         CASE(test_a_revoked_flow_is_told_to_its_client_only),

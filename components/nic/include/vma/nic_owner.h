@@ -28,7 +28,12 @@ struct vma_vmad_attr {
 	unsigned ngroups;
 	const char *stats_dir; /* what killed processes leave there (stats.h) is removed; NULL: not */
 	int stop_fd;           /* readable: end */
-	void (*owns)(void);    /* called once, when the interface is owned; may be NULL */
+	/* Then: is it to end for good, or may the interface wait for another vmad? NULL: for good. */
+	bool (*stops_for_good)(int stop_fd);
+	unsigned
+	        keep_seconds; /* so long a keeper (keeper.h) waits for another vmad; 0, or not as root: there is none */
+	bool anew;            /* what another vmad has left is not taken over */
+	void (*owns)(void);   /* called once, when the interface is owned; may be NULL */
 };
 
 /* Serves until told to stop: 0. -EADDRINUSE another vmad has the interface, -ENODEV no such interface (or it went

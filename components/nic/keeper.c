@@ -1,0 +1,361 @@
+/*
+ * keeper.c - see keeper.h. The keeper's own part makes system calls only: it is the child of a fork that nobody has
+ * prepared for.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "keeper.h"
+#include "nic_os.h"
+#include "vmad_proto.h"
+
+enum { KEEPER_PUT = 64, KEEPER_DROP, KEEPER_LIST, KEEPER_END };
+
+#define LOOK_MS 250    /* at the clients, while no vmad lives */
+#define UNUSED_MS 1000 /* no client lives, and no vmad */
+#define TURN 256       /* messages of one turn */
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static socklen_t address_of(unsigned ifindex, struct sockaddr_un *out)
+{
+	*out = (struct sockaddr_un){.sun_family = AF_UNIX};
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+	                   (size_t)snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "vma/keeper/%u", ifindex));
+}
+
+/* Waits for room, but not for ever. */
+static int say(int fd, uint16_t type, uint32_t place, const int *with)
+{
+	const struct vmad_msg msg = {
+	        .magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .keep = {.place = place}};
+	const uint64_t until = now_ms() + KEEPER_MS;
+	int rc;
+
+	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && now_ms() < until)
+		os_await(fd, POLLOUT, KEEPER_MS);
+	return rc;
+}
+
+/* ---- the keeper's part ---- */
+
+static struct {
+	int vmad_fd, listen_fd; /* vmad_fd -1: no vmad lives */
+	uint64_t left_ms;       /* since then */
+	uint32_t seconds;
+	int fd[KEEP_PLACES];
+} keep;
+
+static void keep_in(uint32_t place, int fd)
+{
+	if (place >= KEEP_PLACES) {
+		os_close(fd);
+		return;
+	}
+	if (keep.fd[place] >= 0)
+		os_close(keep.fd[place]);
+	keep.fd[place] = fd;
+}
+
+static void leave_vmad(void)
+{
+	os_close(keep.vmad_fd);
+	keep.vmad_fd = -1;
+	keep.left_ms = now_ms();
+}
+
+/* What vmad says. */
+static void hear_vmad(void)
+{
+	for (unsigned i = 0; i < TURN; i++) {
+		struct vmad_msg msg;
+		int fds[VMAD_FDS_MAX];
+		unsigned nfds;
+		size_t bytes;
+		const int rc = vmad_receive(keep.vmad_fd, &msg, &bytes, fds, &nfds);
+
+		if (rc == -EAGAIN)
+			return;
+		if (rc <= 0 || !vmad_msg_ok(&msg, bytes)) {
+			leave_vmad();
+			return;
+		}
+		if (msg.type == KEEPER_PUT && nfds == 1)
+			keep_in(msg.keep.place, fds[0]);
+		else if (msg.type == KEEPER_DROP)
+			keep_in(msg.keep.place, -1);
+		else if (msg.type == KEEPER_END)
+			_exit(0);
+	}
+}
+
+static bool is_root(int fd)
+{
+	struct ucred peer = {.uid = (uid_t)-1};
+	socklen_t len = sizeof(peer);
+
+	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == 0;
+}
+
+/* One that does not take what it is given is no vmad: what the keeper holds stays here all the same. */
+static void meet_vmad(void)
+{
+	int fd = (int)syscall(SYS_accept4, keep.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int rc = 0;
+
+	if (fd < 0)
+		return;
+	if (!is_root(fd)) {
+		os_close(fd);
+		return;
+	}
+	for (uint32_t place = 0; place < KEEP_PLACES && rc == 0; place++)
+		if (keep.fd[place] >= 0)
+			rc = say(fd, KEEPER_PUT, place, &keep.fd[place]);
+	if (rc == 0)
+		rc = say(fd, KEEPER_LIST, 0, NULL);
+	if (rc == 0)
+		keep.vmad_fd = fd;
+	else
+		os_close(fd);
+}
+
+static bool has_living_clients(void)
+{
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		if (keep.fd[KEEP_PROCESS + slot] >= 0 && os_await(keep.fd[KEEP_PROCESS + slot], POLLIN, 0) == 0)
+			return true;
+	return false;
+}
+
+/* Nobody has come for too long. */
+static bool is_over(void)
+{
+	const uint64_t alone_ms = now_ms() - keep.left_ms;
+
+	return keep.vmad_fd < 0 &&
+	       (alone_ms >= (uint64_t)keep.seconds * 1000 || (alone_ms >= UNUSED_MS && !has_living_clients()));
+}
+
+static void give_up_all(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	const struct __user_cap_data_struct none[2] = {0};
+
+	syscall(SYS_capset, &head, none);
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	prctl(PR_SET_DUMPABLE, 0);
+	prctl(PR_SET_NAME, "vmad-keeper");
+}
+
+/* As at the start of a daemon: no descriptor of vmad's but the two, no terminal, signals as at boot. */
+static void leave_everything(int vmad_fd, int listen_fd)
+{
+	const int null_fd = os_open("/dev/null", O_RDWR | O_CLOEXEC);
+	int fds[3] = {os_fcntl(null_fd, F_DUPFD_CLOEXEC, 16), os_fcntl(vmad_fd, F_DUPFD_CLOEXEC, 16),
+	              os_fcntl(listen_fd, F_DUPFD_CLOEXEC, 16)};
+	sigset_t none;
+
+	for (int to = 0; to < 5; to++)
+		if (os_dup3(fds[to < 3 ? 0 : to - 2], to, to < 3 ? 0 : O_CLOEXEC) < 0)
+			_exit(1);
+	syscall(SYS_close_range, 5, ~0U, 0);
+	keep.vmad_fd = 3;
+	keep.listen_fd = 4;
+	os_fcntl(keep.listen_fd, F_SETFL, O_NONBLOCK);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	setsid();
+	if (chdir("/") < 0)
+		_exit(1);
+}
+
+static __attribute__((noreturn)) void serve(int vmad_fd, int listen_fd, uint32_t seconds)
+{
+	leave_everything(vmad_fd, listen_fd);
+	give_up_all();
+	keep.seconds = seconds;
+	for (uint32_t place = 0; place < KEEP_PLACES; place++)
+		keep.fd[place] = -1;
+	while (!is_over()) {
+		const bool alone = keep.vmad_fd < 0;
+		struct pollfd what = {.fd = alone ? keep.listen_fd : keep.vmad_fd, .events = POLLIN};
+
+		if (os_poll(&what, 1, alone ? LOOK_MS : -1) <= 0)
+			continue;
+		if (alone)
+			meet_vmad();
+		else
+			hear_vmad();
+	}
+	_exit(0);
+}
+
+/* ---- vmad's part ---- */
+
+static int listen_as_keeper(unsigned ifindex)
+{
+	struct sockaddr_un address;
+	const socklen_t len = address_of(ifindex, &address);
+	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc;
+
+	if (fd < 0)
+		return -errno;
+	if (os_bind(fd, (const struct sockaddr *)&address, len) == 0 && listen(fd, 4) == 0)
+		return fd;
+	rc = -errno;
+	os_close(fd);
+	return rc;
+}
+
+/* It is nobody's child, so nobody has to wait for it. */
+int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds)
+{
+	int pair[2], listen_fd = listen_as_keeper(ifindex), rc = 0;
+	pid_t child;
+
+	keeper->fd = -1;
+	if (listen_fd < 0)
+		return listen_fd;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+		rc = -errno;
+		os_close(listen_fd);
+		return rc;
+	}
+	child = fork();
+	if (child == 0) {
+		child = fork();
+		if (child == 0)
+			serve(pair[1], listen_fd, seconds);
+		_exit(child < 0);
+	}
+	if (child < 0)
+		rc = -errno;
+	else
+		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+			;
+	os_close(pair[1]);
+	os_close(listen_fd);
+	if (rc < 0)
+		os_close(pair[0]);
+	else
+		keeper->fd = pair[0];
+	return rc;
+}
+
+static int hear_hand(int fd, struct keeper_hand *hand)
+{
+	const uint64_t until = now_ms() + KEEPER_MS;
+
+	for (;;) {
+		struct vmad_msg msg;
+		int fds[VMAD_FDS_MAX];
+		unsigned nfds;
+		size_t bytes;
+		const int rc = vmad_receive(fd, &msg, &bytes, fds, &nfds);
+		const bool is_put = rc == 1 && msg.type == KEEPER_PUT && nfds == 1 && msg.keep.place < KEEP_PLACES;
+
+		if (rc == -EAGAIN && now_ms() < until) {
+			os_await(fd, POLLIN, KEEPER_MS);
+			continue;
+		}
+		for (unsigned i = 0; i < nfds && !is_put; i++)
+			os_close(fds[i]);
+		if (rc != 1 || !vmad_msg_ok(&msg, bytes))
+			return rc < 0 ? rc : -EPROTO;
+		if (msg.type == KEEPER_LIST)
+			return 0;
+		if (!is_put)
+			return -EPROTO;
+		if (hand->fd[msg.keep.place] >= 0)
+			os_close(hand->fd[msg.keep.place]);
+		hand->fd[msg.keep.place] = fds[0];
+	}
+}
+
+/* Anybody may take the name first: what is not root's is no keeper. */
+int keeper_find(struct keeper *keeper, unsigned ifindex, struct keeper_hand *hand)
+{
+	struct sockaddr_un address;
+	const socklen_t len = address_of(ifindex, &address);
+	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+
+	keeper->fd = -1;
+	for (uint32_t place = 0; place < KEEP_PLACES; place++)
+		hand->fd[place] = -1;
+	if (fd < 0)
+		return -errno;
+	if (os_connect(fd, (const struct sockaddr *)&address, len) < 0 || !is_root(fd)) {
+		os_close(fd);
+		return -ENOENT;
+	}
+	keeper->fd = fd;
+	rc = hear_hand(fd, hand);
+	if (rc < 0)
+		keeper_hand_close(hand);
+	return rc;
+}
+
+void keeper_hand_close(struct keeper_hand *hand)
+{
+	for (uint32_t place = 0; place < KEEP_PLACES; place++) {
+		if (hand->fd[place] >= 0)
+			os_close(hand->fd[place]);
+		hand->fd[place] = -1;
+	}
+}
+
+void keeper_end(struct keeper *keeper)
+{
+	if (keeper->fd < 0)
+		return;
+	if (say(keeper->fd, KEEPER_END, 0, NULL) == 0)
+		os_await(keeper->fd, POLLHUP, KEEPER_MS);
+	os_close(keeper->fd);
+	keeper->fd = -1;
+}
+
+static void tell(struct keeper *keeper, uint16_t type, uint32_t place, const int *with)
+{
+	if (keeper == NULL || keeper->fd < 0)
+		return;
+	if (say(keeper->fd, type, place, with) < 0)
+		os_shutdown(keeper->fd, SHUT_RDWR);
+}
+
+void keeper_put(struct keeper *keeper, uint32_t place, int fd)
+{
+	if (fd >= 0)
+		tell(keeper, KEEPER_PUT, place, &fd);
+}
+
+void keeper_drop(struct keeper *keeper, uint32_t place)
+{
+	tell(keeper, KEEPER_DROP, place, NULL);
+}
+
+bool keeper_lost(struct keeper *keeper)
+{
+	if (keeper->fd < 0 || os_await(keeper->fd, POLLHUP, 0) == 0)
+		return false;
+	os_close(keeper->fd);
+	keeper->fd = -1;
+	return true;
+}

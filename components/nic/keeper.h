@@ -1,0 +1,72 @@
+/*
+ * keeper - the process that holds what keeps packets going while no vmad lives: vmad's descriptors, and nothing else.
+ *
+ *   vmad --PUT place + descriptor, DROP place--> keeper            in order, without answers
+ *   vmad --END--> keeper                                           it closes everything and ends
+ *   vmad dies                                                      the keeper waits for another one, `seconds` at most
+ *   new vmad --connects--> keeper --PUT ... , LIST--> new vmad     every descriptor that it has, and which they were
+ *
+ * The keeper looks at nothing that it holds. It is forked by the first vmad of an interface, has no capabilities and a
+ * session of its own, and gives its descriptors to processes of root's only, one at a time: before a vmad asks, it has
+ * bound the interface's name (vmad_listen), so of several that start one asks. Only a vmad that runs as root has a
+ * keeper, because no capability tells a vmad from another process of its user.
+ *
+ * A pipe tells clients whether anybody still holds all this: vmad and the keeper have its writing end, the clients the
+ * reading one. It is hung up when the last of both has gone.
+ *
+ * Threads: vmad's one.
+ * Progress: no call waits for the keeper longer than KEEPER_MS.
+ * Memory: struct keeper is the caller's.
+ * Example: tests/e2e/vmad_restart.sh.
+ */
+#ifndef VMA_KEEPER_H
+#define VMA_KEEPER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "xdp_priv.h"
+
+#define KEEPER_MS 2000
+
+/* Places of descriptors. */
+#define KEEP_RECORD 0 /* owner_record.h */
+#define KEEP_ALIVE 1  /* the pipe's writing end */
+#define KEEP_LOOK 2   /* and its reading one */
+#define KEEP_UMEM 3
+#define KEEP_SHARED 4
+#define KEEP_LINK 5
+#define KEEP_PROG 6 /* XDP_PROG_FDS of them */
+#define KEEP_BASE 16
+#define KEEP_PROCESS (KEEP_BASE + XDP_QUEUES_MAX) /* a slot's client: its pidfd */
+#define KEEP_SOCKET (KEEP_PROCESS + XDP_SLOTS_MAX)
+#define KEEP_PLACES (KEEP_SOCKET + XDP_SLOTS_MAX * XDP_QUEUES_MAX)
+_Static_assert(KEEP_PROG + XDP_PROG_FDS <= KEEP_BASE, "places of their own");
+
+static inline uint32_t keep_socket(uint32_t slot, uint32_t queue)
+{
+	return KEEP_SOCKET + slot * XDP_QUEUES_MAX + queue;
+}
+
+struct keeper {
+	int fd; /* -1: there is none */
+};
+
+/* What a keeper has handed over; -1 where there is none. */
+struct keeper_hand {
+	int fd[KEEP_PLACES];
+};
+
+/* A new one, which holds nothing yet. -EADDRINUSE: the name of the interface's keeper is taken. */
+int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds);
+/* The one that an earlier vmad has left, and what it holds; the descriptors become the caller's. -ENOENT: none. */
+int keeper_find(struct keeper *keeper, unsigned ifindex, struct keeper_hand *hand);
+void keeper_hand_close(struct keeper_hand *hand); /* those that are left */
+/* The keeper closes everything and ends: waits for that. */
+void keeper_end(struct keeper *keeper);
+/* What cannot be said ends the connection: keeper_lost then says so. */
+void keeper_put(struct keeper *keeper, uint32_t place, int fd);
+void keeper_drop(struct keeper *keeper, uint32_t place);
+bool keeper_lost(struct keeper *keeper); /* there was one, and it has ended; from now on there is none */
+
+#endif
