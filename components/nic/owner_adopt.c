@@ -76,6 +76,7 @@ static int adopt_record(struct xdp_owner *owner, struct keeper_hand *hand)
 	owner->queue_frames = record->queue_frames;
 	owner->rx_frames = record->rx_frames;
 	owner->clock_ms = record->clock_ms;
+	memcpy(owner->isn_key, record->isn_key, sizeof(owner->isn_key));
 	owner->multi_buffer = record->multi_buffer != 0;
 	owner->tx_csum = record->tx_csum != 0;
 	owner->generic = record->generic != 0;

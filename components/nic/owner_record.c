@@ -52,6 +52,7 @@ void owner_record_whole(struct xdp_owner *owner)
 	record->queue_frames = owner->queue_frames;
 	record->rx_frames = owner->rx_frames;
 	record->clock_ms = owner->clock_ms;
+	memcpy(record->isn_key, owner->isn_key, sizeof(record->isn_key));
 	record->multi_buffer = owner->multi_buffer;
 	record->tx_csum = owner->tx_csum;
 	atomic_store(&record->whole, 1);

@@ -47,7 +47,7 @@ struct owner_record_heir {
 struct owner_record {
 	uint32_t magic, version, bytes, shared_bytes, shared_version, variables_bytes; /* as this vmad has them */
 	_Atomic uint32_t whole;
-	uint32_t ifindex, queues, nframes, queue_frames, rx_frames, clock_ms;
+	uint32_t ifindex, queues, nframes, queue_frames, rx_frames, clock_ms, isn_key[4];
 	uint32_t multi_buffer, tx_csum, generic;
 	uint64_t begun_ns;
 	struct owner_record_slot slot[XDP_SLOTS_MAX];
