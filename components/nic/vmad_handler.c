@@ -125,7 +125,7 @@ static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct
 	        .generic = rental.generic,
 	        .multi_buffer = rental.multi_buffer,
 	        .tx_csum = rental.tx_csum,
-	        .has_claims = rental.claims_fd >= 0,
+	        .has_claims = rental.claims_fd >= 0 && peer->raw,
 	        .has_alive = rental.alive_fd >= 0,
 	        .ticket = rental.ticket,
 	};

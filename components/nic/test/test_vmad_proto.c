@@ -324,7 +324,7 @@ static void test_a_slot_goes_over_to_another_connection_of_its_process(void **st
 		_exit(vmad_client_resume(joined(), rental.slot, rental.ticket) != -ENOENT);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	assert_int_equal(vmad_client_flow_add(first, rental.slot, &rule, &generic), 0);
+	assert_int_equal(vmad_client_flow_add(first, rental.slot, &rule, -1, &generic), 0);
 	assert_int_equal(vmad_client_resume(second, rental.slot, rental.ticket), 0);
 	assert_int_equal(vmad_client_resumed(second, rental.slot), 0);
 	assert_int_equal(vmad_client_flow_del(first, rental.slot, &rule.key), -ENOENT);
