@@ -91,7 +91,7 @@ check_num "$a: and all is offloaded" $(($(snmp b Tcp InSegs) - segments)) -le 20
 wait $attacker
 end
 
-# The kernel keeps the pages that it has, others see new ones: nothing is received until vmad is started anew.
+# The kernel keeps the pages that it has, others see new ones: nothing is received until a vmad takes over nothing (--anew).
 a="after a client has cut holes into the packet memory"
 check "$a: the server starts" begin --delay-us 0
 attack holes 1
@@ -99,10 +99,10 @@ check_eq "$a: the attacker was a client" "$(head -n 1 "$WORK/attack.log")" in
 check "$a: the server lives" alive mix
 check "$a: vmad lives" alive vmad
 stop vmad
-start vmad b "$BUILD/bin/vmad" --foreground --allow-user nobody "$IF_B"
+start vmad b "$BUILD/bin/vmad" --foreground --replace --anew --allow-user nobody "$IF_B"
 wait_for 5 log_has vmad owns
 sleep 1
-check "$a: with it all is right" ask 2 8
+check "$a: with new memory all is right" ask 2 8
 end
 
 # Who writes over the record of frames takes them from the others. vmad does not believe what cannot be, and a new one

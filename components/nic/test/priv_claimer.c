@@ -120,7 +120,8 @@ static void join(const char *interface)
 	say("is a client", hello.result);
 	nfds = ask(&rent, NULL, 0);
 	slot = rent.rental.slot;
-	say("has the table of ports that clients take by themselves", nfds == rent.rental.queues + 3 ? 0 : -EPERM);
+	say("has the table of ports that clients take by themselves",
+	    nfds != rent.rental.queues + 2 + rent.rental.has_alive ? 0 : -EPERM);
 }
 
 /* A socket of a network namespace of this process's own, where it may have any port. */
