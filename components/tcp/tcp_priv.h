@@ -452,9 +452,9 @@ void tcp_pending_init(struct vma_tcp *tcp);
 bool tcp_pending_is_shared(const struct vma_tcp *tcp); /* other processes serve a listener of this stack's, too */
 /* What a SYN-ACK begins with, the same in each process of a group, whenever it finds the SYN; 0: anything. */
 uint32_t tcp_pending_isn(const struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t irs);
-void tcp_pending_begin(struct vma_tcp_conn *conn);     /* its SYN has come, and the SYN-ACK has not left */
-bool tcp_pending_queue(struct vma_tcp_conn *conn);     /* the handshake is done; false: another process has it */
-bool tcp_pending_end(struct vma_tcp_conn *conn);       /* it is accepted, or over; false: as before */
+void tcp_pending_begin(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
+bool tcp_pending_queue(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
+bool tcp_pending_end(struct vma_tcp_conn *conn);   /* it is accepted, or over; false: as before */
 bool tcp_pending_is_moved(const struct vma_tcp_conn *conn);
 bool tcp_pending_any(const struct vma_tcp *tcp); /* there are some, of any listener */
 bool tcp_pending_holds_ack(struct vma_tcp_conn *conn);
