@@ -140,6 +140,16 @@ static bool unmap(uint8_t address[16])
 	return true;
 }
 
+/* A kernel that cannot filter would list all. */
+static bool is_asked_for(const struct walk *walk, uint16_t port)
+{
+	bool asked = walk->ranges == NULL;
+
+	for (uint32_t i = 0; !asked && i < walk->ranges->n; i++)
+		asked = port >= walk->ranges->first[i] && port <= walk->ranges->last[i];
+	return asked;
+}
+
 static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr *head)
 {
 	const struct inet_diag_msg *msg = NLMSG_DATA(head);
@@ -166,14 +176,15 @@ static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr
 			socket.v6only = *(const uint8_t *)RTA_DATA(attr) != 0;
 	if (socket.family == AF_INET6 && (socket.v6only || !unmap(socket.local) || !unmap(socket.peer)))
 		return;
-	walk->see(&socket, walk->arg);
+	if (is_asked_for(walk, ntohs(socket.port_be)))
+		walk->see(&socket, walk->arg);
 }
 
 /* One message of a dump: 1 more to come, 0 the end, -errno. */
 static int take_reply(int fd, const struct walk *walk, uint8_t proto)
 {
 	_Alignas(struct nlmsghdr) char buffer[16384];
-	unsigned left;
+	int left; /* of a message whose length is not aligned it may be less than nothing */
 	ssize_t n;
 
 	do
@@ -181,8 +192,9 @@ static int take_reply(int fd, const struct walk *walk, uint8_t proto)
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return -errno;
-	left = (unsigned)n;
-	for (const struct nlmsghdr *head = (const void *)buffer; NLMSG_OK(head, left); head = NLMSG_NEXT(head, left)) {
+	left = (int)n;
+	for (const struct nlmsghdr *head = (const void *)buffer; left > 0 && NLMSG_OK(head, (uint32_t)left);
+	     head = NLMSG_NEXT(head, left)) {
 		if (head->nlmsg_type == NLMSG_DONE)
 			return 0;
 		if (head->nlmsg_type == NLMSG_ERROR) {
