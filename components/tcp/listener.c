@@ -123,6 +123,12 @@ static bool makes_way(const struct vma_tcp_listener *listener, const struct vma_
 
 enum admission { DROP, KEEP, COOKIE, REFUSE };
 
+static bool sends_cookies(const struct vma_tcp_listener *listener)
+{
+	return listener->options.syncookies == 2 ||
+	       (listener->half_open >= listener->backlog && listener->options.syncookies != 0);
+}
+
 /* As net.ipv4.tcp_syncookies: 0 never, 1 when there is no room for another request, 2 always. */
 static enum admission admission_of(struct vma_tcp_listener *listener)
 {
@@ -132,7 +138,7 @@ static enum admission admission_of(struct vma_tcp_listener *listener)
 		return REFUSE;
 	if (listener->finishing)
 		return DROP;
-	cookie = listener->options.syncookies == 2 || (full && listener->options.syncookies != 0);
+	cookie = sends_cookies(listener);
 	if ((full && !cookie && !makes_way(listener, listener->first)) || !is_below_rate(listener->tcp) ||
 	    !listener->owner->admit(listener, listener->arg))
 		return DROP;
@@ -307,6 +313,26 @@ static bool take_cookie(struct vma_tcp_listener *listener, struct vma_buf *packe
 	else
 		vma_buf_put(tcp->arena, syn);
 	return true;
+}
+
+bool tcp_listener_keeps_nothing(const struct vma_flow *flow)
+{
+	const struct vma_tcp_listener *listener = (const struct vma_tcp_listener *)flow;
+
+	return sends_cookies(listener) && !listener->closed && !listener->finishing;
+}
+
+bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet)
+{
+	const struct vma_tcp_listener *listener = (const struct vma_tcp_listener *)flow;
+	struct vma_buf *syn = NULL;
+	uint32_t isn;
+
+	if (!listener->closed && listener->cookies_until_ns >= listener->tcp->now_ns)
+		syn = syncookie_recall(listener->tcp, packet, &isn);
+	if (syn != NULL)
+		vma_buf_put(listener->tcp->arena, syn);
+	return syn != NULL;
 }
 
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)

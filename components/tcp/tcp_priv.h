@@ -531,6 +531,9 @@ void tcp_half_open_end(struct vma_tcp_conn *conn);
 /* Its handshake is complete: the owner of the listener gets it, or refuses it. */
 void tcp_half_open_done(struct vma_tcp_conn *conn);
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
+/* Of a listener's flow: a SYN would be answered by a cookie, or not at all; an ACK brings a cookie back. */
+bool tcp_listener_keeps_nothing(const struct vma_flow *flow);
+bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet);
 
 /* ---- reply.c: driver ---- */
 

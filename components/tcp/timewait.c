@@ -192,25 +192,51 @@ static bool may_reopen(const struct record *record, const struct segment *s)
 	       (record->window & HAS_TS && s->has_ts && (int32_t)(record->ts_recent - s->ts_val) < 0);
 }
 
-/* The old connection makes way for a new one, if anybody listens. True: the packet has been taken. */
-static bool reopen(struct tcp_timewait *tw, struct record *record, struct vma_buf *packet,
-                   const struct vma_rx_info *info, bool *done)
+/* Who listens where the record's connection was; NULL: nobody. */
+static struct vma_flow *listener_of(const struct tcp_timewait *tw, const struct record *record)
 {
-	struct vma_tcp *tcp = tw->tcp;
 	struct vma_flow_key key = record->flow.key;
 	struct vma_flow *listener;
-	uint32_t isn = record->snd_nxt + ISN_STEP;
-	bool taken;
 
 	key.peer_port_be = 0;
 	memset(key.peer, 0, sizeof(key.peer));
-	listener = vma_ring_flow(tcp->ring, &key);
-	*done = listener != NULL && listener->sink == tcp_listener_sink;
+	listener = vma_ring_flow(tw->tcp->ring, &key);
+	return listener != NULL && listener->sink == tcp_listener_sink ? listener : NULL;
+}
+
+/*
+ * A SYN that is answered by a cookie leaves nothing behind, so the record stays where it is: with it the NIC's rule
+ * would go, and the owner of the device would reset what comes next. It makes way for the ACK that brings the cookie
+ * back.
+ */
+static bool makes_way(const struct record *record, const struct vma_flow *listener, const struct segment *s)
+{
+	if (s->flags & TCP_SYN)
+		return !tcp_listener_keeps_nothing(listener);
+	return TCP_SEQ_GT(s->seq, record->rcv_nxt) && tcp_listener_recalls(listener, s->packet);
+}
+
+/* The old connection makes way for a new one, if anybody listens. True: the packet has been taken. */
+static bool reopen(struct tcp_timewait *tw, struct record *record, const struct segment *s,
+                   const struct vma_rx_info *info, bool *done)
+{
+	struct vma_flow *listener = listener_of(tw, record);
+	struct vma_tcp *tcp = tw->tcp;
+	uint32_t isn = record->snd_nxt + ISN_STEP;
+	bool taken;
+
+	*done = listener != NULL;
 	if (!*done)
 		return false;
-	kill(tw, record);
-	tcp->isn_above = isn != 0 ? isn : 1;
-	taken = tcp_listener_sink(listener, packet, info);
+	if (makes_way(record, listener, s)) {
+		kill(tw, record);
+		if (s->flags & TCP_SYN)
+			tcp->isn_above = isn != 0 ? isn : 1;
+	} else if (!(s->flags & TCP_SYN)) {
+		*done = false;
+		return false;
+	}
+	taken = tcp_listener_sink(listener, s->packet, info);
 	tcp->isn_above = 0;
 	return taken;
 }
@@ -247,8 +273,8 @@ static bool sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma
 	segment_parse(&s, tw->tcp->arena, packet);
 	if (!s.is_plain)
 		segment_options_parse(&s);
-	if (may_reopen(record, &s)) {
-		taken = reopen(tw, record, packet, info, &reopened);
+	if (may_reopen(record, &s) || (s.flags & (TCP_SYN | TCP_RST | TCP_FIN | TCP_ACK)) == TCP_ACK) {
+		taken = reopen(tw, record, &s, info, &reopened);
 		if (reopened)
 			return taken;
 	}

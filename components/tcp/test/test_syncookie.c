@@ -194,6 +194,52 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	assert_int_equal(read_bytes(accepted(), 1000), 100);
 }
 
+static bool is_something_of_the_peers_left(void)
+{
+	struct vma_flow_key key = {
+	        .family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(PORT), .peer_port_be = htons(RAW_PORT)};
+
+	memcpy(key.local, side[0].ip, 16);
+	memcpy(key.peer, side[1].ip, 16);
+	return vma_ring_flow(side[0].ring, &key) != NULL;
+}
+
+/* Its rule at the device would go with it, before the cookie is back, and the owner of the device resets what comes. */
+static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **state)
+{
+	struct app *server;
+
+	(void)state;
+	listen_on_with(0, &side[0].options, 4);
+	raw_syn(0);
+	raw_next();
+	raw_send(1, 1, TCP_ACK, "", 0);
+	server = accepted();
+	vma_tcp_close(server->conn, false);
+	settle();
+	raw_next();
+	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(counts_of(0).time_waits, 1);
+	for (uint16_t i = 1; i <= 4; i++) {
+		raw.port = (uint16_t)(RAW_PORT + i);
+		raw_syn(0);
+	}
+	raw.port = RAW_PORT;
+	raw_forget();
+	raw_syn(1000);
+	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(counts_of(0).cookies_sent, 1);
+	assert_true(is_something_of_the_peers_left());
+	raw_send(1001, 5, TCP_ACK, "", 0); /* no cookie */
+	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(pair_accepted_count, 1);
+	raw_send(1001, 1, TCP_ACK, (uint8_t[]){byte_at(0)}, 1);
+	assert_int_equal(pair_accepted_count, 2);
+	assert_int_equal(counts_of(0).cookies_received, 1);
+	assert_true(is_something_of_the_peers_left());
+	assert_int_equal(read_bytes(accepted(), 100), 1);
+}
+
 static void test_full_queue_of_the_owner_takes_the_cookie_later(void **state)
 {
 	(void)state;
@@ -274,6 +320,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_segments_behind_the_one_with_the_cookie_may_come_first),
         RAW_CASE(test_wrong_or_old_cookie_is_reset_when_it_comes_again),
         RAW_CASE(test_time_stamps_bring_back_scaling_and_sack),
+        RAW_CASE(test_a_connection_of_before_stays_until_the_cookie_is_back),
         RAW_CASE(test_full_queue_of_the_owner_takes_the_cookie_later),
         RAW_CASE(test_no_cookie_is_sent_or_taken_where_there_are_to_be_none),
         RAW_CASE(test_cookies_always_if_so_wished),
