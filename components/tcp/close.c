@@ -81,6 +81,7 @@ static void close_orderly(struct vma_tcp_conn *conn)
 		reset(conn);
 		return;
 	}
+	atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
 	conn->is_orphan = true;
 	conn->orphan_since_ns = tcp->now_ns;
 	tcp->orphans++;
@@ -142,6 +143,8 @@ void vma_tcp_close(struct vma_tcp_conn *conn, bool abort)
 {
 	atomic_store_explicit(&conn->shut_rd, true, memory_order_release);
 	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
-	atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
+	/* Who drives meanwhile would send a FIN before the RST. */
+	if (!abort && vma_tcp_rx_bytes(conn) == 0)
+		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
 	tcp_post(conn, abort ? TCP_WORK_ABORT : TCP_WORK_CLOSE);
 }
