@@ -37,6 +37,7 @@ all: libs $(PROGRAMS)
 libs: $(LIBS_ALL)
 
 # ---- tests ----
+# The runners take the place of their shell, so that a signal reaches them.
 
 # A sanitizer makes all slower; make test-san runs makes that inherit what is said here.
 export TEST_TIMEOUT ?= $(if $(SAN)$(filter test-san,$(MAKECMDGOALS)),600,300)
@@ -45,16 +46,15 @@ export TEST_TIMEOUT ?= $(if $(SAN)$(filter test-san,$(MAKECMDGOALS)),600,300)
 DEBUG_TESTS := log bufpool
 
 test:
-	+$(Q)mk/tally all sources $(COMPONENTS:%=test-%) $(TOOL_TESTS) $(DEBUG_TESTS:%='test-% VARIANT=debug') test-build \
-		'fuzz FUZZ_SMOKE=1' test-e2e
+	+$(Q)exec mk/tally all sources unit-test '$(DEBUG_TESTS:%=test-%) VARIANT=debug' test-build 'fuzz FUZZ_SMOKE=1' test-e2e
 
 test-san:
-	+$(Q)mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' \
-		$(patsubst %,'% SAN=$(san)',$(COMPONENTS:%=test-%) $(TOOL_TESTS) test-e2e))
+	+$(Q)exec mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' \
+		'unit-test SAN=$(san)' 'test-e2e SAN=$(san)')
 
 test-programs: $(TESTS_ALL)
 unit-test: $(TESTS_ALL)
-	$(Q)T='$(T)' mk/run-tests $^
+	$(Q)exec env T='$(T)' mk/run-tests $^
 
 # Two TCP stacks against each other, one seed after the other, for T seconds: what test-tcp does for a few. SEED_BASE
 # says where to begin.
@@ -63,29 +63,38 @@ soak: $(BUILD)/test/tcp/test/test_seeds
 
 # The build machinery itself; no root.
 test-build: all sources
-	$(Q)T='$(T)' tests/run tests/build/*.sh
+	$(Q)exec env T='$(T)' tests/run tests/build/*.sh
 
 # Root and namespaces; UNPRIVILEGED=1 accepts what cannot run.
 test-e2e: all
-	$(Q)T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run
+	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run
 
 # Servers as they are shipped, with processes of their own; root and namespaces. What is long is here and not in `make test`.
 test-servers: all build/deps-all.stamp
-	$(Q)TEST_TIMEOUT=900 T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/servers/*.sh
+	$(Q)exec env TEST_TIMEOUT=900 T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/servers/*.sh
 
 # Clients of vmad that are hostile to their neighbours; root and namespaces.
 test-hostile: all
-	$(Q)T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/hostile/*.sh
+	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/hostile/*.sh
+
+# What is marked as too long for `make test`.
+test-long: all
+	$(Q)exec env ALL=only BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run
+
+# The other compiler, and the unit tests under the sanitizers that see bad memory and undefined steps. The race detector
+# and the end-to-end tests under all three are `make test-san`.
+test-compilers:
+	+$(Q)exec mk/tally 'all test-programs CC=clang' 'unit-test SAN=address,undefined TEST_TIMEOUT=600'
 
 test-all:
-	+$(Q)mk/tally test test-servers test-hostile
+	+$(Q)exec mk/tally test test-long test-servers test-hostile test-compilers
 
 # ---- fuzzing ----
 
 # libFuzzer on every target for T seconds each; as part of `make test` a short run from a fixed seed.
 ifeq ($(VARIANT),fuzz)
 fuzz-run: $(FUZZERS_ALL)
-	$(Q)mk/fuzz $(FUZZ_SECONDS) $^
+	$(Q)exec mk/fuzz $(FUZZ_SECONDS) $^
 endif
 fuzz:
 	+$(Q)$(MAKE) --no-print-directory VARIANT=fuzz FUZZ_SECONDS=$(if $(FUZZ_SMOKE),2,$(or $(T),60)) T= fuzz-run
@@ -127,6 +136,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all libs test test-san unit-test soak test-build test-e2e test-servers test-hostile test-all fuzz fuzz-run lint format install deps clean distclean \
+.PHONY: all libs test test-san unit-test soak test-build test-e2e test-servers test-hostile test-long test-compilers test-all fuzz fuzz-run lint format install deps clean distclean \
 	show-build \
 	help test-programs

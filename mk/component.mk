@@ -57,7 +57,7 @@ $$($(1)_FUZZERS): $(BUILD)/test/%: $(BUILD)/obj/components/%.o $$($(1)_LINK)
 	$$(call link,-fsanitize=fuzzer $$($(1)_SYSLIBS))
 lib-$(1): $$($(1)_LIB)
 test-$(1): $$($(1)_TESTS)
-	$$(Q)T='$$(T)' mk/run-tests $$^
+	$$(Q)exec env T='$$(T)' mk/run-tests $$^
 .PHONY: lib-$(1) test-$(1)
 endef
 $(eval $(call component_rules,$(NAME)))

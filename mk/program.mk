@@ -52,7 +52,7 @@ $$($(1)_FUZZERS): $(BUILD)/test/%: $(BUILD)/obj/tools/%.o $$($(1)_PARTS) $$($(1)
 	$$(call link,-fsanitize=fuzzer $$($(1)_SYSLIBS))
 $(if $($(1)_TESTS),
 test-$(1): $$($(1)_TESTS)
-	$$(Q)T='$$(T)' mk/run-tests $$^
+	$$(Q)exec env T='$$(T)' mk/run-tests $$^
 .PHONY: test-$(1))
 endef
 $(eval $(call program_rules,$(NAME)))

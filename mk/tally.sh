@@ -2,11 +2,13 @@
 # Counting, shared by the runners mk/run-tests, tests/run, mk/fuzz and mk/tally. Sourced.
 #
 # A runner calls, for each program, tap_count (or sets passed, failed and skipped itself) and tally_report; at the end
-# tally_close prints the closing line and, when TALLY names a file, adds the numbers to it: mk/tally sums that. A program
-# that failed leaves there, each behind "! ", the lines that say in what, and the first of what they say of it: mk/tally
-# closes with them.
+# tally_close prints the closing line and, when TALLY names a file, adds the numbers to it: mk/tally sums that. The lines
+# that say what failed, what was expected and seen, and how to run it alone stand before the closing line of a run, or
+# go to that file, each behind "! ": mk/tally closes with them. $took, where a runner sets it, is how many seconds the
+# program ran; $limit, how many it had.
 total_passed=0 total_failed=0 total_skipped=0
 passed=0 failed=0 skipped=0
+_tally_told=
 
 # For awk: whether a line of TAP says that a case failed.
 TAP_FAILURE='function failure(line) { return line ~ /^not ok / && line !~ /# *[Ss][Kk][Ii][Pp]/ }'
@@ -27,10 +29,48 @@ tap_count() { # OUTPUT EXIT_STATUS
 	fi
 }
 
-tally_report() { # NAME OUTPUT
+# What a failed program says of its failures, for the end of a run: of each the line of TAP, the first lines of what it
+# says of itself, and the command that runs it alone. In COMMAND, CASE stands for the case's name. A script that knows a
+# shorter command prints it there: "# alone: COMMAND". Of a program that failed otherwise it is the last lines.
+_tally_failures() { # NAME OUTPUT COMMAND
+	awk -v name="$1" -v status="${exit_status:-0}" -v command="$3" '
+		function close_case() {
+			if (open && command != "") print "        alone: " command_of(title)
+			open = 0
+		}
+		function command_of(title,    text) {
+			text = command
+			gsub(/CASE/, title, text)
+			return text
+		}
+		{ last[NR % 6] = $0 }
+		failure($0) {
+			close_case()
+			print "failed: " name ": " $0
+			title = $0
+			sub(/^not ok [0-9]* *(- )?/, "", title)
+			told = open = 1
+			details = 16
+			next
+		}
+		open && /^# alone: / { print "        alone: " substr($0, 10); open = 0; next }
+		open && /^#/ { if (details-- > 0) print "        " $0; next }
+		{ close_case() }
+		END {
+			close_case()
+			if (!told || (status != 0 && status != 1)) {
+				print "failed: " name ": exit " status
+				for (i = NR - 5; i <= NR; i++) if (i > 0) print "        " last[i % 6]
+				if (command != "") print "        alone: " command_of("*")
+			}
+		}
+		'"$TAP_FAILURE" <<<"$2"
+}
+
+tally_report() { # NAME OUTPUT [COMMAND that runs it alone]
 	local mark='  ok  '
 	[ "$failed" -eq 0 ] || mark='  FAIL'
-	printf '%s %s: %d passed, %d failed, %d skipped\n' "$mark" "$1" "$passed" "$failed" "$skipped"
+	printf '%s %s: %d passed, %d failed, %d skipped%s\n' "$mark" "$1" "$passed" "$failed" "$skipped" "${took:+, $took s}"
 	if [ "$failed" -ne 0 ]; then
 		awk '{ line[NR] = $0 }
 			END {
@@ -43,25 +83,27 @@ tally_report() { # NAME OUTPUT
 			'"$TAP_FAILURE" <<<"$2"
 		case ${exit_status:-0} in
 		0) [ -n "$2" ] || echo "(no output)" ;;
-		124 | 137) echo "(exit $exit_status: killed, perhaps because it took longer than ${TEST_TIMEOUT:-300} s)" ;;
+		124 | 137) echo "(exit $exit_status: killed, perhaps because it took longer than ${limit:-${TEST_TIMEOUT:-300}} s)" ;;
 		*) echo "(exit $exit_status)" ;;
 		esac
-		[ -z "${TALLY:-}" ] || awk -v name="$1" -v status="${exit_status:-0}" '
-			failure($0) { print "! " name ": " $0; told = 1; details = 12 }
-			!/^#/ { details = failure($0) ? details : 0 }
-			/^#/ && details-- > 0 { print "! " name ": " $0 }
-			END { if (!told) print "! " name ": exit " status }
-			'"$TAP_FAILURE" <<<"$2" >>"$TALLY"
+		_tally_told+=$(_tally_failures "$1" "$2" "${3:-}")$'\n'
 	elif [ "$skipped" -ne 0 ]; then
 		grep -iE '# *skip' <<<"$2" | sed 's/^/         /'
 	fi
+	sed -n 's/^# told: /         /p' <<<"$2"
 	total_passed=$((total_passed + passed)) total_failed=$((total_failed + failed))
 	total_skipped=$((total_skipped + skipped))
 	passed=0 failed=0 skipped=0
 }
 
+# Runs on their own say at the end once more what failed; those of mk/tally leave that to it.
 tally_close() {
-	[ -z "${TALLY:-}" ] || echo "$total_passed $total_failed $total_skipped" >>"$TALLY"
+	if [ -n "${TALLY:-}" ]; then
+		[ -z "$_tally_told" ] || sed 's/^/! /' <<<"${_tally_told%$'\n'}" >>"$TALLY"
+		echo "$total_passed $total_failed $total_skipped" >>"$TALLY"
+	elif [ -n "$_tally_told" ]; then
+		printf '\n%s' "$_tally_told"
+	fi
 	echo "$total_passed passed, $total_failed failed, $total_skipped skipped"
 	[ "$total_failed" -eq 0 ]
 }

@@ -66,6 +66,10 @@ note() { # TEXT: shown when the script fails
 	while IFS= read -r line; do echo "# $line"; done <<<"$*"
 }
 
+tell() { # TEXT: one line that the run shows in any case, for what is no failure but should not become a habit
+	echo "# told: $*"
+}
+
 check() { # SENTENCE COMMAND...: passes when the command does; its output is shown when it fails
 	local sentence=$1 rc
 	shift

@@ -62,4 +62,64 @@ check_eq "what failed is said once more at the end" "$("$ROOT/mk/tally" two one 
 program long 'echo 1..400; for i in {1..400}; do [ $i = 200 ] && echo -n "not "; echo "ok $i - c"; [ $i = 200 ] && echo "# why"; done; exit 1'
 check_eq "a long log keeps the lines that say what failed, and why" \
 	"$("$ROOT/mk/run-tests" "$WORK/long" | grep -A 1 '^not ok 200' | tail -n 1)" "# why"
+program differs 'echo 1..2; echo "not ok 1 - test_one"; echo "# 0x1 != 0x2"; echo "ok 2 - test_two"; exit 1'
+check_eq "a run ends with what failed, what was seen, and the command that runs it alone" \
+	"$("$ROOT/mk/run-tests" "$WORK/good" "$WORK/differs" | sed -n '/^failed:/,$p' | sed "s|$WORK|.|g")" \
+	"failed: ./differs: not ok 1 - test_one
+        # 0x1 != 0x2
+        alone: T='test_one' ./differs
+3 passed, 1 failed, 0 skipped"
+program known.sh 'echo 1..1; echo "not ok 1 - a"; echo "# alone: CASES=a me"; exit 1'
+check_eq "and a script may know a shorter one" "$("$ROOT/tests/run" "$WORK/known.sh" | sed -n 's/^ *alone: //p')" "CASES=a me"
+program dies.sh 'echo "ok 1 - a"; echo "last words" >&2; kill -SEGV $$'
+check_eq "of a crash they are its last lines" "$("$ROOT/tests/run" "$WORK/dies.sh" | sed -n '/^failed:/,$p' | sed -n 3p)" \
+	"        last words"
+program telling.sh 'echo 1..1; echo "ok 1 - a"; echo "# told: twice"'
+check_eq "what a script tells is shown though nothing failed" "$("$ROOT/tests/run" "$WORK/telling.sh" | grep -c '^ *twice')" 1
+
+# ---- side by side ----
+
+cat >"$WORK/span" <<-'END'
+	#!/usr/bin/env bash
+	# Says in the file beside it when it begins and ends.
+	echo "+ ${0##*/} ${PART:-}" >>"$(dirname "$0")/spans"
+	sleep 0.5
+	echo "- ${0##*/} ${PART:-}" >>"$(dirname "$0")/spans"
+	echo "1..1"
+	echo "ok 1 - $0"
+END
+chmod +x "$WORK/span"
+spanning() { # NAME [MARK]
+	sed "2s|.*|# ${2:-no mark}|" "$WORK/span" >"$WORK/$1"
+	chmod +x "$WORK/$1"
+}
+most_at_once() {
+	awk '$1 == "+" { n++ } $1 == "-" { n-- } n > most { most = n } END { print most }' "$WORK/spans"
+}
+for i in 1 2 3 4 5 6; do spanning "s$i.sh"; done
+spanning s5.sh "seconds: 50"
+AT_ONCE=3 "$ROOT/tests/run" "$WORK"/s[1-6].sh >"$WORK/run.out"
+check_eq "so many run at once as may, and no more" "$(most_at_once)" 3
+check_eq "the longest is among the first" "$(head -n 3 "$WORK/spans" | grep -c '+ s5')" 1
+check_eq "each is counted" "$(tail -n 1 "$WORK/run.out")" "6 passed, 0 failed, 0 skipped"
+rm "$WORK/spans"
+for i in 1 2; do spanning "s$i.sh" "alone: it measures"; done
+AT_ONCE=6 "$ROOT/tests/run" "$WORK"/s[1-4].sh >"$WORK/run.out"
+check_eq "those marked alone run when nothing else does" "$(tail -n 4 "$WORK/spans" | tr -d '\n')" "+ s1.sh - s1.sh + s2.sh - s2.sh "
+rm "$WORK/spans"
+spanning s1.sh "parts: 3"
+check_eq "a script in parts counts once for each" "$(AT_ONCE=3 closing "$ROOT/tests/run" "$WORK/s1.sh")" "3 passed, 0 failed, 0 skipped (0)"
+check_eq "and they run side by side, each with its number" "$(sort "$WORK/spans" | head -n 3 | tr -d '\n')" "+ s1.sh 0+ s1.sh 1+ s1.sh 2"
+program forks.sh 'sleep 100 & echo $! >"$(dirname "$0")/child"; echo $$ >"$(dirname "$0")/self"; wait'
+for signal in TERM KILL; do
+	rm -f "$WORK/child" "$WORK/self"
+	TEST_TIMEOUT=50 "$ROOT/tests/run" "$WORK/forks.sh" >"$WORK/run.out" &
+	runner=$!
+	wait_for 5 test -s "$WORK/self"
+	kill -$signal $runner
+	wait $runner 2>/dev/null
+	check_eq "a runner that ends by SIG$signal says so" $? "$([ $signal = TERM ] && echo 143 || echo 137)"
+	check "what it has started ends with it" wait_for 5 gone "$(cat "$WORK/self")"
+	check "and what that has started" wait_for 5 gone "$(cat "$WORK/child")"
+done
 done_testing
