@@ -69,6 +69,7 @@ static void test_no_number_tells_a_peer_how_much_others_are_sent(void **state)
 	send_bytes(app, 10);
 	settle();
 	assert_int_equal(raw_last()->ip_id, (uint16_t)(id + 1));
+	app_free(app);
 }
 
 static const struct CMUnitTest tests[] = {
