@@ -148,24 +148,41 @@ static void test_deadline_of_before_asks_the_os_and_does_not_sleep(void **state)
 	assert_int_equal(thing_wait_run(&wait), -EBADF);
 }
 
-/* Never early; late by what a busy machine makes of it, so the best of as many tries as it needs counts. */
+enum { TRIES = 15 };
+
+static uint64_t median(uint64_t late[TRIES])
+{
+	for (unsigned i = 1; i < TRIES; i++) {
+		for (unsigned j = i; j > 0 && late[j] < late[j - 1]; j--) {
+			uint64_t smaller = late[j];
+
+			late[j] = late[j - 1];
+			late[j - 1] = smaller;
+		}
+	}
+	return late[TRIES / 2];
+}
+
+/* Never early; mostly no later than the kernel's own sleeps of the same length, which a busy machine delays as well. */
 static void wait_exactly(uint64_t rings, int64_t spin_nsec)
 {
-	uint64_t best = UINT64_MAX, late, until;
+	uint64_t late[TRIES], late_by_kernel[TRIES], until;
 	struct thing_wait wait;
 
-	for (int i = 0; i < 100 && best > 2 * MSEC; i++) {
+	for (unsigned i = 0; i < TRIES; i++) {
 		thing_wait_init(&wait, &thing, rings, 20 * MSEC);
 		wait.wait.spin_loops = spin_nsec != 0 ? -1 : 0;
 		wait.wait.spin_nsec = spin_nsec;
 		until = wait.wait.deadline_ns;
 		assert_int_equal(thing_wait_run(&wait), 0);
+		late[i] = vma_now_ns() - until;
 		assert_true(vma_now_ns() >= until);
-		late = vma_now_ns() - until;
-		best = late < best ? late : best;
 		assert_int_equal(atomic_load(&wait.asks) > 0, 1);
+		until = vma_now_ns() + 20 * MSEC;
+		nanosleep(&(struct timespec){.tv_nsec = 20 * MSEC}, NULL);
+		late_by_kernel[i] = vma_now_ns() - until;
 	}
-	assert_true(best < 2 * MSEC);
+	assert_in_range(median(late), 0, median(late_by_kernel) + 2 * MSEC);
 }
 
 static void test_deadline_is_kept_asleep(void **state)

@@ -19,7 +19,9 @@
 
 #include "../ask.h"
 
-enum { CHILDREN = 6, FOR_NS = 700000000, NUMBERS = 1024 };
+/* On a machine whose cores are away, ENOUGH answers may take longer: PATIENCE_NS at most. */
+enum { CHILDREN = 6, FOR_NS = 700000000, NUMBERS = 1024, ENOUGH = 101 };
+static const uint64_t PATIENCE_NS = 60000000000;
 
 /* What the children have counted, and what the parent has answered: by id, how often. */
 struct tally {
@@ -150,11 +152,16 @@ static void end_at_once(unsigned seed)
 static void test_every_answer_is_that_of_the_question(void **state)
 {
 	pid_t child[CHILDREN];
+	uint64_t begin_ns;
 
 	(void)state;
 	for (unsigned i = 0; i < CHILDREN; i++)
 		child[i] = begin_child(ask_on, i);
-	answer_for(FOR_NS);
+	begin_ns = vma_now_ns();
+	do
+		answer_for(FOR_NS);
+	while ((atomic_load(&tally->done) < ENOUGH || atomic_load(&tally->unknown) < ENOUGH) &&
+	       vma_now_ns() - begin_ns < PATIENCE_NS);
 	atomic_store(&tally->stop, true);
 	for (unsigned i = 0; i < CHILDREN; i++) {
 		int status = 0;
@@ -164,9 +171,14 @@ static void test_every_answer_is_that_of_the_question(void **state)
 		assert_int_equal(status, 0);
 	}
 	assert_int_equal(atomic_load(&tally->wrong), 0);
-	assert_true(atomic_load(&tally->done) > 100 && atomic_load(&tally->unknown) > 100);
+	assert_true(atomic_load(&tally->done) >= ENOUGH && atomic_load(&tally->unknown) >= ENOUGH);
 	for (unsigned i = 0; i < ASK_SLOTS; i++)
 		assert_int_equal(atomic_load(&page->slot[i].owner), 0);
+}
+
+static unsigned long answered(void)
+{
+	return atomic_load(&tally->done) + atomic_load(&tally->unknown);
 }
 
 /* All slots are theirs in the beginning, and each that is killed leaves another one, in whatever state. */
@@ -185,7 +197,8 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 		atomic_store(&page->slot[i].word, i << 2 | i % 4);
 	}
 	begin_ns = vma_now_ns();
-	while (killed <= CHILDREN || vma_now_ns() - begin_ns < FOR_NS) {
+	while (killed <= CHILDREN || vma_now_ns() - begin_ns < FOR_NS ||
+	       (answered() < ENOUGH && vma_now_ns() - begin_ns < PATIENCE_NS)) {
 		unsigned i = killed % CHILDREN;
 
 		if (child[i] != 0) {
@@ -204,7 +217,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 	}
 	assert_int_equal(atomic_load(&tally->wrong), 0);
 	assert_true(killed > CHILDREN);
-	assert_true(atomic_load(&tally->done) + atomic_load(&tally->unknown) > 100);
+	assert_true(answered() >= ENOUGH);
 }
 
 static void test_a_parent_that_is_gone_or_dead_is_not_waited_for(void **state)
@@ -251,7 +264,7 @@ static void watch(unsigned seed)
 
 static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 {
-	const uint64_t end_ns = vma_now_ns() + FOR_NS / 2;
+	const uint64_t begin_ns = vma_now_ns();
 	pid_t child[2];
 
 	(void)state;
@@ -259,7 +272,9 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	assert_true(moved != MAP_FAILED);
 	for (unsigned i = 0; i < 2; i++)
 		child[i] = begin_child(watch, i);
-	for (uint64_t id = 1; vma_now_ns() < end_ns; id++) {
+	for (uint64_t id = 1; vma_now_ns() - begin_ns < FOR_NS / 2 ||
+	                      (atomic_load(&tally->done) < ENOUGH && vma_now_ns() - begin_ns < PATIENCE_NS);
+	     id++) {
 		unsigned move = ask_move_begin(page, id);
 
 		atomic_store_explicit(&moved->touched, id, memory_order_release);
@@ -275,7 +290,7 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(status_of(child[i]), 0);
 	assert_int_equal(atomic_load(&tally->wrong), 0);
-	assert_true(atomic_load(&tally->done) > 100);
+	assert_true(atomic_load(&tally->done) >= ENOUGH);
 	munmap(moved, sizeof(*moved));
 }
 

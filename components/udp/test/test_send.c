@@ -645,54 +645,47 @@ static uint64_t kicks(void)
 	return vma_stats_read(&vma_ring_stats(bed.rail->ring)->tx.tx_kicks);
 }
 
-/* The rule is about time, which a busy machine stretches: a row of sends close enough is tried for. */
-static unsigned send_a_row(unsigned n)
+/* The rule is about time, which a busy machine stretches: each of a row follows the one before as if there were none.
+ */
+static void send_a_row(unsigned n)
 {
-	for (int tries = 0; tries < 1000; tries++) {
-		struct vma_thread *self = vma_thread_self();
-		uint64_t slowest = 0;
+	struct vma_thread *self = vma_thread_self();
 
-		vma_flush_sends(self);
-		bed_peer_receive();
-		self->tx_last_tsc = 0;
-		for (unsigned i = 0; i < n; i++) {
-			uint64_t before = vma_tsc();
-
-			assert_int_equal(send_text("x"), 1);
-			if (vma_tsc() - before > slowest)
-				slowest = vma_tsc() - before;
-		}
-		if (slowest < vma_tsc_of_nsec(4000))
-			return n;
+	vma_flush_sends(self);
+	bed_peer_receive();
+	self->tx_last_tsc = 0;
+	for (unsigned i = 0; i < n; i++) {
+		if (i > 0)
+			self->tx_last_tsc = vma_tsc();
+		assert_int_equal(send_text("x"), 1);
 	}
-	return 0;
 }
 
 /*
  * One kick for the first, four before the row is believed in, and one for the five that wait. The internal thread may
- * be quicker than the call that releases them; then all have left nevertheless, and it is tried again.
+ * be quicker than the call that releases them, or a core go away in the middle of a row: not in most of the rows.
  */
 static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void **state)
 {
-	bool shared = false;
+	enum { ROWS = 100 };
+	unsigned shared = 0;
 
 	(void)state;
 	connect_it();
 	if (vma_engine()->latency)
 		vma_test_skip("each send kicks");
-	for (int tries = 0; tries < 100 && !shared; tries++) {
+	for (unsigned i = 0; i < ROWS; i++) {
 		uint64_t before;
-		unsigned n;
+		unsigned n, at_once;
 
-		if (send_a_row(10) == 0)
-			vma_test_skip("no ten sends in a row were close enough");
+		send_a_row(10);
 		before = kicks();
-		shared = (n = bed_peer_receive()) == 5;
+		n = at_once = bed_peer_receive();
 		vma_flush_sends(vma_thread_self());
 		bed_wait_until((n += bed_peer_receive()) == 10);
-		shared = shared && kicks() == before + 1;
+		shared += at_once == 5 && kicks() == before + 1;
 	}
-	assert_true(shared);
+	assert_in_range(shared, ROWS / 2 + 1, ROWS);
 }
 
 static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
@@ -701,8 +694,9 @@ static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
 
 	(void)state;
 	connect_it();
-	if (vma_engine()->latency || send_a_row(10) == 0)
-		vma_test_skip("no ten sends in a row were close enough");
+	if (vma_engine()->latency)
+		vma_test_skip("each send kicks");
+	send_a_row(10);
 	bed_wait_until((n += bed_peer_receive()) == 10);
 }
 
