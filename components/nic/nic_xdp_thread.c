@@ -339,8 +339,11 @@ static int work(struct nic_xdp *nic)
 	pthread_mutex_unlock(&nic->lock);
 	report_revoked(nic);
 	report_adoptions(nic);
-	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost(nic, true))
+	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost(nic, true)) {
 		sleep_ms = REMIND_MS;
+		/* What was asked for in there has its answer, and is no use of the connection: see is_in_use. */
+		nic->requests_seen = vmad_client_requests(nic->vmad);
+	}
 	return sleep_ms;
 }
 

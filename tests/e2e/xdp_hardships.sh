@@ -127,10 +127,11 @@ wait_for 10 log_has hopeful '^ready'
 stop vmad INT
 start miser b "$sleeper" refuse "$IF_B" 3
 check "who has lost its queue pair asks a new vmad again and again" wait_for 5 log_has miser '^refused'
-before=$(ticks "${PID[hopeful]}")
+refusals() { grep -c '^refused' "$WORK/miser.log"; }
+before=$(ticks "${PID[hopeful]}") asked=$(refusals)
 sleep 1
-# Of a hundred ticks of a spinning one; a busy host counts more for the same work.
-check_num "and sleeps in between" $(($(ticks "${PID[hopeful]}") - before)) -lt 50
+check_num "and sleeps in between" $(($(ticks "${PID[hopeful]}") - before)) -lt 20
+check_num "a tenth of a second each time" $(($(refusals) - asked)) -le 13
 stop miser
 stop hopeful
 

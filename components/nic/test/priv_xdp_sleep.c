@@ -10,8 +10,8 @@
  *   crowded INTERFACE ADDRESS PORT              rents a second queue pair with hardly an fd left, ten times; then with
  *                                               all of them
  *   refused INTERFACE                           an open that fails leaves standard input open
- *   refuse INTERFACE COUNT                      plays a vmad that lets everybody in and rents out nothing; 'refused'
- *                                               after COUNT times
+ *   refuse INTERFACE COUNT                      plays a vmad that lets everybody in and rents out nothing; 'refused',
+ *                                               each time from the one of that number on
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -298,7 +298,7 @@ static int refuse(char **argv)
 			close(fds[--nfds]);
 		msg.result = msg.type == VMAD_RENT ? -ENOSPC : 0;
 		must("answer", vmad_send(client, &msg, NULL, 0));
-		if (msg.type == VMAD_RENT && ++times == count)
+		if (msg.type == VMAD_RENT && ++times >= count)
 			printf("refused\n");
 		fflush(stdout);
 	}
