@@ -1,4 +1,7 @@
-/* TCP on a rail that nobody drives: the internal thread alone keeps the timers, answers, steers and tidies up. */
+/*
+ * TCP on a rail that nobody drives: the internal thread alone keeps the timers, answers, steers and tidies up.
+ * alone: it measures how soon a thread wakes, and how often
+ */
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -106,23 +109,30 @@ static void test_a_connection_is_made_and_carries_bytes_though_nobody_drives(voi
 static void test_a_packet_is_answered_at_once_when_nobody_drives(void **state)
 {
 	struct pair pair = connected();
-	uint64_t best = UINT64_MAX;
+	unsigned looked = 0, kept = 0;
 
 	(void)state;
 	for (int i = 0; i < 20; i++) {
-		uint64_t began;
+		uint64_t began, took, held_up;
 
 		wait_until(pair.rail->armed);
+		held_up = held_up_ns();
 		began = vma_now_ns();
 		send_bytes(pair.there, 1);
 		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - began < PATIENCE_MS * MSEC)
 			usleep(20);
+		took = vma_now_ns() - began;
+		assert_int_equal(vma_tcp_rx_bytes(pair.here), 1);
 		consume_all(pair.here);
-		if (vma_now_ns() - began < best)
-			best = vma_now_ns() - began;
+		if (held_up_ns() - held_up > HELD_UP_NS)
+			continue;
+		looked++;
+		kept += took < MSEC;
 	}
-	assert_true(best < MSEC);
 	end_pair(&pair);
+	if (looked == 0)
+		vma_test_skip("each time somebody was held up");
+	assert_true(kept * 2 >= looked);
 }
 
 static void test_a_fin_is_answered_though_nobody_drives(void **state)
@@ -419,8 +429,7 @@ static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **state)
 {
 	struct pair pair = connected();
-	uint64_t best = UINT64_MAX;
-	unsigned looked = 0;
+	unsigned looked = 0, soon = 0;
 
 	(void)state;
 	vma_tcp_set(pair.there, VMA_TCP_OPT_NODELAY, 1); /* or it would wait for a delayed ACK */
@@ -436,17 +445,18 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 		send_bytes(pair.there, 1);
 		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - stopped < PATIENCE_MS * MSEC)
 			usleep(100);
-		consume_all(pair.here);
 		took = vma_now_ns() - stopped;
+		assert_int_equal(vma_tcp_rx_bytes(pair.here), 1);
+		consume_all(pair.here);
 		if (held_up_ns() - held_up > HELD_UP_NS)
 			continue;
 		looked++;
-		best = took < best ? took : best;
+		soon += took < 3 * MSEC;
 	}
 	end_pair(&pair);
 	if (looked == 0)
 		vma_test_skip("each time somebody was held up");
-	assert_true(best < 3 * MSEC);
+	assert_true(soon * 2 >= looked);
 }
 
 /* ---- steering ---- */
