@@ -106,12 +106,28 @@ static void test_a_connection_is_made_and_carries_bytes_though_nobody_drives(voi
 	end_pair(&pair);
 }
 
-static void test_a_packet_is_answered_at_once_when_nobody_drives(void **state)
+/* Of some tries that nobody was held up in, how many were in time. */
+struct tries {
+	unsigned kept, looked;
+};
+
+/* The machine may be busy now and then, and not say so: in at least half of the tries, of one of some rounds. */
+static void most_are_kept(struct tries (*round)(void))
+{
+	struct tries tries = {0};
+
+	for (int i = 0; i < 5 && (tries.looked == 0 || tries.kept * 2 < tries.looked); i++)
+		tries = round();
+	if (tries.looked == 0)
+		vma_test_skip("each time somebody was held up");
+	assert_true(tries.kept * 2 >= tries.looked);
+}
+
+static struct tries send_to_one_who_rests(void)
 {
 	struct pair pair = connected();
-	unsigned looked = 0, kept = 0;
+	struct tries tries = {0};
 
-	(void)state;
 	for (int i = 0; i < 20; i++) {
 		uint64_t began, took, held_up;
 
@@ -126,13 +142,17 @@ static void test_a_packet_is_answered_at_once_when_nobody_drives(void **state)
 		consume_all(pair.here);
 		if (held_up_ns() - held_up > HELD_UP_NS)
 			continue;
-		looked++;
-		kept += took < MSEC;
+		tries.looked++;
+		tries.kept += took < MSEC;
 	}
 	end_pair(&pair);
-	if (looked == 0)
-		vma_test_skip("each time somebody was held up");
-	assert_true(kept * 2 >= looked);
+	return tries;
+}
+
+static void test_a_packet_is_answered_at_once_when_nobody_drives(void **state)
+{
+	(void)state;
+	most_are_kept(send_to_one_who_rests);
 }
 
 static void test_a_fin_is_answered_though_nobody_drives(void **state)
@@ -146,16 +166,12 @@ static void test_a_fin_is_answered_though_nobody_drives(void **state)
 	end_pair(&pair);
 }
 
-struct timers_seen {
-	unsigned kept, looked; /* within a millisecond, of those that nobody was held up for */
-};
-
 /* The peer is silent: each time that is due is a retransmission or a probe. */
-static struct timers_seen watch_four_timers(void)
+static struct tries watch_four_timers(void)
 {
 	struct pair pair = connected();
 	struct vma_tcp_counts before, after;
-	struct timers_seen seen = {0};
+	struct tries seen = {0};
 
 	pause_peer(true);
 	send_bytes(pair.here, 1000);
@@ -185,17 +201,10 @@ static struct timers_seen watch_four_timers(void)
 	return seen;
 }
 
-/* The machine may be busy now and then, and not say so: at least half of them, of one of some connections. */
 static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void **state)
 {
-	struct timers_seen seen = {0};
-
 	(void)state;
-	for (int i = 0; i < 5 && (seen.looked == 0 || seen.kept * 2 < seen.looked); i++)
-		seen = watch_four_timers();
-	if (seen.looked == 0)
-		vma_test_skip("each time somebody was held up");
-	assert_true(seen.kept * 2 >= seen.looked);
+	most_are_kept(watch_four_timers);
 }
 
 /* ---- what it costs ---- */
@@ -426,12 +435,11 @@ static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 	end_pair(&pair);
 }
 
-static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **state)
+static struct tries stop_driving(void)
 {
 	struct pair pair = connected();
-	unsigned looked = 0, soon = 0;
+	struct tries tries = {0};
 
-	(void)state;
 	vma_tcp_set(pair.there, VMA_TCP_OPT_NODELAY, 1); /* or it would wait for a delayed ACK */
 	for (int i = 0; i < 20; i++) {
 		uint64_t stopped, held_up, took;
@@ -446,17 +454,21 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - stopped < PATIENCE_MS * MSEC)
 			usleep(100);
 		took = vma_now_ns() - stopped;
-		assert_int_equal(vma_tcp_rx_bytes(pair.here), 1);
+		assert_true(vma_tcp_rx_bytes(pair.here) > 0);
 		consume_all(pair.here);
 		if (held_up_ns() - held_up > HELD_UP_NS)
 			continue;
-		looked++;
-		soon += took < 3 * MSEC;
+		tries.looked++;
+		tries.kept += took < 3 * MSEC;
 	}
 	end_pair(&pair);
-	if (looked == 0)
-		vma_test_skip("each time somebody was held up");
-	assert_true(soon * 2 >= looked);
+	return tries;
+}
+
+static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **state)
+{
+	(void)state;
+	most_are_kept(stop_driving);
 }
 
 /* ---- steering ---- */

@@ -1,4 +1,7 @@
-/* One wait: what ends it, how soon, and what is left behind when a handler or cancellation ends it. */
+/*
+ * One wait: what ends it, how soon, and what is left behind when a handler or cancellation ends it.
+ * alone: it compares deadlines with the kernel's sleeps
+ */
 #include <sys/wait.h>
 
 #include "wait_bed.h"
