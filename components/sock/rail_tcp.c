@@ -110,6 +110,7 @@ static int make(struct vma_rail *rail, struct vma_tcp **out)
 	        .no_rcvbuf_growth = !os_has("tcp_moderate_rcvbuf"),
 	        .orphans_max = os_bound("tcp_max_orphans"),
 	        .time_wait_max = os_bound("tcp_max_tw_buckets"),
+	        .min_snd_mss = os_bound("tcp_min_snd_mss"),
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
 	        .quickack = engine->conf.tcp_quickack,
 	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,

@@ -222,7 +222,7 @@ static void bury_if_unused(struct vma_tcp_conn *conn)
 {
 	uint32_t none = 0;
 
-	if (!conn->is_over || !conn->is_unused || conn->held != 0 || conn->in_ready || conn->in_retry)
+	if (!conn->is_over || !conn->is_unused || conn->held != 0 || conn->in_ready || conn->in_retry || conn->in_share)
 		return;
 	if (!atomic_compare_exchange_strong(&conn->work, &none, TCP_WORK_BURIED))
 		return;

@@ -7,7 +7,6 @@
 #include "tcp_priv.h"
 #include "lwip_port.h"
 
-#define MSS_MIN 48     /* as the kernel's tcp_min_snd_mss, of data */
 #define ISN_TICK_NS 64 /* the kernel's clock of sequence numbers; RFC 6528 asks for 4 us or faster */
 
 /* ---- sequence numbers ---- */
@@ -72,17 +71,17 @@ static uint32_t mss_of_buffer(const struct vma_tcp *tcp)
 void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
-	uint32_t mss = mss_of_path(conn), headers, before = conn->mss;
+	uint32_t mss = mss_of_path(conn), headers, before = conn->mss, least = conn->tcp->attr.min_snd_mss;
 
 	if (pcb == NULL)
 		return;
 	if (conn->peer_mss != 0 && conn->peer_mss < mss)
 		mss = conn->peer_mss;
+	if (mss < least)
+		mss = least;
 	if (mss_of_buffer(conn->tcp) < mss)
 		mss = mss_of_buffer(conn->tcp);
 	headers = headers_of(pcb);
-	if (mss < MSS_MIN + headers)
-		mss = MSS_MIN + headers;
 	pcb->mss = (u16_t)mss;
 	conn->mss = mss - headers;
 	atomic_store_explicit(&conn->mss_now, conn->mss, memory_order_relaxed);

@@ -7,12 +7,13 @@
 #include "copy_sum.h"
 #include "frame.h"
 
-/* The window of a segment is chosen when it leaves; that of a SYN, and a RST's, is lwIP's. */
+/* The window of a segment is chosen when it leaves, also of a RST, as the kernel's; before the handshake is complete,
+ * it is lwIP's. */
 static uint16_t window_of(struct vma_tcp_conn *conn, const uint8_t *from)
 {
 	uint8_t flags = from[13];
 
-	if (flags & TCP_ACK && !(flags & (TCP_SYN | TCP_RST)) && conn->connected)
+	if (flags & TCP_ACK && !(flags & TCP_SYN) && conn->connected)
 		return window_announce(conn);
 	return (uint16_t)(from[14] << 8 | from[15]);
 }

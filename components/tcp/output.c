@@ -10,9 +10,10 @@
 #include "budget.h"
 #include "compose.h"
 #include "recovery.h"
+#include "share.h"
 
-#define MSS_OF_A_FULL_SHARE 512
-#define SHARE_LEAST 4
+#define MSS_OF_A_FULL_ROW 512
+#define ROW_LEAST 4
 
 #define QUEUE_MARGIN 16 /* pbufs that a segment may need, below lwIP's limit of them */
 
@@ -265,16 +266,17 @@ static inline uint32_t alone(struct vma_tcp_conn *conn)
  * Segments that may leave in a row while other connections wait. A frame costs the same whatever is in it: a peer with
  * a small MSS would have its share of the frames, and the others next to none of the bytes.
  */
-static inline uint32_t share_of(const struct vma_tcp_conn *conn)
+static inline uint32_t row_of(const struct vma_tcp_conn *conn)
 {
-	uint32_t share = TCP_FRAMES * conn->mss / MSS_OF_A_FULL_SHARE;
+	uint32_t row = TCP_FRAMES * conn->mss / MSS_OF_A_FULL_ROW;
 
-	return share < SHARE_LEAST ? SHARE_LEAST : share;
+	return row < ROW_LEAST ? ROW_LEAST : row;
 }
 
 static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 {
-	uint32_t most = segment_max(conn), share = share_of(conn);
+	uint32_t most = segment_max(conn), row = row_of(conn);
+	const bool small = share_has_small_mss(conn);
 	uint64_t produced;
 
 	while ((produced = fifo_produced(&conn->tx)) != conn->fed) {
@@ -283,9 +285,10 @@ static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 		note_urgent(conn);
 		if (n < most && waits_for_company(conn, produced))
 			break;
-		if (!may_leave(conn, n) || !feed_segment(conn, n, produced))
+		if (!may_leave(conn, n) || (__builtin_expect(small, 0) && !share_take(conn)) ||
+		    !feed_segment(conn, n, produced))
 			break;
-		if (__builtin_expect(conn->tcp->answers_wait || (--share == 0 && conn->tcp->ready != NULL), 0)) {
+		if (__builtin_expect(conn->tcp->answers_wait || (--row == 0 && conn->tcp->ready != NULL), 0)) {
 			tcp_ready(conn);
 			break;
 		}

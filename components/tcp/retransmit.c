@@ -1,5 +1,6 @@
 /* What leaves: lost segments first, then new ones; tail-loss probes; and how much of it. */
 #include "recovery.h"
+#include "share.h"
 
 /* ---- new data ---- */
 
@@ -48,10 +49,15 @@ static bool nothing_waits(const struct vma_tcp_conn *conn)
 	return !conn->pcb->unsent && fifo_produced(&conn->tx) == conn->fed && !scoreboard_waiting(conn);
 }
 
-bool recovery_is_paced(const struct vma_tcp_conn *conn)
+static bool waits_for_pace(const struct vma_tcp_conn *conn)
 {
 	return !pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && !nothing_waits(conn) &&
 	       recovery_pipe(conn) < conn->cc.cwnd;
+}
+
+bool recovery_is_paced(const struct vma_tcp_conn *conn)
+{
+	return conn->in_share || waits_for_pace(conn);
 }
 
 void recovery_output_done(struct vma_tcp_conn *conn)
@@ -60,7 +66,7 @@ void recovery_output_done(struct vma_tcp_conn *conn)
 		return;
 	if (nothing_waits(conn) && recovery_pipe(conn) < conn->cc.cwnd)
 		rate_app_limited(&conn->rate, recovery_pipe(conn));
-	else if (recovery_is_paced(conn))
+	else if (waits_for_pace(conn))
 		timers_pace(conn, conn->pace.next_ns);
 }
 
@@ -131,13 +137,18 @@ static bool may_resend(const struct vma_tcp_conn *conn, const struct tcp_seg *se
 	return pipe == 0 || pipe + seg_len(seg) <= conn->cc.cwnd;
 }
 
+static bool has_share(struct vma_tcp_conn *conn, const struct tcp_seg *seg)
+{
+	return seg == conn->pcb->unacked || !share_has_small_mss(conn) || share_take(conn);
+}
+
 static int resend_lost(struct vma_tcp_conn *conn)
 {
 	struct tcp_seg *seg;
 	int rc = 0;
 
 	while (rc == 0 && pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && (seg = scoreboard_next_lost(conn)) &&
-	       may_resend(conn, seg))
+	       may_resend(conn, seg) && has_share(conn, seg))
 		rc = resend(conn, seg);
 	return rc;
 }

@@ -7,6 +7,7 @@
 #include "tcp_priv.h"
 #include "lwip_port.h"
 
+#define MIN_SND_MSS 48 /* the least that tcp_min_snd_mss of the kernel may be */
 #define RETRY_NS TCP_NS_PER_MS
 #define LOST_NS (100 * TCP_NS_PER_MS) /* nothing leaves before a rebind, which has all connections looked at */
 
@@ -287,6 +288,8 @@ static void fire(struct tcp_timer_node *node, void *arg)
 		retry_all(tcp); /* frames that wait go at the turn's end */
 	} else if (node->kind == TCP_TIMER_STRANGER) {
 		tcp_strangers_ask(tcp);
+	} else if (node->kind == TCP_TIMER_SHARE) {
+		tcp_share_grant(tcp);
 	} else if (node->kind == TCP_TIMER_TIMEWAIT) {
 		timewait_expire(tcp);
 	} else {
@@ -395,6 +398,7 @@ static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 	tcp->attr = *attr;
 	tcp->attr.orphans_max = attr->orphans_max != 0 ? attr->orphans_max : 16384;
 	tcp->attr.time_wait_max = attr->time_wait_max != 0 ? attr->time_wait_max : 262144;
+	tcp->attr.min_snd_mss = attr->min_snd_mss > MIN_SND_MSS ? attr->min_snd_mss : MIN_SND_MSS;
 	tcp->nic = vma_nic_info(vma_ring_nic(attr->ring));
 	tcp->ready_tail = &tcp->ready;
 	tcp_take_time(tcp);
@@ -402,6 +406,7 @@ static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 	tcp->syn_tokens_ns = tcp->now_ns;
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;
 	tcp->stranger_timer.kind = TCP_TIMER_STRANGER;
+	tcp->share.timer.kind = TCP_TIMER_SHARE;
 	tcp->wheel_due_ns = UINT64_MAX;
 	atomic_store(&tcp->due_ns, UINT64_MAX);
 	wheel_init(&tcp->wheel, tcp->now_ns);

@@ -77,6 +77,7 @@ enum tcp_timer {                       /* each at most once per connection */
 	         TCP_TIMER_RETRY = TCP_TIMERS, /* connections for which there was no frame, or no memory */
 	         TCP_TIMER_TIMEWAIT,
 	         TCP_TIMER_STRANGER, /* a peer is asked whether it has a connection */
+	         TCP_TIMER_SHARE,    /* connections with a small MSS may send again */
 };
 
 /* Acknowledged data as the input side saw it, for recovery. */
@@ -306,6 +307,9 @@ struct vma_tcp_conn {
 	uint64_t born_ns;
 	uint32_t held; /* not to be freed yet, although nobody has a reference */
 	struct fifo_memory memory;
+	struct vma_tcp_conn *next_share;
+	uint32_t share_granted; /* frames: share.h */
+	bool in_share;
 	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
 	/* published, see window.c */
 	_Alignas(64) _Atomic uint64_t rx_edge; /* stream offset up to which the peer may send */
@@ -335,6 +339,13 @@ struct tcp_gone {
 /* Who has sent a segment that no connection takes, while the connection may be elsewhere. stranger.c. */
 struct tcp_stranger;
 #define TCP_STRANGERS 256
+/* What connections with a small MSS may send together. share.h. */
+struct tcp_share {
+	struct vma_tcp_conn *first, *last; /* that wait; last is valid unless first is NULL */
+	struct tcp_timer_node timer;
+	uint64_t filled_ms;
+	uint32_t left; /* frames */
+};
 #define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
 #define TCP_INVITED (TCP_FRAMES * 1460)
 struct vma_tcp {
@@ -359,6 +370,7 @@ struct vma_tcp {
 	struct tcp_timewait *timewait; /* timewait.c */
 	struct vma_tcp_conn *retry;    /* tcp_retry */
 	struct tcp_timer_node retry_timer;
+	struct tcp_share share;
 	struct vma_tcp_conn *dead;      /* freed at the end of the turn */
 	struct tcp_ack ack;             /* of the segment that is being processed */
 	struct tcp_port_memory *memory; /* lwip_port.c: freelists of lwIP's objects */
@@ -442,6 +454,7 @@ static inline bool tcp_frame_room(struct vma_tcp *tcp)
 		return tcp_frame_make_room(tcp);
 	return true;
 }
+void tcp_share_grant(struct vma_tcp *tcp);                /* share.c: its timer has come */
 void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size); /* aligned to 64 bytes */
 void tcp_free_memory(struct vma_tcp *tcp, void *memory);
 void *tcp_allocated_base(void *memory); /* what host.free has to be given for it */

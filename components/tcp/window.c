@@ -22,6 +22,7 @@
  * reports, or only one that is lost, the sender takes for lost, and sends again.
  */
 #include "budget.h"
+#include "share.h"
 #include "timers.h"
 
 #define ATO_MIN_NS (40 * TCP_NS_PER_MS)
@@ -38,6 +39,7 @@
 #define HOLE_MAX_NS TCP_NS_PER_MS
 #define RCVBUF_MIN 1152
 #define SNDBUF_MIN 4608
+#define SEGMENT_MEMORY 288 /* what one holds until it is acknowledged, but for its bytes: lwip_memory.c */
 #define RCV_MSS_FIRST 536
 #define ROUNDING_MAX 16384 /* bytes of the buffer that rounding up may give away */
 
@@ -65,6 +67,18 @@ static uint32_t rcvbuf_first(const struct vma_tcp_conn *conn)
 	return at_least(set, RCVBUF_MIN);
 }
 
+/*
+ * The kernel's buffer holds segments with all that belongs to them. Ours is of bytes; but those of small segments need
+ * several times as much for the segments, and a peer decides how small. So what such bytes and their segments need
+ * together stays within the buffer.
+ */
+static uint64_t bytes_within(const struct vma_tcp_conn *conn, uint64_t sndbuf)
+{
+	if (conn->mss == 0 || !share_has_small_mss(conn))
+		return sndbuf;
+	return at_least((uint32_t)(sndbuf * conn->mss / (conn->mss + SEGMENT_MEMORY)), SNDBUF_MIN);
+}
+
 static uint32_t sndbuf_first(const struct vma_tcp_conn *conn)
 {
 	uint32_t set = (uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF);
@@ -89,7 +103,7 @@ void window_limits(struct vma_tcp_conn *conn)
 	if (tcp_option(conn, VMA_TCP_OPT_RCVBUF) != 0 || tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) != 0)
 		atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
-		atomic_store_explicit(&conn->sndbuf, sndbuf, memory_order_relaxed);
+		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf), memory_order_relaxed);
 	conn->made_room = true;
 }
 
@@ -106,6 +120,8 @@ void window_established(struct vma_tcp_conn *conn)
 	conn->rcv_space_ns = conn->tcp->now_ns;
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
 		window_sndbuf_grow(conn);
+	else
+		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf_first(conn)), memory_order_relaxed);
 }
 
 /*
@@ -169,6 +185,7 @@ void window_sndbuf_grow(struct vma_tcp_conn *conn)
 	/* A model wants to be able to double the window while it repairs a loss, too: so the kernel. */
 	wanted = (cc_has_model(&conn->cc) ? 3 : 2) * (segments > 10 ? segments : 10) * per_segment;
 	wanted = at_most(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
+	wanted = bytes_within(conn, wanted);
 	if (wanted > sndbuf)
 		atomic_store_explicit(&conn->sndbuf, wanted, memory_order_relaxed);
 }

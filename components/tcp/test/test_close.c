@@ -1,5 +1,6 @@
 /* How connections end: halves, both at once, unread data, resets, orphans; and what is told of it. */
 #include "raw.h"
+#include "../tcp_priv.h"
 
 #define IN_BITS (EPOLLIN | EPOLLRDNORM)
 #define OUT_BITS (EPOLLOUT | EPOLLWRNORM)
@@ -121,6 +122,57 @@ static void test_abort_resets_at_once(void **state)
 	assert_true(raw_next()->flags & TCP_RST);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(app->conn), 0); /* its own doing */
+	app_free(app);
+}
+
+/* Who closes is not who drives: the driver takes a step of the connection before it is told. */
+static void test_close_with_unread_data_sends_no_fin_before_its_reset(void **state)
+{
+	struct app *app = raw_connect();
+
+	(void)state;
+	raw_send_bytes(1, 1, 10);
+	run(MS);
+	raw_forget();
+	assert_true(vma_ring_acquire(side[0].ring));
+	vma_tcp_close(app->conn, false);
+	assert_int_not_equal(atomic_load(&app->conn->work), 0); /* posted, and not taken */
+	tcp_conn_step(app->conn);
+	vma_ring_release(side[0].ring);
+	settle();
+	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_next()->flags, TCP_RST | TCP_ACK);
+	app_free(app);
+}
+
+/* As the kernel's: what the connection would have said otherwise. */
+static void test_window_of_a_reset_is_the_connections(void **state)
+{
+	struct app *app = raw_connect();
+	uint16_t window;
+
+	(void)state;
+	raw_send_bytes(1, 1, 10);
+	run(SEC);
+	window = raw_last()->window;
+	assert_true(window != 0);
+	vma_tcp_close(app->conn, true);
+	settle();
+	assert_int_equal(raw.log[raw.seen].flags, TCP_RST | TCP_ACK);
+	assert_int_equal(raw_next()->window, window);
+	app_free(app);
+}
+
+/* The answer to a segment that is none of a handshake's: the kernel's has no window, either. */
+static void test_window_of_a_reset_in_the_handshake_is_none(void **state)
+{
+	struct app *app = raw_connect_begin();
+
+	(void)state;
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	raw_send(0, 77, TCP_ACK, "", 0);
+	assert_true(raw.log[raw.seen].flags & TCP_RST);
+	assert_int_equal(raw_next()->window, 0);
 	app_free(app);
 }
 
@@ -364,6 +416,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_close_with_unread_data_resets),
         CASE(test_bytes_received_before_a_reset_can_be_read),
         RAW_CASE(test_abort_resets_at_once),
+        RAW_CASE(test_close_with_unread_data_sends_no_fin_before_its_reset),
+        RAW_CASE(test_window_of_a_reset_is_the_connections),
+        RAW_CASE(test_window_of_a_reset_in_the_handshake_is_none),
         RAW_CASE(test_disowned_without_close_is_reset),
         RAW_CASE(test_data_for_a_closed_connection_is_reset),
         RAW_CASE(test_reset_for_late_data_has_the_number_that_is_awaited),

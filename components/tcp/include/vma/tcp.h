@@ -106,6 +106,7 @@ struct vma_tcp_attr {
 	uint32_t max_syn_rate;    /* VMA_TCP_MAX_SYN_RATE: connection requests taken per second; 0: no limit */
 	uint32_t orphans_max;     /* closed connections that go on without an owner; 0: 16384 */
 	uint32_t time_wait_max;   /* 0: 262144 */
+	uint32_t min_snd_mss;     /* tcp_min_snd_mss: segments are not smaller, options included; below 48: 48 */
 	struct vma_tcp_memory *memory; /* is there until the last connection is freed; NULL: no limit */
 	const char *name;
 };

@@ -1,0 +1,237 @@
+/* Connections with a small MSS: how many frames they send together, how small these may be, what their segments hold.
+ */
+#include "raw.h"
+#include "../share.h"
+
+enum { STAMPS = 12, MAXSEG = 100, MSS = MAXSEG - STAMPS, CLIENTS = 4 };
+
+static struct app *client[CLIENTS];
+
+/* The peer's SYN asks for segments of that size; 0: of the path's. */
+static struct app *connect_for(uint32_t maxseg, uint16_t port)
+{
+	struct app *app;
+
+	side[1].options.maxseg = (int32_t)maxseg;
+	if (pair_listener == NULL)
+		listen_on(1);
+	vma_tcp_listener_set(pair_listener, &side[1].options, 16);
+	app = connect_from(0, port);
+	run(MS);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
+	return app;
+}
+
+static void take_all(void)
+{
+	for (unsigned i = 0; i < pair_accepted_count; i++)
+		read_bytes(pair_accepted[i], 1 << 20);
+}
+
+/* All write as much as they may, and all is read, for so long. Bytes that the first `n` have had acknowledged. */
+static uint64_t stream(unsigned n, unsigned ms)
+{
+	uint64_t acked = 0;
+
+	for (unsigned i = 0; i < ms; i++) {
+		for (unsigned k = 0; k < n; k++)
+			send_bytes(client[k], 1 << 16);
+		run(MS);
+		take_all();
+	}
+	for (unsigned k = 0; k < n; k++)
+		acked += atomic_load(&client[k]->conn->acked);
+	return acked;
+}
+
+static void free_all(unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		app_free(client[i]);
+}
+
+static void test_small_segments_leave_at_a_bounded_rate(void **state)
+{
+	uint64_t before, frames;
+
+	(void)state;
+	client[0] = connect_for(MAXSEG, 2000);
+	assert_int_equal(client[0]->conn->mss, MSS);
+	stream(1, 20);
+	before = frames_sent(0);
+	stream(1, 100);
+	frames = frames_sent(0) - before;
+	assert_true(frames <= 100 * SHARE_PER_MS + SHARE_AT_ONCE);
+	assert_true(frames >= 80 * SHARE_PER_MS);
+	free_all(1);
+}
+
+static void test_all_of_them_have_one_share_and_each_its_part(void **state)
+{
+	uint64_t before, frames;
+
+	(void)state;
+	for (unsigned i = 0; i < CLIENTS; i++)
+		client[i] = connect_for(MAXSEG, (uint16_t)(2000 + i));
+	stream(CLIENTS, 20);
+	before = frames_sent(0);
+	stream(CLIENTS, 200);
+	frames = frames_sent(0) - before;
+	assert_true(frames <= 200 * SHARE_PER_MS + SHARE_AT_ONCE);
+	for (unsigned i = 0; i < CLIENTS; i++)
+		assert_true(atomic_load(&client[i]->conn->acked) >= 100 * SHARE_PER_MS / CLIENTS * MSS);
+	free_all(CLIENTS);
+}
+
+static void test_others_are_not_held_back(void **state)
+{
+	uint64_t small;
+
+	(void)state;
+	client[0] = connect_for(0, 2000);
+	client[1] = connect_for(MAXSEG, 2001);
+	stream(2, 100);
+	small = atomic_load(&client[1]->conn->acked);
+	assert_true(small <= (100 * SHARE_PER_MS + SHARE_AT_ONCE) * MSS);
+	assert_true(atomic_load(&client[0]->conn->acked) > 10 * small);
+	free_all(2);
+}
+
+/* The smallest way of the kernel's, and one with time stamps on it, are none of these. */
+static void test_an_mss_of_a_small_mtu_is_not_small(void **state)
+{
+	uint64_t acked;
+
+	(void)state;
+	client[0] = connect_for(SHARE_MSS + STAMPS, 2000);
+	assert_int_equal(client[0]->conn->mss, SHARE_MSS);
+	acked = stream(1, 50);
+	assert_true(acked > (50 * SHARE_PER_MS + SHARE_AT_ONCE) * SHARE_MSS);
+	free_all(1);
+}
+
+static void test_all_arrives_on_a_way_that_loses(void **state)
+{
+	(void)state;
+	client[0] = connect_for(MAXSEG, 2000);
+	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 50000, .seed = 7});
+	transfer(client[0], pair_accepted[0], 300000, 60 * SEC);
+	wire_faults(0, (struct vma_wire_faults){0});
+	free_all(1);
+}
+
+/* It is freed then, and the others go on. */
+static void test_one_that_waits_may_end(void **state)
+{
+	uint64_t acked;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++)
+		client[i] = connect_for(MAXSEG, (uint16_t)(2000 + i));
+	stream(3, 10);
+	assert_true(client[0]->conn->in_share || client[1]->conn->in_share || client[2]->conn->in_share);
+	for (unsigned i = 0; i < 2; i++)
+		vma_tcp_close(client[i]->conn, true);
+	free_all(2);
+	client[0] = client[2];
+	acked = atomic_load(&client[0]->conn->acked);
+	assert_true(stream(1, 50) > acked + 40 * SHARE_PER_MS * MSS);
+	free_all(1);
+}
+
+/* It waits for its turn, not for a window: no probe is sent. */
+static void test_waiting_for_the_share_is_no_closed_window(void **state)
+{
+	(void)state;
+	client[0] = connect_for(MAXSEG, 2000);
+	side[0].tcp->share.left = 0;
+	side[0].tcp->share.filled_ms = pair_now_ns / MS;
+	send_bytes(client[0], 1000);
+	settle();
+	assert_true(client[0]->conn->in_share);
+	assert_int_equal(client[0]->conn->recovery.persist_due_ns, 0);
+	run(5 * MS);
+	assert_int_equal(atomic_load(&client[0]->conn->acked), 1000);
+	free_all(1);
+}
+
+/* ---- how small ---- */
+
+/* The size of the segments that a peer gets which announces this MSS. */
+static uint32_t segment_for(uint16_t mss, uint32_t ts)
+{
+	struct app *app;
+	uint8_t options[16] = {2, 4, (uint8_t)(mss >> 8), (uint8_t)mss, 1, 1, 8, 10};
+	uint32_t len;
+
+	raw.ts = ts;
+	app = raw_connect_begin();
+	raw_store(options + 8, raw.ts, 4);
+	assert_int_equal(raw_next()->flags, TCP_SYN);
+	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, raw.ts != 0 ? 16 : 4, 0, "", 0);
+	raw_forget();
+	send_bytes(app, 1000);
+	settle();
+	len = raw_next()->len;
+	app_free(app);
+	settle();
+	return len;
+}
+
+/* As the kernel: net.ipv4.tcp_min_snd_mss, of which time stamps take their part. */
+static void test_a_tiny_mss_is_48(void **state)
+{
+	(void)state;
+	assert_int_equal(segment_for(1, 0), 48);
+}
+
+static void test_a_tiny_mss_with_time_stamps_leaves_36(void **state)
+{
+	(void)state;
+	assert_int_equal(segment_for(20, 77), 36);
+}
+
+static void test_the_least_mss_can_be_set(void **state)
+{
+	(void)state;
+	side[0].tcp->attr.min_snd_mss = 200;
+	assert_int_equal(segment_for(48, 0), 200);
+}
+
+/* ---- what they hold ---- */
+
+static uint64_t largest_sndbuf(struct vma_tcp_conn *conn)
+{
+	conn->cc.cwnd = 1 << 26;
+	window_sndbuf_grow(conn);
+	return atomic_load(&conn->sndbuf);
+}
+
+/* Segments that wait for their acknowledgement hold several times their bytes, if they are small. */
+static void test_small_segments_and_their_bytes_stay_within_the_buffer(void **state)
+{
+	const uint64_t most = (uint64_t)side[0].options.sndbuf_max;
+
+	(void)state;
+	client[0] = connect_for(0, 2000);
+	client[1] = connect_for(MAXSEG, 2001);
+	assert_int_equal(largest_sndbuf(client[0]->conn), most);
+	assert_true(largest_sndbuf(client[1]->conn) / MSS * (MSS + 272) <= most);
+	assert_true(largest_sndbuf(client[1]->conn) >= most / 8);
+	free_all(2);
+}
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_small_segments_leave_at_a_bounded_rate),
+        CASE(test_all_of_them_have_one_share_and_each_its_part),
+        CASE(test_others_are_not_held_back),
+        CASE(test_an_mss_of_a_small_mtu_is_not_small),
+        CASE(test_all_arrives_on_a_way_that_loses),
+        CASE(test_one_that_waits_may_end),
+        CASE(test_waiting_for_the_share_is_no_closed_window),
+        RAW_CASE(test_a_tiny_mss_is_48),
+        RAW_CASE(test_a_tiny_mss_with_time_stamps_leaves_36),
+        RAW_CASE(test_the_least_mss_can_be_set),
+        CASE(test_small_segments_and_their_bytes_stay_within_the_buffer),
+};
+VMA_TEST_MAIN(tests)
