@@ -8,8 +8,8 @@ that no kernel has, RATE (4000) packets a second.
   tiny      connections that take a stream in segments of 48 bytes, and acknowledge each
   sacks     the same until a window is open, then SACK blocks in every order and nothing acknowledged
 
-"connected N" says how many connections were made, "answered N" how many segments came back to those of `acks` and
-`resets`, "done" that it has ended by itself."""
+"connected N" says how many connections were made, "out N" how many segments each of `tiny` and `sacks` has out at
+least, "answered N" how many segments came back to those of `acks` and `resets`, "done" that it has ended by itself."""
 import collections, os, random, socket, struct, sys, time
 
 interface, mac, address, port, attack, seconds = sys.argv[1:7]
@@ -208,18 +208,18 @@ def pull():
     through, since what is out is acknowledged only when all of it has come."""
     streams = {peer: Stream(peer, number) for peer, number in connect_all(4, mss=TINY, first=b"g")}
     packet.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
-    closed, opened, said, late = dict(streams), time.monotonic() + 1.5, False, time.monotonic() + 20
+    closed, opened, said, late = dict(streams), time.monotonic() + 1.5, False, time.monotonic() + 15
+    came = time.monotonic()
     while time.monotonic() < end:
-        quiet = True
         for seen in waiting(200):
-            quiet = False
+            came = time.monotonic()
             if seen.peer in streams:
                 streams[seen.peer].note(seen)
         if attack == "sacks" and not said:
-            for peer, stream in list(closed.items() if quiet else ()):
-                if stream.out() >= OUT:
-                    del closed[peer]
-                else:
+            if time.monotonic() - came > 0.02:
+                came = time.monotonic()
+                closed = {peer: stream for peer, stream in closed.items() if stream.out() < OUT}
+                for stream in closed.values():
                     stream.take_all()
             if closed and time.monotonic() < late:
                 continue
