@@ -91,16 +91,21 @@ static inline ssize_t call_end(struct call *call, ssize_t rc)
 	return rc;
 }
 
+/* True: another file, which serves the call, stands under the number now. See descriptor.c. */
+bool call_touch(struct call *call, int fd) __attribute__((cold));
+
 /* Inside with a file that has this op, or false and outside. */
-#define CALL_BEGIN_OP(call, fd, op) (call_begin((call), (fd)) && call_has((call), (call)->file->ops->op != NULL))
+#define CALL_BEGIN_OP(call, fd, op)                                                                                    \
+	(call_begin((call), (fd)) && call_has((call), (fd), (call)->file->ops->op != NULL))
 #define CALL_BEGIN_DATA_OP(call, fd, op)                                                                               \
-	(call_begin_data((call), (fd)) && call_has((call), (call)->file->ops->op != NULL))
-static inline bool call_has(struct call *call, bool has)
+	(call_begin_data((call), (fd)) && call_has((call), (fd), (call)->file->ops->op != NULL))
+static inline bool call_has(struct call *call, int fd, bool has)
 {
 	if (__builtin_expect(has && !call->file->os_only, 1))
 		return true;
-	if (__builtin_expect(has && atomic_load_explicit(&vma_stream_inherits, memory_order_relaxed), 0))
-		vma_stream_take_over(call->file);
+	if (__builtin_expect(has && atomic_load_explicit(&vma_file_touches, memory_order_relaxed), 0) &&
+	    call_touch(call, fd))
+		return true;
 	vma_rails_pass(call->self);
 	call_leave(call);
 	return false;

@@ -15,6 +15,7 @@
 #include <vma/stream.h>
 
 #include "call.h"
+#include "inherited.h"
 #include "more.h"
 #include "rights.h"
 
@@ -41,6 +42,19 @@ void fresh_slow(int fd)
 		return;
 	forget(fd);
 	vma_stream_linger();
+}
+
+/* What touch puts in a file's place is a TCP socket, which has every op that the file had. */
+bool call_touch(struct call *call, int fd)
+{
+	struct vma_file *file;
+
+	vma_file_touch(fd);
+	file = vma_fd_lookup(fd);
+	if (file == NULL || file == call->file || file->kind != VMA_FILE_TCP || file->os_only)
+		return false;
+	call->file = file;
+	return true;
 }
 
 /* ---- close ---- */
@@ -188,6 +202,7 @@ static int copied(int from, int to)
 static int share(int from, int to, bool cloexec)
 {
 	struct call call;
+	bool is_heir;
 	int rc;
 
 	if (to < 0)
@@ -202,6 +217,7 @@ static int share(int from, int to, bool cloexec)
 		return to;
 	}
 	rc = vma_fd_install(to, call.file);
+	is_heir = call.file->is_heir;
 	call_leave(&call);
 	vma_stream_linger(); /* for what `to` was */
 	if (rc == -EBADF) {  /* closed meanwhile */
@@ -211,6 +227,8 @@ static int share(int from, int to, bool cloexec)
 	if (rc == 0) {
 		if (to <= STDERR_FILENO)
 			pass_on(to);
+		else if (!cloexec && is_heir)
+			inherited_is_copied(to);
 		return to;
 	}
 	vma_os.close(to);
@@ -354,6 +372,8 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 		return share(fd, vma_os.fcntl(fd, cmd, arg), cmd != F_DUPFD);
 	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_borrowed())
 		pass_on(fd);
+	else if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0)
+		inherited_is_copied(fd);
 	pthread_testcancel();
 	if (!call_begin(&call, fd))
 		return vma_os.fcntl(fd, cmd, arg);

@@ -15,6 +15,7 @@
 #include <vma/udp.h>
 
 #include "call.h"
+#include "inherited.h"
 #include "more.h"
 
 static void end(void)
@@ -56,6 +57,7 @@ static void before_exec(void)
 
 	if ((self != NULL && self->inside != 0) || !process_started() || process_is_borrowed())
 		return;
+	inherited_before_exec();
 	vma_stream_before_exec();
 	errno = saved;
 	if (self == NULL || self->tx_ring == NULL)
@@ -65,11 +67,23 @@ static void before_exec(void)
 	vma_leave(self);
 }
 
+static void exec_failed(void)
+{
+	const int saved = errno;
+	struct vma_thread *self = vma_thread_cache;
+
+	if ((self == NULL || self->inside == 0) && process_started() && !process_is_borrowed())
+		vma_stream_exec_failed();
+	errno = saved;
+}
+
 #define X(type, name, parameters, arguments)                                                                           \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
 		before_exec();                                                                                         \
-		return more()->name arguments;                                                                         \
+		type rc = more()->name arguments;                                                                      \
+		exec_failed();                                                                                         \
+		return rc;                                                                                             \
 	}
 VMA_EXEC_CALLS(X)
 #undef X

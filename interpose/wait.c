@@ -65,20 +65,11 @@ static int get_timeout(struct timespec **own, const struct timespec *timeout)
 	return (*own)->tv_sec < 0 || (*own)->tv_nsec < 0 || (*own)->tv_nsec > 999999999 ? -EINVAL : 0;
 }
 
-/* ---- connections of the process that forked this one ---- */
+/* ---- sockets of another process, whose forked child or program this one is ---- */
 
 static inline bool inherits(void)
 {
-	return __builtin_expect(atomic_load_explicit(&vma_stream_inherits, memory_order_relaxed), 0);
-}
-
-/* Inside. */
-static void take_over(int fd)
-{
-	struct vma_file *file = vma_fd_lookup(fd);
-
-	if (file != NULL)
-		vma_stream_take_over(file);
+	return __builtin_expect(atomic_load_explicit(&vma_file_touches, memory_order_relaxed), 0);
 }
 
 static __attribute__((noinline)) void take_over_polled(const struct pollfd *fds, nfds_t n)
@@ -88,7 +79,7 @@ static __attribute__((noinline)) void take_over_polled(const struct pollfd *fds,
 
 	wait_begin(&wait);
 	for (nfds_t i = 0; i < n && vma_copy(&one, &fds[i], sizeof(one)) == 0; i++)
-		take_over(one.fd);
+		vma_file_touch(one.fd);
 	wait_end(&wait, 0);
 }
 
@@ -102,7 +93,7 @@ static void take_over_set(int n, const fd_set *set)
 		if (vma_copy(&word, (const char *)set + fd / bits * (int)sizeof(word), sizeof(word)) != 0)
 			return;
 		if (word >> fd % bits & 1)
-			take_over(fd);
+			vma_file_touch(fd);
 	}
 }
 
@@ -267,7 +258,7 @@ static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, st
 
 	wait_begin(&wait);
 	if (inherits() && op != EPOLL_CTL_DEL)
-		take_over(fd);
+		vma_file_touch(fd);
 	return wait_end(&wait, vma_iomux_epoll_ctl(epfd, op, fd, event));
 }
 

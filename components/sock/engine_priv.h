@@ -68,6 +68,9 @@ void taken_fork_child(void);
 int taken_pid(const char *fdinfo);
 int taken_innermost_pid(const char *fdinfo);
 
+/* reason.c: vma_sock_tell, inside. */
+void sock_tell_inside(int fd, bool serves);
+
 /* news.c: has ops->net_changed called for every file, soon. */
 void news_tell_files(void);
 

@@ -13,6 +13,7 @@ static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vma_file *_Atomic all;
 static _Atomic uint64_t last_id;
 _Atomic uint32_t vma_forks;
+_Atomic bool vma_file_touches;
 
 void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct vma_file_ops *ops)
 {

@@ -57,6 +57,24 @@ int vma_named_serve(const char *text)
 	return rc;
 }
 
+int vma_named_ask(void)
+{
+	const sa_family_t any = AF_UNIX;
+	const int fd = make_socket();
+	int rc;
+
+	if (fd < 0 || syscall(SYS_bind, fd, &any, sizeof(any)) == 0)
+		return fd;
+	rc = -errno;
+	syscall(SYS_close, fd);
+	return rc;
+}
+
+void vma_named_address(const char *text, struct vma_named_message *message)
+{
+	message->name_len = abstract_name(text, &message->name);
+}
+
 int vma_named_connect(const char *text)
 {
 	const sa_family_t any = AF_UNIX;

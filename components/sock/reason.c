@@ -150,9 +150,19 @@ struct sentence {
 
 enum { PORTS_OF_CLIENTS = 32768 }; /* up to 60999: the kernel's choice, where nobody has changed that */
 
+static bool is_tcp(const struct vma_file *file, int fd)
+{
+	int protocol = 0;
+	socklen_t len = sizeof(protocol);
+
+	if (file->kind == VMA_FILE_EXEC && syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0)
+		return protocol == IPPROTO_TCP;
+	return file->kind == VMA_FILE_TCP;
+}
+
 static void describe_socket(struct sentence *out, struct vma_file *file, int fd)
 {
-	const char *kind = file->kind == VMA_FILE_TCP ? "TCP" : "UDP";
+	const char *kind = is_tcp(file, fd) ? "TCP" : "UDP";
 	union name local, peer;
 	char text[INET6_ADDRSTRLEN];
 	struct vma_net_link link;
@@ -254,22 +264,27 @@ static void tell(struct vma_file *file, int fd, enum vma_sock_reason reason, boo
 		vma_log_once(level, SENTENCE, SENTENCE_WORDS(&sentence, reason));
 }
 
+void sock_tell_inside(int fd, bool serves)
+{
+	struct vma_file *file = vma_fd_lookup(fd);
+	enum vma_sock_reason reason;
+
+	if (file == NULL || (file->kind != VMA_FILE_UDP && file->kind != VMA_FILE_TCP && file->kind != VMA_FILE_EXEC))
+		return;
+	reason = reason_of(file);
+	if (!is_no_matter(reason) && (reason != VMA_SOCK_LOCAL || vma_log_on(VMA_LOG_DETAILS)))
+		tell(file, fd, reason, serves);
+}
+
 void vma_sock_tell(int fd, bool serves)
 {
 	const int saved = errno;
-	enum vma_sock_reason reason;
 	struct vma_thread *self;
-	struct vma_file *file;
 
 	if (!vma_log_on(VMA_LOG_INFO))
 		return;
 	self = vma_enter();
-	file = vma_fd_lookup(fd);
-	if (file != NULL && (file->kind == VMA_FILE_UDP || file->kind == VMA_FILE_TCP)) {
-		reason = reason_of(file);
-		if (!is_no_matter(reason) && (reason != VMA_SOCK_LOCAL || vma_log_on(VMA_LOG_DETAILS)))
-			tell(file, fd, reason, serves);
-	}
+	sock_tell_inside(fd, serves);
 	vma_leave(self);
 	errno = saved;
 }

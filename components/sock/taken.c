@@ -17,6 +17,10 @@
  * The taker shows the socket only to the process that it has taken it from: a process which has bound the name before
  * cannot send an answer in the name of the owner's pid.
  *
+ * A program that has inherited a socket through exec (inherited.c) asks as well, whatever its user: what it shows is the
+ * number that it has. The kernel compares the files (kcmp), so no descriptor of a stranger comes here. Where the kernel
+ * does not compare, a sender that is heard shows the socket as above.
+ *
  * So many messages in a millisecond are looked at, then the thread goes on with its work. Senders wait in the kernel
  * meanwhile: the queue of a socket is short.
  *
@@ -24,6 +28,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +44,7 @@
 #include <vma/sock_os.h>
 
 #include "internal_priv.h"
+#include "taken_priv.h"
 
 #ifndef PID_FS_MAGIC
 #define PID_FS_MAGIC 0x50494446
@@ -47,13 +53,6 @@
 #define PATIENCE_NS 5000000000ULL
 #define SILENCE_NS 10000000000ULL /* an owner that has not answered is not asked for so long */
 enum { MESSAGES_IN_MS = 8, NAME_BYTES = 48 };
-
-enum answer { NOT_MINE, SHOW, HANDED_OVER, STAYS, REFUSED };
-
-struct question {
-	uint64_t cookie;
-	int32_t number;
-};
 
 static uint64_t cookie_of(int fd)
 {
@@ -111,11 +110,11 @@ static bool name_of_process(int pidfd, char name[NAME_BYTES])
 	int pid;
 
 	if (syscall(SYS_fstatfs, pidfd, &fs) == 0 && fs.f_type == PID_FS_MAGIC && fstat(pidfd, &state) == 0) {
-		snprintf(name, NAME_BYTES, "vma/process/%llu", (unsigned long long)state.st_ino);
+		snprintf(name, NAME_BYTES, TAKEN_NAME "%llu", (unsigned long long)state.st_ino);
 		return true;
 	}
 	pid = read_fdinfo(pidfd, text, sizeof(text)) ? taken_innermost_pid(text) : 0;
-	snprintf(name, NAME_BYTES, "vma/process/pid/%d", pid);
+	snprintf(name, NAME_BYTES, TAKEN_NAME "pid/%d", pid);
 	return pid > 0;
 }
 
@@ -132,43 +131,99 @@ static struct {
  * A number leaves the table before the kernel closes it: if the file is still there after the look at the socket, the
  * socket is the file's.
  */
-static enum answer answer_of(const struct question *question, int shown)
+static enum taken_answer answer_of(const struct taken_question *question, int shown)
 {
 	struct vma_file *file = vma_fd_lookup(question->number);
 
 	if (file == NULL || file->kind == VMA_FILE_INTERNAL || file->ops->hand_over == NULL || question->cookie == 0 ||
 	    cookie_of(question->number) != question->cookie || vma_fd_lookup(question->number) != file)
-		return NOT_MINE;
+		return TAKEN_NOT_MINE;
 	if (shown < 0)
-		return SHOW;
+		return TAKEN_SHOW;
 	if (cookie_of(shown) != question->cookie)
-		return NOT_MINE;
+		return TAKEN_NOT_MINE;
 	file->ops->hand_over(file);
-	return file->ops->reason(file) == VMA_SOCK_OFFLOADED ? STAYS : HANDED_OVER;
+	return file->ops->reason(file) == VMA_SOCK_OFFLOADED ? TAKEN_STAYS : TAKEN_HANDED_OVER;
+}
+
+struct search {
+	uint64_t cookie;
+	struct vma_file *found;
+};
+
+static void look(struct vma_file *file, void *arg)
+{
+	struct search *search = arg;
+	const int fd = atomic_load(&file->fd);
+
+	if (search->found == NULL && (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP) && fd >= 0 &&
+	    cookie_of(fd) == search->cookie && vma_fd_lookup(fd) == file)
+		search->found = file;
+}
+
+/* 1: it is; 0: it is not; -EPERM, -ENOSYS, ...: the kernel does not say. */
+static int is_same_file(int fd, pid_t other, int number)
+{
+	const long rc = other > 0 ? syscall(SYS_kcmp, syscall(SYS_getpid), other, KCMP_FILE, fd, number) : -1;
+
+	return rc < 0 ? -EPERM : rc == 0;
+}
+
+/*
+ * A stranger's question that nothing comes of costs a system call for each socket, so the next one waits for the next
+ * millisecond.
+ */
+static enum taken_answer answer_heir(const struct inherited_question *question,
+                                     const struct vma_named_message *message, int *waiting_fd)
+{
+	struct search search = {.cookie = question->cookie};
+	const bool is_trusted = vma_named_is_trusted(&message->sender);
+	int same;
+
+	if (question->cookie != 0)
+		vma_file_each(look, &search);
+	if (search.found == NULL) {
+		server.messages = is_trusted ? server.messages : MESSAGES_IN_MS;
+		return TAKEN_NOT_MINE;
+	}
+	same = message->fd >= 0 ? cookie_of(message->fd) == question->cookie
+	                        : is_same_file(atomic_load(&search.found->fd), message->sender.pid, question->number);
+	if (same <= 0)
+		return same == 0 ? TAKEN_NOT_MINE : is_trusted ? TAKEN_SHOW : TAKEN_REFUSED;
+	if (search.found->ops->bequeath != NULL)
+		*waiting_fd = search.found->ops->bequeath(search.found);
+	else if (search.found->ops->hand_over != NULL)
+		search.found->ops->hand_over(search.found);
+	return search.found->ops->reason(search.found) == VMA_SOCK_OFFLOADED ? TAKEN_STAYS : TAKEN_HANDED_OVER;
 }
 
 /* False: there is none. */
 static bool answer_one(void)
 {
-	struct question question;
+	union {
+		struct taken_question taken;
+		struct inherited_question inherited;
+	} question;
 	struct vma_named_message message = {.data = &question, .size = sizeof(question)};
-	enum answer answer = REFUSED;
+	enum taken_answer answer = TAKEN_REFUSED;
 	struct vma_named_sender sender;
+	int rc = vma_named_peek(server.fd, &sender), waiting_fd = -1;
 	uint8_t byte;
-	int rc = vma_named_peek(server.fd, &sender);
 
 	if (rc == 0)
 		rc = vma_named_receive(server.fd, &message, vma_named_is_trusted(&sender));
 	if (rc < 0)
 		return false;
-	if (rc == sizeof(question) && vma_named_is_trusted(&message.sender))
-		answer = answer_of(&question, message.fd);
+	if (rc == sizeof(question.taken) && vma_named_is_trusted(&message.sender))
+		answer = answer_of(&question.taken, message.fd);
+	else if (rc == sizeof(question.inherited))
+		answer = answer_heir(&question.inherited, &message, &waiting_fd);
 	if (message.fd >= 0)
 		syscall(SYS_close, message.fd);
 	byte = (uint8_t)answer;
 	message.data = &byte;
 	message.size = sizeof(byte);
-	message.fd = -1;
+	message.fd = waiting_fd;
 	vma_named_send(server.fd, &message);
 	return true;
 }
@@ -240,10 +295,10 @@ __attribute__((cold)) void taken_fork_child(void)
 static _Atomic int silent_pid;
 static _Atomic uint64_t silent_until_ns;
 
-static int converse(int fd, int pid, const struct question *question, int shown, uint64_t deadline_ns)
+static int converse(int fd, int pid, const struct taken_question *question, int shown, uint64_t deadline_ns)
 {
 	const struct vma_named_message asked = {.data = (void *)question, .size = sizeof(*question), .fd = shown};
-	uint8_t answer = NOT_MINE;
+	uint8_t answer = TAKEN_NOT_MINE;
 	struct vma_named_message answered = {.data = &answer, .size = sizeof(answer)};
 	int rc;
 
@@ -262,7 +317,7 @@ static int converse(int fd, int pid, const struct question *question, int shown,
 
 static int ask_by_name(const char *name, int pid, int number, int copy)
 {
-	const struct question question = {.cookie = cookie_of(copy), .number = number};
+	const struct taken_question question = {.cookie = cookie_of(copy), .number = number};
 	const uint64_t now = vma_now_ns(), deadline_ns = now + PATIENCE_NS;
 	int fd, rc;
 
@@ -274,14 +329,14 @@ static int ask_by_name(const char *name, int pid, int number, int copy)
 	if (fd < 0)
 		return fd;
 	rc = converse(fd, pid, &question, -1, deadline_ns);
-	if (rc == SHOW)
+	if (rc == TAKEN_SHOW)
 		rc = converse(fd, pid, &question, copy, deadline_ns);
 	syscall(SYS_close, fd);
 	if (rc == -ETIMEDOUT) {
 		atomic_store(&silent_until_ns, vma_now_ns() + SILENCE_NS);
 		atomic_store(&silent_pid, pid);
 	}
-	return rc == SHOW ? -EPROTO : rc;
+	return rc == TAKEN_SHOW ? -EPROTO : rc;
 }
 
 int vma_engine_ask_owner(int pidfd, int number, int copy)
@@ -294,11 +349,11 @@ int vma_engine_ask_owner(int pidfd, int number, int copy)
 		rc = ask_by_name(name, pid, number, copy);
 	errno = saved;
 	switch (rc) {
-	case NOT_MINE:
+	case TAKEN_NOT_MINE:
 		return 0;
-	case HANDED_OVER:
+	case TAKEN_HANDED_OVER:
 		return 1;
-	case STAYS:
+	case TAKEN_STAYS:
 		return -EOPNOTSUPP;
 	default:
 		return rc < 0 ? rc : -EACCES;

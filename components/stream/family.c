@@ -33,8 +33,6 @@ struct stream_family {
 	int event_fd, pid_fd;
 };
 
-_Atomic bool vma_stream_inherits;
-
 static struct stream_family *_Atomic own; /* of this process as a parent; changed in fork's handlers only */
 
 /* ---- the parent ---- */
@@ -163,12 +161,12 @@ void vma_stream_before_replace(int fd)
 
 /* ---- passed on: to the C library's streams, to another program ---- */
 
-static bool pass_on_connection(struct stream_sock *sock)
+static bool pass_on_connection(struct stream_sock *sock, enum vma_sock_reason why)
 {
 	int fd = atomic_load(&sock->file.fd);
 
 	stream_cookie(sock, fd);
-	return stream_to_kernel(sock, fd, VMA_SOCK_PASSED_ON) == 0;
+	return stream_to_kernel(sock, fd, why) == 0;
 }
 
 /* The kernel's until whoever gets it has said that it has the library: passed.c. */
@@ -211,7 +209,7 @@ void stream_pass_on(struct vma_file *file)
 	if (!file->os_only && !stream_has_ended(sock)) {
 		given = pass_on_fresh(sock) || stream_connect_by_os(sock);
 		if (!given && stream_phase(sock) == STREAM_CONNECTED)
-			moved = pass_on_connection(sock);
+			moved = pass_on_connection(sock, VMA_SOCK_PASSED_ON);
 		else if (!given && stream_phase(sock) == STREAM_LISTENING && (!sock->hands_over || sock->paused))
 			pass_on_listener(sock);
 	}
@@ -224,6 +222,33 @@ void stream_pass_on(struct vma_file *file)
 
 /* ---- exec ---- */
 
+/* The program that uses it need not have the library: from now on it is the kernel's for everybody. */
+int stream_bequeath(struct vma_file *file)
+{
+	struct stream_sock *sock = stream_sock(file);
+	bool moved = false, given = false, listens = false;
+
+	if (file->os_only) {
+		vma_stream_take_over(file);
+		return -1;
+	}
+	pthread_mutex_lock(&file->lock);
+	if (!file->os_only && !stream_has_ended(sock)) {
+		given = stream_to_os_fresh(sock, VMA_SOCK_EXEC) || stream_connect_by_os(sock);
+		listens = stream_phase(sock) == STREAM_LISTENING;
+		if (!given && stream_phase(sock) == STREAM_CONNECTED)
+			moved = pass_on_connection(sock, VMA_SOCK_EXEC);
+		else if (listens && (!sock->hands_over || sock->paused))
+			stream_listen_give_up(sock, VMA_SOCK_EXEC);
+	}
+	pthread_mutex_unlock(&file->lock);
+	if (given)
+		vma_file_set_own_poll(file, false);
+	if (moved)
+		stream_moved(sock);
+	return listens ? stream_legacy_bequeath(sock) : -1;
+}
+
 static void before_exec(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -231,6 +256,8 @@ static void before_exec(struct vma_file *file, void *arg)
 	bool moved;
 
 	(void)arg;
+	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
+		stream_legacy_before_exec(sock);
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL ||
 	    vma_os.fcntl(fd, F_GETFD, NULL) < 0 || pthread_mutex_trylock(&file->lock) != 0)
 		return;
@@ -253,12 +280,27 @@ void vma_stream_before_exec(void)
 
 	vma_file_each(before_exec, NULL);
 	stream_placeholders_exit();
-	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_stream_inherits); fd++) {
+	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_file_touches); fd++) {
 		struct vma_file *file = vma_fd_lookup(fd);
 
 		if (file != NULL)
 			vma_stream_take_over(file);
 	}
+	vma_leave(self);
+}
+
+static void exec_failed(struct vma_file *file, void *arg)
+{
+	(void)arg;
+	if (file->kind == VMA_FILE_TCP)
+		stream_legacy_exec_failed(stream_sock(file));
+}
+
+void vma_stream_exec_failed(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_file_each(exec_failed, NULL);
 	vma_leave(self);
 }
 
@@ -378,7 +420,7 @@ __attribute__((cold)) void stream_forked_connection(struct stream_sock *sock)
 	if (own == NULL)
 		return;
 	atomic_store(&sock->is_parents, true);
-	atomic_store(&vma_stream_inherits, true);
+	atomic_store(&vma_file_touches, true);
 }
 
 static bool is_connected(int fd)

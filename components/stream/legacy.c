@@ -11,6 +11,11 @@
  * that has done so before it forks goes on as it was. What is half open is waited for, a few round trips; requests that
  * come meanwhile are dropped, and asked again by their peers a second later, of the kernel.
  *
+ * A program that has the listener by exec gets the end that is taken from (inherited.c of sock). It lowers no counter of
+ * the others, so `left` says no more than that there may be something, and the kernel is asked. Its own `left` says so,
+ * too: it is set when its thread hears that something has come, or something was taken, and cleared before a look, so
+ * that what comes after the look sets it again.
+ *
  * In the pair nobody holds the connections, so they end when the one that took them closes them. `left` says how many
  * there are, in memory that all share: it is raised after the sending, and lowered by who has received one. Between
  * the two it is wrong by one, which costs a look in vain, or is put right before the next look. A process that has no
@@ -18,18 +23,21 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <vma/log.h>
+#include <vma/sock_named.h>
 
 #include "stream_priv.h"
 
 struct stream_legacy {
 	_Atomic uint32_t left;
-	int fd[2]; /* put into, taken from */
+	int fd[2]; /* put into, taken from; -1: by another process */
 };
 
 /* ---- descriptors under way ---- */
@@ -62,11 +70,17 @@ static int take(struct stream_legacy *legacy, int flags)
 	union control control;
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	const bool is_counted = legacy->fd[0] >= 0;
 	int fd;
 
+	if (!is_counted)
+		atomic_store(&legacy->left, 0);
 	if (syscall(SYS_recvmsg, legacy->fd[1], &msg, MSG_DONTWAIT | (flags & SOCK_CLOEXEC ? MSG_CMSG_CLOEXEC : 0)) < 0)
 		return -errno;
-	atomic_fetch_sub(&legacy->left, 1);
+	if (is_counted)
+		atomic_fetch_sub(&legacy->left, 1);
+	else
+		atomic_store(&legacy->left, 1);
 	if (msg.msg_controllen < CMSG_LEN(sizeof(fd)))
 		return -EMFILE; /* it came without: there is no room for one */
 	memcpy(&fd, CMSG_DATA(&control.head), sizeof(fd));
@@ -77,12 +91,16 @@ static int take(struct stream_legacy *legacy, int flags)
 
 bool stream_legacy_waits(const struct stream_sock *listener)
 {
-	return listener->legacy != NULL && atomic_load(&listener->legacy->left) != 0;
+	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+
+	if (legacy == NULL || atomic_load(&legacy->left) == 0)
+		return false;
+	return (legacy->fd[0] >= 0 && !atomic_load(&listener->bequeathed)) || stream_is_readable(legacy->fd[1]);
 }
 
 int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
 {
-	int fd = take(listener->legacy, flags), rc = 0;
+	int fd = take(atomic_load(&listener->legacy), flags), rc = 0;
 
 	if (fd < 0)
 		return fd;
@@ -106,48 +124,64 @@ static int guard(int fd)
 	return guarded >= 0 ? guarded : fd;
 }
 
-static struct stream_legacy *make(void)
+static struct stream_legacy *map_one(void)
 {
 	struct stream_legacy *legacy =
 	        mmap(NULL, sizeof(*legacy), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	if (legacy == MAP_FAILED)
-		return NULL;
+	return legacy != MAP_FAILED ? legacy : NULL;
+}
+
+static void end_one(struct stream_legacy *legacy)
+{
+	for (int i = 0; i < 2; i++)
+		if (legacy->fd[i] >= 0)
+			vma_fd_unguard_close(legacy->fd[i]);
+	munmap(legacy, sizeof(*legacy));
+}
+
+/* A fork and the internal thread may make it at the same time. */
+static void make(struct stream_sock *listener)
+{
+	struct stream_legacy *legacy = atomic_load(&listener->legacy) == NULL ? map_one() : NULL, *none = NULL;
+
+	if (legacy == NULL)
+		return;
 	if (syscall(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, legacy->fd) != 0) {
 		munmap(legacy, sizeof(*legacy));
-		return NULL;
+		return;
 	}
 	legacy->fd[0] = guard(legacy->fd[0]);
 	legacy->fd[1] = guard(legacy->fd[1]);
-	return legacy;
+	if (!atomic_compare_exchange_strong(&listener->legacy, &none, legacy))
+		end_one(legacy);
 }
 
 /* An accepted connection, with a descriptor of its own. */
-static int leave(struct stream_sock *listener, int fd)
+static int leave(struct stream_sock *listener, int fd, enum vma_sock_reason why)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
 	stream_cookie(stream_sock(file), fd);
-	rc = stream_to_kernel(stream_sock(file), fd, VMA_SOCK_FORKED);
+	rc = stream_to_kernel(stream_sock(file), fd, why);
 	pthread_mutex_unlock(&file->lock);
-	return rc < 0 ? rc : put(listener->legacy, fd);
+	return rc < 0 ? rc : put(atomic_load(&listener->legacy), fd);
 }
 
-static void leave_all(struct stream_sock *listener)
+static void leave_all(struct stream_sock *listener, enum vma_sock_reason why)
 {
 	int fd, rc;
 
-	if (listener->legacy == NULL)
-		listener->legacy = make();
-	while (listener->legacy != NULL && (fd = stream_accept_queued(listener)) >= 0) {
-		rc = leave(listener, fd);
+	make(listener);
+	while (atomic_load(&listener->legacy) != NULL && (fd = stream_accept_queued(listener)) >= 0) {
+		rc = leave(listener, fd, why);
 		vma_fd_remove(fd);
 		syscall(SYS_close, fd);
 		if (rc < 0)
-			vma_log_once(VMA_LOG_WARN,
-			             "a connection that waited for accept when its process forked is closed: %s",
+			vma_log_once(VMA_LOG_WARN, "a connection that waited for accept when its process %s is closed: %s",
+			             why == VMA_SOCK_FORKED ? "forked" : "gave its listener to a program",
 			             strerrordesc_np(-rc));
 	}
 }
@@ -167,5 +201,127 @@ void stream_legacy_leave(struct stream_sock *listener)
 	if (given_up)
 		return;
 	if (atomic_load(&listener->n_queued) != 0)
-		leave_all(listener);
+		leave_all(listener, VMA_SOCK_FORKED);
+}
+
+/* ---- exec: the process that has the connections ---- */
+
+int stream_legacy_bequeath(struct stream_sock *listener)
+{
+	make(listener);
+	if (atomic_load(&listener->legacy) == NULL)
+		return -1;
+	atomic_store(&listener->bequeathed, true); /* before the look: what comes later has it looked at again */
+	stream_legacy_leave_queued(listener);
+	return atomic_load(&listener->legacy)->fd[1];
+}
+
+void stream_legacy_leave_queued(struct stream_sock *listener)
+{
+	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+
+	if (legacy != NULL && legacy->fd[0] >= 0 && atomic_load(&listener->n_queued) != 0)
+		leave_all(listener, VMA_SOCK_EXEC);
+}
+
+/* ---- exec: the process itself becomes another program ---- */
+
+/*
+ * Whoever has the pair's end finds it by its name (inherited.c of sock). An exec that fails leaves the listener to be
+ * taken up again, and what waits to be accepted from the pair.
+ */
+static void offer(struct stream_sock *listener, int fd)
+{
+	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+	char text[VMA_WAITS_BYTES];
+	struct vma_named_message name;
+
+	if (!stream_legacy_waits(listener))
+		return;
+	snprintf(text, sizeof(text), VMA_WAITS_FORMAT, (unsigned long long)stream_cookie_of(fd));
+	vma_named_address(text, &name);
+	if (syscall(SYS_bind, legacy->fd[1], &name.name, name.name_len) != 0 && errno != EINVAL) /* EINVAL: it is */
+		vma_log_debug("what waits for accept ends with this program: %s", strerrordesc_np(errno));
+	vma_os.fcntl(legacy->fd[1], F_SETFD, NULL);
+}
+
+void stream_legacy_before_exec(struct stream_sock *listener)
+{
+	const int fd = atomic_load(&listener->file.fd), flags = vma_os.fcntl(fd, F_GETFD, NULL);
+	bool is_ours;
+
+	if (flags < 0 || (flags & FD_CLOEXEC) != 0 || atomic_load(&listener->inherited) ||
+	    pthread_mutex_trylock(&listener->file.lock) != 0)
+		return;
+	is_ours = !listener->hands_over;
+	if (is_ours)
+		stream_listen_release(listener);
+	pthread_mutex_unlock(&listener->file.lock);
+	if (atomic_load(&listener->n_queued) != 0)
+		leave_all(listener, VMA_SOCK_EXEC);
+	offer(listener, fd);
+}
+
+void stream_legacy_exec_failed(struct stream_sock *listener)
+{
+	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+
+	if (legacy != NULL && legacy->fd[1] >= 0)
+		vma_os.fcntl(legacy->fd[1], F_SETFD, (void *)(long)FD_CLOEXEC);
+}
+
+/* ---- exec: the program ---- */
+
+bool stream_legacy_take(struct stream_sock *listener, int waiting_fd)
+{
+	struct stream_legacy *legacy = map_one();
+
+	if (legacy == NULL)
+		return false;
+	legacy->fd[0] = -1;
+	legacy->fd[1] = guard(waiting_fd);
+	atomic_store(&legacy->left, 1);
+	atomic_store(&listener->legacy, legacy);
+	stream_legacy_watch(listener);
+	return true;
+}
+
+/* The internal thread's. */
+static void something_waits(struct vma_task *task)
+{
+	struct stream_sock *listener =
+	        (struct stream_sock *)((char *)task - offsetof(struct stream_sock, legacy_task));
+
+	atomic_store(&atomic_load(&listener->legacy)->left, 1);
+	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
+}
+
+void stream_legacy_watch(struct stream_sock *listener)
+{
+	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+
+	if (legacy == NULL || legacy->fd[0] >= 0 || listener->legacy_watched)
+		return;
+	listener->legacy_task.run = something_waits;
+	listener->legacy_watched =
+	        vma_engine_watch(legacy->fd[1], EPOLLIN | EPOLLET, &listener->legacy_task) == 0;
+}
+
+/* At close, before the memory is retired. */
+void stream_legacy_unwatch(struct stream_sock *listener)
+{
+	if (listener->legacy_watched)
+		vma_engine_unwatch(atomic_load(&listener->legacy)->fd[1], &listener->legacy_task);
+	listener->legacy_watched = false;
+}
+
+/* What was made at a fork stays: others have its numbers. */
+void stream_legacy_free(struct stream_sock *listener)
+{
+	struct stream_legacy *legacy = atomic_load(&listener->legacy);
+
+	if (legacy == NULL || legacy->fd[0] >= 0)
+		return;
+	stream_legacy_unwatch(listener);
+	end_one(legacy);
 }

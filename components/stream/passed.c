@@ -450,7 +450,7 @@ static void take(const struct stream_passed *passed)
 }
 
 /* This process has it under another number: its own, or by fork. */
-static bool share(int fd, uint64_t cookie)
+bool stream_passed_share(int fd, uint64_t cookie)
 {
 	struct search search = {.cookie = cookie};
 
@@ -532,13 +532,47 @@ void vma_stream_arrive(int fd)
 	if (vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) != 0)
 		return;
 	self = vma_enter();
-	shared = share(fd, cookie);
+	shared = stream_passed_share(fd, cookie);
 	vma_leave(self);
 	if (shared || !find_page(cookie, &ends))
 		return;
 	self = vma_enter();
 	adopt(fd, number_of(fd, SO_DOMAIN), number_of(fd, SO_ACCEPTCONN) == 1, &ends);
 	vma_leave(self);
+}
+
+/*
+ * By exec, from a process that has handed it over to the kernel: no flows are asked for here, since that process, and
+ * programs without the library, accept from the kernel's.
+ */
+bool vma_stream_inherit(int fd, int waiting_fd)
+{
+	struct vma_engine *engine = vma_engine();
+	struct stream_sock *sock;
+	bool filled;
+
+	if (stream_passed_share(fd, stream_cookie_of(fd))) {
+		syscall(SYS_close, waiting_fd);
+		return true;
+	}
+	if (engine == NULL)
+		return false;
+	sock = stream_create(engine, number_of(fd, SO_DOMAIN), (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
+	if (sock == NULL)
+		return false;
+	fill_in(sock, fd, true);
+	pthread_mutex_lock(&sock->file.lock);
+	filled = stream_legacy_take(sock, waiting_fd);
+	if (filled)
+		stream_listen_give_up(sock, VMA_SOCK_EXEC);
+	pthread_mutex_unlock(&sock->file.lock);
+	if (!filled || vma_fd_install(fd, &sock->file) != 0) {
+		vma_file_put(&sock->file);
+		return filled; /* the descriptor has gone with it */
+	}
+	sock->stats = vma_engine_stats_get(engine, fd);
+	stream_describe(sock);
+	return true;
 }
 
 /* ---- what the giver is told ---- */

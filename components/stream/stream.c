@@ -116,6 +116,8 @@ static void close_file(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 
+	if (atomic_load(&sock->bequeathed))
+		stream_legacy_leave_queued(sock);
 	pthread_mutex_lock(&file->lock);
 	if (file->os_only) {
 		/* the kernel's */
@@ -172,6 +174,7 @@ static void destroy(struct vma_file *file)
 	stream_drop_shadow(sock);
 	stream_tally_put(sock);
 	stream_passed_free(sock);
+	stream_legacy_free(sock);
 	stream_options_free(sock);
 	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		vma_engine_stats_put(engine, sock->stats);
@@ -225,7 +228,8 @@ static __attribute__((cold)) void forked(struct vma_file *file)
 		return;
 	if (stream_phase(sock) == STREAM_LISTENING) {
 		atomic_store(&sock->inherited, true);
-		atomic_store(&sock->reason, VMA_SOCK_INHERITED);
+		if (!sock->hands_over)
+			atomic_store(&sock->reason, VMA_SOCK_INHERITED);
 	}
 	if (conn == NULL)
 		return;
@@ -262,6 +266,12 @@ static void to_os(struct vma_file *file, int fd)
 
 /* ---- the beginning ---- */
 
+static void stream_touch(struct vma_file *file, int fd)
+{
+	(void)fd;
+	vma_stream_take_over(file);
+}
+
 static const struct vma_file_ops ops = {
         .name = "tcp",
         .bind = stream_bind,
@@ -285,6 +295,8 @@ static const struct vma_file_ops ops = {
         .forked = forked,
         .to_os = to_os,
         .hand_over = stream_pass_on,
+        .bequeath = stream_bequeath,
+        .touch = stream_touch,
         .net_changed = net_changed,
         .reason = reason_of,
         .reason_detail = stream_os_option,

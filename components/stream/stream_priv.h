@@ -98,7 +98,10 @@ struct stream_sock {
 	_Atomic bool os_accept;       /* the shadow's queue is asked by one thread at a time */
 	_Atomic uint32_t accepts;     /* which queue comes first */
 	_Atomic bool looked;          /* accepted from, or polled, in this process */
-	struct stream_legacy *legacy; /* made at a fork, never unmade; NULL: there was nothing */
+	struct stream_legacy *_Atomic legacy; /* made at a fork, or when it is bequeathed; NULL: neither was */
+	struct vma_task legacy_task;  /* something waits there */
+	bool legacy_watched;          /* under file.lock */
+	_Atomic bool bequeathed;      /* a program has it by exec: what comes here is left to all who have it */
 	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
 	uint64_t accepted_ns;         /* with a tally */
 	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
@@ -260,6 +263,22 @@ void stream_tally_give_up(struct stream_sock *listener) __attribute__((cold));
 void stream_legacy_leave(struct stream_sock *listener);
 bool stream_legacy_waits(const struct stream_sock *listener);
 int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
+/*
+ * The listener was bequeathed to a program that has it by exec, and is the kernel's: what is queued is left where all of
+ * them find it, now and whenever something comes; the internal thread's, without the lock. The descriptor for that
+ * program, -1: none.
+ */
+int stream_legacy_bequeath(struct stream_sock *listener);
+void stream_legacy_leave_queued(struct stream_sock *listener);
+/* The process is about to become another program, or has not become it. No lock. */
+void stream_legacy_before_exec(struct stream_sock *listener);
+void stream_legacy_exec_failed(struct stream_sock *listener);
+/* That program's listener: the descriptor passes. file.lock. False: no memory. */
+bool stream_legacy_take(struct stream_sock *listener, int waiting_fd);
+void stream_legacy_watch(struct stream_sock *listener); /* file.lock */
+void stream_legacy_unwatch(struct stream_sock *listener);
+void stream_legacy_free(struct stream_sock *listener);
+int stream_bequeath(struct vma_file *file); /* ops->bequeath */
 
 /* ---- way.c: routes and paths ---- */
 
@@ -325,6 +344,7 @@ void stream_passed_to_stranger(struct stream_sock *sock);
 bool stream_passed_is_known(const struct stream_sock *sock);
 bool stream_passed_may_resume(const struct stream_sock *sock); /* of one that is paused */
 void stream_passed_serves(struct stream_sock *sock); /* it has flows: who has passed it on may have them again */
+bool stream_passed_share(int fd, uint64_t cookie);   /* inside: this process has the socket under another number */
 void stream_passed_watch(struct stream_sock *sock);  /* a listener: it is told of changes */
 void stream_passed_forked(struct stream_sock *sock);
 void stream_passed_free(struct stream_sock *sock);

@@ -244,7 +244,7 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 		complain(&m, rc, why);
 		return rc;
 	}
-	if (why == VMA_SOCK_FORKED || why == VMA_SOCK_PASSED_ON)
+	if (why == VMA_SOCK_FORKED || why == VMA_SOCK_PASSED_ON || why == VMA_SOCK_EXEC)
 		stream_tally_handed_over(sock, m.what.moved_bytes);
 	stream_conn_end(sock);
 	atomic_store(&sock->reason, why);

@@ -266,18 +266,29 @@ static void udp_to_os(struct vma_file *file, int fd)
 }
 
 /* Processes that have the socket by fork are told: their flows would take what the kernel is to get. */
-static void udp_hand_over(struct vma_file *file)
+static void give_to_another(struct vma_file *file, enum vma_sock_reason why)
 {
 	struct udp_sock *sock = udp_sock(file);
 
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only) {
-		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
+		udp_give_to_kernel(sock, why);
 		if (udp_kin(sock) != NULL)
 			atomic_store(&udp_kin(sock)->passed_on, true);
 		udp_kin_tell(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
+}
+
+static void udp_hand_over(struct vma_file *file)
+{
+	give_to_another(file, VMA_SOCK_PASSED_ON);
+}
+
+static int udp_bequeath(struct vma_file *file)
+{
+	give_to_another(file, VMA_SOCK_EXEC);
+	return -1;
 }
 
 /* ---- the beginning ---- */
@@ -299,6 +310,7 @@ static const struct vma_file_ops udp_ops = {
         .forked = udp_forked,
         .to_os = udp_to_os,
         .hand_over = udp_hand_over,
+        .bequeath = udp_bequeath,
         .net_changed = udp_net_changed,
         .reason = udp_reason,
         .reason_detail = udp_os_option,

@@ -30,7 +30,8 @@
 struct vma_file;
 struct iovec;
 
-enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERNAL };
+/* VMA_FILE_EXEC: a socket that the program has inherited through exec, and has not used (inherited.c). */
+enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_EXEC, VMA_FILE_INTERNAL };
 
 /* X(NAME, "text"): why a socket is (not) offloaded; the texts are shown to users and named in parity tests. */
 #define VMA_SOCK_REASONS(X)                                                                                            \
@@ -49,6 +50,7 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_INTERN
 	X(INHERITED, "inherited by fork and not taken up in this process yet")                                         \
 	X(FORKED, "handed over to the kernel, because a forked process uses it, too")                                  \
 	X(HANDS_OVER, "its connections are used by other processes: all of the last ones were handed over unused")     \
+	X(EXEC, "inherited through exec")                                                                              \
 	X(PASSED_ON, "handed over to the kernel, because it became 0, 1 or 2, or was passed on to another process")    \
 	X(REROUTED,                                                                                                    \
 	  "handed over to the kernel, because its route no longer leads through the interface that it began on")       \
@@ -127,7 +129,20 @@ struct vma_file_ops {
 	 * no lock. NULL: nothing to give up.
 	 */
 	void (*hand_over)(struct vma_file *file);
+	/*
+	 * The same, because a program that has inherited the socket through exec uses it. A descriptor for that program,
+	 * which is the file's: what waits for accept here comes there, in messages; or -1. The internal thread, inside.
+	 * NULL: hand_over.
+	 */
+	int (*bequeath)(struct vma_file *file);
+	/*
+	 * A file that is os_only may be another process's socket: a call on number fd of it is about to use it. Another
+	 * file may stand under the number afterwards. Inside, no lock; NULL: it never is.
+	 */
+	void (*touch)(struct vma_file *file, int fd);
 };
+/* Some file of this process may want to be touched. */
+extern _Atomic bool vma_file_touches __attribute__((visibility("hidden")));
 
 /* The common head of every object behind a descriptor. */
 struct vma_file {
@@ -149,6 +164,7 @@ struct vma_file {
 	_Atomic bool own_poll;
 	_Atomic bool lent;      /* a vfork child waits for ops->hand_over: loan.c */
 	bool is_heir;           /* a process that forked this one made it */
+	bool is_copied;         /* then: this one has made a copy for its next program */
 	_Atomic bool retry;     /* offloaded in part: net_changed is wanted once a second, whatever `reason` says */
 	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder */
 	_Atomic uint32_t slots; /* descriptors that lead here; VMA_FILE_ENDED: the last one has gone */
@@ -252,6 +268,14 @@ static inline struct vma_file *vma_fd_lookup(int fd)
 	if (__builtin_expect((unsigned)fd < VMA_FD_LOW, 1))
 		return atomic_load_explicit(&vma_fd_low[fd], memory_order_acquire);
 	return vma_fd_high((unsigned)fd);
+}
+/* Inside. A call that is no data path's, or has found the file os_only, is about to use the socket. */
+static inline void vma_file_touch(int fd)
+{
+	struct vma_file *file = vma_fd_lookup(fd);
+
+	if (file != NULL && file->ops->touch != NULL)
+		file->ops->touch(file, fd);
 }
 /*
  * Puts a file under a number that the kernel has just given out; what stood there before has been closed unseen by us,

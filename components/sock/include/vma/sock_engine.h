@@ -226,6 +226,27 @@ void vma_engine_hand_over(struct vma_file *file);
  * -EOPNOTSUPP: it could not; -ECONNREFUSED, -ETIMEDOUT (five seconds), ...: it could not be asked. Outside.
  */
 int vma_engine_ask_owner(int pidfd, int number, int copy) __attribute__((cold));
+/*
+ * Descriptor fd is a UDP or TCP socket that this program has had since it was executed: it gets a file, which asks for
+ * the socket when it is used. Outside.
+ */
+void vma_inherited_note(int fd) __attribute__((cold));
+/*
+ * The processes of this network namespace that have the library are asked for the socket: who has it under a number of
+ * its own, the same open file, calls ops->bequeath. Returns the first descriptor that one of them sends, or -1. Waits
+ * until all have answered; no longer than a second, and five for those that have the socket. Makes no use of the engine.
+ */
+int vma_inherited_ask(int fd) __attribute__((cold));
+/*
+ * Descriptor fd is a unix socket that this program has had since it was executed: if its name is of VMA_WAITS_FORMAT, it
+ * is the library's, and what waited for accept on the listener with that cookie comes by it. Outside.
+ */
+#define VMA_WAITS_FORMAT "vma/waits/%llx"
+#define VMA_WAITS_BYTES 32
+void vma_inherited_note_waits(int fd) __attribute__((cold));
+/* What touch does with a listener that was bequeathed: the descriptor passes. Set once by stream. False: it stays the
+ * kernel's, as it is. */
+extern bool (*vma_inherited_listener)(int fd, int waiting_fd);
 /* A sender has left frames LATER, or queued a command, in the rings' hands by now (rails by bit): the internal thread
  * flushes them within a millisecond or so. Cheap when repeated. */
 void vma_engine_later(uint64_t rails);

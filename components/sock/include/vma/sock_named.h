@@ -23,6 +23,8 @@
 int vma_named_serve(const char *text);
 /* For one conversation with the server: connected, with a name of its own to be answered at. -ECONNREFUSED: none. */
 int vma_named_connect(const char *text);
+/* For a conversation with several servers: not connected, with a name of its own. */
+int vma_named_ask(void);
 /* Until the socket is readable (POLLIN) or writable (POLLOUT), or this time has come. */
 bool vma_named_await(int fd, short events, uint64_t deadline_ns);
 
@@ -45,6 +47,8 @@ struct vma_named_message {
 	struct sockaddr_un name;
 	socklen_t name_len;
 };
+/* Of the server with this name: for a message to it. */
+void vma_named_address(const char *text, struct vma_named_message *message);
 /* Takes the next message; the descriptor only if it is wanted. How many bytes, -EAGAIN, ... */
 int vma_named_receive(int fd, struct vma_named_message *message, bool wants_fd);
 /* To the name that the message has, or to the server if it has none. -EAGAIN, ... */

@@ -59,14 +59,13 @@ void vma_stream_leave_error(struct vma_file *file, int error);
  */
 void vma_stream_fork_prepare(void); /* outside; before the engine's */
 void vma_stream_fork_child(void);   /* after the engine's */
-/* This process has connections of its parent's. */
-extern _Atomic bool vma_stream_inherits __attribute__((visibility("hidden")));
 /* Inside. The file is about to be used: if it is a connection of the parent's, it is asked for. */
 void vma_stream_take_over(struct vma_file *file) __attribute__((cold));
 /* Outside. Descriptor fd is about to become something else (dup2): its connection may have to be handed over. */
 void vma_stream_before_replace(int fd);
 /* Outside. The process is about to become another program. */
 void vma_stream_before_exec(void);
+void vma_stream_exec_failed(void); /* or not */
 /*
  * A descriptor has come in a message (SCM_RIGHTS) that the table does not have. may: it is TCP, listens or is not
  * connected. If it is bound, and who sent it has this library, it gets a TCP object: a listener that several processes
@@ -74,6 +73,8 @@ void vma_stream_before_exec(void);
  */
 bool vma_stream_may_arrive(int fd);
 void vma_stream_arrive(int fd);
+/* vma_inherited_listener: the socket becomes a TCP object that accepts what comes by waiting_fd, too. Inside. */
+bool vma_stream_inherit(int fd, int waiting_fd);
 /* Outside. ops->hand_over was called for a message, which was refused. */
 void vma_stream_not_passed(int fd) __attribute__((cold));
 /* Outside. listen() has succeeded: if the socket is the kernel's here, no process offloads what others made of it. */

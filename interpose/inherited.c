@@ -1,0 +1,158 @@
+/*
+ * inherited - sockets that the program has had since it was executed, and those that it leaves to a program that it
+ *             becomes.
+ *
+ *   load      every UDP and TCP socket among the descriptors gets a file: its first use asks for it (inherited.c of sock)
+ *   exec      the process's own sockets without close-on-exec become the kernel's: nobody could be asked for them after
+ *   fork, a copy or no close-on-exec any more, exec
+ *             the child says by that which socket is for its program, which need not have the library: asked for before
+ *   fork, exec
+ *             nothing: the program may never use what it has, as a shell does not
+ *
+ * 0, 1 and 2 are left out: what stands there is the kernel's by then (descriptor.c).
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "inherited.h"
+
+#include "call.h"
+
+enum { NUMBERS_MAX = 1024 }; /* that are looked at where there is no /proc */
+
+_Atomic bool inherited_copies;
+
+/* ---- load ---- */
+
+static int option_of(int fd, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
+}
+
+static void note(int fd)
+{
+	const int protocol = fd > STDERR_FILENO ? option_of(fd, SO_PROTOCOL) : -1;
+	const int family = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? option_of(fd, SO_DOMAIN) : -1;
+
+	if (protocol == 0 && NOT_OURS(fd) && option_of(fd, SO_DOMAIN) == AF_UNIX &&
+	    option_of(fd, SO_TYPE) == SOCK_SEQPACKET)
+		vma_inherited_note_waits(fd);
+	if ((family != AF_INET && family != AF_INET6) || !NOT_OURS(fd))
+		return;
+	process_start();
+	vma_inherited_listener = vma_stream_inherit;
+	vma_inherited_note(fd);
+}
+
+struct entry { /* of getdents64 */
+	uint64_t inode, offset;
+	uint16_t bytes;
+	uint8_t type;
+	char name[];
+};
+
+static void note_listed(int directory)
+{
+	_Alignas(struct entry) char text[2048];
+	long n;
+
+	while ((n = syscall(SYS_getdents64, directory, text, sizeof(text))) > 0)
+		for (long at = 0; at < n;) {
+			const struct entry *entry = (const struct entry *)(text + at);
+			const int fd = atoi(entry->name);
+
+			if (fd != directory)
+				note(fd);
+			at += entry->bytes;
+		}
+}
+
+/* Opened by a program that is under way (dlopen), the library finds sockets that the program has made. */
+static bool is_preloaded(void)
+{
+	return getenv("LD_PRELOAD") != NULL || syscall(SYS_faccessat, AT_FDCWD, "/etc/ld.so.preload", R_OK) == 0;
+}
+
+static __attribute__((constructor)) void look_at_descriptors(void)
+{
+	const int saved = errno;
+	const int directory = is_preloaded() ? (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd",
+	                                                    O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+	                                     : -1;
+
+	if (directory >= 0) {
+		note_listed(directory);
+		syscall(SYS_close, directory);
+	} else if (is_preloaded()) {
+		for (int fd = 0; fd < NUMBERS_MAX; fd++)
+			note(fd);
+	}
+	errno = saved;
+}
+
+/* ---- exec ---- */
+
+void inherited_is_copied(int fd)
+{
+	const int saved = errno;
+	struct vma_thread *self = vma_enter();
+	struct vma_file *file = vma_fd_lookup(fd);
+
+	if (file != NULL && file->is_heir) {
+		file->is_copied = true;
+		atomic_store(&inherited_copies, true);
+	}
+	vma_leave(self);
+	errno = saved;
+}
+
+/* Inside. */
+static void leave_one(int fd, const struct vma_file *file)
+{
+	const int flags = vma_os.fcntl(fd, F_GETFD, NULL);
+	int waiting_fd;
+
+	if (!file->is_copied || flags < 0 || (flags & FD_CLOEXEC) != 0)
+		return;
+	waiting_fd = vma_inherited_ask(fd); /* the program asks for it itself, if it has the library */
+	if (waiting_fd >= 0)
+		syscall(SYS_close, waiting_fd);
+}
+
+/* Inside. A datagram socket of this process's own. */
+static void leave_datagrams(struct vma_file *file, void *arg)
+{
+	const int flags = file->kind == VMA_FILE_UDP && !file->os_only && !file->is_heir
+	                          ? vma_os.fcntl(atomic_load(&file->fd), F_GETFD, NULL)
+	                          : -1;
+
+	(void)arg;
+	if (flags >= 0 && (flags & FD_CLOEXEC) == 0)
+		file->ops->bequeath(file);
+}
+
+void inherited_before_exec(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_file_each(leave_datagrams, NULL);
+	vma_leave(self);
+	if (!atomic_load_explicit(&inherited_copies, memory_order_relaxed))
+		return;
+	self = vma_enter();
+	for (int fd = STDERR_FILENO + 1; fd <= vma_fd_highest(); fd++) {
+		const struct vma_file *file = vma_fd_lookup(fd);
+
+		if (file != NULL && (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP))
+			leave_one(fd, file);
+	}
+	vma_leave(self);
+}

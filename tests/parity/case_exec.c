@@ -1,0 +1,362 @@
+/*
+ * exec: sockets that a program inherits from the one that executed it.
+ *
+ * An heir is this program once more, started by fork and exec, with the socket under its number HEIR_FD (a copy, as
+ * supervisors make it) or under the number that it had. It is preloaded as its parent is, or plain. Lines of a script say
+ * what it does; it prints what it sees, and is waited for.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "parity.h"
+
+enum { HEIR_FD = 70, HEIR_WAIT_MS = 5000 };
+
+/* ---- the heir ---- */
+
+static void heir_accept(int *s, int from)
+{
+	OKAY(*s = accept(from, NULL, NULL));
+}
+
+static void heir_epoll(int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	const int set = epoll_create1(0);
+
+	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+	say("epoll: %d", epoll_wait(set, &event, 1, HEIR_WAIT_MS));
+	close(set);
+}
+
+static void do_word(char verb, int *s, int fd)
+{
+	switch (verb) {
+	case 'a':
+		heir_accept(s, fd);
+		break;
+	case 'p':
+		say_state("the heir's poll", fd, POLLIN, HEIR_WAIT_MS);
+		break;
+	case 'e':
+		heir_epoll(fd);
+		break;
+	case 'n':
+		say_name("its own name", fd);
+		break;
+	case 'u': /* the inherited one itself */
+		*s = fd;
+		break;
+	case 'r':
+		say_read(*s, 100, MSG_WAITALL);
+		break;
+	case 'w':
+		say_write(*s, 100, 2, MSG_NOSIGNAL);
+		break;
+	case 't':
+		take(*s, HEIR_WAIT_MS, 0);
+		break;
+	case 'c':
+		RES(close(*s));
+		break;
+	case 'k': /* the kernel's, and the state says why */
+		expect_os(fd, VMA_SOCK_EXEC);
+		break;
+	default:
+		say("an heir does not know how to %c", verb);
+	}
+}
+
+static bool is_heir(void)
+{
+	const char *script = getenv("PARITY_HEIR"), *number = getenv("PARITY_HEIR_FD");
+	int s = -1;
+
+	if (script == NULL || number == NULL)
+		return false;
+	for (; *script != '\0'; script++)
+		do_word(*script, &s, atoi(number));
+	return true;
+}
+
+/* ---- the parent ---- */
+
+static void become_heir(const char *name, const char *script, int fd, bool preloaded)
+{
+	char number[16];
+
+	snprintf(number, sizeof(number), "%d", fd);
+	setenv("PARITY_HEIR", script, 1);
+	setenv("PARITY_HEIR_FD", number, 1);
+	if (!preloaded) {
+		unsetenv("LD_PRELOAD");
+		unsetenv("PARITY_PRELOAD");
+	}
+	execl(this_program, this_program, name, (char *)NULL);
+	_exit(99);
+}
+
+/* keep: it has the number that the socket has here. */
+static pid_t heir_start(const char *name, const char *script, int fd, bool preloaded, bool keep)
+{
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid != 0)
+		return pid;
+	if (!keep && dup2(fd, HEIR_FD) != HEIR_FD)
+		_exit(98);
+	become_heir(name, script, keep ? fd : HEIR_FD, preloaded);
+	return -1;
+}
+
+static void heir_end(pid_t pid)
+{
+	int status = -1;
+
+	if (waitpid(pid, &status, 0) != pid)
+		give_up("waitpid");
+	say("the heir ended with %d", status);
+}
+
+static int listener_in_use(void)
+{
+	const int at = tcp_listener(here, 0, 16);
+
+	expect_offloaded(at);
+	say("readable: %d", is_readable(at, 50));
+	return at;
+}
+
+static void dial(int slot, int at)
+{
+	peer(far(), "dial %d %s %d", slot, here, port_of(at));
+}
+
+/* The heir is there, and waits: nothing to be seen tells it. */
+static void await_heir(void)
+{
+	pause_ms(400);
+}
+
+static void talk(int slot)
+{
+	far_writes(slot, 100, 1, 1);
+	far_reads(slot, 100, 2, 1);
+}
+
+CASE(exec_listener, "a program accepts from the listener that its parent has polled and still polls")
+{
+	pid_t heir;
+	int at;
+
+	if (is_heir())
+		return;
+	at = listener_in_use();
+	heir = heir_start("exec_listener", "akrwc", at, true, false);
+	await_heir();
+	dial(1, at);
+	talk(1);
+	heir_end(heir);
+	say("readable: %d", is_readable(at, 50));
+	expect_os(at, VMA_SOCK_EXEC);
+	close(at);
+}
+
+CASE(exec_listener_by_number, "the same where it has the parent's number")
+{
+	pid_t heir;
+	int at;
+
+	if (is_heir())
+		return;
+	at = listener_in_use();
+	heir = heir_start("exec_listener_by_number", "arwc", at, true, true);
+	await_heir();
+	dial(1, at);
+	talk(1);
+	heir_end(heir);
+	close(at);
+}
+
+CASE(exec_listener_poll, "poll tells the program of a connection, then accept takes it")
+{
+	pid_t heir;
+	int at;
+
+	if (is_heir())
+		return;
+	at = listener_in_use();
+	heir = heir_start("exec_listener_poll", "parwc", at, true, true);
+	await_heir();
+	dial(1, at);
+	talk(1);
+	heir_end(heir);
+	close(at);
+}
+
+CASE(exec_listener_epoll, "the same of epoll")
+{
+	pid_t heir;
+	int at;
+
+	if (is_heir())
+		return;
+	at = listener_in_use();
+	heir = heir_start("exec_listener_epoll", "earwc", at, true, true);
+	await_heir();
+	dial(1, at);
+	talk(1);
+	heir_end(heir);
+	close(at);
+}
+
+CASE(exec_listener_waits, "a connection that has waited since before the program was started is accepted there")
+{
+	pid_t heir;
+	int at;
+
+	if (is_heir())
+		return;
+	at = listener_in_use();
+	dial(1, at);
+	say("readable: %d", is_readable(at, 2000));
+	heir = heir_start("exec_listener_waits", "parwc", at, true, false);
+	talk(1);
+	heir_end(heir);
+	say("readable: %d", is_readable(at, 50));
+	dial(2, at);
+	say("readable: %d", is_readable(at, 2000));
+	heir = heir_start("exec_listener_waits", "arwc", at, true, false);
+	talk(2);
+	heir_end(heir);
+	close(at);
+}
+
+CASE(exec_listener_plain, "a program without the library accepts from the listener that was copied for it")
+{
+	pid_t heir;
+	int at;
+
+	if (is_heir())
+		return;
+	at = listener_in_use();
+	heir = heir_start("exec_listener_plain", "arwc", at, false, false);
+	await_heir();
+	dial(1, at);
+	talk(1);
+	heir_end(heir);
+	close(at);
+}
+
+CASE(exec_untouched, "a program that has the listener by its number, and does nothing, leaves it as it was")
+{
+	pid_t heir;
+	int at, s;
+
+	if (is_heir())
+		return;
+	at = listener_in_use();
+	heir = heir_start("exec_untouched", "nuc", at, true, true);
+	heir_end(heir);
+	expect_offloaded(at);
+	dial(1, at);
+	OKAY(s = accept(at, NULL, NULL));
+	expect_offloaded(s);
+	far_writes(1, 100, 1, 1);
+	say_read(s, 100, MSG_WAITALL);
+	close(s);
+	close(at);
+}
+
+CASE(exec_connection, "a connection goes on in the program, with what was not read, and in its parent after it")
+{
+	pid_t heir;
+	int s;
+
+	if (is_heir())
+		return;
+	s = tcp_in(NULL);
+	far_writes(1, 100, 1, 1);
+	let_arrive(20);
+	heir = heir_start("exec_connection", "urw", s, true, true);
+	heir_end(heir);
+	far_reads(1, 100, 2, 1);
+	expect_os(s, VMA_SOCK_EXEC);
+	say_write(s, 100, 3, 0);
+	far_reads(1, 100, 3, 1);
+	close(s);
+}
+
+CASE(exec_connection_plain, "the same with a program without the library, for which it was copied")
+{
+	pid_t heir;
+	int s;
+
+	if (is_heir())
+		return;
+	s = tcp_in(NULL);
+	far_writes(1, 100, 1, 1);
+	let_arrive(20);
+	heir = heir_start("exec_connection_plain", "urw", s, false, false);
+	heir_end(heir);
+	far_reads(1, 100, 2, 1);
+	close(s);
+}
+
+CASE(exec_udp, "a UDP socket goes on in the program, with what was not read")
+{
+	pid_t heir;
+	int s, port;
+
+	if (is_heir())
+		return;
+	s = udp_at(here, 0);
+	expect_offloaded(s);
+	port = port_of(s);
+	name_port(peer_open(far(), 0, there, 0), "its");
+	peer_send(far(), 0, here, port, 100, 1);
+	take(s, 2000, 0);
+	peer_send(far(), 0, here, port, 100, 2);
+	let_arrive(20);
+	heir = heir_start("exec_udp", "utt", s, true, true);
+	await_heir();
+	peer_send(far(), 0, here, port, 100, 3);
+	heir_end(heir);
+	expect_os(s, VMA_SOCK_EXEC);
+	close(s);
+}
+
+CASE(exec_of_oneself, "a listener, and a connection that waits, outlive the program that made them")
+{
+	int at, status = -1;
+	pid_t pid;
+
+	if (is_heir())
+		return;
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		at = listener_in_use();
+		dial(1, at);
+		say("readable: %d", is_readable(at, 2000));
+		fflush(stdout);
+		execl("/nowhere", "nowhere", (char *)NULL);
+		say("readable after an exec that failed: %d", is_readable(at, 2000));
+		dial(2, at);
+		peer(far(), "later 300 write 1 100 1 1");
+		peer(far(), "later 300 write 2 100 1 1");
+		fflush(stdout);
+		become_heir("exec_of_oneself", "arwcparwc", at, true);
+	}
+	waitpid(pid, &status, 0);
+	say("it ended with %d", status);
+}
