@@ -58,17 +58,29 @@ static void copy_bytes(uint8_t *to, const struct udp_datagram *datagram)
 	}
 }
 
+static bool can_be_said(const struct udp_datagram *datagram)
+{
+	return HEADERS + datagram->len <= PACKET_MAX && !IN_MULTICAST(ntohl(datagram->dst));
+}
+
+/* The bytes are in their place. */
+static bool say(const struct unread *unread, const struct udp_datagram *datagram)
+{
+	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
+
+	make_headers(unread->packet, datagram);
+	return syscall(SYS_sendto, unread->fd, unread->packet, (size_t)HEADERS + datagram->len, MSG_DONTWAIT, &to,
+	               sizeof(to)) >= 0;
+}
+
 static bool is_said_again(void *arg, const struct udp_datagram *datagram)
 {
 	const struct unread *unread = arg;
-	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
 
-	if (HEADERS + datagram->len > PACKET_MAX || IN_MULTICAST(ntohl(datagram->dst)))
+	if (!can_be_said(datagram))
 		return false;
-	make_headers(unread->packet, datagram);
 	copy_bytes(unread->packet + HEADERS, datagram);
-	return syscall(SYS_sendto, unread->fd, unread->packet, (size_t)HEADERS + datagram->len, MSG_DONTWAIT, &to,
-	               sizeof(to)) >= 0;
+	return say(unread, datagram);
 }
 
 static void say_again(void *arg, const struct udp_datagram *datagram)
@@ -90,15 +102,32 @@ static void end(struct unread *unread)
 		syscall(SYS_close, unread->fd);
 }
 
+/* What was queued when the process forked is older. */
+static void say_legacy(struct udp_sock *sock, const struct unread *unread)
+{
+	struct udp_datagram datagram;
+	const uint8_t *bytes;
+
+	while ((bytes = udp_legacy_take(sock, false, &datagram)) != NULL) {
+		if (!can_be_said(&datagram))
+			continue;
+		memcpy(unread->packet + HEADERS, bytes, datagram.len);
+		say(unread, &datagram);
+	}
+}
+
 void udp_unread_give(struct udp_sock *sock)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct unread unread;
 
-	if (all == NULL)
+	if (all == NULL && !udp_has_legacy(sock))
 		return;
-	if (begin(&unread))
-		udp_take_all(sock, all, say_again, &unread);
+	if (begin(&unread)) {
+		say_legacy(sock, &unread);
+		if (all != NULL)
+			udp_take_all(sock, all, say_again, &unread);
+	}
 	end(&unread);
 }
 

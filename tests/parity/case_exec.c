@@ -147,9 +147,11 @@ static void await_heir(void)
 	pause_ms(400);
 }
 
-static void talk(int slot)
+/* The heir answers; what it prints comes first. */
+static void talk(int slot, pid_t heir)
 {
 	far_writes(slot, 100, 1, 1);
+	heir_end(heir);
 	far_reads(slot, 100, 2, 1);
 }
 
@@ -164,8 +166,7 @@ CASE(exec_listener, "a program accepts from the listener that its parent has pol
 	heir = heir_start("exec_listener", "akrwc", at, true, false);
 	await_heir();
 	dial(1, at);
-	talk(1);
-	heir_end(heir);
+	talk(1, heir);
 	say("readable: %d", is_readable(at, 50));
 	expect_os(at, VMA_SOCK_EXEC);
 	close(at);
@@ -182,8 +183,7 @@ CASE(exec_listener_by_number, "the same where it has the parent's number")
 	heir = heir_start("exec_listener_by_number", "arwc", at, true, true);
 	await_heir();
 	dial(1, at);
-	talk(1);
-	heir_end(heir);
+	talk(1, heir);
 	close(at);
 }
 
@@ -198,8 +198,7 @@ CASE(exec_listener_poll, "poll tells the program of a connection, then accept ta
 	heir = heir_start("exec_listener_poll", "parwc", at, true, true);
 	await_heir();
 	dial(1, at);
-	talk(1);
-	heir_end(heir);
+	talk(1, heir);
 	close(at);
 }
 
@@ -214,8 +213,7 @@ CASE(exec_listener_epoll, "the same of epoll")
 	heir = heir_start("exec_listener_epoll", "earwc", at, true, true);
 	await_heir();
 	dial(1, at);
-	talk(1);
-	heir_end(heir);
+	talk(1, heir);
 	close(at);
 }
 
@@ -230,14 +228,12 @@ CASE(exec_listener_waits, "a connection that has waited since before the program
 	dial(1, at);
 	say("readable: %d", is_readable(at, 2000));
 	heir = heir_start("exec_listener_waits", "parwc", at, true, false);
-	talk(1);
-	heir_end(heir);
+	talk(1, heir);
 	say("readable: %d", is_readable(at, 50));
 	dial(2, at);
 	say("readable: %d", is_readable(at, 2000));
 	heir = heir_start("exec_listener_waits", "arwc", at, true, false);
-	talk(2);
-	heir_end(heir);
+	talk(2, heir);
 	close(at);
 }
 
@@ -252,8 +248,7 @@ CASE(exec_listener_plain, "a program without the library accepts from the listen
 	heir = heir_start("exec_listener_plain", "arwc", at, false, false);
 	await_heir();
 	dial(1, at);
-	talk(1);
-	heir_end(heir);
+	talk(1, heir);
 	close(at);
 }
 
