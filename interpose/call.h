@@ -5,8 +5,11 @@
  *                           └─ ours: call_begin ── ops->recvmsg ── call_end ──> errno
  *                                       └─ no op, os_only, ended meanwhile: call_leave ──> vma_os.recv
  *
- * The functions bear their names in the assembler only: as C identifiers they would meet the C library's own
+ * The functions bear their names in the assembler only. As C identifiers they would meet the C library's own
  * declarations, with attributes (nonnull, fortify) that let the compiler drop checks of the application's pointers.
+ *
+ * Threads: any. A struct call lives in its caller's stack frame. From call_begin to call_end or call_leave the thread
+ * is inside.
  */
 #ifndef VMA_INTERPOSE_CALL_H
 #define VMA_INTERPOSE_CALL_H

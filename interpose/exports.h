@@ -1,10 +1,12 @@
 /*
- * exports - every symbol of libvma.so, once: from these lists come the version script, the ways around them for our own
+ * exports - every symbol of libvma.so, once. From these lists come the version script, the ways around them for our own
  *           code (wrap.c), and the C library's originals.
  *
- * A call is on the list because a program may hand it an offloaded descriptor, because it makes, copies or ends
- * descriptors, or because it must know of ours (handlers, processes). X(type, name, (parameters), (arguments)).
- * What is not here, and why: README.md.
+ * A call is on the list for one of three reasons: a program may hand it an offloaded descriptor; it makes, copies or
+ * ends descriptors; or it must know of ours (handlers, processes). X(type, name, (parameters), (arguments)). README.md
+ * says what is not here, and why.
+ *
+ * Threads: the lists are constant.
  */
 #ifndef VMA_INTERPOSE_EXPORTS_H
 #define VMA_INTERPOSE_EXPORTS_H

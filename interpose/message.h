@@ -1,9 +1,11 @@
 /*
- * message - the application's messages as ops take them: a struct msghdr of our own, everything that it points to still
- *           the application's.
+ * message - the application's messages as ops take them: a struct msghdr of our own, which points to the application's
+ *           memory.
  *
- * What the kernel refuses before it looks at the socket is refused by the kernel itself: these functions say no, and
- * the caller makes the kernel's call, which fails as it must.
+ * If the kernel refuses a message before it looks at the socket, these functions refuse it too. Then the caller makes
+ * the kernel's call, which fails as it must.
+ *
+ * Threads: the calling one, inside. A message lives in its caller's stack frame.
  */
 #ifndef VMA_INTERPOSE_MESSAGE_H
 #define VMA_INTERPOSE_MESSAGE_H

@@ -4,16 +4,20 @@
  *    thread's cache  <- batch ->  share: ck_ring of batches, ck_stack behind it  <- growth, add, reclaim
  *    (cache.c, pool_hot.c)        (share.c)                                         (grow.c, retire.c, pool.c)
  *
- * A batch is a chain of free buffers: linked by `user`, its length in `packet_len` of the first. `next` is left for
- * ck_stack, so that a batch of any length is pushed at once.
+ * A batch is a chain of free buffers, linked by `user`; its length is in `packet_len` of the first. `next` is left for
+ * ck_stack, so a batch of any length is pushed at once.
  *
  * Nothing here waits. Five rules make that possible; each is argued where it is carried out:
- *   1. a cache is used by its thread only while `inside` is set, and by a visitor only while its gate is shut (cache.c)
- *   2. visitors of a pool (reclaim, registration, retirement) exclude each other by one try-flag, `visiting`; who finds
- *      it taken goes on without, and a retirement is then carried out by the holder (retire.c)
- *   3. the ring has one producer at a time, by try-flag; who finds it taken uses the stack, which takes all (share.c)
- *   4. `debt` counts what keeps a retired pool alive, and whoever brings it to zero ends the pool (retire.c)
- *   5. the memory of a pool outlives the pool: it belongs to its id and is used again (pool.c)
+ *   1. A cache is used by its thread only while `inside` is set, and by a visitor only while its gate is shut
+ *      (cache.c).
+ *   2. Visitors of a pool (reclaim, registration, retirement) exclude each other by one try-flag, `visiting`. A thread
+ *      that finds it taken goes on without; the holder then carries out a retirement (retire.c).
+ *   3. The ring has one producer at a time, by try-flag. A thread that finds it taken uses the stack, which takes all
+ *      (share.c).
+ *   4. `debt` counts what keeps a retired pool alive. The thread that brings it to zero ends the pool (retire.c).
+ *   5. The memory of a pool outlives the pool: it belongs to its id and is used again (pool.c).
+ *
+ * Threads: any, and signal handlers; the rules above say which thread touches what.
  */
 #ifndef VMA_BUFPOOL_PRIV_H
 #define VMA_BUFPOOL_PRIV_H

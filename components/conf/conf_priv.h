@@ -1,4 +1,8 @@
-/* conf_priv - a row of the table, and the text forms. */
+/*
+ * conf_priv - a row of the table, and the text forms.
+ *
+ * Threads: the tables are constant. One thread loads a struct vma_conf; afterwards it is read-only.
+ */
 #ifndef VMA_CONF_PRIV_H
 #define VMA_CONF_PRIV_H
 

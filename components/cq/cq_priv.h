@@ -1,5 +1,9 @@
 /*
- * cq_priv - the body of struct vma_cq. Receive fields are written by who holds the receive drive flag only.
+ * cq_priv - the body of struct vma_cq.
+ *
+ * Threads: the holder of the receive drive flag reads and writes the receive fields. The holder of the transmit flag
+ * only reaps, which uses constant fields. Threads that sleep on the queue hold no flag; only `wakeups` is theirs. Any
+ * thread may read `in_debt`.
  */
 #ifndef VMA_CQ_PRIV_H
 #define VMA_CQ_PRIV_H

@@ -1,4 +1,10 @@
-/* iomux_priv - one call of select, poll or epoll_wait, and the sets; shared by the files of iomux. */
+/*
+ * iomux_priv - one call of select, poll or epoll_wait, and the sets; shared by the files of iomux.
+ *
+ * Threads: a struct members belongs to the thread of its call. A set's `lock` guards collecting (which only tries it)
+ * and epoll_ctl; `leaf` guards an item's rings. A thread that delivers takes no lock: it pushes to `ready` and wakes.
+ * All functions run inside.
+ */
 #ifndef VMA_IOMUX_PRIV_H
 #define VMA_IOMUX_PRIV_H
 

@@ -1,16 +1,17 @@
 /*
- * ready_list.h - items of a set that have news: a ck_stack, pushed by whoever delivers, taken whole by who holds the
- *                set's lock.
+ * ready_list.h - items of a set that have news: a ck_stack that many threads push and the collector takes.
  *
- * Not a ck_ring: a push must neither wait nor fail, whatever the number of members. Taking everything by one exchange
- * has no ABA, and turning the list around restores the order of the pushes.
+ * It is not a ck_ring: a push must neither wait nor fail, whatever the number of members. The collector takes
+ * everything by one exchange, so there is no ABA. Turning the list around restores the order of the pushes.
  *
- * An item is in the list (or in the set's queue of taken ones) exactly while its `queued` is true; who turns it from
- * false to true pushes. A producer: makes the news visible (A), reads `queued` (B), pushes if it was false. The
- * collector: turns `queued` to false (C), then looks at the file (D). Between A and B there is a full fence
- * (vma_waitq_wake in vma_file_ready), and C is an exchange, so one of two holds: B sees the false of C or comes after
- * it, and the item is pushed anew; or B saw true from before C, hence A comes before D, and the collector sees the
- * news.
+ * An item is in the list (or in the set's queue of taken items) exactly while its `queued` is true. The thread that
+ * turns `queued` from false to true pushes. A producer makes the news visible (A), reads `queued` (B), and pushes if it
+ * was false. The collector turns `queued` to false (C), then looks at the file (D). Between A and B there is a full
+ * fence (vma_waitq_wake in vma_file_ready), and C is an exchange. So one of two holds. Either B sees the false of C or
+ * comes after it, and the item is pushed anew. Or B saw true from before C; then A comes before D, and the collector
+ * sees the news.
+ *
+ * Threads: any thread that delivers pushes; the holder of the set's lock takes.
  */
 #ifndef VMA_IOMUX_READY_LIST_H
 #define VMA_IOMUX_READY_LIST_H

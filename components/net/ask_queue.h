@@ -1,9 +1,12 @@
 /*
- * ask_queue.h - what the data path wants done for a path: a ck_stack, pushed by many, taken whole under net's lock.
+ * ask_queue.h - what the data path wants done for a path: a ck_stack that many threads push and one takes.
  *
- * A path is in the stack while its `asked` is not zero: who turns it from zero pushes, others only add their bits. The
- * taker unlinks a path first and clears `asked` then, so the next push finds the entry free. Taking everything by one
- * exchange has no ABA; order does not matter.
+ * `asked` of a path says what is wanted. A path is in the stack while its `asked` is not zero. The thread that turns
+ * `asked` from zero pushes the path; other threads only add their bits. The taker unlinks a path first and clears
+ * `asked` then, so the next push finds the entry free. The taker takes everything by one exchange, so there is no ABA.
+ * Order does not matter.
+ *
+ * Threads: any thread pushes, also in a signal handler. One thread at a time takes, with net's lock.
  */
 #ifndef VMA_NET_ASK_QUEUE_H
 #define VMA_NET_ASK_QUEUE_H

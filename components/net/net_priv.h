@@ -1,5 +1,9 @@
 /*
- * net_priv.h - the tables of one namespace and who may touch them: everything under `lock`, but for what is marked.
+ * net_priv.h - the tables of one namespace.
+ *
+ * Threads: everything is touched with `lock`. The exceptions are the fields at the end of struct vma_net, which are
+ * marked: any thread reads or writes them without it. Functions of this header need the lock, unless they say "any
+ * thread".
  */
 #ifndef VMA_NET_PRIV_H
 #define VMA_NET_PRIV_H

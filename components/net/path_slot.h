@@ -1,20 +1,22 @@
 /*
  * path_slot.h - a path's template: one writer at a time, any number of readers, no lock.
  *
- * Version v's words lie in slot v % 2. The writer of v + 1 fills the other slot, then publishes v + 1: a writer that is
- * descheduled in the middle leaves version v whole and readable, so no reader waits for it. (ck_sequence has one copy
- * only: its readers would wait.) A reader copies the slot of the version that it saw, and keeps the copy if the version
- * is still the same:
+ * The words of version v lie in slot v % 2. The writer of v + 1 fills the other slot, then publishes v + 1. If a writer
+ * is descheduled in the middle, version v stays whole and readable, so no reader waits for it. (ck_sequence has only
+ * one copy: its readers would wait.) A reader copies the slot of the version that it saw. It keeps the copy if the
+ * version is still the same:
  *
- *  - What it copied is at least as new as v: publishing v is a release store after all of v's words, and the reader
- *    began with an acquire load of v.
- *  - Nothing in it is newer. The next writer of this slot writes v + 2. All its words are release stores, and come
- * after v + 1 was published; a reader that gets one of them gets it by an acquire load, so v + 1 happens before its
- * second load of the version, which cannot return v any more.
+ *  - The copy is at least as new as v. Publishing v is a release store after all of v's words, and the reader began
+ *    with an acquire load of v.
+ *  - Nothing in the copy is newer. The next writer of this slot writes v + 2. All its words are release stores, and
+ *    come after v + 1 was published. A reader that gets one of them gets it by an acquire load. So v + 1 happens before
+ *    the reader's second load of the version, which cannot return v any more.
  *
- * Hence it starts again only when others have published meanwhile. No fences, so ThreadSanitizer checks all of it; on
- * x86-64 every access is a plain move. The version wraps: a reader would have to sleep for exactly 2^32 updates in the
- * middle of a copy to be deceived.
+ * Hence a reader starts again only if a writer has published meanwhile. There are no fences, so ThreadSanitizer checks
+ * all of it; on x86-64 every access is a plain move. The version wraps: a reader would be deceived only if it slept for
+ * exactly 2^32 updates in the middle of a copy.
+ *
+ * Threads: one writes, with net's lock; any thread reads.
  */
 #ifndef VMA_NET_PATH_SLOT_H
 #define VMA_NET_PATH_SLOT_H

@@ -3,10 +3,13 @@
  *
  *   FREE ── sender claims (cas) ──> FILLING ── key is written ──> READY ── taken under net's lock ──> FREE
  *
- * The key is plain memory: only who claimed a place writes it, and READY (release, acquire) hands it over; FREE hands
- * the place back in the same way. A sender that is descheduled while it fills keeps one place, and nobody waits for it.
- * No order, no memory, and room for a signal handler that interrupts another sender: a full board says no, and the
- * sender's next packet tries again. Not a ck_ring: its producers wait for those before them.
+ * The key is plain memory: only the thread that has claimed a place writes it. READY (release, acquire) hands the key
+ * over, and FREE hands the place back in the same way. If a sender is descheduled while it fills, it keeps one place,
+ * and no thread waits for it. There is no order and no allocation, and a signal handler may interrupt another sender.
+ * If the board is full, the post fails, and the sender's next packet tries again. It is not a ck_ring: the producers of
+ * one wait for those before them.
+ *
+ * Threads: any thread posts, also in a signal handler. One thread at a time takes, with net's lock.
  */
 #ifndef VMA_NET_WANT_BOARD_H
 #define VMA_NET_WANT_BOARD_H

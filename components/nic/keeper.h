@@ -1,21 +1,22 @@
 /*
- * keeper - the process that holds what keeps packets going while no vmad lives: vmad's descriptors, and nothing else.
+ * keeper - vmad's descriptor store: a process that holds what keeps packets going while no vmad lives, which is vmad's
+ * descriptors and nothing else.
  *
- *   vmad --PUT place + descriptor, DROP place--> keeper            in order, without answers
- *   vmad --END--> keeper                                           it closes everything and ends
- *   vmad dies                                                      the keeper waits for another one, `seconds` at most
- *   new vmad --connects--> keeper --PUT ... , LIST--> new vmad     every descriptor that it has, and which they were
+ *   vmad --PUT place + descriptor, DROP place--> store             in order, without answers
+ *   vmad --END--> store                                            it closes everything and ends
+ *   vmad dies                                                      the store waits for another one, `seconds` at most
+ *   new vmad --connects--> store --PUT ... , LIST--> new vmad      every descriptor that it has, and which they were
  *
- * The keeper looks at nothing that it holds. It is forked by the first vmad of an interface, has no capabilities and a
- * session of its own, and gives its descriptors to processes of root's only, one at a time: before a vmad asks, it has
- * bound the interface's name (vmad_listen), so of several that start one asks. Only a vmad that runs as root has a
- * keeper, because no capability tells a vmad from another process of its user.
+ * The store looks at nothing that it holds. The first vmad of an interface forks it. It has no capabilities and a
+ * session of its own. It gives its descriptors only to processes of root's, one at a time. Before a vmad asks, it has
+ * bound the interface's name (vmad_listen); so of several that start, one asks. Only a vmad that runs as root has a
+ * store, because no capability tells a vmad from another process of its user.
  *
- * A pipe tells clients whether anybody still holds all this: vmad and the keeper have its writing end, the clients the
- * reading one. It is hung up when the last of both has gone.
+ * A pipe tells clients whether anything is left: vmad and the store have its writing end, the clients the reading one.
+ * It is hung up when the last of both has gone.
  *
  * Threads: vmad's one.
- * Progress: no call waits for the keeper longer than KEEPER_MS.
+ * Progress: no call waits for the store longer than KEEPER_MS.
  * Memory: struct keeper is the caller's.
  * Example: tests/e2e/vmad_restart.sh.
  */

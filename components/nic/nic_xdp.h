@@ -1,19 +1,20 @@
 /*
- * nic_xdp - a client of an owner: what nic_xdp.c (nic and queue pairs), nic_xdp_data.c (hot path), nic_xdp_lease.c
- * (what is mapped and outlives a queue pair), nic_xdp_thread.c (the nic's thread) and nic_xdp_fork.c share.
+ * nic_xdp - a client of an owner. These share it: nic_xdp.c (nic and queue pairs), nic_xdp_data.c (hot path),
+ * nic_xdp_lease.c (what is mapped and outlives a queue pair), nic_xdp_thread.c (the nic's thread), nic_xdp_fork.c.
  *
  *   struct nic_xdp        one vma_nic_open: owner in this process, or a connection to vmad; a thread of its own
  *     xdp_window          packet memory and shared object of one owner; a new owner means a new window
  *     xdp_qp              one queue pair: a slot of the owner, its rings, its flows
  *       xdp_lease         what ends later than the queue pair: its pools, until the user has put every buffer
  *
- * Locks, control path only: `events` (held while a callback runs, and to add or remove queue pairs) before `lock`
- * (everything else). A callback may call anything but vma_nic_qp_destroy and vma_nic_close.
- *
- * When the owner is gone, the thread lets go of its sockets at once, without waiting for the threads that drive: it
+ * If the owner is gone, the nic's thread lets go of its sockets at once, without waiting for the threads that drive. It
  * puts a dead socket in place of each fd and zero pages in place of each ring. The hot path may be anywhere at that
- * moment; it treats every index it reads as untrusted, so it sees an empty queue. The new owner can bind as soon as the
- * last client has done this; rebind then exchanges everything under both halves.
+ * moment. It treats every index that it reads as untrusted, so it sees an empty queue. The new owner can bind as soon
+ * as the last client has done this. Then rebind exchanges everything under both halves.
+ *
+ * Threads: the receive half and the transmit half of a queue pair belong to one thread each, as nic.h says. The control
+ * path has two locks: `events` (held while a callback runs, and to add or remove queue pairs) before `lock` (everything
+ * else). A callback may call anything but vma_nic_qp_destroy and vma_nic_close.
  */
 #ifndef VMA_NIC_XDP_H
 #define VMA_NIC_XDP_H

@@ -1,9 +1,12 @@
 /*
- * owner_priv - the owner object of one interface, shared by owner.c (life of owner and slots), owner_frames.c (packet
- * memory and its division), owner_flows.c (flow table, attachment), owner_claims.c (flows that clients put by
- * themselves), owner_entitled.c (which flows a client may ask for), owner_wishes.c (who wants what another has),
- * owner_foreign.c (the kernel's sockets), owner_rivals.c (those in a flow's way), owner_resets.c (peers of the dead),
- * owner_heirs.c (what these peers still say) and owner_parked.c (peers that the dead had not accepted yet).
+ * owner_priv - the owner object of one interface, shared by these files:
+ *
+ *   owner.c            life of owner and slots               owner_foreign.c   kernel sockets (of no client)
+ *   owner_frames.c     packet memory and its division        owner_rivals.c    conflicts: kernel sockets in the way
+ *   owner_flows.c      flow table, attachment                owner_resets.c    resets for peers of dead processes
+ *   owner_claims.c     flows that clients claim              owner_heirs.c     minisocks: what these peers still send
+ *   owner_entitled.c   flows that a client may ask for       owner_parked.c    connections not accepted by the dead
+ *   owner_wishes.c     flow waiters: flows that two want     owner_groups.c    listeners that several slots serve
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -11,10 +14,10 @@
  *   |          | held                                         | blocks of 32 frames                   |
  *   +---------------------------------------------------------+---------------------------------------+
  *
- * The receive part is one population: every frame of it circulates through the fill ring, whoever receives it. Shares
- * only bound how much of it a slot can sit on, so that nobody can starve the others by not polling or by hoarding.
- * Who comes first gets more: of 16 on a device queue of the default window the first has 256 frames to send from and an
- * RX ring of 1024, the last 64 and 64. About 32 fit; then rent says -ENOSPC.
+ * The receive part is one population: every frame of it circulates through the fill ring, whichever slot receives it.
+ * Shares only bound how much of it a slot can hold. So no slot can starve the others by not polling or by hoarding. The
+ * first slot gets more: of 16 on a device queue of the default window the first has 256 frames to send from and an RX
+ * ring of 1024, the last 64 and 64. About 32 fit; then rent says -ENOSPC.
  *
  *              rent                 return              return (all put), or the client died
  *   FREE ------------> RENTED ------------> LEAVING ------------> DRAINING ------------> FREE

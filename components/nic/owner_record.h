@@ -1,13 +1,15 @@
 /*
- * owner_record - what a new vmad has to know of the one before and cannot see in the kernel or in the shared object:
- * in memory of its own, which vmads of one interface have mapped one after the other, and nobody else.
+ * owner_record - what a new vmad must know of the one before, and cannot see in the kernel or in the shared object.
  *
- * The owner writes its record as it works. It may be killed between two instructions, so each entry has one word that
- * makes it count, stored last (and cleared first): `whole` of the record, `state` of a slot, `number` of a heir. What
- * an entry says is never more than one step behind the kernel's maps and the shared object, and adoption
- * (owner_adopt.c) settles that step.
+ * The record lies in memory of its own. The vmads of one interface map it one after the other; no other process does.
+ * The owner writes it as it works, and may be killed between two instructions. So each entry has one word that makes it
+ * count, which is stored last and cleared first: `whole` of the record, `state` of a slot, `number` of a minisock
+ * (heir). An entry is never more than one step behind the kernel's maps and the shared object. Adoption (owner_adopt.c)
+ * settles that step.
  *
- * is_spare[f]: the owner holds the frame. See owner_frames_adopt for what is believed if the shared object differs.
+ * is_spare[f]: the owner holds the frame. If the shared object differs, owner_frames_adopt says what is believed.
+ *
+ * Threads: the owner's one (vmad's only thread). No other process has the record mapped while a vmad lives.
  */
 #ifndef VMA_OWNER_RECORD_H
 #define VMA_OWNER_RECORD_H

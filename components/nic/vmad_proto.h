@@ -6,16 +6,15 @@
  *                                 <------ HELLO
  *   RENT wishes                   ------>
  *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
- *                                              what ports are taken in, and the end of a pipe (keeper.h), if there
- *                                              are
+ *                                              the table of claims, if it may have it, and the end of a pipe (keeper.h)
  *   FLOW_ADD + the shadow, FLOW_DEL, RETURN ----->   FLOW_ADD shows the socket by which the client has a right to the
- *                                                 flow (owner_entitled.c); none where that takes none
- *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: others get what begins anew
+ *                                                 flow (owner_entitled.c); none, if the flow takes none
+ *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: other members get new connections
  *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad: as
  *                                              many sockets are shown as named
  *                                 <------ the same, with a result
- *   RESUME slot, ticket           ------>        a client's other connection has ended, or its vmad: the slot is still
- *                                                rented, and this connection's from now on
+ *   RESUME slot, ticket           ------>        the client's other connection has ended, or its vmad: the slot is still
+ *                                                rented, and belongs to this connection from now on
  *   RESUMED slot                  ------>        all its flows were added again
  *   REPAIR                        ------>        a channel to have connections handed over to the kernel: vmad_repair.h
  *                                 <------ REPAIR: its end
@@ -23,11 +22,14 @@
  *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
  *                                 <------ ADOPT slot, a connection to make: the same
  *
- * Every message has the same length, so there is nothing to parse before it is copied; a message that is shorter or
- * longer, that has another magic or version, or fds where none belong, ends the connection. An unknown type gets an
- * answer with -EOPNOTSUPP, so that a newer client learns what an older vmad cannot do.
+ * Every message has the same length, so there is nothing to parse before it is copied. A message ends the connection if
+ * it is shorter or longer, has another magic or version, or carries fds where none belong. An unknown type gets an
+ * answer with -EOPNOTSUPP, so a newer client learns what an older vmad cannot do.
  *
- * The address is in the abstract name space: one per network namespace, gone with its last socket, no file to clean up.
+ * The address is in the abstract name space: there is one per network namespace, it goes with its last socket, and
+ * there is no file to clean up.
+ *
+ * Threads: pure functions and constants; a message is the caller's.
  */
 #ifndef VMA_VMAD_PROTO_H
 #define VMA_VMAD_PROTO_H

@@ -1,13 +1,15 @@
 /*
  * vmad_repair - what a client and vmad's process for it say to each other when a connection is handed over to the
- *               kernel: one message per packet of a pair of SOCK_SEQPACKET sockets, of which VMAD_REPAIR gave the
- * client one.
+ *               kernel. There is one message per packet of a pair of SOCK_SEQPACKET sockets; VMAD_REPAIR gave the
+ *               client one end.
  *
  *   client                                       vmad's process for it
  *   SOCKET + the socket, a sealed memfd  ------>       repaired, if it may have that connection
  *                                        <------ a result
- *   SEGMENT packet                       ------>       said to the kernel, if it is that connection's
+ *   SEGMENT packet                       ------>       reinjected, if it is that connection's
  *   END                                  ------>
+ *
+ * Threads: constants and a message, which is its sender's.
  */
 #ifndef VMA_VMAD_REPAIR_H
 #define VMA_VMAD_REPAIR_H

@@ -6,11 +6,11 @@
  *               +-- anything else, or nothing within 5 s: dropped                   +--> socket closed, process alive:
  *                                                                                        GHOST until the process ends
  *
- * A ghost's flows end at once, but what it may still touch (frames, the shared object) is taken back only when its
- * process is gone: taking a lock from a living process would harm the others.
+ * A ghost's flows end at once. What it may still touch (frames, the shared object) is taken back only when its process
+ * is gone: taking a lock from a living process would harm the others.
  *
  * ABSENT: a client of the vmad before, whose slots were adopted. It comes back on a connection of its own (RESUME), and
- * each slot goes over to that one; if it does not within ten seconds, it becomes a ghost.
+ * each slot goes over to that one. If it does not come back within ten seconds, it becomes a ghost.
  *
  * Threads: one. Nothing here waits for a client.
  */

@@ -8,22 +8,26 @@
  *
  * A lane is a single-producer single-consumer queue. ck_ring cannot do this job: it keeps its size and both indices
  * where the peer could write them, and believes them. Here nothing that decides where this side reads or writes is in
- * shared memory: each side keeps its own index, and the peer's words only say "more" or "less far".
+ * shared memory. Each side keeps its own index, and the peer's words only say "more" or "less far".
  *
  * Publication. Slot i of the lap is readable when its seq word equals (nonce << 32 | i + 1). The producer writes a
- * burst from the second slot on with its seq words, and the seq of the burst's first slot last, at kick. The consumer
- * takes slots in order, so nothing is visible before kick; the seq store (seq_cst, hence release) of the first slot
- * orders everything before it, later slots carry a release store of their own. The consumer's acquire load of seq pairs
- * with both. One cache line less travels than with a producer index: seq, length and the first 48 bytes share a line.
+ * burst from the second slot on with its seq words. It writes the seq of the burst's first slot last, at kick. The
+ * consumer takes slots in order, so nothing is visible before kick. The seq store (seq_cst, hence release) of the first
+ * slot orders everything before it; later slots carry a release store of their own. The consumer's acquire load of seq
+ * pairs with both. One cache line less travels than with a producer index: seq, length and the first 48 bytes share a
+ * line.
  *
- * Reuse. The consumer stores (nonce << 32 | index) with release after it has copied the frames; the producer's acquire
- * load pairs with it, so it never writes into a slot that a well-behaved peer still reads. An index that is not between
- * the last known one and the producer's own is not believed (bad_peer).
+ * Reuse. The consumer stores (nonce << 32 | index) with release after it has copied the frames. The producer's acquire
+ * load pairs with it, so the producer never writes into a slot that a well-behaved peer still reads. An index that is
+ * not between the last known one and the producer's own is not believed (bad_peer).
  *
- * Nonce. Each establishment of the link has a random nonce, so that whatever a former peer, or this side itself before
- * it noticed the change, left in the memory never looks like a frame or an index of the present link.
+ * Nonce. Each establishment of the link has a random nonce. So nothing that a former peer left in the memory, or this
+ * side before it noticed the change, ever looks like a frame or an index of the present link.
  *
- * Indices are 32 bit, wrap, and are only subtracted; slots is a power of two, so index & mask survives the wrap.
+ * Indices have 32 bits, wrap, and are only subtracted. slots is a power of two, so index & mask survives the wrap.
+ *
+ * Threads: the producer functions by the transmit half of the queue pair, the consumer functions by the holder of the
+ * receiving end's engine.
  */
 #ifndef VMA_WIRE_LANE_H
 #define VMA_WIRE_LANE_H

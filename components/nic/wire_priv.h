@@ -6,8 +6,11 @@
  *   wire_steer.c   header parse, flow table, checksums              wire_faults.c fault plan and delay line
  *   nic_wire.c     ends: open, close, the pair                      wire_file.c   the two-process form
  *
- * The engine of an end is everything that its receiving device would do: lanes' consumer side, flow table, delay line,
- * queue pair table. It belongs to whoever holds its `busy` flag: data calls try only, control calls wait for it.
+ * The engine of an end is everything that its receiving device would do: the lanes' consumer side, flow table, delay
+ * line, table of queue pairs.
+ *
+ * Threads: the engine belongs to the holder of its `busy` flag. Data calls only try the flag; control calls wait for
+ * it. A queue pair's receive half and transmit half belong to one thread each, as nic.h says.
  */
 #ifndef VMA_WIRE_PRIV_H
 #define VMA_WIRE_PRIV_H

@@ -1,9 +1,11 @@
 /*
  * wire_ring - buffers between a queue pair's receive half and its end's engine: ck_ring, one producer, one consumer.
  *
- * `posted` runs from the receive half to whoever holds the engine, `done` back. The engine's holder changes, but one
- * holder's writes happen before the next one's through the engine's flag, so there is one at a time.
- * ThreadSanitizer does not see ck's fences: ck's own accesses are hidden from it, and each buffer's hand-off is named.
+ * `posted` runs from the receive half to the holder of the engine, `done` back. ThreadSanitizer does not see ck's
+ * fences: ck's own accesses are hidden from it, and each buffer's hand-off is named.
+ *
+ * Threads: one producer and one consumer at a time. The engine's holder changes, but one holder's writes happen before
+ * the next one's, through the engine's flag.
  */
 #ifndef VMA_WIRE_RING_H
 #define VMA_WIRE_RING_H

@@ -1,24 +1,23 @@
 /*
- * xdp_claims - flows of UDP that a client puts before the XDP program by itself: a table in memory that both have
- * mapped.
+ * xdp_claims - flows of UDP that a client puts before the XDP program by itself, in a table that both have mapped.
  *
- * To ask the owner for a rule takes longer than the whole life of a socket that sends one question and hears one
- * answer. What the owner would have to find out (that no other client has the flow, and that no foreign kernel socket
- * would receive it) need not be asked where a kernel socket of the client's has the port for itself: bound to it,
- * without SO_REUSEADDR and SO_REUSEPORT, and known to no other process. The kernel gives such a port to nobody else, so
- * nobody else can have a right to the flow. The client sees to that from take to release (VMA_FLOW_ALONE).
+ * Asking the owner for a rule takes longer than the whole life of a socket that sends one question and hears one
+ * answer. The owner would have to find out that no other client has the flow, and that no kernel socket would receive
+ * it. It need not be asked if a socket of the client has the port for itself: bound to it, without SO_REUSEADDR and
+ * SO_REUSEPORT, and known to no other process. The kernel gives such a port to no other socket, so no other can have a
+ * right to the flow. The client sees to that from take to release (VMA_FLOW_ALONE).
  *
  *   client  take:     name 0 -> slot + 1 (compare-and-swap), who, name      then: is it open?   no: release, ask
  *           release:  name -> 0
  *   owner   close:    open -> 0                                             then: is any taken? yes: open -> 1
  *   program           name, who, name again
  *
- * Open: the program is attached, and stays so. Both sides write first and look then, all of it sequentially consistent:
- * of a take and a close that meet at least one sees the other, so no port is taken that nobody looks for.
+ * Open: the program is attached, and stays so. Both sides write first and look then, all of it sequentially consistent.
+ * If a take and a close meet, at least one sees the other. So no port is taken that the program does not look for.
  *
- * A client that dies in the middle leaves its number in the word: the owner sweeps what was a dead slot's before the
- * slot is rented again. Until then a packet for it finds no socket, and goes on to the kernel. A client that writes
- * what is not true here gets packets of others: so vmad hands the table only to clients with CAP_NET_RAW.
+ * A client that dies in the middle leaves its number in the word. The owner sweeps a dead slot's claims before the slot
+ * is rented again. Until then a packet for them finds no socket, and goes on to the kernel. A client that writes here
+ * what is not true gets packets of others. So vmad hands the table only to clients with CAP_NET_RAW.
  *
  * Threads: any, of any process.
  * Progress: no call waits.

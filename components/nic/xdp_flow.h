@@ -1,6 +1,10 @@
 /*
  * xdp_flow - what the XDP program and user space say to each other: the flow map's keys and values, and the counters
- * that spare a lookup. Included by the BPF program too, so plain kernel types only.
+ * that spare a lookup. The BPF program includes it too, so it uses plain kernel types only.
+ *
+ * Threads: the owner writes the maps, the program reads them on any core. The program also writes `recents` (the owner
+ * does, too, for a connection that it moves), `fragments` and `over`. Clients write only the table of claims
+ * (xdp_claims.h).
  */
 #ifndef VMA_XDP_FLOW_H
 #define VMA_XDP_FLOW_H

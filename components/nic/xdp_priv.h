@@ -11,14 +11,18 @@
  *                      | maps packet memory, shared object, the fill and completion rings, its own
  *                      | RX and TX rings; drives all of them with plain loads and stores
  *
- * Frames. The window has `nframes` frames. A frame is at any time exactly one of: free with the owner, in a fill ring,
+ * Frames. The window has `nframes` frames. At any time a frame is exactly one of: free with the owner, in a fill ring,
  * in some socket's RX ring, held by slot s (holder[f] == s), or part of a slot's rented TX range. RX frames belong to
- * the device queue, not to a client: whoever polled one holds it and gives it back to a fill ring. TX ranges are
- * rented with the slot and come back through the completion ring, which is shared; whoever drains it marks each
- * frame completed, where its slot finds it.
+ * the device queue, not to a client: the client that polled one holds it and gives it back to a fill ring. TX ranges
+ * are rented with the slot and come back through the completion ring, which is shared. The client that drains the
+ * completion ring marks each frame completed, where its slot finds it.
  *
  * Crash safety. A client may be killed between any two instructions. holder[] and the redo records of xdp_shared make
  * every multi-step change either visible whole or repeatable by the owner's recovery.
+ *
+ * Threads: the owner's functions by one thread at a time (the nic's lock, or vmad's only thread). RX and TX rings by
+ * the thread that has that half of the queue pair. Fill and completion rings by the holder of their lock in
+ * xdp_shared.h, of whatever process.
  */
 #ifndef VMA_XDP_PRIV_H
 #define VMA_XDP_PRIV_H

@@ -2,11 +2,11 @@
  * xdp_shared - the layout of the object that the owner and the clients of an interface share; its functions are in
  * xdp_priv.h.
  *
- *   queue[q].fill      lock word, redo record         who may write the fill ring of device queue q
- *   queue[q].comp      lock word, position, tags      who may read its completion ring
+ *   queue[q].fill      lock word, redo record         its holder may write the fill ring of device queue q
+ *   queue[q].comp      lock word, position, tags      its holder may read the queue's completion ring
  *   slot[s]            TX range, rescan flag          what slot s rents
  *   hints[s][q]        a ring of frames               "look at this frame's state", from queue q to slot s
- *   holder[frame]      RX side: who holds the frame
+ *   holder[frame]      RX side: the holder of the frame
  *   state[frame]       TX side: idle, in flight, or completed
  *   route[frame]       TX side: the slot that rents the frame
  *   named[port / 64]   a bit for each local port that an entry of the program's map names for TCP, blocks left out
@@ -16,26 +16,27 @@
  *
  * Threads: any process that has it mapped, by the locks and the single-writer rules below.
  * Progress: no call waits; a lock that is taken makes the call return 0.
- * Memory: one sparse memfd of a fixed size, so that every index is bounded by a constant of the program and not by a
- *         number that a client could overwrite. Pages that no frame of the window uses are never touched.
+ * Memory: one sparse memfd of a fixed size, so every index is bounded by a constant of the program and not by a number
+ *         that a client could overwrite. Pages that no frame of the window uses are never touched.
  * Example: test/test_xdp_shared.c; test/stress_xdp_shared.c kills the holders.
  *
- * Who writes what:
+ * Writers:
  *   named[]     the owner: a port's bit is set before its first entry comes, and cleared after its last one has gone
  *   tenants     the owner: before a slot's client knows that it has it, and after all that it left is cleared up
  *   claims_*    open: the owner; made: every client
  *   holder[f]   SELF by the client that polled f, FILL by the holder of the fill lock; OWNER and NONE by the owner
- *   state[f]    IDLE -> IN_FLIGHT and COMPLETED -> IDLE by the slot that rents f, IN_FLIGHT -> COMPLETED by the holder
- * of the completion lock of the queue on which f was sent; the owner when the slot's client is dead a lock      the
- * caller's number by compare-and-swap from 0, 0 by the holder, or by the owner for a dead holder
+ *   state[f]    IDLE -> IN_FLIGHT and COMPLETED -> IDLE by the slot that rents f, IN_FLIGHT -> COMPLETED by the holder of
+ *               the completion lock of the queue on which f was sent; the owner when the slot's client is dead
+ *   a lock      the caller's number by compare-and-swap from 0; 0 by the holder, or by the owner for a dead holder
  *
- * Accepted weakness: a holder that is stopped (SIGSTOP, a debugger) in one of the few dozen instructions under a lock
- * stops refill and completions of that device queue for all clients until it goes on or is killed; one that has lost
- * the processor there does so until it has it again. Each client then receives as many frames as it may hold (rx_quota
- * in nic.h), and the next ones wait in its RX ring. The alternative, to take a lock over from the living, would need
- * every store under it to be fenced against the sleeper's late ones. Clients that write here what the rules forbid can
- * make frames leak or packets mix among the clients of the interface, which share its packet memory anyway; they cannot
- * make the owner or a client loop or leave an array.
+ * Accepted weakness: a holder may be stopped (SIGSTOP, a debugger) in one of the few dozen instructions under a lock.
+ * Then refill and completions of that device queue stop for all clients until it goes on or is killed. If it has lost
+ * the processor there, they stop until it has it again. Each client then receives as many frames as it may hold
+ * (rx_quota in nic.h), and the next ones wait in its RX ring. The alternative is to take a lock over from the living.
+ * Then every store under it would have to be fenced against the sleeper's late ones.
+ *
+ * Clients that write here what the rules forbid can make frames leak or packets mix among the clients of the interface,
+ * which share its packet memory anyway. They cannot make the owner or a client loop or leave an array.
  */
 #ifndef VMA_XDP_SHARED_H
 #define VMA_XDP_SHARED_H

@@ -1,8 +1,10 @@
 /*
- * checksum.h - the internet checksum over contiguous bytes, for this folder's hot paths; vma_csum_add for all others.
+ * checksum.h - the internet checksum over contiguous bytes, for this folder's hot paths; others use vma_csum_add.
  *
- * Eight bytes at a time with the carry added back in (a sum modulo 2^64 - 1, of which 0xffff is a factor, so folding it
- * gives the same 16 bits). memcpy makes unaligned loads legal.
+ * It adds eight bytes at a time and adds the carry back in. That is a sum modulo 2^64 - 1, of which 0xffff is a factor,
+ * so folding it gives the same 16 bits. memcpy makes unaligned loads legal.
+ *
+ * Threads: any; the functions are pure.
  */
 #ifndef VMA_RING_CHECKSUM_H
 #define VMA_RING_CHECKSUM_H

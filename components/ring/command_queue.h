@@ -1,14 +1,17 @@
 /*
- * command_queue.h - what threads leave for whoever drives: <vma/mpsc.h>, and a word that says "look once more".
+ * command_queue.h - what threads leave for the thread that drives: <vma/mpsc.h>, and a word that says "look once more".
  *
- * The bound comes from the entries: a ring has a fixed number (struct tx_slot), or they are the caller's own (struct
+ * The number of entries is bounded: a ring has a fixed number (struct tx_slot), or they are the caller's own (struct
  * vma_ring_command).
  *
- * Nothing is left behind. A producer: pushes, sets pending (A), tries the flag (B). A holder: clears the flag (C),
- * looks at pending (D), and if it is set tries the flag again. A, B, C, D are sequentially consistent. If B fails it
- * saw a holder that has not done C yet: B before C in the one order of all four, hence A before D, and that holder (or
- * one that takes the flag in between, whose own C and D come later still) finds pending set. A taker clears pending
- * before it takes the list, with a full fence between: a push that it misses sets pending after the clearing.
+ * No command is left behind. A producer pushes, sets `pending` (A), and tries the flag (B). A holder clears the flag
+ * (C) and looks at `pending` (D); if it is set, the holder tries the flag again. A, B, C and D are sequentially
+ * consistent. If B fails, it saw a holder that has not done C yet. So B comes before C in the one order of all four,
+ * and A before D. That holder finds `pending` set; so does one that takes the flag in between, because its C and D come
+ * later still. A taker clears `pending` before it takes the list, with a full fence between. So a push that it misses
+ * sets `pending` after the clearing.
+ *
+ * Threads: any thread pushes, also in a signal handler. The holder of the flag takes.
  */
 #ifndef VMA_RING_COMMAND_QUEUE_H
 #define VMA_RING_COMMAND_QUEUE_H

@@ -1,17 +1,19 @@
 /*
- * drive.h - one drive flag: who drives this side of a ring, and who sleeps until it is released.
+ * drive.h - one drive flag: which thread drives this side of a ring, and which threads sleep until it is released.
  *
- * The word is the holder's thread id, 0 when nobody drives. The data path only ever tries; the control path (attach,
- * detach, rebind) acquires and waits as VMA_THREAD_MODE says.
+ * The word is the holder's thread id, 0 if no thread drives. The data path only ever tries. The control path (attach,
+ * detach, rebind) acquires, and waits as VMA_THREAD_MODE says.
  *
- * No sleeper is forgotten: a sleeper counts itself (A), then futex-waits on the word while it still holds what was seen
- * (B); a releaser clears the word (C), then looks at the count (D). All four are sequentially consistent, FUTEX_WAIT's
- * own comparison included (the kernel makes it under the lock that FUTEX_WAKE takes). If D misses A, then C precedes A
- * and B finds the word changed and does not sleep; if D sees A, the wake comes after C, and whoever slept before wakes.
- * (The same thread may hold again when B compares: then its next release wakes.)
+ * No sleeper is forgotten. A sleeper counts itself (A), then futex-waits on the word while it still holds what was seen
+ * (B). A releaser clears the word (C), then looks at the count (D). All four are sequentially consistent, FUTEX_WAIT's
+ * own comparison included (the kernel makes it under the lock that FUTEX_WAKE takes). If D misses A, then C precedes A,
+ * and B finds the word changed and does not sleep. If D sees A, the wake comes after C, and it wakes every thread that
+ * slept before. (The same thread may hold again when B compares: then its next release wakes.)
  *
- * VMA_THREAD_SINGLE: the only concurrency is a signal handler on top of the one thread. It runs to its end between two
- * instructions, and what it takes it releases, so a plain test and a plain store are enough.
+ * VMA_THREAD_SINGLE: the only concurrency is a signal handler on top of the one thread. The handler runs to its end
+ * between two instructions, and releases what it takes. So a plain test and a plain store are enough.
+ *
+ * Threads: any. Only the holder releases, and writes `hold`.
  */
 #ifndef VMA_RING_DRIVE_H
 #define VMA_RING_DRIVE_H

@@ -1,10 +1,11 @@
 /*
  * flow_table.h - from a flow key to the list of its members, for one kind of key (5-tuples, or 3-tuples).
  *
- * Threads: touched with the receive flag held only, readers and writers alike: no atomics, no locks.
- * Cost: one hash and, at a load below one half, 1.5 probes in the mean whatever the number of flows; a probe compares
- * cached hashes and looks at a flow only when they agree. The hash is keyed with a secret per table, because a remote
- * peer chooses part of the key.
+ * The hash is keyed with a secret per table, because a remote peer chooses part of the key.
+ *
+ * Threads: the holder of the receive flag only, for reading and writing: no atomics, no locks.
+ * Cost: one hash and, at a load below one half, 1.5 probes in the mean whatever the number of flows. A probe compares
+ * cached hashes and looks at a flow only if they agree.
  */
 #ifndef VMA_RING_FLOW_TABLE_H
 #define VMA_RING_FLOW_TABLE_H

@@ -1,15 +1,18 @@
 /*
- * ring_fragments.h - IPv4 fragments of datagrams put together again (RFC 791), for who drives the receive side.
+ * ring_fragments.h - IPv4 fragments of datagrams, put together again (RFC 791).
  *
- * A fragment is held as the frame that it came in. When the last one missing has come, the frames become one packet of
- * several buffers, with the header of the first fragment, which goes through the header checks and to its flow as any
- * other. What comes after a fragmented datagram is not held up by it.
+ * A fragment is held as the frame that it came in. When the last missing one has come, the frames become one packet of
+ * several buffers, with the header of the first fragment. That packet goes through the header checks and to its flow as
+ * any other. A fragmented datagram holds up nothing that comes after it.
  *
- * Bounds: RING_DATAGRAMS under way at a time, bufs_max buffers in all of them together; the oldest datagram makes room.
- * The buffers are half of what may be away from the receive queue: fragments of which the rest never comes are held
- * until another one comes, and must not use up what everything else is received into. A datagram is given up a second
- * after its first fragment came: it is looked at when the next one begins. Overlapping fragments end their datagram
- * (RFC 5722), but a fragment that brings nothing new is dropped alone.
+ * Bounds: at most RING_DATAGRAMS datagrams are under way, with bufs_max buffers in all of them together. If there is no
+ * room, the oldest datagram is given up. bufs_max is half of the buffers that may be away from the receive queue: if
+ * the rest of a datagram never comes, its fragments are held until another fragment comes, and must not use up the
+ * memory that everything else is received into. A datagram is given up a second after its first fragment came; this is
+ * checked when the next one begins. Overlapping fragments end their datagram (RFC 5722). A fragment that brings nothing
+ * new is dropped alone.
+ *
+ * Threads: the one that drives the receive side, with its flag.
  */
 #ifndef VMA_RING_FRAGMENTS_H
 #define VMA_RING_FRAGMENTS_H

@@ -5,8 +5,9 @@
  *   rx     poll, refill, arm; flow tables; cursor; receive counters     rx_queue (posted commands)
  *   tx     NIC transmit, reap; backlog, unkicked; transmit counters     tx_queue, slots_free, refused, too_long, bad
  *
- * Who needs both (rebind, destroy) takes rx first. The data path holds rx while it *tries* tx, and never the other way
- * round, so the order cannot be turned into a deadlock by it.
+ * Threads: a thread that needs both flags (rebind, destroy) takes rx first. The data path holds rx while it *tries* tx,
+ * and never the other way round, so it cannot turn the order into a deadlock. The comments in struct vma_ring say which
+ * flag each field needs. Functions below need the receive flag, unless they say something else.
  */
 #ifndef VMA_RING_PRIV_H
 #define VMA_RING_PRIV_H

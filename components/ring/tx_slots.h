@@ -1,8 +1,10 @@
 /*
- * tx_slots.h - a ring's fixed number of slots, in which packets wait for whoever holds the transmit flag.
+ * tx_slots.h - a ring's fixed number of slots, in which packets wait for the holder of the transmit flag.
  *
- * One bit each says which are free. Claiming and freeing are single atomic operations, so a signal handler may do both.
- * A packet of more than TX_SLOT_SEGS segments has several, linked by `more`.
+ * One bit for each slot says whether it is free. Claiming and freeing are single atomic operations, so a signal handler
+ * may do both. A packet of more than TX_SLOT_SEGS segments has several slots, linked by `more`.
+ *
+ * Threads: any thread claims and fills. The thread that sends, or that gives a claim up, frees.
  */
 #ifndef VMA_RING_TX_SLOTS_H
 #define VMA_RING_TX_SLOTS_H

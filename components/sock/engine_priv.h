@@ -1,9 +1,12 @@
 /*
- * engine_priv - the engine's parts: engine.c starts and ends it, device.c and rail.c have what is made on demand,
- *               internal.c the thread (with its parts, see internal_priv.h).
+ * engine_priv - the engine's parts: engine.c starts and ends it; device.c and rail.c have what is made on demand
+ *               (devices, ring contexts); internal.c has the thread (with its parts, see internal_priv.h).
  *
  * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), rails (rail.c). None is held
  * around a call of ops. All are made anew in a forked child, which abandons everything that they guard.
+ *
+ * Threads: any. Functions named _fork_child run in a forked child's only thread. What is said to be `inside` needs
+ * vma_enter.
  */
 #ifndef VMA_SOCK_ENGINE_PRIV_H
 #define VMA_SOCK_ENGINE_PRIV_H

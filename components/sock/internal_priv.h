@@ -1,6 +1,11 @@
 /*
- * internal_priv - the internal thread's parts: internal.c sleeps and wakes, rail_care.c looks after rails, news.c tells
- *                 files. What is called a turn runs in the thread, after every wake-up, inside.
+ * internal_priv - the internal thread's parts: internal.c sleeps and wakes, rail_care.c and tcp_care.c do the
+ *                 housekeeping of ring contexts, news.c tells files.
+ *
+ * A *turn* runs in the internal thread, inside, after every wake-up.
+ *
+ * Threads: functions named _turn, _again, _take_event, _arm and _disarm run in the internal thread. Functions that say
+ * so may be called by any thread. _fork_child runs in a forked child's only thread.
  */
 #ifndef VMA_SOCK_INTERNAL_PRIV_H
 #define VMA_SOCK_INTERNAL_PRIV_H

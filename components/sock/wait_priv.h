@@ -1,4 +1,9 @@
-/* wait_priv - what the two halves of a wait share: wait.c looks and spins, sleep.c sleeps. */
+/*
+ * wait_priv - what the two halves of a wait share: wait.c looks and spins, sleep.c sleeps.
+ *
+ * Threads: a struct vma_wait belongs to the thread that waits. Functions that take a ring's bit may be called by any
+ * thread, inside. lead and lead_end work for the calling thread.
+ */
 #ifndef SOCK_WAIT_PRIV_H
 #define SOCK_WAIT_PRIV_H
 

@@ -4,6 +4,9 @@
  *   header | entry 0 .. entry N-1 | block 0 .. block N-1        (all on cache-line boundaries)
  *
  * An entry says what its block holds. Everything in it is atomic, because readers look while it changes.
+ *
+ * Threads: the thread that has taken a block's bit writes its entry; the block's user writes the counters. Readers of
+ * any process look at any time.
  */
 #ifndef VMA_STATS_PRIV_H
 #define VMA_STATS_PRIV_H

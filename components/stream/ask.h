@@ -1,14 +1,15 @@
 /*
- * ask - the page that a family of forked processes shares: the children's questions for connections of the parent's,
- *       and which connections are on their way to the kernel at the moment.
+ * ask - the page that processes share by fork (fork_rpc): the children's requests to the owner process, which is their
+ *       parent, for its connections; and which connections are on their way to the kernel at the moment.
  *
  *   child   take a slot ──> id ──> ASKED ──> sleep ───────────────┬─> give it back
  *   parent               └─ wakes up ──> hands over ──> DONE ─────┘
  *
  * Threads: of any of the processes. One thread of the parent answers; any may move connections.
- * Progress: a child waits for the parent, with a limit, and no longer than the parent lives; the parent waits for
- * nobody. Memory: one shared mapping, made by the parent before the fork, and never unmapped. Example:
- * test/stress_ask.c.
+ * Progress: a child waits for the parent, with a limit, and no longer than the parent lives. The parent waits for no
+ *           process.
+ * Memory: one shared mapping, made by the parent before the fork, and never unmapped.
+ * Example: test/stress_ask.c.
  */
 #ifndef VMA_STREAM_ASK_H
 #define VMA_STREAM_ASK_H

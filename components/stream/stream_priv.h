@@ -5,11 +5,12 @@
  *   FRESH        CLOSE                    NULL
  *   CONNECTING   SYN_SENT                 on its way
  *   CONNECTED    ESTABLISHED and later    made; its own state says what is left of it
- *   FAILED       CLOSE, both ways shut    the attempt's, or NULL; nobody has been told by connect() yet
+ *   FAILED       CLOSE, both ways shut    the attempt's, or NULL; connect() has told no thread yet
  *   LISTENING    LISTEN                   NULL
  *
- * Locks, in this order: file.lock; the one of endpoint.c; `turn`s are leaves, held for a copy and never in a wait. What
- * runs under a ring's flag (events, accepted) takes none of them.
+ * Threads: any, inside. The order of locks is: file.lock, then the one of endpoint.c. `turn`s are leaves: they are held
+ * for a copy and never in a wait. Functions that run under a ring's flag (events, accepted) take none of them. Fields
+ * of the control path need file.lock; all others are atomic, or belong to the holder of a turn.
  */
 #ifndef VMA_STREAM_PRIV_H
 #define VMA_STREAM_PRIV_H

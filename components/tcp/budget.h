@@ -1,11 +1,13 @@
 /*
  * budget.h - the bound of all bytes in fifos (struct vma_tcp_memory), as a connection's two sides ask for it.
  *
- *   tight   buffers do not grow any more, and who does not read is offered four segments at a time
- *   spent   what comes for who has more than a little unread is not taken: the peer says it again; what is written
- * waits for what has been written before
+ *   tight   buffers do not grow any more; if an application does not read, its peer is offered four segments at a time
+ *   spent   if a connection has more than a little unread, its arriving data is not taken, and the peer sends it again;
+ *           a writer waits until what was written before has left
  *
  * Each connection may always have a little, so none waits for another one for ever.
+ *
+ * Threads: any; `used` is an atomic of all stacks of the process. budget_refuses: the driver.
  */
 #ifndef VMA_TCP_BUDGET_H
 #define VMA_TCP_BUDGET_H

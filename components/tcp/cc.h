@@ -1,15 +1,15 @@
 /*
- * cc - congestion control: how many bytes may be in flight, and how fast they leave. A table of functions per
+ * cc - congestion control: how many bytes may be in flight, and how fast they leave. It is a table of functions per
  *      algorithm; all units are bytes and nanoseconds.
  *
  *   NewReno  RFC 5681, 6582 (VMA_TCP_CC_LWIP)     Cubic  RFC 9438, with HyStart++ (RFC 9406)     none  no window
  *   BBR      draft-cardwell-iccrg-bbr-congestion-control-00
  *
- * There are two kinds. One moves a window by what is acknowledged and lost: acked and reduce; recovery.c's proportional
- * rate reduction is part of it. The other has a model of the path, from samples of the delivery rate, and sets window
- * and pacing rate itself, during recovery as well: sampled.
+ * There are two kinds. The first kind moves a window by what is acknowledged and lost (acked and reduce); recovery.c's
+ * proportional rate reduction is part of it. The second kind has a model of the path, from samples of the delivery rate
+ * (sampled). It sets window and pacing rate itself, during recovery as well.
  *
- * Pure: driven by its calls. Example: test/test_cc.c.
+ * Threads: the driver; a struct tcp_cc is touched by nothing else. Example: test/test_cc.c.
  */
 #ifndef VMA_TCP_CC_H
 #define VMA_TCP_CC_H

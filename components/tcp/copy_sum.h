@@ -1,9 +1,11 @@
 /*
  * copy_sum.h - copies bytes and sums them up for the internet checksum (RFC 1071) in one pass over them.
  *
- * Sixteen bytes at a time, as four numbers of 32 bits that are added to sums of 64, which cannot overflow: a vector of
- * two, which every x86-64 has, and the compiler makes what it can of it elsewhere. A piece that begins at an odd place
- * has its bytes in the other halves of the words: its sum is turned round.
+ * It works on sixteen bytes at a time, as four numbers of 32 bits that are added to sums of 64, which cannot overflow.
+ * It uses a vector of two, which every x86-64 has; elsewhere the compiler makes of it what it can. A piece that begins
+ * at an odd place has its bytes in the other halves of the words: its sum is turned round.
+ *
+ * Threads: any; a struct copy_sum is the caller's.
  */
 #ifndef VMA_TCP_COPY_SUM_H
 #define VMA_TCP_COPY_SUM_H

@@ -3,13 +3,13 @@
  *
  *   position: bytes since the beginning, 64 bits.   consumed <= position of what can be read < produced
  *
- * Threads: one producer (reserve, commit), one consumer (front, span, consume); who that is may change when the two
- *          synchronise by themselves. Anybody reads produced and consumed.
+ * Threads: one producer (reserve, commit), one consumer (front, span, consume). Another thread may take such a part
+ *          over if both synchronise by themselves. Any thread reads produced and consumed.
  * Progress: no call waits. reserve allocates chunks: small first, larger as the fifo holds more.
  * Memory: bytes stay where they are until they are consumed. A fifo that runs empty goes on in the same memory, so a
- *         conversation in small messages always touches the same lines; one that was large gives its chunks back: when
- *         it is empty it holds one small chunk at most. alloc need not clear what it gives.
- * Example: test/test_fifo.c; the argument why nobody looks at what the other changes is in fifo.c.
+ *         conversation in small messages always touches the same lines. A fifo that was large gives its chunks back:
+ *         when it is empty it holds one small chunk at most. alloc need not clear what it gives.
+ * Example: test/test_fifo.c. fifo.c argues why no side looks at what the other changes.
  */
 #ifndef VMA_TCP_FIFO_H
 #define VMA_TCP_FIFO_H

@@ -1,11 +1,12 @@
 /*
- * frame - the pieces of a frame that frame.c, for what lwIP has made, and compose.c, for what it makes itself, have in
- *         common: the buffer, the headers below TCP, what checksum it gets, and the count of it.
+ * frame - the parts of a frame that two files have in common: frame.c, for segments of lwIP's, and compose.c, for
+ *         segments of its own. They are the buffer, the headers below TCP, the choice of checksum, and the count.
  *
- * Headers are made of whole words in registers, and summed there: what was just written in small pieces must not be
- * read in larger ones, for which the processor would have to wait.
+ * Headers are made of whole words in registers, and summed there. If they were written in small pieces and read in
+ * larger ones, the processor would have to wait.
  *
- * Threads: the driver. Example: test/test_output.c.
+ * Threads: the driver.
+ * Example: test/test_output.c.
  */
 #ifndef VMA_TCP_FRAME_H
 #define VMA_TCP_FRAME_H

@@ -1,10 +1,12 @@
 /*
- * lwip_port - what lwIP is given here (memory, time, output, hooks), and what of it the rest of tcp uses.
+ * lwip_port - what lwIP is given here (memory, time, output, hooks), and what of lwIP the rest of tcp uses.
  *
- * lwIP's own lists and scratch variables are thread-local (adapted at build time): while a driver works on a
- * connection, tcp_active_pcbs holds just its pcb (or, for a handshake, tcp_listen_pcbs the listener's). lwip_enter and
- * lwip_leave see to that. Outside them nothing of lwIP is called, but for what only frees its objects, between
- * lwip_give and lwip_given.
+ * lwIP's own lists and scratch variables are thread-local (adapted at build time). While a driver works on a
+ * connection, tcp_active_pcbs holds only its pcb (or, for a handshake, tcp_listen_pcbs the listener's). lwip_enter and
+ * lwip_leave see to that. Outside them no function of lwIP is called. The exception is code that only frees its
+ * objects, between lwip_give and lwip_given.
+ *
+ * Threads: the driver. Several drivers, of different rings, may run lwIP at the same time.
  */
 #ifndef VMA_TCP_LWIP_PORT_H
 #define VMA_TCP_LWIP_PORT_H

@@ -1,4 +1,8 @@
-/* predict.h - the segment that nearly all are. */
+/*
+ * predict.h - the short path of a received segment: the usual one of an undisturbed connection, without lwIP.
+ *
+ * Threads: the driver.
+ */
 #ifndef VMA_TCP_PREDICT_H
 #define VMA_TCP_PREDICT_H
 

@@ -1,16 +1,18 @@
 /*
- * rate - how fast what a connection sends is delivered: draft-cheng-iccrg-delivery-rate-estimation; and that it does
- *        not leave faster than it is to.
+ * rate - how fast what a connection sends is delivered (draft-cheng-iccrg-delivery-rate-estimation), and the pace at
+ *        which it leaves.
  *
- * A sample is what was delivered between the sending of a segment and its acknowledgement, over that time, or over the
- * time that sending the same bytes took, if that was longer. It is known of segments what had been delivered when they
- * were sent (tcp_seg.rate_*, times in RATE_UNIT_NS before it was).
+ * A sample is what was delivered between the sending of a segment and its acknowledgement, divided by a time. The time
+ * is the one between both, or the time that sending the same bytes took, if that was longer. Each segment knows what
+ * had been delivered when it was sent (tcp_seg.rate_*, times in RATE_UNIT_NS before it was).
  *
- * What leaves has a time before which the next may not (earliest departure time): the time that the bytes before take
- * at the pacing rate. Up to a quantum may leave at once, so that one timer is enough for it; and who was late may make
- * up for half a quantum, and for 150 us at any rate.
+ * Pacing: each departure sets a time before which the next may not leave (earliest departure time): the time that the
+ * bytes before take at the pacing rate. Up to a quantum may leave at once, so one timer is enough. A late departure may
+ * make up for half a quantum, and for 150 us at any rate.
  *
- * Cost: nothing where the congestion control has no model. Threads: the driver. Example: test/test_bbr.c.
+ * Cost: nothing, if the congestion control has no model.
+ * Threads: the driver.
+ * Example: test/test_bbr.c.
  */
 #ifndef VMA_TCP_RATE_H
 #define VMA_TCP_RATE_H

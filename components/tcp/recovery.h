@@ -1,6 +1,6 @@
 /*
- * recovery - what recovery.c, its two neighbours, undo.c and retransmit.c, and message.c want of each other; see
- * tcp_priv.h for what the rest of tcp calls.
+ * recovery - what recovery.c, its neighbours undo.c and retransmit.c, and message.c need of each other. tcp_priv.h has
+ * what the rest of tcp calls.
  *
  * Threads: the driver.
  */

@@ -3,7 +3,9 @@
  *
  * The ring has checked lengths and checksum (packet_check.h): the whole TCP header lies in the first buffer. A frame
  * lies in memory that other clients of the interface can write to at any time. So its header is read once, into the
- * segment; the header's length is the one that the ring has found, whatever the frame says by now.
+ * segment. The header's length is the one that the ring has found, whatever the frame says by now.
+ *
+ * Threads: the driver.
  */
 #ifndef VMA_TCP_SEGMENT_H
 #define VMA_TCP_SEGMENT_H

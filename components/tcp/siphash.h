@@ -1,8 +1,9 @@
 /*
  * siphash - SipHash-2-4: a keyed hash of short inputs that does not give its key away (Aumasson and Bernstein, 2012).
  *
- * For what peers see and must not be able to foretell: initial sequence numbers, time stamp offsets.
- * Pure. Example: test/test_siphash.c, the authors' test vectors.
+ * It is for numbers that peers see and must not be able to foretell: initial sequence numbers, time stamp offsets.
+ *
+ * Threads: any; the function is pure. Example: test/test_siphash.c, the authors' test vectors.
  */
 #ifndef VMA_TCP_SIPHASH_H
 #define VMA_TCP_SIPHASH_H

@@ -2,31 +2,33 @@
  * tcp_priv - the stack and a connection, shared by the files of tcp.
  *
  *   file          noun                                              calls
- *   stack.c       struct vma_tcp: turn, due, ready list, frames out  everything below
+ *   stack.c       struct vma_tcp: runs, due, ready list, frames out everything below
  *   conn.c        a connection's life: made, owned, stepped, freed
  *   connect.c     the active open; initial sequence numbers
  *   close.c       how connections end: FIN, RST, orphans
  *   state.c       what is published: state, readiness, events
  *   read.c, write.c  the application's side of the two fifos
- *   input.c       a burst's segments of one connection into lwIP     recovery_ack_*, window.c
- *   message.c     the shortest way of a burst that is one message    recovery_acked_last, window.c
- *   output.c      from the send fifo into segments and frames        recovery_*
- *   compose.c     the short way of the usual segment that leaves, as predict.c is of the one that comes
+ *   input.c       a burst's segments of one connection into lwIP    recovery_ack_*, window.c
+ *   message.c     the shortest path of a burst that is one message  recovery_acked_last, window.c
+ *   output.c      from the send fifo into segments and frames       recovery_*
+ *   compose.c     the short path of the usual segment that leaves; predict.c has that of the one that comes
  *   recovery.c    recovery begins and ends, retransmission, undo    scoreboard.c, rtt.c, cc.c
  *   scoreboard.c  marks on segments: SACKed, lost, sent again
  *   rate.c        how fast what is sent is delivered, and leaves
  *   timers.c      what each timer of a connection does; persist.c, keepalive.c   wheel.c
  *   window.c      receive window and buffer sizes, delayed ACKs
  *   listener.c    half-open connections, accept
- *   syncookie.c   a request that is kept by who asks
- *   pending.c     what nobody has accepted yet, and another process may
+ *   syncookie.c   a request that the peer keeps in our place
+ *   pending.c     connections that wait for accept, and that another process may take
  *   timewait.c    what is left of a connection in TIME_WAIT
  *   export.c      a connection leaves for another stack
- *   heirs.c       what connections leave to the device's owner when their process ends
+ *   heirs.c       what connections leave to the device's owner when their process ends (minisocks)
  *   fifo.c        bytes from one thread to another
  *   lwip_port.c   what lwIP asks of its surroundings, and calls back
  *
- * "Driver" below: with the receive flag of the ring held.
+ * Threads: the *driver* is the thread that holds the receive flag of the ring. Functions run in the driver, unless they
+ * say "any thread". The sections of struct vma_tcp_conn and struct vma_tcp say what other threads read and write: the
+ * shared section by atomics, one side of each fifo by its reader or writer.
  */
 #ifndef VMA_TCP_PRIV_H
 #define VMA_TCP_PRIV_H

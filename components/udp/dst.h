@@ -1,10 +1,12 @@
 /*
- * dst.h - what send.c asks of dst.c: destinations, and the options and rails that they are made of.
+ * dst.h - what send.c asks of dst.c: destinations, and the options and ring contexts that they are made of.
  *
  *   control path ── udp_dst_reset ──> tx (options), dst (connected)        all are replaced whole, under dst_lock,
  *   internal thread ── dst_task ────> dst_more[], rails                    and read without a lock, inside
  *   sender: cached and current? ── yes ──> send
  *             └─ no: udp_dst_find makes the first of a slot, or one in another's place; else one on the stack, and asks
+ *
+ * Threads: any thread reads, inside. A thread that replaces holds dst_lock, which is a leaf.
  */
 #ifndef VMA_UDP_DST_H
 #define VMA_UDP_DST_H

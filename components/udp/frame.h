@@ -1,7 +1,9 @@
 /*
  * frame.h - one datagram's frame from a destination: the payload is there, the headers are put before it.
  *
- * Pure, so that a test can compare the bytes with a datagram computed by hand.
+ * The functions are pure, so a test can compare the bytes with a datagram that was computed by hand.
+ *
+ * Threads: any; the frame is the caller's, the destination is not changed.
  */
 #ifndef VMA_UDP_FRAME_H
 #define VMA_UDP_FRAME_H

@@ -1,16 +1,19 @@
 /*
- * kin.h - processes that have a socket in common by fork: what one changes, the others follow (kin.c).
+ * kin.h - processes that share a socket by fork (fork_shared): if one changes it, the others follow (kin.c).
  *
  *   setsockopt, connect, ... ── the kernel's socket ── `changes` moves (A)        in one process
  *   recv, send ── has `changes` moved? (B) ── no: go on
  *                     └─ yes: the kernel is asked for everything                  in the others
  *
- * The kernel's socket is the same in all of them, so it is the truth; memory that they share says when to look, and
- * holds what the kernel does not tell. A (release) comes after the kernel has been told, B (acquire) before it is
- * asked: who has seen a number finds at least what was changed before it.
+ * The kernel's socket is the same in all of them, so it is the truth. Memory that they share says when to look, and
+ * holds what the kernel does not tell. A (release) comes after the kernel has been told; B (acquire) comes before the
+ * kernel is asked. So a process that has seen a number finds at least what was changed before it.
  *
- * A socket that no fork has seen has none of this, and its sends and receives do not look for it: what makes them look
+ * A socket that no fork has seen has none of this, and its sends and receives do not look for it. What makes them look
  * is a bit among others that they test anyway (UDP_SHARED, UDP_WISH_KIN).
+ *
+ * Threads: any thread of any of the processes, inside. Changes are made under the file's lock of the process that makes
+ * them; several processes may change at once.
  */
 #ifndef VMA_UDP_KIN_H
 #define VMA_UDP_KIN_H

@@ -1,4 +1,11 @@
-/* udp_priv - the socket, its queues and its destinations; shared by the files of udp. */
+/*
+ * udp_priv - the socket, its queues and its destinations; shared by the files of udp.
+ *
+ * Threads: a queue has one producer, the thread that drives its ring, and one consumer, the thread that takes a
+ * datagram (udp_reader_lock). The data path reads attachments, destinations and options inside, without a lock; they
+ * are replaced whole and retired. Fields of the control path need file.lock. dst_lock is a leaf. Locks are taken in
+ * this order: file.lock, the one of flows.c, the engine's, the rings'.
+ */
 #ifndef VMA_UDP_PRIV_H
 #define VMA_UDP_PRIV_H
 

@@ -1,23 +1,26 @@
 /*
- * young.h - the first few datagrams of a socket, and what they say of the next one's life (young.c).
+ * young.h - deferred sockets: the first few datagrams of a socket, and what they say of the next one's life (young.c).
  *
- * To have a socket offloaded costs about as much as the kernel's whole socket. It pays from the second answer on; but
- * a resolver opens a socket for each question. So the process remembers how many of its sockets in a row were closed
- * after two datagrams at most, on a port of the kernel's choice. After SHORT_LIVES of these the next ones begin as the
- * kernel's: they are *young*, and grow up with the third send or the fifth receive, as any socket begins otherwise. One
- * that gets so far starts the count anew. What has come by then is in the shadow, which is looked at first.
+ * Offloading a socket costs about as much as the kernel's whole socket. It pays from the second answer on, but a
+ * resolver opens a socket for each question. So the process counts how many of its sockets in a row were closed after
+ * two datagrams at most, on a port of the kernel's choice. After SHORT_LIVES of these, the next ones are *deferred*
+ * (young): they begin as the kernel's. The third send or the fifth receive makes such a socket what any socket is
+ * otherwise, and starts the count anew. What has come by then is in the shadow, which is looked at first.
  *
  *            connect, or send without a port                   3rd send, 5th receive, bind
- *   new ────────────────────────────────────────> young ────────────────────────────────────> offloaded
- *                 after many short lives                  unless somebody is in the kernel's recv
+ *   new ────────────────────────────────────────> deferred ──────────────────────────────────> offloaded
+ *                 after many short lives                  unless a thread is in the kernel's recv
  *
- * Who waits in the kernel's recv hears nothing of a ring, so nobody grows up meanwhile: the receiver is counted (A),
- * then looks whether the socket is young (B); who grows makes it not so (C), then looks at the count (D), all
- * sequentially consistent. Either D sees the receiver, and it is young again; or B sees C, and the receiver waits at
- * the rings. Where both is so it waits at the shadow, as at any socket without flows, and is woken when there are some.
- * A handler that jumps out of the kernel's recv leaves the count behind: such a socket stays the kernel's.
+ * A thread that waits in the kernel's recv hears nothing of a ring, so the socket stays deferred meanwhile. The
+ * receiver is counted (A), then looks whether the socket is deferred (B). The thread that ends it makes it not so (C),
+ * then looks at the count (D). All are sequentially consistent. Either D sees the receiver, and the socket is deferred
+ * again; or B sees C, and the receiver waits at the rings. If both are so, the receiver waits at the shadow, as at any
+ * socket without flows, and is woken when there are some. A handler that jumps out of the kernel's recv leaves the
+ * count behind: such a socket stays the kernel's.
  *
- * Under the latency profile there are no young sockets.
+ * Under the latency profile no socket is deferred.
+ *
+ * Threads: any; functions that say file.lock need it.
  */
 #ifndef VMA_UDP_YOUNG_H
 #define VMA_UDP_YOUNG_H

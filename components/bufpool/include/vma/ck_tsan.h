@@ -1,10 +1,11 @@
 /*
- * ck_tsan - concurrencykit beside ThreadSanitizer, which does not see ck's fences. Included before any header of ck's.
+ * ck_tsan - concurrencykit beside ThreadSanitizer, which does not see ck's fences. Include it before any header of
+ * ck's.
  *
- * In a build with that sanitizer (VMA_TSAN is defined then) ck's own accesses are hidden from it; an attribute of the
- * function that calls ck's would not do, because it does not carry over to what is called. Each hand-off is named
- * instead, at an address that both sides know: __tsan_release(addr) before the entry is published, __tsan_acquire(addr)
- * after it was taken. In any other build both are nothing.
+ * In a build with that sanitizer (VMA_TSAN is defined then) ck's own accesses are hidden from it. An attribute of the
+ * function that calls ck's would not do, because it does not carry over to the functions that are called. Instead each
+ * hand-off is named, at an address that both sides know: __tsan_release(addr) before the entry is published,
+ * __tsan_acquire(addr) after it was taken. In any other build both are nothing.
  *
  * Threads: any.
  * Progress: nothing waits.

@@ -1,14 +1,15 @@
 /*
  * conf - the VMA_* parameters, parsed once from the environment into plain fields.
  *
- * Threads: vma_conf_load in one thread at start; the result is then read-only and anyone may read it.
- * Progress: no locks. Memory: the caller's struct; texts point into a buffer of the struct itself, so it is not to be
- *           copied.
- * Example: test/test_load.c.
- *
  * One list (VMA_CONF_PARAMS in conf_params.h) gives the struct, the parser, the range check, the banner and the
- * reference page. A component takes what it needs at its own creation, through its attr struct, and never reads this
- * one on the data path. A bad value gives one warning that names the parameter, the value and what is used instead.
+ * reference page. A component takes what it needs at its own creation, through its attr struct. It never reads struct
+ * vma_conf on the data path. A bad value gives one warning that names the parameter, the value and what is used
+ * instead.
+ *
+ * Threads: one thread calls vma_conf_load at start. Then the result is read-only, and any thread may read it.
+ * Progress: no locks.
+ * Memory: the caller's struct. Texts point into a buffer of the struct itself, so it is not to be copied.
+ * Example: test/test_load.c.
  */
 #ifndef VMA_CONF_H
 #define VMA_CONF_H

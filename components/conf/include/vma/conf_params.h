@@ -3,10 +3,12 @@
  *
  *   X(type, field, NAME, label, default, latency, multi_ring_latency, min, max, form, text)
  *
- * `field` is NAME without VMA_, in lower case. `latency` and `multi_ring_latency` are the defaults under that VMA_SPEC,
- * SAME (of a TEXT: AS_IS) where it changes nothing. min and max bound INT only. `form` (conf_form.c) is the text form:
- * which values have words, how they are printed. `text` is the entry of docs/parameters.md. A parameter is listed here
- * from the day that something obeys it.
+ * `field` is NAME without VMA_, in lower case. `latency` and `multi_ring_latency` are the defaults under that VMA_SPEC;
+ * SAME (of a TEXT: AS_IS) if the profile changes nothing. min and max bound INT only. `form` (conf_form.c) is the text
+ * form: which values have words, how they are printed. `text` is the entry of docs/parameters.md. If no code obeys a
+ * parameter, it is not listed here; the two migration ratios are exceptions (conf_unheard.c).
+ *
+ * Threads: constant.
  */
 #ifndef VMA_CONF_PARAMS_H
 #define VMA_CONF_PARAMS_H

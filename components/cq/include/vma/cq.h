@@ -1,14 +1,14 @@
 /*
  * cq - the completion side of a queue pair: poll in batches, keep the receive queue filled, arm and wait, moderate.
  *
- * Threads: whoever holds the ring's receive drive flag calls poll, refill, arm; whoever holds the transmit flag calls
- *          reap. wait may be called by any number of threads that hold nothing. aim is a pure function.
- * Progress: no call but wait ever waits.
+ * Frames of a registered window are few. If the user holds more of them than the queue pair's quota, poll copies
+ * arrivals into ordinary memory (spill_pool) and gives their frames back at once; cq counts this (copied_out).
+ *
+ * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm. The thread that holds the
+ *          transmit flag calls reap. Any number of threads that hold nothing may call wait. aim is a pure function.
+ * Progress: only wait ever waits.
  * Memory: the caller's struct; packets leave as chains of vma_buf, one reference each.
  * Example: test/test_poll.c, test/test_aim.c.
- *
- * Frames of a registered window are few. When the user holds more of them than the queue pair's quota, poll copies
- * what arrives into ordinary memory (spill_pool) and gives the frame back at once; cq counts it (copied_out).
  */
 #ifndef VMA_CQ_H
 #define VMA_CQ_H

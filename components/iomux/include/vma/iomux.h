@@ -6,13 +6,13 @@
  *          S  ours, one per set with an offloaded member: the members' shadows, and E
  *          ready list: members whose offloaded half has news; so a wait costs by events, not by members
  *
- * Threads: any. One thread at a time collects from a set; others come to see what it left.
- * Progress: spins as VMA_SELECT_POLL says and as long as that pays, then sleeps.
- * Memory: a set is an object from its first offloaded member on, until its last descriptor closes. It spends one
- *         descriptor; a set of OS descriptors only spends nothing and is not touched.
- * Example: test/test_epoll.c; tests/parity/.
+ * Results are as the system calls', errors are negative errno. Pointers are the application's: -EFAULT.
  *
- * Results as the system calls', errors as negative errno. Pointers are the application's: -EFAULT.
+ * Threads: any. One thread at a time collects from a set; others come to see what it left.
+ * Progress: a call spins as VMA_SELECT_POLL says and as long as that pays, then sleeps.
+ * Memory: a set is an object from its first offloaded member on, until its last descriptor closes. It spends one
+ *         descriptor. A set that has OS descriptors only spends nothing and is not touched.
+ * Example: test/test_epoll.c; tests/parity/.
  */
 #ifndef VMA_IOMUX_H
 #define VMA_IOMUX_H

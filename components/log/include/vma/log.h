@@ -1,15 +1,15 @@
 /*
  * log - one line per event on stderr or in a file, by level.
  *
- * Threads: any thread; a line is one write(2), so lines never mix. init, fini: one thread at a time.
- * Progress: no lock. A line costs the write, two system calls that keep SIGPIPE and SIGXFSZ from the program, and
- *           what the details (gettid, getpid) and colours (is it a terminal?) ask for. An output that is full is
- *           waited for 10 ms at most; then the line is dropped, counted, and the count printed when there is room.
- * Memory: none but a line buffer of VMA_LOG_LINE_MAX bytes on the caller's stack. errno is kept.
- * Example: test/test_format.c.
+ * The library interposes write(), open() and their relatives. This component reaches the kernel by syscall() only, so
+ * any part of the library may call it. Levels and their numbers are the field's: VMA_TRACELEVEL takes either.
  *
- * The library interposes write(), open() and their kin; this component reaches the kernel by syscall() only, so it
- * may be called from anywhere inside it. Levels and their numbers are the field's: VMA_TRACELEVEL takes either.
+ * Threads: any thread. A line is one write(2), so lines never mix. init, fini: one thread at a time.
+ * Progress: no lock. A line costs the write, two system calls that keep SIGPIPE and SIGXFSZ from the program, and what
+ *           the details (gettid, getpid) and colours (is it a terminal?) ask for. A full output is waited for, 10 ms at
+ *           most. Then the line is dropped and counted; the count is printed when there is room.
+ * Memory: a line buffer of VMA_LOG_LINE_MAX bytes on the caller's stack. errno is kept.
+ * Example: test/test_format.c.
  */
 #ifndef VMA_LOG_H
 #define VMA_LOG_H

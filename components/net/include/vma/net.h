@@ -9,19 +9,22 @@
  *     v
  *   path: Ethernet [VLAN] IPv4 template, state, MTU, version ──> data path, without locks
  *
- * Threads: any thread may call anything, but create and destroy. One lock guards the tables; what the data path calls
- *          (changed, read, find, want, ask, probe, recheck) takes none, and a signal handler may call it. Whoever holds
- *          the lock has its signals (but see `undisturbed`) and its cancellation put off. Watches are called with the
- * lock held. Progress: control calls (get, route, link, neigh, ...) ask the kernel, a few microseconds each. Data path
- * calls do not wait; a read that meets two updates of the same path starts again. Somebody (the internal thread) polls
- * vma_net_fd and calls vma_net_process: events, requests of the data path and due timers happen there and in the
- * control calls. Memory: create allocates. A path that nobody holds stays in the cache and is reused after a minute
- * without use; its memory stays mapped until destroy, which is why find needs no reclamation scheme. fork: a child has
- * inherited the sockets and would steal its parent's events: it destroys its copy (which touches nothing of the
- * parent's, if no thread of the parent was inside) and creates its own. Example: test/test_live.c; test/priv_net.c.
- *
- * Functions return 0 or a count, or a negative errno. Addresses are 16 bytes in network order with a family; IPv4 uses
+ * Functions return 0 or a count, or a negative errno. Addresses are 16 bytes in network order with a family. IPv4 uses
  * the first four, the rest is zero. AF_INET6 gives -EAFNOSUPPORT for now.
+ *
+ * Threads: any thread may call anything but create and destroy. One lock guards the tables. Calls of the data path
+ *          (changed, read, find, want, ask, probe, recheck) take no lock, and a signal handler may make them. While a
+ *          thread holds the lock, its signals (but see `undisturbed`) and its cancellation are put off. Watches are
+ *          called with the lock held.
+ * Progress: control calls (get, route, link, neigh, ...) ask the kernel, a few microseconds each. Calls of the data
+ *           path do not wait; a read that meets two updates of the same path starts again. One thread (the internal
+ *           one) polls vma_net_fd and calls vma_net_process. Events, requests of the data path and due timers are
+ *           handled there and in the control calls.
+ * Memory: create allocates. A path without a holder stays in the cache, and is reused after a minute without use. Its
+ *         memory stays mapped until destroy, so find needs no reclamation scheme. fork: a child has inherited the
+ *         sockets and would steal its parent's events. It destroys its copy and creates its own. Destroying touches
+ *         nothing of the parent's, if no thread of the parent was inside.
+ * Example: test/test_live.c; test/priv_net.c.
  */
 #ifndef VMA_NET_H
 #define VMA_NET_H

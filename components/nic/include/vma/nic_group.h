@@ -1,24 +1,27 @@
 /*
  * nic_group - what a queue pair tells the owner of the device while it serves listeners that other processes serve too.
  *
- * A TCP listener that several processes have (by fork, or by SO_REUSEPORT) is a group of queue pairs at the device: new
- * connections go by a hash to those whose processes ask for them. Each queue pair has one struct vma_nic_member, in
- * memory that its owner has mapped. The owner reads there whether the process asks, and which connections wait for its
- * accept: what waits for 100 ms is given to another member in which nothing does (adopt of struct vma_nic_qp_attr); if
- * the process does not ask, or dies, to any other that asks.
+ * A TCP listener that several processes have (by fork, or by SO_REUSEPORT) is a *group* of queue pairs at the device.
+ * New connections go by a hash to the members whose processes ask for them. Each queue pair has one struct
+ * vma_nic_member, in memory that its owner has mapped. There the owner reads whether the process asks, and which
+ * connections wait for its accept. A connection that has waited for 100 ms is given to another member in which none has
+ * waited so long (adopt of struct vma_nic_qp_attr). If the process does not ask, or dies, it is given to any other
+ * member that asks.
  *
  *   FREE ──client──> HALF_OPEN ──client: handshake done──> QUEUED ──client: accepted, ended──> FREE
  *                        └──────────────owner───────────────┴──> MOVED ──client: it has seen that──> FREE
  *
- * Each change is one compare-and-swap of `state`, so a connection is either accepted here or moved, never both. What
- * describes it is written before HALF_OPEN and does not change until FREE.
+ * Each change is one compare-and-swap of `state`, so a connection is either accepted here or moved, never both. The
+ * description of a connection is written before HALF_OPEN and does not change until FREE.
  *
- * Threads: `asks`, `sleeps`, `accepts` any thread of the client; pending entries are made with the receive flag of the
- * ring. Progress: no call waits. Memory: vma_nic_qp.member, mapped until the queue pair is destroyed; NULL where a
- * backend has no groups. Example: nic/test/test_groups.c.
- *
- * A client that writes what is not true here has connections of its own service moved or kept; the owner checks every
+ * If a client writes here what is not true, connections of its own service are moved or kept. The owner checks every
  * index and reads each field once.
+ *
+ * Threads: any thread of the client writes `asks`, `sleeps`, `accepts`. Pending entries are made with the receive flag
+ *          of the ring.
+ * Progress: no call waits.
+ * Memory: vma_nic_qp.member, mapped until the queue pair is destroyed; NULL if a backend has no groups.
+ * Example: nic/test/test_groups.c.
  */
 #ifndef VMA_NIC_GROUP_H
 #define VMA_NIC_GROUP_H

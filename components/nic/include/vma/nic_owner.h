@@ -1,9 +1,10 @@
 /*
- * nic_owner - owning an interface for others: the service behind the program vmad, and passing one's right on.
+ * nic_owner - owning an interface for other processes (the service behind the program vmad), and passing on the right
+ * to be a client.
  *
  * Threads: vma_vmad_serve runs in one thread; several interfaces are several processes. vma_nic_pass_on as nic.h.
- * Progress: the service never waits for a client; a client that does not read, or sends what makes no sense, is
- *           dropped.
+ * Progress: the service never waits for a client. A client that does not read, or sends what makes no sense, is
+ * dropped.
  * Memory: the attributes must outlive the call.
  * Example: tools/vmad/vmad.c; tests/e2e/xdp_processes.sh.
  */

@@ -1,15 +1,16 @@
 /*
- * nic_repair - a kernel socket becomes one end of a TCP connection that exists already (TCP_REPAIR): here, where this
- *              process has CAP_NET_ADMIN, or by the interface's vmad, which has it for its clients.
+ * nic_repair - makes a socket of the kernel one end of a TCP connection that exists already (TCP_REPAIR). This process
+ * does it if it has CAP_NET_ADMIN; else the interface's vmad does it for its client.
  *
  *   client ── begin ── a channel to a process of vmad's own for this client, made at the first time
- *          ── socket: the descriptor (SCM_RIGHTS), the state, the bytes (a sealed memfd) ──> checked, repaired,
- * answered ── segment: what the peer has sent meanwhile ──> said to the kernel, if it is that connection's ── end
+ *          ── socket: the descriptor (SCM_RIGHTS), the state, the bytes (sealed memfd) ──> checked, repaired, answered
+ *          ── segment: what the peer has sent meanwhile ──> reinjected, if it is that connection's
+ *          ── end
  *
  * The descriptor stays the client's: both name the same socket, and so do the copies that other processes have of it.
  *
- * Threads: any. From begin to end one thread at a time; the others wait in begin. vma_nic_repair_segment may be called
- *          by any thread meanwhile.
+ * Threads: any. From begin to end one thread at a time; the others wait in begin. Any thread may call
+ *          vma_nic_repair_segment meanwhile.
  * Progress: begin, and vma_nic_repair_socket, wait for vmad, for at most VMA_NIC_REPAIR_MS each.
  * Memory: the caller's; vmad reads the bytes piece by piece, and keeps none.
  * Example: components/stream/to_kernel.c.

@@ -4,27 +4,28 @@
  *   end 0                                                                 end 1
  *   qp tx ──copy──> lane of that qp (SPSC, fixed slots) ──> receive engine ──steer, copy──> posted buffers of a qp
  *
- * Each queue pair sends into a lane of its own. The receiving end has one engine, driven by try-acquire by whoever
- * polls; it takes frames from the lanes, applies faults, steers by flow (5-tuple before 3-tuple) and fills the buffers
- * that the queue pair has posted, as a device does. Frames that no flow wants are dropped and counted (no_flow).
+ * Each queue pair sends into a lane of its own. The receiving end has one engine; a thread that polls drives it, by
+ * try-acquire. The engine takes frames from the lanes, applies faults, steers by flow (5-tuple before 3-tuple) and
+ * fills the buffers that the queue pair has posted, as a device does. If no flow wants a frame, it is dropped and
+ * counted (no_flow).
  *
- * Threads: as nic.h; a fault plan or the virtual clock is changed only while nobody drives either end.
+ * The two-process form ("wire:FILE" or "wire:FILE,mtu=N", vma_nic_open) uses the same lanes in a sealed memfd. FILE is
+ * a unix socket (mode 0600). The end that came first hands a new memfd to the second there. If an end's process dies,
+ * another may take its place; the survivor goes on. A third gets -EBUSY. Whatever the other side writes into the
+ * memory, this side neither crashes nor waits. What makes no sense is dropped and counted (bad_peer). A hostile peer
+ * can send any frame, drop its own, and make this side ring or wake for nothing, one system call per kick. Before the
+ * second end is there, and after it has gone, frames sent are dropped (lost). Faults, the virtual clock and moderation
+ * belong to the pair.
+ *
+ * Threads: as nic.h. A fault plan or the virtual clock is changed only while no thread drives either end.
  * Progress: no data call waits. Without faults nothing is lost while an end has one queue pair: a full lane makes tx
- *           return short, and a frame without posted buffer waits in its lane. With several, a frame for a queue pair
- *           that has no buffer is dropped (no_buffer), so that it holds up nobody else. In the two-process form a peer
- *           that has taken nothing from a full lane for 10 ms counts as gone until it moves: frames to it are dropped
- *           (queue_full), so that it cannot hold up this side.
+ *           return short, and a frame without posted buffer waits in its lane. With several queue pairs, a frame for
+ *           one that has no buffer is dropped (no_buffer), so it holds up no other. In the two-process form, a peer
+ *           that has taken nothing from a full lane for 10 ms counts as gone until it moves. Frames to it are dropped
+ *           (queue_full), so it cannot hold up this side.
  * Memory: frames are copied through the link's own memory, so a peer never sees the arena of the other. That memory is
  *         not inherited: a forked child must leave its parent's wires alone, and may open an end of its own.
  * Example: test/test_wire.c.
- *
- * The two-process form ("wire:FILE" or "wire:FILE,mtu=N", vma_nic_open) uses the same lanes in a sealed memfd. FILE is
- * a unix socket (mode 0600) at which the end that came first hands a new memfd to the second; when an end's process
- * dies, another may take its place, the survivor goes on. A third gets -EBUSY. Whatever the other side writes into the
- * memory, this side neither crashes nor waits; what makes no sense is dropped and counted (bad_peer). What a hostile
- * peer can do: send any frame, drop its own, and make this side ring or wake for nothing, one system call per kick.
- * Until the second end is there, and after it has gone, frames sent are dropped (lost). Faults, the virtual clock and
- * moderation belong to the pair.
  */
 #ifndef VMA_NIC_WIRE_H
 #define VMA_NIC_WIRE_H

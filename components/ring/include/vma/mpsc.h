@@ -1,13 +1,13 @@
 /*
- * mpsc - what many leave for one: a ck_stack, pushed by any thread, taken whole by one at a time.
+ * mpsc - a ck_stack that many threads push and one takes as a whole.
  *
- * A push is a compare-and-swap that fails only when another push succeeded, so a producer that is descheduled, or
- * interrupted by a signal handler that pushes too, stops nobody (ck_ring's multi-producer enqueue waits for the
- * producers before it). Taking everything by one exchange has no ABA, and turning the list around restores the order of
- * the pushes. Whether an empty list is looked at again in time is the business of who uses it.
+ * A push is a compare-and-swap that fails only if another push succeeded. So a producer that is descheduled, or
+ * interrupted by a signal handler that pushes too, stops no other. (ck_ring's multi-producer enqueue waits for the
+ * producers before it.) The taker takes everything by one exchange, so there is no ABA. Turning the list around
+ * restores the order of the pushes. The user sees to it that an empty list is looked at again in time.
  *
- * Threads: push any; takers one after the other, by a flag or lock of the user's.
- * Progress: push is lock-free, take wait-free but for the length of what it takes.
+ * Threads: any thread pushes. Takers take one after the other, by a flag or lock of the user's.
+ * Progress: push is lock-free; take is wait-free but for the length of what it takes.
  * Memory: entries are the user's; one is in at most one list, from its push until it is taken.
  * Example: components/ring/command_queue.h.
  */

@@ -2,15 +2,15 @@
  * ring - a driven queue pair: its flows, its two drive flags, its command queue.
  *
  *   any thread ── send ──> own frame ──┬─ got the transmit flag: NIC, kick
- *                                      └─ else: command queue ──> whoever has the flag sends it
+ *                                      └─ else: command queue ──> the thread that has the flag sends it
  *   any thread ── progress ──> got the receive flag: poll, check headers, dispatch to flows, drain commands
- *                              └─ else: somebody else is doing exactly this; look at your own queue
+ *                              └─ else: another thread is doing exactly this; look at your own queue
  *
  * Threads: any thread may call anything; at most one drives each direction (try-acquire). Sinks run in the thread that
- *          drives, with the receive flag held: they must not wait, and must not call progress of the same ring.
- *          A sink may attach and detach flows of its ring. A signal handler may call progress, send and flush, whatever
- *          it interrupted (it gets the answer of "somebody else drives"), but not attach and detach. A sink must
- *          return: leaving it by siglongjmp would leave the flag taken.
+ *          drives, with the receive flag held. They must not wait, and must not call progress of the same ring. A sink
+ *          may attach and detach flows of its ring. A signal handler may call progress, send and flush, whatever it
+ *          interrupted (it gets the answer of "another thread drives"), but not attach and detach. A sink must return:
+ *          leaving it by siglongjmp would leave the flag taken.
  * Progress: in the data path no call waits for another thread. attach and detach are control path: they wait for the
  *           receive flag as VMA_THREAD_MODE says (spin, then futex; futex; spin, then yield). With VMA_THREAD_SINGLE
  *           one thread at a time uses the ring, signal handlers apart, and the flags cost no atomic read-modify-write.

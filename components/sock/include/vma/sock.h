@@ -1,18 +1,19 @@
 /*
- * sock - the descriptor table, and what stands behind a descriptor of ours: an object with a kernel socket, its shadow.
+ * sock - the descriptor table, and the *file* behind an offloaded descriptor: an object with a socket of the kernel,
+ * its shadow.
  *
  *   fd ── one load ──┬─ NULL: not ours, the kernel's call
- *                    └─ struct vma_file ── ops ──> udp, (tcp), epoll sets
+ *                    └─ struct vma_file ── ops ──> udp, stream, epoll sets
  *
- * Threads: any. Slots are read without a lock inside vma_enter; files are freed when nobody is inside any more. Who
- *          sleeps or spins holds a reference (vma_file_get).
+ * A shadow is the kernel's socket of the same number, bound to the same address. It reserves the port, carries what
+ * cannot be offloaded, and answers every question that the library has no better answer to. A file may have several
+ * numbers (dup); ops get the one that the application used. Functions return 0, a count, or a negative errno.
+ *
+ * Threads: any. Slots are read without a lock inside vma_enter; a file is freed when no thread that could see it is
+ *          inside any more. A thread that sleeps or spins holds a reference (vma_file_get).
  * Progress: lookups do not wait. Control calls (bind, connect, setsockopt, ...) take the file's lock.
  * Memory: the table costs what is used of it, whatever RLIMIT_NOFILE says.
  * Example: test/test_fd_table.c.
- *
- * A shadow is the kernel socket of the same number, bound to the same address: it reserves the port, carries what
- * cannot be offloaded, and answers every question that the library has no better answer to. A file may have several
- * numbers (dup); ops are given the one that the application used. Functions return 0, a count, or a negative errno.
  */
 #ifndef VMA_SOCK_H
 #define VMA_SOCK_H

@@ -1,17 +1,17 @@
 /*
- * sock_engine - what a process has one of: configuration, packet memory, the kernel's answers, devices, rings, and the
- *               internal thread that looks after them.
+ * sock_engine - the engine, which is what a process has once: configuration, packet memory, the kernel's answers,
+ * devices, ring contexts, and the internal thread that looks after them.
  *
  *   engine ─┬─ conf, stats, arena, spill pool, net
- *           ├─ device per interface: nic (rented from vmad), rings by allocation logic
- *           └─ internal thread: net events, rings that nobody drives, LATER frames, retired memory
- *
- * Threads: any; devices and rings are made under one lock, control path.
- * Progress: starting takes milliseconds, and may start vmad. The internal thread sleeps when there is nothing to do.
- * Memory: the process's. fork: the child starts an engine of its own when it first needs one; files are told (forked).
- * Example: test/test_engine.c.
+ *           ├─ device per interface: nic (rented from vmad), ring contexts by allocation logic
+ *           └─ internal thread: net events, rings that no thread drives, LATER frames, retired memory
  *
  * Functions return 0 or a negative errno.
+ *
+ * Threads: any; devices and ring contexts are made under one lock each, control path.
+ * Progress: starting takes milliseconds, and may start vmad. The internal thread sleeps if there is nothing to do.
+ * Memory: the process's. fork: the child starts an engine of its own when it first needs one; files are told (forked).
+ * Example: test/test_engine.c.
  */
 #ifndef VMA_SOCK_ENGINE_H
 #define VMA_SOCK_ENGINE_H

@@ -4,12 +4,13 @@
  *   application, shadow   sockaddr_in, or sockaddr_in6 with IPv4 mapped (::ffff:a.b.c.d): by the socket's family
  *   inside                union vma_name in one form: IPv4 is AF_INET, whatever the socket's family; AF_INET6 is IPv6
  *
- * A socket of AF_INET6 that is not IPV6_V6ONLY serves IPv4, too, and its unbound address `::` stands for 0.0.0.0 as
- * well. Inside, such a `::` is 0.0.0.0; one that is IPV6_V6ONLY stays AF_INET6, as does every address that is not
- * mapped.
+ * An AF_INET6 socket that is not IPV6_V6ONLY serves IPv4, too, and its unbound address `::` stands for 0.0.0.0 as well.
+ * Inside, such a `::` is 0.0.0.0. A `::` that is IPV6_V6ONLY stays AF_INET6, as does every address that is not mapped.
+ * Functions return 0 or a negative errno.
  *
- * Threads: any, inside (the application's pointers may be bad). Progress: the calls on a shadow are system calls.
- * Memory: the caller's. Functions return 0 or a negative errno.
+ * Threads: any, inside (the application's pointers may be bad).
+ * Progress: the calls on a shadow are system calls.
+ * Memory: the caller's.
  * Example: test/test_name.c.
  */
 #ifndef VMA_SOCK_NAME_H

@@ -1,14 +1,14 @@
 /*
  * sock_named - datagram sockets with abstract names, by which processes of one network namespace find each other.
  *
- * An abstract name is free for whoever binds it first, and any local process may ask. So the kernel's word about the
- * sender comes with each message, and a server looks at it before it takes a descriptor out of the message: the close
- * of a descriptor may wait for the file system that it belongs to.
+ * Any local process may bind an abstract name first, and any may send to it. So the kernel's word about the sender
+ * comes with each message. A server looks at it before it takes a descriptor out of the message: the close of a
+ * descriptor may wait for the file system that it belongs to. Functions return a descriptor, 0 or a negative errno.
  *
- * Threads: any. Progress: no call waits, but for vma_named_await. Memory: none.
+ * Threads: any.
+ * Progress: no call waits, but for vma_named_await.
+ * Memory: none.
  * Example: passed.c of stream; taken.c.
- *
- * Functions return a descriptor, 0 or a negative errno.
  */
 #ifndef VMA_SOCK_NAMED_H
 #define VMA_SOCK_NAMED_H

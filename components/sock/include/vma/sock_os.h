@@ -1,13 +1,14 @@
 /*
- * sock_os - the C library's own functions, by which everything inside the library reaches the kernel.
+ * sock_os - the C library's own functions, by which all code inside the library reaches the kernel.
+ *
+ * X(type, name, (parameters), (arguments)): one list says what interpose exports, boots and lists. Variadic functions
+ * appear with the one argument that they may have. If this C library lacks a function, it answers -1 and ENOSYS.
  *
  * Threads: any. Each pointer is valid from the first instruction of the process on: it starts at a function that looks
  *          up all of them (dlsym, RTLD_NEXT) and calls the right one.
- * Progress: as the function called. Memory: one static table.
+ * Progress: as the function called.
+ * Memory: one static table.
  * Example: vma_os.recvmsg(fd, &msg, MSG_DONTWAIT): never recvmsg(), which in libvma.so is the interposed one.
- *
- * X(type, name, (parameters), (arguments)): what interpose exports, boots and lists, from one list. Variadic functions
- * appear with the one argument that they may have. A function that this C library lacks answers -1 and ENOSYS.
  */
 #ifndef VMA_SOCK_OS_H
 #define VMA_SOCK_OS_H

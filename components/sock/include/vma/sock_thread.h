@@ -1,23 +1,24 @@
 /*
  * sock_thread - what the library knows of each thread: whether it is inside, which signals wait for it to come out, and
- *               how others wake it.
+ * how others wake it.
  *
  *   application ── call ──> vma_enter ── data and control path ── vma_leave ──> application
  *                              │  signals are held back     │
  *                              └── about to wait: vma_leave, sleep, vma_enter
  *
+ * Inside, the application's signal handlers do not run. Its handlers are wrapped (vma_signals_start): the wrapper
+ * blocks all signals and sends the signal to the thread again, and the kernel delivers it when the thread leaves. So
+ * nothing inside is ever re-entered by the same thread, or abandoned by siglongjmp. If the instruction itself raises
+ * SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP or SIGSYS, the signal is handed on at once.
+ *
+ * Inside also is a section of ck_epoch: what vma_retire gets is freed when every thread that was inside then has left.
+ * No thread sleeps inside; a thread that spins leaves and enters again now and then.
+ *
  * Threads: a struct vma_thread is its thread's own, but for what is marked shared. The structures are never freed, only
- *          used again, so a stale pointer in a wait queue costs a needless wake-up and nothing else.
+ *          used again. So a stale pointer in a wait queue costs a needless wake-up and nothing else.
  * Progress: enter and leave never wait.
  * Memory: from vma_alloc, one per thread that ever called in.
  * Example: test/test_signals.c, test/stress_waitq.c.
- *
- * Inside, the application's signal handlers do not run (its handlers are wrapped, see vma_signals_start): one that
- * arrives blocks all signals and is sent to the thread again, and comes when it leaves. So nothing inside is ever
- * re-entered by the same thread, or abandoned by siglongjmp; SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP and SIGSYS raised
- * by the instruction itself are handed on at once. Inside also is a section of ck_epoch: what vma_retire is given is
- * freed when no thread is inside that was inside then. Nobody sleeps inside; who spins leaves and enters again now and
- * then.
  */
 #ifndef VMA_SOCK_THREAD_H
 #define VMA_SOCK_THREAD_H

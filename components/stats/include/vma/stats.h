@@ -1,15 +1,15 @@
 /*
  * stats - counters that another process can read while they are written.
  *
- * Threads: every block, or half of a block that has a line of its own, has one writer at a time (the driver of that
- *          ring, the owner of that cache); readers, in this process or another, need nothing but the mapping. Blocks
- *          are taken and put back by any thread, under a lock-free bitmap.
+ * Threads: a block, or half of a block that has a line of its own, has one writer at a time (the driver of that ring,
+ *          the owner of that cache). Readers, in this process or another, need only the mapping. Any thread takes
+ *          blocks and puts them back, under a lock-free bitmap.
  * Progress: a counter update is a relaxed load, an add and a relaxed store; no fence, no system call.
- * Memory: one shared mapping, file VMA_STATS_SHMEM_DIR/vmastat.PID (anonymous when the directory is empty), removed
- *         by destroy; blocks are cache-line aligned and padded, so two writers never share a line. The file is for the
- *         same user (0600), its space is reserved at creation, and a lock on it tells a live one from a leftover.
- * fork: parent and child see the same blocks. A child that counts creates a segment of its own and leaves its parent's
- *       alone; destroying the inherited one in the child unmaps it there and removes nothing.
+ * Memory: one shared mapping, file VMA_STATS_SHMEM_DIR/vmastat.PID (anonymous if the directory is empty), removed by
+ *         destroy. Blocks are cache-line aligned and padded, so two writers never share a line. The file is for the
+ *         same user (0600), its space is reserved at creation, and a lock on it tells a live one from a leftover. fork:
+ *         parent and child see the same blocks. A child that counts creates a segment of its own and leaves its
+ *         parent's alone. If the child destroys the inherited one, it is unmapped there and nothing is removed.
  * Example: test/test_segment.c.
  */
 #ifndef VMA_STATS_H

@@ -1,10 +1,10 @@
 /*
- * stream - TCP behind a descriptor: connections and listeners of tcp, and a kernel socket, the shadow, that reserves
- *          their ports.
+ * stream - TCP behind a descriptor: connections and listeners of tcp, and a socket of the kernel, the shadow, that
+ * reserves their ports.
  *
- *   connect ──┬─ the peer is reached through a device of ours: shadow bound, connection of the rail's stack
+ *   connect ──┬─ the peer is reached through a device of ours: shadow bound, connection of the ring context's stack
  *             └─ else (this host, no device, an option that only the kernel serves): the shadow's own
- *   listen  ───── listeners on the rails of the local addresses, and the shadow listens, too
+ *   listen  ───── listeners on the rings of the local addresses, and the shadow listens, too
  *   accept  ───── from both queues
  *   recv, send ── fifos of the connection
  *

@@ -1,27 +1,28 @@
 /*
  * tcp - connections on a ring: lwIP's state machine, with timers, recovery, congestion control and buffers of our own.
  *
- *   application's threads                       whoever drives the ring (receive flag)
+ *   application's threads                       the thread that drives the ring (receive flag)
  *     tx_reserve, tx_commit ── send fifo ──────> segments ──> ring ──> NIC
  *     rx_front, rx_consume  <── receive fifo ── lwIP <── burst of packets <── sink
  *     shutdown, close, ...  ── posted work ────>          timers: wheel
  *                                                event() ──> the owner
  *
- * A *stack* (struct vma_tcp) is what the connections of one ring share: it is the ring's tender. It has no thread: the
- * ring must be driven when packets come, and when vma_tcp_due says so.
- *
- * Threads: any thread may call anything that is not marked. At most one thread at a time writes (tx_*), and one reads
- *          (rx_*), a connection. Owners' callbacks run in the thread that drives, with the receive flag held: they
- *          must not wait and must not call the functions marked "control path" of the same ring.
- * Progress: the data calls never wait: they move bytes between the caller and a fifo and post what is left to do.
- * Memory: connections, fifo chunks and lwIP's objects come from host->alloc; an idle connection holds about 3 KB, half
- *         a KB of it for each fifo that was used. A connection lives until its owner has put it and the protocol is
- * done with it. Example: test/test_connection.c; examples/tcp_echo.c.
+ * A *stack* (struct vma_tcp) is what the connections of one ring share: it is the ring's protocol (vma_ring_tend). It
+ * has no thread. The ring must be driven when packets come, and when vma_tcp_due says so.
  *
  * Functions return 0 or a count, or a negative errno. Addresses are IPv4 in 16 bytes as in struct vma_flow_key.
  * Standards: RFC 9293 (TCP), 7323 (windows, time stamps), 2018 and 6675 (SACK), 6298 (timeout), 5681, 6582, 9438
  * (congestion control; BBR is draft-cardwell-iccrg-bbr-congestion-control-00), 6928 (initial window), 5961 (challenge
  * ACKs), 6528 (sequence numbers), 1122 4.2.3.
+ *
+ * Threads: any thread may call anything that is not marked. At most one thread at a time writes a connection (tx_*),
+ *          and one reads it (rx_*). Owners' callbacks run in the thread that drives, with the receive flag held. They
+ *          must not wait and must not call the functions marked "control path" of the same ring.
+ * Progress: the data calls never wait: they move bytes between the caller and a fifo and post what is left to do.
+ * Memory: connections, fifo chunks and lwIP's objects come from host->alloc. An idle connection holds about 3 KB, half
+ *         a KB of it for each fifo that was used. A connection lives until its owner has put it and the protocol is
+ *         done with it.
+ * Example: test/test_connection.c; examples/tcp_echo.c.
  */
 #ifndef VMA_TCP_H
 #define VMA_TCP_H

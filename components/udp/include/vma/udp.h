@@ -2,13 +2,14 @@
  * udp - UDP behind a descriptor: flows for what it is bound to, connected to and joined, queues, datagrams out.
  *
  *   ring's sink ──> queue of (socket, ring) ──> recv            shadow ──> recv, when the queues are empty
- *   send ──┬─ path ready, fits the MTU, nobody here wants a copy: own frame ──> ring
+ *   send ──┬─ path ready, fits the MTU, no socket here wants a copy: own frame ──> ring
  *          └─ else: the shadow
  *
- * Threads: any. Readers of one socket take turns for the moment of taking a datagram; senders share nothing but the
- *          cached destination, which is immutable.
+ * Threads: any. Readers of one socket take turns for the moment of taking a datagram. Senders share only the cached
+ *          destination, which is immutable.
  * Progress: send and recv wait only as a blocking socket must. bind, connect and setsockopt ask the kernel and the
- * device. Memory: from vma_alloc; datagrams lie in the rings' buffers until they are read, bounded by SO_RCVBUF.
+ * device.
+ * Memory: from vma_alloc; datagrams lie in the rings' buffers until they are read, bounded by SO_RCVBUF.
  * Example: test/test_queue.c; tests/parity/.
  */
 #ifndef VMA_UDP_H
