@@ -8,8 +8,8 @@ that no kernel has, RATE (4000) packets a second.
   tiny      connections that take a stream in segments of 48 bytes, and acknowledge each
   sacks     the same until a window is open, then SACK blocks in every order and nothing acknowledged
 
-"connected N" says how many connections were made, "out N" how many segments each of `tiny` and `sacks` has out at
-least, "answered N" how many segments came back to those of `acks` and `resets`, "done" that it has ended by itself."""
+"connected N" says how many connections were made, "out N" how many segments were out when the first
+SACK block was sent, "answered N" how many came back to `acks` and `resets`, "done" that it has ended by itself."""
 import collections, os, random, socket, struct, sys, time
 
 interface, mac, address, port, attack, seconds = sys.argv[1:7]
@@ -22,6 +22,7 @@ ethernet = bytes.fromhex(mac.replace(":", "")) + packet.getsockname()[4] + b"\x0
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 TINY = 48
 OUT = 1000
+LATE = 0.1
 SO_RCVBUFFORCE = 33
 ISN = 1000
 server = socket.inet_aton(address)
@@ -179,6 +180,7 @@ class Stream:
 
     def __init__(self, peer, number):
         self.peer, self.acked, self.highest = peer, number + 1, number + 1
+        self.late, self.before = 0, self.acked
 
     def note(self, seen):
         end = (seen.seq + seen.length) & 0xFFFFFFFF
@@ -192,6 +194,16 @@ class Stream:
         self.acked = self.highest
         send(segment(self.peer, ISN + 2, self.acked, ACK))
 
+    def take_late(self):
+        """Seldom, and what has been there for a while: few samples of a long way, which end no slow start."""
+        if time.monotonic() - self.late < LATE:
+            return
+        self.late = time.monotonic()
+        if self.before != self.acked:
+            self.acked = self.before
+            send(segment(self.peer, ISN + 2, self.acked, ACK))
+        self.before = self.highest
+
     def take_blocks(self):
         """Four places of what is out, one in five up to its end; nothing is acknowledged."""
         blocks, out = b"", self.out()
@@ -204,25 +216,21 @@ class Stream:
 
 
 def pull():
-    """The windows are opened before "connected" is said: of `sacks` until as many segments are out as are to be walked
-    through, since what is out is acknowledged only when all of it has come."""
+    """The windows are opened before "connected" is said; those of `sacks` until OUT segments are out."""
     streams = {peer: Stream(peer, number) for peer, number in connect_all(4, mss=TINY, first=b"g")}
     packet.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
-    closed, opened, said, late = dict(streams), time.monotonic() + 1.5, False, time.monotonic() + 15
-    came = time.monotonic()
+    blocks, said, opened, late = False, False, time.monotonic() + 1.5, time.monotonic() + 15
     while time.monotonic() < end:
         for seen in waiting(200):
-            came = time.monotonic()
             if seen.peer in streams:
                 streams[seen.peer].note(seen)
-        if attack == "sacks" and not said:
-            if time.monotonic() - came > 0.02:
-                came = time.monotonic()
-                closed = {peer: stream for peer, stream in closed.items() if stream.out() < OUT}
-                for stream in closed.values():
-                    stream.take_all()
-            if closed and time.monotonic() < late:
+        if attack == "sacks" and not said and not blocks:
+            if sum(stream.out() for stream in streams.values()) < OUT and time.monotonic() < late:
+                for stream in streams.values():
+                    stream.take_late()
                 continue
+            blocks = True
+            print("out", sum(stream.out() for stream in streams.values()))
         if not said and time.monotonic() >= opened:
             begin(len(streams))
             said = True
@@ -231,7 +239,6 @@ def pull():
                 stream.take_all()
             elif stream.out() >= 8:
                 stream.take_blocks()
-    print("out", min(stream.out() for stream in streams.values()))
 
 
 {"holes": holes, "acks": strays, "syns": strays, "resets": resets, "tiny": pull, "sacks": pull}[attack]()
