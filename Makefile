@@ -70,8 +70,9 @@ test-e2e: all
 	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run
 
 # Servers as they are shipped, with processes of their own; root and namespaces. What is long is here and not in `make test`.
+# Their load keeps a core busy, so there are two at a time.
 test-servers: all build/deps-all.stamp
-	$(Q)exec env TEST_TIMEOUT=900 T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/servers/*.sh
+	$(Q)exec env AT_ONCE=2 TEST_TIMEOUT=900 T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/servers/*.sh
 
 # Clients of vmad that are hostile to their neighbours; root and namespaces.
 test-hostile: all

@@ -3,6 +3,7 @@
 # own sockets understand them, and the memory they take is what is promised.
 #
 #   a: udp_ping ---- veth ---- b: udp_echo          10.9.0.1 ---- 10.9.0.2
+# seconds: 45
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

@@ -4,6 +4,7 @@
 # or receive hear again.
 #
 #   a (each program twice: on kernel sockets, and preloaded)  veth  (the same) b
+# seconds: 50
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 if [ "$SAN" = thread ]; then

@@ -3,6 +3,7 @@
 # socat over UDP, rsync both ways, openssl's TLS server and client; and what a server that is killed leaves to those who
 # come next.
 # shellcheck disable=SC2154 # where: lib_programs.sh
+# seconds: 30
 . "$(dirname "$0")/../lib_programs.sh"
 if [ "$SAN" = address ]; then
 	skip "more programs" "some of them hang in setlocale with AddressSanitizer's runtime alone"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # net follows the kernel: routes, rules, addresses, links and neighbours change while paths are held, and each lookup
 # gives what a kernel socket gives. The program prints a path's new state after each change.
+# seconds: 15
 . "$(dirname "$0")/../lib.sh"
 need_net
 PRIV=$BUILD/components/net/test/priv_net

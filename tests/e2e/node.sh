@@ -2,6 +2,7 @@
 # node, whose event loop closes by syscall(SYS_close) and would use io_uring: the peer of an offloaded connection hears
 # of each end as from the kernel, and the loop hears of what its peers do.
 # shellcheck disable=SC2154 # where: lib_programs.sh
+# seconds: 20
 . "$(dirname "$0")/../lib_programs.sh"
 if [ -n "$SAN" ]; then
 	skip "node" "its own allocator and a sanitizer's do not get on"

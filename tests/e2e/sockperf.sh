@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # sockperf, unmodified, in every mode and by every way of waiting, offloaded on both sides: nothing is lost, and the
 # kernel counts nothing.
+# alone: it counts what a busy machine loses
+# seconds: 45
 . "$(dirname "$0")/../lib_sockperf.sh"
 
 # shellcheck disable=SC2086 # $at is several words, here and below

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # sockperf, unmodified: throughput, one side offloaded, multicast, loaded by sockperf itself, several servers, forking ones.
+# alone: it counts what a busy machine loses
+# seconds: 55
 . "$(dirname "$0")/../lib_sockperf.sh"
 
 # Throughput is counted at the receiver. At this rate its receive queue lasts for 100 ms in which it does not run, so

@@ -3,6 +3,7 @@
 # library and the kernel and between two libraries, around the kernel of the offloaded side.
 #
 #   a (client)  10.9.0.1 -- veth -- [ m: middlebox ] -- veth -- 10.9.0.2  (server) b
+# seconds: 17
 . "$(dirname "$0")/../lib_programs.sh"
 MIDDLEBOX=$BUILD/tests/middlebox/middlebox
 network_with_middlebox || cannot_run "the namespaces cannot be joined"

@@ -3,6 +3,7 @@
 # programs that pass on each connection before or after they have read from it, and node's cluster, which passes on
 # connections or the listener. Many clients at a time, byte-exact. A listener that is passed on is served by all who have
 # it, around the kernel, if all have the library.
+# seconds: 18
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair

@@ -3,6 +3,7 @@
 # not exact is answered by one ACK (RFC 5961 3.2), and the kernel answers that by RST. Behind the library such an ACK
 # comes to the listener that the connection was of: just after the connection was handed over to a child, or while
 # other processes serve the listener, too.
+# seconds: 20
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server

@@ -2,6 +2,7 @@
 # xdp where things run short, change or end at the wrong moment: a sleeper must wake, a neighbour must not suffer.
 #
 #   a (kernel socket: exchange) ---- veth, one queue ---- b: vmad, and a client whose only thread sleeps for ever
+# seconds: 25
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

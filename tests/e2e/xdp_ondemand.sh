@@ -2,6 +2,7 @@
 # vmad started by an arbitrary program: the program does not notice, and the daemon keeps nothing of it.
 #
 #   a (kernel sockets: ping) ---- veth ---- b: clients that start vmad
+# seconds: 20
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

@@ -3,6 +3,7 @@
 # serve honest clients, which compare each byte.
 #
 #   a (honest clients) -- veth -- [ m: middlebox ] -- veth -- b: vmad, server (root), attacker (nobody)
+# alone: it compares how neighbours are served
 . "$(dirname "$0")/../lib_programs.sh"
 network_with_middlebox || cannot_run "the namespaces cannot be joined"
 combination server

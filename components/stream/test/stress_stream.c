@@ -2,6 +2,7 @@
  * Sockets of several threads connect, talk, and end in all the ways there are, while others poll them, set their
  * options, shut and disconnect them under their feet: every byte that is answered is right, and in the end nothing is
  * left.
+ * alone: what is lost while a core is away comes again by timers, and the end does not wait that long
  */
 #include "bed.h"
 

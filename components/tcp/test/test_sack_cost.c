@@ -1,6 +1,7 @@
 /*
  * What SACK blocks cost a sender with a large window of small segments, whatever a peer writes into them: counted in
  * segments and stretches that are looked at, not timed.
+ * seconds: 15
  */
 #include "recovery_world.h"
 

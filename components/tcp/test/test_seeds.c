@@ -2,6 +2,8 @@
  * Two stacks talk to each other, a seed decides how, and what must be so is so: see sim_seed.h. One seed is one world
  * and a few connections.
  *
+ * seconds: 40
+ *
  *   SEED=n            this one, and what happened in it
  *   SIM_TRACE=1       ... with every frame and event
  *   SEEDS_SECONDS=t   as many as go into t seconds (60), from SEED_BASE (1) on; or SEEDS=n of them. A long run says now
