@@ -46,7 +46,7 @@ export TEST_TIMEOUT ?= $(if $(SAN)$(filter test-san,$(MAKECMDGOALS)),600,300)
 DEBUG_TESTS := log bufpool
 
 test:
-	+$(Q)exec mk/tally all sources unit-test '$(DEBUG_TESTS:%=test-%) VARIANT=debug' test-build 'fuzz FUZZ_SMOKE=1' test-e2e
+	+$(Q)exec mk/tally all sources unit-test '$(DEBUG_TESTS:%=test-%) VARIANT=debug' 'fuzz FUZZ_SMOKE=1' test-scripts
 
 test-san:
 	+$(Q)exec mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' \
@@ -64,6 +64,10 @@ soak: $(BUILD)/test/tcp/test/test_seeds
 # The build machinery itself; no root.
 test-build: all sources
 	$(Q)exec env T='$(T)' tests/run tests/build/*.sh
+
+# Both, side by side: those of the build machinery keep a core busy, the others mostly wait.
+test-scripts: all sources
+	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/build tests/e2e
 
 # Root and namespaces; UNPRIVILEGED=1 accepts what cannot run.
 test-e2e: all
@@ -137,6 +141,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all libs test test-san unit-test soak test-build test-e2e test-servers test-hostile test-long test-compilers test-all fuzz fuzz-run lint format install deps clean distclean \
+.PHONY: all libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-compilers test-all fuzz fuzz-run lint format install deps clean distclean \
 	show-build \
 	help test-programs

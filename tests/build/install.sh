@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # make install: a program outside the tree compiles and links against what was installed.
+# seconds: 10
 . "$(dirname "$0")/../lib.sh"
 cd "$ROOT" || exit 1
 unset MAKEFLAGS MAKELEVEL MFLAGS TALLY

@@ -105,6 +105,7 @@ static void every_datagram_is_taken(enum kind kind)
 {
 	pthread_t push[PUSHERS], collect[COLLECTORS], churn;
 	unsigned seed[PUSHERS];
+	uint64_t until;
 
 	world.kind = kind;
 	atomic_store(&pushed, 0);
@@ -124,7 +125,9 @@ static void every_datagram_is_taken(enum kind kind)
 		pthread_create(&push[i], NULL, pusher, &seed[i]);
 	}
 	pthread_create(&churn, NULL, churner, NULL);
-	usleep((useconds_t)(seconds() * 1e6));
+	until = vma_now_ns() + (uint64_t)(seconds() * 1e9);
+	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&pushed) > 100))
+		usleep(1000);
 	atomic_store(&stop, true);
 	for (int i = 0; i < PUSHERS; i++)
 		pthread_join(push[i], NULL);

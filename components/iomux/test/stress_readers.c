@@ -240,7 +240,7 @@ static uint64_t send_and_watch(uint64_t *sent)
 	uint64_t total = 0;
 	unsigned seed = 11;
 
-	while (vma_now_ns() < until) {
+	while (vma_test_goes_on(vma_now_ns(), until, total > 100)) {
 		seed = seed * 1103515245 + 12345;
 		for (unsigned n = seed >> 16 & 3 ? 1 : seed >> 20 & 15; n > 0; n--) {
 			unsigned to = (seed >> 24) + n * (seed >> 22 & 1);

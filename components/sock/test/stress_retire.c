@@ -106,6 +106,7 @@ static double stress_seconds(void)
 static void test_nobody_inside_sees_what_has_ended(void **state)
 {
 	pthread_t readers[READERS], writers[2];
+	uint64_t until;
 
 	(void)state;
 	atomic_store(&current, make());
@@ -113,7 +114,9 @@ static void test_nobody_inside_sees_what_has_ended(void **state)
 		assert_int_equal(pthread_create(&readers[i], NULL, read_for_ever, (void *)(i + 1)), 0);
 	for (uintptr_t i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&writers[i], NULL, replace, (void *)i), 0);
-	usleep((useconds_t)(stress_seconds() * 1e6));
+	until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
+	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&ended) > 100 && atomic_load(&looks) > 100))
+		usleep(1000);
 	atomic_store(&stop, true);
 	for (int i = 0; i < READERS; i++)
 		assert_int_equal(pthread_join(readers[i], NULL), 0);
@@ -192,7 +195,7 @@ static void test_a_section_has_begun_before_what_is_done_inside(void **state)
 	atomic_store(&round_of_objects[0].magic, ALIVE);
 	atomic_store(&current, &round_of_objects[0]);
 	assert_int_equal(pthread_create(&reader, NULL, read_behind_stores, (void *)1), 0);
-	for (; vma_now_ns() < until; i++)
+	for (; vma_test_goes_on(vma_now_ns(), until, i > 100 && atomic_load(&looks) > 100); i++)
 		replace_and_end(i);
 	atomic_store(&stop, true);
 	assert_int_equal(pthread_join(reader, NULL), 0);

@@ -81,7 +81,7 @@ static void test_everything_given_is_taken(void **state)
 	for (uintptr_t i = 0; i < WAKERS; i++)
 		assert_int_equal(pthread_create(&wakers[i], NULL, give_things, (void *)(i + 1)), 0);
 	until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
-	while (vma_now_ns() < until) {
+	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&given) > 100)) {
 		usleep(300);
 		assert_int_equal(pthread_kill(sleepers[1], SIGUSR1), 0);
 	}

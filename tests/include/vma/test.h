@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -34,6 +35,15 @@ static inline void vma_test_filter(void)
 		print_message("\n");                                                                                   \
 		skip();                                                                                                \
 	} while (0)
+
+/*
+ * Whether a stress goes on: it has its time, and where cores are scarce up to thirty seconds more, until there was
+ * something to see.
+ */
+static inline bool vma_test_goes_on(uint64_t now_ns, uint64_t until_ns, bool seen)
+{
+	return now_ns < until_ns || (!seen && now_ns < until_ns + 30000000000);
+}
 
 /* The child of a program with threads makes threads of its own: allowed in tests, and to be told to ThreadSanitizer. */
 #define VMA_TEST_FORKS_WITH_THREADS                                                                                    \
