@@ -341,6 +341,9 @@ int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t 
 		return rc;
 	}
 	vma_rail_put(rail); /* the endpoint has it */
+	rc = vma_tcp_listener_share(endpoint->listener, sock->cookie, atomic_load(&sock->file.fd));
+	if (rc < 0)
+		return rc;
 	*out = endpoint;
 	return enter(endpoint, sock);
 }

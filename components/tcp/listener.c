@@ -519,6 +519,17 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	return rc;
 }
 
+int vma_tcp_listener_share(struct vma_tcp_listener *listener, uint64_t shadow_cookie, int shadow_fd)
+{
+	const struct vma_flow_rule rule = {.key = listener->flow.key,
+	                                   .flags = listener->flow.flags,
+	                                   .shadow_cookie = shadow_cookie,
+	                                   .shadow_fd = shadow_fd};
+	const int rc = vma_nic_flow_add(vma_ring_qp(listener->tcp->ring), &rule);
+
+	return rc == -EEXIST ? 0 : rc;
+}
+
 void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog)
 {
 	bool acquired = vma_ring_acquire(listener->tcp->ring);

@@ -358,3 +358,73 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 	OKAY(accept(listener, NULL, NULL));
 	close(listener);
 }
+
+/* Which of the two gets a connection is a matter of its port. */
+static void serve_both(int a, int b)
+{
+	enum { EACH = 8 };
+	int got = 0;
+
+	for (int i = 0; i < EACH; i++)
+		peer(far(), "dial %d %s %d", 1 + i, here, port_of(a));
+	for (int i = 0; i < EACH; i++) {
+		struct pollfd fds[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
+		int s = -1;
+
+		if (poll(fds, 2, 2000) > 0)
+			s = accept(fds[0].revents != 0 ? a : b, NULL, NULL);
+		if (s < 0)
+			break;
+		expect_offloaded(s);
+		got++;
+		close(s);
+	}
+	say("%d of %d connections have come", got, EACH);
+}
+
+static int reuseport_listener(int family, int port)
+{
+	const struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+	const struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+	const int s = socket(family, SOCK_STREAM, 0);
+
+	set_int(s, SOL_SOCKET, SO_REUSEPORT, 1);
+	RES(family == AF_INET6 ? bind(s, (const struct sockaddr *)&any, sizeof(any))
+	                       : bind(s, (const struct sockaddr *)&any4, sizeof(any4)));
+	RES(listen(s, 16));
+	if (port == 0)
+		name_port_of(s, "listener");
+	return s;
+}
+
+/* Nobody takes one of the two for a stranger's: a look at all sockets is made within this time. */
+static void two_of_one_process(int family)
+{
+	int a = reuseport_listener(family, 0), b = reuseport_listener(AF_INET, port_of(a));
+
+	expect_offloaded(a);
+	expect_offloaded(b);
+	serve_both(a, b);
+	for (int i = 0; i < 30; i++) {
+		pause_ms(100);
+		expect_offloaded(a);
+		expect_offloaded(b);
+	}
+	serve_both(a, b);
+	close(a);
+	serve_both(b, b);
+	close(b);
+}
+
+CASE(tcp_accept_reuseport, "two listeners of one process with SO_REUSEPORT, and one that is left")
+{
+	two_of_one_process(AF_INET);
+}
+
+CASE(tcp_accept_reuseport_dual, "the same of one on :: and one on 0.0.0.0")
+{
+	if (is_mapped())
+		say("they are AF_INET6 sockets");
+	else
+		two_of_one_process(AF_INET6);
+}

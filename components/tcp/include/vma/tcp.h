@@ -442,6 +442,12 @@ bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener); /* none is 
  * way are refused; after vma_tcp_listener_finish they are dropped, for another listener to be asked.
  */
 void vma_tcp_listener_close(struct vma_tcp_listener *listener);
+/*
+ * Control path. Another kernel socket of this process, which listens on the same port, stands for the listener, too:
+ * the device's owner does not take it for a stranger's. Before it listens. -EADDRINUSE, ...: the device does not know
+ * it.
+ */
+int vma_tcp_listener_share(struct vma_tcp_listener *listener, uint64_t shadow_cookie, int shadow_fd);
 void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog);
 /* From accepted, or later by whoever holds the connection. Events that came before are told again at once. */
 void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg);
