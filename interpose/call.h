@@ -98,8 +98,7 @@ static inline ssize_t call_end(struct call *call, ssize_t rc)
 bool call_touch(struct call *call, int fd) __attribute__((cold));
 
 /* Inside with a file that has this op, or false and outside. */
-#define CALL_BEGIN_OP(call, fd, op)                                                                                    \
-	(call_begin((call), (fd)) && call_has((call), (fd), (call)->file->ops->op != NULL))
+#define CALL_BEGIN_OP(call, fd, op) (call_begin((call), (fd)) && call_has((call), (fd), (call)->file->ops->op != NULL))
 #define CALL_BEGIN_DATA_OP(call, fd, op)                                                                               \
 	(call_begin_data((call), (fd)) && call_has((call), (fd), (call)->file->ops->op != NULL))
 static inline bool call_has(struct call *call, int fd, bool has)

@@ -2,12 +2,11 @@
  * inherited - sockets that the program has had since it was executed, and those that it leaves to a program that it
  *             becomes.
  *
- *   load      every UDP and TCP socket among the descriptors gets a file: its first use asks for it (inherited.c of sock)
- *   exec      the process's own sockets without close-on-exec become the kernel's: nobody could be asked for them after
- *   fork, a copy or no close-on-exec any more, exec
- *             the child says by that which socket is for its program, which need not have the library: asked for before
- *   fork, exec
- *             nothing: the program may never use what it has, as a shell does not
+ *   load      every UDP and TCP socket among the descriptors gets a file: its first use asks for it (inherited.c of
+ * sock) exec      the process's own sockets without close-on-exec become the kernel's: nobody could be asked for them
+ * after fork, a copy or no close-on-exec any more, exec the child says by that which socket is for its program, which
+ * need not have the library: asked for before fork, exec nothing: the program may never use what it has, as a shell
+ * does not
  *
  * 0, 1 and 2 are left out: what stands there is the kernel's by then (descriptor.c).
  */
@@ -84,9 +83,9 @@ static bool is_preloaded(void)
 static __attribute__((constructor)) void look_at_descriptors(void)
 {
 	const int saved = errno;
-	const int directory = is_preloaded() ? (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd",
-	                                                    O_RDONLY | O_DIRECTORY | O_CLOEXEC)
-	                                     : -1;
+	const int directory =
+	        is_preloaded() ? (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+	                       : -1;
 
 	if (directory >= 0) {
 		note_listed(directory);

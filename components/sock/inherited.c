@@ -99,17 +99,37 @@ static void take_line(struct names *names, const char *line, uint64_t now)
 	names->n++;
 }
 
+/* Opened when the program begins: it may be in another root directory when it uses a socket. */
+static int list_fd = -1;
+
+static int open_list(void)
+{
+	return (int)syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC);
+}
+
+static void keep_list(void)
+{
+	const int fd = list_fd < 0 ? open_list() : -1;
+
+	if (fd < 0)
+		return;
+	list_fd = vma_fd_guard(fd);
+	if (list_fd < 0)
+		syscall(SYS_close, fd);
+}
+
 static void read_names(struct names *names)
 {
-	const int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC);
+	const int fd = list_fd >= 0 ? list_fd : open_list();
 	const uint64_t now = vma_now_ns();
 	char text[2048];
 	size_t kept = 0;
-	long n;
+	long n, at = 0;
 
-	while (fd >= 0 && (n = syscall(SYS_read, fd, text + kept, sizeof(text) - 1 - kept)) > 0) {
+	while (fd >= 0 && (n = syscall(SYS_pread64, fd, text + kept, sizeof(text) - 1 - kept, at)) > 0) {
 		char *line = text, *end;
 
+		at += n;
 		kept += (size_t)n;
 		text[kept] = '\0';
 		for (; (end = memchr(line, '\n', kept - (size_t)(line - text))) != NULL; line = end + 1) {
@@ -121,7 +141,7 @@ static void read_names(struct names *names)
 			kept = 0; /* no line of ours */
 		memmove(text, line, kept);
 	}
-	if (fd >= 0)
+	if (fd >= 0 && fd != list_fd)
 		syscall(SYS_close, fd);
 }
 
@@ -323,8 +343,8 @@ static void touch(struct vma_file *file, int fd)
 	if (!inherited->asked) {
 		inherited->asked = true;
 		waiting_fd = ask(fd);
-		if (waiting_fd >= 0 && (vma_inherited_listener == NULL || !listens(fd) ||
-		                        !vma_inherited_listener(fd, waiting_fd)))
+		if (waiting_fd >= 0 &&
+		    (vma_inherited_listener == NULL || !listens(fd) || !vma_inherited_listener(fd, waiting_fd)))
 			syscall(SYS_close, waiting_fd);
 		sock_tell_inside(fd, true);
 	}
@@ -362,8 +382,9 @@ static void never(void)
 
 #define USES(op) .op = (__typeof__(((struct vma_file_ops *)NULL)->op))never
 #define USE                                                                                                            \
-	.name = "inherited", USES(bind), USES(connect), USES(listen), USES(accept4), USES(shutdown), USES(ioctl),       \
-	USES(recvmsg), USES(sendmsg), .poll = poll_nothing, .rings = no_rings, .reason = reason_of, .forked = forked, .touch = touch
+	.name = "inherited", USES(bind), USES(connect), USES(listen), USES(accept4), USES(shutdown), USES(ioctl),      \
+	USES(recvmsg), USES(sendmsg), .poll = poll_nothing, .rings = no_rings, .reason = reason_of, .forked = forked,  \
+	.touch = touch
 
 /* Of a listener and a UDP socket the kernel's knows all but what has come; of a connection it knows nothing. */
 static const struct vma_file_ops ops = {USE};
@@ -385,6 +406,7 @@ void vma_inherited_note(int fd)
 
 	if (inherited == NULL)
 		return;
+	keep_list();
 	vma_file_init(&inherited->file, VMA_FILE_EXEC,
 	              protocol_of(fd) == IPPROTO_TCP && !listens(fd) ? &connection_ops : &ops);
 	pthread_mutex_init(&inherited->asking, NULL);

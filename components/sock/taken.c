@@ -17,9 +17,9 @@
  * The taker shows the socket only to the process that it has taken it from: a process which has bound the name before
  * cannot send an answer in the name of the owner's pid.
  *
- * A program that has inherited a socket through exec (inherited.c) asks as well, whatever its user: what it shows is the
- * number that it has. The kernel compares the files (kcmp), so no descriptor of a stranger comes here. Where the kernel
- * does not compare, a sender that is heard shows the socket as above.
+ * A program that has inherited a socket through exec (inherited.c) asks as well, whatever its user: what it shows is
+ * the number that it has. The kernel compares the files (kcmp), so no descriptor of a stranger comes here. Where the
+ * kernel does not compare, a sender that is heard shows the socket as above.
  *
  * So many messages in a millisecond are looked at, then the thread goes on with its work. Senders wait in the kernel
  * meanwhile: the queue of a socket is short.
@@ -173,8 +173,8 @@ static int is_same_file(int fd, pid_t other, int number)
  * A stranger's question that nothing comes of costs a system call for each socket, so the next one waits for the next
  * millisecond.
  */
-static enum taken_answer answer_heir(const struct inherited_question *question,
-                                     const struct vma_named_message *message, int *waiting_fd)
+static enum taken_answer answer_heir(const struct inherited_question *question, const struct vma_named_message *message,
+                                     int *waiting_fd)
 {
 	struct search search = {.cookie = question->cookie};
 	const bool is_trusted = vma_named_is_trusted(&message->sender);

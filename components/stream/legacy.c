@@ -11,10 +11,10 @@
  * that has done so before it forks goes on as it was. What is half open is waited for, a few round trips; requests that
  * come meanwhile are dropped, and asked again by their peers a second later, of the kernel.
  *
- * A program that has the listener by exec gets the end that is taken from (inherited.c of sock). It lowers no counter of
- * the others, so `left` says no more than that there may be something, and the kernel is asked. Its own `left` says so,
- * too: it is set when its thread hears that something has come, or something was taken, and cleared before a look, so
- * that what comes after the look sets it again.
+ * A program that has the listener by exec gets the end that is taken from (inherited.c of sock). It lowers no counter
+ * of the others, so `left` says no more than that there may be something, and the kernel is asked. Its own `left` says
+ * so, too: it is set when its thread hears that something has come, or something was taken, and cleared before a look,
+ * so that what comes after the look sets it again.
  *
  * In the pair nobody holds the connections, so they end when the one that took them closes them. `left` says how many
  * there are, in memory that all share: it is raised after the sending, and lowered by who has received one. Between
@@ -180,7 +180,8 @@ static void leave_all(struct stream_sock *listener, enum vma_sock_reason why)
 		vma_fd_remove(fd);
 		syscall(SYS_close, fd);
 		if (rc < 0)
-			vma_log_once(VMA_LOG_WARN, "a connection that waited for accept when its process %s is closed: %s",
+			vma_log_once(VMA_LOG_WARN,
+			             "a connection that waited for accept when its process %s is closed: %s",
 			             why == VMA_SOCK_FORKED ? "forked" : "gave its listener to a program",
 			             strerrordesc_np(-rc));
 	}
@@ -289,8 +290,7 @@ bool stream_legacy_take(struct stream_sock *listener, int waiting_fd)
 /* The internal thread's. */
 static void something_waits(struct vma_task *task)
 {
-	struct stream_sock *listener =
-	        (struct stream_sock *)((char *)task - offsetof(struct stream_sock, legacy_task));
+	struct stream_sock *listener = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, legacy_task));
 
 	atomic_store(&atomic_load(&listener->legacy)->left, 1);
 	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
@@ -303,8 +303,7 @@ void stream_legacy_watch(struct stream_sock *listener)
 	if (legacy == NULL || legacy->fd[0] >= 0 || listener->legacy_watched)
 		return;
 	listener->legacy_task.run = something_waits;
-	listener->legacy_watched =
-	        vma_engine_watch(legacy->fd[1], EPOLLIN | EPOLLET, &listener->legacy_task) == 0;
+	listener->legacy_watched = vma_engine_watch(legacy->fd[1], EPOLLIN | EPOLLET, &listener->legacy_task) == 0;
 }
 
 /* At close, before the memory is retired. */

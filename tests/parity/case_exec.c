@@ -2,8 +2,8 @@
  * exec: sockets that a program inherits from the one that executed it.
  *
  * An heir is this program once more, started by fork and exec, with the socket under its number HEIR_FD (a copy, as
- * supervisors make it) or under the number that it had. It is preloaded as its parent is, or plain. Lines of a script say
- * what it does; it prints what it sees, and is waited for.
+ * supervisors make it) or under the number that it had. It is preloaded as its parent is, or plain. Lines of a script
+ * say what it does; it prints what it sees, and is waited for.
  */
 #include <fcntl.h>
 #include <poll.h>

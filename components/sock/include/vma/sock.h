@@ -131,9 +131,9 @@ struct vma_file_ops {
 	 */
 	void (*hand_over)(struct vma_file *file);
 	/*
-	 * The same, because a program that has inherited the socket through exec uses it. A descriptor for that program,
-	 * which is the file's: what waits for accept here comes there, in messages; or -1. The internal thread, inside.
-	 * NULL: hand_over.
+	 * The same, because a program that has inherited the socket through exec uses it. A descriptor for that
+	 * program, which is the file's: what waits for accept here comes there, in messages; or -1. The internal
+	 * thread, inside. NULL: hand_over.
 	 */
 	int (*bequeath)(struct vma_file *file);
 	/*

@@ -234,12 +234,13 @@ void vma_inherited_note(int fd) __attribute__((cold));
 /*
  * The processes of this network namespace that have the library are asked for the socket: who has it under a number of
  * its own, the same open file, calls ops->bequeath. Returns the first descriptor that one of them sends, or -1. Waits
- * until all have answered; no longer than a second, and five for those that have the socket. Makes no use of the engine.
+ * until all have answered; no longer than a second, and five for those that have the socket. Makes no use of the
+ * engine.
  */
 int vma_inherited_ask(int fd) __attribute__((cold));
 /*
- * Descriptor fd is a unix socket that this program has had since it was executed: if its name is of VMA_WAITS_FORMAT, it
- * is the library's, and what waited for accept on the listener with that cookie comes by it. Outside.
+ * Descriptor fd is a unix socket that this program has had since it was executed: if its name is of VMA_WAITS_FORMAT,
+ * it is the library's, and what waited for accept on the listener with that cookie comes by it. Outside.
  */
 #define VMA_WAITS_FORMAT "vma/waits/%llx"
 #define VMA_WAITS_BYTES 32
