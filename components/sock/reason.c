@@ -189,6 +189,15 @@ static void describe_socket(struct sentence *out, struct vma_file *file, int fd)
 	snprintf(out->socket, sizeof(out->socket), "%s port %u, bound to %s,", kind, port_of(&local), text);
 }
 
+/* Servers that listen on 0.0.0.0 as well set it: there is nothing to be done about those. */
+static bool is_v6only(int fd)
+{
+	int value = 0;
+	socklen_t len = sizeof(value);
+
+	return syscall(SYS_getsockopt, fd, IPPROTO_IPV6, IPV6_V6ONLY, &value, &len) == 0 && value != 0;
+}
+
 static void describe(struct sentence *out, struct vma_file *file, int fd, enum vma_sock_reason reason)
 {
 	const char *detail;
@@ -199,6 +208,8 @@ static void describe(struct sentence *out, struct vma_file *file, int fd, enum v
 		out->detail[0] = '\0';
 		if (detail != NULL)
 			snprintf(out->detail, sizeof(out->detail), " (%s)", detail);
+	} else if (reason == VMA_SOCK_IPV6) {
+		snprintf(out->detail, sizeof(out->detail), "%s", is_v6only(fd) ? " (IPV6_V6ONLY is set)" : "");
 	} else if (reason != VMA_SOCK_NO_DEVICE) {
 		out->detail[0] = '\0';
 	}
