@@ -15,12 +15,15 @@
  * a thread sleeps at once, or, when it is to spin for ever, yields between looks. A spinner that delivered to a
  * sleeping thread yields until that one is up, since it may be queued behind it; since a yield need not give it the
  * core, the spinner sleeps if that takes long. And a spinner that finds that it was descheduled has seen that cores are
- * scarce: for a while nobody in the process spins (but for ever).
+ * scarce: for a while nobody in the process spins (but for ever). Cores are scarce, too, if more threads are runnable
+ * on the host than it has cores (load.h): nobody begins to spin then whose bound is the default. Who has set the bound
+ * has asked for so much spinning.
  */
 #include <sched.h>
 
 #include <vma/sock_engine.h>
 
+#include "load.h"
 #include "spin.h"
 #include "wait_priv.h"
 
@@ -35,6 +38,7 @@
 
 static _Atomic uint32_t spinners;
 static _Atomic uint64_t scarce_until_tsc;
+static struct load load;
 
 /* How many may spin at a time. */
 static uint32_t places(void)
@@ -47,6 +51,18 @@ static uint32_t places(void)
 static bool is_scarce(uint64_t now_tsc)
 {
 	return now_tsc < atomic_load_explicit(&scarce_until_tsc, memory_order_relaxed);
+}
+
+/* How long it may spin is what the user has said: a wait has one bound, of time (VMA_SELECT_POLL) or of looks. */
+static bool is_asked_for(const struct vma_wait *wait)
+{
+	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+
+	if (engine == NULL)
+		return false;
+	if (wait->spin_nsec >= 0)
+		return engine->conf.given[VMA_CONF_AT_select_poll];
+	return engine->conf.given[VMA_CONF_AT_rx_poll] || engine->conf.given[VMA_CONF_AT_rx_poll_init];
 }
 
 _Atomic uint64_t vma_tsc_per_1024_usec;
@@ -71,6 +87,8 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 	*state = (struct spin_state){.until_tsc = UINT64_MAX, .last_tsc = vma_tsc()};
 	if (!for_ever) {
 		if (is_scarce(state->last_tsc) || atomic_load_explicit(&spinners, memory_order_relaxed) >= places())
+			return false;
+		if (load_is_high(&load, state->last_tsc) && !is_asked_for(wait))
 			return false;
 		nsec = atomic_load_explicit(&wait->spin->budget_nsec, memory_order_relaxed);
 		if (nsec == 0)
@@ -145,6 +163,7 @@ void spin_leave(struct vma_thread *self)
 void spin_forked_child(void)
 {
 	atomic_store_explicit(&spinners, 0, memory_order_relaxed);
+	load_forked_child(&load);
 }
 
 static uint32_t budget_of(const struct vma_spin *spin)

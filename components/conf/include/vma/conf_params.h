@@ -67,7 +67,8 @@
 	  "A socket queues at least so many bytes, also where SO_RCVBUF says less.")                                   \
 	X(INT, rx_poll, "VMA_RX_POLL", "Rx Poll Loops", 100000, -1, -1, -1, 100000000, PLAIN,                          \
 	  "A blocking receive looks at most so often for a packet before it sleeps, and less where looking does "      \
-	  "not pay. -1: for ever; 0: it sleeps at once.")                                                              \
+	  "not pay. -1: for ever; 0: it sleeps at once. If it is not set, it also sleeps at once while more threads "  \
+	  "want to run on this host than it has cores.")                                                               \
 	X(INT, rx_poll_init, "VMA_RX_POLL_INIT", "Rx Poll Init Loops", 0, SAME, SAME, -1, 100000000, PLAIN,            \
 	  "The same for a UDP socket that has nothing offloaded yet.")                                                 \
 	X(INT, rx_udp_poll_os_ratio, "VMA_RX_UDP_POLL_OS_RATIO", "Rx UDP Poll OS Ratio", 100, SAME, SAME, 0,           \
@@ -83,7 +84,8 @@
 	  "Of at most so many TCP connections the segments that came together are taken as one. 0: each by itself.")   \
 	X(INT, select_poll, "VMA_SELECT_POLL", "Select Poll (usec)", 100000, -1, -1, -1, 100000000, PLAIN,             \
 	  "select, poll and epoll_wait look for at most so many microseconds before they sleep, and shorter where "    \
-	  "looking does not pay. -1: for ever; 0: they sleep at once.")                                                \
+	  "looking does not pay. -1: for ever; 0: they sleep at once. If it is not set, they also sleep at once "      \
+	  "while more threads want to run on this host than it has cores.")                                            \
 	X(BOOL, select_poll_os_force, "VMA_SELECT_POLL_OS_FORCE", "Select Poll OS Force", 0, 1, SAME, 0, 1, SWITCH,    \
 	  "Look so also where no descriptor is offloaded; the next two are then 1 unless they are set themselves.")    \
 	X(INT, select_poll_os_ratio, "VMA_SELECT_POLL_OS_RATIO", "Select Poll OS Ratio", 10, 1, 0, 0, 1000000000,      \

@@ -1,0 +1,214 @@
+/* More runnable threads than cores: read from /proc/loadavg, at most so often, and then nobody begins to spin. */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "../load.h"
+#include "wait_bed.h"
+
+#define BURNERS_MAX 512
+#define LATER (2 * LOAD_NSEC)
+
+static struct load load;
+static int file;
+static uint64_t now_tsc;
+
+static void say(const char *text)
+{
+	assert_int_equal(ftruncate(file, 0), 0);
+	assert_int_equal(pwrite(file, text, strlen(text), 0), strlen(text));
+}
+
+static bool is_high_after(uint64_t nsec)
+{
+	now_tsc += vma_tsc_of_nsec(nsec);
+	return load_is_high(&load, now_tsc);
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	memset(&load, 0, sizeof(load));
+	file = memfd_create("loadavg", MFD_CLOEXEC);
+	load_open(&load, file, 2);
+	now_tsc = vma_tsc();
+	return file >= 0 ? 0 : -1;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	return close(file);
+}
+
+/* ---- the text ---- */
+
+static int runnable(const char *text)
+{
+	return load_runnable(text, strlen(text));
+}
+
+static void test_runnable_threads_are_the_fourth_field(void **state)
+{
+	(void)state;
+	assert_int_equal(runnable("0.20 0.18 0.12 1/80 11206\n"), 1);
+	assert_int_equal(runnable("100.20 90.18 80.12 4194304/4194304 4194304\n"), 4194304);
+	assert_int_equal(runnable("0.00 0.00 0.00 0/1 1\n"), 0);
+}
+
+static void test_what_is_no_load_is_not_taken_for_one(void **state)
+{
+	const char *texts[] = {"",
+	                       "\n",
+	                       "0.20",
+	                       "0.20 0.18 0.12",
+	                       "0.20 0.18 0.12 ",
+	                       "0.20 0.18 0.12 3",
+	                       "0.20 0.18 0.12 /80 11206\n",
+	                       "0.20 0.18 0.12 -3/80 11206\n",
+	                       "0.20 0.18 0.12 3 80 11206\n",
+	                       "0.20 0.18 0.12 99999999999999999999/80 11206\n"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		assert_int_equal(runnable(texts[i]), -1);
+	assert_int_equal(load_runnable("0.20 0.18 0.12 3/80", 16), -1); /* not beyond what was read */
+}
+
+/* ---- when it is read ---- */
+
+static void test_as_many_threads_as_cores_are_not_too_many(void **state)
+{
+	(void)state;
+	say("0.20 0.18 0.12 2/80 1\n");
+	assert_false(is_high_after(0));
+	say("0.20 0.18 0.12 3/80 1\n");
+	assert_true(is_high_after(LATER));
+	say("0.20 0.18 0.12 2/80 1\n");
+	assert_false(is_high_after(LATER));
+}
+
+static void test_it_is_read_once_in_a_while(void **state)
+{
+	(void)state;
+	say("0.20 0.18 0.12 3/80 1\n");
+	assert_true(is_high_after(0));
+	say("0.20 0.18 0.12 1/80 1\n");
+	assert_true(is_high_after(LOAD_NSEC / 2));
+	assert_false(is_high_after(LOAD_NSEC));
+}
+
+static void test_what_cannot_be_read_is_never_high_and_not_read_again(void **state)
+{
+	(void)state;
+	say("0.20 0.18 0.12 3/80 1\n");
+	assert_true(is_high_after(0));
+	say("nothing");
+	assert_false(is_high_after(LATER));
+	say("0.20 0.18 0.12 3/80 1\n");
+	assert_false(is_high_after(LATER));
+}
+
+/* The thread that was reading when another one forked. */
+static void test_forked_child_reads_though_its_parent_was_reading(void **state)
+{
+	(void)state;
+	say("0.20 0.18 0.12 3/80 1\n");
+	assert_true(is_high_after(0));
+	atomic_store(&load.next_tsc, UINT64_MAX);
+	load_forked_child(&load);
+	assert_true(is_high_after(LATER));
+	say("0.20 0.18 0.12 1/80 1\n");
+	assert_false(is_high_after(LATER));
+}
+
+static void test_it_asks_the_kernel_by_itself(void **state)
+{
+	struct load host = {0};
+
+	(void)state;
+	load_is_high(&host, vma_tsc());
+	if (host.cores == 0)
+		vma_test_skip("no /proc/loadavg");
+	assert_true(host.fd >= 0 && fcntl(host.fd, F_GETFD) == FD_CLOEXEC);
+	assert_true(host.cores >= 1);
+	assert_true(atomic_load(&host.next_tsc) != UINT64_MAX && atomic_load(&host.next_tsc) > vma_tsc());
+	vma_fd_unguard_close(host.fd);
+}
+
+/* ---- what comes of it ---- */
+
+static pid_t burners[BURNERS_MAX];
+static unsigned burning;
+
+static void burn(void)
+{
+	const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+	for (burning = 0; burning < BURNERS_MAX && burning < cores + 1; burning++) {
+		burners[burning] = fork();
+		if (burners[burning] == 0)
+			for (;;)
+				atomic_signal_fence(memory_order_seq_cst);
+	}
+}
+
+static int end_burning(void **state)
+{
+	for (; burning > 0; burning--) {
+		kill(burners[burning - 1], SIGKILL);
+		waitpid(burners[burning - 1], NULL, 0);
+	}
+	return end(state);
+}
+
+/* Of so many waits of a quarter of a millisecond, those that looked more often than a wait does that sleeps at once. */
+static unsigned spins_of(int64_t spin_loops, int64_t spin_nsec)
+{
+	struct thing_wait wait;
+	unsigned spun = 0;
+
+	for (int i = 0; i < 100; i++) {
+		thing_wait_init(&wait, &bed.things[0], bed.bit, 250000);
+		wait.wait.spin_loops = spin_loops;
+		wait.wait.spin_nsec = spin_nsec;
+		assert_int_equal(thing_wait_run(&wait), 0);
+		spun += atomic_load(&wait.looks) > 8;
+		usleep(3000); /* until it is read anew, and what a thread has seen of scarce cores is forgotten */
+	}
+	return spun;
+}
+
+static void test_nobody_begins_to_spin_while_cores_are_wanted(void **state)
+{
+	struct vma_engine *engine = vma_engine();
+	unsigned loops, nsec;
+
+	(void)state;
+	engine->conf.given[VMA_CONF_AT_rx_poll] = engine->conf.given[VMA_CONF_AT_select_poll] = false;
+	burn();
+	usleep(20000);
+	loops = spins_of(100000, -1);
+	nsec = spins_of(-1, 100 * (int64_t)MSEC);
+	assert_true(loops <= 10 && nsec <= 10);
+	assert_true(spins_of(-1, -1) >= 90); /* for ever */
+	engine->conf.given[VMA_CONF_AT_rx_poll] = true;
+	loops = spins_of(100000, -1);
+	engine->conf.given[VMA_CONF_AT_rx_poll] = false;
+	engine->conf.given[VMA_CONF_AT_select_poll] = true;
+	nsec = spins_of(-1, 100 * (int64_t)MSEC);
+	engine->conf.given[VMA_CONF_AT_select_poll] = false;
+	assert_true(loops >= 20 && nsec >= 20); /* those that other bounds do not keep from it */
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_runnable_threads_are_the_fourth_field, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_is_no_load_is_not_taken_for_one, begin, end),
+        cmocka_unit_test_setup_teardown(test_as_many_threads_as_cores_are_not_too_many, begin, end),
+        cmocka_unit_test_setup_teardown(test_it_is_read_once_in_a_while, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_cannot_be_read_is_never_high_and_not_read_again, begin, end),
+        cmocka_unit_test_setup_teardown(test_forked_child_reads_though_its_parent_was_reading, begin, end),
+        cmocka_unit_test_setup_teardown(test_it_asks_the_kernel_by_itself, begin, end),
+        cmocka_unit_test_setup_teardown(test_nobody_begins_to_spin_while_cores_are_wanted, begin, end_burning),
+};
+VMA_TEST_MAIN_WITH(tests, bed_start, NULL)
