@@ -4,18 +4,19 @@
  *
  * A server that forks for each connection, or passes each on to a worker (SCM_RIGHTS), gains nothing from offload: its
  * connections are handed over to the kernel before a byte of them was moved here, and each hand-over costs more than
- * the kernel's accept. Of such a listener the connections are counted. After ENOUGH in a row it becomes the kernel's,
- * for good. A connection that moved bytes here before it was handed over, or was closed here, begins the count anew.
+ * the kernel's accept. Of such a listener the connections are counted. After UNUSED_ENOUGH in a row it becomes the
+ * kernel's, for good. A connection that moved bytes here before it was handed over, or was closed here, begins the
+ * count anew.
  *
  *   accept ── the connection shares its listener's tally ──┬─ handed over, no byte moved ── one more ──> listener: the
  *                                                          └─ else ── none                               kernel's
  *
  * So it is after the first hand-over that this process has no right to make: the connection ends with its parent then.
  *
- * A connection is brief if this process closes it within BRIEF_NS, before the peer's end has come. After ENOUGH brief
- * ones in a row the listener's connections are expected to be brief: a thread that accepts one holds back what it sends
- * (send.c), and its close sends answer and FIN together, in one segment where they fit. Each frame that is saved is one
- * kick here, and one wake-up of the peer. Another connection's end begins the count anew.
+ * A connection is brief if this process closes it within BRIEF_NS, before the peer's end has come. After BRIEF_ENOUGH
+ * brief ones in a row the listener's connections are expected to be brief: a thread that accepts one holds back what it
+ * sends (send.c), and its close sends answer and FIN together, in one segment where they fit. Each frame that is saved
+ * is one kick here, and one wake-up of the peer. Another connection's end begins the count anew.
  *
  * Threads: any. The counter need not be exact: connections that end at the same time may be counted in any order.
  */
@@ -25,13 +26,13 @@
 
 #include "stream_priv.h"
 
-enum { ENOUGH = 16, BRIEF_NS = 20000000 };
+enum { UNUSED_ENOUGH = 8, BRIEF_ENOUGH = 16, BRIEF_NS = 20000000 };
 
 struct stream_tally {
 	_Atomic uint32_t refs;
 	_Atomic uint32_t in_row; /* handed over, none of which has moved a byte */
 	_Atomic bool forbidden;  /* a hand-over was not possible here */
-	_Atomic uint32_t briefs; /* brief ones in a row, up to ENOUGH */
+	_Atomic uint32_t briefs; /* brief ones in a row, up to BRIEF_ENOUGH */
 };
 
 /* ---- the listener ---- */
@@ -59,7 +60,7 @@ void stream_tally_put(struct stream_sock *sock)
 
 static bool is_enough(const struct stream_tally *tally)
 {
-	return atomic_load_explicit(&tally->in_row, memory_order_relaxed) >= ENOUGH ||
+	return atomic_load_explicit(&tally->in_row, memory_order_relaxed) >= UNUSED_ENOUGH ||
 	       atomic_load_explicit(&tally->forbidden, memory_order_relaxed);
 }
 
@@ -86,7 +87,7 @@ void stream_tally_give_up(struct stream_sock *listener)
 		else
 			vma_log_info("the listener on %s:%u is the kernel's from now on: the last %u connections were "
 			             "all handed over to other processes unused",
-			             address, ntohs(listener->local.sin_port), ENOUGH);
+			             address, ntohs(listener->local.sin_port), UNUSED_ENOUGH);
 		stream_listen_give_up(listener, VMA_SOCK_HANDS_OVER);
 	}
 	pthread_mutex_unlock(&listener->file.lock);
@@ -124,14 +125,15 @@ void stream_tally_closed(struct stream_sock *sock)
 
 	if (tally != NULL && !is_brief(sock))
 		atomic_store(&tally->briefs, 0);
-	else if (tally != NULL && atomic_load_explicit(&tally->briefs, memory_order_relaxed) < ENOUGH)
+	else if (tally != NULL && atomic_load_explicit(&tally->briefs, memory_order_relaxed) < BRIEF_ENOUGH)
 		atomic_fetch_add(&tally->briefs, 1);
 	stream_tally_handed_over(sock, true);
 }
 
 bool stream_tally_is_brief(const struct stream_sock *child)
 {
-	return child->tally != NULL && atomic_load_explicit(&child->tally->briefs, memory_order_relaxed) >= ENOUGH;
+	return child->tally != NULL &&
+	       atomic_load_explicit(&child->tally->briefs, memory_order_relaxed) >= BRIEF_ENOUGH;
 }
 
 void stream_tally_forbid(struct stream_sock *sock)

@@ -147,6 +147,19 @@ listener_is_learned() { # USER
 	stop forking
 }
 
+learned_after_eight() { # USER
+	local s="a server that forks, of $1, and one client after the other" opens
+	server_as "$1" 0 7206 eight
+	check "$s: it starts" wait_for 20 log_has eight listening
+	opens=$(snmp b Tcp PassiveOpens)
+	check "$s: eight are served" one_by_one 7206 8
+	check_eq "$s: none of which connected to the kernel" $(($(snmp b Tcp PassiveOpens) - opens)) 0
+	check "$s: a line says that the listener is the kernel's" wait_for 5 log_has eight "7206 is the kernel's from now on: .* 8 connections"
+	check "$s: three more are served" one_by_one 7206 3
+	check_eq "$s: by the kernel" $(($(snmp b Tcp PassiveOpens) - opens)) 3
+	stop eight
+}
+
 listener_that_serves_stays() { # USER
 	local s="a server that forks for most connections, of $1" opens before all syns servers
 	server_as "$1" 8 7202 mixed
@@ -275,6 +288,7 @@ limit_of_files_is_kept() {
 
 combination server
 listener_is_learned root
+learned_after_eight root
 listener_that_serves_stays root
 write_goes_on
 sshd_serves

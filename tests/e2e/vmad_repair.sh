@@ -152,7 +152,7 @@ if sys.argv[1] == "serve":
     print("listening", flush=True)
     while True:
         connection, _ = listener.accept()
-        first = connection.recv(1)  # so that the listener is not left to the kernel after sixteen of them
+        first = connection.recv(1)  # so that the listener is not left to the kernel after eight of them
         if os.fork() == 0:
             connection.sendall(first + connection.recv(100))
             os._exit(0)
