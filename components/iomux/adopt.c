@@ -23,7 +23,7 @@
 #define LINE_MAX_BYTES 256
 
 static pthread_mutex_t adopt_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic uint64_t noted[NOTED];
+static _Atomic uint64_t noted[NOTED] __attribute__((section(".bss.far")));
 
 void vma_iomux_epoll_note(int epfd)
 {

@@ -34,8 +34,8 @@ struct note {
  * By the index of the thread; once made they stay. Most processes have few threads, and a forked child need not
  * allocate for its first wait.
  */
-static struct note first_notes[NOTES];
-static struct note *_Atomic notes[CHUNKS] = {first_notes};
+static struct note first_notes[NOTES] __attribute__((section(".bss.far")));
+static struct note *_Atomic notes[CHUNKS] __attribute__((section(".data.far"))) = {first_notes};
 
 static struct note *note_of(unsigned index)
 {

@@ -11,7 +11,7 @@
  * was free, one swap succeeds, and the other reads the winner's hash there: exactly one gets true. Nothing is published
  * through a slot but its own value: relaxed is enough.
  */
-static _Atomic uint64_t seen[SEEN_MAX];
+static _Atomic uint64_t seen[SEEN_MAX] __attribute__((section(".bss.far")));
 
 static uint64_t hash_text(const char *text, size_t len) /* FNV-1a, 64 bits */
 {

@@ -29,8 +29,8 @@ struct leaf {
 };
 _Static_assert((uint64_t)PAGE_SLOTS *LEAF_PAGES *LEAVES > INT_MAX, "every number has a place");
 
-struct vma_file *_Atomic vma_fd_low[VMA_FD_LOW];
-static struct leaf *_Atomic directory[LEAVES];
+struct vma_file *_Atomic vma_fd_low[VMA_FD_LOW] __attribute__((section(".bss.far")));
+static struct leaf *_Atomic directory[LEAVES] __attribute__((section(".bss.far")));
 static _Atomic int highest = -1;
 
 /* ---- places ---- */

@@ -40,7 +40,7 @@ static struct {
 	_Atomic int flags;
 	sigset_t mask; /* under the lock */
 	bool wrapped;  /* under the lock */
-} signals[SIGNALS];
+} signals[SIGNALS] __attribute__((section(".bss.far")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool started;
 bool signals_are_unseen;

@@ -23,7 +23,7 @@ __thread struct vma_thread *vma_thread_cache;
 char vma_tsan_inside;
 #endif
 
-static struct vma_thread *_Atomic table[THREADS_MAX];
+static struct vma_thread *_Atomic table[THREADS_MAX] __attribute__((section(".bss.far")));
 static _Atomic unsigned table_used;
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* taken inside, or before the thread is anything */
 static pthread_once_t once = PTHREAD_ONCE_INIT;

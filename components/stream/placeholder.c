@@ -60,7 +60,7 @@ static struct {
 } recent[RECENT_MAX];
 static unsigned next_recent;
 
-void stream_placeholders_forked(void)
+__attribute__((cold)) void stream_placeholders_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
 }

@@ -33,7 +33,7 @@ static struct {
 	uint8_t reserved[65536 / 8]; /* ip_local_reserved_ports: a bit each */
 	_Atomic uint32_t next[64];   /* what was tried last, by hash */
 	_Atomic uint64_t scarce_until_ns[64];
-} ports = {.low = 32768, .count = 28232};
+} ports __attribute__((section(".data.far"))) = {.low = 32768, .count = 28232};
 
 /* ---- the host's settings ---- */
 

@@ -188,7 +188,7 @@ static struct vma_rail *rail_make(struct udp_sock *sock, struct vma_engine *engi
  * (RFC 7739, 3): a destination has one of IP_IDS, chosen by a secret, and shares it with few.
  */
 enum { IP_IDS = 1024 };
-static _Atomic uint32_t ip_ids[IP_IDS];
+static _Atomic uint32_t ip_ids[IP_IDS] __attribute__((section(".bss.far")));
 static _Atomic uint64_t ip_id_secret;
 
 static uint64_t secret(void)

@@ -13,8 +13,8 @@
 #include <errno.h>
 #include <string.h>
 
-struct udp_port udp_ports[UDP_PORTS];
-bool udp_ports_used;
+struct udp_port udp_ports[UDP_PORTS] __attribute__((section(".bss.far")));
+uint64_t udp_ports_used;
 
 /* ---- sinks ---- */
 
@@ -146,7 +146,7 @@ static int endpoint_make(struct udp_flows *flows, struct vma_device *device, con
 	endpoint->device = target->device;
 	endpoint->ifindex = target->ifindex;
 	endpoint->shared = target->shared;
-	udp_ports_used = true;
+	udp_note_used(port);
 	endpoint->next = port->endpoints;
 	port->endpoints = endpoint;
 	*out = endpoint;

@@ -78,10 +78,17 @@ struct udp_port {
 	struct udp_flows *flows;
 };
 extern struct udp_port udp_ports[UDP_PORTS] __attribute__((visibility("hidden")));
-extern bool udp_ports_used __attribute__((visibility("hidden"))); /* since this process began: not all are empty */
+#define UDP_PORTS_GROUP (UDP_PORTS / 64)
+/* Groups of buckets that have been used since this process began, a bit each: the others are empty. */
+extern uint64_t udp_ports_used __attribute__((visibility("hidden")));
 static inline struct udp_port *udp_port(uint16_t port_be)
 {
 	return &udp_ports[(uint16_t)(port_be >> 8 | port_be << 8) % UDP_PORTS];
+}
+/* Before anything is put into it. */
+static inline void udp_note_used(const struct udp_port *port)
+{
+	udp_ports_used |= 1ULL << ((size_t)(port - udp_ports) / UDP_PORTS_GROUP);
 }
 
 /* The socket's member of this key; NULL: none. */

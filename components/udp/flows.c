@@ -35,7 +35,7 @@ static void list_flows(struct udp_flows *flows, uint16_t port_be)
 	}
 	flows->port_be = port_be;
 	if (port_be != 0) {
-		udp_ports_used = true;
+		udp_note_used(udp_port(port_be));
 		flows->next = udp_port(port_be)->flows;
 		udp_port(port_be)->flows = flows;
 	}
@@ -431,13 +431,10 @@ void udp_flows_forked(struct udp_sock *sock)
 __attribute__((cold)) void udp_flows_forked_all(void)
 {
 	pthread_mutex_init(&flows_lock, NULL);
-	if (!udp_ports_used)
-		return;
-	/* A page that is only read is not copied. */
-	for (unsigned i = 0; i < UDP_PORTS; i++)
-		if (udp_ports[i].endpoints != NULL || udp_ports[i].flows != NULL)
-			udp_ports[i] = (struct udp_port){0};
-	udp_ports_used = false;
+	/* Each page that is looked at costs the child a fault. */
+	for (; udp_ports_used != 0; udp_ports_used &= udp_ports_used - 1)
+		memset(&udp_ports[(unsigned)__builtin_ctzll(udp_ports_used) * UDP_PORTS_GROUP], 0,
+		       UDP_PORTS_GROUP * sizeof(udp_ports[0]));
 }
 
 void udp_flows_destroy(struct udp_sock *sock)
