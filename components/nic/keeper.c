@@ -57,8 +57,9 @@ static int say(int fd, uint16_t type, uint32_t place, const int *with)
 /* ---- the keeper's part ---- */
 
 static struct {
-	int vmad_fd, listen_fd; /* vmad_fd -1: no vmad lives */
-	uint64_t left_ms;       /* since then */
+	int vmad_fd;      /* -1: no vmad lives */
+	int listen_fd[2]; /* in root's folder, and at the abstract name; -1: not there */
+	uint64_t left_ms; /* since then */
 	uint32_t seconds;
 	int fd[KEEP_PLACES];
 } keep;
@@ -115,9 +116,9 @@ static bool is_root(int fd)
 }
 
 /* One that does not take what it is given is no vmad: what the keeper holds stays here all the same. */
-static void meet_vmad(void)
+static void meet_vmad(int listen_fd)
 {
-	int fd = (int)syscall(SYS_accept4, keep.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int fd = (int)syscall(SYS_accept4, listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	int rc = 0;
 
 	if (fd < 0)
@@ -165,21 +166,30 @@ static void give_up_all(void)
 	prctl(PR_SET_NAME, "vmad-keeper");
 }
 
-/* As at the start of a daemon: no descriptor of vmad's but the two, no terminal, signals as at boot. */
-static void leave_everything(int vmad_fd, int listen_fd)
+/* As at the start of a daemon: no descriptor of vmad's but these, no terminal, signals as at boot. */
+static void leave_everything(int vmad_fd, const int listen_fd[2])
 {
 	const int null_fd = os_open("/dev/null", O_RDWR | O_CLOEXEC);
-	int fds[3] = {os_fcntl(null_fd, F_DUPFD_CLOEXEC, 16), os_fcntl(vmad_fd, F_DUPFD_CLOEXEC, 16),
-	              os_fcntl(listen_fd, F_DUPFD_CLOEXEC, 16)};
+	int fds[4] = {os_fcntl(null_fd, F_DUPFD_CLOEXEC, 16), os_fcntl(vmad_fd, F_DUPFD_CLOEXEC, 16)};
 	sigset_t none;
 
-	for (int to = 0; to < 5; to++)
-		if (os_dup3(fds[to < 3 ? 0 : to - 2], to, to < 3 ? 0 : O_CLOEXEC) < 0)
+	for (int i = 0; i < 2; i++)
+		fds[i + 2] = listen_fd[i] < 0 ? -1 : os_fcntl(listen_fd[i], F_DUPFD_CLOEXEC, 16);
+	for (int to = 0; to < 6; to++) {
+		const int from = fds[to < 3 ? 0 : to - 2];
+
+		if ((to < 4 || listen_fd[to - 4] >= 0) && os_dup3(from, to, to < 3 ? 0 : O_CLOEXEC) < 0)
 			_exit(1);
-	syscall(SYS_close_range, 5, ~0U, 0);
+	}
+	syscall(SYS_close_range, 6, ~0U, 0);
 	keep.vmad_fd = 3;
-	keep.listen_fd = 4;
-	os_fcntl(keep.listen_fd, F_SETFL, O_NONBLOCK);
+	for (int i = 0; i < 2; i++) {
+		keep.listen_fd[i] = listen_fd[i] < 0 ? -1 : 4 + i;
+		if (listen_fd[i] < 0)
+			os_close(4 + i);
+		else
+			os_fcntl(4 + i, F_SETFL, O_NONBLOCK);
+	}
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	setsid();
@@ -187,7 +197,19 @@ static void leave_everything(int vmad_fd, int listen_fd)
 		_exit(1);
 }
 
-static __attribute__((noreturn)) void serve(int vmad_fd, int listen_fd, uint32_t seconds)
+static void serve_alone(void)
+{
+	struct pollfd what[2] = {{.fd = keep.listen_fd[0], .events = POLLIN},
+	                         {.fd = keep.listen_fd[1], .events = POLLIN}};
+
+	if (os_poll(what, 2, LOOK_MS) <= 0)
+		return;
+	for (int i = 0; i < 2 && keep.vmad_fd < 0; i++)
+		if (what[i].revents != 0)
+			meet_vmad(what[i].fd);
+}
+
+static __attribute__((noreturn)) void serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
 {
 	leave_everything(vmad_fd, listen_fd);
 	give_up_all();
@@ -195,14 +217,11 @@ static __attribute__((noreturn)) void serve(int vmad_fd, int listen_fd, uint32_t
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		keep.fd[place] = -1;
 	while (!is_over()) {
-		const bool alone = keep.vmad_fd < 0;
-		struct pollfd what = {.fd = alone ? keep.listen_fd : keep.vmad_fd, .events = POLLIN};
+		struct pollfd what = {.fd = keep.vmad_fd, .events = POLLIN};
 
-		if (os_poll(&what, 1, alone ? LOOK_MS : -1) <= 0)
-			continue;
-		if (alone)
-			meet_vmad();
-		else
+		if (keep.vmad_fd < 0)
+			serve_alone();
+		else if (os_poll(&what, 1, -1) > 0)
 			hear_vmad();
 	}
 	_exit(0);
@@ -210,7 +229,7 @@ static __attribute__((noreturn)) void serve(int vmad_fd, int listen_fd, uint32_t
 
 /* ---- vmad's part ---- */
 
-static int listen_as_keeper(unsigned ifindex)
+static int listen_at(unsigned ifindex, bool path)
 {
 	struct sockaddr_un address;
 	const socklen_t len = address_of(ifindex, &address);
@@ -218,25 +237,39 @@ static int listen_as_keeper(unsigned ifindex)
 
 	if (fd < 0)
 		return -errno;
-	if (os_bind(fd, (const struct sockaddr *)&address, len) == 0 && listen(fd, 4) == 0)
+	if (path)
+		rc = vmad_folder_bind(fd, ifindex, "keeper", 0600);
+	else
+		rc = os_bind(fd, (const struct sockaddr *)&address, len) < 0 ? -errno : 0;
+	if (rc == 0 && listen(fd, 4) == 0)
 		return fd;
-	rc = -errno;
+	if (rc == 0)
+		rc = -errno;
 	os_close(fd);
 	return rc;
+}
+
+static void close_both(const int fds[2])
+{
+	for (int i = 0; i < 2; i++)
+		if (fds[i] >= 0)
+			os_close(fds[i]);
 }
 
 /* It is nobody's child, so nobody has to wait for it. */
 int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds)
 {
-	int pair[2], listen_fd = listen_as_keeper(ifindex), rc = 0;
+	int pair[2], listen_fd[2] = {listen_at(ifindex, true), listen_at(ifindex, false)}, rc = 0;
 	pid_t child;
 
-	keeper->fd = -1;
-	if (listen_fd < 0)
-		return listen_fd;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+	*keeper = (struct keeper){.fd = -1, .ifindex = ifindex};
+	/* The abstract name may be another's, if root has the file. */
+	if (listen_fd[0] < 0 && (listen_fd[1] < 0 || listen_fd[0] == -EADDRINUSE))
+		rc = listen_fd[0] == -EADDRINUSE ? -EADDRINUSE : listen_fd[1];
+	if (rc == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
 		rc = -errno;
-		os_close(listen_fd);
+	if (rc < 0) {
+		close_both(listen_fd);
 		return rc;
 	}
 	child = fork();
@@ -252,7 +285,7 @@ int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds)
 		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
 			;
 	os_close(pair[1]);
-	os_close(listen_fd);
+	close_both(listen_fd);
 	if (rc < 0)
 		os_close(pair[0]);
 	else
@@ -290,22 +323,33 @@ static int hear_hand(int fd, struct keeper_hand *hand)
 	}
 }
 
-/* Anybody may take the name first: what is not root's is no keeper. */
-int keeper_find(struct keeper *keeper, unsigned ifindex, struct keeper_hand *hand)
+/* Connected to a process of root's: anybody may take the abstract name first. -errno. */
+static int dial(unsigned ifindex, bool path)
 {
 	struct sockaddr_un address;
-	const socklen_t len = address_of(ifindex, &address);
-	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	const int len = fd < 0 ? -errno
+	                : path ? vmad_folder_address(fd, ifindex, "keeper", &address)
+	                       : (int)address_of(ifindex, &address);
 
-	keeper->fd = -1;
+	if (len >= 0 && os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0 && is_root(fd))
+		return fd;
+	if (fd >= 0)
+		os_close(fd);
+	return -ENOENT;
+}
+
+int keeper_find(struct keeper *keeper, unsigned ifindex, struct keeper_hand *hand)
+{
+	int fd = dial(ifindex, true), rc;
+
+	*keeper = (struct keeper){.fd = -1, .ifindex = ifindex};
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		hand->fd[place] = -1;
 	if (fd < 0)
-		return -errno;
-	if (os_connect(fd, (const struct sockaddr *)&address, len) < 0 || !is_root(fd)) {
-		os_close(fd);
-		return -ENOENT;
-	}
+		fd = dial(ifindex, false);
+	if (fd < 0)
+		return fd;
 	keeper->fd = fd;
 	rc = hear_hand(fd, hand);
 	if (rc < 0)
@@ -330,6 +374,7 @@ void keeper_end(struct keeper *keeper)
 		os_await(keeper->fd, POLLHUP, KEEPER_MS);
 	os_close(keeper->fd);
 	keeper->fd = -1;
+	vmad_folder_clear(keeper->ifindex, "keeper");
 }
 
 static void tell(struct keeper *keeper, uint16_t type, uint32_t place, const int *with)

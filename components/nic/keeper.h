@@ -51,6 +51,7 @@ static inline uint32_t keep_socket(uint32_t slot, uint32_t queue)
 
 struct keeper {
 	int fd; /* -1: there is none */
+	unsigned ifindex;
 };
 
 /* What a keeper has handed over; -1 where there is none. */
@@ -58,7 +59,7 @@ struct keeper_hand {
 	int fd[KEEP_PLACES];
 };
 
-/* A new one, which holds nothing yet. -EADDRINUSE: the name of the interface's keeper is taken. */
+/* A new one, which holds nothing yet. -EADDRINUSE: the addresses of the interface's keeper are taken. */
 int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds);
 /* The one that an earlier vmad has left, and what it holds; the descriptors become the caller's. -ENOENT: none. */
 int keeper_find(struct keeper *keeper, unsigned ifindex, struct keeper_hand *hand);

@@ -44,6 +44,12 @@ static bool is_outside(uid_t uid)
 	return n > 0 && strstr(map, "4294967295") == NULL;
 }
 
+/* A vmad that this process starts has no other address. */
+static bool needs_name(void)
+{
+	return geteuid() != 0 || access(VMAD_PARENT, W_OK) < 0;
+}
+
 /*
  * Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. In a
  * program with raised privileges only root: this user may be the one who has started it.
@@ -64,25 +70,49 @@ static bool trusted(int fd, const struct vmad_connect *how)
 	else
 		vma_log_once(VMA_LOG_ERROR,
 		             "%s: what answers in vmad's place is process %d of user %u, neither root nor this user%s: "
-		             "not used, and no vmad can be started while it holds the name",
+		             "not used%s",
 		             how->ifname, (int)server.pid, server.uid,
-		             server.uid == geteuid() ? " without raised privileges" : "");
+		             server.uid == geteuid() ? " without raised privileges" : "",
+		             needs_name() ? ", and no vmad can be started while it holds the name" : "");
 	return false;
+}
+
+/* 0, -EAGAIN: its queue is full; or nobody is there. */
+static int dial_path(int fd, unsigned ifindex)
+{
+	struct sockaddr_un address;
+	const int len = vmad_folder_address(fd, ifindex, "vmad", &address);
+
+	if (len < 0)
+		return len;
+	return os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) < 0 ? -errno : 0;
+}
+
+static int dial_name(int fd, unsigned ifindex)
+{
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(ifindex, &address);
+
+	return os_connect(fd, (const struct sockaddr *)&address, len) < 0 ? -errno : 0;
 }
 
 /* One attempt, which does not wait: connected; or -ECONNREFUSED and the like, -EAGAIN: its queue is full. */
 static int dial(const struct vmad_connect *how, struct vmad_client *client)
 {
-	struct sockaddr_un address;
-	const socklen_t len = vmad_address(how->ifindex, &address);
-	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc = 0;
+	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+	bool by_name;
 
 	if (fd < 0)
 		return -errno;
-	if (os_connect(fd, (const struct sockaddr *)&address, len) < 0)
-		rc = -errno;
-	else if (!trusted(fd, how))
+	rc = dial_path(fd, how->ifindex);
+	by_name = rc < 0 && rc != -EAGAIN;
+	if (by_name)
+		rc = dial_name(fd, how->ifindex);
+	if (rc == 0 && !trusted(fd, how))
 		rc = -EPERM;
+	/* Whoever has taken the name and does not serve there keeps no vmad from being started. */
+	if (by_name && (rc == -EPERM || rc == -EAGAIN) && !needs_name())
+		rc = -ECONNREFUSED;
 	if (rc < 0) {
 		os_close(fd);
 		return rc;

@@ -5,18 +5,52 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "nic_os.h"
 #include "vmad_proto.h"
 
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+
 socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out)
 {
 	*out = (struct sockaddr_un){.sun_family = AF_UNIX};
-	/* A leading zero byte: abstract. The version is part of the name, so that two of them may run side by side only
-	 * where they own different interfaces: the second cannot bind the device queues. */
+	/* A leading zero byte: abstract. */
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
 	                   (size_t)snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "vma/vmad/%u", ifindex));
+}
+
+/* Root's, no symlink, and nobody else writes there; with `sticky` others may add names, but not change root's. */
+static int check_folder(const char *path, mode_t sticky)
+{
+	struct stat st;
+
+	if (lstat(path, &st) < 0)
+		return -errno;
+	if (!S_ISDIR(st.st_mode) || st.st_uid != 0)
+		return -EPERM;
+	return (st.st_mode & (S_IWGRP | S_IWOTH)) == 0 || (st.st_mode & sticky) != 0 ? 0 : -EPERM;
+}
+
+int vmad_folder_address(int fd, unsigned ifindex, const char *kind, struct sockaddr_un *out)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+	int rc = check_folder(VMAD_PARENT, S_ISVTX);
+
+	if (rc == 0)
+		rc = check_folder(VMAD_FOLDER, 0);
+	if (rc == 0 && os_getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) < 0)
+		rc = -errno;
+	if (rc < 0)
+		return rc;
+	*out = (struct sockaddr_un){.sun_family = AF_UNIX};
+	return (int)(offsetof(struct sockaddr_un, sun_path) + 1 +
+	             (size_t)snprintf(out->sun_path, sizeof(out->sun_path), "%s/%llu.%u.%s", VMAD_FOLDER,
+	                              (unsigned long long)cookie, ifindex, kind));
 }
 
 int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)

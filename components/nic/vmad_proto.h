@@ -26,8 +26,9 @@
  * it is shorter or longer, has another magic or version, or carries fds where none belong. An unknown type gets an
  * answer with -EOPNOTSUPP, so a newer client learns what an older vmad cannot do.
  *
- * The address is in the abstract name space: there is one per network namespace, it goes with its last socket, and
- * there is no file to clean up.
+ * There are two addresses. One is a file in a folder where only root writes (vmad_folder.c). The other one is in the
+ * abstract name space, for processes that do not see that folder, and for a vmad that may not write there: any local
+ * process can take that one first. Clients try the file first.
  *
  * Threads: pure functions and constants; a message is the caller's.
  */
@@ -144,8 +145,21 @@ struct vmad_msg {
 };
 _Static_assert(sizeof(struct vmad_msg) == 128, "fixed length, no padding");
 
-/* Length of the address to bind or connect to. */
+/* The abstract one: its length, to bind or connect to. */
 socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out);
+
+#define VMAD_PARENT "/run"
+#define VMAD_FOLDER VMAD_PARENT "/vma"
+/*
+ * The file of this socket's network namespace, "vmad" or "keeper": the length, or -errno. -ENOENT: there is no folder;
+ * -EPERM: it is not root's, or a symlink, or others may write there.
+ */
+int vmad_folder_address(int fd, unsigned ifindex, const char *kind, struct sockaddr_un *out);
+/* ---- vmad_folder.c, of vmad ---- */
+/* Binds the socket there: 0, -EADDRINUSE: another one lives, or -errno. Makes the folder, and replaces a dead one. */
+int vmad_folder_bind(int fd, unsigned ifindex, const char *kind, mode_t mode);
+void vmad_folder_clear(unsigned ifindex, const char *kind); /* removes the file, unless a socket lives */
+void vmad_folder_sweep(void);                               /* the same of all network namespaces */
 
 /* 0 or -errno; whole messages only. */
 int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds);

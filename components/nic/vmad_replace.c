@@ -23,7 +23,8 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
 
-#define END_MS 10000
+#define ASK_MS 5000 /* to end in good order */
+#define END_MS 5000 /* after SIGKILL */
 
 /* The process behind the socket, which cannot be taken for a later one of the same number. -errno. */
 static int pidfd_of(int fd, pid_t pid)
@@ -37,9 +38,14 @@ static int pidfd_of(int fd, pid_t pid)
 	return pidfd < 0 ? -errno : pidfd;
 }
 
+/*
+ * Asked, and if it is stopped or hangs, ended: its keeper has what its clients need. The process is known by its pidfd,
+ * and by the connection: as long as that is not hung up, the process still has the address.
+ */
 static int end_process(const char *interface, int fd, const struct ucred *peer)
 {
 	struct pollfd end = {.fd = pidfd_of(fd, peer->pid), .events = POLLIN};
+	struct pollfd has_address = {.fd = fd, .events = POLLIN};
 	int rc = 0;
 
 	if (end.fd < 0) {
@@ -51,11 +57,18 @@ static int end_process(const char *interface, int fd, const struct ucred *peer)
 		rc = -errno;
 		vma_log_error("vmad: %s: process %d of user %u, which has the interface, cannot be ended: %s",
 		              interface, (int)peer->pid, peer->uid, strerror(-rc));
-	} else if (poll(&end, 1, END_MS) <= 0) {
-		rc = -ETIMEDOUT;
+	} else if (poll(&end, 1, ASK_MS) <= 0) {
+		if (poll(&has_address, 1, 0) == 0) {
+			vma_log_warn("vmad: %s: process %d of user %u, which has the interface, does not end, and is "
+			             "killed",
+			             interface, (int)peer->pid, peer->uid);
+			syscall(SYS_pidfd_send_signal, end.fd, SIGKILL, NULL, 0);
+		}
+		rc = poll(&end, 1, END_MS) > 0 ? 0 : -ETIMEDOUT;
+	}
+	if (rc == -ETIMEDOUT)
 		vma_log_error("vmad: %s: process %d of user %u, which has the interface, does not end", interface,
 		              (int)peer->pid, peer->uid);
-	}
 	close(end.fd);
 	return rc;
 }
@@ -75,7 +88,7 @@ static bool may_end(const char *interface, const struct ucred *peer)
 	return false;
 }
 
-bool vmad_name_is_anothers(unsigned ifindex, const char *interface)
+bool vmad_name_is_believed(unsigned ifindex, const char *interface)
 {
 	struct ucred peer = {0};
 	socklen_t len = sizeof(peer);
@@ -87,7 +100,31 @@ bool vmad_name_is_anothers(unsigned ifindex, const char *interface)
 
 	if (fd >= 0)
 		close(fd);
-	return known && peer.uid != 0 && peer.uid != geteuid() && !may_end(interface, &peer);
+	if (known && (peer.uid == 0 || peer.uid == geteuid()))
+		return true;
+	if (known)
+		vma_log_error("vmad: %s: vmad's abstract name is held by process %d of user %u, neither root nor this "
+		              "user",
+		              interface, (int)peer.pid, peer.uid);
+	else
+		vma_log_error("vmad: %s: vmad's abstract name is held by a process that takes no connections: "
+		              "ss -lxpa shows which",
+		              interface);
+	return false;
+}
+
+/* 0, or -errno: -ECONNREFUSED, there is no vmad. */
+static int dial(int fd, unsigned ifindex)
+{
+	struct sockaddr_un address;
+	int len = vmad_folder_address(fd, ifindex, "vmad", &address);
+
+	if (len > 0 && connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0)
+		return 0;
+	if (len > 0 && errno == EAGAIN)
+		return -EAGAIN;
+	len = (int)vmad_address(ifindex, &address);
+	return connect(fd, (const struct sockaddr *)&address, (socklen_t)len) < 0 ? -errno : 0;
 }
 
 int vmad_replace(unsigned ifindex, const char *interface)
@@ -95,20 +132,16 @@ int vmad_replace(unsigned ifindex, const char *interface)
 	const struct timeval patience = {.tv_sec = 1};
 	struct ucred peer = {0};
 	socklen_t len = sizeof(peer);
-	struct sockaddr_un address;
-	const socklen_t address_len = vmad_address(ifindex, &address);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc = 0;
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc;
 
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)); /* a full backlog */
-	if (connect(fd, (const struct sockaddr *)&address, address_len) < 0 ||
-	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-		rc = errno == ECONNREFUSED ? 0 : -errno;
-	else if (!may_end(interface, &peer))
-		rc = -EPERM;
-	else
-		rc = end_process(interface, fd, &peer);
+	rc = dial(fd, ifindex);
+	if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+		rc = -errno;
+	if (rc == 0)
+		rc = may_end(interface, &peer) ? end_process(interface, fd, &peer) : -EPERM;
 	close(fd);
-	return rc;
+	return rc == -ECONNREFUSED ? 0 : rc;
 }

@@ -139,12 +139,12 @@ static void be_deaf(struct vmad_server *server, int error)
 	             strerrordesc_np(error));
 }
 
-static void take_connection(struct vmad_server *server)
+static void take_connection(struct vmad_server *server, int door)
 {
 	struct ucred cred = {0};
 	socklen_t len = sizeof(cred);
 	struct vmad_peer *peer;
-	int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 	if (fd < 0) {
 		be_deaf(server, errno);
@@ -384,8 +384,8 @@ static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 /* ---- the loop ---- */
 
 struct turn {
-	struct pollfd fds[5 + 3 * VMAD_PEERS_MAX];
-	struct vmad_peer *peer[5 + 3 * VMAD_PEERS_MAX];
+	struct pollfd fds[6 + 3 * VMAD_PEERS_MAX];
+	struct vmad_peer *peer[6 + 3 * VMAD_PEERS_MAX];
 	unsigned n;
 };
 
@@ -406,7 +406,8 @@ static void begin_turn(struct vmad_server *server, struct turn *turn)
 {
 	turn->n = 0;
 	watch(turn, server->attr->stop_fd, NULL);
-	watch(turn, is_deaf(server) ? -1 : server->listen_fd, NULL);
+	watch(turn, is_deaf(server) ? -1 : server->doors.path_fd, NULL);
+	watch(turn, is_deaf(server) ? -1 : server->doors.name_fd, NULL);
 	watch(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1, NULL); /* its tick follows each turn */
 	watch(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
 	watch(turn, server->keeper.fd, NULL);
@@ -427,8 +428,8 @@ static void serve_turn(struct vmad_server *server, struct turn *turn)
 
 		if (turn->fds[i].revents == 0)
 			continue;
-		if (fd == server->listen_fd)
-			take_connection(server);
+		if (peer == NULL && (fd == server->doors.path_fd || fd == server->doors.name_fd))
+			take_connection(server, fd);
 		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
 		else if (peer != NULL && fd == peer->pidfd)
 			hear_and_drop(server, peer);
@@ -550,7 +551,7 @@ int vmad_serve_all(struct vmad_server *server)
 		serve_turn(server, &turn);
 	}
 	sweep(server);
-	close(server->listen_fd);
+	vmad_doors_close(server->ifindex, &server->doors);
 	if (server->owner != NULL)
 		xdp_owner_describe(server->owner);
 	if (leaves) {
@@ -566,7 +567,31 @@ int vmad_serve_all(struct vmad_server *server)
 	return rc > 0 ? 0 : rc;
 }
 
-int vmad_listen(unsigned ifindex)
+/* The file is the lock: of several that start at once, one gets it and the others end. */
+static int open_path(unsigned ifindex, const char *interface)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+
+	if (fd < 0)
+		return -errno;
+	rc = vmad_folder_bind(fd, ifindex, "vmad", 0666);
+	if (rc == 0 && listen(fd, 256) == 0)
+		return fd;
+	if (rc == 0)
+		rc = -errno;
+	close(fd);
+	/* Who is not root has no right to /run. */
+	if (rc == -EPERM)
+		vma_log_warn("vmad: %s: %s is not root's alone: any process can take vmad's name", interface,
+		             VMAD_FOLDER);
+	else if (rc != -EADDRINUSE && geteuid() == 0)
+		vma_log_info("vmad: %s: no socket in %s, and any process can take vmad's name: %s", interface,
+		             VMAD_FOLDER, strerror(-rc));
+	return rc;
+}
+
+/* So is the name. */
+static int open_name(unsigned ifindex)
 {
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(ifindex, &address);
@@ -574,7 +599,6 @@ int vmad_listen(unsigned ifindex)
 
 	if (fd < 0)
 		return -errno;
-	/* The name is the lock: of several that start at once, one gets it and the others end. */
 	if (bind(fd, (const struct sockaddr *)&address, len) == 0 && listen(fd, 256) == 0)
 		return fd;
 	rc = -errno;
@@ -582,9 +606,40 @@ int vmad_listen(unsigned ifindex)
 	return rc;
 }
 
+int vmad_listen(unsigned ifindex, const char *interface, struct vmad_doors *doors)
+{
+	int rc;
+
+	*doors = (struct vmad_doors){.path_fd = open_path(ifindex, interface), .name_fd = -1};
+	if (doors->path_fd == -EADDRINUSE)
+		return -EADDRINUSE;
+	doors->name_fd = open_name(ifindex);
+	if (doors->name_fd >= 0)
+		return 0;
+	rc = doors->name_fd;
+	/* Another vmad, which does not see this folder; or one that lets clients wait is no reason to end. */
+	if (rc == -EADDRINUSE && !vmad_name_is_believed(ifindex, interface))
+		rc = -EEXIST;
+	if (rc != -EADDRINUSE && doors->path_fd >= 0)
+		return 0;
+	vmad_doors_close(ifindex, doors);
+	return rc;
+}
+
+void vmad_doors_close(unsigned ifindex, struct vmad_doors *doors)
+{
+	if (doors->name_fd >= 0)
+		close(doors->name_fd);
+	if (doors->path_fd >= 0) {
+		close(doors->path_fd);
+		vmad_folder_clear(ifindex, "vmad");
+	}
+	*doors = (struct vmad_doors){.path_fd = -1, .name_fd = -1};
+}
+
 /* A program that uses the interface may start a vmad of its own as soon as the one before has ended: that one ends,
  * too. */
-static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex)
+static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex, struct vmad_doors *doors)
 {
 	const char *what;
 	int rc = xdp_sock_lacks(&what);
@@ -599,7 +654,7 @@ static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex)
 	for (int tries = 0; rc == -EADDRINUSE && tries < REPLACE_TRIES; tries++) {
 		rc = vmad_replace(ifindex, attr->interface);
 		if (rc == 0)
-			rc = vmad_listen(ifindex);
+			rc = vmad_listen(ifindex, attr->interface, doors);
 	}
 	return rc;
 }
@@ -616,15 +671,15 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	server->keeper.fd = -1;
 	server->kept = attr->keep_seconds > 0 && geteuid() == 0;
 	server->ifindex = if_nametoindex(attr->interface);
-	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex);
+	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex, attr->interface, &server->doors);
 	if (rc == -EADDRINUSE && attr->replace)
-		rc = listen_instead(attr, server->ifindex);
-	if (rc >= 0) {
-		server->listen_fd = rc;
+		rc = listen_instead(attr, server->ifindex, &server->doors);
+	if (rc == 0) {
+		vmad_folder_sweep();
 		rc = vmad_serve_all(server);
-	} else if (rc == -EADDRINUSE && !vmad_name_is_anothers(server->ifindex, attr->interface)) {
+	} else if (rc == -EADDRINUSE) {
 		vma_log_info("vmad: %s has a vmad already (--replace ends it)", attr->interface);
-	} else if (rc != -EADDRINUSE) {
+	} else if (rc != -EEXIST) {
 		vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
 	}
 	free(server);

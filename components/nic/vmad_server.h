@@ -53,11 +53,16 @@ struct vmad_peer {
 };
 _Static_assert(XDP_SLOTS_MAX <= 64, "slots of a peer are one word");
 
+/* Where it listens: in root's folder, and at the abstract name; -1: not there. */
+struct vmad_doors {
+	int path_fd, name_fd;
+};
+
 struct vmad_server {
 	const struct vma_vmad_attr *attr;
 	unsigned ifindex;
 	struct xdp_owner *owner; /* NULL until the interface could be had */
-	int listen_fd;
+	struct vmad_doors doors;
 	uint64_t deaf_until_ms; /* no connection could be taken: the next attempt */
 	bool ended;             /* a client has, since the last sweep of the statistics */
 	uint64_t swept_ms;      /* that one */
@@ -85,14 +90,20 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
                 const int *fds, unsigned nfds, struct vmad_answer *answer);
 /* The answer to HELLO, once the interface is there (result 0) or is known not to come. */
 void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer);
-/* The loop, on a listening socket (vmad_listen: fd or -errno), until stop_fd; ends with the owner destroyed. */
+/* The loop, on the doors that vmad_listen has opened, until stop_fd; ends with the owner destroyed. */
 int vmad_serve_all(struct vmad_server *server);
-int vmad_listen(unsigned ifindex);
+/*
+ * 0: one door is open at least. -EADDRINUSE: another vmad lives, of root's or of this user's. -EEXIST: there is no
+ * folder of root's, and another process has the abstract name. -errno. The log says who has the name, and what is
+ * wrong with the folder.
+ */
+int vmad_listen(unsigned ifindex, const char *interface, struct vmad_doors *doors);
+void vmad_doors_close(unsigned ifindex, struct vmad_doors *doors);
 /* Ends the vmad that has the interface and waits for its end: 0, also if there is none; -errno, and the log has a line.
  */
 int vmad_replace(unsigned ifindex, const char *interface);
-/* The name belongs to a process that is no vmad of root's or this user's: the log says whose it is. */
-bool vmad_name_is_anothers(unsigned ifindex, const char *interface);
+/* Whether the abstract name belongs to root, or to this user. If not, the log says whose it is, as far as it shows. */
+bool vmad_name_is_believed(unsigned ifindex, const char *interface);
 /* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
 void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
 

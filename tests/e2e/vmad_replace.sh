@@ -24,8 +24,19 @@ served_again() {
 	awk '$1 == 7001 && $3 > 0 && $3 == $5 { ok = 1 } END { exit !ok }' "$WORK/ping.log"
 }
 check "the client works with the second" wait_for 20 served_again
+# One that is stopped does not hear SIGTERM.
+kill -STOP "${PID[second]}"
+begun=$(date +%s)
+start third b "$vmad" --foreground --replace "$IF_B"
+check "one that is stopped is replaced" wait_for 15 log_has third "owns $IF_B"
+check_num "after five seconds" $(($(date +%s) - begun)) -ge 5
+check "which is said" log_has third "process ${PID[second]} of user 0, which has the interface, does not end, and is killed"
+finish second 5
+check_eq "it was killed" $? 137
+check "the next one goes on where it was" log_has third "goes on where another vmad has ended, with 1 queue pairs"
+check "the client works with the third" wait_for 20 served_again
 stop served
-stop second
+stop third
 
 start third b "$vmad" --foreground --replace "$IF_B"
 check "without another one --replace changes nothing" wait_for 10 log_has third "owns $IF_B"
@@ -43,7 +54,8 @@ PY
 chmod 755 "$WORK" && chmod 644 "$WORK/squatter.py"
 start squatter b setpriv --reuid 65534 --clear-groups /usr/bin/python3 "$WORK/squatter.py" "$ifindex"
 wait_for 10 log_has squatter there
-start fourth b "$vmad" --foreground --replace "$IF_B"
+# It has no folder of its own: /run cannot be written.
+start fourth b unshare -m sh -c 'mount -t tmpfs -o ro none /run && exec "$@"' sh "$vmad" --foreground --replace "$IF_B"
 finish fourth 10
 check_eq "who only holds the name is not ended by it" $? 1
 check "which is said" log_has fourth "process ${PID[squatter]} of user 65534, neither root nor this user"
