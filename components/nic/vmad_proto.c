@@ -86,11 +86,11 @@ static void close_all(const int *fds, unsigned nfds)
 		os_close(fds[i]);
 }
 
-int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
+int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
 {
 	union {
 		struct cmsghdr head;
-		char space[CMSG_SPACE(VMAD_FDS_MAX * sizeof(int))];
+		char space[CMSG_SPACE(VMAD_FDS_ROOM * sizeof(int))];
 	} control;
 	struct iovec iov = {.iov_base = msg, .iov_len = sizeof(*msg)};
 	struct msghdr head = {
@@ -109,18 +109,31 @@ int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned
 
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
-		if (count > VMAD_FDS_MAX - *nfds) /* cannot be: the buffer has no room for more */
-			count = VMAD_FDS_MAX - *nfds;
+		if (count > VMAD_FDS_ROOM - *nfds) /* cannot be: the buffer has no room for more */
+			count = VMAD_FDS_ROOM - *nfds;
 		memcpy(fds + *nfds, CMSG_DATA(c), count * sizeof(int));
 		*nfds += count;
 	}
 	*bytes = (size_t)n; /* the packet's own length, also when it did not fit */
-	if (head.msg_flags & MSG_CTRUNC) {
-		close_all(fds, *nfds);
-		*nfds = 0;
+	if (head.msg_flags & MSG_CTRUNC)
 		return -EMSGSIZE;
-	}
 	return n == 0 ? 0 : 1;
+}
+
+int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
+{
+	int all[VMAD_FDS_ROOM];
+	int rc = vmad_receive_all(fd, msg, bytes, all, nfds);
+
+	if (rc > 0 && *nfds > VMAD_FDS_MAX)
+		rc = -EMSGSIZE;
+	if (rc > 0) {
+		memcpy(fds, all, *nfds * sizeof(int));
+		return rc;
+	}
+	close_all(all, *nfds);
+	*nfds = 0;
+	return rc;
 }
 
 bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes)

@@ -135,7 +135,7 @@ int vmad_repair_open(struct vmad_server *server, struct vmad_peer *peer)
 	if (peer->slots == 0)
 		return -EPERM;
 	if (peer->repair_fd < 0)
-		rc = start_process(peer);
+		rc = vmad_closer_settle(server->closer) ? start_process(peer) : -EBUSY;
 	if (rc == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
 		rc = -errno;
 	if (rc < 0) {

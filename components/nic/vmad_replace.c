@@ -64,7 +64,8 @@ static int end_process(const char *interface, int fd, const struct ucred *peer)
 			             interface, (int)peer->pid, peer->uid);
 			syscall(SYS_pidfd_send_signal, end.fd, SIGKILL, NULL, 0);
 		}
-		rc = poll(&end, 1, END_MS) > 0 ? 0 : -ETIMEDOUT;
+		/* A file system of a client's can keep a process that has let go of everything. */
+		rc = poll(&end, 1, END_MS) > 0 || poll(&has_address, 1, 0) > 0 ? 0 : -ETIMEDOUT;
 	}
 	if (rc == -ETIMEDOUT)
 		vma_log_error("vmad: %s: process %d of user %u, which has the interface, does not end", interface,

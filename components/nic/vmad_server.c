@@ -29,6 +29,8 @@
 #define REPLACE_TRIES 5
 #define LOOK_MS 1000         /* at the interface */
 #define DEAF_MS 100          /* out of descriptors, say: who waits in the queue waits on */
+#define HURRY_MS 100         /* between signals to threads that close something for too long */
+#define CLOSE_PAUSE_MS 10    /* no place is free for a connection, but soon will be */
 #define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
 #define LAST_TURNS 32        /* of who has ended */
 #define KEEPER_RETRY_MS 1000 /* one that was killed has a successor */
@@ -44,16 +46,48 @@ static uint64_t now_ms(void)
 
 /* ---- peers ---- */
 
-static void forget(struct vmad_peer *peer)
+static unsigned job_of(const struct vmad_server *server, const struct vmad_peer *peer, unsigned what)
 {
-	if (peer->fd >= 0)
-		close(peer->fd);
+	return (unsigned)(peer - server->peer) * CLOSE_JOBS + what;
+}
+
+static bool is_closing(const struct vmad_server *server, const struct vmad_peer *peer, unsigned what)
+{
+	return vmad_closer_busy(server->closer, job_of(server, peer, what));
+}
+
+static bool is_closing_any(const struct vmad_server *server, const struct vmad_peer *peer)
+{
+	return is_closing(server, peer, CLOSE_PASSED) || is_closing(server, peer, CLOSE_CONNECTION) ||
+	       is_closing(server, peer, CLOSE_RIGHT);
+}
+
+/* What it has sent and nobody has read goes with it. */
+static void close_connection(struct vmad_server *server, struct vmad_peer *peer)
+{
+	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_CONNECTION), &peer->fd, 1);
+	peer->fd = -1;
+	server->held[peer - server->peer].any = false;
+	vmad_repair_close(peer);
+}
+
+static void make_free(struct vmad_peer *peer)
+{
+	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .right_fd = -1, .repair_fd = -1};
+}
+
+static void forget(struct vmad_server *server, struct vmad_peer *peer)
+{
+	close_connection(server, peer);
 	if (peer->pidfd >= 0)
 		close(peer->pidfd);
-	if (peer->right_fd >= 0)
-		close(peer->right_fd);
-	vmad_repair_close(peer);
-	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .right_fd = -1, .repair_fd = -1};
+	peer->pidfd = -1;
+	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_RIGHT), &peer->right_fd, 1);
+	peer->right_fd = -1;
+	peer->slots = 0;
+	peer->state = PEER_CLOSING;
+	if (!is_closing_any(server, peer))
+		make_free(peer);
 }
 
 static bool process_ended(const struct vmad_peer *peer)
@@ -75,16 +109,15 @@ static void drop(struct vmad_server *server, struct vmad_peer *peer, const char 
 	server->ended = server->ended || ended;
 	vmad_take_back(server, peer, ended);
 	if (peer->slots == 0) {
-		forget(peer);
+		forget(server, peer);
 		return;
 	}
-	close(peer->fd);
-	peer->fd = -1;
-	vmad_repair_close(peer);
+	close_connection(server, peer);
 	peer->state = PEER_GHOST;
 }
 
-static struct vmad_peer *place_for_peer(struct vmad_server *server)
+/* gives_way: there is none, but soon will be. */
+static struct vmad_peer *place_for_peer(struct vmad_server *server, bool *gives_way)
 {
 	struct vmad_peer *free_one = NULL, *oldest = NULL;
 	unsigned strangers = 0;
@@ -99,8 +132,8 @@ static struct vmad_peer *place_for_peer(struct vmad_server *server)
 			oldest = peer;
 	}
 	if (oldest != NULL && (free_one == NULL || strangers >= VMAD_NEW_MAX)) {
-		forget(oldest); /* it holds nothing */
-		return oldest;
+		forget(server, oldest); /* it holds nothing */
+		*gives_way = free_one == NULL;
 	}
 	return free_one;
 }
@@ -139,26 +172,41 @@ static void be_deaf(struct vmad_server *server, int error)
 	             strerrordesc_np(error));
 }
 
+/* A job for a connection that gets no place. */
+static bool idle_job(const struct vmad_server *server, unsigned *job)
+{
+	for (*job = VMAD_PEERS_MAX * CLOSE_JOBS; *job < VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED; ++*job)
+		if (!vmad_closer_busy(server->closer, *job))
+			return true;
+	return false;
+}
+
 static void take_connection(struct vmad_server *server, int door)
 {
 	struct ucred cred = {0};
 	socklen_t len = sizeof(cred);
-	struct vmad_peer *peer;
-	int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	bool gives_way = false;
+	struct vmad_peer *peer = place_for_peer(server, &gives_way);
+	unsigned job;
+	int fd;
 
+	if (gives_way || !idle_job(server, &job)) {
+		server->deaf_until_ms = now_ms() + CLOSE_PAUSE_MS;
+		return;
+	}
+	fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
 		be_deaf(server, errno);
 		return;
 	}
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || has_places_enough(server, cred.uid)) {
-		close(fd);
+		vmad_closer_close(server->closer, job, &fd, 1);
 		return;
 	}
-	peer = place_for_peer(server);
 	if (peer == NULL) {
 		vma_log_once(VMA_LOG_WARN, "vmad: %s: more than %d clients: the others stay with the kernel",
 		             server->attr->interface, VMAD_PEERS_MAX);
-		close(fd);
+		vmad_closer_close(server->closer, job, &fd, 1);
 		return;
 	}
 	*peer = (struct vmad_peer){
@@ -174,50 +222,90 @@ static void take_connection(struct vmad_server *server, int door)
 	};
 }
 
-static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
+/* False: the peer is dropped. */
+static bool send_answer(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
+                        unsigned nfds)
 {
-	struct vmad_answer answer;
+	if (vmad_send(peer->fd, msg, fds, nfds) == 0)
+		return true;
+	drop(server, peer, "it does not read its answers");
+	return false;
+}
+
+/* One message. False: there is none, or it cannot be answered now, or the peer is dropped. */
+static bool hear_peer(struct vmad_server *server, struct vmad_peer *peer)
+{
+	struct vmad_answer answer = {.nfds = 0};
 	struct vmad_msg msg;
-	int fds[VMAD_FDS_MAX];
+	int fds[VMAD_FDS_ROOM];
 	unsigned nfds;
 	size_t bytes;
-	int rc;
+	int rc = vmad_receive_all(peer->fd, &msg, &bytes, fds, &nfds), said = 0;
+	bool goes_on = false;
 
-	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
-		rc = vmad_receive(peer->fd, &msg, &bytes, fds, &nfds);
-		if (rc == -EAGAIN)
-			return;
-		if (rc <= 0) {
-			drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
-			return;
-		}
-		rc = vmad_handle(server, peer, &msg, bytes, fds, nfds, &answer);
-		for (unsigned k = 0; k < nfds; k++)
-			close(fds[k]);
-		if (rc < 0) {
-			vmad_right_revoke(peer->right_fd);
-			drop(server, peer, "not a message of this protocol");
-			return;
-		}
-		if (rc > 0)
-			rc = vmad_send(peer->fd, &answer.msg, answer.fds, answer.nfds);
-		for (unsigned k = 0; k < answer.nfds && answer.made_for_it; k++)
-			close(answer.fds[k]);
-		if (rc < 0) {
-			drop(server, peer, "it does not read its answers");
-			return;
-		}
+	if (rc == -EAGAIN)
+		return false;
+	if (rc > 0)
+		said = vmad_handle(server, peer, &msg, bytes, fds, nfds, &answer);
+	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_PASSED), fds, nfds);
+	if (rc <= 0) {
+		drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
+		return false;
 	}
+	if (said < 0) {
+		vmad_right_revoke(peer->right_fd);
+		drop(server, peer, "not a message of this protocol");
+		return false;
+	}
+	if (said > 0 && nfds > 0)
+		server->held[peer - server->peer] =
+		        (struct vmad_held){.answer = answer.msg, .flow = msg.flow, .any = true};
+	else
+		goes_on = said == 0 || send_answer(server, peer, &answer.msg, answer.fds, answer.nfds);
+	for (unsigned k = 0; k < answer.nfds && answer.made_for_it; k++)
+		close(answer.fds[k]);
+	return goes_on;
+}
+
+static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
+{
+	for (int i = 0; i < MESSAGES_PER_TURN && !is_closing(server, peer, CLOSE_PASSED); i++)
+		if (!hear_peer(server, peer))
+			return;
+}
+
+/* Closes have ended. */
+static void finish_closes(struct vmad_server *server)
+{
+	vmad_closer_hear(server->closer);
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		struct vmad_held *held = &server->held[peer - server->peer];
+
+		if (peer->state == PEER_CLOSING && !is_closing_any(server, peer))
+			make_free(peer);
+		if (!held->any || is_closing(server, peer, CLOSE_PASSED))
+			continue;
+		held->any = false;
+		send_answer(server, peer, &held->answer, NULL, 0);
+	}
+}
+
+/* Its end has to wait: what it has said last is not heard before what it has passed is closed. Not for ever. */
+static bool ends_later(const struct vmad_server *server, const struct vmad_peer *peer)
+{
+	return is_closing(server, peer, CLOSE_PASSED) &&
+	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), now_ms());
 }
 
 /* What it has said last, its heirs, may still be in the socket, which holds about as much as LAST_TURNS take. A child
  * may hold that, too, and go on. */
 static void hear_and_drop(struct vmad_server *server, struct vmad_peer *peer)
 {
-	for (int i = 0; i < LAST_TURNS && peer->fd >= 0; i++)
+	for (int i = 0; i < LAST_TURNS && peer->fd >= 0 && !is_closing(server, peer, CLOSE_PASSED); i++)
 		serve_peer(server, peer);
-	if (peer->state != PEER_NONE)
-		drop(server, peer, NULL);
+	if (peer->state == PEER_NONE || peer->state == PEER_CLOSING || ends_later(server, peer))
+		return;
+	drop(server, peer, NULL);
 }
 
 /* ---- the owner ---- */
@@ -329,7 +417,9 @@ static void start_keeper(struct vmad_server *server)
 	int rc;
 
 	server->keeper_ms = now_ms();
-	rc = keeper_start(&server->keeper, server->ifindex, server->attr->keep_seconds);
+	rc = vmad_closer_settle(server->closer)
+	             ? keeper_start(&server->keeper, server->ifindex, server->attr->keep_seconds)
+	             : -EBUSY;
 	if (rc == 0)
 		xdp_owner_keep(server->owner, &server->keeper);
 	else
@@ -366,6 +456,13 @@ static int take_interface(struct vmad_server *server)
 	return rc;
 }
 
+static void refuse_held(struct vmad_held *held, uint32_t slot, const struct vma_flow_key *key)
+{
+	if (held->any && held->answer.type == VMAD_FLOW_ADD && held->flow.slot == slot && held->answer.result == 0 &&
+	    memcmp(&held->flow.key, key, sizeof(*key)) == 0)
+		held->answer.result = -EADDRINUSE;
+}
+
 static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
 	struct vmad_server *server = arg;
@@ -376,16 +473,20 @@ static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 	        .flow = {.slot = slot, .key = *key},
 	};
 
-	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
-		if (peer->state == PEER_READY && (peer->slots >> slot & 1) && vmad_send(peer->fd, &msg, NULL, 0) < 0)
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state != PEER_READY || !(peer->slots >> slot & 1))
+			continue;
+		refuse_held(&server->held[peer - server->peer], slot, key);
+		if (vmad_send(peer->fd, &msg, NULL, 0) < 0)
 			shutdown(peer->fd, SHUT_RDWR); /* dropped when its turn comes: the owner is at work here */
+	}
 }
 
 /* ---- the loop ---- */
 
 struct turn {
-	struct pollfd fds[6 + 3 * VMAD_PEERS_MAX];
-	struct vmad_peer *peer[6 + 3 * VMAD_PEERS_MAX];
+	struct pollfd fds[7 + 3 * VMAD_PEERS_MAX];
+	struct vmad_peer *peer[7 + 3 * VMAD_PEERS_MAX];
 	unsigned n;
 };
 
@@ -411,11 +512,14 @@ static void begin_turn(struct vmad_server *server, struct turn *turn)
 	watch(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1, NULL); /* its tick follows each turn */
 	watch(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
 	watch(turn, server->keeper.fd, NULL);
+	watch(turn, vmad_closer_fd(server->closer), NULL);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;
-		watch(turn, peer->fd, peer);
-		watch(turn, peer->pidfd, peer);
+		if (!is_closing(server, peer, CLOSE_PASSED))
+			watch(turn, peer->fd, peer);
+		if (!ends_later(server, peer))
+			watch(turn, peer->pidfd, peer);
 		watch(turn, peer->repair_fd, peer);
 	}
 }
@@ -430,6 +534,8 @@ static void serve_turn(struct vmad_server *server, struct turn *turn)
 			continue;
 		if (peer == NULL && (fd == server->doors.path_fd || fd == server->doors.name_fd))
 			take_connection(server, fd);
+		else if (peer == NULL && fd == vmad_closer_fd(server->closer))
+			finish_closes(server);
 		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
 		else if (peer != NULL && fd == peer->pidfd)
 			hear_and_drop(server, peer);
@@ -446,12 +552,12 @@ static bool forget_silent(struct vmad_server *server, uint64_t now)
 
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NEW && now - peer->since_ms > NEW_MS)
-			forget(peer);
+			forget(server, peer);
 		if (peer->state == PEER_ABSENT && peer->slots == 0)
-			forget(peer);
+			forget(server, peer);
 		else if (peer->state == PEER_ABSENT && now - peer->since_ms > VMAD_ABSENT_MS)
 			drop(server, peer, NULL);
-		clients = clients || peer->state > PEER_NEW;
+		clients = clients || (peer->state > PEER_NEW && peer->state != PEER_CLOSING);
 	}
 	return clients;
 }
@@ -536,10 +642,16 @@ int vmad_serve_all(struct vmad_server *server)
 	if (!server->kept)
 		server->keeper.fd = -1;
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		server->peer[i].fd = server->peer[i].pidfd = server->peer[i].right_fd = server->peer[i].repair_fd = -1;
+		make_free(&server->peer[i]);
+	rc = vmad_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
+	if (rc < 0) {
+		vmad_doors_close(server->ifindex, &server->doors);
+		return rc;
+	}
 	while ((rc = pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
-		const int longest = is_deaf(server) ? DEAF_MS : LOOK_MS;
+		const bool late = vmad_closer_hurry(server->closer, now_ms());
+		const int longest = is_deaf(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : LOOK_MS;
 
 		begin_turn(server, &turn);
 		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
@@ -558,12 +670,17 @@ int vmad_serve_all(struct vmad_server *server)
 		vma_log_info("vmad: %s: leaves it to the next vmad, for %u s", server->attr->interface,
 		             server->attr->keep_seconds);
 		left = server->owner;
+		/* A thread that still closes something must not keep this from being noticed. */
+		close(server->keeper.fd);
+		server->keeper.fd = -1;
 	} else {
 		keeper_end(&server->keeper);
 		xdp_owner_destroy(server->owner);
 	}
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		forget(&server->peer[i]);
+		forget(server, &server->peer[i]);
+	vmad_closer_destroy(server->closer);
+	server->closer = NULL;
 	return rc > 0 ? 0 : rc;
 }
 

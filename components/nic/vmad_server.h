@@ -9,6 +9,10 @@
  * A ghost's flows end at once. What it may still touch (frames, the shared object) is taken back only when its process
  * is gone: taking a lock from a living process would harm the others.
  *
+ * What a client has passed with a message is closed before the next message is heard, or this one answered: a client
+ * that has its answer can bind the socket's port again. All such closes are the closer's (vmad_closer.h). CLOSING: the
+ * connection is over, and the place is free when everything is closed.
+ *
  * ABSENT: a client of the vmad before, whose slots were adopted. It comes back on a connection of its own (RESUME), and
  * each slot goes over to that one. If it does not come back within ten seconds, it becomes a ghost.
  *
@@ -24,6 +28,7 @@
 #include <vma/nic_owner.h>
 
 #include "keeper.h"
+#include "vmad_closer.h"
 #include "vmad_proto.h"
 #include "xdp_priv.h"
 
@@ -36,7 +41,11 @@
 
 #define VMAD_ABSENT_MS 10000 /* so long a client of the vmad before has to come back */
 
-enum vmad_peer_state { PEER_NONE, PEER_NEW, PEER_WAITING, PEER_READY, PEER_ABSENT, PEER_GHOST };
+enum vmad_peer_state { PEER_NONE, PEER_NEW, PEER_WAITING, PEER_READY, PEER_ABSENT, PEER_GHOST, PEER_CLOSING };
+
+/* Jobs of the closer for each place; and for connections that get no place. */
+enum { CLOSE_PASSED, CLOSE_CONNECTION, CLOSE_RIGHT, CLOSE_JOBS };
+#define VMAD_CLOSE_REFUSED 8
 
 struct vmad_peer {
 	enum vmad_peer_state state;
@@ -73,7 +82,15 @@ struct vmad_server {
 	bool kept;              /* the owner outlives this vmad, if there is a keeper */
 	bool repairs;           /* processes may be started for clients */
 	bool served;            /* a client, since the last look at the time: it may have gone within one turn */
+	struct vmad_closer *closer;
 	struct vmad_peer peer[VMAD_PEERS_MAX];
+	/* Answers, until what came with the question is closed. A flow that is taken back meanwhile is refused: the
+	 * client takes an event before an answer for one of an earlier grant. */
+	struct vmad_held {
+		struct vmad_msg answer;
+		struct vmad_flow flow; /* of FLOW_ADD */
+		bool any;
+	} held[VMAD_PEERS_MAX];
 };
 
 /* An answer and the fds to send with it; these remain the owner's, but for those that were made for it. */
