@@ -174,9 +174,9 @@ static int may_have_connection(struct xdp_owner *owner, uint32_t slot, const str
 	case OWNER_COVERED_BY_ANOTHER:
 		return -EADDRINUSE;
 	case OWNER_COVERED_BY_BLOCK:
-		if (!has_listener(owner, key))
+		if (is_bound(owner, key, proof))
 			return 0;
-		break;
+		return has_listener(owner, key) ? -EPERM : 1;
 	case OWNER_NOT_COVERED:
 		break;
 	}

@@ -541,6 +541,8 @@ int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (flow == NULL || !owner_flow_has(flow, slot) ||
 	    (asked.shadow_cookie != 0 && asked.shadow_cookie != proof->cookie))
 		rc = owner_entitled(owner, slot, rule, proof);
+	if (rc > 0)
+		asked.flags |= XDP_PROG_YIELDS;
 	return rc < 0 ? rc : flow_add(owner, slot, &asked);
 }
 

@@ -327,7 +327,8 @@ uint32_t owner_flow_blocks(const struct xdp_owner *owner, uint32_t slot); /* blo
 
 /* ---- owner_entitled.c ---- */
 
-/* 0, or why the slot may not have the flow: -EPERM, -EADDRNOTAVAIL, -EADDRINUSE, -ENOSPC. */
+/* 0; 1: the slot may have the flow as long as the kernel has no such connection; or why not: -EPERM, -EADDRNOTAVAIL,
+ * -EADDRINUSE, -ENOSPC. */
 int owner_entitled(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
                    const struct xdp_proof *proof);
 /* One of these sockets is bound to the flow's port. */

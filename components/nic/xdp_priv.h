@@ -140,6 +140,7 @@ void xdp_prog_close_in_child(struct xdp_prog *prog);
 bool xdp_prog_attached(const struct xdp_prog *prog);
 int xdp_prog_set_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue, int xsk_fd);
 void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue);
+#define XDP_PROG_YIELDS (1u << 31) /* a flag besides a rule's own: XDP_FLOW_YIELDS */
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
                           uint32_t flags); /* in place of a heir, or of what fades */

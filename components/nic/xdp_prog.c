@@ -481,7 +481,8 @@ static int put_flow(struct xdp_prog *prog, const struct vma_flow_key *key, uint3
 {
 	const struct xdp_flow_value value = {
 	        .slot = slot,
-	        .flags = flags & VMA_FLOW_LISTENER ? XDP_FLOW_LISTENER : 0,
+	        .flags = (flags & VMA_FLOW_LISTENER ? XDP_FLOW_LISTENER : 0) |
+	                 (flags & XDP_PROG_YIELDS ? XDP_FLOW_YIELDS : 0),
 	};
 
 	return slot >= XDP_SLOTS_MAX ? -EINVAL : put(prog, key, &value, mode);

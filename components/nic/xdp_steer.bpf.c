@@ -17,7 +17,8 @@
  * are, and have no flows of their own yet, go on.
  *
  * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, be
- * it a listener: who has the block has no rules for connections that are young.
+ * it a listener: who has the block has no rules for connections that are young. A connection's own flow that nothing
+ * but the block covers gives way to a connection of the kernel's: its client has shown no socket for the port.
  *
  * Ports of UDP that clients have taken by themselves (xdp_claims.h) are looked for behind the flows of one peer and
  * before those of any.
@@ -181,6 +182,14 @@ static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_
 static __always_inline int is_connection(__u32 state)
 {
 	return state != 0 && state != BPF_TCP_LISTEN;
+}
+
+/* The kernel has what a yielding flow is for. Its last one in TIME_WAIT keeps nobody from the next. */
+static __always_inline int is_kernels_connection(struct xdp_md *ctx, const struct xdp_flow_key *key)
+{
+	const __u32 state = kernel_socket(ctx, key);
+
+	return is_connection(state) && state != BPF_TCP_TIME_WAIT;
 }
 
 /*
@@ -450,6 +459,8 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 
 	if (counts.exact[packet->is_tcp]) {
 		flow = bpf_map_lookup_elem(&flows, key);
+		if (flow && flow->flags & XDP_FLOW_YIELDS && is_kernels_connection(ctx, key))
+			return XDP_PASS;
 		if (flow && !(flow->flags & XDP_FLOW_HEIR))
 			/* Of a connection the kernel knows nothing: whose socket goes in this moment has a heir. */
 			return to_slot(ctx, flow->slot, packet->is_tcp ? XDP_DROP : XDP_PASS);
@@ -636,9 +647,11 @@ static __noinline int steer_fragment(struct xdp_md *ctx, __u32 ip_off, __u16 vla
 /* A segment that neither is to have: the kernel gets what no flow has to do with. */
 static __noinline int lose_ours(struct xdp_md *ctx, struct xdp_flow_key *key)
 {
-	if (bpf_map_lookup_elem(&flows, key))
+	const struct xdp_flow_value *flow = bpf_map_lookup_elem(&flows, key);
+
+	if (flow && !(flow->flags & XDP_FLOW_YIELDS))
 		return XDP_DROP;
-	if (!wild_flow(key, 1) && !block_of(key))
+	if (!flow && !wild_flow(key, 1) && !block_of(key))
 		return XDP_PASS;
 	return is_connection(kernel_socket(ctx, key)) ? XDP_PASS : XDP_DROP;
 }

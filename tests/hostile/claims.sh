@@ -50,6 +50,36 @@ a connection from a port of its own, unshown: Operation not permitted
 a connection from a port of its own: ok
 a block of ports: ok
 a connection in it: ok"
+
+# It guesses a connection of the kernel's from a port of its own block, before another process makes it, and gets nothing.
+cat >"$WORK/kernels.py" <<-'PY'
+	import socket, sys
+	s = socket.socket()
+	s.bind((sys.argv[1], int(sys.argv[3])))
+	s.settimeout(8)
+	s.connect((sys.argv[2], 7963))
+	for i in range(100):
+	    s.sendall(b"%d" % i)
+	    assert s.recv(100) == b"%d" % i
+	s.close()
+PY
+chmod 644 "$WORK/kernels.py"
+start peer a /usr/bin/python3 -u -c '
+import socket, sys
+listener = socket.create_server((sys.argv[1], 7963))
+print("listening")
+while True:
+    s = listener.accept()[0]
+    while data := s.recv(100): s.sendall(data)' "$IP_A"
+check "a peer listens" wait_for 10 log_has peer listening
+start guesser b setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all \
+	"$WORK/priv_claimer" "$IF_B" "$IP_B" 61700 "$IP_A" 7963
+check "nobody has the flow of a connection from its block" wait_for 10 log_has guesser "connection in it: ok"
+check "the kernel's connection from there works" in_ns b python3 "$WORK/kernels.py" "$IP_B" "$IP_A" 61700
+check "and one from another port of the block" in_ns b python3 "$WORK/kernels.py" "$IP_B" "$IP_A" 61701
+stop guesser
+stop peer
+
 check "vmad says whom it has refused" log_has vmad 'user 65534 has no right to a flow of port'
 segments=$(snmp b Tcp InSegs)
 check "each byte of the server's is right" in_ns a timeout -k 1 60 "$WORK/process_mix" ask "$IP_B" 7900 1 2 2 s

@@ -231,6 +231,8 @@ static void add_flow(struct input *in)
 	}
 	if (kind == EXACT_HEIR || kind == WILD_HEIR)
 		flow->value = (struct xdp_flow_value){.slot = ++heirs, .flags = XDP_FLOW_HEIR};
+	if (kind == TCP_EXACT && how & 1)
+		flow->value.flags = XDP_FLOW_YIELDS;
 	if (kind == TCP_WILD)
 		flow->value.flags = (how & 1 ? XDP_FLOW_LISTENER : 0) | (how & 2 ? XDP_FLOW_FADING : 0) |
 		                    (how & 4 ? XDP_FLOW_GROUP : 0);

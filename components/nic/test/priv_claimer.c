@@ -2,6 +2,8 @@
  * priv_claimer - a client of vmad that asks for flows of ports that are not its own, for tests/hostile/claims.sh.
  *
  *   priv_claimer INTERFACE ADDRESS UDP-PORT UDP-COOKIE TCP-PORT TCP-COOKIE LISTENER-PORT
+ *   priv_claimer INTERFACE ADDRESS PORT PEER PEER-PORT    a block of ports with this one, and the flow of a connection
+ *                                                         in it, which another process is going to make; kept
  *
  * The first two sockets are the kernel's, and another user's; the last port is a listener's of another client. Run as a
  * user who is admitted by name. A line for each answer.
@@ -210,8 +212,24 @@ static void ask_for_own(void)
 	say("a connection in it", flow(with_peer(key_of(IPPROTO_TCP, 61441)), 0, 0, -1));
 }
 
+static void guess(unsigned port, const char *peer, unsigned peer_port)
+{
+	struct vma_flow_key key = key_of(IPPROTO_TCP, port);
+
+	if (inet_pton(AF_INET, peer, key.peer) != 1)
+		die(peer);
+	key.peer_port_be = htons((uint16_t)peer_port);
+	say("a block of ports", flow(key_of(VMA_FLOW_TCP_PORTS, port / 256 * 256), 0, 0, -1));
+	say("a connection in it", flow(key, 0, 0, -1));
+	pause();
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 6 && inet_pton(AF_INET, argv[2], &address) == 1) {
+		join(argv[1]);
+		guess((unsigned)atoi(argv[3]), argv[4], (unsigned)atoi(argv[5]));
+	}
 	if (argc != 8 || inet_pton(AF_INET, argv[2], &address) != 1)
 		return 1;
 	join(argv[1]);

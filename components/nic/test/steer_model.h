@@ -269,6 +269,8 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 	struct model_flow *flow = model_find(m, &p->key), *wild = model_wild(m, p->key);
 	bool is_cut = model_is_cut(p), begins = !is_cut && model_begins(p);
 
+	if (flow != NULL && flow->value.flags & XDP_FLOW_YIELDS && m->kernels(&p->key) == MODEL_CONNECTION)
+		return XDP_PASS;
 	if (flow != NULL && !(flow->value.flags & XDP_FLOW_HEIR))
 		return model_to_slot(m, flow->value.slot, XDP_DROP);
 	if (flow != NULL && model_heirs(m, flow, p))
@@ -299,9 +301,11 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 /* Of a flow of ours, but not to be taken, and nothing that the kernel is to answer. */
 static inline int model_lost(struct steer_model *m, const struct model_packet *p)
 {
-	if (model_find(m, &p->key) != NULL)
+	const struct model_flow *flow = model_find(m, &p->key);
+
+	if (flow != NULL && !(flow->value.flags & XDP_FLOW_YIELDS))
 		return XDP_DROP;
-	if (model_wild(m, p->key) == NULL && model_block(m, &p->key) == NULL)
+	if (flow == NULL && model_wild(m, p->key) == NULL && model_block(m, &p->key) == NULL)
 		return XDP_PASS;
 	return m->kernels(&p->key) == MODEL_CONNECTION ? XDP_PASS : XDP_DROP;
 }
