@@ -244,7 +244,7 @@ bool stream_way_part(struct stream_sock *sock)
 	return false;
 }
 
-static void find(struct stream_sock *sock)
+static void find_route(struct stream_sock *sock)
 {
 	struct vma_net_key key;
 	struct vma_net_path *path;
@@ -265,7 +265,7 @@ static void run_path(struct vma_task *task)
 	atomic_store(&sock->path_asked, false); /* before the look: what changes later posts the task again */
 	pthread_mutex_lock(&sock->file.lock);
 	if (sock->way_due)
-		find(sock);
+		find_route(sock);
 	stream_way_tell(sock);
 	moved = stream_way_part(sock);
 	pthread_mutex_unlock(&sock->file.lock);
