@@ -1,9 +1,9 @@
 /*
  * child - calls that make processes.
  *
- * fork and what the C library builds on it (daemon, forkpty) runs the handlers of process.c. clone without CLONE_VM is
- * a fork without handlers: they are run around it. vfork, clone with CLONE_VM, posix_spawn, system and popen borrow our
- * memory until they call exec: nothing is done for them, and calls of such a child leave our tables alone
+ * fork, and what the C library builds on it (daemon, forkpty), runs the handlers of process.c. clone without CLONE_VM
+ * is a fork without handlers: they are run around it. vfork, clone with CLONE_VM, posix_spawn, system and popen borrow
+ * our memory until they call exec. Nothing is done for them, and calls of such a child leave our tables alone
  * (process_is_borrowed).
  */
 #include <dlfcn.h>

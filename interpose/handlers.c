@@ -2,8 +2,8 @@
  * handlers - sigaction and all that the C library builds upon it.
  *
  * The C library's signal() and its relatives call its own sigaction inside, where the wrapping of handlers (sock) does
- * not see them; so they are here once more, in terms of ours. Their meaning is that of signal(2), sysv_signal(3),
- * sigset(3) and siginterrupt(3).
+ * not see them. So they are here once more, by way of our sigaction. Their meaning is that of signal(2),
+ * sysv_signal(3), sigset(3) and siginterrupt(3).
  */
 #include <signal.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /*
  * libbpf - the functions of libbpf that libvma.so uses, found in the shared library at the first call.
  *
- * Only a process that owns an interface itself calls them; the clients of a vmad never do. A libbpf.so.1 among the
- * libraries that libvma.so needs would bring libelf and libz along, and each process that is executed would pay for
- * mapping and relocating the three, and each fork for copying them. Without the library the calls fail with ENOSYS.
+ * Only a process that owns an interface itself calls them; the clients of a vmad never do. If libvma.so needed
+ * libbpf.so.1, that would bring libelf and libz along. Each process that is executed would pay for mapping and
+ * relocating the three, and each fork for copying them. Without the library the calls fail with ENOSYS.
  */
 #include <dlfcn.h>
 #include <errno.h>

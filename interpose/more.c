@@ -1,4 +1,4 @@
-/* more - looks up what the C library (or whoever is preloaded after us) has under the same names. */
+/* more - looks up what the C library (or a library that is preloaded after us) has under the same names. */
 #include <dlfcn.h>
 #include <errno.h>
 

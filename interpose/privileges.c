@@ -1,11 +1,11 @@
 /*
  * privileges - calls by which a process gives up what a start of the engine takes.
  *
- * A daemon opens its sockets, forks, and its child changes root and user and forbids itself new processes
- * (RLIMIT_NPROC, which counts threads) before it first uses them. The engine's threads could not be started any more
- * then. So a child that has sockets of ours from its parent starts its engine before the first such call.
+ * A daemon opens its sockets and forks. Its child changes root and user and forbids itself new processes (RLIMIT_NPROC,
+ * which counts threads) before it first uses the sockets. The engine's threads could not be started any more then. So
+ * if a child has sockets of ours from its parent, it starts its engine before the first such call.
  *
- * A limit of address space (RLIMIT_AS) is the program's estimate of what it needs itself: vsftpd's sessions allow
+ * A limit of address space (RLIMIT_AS) is the program's estimate of what it needs itself. vsftpd's sessions allow
  * themselves 200 MB, and the library's reservations alone take more than a gigabyte. So the limit is widened by what
  * the library holds.
  */

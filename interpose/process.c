@@ -1,4 +1,4 @@
-/* process - fork, copies of the process that nobody announced, and children that borrow its memory. */
+/* process - fork, copies of the process that were not announced, and children that borrow its memory. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -7,11 +7,11 @@
  *
  * The receiver may be any process, and may go on with the socket the moment the message is sent. So the socket is the
  * kernel's before that, with all that is queued, as if a forked process used it. If the kernel then refuses the
- * message, only the offload is lost; a listener is told, since it comes back when it knows who has it. A message to a
- * socket of ours carries no descriptors: only unix sockets take them.
+ * message, only the offload is lost. A listener is told, since it comes back when it knows which process has it. A
+ * message to a socket of ours carries no descriptors: only unix sockets take them.
  *
- * The application's message is read with vma_copy, because the kernel's call answers EFAULT for a bad pointer. What is
- * not well formed ends the look; the kernel refuses the whole message then.
+ * The application's message is read with vma_copy, because the kernel's call answers EFAULT for a bad pointer. If
+ * something is not well formed, the look ends; the kernel refuses the whole message then.
  */
 #include <limits.h>
 #include <string.h>

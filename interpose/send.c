@@ -1,5 +1,5 @@
 /*
- * send - write, send and their kin: one message each, or a row of them.
+ * send - write, send and their relatives: one message each, or a row of them.
  *
  * Sends in a row may share a kick (udp): these calls, unlike all others, do not make held back frames leave.
  */

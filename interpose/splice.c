@@ -1,13 +1,13 @@
 /*
- * splice - between an offloaded socket and a file or a pipe: what the kernel would take out of its socket is in our
- *          queue, and what it would put there is our connection's.
+ * splice - between an offloaded socket and a file or a pipe. What the kernel would take out of its socket is in our
+ * queue, and what it would put there is our connection's.
  *
  * Out of a file or a pipe bytes go straight into the connection's fifo (vma_stream_send_from). To a UDP socket the
- * kernel sends pages as datagrams, or refuses; the shadow has the same address and peer, so it does both as well. Out
+ * kernel sends pages as datagrams, or refuses. The shadow has the same address and peer, so it does both as well. Out
  * of a socket into a pipe sendfile is splice, into anything else EINVAL, by the kernel.
  *
- * What is refused whatever the socket has (unknown flags, the wrong end of a pipe, lengths below zero) is left to the
- * kernel's call.
+ * Some calls are refused whatever the socket has (unknown flags, the wrong end of a pipe, lengths below zero). They are
+ * left to the kernel's call.
  */
 #include <sys/ioctl.h>
 #include <sys/stat.h>

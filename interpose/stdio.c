@@ -1,11 +1,11 @@
 /*
  * stdio - streams on descriptors of ours.
  *
- * A stream reads and writes by system calls inside the C library, where nobody sees them. To a datagram socket writing
- * so is right: the shadow has the same address and the same peer. Reading is not, so a socket that gets a stream to
- * read from is the kernel's from then on. A connection cannot be given to the kernel: its stream gets functions of ours
- * to read and write with (fopencookie), and its number, for fileno. Closing a stream closes the descriptor: its slot
- * empties first.
+ * A stream reads and writes by system calls inside the C library, where no code of ours sees them. Writing to a
+ * datagram socket so is right: the shadow has the same address and the same peer. Reading is not, so a socket that gets
+ * a stream to read from is the kernel's from then on. A connection cannot be given to the kernel: its stream gets
+ * functions of ours to read and write with (fopencookie), and its number, for fileno. Closing a stream closes the
+ * descriptor: its slot empties first.
  */
 #include <stdarg.h>
 #include <stdlib.h>

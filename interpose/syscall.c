@@ -1,15 +1,15 @@
 /*
- * syscall - the C library's syscall(): a number that has a function here is answered by that function.
+ * syscall - the C library's syscall(): if a number has a function here, that function answers it.
  *
  *   application ── syscall(SYS_close, fd) ──┬─ no entry in the table ────────────> the kernel
  *                                           └─ closes() ──┬─ not ours ───────────> the kernel
  *                                                         └─ call_close(fd)
  *
- * The function itself is written in assembler: a call without an entry reaches the kernel with the stack as it was, so
- * that clone with any flags behaves as with the C library's. It needs nothing of the library, which may not have
+ * The function itself is written in assembler. A call without an entry reaches the kernel with the stack as it was, so
+ * clone with any flags behaves as with the C library's. The function needs nothing of the library, which may not have
  * started, and whose look-up of names allocates: an allocator calls syscall while it starts.
  *
- * An entry follows the kernel's contract, where that differs from the C library's: signal sets have eight bytes and a
+ * An entry follows the kernel's contract, if that differs from the C library's. Signal sets have eight bytes and a
  * size, ppoll and pselect6 write back what is left of the time, and no call is a cancellation point.
  *
  * The library's own syscall() goes straight to the kernel (--wrap, see wrap.c). System calls of a program's own

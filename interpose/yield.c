@@ -1,6 +1,6 @@
 /*
- * yield - calls that make descriptors. The kernel's call comes first, always; a number that it gives and the table
- *         still knows was closed unseen.
+ * yield - calls that make descriptors. The kernel's call comes first, always. If the table still knows the number that
+ * it gives, that number was closed unseen.
  */
 #include <vma/stream.h>
 

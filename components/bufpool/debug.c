@@ -1,10 +1,10 @@
 /*
  * debug - the debug build's watch over every buffer: double free, foreign pointer, write after free, leak.
  *
- * One word per frame says where it is and whose it is; it changes by atomic exchange, so that of two threads that free
- * the same buffer one is named. A fault ends the program, after the log has named pool, buffer and fault. Free frames
- * are filled with a pattern that must still be there when they are taken (under AddressSanitizer they are poisoned
- * instead, so that the access itself is reported).
+ * One word per frame says where the frame is and whose it is. It changes by atomic exchange, so if two threads free the
+ * same buffer, one of them is named. A fault ends the program, after the log has named pool, buffer and fault. Free
+ * frames are filled with a pattern that must still be there when they are taken. Under AddressSanitizer they are
+ * poisoned instead, so the access itself is reported.
  */
 #ifdef VMA_DEBUG
 #include <errno.h>

@@ -1,8 +1,8 @@
 /*
  * pool_hot - taking buffers and giving them back.
  *
- * What is rare (no cache, a shut gate, an empty or full one) is a call at the end of its function, never one that comes
- * back into the fast path: so that needs no registers saved.
+ * Rare cases (no cache, a shut gate, an empty or full cache) are calls at the end of their function. They never come
+ * back into the fast path, which therefore needs no saved registers.
  */
 #include <vma/log.h>
 

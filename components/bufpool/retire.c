@@ -1,20 +1,20 @@
 /*
- * retire - the end of a pool: every buffer is waited for by counting, and exactly one thread ends it.
+ * retire - the end of a pool: every buffer is waited for by counting, and exactly one thread ends the pool.
  *
  * debt counts what keeps the pool: its population (buffers that exist and are not yet known to be back), every thread
- * that works on the share without a cache, every cache that is not closed, and LIVE until retirement is through. Each
- * of these is added by somebody who at that moment holds another part of the debt (a buffer, LIVE, or a cache that is
- * open), so debt never rises from zero; whoever brings it to zero is one thread, and ends the pool.
+ * that works on the share without a cache, every cache that is not closed, and LIVE until retirement is through. A
+ * thread that adds to debt holds another part of it at that moment (a buffer, LIVE, or a cache that is open). So debt
+ * never rises from zero, and the one thread that brings it to zero ends the pool.
  *
  * While the pool lives, a put changes no counter: population is only known as a sum, and free buffers are not counted
- * at all. Retirement turns that around. It shuts the gates of all caches, so that from then on every put goes to the
- * share and looks at `state` after its push. What lies in caches and share is then counted by whoever takes it out:
- *   - a cache with nobody inside is closed by the retirer; else its owner, who on leaving finds the gate shut, closes
- *     it. must_close goes to zero once, so it is one of the two. (Store of `inside` or `gate`, barrier, load of the
+ * at all. Retirement turns that around. It shuts the gates of all caches, so from then on every put goes to the share
+ * and looks at `state` after its push. The thread that takes a buffer out of a cache or the share counts it:
+ *   - A cache with no thread inside is closed by the retirer. Else its owner closes it, who on leaving finds the gate
+ *     shut. must_close goes to zero once, so it is one of the two. (Store of `inside` or `gate`, barrier, load of the
  *     other one, on both sides: if the retirer saw `inside`, the owner sees the gate; cache.c, thread.c.)
- *   - a batch in the share is taken out once, by the ring or the stack; the retirer looks there after it has set
- *     `state`, and who pushes looks at `state` after the push (full barriers on both sides): at least one of the two
- *     sees the other, so no batch stays behind.
+ *   - A batch in the share is taken out once, by the ring or the stack. The retirer looks there after it has set
+ *     `state`; a pusher looks at `state` after the push (full barriers on both sides). At least one of the two sees the
+ *     other, so no batch stays behind.
  * A buffer is therefore subtracted exactly once, and no cache or share of a retired pool gives anything out again.
  */
 #include <ck_pr.h>

@@ -1,9 +1,9 @@
 /*
- * conf_unheard - parameters of the field that nothing here obeys, and names that are no parameter: who sets one is
- * told so, once.
+ * conf_unheard - parameters of the field that have no effect here, and names that are no parameter: if one is set, the
+ * log says so once.
  *
- * A name leaves this list when it gets a row in the table (test_no_parameter_is_both_obeyed_and_not), but for those
- * that are in the table already and wait for the code that obeys them: they are read, shown and checked as all others.
+ * If a name gets a row in the table, it leaves this list (test_no_parameter_is_both_obeyed_and_not). The exceptions are
+ * parameters that are in the table and that no code obeys: they are read, shown and checked as all others.
  */
 #include <string.h>
 

@@ -1,14 +1,14 @@
 /*
  * collect - what a set has to tell: news of its items from the ready list, of their shadows from S, the OS's members
- *           from E.
+ * from E.
  *
  *   ready list ─┐
  *   S's shadows ┴──> pending ──> look at the file, tell, and (level) to the end of the queue again
  *   E ─────────────> the application's array
  *
- * The work is by what is ready; members without news are not touched. More ready members than fit are told in turn:
- * the queue goes round, and so does the kernel's behind S and E. When the OS is asked it comes first, or last if its
- * events filled the call before.
+ * The cost depends on what is ready; members without news are not touched. If more members are ready than fit, they are
+ * told in turn: the queue goes round, and so does the kernel's behind S and E. When the OS is asked it comes first, or
+ * last if its events filled the call before.
  */
 #include <errno.h>
 

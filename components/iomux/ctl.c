@@ -1,9 +1,9 @@
 /*
- * ctl - epoll_ctl: registrations of ours are items, with their shadows in S; those of the OS are E's.
+ * ctl - epoll_ctl: registrations of offloaded descriptors are items, with their shadows in S; those of the OS are E's.
  *
- * What the kernel would say of a registration it says of the shadow's, which S has under the same number and with the
- * same flags: EEXIST, ENOENT, EPERM, EINVAL of flags, ENOSPC. A set in a set is in E, too (asked for nothing), so that
- * loops and depths are the kernel's to judge. Of a file without a shadow in S the flags are judged here.
+ * S has the shadow under the same number and with the same flags. So the kernel says of the shadow's registration what
+ * it would say of the application's: EEXIST, ENOENT, EPERM, EINVAL of flags, ENOSPC. A set in a set is in E, too (with
+ * no events), so the kernel judges loops and depths. If a file has no shadow in S, its flags are judged here.
  */
 #include <errno.h>
 #include <sys/eventfd.h>

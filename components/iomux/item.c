@@ -1,12 +1,16 @@
 /*
  * item - a registration: one file under one number in one set.
  *
- * Items lie in chunks that double (16, 32, 64, ...) and never move; found by number and file in a hash, and by place
- * and generation from the key that S was given. Their end, in steps: remove   (set->lock) live = false, wanted = 0:
- * nobody queues it for news that it wants, nobody tells of it; the watcher is taken out end_item (everybody who was
- * inside has left) the watcher is not called any more; ended = true recycle  by whoever turns `queued` from false to
- * true after that: end_item itself, or, if it found the item in the list, the collector that takes it out. Both are
- * exchanges of the same word after ended was written, so one of the two, and only one, sees that it is its turn.
+ * Items lie in chunks that double (16, 32, 64, ...) and never move. They are found by number and file in a hash, and by
+ * place and generation from the key that S was given. Their end, in steps:
+ *
+ *   remove    (set->lock) live = false, wanted = 0: no thread queues it for news that it wants, none tells of it; the
+ *             watcher is taken out
+ *   end_item  (every thread that was inside has left) the watcher is not called any more; ended = true
+ *   recycle   by the thread that turns `queued` from false to true after that: end_item itself, or, if end_item found
+ *             the item in the list, the collector that takes it out
+ *
+ * Both are exchanges of the same word after ended was written, so exactly one of the two sees that it is its turn.
  * `queued` stays true until the place is taken again, with the lock.
  */
 #include <errno.h>

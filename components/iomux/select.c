@@ -2,7 +2,7 @@
  * select - select and pselect: sets of bits in and out, of any size the application says.
  *
  * The kernel looks at no more bits than its descriptor table has room for: a program may pass getdtablesize() with
- * ordinary sets. So does this, which matters beyond FD_SETSIZE only.
+ * ordinary sets. This code does the same, which matters beyond FD_SETSIZE only.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -2,8 +2,8 @@
  * set - an epoll set with an offloaded member: its object, its inner descriptor S, its end, and its copy in a child.
  *
  * S holds E (the application's own descriptor, with the OS's members), and the shadow of every member that is ours,
- * with the flags that the application gave: so the kernel does for a shadow what level, edge and one-shot ask for, and
- * whatever waits for S, a thread in its sleep or a set around this one, waits for all that the kernel knows.
+ * with the flags that the application gave. So the kernel serves level, edge and one-shot for a shadow. A thread in its
+ * sleep, or a set around this one, that waits for S waits for all that the kernel knows.
  */
 #include <errno.h>
 #include <string.h>

@@ -2,9 +2,9 @@
  * sigmask - the application's signal mask for the time of a call, as pselect, ppoll and epoll_pwait have it.
  *
  * The kernel sets the mask, waits, and gives the old one back: after -EINTR when the handlers have run, else before any
- * can. We are inside, where a signal that arrives is held back: all signals are then blocked, and self->mask is what
- * vma_leave will restore. So a change of mask is a change of self->mask while something is held, and to tell which of
- * the two it is, all signals are blocked for a moment.
+ * can. Here the thread is inside, where a signal that arrives is held back: all signals are then blocked, and
+ * self->mask is what vma_leave will restore. So a change of mask is a change of self->mask while something is held. To
+ * tell which of the two it is, all signals are blocked for a moment.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * wait - epoll_wait and its kin on a set that is ours.
+ * wait - epoll_wait and its relatives on a set that is ours.
  *
  * The set is held while a thread waits: as in the kernel, closing its descriptor does not end a wait. A handler that
  * jumps out of a wait leaves that reference behind, and with it the set's memory and inner descriptor.

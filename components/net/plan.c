@@ -1,4 +1,4 @@
-/* plan - the decisions: who sends, with which headers. */
+/* plan - the decisions: which interface sends, and with which headers. */
 #include <errno.h>
 #include <net/if_arp.h>
 #include <linux/if_ether.h>

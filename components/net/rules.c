@@ -1,10 +1,10 @@
 /*
- * rules - whether a lookup may depend on ports: by a rule that names some, or where several next hops share the load.
+ * rules - whether a lookup may depend on ports: by a rule that names some, or if several next hops share the load.
  *
- * Where it may not, UDP sockets with the same destination share a path, however many there are and however short each
- * lives. The rules' changes are told by events. That of the hash over several next hops is not: it is looked at
- * whenever paths are asked for again. Connections of TCP keep their ports: they hold a path for long, and are not told
- * when ports begin to matter. A UDP socket asks anew when the generation moves.
+ * If it may not, UDP sockets with the same destination share a path, however many there are and however short each
+ * lives. Events tell of changed rules. No event tells of a change of the hash over several next hops: it is looked at
+ * whenever paths are asked for again. TCP connections keep their ports in the question: they hold a path for long, and
+ * are not told when ports begin to matter. A UDP socket asks anew when the generation moves.
  */
 #include <fcntl.h>
 #include <linux/rtnetlink.h>

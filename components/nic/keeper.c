@@ -1,6 +1,6 @@
 /*
- * keeper.c - see keeper.h. The keeper's own part makes system calls only: it is the child of a fork that nobody has
- * prepared for.
+ * keeper.c - the descriptor store, see keeper.h. The store's own part makes system calls only: it is the child of a
+ * fork for which no handlers have run.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /*
  * nic_xdp_data - the hot path of the xdp backend: loads, stores, and one system call, the kick.
  *
- * Every index and descriptor is checked before use: when the owner dies, the nic's thread puts zero pages in place of
- * the rings while these functions may run (nic_xdp.h).
+ * Every index and descriptor is checked before use. When the owner dies, the nic's thread puts zero pages in place of
+ * the rings, and these functions may run at that moment (nic_xdp.h).
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,8 +1,9 @@
 /*
  * nic_xdp_flows - the flows of a queue pair: asked for at the owner, and kept for the next owner.
  *
- * A server has as many as connections, so they are in a hash table. One that the owner has taken back leaves it at once
- * and waits, in a list, to be reported; until then deleting it, or getting it again, makes that pointless.
+ * A server has as many flows as connections, so they are in a hash table. If the owner takes a flow back, the flow
+ * leaves the table at once and waits, in a list, to be reported. Deleting it, or getting it again, takes it out of that
+ * list.
  */
 #include <arpa/inet.h>
 #include <errno.h>

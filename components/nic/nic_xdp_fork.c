@@ -1,11 +1,11 @@
 /*
  * nic_xdp_fork - a child after fork has nothing of its parent's nics.
  *
- * Two nets. A page that the kernel wipes in every child (MADV_WIPEONFORK, so raw clone is covered, too) tells the hot
- * path and every control call that they are in a child: they return at once. And for fork(), the child closes what it
- * inherited, so that a dead parent's sockets do not live on in it; rings and packet memory are MADV_DONTFORK.
+ * There are two safeguards. A page that the kernel wipes in every child (MADV_WIPEONFORK, so raw clone is covered, too)
+ * tells the hot path and every control call that they are in a child: they return at once. And after fork() the child
+ * closes what it inherited, so a dead parent's sockets do not live on in it. Rings and packet memory are MADV_DONTFORK.
  *
- * A parent that wants its children to be clients in their own right says so beforehand (vma_nic_pass_on): they keep a
+ * If a parent wants its children to be clients in their own right, it says so beforehand (vma_nic_pass_on). They keep a
  * copy of its right, see vmad_right.c.
  */
 #include <errno.h>

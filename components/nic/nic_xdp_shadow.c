@@ -1,13 +1,14 @@
 /*
  * nic_xdp_shadow - the descriptors of this process that show vmad its right to a flow: owner_entitled.c has the rules.
  *
- * A rule names its shadow by the cookie, and says under which number it was last seen (shadow_fd). The number may be
- * another file's by now: the program has closed it, or moved it by dup2. So it is looked at, and if it is not the
- * shadow all descriptors of this process are: once for all flows of a restore.
+ * A rule names its shadow by the cookie, and says under which number it was last seen (shadow_fd). The number may
+ * belong to another file by now: the program has closed it, or moved it by dup2. So it is looked at. If it is not the
+ * shadow, all descriptors of this process are looked at, once for all flows of a restore.
  *
- * Of a connection any socket does that is bound to its port. One that accept has made has no shadow of that kind, and
- * of one that begins here it is not bound yet, so one is bound beside it for the moment, which the kernel allows where
- * all who have the port share it. A port that the shadow has for itself is shown by the shadow.
+ * For a connection any socket will do that is bound to its port. A socket that accept has made has no shadow of that
+ * kind. The shadow of a connection that begins here is not bound yet. So a socket is bound beside it for the moment,
+ * which the kernel allows if all sockets that have the port share it. If the shadow has the port for itself, the shadow
+ * is shown.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  *
  *   owner in this process   does the owner's periodic work
  *   vmad                    reports flows that were taken back; when vmad is gone, gives up its sockets, looks for a
- * new vmad (and starts one) until there is one, and then asks the users for a rebind
+ *                           new vmad (and starts one) until there is one, and then asks the users for a rebind
  *
  * It runs no callback with `lock` held, and is the only caller of callbacks.
  */

@@ -1,19 +1,20 @@
 /*
- * owner_adopt - an owner in place of one that has died: from the descriptors that a keeper has handed over, the record
- * in one of them, and what the kernel knows.
+ * owner_adopt - an owner in place of one that has died: from the descriptors that the descriptor store (keeper) has
+ * handed over, the record in one of them, and what the kernel knows.
  *
- *   program, maps, link      as they are; the map's entries say which flows and heirs there are
+ *   program, maps, link      as they are; the map's entries say which flows and minisocks (heirs) there are
  *   packet memory, sockets   as they are; the fill and completion rings are shared with the clients all the time
- *   slots                    from the record; rings that they left in the middle of a take-back are looked through
- * again frames                   owner_frames_adopt groups                   the program's, and their members from the
- * record shadows of flows         each client names them again when it comes back (VMAD_RESUME); until then nobody
- * looks for strangers' sockets. A flow that is not named within ten seconds ends wishes                   clients say
- * them again
+ *   slots                    from the record; rings left in the middle of a take-back are looked through again
+ *   frames                   owner_frames_adopt
+ *   groups                   the program's, and their members from the record
+ *   shadows of flows         each client names them again when it comes back (VMAD_RESUME); until then kernel sockets
+ *                            are not looked for. A flow that is not named within ten seconds ends
+ *   flow waiters (wishes)    clients ask again
  *
  * Lost with the owner before: connections that waited for accept in a process that has died, and resets that were on
- * their way to peers of the dead, who hear them when they say something.
+ * their way to peers of the dead. Such a peer learns of it when it next sends.
  *
- * Nothing here is undone by a packet that comes meanwhile: the program is at work all the time.
+ * No packet that comes meanwhile undoes anything here: the program is at work all the time.
  */
 #include <errno.h>
 #include <stdlib.h>

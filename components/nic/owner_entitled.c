@@ -1,21 +1,21 @@
 /*
- * owner_entitled - whether a client may have a flow at all: the flow of a port belongs to whoever can show the kernel's
- * socket of that port.
+ * owner_entitled - whether a client may have a flow at all: the flow of a port belongs to a client that can show the
+ * kernel's socket of that port.
  *
  *   asks for                what it has to show
  *   UDP; TCP from any peer  a socket that is bound to the port, at the flow's address or at none; it is the shadow
  *   TCP from one peer       nothing, if its own listener's flow or its own block covers the port; else a socket, bound
- *                           to it. In another's block, too: a connection without a rule has its port alone, so nobody
- *                           else's socket could have been bound beside it (ring_ports.c). Never what another's listener
- *                           covers
+ *                           to it. In another's block, too: a connection without a rule has its port alone, so no other
+ *                           process's socket could have been bound beside it (ring_ports.c). Never what another's
+ *                           listener covers
  *   a block of ports        nothing; no port below 1024 is in it, and there are OWNER_BLOCKS_EACH for a client
  *   any of these            nothing but CAP_NET_RAW, if it names no shadow
  *
- * The kernel is asked by sock_diag, and not by getsockname: that waits for the socket's lock, which its owner can keep
- * for as long as it likes, in the middle of a send from memory that does not come.
+ * The kernel is asked by sock_diag, and not by getsockname. getsockname waits for the socket's lock, which the socket's
+ * owner can keep for as long as it likes, in the middle of a send from memory that does not come.
  *
- * The local address is one of this host's, as the kernel's table of routes says: without that, a client would be given
- * packets that the kernel only forwards. Not for CAP_NET_RAW: stacks with addresses of their own need it.
+ * The local address is one of this host's, as the kernel's table of routes says. Otherwise a client would get packets
+ * that the kernel only forwards. CAP_NET_RAW is exempt: stacks with addresses of their own need it.
  */
 #include <arpa/inet.h>
 #include <errno.h>

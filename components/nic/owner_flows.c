@@ -1,8 +1,10 @@
 /*
- * owner_flows - which slot has which flow; the program is attached while there is at least one, and a second longer.
+ * owner_flows - which slot has which flow. The program is attached while there is at least one flow, and a second
+ * longer.
  *
- * An attached program costs plain traffic (a veth's peer loses segmentation offload), hence not for ever. But attaching
- * and detaching cost 10 ms each, which a program that opens one socket after the other should not pay for each.
+ * An attached program costs plain traffic (a veth's peer loses segmentation offload), so it is not attached for ever.
+ * But attaching and detaching cost 10 ms each; a program that opens one socket after the other should not pay this for
+ * each.
  */
 #include <errno.h>
 #include <arpa/inet.h>

@@ -1,5 +1,6 @@
 /*
- * owner_foreign - the kernel sockets that a flow would rob: listed by sock_diag, judged as the kernel would deliver.
+ * owner_foreign - the kernel sockets (of no client) from which a flow would take packets: listed by sock_diag, judged
+ * as the kernel would deliver.
  *
  *   UDP, any peer (unicast)    a socket bound to that port, on the address or on none
  *   UDP, any peer (multicast)  the same: every such socket may get a copy
@@ -9,7 +10,8 @@
  *
  * A socket bound to another device never sees this one's packets. IPv6 sockets on [::] receive IPv4 unless IPV6_V6ONLY.
  *
- * Making a netlink socket costs more than a question. Who has one thread and asks for each connection (vmad) keeps it.
+ * Making a netlink socket costs more than a question. vmad has one thread and asks for each connection, so it keeps its
+ * socket.
  */
 #include <errno.h>
 #include <arpa/inet.h>

@@ -5,28 +5,29 @@
  *   A has the flow, B asks, both may have it (owner_rivals.c)      a group of A and B
  *   C asks                                                         of A, B and C
  *   a member deletes the flow, leaves, or dies                     the others go on; a group of one is none
- *   somebody asks who may not share it                             the flow is the kernel's (owner_wishes.c)
+ *   a client asks that may not share it                            the flow is the kernel's (owner_wishes.c)
  *
- * Every 40 ms the owner looks what the members say of themselves (nic_group.h). New connections go to those that ask:
- * that sleep until a listener has something, or have called accept or a wait for a listener in the last 100 ms; if
- * there are none, to those that they went to before. What has waited for accept for 100 ms is moved:
+ * Every 40 ms the owner looks what the members say of themselves (nic_group.h). New connections go to the members that
+ * *ask*: a thread sleeps until a listener has something, or has called accept or a wait for a listener in the last 100
+ * ms. If no member asks, they go to the same members as before. A connection that has waited for accept for 100 ms is
+ * moved:
  *
- *   its process          moved to                                                     and gets new ones again
- *   does not ask         any that asks                                                when it has asked
- *   asks, accepts none   one that asks, and in which nothing waits for so long        when it has accepted, or after 1
- * s accepts              one that sleeps, and in which nothing waits for so long      at once
+ *   its process          moved to                                                  and gets new ones again
+ *   does not ask         any that asks                                             when it has asked
+ *   asks, accepts none   one that asks, and in which nothing waits for so long     when it has accepted, or after 1 s
+ *   accepts              one that sleeps, and in which nothing waits for so long   at once
  *
- * So a connection is moved once in 100 ms at most, and stays where it is if all members are overloaded. What waits, or
- * is half open, in a process that does not even take its packets from the ring (SIGSTOP), has died, or has closed its
- * listener, goes to any that asks at once. What was on its way to a member that dies or closes is known here until the
- * member says that it has made it, and goes to another then.
+ * So a connection is moved once in 100 ms at most, and stays where it is if all members are overloaded. A process may
+ * not even take its packets from the ring (SIGSTOP), or may have died, or closed its listener. What waits there, or is
+ * half open, goes at once to any member that asks. A connection on its way to a member that dies or closes is known
+ * here until the member says that it has made it; then it goes to another.
  *
- * One that has inherited the listener is a group of one, too: what waits there when it dies is kept for the next member
- * (owner_parked.c).
+ * A member that has inherited the listener is a group of one, too: what waits there when it dies is kept for the next
+ * member (owner_parked.c).
  *
- * Moved: the entry's state is changed by compare-and-swap, the program is told where the connection's segments go now,
- * and the new slot's client is told what to make. It has acknowledged none of the peer's data, so the peer sends again
- * what was under way.
+ * Moving: the entry's state is changed by compare-and-swap, the program is told where the connection's segments go now,
+ * and the new slot's client is told what to make. The connection has acknowledged none of the peer's data, so the peer
+ * sends again what was under way.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,27 +1,28 @@
 /*
- * owner_heirs - connections whose process has gone: the owner answers for them, until nothing more is to be expected.
+ * owner_heirs - minisocks: connections whose process has gone, and for which the owner answers until nothing more is to
+ * be expected.
  *
  * The kernel knows nothing of them, and would answer a late FIN with RST. So the flow stays in the program's map as a
- * *heir*, the program tells what comes for it (xdp_steer.bpf.c), and owner_answers.c says what a kernel would say that
- * had kept the connection.
+ * *minisock* (heir). The program tells what comes for it (xdp_steer.bpf.c). owner_answers.c says what a kernel would
+ * answer that had kept the connection.
  *
- *   state      from                                                        answers                        lives
- *   DELETED    a client has deleted the flow, or the peer has reset it     RST                            1.5 s
- *   WAITS      the client has left and its process lives: it may be back   nothing                        3 s
- *   PARKED     nobody has accepted it, and the listener lives on           nothing                        10 s, then
- * RESET RESET      the process is dead, or has cut it and ended                RST                            3 s
- *   FIN_WAIT   it has ended, our FIN is acknowledged                       ACK to FIN, RST to data        60 s
- *   TIME_WAIT  the peer's FIN has come, too                                ACK to what comes again        2 s
+ *   state      from                                                        answers                   lives
+ *   DELETED    a client has deleted the flow, or the peer has reset it     RST                       1.5 s
+ *   WAITS      the client has left and its process lives: it may be back   nothing                   3 s
+ *   PARKED     it was not accepted, and the listener lives on              nothing                   10 s, then RESET
+ *   RESET      the process is dead, or has cut it and ended                RST                       3 s
+ *   FIN_WAIT   it has ended, our FIN is acknowledged                       ACK to FIN, RST to data   60 s
+ *   TIME_WAIT  the peer's FIN has come, too                                ACK to what comes again   2 s
  *
- * A connection that is given up before its SYN was answered has an answer on its way, and the peer says it again after
- * a second (RFC 6298, 2.1), or somewhat later: a deleted flow's heir is still there then.
+ * A connection that is given up before its SYN was answered has an answer on its way. The peer repeats it after a
+ * second (RFC 6298, 2.1), or somewhat later. A deleted flow's minisock is still there then.
  *
- * A listener's flow becomes a heir, too (DELETED, WAITS, RESET): of connections that had no flow of their own.
+ * A listener's flow becomes a minisock, too (DELETED, WAITS, RESET), for connections that had no flow of their own.
  *
- * A heir is in nobody's way: a flow that somebody adds takes its place, a SYN for who listens or a connection of the
- * kernel's ends it at once, and the oldest make way when the program's map is full.
+ * A minisock blocks nothing: a new flow takes its place, a SYN for a listener or a connection of the kernel's ends it
+ * at once, and the oldest make way when the program's map is full.
  *
- * Only an owner that outlives its clients has heirs (attr.heirs: vmad). Otherwise a flow that ends is deleted.
+ * Only an owner that outlives its clients has minisocks (attr.heirs: vmad). Otherwise a flow that ends is deleted.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,25 +1,25 @@
 /*
- * owner_parked - connections that waited for accept in the last process that served their listener, when that has died
- * or has closed it, and the kernel's listener is still open in another: they are kept for the next process that serves
- * it, as the kernel would keep them.
+ * owner_parked - connections that waited for accept in the last process that served their listener. If that process has
+ * died or closed the listener, and the kernel's listener is still open in another, they are kept for the next process
+ * that serves it, as the kernel would keep them.
  *
- *   the client leaves      each connection has a heir that WAITS                    a lot, of the listener's flow
- *   its process is dead    what waits there is PARKED: a copy of the entry          the lot's, up to 10 s
+ *   the client leaves        each connection has a minisock (heir) that WAITS      a lot, of the listener's flow
+ *   its process is dead      what waits there is PARKED: a copy of the entry       the lot's, up to 10 s
  *   (or it has closed the listener: both at once)
- *   somebody serves it     given to a member, and the heir ends                     a burst at a time
- *   nobody does by then, or the listener is closed: its peer is reset (owner_resets.c)
+ *   a process serves it      given to a member, and the minisock ends              a burst at a time
+ *   none does by then, or the listener is closed: its peer is reset (owner_resets.c)
  *
- * The heirs come before the listener's flow ends: whose socket is the kernel's listener, the kernel answers with RST
- * what it has no connection for. A heir that WAITS or is PARKED takes all that comes and answers nothing. No data of
- * the peer's has been acknowledged, so the peer sends it again until it is answered. A SYN with the same names, for
- * which the kernel listens, ends the heir, and the connection with it: the peer has begun anew.
+ * The minisocks come before the listener's flow ends: without a flow, the kernel, which has a listener there, answers
+ * with RST if it has no connection for a segment. A minisock that WAITS or is PARKED takes all that comes and answers
+ * nothing. None of the peer's data has been acknowledged, so the peer sends it again until it is answered. If a SYN
+ * with the same names comes, for which the kernel listens, the minisock ends, and the connection with it: the peer has
+ * begun anew.
  *
- * Only for listeners whose clients have inherited them (VMA_FLOW_INHERITED): their flow is a group, if of one member,
- * so that their connections are described (nic_group.h).
+ * This is only for listeners whose clients have inherited them (VMA_FLOW_INHERITED): their flow is a group, even of one
+ * member, so their connections are described (nic_group.h).
  *
- * The dead process's page can be written by all clients. An entry is copied once, and the copy counts only if it names
- * a connection of the listener's for which there is a heir of the same lot. No heir is put in the place of another's
- * flow.
+ * All clients can write the dead process's page. An entry is copied once. The copy counts only if it names a connection
+ * of the listener's for which there is a minisock of the same lot. No minisock is put in the place of another's flow.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,11 +1,11 @@
 /*
- * owner_recheck - sockets of the kernel's that have come up since a flow was added, and would receive what it takes
- * (owner_rivals.c): looked for twice a second.
+ * owner_recheck - looks twice a second for kernel sockets that have come up since a flow was added, and would receive
+ * what it takes (conflicts, owner_rivals.c).
  *
- * A host has many sockets, and a client may make more. So the kernel passes over those whose ports no flow has, and of
- * each that is left two tables tell whether it is some flow's shadow, and which flows its port has. Both are made anew
- * for each look. A look that took long is followed by a long pause: RECHECK_SHARE of vmad's time goes into this, at
- * most, however many sockets there are; what a rival is to get it gets that much later.
+ * A host has many sockets, and a client may make more. So the kernel passes over those whose ports no flow has. For
+ * each that is left, two tables tell whether it is some flow's shadow, and which flows its port has. Both are made anew
+ * for each look. A look that took long is followed by a long pause: at most RECHECK_SHARE of vmad's time goes into
+ * this, however many sockets there are. A conflicting socket then gets its packets that much later.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /*
- * owner_record - the owner's record for who takes its place, and what its keeper holds: see owner_record.h, keeper.h.
+ * owner_record - the owner's record for the next owner, and what its descriptor store holds: see owner_record.h,
+ * keeper.h.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,20 +1,20 @@
 /*
- * owner_resets - the peers of a process that died are told: each connection that had a flow here is probed, so that its
- *                answer can be reset.
+ * owner_resets - the peers of a process that died are told: each connection that had a flow here is probed, so its
+ * answer can be reset.
  *
  *   client died ──> at once ──> SYN ──> 0.6 s later: two ACKs outside the window ──> forgotten
  *   client left, its process lives: the same when it dies, or 2 s later if it has not come back with its flows by then
  *
- * The second round is for what was lost, and for a peer that limits such answers to one in half a second. Two ACKs half
- * the sequence space apart: one of them is outside any window. By then the peer's port may be free or listen again: a
- * stray ACK is answered by RST, where a SYN would begin a connection. A connection that has a flow again is not probed,
- * nor is one whose heir is over: the peer has reset it, or begun another one.
- * What the peers answer meets the connections' heirs (owner_heirs.c), which reset them.
+ * The second round is for lost segments, and for a peer that limits such answers to one in half a second. Its two ACKs
+ * are half the sequence space apart, so one of them is outside any window. By then the peer's port may be free or
+ * listen again: an ACK out of nowhere is answered by RST there, while a SYN would begin a connection. A connection that
+ * has a flow again is not probed. Nor is one whose minisock (heir) is over: the peer has reset it, or begun another
+ * one. The peers' answers meet the connections' minisocks (owner_heirs.c), which reset them.
  *
- * A listener has no peer to be probed. It is noted only while its process may be back: when that has died instead, its
- * heir refuses at once, as the kernel would.
+ * A listener has no peer to be probed. It is noted only while its process may be back: if that has died instead, the
+ * listener's minisock refuses at once, as the kernel would.
  *
- * A process that ends in good order hands its connections down before it does; those that it had to cut are probed,
+ * A process that ends in good order hands its connections down before it does. Those that it had to cut are probed,
  * too.
  */
 #include <errno.h>

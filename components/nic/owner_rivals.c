@@ -1,6 +1,7 @@
 /*
- * owner_rivals - sockets of the kernel's that would receive what a flow takes: looked for before a flow is added. They
- * win: only the kernel can give several sockets what is theirs. owner_recheck.c looks for those that come up later.
+ * owner_rivals - conflicts: kernel sockets (of no client) that would receive what a flow takes. They are looked for
+ * before a flow is added, and they win: only the kernel can give several sockets their packets. owner_recheck.c looks
+ * for those that come up later.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,19 +1,20 @@
 /*
- * owner_wishes - who wants a flow that it cannot have because another client wants it, too.
+ * owner_wishes - flow waiters: clients that want a flow that they cannot have, because another client wants it, too.
  *
- * Two clients with one key (members of a group in two processes, a socket that parent and child share after fork) are
- * both served by the kernel, which gives each what it must have: nobody may have the flow as long as two want it. TCP
- * listeners that may share one are no such case: owner_groups.c.
+ * Two clients may have one key (members of a group in two processes, a socket that parent and child share after fork).
+ * The kernel serves both and gives each what it must have. So no client may have the flow as long as two want it. TCP
+ * listeners that may share a flow are another case: owner_groups.c.
  *
  *   A has the flow                B asks: A's flow is given up, A and B have a wish each, B is refused
  *   A or B asks again             its own wish is fresh again; refused, because of the other's wish
  *   B's wish ends                 A asks again and gets the flow
  *
- * A wish ends when its client has not said it for three seconds (clients that want a flow ask every second), when all
- * shadows that it named are closed, when its slot is returned, and when it is granted.
+ * A wish is a client's place among the flow waiters. It ends when its client has not asked for three seconds (clients
+ * that want a flow ask every second), when all shadows that it named are closed, when its slot is returned, and when it
+ * is granted.
  *
- * Both wishes are made at the moment of the conflict, so that the flow does not go to whoever asks first afterwards;
- * that would take it from the other, who takes it back, and so on for ever.
+ * Both wishes are made at the moment of the conflict. Otherwise the flow would go to the client that asks first
+ * afterwards, which would take it from the other, and so on for ever.
  */
 #include <stdlib.h>
 #include <string.h>

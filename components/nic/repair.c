@@ -1,11 +1,11 @@
 /*
- * repair.c - a kernel socket is given all that a connection knows, and is connected from then on.
+ * repair.c - a socket of the kernel is given all that a connection knows, and is connected from then on.
  *
  *   TCP_REPAIR on ── sequence numbers, addresses, options, both queues, windows      undone if one fails
  *   TCP_REPAIR off ── it lives: answers come from the kernel's stack
  *                     what had not been sent yet
  *
- * Only the first and the last step of these need CAP_NET_ADMIN, and larger buffers than the host allows.
+ * CAP_NET_ADMIN is needed only for the first and the last of these steps, and for buffers larger than the host allows.
  */
 #include <errno.h>
 #include <limits.h>

@@ -1,22 +1,22 @@
 /*
- * vmad_repair.c - connections are handed over to the kernel for clients that have no CAP_NET_ADMIN, by a process for
- *                 each client.
+ * vmad_repair.c - hands connections over to the kernel for clients that have no CAP_NET_ADMIN, by a process for each
+ * client.
  *
  *   client ── channel ── its process ── control ── vmad
  *             sockets,                  "may it have this connection?" ──> the owner's flows
  *             segments
  *
- * A process, because a client can make calls on its socket wait for as long as it likes: a thread of its own that sends
- * from memory that is never filled holds the socket's lock, and a close may linger. So vmad never touches such a
- * descriptor, and the process holds up nobody but its client. It has no descriptor of vmad's but the control socket,
- * and of its capabilities those that a repair needs. It ends with its client's connection to vmad.
+ * It is a process, because a client can make calls on its socket wait for as long as it likes: a thread of the client's
+ * that sends from memory that is never filled holds the socket's lock, and a close may linger. So vmad never touches
+ * such a descriptor, and the process holds up only its own client. The process has no descriptor of vmad's but the
+ * control socket, and only the capabilities that a repair needs. It ends with its client's connection to vmad.
  *
- * What is checked: the flow of the connection, or of its listener, is the client's in the owner's table; the socket is
- * one of TCP in this network namespace, bound to the connection's port or to none; the bytes are in a sealed memfd and
- * at most VMAD_REPAIR_QUEUE_MAX each way; the numbers are such as the kernel takes. The client can make calls on the
- * socket while it is being repaired, so afterwards its names are compared with what was allowed, and a socket that is
- * connected otherwise is disconnected. Sequence numbers and bytes are believed: they are of the client's own
- * connection. A segment has the addresses and ports of the last connection that was repaired, whatever it says itself.
+ * These checks are made. The flow of the connection, or of its listener, is the client's in the owner's table. The
+ * socket is one of TCP in this network namespace, bound to the connection's port or to none. The bytes are in a sealed
+ * memfd, at most VMAD_REPAIR_QUEUE_MAX each way. The numbers are such as the kernel takes. The client can make calls on
+ * the socket while it is being repaired. So afterwards its names are compared with what was allowed, and a socket that
+ * is connected otherwise is disconnected. Sequence numbers and bytes are believed: they are of the client's own
+ * connection. A segment gets the addresses and ports of the last connection that was repaired, whatever it says itself.
  */
 #include <errno.h>
 #include <linux/capability.h>

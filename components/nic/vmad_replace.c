@@ -1,9 +1,9 @@
 /*
  * vmad_replace - ends the vmad that an interface has, for one that is to take its place.
  *
- * The socket that has the interface's name tells whose process it is (SO_PEERCRED). A process of root's, or of this
- * user's, is asked to end by SIGTERM, as an administrator would do it; another one's only holds the name, and is not
- * touched. Its clients look for a new vmad as if it had died: see docs/vmad.md.
+ * The socket that has the interface's name tells its process (SO_PEERCRED). If that is a process of root's, or of this
+ * user's, SIGTERM asks it to end, as an administrator would do. A process of another user only holds the name, and is
+ * not touched. Its clients look for a new vmad as if it had died: see docs/vmad.md.
  */
 #include <errno.h>
 #include <poll.h>

@@ -1,10 +1,10 @@
 /*
- * vmad_start - starts a daemon out of somebody else's process, which must not notice.
+ * vmad_start - starts a daemon out of the program's process, which must not notice.
  *
- * Two clones without an exit signal that borrow this process's memory (as vfork): the first exits at once, so the
- * second belongs to init, and the program gets neither SIGCHLD nor a child that its wait() could return. fork() itself
- * would run the program's atfork handlers. The daemon keeps nothing: no fds, no signal dispositions, no LD_PRELOAD, no
- * terminal, no core to which the program is pinned.
+ * It makes two clones without an exit signal that borrow this process's memory (as vfork). The first exits at once, so
+ * the second belongs to init, and the program gets neither SIGCHLD nor a child that its wait() could return. fork()
+ * itself would run the program's atfork handlers. The daemon keeps nothing: no fds, no signal dispositions, no
+ * LD_PRELOAD, no terminal, no core to which the program is pinned.
  */
 #include <sched.h>
 #include <signal.h>

@@ -1,16 +1,17 @@
 /*
  * wire_engine - the receiving side of an end: lanes -> (fault plan) -> flow table -> posted buffers -> done.
  *
- * One thread at a time drives, by try-acquire of `busy`; who fails goes on. Two arguments carry the sleeping:
+ * One thread at a time drives, by try-acquire of `busy`; a thread that fails goes on. Two arguments carry the sleeping:
  *
- * 1. A run after mine (poke). Who needs a run that begins after now sets `again`, then tries `busy`; the holder clears
- *    `busy`, then looks at `again`. All four are seq_cst, so either the try succeeds or the holder sees `again`.
+ * 1. A run after mine (poke). A thread that needs a run that begins after now sets `again`, then tries `busy`. The
+ *    holder clears `busy`, then looks at `again`. All four are seq_cst, so either the try succeeds or the holder sees
+ *    `again`.
  * 2. No lost wake-up. A sleeper sets armed, counts itself in `sleepers` (pair) or moves its page's arm ticket
  *    (two-process form), then has a run made and looks at `done`. A sender stores the slot's seq, then loads sleepers
- * or ticket. All seq_cst: either the sender sees the sleeper and pokes or rings, or the sleeper's run sees the slot. A
- *    ticket is rung once per sender: what comes later than the ring finds the sleeper awake or with a new ticket.
- *    Frames for a sleeper that another queue pair's thread takes from a lane are reported by that thread: a run ends
- *    with a look at every armed queue pair, and the sleeper's own run (1) comes after it was armed.
+ *    or ticket. All are seq_cst: either the sender sees the sleeper and pokes or rings, or the sleeper's run sees the
+ *    slot. A ticket is rung once per sender: what comes later than the ring finds the sleeper awake or with a new
+ *    ticket. Another queue pair's thread may take frames for a sleeper from a lane. Then that thread reports them: a
+ *    run ends with a look at every armed queue pair, and the sleeper's own run (1) comes after it was armed.
  */
 #include <errno.h>
 #include <sched.h>

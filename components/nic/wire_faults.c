@@ -2,8 +2,9 @@
  * wire_faults - what a bad link does to frames, decided by seed, lane and frame number alone.
  *
  * A frame from a lane is lost, or enters the delay line once or twice, with the time it is due. The line is a binary
- * heap by (due, serial); a frame chosen for reordering goes on to a short list when it is due, and leaves that when as
- * many frames of its lane as drawn have overtaken it, or after a millisecond. All of it belongs to the engine.
+ * heap by (due, serial). If a frame was chosen for reordering, it goes on to a short list when it is due. It leaves
+ * that list when as many frames of its lane as drawn have overtaken it, or after a millisecond. All of it belongs to
+ * the engine.
  */
 #include <errno.h>
 #include <string.h>

@@ -6,14 +6,14 @@
  *     └── somebody is ─────> JOINER ── hello, memfd, bell ───> linked      third opener: hello says EBUSY
  *   linked ── peer closed or died ──> no link ── FILE is ours: wait; somebody's: join; nobody's: keep
  *
- * Memory. For each link the keeper makes a new memfd, sealed against shrinking and growing, so no peer can take pages
- * away from under us (SIGBUS), and a former peer has no hand in a later link. Its layout is two pages and two sets of
- * lanes, the keeper's half first; each side maps its own half first, so within a process an end is always side 0. The
- * mapping is replaced in place: a data thread in the middle of something sees other bytes, which it does not trust
- * anyway, and takes up the new link at its next call, by the nonce.
+ * Memory. For each link the keeper makes a new memfd, sealed against shrinking and growing. So no peer can take pages
+ * away (SIGBUS), and a former peer has no hand in a later link. Its layout is two pages and two sets of lanes, the
+ * keeper's half first. Each side maps its own half first, so within a process an end is always side 0. The mapping is
+ * replaced in place. A data thread in the middle of something sees other bytes, which it does not trust anyway, and
+ * takes up the new link at its next call, by the nonce.
  *
- * FILE is taken over by rename(2) of a socket that already listens. Two processes that find a dead FILE at the same
- * time both rename; whoever is not at FILE in the end notices within RETRY_MS and joins the other.
+ * FILE is taken over by rename(2) of a socket that already listens. If two processes find a dead FILE at the same time,
+ * both rename. The one that is not at FILE in the end notices within RETRY_MS and joins the other.
  *
  * A peer's death is seen by its pidfd, not only by its socket, which forked children of the peer keep open.
  */

@@ -1,7 +1,7 @@
 /*
  * wire_steer - the flow table of one end: which queue pair a frame is for, as a device would decide.
  *
- * The table belongs to the engine; whoever holds it reads and changes it, so it is an ordinary hash table.
+ * The table belongs to the engine: only the engine's holder reads and changes it, so it is an ordinary hash table.
  */
 #include <errno.h>
 #include <net/ethernet.h>

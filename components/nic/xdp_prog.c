@@ -1,8 +1,9 @@
 /*
  * xdp_prog - the XDP program of one interface: loading, the bpf_link that attaches it, its flow map and socket map.
  *
- * Attached by a bpf_link, not through netlink: when the owner's last fd goes, however it dies, the kernel detaches the
- * program and the interface carries plain traffic again. Nothing is pinned. One thread at a time (the owner's lock).
+ * It is attached by a bpf_link, not through netlink. When the owner's last fd goes, however the owner dies, the kernel
+ * detaches the program and the interface carries plain traffic again. Nothing is pinned. One thread at a time (the
+ * owner's lock).
  */
 #include <arpa/inet.h>
 #include <errno.h>

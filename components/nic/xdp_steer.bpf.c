@@ -1,42 +1,42 @@
 /*
- * xdp_steer - the XDP program: packets of our flows go to their AF_XDP socket, everything else to the kernel,
+ * xdp_steer - the XDP program: packets of our flows go to their AF_XDP socket, everything else goes to the kernel,
  * untouched.
  *
- * What is never ours: anything but Ethernet (with at most one visible 802.1Q tag) + IPv4 + UDP or TCP; fragments of
- * segments; a packet that matches no flow. A tag that the driver has taken out of the packet is invisible here: such a
- * packet counts as untagged.
+ * Never ours: anything but Ethernet (with at most one visible 802.1Q tag) + IPv4 + UDP or TCP; fragments of segments; a
+ * packet that matches no flow. A tag that the driver has taken out of the packet is invisible here: such a packet
+ * counts as untagged.
  *
- * A TCP listener's flow takes every segment that no flow of one peer takes, but not those of a 5-tuple for which the
- * kernel itself has a socket that is more than a listener, nor one that brings the kernel's SYN cookie back: that
- * connection is the kernel's.
+ * A TCP listener's flow takes every segment that no flow of one peer takes. It does not take segments of a 5-tuple for
+ * which the kernel itself has a socket that is more than a listener, nor a segment that brings the kernel's SYN cookie
+ * back: that connection is the kernel's.
  *
- * A listener's flow may be a group's: its slots share what begins anew by a hash, and each keeps what it has been
- * given.
+ * A listener's flow may be a group's: its slots share new connections by a hash, and each keeps what it has been given.
  *
- * One that fades has been taken back: the kernel gets the SYNs, and so all connections to come, while those that there
- * are, and have no flows of their own yet, go on.
+ * A listener's flow that *fades* has been taken back. The kernel gets the SYNs, and so all connections to come.
+ * Existing connections that have no flows of their own yet go on.
  *
- * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, be
- * it a listener: who has the block has no rules for connections that are young. A connection's own flow that nothing
- * but the block covers gives way to a connection of the kernel's: its client has shown no socket for the port.
+ * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, even
+ * a listener. The client that has the block has no rules for its new connections.
+ * A connection's own flow that nothing but the block covers gives way to a connection of the kernel's: its client has
+ * shown no socket for the port.
  *
- * Ports of UDP that clients have taken by themselves (xdp_claims.h) are looked for behind the flows of one peer and
- * before those of any.
+ * UDP ports that clients have claimed (xdp_claims.h) are looked for behind the flows of one peer and before those of
+ * any.
  *
- * Fragments of a datagram follow its first one, which has the ports, so that what is sent in order arrives in order
- * (ring_fragments.c puts them together). Where a later one comes before the first, all of that datagram are the
- * kernel's.
+ * Fragments of a datagram follow its first one, which has the ports. So what is sent in order arrives in order
+ * (ring_fragments.c puts them together). If a later one comes before the first, all of that datagram are the kernel's.
  *
- * A heir's flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing of it and
- * would answer with RST. The owner is told what has come and answers in its place (owner_heirs.c). A heir has nothing
- * to do with what begins anew: a SYN that somebody listens for, and all segments of a connection that the kernel has.
- * A SYN that nobody wants is the heir's as well: it may be the probe of the peer's owner (owner_resets.c).
+ * A minisock's (heir's) flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing
+ * of it and would answer with RST. The owner is told what has come and answers in its place (owner_heirs.c). A minisock
+ * has nothing to do with what begins anew: a SYN for which there is a listener, and all segments of a connection that
+ * the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
+ * (owner_resets.c).
  *
- * What the kernel would not take for its own by its MAC, by its source or by its IP options is not ours either, be
- * there a flow for it or not: whose_is() has the list. It is the kernel's to refuse, which may be told otherwise
- * (route_localnet, accept_local). But of TCP's connections and listeners the kernel knows nothing: what it might take
- * all the same, by a MAC that has just become the interface's, or by a source route that it allows, it would answer
- * with RST. That is lost.
+ * If the kernel would not take a packet for its own, by its MAC, its source or its IP options, the packet is not ours
+ * either, even if there is a flow for it: whose_is() has the list. The kernel refuses it, and may be told otherwise
+ * (route_localnet, accept_local). But the kernel knows nothing of TCP's connections and listeners here. It might take
+ * such a segment all the same, by a MAC that has just become the interface's, or by a source route that it allows, and
+ * would answer with RST. Such a segment is dropped.
  *
  * All headers of interest lie in the first fragment of a multi-buffer packet, the only one that may be read directly.
  */

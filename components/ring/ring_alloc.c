@@ -1,5 +1,5 @@
 /*
- * ring_alloc.c - which sockets share a ring (VMA_RING_ALLOCATION_LOGIC_*) and when one moves: numbers in, numbers out.
+ * ring_alloc.c - which sockets share a ring (VMA_RING_ALLOCATION_LOGIC_*): numbers in, numbers out.
  *
  *   logic  key                      rings
  *   0      nothing                  one per interface
@@ -7,10 +7,11 @@
  *   10     socket                   one per socket
  *   11     the user's number        one per user id (extra API)
  *   20     thread                   one per thread
- *   30/31  core                     one per core; 31 also binds its threads to cores, which is its caller's business
+ *   30/31  core                     one per core; 31 also binds its threads to cores, which its caller does
  *
- * The logic is part of the key: rings of different logics on one interface are never shared by accident. Only the keys
- * of 20, 30 and 31 change while a socket lives, so only there anything migrates.
+ * The logic is part of the key, so rings of different logics on one interface are never shared by accident. Only the
+ * keys of 20, 30 and 31 change while a socket lives, so only there a socket could migrate. The migration rule below is
+ * a pure function that nothing in the tree calls: sockets keep their ring.
  */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* ring_drive.c - the slow half of the drive flags: who waits, how, and who is woken. */
+/* ring_drive.c - the slow half of the drive flags: waiting, and waking the waiters. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>

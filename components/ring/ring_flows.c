@@ -2,12 +2,11 @@
  * ring_flows.c - flows come and go: the ring's tables, and what the NIC is told of them.
  *
  * The NIC has a rule for a key if and only if the key's entry says `steered`, or a call of steer is asking for it.
- * Everything here happens with the receive flag, but for that asking: it takes the time of a system call or of an
- * answer of vmad, and packets are to go on meanwhile. Until it has taken the flag again, steer is known to others by a
- * struct ring_steering in the ring's list. From there
- *   detach takes its flow out: steer then touches the flow no more, and takes the rule back itself unless somebody
- *   else needs it by then: an entry that is steered, or a later steer of the same key, which inherits it.
- * A rule that is already there (-EEXIST) is this queue pair's own, added by one of those.
+ * Everything here happens with the receive flag, except for that asking: it takes the time of a system call or of an
+ * answer of vmad, and packets are to go on meanwhile. Until steer has taken the flag again, a struct ring_steering in
+ * the ring's list makes it known to others. From there detach takes its flow out. Then steer touches the flow no more,
+ * and takes the rule back itself, unless it is needed by then: by an entry that is steered, or by a later steer of the
+ * same key, which inherits it. A rule that is already there (-EEXIST) is this queue pair's own, added by one of those.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,19 +1,19 @@
 /*
- * ring_leave.c - rules of the NIC that outlive their flows, until somebody has the time to have them deleted.
+ * ring_leave.c - rules of the NIC that outlive their flows, until a thread has the time to have them deleted.
  *
  * Deleting one takes a system call, or a conversation with vmad. A connection ends with the receive flag held, in the
- * middle of everybody's packets; so its flow leaves the table at once, and in its place comes a *leaver*: a flow of the
- * ring's own, whose packets go on to who covers the key (a listener), as if there were nothing. It keeps the entry
+ * middle of all packets. So its flow leaves the table at once, and in its place comes a *leaver*: a flow of the ring's
+ * own, whose packets go on to the flow that covers the key (a listener's), as if there were nothing. It keeps the entry
  * `steered`. Then one of two things happens:
  *
  *   a flow of the same key is attached ── inherits the rule; the leaver is a spare one again
  *   vma_ring_prune ── the leaver goes, its key is noted in `asked`, and the NIC is asked without the flag
  *
- * While a key is in `asked`, nobody else speaks to the NIC of it: who would waits at `asking`, which is held until the
- * NIC has answered. Otherwise a rule that is added anew could be the one that is deleted. The mutex is waited for
- * without the flag only, as who holds it takes the flag; with the flag it is tried.
+ * While a key is in `asked`, no other thread speaks to the NIC of it: it waits at `asking`, which is held until the NIC
+ * has answered. Otherwise a rule that is added anew could be the one that is deleted. A thread waits for the mutex only
+ * without the flag, because the holder takes the flag; with the flag it only tries.
  *
- * No memory is wanted when a flow leaves: steer, which is control path, has made a leaver for it.
+ * A flow that leaves needs no memory: steer, which is control path, has made a leaver for it.
  */
 #include <stdlib.h>
 

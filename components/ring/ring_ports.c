@@ -1,17 +1,17 @@
 /*
- * ring_ports.c - blocks of local ports: connections of TCP that begin here, and need no rule of their own while young.
+ * ring_ports.c - blocks of local ports: connections of TCP that begin here, and need no rule of their own at first.
  *
- * A rule costs a conversation with who owns the device, which is most of what a connection costs. A block is one rule
- * for 256 ports. Nobody is kept off a port by it, so a connection may do without a rule of its own if
+ * A rule costs a conversation with the owner of the device, which is most of what a connection costs. A block is one
+ * rule for 256 ports. It keeps no process off a port. So a connection may do without a rule of its own if
  *
- *   (A) a kernel socket is bound to the port, and shares it with nobody, and then
+ *   (A) a kernel socket is bound to the port, and shares it with no other, and then
  *   (B) no rule names the port (vma_nic_port_is_named).
  *
- * Who else wants the port has a kernel socket bound to it (C) before he has a rule made (D). If B misses D, then D
- * comes after it, and so after A: as A shares the port with nobody, there was no C. The kernel's own connections are
- * the kernel's; the NIC sees to that packet by packet.
+ * Another process that wants the port has a kernel socket bound to it (C) before it has a rule made (D). If B misses D,
+ * then D comes after it, and so after A: as A shares the port with no other, there was no C. The kernel's own
+ * connections are the kernel's; the NIC sees to that packet by packet.
  *
- * That B finds a rule after A is bad luck: the port cannot be changed any more, and the rule may be of this very pair,
+ * If B finds a rule after A, that is bad luck: the port cannot be changed any more. The rule may be of this very pair,
  * of a connection of another process that has ended since it was looked at before A. It takes another process that
  * makes connections, so there are blocks only while a ring is alone on its interface.
  */

@@ -4,7 +4,8 @@
  *   send ──┬─ flag ──> [command queue first, if anything is there] ──> NIC ──> kick ──> release, look again
  *          └─ taken ─> slot, command queue ──> try the flag once more
  *
- * Frames of one thread leave in its order: who finds the command queue (or its backlog) not empty sends that first.
+ * Frames of one thread leave in its order: if a sender finds the command queue (or its backlog) not empty, it sends
+ * that first.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /*
- * device - which interfaces are offloaded: opened on first use, kept until the process ends; what was refused is
- *          remembered, so that a socket per second does not cost a start of vmad per second.
+ * device - which interfaces are offloaded: opened on first use, kept until the process ends. A refusal is remembered,
+ * so a socket per second does not cost a start of vmad per second.
  *
- * An interface is opened under one lock, so that two threads do not start two vmads; others that want a device wait
- * meanwhile (milliseconds, with a vmad that hangs seconds). Devices are read under that lock only: control path.
+ * An interface is opened under one lock, so two threads do not start two vmads. Other threads that want a device wait
+ * meanwhile: milliseconds, or seconds if a vmad hangs. Devices are read under that lock only: control path.
  */
 #include <errno.h>
 #include <linux/capability.h>

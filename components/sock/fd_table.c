@@ -1,16 +1,17 @@
 /*
- * fd_table - from a descriptor's number to what stands behind it.
+ * fd_table - from a descriptor's number to the file behind it.
  *
  *   0 .. 65535       vma_fd_low[fd]: one load
  *   above            directory ── 2^21 numbers ──> leaf ── 4096 numbers ──> page of slots
  *
- * The low part is zero pages of the library until it is used; of the high part only what is used exists, and once made
+ * The low part is zero pages of the library until it is used. Of the high part only what is used exists, and once made
  * it stays. So RLIMIT_NOFILE costs nothing, whatever it is.
  *
- * A slot changes by one exchange: of several who empty or fill it, each gets what stood there, and drops it, once.
+ * A slot changes by one exchange. If several threads empty or fill it, each gets what stood there, and drops it, once.
  *
- * A file counts its slots. Whoever takes the last one out turns the count into VMA_FILE_ENDED, by the same
- * compare-and-swap that would take out any other, so exactly one ends the file, and none can be added afterwards.
+ * A file counts its slots. The thread that takes the last one out turns the count into VMA_FILE_ENDED, by the same
+ * compare-and-swap that would take out any other. So exactly one thread ends the file, and no slot can be added
+ * afterwards.
  */
 #include <errno.h>
 #include <limits.h>

@@ -1,9 +1,10 @@
 /*
- * guard - the library's own descriptors: out of the way of the application's small numbers, and marked in the table, so
- *         that a program which closes all it knows nothing of leaves them alone.
+ * guard - the library's own descriptors: out of the way of the application's small numbers, and marked in the table. So
+ * a program that closes all descriptors it does not know leaves them alone.
  *
- * One static object stands in the slots of all of them. A guard whose descriptor was closed unseen (by a raw system
- * call) stands until the kernel gives the number out anew: whoever gets it removes or replaces what stands there.
+ * One static object stands in the slots of all of them. If a guard's descriptor was closed unseen (by a raw system
+ * call), the guard stands until the kernel gives the number out anew. The call that gets the number removes or replaces
+ * it.
  */
 #include <errno.h>
 #include <fcntl.h>

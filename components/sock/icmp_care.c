@@ -1,9 +1,9 @@
 /*
  * icmp_care - ICMP errors about connections, which the kernel cannot deliver: it has no socket that is connected so.
  *
- * A raw socket that lets nothing pass but errors (RFC 792: unreachable, time exceeded, parameter problem) gives this
- * process a copy of each, of which the stacks take what quotes a packet of theirs. Without CAP_NET_RAW there is none:
- * timeouts come instead. One per process, opened with its first stack.
+ * A raw socket that lets only errors pass (RFC 792: unreachable, time exceeded, parameter problem) gives this process a
+ * copy of each. The stacks take those that quote a packet of theirs. Without CAP_NET_RAW there is none: timeouts come
+ * instead. There is one per process, opened with its first stack.
  */
 #include <errno.h>
 #include <netinet/in.h>

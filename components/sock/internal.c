@@ -1,15 +1,15 @@
 /*
- * internal - the thread that looks after what nobody else does. It sleeps in one epoll set:
+ * internal - the internal thread, which looks after what no other thread does. It sleeps in one epoll set:
  *
  *   net                      interfaces, addresses, routes, neighbours: told to files
  *   raw socket               ICMP errors, told to connections
- *   wake eventfd             tasks, frames sent LATER, new rails, retries, timers of TCP that became earlier
- *   ring of an idle rail     armed, until a packet comes
+ *   wake eventfd             tasks, frames sent LATER, new ring contexts, retries, timers of TCP that became earlier
+ *   ring of an idle context  armed, until a packet comes
  *   connected shadows        EPOLLERR, edge-triggered: an ICMP error
  *
- * and without timeout, unless one of its deadlines runs: LATER frames (1 ms), rails with traffic
- * (VMA_PROGRESS_ENGINE_INTERVAL; 1 ms with TCP, or while somebody leads), timers of TCP, refused offloads (1 s),
- * retired rails. An idle process has none.
+ * It has no timeout, unless one of its deadlines runs: LATER frames (1 ms), ring contexts with traffic
+ * (VMA_PROGRESS_ENGINE_INTERVAL; 1 ms with TCP, or while there is a busy poller), timers of TCP, refused offloads (1
+ * s), retired ring contexts. An idle process has none.
  */
 #include <errno.h>
 #include <limits.h>

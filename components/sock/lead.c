@@ -1,27 +1,31 @@
 /*
- * lead - a thread that spins and delivers to threads that sleep leads them: their watcher need not hear of packets.
+ * lead - busy pollers: a thread that spins and delivers to threads that sleep. While there is one, the watcher of the
+ * ring need not hear of packets.
  *
- * The kernel wakes a ring's watcher for each packet, whoever takes it: on the sender's core a wake-up, on the watcher's
- * two switches, each time for nothing, as long as somebody spins. So a spinner that has delivered to others, and goes
- * on, unarms the ring, and arms it again when it leaves, be it to its own work or to sleep. One that only waits for
- * what is its own pays neither. Who leads a ring drives it: a ring that is no more among those it waits for is given up
- * at the next look. While its core is taken from it nobody hears; so the internal thread looks each millisecond as long
- * as somebody leads, and drives if at two looks nobody else has (rail_care.c). Without it nobody leads.
+ * The kernel wakes a ring's watcher for each packet, whichever thread takes it. That is a wake-up on the sender's core
+ * and two switches on the watcher's, each time for nothing, as long as another thread spins. So a spinner that has
+ * delivered to others, and goes on, unarms the ring. It arms the ring again when it leaves, be it to its own work or to
+ * sleep. A spinner that only waits for its own data pays neither. A busy poller drives its ring: if a ring is no more
+ * among those it waits for, the ring is given up at the next look. While its core is taken from it no thread hears of
+ * packets. So the internal thread looks each millisecond while there is a busy poller, and drives if at two looks no
+ * other thread has (rail_care.c). Without the internal thread there are no busy pollers.
  *
- * `leads`, for the rings of each bit: how many lead, and whether one of them has unarmed, or a watcher has not armed
- * because of them (UNARMED).
- *   - a ring without a watcher is unarmed as rail_rest.c says; else who unarms does so, with the receive flag, if
- *     somebody leads at that moment, having set UNARMED (A) by the same step that finds a leader;
- *   - a watcher claims the watch (B), then either finds a leader and sets UNARMED by the same step (C), or arms; one
- *     that leaves gives the watch up (B), then does C, or looks for another;
- *   - the last leader to leave takes the count to zero and UNARMED down in one step (D), and if it was up, looks for
- *     the watcher and arms, or wakes it, to arm by itself; if there is none, it wakes a sleeper, who claims the watch.
+ * `leads`, for the rings of each bit: the number of busy pollers, and whether one of them has unarmed, or a watcher has
+ * not armed because of them (UNARMED).
+ *   - A ring without a watcher is unarmed as rail_rest.c says. Else the thread that unarms does so, with the receive
+ *     flag, if there is a busy poller at that moment; it has set UNARMED (A) by the same step that finds the busy
+ *     poller.
+ *   - A watcher claims the watch (B), then either finds a busy poller and sets UNARMED by the same step (C), or arms. A
+ *     watcher that leaves gives the watch up (B), then does C, or looks for another.
+ *   - The last busy poller to leave takes the count to zero and UNARMED down in one step (D). If UNARMED was up, it
+ *     looks for the watcher and arms, or wakes it, to arm by itself. If there is no watcher, it wakes a sleeper, which
+ *     claims the watch.
  *
- * So UNARMED is only ever up while somebody leads, and the D of the last of those follows every A and C. After A: the
- * arm that follows D needs the receive flag, so it comes after the unarming, or the flag is busy and the watcher is
- * woken. After C: D's look comes after B and finds the watcher, or that there is none (and who claims the watch after
- * that look finds no leader but a later one, whose D is still to come). An arm that comes late, when others lead
- * already, costs needless wake-ups until it is taken down again.
+ * So UNARMED is only ever up while there is a busy poller, and the D of the last of them follows every A and C. After
+ * A: the arm that follows D needs the receive flag, so it comes after the unarming, or the flag is busy and the watcher
+ * is woken. After C: D's look comes after B and finds the watcher, or that there is none. (A thread that claims the
+ * watch after that look finds only a later busy poller, whose D is still to come.) An arm that comes late, when there
+ * are other busy pollers already, costs needless wake-ups until it is taken down again.
  */
 #include "internal_priv.h"
 #include "wait_priv.h"

@@ -1,17 +1,19 @@
 /*
- * loan - files that a child which borrows this process's memory (vfork) passes on to its next program.
+ * loan - the vfork hand-off: files that a child which borrows this process's memory (vfork) passes on to its next
+ * program.
  *
- * The child shares the memory, but its descriptors are its own, and of its parent only one thread stands still. What
- * gives a socket to the kernel opens and closes descriptors, changes epoll sets and asks vmad: all that belongs to the
- * parent's numbers. And it takes locks, which a child that is killed would keep. So the child only says what it wants,
+ * The child shares the memory, but its descriptors are its own, and only one thread of its parent stands still. Giving
+ * a socket to the kernel opens and closes descriptors, changes epoll sets and asks vmad: all that belongs to the
+ * parent's numbers. It also takes locks, which a child that is killed would keep. So the child only says what it wants,
  * and the parent's internal thread, which runs meanwhile, does it:
  *
  *   child             file->lent (A) ── asked (B) ── the eventfd (C) ── naps until the file's lent is cleared
  *   internal thread                                   wakes ── takes B ── each file with A: ops->hand_over, clears A
  *
- * A, B and C in this order, all sequentially consistent; the thread looks at B after it has read what C wrote, or later
- * for another reason. So whoever takes B sees A, and a child that comes to the naps is answered. One that is killed
- * before leaves at most a flag, which the next loan or nobody answers, and one that is killed later a reference.
+ * A, B and C come in this order, all sequentially consistent. The thread looks at B after it has read what C wrote, or
+ * later for another reason. So if it takes B it sees A, and a child that comes to the naps is answered. A child that is
+ * killed before leaves at most a flag, which the next hand-off or nobody answers; one that is killed later leaves a
+ * reference.
  */
 #include <errno.h>
 #include <sys/syscall.h>

@@ -1,8 +1,8 @@
 /*
- * mem - control objects: jemalloc with an arena of our own, beside whatever malloc the application has.
+ * mem - control objects: jemalloc with an arena of our own, beside the application's malloc.
  *
- * The application's malloc may be interrupted by a handler that calls us; ours is only called inside, where handlers do
- * not run. A sanitizer's build uses libc's, or the sanitizer would see nothing.
+ * A signal handler that calls the library may interrupt the application's malloc. Ours is only called inside, where
+ * handlers do not run. A sanitizer's build uses libc's, or the sanitizer would see nothing.
  */
 #include <pthread.h>
 #include <stdbool.h>

@@ -2,9 +2,9 @@
  * os - the C library's own functions behind vma_os.
  *
  * Each pointer starts at a boot function of the same signature, which looks up all of them and then calls the right
- * one. Several threads may boot at once: each writes the same values. Loaded by LD_PRELOAD, or linked into a program,
- * what comes next in the search order is the C library's; loaded by dlopen nothing may come next, so the library is
- * asked by name.
+ * one. Several threads may boot at once: each writes the same values. If the library was loaded by LD_PRELOAD, or
+ * linked into a program, the C library's functions come next in the search order. If it was loaded by dlopen, nothing
+ * may come next, so the C library is asked by name.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,10 +1,12 @@
 /*
- * rail - rings and who uses them: made by allocation logic, found by bit, ended when nobody holds them.
+ * rail - ring contexts (ring_ctx): rings and their users. They are made by allocation logic, found by bit, and ended
+ * when no holder is left.
  *
- * vma_rails is read inside, without a lock. A rail is taken out of its chain under the lock when its last reference
- * goes, keeps its own `next` for who stands on it, and is destroyed when nobody who could still see it is inside: so a
- * ring is never driven while it goes. A reference is only taken under the lock, from a rail that is still in the chain,
- * or by who holds one already: a count that has reached zero stays there.
+ * vma_rails is read inside, without a lock. When the last reference of a ring context goes, it is taken out of its
+ * chain under the lock. It keeps its own `next` for a thread that stands on it. It is destroyed when no thread that
+ * could still see it is inside, so a ring is never driven while it goes. A reference is only taken under the lock, from
+ * a ring context that is still in the chain, or by a thread that holds one already: a count that has reached zero stays
+ * there.
  */
 #include <errno.h>
 #include <sched.h>

@@ -1,16 +1,16 @@
 /*
- * rail_care - what the internal thread does with rails.
+ * rail_care - housekeeping: what the internal thread does with ring contexts.
  *
  *   armed ── a packet: one wake-up ──> awake ── at each interval: have others driven it? then nothing; else drive it
  *     ^                                                │
  *     └── there was nothing to drive ──────────────────┘
  *
- * The descriptor of a rail is in the thread's set only while it is armed. So who spins on a ring, or sleeps on it and
- * gets a packet now and then, costs this thread a tick per interval (VMA_PROGRESS_ENGINE_INTERVAL) and no wake-up per
- * packet, and a ring without traffic costs nothing.
+ * The descriptor of a ring is in the thread's set only while the ring is armed. So a thread that spins on a ring, or
+ * sleeps on it and gets a packet now and then, costs the internal thread a tick per interval
+ * (VMA_PROGRESS_ENGINE_INTERVAL) and no wake-up per packet. A ring without traffic costs nothing.
  *
- * As long as somebody leads (lead.c) the interval is LED_NS: nobody else would hear of a packet if the leader lost its
- * core. Looking costs less than what the leader saves.
+ * As long as there is a busy poller (lead.c) the interval is LED_NS: no other thread would hear of a packet if the busy
+ * poller lost its core. Looking costs less than the busy poller saves.
  */
 #include <sys/epoll.h>
 

@@ -1,17 +1,17 @@
 /*
- * rail_rest - a ring that was armed once, and on which nobody sleeps any more, is unarmed.
+ * rail_rest - unarms a ring that was armed once, and on which no thread sleeps any more.
  *
- * An armed XDP socket costs the kernel a wake-up for each packet that comes and for each that has been sent, also when
- * nobody sleeps: some 6 % of the rate of 64-byte datagrams on either side. Three cases:
+ * An armed XDP socket costs the kernel a wake-up for each packet that comes and for each that has been sent, also if no
+ * thread sleeps. That is some 6 % of the rate of 64-byte datagrams on either side. There are three cases:
  *   receivers spin    after RAIL_BUSY_DRIVES drives that found something, without an arm between
- *   only senders      nobody drives, so the internal thread has armed the ring; after SENDS_ARMED frames it takes that
- *                     back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
- *   somebody leads    a watcher sleeps, but a spinner takes the packets, and arms again when it leaves: lead.c
+ *   only senders      no thread drives, so the internal thread has armed the ring; after SENDS_ARMED frames it takes
+ *                     that back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
+ *   a busy poller     a watcher sleeps, but a spinner takes the packets, and arms again when it leaves: lead.c
  *
- * Nobody else sleeps unarmed. A sleeper makes itself known (rail->watcher, or `armed` of the internal thread), then
- * arms, with the ring's receive flag held. The unarming looks for both in a posted command, with that flag held. Was
- * the arm before, the flag has carried the mark along: it is seen, and nothing is done. Is the arm later, it arms anew.
- * Marks are taken back when the sleep is over.
+ * No other thread sleeps unarmed. A sleeper makes itself known (rail->watcher, or `armed` of the internal thread), then
+ * arms, with the ring's receive flag held. The unarming looks for both in a posted command, with that flag held. If the
+ * arm came before, the flag has carried the mark along: it is seen, and nothing is done. If the arm comes later, it
+ * arms anew. Marks are taken back when the sleep is over.
  */
 #include "internal_priv.h"
 #include "wait_priv.h"

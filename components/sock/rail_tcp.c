@@ -1,8 +1,9 @@
 /*
- * rail_tcp - a rail's stack of TCP connections: made when the first socket asks for it, ended with the rail.
+ * rail_tcp - a ring context's stack of TCP connections: made when the first socket asks for it, ended with the ring
+ * context.
  *
- * The stack's callbacks run in whoever drives, with the receive flag held: they note something for the internal thread
- * and return (tcp_care.c).
+ * The stack's callbacks run in the thread that drives, with the receive flag held: they note something for the internal
+ * thread and return (tcp_care.c).
  */
 #include <errno.h>
 #include <fcntl.h>

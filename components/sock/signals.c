@@ -1,14 +1,15 @@
 /*
  * signals - the application's handlers, wrapped: they do not run while the thread is inside, and a fault in vma_copy is
- *           an answer.
+ * an answer.
  *
- * A signal that meets a thread inside is put back, not kept: the wrapper has all signals blocked in the context to
+ * If a signal meets a thread inside, it is put back, not kept. The wrapper has all signals blocked in the context to
  * which it returns, and queues the same signal, with the same siginfo, to the thread again. When the thread leaves, its
  * mask is restored and the kernel delivers what waits: in the right order, with the right masks, on the right stack.
  *
- * What a fault raises (SIGSEGV and its kin with a positive si_code) cannot be put back, and is not: it goes to the
- * application's handler at once, or to the default action. The same signals sent by somebody must wait, but cannot be
- * blocked, or a fault would kill: one of each is kept in the thread, as the kernel keeps one, and queued at the end.
+ * A signal that a fault raises (SIGSEGV and its relatives with a positive si_code) cannot be put back. It goes to the
+ * application's handler at once, or to the default action. If another process or thread sends the same signal, it must
+ * wait, but it cannot be blocked, or a fault would kill. One of each is kept in the thread, as the kernel keeps one,
+ * and queued at the end.
  */
 #include <dlfcn.h>
 #include <errno.h>

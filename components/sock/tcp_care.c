@@ -1,24 +1,26 @@
 /*
- * tcp_care - what the internal thread does for TCP: timers are kept and packets answered whether or not the program
- *            looks; accepted connections are steered; ended ones are freed.
+ * tcp_care - housekeeping for TCP, by the internal thread: timers are kept and packets answered whether or not the
+ * program looks; accepted connections are steered; ended ones are freed.
  *
- * A rail with a stack is in one of two states:
+ * A ring context with a stack is in one of two states:
  *
- *   armed ── a packet, and nobody is at it: drive at once, arm again
+ *   armed ── a packet, and no other thread is at it: drive at once, arm again
  *     ^  └── a packet, and others are at it ──> watched: looked at 0.1 ms later, then, as long as others have driven
- *     └──────── nobody has driven since ───────          it between two looks, twice as late, up to 1 ms
+ *     └──────── no other has driven since ─────          it between two looks, twice as late, up to 1 ms
  *
- * A rail that others have driven again soon after the thread armed it, as a server does that works for a part of a
- * millisecond between two calls, is looked at a millisecond later at once: else each of its packets would wake this
- * thread, for what the server is about to do itself.
+ * Some ring contexts are driven by other threads again soon after the internal thread armed them, as by a server that
+ * works for a part of a millisecond between two calls. Such a ring context is looked at a millisecond later at once.
+ * Otherwise each of its packets would wake the internal thread, for what the server is about to do itself.
  *
- * So a packet waits for at most about a millisecond when the thread that drove has just stopped, and else is answered
- * at once; who spins or sleeps on the ring costs this thread one look per millisecond, and an idle rail nothing.
+ * So a packet waits for at most about a millisecond if the thread that drove has just stopped, and else is answered at
+ * once. A thread that spins or sleeps on the ring costs the internal thread one look per millisecond; an idle ring
+ * context costs nothing.
  *
- * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_due. But while a rail is watched, and
- * nobody sleeps on it, those who drive it keep them, and it is enough to come when it is to be looked at: a server with
- * many connections has something due every few microseconds, most of which has moved on when its time comes. Who goes
- * to sleep on the ring makes itself known (rail->watcher), then asks for what is due (tcp_care_due).
+ * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_due. But while a ring context is watched,
+ * and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is to be
+ * looked at: a server with many connections has something due every few microseconds, most of which has moved on when
+ * its time comes. A thread that goes to sleep on the ring makes itself known (rail->watcher), then asks for what is due
+ * (tcp_care_due).
  */
 #include <string.h>
 

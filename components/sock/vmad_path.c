@@ -1,7 +1,6 @@
 /*
  * vmad_path - where the program is that owns interfaces: beside this very library, else where the system keeps such
- *             programs. Nothing that the environment says counts, so a program with raised privileges is not led
- * astray.
+ * programs. Nothing in the environment counts, so a program with raised privileges is not led astray.
  */
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,4 +1,7 @@
-/* watch - who is told of a file's readiness and end besides sleepers: an immutable array, replaced as a whole. */
+/*
+ * watch - the watchers that are told of a file's readiness and end, besides sleepers: an immutable array, replaced as a
+ * whole.
+ */
 #include <errno.h>
 
 #include "file_priv.h"

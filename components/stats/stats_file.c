@@ -1,9 +1,9 @@
 /*
  * stats_file - DIR/vmastat.PID: made, told from a leftover, removed.
  *
- * The directory is usually /tmp, so nothing there is trusted: no link is followed, nothing is opened that is not a
- * plain file, and nothing is unlinked but what was checked to be ours or dead. A live file is one whose lock is held:
- * a pid says less, because containers that share the directory have the same pids.
+ * The directory is usually /tmp, so nothing there is trusted. No link is followed, and nothing is opened that is not a
+ * plain file. Nothing is unlinked unless it was checked to be ours or dead. A live file is one whose lock is held. A
+ * pid says less, because containers that share the directory have the same pids.
  *
  * open and close are made by number: in libvma.so the plain names lead back into the library.
  */

@@ -1,6 +1,4 @@
-/*
- * stats_sweep - what killed processes left behind goes: nobody else would remove it before the same pid comes round.
- */
+/* stats_sweep - removes what killed processes left behind. Else it would stay until the same pid comes round. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>

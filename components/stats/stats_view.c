@@ -1,7 +1,7 @@
 /*
- * stats_view - the reader's side: another process's segment, believed in nothing.
+ * stats_view - the reader's side: another process's segment, of which nothing is believed.
  *
- * The header is copied, then compared with what this build would write: after that all sizes and places are our own
+ * The header is copied, then compared with what this build would write. After that all sizes and places are our own
  * constants, and nothing in the file is ever used as a place or length. Types are range-checked, names terminated.
  */
 #include <errno.h>

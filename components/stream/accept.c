@@ -1,8 +1,9 @@
 /*
- * accept.c - connections that have come: queued by whoever drives, taken by accept; and those of the shadow's queue.
+ * accept.c - connections that have come: queued by the thread that drives, taken by accept; and those of the shadow's
+ * queue.
  *
- * A connection that waits is a socket already, without a descriptor. Its shadow is made when it is accepted, so running
- * out of descriptors leaves it in the queue, as with the kernel.
+ * A connection that waits is a socket already, without a descriptor. Its shadow is made when it is accepted. So if the
+ * process runs out of descriptors, the connection stays in the queue, as with the kernel.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

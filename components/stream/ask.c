@@ -1,26 +1,26 @@
 /*
- * ask.c - questions between forked processes, through slots of shared memory.
+ * ask.c - fork_rpc: requests between forked processes, through slots of shared memory.
  *
- * A slot belongs to who has put his process id into `owner`, by compare-and-swap from 0, or from the id of a process
- * that has been killed with it. Two cannot have it: a process that lives is never robbed, and of those who find the
- * same dead owner one wins. (An id that is given to a new process, which takes the same slot, all between another's
- * look whether it lives and its compare-and-swap, would deceive it: some thousand forks within two instructions.) Ids
- * of another namespace mean nothing here: such an owner is written down negative, and never judged; and who is in
- * another one judges nobody.
+ * A slot belongs to the process that has put its id into `owner`, by compare-and-swap from 0, or from the id of a
+ * process that has been killed with it. Two cannot have it: a living process is never robbed, and of those that find
+ * the same dead owner one wins. (One case would deceive it: an id is given to a new process, which takes the same slot,
+ * all between another's look whether it lives and its compare-and-swap. That is some thousand forks within two
+ * instructions.) Ids of another namespace mean nothing here. Such an owner is written down negative, and never judged;
+ * a process in another namespace judges no other.
  *
- * `word` has a number, which each owner raises, and the state. Only the owner makes it ASKED; from there the parent
- * makes it DONE or UNKNOWN, or the owner, who has waited long enough, IDLE: by compare-and-swap, so that the two agree.
- * The number sees to it that the parent, which was about to answer a question whose asker was killed, cannot answer the
- * next one in its place. `id` is written by the owner between its IDLE and its ASKED, and read by the parent between
- * ASKED and its own compare-and-swap: if that succeeds the number was the same all the time, and so was the id. What
- * the parent has read when it fails was somebody's question as well.
+ * `word` has a number, which each owner raises, and the state. Only the owner makes it ASKED. From there the parent
+ * makes it DONE or UNKNOWN, or the owner, which has waited long enough, makes it IDLE: by compare-and-swap, so the two
+ * agree. The number keeps the parent from answering the next request in place of one whose process was killed. The
+ * owner writes `id` between its IDLE and its ASKED. The parent reads it between ASKED and its own compare-and-swap. If
+ * that succeeds, the number was the same all the time, and so was the id. If it fails, what the parent has read was
+ * another valid request.
  *
- * A question is never overlooked: it is ASKED before the parent is woken, and the parent takes the wake-up before it
+ * A request is never overlooked: it is ASKED before the parent is woken, and the parent takes the wake-up before it
  * looks. Nor is the parent's end: `gone` is set before the slots are looked at, and read after ASKED was set.
  *
- * `moving`: a child must not touch a socket that the kernel is still being told of; to its calls it would look
+ * `moving`: a child must not touch a socket of which the kernel is still being told; to its calls it would look
  * connected. The parent notes the connection before it makes the socket look so, and takes the note away when all is
- * done. A child looks first whether the socket is connected, then for the note: if it sees what the parent did to the
+ * done. A child looks first whether the socket is connected, then for the note. If it sees what the parent did to the
  * socket, it sees the note, or finds that all is done. The kernel's lock of the socket orders the parent's note before
  * the child's look.
  *

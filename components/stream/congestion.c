@@ -1,9 +1,9 @@
 /*
  * congestion.c - TCP_CONGESTION: whose algorithm it is.
  *
- * The shadow is told and keeps the name, as of other options. What it cannot know is an algorithm that is ours alone
- * (the environment's choice, or one that this kernel was built without): then own_congestion, and the name is that of
- * the options. One of the kernel's alone keeps a socket that is not connected yet with the kernel.
+ * The shadow is told the name and keeps it, as for other options. It cannot know an algorithm that is ours alone (the
+ * environment's choice, or one that this kernel was built without). Then own_congestion is set, and the name is that of
+ * the options. An algorithm of the kernel's alone keeps a socket that is not connected yet with the kernel.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

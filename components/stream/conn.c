@@ -1,8 +1,8 @@
 /*
  * conn.c - a socket's connection: what it tells, and how the two part.
  *
- *   connect, accept ── conn, path, rail, a reference of the socket's own ──┐
- *   an event ── flags of the socket, who waits                             │
+ *   connect, accept ── conn, path, ring context, a reference of the socket ┐
+ *   an event ── flags of the socket, waiters                               │
  *   close ──┬─ shadow binds no port: parted at once, tcp goes on alone ────┤
  *           └─ else the shadow stays under a number of the library's until │
  *              the connection is over; then the internal thread ───────────┴──> stream_conn_end

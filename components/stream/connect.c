@@ -1,9 +1,9 @@
 /*
- * connect.c - connect: through a device of ours where the kernel's route leads there, else the shadow's own.
+ * connect.c - connect: through a device of ours if the kernel's route leads there, else the shadow's own.
  *
- *   route, device, rail, stack ── connection, its SYN held back ── shadow bound to its port ── way told: SYN leaves
+ *   route, device, ring, stack ── connection, its SYN held back ── shadow bound to its port ── path told: SYN leaves
  *
- * In this order nothing has been sent when a port turns out to be somebody else's. The answers are those of
+ * In this order nothing has been sent if a port turns out to be another socket's. The answers are those of
  * inet_stream_connect: sock->attempt is its sock->state.
  */
 #include <errno.h>

@@ -1,6 +1,7 @@
 /*
- * control.c - control messages. Of a send: judged as the kernel's sock_cmsg_send judges them for TCP. None changes what
- *             is sent; but a program whose message is not understood is told so. With what is received: as put_cmsg.
+ * control.c - control messages. Those of a send are judged as the kernel's sock_cmsg_send judges them for TCP. None
+ * changes what is sent, but a program whose message is not understood is told so. Those of a receive are written as
+ * put_cmsg does.
  */
 #include <asm/socket.h>
 #include <errno.h>

@@ -1,8 +1,9 @@
 /*
- * endpoint.c - who gets what comes to a listener: one of its sockets, by a hash of the peer (SO_REUSEPORT).
+ * endpoint.c - which socket gets what comes to a listener: one of the sockets that share it, by a hash of the peer
+ * (SO_REUSEPORT).
  *
- * Of several the kernel's lookup prefers those bound to the address to those bound to 0.0.0.0 or `::`, and of these a
- * socket of AF_INET, and one that is bound to the device. Only equals share.
+ * Among several sockets the kernel's lookup prefers those bound to the address to those bound to 0.0.0.0 or `::`. Among
+ * these it prefers an AF_INET socket, and one that is bound to the device. Only equals share.
  */
 #include <errno.h>
 #include <string.h>

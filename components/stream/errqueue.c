@@ -1,6 +1,7 @@
 /*
- * errqueue.c - notices of zero-copy sends. They are copied, so they are done as soon as they are made; the application
- * reads of it as with the kernel, whose notices also say where a copy was made after all (SO_EE_CODE_ZEROCOPY_COPIED).
+ * errqueue.c - notices of zero-copy sends. The sends are copied, so they are done as soon as they are made. The
+ * application reads of them as with the kernel, whose notices also say if a copy was made after all
+ * (SO_EE_CODE_ZEROCOPY_COPIED).
  */
 #include <errno.h>
 #include <time.h>

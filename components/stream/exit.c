@@ -1,14 +1,15 @@
 /*
  * exit.c - the end of the process: what has been sent is to arrive.
  *
- * The kernel would go on for every socket by itself; here the process stays until the peers have acknowledged all of
- * it, or two seconds are over, and then a moment for their own ends, which come at once as a rule: those have not to be
- * left to vmad, which answers what comes later (vma_tcp_leave, by vma_engine_exit). Connections are not taken down
- * beyond that: other threads may still be inside.
+ * The kernel would go on for every socket by itself. Here the process stays until the peers have acknowledged all of
+ * it, or two seconds are over. Then it stays a moment for the peers' own ends, which come at once as a rule. Those need
+ * not be left to vmad, which answers what comes later (vma_tcp_leave, by vma_engine_exit). Connections are not taken
+ * down beyond that: other threads may still be inside.
  *
  * Other threads go on until the process is gone, and the kernel's sockets do not change for them before. Here they find
- * their connections closed: whom that would give an error, an end of stream, or a SIGPIPE, which would be the status of
- * the process, rests until the end. No longer than the end takes, in case that a later handler of exit waits for it.
+ * their connections closed. That could give a thread an error, an end of stream, or a SIGPIPE, which would be the
+ * status of the process. Such a thread rests until the end. It rests no longer than the end takes, in case a later
+ * handler of exit waits for it.
  */
 #include <sys/syscall.h>
 #include <time.h>

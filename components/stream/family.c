@@ -1,5 +1,5 @@
 /*
- * family.c - connections and fork: who has them, and when they become the kernel's.
+ * family.c - connections and fork: which process has them, and when they become the kernel's (fork_shared).
  *
  *   parent ── has the connection ──┬─ close, exit, exec: handed over ────────────────┐
  *                                  └─ internal thread <── eventfd, shared page ──┐   ├──> the shadow, which both have

@@ -1,11 +1,11 @@
 /*
  * options.c - setsockopt: the kernel's answer by the shadow, and a mirror of what matters to connections that pass it
- *             by. Which value an option has afterwards the shadow is asked: it clamps, rounds and doubles.
+ * by. The shadow is asked for the value that an option has afterwards: it clamps, rounds and doubles.
  *
  *   mirrored     to the connection (options of tcp), or read by stream's own files
- *   kernel_only  while one is set, connect and listen are the kernel's; one whose effect a program would miss makes the
- *                kernel's of a connection, too (to_kernel.c)
- *   inherited    noted for accepted sockets, whose shadows get it when somebody asks (settle)
+ *   kernel_only  while one is set, connect and listen are the kernel's; if a program would miss its effect, it makes a
+ *                connection the kernel's, too (to_kernel.c)
+ *   inherited    noted for accepted sockets, whose shadows get it when they are asked for options (settle)
  */
 #include <asm/socket.h>
 #include <errno.h>

@@ -1,29 +1,31 @@
 /*
- * passed.c - listeners that go to other processes in messages (SCM_RIGHTS): who has one, and whether all of them can
- *            serve it as a group.
+ * passed.c - listeners that go to other processes in messages (SCM_RIGHTS): which processes have one, and whether all
+ * of them can serve it as a group.
  *
  *   giver ── given + 1, its flows go back ── sendmsg ─┬─> a receiver with the library: finds the page, taken + 1
  *                                                     └─> any other: accepts from the kernel, and says nothing
  *
- *   given == taken   all who have it have the library: each asks for flows when it uses it, and they form a group
- *   else             connections are the kernel's, for everybody
+ *   given == taken   every holder has the library: each asks for flows when it uses the listener, and they form a group
+ *   else             connections are the kernel's, for all holders
  *
- * Each change is told by an eventfd that nobody reads, and that all watch for edges. Whose process has no place left to
- * watch it looks once a second.
+ * Each change is told by an eventfd that is never read, and that all watch for edges. A process that has no place left
+ * to watch it looks once a second.
  *
  * So a receiver without the library, or one that may not use the device, gets its connections from the kernel's
- * listener, as do all others then. A message that nobody reads has the same effect: nobody can tell it from the former.
+ * listener, as do all others then. A message that is never read has the same effect: the two cannot be told apart.
  *
  * The giver resumes when another process serves the listener, or after ten seconds. Mostly it is about to close it: it
  * would take connections that it does not accept any more.
  *
- * The page is a sealed memfd. Who has it answers for both, on a datagram socket whose abstract name is the cookie of
- * the kernel's socket: so the receiver needs nothing but the descriptor, in whatever root directory and as whatever
- * user. Of several who have it the first answers; when that one has gone, the next who passes it on. A forked child has
- * the page by the fork. The answer carries the socket, too: who cannot show that has no say, and a process that has
- * bound the name of another's listener only keeps it from being offloaded. And because it carries the socket, only root
- * and the answerer's user get one: others could have the listener for the asking. A receiver of another user gets its
- * connections from the kernel, as one without the library does.
+ * The page is a sealed memfd. A process that has it answers for both, on a datagram socket whose abstract name is the
+ * cookie of the kernel's socket. So the receiver needs only the descriptor, in whatever root directory and as whatever
+ * user. If several have the page, the first answers; when that one has gone, the next that passes it on. A forked child
+ * has the page by the fork.
+ *
+ * The answer carries the socket, too, so a process that cannot show the socket has no say. If a process has bound the
+ * name of another's listener, it only keeps that listener from being offloaded. Because the answer carries the socket,
+ * only root and the answerer's user get one: others could have the listener for the asking. A receiver of another user
+ * gets its connections from the kernel, as one without the library does.
  *
  * A bound socket that does not listen yet is passed on in the same way, and is a listener when its receiver says so. In
  * the giver it is the kernel's.

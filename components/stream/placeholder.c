@@ -1,14 +1,14 @@
 /*
  * placeholder.c - the port of a closed listener, whose connections are in TIME_WAIT: bind is refused as by the kernel,
- *                 also when this process has ended. For that the kernel gets a connection in TIME_WAIT of its own.
+ * also when this process has ended. For that the kernel gets a connection in TIME_WAIT of its own.
  *
- *   a kernel socket with the listener's SO_REUSEADDR and SO_REUSEPORT, bound to the loopback interface
+ *   a socket of the kernel with the listener's SO_REUSEADDR and SO_REUSEPORT, bound to the loopback interface
  *     ── connected to our connection's peer (TCP_REPAIR): no packet leaves
- *     ── shutdown: its FIN stays on the loopback interface, and is nobody's
- *     ── the peer's FIN, said by replay.c ──> TIME_WAIT, without an owner, for a minute
+ *     ── shutdown: its FIN stays on the loopback interface, and no socket takes it
+ *     ── the peer's FIN, reinjected by replay.c ──> TIME_WAIT, without an owner, for a minute
  *
- * Since it is bound to the loopback interface, it gets no segment that comes by another one, and neither does a look-up
- * of the XDP program's find it. bind's check for conflicts counts it like any other.
+ * Since it is bound to the loopback interface, it gets no segment that comes by another one, and a look-up of the XDP
+ * program does not find it. bind's check for conflicts counts it like any other.
  *
  * One is enough for each local address and port, and none is made for RECENT_NS after another. They are made when a
  * listener is closed and when the process ends or execs, since before that the listener's shadow is in bind's way. So a
@@ -16,8 +16,8 @@
  * that was closed is remembered until then: its connections may outlive it. The kernel's minute begins when the
  * placeholder is made, so it ends somewhat late.
  *
- * Without CAP_NET_ADMIN and CAP_NET_RAW, and a vmad that repairs sockets, there is none; nor when the process is
- * killed.
+ * There is no placeholder in two cases: without CAP_NET_ADMIN, CAP_NET_RAW and a vmad that repairs sockets, and if the
+ * process is killed.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

@@ -1,16 +1,16 @@
 /*
  * port.c - the local port of a connection: chosen here, reserved in the kernel.
  *
- * A port of the kernel's own choice would be reserved for one connection only: a bound socket cannot share it with
+ * A port of the kernel's own choice would be reserved for one connection only. A bound socket cannot share it with
  * another to a different peer, as connections of the kernel do, and after 28,000 (with those in TIME_WAIT) there are no
  * more. So the port is chosen as RFC 6056 3.3.3 says (and the kernel does): by a hash of both addresses and the peer's
- * port, then the next one. Whether the 4-tuple is free the stack knows; and the shadow is bound to the port with
- * SO_REUSEADDR set for just that moment: all who bind so share it, any other socket of this host that has it, or wants
- * to listen on it, keeps it for itself or is refused, as by a connection of the kernel.
+ * port, then the next one. The stack knows whether the 4-tuple is free. The shadow is bound to the port with
+ * SO_REUSEADDR set for just that moment. All sockets that are bound so share the port. Any other socket of this host
+ * that has it keeps it for itself, and one that wants to listen on it is refused, as by a connection of the kernel.
  *
  * A connection without a rule of its own (vma_tcp_covers) must have its port alone, and the shadow is bound without
- * SO_REUSEADDR. It is set, and stays set, when the connection has its rule, some 50 ms later: who connects to another
- * peer then shares the port. (Told is what the application has set: getopt.c.)
+ * SO_REUSEADDR. SO_REUSEADDR is set, and stays set, when the connection has its rule, 50 to 100 ms later: then
+ * connections to other peers share the port. (getsockopt tells what the application has set: getopt.c.)
  */
 #include <errno.h>
 #include <stdio.h>

@@ -1,15 +1,16 @@
 /*
- * replay.c - segments in the peer's place, by a raw socket, to an address of this host: they do not leave it.
+ * replay.c - reinjection: segments in the peer's place, by a raw socket, to an address of this host. They do not leave
+ * the host.
  *
- *   FIN, acknowledged ───────────┐                              the peer says it no more: there is no other way
+ *   FIN, acknowledged ───────────┐                              the peer does not repeat it: there is no other way
  *   out of order, but SACKed ────┼── raw socket ── kernel       the peer would find out by a timeout (RFC 2018, 8)
- *   came while it was moving ────┘                              the peer would repeat it, by a timeout if it is the
- * last
+ *   came while it was moving ────┘                              the peer would repeat it, after a timeout if it is the
+ *                                                               last
  *
- * The kernel resolves the way and fills in length and checksum of the IP header. It takes the segments to the
- * connection as if they had come over the loopback interface; so a socket that is bound to an interface is set free for
- * that time (to_kernel.c). For a socket that is bound to the loopback interface itself the raw socket is, too: without
- * that the kernel takes the interface that has the address for the one that the segment came by. TTL: the highest, for
+ * The kernel resolves the route and fills in length and checksum of the IP header. It takes the segments to the
+ * connection as if they had come over the loopback interface. So if a socket is bound to an interface, it is set free
+ * for that time (to_kernel.c). If a socket is bound to the loopback interface itself, the raw socket is, too: otherwise
+ * the kernel takes the interface that has the address for the one that the segment came by. The TTL is the highest, for
  * IP_MINTTL.
  */
 #include <errno.h>

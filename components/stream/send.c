@@ -4,12 +4,13 @@
  *   send ── room: reserve, copy, commit ──┬─ all is in: done
  *                                         └─ wait for room (a blocking call sends everything)
  *
- * A server that was told of several descriptors at once answers one after the other: what it sends meanwhile is queued
- * for company, as datagrams in a row are, until it calls for anything but more sends or for what has come already, the
- * eighth send, 20 us later, or a millisecond (the internal thread, if no call comes). So a header and the body after it
- * become one segment, and answers share a turn and a kick. So it is with one descriptor, if the thread's connections
- * are closed once they are answered (forking.c): the close sends both. Who was told of one descriptor, or waits in a
- * call that blocks, sends at once else, and so does everybody under the latency profile.
+ * A server that was told of several descriptors at once answers one after the other. Its sends are queued meanwhile as
+ * a tx batch, as datagrams in a row are. The batch leaves with a call other than a send or a receive of what has come
+ * already, with the eighth send, after 20 us, or after a millisecond (by the internal thread, if no call comes). So a
+ * header and the body after it become one segment, and answers share a run of the protocol and a kick. If the thread's
+ * connections are closed once they are answered (forking.c), one descriptor is enough: the close sends both. Otherwise
+ * a thread that was told of one descriptor, or that waits in a blocking call, sends at once. So does every thread under
+ * the latency profile.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

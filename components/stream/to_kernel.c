@@ -1,19 +1,20 @@
 /*
- * to_kernel.c - a connection becomes the kernel's, in the middle of a conversation, and nobody notices: its shadow is
- *               given all that the connection knows (TCP_REPAIR), and is connected from then on.
+ * to_kernel.c - a connection becomes the kernel's, in the middle of a conversation, and neither side notices. Its
+ * shadow is given all that the connection knows (TCP_REPAIR), and is connected from then on.
  *
  *   a rule of its own at the NIC
- *   nobody drives ─┬─ shadow: sequence numbers, addresses, options, both queues, windows     undone if one fails
- *                  ├─ it lives: answers come from the kernel's stack; it is told what had come out of order
- *                  └─ the connection is over here, without a word
- *   the rule goes, and what had come for it until then is said to the kernel (replay.c)
+ *   no thread drives ─┬─ shadow: sequence numbers, addresses, options, both queues, windows     undone if one fails
+ *                     ├─ it lives: answers come from the kernel's stack; it is told what had come out of order
+ *                     └─ the connection is over here, without a word
+ *   the rule goes, and what had come for it until then is reinjected into the kernel (replay.c)
  *
- * With the rule, because a socket that is being repaired looks connected: a segment that came to it by way of a
- * listener's rule, which leaves the kernel's connections to the kernel, would be taken into half of a connection. And
- * the rule goes last, because a kernel without a connection would answer with RST. So nothing is lost: the peer would
- * repeat it, but the kernel has not measured the way yet, and waits a second for what it has to repeat itself.
+ * The connection gets the rule first, because a socket that is being repaired looks connected. A listener's rule leaves
+ * the kernel's connections to the kernel: a segment that came to the socket that way would be taken into half of a
+ * connection. The rule goes last, because a kernel without a connection would answer with RST. So nothing is lost. The
+ * peer would repeat it, but the kernel has not measured the round trip yet, and waits a second for what it has to
+ * repeat itself.
  *
- * Without CAP_NET_ADMIN the interface's vmad does what needs it (nic_repair.h), and says the segments.
+ * Without CAP_NET_ADMIN the interface's vmad does what needs it (nic_repair.h), and reinjects the segments.
  *
  * Other processes do not touch the shadow before all is done: family.c.
  */

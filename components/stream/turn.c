@@ -1,4 +1,6 @@
-/* turn.c - who finds a turn taken waits for it: one behind the other, the first of them looking now and then. */
+/*
+ * turn.c - a thread that finds a turn taken waits for it: one behind the other, the first of them looking now and then.
+ */
 #include <time.h>
 
 #include "stream_priv.h"

@@ -1,9 +1,9 @@
 /*
- * way.c - how a peer is reached: the kernel's route, a device and its rail, and the path as it changes.
+ * way.c - how a peer is reached: the kernel's route, a device and its ring context, and the path as it changes.
  *
  *   net ── changed ──> task of the internal thread ── vma_tcp_set_path ──> connection
  *
- * Connections to one address share a path: ports are part of the question only where the application has bound one.
+ * Connections to one address share a path: ports are part of the question only if the application has bound one.
  */
 #include <errno.h>
 #include <linux/rtnetlink.h>

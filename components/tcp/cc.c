@@ -1,6 +1,6 @@
 /*
  * What all algorithms share: the initial window, the limits, the restart after idling, and "none", which holds back
- * nothing but what the window of the receiver does.
+ * only what the receiver's window does.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /*
- * compose.c - new data of an established connection becomes a segment, and the segment a frame, by the short way: the
+ * compose.c - new data of an established connection becomes a segment, and the segment a frame, by the short path: the
  * counterpart of predict.c.
  *
- * The segment is made of the same objects as lwIP's, so that it is sent again, cut, joined and freed like any other;
- * and lwIP's numbers are changed as lwIP would. test_predict.c compares both ways.
+ * The segment is made of the same objects as lwIP's, so it is sent again, cut, joined and freed like any other. lwIP's
+ * numbers are changed as lwIP would change them. test_predict.c compares both paths.
  */
 #include <string.h>
 

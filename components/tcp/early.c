@@ -1,8 +1,10 @@
 /*
- * early.c - peers decide how much comes out of order, and in how small pieces; so all that is held of it, its overhead
- * included, has a bound (budget.h), and beyond half of that each connection may have a little only. If there is no
- * room, the farthest gives way to what is nearer: it is needed last. The peer has been told by a SACK that it is there,
- * and may be told otherwise (RFC 2018, section 8): it keeps what it has sent until that is acknowledged.
+ * early.c - the bound of what has come out of order.
+ *
+ * A peer decides how much comes out of order, and in how small pieces. So all that is held of it, its overhead
+ * included, has a bound (budget.h). Beyond half of that bound each connection may have only a little. If there is no
+ * room, the farthest data gives way to what is nearer: it is needed last. A SACK has told the peer that the data is
+ * there, and may tell otherwise later (RFC 2018, section 8): the peer keeps what it has sent until it is acknowledged.
  */
 #include "budget.h"
 #include "early.h"

@@ -1,10 +1,10 @@
 /*
  * export.c - a connection leaves for another stack, in the middle of a conversation.
  *
- * Nobody drives from begin to end, so what is told stays true while the other stack is given it. Packets that were
- * steered to us before the NIC has taken the rule back are passed on to who carries them to the other stack. What is
- * later still (or all of it, where nobody carries) finds no connection, and a listener on its port would answer with
- * RST: so it is remembered for a second who has gone.
+ * No thread drives from begin to end, so what is exported stays true while the other stack gets it. Packets that were
+ * steered to us before the NIC has taken the rule back are passed on to the caller, which carries them to the other
+ * stack. What comes later still (or all of it, if the caller carries nothing) finds no connection. A listener on its
+ * port would answer with RST, so the connections that have gone are remembered for a second.
  */
 #include <errno.h>
 #include <string.h>

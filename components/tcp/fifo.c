@@ -1,26 +1,29 @@
 /*
- * fifo - chunks in a row: the consumer's head, ..., the producer's tail; and who may touch what when.
+ * fifo - chunks in a row: the consumer's head, ..., the producer's tail; and which side may touch what when.
  *
  *      head                             tail
  *   [ ..xxxx ]->[ xxxxxx ]->[ xxxxxx ]->[ xx.... ]        x: bytes in the fifo
  *        ^ consumed                       ^ produced
  *
- * A chunk holds the positions [base, base + size). size never changes; next and base are written by the producer only.
+ * A chunk holds the positions [base, base + size). size never changes; only the producer writes next and base.
  *
  * (1) The consumer looks at chunks only after it has loaded produced (acquire) and found it beyond consumed. So it sees
- *     all that the producer did to them before the commit that it saw, and head is set.
- * (2) Bytes are read before consumed is stored (release); the producer writes over them only after it has loaded
- *     consumed (acquire) and found it equal to produced. Then the fifo is empty, the consumer looks at no chunk until
- *     the next commit by (1), and the producer may let the tail begin anew: base = produced.
+ * all that the producer did to them before the commit that it saw, and head is set.
+ *
+ * (2) Bytes are read before consumed is stored (release). The producer writes over them only after it has loaded
+ * consumed (acquire) and found it equal to produced. Then the fifo is empty, the consumer looks at no chunk until the
+ * next commit by (1), and the producer may let the tail begin anew: base = produced.
+ *
  * (3) The producer leaves a chunk for good when it commits beyond its end. The consumer frees a chunk when it has
- *     consumed to its end and seen produced beyond its end. A chunk that ends exactly at produced is still the tail.
- * (4) A small tail is never freed but by fini. A large one is given back by the consumer when the fifo has run empty,
- *     although the producer may be about to write into it; one word decides between the two: the producer takes it
- *     (produced -> produced | HELD) before it touches it, until its commit stores a new position; the consumer takes it
- *     (consumed -> consumed | GONE). The consumer's exchange succeeds only if what is produced is what it has consumed
- *     and the producer does not hold the tail; positions only grow, so an old value never comes back. It has cleared
- *     head before, and touches nothing of the fifo's chunks after it: the producer that finds GONE has no chunk, as in
- *     the beginning, and sets head anew.
+ * consumed to its end and seen produced beyond its end. A chunk that ends exactly at produced is still the tail.
+ *
+ * (4) A small tail is freed only by fini. The consumer gives a large one back when the fifo has run empty, although the
+ * producer may be about to write into it. One word decides between the two. The producer takes it (produced -> produced
+ * | HELD) before it touches the tail, until its commit stores a new position. The consumer takes it (consumed ->
+ * consumed | GONE). The consumer's exchange succeeds only if what is produced is what it has consumed and the producer
+ * does not hold the tail; positions only grow, so an old value never comes back. The consumer has cleared head before,
+ * and touches nothing of the fifo's chunks after it. A producer that finds GONE has no chunk, as in the beginning, and
+ * sets head anew.
  */
 #include "fifo.h"
 

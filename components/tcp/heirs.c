@@ -1,10 +1,10 @@
 /*
- * heirs.c - what connections leave to the owner of the device when their process ends.
+ * heirs.c - minisocks: what connections leave to the owner of the device when their process ends.
  *
- * Whoever the peer speaks to next is not here any more: its FIN, and what it has on its way, would be answered by a
- * kernel that never knew of the connection. So the owner is told of each connection how far it has come, before the
- * flows end. Nobody holds the receive flag while the owner listens; what changes meanwhile is lost, as the segment that
- * changed it might have been, and the peer says it again.
+ * The process that the peer speaks to next is gone. A kernel that never knew of the connection would answer the peer's
+ * FIN, and what it has on its way. So the owner is told how far each connection has come, before the flows end. No
+ * thread holds the receive flag while the owner listens. If something changes meanwhile, that is lost, as the segment
+ * that changed it might have been; the peer sends it again.
  */
 #include <string.h>
 

@@ -1,4 +1,6 @@
-/* host.c - what only those need who keep stacks: is one still used, and where to note a connection that has ended. */
+/*
+ * host.c - for the surroundings that keep stacks: is a stack still used, and where to note a connection that has ended.
+ */
 #include <string.h>
 
 #include "tcp_priv.h"

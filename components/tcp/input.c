@@ -1,8 +1,8 @@
 /*
  * input.c - what has come for one connection in a burst: merged, judged, given to lwIP, and what follows from it.
  *
- * Segments that follow each other are one for lwIP (and so are answered by one ACK): merged before, as a NIC or the
- * kernel would do it. Their first header stands for all, with the newest acknowledgement and window in it.
+ * Segments that follow each other are one segment for lwIP (and so are answered by one ACK): they are merged before, as
+ * a NIC or the kernel would do it. Their first header stands for all, with the newest acknowledgement and window in it.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,14 +1,17 @@
 /*
- * listener.c - connection requests: who is let in, half-open connections, and handing over what is complete.
+ * listener.c - connection requests: which are let in, half-open connections, and handing over what is complete.
  *
  * The listener's flow gets all segments of its port that no connection's flow takes. A SYN makes a connection at once,
- * whose flow lies in the ring's table only; it is half-open, and counts against the backlog, until the handshake is
- * complete. Beyond the backlog, the owner's queue or the rate, SYNs are dropped as the kernel drops them: the peer asks
- * again. Beyond the backlog alone they are answered by a cookie (net.ipv4.tcp_syncookies), of which nothing is kept:
- * the ACK that brings it back makes the connection then. Where there are to be no cookies, a request among very many
- * that has not answered in time makes way for another, so that a few forged ones per second do not keep all others out
- * (RFC 4987 3.4). All else belongs to nobody, and is answered by RST; the second time, if it may be somebody's
- * (stranger.c).
+ * whose flow lies in the ring's table only. It is half-open, and counts against the backlog, until the handshake is
+ * complete.
+ *
+ * Beyond the backlog, the owner's queue or the rate, SYNs are dropped as the kernel drops them: the peer asks again.
+ * Beyond the backlog alone they are answered by a cookie (net.ipv4.tcp_syncookies), of which nothing is kept: the ACK
+ * that brings it back makes the connection then. If there are to be no cookies, a request among very many that has not
+ * answered in time makes way for another. So a few forged ones per second do not keep all others out (RFC 4987 3.4).
+ *
+ * All other segments belong to no connection here, and are answered by RST. If they may be another process's, only the
+ * second time (stranger.c).
  */
 #include <errno.h>
 #include <netinet/in.h>

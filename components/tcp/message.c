@@ -1,10 +1,10 @@
 /*
- * message.c - a conversation's message: one segment in order with data, that acknowledges all that there is to
+ * message.c - a conversation's message, which is one segment in order with data. It acknowledges all that there is to
  * acknowledge, one segment that was sent once or nothing, on a connection where nothing else is going on.
  *
- * It is what the next message of a request and its answer always looks like, and of all that input.c, predict.c,
- * recovery.c and scoreboard.c would ask about it and about the connection the gate below leaves one answer each. So
- * what they would do is done here in a row; nothing more, nothing else. test_message.c and test_ways.c compare.
+ * The next message of a request and its answer always looks like this. input.c, predict.c, recovery.c and scoreboard.c
+ * would ask many questions about it and about the connection; the gate below leaves one answer to each. So what they
+ * would do is done here in a row; nothing more, nothing else. test_message.c and test_ways.c compare.
  */
 #include "message.h"
 

@@ -1,8 +1,8 @@
 /*
- * output.c - from the send fifo into segments, as far as windows, Nagle, cork and segment size let go; and ACKs.
+ * output.c - from the send fifo into segments, as far as windows, Nagle, cork and segment size permit; and ACKs.
  *
  * lwIP gets a segment only when it may leave now, and by reference: its bytes stay in the fifo until they are
- * acknowledged. So pcb->unsent is empty, but for what found no frame.
+ * acknowledged. So pcb->unsent is empty, but for segments that found no frame.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,13 +1,13 @@
 /*
- * pending.c - connections that nobody has accepted yet, of a listener that other processes serve, too: another process
- *             can go on with them, from what is written here for the owner of the device (<vma/nic_group.h>).
+ * pending.c - connections that wait for accept, of a listener that other processes serve, too. Another process can go
+ * on with them, from what is written here for the owner of the device (<vma/nic_group.h>).
  *
  *   SYN ──> HALF_OPEN, then the SYN-ACK ──handshake──> QUEUED ──accept──> FREE
  *                  └───────────── the owner: MOVED ──────┘     another stack makes it: tcp_listener_adopt
  *
- * So that the entry says all, none of the peer's bytes, and no FIN, is acknowledged before accept: the peer has them
- * still, and sends them again. An ACK that is due waits for a delayed one's time, again and again. What has been moved
- * is over here, without a word to the peer.
+ * None of the peer's bytes, and no FIN, is acknowledged before accept. So the entry says all: the peer has them still,
+ * and sends them again. An ACK that is due waits for a delayed one's time, again and again. A connection that has been
+ * moved is over here, without a word to the peer.
  *
  * The driver makes entries; any thread accepts. A change of state is one compare-and-swap of the entry, and `pending`
  * of the connection is taken by an exchange, so the entry is given back once.

@@ -1,6 +1,6 @@
 /*
- * Nothing is unacknowledged, but something waits: for a window (RFC 9293 3.8.6.1), or for company under TCP_CORK and
- * MSG_MORE, which at the latest now leaves without (the kernel's 200 ms).
+ * persist.c - nothing is unacknowledged, but something waits: for a window (RFC 9293 3.8.6.1), or for more data under
+ * TCP_CORK and MSG_MORE. The latter leaves at the latest now (the kernel's 200 ms).
  */
 #include <assert.h>
 

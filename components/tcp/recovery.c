@@ -1,5 +1,5 @@
 /*
- * When recovery begins, how much may leave meanwhile, when it ends.
+ * recovery.c - when recovery begins, how much may leave meanwhile, when it ends.
  *
  *            first SACK, duplicate ACK        something is lost
  *   OPEN ───────────────────────> DISORDER ──────────────────> FAST    cwnd by proportional rate reduction, RFC 6937
@@ -8,9 +8,9 @@
  *    │        `recover` is acknowledged, or it was spurious      v
  *    └───────────────────────────────────────────────────────── LOSS    slow start from one segment, RFC 5681 3.1
  *
- * What is sent again is decided in recovery_retransmit alone, at the beginning of an output; everything else leaves
- * marks. Without SACK a duplicate ACK stands for a segment delivered out of order (dup_bytes), three for the loss of
- * the head, and an ACK that does not reach `recover` for the loss of the new head (NewReno, RFC 6582).
+ * recovery_retransmit alone, at the beginning of an output, decides what is sent again; everything else leaves marks.
+ * Without SACK a duplicate ACK stands for a segment delivered out of order (dup_bytes), three for the loss of the head,
+ * and an ACK that does not reach `recover` for the loss of the new head (NewReno, RFC 6582).
  */
 #include "recovery.h"
 #include "sack_index.h"

@@ -1,6 +1,6 @@
 /*
- * resegment.c - segments that have been made already get another size, since their bytes are still in the send fifo:
- * those that are longer than a new, smaller MSS are cut; short ones that a timeout sends again become long ones.
+ * resegment.c - segments that have been made already get another size, since their bytes are still in the send fifo. If
+ * they are longer than a new, smaller MSS, they are cut. If a timeout sends short ones again, they become long ones.
  */
 #include "tcp_priv.h"
 #include "lwip_port.h"

@@ -1,22 +1,23 @@
 /*
  * stranger.c - a segment that no connection here takes, while another process or the kernel may have the connection.
  *
- * A RST would cut a connection that lives elsewhere, and silence leaves a peer alone that has lost its connection. A
- * peer that sends data sends it again, and is judged then. An ACK without data may be all that the peer ever says: the
- * answer to a RST whose number was not exact (RFC 5961 3.2). So the peer is asked, when the time of silence is over:
+ * A RST would cut a connection that lives elsewhere. Silence leaves a peer alone that has lost its connection. If a
+ * peer sends data, it sends it again, and is judged then. But an ACK without data may be all that the peer ever sends:
+ * the answer to a RST whose number was not exact (RFC 5961 3.2). So the peer is asked when the time of silence is over:
  *
  *   ACK ──> nothing ──silence, ASK_NS at least──> a keep-alive probe (RFC 1122 4.2.3.6) ──> ACK ──> RST
  *                                                                                      └──> its stack, if it has one
  *
- * The probe's number lies just below the peer's window, so every peer that has the connection answers by an ACK, and
+ * The probe's number lies just below the peer's window. So every peer that has the connection answers by an ACK, and
  * changes nothing. If the connection lives elsewhere by then, the answer goes there: to a rule of its own, or to the
- * kernel. Only what comes here once more is reset.
+ * kernel. Only an answer that comes here is reset.
  *
  * Linux sends one such answer in 500 ms for each connection (tcp_invalid_ratelimit), and its first was the ACK that
  * came here: hence ASK_NS.
  *
- * Threads: the driver. Memory: TCP_STRANGERS places, made when the first is needed; a stranger whose place another
- * takes is judged as a new one.
+ * Threads: the driver.
+ * Memory: TCP_STRANGERS places, made when the first is needed. If another takes a stranger's place, the stranger is
+ * judged as a new one.
  */
 #include <string.h>
 

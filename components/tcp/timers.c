@@ -1,18 +1,18 @@
 /*
- * What each timer of a connection waits for, and what it does.
+ * timers.c - what each timer of a connection waits for, and what it does.
  *
  *   RETRANSMIT  something is unacknowledged: the timeout (RFC 6298), or a tail-loss probe (RFC 8985 7), or the end of
  *               the time in which reordered segments may still come (RFC 8985 6), or the time for a rescue (RFC
  *               6675): whichever is first.
- *               Nothing is, but something waits: for a window (RFC 9293 3.8.6.1), or for company under TCP_CORK and
- *               MSG_MORE, which at the latest now leaves without (the kernel's 200 ms).
+ *               Nothing is, but something waits: for a window (RFC 9293 3.8.6.1), or for more data under TCP_CORK and
+ *               MSG_MORE; the latter leaves at the latest now (the kernel's 200 ms).
  *   DELACK      an acknowledgement
  *   PACE        something may leave again (rate.h)
  *   KEEPALIVE   RFC 1122 4.2.3.6; and the end of FIN_WAIT_2 without an owner
  *
- * So nothing ever waits without a timer. How often and how long something is tried is the kernel's way, not that of the
- * RFCs where they differ. A timer sends nothing itself but probes: the output that follows does. When there is no frame
- * for a probe, it is tried again a millisecond later and is not counted.
+ * So nothing ever waits without a timer. If the kernel and the RFCs differ in how often and how long something is
+ * tried, it is done as in the kernel. A timer sends only probes itself; the output that follows sends everything else.
+ * If there is no frame for a probe, it is tried again a millisecond later and is not counted.
  */
 #include <errno.h>
 

@@ -1,9 +1,9 @@
 /*
  * timewait.c - what is left of a connection in TIME_WAIT: its names, its numbers, 60 seconds; two cache lines.
  *
- * A record has a flow of its own under the connection's key, so that late segments come here, and whoever wants the
+ * A record has a flow of its own under the connection's key. So late segments come here, and a caller that wants the
  * 4-tuple finds it (vma_ring_flow). It answers as the kernel's tcp_timewait_state_process does. Records lie in blocks
- * that are never given back before the stack ends, and in a list by the time at which they end: all live equally long,
+ * that are never given back before the stack ends, and in a list by the time at which they end. All live equally long,
  * so one timer, of the first, is enough.
  */
 #include <errno.h>

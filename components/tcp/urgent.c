@@ -1,9 +1,9 @@
 /*
  * urgent.c - the urgent pointer, as it comes.
  *
- * It points to the byte behind the urgent one, which is how the kernel takes it, whatever RFC 9293 3.8.5 has made of
- * it. One that lies before what has come already says nothing new, as does one that repeats the last. What of it goes
- * out is output.c's and frame.c's. What becomes of an old one is said in read.c.
+ * It points to the byte behind the urgent one, as the kernel takes it, whatever RFC 9293 3.8.5 has made of it. A
+ * pointer that lies before what has come already says nothing new, as does one that repeats the last. output.c and
+ * frame.c send it. read.c says what becomes of an old one.
  */
 #include "judge.h"
 

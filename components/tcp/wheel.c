@@ -1,19 +1,21 @@
 /*
- * A timer's place follows from the wheel's tick and the timer's: the highest group of WHEEL_BITS bits in which the two
+ * wheel.c - the wheel of timers.
+ *
+ * A timer's place follows from the wheel's tick and the timer's. The highest group of WHEEL_BITS bits in which the two
  * differ is its level, and that group of its own tick is its slot. So
  *
- *   - whatever lies in level L shares all higher groups with the wheel's tick, and its slot is beyond the tick's own
- *     (equal only in level 0, for what is due in this very tick): everything in level L is due before anything in L+1;
- *   - as the tick moves on, a place stays right until the tick reaches that slot. Those slots are emptied by advance,
- *     and what is in them is due or finds a new place, lower down.
+ *   - Whatever lies in level L shares all higher groups with the wheel's tick, and its slot is beyond the tick's own
+ *     (equal only in level 0, for what is due in this very tick). Everything in level L is due before anything in L+1.
+ *   - As the tick moves on, a place stays right until the tick reaches that slot. advance empties those slots; what is
+ *     in them is due or finds a new place, lower down.
  *
- * A slot also knows the earliest time that was ever placed in it since it was empty. That may be too early by now, when
- * the node has been stopped or moved; whoever comes then finds the slot reached, and its nodes get new places, lower
- * down or with their own times: the answer of wheel_next costs the same for one timer and for a million.
+ * A slot also knows the earliest time that was ever placed in it since it was empty. That may be too early by now, if
+ * the node has been stopped or moved. A thread that comes then finds the slot reached, and its nodes get new places,
+ * lower down or with their own times. The answer of wheel_next costs the same for one timer and for a million.
  *
- * The current tick's slot is looked at by the nanosecond, so that nothing fires early and nothing waits for the tick's
- * end. Times further away than the levels reach lie in the last slot until everything is placed anew, at the latest
- * when the tick's higher bits change.
+ * The current tick's slot is looked at by the nanosecond, so nothing fires early and nothing waits for the tick's end.
+ * Times further away than the levels reach lie in the last slot until everything is placed anew, at the latest when the
+ * tick's higher bits change.
  */
 #include <stddef.h>
 #include <string.h>

@@ -5,20 +5,20 @@
  * scaling can express, and all up to it is accepted. The buffer counts bytes.
  *
  * ACKs are delayed as the kernel delays them: not at the beginning and after a pause (quick_acks), while the peer may
- * still be in slow start; not when more than one segment waits; and for 40 ms in a conversation (pingpong), where the
+ * still be in slow start; not if more than one segment waits; and for 40 ms in a conversation (pingpong), where the
  * answer takes the ACK along.
  *
  * In a fast stream an ACK stands for more segments, as the kernel's does behind GRO and a NIC's interrupts that are
- * spared: each costs both sides about what a segment costs, and the sender's bursts become larger. It is held until 32
- * segments wait or 120 us are over since the last one. That the time ran out says that the sender has stopped, perhaps
+ * spared. Each ACK costs both sides about what a segment costs, and the sender's bursts become larger. An ACK is held
+ * until 32 segments wait or 120 us are over since the last one. If the time ran out, the sender has stopped, perhaps
  * for this ACK: then none is held for a while, the longer the more often in a row. So streams below 3 Gb/s are held
- * once in a while only. The bound is well below what a stream on one core reaches when nothing is held: one that lies
- * near it flips between the two, and stays slow because it is.
+ * once in a while only. The bound is well below what a stream on one core reaches when nothing is held. A bound near
+ * that would flip between the two, and a stream would stay slow because of it.
  *
- * Behind a hole, RFC 5681 4.2 wants an ACK for each segment, so that the sender counts three; SACK blocks say the same
- * later. As the kernel does it: three at once, and then one for 44 segments or for a twentieth of the round trip. The
- * kernel's timer has 100 us of slack, of which it uses all: that is the least here. An ACK that closes a hole is not
- * held. Nor is one when data has come in a second place since the last: it has room for three blocks, and what no ACK
+ * Behind a hole, RFC 5681 4.2 wants an ACK for each segment, so the sender counts three; SACK blocks say the same
+ * later. As in the kernel, there are three at once, and then one for 44 segments or for a twentieth of the round trip.
+ * The kernel's timer has 100 us of slack, all of which it uses: that is the least here. An ACK that closes a hole is
+ * not held. Nor is one if data has come in a second place since the last. An ACK has room for three blocks; what no ACK
  * reports, or only one that is lost, the sender takes for lost, and sends again.
  */
 #include "budget.h"

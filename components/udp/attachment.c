@@ -1,5 +1,5 @@
 /*
- * attachment.c - a socket's queues, one for each rail and interface, and the array of them that receivers read.
+ * attachment.c - a socket's queues, one for each ring context and interface, and the array of them that receivers read.
  *
  * A queue outlives its flows as long as there is something in it: what has arrived can be read. All of this is under
  * the lock of flows.c.

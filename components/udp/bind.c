@@ -1,8 +1,8 @@
 /*
  * bind.c - bind, connect, shutdown: the kernel's answer, then its addresses, then flows and destinations that fit.
  *
- * Which address and port a socket has is never computed: the kernel is asked after each call, also after one that
- * failed, because a refused connect() may have undone an earlier one.
+ * The address and port of a socket are never computed. The kernel is asked after each call, also after one that failed,
+ * because a refused connect() may have undone an earlier one.
  */
 #include <errno.h>
 #include <poll.h>

@@ -1,11 +1,11 @@
 /*
- * dst.c - destinations: the kernel's path, the socket's options and a rail to send on, put together to headers that are
- * complete but for lengths, id and checksums.
+ * dst.c - destinations: the kernel's path, the socket's options and a ring context to send on. Together they make
+ * headers that are complete but for lengths, id and checksums.
  *
  * A destination is valid while its options_seq is the socket's and its version the path's. Only the control path and
- * the internal thread replace what is cached (dst_lock); a sender that finds something missing or old makes what it
- * needs on its stack from what net has at hand, or leaves the datagram to the OS, and asks (dst_want, dst_task).
- * Itself it makes the first destination of each slot, and now and then one of which net knows nothing yet.
+ * the internal thread replace what is cached (dst_lock). A sender that finds something missing or old makes what it
+ * needs on its stack, from what net has at hand, or leaves the datagram to the OS; and it asks (dst_want, dst_task).
+ * The sender itself makes the first destination of each slot, and now and then one of which net knows nothing yet.
  */
 #include <errno.h>
 #include <net/if.h>

@@ -1,6 +1,6 @@
 /*
- * dst_find.c - a sender's way to a destination: the cached one, or what can be had without waiting, or the first of its
- * slot; and what it asks the internal thread for.
+ * dst_find.c - finds a sender's destination: the cached one, or what can be had without waiting, or the first of its
+ * slot; and asks the internal thread for the rest.
  */
 #include "dst.h"
 

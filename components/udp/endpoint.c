@@ -1,10 +1,10 @@
 /*
  * endpoint.c - members of flow keys: attached, chosen among, detached.
  *
- * Whom the kernel would give a unicast datagram (its lookup for UDP): a socket bound to the address before one bound to
- * 0.0.0.0, one bound to the device before one that is not, AF_INET before AF_INET6; of equal ones the last that was
- * bound, or, where that one has SO_REUSEPORT, any of its equals that have it, by a hash of addresses and ports.
- * Connected sockets have keys of their own, which the ring looks up first.
+ * A unicast datagram goes to the socket that the kernel would choose (its lookup for UDP). A socket bound to the
+ * address comes before one bound to 0.0.0.0, one bound to the device before one that is not, AF_INET before AF_INET6.
+ * Of equal ones the last that was bound gets it. If that one has SO_REUSEPORT, any of its equals that have it may, by a
+ * hash of addresses and ports. Connected sockets have keys of their own, which the ring looks up first.
  *
  * The choice is made when members come and go, and published as an immutable object; a sink follows two pointers.
  */

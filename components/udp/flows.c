@@ -1,9 +1,10 @@
 /*
- * flows.c - what is attached for a socket becomes what should be: new flows first, then those that are not wanted any
- *           more end, so that a datagram always finds one of them or the shadow.
+ * flows.c - what is attached for a socket becomes what should be. New flows come first, then unwanted ones end, so a
+ * datagram always finds one of them or the shadow.
  *
- * One lock for all sockets: they share keys, and guests come and go with those whose group they share. It is held while
- * rings attach and detach, which waits for the receive flag; so nothing that runs under a ring's flag takes it.
+ * There is one lock for all sockets: they share keys, and guests come and go with the sockets whose group they share.
+ * It is held while rings attach and detach, which waits for the receive flag. So nothing that runs under a ring's flag
+ * takes it.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,17 +1,17 @@
 /*
- * legacy.c - datagrams that were queued when the process forked: with the kernel whoever reads first gets them, parent
- *            or child, so here as well.
+ * legacy.c - fork_queue: datagrams that were queued when the process forked. In the kernel the first reader gets them,
+ * parent or child, and so it is here.
  *
  *   fork ── flows given back, queues emptied ──> memory that parent and child share ──> recv, here or there
  *
- * A server of one process per client (socat's UDP-LISTEN with fork) peeks at the first datagram, forks, and leaves it
- * to the child to read.
+ * An example is a server of one process per client (socat's UDP-LISTEN with fork). It peeks at the first datagram,
+ * forks, and leaves it to the child to read.
  *
- * The shared memory is written before the fork, in order, and only then counted (n, release): who has seen n
- * (acquire) finds what lies below it. After that only `taken` changes: a compare-and-swap decides who has the next one,
- * in whichever process and thread. So nothing is taken twice, and nothing is lost unless its taker dies. Several
- * legacies are a list, the oldest first, since forks may follow each other faster than anybody reads; it is changed
- * with file.lock held, and read by anybody who is inside.
+ * The shared memory is written before the fork, in order, and only then counted (n, release). A thread that has seen n
+ * (acquire) finds what lies below it. After that only `taken` changes: a compare-and-swap decides which thread, of
+ * whatever process, has the next one. So nothing is taken twice, and nothing is lost unless its taker dies. Several
+ * queues of this kind are a list, the oldest first, since forks may follow each other faster than datagrams are read.
+ * The list is changed with file.lock held, and read by any thread that is inside.
  */
 #include <string.h>
 #include <sys/mman.h>

@@ -1,12 +1,12 @@
 /*
- * members.c - which groups have a member on this host, so that the kernel must send what goes there: it hands copies to
- *             sockets of this host, in this process or another.
+ * members.c - which groups have a member on this host. The kernel must send what goes there: it hands copies to sockets
+ * of this host, in this process or another.
  *
- *   /proc/self/net/igmp ── read at most every REFRESH_NS while somebody sends to groups ──┐
+ *   /proc/self/net/igmp ── read at most every REFRESH_NS while a socket sends to groups ──┐
  *   sockets of this process join ── at once ──────────────────────────────────────────────┴─> set, immutable
  *
- * A member of another process is known REFRESH_NS after it has joined at the latest. What has been left stays in the
- * set until the next reading: then the kernel sends what need not have gone through it.
+ * A member of another process is known REFRESH_NS after it has joined at the latest. A group that has been left stays
+ * in the set until the next reading: the kernel then sends what need not have gone through it.
  */
 #include <errno.h>
 #include <stdlib.h>

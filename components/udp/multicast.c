@@ -1,9 +1,9 @@
 /*
  * multicast.c - memberships and their source filters, as the kernel has them for the shadow.
  *
- * The calls that change them are many (IP_ADD_MEMBERSHIP, ..., MCAST_MSFILTER), and the interface is often the
- * kernel's choice. So nothing is computed after them: the kernel has done the call, and is asked for the result by
- * MCAST_MSFILTER, which answers for one group and interface, or that it is not joined there.
+ * Many calls change them (IP_ADD_MEMBERSHIP, ..., MCAST_MSFILTER), and the interface is often the kernel's choice. So
+ * nothing is computed after them. The kernel has done the call, and is asked for the result by MCAST_MSFILTER. That
+ * answers for one group and interface, or that the socket has not joined there.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,12 +1,13 @@
 /*
- * options.c - setsockopt: the kernel's answer, and a mirror of what matters to datagrams that pass it by.
+ * options.c - setsockopt: the kernel's answer, and a mirror of what matters to datagrams that pass the kernel by.
  *
- * The mirror is made by asking the kernel what the option is now: it knows the widths that each takes, rounds, clamps
- * and doubles, and some options change others. getsockopt needs nothing of ours: the shadow's answers are right.
+ * The mirror is made by asking the kernel what the option is now. The kernel knows the widths that each option takes,
+ * rounds, clamps and doubles, and some options change others. getsockopt needs nothing of ours: the shadow's answers
+ * are right.
  *
  *   served here         mirrored, and obeyed by recv.c, send.c, dst.c, flows.c
- *   only by the kernel  kernel_options: while one of RECEIVES is set, the socket has no flows; of SENDS, it sends
- *                       through the shadow
+ *   only by the kernel  kernel_options: while one of RECEIVES is set, the socket has no flows; while one of SENDS is,
+ *                       it sends through the shadow
  *   all others          make no difference to us
  */
 #include <asm/socket.h>

@@ -5,12 +5,12 @@
  *                  ^
  *   consumer <── head: ring of n, full when the producer left it
  *
- * Why nothing is lost or read too early at the hand-over. The producer, finding its ring full, makes a new one, puts
- * the datagram into it, makes it its tail, then sets `next` of the old one (release), then moves `pushed` (release),
+ * Nothing is lost or read too early at the hand-over. A producer that finds its ring full makes a new one, puts the
+ * datagram into it, and makes it its tail. Then it sets `next` of the old one (release), then moves `pushed` (release),
  * and never touches the old one again. The consumer looks into a ring only after it has seen (acquire) a `pushed`
- * beyond its own `popped`: so the next datagram of the one order is enqueued, and visible. Is it in head, the dequeue
- * finds it. Finds the dequeue nothing, it is in a later ring, so the producer has left head for good and `next` is
- * visible, and head is empty for good: it may be freed.
+ * beyond its own `popped`. So the next datagram of the one order is enqueued, and visible. If it is in head, the
+ * dequeue finds it. If the dequeue finds nothing, it is in a later ring. So the producer has left head for good and
+ * `next` is visible, and head is empty for good: it may be freed.
  *
  * The counters are 64 bits and do not wrap; ck_ring's are 32 bits and may.
  */

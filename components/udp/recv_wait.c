@@ -1,16 +1,16 @@
 /*
  * recv_wait.c - nothing is queued: the shadow is asked, and a blocking call waits.
  *
- * The shadow is asked by the very call that the application made, without waiting: so its data, its errors and its
- * refusals come out as the kernel tells them. When:
- *   - an error has been seen there, or data may be older than what is queued (os_attention): first of all;
- *   - nothing is queued and the call does not wait: every VMA_RX_UDP_POLL_OS_RATIO looks, when 20 us have passed since
- *     the last time, or when a socket of this process has sent through the OS meanwhile;
- *   - while waiting: every so many looks, and when its descriptor is readable.
+ * The shadow is asked by the very call that the application made, without waiting. So its data, its errors and its
+ * refusals come out as the kernel tells them. It is asked
+ *   - first of all, if an error has been seen there, or if data there may be older than what is queued (os_attention);
+ *   - if nothing is queued and the call does not wait: every VMA_RX_UDP_POLL_OS_RATIO looks, if 20 us have passed since
+ *     the last time, or if a socket of this process has sent through the OS meanwhile;
+ *   - while waiting: every so many looks, and if its descriptor is readable.
  *
  * Its descriptor may be ready and have nothing for this call, for as long as the program likes: errors wait for
  * MSG_ERRQUEUE (IP_RECVERR), or another process has shut the socket down. Then the call sleeps on an epoll set that has
- * it edge-triggered, and hears of what is new.
+ * the descriptor edge-triggered, and hears of what is new.
  */
 #include <errno.h>
 #include <poll.h>

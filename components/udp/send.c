@@ -1,5 +1,5 @@
 /*
- * send.c - a datagram out: through an own frame where everything is plain, through the shadow where it is not.
+ * send.c - a datagram out: through an own frame if everything is plain, else through the shadow.
  *
  *   sendmsg ──┬─ plain call, destination cached, fits one frame ──> copy, headers, ring
  *             └─ else plan: what is missing is asked for, and meanwhile, or for good, the shadow sends

@@ -1,12 +1,13 @@
 /*
- * unread.c - what is queued when a socket becomes the kernel's, or when another process that has it by fork begins to
- *            receive as well, is put into the shadow's queue, by a raw socket in the sender's place, to an address of
- *            this host: it does not leave it.
+ * unread.c - reinjection: what is queued when a socket becomes the kernel's, or when another process that shares it by
+ * fork begins to receive as well, is put into the shadow's queue. A raw socket sends it in the sender's place to an
+ * address of this host, so it does not leave the host.
  *
- * Where it came from, TTL and TOS are as they were; it comes by the loopback interface, so IP_PKTINFO and time stamps
- * are not, and a socket that is bound to an interface does not get it. Nor is a datagram to a group or to all said
- * again: that would leave this host. Without CAP_NET_RAW nothing is. The kernel fills in what depends on the header's
- * fields; a sum of the datagram need not be (RFC 768), and its way through this host's memory needs none.
+ * Source, TTL and TOS are as they were. It comes by the loopback interface, so IP_PKTINFO and time stamps are not as
+ * they were, and a socket that is bound to an interface does not get it. A datagram to a group or a broadcast address
+ * is not reinjected: it would leave this host. Without CAP_NET_RAW nothing is reinjected. The kernel fills in what
+ * depends on the header's fields. A checksum of the datagram is not needed (RFC 768): its path lies in this host's
+ * memory.
  */
 #include <arpa/inet.h>
 #include <string.h>

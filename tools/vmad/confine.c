@@ -14,9 +14,9 @@
 #include <vma/log.h>
 
 /*
- * What is left of what it was started with. Besides packets, the program and its maps: packet memory that is pinned,
- * ports below 1024 of connections that are handed over, and files of statistics that other users' killed processes have
- * left. Before Linux 5.8 CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
+ * vmad keeps these of the capabilities that it was started with. Besides packets, the program and its maps, they are for
+ * packet memory that is pinned, for ports below 1024 of connections that are handed over, and for files of statistics
+ * that other users' killed processes have left. Before Linux 5.8 CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
  */
 static int drop_capabilities(void)
 {

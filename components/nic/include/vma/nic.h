@@ -324,7 +324,7 @@ static inline uint64_t vma_nic_now_ns(const struct vma_nic *nic)
 	return nic->ops->now_ns(nic); /* CLOCK_MONOTONIC, or the wire's virtual clock */
 }
 
-/* ---- hot path: one indirect call per burst ---- */
+/* ---- hot path: each call is one indirect call, for a whole burst ---- */
 
 /* Posts up to n receive buffers of rx_pool, each with one reference that passes to the NIC; returns how many. The
  * others are still the caller's, and so is the debt: it posts as many later, or its receive queue runs dry. */

@@ -264,7 +264,7 @@ struct vma_stats_ring *vma_ring_stats(struct vma_ring *ring);
 struct vma_nic *vma_ring_nic(struct vma_ring *ring);
 
 /*
- * Which ring a socket uses, and when it moves: pure functions over numbers, see ring_alloc.c.
+ * Which ring a socket uses: pure functions over numbers, see ring_alloc.c.
  */
 enum vma_ring_logic {
 	VMA_RING_LOGIC_PER_INTERFACE = 0,
@@ -292,8 +292,8 @@ struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_rin
  */
 int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit);
 /*
- * Migration: `ratio` (VMA_RING_MIGRATION_RATIO_*, -1 off) accesses between looks; a socket moves when its wished key
- * has been the same, and other than its present one, for two looks in a row.
+ * Migration, as a rule that no component applies: sockets keep their ring. `ratio` (-1: off) accesses between looks. A
+ * socket would move when its wished key has been the same, and other than its present one, for two looks in a row.
  */
 struct vma_ring_migration {
 	int32_t ratio;
