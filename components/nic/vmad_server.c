@@ -645,6 +645,7 @@ int vmad_serve_all(struct vmad_server *server)
 		make_free(&server->peer[i]);
 	rc = vmad_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
 	if (rc < 0) {
+		vma_log_error("vmad: %s: %s", server->attr->interface, strerror(-rc));
 		vmad_doors_close(server->ifindex, &server->doors);
 		return rc;
 	}
@@ -701,7 +702,7 @@ static int open_path(unsigned ifindex, const char *interface)
 	if (rc == -EPERM)
 		vma_log_warn("vmad: %s: %s is not root's alone: any process can take vmad's name", interface,
 		             VMAD_FOLDER);
-	else if (rc != -EADDRINUSE && geteuid() == 0)
+	else if (rc != -EADDRINUSE && rc != -EMFILE && rc != -ENFILE && geteuid() == 0)
 		vma_log_info("vmad: %s: no socket in %s, and any process can take vmad's name: %s", interface,
 		             VMAD_FOLDER, strerror(-rc));
 	return rc;

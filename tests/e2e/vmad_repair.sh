@@ -176,6 +176,41 @@ if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read
 	check_eq "which the server's process has accepted" "$(($(snmp b Tcp PassiveOpens) - segments))" 0
 	check_eq "nothing was to be complained of" "$(grep -c VMA "$WORK/server.log")" 0
 	stop server
+
+	# A connection from a block of ports gives way to the kernel's: from the moment when the kernel has it, in the middle
+	# of the hand-over, what the peer sends goes there. Nothing is lost for that.
+	cat >"$WORK/block.py" <<'PY'
+import os, socket, sys, time
+
+SENT = bytes(range(256)) * 1600
+if sys.argv[1] == "serve":
+    listener = socket.create_server((sys.argv[2], 7320))
+    print("listening", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        connection.recv(2)
+        for at in range(0, len(SENT), 4096):
+            connection.sendall(SENT[at : at + 4096])
+            time.sleep(0.0002)
+        connection.close()
+for i in range(25):
+    with socket.create_connection((sys.argv[2], 7320), timeout=10) as connection:
+        connection.sendall(b"go")
+        got = connection.recv(1000)
+        child = os.fork()
+        if child == 0:
+            while piece := connection.recv(65536):
+                got += piece
+            os._exit(got != SENT)
+    assert os.waitpid(child, 0)[1] == 0, i
+PY
+	start peer a python3 "$WORK/block.py" serve "$IP_A"
+	check "a peer listens" wait_for 10 log_has peer listening
+	opens=$(snmp b Tcp ActiveOpens)
+	check "each of 25 connections is given to a child while its peer sends" in_ns b timeout 60 setpriv --reuid nobody \
+		--clear-groups env "LD_PRELOAD=$WORK/libvma.so" VMA_TRACELEVEL=WARNING /usr/bin/python3 "$WORK/block.py" ask "$IP_A"
+	check_eq "which the program has made past the kernel" "$(($(snmp b Tcp ActiveOpens) - opens))" 0
+	stop peer
 fi
 stop vmad
 done_testing

@@ -100,7 +100,7 @@ stop vmad
 ticks() { awk '{ print $14 + $15 }' "/proc/$1/stat"; } # of 10 ms; times of the program and of the kernel for it
 
 # Connections that say nothing; vmad forgets them after five seconds.
-start vmad b prlimit --nofile=31:31 "$vmad" --foreground "$IF_B"
+start vmad b prlimit --nofile=33:33 "$vmad" --foreground "$IF_B"
 wait_for 5 log_has vmad "owns $IF_B"
 start strangers b python3 -c "
 import socket, time
