@@ -1,14 +1,17 @@
 /*
  * inherited - sockets that the program has had since it was executed, and those that it leaves to a program that it
- *             becomes.
+ * becomes.
  *
- *   load      every UDP and TCP socket among the descriptors gets a file: its first use asks for it (inherited.c of
- * sock) exec      the process's own sockets without close-on-exec become the kernel's: nobody could be asked for them
- * after fork, a copy or no close-on-exec any more, exec the child says by that which socket is for its program, which
- * need not have the library: asked for before fork, exec nothing: the program may never use what it has, as a shell
- * does not
+ *   load                        every UDP and TCP socket among the descriptors gets a file: its first use asks for it
+ *                               (inherited.c of sock)
+ *   exec                        the process's own sockets without close-on-exec become the kernel's: no process could be
+ *                               asked for them
+ *   after fork, a copy or no    the child says by that which socket is for its program, which need not have the library:
+ *   close-on-exec any more,     it is asked for before
+ *   exec
+ *   fork, exec                  nothing: the program may never use what it has, as a shell does not
  *
- * 0, 1 and 2 are left out: what stands there is the kernel's by then (descriptor.c).
+ * 0, 1 and 2 are left out: the sockets there are the kernel's by then (descriptor.c).
  */
 #include <dirent.h>
 #include <errno.h>

@@ -1,12 +1,12 @@
 /*
  * vmad_closer - threads that close what clients have passed to vmad, and connections to clients.
  *
- * Such a close can wait: for a peer of a socket with SO_LINGER, for the owner of a file system, for a terminal. What is
- * in a connection's queue when that is closed is closed with it. So vmad's own thread closes none of them.
+ * Such a close can wait: for a peer of a socket with SO_LINGER, for the owner of a file system, for a terminal. If a
+ * connection is closed, what is in its queue is closed with it. So vmad's own thread closes none of them.
  *
- * Each job has a thread for as long as it takes, so jobs do not wait for each other. Their number bounds that of the
- * threads. A thread that waits for longer than VMAD_CLOSE_LATE_MS gets signals, which end all such waits but that for a
- * file system.
+ * Each job has a thread for as long as it takes, so jobs do not wait for each other. The number of jobs bounds that of
+ * the threads. A thread that waits for longer than VMAD_CLOSE_LATE_MS gets signals, which end all such waits but that
+ * for a file system.
  *
  * Threads: all calls by vmad's one.
  * Progress: no call waits for a close.

@@ -1,6 +1,6 @@
 /*
- * inherited.c - sockets that a program has had since it was executed: whoever offloads them is asked to hand them over
- *               when the program uses them.
+ * inherited.c - sockets that a program has had since it was executed. When the program uses one, it asks the process
+ * that offloads it to hand it over.
  *
  *   parent ── offloads the socket ── fork ── exec ──> program: an os_only file for each number   untouched: no word
  *     ^                                                  │ first use
@@ -8,14 +8,14 @@
  *        the same file, says the kernel: ops->bequeath ──> the kernel's, in both; what waits for accept comes by a
  *                                                          descriptor that is sent along
  *
- * All are asked, because the workers of one service may offload one listener together. Who answers is root or this
- * process's user by the kernel's word, or does not count; an answer counts for the name that it comes from, so a
- * process that has bound such a name answers for nobody else.
+ * All processes are asked, because the workers of one service may offload one listener together. An answer counts only
+ * if its sender is root or this process's user by the kernel's word. It counts for the name that it comes from, so a
+ * process that has bound such a name answers for no other.
  *
  * A program that closes the socket, or leaves it alone, has never asked: its parent goes on as it was. So a shell that
  * was started with its parent's descriptors costs the parent nothing.
  *
- * Threads: any, inside; of several that use the socket the first one asks, and the others wait for it.
+ * Threads: any, inside. If several use the socket, the first one asks, and the others wait for it.
  */
 #include <errno.h>
 #include <fcntl.h>

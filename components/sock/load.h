@@ -1,14 +1,16 @@
 /*
  * load - whether more threads are runnable on this host than it has cores.
  *
- * A spinner takes a core. As long as a core would be idle that costs nobody anything; if there is none, the spinner
- * keeps from it the thread for whose packets it waits, which may be on this host, and the programs beside it.
+ * A spinner takes a core. As long as a core would be idle, that costs no other thread anything. If none would be, the
+ * spinner keeps the core from the thread for whose packets it waits, which may be on this host, and from the programs
+ * beside it.
  *
- * /proc/loadavg says how many are runnable, the asking thread among them, on all cores of the host. So a process that
- * may use but some of them compares with all of them, too: what it is told says nothing about its own.
+ * /proc/loadavg says how many threads are runnable, the asking one among them, on all cores of the host. So a process
+ * that may use only some of the cores compares with all of them, too: the number says nothing about its own.
  *
- * Threads: any; one of them reads at a time, the others go by what was read last. Progress: one system call at most,
- * once in LOAD_NSEC. Memory: caller's; all zero is a good beginning. A forked child goes on with the descriptor.
+ * Threads: any; one of them reads at a time, the others go by what was read last.
+ * Progress: one system call at most, once in LOAD_NSEC.
+ * Memory: the caller's; all zero is a good beginning. A forked child goes on with the descriptor.
  * Example: test/test_load.c.
  */
 #ifndef SOCK_LOAD_H

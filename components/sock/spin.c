@@ -1,23 +1,23 @@
 /*
  * spin - how long a wait spins.
  *
- * Each socket or set has a budget. A wait that spinning could have covered doubles it, any other halves it, between 10
- * and 1000 microseconds; so a socket with a message every microsecond is always met spinning, and an idle one costs ten
- * microseconds per wait. The user's bound (VMA_RX_POLL, VMA_SELECT_POLL) holds beside it; "for ever" is obeyed as it
- * stands.
+ * Each socket or set has a budget, between 10 and 1000 microseconds. A wait that spinning could have covered doubles
+ * it, any other halves it. So a socket with a message every microsecond is always met spinning, and an idle one costs
+ * ten microseconds per wait. The user's bound (VMA_RX_POLL, VMA_SELECT_POLL) holds beside it; "for ever" is obeyed as
+ * it stands.
  *
- * A wait for OS descriptors as well (`mixed`) that one of these has ended quarters it, down to one microsecond. What
- * comes there comes from programs on this host, a proxy's backend say, which need the cores, and each look there is a
- * system call: waits that are ended by packets and by the OS in turn must come to next to no spinning, and not stay
- * where they are.
+ * If a wait is for OS descriptors as well (`mixed`), and one of these has ended it, the budget falls to a quarter, down
+ * to one microsecond. What comes there comes from programs on this host, a proxy's backend for example, which need the
+ * cores, and each look there is a system call. If packets and the OS end waits in turn, the budget must come to next to
+ * no spinning, and not stay where it is.
  *
- * Spinning must not take the core from those for whom one waits. So one core is left to them: beyond that many spinners
- * a thread sleeps at once, or, when it is to spin for ever, yields between looks. A spinner that delivered to a
- * sleeping thread yields until that one is up, since it may be queued behind it; since a yield need not give it the
- * core, the spinner sleeps if that takes long. And a spinner that finds that it was descheduled has seen that cores are
- * scarce: for a while nobody in the process spins (but for ever). Cores are scarce, too, if more threads are runnable
- * on the host than it has cores (load.h): nobody begins to spin then whose bound is the default. Who has set the bound
- * has asked for so much spinning.
+ * Spinning must not take the core from the threads that it waits for. So one core is left to them: beyond that many
+ * spinners a thread sleeps at once, or, if it is to spin for ever, yields between looks. A spinner that delivered to a
+ * sleeping thread yields until that one is up, since it may be queued behind the spinner. A yield need not give it the
+ * core, so the spinner sleeps if that takes long. A spinner that finds that it was descheduled has seen that cores are
+ * scarce: for a while no thread of the process spins, except for ever. Cores are scarce, too, if more threads are
+ * runnable on the host than it has cores (load.h): then no thread begins to spin whose bound is the default. A bound
+ * that was set asks for so much spinning.
  */
 #include <sched.h>
 

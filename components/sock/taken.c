@@ -1,5 +1,5 @@
 /*
- * taken - sockets that another process takes by pidfd_getfd: the taker asks their owner to hand them over.
+ * taken - sockets that another process takes by pidfd_getfd: the taker asks the owner process to hand them over.
  *
  *   taker   pidfd_getfd ── "your number 7 is the socket with cookie c" ──> owner
  *           the kernel says that the answer is the owner's <── SHOW ────── it has the number, and offloads the socket
@@ -7,24 +7,25 @@
  *           goes on with it <── HANDED_OVER ────────────────────────────── the kernel's from now on
  *
  * A process that has an interface open serves an abstract name, in its network namespace, which only this process can
- * have rightfully: the number of its pidfd's inode, which the kernel gives out once (pidfs), or its pid on a kernel
- * whose pidfds have none.
+ * have rightfully. It is the number of its pidfd's inode, which the kernel gives out once (pidfs), or its pid on a
+ * kernel whose pidfds have none.
  *
- * The owner hears root and its own user, as pidfd_getfd does, and hands over nothing but a socket that it has been
- * shown: who has that may do with it what it likes. The sender is the kernel's word (SCM_CREDENTIALS). The descriptors
- * in a message of anybody else's are never this process's: their close could wait for a file system of the sender's.
+ * The owner hears root and its own user, as pidfd_getfd does. It hands over only a socket that it has been shown: a
+ * process that has the socket may do with it what it likes. The sender is the kernel's word (SCM_CREDENTIALS). The
+ * descriptors in a message of another sender are never this process's: their close could wait for a file system of the
+ * sender's.
  *
- * The taker shows the socket only to the process that it has taken it from: a process which has bound the name before
+ * The taker shows the socket only to the process that it has taken it from. A process which has bound the name before
  * cannot send an answer in the name of the owner's pid.
  *
- * A program that has inherited a socket through exec (inherited.c) asks as well, whatever its user: what it shows is
- * the number that it has. The kernel compares the files (kcmp), so no descriptor of a stranger comes here. Where the
- * kernel does not compare, a sender that is heard shows the socket as above.
+ * A program that has inherited a socket through exec (inherited.c) asks as well, whatever its user: it shows the number
+ * that it has. The kernel compares the files (kcmp), so no descriptor of a stranger comes here. If the kernel does not
+ * compare, a sender that is heard shows the socket as above.
  *
  * So many messages in a millisecond are looked at, then the thread goes on with its work. Senders wait in the kernel
  * meanwhile: the queue of a socket is short.
  *
- * Threads: vma_taken_serve under the devices' lock; the internal thread answers; anybody asks.
+ * Threads: vma_taken_serve under the devices' lock; the internal thread answers; any thread asks.
  */
 #include <errno.h>
 #include <fcntl.h>

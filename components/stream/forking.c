@@ -1,22 +1,23 @@
 /*
- * forking.c - what a listener's connections come to: those that other processes use make it the kernel's, after a
- *             while; those that are closed once they are answered are answered in a way of their own.
+ * forking.c - what a listener's connections come to. If other processes use them, the listener becomes the kernel's,
+ * after a while. If they are closed once they are answered, they are answered in a way of their own.
  *
  * A server that forks for each connection, or passes each on to a worker (SCM_RIGHTS), gains nothing from offload: its
  * connections are handed over to the kernel before a byte of them was moved here, and each hand-over costs more than
- * the kernel's accept. Of such a listener the connections are counted. After UNUSED_ENOUGH in a row it becomes the
+ * the kernel's accept. The connections of such a listener are counted. After UNUSED_ENOUGH in a row it becomes the
  * kernel's, for good. A connection that moved bytes here before it was handed over, or was closed here, begins the
  * count anew.
  *
  *   accept ── the connection shares its listener's tally ──┬─ handed over, no byte moved ── one more ──> listener: the
  *                                                          └─ else ── none                               kernel's
  *
- * So it is after the first hand-over that this process has no right to make: the connection ends with its parent then.
+ * The listener also becomes the kernel's after the first hand-over that this process has no right to make: the
+ * connection ends with its parent then.
  *
- * A connection is brief if this process closes it within BRIEF_NS, before the peer's end has come. After BRIEF_ENOUGH
- * brief ones in a row the listener's connections are expected to be brief: a thread that accepts one holds back what it
- * sends (send.c), and its close sends answer and FIN together, in one segment where they fit. Each frame that is saved
- * is one kick here, and one wake-up of the peer. Another connection's end begins the count anew.
+ * A connection is *brief* if this process closes it within BRIEF_NS, before the peer's end has come. After BRIEF_ENOUGH
+ * brief ones in a row the listener's connections are expected to be brief. Then a thread that accepts one holds back
+ * what it sends (send.c), and its close sends answer and FIN together, in one segment if they fit. Each frame that is
+ * saved is one kick here, and one wake-up of the peer. Another connection's end begins the count anew.
  *
  * Threads: any. The counter need not be exact: connections that end at the same time may be counted in any order.
  */

@@ -1,25 +1,25 @@
 /*
- * legacy.c - connections that waited for accept when the process forked: with the kernel any of those who have the
- *            listener gets them, so here as well.
+ * legacy.c - fork_queue: connections that waited for accept when the process forked. In the kernel any process that has
+ * the listener gets them, and so it is here.
  *
- *   fork ── a listener that nobody has looked at yet ─┬─ gives back its flows: who comes now is the kernel's
+ *   fork ── a listener that was not looked at yet ────┬─ gives back its flows: new connections are the kernel's
  *                                                     └─ what is queued becomes the kernel's, and waits in a pair of
  *   accept, here or in a child <── SCM_RIGHTS ──────────  sockets that all of them have
  *
- * A process that only listens, and leaves accepting to its children, would else keep for itself what came before the
- * first of them asked for the flows. One that accepts or polls the listener itself asks for them again then; and one
- * that has done so before it forks goes on as it was. What is half open is waited for, a few round trips; requests that
- * come meanwhile are dropped, and asked again by their peers a second later, of the kernel.
+ * A process may only listen, and leave accepting to its children. Otherwise it would keep for itself what came before
+ * the first of them asked for the flows. If it accepts or polls the listener itself, it asks for the flows again. If it
+ * has done so before it forks, it goes on as it was. Half-open connections are waited for, a few round trips. Requests
+ * that come meanwhile are dropped, and their peers ask the kernel a second later.
  *
- * A program that has the listener by exec gets the end that is taken from (inherited.c of sock). It lowers no counter
- * of the others, so `left` says no more than that there may be something, and the kernel is asked. Its own `left` says
- * so, too: it is set when its thread hears that something has come, or something was taken, and cleared before a look,
- * so that what comes after the look sets it again.
+ * A program that has the listener by exec gets the end from which connections are taken (inherited.c of sock). It
+ * lowers no counter of the others, so `left` says only that there may be something, and the kernel is asked. Its own
+ * `left` says so, too. It is set when its thread hears that something has come, or something was taken. It is cleared
+ * before a look, so what comes after the look sets it again.
  *
- * In the pair nobody holds the connections, so they end when the one that took them closes them. `left` says how many
- * there are, in memory that all share: it is raised after the sending, and lowered by who has received one. Between
- * the two it is wrong by one, which costs a look in vain, or is put right before the next look. A process that has no
- * descriptor left loses the one that it takes, where the kernel would leave it in the queue.
+ * In the pair no process holds the connections, so they end when the one that took them closes them. `left` says how
+ * many there are, in memory that all share. It is raised after the sending, and lowered by the process that has
+ * received one. Between the two it is wrong by one, which costs a look in vain, or is put right before the next look. A
+ * process that has no descriptor left loses the connection that it takes; the kernel would leave it in the queue.
  */
 #include <errno.h>
 #include <fcntl.h>
