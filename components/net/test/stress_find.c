@@ -76,7 +76,7 @@ static void test_what_is_found_is_what_was_asked_for(void **state)
 		seeds[j] = j * 77;
 		pthread_create(&threads[j], NULL, finder, &seeds[j]);
 	}
-	while ((uint64_t)time(NULL) < end) {
+	while (vma_test_goes_on((uint64_t)time(NULL) * 1000000000, end * 1000000000, i > 2 * KEYS)) {
 		const struct vma_net_key key = key_of(i % KEYS), old = key_of((i + KEYS / 2) % KEYS);
 		struct vma_net_path *path;
 
