@@ -153,7 +153,8 @@ void inherited_before_exec(void)
 	for (int fd = STDERR_FILENO + 1; fd <= vma_fd_highest(); fd++) {
 		const struct vma_file *file = vma_fd_lookup(fd);
 
-		if (file != NULL && (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP))
+		if (file != NULL &&
+		    (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP || file->kind == VMA_FILE_EXEC))
 			leave_one(fd, file);
 	}
 	vma_leave(self);

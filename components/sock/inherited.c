@@ -310,8 +310,8 @@ static int take_waits(uint64_t cookie)
 
 struct inherited {
 	struct vma_file file;
-	pthread_mutex_t asking; /* not file.lock, which is taken when another file gets the number */
-	bool asked;
+	pthread_mutex_t asking;  /* not file.lock, which is taken when another file gets the number */
+	bool asked, is_listener; /* a TCP socket stands in its place */
 };
 
 static bool listens(int fd)
@@ -334,21 +334,41 @@ static int ask(int fd)
 	return mine;
 }
 
+static bool give_listener(int fd, int waiting_fd)
+{
+	const bool given = vma_inherited_listener(fd, waiting_fd);
+
+	if (!given)
+		syscall(SYS_close, waiting_fd);
+	return given;
+}
+
+/* Another number of the same file finds the listener that the first one has got. */
 static void touch(struct vma_file *file, int fd)
 {
 	struct inherited *inherited = (struct inherited *)file;
-	int waiting_fd;
+	int waiting_fd = -1;
 
 	pthread_mutex_lock(&inherited->asking);
 	if (!inherited->asked) {
 		inherited->asked = true;
 		waiting_fd = ask(fd);
-		if (waiting_fd >= 0 &&
-		    (vma_inherited_listener == NULL || !listens(fd) || !vma_inherited_listener(fd, waiting_fd)))
+		inherited->is_listener = waiting_fd >= 0 && vma_inherited_listener != NULL && listens(fd);
+		if (waiting_fd >= 0 && !inherited->is_listener)
 			syscall(SYS_close, waiting_fd);
+		if (inherited->is_listener)
+			inherited->is_listener = give_listener(fd, waiting_fd);
 		sock_tell_inside(fd, true);
+	} else if (inherited->is_listener) {
+		vma_inherited_listener(fd, -1);
 	}
 	pthread_mutex_unlock(&inherited->asking);
+}
+
+/* Passed on without having been used. */
+static void hand_over(struct vma_file *file)
+{
+	touch(file, atomic_load(&file->fd));
 }
 
 /* A thread that is not here may have been asking. */
@@ -384,7 +404,7 @@ static void never(void)
 #define USE                                                                                                            \
 	.name = "inherited", USES(bind), USES(connect), USES(listen), USES(accept4), USES(shutdown), USES(ioctl),      \
 	USES(recvmsg), USES(sendmsg), .poll = poll_nothing, .rings = no_rings, .reason = reason_of, .forked = forked,  \
-	.touch = touch
+	.hand_over = hand_over, .touch = touch
 
 /* Of a listener and a UDP socket the kernel's knows all but what has come; of a connection it knows nothing. */
 static const struct vma_file_ops ops = {USE};

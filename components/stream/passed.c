@@ -554,10 +554,11 @@ bool vma_stream_inherit(int fd, int waiting_fd)
 	bool filled;
 
 	if (stream_passed_share(fd, stream_cookie_of(fd))) {
-		syscall(SYS_close, waiting_fd);
+		if (waiting_fd >= 0)
+			syscall(SYS_close, waiting_fd);
 		return true;
 	}
-	if (engine == NULL)
+	if (engine == NULL || waiting_fd < 0)
 		return false;
 	sock = stream_create(engine, number_of(fd, SO_DOMAIN), (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 	if (sock == NULL)
