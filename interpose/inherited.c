@@ -4,10 +4,10 @@
  *
  *   load                        every UDP and TCP socket among the descriptors gets a file: its first use asks for it
  *                               (inherited.c of sock)
- *   exec                        the process's own sockets without close-on-exec become the kernel's: no process could be
- *                               asked for them
- *   after fork, a copy or no    the child says by that which socket is for its program, which need not have the library:
- *   close-on-exec any more,     it is asked for before
+ *   exec                        the process's own sockets without close-on-exec become the kernel's: no process could
+ *                               be asked for them
+ *   after fork, a copy or no    the child says by that which socket is for its program, which need not have the
+ *   close-on-exec any more,     library: it is asked for before
  *   exec
  *   fork, exec                  nothing: the program may never use what it has, as a shell does not
  *

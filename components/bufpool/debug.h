@@ -1,4 +1,4 @@
-/* debug - what the debug build knows of every buffer; nothing at all in the others. */
+/* debug - the debug build's knowledge of every buffer; nothing at all in the other builds. */
 #ifndef VMA_BUFPOOL_DEBUG_H
 #define VMA_BUFPOOL_DEBUG_H
 

@@ -1,4 +1,4 @@
-/* conf_banner - what the library says of its parameters at start. */
+/* conf_banner - the parameters as the library prints them at start. */
 #include <string.h>
 
 #include "conf_priv.h"

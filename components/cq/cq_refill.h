@@ -1,4 +1,4 @@
-/* cq_refill - what the receive queue is owed, and what happens to arrivals when the user holds too much of it. */
+/* cq_refill - the debt to the receive queue, and what happens to arrivals if the user holds too many of its frames. */
 #ifndef VMA_CQ_REFILL_H
 #define VMA_CQ_REFILL_H
 

@@ -1,4 +1,4 @@
-/* policy - what the user has set, and when the OS is due to be asked. */
+/* policy - the user's settings, and when the OS is due to be asked. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-/* message - what the kernel tells, attribute by attribute. */
+/* message - the kernel's messages, attribute by attribute. */
 #include <errno.h>
 #include <linux/if_addr.h>
 #include <linux/if_ether.h>

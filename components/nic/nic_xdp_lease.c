@@ -1,5 +1,6 @@
 /*
- * nic_xdp_lease - what a rented queue pair has mapped, how it is let go, and what lives on until its buffers are put.
+ * nic_xdp_lease - the mappings of a rented queue pair: how they are let go, and what lives on until its buffers are
+ * put.
  */
 #include <errno.h>
 #include <fcntl.h>

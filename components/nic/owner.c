@@ -1,5 +1,6 @@
 /*
- * owner - what exists once per interface: device, packet memory, program; and the slots that are rented from it.
+ * owner - the objects of which an interface has one: device, packet memory, program; and the slots that are rented from
+ * it.
  */
 #include <errno.h>
 #include <dirent.h>

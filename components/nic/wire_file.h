@@ -1,4 +1,4 @@
-/* wire_file - what passes between two processes when they link: one message, the memory, the bell. */
+/* wire_file - the messages of two processes that link: one message, the memory, the bell. */
 #ifndef VMA_WIRE_FILE_H
 #define VMA_WIRE_FILE_H
 

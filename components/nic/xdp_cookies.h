@@ -1,12 +1,13 @@
 /*
  * xdp_cookies - the shadows of one flow: SO_COOKIEs of the kernel sockets that belong to its members.
  *
- * Threads: one at a time, as who holds the set. Progress: add may list the kernel's sockets, when the set has grown.
+ * Over a long life a flow sees many members come and go, and no event tells that a shadow was closed. The number is
+ * never given out again, so one too many does no harm, but they add up. So a set that has grown is pruned first.
+ *
+ * Threads: one at a time, the holder of the set.
+ * Progress: add may list the kernel's sockets, if the set has grown.
  * Memory: the set's own; {0} is an empty one.
  * Example: test/test_cookies.c.
- *
- * A flow that lives long sees many members come and go, and nobody says when a shadow was closed: the number is never
- * given out again, so one too many does no harm, but they add up. Hence whoever has grown is pruned first.
  */
 #ifndef VMA_XDP_COOKIES_H
 #define VMA_XDP_COOKIES_H

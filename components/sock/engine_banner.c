@@ -1,4 +1,4 @@
-/* engine_banner - what the library says when it starts: version, command line, and the parameters. */
+/* engine_banner - the lines that the library logs when it starts: version, command line, and the parameters. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* file_priv - what the files of this folder share about descriptors and the objects behind them. */
+/* file_priv - descriptors and the objects behind them, as the files of this folder share them. */
 #ifndef VMA_SOCK_FILE_PRIV_H
 #define VMA_SOCK_FILE_PRIV_H
 

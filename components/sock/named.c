@@ -1,4 +1,4 @@
-/* named - datagram sockets with abstract names, and messages that say who has sent them. */
+/* named - datagram sockets with abstract names, and messages that name their sender. */
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* news - what files are told by the internal thread: the network has changed, try again, your shadow has an error. */
+/* news - messages of the internal thread to files: the network has changed, try again, your shadow has an error. */
 #include <sys/epoll.h>
 
 #include "internal_priv.h"

@@ -1,11 +1,11 @@
 /*
- * sleep_time - until when a thread sleeps, for those who want it earlier: they wake it only if it would come too late.
+ * sleep_time - until when a thread sleeps. A thread that wants it earlier wakes it only if it would come too late.
  *
  * A waker publishes something that is due at a time, then asks (A). The sleeper says when it wakes (B), then looks at
- * what is published (C), and sleeps no longer than that allows; when it has woken, it says that it is awake (D), and
+ * what is published (C), and sleeps no longer than that allows. When it has woken, it says that it is awake (D), and
  * looks at everything before it comes to B again. A, B and D are read-modify-writes of one variable, and therefore in
  * an order. If A comes before a B or D, that one takes over what A released, and the look that follows finds it. If A
- * comes after B, it reads the time and knows whether that is early enough; after D it reads 0, and a B is still to
+ * comes after B, it reads the time and knows whether that is early enough. After D it reads 0, and a B is still to
  * come.
  */
 #ifndef VMA_SOCK_SLEEP_TIME_H

@@ -1,5 +1,7 @@
-/* taken_priv - what a process says to the owner of a socket: taken.c answers, and asks for what it has taken;
- *              inherited.c asks for what has come through exec. */
+/*
+ * taken_priv - the messages of a process to the owner of a socket: taken.c answers, and asks for what it has taken;
+ * inherited.c asks for what has come through exec.
+ */
 #ifndef VMA_SOCK_TAKEN_PRIV_H
 #define VMA_SOCK_TAKEN_PRIV_H
 

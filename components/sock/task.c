@@ -1,4 +1,4 @@
-/* task - work that others leave for the internal thread: posted by anybody, run there in order. */
+/* task - work for the internal thread: posted by any thread, run there in order. */
 #include <vma/mpsc.h>
 #include <vma/sock_engine.h>
 

@@ -1,4 +1,4 @@
-/* thread_priv - what the files of threads, signals and waits share. */
+/* thread_priv - threads, signals and waits, as their files share them. */
 #ifndef SOCK_THREAD_PRIV_H
 #define SOCK_THREAD_PRIV_H
 

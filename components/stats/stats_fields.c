@@ -1,4 +1,4 @@
-/* stats_fields - what the lists of stats.h look like at run time: names, texts, places, sizes. */
+/* stats_fields - the lists of stats.h at run time: names, texts, places, sizes. */
 #include "stats_priv.h"
 
 #define FIELD(type, field, text) {#field, text, offsetof(struct type, field)},

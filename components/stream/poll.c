@@ -1,4 +1,4 @@
-/* poll.c - what a socket is ready for, as the kernel's tcp_poll says it of one in the same state. */
+/* poll.c - readiness of a socket, as the kernel's tcp_poll gives it in the same state. */
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 

@@ -1,4 +1,4 @@
-/* settings.h - what the host says by default (net.ipv4.*): read once, when the first socket is made. */
+/* settings.h - the host's defaults (net.ipv4.*): read once, when the first socket is made. */
 #ifndef VMA_STREAM_SETTINGS_H
 #define VMA_STREAM_SETTINGS_H
 

@@ -1,4 +1,4 @@
-/* callbacks.c - what lwIP tells a connection: bytes in order, the end of them, its handshake, its end. */
+/* callbacks.c - lwIP's messages to a connection: bytes in order, the end of them, its handshake, its end. */
 #include <errno.h>
 #include <string.h>
 

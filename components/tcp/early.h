@@ -1,4 +1,4 @@
-/* early - what of a connection has come out of order: whether more of it is kept, and what is given up for it. */
+/* early - data of a connection that has come out of order: whether more of it is kept, and what is given up for it. */
 #ifndef VMA_TCP_EARLY_H
 #define VMA_TCP_EARLY_H
 

@@ -1,4 +1,4 @@
-/* message.h - what a conversation consists of. */
+/* message.h - the messages of a conversation, by the shortest path (message.c). */
 #ifndef VMA_TCP_MESSAGE_H
 #define VMA_TCP_MESSAGE_H
 

@@ -1,5 +1,4 @@
-/* options.c - what may be set, to what, and what follows at once. Everything else looks at the value when it needs it.
- */
+/* options.c - options: their values, and what follows at once. Everything else looks at the value when it needs it. */
 #include <errno.h>
 
 #include "tcp_priv.h"

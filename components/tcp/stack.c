@@ -1,4 +1,4 @@
-/* stack.c - what the connections of one ring share: their turn, its clock, the frames it gathers, when it is due. */
+/* stack.c - the connections of one ring in common: the runs of the protocol, its clock, gathered frames, due times. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* state.c - what a connection shows without a lock: its state, its error, what it is ready for. */
+/* state.c - a connection's state, error and readiness, which are shown without a lock. */
 #include <errno.h>
 #include <sys/epoll.h>
 

@@ -1,4 +1,4 @@
-/* defaults.c - what the system gives to new sockets, each value with the second in which it was asked for. */
+/* defaults.c - the system's defaults for new sockets, each value with the second in which it was asked for. */
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* flows.h - what flows.c has for udp.c, and needs of options.c and udp.c, besides udp_priv.h. */
+/* flows.h - flows.c's functions for udp.c, and those that it needs of options.c and udp.c, besides udp_priv.h. */
 #ifndef VMA_UDP_FLOWS_H
 #define VMA_UDP_FLOWS_H
 

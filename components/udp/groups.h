@@ -1,5 +1,5 @@
 /*
- * groups.h - what a socket has joined (multicast.c), and what anybody on this host has (members.c).
+ * groups.h - the groups that a socket has joined (multicast.c), and those of all sockets on this host (members.c).
  *
  * A socket's memberships are one immutable object, replaced under file.lock and retired; sinks read it without a lock.
  */

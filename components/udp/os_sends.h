@@ -1,4 +1,4 @@
-/* os_sends.h - what the two halves of the data path tell each other. */
+/* os_sends.h - messages between the two halves of the data path. */
 #ifndef VMA_UDP_OS_SENDS_H
 #define VMA_UDP_OS_SENDS_H
 

@@ -1,4 +1,7 @@
-/* unread - what was queued when a socket became the kernel's, or was received from elsewhere, too. */
+/*
+ * unread - reinjection of what was queued when a socket became the kernel's, or when it was received from elsewhere,
+ * too.
+ */
 #ifndef VMA_UDP_UNREAD_H
 #define VMA_UDP_UNREAD_H
 

@@ -1,5 +1,5 @@
 /*
- * confine - what vmad may do from its start on: few capabilities, no way to new ones, and the system calls of a service
+ * confine - vmad's limits from its start on: few capabilities, no way to new ones, and the system calls of a service
  * that executes nothing.
  */
 #ifndef VMAD_CONFINE_H
