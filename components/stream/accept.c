@@ -132,7 +132,9 @@ static void settle(struct stream_sock *child, struct stream_sock *listener)
 	stream_options_take(child, listener);
 	stream_tally_join(child, listener);
 	pthread_mutex_unlock(&listener->file.lock);
-	stream_way_find_later(child);
+	child->local = child->name;
+	stream_way_find(child, child->engine);
+	child->local = (struct sockaddr_in){0};
 	pthread_mutex_unlock(&child->file.lock);
 }
 

@@ -91,20 +91,20 @@ struct stream_sock {
 	/* listening */
 	_Alignas(64) ck_stack_t arrived; /* of stream_sock.link; pushed by who drives */
 	_Atomic uint32_t n_queued, backlog;
-	_Atomic uint8_t rank;                 /* among those that have its port: endpoint.c */
-	struct stream_turn accepter;          /* of the next */
-	ck_stack_entry_t *queue;              /* taken from `arrived`, oldest first */
-	ck_stack_entry_t link;                /* a connection that waits in its listener's queue */
-	struct stream_listen *listen;         /* under file.lock */
-	_Atomic bool os_accept;               /* the shadow's queue is asked by one thread at a time */
-	_Atomic uint32_t accepts;             /* which queue comes first */
-	_Atomic bool looked;                  /* accepted from, or polled, in this process */
+	_Atomic uint8_t rank;         /* among those that have its port: endpoint.c */
+	struct stream_turn accepter;  /* of the next */
+	ck_stack_entry_t *queue;      /* taken from `arrived`, oldest first */
+	ck_stack_entry_t link;        /* a connection that waits in its listener's queue */
+	struct stream_listen *listen; /* under file.lock */
+	_Atomic bool os_accept;       /* the shadow's queue is asked by one thread at a time */
+	_Atomic uint32_t accepts;     /* which queue comes first */
+	_Atomic bool looked;          /* accepted from, or polled, in this process */
 	struct stream_legacy *_Atomic legacy; /* made at a fork, or when it is bequeathed; NULL: neither was */
-	struct vma_task legacy_task;          /* something waits there */
-	bool legacy_watched;                  /* under file.lock */
-	_Atomic bool bequeathed;              /* a program has it by exec: what comes here is left to all who have it */
-	struct stream_tally *tally;           /* shared with what was accepted; NULL: nothing is counted */
-	uint64_t accepted_ns;                 /* with a tally */
+	struct vma_task legacy_task;  /* something waits there */
+	bool legacy_watched;          /* under file.lock */
+	_Atomic bool bequeathed;      /* a program has it by exec: what comes here is left to all who have it */
+	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
+	uint64_t accepted_ns;         /* with a tally */
 	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
 	bool paused;                  /* hands_over until all who have it are known: passed.c */
 	struct stream_passed *passed; /* NULL: it was not passed on; under file.lock */
@@ -132,7 +132,6 @@ struct stream_sock {
 	struct vma_net_watch watch;
 	struct vma_tcp_path way; /* as last given to the connection */
 	struct vma_task path_task;
-	bool way_due;                       /* accepted, and the kernel has not been asked for its route */
 	_Atomic bool path_asked;            /* the task is posted, and holds a reference */
 	struct vma_task end_task;           /* holds the connection's reference */
 	struct stream_sock *next_lingering; /* of this thread's */
@@ -266,8 +265,8 @@ void stream_legacy_leave(struct stream_sock *listener);
 bool stream_legacy_waits(const struct stream_sock *listener);
 int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 /*
- * The listener was bequeathed to a program that has it by exec, and is the kernel's: what is queued is left where all
- * of them find it, now and whenever something comes; the internal thread's, without the lock. The descriptor for that
+ * The listener was bequeathed to a program that has it by exec, and is the kernel's: what is queued is left where all of
+ * them find it, now and whenever something comes; the internal thread's, without the lock. The descriptor for that
  * program, -1: none.
  */
 int stream_legacy_bequeath(struct stream_sock *listener);
@@ -310,8 +309,8 @@ void stream_way_tell(struct stream_sock *sock);
 bool stream_way_part(struct stream_sock *sock);
 /* All that a connection has to know of a path but how it is written into frames. */
 struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t);
-/* An accepted connection: the kernel's way to its peer, in a moment. file.lock. */
-void stream_way_find_later(struct stream_sock *sock);
+/* An accepted connection: the kernel's way to its peer. file.lock. */
+void stream_way_find(struct stream_sock *sock, struct vma_engine *engine);
 
 /* ---- port.c ---- */
 

@@ -244,19 +244,6 @@ bool stream_way_part(struct stream_sock *sock)
 	return false;
 }
 
-static void find_route(struct stream_sock *sock)
-{
-	struct vma_net_key key;
-	struct vma_net_path *path;
-
-	sock->way_due = false;
-	if (stream_conn(sock) == NULL || sock->path != NULL || sock->file.os_only || vma_engine() != sock->engine)
-		return;
-	key = key_of(sock, sock->name.sin_addr.s_addr, sock->name.sin_port, &sock->peer, false);
-	if (vma_net_path_get(sock->engine->net, &key, &path) == 0)
-		stream_way_follow(sock, path);
-}
-
 static void run_path(struct vma_task *task)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, path_task));
@@ -264,8 +251,6 @@ static void run_path(struct vma_task *task)
 
 	atomic_store(&sock->path_asked, false); /* before the look: what changes later posts the task again */
 	pthread_mutex_lock(&sock->file.lock);
-	if (sock->way_due)
-		find_route(sock);
 	stream_way_tell(sock);
 	moved = stream_way_part(sock);
 	pthread_mutex_unlock(&sock->file.lock);
@@ -307,16 +292,14 @@ void stream_way_leave(struct stream_sock *sock)
 	vma_net_path_put(sock->engine->net, path);
 }
 
-/*
- * An accepted connection's SYN came along some way, which serves until the internal thread has asked the kernel for
- * another: accept asks for nothing, and a connection that ends within a millisecond needs no route.
- */
-void stream_way_find_later(struct stream_sock *sock)
+/* Its SYN came along some way, which serves until then. */
+void stream_way_find(struct stream_sock *sock, struct vma_engine *engine)
 {
-	sock->way_due = true;
-	sock->path_task.run = run_path;
-	if (atomic_exchange(&sock->path_asked, true))
+	struct vma_net_key key = key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, &sock->peer, false);
+	struct vma_net_path *path;
+
+	if (vma_net_path_get(engine->net, &key, &path) != 0)
 		return;
-	vma_file_get(&sock->file);
-	vma_engine_post_lazily(&sock->path_task);
+	stream_way_follow(sock, path);
+	stream_way_tell(sock);
 }
