@@ -171,7 +171,8 @@ static int is_same_file(int fd, pid_t other, int number)
 }
 
 /*
- * A stranger's question that nothing comes of costs a system call for each socket, so the next one waits for the next
+ * A stranger whose file it is not hears only that it is refused, whether there is such a socket or not. A stranger's
+ * question that nothing comes of costs a system call for each socket, so the next one waits for the next
  * millisecond.
  */
 static enum taken_answer answer_heir(const struct inherited_question *question, const struct vma_named_message *message,
@@ -185,12 +186,12 @@ static enum taken_answer answer_heir(const struct inherited_question *question, 
 		vma_file_each(look, &search);
 	if (search.found == NULL) {
 		server.messages = is_trusted ? server.messages : MESSAGES_IN_MS;
-		return TAKEN_NOT_MINE;
+		return is_trusted ? TAKEN_NOT_MINE : TAKEN_REFUSED;
 	}
 	same = message->fd >= 0 ? cookie_of(message->fd) == question->cookie
 	                        : is_same_file(atomic_load(&search.found->fd), message->sender.pid, question->number);
 	if (same <= 0)
-		return same == 0 ? TAKEN_NOT_MINE : is_trusted ? TAKEN_SHOW : TAKEN_REFUSED;
+		return !is_trusted ? TAKEN_REFUSED : same == 0 ? TAKEN_NOT_MINE : TAKEN_SHOW;
 	if (search.found->ops->bequeath != NULL)
 		*waiting_fd = search.found->ops->bequeath(search.found);
 	else if (search.found->ops->hand_over != NULL)

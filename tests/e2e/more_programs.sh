@@ -118,7 +118,7 @@ killed() {
 }
 # vmad closes a client's connection when it has taken back all that the client had.
 clients_of_vmad() {
-	in_ns b awk '$6 == "03" && $8 ~ /^@vma\/vmad\// { n++ } END { print n + 0 }' /proc/net/unix
+	in_ns b awk '$6 == "03" && ($8 ~ /^@vma\/vmad\// || $8 ~ /^\/run\/vma\/.*\.vmad$/) { n++ } END { print n + 0 }' /proc/net/unix
 }
 vmad_has_no_more_than() { # CLIENTS
 	[ "$(clients_of_vmad)" -le "$1" ]
