@@ -91,20 +91,20 @@ struct stream_sock {
 	/* listening */
 	_Alignas(64) ck_stack_t arrived; /* of stream_sock.link; pushed by who drives */
 	_Atomic uint32_t n_queued, backlog;
-	_Atomic uint8_t rank;         /* among those that have its port: endpoint.c */
-	struct stream_turn accepter;  /* of the next */
-	ck_stack_entry_t *queue;      /* taken from `arrived`, oldest first */
-	ck_stack_entry_t link;        /* a connection that waits in its listener's queue */
-	struct stream_listen *listen; /* under file.lock */
-	_Atomic bool os_accept;       /* the shadow's queue is asked by one thread at a time */
-	_Atomic uint32_t accepts;     /* which queue comes first */
-	_Atomic bool looked;          /* accepted from, or polled, in this process */
+	_Atomic uint8_t rank;                 /* among those that have its port: endpoint.c */
+	struct stream_turn accepter;          /* of the next */
+	ck_stack_entry_t *queue;              /* taken from `arrived`, oldest first */
+	ck_stack_entry_t link;                /* a connection that waits in its listener's queue */
+	struct stream_listen *listen;         /* under file.lock */
+	_Atomic bool os_accept;               /* the shadow's queue is asked by one thread at a time */
+	_Atomic uint32_t accepts;             /* which queue comes first */
+	_Atomic bool looked;                  /* accepted from, or polled, in this process */
 	struct stream_legacy *_Atomic legacy; /* made at a fork, or when it is bequeathed; NULL: neither was */
-	struct vma_task legacy_task;  /* something waits there */
-	bool legacy_watched;          /* under file.lock */
-	_Atomic bool bequeathed;      /* a program has it by exec: what comes here is left to all who have it */
-	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
-	uint64_t accepted_ns;         /* with a tally */
+	struct vma_task legacy_task;          /* something waits there */
+	bool legacy_watched;                  /* under file.lock */
+	_Atomic bool bequeathed;              /* a program has it by exec: what comes here is left to all who have it */
+	struct stream_tally *tally;           /* shared with what was accepted; NULL: nothing is counted */
+	uint64_t accepted_ns;                 /* with a tally */
 	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
 	bool paused;                  /* hands_over until all who have it are known: passed.c */
 	struct stream_passed *passed; /* NULL: it was not passed on; under file.lock */
