@@ -41,11 +41,14 @@ owner_up() { # LABEL [OPTION...]
 lost_nothing() { # LABEL: its last line
 	grep "queue pairs:" "$WORK/$1.log" | tail -n 1 | grep -q "queue pairs: 0; flows: 0;.*receive frames missing: 0 of"
 }
-keepers() {
+named() { # COMM: the processes of that name in b
 	local pid
 	for pid in $(ip netns pids "$(ns b)"); do
-		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad-keeper ] || echo "$pid"
+		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != "$1" ] || echo "$pid"
 	done
+}
+keepers() {
+	named vmad-keeper
 }
 
 # ---- kill -9 ----
@@ -194,4 +197,37 @@ check "a server's flow is before the program" wait_for 5 has_xdp b "$IF_B"
 stop eighth INT
 check "SIGINT ends it for good: traffic is the kernel's at once" wait_for 3 no_xdp b "$IF_B"
 stop server
+
+# ---- connections that are just being handed over to the kernel ----
+
+HANDOVER_SECONDS=${HANDOVER_SECONDS:-10}
+if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read
+	chmod a+rx "$WORK"
+	cp "$BUILD/libvma.so" "$WORK/open.so" && chmod 755 "$WORK/open.so"
+	owner_up giving --allow-user nobody
+	start giver b setpriv --reuid nobody --clear-groups env "LD_PRELOAD=$WORK/open.so" VMA_TRACELEVEL=WARNING \
+		/usr/bin/python3 "$ROOT/tests/e2e/restart_give.py" serve "$IP_B" 7200
+	check "a server without capabilities gives its connections to children" wait_for 10 log_has giver listening
+	passive=$(snmp b Tcp PassiveOpens)
+	start taker a python3 "$ROOT/tests/e2e/restart_give.py" ask "$IP_B" 7200 4 "$WORK/taker.end"
+	until=$((SECONDS + HANDOVER_SECONDS)) killed=0
+	while [ $SECONDS -lt $until ]; do
+		sleep "0.$((RANDOM % 300 + 100))"
+		stop giving KILL
+		owner_up giving --allow-user nobody || break
+		killed=$((killed + 1))
+	done
+	sleep 0.5
+	: >"$WORK/taker.end"
+	finish taker 40
+	note "kill -9 $killed times: $(tail -n 1 "$WORK/taker.log")"
+	check_num "vmad was killed in the middle of hand-overs" "$killed" -ge 5
+	check_num "while there were many" "$(number taker asked)" -ge 100
+	check_eq "no connection that was being handed over is lost" "$(number taker failed)" 0
+	check_eq "the kernel has accepted none itself" $(($(snmp b Tcp PassiveOpens) - passive)) 0
+	stop giver
+	sleep 1.5
+	stop giving INT
+	check "and none of vmad's processes is left" wait_for 5 eval '[ -z "$(named vmad-repair)$(keepers)" ]'
+fi
 done_testing
