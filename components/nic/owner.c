@@ -164,6 +164,7 @@ struct xdp_owner *owner_new(unsigned ifindex)
 	owner->umem_fd = owner->shared_fd = owner->claims_fd = owner->link_fd = owner->diag_fd = -1;
 	owner->route_fd = -1;
 	owner->record_fd = owner->alive_fd = owner->look_fd = -1;
+	owner->reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner->reset_used};
 	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
 		owner->queue[queue].base_fd = -1;
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)

@@ -11,8 +11,9 @@
  *                            are not looked for. A flow that is not named within ten seconds ends
  *   flow waiters (wishes)    clients ask again
  *
- * Lost with the owner before: connections that waited for accept in a process that has died, and resets that were on
- * their way to peers of the dead. Such a peer learns of it when it next sends.
+ *   resets                   from the record
+ *
+ * Lost with the owner before: connections that waited for accept in a process that has died.
  *
  * No packet that comes meanwhile undoes anything here: the program is at work all the time.
  */
@@ -278,6 +279,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, st
 	owner->keeper = keeper;
 	owner->kept_link_fd = xdp_prog_link_fd(owner->prog);
 	adopt_slots(owner, hand);
+	owner_resets_adopt(owner); /* before more are noted */
 	rc = adopt_flows(owner);
 	if (rc == 0)
 		rc = adopt_attachment(owner);

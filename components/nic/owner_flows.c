@@ -650,11 +650,12 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 				place = &flow->next;
 				continue;
 			}
+			/* First: if this owner is killed in between, the flow is there, and the next one begins here. */
+			if (owner_flow_is_connection(&key) || (listens && !dead))
+				owner_resets_note(owner, slot, &key, dead);
 			leave_flow(owner, place, slot, dead ? HEIR_RESET : HEIR_WAITS);
 			if (shared)
 				place = &flow->next;
-			if (owner_flow_is_connection(&key) || (listens && !dead))
-				owner_resets_note(owner, slot, &key, dead);
 		}
 	}
 }
@@ -784,10 +785,10 @@ int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		owner_heirs_put(owner, heir, (enum owner_heir_state)state, owner_heirs_yield(owner, &heir->key));
 		return 0;
 	}
+	if (state == HEIR_RESET) /* the process has not told the peer: see vma_tcp_leave */
+		owner_resets_note(owner, slot, &heir->key, true);
 	unlink_flow(owner, place);
 	owner_heirs_put(owner, heir, (enum owner_heir_state)state, true);
 	free_flow(flow);
-	if (state == HEIR_RESET) /* the process has not told the peer: see vma_tcp_leave */
-		owner_resets_note(owner, slot, &heir->key, true);
 	return 0;
 }

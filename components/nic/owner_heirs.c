@@ -135,7 +135,13 @@ void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, 
 	struct owner_heir *heir = heirs->on ? new_heir(owner, what) : NULL;
 	struct owner_heir **place;
 
+	if (heir != NULL) {
+		heir->state = state;
+		owner_record_heir(owner, heir); /* before the map has its number */
+	}
 	if (heir == NULL || !put_in_map(owner, heir, in_map)) {
+		if (heir != NULL)
+			owner_forget_heir(owner, heir->number);
 		free(heir);
 		if (in_map)
 			xdp_prog_flow_del(owner->prog, &what->key);
@@ -160,10 +166,13 @@ void owner_heir_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, u
 		return;
 	heir->key = *key;
 	heir->number = number;
-	if (recorded != NULL && recorded->state < HEIR_STATES) {
-		state = recorded->state == HEIR_PARKED ? HEIR_RESET : (enum owner_heir_state)recorded->state;
+	if (recorded != NULL) {
+		const uint64_t known = atomic_load(&recorded->state);
+
+		state = (uint32_t)known < HEIR_STATES ? (enum owner_heir_state)(uint32_t)known : HEIR_DELETED;
+		state = state == HEIR_PARKED ? HEIR_RESET : state;
 		heir->snd_nxt = recorded->snd_nxt;
-		heir->rcv_nxt = recorded->rcv_nxt;
+		heir->rcv_nxt = (uint32_t)(known >> 32);
 	}
 	if (number > heirs->last_number)
 		heirs->last_number = number;

@@ -124,6 +124,12 @@ struct owner_wish {
 	uint64_t said_ns;
 };
 
+/* Of a table of the record those places that are taken, a bit each. */
+struct owner_places {
+	uint32_t words, next; /* next: where the last one was found */
+	uint64_t *used;
+};
+
 /* See owner_resets.c. */
 #define OWNER_RESET_LISTS 3
 struct owner_reset;
@@ -236,8 +242,10 @@ struct xdp_owner {
 	/* owner_record.c */
 	struct owner_record *record; /* NULL: nobody can take this owner's place */
 	int record_fd, alive_fd, look_fd;
-	struct keeper *keeper;         /* NULL: none yet */
-	int kept_link_fd;              /* that the keeper holds; -1 */
+	struct keeper *keeper; /* NULL: none yet */
+	int kept_link_fd;      /* that the keeper holds; -1 */
+	uint64_t reset_used[OWNER_RECORD_RESETS / 64];
+	struct owner_places reset_places;
 	int process_fd[XDP_SLOTS_MAX]; /* pidfds of the tenants; -1 */
 	uint32_t unpresented;          /* flows that some slot has not named */
 	uint64_t adopted_ns;           /* 0: it was not */
@@ -260,6 +268,13 @@ void owner_record_members(struct xdp_owner *owner, const struct owner_flow *flow
 void owner_record_heir(struct xdp_owner *owner, const struct owner_heir *heir);
 void owner_forget_heir(struct xdp_owner *owner, uint32_t number);
 const struct owner_record_heir *owner_recorded_heir(const struct xdp_owner *owner, uint32_t number); /* or NULL */
+/* A place, or OWNER_NO_PLACE: there is no record. Other functions do nothing with that. */
+uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list);
+void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list);
+void owner_forget_reset(struct xdp_owner *owner, uint32_t place);
+uint32_t owner_place_take(struct owner_places *places);             /* OWNER_NO_PLACE: all are taken */
+void owner_place_note(struct owner_places *places, uint32_t place); /* that it is taken */
+void owner_place_free(struct owner_places *places, uint32_t place);
 void owner_keep_link(struct xdp_owner *owner);
 void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot);
 void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot);
@@ -415,7 +430,8 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot); /* who had only 
 void owner_resets_tick(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_resets_due_ns(const struct xdp_owner *owner); /* of the next tick; UINT64_MAX: there is nothing to do */
 void owner_resets_fini(struct xdp_owner *owner);
-int owner_probe_open(void); /* a descriptor, or -errno */
+void owner_resets_adopt(struct xdp_owner *owner); /* those that the owner before has left */
+int owner_probe_open(void);                       /* a descriptor, or -errno */
 struct owner_segment {
 	uint32_t seq, ack, ts_val, ts_ecr;
 	bool syn, rst, has_ack, has_ts;

@@ -109,16 +109,18 @@ static struct owner_record_heir *heir_entry(const struct xdp_owner *owner, uint3
 	return owner->record != NULL ? &owner->record->heir[number % OWNER_RECORD_HEIRS] : NULL;
 }
 
+/* One that is there already goes on with other numbers: in one step. */
 void owner_record_heir(struct xdp_owner *owner, const struct owner_heir *heir)
 {
 	struct owner_record_heir *entry = heir_entry(owner, heir->number);
+	const uint64_t state = heir->state | (uint64_t)heir->rcv_nxt << 32;
 
 	if (entry == NULL)
 		return;
-	atomic_store(&entry->number, 0);
-	entry->state = heir->state;
-	entry->snd_nxt = heir->snd_nxt;
-	entry->rcv_nxt = heir->rcv_nxt;
+	if (atomic_load(&entry->number) != heir->number)
+		atomic_store(&entry->number, 0);
+	entry->snd_nxt = heir->snd_nxt; /* it never changes */
+	atomic_store(&entry->state, state);
 	atomic_store(&entry->number, heir->number);
 }
 
@@ -135,6 +137,64 @@ const struct owner_record_heir *owner_recorded_heir(const struct xdp_owner *owne
 	const struct owner_record_heir *entry = heir_entry(owner, number);
 
 	return entry != NULL && atomic_load(&entry->number) == number ? entry : NULL;
+}
+
+/* ---- places ---- */
+
+void owner_place_note(struct owner_places *places, uint32_t place)
+{
+	places->used[place / 64] |= 1ull << place % 64;
+}
+
+uint32_t owner_place_take(struct owner_places *places)
+{
+	for (uint32_t i = 0; i < places->words; i++) {
+		const uint32_t word = (places->next + i) % places->words;
+		const uint64_t used = places->used[word];
+
+		if (used == UINT64_MAX)
+			continue;
+		places->next = word;
+		places->used[word] = used | (used + 1);
+		return word * 64 + (uint32_t)__builtin_ctzll(~used);
+	}
+	return OWNER_NO_PLACE;
+}
+
+void owner_place_free(struct owner_places *places, uint32_t place)
+{
+	if (place != OWNER_NO_PLACE)
+		places->used[place / 64] &= ~(1ull << place % 64);
+}
+
+/* ---- peers to be told ---- */
+
+uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list)
+{
+	const uint32_t place = owner->record != NULL ? owner_place_take(&owner->reset_places) : OWNER_NO_PLACE;
+	struct owner_record_reset *entry;
+
+	if (place == OWNER_NO_PLACE)
+		return place;
+	entry = &owner->record->reset[place];
+	entry->slot = slot;
+	entry->key = *key;
+	atomic_store(&entry->list, list + 1);
+	return place;
+}
+
+void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list)
+{
+	if (place != OWNER_NO_PLACE)
+		atomic_store(&owner->record->reset[place].list, list + 1);
+}
+
+void owner_forget_reset(struct xdp_owner *owner, uint32_t place)
+{
+	if (place == OWNER_NO_PLACE)
+		return;
+	atomic_store(&owner->record->reset[place].list, 0);
+	owner_place_free(&owner->reset_places, place);
 }
 
 /* ---- tenants ---- */

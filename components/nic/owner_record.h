@@ -4,8 +4,11 @@
  * The record lies in memory of its own. The vmads of one interface map it one after the other; no other process does.
  * The owner writes it as it works, and may be killed between two instructions. So each entry has one word that makes it
  * count, which is stored last and cleared first: `whole` of the record, `state` of a slot, `number` of a minisock
- * (heir). An entry is never more than one step behind the kernel's maps and the shared object. Adoption (owner_adopt.c)
- * settles that step.
+ * (heir), `list` of a reset. An entry is never more than one step behind the kernel's maps and the shared object.
+ * Adoption (owner_adopt.c) settles that step.
+ *
+ * A minisock is here before the map has it, and a reset before the flow of its connection ends. If the owner is killed
+ * in between, the entry is of nothing, and adoption drops it; the other way round a peer would not be told.
  *
  * is_spare[f]: the owner holds the frame. If the shared object differs, owner_frames_adopt says what is believed.
  *
@@ -24,8 +27,10 @@
 #include "xdp_priv.h"
 
 #define OWNER_RECORD_MAGIC 0x72776f76u
-#define OWNER_RECORD_VERSION 1u
+#define OWNER_RECORD_VERSION 2u
 #define OWNER_RECORD_HEIRS 32768
+#define OWNER_RECORD_RESETS 65536 /* as many as there are: OWNER_FLOWS_MAX */
+#define OWNER_NO_PLACE UINT32_MAX
 
 /* The process that rents a slot. `ticket` is known to it and to vmad only. */
 struct owner_tenant {
@@ -42,8 +47,15 @@ struct owner_record_slot {
 
 struct owner_record_heir {
 	_Atomic uint32_t number; /* as in the program's map; 0: the place is free */
-	uint32_t state, snd_nxt, rcv_nxt;
-	uint64_t due_ns;
+	uint32_t snd_nxt;
+	_Atomic uint64_t state; /* enum owner_heir_state; above it rcv_nxt: both change in one step */
+};
+
+/* A peer that is still to be told: owner_resets.c. */
+struct owner_record_reset {
+	_Atomic uint32_t list; /* 1 + the list that it is in; 0: the place is free */
+	uint32_t slot;
+	struct vma_flow_key key;
 };
 
 struct owner_record {
@@ -55,6 +67,7 @@ struct owner_record {
 	struct owner_record_slot slot[XDP_SLOTS_MAX];
 	_Atomic uint64_t members[XDP_GROUPS]; /* of each group: a bit for each slot */
 	struct owner_record_heir heir[OWNER_RECORD_HEIRS];
+	struct owner_record_reset reset[OWNER_RECORD_RESETS];
 	bool is_spare[XDP_FRAMES_MAX];
 };
 

@@ -198,6 +198,36 @@ stop eighth INT
 check "SIGINT ends it for good: traffic is the kernel's at once" wait_for 3 no_xdp b "$IF_B"
 stop server
 
+# ---- peers of a dead process that are still to be told ----
+
+told_up() { # LABEL CONNECTIONS SECONDS: an offloaded server, and peers that will say nothing
+	start telling b env "$alone" python3 "$echo" "$IP_B" 7300
+	wait_for 10 log_has telling listening
+	start "$1" a python3 "$ROOT/tests/e2e/restart_told.py" "$IP_B" 7300 "$2" "$3"
+	wait_for 20 log_has "$1" connected
+	sleep 0.5 # each connection has a flow of its own
+}
+owner_up mourning
+told_up told 64 10
+in_ns b tc qdisc add dev "$IF_B" root blackhole # which takes what vmad says to them
+stop telling KILL
+sleep 0.3
+stop mourning KILL
+in_ns b tc qdisc del dev "$IF_B" root
+owner_up mourning
+finish told 20
+check_eq "peers that the first probe did not reach are told by the next vmad" "$(number told reset)" 64
+for round in 1 2 3 4 5 6; do
+	told_up told$round 200 10
+	stop telling KILL
+	sleep "0.00$((RANDOM % 10))"
+	stop mourning KILL
+	owner_up mourning
+	finish told$round 20
+	check_eq "vmad is killed just after a process, $round: all its peers are told" "$(number told$round reset)" 200
+done
+stop mourning INT
+
 # ---- connections that are just being handed over to the kernel ----
 
 HANDOVER_SECONDS=${HANDOVER_SECONDS:-10}
