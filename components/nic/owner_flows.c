@@ -302,6 +302,8 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	shadows = wish != NULL ? &wish->shadows : &flow->shadows;
 	for (unsigned i = 0; i < n && rc == 0; i++)
 		rc = xdp_cookies_add(shadows, key, cookies[i]);
+	if (flow != NULL)
+		owner_record_group(owner, flow);
 	return rc;
 }
 
@@ -405,7 +407,9 @@ static int share(struct xdp_owner *owner, struct owner_flow **place, uint32_t sl
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
 	owner_wish_end(owner, slot, &rule->key);
 	forget_given_up(owner, slot, &rule->key);
-	return xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	owner_record_group(owner, flow);
+	return rc;
 }
 
 /* ---- adopted flows ---- */
@@ -472,6 +476,7 @@ static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flo
 		if ((*place)->unpresented >> slot & 1)
 			present_again(owner, *place, slot, rule);
 		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
+		owner_record_group(owner, *place);
 		return rc < 0 ? rc : -EEXIST;
 	}
 	if (owner_wish_of_another(owner, slot, rule))
@@ -596,6 +601,9 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		}
 		return 0;
 	}
+	/* The owner before has ended it, and has not answered any more. */
+	if (key->peer_port_be == 0)
+		owner_parked_close(owner, slot, key);
 	/* It was taken back, and the client does not know yet: it does not want it any more. */
 	owner_wish_end(owner, slot, key);
 	return -ENOENT;
@@ -687,15 +695,20 @@ static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets
 			}
 			owner_flow_present(owner, flow, slot);
 			leave_flow(owner, place, slot, HEIR_DELETED);
-			if (key.peer_port_be == 0)
-				owner_group_move(owner, slot, &key);
+			if (key.peer_port_be != 0)
+				continue;
+			owner_group_move(owner, slot, &key);
+			owner_parked_close(owner, slot, &key);
 		}
 	}
 }
 
 void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
 {
-	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || owner->unpresented == 0)
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
+		return;
+	owner_parked_presented(owner, slot);
+	if (owner->unpresented == 0)
 		return;
 	end_unpresented(owner, owner->flow, slot);
 	end_unpresented(owner, owner->connection, slot);

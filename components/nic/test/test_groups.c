@@ -37,12 +37,13 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 	return key->family == AF_INET ? 0 : -EAFNOSUPPORT;
 }
 
-static void adopt(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool adopt(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	(void)arg;
 	adopted.n++;
 	adopted.slot = slot;
 	memcpy(&adopted.pending, pending, sizeof(*pending));
+	return true;
 }
 
 static int listen_somewhere(struct sockaddr_in *address, bool reuseport, uint64_t *cookie)
