@@ -589,16 +589,41 @@ static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint3
 	free_flow(flow);
 }
 
+/* What waits in the slot goes to others, or is kept for others. */
+static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot)
+{
+	const struct vma_flow_key key = (*place)->rule.key;
+	const uint32_t group = (*place)->group;
+
+	owner_record_leaving(owner, group, slot, true);
+	leave_flow(owner, place, slot, HEIR_DELETED);
+	if (key.peer_port_be == 0) {
+		owner_group_move(owner, slot, &key);
+		owner_parked_close(owner, slot, &key);
+	}
+	owner_record_leaving(owner, group, slot, false);
+}
+
+/* The owner before had a member leave, and did not come to moving what waits there. */
+static void leave_again(struct xdp_owner *owner, uint32_t slot)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
+			if (flow->group == 0 || !owner_is_leaving(owner, flow->group, slot))
+				continue;
+			if (!owner_flow_has(flow, slot))
+				owner_group_move(owner, slot, &flow->rule.key);
+			owner_record_leaving(owner, flow->group, slot, false);
+		}
+	}
+}
+
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = place_of(owner, key);
 
 	if (*place != NULL && owner_flow_has(*place, slot)) {
-		leave_flow(owner, place, slot, HEIR_DELETED);
-		if (key->peer_port_be == 0) {
-			owner_group_move(owner, slot, key);
-			owner_parked_close(owner, slot, key);
-		}
+		delete_flow(owner, place, slot);
 		return 0;
 	}
 	/* The owner before has ended it, and has not answered any more. */
@@ -687,18 +712,13 @@ static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets
 
 		while (*place != NULL) {
 			struct owner_flow *flow = *place;
-			const struct vma_flow_key key = flow->rule.key;
 
 			if ((flow->unpresented >> slot & 1) == 0) {
 				place = &flow->next;
 				continue;
 			}
 			owner_flow_present(owner, flow, slot);
-			leave_flow(owner, place, slot, HEIR_DELETED);
-			if (key.peer_port_be != 0)
-				continue;
-			owner_group_move(owner, slot, &key);
-			owner_parked_close(owner, slot, &key);
+			delete_flow(owner, place, slot);
 		}
 	}
 }
@@ -707,6 +727,7 @@ void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
 {
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
 		return;
+	leave_again(owner, slot);
 	owner_parked_presented(owner, slot);
 	if (owner->unpresented == 0)
 		return;

@@ -161,6 +161,8 @@ static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_
 		return rc;
 	owner->group_used[group] = 1;
 	owner->groups++;
+	if (owner->record != NULL)
+		atomic_store(&owner->record->group[group].leaving, 0);
 	flow->group = group;
 	flow->members = 1ull << flow->slot;
 	flow->grouped_ns = now;

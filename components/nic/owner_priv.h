@@ -268,6 +268,9 @@ void owner_record_fini(struct xdp_owner *owner);
 void owner_record_slot(struct xdp_owner *owner, uint32_t slot);
 /* A group's members, shadows and whether it was inherited, as they are now. */
 void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow);
+/* A member deletes the flow, and what waits there has not been moved yet. */
+void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves);
+bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
 /* The same of an adopted flow, into it; its members. */
 uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number);
 void owner_record_heir(struct xdp_owner *owner, const struct owner_heir *heir);

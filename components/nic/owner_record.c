@@ -133,6 +133,19 @@ void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow)
 	atomic_store(&group->members, flow->members);
 }
 
+void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves)
+{
+	if (owner->record != NULL && leaves)
+		atomic_fetch_or(&owner->record->group[group].leaving, 1ull << slot);
+	else if (owner->record != NULL)
+		atomic_fetch_and(&owner->record->group[group].leaving, ~(1ull << slot));
+}
+
+bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot)
+{
+	return owner->record != NULL && (atomic_load(&owner->record->group[group].leaving) >> slot & 1) != 0;
+}
+
 uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number)
 {
 	const struct owner_record_group *group = &owner->record->group[number];

@@ -72,6 +72,7 @@ struct owner_record_shadows {
 
 struct owner_record_group {
 	_Atomic uint64_t members; /* a bit for each slot */
+	_Atomic uint64_t leaving; /* of those that delete the flow, until what waits there is moved */
 	_Atomic uint32_t inherited;
 	struct owner_record_shadows shadows;
 };
