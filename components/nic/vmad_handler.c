@@ -165,7 +165,6 @@ static int resume(struct vmad_server *server, struct vmad_peer *peer, const stru
 		return -ENOENT;
 	holder->slots &= ~(1ull << what->slot);
 	peer->slots |= 1ull << what->slot;
-	xdp_owner_resumed(server->owner, what->slot);
 	return 0;
 }
 
