@@ -3,7 +3,8 @@
  *
  * A daemon opens its sockets and forks. Its child changes root and user and forbids itself new processes (RLIMIT_NPROC,
  * which counts threads) before it first uses the sockets. The engine's threads could not be started any more then. So
- * if a child has sockets of ours from its parent, it starts its engine before the first such call.
+ * if a child has sockets of ours from its parent, it starts its engine before the first such call. So does a program
+ * that has inherited a listener through exec: connections may wait for it with its parent.
  *
  * A limit of address space (RLIMIT_AS) is the program's estimate of what it needs itself. vsftpd's sessions allow
  * themselves 200 MB, and the library's reservations alone take more than a gigabyte. So the limit is widened by what

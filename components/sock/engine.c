@@ -1,5 +1,6 @@
 /* engine - the process's one engine: started on first use, ended at exit, left behind by a forked child. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -242,20 +243,34 @@ void vma_engine_fork_parent(void)
 	file_fork_parent();
 }
 
-/* Whether the child will want an engine: a connection that it uses becomes the kernel's, other sockets are offloaded.
- */
-static void look_for_heir(struct vma_file *file, void *arg)
+static bool is_tcp_listener(int fd)
 {
-	bool *found = arg;
-	int listens = 0;
-	socklen_t len = sizeof(listens);
+	int protocol = 0, listens = 0;
+	socklen_t len = sizeof(protocol);
 
-	if (!file->is_heir || *found || atomic_load(&file->os_only))
-		return;
-	if (file->kind == VMA_FILE_TCP)
-		syscall(SYS_getsockopt, atomic_load_explicit(&file->fd, memory_order_relaxed), SOL_SOCKET,
-		        SO_ACCEPTCONN, &listens, &len);
-	*found = file->kind == VMA_FILE_UDP || listens != 0;
+	if (syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 || protocol != IPPROTO_TCP)
+		return false;
+	len = sizeof(listens);
+	return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) == 0 && listens != 0;
+}
+
+struct wants {
+	bool engine, devices;
+};
+
+/*
+ * A connection that a forked child uses becomes the kernel's; its other sockets are offloaded. A listener that came
+ * through exec is the kernel's, but the engine watches for what waits with the process that made it.
+ */
+static void look_for_wants(struct vma_file *file, void *arg)
+{
+	struct wants *wants = arg;
+	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
+
+	if (!wants->devices && file->is_heir && !atomic_load(&file->os_only))
+		wants->devices = file->kind == VMA_FILE_UDP || (file->kind == VMA_FILE_TCP && is_tcp_listener(fd));
+	if (wants->devices || (!wants->engine && file->kind == VMA_FILE_EXEC && is_tcp_listener(fd)))
+		wants->engine = true;
 }
 
 void vma_engine_start_early(void)
@@ -263,15 +278,15 @@ void vma_engine_start_early(void)
 	const int saved = errno;
 	struct vma_engine *engine = NULL;
 	struct vma_thread *self;
-	bool heirs = false;
+	struct wants wants = {0};
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
 		return;
 	self = vma_enter();
-	vma_file_each(look_for_heir, &heirs);
-	if (heirs)
+	vma_file_each(look_for_wants, &wants);
+	if (wants.engine)
 		engine = vma_engine_start();
-	if (engine != NULL)
+	if (engine != NULL && wants.devices)
 		device_open_inherited(engine);
 	vma_leave(self);
 	errno = saved;
