@@ -155,6 +155,22 @@ static void talk(int slot, pid_t heir)
 	far_reads(slot, 100, 2, 1);
 }
 
+/* A connection that comes when the program runs is accepted there, by these steps. */
+static void accepts_there(const char *name, const char *steps)
+{
+	pid_t heir;
+	int at;
+
+	if (is_heir())
+		return;
+	at = listener_in_use();
+	heir = heir_start(name, steps, at, true, true);
+	await_heir();
+	dial(1, at);
+	talk(1, heir);
+	close(at);
+}
+
 CASE(exec_listener, "a program accepts from the listener that its parent has polled and still polls")
 {
 	pid_t heir;
@@ -174,47 +190,17 @@ CASE(exec_listener, "a program accepts from the listener that its parent has pol
 
 CASE(exec_listener_by_number, "the same where it has the parent's number")
 {
-	pid_t heir;
-	int at;
-
-	if (is_heir())
-		return;
-	at = listener_in_use();
-	heir = heir_start("exec_listener_by_number", "arwc", at, true, true);
-	await_heir();
-	dial(1, at);
-	talk(1, heir);
-	close(at);
+	accepts_there("exec_listener_by_number", "arwc");
 }
 
 CASE(exec_listener_poll, "poll tells the program of a connection, then accept takes it")
 {
-	pid_t heir;
-	int at;
-
-	if (is_heir())
-		return;
-	at = listener_in_use();
-	heir = heir_start("exec_listener_poll", "parwc", at, true, true);
-	await_heir();
-	dial(1, at);
-	talk(1, heir);
-	close(at);
+	accepts_there("exec_listener_poll", "parwc");
 }
 
 CASE(exec_listener_epoll, "the same of epoll")
 {
-	pid_t heir;
-	int at;
-
-	if (is_heir())
-		return;
-	at = listener_in_use();
-	heir = heir_start("exec_listener_epoll", "earwc", at, true, true);
-	await_heir();
-	dial(1, at);
-	talk(1, heir);
-	close(at);
+	accepts_there("exec_listener_epoll", "earwc");
 }
 
 CASE(exec_listener_waits, "a connection that has waited since before the program was started is accepted there")
