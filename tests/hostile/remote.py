@@ -8,8 +8,8 @@ that no kernel has, RATE (4000) packets a second.
   tiny      connections that take a stream in segments of 48 bytes, and acknowledge each
   sacks     the same until a window is open, then SACK blocks in every order and nothing acknowledged
 
-"connected N" says how many connections were made, "out N" how many segments were out when the first
-SACK block was sent, "answered N" how many came back to `acks` and `resets`, "done" that it has ended by itself."""
+"connected N" says how many connections were made, "answered N" how many segments came back to those of `acks` and
+`resets`, "done" that it has ended by itself."""
 import collections, os, random, socket, struct, sys, time
 
 interface, mac, address, port, attack, seconds = sys.argv[1:7]
@@ -21,9 +21,6 @@ packet.settimeout(0.5)
 ethernet = bytes.fromhex(mac.replace(":", "")) + packet.getsockname()[4] + b"\x08\x00"
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 TINY = 48
-OUT = 1000
-LATE = 0.1
-SO_RCVBUFFORCE = 33
 ISN = 1000
 server = socket.inet_aton(address)
 
@@ -180,7 +177,6 @@ class Stream:
 
     def __init__(self, peer, number):
         self.peer, self.acked, self.highest = peer, number + 1, number + 1
-        self.late, self.before = 0, self.acked
 
     def note(self, seen):
         end = (seen.seq + seen.length) & 0xFFFFFFFF
@@ -194,16 +190,6 @@ class Stream:
         self.acked = self.highest
         send(segment(self.peer, ISN + 2, self.acked, ACK))
 
-    def take_late(self):
-        """Seldom, and what has been there for a while: few samples of a long way, which end no slow start."""
-        if time.monotonic() - self.late < LATE:
-            return
-        self.late = time.monotonic()
-        if self.before != self.acked:
-            self.acked = self.before
-            send(segment(self.peer, ISN + 2, self.acked, ACK))
-        self.before = self.highest
-
     def take_blocks(self):
         """Four places of what is out, one in five up to its end; nothing is acknowledged."""
         blocks, out = b"", self.out()
@@ -216,29 +202,22 @@ class Stream:
 
 
 def pull():
-    """The windows are opened before "connected" is said; those of `sacks` until OUT segments are out."""
+    """The windows are opened before "connected" is said."""
     streams = {peer: Stream(peer, number) for peer, number in connect_all(4, mss=TINY, first=b"g")}
-    packet.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
-    blocks, said, opened, late = False, False, time.monotonic() + 1.5, time.monotonic() + 15
+    opened, said = time.monotonic() + 1.5, False
     while time.monotonic() < end:
         for seen in waiting(200):
             if seen.peer in streams:
                 streams[seen.peer].note(seen)
-        if attack == "sacks" and not said and not blocks:
-            if sum(stream.out() for stream in streams.values()) < OUT and time.monotonic() < late:
-                for stream in streams.values():
-                    stream.take_late()
-                continue
-            blocks = True
-            print("out", sum(stream.out() for stream in streams.values()))
         if not said and time.monotonic() >= opened:
             begin(len(streams))
             said = True
         for stream in streams.values():
-            if attack == "tiny":
+            if attack == "tiny" or not said or stream.out() < 8:
                 stream.take_all()
-            elif stream.out() >= 8:
+            else:
                 stream.take_blocks()
+    print("out", max(stream.out() for stream in streams.values()))
 
 
 {"holes": holes, "acks": strays, "syns": strays, "resets": resets, "tiny": pull, "sacks": pull}[attack]()
