@@ -118,6 +118,7 @@ struct xdp_qp {
 	struct vma_nic_qp_attr attr;
 	char name[64];
 	int epoll_fd, wake_fd; /* wake_fd: readable when a rebind is due */
+	uint32_t adopt_seen;   /* the number of the last connection that it was to make */
 };
 
 struct nic_xdp {

@@ -304,6 +304,7 @@ static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct x
 	qp->longest_ever = qp->longest > qp->longest_ever ? qp->longest : qp->longest_ever;
 	qp->segs_max = qp->nic->base.info.tx_segs_max;
 	qp->rx_at = qp->rx_in_chain = qp->rx_held = 0;
+	qp->adopt_seen = 0;
 	atomic_store_explicit(&qp->rx_seen, ports[0].rx.cached_consumer, memory_order_relaxed);
 	atomic_store_explicit(&qp->rx_arrivals, rental->queues == 1 ? ports[0].rx.producer : NULL,
 	                      memory_order_release);

@@ -1,9 +1,18 @@
 /*
  * nic_xdp_repair.c - a client has its connections handed over to the kernel by vmad: vmad_repair.h.
  *
- * The channel is asked for once. If it has ended (vmad has gone, or its process), begin asks again.
+ * The channel is asked for once. If it has ended (vmad has gone, or its process), begin asks again, and waits for the
+ * next vmad.
+ *
+ * It may also end between a socket and its result. vmad's process ends what it has begun, whatever becomes of vmad; so
+ * a channel that ends without a result says that nothing was begun, and the socket goes to the next vmad. The process
+ * may have been killed itself, in the middle. Then the socket says how far it has come:
+ *
+ *   under repair             it is parted from its half connection, without a word; another process repairs it anew
+ *   repaired, and connected  the kernel has the connection
  */
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -12,6 +21,9 @@
 #include "nic_os.h"
 #include "nic_xdp.h"
 #include "vmad_repair.h"
+
+#define TRIES 5 /* vmads that end one after the other */
+#define ENDED 1 /* the channel, before the result */
 
 static void drop_channel(struct nic_xdp *nic)
 {
@@ -31,10 +43,12 @@ static bool has_ended(int channel)
 
 static int ask_for_channel(struct nic_xdp *nic)
 {
-	int fd = -1, rc;
+	int fd = -1, tries = 0, rc;
 
 	pthread_mutex_lock(&nic->lock);
-	rc = nic->vmad != NULL ? vmad_client_repair(nic->vmad, &fd) : nic->owner != NULL ? -EOPNOTSUPP : -EPIPE;
+	do
+		rc = nic->vmad != NULL ? vmad_client_repair(nic->vmad, &fd) : nic->owner != NULL ? -EOPNOTSUPP : -EPIPE;
+	while (rc == -EPIPE && tries++ < TRIES && nic_xdp_await_vmad(nic));
 	pthread_mutex_unlock(&nic->lock);
 	if (rc == 0)
 		atomic_store(&nic->repair_fd, nic_fd_keep(fd));
@@ -120,9 +134,12 @@ static int send_socket(int channel, const struct vmad_repair_socket *message, co
 	memcpy(CMSG_DATA(&control.head), fds, nfds * sizeof(int));
 	if (os_await(channel, POLLOUT, VMA_NIC_REPAIR_MS) == 0)
 		return -EPIPE;
-	return os_sendmsg(channel, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -EPIPE : 0;
+	if (os_sendmsg(channel, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+		return 0;
+	return errno == EPIPE || errno == ECONNRESET ? ENDED : -EPIPE;
 }
 
+/* The result; ENDED; -EPIPE: there is none in time. */
 static int take_answer(int channel, struct vmad_repair_answer *answer)
 {
 	ssize_t n;
@@ -130,32 +147,74 @@ static int take_answer(int channel, struct vmad_repair_answer *answer)
 	for (;;) {
 		n = os_recv(channel, answer, sizeof(*answer), MSG_DONTWAIT);
 		if (n == sizeof(*answer) && answer->head.magic == VMAD_REPAIR_MAGIC && answer->result <= 0)
-			return answer->result;
-		if (n >= 0 || (errno != EAGAIN && errno != EINTR) || os_await(channel, POLLIN, VMA_NIC_REPAIR_MS) == 0)
+			return answer->result == -EPIPE ? ENDED : answer->result;
+		if (n == 0 || (n < 0 && errno == ECONNRESET))
+			return ENDED;
+		if (n > 0 || (errno != EAGAIN && errno != EINTR) || os_await(channel, POLLIN, VMA_NIC_REPAIR_MS) == 0)
 			return -EPIPE;
 	}
+}
+
+static int try_socket(int channel, const struct vma_repair *what, const int fds[2], struct vmad_repair_answer *answer)
+{
+	const struct vmad_repair_socket message = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}, .what = *what};
+	int rc = send_socket(channel, &message, fds, fds[1] >= 0 ? 2 : 1);
+
+	return rc == 0 ? take_answer(channel, answer) : rc;
+}
+
+/* Nobody repairs the socket any more. True: the kernel has the connection; else the socket is as before. */
+static bool is_repaired(int fd)
+{
+	const struct sockaddr apart = {.sa_family = AF_UNSPEC};
+	struct sockaddr_storage peer;
+	socklen_t len = sizeof(int), peer_len = sizeof(peer);
+	int repair = 0;
+
+	if (os_getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &repair, &len) != 0 || repair == 0)
+		return syscall(SYS_getpeername, fd, &peer, &peer_len) == 0;
+	os_connect(fd, &apart, sizeof(apart));
+	return false;
+}
+
+static int next_channel(struct nic_xdp *nic)
+{
+	drop_channel(nic);
+	return ask_for_channel(nic);
+}
+
+/* How many of the bytes that had not been sent it has is not known. */
+static int unsent_is_known(const struct vma_repair *what)
+{
+	return what->unacked == what->sent ? 0 : -EPIPE;
 }
 
 int vma_nic_repair_socket(struct vma_nic *base, int fd, const struct vma_repair *what,
                           const struct vma_repair_bytes *bytes, int *incomplete)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
-	const int channel = atomic_load(&nic->repair_fd);
-	const struct vmad_repair_socket message = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}, .what = *what};
 	struct vmad_repair_answer answer = {.result = 0};
-	int fds[2] = {fd, -1}, rc;
+	int fds[2] = {fd, -1}, tries = 0, rc;
 
+	*incomplete = 0;
 	rc = file_of(bytes, (uint64_t)what->unread + what->unacked, &fds[1]);
 	if (rc < 0)
 		return rc;
-	rc = send_socket(channel, &message, fds, fds[1] >= 0 ? 2 : 1);
+	rc = try_socket(atomic_load(&nic->repair_fd), what, fds, &answer);
+	while (rc == ENDED) {
+		answer.incomplete = unsent_is_known(what);
+		if (is_repaired(fd))
+			rc = 0;
+		else if (tries++ == TRIES || next_channel(nic) < 0)
+			rc = -EPIPE;
+		else
+			rc = try_socket(atomic_load(&nic->repair_fd), what, fds, &answer);
+	}
 	if (fds[1] >= 0)
 		os_close(fds[1]);
-	if (rc == 0)
-		rc = take_answer(channel, &answer);
 	*incomplete = answer.incomplete;
-	if (rc == -EPIPE)
-		os_shutdown(channel, SHUT_RDWR); /* a late answer would be taken for the next one's */
+	if (rc == -EPIPE && atomic_load(&nic->repair_fd) >= 0)
+		os_shutdown(atomic_load(&nic->repair_fd), SHUT_RDWR); /* a late answer would be the next one's */
 	return rc;
 }
 

@@ -115,7 +115,10 @@ static void report_adoptions(struct nic_xdp *nic)
 	while (pop_adoption(nic, &slot, &pending)) {
 		struct xdp_qp *qp = qp_of_slot(nic, slot);
 
-		if (qp != NULL && qp->attr.adopt != NULL)
+		if (qp == NULL || (int32_t)(pending.number - qp->adopt_seen) <= 0)
+			continue; /* another vmad tells again what may not have come */
+		qp->adopt_seen = pending.number;
+		if (qp->attr.adopt != NULL)
 			qp->attr.adopt(&qp->base, &pending, qp->attr.event_arg);
 	}
 }

@@ -164,6 +164,9 @@ struct xdp_owner *owner_new(unsigned ifindex)
 	owner->umem_fd = owner->shared_fd = owner->claims_fd = owner->link_fd = owner->diag_fd = -1;
 	owner->route_fd = -1;
 	owner->record_fd = owner->alive_fd = owner->look_fd = -1;
+	owner->reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner->reset_used};
+	owner->lot_places = (struct owner_places){.words = OWNER_RECORD_LOTS / 64, .used = owner->lot_used};
+	owner->waiting_places = (struct owner_places){.words = OWNER_RECORD_WAITING / 64, .used = owner->waiting_used};
 	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
 		owner->queue[queue].base_fd = -1;
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
@@ -429,6 +432,9 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	owner_flows_report(owner, revoked, arg);
 	owner_flows_fade_out(owner, now);
 	owner_groups_tick(owner, now);
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		if (owner->asker[slot].moving != NULL)
+			owner_group_send(owner, slot);
 	owner_parked_tick(owner, now);
 	owner_resets_tick(owner, now);
 	owner_heirs_tick(owner, now);
@@ -443,7 +449,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
-void xdp_owner_on_adopt(struct xdp_owner *owner, void (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
+void xdp_owner_on_adopt(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
 {
 	owner->adopt = adopt;
 	owner->adopt_arg = arg;

@@ -6,13 +6,14 @@
  *   packet memory, sockets   as they are; the fill and completion rings are shared with the clients all the time
  *   slots                    from the record; rings left in the middle of a take-back are looked through again
  *   frames                   owner_frames_adopt
- *   groups                   the program's, and their members from the record
- *   shadows of flows         each client names them again when it comes back (VMAD_RESUME); until then kernel sockets
+ *   groups                   the program's; members and shadows from the record
+ *   shadows of other flows   each client names them again when it comes back (VMAD_RESUME); until then kernel sockets
  *                            are not looked for. A flow that is not named within ten seconds ends
  *   flow waiters (wishes)    clients ask again
  *
- * Lost with the owner before: connections that waited for accept in a process that has died, and resets that were on
- * their way to peers of the dead. Such a peer learns of it when it next sends.
+ *   resets                   from the record
+ *   connections that wait    from the record, their minisocks and their listeners' pages (owner_parked.c,
+ *   for accept               owner_groups.c)
  *
  * No packet that comes meanwhile undoes anything here: the program is at work all the time.
  */
@@ -202,7 +203,7 @@ static int see_entry(void *arg, const struct xdp_prog_entry *entry)
 		return 0;
 	}
 	if (entry->group != 0 && entry->group < XDP_GROUPS) {
-		const uint64_t members = atomic_load(&owner->record->members[entry->group]) & rented(owner);
+		const uint64_t members = owner_recall_group(owner, flow, entry->group) & rented(owner);
 
 		owner_group_adopt(owner, flow, entry->group, members | 1ull << flow->slot);
 	}
@@ -226,6 +227,9 @@ static int adopt_flows(struct xdp_owner *owner)
 		xdp_prog_flow_del(owner->prog, &flow->rule.key);
 		free(flow);
 	}
+	owner_parked_adopt(owner);
+	owner_groups_adopt_moves(owner);
+	owner_parked_adopted(owner);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && rc == 0; slot++)
 		if (owner->slot[slot].state == SLOT_LEAVING || owner->slot[slot].state == SLOT_DRAINING)
 			owner_flows_end(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
@@ -278,6 +282,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, st
 	owner->keeper = keeper;
 	owner->kept_link_fd = xdp_prog_link_fd(owner->prog);
 	adopt_slots(owner, hand);
+	owner_resets_adopt(owner); /* before more are noted */
 	rc = adopt_flows(owner);
 	if (rc == 0)
 		rc = adopt_attachment(owner);

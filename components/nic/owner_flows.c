@@ -302,6 +302,8 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	shadows = wish != NULL ? &wish->shadows : &flow->shadows;
 	for (unsigned i = 0; i < n && rc == 0; i++)
 		rc = xdp_cookies_add(shadows, key, cookies[i]);
+	if (flow != NULL)
+		owner_record_group(owner, flow);
 	return rc;
 }
 
@@ -405,7 +407,9 @@ static int share(struct xdp_owner *owner, struct owner_flow **place, uint32_t sl
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
 	owner_wish_end(owner, slot, &rule->key);
 	forget_given_up(owner, slot, &rule->key);
-	return xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	owner_record_group(owner, flow);
+	return rc;
 }
 
 /* ---- adopted flows ---- */
@@ -472,6 +476,7 @@ static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flo
 		if ((*place)->unpresented >> slot & 1)
 			present_again(owner, *place, slot, rule);
 		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
+		owner_record_group(owner, *place);
 		return rc < 0 ? rc : -EEXIST;
 	}
 	if (owner_wish_of_another(owner, slot, rule))
@@ -584,18 +589,46 @@ static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint3
 	free_flow(flow);
 }
 
+/* What waits in the slot goes to others, or is kept for others. */
+static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot)
+{
+	const struct vma_flow_key key = (*place)->rule.key;
+	const uint32_t group = (*place)->group;
+
+	owner_record_leaving(owner, group, slot, true);
+	leave_flow(owner, place, slot, HEIR_DELETED);
+	if (key.peer_port_be == 0) {
+		owner_group_move(owner, slot, &key);
+		owner_parked_close(owner, slot, &key);
+	}
+	owner_record_leaving(owner, group, slot, false);
+}
+
+/* The owner before had a member leave, and did not come to moving what waits there. */
+static void leave_again(struct xdp_owner *owner, uint32_t slot)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
+			if (flow->group == 0 || !owner_is_leaving(owner, flow->group, slot))
+				continue;
+			if (!owner_flow_has(flow, slot))
+				owner_group_move(owner, slot, &flow->rule.key);
+			owner_record_leaving(owner, flow->group, slot, false);
+		}
+	}
+}
+
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = place_of(owner, key);
 
 	if (*place != NULL && owner_flow_has(*place, slot)) {
-		leave_flow(owner, place, slot, HEIR_DELETED);
-		if (key->peer_port_be == 0) {
-			owner_group_move(owner, slot, key);
-			owner_parked_close(owner, slot, key);
-		}
+		delete_flow(owner, place, slot);
 		return 0;
 	}
+	/* The owner before has ended it, and has not answered any more. */
+	if (key->peer_port_be == 0)
+		owner_parked_close(owner, slot, key);
 	/* It was taken back, and the client does not know yet: it does not want it any more. */
 	owner_wish_end(owner, slot, key);
 	return -ENOENT;
@@ -650,11 +683,12 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 				place = &flow->next;
 				continue;
 			}
+			/* First: if this owner is killed in between, the flow is there, and the next one begins here. */
+			if (owner_flow_is_connection(&key) || (listens && !dead))
+				owner_resets_note(owner, slot, &key, dead);
 			leave_flow(owner, place, slot, dead ? HEIR_RESET : HEIR_WAITS);
 			if (shared)
 				place = &flow->next;
-			if (owner_flow_is_connection(&key) || (listens && !dead))
-				owner_resets_note(owner, slot, &key, dead);
 		}
 	}
 }
@@ -678,23 +712,24 @@ static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets
 
 		while (*place != NULL) {
 			struct owner_flow *flow = *place;
-			const struct vma_flow_key key = flow->rule.key;
 
 			if ((flow->unpresented >> slot & 1) == 0) {
 				place = &flow->next;
 				continue;
 			}
 			owner_flow_present(owner, flow, slot);
-			leave_flow(owner, place, slot, HEIR_DELETED);
-			if (key.peer_port_be == 0)
-				owner_group_move(owner, slot, &key);
+			delete_flow(owner, place, slot);
 		}
 	}
 }
 
 void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
 {
-	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || owner->unpresented == 0)
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
+		return;
+	leave_again(owner, slot);
+	owner_parked_presented(owner, slot);
+	if (owner->unpresented == 0)
 		return;
 	end_unpresented(owner, owner->flow, slot);
 	end_unpresented(owner, owner->connection, slot);
@@ -784,10 +819,10 @@ int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		owner_heirs_put(owner, heir, (enum owner_heir_state)state, owner_heirs_yield(owner, &heir->key));
 		return 0;
 	}
+	if (state == HEIR_RESET) /* the process has not told the peer: see vma_tcp_leave */
+		owner_resets_note(owner, slot, &heir->key, true);
 	unlink_flow(owner, place);
 	owner_heirs_put(owner, heir, (enum owner_heir_state)state, true);
 	free_flow(flow);
-	if (state == HEIR_RESET) /* the process has not told the peer: see vma_tcp_leave */
-		owner_resets_note(owner, slot, &heir->key, true);
 	return 0;
 }

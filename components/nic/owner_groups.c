@@ -25,6 +25,10 @@
  * A member that has inherited the listener is a group of one, too: what waits there when it dies is kept for the next
  * member (owner_parked.c).
  *
+ * What is on its way is in the record, too (owner_record.h). Its client is told in order. If the client is away, or does
+ * not read, it is told later; and if it has come to another vmad, it is told again of what it has not made. (It knows
+ * the numbers: nic_xdp_thread.c.)
+ *
  * Moving: the entry's state is changed by compare-and-swap, the program is told where the connection's segments go now,
  * and the new slot's client is told what to make. The connection has acknowledged none of the peer's data, so the peer
  * sends again what was under way.
@@ -157,11 +161,13 @@ static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_
 		return rc;
 	owner->group_used[group] = 1;
 	owner->groups++;
+	if (owner->record != NULL)
+		atomic_store(&owner->record->group[group].leaving, 0);
 	flow->group = group;
 	flow->members = 1ull << flow->slot;
 	flow->grouped_ns = now;
 	atomic_fetch_add(&member_of(owner, flow->slot)->groups, 1);
-	owner_record_members(owner, flow);
+	owner_record_group(owner, flow);
 	return 0;
 }
 
@@ -190,7 +196,7 @@ void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	flow->grouped_ns = now;
 	for (uint64_t left = members; left != 0; left &= left - 1)
 		ask_anew(owner, first_of(left), now);
-	owner_record_members(owner, flow);
+	owner_record_group(owner, flow);
 }
 
 void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow)
@@ -214,7 +220,7 @@ int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t 
 	}
 	flow->members |= 1ull << slot;
 	flow->retired &= ~(1ull << slot);
-	owner_record_members(owner, flow);
+	owner_record_group(owner, flow);
 	atomic_fetch_add(&member_of(owner, slot)->groups, 1);
 	ask_anew(owner, slot, now); /* it asks at this very moment */
 	tell_members(owner, flow->members, now);
@@ -252,7 +258,7 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	flow->members &= ~(1ull << slot);
 	flow->retired &= ~(1ull << slot);
 	owner_flow_present(owner, flow, slot);
-	owner_record_members(owner, flow);
+	owner_record_group(owner, flow);
 	atomic_fetch_sub(&member_of(owner, slot)->groups, 1);
 	if (flow->slot == slot) {
 		owner->slot[slot].flows--;
@@ -278,12 +284,13 @@ int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	return 0;
 }
 
-static void forget_moves(struct owner_asker *asker)
+static void forget_moves(struct xdp_owner *owner, struct owner_asker *asker)
 {
 	while (asker->moving != NULL) {
 		struct owner_move *move = asker->moving;
 
 		asker->moving = move->next;
+		owner_forget_waiting(owner, move->place);
 		free(move);
 	}
 }
@@ -291,14 +298,14 @@ static void forget_moves(struct owner_asker *asker)
 void owner_groups_fini(struct xdp_owner *owner)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
-		forget_moves(&owner->asker[slot]);
+		forget_moves(owner, &owner->asker[slot]);
 }
 
 void owner_group_rented(struct xdp_owner *owner, uint32_t slot)
 {
 	const off_t at = (off_t)(XDP_MEMBERS_AT + slot * sizeof(struct vma_nic_member));
 
-	forget_moves(&owner->asker[slot]);
+	forget_moves(owner, &owner->asker[slot]);
 	owner->asker[slot] = (struct owner_asker){0};
 	if (owner->members == NULL)
 		return;
@@ -376,40 +383,87 @@ static uint32_t next_member(const struct xdp_owner *owner, const struct owner_fl
 	return by_hash(eligible, key);
 }
 
-/* Its number goes with it: the member says how far it has come. */
-static void note_move(struct owner_asker *asker, struct vma_pending *pending, uint32_t made)
+/* With the number that it will have: the member says how far it has come. A place in the record. */
+static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_pending *pending)
 {
+	uint32_t place;
+	struct owner_record_waiting *entry = owner_record_waiting(owner, &place);
+
+	if (entry == NULL)
+		return place;
+	entry->from = from;
+	entry->to = to;
+	memcpy(&entry->pending, pending, sizeof(*pending));
+	entry->pending.number = owner->asker[to].moves + 1;
+	atomic_store(&entry->state, RECORD_MOVING);
+	return place;
+}
+
+/* False: if the member dies now, it is lost. */
+static bool note_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending, uint32_t place)
+{
+	struct owner_asker *asker = &owner->asker[to];
 	struct owner_move *move = NULL;
 
 	pending->number = ++asker->moves;
-	if (pending->number - made <= MOVING_MAX)
+	if (pending->number - atomic_load(&member_of(owner, to)->adopted) <= MOVING_MAX)
 		move = malloc(sizeof(*move));
-	if (move == NULL)
-		return; /* if the member dies now, it is lost */
+	if (move == NULL) {
+		owner_forget_waiting(owner, place);
+		return false;
+	}
 	move->next = NULL;
+	move->place = place;
 	memcpy(&move->pending, pending, sizeof(*pending));
 	if (asker->moving == NULL)
 		asker->moving = move;
 	else
 		asker->last_move->next = move;
 	asker->last_move = move;
+	return true;
+}
+
+void owner_group_send(struct xdp_owner *owner, uint32_t slot)
+{
+	struct owner_asker *asker = &owner->asker[slot];
+
+	if (owner->adopt == NULL || asker->moving == NULL || asker->last_move->pending.number == asker->sent)
+		return;
+	for (const struct owner_move *move = asker->moving; move != NULL; move = move->next) {
+		if ((int32_t)(move->pending.number - asker->sent) <= 0)
+			continue;
+		if (!owner->adopt(slot, &move->pending, owner->adopt_arg))
+			return;
+		asker->sent = move->pending.number;
+	}
+}
+
+void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
+{
+	if (owner->members == NULL)
+		return;
+	owner->asker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
+	owner_group_send(owner, slot);
 }
 
 /* A heir has kept its segments from the kernel meanwhile, if the member before it had left. */
 static void give(struct xdp_owner *owner, const struct owner_flow *flow, uint32_t to, struct vma_pending *pending,
-                 uint64_t now)
+                 uint32_t place, uint64_t now)
 {
 	const struct vma_flow_key key = owner_pending_key(pending);
 	struct vma_nic_member *member = member_of(owner, to);
 	struct owner_heir *heir = owner_heir_find(owner, &key);
+	const bool is_noted = note_move(owner, to, pending, place);
 
-	note_move(&owner->asker[to], pending, atomic_load(&member->adopted));
 	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
 	if (flow->group != 0)
 		xdp_prog_note_recent(owner->prog, &key, to);
 	if (heir != NULL)
 		owner_heir_end(owner, heir);
-	owner->adopt(to, pending, owner->adopt_arg);
+	if (is_noted)
+		owner_group_send(owner, to);
+	else
+		owner->adopt(to, pending, owner->adopt_arg);
 }
 
 /* The listener that a connection waits at, if it is this one; NULL: it cannot be moved. */
@@ -424,25 +478,43 @@ static struct owner_flow *listener_of(struct xdp_owner *owner, const struct vma_
 	return flow;
 }
 
+/* `state`: that it is taken in. */
+static void copy_taken(const struct vma_pending *entry, uint32_t state, struct vma_pending *copy)
+{
+	memcpy(copy, entry, sizeof(*copy));
+	copy->handshaken = state == VMA_PENDING_QUEUED;
+}
+
 /* True: it was moved. */
 static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending *entry, uint32_t state,
                      const struct vma_flow_key *only, enum takers takers, uint64_t now)
 {
 	struct vma_flow_key key = owner_pending_key(entry);
 	struct owner_flow *flow = listener_of(owner, &key, only);
+	struct owner_record_waiting *recorded;
 	struct vma_pending copy;
-	uint32_t to;
+	uint32_t to, place;
 
 	if (flow == NULL)
 		return false;
 	to = next_member(owner, flow, from, takers, &key, now);
-	if (to == XDP_NO_SLOT || !atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED))
+	if (to == XDP_NO_SLOT)
 		return false;
-	memcpy(&copy, entry, sizeof(copy));
-	copy.handshaken = state == VMA_PENDING_QUEUED;
+	copy_taken(entry, state, &copy);
+	place = record_move(owner, from, to, &copy);
+	if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
+		owner_forget_waiting(owner, place);
+		return false;
+	}
+	copy_taken(entry, state, &copy); /* it may have been another one until then */
+	recorded = owner_recorded_waiting(owner, place);
+	if (recorded != NULL) {
+		copy.number = recorded->pending.number;
+		memcpy(&recorded->pending, &copy, sizeof(copy));
+	}
 	key = owner_pending_key(&copy);
 	owner_flow_forget_connection(owner, from, &key); /* of a connection before this one, with the same names */
-	give(owner, flow, to, &copy, now);
+	give(owner, flow, to, &copy, place, now);
 	return true;
 }
 
@@ -476,16 +548,17 @@ static void forget_made(struct xdp_owner *owner, uint32_t slot)
 		struct owner_move *move = asker->moving;
 
 		asker->moving = move->next;
+		owner_forget_waiting(owner, move->place);
 		free(move);
 	}
 }
 
 /* It has made it, and did not come to say so. (One that was moved away from there may have come back since.) */
-static bool has_made(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+bool owner_group_has_waiting(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct vma_nic_member *member = member_of(owner, slot);
+	const struct vma_nic_member *member = member_of(owner, slot);
 
-	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
+	for (uint32_t i = 0; owner->members != NULL && i < VMA_PENDING_MAX; i++) {
 		const struct vma_flow_key other = owner_pending_key(&member->pending[i]);
 		const uint32_t state = atomic_load(&member->pending[i].state);
 
@@ -514,9 +587,10 @@ static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_
 			place = &move->next;
 			continue;
 		}
-		if (!has_made(owner, slot, &key))
-			give(owner, flow, to, &move->pending, now);
+		if (!owner_group_has_waiting(owner, slot, &key))
+			give(owner, flow, to, &move->pending, record_move(owner, slot, to, &move->pending), now);
 		*place = move->next;
+		owner_forget_waiting(owner, move->place);
 		free(move);
 	}
 }
@@ -561,8 +635,8 @@ bool owner_connection_is_at(const struct vma_flow_key *connection, const struct 
 	       memcmp(connection->local, listener->local, sizeof(listener->local)) == 0;
 }
 
-static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
-                       owner_waiting_fn *taken, void *arg)
+static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener, owner_take_fn *take,
+                       void *arg)
 {
 	struct owner_move **place = &owner->asker[slot].moving;
 
@@ -577,28 +651,33 @@ static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_
 			place = &move->next;
 			continue;
 		}
-		if (!has_made(owner, slot, &key))
-			taken(&move->pending, arg);
+		if (!owner_group_has_waiting(owner, slot, &key))
+			take(&move->pending, OWNER_TAKEN, arg);
 		*place = move->next;
+		owner_forget_waiting(owner, move->place);
 		free(move);
 	}
 }
 
 void owner_group_take_waiting(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
-                              owner_waiting_fn *taken, void *arg)
+                              owner_take_fn *take, void *arg)
 {
-	take_moves(owner, slot, listener, taken, arg);
+	take_moves(owner, slot, listener, take, arg);
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
 		struct vma_pending *entry = &member_of(owner, slot)->pending[i], copy;
 		uint32_t state = atomic_load(&entry->state);
 		const struct vma_flow_key key = owner_pending_key(entry);
 
-		if (!is_waiting(state) || !owner_connection_is_at(&key, listener) ||
-		    !atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED))
+		if (!is_waiting(state) || !owner_connection_is_at(&key, listener))
 			continue;
-		memcpy(&copy, entry, sizeof(copy));
-		copy.handshaken = state == VMA_PENDING_QUEUED;
-		taken(&copy, arg);
+		copy_taken(entry, state, &copy);
+		take(&copy, OWNER_TAKING, arg);
+		if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
+			take(&copy, OWNER_NOT_TAKEN, arg);
+			continue;
+		}
+		copy_taken(entry, state, &copy);
+		take(&copy, OWNER_TAKEN, arg);
 	}
 }
 
@@ -612,8 +691,91 @@ bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, st
 
 	if (owner->asker[to].moves - atomic_load(&member_of(owner, to)->adopted) >= most)
 		return false;
-	give(owner, flow, to, pending, now);
+	give(owner, flow, to, pending, record_move(owner, XDP_NO_SLOT, to, pending), now);
 	return true;
+}
+
+/* ---- what the owner before has left ---- */
+
+/* By number: places are taken one after the other, so it is mostly the last. */
+static void insert_move(struct owner_asker *asker, struct owner_move *move)
+{
+	const uint32_t number = move->pending.number;
+	struct owner_move **at = &asker->moving;
+
+	if (asker->moving != NULL && (int32_t)(number - asker->last_move->pending.number) > 0)
+		at = &asker->last_move->next;
+	while (*at != NULL && (int32_t)((*at)->pending.number - number) < 0)
+		at = &(*at)->next;
+	move->next = *at;
+	*at = move;
+	if (move->next == NULL)
+		asker->last_move = move;
+	if ((int32_t)(number - asker->moves) > 0)
+		asker->moves = number;
+}
+
+/* It was made, or has not begun, or its slot has gone. */
+static bool is_no_move(struct xdp_owner *owner, const struct owner_record_waiting *entry)
+{
+	const struct vma_flow_key key = owner_pending_key(&entry->pending);
+	const enum owner_slot_state state = entry->to < XDP_SLOTS_MAX ? owner->slot[entry->to].state : SLOT_FREE;
+
+	return (state != SLOT_RENTED && state != SLOT_LEAVING) ||
+	       (int32_t)(entry->pending.number - atomic_load(&member_of(owner, entry->to)->adopted)) <= 0 ||
+	       (entry->from < XDP_SLOTS_MAX && owner_group_has_waiting(owner, entry->from, &key)) ||
+	       owner_parked_is_over(owner, &key, entry->to);
+}
+
+/* Moved on from a member that has died, and the move there was not forgotten any more. */
+static void drop_earlier(struct xdp_owner *owner, const struct owner_record_waiting *entry)
+{
+	struct owner_asker *asker = entry->from < XDP_SLOTS_MAX ? &owner->asker[entry->from] : NULL;
+	const struct vma_flow_key key = owner_pending_key(&entry->pending);
+	struct owner_move **place = asker != NULL ? &asker->moving : NULL;
+
+	if (asker == NULL)
+		return;
+	asker->last_move = NULL;
+	while (*place != NULL) {
+		struct owner_move *move = *place;
+		const struct vma_flow_key other = owner_pending_key(&move->pending);
+
+		if (memcmp(&key, &other, sizeof(key)) != 0) {
+			asker->last_move = move;
+			place = &move->next;
+			continue;
+		}
+		*place = move->next;
+		owner_forget_waiting(owner, move->place);
+		free(move);
+	}
+}
+
+void owner_groups_adopt_moves(struct xdp_owner *owner)
+{
+	for (uint32_t slot = 0; owner->members != NULL && slot < XDP_SLOTS_MAX; slot++)
+		owner->asker[slot].moves = owner->asker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
+	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++) {
+		struct owner_record_waiting *entry = &owner->record->waiting[place];
+		struct owner_move *move = NULL;
+
+		if (atomic_load(&entry->state) != RECORD_MOVING)
+			continue;
+		if (!is_no_move(owner, entry))
+			move = malloc(sizeof(*move));
+		if (move == NULL) {
+			atomic_store(&entry->state, RECORD_NO_WAITING);
+			continue;
+		}
+		owner_place_note(&owner->waiting_places, place);
+		move->place = place;
+		memcpy(&move->pending, &entry->pending, sizeof(move->pending));
+		insert_move(&owner->asker[entry->to], move);
+	}
+	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++)
+		if (atomic_load(&owner->record->waiting[place].state) == RECORD_MOVING)
+			drop_earlier(owner, &owner->record->waiting[place]);
 }
 
 /* ---- what members say of themselves ---- */

@@ -38,9 +38,11 @@
 #define MS 1000000ull
 
 static const uint64_t life_ns[HEIR_STATES] = {
-        [HEIR_DELETED] = 1500 * MS,   [HEIR_WAITS] = 3000 * MS, /* longer than owner_resets waits for it to come back */
-        [HEIR_PARKED] = 10000 * MS,                             /* for a service to start a process anew */
-        [HEIR_RESET] = 3000 * MS,     [HEIR_FIN_WAIT] = 60000 * MS, /* as the kernel's tcp_fin_timeout */
+        [HEIR_DELETED] = 1500 * MS,
+        [HEIR_WAITS] = 3000 * MS,        /* longer than owner_resets waits for it to come back */
+        [HEIR_PARKED] = OWNER_PARKED_NS, /* for a service to start a process anew */
+        [HEIR_RESET] = 3000 * MS,
+        [HEIR_FIN_WAIT] = 60000 * MS, /* as the kernel's tcp_fin_timeout */
         [HEIR_TIME_WAIT] = 2000 * MS,
 };
 
@@ -91,6 +93,26 @@ void owner_heir_live_on(struct xdp_owner *owner, struct owner_heir *heir, enum o
 	append(owner, heir, state, now);
 }
 
+/* Not later than it would have been: connections are kept for ten seconds, however many owners there are. */
+void owner_heir_park_until(struct xdp_owner *owner, struct owner_heir *heir, uint64_t due_ns)
+{
+	struct owner_heir_list *list = &owner->heirs.list[HEIR_PARKED];
+	struct owner_heir *before;
+
+	owner_heir_live_on(owner, heir, HEIR_PARKED, owner_now_ns());
+	if (due_ns >= heir->due_ns)
+		return;
+	heir->due_ns = due_ns;
+	TAILQ_REMOVE(list, heir, link);
+	before = TAILQ_LAST(list, owner_heir_list);
+	while (before != NULL && before->due_ns > due_ns)
+		before = TAILQ_PREV(before, owner_heir_list, link);
+	if (before != NULL)
+		TAILQ_INSERT_AFTER(list, before, heir, link);
+	else
+		TAILQ_INSERT_HEAD(list, heir, link);
+}
+
 /* ---- come and go ---- */
 
 static uint32_t next_number(struct owner_heirs *heirs)
@@ -135,7 +157,13 @@ void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, 
 	struct owner_heir *heir = heirs->on ? new_heir(owner, what) : NULL;
 	struct owner_heir **place;
 
+	if (heir != NULL) {
+		heir->state = state;
+		owner_record_heir(owner, heir); /* before the map has its number */
+	}
 	if (heir == NULL || !put_in_map(owner, heir, in_map)) {
+		if (heir != NULL)
+			owner_forget_heir(owner, heir->number);
 		free(heir);
 		if (in_map)
 			xdp_prog_flow_del(owner->prog, &what->key);
@@ -148,7 +176,7 @@ void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, 
 	append(owner, heir, state, owner_now_ns());
 }
 
-/* Its life begins again. What was kept of its connection for another process is not any more. */
+/* Its life begins again. */
 void owner_heir_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number)
 {
 	const struct owner_record_heir *recorded = owner_recorded_heir(owner, number);
@@ -160,10 +188,13 @@ void owner_heir_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, u
 		return;
 	heir->key = *key;
 	heir->number = number;
-	if (recorded != NULL && recorded->state < HEIR_STATES) {
-		state = recorded->state == HEIR_PARKED ? HEIR_RESET : (enum owner_heir_state)recorded->state;
+	if (recorded != NULL) {
+		const uint64_t known = atomic_load(&recorded->state);
+
+		state = (uint32_t)known < HEIR_STATES ? (enum owner_heir_state)(uint32_t)known : HEIR_DELETED;
+		state = state == HEIR_PARKED ? HEIR_RESET : state; /* until owner_parked_adopt */
 		heir->snd_nxt = recorded->snd_nxt;
-		heir->rcv_nxt = recorded->rcv_nxt;
+		heir->rcv_nxt = (uint32_t)(known >> 32);
 	}
 	if (number > heirs->last_number)
 		heirs->last_number = number;

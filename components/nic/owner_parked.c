@@ -18,6 +18,9 @@
  * This is only for listeners whose clients have inherited them (VMA_FLOW_INHERITED): their flow is a group, even of one
  * member, so their connections are described (nic_group.h).
  *
+ * The record (owner_record.h) has the lots, and each connection with what it waits for. A new vmad goes on from there
+ * (owner_parked_adopt): what was taken from a page only half is taken or left, by what the page says.
+ *
  * All clients can write the dead process's page. An entry is copied once. The copy counts only if it names a connection
  * of the listener's for which there is a minisock of the same lot. No minisock is put in the place of another's flow.
  */
@@ -40,12 +43,14 @@ struct owner_lot {
 	struct vma_flow_key key;    /* of the listener */
 	struct xdp_cookies shadows; /* of its flow */
 	uint32_t slot, count;       /* of the client; of connections that wait, or are parked */
+	uint32_t place;             /* in the record */
 	bool left;                  /* the client is dead, or has closed it; else what waits is still its own */
 	bool open;                  /* the listener was, at the last look */
 };
 
 struct owner_parked {
 	struct owner_lot *lot;
+	uint32_t place;             /* in the record */
 	struct vma_pending pending; /* once it is PARKED */
 };
 
@@ -67,6 +72,21 @@ static bool make_way(struct xdp_owner *owner, const struct owner_lot *lot, const
 		owner_heir_end(owner, heir);
 	owner_flow_forget_connection(owner, lot->slot, key);
 	return !owner_flow_exists(owner, key);
+}
+
+/* As a connection that may still be accepted. */
+static void record(struct xdp_owner *owner, const struct owner_heir *heir, const struct vma_pending *pending)
+{
+	struct owner_parked *parked = heir->parked;
+	struct owner_record_waiting *entry =
+	        parked->lot->place != OWNER_NO_PLACE ? owner_record_waiting(owner, &parked->place) : NULL;
+
+	if (entry == NULL)
+		return;
+	entry->heir = heir->number;
+	entry->lot = parked->lot->place;
+	memcpy(&entry->pending, pending, sizeof(*pending));
+	atomic_store(&entry->state, RECORD_WAITS);
 }
 
 static void shield(const struct vma_pending *pending, void *arg)
@@ -92,8 +112,10 @@ static void shield(const struct vma_pending *pending, void *arg)
 	}
 	heir->parked = parked;
 	parked->lot = lot;
+	parked->place = OWNER_NO_PLACE;
 	lot->count++;
 	owner->parked++;
+	record(owner, heir, pending);
 }
 
 void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
@@ -107,8 +129,10 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 		return;
 	of.lot->key = flow->rule.key;
 	of.lot->slot = slot;
+	of.lot->place = owner_record_lot(owner, slot, &of.lot->key, &flow->shadows);
 	owner_group_each_waiting(owner, slot, shield, &of);
 	if (of.lot->count == 0) {
+		owner_forget_lot(owner, of.lot->place);
 		free(of.lot);
 		return;
 	}
@@ -146,13 +170,39 @@ struct take {
 	uint64_t now;
 };
 
-static void park(const struct vma_pending *pending, void *arg)
+/* The copy, with how long it is kept; and then whether it counts. */
+static void record_parked(struct xdp_owner *owner, uint32_t place, const struct vma_pending *pending, uint64_t now)
+{
+	struct owner_record_waiting *entry = owner_recorded_waiting(owner, place);
+
+	if (entry == NULL)
+		return;
+	memcpy(&entry->pending, pending, sizeof(*pending));
+	entry->due_ns = now + OWNER_PARKED_NS;
+	atomic_store(&entry->state, RECORD_PARKED);
+}
+
+static void record_not_parked(struct xdp_owner *owner, uint32_t place)
+{
+	struct owner_record_waiting *entry = owner_recorded_waiting(owner, place);
+
+	if (entry != NULL)
+		atomic_store(&entry->state, RECORD_WAITS);
+}
+
+static void park(const struct vma_pending *pending, enum owner_taking taking, void *arg)
 {
 	const struct take *take = arg;
 	const struct vma_flow_key key = owner_pending_key(pending);
 	struct owner_heir *heir = owner_heir_find(take->owner, &key);
 
 	if (heir == NULL || heir->state != HEIR_WAITS || heir->parked == NULL || heir->parked->lot != take->lot)
+		return;
+	if (taking == OWNER_NOT_TAKEN)
+		record_not_parked(take->owner, heir->parked->place);
+	else
+		record_parked(take->owner, heir->parked->place, pending, take->now);
+	if (taking != OWNER_TAKEN)
 		return;
 	memcpy(&heir->parked->pending, pending, sizeof(*pending));
 	owner_heir_live_on(take->owner, heir, HEIR_PARKED, take->now);
@@ -183,6 +233,7 @@ static void take_lot(struct xdp_owner *owner, struct owner_lot *lot, bool dead, 
 	if (lot->open)
 		owner_group_take_waiting(owner, lot->slot, &lot->key, park, &take);
 	end_others(owner, lot, dead, now);
+	owner_record_lot_left(owner, lot->place);
 	if (lot->count > 0)
 		vma_log_debug("%s: %u connections wait for the next process that serves port %u", owner->name,
 		              lot->count, ntohs(lot->key.local_port_be));
@@ -222,17 +273,17 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_heir *heir)
 		return;
 	heir->parked->lot->count--;
 	owner->parked--;
+	owner_forget_waiting(owner, heir->parked->place);
 	free(heir->parked);
 	heir->parked = NULL;
 }
 
+/* In this order each step is known before the one before it is forgotten. */
 void owner_parked_reset(struct xdp_owner *owner, struct owner_heir *heir, uint64_t now)
 {
-	const uint32_t slot = heir->parked->lot->slot;
-
-	owner_parked_free(owner, heir);
+	owner_resets_note(owner, heir->parked->lot->slot, &heir->key, true);
 	owner_heir_live_on(owner, heir, HEIR_RESET, now);
-	owner_resets_note(owner, slot, &heir->key, true);
+	owner_parked_free(owner, heir);
 }
 
 static bool is_same_service(const struct owner_lot *lot, const struct owner_flow *flow)
@@ -272,6 +323,9 @@ static bool pass_on(struct xdp_owner *owner, struct owner_lot *lot, uint64_t now
 
 	if (!lot->left)
 		return lot->count > 0; /* until its heirs have waited for long enough */
+	/* Of an adopted flow not all shadows are known before its clients have named it. */
+	if (lot->open && flow != NULL && flow->unpresented != 0 && !is_same_service(lot, flow))
+		return lot->count > 0;
 	if (!lot->open || (flow != NULL && !is_same_service(lot, flow)))
 		end_parked(owner, lot, NULL, now);
 	else if (flow != NULL)
@@ -279,8 +333,9 @@ static bool pass_on(struct xdp_owner *owner, struct owner_lot *lot, uint64_t now
 	return lot->count > 0;
 }
 
-static void free_lot(struct owner_lot *lot)
+static void free_lot(struct xdp_owner *owner, struct owner_lot *lot)
 {
+	owner_forget_lot(owner, lot->place);
 	xdp_cookies_fini(&lot->shadows);
 	free(lot);
 }
@@ -299,7 +354,7 @@ void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
 			continue;
 		}
 		*place = lot->next;
-		free_lot(lot);
+		free_lot(owner, lot);
 	}
 }
 
@@ -314,6 +369,124 @@ void owner_parked_fini(struct xdp_owner *owner)
 		struct owner_lot *lot = owner->lots;
 
 		owner->lots = lot->next;
-		free_lot(lot);
+		free_lot(owner, lot);
 	}
+}
+
+/* ---- from the owner before ---- */
+
+static void adopt_lot(struct xdp_owner *owner, uint32_t place)
+{
+	struct owner_record_lot *entry = &owner->record->lot[place];
+	const uint32_t state = atomic_load(&entry->state);
+	struct owner_lot *lot = state == RECORD_NO_LOT ? NULL : calloc(1, sizeof(*lot));
+
+	if (lot == NULL)
+		return;
+	*lot = (struct owner_lot){.key = entry->key,
+	                          .slot = entry->slot % XDP_SLOTS_MAX,
+	                          .place = place,
+	                          .left = state == RECORD_LOT_LEFT,
+	                          .next = owner->lots};
+	if (owner_recall_lot(owner, place, &lot->shadows) < 0) {
+		free(lot);
+		return;
+	}
+	owner_place_note(&owner->lot_places, place);
+	owner->lots = lot;
+}
+
+static struct owner_lot *lot_at(const struct xdp_owner *owner, uint32_t place)
+{
+	struct owner_lot *lot = owner->lots;
+
+	while (lot != NULL && lot->place != place)
+		lot = lot->next;
+	return lot;
+}
+
+/*
+ * False: the entry is of nothing. A connection was on its way from here if the record says so; and if that was to be
+ * undone, as its process accepted it first, the page has it.
+ */
+static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_lot *lot)
+{
+	const struct owner_record_waiting *entry = &owner->record->waiting[place];
+	const struct vma_flow_key key = owner_pending_key(&entry->pending);
+	struct owner_heir *heir = owner_heir_find(owner, &key);
+	struct owner_parked *parked;
+	const bool is_parked = atomic_load(&entry->state) == RECORD_PARKED &&
+	                       (lot == NULL || lot->left || !owner_group_has_waiting(owner, lot->slot, &key));
+
+	if (lot == NULL || heir == NULL || heir->number != entry->heir || heir->parked != NULL ||
+	    (heir->state != HEIR_WAITS && heir->state != HEIR_RESET))
+		return false;
+	parked = calloc(1, sizeof(*parked));
+	if (parked == NULL)
+		return false;
+	parked->lot = lot;
+	parked->place = place;
+	memcpy(&parked->pending, &entry->pending, sizeof(parked->pending));
+	heir->parked = parked;
+	lot->count++;
+	owner->parked++;
+	owner_place_note(&owner->waiting_places, place);
+	if (is_parked) {
+		owner_heir_park_until(owner, heir, entry->due_ns);
+	} else {
+		owner_heir_live_on(owner, heir, HEIR_WAITS, owner_now_ns());
+		record_not_parked(owner, place);
+	}
+	return true;
+}
+
+bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t to)
+{
+	struct owner_heir *heir = owner_heir_find(owner, key);
+
+	if (heir == NULL || heir->parked == NULL)
+		return false;
+	if (heir->parked->lot->slot == to)
+		return heir->state == HEIR_PARKED;
+	owner_heir_end(owner, heir);
+	return false;
+}
+
+/* The client of such a slot is dead, and nobody will say so again. */
+static bool is_orphan(const struct xdp_owner *owner, const struct owner_lot *lot)
+{
+	const enum owner_slot_state state = owner->slot[lot->slot].state;
+
+	return !lot->left && state != SLOT_RENTED && state != SLOT_LEAVING;
+}
+
+void owner_parked_adopt(struct xdp_owner *owner)
+{
+	if (!owner->heirs.on)
+		return;
+	for (uint32_t place = 0; place < OWNER_RECORD_LOTS; place++)
+		adopt_lot(owner, place);
+	for (uint32_t place = 0; place < OWNER_RECORD_WAITING; place++) {
+		struct owner_record_waiting *entry = &owner->record->waiting[place];
+		const uint32_t state = atomic_load(&entry->state);
+
+		if ((state == RECORD_WAITS || state == RECORD_PARKED) &&
+		    !adopt_parked(owner, place, lot_at(owner, entry->lot)))
+			atomic_store(&entry->state, RECORD_NO_WAITING);
+	}
+}
+
+void owner_parked_adopted(struct xdp_owner *owner)
+{
+	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
+		if (is_orphan(owner, lot))
+			take_lots(owner, lot->slot, NULL);
+}
+
+/* Its flow ended with the last owner, whose answer has not come; or the client has deleted it again. */
+void owner_parked_presented(struct xdp_owner *owner, uint32_t slot)
+{
+	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
+		if (lot->slot == slot && !lot->left)
+			take_lots(owner, slot, &lot->key);
 }

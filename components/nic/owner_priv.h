@@ -78,13 +78,14 @@ struct owner_asker {
 	bool stuck;             /* connections were taken from it since it has asked last */
 	bool late;              /* connections wait there for longer than they should */
 	uint64_t shunned_until; /* it asks, and did not accept: gets nothing until then, or until it has accepted */
-	uint32_t moves;         /* connections that were moved to it */
+	uint32_t moves, sent; /* the number of the last connection that was moved to it, and that its client was told */
 	struct owner_move *moving, *last_move; /* of these, those that it has not made yet; the oldest first */
 };
 
 /* A connection on its way to a member. */
 struct owner_move {
 	struct owner_move *next;
+	uint32_t place; /* in the record */
 	struct vma_pending pending;
 };
 
@@ -124,6 +125,12 @@ struct owner_wish {
 	uint64_t said_ns;
 };
 
+/* Of a table of the record those places that are taken, a bit each. */
+struct owner_places {
+	uint32_t words, next; /* next: where the last one was found */
+	uint64_t *used;
+};
+
 /* See owner_resets.c. */
 #define OWNER_RESET_LISTS 3
 struct owner_reset;
@@ -156,7 +163,7 @@ struct owner_heir {
 };
 TAILQ_HEAD(owner_heir_list, owner_heir);
 
-typedef void owner_adopt_fn(uint32_t slot, const struct vma_pending *pending, void *arg);
+typedef bool owner_adopt_fn(uint32_t slot, const struct vma_pending *pending, void *arg);
 
 struct owner_heirs {
 	bool on, is_open;
@@ -236,8 +243,11 @@ struct xdp_owner {
 	/* owner_record.c */
 	struct owner_record *record; /* NULL: nobody can take this owner's place */
 	int record_fd, alive_fd, look_fd;
-	struct keeper *keeper;         /* NULL: none yet */
-	int kept_link_fd;              /* that the keeper holds; -1 */
+	struct keeper *keeper; /* NULL: none yet */
+	int kept_link_fd;      /* that the keeper holds; -1 */
+	uint64_t reset_used[OWNER_RECORD_RESETS / 64], lot_used[OWNER_RECORD_LOTS / 64];
+	uint64_t waiting_used[OWNER_RECORD_WAITING / 64];
+	struct owner_places reset_places, lot_places, waiting_places;
 	int process_fd[XDP_SLOTS_MAX]; /* pidfds of the tenants; -1 */
 	uint32_t unpresented;          /* flows that some slot has not named */
 	uint64_t adopted_ns;           /* 0: it was not */
@@ -256,10 +266,33 @@ int owner_record_init(struct xdp_owner *owner); /* the record, and the pipe by w
 void owner_record_whole(struct xdp_owner *owner);
 void owner_record_fini(struct xdp_owner *owner);
 void owner_record_slot(struct xdp_owner *owner, uint32_t slot);
-void owner_record_members(struct xdp_owner *owner, const struct owner_flow *flow);
+/* A group's members, shadows and whether it was inherited, as they are now. */
+void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow);
+/* A member deletes the flow, and what waits there has not been moved yet. */
+void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves);
+bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
+/* The same of an adopted flow, into it; its members. */
+uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number);
 void owner_record_heir(struct xdp_owner *owner, const struct owner_heir *heir);
 void owner_forget_heir(struct xdp_owner *owner, uint32_t number);
 const struct owner_record_heir *owner_recorded_heir(const struct xdp_owner *owner, uint32_t number); /* or NULL */
+/* A place, or OWNER_NO_PLACE: there is no record. Other functions do nothing with that. */
+uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list);
+void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list);
+void owner_forget_reset(struct xdp_owner *owner, uint32_t place);
+uint32_t owner_place_take(struct owner_places *places);             /* OWNER_NO_PLACE: all are taken */
+void owner_place_note(struct owner_places *places, uint32_t place); /* that it is taken */
+void owner_place_free(struct owner_places *places, uint32_t place);
+/* The same of lots and of connections that wait (owner_parked.c, owner_groups.c). */
+uint32_t owner_record_lot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                          const struct xdp_cookies *shadows);
+void owner_record_lot_left(struct xdp_owner *owner, uint32_t place);
+void owner_forget_lot(struct xdp_owner *owner, uint32_t place);
+int owner_recall_lot(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows);
+/* A new entry, whose state is stored last, and its place. NULL: OWNER_NO_PLACE. */
+struct owner_record_waiting *owner_record_waiting(struct xdp_owner *owner, uint32_t *place);
+struct owner_record_waiting *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place);
+void owner_forget_waiting(struct xdp_owner *owner, uint32_t place);
 void owner_keep_link(struct xdp_owner *owner);
 void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot);
 void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot);
@@ -363,9 +396,20 @@ bool owner_connection_is_at(const struct vma_flow_key *connection, const struct 
 typedef void owner_waiting_fn(const struct vma_pending *pending, void *arg);
 /* What waits in the slot, or is on its way there: copies. */
 void owner_group_each_waiting(struct xdp_owner *owner, uint32_t slot, owner_waiting_fn *each, void *arg);
-/* The same of one listener, whose process is dead: it is moved, and `taken` has it now. */
+/*
+ * The same of one listener, whose process is dead: it is moved. `take` hears of each connection before that, and then
+ * that it has it now, or that the process has accepted it.
+ */
+enum owner_taking { OWNER_TAKING, OWNER_TAKEN, OWNER_NOT_TAKEN };
+typedef void owner_take_fn(const struct vma_pending *pending, enum owner_taking taking, void *arg);
 void owner_group_take_waiting(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
-                              owner_waiting_fn *taken, void *arg);
+                              owner_take_fn *take, void *arg);
+/* It waits for accept in the slot's page. */
+bool owner_group_has_waiting(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* What the owner before has left on its way to members. After owner_parked_adopt. */
+void owner_groups_adopt_moves(struct xdp_owner *owner);
+/* The slot's client is told what is on its way to it, and it was not told yet. */
+void owner_group_send(struct xdp_owner *owner, uint32_t slot);
 /* To a member; its heir ends. False: that one has not made `most` of those before yet. */
 bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, struct vma_pending *pending,
                       uint32_t most, uint64_t now_ns);
@@ -415,7 +459,8 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot); /* who had only 
 void owner_resets_tick(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_resets_due_ns(const struct xdp_owner *owner); /* of the next tick; UINT64_MAX: there is nothing to do */
 void owner_resets_fini(struct xdp_owner *owner);
-int owner_probe_open(void); /* a descriptor, or -errno */
+void owner_resets_adopt(struct xdp_owner *owner); /* those that the owner before has left */
+int owner_probe_open(void);                       /* a descriptor, or -errno */
 struct owner_segment {
 	uint32_t seq, ack, ts_val, ts_ecr;
 	bool syn, rst, has_ack, has_ts;
@@ -450,11 +495,15 @@ uint64_t owner_heirs_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there
 struct owner_heir *owner_heir_find(struct xdp_owner *owner, const struct vma_flow_key *key);
 void owner_heir_end(struct xdp_owner *owner, struct owner_heir *heir);
 void owner_heir_live_on(struct xdp_owner *owner, struct owner_heir *heir, enum owner_heir_state state, uint64_t now);
+/* An adopted one, which was parked and is so until then. */
+void owner_heir_park_until(struct xdp_owner *owner, struct owner_heir *heir, uint64_t due_ns);
 /* What the program says of one segment. 0, or -EAGAIN: that was enough for now. */
 struct xdp_heir_segment;
 int owner_heirs_hear(struct xdp_owner *owner, const struct xdp_heir_segment *segment, uint64_t now);
 
 /* ---- owner_parked.c ---- */
+
+#define OWNER_PARKED_NS 10000000000ull /* for a service to start a process anew */
 
 /* The listener's flow is about to end, as its last slot's client has left, or is dead: the kernel gets nothing of what
  * waits for accept there. */
@@ -467,6 +516,14 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_heir *heir);       
 void owner_parked_tick(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_parked_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is nothing to do */
 void owner_parked_fini(struct xdp_owner *owner);             /* after the heirs */
+/* What the owner before has left: after the heirs; and after what is on its way to members. */
+void owner_parked_adopt(struct xdp_owner *owner);
+void owner_parked_adopted(struct xdp_owner *owner);
+/* The record has the connection on its way to a slot. True: it is parked, as that one has died. Else it is not any more
+ * if it was parked before. */
+bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t to);
+/* The slot's client lives, and has named its listeners: what it has closed meanwhile is kept for others. */
+void owner_parked_presented(struct xdp_owner *owner, uint32_t slot);
 
 /* ---- owner_foreign.c ---- */
 

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -94,10 +95,65 @@ void owner_record_slot(struct xdp_owner *owner, uint32_t index)
 	atomic_store(&entry->state, slot->state);
 }
 
-void owner_record_members(struct xdp_owner *owner, const struct owner_flow *flow)
+/*
+ * From the front: of those that were there and still are, each has moved to the front or not at all, so it is there at
+ * any moment.
+ */
+static void record_shadows(struct owner_record_shadows *to, const struct xdp_cookies *from)
 {
-	if (owner->record != NULL && flow->group != 0)
-		atomic_store(&owner->record->members[flow->group], flow->members);
+	for (uint32_t i = 0; i < from->n; i++)
+		to->cookie[i] = from->list[i];
+	atomic_store(&to->n, from->n);
+}
+
+static int recall_shadows(const struct owner_record_shadows *from, struct xdp_cookies *to)
+{
+	const uint32_t n = atomic_load(&from->n);
+
+	*to = (struct xdp_cookies){0};
+	if (n == 0 || n > XDP_COOKIES_MAX)
+		return n == 0 ? 0 : -EPROTO;
+	to->list = malloc(n * sizeof(*to->list));
+	if (to->list == NULL)
+		return -ENOMEM;
+	memcpy(to->list, from->cookie, n * sizeof(*to->list));
+	to->n = to->room = n;
+	return 0;
+}
+
+void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow)
+{
+	struct owner_record_group *group;
+
+	if (owner->record == NULL || flow->group == 0)
+		return;
+	group = &owner->record->group[flow->group];
+	record_shadows(&group->shadows, &flow->shadows);
+	atomic_store(&group->inherited, (flow->rule.flags & VMA_FLOW_INHERITED) != 0);
+	atomic_store(&group->members, flow->members);
+}
+
+void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves)
+{
+	if (owner->record != NULL && leaves)
+		atomic_fetch_or(&owner->record->group[group].leaving, 1ull << slot);
+	else if (owner->record != NULL)
+		atomic_fetch_and(&owner->record->group[group].leaving, ~(1ull << slot));
+}
+
+bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot)
+{
+	return owner->record != NULL && (atomic_load(&owner->record->group[group].leaving) >> slot & 1) != 0;
+}
+
+uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number)
+{
+	const struct owner_record_group *group = &owner->record->group[number];
+
+	if (atomic_load(&group->inherited) != 0)
+		flow->rule.flags |= VMA_FLOW_INHERITED;
+	recall_shadows(&group->shadows, &flow->shadows); /* without them the client's word has to do */
+	return atomic_load(&group->members);
 }
 
 /*
@@ -109,16 +165,18 @@ static struct owner_record_heir *heir_entry(const struct xdp_owner *owner, uint3
 	return owner->record != NULL ? &owner->record->heir[number % OWNER_RECORD_HEIRS] : NULL;
 }
 
+/* One that is there already goes on with other numbers: in one step. */
 void owner_record_heir(struct xdp_owner *owner, const struct owner_heir *heir)
 {
 	struct owner_record_heir *entry = heir_entry(owner, heir->number);
+	const uint64_t state = heir->state | (uint64_t)heir->rcv_nxt << 32;
 
 	if (entry == NULL)
 		return;
-	atomic_store(&entry->number, 0);
-	entry->state = heir->state;
-	entry->snd_nxt = heir->snd_nxt;
-	entry->rcv_nxt = heir->rcv_nxt;
+	if (atomic_load(&entry->number) != heir->number)
+		atomic_store(&entry->number, 0);
+	entry->snd_nxt = heir->snd_nxt; /* it never changes */
+	atomic_store(&entry->state, state);
 	atomic_store(&entry->number, heir->number);
 }
 
@@ -135,6 +193,120 @@ const struct owner_record_heir *owner_recorded_heir(const struct xdp_owner *owne
 	const struct owner_record_heir *entry = heir_entry(owner, number);
 
 	return entry != NULL && atomic_load(&entry->number) == number ? entry : NULL;
+}
+
+/* ---- places ---- */
+
+void owner_place_note(struct owner_places *places, uint32_t place)
+{
+	places->used[place / 64] |= 1ull << place % 64;
+}
+
+uint32_t owner_place_take(struct owner_places *places)
+{
+	for (uint32_t i = 0; i < places->words; i++) {
+		const uint32_t word = (places->next + i) % places->words;
+		const uint64_t used = places->used[word];
+
+		if (used == UINT64_MAX)
+			continue;
+		places->next = word;
+		places->used[word] = used | (used + 1);
+		return word * 64 + (uint32_t)__builtin_ctzll(~used);
+	}
+	return OWNER_NO_PLACE;
+}
+
+void owner_place_free(struct owner_places *places, uint32_t place)
+{
+	if (place != OWNER_NO_PLACE)
+		places->used[place / 64] &= ~(1ull << place % 64);
+}
+
+/* ---- peers to be told ---- */
+
+uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list)
+{
+	const uint32_t place = owner->record != NULL ? owner_place_take(&owner->reset_places) : OWNER_NO_PLACE;
+	struct owner_record_reset *entry;
+
+	if (place == OWNER_NO_PLACE)
+		return place;
+	entry = &owner->record->reset[place];
+	entry->slot = slot;
+	entry->key = *key;
+	atomic_store(&entry->list, list + 1);
+	return place;
+}
+
+void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list)
+{
+	if (place != OWNER_NO_PLACE)
+		atomic_store(&owner->record->reset[place].list, list + 1);
+}
+
+void owner_forget_reset(struct xdp_owner *owner, uint32_t place)
+{
+	if (place == OWNER_NO_PLACE)
+		return;
+	atomic_store(&owner->record->reset[place].list, 0);
+	owner_place_free(&owner->reset_places, place);
+}
+
+/* ---- connections that wait ---- */
+
+uint32_t owner_record_lot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                          const struct xdp_cookies *shadows)
+{
+	const uint32_t place = owner->record != NULL ? owner_place_take(&owner->lot_places) : OWNER_NO_PLACE;
+	struct owner_record_lot *entry;
+
+	if (place == OWNER_NO_PLACE)
+		return place;
+	entry = &owner->record->lot[place];
+	entry->slot = slot;
+	entry->key = *key;
+	record_shadows(&entry->shadows, shadows);
+	atomic_store(&entry->state, RECORD_LOT);
+	return place;
+}
+
+void owner_record_lot_left(struct xdp_owner *owner, uint32_t place)
+{
+	if (place != OWNER_NO_PLACE)
+		atomic_store(&owner->record->lot[place].state, RECORD_LOT_LEFT);
+}
+
+void owner_forget_lot(struct xdp_owner *owner, uint32_t place)
+{
+	if (place == OWNER_NO_PLACE)
+		return;
+	atomic_store(&owner->record->lot[place].state, RECORD_NO_LOT);
+	owner_place_free(&owner->lot_places, place);
+}
+
+int owner_recall_lot(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows)
+{
+	return recall_shadows(&owner->record->lot[place].shadows, shadows);
+}
+
+struct owner_record_waiting *owner_record_waiting(struct xdp_owner *owner, uint32_t *place)
+{
+	*place = owner->record != NULL ? owner_place_take(&owner->waiting_places) : OWNER_NO_PLACE;
+	return owner_recorded_waiting(owner, *place);
+}
+
+struct owner_record_waiting *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place)
+{
+	return place != OWNER_NO_PLACE ? &owner->record->waiting[place] : NULL;
+}
+
+void owner_forget_waiting(struct xdp_owner *owner, uint32_t place)
+{
+	if (place == OWNER_NO_PLACE)
+		return;
+	atomic_store(&owner->record->waiting[place].state, RECORD_NO_WAITING);
+	owner_place_free(&owner->waiting_places, place);
 }
 
 /* ---- tenants ---- */

@@ -14,6 +14,10 @@
  * A listener has no peer to be probed. It is noted only while its process may be back: if that has died instead, the
  * listener's minisock refuses at once, as the kernel would.
  *
+ * The record (owner_record.h) has each of them with its list. A new vmad goes on with the lists: what was due or about
+ * to be is due at once, and the other delays begin again. Somebody may be told twice for that, which makes no
+ * difference.
+ *
  * A process that ends in good order hands its connections down before it does. Those that it had to cut are probed,
  * too.
  */
@@ -38,6 +42,7 @@ struct owner_reset {
 	struct owner_reset *next;
 	struct vma_flow_key key;
 	uint32_t slot;
+	uint32_t place; /* in the record */
 	uint64_t due_ns;
 };
 
@@ -52,10 +57,18 @@ static void append(struct owner_resets *resets, unsigned list, struct owner_rese
 	resets->last[list] = reset;
 }
 
-static void drop(struct owner_resets *resets, struct owner_reset *reset)
+static void drop(struct xdp_owner *owner, struct owner_reset *reset)
 {
-	resets->count--;
+	owner->resets.count--;
+	owner_forget_reset(owner, reset->place);
 	free(reset);
+}
+
+/* To another list. */
+static void pass(struct xdp_owner *owner, unsigned list, struct owner_reset *reset, uint64_t due_ns)
+{
+	owner_record_reset_list(owner, reset->place, list);
+	append(&owner->resets, list, reset, due_ns);
 }
 
 void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead)
@@ -71,8 +84,31 @@ void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	}
 	reset->key = *key;
 	reset->slot = slot;
+	reset->place = owner_record_reset(owner, key, slot, dead ? NOW : LATER);
 	resets->count++;
 	append(resets, dead ? NOW : LATER, reset, dead ? now : now + LATER_NS);
+}
+
+void owner_resets_adopt(struct xdp_owner *owner)
+{
+	const uint64_t now = owner_now_ns();
+	const uint64_t due_ns[OWNER_RESET_LISTS] = {[NOW] = now, [LATER] = now + LATER_NS, [AGAIN] = now + AGAIN_NS};
+
+	for (uint32_t place = 0; place < OWNER_RECORD_RESETS; place++) {
+		struct owner_record_reset *entry = &owner->record->reset[place];
+		const uint32_t list = atomic_load(&entry->list) - 1;
+		struct owner_reset *reset = list < OWNER_RESET_LISTS ? malloc(sizeof(*reset)) : NULL;
+
+		if (reset == NULL) {
+			if (list != UINT32_MAX)
+				atomic_store(&entry->list, 0);
+			continue;
+		}
+		*reset = (struct owner_reset){.key = entry->key, .slot = entry->slot, .place = place};
+		owner_place_note(&owner->reset_places, place);
+		owner->resets.count++;
+		append(&owner->resets, list, reset, due_ns[list]);
+	}
 }
 
 static bool has_peer(const struct vma_flow_key *key)
@@ -96,9 +132,9 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
 		} else {
 			owner_heirs_cut(owner, &reset->key);
 			if (has_peer(&reset->key))
-				append(resets, NOW, reset, now);
+				pass(owner, NOW, reset, now);
 			else
-				drop(resets, reset);
+				drop(owner, reset);
 		}
 		reset = next;
 	}
@@ -162,22 +198,24 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 			owner_heirs_cut(owner, &reset->key);
 		resets->first[list] = reset->next;
 		if (over || list == AGAIN)
-			drop(resets, reset);
+			drop(owner, reset);
 		else
-			append(resets, AGAIN, reset, now + AGAIN_NS);
+			pass(owner, AGAIN, reset, now + AGAIN_NS);
 		left--;
 	}
 	return left;
 }
 
-static void forget_all(struct owner_resets *resets)
+static void forget_all(struct xdp_owner *owner)
 {
+	struct owner_resets *resets = &owner->resets;
+
 	for (unsigned list = 0; list < OWNER_RESET_LISTS; list++) {
 		while (resets->first[list] != NULL) {
 			struct owner_reset *reset = resets->first[list];
 
 			resets->first[list] = reset->next;
-			drop(resets, reset);
+			drop(owner, reset);
 		}
 	}
 }
@@ -190,7 +228,7 @@ void owner_resets_tick(struct xdp_owner *owner, uint64_t now)
 	if (resets->count == 0 || now < resets->pace_ns)
 		return;
 	if (!open_socket(owner)) {
-		forget_all(resets);
+		forget_all(owner);
 		return;
 	}
 	for (unsigned list = 0; list < OWNER_RESET_LISTS && left > 0; list++)
@@ -213,6 +251,6 @@ uint64_t owner_resets_due_ns(const struct xdp_owner *owner)
 
 void owner_resets_fini(struct xdp_owner *owner)
 {
-	forget_all(&owner->resets);
+	forget_all(owner);
 	close_socket(&owner->resets);
 }

@@ -165,6 +165,7 @@ static int resume(struct vmad_server *server, struct vmad_peer *peer, const stru
 		return -ENOENT;
 	holder->slots &= ~(1ull << what->slot);
 	peer->slots |= 1ull << what->slot;
+	xdp_owner_resumed(server->owner, what->slot);
 	return 0;
 }
 

@@ -9,7 +9,12 @@
  * It is a process, because a client can make calls on its socket wait for as long as it likes: a thread of the client's
  * that sends from memory that is never filled holds the socket's lock, and a close may linger. So vmad never touches
  * such a descriptor, and the process holds up only its own client. The process has no descriptor of vmad's but the
- * control socket, and only the capabilities that a repair needs. It ends with its client's connection to vmad.
+ * control socket, and only the capabilities that a repair needs.
+ *
+ * It ends with its client's connection to vmad, also if vmad is killed. But it ends what it has begun first: a socket
+ * whose repair vmad has allowed is repaired and answered for, and the connection's segments are taken until the client
+ * says END, for ALONE_MS at most. What it has not begun it leaves: the client sees the channel end without an answer,
+ * and asks the next vmad (nic_xdp_repair.c).
  *
  * These checks are made. The flow of the connection, or of its listener, is the client's in the owner's table. The
  * socket is one of TCP in this network namespace, bound to the connection's port or to none. The bytes are in a sealed
@@ -28,6 +33,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <vma/log.h>
 
@@ -37,6 +43,7 @@
 
 #define ANSWER_MS 2000 /* of vmad to its process */
 #define ANSWERS 8      /* looked at, until one is to the question */
+#define ALONE_MS 3000  /* without vmad, for what is under way: longer than a client takes to say the segments */
 #define TRIES 100      /* to part a socket from a connection that it must not have */
 
 #ifndef SO_BINDTOIFINDEX
@@ -153,9 +160,11 @@ int vmad_repair_open(struct vmad_server *server, struct vmad_peer *peer)
 /* ---- the process of a client ---- */
 
 struct service {
-	int control, channel, raw;
+	int control; /* -1: vmad is gone, or its connection to the client */
+	int channel, raw;
 	int fd; /* the socket that was repaired last, until END; -1: none */
 	int ifindex;
+	uint64_t until_ms; /* without vmad */
 	struct vma_repair what;
 };
 
@@ -443,7 +452,7 @@ struct message {
 	uint8_t body[VMAD_REPAIR_PACKET_MAX];
 };
 
-/* False: the channel is over. */
+/* False: the channel is over. Without vmad no socket is begun with: nobody could say whose its connection is. */
 static bool hear_client(struct service *service)
 {
 	static struct message message;
@@ -456,6 +465,8 @@ static bool hear_client(struct service *service)
 	if (n == -EAGAIN)
 		return true;
 	if (n < (ssize_t)sizeof(message.head) || message.head.magic != VMAD_REPAIR_MAGIC) {
+		goes_on = false;
+	} else if (message.head.type == VMAD_REPAIR_SOCKET && service->control < 0) {
 		goes_on = false;
 	} else if (message.head.type == VMAD_REPAIR_SOCKET && n == sizeof(struct vmad_repair_socket)) {
 		struct vma_repair what;
@@ -503,10 +514,51 @@ static void keep_capabilities(void)
 	prctl(PR_SET_DUMPABLE, 0);
 }
 
+static uint64_t clock_ms(void)
+{
+	struct timespec now;
+
+	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void leave_vmad(struct service *service)
+{
+	os_close(service->control);
+	service->control = -1;
+	service->until_ms = clock_ms() + ALONE_MS;
+}
+
+static void leave_client(struct service *service)
+{
+	end_socket(service);
+	os_close(service->channel);
+	service->channel = -1;
+}
+
+/* Until something comes, or without vmad no longer than it may be there. False: that is over, or nothing is under way.
+ */
+static bool await_either(const struct service *service, struct pollfd fds[2])
+{
+	int ms = -1;
+
+	fds[0] = (struct pollfd){.fd = service->control, .events = POLLIN};
+	fds[1] = (struct pollfd){.fd = service->channel, .events = POLLIN};
+	if (service->control < 0) {
+		const uint64_t now = clock_ms();
+
+		if (service->fd < 0 || now >= service->until_ms)
+			return false;
+		ms = (int)(service->until_ms - now);
+	}
+	return os_poll(fds, 2, ms) >= 0 || errno == EINTR;
+}
+
 /* Only system calls: this is the child of a fork that nobody has prepared for. */
 static void serve_client(int control)
 {
 	struct service service = {.control = control, .channel = -1, .fd = -1};
+	struct pollfd fds[2];
 
 	if (control != 3 && os_dup3(control, 3, O_CLOEXEC) == 3)
 		service.control = 3;
@@ -514,19 +566,12 @@ static void serve_client(int control)
 	prctl(PR_SET_NAME, "vmad-repair");
 	keep_capabilities();
 	service.raw = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
-	for (;;) {
-		struct pollfd fds[2] = {{.fd = service.control, .events = POLLIN},
-		                        {.fd = service.channel, .events = POLLIN}};
-
-		if (os_poll(fds, 2, -1) < 0 && errno != EINTR)
-			break;
+	while (await_either(&service, fds)) {
 		if (fds[0].revents != 0 && !hear_vmad(&service))
-			break;
-		if (fds[0].revents == 0 && fds[1].revents != 0 && !hear_client(&service)) {
-			end_socket(&service);
-			os_close(service.channel);
-			service.channel = -1;
-		}
+			leave_vmad(&service);
+		else if (fds[0].revents == 0 && fds[1].revents != 0 && !hear_client(&service))
+			leave_client(&service);
 	}
+	end_socket(&service);
 	_exit(0);
 }

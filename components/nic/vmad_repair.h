@@ -9,6 +9,8 @@
  *   SEGMENT packet                       ------>       reinjected, if it is that connection's
  *   END                                  ------>
  *
+ * The channel may end at any time, when vmad does. Before the result the client sends the socket to the next vmad.
+ *
  * Threads: constants and a message, which is its sender's.
  */
 #ifndef VMA_VMAD_REPAIR_H

@@ -324,7 +324,7 @@ static void answer_waiting(struct vmad_server *server, int result)
 	}
 }
 
-static void tell_of_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool tell_of_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	struct vmad_server *server = arg;
 	struct vmad_msg msg = {
@@ -332,8 +332,9 @@ static void tell_of_adoption(uint32_t slot, const struct vma_pending *pending, v
 
 	memcpy(&msg.adopt.pending, pending, sizeof(*pending));
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
-		if (peer->state == PEER_READY && (peer->slots >> slot & 1) && vmad_send(peer->fd, &msg, NULL, 0) < 0)
-			vma_log_debug("vmad: a connection that was to be moved is lost: its new process does not read");
+		if (peer->state == PEER_READY && (peer->slots >> slot & 1))
+			return vmad_send(peer->fd, &msg, NULL, 0) == 0;
+	return false;
 }
 
 /* ---- what the vmad before has left ---- */

@@ -254,6 +254,8 @@ int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot); /* i
 bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_tenant *tenant, bool *leaves);
 /* The slot's client has named all flows that it has: the others end. */
 void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot);
+/* The slot's client has come on another connection: what it was told on the one before may be lost. */
+void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot);
 
 /* What a client needs to drive a rented queue pair; fds are the owner's, a client in another process gets duplicates.
  */
@@ -308,9 +310,12 @@ int xdp_owner_link_fd(const struct xdp_owner *owner); /* of the same use: interf
  * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
                     void *arg);
-/* What waits for accept in a slot that does not serve it is given to another, whose client is to make it. */
+/*
+ * What waits for accept in a slot that does not serve it is given to another, whose client is to make it. False: that
+ * one cannot be told now.
+ */
 void xdp_owner_on_adopt(struct xdp_owner *owner,
-                        void (*adopt)(uint32_t slot, const struct vma_pending *pending, void *arg), void *arg);
+                        bool (*adopt)(uint32_t slot, const struct vma_pending *pending, void *arg), void *arg);
 bool xdp_owner_device_gone(const struct xdp_owner *owner); /* the interface was deleted */
 void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; async-signal-safe */
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner);

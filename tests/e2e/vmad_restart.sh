@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# vmad ends and another one goes on: connections, queue pairs and frames are the clients' all the time.
+# vmad ends and another one goes on: connections, queue pairs and frames are the clients' all the time. So is what vmad
+# keeps for others: connections that wait for a process, peers that are to be told, hand-overs to the kernel.
 #
 #   a (10.9.0.1): clients of the kernel's, which ask and ask  ---- veth ----  b (10.9.0.2): an offloaded server
 #                                                                ---- veth ----  c (10.9.1.3): one of the kernel's, which
 #                                                                                shows what the machine does
-# seconds: 20
+# seconds: 115
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 ns_add c && ns_join a 10.9.1.4 c 10.9.1.3
@@ -41,11 +42,14 @@ owner_up() { # LABEL [OPTION...]
 lost_nothing() { # LABEL: its last line
 	grep "queue pairs:" "$WORK/$1.log" | tail -n 1 | grep -q "queue pairs: 0; flows: 0;.*receive frames missing: 0 of"
 }
-keepers() {
+named() { # COMM: the processes of that name in b
 	local pid
 	for pid in $(ip netns pids "$(ns b)"); do
-		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad-keeper ] || echo "$pid"
+		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != "$1" ] || echo "$pid"
 	done
+}
+keepers() {
+	named vmad-keeper
 }
 
 # ---- kill -9 ----
@@ -194,4 +198,149 @@ check "a server's flow is before the program" wait_for 5 has_xdp b "$IF_B"
 stop eighth INT
 check "SIGINT ends it for good: traffic is the kernel's at once" wait_for 3 no_xdp b "$IF_B"
 stop server
+
+# ---- peers of a dead process that are still to be told ----
+
+told_up() { # LABEL CONNECTIONS SECONDS: an offloaded server, and peers that will say nothing
+	start telling b env "$alone" python3 "$echo" "$IP_B" 7300
+	wait_for 10 log_has telling listening
+	start "$1" a python3 "$ROOT/tests/e2e/restart_told.py" "$IP_B" 7300 "$2" "$3"
+	wait_for 20 log_has "$1" connected
+	sleep 0.5 # each connection has a flow of its own
+}
+owner_up mourning
+told_up told 64 10
+in_ns b tc qdisc add dev "$IF_B" root blackhole # which takes what vmad says to them
+stop telling KILL
+sleep 0.3
+stop mourning KILL
+in_ns b tc qdisc del dev "$IF_B" root
+owner_up mourning
+finish told 20
+check_eq "peers that the first probe did not reach are told by the next vmad" "$(number told reset)" 64
+for round in 1 2 3 4 5 6; do
+	told_up told$round 200 10
+	stop telling KILL
+	sleep "0.00$((RANDOM % 10))"
+	stop mourning KILL
+	owner_up mourning
+	finish told$round 20
+	check_eq "vmad is killed just after a process, $round: all its peers are told" "$(number told$round reset)" 200
+done
+stop mourning INT
+
+# ---- connections that wait for accept in no process ----
+
+established() { # COUNT: of the clients' connections
+	in_ns a sh -c "ss -Htn state established dport = :7400" | awk -v n="$1" 'END { exit NR < n }'
+}
+last_worker() {
+	sed -n 's/^worker \([0-9]*\)$/\1/p' "$WORK/keeping.log" | tail -n 1
+}
+parked() { # LABEL: 8 clients wait for accept in the only worker
+	in_ns a timeout 20 python3 "$ROOT/tests/e2e/workers.py" tell "$IP_B" 7400 "$(last_worker)" "hold 20" >/dev/null
+	start "$1" a python3 "$ROOT/tests/e2e/workers.py" ask "$IP_B" 7400 8 15 "${2:-echo}"
+	wait_for 10 established 8
+	sleep 0.3
+	was=$(last_worker)
+}
+served() { # LABEL WHAT
+	check "$2: what waited is served by the next worker" finish "$1" 20 || note "$(cat "$WORK/$1.log")"
+	check_num "$2: all of it" "$(awk -v pid="$(last_worker)" '$1 == "served" && $2 == pid { print $3 }' "$WORK/$1.log")" -eq 8
+}
+# One second after a worker has died its parent forks another.
+owner_up keeping-vmad
+start keeping b env "$alone" python3 "$ROOT/tests/e2e/workers.py" serve "$IP_B" 7400 1 fork 2
+check "a worker listens" wait_for 20 eval '[ -n "$(last_worker)" ]'
+sleep 2
+passive=$(snmp b Tcp PassiveOpens)
+
+parked kept0
+kill -KILL "$was"
+sleep 0.3
+stop keeping-vmad KILL
+owner_up keeping-vmad
+sleep 0.2
+stop keeping-vmad
+owner_up keeping-vmad
+start replacing b "$vmad" --foreground --replace "$IF_B"
+wait_for 15 log_has replacing "owns $IF_B"
+finish keeping-vmad 5
+served kept0 "kill -9, SIGTERM and --replace after a worker's death"
+stop replacing KILL
+owner_up keeping-vmad
+sleep 0.5
+
+parked kept1 greeting
+stop keeping-vmad KILL
+kill -KILL "$was"
+sleep 0.3
+owner_up keeping-vmad
+served kept1 "a worker's death without a vmad"
+sleep 0.5
+
+for round in 1 2 3 4; do
+	parked around$round
+	kill -KILL "$was"
+	sleep "0.00$((RANDOM % 10))"
+	stop keeping-vmad KILL
+	owner_up keeping-vmad
+	served around$round "kill -9 just after a worker's death, $round"
+	sleep 0.5
+done
+for round in 1 2 3 4; do
+	parked given$round
+	kill -KILL "$was"
+	wait_for 10 eval '[ "$(last_worker)" != "$was" ]'
+	sleep "0.0$((RANDOM % 90 + 10))"
+	stop keeping-vmad KILL
+	owner_up keeping-vmad
+	served given$round "kill -9 while the next worker gets what waited, $round"
+	sleep 0.5
+done
+check_eq "the kernel has accepted none itself" $(($(snmp b Tcp PassiveOpens) - passive)) 0
+
+parked closed
+kill -KILL "$was"
+sleep 0.3
+stop keeping-vmad KILL
+stop keeping KILL # nobody has the listener any more
+owner_up keeping-vmad
+finish closed 20
+check_eq "the last listener is closed without a vmad: all that waited is reset" \
+	"$(grep -c ConnectionReset "$WORK/closed.log")" 8
+stop keeping-vmad INT
+
+# ---- connections that are just being handed over to the kernel ----
+
+HANDOVER_SECONDS=${HANDOVER_SECONDS:-10}
+if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read
+	chmod a+rx "$WORK"
+	cp "$BUILD/libvma.so" "$WORK/open.so" && chmod 755 "$WORK/open.so"
+	owner_up giving --allow-user nobody
+	start giver b setpriv --reuid nobody --clear-groups env "LD_PRELOAD=$WORK/open.so" VMA_TRACELEVEL=WARNING \
+		/usr/bin/python3 "$ROOT/tests/e2e/restart_give.py" serve "$IP_B" 7200
+	check "a server without capabilities gives its connections to children" wait_for 10 log_has giver listening
+	passive=$(snmp b Tcp PassiveOpens)
+	start taker a python3 "$ROOT/tests/e2e/restart_give.py" ask "$IP_B" 7200 4 "$WORK/taker.end"
+	until=$((SECONDS + HANDOVER_SECONDS)) killed=0
+	while [ $SECONDS -lt $until ]; do
+		sleep "0.$((RANDOM % 300 + 100))"
+		stop giving KILL
+		owner_up giving --allow-user nobody || break
+		killed=$((killed + 1))
+	done
+	sleep 0.5
+	: >"$WORK/taker.end"
+	finish taker 40
+	note "kill -9 $killed times: $(tail -n 1 "$WORK/taker.log")"
+	check_num "vmad was killed in the middle of hand-overs" "$killed" -ge 5
+	check_num "while there were many" "$(number taker asked)" -ge 100
+	check_eq "no connection that was being handed over is lost" "$(number taker failed)" 0
+	check_eq "the kernel has accepted none itself" $(($(snmp b Tcp PassiveOpens) - passive)) 0
+	stop giver
+	sleep 1.5
+	stop giving INT
+	check "and none of vmad's processes is left" wait_for 5 eval '[ -z "$(named vmad-repair)$(keepers)" ]'
+fi
 done_testing

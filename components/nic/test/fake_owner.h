@@ -208,7 +208,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
-void xdp_owner_on_adopt(struct xdp_owner *owner, void (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
+void xdp_owner_on_adopt(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
 {
 	(void)owner, (void)adopt, (void)arg;
 }
@@ -265,6 +265,11 @@ bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner
 	*tenant = fake_tenant[slot];
 	*leaves = owner->leaving >> slot & 1;
 	return true;
+}
+
+void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
+{
+	(void)owner, (void)slot;
 }
 
 void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)

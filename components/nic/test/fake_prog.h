@@ -19,6 +19,7 @@ static struct {
 		bool used, is_heir;
 		struct vma_flow_key key;
 		uint32_t slot; /* or number */
+		uint32_t group;
 	} entry[FAKE_ENTRIES];
 	unsigned most; /* entries; 0: no limit of its own */
 	bool attached;
@@ -29,6 +30,15 @@ static struct {
 	struct xdp_heir_segment waiting[2048];
 	unsigned first, last;
 } prog;
+
+/* Before each change of the map and of what the program knows: a test may have the owner die there. */
+static void (*fake_step)(void);
+
+static void fake_step_on(void)
+{
+	if (fake_step != NULL)
+		fake_step();
+}
 
 static int fake_find(const struct vma_flow_key *key)
 {
@@ -51,6 +61,7 @@ static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_heir,
 {
 	int at = fake_find(key);
 
+	fake_step_on();
 	if ((at >= 0) != in_place)
 		return in_place ? -ENOENT : -EEXIST;
 	if (in_place && prog.has_no_memory)
@@ -64,6 +75,7 @@ static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_heir,
 	prog.entry[at].is_heir = is_heir;
 	prog.entry[at].key = *key;
 	prog.entry[at].slot = slot;
+	prog.entry[at].group = 0;
 	return 0;
 }
 
@@ -93,8 +105,12 @@ struct xdp_group *xdp_prog_groups(const struct xdp_prog *of)
 
 int xdp_prog_flow_share(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
-	(void)of, (void)group;
-	return fake_put(key, slot, false, true);
+	const int rc = fake_put(key, slot, false, true);
+
+	(void)of;
+	if (rc == 0)
+		prog.entry[fake_find(key)].group = group;
+	return rc;
 }
 
 void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
@@ -105,6 +121,7 @@ void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
 void xdp_prog_note_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
 {
 	(void)of, (void)key, (void)slot;
+	fake_step_on();
 }
 
 int xdp_prog_heir_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t number, bool in_place)
@@ -118,6 +135,7 @@ int xdp_prog_flow_del(struct xdp_prog *of, const struct vma_flow_key *key)
 	const int at = fake_find(key);
 
 	(void)of;
+	fake_step_on();
 	if (at < 0)
 		return -ENOENT;
 	prog.entry[at].used = false;

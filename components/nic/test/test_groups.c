@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <vma/log.h>
@@ -29,6 +30,7 @@ static struct {
 
 uint64_t owner_now_ns(void)
 {
+	fake_step_on();
 	return now_ns;
 }
 
@@ -37,12 +39,13 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 	return key->family == AF_INET ? 0 : -EAFNOSUPPORT;
 }
 
-static void adopt(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool adopt(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	(void)arg;
 	adopted.n++;
 	adopted.slot = slot;
 	memcpy(&adopted.pending, pending, sizeof(*pending));
+	return true;
 }
 
 static int listen_somewhere(struct sockaddr_in *address, bool reuseport, uint64_t *cookie)
@@ -59,6 +62,17 @@ static int listen_somewhere(struct sockaddr_in *address, bool reuseport, uint64_
 	return fd;
 }
 
+#define MEMBERS_BYTES (XDP_SLOTS_MAX * sizeof(struct vma_nic_member))
+
+/* Outlives the process of an owner. */
+static void *shared_memory(size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(memory, MAP_FAILED);
+	return memory;
+}
+
 static int setup(void **state)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -69,7 +83,7 @@ static int setup(void **state)
 	memset(&adopted, 0, sizeof(adopted));
 	owner.diag_fd = -1;
 	owner.adopt = adopt;
-	owner.members = calloc(XDP_SLOTS_MAX, sizeof(*owner.members));
+	owner.members = shared_memory(MEMBERS_BYTES);
 	for (uint32_t slot = 0; slot < 4; slot++)
 		owner.slot[slot].state = SLOT_RENTED;
 	now_ns = 1000 * MS;
@@ -91,7 +105,7 @@ static int teardown(void **state)
 	}
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner); /* of what the flows above had */
-	free(owner.members);
+	munmap(owner.members, MEMBERS_BYTES);
 	owner_heirs_fini(&owner);
 	owner_parked_fini(&owner);
 	assert_int_equal(owner.parked, 0);
@@ -648,6 +662,284 @@ static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
 	assert_null(owner.lots);
 }
 
+/* ---- an owner that is killed at any step, and the one after it ---- */
+
+#define WAITING 16u
+
+static struct {
+	unsigned left; /* steps until it is killed */
+	uint32_t seen[XDP_SLOTS_MAX];
+	unsigned made[WAITING], in[WAITING]; /* how often, and in which slot, by a client */
+	bool deaf;                           /* the clients are between two owners */
+} life;
+
+/* What does not end with the owner's process. The pages and the record are shared memory themselves. */
+static struct outliving {
+	__typeof__(prog) prog;
+	__typeof__(life) life;
+	uint64_t now_ns;
+	bool lived;
+} * outliving;
+
+static void end_process(bool lived)
+{
+	memcpy(&outliving->prog, &prog, sizeof(prog));
+	memcpy(&outliving->life, &life, sizeof(life));
+	outliving->now_ns = now_ns;
+	outliving->lived = lived;
+	_exit(0);
+}
+
+static void die_in_time(void)
+{
+	if (life.left-- == 0)
+		end_process(false);
+}
+
+/* As a client does: what it has had it passes over. It may have had what the owner does not know that it has said. */
+static bool make(uint32_t slot, const struct vma_pending *pending, void *arg)
+{
+	const unsigned place = ntohs(pending->peer_port_be) - 5000u;
+
+	(void)arg;
+	fake_step_on();
+	if (life.deaf)
+		return false;
+	assert_in_range(place, 0, WAITING - 1);
+	if ((int32_t)(pending->number - life.seen[slot]) > 0) {
+		life.seen[slot] = pending->number;
+		life.made[place]++;
+		life.in[place] = slot;
+	}
+	fake_step_on();
+	return true;
+}
+
+static void begin_owner(struct owner_record *record)
+{
+	owner.record = record;
+	owner.adopt = make;
+	owner.reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner.reset_used};
+	owner.lot_places = (struct owner_places){.words = OWNER_RECORD_LOTS / 64, .used = owner.lot_used};
+	owner.waiting_places = (struct owner_places){.words = OWNER_RECORD_WAITING / 64, .used = owner.waiting_used};
+}
+
+/* Its memory goes with its process: here it is freed, and what that would change is put back. */
+static struct owner_record *bury_owner(void)
+{
+	static __typeof__(prog) kept;
+	struct owner_record *record = owner.record;
+	struct vma_nic_member *members = owner.members;
+
+	memcpy(&kept, &prog, sizeof(prog));
+	owner.record = shared_memory(sizeof(*record));
+	owner.members = malloc(MEMBERS_BYTES);
+	memcpy(owner.members, members, MEMBERS_BYTES);
+	owner.adopt = NULL;
+	for (uint32_t slot = 0; slot < 4; slot++)
+		owner_flows_end(&owner, slot, false);
+	owner_groups_fini(&owner);
+	owner_resets_fini(&owner);
+	owner_heirs_fini(&owner);
+	owner_parked_fini(&owner);
+	free(owner.members);
+	munmap(owner.record, sizeof(*record));
+	if (owner.diag_fd >= 0)
+		close(owner.diag_fd);
+	memset(&owner, 0, sizeof(owner));
+	memcpy(&prog, &kept, sizeof(prog));
+	owner.members = members;
+	owner.diag_fd = -1;
+	return record;
+}
+
+/* As owner_adopt.c. */
+static void adopt_entry(const struct vma_flow_key *key, bool is_heir, uint32_t slot, uint32_t group)
+{
+	struct owner_flow *flow;
+	uint64_t members;
+
+	if (is_heir) {
+		owner_heir_adopt(&owner, key, slot);
+		return;
+	}
+	assert_int_equal(key->peer_port_be, 0);
+	flow = calloc(1, sizeof(*flow));
+	flow->rule = (struct vma_flow_rule){.key = *key, .flags = VMA_FLOW_LISTENER};
+	flow->slot = slot;
+	if (group != 0) {
+		members = owner_recall_group(&owner, flow, group);
+		owner_group_adopt(&owner, flow, group, members | 1ull << slot);
+	}
+	owner_flow_adopt(&owner, flow);
+}
+
+/* Slots up to `dead` were found dead by the owner before. */
+static void succeed(uint32_t dead)
+{
+	begin_owner(bury_owner());
+	for (uint32_t slot = 0; slot < 4; slot++)
+		owner.slot[slot].state = slot < dead ? SLOT_DRAINING : SLOT_RENTED;
+	assert_int_equal(owner_heirs_init(&owner), 0);
+	owner_resets_adopt(&owner);
+	for (unsigned i = 0; i < FAKE_ENTRIES; i++)
+		if (prog.entry[i].used)
+			adopt_entry(&prog.entry[i].key, prog.entry[i].is_heir, prog.entry[i].slot, prog.entry[i].group);
+	owner_parked_adopt(&owner);
+	owner_groups_adopt_moves(&owner);
+	owner_parked_adopted(&owner);
+}
+
+static void begin_life(void)
+{
+	memset(&life, 0, sizeof(life));
+	begin_owner(shared_memory(sizeof(struct owner_record)));
+	join(0);
+	pass_ms(3000);
+	for (unsigned i = 0; i < WAITING; i++)
+		waits(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
+}
+
+/* False: the owner was killed at its `step`-th step. */
+static bool live_through(void (*what)(void), unsigned step)
+{
+	pid_t process;
+	int status;
+
+	life.left = step;
+	process = fork();
+	if (process == 0) {
+		fake_step = die_in_time;
+		what();
+		end_process(true);
+	}
+	assert_int_equal(waitpid(process, &status, 0), process);
+	assert_int_equal(status, 0);
+	memcpy(&prog, &outliving->prog, sizeof(prog));
+	memcpy(&life, &outliving->life, sizeof(life));
+	now_ns = outliving->now_ns;
+	return outliving->lived;
+}
+
+/* The client of the slot finds the new owner. */
+static void come_back(uint32_t slot)
+{
+	life.deaf = false;
+	xdp_owner_resumed(&owner, slot);
+	xdp_owner_flow_add(&owner, slot, &rule);
+	xdp_owner_flows_presented(&owner, slot);
+}
+
+static void end_life(void)
+{
+	struct owner_record *record = owner.record;
+
+	pass_ms(400);
+	for (unsigned i = 0; i < WAITING; i++) {
+		assert_int_equal(life.made[i], 1);
+		assert_int_equal(life.in[i], 1);
+		assert_false(is_kept(i));
+	}
+	assert_int_equal(owner.parked, 0);
+	assert_null(owner.lots);
+	atomic_store(&owner.members[1].adopted, life.seen[1]);
+	pass_ms(80);
+	owner_flows_end(&owner, 1, false);
+	owner_groups_fini(&owner);
+	for (uint32_t i = 0; i < OWNER_RECORD_WAITING; i++)
+		assert_int_equal(atomic_load(&record->waiting[i].state), RECORD_NO_WAITING);
+	for (uint32_t i = 0; i < OWNER_RECORD_LOTS; i++)
+		assert_int_equal(atomic_load(&record->lot[i].state), RECORD_NO_LOT);
+	bury_owner();
+	munmap(record, sizeof(*record));
+}
+
+static void find_dead(void)
+{
+	owner_flows_end(&owner, 0, true);
+}
+
+static void close_listener(void)
+{
+	xdp_owner_flow_del(&owner, 0, &rule.key);
+}
+
+static void serve_next(void)
+{
+	xdp_owner_flow_add(&owner, 1, &rule);
+	for (unsigned i = 0; i < 4; i++) {
+		owner_groups_tick(&owner, now_ns);
+		owner_parked_tick(&owner, now_ns);
+		now_ns += 40 * MS;
+	}
+}
+
+static void begin_anew(void **state)
+{
+	munmap(owner.members, MEMBERS_BYTES);
+	close(listener);
+	setup_inherited(state);
+}
+
+/* `first` is done by an owner that lives. What its successor has to do: */
+enum then { THEN_DEAD, THEN_CLOSED, THEN_NOTHING };
+
+static void kill_at_each_step_of(void **state, void (*first)(void), void (*what)(void), uint32_t dead, enum then then)
+{
+	bool lived = false;
+
+	outliving = shared_memory(sizeof(*outliving));
+	for (unsigned step = 0; !lived; step++) {
+		assert_in_range(step, 0, 5000);
+		begin_life();
+		if (first != NULL)
+			first();
+		lived = live_through(what, step);
+		life.deaf = true;
+		succeed(dead);
+		pass_ms(80);
+		if (then == THEN_DEAD)
+			find_dead();
+		if (then == THEN_CLOSED) { /* its client has had no answer */
+			close_listener();
+			xdp_owner_flows_presented(&owner, 0);
+		}
+		/* And another one, before anybody comes. */
+		succeed(then == THEN_DEAD ? 1 : dead);
+		pass_ms(80);
+		come_back(1);
+		end_life();
+		begin_anew(state);
+	}
+	munmap(outliving, sizeof(*outliving));
+}
+
+static void test_an_owner_is_killed_while_it_keeps_what_waits(void **state)
+{
+	kill_at_each_step_of(state, NULL, find_dead, 0, THEN_DEAD);
+}
+
+static void test_an_owner_is_killed_while_a_listener_is_closed(void **state)
+{
+	kill_at_each_step_of(state, NULL, close_listener, 0, THEN_CLOSED);
+}
+
+static void test_an_owner_is_killed_while_it_gives_what_waits(void **state)
+{
+	kill_at_each_step_of(state, find_dead, serve_next, 1, THEN_NOTHING);
+}
+
+static void join_second(void)
+{
+	join(1);
+}
+
+static void test_an_owner_is_killed_while_it_moves_what_waits(void **state)
+{
+	kill_at_each_step_of(state, join_second, find_dead, 0, THEN_DEAD);
+	kill_at_each_step_of(state, join_second, close_listener, 0, THEN_CLOSED);
+}
+
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 #define INHERITED(test) cmocka_unit_test_setup_teardown(test, setup_inherited, teardown)
 
@@ -675,6 +967,10 @@ static const struct CMUnitTest tests[] = {
         INHERITED(test_only_a_listeners_own_is_kept),
         INHERITED(test_no_more_than_a_member_can_take_is_given_at_once),
         INHERITED(test_any_order_of_coming_and_going),
+        INHERITED(test_an_owner_is_killed_while_it_keeps_what_waits),
+        INHERITED(test_an_owner_is_killed_while_a_listener_is_closed),
+        INHERITED(test_an_owner_is_killed_while_it_gives_what_waits),
+        INHERITED(test_an_owner_is_killed_while_it_moves_what_waits),
 };
 
 VMA_TEST_MAIN(tests)
