@@ -118,7 +118,7 @@ static inline bool call_has(struct call *call, int fd, bool has)
  * application's own or inside the C library.
  */
 void fresh_slow(int fd) __attribute__((cold));
-static inline int fresh(int fd)
+static inline int fresh_fd(int fd)
 {
 	if (__builtin_expect(fd >= 0 && vma_fd_lookup(fd) != NULL, 0))
 		fresh_slow(fd);

@@ -18,7 +18,7 @@
 /* The child will end or execute: what it calls for that is looked up here, once, and not in each child. */
 EXPORT(pid_t, fork, (void))
 {
-	more();
+	thread_more();
 	return vma_os.fork();
 }
 ALIAS(pid_t, __fork, fork, (void))
@@ -82,11 +82,11 @@ ALIAS(pid_t, __vfork, vfork, (void))
 /* The C library puts /dev/null under 0, 1 and 2 itself. */
 EXPORT(int, daemon, (int nochdir, int noclose))
 {
-	int rc = more()->daemon(nochdir, noclose);
+	int rc = thread_more()->daemon(nochdir, noclose);
 
 	if (rc == 0 && !noclose)
 		for (int fd = 0; fd <= 2; fd++)
-			fresh(fd);
+			fresh_fd(fd);
 	return rc;
 }
 
@@ -97,7 +97,7 @@ EXPORT(int, daemon, (int nochdir, int noclose))
  */
 EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int to))
 {
-	int rc = more()->posix_spawn_file_actions_adddup2(actions, fd, to);
+	int rc = thread_more()->posix_spawn_file_actions_adddup2(actions, fd, to);
 
 	if (rc == 0 && !NOT_OURS(fd))
 		pass_on(fd);
@@ -134,9 +134,9 @@ EXPORT(int, clone,
 	int rc, saved;
 
 	if (run == NULL || stack == NULL || (flags & CLONE_VM) != 0 || !process_started())
-		return more()->clone(run, stack, flags, arg, parent_tid, tls, child_tid);
+		return thread_more()->clone(run, stack, flags, arg, parent_tid, tls, child_tid);
 	process_prepare();
-	rc = more()->clone(run_copied, stack, flags, &copied, parent_tid, tls, child_tid);
+	rc = thread_more()->clone(run_copied, stack, flags, &copied, parent_tid, tls, child_tid);
 	saved = errno;
 	process_parent();
 	errno = saved;

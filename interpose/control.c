@@ -38,7 +38,7 @@ CONTROL_CALL(int, ioctl, (int fd, unsigned long request, void *arg), fd, (fd, re
              (call.file, fd, request, arg))
 
 /* By which it is decided who has the socket: if it is the kernel's, the log says why. */
-static int decided(int fd, int rc, bool serves)
+static int tell_decision(int fd, int rc, bool serves)
 {
 	if (vma_log_on(VMA_LOG_INFO) && (rc == 0 || errno == EINPROGRESS))
 		vma_sock_tell(fd, serves);
@@ -50,7 +50,7 @@ static int decided(int fd, int rc, bool serves)
 	{                                                                                                              \
 		if (IS_PLAIN(fd))                                                                                      \
 			return vma_os.name os_arguments;                                                               \
-		return decided(fd, name##_ours os_arguments, serves);                                                  \
+		return tell_decision(fd, name##_ours os_arguments, serves);                                            \
 	}
 
 DECIDING_CALL(bind, (int fd, const struct sockaddr *addr, socklen_t len), true, (fd, addr, len),
@@ -65,7 +65,7 @@ EXPORT(int, listen, (int fd, int backlog))
 
 	if (IS_PLAIN(fd))
 		return vma_os.listen(fd, backlog);
-	rc = decided(fd, listen_ours(fd, backlog), true);
+	rc = tell_decision(fd, listen_ours(fd, backlog), true);
 	if (rc == 0)
 		vma_stream_listens(fd);
 	return rc;
@@ -93,7 +93,7 @@ EXPORT(int, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 {
 	if (IS_PLAIN(fd))
 		return vma_os.connect(fd, addr, len);
-	return decided(fd, connect_ours(fd, addr, len), false);
+	return tell_decision(fd, connect_ours(fd, addr, len), false);
 }
 ALIAS(int, __connect, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 
@@ -103,21 +103,21 @@ static __attribute__((noinline)) int accept4_ours(int fd, struct sockaddr *addr,
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_OP(&call, fd, accept4))
-		return fresh(vma_os.accept4(fd, addr, len, flags));
+		return fresh_fd(vma_os.accept4(fd, addr, len, flags));
 	return (int)call_end(&call, call.file->ops->accept4(call.file, fd, addr, len, flags));
 }
 
 EXPORT(int, accept4, (int fd, struct sockaddr *addr, socklen_t *len, int flags))
 {
 	if (IS_PLAIN(fd))
-		return fresh(vma_os.accept4(fd, addr, len, flags));
+		return fresh_fd(vma_os.accept4(fd, addr, len, flags));
 	return accept4_ours(fd, addr, len, flags);
 }
 
 EXPORT(int, accept, (int fd, struct sockaddr *addr, socklen_t *len))
 {
 	if (IS_PLAIN(fd))
-		return fresh(vma_os.accept(fd, addr, len));
+		return fresh_fd(vma_os.accept(fd, addr, len));
 	return accept4_ours(fd, addr, len, 0);
 }
 

@@ -23,7 +23,7 @@
  * Inside or not; the file's ops may want to be. Sends of connections that are queued leave after the close, whose FIN
  * joins the last of them.
  */
-static void forget(int fd)
+static void forget_fd(int fd)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
@@ -40,7 +40,7 @@ void fresh_slow(int fd)
 {
 	if (process_is_borrowed())
 		return;
-	forget(fd);
+	forget_fd(fd);
 	vma_stream_linger();
 }
 
@@ -70,7 +70,7 @@ static __attribute__((noinline)) int close_ours(int fd)
 	}
 	if (process_is_borrowed())
 		return vma_os.close(fd);
-	forget(fd);
+	forget_fd(fd);
 	rc = vma_os.close(fd);
 	vma_stream_linger(); /* the number is free meanwhile, as the kernel's */
 	return rc;
@@ -99,7 +99,7 @@ static int close_around(unsigned first, unsigned last, int flags)
 			continue;
 		if (!is_guarded((int)fd)) {
 			if (!borrowed)
-				forget((int)fd);
+				forget_fd((int)fd);
 			continue;
 		}
 		if (from < fd && vma_os.close_range(from, fd - 1, flags) != 0)
@@ -142,7 +142,7 @@ EXPORT(void, closefrom, (int low))
 	if (low < 0)
 		low = 0;
 	if (highest < low) {
-		more()->closefrom(low);
+		thread_more()->closefrom(low);
 		return;
 	}
 	if (vma_os.close_range(~0U, ~0U, 0) == 0) {
@@ -151,7 +151,7 @@ EXPORT(void, closefrom, (int low))
 	}
 	for (; low <= highest; low++)
 		call_close(low); /* refuses the library's own */
-	more()->closefrom(low);
+	thread_more()->closefrom(low);
 }
 
 /* ---- copies ---- */
@@ -189,17 +189,17 @@ void pass_on(int fd)
 }
 
 /* Of a descriptor that is not ours: of an epoll set that may become so, say. */
-static int copied(int from, int to)
+static int note_copied_fd(int from, int to)
 {
 	vma_iomux_epoll_note_copy(from, to);
-	return fresh(to);
+	return fresh_fd(to);
 }
 
 /*
  * `to` has just become a copy of `from`. Without memory for the table the copy would be a shadow that receives nothing:
  * it is taken back.
  */
-static int share(int from, int to, bool cloexec)
+static int share_fd(int from, int to, bool cloexec)
 {
 	struct call call;
 	bool is_heir;
@@ -213,7 +213,7 @@ static int share(int from, int to, bool cloexec)
 		return to;
 	}
 	if (!call_begin(&call, from)) {
-		copied(from, to);
+		note_copied_fd(from, to);
 		return to;
 	}
 	rc = vma_fd_install(to, call.file);
@@ -221,7 +221,7 @@ static int share(int from, int to, bool cloexec)
 	call_leave(&call);
 	vma_stream_linger(); /* for what `to` was */
 	if (rc == -EBADF) {  /* closed meanwhile */
-		fresh(to);
+		fresh_fd(to);
 		return to;
 	}
 	if (rc == 0) {
@@ -239,8 +239,8 @@ static int share(int from, int to, bool cloexec)
 EXPORT(int, dup, (int fd))
 {
 	if (NOT_OURS(fd))
-		return copied(fd, vma_os.dup(fd));
-	return share(fd, vma_os.dup(fd), false);
+		return note_copied_fd(fd, vma_os.dup(fd));
+	return share_fd(fd, vma_os.dup(fd), false);
 }
 
 static bool refuse_guarded(int fd)
@@ -265,30 +265,30 @@ static void before_replace(int from, int to)
 EXPORT(int, dup2, (int from, int to))
 {
 	if (NOT_OURS(from) && NOT_OURS(to))
-		return copied(from, vma_os.dup2(from, to));
+		return note_copied_fd(from, vma_os.dup2(from, to));
 	if (from == to)
 		return vma_os.dup2(from, to);
 	if (refuse_guarded(to))
 		return -1;
 	before_replace(from, to);
-	return share(from, vma_os.dup2(from, to), false);
+	return share_fd(from, vma_os.dup2(from, to), false);
 }
 ALIAS(int, __dup2, dup2, (int from, int to))
 
 EXPORT(int, dup3, (int from, int to, int flags))
 {
 	if (NOT_OURS(from) && NOT_OURS(to))
-		return copied(from, vma_os.dup3(from, to, flags));
+		return note_copied_fd(from, vma_os.dup3(from, to, flags));
 	if (from == to)
 		return vma_os.dup3(from, to, flags);
 	if (refuse_guarded(to))
 		return -1;
 	before_replace(from, to);
-	return share(from, vma_os.dup3(from, to, flags), flags != 0);
+	return share_fd(from, vma_os.dup3(from, to, flags), flags != 0);
 }
 
 /* 0: no socket. */
-static uint64_t cookie_of(int fd)
+static uint64_t fd_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -320,12 +320,12 @@ static bool may_be_offloaded_there(int fd)
 }
 
 /* Of another process, which hands it over as if it had sent it. */
-static int taken(int pidfd, int number, int fd)
+static int note_taken_fd(int pidfd, int number, int fd)
 {
 	const int saved = errno;
 	int protocol, rc;
 
-	if (fresh(fd) < 0)
+	if (fresh_fd(fd) < 0)
 		return fd;
 	protocol = protocol_of(fd);
 	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_ask_owner(pidfd, number, fd) : 0;
@@ -348,18 +348,18 @@ static int taken(int pidfd, int number, int fd)
  */
 EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 {
-	const int copy = more()->pidfd_getfd(pidfd, fd, flags), saved = errno;
+	const int copy = thread_more()->pidfd_getfd(pidfd, fd, flags), saved = errno;
 	uint64_t cookie;
 
 	if (copy < 0 || NOT_OURS(fd) || fd == copy)
-		return taken(pidfd, fd, copy);
-	cookie = cookie_of(fd);
-	if (cookie == 0 || cookie != cookie_of(copy)) {
+		return note_taken_fd(pidfd, fd, copy);
+	cookie = fd_cookie_of(fd);
+	if (cookie == 0 || cookie != fd_cookie_of(copy)) {
 		errno = saved;
-		return taken(pidfd, fd, copy);
+		return note_taken_fd(pidfd, fd, copy);
 	}
 	errno = saved;
-	return share(fd, copy, true);
+	return share_fd(fd, copy, true);
 }
 
 /* ---- fcntl ---- */
@@ -369,7 +369,7 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 	struct call call;
 
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
-		return share(fd, vma_os.fcntl(fd, cmd, arg), cmd != F_DUPFD);
+		return share_fd(fd, vma_os.fcntl(fd, cmd, arg), cmd != F_DUPFD);
 	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_borrowed())
 		pass_on(fd);
 	else if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0)
@@ -390,7 +390,7 @@ static inline int fcntl_any(int fd, int cmd, void *arg, int (*os)(int fd, int cm
 		return fcntl_ours(fd, cmd, arg);
 	if (__builtin_expect(cmd != F_DUPFD && cmd != F_DUPFD_CLOEXEC, 1))
 		return os(fd, cmd, arg);
-	return copied(fd, os(fd, cmd, arg));
+	return note_copied_fd(fd, os(fd, cmd, arg));
 }
 
 EXPORT(int, fcntl, (int fd, int cmd, void *arg))
@@ -412,5 +412,5 @@ EXPORT(int, fcntl64, (int fd, int cmd, void *arg))
  */
 EXPORT(void, __res_iclose, (void *state, int free_addresses))
 {
-	more()->__res_iclose(state, free_addresses);
+	thread_more()->__res_iclose(state, free_addresses);
 }

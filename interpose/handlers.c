@@ -37,12 +37,12 @@ EXPORT(int, sigaction, (int sig, const struct sigaction *action, struct sigactio
 }
 ALIAS(int, __sigaction, sigaction, (int sig, const struct sigaction *action, struct sigaction *old))
 
-static uint64_t bit_of(int sig)
+static uint64_t handler_bit_of(int sig)
 {
 	return sig > 0 && sig < NSIG ? 1ULL << (sig - 1) : 0;
 }
 
-static sighandler_t set_handler(int sig, sighandler_t handler, int flags, bool blocks_itself)
+static sighandler_t set_signal_handler(int sig, sighandler_t handler, int flags, bool blocks_itself)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags}, old;
 
@@ -56,22 +56,22 @@ static sighandler_t set_handler(int sig, sighandler_t handler, int flags, bool b
 
 EXPORT(sighandler_t, signal, (int sig, sighandler_t handler))
 {
-	const bool interrupts = (atomic_load(&interrupting) & bit_of(sig)) != 0;
+	const bool interrupts = (atomic_load(&interrupting) & handler_bit_of(sig)) != 0;
 
-	return set_handler(sig, handler, interrupts ? 0 : SA_RESTART, true);
+	return set_signal_handler(sig, handler, interrupts ? 0 : SA_RESTART, true);
 }
 ALIAS(sighandler_t, bsd_signal, signal, (int sig, sighandler_t handler))
 ALIAS(sighandler_t, ssignal, signal, (int sig, sighandler_t handler))
 
 EXPORT(sighandler_t, sysv_signal, (int sig, sighandler_t handler))
 {
-	return set_handler(sig, handler, (int)(SA_RESETHAND | SA_NODEFER), false);
+	return set_signal_handler(sig, handler, (int)(SA_RESETHAND | SA_NODEFER), false);
 }
 ALIAS(sighandler_t, __sysv_signal, sysv_signal, (int sig, sighandler_t handler))
 
 EXPORT(int, sigignore, (int sig))
 {
-	return set_handler(sig, SIG_IGN, 0, false) == SIG_ERR ? -1 : 0;
+	return set_signal_handler(sig, SIG_IGN, 0, false) == SIG_ERR ? -1 : 0;
 }
 
 EXPORT(sighandler_t, sigset, (int sig, sighandler_t handler))
@@ -89,7 +89,7 @@ EXPORT(sighandler_t, sigset, (int sig, sighandler_t handler))
 			return SIG_ERR;
 		return sigismember(&was, sig) ? SIG_HOLD : old.sa_handler;
 	}
-	handler = set_handler(sig, handler, 0, false);
+	handler = set_signal_handler(sig, handler, 0, false);
 	if (handler == SIG_ERR || sigprocmask(SIG_UNBLOCK, &set, &was) < 0)
 		return SIG_ERR;
 	return sigismember(&was, sig) ? SIG_HOLD : handler;
@@ -102,10 +102,10 @@ EXPORT(int, siginterrupt, (int sig, int interrupt))
 	if (set_action(sig, NULL, &action) < 0)
 		return -1;
 	if (interrupt) {
-		atomic_fetch_or(&interrupting, bit_of(sig));
+		atomic_fetch_or(&interrupting, handler_bit_of(sig));
 		action.sa_flags &= ~SA_RESTART;
 	} else {
-		atomic_fetch_and(&interrupting, ~bit_of(sig));
+		atomic_fetch_and(&interrupting, ~handler_bit_of(sig));
 		action.sa_flags |= SA_RESTART;
 	}
 	return set_action(sig, &action, NULL);

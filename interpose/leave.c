@@ -18,7 +18,7 @@
 #include "inherited.h"
 #include "more.h"
 
-static void end(void)
+static void sockets_end_at_exit(void)
 {
 	struct vma_thread *self = vma_thread_cache;
 
@@ -33,14 +33,14 @@ static void end(void)
 /* exit, also by return from main. */
 static __attribute__((destructor)) void end_of_library(void)
 {
-	end();
+	sockets_end_at_exit();
 }
 
 #define LEAVING(name)                                                                                                  \
 	EXPORT(void, name, (int status))                                                                               \
 	{                                                                                                              \
-		end();                                                                                                 \
-		more()->name(status);                                                                                  \
+		sockets_end_at_exit();                                                                                 \
+		thread_more()->name(status);                                                                           \
 		__builtin_trap(); /* it does not return */                                                             \
 	}
 LEAVING(_exit)
@@ -50,7 +50,7 @@ LEAVING(quick_exit)
 
 /* ---- exec, which may fail, so that the process goes on ---- */
 
-static void before_exec(void)
+static void process_before_exec(void)
 {
 	struct vma_thread *self = vma_thread_cache;
 	const int saved = errno;
@@ -80,8 +80,8 @@ static void exec_failed(void)
 #define X(type, name, parameters, arguments)                                                                           \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
-		before_exec();                                                                                         \
-		type rc = more()->name arguments;                                                                      \
+		process_before_exec();                                                                                 \
+		type rc = thread_more()->name arguments;                                                               \
 		exec_failed();                                                                                         \
 		return rc;                                                                                             \
 	}

@@ -17,7 +17,7 @@ extern _Atomic bool more_loaded;
 void more_load(void);
 
 /* Looked up on first use, of which none is on a data path. */
-static inline const struct more *more(void)
+static inline const struct more *thread_more(void)
 {
 	if (__builtin_expect(!atomic_load_explicit(&more_loaded, memory_order_acquire), 0))
 		more_load();

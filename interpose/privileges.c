@@ -29,7 +29,7 @@ static void before_drop(void)
 	EXPORT(int, name, parameters)                                                                                  \
 	{                                                                                                              \
 		before_drop();                                                                                         \
-		return more()->name arguments;                                                                         \
+		return thread_more()->name arguments;                                                                  \
 	}
 
 DROPPING(chroot, (const char *path), (path))
@@ -50,7 +50,7 @@ static int set_limit(int resource, const void *limit)
 	return (int)syscall(SYS_prlimit64, 0, resource, limit, NULL);
 }
 
-static rlim_t widened(rlim_t limit)
+static rlim_t widened_limit(rlim_t limit)
 {
 	const rlim_t own = vma_bufarena_reserved_bytes() + OTHER_BYTES;
 
@@ -67,7 +67,7 @@ static int limit_addresses(const void *given)
 	vma_leave(self);
 	if (rc != 0 || limit.rlim_cur > limit.rlim_max)
 		return set_limit(RLIMIT_AS, given); /* the kernel says what is wrong */
-	wide = (struct rlimit){.rlim_cur = widened(limit.rlim_cur), .rlim_max = widened(limit.rlim_max)};
+	wide = (struct rlimit){.rlim_cur = widened_limit(limit.rlim_cur), .rlim_max = widened_limit(limit.rlim_max)};
 	if (set_limit(RLIMIT_AS, &wide) == 0)
 		return 0;
 	wide.rlim_max = limit.rlim_max;

@@ -79,7 +79,7 @@ static void start_once(void)
 	void *page =
 	        mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	more(); /* not looked up in a vfork child */
+	thread_more(); /* not looked up in a vfork child */
 	vma_free(vma_alloc(1));
 	pthread_atfork(process_prepare, process_parent, process_child);
 	if (page != MAP_FAILED && madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) != 0) {

@@ -14,8 +14,8 @@
 #include "rights.h"
 
 /* recv, recvfrom and read; false: it is the kernel's. */
-static bool receive_bytes(int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len,
-                          ssize_t *result)
+static bool call_receive_bytes(int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len,
+                               ssize_t *result)
 {
 	struct sockaddr_storage from;
 	struct message own;
@@ -47,7 +47,7 @@ static __attribute__((noinline)) ssize_t recvfrom_ours(int fd, void *data, size_
 {
 	ssize_t result;
 
-	return receive_bytes(fd, data, size, flags, addr, len, &result)
+	return call_receive_bytes(fd, data, size, flags, addr, len, &result)
 	               ? result
 	               : vma_os.recvfrom(fd, data, size, flags, addr, len);
 }
@@ -71,7 +71,8 @@ static __attribute__((noinline)) ssize_t read_ours(int fd, void *data, size_t si
 {
 	ssize_t result;
 
-	if (size > 0 && !message_is_all_beyond(data, size) && receive_bytes(fd, data, size, 0, NULL, NULL, &result))
+	if (size > 0 && !message_is_all_beyond(data, size) &&
+	    call_receive_bytes(fd, data, size, 0, NULL, NULL, &result))
 		return result;
 	return vma_os.read(fd, data, size);
 }

@@ -100,7 +100,7 @@ void rights_leave_row(const struct mmsghdr *msgs, unsigned n)
 		rights_leave(&msgs[i].msg_hdr);
 }
 
-static void stays(int fd)
+static void fd_stays(int fd)
 {
 	if (!NOT_OURS(fd) && !process_is_borrowed())
 		vma_stream_not_passed(fd);
@@ -112,7 +112,7 @@ void rights_stay(const struct msghdr *msg)
 	struct msghdr own;
 
 	if (copy_in(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL && own.msg_controllen <= INT_MAX)
-		look_at_rights(&own, stays);
+		look_at_rights(&own, fd_stays);
 	errno = saved;
 }
 
@@ -122,7 +122,7 @@ void rights_arrive_one(int fd)
 {
 	const int saved = errno;
 
-	fresh(fd);
+	fresh_fd(fd);
 	if (fd >= 0 && vma_stream_may_arrive(fd) && !process_is_borrowed()) {
 		process_start();
 		vma_stream_arrive(fd);

@@ -7,8 +7,8 @@
 #include "more.h"
 #include "rights.h"
 
-static bool send_bytes(int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len,
-                       ssize_t *result)
+static bool call_send_bytes(int fd, const void *data, size_t size, int flags, const struct sockaddr *addr,
+                            socklen_t len, ssize_t *result)
 {
 	struct message own;
 	struct call call;
@@ -33,8 +33,9 @@ static __attribute__((noinline)) ssize_t sendto_ours(int fd, const void *data, s
 {
 	ssize_t result;
 
-	return send_bytes(fd, data, size, flags, addr, len, &result) ? result
-	                                                             : vma_os.sendto(fd, data, size, flags, addr, len);
+	return call_send_bytes(fd, data, size, flags, addr, len, &result)
+	               ? result
+	               : vma_os.sendto(fd, data, size, flags, addr, len);
 }
 
 EXPORT(ssize_t, send, (int fd, const void *data, size_t size, int flags))
@@ -56,7 +57,7 @@ static __attribute__((noinline)) ssize_t write_ours(int fd, const void *data, si
 {
 	ssize_t result;
 
-	if (!message_is_all_beyond(data, size) && send_bytes(fd, data, size, 0, NULL, 0, &result))
+	if (!message_is_all_beyond(data, size) && call_send_bytes(fd, data, size, 0, NULL, 0, &result))
 		return result;
 	return vma_os.write(fd, data, size);
 }

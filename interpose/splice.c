@@ -35,7 +35,7 @@ static int pipe_room(int pipe)
 }
 
 /* Outside. Room, 0 after a wait that ended with none, -errno. */
-static int wait_for_room(int pipe, bool wait)
+static int pipe_wait_for_room(int pipe, bool wait)
 {
 	struct pollfd writable = {.fd = pipe, .events = POLLOUT};
 	int room = pipe_room(pipe);
@@ -61,7 +61,7 @@ static bool is_open_for(int fd_flags, int mode)
 }
 
 /* Inside; one datagram, cut to `size` as the kernel cuts it, or what a connection has. */
-static ssize_t take(struct vma_file *file, int fd, void *datagram, size_t size)
+static ssize_t splice_take_datagram(struct vma_file *file, int fd, void *datagram, size_t size)
 {
 	struct message own;
 
@@ -84,7 +84,7 @@ static __attribute__((noinline)) ssize_t splice_ours(int in, off64_t *off_in, in
 
 	if (size > 0 && off_in == NULL && off_out == NULL && (flags & ~SPLICE_FLAGS) == 0 &&
 	    is_open_for(pipe_flags, O_WRONLY) && pipe_room(out) >= 0)
-		room = wait_for_room(out, (flags & SPLICE_F_NONBLOCK) == 0 && (pipe_flags & O_NONBLOCK) == 0);
+		room = pipe_wait_for_room(out, (flags & SPLICE_F_NONBLOCK) == 0 && (pipe_flags & O_NONBLOCK) == 0);
 	if (room < 0) {
 		errno = -room;
 		return -1;
@@ -99,7 +99,7 @@ static __attribute__((noinline)) ssize_t splice_ours(int in, off64_t *off_in, in
 	if (datagram == NULL)
 		return call_end(&call, -ENOMEM);
 	vma_file_get(call.file);
-	rc = call_end(&call, take(call.file, in, datagram, size));
+	rc = call_end(&call, splice_take_datagram(call.file, in, datagram, size));
 	if (rc > 0)
 		rc = vma_os.write(out, datagram, (size_t)rc);
 	vma_free(datagram);

@@ -25,7 +25,7 @@ static void flush_before(int fd)
 }
 
 /* What is written to a socket of TCP that is to be connected later would go to the shadow, too. */
-static void give_to_os(int fd, bool reads)
+static void stdio_give_to_os(int fd, bool reads)
 {
 	struct call call;
 
@@ -38,7 +38,7 @@ static void give_to_os(int fd, bool reads)
 
 /* ---- streams of connections ---- */
 
-static bool is_connection(int fd)
+static bool fd_is_connection(int fd)
 {
 	struct call call;
 	bool is;
@@ -50,14 +50,14 @@ static bool is_connection(int fd)
 	return is;
 }
 
-static int number_of(void *cookie)
+static int cookie_number_of(void *cookie)
 {
 	return (int)(intptr_t)cookie;
 }
 
 static ssize_t read_connection(void *cookie, char *data, size_t size)
 {
-	const int fd = number_of(cookie);
+	const int fd = cookie_number_of(cookie);
 	struct message own;
 	struct call call;
 
@@ -84,7 +84,7 @@ static ssize_t write_connection(void *cookie, const char *data, size_t size)
 	size_t done = 0;
 	ssize_t rc = 0;
 
-	while (done < size && (rc = write_once(number_of(cookie), data + done, size - done)) > 0)
+	while (done < size && (rc = write_once(cookie_number_of(cookie), data + done, size - done)) > 0)
 		done += (size_t)rc;
 	return (ssize_t)done;
 }
@@ -92,9 +92,9 @@ static ssize_t write_connection(void *cookie, const char *data, size_t size)
 /* The slot is empty already when fclose has come by here. */
 static int close_connection(void *cookie)
 {
-	const int fd = number_of(cookie);
+	const int fd = cookie_number_of(cookie);
 
-	fresh(fd);
+	fresh_fd(fd);
 	return vma_os.close(fd);
 }
 
@@ -115,11 +115,11 @@ EXPORT(FILE *, fdopen, (int fd, const char *mode))
 {
 	FILE *stream;
 
-	if (__builtin_expect(!NOT_OURS(fd), 0) && is_connection(fd))
+	if (__builtin_expect(!NOT_OURS(fd), 0) && fd_is_connection(fd))
 		return open_connection(fd, mode);
-	stream = more()->fdopen(fd, mode);
+	stream = thread_more()->fdopen(fd, mode);
 	if (stream != NULL && !NOT_OURS(fd))
-		give_to_os(fd, strpbrk(mode, "r+") != NULL);
+		stdio_give_to_os(fd, strpbrk(mode, "r+") != NULL);
 	return stream;
 }
 ALIAS(FILE *, _IO_fdopen, fdopen, (int fd, const char *mode))
@@ -132,7 +132,7 @@ static void forget_stream(FILE *stream)
 	if (fd < 0 || NOT_OURS(fd) || is_guarded(fd))
 		return;
 	fflush(stream);
-	fresh(fd);
+	fresh_fd(fd);
 }
 
 EXPORT(int, fclose, (FILE * stream))
@@ -141,20 +141,20 @@ EXPORT(int, fclose, (FILE * stream))
 
 	forget_stream(stream);
 	errno = saved;
-	return more()->fclose(stream);
+	return thread_more()->fclose(stream);
 }
 ALIAS(int, _IO_fclose, fclose, (FILE * stream))
 
 EXPORT(FILE *, freopen, (const char *path, const char *mode, FILE *stream))
 {
 	forget_stream(stream);
-	return more()->freopen(path, mode, stream);
+	return thread_more()->freopen(path, mode, stream);
 }
 
 EXPORT(FILE *, freopen64, (const char *path, const char *mode, FILE *stream))
 {
 	forget_stream(stream);
-	return more()->freopen64(path, mode, stream);
+	return thread_more()->freopen64(path, mode, stream);
 }
 
 /* ---- dprintf: written inside the C library, after what this thread holds back; to a connection by us ---- */
@@ -174,18 +174,18 @@ static int print_to_connection(int fd, const char *format, va_list list)
 
 EXPORT(int, vdprintf, (int fd, const char *format, va_list list))
 {
-	if (is_connection(fd))
+	if (fd_is_connection(fd))
 		return print_to_connection(fd, format, list);
 	flush_before(fd);
-	return more()->vdprintf(fd, format, list);
+	return thread_more()->vdprintf(fd, format, list);
 }
 
 EXPORT(int, __vdprintf_chk, (int fd, int flag, const char *format, va_list list))
 {
-	if (is_connection(fd))
+	if (fd_is_connection(fd))
 		return print_to_connection(fd, format, list);
 	flush_before(fd);
-	return more()->__vdprintf_chk(fd, flag, format, list);
+	return thread_more()->__vdprintf_chk(fd, flag, format, list);
 }
 
 EXPORT(int, dprintf, (int fd, const char *format, ...))

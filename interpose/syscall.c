@@ -248,7 +248,7 @@ static bool get_mask(sigset_t *own, const sigset_t **mask, long user, long size)
 	return size == KERNEL_MASK_BYTES && copy_user(own, P(user), KERNEL_MASK_BYTES);
 }
 
-static int64_t now_ns(void)
+static int64_t syscall_now_ns(void)
 {
 	struct timespec now;
 
@@ -259,7 +259,7 @@ static int64_t now_ns(void)
 /* As the kernel's poll_select_finish: after any end of the wait, and without a word if it cannot be written. */
 static void write_time_left(long user, const struct timespec *given, int64_t since_ns, int rc)
 {
-	const int64_t passed_ns = now_ns() - since_ns;
+	const int64_t passed_ns = syscall_now_ns() - since_ns;
 	struct timespec left = *given;
 	const int saved = errno;
 
@@ -294,7 +294,7 @@ ENTRY(enter_ppoll)
 
 	if (vma_fd_highest() < 0 || !get_mask(&space, &mask, d, e) || !get_time(&given, c))
 		return KERNEL(SYS_ppoll);
-	since_ns = now_ns();
+	since_ns = syscall_now_ns();
 	rc = ANSWER(int, own_ppoll(P(a), (nfds_t)b, c != 0 ? &given : NULL, mask));
 	write_time_left(c, &given, since_ns, rc);
 	return rc;
@@ -315,7 +315,7 @@ ENTRY(enter_pselect6)
 	if (vma_fd_highest() < 0 || (f != 0 && !copy_user(&sized, P(f), sizeof(sized))) ||
 	    !get_mask(&space, &mask, (long)sized.mask, (long)sized.size) || !get_time(&given, e))
 		return KERNEL(SYS_pselect6);
-	since_ns = now_ns();
+	since_ns = syscall_now_ns();
 	rc = ANSWER(int, own_pselect((int)a, P(b), P(c), P(d), e != 0 ? &given : NULL, mask));
 	write_time_left(e, &given, since_ns, rc);
 	return rc;
@@ -364,53 +364,53 @@ ENTRY(enter_epoll_pwait2)
 #define X(name)                                                                                                        \
 	ENTRY(enter_##name)                                                                                            \
 	{                                                                                                              \
-		return fresh((int)KERNEL(SYS_##name));                                                                 \
+		return fresh_fd((int)KERNEL(SYS_##name));                                                              \
 	}
 YIELDING(X)
 YIELDING_OLD(X)
 YIELDING_NEW(X)
 #undef X
 
-static long fresh_pair(long rc, const int *fds)
+static long syscall_fresh_pair(long rc, const int *fds)
 {
 	if (rc == 0) {
-		fresh(fds[0]);
-		fresh(fds[1]);
+		fresh_fd(fds[0]);
+		fresh_fd(fds[1]);
 	}
 	return rc;
 }
 
 ENTRY(enter_pipe2)
 {
-	return fresh_pair(KERNEL(SYS_pipe2), P(a));
+	return syscall_fresh_pair(KERNEL(SYS_pipe2), P(a));
 }
 
 ENTRY(enter_socketpair)
 {
-	return fresh_pair(KERNEL(SYS_socketpair), P(d));
+	return syscall_fresh_pair(KERNEL(SYS_socketpair), P(d));
 }
 
-static int fresh_set(int epfd)
+static int syscall_fresh_set(int epfd)
 {
 	if (epfd >= 0)
 		vma_iomux_epoll_note(epfd);
-	return fresh(epfd);
+	return fresh_fd(epfd);
 }
 
 ENTRY(enter_epoll_create1)
 {
-	return fresh_set((int)KERNEL(SYS_epoll_create1));
+	return syscall_fresh_set((int)KERNEL(SYS_epoll_create1));
 }
 
 #ifdef SYS_open
 ENTRY(enter_pipe)
 {
-	return fresh_pair(KERNEL(SYS_pipe), P(a));
+	return syscall_fresh_pair(KERNEL(SYS_pipe), P(a));
 }
 
 ENTRY(enter_epoll_create)
 {
-	return fresh_set((int)KERNEL(SYS_epoll_create));
+	return syscall_fresh_set((int)KERNEL(SYS_epoll_create));
 }
 #endif
 
@@ -566,7 +566,7 @@ static bool may_have_ring(void)
 ENTRY(enter_io_uring_setup)
 {
 	if (may_have_ring())
-		return fresh((int)KERNEL(SYS_io_uring_setup));
+		return fresh_fd((int)KERNEL(SYS_io_uring_setup));
 	errno = ENOSYS;
 	return -1;
 }

@@ -44,7 +44,7 @@ static inline void flush_held_back(void)
 	}
 }
 
-static struct timespec *of_msec(struct timespec *own, int msec)
+static struct timespec *timespec_of_msec(struct timespec *own, int msec)
 {
 	if (msec < 0)
 		return NULL;
@@ -67,7 +67,7 @@ static int get_timeout(struct timespec **own, const struct timespec *timeout)
 
 /* ---- sockets of another process, whose forked child or program this one is ---- */
 
-static inline bool inherits(void)
+static inline bool inherits_sockets(void)
 {
 	return __builtin_expect(atomic_load_explicit(&vma_file_touches, memory_order_relaxed), 0);
 }
@@ -115,14 +115,14 @@ EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 	struct timespec own;
 	struct wait wait;
 
-	if (inherits())
+	if (inherits_sockets())
 		take_over_polled(fds, n);
 	if (!vma_iomux_poll_wants(fds, n)) {
 		flush_held_back();
 		return vma_os.poll(fds, n, timeout);
 	}
 	wait_begin(&wait);
-	return wait_end(&wait, vma_iomux_poll(fds, n, of_msec(&own, timeout), NULL));
+	return wait_end(&wait, vma_iomux_poll(fds, n, timespec_of_msec(&own, timeout), NULL));
 }
 ALIAS(int, __poll, poll, (struct pollfd * fds, nfds_t n, int timeout))
 
@@ -139,7 +139,7 @@ static int ppoll_ours(struct pollfd *fds, nfds_t n, const struct timespec *timeo
 
 EXPORT(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask))
 {
-	if (inherits())
+	if (inherits_sockets())
 		take_over_polled(fds, n);
 	if (vma_iomux_poll_wants(fds, n))
 		return ppoll_ours(fds, n, timeout, mask);
@@ -204,7 +204,7 @@ static int select_ours(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *t
 
 EXPORT(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
 {
-	if (inherits())
+	if (inherits_sockets())
 		take_over_selected(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
 		return select_ours(n, r, w, e, timeout);
@@ -226,7 +226,7 @@ static int pselect_ours(int n, fd_set *r, fd_set *w, fd_set *e, const struct tim
 
 EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask))
 {
-	if (inherits())
+	if (inherits_sockets())
 		take_over_selected(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
 		return pselect_ours(n, r, w, e, timeout, mask);
@@ -236,20 +236,20 @@ EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct times
 
 /* ---- epoll ---- */
 
-static int fresh_set(int epfd)
+static int epoll_fresh_set(int epfd)
 {
 	vma_iomux_epoll_note(epfd);
-	return fresh(epfd);
+	return fresh_fd(epfd);
 }
 
 EXPORT(int, epoll_create, (int size))
 {
-	return fresh_set(vma_os.epoll_create(size));
+	return epoll_fresh_set(vma_os.epoll_create(size));
 }
 
 EXPORT(int, epoll_create1, (int flags))
 {
-	return fresh_set(vma_os.epoll_create1(flags));
+	return epoll_fresh_set(vma_os.epoll_create1(flags));
 }
 
 static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, struct epoll_event *event)
@@ -257,7 +257,7 @@ static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, st
 	struct wait wait;
 
 	wait_begin(&wait);
-	if (inherits() && op != EPOLL_CTL_DEL)
+	if (inherits_sockets() && op != EPOLL_CTL_DEL)
 		vma_file_touch(fd);
 	return wait_end(&wait, vma_iomux_epoll_ctl(epfd, op, fd, event));
 }
@@ -289,7 +289,7 @@ static __attribute__((noinline)) int epoll_pwait_os_msec(int epfd, struct epoll_
 {
 	struct timespec own;
 
-	return epoll_pwait_os(epfd, events, max, of_msec(&own, timeout), mask);
+	return epoll_pwait_os(epfd, events, max, timespec_of_msec(&own, timeout), mask);
 }
 
 /* A set that is ours, inside; false: the kernel's, outside. */
@@ -312,7 +312,7 @@ static __attribute__((noinline)) int epoll_pwait_ours(int epfd, struct epoll_eve
 
 	if (!set_begin(&wait, epfd, &set))
 		return vma_os.epoll_pwait(epfd, events, max, timeout, mask);
-	return wait_end(&wait, vma_iomux_epoll_wait(set, epfd, events, max, of_msec(&own, timeout), mask));
+	return wait_end(&wait, vma_iomux_epoll_wait(set, epfd, events, max, timespec_of_msec(&own, timeout), mask));
 }
 
 EXPORT(int, epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout))

@@ -35,7 +35,7 @@ VMA_OS_CALLS(X)
 	type __wrap_##name parameters;                                                                                 \
 	type __wrap_##name parameters                                                                                  \
 	{                                                                                                              \
-		return more()->name arguments;                                                                         \
+		return thread_more()->name arguments;                                                                  \
 	}
 VMA_MORE_CALLS(X)
 #undef X

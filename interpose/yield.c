@@ -7,7 +7,7 @@
 #include "call.h"
 #include "more.h"
 
-static __attribute__((noinline)) void adopt(int fd, int domain, int type, int protocol)
+static __attribute__((noinline)) void adopt_socket(int fd, int domain, int type, int protocol)
 {
 	const int saved = errno;
 	struct vma_thread *self;
@@ -28,60 +28,60 @@ static __attribute__((noinline)) void adopt(int fd, int domain, int type, int pr
 
 EXPORT(int, socket, (int domain, int type, int protocol))
 {
-	int fd = fresh(vma_os.socket(domain, type, protocol));
+	int fd = fresh_fd(vma_os.socket(domain, type, protocol));
 
 	if (fd >= 0 && (vma_udp_wants(domain, type, protocol) || vma_stream_wants(domain, type, protocol)))
-		adopt(fd, domain, type, protocol);
+		adopt_socket(fd, domain, type, protocol);
 	return fd;
 }
 
-static inline int fresh_pair(int rc, const int fds[2])
+static inline int adopt_socketpair(int rc, const int fds[2])
 {
 	if (rc == 0) {
-		fresh(fds[0]);
-		fresh(fds[1]);
+		fresh_fd(fds[0]);
+		fresh_fd(fds[1]);
 	}
 	return rc;
 }
 
 EXPORT(int, socketpair, (int domain, int type, int protocol, int fds[2]))
 {
-	return fresh_pair(vma_os.socketpair(domain, type, protocol, fds), fds);
+	return adopt_socketpair(vma_os.socketpair(domain, type, protocol, fds), fds);
 }
 
 EXPORT(int, pipe, (int fds[2]))
 {
-	return fresh_pair(vma_os.pipe(fds), fds);
+	return adopt_socketpair(vma_os.pipe(fds), fds);
 }
 ALIAS(int, __pipe, pipe, (int fds[2]))
 
 EXPORT(int, pipe2, (int fds[2], int flags))
 {
-	return fresh_pair(vma_os.pipe2(fds, flags), fds);
+	return adopt_socketpair(vma_os.pipe2(fds, flags), fds);
 }
 
 /* The mode is there only with O_CREAT and O_TMPFILE; passing on what lies in its place is what the C library does. */
 EXPORT(int, open, (const char *path, int flags, mode_t mode))
 {
-	return fresh(vma_os.open(path, flags, mode));
+	return fresh_fd(vma_os.open(path, flags, mode));
 }
 ALIAS(int, __open, open, (const char *path, int flags, mode_t mode))
 
 EXPORT(int, open64, (const char *path, int flags, mode_t mode))
 {
-	return fresh(vma_os.open64(path, flags, mode));
+	return fresh_fd(vma_os.open64(path, flags, mode));
 }
 ALIAS(int, __open64, open64, (const char *path, int flags, mode_t mode))
 
 EXPORT(int, creat, (const char *path, mode_t mode))
 {
-	return fresh(vma_os.creat(path, mode));
+	return fresh_fd(vma_os.creat(path, mode));
 }
 
 #define X(type, name, parameters, arguments)                                                                           \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
-		return fresh(more()->name arguments);                                                                  \
+		return fresh_fd(thread_more()->name arguments);                                                        \
 	}
 VMA_YIELDING_CALLS(X)
 #undef X

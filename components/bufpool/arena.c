@@ -23,7 +23,7 @@ size_t vma_bufarena_reserved_bytes(void)
 	return atomic_load_explicit(&reserved_bytes, memory_order_relaxed);
 }
 
-static int reserve(struct vma_bufarena *arena, uint32_t capacity)
+static int arena_reserve_range(struct vma_bufarena *arena, uint32_t capacity)
 {
 	struct vma_bufarena_priv *priv = arena->priv;
 	size_t frames_bytes = (size_t)capacity << arena->frame_shift;
@@ -46,7 +46,7 @@ static int reserve(struct vma_bufarena *arena, uint32_t capacity)
 	return 0;
 }
 
-static void give_back(struct vma_bufarena *arena)
+static void arena_return_range(struct vma_bufarena *arena)
 {
 	struct vma_bufarena_priv *priv = arena->priv;
 
@@ -61,7 +61,7 @@ static int reserve_what_is_possible(struct vma_bufarena *arena, uint32_t wish)
 	uint32_t capacity = wish;
 	int rc;
 
-	while ((rc = reserve(arena, capacity)) != 0 && capacity / 2 >= UNIT_FRAMES)
+	while ((rc = arena_reserve_range(arena, capacity)) != 0 && capacity / 2 >= UNIT_FRAMES)
 		capacity = capacity / 2 / UNIT_FRAMES * UNIT_FRAMES;
 	if (rc == 0 && capacity < wish)
 		vma_log_once(VMA_LOG_WARN,
@@ -122,7 +122,7 @@ free_debug:
 free_ranges:
 	bufpool_range_fini(&arena->priv->ranges);
 unmap:
-	give_back(arena);
+	arena_return_range(arena);
 free_priv:
 	free(arena->priv);
 free_arena:
@@ -147,7 +147,7 @@ void vma_bufarena_destroy(struct vma_bufarena *arena)
 	}
 	bufpool_debug_arena_fini(arena);
 	bufpool_range_fini(&priv->ranges);
-	give_back(arena);
+	arena_return_range(arena);
 	free(priv);
 	free(arena);
 }
@@ -158,7 +158,7 @@ static char *frame_at(const struct vma_bufarena *arena, uint32_t index)
 }
 
 /* Huge pages are of use only whole: ranges of at least that size start at one, and explicit ones also end at one. */
-static int claim(struct vma_bufarena *arena, uint32_t count, bool anonymous, uint32_t *first, size_t *bytes)
+static int arena_claim_bufs(struct vma_bufarena *arena, uint32_t count, bool anonymous, uint32_t *first, size_t *bytes)
 {
 	/* A file may be of huge pages, which map at their own alignment only. */
 	enum vma_mem_alloc_type type = anonymous ? arena->priv->alloc_type : VMA_MEM_CONTIG;
@@ -189,7 +189,7 @@ int vma_bufarena_map_memory(struct vma_bufarena *arena, uint32_t count, uint32_t
 {
 	size_t bytes;
 	uint32_t start;
-	int rc = claim(arena, count, true, &start, &bytes);
+	int rc = arena_claim_bufs(arena, count, true, &start, &bytes);
 
 	if (rc != 0)
 		return rc;
@@ -216,7 +216,7 @@ int vma_bufarena_map_fd(struct vma_bufarena *arena, int fd, uint64_t offset_byte
 	/* A page beyond the end of a file is a SIGBUS in the data path. */
 	if (S_ISREG(file.st_mode) && (uint64_t)file.st_size < offset_bytes + bytes)
 		return -EINVAL;
-	rc = claim(arena, count, false, &start, &claimed_bytes);
+	rc = arena_claim_bufs(arena, count, false, &start, &claimed_bytes);
 	if (rc != 0)
 		return rc;
 	if (mmap(frame_at(arena, start), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,

@@ -186,7 +186,8 @@ static uint32_t index_of(struct vma_bufarena *arena, const struct vma_buf *buf, 
 }
 
 /* Moves a buffer from one place to another; anywhere else it must not be. */
-static uint32_t move(struct vma_bufpool *pool, uint32_t index, unsigned from_mask, enum where to, const char *call)
+static uint32_t buf_move_checked(struct vma_bufpool *pool, uint32_t index, unsigned from_mask, enum where to,
+                                 const char *call)
 {
 	struct vma_bufarena *arena = pool->arena;
 	uint32_t new = to | (uint32_t)pool->id << HOME_SHIFT;
@@ -206,7 +207,7 @@ static uint32_t move(struct vma_bufpool *pool, uint32_t index, unsigned from_mas
 void bufpool_debug_added(struct vma_bufpool *pool, uint32_t first, uint32_t count)
 {
 	for (uint32_t i = first; i < first + count; i++)
-		move(pool, i, 1u << WHERE_MAPPED, WHERE_FREE, "add");
+		buf_move_checked(pool, i, 1u << WHERE_MAPPED, WHERE_FREE, "add");
 }
 
 static void check_pattern(struct vma_bufpool *pool, struct vma_buf *buf, uint32_t index, uint32_t old)
@@ -233,7 +234,7 @@ static void check_pattern(struct vma_bufpool *pool, struct vma_buf *buf, uint32_
 void bufpool_debug_get(struct vma_bufpool *pool, struct vma_buf *buf)
 {
 	uint32_t index = index_of(pool->arena, buf, "get");
-	uint32_t old = move(pool, index, 1u << WHERE_FREE, WHERE_HELD, "get");
+	uint32_t old = buf_move_checked(pool, index, 1u << WHERE_FREE, WHERE_HELD, "get");
 
 	if (atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
 		fault("bufpool %s: free buffer %u has references", pool->name, index);
@@ -262,7 +263,7 @@ void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf)
 	char *frame = vma_buf_frame(pool->arena, buf);
 	size_t size = (size_t)1 << pool->arena->frame_shift;
 
-	move(pool, index, 1u << WHERE_HELD, WHERE_FREE, "put");
+	buf_move_checked(pool, index, 1u << WHERE_HELD, WHERE_FREE, "put");
 #ifdef __SANITIZE_ADDRESS__
 	ASAN_POISON_MEMORY_REGION(frame, size);
 #else
@@ -275,7 +276,7 @@ void bufpool_debug_lend(struct vma_bufpool *pool, struct vma_buf *buf)
 {
 	uint32_t index = index_of(pool->arena, buf, "lend");
 
-	move(pool, index, 1u << WHERE_HELD, WHERE_NIC, "lend");
+	buf_move_checked(pool, index, 1u << WHERE_HELD, WHERE_NIC, "lend");
 	if (atomic_load_explicit(&buf->refs, memory_order_relaxed) != 1)
 		fault("bufpool %s: lend of buffer %u, which has other holders", pool->name, index);
 }
@@ -284,7 +285,7 @@ void bufpool_debug_adopt(struct vma_bufpool *pool, struct vma_buf *buf)
 {
 	uint32_t index = index_of(pool->arena, buf, "adopt");
 
-	move(pool, index, 1u << WHERE_NIC | 1u << WHERE_MAPPED, WHERE_HELD, "adopt");
+	buf_move_checked(pool, index, 1u << WHERE_NIC | 1u << WHERE_MAPPED, WHERE_HELD, "adopt");
 }
 
 void vma_buf_ref_of_free(struct vma_buf *buf)

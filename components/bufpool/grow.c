@@ -22,7 +22,7 @@ static uint32_t claim_frames(struct vma_bufpool *pool)
 }
 
 /* A refusal costs system calls; a pool that stays dry asks again only now and then. */
-static bool pausing(struct vma_bufpool *pool)
+static bool growth_pauses(struct vma_bufpool *pool)
 {
 	uint32_t left = atomic_load_explicit(&pool->grow_pause, memory_order_relaxed);
 
@@ -37,7 +37,7 @@ COLD bool bufpool_grow(struct vma_bufpool *pool)
 {
 	uint32_t count, first, chunk;
 
-	if (atomic_load_explicit(&pool->grown, memory_order_relaxed) >= pool->max_bufs || pausing(pool))
+	if (atomic_load_explicit(&pool->grown, memory_order_relaxed) >= pool->max_bufs || growth_pauses(pool))
 		return false;
 	count = claim_frames(pool);
 	if (count == 0)

@@ -38,7 +38,7 @@ static uint32_t ring_size_of(const struct vma_bufpool *pool)
  * Growth steps: 1 MB of frames, or one huge page where those are wanted and the pool may become that large; whole
  * units, so that no part of a claimed range lies idle.
  */
-static uint32_t chunk_of(const struct vma_bufarena *arena, uint32_t max_bufs)
+static uint32_t pool_chunk_frames(const struct vma_bufarena *arena, uint32_t max_bufs)
 {
 	uint32_t huge = (uint32_t)(HUGE_PAGE >> arena->frame_shift);
 	uint32_t chunk = (uint32_t)(CHUNK_BYTES >> arena->frame_shift);
@@ -82,7 +82,7 @@ static struct vma_bufpool *slot_create(struct vma_bufarena *arena, uint16_t id)
  * A pool's memory belongs to its id, is kept until the arena ends, and serves the next pool of that id: a thread that
  * has just brought a pool to its end, or one that still leaves its cache of it, looks at memory that is a pool's.
  */
-static int slot_claim(struct vma_bufarena *arena, struct vma_bufpool **out)
+static int pool_slot_claim(struct vma_bufarena *arena, struct vma_bufpool **out)
 {
 	for (unsigned id = 0; id < VMA_BUFPOOL_MAX; id++) {
 		struct vma_bufpool *slot = atomic_load_explicit(&arena->priv->slots[id], memory_order_acquire);
@@ -106,14 +106,14 @@ static int slot_claim(struct vma_bufarena *arena, struct vma_bufpool **out)
 	return -ENOSPC;
 }
 
-static int prepare(struct vma_bufpool *pool, const struct vma_bufpool_attr *attr)
+static int pool_prepare(struct vma_bufpool *pool, const struct vma_bufpool_attr *attr)
 {
 	uint32_t ring_size;
 
 	pool->max_bufs = attr->max_bufs;
 	pool->batch = attr->batch == 0 ? BATCH_DEFAULT : attr->batch;
 	pool->mode = (uint8_t)attr->batching_mode;
-	pool->chunk = chunk_of(pool->arena, attr->max_bufs);
+	pool->chunk = pool_chunk_frames(pool->arena, attr->max_bufs);
 	pool->chunks_max = (attr->max_bufs + pool->chunk - 1) / pool->chunk;
 	snprintf(pool->name, sizeof(pool->name), "%s", attr->name == NULL ? "unnamed" : attr->name);
 	ring_size = ring_size_of(pool);
@@ -144,10 +144,10 @@ int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool *
 
 	if (attr->arena == NULL || attr->batch > BATCH_MAX || attr->batching_mode < 0 || attr->batching_mode > 2)
 		return -EINVAL;
-	rc = slot_claim(attr->arena, &pool);
+	rc = pool_slot_claim(attr->arena, &pool);
 	if (rc != 0)
 		return rc;
-	rc = prepare(pool, attr);
+	rc = pool_prepare(pool, attr);
 	if (rc != 0) {
 		atomic_store_explicit(&pool->state, POOL_UNUSED, memory_order_release);
 		return rc;

@@ -190,8 +190,8 @@ static inline struct cache *cache_of(struct vma_bufpool *pool)
 	return likely(pool->mode != 0) ? bufpool_cache_own(pool) : NULL;
 }
 
-static inline __attribute__((always_inline)) unsigned get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n,
-                                                          bool make)
+static inline __attribute__((always_inline)) unsigned pool_get_bufs(struct vma_bufpool *pool, struct vma_buf **bufs,
+                                                                    unsigned n, bool make)
 {
 	struct cache *cache = cache_of(pool);
 	uint32_t count;
@@ -209,12 +209,12 @@ static inline __attribute__((always_inline)) unsigned get(struct vma_bufpool *po
 
 unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
-	return get(pool, bufs, n, true);
+	return pool_get_bufs(pool, bufs, n, true);
 }
 
 unsigned vma_bufpool_get_ready(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
-	return get(pool, bufs, n, false);
+	return pool_get_bufs(pool, bufs, n, false);
 }
 
 /*
@@ -237,7 +237,7 @@ static COLD void say_homeless(const struct vma_bufarena *arena, const struct vma
 	             vma_buf_index(arena, buf), buf->pool);
 }
 
-static inline struct vma_bufpool *home(struct vma_bufarena *arena, const struct vma_buf *buf)
+static inline struct vma_bufpool *buf_home_pool(struct vma_bufarena *arena, const struct vma_buf *buf)
 {
 	struct vma_bufpool *pool;
 
@@ -282,7 +282,7 @@ void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
 	bufpool_debug_put_check(arena, buf);
 	if (!drop_reference(buf))
 		return;
-	pool = home(arena, buf);
+	pool = buf_home_pool(arena, buf);
 	if (unlikely(pool == NULL))
 		return;
 	bufpool_debug_put(pool, buf);
@@ -304,7 +304,7 @@ static unsigned put_run(struct vma_bufarena *arena, struct vma_buf **bufs, unsig
 	unsigned i;
 
 	bufpool_debug_put_check(arena, bufs[0]);
-	pool = home(arena, bufs[0]);
+	pool = buf_home_pool(arena, bufs[0]);
 	if (unlikely(pool == NULL))
 		return 1;
 	cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;

@@ -112,7 +112,7 @@ static __attribute__((cold)) void fork_child(void)
 		bufpool_symmetric = true; /* safe: one thread */
 }
 
-static void start(void)
+static void thread_caches_start(void)
 {
 	bufpool_symmetric = !membarrier_register();
 	once_rc = -pthread_key_create(&exit_key, thread_exit);
@@ -122,7 +122,7 @@ static void start(void)
 
 int bufpool_thread_start(void)
 {
-	pthread_once(&once, start);
+	pthread_once(&once, thread_caches_start);
 	return once_rc;
 }
 

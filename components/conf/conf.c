@@ -17,7 +17,7 @@ struct load {
 	bool secure, quiet;
 };
 
-static const char *find(const struct load *load, const char *name)
+static const char *env_find(const struct load *load, const char *name)
 {
 	size_t len = strlen(name);
 
@@ -51,7 +51,7 @@ static void set_text(const struct load *load, const struct conf_param *param, co
 	*(const char **)((char *)load->conf + param->offset) = text;
 }
 
-static void note_given(const struct load *load, const struct conf_param *param, bool given)
+static void note_param_given(const struct load *load, const struct conf_param *param, bool given)
 {
 	load->conf->given[param - conf_params] = given;
 }
@@ -95,7 +95,7 @@ static void load_number(const struct load *load, const struct conf_param *param,
 	if (rc < 0 && !load->quiet)
 		warn_bad_number(asked, given, rc, param, fallback);
 	set_number(load, param, value);
-	note_given(load, param, given != NULL && rc == 0);
+	note_param_given(load, param, given != NULL && rc == 0);
 }
 
 static void load_text(struct load *load, const struct conf_param *param, const char *given)
@@ -117,7 +117,7 @@ static void load_text(struct load *load, const struct conf_param *param, const c
 		memcpy(text, given, size);
 		load->text_used += size;
 		set_text(load, param, text);
-		note_given(load, param, true);
+		note_param_given(load, param, true);
 	} else if (!load->quiet) {
 		vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s; using '%s'", param->name, QUOTED_MAX, given,
 		             size > QUOTED_MAX + 1 ? "..." : "", reason, fallback);
@@ -130,7 +130,7 @@ static void load_hugetbl(const struct load *load, const struct conf_param *param
 	static const struct conf_choice choices[] = {{.value = 0}, {.value = 1}};
 	static const struct conf_form form = {.values = "0, 1", .choices = choices, .count = 2};
 	static const struct conf_param hugetbl = {.type = CONF_BOOL, .name = CONF_OLD_MEM_ALLOC_TYPE, .form = &form};
-	const char *given = find(load, hugetbl.name);
+	const char *given = env_find(load, hugetbl.name);
 	int64_t on = -1;
 
 	/* 0 and 1 stand for other numbers in param's terms, and what is neither is warned of in hugetbl's. */
@@ -138,18 +138,18 @@ static void load_hugetbl(const struct load *load, const struct conf_param *param
 		load_number(load, param, &hugetbl, given);
 	} else {
 		set_number(load, param, on == 1 ? 2 : default_now(load, param));
-		note_given(load, param, true);
+		note_param_given(load, param, true);
 	}
 }
 
 static void load_param(struct load *load, const struct conf_param *param)
 {
-	const char *given = find(load, param->name);
+	const char *given = env_find(load, param->name);
 	struct conf_param asked = *param;
 
 	if (given == NULL && param->offset == offsetof(struct vma_conf, progress_engine_wce_max)) {
 		asked.name = CONF_OLD_PROGRESS_ENGINE_WCE_MAX;
-		given = find(load, asked.name);
+		given = env_find(load, asked.name);
 	}
 	if (param->type == CONF_TEXT)
 		load_text(load, param, given);
@@ -162,10 +162,10 @@ static void load_param(struct load *load, const struct conf_param *param)
 /* Who sets what nothing obeys should not have to find out by measuring, nor who misspells a name. */
 static void say_unheard(const struct load *load)
 {
-	const char *rules = find(load, CONF_RULES_FILE);
+	const char *rules = env_find(load, CONF_RULES_FILE);
 
 	for (size_t i = 0; i < conf_unheard_count; i++) {
-		if (find(load, conf_unheard[i]) != NULL)
+		if (env_find(load, conf_unheard[i]) != NULL)
 			vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", conf_unheard[i]);
 	}
 	/* Its rules say what must stay with the kernel: to leave them out is more than a lost setting. */

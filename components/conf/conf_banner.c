@@ -19,7 +19,7 @@ static bool always_shown(const struct conf_param *param)
 	       param->offset == offsetof(struct vma_conf, log_file);
 }
 
-static void show(const struct vma_conf *conf, const struct conf_param *param)
+static void show_param(const struct vma_conf *conf, const struct conf_param *param)
 {
 	enum vma_log_level level = always_shown(param) || !is_default(conf, param) ? VMA_LOG_INFO : VMA_LOG_DETAILS;
 	char out[CONF_SHOWN_MAX];
@@ -43,7 +43,7 @@ void vma_conf_banner(const struct vma_conf *conf)
 {
 	vma_log_info(RULE);
 	for (size_t i = 0; i < conf_param_count; i++)
-		show(conf, &conf_params[i]);
+		show_param(conf, &conf_params[i]);
 	vma_log_info(RULE);
 	if (conf->tracelevel >= VMA_LOG_DEBUG)
 		warn_of_level();

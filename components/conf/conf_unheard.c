@@ -68,7 +68,7 @@ const char *const conf_unheard[] = {
 };
 const size_t conf_unheard_count = sizeof(conf_unheard) / sizeof(conf_unheard[0]);
 
-static bool is_name(const char *text, size_t len, const char *name)
+static bool is_param_name(const char *text, size_t len, const char *name)
 {
 	return strncmp(text, name, len) == 0 && name[len] == '\0';
 }
@@ -79,13 +79,13 @@ bool conf_knows(const char *name, size_t len)
 	                                     CONF_RULES_FILE};
 
 	for (size_t i = 0; i < conf_param_count; i++)
-		if (is_name(name, len, conf_params[i].name))
+		if (is_param_name(name, len, conf_params[i].name))
 			return true;
 	for (size_t i = 0; i < conf_unheard_count; i++)
-		if (is_name(name, len, conf_unheard[i]))
+		if (is_param_name(name, len, conf_unheard[i]))
 			return true;
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-		if (is_name(name, len, others[i]))
+		if (is_param_name(name, len, others[i]))
 			return true;
 	return false;
 }

@@ -15,19 +15,19 @@ static uint32_t or_default(uint32_t value, uint32_t otherwise)
 	return value != 0 ? value : otherwise;
 }
 
-static uint32_t at_most(uint32_t value, uint32_t limit)
+static uint32_t at_most_u32(uint32_t value, uint32_t limit)
 {
 	return value < limit ? value : limit;
 }
 
 /* What depends on the queue pair's present binding. */
-static void bind_queue(struct vma_cq *cq)
+static void cq_bind_queue(struct vma_cq *cq)
 {
 	cq->rx_pool = atomic_load(&cq->qp->rx_pool);
 	cq->owed = cq->qp->rx_self_fill ? 0 : cq->qp->rx_depth;
 	cq->quota = or_default(cq->qp->rx_quota, cq->qp->rx_depth);
-	cq->idle_at =
-	        at_most(cq->refill_at, at_most(IDLE_DEBT, or_default(at_most(cq->quota, cq->qp->rx_depth) / 8, 1)));
+	cq->idle_at = at_most_u32(cq->refill_at,
+	                          at_most_u32(IDLE_DEBT, or_default(at_most_u32(cq->quota, cq->qp->rx_depth) / 8, 1)));
 	cq_refill_init(cq);
 }
 
@@ -46,11 +46,11 @@ int vma_cq_create(const struct vma_cq_attr *attr, struct vma_cq **out)
 	        .qp = attr->qp,
 	        .arena = attr->qp->arena,
 	        .spill_pool = attr->spill_pool,
-	        .batch_max = at_most(or_default(attr->poll_batch_max, 16), BATCH_MAX),
-	        .refill_at = at_most(attr->keep_qp_full ? batching : level, or_default(attr->qp->rx_depth / 2, 1)),
-	        .prefetch_bytes = at_most(attr->prefetch_bytes, 2048),
+	        .batch_max = at_most_u32(or_default(attr->poll_batch_max, 16), BATCH_MAX),
+	        .refill_at = at_most_u32(attr->keep_qp_full ? batching : level, or_default(attr->qp->rx_depth / 2, 1)),
+	        .prefetch_bytes = at_most_u32(attr->prefetch_bytes, 2048),
 	        .must_keep_full = attr->keep_qp_full || attr->qp->rx_self_fill,
-	        .spare_want = at_most(level, SPARE_MAX),
+	        .spare_want = at_most_u32(level, SPARE_MAX),
 	        .aim = attr->aim,
 	        .stats = attr->stats,
 	        .count = vma_stats_grab(attr->stats, VMA_STATS_TYPE_CQ, attr->name),
@@ -59,7 +59,7 @@ int vma_cq_create(const struct vma_cq_attr *attr, struct vma_cq **out)
 		free(cq);
 		return -ENOMEM;
 	}
-	bind_queue(cq);
+	cq_bind_queue(cq);
 	cq_adapt_init(cq, attr->moderation_enable);
 	*out = cq;
 	return 0;
@@ -94,12 +94,12 @@ void vma_cq_unbind(struct vma_cq *cq)
 void vma_cq_rebind(struct vma_cq *cq)
 {
 	vma_cq_unbind(cq);
-	bind_queue(cq);
+	cq_bind_queue(cq);
 	cq_adapt_rebind(cq);
 }
 
 /* Joins `buf` to the packet being assembled; the packet when it is whole, else NULL. */
-static struct vma_buf *assemble(struct vma_cq *cq, struct vma_buf *buf)
+static struct vma_buf *assemble_packet(struct vma_cq *cq, struct vma_buf *buf)
 {
 	bool more = buf->flags & VMA_BUF_RX_MORE;
 	struct vma_buf *packet;
@@ -132,7 +132,7 @@ static struct vma_buf *assemble(struct vma_cq *cq, struct vma_buf *buf)
 	return packet;
 }
 
-static void __attribute__((noinline)) prefetch(const struct vma_cq *cq, struct vma_buf *const *bufs, unsigned n)
+static void __attribute__((noinline)) prefetch_bufs(const struct vma_cq *cq, struct vma_buf *const *bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		const char *data = vma_buf_data(cq->arena, bufs[i]);
@@ -154,7 +154,7 @@ static unsigned __attribute__((noinline)) sort_out(struct vma_cq *cq, struct vma
 
 		if (cq->chain_bufs == 0 && !(packet->flags & VMA_BUF_RX_MORE) && !cq->chain_broken)
 			packet->packet_len = packet->len;
-		else if ((packet = assemble(cq, packet)) == NULL)
+		else if ((packet = assemble_packet(cq, packet)) == NULL)
 			continue;
 		if (cq_over_quota(cq) && (packet = cq_spill(cq, packet)) == NULL)
 			continue;
@@ -180,7 +180,7 @@ static unsigned __attribute__((noinline)) poll_found_nothing(struct vma_cq *cq)
 
 unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 {
-	unsigned n = vma_nic_poll_rx(cq->qp, packets, at_most(max, cq->batch_max)), out = 0;
+	unsigned n = vma_nic_poll_rx(cq->qp, packets, at_most_u32(max, cq->batch_max)), out = 0;
 
 	vma_stats_add(&cq->count->polls, 1);
 	if (n == 0)
@@ -188,7 +188,7 @@ unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 	cq->idle_polls = 0;
 	cq->owed += n;
 	if (cq->prefetch_bytes != 0)
-		prefetch(cq, packets, n);
+		prefetch_bufs(cq, packets, n);
 	if (__builtin_expect(!in_pieces(cq) && !cq_over_quota(cq), 1))
 		for (; out < n && !(packets[out]->flags & VMA_BUF_RX_MORE); out++)
 			packets[out]->packet_len = packets[out]->len;

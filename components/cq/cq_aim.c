@@ -7,14 +7,14 @@
 #define NS_PER_MSEC 1000000ull
 
 /* Half of the way, and at least one unit: any distance within the maxima is walked in about log2(distance) steps. */
-static uint32_t approach(uint32_t now, uint32_t target)
+static uint32_t approach_target(uint32_t now, uint32_t target)
 {
 	if (now < target)
 		return now + (target - now + 1) / 2;
 	return now - (now - target + 1) / 2;
 }
 
-static uint32_t clamp(uint64_t value, uint32_t low, uint32_t high)
+static uint32_t clamp_aim(uint64_t value, uint32_t low, uint32_t high)
 {
 	if (high < low)
 		high = low;
@@ -41,11 +41,11 @@ struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struc
 		uint64_t count = (per_sec + params->interrupts_per_sec - 1) / params->interrupts_per_sec;
 		uint64_t period = (1000000 + params->interrupts_per_sec - 1) / params->interrupts_per_sec;
 
-		target.count = clamp(count, params->base.count, params->max_count);
-		target.period_usec = clamp(period, params->base.period_usec, params->max_period_usec);
+		target.count = clamp_aim(count, params->base.count, params->max_count);
+		target.period_usec = clamp_aim(period, params->base.period_usec, params->max_period_usec);
 	}
-	now.count = approach(now.count, target.count);
-	now.period_usec = approach(now.period_usec, target.period_usec);
+	now.count = approach_target(now.count, target.count);
+	now.period_usec = approach_target(now.period_usec, target.period_usec);
 	return now;
 }
 

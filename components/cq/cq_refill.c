@@ -68,7 +68,7 @@ unsigned vma_cq_refill(struct vma_cq *cq)
 }
 
 /* Keeps a packet's frames for the receive queue: as spares while there is room, else through their pool. */
-static void recycle(struct vma_cq *cq, struct vma_buf *packet)
+static void recycle_packet(struct vma_cq *cq, struct vma_buf *packet)
 {
 	while (packet != NULL) {
 		struct vma_buf *next = packet->next;
@@ -83,7 +83,7 @@ static void recycle(struct vma_cq *cq, struct vma_buf *packet)
 }
 
 /* Same bytes at the same offsets, in buffers of the spill pool; NULL when that has none. */
-static struct vma_buf *copy_packet(struct vma_cq *cq, const struct vma_buf *packet)
+static struct vma_buf *copy_held_packet(struct vma_cq *cq, const struct vma_buf *packet)
 {
 	struct vma_buf *first = NULL, **link = &first;
 
@@ -113,7 +113,7 @@ struct vma_buf *cq_spill(struct vma_cq *cq, struct vma_buf *packet)
 	struct vma_buf *copy = NULL;
 
 	if (cq->spill_pool != NULL)
-		copy = copy_packet(cq, packet);
+		copy = copy_held_packet(cq, packet);
 	if (copy != NULL) {
 		vma_stats_add(&cq->count->copied_out, 1);
 	} else {
@@ -121,6 +121,6 @@ struct vma_buf *cq_spill(struct vma_cq *cq, struct vma_buf *packet)
 			return packet; /* remember the debt; the queue runs shorter until the user puts something */
 		vma_stats_add(&cq->count->drop_no_memory, 1);
 	}
-	recycle(cq, packet);
+	recycle_packet(cq, packet);
 	return copy;
 }

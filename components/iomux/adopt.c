@@ -119,7 +119,7 @@ static uint32_t count_members(int epfd)
 }
 
 /* Whether the set behind `outer` holds `inner`, and how. */
-static bool holds(int outer, int inner, struct epoll_event *event)
+static bool epoll_holds_fd(int outer, int inner, struct epoll_event *event)
 {
 	struct fdinfo info;
 	bool found = false;
@@ -142,13 +142,13 @@ static void adopt_outer(int outer, int epfd, struct epoll_set *set)
 	struct epoll_event event;
 	struct epoll_set *around = epoll_set_find(outer);
 
-	if (!holds(outer, epfd, &event))
+	if (!epoll_holds_fd(outer, epfd, &event))
 		return;
 	if (around != NULL || adopt_locked(outer, &around) == 0)
 		epoll_ctl_take_over(around, outer, &set->file, epfd, &event);
 }
 
-static bool is_same(int a, int b)
+static bool is_same_epoll(int a, int b)
 {
 	long self = syscall(SYS_getpid);
 
@@ -159,7 +159,7 @@ static void look_at_noted(int fd, int epfd, struct epoll_set *set)
 {
 	if (fd == epfd)
 		return;
-	if (epoll_set_find(fd) == NULL && is_same(fd, epfd))
+	if (epoll_set_find(fd) == NULL && is_same_epoll(fd, epfd))
 		vma_fd_install(fd, &set->file);
 	else
 		adopt_outer(fd, epfd, set);
@@ -194,14 +194,14 @@ static int adopt_locked(int epfd, struct epoll_set **out)
 }
 
 /* A thread of the parent's may have been here, and is not in the child. */
-static __attribute__((cold)) void forked(void)
+static __attribute__((cold)) void adopt_lock_reset(void)
 {
 	pthread_mutex_init(&adopt_lock, NULL);
 }
 
-static void prepare(void)
+static void adopt_register_fork(void)
 {
-	pthread_atfork(NULL, NULL, forked);
+	pthread_atfork(NULL, NULL, adopt_lock_reset);
 }
 
 int epoll_adopt(int epfd, struct epoll_set **out)
@@ -209,7 +209,7 @@ int epoll_adopt(int epfd, struct epoll_set **out)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int rc = 0;
 
-	pthread_once(&once, prepare);
+	pthread_once(&once, adopt_register_fork);
 	pthread_mutex_lock(&adopt_lock);
 	*out = epoll_set_find(epfd);
 	if (*out == NULL)

@@ -52,7 +52,7 @@ static uint32_t wanted_of(const struct epoll_item *item, uint32_t mask)
 	return mask & atomic_load_explicit(&item->wanted, memory_order_relaxed);
 }
 
-static int tell(struct epoll_event *to, uint32_t mask, const struct epoll_item *item)
+static int store_epoll_event(struct epoll_event *to, uint32_t mask, const struct epoll_item *item)
 {
 	struct epoll_event event = {.events = mask, .data.u64 = item->data};
 
@@ -60,7 +60,7 @@ static int tell(struct epoll_event *to, uint32_t mask, const struct epoll_item *
 }
 
 /* Told. One-shot: nothing more until it is changed. Level: looked at again in the next call, after all others. */
-static void told(struct epoll_set *set, struct epoll_item *item, uint32_t own, uint32_t mask)
+static void item_note_reported(struct epoll_set *set, struct epoll_item *item, uint32_t own, uint32_t mask)
 {
 	item->os_events = 0;
 	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) & ~mask & EPOLLIN)
@@ -106,11 +106,11 @@ static int tell_first(struct epoll_set *set, struct epoll_event *to)
 		item->os_events = 0;
 		return 0;
 	}
-	if (tell(to, mask, item) < 0) {
+	if (store_epoll_event(to, mask, item) < 0) {
 		epoll_item_enqueue(set, item, true);
 		return -EFAULT;
 	}
-	told(set, item, own, mask);
+	item_note_reported(set, item, own, mask);
 	return 1;
 }
 
@@ -200,7 +200,7 @@ static int collect_both(struct epoll_set *set, int epfd, struct epoll_event *eve
 	return more < 0 ? (n > 0 ? n : more) : n + more;
 }
 
-static bool is_due(const struct epoll_set *set, enum epoll_ask ask, const struct iomux_policy *policy)
+static bool set_os_look_is_due(const struct epoll_set *set, enum epoll_ask ask, const struct iomux_policy *policy)
 {
 	bool os = atomic_load_explicit(&set->n_os, memory_order_relaxed) > 0;
 
@@ -219,7 +219,7 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 	if (__builtin_expect(atomic_load_explicit(&set->stale, memory_order_relaxed), 0))
 		epoll_set_refresh(set);
 	take_ready(set);
-	if (!is_due(set, ask, policy)) {
+	if (!set_os_look_is_due(set, ask, policy)) {
 		n = tell_pending(set, events, max);
 		set->asked.skipped += n > 0;
 		return n;

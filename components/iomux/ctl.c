@@ -105,7 +105,7 @@ static void enqueue_if_ready(struct epoll_set *set, struct epoll_item *item)
 		epoll_item_enqueue(set, item, false);
 }
 
-static int add(struct epoll_set *set, struct vma_file *file, int fd, const struct epoll_event *event)
+static int set_add_item(struct epoll_set *set, struct vma_file *file, int fd, const struct epoll_event *event)
 {
 	struct epoll_item *item = epoll_item_find(set, file, fd);
 	int rc;
@@ -126,7 +126,7 @@ static int add(struct epoll_set *set, struct vma_file *file, int fd, const struc
 	return 0;
 }
 
-static int modify(struct epoll_set *set, struct epoll_item *item, const struct epoll_event *event)
+static int set_modify_item(struct epoll_set *set, struct epoll_item *item, const struct epoll_event *event)
 {
 	uint32_t events = item->events, shot = atomic_load_explicit(&item->wanted, memory_order_relaxed);
 	uint64_t data = item->data;
@@ -169,13 +169,14 @@ static int add_checked(struct epoll_set *set, int epfd, struct vma_file *file, i
 
 	if (rc < 0)
 		return rc;
-	rc = add(set, file, fd, event);
+	rc = set_add_item(set, file, fd, event);
 	if (rc < 0 && is_set)
 		os_ctl(epfd, EPOLL_CTL_DEL, fd, NULL);
 	return rc;
 }
 
-static int ours(struct epoll_set *set, int epfd, int op, struct vma_file *file, int fd, const struct epoll_event *event)
+static int ctl_offloaded(struct epoll_set *set, int epfd, int op, struct vma_file *file, int fd,
+                         const struct epoll_event *event)
 {
 	struct epoll_item *item;
 	int rc;
@@ -191,7 +192,7 @@ static int ours(struct epoll_set *set, int epfd, int op, struct vma_file *file, 
 	else if (item == NULL)
 		rc = -ENOENT;
 	else if (op == EPOLL_CTL_MOD)
-		rc = modify(set, item, event);
+		rc = set_modify_item(set, item, event);
 	else
 		rc = remove_item(set, epfd, item);
 	epoll_set_unlock(set);
@@ -207,7 +208,7 @@ int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, 
 	int rc;
 
 	pthread_mutex_lock(&set->lock);
-	rc = epoll_item_find(set, file, fd) == NULL ? add(set, file, fd, event) : -EEXIST;
+	rc = epoll_item_find(set, file, fd) == NULL ? set_add_item(set, file, fd, event) : -EEXIST;
 	if (rc == 0)
 		os_ctl(epfd, EPOLL_CTL_MOD, fd, &nothing);
 	epoll_set_unlock(set);
@@ -239,7 +240,7 @@ static int os_member(struct epoll_set *set, int epfd, int op, int fd, struct epo
  * connected, would end its wait with an event that has the probe's data. So an eventfd stands for it, which has
  * neither. An inner set has neither, too, and stands for itself: loops and depths are the kernel's to judge.
  */
-static int probe(int epfd, int fd)
+static int probe_os_fd(int epfd, int fd)
 {
 	struct epoll_event nothing = {.events = EPOLLET};
 	int rc = os_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing);
@@ -255,11 +256,11 @@ static int probe_for(int epfd, const struct vma_file *file, int fd)
 	int rc;
 
 	if (file->kind == VMA_FILE_EPOLL)
-		return probe(epfd, fd);
+		return probe_os_fd(epfd, fd);
 	quiet = syscall(SYS_eventfd2, 0, EFD_CLOEXEC);
 	if (quiet < 0)
 		return -errno;
-	rc = probe(epfd, (int)quiet);
+	rc = probe_os_fd(epfd, (int)quiet);
 	syscall(SYS_close, quiet);
 	return rc;
 }
@@ -285,5 +286,5 @@ int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 		return -EFAULT;
 	if (set == NULL)
 		rc = first_of_ours(epfd, file, fd, &set);
-	return rc < 0 ? rc : ours(set, epfd, op, file, fd, &wish);
+	return rc < 0 ? rc : ctl_offloaded(set, epfd, op, file, fd, &wish);
 }

@@ -30,7 +30,7 @@ static struct epoll_item *of_watcher(struct vma_watcher *watcher)
 
 /* ---- places ---- */
 
-static unsigned chunk_of(uint32_t index, uint32_t *within)
+static unsigned item_chunk_of(uint32_t index, uint32_t *within)
 {
 	uint32_t n = index / EPOLL_CHUNK_FIRST + 1;
 	unsigned chunk = 31U - (unsigned)__builtin_clz(n);
@@ -42,7 +42,7 @@ static unsigned chunk_of(uint32_t index, uint32_t *within)
 struct epoll_item *epoll_item_at(const struct epoll_set *set, uint32_t index)
 {
 	uint32_t within;
-	unsigned chunk = chunk_of(index, &within);
+	unsigned chunk = item_chunk_of(index, &within);
 
 	return &set->chunk[chunk][within];
 }
@@ -50,7 +50,7 @@ struct epoll_item *epoll_item_at(const struct epoll_set *set, uint32_t index)
 static struct epoll_item *new_place(struct epoll_set *set)
 {
 	uint32_t within;
-	unsigned chunk = chunk_of(set->n_items, &within);
+	unsigned chunk = item_chunk_of(set->n_items, &within);
 	struct epoll_item *item;
 
 	if (chunk >= EPOLL_CHUNKS)
@@ -101,7 +101,7 @@ struct epoll_item *epoll_item_of_key(struct epoll_set *set, uint64_t key)
 
 /* ---- by file and number ---- */
 
-static struct epoll_item **bucket_of(const struct epoll_set *set, const struct vma_file *file, int fd)
+static struct epoll_item **item_bucket_of(const struct epoll_set *set, const struct vma_file *file, int fd)
 {
 	uint64_t hash = (file->id * 0x9e3779b97f4a7c15ULL) ^ ((uint64_t)(uint32_t)fd * 0xff51afd7ed558ccdULL);
 
@@ -110,7 +110,7 @@ static struct epoll_item **bucket_of(const struct epoll_set *set, const struct v
 
 static struct epoll_item *find_linked(struct epoll_set *set, const struct vma_file *file, int fd)
 {
-	struct epoll_item *item = set->n_buckets > 0 ? *bucket_of(set, file, fd) : NULL;
+	struct epoll_item *item = set->n_buckets > 0 ? *item_bucket_of(set, file, fd) : NULL;
 
 	while (item != NULL && (item->file != file || item->fd != fd))
 		item = item->next;
@@ -126,7 +126,7 @@ struct epoll_item *epoll_item_find(struct epoll_set *set, const struct vma_file 
 
 static void link_item(struct epoll_set *set, struct epoll_item *item)
 {
-	struct epoll_item **bucket = bucket_of(set, item->file, item->fd);
+	struct epoll_item **bucket = item_bucket_of(set, item->file, item->fd);
 
 	item->next = *bucket;
 	*bucket = item;
@@ -134,7 +134,7 @@ static void link_item(struct epoll_set *set, struct epoll_item *item)
 
 static void unlink_item(struct epoll_set *set, struct epoll_item *item)
 {
-	struct epoll_item **at = bucket_of(set, item->file, item->fd);
+	struct epoll_item **at = item_bucket_of(set, item->file, item->fd);
 
 	while (*at != item)
 		at = &(*at)->next;
@@ -156,7 +156,7 @@ void epoll_item_rehash(struct epoll_set *set)
 	}
 }
 
-static int make_room(struct epoll_set *set)
+static int buckets_make_room(struct epoll_set *set)
 {
 	uint32_t n = set->n_buckets > 0 ? set->n_buckets * 2 : BUCKETS_FIRST;
 	struct epoll_item **bucket;
@@ -203,7 +203,7 @@ void epoll_item_dequeue(struct epoll_set *set, struct epoll_item *item)
 /* ---- what a file tells ---- */
 
 /* Whoever delivers, perhaps under a ring's flag. */
-static void on_ready(struct vma_watcher *watcher, uint32_t events)
+static void item_on_ready(struct vma_watcher *watcher, uint32_t events)
 {
 	struct epoll_item *item = of_watcher(watcher);
 
@@ -289,7 +289,7 @@ static bool leaves_by_itself(const struct epoll_item *item)
  * As in the kernel, a registration outlives its number as long as the file has another one, and goes with the last. The
  * number is still open then if it is the item's own.
  */
-static void on_closed(struct vma_watcher *watcher, int fd)
+static void item_on_closed(struct vma_watcher *watcher, int fd)
 {
 	struct epoll_item *item = of_watcher(watcher);
 	struct epoll_set *set = item->set;
@@ -329,7 +329,7 @@ void epoll_item_inner_changed(struct vma_watcher *watcher)
 {
 	struct epoll_set *outer;
 
-	if (watcher->ready != on_ready)
+	if (watcher->ready != item_on_ready)
 		return;
 	outer = of_watcher(watcher)->set;
 	atomic_store(&outer->stale, true);
@@ -381,7 +381,7 @@ void epoll_item_park(struct epoll_set *set, struct epoll_item *item)
 		epoll_item_count_rings(item);
 }
 
-static void unpark(struct epoll_item *item)
+static void item_unpark(struct epoll_item *item)
 {
 	item->parked = false;
 	item->live = true;
@@ -393,16 +393,16 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	int rc;
 
 	if (item != NULL) {
-		unpark(item);
+		item_unpark(item);
 		*out = item;
 		return 0;
 	}
-	rc = make_room(set);
+	rc = buckets_make_room(set);
 	item = rc == 0 ? take_place(set) : NULL;
 	if (item == NULL)
 		return -ENOMEM;
-	item->watcher =
-	        (struct vma_watcher){.ready = on_ready, .rings = on_rings, .closed = on_closed, .shadow = on_shadow};
+	item->watcher = (struct vma_watcher){
+	        .ready = item_on_ready, .rings = on_rings, .closed = item_on_closed, .shadow = on_shadow};
 	item->file = file;
 	item->fd = fd;
 	item->number_closed = item->is_pending = item->os_fd_own = item->in_s = false;

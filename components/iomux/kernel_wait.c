@@ -71,14 +71,14 @@ static bool anybody_waits(const struct epoll_set *set)
 
 /* ---- who adopts ---- */
 
-static uint64_t key_of(const struct epoll_set *set)
+static uint64_t kernel_set_key(const struct epoll_set *set)
 {
 	return (uintptr_t)set | 1; /* no pointer of the application's */
 }
 
 void epoll_kick(struct epoll_set *set, int epfd)
 {
-	struct epoll_event event = {.events = EPOLLIN, .data.u64 = key_of(set)};
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = kernel_set_key(set)};
 	int fd;
 
 	atomic_thread_fence(memory_order_seq_cst);
@@ -111,7 +111,7 @@ static int drop_kick(const struct epoll_set *set, struct epoll_event *events, in
 	int kept = 0;
 
 	for (int i = 0; i < n; i++)
-		if (events[i].data.u64 != key_of(set))
+		if (events[i].data.u64 != kernel_set_key(set))
 			events[kept++] = events[i];
 	return kept;
 }
@@ -136,7 +136,7 @@ struct os_wait {
 	uint64_t begun_ns;
 };
 
-static void forget(void *arg)
+static void forget_kernel_set(void *arg)
 {
 	struct os_wait *wait = arg;
 
@@ -174,7 +174,7 @@ static int wait_in_kernel(struct os_wait *wait)
 {
 	int rc;
 
-	pthread_cleanup_push(forget, wait);
+	pthread_cleanup_push(forget_kernel_set, wait);
 	rc = kernel_call(wait);
 	pthread_cleanup_pop(1);
 	return rc;
@@ -224,7 +224,7 @@ static int leave_note(struct os_wait *wait, struct vma_thread *self)
 	set = epoll_set_find(wait->epfd);
 	if (set == NULL)
 		return -EAGAIN;
-	forget(wait);
+	forget_kernel_set(wait);
 	return wait_here(wait, set, false);
 }
 

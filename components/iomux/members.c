@@ -39,7 +39,7 @@ static __thread struct {
 
 /* ---- who is whose ---- */
 
-static void keep(struct members *members, uint32_t index, struct vma_file *file)
+static void members_keep_file(struct members *members, uint32_t index, struct vma_file *file)
 {
 	struct pollfd *pfd = &members->fds[index];
 	struct members_ours *ours = &members->ours[members->n_ours++];
@@ -76,13 +76,13 @@ void members_sort(struct members *members)
 		members->about =
 		        (members->about + (uint32_t)fd) * 0x9e3779b97f4a7c15ULL + (uint16_t)members->fds[i].events + 1;
 		if (iomux_file_is_ours(file))
-			keep(members, (uint32_t)i, file);
+			members_keep_file(members, (uint32_t)i, file);
 		else
 			members->n_os += fd >= 0;
 	}
 }
 
-static bool is_still(const struct members_ours *ours)
+static bool member_is_still(const struct members_ours *ours)
 {
 	return vma_fd_lookup(ours->fd) == ours->file && ours->file->id == ours->id;
 }
@@ -97,7 +97,7 @@ static void leave_queue(struct members *members, struct members_ours *ours)
 }
 
 /* Closed meanwhile. */
-static void give_to_os(struct members *members, unsigned at)
+static void member_give_to_os(struct members *members, unsigned at)
 {
 	struct members_ours *ours = &members->ours[at];
 
@@ -123,7 +123,7 @@ static void find_rings(struct members *members)
 {
 	members->rings = members->asks = 0;
 	for (unsigned i = 0; i < members->n_ours; i++) {
-		if (!is_still(&members->ours[i]))
+		if (!member_is_still(&members->ours[i]))
 			continue;
 		members->rings |= iomux_file_rings(members->ours[i].file);
 		if (members->ours[i].accept & IOMUX_IN)
@@ -137,7 +137,7 @@ static void find_rings(struct members *members)
  * select does not count what it was not asked for, but ppoll tells it at once, for ever: such a member is left out for
  * the rest of the call. (A hang-up that is only watched for urgent data.)
  */
-static bool counts(struct members *members, struct pollfd *pfd)
+static bool member_counts(struct members *members, struct pollfd *pfd)
 {
 	uint32_t told = (uint16_t)pfd->revents;
 
@@ -152,27 +152,27 @@ static bool counts(struct members *members, struct pollfd *pfd)
 }
 
 /* Only what the OS has said. */
-static void scan(struct members *members)
+static void members_scan(struct members *members)
 {
 	members->count = 0;
 	for (nfds_t i = 0; i < members->n; i++)
-		members->count += counts(members, &members->fds[i]);
+		members->count += member_counts(members, &members->fds[i]);
 	members->os_ready = members->count > 0;
 	for (unsigned i = 0; i < members->n_ours; i++)
 		members->ours[i].got = 0;
 }
 
 /* Adds ours to it. */
-static int look(struct members *members)
+static int members_look(struct members *members)
 {
 	for (unsigned i = 0; i < members->n_ours; i++) {
 		struct members_ours *ours = &members->ours[i];
 		short told = members->fds[ours->index].revents;
 
 		members->count -= (told | ours->got) != 0;
-		if (__builtin_expect(!is_still(ours), 0)) {
+		if (__builtin_expect(!member_is_still(ours), 0)) {
 			members->count += told != 0;
-			give_to_os(members, i--);
+			member_give_to_os(members, i--);
 			continue;
 		}
 		if (__builtin_expect(
@@ -184,17 +184,17 @@ static int look(struct members *members)
 	return members->bad ? -EBADF : members->count;
 }
 
-static int ask(struct members *members)
+static int members_ask_os(struct members *members)
 {
 	int rc = iomux_os_poll(members->fds, members->n);
 
 	if (rc < 0)
 		return rc;
 	for (unsigned i = 0; i < members->n_ours && rc > 0; i++)
-		if (is_still(&members->ours[i]))
+		if (member_is_still(&members->ours[i]))
 			iomux_os_told(members->ours[i].file, (uint16_t)members->fds[members->ours[i].index].revents);
-	scan(members);
-	return look(members);
+	members_scan(members);
+	return members_look(members);
 }
 
 /* Nothing that was asked for can have come unseen. */
@@ -210,24 +210,24 @@ static bool is_complete(const struct members *members)
 
 /* ---- waiting ---- */
 
-static int wait_ready(struct vma_wait *wait)
+static int members_wait_ready(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 	int rc;
 
 	members->looks++;
-	rc = look(members);
+	rc = members_look(members);
 	return rc < 0 ? rc : rc > 0;
 }
 
 /* What the OS has found ready, or not open, may be so in the next call, too. */
-static void remember(const struct members *members)
+static void members_remember(const struct members *members)
 {
 	iomux_asked_now(&memory.asked);
 	memory.about = members->os_ready || members->bad ? 0 : members->about;
 }
 
-static int wait_ask_os(struct vma_wait *wait)
+static int members_wait_ask_os(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 	int rc;
@@ -238,12 +238,12 @@ static int wait_ask_os(struct vma_wait *wait)
 	if (members->n_os == 0 && !wait->slept && memory.about == members->about &&
 	    !iomux_asked_long_ago(&memory.asked))
 		return 0;
-	rc = ask(members);
-	remember(members);
+	rc = members_ask_os(members);
+	members_remember(members);
 	return rc < 0 ? rc : rc > 0;
 }
 
-static uint64_t wait_rings(struct vma_wait *wait)
+static uint64_t members_wait_rings(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 
@@ -252,7 +252,7 @@ static uint64_t wait_rings(struct vma_wait *wait)
 	return members->rings;
 }
 
-static uint64_t wait_asks(struct vma_wait *wait)
+static uint64_t members_wait_asks(struct vma_wait *wait)
 {
 	return ((struct members *)wait->arg)->asks;
 }
@@ -269,7 +269,7 @@ static bool has_use(const struct members_ours *ours)
 
 static void stand_in_queue(struct members_ours *ours, struct vma_thread *self)
 {
-	if (!is_still(ours) || !has_use(ours))
+	if (!member_is_still(ours) || !has_use(ours))
 		return;
 	if (!ours->queued)
 		vma_file_get(ours->file);
@@ -277,7 +277,7 @@ static void stand_in_queue(struct members_ours *ours, struct vma_thread *self)
 	vma_waitq_add(&ours->file->waitq, self);
 }
 
-static void wait_announce(struct vma_wait *wait, bool on)
+static void members_wait_announce(struct vma_wait *wait, bool on)
 {
 	struct members *members = wait->arg;
 
@@ -290,31 +290,31 @@ static void wait_announce(struct vma_wait *wait, bool on)
 }
 
 /* One of several sleepers of a file was woken, and takes nothing from it: the next may. */
-static void pass_on(struct members *members)
+static void members_wake_next(struct members *members)
 {
 	for (unsigned i = 0; i < members->n_ours; i++)
-		if (is_still(&members->ours[i]) && iomux_file_poll(members->ours[i].file) & IOMUX_IN)
+		if (member_is_still(&members->ours[i]) && iomux_file_poll(members->ours[i].file) & IOMUX_IN)
 			vma_waitq_wake(&members->ours[i].file->waitq, false);
 }
 
-static void wait_abandon(struct vma_wait *wait)
+static void members_wait_abandon(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 
-	pass_on(members);
+	members_wake_next(members);
 	vma_free(members->memory[0]);
 	vma_free(members->memory[1]);
 }
 
-static const struct vma_wait_ops wait_ops = {.ready = wait_ready,
-                                             .ask_os = wait_ask_os,
-                                             .rings = wait_rings,
-                                             .asks = wait_asks,
-                                             .announce = wait_announce,
-                                             .abandon = wait_abandon};
+static const struct vma_wait_ops wait_ops = {.ready = members_wait_ready,
+                                             .ask_os = members_wait_ask_os,
+                                             .rings = members_wait_rings,
+                                             .asks = members_wait_asks,
+                                             .announce = members_wait_announce,
+                                             .abandon = members_wait_abandon};
 
-static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout, const struct iomux_policy *policy,
-                         struct vma_thread *self)
+static int members_sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
+                                 const struct iomux_policy *policy, struct vma_thread *self)
 {
 	struct vma_wait wait = {.ops = &wait_ops,
 	                        .arg = members,
@@ -335,7 +335,7 @@ static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
 	members->self = self;
 	members->signals = self->signals;
 	rc = vma_wait(&wait);
-	pass_on(members);
+	members_wake_next(members);
 	if (rc < 0)
 		return rc;
 	return rc > 0 ? members->count : 0;
@@ -343,7 +343,7 @@ static int sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
 
 /* ---- the order of business ---- */
 
-static bool is_due(struct members *members, const struct iomux_policy *policy, int found)
+static bool members_os_look_is_due(struct members *members, const struct iomux_policy *policy, int found)
 {
 	const struct iomux_asked *asked = &memory.asked;
 
@@ -356,9 +356,9 @@ static bool is_due(struct members *members, const struct iomux_policy *policy, i
 
 static int ask_if_due(struct members *members, const struct iomux_policy *policy, int found)
 {
-	if (is_due(members, policy, found)) {
-		found = ask(members);
-		remember(members);
+	if (members_os_look_is_due(members, policy, found)) {
+		found = members_ask_os(members);
+		members_remember(members);
 		return found;
 	}
 	memory.asked.skipped += found > 0;
@@ -376,19 +376,19 @@ int members_wait(struct members *members, struct iomux_timeout *timeout, struct 
 	self->pass_rings = members->rings;
 	for (unsigned steps = 0; members->rings != 0 && iomux_drives_on(steps, driven, found > 0); steps++) {
 		driven = timeout->nsec != 0 ? vma_rails_progress(members->rings) : vma_rails_catch_up(members->rings);
-		found = look(members);
+		found = members_look(members);
 		if (found < 0 || (found > 0 && is_complete(members)))
 			return found;
 	}
 	iomux_policy_get(&policy);
 	/* A handler that waits to run comes second to what is ready. */
 	if (found == 0 && self->signals_held)
-		found = ask(members);
+		found = members_ask_os(members);
 	if (found < 0)
 		return found;
 	if (found > 0 || timeout->nsec == 0)
 		found = ask_if_due(members, &policy, found);
 	else
-		found = sleep_or_spin(members, timeout, &policy, self);
+		found = members_sleep_or_spin(members, timeout, &policy, self);
 	return found == 0 ? iomux_interrupted(self) : found;
 }

@@ -55,7 +55,7 @@ bool iomux_asked_long_ago(const struct iomux_asked *asked)
 }
 
 /* A pending signal is no reason to fail: the caller goes on to wait, or comes to iomux_interrupted. */
-static int result(long rc)
+static int os_poll_result(long rc)
 {
 	if (rc >= 0)
 		return (int)rc;
@@ -67,10 +67,10 @@ int iomux_os_poll(struct pollfd *fds, nfds_t n)
 {
 	struct timespec none = {0, 0};
 
-	return result(syscall(SYS_ppoll, fds, n, &none, NULL, 0));
+	return os_poll_result(syscall(SYS_ppoll, fds, n, &none, NULL, 0));
 }
 
 int iomux_os_epoll(int epfd, struct epoll_event *events, int max)
 {
-	return result(syscall(SYS_epoll_pwait, epfd, events, max, 0, NULL, _NSIG / 8));
+	return os_poll_result(syscall(SYS_epoll_pwait, epfd, events, max, 0, NULL, _NSIG / 8));
 }

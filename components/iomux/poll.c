@@ -36,7 +36,7 @@ bool vma_iomux_poll_wants(const struct pollfd *fds, nfds_t n)
 }
 
 /* The kernel refuses more than the process may have descriptors. */
-static int check_number(nfds_t n)
+static int check_poll_count(nfds_t n)
 {
 	struct rlimit limit;
 
@@ -48,7 +48,7 @@ static int check_number(nfds_t n)
 }
 
 /* Written whenever the wait took place, also when it was interrupted. */
-static int answer(const struct members *members, struct pollfd *to)
+static int poll_store_revents(const struct members *members, struct pollfd *to)
 {
 	for (unsigned i = 0; i < members->n_ours; i++) {
 		struct pollfd *pfd = &members->fds[members->ours[i].index];
@@ -72,16 +72,16 @@ static int wait_and_answer(struct members *members, struct pollfd *app, struct i
 	rc = members_wait(members, timeout, self);
 	if (rc < 0 && rc != -EINTR)
 		return rc;
-	fault = answer(members, app);
+	fault = poll_store_revents(members, app);
 	return fault < 0 ? fault : rc;
 }
 
-static int run(struct pollfd *app, nfds_t n, struct iomux_timeout *timeout, struct vma_thread *self)
+static int poll_run(struct pollfd *app, nfds_t n, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct pollfd fds[ON_STACK];
 	struct members_ours ours[ON_STACK];
 	struct members members = {.fds = fds, .ours = ours, .n = n};
-	int rc = check_number(n);
+	int rc = check_poll_count(n);
 
 	if (rc < 0)
 		return rc;
@@ -108,7 +108,7 @@ int vma_iomux_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout,
 	rc = iomux_sigmask_set(&before, mask, self);
 	if (rc < 0)
 		return rc;
-	rc = run(fds, n, &time, self);
+	rc = poll_run(fds, n, &time, self);
 	vma_thread_has_ready(self, rc);
 	iomux_sigmask_restore(&before, self);
 	return rc;

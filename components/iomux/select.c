@@ -52,7 +52,7 @@ static int table_size(void)
 	return line != NULL ? atoi(line + strlen("\nFDSize:")) : 0;
 }
 
-static int clamp(int n)
+static int clamp_nfds(int n)
 {
 	int room = n > FD_SETSIZE ? table_size() : 0;
 
@@ -96,7 +96,7 @@ bool vma_iomux_select_wants(int n, const fd_set *r, const fd_set *w, const fd_se
 	if (n <= 0 || highest < 0)
 		return false;
 	self = vma_enter();
-	n = clamp(n <= highest ? n : highest + 1);
+	n = clamp_nfds(n <= highest ? n : highest + 1);
 	wants = set_wants(r, n) || set_wants(w, n) || set_wants(e, n);
 	vma_leave(self);
 	return wants;
@@ -157,7 +157,7 @@ static int answer_word(uint64_t asked, const uint64_t in[SETS], const struct pol
 	return bits;
 }
 
-static int answer(struct sets *sets, const struct pollfd *fds)
+static int select_store_sets(struct sets *sets, const struct pollfd *fds)
 {
 	int bits = 0;
 
@@ -189,7 +189,7 @@ static int wait_for_fds(struct sets *sets, struct members *members, struct iomux
 	rc = members_wait(members, timeout, self);
 	for (unsigned i = 0; rc >= 0 && i < members->n_ours; i++)
 		members->fds[members->ours[i].index].revents |= (short)members->ours[i].got;
-	return rc >= 0 ? answer(sets, members->fds) : rc;
+	return rc >= 0 ? select_store_sets(sets, members->fds) : rc;
 }
 
 static int with_fds(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
@@ -234,7 +234,7 @@ static int with_sets(struct sets *sets, struct iomux_timeout *timeout, struct vm
 	return with_fds(sets, timeout, self);
 }
 
-static int run(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
+static int select_run(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	uint64_t words[SETS][WORDS_ON_STACK], *more;
 	int rc;
@@ -267,8 +267,8 @@ int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timesp
 	rc = iomux_sigmask_set(&before, mask, self);
 	if (rc < 0)
 		return rc;
-	set_size(&sets, n >= 0 ? clamp(n) : 0);
-	rc = n >= 0 ? run(&sets, &time, self) : -EINVAL;
+	set_size(&sets, n >= 0 ? clamp_nfds(n) : 0);
+	rc = n >= 0 ? select_run(&sets, &time, self) : -EINVAL;
 	vma_thread_has_ready(self, rc);
 	iomux_sigmask_restore(&before, self);
 	if (left != NULL)

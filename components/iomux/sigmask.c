@@ -16,26 +16,26 @@
 #define KERNEL_BYTES (_NSIG / 8)
 
 /* By syscall: pthread_sigmask leaves the C library's own signals out, which the kernel's calls do not. */
-static void change(int how, const sigset_t *mask, sigset_t *before)
+static void change_sigmask(int how, const sigset_t *mask, sigset_t *before)
 {
 	syscall(SYS_rt_sigprocmask, how, mask, before, KERNEL_BYTES);
 }
 
-static void replace(const sigset_t *mask, sigset_t *before, struct vma_thread *self)
+static void replace_sigmask(const sigset_t *mask, sigset_t *before, struct vma_thread *self)
 {
 	sigset_t all, now;
 	bool held;
 
 	memset(&all, 0xff, sizeof(all));
 	memset(&now, 0, sizeof(now));
-	change(SIG_SETMASK, &all, &now);
+	change_sigmask(SIG_SETMASK, &all, &now);
 	held = self->signals_held;
 	if (before != NULL)
 		*before = held ? self->mask : now;
 	if (held)
 		memcpy(&self->mask, mask, KERNEL_BYTES);
 	/* While something is held all is blocked but faults, which vma_copy may need: so it stays. */
-	change(SIG_SETMASK, held ? &now : mask, NULL);
+	change_sigmask(SIG_SETMASK, held ? &now : mask, NULL);
 }
 
 int iomux_sigmask_set(struct iomux_sigmask *mask, const sigset_t *from, struct vma_thread *self)
@@ -48,7 +48,7 @@ int iomux_sigmask_set(struct iomux_sigmask *mask, const sigset_t *from, struct v
 	memset(&wanted, 0, sizeof(wanted));
 	if (vma_copy(&wanted, from, KERNEL_BYTES) < 0)
 		return -EFAULT;
-	replace(&wanted, &mask->before, self);
+	replace_sigmask(&wanted, &mask->before, self);
 	return 0;
 }
 
@@ -56,7 +56,7 @@ int iomux_sigmask_set(struct iomux_sigmask *mask, const sigset_t *from, struct v
 void iomux_sigmask_restore(struct iomux_sigmask *mask, struct vma_thread *self)
 {
 	if (mask->set)
-		replace(&mask->before, NULL, self);
+		replace_sigmask(&mask->before, NULL, self);
 }
 
 /* Nobody but the caller's own frame is inside this thread: leaving lets the handlers run now. */

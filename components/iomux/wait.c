@@ -28,17 +28,17 @@ struct call {
 	int n;
 };
 
-static bool has(struct epoll_set *set)
+static bool set_has_ready(struct epoll_set *set)
 {
 	return epoll_set_has(set) || atomic_load_explicit(&set->stale, memory_order_relaxed);
 }
 
 /* Somebody else collects: nothing for us now, and he wakes us if he leaves something. */
-static int collect(struct call *call, enum epoll_ask ask)
+static int epoll_call_collect(struct call *call, enum epoll_ask ask)
 {
 	struct epoll_set *set = call->set;
 
-	if ((ask == EPOLL_ASK_IF_READY && !has(set)) || pthread_mutex_trylock(&set->lock) != 0)
+	if ((ask == EPOLL_ASK_IF_READY && !set_has_ready(set)) || pthread_mutex_trylock(&set->lock) != 0)
 		return 0;
 	call->n = epoll_collect(set, call->epfd, call->events, call->max, ask, &call->policy);
 	call->unspent = call->n > 0 && call->announced && iomux_is_in_queue(&set->file.waitq, call->self);
@@ -46,30 +46,30 @@ static int collect(struct call *call, enum epoll_ask ask)
 	return call->n;
 }
 
-static int sign(int n)
+static int result_sign(int n)
 {
 	return n < 0 ? n : n > 0;
 }
 
-static int wait_ready(struct vma_wait *wait)
+static int epoll_wait_ready(struct vma_wait *wait)
 {
-	return sign(collect(wait->arg, EPOLL_ASK_IF_READY));
+	return result_sign(epoll_call_collect(wait->arg, EPOLL_ASK_IF_READY));
 }
 
-static int wait_ask_os(struct vma_wait *wait)
+static int epoll_wait_ask_os(struct vma_wait *wait)
 {
 	/* After a sleep that S has ended it is asked; of shadows alone there is nothing new every few looks. */
-	return sign(collect(wait->arg, wait->fds[0].revents != 0 ? EPOLL_ASK : EPOLL_ASK_IF_DUE));
+	return result_sign(epoll_call_collect(wait->arg, wait->fds[0].revents != 0 ? EPOLL_ASK : EPOLL_ASK_IF_DUE));
 }
 
-static uint64_t wait_rings(struct vma_wait *wait)
+static uint64_t epoll_wait_rings(struct vma_wait *wait)
 {
 	struct call *call = wait->arg;
 
 	return atomic_load_explicit(&call->set->rings, memory_order_relaxed);
 }
 
-static uint64_t wait_asks(struct vma_wait *wait)
+static uint64_t epoll_wait_asks(struct vma_wait *wait)
 {
 	struct call *call = wait->arg;
 
@@ -77,7 +77,7 @@ static uint64_t wait_asks(struct vma_wait *wait)
 }
 
 /* Who was woken and leaves with nothing, or with something else. */
-static void pass_on(struct epoll_set *set)
+static void epoll_wake_next(struct epoll_set *set)
 {
 	if (epoll_set_has(set))
 		vma_waitq_wake(&set->file.waitq, false);
@@ -91,7 +91,7 @@ static void pass_on(struct epoll_set *set)
  * wake-up was spent on it. Was it there at A and is not at C, one was, and what it was for is there (or somebody has
  * taken it, which is as good): who took it out of its place had put that there before.
  */
-static void wait_announce(struct vma_wait *wait, bool on)
+static void epoll_wait_announce(struct vma_wait *wait, bool on)
 {
 	struct call *call = wait->arg;
 	struct vma_waitq *q = &call->set->file.waitq;
@@ -101,26 +101,26 @@ static void wait_announce(struct vma_wait *wait, bool on)
 		vma_waitq_add(q, wait->self);
 		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
 	} else if (!iomux_leave_queue(q, wait->self, call->signals) && call->unspent) {
-		pass_on(call->set);
+		epoll_wake_next(call->set);
 	}
 }
 
-static void wait_abandon(struct vma_wait *wait)
+static void epoll_wait_abandon(struct vma_wait *wait)
 {
 	struct call *call = wait->arg;
 
-	pass_on(call->set);
+	epoll_wake_next(call->set);
 	vma_file_put(&call->set->file);
 }
 
-static const struct vma_wait_ops wait_ops = {.ready = wait_ready,
-                                             .ask_os = wait_ask_os,
-                                             .rings = wait_rings,
-                                             .asks = wait_asks,
-                                             .announce = wait_announce,
-                                             .abandon = wait_abandon};
+static const struct vma_wait_ops wait_ops = {.ready = epoll_wait_ready,
+                                             .ask_os = epoll_wait_ask_os,
+                                             .rings = epoll_wait_rings,
+                                             .asks = epoll_wait_asks,
+                                             .announce = epoll_wait_announce,
+                                             .abandon = epoll_wait_abandon};
 
-static int sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
+static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct epoll_set *set = call->set;
 	struct pollfd inner = {.fd = set->s, .events = POLLIN};
@@ -144,7 +144,7 @@ static int sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struc
 	vma_file_get(&set->file);
 	rc = vma_wait(&wait);
 	if (rc <= 0)
-		pass_on(set);
+		epoll_wake_next(set);
 	vma_file_put(&set->file);
 	return rc > 0 ? call->n : rc;
 }
@@ -152,16 +152,16 @@ static int sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struc
 /* Who does not wait is not told "nothing" because another thread collects at this moment. */
 static int last_look(struct call *call)
 {
-	int n = collect(call, EPOLL_ASK_IF_DUE);
+	int n = epoll_call_collect(call, EPOLL_ASK_IF_DUE);
 
-	for (int tries = 0; n == 0 && tries < TRIES && has(call->set); tries++) {
+	for (int tries = 0; n == 0 && tries < TRIES && set_has_ready(call->set); tries++) {
 		sched_yield();
-		n = collect(call, EPOLL_ASK_IF_DUE);
+		n = epoll_call_collect(call, EPOLL_ASK_IF_DUE);
 	}
 	return n;
 }
 
-static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
+static int epoll_call_look(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct epoll_set *set = call->set;
 	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
@@ -172,17 +172,17 @@ static int look(struct call *call, struct iomux_timeout *timeout, struct vma_thr
 		atomic_store_explicit(&set->drive_first, false, memory_order_relaxed);
 		vma_rails_progress(rings);
 	}
-	n = collect(call, EPOLL_ASK_IF_READY);
+	n = epoll_call_collect(call, EPOLL_ASK_IF_READY);
 	if (n == 0 && rings != 0) {
-		for (unsigned steps = 0; iomux_drives_on(steps, driven, has(set)); steps++)
+		for (unsigned steps = 0; iomux_drives_on(steps, driven, set_has_ready(set)); steps++)
 			driven = timeout->nsec != 0 ? vma_rails_progress(rings) : vma_rails_catch_up(rings);
-		n = collect(call, EPOLL_ASK_IF_READY);
+		n = epoll_call_collect(call, EPOLL_ASK_IF_READY);
 	}
 	/* A handler that waits to run comes second to what is ready. */
 	if (n == 0 && self->signals_held)
-		n = collect(call, EPOLL_ASK);
+		n = epoll_call_collect(call, EPOLL_ASK);
 	if (n == 0)
-		n = timeout->nsec != 0 ? sleep_or_spin(call, timeout, self) : last_look(call);
+		n = timeout->nsec != 0 ? epoll_sleep_or_spin(call, timeout, self) : last_look(call);
 	/* The kernel's epoll_wait that does not wait is not interrupted, unlike its poll. */
 	return n == 0 && timeout->nsec != 0 ? iomux_interrupted(self) : n;
 }
@@ -202,7 +202,7 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
 	if (rc < 0)
 		return rc;
 	iomux_policy_get(&call.policy);
-	rc = max > 0 && max <= EVENTS_MAX ? look(&call, &time, self) : -EINVAL;
+	rc = max > 0 && max <= EVENTS_MAX ? epoll_call_look(&call, &time, self) : -EINVAL;
 	vma_thread_has_ready(self, rc);
 	self->pass_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
 	iomux_sigmask_restore(&before, self);

@@ -12,7 +12,7 @@ static const struct level_name {
 #undef X
 };
 
-static char upper(char c)
+static char upper_char(char c)
 {
 	return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
 }
@@ -20,7 +20,7 @@ static char upper(char c)
 /* strcasecmp follows the program's locale, where "info" and "INFO" may differ (Turkish). */
 static bool same_word(const char *text, const char *word)
 {
-	while (*text != '\0' && upper(*text) == *word) {
+	while (*text != '\0' && upper_char(*text) == *word) {
 		text++;
 		word++;
 	}

@@ -16,7 +16,7 @@ _Static_assert(sizeof(COLOR_END "\n") - 1 <= LOG_TAIL_MAX, "room for the tail");
 
 static uint64_t start_ns;
 
-static uint64_t now_ns(void)
+static uint64_t log_now_ns(void)
 {
 	struct timespec ts;
 
@@ -27,10 +27,10 @@ static uint64_t now_ns(void)
 /* Preloaded or linked in, this runs when the process starts; after dlopen, time counts from there. */
 __attribute__((constructor)) static void note_start(void)
 {
-	start_ns = now_ns();
+	start_ns = log_now_ns();
 }
 
-static void cut(char *text, size_t *len)
+static void cut_log_text(char *text, size_t *len)
 {
 	size_t end = LOG_TEXT_MAX - 1 - (sizeof(CUT_MARK) - 1);
 
@@ -50,7 +50,7 @@ void log_line_text(struct log_line *line, const char *fmt, va_list args)
 		len = strnlen(fmt, LOG_TEXT_MAX - 1);
 		memcpy(text, fmt, len);
 	} else if ((size_t)n >= LOG_TEXT_MAX) {
-		cut(text, &len);
+		cut_log_text(text, &len);
 	} else {
 		len = (size_t)n;
 	}
@@ -79,7 +79,7 @@ static size_t write_head(char *head, enum vma_log_level level, unsigned details,
 	if (color != NULL)
 		len += (size_t)snprintf(head + len, LOG_HEAD_MAX - len, "%s", color);
 	if (details >= 3) {
-		uint64_t us = (now_ns() - start_ns) / 1000;
+		uint64_t us = (log_now_ns() - start_ns) / 1000;
 		len += (size_t)snprintf(head + len, LOG_HEAD_MAX - len, "Time: %llu.%03llu ",
 		                        (unsigned long long)(us / 1000), (unsigned long long)(us % 1000));
 	}

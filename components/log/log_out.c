@@ -78,7 +78,7 @@ static void wait_writable(int fd)
 	syscall(SYS_ppoll, &pollfd, 1, &timeout, NULL, 0);
 }
 
-static int write_all(int fd, const char *bytes, size_t len)
+static int log_write_all(int fd, const char *bytes, size_t len)
 {
 	bool waited = false;
 
@@ -115,7 +115,7 @@ static int write_quietly(int fd, const char *bytes, size_t len)
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &block, &before, sizeof(block));
 	if ((before & block) != 0)
 		syscall(SYS_rt_sigpending, &pending, sizeof(pending));
-	rc = write_all(fd, bytes, len);
+	rc = log_write_all(fd, bytes, len);
 	if (rc == -EPIPE || rc == -EFBIG) {
 		const uint64_t raised = SIGNAL_BIT(rc == -EPIPE ? SIGPIPE : SIGXFSZ) & ~pending;
 		const struct timespec at_once = {0};
@@ -127,7 +127,7 @@ static int write_quietly(int fd, const char *bytes, size_t len)
 }
 
 /* The number is taken out first, so of all threads one reports it. */
-static void report_lost(int fd)
+static void report_lost_lines(int fd)
 {
 	unsigned lost = atomic_exchange_explicit(&lost_lines, 0, memory_order_relaxed);
 	char text[96];
@@ -166,7 +166,7 @@ void log_out_send(struct log_line *line, enum vma_log_level level)
 	int rc;
 
 	if (atomic_load_explicit(&lost_lines, memory_order_relaxed) != 0)
-		report_lost(fd);
+		report_lost_lines(fd);
 	rc = write_quietly(fd, bytes, len);
 	if (rc == 0)
 		return;
@@ -224,7 +224,7 @@ static bool file_fd_is_ours(void)
  * is replaced atomically (dup3) and never closed while the log is in use, or the line could end in a file that the
  * program has just opened.
  */
-static int install(int fd)
+static int install_log_fd(int fd)
 {
 	struct stat st;
 	long kept;
@@ -256,7 +256,7 @@ static int use_file(const char *name)
 	if (rc == 0)
 		rc = open_path(path);
 	if (rc >= 0)
-		rc = install(rc);
+		rc = install_log_fd(rc);
 	if (rc == 0)
 		atomic_store_explicit(&out_fd, file_fd, memory_order_relaxed);
 	return rc;
@@ -268,7 +268,7 @@ static void use_stderr(void)
 	if (file_fd_is_ours()) {
 		int null = open_path("/dev/null");
 		if (null >= 0)
-			install(null); /* gives the file back and keeps the number, see there */
+			install_log_fd(null); /* gives the file back and keeps the number, see there */
 	}
 }
 

@@ -15,8 +15,8 @@
 #include "netlink.h"
 
 /* Attributes by type; those beyond max, and shorter than the policy says, are not there or make the message broken. */
-static int parse(struct nlmsghdr *message, size_t header_bytes, struct nlattr **attrs, int max,
-                 const struct nla_policy *policy)
+static int parse_attrs(struct nlmsghdr *message, size_t header_bytes, struct nlattr **attrs, int max,
+                       const struct nla_policy *policy)
 {
 	if (message->nlmsg_len < NLMSG_HDRLEN + NLMSG_ALIGN(header_bytes))
 		return -EINVAL;
@@ -35,7 +35,7 @@ static uint32_t u32_or(const struct nlattr *attr, uint32_t otherwise)
 	return attr != NULL ? nla_get_u32(attr) : otherwise;
 }
 
-static void copy_name(char out[16], const struct nlattr *attr)
+static void copy_link_name(char out[16], const struct nlattr *attr)
 {
 	memset(out, 0, 16);
 	if (attr != NULL)
@@ -78,7 +78,7 @@ static int link_kind(struct nlattr *info, struct vma_net_link *out)
 		return 0;
 	if (nla_parse_nested(attrs, IFLA_INFO_MAX, info, policy) < 0)
 		return -EINVAL;
-	copy_name(out->kind, attrs[IFLA_INFO_KIND]);
+	copy_link_name(out->kind, attrs[IFLA_INFO_KIND]);
 	if (strcmp(out->kind, "vlan") == 0)
 		out->vlan = vlan_id(attrs[IFLA_INFO_DATA]);
 	return 0;
@@ -96,7 +96,7 @@ int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out)
 	const struct ifinfomsg *header = nlmsg_data(message);
 	struct nlattr *attrs[IFLA_MAX + 1];
 
-	if (parse(message, sizeof(*header), attrs, IFLA_MAX, policy) < 0)
+	if (parse_attrs(message, sizeof(*header), attrs, IFLA_MAX, policy) < 0)
 		return -EINVAL;
 	if (header->ifi_family != AF_UNSPEC) /* a bridge telling of its ports: RTM_DELLINK is not the link's end then */
 		return -EPROTONOSUPPORT;
@@ -108,7 +108,7 @@ int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out)
 	out->hw_type = header->ifi_type;
 	out->mtu = u32_or(attrs[IFLA_MTU], 0);
 	out->master = u32_or(attrs[IFLA_MASTER], 0);
-	copy_name(out->name, attrs[IFLA_IFNAME]);
+	copy_link_name(out->name, attrs[IFLA_IFNAME]);
 	copy_mac(out->mac, attrs[IFLA_ADDRESS]);
 	copy_mac(out->broadcast, attrs[IFLA_BROADCAST]);
 	if (link_kind(attrs[IFLA_LINKINFO], out) < 0)
@@ -133,7 +133,7 @@ int net_msg_addr(struct nlmsghdr *message, struct vma_net_addr *out)
 	const struct ifaddrmsg *header = nlmsg_data(message);
 	struct nlattr *attrs[IFA_MAX + 1];
 
-	if (parse(message, sizeof(*header), attrs, IFA_MAX, policy) < 0)
+	if (parse_attrs(message, sizeof(*header), attrs, IFA_MAX, policy) < 0)
 		return -EINVAL;
 	if (header->ifa_family != AF_INET)
 		return -EPROTONOSUPPORT;
@@ -160,7 +160,7 @@ int net_msg_neigh(struct nlmsghdr *message, struct vma_net_neigh *out)
 	const struct ndmsg *header = nlmsg_data(message);
 	struct nlattr *attrs[NDA_MAX + 1];
 
-	if (parse(message, sizeof(*header), attrs, NDA_MAX, policy) < 0)
+	if (parse_attrs(message, sizeof(*header), attrs, NDA_MAX, policy) < 0)
 		return -EINVAL;
 	if (header->ndm_family != AF_INET || (header->ndm_flags & NTF_PROXY) != 0)
 		return -EPROTONOSUPPORT;
@@ -240,7 +240,7 @@ int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struc
 	const struct rtmsg *header = nlmsg_data(message);
 	struct nlattr *attrs[RTA_MAX + 1];
 
-	if (parse(message, sizeof(*header), attrs, RTA_MAX, route_policy) < 0)
+	if (parse_attrs(message, sizeof(*header), attrs, RTA_MAX, route_policy) < 0)
 		return -EINVAL;
 	if (header->rtm_family != AF_INET)
 		return -EPROTONOSUPPORT;
@@ -273,7 +273,7 @@ int net_msg_prefix(struct nlmsghdr *message, struct net_msg_prefix *out)
 	const struct rtmsg *header = nlmsg_data(message);
 	struct nlattr *attrs[RTA_MAX + 1];
 
-	if (parse(message, sizeof(*header), attrs, RTA_MAX, route_policy) < 0 || header->rtm_dst_len > 32)
+	if (parse_attrs(message, sizeof(*header), attrs, RTA_MAX, route_policy) < 0 || header->rtm_dst_len > 32)
 		return -EINVAL;
 	if (header->rtm_family != AF_INET)
 		return -EPROTONOSUPPORT;
@@ -321,7 +321,7 @@ int net_msg_rule(struct nlmsghdr *message, bool *ports)
 	const struct fib_rule_hdr *header = nlmsg_data(message);
 	struct nlattr *attrs[FRA_MAX + 1];
 
-	if (parse(message, sizeof(*header), attrs, FRA_MAX, rule_policy) < 0)
+	if (parse_attrs(message, sizeof(*header), attrs, FRA_MAX, rule_policy) < 0)
 		return -EINVAL;
 	if (header->family != AF_INET)
 		return -EPROTONOSUPPORT;

@@ -18,7 +18,7 @@
 
 #define DISCARD_PORT 9
 
-static struct neigh_bucket *bucket(struct vma_net *net, uint32_t ifindex, const uint8_t address[16])
+static struct neigh_bucket *neigh_bucket_of(struct vma_net *net, uint32_t ifindex, const uint8_t address[16])
 {
 	uint32_t words[4], hash = ifindex;
 
@@ -32,7 +32,7 @@ struct neigh *net_neigh_find(struct vma_net *net, const struct vma_net_neigh *li
 {
 	struct neigh *neigh;
 
-	LIST_FOREACH(neigh, bucket(net, like->ifindex, like->address), bucket)
+	LIST_FOREACH(neigh, neigh_bucket_of(net, like->ifindex, like->address), bucket)
 	if (neigh->neigh.ifindex == like->ifindex && neigh->neigh.family == like->family &&
 	    memcmp(neigh->neigh.address, like->address, 16) == 0)
 		return neigh;
@@ -52,7 +52,7 @@ struct neigh *net_neigh_get(struct vma_net *net, uint32_t ifindex, uint8_t famil
 	if (neigh == NULL)
 		return NULL;
 	neigh->neigh = like;
-	LIST_INSERT_HEAD(bucket(net, ifindex, address), neigh, bucket);
+	LIST_INSERT_HEAD(neigh_bucket_of(net, ifindex, address), neigh, bucket);
 	net_neigh_refresh(net, neigh);
 	return neigh;
 }
@@ -72,7 +72,7 @@ struct answer {
 	bool found;
 };
 
-static void take_answer(struct nlmsghdr *message, void *arg)
+static void neigh_take_answer(struct nlmsghdr *message, void *arg)
 {
 	struct answer *answer = arg;
 	struct vma_net_neigh told;
@@ -84,11 +84,11 @@ static void take_answer(struct nlmsghdr *message, void *arg)
 	answer->found = true;
 }
 
-static int ask(struct vma_net *net, struct vma_net_neigh *neigh)
+static int ask_neigh(struct vma_net *net, struct vma_net_neigh *neigh)
 {
 	struct answer answer = {.neigh = neigh};
-	int rc = net_nl_ask(net->ask, net_msg_ask_neigh(neigh->ifindex, neigh->family, neigh->address), take_answer,
-	                    &answer);
+	int rc = net_nl_ask(net->ask, net_msg_ask_neigh(neigh->ifindex, neigh->family, neigh->address),
+	                    neigh_take_answer, &answer);
 
 	if (rc == 0 && answer.found)
 		return 0;
@@ -100,12 +100,12 @@ static int ask(struct vma_net *net, struct vma_net_neigh *neigh)
 
 void net_neigh_refresh(struct vma_net *net, struct neigh *neigh)
 {
-	ask(net, &neigh->neigh);
+	ask_neigh(net, &neigh->neigh);
 	if (neigh->neigh.state != NUD_STALE)
 		neigh->probed_ns = 0;
 }
 
-static int check(uint8_t family)
+static int check_neigh_family(uint8_t family)
 {
 	if (family == AF_INET6)
 		return -EAFNOSUPPORT;
@@ -115,7 +115,7 @@ static int check(uint8_t family)
 int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address, struct vma_net_neigh *out)
 {
 	struct net_hold hold;
-	int rc = check(family);
+	int rc = check_neigh_family(family);
 
 	if (rc < 0)
 		return rc;
@@ -124,7 +124,7 @@ int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const v
 	out->family = family;
 	memcpy(out->address, address, 4);
 	net_lock(net, &hold);
-	rc = ask(net, out);
+	rc = ask_neigh(net, out);
 	net_unlock(net, &hold);
 	return rc;
 }
@@ -181,7 +181,7 @@ int vma_net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, c
 {
 	struct net_hold hold;
 	uint8_t padded[16] = {0};
-	int rc = check(family);
+	int rc = check_neigh_family(family);
 
 	if (rc < 0)
 		return rc;

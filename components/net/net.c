@@ -104,7 +104,7 @@ static void neigh_changed(struct vma_net *net, struct nlmsghdr *message)
 	net_path_neigh_changed(neigh);
 }
 
-static void take_event(struct nlmsghdr *message, void *arg)
+static void net_take_event(struct nlmsghdr *message, void *arg)
 {
 	struct vma_net *net = arg;
 	struct vma_net_link link;
@@ -143,7 +143,7 @@ static void take_event(struct nlmsghdr *message, void *arg)
 
 /* ---- the pump ---- */
 
-static int resync(struct vma_net *net)
+static int net_resync(struct vma_net *net)
 {
 	int rc = 0;
 
@@ -198,7 +198,7 @@ void net_pump_arm(struct vma_net *net)
 		net->armed_ns = due;
 }
 
-static void drain(int fd)
+static void drain_event_fd(int fd)
 {
 	uint64_t count;
 
@@ -210,7 +210,7 @@ int net_catch_up(struct vma_net *net)
 	int events, asks, rc = 0;
 
 	net->route_events = 0;
-	events = net_nl_events(net->events, take_event, net);
+	events = net_nl_events(net->events, net_take_event, net);
 	if (events == -ENOBUFS) {
 		atomic_fetch_add_explicit(&net->resyncs, 1, memory_order_relaxed);
 		vma_log_debug("net: events were lost; reading links, addresses, routes and neighbours anew");
@@ -218,7 +218,7 @@ int net_catch_up(struct vma_net *net)
 		events = 1;
 	}
 	if (net->resync_due)
-		rc = resync(net);
+		rc = net_resync(net);
 	asks = net_paths_take_asks(net) + net_paths_take_wants(net);
 	run_timers(net, net_now_ns());
 	net_paths_update_dirty(net);
@@ -232,8 +232,8 @@ int vma_net_process(struct vma_net *net)
 	int rc;
 
 	net_lock(net, &hold);
-	drain(net->wake_fd); /* before the requests are taken: one that comes later wakes again */
-	drain(net->timer_fd);
+	drain_event_fd(net->wake_fd); /* before the requests are taken: one that comes later wakes again */
+	drain_event_fd(net->timer_fd);
 	rc = net_catch_up(net);
 	net_unlock(net, &hold);
 	return rc;
@@ -272,7 +272,7 @@ uint64_t vma_net_resyncs(const struct vma_net *net)
 
 /* ---- start and stop ---- */
 
-static int open_fds(struct vma_net *net)
+static int net_open_fds(struct vma_net *net)
 {
 	const int fds[] = {
 	        net_nl_fd(net->events),
@@ -294,13 +294,13 @@ static int open_fds(struct vma_net *net)
 	return 0;
 }
 
-static void close_fd(int fd)
+static void net_close_fd(int fd)
 {
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 }
 
-static struct vma_net *allocate(void)
+static struct vma_net *net_allocate(void)
 {
 	struct vma_net *net = aligned_alloc(_Alignof(struct vma_net), sizeof(*net));
 
@@ -318,7 +318,7 @@ static struct vma_net *allocate(void)
 int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 {
 	const uint32_t event_bytes = attr != NULL && attr->event_bytes != 0 ? attr->event_bytes : EVENT_BYTES;
-	struct vma_net *net = allocate();
+	struct vma_net *net = net_allocate();
 	int rc = net != NULL ? path_table_init(&net->table) : -ENOMEM;
 
 	if (rc == 0)
@@ -329,9 +329,9 @@ int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 	if (rc == 0)
 		rc = net_nl_open(&net->ask);
 	if (rc == 0)
-		rc = open_fds(net);
+		rc = net_open_fds(net);
 	if (rc == 0)
-		rc = resync(net);
+		rc = net_resync(net);
 	if (rc == -EAGAIN) /* the tables change faster than they can be read; the events will tell */
 		rc = 0;
 	if (rc < 0) {
@@ -350,11 +350,11 @@ void vma_net_destroy(struct vma_net *net)
 	net_paths_fini(net); /* and with the paths, the neighbours */
 	net_tables_fini(net);
 	path_table_fini(&net->table);
-	close_fd(net->epoll_fd);
-	close_fd(net->wake_fd);
-	close_fd(net->timer_fd);
-	close_fd(net->probe_fd);
-	close_fd(net->policy_fd);
+	net_close_fd(net->epoll_fd);
+	net_close_fd(net->wake_fd);
+	net_close_fd(net->timer_fd);
+	net_close_fd(net->probe_fd);
+	net_close_fd(net->policy_fd);
 	net_nl_close(net->ask);
 	net_nl_close(net->events);
 	pthread_mutex_destroy(&net->lock);

@@ -7,7 +7,7 @@
 #include "net_priv.h"
 #include "path_slot.h"
 
-static struct path *priv(struct vma_net_path *path)
+static struct path *path_priv(struct vma_net_path *path)
 {
 	return (struct path *)path;
 }
@@ -32,7 +32,7 @@ static void evict_one(struct vma_net *net)
 	}
 }
 
-static struct path *allocate(struct vma_net *net)
+static struct path *path_allocate(struct vma_net *net)
 {
 	struct path *path;
 
@@ -93,12 +93,12 @@ static struct path *find_locked(struct vma_net *net, const struct vma_net_key *k
 {
 	struct vma_net_path *path = path_table_find(&net->table, key);
 
-	return path != NULL && memcmp(&priv(path)->key, key, sizeof(*key)) == 0 ? priv(path) : NULL;
+	return path != NULL && memcmp(&path_priv(path)->key, key, sizeof(*key)) == 0 ? path_priv(path) : NULL;
 }
 
-static struct path *create(struct vma_net *net, const struct vma_net_key *key)
+static struct path *path_create(struct vma_net *net, const struct vma_net_key *key)
 {
-	struct path *path = allocate(net);
+	struct path *path = path_allocate(net);
 
 	if (path == NULL)
 		return NULL;
@@ -112,7 +112,7 @@ static struct path *create(struct vma_net *net, const struct vma_net_key *key)
 	return path;
 }
 
-static int check(const struct vma_net_key *key)
+static int check_path_key(const struct vma_net_key *key)
 {
 	if (key->family == AF_INET6)
 		return -EAFNOSUPPORT;
@@ -129,7 +129,7 @@ int vma_net_path_get(struct vma_net *net, const struct vma_net_key *asked, struc
 	struct vma_net_key key;
 	struct net_hold hold;
 	struct path *path;
-	int rc = check(asked);
+	int rc = check_path_key(asked);
 
 	if (rc < 0)
 		return rc;
@@ -138,7 +138,7 @@ int vma_net_path_get(struct vma_net *net, const struct vma_net_key *asked, struc
 	key = net_rules_key(net, asked);
 	path = find_locked(net, &key);
 	if (path == NULL)
-		path = create(net, &key);
+		path = path_create(net, &key);
 	if (path != NULL) {
 		if (path->refs++ == 0)
 			net->paths_idle--;
@@ -152,7 +152,7 @@ int vma_net_path_get(struct vma_net *net, const struct vma_net_key *asked, struc
 void vma_net_path_put(struct vma_net *net, struct vma_net_path *pub)
 {
 	struct net_hold hold;
-	struct path *path = priv(pub);
+	struct path *path = path_priv(pub);
 
 	net_lock(net, &hold);
 	if (--path->refs == 0) {
@@ -175,7 +175,8 @@ void vma_net_path_read(const struct vma_net_path *path, struct vma_net_template 
 }
 
 /* The path of exactly this key, with its template. */
-static struct vma_net_path *find(struct vma_net *net, const struct vma_net_key *asked, struct vma_net_template *out)
+static struct vma_net_path *path_find(struct vma_net *net, const struct vma_net_key *asked,
+                                      struct vma_net_template *out)
 {
 	const struct vma_net_key key = net_rules_key(net, asked);
 	struct vma_net_path *path = path_table_find(&net->table, &key);
@@ -194,29 +195,29 @@ static struct vma_net_path *find(struct vma_net *net, const struct vma_net_key *
 
 bool vma_net_find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
 {
-	return find(net, key, out) != NULL;
+	return path_find(net, key, out) != NULL;
 }
 
-static void ask(struct vma_net *net, struct vma_net_path *path, uint32_t what)
+static void path_ask(struct vma_net *net, struct vma_net_path *path, uint32_t what)
 {
-	if (ask_queue_push_mpsc(&net->asks, path, &priv(path)->ask_entry, what))
+	if (ask_queue_push_mpsc(&net->asks, path, &path_priv(path)->ask_entry, what))
 		net_wake(net);
 }
 
 void vma_net_ask(struct vma_net *net, const struct vma_net_key *key, unsigned what)
 {
 	struct vma_net_template unused;
-	struct vma_net_path *path = find(net, key, &unused);
+	struct vma_net_path *path = path_find(net, key, &unused);
 
 	if (path != NULL) /* should it be reused from here on, another path is probed or rechecked: no harm */
-		ask(net, path, what);
+		path_ask(net, path, what);
 }
 
 bool vma_net_want(struct vma_net *net, const struct vma_net_key *asked)
 {
 	const struct vma_net_key key = net_rules_key(net, asked);
 
-	if (check(&key) < 0 || !want_board_post(&net->wants, &key))
+	if (check_path_key(&key) < 0 || !want_board_post(&net->wants, &key))
 		return false;
 	net_wake(net);
 	return true;
@@ -232,7 +233,7 @@ int net_paths_take_wants(struct vma_net *net)
 		struct path *path = find_locked(net, &key);
 
 		if (path == NULL)
-			path = create(net, &key);
+			path = path_create(net, &key);
 		if (path != NULL && !path->in_table && path->refs == 0)
 			net_path_free(net, path);
 		n++;
@@ -242,12 +243,12 @@ int net_paths_take_wants(struct vma_net *net)
 
 void vma_net_path_probe(struct vma_net *net, struct vma_net_path *path)
 {
-	ask(net, path, VMA_NET_ASK_PROBE);
+	path_ask(net, path, VMA_NET_ASK_PROBE);
 }
 
 void vma_net_path_recheck(struct vma_net *net, struct vma_net_path *path)
 {
-	ask(net, path, VMA_NET_ASK_RECHECK);
+	path_ask(net, path, VMA_NET_ASK_RECHECK);
 }
 
 /* ---- watches ---- */
@@ -257,11 +258,11 @@ void vma_net_watch(struct vma_net *net, struct vma_net_path *path, struct vma_ne
 	struct net_hold hold;
 
 	net_lock(net, &hold);
-	watch->next = priv(path)->watches;
-	watch->prev_next = &priv(path)->watches;
+	watch->next = path_priv(path)->watches;
+	watch->prev_next = &path_priv(path)->watches;
 	if (watch->next != NULL)
 		watch->next->prev_next = &watch->next;
-	priv(path)->watches = watch;
+	path_priv(path)->watches = watch;
 	net_unlock(net, &hold);
 }
 

@@ -23,11 +23,11 @@ static void *block_alloc(size_t bytes)
 	struct path_table_block *block =
 	        aligned_alloc(_Alignof(struct path_table_block), (sizeof(*block) + bytes + 63) & ~(size_t)63);
 
-	/* cppcheck-suppress memleak ; block_free finds it from what is returned */
+	/* cppcheck-suppress memleak ; path_block_free finds it from what is returned */
 	return block != NULL ? block + 1 : NULL;
 }
 
-static void block_free(void *memory, size_t bytes, bool readers)
+static void path_block_free(void *memory, size_t bytes, bool readers)
 {
 	struct path_table_block *block;
 
@@ -43,7 +43,7 @@ static void block_free(void *memory, size_t bytes, bool readers)
 	changing->outgrown = block;
 }
 
-static struct ck_malloc allocator = {.malloc = block_alloc, .free = block_free};
+static struct ck_malloc allocator = {.malloc = block_alloc, .free = path_block_free};
 
 int path_table_init(struct path_table *table)
 {
@@ -73,7 +73,7 @@ void path_table_fini(struct path_table *table)
 }
 
 /* Multiply and fold, seeded; never the two values that ck_ht keeps for itself. */
-static uintptr_t hash_key(const struct path_table *table, const struct vma_net_key *key)
+static uintptr_t path_hash_key(const struct path_table *table, const struct vma_net_key *key)
 {
 	uint64_t words[VMA_NET_KEY_WORDS], hash = table->seed[1];
 
@@ -89,7 +89,7 @@ static uintptr_t hash_key(const struct path_table *table, const struct vma_net_k
 
 bool path_table_add(struct path_table *table, const struct vma_net_key *key, struct vma_net_path *path)
 {
-	const uintptr_t number = hash_key(table, key);
+	const uintptr_t number = path_hash_key(table, key);
 	ck_ht_entry_t entry;
 	ck_ht_hash_t hash;
 	bool added;
@@ -105,7 +105,7 @@ bool path_table_add(struct path_table *table, const struct vma_net_key *key, str
 
 void path_table_remove(struct path_table *table, const struct vma_net_key *key)
 {
-	const uintptr_t number = hash_key(table, key);
+	const uintptr_t number = path_hash_key(table, key);
 	ck_ht_entry_t entry;
 	ck_ht_hash_t hash;
 
@@ -122,7 +122,7 @@ void path_table_remove(struct path_table *table, const struct vma_net_key *key)
 
 struct vma_net_path *path_table_find(struct path_table *table, const struct vma_net_key *key)
 {
-	const uintptr_t number = hash_key(table, key);
+	const uintptr_t number = path_hash_key(table, key);
 	ck_ht_entry_t entry;
 	ck_ht_hash_t hash;
 

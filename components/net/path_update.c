@@ -16,7 +16,7 @@
 
 /* ---- publishing ---- */
 
-static void say(const struct path *path)
+static void log_path(const struct path *path)
 {
 	char dst[INET_ADDRSTRLEN], text[256];
 
@@ -28,7 +28,7 @@ static void say(const struct path *path)
 }
 
 /* Publishes what differs, and tells the watches. */
-static void publish(struct path *path, struct vma_net_template *t)
+static void publish_template(struct path *path, struct vma_net_template *t)
 {
 	struct vma_net_watch *watch, *next;
 	const bool fresh = memcmp(&path->published_key, &path->key, sizeof(path->key)) != 0;
@@ -39,7 +39,7 @@ static void publish(struct path *path, struct vma_net_template *t)
 	path_slot_write(&path->pub, t, &path->key);
 	path->now = *t;
 	path->published_key = path->key;
-	say(path);
+	log_path(path);
 	for (watch = path->watches; watch != NULL; watch = next) {
 		next = watch->next;
 		watch->changed(watch, &path->pub);
@@ -56,7 +56,7 @@ static void publish_plan(struct path *path)
 		plan_neigh(&t, path->need, path->neigh != NULL ? &path->neigh->neigh : &unknown);
 	if (path->neigh != NULL && path->neigh->probed_ns != 0) /* asked already, the answer is to come */
 		t.flags &= (uint8_t)~VMA_NET_CONFIRM;
-	publish(path, &t);
+	publish_template(path, &t);
 }
 
 void net_path_neigh_changed(struct neigh *neigh)
@@ -131,7 +131,7 @@ void net_paths_update_dirty(struct vma_net *net)
 /* ---- requests of the data path ---- */
 
 /* Asks the kernel to resolve or confirm; then for the entry, because a resolution that begins is no event. */
-static void probe(struct vma_net *net, struct path *path)
+static void probe_path_neigh(struct vma_net *net, struct path *path)
 {
 	struct neigh *neigh = path->neigh;
 
@@ -163,7 +163,7 @@ int net_paths_take_asks(struct vma_net *net)
 		if ((what & VMA_NET_ASK_RECHECK) != 0)
 			path->dirty = net->any_dirty = true;
 		if ((what & VMA_NET_ASK_PROBE) != 0)
-			probe(net, path);
+			probe_path_neigh(net, path);
 	}
 	return n;
 }
@@ -175,7 +175,7 @@ int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path)
 
 	net_lock(net, &hold);
 	rc = net_catch_up(net);
-	probe(net, (struct path *)path);
+	probe_path_neigh(net, (struct path *)path);
 	net_unlock(net, &hold);
 	return rc < 0 ? rc : 0;
 }

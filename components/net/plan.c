@@ -45,7 +45,7 @@ static enum vma_net_reason why_os(const struct plan_facts *facts)
 	return VMA_NET_REASON_NONE;
 }
 
-static void write_headers(const struct plan_facts *facts, struct vma_net_template *out)
+static void write_template_headers(const struct plan_facts *facts, struct vma_net_template *out)
 {
 	uint8_t *at = out->bytes + ETH_HLEN - 2;
 
@@ -66,7 +66,7 @@ static void write_headers(const struct plan_facts *facts, struct vma_net_templat
 	memcpy(at + 16, facts->key->dst, 4);
 }
 
-static void complete(struct vma_net_template *t, const uint8_t mac[6])
+static void complete_template(struct vma_net_template *t, const uint8_t mac[6])
 {
 	memcpy(t->bytes, mac, ETH_ALEN);
 	t->len = t->ip_off + IP4_BYTES;
@@ -90,7 +90,7 @@ static enum plan_need next_hop_mac(const struct plan_facts *facts, struct vma_ne
 
 	if (facts->route->type == RTN_MULTICAST) {
 		multicast_mac(mac, facts->key->dst);
-		complete(out, mac);
+		complete_template(out, mac);
 		return PLAN_NOTHING;
 	}
 	if ((link->flags & IFF_NOARP) != 0) {
@@ -98,7 +98,7 @@ static enum plan_need next_hop_mac(const struct plan_facts *facts, struct vma_ne
 		return PLAN_NEIGH_IF_KNOWN;
 	}
 	if (facts->route->type == RTN_BROADCAST) {
-		complete(out, link->broadcast);
+		complete_template(out, link->broadcast);
 		return PLAN_NOTHING;
 	}
 	if ((link->flags & IFF_POINTOPOINT) != 0) {
@@ -142,7 +142,7 @@ enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template
 		out->vlan = link->vlan;
 		out->nic = lower->ifindex;
 	}
-	write_headers(facts, out);
+	write_template_headers(facts, out);
 	return next_hop_mac(facts, out);
 }
 
@@ -152,10 +152,10 @@ void plan_neigh(struct vma_net_template *t, enum plan_need need, const struct vm
 
 	memcpy(mac, t->bytes, sizeof(mac));
 	if ((neigh->state & NUD_USABLE) != 0 && neigh->mac_len == 6) {
-		complete(t, neigh->mac);
+		complete_template(t, neigh->mac);
 		t->flags = (uint8_t)((t->flags & ~VMA_NET_CONFIRM) | (neigh->state == NUD_STALE ? VMA_NET_CONFIRM : 0));
 	} else if (need == PLAN_NEIGH_IF_KNOWN) {
-		complete(t, mac);
+		complete_template(t, mac);
 	} else {
 		const bool failed = neigh->state == NUD_FAILED;
 

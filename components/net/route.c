@@ -14,7 +14,7 @@ struct answer {
 	int rc;
 };
 
-static void take_answer(struct nlmsghdr *message, void *arg)
+static void route_take_answer(struct nlmsghdr *message, void *arg)
 {
 	struct answer *answer = arg;
 
@@ -25,7 +25,7 @@ static void take_answer(struct nlmsghdr *message, void *arg)
 static int ask_once(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out)
 {
 	struct answer answer = {.key = key, .route = out, .rc = -EIO};
-	const int rc = net_nl_ask(net->ask, net_msg_ask_route(key), take_answer, &answer);
+	const int rc = net_nl_ask(net->ask, net_msg_ask_route(key), route_take_answer, &answer);
 
 	if (rc < 0)
 		return rc;
@@ -46,7 +46,7 @@ int net_route_ask(struct vma_net *net, const struct vma_net_key *key, struct vma
 	return ask_once(net, &again, out);
 }
 
-static int check(const struct vma_net_key *key)
+static int check_route_key(const struct vma_net_key *key)
 {
 	if (key->family == AF_INET6)
 		return -EAFNOSUPPORT;
@@ -56,7 +56,7 @@ static int check(const struct vma_net_key *key)
 int vma_net_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out)
 {
 	struct net_hold hold;
-	int rc = check(key);
+	int rc = check_route_key(key);
 
 	if (rc < 0)
 		return rc;

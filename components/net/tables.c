@@ -90,7 +90,7 @@ bool net_tables_take_addr(struct vma_net *net, const struct vma_net_addr *told, 
 
 /* ---- reading everything ---- */
 
-static void take_answer(struct nlmsghdr *message, void *arg)
+static void tables_take_answer(struct nlmsghdr *message, void *arg)
 {
 	struct vma_net_link link;
 	struct vma_net_addr addr;
@@ -128,9 +128,9 @@ int net_tables_sync(struct vma_net *net)
 	link->seen = false;
 	LIST_FOREACH(addr, &net->addrs, all)
 	addr->seen = false;
-	rc = net_nl_ask(net->ask, net_msg_dump_links(), take_answer, net);
+	rc = net_nl_ask(net->ask, net_msg_dump_links(), tables_take_answer, net);
 	if (rc == 0)
-		rc = net_nl_ask(net->ask, net_msg_dump_addrs(), take_answer, net);
+		rc = net_nl_ask(net->ask, net_msg_dump_addrs(), tables_take_answer, net);
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "net: the kernel's interfaces and addresses cannot be read: %s",
 		             strerror(-rc));

@@ -26,7 +26,7 @@ enum { KEEPER_PUT = 64, KEEPER_DROP, KEEPER_LIST, KEEPER_END };
 #define UNUSED_MS 1000 /* no client lives, and no vmad */
 #define TURN 256       /* messages of one turn */
 
-static uint64_t now_ms(void)
+static uint64_t keeper_now_ms(void)
 {
 	struct timespec now;
 
@@ -34,7 +34,7 @@ static uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static socklen_t address_of(unsigned ifindex, struct sockaddr_un *out)
+static socklen_t keeper_address_of(unsigned ifindex, struct sockaddr_un *out)
 {
 	*out = (struct sockaddr_un){.sun_family = AF_UNIX};
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
@@ -42,14 +42,14 @@ static socklen_t address_of(unsigned ifindex, struct sockaddr_un *out)
 }
 
 /* Waits for room, but not for ever. */
-static int say(int fd, uint16_t type, uint32_t place, const int *with)
+static int keeper_say(int fd, uint16_t type, uint32_t place, const int *with)
 {
 	const struct vmad_msg msg = {
 	        .magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .keep = {.place = place}};
-	const uint64_t until = now_ms() + KEEPER_MS;
+	const uint64_t until = keeper_now_ms() + KEEPER_MS;
 	int rc;
 
-	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && now_ms() < until)
+	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && keeper_now_ms() < until)
 		os_await(fd, POLLOUT, KEEPER_MS);
 	return rc;
 }
@@ -79,11 +79,11 @@ static void leave_vmad(void)
 {
 	os_close(keep.vmad_fd);
 	keep.vmad_fd = -1;
-	keep.left_ms = now_ms();
+	keep.left_ms = keeper_now_ms();
 }
 
 /* What vmad says. */
-static void hear_vmad(void)
+static void keeper_hear_vmad(void)
 {
 	for (unsigned i = 0; i < TURN; i++) {
 		struct vmad_msg msg;
@@ -129,9 +129,9 @@ static void meet_vmad(int listen_fd)
 	}
 	for (uint32_t place = 0; place < KEEP_PLACES && rc == 0; place++)
 		if (keep.fd[place] >= 0)
-			rc = say(fd, KEEPER_PUT, place, &keep.fd[place]);
+			rc = keeper_say(fd, KEEPER_PUT, place, &keep.fd[place]);
 	if (rc == 0)
-		rc = say(fd, KEEPER_LIST, 0, NULL);
+		rc = keeper_say(fd, KEEPER_LIST, 0, NULL);
 	if (rc == 0)
 		keep.vmad_fd = fd;
 	else
@@ -147,9 +147,9 @@ static bool has_living_clients(void)
 }
 
 /* Nobody has come for too long. */
-static bool is_over(void)
+static bool keeper_is_over(void)
 {
-	const uint64_t alone_ms = now_ms() - keep.left_ms;
+	const uint64_t alone_ms = keeper_now_ms() - keep.left_ms;
 
 	return keep.vmad_fd < 0 &&
 	       (alone_ms >= (uint64_t)keep.seconds * 1000 || (alone_ms >= UNUSED_MS && !has_living_clients()));
@@ -209,20 +209,20 @@ static void serve_alone(void)
 			meet_vmad(what[i].fd);
 }
 
-static __attribute__((noreturn)) void serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
+static __attribute__((noreturn)) void keeper_serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
 {
 	leave_everything(vmad_fd, listen_fd);
 	give_up_all();
 	keep.seconds = seconds;
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		keep.fd[place] = -1;
-	while (!is_over()) {
+	while (!keeper_is_over()) {
 		struct pollfd what = {.fd = keep.vmad_fd, .events = POLLIN};
 
 		if (keep.vmad_fd < 0)
 			serve_alone();
 		else if (os_poll(&what, 1, -1) > 0)
-			hear_vmad();
+			keeper_hear_vmad();
 	}
 	_exit(0);
 }
@@ -232,7 +232,7 @@ static __attribute__((noreturn)) void serve(int vmad_fd, const int listen_fd[2],
 static int listen_at(unsigned ifindex, bool path)
 {
 	struct sockaddr_un address;
-	const socklen_t len = address_of(ifindex, &address);
+	const socklen_t len = keeper_address_of(ifindex, &address);
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc;
 
 	if (fd < 0)
@@ -276,7 +276,7 @@ int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds)
 	if (child == 0) {
 		child = fork();
 		if (child == 0)
-			serve(pair[1], listen_fd, seconds);
+			keeper_serve(pair[1], listen_fd, seconds);
 		_exit(child < 0);
 	}
 	if (child < 0)
@@ -295,7 +295,7 @@ int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds)
 
 static int hear_hand(int fd, struct keeper_hand *hand)
 {
-	const uint64_t until = now_ms() + KEEPER_MS;
+	const uint64_t until = keeper_now_ms() + KEEPER_MS;
 
 	for (;;) {
 		struct vmad_msg msg;
@@ -305,7 +305,7 @@ static int hear_hand(int fd, struct keeper_hand *hand)
 		const int rc = vmad_receive(fd, &msg, &bytes, fds, &nfds);
 		const bool is_put = rc == 1 && msg.type == KEEPER_PUT && nfds == 1 && msg.keep.place < KEEP_PLACES;
 
-		if (rc == -EAGAIN && now_ms() < until) {
+		if (rc == -EAGAIN && keeper_now_ms() < until) {
 			os_await(fd, POLLIN, KEEPER_MS);
 			continue;
 		}
@@ -330,7 +330,7 @@ static int dial(unsigned ifindex, bool path)
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	const int len = fd < 0 ? -errno
 	                : path ? vmad_folder_address(fd, ifindex, "keeper", &address)
-	                       : (int)address_of(ifindex, &address);
+	                       : (int)keeper_address_of(ifindex, &address);
 
 	if (len >= 0 && os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0 && is_root(fd))
 		return fd;
@@ -370,30 +370,30 @@ void keeper_end(struct keeper *keeper)
 {
 	if (keeper->fd < 0)
 		return;
-	if (say(keeper->fd, KEEPER_END, 0, NULL) == 0)
+	if (keeper_say(keeper->fd, KEEPER_END, 0, NULL) == 0)
 		os_await(keeper->fd, POLLHUP, KEEPER_MS);
 	os_close(keeper->fd);
 	keeper->fd = -1;
 	vmad_folder_clear(keeper->ifindex, "keeper");
 }
 
-static void tell(struct keeper *keeper, uint16_t type, uint32_t place, const int *with)
+static void keeper_tell(struct keeper *keeper, uint16_t type, uint32_t place, const int *with)
 {
 	if (keeper == NULL || keeper->fd < 0)
 		return;
-	if (say(keeper->fd, type, place, with) < 0)
+	if (keeper_say(keeper->fd, type, place, with) < 0)
 		os_shutdown(keeper->fd, SHUT_RDWR);
 }
 
 void keeper_put(struct keeper *keeper, uint32_t place, int fd)
 {
 	if (fd >= 0)
-		tell(keeper, KEEPER_PUT, place, &fd);
+		keeper_tell(keeper, KEEPER_PUT, place, &fd);
 }
 
 void keeper_drop(struct keeper *keeper, uint32_t place)
 {
-	tell(keeper, KEEPER_DROP, place, NULL);
+	keeper_tell(keeper, KEEPER_DROP, place, NULL);
 }
 
 bool keeper_lost(struct keeper *keeper)

@@ -63,7 +63,7 @@ static bool all_zero(const uint8_t *bytes, size_t n)
 	return sum == 0;
 }
 
-static bool is_block(const struct vma_flow_key *key)
+static bool rule_is_block(const struct vma_flow_key *key)
 {
 	return key->proto == VMA_FLOW_TCP_PORTS && key->peer_port_be == 0 &&
 	       ntohs(key->local_port_be) % VMA_FLOW_PORTS == 0;
@@ -73,7 +73,7 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 {
 	if (key->family != AF_INET)
 		return key->family == AF_INET6 ? -EAFNOSUPPORT : -EINVAL;
-	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP && !is_block(key))
+	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP && !rule_is_block(key))
 		return -EINVAL;
 	if (key->vlan > 4094 || key->local_port_be == 0 || all_zero(key->local, 4))
 		return -EINVAL;

@@ -23,7 +23,7 @@ static int dup_high(int fd)
 	return os_fcntl(fd, F_DUPFD_CLOEXEC, (long)(limit.rlim_cur / 2));
 }
 
-static void tell(int fd, bool on)
+static void report_fd(int fd, bool on)
 {
 	if (vma_nic_fd_made != NULL)
 		vma_nic_fd_made(fd, on);
@@ -34,7 +34,7 @@ int nic_fd_dup(int fd)
 	const int high = dup_high(fd);
 
 	if (high >= 0)
-		tell(high, true);
+		report_fd(high, true);
 	return high;
 }
 
@@ -49,12 +49,12 @@ int nic_fd_keep(int fd)
 		high = fd;
 	else if (high != fd)
 		os_close(fd);
-	tell(high, true);
+	report_fd(high, true);
 	return high;
 }
 
 void nic_fd_close(int fd)
 {
-	tell(fd, false);
+	report_fd(fd, false);
 	os_close(fd);
 }

@@ -101,7 +101,7 @@ void wire_end_link(struct wire_end *end, uint32_t nonce)
 
 /* ---- the pair ---- */
 
-static void pair_free(struct wire_pair *pair)
+static void wire_pair_free(struct wire_pair *pair)
 {
 	munmap(pair->end[0].memory, pair->end[0].layout.bytes);
 	wire_end_fini(&pair->end[0]);
@@ -110,7 +110,7 @@ static void pair_free(struct wire_pair *pair)
 	free(pair);
 }
 
-static void pair_close(struct wire_end *end)
+static void wire_pair_close(struct wire_end *end)
 {
 	struct wire_pair *pair = end->pair;
 	bool last;
@@ -120,7 +120,7 @@ static void pair_close(struct wire_end *end)
 	last = --pair->open == 0;
 	pthread_mutex_unlock(&pair->lock);
 	if (last)
-		pair_free(pair);
+		wire_pair_free(pair);
 }
 
 static int pair_end_init(struct wire_pair *pair, int side, char *memory, const struct wire_layout *layout,
@@ -171,7 +171,7 @@ int wire_pair_create(const struct vma_wire_pair_attr *attr, uint32_t index_start
 	for (int side = 0; side < 2 && rc == 0; side++)
 		rc = vma_wire_set_faults(&pair->end[side].nic, &attr->faults[side]);
 	if (rc != 0) {
-		pair_free(pair);
+		wire_pair_free(pair);
 		return rc;
 	}
 	out[0] = &pair->end[0].nic;
@@ -224,7 +224,7 @@ uint64_t vma_wire_due(struct vma_nic *nic)
 
 /* ---- counters ---- */
 
-static uint64_t total(const struct wire_end *end, uint64_t gone, size_t offset)
+static uint64_t wire_stats_total(const struct wire_end *end, uint64_t gone, size_t offset)
 {
 	for (uint32_t i = 0; i < WIRE_LANES; i++)
 		if (end->engine.qps[i] != NULL)
@@ -240,10 +240,10 @@ void vma_wire_counts(const struct vma_nic *nic, struct vma_wire_counts *out)
 	VMA_WIRE_COUNTS(X)
 #undef X
 	pthread_mutex_lock(&end->control);
-	out->sent += total(end, vma_stats_read(&end->gone_sent), offsetof(struct wire_qp, count_sent));
-	out->lost += total(end, vma_stats_read(&end->gone_lost), offsetof(struct wire_qp, count_lost));
-	out->queue_full += total(end, vma_stats_read(&end->gone_full), offsetof(struct wire_qp, count_full));
-	out->bad_peer += total(end, 0, offsetof(struct wire_qp, count_bad));
+	out->sent += wire_stats_total(end, vma_stats_read(&end->gone_sent), offsetof(struct wire_qp, count_sent));
+	out->lost += wire_stats_total(end, vma_stats_read(&end->gone_lost), offsetof(struct wire_qp, count_lost));
+	out->queue_full += wire_stats_total(end, vma_stats_read(&end->gone_full), offsetof(struct wire_qp, count_full));
+	out->bad_peer += wire_stats_total(end, 0, offsetof(struct wire_qp, count_bad));
 	pthread_mutex_unlock(&end->control);
 }
 
@@ -254,7 +254,7 @@ static void wire_close(struct vma_nic *nic)
 	struct wire_end *end = wire_end_of(nic);
 
 	if (end->pair != NULL)
-		pair_close(end);
+		wire_pair_close(end);
 	else
 		wire_file_close(end);
 }

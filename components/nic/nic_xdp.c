@@ -29,7 +29,7 @@ static struct nic_xdp *nic_of(struct vma_nic *base)
 	return (struct nic_xdp *)base;
 }
 
-static struct xdp_qp *qp_of(struct vma_nic_qp *base)
+static struct xdp_qp *xdp_qp_of(struct vma_nic_qp *base)
 {
 	return (struct xdp_qp *)base;
 }
@@ -257,7 +257,7 @@ static void free_qp(struct xdp_qp *qp)
 	free(qp);
 }
 
-static int open_fds(struct xdp_qp *qp)
+static int qp_open_fds(struct xdp_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
@@ -316,7 +316,7 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 	qp->attr = *attr;
 	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
 	qp->attr.name = qp->name;
-	rc = open_fds(qp);
+	rc = qp_open_fds(qp);
 	qp->stats = vma_stats_grab(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
 	if (rc == 0)
 		rc = rent_and_link(qp);
@@ -333,7 +333,7 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 
 static void xdp_qp_destroy(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = qp_of(base), **place;
+	struct xdp_qp *qp = xdp_qp_of(base), **place;
 	struct nic_xdp *nic = qp->nic;
 
 	if (!nic_xdp_alive_here(nic))
@@ -379,7 +379,7 @@ static void watch_again(struct xdp_qp *qp)
 
 /* Whatever comes of a rebind: where it failed, the nic's thread writes again with its next reminder, and until then
  * nobody who sleeps on the queue pair's fd is to find it ready. */
-static void drain_wake(struct xdp_qp *qp)
+static void qp_drain_wake(struct xdp_qp *qp)
 {
 	uint64_t drained;
 
@@ -390,7 +390,7 @@ static void drain_wake(struct xdp_qp *qp)
 /* New mappings and pools first, so that nobody ever sees a queue pair without; then the old ones go. */
 static int xdp_qp_rebind(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = qp_of(base), old;
+	struct xdp_qp *qp = xdp_qp_of(base), old;
 	struct nic_xdp *nic = qp->nic;
 	int rc = 0;
 
@@ -399,7 +399,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 	pthread_mutex_lock(&nic->lock);
 	if (!vma_nic_qp_lost(base))
 		goto out;
-	drain_wake(qp);
+	qp_drain_wake(qp);
 	memcpy(&old, qp, sizeof(old));
 	rc = nic->vmad == NULL ? -EAGAIN : nic_xdp_rent(qp);
 	if (rc < 0) {

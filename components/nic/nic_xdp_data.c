@@ -22,13 +22,13 @@
 #define BURST 64
 #define KICKS_MAX 128 /* the kernel sends a few dozen frames per call in copy mode; the ring holds at most 2048 */
 
-static struct xdp_qp *qp_of(struct vma_nic_qp *base)
+static struct xdp_qp *data_qp_of(struct vma_nic_qp *base)
 {
 	return (struct xdp_qp *)base;
 }
 
 /* Not in a forked child, and the owner lives. */
-static inline bool usable(const struct xdp_qp *qp)
+static inline bool qp_usable(const struct xdp_qp *qp)
 {
 	return __builtin_expect(atomic_load_explicit(qp->alive, memory_order_relaxed) != 0, 1) &&
 	       !vma_nic_qp_lost(&qp->base);
@@ -191,10 +191,10 @@ static __attribute__((noinline)) unsigned poll_ports(struct xdp_qp *qp, struct v
  */
 unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct xdp_qp *qp = qp_of(base);
+	struct xdp_qp *qp = data_qp_of(base);
 	unsigned got;
 
-	if (!usable(qp) || qp->rx_held >= qp->rx_held_max)
+	if (!qp_usable(qp) || qp->rx_held >= qp->rx_held_max)
 		return 0;
 	if (__builtin_expect(qp->queues == 1, 1))
 		got = poll_port(qp, qp->port, bufs, n < BURST ? n : BURST);
@@ -236,10 +236,10 @@ static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bu
 
 unsigned nic_xdp_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct xdp_qp *qp = qp_of(base);
+	struct xdp_qp *qp = data_qp_of(base);
 	unsigned done = 0;
 
-	if (!usable(qp))
+	if (!qp_usable(qp))
 		return 0;
 	while (done < n) {
 		uint32_t frame = vma_buf_index(base->arena, bufs[done]) - qp->first;
@@ -289,7 +289,7 @@ __attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_
  */
 int nic_xdp_arm(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = qp_of(base);
+	struct xdp_qp *qp = data_qp_of(base);
 
 	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0)
 		return -ENODEV;
@@ -315,7 +315,7 @@ int nic_xdp_arm(struct vma_nic_qp *base)
 /* What the nic's thread does when it gives the sockets up at the same time (nic_xdp_disarm) is the same removal. */
 void nic_xdp_unarm(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = qp_of(base);
+	struct xdp_qp *qp = data_qp_of(base);
 	const int saved = errno;
 
 	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0)
@@ -353,8 +353,8 @@ static uint64_t longest_tagged(const struct xdp_qp *qp, uint32_t longest, const 
 enum packet_fate { PACKET_SEND, PACKET_DROP, PACKET_STOP };
 
 /* Looks at the packet that starts at segs[0]; *count becomes its number of segments. */
-static __attribute__((noinline)) enum packet_fate judge(const struct xdp_qp *qp, const struct vma_nic_seg *segs,
-                                                        unsigned n, unsigned *count)
+static __attribute__((noinline)) enum packet_fate
+classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsigned n, unsigned *count)
 {
 	enum packet_fate fate = PACKET_SEND;
 	uint64_t bytes = 0;
@@ -431,12 +431,12 @@ static inline bool put_plain(struct xdp_qp *qp, struct xdp_port *port, const str
 
 unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
 {
-	struct xdp_qp *qp = qp_of(base);
+	struct xdp_qp *qp = data_qp_of(base);
 	struct xdp_port *port = &qp->port[qp->tx_queue];
 	struct xdp_ring *tx = &port->tx;
 	unsigned done = 0;
 
-	if (!usable(qp))
+	if (!qp_usable(qp))
 		return 0;
 	while (done < n) {
 		enum packet_fate fate;
@@ -446,7 +446,7 @@ unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, uns
 			done++;
 			continue;
 		}
-		fate = judge(qp, segs + done, n - done, &count);
+		fate = classify_tx_packet(qp, segs + done, n - done, &count);
 
 		if (fate == PACKET_STOP)
 			break;
@@ -489,11 +489,11 @@ static __attribute__((cold, noinline)) bool drop_request(struct xdp_ring *tx)
 /* Calls until the kernel has taken everything or stops taking. */
 int nic_xdp_kick(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = qp_of(base);
+	struct xdp_qp *qp = data_qp_of(base);
 	struct xdp_port *port = &qp->port[qp->tx_queue];
 	struct xdp_ring *tx = &port->tx;
 
-	if (!usable(qp))
+	if (!qp_usable(qp))
 		return -ENODEV;
 	if (!(atomic_load_explicit(tx->flags, memory_order_relaxed) & XDP_RING_NEED_WAKEUP))
 		return 0;
@@ -520,11 +520,11 @@ int nic_xdp_kick(struct vma_nic_qp *base)
 
 unsigned nic_xdp_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct xdp_qp *qp = qp_of(base);
+	struct xdp_qp *qp = data_qp_of(base);
 	uint32_t frames[BURST];
 	unsigned got, kept = 0;
 
-	if (!usable(qp))
+	if (!qp_usable(qp))
 		return 0;
 	if (n > BURST)
 		n = BURST;

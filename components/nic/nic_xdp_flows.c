@@ -20,7 +20,7 @@
 
 /* ---- the table ---- */
 
-static struct xdp_flow **bucket_of(const struct xdp_flows *flows, const struct vma_flow_key *key)
+static struct xdp_flow **xdp_flow_bucket_of(const struct xdp_flows *flows, const struct vma_flow_key *key)
 {
 	uint64_t word, hash = 0;
 
@@ -39,14 +39,14 @@ static struct xdp_flow **find_in(struct xdp_flow **place, const struct vma_flow_
 	return place;
 }
 
-static struct xdp_flow *find(const struct xdp_flows *flows, const struct vma_flow_key *key)
+static struct xdp_flow *xdp_flow_find(const struct xdp_flows *flows, const struct vma_flow_key *key)
 {
-	return flows->buckets == 0 ? NULL : *find_in(bucket_of(flows, key), key);
+	return flows->buckets == 0 ? NULL : *find_in(xdp_flow_bucket_of(flows, key), key);
 }
 
-static void insert(struct xdp_flows *flows, struct xdp_flow *flow)
+static void xdp_flow_insert(struct xdp_flows *flows, struct xdp_flow *flow)
 {
-	struct xdp_flow **bucket = bucket_of(flows, &flow->rule.key);
+	struct xdp_flow **bucket = xdp_flow_bucket_of(flows, &flow->rule.key);
 
 	flow->next = *bucket;
 	*bucket = flow;
@@ -54,7 +54,7 @@ static void insert(struct xdp_flows *flows, struct xdp_flow *flow)
 }
 
 /* Without memory the chains become longer; only the first table must be had. */
-static int make_room(struct xdp_flows *flows)
+static int xdp_flows_make_room(struct xdp_flows *flows)
 {
 	struct xdp_flows bigger = {.buckets = flows->buckets == 0 ? BUCKETS_FIRST : flows->buckets * 2,
 	                           .revoked = flows->revoked};
@@ -69,7 +69,7 @@ static int make_room(struct xdp_flows *flows)
 			struct xdp_flow *flow = flows->bucket[i];
 
 			flows->bucket[i] = flow->next;
-			insert(&bigger, flow);
+			xdp_flow_insert(&bigger, flow);
 		}
 	}
 	free(flows->bucket);
@@ -86,16 +86,16 @@ static struct xdp_flow *unlink_at(struct xdp_flow **place)
 	return flow;
 }
 
-static struct xdp_flow *take(struct xdp_flows *flows, const struct vma_flow_key *key)
+static struct xdp_flow *xdp_flow_take(struct xdp_flows *flows, const struct vma_flow_key *key)
 {
-	struct xdp_flow *flow = flows->buckets == 0 ? NULL : unlink_at(find_in(bucket_of(flows, key), key));
+	struct xdp_flow *flow = flows->buckets == 0 ? NULL : unlink_at(find_in(xdp_flow_bucket_of(flows, key), key));
 
 	if (flow != NULL)
 		flows->used--;
 	return flow;
 }
 
-static void free_flow(struct xdp_flow *flow)
+static void xdp_flow_free(struct xdp_flow *flow)
 {
 	if (flow == NULL)
 		return;
@@ -108,7 +108,7 @@ static void free_list(struct xdp_flow *flow)
 	while (flow != NULL) {
 		struct xdp_flow *next = flow->next;
 
-		free_flow(flow);
+		xdp_flow_free(flow);
 		flow = next;
 	}
 }
@@ -132,7 +132,7 @@ static void put_revoked(struct xdp_flows *flows, struct xdp_flow *flow)
 
 void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key)
 {
-	struct xdp_flow *flow = take(&qp->flows, key);
+	struct xdp_flow *flow = xdp_flow_take(&qp->flows, key);
 
 	if (flow != NULL)
 		put_revoked(&qp->flows, flow);
@@ -145,7 +145,7 @@ bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
 	if (flow == NULL)
 		return false;
 	*key = flow->rule.key;
-	free_flow(flow);
+	xdp_flow_free(flow);
 	return true;
 }
 
@@ -155,7 +155,7 @@ bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
  * A connection that vmad grants without a socket: this queue pair's listener or block has its port. A client that has
  * the claims mapped has CAP_NET_RAW, and vmad knows that.
  */
-static bool is_covered(const struct xdp_qp *qp, const struct vma_flow_key *key)
+static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *key)
 {
 	struct vma_flow_key wild = *key;
 
@@ -163,16 +163,16 @@ static bool is_covered(const struct xdp_qp *qp, const struct vma_flow_key *key)
 		return true;
 	wild.peer_port_be = 0;
 	memset(wild.peer, 0, sizeof(wild.peer));
-	if (find(&qp->flows, &wild) != NULL)
+	if (xdp_flow_find(&qp->flows, &wild) != NULL)
 		return true;
 	wild.proto = VMA_FLOW_TCP_PORTS;
 	wild.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
-	return find(&qp->flows, &wild) != NULL;
+	return xdp_flow_find(&qp->flows, &wild) != NULL;
 }
 
 static int show_and_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
 {
-	const struct xdp_shown shown = nic_xdp_shown(shadows, rule, is_covered(qp, &rule->key));
+	const struct xdp_shown shown = nic_xdp_shown(shadows, rule, qp_covers_key(qp, &rule->key));
 	struct vma_flow_rule asked = *rule;
 	int rc;
 
@@ -242,7 +242,7 @@ static void name_open_shadow(struct xdp_flow *flow, struct xdp_shadows *shadows)
 }
 
 /* First the shadows: the check that comes with the flow must not take those of later members for strangers. */
-static int restore(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_shadows *shadows)
+static int restore_flow(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	int rc = 0;
 
@@ -253,7 +253,7 @@ static int restore(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_shadows 
 	return rc < 0 ? rc : ask_flow_add(qp, &flow->rule, shadows);
 }
 
-static bool is_connection(const struct xdp_flow *flow)
+static bool flow_is_connection(const struct xdp_flow *flow)
 {
 	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
 }
@@ -270,8 +270,8 @@ static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_
 
 			if (anew)
 				(*place)->claim = NULL; /* of an owner that has gone */
-			if (is_connection(*place) == connections && (*place)->claim == NULL)
-				rc = restore(qp, *place, shadows);
+			if (flow_is_connection(*place) == connections && (*place)->claim == NULL)
+				rc = restore_flow(qp, *place, shadows);
 			/* EPIPE: lost again, and then restored again */
 			if (rc == 0 || rc == -EEXIST || rc == -EPIPE) {
 				place = &(*place)->next;
@@ -309,7 +309,7 @@ void nic_xdp_flow_present(struct xdp_qp *qp)
 static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 {
 	const struct vma_flow_rule *rule = &(*flow)->rule;
-	struct xdp_flow *known = find(&qp->flows, &rule->key);
+	struct xdp_flow *known = xdp_flow_find(&qp->flows, &rule->key);
 
 	if (rc == -EEXIST && known != NULL) {
 		const int added = xdp_cookies_add(&known->shadows, &rule->key, rule->shadow_cookie);
@@ -317,13 +317,13 @@ static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 		return added < 0 ? added : rc;
 	}
 	if (rc == 0)
-		rc = make_room(&qp->flows);
+		rc = xdp_flows_make_room(&qp->flows);
 	if (rc == 0)
 		rc = xdp_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
 		return rc;
-	free_flow(unlink_at(find_in(&qp->flows.revoked, &rule->key)));
-	insert(&qp->flows, *flow);
+	xdp_flow_free(unlink_at(find_in(&qp->flows.revoked, &rule->key)));
+	xdp_flow_insert(&qp->flows, *flow);
 	*flow = NULL;
 	return 0;
 }
@@ -346,7 +346,7 @@ static struct xdp_claim *make_claim(struct xdp_qp *qp, const struct vma_flow_rul
 {
 	const struct xdp_window *window = qp->lease->window;
 
-	if (!(rule->flags & VMA_FLOW_ALONE) || window->claims == NULL || find(&qp->flows, &rule->key) != NULL)
+	if (!(rule->flags & VMA_FLOW_ALONE) || window->claims == NULL || xdp_flow_find(&qp->flows, &rule->key) != NULL)
 		return NULL;
 	return xdp_claims_take(window->claims, window->shared, qp->slot, &rule->key);
 }
@@ -354,13 +354,13 @@ static struct xdp_claim *make_claim(struct xdp_qp *qp, const struct vma_flow_rul
 /* What was claimed is shared from now on: it becomes a rule like others, or nobody's. 0: there is no such flow. */
 static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 {
-	struct xdp_flow *flow = find(&qp->flows, &rule->key);
+	struct xdp_flow *flow = xdp_flow_find(&qp->flows, &rule->key);
 	struct xdp_shadows shadows = {0};
 	int rc;
 
 	if (flow == NULL || flow->claim == NULL || rule->flags & VMA_FLOW_ALONE)
 		return 0;
-	rc = restore(qp, flow, &shadows);
+	rc = restore_flow(qp, flow, &shadows);
 	nic_xdp_shadows_fini(&shadows);
 	xdp_claims_release(flow->claim);
 	flow->claim = NULL;
@@ -384,7 +384,7 @@ static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
 	return rc;
 }
 
-static void give_back(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
+static void give_back_claim(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
 {
 	if (claim == NULL)
 		ask_flow_del(qp->nic, qp, key);
@@ -402,7 +402,7 @@ static int add_patiently(struct xdp_qp *qp, struct xdp_flow *flow)
 
 	for (int tries = 0; rc == -EPIPE && tries < TRIES && nic_xdp_await_vmad(qp->nic); tries++) {
 		rc = vma_nic_qp_lost(&qp->base) ? -EPIPE : add_where_possible(qp, flow);
-		if (rc == -EEXIST && find(&qp->flows, &flow->rule.key) == NULL)
+		if (rc == -EEXIST && xdp_flow_find(&qp->flows, &flow->rule.key) == NULL)
 			rc = 0;
 	}
 	return rc;
@@ -426,16 +426,16 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	pthread_mutex_lock(&nic->lock);
 	rc = vma_nic_qp_lost(base) ? -EPIPE : add_patiently(qp, flow);
 	if (rc == -EPIPE && vma_nic_qp_lost(base))
-		rc = find(&qp->flows, &rule->key) != NULL ? -EEXIST : 0;
+		rc = xdp_flow_find(&qp->flows, &rule->key) != NULL ? -EEXIST : 0;
 	else if (rc == -EPIPE)
 		rc = -ETIMEDOUT; /* vmad stands still, or is long away */
 	claim = flow->claim;
 	kept = keep_flow(qp, &flow, rc);
 	if (rc == 0 && kept < 0)
-		give_back(qp, claim, &rule->key);
+		give_back_claim(qp, claim, &rule->key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
-	free_flow(flow);
+	xdp_flow_free(flow);
 	return kept;
 }
 
@@ -449,15 +449,15 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	if (!nic_xdp_alive_here(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	flow = take(&qp->flows, key);
+	flow = xdp_flow_take(&qp->flows, key);
 	if (flow == NULL)
 		flow = unlink_at(find_in(&qp->flows.revoked, key));
 	if (flow != NULL)
-		give_back(qp, flow->claim, key);
+		give_back_claim(qp, flow->claim, key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	known = flow != NULL;
-	free_flow(flow);
+	xdp_flow_free(flow);
 	return known ? 0 : -ENOENT;
 }
 
@@ -512,7 +512,7 @@ int nic_xdp_flows_bequeath(struct vma_nic_qp *base, const struct vma_flow_heir *
 			break;
 	}
 	for (unsigned i = 0; i < n && rc == 0; i++)
-		free_flow(take(&qp->flows, &heirs[i].key));
+		xdp_flow_free(xdp_flow_take(&qp->flows, &heirs[i].key));
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }

@@ -35,21 +35,21 @@ static struct {
 static unsigned nrights;
 
 /* Every lock, so that the child finds whole lists. Order: the registry's before any nic's. */
-static void before_fork(void)
+static void nic_before_fork(void)
 {
 	pthread_mutex_lock(&registry_lock);
 	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
 		pthread_mutex_lock(&nic->lock);
 }
 
-static void after_fork_parent(void)
+static void nic_after_fork_parent(void)
 {
 	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
 		pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_unlock(&registry_lock);
 }
 
-static void give_up(struct nic_xdp *nic)
+static void nic_child_give_up(struct nic_xdp *nic)
 {
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
 		for (uint32_t queue = 0; queue < qp->queues; queue++)
@@ -78,10 +78,10 @@ static void give_up(struct nic_xdp *nic)
 }
 
 /* Only calls that are safe in the child of a program with threads: no malloc, no log. */
-static __attribute__((cold)) void after_fork_child(void)
+static __attribute__((cold)) void nic_after_fork_child(void)
 {
 	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
-		give_up(nic);
+		nic_child_give_up(nic);
 	registry = NULL;
 	if (alive != NULL && !alive_is_wiped)
 		atomic_store_explicit(alive, 0, memory_order_relaxed);
@@ -94,16 +94,16 @@ static __attribute__((cold)) void after_fork_child(void)
  * Before anybody else's, whoever opens a nic when: prepare handlers run from the last registered to the first, and who
  * calls us with locks of his own held takes those first in fork(), too.
  */
-static __attribute__((constructor(101))) void hook(void)
+static __attribute__((constructor(101))) void register_fork_handlers(void)
 {
-	hooked = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
+	hooked = pthread_atfork(nic_before_fork, nic_after_fork_parent, nic_after_fork_child) == 0;
 }
 
 /* A copy that nobody announced (raw clone) opens a nic: its first thread does now what its fork would have done. */
 static void notice_copy(void)
 {
 	if (alive != NULL && atomic_load_explicit(alive, memory_order_relaxed) == 0)
-		after_fork_child();
+		nic_after_fork_child();
 }
 
 const _Atomic uint32_t *nic_xdp_alive(void)

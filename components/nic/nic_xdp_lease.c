@@ -30,7 +30,7 @@ static int has_bytes(int fd, size_t bytes)
 	return (uint64_t)st.st_size >= bytes ? 0 : -EPROTO; /* touching what is not there would be SIGBUS */
 }
 
-static int open_window(struct nic_xdp *nic, const struct xdp_rental *rental, struct xdp_window **out)
+static int lease_open_window(struct nic_xdp *nic, const struct xdp_rental *rental, struct xdp_window **out)
 {
 	const uint32_t queue_frames = rental->nframes / rental->queues;
 	struct xdp_window *window = calloc(1, sizeof(*window));
@@ -85,7 +85,7 @@ void nic_xdp_window_put(struct xdp_window *window)
 
 /* ---- ports: the rings of each device queue ---- */
 
-static void close_port(struct xdp_port *port)
+static void close_xdp_port(struct xdp_port *port)
 {
 	xdp_ring_unmap(&port->rx);
 	xdp_ring_unmap(&port->tx);
@@ -93,7 +93,8 @@ static void close_port(struct xdp_port *port)
 	xdp_ring_unmap(&port->comp);
 }
 
-static int open_port(struct xdp_port *port, struct xdp_window *window, const struct xdp_rental *rental, uint32_t queue)
+static int open_xdp_port(struct xdp_port *port, struct xdp_window *window, const struct xdp_rental *rental,
+                         uint32_t queue)
 {
 	int rc;
 
@@ -121,13 +122,13 @@ static int open_ports(struct xdp_window *window, const struct xdp_rental *rental
 		return -ENOMEM;
 	memset(ports, 0, rental->queues * sizeof(*ports));
 	for (uint32_t queue = 0; queue < rental->queues && rc == 0; queue++)
-		rc = open_port(&ports[queue], window, rental, queue);
+		rc = open_xdp_port(&ports[queue], window, rental, queue);
 	if (rc == 0) {
 		*out = ports;
 		return 0;
 	}
 	for (uint32_t queue = 0; queue < rental->queues; queue++)
-		close_port(&ports[queue]);
+		close_xdp_port(&ports[queue]);
 	free(ports);
 	return rc;
 }
@@ -157,7 +158,7 @@ bool nic_xdp_leases_ending(const struct nic_xdp *nic)
 }
 
 /* False: vmad is away, and is to be told when it is there again. */
-static bool give_back(struct nic_xdp *nic, const struct xdp_lease *lease)
+static bool lease_give_back(struct nic_xdp *nic, const struct xdp_lease *lease)
 {
 	if (lease->orphan)
 		return true;
@@ -175,7 +176,7 @@ void nic_xdp_leases_end(struct nic_xdp *nic)
 	while (*place != NULL) {
 		struct xdp_lease *lease = *place;
 
-		if (!atomic_load_explicit(&lease->done, memory_order_acquire) || !give_back(nic, lease)) {
+		if (!atomic_load_explicit(&lease->done, memory_order_acquire) || !lease_give_back(nic, lease)) {
 			place = &lease->next;
 			continue;
 		}
@@ -244,7 +245,7 @@ static int ask_rent(struct nic_xdp *nic, const struct vma_nic_qp_attr *attr, str
 	return rc;
 }
 
-static void close_rental(const struct nic_xdp *nic, const struct xdp_rental *rental, bool sockets)
+static void rental_close(const struct nic_xdp *nic, const struct xdp_rental *rental, bool sockets)
 {
 	for (uint32_t queue = 0; sockets && queue < rental->queues; queue++)
 		if (rental->socket_fd[queue] >= 0)
@@ -285,8 +286,8 @@ static void map_member(struct xdp_qp *qp, const struct xdp_rental *rental)
 }
 
 /* The queue pair's fields, after everything that can fail. */
-static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct xdp_port *ports,
-                    struct vma_bufpool *pools[2])
+static void qp_install_rental(struct xdp_qp *qp, const struct xdp_rental *rental, struct xdp_port *ports,
+                              struct vma_bufpool *pools[2])
 {
 	const struct xdp_window *window = qp->lease->window;
 
@@ -318,7 +319,7 @@ static void install(struct xdp_qp *qp, const struct xdp_rental *rental, struct x
 	atomic_store_explicit(&qp->base.tx_pool, pools[1], memory_order_release);
 }
 
-static void learn(struct nic_xdp *nic, const struct xdp_rental *rental)
+static void nic_learn_rental(struct nic_xdp *nic, const struct xdp_rental *rental)
 {
 	nic->base.info.mtu = rental->mtu;
 	nic->base.info.generic = rental->generic;
@@ -329,7 +330,7 @@ static void learn(struct nic_xdp *nic, const struct xdp_rental *rental)
 	nic->base.info.caps |= rental->tx_csum ? VMA_NIC_CAP_TX_CSUM : 0;
 }
 
-static bool sane(const struct xdp_rental *rental)
+static bool rental_is_sane(const struct xdp_rental *rental)
 {
 	const uint32_t queues = rental->queues, queue_frames = queues != 0 ? rental->nframes / queues : 0;
 	const uint32_t rx = rental->rx_size, tx = rental->tx_size;
@@ -356,9 +357,9 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	if (rc < 0)
 		goto fail;
 	rc = -EPROTO;
-	if (!sane(&rental) || (nic->window != NULL && nic->window->nframes != rental.nframes))
+	if (!rental_is_sane(&rental) || (nic->window != NULL && nic->window->nframes != rental.nframes))
 		goto fail_rental;
-	rc = nic->window != NULL ? 0 : open_window(nic, &rental, &nic->window);
+	rc = nic->window != NULL ? 0 : lease_open_window(nic, &rental, &nic->window);
 	if (rc < 0)
 		goto fail_rental;
 	rc = -ENOMEM;
@@ -381,18 +382,18 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	nic->leases = lease;
 	qp->lease = lease;
 	qp->in_flight = in_flight;
-	learn(nic, &rental);
+	nic_learn_rental(nic, &rental);
 	map_member(qp, &rental);
-	install(qp, &rental, ports, pools);
-	close_rental(nic, &rental, false);
+	qp_install_rental(qp, &rental, ports, pools);
+	rental_close(nic, &rental, false);
 	return 0;
 fail_ports:
 	for (uint32_t queue = 0; queue < rental.queues; queue++)
-		close_port(&ports[queue]);
+		close_xdp_port(&ports[queue]);
 	free(ports);
 fail_rental:
 	hand_back(nic, rental.slot);
-	close_rental(nic, &rental, true);
+	rental_close(nic, &rental, true);
 	free(in_flight);
 fail:
 	free(lease);
@@ -418,7 +419,7 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 			nic_xdp_count_lost(qp, &qp->port[queue]);
 		if (!lost && qp->port[queue].watched)
 			os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
-		close_port(&qp->port[queue]);
+		close_xdp_port(&qp->port[queue]);
 		nic_fd_close(qp->port[queue].fd);
 	}
 	free(qp->port);
@@ -437,7 +438,7 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 	lease_pool_drained(lease); /* the queue pair's own share: from here on the thread may end the lease */
 }
 
-static void blank(struct xdp_ring *ring)
+static void blank_ring(struct xdp_ring *ring)
 {
 	mmap(ring->map, ring->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
@@ -452,9 +453,9 @@ void nic_xdp_disarm(struct xdp_qp *qp)
 		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL); /* watched or not: see nic_xdp_watch */
 		/* Not close(): the number must stay ours while a kick may be about to use it. */
 		os_dup3(qp->nic->dead_fd, port->fd, O_CLOEXEC);
-		blank(&port->rx);
-		blank(&port->tx);
-		blank(&port->fill);
-		blank(&port->comp);
+		blank_ring(&port->rx);
+		blank_ring(&port->tx);
+		blank_ring(&port->fill);
+		blank_ring(&port->comp);
 	}
 }

@@ -34,7 +34,7 @@ static void drop_channel(struct nic_xdp *nic)
 }
 
 /* Its other end has gone, or something is left that nobody has asked for. */
-static bool has_ended(int channel)
+static bool repair_channel_ended(int channel)
 {
 	struct pollfd news = {.fd = channel, .events = POLLIN};
 
@@ -65,7 +65,7 @@ int vma_nic_repair_begin(struct vma_nic *base)
 	if (!nic_xdp_alive_here(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->repair_lock);
-	if (atomic_load(&nic->repair_fd) >= 0 && has_ended(atomic_load(&nic->repair_fd)))
+	if (atomic_load(&nic->repair_fd) >= 0 && repair_channel_ended(atomic_load(&nic->repair_fd)))
 		drop_channel(nic);
 	if (atomic_load(&nic->repair_fd) < 0)
 		rc = ask_for_channel(nic);
@@ -76,7 +76,7 @@ int vma_nic_repair_begin(struct vma_nic *base)
 
 /* ---- the bytes ---- */
 
-static int write_bytes(int fd, const struct vma_repair_bytes *bytes, uint64_t total)
+static int repair_write_bytes(int fd, const struct vma_repair_bytes *bytes, uint64_t total)
 {
 	for (uint64_t done = 0; done < total;) {
 		struct iovec span;
@@ -94,7 +94,7 @@ static int write_bytes(int fd, const struct vma_repair_bytes *bytes, uint64_t to
 }
 
 /* A descriptor; -1: there are none; -errno else. */
-static int file_of(const struct vma_repair_bytes *bytes, uint64_t total, int *out)
+static int repair_make_file(const struct vma_repair_bytes *bytes, uint64_t total, int *out)
 {
 	struct rlimit limit;
 	int fd, rc;
@@ -107,7 +107,7 @@ static int file_of(const struct vma_repair_bytes *bytes, uint64_t total, int *ou
 	fd = (int)syscall(SYS_memfd_create, "vma-repair", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;
-	rc = write_bytes(fd, bytes, total);
+	rc = repair_write_bytes(fd, bytes, total);
 	if (rc < 0)
 		os_close(fd);
 	else
@@ -140,7 +140,7 @@ static int send_socket(int channel, const struct vmad_repair_socket *message, co
 }
 
 /* The result; ENDED; -EPIPE: there is none in time. */
-static int take_answer(int channel, struct vmad_repair_answer *answer)
+static int repair_take_answer(int channel, struct vmad_repair_answer *answer)
 {
 	ssize_t n;
 
@@ -160,7 +160,7 @@ static int try_socket(int channel, const struct vma_repair *what, const int fds[
 	const struct vmad_repair_socket message = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}, .what = *what};
 	int rc = send_socket(channel, &message, fds, fds[1] >= 0 ? 2 : 1);
 
-	return rc == 0 ? take_answer(channel, answer) : rc;
+	return rc == 0 ? repair_take_answer(channel, answer) : rc;
 }
 
 /* Nobody repairs the socket any more. True: the kernel has the connection; else the socket is as before. */
@@ -197,7 +197,7 @@ int vma_nic_repair_socket(struct vma_nic *base, int fd, const struct vma_repair 
 	int fds[2] = {fd, -1}, tries = 0, rc;
 
 	*incomplete = 0;
-	rc = file_of(bytes, (uint64_t)what->unread + what->unacked, &fds[1]);
+	rc = repair_make_file(bytes, (uint64_t)what->unread + what->unacked, &fds[1]);
 	if (rc < 0)
 		return rc;
 	rc = try_socket(atomic_load(&nic->repair_fd), what, fds, &answer);

@@ -23,7 +23,7 @@
 
 /* ---- all sockets of this process ---- */
 
-static uint64_t cookie_of(int fd)
+static uint64_t shadow_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -31,9 +31,9 @@ static uint64_t cookie_of(int fd)
 	return os_getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
 }
 
-static void note(struct xdp_shadows *shadows, int fd)
+static void shadows_note(struct xdp_shadows *shadows, int fd)
 {
-	const uint64_t cookie = cookie_of(fd);
+	const uint64_t cookie = shadow_cookie_of(fd);
 
 	if (cookie == 0)
 		return;
@@ -76,7 +76,7 @@ static void list_all(struct xdp_shadows *shadows)
 			const struct entry *entry = (const void *)(buffer + at);
 
 			if (entry->name[0] != '.')
-				note(shadows, atoi(entry->name));
+				shadows_note(shadows, atoi(entry->name));
 			at += entry->bytes;
 		}
 	}
@@ -86,20 +86,20 @@ static void list_all(struct xdp_shadows *shadows)
 		qsort(shadows->list, shadows->n, sizeof(struct xdp_shadow), by_cookie);
 }
 
-static int find(struct xdp_shadows *shadows, uint64_t cookie, int guess)
+static int shadows_find(struct xdp_shadows *shadows, uint64_t cookie, int guess)
 {
 	const struct xdp_shadow wanted = {.cookie = cookie};
 	const struct xdp_shadow *known;
 
 	if (cookie == 0)
 		return -1;
-	if (cookie_of(guess) == cookie)
+	if (shadow_cookie_of(guess) == cookie)
 		return guess;
 	if (!shadows->listed)
 		list_all(shadows);
 	known = shadows->n == 0 ? NULL
 	                        : bsearch(&wanted, shadows->list, shadows->n, sizeof(struct xdp_shadow), by_cookie);
-	return known != NULL && cookie_of(known->fd) == cookie ? known->fd : -1;
+	return known != NULL && shadow_cookie_of(known->fd) == cookie ? known->fd : -1;
 }
 
 void nic_xdp_shadows_fini(struct xdp_shadows *shadows)
@@ -145,12 +145,12 @@ struct xdp_shown nic_xdp_shown(struct xdp_shadows *shadows, const struct vma_flo
 	struct xdp_shown shown = {.fd = -1};
 
 	if (key->proto != IPPROTO_TCP || key->peer_port_be == 0) {
-		shown.fd = find(shadows, rule->shadow_cookie, rule->shadow_fd);
+		shown.fd = shadows_find(shadows, rule->shadow_cookie, rule->shadow_fd);
 		return shown;
 	}
 	if (is_covered)
 		return shown;
-	if (rule->shadow_cookie != 0 && cookie_of(rule->shadow_fd) == rule->shadow_cookie &&
+	if (rule->shadow_cookie != 0 && shadow_cookie_of(rule->shadow_fd) == rule->shadow_cookie &&
 	    has_port(rule->shadow_fd, key->local_port_be)) {
 		shown.fd = rule->shadow_fd;
 		return shown;
@@ -158,7 +158,7 @@ struct xdp_shown nic_xdp_shown(struct xdp_shadows *shadows, const struct vma_flo
 	shown.fd = bind_beside(key);
 	shown.is_made = shown.fd >= 0;
 	if (shown.fd < 0)
-		shown.fd = find(shadows, rule->shadow_cookie, rule->shadow_fd);
+		shown.fd = shadows_find(shadows, rule->shadow_cookie, rule->shadow_fd);
 	return shown;
 }
 
@@ -175,7 +175,7 @@ unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct xdp_cook
 	unsigned n = 0;
 
 	for (uint32_t i = 0; i < cookies->n; i++) {
-		fds[n] = find(shadows, cookies->list[i], guess);
+		fds[n] = shadows_find(shadows, cookies->list[i], guess);
 		if (fds[n] >= 0)
 			open[n++] = cookies->list[i];
 	}

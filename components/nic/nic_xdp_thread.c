@@ -28,7 +28,7 @@
 #define REMIND_MS 100    /* a queue pair that was not rebound is asked again */
 #define BUSY_MS 5        /* between two looks at a connection that is in use */
 
-static uint64_t now_ms(void)
+static uint64_t nic_now_ms(void)
 {
 	struct timespec now;
 
@@ -44,7 +44,7 @@ void nic_xdp_thread_wake(struct nic_xdp *nic)
 		vma_log_debug("xdp: eventfd: error %d", errno); /* full: it wakes anyway */
 }
 
-static void drain_wake(struct nic_xdp *nic)
+static void nic_drain_wake(struct nic_xdp *nic)
 {
 	uint64_t count;
 
@@ -54,7 +54,7 @@ static void drain_wake(struct nic_xdp *nic)
 
 /* ---- events; `events` is held ---- */
 
-static void tell(struct xdp_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key)
+static void qp_tell_event(struct xdp_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key)
 {
 	if (qp->attr.event != NULL)
 		qp->attr.event(&qp->base, event, key, qp->attr.event_arg);
@@ -94,7 +94,7 @@ static void report_revoked(struct nic_xdp *nic)
 
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		while (pop_revoked(nic, qp, &key))
-			tell(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
+			qp_tell_event(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
 }
 
 static bool pop_adoption(struct nic_xdp *nic, uint32_t *slot, struct vma_pending *pending)
@@ -138,7 +138,7 @@ static bool wake_lost(struct nic_xdp *nic, struct xdp_qp *qp, bool wake)
 }
 
 /* Lost queue pairs hear it again once there is somebody to rebind to; their fd wakes a sleeper for that. */
-static bool report_lost(struct nic_xdp *nic, bool wake)
+static bool report_lost_qps(struct nic_xdp *nic, bool wake)
 {
 	bool any = false;
 
@@ -146,7 +146,7 @@ static bool report_lost(struct nic_xdp *nic, bool wake)
 		if (!wake_lost(nic, qp, wake))
 			continue;
 		any = true;
-		tell(qp, VMA_NIC_EVENT_LOST, NULL);
+		qp_tell_event(qp, VMA_NIC_EVENT_LOST, NULL);
 	}
 	return any;
 }
@@ -154,7 +154,7 @@ static bool report_lost(struct nic_xdp *nic, bool wake)
 /* ---- vmad ---- */
 
 /* The owner's things have gone, its keeper's too, if there was one. */
-static bool is_over(const struct nic_xdp *nic)
+static bool owner_is_over(const struct nic_xdp *nic)
 {
 	const struct xdp_window *window = nic->window;
 
@@ -162,7 +162,7 @@ static bool is_over(const struct nic_xdp *nic)
 }
 
 /* Lock held. */
-static void let_go(struct nic_xdp *nic)
+static void nic_detach_owner(struct nic_xdp *nic)
 {
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		if (!vma_nic_qp_lost(&qp->base))
@@ -174,7 +174,7 @@ static void let_go(struct nic_xdp *nic)
 	pthread_cond_broadcast(&nic->found);
 }
 
-static void give_up(struct nic_xdp *nic)
+static void nic_give_up_owner(struct nic_xdp *nic)
 {
 	char name[IF_NAMESIZE];
 
@@ -187,9 +187,9 @@ static void give_up(struct nic_xdp *nic)
 	vmad_client_close(nic->vmad);
 	vmad_client_close(nic->before);
 	nic->vmad = nic->before = NULL;
-	let_go(nic);
+	nic_detach_owner(nic);
 	pthread_mutex_unlock(&nic->lock);
-	report_lost(nic, false);
+	report_lost_qps(nic, false);
 }
 
 /* It does not answer, or has ended: what it owns is there, and another one will come. */
@@ -199,32 +199,32 @@ static void miss_vmad(struct nic_xdp *nic)
 	vmad_client_close(nic->before);
 	nic->before = nic->vmad;
 	nic->vmad = NULL;
-	nic->away_ms = now_ms();
+	nic->away_ms = nic_now_ms();
 	pthread_mutex_unlock(&nic->lock);
 	vma_log_info("%s: vmad does not answer: what its clients have stays, and another one is looked for",
 	             nic->base.info.name);
 }
 
-static bool is_there(const struct nic_xdp *nic)
+static bool owner_is_there(const struct nic_xdp *nic)
 {
 	return nic->vmad != NULL && !vmad_client_broken(nic->vmad);
 }
 
 bool nic_xdp_await_vmad(struct nic_xdp *nic)
 {
-	const uint64_t until = (nic->vmad != NULL ? now_ms() : nic->away_ms) + VMAD_ANSWER_MS;
+	const uint64_t until = (nic->vmad != NULL ? nic_now_ms() : nic->away_ms) + VMAD_ANSWER_MS;
 	const struct timespec at = {.tv_sec = (time_t)(until / 1000), .tv_nsec = (long)(until % 1000) * 1000000};
 
 	if (nic->kind != VMA_NIC_OWNER_VMAD || pthread_equal(pthread_self(), nic->thread))
 		return false;
 	nic_xdp_thread_wake(nic);
-	while (!is_there(nic) && nic->window != NULL && !nic->closing &&
+	while (!owner_is_there(nic) && nic->window != NULL && !nic->closing &&
 	       pthread_cond_timedwait(&nic->found, &nic->lock, &at) == 0)
 		;
-	return is_there(nic);
+	return owner_is_there(nic);
 }
 
-static void take_events(struct nic_xdp *nic)
+static void nic_take_events(struct nic_xdp *nic)
 {
 	struct vma_flow_key key;
 	uint32_t slot;
@@ -235,8 +235,8 @@ static void take_events(struct nic_xdp *nic)
 		mark_revoked(slot, &key, nic);
 	pthread_mutex_unlock(&nic->lock);
 	if (rc < 0 || vmad_client_broken(nic->vmad)) {
-		if (is_over(nic))
-			give_up(nic);
+		if (owner_is_over(nic))
+			nic_give_up_owner(nic);
 		else
 			miss_vmad(nic);
 	}
@@ -267,7 +267,7 @@ static int claim_slots(struct nic_xdp *nic, struct vmad_client *client)
 }
 
 /* Lock held. False: vmad has ended again. */
-static bool resume(struct nic_xdp *nic, struct vmad_client *client)
+static bool nic_resume_leases(struct nic_xdp *nic, struct vmad_client *client)
 {
 	const int rc = nic->window != NULL ? claim_slots(nic, client) : 0;
 
@@ -278,7 +278,7 @@ static bool resume(struct nic_xdp *nic, struct vmad_client *client)
 	nic->vmad = client;
 	if (rc == -ENOENT) {
 		vma_log_warn("%s: vmad does not know its queue pairs: they are rented anew", nic->base.info.name);
-		let_go(nic);
+		nic_detach_owner(nic);
 	}
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
 		if (vma_nic_qp_lost(&qp->base))
@@ -313,7 +313,7 @@ static bool find_vmad(struct nic_xdp *nic)
 	if (if_indextoname(nic->base.info.ifindex, name) == NULL || vmad_client_connect(&how, &client) < 0)
 		return false;
 	pthread_mutex_lock(&nic->lock);
-	resumed = resume(nic, client);
+	resumed = nic_resume_leases(nic, client);
 	pthread_mutex_unlock(&nic->lock);
 	if (!resumed)
 		vmad_client_close(client);
@@ -323,14 +323,14 @@ static bool find_vmad(struct nic_xdp *nic)
 /* ---- the loop ---- */
 
 /* Under `events`: everything that is due. Returns how long to sleep at most, ms; -1: until something happens. */
-static int work(struct nic_xdp *nic)
+static int nic_thread_work(struct nic_xdp *nic)
 {
 	int sleep_ms = -1;
 
 	if (nic->vmad != NULL)
-		take_events(nic);
-	else if (nic->window != NULL && nic->kind == VMA_NIC_OWNER_VMAD && is_over(nic))
-		give_up(nic);
+		nic_take_events(nic);
+	else if (nic->window != NULL && nic->kind == VMA_NIC_OWNER_VMAD && owner_is_over(nic))
+		nic_give_up_owner(nic);
 	pthread_mutex_lock(&nic->lock);
 	if (nic->owner != NULL) {
 		xdp_owner_tick(nic->owner, mark_revoked, nic);
@@ -342,7 +342,7 @@ static int work(struct nic_xdp *nic)
 	pthread_mutex_unlock(&nic->lock);
 	report_revoked(nic);
 	report_adoptions(nic);
-	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost(nic, true)) {
+	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost_qps(nic, true)) {
 		sleep_ms = REMIND_MS;
 		/* What was asked for in there has its answer, and is no use of the connection: see is_in_use. */
 		nic->requests_seen = vmad_client_requests(nic->vmad);
@@ -375,10 +375,10 @@ static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 	if (in_use && (sleep_ms < 0 || sleep_ms > BUSY_MS))
 		sleep_ms = BUSY_MS;
 	os_poll(fds, 4, sleep_ms);
-	drain_wake(nic);
+	nic_drain_wake(nic);
 }
 
-static bool finished(struct nic_xdp *nic)
+static bool nic_thread_finished(struct nic_xdp *nic)
 {
 	bool yes;
 
@@ -388,16 +388,16 @@ static bool finished(struct nic_xdp *nic)
 	return yes;
 }
 
-static void *thread_main(void *arg)
+static void *nic_thread_main(void *arg)
 {
 	struct nic_xdp *nic = arg;
 	int retry_ms = RETRY_FIRST_MS;
 
-	while (!finished(nic)) {
+	while (!nic_thread_finished(nic)) {
 		int sleep_ms;
 
 		pthread_mutex_lock(&nic->events);
-		sleep_ms = work(nic);
+		sleep_ms = nic_thread_work(nic);
 		pthread_mutex_unlock(&nic->events);
 		if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad == NULL && !nic->closing) {
 			if (find_vmad(nic)) {
@@ -407,7 +407,7 @@ static void *thread_main(void *arg)
 			sleep_ms = retry_ms;
 			retry_ms = retry_ms * 2 < RETRY_LAST_MS ? retry_ms * 2 : RETRY_LAST_MS;
 		}
-		if (!finished(nic))
+		if (!nic_thread_finished(nic))
 			sleep_until_due(nic, sleep_ms);
 	}
 	if (!nic->joined)
@@ -423,7 +423,7 @@ int nic_xdp_thread_start(struct nic_xdp *nic)
 	/* The program's signals are not for this thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&nic->thread, NULL, thread_main, nic);
+	rc = pthread_create(&nic->thread, NULL, nic_thread_main, nic);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return -rc;
 }

@@ -137,7 +137,7 @@ int xdp_owner_link_fd(const struct xdp_owner *owner)
 
 /* ---- life of the owner ---- */
 
-static void explain(const struct xdp_owner *owner, int rc)
+static void owner_explain(const struct xdp_owner *owner, int rc)
 {
 	const char *what = "";
 	const int lack = xdp_sock_lacks(&what);
@@ -206,7 +206,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 		rc = -EOPNOTSUPP;
 	}
 	if (rc < 0) {
-		explain(owner, rc);
+		owner_explain(owner, rc);
 		xdp_owner_destroy(owner);
 		return rc;
 	}
@@ -284,7 +284,7 @@ void xdp_owner_close_in_child(struct xdp_owner *owner)
 
 /* ---- slots ---- */
 
-static int open_sockets(struct xdp_owner *owner, uint32_t index)
+static int slot_open_sockets(struct xdp_owner *owner, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 	int rc = 0;
@@ -344,7 +344,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	if (rc < 0)
 		return rc;
 	look_at_mtu(owner); /* if it cannot be seen now, what was known before */
-	rc = open_sockets(owner, index);
+	rc = slot_open_sockets(owner, index);
 	if (rc < 0) {
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
 			xdp_prog_clear_socket(owner->prog, index, queue);
@@ -387,7 +387,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 }
 
 /* What lies in the rings of a slot that has left the maps for long enough; then the sockets may go. */
-static void settle(struct xdp_owner *owner, uint32_t index)
+static void slot_settle(struct xdp_owner *owner, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 
@@ -400,14 +400,14 @@ static void settle(struct xdp_owner *owner, uint32_t index)
 	owner_frames_take_back(owner, index);
 }
 
-static void drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
+static void slot_drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
 {
 	struct owner_slot *slot = &owner->slot[index];
 
 	if (slot->sockets_open) {
 		if (now - slot->drain_since_ns < SETTLE_NS)
 			return;
-		settle(owner, index);
+		slot_settle(owner, index);
 		slot->drain_since_ns = now;
 	}
 	if (xdp_shared_in_flight_among(owner->shared, slot->tx_first, slot->tx_count) > 0 &&
@@ -428,7 +428,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	follow_mac(owner, now);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
-			drain(owner, slot, now);
+			slot_drain(owner, slot, now);
 	owner_flows_report(owner, revoked, arg);
 	owner_flows_fade_out(owner, now);
 	owner_groups_tick(owner, now);

@@ -30,7 +30,7 @@
 #include "owner_priv.h"
 #include "xdp_shared.h"
 
-static int take_fd(struct keeper_hand *hand, uint32_t place)
+static int adopt_take_fd(struct keeper_hand *hand, uint32_t place)
 {
 	const int fd = nic_fd_keep(hand->fd[place]);
 
@@ -61,9 +61,9 @@ static int adopt_record(struct xdp_owner *owner, struct keeper_hand *hand)
 	struct owner_record *record;
 	struct stat st;
 
-	owner->record_fd = take_fd(hand, KEEP_RECORD);
-	owner->alive_fd = take_fd(hand, KEEP_ALIVE);
-	owner->look_fd = take_fd(hand, KEEP_LOOK);
+	owner->record_fd = adopt_take_fd(hand, KEEP_RECORD);
+	owner->alive_fd = adopt_take_fd(hand, KEEP_ALIVE);
+	owner->look_fd = adopt_take_fd(hand, KEEP_LOOK);
 	if (owner->record_fd < 0 || owner->alive_fd < 0 || owner->look_fd < 0 || fstat(owner->record_fd, &st) < 0 ||
 	    (size_t)st.st_size != sizeof(*record))
 		return -EPROTO;
@@ -127,9 +127,9 @@ static int adopt_sockets(struct xdp_owner *owner, struct keeper_hand *hand, uint
 	struct owner_slot *slot = &owner->slot[index];
 	int rc = 0;
 
-	owner->process_fd[index] = take_fd(hand, KEEP_PROCESS + index);
+	owner->process_fd[index] = adopt_take_fd(hand, KEEP_PROCESS + index);
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
-		slot->socket_fd[queue] = take_fd(hand, keep_socket(index, queue));
+		slot->socket_fd[queue] = adopt_take_fd(hand, keep_socket(index, queue));
 		if (slot->socket_fd[queue] < 0)
 			rc = -ENOENT;
 	}
@@ -172,7 +172,7 @@ static bool has_flows(const struct xdp_owner *owner, uint32_t slot)
 	return slot < XDP_SLOTS_MAX && owner->slot[slot].state != SLOT_FREE;
 }
 
-static uint64_t rented(const struct xdp_owner *owner)
+static uint64_t slots_rented(const struct xdp_owner *owner)
 {
 	uint64_t slots = 0;
 
@@ -203,7 +203,7 @@ static int see_entry(void *arg, const struct xdp_prog_entry *entry)
 		return 0;
 	}
 	if (entry->group != 0 && entry->group < XDP_GROUPS) {
-		const uint64_t members = owner_recall_group(owner, flow, entry->group) & rented(owner);
+		const uint64_t members = owner_recall_group(owner, flow, entry->group) & slots_rented(owner);
 
 		owner_group_adopt(owner, flow, entry->group, members | 1ull << flow->slot);
 	}

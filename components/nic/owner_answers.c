@@ -28,7 +28,7 @@
 #define TOKENS_PER_MS 100
 #define TOKENS_MAX 1000
 
-static bool may_answer(struct owner_heirs *heirs, uint64_t now)
+static bool answers_allowed(struct owner_heirs *heirs, uint64_t now)
 {
 	const uint64_t ms = (now - heirs->tokens_ns) / MS;
 
@@ -64,14 +64,14 @@ static bool has_socket(struct xdp_owner *owner)
 }
 
 /* One that cannot be sent is lost, as on the way: the peer says it again. */
-static void answer(struct xdp_owner *owner, const struct vma_flow_key *key, const struct owner_segment *segment,
-                   uint64_t now)
+static void heir_answer(struct xdp_owner *owner, const struct vma_flow_key *key, const struct owner_segment *segment,
+                        uint64_t now)
 {
-	if (may_answer(&owner->heirs, now) && has_socket(owner))
+	if (answers_allowed(&owner->heirs, now) && has_socket(owner))
 		owner_segment_send(owner->heirs.fd, owner->ifindex, key, segment);
 }
 
-static struct vma_flow_key key_of(const struct xdp_heir_segment *segment)
+static struct vma_flow_key heir_segment_key(const struct xdp_heir_segment *segment)
 {
 	struct vma_flow_key key = {.family = AF_INET,
 	                           .proto = segment->key.proto,
@@ -88,7 +88,7 @@ static struct vma_flow_key key_of(const struct xdp_heir_segment *segment)
 
 /* What a peer had on its way when its connection was cut: the first RST is enough, and another one after a
  * millisecond, should that be lost. */
-static bool has_been_told(struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
+static bool heir_peer_was_told(struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
 {
 	if (segment->payload_bytes == 0)
 		return false;
@@ -105,26 +105,26 @@ static uint32_t data_end(const struct xdp_heir_segment *segment)
 	return segment->seq + segment->payload_bytes;
 }
 
-static void reset(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
-                  uint64_t now)
+static void heir_reset_peer(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
+                            uint64_t now)
 {
-	const struct vma_flow_key key = key_of(segment);
+	const struct vma_flow_key key = heir_segment_key(segment);
 	struct owner_segment out = {.rst = true, .seq = segment->ack};
 
-	if (has_been_told(heir, segment, now))
+	if (heir_peer_was_told(heir, segment, now))
 		return;
 	if (!(segment->tcp_flags & ACK)) {
 		out.seq = 0;
 		out.has_ack = true;
 		out.ack = data_end(segment) + !!(segment->tcp_flags & SYN) + !!(segment->tcp_flags & FIN);
 	}
-	answer(owner, &key, &out, now);
+	heir_answer(owner, &key, &out, now);
 }
 
 /* ---- ACK ---- */
 
-static void acknowledge(struct xdp_owner *owner, const struct owner_heir *heir, const struct xdp_heir_segment *segment,
-                        uint64_t now)
+static void heir_acknowledge(struct xdp_owner *owner, const struct owner_heir *heir,
+                             const struct xdp_heir_segment *segment, uint64_t now)
 {
 	const struct owner_segment out = {.seq = heir->snd_nxt,
 	                                  .ack = heir->rcv_nxt,
@@ -133,7 +133,7 @@ static void acknowledge(struct xdp_owner *owner, const struct owner_heir *heir, 
 	                                  .ts_val = segment->ts_ecr,
 	                                  .ts_ecr = segment->ts_val};
 
-	answer(owner, &heir->key, &out, now);
+	heir_answer(owner, &heir->key, &out, now);
 }
 
 static bool is_keep_alive(const struct owner_heir *heir, const struct xdp_heir_segment *segment)
@@ -149,7 +149,7 @@ static void in_fin_wait(struct xdp_owner *owner, struct owner_heir *heir, const 
 
 	if (segment->payload_bytes > 0 && (int32_t)(data_end(segment) - heir->rcv_nxt) > 0) {
 		owner_heir_live_on(owner, heir, HEIR_RESET, now);
-		reset(owner, heir, segment, now);
+		heir_reset_peer(owner, heir, segment, now);
 		return;
 	}
 	if (fin && data_end(segment) == heir->rcv_nxt) {
@@ -157,7 +157,7 @@ static void in_fin_wait(struct xdp_owner *owner, struct owner_heir *heir, const 
 		owner_heir_live_on(owner, heir, HEIR_TIME_WAIT, now);
 	}
 	if (fin || segment->payload_bytes > 0 || is_keep_alive(heir, segment))
-		acknowledge(owner, heir, segment, now);
+		heir_acknowledge(owner, heir, segment, now);
 }
 
 static void in_time_wait(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
@@ -166,7 +166,7 @@ static void in_time_wait(struct xdp_owner *owner, struct owner_heir *heir, const
 	if (!(segment->tcp_flags & FIN) && segment->payload_bytes == 0 && !is_keep_alive(heir, segment))
 		return;
 	owner_heir_live_on(owner, heir, HEIR_TIME_WAIT, now);
-	acknowledge(owner, heir, segment, now);
+	heir_acknowledge(owner, heir, segment, now);
 }
 
 /* ---- a segment ---- */
@@ -183,7 +183,7 @@ static bool is_from_nobody(const struct xdp_heir_segment *segment)
 
 static struct owner_heir *heir_of(struct xdp_owner *owner, const struct xdp_heir_segment *segment)
 {
-	struct vma_flow_key key = key_of(segment);
+	struct vma_flow_key key = heir_segment_key(segment);
 	struct owner_heir *heir = owner_heir_find(owner, &key);
 
 	if (heir == NULL || heir->number != segment->number) {
@@ -204,7 +204,8 @@ static bool is_believed(const struct owner_heir *heir, const struct xdp_heir_seg
 	       (!is_known || segment->seq == heir->rcv_nxt);
 }
 
-static void hear(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
+static void heir_take_segment(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
+                              uint64_t now)
 {
 	if (heir->state == HEIR_WAITS || heir->state == HEIR_PARKED || is_from_nobody(segment))
 		return;
@@ -212,7 +213,7 @@ static void hear(struct xdp_owner *owner, struct owner_heir *heir, const struct 
 		if (is_believed(heir, segment))
 			owner_heir_live_on(owner, heir, HEIR_DELETED, now); /* as many come as there were segments */
 	} else if (heir->state == HEIR_DELETED || heir->state == HEIR_RESET || segment->tcp_flags & SYN) {
-		reset(owner, heir, segment, now);
+		heir_reset_peer(owner, heir, segment, now);
 	} else if (!(segment->tcp_flags & ACK)) {
 		return;
 	} else if (heir->state == HEIR_FIN_WAIT) {
@@ -229,6 +230,6 @@ int owner_heirs_hear(struct xdp_owner *owner, const struct xdp_heir_segment *seg
 	if (heir != NULL && segment->is_over)
 		owner_heir_end(owner, heir);
 	else if (heir != NULL)
-		hear(owner, heir, segment, now);
+		heir_take_segment(owner, heir, segment, now);
 	return --owner->heirs.reads > 0 ? 0 : -EAGAIN;
 }

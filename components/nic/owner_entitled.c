@@ -96,7 +96,7 @@ struct sighting {
 	bool seen;
 };
 
-static void see(const struct owner_foreign *socket, void *arg)
+static void entitled_see_socket(const struct owner_foreign *socket, void *arg)
 {
 	static const uint8_t none[16];
 	struct sighting *sighting = arg;
@@ -113,8 +113,8 @@ static bool is_bound(struct xdp_owner *owner, const struct vma_flow_key *key, co
 	struct sighting sighting = {.key = key, .cookie = proof->cookie};
 
 	return proof->cookie != 0 &&
-	       owner_foreign_bound(&owner->diag_fd, proof->family, key->proto, ntohs(key->local_port_be), see,
-	                           &sighting) == 0 &&
+	       owner_foreign_bound(&owner->diag_fd, proof->family, key->proto, ntohs(key->local_port_be),
+	                           entitled_see_socket, &sighting) == 0 &&
 	       sighting.seen;
 }
 
@@ -132,7 +132,7 @@ static void look_for_any(const struct owner_foreign *socket, void *arg)
 	for (unsigned i = 0; i < muster->n && !muster->any; i++) {
 		struct sighting sighting = {.key = muster->key, .cookie = muster->cookies[i]};
 
-		see(socket, &sighting);
+		entitled_see_socket(socket, &sighting);
 		muster->any = sighting.seen;
 	}
 }

@@ -32,13 +32,13 @@ bool owner_flow_is_connection(const struct vma_flow_key *key)
 }
 
 /* Of local ports: nobody's socket is in its way, as the program asks the kernel for each packet. */
-static bool is_block(const struct vma_flow_key *key)
+static bool key_is_block(const struct vma_flow_key *key)
 {
 	return key->proto == VMA_FLOW_TCP_PORTS;
 }
 
 /* Where the pointer to the flow with `key` is, or the end of its bucket. */
-static struct owner_flow **place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
+static struct owner_flow **owner_flow_place(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_flow **buckets = owner_flow_is_connection(key) ? owner->connection : owner->flow;
 	struct owner_flow **place = &buckets[owner_flow_bucket(key)];
@@ -93,7 +93,7 @@ static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
 		owner->unused_since_ns = owner_now_ns();
 }
 
-static void free_flow(struct owner_flow *flow)
+static void owner_flow_free(struct owner_flow *flow)
 {
 	xdp_cookies_fini(&flow->shadows);
 	free(flow);
@@ -107,7 +107,7 @@ static void free_flow(struct owner_flow *flow)
 static void free_fading(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	owner_group_end(owner, flow);
-	free_flow(flow);
+	owner_flow_free(flow);
 }
 
 static void end_fading(struct xdp_owner *owner, struct owner_flow **place)
@@ -177,7 +177,7 @@ void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns)
 }
 
 /* It is out of the table. Where there is no memory for that, it ends at once. Its group fades with it. */
-static void fade(struct xdp_owner *owner, struct owner_flow *flow)
+static void flow_fade(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	struct owner_flow *fading = flow->rule.flags & VMA_FLOW_LISTENER ? calloc(1, sizeof(*fading)) : NULL;
 	struct owner_flow **end = &owner->fading;
@@ -229,7 +229,8 @@ static bool say_losers_wishes(struct xdp_owner *owner, const struct owner_flow *
 }
 
 /* The flow at `place` is another slot's: the kernel gets its packets, and both slots a wish. */
-static int contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot, const struct vma_flow_rule *rule)
+static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                        const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
 	char text[96];
@@ -237,7 +238,7 @@ static int contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t 
 	if (!say_losers_wishes(owner, flow))
 		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
 	unlink_flow(owner, place);
-	fade(owner, flow); /* its members are still known, to be told */
+	flow_fade(owner, flow); /* its members are still known, to be told */
 	flow->next = owner->given_up;
 	owner->given_up = flow;
 	owner_flow_describe(&rule->key, text, sizeof(text));
@@ -260,7 +261,7 @@ static void forget_given_up(struct xdp_owner *owner, uint32_t slot, const struct
 			place = &flow->next;
 		} else {
 			*place = flow->next;
-			free_flow(flow);
+			owner_flow_free(flow);
 		}
 	}
 }
@@ -274,7 +275,7 @@ void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const
 		owner->given_up = flow->next;
 		for (uint64_t left = slots_of(flow); left != 0 && revoked != NULL; left &= left - 1)
 			revoked((uint32_t)__builtin_ctzll(left), &flow->rule.key, arg);
-		free_flow(flow);
+		owner_flow_free(flow);
 	}
 }
 
@@ -291,7 +292,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	rc = vma_flow_key_check(key);
 	if (rc < 0)
 		return rc;
-	flow = *place_of(owner, key);
+	flow = *owner_flow_place(owner, key);
 	if (flow != NULL && !owner_flow_has(flow, slot))
 		flow = NULL;
 	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a wish keeps others from the flow */
@@ -318,7 +319,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
  *
  * Where the map is full, the least heir makes way, or else what fades.
  */
-static int put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
+static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	const struct vma_flow_rule *rule = &flow->rule;
 	struct owner_flow *fading = yield_fading(owner, &rule->key);
@@ -339,11 +340,11 @@ static int put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 }
 
 /* Into the program's map, and the program onto the interface. */
-static int steer(struct xdp_owner *owner, const struct owner_flow *flow)
+static int flow_steer(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	const struct vma_flow_rule *rule = &flow->rule;
 	bool generic;
-	int rc = put_in_map(owner, flow);
+	int rc = flow_put_in_map(owner, flow);
 
 	if (rc < 0)
 		return rc;
@@ -393,17 +394,18 @@ static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
 }
 
 /* A listener's, which the slot shares from now on if it may. */
-static int share(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot, const struct vma_flow_rule *rule)
+static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                      const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
 	int rc = owner_rivals_related(owner, rule, &flow->shadows);
 
 	if (rc == -EADDRINUSE)
-		return contend(owner, place, slot, rule);
+		return flow_contend(owner, place, slot, rule);
 	if (rc == 0)
 		rc = owner_group_join(owner, flow, slot);
 	if (rc < 0)
-		return rc == -ENOSPC ? contend(owner, place, slot, rule) : rc;
+		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
 	owner_wish_end(owner, slot, &rule->key);
 	forget_given_up(owner, slot, &rule->key);
@@ -416,7 +418,7 @@ static int share(struct xdp_owner *owner, struct owner_flow **place, uint32_t sl
 
 void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
 {
-	struct owner_flow **place = place_of(owner, &flow->rule.key);
+	struct owner_flow **place = owner_flow_place(owner, &flow->rule.key);
 
 	flow->next = *place;
 	*place = flow;
@@ -457,19 +459,19 @@ static void present_again(struct xdp_owner *owner, struct owner_flow *flow, uint
 }
 
 /* The rule is its client's to have. */
-static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	struct owner_flow **place, *flow;
 	int rc;
 
-	place = place_of(owner, &rule->key);
+	place = owner_flow_place(owner, &rule->key);
 	if (*place != NULL && !owner_flow_has(*place, slot)) {
 		/* A connection is one process's: who has chosen the same port, or been given it, takes another. So
 		 * it is with a block. */
-		if (owner_flow_is_connection(&rule->key) || is_block(&rule->key))
+		if (owner_flow_is_connection(&rule->key) || key_is_block(&rule->key))
 			return -EADDRINUSE;
-		return rule->flags & VMA_FLOW_LISTENER ? share(owner, place, slot, rule)
-		                                       : contend(owner, place, slot, rule);
+		return rule->flags & VMA_FLOW_LISTENER ? flow_share(owner, place, slot, rule)
+		                                       : flow_contend(owner, place, slot, rule);
 	}
 	/* Several sockets of one queue pair (multicast members): none of their shadows is foreign. */
 	if (*place != NULL) {
@@ -483,7 +485,7 @@ static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flo
 		return refuse_contended(owner, slot, rule);
 	if (owner->flows >= OWNER_FLOWS_MAX)
 		return -ENOSPC;
-	rc = is_block(&rule->key) ? 0 : owner_rivals_refuse(owner, slot, rule);
+	rc = key_is_block(&rule->key) ? 0 : owner_rivals_refuse(owner, slot, rule);
 	if (rc == -EADDRINUSE && rule->flags & VMA_FLOW_LISTENER)
 		return refuse_contended(owner, slot, rule); /* the other may be a worker's that asks next */
 	if (rc < 0)
@@ -492,9 +494,9 @@ static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flo
 	if (flow == NULL)
 		return -ENOMEM;
 	*flow = (struct owner_flow){.rule = *rule, .slot = slot};
-	rc = steer(owner, flow);
+	rc = flow_steer(owner, flow);
 	if (rc < 0) {
-		free_flow(flow);
+		owner_flow_free(flow);
 		return rc;
 	}
 	inherit_shadows(owner, flow);
@@ -510,7 +512,7 @@ static int flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flo
 	return rc;
 }
 
-static int check(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+static int check_slot_rule(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	int rc;
 
@@ -524,9 +526,9 @@ static int check(const struct xdp_owner *owner, uint32_t slot, const struct vma_
 
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
-	const int rc = check(owner, slot, rule);
+	const int rc = check_slot_rule(owner, slot, rule);
 
-	return rc < 0 ? rc : flow_add(owner, slot, rule);
+	return rc < 0 ? rc : slot_flow_add(owner, slot, rule);
 }
 
 /*
@@ -538,11 +540,11 @@ int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_
 {
 	struct vma_flow_rule asked = *rule;
 	struct owner_flow *flow;
-	int rc = check(owner, slot, rule);
+	int rc = check_slot_rule(owner, slot, rule);
 
 	if (rc < 0)
 		return rc;
-	flow = *place_of(owner, &rule->key);
+	flow = *owner_flow_place(owner, &rule->key);
 	if (owner_flow_is_connection(&rule->key))
 		asked.shadow_cookie = 0;
 	if (flow == NULL || !owner_flow_has(flow, slot) ||
@@ -550,7 +552,7 @@ int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		rc = owner_entitled(owner, slot, rule, proof);
 	if (rc > 0)
 		asked.flags |= XDP_PROG_YIELDS;
-	return rc < 0 ? rc : flow_add(owner, slot, &asked);
+	return rc < 0 ? rc : slot_flow_add(owner, slot, &asked);
 }
 
 bool xdp_owner_generic(const struct xdp_owner *owner)
@@ -563,8 +565,8 @@ void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 	struct owner_flow *flow = *place;
 
 	unlink_flow(owner, place);
-	fade(owner, flow);
-	free_flow(flow);
+	flow_fade(owner, flow);
+	owner_flow_free(flow);
 }
 
 /* The same, but what still comes of TCP is a heir's; and a group's other members go on. */
@@ -586,7 +588,7 @@ static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint3
 	unlink_flow(owner, place);
 	owner_heirs_put(owner, &heir, state, true);
 	owner_group_end(owner, flow);
-	free_flow(flow);
+	owner_flow_free(flow);
 }
 
 /* What waits in the slot goes to others, or is kept for others. */
@@ -620,7 +622,7 @@ static void leave_again(struct xdp_owner *owner, uint32_t slot)
 
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = place_of(owner, key);
+	struct owner_flow **place = owner_flow_place(owner, key);
 
 	if (*place != NULL && owner_flow_has(*place, slot)) {
 		delete_flow(owner, place, slot);
@@ -636,7 +638,7 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 
 int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow *flow = *place_of(owner, key);
+	struct owner_flow *flow = *owner_flow_place(owner, key);
 
 	if (flow == NULL || flow->group == 0 || !owner_flow_has(flow, slot))
 		return -ENOENT;
@@ -645,13 +647,13 @@ int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct v
 
 void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = place_of(owner, key), *flow = *place;
+	struct owner_flow **place = owner_flow_place(owner, key), *flow = *place;
 
 	if (flow == NULL || flow->slot != slot)
 		return;
 	unlink_flow(owner, place);
 	xdp_prog_flow_del(owner->prog, key);
-	free_flow(flow);
+	owner_flow_free(flow);
 }
 
 struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key)
@@ -660,12 +662,12 @@ struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma
 
 	wild.peer_port_be = 0;
 	memset(wild.peer, 0, sizeof(wild.peer));
-	return *place_of(owner, &wild);
+	return *owner_flow_place(owner, &wild);
 }
 
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	return *place_of(owner, key) != NULL;
+	return *owner_flow_place(owner, key) != NULL;
 }
 
 static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot, bool dead)
@@ -744,7 +746,7 @@ enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const
 
 	wild.peer_port_be = 0;
 	memset(wild.peer, 0, sizeof(wild.peer));
-	listener = *place_of(owner, &wild);
+	listener = *owner_flow_place(owner, &wild);
 	if (listener == NULL)
 		listener = *fading_of(owner, &wild);
 	if (listener != NULL)
@@ -753,7 +755,7 @@ enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const
 		               : OWNER_COVERED_BY_ANOTHER;
 	wild.proto = VMA_FLOW_TCP_PORTS;
 	wild.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
-	block = *place_of(owner, &wild);
+	block = *owner_flow_place(owner, &wild);
 	return block != NULL && block->slot == slot ? OWNER_COVERED_BY_BLOCK : OWNER_NOT_COVERED;
 }
 
@@ -763,11 +765,11 @@ uint32_t owner_flow_blocks(const struct xdp_owner *owner, uint32_t slot)
 
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
-			n += is_block(&flow->rule.key) && flow->slot == slot;
+			n += key_is_block(&flow->rule.key) && flow->slot == slot;
 	return n;
 }
 
-static bool is_covered(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static bool slot_covers_key(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	const enum owner_cover cover = owner_flow_covers(owner, slot, key);
 
@@ -781,11 +783,11 @@ bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct v
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || vma_flow_key_check(key) < 0 ||
 	    !owner_flow_is_connection(key))
 		return false;
-	flow = *place_of(owner, key);
-	return flow != NULL ? flow->slot == slot : is_covered(owner, slot, key);
+	flow = *owner_flow_place(owner, key);
+	return flow != NULL ? flow->slot == slot : slot_covers_key(owner, slot, key);
 }
 
-static int heir_state(uint32_t state)
+static int heir_state_of_vmad(uint32_t state)
 {
 	switch (state) {
 	case VMA_HEIR_RESET:
@@ -801,7 +803,7 @@ static int heir_state(uint32_t state)
 
 int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir)
 {
-	const int state = heir_state(heir->state);
+	const int state = heir_state_of_vmad(heir->state);
 	struct owner_flow **place, *flow;
 	int rc = vma_flow_key_check(&heir->key);
 
@@ -811,9 +813,9 @@ int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		return rc < 0 ? rc : -EINVAL;
 	if (!owner->heirs.on)
 		return -EOPNOTSUPP;
-	place = place_of(owner, &heir->key);
+	place = owner_flow_place(owner, &heir->key);
 	flow = *place;
-	if (flow != NULL ? flow->slot != slot : !is_covered(owner, slot, &heir->key))
+	if (flow != NULL ? flow->slot != slot : !slot_covers_key(owner, slot, &heir->key))
 		return -ENOENT;
 	if (flow == NULL) {
 		owner_heirs_put(owner, heir, (enum owner_heir_state)state, owner_heirs_yield(owner, &heir->key));
@@ -823,6 +825,6 @@ int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		owner_resets_note(owner, slot, &heir->key, true);
 	unlink_flow(owner, place);
 	owner_heirs_put(owner, heir, (enum owner_heir_state)state, true);
-	free_flow(flow);
+	owner_flow_free(flow);
 	return 0;
 }

@@ -129,7 +129,7 @@ static bool is_zero(const void *bytes, size_t n)
 }
 
 /* IPv4 addresses of an IPv6 socket lie behind ::ffff:. Returns false for one that is IPv6 for good. */
-static bool unmap(uint8_t address[16])
+static bool unmap_diag_address(uint8_t address[16])
 {
 	static const uint8_t prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -152,7 +152,7 @@ static bool is_asked_for(const struct walk *walk, uint16_t port)
 	return asked;
 }
 
-static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr *head)
+static void report_diag_socket(const struct walk *walk, uint8_t proto, const struct nlmsghdr *head)
 {
 	const struct inet_diag_msg *msg = NLMSG_DATA(head);
 	struct owner_foreign socket = {.proto = proto};
@@ -176,7 +176,8 @@ static void report(const struct walk *walk, uint8_t proto, const struct nlmsghdr
 	     attr = RTA_NEXT(attr, left))
 		if (attr->rta_type == INET_DIAG_SKV6ONLY && RTA_PAYLOAD(attr) >= 1)
 			socket.v6only = *(const uint8_t *)RTA_DATA(attr) != 0;
-	if (socket.family == AF_INET6 && (socket.v6only || !unmap(socket.local) || !unmap(socket.peer)))
+	if (socket.family == AF_INET6 &&
+	    (socket.v6only || !unmap_diag_address(socket.local) || !unmap_diag_address(socket.peer)))
 		return;
 	if (is_asked_for(walk, ntohs(socket.port_be)))
 		walk->see(&socket, walk->arg);
@@ -206,7 +207,7 @@ static int take_reply(int fd, const struct walk *walk, uint8_t proto)
 			                                                                            : -EPROTO;
 		}
 		if (head->nlmsg_type == SOCK_DIAG_BY_FAMILY)
-			report(walk, proto, head);
+			report_diag_socket(walk, proto, head);
 	}
 	return 1;
 }

@@ -28,13 +28,13 @@ static uint32_t floor_power_of_two(uint32_t n)
 	return 1u << (31 - __builtin_clz(n));
 }
 
-static uint32_t clamp(uint32_t n, uint32_t least, uint32_t most)
+static uint32_t clamp_frames(uint32_t n, uint32_t least, uint32_t most)
 {
 	return n < least ? least : n > most ? most : n;
 }
 
 /* What there is to promise while nobody rents: all but the base. */
-static uint32_t unpromised(const struct xdp_owner *owner)
+static uint32_t frames_unpromised(const struct xdp_owner *owner)
 {
 	return owner->rx_frames - owner->rx_frames / 6;
 }
@@ -53,7 +53,7 @@ static int set_length(int fd, size_t bytes)
 	return ftruncate(fd, (off_t)bytes);
 }
 
-static int open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
+static int owner_open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
 {
 	int fd = nic_fd_keep(memfd_create("vma-umem", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB : 0)));
 
@@ -99,14 +99,14 @@ static int base_socket(struct xdp_owner *owner)
 /* Memory of `bytes` and the first base socket on it, which pins it. */
 static int try_window(struct xdp_owner *owner, size_t bytes, bool huge)
 {
-	int rc = open_memory(owner, bytes, huge && bytes % HUGE_BYTES == 0);
+	int rc = owner_open_memory(owner, bytes, huge && bytes % HUGE_BYTES == 0);
 
 	if (rc < 0 && huge) {
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: no huge pages for the packet memory (%zu MB, error %d), using small ones: see "
 		             "/proc/sys/vm/nr_hugepages",
 		             owner->name, bytes >> 20, -rc);
-		rc = open_memory(owner, bytes, false);
+		rc = owner_open_memory(owner, bytes, false);
 	}
 	if (rc < 0)
 		return rc;
@@ -119,7 +119,7 @@ static int try_window(struct xdp_owner *owner, size_t bytes, bool huge)
 }
 
 /* Without CAP_IPC_LOCK the pages count against RLIMIT_MEMLOCK: take what it leaves, and say so. */
-static int open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge)
+static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge)
 {
 	struct rlimit limit = {0};
 	uint32_t wished;
@@ -192,7 +192,7 @@ static int open_shared(struct xdp_owner *owner)
  * first out: every frame in it is used before one is used again, and when all of them together no longer fit into a
  * core's cache, each packet is written to memory that is cold (measured: a sixth of the rate with full-sized frames).
  */
-static uint32_t surplus(const struct xdp_owner *owner, uint32_t queue)
+static uint32_t queue_surplus(const struct xdp_owner *owner, uint32_t queue)
 {
 	const uint32_t spares = owner->queue[queue].spares;
 
@@ -222,8 +222,8 @@ static void fill_spares(struct xdp_owner *owner, uint32_t queue)
 {
 	struct owner_queue *q = &owner->queue[queue];
 
-	while (surplus(owner, queue) > 0) {
-		const uint32_t wanted = surplus(owner, queue), n = wanted < BURST ? wanted : BURST;
+	while (queue_surplus(owner, queue) > 0) {
+		const uint32_t wanted = queue_surplus(owner, queue), n = wanted < BURST ? wanted : BURST;
 		const uint32_t taken = fill_burst(owner, queue, q->spare + q->spares - n, n);
 
 		/* What was not taken are the last of the burst: close the gap. */
@@ -256,7 +256,7 @@ static int drive_queue(struct xdp_owner *owner, uint32_t queue)
 	return 0;
 }
 
-static int open_queue(struct xdp_owner *owner, uint32_t queue)
+static int owner_open_queue(struct xdp_owner *owner, uint32_t queue)
 {
 	struct owner_queue *q = &owner->queue[queue];
 	int rc;
@@ -283,21 +283,21 @@ int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_
 {
 	int rc;
 
-	window_bytes = clamp(window_bytes != 0 ? window_bytes : WINDOW_DEFAULT, WINDOW_LEAST, WINDOW_MOST);
-	rc = open_window(owner, floor_power_of_two(window_bytes), huge_pages);
+	window_bytes = clamp_frames(window_bytes != 0 ? window_bytes : WINDOW_DEFAULT, WINDOW_LEAST, WINDOW_MOST);
+	rc = owner_open_window(owner, floor_power_of_two(window_bytes), huge_pages);
 	if (rc == 0)
 		rc = open_shared(owner);
 	if (rc < 0)
 		return rc;
-	owner->rx_frames = clamp(owner->queue_frames / 8 * 5, 1, XDP_FILL_SIZE);
-	owner->rx_free = unpromised(owner);
+	owner->rx_frames = clamp_frames(owner->queue_frames / 8 * 5, 1, XDP_FILL_SIZE);
+	owner->rx_free = frames_unpromised(owner);
 	owner->tx_used = calloc(owner->nframes / OWNER_TX_BLOCK, 1);
 	owner->is_spare =
 	        owner->record != NULL ? owner->record->is_spare : calloc(owner->nframes, sizeof(*owner->is_spare));
 	if (owner->tx_used == NULL || owner->is_spare == NULL)
 		return -ENOMEM;
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
-		rc = open_queue(owner, queue);
+		rc = owner_open_queue(owner, queue);
 		if (rc < 0)
 			return rc;
 	}
@@ -337,8 +337,8 @@ static void count_promises(struct xdp_owner *owner)
 
 	for (uint32_t i = 0; i < XDP_SLOTS_MAX; i++)
 		promised += owner->slot[i].rx_promised;
-	owner->rx_free = unpromised(owner);
-	owner->rx_free -= clamp(promised, 0, owner->rx_free);
+	owner->rx_free = frames_unpromised(owner);
+	owner->rx_free -= clamp_frames(promised, 0, owner->rx_free);
 }
 
 /* The shares are counted anew from who is left: what overlapped the base must not be given back twice. */
@@ -381,7 +381,7 @@ void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot)
 bool owner_frames_spare(const struct xdp_owner *owner)
 {
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		if (surplus(owner, queue) > 0)
+		if (queue_surplus(owner, queue) > 0)
 			return true;
 	return false;
 }
@@ -401,7 +401,7 @@ uint32_t owner_frames_missing(const struct xdp_owner *owner)
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state != SLOT_FREE)
 			have += xdp_shared_held_by(owner->shared, slot, owner->nframes);
-	return owner->rx_frames * owner->queues - clamp(have, 0, owner->rx_frames * owner->queues);
+	return owner->rx_frames * owner->queues - clamp_frames(have, 0, owner->rx_frames * owner->queues);
 }
 
 /* ---- adoption ---- */
@@ -461,7 +461,7 @@ static void adopt_blocks(struct xdp_owner *owner)
 			owner->tx_used[b] = BLOCK_WAITS;
 }
 
-static int take_fd(struct keeper_hand *hand, uint32_t place)
+static int frames_take_fd(struct keeper_hand *hand, uint32_t place)
 {
 	const int fd = nic_fd_keep(hand->fd[place]);
 
@@ -473,8 +473,8 @@ int owner_frames_adopt(struct xdp_owner *owner, struct keeper_hand *hand)
 {
 	int rc;
 
-	owner->umem_fd = take_fd(hand, KEEP_UMEM); /* its pages are registered: nobody here looks into them */
-	owner->shared_fd = take_fd(hand, KEEP_SHARED);
+	owner->umem_fd = frames_take_fd(hand, KEEP_UMEM); /* its pages are registered: nobody here looks into them */
+	owner->shared_fd = frames_take_fd(hand, KEEP_SHARED);
 	if (owner->umem_fd < 0 || owner->shared_fd < 0)
 		return -EPROTO;
 	rc = map_shared(owner);
@@ -487,7 +487,7 @@ int owner_frames_adopt(struct xdp_owner *owner, struct keeper_hand *hand)
 	for (uint32_t queue = 0; queue < owner->queues && rc == 0; queue++) {
 		struct owner_queue *q = &owner->queue[queue];
 
-		q->base_fd = take_fd(hand, KEEP_BASE + queue);
+		q->base_fd = frames_take_fd(hand, KEEP_BASE + queue);
 		rc = q->base_fd < 0 ? -EPROTO : drive_queue(owner, queue);
 	}
 	if (rc < 0)
@@ -551,7 +551,7 @@ void owner_frames_tick(struct xdp_owner *owner)
 
 /* ---- division ---- */
 
-static bool block_free(const struct xdp_owner *owner, uint32_t block)
+static bool tx_block_is_free(const struct xdp_owner *owner, uint32_t block)
 {
 	return owner->tx_used[block] == BLOCK_FREE ||
 	       (owner->tx_used[block] == BLOCK_WAITS && !block_in_flight(owner, block));
@@ -575,7 +575,7 @@ static uint32_t find_blocks(const struct xdp_owner *owner, uint32_t queue, uint3
 	uint32_t run = 0;
 
 	for (uint32_t b = (queue * owner->queue_frames + owner->rx_frames) / OWNER_TX_BLOCK; b < end; b++) {
-		run = block_free(owner, b) ? run + 1 : 0;
+		run = tx_block_is_free(owner, b) ? run + 1 : 0;
 		if (run == blocks)
 			return b + 1 - blocks;
 	}
@@ -588,17 +588,17 @@ static uint32_t free_tx_frames(const struct xdp_owner *owner, uint32_t queue)
 	uint32_t n = 0;
 
 	for (uint32_t b = (queue * owner->queue_frames + owner->rx_frames) / OWNER_TX_BLOCK; b < end; b++)
-		n += block_free(owner, b);
+		n += tx_block_is_free(owner, b);
 	return n * OWNER_TX_BLOCK;
 }
 
 /* An eighth of what is free, so that the first come well off and the sixteenth still gets a range. */
 static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t queue, uint32_t wish)
 {
-	uint32_t count = clamp(free_tx_frames(owner, queue) / 8, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
+	uint32_t count = clamp_frames(free_tx_frames(owner, queue) / 8, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
 	uint32_t block = UINT32_MAX;
 
-	count = clamp(floor_power_of_two(count), OWNER_TX_BLOCK, wish);
+	count = clamp_frames(floor_power_of_two(count), OWNER_TX_BLOCK, wish);
 	while (count >= OWNER_TX_BLOCK && (block = find_blocks(owner, queue, count / OWNER_TX_BLOCK)) == UINT32_MAX)
 		count /= 2;
 	if (block == UINT32_MAX)
@@ -612,7 +612,7 @@ static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t q
 
 static uint32_t up_to_power_of_two(uint32_t n, uint32_t least, uint32_t most)
 {
-	n = clamp(n, least, most);
+	n = clamp_frames(n, least, most);
 	return n & (n - 1) ? floor_power_of_two(n) * 2 : n;
 }
 
@@ -634,17 +634,17 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish
 		return rc;
 	/* A quarter of what is not promised yet, and half of that to hold. Beyond the 16th or so, shares overlap with
 	 * the base: then only several clients that all hoard at once can make the others run short. */
-	share = floor_power_of_two(clamp(owner->rx_free / 4, OWNER_RX_MIN, rx_wish));
+	share = floor_power_of_two(clamp_frames(owner->rx_free / 4, OWNER_RX_MIN, rx_wish));
 	slot->rx_quota = share / 2;
 	if (owner->rx_free < share + slot->rx_quota)
 		slot->rx_quota = OWNER_RX_MIN / 2;
 	/* Who finds nobody has a ring of twice that, which the base fills: it lasts twice as long while its program
 	 * does not run. Only if that also keeps all it may do later ones miss some of what they were promised, 427
 	 * frames of the default window's 5120. */
-	alone = owner->rx_free == unpromised(owner) && share > OWNER_RX_MIN;
+	alone = owner->rx_free == frames_unpromised(owner) && share > OWNER_RX_MIN;
 	slot->rx_size = alone && 2 * share <= rx_wish ? 2 * share : share;
 	slot->rx_promised = share + slot->rx_quota;
-	owner->rx_free -= clamp(slot->rx_promised, 0, owner->rx_free);
+	owner->rx_free -= clamp_frames(slot->rx_promised, 0, owner->rx_free);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
 		fill_spares(owner, queue);
 	return 0;

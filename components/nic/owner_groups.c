@@ -68,7 +68,7 @@ static struct vma_nic_member *member_of(const struct xdp_owner *owner, uint32_t 
 
 /* ---- which member gets new connections ---- */
 
-static bool asks(const struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static bool member_asks(const struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	return atomic_load(&member_of(owner, slot)->sleeps) != 0 || now - owner->asker[slot].asked_ns < PATIENCE_NS;
 }
@@ -82,14 +82,14 @@ static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uin
 		const struct owner_asker *asker = &owner->asker[slot];
 
 		if (!asker->stuck && now >= asker->shunned_until && now - asker->taken_ns < PATIENCE_NS &&
-		    asks(owner, slot, now))
+		    member_asks(owner, slot, now))
 			eligible |= 1ull << slot;
 	}
 	return eligible;
 }
 
 /* Those that are not about to leave, if there are any. */
-static uint64_t serving(const struct owner_flow *flow)
+static uint64_t group_serving(const struct owner_flow *flow)
 {
 	const uint64_t serving = flow->members & ~flow->retired;
 
@@ -97,7 +97,7 @@ static uint64_t serving(const struct owner_flow *flow)
 }
 
 /* Buckets one after the other, so that the shares differ by one at most. */
-static void spread(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t eligible)
+static void group_spread(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t eligible)
 {
 	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->group];
 	uint64_t left = eligible;
@@ -111,10 +111,10 @@ static void spread(struct xdp_owner *owner, const struct owner_flow *flow, uint6
 }
 
 /* Where nobody may have any, who had them before has them still. */
-static void respread(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t now)
+static void group_respread(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t now)
 {
 	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->group];
-	const uint64_t members = serving(flow);
+	const uint64_t members = group_serving(flow);
 	uint64_t eligible = eligible_of(owner, members, now);
 
 	if (eligible == 0)
@@ -122,7 +122,7 @@ static void respread(struct xdp_owner *owner, const struct owner_flow *flow, uin
 	if (eligible == 0)
 		eligible = members;
 	if (eligible != group->eligible)
-		spread(owner, flow, eligible);
+		group_spread(owner, flow, eligible);
 	if (group->unnoted != XDP_NO_SLOT && now - flow->grouped_ns >= YOUNG_NS)
 		__atomic_store_n(&group->unnoted, XDP_NO_SLOT, __ATOMIC_RELAXED);
 }
@@ -224,7 +224,7 @@ int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t 
 	atomic_fetch_add(&member_of(owner, slot)->groups, 1);
 	ask_anew(owner, slot, now); /* it asks at this very moment */
 	tell_members(owner, flow->members, now);
-	respread(owner, flow, now);
+	group_respread(owner, flow, now);
 	return 0;
 }
 
@@ -270,7 +270,7 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 		__atomic_store_n(&group->unnoted, XDP_NO_SLOT, __ATOMIC_RELAXED);
 	flow->grouped_ns = now;
 	tell_members(owner, flow->members, now);
-	respread(owner, flow, now);
+	group_respread(owner, flow, now);
 }
 
 int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
@@ -280,7 +280,7 @@ int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	if ((flow->members & ~retired) == 0)
 		return -ENOENT;
 	flow->retired = retired;
-	respread(owner, flow, owner_now_ns());
+	group_respread(owner, flow, owner_now_ns());
 	return 0;
 }
 
@@ -369,7 +369,7 @@ static uint32_t by_hash(uint64_t slots, const struct vma_flow_key *key)
 static uint32_t next_member(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t from,
                             enum takers takers, const struct vma_flow_key *key, uint64_t now)
 {
-	uint64_t others = flow->group != 0 ? serving(flow) : 1ull << flow->slot;
+	uint64_t others = flow->group != 0 ? group_serving(flow) : 1ull << flow->slot;
 	uint64_t eligible;
 
 	others &= ~(1ull << from);
@@ -400,7 +400,7 @@ static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to,
 }
 
 /* False: if the member dies now, it is lost. */
-static bool note_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending, uint32_t place)
+static bool note_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending, uint32_t place)
 {
 	struct owner_asker *asker = &owner->asker[to];
 	struct owner_move *move = NULL;
@@ -447,13 +447,13 @@ void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
 }
 
 /* A heir has kept its segments from the kernel meanwhile, if the member before it had left. */
-static void give(struct xdp_owner *owner, const struct owner_flow *flow, uint32_t to, struct vma_pending *pending,
-                 uint32_t place, uint64_t now)
+static void group_give_pending(struct xdp_owner *owner, const struct owner_flow *flow, uint32_t to,
+                               struct vma_pending *pending, uint32_t place, uint64_t now)
 {
 	const struct vma_flow_key key = owner_pending_key(pending);
 	struct vma_nic_member *member = member_of(owner, to);
 	struct owner_heir *heir = owner_heir_find(owner, &key);
-	const bool is_noted = note_move(owner, to, pending, place);
+	const bool is_noted = note_pending_move(owner, to, pending, place);
 
 	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
 	if (flow->group != 0)
@@ -467,8 +467,8 @@ static void give(struct xdp_owner *owner, const struct owner_flow *flow, uint32_
 }
 
 /* The listener that a connection waits at, if it is this one; NULL: it cannot be moved. */
-static struct owner_flow *listener_of(struct xdp_owner *owner, const struct vma_flow_key *key,
-                                      const struct vma_flow_key *only)
+static struct owner_flow *group_listener_of(struct xdp_owner *owner, const struct vma_flow_key *key,
+                                            const struct vma_flow_key *only)
 {
 	struct owner_flow *flow = owner_flow_listener(owner, key);
 
@@ -490,7 +490,7 @@ static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending 
                      const struct vma_flow_key *only, enum takers takers, uint64_t now)
 {
 	struct vma_flow_key key = owner_pending_key(entry);
-	struct owner_flow *flow = listener_of(owner, &key, only);
+	struct owner_flow *flow = group_listener_of(owner, &key, only);
 	struct owner_record_waiting *recorded;
 	struct vma_pending copy;
 	uint32_t to, place;
@@ -514,7 +514,7 @@ static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending 
 	}
 	key = owner_pending_key(&copy);
 	owner_flow_forget_connection(owner, from, &key); /* of a connection before this one, with the same names */
-	give(owner, flow, to, &copy, place, now);
+	group_give_pending(owner, flow, to, &copy, place, now);
 	return true;
 }
 
@@ -578,7 +578,7 @@ static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	while (*place != NULL) {
 		struct owner_move *move = *place;
 		const struct vma_flow_key key = owner_pending_key(&move->pending);
-		struct owner_flow *flow = listener_of(owner, &key, only);
+		struct owner_flow *flow = group_listener_of(owner, &key, only);
 		const uint32_t to =
 		        flow != NULL ? next_member(owner, flow, slot, ANY, &key, now) : (uint32_t)XDP_NO_SLOT;
 
@@ -588,7 +588,8 @@ static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_
 			continue;
 		}
 		if (!owner_group_has_waiting(owner, slot, &key))
-			give(owner, flow, to, &move->pending, record_move(owner, slot, to, &move->pending), now);
+			group_give_pending(owner, flow, to, &move->pending,
+			                   record_move(owner, slot, to, &move->pending), now);
 		*place = move->next;
 		owner_forget_waiting(owner, move->place);
 		free(move);
@@ -685,13 +686,13 @@ bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, st
                       uint32_t most, uint64_t now)
 {
 	const struct vma_flow_key key = owner_pending_key(pending);
-	const uint64_t members = flow->group != 0 ? serving(flow) : 1ull << flow->slot;
+	const uint64_t members = flow->group != 0 ? group_serving(flow) : 1ull << flow->slot;
 	const uint64_t eligible = eligible_of(owner, members, now);
 	const uint32_t to = by_hash(eligible != 0 ? eligible : members, &key);
 
 	if (owner->asker[to].moves - atomic_load(&member_of(owner, to)->adopted) >= most)
 		return false;
-	give(owner, flow, to, pending, record_move(owner, XDP_NO_SLOT, to, pending), now);
+	group_give_pending(owner, flow, to, pending, record_move(owner, XDP_NO_SLOT, to, pending), now);
 	return true;
 }
 
@@ -796,7 +797,7 @@ static bool has_packets(const struct owner_slot *slot, uint32_t queues, uint32_t
 }
 
 /* Whether a connection has waited for accept since before `before_ns`. */
-static bool is_late(const struct vma_nic_member *member, uint64_t before_ns)
+static bool member_is_late(const struct vma_nic_member *member, uint64_t before_ns)
 {
 	bool late = false;
 
@@ -828,7 +829,7 @@ static void look_at_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 		asker->taken = taken;
 		asker->taken_ns = now;
 	}
-	asker->late = is_late(member, now - PATIENCE_NS);
+	asker->late = member_is_late(member, now - PATIENCE_NS);
 	forget_made(owner, slot);
 }
 
@@ -882,7 +883,7 @@ void owner_groups_tick(struct xdp_owner *owner, uint64_t now)
 		for (struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
 			if (flow->group == 0)
 				continue;
-			respread(owner, flow, now);
+			group_respread(owner, flow, now);
 			end_lonely(owner, flow, now);
 		}
 	}

@@ -46,7 +46,7 @@ static const uint64_t life_ns[HEIR_STATES] = {
         [HEIR_TIME_WAIT] = 2000 * MS,
 };
 
-static struct owner_heir **place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
+static struct owner_heir **heir_place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_heir **place = &owner->heirs.bucket[owner_flow_bucket(key)];
 
@@ -57,15 +57,15 @@ static struct owner_heir **place_of(struct xdp_owner *owner, const struct vma_fl
 
 struct owner_heir *owner_heir_find(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	return *place_of(owner, key);
+	return *heir_place_of(owner, key);
 }
 
 /* Out of all lists; the map is not touched. */
-static void forget(struct xdp_owner *owner, struct owner_heir *heir)
+static void heir_forget(struct xdp_owner *owner, struct owner_heir *heir)
 {
 	struct owner_heirs *heirs = &owner->heirs;
 
-	*place_of(owner, &heir->key) = heir->next;
+	*heir_place_of(owner, &heir->key) = heir->next;
 	TAILQ_REMOVE(&heirs->list[heir->state], heir, link);
 	heirs->count--;
 	owner_forget_heir(owner, heir->number);
@@ -76,10 +76,11 @@ static void forget(struct xdp_owner *owner, struct owner_heir *heir)
 void owner_heir_end(struct xdp_owner *owner, struct owner_heir *heir)
 {
 	xdp_prog_flow_del(owner->prog, &heir->key);
-	forget(owner, heir);
+	heir_forget(owner, heir);
 }
 
-static void append(struct xdp_owner *owner, struct owner_heir *heir, enum owner_heir_state state, uint64_t now)
+static void heir_list_append(struct xdp_owner *owner, struct owner_heir *heir, enum owner_heir_state state,
+                             uint64_t now)
 {
 	heir->state = state;
 	heir->due_ns = now + life_ns[state];
@@ -90,7 +91,7 @@ static void append(struct xdp_owner *owner, struct owner_heir *heir, enum owner_
 void owner_heir_live_on(struct xdp_owner *owner, struct owner_heir *heir, enum owner_heir_state state, uint64_t now)
 {
 	TAILQ_REMOVE(&owner->heirs.list[heir->state], heir, link);
-	append(owner, heir, state, now);
+	heir_list_append(owner, heir, state, now);
 }
 
 /* Not later than it would have been: connections are kept for ten seconds, however many owners there are. */
@@ -115,7 +116,7 @@ void owner_heir_park_until(struct xdp_owner *owner, struct owner_heir *heir, uin
 
 /* ---- come and go ---- */
 
-static uint32_t next_number(struct owner_heirs *heirs)
+static uint32_t next_heir_number(struct owner_heirs *heirs)
 {
 	if (++heirs->last_number == 0)
 		heirs->last_number = 1;
@@ -134,14 +135,14 @@ static struct owner_heir *new_heir(struct xdp_owner *owner, const struct vma_flo
 	if (heir == NULL)
 		return NULL;
 	heir->key = what->key;
-	heir->number = next_number(heirs);
+	heir->number = next_heir_number(heirs);
 	heir->snd_nxt = what->snd_nxt;
 	heir->rcv_nxt = what->rcv_nxt;
 	return heir;
 }
 
 /* A flow's place is taken whatever the map's state; a place of its own a heir gets only while the flows leave some. */
-static bool put_in_map(struct xdp_owner *owner, const struct owner_heir *heir, bool in_map)
+static bool heir_put_in_map(struct xdp_owner *owner, const struct owner_heir *heir, bool in_map)
 {
 	int rc = xdp_prog_heir_set(owner->prog, &heir->key, heir->number, in_map);
 
@@ -161,7 +162,7 @@ void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, 
 		heir->state = state;
 		owner_record_heir(owner, heir); /* before the map has its number */
 	}
-	if (heir == NULL || !put_in_map(owner, heir, in_map)) {
+	if (heir == NULL || !heir_put_in_map(owner, heir, in_map)) {
 		if (heir != NULL)
 			owner_forget_heir(owner, heir->number);
 		free(heir);
@@ -173,7 +174,7 @@ void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, 
 	heir->next = *place;
 	*place = heir;
 	heirs->count++;
-	append(owner, heir, state, owner_now_ns());
+	heir_list_append(owner, heir, state, owner_now_ns());
 }
 
 /* Its life begins again. */
@@ -202,7 +203,7 @@ void owner_heir_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, u
 	heir->next = *place;
 	*place = heir;
 	heirs->count++;
-	append(owner, heir, state, owner_now_ns());
+	heir_list_append(owner, heir, state, owner_now_ns());
 }
 
 bool owner_heirs_yield(struct xdp_owner *owner, const struct vma_flow_key *key)
@@ -211,7 +212,7 @@ bool owner_heirs_yield(struct xdp_owner *owner, const struct vma_flow_key *key)
 
 	if (heir == NULL)
 		return false;
-	forget(owner, heir);
+	heir_forget(owner, heir);
 	return true;
 }
 
@@ -251,14 +252,14 @@ bool owner_heirs_last(struct xdp_owner *owner, const struct vma_flow_key *key)
 
 /* ---- time ---- */
 
-static void close_socket(struct owner_heirs *heirs)
+static void heirs_close_socket(struct owner_heirs *heirs)
 {
 	if (heirs->is_open)
 		os_close(heirs->fd);
 	heirs->is_open = false;
 }
 
-static unsigned expire(struct xdp_owner *owner, struct owner_heir_list *list, uint64_t now, unsigned left)
+static unsigned heirs_expire(struct xdp_owner *owner, struct owner_heir_list *list, uint64_t now, unsigned left)
 {
 	struct owner_heir *heir;
 
@@ -282,9 +283,9 @@ void owner_heirs_tick(struct xdp_owner *owner, uint64_t now)
 	heirs->reads = OWNER_HEIR_READS;
 	xdp_prog_segments_read(owner->prog);
 	for (unsigned state = 0; state < HEIR_STATES; state++)
-		left = expire(owner, &heirs->list[state], now, left);
+		left = heirs_expire(owner, &heirs->list[state], now, left);
 	if (heirs->count == 0)
-		close_socket(heirs);
+		heirs_close_socket(heirs);
 }
 
 uint64_t owner_heirs_due_ns(const struct xdp_owner *owner)
@@ -302,7 +303,7 @@ uint64_t owner_heirs_due_ns(const struct xdp_owner *owner)
 
 /* ---- life ---- */
 
-static int see(void *arg, void *segment, size_t bytes)
+static int heirs_see_segment(void *arg, void *segment, size_t bytes)
 {
 	struct xdp_owner *owner = arg;
 
@@ -311,7 +312,7 @@ static int see(void *arg, void *segment, size_t bytes)
 
 int owner_heirs_init(struct xdp_owner *owner)
 {
-	int rc = xdp_prog_segments_open(owner->prog, see, owner);
+	int rc = xdp_prog_segments_open(owner->prog, heirs_see_segment, owner);
 
 	if (rc < 0)
 		return rc;
@@ -328,7 +329,7 @@ void owner_heirs_fini(struct xdp_owner *owner)
 
 	for (unsigned state = 0; heirs->on && state < HEIR_STATES; state++)
 		while (!TAILQ_EMPTY(&heirs->list[state]))
-			forget(owner, TAILQ_FIRST(&heirs->list[state]));
+			heir_forget(owner, TAILQ_FIRST(&heirs->list[state]));
 	heirs->on = false;
-	close_socket(heirs);
+	heirs_close_socket(heirs);
 }

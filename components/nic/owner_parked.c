@@ -62,7 +62,7 @@ struct shield {
 };
 
 /* Whatever else has these names is of a connection before, or this one's: it is noted twice. */
-static bool make_way(struct xdp_owner *owner, const struct owner_lot *lot, const struct vma_flow_key *key)
+static bool parked_make_way(struct xdp_owner *owner, const struct owner_lot *lot, const struct vma_flow_key *key)
 {
 	struct owner_heir *heir = owner_heir_find(owner, key);
 
@@ -89,7 +89,7 @@ static void record(struct xdp_owner *owner, const struct owner_heir *heir, const
 	atomic_store(&entry->state, RECORD_WAITS);
 }
 
-static void shield(const struct vma_pending *pending, void *arg)
+static void shield_pending(const struct vma_pending *pending, void *arg)
 {
 	const struct shield *shield = arg;
 	struct xdp_owner *owner = shield->owner;
@@ -99,7 +99,7 @@ static void shield(const struct vma_pending *pending, void *arg)
 	struct owner_heir *heir;
 
 	if (!owner_connection_is_at(&what.key, &lot->key) || vma_flow_key_check(&what.key) < 0 ||
-	    owner->parked >= PARKED_MAX || !make_way(owner, lot, &what.key))
+	    owner->parked >= PARKED_MAX || !parked_make_way(owner, lot, &what.key))
 		return;
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
@@ -130,7 +130,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 	of.lot->key = flow->rule.key;
 	of.lot->slot = slot;
 	of.lot->place = owner_record_lot(owner, slot, &of.lot->key, &flow->shadows);
-	owner_group_each_waiting(owner, slot, shield, &of);
+	owner_group_each_waiting(owner, slot, shield_pending, &of);
 	if (of.lot->count == 0) {
 		owner_forget_lot(owner, of.lot->place);
 		free(of.lot);
@@ -144,7 +144,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 
 /* ---- whether the kernel's listeners are open ---- */
 
-static void see(const struct owner_foreign *socket, void *arg)
+static void parked_see_socket(const struct owner_foreign *socket, void *arg)
 {
 	struct xdp_owner *owner = arg;
 
@@ -154,12 +154,12 @@ static void see(const struct owner_foreign *socket, void *arg)
 }
 
 /* If the kernel does not say, none is. */
-static void look(struct xdp_owner *owner, uint64_t now)
+static void parked_look(struct xdp_owner *owner, uint64_t now)
 {
 	owner->lots_look_ns = now;
 	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
 		lot->open = false;
-	owner_foreign_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, see, owner);
+	owner_foreign_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_see_socket, owner);
 }
 
 /* ---- the process is dead, or has closed the listener ---- */
@@ -190,7 +190,7 @@ static void record_not_parked(struct xdp_owner *owner, uint32_t place)
 		atomic_store(&entry->state, RECORD_WAITS);
 }
 
-static void park(const struct vma_pending *pending, enum owner_taking taking, void *arg)
+static void park_pending(const struct vma_pending *pending, enum owner_taking taking, void *arg)
 {
 	const struct take *take = arg;
 	const struct vma_flow_key key = owner_pending_key(pending);
@@ -231,7 +231,7 @@ static void take_lot(struct xdp_owner *owner, struct owner_lot *lot, bool dead, 
 
 	lot->left = true;
 	if (lot->open)
-		owner_group_take_waiting(owner, lot->slot, &lot->key, park, &take);
+		owner_group_take_waiting(owner, lot->slot, &lot->key, park_pending, &take);
 	end_others(owner, lot, dead, now);
 	owner_record_lot_left(owner, lot->place);
 	if (lot->count > 0)
@@ -249,7 +249,7 @@ static void take_lots(struct xdp_owner *owner, uint32_t slot, const struct vma_f
 		if (lot->slot != slot || lot->left || (key != NULL && memcmp(&lot->key, key, sizeof(*key)) != 0))
 			continue;
 		if (!looked)
-			look(owner, now);
+			parked_look(owner, now);
 		looked = true;
 		take_lot(owner, lot, key == NULL, now);
 	}
@@ -317,7 +317,7 @@ static void end_parked(struct xdp_owner *owner, const struct owner_lot *lot, str
 	}
 }
 
-static bool pass_on(struct xdp_owner *owner, struct owner_lot *lot, uint64_t now)
+static bool pass_lot_to_listener(struct xdp_owner *owner, struct owner_lot *lot, uint64_t now)
 {
 	struct owner_flow *flow = owner_flow_listener(owner, &lot->key);
 
@@ -345,11 +345,11 @@ void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
 	struct owner_lot **place = &owner->lots;
 
 	if (owner->lots != NULL && now - owner->lots_look_ns >= LOOK_NS)
-		look(owner, now);
+		parked_look(owner, now);
 	while (*place != NULL) {
 		struct owner_lot *lot = *place;
 
-		if (pass_on(owner, lot, now)) {
+		if (pass_lot_to_listener(owner, lot, now)) {
 			place = &lot->next;
 			continue;
 		}

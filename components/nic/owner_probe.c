@@ -62,7 +62,7 @@ static uint16_t tcp_sum(const struct probe *probe, size_t tcp_bytes)
 }
 
 /* The TCP header's length, options included. */
-static size_t build(struct probe *probe, const struct vma_flow_key *key, const struct owner_segment *segment)
+static size_t build_probe(struct probe *probe, const struct vma_flow_key *key, const struct owner_segment *segment)
 {
 	const size_t tcp_bytes = sizeof(probe->tcp) + (segment->has_ts ? sizeof(probe->stamps) : 0);
 
@@ -90,7 +90,7 @@ int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key,
 {
 	struct sockaddr_in to = {.sin_family = AF_INET};
 	struct probe probe;
-	struct iovec iov = {.iov_base = &probe, .iov_len = sizeof(probe.ip) + build(&probe, key, segment)};
+	struct iovec iov = {.iov_base = &probe, .iov_len = sizeof(probe.ip) + build_probe(&probe, key, segment)};
 	const struct in_pktinfo by = {.ipi_ifindex = (int)ifindex};
 	union {
 		struct cmsghdr head;

@@ -39,7 +39,7 @@ struct recheck {
 	uint32_t cookies;      /* places, a power of two */
 };
 
-static uint32_t hash(const struct recheck *check, uint64_t cookie)
+static uint32_t recheck_hash(const struct recheck *check, uint64_t cookie)
 {
 	return (uint32_t)(cookie * 0x9e3779b97f4a7c15ull >> 32) & (check->cookies - 1);
 }
@@ -47,7 +47,7 @@ static uint32_t hash(const struct recheck *check, uint64_t cookie)
 static void note_cookies(struct recheck *check, const struct xdp_cookies *set)
 {
 	for (uint32_t i = 0; i < set->n; i++) {
-		uint32_t at = hash(check, set->list[i]);
+		uint32_t at = recheck_hash(check, set->list[i]);
 
 		while (check->cookie[at] != 0 && check->cookie[at] != set->list[i])
 			at = (at + 1) & (check->cookies - 1);
@@ -57,7 +57,7 @@ static void note_cookies(struct recheck *check, const struct xdp_cookies *set)
 
 static bool is_shadow(const struct recheck *check, uint64_t cookie)
 {
-	uint32_t at = hash(check, cookie);
+	uint32_t at = recheck_hash(check, cookie);
 
 	while (check->cookie[at] != 0 && check->cookie[at] != cookie)
 		at = (at + 1) & (check->cookies - 1);
@@ -75,13 +75,13 @@ static void each_flow(struct xdp_owner *owner, void (*see)(struct recheck *, str
 	}
 }
 
-static void count(struct recheck *check, struct owner_flow *flow, bool connection)
+static void recheck_count_flow(struct recheck *check, struct owner_flow *flow, bool connection)
 {
 	check->flows += !connection;
 	check->cookies += flow->shadows.n;
 }
 
-static void note(struct recheck *check, struct owner_flow *flow, bool connection)
+static void recheck_note_flow(struct recheck *check, struct owner_flow *flow, bool connection)
 {
 	(void)connection;
 	note_cookies(check, &flow->shadows);
@@ -104,12 +104,12 @@ static struct recheck *recheck_new(struct xdp_owner *owner)
 	if (check == NULL)
 		return NULL;
 	check->owner = owner;
-	each_flow(owner, count, check);
+	each_flow(owner, recheck_count_flow, check);
 	check->cookies = power_of_two_above(check->cookies * 2);
 	check->entry = malloc((check->flows + 1) * sizeof(*check->entry));
 	check->cookie = calloc(check->cookies, sizeof(*check->cookie));
 	if (check->entry != NULL && check->cookie != NULL) {
-		each_flow(owner, note, check);
+		each_flow(owner, recheck_note_flow, check);
 		return check;
 	}
 	free(check->entry);
@@ -160,7 +160,7 @@ static bool suspected_before(struct owner_flow *flow, const struct owner_foreign
 	return before;
 }
 
-static void revoke(struct recheck *check, struct owner_flow *flow, const struct owner_foreign *socket)
+static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const struct owner_foreign *socket)
 {
 	const struct vma_flow_key key = flow->rule.key;
 	const uint64_t slots = flow->members != 0 ? flow->members : 1ull << flow->slot;
@@ -190,14 +190,14 @@ static void see_again(const struct owner_foreign *socket, void *arg)
 		if (flow == NULL || !owner_foreign_conflicts(&flow->rule, socket, check->owner->ifindex) ||
 		    !suspected_before(flow, socket))
 			continue;
-		revoke(check, flow, socket);
+		recheck_revoke(check, flow, socket);
 		check->entry[at].flow = NULL;
 	}
 }
 
 /* Of TCP the listeners only: a connection on a port that our shadow holds cannot come up. Nor is a listener in the way
  * of a connection of ours: `flow` has none of those. */
-static void look(struct recheck *check, uint8_t proto)
+static void recheck_walk_proto(struct recheck *check, uint8_t proto)
 {
 	struct owner_ranges ranges;
 
@@ -208,7 +208,7 @@ static void look(struct recheck *check, uint8_t proto)
 	owner_foreign_walk_ranges(&check->owner->diag_fd, proto, &ranges, proto == IPPROTO_TCP, see_again, check);
 }
 
-static uint64_t cpu_ns(void)
+static uint64_t recheck_cpu_ns(void)
 {
 	struct timespec now;
 
@@ -219,7 +219,7 @@ static uint64_t cpu_ns(void)
 void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                           void *arg)
 {
-	const uint64_t begun = cpu_ns();
+	const uint64_t begun = recheck_cpu_ns();
 	struct recheck *check = recheck_new(owner);
 	uint64_t pause;
 
@@ -227,9 +227,9 @@ void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, con
 		return;
 	check->revoked = revoked;
 	check->arg = arg;
-	look(check, IPPROTO_UDP);
-	look(check, IPPROTO_TCP);
+	recheck_walk_proto(check, IPPROTO_UDP);
+	recheck_walk_proto(check, IPPROTO_TCP);
 	recheck_free(check);
-	pause = (cpu_ns() - begun) * RECHECK_SHARE;
+	pause = (recheck_cpu_ns() - begun) * RECHECK_SHARE;
 	owner->foreign_pause_ns = pause > RECHECK_NS ? pause : RECHECK_NS;
 }

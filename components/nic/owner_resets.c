@@ -46,7 +46,7 @@ struct owner_reset {
 	uint64_t due_ns;
 };
 
-static void append(struct owner_resets *resets, unsigned list, struct owner_reset *reset, uint64_t due_ns)
+static void resets_append(struct owner_resets *resets, unsigned list, struct owner_reset *reset, uint64_t due_ns)
 {
 	reset->next = NULL;
 	reset->due_ns = due_ns;
@@ -57,7 +57,7 @@ static void append(struct owner_resets *resets, unsigned list, struct owner_rese
 	resets->last[list] = reset;
 }
 
-static void drop(struct xdp_owner *owner, struct owner_reset *reset)
+static void reset_drop(struct xdp_owner *owner, struct owner_reset *reset)
 {
 	owner->resets.count--;
 	owner_forget_reset(owner, reset->place);
@@ -68,7 +68,7 @@ static void drop(struct xdp_owner *owner, struct owner_reset *reset)
 static void pass(struct xdp_owner *owner, unsigned list, struct owner_reset *reset, uint64_t due_ns)
 {
 	owner_record_reset_list(owner, reset->place, list);
-	append(&owner->resets, list, reset, due_ns);
+	resets_append(&owner->resets, list, reset, due_ns);
 }
 
 void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead)
@@ -86,7 +86,7 @@ void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	reset->slot = slot;
 	reset->place = owner_record_reset(owner, key, slot, dead ? NOW : LATER);
 	resets->count++;
-	append(resets, dead ? NOW : LATER, reset, dead ? now : now + LATER_NS);
+	resets_append(resets, dead ? NOW : LATER, reset, dead ? now : now + LATER_NS);
 }
 
 void owner_resets_adopt(struct xdp_owner *owner)
@@ -107,7 +107,7 @@ void owner_resets_adopt(struct xdp_owner *owner)
 		*reset = (struct owner_reset){.key = entry->key, .slot = entry->slot, .place = place};
 		owner_place_note(&owner->reset_places, place);
 		owner->resets.count++;
-		append(&owner->resets, list, reset, due_ns[list]);
+		resets_append(&owner->resets, list, reset, due_ns[list]);
 	}
 }
 
@@ -128,19 +128,19 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
 		struct owner_reset *next = reset->next;
 
 		if (reset->slot != slot) {
-			append(resets, LATER, reset, reset->due_ns);
+			resets_append(resets, LATER, reset, reset->due_ns);
 		} else {
 			owner_heirs_cut(owner, &reset->key);
 			if (has_peer(&reset->key))
 				pass(owner, NOW, reset, now);
 			else
-				drop(owner, reset);
+				reset_drop(owner, reset);
 		}
 		reset = next;
 	}
 }
 
-static bool open_socket(struct xdp_owner *owner)
+static bool resets_open_socket(struct xdp_owner *owner)
 {
 	struct owner_resets *resets = &owner->resets;
 	int fd;
@@ -160,7 +160,7 @@ static bool open_socket(struct xdp_owner *owner)
 	return true;
 }
 
-static void close_socket(struct owner_resets *resets)
+static void resets_close_socket(struct owner_resets *resets)
 {
 	if (resets->is_open)
 		os_close(resets->fd);
@@ -168,7 +168,7 @@ static void close_socket(struct owner_resets *resets)
 }
 
 /* False: no room in the kernel now. Any other failure (no route, a firewall) is what the peer's silence would be. */
-static bool probe(struct xdp_owner *owner, unsigned list, const struct vma_flow_key *key)
+static bool resets_probe(struct xdp_owner *owner, unsigned list, const struct vma_flow_key *key)
 {
 	struct owner_resets *resets = &owner->resets;
 	const uint32_t seq = resets->seq;
@@ -192,13 +192,13 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 		const bool over = !has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
 		                  !owner_heirs_last(owner, &reset->key);
 
-		if (!over && !probe(owner, list, &reset->key))
+		if (!over && !resets_probe(owner, list, &reset->key))
 			return 0;
 		if (!over && list == LATER)
 			owner_heirs_cut(owner, &reset->key);
 		resets->first[list] = reset->next;
 		if (over || list == AGAIN)
-			drop(owner, reset);
+			reset_drop(owner, reset);
 		else
 			pass(owner, AGAIN, reset, now + AGAIN_NS);
 		left--;
@@ -206,7 +206,7 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 	return left;
 }
 
-static void forget_all(struct xdp_owner *owner)
+static void resets_forget_all(struct xdp_owner *owner)
 {
 	struct owner_resets *resets = &owner->resets;
 
@@ -215,7 +215,7 @@ static void forget_all(struct xdp_owner *owner)
 			struct owner_reset *reset = resets->first[list];
 
 			resets->first[list] = reset->next;
-			drop(owner, reset);
+			reset_drop(owner, reset);
 		}
 	}
 }
@@ -227,15 +227,15 @@ void owner_resets_tick(struct xdp_owner *owner, uint64_t now)
 
 	if (resets->count == 0 || now < resets->pace_ns)
 		return;
-	if (!open_socket(owner)) {
-		forget_all(owner);
+	if (!resets_open_socket(owner)) {
+		resets_forget_all(owner);
 		return;
 	}
 	for (unsigned list = 0; list < OWNER_RESET_LISTS && left > 0; list++)
 		left = probe_due(owner, list, now, left);
 	resets->pace_ns = left == 0 ? now + PACE_NS : 0;
 	if (resets->count == 0)
-		close_socket(resets);
+		resets_close_socket(resets);
 }
 
 uint64_t owner_resets_due_ns(const struct xdp_owner *owner)
@@ -251,6 +251,6 @@ uint64_t owner_resets_due_ns(const struct xdp_owner *owner)
 
 void owner_resets_fini(struct xdp_owner *owner)
 {
-	forget_all(owner);
-	close_socket(&owner->resets);
+	resets_forget_all(owner);
+	resets_close_socket(&owner->resets);
 }

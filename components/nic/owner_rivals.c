@@ -21,7 +21,7 @@ struct search {
 	bool any;
 };
 
-static void see(const struct owner_foreign *socket, void *arg)
+static void search_see_socket(const struct owner_foreign *socket, void *arg)
 {
 	struct search *search = arg;
 
@@ -65,7 +65,7 @@ static bool are_alike(const struct owner_foreign *a, const struct owner_foreign 
 	       memcmp(a->local, b->local, sizeof(a->local)) == 0;
 }
 
-static void compare(const struct owner_foreign *socket, void *arg)
+static void compare_service(const struct owner_foreign *socket, void *arg)
 {
 	struct kinship *kinship = arg;
 
@@ -92,7 +92,7 @@ int owner_rivals_related(struct xdp_owner *owner, const struct vma_flow_rule *ru
 		return 0;
 	rc = walk_listeners(owner, &rule->key, find_mine, &kinship);
 	if (rc == 0)
-		rc = walk_listeners(owner, &rule->key, compare, &kinship);
+		rc = walk_listeners(owner, &rule->key, compare_service, &kinship);
 	if (rc < 0)
 		return rc;
 	if (!kinship.listens)
@@ -137,10 +137,10 @@ int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma
 	int rc;
 
 	if (owner_flow_is_connection(&rule->key))
-		rc = owner_foreign_connection(&owner->diag_fd, &rule->key, owner->ifindex, see, &search);
+		rc = owner_foreign_connection(&owner->diag_fd, &rule->key, owner->ifindex, search_see_socket, &search);
 	else
-		rc = owner_foreign_walk(&owner->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be), listener, see,
-		                        &search);
+		rc = owner_foreign_walk(&owner->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be), listener,
+		                        search_see_socket, &search);
 	owner_flow_describe(&rule->key, text, sizeof(text));
 	if (rc < 0) {
 		/* Not knowing is no licence to rob. */

@@ -21,12 +21,12 @@
 
 #include "owner_priv.h"
 
-static bool is_of(const struct owner_wish *wish, uint32_t slot, const struct vma_flow_key *key)
+static bool wish_is_of(const struct owner_wish *wish, uint32_t slot, const struct vma_flow_key *key)
 {
 	return wish->slot == slot && memcmp(&wish->key, key, sizeof(*key)) == 0;
 }
 
-static void drop(struct xdp_owner *owner, struct owner_wish **place)
+static void wish_drop(struct xdp_owner *owner, struct owner_wish **place)
 {
 	struct owner_wish *wish = *place;
 
@@ -41,7 +41,7 @@ struct owner_wish *owner_wish_find(const struct xdp_owner *owner, uint32_t slot,
 {
 	struct owner_wish *wish = owner->wish[owner_flow_bucket(key)];
 
-	while (wish != NULL && !is_of(wish, slot, key))
+	while (wish != NULL && !wish_is_of(wish, slot, key))
 		wish = wish->next;
 	return wish;
 }
@@ -66,7 +66,7 @@ struct owner_wish *owner_wish_say(struct xdp_owner *owner, uint32_t slot, const 
 }
 
 /* Nobody is left who would read: with shadows named, and all of them closed. */
-static bool is_over(struct xdp_owner *owner, struct owner_wish *wish, uint64_t now)
+static bool wish_is_over(struct xdp_owner *owner, struct owner_wish *wish, uint64_t now)
 {
 	if (now - wish->said_ns > OWNER_WISH_NS)
 		return true;
@@ -94,8 +94,8 @@ bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct 
 			place = &wish->next;
 			continue;
 		}
-		if (is_over(owner, wish, now))
-			drop(owner, place);
+		if (wish_is_over(owner, wish, now))
+			wish_drop(owner, place);
 		else if (may_share(owner, rule, wish))
 			place = &wish->next;
 		else
@@ -108,11 +108,11 @@ bool owner_wish_end(struct xdp_owner *owner, uint32_t slot, const struct vma_flo
 {
 	struct owner_wish **place = &owner->wish[owner_flow_bucket(key)];
 
-	while (*place != NULL && !is_of(*place, slot, key))
+	while (*place != NULL && !wish_is_of(*place, slot, key))
 		place = &(*place)->next;
 	if (*place == NULL)
 		return false;
-	drop(owner, place);
+	wish_drop(owner, place);
 	return true;
 }
 
@@ -123,7 +123,7 @@ static void drop_if(struct xdp_owner *owner, bool (*unwanted)(const struct owner
 
 		while (*place != NULL) {
 			if (unwanted(*place, what))
-				drop(owner, place);
+				wish_drop(owner, place);
 			else
 				place = &(*place)->next;
 		}

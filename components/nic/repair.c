@@ -31,7 +31,7 @@ struct repair_option {
 
 int (*vma_repair_setsockopt)(int fd, int level, int name, const void *value, socklen_t len) = os_setsockopt;
 
-static int get_int(int fd, int level, int name, int *value)
+static int repair_get_int(int fd, int level, int name, int *value)
 {
 	socklen_t len = sizeof(*value);
 
@@ -52,10 +52,10 @@ struct kept {
 
 static void keep_options(int fd, struct kept *kept)
 {
-	get_int(fd, SOL_SOCKET, SO_SNDBUF, &kept->sndbuf);
-	get_int(fd, SOL_SOCKET, SO_RCVBUF, &kept->rcvbuf);
-	get_int(fd, IPPROTO_TCP, TCP_NODELAY, &kept->nodelay);
-	kept->has_locks = get_int(fd, SOL_SOCKET, SO_BUF_LOCK, &kept->locks) == 0;
+	repair_get_int(fd, SOL_SOCKET, SO_SNDBUF, &kept->sndbuf);
+	repair_get_int(fd, SOL_SOCKET, SO_RCVBUF, &kept->rcvbuf);
+	repair_get_int(fd, IPPROTO_TCP, TCP_NODELAY, &kept->nodelay);
+	kept->has_locks = repair_get_int(fd, SOL_SOCKET, SO_BUF_LOCK, &kept->locks) == 0;
 }
 
 /* Buffers are told doubled. Those that grew with the connection here grow in the kernel by themselves. */
@@ -69,7 +69,7 @@ static void give_back_options(int fd, const struct kept *kept)
 		set_int(fd, SOL_SOCKET, SO_BUF_LOCK, kept->locks);
 }
 
-static void make_room(int fd, int now, int name, uint64_t bytes)
+static void repair_make_room(int fd, int now, int name, uint64_t bytes)
 {
 	uint64_t wanted = bytes + (bytes / CHUNK + 2) * OVERHEAD;
 
@@ -80,7 +80,7 @@ static void make_room(int fd, int now, int name, uint64_t bytes)
 /* ---- what the kernel is told ---- */
 
 /* As the socket's family has it: IPv4, or IPv4 behind ::ffff:. */
-static socklen_t name_of(int domain, const uint8_t *ip, uint16_t port_be, struct sockaddr_storage *out)
+static socklen_t repair_name_of(int domain, const uint8_t *ip, uint16_t port_be, struct sockaddr_storage *out)
 {
 	struct sockaddr_in *in = (struct sockaddr_in *)out;
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
@@ -115,17 +115,17 @@ static int connect_repaired(int fd, const struct vma_repair *what)
 	if (rc == 0)
 		rc = set_seq(fd, TCP_RECV_QUEUE, what->rcv_nxt - what->unread);
 	if (rc == 0)
-		rc = get_int(fd, SOL_SOCKET, SO_DOMAIN, &domain);
+		rc = repair_get_int(fd, SOL_SOCKET, SO_DOMAIN, &domain);
 	if (rc < 0)
 		return rc;
 	if (syscall(SYS_getsockname, fd, &bound, &len) != 0)
 		return -errno;
-	len = name_of(domain, what->local, what->local_port_be, &name);
+	len = repair_name_of(domain, what->local, what->local_port_be, &name);
 	if (bound.sin6_port == 0 && os_bind(fd, (struct sockaddr *)&name, len) != 0)
 		return -errno;
 	if (bound.sin6_port != 0 && bound.sin6_port != what->local_port_be)
 		return -EADDRINUSE;
-	len = name_of(domain, what->peer, what->peer_port_be, &name);
+	len = repair_name_of(domain, what->peer, what->peer_port_be, &name);
 	return os_connect(fd, (struct sockaddr *)&name, len) != 0 ? -errno : 0;
 }
 
@@ -142,7 +142,7 @@ static void recompute_segment_size(int fd)
 		vma_repair_setsockopt(fd, IPPROTO_IP, IP_OPTIONS, options, len);
 }
 
-static int tell_options(int fd, const struct vma_repair *what)
+static int repair_tell_options(int fd, const struct vma_repair *what)
 {
 	struct repair_option options[4];
 	unsigned n = 0;
@@ -212,7 +212,7 @@ static int queue_repaired(int fd, const struct vma_repair *what, const struct vm
  * given as bytes that have not been sent, and leaves at once. It must leave whole: what the peer acknowledges beyond is
  * ignored.
  */
-static void send_again(int fd, struct vma_repair *what)
+static void repair_send_again(int fd, struct vma_repair *what)
 {
 	struct tcp_info info = {0};
 	socklen_t len = sizeof(info);
@@ -229,7 +229,7 @@ static void send_again(int fd, struct vma_repair *what)
 /* ---- all of it ---- */
 
 /* Not connected any more, and without a word about it. It stays bound. */
-static void undo(int fd)
+static void repair_undo(int fd)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
@@ -244,24 +244,24 @@ int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_r
 	int rc;
 
 	*incomplete = 0;
-	get_int(fd, SOL_SOCKET, SO_REUSEADDR, &kept.reuse); /* a repair changes it */
+	repair_get_int(fd, SOL_SOCKET, SO_REUSEADDR, &kept.reuse); /* a repair changes it */
 	rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 	if (rc < 0)
 		return rc;
 	keep_options(fd, &kept);
-	make_room(fd, kept.rcvbuf, SO_RCVBUFFORCE, what->unread);
-	make_room(fd, kept.sndbuf, SO_SNDBUFFORCE, what->unacked);
+	repair_make_room(fd, kept.rcvbuf, SO_RCVBUFFORCE, what->unread);
+	repair_make_room(fd, kept.sndbuf, SO_SNDBUFFORCE, what->unacked);
 	rc = connect_repaired(fd, what);
 	if (rc == 0)
-		rc = tell_options(fd, what);
+		rc = repair_tell_options(fd, what);
 	if (rc == 0)
-		send_again(fd, what);
+		repair_send_again(fd, what);
 	if (rc == 0)
 		rc = queue_repaired(fd, what, bytes);
 	if (rc == 0)
 		rc = tell_windows(fd, what);
 	if (rc < 0) {
-		undo(fd);
+		repair_undo(fd);
 	} else {
 		/* The kernel has it: what is left to do cannot be undone, and may fail as a connection may. */
 		*incomplete = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);

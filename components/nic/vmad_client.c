@@ -18,7 +18,7 @@ uint64_t vmad_client_now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void close_fds(const int *fds, unsigned nfds)
+static void client_close_fds(const int *fds, unsigned nfds)
 {
 	for (unsigned i = 0; i < nfds; i++)
 		os_close(fds[i]);
@@ -39,7 +39,7 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 		if ((rc == 1 || rc == -EMSGSIZE) && vmad_msg_ok(msg, bytes))
 			return 1; /* without its fds if they are too many for this process: rent sees that */
 		if (rc == 1)
-			close_fds(fds, *nfds);
+			client_close_fds(fds, *nfds);
 		if (rc != -EAGAIN || now >= until_ms || fds_to_poll[1].revents != 0)
 			return -EPIPE;
 		os_poll(fds_to_poll, 2, (int)(until_ms - now));
@@ -86,7 +86,7 @@ int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int 
 			break;
 		if (msg->type == type && msg->seq == seq)
 			return msg->result <= 0 ? msg->result : -EPROTO;
-		close_fds(fds, *nfds);
+		client_close_fds(fds, *nfds);
 		if (!keep_event(client, msg))
 			break;
 	}
@@ -105,11 +105,11 @@ static int ask_showing(struct vmad_client *client, struct vmad_msg *msg, const i
 	                         fds != NULL ? nfds : &own_nfds, vmad_client_now_ms() + VMAD_ANSWER_MS);
 
 	if (rc != -EPIPE)
-		close_fds(own_fds, own_nfds);
+		client_close_fds(own_fds, own_nfds);
 	return rc;
 }
 
-static int ask(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
+static int client_ask(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
 {
 	return ask_showing(client, msg, NULL, 0, fds, nfds);
 }
@@ -122,7 +122,7 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 	const struct vmad_rental *rental = &msg.rental;
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds = 0;
-	int rc = ask(client, &msg, fds, &nfds);
+	int rc = client_ask(client, &msg, fds, &nfds);
 
 	if (rc == -EPIPE)
 		return rc;
@@ -134,7 +134,7 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 	                rental->has_alive > 1 || nfds != rental->queues + 2 + rental->has_claims + rental->has_alive))
 		rc = -EPROTO;
 	if (rc < 0) {
-		close_fds(fds, nfds);
+		client_close_fds(fds, nfds);
 		return rc;
 	}
 	*out = (struct xdp_rental){
@@ -164,7 +164,7 @@ int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_to
 {
 	struct vmad_msg msg = {.type = VMAD_RETURN, .ret = {.slot = slot, .frames_too = frames_too}};
 
-	return ask(client, &msg, NULL, NULL);
+	return client_ask(client, &msg, NULL, NULL);
 }
 
 /* What was taken back before it was granted anew: messages keep their order, so all of that is here by now. */
@@ -219,17 +219,17 @@ int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_DEL, .flow = {.slot = slot, .key = *key}};
 
-	return ask(client, &msg, NULL, NULL);
+	return client_ask(client, &msg, NULL, NULL);
 }
 
 int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_RETIRE, .flow = {.slot = slot, .key = *key}};
 
-	return ask(client, &msg, NULL, NULL);
+	return client_ask(client, &msg, NULL, NULL);
 }
 
-static struct vmad_heir pack(const struct vma_flow_heir *heir)
+static struct vmad_heir pack_heir(const struct vma_flow_heir *heir)
 {
 	struct vmad_heir out = {.local_port_be = heir->key.local_port_be,
 	                        .peer_port_be = heir->key.peer_port_be,
@@ -244,7 +244,7 @@ static struct vmad_heir pack(const struct vma_flow_heir *heir)
 }
 
 /* Without waiting for an answer, but for room in the socket. */
-static int say(struct vmad_client *client, struct vmad_msg *msg)
+static int client_say(struct vmad_client *client, struct vmad_msg *msg)
 {
 	struct pollfd poll_fd = {.fd = client->fd, .events = POLLOUT};
 	const uint64_t until_ms = vmad_client_now_ms() + VMAD_ANSWER_MS;
@@ -270,8 +270,8 @@ int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct
 		                       .heirs = {.slot = slot, .count = (uint16_t)count, .more = more}};
 
 		for (unsigned i = 0; i < count; i++)
-			msg.heirs.heir[i] = pack(&heirs[done + i]);
-		rc = more ? say(client, &msg) : ask(client, &msg, NULL, NULL);
+			msg.heirs.heir[i] = pack_heir(&heirs[done + i]);
+		rc = more ? client_say(client, &msg) : client_ask(client, &msg, NULL, NULL);
 		done += count;
 	}
 	return rc;
@@ -281,14 +281,14 @@ int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticke
 {
 	struct vmad_msg msg = {.type = VMAD_RESUME, .resume = {.slot = slot, .ticket = ticket}};
 
-	return ask(client, &msg, NULL, NULL);
+	return client_ask(client, &msg, NULL, NULL);
 }
 
 int vmad_client_resumed(struct vmad_client *client, uint32_t slot)
 {
 	struct vmad_msg msg = {.type = VMAD_RESUMED, .resume = {.slot = slot}};
 
-	return ask(client, &msg, NULL, NULL);
+	return client_ask(client, &msg, NULL, NULL);
 }
 
 int vmad_client_repair(struct vmad_client *client, int *fd)
@@ -296,7 +296,7 @@ int vmad_client_repair(struct vmad_client *client, int *fd)
 	struct vmad_msg msg = {.type = VMAD_REPAIR};
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds = 0;
-	int rc = ask(client, &msg, fds, &nfds);
+	int rc = client_ask(client, &msg, fds, &nfds);
 
 	if (rc == -EPIPE)
 		return rc;
@@ -305,7 +305,7 @@ int vmad_client_repair(struct vmad_client *client, int *fd)
 	if (rc == 0)
 		*fd = fds[0];
 	else
-		close_fds(fds, nfds);
+		client_close_fds(fds, nfds);
 	return rc;
 }
 
@@ -325,7 +325,7 @@ bool vmad_client_has_event(const struct vmad_client *client)
 }
 
 /* Takes in what has come: 0, -EPIPE. */
-static int take_events(struct vmad_client *client)
+static int client_take_events(struct vmad_client *client)
 {
 	while (client->revoked < VMAD_REVOKED_MAX && client->adoptions < VMAD_ADOPTS_MAX) {
 		struct vmad_msg msg;
@@ -337,7 +337,7 @@ static int take_events(struct vmad_client *client)
 		if (rc == -EAGAIN)
 			return 0;
 		if (rc == 1)
-			close_fds(fds, nfds);
+			client_close_fds(fds, nfds);
 		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || !keep_event(client, &msg))
 			return -EPIPE;
 	}
@@ -346,7 +346,7 @@ static int take_events(struct vmad_client *client)
 
 int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
 {
-	const int rc = client->revoked == 0 ? take_events(client) : 0;
+	const int rc = client->revoked == 0 ? client_take_events(client) : 0;
 
 	if (client->revoked == 0)
 		return rc;

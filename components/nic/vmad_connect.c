@@ -54,7 +54,7 @@ static bool needs_name(void)
  * Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. In a
  * program with raised privileges only root: this user may be the one who has started it.
  */
-static bool trusted(int fd, const struct vmad_connect *how)
+static bool vmad_is_trusted(int fd, const struct vmad_connect *how)
 {
 	struct ucred server = {.uid = (uid_t)-1};
 	socklen_t len = sizeof(server);
@@ -97,7 +97,7 @@ static int dial_name(int fd, unsigned ifindex)
 }
 
 /* One attempt, which does not wait: connected; or -ECONNREFUSED and the like, -EAGAIN: its queue is full. */
-static int dial(const struct vmad_connect *how, struct vmad_client *client)
+static int vmad_dial(const struct vmad_connect *how, struct vmad_client *client)
 {
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
 	bool by_name;
@@ -108,7 +108,7 @@ static int dial(const struct vmad_connect *how, struct vmad_client *client)
 	by_name = rc < 0 && rc != -EAGAIN;
 	if (by_name)
 		rc = dial_name(fd, how->ifindex);
-	if (rc == 0 && !trusted(fd, how))
+	if (rc == 0 && !vmad_is_trusted(fd, how))
 		rc = -EPERM;
 	/* Whoever has taken the name and does not serve there keeps no vmad from being started. */
 	if (by_name && (rc == -EPERM || rc == -EAGAIN) && !needs_name())
@@ -191,7 +191,7 @@ static void note_success(unsigned ifindex)
 }
 
 /* `again`: in vain a moment ago. */
-static int start(const struct vmad_connect *how, bool again)
+static int vmad_start_process(const struct vmad_connect *how, bool again)
 {
 	unsigned ifindex;
 	char window[16];
@@ -234,7 +234,7 @@ static int start(const struct vmad_connect *how, bool again)
 	return rc < 0 ? not_started(how, rc) : rc;
 }
 
-static int hello(struct vmad_client *client, const struct vmad_connect *how, uint64_t until_ms)
+static int vmad_hello_exchange(struct vmad_client *client, const struct vmad_connect *how, uint64_t until_ms)
 {
 	struct vmad_msg msg = {.type = VMAD_HELLO};
 	int fds[VMAD_FDS_MAX];
@@ -246,7 +246,7 @@ static int hello(struct vmad_client *client, const struct vmad_connect *how, uin
 	return rc;
 }
 
-static void explain(const struct vmad_connect *how, int rc)
+static void vmad_explain(const struct vmad_connect *how, int rc)
 {
 	if (rc == -EPERM)
 		vma_log_once(VMA_LOG_ERROR,
@@ -288,7 +288,7 @@ static bool another_start(const struct vmad_connect *how, struct attempts *attem
 		attempts->error = -ECHILD;
 		return false;
 	}
-	attempts->error = start(how, attempts->starts > 0);
+	attempts->error = vmad_start_process(how, attempts->starts > 0);
 	if (attempts->error < 0)
 		return false;
 	attempts->starts++;
@@ -299,11 +299,11 @@ static bool another_start(const struct vmad_connect *how, struct attempts *attem
 static int connect_once(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts,
                         uint64_t until_ms)
 {
-	int rc = dial(how, client);
+	int rc = vmad_dial(how, client);
 
 	if (rc < 0)
 		return rc;
-	rc = hello(client, how, until_ms);
+	rc = vmad_hello_exchange(client, how, until_ms);
 	if (rc == 0)
 		return 0;
 	nic_fd_close(client->fd);
@@ -359,7 +359,7 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 	if (attempts.error < 0)
 		rc = attempts.error;
 	else
-		explain(how, rc);
+		vmad_explain(how, rc);
 	free(client);
 	return rc == -EACCES ? -EPERM : rc;
 }

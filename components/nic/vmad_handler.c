@@ -22,7 +22,7 @@ static bool has_group(const struct vma_vmad_attr *attr, gid_t gid)
 	return false;
 }
 
-static bool is_named(const struct vma_vmad_attr *attr, const struct vmad_peer *peer)
+static bool peer_is_named(const struct vma_vmad_attr *attr, const struct vmad_peer *peer)
 {
 	gid_t groups[64];
 	socklen_t len = sizeof(groups);
@@ -50,7 +50,7 @@ static int may_be_client(const struct vmad_server *server, struct vmad_peer *pee
 	if (rc == 0) {
 		peer->right_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
 		peer->raw = vmad_right_is_own(fds[0], &who);
-	} else if (is_named(server->attr, peer)) {
+	} else if (peer_is_named(server->attr, peer)) {
 		rc = 0;
 	}
 	if (rc != -EPERM)
@@ -101,8 +101,8 @@ static uint64_t name_tenant(struct vmad_server *server, const struct vmad_peer *
 	return tenant.ticket;
 }
 
-static int rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wish,
-                struct vmad_answer *answer)
+static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wish,
+                       struct vmad_answer *answer)
 {
 	struct xdp_rental rental;
 	int rc = has_enough(server, peer, true) ? -ENOSPC
@@ -154,7 +154,7 @@ static struct vmad_peer *holder_of(struct vmad_server *server, uint32_t slot, co
  * The ticket is what only the process knows that has rented the slot, and its children, who have other numbers. Its
  * user may have changed meanwhile.
  */
-static int resume(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_resume *what)
+static int handle_resume(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_resume *what)
 {
 	struct vmad_peer *holder = holder_of(server, what->slot, peer);
 	struct owner_tenant tenant;
@@ -169,7 +169,7 @@ static int resume(struct vmad_server *server, struct vmad_peer *peer, const stru
 	return 0;
 }
 
-static int give_back(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_return *what)
+static int handle_return(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_return *what)
 {
 	if (!has_slot(peer, what->slot))
 		return -ENOENT;
@@ -212,8 +212,8 @@ static void say_refused(const struct vmad_server *server, const struct vmad_peer
 	             server->attr->interface, peer->uid, ntohs(key->local_port_be));
 }
 
-static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow,
-                    const int *fds, unsigned nfds, struct vmad_answer *answer)
+static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow,
+                           const int *fds, unsigned nfds, struct vmad_answer *answer)
 {
 	struct xdp_proof proof = {.raw = peer->raw};
 	const struct vma_flow_rule rule = {
@@ -236,7 +236,7 @@ static int flow_add(struct vmad_server *server, const struct vmad_peer *peer, co
 	return rc;
 }
 
-static int flow_del(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
+static int handle_flow_del(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
 {
 	if (!has_slot(peer, flow->slot))
 		return -ENOENT;
@@ -261,7 +261,7 @@ static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer
 }
 
 /* One that is refused (another process has the flow by now) is none the less over for its client. */
-static int bequeath(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_heirs *heirs)
+static int handle_heirs(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_heirs *heirs)
 {
 	if (!has_slot(peer, heirs->slot))
 		return -ENOENT;
@@ -297,18 +297,18 @@ static int open_repair(struct vmad_server *server, struct vmad_peer *peer, struc
 	return 0;
 }
 
-static int request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
-                   unsigned nfds, struct vmad_answer *answer)
+static int handle_request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
+                          const int *fds, unsigned nfds, struct vmad_answer *answer)
 {
 	switch (msg->type) {
 	case VMAD_RENT:
-		return rent(server, peer, &msg->rent, answer);
+		return handle_rent(server, peer, &msg->rent, answer);
 	case VMAD_RETURN:
-		return give_back(server, peer, &msg->ret);
+		return handle_return(server, peer, &msg->ret);
 	case VMAD_FLOW_ADD:
-		return flow_add(server, peer, &msg->flow, fds, nfds, answer);
+		return handle_flow_add(server, peer, &msg->flow, fds, nfds, answer);
 	case VMAD_FLOW_DEL:
-		return flow_del(server, peer, &msg->flow);
+		return handle_flow_del(server, peer, &msg->flow);
 	case VMAD_FLOW_RETIRE:
 		return has_slot(peer, msg->flow.slot)
 		               ? xdp_owner_flow_retire(server->owner, msg->flow.slot, &msg->flow.key)
@@ -316,9 +316,9 @@ static int request(struct vmad_server *server, struct vmad_peer *peer, const str
 	case VMAD_FLOW_SHADOWS:
 		return flow_shadows(server, peer, &msg->shadows, fds, nfds);
 	case VMAD_BEQUEATH:
-		return bequeath(server, peer, &msg->heirs);
+		return handle_heirs(server, peer, &msg->heirs);
 	case VMAD_RESUME:
-		return resume(server, peer, &msg->resume);
+		return handle_resume(server, peer, &msg->resume);
 	case VMAD_RESUMED:
 		if (!has_slot(peer, msg->resume.slot))
 			return -ENOENT;
@@ -381,7 +381,7 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 	if (peer->state != PEER_READY || msg->type == VMAD_HELLO)
 		return -EPROTO;
 	begin_answer(answer, msg->type, msg->seq);
-	answer->msg.result = request(server, peer, msg, fds, nfds, answer);
+	answer->msg.result = handle_request(server, peer, msg, fds, nfds, answer);
 	return msg->type != VMAD_BEQUEATH || !msg->heirs.more;
 }
 

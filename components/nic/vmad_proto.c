@@ -80,7 +80,7 @@ int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)
 	return n < 0 ? -errno : 0; /* a packet is sent whole or not at all */
 }
 
-static void close_all(const int *fds, unsigned nfds)
+static void close_received_fds(const int *fds, unsigned nfds)
 {
 	for (unsigned i = 0; i < nfds; i++)
 		os_close(fds[i]);
@@ -131,7 +131,7 @@ int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned
 		memcpy(fds, all, *nfds * sizeof(int));
 		return rc;
 	}
-	close_all(all, *nfds);
+	close_received_fds(all, *nfds);
 	*nfds = 0;
 	return rc;
 }

@@ -106,7 +106,7 @@ static int send_fd(int to, int fd)
 static void serve_client(int control) __attribute__((noreturn));
 
 /* It is nobody's child, so nobody has to wait for it. */
-static int start_process(struct vmad_peer *peer)
+static int start_repair_process(struct vmad_peer *peer)
 {
 	int pair[2], rc = 0;
 	pid_t child;
@@ -142,7 +142,7 @@ int vmad_repair_open(struct vmad_server *server, struct vmad_peer *peer)
 	if (peer->slots == 0)
 		return -EPERM;
 	if (peer->repair_fd < 0)
-		rc = vmad_closer_settle(server->closer) ? start_process(peer) : -EBUSY;
+		rc = vmad_closer_settle(server->closer) ? start_repair_process(peer) : -EBUSY;
 	if (rc == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
 		rc = -errno;
 	if (rc < 0) {
@@ -179,7 +179,7 @@ static void end_socket(struct service *service)
 }
 
 /* The length, 0: the end. Up to two descriptors, -1: none. */
-static ssize_t receive(int from, void *to, size_t room, int fds[2], unsigned *nfds)
+static ssize_t service_receive(int from, void *to, size_t room, int fds[2], unsigned *nfds)
 {
 	union {
 		struct cmsghdr head;
@@ -199,7 +199,7 @@ static ssize_t receive(int from, void *to, size_t room, int fds[2], unsigned *nf
 	return n < 0 && (errno == EAGAIN || errno == EINTR) ? -EAGAIN : n < 0 ? 0 : n;
 }
 
-static void close_fds(const int *fds, unsigned nfds)
+static void service_close_fds(const int *fds, unsigned nfds)
 {
 	for (unsigned i = 0; i < nfds; i++)
 		if (fds[i] >= 0)
@@ -208,7 +208,7 @@ static void close_fds(const int *fds, unsigned nfds)
 
 /* ---- its socket ---- */
 
-static bool option_is(int fd, int option, int wanted)
+static bool repair_option_is(int fd, int option, int wanted)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -227,8 +227,8 @@ static int check_state(const struct vma_repair *what)
 
 static int check_socket(int fd)
 {
-	if (!(option_is(fd, SO_DOMAIN, AF_INET) || option_is(fd, SO_DOMAIN, AF_INET6)) ||
-	    !option_is(fd, SO_TYPE, SOCK_STREAM) || !option_is(fd, SO_PROTOCOL, IPPROTO_TCP))
+	if (!(repair_option_is(fd, SO_DOMAIN, AF_INET) || repair_option_is(fd, SO_DOMAIN, AF_INET6)) ||
+	    !repair_option_is(fd, SO_TYPE, SOCK_STREAM) || !repair_option_is(fd, SO_PROTOCOL, IPPROTO_TCP))
 		return -EINVAL;
 	return vmad_namespace_check(fd);
 }
@@ -252,7 +252,7 @@ static int check_bytes(int fd, const struct vma_repair *what)
  * What else comes meanwhile is the answer to an earlier question, or a new channel for a client that does not wait for
  * this one's: it has to ask again.
  */
-static int take_answer(const struct service *service, const struct vma_flow_key *key)
+static int service_take_answer(const struct service *service, const struct vma_flow_key *key)
 {
 	struct pollfd answer = {.fd = service->control, .events = POLLIN};
 	struct question question;
@@ -260,9 +260,9 @@ static int take_answer(const struct service *service, const struct vma_flow_key 
 	unsigned nfds;
 
 	for (int i = 0; i < ANSWERS && os_poll(&answer, 1, ANSWER_MS) > 0; i++) {
-		const ssize_t n = receive(service->control, &question, sizeof(question), fds, &nfds);
+		const ssize_t n = service_receive(service->control, &question, sizeof(question), fds, &nfds);
 
-		close_fds(fds, nfds);
+		service_close_fds(fds, nfds);
 		if (n == 0)
 			break;
 		if (n == sizeof(question) && nfds == 0 && memcmp(&question.key, key, sizeof(*key)) == 0)
@@ -283,7 +283,7 @@ static int ask_vmad(const struct service *service, const struct vma_repair *what
 	memcpy(question.key.peer, what->peer, 4);
 	if (os_send(service->control, &question, sizeof(question), MSG_NOSIGNAL) != sizeof(question))
 		return -EPIPE;
-	return take_answer(service, &question.key);
+	return service_take_answer(service, &question.key);
 }
 
 struct file_bytes {
@@ -302,7 +302,7 @@ static int read_file(const struct vma_repair_bytes *base, uint64_t offset, size_
 	return n > 0 ? 0 : n == 0 ? -EIO : -errno;
 }
 
-static bool is_name(const struct sockaddr_storage *name, const uint8_t *ip, uint16_t port_be)
+static bool is_socket_name(const struct sockaddr_storage *name, const uint8_t *ip, uint16_t port_be)
 {
 	const struct sockaddr_in *in = (const struct sockaddr_in *)name;
 	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)name;
@@ -322,7 +322,8 @@ static bool is_innocent(int fd, const struct vma_repair *what)
 	if (syscall(SYS_getpeername, fd, &peer, &peer_len) != 0)
 		return errno == ENOTCONN;
 	return syscall(SYS_getsockname, fd, &local, &local_len) == 0 &&
-	       is_name(&local, what->local, what->local_port_be) && is_name(&peer, what->peer, what->peer_port_be);
+	       is_socket_name(&local, what->local, what->local_port_be) &&
+	       is_socket_name(&peer, what->peer, what->peer_port_be);
 }
 
 /* The client has connected it elsewhere while it was being repaired. Without a handshake it must not be. */
@@ -343,14 +344,14 @@ static uint32_t sum_of(uint32_t sum, const uint8_t *bytes, size_t len)
 	return len != 0 ? sum + ((uint32_t)bytes[0] << 8) : sum;
 }
 
-static uint16_t fold(uint32_t sum)
+static uint16_t fold_sum(uint32_t sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (uint16_t)(sum + (sum >> 16));
 }
 
 /* `packet` has the client's IPv4 header and segment: of the header nothing is kept, of the segment not the ports. */
-static void say_segment(struct service *service, uint8_t *packet, size_t len)
+static void service_say_segment(struct service *service, uint8_t *packet, size_t len)
 {
 	const struct vma_repair *what = &service->what;
 	const size_t ip_len = len >= 40 ? (size_t)(packet[0] & 15) * 4 : 0;
@@ -374,7 +375,7 @@ static void say_segment(struct service *service, uint8_t *packet, size_t len)
 	memcpy(tcp + 2, &what->local_port_be, 2);
 	memset(tcp + 16, 0, 2);
 	sum = sum_of(IPPROTO_TCP + (uint32_t)tcp_len, ip + 12, 8);
-	folded = htons((uint16_t)~fold(sum_of(sum, tcp, tcp_len)));
+	folded = htons((uint16_t)~fold_sum(sum_of(sum, tcp, tcp_len)));
 	memcpy(tcp + 16, &folded, 2);
 	memcpy(&to.sin_addr, what->local, 4);
 	syscall(SYS_sendto, service->raw, ip, 20 + tcp_len, MSG_DONTWAIT, &to, sizeof(to));
@@ -395,7 +396,7 @@ static void say_fin(struct service *service)
 	tcp[12] = 5 << 4;
 	tcp[13] = 0x11; /* ACK, FIN */
 	memcpy(tcp + 14, &window_be, 2);
-	say_segment(service, packet, sizeof(packet));
+	service_say_segment(service, packet, sizeof(packet));
 }
 
 /*
@@ -413,7 +414,8 @@ static void bind_segments(const struct service *service, int fd)
 
 /* ---- a socket ---- */
 
-static int repair(struct service *service, const struct vma_repair *what, int *fds, unsigned nfds, int *incomplete)
+static int service_repair(struct service *service, const struct vma_repair *what, int *fds, unsigned nfds,
+                          int *incomplete)
 {
 	struct file_bytes bytes = {.base = {.read = read_file}, .fd = nfds > 1 ? fds[1] : -1};
 	struct sockaddr_storage name;
@@ -459,7 +461,7 @@ static bool hear_client(struct service *service)
 	struct vmad_repair_answer answer = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}};
 	int fds[2];
 	unsigned nfds;
-	const ssize_t n = receive(service->channel, &message, sizeof(message), fds, &nfds);
+	const ssize_t n = service_receive(service->channel, &message, sizeof(message), fds, &nfds);
 	bool goes_on = true;
 
 	if (n == -EAGAIN)
@@ -473,24 +475,24 @@ static bool hear_client(struct service *service)
 
 		memcpy(&what, message.body, sizeof(what));
 		end_socket(service);
-		answer.result = repair(service, &what, fds, nfds, &answer.incomplete);
+		answer.result = service_repair(service, &what, fds, nfds, &answer.incomplete);
 		goes_on = os_send(service->channel, &answer, sizeof(answer), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
 	} else if (message.head.type == VMAD_REPAIR_SEGMENT) {
-		say_segment(service, message.body, (size_t)n - sizeof(message.head));
+		service_say_segment(service, message.body, (size_t)n - sizeof(message.head));
 	} else {
 		end_socket(service);
 	}
-	close_fds(fds, nfds);
+	service_close_fds(fds, nfds);
 	return goes_on;
 }
 
 /* A new channel, in place of the one before. False: vmad is gone, or its connection to the client. */
-static bool hear_vmad(struct service *service)
+static bool service_hear_vmad(struct service *service)
 {
 	struct question question;
 	int fds[2];
 	unsigned nfds;
-	const ssize_t n = receive(service->control, &question, sizeof(question), fds, &nfds);
+	const ssize_t n = service_receive(service->control, &question, sizeof(question), fds, &nfds);
 
 	if (n == -EAGAIN)
 		return true;
@@ -567,7 +569,7 @@ static void serve_client(int control)
 	keep_capabilities();
 	service.raw = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	while (await_either(&service, fds)) {
-		if (fds[0].revents != 0 && !hear_vmad(&service))
+		if (fds[0].revents != 0 && !service_hear_vmad(&service))
 			leave_vmad(&service);
 		else if (fds[0].revents == 0 && fds[1].revents != 0 && !hear_client(&service))
 			leave_client(&service);

@@ -42,7 +42,7 @@ static int pidfd_of(int fd, pid_t pid)
  * Asked, and if it is stopped or hangs, ended: its keeper has what its clients need. The process is known by its pidfd,
  * and by the connection: as long as that is not hung up, the process still has the address.
  */
-static int end_process(const char *interface, int fd, const struct ucred *peer)
+static int end_old_vmad(const char *interface, int fd, const struct ucred *peer)
 {
 	struct pollfd end = {.fd = pidfd_of(fd, peer->pid), .events = POLLIN};
 	struct pollfd has_address = {.fd = fd, .events = POLLIN};
@@ -142,7 +142,7 @@ int vmad_replace(unsigned ifindex, const char *interface)
 	if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
 		rc = -errno;
 	if (rc == 0)
-		rc = may_end(interface, &peer) ? end_process(interface, fd, &peer) : -EPERM;
+		rc = may_end(interface, &peer) ? end_old_vmad(interface, fd, &peer) : -EPERM;
 	close(fd);
 	return rc == -ECONNREFUSED ? 0 : rc;
 }

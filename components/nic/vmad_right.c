@@ -44,7 +44,7 @@
 #define MARK_ANY_USER 0x00800000u
 #define MARK_IFINDEX_MAX 0x007fffffu
 
-static uint32_t mark_of(unsigned ifindex, bool any_user)
+static uint32_t vmad_mark_of(unsigned ifindex, bool any_user)
 {
 	return MARK_VMAD | (any_user ? MARK_ANY_USER : 0) | ifindex;
 }
@@ -76,14 +76,14 @@ int vmad_right_create(unsigned ifindex, const char *ifname)
 		return -errno;
 	os_close(pair[1]);
 	if (ifindex <= MARK_IFINDEX_MAX)
-		rc = set_mark(pair[0], mark_of(ifindex, false));
+		rc = set_mark(pair[0], vmad_mark_of(ifindex, false));
 	if (rc == 0)
 		return pair[0];
 	os_close(pair[0]);
 	return create_raw(ifname);
 }
 
-static bool option_is(int fd, int option, int wanted)
+static bool right_option_is(int fd, int option, int wanted)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -107,14 +107,14 @@ static int namespace_of(int socket_fd, ino_t *out)
 	return rc;
 }
 
-static bool is_marked(int fd, uint32_t mark)
+static bool socket_is_marked(int fd, uint32_t mark)
 {
-	return option_is(fd, SO_MARK, (int)mark);
+	return right_option_is(fd, SO_MARK, (int)mark);
 }
 
 static bool is_ticket(int fd)
 {
-	return option_is(fd, SO_DOMAIN, AF_UNIX) && option_is(fd, SO_TYPE, SOCK_DGRAM);
+	return right_option_is(fd, SO_DOMAIN, AF_UNIX) && right_option_is(fd, SO_TYPE, SOCK_DGRAM);
 }
 
 static bool is_made_by(int fd, const struct ucred *who)
@@ -130,9 +130,9 @@ int vmad_right_share(int fd, unsigned ifindex, bool any_user)
 {
 	if (fd < 0 || !is_ticket(fd))
 		return -EPERM;
-	if (is_marked(fd, mark_of(ifindex, any_user)))
+	if (socket_is_marked(fd, vmad_mark_of(ifindex, any_user)))
 		return 0;
-	return set_mark(fd, mark_of(ifindex, any_user));
+	return set_mark(fd, vmad_mark_of(ifindex, any_user));
 }
 
 void vmad_right_revoke(int fd)
@@ -172,11 +172,11 @@ int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
 	bool is_right = false;
 
 	if (is_ticket(fd))
-		is_right = is_marked(fd, mark_of(ifindex, true)) ||
-		           (is_marked(fd, mark_of(ifindex, false)) && is_made_by(fd, who));
+		is_right = socket_is_marked(fd, vmad_mark_of(ifindex, true)) ||
+		           (socket_is_marked(fd, vmad_mark_of(ifindex, false)) && is_made_by(fd, who));
 	else
-		is_right = option_is(fd, SO_DOMAIN, AF_INET) && option_is(fd, SO_TYPE, SOCK_RAW) &&
-		           option_is(fd, SO_BINDTOIFINDEX, (int)ifindex);
+		is_right = right_option_is(fd, SO_DOMAIN, AF_INET) && right_option_is(fd, SO_TYPE, SOCK_RAW) &&
+		           right_option_is(fd, SO_BINDTOIFINDEX, (int)ifindex);
 	return is_right ? vmad_namespace_check(fd) : -EPERM;
 }
 

@@ -36,7 +36,7 @@
 #define KEEPER_RETRY_MS 1000 /* one that was killed has a successor */
 #define SWEEP_MS 1000        /* at least, between sweeps: a directory may be a long one, and clients many */
 
-static uint64_t now_ms(void)
+static uint64_t server_now_ms(void)
 {
 	struct timespec now;
 
@@ -76,7 +76,7 @@ static void make_free(struct vmad_peer *peer)
 	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .right_fd = -1, .repair_fd = -1};
 }
 
-static void forget(struct vmad_server *server, struct vmad_peer *peer)
+static void peer_forget(struct vmad_server *server, struct vmad_peer *peer)
 {
 	close_connection(server, peer);
 	if (peer->pidfd >= 0)
@@ -98,7 +98,7 @@ static bool process_ended(const struct vmad_peer *peer)
 }
 
 /* The connection is over. */
-static void drop(struct vmad_server *server, struct vmad_peer *peer, const char *why)
+static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const char *why)
 {
 	const bool ended = process_ended(peer);
 
@@ -109,7 +109,7 @@ static void drop(struct vmad_server *server, struct vmad_peer *peer, const char 
 	server->ended = server->ended || ended;
 	vmad_take_back(server, peer, ended);
 	if (peer->slots == 0) {
-		forget(server, peer);
+		peer_forget(server, peer);
 		return;
 	}
 	close_connection(server, peer);
@@ -132,7 +132,7 @@ static struct vmad_peer *place_for_peer(struct vmad_server *server, bool *gives_
 			oldest = peer;
 	}
 	if (oldest != NULL && (free_one == NULL || strangers >= VMAD_NEW_MAX)) {
-		forget(server, oldest); /* it holds nothing */
+		peer_forget(server, oldest); /* it holds nothing */
 		*gives_way = free_one == NULL;
 	}
 	return free_one;
@@ -167,7 +167,7 @@ static void be_deaf(struct vmad_server *server, int error)
 {
 	if (error == EAGAIN || error == ECONNABORTED || error == EINTR)
 		return;
-	server->deaf_until_ms = now_ms() + DEAF_MS;
+	server->deaf_until_ms = server_now_ms() + DEAF_MS;
 	vma_log_once(VMA_LOG_WARN, "vmad: %s: new clients have to wait: %s", server->attr->interface,
 	             strerrordesc_np(error));
 }
@@ -191,7 +191,7 @@ static void take_connection(struct vmad_server *server, int door)
 	int fd;
 
 	if (gives_way || !idle_job(server, &job)) {
-		server->deaf_until_ms = now_ms() + CLOSE_PAUSE_MS;
+		server->deaf_until_ms = server_now_ms() + CLOSE_PAUSE_MS;
 		return;
 	}
 	fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -218,7 +218,7 @@ static void take_connection(struct vmad_server *server, int door)
 	        .pid = cred.pid,
 	        .uid = cred.uid,
 	        .gid = cred.gid,
-	        .since_ms = now_ms(),
+	        .since_ms = server_now_ms(),
 	};
 }
 
@@ -228,7 +228,7 @@ static bool send_answer(struct vmad_server *server, struct vmad_peer *peer, cons
 {
 	if (vmad_send(peer->fd, msg, fds, nfds) == 0)
 		return true;
-	drop(server, peer, "it does not read its answers");
+	peer_drop(server, peer, "it does not read its answers");
 	return false;
 }
 
@@ -249,12 +249,12 @@ static bool hear_peer(struct vmad_server *server, struct vmad_peer *peer)
 		said = vmad_handle(server, peer, &msg, bytes, fds, nfds, &answer);
 	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_PASSED), fds, nfds);
 	if (rc <= 0) {
-		drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
+		peer_drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
 		return false;
 	}
 	if (said < 0) {
 		vmad_right_revoke(peer->right_fd);
-		drop(server, peer, "not a message of this protocol");
+		peer_drop(server, peer, "not a message of this protocol");
 		return false;
 	}
 	if (said > 0 && nfds > 0)
@@ -294,7 +294,7 @@ static void finish_closes(struct vmad_server *server)
 static bool ends_later(const struct vmad_server *server, const struct vmad_peer *peer)
 {
 	return is_closing(server, peer, CLOSE_PASSED) &&
-	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), now_ms());
+	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), server_now_ms());
 }
 
 /* What it has said last, its heirs, may still be in the socket, which holds about as much as LAST_TURNS take. A child
@@ -305,7 +305,7 @@ static void hear_and_drop(struct vmad_server *server, struct vmad_peer *peer)
 		serve_peer(server, peer);
 	if (peer->state == PEER_NONE || peer->state == PEER_CLOSING || ends_later(server, peer))
 		return;
-	drop(server, peer, NULL);
+	peer_drop(server, peer, NULL);
 }
 
 /* ---- the owner ---- */
@@ -320,7 +320,7 @@ static void answer_waiting(struct vmad_server *server, int result)
 		vmad_answer_hello(peer, result, &answer);
 		peer->state = PEER_READY;
 		if (vmad_send(peer->fd, &answer.msg, NULL, 0) < 0)
-			drop(server, peer, "it does not read its answers");
+			peer_drop(server, peer, "it does not read its answers");
 	}
 }
 
@@ -359,7 +359,7 @@ static struct vmad_peer *absent_peer(struct vmad_server *server, const struct ow
 		        .pid = tenant->pid,
 		        .uid = tenant->uid,
 		        .gid = tenant->gid,
-		        .since_ms = now_ms(),
+		        .since_ms = server_now_ms(),
 		};
 		return peer;
 	}
@@ -417,7 +417,7 @@ static void start_keeper(struct vmad_server *server)
 {
 	int rc;
 
-	server->keeper_ms = now_ms();
+	server->keeper_ms = server_now_ms();
 	rc = vmad_closer_settle(server->closer)
 	             ? keeper_start(&server->keeper, server->ifindex, server->attr->keep_seconds)
 	             : -EBUSY;
@@ -464,7 +464,7 @@ static void refuse_held(struct vmad_held *held, uint32_t slot, const struct vma_
 		held->answer.result = -EADDRINUSE;
 }
 
-static void revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
+static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
 	struct vmad_server *server = arg;
 	const struct vmad_msg msg = {
@@ -491,7 +491,7 @@ struct turn {
 	unsigned n;
 };
 
-static void watch(struct turn *turn, int fd, struct vmad_peer *peer)
+static void turn_watch_fd(struct turn *turn, int fd, struct vmad_peer *peer)
 {
 	if (fd < 0)
 		return;
@@ -501,27 +501,28 @@ static void watch(struct turn *turn, int fd, struct vmad_peer *peer)
 
 static bool is_deaf(const struct vmad_server *server)
 {
-	return now_ms() < server->deaf_until_ms;
+	return server_now_ms() < server->deaf_until_ms;
 }
 
 static void begin_turn(struct vmad_server *server, struct turn *turn)
 {
 	turn->n = 0;
-	watch(turn, server->attr->stop_fd, NULL);
-	watch(turn, is_deaf(server) ? -1 : server->doors.path_fd, NULL);
-	watch(turn, is_deaf(server) ? -1 : server->doors.name_fd, NULL);
-	watch(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1, NULL); /* its tick follows each turn */
-	watch(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
-	watch(turn, server->keeper.fd, NULL);
-	watch(turn, vmad_closer_fd(server->closer), NULL);
+	turn_watch_fd(turn, server->attr->stop_fd, NULL);
+	turn_watch_fd(turn, is_deaf(server) ? -1 : server->doors.path_fd, NULL);
+	turn_watch_fd(turn, is_deaf(server) ? -1 : server->doors.name_fd, NULL);
+	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
+	              NULL); /* its tick follows each turn */
+	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
+	turn_watch_fd(turn, server->keeper.fd, NULL);
+	turn_watch_fd(turn, vmad_closer_fd(server->closer), NULL);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;
 		if (!is_closing(server, peer, CLOSE_PASSED))
-			watch(turn, peer->fd, peer);
+			turn_watch_fd(turn, peer->fd, peer);
 		if (!ends_later(server, peer))
-			watch(turn, peer->pidfd, peer);
-		watch(turn, peer->repair_fd, peer);
+			turn_watch_fd(turn, peer->pidfd, peer);
+		turn_watch_fd(turn, peer->repair_fd, peer);
 	}
 }
 
@@ -553,17 +554,17 @@ static bool forget_silent(struct vmad_server *server, uint64_t now)
 
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NEW && now - peer->since_ms > NEW_MS)
-			forget(server, peer);
+			peer_forget(server, peer);
 		if (peer->state == PEER_ABSENT && peer->slots == 0)
-			forget(server, peer);
+			peer_forget(server, peer);
 		else if (peer->state == PEER_ABSENT && now - peer->since_ms > VMAD_ABSENT_MS)
-			drop(server, peer, NULL);
+			peer_drop(server, peer, NULL);
 		clients = clients || (peer->state > PEER_NEW && peer->state != PEER_CLOSING);
 	}
 	return clients;
 }
 
-static void sweep(struct vmad_server *server)
+static void server_sweep(struct vmad_server *server)
 {
 	int removed = server->ended ? vma_stats_sweep(server->attr->stats_dir, &server->swept_to) : 0;
 
@@ -578,9 +579,9 @@ struct clock {
 };
 
 /* What is due now. 1: end, 0: go on, -errno: cannot go on. */
-static int pass_time(struct vmad_server *server, struct clock *clock)
+static int server_pass_time(struct vmad_server *server, struct clock *clock)
 {
-	const uint64_t now = now_ms();
+	const uint64_t now = server_now_ms();
 	int rc;
 
 	if (forget_silent(server, now) || server->served) {
@@ -590,7 +591,7 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 	}
 	if (server->ended && now - server->swept_ms >= SWEEP_MS) {
 		server->swept_ms = now;
-		sweep(server);
+		server_sweep(server);
 	}
 	if (server->owner == NULL) {
 		rc = take_interface(server);
@@ -607,7 +608,7 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 	if (server->kept && (keeper_lost(&server->keeper) || server->keeper.fd < 0) &&
 	    now - server->keeper_ms >= KEEPER_RETRY_MS)
 		start_keeper(server);
-	xdp_owner_tick(server->owner, revoked, server);
+	xdp_owner_tick(server->owner, server_flow_revoked, server);
 	if (now - clock->looked > LOOK_MS) {
 		clock->looked = now;
 		if (xdp_owner_device_gone(server->owner)) {
@@ -623,7 +624,7 @@ static int pass_time(struct vmad_server *server, struct clock *clock)
 static struct xdp_owner *left;
 
 /* Asked to end, but not for good, while somebody needs the interface. */
-static bool may_leave(struct vmad_server *server)
+static bool server_may_leave(struct vmad_server *server)
 {
 	const bool asked = server->attr->stops_for_good != NULL && !server->attr->stops_for_good(server->attr->stop_fd);
 	bool any = server->owner != NULL && xdp_owner_has_heirs(server->owner);
@@ -636,7 +637,7 @@ static bool may_leave(struct vmad_server *server)
 int vmad_serve_all(struct vmad_server *server)
 {
 	bool leaves = false;
-	struct clock clock = {.start = now_ms(), .idle_since = now_ms(), .looked = now_ms()};
+	struct clock clock = {.start = server_now_ms(), .idle_since = server_now_ms(), .looked = server_now_ms()};
 	struct turn turn;
 	int rc;
 
@@ -650,21 +651,21 @@ int vmad_serve_all(struct vmad_server *server)
 		vmad_doors_close(server->ifindex, &server->doors);
 		return rc;
 	}
-	while ((rc = pass_time(server, &clock)) == 0) {
+	while ((rc = server_pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
-		const bool late = vmad_closer_hurry(server->closer, now_ms());
+		const bool late = vmad_closer_hurry(server->closer, server_now_ms());
 		const int longest = is_deaf(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : LOOK_MS;
 
 		begin_turn(server, &turn);
 		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
 			continue;
 		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0) {
-			leaves = may_leave(server);
+			leaves = server_may_leave(server);
 			break;
 		}
 		serve_turn(server, &turn);
 	}
-	sweep(server);
+	server_sweep(server);
 	vmad_doors_close(server->ifindex, &server->doors);
 	if (server->owner != NULL)
 		xdp_owner_describe(server->owner);
@@ -680,7 +681,7 @@ int vmad_serve_all(struct vmad_server *server)
 		xdp_owner_destroy(server->owner);
 	}
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		forget(server, &server->peer[i]);
+		peer_forget(server, &server->peer[i]);
 	vmad_closer_destroy(server->closer);
 	server->closer = NULL;
 	return rc > 0 ? 0 : rc;

@@ -130,7 +130,7 @@ static bool has_stderr(void)
 }
 
 /* Runs in the grandchild, in this process's memory: system calls by number only. */
-static int become_daemon(void *arg)
+static int vmad_child_main(void *arg)
 {
 	static char *const environment[] = {"PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin", NULL};
 	struct start *start = arg;
@@ -161,7 +161,7 @@ static int become_daemon(void *arg)
 static int become_nobodys_child(void *arg)
 {
 	struct start *start = arg;
-	const pid_t pid = clone_onto(start->second_stack + STACK_BYTES, become_daemon, start);
+	const pid_t pid = clone_onto(start->second_stack + STACK_BYTES, vmad_child_main, start);
 
 	if (pid < 0)
 		start->error = -pid;

@@ -27,7 +27,7 @@ static char *l4_field(char *l4, const struct wire_headers *headers)
 	return l4 + (headers->key.proto == IPPROTO_UDP ? 6 : 16);
 }
 
-static void put16(char *p, uint16_t value)
+static void checksum_put16(char *p, uint16_t value)
 {
 	p[0] = (char)(value >> 8);
 	p[1] = (char)value;
@@ -40,11 +40,11 @@ void wire_checksum_fill(char *frame, uint32_t len)
 	if (!wire_parse(frame, len, len, &headers))
 		return;
 	char *ip = frame + headers.l3_off, *l4 = frame + headers.l4_off, *field = l4_field(l4, &headers);
-	put16(ip + 10, 0);
-	put16(ip + 10, (uint16_t)~sum_fold(sum_add(0, ip, headers.l4_off - headers.l3_off)));
-	put16(field, 0);
+	checksum_put16(ip + 10, 0);
+	checksum_put16(ip + 10, (uint16_t)~sum_fold(sum_add(0, ip, headers.l4_off - headers.l3_off)));
+	checksum_put16(field, 0);
 	uint16_t sum = (uint16_t)~sum_fold(sum_add(pseudo_sum(ip, &headers), l4, headers.l4_len));
-	put16(field, sum == 0 && headers.key.proto == IPPROTO_UDP ? 0xffff : sum);
+	checksum_put16(field, sum == 0 && headers.key.proto == IPPROTO_UDP ? 0xffff : sum);
 }
 
 uint16_t wire_checksum_flags(const char *frame, uint32_t len, bool memory_link)

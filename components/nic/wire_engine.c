@@ -41,7 +41,7 @@ static uint64_t run_now(struct run *run)
 
 /* ---- one frame into posted buffers ---- */
 
-static void hand_over(struct run *run, struct wire_qp *qp, struct vma_buf *buf)
+static void run_deliver_buf(struct run *run, struct wire_qp *qp, struct vma_buf *buf)
 {
 	/* Order holds: when a run begins, self's done is drained into bufs first, and is only used once bufs is full.
 	 */
@@ -52,8 +52,8 @@ static void hand_over(struct run *run, struct wire_qp *qp, struct vma_buf *buf)
 }
 
 /* `head` is the private copy of the first head_len bytes; the rest is read from `bytes`. */
-static void fill(struct run *run, const struct wire_flow *flow, const char *head, uint32_t head_len, const char *bytes,
-                 uint32_t len)
+static void run_fill_bufs(struct run *run, const struct wire_flow *flow, const char *head, uint32_t head_len,
+                          const char *bytes, uint32_t len)
 {
 	struct vma_bufarena *arena = run->end->nic.arena;
 	struct wire_qp *qp = flow->qp;
@@ -78,11 +78,12 @@ static void fill(struct run *run, const struct wire_flow *flow, const char *head
 		if (run->end->checksum_offload && part == len)
 			buf->flags |= wire_checksum_flags(frame, len, run->end->memory_link);
 		at += part;
-		hand_over(run, qp, buf);
+		run_deliver_buf(run, qp, buf);
 	} while (at < len);
 }
 
-static enum fate deliver(struct run *run, const char *head, uint32_t head_len, const char *bytes, uint32_t len)
+static enum fate run_deliver_frame(struct run *run, const char *head, uint32_t head_len, const char *bytes,
+                                   uint32_t len)
 {
 	struct wire_end *end = run->end;
 	struct wire_headers headers;
@@ -103,7 +104,7 @@ static enum fate deliver(struct run *run, const char *head, uint32_t head_len, c
 		wire_count_add(end, WIRE_COUNT_no_buffer, 1);
 		return FATE_DONE;
 	}
-	fill(run, flow, head, head_len, bytes, len);
+	run_fill_bufs(run, flow, head, head_len, bytes, len);
 	wire_count_add(end, WIRE_COUNT_delivered, 1);
 	return FATE_DONE;
 }
@@ -133,7 +134,7 @@ static void enter_plan(struct wire_end *end, uint32_t number, const char *bytes,
  * The frame of one slot. Length and headers are copied before they are looked at, and only the copies count: the peer
  * may change the slot meanwhile. The barrier keeps the compiler from reading the slot again in place of the copy.
  */
-static enum fate take_slot(struct run *run, uint32_t number, struct wire_slot *slot, uint32_t index)
+static enum fate run_take_slot(struct run *run, uint32_t number, struct wire_slot *slot, uint32_t index)
 {
 	struct wire_end *end = run->end;
 	uint32_t len = atomic_load_explicit(&slot->len, memory_order_relaxed);
@@ -153,7 +154,7 @@ static enum fate take_slot(struct run *run, uint32_t number, struct wire_slot *s
 	else
 		memcpy(head, slot->bytes, head_len);
 	__asm__ volatile("" : : "r"(head) : "memory");
-	return deliver(run, head, head_len, slot->bytes, len);
+	return run_deliver_frame(run, head, head_len, slot->bytes, len);
 }
 
 /* Bounded by one lap, however fast the peer writes. */
@@ -167,7 +168,7 @@ static void drain_lane(struct run *run, uint32_t number)
 			break;
 		uint32_t index = atomic_load_explicit(&lane->consumed, memory_order_relaxed);
 		__builtin_prefetch(wire_slot_at(lane->slots, index + 1, lane->mask, lane->slot_bytes));
-		if (take_slot(run, number, slot, index) == FATE_WAITS)
+		if (run_take_slot(run, number, slot, index) == FATE_WAITS)
 			break;
 		wire_consumer_pop(lane);
 	}
@@ -205,7 +206,7 @@ static void drain_delay(struct run *run)
 
 	while ((run->n == 0 || run->out < run->n) && (held = wire_delay_next(delay, run_now(run))) != NULL) {
 		uint32_t head_len = held->len < WIRE_SNAP ? held->len : WIRE_SNAP;
-		if (deliver(run, held->bytes, head_len, held->bytes, held->len) == FATE_WAITS)
+		if (run_deliver_frame(run, held->bytes, head_len, held->bytes, held->len) == FATE_WAITS)
 			break;
 		wire_delay_done(delay, held);
 	}
@@ -242,7 +243,7 @@ static uint64_t report_due(struct run *run, struct wire_qp *qp)
 	return due <= run_now(run) ? 0 : due;
 }
 
-static void set_timer(const struct wire_qp *qp, uint64_t due_ns)
+static void qp_set_timer(const struct wire_qp *qp, uint64_t due_ns)
 {
 	struct itimerspec spec = {
 	        .it_value = {.tv_sec = (time_t)(due_ns / 1000000000U), .tv_nsec = (long)(due_ns % 1000000000U)}};
@@ -251,7 +252,7 @@ static void set_timer(const struct wire_qp *qp, uint64_t due_ns)
 		timerfd_settime(qp->timer_fd, TFD_TIMER_ABSTIME, &spec, NULL);
 }
 
-static void report(struct run *run)
+static void run_report(struct run *run)
 {
 	struct wire_engine *engine = &run->end->engine;
 
@@ -263,7 +264,7 @@ static void report(struct run *run)
 		if (due == 0)
 			wire_qp_wake(qp);
 		else if (due != UINT64_MAX || delayed != UINT64_MAX)
-			set_timer(qp, due < delayed ? due : delayed);
+			qp_set_timer(qp, due < delayed ? due : delayed);
 	}
 }
 
@@ -288,7 +289,7 @@ static void run_once(struct run *run)
 	if (run->end->pair != NULL && !wire_delay_empty(&run->end->engine.delay))
 		drain_delay(run);
 	if (atomic_load_explicit(&run->end->engine.sleepers, memory_order_seq_cst) != 0)
-		report(run);
+		run_report(run);
 }
 
 static void run_others(struct wire_end *end)
@@ -298,7 +299,7 @@ static void run_others(struct wire_end *end)
 	run_once(&run);
 }
 
-static void let_go(struct wire_end *end)
+static void end_let_go(struct wire_end *end)
 {
 	struct wire_engine *engine = &end->engine;
 
@@ -312,7 +313,7 @@ static void let_go(struct wire_end *end)
 }
 
 /* Is there anything to do? Without the engine, so it may be wrong for a moment; a poll that is wrong polls again. */
-static bool peek(const struct wire_end *end)
+static bool end_peek(const struct wire_end *end)
 {
 	const struct wire_engine *engine = &end->engine;
 	uint32_t nonce = atomic_load_explicit(&end->nonce, memory_order_relaxed);
@@ -334,10 +335,10 @@ unsigned wire_engine_poll(struct wire_end *end, struct wire_qp *self, struct vma
 {
 	struct run run = {.end = end, .self = self, .bufs = bufs, .n = n};
 
-	if (n == 0 || !peek(end) || !try_busy(&end->engine))
+	if (n == 0 || !end_peek(end) || !try_busy(&end->engine))
 		return 0;
 	run_once(&run);
-	let_go(end);
+	end_let_go(end);
 	return run.out;
 }
 
@@ -348,7 +349,7 @@ void wire_engine_poke(struct wire_end *end)
 		return;
 	atomic_store_explicit(&end->engine.again, 0, memory_order_seq_cst);
 	run_others(end);
-	let_go(end);
+	end_let_go(end);
 }
 
 void wire_engine_lock(struct wire_end *end)
@@ -359,5 +360,5 @@ void wire_engine_lock(struct wire_end *end)
 
 void wire_engine_unlock(struct wire_end *end)
 {
-	let_go(end);
+	end_let_go(end);
 }

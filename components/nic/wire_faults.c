@@ -19,7 +19,7 @@
 enum draw { DRAW_LOSS, DRAW_DUPLICATE, DRAW_REORDER, DRAW_DEPTH, DRAW_CORRUPT, DRAW_BIT, DRAW_JITTER, DRAWS };
 
 /* A counter-based generator (splitmix64's finaliser): no state that threads or the order of questions could disturb. */
-static uint64_t draw(const struct vma_wire_faults *plan, uint32_t lane, uint32_t number, enum draw what)
+static uint64_t draw_fault(const struct vma_wire_faults *plan, uint32_t lane, uint32_t number, enum draw what)
 {
 	uint64_t x = plan->seed * 0x9e3779b97f4a7c15U + ((uint64_t)lane << 40) + (uint64_t)number * DRAWS + what;
 
@@ -29,9 +29,10 @@ static uint64_t draw(const struct vma_wire_faults *plan, uint32_t lane, uint32_t
 	return x ^ x >> 31;
 }
 
-static bool happens(const struct vma_wire_faults *plan, uint32_t lane, uint32_t number, enum draw what, uint32_t ppm)
+static bool fault_happens(const struct vma_wire_faults *plan, uint32_t lane, uint32_t number, enum draw what,
+                          uint32_t ppm)
 {
-	return ppm != 0 && draw(plan, lane, number, what) % MILLION < ppm;
+	return ppm != 0 && draw_fault(plan, lane, number, what) % MILLION < ppm;
 }
 
 int wire_delay_init(struct wire_delay *delay, uint32_t bound, uint32_t frame_bytes)
@@ -79,7 +80,7 @@ void wire_delay_plan(struct wire_delay *delay, const struct vma_wire_faults *pla
 
 /* ---- the heap ---- */
 
-static bool before(const struct wire_held *a, const struct wire_held *b)
+static bool held_is_before(const struct wire_held *a, const struct wire_held *b)
 {
 	return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->serial < b->serial;
 }
@@ -88,7 +89,7 @@ static void heap_push(struct wire_delay *delay, struct wire_held item)
 {
 	uint32_t i = delay->heap_count++;
 
-	while (i > 0 && before(&item, &delay->heap[(i - 1) / 2])) {
+	while (i > 0 && held_is_before(&item, &delay->heap[(i - 1) / 2])) {
 		delay->heap[i] = delay->heap[(i - 1) / 2];
 		i = (i - 1) / 2;
 	}
@@ -101,9 +102,9 @@ static void heap_pop(struct wire_delay *delay)
 	uint32_t i = 0, child;
 
 	while ((child = 2 * i + 1) < delay->heap_count) {
-		if (child + 1 < delay->heap_count && before(&delay->heap[child + 1], &delay->heap[child]))
+		if (child + 1 < delay->heap_count && held_is_before(&delay->heap[child + 1], &delay->heap[child]))
 			child++;
-		if (!before(&delay->heap[child], &item))
+		if (!held_is_before(&delay->heap[child], &item))
 			break;
 		delay->heap[i] = delay->heap[child];
 		i = child;
@@ -136,22 +137,22 @@ void wire_delay_enter(struct wire_end *end, uint32_t lane, uint32_t number, cons
 	struct wire_held item = {.len = len, .lane = lane, .due_ns = sent_ns + plan->delay_ns};
 	uint64_t bit = UINT64_MAX;
 
-	if (happens(plan, lane, number, DRAW_LOSS, plan->loss_ppm)) {
+	if (fault_happens(plan, lane, number, DRAW_LOSS, plan->loss_ppm)) {
 		wire_count_add(end, WIRE_COUNT_lost, 1);
 		return;
 	}
 	if (plan->jitter_ns != 0)
-		item.due_ns += draw(plan, lane, number, DRAW_JITTER) % (plan->jitter_ns + 1);
-	if (happens(plan, lane, number, DRAW_CORRUPT, plan->corrupt_ppm)) {
+		item.due_ns += draw_fault(plan, lane, number, DRAW_JITTER) % (plan->jitter_ns + 1);
+	if (fault_happens(plan, lane, number, DRAW_CORRUPT, plan->corrupt_ppm)) {
 		wire_count_add(end, WIRE_COUNT_corrupted, 1);
-		bit = draw(plan, lane, number, DRAW_BIT) >> 1;
+		bit = draw_fault(plan, lane, number, DRAW_BIT) >> 1;
 	}
-	if (happens(plan, lane, number, DRAW_REORDER, plan->reorder_ppm)) {
+	if (fault_happens(plan, lane, number, DRAW_REORDER, plan->reorder_ppm)) {
 		wire_count_add(end, WIRE_COUNT_reordered, 1);
-		item.overtake = 1 + (uint32_t)(draw(plan, lane, number, DRAW_DEPTH) % plan->reorder_depth);
+		item.overtake = 1 + (uint32_t)(draw_fault(plan, lane, number, DRAW_DEPTH) % plan->reorder_depth);
 	}
 	enter_once(end, item, bytes, bit);
-	if (happens(plan, lane, number, DRAW_DUPLICATE, plan->duplicate_ppm)) {
+	if (fault_happens(plan, lane, number, DRAW_DUPLICATE, plan->duplicate_ppm)) {
 		wire_count_add(end, WIRE_COUNT_duplicated, 1);
 		item.overtake = 0;
 		enter_once(end, item, bytes, bit);

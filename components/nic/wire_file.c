@@ -55,7 +55,7 @@ struct wire_file {
 	pthread_t thread;
 };
 
-static void close_fd(int *fd)
+static void wire_close_fd(int *fd)
 {
 	if (*fd >= 0)
 		close(*fd);
@@ -109,8 +109,8 @@ static void change_bell(struct wire_file *file, int fd)
 static void link_down(struct wire_file *file)
 {
 	atomic_store_explicit(&file->end.nonce, 0, memory_order_seq_cst);
-	close_fd(&file->conn_fd);
-	close_fd(&file->peer_pidfd);
+	wire_close_fd(&file->conn_fd);
+	wire_close_fd(&file->peer_pidfd);
 	change_bell(file, file->mute_fd);
 }
 
@@ -143,7 +143,7 @@ static bool peer_alive(const struct wire_file *file)
 /* ---- joining ---- */
 
 /* 0 linked; -ENOENT, -ECONNREFUSED nobody is there; -EBUSY; -EPROTO, -ETIMEDOUT, ... */
-static int join(struct wire_file *file)
+static int wire_file_join(struct wire_file *file)
 {
 	struct timeval timeout = {.tv_sec = HELLO_TIMEOUT_SEC};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), fds[WIRE_HELLO_FDS] = {-1, -1};
@@ -162,8 +162,8 @@ static int join(struct wire_file *file)
 		rc = wire_hello_check(&hello, fds, FILE_SLOTS, file->end.nic.info.mtu, file->end.layout.bytes);
 	if (rc == 0)
 		rc = link_up(file, fd, fds[0], fds[1], hello.nonce, false);
-	close_fd(&fds[0]);
-	close_fd(&fds[1]);
+	wire_close_fd(&fds[0]);
+	wire_close_fd(&fds[1]);
 	if (rc != 0)
 		close(fd);
 	return rc == -EAGAIN ? -ETIMEDOUT : rc;
@@ -178,7 +178,7 @@ static bool own_file(const struct wire_file *file)
 	return file->listen_fd >= 0 && stat(file->address.sun_path, &st) == 0 && st.st_ino == file->inode;
 }
 
-static int keep(struct wire_file *file)
+static int wire_file_listen(struct wire_file *file)
 {
 	struct sockaddr_un temporary = {.sun_family = AF_UNIX};
 	struct stat st;
@@ -209,7 +209,7 @@ static int keep(struct wire_file *file)
 	return 0;
 }
 
-static int offer(struct wire_file *file, int conn_fd)
+static int wire_file_offer(struct wire_file *file, int conn_fd)
 {
 	struct wire_hello hello = {.magic = WIRE_HELLO_MAGIC,
 	                           .version = WIRE_HELLO_VERSION,
@@ -232,13 +232,13 @@ static int offer(struct wire_file *file, int conn_fd)
 			link_down(file);
 		}
 	}
-	close_fd(&bells[0]);
-	close_fd(&bells[1]);
+	wire_close_fd(&bells[0]);
+	wire_close_fd(&bells[1]);
 	close(memfd);
 	return rc;
 }
 
-static void welcome(struct wire_file *file)
+static void wire_file_welcome(struct wire_file *file)
 {
 	struct wire_hello busy = {.magic = WIRE_HELLO_MAGIC, .version = WIRE_HELLO_VERSION, .busy = 1};
 	int fd = accept4(file->listen_fd, NULL, NULL, SOCK_CLOEXEC), rc;
@@ -254,7 +254,7 @@ static void welcome(struct wire_file *file)
 	}
 	if (file->conn_fd >= 0)
 		link_down(file);
-	rc = offer(file, fd);
+	rc = wire_file_offer(file, fd);
 	if (rc != 0) {
 		vma_log_warn("nic: wire %s: cannot link: %s", file->address.sun_path, strerror(-rc));
 		close(fd);
@@ -268,14 +268,14 @@ static int find_peer(struct wire_file *file)
 
 	if (own_file(file))
 		return 0;
-	close_fd(&file->listen_fd);
-	rc = join(file);
-	return rc == -ENOENT || rc == -ECONNREFUSED ? keep(file) : rc;
+	wire_close_fd(&file->listen_fd);
+	rc = wire_file_join(file);
+	return rc == -ENOENT || rc == -ECONNREFUSED ? wire_file_listen(file) : rc;
 }
 
 /* ---- the thread that looks after the link ---- */
 
-static void *look_after(void *arg)
+static void *wire_file_thread(void *arg)
 {
 	struct wire_file *file = arg;
 
@@ -294,7 +294,7 @@ static void *look_after(void *arg)
 			link_down(file);
 		}
 		if (fds[1].revents != 0)
-			welcome(file);
+			wire_file_welcome(file);
 		if (file->conn_fd < 0) {
 			int rc = find_peer(file);
 			if (rc != 0)
@@ -306,7 +306,7 @@ static void *look_after(void *arg)
 
 /* The program's signals are not for the thread, and would cut the first exchange short: that takes two seconds at most.
  */
-static int start(struct wire_file *file)
+static int wire_file_start(struct wire_file *file)
 {
 	sigset_t all, before;
 	int rc;
@@ -315,14 +315,14 @@ static int start(struct wire_file *file)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = find_peer(file);
 	if (rc == 0)
-		rc = -pthread_create(&file->thread, NULL, look_after, file);
+		rc = -pthread_create(&file->thread, NULL, wire_file_thread, file);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return rc;
 }
 
 /* ---- open and close ---- */
 
-static int parse(const char *arg, struct sockaddr_un *address, uint32_t *mtu)
+static int parse_wire_address(const char *arg, struct sockaddr_un *address, uint32_t *mtu)
 {
 	const char *comma = strrchr(arg, ',');
 	size_t len = comma != NULL ? (size_t)(comma - arg) : strlen(arg);
@@ -357,12 +357,12 @@ static void file_free(struct wire_file *file)
 		shutdown(file->conn_fd, SHUT_RDWR); /* forked children may hold it too */
 		shutdown(bell, SHUT_RDWR);
 	}
-	close_fd(&file->listen_fd);
-	close_fd(&file->conn_fd);
-	close_fd(&file->peer_pidfd);
-	close_fd(&file->stop_fd);
-	close_fd(&file->mute_fd);
-	close_fd(&bell);
+	wire_close_fd(&file->listen_fd);
+	wire_close_fd(&file->conn_fd);
+	wire_close_fd(&file->peer_pidfd);
+	wire_close_fd(&file->stop_fd);
+	wire_close_fd(&file->mute_fd);
+	wire_close_fd(&bell);
 	if (file->end.memory != NULL)
 		munmap(file->end.memory, file->end.layout.bytes);
 	wire_end_fini(&file->end);
@@ -398,7 +398,7 @@ int wire_file_open(const char *arg, const struct vma_nic_attr *attr, struct vma_
 	struct wire_file *file = NULL;
 	struct sockaddr_un address;
 	uint32_t mtu;
-	int rc = parse(arg, &address, &mtu);
+	int rc = parse_wire_address(arg, &address, &mtu);
 
 	if (rc != 0) {
 		vma_log_error("nic: wire: '%s' is not FILE or FILE,mtu=N: %s", arg, strerror(-rc));
@@ -410,7 +410,7 @@ int wire_file_open(const char *arg, const struct vma_nic_attr *attr, struct vma_
 	file->address = address;
 	rc = file_init(file, mtu, attr);
 	if (rc == 0)
-		rc = start(file);
+		rc = wire_file_start(file);
 	if (rc != 0) {
 		vma_log_error("nic: wire %s: %s", address.sun_path, strerror(-rc));
 		file_free(file);

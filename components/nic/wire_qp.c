@@ -38,7 +38,7 @@ static void follow_link(struct wire_qp *qp, uint32_t nonce)
 }
 
 /* The number of segments of the packet that starts at segs[0], its length in *len; 0: it can never be sent. */
-static unsigned measure(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t *len)
+static unsigned measure_packet(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t *len)
 {
 	uint32_t room = 1U << qp->qp.arena->frame_shift;
 	uint16_t refused = VMA_NIC_SEG_TSO | VMA_NIC_SEG_DUMMY | (qp->end->checksum_offload ? 0 : VMA_NIC_SEG_CSUM);
@@ -54,7 +54,7 @@ static unsigned measure(const struct wire_qp *qp, const struct vma_nic_seg *segs
 	return 0;
 }
 
-static void gather(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, char *to)
+static void wire_gather(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, char *to)
 {
 	for (unsigned i = 0; i < n; i++) {
 		memcpy(to, vma_buf_frame(qp->qp.arena, segs[i].buf) + segs[i].off, segs[i].len);
@@ -91,12 +91,12 @@ static enum room room_in_lane(struct wire_qp *qp)
 	return now - qp->full_since_ns < WIRE_STUCK_NS ? ROOM_NO : ROOM_GONE;
 }
 
-static bool send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t len)
+static bool wire_send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t len)
 {
 	struct wire_producer *tx = &qp->tx;
 	struct wire_slot *slot = wire_producer_slot(tx);
 
-	gather(qp, segs, n, slot->bytes);
+	wire_gather(qp, segs, n, slot->bytes);
 	if (too_long(qp, slot->bytes, len))
 		return false;
 	if ((segs[0].flags & VMA_NIC_SEG_CSUM) != 0)
@@ -118,11 +118,11 @@ unsigned wire_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsign
 
 	if (qp->tx.nonce != nonce)
 		follow_link(qp, nonce);
-	while (taken < n && (nsegs = measure(qp, segs + taken, n - taken, &len)) != 0) {
+	while (taken < n && (nsegs = measure_packet(qp, segs + taken, n - taken, &len)) != 0) {
 		if (qp->sent_queued - qp->sent_reaped + nsegs > qp->qp.tx_depth)
 			break;
 		enum room room = nonce == 0 ? ROOM_GONE : room_in_lane(qp);
-		if (room == ROOM_NO || (room == ROOM_YES && !send_one(qp, segs + taken, nsegs, len)))
+		if (room == ROOM_NO || (room == ROOM_YES && !wire_send_one(qp, segs + taken, nsegs, len)))
 			break;
 		if (room == ROOM_GONE)
 			vma_stats_add(nonce == 0 ? &qp->count_lost : &qp->count_full, 1);
@@ -203,7 +203,7 @@ unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 }
 
 /* The buffers are the user's: adopt makes them new, what the engine said of the frames is kept. */
-static void adopt(struct wire_qp *qp, struct vma_buf **bufs, unsigned n)
+static void wire_adopt_bufs(struct wire_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct vma_bufpool *pool = atomic_load_explicit(&qp->qp.rx_pool, memory_order_relaxed);
 	uint16_t flags[ADOPT_BURST];
@@ -239,7 +239,7 @@ unsigned wire_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 	if (got == 0)
 		return 0;
 	qp->rx_outstanding -= got;
-	adopt(qp, bufs, got);
+	wire_adopt_bufs(qp, bufs, got);
 	return got;
 }
 
@@ -263,7 +263,7 @@ static void clear_events(struct wire_qp *qp)
 		(void)!recv(bell, bytes, sizeof(bytes), MSG_DONTWAIT);
 }
 
-static void disarm(struct wire_qp *qp)
+static void wire_disarm(struct wire_qp *qp)
 {
 	if (atomic_exchange_explicit(&qp->armed, 0, memory_order_seq_cst) != 0)
 		atomic_fetch_sub_explicit(&qp->end->engine.sleepers, 1, memory_order_relaxed);
@@ -283,7 +283,7 @@ int wire_arm(struct vma_nic_qp *base)
 	wire_engine_poke(end);
 	if (wire_ring_count(&qp->done) == 0 && !atomic_load_explicit(&qp->starved, memory_order_relaxed))
 		return 0;
-	disarm(qp);
+	wire_disarm(qp);
 	return 1;
 }
 
@@ -295,7 +295,7 @@ void wire_unarm(struct vma_nic_qp *base)
 {
 	struct wire_qp *qp = wire_qp_of(base);
 
-	disarm(qp);
+	wire_disarm(qp);
 	clear_own_events(qp);
 }
 
@@ -396,7 +396,7 @@ static void qp_free(struct wire_qp *qp)
 }
 
 /* What is wished, and never so little that the longest frame would wait for ever for room. */
-static uint32_t depth(const struct wire_end *end, uint32_t wish)
+static uint32_t wire_depth(const struct wire_end *end, uint32_t wish)
 {
 	uint32_t longest = (end->layout.frame_max >> end->nic.arena->frame_shift) + 1, size = DEPTH_MIN;
 
@@ -413,8 +413,8 @@ static int qp_fill(struct wire_qp *qp, const struct vma_nic_qp_attr *attr)
 	const char *name = attr->name != NULL ? attr->name : end->nic.info.name;
 	int rc;
 
-	qp->qp.rx_depth = depth(end, attr->rx_wre);
-	qp->qp.tx_depth = depth(end, attr->tx_wre);
+	qp->qp.rx_depth = wire_depth(end, attr->rx_wre);
+	qp->qp.tx_depth = wire_depth(end, attr->tx_wre);
 	qp->qp.rx_quota =
 	        qp->qp.rx_depth / 2; /* beyond it the user gets copies, or nothing would be left to receive into */
 	qp->sent_mask = qp->qp.tx_depth - 1;

@@ -13,7 +13,7 @@
 
 #define FLOWS_FIRST 64
 
-static uint16_t get16(const char *p)
+static uint16_t steer_get16(const char *p)
 {
 	return (uint16_t)((uint8_t)p[0] << 8 | (uint8_t)p[1]);
 }
@@ -26,19 +26,19 @@ bool wire_parse(const char *snap, uint32_t snap_len, uint32_t len, struct wire_h
 	memset(out, 0, sizeof(*out));
 	if (snap_len < ETHER_HDR_LEN + 4)
 		return false;
-	type = get16(snap + 12);
+	type = steer_get16(snap + 12);
 	if (type == ETHERTYPE_VLAN) {
-		out->key.vlan = get16(snap + 14) & 0xfff;
-		type = get16(snap + 16);
+		out->key.vlan = steer_get16(snap + 14) & 0xfff;
+		type = steer_get16(snap + 16);
 		l3 += 4;
 	}
 	if (type != ETHERTYPE_IP || snap_len < l3 + 20)
 		return false;
 	const char *ip = snap + l3;
-	uint32_t header = ((uint8_t)ip[0] & 0xf) * 4U, total = get16(ip + 2);
+	uint32_t header = ((uint8_t)ip[0] & 0xf) * 4U, total = steer_get16(ip + 2);
 	if ((uint8_t)ip[0] >> 4 != 4 || header < 20 || total < header || total > len - l3)
 		return false;
-	if ((get16(ip + 6) & 0x3fff) != 0) /* more fragments, or an offset */
+	if ((steer_get16(ip + 6) & 0x3fff) != 0) /* more fragments, or an offset */
 		return false;
 	uint32_t l4_min = ip[9] == IPPROTO_UDP ? 8 : 20;
 	if ((ip[9] != IPPROTO_UDP && ip[9] != IPPROTO_TCP) || total - header < l4_min ||

@@ -11,7 +11,7 @@
 _Static_assert(XDP_SLOTS_MAX < 1 << 16, "a slot's number is no name");
 
 /* The program's structure has plain words; here they are atomics of the same shape. */
-static _Atomic uint64_t *word(__u64 *at)
+static _Atomic uint64_t *claim_word(__u64 *at)
 {
 	_Static_assert(sizeof(_Atomic uint64_t) == sizeof(__u64), "one and the same");
 	return (_Atomic uint64_t *)at;
@@ -40,7 +40,7 @@ void xdp_claims_unmap(struct xdp_claim_bucket *claims)
 
 /* ---- clients ---- */
 
-static uint64_t name_of(const struct vma_flow_key *key, struct xdp_claim_bucket **bucket)
+static uint64_t claim_name_of(const struct vma_flow_key *key, struct xdp_claim_bucket **bucket)
 {
 	uint32_t local;
 
@@ -58,27 +58,28 @@ static uint64_t who_is(const struct vma_flow_key *key, uint32_t slot)
 }
 
 /* A dead client's that nobody has swept yet would be found in the place of ours. */
-static bool is_anothers(struct xdp_claim *claim, uint64_t name, uint32_t slot)
+static bool claim_is_anothers(struct xdp_claim *claim, uint64_t name, uint32_t slot)
 {
-	return atomic_load(word(&claim->name)) == name && (uint16_t)atomic_load(word(&claim->who)) != slot;
+	return atomic_load(claim_word(&claim->name)) == name && (uint16_t)atomic_load(claim_word(&claim->who)) != slot;
 }
 
 struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
                                   const struct vma_flow_key *key)
 {
-	const uint64_t name = name_of(key, &claims);
+	const uint64_t name = claim_name_of(key, &claims);
 
 	for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-		if (is_anothers(&claims->way[i], name, slot))
+		if (claim_is_anothers(&claims->way[i], name, slot))
 			return NULL;
 	for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++) {
 		struct xdp_claim *claim = &claims->way[i];
 		uint64_t expected = 0;
 
-		if (!atomic_compare_exchange_strong(word(&claim->name), &expected, slot + 1))
+		if (!atomic_compare_exchange_strong(claim_word(&claim->name), &expected, slot + 1))
 			continue;
-		atomic_store_explicit(word(&claim->who), who_is(key, slot), memory_order_relaxed);
-		atomic_store(word(&claim->name), name); /* after `who`, for the program; before `open`, for the owner */
+		atomic_store_explicit(claim_word(&claim->who), who_is(key, slot), memory_order_relaxed);
+		atomic_store(claim_word(&claim->name),
+		             name); /* after `who`, for the program; before `open`, for the owner */
 		if (!atomic_load(&shared->claims_open)) {
 			xdp_claims_release(claim);
 			return NULL;
@@ -91,7 +92,7 @@ struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_sh
 
 void xdp_claims_release(struct xdp_claim *claim)
 {
-	atomic_store(word(&claim->name), 0);
+	atomic_store(claim_word(&claim->name), 0);
 }
 
 /* ---- the owner ---- */
@@ -101,11 +102,11 @@ void xdp_claims_open(struct xdp_shared *shared)
 	atomic_store(&shared->claims_open, 1);
 }
 
-static bool any(struct xdp_claim_bucket *claims)
+static bool claims_any(struct xdp_claim_bucket *claims)
 {
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-			if (atomic_load(word(&claims[b].way[i].name)) != 0)
+			if (atomic_load(claim_word(&claims[b].way[i].name)) != 0)
 				return true;
 	return false;
 }
@@ -113,7 +114,7 @@ static bool any(struct xdp_claim_bucket *claims)
 bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared)
 {
 	atomic_store(&shared->claims_open, 0);
-	if (!any(claims))
+	if (!claims_any(claims))
 		return true;
 	atomic_store(&shared->claims_open, 1);
 	return false;
@@ -124,19 +125,19 @@ bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared
  * name behind it, it is that name's. A dead slot's word is changed by nobody but the owner; what another client takes
  * meanwhile has another name, or another slot.
  */
-static void sweep(struct xdp_claim *claim, uint32_t slot)
+static void claim_sweep(struct xdp_claim *claim, uint32_t slot)
 {
-	uint64_t name = atomic_load(word(&claim->name));
+	uint64_t name = atomic_load(claim_word(&claim->name));
 
 	if (name == 0)
 		return;
-	if (name == slot + 1 || (name > UINT16_MAX && (uint16_t)atomic_load(word(&claim->who)) == slot))
-		atomic_compare_exchange_strong(word(&claim->name), &name, 0);
+	if (name == slot + 1 || (name > UINT16_MAX && (uint16_t)atomic_load(claim_word(&claim->who)) == slot))
+		atomic_compare_exchange_strong(claim_word(&claim->name), &name, 0);
 }
 
 void xdp_claims_sweep(struct xdp_claim_bucket *claims, uint32_t slot)
 {
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-			sweep(&claims[b].way[i], slot);
+			claim_sweep(&claims[b].way[i], slot);
 }

@@ -25,7 +25,7 @@ struct roll_call {
 	uint32_t present; /* the first ones of the list */
 };
 
-static void answer(const struct owner_foreign *socket, void *arg)
+static void cookies_roll_answer(const struct owner_foreign *socket, void *arg)
 {
 	struct roll_call *call = arg;
 	uint64_t *list = call->set->list;
@@ -43,11 +43,12 @@ void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, 
 {
 	struct roll_call call = {.set = set};
 
-	if (set->n > 0 && owner_foreign_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, answer, &call) == 0)
+	if (set->n > 0 &&
+	    owner_foreign_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, cookies_roll_answer, &call) == 0)
 		set->n = call.present;
 }
 
-static int grow(struct xdp_cookies *set)
+static int cookies_grow(struct xdp_cookies *set)
 {
 	const uint32_t room = set->room != 0 ? set->room * 2 : ROOM_LEAST;
 	uint64_t *list = realloc(set->list, room * sizeof(*list));
@@ -60,7 +61,7 @@ static int grow(struct xdp_cookies *set)
 }
 
 /* At least half of it is free afterwards, or the next few members would each cost a walk. */
-static int make_room(struct xdp_cookies *set, const struct vma_flow_key *key)
+static int cookies_make_room(struct xdp_cookies *set, const struct vma_flow_key *key)
 {
 	if (set->n >= PRUNE_FROM)
 		xdp_cookies_prune(set, key, NULL);
@@ -68,7 +69,7 @@ static int make_room(struct xdp_cookies *set, const struct vma_flow_key *key)
 		return -ENOSPC;
 	if (set->room == XDP_COOKIES_MAX || (set->room > 0 && set->n <= set->room / 2))
 		return 0;
-	return grow(set);
+	return cookies_grow(set);
 }
 
 int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uint64_t cookie)
@@ -77,7 +78,7 @@ int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uin
 
 	if (cookie == 0 || xdp_cookies_has(set, cookie))
 		return 0;
-	rc = set->n < set->room ? 0 : make_room(set, key);
+	rc = set->n < set->room ? 0 : cookies_make_room(set, key);
 	if (rc == 0)
 		set->list[set->n++] = cookie;
 	return rc;

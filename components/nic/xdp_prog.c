@@ -67,7 +67,7 @@ static int to_log(enum libbpf_print_level level, const char *fmt, va_list args)
 }
 
 /* With `frags` the program accepts packets of several buffers, without which a large MTU cannot go native. */
-static int load(uint32_t queues, bool frags, struct xdp_steer **out)
+static int prog_load(uint32_t queues, bool frags, struct xdp_steer **out)
 {
 	struct xdp_steer *skel = xdp_steer__open();
 	int rc;
@@ -134,7 +134,7 @@ static int map_all(struct xdp_prog *prog)
 }
 
 /* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of nine things. */
-static int adopt(struct xdp_prog *prog, struct xdp_steer *skel)
+static int prog_adopt_skeleton(struct xdp_prog *prog, struct xdp_steer *skel)
 {
 	prog->prog_fd = nic_fd_dup(bpf_program__fd(skel->progs.vma_steer));
 	prog->flows_fd = nic_fd_dup(bpf_map__fd(skel->maps.flows));
@@ -174,11 +174,11 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 	if (prog == NULL)
 		return -ENOMEM;
 	print_before = libbpf_set_print(to_log);
-	rc = load(queues, true, &skel);
+	rc = prog_load(queues, true, &skel);
 	if (rc == -EINVAL) /* a kernel before 5.18 */
-		rc = load(queues, false, &skel);
+		rc = prog_load(queues, false, &skel);
 	if (rc == 0)
-		rc = adopt(prog, skel);
+		rc = prog_adopt_skeleton(prog, skel);
 	xdp_steer__destroy(skel);
 	libbpf_set_print(print_before);
 	if (rc < 0) {
@@ -461,7 +461,8 @@ static void front_clear(struct xdp_prog *prog, const struct xdp_flow_key *key)
 }
 
 /* Mode: BPF_NOEXIST, or BPF_EXIST in place of what is there, which no packet ever misses. */
-static int put(struct xdp_prog *prog, const struct vma_flow_key *key, const struct xdp_flow_value *value, uint64_t mode)
+static int prog_put_flow(struct xdp_prog *prog, const struct vma_flow_key *key, const struct xdp_flow_value *value,
+                         uint64_t mode)
 {
 	const struct xdp_flow_key map_key = to_map_key(key);
 	int rc;
@@ -486,7 +487,7 @@ static int put_flow(struct xdp_prog *prog, const struct vma_flow_key *key, uint3
 	                 (flags & XDP_PROG_YIELDS ? XDP_FLOW_YIELDS : 0),
 	};
 
-	return slot >= XDP_SLOTS_MAX ? -EINVAL : put(prog, key, &value, mode);
+	return slot >= XDP_SLOTS_MAX ? -EINVAL : prog_put_flow(prog, key, &value, mode);
 }
 
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
@@ -503,7 +504,7 @@ int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uin
 {
 	const struct xdp_flow_value value = {.slot = number, .flags = XDP_FLOW_HEIR};
 
-	return put(prog, key, &value, in_place ? BPF_EXIST : BPF_NOEXIST);
+	return prog_put_flow(prog, key, &value, in_place ? BPF_EXIST : BPF_NOEXIST);
 }
 
 int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
@@ -511,7 +512,7 @@ int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, u
 	const struct xdp_flow_value value = {
 	        .slot = slot, .flags = XDP_FLOW_LISTENER | (group != 0 ? XDP_FLOW_GROUP : 0), .group = group};
 
-	return slot >= XDP_SLOTS_MAX || group >= XDP_GROUPS ? -EINVAL : put(prog, key, &value, BPF_EXIST);
+	return slot >= XDP_SLOTS_MAX || group >= XDP_GROUPS ? -EINVAL : prog_put_flow(prog, key, &value, BPF_EXIST);
 }
 
 struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog)
@@ -547,7 +548,7 @@ int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, ui
 	        .group = group,
 	};
 
-	return put(prog, key, &value, BPF_EXIST);
+	return prog_put_flow(prog, key, &value, BPF_EXIST);
 }
 
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)

@@ -159,7 +159,7 @@ static inline void give_hint(struct xdp_shared *shared, uint32_t queue, uint64_t
  *
  * An entry that names no frame of ours in flight on this queue is skipped: nobody waits for it.
  */
-static unsigned drain(struct xdp_driver *driver, struct xdp_shared_comp_side *side)
+static unsigned drain_completions(struct xdp_driver *driver, struct xdp_shared_comp_side *side)
 {
 	struct xdp_shared *shared = driver->shared;
 	struct xdp_ring *ring = driver->comp;
@@ -204,7 +204,7 @@ unsigned xdp_shared_complete(struct xdp_driver *driver)
 	if (xdp_load(driver->comp->producer) == xdp_load(driver->comp->consumer) ||
 	    !try_lock(&side->lock, driver->self))
 		return 0;
-	n = drain(driver, side);
+	n = drain_completions(driver, side);
 	XDP_SHARED_STEP();
 	xdp_store(&side->lock, 0);
 	return n;
@@ -233,7 +233,7 @@ void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t qu
 		xdp_put_in_flight(shared, frame, queue, tx_index);
 }
 
-static inline bool take(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t f)
+static inline bool tx_frame_take(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t f)
 {
 	uint64_t state;
 
@@ -263,7 +263,7 @@ static unsigned take_hinted(struct xdp_shared *shared, struct xdp_tx_range range
 	while (consumer != producer && got < n) {
 		const uint32_t f = atomic_load_explicit(&hints->frame[consumer++ % XDP_HINTS], memory_order_relaxed);
 
-		if (take(shared, range, f))
+		if (tx_frame_take(shared, range, f))
 			frames[got++] = f;
 	}
 	xdp_store(&hints->consumer, consumer);
@@ -271,8 +271,8 @@ static unsigned take_hinted(struct xdp_shared *shared, struct xdp_tx_range range
 }
 
 /* The flag is taken by an exchange: it reads the last of those who set it, so the states they wrote before are seen. */
-static __attribute__((cold, noinline)) unsigned take_all(struct xdp_shared *shared, struct xdp_tx_range range,
-                                                         uint32_t slot, uint32_t *frames, unsigned n)
+static __attribute__((cold, noinline)) unsigned tx_frames_take_all(struct xdp_shared *shared, struct xdp_tx_range range,
+                                                                   uint32_t slot, uint32_t *frames, unsigned n)
 {
 	unsigned got = 0;
 
@@ -282,7 +282,7 @@ static __attribute__((cold, noinline)) unsigned take_all(struct xdp_shared *shar
 			xdp_store(&shared->slot[slot].rescan, 1);
 			break;
 		}
-		if (take(shared, range, f))
+		if (tx_frame_take(shared, range, f))
 			frames[got++] = f;
 	}
 	return got;
@@ -295,7 +295,7 @@ unsigned xdp_shared_returned(struct xdp_shared *shared, uint32_t slot, uint32_t 
 	unsigned got = 0;
 
 	if (__builtin_expect(atomic_load_explicit(&shared->slot[slot].rescan, memory_order_relaxed) != 0, 0))
-		got = take_all(shared, range, slot, frames, n);
+		got = tx_frames_take_all(shared, range, slot, frames, n);
 	for (uint32_t q = 0; q < queues && q < XDP_QUEUES_MAX && got < n; q++)
 		got += take_hinted(shared, range, slot, q, frames + got, n - got);
 	return got;

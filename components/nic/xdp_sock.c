@@ -59,7 +59,7 @@ int xdp_sock_lacks(const char **what)
 	return syscall(SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &attr, sizeof(attr)) < 0 && is_lack(errno) ? -errno : 0;
 }
 
-static int open_socket(void)
+static int open_xdp_socket(void)
 {
 	int fd = nic_fd_keep(os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
 
@@ -78,7 +78,7 @@ static int set_umem_rings(int fd)
 	return rc < 0 ? rc : set_ring(fd, XDP_UMEM_COMPLETION_RING, XDP_COMP_SIZE);
 }
 
-static int bind_queue(int fd, unsigned ifindex, uint32_t queue, uint16_t flags, int umem_fd)
+static int bind_xdp_queue(int fd, unsigned ifindex, uint32_t queue, uint16_t flags, int umem_fd)
 {
 	struct sockaddr_xdp addr = {
 	        .sxdp_family = AF_XDP,
@@ -98,7 +98,7 @@ static int bind_queue(int fd, unsigned ifindex, uint32_t queue, uint16_t flags, 
 	}
 }
 
-static int closed(int fd, int rc, const char *what, unsigned ifindex, uint32_t queue)
+static int close_failed_socket(int fd, int rc, const char *what, unsigned ifindex, uint32_t queue)
 {
 	vma_log_debug("xdp: ifindex %u queue %u: %s: error %d", ifindex, queue, what, -rc);
 	nic_fd_close(fd);
@@ -131,7 +131,7 @@ static bool is_copied(int fd)
 
 int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags, bool *tx_csum)
 {
-	int fd = open_socket(), rc;
+	int fd = open_xdp_socket(), rc;
 
 	if (fd < 0)
 		return fd;
@@ -141,13 +141,13 @@ int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queu
 	if (rc == -EINVAL && tx_csum != NULL) /* a kernel that does not know the flag */
 		rc = register_umem(fd, umem, umem_bytes, false);
 	if (rc < 0)
-		return closed(fd, rc, "XDP_UMEM_REG", ifindex, queue);
+		return close_failed_socket(fd, rc, "XDP_UMEM_REG", ifindex, queue);
 	if ((rc = set_umem_rings(fd)) < 0 || (rc = set_ring(fd, XDP_RX_RING, TOKEN_RX_SIZE)) < 0)
-		return closed(fd, rc, "rings of the base socket", ifindex, queue);
+		return close_failed_socket(fd, rc, "rings of the base socket", ifindex, queue);
 	/* Neither XDP_COPY nor XDP_ZEROCOPY: the kernel takes zero-copy where the driver has it. */
-	rc = bind_queue(fd, ifindex, queue, bind_flags | XDP_USE_NEED_WAKEUP, -1);
+	rc = bind_xdp_queue(fd, ifindex, queue, bind_flags | XDP_USE_NEED_WAKEUP, -1);
 	if (rc < 0)
-		return closed(fd, rc, "bind of the base socket", ifindex, queue);
+		return close_failed_socket(fd, rc, "bind of the base socket", ifindex, queue);
 	if (tx_csum != NULL && *tx_csum)
 		*tx_csum = is_copied(fd);
 	return fd;
@@ -155,28 +155,28 @@ int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queu
 
 int xdp_sock_base(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags)
 {
-	int fd = open_socket(), rc;
+	int fd = open_xdp_socket(), rc;
 
 	(void)bind_flags;
 	if (fd < 0)
 		return fd;
 	if ((rc = set_umem_rings(fd)) < 0 || (rc = set_ring(fd, XDP_RX_RING, TOKEN_RX_SIZE)) < 0)
-		return closed(fd, rc, "rings of the base socket", ifindex, queue);
+		return close_failed_socket(fd, rc, "rings of the base socket", ifindex, queue);
 	/* With XDP_SHARED_UMEM the kernel refuses every other flag and takes over those of the first socket. */
-	rc = bind_queue(fd, ifindex, queue, XDP_SHARED_UMEM, umem_fd);
-	return rc < 0 ? closed(fd, rc, "bind of the base socket", ifindex, queue) : fd;
+	rc = bind_xdp_queue(fd, ifindex, queue, XDP_SHARED_UMEM, umem_fd);
+	return rc < 0 ? close_failed_socket(fd, rc, "bind of the base socket", ifindex, queue) : fd;
 }
 
 int xdp_sock_queue(int base_fd, unsigned ifindex, uint32_t queue, uint32_t rx_size, uint32_t tx_size)
 {
-	int fd = open_socket(), rc;
+	int fd = open_xdp_socket(), rc;
 
 	if (fd < 0)
 		return fd;
 	if ((rc = set_ring(fd, XDP_RX_RING, rx_size)) < 0 || (rc = set_ring(fd, XDP_TX_RING, tx_size)) < 0)
-		return closed(fd, rc, "RX and TX ring", ifindex, queue);
-	rc = bind_queue(fd, ifindex, queue, XDP_SHARED_UMEM, base_fd);
-	return rc < 0 ? closed(fd, rc, "bind of a queue pair's socket", ifindex, queue) : fd;
+		return close_failed_socket(fd, rc, "RX and TX ring", ifindex, queue);
+	rc = bind_xdp_queue(fd, ifindex, queue, XDP_SHARED_UMEM, base_fd);
+	return rc < 0 ? close_failed_socket(fd, rc, "bind of a queue pair's socket", ifindex, queue) : fd;
 }
 
 static int get_offsets(int fd, struct xdp_mmap_offsets *offsets)

@@ -167,7 +167,7 @@ static __always_inline struct bpf_sock *socket_of(struct xdp_md *ctx, const stru
 }
 
 /* Its state; 0: there is none. */
-static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_flow_key *key)
+static __always_inline __u32 kernel_socket_state(struct xdp_md *ctx, const struct xdp_flow_key *key)
 {
 	struct bpf_sock *sk = socket_of(ctx, key);
 	__u32 state;
@@ -179,7 +179,7 @@ static __always_inline __u32 kernel_socket(struct xdp_md *ctx, const struct xdp_
 	return state;
 }
 
-static __always_inline int is_connection(__u32 state)
+static __always_inline int is_connection_state(__u32 state)
 {
 	return state != 0 && state != BPF_TCP_LISTEN;
 }
@@ -187,9 +187,9 @@ static __always_inline int is_connection(__u32 state)
 /* The kernel has what a yielding flow is for. Its last one in TIME_WAIT keeps nobody from the next. */
 static __always_inline int is_kernels_connection(struct xdp_md *ctx, const struct xdp_flow_key *key)
 {
-	const __u32 state = kernel_socket(ctx, key);
+	const __u32 state = kernel_socket_state(ctx, key);
 
-	return is_connection(state) && state != BPF_TCP_TIME_WAIT;
+	return is_connection_state(state) && state != BPF_TCP_TIME_WAIT;
 }
 
 /*
@@ -277,7 +277,7 @@ static __always_inline struct xdp_flow_value *wild_flow(struct xdp_flow_key *key
 	return flow;
 }
 
-static __always_inline struct xdp_flow_value *block_of(const struct xdp_flow_key *key)
+static __always_inline struct xdp_flow_value *port_block_of(const struct xdp_flow_key *key)
 {
 	struct xdp_flow_key first = {
 	        .local = key->local,
@@ -304,8 +304,8 @@ static __always_inline int begins_something(const struct packet *packet)
 	return (const void *)(tcp + 1) > packet->end || begins_anew(tcp);
 }
 
-static __always_inline void fill_in(struct xdp_heir_segment *out, const struct packet *packet,
-                                    const struct tcp_head *tcp)
+static __always_inline void fill_heir_segment(struct xdp_heir_segment *out, const struct packet *packet,
+                                              const struct tcp_head *tcp)
 {
 	const struct tcp_stamps *stamps = (const void *)(tcp + 1);
 	const __u32 head_bytes = (tcp->words >> 4) * 4;
@@ -324,8 +324,8 @@ static __always_inline void fill_in(struct xdp_heir_segment *out, const struct p
 }
 
 /* `tcp` NULL: the heir is over. */
-static __always_inline void tell(const struct xdp_flow_key *key, __u32 number, const struct packet *packet,
-                                 const struct tcp_head *tcp)
+static __always_inline void report_heir_segment(const struct xdp_flow_key *key, __u32 number,
+                                                const struct packet *packet, const struct tcp_head *tcp)
 {
 	struct xdp_heir_segment *out = bpf_ringbuf_reserve(&segments, sizeof(*out), 0);
 
@@ -335,20 +335,21 @@ static __always_inline void tell(const struct xdp_flow_key *key, __u32 number, c
 	out->key = *key;
 	out->number = number;
 	if (tcp)
-		fill_in(out, packet, tcp);
+		fill_heir_segment(out, packet, tcp);
 	else
 		out->is_over = 1;
 	bpf_ringbuf_submit(out, 0);
 }
 
 /* A connection of the kernel's, or a SYN for one who listens, in the kernel or here. */
-static __always_inline int is_anothers(struct xdp_md *ctx, struct xdp_flow_key *key, const struct tcp_head *tcp)
+static __always_inline int is_anothers_connection(struct xdp_md *ctx, struct xdp_flow_key *key,
+                                                  const struct tcp_head *tcp)
 {
-	const __u32 state = kernel_socket(ctx, key);
+	const __u32 state = kernel_socket_state(ctx, key);
 	const struct xdp_flow_value *wild;
 
 	if (!begins_anew(tcp) || state != 0)
-		return begins_anew(tcp) || is_connection(state);
+		return begins_anew(tcp) || is_connection_state(state);
 	wild = wild_flow(key, 1);
 	return wild && !(wild->flags & XDP_FLOW_HEIR);
 }
@@ -372,12 +373,12 @@ static __always_inline int is_heirs(struct xdp_md *ctx, struct xdp_flow_key *key
 		return 0;
 	if ((const void *)(tcp + 1) > packet->end)
 		return 1; /* and cut: nobody is told */
-	if (is_anothers(ctx, key, tcp)) {
+	if (is_anothers_connection(ctx, key, tcp)) {
 		flow->over = number;
-		tell(key, number, packet, 0);
+		report_heir_segment(key, number, packet, 0);
 		return 0;
 	}
-	tell(key, number, packet, tcp);
+	report_heir_segment(key, number, packet, tcp);
 	return 1;
 }
 
@@ -393,9 +394,9 @@ static __always_inline int is_listeners_heirs(struct xdp_md *ctx, const struct x
 
 	if ((const void *)(tcp + 1) > packet->end)
 		return 1;
-	if (begins_anew(tcp) || kernel_socket(ctx, key))
+	if (begins_anew(tcp) || kernel_socket_state(ctx, key))
 		return 0;
-	tell(key, flow->slot, packet, tcp);
+	report_heir_segment(key, flow->slot, packet, tcp);
 	return 1;
 }
 
@@ -452,7 +453,7 @@ static __noinline int to_group(struct xdp_md *ctx, const struct xdp_flow_key *ke
 
 /* ---- all flows ---- */
 
-static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, const struct packet *packet)
+static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key *key, const struct packet *packet)
 {
 	struct xdp_flow_value *flow;
 	__u32 slot;
@@ -471,8 +472,8 @@ static __always_inline int steer(struct xdp_md *ctx, struct xdp_flow_key *key, c
 		return to_slot(ctx, slot, XDP_PASS);
 	flow = wild_flow(key, packet->is_tcp);
 	if (!flow && packet->is_tcp) {
-		flow = block_of(key);
-		return flow && !kernel_socket(ctx, key) ? to_slot(ctx, flow->slot, XDP_PASS) : XDP_PASS;
+		flow = port_block_of(key);
+		return flow && !kernel_socket_state(ctx, key) ? to_slot(ctx, flow->slot, XDP_PASS) : XDP_PASS;
 	}
 	if (!flow)
 		return XDP_PASS;
@@ -500,7 +501,7 @@ static __always_inline __u64 dest_mac(const struct ethhdr *eth)
 }
 
 /* What nearly all packets are. */
-static __always_inline int is_plain(const struct ethhdr *eth, const struct iphdr *ip)
+static __always_inline int is_plain_frame(const struct ethhdr *eth, const struct iphdr *ip)
 {
 	const __u32 first = first_byte(ip->saddr);
 
@@ -573,7 +574,7 @@ __noinline int whose_is(struct xdp_md *ctx, __u32 ip_off)
 
 /* ---- fragments of datagrams ---- */
 
-/* As steer(), of what carries no segment. */
+/* As steer_packet(), of what carries no segment. */
 static __always_inline int slot_of_datagram(struct xdp_flow_key *key, __u32 *slot)
 {
 	struct xdp_flow_value *flow = counts.exact[0] ? bpf_map_lookup_elem(&flows, key) : 0;
@@ -620,7 +621,7 @@ static __noinline int steer_fragment(struct xdp_md *ctx, __u32 ip_off, __u16 vla
 	if ((const void *)(eth + 1) > end || (const void *)(ip + 1) > end || ip->protocol != IPPROTO_UDP ||
 	    !(counts.exact[0] | counts.wild[0] | counts.claims))
 		return XDP_PASS;
-	if (!is_plain(eth, ip) && whose_is(ctx, ip_off) != OURS)
+	if (!is_plain_frame(eth, ip) && whose_is(ctx, ip_off) != OURS)
 		return XDP_PASS;
 	key.peer = ip->saddr;
 	key.local = ip->daddr;
@@ -651,9 +652,9 @@ static __noinline int lose_ours(struct xdp_md *ctx, struct xdp_flow_key *key)
 
 	if (flow && !(flow->flags & XDP_FLOW_YIELDS))
 		return XDP_DROP;
-	if (!flow && !wild_flow(key, 1) && !block_of(key))
+	if (!flow && !wild_flow(key, 1) && !port_block_of(key))
 		return XDP_PASS;
-	return is_connection(kernel_socket(ctx, key)) ? XDP_PASS : XDP_DROP;
+	return is_connection_state(kernel_socket_state(ctx, key)) ? XDP_PASS : XDP_DROP;
 }
 
 SEC("xdp")
@@ -704,7 +705,7 @@ int vma_steer(struct xdp_md *ctx)
 	packet.end = end;
 	packet.l4_bytes = total_bytes > ip_bytes ? total_bytes - ip_bytes : 0;
 	packet.is_tcp = ip->protocol == IPPROTO_TCP;
-	if (!is_plain(eth, ip)) {
+	if (!is_plain_frame(eth, ip)) {
 		const enum whose whose = whose_is(ctx, (const void *)ip - data);
 
 		if (whose == NOBODYS && packet.is_tcp)
@@ -712,7 +713,7 @@ int vma_steer(struct xdp_md *ctx)
 		if (whose != OURS)
 			return XDP_PASS;
 	}
-	return steer(ctx, &key, &packet);
+	return steer_packet(ctx, &key, &packet);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

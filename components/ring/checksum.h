@@ -22,7 +22,7 @@ static inline uint64_t add_carry(uint64_t sum, uint64_t word)
 	return out + carry;
 }
 
-static inline uint64_t load64(const uint8_t *p)
+static inline uint64_t checksum_load64(const uint8_t *p)
 {
 	uint64_t w;
 
@@ -39,7 +39,7 @@ static inline uint64_t load_rest(const uint8_t *p, size_t rest, bool eight_befor
 	uint64_t w = 0;
 
 	if (__builtin_expect(eight_before, 1))
-		return load64(p + rest - 8) >> (64 - 8 * rest);
+		return checksum_load64(p + rest - 8) >> (64 - 8 * rest);
 	memcpy(&w, p, rest);
 	return w;
 }
@@ -49,18 +49,18 @@ static inline uint64_t checksum_add(uint64_t sum, const void *data, size_t len)
 	const uint8_t *p = data, *end = p + (len & ~(size_t)31);
 
 	for (; p != end; p += 32) {
-		sum = add_carry(sum, load64(p));
-		sum = add_carry(sum, load64(p + 8));
-		sum = add_carry(sum, load64(p + 16));
-		sum = add_carry(sum, load64(p + 24));
+		sum = add_carry(sum, checksum_load64(p));
+		sum = add_carry(sum, checksum_load64(p + 8));
+		sum = add_carry(sum, checksum_load64(p + 16));
+		sum = add_carry(sum, checksum_load64(p + 24));
 	}
 	if (len & 16) {
-		sum = add_carry(sum, load64(p));
-		sum = add_carry(sum, load64(p + 8));
+		sum = add_carry(sum, checksum_load64(p));
+		sum = add_carry(sum, checksum_load64(p + 8));
 		p += 16;
 	}
 	if (len & 8) {
-		sum = add_carry(sum, load64(p));
+		sum = add_carry(sum, checksum_load64(p));
 		p += 8;
 	}
 	if (len & 7)

@@ -48,7 +48,7 @@ static struct flow_entry *empty_entry(struct flow_table *table, uint32_t hash)
 	return &table->entries[i];
 }
 
-static int grow(struct flow_table *table)
+static int flow_table_grow(struct flow_table *table)
 {
 	struct flow_entry *old = table->entries;
 	uint32_t old_size = table->mask + 1;
@@ -80,7 +80,7 @@ int flow_table_insert(struct flow_table *table, struct vma_flow *flow, struct fl
 		*out = entry;
 		return 0;
 	}
-	if ((table->used + 1) * 2 > table->mask + 1 && grow(table) != 0)
+	if ((table->used + 1) * 2 > table->mask + 1 && flow_table_grow(table) != 0)
 		return -ENOMEM;
 	entry = empty_entry(table, flow_hash(table, &words));
 	*entry = (struct flow_entry){.head = flow, .hash = flow_hash(table, &words)};

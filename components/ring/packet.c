@@ -20,12 +20,12 @@ enum {
 typedef uint16_t __attribute__((aligned(1), may_alias)) unaligned16;
 typedef uint32_t __attribute__((aligned(1), may_alias)) unaligned32;
 
-static inline uint8_t load8(const uint8_t *p)
+static inline uint8_t packet_load8(const uint8_t *p)
 {
 	return *(const volatile uint8_t *)p;
 }
 
-static inline uint16_t load16(const uint8_t *p)
+static inline uint16_t packet_load16(const uint8_t *p)
 {
 	return *(const volatile unaligned16 *)p;
 }
@@ -39,7 +39,7 @@ static inline bool sum_is_right(uint64_t sum)
 	return sum % 0xffff == 0;
 }
 
-static inline uint32_t load32(const uint8_t *p)
+static inline uint32_t packet_load32(const uint8_t *p)
 {
 	return *(const volatile unaligned32 *)p;
 }
@@ -117,10 +117,10 @@ static inline unsigned check_udp(const struct packet_rules *rules, struct vma_bu
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_UDP_LEN)
 		return too_short(packet, packet->l4_off + VMA_PKT_UDP_LEN);
-	udp_len = __builtin_bswap16(load16(l4 + 4));
+	udp_len = __builtin_bswap16(packet_load16(l4 + 4));
 	if (udp_len < VMA_PKT_UDP_LEN || udp_len > l4_len)
 		return PACKET_DROP(l4_length);
-	field = load16(l4 + 6);
+	field = packet_load16(l4 + 6);
 	if (field != 0 && !l4_checksum_ok(rules, packet, info, l4, udp_len, field)) /* 0: the sender computed none */
 		return PACKET_DROP(l4_checksum);
 	packet->payload_off = packet->l4_off + VMA_PKT_UDP_LEN;
@@ -138,12 +138,12 @@ static inline unsigned check_tcp(const struct packet_rules *rules, struct vma_bu
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_TCP_LEN)
 		return too_short(packet, packet->l4_off + VMA_PKT_TCP_LEN);
-	header_len = (load8(l4 + 12) >> 4) * 4u;
+	header_len = (packet_load8(l4 + 12) >> 4) * 4u;
 	if (header_len < VMA_PKT_TCP_LEN || header_len > l4_len)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + header_len)
 		return too_short(packet, packet->l4_off + header_len);
-	if (!l4_checksum_ok(rules, packet, info, l4, l4_len, load16(l4 + 16)))
+	if (!l4_checksum_ok(rules, packet, info, l4, l4_len, packet_load16(l4 + 16)))
 		return PACKET_DROP(l4_checksum);
 	packet->payload_off = (uint16_t)(packet->l4_off + header_len);
 	packet->payload_len = (uint16_t)(l4_len - header_len);
@@ -153,10 +153,11 @@ static inline unsigned check_tcp(const struct packet_rules *rules, struct vma_bu
 
 static inline bool ip4_checksum_right(const uint8_t *ip, uint32_t header_len)
 {
-	uint64_t sum = (uint64_t)load32(ip) + load32(ip + 4) + load32(ip + 8) + load32(ip + 12) + load32(ip + 16);
+	uint64_t sum = (uint64_t)packet_load32(ip) + packet_load32(ip + 4) + packet_load32(ip + 8) +
+	               packet_load32(ip + 12) + packet_load32(ip + 16);
 
 	for (uint32_t i = VMA_PKT_IP4_LEN; i < header_len; i += 4)
-		sum += load32(ip + i);
+		sum += packet_load32(ip + i);
 	return sum_is_right(sum);
 }
 
@@ -169,18 +170,18 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
 
 	if (packet->len < l3_off + VMA_PKT_IP4_LEN)
 		return too_short(packet, l3_off + VMA_PKT_IP4_LEN);
-	version = load8(ip);
+	version = packet_load8(ip);
 	header_len = (version & 15) * 4u;
 	if (version >> 4 != 4 || header_len < VMA_PKT_IP4_LEN)
 		return PACKET_DROP(ip_version);
 	if (packet->len < l3_off + header_len)
 		return too_short(packet, l3_off + header_len);
-	total_len = __builtin_bswap16(load16(ip + 2));
+	total_len = __builtin_bswap16(packet_load16(ip + 2));
 	if (total_len < header_len || l3_off + total_len > packet_len)
 		return PACKET_DROP(ip_length);
 	if (rules->sw_csum && !(packet->flags & VMA_BUF_RX_L3_CSUM_OK) && !ip4_checksum_right(ip, header_len))
 		return PACKET_DROP(ip_checksum);
-	if (load16(ip + 6) & FRAGMENT_BE)
+	if (packet_load16(ip + 6) & FRAGMENT_BE)
 		return PACKET_DROP(ip_fragment);
 	info->family = AF_INET;
 	info->tos = ip[1];
@@ -204,27 +205,27 @@ enum { PLAIN_IP = VMA_PKT_ETH_LEN, PLAIN_L4 = PLAIN_IP + VMA_PKT_IP4_LEN };
 /* Ethertype and version with header length. */
 static inline bool has_plain_ip4(const uint8_t *frame)
 {
-	return (load32(frame + 12) & 0x00ffffff) == (ETHERTYPE_IP4_BE | 0x45 << 16);
+	return (packet_load32(frame + 12) & 0x00ffffff) == (ETHERTYPE_IP4_BE | 0x45 << 16);
 }
 
 /* Of an IPv4 header the fragment bits and the protocol; a plain one's are the protocol's alone. */
 static inline uint32_t plain_proto(const uint8_t *frame)
 {
-	return load32(frame + PLAIN_IP + 6) & (0xff000000 | FRAGMENT_BE);
+	return packet_load32(frame + PLAIN_IP + 6) & (0xff000000 | FRAGMENT_BE);
 }
 #define PLAIN_PROTO(proto) ((uint32_t)(proto) << 24)
 
 static inline uint64_t plain_addresses(const uint8_t *frame)
 {
-	return (uint64_t)load32(frame + PLAIN_IP + 12) + load32(frame + PLAIN_IP + 16);
+	return (uint64_t)packet_load32(frame + PLAIN_IP + 12) + packet_load32(frame + PLAIN_IP + 16);
 }
 
 static inline bool plain_ip_right(const struct packet_rules *rules, const struct vma_buf *packet, const uint8_t *frame,
                                   uint64_t addresses)
 {
 	return !rules->sw_csum || packet->flags & VMA_BUF_RX_L3_CSUM_OK ||
-	       sum_is_right(addresses + load32(frame + PLAIN_IP) + load32(frame + PLAIN_IP + 4) +
-	                    load32(frame + PLAIN_IP + 8));
+	       sum_is_right(addresses + packet_load32(frame + PLAIN_IP) + packet_load32(frame + PLAIN_IP + 4) +
+	                    packet_load32(frame + PLAIN_IP + 8));
 }
 
 static inline bool plain_l4_right(const struct packet_rules *rules, const struct vma_buf *packet, const uint8_t *frame,
@@ -256,8 +257,8 @@ static inline void take_plain(struct vma_buf *packet, struct vma_rx_info *info, 
 static inline bool check_plain_udp(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
                                    const uint8_t *frame)
 {
-	const uint16_t udp_len_be = load16(frame + PLAIN_L4 + 4), field = load16(frame + PLAIN_L4 + 6);
-	const uint32_t total_len = __builtin_bswap16(load16(frame + PLAIN_IP + 2));
+	const uint16_t udp_len_be = packet_load16(frame + PLAIN_L4 + 4), field = packet_load16(frame + PLAIN_L4 + 6);
+	const uint32_t total_len = __builtin_bswap16(packet_load16(frame + PLAIN_IP + 2));
 	const uint32_t udp_len = __builtin_bswap16(udp_len_be);
 	const uint64_t addresses = plain_addresses(frame);
 
@@ -280,19 +281,19 @@ static inline bool check_plain_udp(const struct packet_rules *rules, struct vma_
 static inline bool check_plain_tcp(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
                                    const uint8_t *frame)
 {
-	const uint32_t total_len = __builtin_bswap16(load16(frame + PLAIN_IP + 2));
+	const uint32_t total_len = __builtin_bswap16(packet_load16(frame + PLAIN_IP + 2));
 	const uint32_t l4_len = total_len - VMA_PKT_IP4_LEN;
 	const uint64_t addresses = plain_addresses(frame);
 	uint32_t header_len;
 
 	if (PLAIN_IP + total_len > packet->len || total_len < VMA_PKT_IP4_LEN + VMA_PKT_TCP_LEN)
 		return false;
-	header_len = (load8(frame + PLAIN_L4 + 12) >> 4) * 4u;
+	header_len = (packet_load8(frame + PLAIN_L4 + 12) >> 4) * 4u;
 	if (header_len < VMA_PKT_TCP_LEN || header_len > l4_len || packet->flags & VMA_BUF_RX_L4_CSUM_BAD)
 		return false;
 	if (!plain_ip_right(rules, packet, frame, addresses) ||
 	    !plain_l4_right(rules, packet, frame, addresses + __builtin_bswap16((uint16_t)l4_len) + (IPPROTO_TCP << 8),
-	                    load16(frame + PLAIN_L4 + 16), l4_len))
+	                    packet_load16(frame + PLAIN_L4 + 16), l4_len))
 		return false;
 	take_plain(packet, info, frame, IPPROTO_TCP, frame[PLAIN_L4 + 13]);
 	packet->payload_off = (uint16_t)(PLAIN_L4 + header_len);
@@ -312,15 +313,15 @@ check_any(const struct packet_rules *rules, struct vma_buf *packet, struct vma_r
 	if (packet->len < VMA_PKT_ETH_LEN)
 		return too_short(packet, VMA_PKT_ETH_LEN);
 	info->vlan = 0;
-	if (__builtin_expect(load16(frame + 12) != ETHERTYPE_IP4_BE, 0)) {
-		if (load16(frame + 12) != ETHERTYPE_VLAN_BE)
+	if (__builtin_expect(packet_load16(frame + 12) != ETHERTYPE_IP4_BE, 0)) {
+		if (packet_load16(frame + 12) != ETHERTYPE_VLAN_BE)
 			return PACKET_DROP(ethertype);
 		l3_off += VMA_PKT_VLAN_LEN;
 		if (packet->len < l3_off)
 			return too_short(packet, l3_off);
-		if (load16(frame + 16) != ETHERTYPE_IP4_BE)
+		if (packet_load16(frame + 16) != ETHERTYPE_IP4_BE)
 			return PACKET_DROP(ethertype);
-		info->vlan = __builtin_bswap16(load16(frame + 14)) & 0xfff;
+		info->vlan = __builtin_bswap16(packet_load16(frame + 14)) & 0xfff;
 	}
 	verdict = check_ip4(rules, packet, info, frame, l3_off, &l4_len);
 	if (verdict != PACKET_PASS)
@@ -334,8 +335,8 @@ check_any(const struct packet_rules *rules, struct vma_buf *packet, struct vma_r
 		return PACKET_DROP(protocol);
 	if (verdict != PACKET_PASS)
 		return verdict;
-	info->src_port_be = load16(l4);
-	info->dst_port_be = load16(l4 + 2);
+	info->src_port_be = packet_load16(l4);
+	info->dst_port_be = packet_load16(l4 + 2);
 	return PACKET_PASS;
 }
 

@@ -26,7 +26,7 @@ static void settle_lengths(struct vma_ring *ring)
 }
 
 /* Both flags held. On -EAGAIN the NIC goes on trying and sends the event again. */
-static void rebind(struct vma_ring *ring)
+static void ring_rebind_flows(struct vma_ring *ring)
 {
 	struct vma_ring_tender *tender = vma_ring_tender(ring);
 	int rc;
@@ -58,7 +58,7 @@ void ring_rebind_now(struct vma_ring *ring)
 	if (ring->rx.mode != VMA_THREAD_SINGLE || !drive_try(&ring->tx, tid))
 		return;
 	atomic_store(&ring->rebind_wanted, false); /* first: an event from now on asks again */
-	rebind(ring);
+	ring_rebind_flows(ring);
 	ring_tx_release(ring, tid);
 }
 
@@ -71,7 +71,7 @@ static void on_lost(struct vma_ring *ring)
 	drive_acquire(&ring->tx);
 	atomic_store(&ring->rebind_wanted, false);
 	if (!atomic_load(&ring->closing))
-		rebind(ring);
+		ring_rebind_flows(ring);
 	ring_tx_release(ring, drive_tid());
 	ring_rx_release(ring, drive_tid());
 }
@@ -82,7 +82,7 @@ struct revocation {
 	struct vma_flow_key key;
 };
 
-static void revoke(struct vma_ring_command *command)
+static void ring_run_revoke(struct vma_ring_command *command)
 {
 	struct revocation *r = (struct revocation *)command;
 	struct vma_ring *ring = r->ring;
@@ -108,7 +108,7 @@ static void revoke(struct vma_ring_command *command)
 	free(r);
 }
 
-static void on_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
+static void ring_on_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct revocation *r = malloc(sizeof(*r));
 
@@ -116,7 +116,7 @@ static void on_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
 		vma_log_error("ring %s: no memory to say that a flow was revoked", ring->name);
 		return;
 	}
-	*r = (struct revocation){.command = {.run = revoke}, .ring = ring, .key = *key};
+	*r = (struct revocation){.command = {.run = ring_run_revoke}, .ring = ring, .key = *key};
 	if (ring->rx.mode == VMA_THREAD_SINGLE)
 		command_queue_push_mpsc(&ring->rx_queue, (ck_stack_entry_t *)&r->command.link);
 	else
@@ -129,7 +129,7 @@ struct adoption {
 	struct vma_pending pending;
 };
 
-static void adopt(struct vma_ring_command *command)
+static void ring_run_adopt(struct vma_ring_command *command)
 {
 	struct adoption *a = (struct adoption *)command;
 	struct vma_flow_key key = {.family = AF_INET,
@@ -161,7 +161,7 @@ static void on_adopt(struct vma_nic_qp *qp, const struct vma_pending *pending, v
 		vma_log_error("ring %s: no memory to take a connection over", ring->name);
 		return;
 	}
-	a->command = (struct vma_ring_command){.run = adopt};
+	a->command = (struct vma_ring_command){.run = ring_run_adopt};
 	a->ring = ring;
 	memcpy(&a->pending, pending, sizeof(*pending));
 	if (ring->rx.mode == VMA_THREAD_SINGLE)
@@ -170,7 +170,7 @@ static void on_adopt(struct vma_nic_qp *qp, const struct vma_pending *pending, v
 		vma_ring_post(ring, &a->command);
 }
 
-static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+static void ring_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
 {
 	struct vma_ring *ring = arg;
 
@@ -180,7 +180,7 @@ static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const stru
 	if (event == VMA_NIC_EVENT_LOST)
 		on_lost(ring);
 	else if (event == VMA_NIC_EVENT_FLOW_REVOKED && key != NULL)
-		on_revoked(ring, key);
+		ring_on_revoked(ring, key);
 }
 
 /* ---- create and destroy ---- */
@@ -191,7 +191,7 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 	        .rx_wre = attr->rx_wre,
 	        .tx_wre = attr->tx_wre,
 	        .name = ring->name,
-	        .event = on_event,
+	        .event = ring_on_event,
 	        .adopt = on_adopt,
 	        .event_arg = ring,
 	};
@@ -208,7 +208,7 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 }
 
 /* The last steps; accepts what create has built so far. */
-static void dismantle(struct vma_ring *ring)
+static void ring_dismantle(struct vma_ring *ring)
 {
 	ring_leavers_fini(ring);
 	ring_ports_fini(ring);
@@ -230,7 +230,7 @@ static uint32_t segs_max_of(const struct vma_nic_info *info, uint32_t tx_depth)
 	return info->tx_segs_max < most ? info->tx_segs_max : most;
 }
 
-static void settle(struct vma_ring *ring, const struct vma_ring_attr *attr)
+static void ring_settle_attr(struct vma_ring *ring, const struct vma_ring_attr *attr)
 {
 	const struct vma_nic_info *info = vma_nic_info(ring->nic);
 	uint32_t batching = attr->tx_wre_batching != 0 ? attr->tx_wre_batching : 64;
@@ -254,7 +254,7 @@ static void settle(struct vma_ring *ring, const struct vma_ring_attr *attr)
 	};
 }
 
-static struct vma_ring *allocate(const struct vma_ring_attr *attr)
+static struct vma_ring *ring_allocate(const struct vma_ring_attr *attr)
 {
 	size_t size = (sizeof(struct vma_ring) + 63) / 64 * 64, slots_size = TX_SLOTS * sizeof(struct tx_slot);
 	struct vma_ring *ring = aligned_alloc(64, size);
@@ -274,7 +274,7 @@ static struct vma_ring *allocate(const struct vma_ring_attr *attr)
 	ring->stats = vma_stats_grab(attr->stats, VMA_STATS_TYPE_RING, ring->name);
 	if (ring->slots == NULL || ring->stats == NULL || flow_table_init(&ring->five) != 0 ||
 	    flow_table_init(&ring->three) != 0) {
-		dismantle(ring);
+		ring_dismantle(ring);
 		return NULL;
 	}
 	ring_tx_init(ring);
@@ -288,7 +288,7 @@ int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out)
 
 	if (attr->nic == NULL || (unsigned)attr->thread_mode > VMA_THREAD_YIELD)
 		return -EINVAL;
-	ring = allocate(attr);
+	ring = ring_allocate(attr);
 	if (ring == NULL)
 		return -ENOMEM;
 	/* An event may come before there is a cq: it finds the flags taken, and waits. */
@@ -296,14 +296,14 @@ int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out)
 	drive_acquire(&ring->tx);
 	rc = create_queues(ring, attr);
 	if (rc == 0)
-		settle(ring, attr);
+		ring_settle_attr(ring, attr);
 	else
 		atomic_store(&ring->closing, true);
 	ring_tx_release(ring, drive_tid());
 	ring_rx_release(ring, drive_tid());
 	if (rc != 0) {
 		vma_nic_qp_destroy(ring->qp); /* without the flags: an event that is at work waits for them */
-		dismantle(ring);
+		ring_dismantle(ring);
 		return rc;
 	}
 	*out = ring;
@@ -333,7 +333,7 @@ void vma_ring_destroy(struct vma_ring *ring)
 	vma_nic_qp_destroy(ring->qp);
 	drive_acquire(&ring->rx);
 	ring_rx_release(ring, drive_tid());
-	dismantle(ring);
+	ring_dismantle(ring);
 }
 
 /* ---- accessors ---- */

@@ -46,13 +46,13 @@ struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_rin
 	return key;
 }
 
-static bool same_key(const struct vma_ring_key *a, const struct vma_ring_key *b)
+static bool same_ring_key(const struct vma_ring_key *a, const struct vma_ring_key *b)
 {
 	return a->logic == b->logic && memcmp(a->id, b->id, sizeof(a->id)) == 0;
 }
 
 /* FNV-1a, with a last mix because the number below comes from a division. */
-static uint32_t hash_key(const struct vma_ring_key *key)
+static uint32_t hash_ring_key(const struct vma_ring_key *key)
 {
 	uint64_t h = 0xcbf29ce484222325 ^ (uint64_t)key->logic;
 
@@ -68,7 +68,7 @@ int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit)
 {
 	if (limit == 0 || existing < limit)
 		return -1;
-	return (int)(hash_key(&key) % existing);
+	return (int)(hash_ring_key(&key) % existing);
 }
 
 void vma_ring_migration_init(struct vma_ring_migration *m, int32_t ratio, struct vma_ring_key current)
@@ -90,9 +90,9 @@ bool vma_ring_migration_step(struct vma_ring_migration *m, struct vma_ring_key w
 		return false;
 	}
 	m->countdown = (uint32_t)m->ratio;
-	again = same_key(&m->candidate, &wished);
+	again = same_ring_key(&m->candidate, &wished);
 	m->candidate = wished;
-	if (!again || same_key(&m->current, &wished))
+	if (!again || same_ring_key(&m->current, &wished))
 		return false;
 	m->current = wished;
 	return true;

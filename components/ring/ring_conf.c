@@ -8,7 +8,7 @@
 
 #define WINDOW_FRAMES (1U << 18) /* address space for windows, beside the ordinary memory */
 
-static uint32_t at_most(int64_t value, int64_t limit)
+static uint32_t at_most_conf(int64_t value, int64_t limit)
 {
 	return (uint32_t)(value < limit ? value : limit);
 }
@@ -40,8 +40,8 @@ int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *
 
 void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 {
-	ring->rx_wre = at_most(conf->rx_wre, conf->rx_bufs);
-	ring->tx_wre = at_most(conf->tx_wre, conf->tx_bufs);
+	ring->rx_wre = at_most_conf(conf->rx_wre, conf->rx_bufs);
+	ring->tx_wre = at_most_conf(conf->tx_wre, conf->tx_bufs);
 	ring->tx_wre_batching = (uint32_t)conf->tx_wre_batching;
 	ring->thread_mode = (enum vma_thread_mode)conf->thread_mode;
 	ring->rx_sw_csum = conf->rx_sw_csum;

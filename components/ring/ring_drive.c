@@ -210,7 +210,7 @@ int vma_ring_arm(struct vma_ring *ring)
 	return rc;
 }
 
-static uint64_t now_ns(void)
+static uint64_t drive_now_ns(void)
 {
 	struct timespec now;
 
@@ -218,9 +218,9 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t left_of(uint64_t deadline_ns)
+static uint64_t ns_until(uint64_t deadline_ns)
 {
-	uint64_t now = deadline_ns == UINT64_MAX ? 0 : now_ns();
+	uint64_t now = deadline_ns == UINT64_MAX ? 0 : drive_now_ns();
 
 	return deadline_ns == UINT64_MAX ? UINT64_MAX : now < deadline_ns ? deadline_ns - now : 0;
 }
@@ -231,7 +231,7 @@ static uint64_t left_of(uint64_t deadline_ns)
  */
 int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 {
-	uint64_t start = timeout_ns == 0 || timeout_ns == UINT64_MAX ? 0 : now_ns();
+	uint64_t start = timeout_ns == 0 || timeout_ns == UINT64_MAX ? 0 : drive_now_ns();
 	uint64_t deadline = timeout_ns >= UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
 	struct vma_ring_patience patience = {0};
 	int rc;
@@ -239,7 +239,7 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 	if (timeout_ns == 0)
 		deadline = 0;
 	while ((rc = vma_ring_arm(ring)) == -EBUSY) {
-		uint64_t left = left_of(deadline);
+		uint64_t left = ns_until(deadline);
 
 		if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) == drive_tid())
 			return -EDEADLK; /* in a sink: this thread is the one to wait for */
@@ -247,5 +247,5 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 			return 0;
 		drive_idle(&ring->rx, &patience, left);
 	}
-	return rc != 0 ? rc : vma_cq_wait(ring->cq, left_of(deadline));
+	return rc != 0 ? rc : vma_cq_wait(ring->cq, ns_until(deadline));
 }

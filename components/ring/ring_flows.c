@@ -68,7 +68,7 @@ static int tell_nic(struct vma_ring *ring, const struct vma_flow *flow, struct f
 }
 
 /* -EAGAIN: not before the NIC has answered, see ring_leave.c. */
-static int attach(struct vma_ring *ring, struct vma_flow *flow)
+static int ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct flow_table *table = ring_table_of(ring, &flow->key);
 	struct flow_entry *entry;
@@ -99,7 +99,7 @@ static int attach(struct vma_ring *ring, struct vma_flow *flow)
 }
 
 /* What the NIC would refuse, for flows that it does not hear of. */
-static int check(const struct vma_flow *flow)
+static int check_flow(const struct vma_flow *flow)
 {
 	const uint32_t known = VMA_FLOW_LISTENER | VMA_FLOW_RING_ONLY | VMA_FLOW_ALONE | VMA_FLOW_INHERITED;
 
@@ -112,14 +112,14 @@ static int check(const struct vma_flow *flow)
 
 int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 {
-	int rc = check(flow);
+	int rc = check_flow(flow);
 	bool acquired;
 
 	if (rc != 0)
 		return rc;
 	for (;;) {
 		acquired = drive_acquire(&ring->rx);
-		rc = attach(ring, flow);
+		rc = ring_attach_flow(ring, flow);
 		if (acquired)
 			ring_rx_release(ring, drive_tid());
 		if (rc != -EAGAIN || !acquired)

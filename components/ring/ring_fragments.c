@@ -24,17 +24,17 @@ struct piece {
 	bool is_last;
 };
 
-static uint8_t load8(const uint8_t *p)
+static uint8_t fragment_load8(const uint8_t *p)
 {
 	return *(const volatile uint8_t *)p;
 }
 
-static uint16_t load16(const uint8_t *p)
+static uint16_t fragment_load16(const uint8_t *p)
 {
-	return (uint16_t)(load8(p) << 8 | load8(p + 1));
+	return (uint16_t)(fragment_load8(p) << 8 | fragment_load8(p + 1));
 }
 
-static void store16(uint8_t *p, uint32_t value)
+static void fragment_store16(uint8_t *p, uint32_t value)
 {
 	p[0] = (uint8_t)(value >> 8);
 	p[1] = (uint8_t)value;
@@ -65,21 +65,22 @@ static void note_piece(struct vma_buf *fragment, const struct piece *piece)
 /* packet_check has found an Ethernet header, perhaps a tag, and an IPv4 header. */
 static bool read_piece(struct piece *piece, const struct vma_buf *packet, const uint8_t *frame)
 {
-	const uint32_t ip_off = VMA_PKT_ETH_LEN + (load16(frame + 12) == ETHERTYPE_VLAN ? VMA_PKT_VLAN_LEN : 0);
+	const uint32_t ip_off =
+	        VMA_PKT_ETH_LEN + (fragment_load16(frame + 12) == ETHERTYPE_VLAN ? VMA_PKT_VLAN_LEN : 0);
 	const uint8_t *ip = frame + ip_off;
 	uint32_t total_len, header_len;
 	uint16_t bits;
 
 	if (packet->len < ip_off + VMA_PKT_IP4_LEN)
 		return false;
-	header_len = (load8(ip) & 15) * 4u;
-	total_len = load16(ip + 2);
-	bits = load16(ip + 6);
+	header_len = (fragment_load8(ip) & 15) * 4u;
+	total_len = fragment_load16(ip + 2);
+	bits = fragment_load16(ip + 6);
 	if (header_len < VMA_PKT_IP4_LEN || packet->len < ip_off + header_len || total_len <= header_len ||
 	    packet->packet_len < ip_off + total_len)
 		return false;
-	*piece = (struct piece){.id = load16(ip + 4),
-	                        .proto = load8(ip + 9),
+	*piece = (struct piece){.id = fragment_load16(ip + 4),
+	                        .proto = fragment_load8(ip + 9),
 	                        .ip_off = ip_off,
 	                        .payload_off = ip_off + header_len,
 	                        .offset = (bits & OFFSET) * 8u,
@@ -115,7 +116,7 @@ static void datagram_drop(struct ring_fragments *fragments, struct vma_bufarena 
 	*datagram = (struct ring_datagram){0};
 }
 
-static bool is_of(const struct ring_datagram *datagram, const struct piece *piece, uint16_t vlan)
+static bool piece_is_of(const struct ring_datagram *datagram, const struct piece *piece, uint16_t vlan)
 {
 	return datagram->first != NULL && datagram->id == piece->id && datagram->proto == piece->proto &&
 	       datagram->src == piece->src && datagram->dst == piece->dst && datagram->vlan == vlan;
@@ -123,10 +124,10 @@ static bool is_of(const struct ring_datagram *datagram, const struct piece *piec
 
 static struct ring_datagram *datagram_find(struct ring_fragments *fragments, const struct piece *piece, uint16_t vlan)
 {
-	if (is_of(&fragments->at[fragments->recent], piece, vlan))
+	if (piece_is_of(&fragments->at[fragments->recent], piece, vlan))
 		return &fragments->at[fragments->recent];
 	for (unsigned i = 0; i < RING_DATAGRAMS; i++) {
-		if (is_of(&fragments->at[i], piece, vlan)) {
+		if (piece_is_of(&fragments->at[i], piece, vlan)) {
 			fragments->recent = i;
 			return &fragments->at[i];
 		}
@@ -219,12 +220,12 @@ static enum added datagram_add(struct ring_datagram *datagram, struct vma_buf *f
 /* ---- the whole ---- */
 
 /* The header of the first fragment becomes the datagram's. False: it would be longer than a datagram can be. */
-static bool write_header(const struct ring_datagram *datagram, uint8_t *ip, uint32_t header_len)
+static bool write_datagram_header(const struct ring_datagram *datagram, uint8_t *ip, uint32_t header_len)
 {
 	if (header_len + datagram->total > LONGEST_IP)
 		return false;
-	store16(ip + 2, header_len + datagram->total);
-	store16(ip + 6, 0);
+	fragment_store16(ip + 2, header_len + datagram->total);
+	fragment_store16(ip + 6, 0);
 	memset(ip + 10, 0, 2);
 	const uint16_t sum = (uint16_t)~vma_csum_fold(vma_csum_add(0, ip, header_len));
 
@@ -256,7 +257,7 @@ static struct vma_buf *datagram_join(struct ring_datagram *datagram, struct vma_
 	const uint32_t ip_off = first->l3_off, payload_off = first->payload_off;
 	struct vma_buf *tail = cut_padding(arena, first, payload_off + first->payload_len);
 
-	if (!write_header(datagram, (uint8_t *)vma_buf_data(arena, first) + ip_off, payload_off - ip_off))
+	if (!write_datagram_header(datagram, (uint8_t *)vma_buf_data(arena, first) + ip_off, payload_off - ip_off))
 		return NULL;
 	for (; fragment != NULL; fragment = next) {
 		next = fragment->user;
@@ -286,7 +287,8 @@ static struct vma_buf *datagram_finish(struct ring_fragments *fragments, struct 
 	return whole;
 }
 
-static void make_room(struct ring_fragments *fragments, struct vma_bufarena *arena, const struct ring_datagram *keep)
+static void fragments_make_room(struct ring_fragments *fragments, struct vma_bufarena *arena,
+                                const struct ring_datagram *keep)
 {
 	const unsigned at = (unsigned)(keep - fragments->at);
 	struct ring_datagram *oldest;
@@ -333,7 +335,7 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	fragments->bufs += bufs;
 	if (datagram->total != 0 && datagram->have == datagram->total)
 		return datagram_finish(fragments, arena, datagram);
-	make_room(fragments, arena, datagram);
+	fragments_make_room(fragments, arena, datagram);
 	if (fragments->bufs > fragments->bufs_max)
 		datagram_drop(fragments, arena, datagram);
 	return NULL;

@@ -71,7 +71,7 @@ void ring_leaver_unreserve(struct vma_ring *ring, const struct flow_entry *entry
 
 /* ---- in the table ---- */
 
-static bool pass_on(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool pass_to_next_member(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_flow_key key = flow->key;
 	struct vma_flow *covering;
@@ -84,10 +84,11 @@ static bool pass_on(struct vma_flow *flow, struct vma_buf *packet, const struct 
 
 struct ring_leaver *ring_leaver_of(const struct flow_entry *entry)
 {
-	return entry->head != NULL && entry->head->sink == pass_on ? (struct ring_leaver *)entry->head : NULL;
+	return entry->head != NULL && entry->head->sink == pass_to_next_member ? (struct ring_leaver *)entry->head
+	                                                                       : NULL;
 }
 
-static void take_out(struct vma_ring *ring, struct ring_leaver *leaver)
+static void leaver_take_out(struct vma_ring *ring, struct ring_leaver *leaver)
 {
 	ring->last.word0 = 0;
 	TAILQ_REMOVE(&ring->leavers.waiting, leaver, link);
@@ -96,13 +97,13 @@ static void take_out(struct vma_ring *ring, struct ring_leaver *leaver)
 
 void ring_leaver_inherit(struct vma_ring *ring, struct ring_leaver *leaver)
 {
-	take_out(ring, leaver);
+	leaver_take_out(ring, leaver);
 	TAILQ_INSERT_HEAD(&ring->leavers.spare, leaver, link);
 }
 
 void ring_leaver_forget(struct vma_ring *ring, struct ring_leaver *leaver)
 {
-	take_out(ring, leaver);
+	leaver_take_out(ring, leaver);
 	free(leaver);
 }
 
@@ -115,7 +116,7 @@ static bool put_in(struct vma_ring *ring, const struct vma_flow *flow)
 	if (entry->head != flow || flow->next != NULL || !entry->steered || !entry->reserved || entry->revoked)
 		return false;
 	leaver = take_first(&ring->leavers, true);
-	leaver->flow = (struct vma_flow){.key = flow->key, .sink = pass_on, .ring = ring};
+	leaver->flow = (struct vma_flow){.key = flow->key, .sink = pass_to_next_member, .ring = ring};
 	flow_table_insert(ring_table_of(ring, &flow->key), &leaver->flow, &entry); /* which needs no memory */
 	TAILQ_INSERT_TAIL(&ring->leavers.waiting, leaver, link);
 	return true;

@@ -35,7 +35,7 @@ void ring_ports_fini(struct vma_ring *ring)
 	pthread_mutex_destroy(&ring->ports.asking);
 }
 
-static unsigned block_of(uint16_t port_be)
+static unsigned port_block_index(uint16_t port_be)
 {
 	return ntohs(port_be) / VMA_FLOW_PORTS;
 }
@@ -46,7 +46,7 @@ static bool has_bit(const _Atomic uint64_t *bits, unsigned block)
 }
 
 /* NULL: there are none of this address. */
-static const struct ring_port_blocks *find(const struct ring_ports *ports, const void *local, uint16_t vlan)
+static const struct ring_port_blocks *port_blocks_find(const struct ring_ports *ports, const void *local, uint16_t vlan)
 {
 	const uint32_t n = atomic_load_explicit(&ports->addresses, memory_order_acquire);
 
@@ -58,15 +58,16 @@ static const struct ring_port_blocks *find(const struct ring_ports *ports, const
 
 bool ring_ports_have(const struct vma_ring *ring, const struct vma_rx_info *info)
 {
-	const struct ring_port_blocks *blocks = find(&ring->ports, info->dst, info->vlan);
+	const struct ring_port_blocks *blocks = port_blocks_find(&ring->ports, info->dst, info->vlan);
 
-	return blocks != NULL && has_bit(blocks->mine, block_of(info->dst_port_be));
+	return blocks != NULL && has_bit(blocks->mine, port_block_index(info->dst_port_be));
 }
 
 void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
 {
-	struct ring_port_blocks *blocks = (struct ring_port_blocks *)find(&ring->ports, key->local, key->vlan);
-	const unsigned block = block_of(key->local_port_be);
+	struct ring_port_blocks *blocks =
+	        (struct ring_port_blocks *)port_blocks_find(&ring->ports, key->local, key->vlan);
+	const unsigned block = port_block_index(key->local_port_be);
 
 	const uint64_t bit = UINT64_C(1) << block % 64;
 
@@ -78,7 +79,7 @@ void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
 
 static struct ring_port_blocks *find_or_add(struct ring_ports *ports, const struct vma_flow_key *key)
 {
-	struct ring_port_blocks *blocks = (struct ring_port_blocks *)find(ports, key->local, key->vlan);
+	struct ring_port_blocks *blocks = (struct ring_port_blocks *)port_blocks_find(ports, key->local, key->vlan);
 	const uint32_t n = atomic_load_explicit(&ports->addresses, memory_order_relaxed);
 
 	if (blocks != NULL || n == RING_PORT_ADDRESSES)
@@ -90,7 +91,7 @@ static struct ring_port_blocks *find_or_add(struct ring_ports *ports, const stru
 	return blocks;
 }
 
-static struct vma_flow_key key_of(const struct ring_port_blocks *blocks, unsigned block)
+static struct vma_flow_key port_block_key(const struct ring_port_blocks *blocks, unsigned block)
 {
 	struct vma_flow_key key = {.family = AF_INET,
 	                           .proto = VMA_FLOW_TCP_PORTS,
@@ -101,9 +102,9 @@ static struct vma_flow_key key_of(const struct ring_port_blocks *blocks, unsigne
 	return key;
 }
 
-static int ask(struct vma_ring *ring, const struct ring_port_blocks *blocks, unsigned block)
+static int port_block_add(struct vma_ring *ring, const struct ring_port_blocks *blocks, unsigned block)
 {
-	const struct vma_flow_rule rule = {.key = key_of(blocks, block)};
+	const struct vma_flow_rule rule = {.key = port_block_key(blocks, block)};
 	int rc = vma_nic_flow_add(ring->qp, &rule);
 
 	return rc == -EEXIST ? 0 : rc;
@@ -111,7 +112,7 @@ static int ask(struct vma_ring *ring, const struct ring_port_blocks *blocks, uns
 
 static int have_block(struct vma_ring *ring, struct ring_port_blocks *blocks, const struct vma_flow_key *key)
 {
-	const unsigned block = block_of(key->local_port_be);
+	const unsigned block = port_block_index(key->local_port_be);
 	const uint64_t bit = UINT64_C(1) << block % 64;
 	struct timespec now;
 	int rc;
@@ -127,7 +128,7 @@ static int have_block(struct vma_ring *ring, struct ring_port_blocks *blocks, co
 		return -EADDRINUSE;
 	if (atomic_load(&ring->ports.blocks) >= BLOCKS_MOST)
 		return -EADDRINUSE; /* or perhaps nobody's */
-	rc = ask(ring, blocks, block);
+	rc = port_block_add(ring, blocks, block);
 	if (rc == 0) {
 		atomic_fetch_or(&blocks->mine[block / 64], bit);
 		atomic_fetch_add(&ring->ports.blocks, 1);
@@ -152,12 +153,12 @@ static int get_block(struct vma_ring *ring, const struct vma_flow_key *key)
 
 int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key)
 {
-	const struct ring_port_blocks *blocks = find(&ring->ports, key->local, key->vlan);
+	const struct ring_port_blocks *blocks = port_blocks_find(&ring->ports, key->local, key->vlan);
 	int rc = 0;
 
-	if (key->family != AF_INET || key->proto != IPPROTO_TCP || block_of(key->local_port_be) == 0)
+	if (key->family != AF_INET || key->proto != IPPROTO_TCP || port_block_index(key->local_port_be) == 0)
 		return 0;
-	if (blocks == NULL || !has_bit(blocks->mine, block_of(key->local_port_be)))
+	if (blocks == NULL || !has_bit(blocks->mine, port_block_index(key->local_port_be)))
 		rc = get_block(ring, key);
 	if (rc < 0)
 		return rc == -EADDRINUSE ? rc : 0;
@@ -176,10 +177,10 @@ bool vma_ring_has_ports(const struct vma_ring *ring)
 }
 
 /* With the mutex: who wants the block again waits until the NIC has taken this one back. */
-static void give_back(struct vma_ring *ring, struct ring_port_blocks *blocks, const uint64_t *had)
+static void port_blocks_remove(struct vma_ring *ring, struct ring_port_blocks *blocks, const uint64_t *had)
 {
 	for (unsigned block = 0; block < 256; block++) {
-		const struct vma_flow_key key = key_of(blocks, block);
+		const struct vma_flow_key key = port_block_key(blocks, block);
 
 		if (had[block / 64] >> block % 64 & 1)
 			vma_nic_flow_del(ring->qp, &key);
@@ -203,7 +204,7 @@ void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), vo
 		}
 		ring_rx_release(ring, drive_tid());
 		for (uint32_t i = 0; i < n; i++)
-			give_back(ring, &ports->of[i], had[i]);
+			port_blocks_remove(ring, &ports->of[i], had[i]);
 	}
 	pthread_mutex_unlock(&ports->asking);
 }

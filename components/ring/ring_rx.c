@@ -10,28 +10,28 @@ struct tally {
 	uint64_t bytes, delivered;
 };
 
-static void count(struct vma_ring *ring, unsigned reason, uint64_t n)
+static void ring_count_drops(struct vma_ring *ring, unsigned reason, uint64_t n)
 {
 	vma_stats_add((_Atomic uint64_t *)((char *)&ring->stats->rx + reason), n);
 }
 
-static void __attribute__((cold)) drop(struct vma_ring *ring, struct vma_buf *packet, unsigned reason)
+static void __attribute__((cold)) ring_drop_packet(struct vma_ring *ring, struct vma_buf *packet, unsigned reason)
 {
-	count(ring, reason, 1);
+	ring_count_drops(ring, reason, 1);
 	vma_buf_put_chain(ring->rules.arena, packet);
 }
 
-static inline void hand_over(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *packet,
-                             const struct vma_rx_info *info, struct tally *tally)
+static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *packet,
+                                    const struct vma_rx_info *info, struct tally *tally)
 {
 	if (__builtin_expect(flow->sink(flow, packet, info), 1))
 		tally->delivered++;
 	else
-		drop(ring, packet, PACKET_DROP(sink));
+		ring_drop_packet(ring, packet, PACKET_DROP(sink));
 }
 
 /* IPv4, which is all that packet_check lets pass: four bytes, and twelve that are zero. */
-static inline struct flow_words words_of(const struct vma_rx_info *info)
+static inline struct flow_words dispatch_words_of(const struct vma_rx_info *info)
 {
 	struct flow_words words = {0};
 	uint32_t local, peer;
@@ -51,8 +51,8 @@ static inline struct flow_words without_peer(struct flow_words words)
 	return words;
 }
 
-static inline __attribute__((always_inline)) struct vma_flow *find(const struct flow_table *table,
-                                                                   struct flow_words words)
+static inline __attribute__((always_inline)) struct vma_flow *flow_words_find(const struct flow_table *table,
+                                                                              struct flow_words words)
 {
 	struct flow_entry *entry = table->used == 0 ? NULL : flow_table_find(table, &words);
 
@@ -62,22 +62,22 @@ static inline __attribute__((always_inline)) struct vma_flow *find(const struct 
 /* 5-tuples before 3-tuples. Packets come in trains: that of the one before is looked for at ring->last first. */
 static inline struct vma_flow *find_first(struct vma_ring *ring, const struct vma_rx_info *info)
 {
-	const struct flow_words words = words_of(info);
+	const struct flow_words words = dispatch_words_of(info);
 	const uint64_t addresses = words.w[1] | words.w[3] << 32;
 	struct vma_flow *flow;
 
 	if (__builtin_expect(ring->last.word0 == words.w[0] && ring->last.addresses == addresses, 1))
 		return ring->last.flow;
-	flow = find(&ring->five, words);
+	flow = flow_words_find(&ring->five, words);
 	if (flow == NULL)
-		flow = find(&ring->three, without_peer(words));
+		flow = flow_words_find(&ring->three, without_peer(words));
 	ring->last.word0 = words.w[0];
 	ring->last.addresses = addresses;
 	ring->last.flow = flow;
 	return flow;
 }
 
-static void ref_chain(struct vma_buf *packet)
+static void ring_ref_chain(struct vma_buf *packet)
 {
 	for (; packet != NULL; packet = packet->next)
 		vma_buf_ref(packet);
@@ -97,7 +97,7 @@ take_stray(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_in
 	    tender->stray(tender, packet, info))
 		tally->delivered++;
 	else
-		drop(ring, packet, PACKET_DROP(no_flow));
+		ring_drop_packet(ring, packet, PACKET_DROP(no_flow));
 }
 
 /* One reference per member, taken before its sink can give it back; the ring's own keeps the packet alive meanwhile. */
@@ -109,8 +109,8 @@ static unsigned deliver_to_members(struct vma_ring *ring, struct vma_flow *first
 	for (struct vma_flow *flow = first; flow != NULL; flow = ring->cursor) {
 		ring->cursor = flow->next;
 		members++;
-		ref_chain(packet);
-		hand_over(ring, flow, packet, info, tally);
+		ring_ref_chain(packet);
+		ring_sink_packet(ring, flow, packet, info, tally);
 	}
 	return members;
 }
@@ -118,18 +118,18 @@ static unsigned deliver_to_members(struct vma_ring *ring, struct vma_flow *first
 static void __attribute__((noinline))
 deliver_to_group(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
 {
-	const struct flow_words words = words_of(info);
-	unsigned members = deliver_to_members(ring, find(&ring->five, words), packet, info, tally);
+	const struct flow_words words = dispatch_words_of(info);
+	unsigned members = deliver_to_members(ring, flow_words_find(&ring->five, words), packet, info, tally);
 
-	members += deliver_to_members(ring, find(&ring->three, without_peer(words)), packet, info, tally);
+	members += deliver_to_members(ring, flow_words_find(&ring->three, without_peer(words)), packet, info, tally);
 	if (members == 0)
-		drop(ring, packet, PACKET_DROP(no_flow));
+		ring_drop_packet(ring, packet, PACKET_DROP(no_flow));
 	else
 		vma_buf_put_chain(ring->rules.arena, packet);
 }
 
-static inline void dispatch(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, bool group,
-                            struct tally *tally)
+static inline void ring_dispatch(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info,
+                                 bool group, struct tally *tally)
 {
 	struct vma_flow *flow;
 
@@ -139,7 +139,7 @@ static inline void dispatch(struct vma_ring *ring, struct vma_buf *packet, const
 	}
 	flow = find_first(ring, info);
 	if (flow != NULL)
-		hand_over(ring, flow, packet, info, tally);
+		ring_sink_packet(ring, flow, packet, info, tally);
 	else
 		take_stray(ring, packet, info, tally);
 }
@@ -157,16 +157,16 @@ take_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info 
 	whole = ring_fragments_add(&ring->fragments, arena, packet, info->vlan,
 	                           (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
 	if (ring->fragments.dropped != 0)
-		count(ring, PACKET_DROP(ip_fragment), ring->fragments.dropped);
+		ring_count_drops(ring, PACKET_DROP(ip_fragment), ring->fragments.dropped);
 	ring->fragments.dropped = 0;
 	if (whole == NULL)
 		return;
 	frame = (const uint8_t *)vma_buf_data(arena, whole);
 	verdict = packet_check(&ring->rules, whole, frame, info);
 	if (verdict == PACKET_PASS)
-		dispatch(ring, whole, info, packet_is_for_all(frame, info), tally);
+		ring_dispatch(ring, whole, info, packet_is_for_all(frame, info), tally);
 	else
-		drop(ring, whole, verdict);
+		ring_drop_packet(ring, whole, verdict);
 }
 
 static void __attribute__((noinline)) take_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
@@ -190,11 +190,11 @@ static void __attribute__((noinline)) take_burst(struct vma_ring *ring, struct v
 		tally.bytes += packet->packet_len;
 		verdict = packet_check(&ring->rules, packet, bytes, &info);
 		if (__builtin_expect(verdict == PACKET_PASS, 1))
-			dispatch(ring, packet, &info, packet_is_for_all(bytes, &info), &tally);
+			ring_dispatch(ring, packet, &info, packet_is_for_all(bytes, &info), &tally);
 		else if (verdict == PACKET_DROP(ip_fragment))
 			take_fragment(ring, packet, &info, &tally);
 		else
-			drop(ring, packet, verdict);
+			ring_drop_packet(ring, packet, verdict);
 	}
 	vma_stats_add(&ring->stats->rx.rx_packets, n);
 	vma_stats_add(&ring->stats->rx.rx_bytes, tally.bytes);
@@ -264,7 +264,7 @@ static __attribute__((cold, noinline)) void take_more_turns(struct vma_ring *rin
 	while (tender->turn(tender, left == 1) && --left > 0);
 }
 
-static inline void take_turn(struct vma_ring *ring)
+static inline void ring_take_turn(struct vma_ring *ring)
 {
 	struct vma_ring_tender *tender = tender_of(ring);
 
@@ -272,29 +272,29 @@ static inline void take_turn(struct vma_ring *ring)
 		take_more_turns(ring, tender);
 }
 
-static void __attribute__((cold, noinline)) drive_again(struct vma_ring *ring, uint32_t tid)
+static void __attribute__((cold, noinline)) rx_drive_again(struct vma_ring *ring, uint32_t tid)
 {
 	while (command_queue_pending(&ring->rx_queue) && drive_try(&ring->rx, tid)) {
 		run_commands(ring);
-		take_turn(ring);
+		ring_take_turn(ring);
 		drive_release(&ring->rx);
 	}
 }
 
-static inline void release(struct vma_ring *ring, uint32_t tid)
+static inline void rx_release(struct vma_ring *ring, uint32_t tid)
 {
 	if (command_queue_pending(&ring->rx_queue))
 		run_commands(ring);
-	take_turn(ring);
+	ring_take_turn(ring);
 	drive_release(&ring->rx);
 	/* What came between the look and the release failed to get the flag because of us: command_queue.h. */
 	if (command_queue_pending(&ring->rx_queue))
-		drive_again(ring, tid);
+		rx_drive_again(ring, tid);
 }
 
 void ring_rx_release(struct vma_ring *ring, uint32_t tid)
 {
-	release(ring, tid);
+	rx_release(ring, tid);
 }
 
 void vma_ring_queue(struct vma_ring *ring, struct vma_ring_command *command)
@@ -378,7 +378,7 @@ void ring_rx_drain(struct vma_ring *ring)
 	}
 }
 
-static int __attribute__((noinline)) drive(struct vma_ring *ring)
+static int __attribute__((noinline)) rx_drive(struct vma_ring *ring)
 {
 	uint32_t tid = drive_tid();
 	unsigned n;
@@ -386,7 +386,7 @@ static int __attribute__((noinline)) drive(struct vma_ring *ring)
 	if (!drive_try(&ring->rx, tid))
 		return -EBUSY;
 	n = drive_bursts(ring);
-	release(ring, tid);
+	rx_release(ring, tid);
 	if (has_tx_work(ring))
 		ring_tx_service(ring);
 	return (int)n;
@@ -396,7 +396,7 @@ static int __attribute__((noinline)) drive(struct vma_ring *ring)
  * A thread that spins looks here at the line that the NIC writes, and takes the flag, with its two locked instructions,
  * only when there is a reason. Nobody can have failed to get a flag that was not taken, so nothing is left behind.
  */
-static inline int progress(struct vma_ring *ring, bool timers)
+static inline int rx_progress(struct vma_ring *ring, bool timers)
 {
 	if (__builtin_expect(atomic_load_explicit(&ring->rx.courtesy, memory_order_relaxed) != 0, 0) &&
 	    drive_courteous(&ring->rx))
@@ -404,7 +404,7 @@ static inline int progress(struct vma_ring *ring, bool timers)
 	if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) != 0)
 		return -EBUSY;
 	if (has_rx_work(ring, timers))
-		return drive(ring);
+		return rx_drive(ring);
 	if (has_tx_work(ring))
 		ring_tx_service(ring);
 	return 0;
@@ -412,10 +412,10 @@ static inline int progress(struct vma_ring *ring, bool timers)
 
 int vma_ring_progress(struct vma_ring *ring)
 {
-	return progress(ring, true);
+	return rx_progress(ring, true);
 }
 
 int vma_ring_look(struct vma_ring *ring)
 {
-	return progress(ring, false);
+	return rx_progress(ring, false);
 }

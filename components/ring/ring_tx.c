@@ -42,7 +42,7 @@ static void __attribute__((cold)) kick_went_wrong(struct vma_ring *ring, int rc)
 }
 
 /* -EAGAIN leaves `unkicked`, and so the next driver or flush tries again; other errors cannot be cured by trying. */
-static inline void kick(struct vma_ring *ring)
+static inline void tx_kick(struct vma_ring *ring)
 {
 	int rc = vma_nic_kick(ring->qp);
 
@@ -54,7 +54,7 @@ static inline void kick(struct vma_ring *ring)
 		kick_went_wrong(ring, rc);
 }
 
-static void reap(struct vma_ring *ring)
+static void tx_reap(struct vma_ring *ring)
 {
 	vma_cq_reap(ring->cq);
 	ring->unreaped = 0;
@@ -78,8 +78,8 @@ press_on(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
 {
 	unsigned taken;
 
-	kick(ring);
-	reap(ring);
+	tx_kick(ring);
+	tx_reap(ring);
 	taken = vma_nic_tx(ring->qp, segs, n);
 	if (taken < n)
 		vma_stats_add(&ring->stats->tx.tx_full, 1);
@@ -107,9 +107,9 @@ static inline unsigned hand_to_nic(struct vma_ring *ring, const struct vma_nic_s
 static inline void kick_and_reap(struct vma_ring *ring, bool later)
 {
 	if (ring->unkicked != 0 && (!later || ring->unkicked >= LATER_MAX))
-		kick(ring);
+		tx_kick(ring);
 	if (__builtin_expect(ring->unreaped >= ring->reap_at, 0))
-		reap(ring);
+		tx_reap(ring);
 	note_work(ring);
 }
 
@@ -124,10 +124,10 @@ static bool gather_slot(struct vma_ring *ring, struct tx_slot *slot)
 	for (struct tx_slot *part = slot; part != NULL; n += part->segs_count, part = part->more)
 		memcpy(all + n, part->segs, part->segs_count * sizeof(*all));
 	packet_extent(all, n, &len);
-	rc = gather(ring, all, n, len, &one);
+	rc = tx_packet_gather(ring, all, n, len, &one);
 	if (rc == 0) {
-		reap(ring); /* gather could not: it has no flag of its own */
-		rc = gather(ring, all, n, len, &one);
+		tx_reap(ring); /* gather could not: it has no flag of its own */
+		rc = tx_packet_gather(ring, all, n, len, &one);
 	}
 	if (rc == 0)
 		return false;
@@ -142,7 +142,7 @@ static bool gather_slot(struct vma_ring *ring, struct tx_slot *slot)
 }
 
 /* As many whole packets from the head of the backlog as fit; *end is the first that is not among them. */
-static unsigned collect(struct vma_ring *ring, struct vma_nic_seg segs[TX_BURST], ck_stack_entry_t **end)
+static unsigned tx_collect_backlog(struct vma_ring *ring, struct vma_nic_seg segs[TX_BURST], ck_stack_entry_t **end)
 {
 	ck_stack_entry_t *entry = ring->backlog;
 	unsigned n = 0;
@@ -162,7 +162,7 @@ static unsigned collect(struct vma_ring *ring, struct vma_nic_seg segs[TX_BURST]
 }
 
 /* Frees the slots at the head of the backlog whose segments are among the `taken`; up to end. Returns how many. */
-static unsigned retire(struct vma_ring *ring, const ck_stack_entry_t *end, unsigned taken)
+static unsigned tx_retire_sent(struct vma_ring *ring, const ck_stack_entry_t *end, unsigned taken)
 {
 	unsigned packets = 0;
 
@@ -193,7 +193,7 @@ static void append_backlog(struct vma_ring *ring, ck_stack_entry_t *entry)
 }
 
 /* Takes over the command queue and sends as much as the NIC takes. */
-static void __attribute__((cold)) drain(struct vma_ring *ring)
+static void __attribute__((cold)) tx_drain_queue(struct vma_ring *ring)
 {
 	struct vma_stats_ring_tx *stats = &ring->stats->tx;
 
@@ -204,12 +204,12 @@ static void __attribute__((cold)) drain(struct vma_ring *ring)
 	while (ring->backlog != NULL) {
 		struct vma_nic_seg segs[TX_BURST];
 		ck_stack_entry_t *end;
-		unsigned n = collect(ring, segs, &end), packets, taken;
+		unsigned n = tx_collect_backlog(ring, segs, &end), packets, taken;
 		uint64_t bytes;
 
 		packets = count_packets(segs, n, &bytes);
 		taken = n == 0 ? 0 : hand_to_nic(ring, segs, n, packets, bytes);
-		packets = retire(ring, end, taken);
+		packets = tx_retire_sent(ring, end, taken);
 
 		vma_stats_add(&stats->tx_commands, packets);
 		if (packets == 0 || ring->backlog != end)
@@ -219,11 +219,11 @@ static void __attribute__((cold)) drain(struct vma_ring *ring)
 
 static void drain_and_kick(struct vma_ring *ring)
 {
-	drain(ring);
+	tx_drain_queue(ring);
 	kick_and_reap(ring, false);
 }
 
-static void __attribute__((cold, noinline)) drive_again(struct vma_ring *ring, uint32_t tid)
+static void __attribute__((cold, noinline)) tx_drive_again(struct vma_ring *ring, uint32_t tid)
 {
 	while (command_queue_pending(&ring->tx_queue) && drive_try(&ring->tx, tid)) {
 		drain_and_kick(ring);
@@ -231,17 +231,17 @@ static void __attribute__((cold, noinline)) drive_again(struct vma_ring *ring, u
 	}
 }
 
-static inline void release(struct vma_ring *ring, uint32_t tid)
+static inline void tx_release(struct vma_ring *ring, uint32_t tid)
 {
 	drive_release(&ring->tx);
 	/* Who queued a frame while we drove could not get the flag because of us: command_queue.h. */
 	if (command_queue_pending(&ring->tx_queue))
-		drive_again(ring, tid);
+		tx_drive_again(ring, tid);
 }
 
 void ring_tx_release(struct vma_ring *ring, uint32_t tid)
 {
-	release(ring, tid);
+	tx_release(ring, tid);
 }
 
 void ring_tx_service(struct vma_ring *ring)
@@ -287,7 +287,7 @@ send_queued(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, u
 /* Older frames go first; true: they have gone. */
 static bool __attribute__((cold, noinline)) send_backlog(struct vma_ring *ring)
 {
-	drain(ring);
+	tx_drain_queue(ring);
 	if (ring->backlog == NULL)
 		return true;
 	vma_stats_add(&ring->stats->tx.tx_drop_queue, 1);
@@ -309,7 +309,7 @@ static inline __attribute__((always_inline)) unsigned send_checked(struct vma_ri
 	if (__builtin_expect(!backlog, 1) || send_backlog(ring))
 		taken = hand_to_nic(ring, segs, n, packets, bytes);
 	kick_and_reap(ring, later);
-	release(ring, tid);
+	tx_release(ring, tid);
 	return taken;
 }
 
@@ -317,7 +317,7 @@ static inline __attribute__((always_inline)) unsigned send_checked(struct vma_ri
 static unsigned send_gathered(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len)
 {
 	struct vma_nic_seg one;
-	int rc = gather(ring, segs, n, len, &one);
+	int rc = tx_packet_gather(ring, segs, n, len, &one);
 
 	if (rc == 0) {
 		note_refused(ring, &ring->refused);
@@ -343,7 +343,7 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 		const struct vma_nic_seg *packet = segs + done;
 		uint64_t len;
 		unsigned k = packet_extent(packet, n - done, &len), sent = k;
-		enum fate fate = judge(ring, packet, k, len);
+		enum fate fate = tx_packet_judge(ring, packet, k, len);
 
 		if (fate != FATE_SEND) {
 			note_refused(ring, fate == FATE_BAD ? &ring->bad : &ring->too_long);
@@ -413,8 +413,8 @@ static struct vma_buf *__attribute__((cold, noinline)) reap_and_get(struct vma_r
 	if (!drive_try(&ring->tx, tid))
 		return NULL;
 	kick_and_reap(ring, false); /* what was not kicked cannot complete */
-	reap(ring);
-	release(ring, tid);
+	tx_reap(ring);
+	tx_release(ring, tid);
 	return get_tx_buf(ring->qp);
 }
 

@@ -37,7 +37,8 @@ enum fate { FATE_SEND, FATE_TOO_LONG, FATE_BAD };
  * What a NIC would refuse for ever must not get as far as the command queue, where it would stop what is behind it.
  * `len` is the sum of the k segments.
  */
-static enum fate judge(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k, uint64_t len)
+static enum fate tx_packet_judge(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k,
+                                 uint64_t len)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_frame(ring->rules.arena, packet->buf) + packet->off;
 	bool tagged;
@@ -62,8 +63,8 @@ static enum fate judge(const struct vma_ring *ring, const struct vma_nic_seg *pa
  * For a NIC that takes fewer segments per packet: copies a packet into a transmit buffer. 1 done (*out has the
  * reference), 0 no buffer now, -EMSGSIZE it does not fit. The originals stay with the caller.
  */
-static int gather(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len,
-                  struct vma_nic_seg *out)
+static int tx_packet_gather(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint64_t len,
+                            struct vma_nic_seg *out)
 {
 	uint32_t off = ring->qp->tx_headroom;
 	char *to;

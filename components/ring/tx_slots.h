@@ -21,7 +21,7 @@ static void slots_init(struct vma_ring *ring)
 		atomic_init(&ring->slots_free[i], UINT64_MAX);
 }
 
-static struct tx_slot *slot_claim(struct vma_ring *ring, uint32_t tid)
+static struct tx_slot *tx_slot_claim(struct vma_ring *ring, uint32_t tid)
 {
 	for (uint32_t i = 0; i < TX_SLOTS / 64; i++) {
 		_Atomic uint64_t *word = &ring->slots_free[(tid + i) % (TX_SLOTS / 64)];
@@ -57,7 +57,7 @@ static struct tx_slot *slots_fill(struct vma_ring *ring, const struct vma_nic_se
 
 	while (n > 0) {
 		unsigned here = n < TX_SLOT_SEGS ? n : TX_SLOT_SEGS;
-		struct tx_slot *slot = slot_claim(ring, tid);
+		struct tx_slot *slot = tx_slot_claim(ring, tid);
 
 		if (slot == NULL) {
 			slots_free(ring, first);

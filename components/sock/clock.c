@@ -37,7 +37,7 @@ static uint64_t rate_of(uint64_t ns, uint64_t ticks, uint64_t before)
 	return differs || rate < RATE_MIN ? 0 : rate;
 }
 
-static void learn(struct clock *clock)
+static void clock_learn(struct clock *clock)
 {
 	const uint64_t ns = clock->ns - clock->since_ns;
 
@@ -58,7 +58,7 @@ static __attribute__((noinline)) uint64_t read_clock(struct clock *clock)
 	clock->good = 0;
 	if (clock->ticks - before > READ_TICKS)
 		return clock->ns;
-	learn(clock);
+	clock_learn(clock);
 	if (clock->rate != 0)
 		clock->good = (GOOD_NS << FRACTION) / clock->rate;
 	return clock->ns;

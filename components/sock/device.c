@@ -73,7 +73,7 @@ static bool may_own(void)
  * vmad, so that processes can share the interface; without one, this process alone, if it may. Why neither was possible
  * the log says in one line, where it is found out.
  */
-static int open_nic(struct vma_engine *engine, const struct vma_net_link *link, struct vma_nic **out)
+static int device_open_nic(struct vma_engine *engine, const struct vma_net_link *link, struct vma_nic **out)
 {
 	const char *vmad_path = engine->priv->vmad_path[0] != '\0' ? engine->priv->vmad_path : NULL;
 	struct vma_nic_attr attr = {
@@ -112,7 +112,7 @@ static int open_device(struct vma_device *device)
 	if (rc == 0)
 		rc = check_link(&engine->conf, &link);
 	if (rc == 0)
-		rc = open_nic(engine, &link, &device->nic);
+		rc = device_open_nic(engine, &link, &device->nic);
 	if (rc < 0)
 		return rc;
 	/* Workers that are forked later rent for themselves. Who has no right of his own has none to pass on. Who
@@ -126,7 +126,7 @@ static int open_device(struct vma_device *device)
 	return 0;
 }
 
-static struct vma_device *find(struct vma_engine *engine, uint32_t ifindex)
+static struct vma_device *device_find(struct vma_engine *engine, uint32_t ifindex)
 {
 	struct vma_device *device = engine->priv->devices;
 
@@ -135,7 +135,7 @@ static struct vma_device *find(struct vma_engine *engine, uint32_t ifindex)
 	return device;
 }
 
-static struct vma_device *make(struct vma_engine *engine, uint32_t ifindex)
+static struct vma_device *device_make(struct vma_engine *engine, uint32_t ifindex)
 {
 	struct vma_device *device = vma_alloc(sizeof(*device));
 
@@ -154,7 +154,7 @@ static struct vma_device *make(struct vma_engine *engine, uint32_t ifindex)
 }
 
 /* Worth another try: it was never tried, or long ago, or the interfaces have changed since. */
-static bool is_due(const struct vma_device *device, uint64_t now)
+static bool device_retry_is_due(const struct vma_device *device, uint64_t now)
 {
 	const struct vma_device_priv *priv = device->priv;
 
@@ -163,9 +163,9 @@ static bool is_due(const struct vma_device *device, uint64_t now)
 }
 
 /* With the lock. */
-static int get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
+static int device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
 {
-	struct vma_device *device = find(engine, ifindex);
+	struct vma_device *device = device_find(engine, ifindex);
 	uint64_t now;
 	int before;
 
@@ -174,11 +174,11 @@ static int get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **
 		return 0;
 	}
 	if (device == NULL)
-		device = make(engine, ifindex);
+		device = device_make(engine, ifindex);
 	if (device == NULL)
 		return -ENOMEM;
 	now = vma_now_ns();
-	if (!is_due(device, now))
+	if (!device_retry_is_due(device, now))
 		return device->priv->refused;
 	device->priv->generation = vma_net_generation(engine->net);
 	before = device->priv->refused;
@@ -198,7 +198,7 @@ int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_devic
 	int rc;
 
 	pthread_mutex_lock(&devices_lock);
-	rc = get(engine, ifindex, out);
+	rc = device_get(engine, ifindex, out);
 	pthread_mutex_unlock(&devices_lock);
 	return rc;
 }

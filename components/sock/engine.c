@@ -107,7 +107,7 @@ static const struct step {
         {"thread", internal_start},
 };
 
-static void unguard(struct vma_engine *engine)
+static void engine_unguard(struct vma_engine *engine)
 {
 	int fds[FDS_MAX];
 	unsigned n = engine->net != NULL ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
@@ -119,9 +119,9 @@ static void unguard(struct vma_engine *engine)
 }
 
 /* What a failed start leaves. It is not tried again in this process. */
-static void give_up(struct vma_engine *engine)
+static void engine_give_up(struct vma_engine *engine)
 {
-	unguard(engine);
+	engine_unguard(engine);
 	vma_net_destroy(engine->net);
 	if (engine->arena != NULL)
 		vma_bufarena_destroy(engine->arena);
@@ -130,7 +130,7 @@ static void give_up(struct vma_engine *engine)
 	vma_free(engine);
 }
 
-static struct vma_engine *start(void)
+static struct vma_engine *engine_start(void)
 {
 	struct vma_engine *engine = vma_alloc(sizeof(*engine));
 	const struct step *step = steps;
@@ -152,7 +152,7 @@ static struct vma_engine *start(void)
 	if (engine != NULL && engine->conf.exception_handling == VMA_EXCEPTION_EXIT)
 		exit(EXIT_FAILURE);
 	if (engine != NULL)
-		give_up(engine);
+		engine_give_up(engine);
 	return NULL;
 }
 
@@ -166,7 +166,7 @@ struct vma_engine *vma_engine_start(void)
 	pthread_mutex_lock(&start_lock);
 	engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
 	if (engine == NULL && !atomic_load_explicit(&failed, memory_order_relaxed)) {
-		engine = start();
+		engine = engine_start();
 		atomic_store_explicit(&failed, engine == NULL, memory_order_relaxed);
 		atomic_store_explicit(&vma_engine_now, engine, memory_order_release);
 	}
@@ -203,7 +203,7 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
 
 /* ---- the end ---- */
 
-static void flush(struct vma_rail *rail, void *arg)
+static void rail_flush(struct vma_rail *rail, void *arg)
 {
 	struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
 
@@ -222,7 +222,7 @@ void vma_engine_exit(void)
 	if (engine == NULL)
 		return;
 	self = vma_enter();
-	rails_each(flush, NULL);
+	rails_each(rail_flush, NULL);
 	vma_leave(self);
 	vma_stats_hide(engine->stats);
 }

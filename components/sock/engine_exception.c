@@ -9,7 +9,7 @@
 
 #define TEXT_MAX 256
 
-static int handling(void)
+static int exception_mode(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -18,7 +18,7 @@ static int handling(void)
 
 int vma_engine_exception(int error, const char *fmt, ...)
 {
-	const int mode = handling();
+	const int mode = exception_mode();
 	const enum vma_log_level level = mode >= VMA_EXCEPTION_ERROR_TO_OS ? VMA_LOG_ERROR : VMA_LOG_DEBUG;
 	char text[TEXT_MAX];
 	va_list args;

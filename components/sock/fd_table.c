@@ -66,7 +66,7 @@ static struct leaf *make_leaf(unsigned fd)
 	return there;
 }
 
-static struct page *make_page(struct leaf *leaf, unsigned fd)
+static struct page *fd_page_make(struct leaf *leaf, unsigned fd)
 {
 	struct page *mine = vma_alloc(sizeof(*mine)), *there = NULL;
 
@@ -86,7 +86,7 @@ static struct vma_file *_Atomic *high_slot(unsigned fd)
 		leaf = make_leaf(fd);
 	page = leaf != NULL ? page_of(leaf, fd) : NULL;
 	if (leaf != NULL && page == NULL)
-		page = make_page(leaf, fd);
+		page = fd_page_make(leaf, fd);
 	return page != NULL ? &page->slot[fd % PAGE_SLOTS] : NULL;
 }
 
@@ -129,7 +129,7 @@ static bool add_slot(struct vma_file *file)
 }
 
 /* True: that was the last one. */
-static bool take_slot(struct vma_file *file)
+static bool file_take_slot(struct vma_file *file)
 {
 	uint32_t slots = atomic_load_explicit(&file->slots, memory_order_relaxed), left;
 
@@ -140,7 +140,7 @@ static bool take_slot(struct vma_file *file)
 	return left == VMA_FILE_ENDED;
 }
 
-static struct vma_file *peek(int fd)
+static struct vma_file *fd_peek(int fd)
 {
 	return fd < VMA_FD_LOW ? atomic_load(&vma_fd_low[fd]) : vma_fd_high((unsigned)fd);
 }
@@ -149,7 +149,7 @@ static struct vma_file *peek(int fd)
 static int find_number(const struct vma_file *file)
 {
 	for (int fd = 0; fd <= vma_fd_highest(); fd++)
-		if (peek(fd) == file)
+		if (fd_peek(fd) == file)
 			return fd;
 	return -1;
 }
@@ -166,20 +166,20 @@ static void choose_number(struct vma_file *file, int gone)
 
 		if (other == gone || !atomic_compare_exchange_strong(&file->fd, &gone, other))
 			return;
-		if (other < 0 || peek(other) == file)
+		if (other < 0 || fd_peek(other) == file)
 			return;
 		gone = other;
 	}
 }
 
 /* What has been taken out of slot fd. Inside: watchers and ops find what they look at. */
-static void drop(struct vma_file *file, int fd)
+static void fd_drop_file(struct vma_file *file, int fd)
 {
 	bool last;
 
 	if (file->kind == VMA_FILE_INTERNAL)
 		return;
-	last = take_slot(file);
+	last = file_take_slot(file);
 	if (!last)
 		choose_number(file, fd);
 	file_tell_closed(file, last ? -1 : fd);
@@ -209,7 +209,7 @@ int vma_fd_install(int fd, struct vma_file *file)
 		atomic_compare_exchange_strong(&file->fd, &none, fd);
 	}
 	if (before != NULL)
-		drop(before, fd);
+		fd_drop_file(before, fd);
 	vma_leave(self);
 	vma_retire_poll_many();
 	return alive ? 0 : -EBADF;
@@ -225,6 +225,6 @@ void vma_fd_remove(int fd)
 	self = vma_enter();
 	file = atomic_exchange(fd_slot(fd), NULL);
 	if (file != NULL)
-		drop(file, fd);
+		fd_drop_file(file, fd);
 	vma_leave(self);
 }

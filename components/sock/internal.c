@@ -125,7 +125,7 @@ static struct timespec left_until(uint64_t deadline)
 	return (struct timespec){.tv_sec = (time_t)(left / (1000 * MS)), .tv_nsec = (long)(left % (1000 * MS))};
 }
 
-static int milliseconds(const struct timespec *left)
+static int timespec_to_ms(const struct timespec *left)
 {
 	return left->tv_sec > INT_MAX / 1000 - 1
 	               ? INT_MAX
@@ -146,8 +146,8 @@ static long wait_for_events(struct epoll_event *events, uint64_t deadline)
 		coarse = n < 0 && errno == ENOSYS;
 	}
 	if (coarse)
-		n = syscall(SYS_epoll_pwait, internal.epoll_fd, events, EVENTS_MAX, forever ? -1 : milliseconds(&left),
-		            NULL, (size_t)8);
+		n = syscall(SYS_epoll_pwait, internal.epoll_fd, events, EVENTS_MAX,
+		            forever ? -1 : timespec_to_ms(&left), NULL, (size_t)8);
 	return n;
 }
 
@@ -189,7 +189,7 @@ void vma_engine_unwatch(int fd, struct vma_task *task)
 	}
 }
 
-static void take_event(const struct epoll_event *event)
+static void internal_take_event(const struct epoll_event *event)
 {
 	const uint64_t number = event->data.u64 & ((1ULL << INTERNAL_SOURCE_SHIFT) - 1);
 
@@ -215,29 +215,29 @@ static void take_event(const struct epoll_event *event)
 	}
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b)
+static uint64_t earlier_ns(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
 
 /* Returns when the next turn is due at the latest. */
-static uint64_t turn(const struct epoll_event *events, long n)
+static uint64_t internal_turn(const struct epoll_event *events, long n)
 {
 	struct vma_thread *self = vma_enter();
 	uint64_t now, next;
 
 	for (long i = 0; i < n; i++)
-		take_event(&events[i]);
+		internal_take_event(&events[i]);
 	tcp_care_turn_pruning();
 	tasks_run();
 	loans_run();
 	now = vma_now_ns();
 	next = rail_care_turn(internal.engine, now);
-	next = earlier(next, tcp_care_turn(&internal.engine->conf, now));
-	next = earlier(next, news_turn(internal.engine, now));
+	next = earlier_ns(next, tcp_care_turn(&internal.engine->conf, now));
+	next = earlier_ns(next, news_turn(internal.engine, now));
 	vma_leave(self);
 	vma_retire_poll();
-	return earlier(next, rail_care_turn_ending(now));
+	return earlier_ns(next, rail_care_turn_ending(now));
 }
 
 static void set_affinity(const char *wish)
@@ -255,7 +255,7 @@ static uint64_t say_when(uint64_t deadline)
 
 	sleep_time_say(&internal.sleeps, deadline);
 	self = vma_enter();
-	deadline = earlier(deadline, earlier(rail_care_again(), earlier(tcp_care_again(), tasks_due())));
+	deadline = earlier_ns(deadline, earlier_ns(rail_care_again(), earlier_ns(tcp_care_again(), tasks_due())));
 	vma_leave(self);
 	return deadline;
 }
@@ -279,7 +279,7 @@ static void wait_begun(void)
 		syscall(SYS_futex, &begun, FUTEX_WAIT, 0, NULL, NULL, 0);
 }
 
-static void *thread_main(void *arg)
+static void *internal_thread_main(void *arg)
 {
 	struct epoll_event events[EVENTS_MAX];
 	uint64_t deadline = NO_DEADLINE;
@@ -292,7 +292,7 @@ static void *thread_main(void *arg)
 		long n = wait_for_events(events, say_when(deadline));
 
 		sleep_time_say(&internal.sleeps, 0);
-		deadline = turn(events, n);
+		deadline = internal_turn(events, n);
 	}
 	return NULL;
 }
@@ -309,7 +309,7 @@ static int start_thread(void)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are not for this thread */
 	atomic_store(&begun, 0);
-	rc = pthread_create(&thread, &attr, thread_main, NULL);
+	rc = pthread_create(&thread, &attr, internal_thread_main, NULL);
 	if (rc == 0)
 		wait_begun();
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -317,7 +317,7 @@ static int start_thread(void)
 	return -rc;
 }
 
-static void close_fds(void)
+static void internal_close_fds(void)
 {
 	vma_fd_unguard_close(internal.epoll_fd);
 	vma_fd_unguard_close(internal.wake_fd);
@@ -345,7 +345,7 @@ int internal_start(struct vma_engine *engine)
 	if (rc == 0)
 		rc = start_thread();
 	if (rc < 0) {
-		close_fds();
+		internal_close_fds();
 		return rc;
 	}
 	atomic_store(&internal.woken, false); /* what was left before there was a thread wrote nowhere */
@@ -355,7 +355,7 @@ int internal_start(struct vma_engine *engine)
 
 __attribute__((cold)) void internal_fork_child(void)
 {
-	close_fds();
+	internal_close_fds();
 	taken_fork_child();
 	internal.engine = NULL;
 	for (unsigned place = 0; place < WATCHED_MAX; place++)

@@ -50,7 +50,7 @@ bool lead_exists(unsigned bit)
 	return atomic_load(&leads[bit]) >= LEADER;
 }
 
-static bool begin(struct vma_thread *self, unsigned bit)
+static bool lead_begin(struct vma_thread *self, unsigned bit)
 {
 	if (!rail_care_drives())
 		return false;
@@ -67,7 +67,7 @@ void lead(struct vma_thread *self, uint64_t rings)
 
 		if (!has_sleepers(bit))
 			continue;
-		if ((self->leads & 1ULL << bit) == 0 && !begin(self, bit))
+		if ((self->leads & 1ULL << bit) == 0 && !lead_begin(self, bit))
 			continue;
 		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail))
 			rail_rest_led(rail);

@@ -27,7 +27,7 @@
 
 static _Atomic bool asked;
 
-static void hand_over(struct vma_file *file, void *arg)
+static void file_end_loan(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (!atomic_load(&file->lent))
@@ -40,11 +40,11 @@ static void hand_over(struct vma_file *file, void *arg)
 void loans_run(void)
 {
 	if (__builtin_expect(atomic_load(&asked), 0) && atomic_exchange(&asked, false))
-		vma_file_each(hand_over, NULL);
+		vma_file_each(file_end_loan, NULL);
 }
 
 /* A file that has ended meanwhile, by another thread's close, is not among all any more. */
-static bool is_due(struct vma_file *file)
+static bool loan_is_due(struct vma_file *file)
 {
 	return atomic_load(&file->lent) && (atomic_load(&file->slots) & VMA_FILE_ENDED) == 0;
 }
@@ -59,7 +59,7 @@ void vma_engine_hand_over(struct vma_file *file)
 	atomic_store(&asked, true);
 	if (!internal_nudge())
 		atomic_store(&file->lent, false); /* a thread that starts later is not to do it */
-	while (is_due(file) && vma_now_ns() < deadline_ns)
+	while (loan_is_due(file) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
 	errno = saved;
 }

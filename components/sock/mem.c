@@ -61,23 +61,23 @@ const char *vma_je_malloc_conf = "narenas:1,dirty_decay_ms:1000,muzzy_decay_ms:0
 static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 static void (*je_thread_ended)(void *);
 
-static void before_fork(void)
+static void mem_before_fork(void)
 {
 	pthread_rwlock_wrlock(&gate);
 }
 
-static void after_fork_parent(void)
+static void mem_after_fork_parent(void)
 {
 	pthread_rwlock_unlock(&gate);
 }
 
 /* Who waited at the gate is not in the child. */
-static __attribute__((cold)) void after_fork_child(void)
+static __attribute__((cold)) void mem_after_fork_child(void)
 {
 	gate = (pthread_rwlock_t)PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 }
 
-static void thread_ended(void *arg)
+static void mem_thread_ended(void *arg)
 {
 	pthread_rwlock_rdlock(&gate);
 	je_thread_ended(arg);
@@ -89,14 +89,14 @@ static bool handles_forks;
 
 static void handle_forks(void)
 {
-	handles_forks = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
+	handles_forks = pthread_atfork(mem_before_fork, mem_after_fork_parent, mem_after_fork_child) == 0;
 }
 
 /*
  * When the library is loaded, and not when jemalloc starts: that is the first call here, during which another thread
  * may fork. A constructor of another library may call before this one has run.
  */
-static __attribute__((constructor)) void loaded(void)
+static __attribute__((constructor)) void mem_on_load(void)
 {
 	pthread_once(&forks_once, handle_forks);
 }
@@ -106,10 +106,10 @@ int vma_je_key_create(pthread_key_t *key, void (*end)(void *));
 int vma_je_key_create(pthread_key_t *key, void (*end)(void *))
 {
 	je_thread_ended = end;
-	return pthread_key_create(key, thread_ended);
+	return pthread_key_create(key, mem_thread_ended);
 }
 
-static void *alloc(size_t size, int flags)
+static void *mem_allocate(size_t size, int flags)
 {
 	void *memory;
 
@@ -124,12 +124,12 @@ static void *alloc(size_t size, int flags)
 
 void *vma_alloc(size_t size)
 {
-	return alloc(size, LOG2_LINE | ZERO);
+	return mem_allocate(size, LOG2_LINE | ZERO);
 }
 
 void *vma_alloc_bytes(size_t size)
 {
-	return alloc(size, LOG2_LINE);
+	return mem_allocate(size, LOG2_LINE);
 }
 
 void vma_free(void *memory)

@@ -27,14 +27,14 @@ int vma_copy_name(const void *own, socklen_t own_len, void *addr, socklen_t *len
 
 /* ---- the form inside ---- */
 
-static void unmap(union vma_name *name, uint32_t address)
+static void name_unmap(union vma_name *name, uint32_t address)
 {
 	const uint16_t port_be = name->in6.sin6_port;
 
 	name->in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port_be, .sin_addr.s_addr = address};
 }
 
-static void normalise(union vma_name *name)
+static void name_normalise(union vma_name *name)
 {
 	uint32_t address;
 
@@ -42,7 +42,7 @@ static void normalise(union vma_name *name)
 		memset(name->in.sin_zero, 0, sizeof(name->in.sin_zero));
 	} else if (name->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&name->in6.sin6_addr)) {
 		memcpy(&address, &name->in6.sin6_addr.s6_addr[12], sizeof(address));
-		unmap(name, address);
+		name_unmap(name, address);
 	}
 }
 
@@ -57,7 +57,7 @@ int vma_name_read(int family, const struct sockaddr *addr, socklen_t len, union 
 		return -EAFNOSUPPORT;
 	if (len < (name->any.sa_family == AF_INET ? sizeof(name->in) : IN6_LEN_MIN))
 		return -EINVAL;
-	normalise(name);
+	name_normalise(name);
 	return 0;
 }
 
@@ -118,7 +118,7 @@ static bool is_v6only(int fd)
 static void settle_any(int fd, union vma_name *name)
 {
 	if (name->any.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&name->in6.sin6_addr) && !is_v6only(fd))
-		unmap(name, INADDR_ANY);
+		name_unmap(name, INADDR_ANY);
 }
 
 int vma_name_read_local(int fd, int family, const struct sockaddr *addr, socklen_t len, union vma_name *name)
@@ -139,7 +139,7 @@ int vma_shadow_name(int fd, union vma_name *name, int *family)
 		return -errno;
 	if (family != NULL)
 		*family = name->any.sa_family;
-	normalise(name);
+	name_normalise(name);
 	settle_any(fd, name);
 	return 0;
 }
@@ -151,7 +151,7 @@ int vma_shadow_peer(int fd, union vma_name *name)
 	memset(name, 0, sizeof(*name));
 	if (vma_os.getpeername(fd, &name->any, &len) != 0)
 		return -errno;
-	normalise(name);
+	name_normalise(name);
 	return 0;
 }
 

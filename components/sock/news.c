@@ -46,7 +46,7 @@ struct round {
 	bool again; /* somebody still is */
 };
 
-static void tell(struct vma_file *file, void *arg)
+static void file_tell_net_changed(struct vma_file *file, void *arg)
 {
 	struct round *round = arg;
 
@@ -60,7 +60,7 @@ static void tell_files(bool all)
 {
 	struct round round = {.all = all};
 
-	vma_file_each(tell, &round);
+	vma_file_each(file_tell_net_changed, &round);
 	if (round.again)
 		atomic_store(&news.retry, true);
 }

@@ -13,7 +13,7 @@
 
 #include <vma/sock_os.h>
 
-static void resolve(void);
+static void resolve_os_calls(void);
 
 #define X(type, name, parameters, arguments)                                                                           \
 	static type lacking_##name parameters                                                                          \
@@ -23,7 +23,7 @@ static void resolve(void);
 	}                                                                                                              \
 	static type boot_##name parameters                                                                             \
 	{                                                                                                              \
-		resolve();                                                                                             \
+		resolve_os_calls();                                                                                    \
 		return vma_os.name arguments;                                                                          \
 	}
 #pragma GCC diagnostic push
@@ -39,7 +39,7 @@ struct vma_os vma_os = {
 };
 
 /* dlopen only where it is needed: it allocates, and an allocator may be what boots us. */
-static void *find(const char *name)
+static void *find_os_call(const char *name)
 {
 	static _Atomic(void *) libc;
 	void *found = dlsym(RTLD_NEXT, name), *handle;
@@ -54,13 +54,13 @@ static void *find(const char *name)
 	return handle == NULL ? NULL : dlsym(handle, name);
 }
 
-static void resolve(void)
+static void resolve_os_calls(void)
 {
 	int saved = errno;
 
 #define X(type, name, parameters, arguments)                                                                           \
 	{                                                                                                              \
-		void *found = find(#name);                                                                             \
+		void *found = find_os_call(#name);                                                                     \
 		__atomic_store_n((void **)&vma_os.name, found != NULL ? found : (void *)lacking_##name,                \
 		                 __ATOMIC_RELEASE);                                                                    \
 	}

@@ -95,21 +95,21 @@ static int make_ring(struct vma_device *device, uint32_t id, struct vma_ring **o
 	return vma_ring_create(&attr, out);
 }
 
-static bool same_key(const struct vma_ring_key *a, const struct vma_ring_key *b)
+static bool same_rail_key(const struct vma_ring_key *a, const struct vma_ring_key *b)
 {
 	return memcmp(a, b, sizeof(*a)) == 0; /* vma_ring_key zeroes the padding */
 }
 
-static struct vma_rail *find(struct vma_device *device, const struct vma_ring_key *key)
+static struct vma_rail *rail_find(struct vma_device *device, const struct vma_ring_key *key)
 {
 	struct vma_rail *rail = device->priv->rails;
 
-	while (rail != NULL && !same_key(&rail->key, key))
+	while (rail != NULL && !same_rail_key(&rail->key, key))
 		rail = rail->next_of_device;
 	return rail;
 }
 
-static int make(struct vma_device *device, const struct vma_ring_key *key, struct vma_rail **out)
+static int rail_create_new(struct vma_device *device, const struct vma_ring_key *key, struct vma_rail **out)
 {
 	struct vma_rail *rail = vma_alloc(sizeof(*rail));
 	int rc;
@@ -139,7 +139,7 @@ static int make(struct vma_device *device, const struct vma_ring_key *key, struc
 }
 
 /* The one at this place of the device's list. */
-static struct vma_rail *nth(struct vma_device *device, int n)
+static struct vma_rail *rail_nth(struct vma_device *device, int n)
 {
 	struct vma_rail *rail = device->priv->rails;
 
@@ -149,20 +149,20 @@ static struct vma_rail *nth(struct vma_device *device, int n)
 }
 
 /* With the lock. */
-static int get(struct vma_device *device, const struct vma_ring_key *key, struct vma_rail **out)
+static int rail_get(struct vma_device *device, const struct vma_ring_key *key, struct vma_rail **out)
 {
 	const uint32_t limit = (uint32_t)device->engine->conf.ring_limit_per_interface;
-	struct vma_rail *rail = find(device, key);
+	struct vma_rail *rail = rail_find(device, key);
 	int shared, rc = 0;
 
 	if (rail == NULL) {
 		shared = vma_ring_choose(*key, device->priv->rails_made, limit);
-		rail = shared >= 0 ? nth(device, shared) : NULL;
+		rail = shared >= 0 ? rail_nth(device, shared) : NULL;
 	}
 	if (rail == NULL)
-		rc = make(device, key, &rail);
+		rc = rail_create_new(device, key, &rail);
 	if (rc < 0 && device->priv->rails != NULL) { /* the device has no more: share one */
-		rail = nth(device, vma_ring_choose(*key, device->priv->rails_made, 1));
+		rail = rail_nth(device, vma_ring_choose(*key, device->priv->rails_made, 1));
 		rc = 0;
 	}
 	if (rc < 0)
@@ -192,7 +192,7 @@ int vma_rail_get(struct vma_device *device, enum vma_rail_side side, const struc
 	key = vma_ring_key((enum vma_ring_logic)logic, &here);
 	pthread_mutex_lock(&rails_lock);
 	before = device->priv->rails_made;
-	rc = get(device, &key, out);
+	rc = rail_get(device, &key, out);
 	is_new = device->priv->rails_made != before;
 	pthread_mutex_unlock(&rails_lock);
 	if (rc == 0 && is_new)
@@ -292,7 +292,7 @@ void vma_file_tell_readable(struct vma_file *file, uint32_t datagrams)
  * so (D): neither x86's exchange nor arm64's release and acquire lets D overtake C. A ring of a rail is never of
  * VMA_THREAD_SINGLE, whose release is a plain store. The file lives: this thread has been inside all the time.
  */
-static inline int drive(struct vma_thread *self, struct vma_ring *ring, bool timers)
+static inline int rail_drive(struct vma_thread *self, struct vma_ring *ring, bool timers)
 {
 	int n;
 
@@ -329,11 +329,11 @@ static int __attribute__((cold, noinline)) drive_after_others(struct vma_thread 
 	int n = -EBUSY;
 
 	for (int tries = 0; n == -EBUSY && tries < CATCH_UP_TRIES && vma_ring_await(ring, CATCH_UP_NSEC); tries++)
-		n = drive(self, ring, true);
+		n = rail_drive(self, ring, true);
 	return n;
 }
 
-static inline __attribute__((always_inline)) int progress(uint64_t rings, bool timers, bool awaits)
+static inline __attribute__((always_inline)) int rails_progress_some(uint64_t rings, bool timers, bool awaits)
 {
 	struct vma_thread *self = vma_thread_self();
 	int total = 0;
@@ -343,7 +343,7 @@ static inline __attribute__((always_inline)) int progress(uint64_t rings, bool t
 		struct vma_rail *rail = atomic_load_explicit(&vma_rails[__builtin_ctzll(rings)], memory_order_acquire);
 
 		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			int n = drive(self, rail->ring, timers);
+			int n = rail_drive(self, rail->ring, timers);
 
 			if (awaits && __builtin_expect(n < 0, 0))
 				n = drive_after_others(self, rail->ring);
@@ -366,12 +366,12 @@ static inline __attribute__((always_inline)) int progress(uint64_t rings, bool t
 
 int vma_rails_progress(uint64_t rings)
 {
-	return progress(rings, true, false);
+	return rails_progress_some(rings, true, false);
 }
 
 int vma_rails_catch_up(uint64_t rings)
 {
-	return progress(rings, true, true);
+	return rails_progress_some(rings, true, true);
 }
 
 void vma_rails_pass_slow(struct vma_thread *self)
@@ -382,5 +382,5 @@ void vma_rails_pass_slow(struct vma_thread *self)
 
 int rails_look(uint64_t rings)
 {
-	return progress(rings, false, false);
+	return rails_progress_some(rings, false, false);
 }

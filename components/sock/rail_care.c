@@ -168,7 +168,7 @@ static void turn_sending(void)
 }
 
 /* Whether there was anything, or there is somebody at it. */
-static bool drive(struct vma_rail *rail, int64_t max)
+static bool rail_care_drive(struct vma_rail *rail, int64_t max)
 {
 	int64_t total = 0;
 	int n = 0;
@@ -182,7 +182,7 @@ static bool drive(struct vma_rail *rail, int64_t max)
 	return total > 0 || n < 0;
 }
 
-static void look_after(struct vma_rail *rail, void *arg)
+static void rail_care_look_after(struct vma_rail *rail, void *arg)
 {
 	const uint64_t driven = atomic_load_explicit(&rail->driven, memory_order_relaxed);
 
@@ -190,7 +190,7 @@ static void look_after(struct vma_rail *rail, void *arg)
 		return;
 	if (driven != rail->driven_seen)
 		rail->driven_seen = driven;
-	else if (!drive(rail, *(const int64_t *)arg) && sent_since(rail) < SENDS_BUSY)
+	else if (!rail_care_drive(rail, *(const int64_t *)arg) && sent_since(rail) < SENDS_BUSY)
 		rail_care_arm(rail);
 }
 
@@ -199,7 +199,7 @@ static void count_awake(struct vma_rail *rail, void *arg)
 	*(unsigned *)arg += !rail->armed && !has_stack(rail);
 }
 
-static bool drives(const struct vma_conf *conf)
+static bool conf_has_rail_care(const struct vma_conf *conf)
 {
 	return conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0;
 }
@@ -208,7 +208,7 @@ bool rail_care_drives(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
-	return engine != NULL && drives(&engine->conf);
+	return engine != NULL && conf_has_rail_care(&engine->conf);
 }
 
 /* Leading is counted before (A); as for LATER frames, this look, or the one at `led` before the thread sleeps, sees it.
@@ -240,12 +240,12 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 	const uint64_t interval = interval_of(conf);
 	unsigned awake = 0;
 
-	if (!drives(conf)) {
+	if (!conf_has_rail_care(conf)) {
 		care.drive_ns = 0;
 		return;
 	}
 	if (care.drive_ns != 0 && now >= care.drive_ns) {
-		rails_each(look_after, &max);
+		rails_each(rail_care_look_after, &max);
 		care.drive_ns = 0;
 	}
 	rails_each(count_awake, &awake);

@@ -24,7 +24,7 @@ static struct vma_rail *of_rest(struct vma_ring_command *command)
 }
 
 /* With the receive flag. */
-static void unarm(struct vma_ring_command *command)
+static void rail_unarm(struct vma_ring_command *command)
 {
 	struct vma_rail *rail = of_rest(command);
 
@@ -40,7 +40,7 @@ void rail_ask_rest(struct vma_rail *rail)
 {
 	if (atomic_exchange_explicit(&rail->rest_asked, true, memory_order_acquire))
 		return;
-	rail->rest.run = unarm;
+	rail->rest.run = rail_unarm;
 	vma_ring_post(rail->ring, &rail->rest);
 }
 

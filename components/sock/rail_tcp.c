@@ -23,7 +23,7 @@ enum { TIMESTAMPS_OFF, TIMESTAMPS_ON, TIMESTAMPS_AS_OS }; /* VMA_TCP_TIMESTAMP_O
 
 static pthread_mutex_t make_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t now_ns(void *arg)
+static uint64_t rail_tcp_now_ns(void *arg)
 {
 	(void)arg;
 	return clock_ns();
@@ -89,13 +89,13 @@ static void know_memory(void)
 	memory.limit = limit * page;
 }
 
-static int make(struct vma_rail *rail, struct vma_tcp **out)
+static int rail_tcp_make(struct vma_rail *rail, struct vma_tcp **out)
 {
 	struct vma_engine *engine = rail->device->engine;
 	struct vma_tcp_attr attr = {
 	        .ring = rail->ring,
 	        .arena = engine->arena,
-	        .host = {.now_ns = now_ns,
+	        .host = {.now_ns = rail_tcp_now_ns,
 	                 .alloc = vma_alloc,
 	                 .alloc_bytes = vma_alloc_bytes,
 	                 .free = vma_free,
@@ -137,7 +137,7 @@ int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out)
 		pthread_mutex_lock(&make_lock);
 		tcp = atomic_load_explicit(&rail->tcp, memory_order_relaxed);
 		if (tcp == NULL)
-			rc = make(rail, &tcp);
+			rc = rail_tcp_make(rail, &tcp);
 		if (rc == 0)
 			atomic_store_explicit(&rail->tcp, tcp, memory_order_release);
 		pthread_mutex_unlock(&make_lock);

@@ -61,7 +61,7 @@ enum vma_sock_reason vma_sock_reason_of(int error)
 	}
 }
 
-static enum vma_sock_reason reason_of(struct vma_file *file)
+static enum vma_sock_reason file_reason_of(struct vma_file *file)
 {
 	return file != NULL && file->ops->reason != NULL ? file->ops->reason(file) : VMA_SOCK_TYPE;
 }
@@ -90,7 +90,7 @@ static bool ask_name(long call, int fd, union name *name)
 	       (name->any.sa_family == AF_INET || name->any.sa_family == AF_INET6);
 }
 
-static uint16_t port_of(const union name *name)
+static uint16_t name_port_be(const union name *name)
 {
 	return ntohs(name->any.sa_family == AF_INET ? name->in.sin_port : name->in6.sin6_port);
 }
@@ -107,7 +107,7 @@ static bool ip4_of(const union name *name, uint32_t *ip4)
 	return true;
 }
 
-static bool is_loopback(const union name *name)
+static bool name_is_loopback(const union name *name)
 {
 	uint32_t ip4;
 
@@ -122,7 +122,7 @@ static void address_text(const union name *name, char text[INET6_ADDRSTRLEN])
 }
 
 /* The interface that has the address. */
-static bool interface_of(const union name *name, struct vma_net_link *link)
+static bool name_interface_of(const union name *name, struct vma_net_link *link)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct vma_net_addr addrs[64];
@@ -170,23 +170,23 @@ static void describe_socket(struct sentence *out, struct vma_file *file, int fd)
 	out->detail[0] = '\0';
 	out->is_local = false;
 	out->served = 0;
-	if (!ask_name(SYS_getsockname, fd, &local) || port_of(&local) == 0) {
+	if (!ask_name(SYS_getsockname, fd, &local) || name_port_be(&local) == 0) {
 		snprintf(out->socket, sizeof(out->socket), "a %s socket", kind);
 		return;
 	}
-	out->is_local = is_loopback(&local);
-	if (interface_of(&local, &link))
+	out->is_local = name_is_loopback(&local);
+	if (name_interface_of(&local, &link))
 		snprintf(out->detail, sizeof(out->detail), " (%s)", link.name);
 	if (ask_name(SYS_getpeername, fd, &peer)) {
-		out->is_local |= is_loopback(&peer);
+		out->is_local |= name_is_loopback(&peer);
 		address_text(&peer, text);
-		snprintf(out->socket, sizeof(out->socket), "%s from port %u to %s port %u", kind, port_of(&local), text,
-		         port_of(&peer));
+		snprintf(out->socket, sizeof(out->socket), "%s from port %u to %s port %u", kind, name_port_be(&local),
+		         text, name_port_be(&peer));
 		return;
 	}
 	address_text(&local, text);
-	out->served = port_of(&local) < PORTS_OF_CLIENTS ? port_of(&local) : 0;
-	snprintf(out->socket, sizeof(out->socket), "%s port %u, bound to %s,", kind, port_of(&local), text);
+	out->served = name_port_be(&local) < PORTS_OF_CLIENTS ? name_port_be(&local) : 0;
+	snprintf(out->socket, sizeof(out->socket), "%s port %u, bound to %s,", kind, name_port_be(&local), text);
 }
 
 /* Servers that listen on 0.0.0.0 as well set it: there is nothing to be done about those. */
@@ -198,7 +198,7 @@ static bool is_v6only(int fd)
 	return syscall(SYS_getsockopt, fd, IPPROTO_IPV6, IPV6_V6ONLY, &value, &len) == 0 && value != 0;
 }
 
-static void describe(struct sentence *out, struct vma_file *file, int fd, enum vma_sock_reason reason)
+static void describe_reason(struct sentence *out, struct vma_file *file, int fd, enum vma_sock_reason reason)
 {
 	const char *detail;
 
@@ -232,11 +232,11 @@ int vma_sock_query(int fd, const char **text)
 		return -EBADF;
 	self = vma_enter();
 	file = vma_fd_lookup(fd);
-	reason = reason_of(file);
+	reason = file_reason_of(file);
 	if (text != NULL && is_no_matter(reason)) {
 		*text = vma_sock_reason_text(reason);
 	} else if (text != NULL) {
-		describe(&sentence, file, fd, reason);
+		describe_reason(&sentence, file, fd, reason);
 		snprintf(answer, sizeof(answer), SENTENCE, SENTENCE_WORDS(&sentence, reason));
 		*text = answer;
 	}
@@ -259,14 +259,14 @@ static bool is_told(const struct vma_file *file, enum vma_sock_reason reason, bo
 }
 _Static_assert(sizeof(reason_texts) / sizeof(reason_texts[0]) <= 64, "a bit each");
 
-static void tell(struct vma_file *file, int fd, enum vma_sock_reason reason, bool serves)
+static void tell_reason(struct vma_file *file, int fd, enum vma_sock_reason reason, bool serves)
 {
 	enum vma_log_level level = VMA_LOG_INFO;
 	struct sentence sentence;
 
 	if (!serves && is_told(file, reason, false))
 		return;
-	describe(&sentence, file, fd, reason);
+	describe_reason(&sentence, file, fd, reason);
 	if (sentence.is_local || reason == VMA_SOCK_LOCAL)
 		level = VMA_LOG_DETAILS;
 	else if (sentence.served == 0 && is_told(file, reason, true))
@@ -282,9 +282,9 @@ void sock_tell_inside(int fd, bool serves)
 
 	if (file == NULL || (file->kind != VMA_FILE_UDP && file->kind != VMA_FILE_TCP && file->kind != VMA_FILE_EXEC))
 		return;
-	reason = reason_of(file);
+	reason = file_reason_of(file);
 	if (!is_no_matter(reason) && (reason != VMA_SOCK_LOCAL || vma_log_on(VMA_LOG_DETAILS)))
-		tell(file, fd, reason, serves);
+		tell_reason(file, fd, reason, serves);
 }
 
 void vma_sock_tell(int fd, bool serves)

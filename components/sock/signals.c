@@ -82,7 +82,7 @@ static void queue_again(int sig, siginfo_t *info)
 	syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
 }
 
-static uint64_t bit_of(int sig)
+static uint64_t sigset_bit_of(int sig)
 {
 	return UINT64_C(1) << (sig - 1);
 }
@@ -90,14 +90,14 @@ static uint64_t bit_of(int sig)
 /* What must come through even now: faults are answers (vma_copy), and two signals are the C library's own. */
 static void hold_all(sigset_t *mask)
 {
-	uint64_t bits = ~(bit_of(32) | bit_of(33));
+	uint64_t bits = ~(sigset_bit_of(32) | sigset_bit_of(33));
 
 	for (int i = 0; i < FAULTS; i++)
-		bits &= ~bit_of(faults[i]);
+		bits &= ~sigset_bit_of(faults[i]);
 	memcpy(mask, &bits, KERNEL_MASK_BYTES);
 }
 
-static void keep(struct vma_thread *self, int index, const siginfo_t *info)
+static void keep_signal(struct vma_thread *self, int index, const siginfo_t *info)
 {
 	if (self->kept & 1U << index)
 		return;
@@ -122,7 +122,7 @@ static void queue_kept(struct vma_thread *self)
  * the middle of another's wrapper. With everything blocked first, whatever comes on top has ended before the mask is
  * kept, so the outermost, which returns to the library, is the last to keep it, and has the application's.
  */
-static void put_back(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
+static void put_back_signal(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
 {
 	const int index = fault_index(sig);
 	sigset_t mask;
@@ -133,7 +133,7 @@ static void put_back(struct vma_thread *self, int sig, siginfo_t *info, ucontext
 	self->signals_held = true;
 	hold_all(&context->uc_sigmask);
 	if (index >= 0)
-		keep(self, index, info);
+		keep_signal(self, index, info);
 	else
 		queue_again(sig, info);
 }
@@ -178,13 +178,13 @@ static bool take_once(int sig, any_handler handler)
 }
 
 /* What a thread of ours had to say for the kernel, of a descriptor that is ready (stream, F_SETSIG). */
-static void say_ready(siginfo_t *info)
+static void report_early_signal(siginfo_t *info)
 {
 	if (info->si_code == SI_SIGIO)
 		info->si_code = info->si_band & POLLERR ? POLL_ERR : info->si_band & POLLIN ? POLL_IN : POLL_OUT;
 }
 
-static void call(int sig, siginfo_t *info, void *context)
+static void call_app_handler(int sig, siginfo_t *info, void *context)
 {
 	any_handler handler = atomic_load(&signals[sig].handler);
 	int flags = atomic_load(&signals[sig].flags);
@@ -195,21 +195,21 @@ static void call(int sig, siginfo_t *info, void *context)
 		act_by_default(sig, info);
 		return;
 	}
-	say_ready(info);
+	report_early_signal(info);
 	handler(sig, info, context);
 }
 
-static void wrapper(int sig, siginfo_t *info, void *context)
+static void handler_wrapper(int sig, siginfo_t *info, void *context)
 {
 	struct vma_thread *self = vma_thread_cache;
 	int saved = errno;
 
 	if (self == NULL || is_raised_by_instruction(sig, info)) {
-		call(sig, info, context);
+		call_app_handler(sig, info, context);
 		return;
 	}
 	if (self->inside != 0) {
-		put_back(self, sig, info, context);
+		put_back_signal(self, sig, info, context);
 		errno = saved;
 		return;
 	}
@@ -218,7 +218,7 @@ static void wrapper(int sig, siginfo_t *info, void *context)
 		self->interrupts++;
 	vma_wait_interrupted(self);
 	errno = saved;
-	call(sig, info, context);
+	call_app_handler(sig, info, context);
 	vma_wait_resumed(self);
 }
 
@@ -244,7 +244,7 @@ static void resume_at(ucontext_t *uc, void *const *resume)
 }
 
 /* SIGSEGV and SIGBUS, always ours. */
-static void fault(int sig, siginfo_t *info, void *context)
+static void fault_handler(int sig, siginfo_t *info, void *context)
 {
 	struct vma_thread *self = vma_thread_cache;
 	ucontext_t *uc = context;
@@ -258,19 +258,19 @@ static void fault(int sig, siginfo_t *info, void *context)
 	if ((atomic_load(&signals[sig].flags) & SA_NODEFER) == 0)
 		sigaddset(&mask, sig);
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
-	wrapper(sig, info, context);
+	handler_wrapper(sig, info, context);
 }
 
 static int install_fault(int sig, int user_flags)
 {
-	struct sigaction action = {.sa_sigaction = fault};
+	struct sigaction action = {.sa_sigaction = fault_handler};
 
 	sigemptyset(&action.sa_mask);
 	action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK | (user_flags & SA_RESTART);
 	return vma_os.sigaction(sig, &action, NULL);
 }
 
-static void record(int sig, const struct sigaction *action)
+static void record_action(int sig, const struct sigaction *action)
 {
 	atomic_store(&signals[sig].flags, action->sa_flags);
 	atomic_store(&signals[sig].handler, action->sa_sigaction);
@@ -278,13 +278,13 @@ static void record(int sig, const struct sigaction *action)
 }
 
 /* Under the lock. What the application wants, in the form in which the kernel is to have it. */
-static int install(int sig, const struct sigaction *wanted)
+static int install_action(int sig, const struct sigaction *wanted)
 {
 	struct sigaction action = *wanted;
 	int rc;
 
 	if (is_fault_signal(sig)) {
-		record(sig, wanted);
+		record_action(sig, wanted);
 		signals[sig].wrapped = true;
 		return install_fault(sig, wanted->sa_flags);
 	}
@@ -294,13 +294,13 @@ static int install(int sig, const struct sigaction *wanted)
 			signals[sig].wrapped = false;
 		return rc;
 	}
-	action.sa_sigaction = wrapper;
+	action.sa_sigaction = handler_wrapper;
 	action.sa_flags = (action.sa_flags | SA_SIGINFO) & ~SA_RESETHAND;
 	if (!signals[sig].wrapped)
-		record(sig, wanted); /* before the wrapper can run */
+		record_action(sig, wanted); /* before the wrapper can run */
 	rc = vma_os.sigaction(sig, &action, NULL);
 	if (rc == 0) {
-		record(sig, wanted);
+		record_action(sig, wanted);
 		signals[sig].wrapped = true;
 	}
 	return rc;
@@ -311,7 +311,7 @@ static int current_action(int sig, struct sigaction *out)
 {
 	int rc = vma_os.sigaction(sig, NULL, out);
 
-	if (rc != 0 || (out->sa_sigaction != wrapper && out->sa_sigaction != fault))
+	if (rc != 0 || (out->sa_sigaction != handler_wrapper && out->sa_sigaction != fault_handler))
 		return rc;
 	out->sa_sigaction = atomic_load(&signals[sig].handler);
 	out->sa_flags = atomic_load(&signals[sig].flags);
@@ -329,10 +329,10 @@ static void wrap_unseen(unsigned *found, unsigned *restarting)
 
 	*found = *restarting = 0;
 	for (int sig = 1; sig < SIGNALS; sig++) {
-		if (vma_os.sigaction(sig, NULL, &action) != 0 || action.sa_sigaction == wrapper ||
-		    action.sa_sigaction == fault || (is_action(action.sa_sigaction) && !is_fault_signal(sig)))
+		if (vma_os.sigaction(sig, NULL, &action) != 0 || action.sa_sigaction == handler_wrapper ||
+		    action.sa_sigaction == fault_handler || (is_action(action.sa_sigaction) && !is_fault_signal(sig)))
 			continue;
-		install(sig, &action);
+		install_action(sig, &action);
 		if (is_action(action.sa_sigaction))
 			continue;
 		++*found;
@@ -386,7 +386,7 @@ int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old
 	pthread_mutex_lock(&lock);
 	rc = current_action(sig, &before);
 	if (rc == 0 && action != NULL)
-		rc = install(sig, &wanted);
+		rc = install_action(sig, &wanted);
 	pthread_mutex_unlock(&lock);
 	vma_leave(self);
 	if (rc == 0 && old != NULL)
@@ -411,7 +411,7 @@ void vma_signals_start(void)
 		for (int sig = 1; sig < SIGNALS; sig++)
 			if (vma_os.sigaction(sig, NULL, &action) == 0 &&
 			    (is_fault_signal(sig) || !is_action(action.sa_sigaction)))
-				install(sig, &action);
+				install_action(sig, &action);
 		atomic_store_explicit(&started, true, memory_order_release);
 	}
 	pthread_mutex_unlock(&lock);

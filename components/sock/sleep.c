@@ -197,7 +197,7 @@ static void have_wake_fd(struct vma_thread *self)
 		return;
 	fd = (int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
-		return; /* see sleep_in */
+		return; /* see sleep_in_poll */
 	guarded = vma_fd_guard(fd);
 	atomic_store(&self->wake_fd, guarded >= 0 ? guarded : fd);
 }
@@ -221,7 +221,7 @@ struct bed {
 };
 
 /* A ring that wakes twice in a row has not been unarmed by who leads: armed anew, it takes back what it has told. */
-static int arm(const struct bed *bed, struct vma_rail *rail)
+static int sleep_arm_ring(const struct bed *bed, struct vma_rail *rail)
 {
 	if ((bed->rung_twice & vma_rail_bit(rail)) == 0 && lead_covers(rail->id % 64))
 		return 0;
@@ -230,7 +230,7 @@ static int arm(const struct bed *bed, struct vma_rail *rail)
 }
 
 /* Claims the watch of a rail, if it is to be had, and arms it. */
-static void watch(struct bed *bed, struct vma_rail *rail)
+static void sleep_watch_ring(struct bed *bed, struct vma_rail *rail)
 {
 	struct vma_thread *self = bed->wait->self, *watcher = NULL;
 	int rc;
@@ -238,7 +238,7 @@ static void watch(struct bed *bed, struct vma_rail *rail)
 	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
 		return;
 	tcp_care_due(rail);
-	rc = arm(bed, rail);
+	rc = sleep_arm_ring(bed, rail);
 	bed->look_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
 		vma_ring_idle(rail->ring, VMA_RING_RX, &bed->patience, BUSY_NSEC);
@@ -263,7 +263,7 @@ static void make_bed(struct bed *bed)
 		struct vma_rail *rail = first_rail((unsigned)__builtin_ctzll(left));
 
 		for (; rail != NULL && bed->n < wait->nfds + 1 + VMA_THREAD_RAILS; rail = next_rail(rail))
-			watch(bed, rail);
+			sleep_watch_ring(bed, rail);
 	}
 	for (unsigned i = 0; i < bed->n; i++)
 		bed->fds[i].revents = 0;
@@ -327,7 +327,7 @@ static void sleep_crowded(struct bed *bed, uint64_t left)
 }
 
 /* Outside; a cancellation point. */
-static void sleep_in(struct bed *bed)
+static void sleep_in_poll(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
 	uint64_t left = UINT64_MAX, now;
@@ -348,7 +348,7 @@ static void sleep_in(struct bed *bed)
 }
 
 /* Whether an OS descriptor of the caller's has ended the sleep. */
-static bool wake_up(struct bed *bed)
+static bool sleep_woken_up(struct bed *bed)
 {
 	struct vma_wait *wait = bed->wait;
 	uint64_t count;
@@ -387,22 +387,22 @@ static int sleep_once(struct bed *bed)
 	self->sleeps++;
 	signals = self->signals;
 	vma_leave(self);
-	sleep_in(bed);
+	sleep_in_poll(bed);
 	vma_enter();
 	self->sleeps--;
 	if (bed->interrupted && self->signals == signals)
 		signals_ran_unseen(self);
 	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
 	atomic_exchange(&self->state, VMA_THREAD_GOING);
-	return wake_up(bed) ? wait_ask(wait) : 0;
+	return sleep_woken_up(bed) ? wait_ask(wait) : 0;
 }
 
 /* In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others. */
-static uint64_t settle(struct vma_wait *wait)
+static uint64_t wait_settle(struct vma_wait *wait)
 {
 	struct vma_thread *self = wait->self;
 	uint64_t rings = wait->ops->rings(wait);
-	const uint64_t asks = wait_asks(wait) & rings;
+	const uint64_t asks = wait_asks_of(wait) & rings;
 
 	if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
 		get_up(self);
@@ -436,7 +436,7 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 	}
 	while (rc == 0) {
 		have_wake_fd(self); /* each time: what could not be had for the last sleep may be there for this one */
-		rings = settle(wait);
+		rings = wait_settle(wait);
 		rc = sleep_once(&bed);
 		if (rc == 0 && rings != 0)
 			vma_rails_progress(rings);

@@ -41,7 +41,7 @@ static _Atomic uint64_t scarce_until_tsc;
 static struct load load;
 
 /* How many may spin at a time. */
-static uint32_t places(void)
+static uint32_t spin_places(void)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -86,7 +86,8 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 
 	*state = (struct spin_state){.until_tsc = UINT64_MAX, .last_tsc = vma_tsc()};
 	if (!for_ever) {
-		if (is_scarce(state->last_tsc) || atomic_load_explicit(&spinners, memory_order_relaxed) >= places())
+		if (is_scarce(state->last_tsc) ||
+		    atomic_load_explicit(&spinners, memory_order_relaxed) >= spin_places())
 			return false;
 		if (load_is_high(&load, state->last_tsc) && !is_asked_for(wait))
 			return false;
@@ -103,7 +104,7 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 }
 
 /* It has yielded to one whom it has woken: false if that one still is not up, after all the time that it was given. */
-static bool is_up(struct spin_state *state, struct vma_thread *self, uint64_t now)
+static bool woken_is_up(struct spin_state *state, struct vma_thread *self, uint64_t now)
 {
 	if (atomic_load_explicit(&self->woke->state, memory_order_relaxed) != VMA_THREAD_WOKEN) {
 		self->woke = NULL;
@@ -121,7 +122,7 @@ static bool is_up(struct spin_state *state, struct vma_thread *self, uint64_t no
 static void see_crowd(struct spin_state *state)
 {
 	if (++state->looks % 64 == 0)
-		state->crowded = atomic_load_explicit(&spinners, memory_order_relaxed) > places();
+		state->crowded = atomic_load_explicit(&spinners, memory_order_relaxed) > spin_places();
 }
 
 bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
@@ -136,7 +137,7 @@ bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
 	now = vma_tsc();
 	if (self->woke != NULL) {
 		state->last_tsc = now; /* it was away of its own will */
-		return is_up(state, self, now) && now < state->until_tsc;
+		return woken_is_up(state, self, now) && now < state->until_tsc;
 	}
 	if (now - state->last_tsc > vma_tsc_of_nsec(GAP_NSEC)) {
 		penalty = (now - state->last_tsc) * SCARCE_TIMES;

@@ -55,7 +55,7 @@
 #define SILENCE_NS 10000000000ULL /* an owner that has not answered is not asked for so long */
 enum { MESSAGES_IN_MS = 8, NAME_BYTES = 48 };
 
-static uint64_t cookie_of(int fd)
+static uint64_t taken_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -132,16 +132,16 @@ static struct {
  * A number leaves the table before the kernel closes it: if the file is still there after the look at the socket, the
  * socket is the file's.
  */
-static enum taken_answer answer_of(const struct taken_question *question, int shown)
+static enum taken_answer question_answer(const struct taken_question *question, int shown)
 {
 	struct vma_file *file = vma_fd_lookup(question->number);
 
 	if (file == NULL || file->kind == VMA_FILE_INTERNAL || file->ops->hand_over == NULL || question->cookie == 0 ||
-	    cookie_of(question->number) != question->cookie || vma_fd_lookup(question->number) != file)
+	    taken_cookie_of(question->number) != question->cookie || vma_fd_lookup(question->number) != file)
 		return TAKEN_NOT_MINE;
 	if (shown < 0)
 		return TAKEN_SHOW;
-	if (cookie_of(shown) != question->cookie)
+	if (taken_cookie_of(shown) != question->cookie)
 		return TAKEN_NOT_MINE;
 	file->ops->hand_over(file);
 	return file->ops->reason(file) == VMA_SOCK_OFFLOADED ? TAKEN_STAYS : TAKEN_HANDED_OVER;
@@ -158,7 +158,7 @@ static void look(struct vma_file *file, void *arg)
 	const int fd = atomic_load(&file->fd);
 
 	if (search->found == NULL && (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP) && fd >= 0 &&
-	    cookie_of(fd) == search->cookie && vma_fd_lookup(fd) == file)
+	    taken_cookie_of(fd) == search->cookie && vma_fd_lookup(fd) == file)
 		search->found = file;
 }
 
@@ -188,7 +188,7 @@ static enum taken_answer answer_heir(const struct inherited_question *question, 
 		server.messages = is_trusted ? server.messages : MESSAGES_IN_MS;
 		return is_trusted ? TAKEN_NOT_MINE : TAKEN_REFUSED;
 	}
-	same = message->fd >= 0 ? cookie_of(message->fd) == question->cookie
+	same = message->fd >= 0 ? taken_cookie_of(message->fd) == question->cookie
 	                        : is_same_file(atomic_load(&search.found->fd), message->sender.pid, question->number);
 	if (same <= 0)
 		return !is_trusted ? TAKEN_REFUSED : same == 0 ? TAKEN_NOT_MINE : TAKEN_SHOW;
@@ -217,7 +217,7 @@ static bool answer_one(void)
 	if (rc < 0)
 		return false;
 	if (rc == sizeof(question.taken) && vma_named_is_trusted(&message.sender))
-		answer = answer_of(&question.taken, message.fd);
+		answer = question_answer(&question.taken, message.fd);
 	else if (rc == sizeof(question.inherited))
 		answer = answer_heir(&question.inherited, &message, &waiting_fd);
 	if (message.fd >= 0)
@@ -250,7 +250,7 @@ static void answer_some(void)
 	vma_engine_post_lazily(&server.rest);
 }
 
-static void answer(struct vma_task *task)
+static void taken_answer_task(struct vma_task *task)
 {
 	(void)task;
 	if (server.fd >= 0)
@@ -270,7 +270,7 @@ void taken_serve(void)
 	syscall(SYS_close, pidfd);
 	if (rc >= 0) {
 		server.fd = rc;
-		server.answer.run = server.rest.run = answer;
+		server.answer.run = server.rest.run = taken_answer_task;
 		rc = vma_engine_watch(server.fd, EPOLLIN | EPOLLET, &server.answer);
 	}
 	if (rc >= 0)
@@ -297,7 +297,7 @@ __attribute__((cold)) void taken_fork_child(void)
 static _Atomic int silent_pid;
 static _Atomic uint64_t silent_until_ns;
 
-static int converse(int fd, int pid, const struct taken_question *question, int shown, uint64_t deadline_ns)
+static int taken_converse(int fd, int pid, const struct taken_question *question, int shown, uint64_t deadline_ns)
 {
 	const struct vma_named_message asked = {.data = (void *)question, .size = sizeof(*question), .fd = shown};
 	uint8_t answer = TAKEN_NOT_MINE;
@@ -319,7 +319,7 @@ static int converse(int fd, int pid, const struct taken_question *question, int 
 
 static int ask_by_name(const char *name, int pid, int number, int copy)
 {
-	const struct taken_question question = {.cookie = cookie_of(copy), .number = number};
+	const struct taken_question question = {.cookie = taken_cookie_of(copy), .number = number};
 	const uint64_t now = vma_now_ns(), deadline_ns = now + PATIENCE_NS;
 	int fd, rc;
 
@@ -330,9 +330,9 @@ static int ask_by_name(const char *name, int pid, int number, int copy)
 	fd = vma_named_connect(name);
 	if (fd < 0)
 		return fd;
-	rc = converse(fd, pid, &question, -1, deadline_ns);
+	rc = taken_converse(fd, pid, &question, -1, deadline_ns);
 	if (rc == TAKEN_SHOW)
-		rc = converse(fd, pid, &question, copy, deadline_ns);
+		rc = taken_converse(fd, pid, &question, copy, deadline_ns);
 	syscall(SYS_close, fd);
 	if (rc == -ETIMEDOUT) {
 		atomic_store(&silent_until_ns, vma_now_ns() + SILENCE_NS);

@@ -9,7 +9,7 @@ static ck_stack_entry_t *taken; /* by the internal thread, and not yet run */
 
 _Static_assert(offsetof(struct vma_task, next) == offsetof(ck_stack_entry_t, next), "a task starts with its link");
 
-static void push(struct vma_task *task)
+static void task_push(struct vma_task *task)
 {
 	vma_mpsc_push(&queue, (ck_stack_entry_t *)task);
 }
@@ -23,7 +23,7 @@ void vma_engine_post(struct vma_task *task)
 {
 	if (atomic_exchange(&task->queued, true))
 		return;
-	push(task);
+	task_push(task);
 	internal_wake();
 }
 
@@ -32,7 +32,7 @@ void vma_engine_post_lazily(struct vma_task *task)
 {
 	if (atomic_exchange(&task->queued, true))
 		return;
-	push(task);
+	task_push(task);
 	internal_wake_by(vma_now_ns() + MS);
 }
 

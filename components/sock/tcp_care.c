@@ -98,7 +98,7 @@ static bool drive_all(struct vma_rail *rail, int64_t max)
 	return n == 0;
 }
 
-static void watch(struct vma_rail *rail, uint64_t now, uint64_t step)
+static void care_watch_rail(struct vma_rail *rail, uint64_t now, uint64_t step)
 {
 	rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
 	rail->look_step_ns = step;
@@ -111,20 +111,20 @@ static bool others_drive(const struct vma_rail *rail)
 }
 
 /* Others are at it. */
-static void leave_to_others(struct vma_rail *rail, uint64_t now, uint64_t step)
+static void care_leave_to_others(struct vma_rail *rail, uint64_t now, uint64_t step)
 {
 	rail_care_disarm(rail);
-	watch(rail, now, step);
+	care_watch_rail(rail, now, step);
 }
 
 /* Nobody else is. */
-static void take_over(struct vma_rail *rail, uint64_t now, int64_t max)
+static void care_take_over(struct vma_rail *rail, uint64_t now, int64_t max)
 {
 	if (drive_all(rail, max) && rail_care_arm(rail)) {
 		rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
 		rail->armed_ns = now;
 	} else {
-		leave_to_others(rail, now, LOOK_FIRST_NS);
+		care_leave_to_others(rail, now, LOOK_FIRST_NS);
 	}
 }
 
@@ -136,22 +136,22 @@ bool tcp_care_take_event(struct vma_rail *rail, const struct vma_conf *conf)
 	if (tcp_of(rail) == NULL)
 		return false;
 	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) != NULL)
-		leave_to_others(rail, now, LOOK_LAST_NS);
+		care_leave_to_others(rail, now, LOOK_LAST_NS);
 	else if (others_drive(rail))
-		leave_to_others(rail, now, now - rail->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
+		care_leave_to_others(rail, now, now - rail->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
 	else
-		take_over(rail, now, most_packets(conf));
+		care_take_over(rail, now, most_packets(conf));
 	return true;
 }
 
-static void look(struct vma_rail *rail, uint64_t now, int64_t max)
+static void care_look(struct vma_rail *rail, uint64_t now, int64_t max)
 {
 	uint64_t step = rail->look_step_ns * 2;
 
 	if (others_drive(rail))
-		watch(rail, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
+		care_watch_rail(rail, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
 	else
-		take_over(rail, now, max);
+		care_take_over(rail, now, max);
 }
 
 struct round {
@@ -159,7 +159,7 @@ struct round {
 	int64_t max;
 };
 
-static void by(uint64_t *next, uint64_t at)
+static void make_earlier(uint64_t *next, uint64_t at)
 {
 	if (at < *next)
 		*next = at;
@@ -183,7 +183,7 @@ static bool others_keep_timers(const struct vma_rail *rail)
 	return !rail->armed && atomic_load(&rail->watcher) == NULL;
 }
 
-static void look_after(struct vma_rail *rail, void *arg)
+static void care_look_after(struct vma_rail *rail, void *arg)
 {
 	struct round *round = arg;
 	struct vma_tcp *tcp = tcp_of(rail);
@@ -191,15 +191,15 @@ static void look_after(struct vma_rail *rail, void *arg)
 	if (tcp == NULL)
 		return;
 	if (!rail->armed && rail->look_ns == 0)
-		watch(rail, round->now, LOOK_FIRST_NS);
+		care_watch_rail(rail, round->now, LOOK_FIRST_NS);
 	if (!rail->armed && round->now >= rail->look_ns)
-		look(rail, round->now, round->max);
+		care_look(rail, round->now, round->max);
 	if (!others_keep_timers(rail))
-		by(&round->next, keep_timers(rail, tcp, round->now));
+		make_earlier(&round->next, keep_timers(rail, tcp, round->now));
 	if (!rail->armed)
-		by(&round->next, rail->look_ns);
+		make_earlier(&round->next, rail->look_ns);
 	if (atomic_load(&rail->to_prune))
-		by(&round->next, round->now + PRUNE_NS);
+		make_earlier(&round->next, round->now + PRUNE_NS);
 }
 
 /*
@@ -232,9 +232,9 @@ static void look_at_due(struct vma_rail *rail, void *arg)
 	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
 
 	if (!others_keep_timers(rail))
-		by(arg, due > care.turn_ns ? due : care.turn_ns + LOOK_FIRST_NS);
+		make_earlier(arg, due > care.turn_ns ? due : care.turn_ns + LOOK_FIRST_NS);
 	if (atomic_load(&rail->to_prune))
-		by(arg, vma_now_ns() + PRUNE_NS);
+		make_earlier(arg, vma_now_ns() + PRUNE_NS);
 }
 
 /* ---- rules of the NIC that outlive their connections ---- */
@@ -249,7 +249,7 @@ void tcp_care_prune(void *arg)
 	internal_wake_by(vma_now_ns() + PRUNE_NS);
 }
 
-static void prune(struct vma_rail *rail, void *arg)
+static void care_prune_rail(struct vma_rail *rail, void *arg)
 {
 	(void)arg;
 	if (atomic_load_explicit(&rail->to_prune, memory_order_relaxed) && atomic_exchange(&rail->to_prune, false) &&
@@ -260,7 +260,7 @@ static void prune(struct vma_rail *rail, void *arg)
 void tcp_care_turn_pruning(void)
 {
 	if (atomic_load(&care.used))
-		rails_each(prune, NULL);
+		rails_each(care_prune_rail, NULL);
 }
 
 /* ---- blocks of ports ---- */
@@ -273,7 +273,7 @@ void tcp_care_idle(void *rail)
 		internal_wake_by(vma_now_ns() + IDLE_NS);
 }
 
-static void give_back(struct vma_rail *rail, void *arg)
+static void care_give_back(struct vma_rail *rail, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(rail);
 
@@ -293,7 +293,7 @@ static uint64_t turn_idle(uint64_t now)
 		return care.idle_ns;
 	care.idle_ns = 0;
 	atomic_store(&care.idle, false);
-	rails_each(give_back, NULL);
+	rails_each(care_give_back, NULL);
 	return NO_DEADLINE;
 }
 
@@ -350,7 +350,7 @@ void vma_engine_steer_now(void)
 	internal_wake();
 }
 
-static void steer(struct young *young)
+static void steer_pending_conn(struct young *young)
 {
 	const int state = vma_tcp_state(young->conn);
 	int rc = 0;
@@ -363,7 +363,7 @@ static void steer(struct young *young)
 	vma_free(young);
 }
 
-static void append(ck_stack_entry_t **list, ck_stack_entry_t *more)
+static void stack_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
 {
 	while (*list != NULL)
 		list = &(*list)->next;
@@ -377,11 +377,11 @@ static void grow_older(uint64_t now)
 
 	if (!hurry && now < care.steer_ns)
 		return;
-	append(&care.older, care.younger);
+	stack_append(&care.older, care.younger);
 	care.younger = vma_mpsc_take_all(&care.accepted);
 	care.steer_ns = now + STEER_NS;
 	if (hurry) {
-		append(&care.older, care.younger);
+		stack_append(&care.older, care.younger);
 		care.younger = NULL;
 	}
 }
@@ -393,7 +393,7 @@ static uint64_t turn_steering(uint64_t now)
 		struct young *young = (struct young *)care.older;
 
 		care.older = ck_pr_load_ptr(&care.older->next);
-		steer(young);
+		steer_pending_conn(young);
 	}
 	if (care.older != NULL)
 		return now;
@@ -450,11 +450,11 @@ uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now)
 	if (!atomic_load(&care.used))
 		return NO_DEADLINE;
 	care.turn_ns = now;
-	rails_each(look_after, &round);
-	by(&round.next, turn_steering(now));
-	by(&round.next, turn_ended(now));
-	by(&round.next, turn_abandoned(now));
-	by(&round.next, turn_idle(now));
+	rails_each(care_look_after, &round);
+	make_earlier(&round.next, turn_steering(now));
+	make_earlier(&round.next, turn_ended(now));
+	make_earlier(&round.next, turn_abandoned(now));
+	make_earlier(&round.next, turn_idle(now));
 	return round.next;
 }
 
@@ -466,9 +466,9 @@ uint64_t tcp_care_again(void)
 		return NO_DEADLINE;
 	rails_each(look_at_due, &next);
 	if (ck_pr_load_ptr(&care.accepted.head) != NULL || ck_pr_load_ptr(&care.ended.head) != NULL)
-		by(&next, vma_now_ns() + STEER_NS);
+		make_earlier(&next, vma_now_ns() + STEER_NS);
 	if (atomic_load(&care.idle))
-		by(&next, care.idle_ns != 0 ? care.idle_ns : vma_now_ns() + IDLE_NS);
+		make_earlier(&next, care.idle_ns != 0 ? care.idle_ns : vma_now_ns() + IDLE_NS);
 	return next;
 }
 

@@ -51,7 +51,7 @@ static bool register_barrier(void)
 }
 
 /* The thread ends. A later destructor of the application that calls us makes it a thread again, with this run anew. */
-static void thread_ended(void *arg)
+static void thread_on_exit(void *arg)
 {
 	struct vma_thread *self = arg;
 
@@ -64,12 +64,12 @@ static void thread_ended(void *arg)
 	atomic_store_explicit(&self->tid, 0, memory_order_release);
 }
 
-static void start(void)
+static void threads_start(void)
 {
 	ck_epoch_init(&epoch);
 	ck_epoch_register(&epoch, &graveyard, NULL);
 	vma_sections_are_light = register_barrier(); /* no thread has begun one before this */
-	if (pthread_key_create(&key, thread_ended) != 0)
+	if (pthread_key_create(&key, thread_on_exit) != 0)
 		vma_log_once(VMA_LOG_WARN, "no thread-specific key is left: what ended threads used is not used again");
 }
 
@@ -87,7 +87,7 @@ static struct vma_thread *claim_free(uint32_t tid)
 	return NULL;
 }
 
-static struct vma_thread *make(uint32_t tid)
+static struct vma_thread *thread_make(uint32_t tid)
 {
 	struct vma_thread *thread = vma_alloc(sizeof(*thread));
 	unsigned index;
@@ -119,10 +119,10 @@ struct vma_thread *vma_thread_self_slow(void)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	self = vma_thread_cache;
 	if (self == NULL) {
-		pthread_once(&once, start);
+		pthread_once(&once, threads_start);
 		self = claim_free(tid);
 		if (self == NULL)
-			self = make(tid);
+			self = thread_make(tid);
 		self->inside = 0;
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
@@ -156,7 +156,7 @@ struct vma_thread *vma_thread_at(unsigned index)
  * What a thread of the parent's was in the middle of. Written only where it differs: each page that a child writes to
  * is copied. Its section of ck_epoch ends; the list of records and the epoch are whole at any time, and stay.
  */
-static void forget(struct vma_thread *thread)
+static void thread_forget(struct vma_thread *thread)
 {
 	int fd = atomic_load(&thread->wake_fd);
 
@@ -181,7 +181,7 @@ static void forget(struct vma_thread *thread)
 
 static void forget_other(struct vma_thread *thread)
 {
-	forget(thread);
+	thread_forget(thread);
 	if (thread->inside != 0)
 		thread->inside = 0;
 	if (thread->epoch.active != 0)
@@ -225,7 +225,7 @@ __attribute__((cold)) void vma_threads_forked_child(void)
 			forget_other(thread);
 	}
 	if (self != NULL) {
-		forget(self);
+		thread_forget(self);
 		atomic_store(&self->tid, (uint32_t)syscall(SYS_gettid));
 	}
 }

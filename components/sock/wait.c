@@ -53,7 +53,7 @@ static uint64_t rings_of(struct vma_wait *wait)
  * One look: 1, 0, -errno. An answer of `ready` other than 0 is never asked for again: what was told by it (an edge, a
  * one-shot event) is not told twice.
  */
-static int look(struct vma_wait *wait, struct looks *looks)
+static int wait_look(struct vma_wait *wait, struct looks *looks)
 {
 	const uint64_t rings = rings_of(wait);
 	/* Timers are asked for as often as the clock is read here. */
@@ -63,7 +63,7 @@ static int look(struct vma_wait *wait, struct looks *looks)
 	int rc = wait->ops->ready(wait);
 
 	if (timers)
-		vma_rails_ask(wait_asks(wait));
+		vma_rails_ask(wait_asks_of(wait));
 	if (rc == 0 && driven > 0)
 		lead(wait->self, rings);
 
@@ -82,7 +82,7 @@ static int look(struct vma_wait *wait, struct looks *looks)
 }
 
 /* Outside for a moment, in which handlers run, cancellation acts, and others get the core if they should. */
-static void breathe(struct vma_wait *wait, bool yield)
+static void wait_breathe(struct vma_wait *wait, bool yield)
 {
 	struct vma_thread *self = wait->self;
 
@@ -97,7 +97,7 @@ static void breathe(struct vma_wait *wait, bool yield)
 		signals_look();
 }
 
-static int spin(struct vma_wait *wait, uint32_t signals)
+static int wait_spin(struct vma_wait *wait, uint32_t signals)
 {
 	struct spin_state state;
 	struct looks looks = {0};
@@ -108,10 +108,10 @@ static int spin(struct vma_wait *wait, uint32_t signals)
 	if (!spin_begin(&state, wait))
 		return 0;
 	do {
-		rc = look(wait, &looks);
+		rc = wait_look(wait, &looks);
 		if (rc != 0 || (looks.done % LOOKS_INSIDE != 0 && wait->self->woke == NULL))
 			continue;
-		breathe(wait, wait->yield || wait->self->woke != NULL || state.crowded);
+		wait_breathe(wait, wait->yield || wait->self->woke != NULL || state.crowded);
 		rc = wait_interrupted(wait, signals);
 		if (rc == 0 && wait_is_over(wait))
 			break;
@@ -135,7 +135,7 @@ static int wait_now(struct vma_wait *wait, uint32_t signals)
 	if (wait_is_over(wait))
 		return wait_ask(wait);
 	begun = vma_tsc();
-	rc = spin(wait, signals);
+	rc = wait_spin(wait, signals);
 	if (rc == 0)
 		rc = wait_is_over(wait) ? wait_ask(wait) : wait_asleep(wait, signals);
 	if (for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */

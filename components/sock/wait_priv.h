@@ -29,7 +29,7 @@ static inline int wait_ask(struct vma_wait *wait)
 }
 
 /* The rings whose listeners it waits for. */
-static inline uint64_t wait_asks(struct vma_wait *wait)
+static inline uint64_t wait_asks_of(struct vma_wait *wait)
 {
 	return wait->ops->asks != NULL ? wait->ops->asks(wait) : 0;
 }

@@ -63,7 +63,7 @@ void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self)
 #endif
 }
 
-static bool take(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
+static bool waitq_take_slot(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
 {
 	if (thread == NULL || !atomic_compare_exchange_strong(&q->slot[i], &thread, NULL))
 		return false;
@@ -78,7 +78,7 @@ static bool take(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
 bool vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
 {
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
-		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self && take(q, i, self))
+		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self && waitq_take_slot(q, i, self))
 			return true;
 	if (self->unserved)
 		vma_waitq_wake(q, false);
@@ -103,7 +103,7 @@ void vma_waitq_wake_slow(struct vma_waitq *q, bool all)
 		struct vma_thread *thread = atomic_load(&q->slot[i]);
 
 		/* One that is awake already has been told of something else, and may not come by here. */
-		if (take(q, i, thread) && vma_thread_wake_told(thread) && !all)
+		if (waitq_take_slot(q, i, thread) && vma_thread_wake_told(thread) && !all)
 			return;
 	}
 	if (atomic_exchange(&q->overflow, 0) != 0) {

@@ -11,13 +11,13 @@ static void end_watchers(struct vma_retired *retired)
 	vma_free((char *)retired - offsetof(struct vma_watchers, retired));
 }
 
-static struct vma_watchers *allocate(uint32_t n)
+static struct vma_watchers *watchers_allocate(uint32_t n)
 {
 	return vma_alloc(sizeof(struct vma_watchers) + n * sizeof(struct vma_watcher *));
 }
 
 /* With the lock. Readers are inside and see the old array or the new one, whole; the old one waits for them. */
-static void publish(struct vma_file *file, struct vma_watchers *old, struct vma_watchers *fresh)
+static void watchers_publish(struct vma_file *file, struct vma_watchers *old, struct vma_watchers *fresh)
 {
 	atomic_store_explicit(&file->watchers, fresh, memory_order_release);
 	if (old != NULL)
@@ -45,13 +45,13 @@ int vma_file_watch(struct vma_file *file, struct vma_watcher *watcher)
 	if (atomic_load_explicit(&file->slots, memory_order_relaxed) & VMA_FILE_ENDED) {
 		rc = -EBADF;
 	} else {
-		fresh = allocate(old != NULL ? old->n + 1 : 1);
+		fresh = watchers_allocate(old != NULL ? old->n + 1 : 1);
 		if (fresh == NULL) {
 			rc = -ENOMEM;
 		} else {
 			add_others(fresh, old, watcher);
 			fresh->watcher[fresh->n++] = watcher;
-			publish(file, old, fresh);
+			watchers_publish(file, old, fresh);
 		}
 	}
 	pthread_mutex_unlock(&file->lock);
@@ -69,7 +69,7 @@ static void give_place_to(struct vma_watchers *watchers, const struct vma_watche
 			watchers->watcher[i] = other;
 }
 
-static struct vma_watcher *another(const struct vma_watchers *watchers, const struct vma_watcher *watcher)
+static struct vma_watcher *watchers_find_other(const struct vma_watchers *watchers, const struct vma_watcher *watcher)
 {
 	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++)
 		if (watchers->watcher[i] != watcher)
@@ -84,13 +84,13 @@ void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher)
 
 	pthread_mutex_lock(&file->lock);
 	old = atomic_load_explicit(&file->watchers, memory_order_relaxed);
-	other = another(old, watcher);
+	other = watchers_find_other(old, watcher);
 	if (other != NULL)
-		fresh = allocate(old->n);
+		fresh = watchers_allocate(old->n);
 	if (fresh != NULL)
 		add_others(fresh, old, watcher);
 	if (other == NULL || fresh != NULL)
-		publish(file, old, fresh);
+		watchers_publish(file, old, fresh);
 	else
 		give_place_to(old, watcher, other);
 	pthread_mutex_unlock(&file->lock);

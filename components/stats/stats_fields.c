@@ -44,25 +44,25 @@ static const size_t type_sizes[VMA_STATS_TYPE_COUNT] = {
 #undef X
 };
 
-static bool known(enum vma_stats_type type)
+static bool stats_type_is_known(enum vma_stats_type type)
 {
 	return (unsigned)type > VMA_STATS_TYPE_FREE && (unsigned)type < VMA_STATS_TYPE_COUNT;
 }
 
 const struct vma_stats_field *vma_stats_fields(enum vma_stats_type type, size_t *count)
 {
-	*count = known(type) ? types[type].count : 0;
-	return known(type) ? types[type].fields : NULL;
+	*count = stats_type_is_known(type) ? types[type].count : 0;
+	return stats_type_is_known(type) ? types[type].fields : NULL;
 }
 
 const char *vma_stats_type_name(enum vma_stats_type type)
 {
-	return known(type) ? type_names[type] : NULL;
+	return stats_type_is_known(type) ? type_names[type] : NULL;
 }
 
 size_t stats_type_bytes(enum vma_stats_type type)
 {
-	return known(type) ? type_sizes[type] : 0;
+	return stats_type_is_known(type) ? type_sizes[type] : 0;
 }
 
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t len) /* FNV-1a, 64 bits */

@@ -32,7 +32,7 @@ static int open_file(const char *path, int flags)
 	return fd >= 0 ? (int)fd : -errno;
 }
 
-static void close_file(int fd)
+static void stats_close_file(int fd)
 {
 	syscall(SYS_close, fd);
 }
@@ -54,7 +54,7 @@ int stats_file_remove_leftover(const char *path)
 	/* While we hold the lock of this file nobody else may unlink it, so the path cannot change hands in between. */
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
 		rc = !path_is(path, &st) || unlink(path) == 0 ? 0 : -errno;
-	close_file(fd);
+	stats_close_file(fd);
 	return rc;
 }
 
@@ -84,7 +84,7 @@ static int create_locked(const char *path, struct stat *st)
 		if (fd >= 0) {
 			if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, st) == 0 && path_is(path, st))
 				return fd;
-			close_file(fd);
+			stats_close_file(fd);
 			continue;
 		}
 		if (fd != -EEXIST)
@@ -97,7 +97,7 @@ static int create_locked(const char *path, struct stat *st)
 }
 
 /* A mapped page without space behind it is a SIGBUS at some later count: take the space now. */
-static int reserve(int fd, size_t bytes)
+static int stats_reserve_blocks(int fd, size_t bytes)
 {
 	static const char zeros[4096];
 	struct rlimit limit;
@@ -145,15 +145,15 @@ int stats_file_create(struct stats_file *file, const char *dir, size_t bytes)
 	fd = create_locked(file->path, &st);
 	if (fd < 0)
 		return fd;
-	rc = reserve(fd, bytes);
+	rc = stats_reserve_blocks(fd, bytes);
 	if (rc < 0) {
 		unlink(file->path);
-		close_file(fd);
+		stats_close_file(fd);
 		return rc;
 	}
 	high = syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FD_MIN);
 	if (high >= 0)
-		close_file(fd); /* the lock belongs to the open file, which lives on */
+		stats_close_file(fd); /* the lock belongs to the open file, which lives on */
 	file->fd = high >= 0 ? (int)high : fd;
 	file->dev = st.st_dev;
 	file->ino = st.st_ino;
@@ -171,6 +171,6 @@ void stats_file_remove(struct stats_file *file)
 	if (file->owner == getpid() && path_is(file->path, &ours))
 		unlink(file->path);
 	if (fstat(file->fd, &st) == 0 && st.st_dev == ours.st_dev && st.st_ino == ours.st_ino)
-		close_file(file->fd);
+		stats_close_file(file->fd);
 	file->fd = -1;
 }

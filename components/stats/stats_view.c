@@ -113,7 +113,7 @@ int vma_stats_view_pid(const struct vma_stats_view *view)
 	return view->pid;
 }
 
-static void copy_name(struct copy *copy, const struct stats_entry *entry)
+static void stats_copy_name(struct copy *copy, const struct stats_entry *entry)
 {
 	uint64_t words[STATS_NAME_WORDS];
 
@@ -152,7 +152,7 @@ static enum vma_stats_type copy_entry(const struct vma_stats_view *view, size_t 
 			continue;
 		if (type == VMA_STATS_TYPE_FREE || type >= VMA_STATS_TYPE_COUNT)
 			return VMA_STATS_TYPE_FREE;
-		copy_name(copy, entry);
+		stats_copy_name(copy, entry);
 		copy_block(copy, &view->segment->blocks[i]);
 		if (atomic_load_explicit(&entry->sequence, memory_order_relaxed) == sequence)
 			return (enum vma_stats_type)type;

@@ -60,7 +60,7 @@ bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, stru
 	return true;
 }
 
-static struct stream_sock *take(struct stream_sock *listener)
+static struct stream_sock *listener_take_child(struct stream_sock *listener)
 {
 	ck_stack_entry_t *entry;
 
@@ -79,7 +79,7 @@ static struct stream_sock *take(struct stream_sock *listener)
 }
 
 /* Never seen by the application: reset, and gone; or gone to another process that serves the listener. */
-static void drop(struct stream_sock *child, bool is_ours)
+static void child_drop(struct stream_sock *child, bool is_ours)
 {
 	struct vma_tcp_conn *conn = stream_conn(child);
 
@@ -94,7 +94,7 @@ static void drop(struct stream_sock *child, bool is_ours)
 }
 
 /* It is this process's from now on, and has a rule of its own soon. False: another process has it. */
-static bool claim(struct stream_sock *child)
+static bool child_claim(struct stream_sock *child)
 {
 	struct vma_tcp_conn *conn = stream_conn(child);
 
@@ -110,8 +110,8 @@ static struct stream_sock *take_ours(struct stream_sock *listener)
 {
 	struct stream_sock *child;
 
-	while ((child = take(listener)) != NULL && !claim(child))
-		drop(child, false);
+	while ((child = listener_take_child(listener)) != NULL && !child_claim(child))
+		child_drop(child, false);
 	return child;
 }
 
@@ -119,13 +119,13 @@ void stream_accept_drop(struct stream_sock *listener)
 {
 	struct stream_sock *child;
 
-	while ((child = take(listener)) != NULL)
-		drop(child, claim(child));
+	while ((child = listener_take_child(listener)) != NULL)
+		child_drop(child, child_claim(child));
 }
 
 /* ---- one of ours ---- */
 
-static void settle(struct stream_sock *child, struct stream_sock *listener)
+static void child_settle(struct stream_sock *child, struct stream_sock *listener)
 {
 	pthread_mutex_lock(&listener->file.lock);
 	pthread_mutex_lock(&child->file.lock);
@@ -149,7 +149,7 @@ static void close_untold(struct stream_sock *child, int fd)
 	if (vma_fd_install(fd, &child->file) == 0)
 		vma_fd_remove(fd);
 	else
-		drop(child, true);
+		child_drop(child, true);
 	syscall(SYS_close, fd);
 }
 
@@ -178,7 +178,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 		return -EAGAIN;
 	}
 	atomic_store(&child->nonblocking, (flags & SOCK_NONBLOCK) != 0);
-	settle(child, listener);
+	child_settle(child, listener);
 	if (addr != NULL)
 		rc = vma_name_give(child->file.family, &child->peer, addr, len);
 	if (rc < 0) {
@@ -187,7 +187,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	}
 	rc = vma_fd_install(fd, &child->file);
 	if (rc < 0) {
-		drop(child, true);
+		child_drop(child, true);
 		syscall(SYS_close, fd);
 		return rc;
 	}
@@ -282,7 +282,7 @@ static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *
 	return rc;
 }
 
-static int wait_for_one(struct stream_sock *listener, int fd, uint64_t *deadline_ns)
+static int wait_for_child_conn(struct stream_sock *listener, int fd, uint64_t *deadline_ns)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct stream_wait_for what = {.ready = can_accept, .spin = &listener->rx_spin, .shadow_fd = fd};
@@ -308,7 +308,7 @@ static int accept_or_wait(struct stream_sock *listener, int fd, struct sockaddr 
 		rc = accept_either(listener, fd, addr, len, flags);
 		if (rc != -EAGAIN || atomic_load_explicit(&listener->nonblocking, memory_order_relaxed))
 			return rc;
-		rc = wait_for_one(listener, fd, &deadline_ns);
+		rc = wait_for_child_conn(listener, fd, &deadline_ns);
 		if (rc != 0)
 			return rc;
 	}

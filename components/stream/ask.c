@@ -68,17 +68,17 @@ void ask_page_free(struct ask_page *page)
 	munmap(page, sizeof(*page));
 }
 
-static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
+static long ask_futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
 {
 	return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
 /* ---- the parent ---- */
 
-static void say(struct ask_slot *slot, uint32_t asked, uint32_t state)
+static void ask_slot_say(struct ask_slot *slot, uint32_t asked, uint32_t state)
 {
 	if (atomic_compare_exchange_strong(&slot->word, &asked, (asked & ~(uint32_t)STATE_MASK) | state))
-		futex(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
+		ask_futex(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
 }
 
 void ask_answer_all(struct ask_page *page, enum ask_answer (*answer)(uint64_t id))
@@ -88,8 +88,8 @@ void ask_answer_all(struct ask_page *page, enum ask_answer (*answer)(uint64_t id
 		uint32_t word = atomic_load(&slot->word);
 
 		if ((word & STATE_MASK) == ASKED)
-			say(slot, word,
-			    answer(atomic_load(&slot->id)) == ASK_UNKNOWN ? ANSWERED_UNKNOWN : ANSWERED_DONE);
+			ask_slot_say(slot, word,
+			             answer(atomic_load(&slot->id)) == ASK_UNKNOWN ? ANSWERED_UNKNOWN : ANSWERED_DONE);
 	}
 }
 
@@ -100,7 +100,7 @@ void ask_leave(struct ask_page *page)
 		uint32_t word = atomic_load(&page->slot[i].word);
 
 		if ((word & STATE_MASK) == ASKED)
-			say(&page->slot[i], word, ANSWERED_DONE);
+			ask_slot_say(&page->slot[i], word, ANSWERED_DONE);
 	}
 }
 
@@ -125,7 +125,7 @@ void ask_move_end(struct ask_page *page, unsigned move)
 
 /* ---- a child ---- */
 
-static bool take(struct ask_slot *slot, int32_t self, bool may_rob)
+static bool ask_slot_take(struct ask_slot *slot, int32_t self, bool may_rob)
 {
 	int32_t owner = 0;
 
@@ -136,14 +136,14 @@ static bool take(struct ask_slot *slot, int32_t self, bool may_rob)
 }
 
 /* Those of the killed only when all are in use. */
-static struct ask_slot *find(struct ask_page *page)
+static struct ask_slot *ask_slot_find(struct ask_page *page)
 {
 	const bool at_home = page->pid_space != 0 && pid_space() == page->pid_space;
 	const int32_t pid = (int32_t)syscall(SYS_getpid);
 
 	for (unsigned pass = 0; pass < (at_home ? 2 : 1); pass++)
 		for (unsigned i = 0; i < ASK_SLOTS; i++)
-			if (take(&page->slot[i], at_home ? pid : -pid, pass != 0))
+			if (ask_slot_take(&page->slot[i], at_home ? pid : -pid, pass != 0))
 				return &page->slot[i];
 	return NULL;
 }
@@ -158,7 +158,7 @@ static uint32_t put_question(struct ask_slot *slot, uint64_t id)
 	return number << STATE_BITS | ASKED;
 }
 
-static enum ask_answer take_answer(struct ask_slot *slot, uint32_t asked)
+static enum ask_answer ask_take_answer(struct ask_slot *slot, uint32_t asked)
 {
 	uint32_t word = asked;
 
@@ -171,7 +171,7 @@ enum ask_answer ask(struct ask_page *page, uint64_t id, const struct ask_parent 
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
 	const uint64_t deadline_ns = vma_now_ns() + parent->patience_ns;
-	struct ask_slot *slot = atomic_load(&page->gone) ? NULL : find(page);
+	struct ask_slot *slot = atomic_load(&page->gone) ? NULL : ask_slot_find(page);
 	enum ask_answer answer;
 	uint32_t asked;
 
@@ -181,8 +181,8 @@ enum ask_answer ask(struct ask_page *page, uint64_t id, const struct ask_parent 
 	parent->wake(parent->arg);
 	while (atomic_load(&slot->word) == asked && !atomic_load(&page->gone) && parent->is_alive(parent->arg) &&
 	       vma_now_ns() < deadline_ns)
-		futex(&slot->word, FUTEX_WAIT, asked, &nap);
-	answer = take_answer(slot, asked);
+		ask_futex(&slot->word, FUTEX_WAIT, asked, &nap);
+	answer = ask_take_answer(slot, asked);
 	atomic_store(&slot->owner, 0);
 	return answer;
 }

@@ -14,7 +14,7 @@
 #include "settings.h"
 #include "stream_priv.h"
 
-static void set(struct stream_sock *sock, int algorithm, bool own)
+static void congestion_set(struct stream_sock *sock, int algorithm, bool own)
 {
 	sock->own_congestion = own;
 	stream_option_set(sock, VMA_TCP_OPT_CONGESTION, algorithm);
@@ -22,7 +22,7 @@ static void set(struct stream_sock *sock, int algorithm, bool own)
 }
 
 /* The shadow has taken it. */
-static void mirror(struct stream_sock *sock, int fd)
+static void congestion_mirror(struct stream_sock *sock, int fd)
 {
 	char name[16];
 	int ours;
@@ -31,7 +31,7 @@ static void mirror(struct stream_sock *sock, int fd)
 		return;
 	ours = vma_tcp_cc_by_name(name);
 	if (ours >= 0) {
-		set(sock, ours, false);
+		congestion_set(sock, ours, false);
 		return;
 	}
 	vma_log_once(VMA_LOG_INFO, "TCP_CONGESTION %s is the kernel's only", name);
@@ -62,12 +62,12 @@ int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, s
 	int rc = vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, value, len) == 0 ? 0 : -errno, algorithm;
 
 	if (rc == 0) {
-		mirror(sock, fd);
+		congestion_mirror(sock, fd);
 	} else if (rc == -ENOENT) {
 		algorithm = by_own_name(&sock->engine->conf, value, len);
 		if (algorithm < 0)
 			return algorithm;
-		set(sock, algorithm, true);
+		congestion_set(sock, algorithm, true);
 		rc = 0;
 	}
 	return rc;

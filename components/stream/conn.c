@@ -37,7 +37,7 @@ void vma_stream_leave_error(struct vma_file *file, int error)
 }
 
 /* The error is there before the phase: who sees that the attempt has ended finds why. */
-static void failed(struct stream_sock *sock, int error)
+static void stream_on_failed(struct stream_sock *sock, int error)
 {
 	uint8_t connecting = STREAM_CONNECTING;
 
@@ -47,7 +47,7 @@ static void failed(struct stream_sock *sock, int error)
 	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_FAILED);
 }
 
-static void connected(struct stream_sock *sock, struct vma_tcp_conn *conn)
+static void stream_on_connected(struct stream_sock *sock, struct vma_tcp_conn *conn)
 {
 	uint8_t connecting = STREAM_CONNECTING;
 
@@ -114,7 +114,7 @@ static uint32_t readiness_of(uint32_t events)
 	return ready;
 }
 
-static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	struct stream_sock *sock = arg;
 	uint32_t ready = readiness_of(events);
@@ -128,11 +128,11 @@ static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	if (events & VMA_TCP_STEERED && atomic_load(&sock->has_port_alone))
 		stream_port_share(sock);
 	if (events & VMA_TCP_CONNECTED)
-		connected(sock, conn);
+		stream_on_connected(sock, conn);
 	if (events & VMA_TCP_PEER_CLOSED)
 		atomic_store_explicit(&sock->fin_seen, true, memory_order_release);
 	if (events & VMA_TCP_FAILED)
-		failed(sock, vma_tcp_error(conn));
+		stream_on_failed(sock, vma_tcp_error(conn));
 	if (events & VMA_TCP_URGENT)
 		signal_owner(sock, true, 0);
 	if (events & (VMA_TCP_DRAINED | VMA_TCP_CLOSED | VMA_TCP_FAILED))
@@ -147,7 +147,7 @@ static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 		vma_waitq_wake(&sock->file.waitq, true);
 }
 
-const struct vma_tcp_owner stream_owner = {.event = on_event};
+const struct vma_tcp_owner stream_owner = {.event = stream_on_event};
 
 /* ---- parting ---- */
 
@@ -216,7 +216,7 @@ static void run_end(struct vma_task *task)
  * `parting` goes from nothing to KEPT here, or to OVER by the event, whichever is first: the second of the two ends it,
  * the event by the task, which finds the socket there because the connection holds it.
  */
-static void part(struct stream_sock *sock)
+static void stream_part_shadow(struct stream_sock *sock)
 {
 	uint8_t none = STREAM_TOGETHER;
 
@@ -249,7 +249,7 @@ void stream_conn_close(struct stream_sock *sock, bool may_linger)
 			return;
 		}
 	}
-	part(sock);
+	stream_part_shadow(sock);
 }
 
 /* ---- SO_LINGER ---- */
@@ -263,7 +263,7 @@ static bool is_drained(struct stream_sock *sock, const struct stream_wait_for *w
 }
 
 /* A signal ends it, as it ends the kernel's; close succeeds all the same. */
-static void linger(struct stream_sock *sock)
+static void stream_linger(struct stream_sock *sock)
 {
 	const struct stream_wait_for what = {.ready = is_drained,
 	                                     .spin = &sock->tx_spin,
@@ -276,7 +276,7 @@ static void linger(struct stream_sock *sock)
 	atomic_fetch_sub(&sock->waiting, 1);
 	vma_file_put(&sock->file);
 	pthread_mutex_lock(&sock->file.lock);
-	part(sock);
+	stream_part_shadow(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_file_put(&sock->file);
 }
@@ -290,7 +290,7 @@ void vma_stream_linger_slow(void)
 		struct stream_sock *sock = vma_stream_lingers;
 
 		vma_stream_lingers = sock->next_lingering;
-		linger(sock);
+		stream_linger(sock);
 	}
 	vma_leave(self);
 	vma_retire_poll();

@@ -230,7 +230,7 @@ static int make_connection(struct stream_sock *sock, int fd, struct stream_way *
  * file.lock. 0: on its way; -ENOTSUP: for the kernel; else the answer. A shadow that an earlier attempt has bound to
  * another address cannot be bound again.
  */
-static int start(struct stream_sock *sock, int fd, const struct sockaddr_in *peer)
+static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr_in *peer)
 {
 	struct sockaddr_in local = {.sin_family = AF_INET};
 	enum vma_sock_reason reason;
@@ -278,7 +278,7 @@ static bool has_ended_attempt(struct stream_sock *sock, const struct stream_wait
 }
 
 /* The attempt has succeeded or failed, and this is the call that tells. */
-static int tell(struct stream_sock *sock)
+static int connect_tell(struct stream_sock *sock)
 {
 	const struct vma_tcp_conn *conn;
 	int rc = 0;
@@ -304,7 +304,7 @@ static int tell(struct stream_sock *sock)
  * Waits for the attempt, as a blocking socket does; `meanwhile` is the answer of one that does not. The call that
  * begins it never tells its end then, however soon that comes: in the kernel, too, segments wait for the call to end.
  */
-static int await(struct stream_sock *sock, int meanwhile)
+static int connect_await(struct stream_sock *sock, int meanwhile)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct stream_wait_for what = {.ready = has_ended_attempt, .spin = &sock->rx_spin, .shadow_fd = -1};
@@ -324,7 +324,7 @@ static int await(struct stream_sock *sock, int meanwhile)
 		stream_leave(sock);
 	}
 	if (rc > 0)
-		return tell(sock);
+		return connect_tell(sock);
 	return rc == 0 ? meanwhile : rc;
 }
 
@@ -386,7 +386,7 @@ bool stream_connect_by_os(struct stream_sock *sock)
 }
 
 /* connect(AF_UNSPEC) */
-static int disconnect(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+static int stream_disconnect(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
 	int rc = 0;
 
@@ -409,7 +409,7 @@ static bool is_unicast(const union vma_name *to)
 }
 
 /* The socket may be bound to an address, or set to IPV6_V6ONLY, as the kernel alone serves it: file.lock. */
-static bool is_ipv6(struct stream_sock *sock, int fd)
+static bool stream_is_ipv6(struct stream_sock *sock, int fd)
 {
 	union vma_name local;
 
@@ -432,15 +432,15 @@ static int start_to(struct stream_sock *sock, int fd, const struct sockaddr *add
 	if (sock->engine == NULL || !vma_name_is_of(sock->file.family, addr, len) ||
 	    vma_name_read(sock->file.family, addr, len, &to) != 0)
 		return -ENOTSUP;
-	if (to.any.sa_family == AF_INET6 || is_ipv6(sock, fd)) {
+	if (to.any.sa_family == AF_INET6 || stream_is_ipv6(sock, fd)) {
 		atomic_store(&sock->reason, VMA_SOCK_IPV6);
 		return -ENOTSUP;
 	}
-	return is_unicast(&to) ? start(sock, fd, &to.in) : -ENOTSUP;
+	return is_unicast(&to) ? connect_start(sock, fd, &to.in) : -ENOTSUP;
 }
 
 /* file.lock; 1: given back, and *rc is the kernel's answer. */
-static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len, int *rc)
+static int connect_begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len, int *rc)
 {
 	sa_family_t family;
 	int started;
@@ -454,7 +454,7 @@ static int begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, 
 		return 0;
 	}
 	if (family == AF_UNSPEC) {
-		*rc = disconnect(sock, fd, addr, len);
+		*rc = stream_disconnect(sock, fd, addr, len);
 		return 0;
 	}
 	if (sock->attempt == STREAM_TOLD || stream_phase(sock) == STREAM_LISTENING) {
@@ -485,11 +485,11 @@ int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, s
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
-	if (begin(sock, fd, addr, len, &rc) != 0)
+	if (connect_begin(sock, fd, addr, len, &rc) != 0)
 		return rc;
 	pthread_mutex_unlock(&file->lock);
 	if (stream_conn(sock) != NULL)
 		vma_file_set_own_poll(file, true); /* it may have listened before */
 	vma_retire_poll();
-	return rc == -EINPROGRESS || rc == -EALREADY ? await(sock, rc) : rc;
+	return rc == -EINPROGRESS || rc == -EALREADY ? connect_await(sock, rc) : rc;
 }

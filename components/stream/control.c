@@ -15,7 +15,7 @@ enum {
 	              SOF_TIMESTAMPING_TX_ACK
 };
 
-static int check_number(const struct cmsghdr *head, const uint8_t *at)
+static int check_cmsg_number(const struct cmsghdr *head, const uint8_t *at)
 {
 	uint32_t number;
 
@@ -33,7 +33,7 @@ static int check_number(const struct cmsghdr *head, const uint8_t *at)
 }
 
 /* Those of other levels are not TCP's to judge. */
-static int check(const struct cmsghdr *head, const uint8_t *at)
+static int check_cmsg(const struct cmsghdr *head, const uint8_t *at)
 {
 	if (head->cmsg_level != SOL_SOCKET)
 		return 0;
@@ -45,7 +45,7 @@ static int check(const struct cmsghdr *head, const uint8_t *at)
 	case SO_PRIORITY:
 	case SO_TIMESTAMPING_OLD:
 	case SO_TIMESTAMPING_NEW:
-		return check_number(head, at);
+		return check_cmsg_number(head, at);
 	default:
 		return -EINVAL;
 	}
@@ -63,7 +63,7 @@ int stream_check_control(const struct msghdr *msg)
 			return -EFAULT;
 		if (head.cmsg_len < sizeof(head) || head.cmsg_len > left)
 			return -EINVAL;
-		rc = check(&head, at);
+		rc = check_cmsg(&head, at);
 		step = CMSG_ALIGN(head.cmsg_len);
 		if (step > left)
 			return rc;

@@ -49,7 +49,7 @@ static struct stream_sock *member_at(const struct members *members, uint32_t i)
 	return atomic_load_explicit(&members->at[i], memory_order_acquire);
 }
 
-static uint32_t hash_of(const struct vma_tcp_conn *conn)
+static uint32_t conn_hash_of(const struct vma_tcp_conn *conn)
 {
 	struct vma_flow_key key;
 	uint32_t h;
@@ -90,7 +90,7 @@ static bool has_rank(const struct stream_sock *sock, uint8_t rank)
 }
 
 /* Somebody has room. */
-static bool admit(struct vma_tcp_listener *listener, void *arg)
+static bool endpoint_admit(struct vma_tcp_listener *listener, void *arg)
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
@@ -111,7 +111,7 @@ static bool admit(struct vma_tcp_listener *listener, void *arg)
  * The one that the hash says; if its queue is full, the next one that has room. What was half open when all became full
  * still comes in: no more than the backlog.
  */
-static struct stream_sock *choose(const struct members *members, uint32_t hash)
+static struct stream_sock *endpoint_choose(const struct members *members, uint32_t hash)
 {
 	uint8_t best;
 	const uint32_t equals = count_best(members, &best), before = equals > 1 ? hash % equals : 0;
@@ -129,11 +129,11 @@ static struct stream_sock *choose(const struct members *members, uint32_t hash)
 	return full;
 }
 
-static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool endpoint_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
-	struct stream_sock *sock = choose(members, members->n > 1 ? hash_of(conn) : 0);
+	struct stream_sock *sock = endpoint_choose(members, members->n > 1 ? conn_hash_of(conn) : 0);
 
 	(void)listener;
 	if (sock == NULL || !stream_arrive(sock, conn, endpoint->rail))
@@ -144,7 +144,7 @@ static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tc
 }
 
 /* What was accepted goes on with rules of its own; the sockets ask for their flows anew, later and again. */
-static void revoked(struct vma_tcp_listener *listener, void *arg)
+static void endpoint_revoked(struct vma_tcp_listener *listener, void *arg)
 {
 	struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
@@ -160,7 +160,8 @@ static void revoked(struct vma_tcp_listener *listener, void *arg)
 	}
 }
 
-static const struct vma_tcp_listener_owner owner = {.admit = admit, .accepted = accepted, .revoked = revoked};
+static const struct vma_tcp_listener_owner owner = {
+        .admit = endpoint_admit, .accepted = endpoint_accepted, .revoked = endpoint_revoked};
 
 /* ---- sockets come and go ---- */
 
@@ -177,7 +178,7 @@ static void wait_for_driver(struct endpoint *endpoint)
 		vma_ring_release(endpoint->rail->ring);
 }
 
-static int grow(struct endpoint *endpoint)
+static int endpoint_grow(struct endpoint *endpoint)
 {
 	struct members *old = atomic_load(&endpoint->members);
 	uint32_t n = old != NULL ? old->n : 0;
@@ -194,13 +195,13 @@ static int grow(struct endpoint *endpoint)
 	return 0;
 }
 
-static int enter(struct endpoint *endpoint, struct stream_sock *sock)
+static int endpoint_enter(struct endpoint *endpoint, struct stream_sock *sock)
 {
 	struct members *members = atomic_load(&endpoint->members);
 	uint32_t at = 0;
 
 	if (members == NULL || endpoint->used == members->n) {
-		if (grow(endpoint) < 0)
+		if (endpoint_grow(endpoint) < 0)
 			return -ENOMEM;
 		members = atomic_load(&endpoint->members);
 	}
@@ -211,7 +212,7 @@ static int enter(struct endpoint *endpoint, struct stream_sock *sock)
 	return 0;
 }
 
-static void end(struct endpoint *endpoint)
+static void listen_endpoint_end(struct endpoint *endpoint)
 {
 	struct endpoint **place = &endpoints;
 
@@ -253,7 +254,7 @@ void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
 
 	/* The last one is there until the listener has gone: what comes until then waits in its queue, as before. */
 	if (endpoint->used == 1) {
-		end(endpoint);
+		listen_endpoint_end(endpoint);
 		return;
 	}
 	for (uint32_t i = 0; i < members->n; i++) {
@@ -266,7 +267,7 @@ void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
 
 /* ---- made ---- */
 
-static int open_listener(struct endpoint *endpoint, struct stream_sock *sock)
+static int endpoint_open_listener(struct endpoint *endpoint, struct stream_sock *sock)
 {
 	struct vma_tcp_listen_attr attr = {.owner = &owner,
 	                                   .arg = endpoint,
@@ -286,7 +287,8 @@ static int open_listener(struct endpoint *endpoint, struct stream_sock *sock)
 }
 
 /* The rail's reference passes if it succeeds. */
-static int make(struct stream_sock *sock, struct vma_rail *rail, uint32_t local, uint16_t vlan, struct endpoint **out)
+static int listen_endpoint_make(struct stream_sock *sock, struct vma_rail *rail, uint32_t local, uint16_t vlan,
+                                struct endpoint **out)
 {
 	struct endpoint *endpoint = vma_alloc(sizeof(*endpoint));
 	int rc;
@@ -297,9 +299,9 @@ static int make(struct stream_sock *sock, struct vma_rail *rail, uint32_t local,
 	endpoint->local = local;
 	endpoint->vlan = vlan;
 	endpoint->port_be = sock->local.sin_port;
-	rc = enter(endpoint, sock); /* before connections come */
+	rc = endpoint_enter(endpoint, sock); /* before connections come */
 	if (rc == 0)
-		rc = open_listener(endpoint, sock);
+		rc = endpoint_open_listener(endpoint, sock);
 	if (rc < 0) {
 		vma_free(atomic_load(&endpoint->members));
 		vma_free(endpoint);
@@ -311,7 +313,8 @@ static int make(struct stream_sock *sock, struct vma_rail *rail, uint32_t local,
 	return 0;
 }
 
-static struct endpoint *find(const struct vma_rail *rail, uint32_t local, uint16_t port_be, uint16_t vlan)
+static struct endpoint *listen_endpoint_find(const struct vma_rail *rail, uint32_t local, uint16_t port_be,
+                                             uint16_t vlan)
 {
 	struct endpoint *e = endpoints;
 
@@ -334,9 +337,9 @@ int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t 
 	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &rail);
 	if (rc < 0)
 		return rc;
-	endpoint = find(rail, local, sock->local.sin_port, vlan);
+	endpoint = listen_endpoint_find(rail, local, sock->local.sin_port, vlan);
 	if (endpoint == NULL) {
-		rc = make(sock, rail, local, vlan, out);
+		rc = listen_endpoint_make(sock, rail, local, vlan, out);
 		if (rc < 0)
 			vma_rail_put(rail);
 		return rc;
@@ -346,7 +349,7 @@ int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t 
 	if (rc < 0)
 		return rc;
 	*out = endpoint;
-	return enter(endpoint, sock);
+	return endpoint_enter(endpoint, sock);
 }
 
 /* ---- what else there is to say of one ---- */

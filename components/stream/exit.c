@@ -60,7 +60,7 @@ static void close_one(struct vma_file *file, void *arg)
 	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 }
 
-static bool anybody(bool (*is)(struct vma_tcp *tcp))
+static bool any_stack_is(bool (*is)(struct vma_tcp *tcp))
 {
 	for (unsigned bit = 0; bit < 64; bit++) {
 		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
@@ -75,7 +75,7 @@ static bool anybody(bool (*is)(struct vma_tcp *tcp))
 	return false;
 }
 
-static bool is_busy(struct vma_tcp *tcp)
+static bool stack_is_busy(struct vma_tcp *tcp)
 {
 	return vma_tcp_is_busy(tcp);
 }
@@ -90,7 +90,7 @@ static void drive_while(bool (*is)(struct vma_tcp *tcp), uint64_t limit_ns)
 	do {
 		self = vma_enter();
 		vma_rails_progress(UINT64_MAX);
-		more = anybody(is);
+		more = any_stack_is(is);
 		vma_leave(self);
 		if (more)
 			nanosleep(&nap, NULL);
@@ -109,7 +109,7 @@ void vma_stream_exit(void)
 	vma_file_each(close_one, NULL);
 	stream_family_leave();
 	vma_leave(self);
-	drive_while(is_busy, FLUSH_NS);
+	drive_while(stack_is_busy, FLUSH_NS);
 	drive_while(vma_tcp_is_parting, PART_NS);
 	self = vma_enter();
 	stream_placeholders_exit();

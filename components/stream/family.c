@@ -42,7 +42,7 @@ struct search {
 	struct stream_sock *found;
 };
 
-static void look(struct vma_file *file, void *arg)
+static void family_search_file(struct vma_file *file, void *arg)
 {
 	struct search *search = arg;
 
@@ -61,7 +61,7 @@ static enum ask_answer hand_over_id(uint64_t id)
 	int rc = -ENOTCONN;
 	bool closing;
 
-	vma_file_each(look, &search);
+	vma_file_each(family_search_file, &search);
 	sock = search.found;
 	if (sock == NULL)
 		return ASK_UNKNOWN;
@@ -77,7 +77,7 @@ static enum ask_answer hand_over_id(uint64_t id)
 }
 
 /* The internal thread's. */
-static void answer(struct vma_task *task)
+static void family_answer_task(struct vma_task *task)
 {
 	uint64_t times;
 
@@ -86,7 +86,7 @@ static void answer(struct vma_task *task)
 		ask_answer_all(own->page, hand_over_id);
 }
 
-static struct vma_task answer_task = {.run = answer};
+static struct vma_task answer_task = {.run = family_answer_task};
 
 bool stream_hand_over(struct stream_sock *sock)
 {
@@ -105,7 +105,7 @@ bool stream_hand_over(struct stream_sock *sock)
  */
 enum { MOVE_NONE, MOVE_UNNOTED, MOVE_NOTED };
 
-static void note_move(struct stream_sock *sock, struct ask_page *page)
+static void family_note_move(struct stream_sock *sock, struct ask_page *page)
 {
 	uint32_t unnoted = MOVE_UNNOTED, place = ask_move_begin(page, sock->file.id);
 
@@ -120,7 +120,7 @@ void stream_move_begin(struct stream_sock *sock)
 	atomic_store(&sock->move, MOVE_UNNOTED);
 	family = atomic_load(&own);
 	if (family != NULL)
-		note_move(sock, family->page);
+		family_note_move(sock, family->page);
 }
 
 void stream_move_end(struct stream_sock *sock, int rc)
@@ -249,7 +249,7 @@ int stream_bequeath(struct vma_file *file)
 	return listens ? stream_legacy_bequeath(sock) : -1;
 }
 
-static void before_exec(struct vma_file *file, void *arg)
+static void family_before_exec(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	int fd = atomic_load(&file->fd);
@@ -278,7 +278,7 @@ void vma_stream_before_exec(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_file_each(before_exec, NULL);
+	vma_file_each(family_before_exec, NULL);
 	stream_placeholders_exit();
 	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_file_touches); fd++) {
 		struct vma_file *file = vma_fd_lookup(fd);
@@ -307,7 +307,7 @@ void vma_stream_exec_failed(void)
 /* ---- fork ---- */
 
 /* Where the program's descriptors are not. */
-static int guard(int fd)
+static int family_guard_fd(int fd)
 {
 	int rc = fd < 0 ? -errno : vma_fd_guard(fd);
 
@@ -336,8 +336,8 @@ static int make_family(void)
 	if (family == NULL)
 		return -ENOMEM;
 	family->page = ask_page_create();
-	family->event_fd = rc = guard((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
-	family->pid_fd = guard((int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0));
+	family->event_fd = rc = family_guard_fd((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+	family->pid_fd = family_guard_fd((int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0));
 	if (family->page == NULL)
 		rc = -ENOMEM;
 	if (rc >= 0)
@@ -355,7 +355,7 @@ static void note_unnoted(struct vma_file *file, void *arg)
 	struct stream_family *family = arg;
 
 	if (file->kind == VMA_FILE_TCP && atomic_load(&stream_sock(file)->move) == MOVE_UNNOTED)
-		note_move(stream_sock(file), family->page);
+		family_note_move(stream_sock(file), family->page);
 }
 
 /*
@@ -371,7 +371,7 @@ static void note_shadow(struct stream_sock *sock)
 		atomic_store(&sock->cookie, cookie);
 }
 
-static void mark(struct vma_file *file, void *arg)
+static void family_mark_file(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	bool *any = arg;
@@ -395,7 +395,7 @@ void vma_stream_fork_prepare(void)
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL)
 		return;
 	self = vma_enter();
-	vma_file_each(mark, &any);
+	vma_file_each(family_mark_file, &any);
 	if (any && own == NULL)
 		rc = make_family();
 	if (any && rc >= 0)
@@ -423,7 +423,7 @@ __attribute__((cold)) void stream_forked_connection(struct stream_sock *sock)
 	atomic_store(&vma_file_touches, true);
 }
 
-static bool is_connected(int fd)
+static bool fd_is_connected(int fd)
 {
 	struct sockaddr_in peer;
 	socklen_t len = sizeof(peer);
@@ -434,7 +434,7 @@ static bool is_connected(int fd)
 /* Connected, and nobody is about to tell the kernel more about it: in this order, see ask.c. */
 static bool has_come(const struct stream_sock *sock, int fd)
 {
-	return is_connected(fd) && !ask_is_moving(sock->family->page, sock->file.id);
+	return fd_is_connected(fd) && !ask_is_moving(sock->family->page, sock->file.id);
 }
 
 static void wake_parent(void *arg)
@@ -474,7 +474,7 @@ static void ask_parent(struct stream_sock *sock, int fd)
 {
 	const struct ask_parent parent = {
 	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->family, .patience_ns = PATIENCE_NS};
-	enum ask_answer answer = is_connected(fd) ? ASK_DONE : ask(sock->family->page, sock->file.id, &parent);
+	enum ask_answer answer = fd_is_connected(fd) ? ASK_DONE : ask(sock->family->page, sock->file.id, &parent);
 
 	await_parent(sock, fd, answer == ASK_UNKNOWN && !atomic_load(&sock->family->page->gone));
 }

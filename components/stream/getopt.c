@@ -9,7 +9,7 @@
 #include "stream_priv.h"
 
 /* As the kernel: the length that there is, cut to what is asked for. */
-static int give(const void *from, socklen_t size, void *value, socklen_t *len)
+static int opt_copy_out(const void *from, socklen_t size, void *value, socklen_t *len)
 {
 	socklen_t room;
 
@@ -26,7 +26,7 @@ static int give(const void *from, socklen_t size, void *value, socklen_t *len)
 
 static int give_int(int number, void *value, socklen_t *len)
 {
-	return give(&number, sizeof(number), value, len);
+	return opt_copy_out(&number, sizeof(number), value, len);
 }
 
 static int by_shadow(int fd, int level, int name, void *value, socklen_t *len)
@@ -71,7 +71,7 @@ static int give_listener_info(struct stream_sock *sock, int fd, void *value, soc
 	if (vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
 		return -errno;
 	info.ours.known.tcpi_unacked += atomic_load_explicit(&sock->n_queued, memory_order_relaxed);
-	return give(&info, size, value, len);
+	return opt_copy_out(&info, size, value, len);
 }
 
 /* As long as this kernel's is: a program learns from the length which members there are. */
@@ -84,14 +84,14 @@ static int give_info(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *
 		return -errno;
 	memset(&info, 0, sizeof(info));
 	vma_tcp_info(conn, &info.ours);
-	return give(&info, size, value, len);
+	return opt_copy_out(&info, size, value, len);
 }
 
 static int give_cc_info(struct vma_tcp_conn *conn, void *value, socklen_t *len)
 {
 	union tcp_cc_info info;
 
-	return give(&info, (socklen_t)vma_tcp_cc_info(conn, &info), value, len);
+	return opt_copy_out(&info, (socklen_t)vma_tcp_cc_info(conn, &info), value, len);
 }
 
 /* One that was not set is what the kernel begins with: half of the buffer, but for a segment. */
@@ -126,7 +126,7 @@ static int give_memory(const struct vma_tcp_conn *conn, int fd, void *value, soc
 	size = sizeof(buffer);
 	if (give_buffer(conn, fd, SO_SNDBUF, &buffer, &size) == 0)
 		words[SK_MEMINFO_SNDBUF] = (uint32_t)buffer;
-	return give(words, sizeof(words), value, len);
+	return opt_copy_out(words, sizeof(words), value, len);
 }
 
 static int give_congestion(const struct stream_sock *sock, int fd, void *value, socklen_t *len)
@@ -137,7 +137,7 @@ static int give_congestion(const struct stream_sock *sock, int fd, void *value, 
 	if (known == NULL)
 		return by_shadow(fd, IPPROTO_TCP, TCP_CONGESTION, value, len);
 	memcpy(name, known, strlen(known));
-	return give(name, sizeof(name), value, len);
+	return opt_copy_out(name, sizeof(name), value, len);
 }
 
 /* Unlike getpeername, also while it connects, and when the connection is over; more room than needed is refused. */
@@ -151,7 +151,7 @@ static int give_peer(const struct stream_sock *sock, void *value, socklen_t *len
 		return -EFAULT;
 	if (room > size)
 		return -EINVAL;
-	return give(&peer, size, value, len);
+	return opt_copy_out(&peer, size, value, len);
 }
 
 static int give_path_mtu(uint32_t mtu, void *value, socklen_t *len)
@@ -161,7 +161,7 @@ static int give_path_mtu(uint32_t mtu, void *value, socklen_t *len)
 
 	if (vma_copy(&room, len, sizeof(room)) != 0)
 		return -EFAULT;
-	return room < sizeof(info) ? -EINVAL : give(&info, sizeof(info), value, len);
+	return room < sizeof(info) ? -EINVAL : opt_copy_out(&info, sizeof(info), value, len);
 }
 
 static bool asks_for_mtu(const struct stream_sock *sock, int level, int name)
@@ -171,8 +171,8 @@ static bool asks_for_mtu(const struct stream_sock *sock, int level, int name)
 	        (level == IPPROTO_IPV6 && (name == IPV6_MTU || name == IPV6_PATHMTU) && sock->file.family == AF_INET6));
 }
 
-static int of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name, void *value,
-                         socklen_t *len)
+static int opt_of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name,
+                             void *value, socklen_t *len)
 {
 	struct vma_tcp_info info;
 
@@ -220,7 +220,7 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
 		rc = give_congestion(sock, fd, value, len);
 	else if (conn != NULL)
-		rc = of_connection(sock, conn, fd, level, name, value, len);
+		rc = opt_of_connection(sock, conn, fd, level, name, value, len);
 	else if (level == IPPROTO_TCP && name == TCP_INFO && stream_phase(sock) == STREAM_LISTENING)
 		rc = give_listener_info(sock, fd, value, len);
 	else

@@ -7,48 +7,48 @@
 
 #include "stream_priv.h"
 
-static int by_os(int fd, unsigned long request, void *arg)
+static int stream_os_ioctl(int fd, unsigned long request, void *arg)
 {
 	int rc = vma_os.ioctl(fd, request, arg);
 
 	return rc < 0 ? -errno : rc;
 }
 
-static int clamp(uint64_t number)
+static int clamp_to_int(uint64_t number)
 {
 	return number < INT32_MAX ? (int)number : INT32_MAX;
 }
 
 /* As the kernel's tcp_inq: none, right before an urgent byte that reading is to step over. */
-static int readable(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+static int stream_readable_bytes(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
 	bool at_mark = vma_tcp_rx_mark(conn) == 0 && !atomic_load_explicit(&sock->oob_inline, memory_order_relaxed);
 
-	return at_mark ? 0 : clamp(vma_tcp_rx_bytes(conn));
+	return at_mark ? 0 : clamp_to_int(vma_tcp_rx_bytes(conn));
 }
 
-static int of_connection(struct stream_sock *sock, const struct vma_tcp_conn *conn, int fd, unsigned long request,
-                         void *arg)
+static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_conn *conn, int fd, unsigned long request,
+                               void *arg)
 {
 	int value;
 
 	switch (request) {
 	case FIONREAD:
 		vma_rails_catch_up(stream_rings(&sock->file));
-		value = readable(sock, conn);
+		value = stream_readable_bytes(sock, conn);
 		break;
 	case SIOCATMARK:
 		vma_rails_catch_up(stream_rings(&sock->file));
 		value = vma_tcp_rx_mark(conn) == 0;
 		break;
 	case SIOCOUTQ:
-		value = clamp(vma_tcp_tx_queued(conn));
+		value = clamp_to_int(vma_tcp_tx_queued(conn));
 		break;
 	case SIOCOUTQNSD:
-		value = clamp(vma_tcp_tx_unsent(conn));
+		value = clamp_to_int(vma_tcp_tx_unsent(conn));
 		break;
 	default:
-		return by_os(fd, request, arg);
+		return stream_os_ioctl(fd, request, arg);
 	}
 	return vma_copy(arg, &value, sizeof(value));
 }
@@ -58,7 +58,7 @@ static int set_mode(struct stream_sock *sock, int fd, unsigned long request, voi
 	int on, rc;
 
 	pthread_mutex_lock(&sock->file.lock);
-	rc = by_os(fd, request, arg);
+	rc = stream_os_ioctl(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
 		if (request == FIONBIO)
 			atomic_store(&sock->nonblocking, on != 0);
@@ -76,7 +76,7 @@ int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg
 
 	if (request == FIONBIO || request == FIOASYNC)
 		return set_mode(sock, fd, request, arg);
-	return conn != NULL ? of_connection(sock, conn, fd, request, arg) : by_os(fd, request, arg);
+	return conn != NULL ? ioctl_of_connection(sock, conn, fd, request, arg) : stream_os_ioctl(fd, request, arg);
 }
 
 int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)

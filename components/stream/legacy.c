@@ -47,7 +47,7 @@ union control {
 	char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-static int put(struct stream_legacy *legacy, int fd)
+static int legacy_put(struct stream_legacy *legacy, int fd)
 {
 	char byte = 0;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -63,7 +63,7 @@ static int put(struct stream_legacy *legacy, int fd)
 	return 0;
 }
 
-static int take(struct stream_legacy *legacy, int flags)
+static int legacy_take(struct stream_legacy *legacy, int flags)
 {
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -100,7 +100,7 @@ bool stream_legacy_waits(const struct stream_sock *listener)
 
 int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
 {
-	int fd = take(atomic_load(&listener->legacy), flags), rc = 0;
+	int fd = legacy_take(atomic_load(&listener->legacy), flags), rc = 0;
 
 	if (fd < 0)
 		return fd;
@@ -117,7 +117,7 @@ int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, so
 
 /* ---- fork ---- */
 
-static int guard(int fd)
+static int legacy_guard_fd(int fd)
 {
 	int guarded = vma_fd_guard(fd);
 
@@ -141,7 +141,7 @@ static void end_one(struct stream_legacy *legacy)
 }
 
 /* A fork and the internal thread may make it at the same time. */
-static void make(struct stream_sock *listener)
+static void legacy_make(struct stream_sock *listener)
 {
 	struct stream_legacy *legacy = atomic_load(&listener->legacy) == NULL ? map_one() : NULL, *none = NULL;
 
@@ -151,14 +151,14 @@ static void make(struct stream_sock *listener)
 		munmap(legacy, sizeof(*legacy));
 		return;
 	}
-	legacy->fd[0] = guard(legacy->fd[0]);
-	legacy->fd[1] = guard(legacy->fd[1]);
+	legacy->fd[0] = legacy_guard_fd(legacy->fd[0]);
+	legacy->fd[1] = legacy_guard_fd(legacy->fd[1]);
 	if (!atomic_compare_exchange_strong(&listener->legacy, &none, legacy))
 		end_one(legacy);
 }
 
 /* An accepted connection, with a descriptor of its own. */
-static int leave(struct stream_sock *listener, int fd, enum vma_sock_reason why)
+static int legacy_leave_child(struct stream_sock *listener, int fd, enum vma_sock_reason why)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 	int rc;
@@ -167,16 +167,16 @@ static int leave(struct stream_sock *listener, int fd, enum vma_sock_reason why)
 	stream_cookie(stream_sock(file), fd);
 	rc = stream_to_kernel(stream_sock(file), fd, why);
 	pthread_mutex_unlock(&file->lock);
-	return rc < 0 ? rc : put(atomic_load(&listener->legacy), fd);
+	return rc < 0 ? rc : legacy_put(atomic_load(&listener->legacy), fd);
 }
 
 static void leave_all(struct stream_sock *listener, enum vma_sock_reason why)
 {
 	int fd, rc;
 
-	make(listener);
+	legacy_make(listener);
 	while (atomic_load(&listener->legacy) != NULL && (fd = stream_accept_queued(listener)) >= 0) {
-		rc = leave(listener, fd, why);
+		rc = legacy_leave_child(listener, fd, why);
 		vma_fd_remove(fd);
 		syscall(SYS_close, fd);
 		if (rc < 0)
@@ -209,7 +209,7 @@ void stream_legacy_leave(struct stream_sock *listener)
 
 int stream_legacy_bequeath(struct stream_sock *listener)
 {
-	make(listener);
+	legacy_make(listener);
 	if (atomic_load(&listener->legacy) == NULL)
 		return -1;
 	atomic_store(&listener->bequeathed, true); /* before the look: what comes later has it looked at again */
@@ -280,7 +280,7 @@ bool stream_legacy_take(struct stream_sock *listener, int waiting_fd)
 	if (legacy == NULL)
 		return false;
 	legacy->fd[0] = -1;
-	legacy->fd[1] = guard(waiting_fd);
+	legacy->fd[1] = legacy_guard_fd(waiting_fd);
 	atomic_store(&legacy->left, 1);
 	atomic_store(&listener->legacy, legacy);
 	stream_legacy_watch(listener);

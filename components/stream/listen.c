@@ -22,7 +22,7 @@ struct stream_listen {
 
 /* ---- what should be attached ---- */
 
-static int want(struct stream_listen *listen, uint32_t local, const struct stream_place *place)
+static int listen_want_target(struct stream_listen *listen, uint32_t local, const struct stream_place *place)
 {
 	struct target *larger;
 
@@ -49,7 +49,7 @@ static int want(struct stream_listen *listen, uint32_t local, const struct strea
 	return 0;
 }
 
-static struct vma_net_addr *read_addrs(struct vma_net *net, uint32_t *count)
+static struct vma_net_addr *listen_read_addrs(struct vma_net *net, uint32_t *count)
 {
 	struct vma_net_addr *addrs = NULL;
 	int n = vma_net_addrs(net, 0, NULL, 0);
@@ -69,7 +69,7 @@ static struct vma_net_addr *read_addrs(struct vma_net *net, uint32_t *count)
 static void want_all(struct stream_sock *sock, struct vma_net *net, enum vma_sock_reason *reason)
 {
 	uint32_t n, local = sock->local.sin_addr.s_addr, address;
-	struct vma_net_addr *addrs = read_addrs(net, &n);
+	struct vma_net_addr *addrs = listen_read_addrs(net, &n);
 	struct stream_place place;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -79,7 +79,7 @@ static void want_all(struct stream_sock *sock, struct vma_net *net, enum vma_soc
 		    (sock->bound_ifindex != 0 && sock->bound_ifindex != addrs[i].ifindex))
 			continue;
 		*reason = stream_place_of(net, addrs[i].ifindex, &place);
-		if (*reason == VMA_SOCK_OFFLOADED && want(sock->listen, address, &place) < 0)
+		if (*reason == VMA_SOCK_OFFLOADED && listen_want_target(sock->listen, address, &place) < 0)
 			*reason = VMA_SOCK_NO_MEMORY;
 	}
 	vma_free(addrs);
@@ -88,7 +88,7 @@ static void want_all(struct stream_sock *sock, struct vma_net *net, enum vma_soc
 /* ---- update ---- */
 
 /* Devices are opened before the lock is taken: that may start a vmad. */
-static void open_devices(struct stream_listen *listen, struct vma_engine *engine)
+static void listen_open_devices(struct stream_listen *listen, struct vma_engine *engine)
 {
 	struct vma_device *unused;
 
@@ -114,7 +114,7 @@ static void forget_unwanted(struct stream_sock *sock, struct stream_listen *list
 }
 
 /* A revoked endpoint goes before it is asked for again: the ring refuses it else. */
-static void attach(struct stream_sock *sock, struct vma_engine *engine, struct target *t)
+static void listen_attach_target(struct stream_sock *sock, struct vma_engine *engine, struct target *t)
 {
 	struct vma_device *device;
 
@@ -133,18 +133,18 @@ static void attach(struct stream_sock *sock, struct vma_engine *engine, struct t
 		t->endpoint = NULL;
 }
 
-static void apply(struct stream_sock *sock, struct vma_engine *engine)
+static void listen_apply(struct stream_sock *sock, struct vma_engine *engine)
 {
 	struct stream_listen *listen = sock->listen;
 	uint64_t rings = 0;
 
-	open_devices(listen, engine);
+	listen_open_devices(listen, engine);
 	endpoints_lock();
 	for (uint32_t i = 0; i < listen->n; i++) {
 		struct target *t = &listen->at[i];
 
 		if (t->wanted)
-			attach(sock, engine, t);
+			listen_attach_target(sock, engine, t);
 		if (t->wanted && t->endpoint != NULL)
 			rings |= endpoint_ring(t->endpoint);
 	}
@@ -167,7 +167,7 @@ static enum vma_sock_reason reason_of_listener(const struct stream_listen *liste
 	return otherwise;
 }
 
-static void ask_for_retry(struct stream_sock *sock)
+static void listen_ask_for_retry(struct stream_sock *sock)
 {
 	bool retry = sock->passed != NULL; /* it may be passed on again, by whoever has it */
 
@@ -183,7 +183,7 @@ static void ask_for_retry(struct stream_sock *sock)
 		vma_engine_retry();
 }
 
-static void tell_rings(struct stream_sock *sock, uint64_t before)
+static void listen_tell_rings(struct stream_sock *sock, uint64_t before)
 {
 	struct vma_watchers *watchers = atomic_load_explicit(&sock->file.watchers, memory_order_acquire);
 	uint64_t rings = atomic_load(&sock->rings);
@@ -200,7 +200,7 @@ static void tell_rings(struct stream_sock *sock, uint64_t before)
 #define DRAIN_NS 10000000000 /* the SYN-ACK has been sent four times by then */
 
 /* Endpoints that were withdrawn are left when nobody is half open any more; looked at once a second. */
-static void drain(struct stream_sock *sock)
+static void listen_drain(struct stream_sock *sock)
 {
 	const bool late = vma_now_ns() >= sock->drain_until_ns;
 	struct stream_listen *listen = sock->listen;
@@ -222,7 +222,7 @@ static void drain(struct stream_sock *sock)
 	atomic_store(&sock->file.retry, rings != 0);
 	if (rings != 0)
 		vma_engine_retry();
-	tell_rings(sock, before);
+	listen_tell_rings(sock, before);
 	vma_retire_poll();
 }
 
@@ -260,13 +260,13 @@ void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason
 		}
 	}
 	endpoints_unlock();
-	drain(sock);
+	listen_drain(sock);
 	wait_for_receivers(sock);
 	stream_describe(sock);
 }
 
 /* What was half open when it paused is over. True: it asks for flows again. */
-static bool resume(struct stream_sock *sock)
+static bool listen_resume(struct stream_sock *sock)
 {
 	if (!sock->paused || atomic_load(&sock->rings) != 0 || !stream_passed_may_resume(sock)) {
 		wait_for_receivers(sock);
@@ -291,8 +291,8 @@ void stream_listen_update(struct stream_sock *sock)
 		stream_passed_watch(sock);
 	if (sock->hands_over) {
 		stream_legacy_watch(sock);
-		drain(sock);
-		if (!resume(sock))
+		listen_drain(sock);
+		if (!listen_resume(sock))
 			return;
 	}
 	if (sock->passed != NULL && !stream_passed_is_known(sock)) {
@@ -310,14 +310,14 @@ void stream_listen_update(struct stream_sock *sock)
 			reason = VMA_SOCK_IPV6;
 		else
 			want_all(sock, engine->net, &reason);
-		apply(sock, engine);
-		ask_for_retry(sock);
+		listen_apply(sock, engine);
+		listen_ask_for_retry(sock);
 		reason = reason_of_listener(sock->listen, reason);
 		if (sock->passed != NULL && reason == VMA_SOCK_OFFLOADED)
 			stream_passed_serves(sock);
 	}
 	atomic_store(&sock->reason, reason);
-	tell_rings(sock, before);
+	listen_tell_rings(sock, before);
 	stream_describe(sock);
 	vma_retire_poll();
 }
@@ -354,7 +354,7 @@ void stream_listen_end(struct stream_sock *sock)
 		vma_free(listen);
 	}
 	atomic_store(&sock->rings, 0);
-	tell_rings(sock, before);
+	listen_tell_rings(sock, before);
 	stream_accept_drop(sock);
 }
 
@@ -373,7 +373,7 @@ void stream_listen_release(struct stream_sock *sock)
 		endpoints_unlock();
 	}
 	atomic_store(&sock->rings, 0);
-	tell_rings(sock, before);
+	listen_tell_rings(sock, before);
 	stream_describe(sock);
 }
 
@@ -402,7 +402,7 @@ static void set_backlog(struct stream_sock *sock, int fd)
 	stream_listen_options(sock);
 }
 
-static void begin_listening(struct stream_sock *sock, int fd)
+static void listen_begin(struct stream_sock *sock, int fd)
 {
 	stream_cookie(sock, fd);
 	stream_take_local(sock, fd);
@@ -436,7 +436,7 @@ static int listen_locked(struct stream_sock *sock, int fd, int backlog)
 		return -EINVAL;
 	if (first && sock->local.sin_port != 0) {
 		atomic_store(&sock->backlog, (uint32_t)backlog < SOMAXCONN ? (uint32_t)backlog : SOMAXCONN);
-		begin_listening(sock, fd);
+		listen_begin(sock, fd);
 	}
 	rc = vma_os.listen(fd, backlog) != 0 ? -errno : 0;
 	if (rc == 0) {
@@ -444,7 +444,7 @@ static int listen_locked(struct stream_sock *sock, int fd, int backlog)
 		if (first && waits_for_listen(sock))
 			stream_listen_update(sock);
 		if (first && stream_phase(sock) != STREAM_LISTENING)
-			begin_listening(sock, fd);
+			listen_begin(sock, fd);
 	} else if (first && stream_phase(sock) == STREAM_LISTENING) {
 		stream_listen_end(sock);
 		atomic_store(&sock->phase, STREAM_FRESH);
@@ -480,7 +480,7 @@ bool stream_listen_is_possible(struct stream_sock *sock)
 	if (sock->listen == NULL)
 		return false;
 	want_all(sock, sock->engine->net, &reason);
-	open_devices(sock->listen, sock->engine);
+	listen_open_devices(sock->listen, sock->engine);
 	for (uint32_t i = 0; i < sock->listen->n; i++)
 		possible |= sock->listen->at[i].error == 0;
 	sock->listen->n = 0;

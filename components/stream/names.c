@@ -60,7 +60,7 @@ static bool has_option(int fd, int option)
 	return vma_os.getsockopt(fd, IPPROTO_IP, option, &value, &len) == 0 && value != 0;
 }
 
-static uint16_t choice(int fd, int family, const struct sockaddr_in *local)
+static uint16_t shadow_choose_port(int fd, int family, const struct sockaddr_in *local)
 {
 	union vma_name name;
 
@@ -85,7 +85,7 @@ static uint16_t free_port(int fd, int family, struct sockaddr_in name)
 	do {
 		asked[n] = vma_os.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		name.sin_port = 0;
-		name.sin_port = port_be = choice(asked[n], family, &name);
+		name.sin_port = port_be = shadow_choose_port(asked[n], family, &name);
 		n += asked[n] >= 0;
 	} while (port_be != 0 && has_connections(&name) && n < CHOICES_MAX);
 	while (n > 0)
@@ -94,7 +94,7 @@ static uint16_t free_port(int fd, int family, struct sockaddr_in name)
 }
 
 /* What is free now may be another's in the next moment: then the kernel chooses anew. */
-static int bind_shadow(int fd, int family, const struct sockaddr *addr, socklen_t len)
+static int stream_bind_shadow(int fd, int family, const struct sockaddr *addr, socklen_t len)
 {
 	union vma_name name, given = {0};
 	socklen_t room = len < sizeof(given) ? len : sizeof(given);
@@ -124,7 +124,7 @@ int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	} else if (is_held(sock, fd, addr, len)) {
 		rc = -EADDRINUSE;
 	} else {
-		rc = bind_shadow(fd, file->family, addr, len);
+		rc = stream_bind_shadow(fd, file->family, addr, len);
 	}
 	if (rc == 0) {
 		stream_take_local(sock, fd);

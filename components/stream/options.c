@@ -30,7 +30,7 @@
 
 #define MAXSEG_MIN 88 /* as the kernel's TCP_MIN_MSS */
 
-static int get_int(int fd, int level, int name, int otherwise)
+static int stream_get_int(int fd, int level, int name, int otherwise)
 {
 	int value = 0;
 	socklen_t len = sizeof(value);
@@ -117,7 +117,7 @@ bool stream_is_for_os(const struct stream_sock *sock)
 	return sock->os_options != 0;
 }
 
-static bool is_set_now(int fd, const struct kernel_only *option)
+static bool option_is_set_now(int fd, const struct kernel_only *option)
 {
 	char value[64];
 	socklen_t len = sizeof(value);
@@ -126,9 +126,9 @@ static bool is_set_now(int fd, const struct kernel_only *option)
 	switch (option->how) {
 	case BY_VALUE:
 	case BY_ONE:
-		return get_int(fd, option->level, option->name, 0) != 0;
+		return stream_get_int(fd, option->level, option->name, 0) != 0;
 	case BY_SIGN:
-		return get_int(fd, option->level, option->name, -1) >= 0;
+		return stream_get_int(fd, option->level, option->name, -1) >= 0;
 	case BY_LENGTH:
 		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
 	case BY_RATE:
@@ -140,7 +140,7 @@ static bool is_set_now(int fd, const struct kernel_only *option)
 }
 
 /* Of a listener: its flows go or come. Of a connection that has not moved nothing changes any more. */
-static void set_os_bit(struct stream_sock *sock, int bit, bool on)
+static void stream_set_os_bit(struct stream_sock *sock, int bit, bool on)
 {
 	uint64_t before = sock->os_options;
 
@@ -155,12 +155,12 @@ void stream_set_async(struct stream_sock *sock, bool on)
 	if (stream_conn(sock) != NULL)
 		atomic_store(&sock->async, on);
 	else
-		set_os_bit(sock, BIT_ASYNC, on);
+		stream_set_os_bit(sock, BIT_ASYNC, on);
 }
 
 void stream_congestion_for_os(struct stream_sock *sock, bool on)
 {
-	set_os_bit(sock, BIT_CONGESTION, on);
+	stream_set_os_bit(sock, BIT_CONGESTION, on);
 }
 
 /* The application's value, as the kernel reads it: IP's options may be a byte. False: there is none. */
@@ -207,7 +207,8 @@ static bool turns_on(const struct kernel_only *option, const void *value, sockle
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
-static int may_ask(const struct stream_sock *sock, const struct kernel_only *option, const void *value, socklen_t len)
+static int stream_may_ask(const struct stream_sock *sock, const struct kernel_only *option, const void *value,
+                          socklen_t len)
 {
 	if (!turns_on(option, value, len))
 		return 0;
@@ -244,7 +245,7 @@ static bool move_for(struct stream_sock *sock, int fd, const struct kernel_only 
 }
 
 /* What the kernel takes of a socket that is not connected only, as its shadow never is. */
-static bool comes_too_late(const struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
+static bool option_comes_too_late(const struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
 	const struct vma_tcp_conn *conn = stream_conn(sock);
 	int number = 1;
@@ -397,7 +398,7 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 		if (m->level != level || m->name != name)
 			continue;
 		if (m->source == SHADOW)
-			number = get_int(fd, level, name, 0);
+			number = stream_get_int(fd, level, name, 0);
 		else if (len < sizeof(number) || vma_copy(&number, value, sizeof(number)) != 0)
 			return true;
 		stream_option_set(sock, m->option, number);
@@ -410,9 +411,9 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 {
 	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
-		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, stream_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
 	else
-		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, stream_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
 	stream_describe(sock);
 	stream_ready(sock, EPOLLOUT); /* there may be room now, as below */
 }
@@ -430,7 +431,7 @@ static void mirror_linger(struct stream_sock *sock, int fd)
 	sock->linger_sec = (uint32_t)linger.l_linger;
 }
 
-static void mirror_socket(struct stream_sock *sock, int fd, int name, const void *value)
+static void mirror_sol_socket(struct stream_sock *sock, int fd, int name, const void *value)
 {
 	switch (name) {
 	case SO_SNDBUF:
@@ -448,7 +449,7 @@ static void mirror_socket(struct stream_sock *sock, int fd, int name, const void
 		atomic_store(&sock->sndtimeo_ns, vma_sock_timeout_ns(fd, SO_SNDTIMEO_OLD, value));
 		break;
 	case SO_RCVLOWAT:
-		atomic_store(&sock->rcvlowat, (uint32_t)get_int(fd, SOL_SOCKET, name, 1));
+		atomic_store(&sock->rcvlowat, (uint32_t)stream_get_int(fd, SOL_SOCKET, name, 1));
 		stream_ready(sock, EPOLLIN); /* what is there may be enough now */
 		break;
 	case SO_LINGER:
@@ -456,27 +457,28 @@ static void mirror_socket(struct stream_sock *sock, int fd, int name, const void
 		break;
 	case SO_BINDTODEVICE:
 	case SO_BINDTOIFINDEX:
-		sock->bound_ifindex = (uint32_t)get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+		sock->bound_ifindex = (uint32_t)stream_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
 		stream_listen_update(sock);
 		break;
 	case SO_MARK:
-		sock->mark = (uint32_t)get_int(fd, SOL_SOCKET, name, 0);
+		sock->mark = (uint32_t)stream_get_int(fd, SOL_SOCKET, name, 0);
 		break;
 	case SO_REUSEADDR:
-		sock->reuse_addr = get_int(fd, SOL_SOCKET, name, 0) != 0;
+		sock->reuse_addr = stream_get_int(fd, SOL_SOCKET, name, 0) != 0;
 		break;
 	case SO_REUSEPORT:
-		sock->reuse_port = get_int(fd, SOL_SOCKET, name, 0) != 0;
+		sock->reuse_port = stream_get_int(fd, SOL_SOCKET, name, 0) != 0;
 		break;
 	case SO_ZEROCOPY:
-		atomic_store(&sock->zerocopy, get_int(fd, SOL_SOCKET, name, 0) != 0);
+		atomic_store(&sock->zerocopy, stream_get_int(fd, SOL_SOCKET, name, 0) != 0);
 		break;
 	default:
 		break;
 	}
 }
 
-static void mirror(struct stream_sock *sock, int fd, int level, int name, const void *value, socklen_t len)
+static void mirror_stream_option(struct stream_sock *sock, int fd, int level, int name, const void *value,
+                                 socklen_t len)
 {
 	int number = 0;
 
@@ -486,9 +488,9 @@ static void mirror(struct stream_sock *sock, int fd, int level, int name, const 
 		return;
 	}
 	if (level == SOL_SOCKET)
-		mirror_socket(sock, fd, name, value);
+		mirror_sol_socket(sock, fd, name, value);
 	else if (level == IPPROTO_TCP && name == TCP_INQ)
-		atomic_store(&sock->inq, get_int(fd, level, name, 0) != 0);
+		atomic_store(&sock->inq, stream_get_int(fd, level, name, 0) != 0);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
 	         vma_copy(&number, value, sizeof(number)) == 0) {
 		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT,
@@ -506,14 +508,14 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	bool moved = false;
 
 	if (bit >= 0)
-		rc = may_ask(sock, &kernel_only[bit], value, len);
+		rc = stream_may_ask(sock, &kernel_only[bit], value, len);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&file->lock);
 	stream_options_settle(sock, fd);
 	if (bit >= 0)
 		moved = move_for(sock, fd, &kernel_only[bit], value, len);
-	if (comes_too_late(sock, level, name, value, len))
+	if (option_comes_too_late(sock, level, name, value, len))
 		rc = -EINVAL;
 	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
 		rc = stream_congestion_set(sock, fd, value, len);
@@ -522,9 +524,9 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	if (rc == 0 && stream_conn(sock) == NULL && !moved)
 		note_set(sock, level, name, value, len);
 	if (rc == 0 && bit >= 0)
-		set_os_bit(sock, bit, is_set_now(fd, &kernel_only[bit]));
+		stream_set_os_bit(sock, bit, option_is_set_now(fd, &kernel_only[bit]));
 	else if (rc == 0)
-		mirror(sock, fd, level, name, value, len);
+		mirror_stream_option(sock, fd, level, name, value, len);
 	pthread_mutex_unlock(&file->lock);
 	if (moved)
 		stream_moved(sock);
@@ -567,7 +569,7 @@ static void read_option(struct stream_sock *sock, int fd, int fresh, int level, 
 		memcpy(value, &number, sizeof(number));
 	}
 	note_set(sock, level, name, value, len);
-	mirror(sock, fd, level, name, value, len);
+	mirror_stream_option(sock, fd, level, name, value, len);
 }
 
 void stream_options_read(struct stream_sock *sock, int fd)
@@ -585,7 +587,7 @@ void stream_options_read(struct stream_sock *sock, int fd)
 	read_option(sock, fd, fresh, IPPROTO_TCP, TCP_NOTSENT_LOWAT);
 	syscall(SYS_close, fresh);
 	for (int bit = 0; bit < KERNEL_ONLY; bit++)
-		if (kernel_only[bit].how != ALWAYS && is_set_now(fd, &kernel_only[bit]))
+		if (kernel_only[bit].how != ALWAYS && option_is_set_now(fd, &kernel_only[bit]))
 			sock->os_options |= 1ULL << bit;
 	if (!sock->own_congestion && settings_congestion(fd, algorithm))
 		stream_congestion_set(sock, fd, algorithm, (socklen_t)strlen(algorithm));

@@ -69,16 +69,16 @@ _Static_assert(offsetof(struct stream_passed, retired) == 0, "end_passed");
 
 /* ---- the page ---- */
 
-static int guard(int fd)
+static int passed_guard_fd(int fd)
 {
 	int guarded = fd < 0 ? -errno : vma_fd_guard(fd);
 
 	return guarded < 0 && fd >= 0 ? fd : guarded;
 }
 
-static int make_page(void)
+static int passed_make_page(void)
 {
-	int fd = guard((int)syscall(SYS_memfd_create, "vma-passed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	int fd = passed_guard_fd((int)syscall(SYS_memfd_create, "vma-passed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 
 	if (fd >= 0 && (syscall(SYS_ftruncate, fd, (off_t)PAGE_BYTES) != 0 ||
 	                syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
@@ -90,7 +90,7 @@ static int make_page(void)
 
 static int make_event(void)
 {
-	return guard((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+	return passed_guard_fd((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
 /* Nobody can take it from under a reader. */
@@ -129,7 +129,7 @@ static void close_ends(const struct ends *ends)
 }
 
 /* The descriptors pass, also if it fails: NULL. */
-static struct stream_passed *create(const struct ends *ends)
+static struct stream_passed *passed_create(const struct ends *ends)
 {
 	struct stream_passed *passed = ends->page_fd >= 0 && ends->event_fd >= 0 ? vma_alloc(sizeof(*passed)) : NULL;
 	void *page = MAP_FAILED;
@@ -188,7 +188,7 @@ void stream_passed_forked(struct stream_sock *sock)
 /* ---- changes ---- */
 
 /* The internal thread's: as when the network changes. */
-static void change(struct vma_task *task)
+static void passed_change_task(struct vma_task *task)
 {
 	struct stream_sock *sock =
 	        ((struct stream_passed *)((char *)task - offsetof(struct stream_passed, change)))->sock;
@@ -205,11 +205,11 @@ void stream_passed_watch(struct stream_sock *sock)
 
 	if (passed->watched)
 		return;
-	passed->change.run = change;
+	passed->change.run = passed_change_task;
 	passed->watched = vma_engine_watch(passed->event_fd, EPOLLIN | EPOLLET, &passed->change) == 0;
 }
 
-static void tell(const struct stream_passed *passed)
+static void passed_ring_event(const struct stream_passed *passed)
 {
 	const uint64_t one = 1;
 
@@ -226,7 +226,7 @@ union control {
 
 enum { NAME_BYTES = 40 };
 
-static void name_of(uint64_t cookie, char name[NAME_BYTES])
+static void passed_name_of(uint64_t cookie, char name[NAME_BYTES])
 {
 	snprintf(name, NAME_BYTES, "vma/passed/%llx", (unsigned long long)cookie);
 }
@@ -268,14 +268,14 @@ static void send_page(const struct stream_passed *passed, struct vma_named_messa
 }
 
 /* Nothing but a byte: the asker need not wait for more. */
-static void refuse(const struct stream_passed *passed, struct vma_named_message *asked)
+static void passed_refuse(const struct stream_passed *passed, struct vma_named_message *asked)
 {
 	vma_log_debug("user %u asks for a listener that is not theirs", asked->sender.uid);
 	vma_named_send(passed->server_fd, asked);
 }
 
 /* The internal thread's, which has other things to do: who asks without end is heard now and then. */
-static void answer(struct vma_task *task)
+static void passed_answer_task(struct vma_task *task)
 {
 	struct stream_passed *passed = (struct stream_passed *)((char *)task - offsetof(struct stream_passed, answer));
 
@@ -288,21 +288,21 @@ static void answer(struct vma_task *task)
 		if (vma_named_is_trusted(&asked.sender))
 			send_page(passed, &asked);
 		else
-			refuse(passed, &asked);
+			passed_refuse(passed, &asked);
 	}
 }
 
 /* -EADDRINUSE: somebody else has the page, and answers. */
-static int serve(struct stream_passed *passed, uint64_t cookie)
+static int passed_serve(struct stream_passed *passed, uint64_t cookie)
 {
 	char name[NAME_BYTES];
 	int fd, rc;
 
-	name_of(cookie, name);
+	passed_name_of(cookie, name);
 	fd = vma_named_serve(name);
 	if (fd < 0)
 		return fd;
-	passed->answer.run = answer;
+	passed->answer.run = passed_answer_task;
 	passed->server_fd = fd;
 	rc = vma_engine() != NULL ? vma_engine_watch(fd, EPOLLIN, &passed->answer) : -ENODEV;
 	if (rc < 0) {
@@ -343,8 +343,8 @@ static bool receive_ends(int fd, struct ends *ends)
 	if (!vma_named_await(fd, POLLIN, vma_now_ns() + ANSWER_MS * 1000000ULL) ||
 	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !read_rights(&msg, ends))
 		return false;
-	ends->page_fd = guard(ends->page_fd);
-	ends->event_fd = guard(ends->event_fd);
+	ends->page_fd = passed_guard_fd(ends->page_fd);
+	ends->event_fd = passed_guard_fd(ends->event_fd);
 	return true;
 }
 
@@ -355,7 +355,7 @@ static bool find_page(uint64_t cookie, struct ends *ends)
 	bool found;
 	int fd;
 
-	name_of(cookie, name);
+	passed_name_of(cookie, name);
 	fd = vma_named_connect(name);
 	if (fd < 0)
 		return false;
@@ -377,17 +377,17 @@ static bool find_page(uint64_t cookie, struct ends *ends)
 bool stream_passed_give(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
-		sock->passed =
-		        create(&(struct ends){.page_fd = make_page(), .event_fd = make_event(), .socket_fd = -1});
+		sock->passed = passed_create(
+		        &(struct ends){.page_fd = passed_make_page(), .event_fd = make_event(), .socket_fd = -1});
 	if (sock->passed == NULL)
 		return false;
 	sock->passed->sock = sock;
 	sock->passed->gave = true;
 	atomic_store(&sock->passed->page->served, false);
 	atomic_fetch_add(&sock->passed->page->given, 1);
-	tell(sock->passed);
+	passed_ring_event(sock->passed);
 	if (sock->passed->server_fd == CLOSED)
-		serve(sock->passed, sock->cookie);
+		passed_serve(sock->passed, sock->cookie);
 	return true;
 }
 
@@ -396,7 +396,7 @@ void stream_passed_take_back(struct stream_sock *sock)
 	if (sock->passed == NULL)
 		return;
 	atomic_fetch_sub(&sock->passed->page->given, 1);
-	tell(sock->passed);
+	passed_ring_event(sock->passed);
 }
 
 void stream_passed_to_stranger(struct stream_sock *sock)
@@ -404,7 +404,7 @@ void stream_passed_to_stranger(struct stream_sock *sock)
 	if (sock->passed == NULL)
 		return;
 	atomic_fetch_add(&sock->passed->page->given, 1);
-	tell(sock->passed);
+	passed_ring_event(sock->passed);
 }
 
 bool stream_passed_is_known(const struct stream_sock *sock)
@@ -425,7 +425,7 @@ bool stream_passed_may_resume(const struct stream_sock *sock)
 void stream_passed_serves(struct stream_sock *sock)
 {
 	if (!sock->passed->gave && !atomic_exchange(&sock->passed->page->served, true))
-		tell(sock->passed);
+		passed_ring_event(sock->passed);
 }
 
 /* ---- arriving ---- */
@@ -435,7 +435,7 @@ struct search {
 	struct stream_sock *found;
 };
 
-static void look(struct vma_file *file, void *arg)
+static void passed_search_file(struct vma_file *file, void *arg)
 {
 	struct search *search = arg;
 	struct stream_sock *sock = stream_sock(file);
@@ -445,10 +445,10 @@ static void look(struct vma_file *file, void *arg)
 		search->found = sock;
 }
 
-static void take(const struct stream_passed *passed)
+static void passed_note_taken(const struct stream_passed *passed)
 {
 	atomic_fetch_add(&passed->page->taken, 1);
-	tell(passed);
+	passed_ring_event(passed);
 }
 
 /* This process has it under another number: its own, or by fork. */
@@ -456,18 +456,18 @@ bool stream_passed_share(int fd, uint64_t cookie)
 {
 	struct search search = {.cookie = cookie};
 
-	vma_file_each(look, &search);
+	vma_file_each(passed_search_file, &search);
 	if (search.found == NULL || vma_fd_install(fd, &search.found->file) != 0)
 		return false;
 	pthread_mutex_lock(&search.found->file.lock);
 	if (search.found->passed != NULL && !search.found->file.os_only)
-		take(search.found->passed);
+		passed_note_taken(search.found->passed);
 	pthread_mutex_unlock(&search.found->file.lock);
 	return true;
 }
 
 /* As after a fork: its flows are asked for when it is used. */
-static bool fill_in(struct stream_sock *sock, int fd, bool listens)
+static bool passed_fill_in(struct stream_sock *sock, int fd, bool listens)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	stream_cookie(sock, fd);
@@ -480,10 +480,10 @@ static bool fill_in(struct stream_sock *sock, int fd, bool listens)
 	return stream_listen_is_possible(sock);
 }
 
-static void adopt(int fd, int family, bool listens, const struct ends *ends)
+static void passed_adopt(int fd, int family, bool listens, const struct ends *ends)
 {
 	struct vma_engine *engine = vma_engine();
-	struct stream_passed *passed = create(ends);
+	struct stream_passed *passed = passed_create(ends);
 	struct stream_sock *sock = NULL;
 
 	if (passed != NULL && engine != NULL && engine->conf.offloaded_sockets && !atomic_load(&vma_sockets_stay))
@@ -495,16 +495,16 @@ static void adopt(int fd, int family, bool listens, const struct ends *ends)
 	}
 	sock->passed = passed;
 	passed->sock = sock;
-	if (!fill_in(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
+	if (!passed_fill_in(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
 		vma_file_put(&sock->file);
 		return;
 	}
 	sock->stats = vma_engine_stats_get(engine, fd);
 	stream_describe(sock);
-	take(passed); /* inside: it is there as long */
+	passed_note_taken(passed); /* inside: it is there as long */
 }
 
-static int number_of(int fd, int name)
+static int passed_number_of(int fd, int name)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -514,11 +514,11 @@ static int number_of(int fd, int name)
 
 bool vma_stream_may_arrive(int fd)
 {
-	const int family = number_of(fd, SO_DOMAIN);
+	const int family = passed_number_of(fd, SO_DOMAIN);
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
-	return (family == AF_INET || family == AF_INET6) && number_of(fd, SO_PROTOCOL) == IPPROTO_TCP &&
+	return (family == AF_INET || family == AF_INET6) && passed_number_of(fd, SO_PROTOCOL) == IPPROTO_TCP &&
 	       vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
 	       (info.tcpi_state == TCP_LISTEN || info.tcpi_state == TCP_CLOSE);
 }
@@ -539,7 +539,7 @@ void vma_stream_arrive(int fd)
 	if (shared || !find_page(cookie, &ends))
 		return;
 	self = vma_enter();
-	adopt(fd, number_of(fd, SO_DOMAIN), number_of(fd, SO_ACCEPTCONN) == 1, &ends);
+	passed_adopt(fd, passed_number_of(fd, SO_DOMAIN), passed_number_of(fd, SO_ACCEPTCONN) == 1, &ends);
 	vma_leave(self);
 }
 
@@ -560,10 +560,11 @@ bool vma_stream_inherit(int fd, int waiting_fd)
 	}
 	if (engine == NULL || waiting_fd < 0)
 		return false;
-	sock = stream_create(engine, number_of(fd, SO_DOMAIN), (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
+	sock = stream_create(engine, passed_number_of(fd, SO_DOMAIN),
+	                     (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 	if (sock == NULL)
 		return false;
-	fill_in(sock, fd, true);
+	passed_fill_in(sock, fd, true);
 	pthread_mutex_lock(&sock->file.lock);
 	filled = stream_legacy_take(sock, waiting_fd);
 	if (filled)

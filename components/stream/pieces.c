@@ -10,20 +10,20 @@ static bool is_own(const struct msghdr *msg)
 }
 
 /* Memory that no application has. Of a single piece the kernel looks at no more than it takes. */
-static bool is_wild(const struct pieces *pieces, const struct iovec *iov)
+static bool iov_is_wild(const struct pieces *pieces, const struct iovec *iov)
 {
 	if (__builtin_expect(iov->iov_len > PIECES_BYTES_MAX, 0))
 		return vma_is_beyond(iov->iov_base, pieces->n == 1 ? PIECES_BYTES_MAX : iov->iov_len);
 	return (intptr_t)iov->iov_base < 0 && iov->iov_len != 0;
 }
 
-static int check(struct pieces *pieces)
+static int check_pieces(struct pieces *pieces)
 {
 	for (size_t i = 0; i < pieces->n; i++)
 		if ((ssize_t)pieces->iov[i].iov_len < 0)
 			return -EINVAL;
 	for (size_t i = 0; i < pieces->n; i++) {
-		if (is_wild(pieces, &pieces->iov[i]))
+		if (iov_is_wild(pieces, &pieces->iov[i]))
 			return -EFAULT;
 		if (pieces->iov[i].iov_len > PIECES_BYTES_MAX - pieces->left)
 			pieces->left = PIECES_BYTES_MAX;
@@ -43,7 +43,7 @@ int pieces_get(struct pieces *pieces, const struct msghdr *msg)
 	pieces->iov = copy;
 	if (__builtin_expect(is_own(msg), 1)) {
 		*copy = *msg->msg_iov;
-		return check(pieces);
+		return check_pieces(pieces);
 	}
 	if (pieces->n > PIECES_MAX)
 		return -EMSGSIZE;
@@ -54,11 +54,11 @@ int pieces_get(struct pieces *pieces, const struct msghdr *msg)
 	}
 	if (pieces->n != 0 && vma_copy(copy, msg->msg_iov, pieces->n * sizeof(*copy)) != 0)
 		return -EFAULT;
-	return check(pieces);
+	return check_pieces(pieces);
 }
 
 /* The next stretch of at most `bytes`, in one piece. */
-static size_t stretch(struct pieces *pieces, size_t bytes, uint8_t **address)
+static size_t pieces_stretch(struct pieces *pieces, size_t bytes, uint8_t **address)
 {
 	size_t here;
 
@@ -71,7 +71,7 @@ static size_t stretch(struct pieces *pieces, size_t bytes, uint8_t **address)
 	return here < bytes ? here : bytes;
 }
 
-static void advance(struct pieces *pieces, size_t bytes)
+static void pieces_advance(struct pieces *pieces, size_t bytes)
 {
 	pieces->off += bytes;
 	pieces->left -= bytes;
@@ -83,10 +83,10 @@ size_t pieces_read(struct pieces *pieces, uint8_t *to, size_t bytes)
 	uint8_t *from;
 
 	for (; done < bytes && pieces->left > 0; done += here) {
-		here = stretch(pieces, bytes - done, &from);
+		here = pieces_stretch(pieces, bytes - done, &from);
 		if (vma_copy(to + done, from, here) != 0)
 			break;
-		advance(pieces, here);
+		pieces_advance(pieces, here);
 	}
 	return done;
 }
@@ -97,10 +97,10 @@ size_t pieces_write(struct pieces *pieces, const uint8_t *from, size_t bytes)
 	uint8_t *to;
 
 	for (; done < bytes && pieces->left > 0; done += here) {
-		here = stretch(pieces, bytes - done, &to);
+		here = pieces_stretch(pieces, bytes - done, &to);
 		if (vma_copy(to, from + done, here) != 0)
 			break;
-		advance(pieces, here);
+		pieces_advance(pieces, here);
 	}
 	return done;
 }
@@ -111,7 +111,7 @@ void pieces_skip(struct pieces *pieces, size_t bytes)
 	uint8_t *unused;
 
 	for (; bytes > 0 && pieces->left > 0; bytes -= here) {
-		here = stretch(pieces, bytes, &unused);
-		advance(pieces, here);
+		here = pieces_stretch(pieces, bytes, &unused);
+		pieces_advance(pieces, here);
 	}
 }

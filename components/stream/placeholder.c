@@ -71,7 +71,7 @@ __attribute__((cold)) void stream_placeholders_forked(void)
  * Bound if the port is free, so that SO_REUSEADDR of the first socket on a port is as it should be; if the listener
  * still has it, the repair binds it nevertheless.
  */
-static int open_socket(const struct listener *what)
+static int open_placeholder(const struct listener *what)
 {
 	const int reuse_addr = what->reuse_addr, reuse_port = what->reuse_port, loopback = VMA_NIC_LOOPBACK;
 	const int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
@@ -87,7 +87,7 @@ static int open_socket(const struct listener *what)
 	return -EADDRNOTAVAIL;
 }
 
-static int repair(int fd, const struct vma_tcp_closed *closed, struct vma_nic *by)
+static int placeholder_repair(int fd, const struct vma_tcp_closed *closed, struct vma_nic *by)
 {
 	static const struct vma_repair_bytes none;
 	struct vma_repair what = {.local_port_be = closed->key.local_port_be,
@@ -119,7 +119,8 @@ static bool is_closed(int fd)
 }
 
 /* Connected, until it has left for TIME_WAIT. The segment may come some time after it was said. */
-static int finish(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed, struct vma_nic *by)
+static int placeholder_finish(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed,
+                              struct vma_nic *by)
 {
 	const struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = closed->key.peer_port_be};
 	const struct vma_tcp_export what = {.snd_una = closed->snd_nxt + 1, .snd_wnd = WINDOW}; /* our FIN, too */
@@ -147,15 +148,15 @@ static int make_by(int fd, const struct sockaddr_in *name, const struct vma_tcp_
 
 	if (rc < 0)
 		return rc;
-	rc = repair(fd, closed, by);
+	rc = placeholder_repair(fd, closed, by);
 	if (rc == 0)
-		rc = finish(fd, name, closed, by);
+		rc = placeholder_finish(fd, name, closed, by);
 	if (by != NULL)
 		vma_nic_repair_end(by);
 	return rc;
 }
 
-static bool is_same(const struct listener *a, const struct listener *b)
+static bool is_same_listener(const struct listener *a, const struct listener *b)
 {
 	return a->name.sin_addr.s_addr == b->name.sin_addr.s_addr && a->name.sin_port == b->name.sin_port &&
 	       a->reuse_addr == b->reuse_addr && a->reuse_port == b->reuse_port;
@@ -169,7 +170,7 @@ static bool was_made(const struct listener *what)
 	pthread_mutex_lock(&lock);
 	for (unsigned i = 0; i < RECENT_MAX && !found; i++)
 		found = recent[i].made_ns != 0 && now_ns - recent[i].made_ns < RECENT_NS &&
-		        is_same(&recent[i].what, what);
+		        is_same_listener(&recent[i].what, what);
 	pthread_mutex_unlock(&lock);
 	return found;
 }
@@ -184,7 +185,7 @@ static void note_made(const struct listener *what)
 }
 
 /* -EADDRNOTAVAIL: the kernel has one with that peer; -EPIPE: vmad does not answer. */
-static int make(const struct listener *listener, const struct vma_tcp_closed *closed, struct vma_nic *nic)
+static int placeholder_make(const struct listener *listener, const struct vma_tcp_closed *closed, struct vma_nic *nic)
 {
 	struct listener what = *listener;
 	int fd, rc;
@@ -192,7 +193,7 @@ static int make(const struct listener *listener, const struct vma_tcp_closed *cl
 	memcpy(&what.name.sin_addr, closed->key.local, 4);
 	if (was_made(&what))
 		return 0;
-	fd = open_socket(&what);
+	fd = open_placeholder(&what);
 	rc = fd < 0 ? fd : make_by(fd, &what.name, closed, NULL);
 	if (rc == -EPERM)
 		rc = make_by(fd, &what.name, closed, nic);
@@ -238,7 +239,7 @@ static bool make_all(const struct listener *listener)
 				if (is_made(made, n_made, closed[i].key.local))
 					continue;
 				memcpy(made[n_made++], closed[i].key.local, 4);
-				if (make(listener, &closed[i], rail->device->nic) == -EPIPE)
+				if (placeholder_make(listener, &closed[i], rail->device->nic) == -EPIPE)
 					return false;
 			}
 		}
@@ -246,17 +247,17 @@ static bool make_all(const struct listener *listener)
 	return true;
 }
 
-static struct listener describe(const struct stream_sock *sock)
+static struct listener describe_listener(const struct stream_sock *sock)
 {
 	return (struct listener){.name = sock->local, .reuse_addr = sock->reuse_addr, .reuse_port = sock->reuse_port};
 }
 
-static bool is_known(const struct listener *listener)
+static bool listener_is_known(const struct listener *listener)
 {
 	return listener->name.sin_family == AF_INET && listener->name.sin_port != 0;
 }
 
-static void remember(const struct listener *listener)
+static void listener_remember(const struct listener *listener)
 {
 	unsigned at = 0;
 
@@ -271,13 +272,13 @@ static void remember(const struct listener *listener)
 
 void stream_placeholders_leave(struct stream_sock *listener)
 {
-	const struct listener what = describe(listener);
+	const struct listener what = describe_listener(listener);
 
 	/* A forked child that closes what it inherited has none, and is not to start one for it. */
-	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !is_known(&what))
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_is_known(&what))
 		return;
 	make_all(&what);
-	remember(&what);
+	listener_remember(&what);
 }
 
 /* ---- all listeners ---- */
@@ -291,8 +292,8 @@ static void leave_open(struct vma_file *file, void *arg)
 
 	if (!*goes_on || file->kind != VMA_FILE_TCP || file->os_only || pthread_mutex_trylock(&file->lock) != 0)
 		return;
-	what = describe(sock);
-	if (stream_phase(sock) == STREAM_LISTENING && is_known(&what))
+	what = describe_listener(sock);
+	if (stream_phase(sock) == STREAM_LISTENING && listener_is_known(&what))
 		*goes_on = make_all(&what);
 	pthread_mutex_unlock(&file->lock);
 }
@@ -307,6 +308,6 @@ void stream_placeholders_exit(void)
 	memcpy(closed, closed_listeners, sizeof(closed));
 	pthread_mutex_unlock(&lock);
 	for (unsigned i = 0; i < LISTENERS_MAX && goes_on; i++)
-		if (is_known(&closed[i]))
+		if (listener_is_known(&closed[i]))
 			goes_on = make_all(&closed[i]);
 }

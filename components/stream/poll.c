@@ -8,7 +8,7 @@
 #define OUT (EPOLLOUT | EPOLLWRNORM)
 
 /* An error is told by poll until a call has taken it: the connection only knows that there was one. */
-static uint32_t of_connection(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+static uint32_t poll_of_connection(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
 	uint32_t events = vma_tcp_readiness(conn) & ~(uint32_t)EPOLLERR;
 	uint32_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
@@ -26,7 +26,7 @@ static uint32_t of_phase(struct stream_sock *sock)
 
 	switch (stream_phase(sock)) {
 	case STREAM_CONNECTED:
-		return conn != NULL ? of_connection(sock, conn) : 0;
+		return conn != NULL ? poll_of_connection(sock, conn) : 0;
 	case STREAM_FRESH:
 		events = OUT | EPOLLHUP;
 		break;

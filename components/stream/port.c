@@ -71,7 +71,7 @@ static void read_settings(void)
 
 /* ---- choosing ---- */
 
-static uint32_t hash(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+static uint32_t port_hash(const struct sockaddr_in *local, const struct sockaddr_in *peer)
 {
 	uint64_t h = ports.secret[0] ^ ((uint64_t)local->sin_addr.s_addr << 32 | peer->sin_addr.s_addr);
 
@@ -87,7 +87,7 @@ uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct soc
 	pthread_once(&once, read_settings);
 	if (n >= ports.count)
 		return 0;
-	offset = hash(local, peer);
+	offset = port_hash(local, peer);
 	if (n >= SCARCE_TRIES &&
 	    vma_now_ns() < atomic_load_explicit(&ports.scarce_until_ns[offset % 64], memory_order_relaxed))
 		return 0;
@@ -102,7 +102,7 @@ uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct soc
 void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer)
 {
 	const uint64_t now = vma_now_ns();
-	_Atomic uint64_t *until = &ports.scarce_until_ns[hash(local, peer) % 64];
+	_Atomic uint64_t *until = &ports.scarce_until_ns[port_hash(local, peer) % 64];
 
 	if (now >= atomic_load_explicit(until, memory_order_relaxed))
 		atomic_store_explicit(until, now + SCARCE_NS, memory_order_relaxed);
@@ -150,7 +150,7 @@ int stream_port_claim(const struct sockaddr_in *local)
 }
 
 /* Task of the internal thread. */
-static void share(struct vma_task *task)
+static void port_share_task(struct vma_task *task)
 {
 	const int on = 1;
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, share_task));
@@ -171,7 +171,7 @@ void stream_port_share(struct stream_sock *sock)
 {
 	if (atomic_exchange(&sock->share_asked, true))
 		return;
-	sock->share_task.run = share;
+	sock->share_task.run = port_share_task;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->share_task);
 }

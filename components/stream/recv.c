@@ -49,7 +49,7 @@ static bool is_at_mark(const struct reading *r, const struct vma_tcp_conn *conn)
 }
 
 /* One span: how many bytes of it are dealt with. MSG_TRUNC throws them away. */
-static size_t give(struct reading *r, const struct iovec *span, size_t bytes)
+static size_t reading_give(struct reading *r, const struct iovec *span, size_t bytes)
 {
 	const size_t given = bytes < span->iov_len ? bytes : span->iov_len;
 
@@ -63,7 +63,7 @@ static size_t give(struct reading *r, const struct iovec *span, size_t bytes)
 }
 
 /* As much as is queued now. The reader's turn is held. */
-static void take(struct reading *r, struct vma_tcp_conn *conn)
+static void reading_take(struct reading *r, struct vma_tcp_conn *conn)
 {
 	struct iovec spans[SPANS];
 	size_t wanted, given;
@@ -76,7 +76,7 @@ static void take(struct reading *r, struct vma_tcp_conn *conn)
 		wanted = r->pieces->left;
 		n = vma_tcp_rx_front(conn, r->skip, spans, SPANS);
 		for (unsigned i = 0; i < n && wanted > 0 && !r->fault; i++) {
-			given = give(r, &spans[i], wanted);
+			given = reading_give(r, &spans[i], wanted);
 			wanted -= given;
 			r->done += given;
 			r->skip += given;
@@ -88,10 +88,10 @@ static void take(struct reading *r, struct vma_tcp_conn *conn)
 	} while (n == SPANS && !r->fault && r->pieces->left > 0);
 }
 
-static void take_turn(struct reading *r, struct vma_tcp_conn *conn)
+static void reading_take_turn(struct reading *r, struct vma_tcp_conn *conn)
 {
 	stream_turn_take(&r->sock->reader);
-	take(r, conn);
+	reading_take(r, conn);
 	stream_turn_give(&r->sock->reader);
 }
 
@@ -99,7 +99,7 @@ static void take_turn(struct reading *r, struct vma_tcp_conn *conn)
 
 /* What a read answers that finds nothing queued; -EAGAIN: it waits. Bytes are published before what comes after them.
  */
-static ssize_t nothing(struct stream_sock *sock, const struct vma_tcp_conn *conn)
+static ssize_t recv_nothing(struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
 	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
 	int error = atomic_load_explicit(&sock->so_error, memory_order_acquire);
@@ -120,7 +120,7 @@ static ssize_t nothing(struct stream_sock *sock, const struct vma_tcp_conn *conn
 }
 
 /* After some bytes: whether a read that wants more ends here nevertheless. */
-static bool ends(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+static bool recv_at_end(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
 	return atomic_load_explicit(&sock->fin_seen, memory_order_acquire) ||
 	       atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 ||
@@ -132,11 +132,11 @@ static bool can_read(struct stream_sock *sock, const struct stream_wait_for *wha
 {
 	const struct vma_tcp_conn *conn = stream_conn(sock);
 
-	return conn == NULL || vma_tcp_rx_bytes(conn) > what->seen || ends(sock, conn) ||
+	return conn == NULL || vma_tcp_rx_bytes(conn) > what->seen || recv_at_end(sock, conn) ||
 	       stream_phase(sock) == STREAM_FAILED;
 }
 
-static int wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t deadline_ns)
+static int recv_wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t deadline_ns)
 {
 	const struct stream_wait_for what = {.ready = can_read,
 	                                     .seen = seen,
@@ -150,7 +150,7 @@ static int wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t deadli
 
 /* ---- the loop ---- */
 
-static size_t target_of(const struct stream_sock *sock, const struct pieces *pieces, int flags)
+static size_t recv_target_of(const struct stream_sock *sock, const struct pieces *pieces, int flags)
 {
 	size_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
 	size_t target = flags & MSG_WAITALL || pieces->left < lowat ? pieces->left : lowat;
@@ -159,7 +159,7 @@ static size_t target_of(const struct stream_sock *sock, const struct pieces *pie
 }
 
 /* A read that is not satisfied: 0 it goes on, 1 it ends with what it has, -errno or (end of stream) -ENODATA. */
-static int go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblocking, uint64_t *deadline_ns)
+static int reading_go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblocking, uint64_t *deadline_ns)
 {
 	struct stream_sock *sock = r->sock;
 	ssize_t rc;
@@ -167,10 +167,10 @@ static int go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblo
 	if (r->done != 0) {
 		if (nonblocking)
 			return 1;
-		if (ends(sock, conn)) /* what came before the end, since it was looked, is still to be taken */
+		if (recv_at_end(sock, conn)) /* what came before the end, since it was looked, is still to be taken */
 			return vma_tcp_rx_bytes(conn) > r->skip ? 0 : 1;
 	} else {
-		rc = nothing(sock, conn);
+		rc = recv_nothing(sock, conn);
 		if (rc != -EAGAIN)
 			return rc == 0 ? 1 : (int)rc;
 		if (nonblocking)
@@ -178,13 +178,13 @@ static int go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblo
 	}
 	if (*deadline_ns == 0)
 		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed));
-	rc = wait_for_bytes(sock, r->skip, *deadline_ns);
+	rc = recv_wait_for_bytes(sock, r->skip, *deadline_ns);
 	if (rc > 0)
 		return 0;
 	return r->done != 0 ? 1 : rc < 0 ? (int)rc : -EAGAIN;
 }
 
-static inline int drive(struct stream_sock *sock, bool nonblocking)
+static inline int stream_drive(struct stream_sock *sock, bool nonblocking)
 {
 	const uint64_t rings = stream_rings(&sock->file);
 
@@ -192,7 +192,7 @@ static inline int drive(struct stream_sock *sock, bool nonblocking)
 }
 
 /* Held by stream_stay. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
-static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
+static ssize_t reading_receive(struct reading *r, size_t target, bool nonblocking)
 {
 	struct stream_sock *sock = r->sock;
 	uint64_t deadline_ns = 0;
@@ -205,7 +205,7 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 		if (conn != NULL) {
 			if (r->pieces->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
 				return (ssize_t)r->done;
-			take_turn(r, conn);
+			reading_take_turn(r, conn);
 			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->pieces->left == 0)) {
 				stream_pass(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
@@ -213,7 +213,7 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 			if (steps < (nonblocking ? VMA_RAILS_STEPS : 1)) {
 				if (steps++ == 0)
 					vma_flush_sends(vma_thread_self());
-				if (drive(sock, nonblocking) < VMA_RAILS_FULL)
+				if (stream_drive(sock, nonblocking) < VMA_RAILS_FULL)
 					steps = VMA_RAILS_STEPS;
 				continue;
 			}
@@ -224,7 +224,7 @@ static ssize_t receive(struct reading *r, size_t target, bool nonblocking)
 		r->is_moved = sock->file.os_only;
 		if (__builtin_expect(r->is_moved, 0))
 			return r->done != 0 ? (ssize_t)r->done : -ESTALE;
-		rc = go_on(r, conn, nonblocking, &deadline_ns);
+		rc = reading_go_on(r, conn, nonblocking, &deadline_ns);
 		if (rc == 0)
 			continue;
 		/* It may have been handed over since: an end or error that this made is none (sock.h, os_only). */
@@ -251,7 +251,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 	if (rc < 0)
 		return rc;
 	if (rc == 0)
-		return ends(sock, conn) ? 0 : -EAGAIN;
+		return recv_at_end(sock, conn) ? 0 : -EAGAIN;
 	msg->msg_flags |= MSG_OOB;
 	if (pieces->left == 0) {
 		msg->msg_flags |= MSG_TRUNC;
@@ -264,7 +264,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 
 /* ---- recv ---- */
 
-static void count(const struct stream_sock *sock, ssize_t len)
+static void stream_count_received(const struct stream_sock *sock, ssize_t len)
 {
 	struct vma_stats_socket *stats = sock->stats;
 
@@ -292,7 +292,7 @@ static void give_inq(const struct stream_sock *sock, struct msghdr *msg)
 }
 
 /* Of a connection nobody else is asked, and of all others the kernel. */
-static bool is_os(const struct stream_sock *sock)
+static bool recv_is_os(const struct stream_sock *sock)
 {
 	enum stream_phase phase = stream_phase(sock);
 
@@ -322,9 +322,9 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	int error;
 
 	/* What is queued for company may wait for what comes without waiting. */
-	if (is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
+	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
 		vma_flush_sends(vma_thread_self());
-	if (__builtin_expect(is_os(sock), 0)) {
+	if (__builtin_expect(recv_is_os(sock), 0)) {
 		error = sock->file.os_only || flags & MSG_ERRQUEUE ? 0 : atomic_exchange(&sock->so_error, 0);
 		return error != 0 ? -error : stream_recv_os(fd, msg, flags);
 	}
@@ -340,7 +340,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 
 		rc = -EBADF;
 		if (stream_stay(sock)) {
-			rc = receive(&r, target_of(sock, &pieces, flags), nonblocking);
+			rc = reading_receive(&r, recv_target_of(sock, &pieces, flags), nonblocking);
 			stream_leave(sock);
 		}
 		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && pieces.left != 0 &&
@@ -357,6 +357,6 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	else
 		msg->msg_controllen = 0;
 	msg->msg_namelen = 0;
-	count(sock, rc);
+	stream_count_received(sock, rc);
 	return rc;
 }

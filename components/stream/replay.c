@@ -30,21 +30,21 @@
 #define HEADERS 40
 #define PACKET_MAX 65535
 
-static void store16(uint8_t *p, uint32_t value)
+static void replay_store16(uint8_t *p, uint32_t value)
 {
 	p[0] = (uint8_t)(value >> 8);
 	p[1] = (uint8_t)value;
 }
 
-static void store32(uint8_t *p, uint32_t value)
+static void replay_store32(uint8_t *p, uint32_t value)
 {
-	store16(p, value >> 16);
-	store16(p + 2, value);
+	replay_store16(p, value >> 16);
+	replay_store16(p + 2, value);
 }
 
 /* ---- out ---- */
 
-static int open_socket(struct replay *replay)
+static int replay_open_socket(struct replay *replay)
 {
 	const int loopback = VMA_NIC_LOOPBACK;
 
@@ -58,10 +58,10 @@ static int open_socket(struct replay *replay)
 }
 
 /* An IPv4 packet from its header on. */
-static int say(struct replay *replay, const void *packet, size_t len)
+static int replay_say(struct replay *replay, const void *packet, size_t len)
 {
 	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = replay->name.sin_addr};
-	int rc = replay->by != NULL ? 0 : open_socket(replay);
+	int rc = replay->by != NULL ? 0 : replay_open_socket(replay);
 
 	if (replay->by != NULL)
 		return vma_nic_repair_segment(replay->by, packet, len);
@@ -73,7 +73,7 @@ static int say(struct replay *replay, const void *packet, size_t len)
 
 /* ---- segments that are made here ---- */
 
-static int say_segment(struct replay *replay, uint8_t *packet, uint32_t seq, size_t len, uint8_t flags)
+static int replay_say_segment(struct replay *replay, uint8_t *packet, uint32_t seq, size_t len, uint8_t flags)
 {
 	uint8_t *tcp = packet + 20;
 	uint16_t sum;
@@ -86,22 +86,22 @@ static int say_segment(struct replay *replay, uint8_t *packet, uint32_t seq, siz
 	memcpy(packet + 16, &replay->name.sin_addr, 4);
 	memcpy(tcp, &replay->peer.sin_port, 2);
 	memcpy(tcp + 2, &replay->name.sin_port, 2);
-	store32(tcp + 4, seq);
-	store32(tcp + 8, replay->snd_una);
+	replay_store32(tcp + 4, seq);
+	replay_store32(tcp + 8, replay->snd_una);
 	tcp[12] = 5 << 4;
 	tcp[13] = flags;
-	store16(tcp + 14, replay->window);
+	replay_store16(tcp + 14, replay->window);
 	sum = (uint16_t)~vma_csum_fold(vma_csum_add(
 	        vma_csum_pseudo4(packet + 12, packet + 16, IPPROTO_TCP, (uint32_t)(20 + len)), tcp, 20 + len));
 	memcpy(tcp + 16, &sum, 2);
-	return say(replay, packet, HEADERS + len);
+	return replay_say(replay, packet, HEADERS + len);
 }
 
 int replay_fin(struct replay *replay, uint32_t seq)
 {
 	uint8_t packet[HEADERS];
 
-	return say_segment(replay, packet, seq, 0, 0x11); /* ACK, FIN */
+	return replay_say_segment(replay, packet, seq, 0, 0x11); /* ACK, FIN */
 }
 
 void replay_early(struct replay *replay, struct vma_tcp_conn *conn)
@@ -116,7 +116,7 @@ void replay_early(struct replay *replay, struct vma_tcp_conn *conn)
 	for (unsigned i = 0;; i++) {
 		len = vma_tcp_export_early(conn, i, &seq, &fin, packet + HEADERS, PACKET_MAX - HEADERS);
 		if (len == -ENOENT ||
-		    (len >= 0 && say_segment(replay, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
+		    (len >= 0 && replay_say_segment(replay, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
 			break;
 	}
 	vma_free(packet);
@@ -125,7 +125,8 @@ void replay_early(struct replay *replay, struct vma_tcp_conn *conn)
 /* ---- segments that have come ---- */
 
 /* From the IPv4 header on. 0: it is none that fits, and cannot be. */
-static size_t copy_packet(const struct vma_bufarena *arena, const struct vma_buf *packet, uint8_t *to, size_t room)
+static size_t replay_copy_packet(const struct vma_bufarena *arena, const struct vma_buf *packet, uint8_t *to,
+                                 size_t room)
 {
 	size_t skip = packet->l3_off, len = 0;
 
@@ -150,14 +151,14 @@ static void on_late(struct vma_tcp_late *late, struct vma_buf *packet)
 
 	if (copy == NULL)
 		return;
-	if (copy_packet(replay->arena, packet, copy, packet->packet_len) >= wanted) {
+	if (replay_copy_packet(replay->arena, packet, copy, packet->packet_len) >= wanted) {
 		memset(copy + l4 + 16, 0, 2);
 		sum = (uint16_t)~vma_csum_fold(
 		        vma_csum_add(vma_csum_pseudo4(copy + 12, copy + 16, IPPROTO_TCP, (uint32_t)(wanted - l4)),
 		                     copy + l4, wanted - l4));
 		memcpy(copy + l4 + 16, &sum, 2);
 		copy[8] = 255;
-		say(replay, copy, wanted);
+		replay_say(replay, copy, wanted);
 	}
 	vma_free(copy);
 }

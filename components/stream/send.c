@@ -48,7 +48,7 @@ ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags)
  * The kernel's sk_stream_error: an error that waits comes instead of EPIPE, and EPIPE with a signal, which this thread
  * gets when it leaves.
  */
-static ssize_t broken(struct stream_sock *sock, int flags)
+static ssize_t send_broken(struct stream_sock *sock, int flags)
 {
 	int error = atomic_exchange(&sock->so_error, 0);
 
@@ -94,7 +94,7 @@ static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t
 
 /* ---- waiting ---- */
 
-static bool is_connected(struct stream_sock *sock, const struct stream_wait_for *what)
+static bool send_is_connected(struct stream_sock *sock, const struct stream_wait_for *what)
 {
 	(void)what;
 	return stream_phase(sock) != STREAM_CONNECTING;
@@ -109,9 +109,9 @@ static bool can_write(struct stream_sock *sock, const struct stream_wait_for *wh
 	return conn == NULL || is_broken(sock) || (vma_tcp_readiness(conn) & (EPOLLOUT | EPOLLHUP)) != 0;
 }
 
-static int wait_until(struct stream_sock *sock,
-                      bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what),
-                      uint64_t *deadline_ns)
+static int send_wait_until(struct stream_sock *sock,
+                           bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what),
+                           uint64_t *deadline_ns)
 {
 	struct stream_wait_for what = {
 	        .ready = ready, .spin = &sock->tx_spin, .spin_loops = vma_engine()->conf.rx_poll, .shadow_fd = -1};
@@ -164,7 +164,7 @@ static int give_nothing(const struct writing *w, const struct vma_tcp_conn *conn
 	return w->refused != 0 ? w->refused : 1;
 }
 
-static size_t left_of(const struct writing *w)
+static size_t writing_left(const struct writing *w)
 {
 	return w->pieces != NULL ? w->pieces->left : w->in_left;
 }
@@ -221,17 +221,17 @@ static ssize_t copy_descriptor(struct writing *w, struct iovec *spans, int n)
 }
 
 /* As much as there is room for now: 0 (none), 1, -errno. The writer's turn is held. */
-static int give(struct writing *w, struct vma_tcp_conn *conn)
+static int writing_give(struct writing *w, struct vma_tcp_conn *conn)
 {
 	struct iovec spans[SPANS];
 	ssize_t copied;
-	int n = vma_tcp_tx_reserve(conn, left_of(w), spans, SPANS);
+	int n = vma_tcp_tx_reserve(conn, writing_left(w), spans, SPANS);
 
 	if (n <= 0)
 		return n;
 	copied = w->pieces != NULL ? copy_pieces(w, spans, n) : copy_descriptor(w, spans, n);
 	if (copied > 0) {
-		w->unpushed = left_of(w) != 0;
+		w->unpushed = writing_left(w) != 0;
 		vma_tcp_tx_commit(conn, (size_t)copied, commit_flags(w, !w->unpushed));
 		w->done += (size_t)copied;
 		w->ring = vma_tcp_ring(vma_tcp_stack(conn));
@@ -244,7 +244,7 @@ static int give(struct writing *w, struct vma_tcp_conn *conn)
  * instead. Who closes the socket has taken its last descriptor out, and then waits for the turn once before he ends it:
  * what has the turn before him is sent, and what has it after him finds that there is no such descriptor.
  */
-static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
+static int writing_give_turn(struct writing *w, struct vma_tcp_conn *conn)
 {
 	int rc = -EBADF;
 
@@ -254,8 +254,8 @@ static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
 		return rc;
 	}
 	do
-		rc = give(w, conn);
-	while (rc > 0 && left_of(w) > 0);
+		rc = writing_give(w, conn);
+	while (rc > 0 && writing_left(w) > 0);
 	if (w->unpushed)
 		vma_tcp_push(conn);
 	w->unpushed = false;
@@ -264,7 +264,7 @@ static int give_turn(struct writing *w, struct vma_tcp_conn *conn)
 }
 
 /* Whoever closes the socket from now on leaves the end of it to this call. False: that was before. */
-static bool stays(struct writing *w)
+static bool writing_stays(struct writing *w)
 {
 	if (!w->stays)
 		w->stays = stream_stay(w->sock);
@@ -272,7 +272,7 @@ static bool stays(struct writing *w)
 }
 
 /* No room: 0 there is some now; -EAGAIN, -EINTR; others as they are. */
-static int make_room(struct writing *w, bool *driven)
+static int writing_make_room(struct writing *w, bool *driven)
 {
 	const struct vma_tcp_conn *conn = stream_conn(w->sock);
 
@@ -288,13 +288,13 @@ static int make_room(struct writing *w, bool *driven)
 			vma_stats_add(&w->sock->stats->tx_eagain, 1);
 		return -EAGAIN;
 	}
-	if (!stays(w))
+	if (!writing_stays(w))
 		return -EBADF;
-	return wait_until(w->sock, can_write, &w->deadline_ns);
+	return send_wait_until(w->sock, can_write, &w->deadline_ns);
 }
 
 /* Part of a call's bytes may be in when a fault, a signal or an end stops the rest. */
-static ssize_t send_all(struct writing *w)
+static ssize_t writing_send_all(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	bool driven = false;
@@ -306,11 +306,12 @@ static ssize_t send_all(struct writing *w)
 		if (conn == NULL || is_broken(sock) || stream_phase(sock) != STREAM_CONNECTED)
 			rc = -EPIPE;
 		else
-			rc = left_of(w) != 0 && w->refused == 0 ? give_turn(w, conn) : give_nothing(w, conn);
+			rc = writing_left(w) != 0 && w->refused == 0 ? writing_give_turn(w, conn)
+			                                             : give_nothing(w, conn);
 		if (rc > 0)
 			return (ssize_t)w->done;
 		if (rc == 0)
-			rc = make_room(w, &driven);
+			rc = writing_make_room(w, &driven);
 		if (rc == 0)
 			continue;
 		w->is_moved = rc == -EPIPE && sock->file.os_only;
@@ -320,7 +321,7 @@ static ssize_t send_all(struct writing *w)
 			return -EBADF;
 		if (__builtin_expect(sock->file.os_only, 0))
 			return -ESTALE; /* handed over to the kernel */
-		return rc == -EPIPE ? broken(sock, w->flags) : rc;
+		return rc == -EPIPE ? send_broken(sock, w->flags) : rc;
 	}
 }
 
@@ -330,12 +331,12 @@ static ssize_t __attribute__((cold, noinline)) send_connected(struct writing *w)
 	struct stream_sock *sock = w->sock;
 	int rc = 0;
 
-	if (!stays(w))
+	if (!writing_stays(w))
 		return -EBADF;
 	vma_rails_catch_up(stream_rings(&sock->file)); /* a refusal that has come is known before connect is back */
 	if (stream_phase(sock) == STREAM_CONNECTING)
-		rc = w->nonblocking ? -EAGAIN : wait_until(sock, is_connected, &w->deadline_ns);
-	return rc == 0 ? send_all(w) : rc;
+		rc = w->nonblocking ? -EAGAIN : send_wait_until(sock, send_is_connected, &w->deadline_ns);
+	return rc == 0 ? writing_send_all(w) : rc;
 }
 
 static ssize_t send_staying(struct writing *w)
@@ -344,9 +345,9 @@ static ssize_t send_staying(struct writing *w)
 	ssize_t rc;
 
 	/* A descriptor may keep the turn waiting, and a notice is queued after the bytes. */
-	if (__builtin_expect(w->pieces == NULL || w->flags & MSG_ZEROCOPY, 0) && !stays(w))
+	if (__builtin_expect(w->pieces == NULL || w->flags & MSG_ZEROCOPY, 0) && !writing_stays(w))
 		return -EBADF;
-	rc = stream_phase(sock) == STREAM_CONNECTING ? send_connected(w) : send_all(w);
+	rc = stream_phase(sock) == STREAM_CONNECTING ? send_connected(w) : writing_send_all(w);
 	if (rc > 0 && w->flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
 		stream_zerocopy_sent(sock);
 	if (__builtin_expect(w->stays, 0))
@@ -356,7 +357,7 @@ static ssize_t send_staying(struct writing *w)
 
 /* ---- send ---- */
 
-static void count(const struct stream_sock *sock, ssize_t len)
+static void stream_count_sent(const struct stream_sock *sock, ssize_t len)
 {
 	struct vma_stats_socket *stats = sock->stats;
 
@@ -370,7 +371,7 @@ static void count(const struct stream_sock *sock, ssize_t len)
 	}
 }
 
-static bool is_os(const struct stream_sock *sock)
+static bool send_is_os(const struct stream_sock *sock)
 {
 	enum stream_phase phase = stream_phase(sock);
 
@@ -389,7 +390,7 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 		vma_file_set_own_poll(&sock->file, false);
 	}
 	if (!sock->file.os_only && atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0)
-		return broken(sock, flags);
+		return send_broken(sock, flags);
 	return stream_send_os(fd, msg, flags);
 }
 
@@ -440,7 +441,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	struct writing w = {.sock = sock, .pieces = &pieces, .flags = flags};
 	ssize_t rc;
 
-	if (__builtin_expect(is_os(sock), 0)) {
+	if (__builtin_expect(send_is_os(sock), 0)) {
 		vma_flush_sends(vma_thread_self());
 		return send_by_os(sock, fd, msg, flags);
 	}
@@ -458,7 +459,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		return stream_send_os(fd, msg, flags);
 	if (__builtin_expect(rc == -EPIPE, 0) && atomic_load(&stream_exits))
 		stream_rest_at_exit();
-	count(sock, rc);
+	stream_count_sent(sock, rc);
 	return rc;
 }
 
@@ -466,7 +467,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 
 bool vma_stream_is_connection(struct vma_file *file)
 {
-	return file->kind == VMA_FILE_TCP && !is_os(stream_sock(file));
+	return file->kind == VMA_FILE_TCP && !send_is_os(stream_sock(file));
 }
 
 /* It has been handed over to the kernel meanwhile. */
@@ -501,6 +502,6 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	rc = send_ours(&w);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return send_from_by_os(sock, &w);
-	count(sock, rc);
+	stream_count_sent(sock, rc);
 	return rc;
 }

@@ -5,7 +5,7 @@
 
 #include "stream_priv.h"
 
-static void mark(struct stream_sock *sock, int how)
+static void mark_shutdown(struct stream_sock *sock, int how)
 {
 	if (how == SHUT_RD || how == SHUT_RDWR)
 		atomic_store(&sock->shut_rd, true);
@@ -22,7 +22,7 @@ static int shut_shadow(struct stream_sock *sock, int fd, int how)
 		stream_listen_end(sock);
 		atomic_store(&sock->phase, STREAM_FRESH);
 	} else if (rc == -ENOTCONN) {
-		mark(sock, how);
+		mark_shutdown(sock, how);
 	}
 	return rc;
 }
@@ -38,13 +38,13 @@ static int shut_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, 
 		return 0;
 	}
 	if (stream_state(conn) == TCP_CLOSE) {
-		mark(sock, how);
+		mark_shutdown(sock, how);
 		return -ENOTCONN;
 	}
 	if (sock->attempt == STREAM_ATTEMPT)
 		sock->attempt = STREAM_TOLD;
 	stream_turn_take(&sock->writer); /* a write that has begun comes before the end, and none after it */
-	mark(sock, how);
+	mark_shutdown(sock, how);
 	rc = vma_tcp_shutdown(conn, how);
 	stream_turn_give(&sock->writer);
 	return rc;

@@ -7,7 +7,7 @@
 
 /* ---- what others ask ---- */
 
-static enum vma_sock_reason reason_of(struct vma_file *file)
+static enum vma_sock_reason stream_reason_of(struct vma_file *file)
 {
 	return atomic_load_explicit(&stream_sock(file)->reason, memory_order_relaxed);
 }
@@ -16,7 +16,7 @@ void stream_describe(struct stream_sock *sock)
 {
 	struct vma_stats_socket *stats = sock->stats;
 	const struct sockaddr_in *local = stream_conn(sock) != NULL ? &sock->name : &sock->local;
-	enum vma_sock_reason reason = reason_of(&sock->file);
+	enum vma_sock_reason reason = stream_reason_of(&sock->file);
 
 	if (stats == NULL)
 		return;
@@ -94,7 +94,7 @@ static void await_sends(struct stream_sock *sock)
 	stream_turn_give(&sock->writer);
 }
 
-static void end(struct stream_sock *sock, bool may_linger)
+static void stream_end(struct stream_sock *sock, bool may_linger)
 {
 	await_sends(sock);
 	if (stream_phase(sock) == STREAM_LISTENING)
@@ -112,7 +112,7 @@ static void end(struct stream_sock *sock, bool may_linger)
  * closes has taken that out (C) before it looks at the count (D). All four are sequentially consistent: if D misses A,
  * then C comes before B, and the call answers that there is no such descriptor, as if it had begun a little later.
  */
-static void close_file(struct vma_file *file)
+static void stream_close_file(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 
@@ -125,7 +125,7 @@ static void close_file(struct vma_file *file)
 		stream_keep_shadow(sock);
 		atomic_store(&sock->close_due, true);
 	} else {
-		end(sock, true);
+		stream_end(sock, true);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (atomic_load(&sock->close_due) && atomic_load(&sock->waiting) == 0)
@@ -147,7 +147,7 @@ void stream_left(struct stream_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (atomic_load(&sock->waiting) == 0 && atomic_exchange(&sock->close_due, false))
-		end(sock, false);
+		stream_end(sock, false);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
@@ -166,7 +166,7 @@ static void fini_turns(struct stream_sock *sock)
 }
 
 /* Its connection has gone: that held a reference. */
-static void destroy(struct vma_file *file)
+static void stream_destroy(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_engine *engine = sock->engine;
@@ -207,7 +207,7 @@ static void drop_tasks(struct stream_sock *sock)
  * which is connected when the parent has handed it over (family.c). A listener's shadow listens; its flows are asked
  * for when it is used.
  */
-static __attribute__((cold)) void forked(struct vma_file *file)
+static __attribute__((cold)) void stream_forked(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
@@ -290,21 +290,21 @@ static const struct vma_file_ops ops = {
         .poll = stream_poll,
         .rings = stream_rings,
         .asks = stream_asks,
-        .close = close_file,
-        .destroy = destroy,
-        .forked = forked,
+        .close = stream_close_file,
+        .destroy = stream_destroy,
+        .forked = stream_forked,
         .to_os = to_os,
         .hand_over = stream_pass_on,
         .bequeath = stream_bequeath,
         .touch = stream_touch,
         .net_changed = net_changed,
-        .reason = reason_of,
+        .reason = stream_reason_of,
         .reason_detail = stream_os_option,
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void start(void)
+static void stream_start(void)
 {
 	pthread_atfork(NULL, NULL, stream_endpoints_forked);
 	pthread_atfork(NULL, NULL, stream_placeholders_forked);
@@ -336,7 +336,7 @@ struct stream_sock *stream_create(struct vma_engine *engine, int family, bool no
 	return sock;
 }
 
-static void give_to_os(struct stream_sock *sock, enum vma_sock_reason reason)
+static void stream_give_to_os(struct stream_sock *sock, enum vma_sock_reason reason)
 {
 	sock->file.os_only = true;
 	atomic_store(&sock->file.own_poll, false);
@@ -350,15 +350,15 @@ int vma_stream_socket(int fd, int domain, int type, int protocol)
 	int rc;
 
 	(void)protocol;
-	pthread_once(&once, start);
+	pthread_once(&once, stream_start);
 	if (sock == NULL)
 		return -ENOMEM;
 	if (engine == NULL)
-		give_to_os(sock, VMA_SOCK_ENGINE);
+		stream_give_to_os(sock, VMA_SOCK_ENGINE);
 	else if (!engine->conf.offloaded_sockets)
-		give_to_os(sock, VMA_SOCK_DISABLED);
+		stream_give_to_os(sock, VMA_SOCK_DISABLED);
 	else if (atomic_load(&vma_sockets_stay))
-		give_to_os(sock, VMA_SOCK_IO_URING);
+		stream_give_to_os(sock, VMA_SOCK_IO_URING);
 	else
 		stream_options_init(sock, fd);
 	if (engine != NULL) {

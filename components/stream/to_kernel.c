@@ -67,7 +67,7 @@ static int read_queued(const struct vma_repair_bytes *base, uint64_t offset, siz
 	return 0;
 }
 
-static void tell(const struct move *m, struct vma_repair *out)
+static void move_tell_repair(const struct move *m, struct vma_repair *out)
 {
 	const struct vma_tcp_export *what = &m->what;
 	struct vma_flow_key key;
@@ -99,12 +99,12 @@ static void tell(const struct move *m, struct vma_repair *out)
 	memcpy(out->peer, key.peer, sizeof(out->peer));
 }
 
-static int repair(const struct move *m, int *incomplete)
+static int move_repair(const struct move *m, int *incomplete)
 {
 	const struct queued queued = {.base = {.read = read_queued}, .move = m};
 	struct vma_repair what;
 
-	tell(m, &what);
+	move_tell_repair(m, &what);
 	return m->by != NULL ? vma_nic_repair_socket(m->by, m->fd, &what, &queued.base, incomplete)
 	                     : vma_repair_socket(m->fd, &what, &queued.base, incomplete);
 }
@@ -138,13 +138,13 @@ static void begin_life(struct move *m, int incomplete)
 }
 
 /* Nobody drives, reads or writes. */
-static int move(struct move *m)
+static int move_to_kernel(struct move *m)
 {
 	int incomplete = 0;
 	int rc = vma_tcp_export_begin(m->conn, &m->what);
 
 	if (rc == 0)
-		rc = repair(m, &incomplete);
+		rc = move_repair(m, &incomplete);
 	if (rc < 0)
 		return rc;
 	replay_begin(&m->replay, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->what, m->by);
@@ -162,7 +162,7 @@ static int move_alone(struct move *m)
 	stream_turn_take(&m->sock->reader);
 	stream_turn_take(&m->sock->writer);
 	if (vma_ring_acquire(ring)) {
-		rc = move(m);
+		rc = move_to_kernel(m);
 		vma_ring_release(ring);
 	}
 	stream_turn_give(&m->sock->writer);
@@ -171,7 +171,7 @@ static int move_alone(struct move *m)
 }
 
 /* The NIC's rule goes. */
-static void part(struct move *m)
+static void move_part(struct move *m)
 {
 	vma_tcp_export_detach(m->conn);
 	replay_end(&m->replay);
@@ -183,7 +183,7 @@ static int move_and_part(struct move *m)
 	const int rc = move_alone(m);
 
 	if (rc == 0)
-		part(m);
+		move_part(m);
 	return rc;
 }
 
@@ -204,7 +204,7 @@ static int move_by_vmad(struct move *m)
 }
 
 /* For an option the caller says what that means. */
-static void complain(struct move *m, int rc, enum vma_sock_reason why)
+static void move_complain(struct move *m, int rc, enum vma_sock_reason why)
 {
 	if (why == VMA_SOCK_REROUTED && rc != -ENOTCONN && rc != -EBADF && rc != -EBUSY && rc != -EDEADLK)
 		vma_log_once(VMA_LOG_WARN,
@@ -242,7 +242,7 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 		rc = move_by_vmad(&m);
 	stream_move_end(sock, rc);
 	if (rc < 0) {
-		complain(&m, rc, why);
+		move_complain(&m, rc, why);
 		return rc;
 	}
 	if (why == VMA_SOCK_FORKED || why == VMA_SOCK_PASSED_ON || why == VMA_SOCK_EXEC)

@@ -18,7 +18,7 @@ static struct waiting *waiting_of(struct vma_wait *wait)
 	return (struct waiting *)wait->arg;
 }
 
-static int ready(struct vma_wait *wait)
+static int stream_wait_ready(struct vma_wait *wait)
 {
 	struct waiting *w = waiting_of(wait);
 
@@ -35,7 +35,7 @@ bool stream_is_readable(int fd)
 }
 
 /* The descriptor is looked up again: a closed one would wake for ever. */
-static int ask_os(struct vma_wait *wait)
+static int stream_wait_ask_os(struct vma_wait *wait)
 {
 	struct waiting *w = waiting_of(wait);
 
@@ -43,12 +43,12 @@ static int ask_os(struct vma_wait *wait)
 	return stream_is_readable(w->shadow.fd);
 }
 
-static uint64_t rings(struct vma_wait *wait)
+static uint64_t stream_wait_rings(struct vma_wait *wait)
 {
 	return stream_rings(&waiting_of(wait)->sock->file);
 }
 
-static void announce(struct vma_wait *wait, bool on)
+static void stream_wait_announce(struct vma_wait *wait, bool on)
 {
 	struct vma_waitq *q = &waiting_of(wait)->sock->file.waitq;
 
@@ -58,7 +58,7 @@ static void announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(q, wait->self);
 }
 
-static void abandon(struct vma_wait *wait)
+static void stream_wait_abandon(struct vma_wait *wait)
 {
 	struct stream_sock *sock = waiting_of(wait)->sock;
 
@@ -66,11 +66,18 @@ static void abandon(struct vma_wait *wait)
 	vma_file_put(&sock->file);
 }
 
-static const struct vma_wait_ops conn_ops = {.ready = ready, .rings = rings, .announce = announce, .abandon = abandon};
-static const struct vma_wait_ops listener_ops = {
-        .ready = ready, .ask_os = ask_os, .rings = rings, .asks = rings, .announce = announce, .abandon = abandon};
+static const struct vma_wait_ops conn_ops = {.ready = stream_wait_ready,
+                                             .rings = stream_wait_rings,
+                                             .announce = stream_wait_announce,
+                                             .abandon = stream_wait_abandon};
+static const struct vma_wait_ops listener_ops = {.ready = stream_wait_ready,
+                                                 .ask_os = stream_wait_ask_os,
+                                                 .rings = stream_wait_rings,
+                                                 .asks = stream_wait_rings,
+                                                 .announce = stream_wait_announce,
+                                                 .abandon = stream_wait_abandon};
 
-static void count(const struct stream_sock *sock, const struct vma_wait *wait)
+static void stream_count_wait(const struct stream_sock *sock, const struct vma_wait *wait)
 {
 	if (sock->stats != NULL)
 		vma_stats_add(wait->slept ? &sock->stats->rx_poll_misses : &sock->stats->rx_poll_hits, 1);
@@ -101,7 +108,7 @@ int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what)
 	do
 		rc = vma_wait(&w.wait);
 	while (rc == -EINTR && w.wait.restart && what->deadline_ns == UINT64_MAX);
-	count(sock, &w.wait);
+	stream_count_wait(sock, &w.wait);
 	vma_file_put(&sock->file);
 	return rc;
 }

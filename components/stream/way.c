@@ -18,7 +18,7 @@
 
 /* ---- interfaces ---- */
 
-static bool is_usable(const struct vma_net_link *link)
+static bool way_link_is_usable(const struct vma_net_link *link)
 {
 	return link->hw_type == ARPHRD_ETHER && (link->flags & IFF_UP) != 0;
 }
@@ -31,21 +31,22 @@ enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, stru
 		return VMA_SOCK_NO_DEVICE;
 	if ((link.flags & IFF_LOOPBACK) != 0)
 		return VMA_SOCK_LOCAL;
-	if (!is_usable(&link))
+	if (!way_link_is_usable(&link))
 		return VMA_SOCK_NO_DEVICE;
 	*place = (struct stream_place){.device = ifindex};
 	if (link.vlan == 0)
 		return VMA_SOCK_OFFLOADED;
 	*place = (struct stream_place){.device = link.lower, .vlan = link.vlan};
-	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !is_usable(&link) || link.vlan != 0)
+	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !way_link_is_usable(&link) ||
+	    link.vlan != 0)
 		return VMA_SOCK_NO_DEVICE;
 	return VMA_SOCK_OFFLOADED;
 }
 
 /* ---- a way ---- */
 
-static struct vma_net_key key_of(const struct stream_sock *sock, uint32_t local, uint16_t local_port_be,
-                                 const struct sockaddr_in *peer, bool ports)
+static struct vma_net_key way_key_of(const struct stream_sock *sock, uint32_t local, uint16_t local_port_be,
+                                     const struct sockaddr_in *peer, bool ports)
 {
 	struct vma_net_key key = {.family = AF_INET,
 	                          .proto = IPPROTO_TCP,
@@ -70,7 +71,7 @@ static enum vma_sock_reason reason_of_path(const struct vma_net_template *t)
 	return VMA_SOCK_NO_DEVICE;
 }
 
-static bool is_servable(const struct vma_net_template *t)
+static bool way_is_servable(const struct vma_net_template *t)
 {
 	return t->state != VMA_NET_USE_OS && t->state != VMA_NET_ERROR && t->type == RTN_UNICAST;
 }
@@ -96,7 +97,7 @@ static int rail_of(struct stream_sock *sock, struct vma_engine *engine, struct s
 }
 
 /* Never routed off the host, so nobody has to be asked: a proxy connects there for each request. */
-static bool is_loopback(const struct sockaddr_in *peer)
+static bool peer_is_loopback(const struct sockaddr_in *peer)
 {
 	return ntohl(peer->sin_addr.s_addr) >> IN_CLASSA_NSHIFT == IN_LOOPBACKNET;
 }
@@ -108,16 +109,16 @@ int stream_way_get(struct stream_sock *sock, struct vma_engine *engine, const st
 	int rc;
 
 	*way = (struct stream_way){0};
-	if (is_loopback(peer)) {
+	if (peer_is_loopback(peer)) {
 		*reason = VMA_SOCK_LOCAL;
 		return -ENOTSUP;
 	}
-	key = key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, peer, true);
+	key = way_key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, peer, true);
 	*reason = VMA_SOCK_NO_DEVICE;
 	if (vma_net_path_get(engine->net, &key, &way->path) != 0)
 		return -ENOTSUP;
 	vma_net_path_read(way->path, &way->template);
-	if (!is_servable(&way->template)) {
+	if (!way_is_servable(&way->template)) {
 		*reason = reason_of_path(&way->template);
 		rc = -ENOTSUP;
 	} else {
@@ -150,7 +151,7 @@ struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t)
 	                             .quickack = t->flags & VMA_NET_QUICKACK};
 }
 
-static struct vma_tcp_path path_of(const struct stream_sock *sock, const struct vma_net_template *t)
+static struct vma_tcp_path way_path_of(const struct stream_sock *sock, const struct vma_net_template *t)
 {
 	struct vma_tcp_path path = stream_path_without_header(t);
 
@@ -183,7 +184,7 @@ void stream_way_tell(struct stream_sock *sock)
 		stream_connect_failed(sock, t.error);
 		return;
 	}
-	path = path_of(sock, &t);
+	path = way_path_of(sock, &t);
 	/* Without memory the connection keeps its old path; it is told again. */
 	told = same_path(&path, &sock->way) || vma_tcp_set_path(conn, &path) == 0;
 	if (told)
@@ -260,7 +261,7 @@ static void run_path(struct vma_task *task)
 }
 
 /* With net's lock. The watch ends before the socket does, so there is a reference to add to. */
-static void changed(struct vma_net_watch *watch, struct vma_net_path *path)
+static void way_path_changed(struct vma_net_watch *watch, struct vma_net_path *path)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)watch - offsetof(struct stream_sock, watch));
 
@@ -275,7 +276,7 @@ void stream_way_follow(struct stream_sock *sock, struct vma_net_path *path)
 {
 	sock->path = path;
 	sock->path_task.run = run_path;
-	sock->watch = (struct vma_net_watch){.changed = changed};
+	sock->watch = (struct vma_net_watch){.changed = way_path_changed};
 	vma_net_watch(sock->engine->net, path, &sock->watch);
 }
 
@@ -295,7 +296,8 @@ void stream_way_leave(struct stream_sock *sock)
 /* Its SYN came along some way, which serves until then. */
 void stream_way_find(struct stream_sock *sock, struct vma_engine *engine)
 {
-	struct vma_net_key key = key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, &sock->peer, false);
+	struct vma_net_key key =
+	        way_key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, &sock->peer, false);
 	struct vma_net_path *path;
 
 	if (vma_net_path_get(engine->net, &key, &path) != 0)

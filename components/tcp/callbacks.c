@@ -61,7 +61,7 @@ static void on_fin(struct vma_tcp_conn *conn)
 }
 
 /* All of it, or none: then lwIP keeps it, and the next step tries again. */
-static err_t on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
+static err_t lwip_on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
 {
 	struct vma_tcp_conn *conn = arg;
 
@@ -92,7 +92,7 @@ static err_t on_connected(void *arg, struct tcp_pcb *pcb, err_t err)
 }
 
 /* lwIP frees the pcb: for a RST, or since both sides are closed. The errors are the kernel's. */
-static void on_error(void *arg, err_t err)
+static void lwip_on_error(void *arg, err_t err)
 {
 	struct vma_tcp_conn *conn = arg;
 	int state = atomic_load_explicit(&conn->state, memory_order_relaxed);
@@ -110,8 +110,8 @@ void tcp_pcb_attach(struct vma_tcp_conn *conn, struct tcp_pcb *pcb)
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
 
 	pcb->callback_arg = conn;
-	pcb->recv = on_recv;
-	pcb->errf = on_error;
+	pcb->recv = lwip_on_recv;
+	pcb->errf = lwip_on_error;
 	pcb->connected = on_connected;
 	pcb->listener = &accepting;
 	pcb->rcv_wnd_max = pcb->rcv_wnd = pcb->rcv_ann_wnd = rcvbuf < 65535 ? (uint32_t)rcvbuf : 65535;

@@ -66,7 +66,7 @@ const char *vma_tcp_cc_name(int algorithm)
 	return algorithm >= 0 && algorithm < ALGORITHMS ? algorithms[algorithm]->name : NULL;
 }
 
-static void limit(struct tcp_cc *cc)
+static void cc_limit(struct tcp_cc *cc)
 {
 	if (cc->cwnd < cc->mss)
 		cc->cwnd = cc->mss;
@@ -82,7 +82,7 @@ void cc_init(struct tcp_cc *cc, int algorithm, uint32_t mss)
 	cc->cwnd = cc_initial_window(cc);
 	if (cc->ops->init)
 		cc->ops->init(cc);
-	limit(cc);
+	cc_limit(cc);
 }
 
 static bool has_not_moved(const struct tcp_cc *cc)
@@ -100,7 +100,7 @@ void cc_set_mss(struct tcp_cc *cc, uint32_t mss)
 	cc->mss = mss;
 	if (initial)
 		cc->cwnd = cc_initial_window(cc);
-	limit(cc);
+	cc_limit(cc);
 }
 
 void cc_set_initial(struct tcp_cc *cc, uint32_t segments)
@@ -112,7 +112,7 @@ void cc_set_initial(struct tcp_cc *cc, uint32_t segments)
 	cc->initial = segments;
 	if (initial)
 		cc->cwnd = cc_initial_window(cc);
-	limit(cc);
+	cc_limit(cc);
 }
 
 void cc_acked(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_ns, uint64_t now_ns)
@@ -123,14 +123,14 @@ void cc_acked(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_
 	else if (cc->ops->unused && cc->acked_ns && now_ns > cc->acked_ns)
 		cc->ops->unused(cc, now_ns - cc->acked_ns);
 	cc->acked_ns = now_ns;
-	limit(cc);
+	cc_limit(cc);
 }
 
 bool cc_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *sample, uint64_t now_ns)
 {
 	bool holds_back = cc->ops->sampled(cc, sample, now_ns);
 
-	limit(cc);
+	cc_limit(cc);
 	return holds_back;
 }
 
@@ -140,7 +140,7 @@ void cc_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
 		cc->ops->restarted(cc, app_limited, now_ns);
 }
 
-static uint32_t reduced(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+static uint32_t cc_reduced(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
 	uint32_t ssthresh = cc->ops->reduce(cc, in_flight, now_ns);
 
@@ -149,7 +149,7 @@ static uint32_t reduced(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 
 void cc_lost(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
-	cc->ssthresh = reduced(cc, in_flight, now_ns);
+	cc->ssthresh = cc_reduced(cc, in_flight, now_ns);
 	cc->acked = 0;
 }
 
@@ -160,12 +160,12 @@ void cc_recovered(struct tcp_cc *cc, uint64_t now_ns)
 	cc->cwnd = cc->ssthresh;
 	cc->acked = 0;
 	cc->acked_ns = now_ns;
-	limit(cc);
+	cc_limit(cc);
 }
 
 void cc_timeout(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
-	cc->ssthresh = reduced(cc, in_flight, now_ns);
+	cc->ssthresh = cc_reduced(cc, in_flight, now_ns);
 	cc->acked = 0;
 	cc->cwnd = cc->mss;
 	if (cc->ops->timeout)
@@ -180,7 +180,7 @@ void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh)
 	if (cc->ops->undo)
 		cc->ops->undo(cc);
 	cc->acked = 0;
-	limit(cc);
+	cc_limit(cc);
 }
 
 /*

@@ -77,7 +77,7 @@ static uint32_t at_most_cwnd(uint64_t bytes)
 
 /* 4.2.3.2: gain times the product, with room for what is gathered on the way at either end; an even number of
  * segments. */
-static uint32_t target(const struct tcp_cc *cc, uint32_t gain)
+static uint32_t bbr_target(const struct tcp_cc *cc, uint32_t gain)
 {
 	const struct tcp_bbr *bbr = &cc->bbr;
 	uint64_t bytes, segments;
@@ -105,7 +105,7 @@ static void set_quantum(struct tcp_cc *cc)
 	cc->quantum = (uint32_t)segments * cc->mss;
 }
 
-static void pace(struct tcp_cc *cc, uint64_t bytes_per_sec)
+static void bbr_pace(struct tcp_cc *cc, uint64_t bytes_per_sec)
 {
 	cc->pacing_rate = bytes_per_sec ? bytes_per_sec : 1;
 	set_quantum(cc);
@@ -116,12 +116,12 @@ static void set_pacing(struct tcp_cc *cc, uint32_t gain)
 	uint64_t rate = cc->bbr.max_rate * gain / UNIT / 100 * 99;
 
 	if (rate != cc->pacing_rate && (cc->bbr.full || rate > cc->pacing_rate))
-		pace(cc, rate);
+		bbr_pace(cc, rate);
 }
 
 /* ---- the rate ---- */
 
-static uint64_t highest(const struct tcp_bbr *bbr)
+static uint64_t bbr_highest(const struct tcp_bbr *bbr)
 {
 	uint64_t max = 0;
 
@@ -151,7 +151,7 @@ static void keep_rate(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
 	if (bytes_per_sec >= bbr->max_rate)
 		bbr->max_rate = bytes_per_sec;
 	else if (old == bbr->max_rate)
-		bbr->max_rate = highest(bbr);
+		bbr->max_rate = bbr_highest(bbr);
 }
 
 static void see_rate(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
@@ -232,9 +232,9 @@ static bool phase_is_over(const struct tcp_cc *cc, const struct tcp_cc_sample *s
 	bool is_long = now_ns - bbr->cycle_ns > bbr->min_rtt_ns;
 
 	if (gain > UNIT)
-		return is_long && (s->lost || s->prior_in_flight >= target(cc, gain));
+		return is_long && (s->lost || s->prior_in_flight >= bbr_target(cc, gain));
 	if (gain < UNIT)
-		return is_long || s->prior_in_flight <= target(cc, UNIT);
+		return is_long || s->prior_in_flight <= bbr_target(cc, UNIT);
 	return is_long;
 }
 
@@ -258,9 +258,9 @@ static void see_drained(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64
 
 	if (bbr->mode == STARTUP && bbr->full) {
 		bbr->mode = DRAIN;
-		cc->ssthresh = target(cc, UNIT);
+		cc->ssthresh = bbr_target(cc, UNIT);
 	}
-	if (bbr->mode == DRAIN && s->in_flight <= target(cc, UNIT))
+	if (bbr->mode == DRAIN && s->in_flight <= bbr_target(cc, UNIT))
 		enter_probe_bw(bbr, now_ns);
 }
 
@@ -370,7 +370,7 @@ static void set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 	uint32_t least = MIN_SEGMENTS * cc->mss;
 
 	if (s->newly && !recovery_window(cc, s)) {
-		uint32_t most = at_most_cwnd((uint64_t)target(cc, cwnd_gain(bbr)) + extra_window(bbr));
+		uint32_t most = at_most_cwnd((uint64_t)bbr_target(cc, cwnd_gain(bbr)) + extra_window(bbr));
 		uint32_t grown = at_most_cwnd((uint64_t)cc->cwnd + s->newly);
 
 		if (bbr->full)
@@ -394,7 +394,7 @@ static void bbr_init(struct tcp_cc *cc)
 /* 4.2.1: until there is a sample, the initial window in a round-trip time. */
 static void first_pacing(struct tcp_cc *cc, uint64_t rtt_ns)
 {
-	pace(cc, (uint64_t)cc->cwnd * HIGH_GAIN / UNIT * NS_PER_S / rtt_ns);
+	bbr_pace(cc, (uint64_t)cc->cwnd * HIGH_GAIN / UNIT * NS_PER_S / rtt_ns);
 }
 
 static bool bbr_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)

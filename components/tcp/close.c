@@ -55,7 +55,7 @@ void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
  * Sends that were queued for company were made before the end, so they leave before the RST, as the kernel's have by
  * then, if the windows allow them. No FIN follows them.
  */
-static void reset(struct vma_tcp_conn *conn)
+static void conn_reset(struct vma_tcp_conn *conn)
 {
 	conn->aborting = true;
 	if (peer_is_there(conn))
@@ -78,7 +78,7 @@ static void close_orderly(struct vma_tcp_conn *conn)
 		return;
 	}
 	if (unread || tcp->orphans >= tcp->attr.orphans_max) {
-		reset(conn);
+		conn_reset(conn);
 		return;
 	}
 	atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
@@ -93,7 +93,7 @@ void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo)
 	if (conn->pcb == NULL)
 		return;
 	if (todo & TCP_WORK_ABORT || (todo & TCP_WORK_UNUSED && !(todo & TCP_WORK_CLOSE) && !conn->closing)) {
-		reset(conn);
+		conn_reset(conn);
 		return;
 	}
 	if (todo & TCP_WORK_CLOSE)

@@ -23,8 +23,8 @@ static bool is_simple(const struct vma_tcp_conn *conn)
 }
 
 /* The words of the header that are a segment's own, as they lie in memory; `flags` also has the length of it. */
-static inline __attribute__((always_inline)) struct compose_words words_of(const struct vma_tcp_conn *conn,
-                                                                           bool stamped, bool push)
+static inline __attribute__((always_inline)) struct compose_words compose_words_of(const struct vma_tcp_conn *conn,
+                                                                                   bool stamped, bool push)
 {
 	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -62,7 +62,8 @@ static inline __attribute__((always_inline)) uint64_t write_words(uint8_t *to, c
  * The header in the segment, where lwIP looks for it: what is there is what frame.c would read to send it again, so the
  * window, which is chosen when a frame leaves, and the checksum are not.
  */
-static inline __attribute__((always_inline)) void write_header(uint8_t *to, const struct compose_words *w, bool stamped)
+static inline __attribute__((always_inline)) void compose_write_header(uint8_t *to, const struct compose_words *w,
+                                                                       bool stamped)
 {
 	write_words(to, w, stamped);
 	frame_store32(to + 12, w->flags);
@@ -96,7 +97,7 @@ static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_con
 	to = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
 	addresses = frame_address_sum(&conn->key);
 	frame_write_path(conn, frame, addresses, l4_len);
-	*out = w = words_of(conn, stamped, push);
+	*out = w = compose_words_of(conn, stamped, push);
 	urgent = lwip_htons(frame_urgent(conn, conn->pcb->snd_lbb));
 	flags = w.flags | (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons((uint16_t)window) << 16;
 	sum = frame_pseudo_sum(addresses, l4_len) + write_words(to, &w, stamped) + flags + urgent;
@@ -104,16 +105,16 @@ static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_con
 	frame_store32(to + 16, urgent << 16);
 	if (frame_needs_sum(tcp->nic, flag)) {
 		sum += copy_sum_even(to + hdr_len, bytes, n);
-		frame_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
+		tcp_frame_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
 	} else {
 		memcpy(to + hdr_len, bytes, n);
-		frame_store16(to + 16, vma_csum_fold(frame_pseudo_sum(addresses, l4_len)));
+		tcp_frame_store16(to + 16, vma_csum_fold(frame_pseudo_sum(addresses, l4_len)));
 	}
 	return ERR_OK;
 }
 
 /* What lwIP would have changed by now. */
-static void append(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
+static void segs_append(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
 {
 	if (pcb->unacked == NULL)
 		pcb->unacked = seg;
@@ -129,8 +130,8 @@ static void append(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
 	tcp_clear_flags(pcb, TF_ACK_DELAY | TF_ACK_NOW | TF_NAGLEMEMERR);
 }
 
-static inline __attribute__((always_inline)) struct tcp_seg *compose(struct vma_tcp_conn *conn, uint32_t n,
-                                                                     bool stamped, bool push)
+static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(struct vma_tcp_conn *conn, uint32_t n,
+                                                                             bool stamped, bool push)
 {
 	struct iovec span = fifo_span(&conn->tx, conn->fed);
 	struct vma_tcp *tcp = conn->tcp;
@@ -150,9 +151,9 @@ static inline __attribute__((always_inline)) struct tcp_seg *compose(struct vma_
 		memory_segment_free(tcp, seg);
 		return NULL;
 	}
-	write_header((uint8_t *)seg->tcphdr, &words, stamped);
+	compose_write_header((uint8_t *)seg->tcphdr, &words, stamped);
 	conn->fed += n;
-	append(conn->pcb, seg, n);
+	segs_append(conn->pcb, seg, n);
 	return seg;
 }
 
@@ -160,7 +161,8 @@ struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
 {
 	if (!is_simple(conn))
 		return NULL;
-	return conn->pcb->flags & TF_TIMESTAMP ? compose(conn, n, true, push) : compose(conn, n, false, push);
+	return conn->pcb->flags & TF_TIMESTAMP ? compose_segment(conn, n, true, push)
+	                                       : compose_segment(conn, n, false, push);
 }
 
 /* ---- in two steps ---- */
@@ -196,8 +198,8 @@ struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const
 
 	memory_segment_fill(seg, c->bytes, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
-	write_header((uint8_t *)seg->tcphdr, &c->words, stamped);
+	compose_write_header((uint8_t *)seg->tcphdr, &c->words, stamped);
 	conn->fed += n;
-	append(conn->pcb, seg, n);
+	segs_append(conn->pcb, seg, n);
 	return seg;
 }

@@ -251,7 +251,7 @@ static void end_in_timewait(struct vma_tcp_conn *conn)
 		timewait_begin(conn);
 }
 
-static void tell(struct vma_tcp_conn *conn)
+static void conn_tell_events(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
 
@@ -270,10 +270,10 @@ void tcp_conn_take_in(struct vma_tcp_conn *conn)
 	lwip_enter(conn->tcp, conn);
 	tcp_input_burst(conn);
 	lwip_leave();
-	tell(conn);
+	conn_tell_events(conn);
 }
 
-static inline void exchange(struct vma_tcp_conn *conn)
+static inline void conn_exchange(struct vma_tcp_conn *conn)
 {
 	lwip_enter(conn->tcp, conn);
 	if (conn->burst != NULL)
@@ -291,7 +291,7 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	}
 	if (conn->todo == TCP_WORK_SEND && conn->burst == NULL && conn->pcb != NULL && tcp_output_message(conn)) {
 		conn->todo = 0;
-		tell(conn);
+		conn_tell_events(conn);
 		return;
 	}
 	if (conn->todo != 0)
@@ -302,11 +302,11 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 			tcp_message_publish(conn);
 			return;
 		}
-		exchange(conn);
+		conn_exchange(conn);
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		end_in_timewait(conn);
-	tell(conn);
+	conn_tell_events(conn);
 	bury_if_unused(conn);
 }
 

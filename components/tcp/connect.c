@@ -163,7 +163,7 @@ static int open_actively(struct vma_tcp_conn *conn)
 
 /* ---- vma_tcp_connect ---- */
 
-static struct vma_flow_key key_of(const struct vma_tcp_conn_attr *attr)
+static struct vma_flow_key conn_attr_key(const struct vma_tcp_conn_attr *attr)
 {
 	struct vma_flow_key key = {.family = attr->family,
 	                           .proto = IPPROTO_TCP,
@@ -207,7 +207,7 @@ static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, c
 
 int vma_tcp_covers(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
 {
-	const struct vma_flow_key key = key_of(attr);
+	const struct vma_flow_key key = conn_attr_key(attr);
 
 	return vma_ring_ports(tcp->ring, &key);
 }
@@ -216,7 +216,7 @@ int vma_tcp_covers(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
  * Without the receive flag if the caller does not hold it: packets go on while the NIC is asked. What comes for the
  * connection meanwhile is dropped: it has no pcb, and has said nothing yet.
  */
-static int attach(struct vma_tcp_conn *conn, bool held, bool covered)
+static int conn_attach(struct vma_tcp_conn *conn, bool held, bool covered)
 {
 	struct vma_ring *ring = conn->tcp->ring;
 	int rc;
@@ -243,7 +243,7 @@ static int open_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, 
 
 	if (rc != 0)
 		return rc;
-	rc = attach(conn, held, attr->covered);
+	rc = conn_attach(conn, held, attr->covered);
 	conn->steered = rc == 0 && !attr->covered;
 	atomic_store(&conn->owner_arg, attr->arg);
 	atomic_store(&conn->owner, rc == 0 ? attr->owner : NULL);
@@ -261,7 +261,7 @@ static int open_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, 
 
 int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out)
 {
-	struct vma_flow_key key = key_of(attr);
+	struct vma_flow_key key = conn_attr_key(attr);
 	int rc = vma_flow_key_check(&key);
 	bool acquired;
 
@@ -279,7 +279,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
 
 uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
 {
-	const struct vma_flow_key key = key_of(attr);
+	const struct vma_flow_key key = conn_attr_key(attr);
 	bool acquired = vma_ring_acquire(tcp->ring);
 	uint16_t port_be;
 

@@ -18,7 +18,7 @@
 /* ---- who has gone ---- */
 
 /* The set of a peer: the oldest in it makes way, long before its time only when very many go within a second. */
-static struct tcp_gone *set_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)
+static struct tcp_gone *gone_set_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)
 {
 	uint32_t h;
 
@@ -27,7 +27,7 @@ static struct tcp_gone *set_of(const struct vma_tcp *tcp, const uint8_t *peer, u
 	return &tcp->gone[(h >> 16) % (TCP_GONE / WAYS) * WAYS];
 }
 
-static void remember(struct vma_tcp *tcp, const struct vma_flow_key *key)
+static void gone_remember(struct vma_tcp *tcp, const struct vma_flow_key *key)
 {
 	struct tcp_gone *set, *oldest;
 
@@ -35,7 +35,7 @@ static void remember(struct vma_tcp *tcp, const struct vma_flow_key *key)
 		tcp->gone = tcp_alloc_zeroed(tcp, TCP_GONE * sizeof(*tcp->gone));
 	if (tcp->gone == NULL)
 		return; /* as if it had not been: the peer may hear a RST */
-	set = oldest = set_of(tcp, key->peer, key->peer_port_be);
+	set = oldest = gone_set_of(tcp, key->peer, key->peer_port_be);
 	for (unsigned i = 1; i < WAYS; i++)
 		if (set[i].until_ns < oldest->until_ns)
 			oldest = &set[i];
@@ -52,7 +52,7 @@ static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *i
 
 uint64_t tcp_gone_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
-	const struct tcp_gone *set = tcp->gone != NULL ? set_of(tcp, info->src, info->src_port_be) : NULL;
+	const struct tcp_gone *set = tcp->gone != NULL ? gone_set_of(tcp, info->src, info->src_port_be) : NULL;
 
 	for (unsigned i = 0; set != NULL && i < WAYS; i++)
 		if (set[i].until_ns > tcp->now_ns && is_about(&set[i].key, info))
@@ -82,7 +82,7 @@ static bool can_go(const struct vma_tcp_conn *conn)
 	}
 }
 
-static void tell_options(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+static void export_options(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -135,7 +135,7 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 	if (!can_go(conn))
 		return -ENOTCONN;
 	tcp_take_time(tcp);
-	tell_options(conn, out);
+	export_options(conn, out);
 	tell_sending(conn, out);
 	tell_receiving(conn, out);
 	out->moved_bytes = fifo_consumed(&conn->rx) != 0 || fifo_produced(&conn->tx) != 0;
@@ -193,7 +193,7 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late *late)
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
-	remember(conn->tcp, &conn->key);
+	gone_remember(conn->tcp, &conn->key);
 	fifo_consume(&conn->rx, fifo_bytes(&conn->rx));
 	if (late != NULL) {
 		conn->flow.sink = late_sink;

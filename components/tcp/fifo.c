@@ -40,7 +40,7 @@ static bool is_large(const struct fifo_chunk *chunk)
 	return chunk->size > FIFO_SMALL - sizeof(struct fifo_chunk);
 }
 
-static void count(const struct tcp_fifo *fifo, int64_t bytes)
+static void fifo_count_bytes(const struct tcp_fifo *fifo, int64_t bytes)
 {
 	if (fifo->memory->used != NULL)
 		atomic_fetch_add_explicit(fifo->memory->used, bytes, memory_order_relaxed);
@@ -48,7 +48,7 @@ static void count(const struct tcp_fifo *fifo, int64_t bytes)
 
 static void chunk_free(const struct tcp_fifo *fifo, struct fifo_chunk *chunk)
 {
-	count(fifo, -(int64_t)(chunk->size + sizeof(*chunk)));
+	fifo_count_bytes(fifo, -(int64_t)(chunk->size + sizeof(*chunk)));
 	fifo->memory->free(chunk);
 }
 
@@ -84,7 +84,7 @@ static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, 
 	if (chunk == NULL)
 		return NULL;
 	*chunk = (struct fifo_chunk){.base = base, .size = size - sizeof(*chunk)};
-	count(fifo, (int64_t)size);
+	fifo_count_bytes(fifo, (int64_t)size);
 	return chunk;
 }
 
@@ -193,7 +193,7 @@ static struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed, uint
 }
 
 /* The fifo was empty, and its only chunk is large. */
-static void give_back(struct tcp_fifo *fifo, uint64_t consumed)
+static void fifo_give_back(struct tcp_fifo *fifo, uint64_t consumed)
 {
 	struct fifo_chunk *head = fifo->head;
 	uint64_t expected = consumed;
@@ -264,5 +264,5 @@ void fifo_consume(struct tcp_fifo *fifo, size_t bytes)
 	large = is_large(head_at(fifo, consumed, produced));
 	atomic_store_explicit(&fifo->consumed, consumed, memory_order_release); /* (2): no look at a chunk after it */
 	if (large && consumed == produced)
-		give_back(fifo, consumed);
+		fifo_give_back(fifo, consumed);
 }

@@ -19,7 +19,8 @@ static uint16_t window_of(struct vma_tcp_conn *conn, const uint8_t *from)
 }
 
 /* Options, with the MSS of this connection in a SYN's, where it comes first. */
-static uint64_t write_options(const struct vma_tcp_conn *conn, uint8_t *to, const uint8_t *from, uint32_t len, bool syn)
+static uint64_t frame_write_options(const struct vma_tcp_conn *conn, uint8_t *to, const uint8_t *from, uint32_t len,
+                                    bool syn)
 {
 	uint64_t sum = 0;
 
@@ -34,7 +35,8 @@ static uint64_t write_options(const struct vma_tcp_conn *conn, uint8_t *to, cons
 }
 
 /* Returns the sum of it, of the checksum field as 0. */
-static uint64_t write_tcp(struct vma_tcp_conn *conn, uint8_t *to, const uint8_t *from, uint32_t hdr_len, bool has_data)
+static uint64_t frame_write_tcp(struct vma_tcp_conn *conn, uint8_t *to, const uint8_t *from, uint32_t hdr_len,
+                                bool has_data)
 {
 	uint32_t ports = frame_ports(&conn->key);
 	uint32_t seq = frame_load32(from + 4), ack = frame_load32(from + 8);
@@ -48,7 +50,7 @@ static uint64_t write_tcp(struct vma_tcp_conn *conn, uint8_t *to, const uint8_t 
 	frame_store32(to + 8, ack);
 	frame_store32(to + 12, flags | (uint32_t)window << 16);
 	frame_store32(to + 16, (uint32_t)lwip_htons(urgent) << 16);
-	return sum + write_options(conn, to + TCP_HLEN, from + TCP_HLEN, hdr_len - TCP_HLEN, from[13] & TCP_SYN);
+	return sum + frame_write_options(conn, to + TCP_HLEN, from + TCP_HLEN, hdr_len - TCP_HLEN, from[13] & TCP_SYN);
 }
 
 static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *p, uint32_t skip, bool summed)
@@ -78,9 +80,9 @@ static uint16_t write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const s
 	struct copy_sum sum;
 
 	frame_write_path(conn, frame, addresses, l4_len);
-	sum = (struct copy_sum){.sum = pseudo + write_tcp(conn, tcp, p->payload, hdr_len, l4_len > hdr_len)};
+	sum = (struct copy_sum){.sum = pseudo + frame_write_tcp(conn, tcp, p->payload, hdr_len, l4_len > hdr_len)};
 	write_payload(&sum, tcp + hdr_len, p, hdr_len, summed);
-	frame_store16(tcp + 16, summed ? (uint16_t)~vma_csum_fold(sum.sum) : vma_csum_fold(pseudo));
+	tcp_frame_store16(tcp + 16, summed ? (uint16_t)~vma_csum_fold(sum.sum) : vma_csum_fold(pseudo));
 	return flag;
 }
 

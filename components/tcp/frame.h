@@ -21,7 +21,7 @@
 
 #define FRAME_DONT_FRAGMENT 0x4000
 
-static inline void frame_store16(uint8_t *p, uint16_t as_in_memory)
+static inline void tcp_frame_store16(uint8_t *p, uint16_t as_in_memory)
 {
 	memcpy(p, &as_in_memory, 2);
 }

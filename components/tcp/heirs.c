@@ -24,7 +24,7 @@ static void write_down(struct will *will, const struct vma_flow_key *key, enum v
 		        (struct vma_flow_heir){.key = *key, .state = state, .snd_nxt = snd_nxt, .rcv_nxt = rcv_nxt};
 }
 
-static enum vma_heir_state heir_state(const struct vma_tcp_conn *conn)
+static enum vma_heir_state heir_state_of(const struct vma_tcp_conn *conn)
 {
 	switch (conn->pcb->state) {
 	case FIN_WAIT_2:
@@ -36,7 +36,7 @@ static enum vma_heir_state heir_state(const struct vma_tcp_conn *conn)
 	}
 }
 
-static uint32_t connections(const struct vma_tcp *tcp)
+static uint32_t tcp_connections(const struct vma_tcp *tcp)
 {
 	uint32_t count = 0;
 
@@ -50,11 +50,11 @@ static void leave_time_wait(const struct vma_flow_key *key, uint32_t snd_nxt, ui
 	write_down(arg, key, VMA_HEIR_TIME_WAIT, snd_nxt, rcv_nxt);
 }
 
-static void write_all(const struct vma_tcp *tcp, struct will *will)
+static void write_heirs(const struct vma_tcp *tcp, struct will *will)
 {
 	for (const struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all)
 		if (!conn->is_over && conn->pcb != NULL && conn->attached)
-			write_down(will, &conn->key, heir_state(conn), conn->pcb->snd_nxt, conn->pcb->rcv_nxt);
+			write_down(will, &conn->key, heir_state_of(conn), conn->pcb->snd_nxt, conn->pcb->rcv_nxt);
 	timewait_each(tcp, leave_time_wait, will);
 }
 
@@ -64,12 +64,12 @@ void tcp_heirs_bequeath(struct vma_tcp *tcp, uint32_t most)
 
 	if (!vma_ring_acquire(tcp->ring))
 		return;
-	will.most = connections(tcp) + timewait_count(tcp);
+	will.most = tcp_connections(tcp) + timewait_count(tcp);
 	will.most = will.most < most ? will.most : most;
 	if (will.most > 0)
 		will.heirs = tcp->host.alloc_bytes(will.most * sizeof(*will.heirs));
 	if (will.heirs != NULL)
-		write_all(tcp, &will);
+		write_heirs(tcp, &will);
 	vma_ring_release(tcp->ring);
 	if (will.count > 0)
 		vma_nic_flows_bequeath(vma_ring_qp(tcp->ring), will.heirs, will.count);

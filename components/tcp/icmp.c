@@ -102,7 +102,7 @@ static int error_of(uint8_t type, uint8_t code)
 	return type == ICMP_PARAMETER ? EPROTO : 0;
 }
 
-static void shorten(struct vma_tcp_conn *conn, uint32_t mtu)
+static void shorten_mtu(struct vma_tcp_conn *conn, uint32_t mtu)
 {
 	if (tcp_option(conn, VMA_TCP_OPT_PMTUDISC) == 0)
 		return; /* its packets may be cut on the way */
@@ -124,7 +124,7 @@ void tcp_icmp_work(struct vma_tcp_conn *conn)
 	if (pcb == NULL || error == 0 || TCP_SEQ_LT(seq, pcb->lastack) || TCP_SEQ_GT(seq, pcb->snd_nxt))
 		return;
 	if (type == ICMP_UNREACHABLE && code == CODE_TOO_LONG)
-		shorten(conn, (uint32_t)(wish >> 32) & 0xffff);
+		shorten_mtu(conn, (uint32_t)(wish >> 32) & 0xffff);
 	else if (pcb->state == SYN_SENT || pcb->state == SYN_RCVD)
 		tcp_conn_fail(conn, error, false);
 	else

@@ -4,7 +4,7 @@
 #include "tcp_priv.h"
 #include "lwip_port.h"
 
-static uint32_t usec(uint64_t ns)
+static uint32_t ns_to_usec(uint64_t ns)
 {
 	return (uint32_t)(ns / 1000);
 }
@@ -60,7 +60,7 @@ static void fill_sending(const struct vma_tcp_conn *conn, struct tcp_info *info)
 	info->tcpi_retransmits = (uint8_t)(recovery->timeouts < 255 ? recovery->timeouts : 255);
 	info->tcpi_probes = (uint8_t)(recovery->probes < 255 ? recovery->probes : 255);
 	info->tcpi_backoff = (uint8_t)(recovery->backoff < 255 ? recovery->backoff : 255);
-	info->tcpi_rto = usec(rtt_rto_ns(&conn->rtt, recovery->backoff));
+	info->tcpi_rto = ns_to_usec(rtt_rto_ns(&conn->rtt, recovery->backoff));
 	info->tcpi_unacked = segments_of(conn->pcb->snd_nxt - conn->pcb->lastack, mss);
 	info->tcpi_sacked = recovery->sacked_segments;
 	info->tcpi_lost = segments_of(recovery->lost_bytes, mss);
@@ -68,16 +68,16 @@ static void fill_sending(const struct vma_tcp_conn *conn, struct tcp_info *info)
 	info->tcpi_total_retrans = (uint32_t)recovery->total_retransmits;
 	info->tcpi_snd_cwnd = mss != 0 ? conn->cc.cwnd / mss : 0;
 	info->tcpi_snd_ssthresh = conn->cc.ssthresh == UINT32_MAX || mss == 0 ? INT32_MAX : conn->cc.ssthresh / mss;
-	info->tcpi_rtt = usec(conn->rtt.srtt_ns);
-	info->tcpi_rttvar = usec(conn->rtt.rttvar_ns);
+	info->tcpi_rtt = ns_to_usec(conn->rtt.srtt_ns);
+	info->tcpi_rttvar = ns_to_usec(conn->rtt.rttvar_ns);
 	info->tcpi_reordering = recovery->dup_threshold;
 }
 
 static void fill_receiving(const struct vma_tcp_conn *conn, struct tcp_info *info)
 {
-	info->tcpi_ato = usec(conn->ato_ns);
+	info->tcpi_ato = ns_to_usec(conn->ato_ns);
 	info->tcpi_rcv_mss = conn->rcv_mss;
-	info->tcpi_rcv_rtt = usec(conn->rcv_rtt_ns);
+	info->tcpi_rcv_rtt = ns_to_usec(conn->rcv_rtt_ns);
 	info->tcpi_rcv_space = conn->rcv_space;
 	info->tcpi_rcv_ssthresh = (uint32_t)atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
 	info->tcpi_advmss = tcp_mss_announced(conn);
@@ -88,7 +88,7 @@ static void fill_receiving(const struct vma_tcp_conn *conn, struct tcp_info *inf
 
 /* ---- what the C library's header does not know ---- */
 
-static uint32_t clip(uint64_t number)
+static uint32_t clip_u32(uint64_t number)
 {
 	return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
@@ -105,7 +105,7 @@ static bool fin_is_acked(const struct vma_tcp_conn *conn)
 
 /* Segments of data that have been sent once, less those that are on their way still; and what came twice, so far as
  * told. */
-static uint32_t delivered(const struct vma_tcp_conn *conn, const struct vma_tcp_info *info)
+static uint32_t delivered_segments(const struct vma_tcp_conn *conn, const struct vma_tcp_info *info)
 {
 	const struct tcp_info *known = &info->known;
 	uint64_t sent = info->data_segs_out;
@@ -115,7 +115,7 @@ static uint32_t delivered(const struct vma_tcp_conn *conn, const struct vma_tcp_
 	if (known->tcpi_unacked > known->tcpi_sacked)
 		sent -= known->tcpi_unacked - known->tcpi_sacked < sent ? known->tcpi_unacked - known->tcpi_sacked
 		                                                        : sent;
-	return clip(sent + conn->connected + info->dsack_dups);
+	return clip_u32(sent + conn->connected + info->dsack_dups);
 }
 
 static void fill_rates(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
@@ -138,15 +138,15 @@ static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *in
 
 	info->bytes_acked = acked + fin_is_acked(conn) + (conn->connected && !conn->passive);
 	info->bytes_received = counts->bytes_in + atomic_load_explicit(&conn->fin_received, memory_order_relaxed);
-	info->segs_out = clip(counts->segments_out > syns ? counts->segments_out - syns : 0);
-	info->segs_in = clip(counts->segments_in + syns);
+	info->segs_out = clip_u32(counts->segments_out > syns ? counts->segments_out - syns : 0);
+	info->segs_in = clip_u32(counts->segments_in + syns);
 	info->data_segs_in = conn->data_segments_in;
 	info->data_segs_out = conn->data_segments_out;
 	info->bytes_sent = counts->bytes_out;
 	info->bytes_retrans = counts->bytes_out > given ? counts->bytes_out - given : 0;
-	info->dsack_dups = clip(conn->recovery.dsacks);
+	info->dsack_dups = clip_u32(conn->recovery.dsacks);
 	info->reord_seen = conn->recovery.reordering_seen;
-	info->rcv_ooopack = clip(counts->out_of_order_in);
+	info->rcv_ooopack = clip_u32(counts->out_of_order_in);
 	info->total_rto = (uint16_t)(counts->timeouts < UINT16_MAX ? counts->timeouts : UINT16_MAX);
 }
 
@@ -154,9 +154,9 @@ static void fill_young(const struct vma_tcp_conn *conn, struct vma_tcp_info *inf
 {
 	fill_counts(conn, info);
 	fill_rates(conn, info);
-	info->notsent_bytes = clip(vma_tcp_tx_unsent(conn));
-	info->min_rtt_us = conn->rtt.min_ns != 0 ? usec(conn->rtt.min_ns) : UINT32_MAX;
-	info->delivered = delivered(conn, info);
+	info->notsent_bytes = clip_u32(vma_tcp_tx_unsent(conn));
+	info->min_rtt_us = conn->rtt.min_ns != 0 ? ns_to_usec(conn->rtt.min_ns) : UINT32_MAX;
+	info->delivered = delivered_segments(conn, info);
 	if (conn->pcb != NULL)
 		info->snd_wnd = conn->pcb->snd_wnd;
 	info->rcv_wnd = conn->rcv_edge - conn->rcv_wup;

@@ -30,7 +30,7 @@ bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx
 	return true;
 }
 
-static struct vma_buf *pop(struct vma_tcp_conn *conn)
+static struct vma_buf *pop_burst(struct vma_tcp_conn *conn)
 {
 	struct vma_buf *packet = conn->burst;
 
@@ -53,7 +53,7 @@ static bool may_begin_run(const struct segment *s)
 	return s->len != 0 && s->is_plain && (s->flags & ~TCP_PSH) == TCP_ACK;
 }
 
-static bool continues(const struct run *run, const struct segment *next)
+static bool run_continues(const struct run *run, const struct segment *next)
 {
 	const struct segment *s = &run->s;
 
@@ -75,16 +75,16 @@ static void take_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
 	struct vma_bufarena *arena = conn->tcp->arena;
 	struct segment next;
 
-	run->packets[0] = pop(conn);
+	run->packets[0] = pop_burst(conn);
 	run->n = 1;
 	segment_parse(&run->s, arena, run->packets[0]);
 	if (!merge || !may_begin_run(&run->s) || awaits_urgent(conn))
 		return;
 	while (conn->burst != NULL) {
 		segment_parse(&next, arena, conn->burst);
-		if (!continues(run, &next))
+		if (!run_continues(run, &next))
 			return;
-		run->packets[run->n++] = pop(conn);
+		run->packets[run->n++] = pop_burst(conn);
 		segment_absorb(&run->s, &next);
 	}
 }
@@ -187,7 +187,7 @@ static bool took_fin(const struct vma_tcp_conn *conn, const struct segment *s, c
 	       before->rcv_nxt == s->seq && conn->pcb->rcv_nxt == s->end;
 }
 
-static void conclude(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+static void conclude_segment(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t came = pcb->rcv_nxt - before->rcv_nxt;
@@ -255,7 +255,7 @@ static void update_window(struct tcp_pcb *pcb, const struct segment *s, const st
 }
 
 /* What lwIP has ended, or made of it. */
-static void follow(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+static void follow_segment(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
 {
 	if (conn->pcb == NULL) {
 		TCP_COUNT(conn->tcp, resets_in, (s->flags & TCP_RST) != 0);
@@ -273,7 +273,7 @@ static void follow(struct vma_tcp_conn *conn, const struct segment *s, const str
 	update_window(conn->pcb, s, before);
 	if (s->flags & TCP_ACK)
 		recovery_ack_after(conn, &conn->tcp->ack);
-	conclude(conn, s, before);
+	conclude_segment(conn, s, before);
 	if (before->state == SYN_RCVD && conn->connected && conn->listener != NULL)
 		tcp_half_open_done(conn);
 }
@@ -345,10 +345,10 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 	if (s->flags & TCP_ACK)
 		recovery_ack_before(conn, &conn->tcp->ack);
 	lwip_input(conn->key.peer, conn->key.local, p);
-	follow(conn, s, before);
+	follow_segment(conn, s, before);
 }
 
-static void feed(struct vma_tcp_conn *conn, struct run *run)
+static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
 	struct before before = {.rcv_nxt = conn->pcb->rcv_nxt,
@@ -364,7 +364,7 @@ static void feed(struct vma_tcp_conn *conn, struct run *run)
 	    tcp_predict(conn, s, run->packets, run->n)) {
 		conn->last_in_ns = conn->tcp->now_ns;
 		recovery_ack_after(conn, &conn->tcp->ack);
-		conclude(conn, s, &before);
+		conclude_segment(conn, s, &before);
 		return;
 	}
 	if (waits_for_memory(conn) || !tcp_judge(conn, s)) {
@@ -390,7 +390,7 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 		TCP_COUNT(tcp, segments_in, run.n);
 		conn->counts.segments_in += run.n;
 		conn->data_segments_in += run.s.len != 0 ? run.n : 0;
-		feed(conn, &run);
+		feed_run(conn, &run);
 		if (conn->pcb != NULL && window_sacks_are_full(conn))
 			tcp_output_ack(conn);
 	}

@@ -12,7 +12,7 @@
 
 /* ---- answers ---- */
 
-static bool may_answer(struct vma_tcp_conn *conn)
+static bool may_challenge(struct vma_tcp_conn *conn)
 {
 	uint64_t now = conn->tcp->now_ns;
 
@@ -23,9 +23,9 @@ static bool may_answer(struct vma_tcp_conn *conn)
 }
 
 /* RFC 5961: the peer, if it is the peer, says it again with the right numbers. */
-static void challenge(struct vma_tcp_conn *conn)
+static void send_challenge(struct vma_tcp_conn *conn)
 {
-	if (!may_answer(conn))
+	if (!may_challenge(conn))
 		return;
 	TCP_COUNT(conn->tcp, challenge_acks, 1);
 	conn->counts.challenge_acks++;
@@ -37,7 +37,7 @@ static void answer_unacceptable(struct vma_tcp_conn *conn, const struct segment 
 {
 	uint32_t rcv_nxt = conn->pcb->rcv_nxt;
 
-	if (s->len == 0 && !may_answer(conn))
+	if (s->len == 0 && !may_challenge(conn))
 		return;
 	if (s->len != 0 && TCP_SEQ_LT(s->seq, rcv_nxt))
 		window_duplicate(conn, s->seq, TCP_SEQ_LT(s->end, rcv_nxt) ? s->end : rcv_nxt);
@@ -78,7 +78,7 @@ static bool judge_syn_sent(struct vma_tcp_conn *conn, const struct segment *s)
 /* ---- the other states ---- */
 
 /* RFC 7323 5.3, with the kernel's exception: a pure ACK may be overtaken. */
-static bool is_too_old(const struct vma_tcp_conn *conn, const struct segment *s)
+static bool segment_is_too_old(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -109,8 +109,8 @@ static bool judge_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	struct tcp_pcb *pcb = conn->pcb;
 
 	if (pcb->state != SYN_RCVD || s->seq + 1 != pcb->rcv_nxt || s->flags & TCP_ACK)
-		challenge(conn);
-	else if (pcb->unacked != NULL && may_answer(conn))
+		send_challenge(conn);
+	else if (pcb->unacked != NULL && may_challenge(conn))
 		tcp_output_again(conn, pcb->unacked);
 	return false;
 }
@@ -129,14 +129,14 @@ static bool judge_ack(struct vma_tcp_conn *conn, const struct segment *s)
 		return false;
 	}
 	if (TCP_SEQ_GT(s->ack, pcb->snd_nxt) || TCP_SEQ_LT(s->ack, pcb->lastack - conn->snd_wnd_max)) {
-		challenge(conn);
+		send_challenge(conn);
 		return false;
 	}
 	return true;
 }
 
 /* RFC 1122 4.2.2.13: nobody will read it, and the peer is to know; so is who has shut the socket, but still has it. */
-static bool comes_too_late(const struct vma_tcp_conn *conn, const struct segment *s)
+static bool segment_comes_too_late(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	int state = conn->pcb->state;
 	bool reads_ended = atomic_load_explicit(&conn->shut_rd, memory_order_acquire);
@@ -166,7 +166,7 @@ static bool judge_rest(struct vma_tcp_conn *conn, const struct segment *s)
 		conn->defer_data = true;
 		return false;
 	}
-	if (comes_too_late(conn, s)) {
+	if (segment_comes_too_late(conn, s)) {
 		reset_for(conn, s);
 		tcp_conn_fail(conn, conn->closing ? 0 : ECONNRESET, false);
 		return false;
@@ -178,7 +178,7 @@ static bool judge_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
-	if (is_too_old(conn, s) && !(s->flags & TCP_RST)) {
+	if (segment_is_too_old(conn, s) && !(s->flags & TCP_RST)) {
 		TCP_COUNT(conn->tcp, paws_drops, 1);
 		conn->counts.paws_drops++;
 		answer_unacceptable(conn, s);
@@ -196,7 +196,7 @@ static bool judge_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 		if (s->seq == pcb->rcv_nxt)
 			return true;
 		if (is_in_window(conn, s))
-			challenge(conn);
+			send_challenge(conn);
 		return false;
 	}
 	if (s->flags & TCP_SYN)

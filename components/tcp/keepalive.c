@@ -23,7 +23,7 @@ bool keepalive_in_fin_wait(const struct vma_tcp_conn *conn)
 	return conn->is_orphan && conn->pcb->state == FIN_WAIT_2;
 }
 
-static uint64_t seconds(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
+static uint64_t keepalive_ns(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
 {
 	return (uint64_t)tcp_option(conn, option) * TCP_NS_PER_S;
 }
@@ -37,7 +37,7 @@ void timers_keepalive_update(struct vma_tcp_conn *conn)
 	else if (keepalive_in_fin_wait(conn))
 		due_ns = fin_wait_due_ns(conn);
 	else if (conn->connected && tcp_option(conn, VMA_TCP_OPT_KEEPALIVE))
-		due_ns = conn->last_in_ns + seconds(conn, VMA_TCP_OPT_KEEPIDLE);
+		due_ns = conn->last_in_ns + keepalive_ns(conn, VMA_TCP_OPT_KEEPIDLE);
 	timers_set(conn, TCP_TIMER_KEEPALIVE, due_ns);
 }
 
@@ -52,7 +52,7 @@ static bool keepalive_is_hopeless(const struct vma_tcp_conn *conn, uint64_t sile
 
 static void fire_keepalive(struct vma_tcp_conn *conn)
 {
-	uint64_t now_ns = conn->tcp->now_ns, idle_ns = seconds(conn, VMA_TCP_OPT_KEEPIDLE);
+	uint64_t now_ns = conn->tcp->now_ns, idle_ns = keepalive_ns(conn, VMA_TCP_OPT_KEEPIDLE);
 	uint64_t silent_ns = now_ns - conn->last_in_ns;
 
 	if (conn->pcb->unacked || persist_waits(conn)) {
@@ -65,7 +65,7 @@ static void fire_keepalive(struct vma_tcp_conn *conn)
 		timers_set(conn, TCP_TIMER_KEEPALIVE, tcp_again_ns(conn->tcp));
 	} else {
 		conn->recovery.probes++;
-		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + seconds(conn, VMA_TCP_OPT_KEEPINTVL));
+		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + keepalive_ns(conn, VMA_TCP_OPT_KEEPINTVL));
 	}
 }
 

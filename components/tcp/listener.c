@@ -118,7 +118,7 @@ static bool is_below_rate(struct vma_tcp *tcp)
  * More are half open than can be by chance, and this one's SYN-ACK has been sent again, in vain (unless it is one that
  * TCP_DEFER_ACCEPT waits for): it is a forged one, or hardly worth more than the one that asks now.
  */
-static bool makes_way(const struct vma_tcp_listener *listener, const struct vma_tcp_conn *conn)
+static bool conn_makes_way(const struct vma_tcp_listener *listener, const struct vma_tcp_conn *conn)
 {
 	return listener->half_open > RECYCLE_ABOVE && conn->recovery.timeouts > 0 && !conn->defer_data &&
 	       listener->tcp->now_ns - conn->recovery.rto_from_ns >= ANSWER_NS;
@@ -142,7 +142,7 @@ static enum admission admission_of(struct vma_tcp_listener *listener)
 	if (listener->finishing)
 		return DROP;
 	cookie = sends_cookies(listener);
-	if ((full && !cookie && !makes_way(listener, listener->first)) || !is_below_rate(listener->tcp) ||
+	if ((full && !cookie && !conn_makes_way(listener, listener->first)) || !is_below_rate(listener->tcp) ||
 	    !listener->owner->admit(listener, listener->arg))
 		return DROP;
 	if (cookie)
@@ -153,7 +153,7 @@ static enum admission admission_of(struct vma_tcp_listener *listener)
 }
 
 /* The way back is the way it came. */
-static void path_of(struct vma_tcp *tcp, const struct vma_buf *packet, struct vma_tcp_path *path)
+static void syn_path_of(struct vma_tcp *tcp, const struct vma_buf *packet, struct vma_tcp_path *path)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet), *ip = frame + packet->l3_off;
 
@@ -227,7 +227,7 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 		return false;
 	}
 	conn->passive = true;
-	path_of(tcp, packet, &conn->path);
+	syn_path_of(tcp, packet, &conn->path);
 	path_len = conn->path.len;
 	if (silently)
 		conn->path.len = 0;
@@ -277,8 +277,8 @@ static void send_cookie(struct vma_tcp_listener *listener, struct vma_buf *packe
 }
 
 /* The connection, half open again; then the ACK goes to it as any other does. True: the packet has been taken. */
-static bool reopen(struct vma_tcp_listener *listener, struct vma_buf *syn, uint32_t isn, struct vma_buf *packet,
-                   const struct vma_rx_info *info)
+static bool listener_reopen(struct vma_tcp_listener *listener, struct vma_buf *syn, uint32_t isn,
+                            struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_flow_key key = tcp_key_of(info);
@@ -312,7 +312,7 @@ static bool take_cookie(struct vma_tcp_listener *listener, struct vma_buf *packe
 	TCP_COUNT(tcp, cookies_received, 1);
 	*taken = false;
 	if (listener->owner->admit(listener, listener->arg))
-		*taken = reopen(listener, syn, isn, packet, info);
+		*taken = listener_reopen(listener, syn, isn, packet, info);
 	else
 		vma_buf_put(tcp->arena, syn);
 	return true;
@@ -371,7 +371,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
  * A SYN that its peer has repeated since may be found here late, when another process has answered the other one. The
  * peer has the number of the SYN-ACK that came first: of the handshake that is complete, or that began before.
  */
-static bool is_late(const struct vma_tcp_conn *present, const struct vma_pending *pending)
+static bool pending_is_late(const struct vma_tcp_conn *present, const struct vma_pending *pending)
 {
 	return present->listener != NULL && present->pcb != NULL && present->pcb->state == SYN_RCVD &&
 	       (pending->handshaken || present->born_ns > pending->since_ns);
@@ -381,7 +381,7 @@ static bool is_late(const struct vma_tcp_conn *present, const struct vma_pending
  * Nothing may stand at the connection's place. What was moved away from here, and has not been accepted since, may come
  * back: nobody has taken the old one out of the queue, whose owner finds later that it is over.
  */
-static bool make_way(struct vma_tcp *tcp, struct vma_flow *present, const struct vma_pending *pending)
+static bool pending_make_way(struct vma_tcp *tcp, struct vma_flow *present, const struct vma_pending *pending)
 {
 	struct vma_tcp_conn *conn;
 
@@ -390,7 +390,7 @@ static bool make_way(struct vma_tcp *tcp, struct vma_flow *present, const struct
 	if (present->sink != tcp_sink)
 		return false;
 	conn = present->owner;
-	if (!tcp_pending_is_moved(conn) && !is_late(conn, pending))
+	if (!tcp_pending_is_moved(conn) && !pending_is_late(conn, pending))
 		return false;
 	tcp_conn_fail(conn, 0, false);
 	return true;
@@ -409,7 +409,7 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 		return;
 	tcp_pending_names(pending, &info);
 	key = tcp_key_of(&info);
-	if (!make_way(tcp, vma_ring_flow(tcp->ring, &key), pending))
+	if (!pending_make_way(tcp, vma_ring_flow(tcp->ring, &key), pending))
 		return;
 	syn = tcp_pending_write(tcp, pending, true);
 	ack = syn != NULL ? tcp_pending_write(tcp, pending, false) : NULL;
@@ -419,7 +419,7 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 		return;
 	}
 	if (pending->handshaken) {
-		if (reopen(listener, syn, pending->iss, ack, &info))
+		if (listener_reopen(listener, syn, pending->iss, ack, &info))
 			return;
 	} else {
 		/* The SYN-ACK again: the first may never have left. */
@@ -430,7 +430,7 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 	vma_buf_put(tcp->arena, ack);
 }
 
-static void revoked(struct vma_flow *flow)
+static void listener_revoked(struct vma_flow *flow)
 {
 	struct vma_tcp_listener *listener = (struct vma_tcp_listener *)flow;
 
@@ -509,7 +509,7 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	                                   .shadow_fd = attr->shadow_fd,
 	                                   .sink = tcp_listener_sink,
 	                                   .owner = listener,
-	                                   .revoked = revoked};
+	                                   .revoked = listener_revoked};
 	init_pcb(listener);
 	acquired = vma_ring_acquire(tcp->ring);
 	rc = listen_held(listener);

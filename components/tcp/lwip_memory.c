@@ -67,7 +67,7 @@ struct tcp_port_memory {
 #define SEGMENTS_FREE_OF_CHARGE (2 * KEEP_BYTES / sizeof(struct tcp_seg))
 #define SEGMENT_BYTES (sizeof(struct tcp_seg) + sizeof(struct pbuf) + sizeof(struct header_block))
 
-static struct header_block *block_of(const void *bytes)
+static struct header_block *header_block_of(const void *bytes)
 {
 	return (struct header_block *)((uintptr_t)bytes - offsetof(struct header_block, bytes));
 }
@@ -110,7 +110,7 @@ void port_memory_destroy(struct vma_tcp *tcp)
 	while ((seg = memory->whole)) {
 		memory->whole = seg->next;
 		host_free(tcp, seg->p->next);
-		host_free(tcp, block_of(seg->p));
+		host_free(tcp, header_block_of(seg->p));
 		host_free(tcp, seg);
 	}
 	for (unsigned kind = 0; kind < MEMORY_KINDS; kind++) {
@@ -128,7 +128,7 @@ uint64_t port_memory_in_use(const struct vma_tcp *tcp)
 	return tcp->memory->in_use;
 }
 
-static void *counted(struct vma_tcp *tcp, void *object)
+static void *count_object(struct vma_tcp *tcp, void *object)
 {
 	if (object)
 		tcp->memory->in_use++;
@@ -138,7 +138,7 @@ static void *counted(struct vma_tcp *tcp, void *object)
 }
 
 /* NULL: none is kept. Not counted yet. */
-static inline void *kept(struct tcp_port_memory *memory, enum memory_kind kind)
+static inline void *memory_kept(struct tcp_port_memory *memory, enum memory_kind kind)
 {
 	struct free_object *object = memory->free[kind].first;
 
@@ -149,7 +149,7 @@ static inline void *kept(struct tcp_port_memory *memory, enum memory_kind kind)
 	return object;
 }
 
-static void keep(struct tcp_port_memory *memory, enum memory_kind kind, void *object)
+static void memory_keep(struct tcp_port_memory *memory, enum memory_kind kind, void *object)
 {
 	struct free_object *free = object;
 
@@ -167,13 +167,13 @@ static bool take_apart(struct tcp_port_memory *memory)
 		return false;
 	memory->whole = seg->next;
 	memory->whole_count--;
-	keep(memory, MEMORY_PBUF, seg->p->next);
-	keep(memory, MEMORY_HEADER, block_of(seg->p));
-	keep(memory, MEMORY_SEGMENT, seg);
+	memory_keep(memory, MEMORY_PBUF, seg->p->next);
+	memory_keep(memory, MEMORY_HEADER, header_block_of(seg->p));
+	memory_keep(memory, MEMORY_SEGMENT, seg);
 	return true;
 }
 
-static void charge(struct vma_tcp *tcp, int64_t bytes)
+static void memory_charge(struct vma_tcp *tcp, int64_t bytes)
 {
 	if (tcp->attr.memory)
 		atomic_fetch_add_explicit(&tcp->attr.memory->used, bytes, memory_order_relaxed);
@@ -184,17 +184,17 @@ static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum m
 	void *object = host_alloc(tcp, kind_size[kind]);
 
 	if (object && kind == MEMORY_SEGMENT && ++tcp->memory->segments > SEGMENTS_FREE_OF_CHARGE)
-		charge(tcp, (int64_t)SEGMENT_BYTES);
+		memory_charge(tcp, (int64_t)SEGMENT_BYTES);
 	if (!object && take_apart(tcp->memory))
-		object = kept(tcp->memory, kind);
-	return counted(tcp, object);
+		object = memory_kept(tcp->memory, kind);
+	return count_object(tcp, object);
 }
 
 /* static: inlined where the kind is known. */
-static inline void *get(struct vma_tcp *tcp, enum memory_kind kind)
+static inline void *port_memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 {
 	struct tcp_port_memory *memory = tcp->memory;
-	void *object = kept(memory, kind);
+	void *object = memory_kept(memory, kind);
 
 	if (__builtin_expect(object == NULL, 0))
 		return get_new(tcp, kind);
@@ -204,13 +204,13 @@ static inline void *get(struct vma_tcp *tcp, enum memory_kind kind)
 
 void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 {
-	return get(tcp, kind);
+	return port_memory_get(tcp, kind);
 }
 
-static void __attribute__((cold, noinline)) give_back(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
+static void __attribute__((cold, noinline)) memory_give_back(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 {
 	if (kind == MEMORY_SEGMENT && tcp->memory->segments-- > SEGMENTS_FREE_OF_CHARGE)
-		charge(tcp, -(int64_t)SEGMENT_BYTES);
+		memory_charge(tcp, -(int64_t)SEGMENT_BYTES);
 	host_free(tcp, memory);
 }
 
@@ -220,15 +220,15 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 
 	all->in_use--;
 	if (all->free[kind].count >= all->free[kind].limit)
-		give_back(tcp, kind, memory);
+		memory_give_back(tcp, kind, memory);
 	else
-		keep(all, kind, memory);
+		memory_keep(all, kind, memory);
 }
 
 /* ---- segments ---- */
 
 /* The header lies where pbuf_alloc and pbuf_add_header would put it. */
-static inline struct tcp_seg *fill(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len)
+static inline struct tcp_seg *memory_fill_seg(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len)
 {
 	uint16_t hdr_len = (uint16_t)(TCP_HLEN + options_len);
 	struct pbuf *head = seg->p, *data = head->next;
@@ -248,9 +248,9 @@ static inline struct tcp_seg *fill(struct tcp_seg *seg, void *bytes, uint16_t le
 static struct tcp_seg *__attribute__((noinline))
 segment_of_pieces(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
 {
-	struct tcp_seg *seg = get(tcp, MEMORY_SEGMENT);
-	struct pbuf *data = seg ? get(tcp, MEMORY_PBUF) : NULL;
-	struct header_block *block = data ? get(tcp, MEMORY_HEADER) : NULL;
+	struct tcp_seg *seg = port_memory_get(tcp, MEMORY_SEGMENT);
+	struct pbuf *data = seg ? port_memory_get(tcp, MEMORY_PBUF) : NULL;
+	struct header_block *block = data ? port_memory_get(tcp, MEMORY_HEADER) : NULL;
 
 	if (!block) {
 		if (data)
@@ -262,7 +262,7 @@ segment_of_pieces(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t optio
 	block->is_large = 0;
 	seg->p = (struct pbuf *)block->bytes;
 	seg->p->next = data;
-	return fill(seg, bytes, len, options_len);
+	return memory_fill_seg(seg, bytes, len, options_len);
 }
 
 static inline struct tcp_seg *get_whole(struct tcp_port_memory *memory)
@@ -283,7 +283,7 @@ struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, u
 
 	if (__builtin_expect(!seg, 0))
 		return segment_of_pieces(tcp, bytes, len, options_len);
-	return fill(seg, bytes, len, options_len);
+	return memory_fill_seg(seg, bytes, len, options_len);
 }
 
 struct tcp_seg *memory_segment_whole(struct vma_tcp *tcp)
@@ -293,7 +293,7 @@ struct tcp_seg *memory_segment_whole(struct vma_tcp *tcp)
 
 void memory_segment_fill(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len)
 {
-	fill(seg, bytes, len, options_len);
+	memory_fill_seg(seg, bytes, len, options_len);
 }
 
 static bool is_pair(const struct pbuf *p)
@@ -315,7 +315,7 @@ unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg)
 		tcp_seg_free(seg);
 		return pbufs;
 	}
-	block = block_of(seg->p);
+	block = header_block_of(seg->p);
 	if (__builtin_expect(!block->is_large && memory->whole_count < memory->whole_limit, 1)) {
 		seg->next = memory->whole;
 		memory->whole = seg;
@@ -334,7 +334,7 @@ unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg)
 
 /* ---- lwIP's names for it ---- */
 
-static enum memory_kind kind_of(memp_t type)
+static enum memory_kind memory_kind_of(memp_t type)
 {
 	switch (type) {
 	case MEMP_TCP_PCB:
@@ -352,7 +352,7 @@ static enum memory_kind kind_of(memp_t type)
 
 void *memp_malloc(memp_t type)
 {
-	enum memory_kind kind = kind_of(type);
+	enum memory_kind kind = memory_kind_of(type);
 
 	return kind == MEMORY_KINDS ? NULL : memory_get(lwip_at.tcp, kind);
 }
@@ -364,7 +364,7 @@ void memp_free(memp_t type, void *object)
 	/* The one place where a pcb ends, whatever the reason. */
 	if (type == MEMP_TCP_PCB && lwip_at.conn && lwip_at.conn->pcb == object)
 		lwip_at.conn->pcb = NULL;
-	memory_put(lwip_at.tcp, kind_of(type), object);
+	memory_put(lwip_at.tcp, memory_kind_of(type), object);
 }
 
 void *mem_malloc(mem_size_t size)
@@ -377,7 +377,7 @@ void *mem_malloc(mem_size_t size)
 		if (block)
 			block->is_large = 0;
 	} else {
-		block = counted(tcp, host_alloc(tcp, offsetof(struct header_block, bytes) + size));
+		block = count_object(tcp, host_alloc(tcp, offsetof(struct header_block, bytes) + size));
 		if (block)
 			block->is_large = 1;
 	}
@@ -390,7 +390,7 @@ void mem_free(void *memory)
 
 	if (!memory)
 		return;
-	block = block_of(memory);
+	block = header_block_of(memory);
 	if (!block->is_large) {
 		memory_put(lwip_at.tcp, MEMORY_HEADER, block);
 		return;

@@ -24,7 +24,7 @@ void port_assertion_failed(const char *message, const char *file, int line)
 
 /* ---- whose turn it is ---- */
 
-static void enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
+static void lwip_enter_any(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
 {
 	LWIP_ASSERT("lwip_enter does not nest", !lwip_at.tcp);
 	lwip_at = (struct lwip_at){.tcp = tcp, .conn = conn};
@@ -35,7 +35,7 @@ void lwip_enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn ? conn->pcb : NULL;
 
-	enter(tcp, conn);
+	lwip_enter_any(tcp, conn);
 	if (!pcb)
 		return;
 	pcb->next = NULL;
@@ -49,7 +49,7 @@ void lwip_enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
 
 void lwip_enter_listener(struct vma_tcp *tcp, struct tcp_pcb_listen *listener)
 {
-	enter(tcp, NULL);
+	lwip_enter_any(tcp, NULL);
 	tcp_listen_pcbs.listen_pcbs = listener;
 	if (listener)
 		listener->next = NULL;

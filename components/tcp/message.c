@@ -126,7 +126,7 @@ static __attribute__((noinline)) bool put_in_pieces(struct tcp_fifo *fifo, const
 	return true;
 }
 
-static inline bool put(struct tcp_fifo *fifo, const uint8_t *data, uint32_t len)
+static inline bool message_put(struct tcp_fifo *fifo, const uint8_t *data, uint32_t len)
 {
 	struct iovec spans[8];
 	unsigned n = fifo_reserve(fifo, len, spans, 8);
@@ -159,7 +159,7 @@ static inline void take_data(struct vma_tcp_conn *conn, const struct message *m)
 	pcb->rcv_wnd -= m->len;
 }
 
-static inline void take_ack(struct vma_tcp_conn *conn, const struct message *m)
+static inline void message_take_ack(struct vma_tcp_conn *conn, const struct message *m)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *seg = pcb->unacked;
@@ -179,7 +179,7 @@ static inline void take_ack(struct vma_tcp_conn *conn, const struct message *m)
 }
 
 /* As conclude of input.c: what was fed has been sent and acknowledged, all of it. */
-static inline void conclude(struct vma_tcp_conn *conn, const struct message *m)
+static inline void message_conclude(struct vma_tcp_conn *conn, const struct message *m)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_ack *ack = &conn->tcp->ack;
@@ -201,10 +201,10 @@ bool tcp_message(struct vma_tcp_conn *conn)
 	if (!read_message(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_calm(conn) ||
 	    !may_predict(conn))
 		return false;
-	if (!put(&conn->rx, m.data, m.len))
+	if (!message_put(&conn->rx, m.data, m.len))
 		return false;
 	take_data(conn, &m);
-	take_ack(conn, &m);
-	conclude(conn, &m);
+	message_take_ack(conn, &m);
+	message_conclude(conn, &m);
 	return true;
 }

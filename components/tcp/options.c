@@ -14,7 +14,7 @@ void vma_tcp_options_init(struct vma_tcp_options *options)
 }
 
 /* As the kernel's setsockopt: what is out of range, and what is brought into it. */
-static int check(enum vma_tcp_option option, int32_t *value)
+static int check_tcp_option(enum vma_tcp_option option, int32_t *value)
 {
 	static const struct {
 		int32_t min, max;
@@ -68,7 +68,7 @@ int vma_tcp_set(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t v
 
 	if ((unsigned)option >= VMA_TCP_OPT_COUNT)
 		return -EINVAL;
-	rc = check(option, &value);
+	rc = check_tcp_option(option, &value);
 	if (rc != 0)
 		return rc;
 	atomic_store_explicit(&conn->option[option], value, memory_order_relaxed);

@@ -48,7 +48,7 @@ static inline void note_given_to(struct vma_tcp_conn *conn, uint64_t given)
 	atomic_store_explicit(&conn->given, given, memory_order_release);
 }
 
-static void note_given(struct vma_tcp_conn *conn)
+static void note_conn_given(struct vma_tcp_conn *conn)
 {
 	uint64_t given = tcp_tx_offset(conn, conn->pcb->snd_nxt);
 
@@ -56,7 +56,7 @@ static void note_given(struct vma_tcp_conn *conn)
 }
 
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
-static bool transmit(struct vma_tcp_conn *conn, bool fin)
+static bool output_transmit(struct vma_tcp_conn *conn, bool fin)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *last = pcb->unacked != NULL ? pcb->unacked_last : NULL, *seg;
@@ -69,7 +69,7 @@ static bool transmit(struct vma_tcp_conn *conn, bool fin)
 	for (seg = last != NULL ? last->next : pcb->unacked; seg != NULL; seg = seg->next)
 		recovery_sent(conn, seg);
 	if (conn->connected)
-		note_given(conn);
+		note_conn_given(conn);
 	if (pcb->unsent != NULL && fits_window(pcb))
 		tcp_retry(conn);
 	return pcb->unsent == NULL;
@@ -91,7 +91,7 @@ int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 
 /* ---- how much may go ---- */
 
-static bool is_after(uint32_t a, uint32_t b)
+static bool seq_is_after(uint32_t a, uint32_t b)
 {
 	return TCP_SEQ_GT(a, b);
 }
@@ -112,7 +112,8 @@ static inline bool waits_for_company(const struct vma_tcp_conn *conn, uint64_t p
 		return true;
 	if (tcp_option(conn, VMA_TCP_OPT_NODELAY))
 		return false;
-	return pcb->unacked != NULL && is_after(conn->snd_sml, pcb->lastack) && !is_after(conn->snd_sml, pcb->snd_nxt);
+	return pcb->unacked != NULL && seq_is_after(conn->snd_sml, pcb->lastack) &&
+	       !seq_is_after(conn->snd_sml, pcb->snd_nxt);
 }
 
 /* A peer with a small buffer gets segments of half of it, so that it can acknowledge one while the next comes. */
@@ -133,7 +134,7 @@ static uint32_t window_left(const struct tcp_pcb *pcb)
 /* ---- feeding lwIP ---- */
 
 /* n bytes from the fifo into a segment. Fewer: no memory. */
-static uint32_t write_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+static uint32_t output_write_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t done = 0;
@@ -164,7 +165,7 @@ static inline bool all_is_fed(const struct vma_tcp_conn *conn)
 /* One segment of n bytes, through lwIP. False: stop. */
 static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
-	uint32_t written = write_bytes(conn, n, produced);
+	uint32_t written = output_write_bytes(conn, n, produced);
 
 	if (written < n) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
@@ -175,7 +176,7 @@ static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, ui
 	if (written < conn->mss)
 		conn->snd_sml = conn->pcb->snd_lbb;
 	window_data_sent(conn);
-	return transmit(conn, all_is_fed(conn)) && written == n;
+	return output_transmit(conn, all_is_fed(conn)) && written == n;
 }
 
 /* A segment of n bytes that has been composed. */
@@ -202,7 +203,7 @@ static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_co
 	return true;
 }
 
-static bool may_leave(const struct vma_tcp_conn *conn, uint32_t n)
+static bool segment_may_leave(const struct vma_tcp_conn *conn, uint32_t n)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t allowed = recovery_may_send(conn);
@@ -235,7 +236,7 @@ static void note_urgent(struct vma_tcp_conn *conn)
  * a restart (the timeout is not below RTT_RTO_MIN_NS). What has to wait for its time, and urgent data, are left to the
  * long way.
  */
-static inline uint32_t alone(struct vma_tcp_conn *conn)
+static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_recovery *r = &conn->recovery;
@@ -285,7 +286,7 @@ static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 		note_urgent(conn);
 		if (n < most && waits_for_company(conn, produced))
 			break;
-		if (!may_leave(conn, n) || (__builtin_expect(small, 0) && !share_take(conn)) ||
+		if (!segment_may_leave(conn, n) || (__builtin_expect(small, 0) && !share_take(conn)) ||
 		    !feed_segment(conn, n, produced))
 			break;
 		if (__builtin_expect(conn->tcp->answers_wait || (--row == 0 && conn->tcp->ready != NULL), 0)) {
@@ -300,10 +301,10 @@ static inline void feed_end(struct vma_tcp_conn *conn)
 	if (fifo_produced(&conn->tx) == conn->fed)
 		conn->push_once = false;
 	if (all_is_fed(conn) && conn->pcb->unsent == NULL)
-		transmit(conn, true);
+		output_transmit(conn, true);
 }
 
-static void feed(struct vma_tcp_conn *conn)
+static void output_feed(struct vma_tcp_conn *conn)
 {
 	feed_more(conn);
 	feed_end(conn);
@@ -325,7 +326,7 @@ static inline void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
 /* ---- ACKs ---- */
 
 /* A duplicate is reported as the first SACK block, for this one ACK (RFC 2883). lwIP keeps the others. */
-static void send_ack(struct vma_tcp_conn *conn)
+static void output_send_ack(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_sack_range kept[LWIP_TCP_MAX_SACK_NUM];
@@ -352,7 +353,7 @@ void tcp_output_ack(struct vma_tcp_conn *conn)
 
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
-	send_ack(conn);
+	output_send_ack(conn);
 	if (!inside)
 		lwip_leave();
 }
@@ -376,11 +377,11 @@ static bool is_quiet(const struct vma_tcp_conn *conn)
 	       !atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
 }
 
-static void output(struct vma_tcp_conn *conn)
+static void output_conn(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	const bool report = has_report(conn);
-	const uint32_t asked = alone(conn);
+	const uint32_t asked = bytes_alone(conn);
 
 	if (asked != 0)
 		feed_alone(conn, asked);
@@ -388,17 +389,17 @@ static void output(struct vma_tcp_conn *conn)
 		conn->recovery.probe_wanted = conn->push_once = false;
 	else if (recovery_retransmit(conn) != 0)
 		tcp_retry(conn);
-	else if ((pcb->unsent == NULL || transmit(conn, false)) && conn->connected)
-		feed(conn);
+	else if ((pcb->unsent == NULL || output_transmit(conn, false)) && conn->connected)
+		output_feed(conn);
 	if ((report || (pcb->flags & TF_ACK_NOW && conn->connected)))
-		send_ack(conn);
+		output_send_ack(conn);
 }
 
 void tcp_output_conn(struct vma_tcp_conn *conn)
 {
 	if (conn->pcb->refused_data != NULL)
 		tcp_process_refused_data(conn->pcb);
-	output(conn);
+	output_conn(conn);
 	tcp_frames_leave(conn->tcp);
 	conn->ack_came = false;
 	if (cc_has_model(&conn->cc)) /* it is for nobody else */
@@ -419,7 +420,7 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 
 	if (conn->pcb->refused_data != NULL || has_report(conn))
 		return false;
-	n = alone(conn);
+	n = bytes_alone(conn);
 	if (n == 0 || !tcp_compose_frame(conn, n, &composed))
 		return false;
 	tcp_frames_leave(tcp);
@@ -438,7 +439,7 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 
 /* ---- for timers ---- */
 
-static int force(struct vma_tcp_conn *conn)
+static int output_force(struct vma_tcp_conn *conn)
 {
 	uint64_t produced = fifo_produced(&conn->tx);
 	uint32_t n = segment_max(conn), left = window_left(conn->pcb);
@@ -446,7 +447,7 @@ static int force(struct vma_tcp_conn *conn)
 	if (conn->pcb->unsent != NULL && !fits_window(conn->pcb))
 		return 0;
 	if (conn->pcb->unsent != NULL)
-		return transmit(conn, false) ? 1 : -ENOBUFS;
+		return output_transmit(conn, false) ? 1 : -ENOBUFS;
 	n = n < left ? n : left;
 	n = produced - conn->fed < n ? (uint32_t)(produced - conn->fed) : n;
 	if (n == 0)
@@ -477,7 +478,7 @@ int tcp_output_force(struct vma_tcp_conn *conn)
 		return 0;
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
-	rc = force(conn);
+	rc = output_force(conn);
 	if (!inside)
 		lwip_leave();
 	return rc;

@@ -36,7 +36,7 @@ static bool is_expected(const struct vma_tcp_conn *conn, const struct segment *s
 }
 
 /* False: no memory; nothing has happened. */
-static bool take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets, unsigned n)
+static bool predict_take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets, unsigned n)
 {
 	struct iovec spans[8];
 	unsigned count = fifo_reserve(&conn->rx, len, spans, 8);
@@ -66,7 +66,7 @@ static void free_acked(struct vma_tcp *tcp, struct tcp_pcb *pcb)
 	}
 }
 
-static void take_ack(struct vma_tcp *tcp, struct tcp_pcb *pcb, const struct segment *s)
+static void predict_take_ack(struct vma_tcp *tcp, struct tcp_pcb *pcb, const struct segment *s)
 {
 	predict_window(pcb, s->seq, s->ack, (uint32_t)s->window << pcb->snd_scale);
 	if (s->ack != pcb->lastack) {
@@ -79,12 +79,12 @@ bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	if (!is_expected(conn, s) || (s->len != 0 && !take_bytes(conn, s->len, packets, n)))
+	if (!is_expected(conn, s) || (s->len != 0 && !predict_take_bytes(conn, s->len, packets, n)))
 		return false;
 	for (unsigned i = 0; i < n; i++)
 		vma_buf_put_chain(conn->tcp->arena, packets[i]);
 	recovery_ack_before(conn, &conn->tcp->ack);
-	take_ack(conn->tcp, pcb, s);
+	predict_take_ack(conn->tcp, pcb, s);
 	if (s->has_ts)
 		predict_time_stamp(pcb, s->seq, s->len, s->ts_val);
 	pcb->rcv_nxt += s->len;

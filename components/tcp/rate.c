@@ -4,7 +4,7 @@
 
 /* ---- samples ---- */
 
-static uint32_t ago(uint64_t now_ns, uint64_t then_ns)
+static uint32_t ns_ago(uint64_t now_ns, uint64_t then_ns)
 {
 	uint64_t units = (now_ns - then_ns) / RATE_UNIT_NS;
 
@@ -17,8 +17,8 @@ void rate_sent(struct tcp_rate *rate, struct tcp_seg *seg, bool nothing_out, uin
 	if (nothing_out)
 		rate->first_sent_ns = rate->delivered_ns = now_ns;
 	seg->rate_delivered = (uint32_t)rate->delivered;
-	seg->rate_delivered_ago = ago(now_ns, rate->delivered_ns);
-	seg->rate_first_ago = ago(now_ns, rate->first_sent_ns);
+	seg->rate_delivered_ago = ns_ago(now_ns, rate->delivered_ns);
+	seg->rate_first_ago = ns_ago(now_ns, rate->first_sent_ns);
 	seg->rate_marks = rate->app_limited ? RATE_NOTED | RATE_APP_LIMITED : RATE_NOTED;
 }
 

@@ -20,7 +20,7 @@ static bool is_inline(const struct vma_tcp_conn *conn)
 }
 
 /* Bytes before the urgent one; -1: there is none ahead. *passed: old urgent ones before them. */
-static int64_t mark_of(const struct vma_tcp_conn *conn, size_t *passed)
+static int64_t urgent_mark_of(const struct vma_tcp_conn *conn, size_t *passed)
 {
 	uint64_t begin = fifo_consumed(&conn->rx);
 	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire); /* and what was passed for it */
@@ -34,7 +34,7 @@ static int64_t mark_of(const struct vma_tcp_conn *conn, size_t *passed)
 /* How the first bytes may be read: *skip is stepped over, at most *limit come in one piece. */
 static void rules_of(const struct vma_tcp_conn *conn, size_t *skip, uint64_t *limit)
 {
-	int64_t mark = mark_of(conn, skip);
+	int64_t mark = urgent_mark_of(conn, skip);
 
 	*skip += mark == 0 && !is_inline(conn) ? 1 : 0;
 	*limit = mark > 0 ? (uint64_t)mark : UINT64_MAX;
@@ -104,7 +104,7 @@ static __attribute__((noinline)) unsigned front_with_mark(struct vma_tcp_conn *c
  */
 unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
 {
-	/* In this order, as in mark_of: what was passed for a new mark is there when the mark is. */
+	/* In this order, as in urgent_mark_of: what was passed for a new mark is there when the mark is. */
 	if (__builtin_expect(atomic_load_explicit(&conn->urgent_at, memory_order_acquire) >= 0, 0) ||
 	    __builtin_expect(atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed) >= 0, 0))
 		return front_with_mark(conn, skip, spans, n);
@@ -154,5 +154,5 @@ int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn)
 {
 	size_t passed;
 
-	return mark_of(conn, &passed);
+	return urgent_mark_of(conn, &passed);
 }

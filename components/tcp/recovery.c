@@ -42,7 +42,7 @@ uint32_t recovery_pipe(const struct vma_tcp_conn *conn)
 	return out > gone ? (uint32_t)(out - gone) : 0;
 }
 
-static bool in_handshake(const struct vma_tcp_conn *conn)
+static bool recovery_in_handshake(const struct vma_tcp_conn *conn)
 {
 	return conn->pcb->state == SYN_SENT || conn->pcb->state == SYN_RCVD;
 }
@@ -60,7 +60,7 @@ static void remember_for_undo(struct vma_tcp_conn *conn)
 	r->undo_ssthresh = conn->cc.ssthresh;
 }
 
-static void begin(struct vma_tcp_conn *conn, int state)
+static void recovery_begin(struct vma_tcp_conn *conn, int state)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -77,7 +77,7 @@ static void enter_fast(struct vma_tcp_conn *conn)
 	uint32_t flight = scoreboard_out(conn);
 
 	remember_for_undo(conn);
-	begin(conn, TCP_RECOVERY_FAST);
+	recovery_begin(conn, TCP_RECOVERY_FAST);
 	r->prr_delivered = r->prr_out = 0;
 	r->prr_flight = flight ? flight : 1;
 	cc_lost(&conn->cc, flight, conn->tcp->now_ns);
@@ -116,7 +116,7 @@ static void prr_update(struct vma_tcp_conn *conn)
 	conn->cc.cwnd = allowed < CC_CWND_MAX ? (uint32_t)allowed : CC_CWND_MAX;
 }
 
-static void leave(struct vma_tcp_conn *conn)
+static void recovery_leave(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -142,7 +142,7 @@ void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	struct tcp_recovery *r = &conn->recovery;
 	struct tcp_pcb *pcb = conn->pcb;
 
-	r->news = (struct tcp_ack_news){.una = pcb->lastack, .handshake = in_handshake(conn)};
+	r->news = (struct tcp_ack_news){.una = pcb->lastack, .handshake = recovery_in_handshake(conn)};
 	if (cc_has_model(&conn->cc)) {
 		rate_ack_begin(&conn->rate);
 		r->news.in_flight = recovery_pipe(conn);
@@ -161,7 +161,7 @@ void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 /* ---- an acknowledgement, after lwIP ---- */
 
 /* RFC 6298 4, 7323 4: by a segment that was sent once, else by the time stamp, if the ACK is for something new. */
-static void sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+static void recovery_sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t rtt_ns = r->news.rtt_ns;
@@ -218,7 +218,7 @@ static bool was_limited(const struct vma_tcp_conn *conn)
 	       r->state == TCP_RECOVERY_LOSS;
 }
 
-static void grow(struct vma_tcp_conn *conn)
+static void recovery_grow(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -249,7 +249,7 @@ static void ack_while_open(struct vma_tcp_conn *conn)
 	if (r->news.acked)
 		r->dup_acks = 0;
 	r->state = r->sacked_segments || r->dup_acks ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
-	grow(conn);
+	recovery_grow(conn);
 }
 
 static void ack_in_fast(struct vma_tcp_conn *conn)
@@ -257,7 +257,7 @@ static void ack_in_fast(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 
 	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover)) {
-		leave(conn);
+		recovery_leave(conn);
 		return;
 	}
 	if (!scoreboard_has_sack(conn) && r->news.acked && conn->pcb->unacked && !conn->pcb->unacked->marks)
@@ -269,14 +269,14 @@ static void ack_in_loss(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	grow(conn);
+	recovery_grow(conn);
 	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover))
-		leave(conn);
+		recovery_leave(conn);
 	else if (r->frto)
 		recovery_frto(conn);
 }
 
-static void progress(struct vma_tcp_conn *conn)
+static void recovery_progress(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -323,10 +323,10 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 		scoreboard_count(conn);
 		r->news.acked = conn->pcb->lastack - r->news.una;
 	}
-	sample(conn, ack);
+	recovery_sample(conn, ack);
 	count_duplicates(conn);
 	if (r->news.acked)
-		progress(conn);
+		recovery_progress(conn);
 	recovery_tail_probe_answer(conn, ack);
 	if (!recovery_undo(conn, ack)) {
 		if (r->news.acked || r->news.sacked)
@@ -374,7 +374,7 @@ void recovery_acked_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_
 	r->reorder_due_ns = UINT64_MAX;
 	rtt_sample(&conn->rtt, rtt_ns, now_ns);
 	r->backoff = 0;
-	progress(conn);
+	recovery_progress(conn);
 	if (cc_has_model(&conn->cc))
 		sample_last(conn, seg, acked, rtt_ns);
 	else
@@ -419,7 +419,7 @@ void recovery_timeout(struct vma_tcp_conn *conn)
 	TCP_COUNT(conn->tcp, timeouts, 1);
 	if (first)
 		remember_for_undo(conn);
-	if (!in_handshake(conn)) {
+	if (!recovery_in_handshake(conn)) {
 		if (first)
 			cc_timeout(&conn->cc, scoreboard_out(conn), conn->tcp->now_ns);
 		conn->cc.cwnd = conn->cc.mss;
@@ -429,8 +429,8 @@ void recovery_timeout(struct vma_tcp_conn *conn)
 	tcp_output_join(conn);
 	scoreboard_lose_all(conn);
 	r->dup_acks = r->dup_bytes = 0;
-	begin(conn, TCP_RECOVERY_LOSS);
-	r->frto = (!old || r->timeouts > 1) && !in_handshake(conn) ? 1 : 0;
+	recovery_begin(conn, TCP_RECOVERY_LOSS);
+	r->frto = (!old || r->timeouts > 1) && !recovery_in_handshake(conn) ? 1 : 0;
 	tcp_ready(conn);
 }
 
@@ -443,6 +443,6 @@ void recovery_rescan(struct vma_tcp_conn *conn)
 	/* Lost for their size, not by congestion (RFC 1191 6.4): sent again at once, and the window stays. */
 	if (scoreboard_waiting(conn) && r->state < TCP_RECOVERY_FAST) {
 		remember_for_undo(conn);
-		begin(conn, TCP_RECOVERY_LOSS);
+		recovery_begin(conn, TCP_RECOVERY_LOSS);
 	}
 }

@@ -6,16 +6,16 @@
 
 #include "segment.h"
 
-static void put16(uint8_t *p, uint16_t host)
+static void reply_put16(uint8_t *p, uint16_t host)
 {
 	p[0] = (uint8_t)(host >> 8);
 	p[1] = (uint8_t)host;
 }
 
-static void put32(uint8_t *p, uint32_t host)
+static void reply_put32(uint8_t *p, uint32_t host)
 {
-	put16(p, (uint16_t)(host >> 16));
-	put16(p + 2, (uint16_t)host);
+	reply_put16(p, (uint16_t)(host >> 16));
+	reply_put16(p + 2, (uint16_t)host);
 }
 
 /* Ethernet, VLAN if there is one, IPv4 without options. */
@@ -30,8 +30,9 @@ static void write_lower(uint8_t *frame, const uint8_t *from, uint32_t l3_off, ui
 	memcpy(frame + 6, from, 6);
 	memset(ip, 0, VMA_PKT_IP4_LEN);
 	ip[0] = 0x45;
-	put16(ip + 2, (uint16_t)(VMA_PKT_IP4_LEN + l4_len));
-	put16(ip + 6, 0x4000); /* DF, so the identification may be 0 (RFC 6864, 4.1): a counter would tell each peer how
+	reply_put16(ip + 2, (uint16_t)(VMA_PKT_IP4_LEN + l4_len));
+	reply_put16(ip + 6,
+	            0x4000); /* DF, so the identification may be 0 (RFC 6864, 4.1): a counter would tell each peer how
 	                        * many of the others are answered */
 	ip[8] = 64;
 	ip[9] = IPPROTO_TCP;
@@ -46,7 +47,7 @@ static uint32_t l4_len_of(const struct tcp_reply *reply)
 	return VMA_PKT_TCP_LEN + (reply->has_ts ? LWIP_TCP_OPT_LEN_TS_OUT : 0) + reply->options_len;
 }
 
-static void write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, const struct tcp_reply *reply)
+static void reply_write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, const struct tcp_reply *reply)
 {
 	uint32_t len = l4_len_of(reply);
 	uint64_t sum;
@@ -54,16 +55,16 @@ static void write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, co
 
 	memcpy(l4, their + 2, 2);
 	memcpy(l4 + 2, their, 2);
-	put32(l4 + 4, reply->seq);
-	put32(l4 + 8, reply->ack);
+	reply_put32(l4 + 4, reply->seq);
+	reply_put32(l4 + 8, reply->ack);
 	l4[12] = (uint8_t)(len / 4 << 4);
 	l4[13] = reply->flags;
-	put16(l4 + 14, reply->window);
-	put32(l4 + 16, 0);
+	reply_put16(l4 + 14, reply->window);
+	reply_put32(l4 + 16, 0);
 	if (reply->has_ts) {
-		put32(l4 + 20, SEGMENT_TS_WORD);
-		put32(l4 + 24, reply->ts_val);
-		put32(l4 + 28, reply->ts_ecr);
+		reply_put32(l4 + 20, SEGMENT_TS_WORD);
+		reply_put32(l4 + 24, reply->ts_val);
+		reply_put32(l4 + 28, reply->ts_ecr);
 	}
 	memcpy(l4 + len - reply->options_len, reply->options, reply->options_len);
 	sum = vma_csum_pseudo4(l4 - 8, l4 - 4, IPPROTO_TCP, len);
@@ -113,7 +114,7 @@ void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, co
 		return;
 	frame = (uint8_t *)vma_buf_data(tcp->arena, buf);
 	write_lower(frame, lower, l3_off, l4_len);
-	write_tcp(tcp, frame + l4_off, ports, reply);
+	reply_write_tcp(tcp, frame + l4_off, ports, reply);
 	TCP_COUNT(tcp, segments_out, 1);
 	tcp_frame_out(tcp, buf, buf->data_off, l4_off + l4_len,
 	              tcp->nic->caps & VMA_NIC_CAP_TX_CSUM ? VMA_NIC_SEG_CSUM : 0);
@@ -130,7 +131,7 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
  * What a peer had on its way when its connection was reset would have one RST after the other, all the same: the first
  * is enough, and again after a millisecond, if that was lost.
  */
-static bool has_been_told(struct vma_tcp *tcp, const struct segment *s, const struct vma_buf *packet)
+static bool peer_was_reset(struct vma_tcp *tcp, const struct segment *s, const struct vma_buf *packet)
 {
 	const uint8_t *ip = (const uint8_t *)vma_buf_data(tcp->arena, packet) + packet->l3_off;
 	struct tcp_told told = {.ack = s->ack, .until_ns = tcp->now_ns + TCP_NS_PER_MS}, *place;
@@ -154,7 +155,7 @@ void tcp_reply_rst(struct vma_tcp *tcp, struct vma_buf *packet)
 	struct segment s;
 
 	segment_parse(&s, tcp->arena, packet);
-	if (s.flags & TCP_RST || has_been_told(tcp, &s, packet))
+	if (s.flags & TCP_RST || peer_was_reset(tcp, &s, packet))
 		return;
 	if (s.flags & TCP_ACK) {
 		reply.seq = s.ack;

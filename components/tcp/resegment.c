@@ -57,7 +57,7 @@ static struct tcp_seg *second_half(struct vma_tcp_conn *conn, const struct tcp_s
 }
 
 /* False: no memory, and seg is as it was. */
-static bool cut(struct vma_tcp_conn *conn, struct tcp_seg *seg, u16_t at, struct tcp_seg **last)
+static bool cut_segment(struct vma_tcp_conn *conn, struct tcp_seg *seg, u16_t at, struct tcp_seg **last)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *half = second_half(conn, seg, at);
@@ -81,7 +81,7 @@ static void cut_list(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_
 	for (; seg != NULL; seg = seg->next) {
 		bool long_one = seg->len > conn->mss;
 
-		if (long_one && !cut(conn, seg, (u16_t)conn->mss, last)) {
+		if (long_one && !cut_segment(conn, seg, (u16_t)conn->mss, last)) {
 			TCP_COUNT(conn->tcp, no_memory, 1);
 			continue; /* tcp_output_shorten tries again before it is sent */
 		}
@@ -97,7 +97,7 @@ bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	if (!conn->connected || seg->len <= conn->mss)
 		return true;
-	if (!cut(conn, seg, (u16_t)conn->mss, &conn->pcb->unacked_last))
+	if (!cut_segment(conn, seg, (u16_t)conn->mss, &conn->pcb->unacked_last))
 		return false;
 	scoreboard_cut(conn, seg, seg->next);
 	return true;
@@ -156,7 +156,7 @@ static void move_bytes(struct tcp_seg *seg, struct tcp_seg *next)
 	}
 }
 
-static void join(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+static void join_segment(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *next = seg->next;
@@ -188,7 +188,7 @@ void tcp_output_join(struct vma_tcp_conn *conn)
 		lwip_enter(conn->tcp, conn);
 	for (struct tcp_seg *seg = conn->pcb->unacked; seg != NULL; seg = seg->next)
 		while (seg->next != NULL && may_join(conn, seg, seg->next))
-			join(conn, seg);
+			join_segment(conn, seg);
 	if (!inside)
 		lwip_leave();
 }

@@ -88,7 +88,7 @@ static void restart_after_idle(struct vma_tcp_conn *conn)
 
 /* ---- again ---- */
 
-static int send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+static int seg_send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	int rc = tcp_output_again(conn, seg);
@@ -112,10 +112,10 @@ static int send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	return 0;
 }
 
-static int resend(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+static int seg_resend(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	int rc = send_again(conn, seg);
+	int rc = seg_send_again(conn, seg);
 
 	if (rc < 0)
 		return rc;
@@ -149,7 +149,7 @@ static int resend_lost(struct vma_tcp_conn *conn)
 
 	while (rc == 0 && pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && (seg = scoreboard_next_lost(conn)) &&
 	       may_resend(conn, seg) && has_share(conn, seg))
-		rc = resend(conn, seg);
+		rc = seg_resend(conn, seg);
 	return rc;
 }
 
@@ -172,12 +172,12 @@ uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn)
 	return last->sent_ns + srtt_ns + srtt_ns / 4;
 }
 
-static int rescue(struct vma_tcp_conn *conn)
+static int rescue_retransmit(struct vma_tcp_conn *conn)
 {
 	if (recovery_rescue_due_ns(conn) > conn->tcp->now_ns)
 		return 0;
 	conn->recovery.rescued = true; /* without a frame, too: there is another way, it only takes longer */
-	return send_again(conn, conn->pcb->unacked_last);
+	return seg_send_again(conn, conn->pcb->unacked_last);
 }
 
 /* ---- tail-loss probe, RFC 8985 7 ---- */
@@ -200,7 +200,7 @@ static int send_tail_probe(struct vma_tcp_conn *conn)
 	if (recovery_has_new(conn)) {
 		r->probe_new = true; /* the output that follows sends it */
 	} else {
-		rc = send_again(conn, conn->pcb->unacked_last);
+		rc = seg_send_again(conn, conn->pcb->unacked_last);
 		if (rc < 0)
 			return rc;
 		r->tail_probe_out = r->tail_probe_again = true;
@@ -263,7 +263,7 @@ int recovery_retransmit(struct vma_tcp_conn *conn)
 	if (rc == 0 && !frto_waits(conn))
 		rc = resend_lost(conn);
 	if (rc == 0)
-		rc = rescue(conn);
+		rc = rescue_retransmit(conn);
 	r->pipe_bytes = recovery_pipe(conn);
 	return rc;
 }

@@ -7,7 +7,7 @@
 #define STRETCHES_LEAST 16
 
 /* Room for one more stretch: what has been acknowledged makes it, or memory does. */
-static bool make_room(struct vma_tcp_conn *conn, struct tcp_sack_index *index)
+static bool sack_index_make_room(struct vma_tcp_conn *conn, struct tcp_sack_index *index)
 {
 	uint32_t used = index->end - index->begin, room = index->room > 0 ? 2 * index->room : STRETCHES_LEAST;
 	struct tcp_stretch *grown;
@@ -48,10 +48,10 @@ static void drop_acknowledged(struct tcp_sack_index *index, uint32_t una)
 		index->begin++;
 }
 
-static bool append(struct vma_tcp_conn *conn, struct tcp_sack_index *index, struct tcp_seg *seg)
+static bool sack_index_append(struct vma_tcp_conn *conn, struct tcp_sack_index *index, struct tcp_seg *seg)
 {
 	if (index->begin == index->end || index->last_length >= SACK_STRETCH) {
-		if (make_room(conn, index)) {
+		if (sack_index_make_room(conn, index)) {
 			index->at[index->end++] = (struct tcp_stretch){.seq = seg_seq(seg), .first = seg};
 			index->last_length = 0;
 		} else if (index->begin == index->end) {
@@ -71,7 +71,7 @@ void sack_index_extend(struct vma_tcp_conn *conn, uint32_t una)
 
 	drop_acknowledged(index, una);
 	for (; seg != NULL; seg = seg->next)
-		if (TCP_SEQ_GT(seg_end(seg), una) && !append(conn, index, seg))
+		if (TCP_SEQ_GT(seg_end(seg), una) && !sack_index_append(conn, index, seg))
 			return;
 }
 

@@ -87,7 +87,7 @@ struct news_of {
 };
 
 /* seg has arrived, as seen for the first time. */
-static void delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct news_of *of)
+static void seg_delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct news_of *of)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -145,7 +145,7 @@ void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 			if (r->judged)
 				r->sacked_judged--;
 		} else {
-			delivered(conn, seg, &of);
+			seg_delivered(conn, seg, &of);
 		}
 		unmark_lost(r, seg);
 		seg->marks = 0;
@@ -168,7 +168,7 @@ static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const st
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	delivered(conn, seg, of);
+	seg_delivered(conn, seg, of);
 	unmark_lost(r, seg);
 	seg->marks |= SEG_SACKED;
 	r->sacked_bytes += seg_len(seg);
@@ -202,7 +202,7 @@ static void mark_part(struct vma_tcp_conn *conn, uint32_t from, uint32_t to, con
  * What the blocks of the last ACK cover is marked already: only the parts between them are searched. `to`: the end of
  * the part that begins at `at`. Returns whether that part is one of those blocks.
  */
-static bool is_known(const struct tcp_recovery *r, uint32_t at, uint32_t *to)
+static bool sack_is_known(const struct tcp_recovery *r, uint32_t at, uint32_t *to)
 {
 	for (unsigned i = 0; i < r->blocks; i++) {
 		uint32_t left = r->block[i].left, right = r->block[i].right;
@@ -224,7 +224,7 @@ static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right,
 
 	for (; at != right; at = to) {
 		to = right;
-		if (!is_known(&conn->recovery, at, &to))
+		if (!sack_is_known(&conn->recovery, at, &to))
 			mark_part(conn, at, to, &whole, of);
 	}
 }

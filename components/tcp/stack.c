@@ -38,7 +38,7 @@ static void default_retire(struct vma_tcp_conn *conn, void *arg)
 	vma_tcp_conn_free(conn);
 }
 
-static struct vma_tcp_host complete(const struct vma_tcp_host *given)
+static struct vma_tcp_host complete_host(const struct vma_tcp_host *given)
 {
 	struct vma_tcp_host host = *given;
 
@@ -280,7 +280,7 @@ void tcp_events(struct vma_tcp_conn *conn, uint32_t events)
 
 /* ---- the turn ---- */
 
-static void fire(struct tcp_timer_node *node, void *arg)
+static void stack_fire_timer(struct tcp_timer_node *node, void *arg)
 {
 	struct vma_tcp *tcp = arg;
 
@@ -319,7 +319,7 @@ static void take_in(struct vma_tcp *tcp)
 		tcp_conn_take_in(conn);
 }
 
-static bool turn(struct vma_ring_tender *tender, bool last)
+static bool stack_turn(struct vma_ring_tender *tender, bool last)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)tender;
 	struct vma_tcp_conn *conn;
@@ -329,7 +329,7 @@ static bool turn(struct vma_ring_tender *tender, bool last)
 	tcp->answers_wait = false;
 	tcp->invited = 0;
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this turn's end */
-		wheel_advance(&tcp->wheel, tcp->now_ns, fire, tcp);
+		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
 	while (!tcp->answers_wait && (conn = next_ready(tcp)) != NULL)
 		tcp_conn_step(conn);
 	take_in(tcp);
@@ -344,7 +344,7 @@ static bool turn(struct vma_ring_tender *tender, bool last)
 
 /* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.
  */
-static bool stray(struct vma_ring_tender *tender, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool stack_stray(struct vma_ring_tender *tender, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)tender;
 
@@ -356,13 +356,13 @@ static bool stray(struct vma_ring_tender *tender, struct vma_buf *packet, const 
 	return true;
 }
 
-static void adopt(struct vma_ring_tender *tender, struct vma_flow *listener, const struct vma_pending *pending)
+static void stack_adopt(struct vma_ring_tender *tender, struct vma_flow *listener, const struct vma_pending *pending)
 {
 	tcp_take_time((struct vma_tcp *)tender);
 	tcp_listener_adopt(listener, pending);
 }
 
-static bool is_due(struct vma_ring_tender *tender)
+static bool stack_is_due(struct vma_ring_tender *tender)
 {
 	const struct vma_tcp *tcp = (const struct vma_tcp *)tender;
 	uint64_t due = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
@@ -374,7 +374,7 @@ static bool is_due(struct vma_ring_tender *tender)
  * What came for our connections while the queue pair was lost the kernel has answered with RST, as it knows none of
  * them; and a peer that was reset says nothing more. So all are asked.
  */
-static void rebound(struct vma_ring_tender *tender)
+static void stack_rebound(struct vma_ring_tender *tender)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)tender;
 
@@ -388,13 +388,16 @@ static void rebound(struct vma_ring_tender *tender)
 
 /* ---- life ---- */
 
-static void settle(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
+static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 {
-	tcp->tender = (struct vma_ring_tender){
-	        .turn = turn, .is_due = is_due, .rebound = rebound, .stray = stray, .adopt = adopt};
+	tcp->tender = (struct vma_ring_tender){.turn = stack_turn,
+	                                       .is_due = stack_is_due,
+	                                       .rebound = stack_rebound,
+	                                       .stray = stack_stray,
+	                                       .adopt = stack_adopt};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
-	tcp->host = complete(&attr->host);
+	tcp->host = complete_host(&attr->host);
 	tcp->attr = *attr;
 	tcp->attr.orphans_max = attr->orphans_max != 0 ? attr->orphans_max : 16384;
 	tcp->attr.time_wait_max = attr->time_wait_max != 0 ? attr->time_wait_max : 262144;
@@ -417,7 +420,7 @@ static struct vma_tcp_memory no_limit = {.pressure = INT64_MAX, .limit = INT64_M
 
 int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 {
-	struct vma_tcp_host host = complete(&attr->host);
+	struct vma_tcp_host host = complete_host(&attr->host);
 	struct vma_tcp *tcp;
 	int rc;
 
@@ -426,7 +429,7 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 	tcp = align_allocated(host.alloc(size_to_align(sizeof(*tcp))));
 	if (tcp == NULL)
 		return -ENOMEM;
-	settle(tcp, attr);
+	stack_settle_attr(tcp, attr);
 	if (tcp->attr.memory == NULL)
 		tcp->attr.memory = &no_limit;
 	rc = port_memory_create(tcp);

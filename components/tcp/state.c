@@ -96,7 +96,7 @@ static void tell_room(struct vma_tcp_conn *conn)
 }
 
 /* Something is on its way, or could be: the stack is to be driven often. */
-static bool is_busy(const struct vma_tcp_conn *conn)
+static bool conn_is_busy(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -131,7 +131,7 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 		conn->events |= VMA_TCP_READABLE;
 	conn->bytes_came = false;
 	publish_buffers(conn);
-	tcp_busy_changed(conn, is_busy(conn));
+	tcp_busy_changed(conn, conn_is_busy(conn));
 	publish_state(conn, state);
 }
 

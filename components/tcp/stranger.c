@@ -45,7 +45,7 @@ struct tcp_stranger {
 
 /* ---- who was here ---- */
 
-static uint32_t hash_of(const struct vma_flow_key *key)
+static uint32_t stranger_hash_of(const struct vma_flow_key *key)
 {
 	uint32_t hash = 0, word;
 
@@ -65,7 +65,7 @@ static struct tcp_stranger *stranger_of(struct vma_tcp *tcp, const struct vma_rx
 		tcp->strangers = tcp_alloc_zeroed(tcp, TCP_STRANGERS * sizeof(*tcp->strangers));
 	if (tcp->strangers == NULL)
 		return NULL;
-	stranger = &tcp->strangers[hash_of(&key) % TCP_STRANGERS];
+	stranger = &tcp->strangers[stranger_hash_of(&key) % TCP_STRANGERS];
 	if (memcmp(&stranger->key, &key, sizeof(key)) != 0 || tcp->now_ns - stranger->last_ns > FORGET_NS)
 		*stranger = (struct tcp_stranger){.key = key, .first_ns = tcp->now_ns, .ask_ns = UINT64_MAX};
 	stranger->last_ns = tcp->now_ns;
@@ -93,7 +93,7 @@ static uint64_t quiet_ns(const struct vma_tcp *tcp, bool cookies)
 
 /* ---- the question ---- */
 
-static void set_timer(struct vma_tcp *tcp, uint64_t due_ns)
+static void strangers_set_timer(struct vma_tcp *tcp, uint64_t due_ns)
 {
 	struct tcp_timer_node *timer = &tcp->stranger_timer;
 
@@ -122,10 +122,10 @@ static void ask_later(struct vma_tcp *tcp, struct tcp_stranger *stranger, struct
 	                                     .ts_val = s.ts_ecr,
 	                                     .ts_ecr = s.ts_val};
 	stranger->ask_ns = stranger->first_ns + ASK_NS;
-	set_timer(tcp, stranger->ask_ns);
+	strangers_set_timer(tcp, stranger->ask_ns);
 }
 
-static void ask(struct vma_tcp *tcp, struct tcp_stranger *stranger)
+static void stranger_ask(struct vma_tcp *tcp, struct tcp_stranger *stranger)
 {
 	const uint64_t quiet_until_ns = stranger->quiet_until_ns;
 
@@ -152,12 +152,12 @@ void tcp_strangers_ask(struct vma_tcp *tcp)
 		if (stranger->first_ns == 0)
 			continue;
 		if (stranger->ask_ns <= tcp->now_ns)
-			ask(tcp, stranger);
+			stranger_ask(tcp, stranger);
 		if (stranger->ask_ns < next)
 			next = stranger->ask_ns;
 	}
 	if (next != UINT64_MAX)
-		set_timer(tcp, next);
+		strangers_set_timer(tcp, next);
 }
 
 bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies)

@@ -26,7 +26,8 @@ static const uint16_t sizes[1 << MSS_BITS] = {64, 536, 1220, 1300, 1400, 1440, 1
 
 /* ---- the number ---- */
 
-static uint32_t hash_of(const uint8_t secret[16], const struct syncookie_names *names, uint32_t period, uint32_t size)
+static uint32_t syncookie_hash(const uint8_t secret[16], const struct syncookie_names *names, uint32_t period,
+                               uint32_t size)
 {
 	struct {
 		struct syncookie_names names;
@@ -44,7 +45,7 @@ uint32_t syncookie_make(const uint8_t secret[16], const struct syncookie_names *
 
 	while (size > 0 && sizes[size] > mss)
 		size--;
-	return period << (MSS_BITS + HASH_BITS) | size << HASH_BITS | hash_of(secret, names, period, size);
+	return period << (MSS_BITS + HASH_BITS) | size << HASH_BITS | syncookie_hash(secret, names, period, size);
 }
 
 uint32_t syncookie_check(const uint8_t secret[16], const struct syncookie_names *names, uint32_t cookie,
@@ -53,7 +54,7 @@ uint32_t syncookie_check(const uint8_t secret[16], const struct syncookie_names 
 	uint32_t now = (uint32_t)(now_ns / PERIOD_NS), size = cookie >> HASH_BITS & ((1 << MSS_BITS) - 1);
 	uint32_t age = (now - (cookie >> (MSS_BITS + HASH_BITS))) & ((1 << TIME_BITS) - 1);
 
-	if (age > 1 || (cookie & HASH_MASK) != hash_of(secret, names, now - age, size))
+	if (age > 1 || (cookie & HASH_MASK) != syncookie_hash(secret, names, now - age, size))
 		return 0;
 	return sizes[size];
 }
@@ -90,38 +91,38 @@ static struct options read_syn(const struct segment *s)
 	return o;
 }
 
-static uint8_t *put16(uint8_t *p, uint32_t value)
+static uint8_t *syncookie_put16(uint8_t *p, uint32_t value)
 {
 	p[0] = (uint8_t)(value >> 8);
 	p[1] = (uint8_t)value;
 	return p + 2;
 }
 
-static uint8_t *put32(uint8_t *p, uint32_t value)
+static uint8_t *syncookie_put32(uint8_t *p, uint32_t value)
 {
-	return put16(put16(p, value >> 16), value);
+	return syncookie_put16(syncookie_put16(p, value >> 16), value);
 }
 
 /* At most 20 bytes, in words. What goes with time stamps only, goes without them not at all. */
-static uint8_t write_options(const struct options *o, uint8_t *to)
+static uint8_t syncookie_write_options(const struct options *o, uint8_t *to)
 {
 	uint8_t *p = to;
 
-	p = put16(p, KIND_MSS << 8 | 4);
-	p = put16(p, o->mss);
+	p = syncookie_put16(p, KIND_MSS << 8 | 4);
+	p = syncookie_put16(p, o->mss);
 	if (!o->ts)
 		return (uint8_t)(p - to);
-	p = put16(p, o->sack ? KIND_SACK_PERMITTED << 8 | 2 : 0x0101);
-	p = put16(p, KIND_TS << 8 | 10);
-	p = put32(p, o->ts_val);
-	p = put32(p, o->ts_ecr);
+	p = syncookie_put16(p, o->sack ? KIND_SACK_PERMITTED << 8 | 2 : 0x0101);
+	p = syncookie_put16(p, KIND_TS << 8 | 10);
+	p = syncookie_put32(p, o->ts_val);
+	p = syncookie_put32(p, o->ts_ecr);
 	if (o->scale != TS_SCALE)
-		p = put32(p, UINT32_C(0x01000000) | KIND_SCALE << 16 | 3 << 8 | o->scale);
+		p = syncookie_put32(p, UINT32_C(0x01000000) | KIND_SCALE << 16 | 3 << 8 | o->scale);
 	return (uint8_t)(p - to);
 }
 
 /* The latest that is not after now, as a later one of the connection's must not be smaller (RFC 7323 5.3). */
-static uint32_t stamp(uint32_t now_ms, const struct options *o)
+static uint32_t syncookie_stamp(uint32_t now_ms, const struct options *o)
 {
 	uint32_t value = (now_ms & ~TS_BITS) | o->scale | (o->sack ? TS_SACK : 0);
 
@@ -149,9 +150,9 @@ void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t wind
 	                        .scale = theirs.scale == TS_SCALE ? TS_SCALE : TCP_RCV_SCALE,
 	                        .sack = theirs.sack,
 	                        .ts = theirs.ts && !tcp->attr.no_timestamps,
-	                        .ts_val = stamp(port_clock_ms(tcp), &theirs),
+	                        .ts_val = syncookie_stamp(port_clock_ms(tcp), &theirs),
 	                        .ts_ecr = theirs.ts_val};
-	reply.options_len = write_options(&ours, reply.options);
+	reply.options_len = syncookie_write_options(&ours, reply.options);
 	tcp_reply(tcp, packet, &reply);
 }
 
@@ -175,10 +176,10 @@ static struct vma_buf *write_syn(struct vma_tcp *tcp, const struct vma_buf *pack
 	memcpy(frame, from, syn->l4_off);
 	memset(l4, 0, VMA_PKT_TCP_LEN);
 	memcpy(l4, s->header, 4);
-	put32(l4 + 4, s->seq - 1);
+	syncookie_put32(l4 + 4, s->seq - 1);
 	l4[13] = TCP_SYN;
-	put16(l4 + 14, s->window); /* every later one says it anew */
-	options_len = write_options(o, l4 + VMA_PKT_TCP_LEN);
+	syncookie_put16(l4 + 14, s->window); /* every later one says it anew */
+	options_len = syncookie_write_options(o, l4 + VMA_PKT_TCP_LEN);
 	l4[12] = (uint8_t)((VMA_PKT_TCP_LEN + options_len) / 4 << 4);
 	syn->payload_off = (uint16_t)(syn->l4_off + VMA_PKT_TCP_LEN + options_len);
 	syn->payload_len = 0;

@@ -86,7 +86,7 @@ static uint64_t handshake_rto_ns(const struct vma_tcp_conn *conn)
 	return timers_doubled(RTT_RTO_INIT_NS, timeouts);
 }
 
-static bool in_handshake(const struct vma_tcp_conn *conn)
+static bool conn_in_handshake(const struct vma_tcp_conn *conn)
 {
 	return conn->pcb->state == SYN_SENT || conn->pcb->state == SYN_RCVD;
 }
@@ -100,7 +100,7 @@ static bool is_request(const struct vma_tcp_conn *conn)
 /* From when on the kernel counts how long nothing has come back: a SYN's first time, data's first repetition. */
 static uint64_t stuck_since_ns(const struct vma_tcp_conn *conn)
 {
-	return in_handshake(conn) ? conn->pcb->unacked->first_sent_ns : conn->recovery.stuck_since_ns;
+	return conn_in_handshake(conn) ? conn->pcb->unacked->first_sent_ns : conn->recovery.stuck_since_ns;
 }
 
 /*
@@ -117,7 +117,7 @@ static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 	const struct tcp_recovery *r = &conn->recovery;
 	uint64_t due_ns, user_ns = timers_user_ns(conn);
 
-	if (in_handshake(conn))
+	if (conn_in_handshake(conn))
 		due_ns = r->rto_from_ns + handshake_rto_ns(conn);
 	else
 		due_ns = r->rto_from_ns + rtt_rto_ns(&conn->rtt, r->backoff);
@@ -194,7 +194,7 @@ static bool is_hopeless(const struct vma_tcp_conn *conn)
 {
 	uint32_t tries = (uint32_t)tcp_option(conn, VMA_TCP_OPT_RETRIES2);
 
-	if (in_handshake(conn))
+	if (conn_in_handshake(conn))
 		return handshake_is_over(conn);
 	if (conn->is_orphan)
 		tries = timers_orphan_tries(conn, rtt_rto_ns(&conn->rtt, conn->recovery.backoff));

@@ -46,14 +46,14 @@ static struct record *record_at(const struct tcp_timewait *tw, uint32_t number)
 	return &tw->blocks[number >> BLOCK_BITS][number & (BLOCK_RECORDS - 1)];
 }
 
-static uint32_t now_ms(const struct vma_tcp *tcp)
+static uint32_t timewait_now_ms(const struct vma_tcp *tcp)
 {
 	return (uint32_t)(tcp->now_ns / TCP_NS_PER_MS);
 }
 
 /* ---- the list ---- */
 
-static void set_timer(struct tcp_timewait *tw)
+static void timewait_set_timer(struct tcp_timewait *tw)
 {
 	struct vma_tcp *tcp = tw->tcp;
 	int32_t left;
@@ -64,13 +64,13 @@ static void set_timer(struct tcp_timewait *tw)
 	}
 	if (wheel_is_set(&tw->timer))
 		return; /* for one that has ended, or moved: it will be set again then */
-	left = (int32_t)(record_at(tw, tw->first)->end_ms - now_ms(tcp));
+	left = (int32_t)(record_at(tw, tw->first)->end_ms - timewait_now_ms(tcp));
 	wheel_set(&tcp->wheel, &tw->timer, tcp->now_ns + (left > 0 ? (uint32_t)left : 0) * TCP_NS_PER_MS);
 }
 
-static void append(struct tcp_timewait *tw, struct record *record)
+static void timewait_append(struct tcp_timewait *tw, struct record *record)
 {
-	record->end_ms = now_ms(tw->tcp) + LIFE_MS;
+	record->end_ms = timewait_now_ms(tw->tcp) + LIFE_MS;
 	record->next = NONE;
 	record->prev = tw->last;
 	if (tw->last != NONE)
@@ -78,10 +78,10 @@ static void append(struct tcp_timewait *tw, struct record *record)
 	else
 		tw->first = record->number;
 	tw->last = record->number;
-	set_timer(tw);
+	timewait_set_timer(tw);
 }
 
-static void take_out(struct tcp_timewait *tw, struct record *record)
+static void timewait_take_out(struct tcp_timewait *tw, struct record *record)
 {
 	if (tw->look == record->number)
 		tw->look = record->next;
@@ -97,8 +97,8 @@ static void take_out(struct tcp_timewait *tw, struct record *record)
 
 static void live_on(struct tcp_timewait *tw, struct record *record)
 {
-	take_out(tw, record);
-	append(tw, record);
+	timewait_take_out(tw, record);
+	timewait_append(tw, record);
 }
 
 /* ---- records ---- */
@@ -156,16 +156,16 @@ static void end_record(struct tcp_timewait *tw, struct record *record)
 	tcp_look_idle(tw->tcp);
 }
 
-static void kill(struct tcp_timewait *tw, struct record *record)
+static void timewait_kill(struct tcp_timewait *tw, struct record *record)
 {
-	take_out(tw, record);
+	timewait_take_out(tw, record);
 	end_record(tw, record);
-	set_timer(tw);
+	timewait_set_timer(tw);
 }
 
 /* ---- a segment comes ---- */
 
-static void answer(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
+static void timewait_answer(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
 {
 	struct tcp_reply reply = {.seq = record->snd_nxt,
 	                          .ack = record->rcv_nxt,
@@ -178,7 +178,7 @@ static void answer(struct vma_tcp *tcp, const struct record *record, struct vma_
 	tcp_reply(tcp, packet, &reply);
 }
 
-static bool is_too_old(const struct record *record, const struct segment *s)
+static bool timewait_is_too_old(const struct record *record, const struct segment *s)
 {
 	return record->window & HAS_TS && s->has_ts && (int32_t)(record->ts_recent - s->ts_val) > 0;
 }
@@ -186,14 +186,14 @@ static bool is_too_old(const struct record *record, const struct segment *s)
 /* RFC 6191 2, RFC 1122 4.2.2.13: newer by number or by time stamp. */
 static bool may_reopen(const struct record *record, const struct segment *s)
 {
-	if ((s->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_SYN || is_too_old(record, s))
+	if ((s->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_SYN || timewait_is_too_old(record, s))
 		return false;
 	return TCP_SEQ_GT(s->seq, record->rcv_nxt) ||
 	       (record->window & HAS_TS && s->has_ts && (int32_t)(record->ts_recent - s->ts_val) < 0);
 }
 
 /* Who listens where the record's connection was; NULL: nobody. */
-static struct vma_flow *listener_of(const struct tcp_timewait *tw, const struct record *record)
+static struct vma_flow *timewait_listener_of(const struct tcp_timewait *tw, const struct record *record)
 {
 	struct vma_flow_key key = record->flow.key;
 	struct vma_flow *listener;
@@ -209,7 +209,7 @@ static struct vma_flow *listener_of(const struct tcp_timewait *tw, const struct 
  * would go, and the owner of the device would reset what comes next. It makes way for the ACK that brings the cookie
  * back.
  */
-static bool makes_way(const struct record *record, const struct vma_flow *listener, const struct segment *s)
+static bool timewait_makes_way(const struct record *record, const struct vma_flow *listener, const struct segment *s)
 {
 	if (s->flags & TCP_SYN)
 		return !tcp_listener_keeps_nothing(listener);
@@ -217,10 +217,10 @@ static bool makes_way(const struct record *record, const struct vma_flow *listen
 }
 
 /* The old connection makes way for a new one, if anybody listens. True: the packet has been taken. */
-static bool reopen(struct tcp_timewait *tw, struct record *record, const struct segment *s,
-                   const struct vma_rx_info *info, bool *done)
+static bool timewait_reopen(struct tcp_timewait *tw, struct record *record, const struct segment *s,
+                            const struct vma_rx_info *info, bool *done)
 {
-	struct vma_flow *listener = listener_of(tw, record);
+	struct vma_flow *listener = timewait_listener_of(tw, record);
 	struct vma_tcp *tcp = tw->tcp;
 	uint32_t isn = record->snd_nxt + ISN_STEP;
 	bool taken;
@@ -228,8 +228,8 @@ static bool reopen(struct tcp_timewait *tw, struct record *record, const struct 
 	*done = listener != NULL;
 	if (!*done)
 		return false;
-	if (makes_way(record, listener, s)) {
-		kill(tw, record);
+	if (timewait_makes_way(record, listener, s)) {
+		timewait_kill(tw, record);
 		if (s->flags & TCP_SYN)
 			tcp->isn_above = isn != 0 ? isn : 1;
 	} else if (!(s->flags & TCP_SYN)) {
@@ -241,13 +241,13 @@ static bool reopen(struct tcp_timewait *tw, struct record *record, const struct 
 	return taken;
 }
 
-static void judge(struct tcp_timewait *tw, struct record *record, const struct segment *s)
+static void timewait_judge(struct tcp_timewait *tw, struct record *record, const struct segment *s)
 {
-	bool old = is_too_old(record, s);
+	bool old = timewait_is_too_old(record, s);
 
 	if (!old && s->seq == record->rcv_nxt && (s->seq == s->end || s->flags & TCP_RST)) {
 		if (s->flags & TCP_RST) {
-			kill(tw, record);
+			timewait_kill(tw, record);
 			return;
 		}
 		if (s->has_ts)
@@ -259,10 +259,10 @@ static void judge(struct tcp_timewait *tw, struct record *record, const struct s
 		return;
 	if (old || s->flags & TCP_ACK)
 		live_on(tw, record);
-	answer(tw->tcp, record, s->packet);
+	timewait_answer(tw->tcp, record, s->packet);
 }
 
-static bool sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct record *record = (struct record *)flow;
 	struct tcp_timewait *tw = flow->owner;
@@ -274,23 +274,24 @@ static bool sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma
 	if (!s.is_plain)
 		segment_options_parse(&s);
 	if (may_reopen(record, &s) || (s.flags & (TCP_SYN | TCP_RST | TCP_FIN | TCP_ACK)) == TCP_ACK) {
-		taken = reopen(tw, record, &s, info, &reopened);
+		taken = timewait_reopen(tw, record, &s, info, &reopened);
 		if (reopened)
 			return taken;
 	}
-	judge(tw, record, &s);
+	timewait_judge(tw, record, &s);
 	vma_buf_put_chain(tw->tcp->arena, packet);
 	return true;
 }
 
 /* ---- in, and out again ---- */
 
-static void fill(struct tcp_timewait *tw, struct record *record, const struct vma_tcp_conn *conn)
+static void timewait_fill(struct tcp_timewait *tw, struct record *record, const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t window = pcb->rcv_wnd >> pcb->rcv_scale;
 
-	record->flow = (struct vma_flow){.key = conn->key, .flags = VMA_FLOW_RING_ONLY, .sink = sink, .owner = tw};
+	record->flow =
+	        (struct vma_flow){.key = conn->key, .flags = VMA_FLOW_RING_ONLY, .sink = timewait_sink, .owner = tw};
 	record->snd_nxt = pcb->snd_nxt;
 	record->rcv_nxt = pcb->rcv_nxt;
 	record->ts_recent = pcb->ts_recent;
@@ -306,9 +307,9 @@ void timewait_begin(struct vma_tcp_conn *conn)
 	struct record *record = new_record(tw);
 
 	if (record != NULL) {
-		fill(tw, record, conn);
+		timewait_fill(tw, record, conn);
 		if (vma_ring_attach(conn->tcp->ring, &record->flow) == 0) {
-			append(tw, record);
+			timewait_append(tw, record);
 			TCP_COUNT(conn->tcp, time_waits, 1);
 		} else {
 			end_record(tw, record);
@@ -323,15 +324,15 @@ void timewait_begin(struct vma_tcp_conn *conn)
 
 bool timewait_make_way(struct vma_tcp *tcp, struct vma_flow *flow)
 {
-	if (flow->sink != sink)
+	if (flow->sink != timewait_sink)
 		return false;
-	kill(tcp->timewait, (struct record *)flow);
+	timewait_kill(tcp->timewait, (struct record *)flow);
 	return true;
 }
 
 static bool has_rested(const struct vma_tcp *tcp, const struct record *record, int32_t ms)
 {
-	return (int32_t)(now_ms(tcp) - (record->end_ms - LIFE_MS)) > ms;
+	return (int32_t)(timewait_now_ms(tcp) - (record->end_ms - LIFE_MS)) > ms;
 }
 
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above)
@@ -340,7 +341,7 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 	struct vma_flow *flow = vma_ring_flow(tcp->ring, key);
 	struct record *record = (struct record *)flow;
 
-	if (flow == NULL || flow->sink != sink)
+	if (flow == NULL || flow->sink != timewait_sink)
 		return flow == NULL;
 	if (use != TIMEWAIT_USE_LAST && !(record->window & HAS_TS))
 		return false;
@@ -349,7 +350,7 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 		return false;
 	*isn_above = record->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
-	kill(tw, record);
+	timewait_kill(tw, record);
 	return true;
 }
 
@@ -406,11 +407,11 @@ void timewait_expire(struct vma_tcp *tcp)
 	for (unsigned i = 0; i < EXPIRE_AT_ONCE && tw->first != NONE; i++) {
 		struct record *record = record_at(tw, tw->first);
 
-		if ((int32_t)(record->end_ms - now_ms(tcp)) > 0)
+		if ((int32_t)(record->end_ms - timewait_now_ms(tcp)) > 0)
 			break;
-		kill(tw, record);
+		timewait_kill(tw, record);
 	}
-	set_timer(tw);
+	timewait_set_timer(tw);
 }
 
 /* ---- life ---- */
@@ -433,7 +434,7 @@ void timewait_end(struct vma_tcp *tcp, uint32_t most)
 	struct tcp_timewait *tw = tcp->timewait;
 
 	for (uint32_t i = 0; i < most && tw->first != NONE; i++)
-		kill(tw, record_at(tw, tw->first));
+		timewait_kill(tw, record_at(tw, tw->first));
 }
 
 void timewait_fini(struct vma_tcp *tcp)

@@ -26,7 +26,7 @@ static void take_back(struct vma_tcp_conn *conn)
 	TCP_COUNT(conn->tcp, spurious, 1);
 }
 
-static bool eifel(struct tcp_recovery *r, const struct tcp_ack *ack)
+static bool undo_by_eifel(struct tcp_recovery *r, const struct tcp_ack *ack)
 {
 	if (!r->undo_first_ack || !r->news.acked)
 		return false;
@@ -50,7 +50,7 @@ bool recovery_undo(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	bool by_dsack = r->undo_possible && r->news.dsack && r->undo_resends == 0;
-	bool by_time_stamp = eifel(r, ack);
+	bool by_time_stamp = undo_by_eifel(r, ack);
 
 	if (!by_dsack && !by_time_stamp && !original_after_timeout(conn))
 		return false;

@@ -38,7 +38,7 @@ static unsigned level_of(uint64_t tick, uint64_t other)
 	return differ ? (63 - (unsigned)__builtin_clzll(differ)) / WHEEL_BITS : 0;
 }
 
-static void push(struct tcp_timer_node **head, struct tcp_timer_node *node)
+static void wheel_push(struct tcp_timer_node **head, struct tcp_timer_node *node)
 {
 	node->next = *head;
 	if (node->next)
@@ -55,7 +55,7 @@ static void unlink_node(struct tcp_timer_node *node)
 	node->prev = NULL;
 }
 
-static void place(struct tcp_wheel *wheel, struct tcp_timer_node *node)
+static void wheel_place(struct tcp_wheel *wheel, struct tcp_timer_node *node)
 {
 	uint64_t tick = node->due_ns / WHEEL_TICK_NS;
 	unsigned level, slot;
@@ -73,7 +73,7 @@ static void place(struct tcp_wheel *wheel, struct tcp_timer_node *node)
 	node->slot = (uint8_t)slot;
 	if (!wheel->slot[level][slot] || node->due_ns < wheel->slot_due_ns[level][slot])
 		wheel->slot_due_ns[level][slot] = node->due_ns;
-	push(&wheel->slot[level][slot], node);
+	wheel_push(&wheel->slot[level][slot], node);
 	wheel->occupied[level] |= UINT64_C(1) << slot;
 	wheel->changed = true;
 }
@@ -99,7 +99,7 @@ void wheel_set(struct tcp_wheel *wheel, struct tcp_timer_node *node, uint64_t du
 {
 	wheel_stop(wheel, node);
 	node->due_ns = due_ns;
-	place(wheel, node);
+	wheel_place(wheel, node);
 }
 
 /* The slots of a level that the tick reaches or passes on its way to `tick`, which differs highest in level `top`. */
@@ -120,12 +120,12 @@ static void move_all(struct tcp_timer_node **from, struct tcp_timer_node **to)
 
 	while ((node = *from)) {
 		unlink_node(node);
-		push(to, node);
+		wheel_push(to, node);
 	}
 }
 
 /* Takes the nodes of all slots reached into one list, then moves the tick. */
-static void collect(struct tcp_wheel *wheel, uint64_t tick, struct tcp_timer_node **reached)
+static void wheel_collect(struct tcp_wheel *wheel, uint64_t tick, struct tcp_timer_node **reached)
 {
 	unsigned top = level_of(wheel->tick, tick);
 
@@ -148,14 +148,14 @@ void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct
 
 	if (tick < wheel->tick)
 		return;
-	collect(wheel, tick, &reached);
+	wheel_collect(wheel, tick, &reached);
 	while ((node = reached)) {
 		unlink_node(node);
 		if (node->due_ns <= now_ns) {
 			node->level = FIRING;
-			push(&firing, node);
+			wheel_push(&firing, node);
 		} else {
-			place(wheel, node);
+			wheel_place(wheel, node);
 		}
 	}
 	/* What fire sets for now or earlier is not in this list: it is next advance's, so this loop ends. */

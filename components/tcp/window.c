@@ -43,7 +43,7 @@
 #define RCV_MSS_FIRST 536
 #define ROUNDING_MAX 16384 /* bytes of the buffer that rounding up may give away */
 
-static uint32_t at_most(uint64_t value, uint64_t limit)
+static uint32_t at_most_window(uint64_t value, uint64_t limit)
 {
 	return (uint32_t)(value < limit ? value : limit);
 }
@@ -85,7 +85,7 @@ static uint32_t sndbuf_first(const struct vma_tcp_conn *conn)
 
 	if (set == 0)
 		return at_least((uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_INIT), SNDBUF_MIN);
-	return at_least(at_most((uint64_t)set * 2, INT32_MAX), SNDBUF_MIN);
+	return at_least(at_most_window((uint64_t)set * 2, INT32_MAX), SNDBUF_MIN);
 }
 
 void window_init(struct vma_tcp_conn *conn)
@@ -112,11 +112,11 @@ void window_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	conn->rcv_edge = pcb->rcv_nxt + at_most(pcb->rcv_wnd_max, 65535);
+	conn->rcv_edge = pcb->rcv_nxt + at_most_window(pcb->rcv_wnd_max, 65535);
 	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->rcv_edge - pcb->rcv_nxt;
 	pcb->rcv_wnd_max = UINT32_C(1) << 30;
 	atomic_store_explicit(&conn->window_max, UINT32_C(65535) << pcb->rcv_scale, memory_order_relaxed);
-	conn->rcv_space = at_most(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
+	conn->rcv_space = at_most_window(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
 	conn->rcv_space_ns = conn->tcp->now_ns;
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
 		window_sndbuf_grow(conn);
@@ -141,7 +141,7 @@ static void rcvbuf_grow(struct vma_tcp_conn *conn)
 		wanted = 2 * (uint64_t)copied + 16 * conn->mss;
 		wanted += 2 * (wanted * (copied - conn->rcv_space) / conn->rcv_space);
 		max = (uint64_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_MAX);
-		wanted = at_most(wanted, max);
+		wanted = at_most_window(wanted, max);
 		if (wanted > rcvbuf && !budget_is_tight(conn->tcp) && tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 &&
 		    tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
 			atomic_store_explicit(&conn->rcvbuf, wanted, memory_order_relaxed);
@@ -184,7 +184,7 @@ void window_sndbuf_grow(struct vma_tcp_conn *conn)
 		return;
 	/* A model wants to be able to double the window while it repairs a loss, too: so the kernel. */
 	wanted = (cc_has_model(&conn->cc) ? 3 : 2) * (segments > 10 ? segments : 10) * per_segment;
-	wanted = at_most(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
+	wanted = at_most_window(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
 	wanted = bytes_within(conn, wanted);
 	if (wanted > sndbuf)
 		atomic_store_explicit(&conn->sndbuf, wanted, memory_order_relaxed);
@@ -236,8 +236,8 @@ when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, ui
 	const uint64_t few = 4 * (uint64_t)conn->rcv_mss;
 
 	if (budget_is_spent(conn->tcp))
-		return queued >= BUDGET_RCV_LEAST ? 0 : at_most(window, few);
-	return 2 * queued > rcvbuf ? at_most(window, few) : window;
+		return queued >= BUDGET_RCV_LEAST ? 0 : at_most_window(window, few);
+	return 2 * queued > rcvbuf ? at_most_window(window, few) : window;
 }
 
 static uint32_t choose_window(const struct vma_tcp_conn *conn)
@@ -247,8 +247,8 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
 	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
-	chosen = at_most(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
-	                 (uint64_t)65535 << pcb->rcv_scale);
+	chosen = at_most_window(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
+	                        (uint64_t)65535 << pcb->rcv_scale);
 	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
 		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
 	chosen &= ~(unit - 1);
@@ -256,7 +256,7 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 }
 
 /* The peer is told of `window` bytes, which are not fewer than it knows of, or what keep_window makes of these. */
-static inline uint16_t announce(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
+static inline uint16_t window_to_announce(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct vma_tcp *tcp = conn->tcp;
@@ -276,7 +276,7 @@ static inline uint16_t announce(struct vma_tcp_conn *conn, uint32_t window, uint
 	conn->hold_rest -= conn->hold_rest != 0;
 	if (!conn->sacks_held) /* data takes no blocks along */
 		timers_no_delack(conn);
-	return (uint16_t)at_most(window >> pcb->rcv_scale, 65535);
+	return (uint16_t)at_most_window(window >> pcb->rcv_scale, 65535);
 }
 
 static uint16_t __attribute__((noinline)) announce_chosen(struct vma_tcp_conn *conn)
@@ -285,7 +285,7 @@ static uint16_t __attribute__((noinline)) announce_chosen(struct vma_tcp_conn *c
 
 	if (window == 0 && now == 0 && conn->rcv_edge != conn->pcb->rcv_nxt)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
-	return announce(conn, window, now);
+	return window_to_announce(conn, window, now);
 }
 
 /* At first the usual case of choose_window: at least half the buffer is free, and the edge does not move back. */
@@ -295,12 +295,12 @@ uint16_t window_announce(struct vma_tcp_conn *conn)
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), queued = fifo_bytes(&conn->rx);
 	uint32_t now = window_now(conn), window;
 
-	window = at_most(rcvbuf - queued, (uint64_t)65535 << pcb->rcv_scale) >> pcb->rcv_scale << pcb->rcv_scale;
+	window = at_most_window(rcvbuf - queued, (uint64_t)65535 << pcb->rcv_scale) >> pcb->rcv_scale << pcb->rcv_scale;
 	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
 	                             budget_is_tight(conn->tcp) || conn->tcp->predicts_nothing,
 	                     0))
 		return announce_chosen(conn);
-	return announce(conn, window, now);
+	return window_to_announce(conn, window, now);
 }
 
 /*
@@ -322,7 +322,7 @@ bool window_wants_update(const struct vma_tcp_conn *conn)
 		return false;
 	next = worth_announcing(rcvbuf, free_space(rcvbuf, queued),
 	                        atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
-	next = at_most(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
+	next = at_most_window(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	return next != 0 && next >= 2 * now;
 }
 
@@ -386,7 +386,7 @@ static uint64_t delay_of(const struct vma_tcp_conn *conn)
 }
 
 /* Whether that of `waiting` bytes is held a moment longer. Half the window is the most that may wait for it. */
-static bool hold(struct vma_tcp_conn *conn, uint32_t waiting)
+static bool window_hold(struct vma_tcp_conn *conn, uint32_t waiting)
 {
 	uint64_t since_ns = conn->tcp->now_ns - conn->ack_ns;
 
@@ -415,7 +415,7 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 	uint32_t waiting = pcb->rcv_nxt - conn->rcv_wup;
 
 	if (segment > conn->rcv_mss)
-		conn->rcv_mss = at_most(segment, tcp_mss_announced(conn));
+		conn->rcv_mss = at_most_window(segment, tcp_mss_announced(conn));
 	conn->pushed = push;
 	note_pace(conn);
 	if (segment >= conn->rcv_mss)
@@ -426,7 +426,7 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 		tcp_ack_now(pcb);
 		return;
 	}
-	if (waiting > conn->rcv_mss && conn->quick_acks == 0 && pcb->ooseq == NULL && hold(conn, waiting))
+	if (waiting > conn->rcv_mss && conn->quick_acks == 0 && pcb->ooseq == NULL && window_hold(conn, waiting))
 		return;
 	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||
 	    (conn->quick_acks != 0 && !conn->pingpong) || pcb->ooseq != NULL)

@@ -5,7 +5,7 @@
 
 #define LOWAT_STEP UINT64_C(65536)
 
-static inline bool ended(const struct vma_tcp_conn *conn)
+static inline bool conn_sends_ended(const struct vma_tcp_conn *conn)
 {
 	return atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
 }
@@ -72,7 +72,7 @@ reserve_late(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsig
 
 	if (room == 0) {
 		if (tcp_wants_room(conn))
-			return ended(conn) ? -EPIPE : 0;
+			return conn_sends_ended(conn) ? -EPIPE : 0;
 		room = vma_tcp_tx_room(conn);
 	}
 	if (bytes == 0 || room == 0)
@@ -86,7 +86,7 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
 	uint64_t room;
 	unsigned used;
 
-	if (__builtin_expect(ended(conn), 0))
+	if (__builtin_expect(conn_sends_ended(conn), 0))
 		return -EPIPE;
 	room = usual_room(conn);
 	if (__builtin_expect(room == 0, 0))

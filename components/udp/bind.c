@@ -43,7 +43,7 @@ static bool take_names(struct udp_sock *sock, int fd, bool bound)
 }
 
 /* A port that the kernel has chosen just now is known to nobody, so what is in the shadow need not be looked for. */
-static void follow(struct udp_sock *sock, int fd, bool bound)
+static void bind_follow_flows(struct udp_sock *sock, int fd, bool bound)
 {
 	const bool had_port = sock->local.sin_port != 0;
 
@@ -57,7 +57,7 @@ static void follow(struct udp_sock *sock, int fd, bool bound)
 
 void udp_follow(struct udp_sock *sock, int fd)
 {
-	follow(sock, fd, false);
+	bind_follow_flows(sock, fd, false);
 }
 
 /* The port is in the same place in both families' names. */
@@ -81,7 +81,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 		if (udp_is_young(sock))
 			udp_young_end(sock, fd);
 		else
-			follow(sock, fd, true);
+			bind_follow_flows(sock, fd, true);
 	}
 	udp_control_end(sock);
 	return rc;
@@ -163,7 +163,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		udp_flows_update(sock);
 		udp_dst_reset(sock);
 	} else {
-		follow(sock, fd, false);
+		bind_follow_flows(sock, fd, false);
 	}
 	udp_control_end(sock);
 	return rc;

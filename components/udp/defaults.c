@@ -23,7 +23,7 @@ static uint32_t now_sec(void)
 	return (uint32_t)now.tv_sec + 1; /* never what `word` begins with */
 }
 
-static int get(struct known *known, int fd)
+static int default_get(struct known *known, int fd)
 {
 	const uint64_t word = atomic_load_explicit(&known->word, memory_order_relaxed);
 	const uint32_t sec = now_sec();
@@ -42,26 +42,26 @@ int udp_default_rcvbuf(int fd)
 {
 	static struct known known = {.level = SOL_SOCKET, .name = SO_RCVBUF, .otherwise = 212992};
 
-	return get(&known, fd);
+	return default_get(&known, fd);
 }
 
 int udp_default_pmtu_discover(int fd)
 {
 	static struct known known = {.level = IPPROTO_IP, .name = IP_MTU_DISCOVER, .otherwise = IP_PMTUDISC_WANT};
 
-	return get(&known, fd);
+	return default_get(&known, fd);
 }
 
 bool udp_default_mc_all(int fd, int family)
 {
 	static struct known known = {.level = IPPROTO_IP, .name = IP_MULTICAST_ALL, .otherwise = 1};
 
-	return family != AF_INET6 || get(&known, fd) != 0;
+	return family != AF_INET6 || default_get(&known, fd) != 0;
 }
 
 int udp_default_ttl(int fd)
 {
 	static struct known known = {.level = IPPROTO_IP, .name = IP_TTL, .otherwise = 64};
 
-	return get(&known, fd);
+	return default_get(&known, fd);
 }

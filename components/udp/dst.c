@@ -76,7 +76,7 @@ static uint32_t kernel_uid(struct udp_sock *sock)
 	                                                                                                : geteuid();
 }
 
-static bool is_group(uint32_t addr)
+static bool dst_is_group(uint32_t addr)
 {
 	return IN_MULTICAST(ntohl(addr));
 }
@@ -124,9 +124,9 @@ struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct soc
 	                          .flags = connected ? VMA_NET_KEY_CONNECT : 0};
 	uint32_t source = tx->local.sin_addr.s_addr;
 
-	if (is_group(source) || source == INADDR_BROADCAST)
+	if (dst_is_group(source) || source == INADDR_BROADCAST)
 		source = INADDR_ANY; /* bound to a group: received from there, not sent from */
-	if (is_group(to->sin_addr.s_addr)) {
+	if (dst_is_group(to->sin_addr.s_addr)) {
 		if (key.oif == 0)
 			key.oif = tx->mc_oif;
 		if (source == INADDR_ANY)
@@ -191,7 +191,7 @@ enum { IP_IDS = 1024 };
 static _Atomic uint32_t ip_ids[IP_IDS] __attribute__((section(".bss.far")));
 static _Atomic uint64_t ip_id_secret;
 
-static uint64_t secret(void)
+static uint64_t dst_hash_secret(void)
 {
 	uint64_t fresh = atomic_load_explicit(&ip_id_secret, memory_order_relaxed), none = 0;
 
@@ -206,7 +206,7 @@ static uint64_t secret(void)
 /* The highest bits of a product with a secret odd number. */
 static _Atomic uint32_t *ip_id_of(const struct in_addr *to)
 {
-	return &ip_ids[(to->s_addr + 1ULL) * secret() >> 54];
+	return &ip_ids[(to->s_addr + 1ULL) * dst_hash_secret() >> 54];
 }
 
 static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, const struct vma_net_template *path)
@@ -252,7 +252,7 @@ static uint32_t payload_room(const struct udp_dst *dst)
 }
 
 /* Whether datagrams along this path may be ours at all. */
-static bool is_servable(const struct udp_tx_options *tx, const struct vma_net_template *path)
+static bool dst_is_servable(const struct udp_tx_options *tx, const struct vma_net_template *path)
 {
 	if (tx->by_os || tx->local.sin_port == 0 || path->state != VMA_NET_READY)
 		return false;
@@ -275,7 +275,7 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 	                        .members_matter = path->type == RTN_MULTICAST && tx->mc_loop,
 	                        .df = tx->df,
 	                        .engine = engine};
-	if (rail == NULL || !is_servable(tx, path))
+	if (rail == NULL || !dst_is_servable(tx, path))
 		return;
 	dst->rail = rail;
 	put_headers(dst, tx, path);
@@ -284,8 +284,8 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 }
 
 /* dst_lock. One for the cache, with its path held and its rail made. NULL: out of memory, or not IPv4. */
-static struct udp_dst *make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
-                            const struct sockaddr_in *to, bool connected)
+static struct udp_dst *dst_make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                                const struct sockaddr_in *to, bool connected)
 {
 	struct vma_net_key key = udp_dst_key(tx, to, connected);
 	struct udp_dst *dst = vma_alloc(sizeof(*dst));
@@ -300,7 +300,7 @@ static struct udp_dst *make(struct udp_sock *sock, struct vma_engine *engine, co
 		return NULL;
 	}
 	vma_net_path_read(held, &path);
-	if (is_servable(tx, &path))
+	if (dst_is_servable(tx, &path))
 		rail = rail_make(sock, engine, tx, path.nic);
 	udp_dst_build(dst, engine, tx, to, &path, rail);
 	dst->path = held;
@@ -319,7 +319,7 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
 		return false;
 	vma_net_path_read(held, &path);
 	vma_net_path_put(engine->net, held);
-	if (is_servable(tx, &path))
+	if (dst_is_servable(tx, &path))
 		rail = rail_make(sock, engine, tx, path.nic);
 	udp_dst_build(own, engine, tx, to, &path, rail);
 	return own->rail != NULL;
@@ -329,7 +329,7 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
 void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key)
 {
 	const struct sockaddr_in to = udp_dst_address(key);
-	struct udp_dst *dst = make(sock, engine, tx, &to, false);
+	struct udp_dst *dst = dst_make(sock, engine, tx, &to, false);
 
 	if (dst != NULL)
 		dst_replace(&sock->dst_more[udp_dst_slot(key)], dst);
@@ -351,7 +351,7 @@ static void refresh_connected(struct udp_sock *sock, struct vma_engine *engine, 
 		return;
 	if (dst != NULL && udp_dst_is_current(sock, dst) && (dst->rail != NULL || dst->state != VMA_NET_READY))
 		return;
-	dst = make(sock, engine, tx, &tx->peer, true);
+	dst = dst_make(sock, engine, tx, &tx->peer, true);
 	if (dst != NULL)
 		dst_replace(&sock->dst, dst);
 }
@@ -406,7 +406,7 @@ static void refresh_wanted(struct udp_sock *sock, struct vma_engine *engine, con
 	}
 }
 
-static void run_task(struct vma_task *task)
+static void dst_run_task(struct vma_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, dst_task));
 	struct vma_engine *engine = vma_engine();
@@ -429,7 +429,7 @@ static void run_task(struct vma_task *task)
 void udp_data_init(struct udp_sock *sock)
 {
 	pthread_mutex_init(&sock->dst_lock, NULL);
-	sock->dst_task.run = run_task;
+	sock->dst_task.run = dst_run_task;
 }
 
 void udp_data_end(struct udp_sock *sock)
@@ -464,7 +464,7 @@ void udp_data_forked(struct udp_sock *sock)
 	vma_free(atomic_exchange(&sock->rails, NULL));
 	vma_free(atomic_exchange(&sock->tx, NULL));
 	pthread_mutex_init(&sock->dst_lock, NULL);
-	sock->dst_task = (struct vma_task){.run = run_task};
+	sock->dst_task = (struct vma_task){.run = dst_run_task};
 	if (atomic_exchange(&sock->dst_asked, false))
 		vma_file_put(&sock->file); /* the task's: it is the parent's thread that will run it, there */
 	atomic_store(&sock->taking, false);

@@ -11,7 +11,7 @@
  * sequentially consistent: a sender that finds `asked` set has written its wish before the task clears it, so that run
  * sees the wish.
  */
-static void ask(struct udp_sock *sock, uint64_t key)
+static void dst_ask(struct udp_sock *sock, uint64_t key)
 {
 	if (key != 0)
 		atomic_store(&sock->dst_want[udp_dst_slot(key)], key);
@@ -29,7 +29,7 @@ static void ask_seldom(struct udp_sock *sock, uint64_t key, uint64_t nsec)
 	if (last != 0 && now - last < vma_tsc_of_nsec(nsec))
 		return;
 	atomic_store_explicit(&sock->dst_asked_tsc, now, memory_order_relaxed);
-	ask(sock, key);
+	dst_ask(sock, key);
 }
 
 /* ---- senders ---- */
@@ -53,7 +53,7 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 
 	if (old->options_seq != tx->seq)
 		return NULL; /* the key may be another; a reset is on its way */
-	ask(sock, key);
+	dst_ask(sock, key);
 	vma_net_path_read(old->path, &path);
 	if (build_now(sock, old->engine, tx, &old->to, &path, own) == NULL)
 		return NULL;

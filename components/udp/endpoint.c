@@ -18,7 +18,7 @@ uint64_t udp_ports_used;
 
 /* ---- sinks ---- */
 
-static inline uint32_t spread(const struct vma_rx_info *info, uint32_t n)
+static inline uint32_t rx_info_spread(const struct vma_rx_info *info, uint32_t n)
 {
 	uint32_t src, hash;
 
@@ -34,7 +34,7 @@ static bool sink_unicast(struct vma_flow *flow, struct vma_buf *packet, const st
 
 	if (__builtin_expect(choice->n == 1, 1))
 		return udp_deliver(choice->at[0], packet, info);
-	return udp_deliver(choice->at[spread(info, choice->n)], packet, info);
+	return udp_deliver(choice->at[rx_info_spread(info, choice->n)], packet, info);
 }
 
 static bool sink_shared(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -45,7 +45,7 @@ static bool sink_shared(struct vma_flow *flow, struct vma_buf *packet, const str
 }
 
 /* With the ring's flag held: somebody else does the rest. */
-static void on_revoked(struct vma_flow *flow)
+static void endpoint_on_revoked(struct vma_flow *flow)
 {
 	struct udp_member *member = flow->owner;
 
@@ -55,15 +55,15 @@ static void on_revoked(struct vma_flow *flow)
 
 /* ---- the choice ---- */
 
-static int rank(const struct udp_member *member)
+static int member_rank(const struct udp_member *member)
 {
 	return (member->flows->local != INADDR_ANY ? 4 : 0) + (member->flows->bound_ifindex != 0 ? 2 : 0) +
 	       (member->flows->is_ipv6 ? 0 : 1);
 }
 
-static bool wins(const struct udp_member *a, const struct udp_member *b)
+static bool member_wins(const struct udp_member *a, const struct udp_member *b)
 {
-	int difference = rank(a) - rank(b);
+	int difference = member_rank(a) - member_rank(b);
 
 	return difference != 0 ? difference > 0 : a->flows->order > b->flows->order;
 }
@@ -72,7 +72,7 @@ static bool shares_with(const struct udp_member *member, const struct udp_member
 {
 	if (member == winner)
 		return true;
-	return winner->flows->reuse_port && member->flows->reuse_port && rank(member) == rank(winner);
+	return winner->flows->reuse_port && member->flows->reuse_port && member_rank(member) == member_rank(winner);
 }
 
 static void choice_end(struct vma_retired *retired)
@@ -95,7 +95,7 @@ bool udp_endpoint_choose(struct udp_endpoint *endpoint)
 	if (endpoint->shared || winner == NULL)
 		return true;
 	for (const struct udp_member *m = endpoint->members; m != NULL; m = m->next_of_endpoint, n++) {
-		if (wins(m, winner))
+		if (member_wins(m, winner))
 			winner = m;
 	}
 	choice = vma_alloc(sizeof(*choice) + n * sizeof(choice->at[0]));
@@ -251,7 +251,7 @@ static struct udp_member *member_make(struct udp_flows *flows, struct udp_endpoi
 	                                 .sink = endpoint->shared ? sink_shared : sink_unicast,
 	                                 .flags = target->alone ? VMA_FLOW_ALONE : 0,
 	                                 .owner = member,
-	                                 .revoked = on_revoked};
+	                                 .revoked = endpoint_on_revoked};
 	return member;
 }
 

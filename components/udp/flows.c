@@ -42,7 +42,7 @@ static void list_flows(struct udp_flows *flows, uint16_t port_be)
 	}
 }
 
-static void describe(struct udp_flows *flows, bool by_os)
+static void flows_describe(struct udp_flows *flows, bool by_os)
 {
 	const struct udp_sock *sock = flows->sock;
 	uint32_t local = sock->local.sin_addr.s_addr;
@@ -58,7 +58,7 @@ static void describe(struct udp_flows *flows, bool by_os)
 	                   (local == INADDR_ANY || IN_MULTICAST(ntohl(local)));
 }
 
-static uint64_t cookie_of(int fd)
+static uint64_t flows_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -68,10 +68,10 @@ static uint64_t cookie_of(int fd)
 
 bool udp_flows_know(const struct udp_sock *sock, int fd)
 {
-	return sock->flows != NULL && sock->flows->cookie != 0 && cookie_of(fd) == sock->flows->cookie;
+	return sock->flows != NULL && sock->flows->cookie != 0 && flows_cookie_of(fd) == sock->flows->cookie;
 }
 
-static struct udp_flows *flows_of(struct udp_sock *sock)
+static struct udp_flows *udp_flows_of(struct udp_sock *sock)
 {
 	struct udp_flows *flows = sock->flows;
 
@@ -82,7 +82,7 @@ static struct udp_flows *flows_of(struct udp_sock *sock)
 		return NULL;
 	flows->sock = sock;
 	udp_flows_task_init(flows);
-	flows->cookie = cookie_of(atomic_load_explicit(&sock->file.fd, memory_order_relaxed));
+	flows->cookie = flows_cookie_of(atomic_load_explicit(&sock->file.fd, memory_order_relaxed));
 	sock->flows = flows;
 	return flows;
 }
@@ -189,7 +189,7 @@ static void detach_unwanted(struct udp_flows *flows, bool *hosts)
 }
 
 /* Devices are opened before the lock is taken: that may start a vmad. */
-static void open_devices(struct vma_engine *engine, struct udp_targets *targets, struct vma_device **devices)
+static void flows_open_devices(struct vma_engine *engine, struct udp_targets *targets, struct vma_device **devices)
 {
 	for (uint32_t i = 0; i < targets->n; i++) {
 		if (i > 0 && targets->at[i].device == targets->at[i - 1].device) {
@@ -211,7 +211,7 @@ static bool has_guest_member(const struct udp_flows *flows)
 }
 
 /* False: no memory. */
-static bool apply(struct udp_flows *flows, struct vma_engine *engine, struct udp_targets *targets, bool by_os)
+static bool flows_apply(struct udp_flows *flows, struct vma_engine *engine, struct udp_targets *targets, bool by_os)
 {
 	struct vma_device **devices = vma_alloc((targets->n + 1) * sizeof(struct vma_device *));
 	uint16_t port_before = flows->port_be;
@@ -219,9 +219,9 @@ static bool apply(struct udp_flows *flows, struct vma_engine *engine, struct udp
 
 	if (devices == NULL)
 		return false;
-	open_devices(engine, targets, devices);
+	flows_open_devices(engine, targets, devices);
 	pthread_mutex_lock(&flows_lock);
-	describe(flows, by_os);
+	flows_describe(flows, by_os);
 	for (uint32_t i = 0; i < targets->n; i++) {
 		if (targets->at[i].error == 0)
 			attach_wanted(flows, &targets->at[i], devices[i], &hosts);
@@ -240,7 +240,7 @@ static bool apply(struct udp_flows *flows, struct vma_engine *engine, struct udp
 
 /* ---- why ---- */
 
-static enum vma_sock_reason reason_of(const struct udp_targets *targets, struct vma_engine *engine)
+static enum vma_sock_reason flows_reason_of(const struct udp_targets *targets, struct vma_engine *engine)
 {
 	enum vma_sock_reason reason = targets->reason;
 	struct vma_device *device;
@@ -268,7 +268,7 @@ static bool may_pass(int error)
 	return reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY || error == -EAGAIN;
 }
 
-static void ask_for_retry(struct udp_sock *sock, const struct udp_targets *targets, bool paused)
+static void flows_ask_for_retry(struct udp_sock *sock, const struct udp_targets *targets, bool paused)
 {
 	bool retry = paused;
 
@@ -290,7 +290,7 @@ static bool is_paused(struct udp_flows *flows)
 	return false;
 }
 
-static bool has_ended(const struct udp_sock *sock)
+static bool flows_sock_ended(const struct udp_sock *sock)
 {
 	return (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
 }
@@ -302,21 +302,21 @@ void udp_flows_update(struct udp_sock *sock)
 	bool by_os = udp_receives_by_os(sock), paused, done = false;
 	struct udp_flows *flows;
 
-	if (sock->file.os_only || engine == NULL || has_ended(sock) || atomic_load(&sock->inherited))
+	if (sock->file.os_only || engine == NULL || flows_sock_ended(sock) || atomic_load(&sock->inherited))
 		return;
 	udp_legacy_sweep(sock);
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
-	flows = flows_of(sock);
+	flows = udp_flows_of(sock);
 	paused = !by_os && is_paused(flows);
 	if (paused)
 		targets.reason = VMA_SOCK_PORT_SHARED;
 	paused |= sock->port_leaves || sock->left;
 	if (flows != NULL && (by_os || paused || udp_targets_get(sock, engine->net, &targets) == 0)) {
-		done = apply(flows, engine, &targets, by_os || paused);
-		ask_for_retry(sock, &targets, paused);
+		done = flows_apply(flows, engine, &targets, by_os || paused);
+		flows_ask_for_retry(sock, &targets, paused);
 	}
-	atomic_store(&sock->reason, done ? reason_of(&targets, engine) : VMA_SOCK_NO_MEMORY);
+	atomic_store(&sock->reason, done ? flows_reason_of(&targets, engine) : VMA_SOCK_NO_MEMORY);
 	udp_targets_put(&targets);
 	udp_stats_describe(sock);
 	vma_retire_poll();
@@ -346,7 +346,7 @@ void udp_flows_end(struct udp_sock *sock)
  * The internal thread. What comes from now on is in the shadow, and sleepers must look there. What is queued stays, but
  * where a process that has the socket by fork may be the one that receives now.
  */
-static void run_task(struct vma_task *task)
+static void flows_update_task(struct vma_task *task)
 {
 	struct udp_flows *flows = (struct udp_flows *)((char *)task - offsetof(struct udp_flows, task));
 	struct udp_sock *sock = flows->sock;
@@ -364,11 +364,11 @@ static void run_task(struct vma_task *task)
 
 void udp_flows_task_init(struct udp_flows *flows)
 {
-	flows->task.run = run_task;
+	flows->task.run = flows_update_task;
 }
 
 /*
- * The exchange is sequentially consistent with run_task's clearing: who finds the task asked for has marked its flow
+ * The exchange is sequentially consistent with flows_update_task's clearing: who finds the task asked for has marked its flow
  * before the task looks. The flow is attached, so the socket has not ended and its count is not zero.
  */
 void udp_flows_ask(struct udp_flows *flows)

@@ -9,7 +9,7 @@
 #include "control.h"
 #include "kin.h"
 
-static int by_os(int fd, unsigned long request, void *arg)
+static int udp_os_ioctl(int fd, unsigned long request, void *arg)
 {
 	int rc = vma_os.ioctl(fd, request, arg);
 
@@ -27,9 +27,9 @@ static int next_len(struct udp_sock *sock, int fd, void *arg)
 	vma_rails_catch_up(udp_rings(&sock->file));
 	len = udp_front_len(sock);
 	if (len < 0)
-		return by_os(fd, FIONREAD, arg);
+		return udp_os_ioctl(fd, FIONREAD, arg);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
-		rc = by_os(fd, FIONREAD, &os_len);
+		rc = udp_os_ioctl(fd, FIONREAD, &os_len);
 		if (rc < 0)
 			return rc;
 		len = os_len > 0 ? os_len : len;
@@ -42,7 +42,7 @@ static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request,
 	int on, rc;
 
 	udp_control_begin(sock);
-	rc = by_os(fd, request, arg);
+	rc = udp_os_ioctl(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
 		if (request == FIONBIO)
 			atomic_store(&sock->nonblocking, on != 0);
@@ -85,7 +85,7 @@ static int last_stamp(struct udp_sock *sock, int fd, unsigned long request, void
 	_Static_assert(sizeof(struct timespec) == 16 && sizeof(struct timeval) == 16, "old and new names are one");
 	atomic_fetch_or_explicit(&sock->wishes, UDP_WISH_LAST_STAMP, memory_order_relaxed);
 	if (ns == 0 && !has_read(sock))
-		return by_os(fd, request, arg);
+		return udp_os_ioctl(fd, request, arg);
 	if (ns == 0) {
 		ns = wall_clock_ns();
 		atomic_store_explicit(&sock->last_stamp_ns, ns, memory_order_relaxed);
@@ -113,7 +113,7 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 	case SIOCGSTAMPNS_NEW:
 		return last_stamp(sock, fd, request, arg);
 	default:
-		return by_os(fd, request, arg);
+		return udp_os_ioctl(fd, request, arg);
 	}
 }
 

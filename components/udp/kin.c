@@ -38,13 +38,13 @@ static bool has_none(const struct vma_file *file)
 	return file->kind == VMA_FILE_UDP && !file->os_only && udp_kin(udp_sock((struct vma_file *)file)) == NULL;
 }
 
-static void count(struct vma_file *file, void *arg)
+static void kin_count_missing(struct vma_file *file, void *arg)
 {
 	*(uint32_t *)arg += has_none(file);
 }
 
 /* file.lock, since two threads may fork. */
-static void init(struct udp_sock *sock, struct udp_kin_lot *lot)
+static void kin_init_sock(struct udp_sock *sock, struct udp_kin_lot *lot)
 {
 	struct udp_kin *kin;
 
@@ -66,14 +66,14 @@ static void init(struct udp_sock *sock, struct udp_kin_lot *lot)
 	atomic_fetch_or(&sock->wishes, UDP_WISH_KIN);
 }
 
-static void give(struct vma_file *file, void *arg)
+static void kin_give_file(struct vma_file *file, void *arg)
 {
 	struct udp_kin_lot *lot = arg;
 
 	if (!has_none(file) || lot->used == lot->room)
 		return;
 	pthread_mutex_lock(&file->lock);
-	init(udp_sock(file), lot);
+	kin_init_sock(udp_sock(file), lot);
 	pthread_mutex_unlock(&file->lock);
 }
 
@@ -82,10 +82,10 @@ void udp_kin_make(void)
 	struct udp_kin_lot *lot;
 	uint32_t n = 0;
 
-	vma_file_each(count, &n);
+	vma_file_each(kin_count_missing, &n);
 	lot = n != 0 ? lot_create(n) : NULL;
 	if (lot != NULL)
-		vma_file_each(give, lot);
+		vma_file_each(kin_give_file, lot);
 	lot_put(lot);
 }
 
@@ -97,7 +97,7 @@ void udp_kin_destroy(struct udp_sock *sock)
 /* ---- following ---- */
 
 /* -1: the socket has ended. */
-static int shadow_of(const struct udp_sock *sock)
+static int kin_shadow_of(const struct udp_sock *sock)
 {
 	const int lingering = atomic_load(&sock->lingering_fd);
 
@@ -138,7 +138,7 @@ void udp_kin_follow_locked(struct udp_sock *sock)
 {
 	const struct udp_kin *kin = udp_kin(sock);
 	const uint32_t changes = atomic_load_explicit(&kin->changes, memory_order_acquire);
-	const int fd = shadow_of(sock);
+	const int fd = kin_shadow_of(sock);
 
 	if (atomic_load(&kin->passed_on) && !sock->file.os_only) {
 		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
@@ -165,7 +165,7 @@ void udp_kin_follow(struct udp_sock *sock)
 bool udp_kin_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
 {
 	union vma_name name;
-	const int fd = shadow_of(sock);
+	const int fd = kin_shadow_of(sock);
 
 	udp_ask_take_up(sock);
 	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)

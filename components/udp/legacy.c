@@ -38,7 +38,7 @@ struct udp_legacy {
 /* ---- made ---- */
 
 /* What is queued now, and nothing more comes: how many, and their bytes at most. */
-static size_t queued(const struct udp_attachments *all, size_t *bytes)
+static size_t legacy_queued(const struct udp_attachments *all, size_t *bytes)
 {
 	size_t n = 0;
 
@@ -54,7 +54,7 @@ static size_t queued(const struct udp_attachments *all, size_t *bytes)
 	return n;
 }
 
-static struct udp_legacy *create(size_t n, size_t bytes)
+static struct udp_legacy *legacy_create(size_t n, size_t bytes)
 {
 	struct udp_legacy *legacy = vma_alloc(sizeof(*legacy));
 
@@ -77,7 +77,7 @@ struct filling {
 	void *arg;
 };
 
-static void append(void *arg, const struct udp_datagram *datagram)
+static void legacy_append(void *arg, const struct udp_datagram *datagram)
 {
 	const struct filling *filling = arg;
 	struct udp_legacy *legacy = filling->legacy;
@@ -116,15 +116,15 @@ void udp_legacy_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct
 	size_t n, bytes;
 
 	udp_legacy_sweep(sock);
-	n = all != NULL ? queued(all, &bytes) : 0;
-	legacy = n != 0 ? create(n, bytes) : NULL;
+	n = all != NULL ? legacy_queued(all, &bytes) : 0;
+	legacy = n != 0 ? legacy_create(n, bytes) : NULL;
 	if (legacy == NULL)
 		return;
 	while (atomic_load_explicit(place, memory_order_relaxed) != NULL)
 		place = &atomic_load_explicit(place, memory_order_relaxed)->next;
 	atomic_store_explicit(place, legacy, memory_order_release);
 	filling.legacy = legacy;
-	udp_take_all(sock, all, append, &filling);
+	udp_take_all(sock, all, legacy_append, &filling);
 	/* The plain way of recv asks here only when there is something to be looked at first. */
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
 	/*
@@ -186,7 +186,7 @@ bool udp_legacy_is_left(struct udp_legacy *legacy)
 	return false;
 }
 
-static const uint8_t *take_from(struct udp_legacy *legacy, bool peek, struct udp_datagram *out)
+static const uint8_t *legacy_take_from(struct udp_legacy *legacy, bool peek, struct udp_datagram *out)
 {
 	struct shared *shared = legacy->shared;
 	uint32_t n = atomic_load_explicit(&shared->n, memory_order_acquire);
@@ -209,6 +209,6 @@ const uint8_t *udp_legacy_take(struct udp_sock *sock, bool peek, struct udp_data
 	const uint8_t *bytes = NULL;
 
 	for (; bytes == NULL && legacy != NULL; legacy = atomic_load_explicit(&legacy->next, memory_order_acquire))
-		bytes = take_from(legacy, peek, out);
+		bytes = legacy_take_from(legacy, peek, out);
 	return bytes;
 }

@@ -35,12 +35,12 @@ static _Atomic bool reading_is_long;
 
 /* ---- the set ---- */
 
-static uint64_t key_of(uint32_t group, uint32_t ifindex)
+static uint64_t member_key_of(uint32_t group, uint32_t ifindex)
 {
 	return (uint64_t)group << 32 | ifindex;
 }
 
-static uint32_t place_of(const struct members *set, uint64_t key)
+static uint32_t member_place_of(const struct members *set, uint64_t key)
 {
 	uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15ULL >> 32) & set->mask;
 
@@ -64,7 +64,7 @@ static struct members *set_create(uint32_t n)
 
 static void set_add(struct members *set, uint64_t key)
 {
-	uint32_t i = place_of(set, key);
+	uint32_t i = member_place_of(set, key);
 
 	set->n += set->key[i] == 0;
 	set->key[i] = key;
@@ -104,7 +104,7 @@ static void set_end(struct vma_retired *retired)
 _Static_assert(offsetof(struct members, retired) == 0, "set_end");
 
 /* With the lock. */
-static void publish(struct members *set)
+static void members_publish(struct members *set)
 {
 	struct members *old = atomic_exchange_explicit(&now_there, set, memory_order_acq_rel);
 
@@ -129,7 +129,7 @@ static bool take_line(struct members **set, const char *line, uint32_t *ifindex)
 	if (line[0] != '\t' && line[0] != ' ')
 		return true; /* the heading */
 	group = (uint32_t)strtoul(line, NULL, 16);
-	return group == 0 || *ifindex == 0 || set_put(set, key_of(group, *ifindex));
+	return group == 0 || *ifindex == 0 || set_put(set, member_key_of(group, *ifindex));
 }
 
 struct reader {
@@ -139,7 +139,7 @@ struct reader {
 	size_t len;
 };
 
-static bool take_bytes(struct reader *reader, const char *bytes, size_t n)
+static bool reader_take_bytes(struct reader *reader, const char *bytes, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		if (bytes[i] != '\n') {
@@ -162,7 +162,7 @@ struct members *udp_members_read(int fd)
 	ssize_t n = 0;
 
 	while (reader.set != NULL && (n = syscall(SYS_read, fd, bytes, sizeof(bytes))) > 0) {
-		if (!take_bytes(&reader, bytes, (size_t)n))
+		if (!reader_take_bytes(&reader, bytes, (size_t)n))
 			break;
 	}
 	if (n == 0 && reader.set != NULL)
@@ -173,9 +173,9 @@ struct members *udp_members_read(int fd)
 
 bool udp_members_has(const struct members *set, uint32_t group, uint32_t ifindex)
 {
-	uint64_t key = key_of(group, ifindex);
+	uint64_t key = member_key_of(group, ifindex);
 
-	return set->key[place_of(set, key)] == key;
+	return set->key[member_place_of(set, key)] == key;
 }
 
 /* With the lock. Without /proc there is no set, and the kernel sends to groups. */
@@ -187,14 +187,14 @@ static void read_anew(void)
 
 	if (fd >= 0)
 		syscall(SYS_close, fd);
-	publish(set);
+	members_publish(set);
 	atomic_store_explicit(&reading_is_long, vma_tsc() - start > vma_tsc_of_nsec(LONG_READING_NS),
 	                      memory_order_relaxed);
 	/* The start: what joined while it was read may be missing. */
 	atomic_store_explicit(&read_tsc, start, memory_order_release);
 }
 
-static void run_task(struct vma_task *task)
+static void members_run_task(struct vma_task *task)
 {
 	(void)task;
 	pthread_mutex_lock(&lock);
@@ -202,7 +202,7 @@ static void run_task(struct vma_task *task)
 	pthread_mutex_unlock(&lock);
 }
 
-static struct vma_task task = {.run = run_task};
+static struct vma_task task = {.run = members_run_task};
 
 /*
  * The lock is held while /proc is read and the result is published. So a reading that does not show the membership yet
@@ -217,8 +217,8 @@ void udp_members_note(uint32_t group, uint32_t ifindex)
 	if (old != NULL && !udp_members_has(old, group, ifindex)) {
 		set = set_larger(old, 1);
 		if (set != NULL)
-			set_add(set, key_of(group, ifindex));
-		publish(set);
+			set_add(set, member_key_of(group, ifindex));
+		members_publish(set);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -271,5 +271,5 @@ __attribute__((cold)) void udp_members_forked(void)
 	pthread_mutex_init(&lock, NULL);
 	atomic_store(&read_tsc, 0);
 	atomic_store(&asked_tsc, 0);
-	task = (struct vma_task){.run = run_task};
+	task = (struct vma_task){.run = members_run_task};
 }

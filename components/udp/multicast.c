@@ -22,7 +22,7 @@ struct draft {
 	uint32_t n_sources, sources_room;
 };
 
-static void *grown(void *old, size_t used, uint32_t *room, size_t size)
+static void *array_grown(void *old, size_t used, uint32_t *room, size_t size)
 {
 	uint32_t more = *room * 2 + 8;
 	void *larger = vma_alloc(more * size);
@@ -40,7 +40,7 @@ static void *grown(void *old, size_t used, uint32_t *room, size_t size)
 static int draft_membership(struct draft *draft, uint32_t group, uint32_t ifindex, bool exclude)
 {
 	if (draft->n == draft->room) {
-		void *larger = grown(draft->at, draft->n, &draft->room, sizeof(draft->at[0]));
+		void *larger = array_grown(draft->at, draft->n, &draft->room, sizeof(draft->at[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
@@ -53,7 +53,8 @@ static int draft_membership(struct draft *draft, uint32_t group, uint32_t ifinde
 static int draft_source(struct draft *draft, uint32_t source)
 {
 	if (draft->n_sources == draft->sources_room) {
-		void *larger = grown(draft->sources, draft->n_sources, &draft->sources_room, sizeof(draft->sources[0]));
+		void *larger =
+		        array_grown(draft->sources, draft->n_sources, &draft->sources_room, sizeof(draft->sources[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
@@ -86,7 +87,7 @@ static void draft_end(struct draft *draft)
 	vma_free(draft->sources);
 }
 
-static struct udp_groups *finish(const struct draft *draft, bool all)
+static struct udp_groups *groups_finish(const struct draft *draft, bool all)
 {
 	size_t head = sizeof(struct udp_groups) + draft->n * sizeof(struct udp_membership);
 	struct udp_groups *groups = vma_alloc(head + draft->n_sources * sizeof(uint32_t));
@@ -113,7 +114,7 @@ static void groups_end(struct vma_retired *retired)
 }
 _Static_assert(offsetof(struct udp_groups, retired) == 0, "groups_end");
 
-static void publish(struct udp_sock *sock, struct udp_groups *groups)
+static void groups_publish(struct udp_sock *sock, struct udp_groups *groups)
 {
 	struct udp_groups *old = atomic_exchange_explicit(&sock->groups, groups, memory_order_acq_rel);
 
@@ -217,11 +218,11 @@ int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
 
 	if (rc == 0)
 		rc = draft_group(&draft, fd, group);
-	groups = rc == 0 ? finish(&draft, sock->mc_all) : NULL;
+	groups = rc == 0 ? groups_finish(&draft, sock->mc_all) : NULL;
 	draft_end(&draft);
 	if (groups == NULL)
 		return -ENOMEM;
-	publish(sock, groups);
+	groups_publish(sock, groups);
 	note_members(groups, group);
 	return 0;
 }
@@ -231,24 +232,24 @@ int udp_groups_set_all(struct udp_sock *sock, bool all)
 	struct draft draft = {0};
 	/* 0.0.0.0 is no group, so nothing is left out. */
 	int rc = draft_others(&draft, atomic_load_explicit(&sock->groups, memory_order_relaxed), INADDR_ANY);
-	struct udp_groups *groups = rc == 0 ? finish(&draft, all) : NULL;
+	struct udp_groups *groups = rc == 0 ? groups_finish(&draft, all) : NULL;
 
 	draft_end(&draft);
 	if (groups == NULL)
 		return -ENOMEM;
 	sock->mc_all = all;
-	publish(sock, groups);
+	groups_publish(sock, groups);
 	return 0;
 }
 
 void udp_groups_end(struct udp_sock *sock)
 {
-	publish(sock, NULL);
+	groups_publish(sock, NULL);
 }
 
 /* ---- the sink's question ---- */
 
-static bool passes(const struct udp_membership *membership, uint32_t src)
+static bool membership_passes(const struct udp_membership *membership, uint32_t src)
 {
 	for (uint32_t i = 0; i < membership->n; i++) {
 		if (membership->source[i] == src)
@@ -266,7 +267,7 @@ bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src
 		return true;
 	for (uint32_t i = 0; i < groups->n; i++) {
 		if (groups->at[i].group == group && groups->at[i].ifindex == ifindex)
-			return passes(&groups->at[i], src);
+			return membership_passes(&groups->at[i], src);
 	}
 	return groups->all;
 }

@@ -28,7 +28,7 @@
 #include "groups.h"
 #include "kin.h"
 
-static int get_int(int fd, int level, int name, int otherwise)
+static int udp_get_int(int fd, int level, int name, int otherwise)
 {
 	int value = 0;
 	socklen_t len = sizeof(value);
@@ -38,7 +38,7 @@ static int get_int(int fd, int level, int name, int otherwise)
 
 static bool get_bool(int fd, int level, int name)
 {
-	return get_int(fd, level, name, 0) != 0;
+	return udp_get_int(fd, level, name, 0) != 0;
 }
 
 /* ---- what only the kernel serves ---- */
@@ -154,7 +154,7 @@ static void set_os_options(struct udp_sock *sock, uint64_t options)
 	vma_file_ready(&sock->file, EPOLLOUT); /* whether there is room is perhaps the shadow's to say now */
 }
 
-static void set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
+static void udp_set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
 {
 	struct udp_kin *kin = udp_kin(sock);
 
@@ -167,10 +167,10 @@ static void set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
 
 void udp_set_async(struct udp_sock *sock, bool on)
 {
-	set_os_bit(sock, BIT_ASYNC, on);
+	udp_set_os_bit(sock, BIT_ASYNC, on);
 }
 
-static bool is_set_now(int fd, const struct kernel_option *option)
+static bool kernel_option_is_set(int fd, const struct kernel_option *option)
 {
 	char value[64];
 	socklen_t len = sizeof(value);
@@ -179,7 +179,7 @@ static bool is_set_now(int fd, const struct kernel_option *option)
 	case BY_VALUE:
 		return get_bool(fd, option->level, option->name);
 	case BY_SIGN:
-		return get_int(fd, option->level, option->name, -1) >= 0;
+		return udp_get_int(fd, option->level, option->name, -1) >= 0;
 	case BY_LENGTH:
 		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
 	default:
@@ -188,7 +188,7 @@ static bool is_set_now(int fd, const struct kernel_option *option)
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. A value of 0 takes the option away. */
-static int may_ask(const struct kernel_option *option, const void *value, socklen_t len)
+static int udp_may_ask(const struct kernel_option *option, const void *value, socklen_t len)
 {
 	int number = 0;
 
@@ -215,8 +215,8 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 {
 	const unsigned served = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 	const unsigned sent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SCHED;
-	unsigned flags = (unsigned)get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
-	unsigned flags_new = (unsigned)get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
+	unsigned flags = (unsigned)udp_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	unsigned flags_new = (unsigned)udp_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
 	bool fine_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW);
 	bool coarse_new = !fine_new && get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW); /* which tells of either */
 
@@ -224,7 +224,7 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 	set_wish(sock, UDP_WISH_TIMESTAMPNS, fine_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD));
 	set_wish(sock, UDP_WISH_TIMESTAMPING, ((flags | flags_new) & served) == served);
 	set_wish(sock, UDP_WISH_STAMP_NEW, coarse_new || fine_new || flags_new != 0);
-	set_os_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
+	udp_set_os_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
 }
 
 static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
@@ -242,7 +242,7 @@ static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 
 static void mirror_device(struct udp_sock *sock, int fd)
 {
-	const uint32_t ifindex = (uint32_t)get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+	const uint32_t ifindex = (uint32_t)udp_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
 
 	if (ifindex == sock->bound_ifindex)
 		return;
@@ -253,7 +253,7 @@ static void mirror_device(struct udp_sock *sock, int fd)
 
 static void mirror_mark(struct udp_sock *sock, int fd)
 {
-	const uint32_t mark = (uint32_t)get_int(fd, SOL_SOCKET, SO_MARK, 0);
+	const uint32_t mark = (uint32_t)udp_get_int(fd, SOL_SOCKET, SO_MARK, 0);
 
 	if (mark == sock->mark)
 		return;
@@ -282,12 +282,12 @@ static bool put_bool(bool *field, bool value)
 	return before != value;
 }
 
-static void mirror_socket(struct udp_sock *sock, int fd, int name, const void *value)
+static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const void *value)
 {
 	switch (name) {
 	case SO_RCVBUF:
 	case SO_RCVBUFFORCE:
-		set_rcvbuf(sock, get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992));
+		set_rcvbuf(sock, udp_get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992));
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
@@ -398,7 +398,7 @@ static void mirror_membership(struct udp_sock *sock, int fd, int name, const voi
 	udp_flows_update(sock);
 }
 
-static uint32_t interface_of(uint32_t address)
+static uint32_t address_interface_of(uint32_t address)
 {
 	struct vma_net_addr addrs[64];
 	struct vma_engine *engine = vma_engine();
@@ -438,7 +438,7 @@ static void mirror_mc_interface(struct udp_sock *sock, const void *value, sockle
 		return;
 	ifindex = (uint32_t)request.imr_ifindex;
 	if (ifindex == 0)
-		ifindex = interface_of(request.imr_address.s_addr);
+		ifindex = address_interface_of(request.imr_address.s_addr);
 	if (kin != NULL)
 		atomic_store(&kin->mc_ifindex, ifindex);
 	set_mc_interface(sock, ifindex, request.imr_address);
@@ -446,7 +446,7 @@ static void mirror_mc_interface(struct udp_sock *sock, const void *value, sockle
 
 static void mirror_mc_all(struct udp_sock *sock, int fd)
 {
-	const bool all = get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
+	const bool all = udp_get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
 
 	if (all != sock->mc_all && udp_groups_set_all(sock, all) == 0)
 		udp_flows_update(sock);
@@ -472,14 +472,14 @@ static bool put_pmtu_discover(struct udp_sock *sock, int value)
 static bool mc_loop_now(const struct udp_sock *sock, int fd)
 {
 	if (sock->file.family == AF_INET6)
-		return get_int(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
-	return get_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
+		return udp_get_int(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
+	return udp_get_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
 }
 
 /* What each datagram's header gets. */
 static void mirror_header(struct udp_sock *sock, int fd, int name)
 {
-	const int value = get_int(fd, IPPROTO_IP, name, 0);
+	const int value = udp_get_int(fd, IPPROTO_IP, name, 0);
 	struct udp_kin *kin = udp_kin(sock);
 	bool changed;
 
@@ -574,7 +574,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	const struct kernel_option *option = kernel_option(level, name);
 	struct udp_sock *sock = udp_sock(file);
 	bool membership = level == IPPROTO_IP && group_offset(name) >= 0;
-	int rc = option != NULL ? may_ask(option, value, len) : 0;
+	int rc = option != NULL ? udp_may_ask(option, value, len) : 0;
 
 	if (rc < 0)
 		return rc;
@@ -585,9 +585,9 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (membership)
 		mirror_membership(sock, fd, name, value, len);
 	else if (rc == 0 && option != NULL)
-		set_os_bit(sock, option->bit, is_set_now(fd, option));
+		udp_set_os_bit(sock, option->bit, kernel_option_is_set(fd, option));
 	else if (rc == 0 && level == SOL_SOCKET)
-		mirror_socket(sock, fd, name, value);
+		udp_mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)
 		mirror_ip(sock, fd, name, value, len);
 	else if (rc == 0 && level == IPPROTO_IPV6)
@@ -641,7 +641,7 @@ void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_kin *kin
 	atomic_store(&sock->rcvtimeo_ns, atomic_load(&kin->rcvtimeo_ns));
 	atomic_store(&sock->sndtimeo_ns, atomic_load(&kin->sndtimeo_ns));
 	for (unsigned i = 0; i < sizeof(socket_names) / sizeof(socket_names[0]); i++)
-		mirror_socket(sock, fd, socket_names[i], NULL);
+		udp_mirror_socket(sock, fd, socket_names[i], NULL);
 	for (unsigned i = 0; i < sizeof(ip_names) / sizeof(ip_names[0]); i++)
 		mirror_ip(sock, fd, ip_names[i], NULL, 0);
 	if (sock->file.family == AF_INET6)

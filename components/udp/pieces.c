@@ -4,7 +4,7 @@
 #include "pieces.h"
 
 /* Of a single piece the kernel looks at no more than it takes. */
-static bool is_wild(const struct udp_pieces *pieces, const struct iovec *iov)
+static bool piece_is_wild(const struct udp_pieces *pieces, const struct iovec *iov)
 {
 	if (__builtin_expect(iov->iov_len > UDP_BYTES_MAX, 0))
 		return vma_is_beyond(iov->iov_base, pieces->n == 1 ? UDP_BYTES_MAX : iov->iov_len);
@@ -32,7 +32,7 @@ int udp_pieces_get(struct udp_pieces *pieces, const struct msghdr *msg)
 		if ((ssize_t)copy[i].iov_len < 0)
 			return -EINVAL;
 	for (size_t i = 0; i < pieces->n; i++) {
-		if (is_wild(pieces, &copy[i]))
+		if (piece_is_wild(pieces, &copy[i]))
 			return -EFAULT;
 		if (copy[i].iov_len > UDP_BYTES_MAX - pieces->len)
 			copy[i].iov_len = UDP_BYTES_MAX - pieces->len;

@@ -50,14 +50,14 @@ void udp_queue_fini(struct udp_queue *queue, struct vma_bufarena *arena)
 	queue->head = queue->tail = NULL;
 }
 
-static inline uint64_t cost(const struct udp_datagram *datagram)
+static inline uint64_t datagram_cost(const struct udp_datagram *datagram)
 {
 	return datagram->len > BYTES_AT_LEAST ? datagram->len : BYTES_AT_LEAST;
 }
 
 /* ---- producer ---- */
 
-static bool __attribute__((cold, noinline)) refuse(struct udp_queue *queue)
+static bool __attribute__((cold, noinline)) queue_refuse(struct udp_queue *queue)
 {
 	atomic_store_explicit(&queue->dropped, atomic_load_explicit(&queue->dropped, memory_order_relaxed) + 1,
 	                      memory_order_relaxed);
@@ -92,13 +92,13 @@ static bool __attribute__((cold, noinline)) push_grown(struct udp_queue *queue, 
 bool udp_queue_push(struct udp_queue *queue, const struct udp_datagram *datagram, uint64_t limit_bytes)
 {
 	uint64_t pushed_bytes = atomic_load_explicit(&queue->pushed_bytes, memory_order_relaxed);
-	uint64_t bytes = cost(datagram);
+	uint64_t bytes = datagram_cost(datagram);
 
 	if (__builtin_expect(pushed_bytes - queue->seen_popped_bytes + bytes > limit_bytes, 0) &&
 	    is_full(queue, bytes, limit_bytes))
-		return refuse(queue);
+		return queue_refuse(queue);
 	if (__builtin_expect(!datagram_ring_push_spsc(queue->tail, datagram), 0) && !push_grown(queue, datagram))
-		return refuse(queue);
+		return queue_refuse(queue);
 	atomic_store_explicit(&queue->pushed_bytes, pushed_bytes + bytes, memory_order_relaxed);
 	/* Release: pairs with the acquire of udp_queue_is_empty; see the head of this file. */
 	atomic_store_explicit(&queue->pushed, atomic_load_explicit(&queue->pushed, memory_order_relaxed) + 1,
@@ -126,7 +126,8 @@ const struct udp_datagram *udp_queue_front(struct udp_queue *queue)
 
 void udp_queue_pop(struct udp_queue *queue)
 {
-	uint64_t popped_bytes = atomic_load_explicit(&queue->popped_bytes, memory_order_relaxed) + cost(&queue->front);
+	uint64_t popped_bytes =
+	        atomic_load_explicit(&queue->popped_bytes, memory_order_relaxed) + datagram_cost(&queue->front);
 
 	queue->has_front = false;
 	atomic_store_explicit(&queue->popped_bytes, popped_bytes, memory_order_relaxed);

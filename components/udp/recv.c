@@ -131,14 +131,15 @@ static inline void reader_unlock(struct udp_sock *sock)
 	atomic_store_explicit(&sock->taking, false, memory_order_release);
 }
 
-static void __attribute__((noinline)) ref_chain(struct vma_buf *packet)
+static void __attribute__((noinline)) udp_ref_chain(struct vma_buf *packet)
 {
 	for (; packet != NULL; packet = packet->next)
 		vma_buf_ref(packet);
 }
 
 /* The next datagram of one queue; peek: it stays there, and *out has a reference of its own. */
-static inline bool take_from(struct udp_sock *sock, struct udp_queue *queue, bool peek, struct udp_datagram *out)
+static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *queue, bool peek,
+                                       struct udp_datagram *out)
 {
 	const struct udp_datagram *front;
 
@@ -149,7 +150,7 @@ static inline bool take_from(struct udp_sock *sock, struct udp_queue *queue, boo
 	if (front != NULL) {
 		*out = *front;
 		if (__builtin_expect(peek, 0))
-			ref_chain(front->packet);
+			udp_ref_chain(front->packet);
 		else
 			udp_queue_pop(queue);
 	}
@@ -166,7 +167,7 @@ take_from_many(struct udp_sock *sock, const struct udp_attachments *all, bool pe
 	for (uint32_t i = 0; i < all->n; i++) {
 		uint32_t at = (first + i) % all->n;
 
-		if (!take_from(sock, &all->at[at]->queue, peek, out))
+		if (!queue_take_datagram(sock, &all->at[at]->queue, peek, out))
 			continue;
 		/* A peek comes to the same one again. */
 		atomic_store_explicit(&sock->next_ring, peek ? at : at + 1, memory_order_relaxed);
@@ -175,10 +176,11 @@ take_from_many(struct udp_sock *sock, const struct udp_attachments *all, bool pe
 	return false;
 }
 
-static inline bool take(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
+static inline bool udp_take_datagram(struct udp_sock *sock, const struct udp_attachments *all, bool peek,
+                                     struct udp_datagram *out)
 {
 	if (__builtin_expect(all->n == 1, 1))
-		return take_from(sock, &all->at[0]->queue, peek, out);
+		return queue_take_datagram(sock, &all->at[0]->queue, peek, out);
 	return take_from_many(sock, all, peek, out);
 }
 
@@ -245,8 +247,8 @@ static int copy_piece(struct source *from, uint8_t *to, size_t len)
 	return 0;
 }
 
-static int __attribute__((noinline))
-scatter(const struct vma_bufarena *arena, const struct vma_buf *packet, const struct iovec *iov, size_t n, size_t len)
+static int __attribute__((noinline)) scatter_packet(const struct vma_bufarena *arena, const struct vma_buf *packet,
+                                                    const struct iovec *iov, size_t n, size_t len)
 {
 	struct source from = {.arena = arena, .buf = packet, .off = packet->payload_off};
 
@@ -299,7 +301,7 @@ static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock 
 }
 
 /* The length that fits; what does not is lost. */
-static inline size_t cut(struct msghdr *msg, int flags, size_t room, const struct udp_datagram *datagram)
+static inline size_t cut_datagram(struct msghdr *msg, int flags, size_t room, const struct udp_datagram *datagram)
 {
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (__builtin_expect(datagram->len <= room, 1))
@@ -309,19 +311,19 @@ static inline size_t cut(struct msghdr *msg, int flags, size_t room, const struc
 }
 
 /* Copies a taken datagram of which the pieces have `room`. What cannot be written is lost. */
-static inline __attribute__((always_inline)) ssize_t give(struct udp_sock *sock, struct msghdr *msg, int flags,
-                                                          const struct iovec *iov, size_t n, size_t room,
-                                                          const struct udp_datagram *datagram)
+static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_sock *sock, struct msghdr *msg, int flags,
+                                                                   const struct iovec *iov, size_t n, size_t room,
+                                                                   const struct udp_datagram *datagram)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	const struct vma_buf *packet = datagram->packet;
-	size_t len = cut(msg, flags, room, datagram);
+	size_t len = cut_datagram(msg, flags, room, datagram);
 	int rc;
 
 	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
 		rc = len == 0 ? 0 : vma_copy(iov->iov_base, vma_buf_data(arena, packet) + packet->payload_off, len);
 	else
-		rc = scatter(arena, packet, iov, n, len);
+		rc = scatter_packet(arena, packet, iov, n, len);
 	if (__builtin_expect(rc != 0, 0))
 		return -EFAULT;
 	return give_about(sock, msg, flags, datagram, len);
@@ -341,11 +343,11 @@ static inline void count_received(const struct udp_sock *sock, ssize_t len)
 	}
 }
 
-static inline __attribute__((always_inline)) ssize_t finish(struct udp_sock *sock, struct msghdr *msg, int flags,
-                                                            const struct iovec *iov, size_t n, size_t room,
-                                                            const struct udp_datagram *datagram)
+static inline __attribute__((always_inline)) ssize_t finish_datagram(struct udp_sock *sock, struct msghdr *msg,
+                                                                     int flags, const struct iovec *iov, size_t n,
+                                                                     size_t room, const struct udp_datagram *datagram)
 {
-	ssize_t len = give(sock, msg, flags, iov, n, room, datagram);
+	ssize_t len = give_datagram(sock, msg, flags, iov, n, room, datagram);
 
 	count_received(sock, len);
 	if (__builtin_expect(datagram->packet->next == NULL, 1))
@@ -375,8 +377,8 @@ receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, stru
 	ssize_t rc = udp_pieces_get(&pieces, msg);
 
 	if (rc == 0)
-		rc = take(sock, all, flags & MSG_PEEK, &datagram)
-		             ? finish(sock, msg, flags, pieces.iov, pieces.n, pieces.len, &datagram)
+		rc = udp_take_datagram(sock, all, flags & MSG_PEEK, &datagram)
+		             ? finish_datagram(sock, msg, flags, pieces.iov, pieces.n, pieces.len, &datagram)
 		             : -ENODATA;
 	udp_pieces_put(&pieces);
 	return rc;
@@ -405,7 +407,7 @@ static ssize_t __attribute__((cold, noinline)) receive_left(struct udp_sock *soc
 	size_t len;
 
 	if (bytes != NULL) {
-		len = cut(msg, flags, pieces.len, &datagram);
+		len = cut_datagram(msg, flags, pieces.len, &datagram);
 		rc = copy_flat(&pieces, bytes, len);
 		if (rc == 0)
 			rc = give_about(sock, msg, flags, &datagram, len);
@@ -428,9 +430,9 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 		return len;
 	if (__builtin_expect(flags & MSG_PEEK || !one_piece(msg, &iov), 0))
 		return receive_in_pieces(sock, all, msg, flags);
-	if (!take(sock, all, false, &datagram))
+	if (!udp_take_datagram(sock, all, false, &datagram))
 		return -ENODATA;
-	return finish(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
+	return finish_datagram(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
 }
 
 /* ---- recv ---- */
@@ -463,14 +465,15 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	                             msg->msg_namelen > INT32_MAX || !one_piece(msg, &iov),
 	                     0))
 		return udp_recv_general(sock, fd, msg, flags);
-	if (!take(sock, all, false, &datagram)) {
+	if (!udp_take_datagram(sock, all, false, &datagram)) {
 		const int driven = vma_rails_progress(all->rings);
 
-		if (!take(sock, all, false, &datagram) &&
-		    (driven == 0 || !drive_on(sock, all, driven, flags) || !take(sock, all, false, &datagram)))
+		if (!udp_take_datagram(sock, all, false, &datagram) &&
+		    (driven == 0 || !drive_on(sock, all, driven, flags) ||
+		     !udp_take_datagram(sock, all, false, &datagram)))
 			return udp_recv_empty(sock, fd, msg, flags);
 	}
-	return finish(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
+	return finish_datagram(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
 }
 
 /* ---- readiness ---- */

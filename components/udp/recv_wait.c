@@ -32,7 +32,7 @@ enum {
 
 /* ---- asking ---- */
 
-static void count_os(const struct udp_sock *sock, ssize_t len)
+static void recv_count_os(const struct udp_sock *sock, ssize_t len)
 {
 	if (sock->stats == NULL)
 		return;
@@ -46,7 +46,7 @@ static void count_os(const struct udp_sock *sock, ssize_t len)
 
 /* The shadow's descriptor: the application's number, unless that has been closed, or given to something else, while
  * this call waited. -1: the socket has ended. */
-static int shadow_of(struct udp_sock *sock, int fd)
+static int recv_shadow_of(struct udp_sock *sock, int fd)
 {
 	int lingering;
 
@@ -63,7 +63,7 @@ static int shadow_of(struct udp_sock *sock, int fd)
  * The answer of the shadow, -EAGAIN: nothing there. os_attention is taken down before the question, so that what comes
  * after it raises it anew; it stays up while the shadow had something, since there may be more.
  */
-static ssize_t ask(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+static ssize_t recv_ask_os(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	bool attention = atomic_exchange_explicit(&sock->os_attention, false, memory_order_acquire);
 	uint64_t sends = atomic_load_explicit(&udp_os_sends, memory_order_acquire);
@@ -72,7 +72,7 @@ static ssize_t ask(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 
 	if (left != 0)
 		return -left;
-	fd = shadow_of(sock, fd);
+	fd = recv_shadow_of(sock, fd);
 	if (fd < 0)
 		return -EAGAIN;
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
@@ -87,7 +87,7 @@ static ssize_t ask(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 	}
 	if (attention)
 		atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
-	count_os(sock, len);
+	recv_count_os(sock, len);
 	return len;
 }
 
@@ -109,7 +109,7 @@ static bool is_time_to_ask(struct udp_sock *sock, const struct vma_engine *engin
 	return true;
 }
 
-static ssize_t nothing(const struct udp_sock *sock)
+static ssize_t udp_recv_nothing(const struct udp_sock *sock)
 {
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_eagain, 1);
@@ -135,7 +135,7 @@ static struct rx_wait *rx_wait(struct vma_wait *wait)
 	return (struct rx_wait *)wait->arg;
 }
 
-static int ready(struct vma_wait *wait)
+static int recv_wait_ready(struct vma_wait *wait)
 {
 	struct udp_sock *sock = rx_wait(wait)->sock;
 
@@ -181,15 +181,15 @@ static void take_edge(struct rx_wait *rx)
 static ssize_t ask_again(struct rx_wait *rx)
 {
 	take_edge(rx);
-	return ask(rx->sock, rx->fd, rx->msg, rx->flags);
+	return recv_ask_os(rx->sock, rx->fd, rx->msg, rx->flags);
 }
 
 /* The descriptor to sleep on is looked up again as well: a closed one would wake for ever. */
-static int ask_os(struct vma_wait *wait)
+static int recv_wait_ask_os(struct vma_wait *wait)
 {
 	struct rx_wait *rx = rx_wait(wait);
 	ssize_t len = ask_again(rx);
-	const int fd = shadow_of(rx->sock, rx->fd);
+	const int fd = recv_shadow_of(rx->sock, rx->fd);
 
 	rx->in_vain += rx->shadow.revents != 0;
 	rx->shadow.revents = 0;
@@ -205,12 +205,12 @@ static int ask_os(struct vma_wait *wait)
 	return 1;
 }
 
-static uint64_t rings(struct vma_wait *wait)
+static uint64_t recv_wait_rings(struct vma_wait *wait)
 {
 	return udp_rings(&rx_wait(wait)->sock->file);
 }
 
-static void announce(struct vma_wait *wait, bool on)
+static void recv_wait_announce(struct vma_wait *wait, bool on)
 {
 	struct vma_waitq *q = &rx_wait(wait)->sock->file.waitq;
 
@@ -228,35 +228,38 @@ static void announce(struct vma_wait *wait, bool on)
  * as if the close had come first. Does D see who goes, then B comes after C, and udp_left is called. Between A and B
  * the thread is inside, so the memory is there whatever others do.
  */
-static inline bool has_ended(const struct udp_sock *sock)
+static inline bool recv_has_ended(const struct udp_sock *sock)
 {
 	return __builtin_expect((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) != 0, 0);
 }
 
-static void leave(struct udp_sock *sock)
+static void recv_waiter_leave(struct udp_sock *sock)
 {
 	atomic_fetch_sub(&sock->waiting, 1);
-	if (has_ended(sock))
+	if (recv_has_ended(sock))
 		udp_left(sock);
 }
 
-static bool stay(struct udp_sock *sock)
+static bool recv_waiter_enter(struct udp_sock *sock)
 {
 	atomic_fetch_add(&sock->waiting, 1);
-	if (!has_ended(sock))
+	if (!recv_has_ended(sock))
 		return true;
-	leave(sock);
+	recv_waiter_leave(sock);
 	return false;
 }
 
-static void abandon(struct vma_wait *wait)
+static void recv_wait_abandon(struct vma_wait *wait)
 {
 	forget_edges(rx_wait(wait));
-	leave(rx_wait(wait)->sock);
+	recv_waiter_leave(rx_wait(wait)->sock);
 }
 
-static const struct vma_wait_ops wait_ops = {
-        .ready = ready, .ask_os = ask_os, .rings = rings, .announce = announce, .abandon = abandon};
+static const struct vma_wait_ops wait_ops = {.ready = recv_wait_ready,
+                                             .ask_os = recv_wait_ask_os,
+                                             .rings = recv_wait_rings,
+                                             .announce = recv_wait_announce,
+                                             .abandon = recv_wait_abandon};
 
 static void count_wait(const struct udp_sock *sock, bool slept)
 {
@@ -312,7 +315,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	if (udp_kin_moved(sock))
 		udp_kin_follow(sock);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
-		len = ask(sock, rx->fd, rx->msg, rx->flags);
+		len = recv_ask_os(sock, rx->fd, rx->msg, rx->flags);
 		if (len != -EAGAIN)
 			return len;
 	}
@@ -324,7 +327,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
 		return 0;
 	if (rc == 0)
-		return nothing(sock);
+		return udp_recv_nothing(sock);
 	/* Of what has ended the wait nothing was for this call: a fork in a handler, say, has the shadow asked. */
 	return rx->wait.handled && !is_restarted(rx) ? -EINTR : -ENODATA;
 }
@@ -369,7 +372,7 @@ void udp_take_up(struct udp_sock *sock)
 }
 
 /* What the kernel finds wrong before it looks for data. */
-static int check(const struct msghdr *msg)
+static int check_recv_msghdr(const struct msghdr *msg)
 {
 	struct udp_pieces pieces;
 	int rc;
@@ -382,7 +385,7 @@ static int check(const struct msghdr *msg)
 }
 
 /* A wake-up may have been spent on a call that took something else, or nothing: what is queued is for the next. */
-static void pass_on(struct udp_sock *sock)
+static void recv_wake_next(struct udp_sock *sock)
 {
 	if (udp_has_datagram(atomic_load_explicit(&sock->attachments, memory_order_acquire)))
 		vma_waitq_wake(&sock->file.waitq, false);
@@ -396,17 +399,17 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 		udp_kin_follow(sock);
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
 		if (is_time_to_ask(sock, vma_engine()))
-			len = ask(sock, fd, msg, flags);
+			len = recv_ask_os(sock, fd, msg, flags);
 		/* Another thread may be forking: what was queued a moment ago is there now. */
 		if (len == -EAGAIN && udp_has_legacy(sock))
 			len = udp_receive_queued(sock, msg, flags);
-		return len == -EAGAIN || len == -ENODATA ? nothing(sock) : len;
+		return len == -EAGAIN || len == -ENODATA ? udp_recv_nothing(sock) : len;
 	}
-	if (!stay(sock))
+	if (!recv_waiter_enter(sock))
 		return -EBADF;
 	len = wait_and_receive(sock, fd, msg, flags);
-	pass_on(sock);
-	leave(sock);
+	recv_wake_next(sock);
+	recv_waiter_leave(sock);
 	return len;
 }
 
@@ -418,7 +421,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 		return receive_by_os(fd, msg, flags);
 	if (udp_is_young(sock) && udp_young_enter(sock, fd)) {
 		len = receive_by_os(fd, msg, flags);
-		count_os(sock, len);
+		recv_count_os(sock, len);
 		udp_young_leave(sock);
 		return len;
 	}
@@ -428,7 +431,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 		udp_take_up(sock);
 	if (vma_engine() == NULL)
 		return receive_by_os(fd, msg, flags);
-	len = check(msg);
+	len = check_recv_msghdr(msg);
 	if (len != 0)
 		return len;
 	/* What a fork has left is older than all that the shadow has got since. */
@@ -438,7 +441,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 			return len;
 	}
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
-		len = ask(sock, fd, msg, flags);
+		len = recv_ask_os(sock, fd, msg, flags);
 		if (len != -EAGAIN)
 			return len;
 	}

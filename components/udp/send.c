@@ -114,7 +114,7 @@ static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engi
 
 /* ---- the shadow ---- */
 
-static void count_os(struct udp_sock *sock, ssize_t sent)
+static void send_count_os(struct udp_sock *sock, ssize_t sent)
 {
 	if (sock->stats == NULL)
 		return;
@@ -186,7 +186,7 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	vma_enter();
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
 	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);
-	count_os(sock, sent);
+	send_count_os(sock, sent);
 	if (sent >= 0)
 		note_cork(sock, flags & MSG_MORE);
 	vma_file_put(&sock->file);
@@ -205,7 +205,7 @@ static inline void count_sent(const struct udp_sock *sock, size_t len)
 	}
 }
 
-static inline int gather(uint8_t *to, const struct iovec *iov, size_t n)
+static inline int udp_gather_iov(uint8_t *to, const struct iovec *iov, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		if (iov[i].iov_len != 0 && vma_copy(to, iov[i].iov_base, iov[i].iov_len) != 0)
@@ -216,8 +216,8 @@ static inline int gather(uint8_t *to, const struct iovec *iov, size_t n)
 }
 
 /* len bytes in n pieces, which fit. The length; -EFAULT; -EAGAIN: no room now. */
-static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_sock *sock, const struct udp_dst *dst,
-                                                              const struct iovec *iov, size_t n, size_t len)
+static inline __attribute__((always_inline)) ssize_t
+udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struct iovec *iov, size_t n, size_t len)
 {
 	struct vma_ring *ring = dst->rail->ring;
 	struct vma_bufarena *arena = dst->engine->arena;
@@ -230,7 +230,7 @@ static inline __attribute__((always_inline)) ssize_t transmit(const struct udp_s
 	if (__builtin_expect(buf == NULL, 0))
 		return -EAGAIN;
 	frame = (uint8_t *)vma_buf_data(arena, buf);
-	if (__builtin_expect(gather(frame + dst->headers_len, iov, n) != 0, 0)) {
+	if (__builtin_expect(udp_gather_iov(frame + dst->headers_len, iov, n) != 0, 0)) {
 		vma_buf_put(arena, buf);
 		return -EFAULT;
 	}
@@ -259,7 +259,7 @@ struct room {
 };
 
 /* Outside: first for who drives the ring, then for the NIC to take something. */
-static void idle(struct vma_ring *ring, struct room *room)
+static void send_idle(struct vma_ring *ring, struct room *room)
 {
 	const struct timespec nap = {.tv_nsec = FULL_NAP_NS};
 
@@ -284,7 +284,7 @@ send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 
 	vma_flush_sends(vma_thread_self());
 	vma_ring_flush(dst->rail->ring);
-	sent = transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
+	sent = udp_transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
 	if (sent != -EAGAIN)
 		return sent;
 	if (sock->stats != NULL)
@@ -300,7 +300,7 @@ static bool drops_in_silence(const struct vma_conf *conf)
 
 /* 0: try again. As the kernel's wait for SO_SNDBUF: -EAGAIN, -EINTR. */
 static int __attribute__((cold, noinline))
-wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, struct room *room)
+send_wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, struct room *room)
 {
 	struct vma_thread *self = vma_thread_self();
 	uint64_t timeout_ns = atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed);
@@ -318,7 +318,7 @@ wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, st
 			vma_stats_add(&sock->stats->tx_waits, 1);
 	}
 	vma_leave(self); /* the caller's reference keeps the socket, and so its rails */
-	idle(ring, room);
+	send_idle(ring, room);
 	vma_enter();
 	if (self->signals != room->signals && (timeout_ns != UINT64_MAX || self->interrupts != room->interrupts))
 		return -EINTR;
@@ -410,7 +410,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 			return -ENOTSUP;
 		if (dst->confirm)
 			udp_dst_probe(sock, dst);
-		sent = transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
+		sent = udp_transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
 		if (sent != -EAGAIN)
 			return sent;
 		/* Its owner has gone, and until there is a new one nothing makes room. */
@@ -418,7 +418,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 			return -ENOTSUP;
 		if (nonblocking && drops_in_silence(&dst->engine->conf))
 			return send_or_drop(sock, dst, pieces);
-		sent = wait_for_room(sock, dst->rail->ring, nonblocking, &room);
+		sent = send_wait_for_room(sock, dst->rail->ring, nonblocking, &room);
 		if (sent != 0)
 			return sent;
 	}
@@ -486,7 +486,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 /* ---- the plain way ---- */
 
 /* One piece, no control message, nothing pending. `heeded`: of enum udp_unplain, what has been looked at. */
-static inline bool is_plain(const struct udp_sock *sock, const struct msghdr *msg, int flags, unsigned heeded)
+static inline bool send_is_plain(const struct udp_sock *sock, const struct msghdr *msg, int flags, unsigned heeded)
 {
 	return !((flags & ~SERVED_FLAGS) | sock->file.os_only | (msg->msg_control != NULL) | (msg->msg_iovlen != 1) |
 	         (atomic_load_explicit(&sock->unplain, memory_order_relaxed) & ~heeded) |
@@ -501,10 +501,10 @@ static bool __attribute__((noinline)) is_plain_for_all(struct udp_sock *sock, co
 		return false;
 	if (udp_kin_moved(sock))
 		udp_kin_follow(sock);
-	return is_plain(sock, msg, flags, UDP_SHARED);
+	return send_is_plain(sock, msg, flags, UDP_SHARED);
 }
 
-static inline const struct udp_dst *cached(const struct udp_sock *sock, const struct msghdr *msg)
+static inline const struct udp_dst *dst_cached(const struct udp_sock *sock, const struct msghdr *msg)
 {
 	const struct udp_dst *dst;
 	uint64_t key;
@@ -531,9 +531,9 @@ ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int
 	struct iovec iov;
 	ssize_t sent;
 
-	if (__builtin_expect(!is_plain(sock, msg, flags, 0), 0) && !is_plain_for_all(sock, msg, flags))
+	if (__builtin_expect(!send_is_plain(sock, msg, flags, 0), 0) && !is_plain_for_all(sock, msg, flags))
 		return send_planned(sock, fd, msg, flags);
-	dst = cached(sock, msg);
+	dst = dst_cached(sock, msg);
 	if (__builtin_expect(dst == NULL, 0))
 		return send_planned(sock, fd, msg, flags);
 	if (udp_iov_is_own(msg))
@@ -542,6 +542,6 @@ ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int
 		return -EFAULT;
 	if (__builtin_expect(iov.iov_len > dst->max_payload, 0))
 		return send_planned(sock, fd, msg, flags);
-	sent = transmit(sock, dst, &iov, 1, iov.iov_len);
+	sent = udp_transmit(sock, dst, &iov, 1, iov.iov_len);
 	return __builtin_expect(sent != -EAGAIN, 1) ? sent : send_planned(sock, fd, msg, flags);
 }

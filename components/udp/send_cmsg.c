@@ -64,7 +64,7 @@ static bool read_tos(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
 	return tos >= 0 && tos <= 255;
 }
 
-static bool read_one(struct udp_tx_cmsgs *out, int family, const struct cmsghdr *header, const uint8_t *data)
+static bool read_one_cmsg(struct udp_tx_cmsgs *out, int family, const struct cmsghdr *header, const uint8_t *data)
 {
 	const size_t len = header->cmsg_len - sizeof(*header);
 
@@ -97,7 +97,7 @@ bool udp_tx_cmsgs_read(struct udp_tx_cmsgs *out, int family, const struct msghdr
 	for (size_t at = 0; at <= total && total - at >= sizeof(header); at += CMSG_ALIGN(header.cmsg_len)) {
 		memcpy(&header, bytes + at, sizeof(header));
 		if (header.cmsg_len < sizeof(header) || header.cmsg_len > total - at ||
-		    !read_one(out, family, &header, bytes + at + sizeof(header)))
+		    !read_one_cmsg(out, family, &header, bytes + at + sizeof(header)))
 			return false;
 	}
 	return true;

@@ -16,14 +16,14 @@ struct place { /* where the packets of an interface are to be had */
 	uint16_t vlan;
 };
 
-static bool is_usable(const struct vma_net_link *link)
+static bool target_link_is_usable(const struct vma_net_link *link)
 {
 	return link->hw_type == ARPHRD_ETHER && (link->flags & IFF_UP) != 0;
 }
 
 /* Whether it can be offloaded as far as net knows, which has just been asked for addresses or a way; a VLAN interface
  * is, through the one that it lies on. */
-static enum vma_sock_reason place_of(struct vma_net *net, uint32_t ifindex, struct place *place)
+static enum vma_sock_reason target_place_of(struct vma_net *net, uint32_t ifindex, struct place *place)
 {
 	struct vma_net_link link;
 
@@ -31,14 +31,15 @@ static enum vma_sock_reason place_of(struct vma_net *net, uint32_t ifindex, stru
 		return VMA_SOCK_NO_DEVICE;
 	if ((link.flags & IFF_LOOPBACK) != 0)
 		return VMA_SOCK_LOCAL;
-	if (!is_usable(&link))
+	if (!target_link_is_usable(&link))
 		return VMA_SOCK_NO_DEVICE;
 	*place = (struct place){.device = ifindex, .ifindex = ifindex};
 	if (link.vlan == 0)
 		return VMA_SOCK_OFFLOADED;
 	place->device = link.lower;
 	place->vlan = link.vlan;
-	if (link.lower == 0 || vma_net_link_known(net, link.lower, &link) != 0 || !is_usable(&link) || link.vlan != 0)
+	if (link.lower == 0 || vma_net_link_known(net, link.lower, &link) != 0 || !target_link_is_usable(&link) ||
+	    link.vlan != 0)
 		return VMA_SOCK_NO_DEVICE;
 	return VMA_SOCK_OFFLOADED;
 }
@@ -59,7 +60,7 @@ static bool same_target(const struct udp_target *a, const struct udp_target *b)
 	return a->device == b->device && memcmp(&a->key, &b->key, sizeof(a->key)) == 0;
 }
 
-static void append(struct maker *maker, const struct udp_target *target)
+static void maker_append(struct maker *maker, const struct udp_target *target)
 {
 	struct udp_targets *out = maker->out;
 	struct udp_target *larger;
@@ -94,25 +95,25 @@ enum kind { UNICAST, SHARED, EXTRA };
  * The kernel has given the port to nobody else, and will not: such a flow is had without asking. An application's own
  * port might do as well; but a server stays, and what it has asked for is found by the device without a second look.
  */
-static bool is_alone(const struct udp_sock *sock)
+static bool sock_is_alone(const struct udp_sock *sock)
 {
 	return sock->port_chosen && !sock->port_lent && !sock->reuse_addr && !sock->reuse_port &&
 	       sock->bound_ifindex == 0;
 }
 
 /* A flow for `local` on this interface, of the peer only if there is one. */
-static void add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind kind)
+static void maker_add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind kind)
 {
 	const struct udp_sock *sock = maker->sock;
 	struct udp_target target = {.shared = kind != UNICAST, .extra = kind == EXTRA};
 
-	target.alone = kind == UNICAST && is_alone(sock);
+	target.alone = kind == UNICAST && sock_is_alone(sock);
 	struct place place;
 	enum vma_sock_reason reason;
 
 	if (is_bound_elsewhere(maker, ifindex))
 		return;
-	reason = place_of(maker->net, ifindex, &place);
+	reason = target_place_of(maker->net, ifindex, &place);
 	if (reason != VMA_SOCK_OFFLOADED) {
 		maker->out->reason = reason;
 		return;
@@ -126,12 +127,12 @@ static void add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind
 		target.key.peer_port_be = sock->peer.sin_port;
 		memcpy(target.key.peer, &sock->peer.sin_addr, 4);
 	}
-	append(maker, &target);
+	maker_append(maker, &target);
 }
 
 /* ---- addresses ---- */
 
-static int read_addrs(struct maker *maker)
+static int maker_read_addrs(struct maker *maker)
 {
 	uint32_t room = 8;
 
@@ -152,7 +153,7 @@ static int read_addrs(struct maker *maker)
 	}
 }
 
-static uint32_t address_of(const struct vma_net_addr *addr)
+static uint32_t net_addr_ipv4(const struct vma_net_addr *addr)
 {
 	uint32_t address;
 
@@ -165,7 +166,7 @@ static uint32_t broadcast_of(const struct vma_net_addr *addr)
 {
 	if (addr->prefix_len >= 31)
 		return 0;
-	return address_of(addr) | htonl(UINT32_MAX >> addr->prefix_len);
+	return net_addr_ipv4(addr) | htonl(UINT32_MAX >> addr->prefix_len);
 }
 
 static bool is_ipv4(const struct vma_net_addr *addr)
@@ -173,7 +174,7 @@ static bool is_ipv4(const struct vma_net_addr *addr)
 	return addr->family == AF_INET;
 }
 
-static bool is_loopback(uint32_t address)
+static bool address_is_loopback(uint32_t address)
 {
 	return ntohl(address) >> 24 == IN_LOOPBACKNET;
 }
@@ -184,8 +185,8 @@ static void add_all_local(struct maker *maker)
 	for (uint32_t i = 0; i < maker->n_addrs; i++) {
 		const struct vma_net_addr *addr = &maker->addrs[i];
 
-		if (is_ipv4(addr) && !is_loopback(address_of(addr)))
-			add(maker, addr->ifindex, address_of(addr), UNICAST);
+		if (is_ipv4(addr) && !address_is_loopback(net_addr_ipv4(addr)))
+			maker_add(maker, addr->ifindex, net_addr_ipv4(addr), UNICAST);
 	}
 }
 
@@ -195,13 +196,13 @@ static void add_broadcasts(struct maker *maker, uint32_t only, enum kind kind)
 		const struct vma_net_addr *addr = &maker->addrs[i];
 		uint32_t broadcast;
 
-		if (!is_ipv4(addr) || is_loopback(address_of(addr)))
+		if (!is_ipv4(addr) || address_is_loopback(net_addr_ipv4(addr)))
 			continue;
 		broadcast = broadcast_of(addr);
 		if (broadcast != 0 && (only == INADDR_ANY || only == broadcast))
-			add(maker, addr->ifindex, broadcast, kind);
+			maker_add(maker, addr->ifindex, broadcast, kind);
 		if (only == INADDR_ANY || only == INADDR_BROADCAST)
-			add(maker, addr->ifindex, INADDR_BROADCAST, kind);
+			maker_add(maker, addr->ifindex, INADDR_BROADCAST, kind);
 	}
 }
 
@@ -209,8 +210,8 @@ static void add_own_address(struct maker *maker, uint32_t local)
 {
 	maker->out->reason = VMA_SOCK_LOCAL; /* unless an interface has it */
 	for (uint32_t i = 0; i < maker->n_addrs; i++) {
-		if (is_ipv4(&maker->addrs[i]) && address_of(&maker->addrs[i]) == local)
-			add(maker, maker->addrs[i].ifindex, local, UNICAST);
+		if (is_ipv4(&maker->addrs[i]) && net_addr_ipv4(&maker->addrs[i]) == local)
+			maker_add(maker, maker->addrs[i].ifindex, local, UNICAST);
 	}
 	if (maker->out->n == 0)
 		add_broadcasts(maker, local, SHARED);
@@ -225,13 +226,13 @@ static void add_groups(struct maker *maker, uint32_t group)
 		const struct udp_membership *membership = &groups->at[i];
 
 		if (group == 0 || membership->group == group)
-			add(maker, membership->ifindex, membership->group, SHARED);
+			maker_add(maker, membership->ifindex, membership->group, SHARED);
 	}
 }
 
 /* ---- cases ---- */
 
-static bool is_group(uint32_t address)
+static bool address_is_group(uint32_t address)
 {
 	return IN_MULTICAST(ntohl(address));
 }
@@ -240,7 +241,7 @@ static void make_unconnected(struct maker *maker)
 {
 	uint32_t local = maker->sock->local.sin_addr.s_addr;
 
-	if (is_group(local)) {
+	if (address_is_group(local)) {
 		maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
 		add_groups(maker, local);
 		return;
@@ -287,12 +288,12 @@ static void make_connected(struct maker *maker)
 	struct vma_net_template way;
 	struct place place;
 
-	if (is_group(local)) {
+	if (address_is_group(local)) {
 		maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
 		add_groups(maker, local);
 		return;
 	}
-	if (is_group(peer) && key.oif == 0)
+	if (address_is_group(peer) && key.oif == 0)
 		key.oif = sock->mc_ifindex;
 	memcpy(key.dst, &peer, 4);
 	memcpy(key.src, &local, 4);
@@ -302,11 +303,11 @@ static void make_connected(struct maker *maker)
 	if (way.type == RTN_LOCAL)
 		return;
 	if (way.type == RTN_UNICAST && sock->peer.sin_port != 0) {
-		add(maker, way.ifindex, local, UNICAST);
+		maker_add(maker, way.ifindex, local, UNICAST);
 		return;
 	}
 	/* Nobody has such an address as his own, so nothing can come from there. */
-	maker->out->reason = place_of(maker->net, way.ifindex, &place);
+	maker->out->reason = target_place_of(maker->net, way.ifindex, &place);
 	if (maker->out->reason == VMA_SOCK_OFFLOADED)
 		maker->out->send_device = place.device;
 }
@@ -327,7 +328,7 @@ int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp
 	if (sock->peer.sin_family == AF_INET) {
 		make_connected(&maker);
 	} else {
-		maker.error = read_addrs(&maker);
+		maker.error = maker_read_addrs(&maker);
 		if (maker.error == 0)
 			make_unconnected(&maker);
 		vma_free(maker.addrs);

@@ -40,7 +40,7 @@ void udp_stats_describe(struct udp_sock *sock)
 
 /* ---- what changes around it: the internal thread ---- */
 
-static bool has_ended(const struct vma_file *file)
+static bool udp_file_has_ended(const struct vma_file *file)
 {
 	return (atomic_load_explicit(&file->slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
 }
@@ -56,7 +56,7 @@ static void udp_net_changed(struct vma_file *file)
 	pthread_mutex_lock(&file->lock);
 	if (udp_kin_moved(sock))
 		udp_kin_follow_locked(sock);
-	if (engine != NULL && !has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
+	if (engine != NULL && !udp_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
 		generation = vma_net_generation(engine->net);
 		before = udp_reason(file);
 		udp_flows_update(sock);
@@ -67,7 +67,7 @@ static void udp_net_changed(struct vma_file *file)
 	pthread_mutex_unlock(&file->lock);
 }
 
-static void on_error(struct vma_file *file)
+static void udp_on_error(struct vma_file *file)
 {
 	if (file->kind != VMA_FILE_UDP)
 		return;
@@ -82,7 +82,7 @@ static void on_error(struct vma_file *file)
  * does this one: its shadow gets a number of the library's own, and its flows stay. A call that begins to wait after
  * this look finds it closed: see stay in recv_wait.c.
  */
-static void linger(struct udp_sock *sock)
+static void udp_linger(struct udp_sock *sock)
 {
 	int copy = vma_os.dup(atomic_load(&sock->file.fd)), guarded;
 
@@ -96,7 +96,7 @@ static void linger(struct udp_sock *sock)
 		atomic_store(&sock->lingering_fd, guarded);
 }
 
-static void end(struct udp_sock *sock)
+static void udp_end(struct udp_sock *sock)
 {
 	udp_flows_end(sock);
 	udp_data_end(sock);
@@ -112,10 +112,10 @@ static void udp_close(struct vma_file *file)
 		sock->held_for_waiting = true;
 		vma_file_get(file);
 		if (!file->os_only)
-			linger(sock);
+			udp_linger(sock);
 	}
 	if (atomic_load(&sock->lingering_fd) == 0)
-		end(sock);
+		udp_end(sock);
 	pthread_mutex_unlock(&file->lock);
 	udp_left(sock);
 	vma_retire_poll();
@@ -133,7 +133,7 @@ void udp_left(struct udp_sock *sock)
 		sock->held_for_waiting = false;
 		fd = atomic_exchange(&sock->lingering_fd, 0);
 		if (fd != 0) {
-			end(sock);
+			udp_end(sock);
 			vma_fd_unguard_close(fd);
 		}
 	}
@@ -177,7 +177,7 @@ struct leaving {
  * task that has not run yet would attach them afterwards. They would go with this process only when vmad sees its end,
  * and what came in between would be lost. A thread that never gives the lock back is not waited for without end.
  */
-static void leave_to_others(struct vma_file *file, void *arg)
+static void udp_leave_to_others(struct vma_file *file, void *arg)
 {
 	const struct leaving *leaving = arg;
 
@@ -199,7 +199,7 @@ void vma_udp_exit(void)
 	clock_gettime(CLOCK_REALTIME, &leaving.until);
 	leaving.until.tv_sec += LEAVE_S;
 	self = vma_enter();
-	vma_file_each(leave_to_others, &leaving);
+	vma_file_each(udp_leave_to_others, &leaving);
 	vma_leave(self);
 }
 
@@ -318,9 +318,9 @@ static const struct vma_file_ops udp_ops = {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void start(void)
+static void udp_start(void)
 {
-	vma_engine_on_error = on_error;
+	vma_engine_on_error = udp_on_error;
 }
 
 bool vma_udp_wants(int domain, int type, int protocol)
@@ -329,7 +329,7 @@ bool vma_udp_wants(int domain, int type, int protocol)
 	       (protocol == 0 || protocol == IPPROTO_UDP);
 }
 
-static void give_to_os(struct udp_sock *sock, enum vma_sock_reason reason)
+static void udp_give_to_os(struct udp_sock *sock, enum vma_sock_reason reason)
 {
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, reason);
@@ -362,17 +362,17 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 	int rc;
 
 	(void)protocol;
-	pthread_once(&once, start);
+	pthread_once(&once, udp_start);
 	sock = sock_create(domain, type);
 	if (sock == NULL)
 		return -ENOMEM;
 	sock->engine = engine;
 	if (engine == NULL)
-		give_to_os(sock, VMA_SOCK_ENGINE);
+		udp_give_to_os(sock, VMA_SOCK_ENGINE);
 	else if (!engine->conf.offloaded_sockets)
-		give_to_os(sock, VMA_SOCK_DISABLED);
+		udp_give_to_os(sock, VMA_SOCK_DISABLED);
 	else if (atomic_load(&vma_sockets_stay))
-		give_to_os(sock, VMA_SOCK_IO_URING);
+		udp_give_to_os(sock, VMA_SOCK_IO_URING);
 	else
 		udp_options_init(sock, fd);
 	if (engine != NULL) {

@@ -25,7 +25,7 @@ struct unread {
 	uint8_t *packet;
 };
 
-static void put16(uint8_t *p, uint16_t value_be)
+static void unread_put16(uint8_t *p, uint16_t value_be)
 {
 	memcpy(p, &value_be, sizeof(value_be));
 }
@@ -39,9 +39,9 @@ static void make_headers(uint8_t *packet, const struct udp_datagram *datagram)
 	packet[9] = IPPROTO_UDP;
 	memcpy(packet + 12, &datagram->src, 4);
 	memcpy(packet + 16, &datagram->dst, 4);
-	put16(packet + IP_HEADER, datagram->src_port_be);
-	put16(packet + IP_HEADER + 2, datagram->dst_port_be);
-	put16(packet + IP_HEADER + 4, htons((uint16_t)(8 + datagram->len)));
+	unread_put16(packet + IP_HEADER, datagram->src_port_be);
+	unread_put16(packet + IP_HEADER + 2, datagram->dst_port_be);
+	unread_put16(packet + IP_HEADER + 4, htons((uint16_t)(8 + datagram->len)));
 }
 
 static void copy_bytes(uint8_t *to, const struct udp_datagram *datagram)
@@ -89,14 +89,14 @@ static void say_again(void *arg, const struct udp_datagram *datagram)
 	is_said_again(arg, datagram);
 }
 
-static bool begin(struct unread *unread)
+static bool unread_begin(struct unread *unread)
 {
 	unread->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	unread->packet = unread->fd >= 0 ? vma_alloc(PACKET_MAX) : NULL;
 	return unread->packet != NULL;
 }
 
-static void end(struct unread *unread)
+static void unread_end(struct unread *unread)
 {
 	vma_free(unread->packet);
 	if (unread->fd >= 0)
@@ -124,12 +124,12 @@ void udp_unread_give(struct udp_sock *sock)
 
 	if (all == NULL && !udp_has_legacy(sock))
 		return;
-	if (begin(&unread)) {
+	if (unread_begin(&unread)) {
 		say_legacy(sock, &unread);
 		if (all != NULL)
 			udp_take_all(sock, all, say_again, &unread);
 	}
-	end(&unread);
+	unread_end(&unread);
 }
 
 /*
@@ -152,7 +152,7 @@ void udp_unread_share(struct udp_sock *sock)
 
 	if (!udp_has_datagram(all) || !may_be_said_again(sock))
 		return;
-	if (begin(&unread))
+	if (unread_begin(&unread))
 		udp_legacy_make(sock, is_said_again, &unread);
-	end(&unread);
+	unread_end(&unread);
 }

@@ -42,7 +42,7 @@ bool udp_young_end(struct udp_sock *sock, int fd)
 	return true;
 }
 
-static bool grow(struct udp_sock *sock, int fd)
+static bool young_grow(struct udp_sock *sock, int fd)
 {
 	bool grown;
 
@@ -54,7 +54,7 @@ static bool grow(struct udp_sock *sock, int fd)
 
 /* ---- sends ---- */
 
-static bool begin(struct udp_sock *sock)
+static bool young_begin(struct udp_sock *sock)
 {
 	bool young;
 
@@ -72,9 +72,9 @@ static bool begin(struct udp_sock *sock)
 bool udp_young_send(struct udp_sock *sock, int fd)
 {
 	const uint8_t left = atomic_load_explicit(&sock->sends_left, memory_order_relaxed);
-	const bool young = begin(sock);
+	const bool young = young_begin(sock);
 
-	if (left > 1 || (young && !grow(sock, fd))) {
+	if (left > 1 || (young && !young_grow(sock, fd))) {
 		if (left > 1)
 			atomic_store_explicit(&sock->sends_left, left - 1, memory_order_relaxed);
 		return young;
@@ -89,7 +89,7 @@ bool udp_young_send(struct udp_sock *sock, int fd)
 
 bool udp_young_enter(struct udp_sock *sock, int fd)
 {
-	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES && grow(sock, fd))
+	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES && young_grow(sock, fd))
 		return false;
 	atomic_fetch_add(&sock->in_kernel, 1);
 	if (atomic_load(&sock->young)) {

@@ -18,7 +18,7 @@
  * packet memory that is pinned, for ports below 1024 of connections that are handed over, and for files of statistics
  * that other users' killed processes have left. Before Linux 5.8 CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
  */
-static int drop_capabilities(void)
+static int vmad_drop_capabilities(void)
 {
 	static const unsigned needed[] = {CAP_NET_RAW,         CAP_NET_ADMIN, CAP_BPF,
 	                                  CAP_PERFMON,         CAP_IPC_LOCK,  CAP_NET_BIND_SERVICE,
@@ -115,7 +115,7 @@ static int filter_calls(void)
 
 int vmad_confine(void)
 {
-	int rc = drop_capabilities();
+	int rc = vmad_drop_capabilities();
 
 	if (rc < 0)
 		return rc;

@@ -69,7 +69,7 @@ static const struct argp_option option_table[] = {
 };
 
 /* A number, or -1. */
-static long number(const char *text)
+static long parse_option_number(const char *text)
 {
 	char *end;
 	long n;
@@ -85,9 +85,9 @@ static void add_user(struct options *options, const char *text, struct argp_stat
 
 	if (options->attr.nusers == NAMES_MAX)
 		argp_error(state, "more than %d users", NAMES_MAX);
-	if (user == NULL && number(text) < 0)
+	if (user == NULL && parse_option_number(text) < 0)
 		argp_error(state, "no user \"%s\"", text);
-	options->users[options->attr.nusers++] = user != NULL ? user->pw_uid : (uid_t)number(text);
+	options->users[options->attr.nusers++] = user != NULL ? user->pw_uid : (uid_t)parse_option_number(text);
 }
 
 static void add_group(struct options *options, const char *text, struct argp_state *state)
@@ -96,14 +96,14 @@ static void add_group(struct options *options, const char *text, struct argp_sta
 
 	if (options->attr.ngroups == NAMES_MAX)
 		argp_error(state, "more than %d groups", NAMES_MAX);
-	if (group == NULL && number(text) < 0)
+	if (group == NULL && parse_option_number(text) < 0)
 		argp_error(state, "no group \"%s\"", text);
-	options->groups[options->attr.ngroups++] = group != NULL ? group->gr_gid : (gid_t)number(text);
+	options->groups[options->attr.ngroups++] = group != NULL ? group->gr_gid : (gid_t)parse_option_number(text);
 }
 
-static void set_window(struct options *options, const char *text, struct argp_state *state)
+static void options_set_window(struct options *options, const char *text, struct argp_state *state)
 {
-	const long bytes = number(text);
+	const long bytes = parse_option_number(text);
 
 	if (bytes <= 0 || bytes > 1L << 30)
 		argp_error(state, "--window=%s: a number of bytes up to 1073741824 is wanted", text);
@@ -165,7 +165,7 @@ static void interface_is_owned(void)
  * In the daemon: 0 (-errno: there is none). The process that was started stays until the interface is owned, and its
  * exit status tells whether it is: a script that goes on is not ahead of the daemon.
  */
-static int become_daemon(void)
+static int vmad_daemonize(void)
 {
 	int fds[2], status;
 	char owned;
@@ -188,7 +188,7 @@ static int become_daemon(void)
 	_exit(waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
-static error_t take_option(int key, char *text, struct argp_state *state)
+static error_t vmad_take_option(int key, char *text, struct argp_state *state)
 {
 	switch (key) {
 	case 'i':
@@ -213,7 +213,7 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		add_group(&options, text, state);
 		return 0;
 	case KEY_WINDOW:
-		set_window(&options, text, state);
+		options_set_window(&options, text, state);
 		return 0;
 	case KEY_SYSLOG:
 		options.syslog = true;
@@ -225,9 +225,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		options.attr.stats_dir = text;
 		return 0;
 	case KEY_KEEP:
-		if (number(text) < 0 || number(text) > 3600)
+		if (parse_option_number(text) < 0 || parse_option_number(text) > 3600)
 			argp_error(state, "--keep=%s: a number of seconds up to 3600 is wanted", text);
-		options.attr.keep_seconds = (unsigned)number(text);
+		options.attr.keep_seconds = (unsigned)parse_option_number(text);
 		return 0;
 	case KEY_ANEW:
 		options.attr.anew = true;
@@ -253,7 +253,7 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 
 static const struct argp parser = {
         .options = option_table,
-        .parser = take_option,
+        .parser = vmad_take_option,
         .args_doc = "[IFNAME]",
         .doc = "Owns a network interface for AF_XDP and rents queue pairs of it to processes that use libvma.",
 };
@@ -320,7 +320,7 @@ int main(int argc, char **argv)
 	vma_log_init(&log_attr);
 	if (options.quiet_start)
 		vma_log_set_level(VMA_LOG_PANIC);
-	rc = options.foreground ? 0 : become_daemon();
+	rc = options.foreground ? 0 : vmad_daemonize();
 	if (rc < 0) {
 		fprintf(stderr, "vmad: it cannot become a daemon: %s\n", strerror(-rc));
 		return 1;

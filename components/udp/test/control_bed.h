@@ -144,22 +144,10 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 #define vma_net_path_read(...) fake_path_read(__VA_ARGS__)
 #define vma_net_path_put(...) ((void)0)
 #define vma_device_get(...) fake_device_get(__VA_ARGS__)
-#define place_of targets_place_of
-#define is_group targets_is_group
 #include "../targets.c"
-#undef place_of
-#undef is_group
-#define publish multicast_publish
 #include "../multicast.c"
-#undef publish
-#define publish flows_publish
-#define has_ended flows_has_ended
-#define run_task flows_run_task
 #include "../flows.c"
 #include "../options.c"
-#undef publish
-#undef has_ended
-#undef run_task
 #undef vma_net_link
 
 /* ---- sockets ---- */
