@@ -40,7 +40,7 @@ static _Atomic uint32_t *line;
 static volatile sig_atomic_t told_to_stop;
 
 /* release/acquire: the number is the message, and a real one would stand before it. */
-static void wait_for(uint32_t number)
+static void cacheline_wait_for(uint32_t number)
 {
 	while (atomic_load_explicit(line, memory_order_acquire) != number)
 		;
@@ -54,21 +54,21 @@ static bool wait_briefly_for(uint32_t number)
 	return false;
 }
 
-static void answer(void)
+static void cacheline_answer(void)
 {
 	for (uint32_t i = 0; i < ROUNDS; i++) {
-		wait_for(2 * i + 1);
+		cacheline_wait_for(2 * i + 1);
 		atomic_store_explicit(line, 2 * i + 2, memory_order_release);
 	}
 }
 
-static void ask(struct bench_hist *hist)
+static void cacheline_ask(struct bench_hist *hist)
 {
 	uint64_t before = bench_now_ns(), now;
 
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		atomic_store_explicit(line, 2 * i + 1, memory_order_release);
-		wait_for(2 * i + 2);
+		cacheline_wait_for(2 * i + 2);
 		if (i % BATCH != BATCH - 1)
 			continue;
 		now = bench_now_ns();
@@ -80,7 +80,7 @@ static void ask(struct bench_hist *hist)
 
 /* ---- the watch ---- */
 
-static void stop(int sig)
+static void cacheline_stop(int sig)
 {
 	(void)sig;
 	told_to_stop = 1;
@@ -112,7 +112,7 @@ static void look_back(uint32_t first)
 	}
 }
 
-static bool look(uint32_t first, uint64_t *ns)
+static bool cacheline_look(uint32_t first, uint64_t *ns)
 {
 	uint64_t before = 0;
 
@@ -127,7 +127,7 @@ static bool look(uint32_t first, uint64_t *ns)
 	return true;
 }
 
-static void watch(bool asks, uint64_t begin_ns, struct bench_hist *hist)
+static void cacheline_watch(bool asks, uint64_t begin_ns, struct bench_hist *hist)
 {
 	uint64_t ns;
 
@@ -136,7 +136,7 @@ static void watch(bool asks, uint64_t begin_ns, struct bench_hist *hist)
 		sleep_until(begin_ns + i * LOOK_EVERY_NS);
 		if (!asks)
 			look_back(i * LOOK_NUMBERS);
-		else if (look(i * LOOK_NUMBERS, &ns))
+		else if (cacheline_look(i * LOOK_NUMBERS, &ns))
 			bench_hist_add(hist, ns);
 	}
 }
@@ -155,7 +155,7 @@ int main(int argc, char **argv)
 {
 	static struct bench_hist hist;
 	bool watches = argc == 2 && strcmp(argv[1], "watch") == 0;
-	struct sigaction stopping = {.sa_handler = stop};
+	struct sigaction stopping = {.sa_handler = cacheline_stop};
 	uint64_t begin_ns = bench_now_ns();
 	pid_t parent = getpid(), child;
 
@@ -177,19 +177,19 @@ int main(int argc, char **argv)
 			_exit(1);
 		bench_pin(1);
 		if (watches)
-			watch(false, begin_ns, NULL);
+			cacheline_watch(false, begin_ns, NULL);
 		else
-			answer();
+			cacheline_answer();
 		_exit(0);
 	}
 	bench_pin(0);
 	if (watches) {
 		prctl(PR_SET_PDEATHSIG, SIGTERM); /* with the script that began it */
-		watch(true, begin_ns, &hist);
+		cacheline_watch(true, begin_ns, &hist);
 		kill(child, SIGKILL);
 		print_watched(&hist);
 	} else {
-		ask(&hist);
+		cacheline_ask(&hist);
 		bench_print("packets", 2.0 * ROUNDS);
 		bench_hist_print(&hist);
 	}

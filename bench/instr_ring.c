@@ -30,7 +30,7 @@ static struct vma_pkt_udp headers;
 static struct vma_flow flow;
 static uint64_t delivered;
 
-static void must(int rc, const char *what)
+static void ring_must(int rc, const char *what)
 {
 	if (rc < 0) {
 		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
@@ -38,7 +38,7 @@ static void must(int rc, const char *what)
 	}
 }
 
-static bool take(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool ring_take(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)member;
 	(void)info;
@@ -47,7 +47,7 @@ static bool take(struct vma_flow *member, struct vma_buf *packet, const struct v
 	return true;
 }
 
-static struct vma_nic_seg build(void)
+static struct vma_nic_seg ring_build(void)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(ring[0]);
 	struct vma_nic_seg seg = {.buf = buf};
@@ -71,7 +71,7 @@ __attribute__((noinline)) void phase_poll_empty(void);
 
 void phase_send_one(void)
 {
-	struct vma_nic_seg seg = build();
+	struct vma_nic_seg seg = ring_build();
 
 	vma_ring_send(ring[0], &seg, 1, 0);
 }
@@ -81,7 +81,7 @@ void phase_send_burst(void)
 	struct vma_nic_seg segs[BURST];
 
 	for (int i = 0; i < BURST; i++)
-		segs[i] = build();
+		segs[i] = ring_build();
 	vma_ring_send(ring[0], segs, BURST, 0);
 }
 
@@ -106,17 +106,17 @@ static void send_quietly(unsigned n)
 	struct vma_nic_seg segs[BURST];
 
 	for (unsigned i = 0; i < n; i++)
-		segs[i] = build();
+		segs[i] = ring_build();
 	vma_ring_send(ring[0], segs, n, 0);
 }
 
-static void receive_quietly(void)
+static void ring_receive_quietly(void)
 {
 	while (vma_ring_progress(ring[1]) > 0)
 		;
 }
 
-static void run(unsigned packets)
+static void ring_run(unsigned packets)
 {
 	for (unsigned i = 0; i < packets; i++) {
 		phase_send_one();
@@ -137,12 +137,12 @@ static void open_rings(void)
 	struct vma_ring_attr attr = {
 	        .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_MUTEX, .rx_sw_csum = true, .name = "instr"};
 
-	must(vma_bufarena_create(&memory, &arena), "arena");
+	ring_must(vma_bufarena_create(&memory, &arena), "arena");
 	wire.arena[0] = wire.arena[1] = arena;
-	must(vma_wire_pair(&wire, nic), "wire");
+	ring_must(vma_wire_pair(&wire, nic), "wire");
 	for (int i = 0; i < 2; i++) {
 		attr.nic = nic[i];
-		must(vma_ring_create(&attr, &ring[i]), "ring");
+		ring_must(vma_ring_create(&attr, &ring[i]), "ring");
 	}
 }
 
@@ -158,12 +158,12 @@ static void attach_flows(void)
 	vma_pkt_udp_init(&headers, &to);
 	flow.key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = to.dst_port_be};
 	memcpy(flow.key.local, to.dst_ip, 4);
-	flow.sink = take;
+	flow.sink = ring_take;
 	connected = flow;
 	connected.key.peer_port_be = htons(1001);
 	memcpy(connected.key.peer, to.src_ip, 4);
-	must(vma_ring_attach(ring[1], &flow), "attach");
-	must(vma_ring_attach(ring[1], &connected), "attach");
+	ring_must(vma_ring_attach(ring[1], &flow), "attach");
+	ring_must(vma_ring_attach(ring[1], &connected), "attach");
 }
 
 int main(int argc, char **argv)
@@ -174,10 +174,10 @@ int main(int argc, char **argv)
 	attach_flows();
 	for (unsigned i = 0; i < WARM_UP; i += BURST) {
 		send_quietly(BURST);
-		receive_quietly();
+		ring_receive_quietly();
 	}
 	delivered = 0;
-	run(packets);
+	ring_run(packets);
 	if (packets == 0 || delivered != 2 * (uint64_t)packets) {
 		fprintf(stderr, "%lu of %u packets were delivered\n", (unsigned long)delivered, 2 * packets);
 		return 1;

@@ -13,7 +13,7 @@ static int receive_flags;
 static size_t payload_bytes;
 static char packet[65536];
 
-static void open_port(const struct bench_opts *opts)
+static void kernel_udp_open_port(const struct bench_opts *opts)
 {
 	struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = opts->port_be, .sin_addr = {opts->local_be}};
 	struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = opts->port_be, .sin_addr = {opts->peer_be}};
@@ -32,7 +32,7 @@ static void open_port(const struct bench_opts *opts)
 	payload_bytes = opts->frame_bytes - BENCH_HEADERS_BYTES;
 }
 
-static unsigned send_packets(uint64_t seq, unsigned n)
+static unsigned kernel_udp_send_packets(uint64_t seq, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++, seq++) {
 		memcpy(packet, &seq, sizeof(seq));
@@ -58,13 +58,14 @@ static unsigned echo_packet(void)
 	return bytes > 0 && send(fd, packet, (size_t)bytes, 0) == bytes;
 }
 
-static void close_port(void)
+static void kernel_udp_close_port(void)
 {
 }
 
 int main(int argc, char **argv)
 {
-	static const struct bench_port_ops ops = {open_port, send_packets, receive_packet, echo_packet, close_port};
+	static const struct bench_port_ops ops = {kernel_udp_open_port, kernel_udp_send_packets, receive_packet,
+	                                          echo_packet, kernel_udp_close_port};
 
 	return bench_main(argc, argv, &ops);
 }

@@ -37,7 +37,7 @@ static unsigned tx_in_flight;
 static uint32_t frame_bytes;
 static uint16_t port_be;
 
-static uint16_t ip_checksum(const void *header)
+static uint16_t raw_xdp_ip_checksum(const void *header)
 {
 	const uint16_t *words = header;
 	uint32_t sum = 0;
@@ -49,7 +49,7 @@ static uint16_t ip_checksum(const void *header)
 }
 
 /* The same frame in every send buffer, so that sending writes nothing but the number. */
-static void build_frame(char *frame, const struct bench_opts *opts)
+static void raw_xdp_build_frame(char *frame, const struct bench_opts *opts)
 {
 	struct ether_header *eth = (struct ether_header *)frame;
 	struct iphdr *ip = (struct iphdr *)(eth + 1);
@@ -65,7 +65,7 @@ static void build_frame(char *frame, const struct bench_opts *opts)
 	                     .tot_len = htons((uint16_t)(opts->frame_bytes - sizeof(*eth))),
 	                     .saddr = opts->local_be,
 	                     .daddr = opts->peer_be};
-	ip->check = ip_checksum(ip);
+	ip->check = raw_xdp_ip_checksum(ip);
 	udp->source = udp->dest = opts->port_be;
 	udp->len = htons((uint16_t)(opts->frame_bytes - sizeof(*eth) - sizeof(*ip)));
 	udp->check = 0; /* none, which UDP over IPv4 allows: the raw limit spends nothing on it */
@@ -89,7 +89,7 @@ static void fill_frames(const __u64 *addrs, unsigned n)
 	count = 0;
 }
 
-static void open_port(const struct bench_opts *opts)
+static void raw_xdp_open_port(const struct bench_opts *opts)
 {
 	const struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
 	const struct xsk_umem_config umem_config = {
@@ -120,7 +120,7 @@ static void open_port(const struct bench_opts *opts)
 			fill_frames(&addr, 1);
 			continue;
 		}
-		build_frame(umem_area + addr, opts);
+		raw_xdp_build_frame(umem_area + addr, opts);
 		tx_free[tx_free_count++] = addr;
 	}
 }
@@ -135,7 +135,7 @@ static void kick(void)
 }
 
 /* Completed frames of the sending half are free to send, those that a pong turned round go back to the fill ring. */
-static void reap(void)
+static void raw_xdp_reap(void)
 {
 	__u64 back[BATCH];
 	uint32_t slot;
@@ -154,12 +154,12 @@ static void reap(void)
 	fill_frames(back, received);
 }
 
-static unsigned send_packets(uint64_t seq, unsigned n)
+static unsigned raw_xdp_send_packets(uint64_t seq, unsigned n)
 {
 	uint32_t slot;
 
 	while (tx_free_count < n && tx_in_flight > 0) {
-		reap();
+		raw_xdp_reap();
 		if (tx_free_count < n)
 			kick();
 	}
@@ -174,7 +174,7 @@ static unsigned send_packets(uint64_t seq, unsigned n)
 	xsk_ring_prod__submit(&tx, n);
 	tx_in_flight += n;
 	kick();
-	reap();
+	raw_xdp_reap();
 	return n;
 }
 
@@ -186,7 +186,7 @@ static bool is_ours(const char *frame, uint32_t len)
 	return len >= BENCH_HEADERS_BYTES + sizeof(uint64_t) && udp->dest == port_be;
 }
 
-static unsigned receive_packets(uint64_t *seq)
+static unsigned raw_xdp_receive_packets(uint64_t *seq)
 {
 	__u64 back[BATCH];
 	uint32_t slot;
@@ -223,7 +223,7 @@ static void turn_round(char *frame)
 	ip->daddr = addr; /* both checksums stay right, and so do the ports, which are equal */
 }
 
-static unsigned echo_packets(void)
+static unsigned raw_xdp_echo_packets(void)
 {
 	uint32_t slot, tx_slot;
 	unsigned n = xsk_ring_cons__peek(&rx, BATCH, &slot), ours = 0;
@@ -246,18 +246,19 @@ static unsigned echo_packets(void)
 	xsk_ring_prod__submit(&tx, ours);
 	tx_in_flight += ours;
 	kick();
-	reap();
+	raw_xdp_reap();
 	return ours;
 }
 
-static void close_port(void)
+static void raw_xdp_close_port(void)
 {
 	xsk_socket__delete(sock);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct bench_port_ops ops = {open_port, send_packets, receive_packets, echo_packets, close_port};
+	static const struct bench_port_ops ops = {raw_xdp_open_port, raw_xdp_send_packets, raw_xdp_receive_packets,
+	                                          raw_xdp_echo_packets, raw_xdp_close_port};
 
 	return bench_main(argc, argv, &ops);
 }

@@ -39,7 +39,7 @@ static struct {
 	int echo;
 } opts = {.port = 7300, .threads = 8, .msec = 1000, .bytes = 64, .how = "recv"};
 
-static struct sockaddr_in address_of(struct in_addr addr, unsigned i)
+static struct sockaddr_in recv_threads_address_of(struct in_addr addr, unsigned i)
 {
 	return (struct sockaddr_in){
 	        .sin_family = AF_INET, .sin_port = htons((uint16_t)(opts.port + i)), .sin_addr = addr};
@@ -47,7 +47,7 @@ static struct sockaddr_in address_of(struct in_addr addr, unsigned i)
 
 static int bound_socket(unsigned i)
 {
-	struct sockaddr_in local = address_of(opts.local, i);
+	struct sockaddr_in local = recv_threads_address_of(opts.local, i);
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 
 	if (fd < 0 || bind(fd, (struct sockaddr *)&local, sizeof(local)) < 0)
@@ -57,7 +57,7 @@ static int bound_socket(unsigned i)
 
 static int connected_socket(unsigned i)
 {
-	struct sockaddr_in peer = address_of(opts.peer, i);
+	struct sockaddr_in peer = recv_threads_address_of(opts.peer, i);
 	int fd = bound_socket(i);
 
 	if (connect(fd, (struct sockaddr *)&peer, sizeof(peer)) < 0)
@@ -73,7 +73,7 @@ static struct receiver {
 	_Atomic uint64_t received;
 } __attribute__((aligned(64))) receivers[THREADS_MAX];
 
-static void *receive(void *arg)
+static void *recv_threads_receive(void *arg)
 {
 	struct receiver *self = arg;
 	struct sockaddr_in from;
@@ -104,7 +104,7 @@ static int recv_main(void)
 	pthread_sigmask(SIG_BLOCK, &stop, NULL);
 	for (unsigned i = 0; i < opts.threads; i++) {
 		receivers[i].fd = bound_socket(i);
-		if (pthread_create(&receivers[i].thread, NULL, receive, &receivers[i]) != 0)
+		if (pthread_create(&receivers[i].thread, NULL, recv_threads_receive, &receivers[i]) != 0)
 			bench_die("thread");
 	}
 	printf("ready\n");
@@ -145,7 +145,7 @@ static int send_main(void)
 	return 0;
 }
 
-static int ping_main(void)
+static int recv_threads_ping_main(void)
 {
 	static struct bench_hist hist;
 	const struct timeval patience = {.tv_usec = 100000};
@@ -289,8 +289,11 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(void);
-	} roles[] = {
-	        {"recv", recv_main}, {"send", send_main}, {"ping", ping_main}, {"idle", idle_main}, {"one", one_main}};
+	} roles[] = {{"recv", recv_main},
+	             {"send", send_main},
+	             {"ping", recv_threads_ping_main},
+	             {"idle", idle_main},
+	             {"one", one_main}};
 
 	for (size_t i = 0; argc > 1 && i < sizeof(roles) / sizeof(roles[0]); i++) {
 		if (strcmp(argv[1], roles[i].name) != 0)

@@ -31,7 +31,7 @@ static unsigned arrived;
 static uint64_t last_seq;
 static bool echoing;
 
-static void must(int rc, const char *what)
+static void ring_udp_must(int rc, const char *what)
 {
 	errno = -rc;
 	if (rc < 0)
@@ -39,7 +39,7 @@ static void must(int rc, const char *what)
 }
 
 /* One packet in a transmit buffer; false: none free at the moment. */
-static bool build(struct vma_nic_seg *seg, const void *payload, uint32_t copy_bytes)
+static bool ring_udp_build(struct vma_nic_seg *seg, const void *payload, uint32_t copy_bytes)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(ring);
 	char *frame;
@@ -53,7 +53,7 @@ static bool build(struct vma_nic_seg *seg, const void *payload, uint32_t copy_by
 	return true;
 }
 
-static bool take(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool ring_udp_take(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const char *payload = vma_buf_data(arena, packet) + packet->payload_off;
 	struct vma_nic_seg seg;
@@ -63,14 +63,14 @@ static bool take(struct vma_flow *member, struct vma_buf *packet, const struct v
 	arrived++;
 	if (packet->payload_len >= sizeof(last_seq))
 		memcpy(&last_seq, payload, sizeof(last_seq));
-	if (echoing && packet->payload_len == payload_bytes && build(&seg, payload, payload_bytes) &&
+	if (echoing && packet->payload_len == payload_bytes && ring_udp_build(&seg, payload, payload_bytes) &&
 	    vma_ring_send(ring, &seg, 1, 0) == 0)
 		vma_buf_put(arena, seg.buf);
 	vma_buf_put_chain(arena, packet);
 	return true;
 }
 
-static void open_nic(const struct bench_opts *opts)
+static void ring_udp_open_nic(const struct bench_opts *opts)
 {
 	const char *vmad = getenv("VMAD"); /* the daemon to start when none runs */
 	struct vma_bufarena_attr arena_attr = {0};
@@ -82,28 +82,28 @@ static void open_nic(const struct bench_opts *opts)
 	vma_ring_conf_memory(&conf, &arena_attr, &spill_attr);
 	vma_ring_conf_nic(&conf, &nic_attr);
 	vma_ring_conf(&conf, &ring_attr);
-	must(vma_bufarena_create(&arena_attr, &arena), "vma_bufarena_create");
+	ring_udp_must(vma_bufarena_create(&arena_attr, &arena), "vma_bufarena_create");
 	spill_attr.arena = nic_attr.arena = arena;
-	must(vma_bufpool_create(&spill_attr, &spill), "vma_bufpool_create");
+	ring_udp_must(vma_bufpool_create(&spill_attr, &spill), "vma_bufpool_create");
 	if (strcmp(opts->owner, "vmad") == 0)
 		nic_attr.owner = VMA_NIC_OWNER_VMAD;
-	must(vma_nic_open(opts->device, &nic_attr, &nic), opts->device);
+	ring_udp_must(vma_nic_open(opts->device, &nic_attr, &nic), opts->device);
 	ring_attr.nic = nic;
 	ring_attr.spill_pool = spill;
-	must(vma_ring_create(&ring_attr, &ring), "vma_ring_create");
+	ring_udp_must(vma_ring_create(&ring_attr, &ring), "vma_ring_create");
 }
 
-static void open_port(const struct bench_opts *opts)
+static void ring_udp_open_port(const struct bench_opts *opts)
 {
 	struct vma_pkt_udp_attr attr = {.src_port_be = opts->port_be, .dst_port_be = opts->port_be};
 
-	open_nic(opts);
-	flow = (struct vma_flow){.sink = take};
+	ring_udp_open_nic(opts);
+	flow = (struct vma_flow){.sink = ring_udp_take};
 	flow.key.family = AF_INET;
 	flow.key.proto = IPPROTO_UDP;
 	flow.key.local_port_be = opts->port_be;
 	memcpy(flow.key.local, &opts->local_be, sizeof(opts->local_be));
-	must(vma_ring_attach(ring, &flow), "vma_ring_attach");
+	ring_udp_must(vma_ring_attach(ring, &flow), "vma_ring_attach");
 	memcpy(attr.src_mac, opts->local_mac, sizeof(attr.src_mac));
 	memcpy(attr.dst_mac, opts->peer_mac, sizeof(attr.dst_mac));
 	memcpy(attr.src_ip, &opts->local_be, sizeof(attr.src_ip));
@@ -112,12 +112,12 @@ static void open_port(const struct bench_opts *opts)
 	payload_bytes = opts->frame_bytes - headers.len;
 }
 
-static unsigned send_packets(uint64_t seq, unsigned n)
+static unsigned ring_udp_send_packets(uint64_t seq, unsigned n)
 {
 	struct vma_nic_seg segs[64];
 	unsigned built = 0, sent;
 
-	while (built < n && build(&segs[built], &seq, sizeof(seq))) {
+	while (built < n && ring_udp_build(&segs[built], &seq, sizeof(seq))) {
 		built++;
 		seq++;
 	}
@@ -127,7 +127,7 @@ static unsigned send_packets(uint64_t seq, unsigned n)
 	return sent;
 }
 
-static unsigned receive_packets(uint64_t *seq)
+static unsigned ring_udp_receive_packets(uint64_t *seq)
 {
 	arrived = 0;
 	vma_ring_progress(ring);
@@ -135,7 +135,7 @@ static unsigned receive_packets(uint64_t *seq)
 	return arrived;
 }
 
-static unsigned echo_packets(void)
+static unsigned ring_udp_echo_packets(void)
 {
 	echoing = true;
 	arrived = 0;
@@ -143,7 +143,7 @@ static unsigned echo_packets(void)
 	return arrived;
 }
 
-static void close_port(void)
+static void ring_udp_close_port(void)
 {
 	const struct vma_stats_ring *stats = vma_ring_stats(ring);
 
@@ -159,7 +159,8 @@ static void close_port(void)
 
 int main(int argc, char **argv)
 {
-	static const struct bench_port_ops ops = {open_port, send_packets, receive_packets, echo_packets, close_port};
+	static const struct bench_port_ops ops = {ring_udp_open_port, ring_udp_send_packets, ring_udp_receive_packets,
+	                                          ring_udp_echo_packets, ring_udp_close_port};
 
 	return bench_main(argc, argv, &ops);
 }

@@ -8,7 +8,7 @@
 #include <sys/epoll.h>
 #include <time.h>
 
-static uint64_t now_ms(void)
+static uint64_t spin_now_ms(void)
 {
 	struct timespec now;
 
@@ -17,12 +17,12 @@ static uint64_t now_ms(void)
 }
 
 #define SPIN(call, timeout_ms)                                                                                         \
-	uint64_t end = (timeout_ms) > 0 ? now_ms() + (uint64_t)(timeout_ms) : 0;                                       \
+	uint64_t end = (timeout_ms) > 0 ? spin_now_ms() + (uint64_t)(timeout_ms) : 0;                                  \
 	int rc;                                                                                                        \
                                                                                                                        \
 	do                                                                                                             \
 		rc = call;                                                                                             \
-	while (rc == 0 && ((timeout_ms) < 0 || ((timeout_ms) > 0 && now_ms() < end)));                                 \
+	while (rc == 0 && ((timeout_ms) < 0 || ((timeout_ms) > 0 && spin_now_ms() < end)));                            \
 	return rc
 
 int epoll_wait(int set, struct epoll_event *events, int max, int timeout_ms)

@@ -39,7 +39,7 @@ static struct {
 static char bytes[CHUNK];
 static volatile sig_atomic_t ended;
 
-static void on_end(int sig)
+static void tcp_load_on_end(int sig)
 {
 	(void)sig;
 	ended = 1;
@@ -69,7 +69,7 @@ static void end_connection(struct connection *c)
 	free(c);
 }
 
-static void tell(struct connection *c)
+static void tcp_load_tell(struct connection *c)
 {
 	uint64_t sum = c->received;
 
@@ -115,7 +115,7 @@ static void take_bytes(struct connection *c, const char *at, size_t n)
 		c->owed += n * (uint64_t)c->size;
 }
 
-static void readable(struct connection *c)
+static void tcp_load_readable(struct connection *c)
 {
 	for (;;) {
 		ssize_t n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -124,7 +124,7 @@ static void readable(struct connection *c)
 			break;
 		if (n <= 0) {
 			if (n == 0 && c->kind == SINK)
-				tell(c);
+				tcp_load_tell(c);
 			else
 				end_connection(c);
 			return;
@@ -138,7 +138,7 @@ static void readable(struct connection *c)
 	owed_out(c);
 }
 
-static void accept_all(int listener, int set)
+static void tcp_load_accept_all(int listener, int set)
 {
 	struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
 	int fd;
@@ -157,15 +157,15 @@ static void accept_all(int listener, int set)
 		bench_die("accept");
 }
 
-static struct sockaddr_in address_of(struct in_addr addr)
+static struct sockaddr_in tcp_load_address_of(struct in_addr addr)
 {
 	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(opts.port), .sin_addr = addr};
 }
 
-static void serve(void)
+static void tcp_load_serve(void)
 {
-	const struct sigaction end = {.sa_handler = on_end};
-	struct sockaddr_in local = address_of(opts.local);
+	const struct sigaction end = {.sa_handler = tcp_load_on_end};
+	struct sockaddr_in local = tcp_load_address_of(opts.local);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), set = epoll_create1(0), one = 1;
 	struct epoll_event event = {.events = EPOLLIN}, events[EVENTS];
 
@@ -183,9 +183,9 @@ static void serve(void)
 			struct connection *c = events[i].data.ptr;
 
 			if (c == NULL)
-				accept_all(listener, set);
+				tcp_load_accept_all(listener, set);
 			else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-				readable(c);
+				tcp_load_readable(c);
 			else
 				owed_out(c);
 		}
@@ -195,9 +195,9 @@ static void serve(void)
 
 /* ---- clients ---- */
 
-static int connected(void)
+static int tcp_load_connected(void)
 {
-	struct sockaddr_in peer = address_of(opts.peer);
+	struct sockaddr_in peer = tcp_load_address_of(opts.peer);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	if (fd < 0 || connect(fd, (struct sockaddr *)&peer, sizeof(peer)) < 0)
@@ -205,7 +205,7 @@ static int connected(void)
 	return fd;
 }
 
-static void send_all(int fd, const void *data, size_t size)
+static void tcp_load_send_all(int fd, const void *data, size_t size)
 {
 	const char *at = data;
 
@@ -219,7 +219,7 @@ static void send_all(int fd, const void *data, size_t size)
 	}
 }
 
-static void read_all(int fd, size_t size)
+static void tcp_load_read_all(int fd, size_t size)
 {
 	while (size > 0) {
 		ssize_t n = recv(fd, bytes, size < sizeof(bytes) ? size : sizeof(bytes), 0);
@@ -254,14 +254,14 @@ static void finish_bulk(int fd, uint64_t sent, uint64_t start)
 	close(fd);
 }
 
-static void bulk(unsigned pause_msec)
+static void tcp_load_bulk(unsigned pause_msec)
 {
-	int fd = connected();
+	int fd = tcp_load_connected();
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, sent = 0;
 
-	send_all(fd, "B", 1);
+	tcp_load_send_all(fd, "B", 1);
 	while (bench_now_ns() < end) {
-		send_all(fd, bytes, sizeof(bytes));
+		tcp_load_send_all(fd, bytes, sizeof(bytes));
 		sent += sizeof(bytes);
 		if (pause_msec != 0)
 			compute(pause_msec);
@@ -271,12 +271,12 @@ static void bulk(unsigned pause_msec)
 
 static void pauses(void)
 {
-	int fd = connected();
+	int fd = tcp_load_connected();
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, got = 0;
 
-	send_all(fd, "G", 1);
+	tcp_load_send_all(fd, "G", 1);
 	while (bench_now_ns() < end) {
-		read_all(fd, CHUNK);
+		tcp_load_read_all(fd, CHUNK);
 		got += CHUNK;
 		compute(50);
 	}
@@ -287,18 +287,18 @@ static void pauses(void)
 static void transfers(void)
 {
 	static struct bench_hist hist;
-	int fd = connected(), one = 1;
+	int fd = tcp_load_connected(), one = 1;
 	uint64_t end = bench_now_ns() + opts.msec * 1000000ULL;
 	char ask[5] = {ANSWERS, (char)opts.bytes, (char)(opts.bytes >> 8), (char)(opts.bytes >> 16),
 	               (char)(opts.bytes >> 24)};
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	send_all(fd, ask, sizeof(ask));
+	tcp_load_send_all(fd, ask, sizeof(ask));
 	while (bench_now_ns() < end) {
 		uint64_t start = bench_now_ns();
 
-		send_all(fd, "?", 1);
-		read_all(fd, opts.bytes);
+		tcp_load_send_all(fd, "?", 1);
+		tcp_load_read_all(fd, opts.bytes);
 		bench_hist_add(&hist, bench_now_ns() - start);
 	}
 	bench_print("transfers", (double)hist.count);
@@ -312,12 +312,12 @@ static void connects(int server_closes)
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, begin, made;
 
 	while ((begin = bench_now_ns()) < end) {
-		int fd = connected();
+		int fd = tcp_load_connected();
 
 		made = bench_now_ns();
 		bench_hist_add(&hist, made - begin);
 		if (server_closes) {
-			send_all(fd, "C", 1);
+			tcp_load_send_all(fd, "C", 1);
 			if (recv(fd, bytes, 1, 0) != 0)
 				bench_die("the server's end");
 		}
@@ -343,7 +343,7 @@ static long resident_kb(void)
 	return kb;
 }
 
-static void idle(void)
+static void tcp_load_idle(void)
 {
 	const struct timespec rest = {.tv_sec = opts.msec / 1000, .tv_nsec = (long)(opts.msec % 1000) * 1000000};
 	const struct timespec last_acks = {.tv_nsec = 500000000};
@@ -351,7 +351,7 @@ static void idle(void)
 	double cpu;
 
 	for (unsigned i = 0; i < opts.count; i++)
-		send_all(connected(), "I", 1);
+		tcp_load_send_all(tcp_load_connected(), "I", 1);
 	nanosleep(&last_acks, NULL); /* they are delayed, and as many as there are connections */
 	cpu = bench_cpu_sec();
 	nanosleep(&rest, NULL);
@@ -360,7 +360,7 @@ static void idle(void)
 	bench_print("resident_kb", (double)resident_kb());
 }
 
-static void read_options(int argc, char **argv)
+static void tcp_load_read_options(int argc, char **argv)
 {
 	static const struct option options[] = {{"peer", required_argument, NULL, 'p'},
 	                                        {"local", required_argument, NULL, 'l'},
@@ -396,15 +396,15 @@ int main(int argc, char **argv)
 	struct rlimit files = {65536, 65536};
 	const char *role = argc > 1 ? argv[1] : "";
 
-	read_options(argc - 1, argv + 1);
+	tcp_load_read_options(argc - 1, argv + 1);
 	setrlimit(RLIMIT_NOFILE, &files);
 	signal(SIGPIPE, SIG_IGN);
 	if (strcmp(role, "serve") == 0)
-		serve();
+		tcp_load_serve();
 	else if (strcmp(role, "bulk") == 0)
-		bulk(0);
+		tcp_load_bulk(0);
 	else if (strcmp(role, "bursts") == 0)
-		bulk(50);
+		tcp_load_bulk(50);
 	else if (strcmp(role, "pauses") == 0)
 		pauses();
 	else if (strcmp(role, "transfers") == 0)
@@ -414,7 +414,7 @@ int main(int argc, char **argv)
 	else if (strcmp(role, "closed") == 0)
 		connects(1);
 	else if (strcmp(role, "idle") == 0)
-		idle();
+		tcp_load_idle();
 	else {
 		if (argc > 1)
 			fprintf(stderr, "tcp_load: there is no \"%s\"\n", role);

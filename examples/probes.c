@@ -30,7 +30,7 @@ uint64_t probes_now_ns(void)
 }
 
 /* Byte i of datagram seq: differs between neighbours in both, so that no shift and no mix-up goes unseen. */
-static uint8_t pattern(uint64_t seq, uint32_t i)
+static uint8_t probes_pattern(uint64_t seq, uint32_t i)
 {
 	return (uint8_t)((seq * 0x9e3779b97f4a7c15ULL >> 56) + i * 131 + (i >> 8));
 }
@@ -41,7 +41,7 @@ void probes_next(struct probes *probes, uint8_t *payload)
 
 	memcpy(payload, &seq, sizeof(seq));
 	for (uint32_t i = sizeof(seq); i < probes->bytes; i++)
-		payload[i] = pattern(seq, i);
+		payload[i] = probes_pattern(seq, i);
 	probes->all[seq].sent_ns = probes_now_ns();
 }
 
@@ -58,7 +58,7 @@ static bool is_as_sent(const struct probes *probes, const uint8_t *payload, uint
 	if (*seq >= probes->sent)
 		return false;
 	for (uint32_t i = sizeof(*seq); i < len; i++)
-		if (payload[i] != pattern(*seq, i))
+		if (payload[i] != probes_pattern(*seq, i))
 			return false;
 	return true;
 }

@@ -10,7 +10,7 @@
 
 volatile sig_atomic_t stack_stop;
 
-static void on_signal(int sig)
+static void stack_on_signal(int sig)
 {
 	(void)sig;
 	stack_stop = 1;
@@ -64,7 +64,7 @@ bool stack_option(struct stack *stack, int letter, const char *value)
 	}
 }
 
-static int failed(const char *step, int rc)
+static int stack_failed(const char *step, int rc)
 {
 	fprintf(stderr, "%s: %s\n", step, strerror(-rc));
 	return rc;
@@ -80,13 +80,13 @@ static int open_memory(struct stack *stack)
 	vma_ring_conf_memory(&stack->conf, &arena, &spill);
 	rc = vma_bufarena_create(&arena, &stack->arena);
 	if (rc != 0)
-		return failed("vma_bufarena_create", rc);
+		return stack_failed("vma_bufarena_create", rc);
 	spill.arena = stack->arena;
 	rc = vma_bufpool_create(&spill, &stack->spill);
-	return rc == 0 ? 0 : failed("vma_bufpool_create", rc);
+	return rc == 0 ? 0 : stack_failed("vma_bufpool_create", rc);
 }
 
-static int open_nic(struct stack *stack)
+static int stack_open_nic(struct stack *stack)
 {
 	struct vma_nic_attr attr = {.arena = stack->arena,
 	                            .stats = stack->stats,
@@ -104,7 +104,7 @@ static int open_nic(struct stack *stack)
 	}
 	if (rc == 0)
 		rc = vma_nic_open(device, &attr, &stack->nic);
-	return rc == 0 ? 0 : failed(stack->device, rc);
+	return rc == 0 ? 0 : stack_failed(stack->device, rc);
 }
 
 static int open_ring(struct stack *stack)
@@ -114,12 +114,12 @@ static int open_ring(struct stack *stack)
 
 	vma_ring_conf(&stack->conf, &attr);
 	rc = vma_ring_create(&attr, &stack->ring);
-	return rc == 0 ? 0 : failed("vma_ring_create", rc);
+	return rc == 0 ? 0 : stack_failed("vma_ring_create", rc);
 }
 
 int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 {
-	struct sigaction action = {.sa_handler = on_signal};
+	struct sigaction action = {.sa_handler = stack_on_signal};
 	int rc;
 
 	sigaction(SIGINT, &action, NULL);
@@ -128,7 +128,7 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 	vma_stats_create(stack->conf.stats_shmem_dir, &stack->stats);
 	rc = open_memory(stack);
 	if (rc == 0)
-		rc = open_nic(stack);
+		rc = stack_open_nic(stack);
 	if (rc == 0)
 		rc = open_ring(stack);
 	if (rc != 0 || sink == NULL)
@@ -140,7 +140,7 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 	stack->flow.key.local_port_be = stack->port_be;
 	memcpy(stack->flow.key.local, stack->local, sizeof(stack->local));
 	rc = vma_ring_attach(stack->ring, &stack->flow);
-	return rc == 0 ? 0 : failed("vma_ring_attach", rc);
+	return rc == 0 ? 0 : stack_failed("vma_ring_attach", rc);
 }
 
 void stack_close(struct stack *stack)

@@ -39,7 +39,7 @@ static uint64_t accepted_count, echoed;
 static uint8_t peer[4], peer_mac[6];
 static uint16_t peer_port_be;
 
-static uint64_t now_ns(void)
+static uint64_t tcp_echo_now_ns(void)
 {
 	struct timespec now;
 
@@ -63,13 +63,13 @@ static void event(struct vma_tcp_conn *of, void *arg, uint32_t events)
 }
 static const struct vma_tcp_owner owner = {.event = event};
 
-static bool admit(struct vma_tcp_listener *of, void *arg)
+static bool tcp_echo_admit(struct vma_tcp_listener *of, void *arg)
 {
 	(void)of, (void)arg;
 	return true;
 }
 
-static bool accepted(struct vma_tcp_listener *of, void *arg, struct vma_tcp_conn *of_stack)
+static bool tcp_echo_accepted(struct vma_tcp_listener *of, void *arg, struct vma_tcp_conn *of_stack)
 {
 	struct conn *conn = calloc(1, sizeof(*conn));
 
@@ -77,19 +77,19 @@ static bool accepted(struct vma_tcp_listener *of, void *arg, struct vma_tcp_conn
 	if (conn == NULL)
 		return false;
 	conn->tcp = of_stack;
-	conn->steer_ns = now_ns() + steer_after_ns;
+	conn->steer_ns = tcp_echo_now_ns() + steer_after_ns;
 	conn->next = conns;
 	conns = conn;
 	accepted_count++;
 	vma_tcp_conn_adopt(of_stack, &owner, conn);
 	return true;
 }
-static const struct vma_tcp_listener_owner listens = {.admit = admit, .accepted = accepted};
+static const struct vma_tcp_listener_owner listens = {.admit = tcp_echo_admit, .accepted = tcp_echo_accepted};
 
 /* ---- what is done about it ---- */
 
 /* As many bytes as have come, and fit. */
-static void echo(struct conn *conn)
+static void tcp_echo_echo(struct conn *conn)
 {
 	struct iovec from, to;
 
@@ -111,7 +111,7 @@ static void echo(struct conn *conn)
 
 static void steer_in_time(struct conn *conn)
 {
-	if (conn->steered || now_ns() < conn->steer_ns)
+	if (conn->steered || tcp_echo_now_ns() < conn->steer_ns)
 		return;
 	conn->steered = vma_tcp_steer(conn->tcp) == 0;
 	puts(conn->steered ? "steered" : "not steered");
@@ -126,7 +126,7 @@ static void serve_all(void)
 		struct conn *conn = *place;
 
 		if (!conn->over)
-			echo(conn);
+			tcp_echo_echo(conn);
 		if (!conn->over)
 			steer_in_time(conn);
 		if (!conn->over) {
@@ -142,7 +142,7 @@ static void serve_all(void)
 
 /* ---- begin and end ---- */
 
-static int failed(const char *step, int rc)
+static int tcp_echo_failed(const char *step, int rc)
 {
 	fprintf(stderr, "%s: %s\n", step, strerror(-rc));
 	return rc;
@@ -154,9 +154,9 @@ static int open_tcp(void)
 	int rc;
 
 	if (getrandom(attr.secret, sizeof(attr.secret), 0) != sizeof(attr.secret))
-		return failed("getrandom", -errno);
+		return tcp_echo_failed("getrandom", -errno);
 	rc = vma_tcp_create(&attr, &tcp);
-	return rc == 0 ? 0 : failed("vma_tcp_create", rc);
+	return rc == 0 ? 0 : tcp_echo_failed("vma_tcp_create", rc);
 }
 
 static int begin_listening(void)
@@ -173,7 +173,7 @@ static int begin_listening(void)
 	memcpy(attr.local, stack.local, 4);
 	rc = vma_tcp_listen(tcp, &attr, &listener);
 	if (rc != 0)
-		return failed("vma_tcp_listen", rc);
+		return tcp_echo_failed("vma_tcp_listen", rc);
 	printf("listening on %s, port %u\n", stack.device, ntohs(stack.port_be));
 	return 0;
 }
@@ -213,7 +213,7 @@ static int begin_connecting(void)
 		rc = vma_tcp_connect(tcp, &attr, &conn->tcp);
 	if (rc != 0) {
 		free(conn);
-		return failed("vma_tcp_connect", rc);
+		return tcp_echo_failed("vma_tcp_connect", rc);
 	}
 	conn->steered = true; /* from the start */
 	conns = conn;
@@ -223,13 +223,13 @@ static int begin_connecting(void)
 /* Until the next timer, or a packet. */
 static void sleep_a_little(void)
 {
-	uint64_t due = vma_tcp_due(tcp), now = now_ns(), left = due <= now ? 0 : due - now;
+	uint64_t due = vma_tcp_due(tcp), now = tcp_echo_now_ns(), left = due <= now ? 0 : due - now;
 
 	if (left > 0)
 		stack_idle(&stack, left < SLEEP_NS ? left : SLEEP_NS);
 }
 
-static void end(void)
+static void tcp_echo_end(void)
 {
 	if (listener != NULL)
 		vma_tcp_listener_close(listener);
@@ -256,7 +256,7 @@ static int usage(int status)
 	return status;
 }
 
-static bool take_option(int letter, const char *value)
+static bool tcp_echo_take_option(int letter, const char *value)
 {
 	uint8_t *mac = peer_mac;
 
@@ -291,7 +291,7 @@ int main(int argc, char **argv)
 
 	stack.port_be = peer_port_be = htons(7000);
 	while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1)
-		if (letter == 'h' || !take_option(letter, optarg))
+		if (letter == 'h' || !tcp_echo_take_option(letter, optarg))
 			return usage(letter == 'h' ? 0 : 2);
 	if (optind + 1 != argc || stack.local[0] == 0)
 		return usage(2);
@@ -309,7 +309,7 @@ int main(int argc, char **argv)
 		serve_all();
 	}
 	if (tcp != NULL)
-		end();
+		tcp_echo_end();
 	printf("accepted %llu, echoed %llu bytes\n", (unsigned long long)accepted_count, (unsigned long long)echoed);
 	stack_close(&stack);
 	return rc == 0 ? 0 : 1;

@@ -38,7 +38,7 @@ static bool take_answer(struct vma_flow *flow, struct vma_buf *packet, const str
 	return true;
 }
 
-static bool send_next(void)
+static bool udp_ping_send_next(void)
 {
 	struct vma_buf *buf;
 	uint32_t room;
@@ -68,14 +68,14 @@ static void receive_until(uint64_t wanted, uint64_t deadline_ns)
 	}
 }
 
-static bool run(void)
+static bool udp_ping_run(void)
 {
 	uint64_t begin = probes_now_ns();
 
 	while (probes.sent < count && !stack_stop) {
 		uint64_t before = probes.answered;
 
-		if (!send_next()) /* full: receive, which also makes room */
+		if (!udp_ping_send_next()) /* full: receive, which also makes room */
 			receive_until(UINT64_MAX, probes_now_ns() + 1000);
 		else if (rate != 0)
 			receive_until(UINT64_MAX, begin + probes.sent * 1000000000ULL / rate);
@@ -100,7 +100,7 @@ static int usage(int status)
 	return status;
 }
 
-static bool take_option(int letter, const char *value)
+static bool udp_ping_take_option(int letter, const char *value)
 {
 	uint8_t *mac = to.dst_mac;
 
@@ -163,14 +163,14 @@ int main(int argc, char **argv)
 
 	stack.port_be = to.dst_port_be = htons(7000);
 	while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1)
-		if (letter == 'h' || !take_option(letter, optarg))
+		if (letter == 'h' || !udp_ping_take_option(letter, optarg))
 			return usage(letter == 'h' ? 0 : 2);
 	if (optind + 1 != argc || stack.local[0] == 0 || to.dst_ip[0] == 0)
 		return usage(2);
 	stack.device = argv[optind];
 
 	if (open_all()) {
-		ok = run();
+		ok = udp_ping_run();
 		stack_summary(&stack);
 		if (dump_path != NULL && probes_dump(&probes, dump_path) != 0)
 			ok = false;

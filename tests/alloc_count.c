@@ -25,7 +25,7 @@ static _Atomic uint64_t before_start[2];
 static _Atomic uint64_t *_Atomic counters = before_start;
 static __thread int other __attribute__((tls_model("initial-exec"))); /* 0 not known yet, 1 main, 2 other */
 
-static void __attribute__((constructor)) start(void)
+static void __attribute__((constructor)) alloc_count_start(void)
 {
 	const char *path = getenv("ALLOC_COUNT_FILE");
 	int fd = path == NULL ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -41,7 +41,7 @@ static void __attribute__((constructor)) start(void)
 	atomic_store(&counters, shared);
 }
 
-static void count(void)
+static void alloc_count_count(void)
 {
 	if (other == 0)
 		other = gettid() == getpid() ? 1 : 2;
@@ -50,37 +50,37 @@ static void count(void)
 
 void *malloc(size_t size)
 {
-	count();
+	alloc_count_count();
 	return __libc_malloc(size);
 }
 
 void *calloc(size_t n, size_t size)
 {
-	count();
+	alloc_count_count();
 	return __libc_calloc(n, size);
 }
 
 void *realloc(void *old, size_t size)
 {
-	count();
+	alloc_count_count();
 	return __libc_realloc(old, size);
 }
 
 void *memalign(size_t align, size_t size)
 {
-	count();
+	alloc_count_count();
 	return __libc_memalign(align, size);
 }
 
 void *aligned_alloc(size_t align, size_t size)
 {
-	count();
+	alloc_count_count();
 	return __libc_memalign(align, size);
 }
 
 int posix_memalign(void **out, size_t align, size_t size)
 {
-	count();
+	alloc_count_count();
 	*out = __libc_memalign(align, size);
 	return *out == NULL ? ENOMEM : 0;
 }

@@ -16,7 +16,7 @@
 
 static _Atomic uint64_t longest_ns, all_ns;
 
-static uint64_t now_ns(void)
+static uint64_t core_gaps_now_ns(void)
 {
 	struct timespec now;
 
@@ -34,7 +34,7 @@ static void note_gap(uint64_t gap)
 		;
 }
 
-static void *watch(void *arg)
+static void *core_gaps_watch(void *arg)
 {
 	const int core = (int)(intptr_t)arg;
 	const struct timespec period = {.tv_nsec = PERIOD_NS};
@@ -45,9 +45,9 @@ static void *watch(void *arg)
 	CPU_SET(core, &only);
 	if (pthread_setaffinity_np(pthread_self(), sizeof(only), &only) != 0)
 		return NULL;
-	for (before = now_ns();; before = now) {
+	for (before = core_gaps_now_ns();; before = now) {
 		nanosleep(&period, NULL);
-		now = now_ns();
+		now = core_gaps_now_ns();
 		note_gap(now - before);
 	}
 }
@@ -66,7 +66,8 @@ int main(void)
 	if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
 		return 1;
 	for (int core = 0; core < CPU_SETSIZE; core++)
-		if (CPU_ISSET(core, &allowed) && pthread_create(&thread, NULL, watch, (void *)(intptr_t)core) != 0)
+		if (CPU_ISSET(core, &allowed) &&
+		    pthread_create(&thread, NULL, core_gaps_watch, (void *)(intptr_t)core) != 0)
 			return 1;
 	puts("watching");
 	fflush(stdout);

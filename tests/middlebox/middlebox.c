@@ -55,19 +55,19 @@ static struct {
 } wish = {.queue = 4096, .seed = 1};
 static volatile sig_atomic_t ended;
 
-static void die(const char *what)
+static void middlebox_die(const char *what)
 {
 	fprintf(stderr, "middlebox: %s: %s\n", what, strerror(errno));
 	exit(1);
 }
 
-static void on_end(int sig)
+static void middlebox_on_end(int sig)
 {
 	(void)sig;
 	ended = 1;
 }
 
-static uint64_t now_ns(void)
+static uint64_t middlebox_now_ns(void)
 {
 	struct timespec now;
 
@@ -76,7 +76,7 @@ static uint64_t now_ns(void)
 }
 
 /* splitmix64 */
-static uint64_t next_random(struct direction *d)
+static uint64_t middlebox_next_random(struct direction *d)
 {
 	uint64_t z = d->random += 0x9e3779b97f4a7c15;
 
@@ -87,34 +87,34 @@ static uint64_t next_random(struct direction *d)
 
 static bool by_chance(struct direction *d, uint32_t ppm)
 {
-	return ppm != 0 && next_random(d) % 1000000 < ppm;
+	return ppm != 0 && middlebox_next_random(d) % 1000000 < ppm;
 }
 
-static int open_port(const char *name)
+static int middlebox_open_port(const char *name)
 {
 	struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
 	struct packet_mreq promiscuous = {.mr_type = PACKET_MR_PROMISC};
 	int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, bytes = 32 << 20;
 
 	if (fd < 0)
-		die("AF_PACKET socket");
+		middlebox_die("AF_PACKET socket");
 	address.sll_ifindex = (int)if_nametoindex(name);
 	promiscuous.mr_ifindex = address.sll_ifindex;
 	if (address.sll_ifindex == 0)
-		die(name);
+		middlebox_die(name);
 	if (setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof(one)) < 0 ||
 	    setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof(promiscuous)) < 0)
-		die("packet options");
+		middlebox_die("packet options");
 	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes));
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes));
 	setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof(one));
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
-		die("bind");
+		middlebox_die("bind");
 	return fd;
 }
 
-static void keep(struct direction *d, struct frame *queue, uint32_t size, uint32_t head, uint32_t *count,
-                 const uint8_t *bytes, uint32_t len, uint64_t due_ns)
+static void middlebox_keep(struct direction *d, struct frame *queue, uint32_t size, uint32_t head, uint32_t *count,
+                           const uint8_t *bytes, uint32_t len, uint64_t due_ns)
 {
 	struct frame *frame;
 
@@ -139,17 +139,17 @@ static void decide(struct direction *d, const uint8_t *bytes, uint32_t len, uint
 	}
 	if (by_chance(d, wish.reorder)) {
 		d->reordered++;
-		keep(d, d->late, LATE_MAX, d->late_head, &d->late_count, bytes, len, due + REORDER_NS);
+		middlebox_keep(d, d->late, LATE_MAX, d->late_head, &d->late_count, bytes, len, due + REORDER_NS);
 		return;
 	}
-	keep(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
+	middlebox_keep(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
 	if (by_chance(d, wish.duplicate)) {
 		d->duplicated++;
-		keep(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
+		middlebox_keep(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
 	}
 }
 
-static bool take(struct direction *d)
+static bool middlebox_take(struct direction *d)
 {
 	static uint8_t bytes[BATCH][FRAME_MAX];
 	struct mmsghdr messages[BATCH] = {0};
@@ -163,7 +163,7 @@ static bool take(struct direction *d)
 		messages[i].msg_hdr.msg_iovlen = 1;
 	}
 	n = recvmmsg(d->from, messages, BATCH, MSG_DONTWAIT, NULL);
-	now = now_ns();
+	now = middlebox_now_ns();
 	for (int i = 0; i < n; i++)
 		decide(d, bytes[i], messages[i].msg_len, now);
 	return n > 0;
@@ -199,9 +199,9 @@ static bool give_from(struct direction *d, struct frame *queue, uint32_t size, u
 	return true;
 }
 
-static bool give(struct direction *d)
+static bool middlebox_give(struct direction *d)
 {
-	uint64_t now = now_ns();
+	uint64_t now = middlebox_now_ns();
 	bool late = give_from(d, d->late, LATE_MAX, &d->late_head, &d->late_count, now);
 
 	return give_from(d, d->queue, d->size, &d->head, &d->count, now) || late;
@@ -219,14 +219,14 @@ static uint64_t next_due(const struct direction *d)
 static void rest(struct direction d[2])
 {
 	struct pollfd fds[2] = {{.fd = d[0].from, .events = POLLIN}, {.fd = d[1].from, .events = POLLIN}};
-	uint64_t a = next_due(&d[0]), b = next_due(&d[1]), due = a < b ? a : b, now = now_ns();
+	uint64_t a = next_due(&d[0]), b = next_due(&d[1]), due = a < b ? a : b, now = middlebox_now_ns();
 	uint64_t left = due > now ? due - now : 0;
 	struct timespec timeout = {.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
 
 	ppoll(fds, 2, due == UINT64_MAX ? NULL : &timeout, NULL);
 }
 
-static void tell(const struct direction *d)
+static void middlebox_tell(const struct direction *d)
 {
 	printf("%s -> %s: forwarded %lu lost %lu reordered %lu duplicated %lu overflowed %lu refused %lu\n",
 	       d->from_name, d->to_name, d->forwarded, d->lost, d->reordered, d->duplicated, d->overflowed, d->refused);
@@ -246,7 +246,7 @@ static uint64_t number(const char *text, uint64_t max)
 	return value;
 }
 
-static void read_options(int argc, char **argv)
+static void middlebox_read_options(int argc, char **argv)
 {
 	static const struct option options[] = {{"loss", required_argument, NULL, 'l'},
 	                                        {"delay-us", required_argument, NULL, 'd'},
@@ -296,21 +296,21 @@ static void open_direction(struct direction *d, const char *from_name, const cha
 	d->queue = calloc(d->size, sizeof(*d->queue));
 	d->late = calloc(LATE_MAX, sizeof(*d->late));
 	if (d->queue == NULL || d->late == NULL)
-		die("queues");
+		middlebox_die("queues");
 }
 
 int main(int argc, char **argv)
 {
-	const struct sigaction end = {.sa_handler = on_end};
+	const struct sigaction end = {.sa_handler = middlebox_on_end};
 	struct direction d[2];
 	int a, b;
 
-	read_options(argc, argv);
+	middlebox_read_options(argc, argv);
 	prctl(PR_SET_TIMERSLACK, 1UL);
 	sigaction(SIGTERM, &end, NULL);
 	sigaction(SIGINT, &end, NULL);
-	a = open_port(argv[optind]);
-	b = open_port(argv[optind + 1]);
+	a = middlebox_open_port(argv[optind]);
+	b = middlebox_open_port(argv[optind + 1]);
 	open_direction(&d[0], argv[optind], argv[optind + 1], a, b, wish.seed);
 	open_direction(&d[1], argv[optind + 1], argv[optind], b, a, ~wish.seed);
 	printf("forwarding\n");
@@ -319,13 +319,13 @@ int main(int argc, char **argv)
 		bool moved = false;
 
 		for (int i = 0; i < 2; i++) {
-			moved |= take(&d[i]);
-			moved |= give(&d[i]);
+			moved |= middlebox_take(&d[i]);
+			moved |= middlebox_give(&d[i]);
 		}
 		if (!moved)
 			rest(d);
 	}
-	tell(&d[0]);
-	tell(&d[1]);
+	middlebox_tell(&d[0]);
+	middlebox_tell(&d[1]);
 	return 0;
 }

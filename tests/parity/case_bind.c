@@ -5,21 +5,21 @@
 
 #include "parity.h"
 
-static int bind_to(int fd, const char *ip, int port)
+static int bind_bind_to(int fd, const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 
 	return bind(fd, (struct sockaddr *)&address, sizeof(address));
 }
 
-static int connect_to(int fd, const char *ip, int port)
+static int bind_connect_to(int fd, const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 
 	return connect(fd, (struct sockaddr *)&address, sizeof(address));
 }
 
-static int dissolve(int fd)
+static int bind_dissolve(int fd)
 {
 	struct sockaddr address = {.sa_family = AF_UNSPEC};
 
@@ -33,14 +33,14 @@ CASE(bind_says_its_address, "a bound socket has its address, and no peer")
 	expect_os(s, VMA_SOCK_NEW);
 	say_name("fresh", s);
 	say_peer("fresh", s);
-	RES(bind_to(s, here, 0));
+	RES(bind_bind_to(s, here, 0));
 	say_name("bound", s);
 	say_peer("bound", s);
 	expect_offloaded(s);
-	RES(bind_to(s, here, 0));
+	RES(bind_bind_to(s, here, 0));
 	RES(close(s));
 	s = udp_socket();
-	RES(bind_to(s, "0.0.0.0", 7001));
+	RES(bind_bind_to(s, "0.0.0.0", 7001));
 	say_name("to all", s);
 	expect_offloaded(s);
 	close(s);
@@ -51,9 +51,9 @@ CASE(bind_refuses, "bind: what is refused, and with what errno")
 	int s = udp_socket(), other = udp_at(here, 7001);
 	struct sockaddr_in address = address_of(here, 7002);
 
-	RES(bind_to(s, "10.99.0.1", 7002));
-	RES(bind_to(s, here, 7001));
-	RES(bind_to(s, "0.0.0.0", 7001));
+	RES(bind_bind_to(s, "10.99.0.1", 7002));
+	RES(bind_bind_to(s, here, 7001));
+	RES(bind_bind_to(s, "0.0.0.0", 7001));
 	RES(bind(s, (struct sockaddr *)&address, sizeof(address) - 8));
 	RES(bind(s, (struct sockaddr *)&address, 0));
 	RES(bind(s, (struct sockaddr *)&address, 4096));
@@ -63,7 +63,7 @@ CASE(bind_refuses, "bind: what is refused, and with what errno")
 	address.sin_family = AF_UNSPEC;
 	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	say_name("still unbound", s);
-	RES(bind_to(s, here_second, 7001));
+	RES(bind_bind_to(s, here_second, 7001));
 	say_name("the same port on another address", s);
 	expect_offloaded(s);
 	expect_offloaded(other);
@@ -119,25 +119,25 @@ CASE(connect_chooses_source, "connect binds to the address and a port, until it 
 
 	peer_open(far(), 0, there, 7100);
 	name_port(7100, "peer");
-	RES(connect_to(s, there, 7100));
+	RES(bind_connect_to(s, there, 7100));
 	say_name("connected", s);
 	say_peer("connected", s);
 	expect_offloaded(s);
-	RES(dissolve(s));
+	RES(bind_dissolve(s));
 	say_name("dissolved", s);
 	say_peer("dissolved", s);
-	RES(connect_to(s, there_second, 7100));
+	RES(bind_connect_to(s, there_second, 7100));
 	say_name("connected by the other interface", s);
 	say_peer("connected by the other interface", s);
 	expect_offloaded(s);
-	RES(connect_to(s, there, 7100));
+	RES(bind_connect_to(s, there, 7100));
 	say_name("connected again without dissolving", s);
 	say_peer("connected again without dissolving", s);
-	RES(connect_to(s, there, 0));
+	RES(bind_connect_to(s, there, 0));
 	say_peer("to port 0", s);
 	close(s);
 	s = udp_socket();
-	RES(connect_to(s, "127.0.0.1", 7100));
+	RES(bind_connect_to(s, "127.0.0.1", 7100));
 	say_name("to loopback", s);
 	expect_os(s, VMA_SOCK_LOCAL);
 }
@@ -147,21 +147,21 @@ CASE(connect_keeps_the_bound_port, "a bound socket that connects, dissolves and 
 	int s = udp_at(here, 7006), port = peer_open(far(), 0, there, 0);
 
 	name_port(port, "peer");
-	RES(connect_to(s, there, port));
+	RES(bind_connect_to(s, there, port));
 	say_name("connected", s);
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7006, 10, 1);
 	take(s, 2000, 0);
-	RES(dissolve(s));
+	RES(bind_dissolve(s));
 	say_name("dissolved", s);
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7006, 10, 2);
 	take(s, 2000, 0);
-	RES(connect_to(s, there_too, port));
+	RES(bind_connect_to(s, there_too, port));
 	peer_send(far(), 0, here, 7006, 10, 3);
 	let_arrive(30);
 	take(s, 0, 0);
-	RES(connect_to(s, there, port));
+	RES(bind_connect_to(s, there, port));
 	peer_send(far(), 0, here, 7006, 10, 4);
 	take(s, 2000, 0);
 }
@@ -177,13 +177,13 @@ CASE(connect_refuses, "connect: what is refused, and with what errno")
 	RES(connect(s, bad_pointer(), sizeof(address)));
 	address.sin_family = AF_INET6;
 	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	RES(connect_to(s, "10.9.0.255", 7100));
-	RES(connect_to(s, "192.0.2.1", 7100));
+	RES(bind_connect_to(s, "10.9.0.255", 7100));
+	RES(bind_connect_to(s, "192.0.2.1", 7100));
 	say_peer("not connected", s);
 	RES(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));
-	RES(connect_to(s, "10.9.0.255", 7100));
+	RES(bind_connect_to(s, "10.9.0.255", 7100));
 	say_peer("to broadcast", s);
-	RES(connect_to(s, "0.0.0.0", 7100));
+	RES(bind_connect_to(s, "0.0.0.0", 7100));
 	say_peer("to 0.0.0.0", s);
 	close(s);
 	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
@@ -199,7 +199,7 @@ CASE(connect_filters, "a connected socket gets its peer's datagrams only, and ke
 	expect_offloaded(s);
 	peer_send(far(), 1, here, 7007, 10, 1);
 	is_readable(s, 2000);
-	RES(connect_to(s, there, port));
+	RES(bind_connect_to(s, there, port));
 	peer_send(far(), 1, here, 7007, 10, 2);
 	peer_send(far(), 2, here, 7007, 10, 3);
 	peer_send(far(), 0, here, 7007, 10, 4);
@@ -255,7 +255,7 @@ CASE(other_sockets, "sockets that are not UDP over IPv4 are the OS's")
 	int pair[2], s;
 
 	s = socket(AF_INET, SOCK_STREAM, 0);
-	RES(bind_to(s, here, 7009));
+	RES(bind_bind_to(s, here, 7009));
 	RES(listen(s, 5));
 	say_name("tcp", s);
 	RES(close(s));
@@ -271,10 +271,10 @@ CASE(other_sockets, "sockets that are not UDP over IPv4 are the OS's")
 	RES(socket(AF_INET, 99, 0));
 	RES(socket(9999, SOCK_DGRAM, 0));
 	OKAY(s = socket(AF_INET, SOCK_DGRAM, IPPROTO_UDP));
-	RES(bind_to(s, here, 7010));
+	RES(bind_bind_to(s, here, 7010));
 	expect_offloaded(s);
 	OKAY(s = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-	RES(bind_to(s, here, 7011));
+	RES(bind_bind_to(s, here, 7011));
 	take(s, 0, 0);
 	expect_offloaded(s);
 }
@@ -292,7 +292,7 @@ CASE(closed_socket, "every call on a closed socket is EBADF, on something else E
 	RES(recv(s, &byte, 1, 0));
 	RES(read(s, &byte, 1));
 	RES(write(s, &byte, 1));
-	RES(connect_to(s, there, 7100));
+	RES(bind_connect_to(s, there, 7100));
 	RES(shutdown(s, SHUT_RD));
 	RES(getsockopt(s, SOL_SOCKET, SO_ERROR, &none, &len));
 	RES(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));

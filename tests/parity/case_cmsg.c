@@ -12,7 +12,7 @@
 
 #include "parity.h"
 
-static int ready_socket(const char *ip)
+static int cmsg_ready_socket(const char *ip)
 {
 	int s = udp_at(ip, 0);
 
@@ -112,7 +112,7 @@ static void take_control(int s, int flags, size_t room)
 CASE(cmsg_of_received, "IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR: one by one and together")
 {
 	static const int names[] = {IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR};
-	int s = ready_socket("0.0.0.0"), port = port_of(s);
+	int s = cmsg_ready_socket("0.0.0.0"), port = port_of(s);
 
 	peer(far(), "opt 0 0 %d 99", IP_TTL);
 	peer(far(), "opt 0 0 %d 40", IP_TOS);
@@ -138,7 +138,7 @@ CASE(cmsg_of_received, "IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR: one 
 
 CASE(cmsg_truncated, "control messages that do not fit: MSG_CTRUNC, and what is left of them")
 {
-	int s = ready_socket(here), port = port_of(s);
+	int s = cmsg_ready_socket(here), port = port_of(s);
 
 	set_int(s, IPPROTO_IP, IP_PKTINFO, 1);
 	set_int(s, IPPROTO_IP, IP_RECVTTL, 1);
@@ -151,7 +151,7 @@ CASE(cmsg_truncated, "control messages that do not fit: MSG_CTRUNC, and what is 
 
 CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, together, and off again")
 {
-	int s = ready_socket(here), port = port_of(s),
+	int s = cmsg_ready_socket(here), port = port_of(s),
 	    software = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 
 	bypass_begin();
@@ -182,7 +182,7 @@ CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, tog
 
 CASE(cmsg_stamps_are_ordered, "timestamps do not run backwards, and lie between sending and reading")
 {
-	int s = ready_socket(here), port = port_of(s), backwards = 0, outside = 0;
+	int s = cmsg_ready_socket(here), port = port_of(s), backwards = 0, outside = 0;
 	char buf[64], control[128];
 	struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
 	struct timespec begin, now, last = {0}, *stamp;
@@ -211,7 +211,7 @@ CASE(cmsg_stamps_are_ordered, "timestamps do not run backwards, and lie between 
 
 CASE(cmsg_last_stamp, "SIOCGSTAMP and SIOCGSTAMPNS tell when the last datagram came")
 {
-	int s = ready_socket(here), port = port_of(s);
+	int s = cmsg_ready_socket(here), port = port_of(s);
 	struct timeval tv = {0};
 	struct timespec ts = {0};
 
@@ -229,7 +229,7 @@ CASE(cmsg_last_stamp, "SIOCGSTAMP and SIOCGSTAMPNS tell when the last datagram c
 }
 
 /* Sends one byte with one control message. */
-static void send_with(int s, int level, int type, const void *data, size_t len)
+static void cmsg_send_with(int s, int level, int type, const void *data, size_t len)
 {
 	char control[128] = {0};
 	struct iovec iov = {.iov_base = "x", .iov_len = 1};
@@ -259,20 +259,20 @@ CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown 
 
 	name_port_of(s, "us");
 	expect_offloaded(s);
-	send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
-	send_with(s, IPPROTO_IP, IP_TOS, &value, sizeof(value));
-	send_with(s, IPPROTO_IP, IP_TOS, &small, sizeof(small));
+	cmsg_send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
+	cmsg_send_with(s, IPPROTO_IP, IP_TOS, &value, sizeof(value));
+	cmsg_send_with(s, IPPROTO_IP, IP_TOS, &small, sizeof(small));
 	value = 300;
-	send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
-	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	cmsg_send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
+	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
 	info.ipi_spec_dst = address_of(here_second, 0).sin_addr;
-	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
 	info.ipi_spec_dst = address_of("10.99.0.1", 0).sin_addr;
-	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
 	info = (struct in_pktinfo){.ipi_ifindex = (int)if_nametoindex(if_first)};
-	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
-	send_with(s, IPPROTO_IP, 250, &value, sizeof(value));
-	send_with(s, 999, 1, &value, sizeof(value));
+	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	cmsg_send_with(s, IPPROTO_IP, 250, &value, sizeof(value));
+	cmsg_send_with(s, 999, 1, &value, sizeof(value));
 	RES(sendmsg(s, &msg, 0));
 	RES(send(s, "y", 1, 0));
 	peer_take(far(), 0, 2000);

@@ -91,7 +91,7 @@ static int six_at(int type, const char *ip, int port)
 	return fd;
 }
 
-static int listener_at(const char *ip, int port)
+static int dual_listener_at(const char *ip, int port)
 {
 	int fd = six_at(SOCK_STREAM, ip, port);
 
@@ -115,7 +115,7 @@ static void loopback6(bool on)
 	}
 }
 
-static int far_dials(int slot, const char *ip, int port)
+static int dual_far_dials(int slot, const char *ip, int port)
 {
 	int its = atoi(peer(far(), "dial %d %s %d", slot, ip, port));
 
@@ -143,7 +143,7 @@ static int say_accepted(int listener, int flags)
 CASE(dual_tcp_listener,
      "a listener on :: accepts IPv4 around the kernel and IPv6 by it, in one accept and one epoll set")
 {
-	int l = listener_at("::", 7101), set = epoll_create1(0), client, fd;
+	int l = dual_listener_at("::", 7101), set = epoll_create1(0), client, fd;
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = l};
 
 	loopback6(true);
@@ -152,7 +152,7 @@ CASE(dual_tcp_listener,
 	RES(epoll_ctl(set, EPOLL_CTL_ADD, l, &event));
 	RES(epoll_wait(set, &event, 1, 0));
 	segments_begin();
-	far_dials(1, here, 7101);
+	dual_far_dials(1, here, 7101);
 	RES(epoll_wait(set, &event, 1, 2000));
 	fd = say_accepted(l, 0);
 	expect_offloaded(fd);
@@ -181,7 +181,7 @@ CASE(dual_tcp_listener,
 	/* Both wait, and none is forgotten. */
 	client = six(SOCK_STREAM);
 	RES(connect_six(client, "::1", 7101));
-	far_dials(2, here, 7101);
+	dual_far_dials(2, here, 7101);
 	for (int i = 0; i < 2; i++) {
 		RES(epoll_wait(set, &event, 1, 2000));
 		close(accept(l, NULL, NULL));
@@ -197,14 +197,14 @@ CASE(dual_tcp_listener,
 
 CASE(dual_tcp_mapped_listener, "a listener on a mapped address is one of IPv4 alone")
 {
-	int l = listener_at(here, 7102), client = six(SOCK_STREAM), fd;
+	int l = dual_listener_at(here, 7102), client = six(SOCK_STREAM), fd;
 
 	loopback6(true);
 	expect_offloaded(l);
 	say_name("listener", l);
 	RES(connect_six(client, "::1", 7102));
 	segments_begin();
-	far_dials(1, here, 7102);
+	dual_far_dials(1, here, 7102);
 	fd = say_accepted(l, 0);
 	expect_offloaded(fd);
 	say_name("name", fd);
@@ -245,7 +245,7 @@ CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 	RES(bind_six(other, "::", 7104));
 	RES(listen(other, 5));
 	expect_offloaded(other);
-	far_dials(1, here, 7104);
+	dual_far_dials(1, here, 7104);
 	expect_offloaded(say_accepted(other, 0));
 	loopback6(false);
 }
@@ -387,7 +387,7 @@ CASE(dual_ports, "whose port it is: ::, 0.0.0.0, mapped addresses and V6ONLY, of
 }
 
 /* Each by its number: names differ between headers. */
-static void say_options(int fd, bool of_udp)
+static void dual_say_options(int fd, bool of_udp)
 {
 	static const int names[] = {
 	        IPV6_UNICAST_HOPS, IPV6_TCLASS,       IPV6_V6ONLY,          IPV6_RECVPKTINFO,    IPV6_RECVHOPLIMIT,
@@ -439,12 +439,12 @@ CASE(dual_tcp_options, "options of IPv6 and IPv4 on a connection to a mapped add
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
 
 	say("new");
-	say_options(fd, false);
+	dual_say_options(fd, false);
 	say_path_mtu(fd);
 	RES(connect_six(fd, there, port));
 	expect_offloaded(fd);
 	say("connected");
-	say_options(fd, false);
+	dual_say_options(fd, false);
 	say_path_mtu(fd);
 	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
 	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
@@ -456,21 +456,21 @@ CASE(dual_tcp_options, "options of IPv6 and IPv4 on a connection to a mapped add
 	say_write(fd, 100, 1, 0);
 	far_reads(1, 100, 1, 1);
 	say("set");
-	say_options(fd, false);
+	dual_say_options(fd, false);
 	expect_offloaded(fd);
 }
 
 CASE(dual_tcp_inherits, "what a listener on :: has set is its connections'")
 {
-	int l = listener_at("::", 7106), fd;
+	int l = dual_listener_at("::", 7106), fd;
 
 	set_options(l);
 	RES(set_int(l, IPPROTO_TCP, TCP_NODELAY, 1));
 	expect_offloaded(l);
-	far_dials(1, here, 7106);
+	dual_far_dials(1, here, 7106);
 	fd = say_accepted(l, 0);
 	expect_offloaded(fd);
-	say_options(fd, false);
+	dual_say_options(fd, false);
 	say("TCP_NODELAY %d", get_int(fd, IPPROTO_TCP, TCP_NODELAY));
 }
 
@@ -496,7 +496,7 @@ CASE(dual_tcp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connection")
 
 /* ---- UDP ---- */
 
-static void say_control(struct msghdr *msg)
+static void dual_say_control(struct msghdr *msg)
 {
 	char text[200];
 
@@ -530,7 +530,7 @@ static void take_with_control(int fd, int flags)
 		return;
 	}
 	say("took %zd bytes from %s, flags %x", len, address_text(&from, msg.msg_namelen), msg.msg_flags);
-	say_control(&msg);
+	dual_say_control(&msg);
 }
 
 CASE(dual_udp_both, "a socket on :: receives IPv4 around the kernel and IPv6 by it, in one recvfrom and one poll")
@@ -719,7 +719,7 @@ CASE(dual_udp_messages, "control messages of what comes by IPv4 to an AF_INET6 s
 	take_with_control(s, 0);
 }
 
-static void send_with(int s, int level, int type, const void *data, size_t len)
+static void dual_send_with(int s, int level, int type, const void *data, size_t len)
 {
 	struct sockaddr_in6 to = six_of(there, 7124);
 	struct iovec iov = {.iov_base = (char[]){"with"}, .iov_len = 4};
@@ -752,30 +752,30 @@ CASE(dual_udp_sends_with, "control messages of what an AF_INET6 socket sends by 
 	warm_up(s, there, 7124);
 	for (int i = 0; i < 2; i++) {
 		info6.ipi6_ifindex = i == 0 ? 0 : if_nametoindex(if_first);
-		send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+		dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 		pause_ms(30); /* the way is looked up */
 		bypass_begin();
-		send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+		dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 		bypass_end(0, 1);
 	}
 	info6.ipi6_ifindex = 9999;
-	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	info6 = (struct in6_pktinfo){.ipi6_addr = six_of(here_second, 0).sin6_addr};
-	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	info6.ipi6_addr = six_of("10.77.0.1", 0).sin6_addr;
-	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	info6.ipi6_addr = six_of("2001:db8::1", 0).sin6_addr;
-	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	info6.ipi6_addr = six_of("::", 0).sin6_addr;
-	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
-	send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, 8);
-	send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
-	send_with(s, IPPROTO_IPV6, IPV6_HOPLIMIT, &number, sizeof(number));
-	send_with(s, IPPROTO_IPV6, IPV6_TCLASS, &number, sizeof(number));
-	send_with(s, IPPROTO_IP, IP_TTL, &number, sizeof(number));
-	send_with(s, IPPROTO_IP, IP_TOS, &number, sizeof(number));
-	send_with(s, IPPROTO_IPV6, 9999, &number, sizeof(number));
-	send_with(s, IPPROTO_IP, 9999, &number, sizeof(number));
+	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, 8);
+	dual_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	dual_send_with(s, IPPROTO_IPV6, IPV6_HOPLIMIT, &number, sizeof(number));
+	dual_send_with(s, IPPROTO_IPV6, IPV6_TCLASS, &number, sizeof(number));
+	dual_send_with(s, IPPROTO_IP, IP_TTL, &number, sizeof(number));
+	dual_send_with(s, IPPROTO_IP, IP_TOS, &number, sizeof(number));
+	dual_send_with(s, IPPROTO_IPV6, 9999, &number, sizeof(number));
+	dual_send_with(s, IPPROTO_IP, 9999, &number, sizeof(number));
 }
 
 CASE(dual_udp_options, "options of IPv6 and IPv4 on UDP sockets, and what leaves")
@@ -784,16 +784,16 @@ CASE(dual_udp_options, "options of IPv6 and IPv4 on UDP sockets, and what leaves
 
 	peer_open(far(), 0, there, 7126);
 	say("new");
-	say_options(s, true);
+	dual_say_options(s, true);
 	set_options(s);
 	say("set");
-	say_options(s, true);
+	dual_say_options(s, true);
 	RES(send_six(s, there, 7126, 10));
 	peer_take(far(), 0, 2000);
 	expect_offloaded(s);
 	RES(connect_six(s, there, 7126));
 	say("connected");
-	say_options(s, true);
+	dual_say_options(s, true);
 	RES(send(s, "abc", 3, 0));
 	peer_take(far(), 0, 2000);
 }
@@ -853,7 +853,7 @@ static void send_from_many(int port)
 	let_arrive(50);
 }
 
-static int count(int s)
+static int dual_count(int s)
 {
 	char bytes[64];
 	int n = 0;
@@ -873,7 +873,7 @@ static void say_shares_with(int s, struct peer *other, int port)
 	int mine, others = 0;
 
 	send_from_many(port);
-	mine = count(s);
+	mine = dual_count(s);
 	while (strncmp(peer(other, "recv 0 20"), "got", 3) == 0)
 		others++;
 	say("here %s, there %s, %d lost", share_text(mine), share_text(others), 64 - mine - others);
@@ -898,16 +898,17 @@ CASE(dual_shared_in_process, "of two sockets on one port that are equal otherwis
 		RES(bind_six(second, "::", 7143));
 		expect_offloaded(s6);
 		send_from_many(7143);
-		say("AF_INET %s, AF_INET6 %s", share_text(count(s4)), share_text(count(s6) + count(second)));
+		say("AF_INET %s, AF_INET6 %s", share_text(dual_count(s4)),
+		    share_text(dual_count(s6) + dual_count(second)));
 		close(s4);
 		send_from_many(7143);
-		say("the first %s, the second %s", share_text(count(s6)), share_text(count(second)));
+		say("the first %s, the second %s", share_text(dual_count(s6)), share_text(dual_count(second)));
 		close(s6);
 		close(second);
 	}
 }
 
-static int accept_all(int listener)
+static int dual_accept_all(int listener)
 {
 	int n = 0, fd;
 
@@ -940,7 +941,7 @@ CASE(dual_tcp_shared_in_process,
 			peer(far(), "dial %d %s 7144", i, here);
 		let_arrive(20);
 		for (int i = 0; i < 4; i++)
-			n[i] = fd[i] >= 0 ? accept_all(fd[i]) : 0;
+			n[i] = fd[i] >= 0 ? dual_accept_all(fd[i]) : 0;
 		say("the two on :: %s, with the address %s, AF_INET %s",
 		    n[0] + n[1] == 32 ? "all"
 		    : n[0] + n[1] > 0 ? "some"
@@ -979,7 +980,7 @@ CASE(dual_shared_with_plain,
 		peer(near(), "close 0");
 		expect_offloaded(s);
 		send_from_many(port);
-		say("alone again %s", share_text(count(s)));
+		say("alone again %s", share_text(dual_count(s)));
 		close(s);
 	}
 }

@@ -14,7 +14,7 @@
 
 static volatile int minus_one = -1; /* which the compiler would warn of */
 
-static int ready_socket(void)
+static int epoll_ready_socket(void)
 {
 	int s = udp_at(here, 0);
 
@@ -23,7 +23,7 @@ static int ready_socket(void)
 	return s;
 }
 
-static int control(int set, int op, int fd, uint32_t events, uint64_t data)
+static int epoll_control(int set, int op, int fd, uint32_t events, uint64_t data)
 {
 	struct epoll_event event = {.events = events, .data.u64 = data};
 
@@ -64,7 +64,7 @@ static void wait_for_all(const char *what, int set, int wanted)
 	say("%s: %s", what, ready == wanted ? "all" : "not all");
 }
 
-static void one_comes(int s, int seed)
+static void epoll_one_comes(int s, int seed)
 {
 	peer_send(far(), 0, here, port_of(s), 20, seed);
 	if (!is_readable(s, 2000))
@@ -73,12 +73,12 @@ static void one_comes(int s, int seed)
 
 CASE(epoll_level, "level-triggered: as long as something is there")
 {
-	int s = ready_socket(), set = epoll_create1(0);
+	int s = epoll_ready_socket(), set = epoll_create1(0);
 
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	wait_events("empty", set, 20);
-	one_comes(s, 1);
-	one_comes(s, 2);
+	epoll_one_comes(s, 1);
+	epoll_one_comes(s, 2);
 	wait_events("two there", set, 1000);
 	wait_events("again", set, 1000);
 	take(s, 0, 0);
@@ -86,52 +86,52 @@ CASE(epoll_level, "level-triggered: as long as something is there")
 	take(s, 0, 0);
 	pause_ms(20);
 	wait_events("read", set, 20);
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLOUT, 2));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLOUT, 2));
 	wait_events("writable", set, 20);
 	wait_events("writable", set, 20);
-	RES(control(set, EPOLL_CTL_MOD, s, 0, 2));
-	one_comes(s, 3);
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, 0, 2));
+	epoll_one_comes(s, 3);
 	wait_events("nothing asked", set, 20);
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN, 3));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN, 3));
 	wait_events("asked again", set, 1000);
-	RES(control(set, EPOLL_CTL_DEL, s, 0, 0));
+	RES(epoll_control(set, EPOLL_CTL_DEL, s, 0, 0));
 	wait_events("taken out", set, 20);
 }
 
 CASE(epoll_edge, "edge-triggered: once for each arrival, and again after MOD")
 {
-	int s = ready_socket(), set = epoll_create1(0);
+	int s = epoll_ready_socket(), set = epoll_create1(0);
 
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 1));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 1));
 	wait_events("empty", set, 20);
-	one_comes(s, 1);
+	epoll_one_comes(s, 1);
 	let_arrive(20);
 	wait_events("one came", set, 1000);
 	wait_events("no news", set, 20);
-	one_comes(s, 2);
+	epoll_one_comes(s, 2);
 	let_arrive(20);
 	wait_events("another", set, 1000);
 	take(s, 0, 0);
 	wait_events("one read, one left", set, 20);
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLET, 2));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLET, 2));
 	wait_events("modified", set, 1000);
 	take_all(s);
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLOUT | EPOLLET, 3));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLOUT | EPOLLET, 3));
 	wait_events("writable", set, 1000);
 	wait_events("writable once", set, 20);
 	RES(send(s, "x", 1, 0));
 	wait_events("after a send that failed", set, 20);
-	one_comes(s, 3);
+	epoll_one_comes(s, 3);
 	let_arrive(20);
 	wait_events("both", set, 1000);
 }
 
 CASE(epoll_edge_with_data, "edge-triggered: added while something is there")
 {
-	int s = ready_socket(), set = epoll_create1(0);
+	int s = epoll_ready_socket(), set = epoll_create1(0);
 
-	one_comes(s, 1);
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 1));
+	epoll_one_comes(s, 1);
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 1));
 	wait_events("added", set, 1000);
 	wait_events("told", set, 20);
 	take_all(s);
@@ -143,22 +143,22 @@ CASE(epoll_edge_with_data, "edge-triggered: added while something is there")
 
 CASE(epoll_one_shot, "one-shot: once, then silent until MOD")
 {
-	int s = ready_socket(), set = epoll_create1(0);
+	int s = epoll_ready_socket(), set = epoll_create1(0);
 
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLONESHOT, 1));
-	one_comes(s, 1);
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLONESHOT, 1));
+	epoll_one_comes(s, 1);
 	wait_events("one came", set, 1000);
 	wait_events("silent", set, 20);
-	one_comes(s, 2);
+	epoll_one_comes(s, 2);
 	let_arrive(20);
 	wait_events("still silent", set, 20);
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT, 2));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT, 2));
 	wait_events("armed again", set, 1000);
 	take_all(s);
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT | EPOLLET, 3));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT | EPOLLET, 3));
 	wait_events("armed, nothing there", set, 20);
-	one_comes(s, 3);
+	epoll_one_comes(s, 3);
 	let_arrive(20);
 	wait_events("one more", set, 1000);
 	wait_events("silent", set, 20);
@@ -166,41 +166,41 @@ CASE(epoll_one_shot, "one-shot: once, then silent until MOD")
 
 CASE(epoll_errors, "epoll calls: what is refused, and with what errno")
 {
-	int s = ready_socket(), set = epoll_create1(0), other = epoll_create(1), pipes[2];
+	int s = epoll_ready_socket(), set = epoll_create1(0), other = epoll_create(1), pipes[2];
 	struct epoll_event event = {.events = EPOLLIN};
 
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN, 0));
-	RES(control(set, EPOLL_CTL_DEL, s, 0, 0));
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 0));
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 0));
-	RES(control(set, 17, s, EPOLLIN, 0));
-	RES(control(set, EPOLL_CTL_ADD, set, EPOLLIN, 0));
-	RES(control(set, EPOLL_CTL_ADD, 9999, EPOLLIN, 0));
-	RES(control(9999, EPOLL_CTL_ADD, s, EPOLLIN, 0));
-	RES(control(s, EPOLL_CTL_ADD, s, EPOLLIN, 0));
-	RES(control(s, EPOLL_CTL_ADD, set, EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_DEL, s, 0, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 0));
+	RES(epoll_control(set, 17, s, EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, set, EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, 9999, EPOLLIN, 0));
+	RES(epoll_control(9999, EPOLL_CTL_ADD, s, EPOLLIN, 0));
+	RES(epoll_control(s, EPOLL_CTL_ADD, s, EPOLLIN, 0));
+	RES(epoll_control(s, EPOLL_CTL_ADD, set, EPOLLIN, 0));
 	RES(epoll_ctl(set, EPOLL_CTL_MOD, s, bad_pointer()));
 	RES(epoll_ctl(set, EPOLL_CTL_MOD, s, NULL));
 	RES(epoll_ctl(set, EPOLL_CTL_DEL, s, NULL));
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE, 0));
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN, 0));
-	RES(control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLEXCLUSIVE, 0));
-	RES(control(set, EPOLL_CTL_DEL, s, 0, 0));
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT, 0));
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE, 0));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLEXCLUSIVE, 0));
+	RES(epoll_control(set, EPOLL_CTL_DEL, s, 0, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 0));
 	RES(epoll_wait(set, &event, 0, 0));
 	RES(epoll_wait(set, &event, minus_one, 0));
 	RES(epoll_wait(s, &event, 1, 0));
 	RES(epoll_wait(9999, &event, 1, 0));
 	RES(epoll_wait(set, bad_pointer(), 1, 0));
-	one_comes(s, 1);
+	epoll_one_comes(s, 1);
 	RES(epoll_wait(set, bad_pointer(), 1, 0));
 	RES(epoll_wait(set, &event, 1, 0));
-	RES(control(set, EPOLL_CTL_ADD, other, EPOLLIN, 0));
-	RES(control(other, EPOLL_CTL_ADD, set, EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, other, EPOLLIN, 0));
+	RES(epoll_control(other, EPOLL_CTL_ADD, set, EPOLLIN, 0));
 	RES(pipe(pipes));
-	RES(control(set, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 0));
-	RES(control(set, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 0));
+	RES(epoll_control(set, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 0));
 	RES(epoll_create1(0x1234));
 	RES(epoll_create(0));
 	RES(read(set, &event, 1));
@@ -208,17 +208,17 @@ CASE(epoll_errors, "epoll calls: what is refused, and with what errno")
 
 CASE(epoll_mixed, "a set of sockets, pipes, timers and eventfds: each wakes it up, with its data")
 {
-	int s = ready_socket(), set = epoll_create1(EPOLL_CLOEXEC), pipes[2], event = eventfd(0, 0);
+	int s = epoll_ready_socket(), set = epoll_create1(EPOLL_CLOEXEC), pipes[2], event = eventfd(0, 0);
 	int timer = timerfd_create(CLOCK_MONOTONIC, 0);
 	struct itimerspec in_50_ms = {.it_value = {.tv_nsec = 50000000}};
 	uint64_t value = 1;
 
 	RES(pipe(pipes));
-	RES(control(set, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 1));
+	RES(epoll_control(set, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 1));
 	wait_events("before there is a socket", set, 10);
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 2));
-	RES(control(set, EPOLL_CTL_ADD, event, EPOLLIN, 3));
-	RES(control(set, EPOLL_CTL_ADD, timer, EPOLLIN | EPOLLET, 4));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 2));
+	RES(epoll_control(set, EPOLL_CTL_ADD, event, EPOLLIN, 3));
+	RES(epoll_control(set, EPOLL_CTL_ADD, timer, EPOLLIN | EPOLLET, 4));
 	wait_events("nothing", set, 20);
 	RES(write(pipes[1], "x", 1));
 	wait_events("pipe", set, 1000);
@@ -235,34 +235,34 @@ CASE(epoll_mixed, "a set of sockets, pipes, timers and eventfds: each wakes it u
 	RES(read(event, &value, sizeof(value)));
 	RES(close(pipes[1]));
 	wait_events("pipe with its end", set, 1000);
-	RES(control(set, EPOLL_CTL_DEL, pipes[0], 0, 0));
+	RES(epoll_control(set, EPOLL_CTL_DEL, pipes[0], 0, 0));
 	wait_events("nothing", set, 20);
 }
 
 CASE(epoll_two_sets, "one socket in two sets: both tell, each its own data")
 {
-	int s = ready_socket(), one = epoll_create1(0), two = epoll_create1(0);
+	int s = epoll_ready_socket(), one = epoll_create1(0), two = epoll_create1(0);
 
-	RES(control(one, EPOLL_CTL_ADD, s, EPOLLIN, 1));
-	RES(control(two, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 2));
-	one_comes(s, 1);
+	RES(epoll_control(one, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(two, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 2));
+	epoll_one_comes(s, 1);
 	wait_events("one", one, 1000);
 	wait_events("two", two, 1000);
 	wait_events("one", one, 1000);
 	wait_events("two", two, 20);
 	RES(close(one));
-	one_comes(s, 2);
+	epoll_one_comes(s, 2);
 	let_arrive(20);
 	wait_events("two", two, 1000);
 }
 
 CASE(epoll_nested, "a set in a set, polled and selected as well")
 {
-	int s = ready_socket(), inner = epoll_create1(0), outer = epoll_create1(0);
+	int s = epoll_ready_socket(), inner = epoll_create1(0), outer = epoll_create1(0);
 	struct pollfd p = {.fd = inner, .events = POLLIN};
 
-	RES(control(inner, EPOLL_CTL_ADD, s, EPOLLIN, 1));
-	RES(control(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
+	RES(epoll_control(inner, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
 	wait_events("outer", outer, 20);
 	RES(poll(&p, 1, 0));
 	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
@@ -277,16 +277,16 @@ CASE(epoll_nested, "a set in a set, polled and selected as well")
 	RES(poll(&p, 1, 0));
 	peer_later(far(), 50, 0, here, port_of(s), 20, 2);
 	RES(poll(&p, 1, 1000));
-	RES(control(outer, EPOLL_CTL_DEL, inner, 0, 0));
+	RES(epoll_control(outer, EPOLL_CTL_DEL, inner, 0, 0));
 	wait_events("outer, alone", outer, 20);
 }
 
 CASE(epoll_filled_later, "a set gets its socket after it was put into another set, or is being waited for")
 {
-	int s = ready_socket(), inner = epoll_create1(0), outer = epoll_create1(0);
+	int s = epoll_ready_socket(), inner = epoll_create1(0), outer = epoll_create1(0);
 
-	RES(control(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
-	RES(control(inner, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
+	RES(epoll_control(inner, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
 	wait_events("outer", outer, 1000);
 	wait_events("inner", inner, 1000);
@@ -294,14 +294,14 @@ CASE(epoll_filled_later, "a set gets its socket after it was put into another se
 
 CASE(epoll_duplicates, "a duplicated descriptor keeps its registration; the last close ends it")
 {
-	int s = ready_socket(), set = epoll_create1(0), copy, other_set;
+	int s = epoll_ready_socket(), set = epoll_create1(0), copy, other_set;
 
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	OKAY(copy = dup(s));
-	RES(control(set, EPOLL_CTL_ADD, copy, EPOLLIN, 2));
-	one_comes(s, 1);
+	RES(epoll_control(set, EPOLL_CTL_ADD, copy, EPOLLIN, 2));
+	epoll_one_comes(s, 1);
 	wait_events("both", set, 1000);
-	RES(control(set, EPOLL_CTL_DEL, copy, 0, 0));
+	RES(epoll_control(set, EPOLL_CTL_DEL, copy, 0, 0));
 	wait_events("one", set, 1000);
 	RES(close(s));
 	wait_events("closed, but for its copy", set, 1000);
@@ -316,38 +316,38 @@ CASE(epoll_duplicates, "a duplicated descriptor keeps its registration; the last
 
 CASE(epoll_copied_while_empty, "a set that was copied before it got its first socket is one set under all its numbers")
 {
-	int s = ready_socket(), other = udp_at(here, 0), set = epoll_create1(0), copies[4];
+	int s = epoll_ready_socket(), other = udp_at(here, 0), set = epoll_create1(0), copies[4];
 
 	OKAY(copies[0] = dup(set));
 	OKAY(copies[1] = fcntl(set, F_DUPFD_CLOEXEC, 0));
 	RES(copies[2] = dup2(copies[0], 200));
 	RES(copies[3] = dup3(set, 201, O_CLOEXEC));
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
-	one_comes(s, 1);
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	epoll_one_comes(s, 1);
 	for (int i = 0; i < 4; i++)
 		wait_events("by a copy", copies[i], 1000);
-	RES(control(copies[1], EPOLL_CTL_ADD, s, EPOLLIN, 1));
-	RES(control(copies[2], EPOLL_CTL_ADD, other, EPOLLIN, 2));
+	RES(epoll_control(copies[1], EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(copies[2], EPOLL_CTL_ADD, other, EPOLLIN, 2));
 	take(s, 0, 0);
-	one_comes(other, 2);
+	epoll_one_comes(other, 2);
 	wait_events("by its first number", set, 1000);
 	wait_events("by the last one", copies[3], 1000);
 }
 
 CASE(epoll_closed_member, "a closed socket leaves its sets; its number, used again, is another one")
 {
-	int s = ready_socket(), set = epoll_create1(0), again;
+	int s = epoll_ready_socket(), set = epoll_create1(0), again;
 
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
-	one_comes(s, 1);
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	epoll_one_comes(s, 1);
 	RES(close(s));
 	wait_events("closed", set, 20);
 	again = udp_at(here, 0);
 	say("the same number: %d", again == s);
 	expect_offloaded(again);
-	one_comes(again, 2);
+	epoll_one_comes(again, 2);
 	wait_events("not a member", set, 20);
-	RES(control(set, EPOLL_CTL_ADD, again, EPOLLIN, 3));
+	RES(epoll_control(set, EPOLL_CTL_ADD, again, EPOLLIN, 3));
 	wait_events("a member", set, 1000);
 }
 
@@ -360,8 +360,8 @@ CASE(epoll_few_events, "more ready than asked for: each gets its turn")
 	for (int i = 0; i < 6; i++) {
 		s[i] = udp_at(here, 0);
 		expect_offloaded(s[i]);
-		control(set, EPOLL_CTL_ADD, s[i], EPOLLIN, (uint64_t)i);
-		one_comes(s[i], i);
+		epoll_control(set, EPOLL_CTL_ADD, s[i], EPOLLIN, (uint64_t)i);
+		epoll_one_comes(s[i], i);
 	}
 	for (int round = 0; round < 9; round++) {
 		int n = epoll_wait(set, got, 2, 1000);
@@ -378,12 +378,12 @@ CASE(epoll_few_events, "more ready than asked for: each gets its turn")
 
 CASE(epoll_timeouts, "epoll_wait, epoll_pwait and epoll_pwait2 wait as long as they should")
 {
-	int s = ready_socket(), set = epoll_create1(0);
+	int s = epoll_ready_socket(), set = epoll_create1(0);
 	struct epoll_event got;
 	struct timespec ts = {.tv_nsec = 40000000};
 	uint64_t start = now_ms();
 
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	RES(epoll_wait(set, &got, 1, 40));
 	say_time("epoll_wait", start, 40);
 	start = now_ms();
@@ -406,11 +406,11 @@ CASE(epoll_timeouts, "epoll_wait, epoll_pwait and epoll_pwait2 wait as long as t
 
 CASE(epoll_exclusive, "EPOLLEXCLUSIVE: a datagram wakes at least one of two sets")
 {
-	int s = ready_socket(), one = epoll_create1(0), two = epoll_create1(0);
+	int s = epoll_ready_socket(), one = epoll_create1(0), two = epoll_create1(0);
 
-	RES(control(one, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE, 1));
-	RES(control(two, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE, 2));
-	one_comes(s, 1);
+	RES(epoll_control(one, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE, 1));
+	RES(epoll_control(two, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE, 2));
+	epoll_one_comes(s, 1);
 	wait_events("one", one, 1000);
 	wait_events("two", two, 1000);
 	take(s, 0, 0);
@@ -419,11 +419,11 @@ CASE(epoll_exclusive, "EPOLLEXCLUSIVE: a datagram wakes at least one of two sets
 
 CASE(epoll_bypass, "a set with an offloaded socket serves 1,000 datagrams around the kernel")
 {
-	int s = ready_socket(), set = epoll_create1(0), got = 0;
+	int s = epoll_ready_socket(), set = epoll_create1(0), got = 0;
 	struct epoll_event event;
 	char bytes[64];
 
-	RES(control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
+	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	bypass_begin();
 	peer(far(), "later 0 send 0 %s %d 20 0 1000 100", here, port_of(s));
 	while (got < 1000 && epoll_wait(set, &event, 1, 2000) == 1)
@@ -457,7 +457,7 @@ CASE(epoll_room_of_one_that_goes_back, "a socket that goes back to the kernel is
 
 CASE(epoll_room_after_a_fork, "a fork changes nothing of what is writable, in the parent and in the child")
 {
-	int s = ready_socket(), set = epoll_create1(0), status = 0;
+	int s = epoll_ready_socket(), set = epoll_create1(0), status = 0;
 	struct epoll_event event = {.events = EPOLLOUT};
 	pid_t child;
 

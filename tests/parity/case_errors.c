@@ -10,7 +10,7 @@
 
 #include "parity.h"
 
-static void say_events(const char *what, int s, int wait_ms)
+static void errors_say_events(const char *what, int s, int wait_ms)
 {
 	struct pollfd p = {.fd = s, .events = POLLIN | POLLOUT | POLLPRI};
 	int n = poll(&p, 1, wait_ms);
@@ -79,7 +79,7 @@ CASE(refused_recv, "a connected socket learns from recv that its peer's port is 
 	RES(send(s, "x", 1, 0));
 	wait_for_error(s);
 	RES(recv(s, &byte, 1, MSG_DONTWAIT));
-	say_events("afterwards", s, 0);
+	errors_say_events("afterwards", s, 0);
 	expect_offloaded(s);
 }
 
@@ -125,10 +125,10 @@ CASE(refused_so_error, "SO_ERROR tells a refusal and forgets it")
 	expect_offloaded(s);
 	RES(send(s, "x", 1, 0));
 	wait_for_error(s);
-	say_events("refused", s, 0);
+	errors_say_events("refused", s, 0);
 	say_error(s);
 	say_error(s);
-	say_events("told", s, 0);
+	errors_say_events("told", s, 0);
 	RES(recv(s, &byte, 1, MSG_DONTWAIT));
 }
 
@@ -153,7 +153,7 @@ CASE(refused_wakes_waiters, "poll, select and epoll wake up when a port refuses"
 	RES(select(s + 1, &readable, NULL, NULL, &timeout));
 	RES(recv(s, &byte, 1, MSG_DONTWAIT));
 	RES(send(s, "x", 1, 0));
-	say_events("refused", s, 2000);
+	errors_say_events("refused", s, 2000);
 }
 
 CASE(refused_unconnected, "an unconnected socket does not hear of refusals, unless it asks by IP_RECVERR")
@@ -170,11 +170,11 @@ CASE(refused_unconnected, "an unconnected socket does not hear of refusals, unle
 	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	RES(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
 	wait_for_error(s);
-	say_events("refused", s, 0);
+	errors_say_events("refused", s, 0);
 	take(s, 0, 0);
 	take_error(s);
 	take_error(s);
-	say_events("read", s, 0);
+	errors_say_events("read", s, 0);
 }
 
 CASE(refused_error_queue, "IP_RECVERR: refusals with their datagrams, in order; recv and MSG_ERRQUEUE")
@@ -189,9 +189,9 @@ CASE(refused_error_queue, "IP_RECVERR: refusals with their datagrams, in order; 
 		RES(send(s, bytes, (size_t)(50 + i), 0));
 		let_arrive(50);
 	}
-	say_events("refused", s, 2000);
+	errors_say_events("refused", s, 2000);
 	take_error(s);
-	say_events("one read", s, 0);
+	errors_say_events("one read", s, 0);
 	take_error(s);
 	take_error(s);
 	say_error(s);
@@ -251,7 +251,7 @@ CASE(refused_wrong_second_send, "the second send is wrong in itself: it says so,
 	expect_offloaded(s);
 	be_refused(s);
 	send_wrongly(s);
-	say_events("still there", s, 0);
+	errors_say_events("still there", s, 0);
 	RES(send(s, "x", 1, 0));
 	wait_for_error(s);
 	RES(send(s, bad_pointer(), 1, 0));
@@ -310,7 +310,7 @@ CASE(unreachable_host, "a neighbour that does not answer: the datagrams go, and 
 	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	RES(send(s, "x", 1, 0));
 	wait_for_error(s);
-	say_events("unreachable", s, 1000);
+	errors_say_events("unreachable", s, 1000);
 	take(s, 0, 0);
 	take_error(s);
 }
@@ -323,7 +323,7 @@ CASE(shutdown_read, "shutdown(SHUT_RD): recv gives 0, poll says readable, datagr
 	name_port(7098, "peer");
 	expect_offloaded(s);
 	RES(shutdown(s, SHUT_RD));
-	say_events("shut", s, 0);
+	errors_say_events("shut", s, 0);
 	RES(recv(s, &byte, 1, 0));
 	RES(recv(s, &byte, 1, MSG_DONTWAIT));
 	peer_send(far(), 0, here, port_of(s), 10, 1);
@@ -332,7 +332,7 @@ CASE(shutdown_read, "shutdown(SHUT_RD): recv gives 0, poll says readable, datagr
 	RES(recv(s, &byte, 1, MSG_DONTWAIT));
 	RES(send(s, "x", 1, 0));
 	RES(shutdown(s, SHUT_WR));
-	say_events("both shut", s, 0);
+	errors_say_events("both shut", s, 0);
 }
 
 CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and select as the kernel's")
@@ -345,7 +345,7 @@ CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and
 	name_port(7098, "peer");
 	expect_offloaded(s);
 	RES(shutdown(s, SHUT_WR));
-	say_events("shut", s, 0);
+	errors_say_events("shut", s, 0);
 	FD_ZERO(&writable);
 	FD_SET(s, &writable);
 	RES(select(s + 1, NULL, &writable, NULL, &timeout));
@@ -355,5 +355,5 @@ CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and
 	peer_send(far(), 0, here, port_of(s), 10, 1);
 	take(s, 2000, 0);
 	RES(shutdown(s, SHUT_RDWR));
-	say_events("both shut", s, 0);
+	errors_say_events("both shut", s, 0);
 }

@@ -11,7 +11,7 @@
 
 #include "parity.h"
 
-static int ready_socket(void)
+static int fds_ready_socket(void)
 {
 	int s = udp_at(here, 0);
 
@@ -21,7 +21,7 @@ static int ready_socket(void)
 	return s;
 }
 
-static void one_comes(int s, int seed)
+static void fds_one_comes(int s, int seed)
 {
 	peer_send(far(), 0, here, port_of(s), 20, seed);
 }
@@ -47,7 +47,7 @@ static void wait_for_child(pid_t pid)
 
 CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded, until the last is closed")
 {
-	int s = ready_socket(), copies[5];
+	int s = fds_ready_socket(), copies[5];
 
 	OKAY(copies[0] = dup(s));
 	OKAY(copies[1] = dup2(s, 200));
@@ -61,7 +61,7 @@ CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded
 	bypass_begin();
 	for (int i = 0; i < 5; i++) {
 		expect_offloaded(copies[i]);
-		one_comes(copies[i], i);
+		fds_one_comes(copies[i], i);
 		take(copies[4 - i], 2000, 0);
 		RES(send_to_peer(copies[i], i));
 		peer_take(far(), 0, 2000);
@@ -69,7 +69,7 @@ CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded
 	RES(close(s));
 	for (int i = 0; i < 4; i++)
 		RES(close(copies[i]));
-	one_comes(copies[4], 9);
+	fds_one_comes(copies[4], 9);
 	take(copies[4], 2000, 0);
 	bypass_end(6, 5);
 	RES(dup2(copies[4], copies[4]));
@@ -82,11 +82,11 @@ CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded
 
 CASE(dup_over, "dup2 over a socket closes it; dup2 of a file over it, too")
 {
-	int s = ready_socket(), other = udp_at(here, 7400), ends[2];
+	int s = fds_ready_socket(), other = udp_at(here, 7400), ends[2];
 
 	expect_offloaded(other);
 	RES(dup2(s, other) == other);
-	one_comes(s, 1);
+	fds_one_comes(s, 1);
 	take(other, 2000, 0);
 	other = udp_at(here, 7400);
 	RES(pipe(ends));
@@ -102,7 +102,7 @@ CASE(dup_over, "dup2 over a socket closes it; dup2 of a file over it, too")
 
 CASE(dup_shares_flags, "duplicates share O_NONBLOCK and options, as the socket is one")
 {
-	int s = ready_socket(), copy = dup(s), value = 0;
+	int s = fds_ready_socket(), copy = dup(s), value = 0;
 	socklen_t len = sizeof(value);
 	char byte;
 
@@ -117,10 +117,10 @@ CASE(dup_shares_flags, "duplicates share O_NONBLOCK and options, as the socket i
 
 CASE(fork_child_receives, "a forked child receives on the parent's socket, and so does the parent afterwards")
 {
-	int s = ready_socket();
+	int s = fds_ready_socket();
 	pid_t pid;
 
-	one_comes(s, 1);
+	fds_one_comes(s, 1);
 	take(s, 2000, 0);
 	pid = fork();
 	if (pid == 0) {
@@ -131,41 +131,41 @@ CASE(fork_child_receives, "a forked child receives on the parent's socket, and s
 		_exit(7);
 	}
 	wait_for_child(pid);
-	one_comes(s, 4);
+	fds_one_comes(s, 4);
 	take(s, 3000, 0);
 	expect_offloaded(s);
-	one_comes(s, 5);
+	fds_one_comes(s, 5);
 	take(s, 3000, 0);
 }
 
 CASE(fork_children_leave, "what comes right after a child has ended is there for its parent")
 {
-	int s = ready_socket();
+	int s = fds_ready_socket();
 	pid_t pid;
 
 	for (int child = 0; child < 50; child++) {
 		pid = fork();
 		if (pid == 0) {
 			for (int i = 0; i < 2; i++) {
-				one_comes(s, i);
+				fds_one_comes(s, i);
 				take(s, 3000, 0);
 			}
 			_exit(7);
 		}
 		wait_for_child(pid);
-		one_comes(s, 3);
+		fds_one_comes(s, 3);
 		take(s, 3000, 0);
 	}
 }
 
 CASE(fork_child_receives_at_once, "what comes right after the fork is there for a child that is the only one to ask")
 {
-	int s = ready_socket();
+	int s = fds_ready_socket();
 	pid_t pid = fork();
 
 	if (pid == 0) {
 		for (int i = 0; i < 5; i++)
-			one_comes(s, i);
+			fds_one_comes(s, i);
 		for (int i = 0; i < 5; i++)
 			take(s, 1000, 0);
 		_exit(7);
@@ -176,7 +176,7 @@ CASE(fork_child_receives_at_once, "what comes right after the fork is there for 
 
 CASE(fork_parent_receives, "while a forked child holds the socket, the parent still receives")
 {
-	int s = ready_socket(), ends[2];
+	int s = fds_ready_socket(), ends[2];
 	pid_t pid;
 	char byte;
 
@@ -187,20 +187,20 @@ CASE(fork_parent_receives, "while a forked child holds the socket, the parent st
 		_exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
 	}
 	for (int i = 0; i < 5; i++) {
-		one_comes(s, i);
+		fds_one_comes(s, i);
 		take(s, 3000, 0);
 	}
 	close(ends[1]);
 	close(ends[0]);
 	wait_for_child(pid);
-	one_comes(s, 9);
+	fds_one_comes(s, 9);
 	take(s, 3000, 0);
 	take_all(s);
 }
 
 CASE(fork_both_send, "parent and child send on one socket, from one port")
 {
-	int s = ready_socket();
+	int s = fds_ready_socket();
 	pid_t pid = fork();
 
 	if (pid == 0) {
@@ -218,7 +218,7 @@ CASE(fork_both_send, "parent and child send on one socket, from one port")
 
 CASE(fork_child_has_its_own, "a forked child opens sockets of its own, offloaded; so may its child")
 {
-	int s = ready_socket(), port = port_of(s), status;
+	int s = fds_ready_socket(), port = port_of(s), status;
 	pid_t pid = fork();
 
 	if (pid == 0) {
@@ -246,7 +246,7 @@ CASE(fork_child_has_its_own, "a forked child opens sockets of its own, offloaded
 
 CASE(fork_closed_by_child, "a child that closes the socket or exits takes nothing from its parent")
 {
-	int s = ready_socket();
+	int s = fds_ready_socket();
 
 	for (int i = 0; i < 3; i++) {
 		pid_t pid = fork();
@@ -259,18 +259,18 @@ CASE(fork_closed_by_child, "a child that closes the socket or exits takes nothin
 			_exit(0);
 		}
 		wait_for_child(pid);
-		one_comes(s, i);
+		fds_one_comes(s, i);
 		take(s, 3000, 0);
 		expect_offloaded(s);
 	}
 	RES(system("exit 5") >> 8);
-	one_comes(s, 9);
+	fds_one_comes(s, 9);
 	take(s, 3000, 0);
 }
 
 CASE(fork_parent_closes, "a daemon: the parent exits, the child goes on with the socket")
 {
-	int s = ready_socket();
+	int s = fds_ready_socket();
 	pid_t pid = fork(), grandchild;
 
 	if (pid == 0) {
@@ -279,7 +279,7 @@ CASE(fork_parent_closes, "a daemon: the parent exits, the child goes on with the
 			_exit(0);
 		pause_ms(50);
 		for (int i = 0; i < 3; i++) {
-			one_comes(s, i);
+			fds_one_comes(s, i);
 			take(s, 3000, 0);
 		}
 		RES(send_to_peer(s, 9));
@@ -297,7 +297,7 @@ static void use_inherited(int s)
 	name_port(peer_open(far(), 0, there, 0), "peer");
 	name_port_of(s, "us");
 	say_name("inherited", s);
-	one_comes(s, 1);
+	fds_one_comes(s, 1);
 	take(s, 3000, 0);
 	RES(send_to_peer(s, 2));
 	peer_take(far(), 0, 2000);
@@ -320,7 +320,7 @@ CASE(exec_inherits, "a program gets its socket by exec and uses it")
 		execv(this_program, nothing);
 		_exit(9);
 	}
-	s = ready_socket();
+	s = fds_ready_socket();
 	snprintf(number, sizeof(number), "%d", s);
 	setenv("PARITY_INHERITED", number, 1);
 	execv(this_program, args);
@@ -341,7 +341,7 @@ CASE(exec_in_child, "a child gets the socket by fork and exec, or posix_spawn; i
 		return;
 	}
 	for (int i = 0; i < 2; i++) {
-		s = ready_socket();
+		s = fds_ready_socket();
 		snprintf(number, sizeof(number), "%d", s);
 		setenv("PARITY_INHERITED", number, 1);
 		if (i == 0) {
@@ -370,7 +370,7 @@ CASE(exec_inherited_nothing, "a descriptor with FD_CLOEXEC is closed by exec")
 
 CASE(pass_by_message, "a socket that is passed by SCM_RIGHTS works where it arrives")
 {
-	int s = ready_socket(), pair[2], got = -1;
+	int s = fds_ready_socket(), pair[2], got = -1;
 	union {
 		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
@@ -393,7 +393,7 @@ CASE(pass_by_message, "a socket that is passed by SCM_RIGHTS works where it arri
 	RES(send_to_peer(got, 1));
 	peer_take(far(), 0, 2000);
 	RES(close(s));
-	one_comes(got, 2);
+	fds_one_comes(got, 2);
 	take(got, 3000, 0);
 }
 

@@ -29,7 +29,7 @@ static int with_queued(int n)
 }
 
 /* What a child prints is printed before its parent goes on. */
-static pid_t fork_quietly(void)
+static pid_t fork_fork_quietly(void)
 {
 	pid_t pid;
 
@@ -40,7 +40,7 @@ static pid_t fork_quietly(void)
 	return pid;
 }
 
-static void await(pid_t pid)
+static void fork_await(pid_t pid)
 {
 	int status = -1;
 
@@ -62,7 +62,7 @@ CASE(fork_shares_what_is_queued,
      "of what was queued at a fork the child reads the first, the parent the rest, nobody twice")
 {
 	int s = with_queued(6);
-	pid_t pid = fork_quietly();
+	pid_t pid = fork_fork_quietly();
 
 	if (pid == 0) {
 		say_next_len(s);
@@ -73,7 +73,7 @@ CASE(fork_shares_what_is_queued,
 		fflush(stdout);
 		_exit(0);
 	}
-	await(pid);
+	fork_await(pid);
 	say_next_len(s);
 	take(s, 1000, 0);
 	peer_send(far(), 0, here, port_of(s), 20, 9);
@@ -87,21 +87,21 @@ CASE(fork_twice_with_a_queue,
      "two forks, and the queue is there for the child of the child, and for the parent after it")
 {
 	int s = with_queued(3);
-	pid_t pid = fork_quietly(), second;
+	pid_t pid = fork_fork_quietly(), second;
 
 	if (pid == 0) {
 		take(s, 1000, 0);
-		second = fork_quietly();
+		second = fork_fork_quietly();
 		if (second == 0) {
 			take(s, 1000, 0);
 			fflush(stdout);
 			_exit(0);
 		}
-		await(second);
+		fork_await(second);
 		fflush(stdout);
 		_exit(0);
 	}
-	await(pid);
+	fork_await(pid);
 	take(s, 1000, 0);
 	take_all(s);
 	pause_ms(1200);
@@ -125,7 +125,7 @@ CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was
 	pid_t pid;
 
 	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
-	pid = fork_quietly();
+	pid = fork_fork_quietly();
 	if (pid == 0) {
 		say_ready("poll", poll(&fd, 1, 1000));
 		FD_ZERO(&fds);
@@ -135,7 +135,7 @@ CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was
 		fflush(stdout);
 		_exit(0);
 	}
-	await(pid);
+	fork_await(pid);
 	say_ready("epoll", epoll_wait(set, &event, 1, 1000));
 	take(s, 1000, 0);
 	say_ready("epoll", epoll_wait(set, &event, 1, 50));
@@ -155,7 +155,7 @@ static int listening(int port)
 }
 
 /* Prints nothing: its parent does meanwhile. */
-static int serve(int s, const struct sockaddr_in *client)
+static int fork_serve(int s, const struct sockaddr_in *client)
 {
 	char bytes[100];
 
@@ -185,15 +185,15 @@ CASE(fork_per_client,
 		name_port(peer_open(far(), i, there, 0), "client");
 		peer_send(far(), i, here, 7410, 40, i);
 		RES(recvfrom(s, &byte, 1, MSG_PEEK, (struct sockaddr *)&client, &len));
-		pid = fork_quietly();
+		pid = fork_fork_quietly();
 		if (pid == 0)
-			_exit(serve(s, &client));
+			_exit(fork_serve(s, &client));
 		close(s);
 		s = listening(7410);
 		peer_take(far(), i, 3000);
 		peer_send(far(), i, here, 7410, 50, i);
 		peer_take(far(), i, 3000);
-		await(pid);
+		fork_await(pid);
 	}
 	take_all(s);
 }

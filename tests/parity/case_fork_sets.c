@@ -34,7 +34,7 @@ static struct family tcp_family(int port)
 	return f;
 }
 
-static void add(int set, int fd, uint32_t events)
+static void fork_sets_add(int set, int fd, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.u32 = 7};
 
@@ -93,7 +93,7 @@ static void look_at_wire(struct family *f)
 	take(f->socket, 0, 0);
 }
 
-static void await(pid_t child)
+static void fork_sets_await(pid_t child)
 {
 	int status = 0;
 
@@ -113,7 +113,7 @@ static void go(struct family *f, int (*child)(struct family *))
 		pid = fork();
 		if (pid == 0)
 			_exit(child(f));
-		await(pid);
+		fork_sets_await(pid);
 		look_at_loopback(f);
 		look_at_wire(f);
 	}
@@ -124,8 +124,8 @@ static void go_both(int port, uint32_t events, int (*child)(struct family *))
 {
 	struct family udp = udp_family(port), tcp = tcp_family(port);
 
-	add(udp.set, udp.socket, events);
-	add(tcp.set, tcp.socket, events);
+	fork_sets_add(udp.set, udp.socket, events);
+	fork_sets_add(tcp.set, tcp.socket, events);
 	go(&udp, child);
 	go(&tcp, child);
 }
@@ -199,7 +199,7 @@ static int has_its_own(struct family *f)
 {
 	int set = epoll_create1(0);
 
-	add(set, f->socket, EPOLLIN);
+	fork_sets_add(set, f->socket, EPOLLIN);
 	return wait_for_one(set, 0) | close(f->socket) | close(set);
 }
 
@@ -246,9 +246,9 @@ CASE(fork_set_copies, "the member has two numbers, both of them in the set, and 
 
 	udp.copy = dup(udp.socket);
 	tcp.copy = dup(tcp.socket);
-	add(udp.set, udp.socket, EPOLLIN | EPOLLET);
-	add(udp.set, udp.copy, EPOLLIN | EPOLLET | EPOLLONESHOT);
-	add(tcp.set, tcp.copy, EPOLLIN);
+	fork_sets_add(udp.set, udp.socket, EPOLLIN | EPOLLET);
+	fork_sets_add(udp.set, udp.copy, EPOLLIN | EPOLLET | EPOLLONESHOT);
+	fork_sets_add(tcp.set, tcp.copy, EPOLLIN);
 	go(&udp, closes_numbers);
 	go(&tcp, closes_numbers);
 }
@@ -257,12 +257,12 @@ CASE(fork_set_nested, "the set is in another set, and a child closes the member"
 {
 	struct family udp = udp_family(7451), tcp = tcp_family(7451);
 
-	add(udp.set, udp.socket, EPOLLIN);
-	add(tcp.set, tcp.socket, EPOLLIN);
+	fork_sets_add(udp.set, udp.socket, EPOLLIN);
+	fork_sets_add(tcp.set, tcp.socket, EPOLLIN);
 	udp.outer = epoll_create1(0);
 	tcp.outer = epoll_create1(0);
-	add(udp.outer, udp.set, EPOLLIN);
-	add(tcp.outer, tcp.set, EPOLLIN);
+	fork_sets_add(udp.outer, udp.set, EPOLLIN);
+	fork_sets_add(tcp.outer, tcp.set, EPOLLIN);
 	go(&udp, closes);
 	go(&tcp, closes_set_first);
 }
@@ -279,7 +279,7 @@ static void go_cloned(struct family *f)
 
 	look_at_loopback(f);
 	fflush(stdout);
-	await(clone(closes_of_clone, stack + sizeof(stack), SIGCHLD, f));
+	fork_sets_await(clone(closes_of_clone, stack + sizeof(stack), SIGCHLD, f));
 	look_at_loopback(f);
 	look_at_wire(f);
 }
@@ -288,8 +288,8 @@ CASE(fork_set_clone, "a child of clone closes the member")
 {
 	struct family udp = udp_family(7452), tcp = tcp_family(7452);
 
-	add(udp.set, udp.socket, EPOLLIN);
-	add(tcp.set, tcp.socket, EPOLLIN);
+	fork_sets_add(udp.set, udp.socket, EPOLLIN);
+	fork_sets_add(tcp.set, tcp.socket, EPOLLIN);
 	go_cloned(&udp);
 	go_cloned(&tcp);
 }
@@ -303,7 +303,7 @@ static void go_raw(struct family *f)
 	pid = _Fork();
 	if (pid == 0)
 		_exit(close(f->socket));
-	await(pid);
+	fork_sets_await(pid);
 	look_at_loopback(f);
 	look_at_wire(f);
 }
@@ -312,8 +312,8 @@ CASE(fork_set_raw, "a child of _Fork closes the member")
 {
 	struct family udp = udp_family(7453), tcp = tcp_family(7453);
 
-	add(udp.set, udp.socket, EPOLLIN);
-	add(tcp.set, tcp.socket, EPOLLIN);
+	fork_sets_add(udp.set, udp.socket, EPOLLIN);
+	fork_sets_add(tcp.set, tcp.socket, EPOLLIN);
 	go_raw(&udp);
 	go_raw(&tcp);
 }
@@ -329,7 +329,7 @@ static void go_vfork(struct family *f)
 		close(f->socket);
 		_exit(0);
 	}
-	await(pid);
+	fork_sets_await(pid);
 	look_at_loopback(f);
 	look_at_wire(f);
 }
@@ -338,8 +338,8 @@ CASE(fork_set_vfork, "a child of vfork closes the member")
 {
 	struct family udp = udp_family(7454), tcp = tcp_family(7454);
 
-	add(udp.set, udp.socket, EPOLLIN);
-	add(tcp.set, tcp.socket, EPOLLIN);
+	fork_sets_add(udp.set, udp.socket, EPOLLIN);
+	fork_sets_add(tcp.set, tcp.socket, EPOLLIN);
 	go_vfork(&udp);
 	go_vfork(&tcp);
 }
@@ -352,7 +352,7 @@ CASE(fork_set_parent_closes, "the parent closes the member, of which a child has
 
 	if (pipe(pipes) != 0)
 		give_up("pipe");
-	add(udp.set, udp.socket, EPOLLIN);
+	fork_sets_add(udp.set, udp.socket, EPOLLIN);
 	look_at_loopback(&udp);
 	fflush(stdout);
 	pid = fork();
@@ -365,9 +365,9 @@ CASE(fork_set_parent_closes, "the parent closes the member, of which a child has
 	epoll_ctl(udp.set, EPOLL_CTL_DEL, udp.socket, NULL);
 	close(udp.socket);
 	close(pipes[1]);
-	await(pid);
+	fork_sets_await(pid);
 	udp.socket = udp_at("0.0.0.0", 7455);
-	add(udp.set, udp.socket, EPOLLIN);
+	fork_sets_add(udp.set, udp.socket, EPOLLIN);
 	look_at_loopback(&udp);
 	look_at_wire(&udp);
 }
@@ -393,8 +393,8 @@ CASE(fork_set_daemon, "the child goes on with the set when its parent has ended,
 	char byte;
 
 	tcp.set = udp.set;
-	add(udp.set, udp.socket, EPOLLIN);
-	add(udp.set, tcp.socket, EPOLLIN);
+	fork_sets_add(udp.set, udp.socket, EPOLLIN);
+	fork_sets_add(udp.set, tcp.socket, EPOLLIN);
 	look_at_loopback(&tcp);
 	if (pipe(pipes) != 0)
 		give_up("pipe");

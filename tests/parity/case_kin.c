@@ -68,7 +68,7 @@ static void end_child(const struct relative *r)
 	_exit(0);
 }
 
-static void await(const struct relative *r)
+static void inherited_await(const struct relative *r)
 {
 	int status = -1;
 
@@ -93,7 +93,7 @@ static int ours(int port, struct sockaddr_in *first, struct sockaddr_in *second)
 	return s;
 }
 
-static int connected(int port)
+static int inherited_connected(int port)
 {
 	struct sockaddr_in first, second;
 	int s = ours(port, &first, &second);
@@ -153,7 +153,7 @@ CASE(kin_connect, "a child connects its parent's socket: the parent sends to tha
 	say_peer("the parent's peer", s);
 	RES(send(s, "x", 1, 0));
 	peer_take(far(), 0, 2000);
-	await(&r);
+	inherited_await(&r);
 	expect_offloaded(s);
 	warm_up(s, NULL, 0);
 	bypass_begin();
@@ -186,12 +186,12 @@ CASE(kin_reconnect, "a child connects its parent's socket to another peer: sends
 	peer_send(far(), 1, here, 7421, 100, 2);
 	take(s, 2000, 0);
 	take_all(s);
-	await(&r);
+	inherited_await(&r);
 }
 
 CASE(kin_dissolve, "a child dissolves an association: its parent hears from others, and has nobody to send to")
 {
-	int s = connected(7422);
+	int s = inherited_connected(7422);
 	struct sockaddr nobody = {.sa_family = AF_UNSPEC};
 	struct sockaddr_in to = address_of(there, atoi(peer(far(), "port 1")));
 	struct relative r = split();
@@ -209,7 +209,7 @@ CASE(kin_dissolve, "a child dissolves an association: its parent hears from othe
 	RES(send(s, "x", 1, 0));
 	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	peer_take(far(), 1, 2000);
-	await(&r);
+	inherited_await(&r);
 }
 
 CASE(kin_parent_connects, "a parent connects the socket: its child, which has sent and received before, follows")
@@ -234,7 +234,7 @@ CASE(kin_parent_connects, "a parent connects the socket: its child, which has se
 	wait_turn(&r);
 	RES(join_peer(s, &first));
 	let(&r);
-	await(&r);
+	inherited_await(&r);
 }
 
 CASE(kin_grandchild, "a grandchild connects the socket of its parent's parent; a child in between follows, too")
@@ -253,7 +253,7 @@ CASE(kin_grandchild, "a grandchild connects the socket of its parent's parent; a
 			end_child(&younger);
 		}
 		let(&younger);
-		await(&younger);
+		inherited_await(&younger);
 		let(&r);
 		RES(send(s, "x", 1, 0));
 		peer_take(far(), 0, 2000);
@@ -268,7 +268,7 @@ CASE(kin_grandchild, "a grandchild connects the socket of its parent's parent; a
 	take(s, 2000, 0);
 	take_all(s);
 	let(&r);
-	await(&r);
+	inherited_await(&r);
 }
 
 struct cloned {
@@ -294,7 +294,7 @@ CASE(kin_clone, "a child of clone, with memory of its own, connects its parent's
 	cloned.s = ours(7437, &cloned.peer, &second);
 	r.pid = clone(connect_cloned, stack + sizeof(stack), SIGCHLD, &cloned);
 	expect_offloaded(cloned.s);
-	await(&r);
+	inherited_await(&r);
 	peer_send(far(), 1, here, 7437, 100, 1);
 	let_arrive(30);
 	peer_send(far(), 0, here, 7437, 100, 2);
@@ -325,7 +325,7 @@ CASE(kin_nonblocking,
 	peer_later(far(), 1000, 0, here, 7425, 100, 1);
 	let(&r);
 	say_recv("the parent", s, 0);
-	await(&r);
+	inherited_await(&r);
 }
 
 CASE(kin_timeouts, "SO_RCVTIMEO is set by one process, and recv of the other one waits so long")
@@ -350,12 +350,12 @@ CASE(kin_timeouts, "SO_RCVTIMEO is set by one process, and recv of the other one
 	peer_later(far(), 2000, 0, here, 7426, 100, 1);
 	say_recv("the parent", s, 0);
 	say_time("the parent has waited", begun, 150);
-	await(&r);
+	inherited_await(&r);
 }
 
 CASE(kin_shutdown_read, "a child shuts down reading: its parent's recv, which waits, ends, and so do later ones")
 {
-	int s = connected(7427);
+	int s = inherited_connected(7427);
 	struct pollfd fd = {.fd = s, .events = POLLIN | POLLRDHUP};
 	struct relative r = split();
 
@@ -374,7 +374,7 @@ CASE(kin_shutdown_read, "a child shuts down reading: its parent's recv, which wa
 	say_recv("the parent", s, MSG_DONTWAIT);
 	RES(poll(&fd, 1, 0));
 	say("events %x", (unsigned)fd.revents);
-	await(&r);
+	inherited_await(&r);
 	RES(send(s, "x", 1, 0));
 	peer_take(far(), 0, 2000);
 }
@@ -389,7 +389,7 @@ static void *receive_nothing(void *arg)
 
 CASE(kin_shutdown_threads, "a child shuts down reading while two threads of its parent wait in recv")
 {
-	int s = connected(7428);
+	int s = inherited_connected(7428);
 	long what[2] = {s, s};
 	pthread_t threads[2];
 	struct relative r = split();
@@ -408,12 +408,12 @@ CASE(kin_shutdown_threads, "a child shuts down reading while two threads of its 
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	say("%ld %ld", what[0], what[1]);
-	await(&r);
+	inherited_await(&r);
 }
 
 CASE(kin_shutdown_write, "a child shuts down writing: sends of its parent fail, and its receives go on")
 {
-	int s = connected(7429);
+	int s = inherited_connected(7429);
 	struct relative r = split();
 
 	if (r.pid == 0) {
@@ -428,14 +428,14 @@ CASE(kin_shutdown_write, "a child shuts down writing: sends of its parent fail, 
 	RES(send(s, "x", 1, MSG_NOSIGNAL));
 	peer_send(far(), 0, here, 7429, 100, 1);
 	take(s, 2000, 0);
-	await(&r);
+	inherited_await(&r);
 }
 
 /* ---- options ---- */
 
 CASE(kin_ttl_tos, "IP_TTL and IP_TOS are set by one process, and are on what the other one sends")
 {
-	int s = connected(7430);
+	int s = inherited_connected(7430);
 	struct relative r = split();
 
 	if (r.pid == 0) {
@@ -457,10 +457,10 @@ CASE(kin_ttl_tos, "IP_TTL and IP_TOS are set by one process, and are on what the
 	RES(set_int(s, IPPROTO_IP, IP_TTL, 17));
 	RES(set_int(s, IPPROTO_IP, IP_TOS, 0xb8));
 	let(&r);
-	await(&r);
+	inherited_await(&r);
 }
 
-static int send_to(int s, const char *ip, int port)
+static int inherited_send_to(int s, const char *ip, int port)
 {
 	struct sockaddr_in to = address_of(ip, port);
 
@@ -490,29 +490,29 @@ CASE(kin_multicast_sender, "multicast TTL, interface and loop, and SO_BROADCAST,
 		end_child(&r);
 	}
 	expect_offloaded(s);
-	RES(send_to(s, "10.9.0.255", 7432));
+	RES(inherited_send_to(s, "10.9.0.255", 7432));
 	for (int i = 0; i < 3; i++) {
-		RES(send_to(s, GROUP, 7432));
+		RES(inherited_send_to(s, GROUP, 7432));
 		peer_take(far(), 0, 2000);
 	}
 	let(&r);
-	RES(send_to(s, "10.9.0.255", 7432));
+	RES(inherited_send_to(s, "10.9.0.255", 7432));
 	peer_take(far(), 0, 2000);
-	RES(send_to(s, GROUP, 7432));
+	RES(inherited_send_to(s, GROUP, 7432));
 	peer_take(far(), 0, 2000);
 	let(&r);
 	for (int i = 0; i < 3; i++) {
-		RES(send_to(s, GROUP, 7433));
+		RES(inherited_send_to(s, GROUP, 7433));
 		peer_take(far(), 1, 2000);
 	}
 	peer_open(near(), 0, "0.0.0.0", 7433);
 	peer(near(), "join 0 %s %s", GROUP, here_second);
-	RES(send_to(s, GROUP, 7433));
+	RES(inherited_send_to(s, GROUP, 7433));
 	peer_take(near(), 0, 200);
 	let(&r);
-	RES(send_to(s, GROUP, 7433));
+	RES(inherited_send_to(s, GROUP, 7433));
 	peer_take(near(), 0, 2000);
-	await(&r);
+	inherited_await(&r);
 }
 
 static void say_messages(int s)
@@ -551,12 +551,12 @@ CASE(kin_messages, "what comes along with data is wished by a child, and its par
 	let(&r);
 	peer_send(far(), 0, here, 7434, 100, 2);
 	say_messages(s);
-	await(&r);
+	inherited_await(&r);
 }
 
 CASE(kin_cork, "a child begins a datagram with MSG_MORE, and its parent ends it")
 {
-	int s = connected(7435);
+	int s = inherited_connected(7435);
 	struct relative r = split();
 
 	if (r.pid == 0) {
@@ -571,7 +571,7 @@ CASE(kin_cork, "a child begins a datagram with MSG_MORE, and its parent ends it"
 	peer_take(far(), 0, 2000);
 	RES(send(s, "f", 1, 0));
 	peer_take(far(), 0, 2000);
-	await(&r);
+	inherited_await(&r);
 }
 
 /* ---- who receives ---- */
@@ -594,5 +594,5 @@ CASE(kin_late, "what comes long after a fork, and its parent does not read, is t
 	let_arrive(30);
 	let(&r);
 	take_all(s);
-	await(&r);
+	inherited_await(&r);
 }

@@ -5,7 +5,7 @@
 
 #include "parity.h"
 
-static int send_to(int s, const char *ip, int port, int seed)
+static int local_send_to(int s, const char *ip, int port, int seed)
 {
 	struct sockaddr_in to = address_of(ip, port);
 	char bytes[40];
@@ -22,20 +22,20 @@ CASE(local_in_process, "two sockets of one process reach each other by every add
 	expect_offloaded(one);
 	expect_os(loop, VMA_SOCK_LOCAL);
 	for (int round = 0; round < 3; round++) {
-		RES(send_to(one, here, 7600, 1));
+		RES(local_send_to(one, here, 7600, 1));
 		take(any, 2000, 0);
-		RES(send_to(any, here, 7601, 2));
+		RES(local_send_to(any, here, 7601, 2));
 		take(one, 2000, 0);
-		RES(send_to(loop, "127.0.0.1", 7600, 3));
+		RES(local_send_to(loop, "127.0.0.1", 7600, 3));
 		take(any, 2000, 0);
-		RES(send_to(any, "127.0.0.1", 7602, 4));
+		RES(local_send_to(any, "127.0.0.1", 7602, 4));
 		take(loop, 2000, 0);
-		RES(send_to(one, here_second, 7600, 5));
+		RES(local_send_to(one, here_second, 7600, 5));
 		take(any, 2000, 0);
-		RES(send_to(one, here, 7601, 6));
+		RES(local_send_to(one, here, 7601, 6));
 		take(one, 2000, 0);
 	}
-	RES(send_to(one, "127.0.0.1", 7601, 7));
+	RES(local_send_to(one, "127.0.0.1", 7601, 7));
 	take(one, 50, 0);
 }
 
@@ -48,7 +48,7 @@ static void with_process(struct peer *other)
 	name_port(port, "other");
 	name_port(peer_open(other, 1, "127.0.0.1", 0), "loop");
 	for (int i = 0; i < 3; i++) {
-		RES(send_to(s, here, port, i));
+		RES(local_send_to(s, here, port, i));
 		peer_take(other, 0, 2000);
 		peer_send(other, 0, here, 7603, 40, i);
 		take(s, 2000, 0);
@@ -106,7 +106,7 @@ CASE(local_and_remote, "a socket bound to 0.0.0.0 hears the network, both interf
 	for (int i = 0; i < 4; i++) {
 		peer_send(far(), 0, here, 7605, 40, 1);
 		take(s, 2000, 0);
-		RES(send_to(sender, "127.0.0.1", 7605, 2));
+		RES(local_send_to(sender, "127.0.0.1", 7605, 2));
 		take(s, 2000, 0);
 		peer_send(far(), 1, here_second, 7605, 40, 3);
 		take(s, 2000, 0);
@@ -128,7 +128,7 @@ CASE(local_nonblocking_loop, "what was sent to a socket on this host is there at
 
 	expect_offloaded(s);
 	for (int i = 0; i < 200; i++) {
-		send_to(sender, here, 7606, i % 64);
+		local_send_to(sender, here, 7606, i % 64);
 		got += recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40;
 	}
 	say("%d of 200 at once", got);

@@ -27,12 +27,12 @@ static int source_option(int s, int name, const char *group, const char *ip, con
 	return setsockopt(s, IPPROTO_IP, name, &mreq, sizeof(mreq));
 }
 
-static int join(int s, const char *group, const char *ip)
+static int multicast_join(int s, const char *group, const char *ip)
 {
 	return member_option(s, IP_ADD_MEMBERSHIP, group, ip);
 }
 
-static int leave(int s, const char *group, const char *ip)
+static int multicast_leave(int s, const char *group, const char *ip)
 {
 	return member_option(s, IP_DROP_MEMBERSHIP, group, ip);
 }
@@ -55,13 +55,13 @@ static void far_sender(int slot, const char *ip, const char *name)
 	peer(far(), "mcif %d %s", slot, strcmp(ip, there_second) == 0 ? there_second : there);
 }
 
-static void takes(const char *what, int s)
+static void multicast_takes(const char *what, int s)
 {
 	say("%s:", what);
 	take_all(s);
 }
 
-static void settle(void)
+static void multicast_settle(void)
 {
 	let_arrive(30);
 }
@@ -81,11 +81,11 @@ CASE(multicast_join_leave, "a group's datagrams come while the socket is a membe
 
 	far_sender(0, there, "peer");
 	peer_send(far(), 0, GROUP, 7200, 40, 1);
-	settle();
-	takes("not joined yet", s);
-	RES(join(s, GROUP, here));
+	multicast_settle();
+	multicast_takes("not joined yet", s);
+	RES(multicast_join(s, GROUP, here));
 	expect_offloaded(s);
-	settle();
+	multicast_settle();
 	bypass_begin();
 	peer_send(far(), 0, GROUP, 7200, 40, 2);
 	take(s, 2000, 0);
@@ -93,12 +93,12 @@ CASE(multicast_join_leave, "a group's datagrams come while the socket is a membe
 	peer_send(far(), 0, here, 7200, 40, 4);
 	take(s, 2000, 0);
 	bypass_end(2, 0);
-	RES(leave(s, GROUP, here));
-	settle();
+	RES(multicast_leave(s, GROUP, here));
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7200, 40, 5);
-	settle();
-	takes("left", s);
-	RES(join(s, GROUP, here));
+	multicast_settle();
+	multicast_takes("left", s);
+	RES(multicast_join(s, GROUP, here));
 	peer_send(far(), 0, GROUP, 7200, 40, 6);
 	take(s, 2000, 0);
 	close(s);
@@ -109,18 +109,18 @@ CASE(multicast_bound_to_group, "a socket bound to the group gets the group's dat
 	int s = udp_at(GROUP, 7201);
 
 	far_sender(0, there, "peer");
-	RES(join(s, GROUP, here));
+	RES(multicast_join(s, GROUP, here));
 	say_name("bound", s);
 	expect_offloaded(s);
-	settle();
+	multicast_settle();
 	bypass_begin();
 	peer_send(far(), 0, GROUP, 7201, 40, 1);
 	take(s, 2000, 0);
 	bypass_end(1, 0);
 	peer_send(far(), 0, here, 7201, 40, 2);
 	peer_send(far(), 0, OTHER_GROUP, 7201, 40, 3);
-	settle();
-	takes("others", s);
+	multicast_settle();
+	multicast_takes("others", s);
 }
 
 CASE(multicast_not_joined, "bound to a group without membership: only what other memberships let in")
@@ -130,8 +130,8 @@ CASE(multicast_not_joined, "bound to a group without membership: only what other
 	expect_os(s, VMA_SOCK_NO_MEMBERSHIP);
 	far_sender(0, there, "peer");
 	peer_send(far(), 0, GROUP, 7202, 40, 1);
-	settle();
-	takes("not joined", s);
+	multicast_settle();
+	multicast_takes("not joined", s);
 }
 
 CASE(multicast_errors, "membership calls: what is refused, and with what errno")
@@ -139,14 +139,14 @@ CASE(multicast_errors, "membership calls: what is refused, and with what errno")
 	int s = udp_at("0.0.0.0", 7203);
 	struct ip_mreqn by_index = {.imr_multiaddr = address_of(GROUP, 0).sin_addr, .imr_ifindex = 9999};
 
-	RES(join(s, here, here));
-	RES(join(s, GROUP, "192.0.2.1"));
-	RES(leave(s, GROUP, here));
-	RES(join(s, GROUP, here));
-	RES(join(s, GROUP, here));
-	RES(leave(s, GROUP, here_second));
-	RES(leave(s, GROUP, here));
-	RES(leave(s, GROUP, here));
+	RES(multicast_join(s, here, here));
+	RES(multicast_join(s, GROUP, "192.0.2.1"));
+	RES(multicast_leave(s, GROUP, here));
+	RES(multicast_join(s, GROUP, here));
+	RES(multicast_join(s, GROUP, here));
+	RES(multicast_leave(s, GROUP, here_second));
+	RES(multicast_leave(s, GROUP, here));
+	RES(multicast_leave(s, GROUP, here));
 	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
 	by_index.imr_ifindex = (int)if_nametoindex(if_first);
 	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
@@ -158,13 +158,13 @@ CASE(multicast_errors, "membership calls: what is refused, and with what errno")
 	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
 	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
 	RES(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
-	RES(join(s, GROUP, here));
-	RES(leave(s, GROUP, here));
+	RES(multicast_join(s, GROUP, here));
+	RES(multicast_leave(s, GROUP, here));
 	for (int i = 0; i < 22; i++) {
 		char group[32];
 
 		snprintf(group, sizeof(group), "239.7.8.%d", i);
-		if (join(s, group, here) != 0)
+		if (multicast_join(s, group, here) != 0)
 			say("group %d: %s", i, error_name(errno));
 	}
 	expect_offloaded(s);
@@ -178,28 +178,28 @@ CASE(multicast_sources, "source-specific groups: only the sources that were name
 	far_sender(1, there_too, "third");
 	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
 	expect_offloaded(s);
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7204, 40, 1);
 	peer_send(far(), 1, GROUP, 7204, 40, 2);
-	settle();
-	takes("of the first", s);
+	multicast_settle();
+	multicast_takes("of the first", s);
 	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there_too));
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7204, 40, 3);
 	peer_send(far(), 1, GROUP, 7204, 40, 4);
-	settle();
-	takes("of both", s);
+	multicast_settle();
+	multicast_takes("of both", s);
 	RES(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7204, 40, 5);
 	peer_send(far(), 1, GROUP, 7204, 40, 6);
-	settle();
-	takes("of the other", s);
+	multicast_settle();
+	multicast_takes("of the other", s);
 	RES(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there_too));
-	settle();
+	multicast_settle();
 	peer_send(far(), 1, GROUP, 7204, 40, 7);
-	settle();
-	takes("of none", s);
+	multicast_settle();
+	multicast_takes("of none", s);
 }
 
 CASE(multicast_blocked_sources, "IP_BLOCK_SOURCE and IP_UNBLOCK_SOURCE of a group of any sources")
@@ -208,19 +208,19 @@ CASE(multicast_blocked_sources, "IP_BLOCK_SOURCE and IP_UNBLOCK_SOURCE of a grou
 
 	far_sender(0, there, "first");
 	far_sender(1, there_too, "third");
-	RES(join(s, GROUP, here));
+	RES(multicast_join(s, GROUP, here));
 	RES(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
 	expect_offloaded(s);
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7205, 40, 1);
 	peer_send(far(), 1, GROUP, 7205, 40, 2);
-	settle();
-	takes("blocked", s);
+	multicast_settle();
+	multicast_takes("blocked", s);
 	RES(source_option(s, IP_UNBLOCK_SOURCE, GROUP, here, there));
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7205, 40, 3);
-	settle();
-	takes("unblocked", s);
+	multicast_settle();
+	multicast_takes("unblocked", s);
 }
 
 CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole filter")
@@ -238,24 +238,24 @@ CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole fil
 	far_sender(1, there_too, "third");
 	RES(setsockopt(s, IPPROTO_IP, MCAST_JOIN_GROUP, &group, sizeof(group)));
 	expect_offloaded(s);
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7206, 40, 1);
-	settle();
-	takes("joined", s);
+	multicast_settle();
+	multicast_takes("joined", s);
 	RES(setsockopt(s, IPPROTO_IP, MCAST_LEAVE_GROUP, &group, sizeof(group)));
 	RES(setsockopt(s, IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, &source, sizeof(source)));
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7206, 40, 2);
 	peer_send(far(), 1, GROUP, 7206, 40, 3);
-	settle();
-	takes("source", s);
+	multicast_settle();
+	multicast_takes("source", s);
 	address = address_of(there, 0);
 	RES(setsourcefilter(s, if_nametoindex(if_first), (struct sockaddr *)&group.gr_group, sizeof(address),
 	                    MCAST_INCLUDE, 1, (struct sockaddr_storage *)&source.gsr_source));
-	settle();
+	multicast_settle();
 	peer_send(far(), 1, GROUP, 7206, 40, 4);
-	settle();
-	takes("filter", s);
+	multicast_settle();
+	multicast_takes("filter", s);
 }
 
 CASE(multicast_two_members, "two sockets of one process in one group both get every datagram")
@@ -263,31 +263,31 @@ CASE(multicast_two_members, "two sockets of one process in one group both get ev
 	int one = shared_at("0.0.0.0", 7207), two = shared_at("0.0.0.0", 7207), other = shared_at("0.0.0.0", 7207);
 
 	far_sender(0, there, "peer");
-	RES(join(one, GROUP, here));
-	RES(join(two, GROUP, here));
+	RES(multicast_join(one, GROUP, here));
+	RES(multicast_join(two, GROUP, here));
 	RES(set_int(other, IPPROTO_IP, IP_MULTICAST_ALL, 0));
 	expect_offloaded(one);
 	expect_offloaded(two);
-	settle();
+	multicast_settle();
 	bypass_begin();
 	peer_send(far(), 0, GROUP, 7207, 40, 1);
-	settle();
-	takes("one", one);
-	takes("two", two);
+	multicast_settle();
+	multicast_takes("one", one);
+	multicast_takes("two", two);
 	bypass_end(2, 0);
-	takes("no member", other);
-	RES(leave(two, GROUP, here));
-	settle();
+	multicast_takes("no member", other);
+	RES(multicast_leave(two, GROUP, here));
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7207, 40, 2);
-	settle();
-	takes("one", one);
-	takes("two has left", two);
+	multicast_settle();
+	multicast_takes("one", one);
+	multicast_takes("two has left", two);
 	RES(close(one));
-	RES(join(two, GROUP, here));
-	settle();
+	RES(multicast_join(two, GROUP, here));
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7207, 40, 3);
-	settle();
-	takes("two alone", two);
+	multicast_settle();
+	multicast_takes("two alone", two);
 }
 
 CASE(multicast_all, "IP_MULTICAST_ALL: what others have joined comes too, or does not")
@@ -295,14 +295,14 @@ CASE(multicast_all, "IP_MULTICAST_ALL: what others have joined comes too, or doe
 	int member = shared_at("0.0.0.0", 7208), all = shared_at("0.0.0.0", 7209), own = shared_at("0.0.0.0", 7209);
 
 	far_sender(0, there, "peer");
-	RES(join(member, GROUP, here));
+	RES(multicast_join(member, GROUP, here));
 	RES(set_int(own, IPPROTO_IP, IP_MULTICAST_ALL, 0));
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7209, 40, 1);
-	settle();
-	takes("all", all);
-	takes("its own only", own);
-	takes("other port", member);
+	multicast_settle();
+	multicast_takes("all", all);
+	multicast_takes("its own only", own);
+	multicast_takes("other port", member);
 }
 
 CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF chooses where to send")
@@ -314,13 +314,13 @@ CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF choos
 
 	far_sender(0, there, "first");
 	far_sender(1, there_second, "second");
-	RES(join(s, GROUP, here_second));
+	RES(multicast_join(s, GROUP, here_second));
 	expect_offloaded(s);
-	settle();
+	multicast_settle();
 	peer_send(far(), 0, GROUP, 7210, 40, 1);
 	peer_send(far(), 1, GROUP, 7210, 40, 2);
-	settle();
-	takes("on the second only", s);
+	multicast_settle();
+	multicast_takes("on the second only", s);
 	peer_open(far(), 2, GROUP, 7211);
 	peer(far(), "join 2 %s %s", GROUP, there);
 	peer(far(), "join 2 %s %s", GROUP, there_second);
@@ -366,24 +366,24 @@ CASE(multicast_loop_in_process, "IP_MULTICAST_LOOP: a process hears itself, once
 	name_port_of(sender, "us");
 	peer_open(far(), 0, "0.0.0.0", 7213);
 	peer(far(), "join 0 %s %s", GROUP, there);
-	RES(join(s, GROUP, here));
+	RES(multicast_join(s, GROUP, here));
 	expect_offloaded(s);
 	expect_offloaded(sender);
-	settle();
+	multicast_settle();
 	RES(send_to_group(sender, GROUP, 7213, 1));
-	settle();
-	takes("looped", s);
+	multicast_settle();
+	multicast_takes("looped", s);
 	peer_take(far(), 0, 2000);
 	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
 	RES(send_to_group(sender, GROUP, 7213, 2));
-	settle();
-	takes("not looped", s);
+	multicast_settle();
+	multicast_takes("not looped", s);
 	peer_take(far(), 0, 2000);
 	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 1));
 	name_port_of(s, "both");
 	RES(send_to_group(s, GROUP, 7213, 3));
-	settle();
-	takes("to oneself", s);
+	multicast_settle();
+	multicast_takes("to oneself", s);
 	peer_take(far(), 0, 2000);
 }
 
@@ -394,21 +394,21 @@ static void loop_between(struct peer *other, int port)
 	name_port_of(sender, "us");
 	peer_open(other, 0, "0.0.0.0", port);
 	peer(other, "join 0 %s %s", GROUP, here);
-	settle();
+	multicast_settle();
 	RES(send_to_group(sender, GROUP, port, 1));
 	peer_take(other, 0, 2000);
 	peer_take(other, 0, 50);
-	RES(join(s, GROUP, here));
+	RES(multicast_join(s, GROUP, here));
 	name_port(peer_open(other, 1, here, 0), "other");
 	peer(other, "mcif 1 %s", here);
-	settle();
+	multicast_settle();
 	peer_send(other, 1, GROUP, port + 1, 40, 2);
-	settle();
-	takes("from the other", s);
+	multicast_settle();
+	multicast_takes("from the other", s);
 	peer(other, "opt 1 0 %d 0", IP_MULTICAST_LOOP);
 	peer_send(other, 1, GROUP, port + 1, 40, 3);
-	settle();
-	takes("from the other, not looped", s);
+	multicast_settle();
+	multicast_takes("from the other, not looped", s);
 	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
 	RES(send_to_group(sender, GROUP, port, 4));
 	peer_take(other, 0, 50);
@@ -433,11 +433,11 @@ CASE(multicast_members_in_two_processes, "members of a group on one port in seve
 	peer(near(), "join 0 %s %s", GROUP, here);
 	peer(twin(), "share 0 0.0.0.0 7218 %d", SO_REUSEADDR);
 	peer(twin(), "join 0 %s %s", GROUP, here);
-	RES(join(s, GROUP, here));
+	RES(multicast_join(s, GROUP, here));
 	pause_ms(1200);
 	peer_send(far(), 0, GROUP, 7218, 40, 1);
-	settle();
-	takes("here", s);
+	multicast_settle();
+	multicast_takes("here", s);
 	peer_take(near(), 0, 500);
 	peer_take(twin(), 0, 500);
 }
@@ -452,18 +452,18 @@ CASE(broadcast_received, "broadcasts come to sockets bound to 0.0.0.0 or to the 
 	expect_offloaded(unicast);
 	for (int port = 7220; port <= 7222; port++)
 		peer_send(far(), 0, "10.9.0.255", port, 40, port - 7220);
-	settle();
-	takes("any", any);
-	takes("bound to it", bound);
-	takes("unicast", unicast);
+	multicast_settle();
+	multicast_takes("any", any);
+	multicast_takes("bound to it", bound);
+	multicast_takes("unicast", unicast);
 	peer(far(), "run ip route add 255.255.255.255/32 dev $(ip -o -4 addr show to 10.9.0.2 | awk '{print $2}')");
 	for (int port = 7220; port <= 7222; port++)
 		peer_send(far(), 0, "255.255.255.255", port, 40, port - 7220);
-	settle();
+	multicast_settle();
 	peer(far(), "run ip route del 255.255.255.255/32");
-	takes("any", any);
-	takes("bound to it", bound);
-	takes("unicast", unicast);
+	multicast_takes("any", any);
+	multicast_takes("bound to it", bound);
+	multicast_takes("unicast", unicast);
 }
 
 CASE(broadcast_sent, "broadcasts leave, with SO_BROADCAST only, and come back to this host")
@@ -480,8 +480,8 @@ CASE(broadcast_sent, "broadcasts leave, with SO_BROADCAST only, and come back to
 	RES(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
 	peer_take(far(), 0, 2000);
 	peer_take(near(), 0, 500);
-	settle();
-	takes("back", s);
+	multicast_settle();
+	multicast_takes("back", s);
 	RES(set_int(s, SOL_SOCKET, SO_BROADCAST, 0));
 	RES(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
 }

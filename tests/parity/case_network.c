@@ -20,7 +20,7 @@ static void here_ip(const char *format, ...)
 	pause_ms(30);
 }
 
-static int send_to(int s, const char *ip, int port, int seed)
+static int network_send_to(int s, const char *ip, int port, int seed)
 {
 	struct sockaddr_in to = address_of(ip, port);
 	char bytes[40];
@@ -66,7 +66,7 @@ CASE(network_bound_address_goes, "a socket whose address goes and comes back wor
 	pause_ms(100);
 	peer_send(far(), 0, "10.9.0.51", 7701, 40, 3);
 	take(s, 2000, 0);
-	RES(send_to(s, there, port, 4));
+	RES(network_send_to(s, there, port, 4));
 	peer_take(far(), 0, 2000);
 	expect_offloaded(s);
 	here_ip("addr del 10.9.0.51/24 dev %s", if_first);
@@ -81,19 +81,19 @@ CASE(network_route_moves, "a route that moves to the other interface moves the t
 	port = peer_open(far(), 0, "10.77.0.1", 0);
 	name_port(port, "peer");
 	here_ip("route add 10.77.0.1 via %s", there);
-	RES(send_to(s, "10.77.0.1", port, 1));
+	RES(network_send_to(s, "10.77.0.1", port, 1));
 	peer_take(far(), 0, 2000);
 	here_ip("route replace 10.77.0.1 via %s", there_second);
-	RES(send_to(s, "10.77.0.1", port, 2));
+	RES(network_send_to(s, "10.77.0.1", port, 2));
 	peer_take(far(), 0, 2000);
 	here_ip("route replace unreachable 10.77.0.1");
-	RES(send_to(s, "10.77.0.1", port, 3));
+	RES(network_send_to(s, "10.77.0.1", port, 3));
 	here_ip("route replace prohibit 10.77.0.1");
-	RES(send_to(s, "10.77.0.1", port, 3));
+	RES(network_send_to(s, "10.77.0.1", port, 3));
 	here_ip("route del 10.77.0.1");
-	RES(send_to(s, "10.77.0.1", port, 4));
+	RES(network_send_to(s, "10.77.0.1", port, 4));
 	here_ip("route add 10.77.0.1 via %s src %s", there, here_second);
-	RES(send_to(s, "10.77.0.1", port, 5));
+	RES(network_send_to(s, "10.77.0.1", port, 5));
 	peer_take(far(), 0, 2000);
 	expect_offloaded(s);
 	here_ip("route del 10.77.0.1");
@@ -155,12 +155,12 @@ CASE(network_neighbour_unknown, "the first datagrams to a neighbour that must be
 	expect_offloaded(s);
 	here_ip("neigh del %s dev %s", there, if_first);
 	for (int i = 0; i < 3; i++)
-		RES(send_to(s, there, port, i));
+		RES(network_send_to(s, there, port, i));
 	for (int i = 0; i < 3; i++)
 		peer_take(far(), 0, 2000);
 	warm_up(s, there, port);
 	bypass_begin();
-	RES(send_to(s, there, port, 9));
+	RES(network_send_to(s, there, port, 9));
 	peer_take(far(), 0, 2000);
 	bypass_end(0, 1);
 }
@@ -196,13 +196,13 @@ CASE(network_link_down, "a link that goes down and comes up: sends fail as the k
 
 	name_port(port, "peer");
 	expect_offloaded(s);
-	RES(send_to(s, there_second, port, 1));
+	RES(network_send_to(s, there_second, port, 1));
 	peer_take(far(), 0, 2000);
 	here_ip("link set %s down", if_second);
-	RES(send_to(s, there_second, port, 2));
+	RES(network_send_to(s, there_second, port, 2));
 	here_ip("link set %s up", if_second);
 	pause_ms(300);
-	RES(send_to(s, there_second, port, 3));
+	RES(network_send_to(s, there_second, port, 3));
 	peer_take(far(), 0, 2000);
 	peer_send(far(), 0, here_second, 7703, 40, 4);
 	take(s, 2000, 0);

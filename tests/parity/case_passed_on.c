@@ -15,7 +15,7 @@
 
 #include "parity.h"
 
-static int connected_udp(void)
+static int passed_on_connected_udp(void)
 {
 	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
 
@@ -25,7 +25,7 @@ static int connected_udp(void)
 	return s;
 }
 
-static void await(pid_t pid)
+static void passed_on_await(pid_t pid)
 {
 	int status = -1;
 
@@ -43,7 +43,7 @@ static void talk_to_cat(pid_t pid)
 	}
 	far_shuts(1, SHUT_WR);
 	far_reads(1, 1, 0, 1);
-	await(pid);
+	passed_on_await(pid);
 }
 
 static pid_t spawn(posix_spawn_file_actions_t *actions, const char *path, char *const args[])
@@ -84,7 +84,7 @@ CASE(pass_spawn_kept, "posix_spawn of a program that writes to a connection, in 
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, s, 50);
 	posix_spawn_file_actions_adddup2(&actions, 50, STDOUT_FILENO);
-	await(spawn(&actions, "/bin/echo", hello));
+	passed_on_await(spawn(&actions, "/bin/echo", hello));
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	say_write(s, 100, 2, 0);
 	far_reads(1, 100, 1, 1);
@@ -98,7 +98,7 @@ CASE(pass_spawn_kept, "posix_spawn of a program that writes to a connection, in 
 
 CASE(pass_spawn_udp, "posix_spawn of a program whose input and output is a UDP socket, which its parent keeps")
 {
-	int s = connected_udp();
+	int s = passed_on_connected_udp();
 	posix_spawn_file_actions_t actions;
 	pid_t pid;
 
@@ -109,7 +109,7 @@ CASE(pass_spawn_udp, "posix_spawn of a program whose input and output is a UDP s
 	pause_ms(1500);
 	peer_send(far(), 0, here, port_of(s), 100, 4);
 	peer_take(far(), 0, 2000);
-	await(pid);
+	passed_on_await(pid);
 	expect_os(s, VMA_SOCK_PASSED_ON);
 }
 
@@ -135,7 +135,7 @@ CASE(pass_spawn_listener, "posix_spawn of a program that accepts from a listener
 	peer(far(), "dial 1 %s %d", here, port_of(l));
 	RES(close(l));
 	far_writes(1, 100, 1, 1);
-	await(pid);
+	passed_on_await(pid);
 	far_reads(1, 100, 2, 1);
 }
 
@@ -210,14 +210,14 @@ static pid_t vfork_copy_one(int s)
 CASE(pass_vfork_udp, "vfork, dup2 of a UDP socket onto 0 and 1, exec; the parent closes it, or goes on")
 {
 	for (int keeps = 0; keeps < 2; keeps++) {
-		int s = connected_udp(), port = port_of(s);
+		int s = passed_on_connected_udp(), port = port_of(s);
 		pid_t pid = vfork_copy_one(s);
 
 		if (!keeps)
 			RES(close(s));
 		peer_send(far(), 0, here, port, 100, 4);
 		peer_take(far(), 0, 2000);
-		await(pid);
+		passed_on_await(pid);
 		if (keeps) {
 			peer_send(far(), 0, here, port, 100, 5);
 			take(s, 2000, 0);
@@ -230,7 +230,7 @@ CASE(pass_vfork_udp, "vfork, dup2 of a UDP socket onto 0 and 1, exec; the parent
 #ifndef PARITY_TSAN
 CASE(pass_vfork_udp_unread, "datagrams that had come and were not read are the program's")
 {
-	int s = connected_udp();
+	int s = passed_on_connected_udp();
 	char *const copy_three[] = {"dd", "bs=4096", "count=3", "status=none", NULL};
 	pid_t pid;
 
@@ -245,7 +245,7 @@ CASE(pass_vfork_udp_unread, "datagrams that had come and were not read are the p
 		execv("/bin/dd", copy_three);
 		_exit(9);
 	}
-	await(pid);
+	passed_on_await(pid);
 	for (int i = 2; i <= 4; i++)
 		peer_take(far(), 0, 2000);
 	take_all(s);
@@ -309,7 +309,7 @@ CASE(pass_vfork_threads, "the vfork children of four threads pass on one connect
 
 CASE(pass_nothing, "programs that are started with other files cost a connection and a UDP socket nothing")
 {
-	int s = tcp_out(), u = connected_udp(), ends[2];
+	int s = tcp_out(), u = passed_on_connected_udp(), ends[2];
 	posix_spawn_file_actions_t actions;
 	char line[16] = "";
 	pid_t pid;
@@ -323,10 +323,10 @@ CASE(pass_nothing, "programs that are started with other files cost a connection
 		execv("/bin/echo", hello);
 		_exit(9);
 	}
-	await(pid);
+	passed_on_await(pid);
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-	await(spawn(&actions, "/bin/echo", hello));
+	passed_on_await(spawn(&actions, "/bin/echo", hello));
 	RES(read(ends[0], line, 12));
 	RES(system("exit 3") >> 8);
 	expect_offloaded(s);
@@ -403,7 +403,7 @@ CASE(standard_before_connect, "a socket is put onto 1 first, and connected then"
 
 CASE(standard_epoll, "an epoll set goes on telling of a connection and a UDP socket that were put onto 0 and 1")
 {
-	int s = tcp_out(), u = connected_udp(), set = epoll_create1(0);
+	int s = tcp_out(), u = passed_on_connected_udp(), set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = 1}, other = {.events = EPOLLIN, .data.fd = 2};
 
 	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
@@ -449,7 +449,7 @@ CASE(standard_lowest, "close(1), and dup finds the lowest number for a connectio
 
 CASE(standard_udp, "printf and fgets on a UDP socket that was put onto 0 and 1")
 {
-	int s = connected_udp(), flushed, port = port_of(s);
+	int s = passed_on_connected_udp(), flushed, port = port_of(s);
 	char line[64];
 	bool got;
 
@@ -519,14 +519,14 @@ CASE(standard_in_child, "a forked child puts its parent's connection onto 0 and 
 	}
 	far_writes(1, 50, 1, 1);
 	far_reads(1, 8, 0, 1);
-	await(pid);
+	passed_on_await(pid);
 	far_writes(1, 100, 2, 1);
 	say_read(s, 100, MSG_WAITALL);
 	RES(close(s));
 	far_reads(1, 1, 0, 1);
 }
 
-static void *read_some(void *arg)
+static void *passed_on_read_some(void *arg)
 {
 	static char bytes[100];
 
@@ -540,7 +540,7 @@ CASE(standard_while_read, "a connection is put onto 0 while a thread waits in re
 	long what = s;
 	pthread_t thread;
 
-	if (pthread_create(&thread, NULL, read_some, &what) != 0)
+	if (pthread_create(&thread, NULL, passed_on_read_some, &what) != 0)
 		give_up("pthread_create");
 	pause_ms(100);
 	onto_standard(s);

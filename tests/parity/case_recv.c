@@ -12,10 +12,10 @@
 
 static char bytes[70000];
 static volatile int minus_one = -1; /* which the compiler would warn of */
-static int port;                    /* of the socket that ready_socket made */
+static int port;                    /* of the socket that recv_ready_socket made */
 
 /* Bound and offloaded; the peer's socket 0 sends to it. */
-static int ready_socket(void)
+static int recv_ready_socket(void)
 {
 	int s = udp_at(here, 0);
 
@@ -26,7 +26,7 @@ static int ready_socket(void)
 }
 
 /* `count` datagrams of len bytes have arrived, seeds from `seed` on. */
-static void arrive(int s, int count, int len, int seed)
+static void recv_arrive(int s, int count, int len, int seed)
 {
 	peer(far(), "send 0 %s %d %d %d %d", here, port, len, seed, count);
 	if (!is_readable(s, 2000))
@@ -36,7 +36,7 @@ static void arrive(int s, int count, int len, int seed)
 
 CASE(recv_every_way, "read, readv, recv, recvfrom, recvmsg and recvmmsg receive the same, around the kernel")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 	struct sockaddr_in from[3];
 	socklen_t len = sizeof(from[0]);
 	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
@@ -44,7 +44,7 @@ CASE(recv_every_way, "read, readv, recv, recvfrom, recvmsg and recvmmsg receive 
 	struct mmsghdr many[3] = {{.msg_hdr = msg}, {.msg_hdr = msg}, {.msg_hdr = msg}};
 
 	bypass_begin();
-	arrive(s, 5, 100, 1);
+	recv_arrive(s, 5, 100, 1);
 	say("seed %d", (RES(read(s, bytes, sizeof(bytes))), seed_of(bytes, 100)));
 	say("seed %d", (RES(readv(s, &iov, 1)), seed_of(bytes, 100)));
 	say("seed %d", (RES(recv(s, bytes, sizeof(bytes), 0)), seed_of(bytes, 100)));
@@ -52,7 +52,7 @@ CASE(recv_every_way, "read, readv, recv, recvfrom, recvmsg and recvmmsg receive 
 	say("from %s", address_text(from, len));
 	say("seed %d", (RES(recvmsg(s, &msg, 0)), seed_of(bytes, 100)));
 	say("from %s flags %d control %zu", address_text(from, msg.msg_namelen), msg.msg_flags, msg.msg_controllen);
-	arrive(s, 3, 50, 10);
+	recv_arrive(s, 3, 50, 10);
 	for (int i = 0; i < 3; i++)
 		many[i].msg_hdr.msg_name = &from[i];
 	RES(recvmmsg(s, many, 3, 0, NULL));
@@ -64,9 +64,9 @@ CASE(recv_every_way, "read, readv, recv, recvfrom, recvmsg and recvmmsg receive 
 
 CASE(recv_peek, "MSG_PEEK leaves the datagram, with all of its data and its sender")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 
-	arrive(s, 3, 1000, 1);
+	recv_arrive(s, 3, 1000, 1);
 	for (int i = 0; i < 3; i++)
 		take(s, 0, MSG_PEEK);
 	take_some(s, 0, MSG_PEEK, 10);
@@ -79,9 +79,9 @@ CASE(recv_peek, "MSG_PEEK leaves the datagram, with all of its data and its send
 
 CASE(recv_truncated, "a short buffer takes the beginning; MSG_TRUNC tells the whole length")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 
-	arrive(s, 6, 1000, 1);
+	recv_arrive(s, 6, 1000, 1);
 	take_some(s, 0, 0, 100);
 	take_some(s, 0, MSG_TRUNC, 100);
 	take_some(s, 0, MSG_TRUNC, 0);
@@ -93,14 +93,14 @@ CASE(recv_truncated, "a short buffer takes the beginning; MSG_TRUNC tells the wh
 
 CASE(recv_empty, "an empty datagram is a datagram; reads of no bytes")
 {
-	int s = ready_socket(), waiting;
+	int s = recv_ready_socket(), waiting;
 
-	arrive(s, 1, 0, 1);
+	recv_arrive(s, 1, 0, 1);
 	RES(ioctl(s, FIONREAD, &waiting));
 	say("FIONREAD %d, readable %d", waiting, is_readable(s, 0));
 	take(s, 0, MSG_PEEK);
 	take(s, 0, 0);
-	arrive(s, 3, 70, 2);
+	recv_arrive(s, 3, 70, 2);
 	RES(ioctl(s, FIONREAD, &waiting));
 	say("FIONREAD %d", waiting);
 	RES(read(s, bytes, 0));
@@ -117,13 +117,13 @@ CASE(recv_empty, "an empty datagram is a datagram; reads of no bytes")
 
 CASE(recv_flags, "flags of recv: those that UDP serves, ignores and refuses")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 
 	RES(recv(s, bytes, 10, MSG_DONTWAIT));
 	RES(recv(s, bytes, 10, MSG_DONTWAIT | MSG_OOB));
 	RES(recv(s, bytes, 10, MSG_ERRQUEUE));
 	RES(recv(s, bytes, 10, MSG_DONTWAIT | MSG_WAITALL));
-	arrive(s, 4, 40, 1);
+	recv_arrive(s, 4, 40, 1);
 	RES(recv(s, bytes, 100, MSG_WAITALL));
 	RES(recv(s, bytes, 100, MSG_OOB));
 	RES(recv(s, bytes, 100, MSG_NOSIGNAL));
@@ -133,18 +133,18 @@ CASE(recv_flags, "flags of recv: those that UDP serves, ignores and refuses")
 
 CASE(recv_names, "the sender's address with buffers of every length")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 	char name[64];
 	socklen_t len;
 
-	arrive(s, 9, 10, 1);
+	recv_arrive(s, 9, 10, 1);
 	for (unsigned size = 0; size <= 32; size += 4) {
 		memset(name, 'x', sizeof(name));
 		len = size;
 		RES(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, &len));
 		say("%u became %u, next byte %s", size, (unsigned)len, name[size] == 'x' ? "untouched" : "changed");
 	}
-	arrive(s, 3, 10, 1);
+	recv_arrive(s, 3, 10, 1);
 	RES(recvfrom(s, bytes, 100, 0, NULL, &len));
 	RES(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, NULL));
 	len = (socklen_t)-1;
@@ -154,14 +154,14 @@ CASE(recv_names, "the sender's address with buffers of every length")
 
 CASE(recv_bad_pointers, "bad pointers are EFAULT, and what they cost is as with the kernel")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 	struct iovec iov = {.iov_base = bytes, .iov_len = 100};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 	char name[64];
 	socklen_t len = sizeof(name);
 
 	RES(recv(s, bad_pointer(), 10, MSG_DONTWAIT));
-	arrive(s, 10, 50, 1);
+	recv_arrive(s, 10, 50, 1);
 	RES(recv(s, bad_pointer(), 100, 0));
 	take(s, 0, MSG_PEEK);
 	RES(recv(s, bad_pointer(), 100, MSG_PEEK));
@@ -184,12 +184,12 @@ CASE(recv_bad_pointers, "bad pointers are EFAULT, and what they cost is as with 
 
 CASE(recv_iov_shapes, "a datagram over many buffers, null ones among them")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 	static struct iovec iov[1024];
 
 	for (int i = 0; i < 1024; i++)
 		iov[i] = (struct iovec){.iov_base = bytes + i, .iov_len = 1};
-	arrive(s, 4, 1200, 1);
+	recv_arrive(s, 4, 1200, 1);
 	memset(bytes, 0, sizeof(bytes));
 	say("seed %d", (RES(readv(s, iov, 1024)), seed_of(bytes, 1024)));
 	iov[0] = (struct iovec){.iov_base = NULL, .iov_len = 0};
@@ -206,7 +206,7 @@ CASE(recv_iov_shapes, "a datagram over many buffers, null ones among them")
 
 CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle, bad vectors")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 	struct iovec iov = {.iov_base = bytes, .iov_len = 100}, bad_iov = {.iov_base = bad_pointer(), .iov_len = 100};
 	struct mmsghdr many[8];
 	struct timespec timeout = {.tv_nsec = 50000000};
@@ -215,11 +215,11 @@ CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle
 	for (int i = 0; i < 8; i++)
 		many[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}};
 	RES(recvmmsg(s, many, 8, MSG_DONTWAIT, NULL));
-	arrive(s, 3, 30, 1);
+	recv_arrive(s, 3, 30, 1);
 	RES(recvmmsg(s, many, 8, MSG_DONTWAIT, NULL));
-	arrive(s, 3, 30, 1);
+	recv_arrive(s, 3, 30, 1);
 	RES(recvmmsg(s, many, 8, MSG_WAITFORONE, NULL));
-	arrive(s, 3, 30, 1);
+	recv_arrive(s, 3, 30, 1);
 	RES(recvmmsg(s, many, 2, 0, &timeout));
 	RES(recvmmsg(s, many, 0, 0, NULL));
 	take_all(s);
@@ -230,7 +230,7 @@ CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle
 	RES(recvmmsg(s, many, 8, 0, &timeout));
 	say_time("it took", start, 150);
 	say("%ld s %ld ns left", (long)timeout.tv_sec, timeout.tv_nsec);
-	arrive(s, 4, 30, 1);
+	recv_arrive(s, 4, 30, 1);
 	many[2].msg_hdr.msg_iov = &bad_iov;
 	RES(recvmmsg(s, many, 4, 0, NULL));
 	take(s, 0, 0);
@@ -243,7 +243,7 @@ CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle
 
 CASE(recv_blocks, "a blocking recv waits for its datagram, spinning or asleep")
 {
-	int s = ready_socket();
+	int s = recv_ready_socket();
 	static const int delays[] = {1, 20, 150};
 
 	for (int i = 0; i < 3; i++) {
@@ -257,7 +257,7 @@ CASE(recv_blocks, "a blocking recv waits for its datagram, spinning or asleep")
 
 CASE(recv_order, "5,000 datagrams that wait in the socket are read in order")
 {
-	int s = ready_socket(), ordered = 0, got = 0;
+	int s = recv_ready_socket(), ordered = 0, got = 0;
 
 	RES(set_int(s, SOL_SOCKET, SO_RCVBUFFORCE, 16000000));
 	bypass_begin();
@@ -272,7 +272,7 @@ CASE(recv_order, "5,000 datagrams that wait in the socket are read in order")
 
 CASE(recv_burst_of_the_default, "what the kernel's default buffer holds is not lost while nobody looks")
 {
-	int s = ready_socket(), got = 0;
+	int s = recv_ready_socket(), got = 0;
 
 	bypass_begin();
 	peer(far(), "send 0 %s %d 20 0 250", here, port);
@@ -285,7 +285,7 @@ CASE(recv_burst_of_the_default, "what the kernel's default buffer holds is not l
 
 CASE(recv_behind_others, "what came last of much is there, whichever call is asked and whatever came for others before")
 {
-	int other = ready_socket(), other_port = port, s = ready_socket(), set = epoll_create1(0);
+	int other = recv_ready_socket(), other_port = port, s = recv_ready_socket(), set = epoll_create1(0);
 	struct pollfd pfd = {.fd = s, .events = POLLIN};
 	struct epoll_event event = {.events = EPOLLIN};
 	fd_set readable;
@@ -311,21 +311,21 @@ CASE(recv_behind_others, "what came last of much is there, whichever call is ask
 
 CASE(recv_fragments, "fragmented datagrams arrive once, whole, among small ones")
 {
-	int s = ready_socket(), fragmented = 0;
+	int s = recv_ready_socket(), fragmented = 0;
 
 	for (int i = 0; i < 5; i++) {
-		arrive(s, 1, 1472, 1);
+		recv_arrive(s, 1, 1472, 1);
 		take(s, 0, 0);
-		arrive(s, 1, 1473, 2);
+		recv_arrive(s, 1, 1473, 2);
 		take(s, 0, 0);
-		arrive(s, 1, 9000, 3);
+		recv_arrive(s, 1, 9000, 3);
 		take(s, 0, 0);
-		arrive(s, 1, 60000, 4);
+		recv_arrive(s, 1, 60000, 4);
 		take(s, 0, 0);
 	}
 	/* Whole ones may overtake fragmented ones, but not each other. */
-	arrive(s, 2, 3000, 10);
-	arrive(s, 3, 50, 20);
+	recv_arrive(s, 2, 3000, 10);
+	recv_arrive(s, 3, 50, 20);
 	for (int i = 0; i < 5; i++) {
 		ssize_t len = recv(s, bytes, sizeof(bytes), MSG_DONTWAIT);
 
@@ -340,7 +340,7 @@ CASE(recv_fragments, "fragmented datagrams arrive once, whole, among small ones"
 
 CASE(recv_overflow, "a full socket drops datagrams, and works again when it has been read")
 {
-	int s = ready_socket(), got = 0;
+	int s = recv_ready_socket(), got = 0;
 
 	RES(set_int(s, SOL_SOCKET, SO_RCVBUF, 4000));
 	peer(far(), "send 0 %s %d 1000 0 2000", here, port);
@@ -348,6 +348,6 @@ CASE(recv_overflow, "a full socket drops datagrams, and works again when it has 
 	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 1000)
 		got++;
 	say("%s", got > 0 && got < 300 ? "some came" : "not some");
-	arrive(s, 1, 100, 9);
+	recv_arrive(s, 1, 100, 9);
 	take_all(s);
 }

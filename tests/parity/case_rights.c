@@ -56,7 +56,7 @@ static ssize_t give_with(int to, const char *line, const int *fds, int n)
 }
 
 /* What has come with a line is put into fds[at] and further; how many. */
-static int get(int from, char *line, int *fds, int at, int flags)
+static int rights_get(int from, char *line, int *fds, int at, int flags)
 {
 	union rights rights;
 	struct iovec piece = {.iov_base = line, .iov_len = LINE};
@@ -96,7 +96,7 @@ static void stream_pieces(int s, int pieces, int seed, int answers)
 	say("%d pieces are as they were sent", good);
 }
 
-static void say_options(int s)
+static void rights_say_options(int s)
 {
 	static const int names[][2] = {{SOL_SOCKET, SO_KEEPALIVE},  {SOL_SOCKET, SO_RCVBUF},
 	                               {SOL_SOCKET, SO_SNDBUF},     {IPPROTO_TCP, TCP_NODELAY},
@@ -160,7 +160,7 @@ static void do_line(const char *line)
 	else if (strcmp(verb, "accept") == 0)
 		OKAY(had[n_had++] = is_readable(s, 3000) ? accept(s, NULL, NULL) : -1);
 	else if (strcmp(verb, "options") == 0)
-		say_options(s);
+		rights_say_options(s);
 	else if (strcmp(verb, "flags") == 0)
 		say("non-blocking: %d", (fcntl(s, F_GETFL) & O_NONBLOCK) != 0);
 	else if (strcmp(verb, "close") == 0)
@@ -183,7 +183,7 @@ static bool is_taker(void)
 
 	if (getenv("PARITY_TAKER") == NULL)
 		return false;
-	while ((n = get(TAKER_FD, line, had, n_had, 0)) >= 0) {
+	while ((n = rights_get(TAKER_FD, line, had, n_had, 0)) >= 0) {
 		n_had += n;
 		do_line(line);
 		if (write(TAKER_FD, "done", 4) != 4)
@@ -234,7 +234,7 @@ static void await_taker(const struct taker *taker)
 		give_up("the taker has ended");
 }
 
-static void give(const struct taker *taker, const int *fds, int n)
+static void rights_give(const struct taker *taker, const int *fds, int n)
 {
 	if (give_with(taker->fd, "have", fds, n) < 0)
 		give_up("sendmsg");
@@ -243,18 +243,18 @@ static void give(const struct taker *taker, const int *fds, int n)
 
 static void give_one(const struct taker *taker, int fd)
 {
-	give(taker, &fd, 1);
+	rights_give(taker, &fd, 1);
 }
 
-static void begin(const struct taker *taker, const char *line)
+static void rights_begin(const struct taker *taker, const char *line)
 {
 	if (send(taker->fd, line, strlen(line) + 1, 0) < 0)
 		give_up("send to the taker");
 }
 
-static void tell(const struct taker *taker, const char *line)
+static void rights_tell(const struct taker *taker, const char *line)
 {
-	begin(taker, line);
+	rights_begin(taker, line);
 	await_taker(taker);
 }
 
@@ -264,7 +264,7 @@ static void tell_to_steal(const struct taker *taker, int s, bool by_number)
 	char line[LINE];
 
 	snprintf(line, sizeof(line), "steal %d %d %d", by_number, (int)getpid(), s);
-	tell(taker, line);
+	rights_tell(taker, line);
 }
 
 static void taker_end(const struct taker *taker)
@@ -277,7 +277,7 @@ static void taker_end(const struct taker *taker)
 	say("the taker ended with %d", status);
 }
 
-static int connected_udp(void)
+static int rights_connected_udp(void)
 {
 	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
 
@@ -289,7 +289,7 @@ static int connected_udp(void)
 
 /* ---- connections ---- */
 
-static void accepted(const char *name, bool preloaded)
+static void rights_case_accepted(const char *name, bool preloaded)
 {
 	struct taker taker = taker_start(name, preloaded);
 	int s = tcp_in(NULL);
@@ -298,10 +298,10 @@ static void accepted(const char *name, bool preloaded)
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	RES(close(s));
 	far_writes(1, 100, 1, 1);
-	tell(&taker, "read 0 100");
-	tell(&taker, "write 0 100 2");
+	rights_tell(&taker, "read 0 100");
+	rights_tell(&taker, "write 0 100 2");
 	far_reads(1, 100, 2, 1);
-	tell(&taker, "close 0");
+	rights_tell(&taker, "close 0");
 	far_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
@@ -309,13 +309,13 @@ static void accepted(const char *name, bool preloaded)
 CASE(rights_accepted, "an accepted connection is given to another process, and closed by the giver")
 {
 	if (!is_taker())
-		accepted("rights_accepted", true);
+		rights_case_accepted("rights_accepted", true);
 }
 
 CASE(rights_accepted_plain, "the same, to a process without the library")
 {
 	if (!is_taker())
-		accepted("rights_accepted_plain", false);
+		rights_case_accepted("rights_accepted_plain", false);
 }
 
 CASE(rights_connected, "a connection that was made here is given away with what was written and not read, and kept")
@@ -332,13 +332,13 @@ CASE(rights_connected, "a connection that was made here is given away with what 
 	let_arrive(30);
 	say_read(s, 1000, MSG_WAITALL);
 	give_one(&taker, s);
-	tell(&taker, "names 0");
-	tell(&taker, "read 0 1000");
+	rights_tell(&taker, "names 0");
+	rights_tell(&taker, "read 0 1000");
 	say_read(s, 1000, MSG_WAITALL);
-	tell(&taker, "write 0 1000 2");
+	rights_tell(&taker, "write 0 1000 2");
 	say_write(s, 1000, 3, 0);
 	far_reads(1, 1000, 1, 3);
-	tell(&taker, "close 0");
+	rights_tell(&taker, "close 0");
 	far_writes(1, 100, 9, 1);
 	say_read(s, 100, MSG_WAITALL);
 	RES(close(s));
@@ -361,18 +361,18 @@ CASE(rights_before_data, "given away before anything has come, and again to a se
 	for (int i = 1; i <= 3; i++) {
 		far_writes(1, 100, i, 1);
 		if (i == 1)
-			tell(&one, "read 0 100");
+			rights_tell(&one, "read 0 100");
 		else if (i == 2)
-			tell(&two, "read 0 100");
+			rights_tell(&two, "read 0 100");
 		else
 			say_read(s, 100, MSG_WAITALL);
 	}
 	RES(close(s));
-	tell(&one, "write 0 100 4");
-	tell(&one, "close 0");
-	tell(&two, "write 0 100 5");
+	rights_tell(&one, "write 0 100 4");
+	rights_tell(&one, "close 0");
+	rights_tell(&two, "write 0 100 5");
 	far_reads(1, 100, 4, 2);
-	tell(&two, "close 0");
+	rights_tell(&two, "close 0");
 	far_reads(1, 1, 0, 1);
 	taker_end(&one);
 	taker_end(&two);
@@ -392,7 +392,7 @@ CASE(rights_streaming, "given away and closed while bytes stream in; the taker a
 	pause_ms(8);
 	give_one(&taker, s);
 	close(s);
-	begin(&taker, "echo 0 300 0");
+	rights_begin(&taker, "echo 0 300 0");
 	snprintf(answers, sizeof(answers), "%s", peer(far(), "read 1 1000 0 300"));
 	await_taker(&taker);
 	say("the peer: %s", answers);
@@ -419,7 +419,7 @@ CASE(rights_unsent, "given away and closed while more waits to be sent than the 
 		give_up("only %d pieces fit", pieces);
 	give_one(&taker, s);
 	RES(close(s));
-	tell(&taker, "close 0");
+	rights_tell(&taker, "close 0");
 	say("the peer: %s", strncmp(peer(far(), "read 1 1000 0 %d", pieces), "failed", 6) == 0 ? "failed" : "has read");
 	far_reads(1, 1, 0, 1);
 	taker_end(&taker);
@@ -439,8 +439,8 @@ CASE(rights_self, "given to the same process, by sendmmsg; the first number is c
 	put_rights(&msgs[1].msg_hdr, &rights, given, 2);
 	RES(sendmmsg(ends[0], msgs, 2, 0));
 	RES(close(s));
-	RES(get(ends[1], line, fds, 0, 0));
-	RES(n = get(ends[1], line, fds, 0, MSG_CMSG_CLOEXEC));
+	RES(rights_get(ends[1], line, fds, 0, 0));
+	RES(n = rights_get(ends[1], line, fds, 0, MSG_CMSG_CLOEXEC));
 	RES(fcntl(fds[1], F_GETFD));
 	far_writes(1, 100, 1, 1);
 	say_read(fds[1], 100, MSG_WAITALL);
@@ -458,8 +458,8 @@ CASE(rights_peek, "a control message is looked at with MSG_PEEK, and brings the 
 	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	RES(give_with(ends[0], "one", &s, 1));
 	RES(close(s));
-	RES(get(ends[1], line, fds, 0, MSG_PEEK));
-	RES(get(ends[1], line, fds, 1, 0));
+	RES(rights_get(ends[1], line, fds, 0, MSG_PEEK));
+	RES(rights_get(ends[1], line, fds, 1, 0));
 	far_writes(1, 100, 1, 2);
 	say_read(fds[0], 100, MSG_WAITALL);
 	RES(close(fds[0]));
@@ -499,15 +499,15 @@ CASE(rights_several, "a file, a connection, a UDP socket, a pipe and a listener 
 	fds[3] = ends[0];
 	fds[4] = tcp_listener(here, 0, 5);
 	expect_offloaded(fds[4]);
-	give(&taker, fds, 5);
+	rights_give(&taker, fds, 5);
 	far_writes(1, 100, 1, 1);
-	tell(&taker, "read 1 100");
+	rights_tell(&taker, "read 1 100");
 	peer_open(far(), 2, there, 7412);
 	peer_send(far(), 2, here, port_of(fds[2]), 100, 2);
-	tell(&taker, "take 2 2000");
+	rights_tell(&taker, "take 2 2000");
 	peer(far(), "dial 3 %s %d", here, port_of(fds[4]));
-	tell(&taker, "accept 4");
-	tell(&taker, "write 5 100 3");
+	rights_tell(&taker, "accept 4");
+	rights_tell(&taker, "write 5 100 3");
 	far_reads(3, 100, 3, 1);
 	taker_end(&taker);
 }
@@ -532,11 +532,11 @@ CASE(rights_epoll, "a connection in an epoll set of the giver, which keeps it")
 	RES(epoll_wait(set, &event, 1, 2000));
 	say_read(s, 100, MSG_WAITALL);
 	RES(epoll_wait(set, &event, 1, 0));
-	tell(&taker, "quick 0 200");
+	rights_tell(&taker, "quick 0 200");
 	RES(epoll_wait(set, &event, 1, 0));
 	RES(epoll_ctl(set, EPOLL_CTL_DEL, s, NULL));
 	RES(close(s));
-	tell(&taker, "write 0 100 2");
+	rights_tell(&taker, "write 0 100 2");
 	far_reads(1, 100, 2, 1);
 	taker_end(&taker);
 }
@@ -556,13 +556,13 @@ CASE(rights_nonblocking, "a non-blocking connection, accepted so; nothing has co
 		give_up("accept");
 	expect_offloaded(s);
 	give_one(&taker, s);
-	tell(&taker, "flags 0");
-	tell(&taker, "quick 0 100");
+	rights_tell(&taker, "flags 0");
+	rights_tell(&taker, "quick 0 100");
 	RES(close(s));
 	far_shuts(1, SHUT_WR);
 	pause_ms(30);
-	tell(&taker, "quick 0 100");
-	tell(&taker, "write 0 100 1");
+	rights_tell(&taker, "quick 0 100");
+	rights_tell(&taker, "write 0 100 1");
 	far_reads(1, 100, 1, 1);
 	taker_end(&taker);
 }
@@ -581,10 +581,10 @@ CASE(rights_half_closed, "a connection that the peer has closed, and one that th
 	let_arrive(30);
 	give_one(&taker, s);
 	close(s);
-	tell(&taker, "read 0 100");
-	tell(&taker, "read 0 100");
-	tell(&taker, "write 0 100 2");
-	tell(&taker, "close 0");
+	rights_tell(&taker, "read 0 100");
+	rights_tell(&taker, "read 0 100");
+	rights_tell(&taker, "write 0 100 2");
+	rights_tell(&taker, "close 0");
 	far_reads(1, 100, 2, 1);
 	far_reads(1, 1, 0, 1);
 	peer(far(), "close 1");
@@ -596,7 +596,7 @@ CASE(rights_half_closed, "a connection that the peer has closed, and one that th
 	far_reads(1, 100, 3, 1);
 	far_reads(1, 1, 0, 1);
 	far_writes(1, 100, 4, 1);
-	tell(&taker, "read 1 100");
+	rights_tell(&taker, "read 1 100");
 	taker_end(&taker);
 }
 
@@ -618,7 +618,7 @@ static void giver_gone(int signal_number)
 		exit(0);
 	}
 	close(ends[0]);
-	if (get(ends[1], line, &fd, 0, 0) != 1)
+	if (rights_get(ends[1], line, &fd, 0, 0) != 1)
 		give_up("nothing was given");
 	peer(far(), "accept 0 1 2000");
 	waitpid(child, &status, 0);
@@ -654,7 +654,7 @@ CASE(rights_forked_taker, "a forked child has the receiving end, and takes what 
 		int fds[2];
 
 		close(s);
-		if (get(ends[1], line, fds, 0, 0) != 1)
+		if (rights_get(ends[1], line, fds, 0, 0) != 1)
 			_exit(1);
 		stream_pieces(fds[0], 5, 1, 1);
 		_exit(0);
@@ -713,8 +713,8 @@ CASE(rights_inherited, "a forked child gives away a connection that it has from 
 	say("the child ended with %d", status);
 	RES(close(s));
 	far_writes(1, 100, 1, 1);
-	tell(&taker, "read 0 100");
-	tell(&taker, "write 0 100 2");
+	rights_tell(&taker, "read 0 100");
+	rights_tell(&taker, "write 0 100 2");
 	far_reads(1, 100, 2, 1);
 	taker_end(&taker);
 }
@@ -734,9 +734,9 @@ CASE(rights_connecting, "a connection on its way is given away")
 	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	give_one(&taker, s);
 	RES(close(s));
-	tell(&taker, "connected 0");
+	rights_tell(&taker, "connected 0");
 	peer(far(), "accept 0 1 3000");
-	tell(&taker, "write 0 100 1");
+	rights_tell(&taker, "write 0 100 1");
 	far_reads(1, 100, 1, 1);
 	taker_end(&taker);
 }
@@ -760,9 +760,9 @@ CASE(rights_attempt, "a connection on its way is given away before the peer answ
 	give_one(&taker, s);
 	RES(close(s));
 	peer(far(), "accept 0 1 3000");
-	tell(&taker, "connected 0");
+	rights_tell(&taker, "connected 0");
 	peer(far(), "accept 0 2 3000");
-	tell(&taker, "write 0 100 1");
+	rights_tell(&taker, "write 0 100 1");
 	far_reads(2, 100, 1, 1);
 	taker_end(&taker);
 }
@@ -780,8 +780,8 @@ CASE(rights_listener, "a listener that was accepted from is given away, and kept
 	s = tcp_in(&at);
 	give_one(&taker, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	tell(&taker, "accept 0");
-	tell(&taker, "write 1 100 1");
+	rights_tell(&taker, "accept 0");
+	rights_tell(&taker, "write 1 100 1");
 	far_reads(2, 100, 1, 1);
 	say_write(s, 100, 2, 0); /* as it was */
 	far_reads(1, 100, 2, 1);
@@ -794,8 +794,8 @@ CASE(rights_listener, "a listener that was accepted from is given away, and kept
 	peer(far(), "close 2");
 	peer(far(), "dial 2 %s %d", here, port_of(at));
 	RES(close(at));
-	tell(&taker, "accept 0");
-	tell(&taker, "write 2 100 4");
+	rights_tell(&taker, "accept 0");
+	rights_tell(&taker, "write 2 100 4");
 	far_reads(2, 100, 4, 1);
 	taker_end(&taker);
 }
@@ -812,7 +812,7 @@ CASE(rights_listener_served, "giver and taker serve a listener for a while; then
 	s = tcp_in(&at);
 	give_one(&taker, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	tell(&taker, "accept 0"); /* it serves it from here on, and so does the giver soon */
+	rights_tell(&taker, "accept 0"); /* it serves it from here on, and so does the giver soon */
 	pause_ms(1500);
 	close(s);
 	for (int i = 1; i <= 4; i++) {
@@ -825,11 +825,11 @@ CASE(rights_listener_served, "giver and taker serve a listener for a while; then
 		peer(far(), "close 3");
 		pause_ms(250);
 		peer(far(), "dial 3 %s %d", here, port_of(at));
-		tell(&taker, "accept 0");
-		tell(&taker, i == 1   ? "write 2 100 9"
-		             : i == 2 ? "write 3 100 9"
-		             : i == 3 ? "write 4 100 9"
-		                      : "write 5 100 9");
+		rights_tell(&taker, "accept 0");
+		rights_tell(&taker, i == 1   ? "write 2 100 9"
+		                    : i == 2 ? "write 3 100 9"
+		                    : i == 3 ? "write 4 100 9"
+		                             : "write 5 100 9");
 		far_reads(3, 100, 9, 1);
 		peer(far(), "close 3");
 		pause_ms(250);
@@ -837,8 +837,8 @@ CASE(rights_listener_served, "giver and taker serve a listener for a while; then
 	port = port_of(at);
 	RES(close(at));
 	peer(far(), "dial 3 %s %d", here, port);
-	tell(&taker, "accept 0");
-	tell(&taker, "write 6 100 9");
+	rights_tell(&taker, "accept 0");
+	rights_tell(&taker, "write 6 100 9");
 	far_reads(3, 100, 9, 1);
 	taker_end(&taker);
 }
@@ -864,14 +864,14 @@ CASE(rights_listener_options, "what a taker accepts has the options that the giv
 	}
 	RES(listen(at, 5));
 	give_one(&taker, at);
-	tell(&taker, "options 0");
+	rights_tell(&taker, "options 0");
 	peer(far(), "dial 1 %s %d", here, port_of(at)); /* the kernel's, perhaps */
-	tell(&taker, "accept 0");
+	rights_tell(&taker, "accept 0");
 	pause_ms(300);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	tell(&taker, "accept 0");
-	tell(&taker, "options 2");
-	tell(&taker, "write 2 100 1");
+	rights_tell(&taker, "accept 0");
+	rights_tell(&taker, "options 2");
+	rights_tell(&taker, "write 2 100 1");
 	far_reads(2, 100, 1, 1);
 	RES(close(at));
 	taker_end(&taker);
@@ -889,20 +889,20 @@ CASE(rights_listener_plain_later, "a process that serves a listener is joined by
 	s = tcp_in(&at);
 	give_one(&one, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	tell(&one, "accept 0");
+	rights_tell(&one, "accept 0");
 	pause_ms(1200);
 	give_one(&two, at);
 	pause_ms(50);
 	for (int i = 0; i < 3; i++) {
 		peer(far(), "dial 3 %s %d", here, port_of(at));
-		tell(&two, "accept 0");
-		tell(&two, i == 0 ? "write 1 100 1" : i == 1 ? "write 2 100 1" : "write 3 100 1");
+		rights_tell(&two, "accept 0");
+		rights_tell(&two, i == 0 ? "write 1 100 1" : i == 1 ? "write 2 100 1" : "write 3 100 1");
 		far_reads(3, 100, 1, 1);
 		peer(far(), "close 3");
 	}
 	peer(far(), "dial 3 %s %d", here, port_of(at));
-	tell(&one, "accept 0");
-	tell(&one, "write 2 100 1");
+	rights_tell(&one, "accept 0");
+	rights_tell(&one, "write 2 100 1");
 	far_reads(3, 100, 1, 1);
 	RES(close(at));
 	close(s);
@@ -918,7 +918,7 @@ CASE(rights_listener_to_itself, "a listener that a process sends to itself is on
 	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	s = tcp_in(&at);
 	RES(give_with(ends[0], "have", &at, 1));
-	RES(get(ends[1], line, &copy, 0, 0));
+	RES(rights_get(ends[1], line, &copy, 0, 0));
 	peer(far(), "dial 2 %s %d", here, port_of(at));
 	RES(is_readable(at, 2000));
 	RES(is_readable(copy, 2000));
@@ -944,10 +944,10 @@ CASE(rights_bound, "a bound socket is given away, and listens there")
 	at = tcp_at(here, 0);
 	port = port_of(at);
 	give_one(&taker, at);
-	tell(&taker, "listen 0");
+	rights_tell(&taker, "listen 0");
 	peer(far(), "dial 2 %s %d", here, port);
-	tell(&taker, "accept 0");
-	tell(&taker, "write 1 100 1");
+	rights_tell(&taker, "accept 0");
+	rights_tell(&taker, "write 1 100 1");
 	far_reads(2, 100, 1, 1);
 	RES(close(at));
 	taker_end(&taker);
@@ -978,8 +978,8 @@ CASE(rights_listener_waiting,
 	RES(epoll_wait(set, &event, 1, 0));
 	peer(far(), "dial 2 %s %d", here, port_of(at));
 	RES(epoll_wait(set, &event, 1, 2000));
-	tell(&taker, "accept 0");
-	tell(&taker, "write 1 100 2");
+	rights_tell(&taker, "accept 0");
+	rights_tell(&taker, "write 1 100 2");
 	far_reads(2, 100, 2, 1);
 	taker_end(&taker);
 }
@@ -1004,15 +1004,15 @@ CASE(rights_udp, "a UDP socket with unread datagrams is given away; it is kept, 
 	take(s, 2000, 0);
 	give_one(&taker, s);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	take(s, 2000, 0);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port, 100, 5);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	RES(close(s));
 	peer_send(far(), 0, here, port, 100, 6);
-	tell(&taker, "take 0 2000");
-	tell(&taker, "all 0");
+	rights_tell(&taker, "take 0 2000");
+	rights_tell(&taker, "all 0");
 	taker_end(&taker);
 }
 
@@ -1037,12 +1037,12 @@ CASE(rights_udp_group, "a UDP socket that is a member of a group is given away, 
 	take(s, 2000, 0);
 	give_one(&taker, s);
 	peer_send(far(), 0, "239.1.2.3", port, 100, 2);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port, 100, 3);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	RES(close(s));
 	peer_send(far(), 0, "239.1.2.3", port, 100, 4);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	taker_end(&taker);
 }
 
@@ -1054,14 +1054,14 @@ CASE(rights_udp_connected, "a connected UDP socket sends and receives in both pr
 	if (is_taker())
 		return;
 	taker = taker_start("rights_udp_connected", true);
-	s = connected_udp();
+	s = rights_connected_udp();
 	give_one(&taker, s);
-	tell(&taker, "write 0 100 1");
+	rights_tell(&taker, "write 0 100 1");
 	peer_take(far(), 0, 2000);
 	RES(send(s, "x", 1, 0));
 	peer_take(far(), 0, 2000);
 	peer_send(far(), 0, here, port_of(s), 100, 2);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port_of(s), 100, 3);
 	take(s, 2000, 0);
 	taker_end(&taker);
@@ -1090,7 +1090,7 @@ CASE(rights_udp_inherited, "a forked child gives away a UDP socket that it has f
 	pause_ms(1300);
 	for (int i = 1; i <= 3; i++) {
 		peer_send(far(), 0, here, port, 100, i);
-		tell(&taker, "take 0 2000");
+		rights_tell(&taker, "take 0 2000");
 	}
 	taker_end(&taker);
 }
@@ -1144,7 +1144,7 @@ CASE(rights_full, "a connection goes on after a message that was refused because
 		;
 	RES(give_with(ends[0], "have", &s, 1));
 	RES(close(s));
-	RES(get(ends[1], line, &fd, 0, 0));
+	RES(rights_get(ends[1], line, &fd, 0, 0));
 	far_writes(1, 100, 2, 1);
 	say_read(fd, 100, MSG_WAITALL);
 }
@@ -1157,7 +1157,7 @@ CASE(rights_unseen_number, "what arrives gets the number of a socket that was cl
 	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	RES(give_with(ends[0], "have", &file, 1));
 	RES(raw_call(SYS_close, s, 0, 0, 0, 0));
-	RES(get(ends[1], line, &fd, 0, 0));
+	RES(rights_get(ends[1], line, &fd, 0, 0));
 	say("%s", fd == s ? "the same number" : "another number");
 	RES(read(fd, &byte, 1));
 	RES(byte);
@@ -1199,19 +1199,19 @@ CASE(rights_pidfd_connection, "another process takes a connection with what was 
 	expect_offloaded(s);
 	tell_to_steal(&taker, s, false);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	tell(&taker, "names 0");
-	tell(&taker, "read 0 1000");
+	rights_tell(&taker, "names 0");
+	rights_tell(&taker, "read 0 1000");
 	say_read(s, 1000, MSG_WAITALL);
-	tell(&taker, "write 0 1000 2");
+	rights_tell(&taker, "write 0 1000 2");
 	say_write(s, 1000, 3, 0);
 	far_reads(1, 1000, 1, 3);
 	tell_to_steal(&taker, s, true);
-	tell(&taker, "close 0");
+	rights_tell(&taker, "close 0");
 	far_writes(1, 100, 9, 2);
 	say_read(s, 100, MSG_WAITALL);
 	RES(close(s));
-	tell(&taker, "read 1 100");
-	tell(&taker, "close 1");
+	rights_tell(&taker, "read 1 100");
+	rights_tell(&taker, "close 1");
 	far_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
@@ -1229,10 +1229,10 @@ CASE(rights_pidfd_by_number, "another process takes an accepted connection by sy
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	RES(close(s));
 	far_writes(1, 100, 1, 1);
-	tell(&taker, "read 0 100");
-	tell(&taker, "write 0 100 2");
+	rights_tell(&taker, "read 0 100");
+	rights_tell(&taker, "write 0 100 2");
 	far_reads(1, 100, 2, 1);
-	tell(&taker, "close 0");
+	rights_tell(&taker, "close 0");
 	far_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
@@ -1258,7 +1258,7 @@ CASE(rights_pidfd_unsent, "another process takes a connection while more waits t
 	tell_to_steal(&taker, s, false);
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	RES(close(s));
-	tell(&taker, "close 0");
+	rights_tell(&taker, "close 0");
 	say("the peer: %s", strncmp(peer(far(), "read 1 1000 0 %d", pieces), "failed", 6) == 0 ? "failed" : "has read");
 	far_reads(1, 1, 0, 1);
 	taker_end(&taker);
@@ -1275,8 +1275,8 @@ CASE(rights_pidfd_listener, "another process takes a listener, and both serve it
 	s = tcp_in(&at);
 	tell_to_steal(&taker, at, false);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	tell(&taker, "accept 0"); /* it serves it from here on, and so does the owner soon */
-	tell(&taker, "write 1 100 1");
+	rights_tell(&taker, "accept 0"); /* it serves it from here on, and so does the owner soon */
+	rights_tell(&taker, "write 1 100 1");
 	far_reads(2, 100, 1, 1);
 	say_write(s, 100, 2, 0); /* as it was */
 	far_reads(1, 100, 2, 1);
@@ -1293,8 +1293,8 @@ CASE(rights_pidfd_listener, "another process takes a listener, and both serve it
 	port = port_of(at);
 	RES(close(at));
 	peer(far(), "dial 2 %s %d", here, port);
-	tell(&taker, "accept 0");
-	tell(&taker, "write 2 100 4");
+	rights_tell(&taker, "accept 0");
+	rights_tell(&taker, "write 2 100 4");
 	far_reads(2, 100, 4, 1);
 	taker_end(&taker);
 }
@@ -1317,15 +1317,15 @@ CASE(rights_pidfd_udp, "another process takes a UDP socket with unread datagrams
 	take(s, 2000, 0);
 	tell_to_steal(&taker, s, true);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	take(s, 2000, 0);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port, 100, 5);
-	tell(&taker, "take 0 2000");
+	rights_tell(&taker, "take 0 2000");
 	RES(close(s));
 	peer_send(far(), 0, here, port, 100, 6);
-	tell(&taker, "take 0 2000");
-	tell(&taker, "all 0");
+	rights_tell(&taker, "take 0 2000");
+	rights_tell(&taker, "all 0");
 	taker_end(&taker);
 }
 
@@ -1341,7 +1341,7 @@ CASE(rights_pidfd_others,
 	s = tcp_out();
 	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	tell_to_steal(&taker, ends[1], false);
-	tell(&taker, "write 0 100 1");
+	rights_tell(&taker, "write 0 100 1");
 	say_read(ends[0], 100, MSG_WAITALL);
 	tell_to_steal(&taker, 999, false);
 	tell_to_steal(&taker, -1, true);

@@ -14,7 +14,7 @@ static char bytes[70000];
 static volatile int minus_one = -1; /* which the compiler would warn of */
 
 /* A connected, offloaded socket and the peer's socket 0, which it is connected to. */
-static int connected(void)
+static int send_case_connected(void)
 {
 	int port = peer_open(far(), 0, there, 0), s;
 
@@ -33,7 +33,7 @@ static const char *seeded(int len, int seed)
 
 CASE(send_every_way, "write, writev, send, sendto, sendmsg and sendmmsg send the same, around the kernel")
 {
-	int s = connected(), port = atoi(peer(far(), "port 0"));
+	int s = send_case_connected(), port = atoi(peer(far(), "port 0"));
 	struct sockaddr_in to = address_of(there, port);
 	struct iovec iov = {.iov_base = bytes, .iov_len = 64};
 	struct mmsghdr many[3] = {0};
@@ -98,7 +98,7 @@ CASE(send_every_length, "datagrams of 0 to 65507 bytes arrive whole; longer ones
 {
 	static const int len[] = {0,    1,    2,    17,   18,   19,    63,    1471, 1472,
 	                          1473, 2000, 2952, 2953, 9000, 65507, 65508, 66000};
-	int s = connected();
+	int s = send_case_connected();
 
 	for (size_t i = 0; i < sizeof(len) / sizeof(len[0]); i++) {
 		RES(send(s, seeded(len[i], (int)i), (size_t)len[i], 0));
@@ -111,7 +111,7 @@ CASE(send_iov_shapes, "iov arrays: null elements, none, many, too many, bad poin
 {
 	static struct iovec iov[1025];
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 5};
-	int s = connected();
+	int s = send_case_connected();
 
 	seeded(1024, 7);
 	iov[0] = (struct iovec){.iov_base = NULL, .iov_len = 0};
@@ -148,7 +148,7 @@ CASE(send_bad_pointers, "bad pointers are EFAULT wherever they are, and the sock
 	struct iovec iov = {.iov_base = bytes, .iov_len = 8}, bad_iov = {.iov_base = bad_pointer(), .iov_len = 8};
 	struct msghdr msg = {.msg_iov = bad_pointer(), .msg_iovlen = 1};
 	struct mmsghdr many[3] = {0};
-	int s = connected();
+	int s = send_case_connected();
 
 	RES(send(s, bad_pointer(), 8, 0));
 	RES(write(s, bad_pointer(), 8));
@@ -217,7 +217,7 @@ CASE(send_bad_destinations, "destinations: short, long, of other families, port 
 
 CASE(send_flags, "flags of send: those that UDP serves, ignores and refuses")
 {
-	int s = connected();
+	int s = send_case_connected();
 
 	RES(send(s, seeded(30, 1), 30, MSG_DONTWAIT));
 	peer_take(far(), 0, 2000);
@@ -236,7 +236,7 @@ CASE(send_flags, "flags of send: those that UDP serves, ignores and refuses")
 
 CASE(send_more, "MSG_MORE and UDP_CORK make one datagram of several calls")
 {
-	int s = connected();
+	int s = send_case_connected();
 
 	seeded(90, 8);
 	RES(send(s, bytes, 30, MSG_MORE));
@@ -256,7 +256,7 @@ CASE(send_more, "MSG_MORE and UDP_CORK make one datagram of several calls")
 
 CASE(send_segments, "UDP_SEGMENT sends several datagrams in one call")
 {
-	int s = connected();
+	int s = send_case_connected();
 
 	RES(set_int(s, IPPROTO_UDP, UDP_SEGMENT, 500));
 	RES(send(s, seeded(1200, 1), 1200, 0));
@@ -269,7 +269,7 @@ CASE(send_segments, "UDP_SEGMENT sends several datagrams in one call")
 
 CASE(send_from_files, "sendfile and splice into a socket, pread and pwrite on it, lseek")
 {
-	int s = connected(), file = memfd_create("parity", 0), ends[2];
+	int s = send_case_connected(), file = memfd_create("parity", 0), ends[2];
 	off_t at = 0;
 
 	seeded(500, 3);
@@ -295,7 +295,7 @@ CASE(send_mtu_discover, "IP_MTU_DISCOVER: what may be fragmented, and IP_MTU")
 {
 	static const int modes[] = {IP_PMTUDISC_DONT,  IP_PMTUDISC_WANT,      IP_PMTUDISC_DO,
 	                            IP_PMTUDISC_PROBE, IP_PMTUDISC_INTERFACE, IP_PMTUDISC_OMIT};
-	int s = connected(), mtu;
+	int s = send_case_connected(), mtu;
 	socklen_t len = sizeof(mtu);
 
 	RES(getsockopt(s, IPPROTO_IP, IP_MTU, &mtu, &len));
@@ -321,7 +321,7 @@ CASE(send_mtu_discover, "IP_MTU_DISCOVER: what may be fragmented, and IP_MTU")
 
 CASE(send_order, "10,000 datagrams sent in a row arrive, all and in order; nothing is lost unsaid")
 {
-	int s = connected(), lost = 0;
+	int s = send_case_connected(), lost = 0;
 
 	peer(far(), "opt 0 1 33 8000000"); /* SO_RCVBUFFORCE */
 	warm_up(s, NULL, 0);

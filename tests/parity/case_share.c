@@ -18,14 +18,14 @@ static int at_with(const char *ip, int port, int option)
 	return s;
 }
 
-static int connect_to(int s, const char *ip, int port)
+static int share_connect_to(int s, const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 
 	return connect(s, (struct sockaddr *)&address, sizeof(address));
 }
 
-static void takes(const char *what, int s)
+static void share_takes(const char *what, int s)
 {
 	say("%s:", what);
 	take_all(s);
@@ -38,7 +38,7 @@ CASE(share_connected_first, "on one port, a connected socket gets its peer's, th
 	port = peer_open(far(), 0, there, 0);
 	name_port(port, "first");
 	name_port(peer_open(far(), 1, there, 0), "second");
-	RES(connect_to(narrow, there, port));
+	RES(share_connect_to(narrow, there, port));
 	expect_offloaded(wide);
 	expect_offloaded(narrow);
 	bypass_begin();
@@ -46,8 +46,8 @@ CASE(share_connected_first, "on one port, a connected socket gets its peer's, th
 	peer_send(far(), 1, here, 7300, 40, 2);
 	peer_send(far(), 0, here, 7300, 40, 3);
 	let_arrive(30);
-	takes("wide", wide);
-	takes("narrow", narrow);
+	share_takes("wide", wide);
+	share_takes("narrow", narrow);
 	bypass_end(3, 0);
 	RES(close(narrow));
 	pause_ms(30);
@@ -65,8 +65,8 @@ CASE(share_reuseaddr, "of several sockets with SO_REUSEADDR on one port, the new
 	for (int i = 0; i < 3; i++)
 		peer_send(far(), 0, here, 7301, 40, i);
 	let_arrive(30);
-	takes("one", one);
-	takes("two", two);
+	share_takes("one", one);
+	share_takes("two", two);
 	RES(close(two));
 	pause_ms(30);
 	peer_send(far(), 0, here, 7301, 40, 4);
@@ -129,8 +129,8 @@ CASE(share_addresses, "0.0.0.0 and a single address on one port: the more exact 
 	peer_send(far(), 0, here, 7304, 40, 1);
 	peer_send(far(), 1, here_second, 7304, 40, 2);
 	let_arrive(30);
-	takes("any", any);
-	takes("exact", exact);
+	share_takes("any", any);
+	share_takes("exact", exact);
 	RES(close(exact));
 	pause_ms(30);
 	peer_send(far(), 0, here, 7304, 40, 3);
@@ -153,8 +153,8 @@ CASE(share_devices, "two sockets of one port, each bound to a device")
 	peer_send(far(), 0, here, 7305, 40, 1);
 	peer_send(far(), 1, here_second, 7305, 40, 2);
 	let_arrive(30);
-	takes("first", one);
-	takes("second", two);
+	share_takes("first", one);
+	share_takes("second", two);
 }
 
 /*

@@ -7,7 +7,7 @@
 
 #include "parity.h"
 
-static int send_to(int s, const char *ip, int port, int seed)
+static int short_send_to(int s, const char *ip, int port, int seed)
 {
 	struct sockaddr_in to = address_of(ip, port);
 	char bytes[40];
@@ -25,12 +25,12 @@ static int send_more(int s, int seed)
 }
 
 /* The next socket begins as the kernel's. */
-static void live_shortly(int port)
+static void short_live_shortly(int port)
 {
 	for (int i = 0; i < 20; i++) {
 		int s = udp_socket();
 
-		if (send_to(s, there, port, 100 + i) != 40)
+		if (short_send_to(s, there, port, 100 + i) != 40)
 			give_up("sendto");
 		close(s);
 	}
@@ -44,7 +44,7 @@ CASE(short_lives_get_their_answers, "a thousand sockets with a question each hea
 		int s = i % 2 == 0 ? udp_socket() : udp_to(there, port);
 		char bytes[40];
 
-		if (i % 2 == 0 ? send_to(s, there, port, i % 200) != 40 : send_more(s, i % 200) != 40)
+		if (i % 2 == 0 ? short_send_to(s, there, port, i % 200) != 40 : send_more(s, i % 200) != 40)
 			wrong++;
 		if (i % 10 == 0) { /* the others are closed before their answer */
 			peer_send(far(), 0, here, port_of(s), 40, i % 200);
@@ -60,18 +60,18 @@ CASE(short_grows_up, "after many short lives one that goes on hears everything i
 	int port = peer_open(far(), 0, there, 0), s, mine;
 
 	name_port(port, "far");
-	live_shortly(port);
+	short_live_shortly(port);
 	s = udp_socket();
-	RES(send_to(s, there, port, 1));
+	RES(short_send_to(s, there, port, 1));
 	name_port_of(s, "mine");
 	mine = port_of(s);
 	peer_send(far(), 0, here, mine, 40, 11);
 	take(s, 2000, 0);
-	RES(send_to(s, there, port, 2));
+	RES(short_send_to(s, there, port, 2));
 	peer_send(far(), 0, here, mine, 40, 12);
 	peer_send(far(), 0, here, mine, 40, 13);
 	let_arrive(20);
-	RES(send_to(s, there, port, 3));
+	RES(short_send_to(s, there, port, 3));
 	expect_offloaded(s);
 	peer_send(far(), 0, here, mine, 40, 14);
 	let_arrive(20);
@@ -79,7 +79,7 @@ CASE(short_grows_up, "after many short lives one that goes on hears everything i
 	take(s, 2000, 0);
 	take(s, 2000, 0);
 	bypass_begin();
-	RES(send_to(s, there, port, 4));
+	RES(short_send_to(s, there, port, 4));
 	peer_send(far(), 0, here, mine, 40, 15);
 	take(s, 2000, 0);
 	bypass_end(1, 1);
@@ -91,7 +91,7 @@ CASE(short_listens_on, "after many short lives one that asks once and then only 
 	int port = peer_open(far(), 0, there, 0), s;
 
 	name_port(port, "far");
-	live_shortly(port);
+	short_live_shortly(port);
 	s = udp_to(there, port);
 	RES(send_more(s, 1));
 	for (int i = 0; i < 8; i++) {
@@ -127,13 +127,13 @@ CASE(short_refused_young, "so it is after many short lives")
 {
 	int s;
 
-	live_shortly(peer_open(far(), 0, there, 0));
+	short_live_shortly(peer_open(far(), 0, there, 0));
 	s = udp_to(there, 7391);
 	say_refusals(s);
 	expect_offloaded(s);
 }
 
-static void *receive(void *arg)
+static void *short_receive(void *arg)
 {
 	char bytes[64];
 	long len = recv(*(int *)arg, bytes, sizeof(bytes), 0);
@@ -147,9 +147,9 @@ CASE(short_waits_in_another_thread, "after many short lives a thread that waits 
 	pthread_t thread;
 	void *seed;
 
-	live_shortly(port);
+	short_live_shortly(port);
 	s = udp_to(there, port);
-	pthread_create(&thread, NULL, receive, &s);
+	pthread_create(&thread, NULL, short_receive, &s);
 	pause_ms(30);
 	for (int i = 0; i < 6; i++)
 		RES(send_more(s, i));
@@ -157,7 +157,7 @@ CASE(short_waits_in_another_thread, "after many short lives a thread that waits 
 	pthread_join(thread, &seed);
 	say("seed %ld", (long)seed);
 	for (int i = 0; i < 6; i++) {
-		pthread_create(&thread, NULL, receive, &s);
+		pthread_create(&thread, NULL, short_receive, &s);
 		pause_ms(10);
 		RES(send_more(s, i));
 		peer_send(far(), 0, here, port_of(s), 40, i);
@@ -167,7 +167,7 @@ CASE(short_waits_in_another_thread, "after many short lives a thread that waits 
 	expect_offloaded(s);
 }
 
-static void dissolve(int s)
+static void short_dissolve(int s)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
@@ -183,13 +183,13 @@ CASE(short_port_given_away, "a chosen port is another's as soon as the associati
 	expect_offloaded(s);
 	peer_send(far(), 0, here, port, 40, 1);
 	RES(is_readable(s, 2000));
-	dissolve(s);
+	short_dissolve(s);
 	peer_open(near(), 0, here, port);
 	peer_send(far(), 0, here, port, 40, 2);
 	peer_take(near(), 0, 2000);
 	say("ours:");
 	take_all(s);
-	RES(send_to(s, there, far_port, 3));
+	RES(short_send_to(s, there, far_port, 3));
 	peer_send(far(), 0, here, port_of(s), 40, 4);
 	RES(is_readable(s, 2000));
 	take_all(s);
@@ -208,7 +208,7 @@ CASE(short_port_lent, "a chosen port that is made reusable afterwards is the las
 	pid_t child;
 
 	name_port(far_port, "far");
-	RES(send_to(s, there, far_port, 1));
+	RES(short_send_to(s, there, far_port, 1));
 	port = port_of(s);
 	expect_offloaded(s);
 	address = address_of("0.0.0.0", port);
@@ -240,7 +240,7 @@ static void say_sends(int *s, int n, int port)
 {
 	for (int i = 0; i < n; i++) {
 		s[i] = udp_socket();
-		RES(send_to(s[i], there, port, i));
+		RES(short_send_to(s[i], there, port, i));
 	}
 }
 
@@ -250,10 +250,10 @@ CASE(short_of_ports, "when no port is left a send says so, until one is closed")
 
 	run_here("sysctl -qw net.ipv4.ip_local_port_range='50400 50403'");
 	say_sends(s, 6, port);
-	RES(send_to(s[5], there, port, 7));
+	RES(short_send_to(s[5], there, port, 7));
 	RES(connect(s[4], (struct sockaddr *)&(struct sockaddr_in){0}, sizeof(struct sockaddr_in)));
 	RES(close(s[0]));
-	RES(send_to(s[5], there, port, 8));
+	RES(short_send_to(s[5], there, port, 8));
 	peer_send(far(), 0, here, port_of(s[5]), 40, 9);
 	RES(is_readable(s[5], 2000));
 	say("bytes: %d", (int)recv(s[5], &(char[64]){0}, 64, MSG_DONTWAIT));
@@ -261,7 +261,7 @@ CASE(short_of_ports, "when no port is left a send says so, until one is closed")
 		close(s[i]);
 	for (int i = 0; i < 40; i++) {
 		again = udp_socket();
-		if (send_to(again, there, port, i) != 40)
+		if (short_send_to(again, there, port, i) != 40)
 			say("no port");
 		close(again);
 	}

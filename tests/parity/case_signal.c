@@ -19,13 +19,13 @@ static volatile sig_atomic_t handled;
 static int the_socket;
 static sigjmp_buf back;
 
-static void note(int sig)
+static void signal_note(int sig)
 {
 	(void)sig;
 	handled++;
 }
 
-static void install(void (*handler)(int), int flags)
+static void signal_install(void (*handler)(int), int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
@@ -48,7 +48,7 @@ static void alarm_in(unsigned ms)
 	alarms(ms, 0);
 }
 
-static int ready_socket(void)
+static int signal_ready_socket(void)
 {
 	int s = udp_at(here, 0);
 
@@ -64,7 +64,7 @@ static long recv_once(int s)
 	return recv(s, bytes, sizeof(bytes), 0);
 }
 
-static long poll_once(int s)
+static long signal_poll_once(int s)
 {
 	struct pollfd p = {.fd = s, .events = POLLIN};
 
@@ -96,7 +96,7 @@ static long epoll_once(int s)
 static const struct {
 	const char *name;
 	long (*call)(int s);
-} waits[] = {{"recv", recv_once}, {"poll", poll_once}, {"select", select_once}, {"epoll_wait", epoll_once}};
+} waits[] = {{"recv", recv_once}, {"poll", signal_poll_once}, {"select", select_once}, {"epoll_wait", epoll_once}};
 
 #define AGAIN_MS 30
 
@@ -110,7 +110,7 @@ static int handled_besides(uint64_t late_ms)
 static void interrupt_each(int flags)
 {
 	static const unsigned delays[] = {1, 100};
-	int s = ready_socket();
+	int s = signal_ready_socket();
 
 	for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++)
 		for (int d = 0; d < 2; d++) {
@@ -118,7 +118,7 @@ static void interrupt_each(int flags)
 			uint64_t start = now_ms(), armed, took;
 			long rc;
 
-			install(note, flags);
+			signal_install(signal_note, flags);
 			peer_later(far(), 250, 0, here, port_of(s), 20, 1);
 			armed = now_ms() + delays[d];
 			alarms(delays[d], ends ? AGAIN_MS : 0);
@@ -145,11 +145,11 @@ CASE(signal_restart, "with SA_RESTART recv goes on; poll, select and epoll_wait 
 
 CASE(signal_recv_with_timeout, "recv with SO_RCVTIMEO is not restarted; EINTR in spite of SA_RESTART")
 {
-	int s = ready_socket();
+	int s = signal_ready_socket();
 	struct timeval tv = {.tv_usec = 300000};
 
 	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
-	install(note, SA_RESTART);
+	signal_install(signal_note, SA_RESTART);
 	alarm_in(100);
 	RES(recv_once(s));
 	say("handled %d", handled);
@@ -166,21 +166,21 @@ static void note_forking(int sig)
 	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
 		;
 	errno = saved;
-	note(sig);
+	signal_note(sig);
 }
 
 CASE(signal_handler_forks, "a handler that forks ends recv with EINTR, or recv goes on, as any other handler's")
 {
-	int s = ready_socket();
+	int s = signal_ready_socket();
 	uint64_t begun = now_ms();
 
-	install(note_forking, 0);
+	signal_install(note_forking, 0);
 	alarm_in(100);
 	peer_later(far(), 600, 0, here, port_of(s), 10, 1);
 	RES(recv_once(s));
 	say_time("it ends", begun, 100);
 	RES(recv_once(s));
-	install(note_forking, SA_RESTART);
+	signal_install(note_forking, SA_RESTART);
 	alarm_in(100);
 	begun = now_ms();
 	peer_later(far(), 600, 0, here, port_of(s), 10, 1);
@@ -191,21 +191,21 @@ CASE(signal_handler_forks, "a handler that forks ends recv with EINTR, or recv g
 
 CASE(signal_ignored, "ignored and blocked signals end no wait")
 {
-	int s = ready_socket();
+	int s = signal_ready_socket();
 	sigset_t set;
 
 	signal(SIGALRM, SIG_IGN);
 	peer_later(far(), 150, 0, here, port_of(s), 20, 1);
 	alarm_in(50);
-	RES(poll_once(s));
+	RES(signal_poll_once(s));
 	take(s, 0, 0);
-	install(note, 0);
+	signal_install(signal_note, 0);
 	sigemptyset(&set);
 	sigaddset(&set, SIGALRM);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	peer_later(far(), 150, 0, here, port_of(s), 20, 2);
 	alarm_in(50);
-	RES(poll_once(s));
+	RES(signal_poll_once(s));
 	say("handled %d", handled);
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 	say("handled %d", handled);
@@ -213,14 +213,14 @@ CASE(signal_ignored, "ignored and blocked signals end no wait")
 
 CASE(signal_masks, "ppoll, pselect and epoll_pwait let in the signals of their mask only")
 {
-	int s = ready_socket(), set = epoll_create1(0);
+	int s = signal_ready_socket(), set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN};
 	struct pollfd p = {.fd = s, .events = POLLIN};
 	struct timespec second = {.tv_sec = 1};
 	sigset_t blocked, none;
 	fd_set readable;
 
-	install(note, 0);
+	signal_install(signal_note, 0);
 	sigemptyset(&none);
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGALRM);
@@ -258,7 +258,7 @@ CASE(signal_masks, "ppoll, pselect and epoll_pwait let in the signals of their m
 	say("handled %d", handled);
 }
 
-static void send_one(int sig)
+static void signal_send_one(int sig)
 {
 	char byte = 5;
 
@@ -277,7 +277,7 @@ CASE(signal_handler_sends, "a handler sends on the socket that the interrupted c
 	the_socket = udp_to(there, port);
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
-	install(send_one, SA_RESTART);
+	signal_install(signal_send_one, SA_RESTART);
 	setitimer(ITIMER_REAL, &often, NULL);
 	end = now_ms() + 200;
 	while (now_ms() < end && sent < 8000) {
@@ -293,7 +293,7 @@ CASE(signal_handler_sends, "a handler sends on the socket that the interrupted c
 	    atoi(answer) == sent ? "all came" : answer);
 }
 
-static void jump(int sig)
+static void signal_jump(int sig)
 {
 	(void)sig;
 	siglongjmp(back, 1);
@@ -301,10 +301,10 @@ static void jump(int sig)
 
 CASE(signal_handler_jumps, "siglongjmp out of recv, poll and epoll_wait, spinning or asleep; the socket works on")
 {
-	int s = ready_socket();
+	int s = signal_ready_socket();
 	volatile int jumps = 0;
 
-	install(jump, 0);
+	signal_install(signal_jump, 0);
 	for (volatile int i = 0; i < 16; i++) {
 		if (sigsetjmp(back, 1) == 0) {
 			alarm_in(i % 2 == 0 ? 1 : 60);
@@ -334,7 +334,7 @@ CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing
 	the_socket = udp_to(there, port);
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
-	install(jump, 0);
+	signal_install(signal_jump, 0);
 	while (jumps < 200 && now_ms() < end) {
 		if (sigsetjmp(back, 1) == 0) {
 			alarm_in(1);
@@ -357,20 +357,20 @@ CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing
 
 CASE(signal_actions, "sigaction and signal give back what was set, handlers and flags")
 {
-	struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART}, old;
-	int s = ready_socket();
+	struct sigaction action = {.sa_handler = signal_note, .sa_flags = SA_RESTART}, old;
+	int s = signal_ready_socket();
 
 	sigaddset(&action.sa_mask, SIGUSR1);
 	RES(sigaction(SIGALRM, &action, NULL));
 	RES(sigaction(SIGALRM, NULL, &old));
-	say("handler %d, flags %x, mask %d %d", old.sa_handler == note,
+	say("handler %d, flags %x, mask %d %d", old.sa_handler == signal_note,
 	    (unsigned)old.sa_flags & ~0x4000000U, /* the C library's own, SA_RESTORER */
 	    sigismember(&old.sa_mask, SIGUSR1), sigismember(&old.sa_mask, SIGUSR2));
-	say("%d", signal(SIGALRM, SIG_IGN) == note);
-	say("%d", signal(SIGALRM, note) == SIG_IGN);
+	say("%d", signal(SIGALRM, SIG_IGN) == signal_note);
+	say("%d", signal(SIGALRM, signal_note) == SIG_IGN);
 	action.sa_flags = (int)(SA_RESETHAND | SA_NODEFER);
 	RES(sigaction(SIGALRM, &action, &old));
-	say("handler %d", old.sa_handler == note);
+	say("handler %d", old.sa_handler == signal_note);
 	handled = 0;
 	raise(SIGALRM);
 	RES(sigaction(SIGALRM, NULL, &old));
@@ -392,7 +392,7 @@ static void *receive_for_ever(void *arg)
 static void *poll_for_ever(void *arg)
 {
 	for (;;)
-		poll_once(*(int *)arg);
+		signal_poll_once(*(int *)arg);
 	return NULL;
 }
 
@@ -406,7 +406,7 @@ static void *epoll_for_ever(void *arg)
 CASE(cancel_waiters, "pthread_cancel of threads in recv, poll and epoll_wait; the socket works on")
 {
 	static void *(*const bodies[])(void *) = {receive_for_ever, poll_for_ever, epoll_for_ever};
-	int s = ready_socket();
+	int s = signal_ready_socket();
 
 	for (int i = 0; i < 6; i++) {
 		pthread_t thread;

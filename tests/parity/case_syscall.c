@@ -262,7 +262,7 @@ struct kernel_action {
 
 static volatile sig_atomic_t handled;
 
-static void note(int sig)
+static void syscall_note(int sig)
 {
 	(void)sig;
 	handled++;
@@ -276,7 +276,7 @@ static void alarm_soon(void)
 	setitimer(ITIMER_REAL, &when, NULL);
 }
 
-static void no_alarm(void)
+static void syscall_no_alarm(void)
 {
 	const struct itimerval never = {.it_interval = {0}};
 
@@ -285,7 +285,7 @@ static void no_alarm(void)
 
 CASE(syscall_rt_sigaction, "a handler that rt_sigaction installs ends a wait, and is shown again as it was given")
 {
-	struct sigaction by_name = {.sa_handler = note}, seen;
+	struct sigaction by_name = {.sa_handler = syscall_note}, seen;
 	struct kernel_action action, had;
 	int s = udp_at(here, 0);
 	char byte;
@@ -295,7 +295,7 @@ CASE(syscall_rt_sigaction, "a handler that rt_sigaction installs ends a wait, an
 	sigaddset(&by_name.sa_mask, SIGUSR2);
 	RES(sigaction(SIGALRM, &by_name, NULL));
 	RES(syscall(SYS_rt_sigaction, SIGALRM, NULL, &action, MASK_BYTES)); /* with a restorer */
-	say("the same: %d, %lx, mask %lx", action.handler == (void *)note, action.flags & ~0x04000000UL,
+	say("the same: %d, %lx, mask %lx", action.handler == (void *)syscall_note, action.flags & ~0x04000000UL,
 	    (unsigned long)action.mask);
 	by_name.sa_handler = SIG_DFL;
 	RES(sigaction(SIGALRM, &by_name, NULL));
@@ -305,10 +305,10 @@ CASE(syscall_rt_sigaction, "a handler that rt_sigaction installs ends a wait, an
 	RES(recv(s, &byte, 1, 0));
 	alarm_soon();
 	RES(syscall(SYS_recvfrom, s, &byte, 1, 0, NULL, NULL));
-	no_alarm();
+	syscall_no_alarm();
 	say("handled: %d", handled > 0);
 	RES(sigaction(SIGALRM, NULL, &seen));
-	say("%d %d %d", seen.sa_handler == note, sigismember(&seen.sa_mask, SIGUSR2),
+	say("%d %d %d", seen.sa_handler == syscall_note, sigismember(&seen.sa_mask, SIGUSR2),
 	    sigismember(&seen.sa_mask, SIGUSR1));
 	RES(syscall(SYS_rt_sigaction, SIGALRM, &action, NULL, 4));
 	RES(syscall(SYS_rt_sigaction, SIGKILL, &action, NULL, MASK_BYTES));

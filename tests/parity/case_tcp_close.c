@@ -15,7 +15,7 @@
 static char bytes[1 << 20];
 static volatile sig_atomic_t pipes;
 
-static void on_pipe(int sig)
+static void tcp_close_on_pipe(int sig)
 {
 	(void)sig;
 	pipes++;
@@ -62,7 +62,7 @@ CASE(tcp_exit_delivers, "what was written just before exit arrives, then the end
 	say("status %d", status);
 }
 
-static void *write_on(void *arg)
+static void *tcp_close_write_on(void *arg)
 {
 	int s = *(const int *)arg;
 
@@ -95,7 +95,7 @@ CASE(tcp_exit_among_threads, "exit while threads write and read is orderly, and 
 		int own = tcp_to(there, atoi(peer(far(), "listen 0 %s 0", there)));
 
 		for (int i = 0; i < 4; i++)
-			pthread_create(&thread, NULL, write_on, &own);
+			pthread_create(&thread, NULL, tcp_close_write_on, &own);
 		pthread_create(&thread, NULL, read_on, &own);
 		pause_ms(5);
 		exit(7);
@@ -142,7 +142,7 @@ CASE(tcp_half_close, "shutdown(SHUT_WR): the peer sees the end and goes on writi
 	far_writes(1, 1000, 2, 3);
 	for (int i = 0; i < 3; i++)
 		say_read(s, 1000, MSG_WAITALL);
-	signal(SIGPIPE, on_pipe);
+	signal(SIGPIPE, tcp_close_on_pipe);
 	say_write(s, 10, 1, 0);
 	say("SIGPIPE %d", (int)pipes);
 	far_shuts(1, SHUT_WR);
@@ -178,7 +178,7 @@ CASE(tcp_reset_by_peer,
 	say_state("reset", s, POLLERR, 1000);
 	say_read(s, 10, 0);
 	say_read(s, 10, 0);
-	signal(SIGPIPE, on_pipe);
+	signal(SIGPIPE, tcp_close_on_pipe);
 	say_write(s, 10, 1, 0);
 	say("SIGPIPE %d", (int)pipes);
 	say_so_error(s);
@@ -220,7 +220,7 @@ CASE(tcp_reset_tells_writer, "a writer is told of a reset first by ECONNRESET, t
 	far_resets();
 	say_write(s, 10, 1, MSG_NOSIGNAL);
 	say_write(s, 10, 1, MSG_NOSIGNAL);
-	signal(SIGPIPE, on_pipe);
+	signal(SIGPIPE, tcp_close_on_pipe);
 	say_write(s, 10, 1, 0);
 	say("SIGPIPE %d", (int)pipes);
 	close(s);

@@ -18,7 +18,7 @@ static int far_listens(void)
 	return port;
 }
 
-static int try_connect(int fd, const char *ip, int port)
+static int tcp_connect_try_connect(int fd, const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 
@@ -41,7 +41,7 @@ CASE(tcp_connect_says_its_names,
 	far_reads(1, 100, 1, 1);
 	far_writes(1, 200, 2, 1);
 	say_read(s, 200, MSG_WAITALL);
-	RES(try_connect(s, there, port));
+	RES(tcp_connect_try_connect(s, there, port));
 	say_so_error(s);
 	segments_end();
 	OKAY(close(s));
@@ -52,11 +52,11 @@ CASE(tcp_connect_refused, "a port that nobody listens on: ECONNREFUSED, and the 
 {
 	int port = far_listens(), s = tcp_socket();
 
-	RES(try_connect(s, there, 9));
+	RES(tcp_connect_try_connect(s, there, 9));
 	say_so_error(s);
 	say_state("refused", s, POLLHUP, 100);
-	RES(try_connect(s, there, 9));
-	RES(try_connect(s, there, port));
+	RES(tcp_connect_try_connect(s, there, 9));
+	RES(tcp_connect_try_connect(s, there, port));
 	expect_offloaded(s);
 	peer(far(), "accept 0 1 2000");
 	say_write(s, 10, 3, 0);
@@ -69,12 +69,12 @@ CASE(tcp_connect_nonblocking, "connect without waiting: EINPROGRESS, writable wh
 	int port = far_listens(), s = tcp_socket();
 
 	RES(fcntl(s, F_SETFL, O_NONBLOCK));
-	RES(try_connect(s, there, port));
+	RES(tcp_connect_try_connect(s, there, port));
 	say_state("connected", s, POLLOUT, 1000);
 	say_so_error(s);
 	expect_offloaded(s);
-	RES(try_connect(s, there, port));
-	RES(try_connect(s, there, port));
+	RES(tcp_connect_try_connect(s, there, port));
+	RES(tcp_connect_try_connect(s, there, port));
 	peer(far(), "accept 0 1 2000");
 	say_write(s, 10, 3, 0);
 	far_reads(1, 10, 3, 1);
@@ -87,13 +87,13 @@ CASE(tcp_connect_nonblocking_refused, "refused without waiting: told by poll and
 	int s = tcp_socket();
 
 	RES(fcntl(s, F_SETFL, O_NONBLOCK));
-	RES(try_connect(s, there, 9));
+	RES(tcp_connect_try_connect(s, there, 9));
 	say_state("refused", s, POLLERR | POLLHUP, 1000);
 	say_so_error(s);
 	say_so_error(s);
-	RES(try_connect(s, there, 9));
+	RES(tcp_connect_try_connect(s, there, 9));
 	say_state("refused", s, POLLERR | POLLHUP, 1000);
-	RES(try_connect(s, there, 9));
+	RES(tcp_connect_try_connect(s, there, 9));
 	/* By now. A call right after connect may come before the answer. */
 	say_state("refused", s, POLLERR | POLLHUP, 1000);
 	say_write(s, 1, 1, MSG_NOSIGNAL);
@@ -125,9 +125,9 @@ CASE(tcp_connect_bad, "addresses that connect refuses")
 	RES(connect(s, (struct sockaddr *)&address, 4));
 	address.sin_family = AF_INET6;
 	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	RES(try_connect(s, "224.0.0.5", 80));
-	RES(try_connect(s, "10.9.0.255", 80));
-	RES(try_connect(s, "203.0.113.5", 80));
+	RES(tcp_connect_try_connect(s, "224.0.0.5", 80));
+	RES(tcp_connect_try_connect(s, "10.9.0.255", 80));
+	RES(tcp_connect_try_connect(s, "203.0.113.5", 80));
 	close(s);
 }
 
@@ -136,7 +136,7 @@ CASE(tcp_connect_from_bound, "a socket that was bound first connects from there;
 	int port = far_listens(), s = tcp_at(here, 0), again;
 
 	name_port_of(s, "mine");
-	RES(try_connect(s, there, port));
+	RES(tcp_connect_try_connect(s, there, port));
 	expect_offloaded(s);
 	say("the peer saw %s",
 	    atoi(strchr(peer(far(), "accept 0 1 2000"), ' ') + 1) == port_of(s) ? "my port" : "another");
@@ -147,7 +147,7 @@ CASE(tcp_connect_from_bound, "a socket that was bound first connects from there;
 		struct sockaddr_in address = address_of(here, port_of(s));
 
 		RES(bind(again, (struct sockaddr *)&address, sizeof(address)));
-		RES(try_connect(again, there, port));
+		RES(tcp_connect_try_connect(again, there, port));
 	}
 	close(again);
 	close(s);
@@ -157,7 +157,7 @@ CASE(tcp_connect_unreachable, "a neighbour that does not answer: EHOSTUNREACH")
 {
 	int s = tcp_socket();
 
-	RES(try_connect(s, "10.9.0.77", 80));
+	RES(tcp_connect_try_connect(s, "10.9.0.77", 80));
 	say_so_error(s);
 	close(s);
 }
@@ -172,9 +172,9 @@ CASE(tcp_connect_timeout, "SO_SNDTIMEO bounds connect; afterwards it goes on by 
 	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
 	RES(setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)));
 	since = now_ms();
-	RES(try_connect(s, "10.9.0.99", 80));
+	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	say_time("gave up", since, 300);
-	RES(try_connect(s, "10.9.0.99", 80));
+	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	say_state("on its way", s, POLLHUP, 50);
 	close(s);
 }
@@ -188,7 +188,7 @@ CASE(tcp_connect_again_after_unspec, "AF_UNSPEC ends a connection; the socket co
 	RES(connect(s, &unspec, sizeof(unspec)));
 	say_peer("peer", s);
 	say("the peer: %s", peer(far(), "read 1 1 0 1"));
-	RES(try_connect(s, there, port));
+	RES(tcp_connect_try_connect(s, there, port));
 	expect_offloaded(s);
 	peer(far(), "accept 0 1 2000");
 	say_write(s, 10, 3, 0);
@@ -200,7 +200,7 @@ CASE(tcp_connect_local, "an address of this host is the kernel's: it connects, a
 {
 	int listener = tcp_listener("127.0.0.1", 0, 5), s = tcp_socket(), other;
 
-	RES(try_connect(s, "127.0.0.1", port_of(listener)));
+	RES(tcp_connect_try_connect(s, "127.0.0.1", port_of(listener)));
 	expect_os_any(s);
 	other = accept(listener, NULL, NULL);
 	OKAY(other);
@@ -210,8 +210,8 @@ CASE(tcp_connect_local, "an address of this host is the kernel's: it connects, a
 	close(other);
 	close(listener);
 	s = tcp_socket();
-	RES(try_connect(s, "127.0.0.1", 9));
-	RES(try_connect(s, here, 9));
+	RES(tcp_connect_try_connect(s, "127.0.0.1", 9));
+	RES(tcp_connect_try_connect(s, here, 9));
 	close(s);
 }
 
@@ -219,7 +219,7 @@ CASE(tcp_connect_own_address, "from this host to its own address, where an offlo
 {
 	int listener = tcp_listener(here, 0, 5), s = tcp_socket(), other;
 
-	RES(try_connect(s, here, port_of(listener)));
+	RES(tcp_connect_try_connect(s, here, port_of(listener)));
 	other = accept(listener, NULL, NULL);
 	OKAY(other);
 	say_write(s, 1000, 3, 0);
@@ -236,7 +236,7 @@ static void *connect_far(void *arg)
 {
 	int s = *(int *)arg;
 
-	RES(try_connect(s, "10.9.0.99", 80));
+	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	return NULL;
 }
 
@@ -262,7 +262,7 @@ static void shut_while_connecting(int how, int first)
 
 	say("shutdown %d", how);
 	fcntl(s, F_SETFL, O_NONBLOCK);
-	RES(try_connect(s, "10.9.0.99", 80));
+	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	epoll_ctl(set, EPOLL_CTL_ADD, s, &event);
 	RES(epoll_wait(set, &event, 1, 0));
 	RES(shutdown(s, how));
@@ -284,7 +284,7 @@ static void shut_while_connecting(int how, int first)
 	fcntl(s, F_SETFL, 0);
 	port = atoi(peer(far(), "listen 0 %s 0", there));
 	name_port(port, "listener");
-	RES(try_connect(s, there, port));
+	RES(tcp_connect_try_connect(s, there, port));
 	peer(far(), "accept 0 1 1000");
 	say_write(s, 10, 1, 0);
 	far_reads(1, 10, 1, 1);

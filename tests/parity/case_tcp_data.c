@@ -538,7 +538,7 @@ CASE(tcp_urgent_again_inline, "a second urgent byte where they are read inline")
 	close(s);
 }
 
-static void *read_some(void *arg)
+static void *tcp_data_read_some(void *arg)
 {
 	static _Atomic int total;
 	char some[100];
@@ -556,7 +556,7 @@ CASE(tcp_read_by_threads, "several threads read one stream: every byte once, all
 	void *total = NULL;
 
 	for (int i = 0; i < 4; i++)
-		pthread_create(&threads[i], NULL, read_some, &s);
+		pthread_create(&threads[i], NULL, tcp_data_read_some, &s);
 	far_writes(1, 1000, 1, 50);
 	far_shuts(1, SHUT_WR);
 	for (int i = 0; i < 4; i++)

@@ -41,7 +41,7 @@ static pid_t copy_quietly(pid_t (*copy)(void))
 	return child;
 }
 
-static pid_t fork_quietly(void)
+static pid_t tcp_fork_fork_quietly(void)
 {
 	return copy_quietly(fork);
 }
@@ -58,7 +58,7 @@ static void tell_children(void)
 		give_up("ftruncate");
 }
 
-static void await(pid_t child)
+static void tcp_fork_await(pid_t child)
 {
 	int status = 0;
 
@@ -69,13 +69,13 @@ static void await(pid_t child)
 }
 
 /* One question of 100 bytes, one answer of 50. */
-static void answer(int s, int seed)
+static void tcp_fork_answer(int s, int seed)
 {
 	say_read(s, 100, MSG_WAITALL);
 	say_write(s, 50, seed, 0);
 }
 
-static void ask(int seed)
+static void tcp_fork_ask(int seed)
 {
 	far_writes(1, 100, seed, 1);
 	far_reads(1, 50, seed + 1, 1);
@@ -90,16 +90,16 @@ static void serve_by_children(pid_t (*copy)(void))
 		child = copy_quietly(copy);
 		if (child == 0) {
 			close(at);
-			answer(s, 2);
-			answer(s, 4);
+			tcp_fork_answer(s, 2);
+			tcp_fork_answer(s, 4);
 			say_read(s, 1, 0);
 			exit(0);
 		}
 		RES(close(s));
-		ask(1);
-		ask(3);
+		tcp_fork_ask(1);
+		tcp_fork_ask(3);
 		far_shuts(1, SHUT_WR);
-		await(child);
+		tcp_fork_await(child);
 		far_reads(1, 1, 0, 1);
 		if (i == 2)
 			break;
@@ -127,21 +127,21 @@ CASE(tcp_fork_child_goes_on, "a client forks, and the child goes on with the con
 	pid_t child;
 
 	far_writes(1, 100, 1, 1);
-	answer(s, 2);
+	tcp_fork_answer(s, 2);
 	far_reads(1, 50, 2, 1);
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
-		answer(s, 4);
-		answer(s, 6);
+		tcp_fork_answer(s, 4);
+		tcp_fork_answer(s, 6);
 		RES(close(s));
 		exit(0);
 	}
-	ask(3);
-	ask(5);
-	await(child);
+	tcp_fork_ask(3);
+	tcp_fork_ask(5);
+	tcp_fork_await(child);
 	expect_os(s, VMA_SOCK_FORKED);
 	far_writes(1, 100, 7, 1);
-	answer(s, 8);
+	tcp_fork_answer(s, 8);
 	far_reads(1, 50, 8, 1);
 	RES(close(s));
 	far_reads(1, 1, 0, 1);
@@ -166,14 +166,14 @@ CASE(tcp_fork_segment_size, "a connection that was handed over sends segments as
 	pid_t child;
 
 	say_segment_size(s);
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
-		answer(s, 2);
+		tcp_fork_answer(s, 2);
 		say_segment_size(s);
 		exit(0);
 	}
-	ask(1);
-	await(child);
+	tcp_fork_ask(1);
+	tcp_fork_await(child);
 	say_segment_size(s);
 	RES(close(s));
 	far_reads(1, 1, 0, 1);
@@ -185,12 +185,12 @@ CASE(tcp_fork_both_write, "parent and child both write; the end comes when both 
 	pid_t child;
 
 	say_write(s, 100, 1, 0);
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		say_write(s, 100, 2, 0);
 		exit(0);
 	}
-	await(child);
+	tcp_fork_await(child);
 	say_write(s, 100, 3, 0);
 	for (int i = 1; i <= 3; i++)
 		far_reads(1, 100, i, 1);
@@ -202,22 +202,22 @@ CASE(tcp_fork_both_write, "parent and child both write; the end comes when both 
 CASE(tcp_fork_parent_ends_first, "the parent exits at once: the child has the connection")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there));
-	pid_t parent = fork_quietly();
+	pid_t parent = tcp_fork_fork_quietly();
 
 	if (parent == 0) {
 		int s = tcp_to(there, port);
-		pid_t child = fork_quietly();
+		pid_t child = tcp_fork_fork_quietly();
 
 		if (child != 0)
 			exit(0);
 		pause_ms(200);
-		answer(s, 2);
+		tcp_fork_answer(s, 2);
 		say_read(s, 1, 0);
 		exit(0);
 	}
 	peer(far(), "accept 0 1 3000");
-	await(parent);
-	ask(1);
+	tcp_fork_await(parent);
+	tcp_fork_ask(1);
 	far_shuts(1, SHUT_WR);
 	far_reads(1, 1, 0, 1);
 	pause_ms(100);
@@ -231,7 +231,7 @@ CASE(tcp_fork_child_ends, "a child that closes the connection, or only ends, cos
 
 	segments_begin();
 	for (int i = 0; i < 3; i++) {
-		child = fork_quietly();
+		child = tcp_fork_fork_quietly();
 		if (child == 0) {
 			if (i == 1)
 				close(s);
@@ -240,10 +240,10 @@ CASE(tcp_fork_child_ends, "a child that closes the connection, or only ends, cos
 				_exit(0);
 			exit(0);
 		}
-		await(child);
+		tcp_fork_await(child);
 		expect_offloaded(s);
 		far_writes(1, 100, 1, 1);
-		answer(s, 2);
+		tcp_fork_answer(s, 2);
 		far_reads(1, 50, 2, 1);
 	}
 	expect_offloaded(s);
@@ -266,15 +266,15 @@ CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the conne
 		give_up("popen");
 	pclose(pipe);
 	say("popen: %s", strtok(line, "\n"));
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		execl("/bin/true", "true", NULL);
 		_exit(1);
 	}
-	await(child);
+	tcp_fork_await(child);
 	expect_offloaded(s);
 	far_writes(1, 100, 1, 1);
-	answer(s, 2);
+	tcp_fork_answer(s, 2);
 	far_reads(1, 50, 2, 1);
 	RES(close(s));
 }
@@ -282,7 +282,7 @@ CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the conne
 CASE(tcp_fork_exec, "the child's next program has the connection as its standard input and output")
 {
 	int at, s = tcp_in(&at);
-	pid_t child = fork_quietly();
+	pid_t child = tcp_fork_fork_quietly();
 
 	if (child == 0) {
 		dup2(s, 0);
@@ -299,14 +299,14 @@ CASE(tcp_fork_exec, "the child's next program has the connection as its standard
 	}
 	far_shuts(1, SHUT_WR);
 	far_reads(1, 1, 0, 1);
-	await(child);
+	tcp_fork_await(child);
 	close(at);
 }
 
 CASE(tcp_exec, "the process itself becomes another program, and its connection goes along")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s;
-	pid_t child = fork_quietly();
+	pid_t child = tcp_fork_fork_quietly();
 
 	if (child == 0) {
 		s = tcp_to(there, port);
@@ -323,7 +323,7 @@ CASE(tcp_exec, "the process itself becomes another program, and its connection g
 	}
 	far_shuts(1, SHUT_WR);
 	far_reads(1, 1, 0, 1);
-	await(child);
+	tcp_fork_await(child);
 }
 
 CASE(tcp_fork_unread, "what had come before the child has the connection, and was not read, is the child's")
@@ -334,7 +334,7 @@ CASE(tcp_fork_unread, "what had come before the child has the connection, and wa
 	far_writes(1, BLOCK, 1, 2);
 	let_arrive(100);
 	say_read(s, 1000, MSG_WAITALL | MSG_PEEK);
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		close(at);
 		for (int i = 0; i < 6; i++)
@@ -345,7 +345,7 @@ CASE(tcp_fork_unread, "what had come before the child has the connection, and wa
 	RES(close(s));
 	far_writes(1, BLOCK, 3, 4);
 	far_shuts(1, SHUT_WR);
-	await(child);
+	tcp_fork_await(child);
 	far_reads(1, 1, 0, 1);
 	close(at);
 }
@@ -367,7 +367,7 @@ CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after 
 		}
 		blocks++;
 	}
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		pause_ms(100);
 		say_write(s, 100, 6, 0);
@@ -378,7 +378,7 @@ CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after 
 		far_reads(1, BLOCK, 5, 1);
 	far_reads(1, 100, 6, 1);
 	far_reads(1, 1, 0, 1);
-	await(child);
+	tcp_fork_await(child);
 }
 
 CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, both ways")
@@ -390,9 +390,9 @@ CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, 
 	peer(far(), "later 1 write 1 %d 1 %d", BLOCK, BLOCKS);
 	for (int i = 0; i < 3; i++)
 		got += recv(s, bytes, sizeof(bytes), MSG_WAITALL) == BLOCK && seed_of(bytes, BLOCK) == i + 1;
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
-		writer = fork_quietly();
+		writer = tcp_fork_fork_quietly();
 		for (int i = 3; i < BLOCKS; i++) {
 			if (writer == 0) {
 				fill(bytes, sizeof(bytes), i);
@@ -413,7 +413,7 @@ CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, 
 	for (int i = 3; i < BLOCKS; i++)
 		far_reads(1, BLOCK, i, 1);
 	far_reads(1, 1, 0, 1);
-	await(child);
+	tcp_fork_await(child);
 }
 
 CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes to it")
@@ -424,17 +424,17 @@ CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes 
 	far_writes(1, 100, 1, 1);
 	far_shuts(1, SHUT_WR);
 	let_arrive(100);
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		close(at);
 		say_state("in the child", s, POLLIN | POLLRDHUP, 1000);
-		answer(s, 2);
+		tcp_fork_answer(s, 2);
 		say_read(s, 1, 0);
 		exit(0);
 	}
 	RES(close(s));
 	far_reads(1, 50, 2, 1);
-	await(child);
+	tcp_fork_await(child);
 	far_reads(1, 1, 0, 1);
 	close(at);
 }
@@ -448,7 +448,7 @@ CASE(tcp_fork_half_closed, "this side was shut down before the fork: the child r
 	RES(shutdown(s, SHUT_WR));
 	far_reads(1, 100, 1, 1);
 	far_reads(1, 1, 0, 1);
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		say_read(s, 100, MSG_WAITALL);
 		RES(send(s, "x", 1, MSG_NOSIGNAL));
@@ -458,7 +458,7 @@ CASE(tcp_fork_half_closed, "this side was shut down before the fork: the child r
 	RES(close(s));
 	far_writes(1, 100, 2, 1);
 	far_shuts(1, SHUT_WR);
-	await(child);
+	tcp_fork_await(child);
 }
 
 CASE(tcp_fork_waits, "the first thing that a child does with the connection is to wait for it: poll, select, epoll")
@@ -467,7 +467,7 @@ CASE(tcp_fork_waits, "the first thing that a child does with the connection is t
 	pid_t child;
 
 	for (int how = 0; how < 3; how++) {
-		child = fork_quietly();
+		child = tcp_fork_fork_quietly();
 		if (child == 0) {
 			struct epoll_event event = {.events = EPOLLIN};
 			struct timeval wait = {3, 0};
@@ -482,12 +482,12 @@ CASE(tcp_fork_waits, "the first thing that a child does with the connection is t
 				RES(select(s + 1, &set, NULL, NULL, &wait));
 			else if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) == 0)
 				RES(epoll_wait(ep, &event, 1, 3000));
-			answer(s, 2);
+			tcp_fork_answer(s, 2);
 			exit(0);
 		}
 		pause_ms(100);
-		ask(1);
-		await(child);
+		tcp_fork_ask(1);
+		tcp_fork_await(child);
 		close(s);
 		peer(far(), "close 1");
 		peer(far(), "close 0");
@@ -505,7 +505,7 @@ CASE(tcp_fork_parent_waits,
 
 	if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) != 0)
 		give_up("epoll_ctl");
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		pause_ms(100);
 		say_write(s, 100, 1, 0);
@@ -516,17 +516,17 @@ CASE(tcp_fork_parent_waits,
 	say_read(s, 100, MSG_WAITALL);
 	say_read(s, 100, MSG_WAITALL);
 	RES(epoll_wait(ep, &event, 1, 50));
-	await(child);
+	tcp_fork_await(child);
 	expect_os(s, VMA_SOCK_FORKED);
 	far_reads(1, 100, 1, 1);
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		say_write(s, 100, 3, 0);
 		exit(0);
 	}
 	peer(far(), "later 100 write 1 100 4 1");
 	say_read(s, 100, MSG_WAITALL);
-	await(child);
+	tcp_fork_await(child);
 	far_reads(1, 100, 3, 1);
 	close(s);
 }
@@ -534,7 +534,7 @@ CASE(tcp_fork_parent_waits,
 CASE(tcp_fork_parent_reads, "the parent is in recv while the child takes the connection over")
 {
 	int s = tcp_out();
-	pid_t child = fork_quietly();
+	pid_t child = tcp_fork_fork_quietly();
 
 	if (child == 0) {
 		pause_ms(100);
@@ -543,7 +543,7 @@ CASE(tcp_fork_parent_reads, "the parent is in recv while the child takes the con
 	}
 	peer(far(), "later 300 write 1 100 2 1");
 	say_read(s, 100, MSG_WAITALL);
-	await(child);
+	tcp_fork_await(child);
 	far_reads(1, 100, 1, 1);
 	close(s);
 }
@@ -557,7 +557,7 @@ CASE(tcp_fork_names, "both names and the options are the same in the child, befo
 	RES(setsockopt(s, 6, 1, &one, sizeof(one)));
 	if (pipe(to_child) != 0)
 		give_up("pipe");
-	child = fork_quietly();
+	child = tcp_fork_fork_quietly();
 	if (child == 0) {
 		for (int i = 0; i < 2; i++) {
 			socklen_t len = sizeof(one);
@@ -576,7 +576,7 @@ CASE(tcp_fork_names, "both names and the options are the same in the child, befo
 	RES(close(s));
 	if (write(to_child[1], "x", 1) != 1)
 		give_up("write");
-	await(child);
+	tcp_fork_await(child);
 	far_reads(1, 1, 0, 1);
 	close(at);
 }

@@ -18,7 +18,7 @@ struct newest_info {
 	__u16 accecn_fail_mode, accecn_opt_seen;
 };
 
-static struct newest_info info_of(int fd)
+static struct newest_info tcp_info_info_of(int fd)
 {
 	struct newest_info info;
 	socklen_t len = sizeof(info);
@@ -32,7 +32,7 @@ static struct newest_info info_of(int fd)
 /* What is the same in each run. How acknowledgements are delayed is not: segments without data are not counted. */
 static void say_info(const char *when, int fd)
 {
-	const struct newest_info info = info_of(fd);
+	const struct newest_info info = tcp_info_info_of(fd);
 	const struct tcp_info *known = &info.known;
 
 	say("%s: state %u, options %x, scale %u of the peer's, mss %u and %u", when, known->tcpi_state,
@@ -54,7 +54,7 @@ static void say_info(const char *when, int fd)
 /* Within bounds that hold for every host. */
 static void say_sane(int fd)
 {
-	const struct newest_info info = info_of(fd);
+	const struct newest_info info = tcp_info_info_of(fd);
 	const struct tcp_info *known = &info.known;
 
 	say("min rtt %s", known->tcpi_min_rtt > 0 && known->tcpi_min_rtt < 200000 ? "sane" : "odd");
@@ -64,7 +64,7 @@ static void say_sane(int fd)
 }
 
 /* In a ping-pong, in which each acknowledgement goes along with data, all segments are known. */
-static void ping_pong(int fd, int slot, int times)
+static void tcp_info_ping_pong(int fd, int slot, int times)
 {
 	for (int i = 0; i < times; i++) {
 		say_write(fd, 1000, 1 + i, 0);
@@ -81,7 +81,7 @@ CASE(tcp_info_conversation, "TCP_INFO: bytes and segments of a short conversatio
 
 	let_arrive(20);
 	say_info("connected", s);
-	ping_pong(s, 1, 3);
+	tcp_info_ping_pong(s, 1, 3);
 	say_info("talked", s);
 	say_sane(s);
 	far_shuts(1, SHUT_WR);
@@ -101,7 +101,7 @@ CASE(tcp_info_accepted, "TCP_INFO of the side that was asked; it ends first")
 
 	let_arrive(20);
 	say_info("connected", s);
-	ping_pong(s, 1, 2);
+	tcp_info_ping_pong(s, 1, 2);
 	say_info("talked", s);
 	say_sane(s);
 	RES(shutdown(s, SHUT_WR));
@@ -117,22 +117,22 @@ CASE(tcp_info_segments, "TCP_INFO: the segments of a handshake, and of the first
 	struct newest_info info;
 
 	let_arrive(20);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("connected: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	say_write(s, 1000, 1, 0);
 	far_reads(1, 1000, 1, 1);
 	let_arrive(20);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("sent: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	close(s);
 	s = tcp_in(NULL);
 	let_arrive(20);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("accepted: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	say_write(s, 1000, 1, 0);
 	far_reads(1, 1000, 1, 1);
 	let_arrive(20);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("sent: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	close(s);
 }
@@ -150,7 +150,7 @@ CASE(tcp_info_many_bytes, "TCP_INFO: bytes of larger transfers, each way, and wh
 	}
 	let_arrive(100);
 	for (int i = 0; i < 1; i++) {
-		const struct newest_info info = info_of(s);
+		const struct newest_info info = tcp_info_info_of(s);
 
 		say("acked %llu received %llu not sent %u", (unsigned long long)info.known.tcpi_bytes_acked,
 		    (unsigned long long)info.known.tcpi_bytes_received, info.known.tcpi_notsent_bytes);
@@ -172,7 +172,7 @@ static int tcp_out_by_route(unsigned window)
 	for (;;) {
 		const int s = tcp_out();
 
-		if (info_of(s).known.tcpi_snd_cwnd == window || now_ms() > end)
+		if (tcp_info_info_of(s).known.tcpi_snd_cwnd == window || now_ms() > end)
 			return s;
 		close(s);
 		pause_ms(10);
@@ -189,11 +189,11 @@ CASE(tcp_info_metrics, "TCP_INFO: advmss and initcwnd of the route, of both kind
 	         if_first, here);
 	run_here(command);
 	s = tcp_out_by_route(33);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("out: window %u, announced %u", info.known.tcpi_snd_cwnd, info.known.tcpi_advmss);
 	close(s);
 	s = tcp_in(&listener);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("in: window %u", info.known.tcpi_snd_cwnd);
 	close(s);
 	close(listener);
@@ -208,12 +208,12 @@ CASE(tcp_info_not_sent, "TCP_INFO: what waits behind a cork")
 
 	RES(set_int(s, IPPROTO_TCP, TCP_CORK, 1));
 	say_write(s, 700, 1, 0);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
 	RES(set_int(s, IPPROTO_TCP, TCP_CORK, 0));
 	far_reads(1, 700, 1, 1);
 	let_arrive(20);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
 	close(s);
 }
@@ -228,7 +228,7 @@ CASE(tcp_info_sent_again, "TCP_INFO: what had to be sent again is counted, and a
 	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
 	say_write(s, 1000, 2, 0);
 	pause_ms(900);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("not acknowledged %u, acked %llu, delivered %u", info.known.tcpi_unacked,
 	    (unsigned long long)info.known.tcpi_bytes_acked, info.known.tcpi_delivered);
 	say("again %s, timeouts %s", info.known.tcpi_bytes_retrans > 0 ? "some" : "none",
@@ -242,7 +242,7 @@ CASE(tcp_info_sent_again, "TCP_INFO: what had to be sent again is counted, and a
 	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
 	far_reads(1, 1000, 2, 1);
 	pause_ms(1500);
-	info = info_of(s);
+	info = tcp_info_info_of(s);
 	say("not acknowledged %u, acked %llu, delivered %u", info.known.tcpi_unacked,
 	    (unsigned long long)info.known.tcpi_bytes_acked, info.known.tcpi_delivered);
 	say("came twice %u", info.known.tcpi_dsack_dups);
@@ -312,7 +312,7 @@ CASE(tcp_info_congestion,
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, names[i], (socklen_t)strlen(names[i])) != 0)
 			continue; /* this kernel does not know it */
-		ping_pong(s, 1, 3);
+		tcp_info_ping_pong(s, 1, 3);
 		say_cc_info(s, names[i], sizeof(union tcp_cc_info));
 		say_cc_info(s, names[i], 8);
 		say_cc_info(s, names[i], 0);

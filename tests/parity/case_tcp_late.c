@@ -36,7 +36,7 @@ static const char *age_of(const struct timespec *stamp)
 	return stamp->tv_sec <= now.tv_sec && stamp->tv_sec + 10 > now.tv_sec ? "a moment ago" : "odd";
 }
 
-static void say_control(const struct cmsghdr *head)
+static void tcp_late_say_control(const struct cmsghdr *head)
 {
 	const void *data = CMSG_DATA(head);
 	struct timespec stamp = {0};
@@ -60,7 +60,7 @@ static void say_control(const struct cmsghdr *head)
 }
 
 /* One message, and what comes with it, as far as there is room for it. */
-static void read_with(int fd, size_t len, int flags, size_t room)
+static void tcp_late_read_with(int fd, size_t len, int flags, size_t room)
 {
 	_Alignas(8) char control[512];
 	struct iovec iov = {.iov_base = bytes, .iov_len = len};
@@ -76,11 +76,11 @@ static void read_with(int fd, size_t len, int flags, size_t room)
 	}
 	say("read: %zd bytes, flags %x, control %zu", got, msg.msg_flags, msg.msg_controllen);
 	for (struct cmsghdr *head = CMSG_FIRSTHDR(&msg); head != NULL; head = CMSG_NXTHDR(&msg, head))
-		say_control(head);
+		tcp_late_say_control(head);
 }
 
 /* Both ways still, and the kernel's now. */
-static void goes_on(int s)
+static void tcp_late_goes_on(int s)
 {
 	expect_os(s, VMA_SOCK_OPTION);
 	far_writes(1, 3000, 7, 1);
@@ -111,27 +111,27 @@ CASE(tcp_late_inq, "TCP_INQ on a connection: each message says how much is left,
 	say("%d (%u)", on, len);
 	far_writes(1, 1000, 1, 1);
 	let_arrive(50);
-	read_with(s, 300, 0, 512);
-	read_with(s, 100, MSG_PEEK, 512);
-	read_with(s, 100, 0, 24);
-	read_with(s, 100, 0, 20);
-	read_with(s, 100, 0, 18);
-	read_with(s, 100, 0, 16);
-	read_with(s, 100, 0, 15);
-	read_with(s, 50, MSG_TRUNC, 512);
-	read_with(s, 0, 0, 512);
-	read_with(s, 10, 0, 0);
+	tcp_late_read_with(s, 300, 0, 512);
+	tcp_late_read_with(s, 100, MSG_PEEK, 512);
+	tcp_late_read_with(s, 100, 0, 24);
+	tcp_late_read_with(s, 100, 0, 20);
+	tcp_late_read_with(s, 100, 0, 18);
+	tcp_late_read_with(s, 100, 0, 16);
+	tcp_late_read_with(s, 100, 0, 15);
+	tcp_late_read_with(s, 50, MSG_TRUNC, 512);
+	tcp_late_read_with(s, 0, 0, 512);
+	tcp_late_read_with(s, 10, 0, 0);
 	say_read(s, 10, 0);
-	read_with(s, 1000, 0, 512);
-	read_with(s, 10, MSG_DONTWAIT, 512);
+	tcp_late_read_with(s, 1000, 0, 512);
+	tcp_late_read_with(s, 10, MSG_DONTWAIT, 512);
 	far_writes(1, 10, 1, 1);
 	far_shuts(1, SHUT_WR);
 	let_arrive(50);
-	read_with(s, 4, 0, 512);
-	read_with(s, 10, 0, 512);
-	read_with(s, 10, 0, 512);
+	tcp_late_read_with(s, 4, 0, 512);
+	tcp_late_read_with(s, 10, 0, 512);
+	tcp_late_read_with(s, 10, 0, 512);
 	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 0));
-	read_with(s, 10, 0, 512);
+	tcp_late_read_with(s, 10, 0, 512);
 	expect_offloaded(s);
 	close(s);
 }
@@ -142,13 +142,13 @@ CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its co
 	struct sockaddr_in address = address_of(there, port);
 
 	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
-	read_with(s, 10, MSG_DONTWAIT, 512);
+	tcp_late_read_with(s, 10, MSG_DONTWAIT, 512);
 	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	peer(far(), "accept 0 1 2000");
 	expect_offloaded(s);
 	far_writes(1, 100, 1, 1);
 	let_arrive(50);
-	read_with(s, 30, 0, 512);
+	tcp_late_read_with(s, 30, 0, 512);
 	close(s);
 	l = tcp_at(here, 0);
 	RES(set_int(l, IPPROTO_TCP, TCP_INQ, 1));
@@ -158,7 +158,7 @@ CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its co
 	s = OKAY(accept(l, NULL, NULL));
 	far_writes(2, 100, 1, 1);
 	let_arrive(50);
-	read_with(s, 30, 0, 512);
+	tcp_late_read_with(s, 30, 0, 512);
 	expect_offloaded(s);
 	close(s);
 	close(l);
@@ -197,7 +197,7 @@ static void stamps(int s, int option)
 	pause_ms(100); /* the kernel begins to stamp a moment later */
 	far_writes(1, 30, 1, 1);
 	let_arrive(50);
-	read_with(s, 100, 0, 512);
+	tcp_late_read_with(s, 100, 0, 512);
 	RES(set_int(s, SOL_SOCKET, option, 0));
 }
 
@@ -210,7 +210,7 @@ CASE(tcp_late_timestamp, "SO_TIMESTAMP and SO_TIMESTAMPNS on a connection: what 
 	expect_offloaded(s);
 	stamps(s, SO_TIMESTAMP);
 	stamps(s, SO_TIMESTAMPNS);
-	goes_on(s);
+	tcp_late_goes_on(s);
 	ends(s);
 }
 
@@ -250,13 +250,13 @@ CASE(tcp_late_timestamping,
 	pause_ms(100);
 	far_writes(1, 30, 1, 1);
 	let_arrive(50);
-	read_with(s, 100, 0, 512);
+	tcp_late_read_with(s, 100, 0, 512);
 	say_write(s, 10, 2, 0);
 	far_reads(1, 10, 2, 1);
 	say_state("sent", s, POLLIN, 500);
-	read_with(s, 100, MSG_ERRQUEUE, 512);
-	read_with(s, 100, MSG_ERRQUEUE, 512);
-	goes_on(s);
+	tcp_late_read_with(s, 100, MSG_ERRQUEUE, 512);
+	tcp_late_read_with(s, 100, MSG_ERRQUEUE, 512);
+	tcp_late_goes_on(s);
 	ends(s);
 }
 
@@ -272,7 +272,7 @@ CASE(tcp_late_peek_off, "SO_PEEK_OFF on a connection: each peek goes on behind t
 	say_read(s, 100, MSG_PEEK);
 	say_read(s, 100, MSG_PEEK | MSG_DONTWAIT);
 	say_read(s, 100, 0);
-	goes_on(s);
+	tcp_late_goes_on(s);
 	ends(s);
 }
 
@@ -291,7 +291,7 @@ CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes aga
 	say_read(s, 30, MSG_DONTWAIT);
 	RES(set_int(s, SOL_SOCKET, SO_DETACH_FILTER, 0));
 	say_read(s, 30, MSG_WAITALL);
-	goes_on(s);
+	tcp_late_goes_on(s);
 	ends(s);
 }
 
@@ -308,7 +308,7 @@ CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not
 	say_read(s, 30, MSG_DONTWAIT);
 	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 64));
 	say_read(s, 30, MSG_WAITALL);
-	goes_on(s);
+	tcp_late_goes_on(s);
 	ends(s);
 }
 
@@ -321,7 +321,7 @@ CASE(tcp_late_recverr, "IP_RECVERR on a connection")
 	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	RES(getsockopt(s, IPPROTO_IP, IP_RECVERR, &on, &len));
 	say("%d", on);
-	goes_on(s);
+	tcp_late_goes_on(s);
 	ends(s);
 }
 
@@ -373,7 +373,7 @@ CASE(tcp_late_port_range, "IP_LOCAL_PORT_RANGE: connect chooses a port within it
 
 /* ---- while others use it ---- */
 
-static void *reader(void *arg)
+static void *tcp_late_reader(void *arg)
 {
 	int s = *(int *)arg;
 
@@ -387,12 +387,12 @@ CASE(tcp_late_while_read, "SO_TIMESTAMP set by one thread while another waits in
 	pthread_t thread;
 
 	expect_offloaded(s);
-	pthread_create(&thread, NULL, reader, &s);
+	pthread_create(&thread, NULL, tcp_late_reader, &s);
 	pause_ms(100);
 	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
 	far_writes(1, 1000, 1, 1);
 	pthread_join(thread, NULL);
-	goes_on(s);
+	tcp_late_goes_on(s);
 	ends(s);
 }
 

@@ -11,7 +11,7 @@
 
 #include "parity.h"
 
-static void far_dials(int slot, int listener)
+static void tcp_listen_far_dials(int slot, int listener)
 {
 	name_port(atoi(peer(far(), "dial %d %s %d", slot, here, port_of(listener))), "its");
 }
@@ -25,7 +25,7 @@ CASE(tcp_accept_names, "accept: names, flags, bytes both ways around the kernel"
 	expect_offloaded(l);
 	segments_begin();
 	say_state("nobody yet", l, POLLIN, 0);
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	say_state("somebody", l, POLLIN, 1000);
 	s = OKAY(accept(l, (struct sockaddr *)&from, &len));
 	expect_offloaded(s);
@@ -51,7 +51,7 @@ CASE(tcp_accept4_flags, "accept4: O_NONBLOCK and FD_CLOEXEC, and what it refuses
 	RES(fcntl(l, F_SETFL, O_NONBLOCK));
 	RES(accept(l, NULL, NULL));
 	RES(accept4(l, NULL, NULL, 0x1234));
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	say_state("somebody", l, POLLIN, 1000);
 	s = OKAY(accept4(l, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC));
 	say("length %u", len);
@@ -59,12 +59,12 @@ CASE(tcp_accept4_flags, "accept4: O_NONBLOCK and FD_CLOEXEC, and what it refuses
 	    fcntl(s, F_GETFD) & FD_CLOEXEC ? "cloexec" : "");
 	say_read(s, 10, 0);
 	close(s);
-	far_dials(2, l);
+	tcp_listen_far_dials(2, l);
 	say_state("somebody", l, POLLIN, 1000);
 	s = OKAY(accept(l, NULL, NULL));
 	say("flags %s%s", fcntl(s, F_GETFL) & O_NONBLOCK ? "nonblocking " : "",
 	    fcntl(s, F_GETFD) & FD_CLOEXEC ? "cloexec" : "");
-	far_dials(3, l);
+	tcp_listen_far_dials(3, l);
 	say_state("somebody", l, POLLIN, 1000);
 	RES(accept(l, bad_pointer(), &len));
 	len = sizeof(from);
@@ -78,7 +78,7 @@ CASE(tcp_accept_any_address, "a listener on 0.0.0.0 accepts on every link and fr
 	struct sockaddr_in address = address_of("127.0.0.1", port_of(l));
 
 	expect_offloaded(l);
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	s = OKAY(accept(l, NULL, NULL));
 	expect_offloaded(s);
 	say_name("name", s);
@@ -127,7 +127,7 @@ CASE(tcp_accept_reset_before, "a connection that was reset before it is accepted
 {
 	int l = tcp_listener(here, 0, 16), s;
 
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	far_writes(1, 10, 1, 1);
 	let_arrive(30);
 	peer(far(), "reset 1");
@@ -166,7 +166,7 @@ CASE(tcp_accept_ends_with_shutdown, "accept in another thread returns when its l
 	say_state("listener", l, POLLHUP, 100);
 	RES(accept(l, NULL, NULL));
 	RES(listen(l, 5));
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	OKAY(accept(l, NULL, NULL));
 	close(l);
 }
@@ -188,7 +188,7 @@ CASE(tcp_accept_waits, "accept waits for a connection; SO_RCVTIMEO bounds it")
 	close(l);
 }
 
-static void on_alarm(int sig)
+static void tcp_listen_on_alarm(int sig)
 {
 	(void)sig;
 }
@@ -196,7 +196,7 @@ static void on_alarm(int sig)
 CASE(tcp_accept_interrupted, "a signal interrupts accept, with SA_RESTART it goes on")
 {
 	int l = tcp_listener(here, 0, 16);
-	struct sigaction action = {.sa_handler = on_alarm};
+	struct sigaction action = {.sa_handler = tcp_listen_on_alarm};
 
 	expect_offloaded(l);
 	sigaction(SIGALRM, &action, NULL);
@@ -221,7 +221,7 @@ CASE(tcp_listen_twice, "listen again changes the backlog; bind and connect of a 
 	RES(connect(l, (struct sockaddr *)&peer_at, sizeof(peer_at)));
 	say_read(l, 10, 0);
 	say_write(l, 10, 1, MSG_NOSIGNAL);
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	s = OKAY(accept(l, NULL, NULL));
 	RES(listen(s, 5));
 	RES(listen(other, 5));
@@ -246,7 +246,7 @@ CASE(tcp_listen_closed, "a closed listener refuses; what it accepted before goes
 	RES(listen(l, 5));
 	expect_offloaded(l);
 	name_port(port, "listener");
-	far_dials(2, l);
+	tcp_listen_far_dials(2, l);
 	OKAY(accept(l, NULL, NULL));
 	far_writes(1, 5000, 3, 1);
 	say_read(s, 5000, MSG_WAITALL);
@@ -258,7 +258,7 @@ CASE(tcp_accept_unaccepted_closed, "connections that nobody accepted end with a 
 {
 	int l = tcp_listener(here, 0, 16);
 
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	let_arrive(30);
 	close(l);
 	far_reads(1, 1, 0, 1);
@@ -273,7 +273,7 @@ CASE(tcp_accept_inherits, "options of the listener are those of the connection")
 	RES(set_int(l, IPPROTO_TCP, 1 /* TCP_NODELAY */, 1));
 	RES(set_int(l, IPPROTO_TCP, 4 /* TCP_KEEPIDLE */, 123));
 	RES(set_int(l, SOL_SOCKET, SO_RCVBUF, 50000));
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	s = OKAY(accept(l, NULL, NULL));
 	RES(getsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &value, &len));
 	say("keepalive %d", value);
@@ -299,11 +299,11 @@ CASE(tcp_accept_epoll, "a listener in an epoll set: level and edge")
 	expect_offloaded(l);
 	RES(epoll_ctl(set, EPOLL_CTL_ADD, l, &event));
 	RES(epoll_wait(set, &event, 1, 50));
-	far_dials(1, l);
+	tcp_listen_far_dials(1, l);
 	n = RES(epoll_wait(set, &event, 1, 1000));
 	say("events %x data %lu", n > 0 ? event.events : 0, (unsigned long)event.data.u64);
 	RES(epoll_wait(set, &event, 1, 50));
-	far_dials(2, l);
+	tcp_listen_far_dials(2, l);
 	RES(epoll_wait(set, &event, 1, 1000));
 	OKAY(accept(l, NULL, NULL));
 	RES(epoll_wait(set, &event, 1, 50));
@@ -341,7 +341,7 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 		/* A sanitizer's runtime reads the length itself. */
 		if (kind == 3 && getenv("PARITY_SLOW") != NULL)
 			continue;
-		far_dials(1, listener);
+		tcp_listen_far_dials(1, listener);
 		if (kind == 4)
 			far_writes(1, 10, 1, 1);
 		is_readable(listener, 1000);
@@ -354,7 +354,7 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 		far_state(1);
 		say_state("after", listener, POLLIN, 50);
 	}
-	far_dials(2, listener);
+	tcp_listen_far_dials(2, listener);
 	OKAY(accept(listener, NULL, NULL));
 	close(listener);
 }

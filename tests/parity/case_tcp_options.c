@@ -9,7 +9,7 @@
 
 #include "parity.h"
 
-static void say_option(int fd, const char *name, int level, int option)
+static void tcp_options_say_option(int fd, const char *name, int level, int option)
 {
 	int value = -77;
 	socklen_t len = sizeof(value);
@@ -19,15 +19,15 @@ static void say_option(int fd, const char *name, int level, int option)
 	else
 		say("%s = %d (%u)", name, value, len);
 }
-#define OPTION(level, option) say_option(s, #option, level, option)
+#define OPTION(level, option) tcp_options_say_option(s, #option, level, option)
 #define SET(level, option, value)                                                                                      \
 	do {                                                                                                           \
 		int rc_ = set_int(s, level, option, value);                                                            \
 		say("set " #option " %d: %s", value, rc_ == 0 ? "ok" : error_name(errno));                             \
-		say_option(s, #option, level, option);                                                                 \
+		tcp_options_say_option(s, #option, level, option);                                                     \
 	} while (0)
 
-static void say_all(int s)
+static void tcp_options_say_all(int s)
 {
 	OPTION(IPPROTO_TCP, TCP_NODELAY);
 	OPTION(IPPROTO_TCP, TCP_CORK);
@@ -55,13 +55,13 @@ CASE(tcp_options_defaults, "options as they are at first, on a new and on a conn
 {
 	int s = tcp_socket();
 
-	say_all(s);
+	tcp_options_say_all(s);
 	OPTION(SOL_SOCKET, SO_SNDBUF);
 	OPTION(SOL_SOCKET, SO_RCVBUF);
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	close(s);
 	s = tcp_out();
-	say_all(s);
+	tcp_options_say_all(s);
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	close(s);
 }

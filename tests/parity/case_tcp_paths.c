@@ -11,7 +11,7 @@
 
 static char bytes[1 << 20];
 
-static int try_connect(int fd, const char *ip, int port)
+static int tcp_paths_try_connect(int fd, const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 
@@ -45,11 +45,11 @@ CASE(tcp_path_unreachable, "a router says that there is no way: connect ends wit
 
 		snprintf(command, sizeof(command), "ip route add %s 10.88.1.0/24", routes[i]);
 		peer_run(far(), command);
-		RES(try_connect(s, "10.88.1.1", 80));
+		RES(tcp_paths_try_connect(s, "10.88.1.1", 80));
 		close(s);
 		s = tcp_socket();
 		RES(fcntl(s, F_SETFL, O_NONBLOCK));
-		RES(try_connect(s, "10.88.1.1", 80));
+		RES(tcp_paths_try_connect(s, "10.88.1.1", 80));
 		say_state("told", s, POLLHUP, 3000);
 		say_so_error(s);
 		close(s);
@@ -67,7 +67,7 @@ CASE(tcp_path_lost, "nothing comes back: SYNs are repeated as often as TCP_SYNCN
 	peer_run(far(), "ip route add blackhole 10.88.2.0/24");
 	RES(set_int(s, IPPROTO_TCP, TCP_SYNCNT, 1));
 	since = now_ms();
-	RES(try_connect(s, "10.88.2.1", 80));
+	RES(tcp_paths_try_connect(s, "10.88.2.1", 80));
 	say_time("given up", since, 3000);
 	close(s);
 	peer_run(far(), "ip route del 10.88.2.0/24");
@@ -92,7 +92,7 @@ CASE(tcp_path_mtu, "a router wants smaller segments: they become so, and all byt
 
 	route_through_far();
 	peer_run(far(), NARROW_HOST);
-	RES(try_connect(s, "10.88.3.2", 7700));
+	RES(tcp_paths_try_connect(s, "10.88.3.2", 7700));
 	expect_offloaded(s);
 	for (int i = 0; i < 10; i++)
 		fill(bytes + i * 20000, 20000, i);
@@ -115,7 +115,7 @@ CASE(tcp_simultaneous_open, "both sides connect to each other: one connection, a
 
 	RES(fcntl(s, F_SETFL, O_NONBLOCK));
 	peer_run(far(), "ip route add blackhole 10.9.0.1/32"); /* it does not refuse */
-	RES(try_connect(s, there, 7802));
+	RES(tcp_paths_try_connect(s, there, 7802));
 	pause_ms(100);
 	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
 	say("the peer connects: %s", atoi(peer(far(), "dial 1 %s 7801 %s 7802", here, there)) == 7802 ? "ok" : "not");

@@ -169,7 +169,7 @@ CASE(tcp_select, "select: readable, writable, exceptional")
 	close(s);
 }
 
-static void on_alarm(int sig)
+static void tcp_poll_on_alarm(int sig)
 {
 	(void)sig;
 }
@@ -177,13 +177,13 @@ static void on_alarm(int sig)
 /* What is to be interrupted may begin late, on a busy machine: the next one finds it. */
 static void alarm_with(int flags)
 {
-	struct sigaction action = {.sa_handler = on_alarm, .sa_flags = flags};
+	struct sigaction action = {.sa_handler = tcp_poll_on_alarm, .sa_flags = flags};
 
 	sigaction(SIGALRM, &action, NULL);
 	ualarm(100000, flags & SA_RESTART ? 0 : 100000);
 }
 
-static void no_alarm(void)
+static void tcp_poll_no_alarm(void)
 {
 	ualarm(0, 0);
 }
@@ -196,26 +196,26 @@ CASE(tcp_signals, "a signal interrupts recv, send and connect; with SA_RESTART r
 
 	alarm_with(0);
 	say_read(s, 10, 0);
-	no_alarm();
+	tcp_poll_no_alarm();
 	alarm_with(SA_RESTART);
 	peer(far(), "later 250 write 1 10 3");
 	say_read(s, 10, 0);
 	set_int(s, SOL_SOCKET, SO_SNDBUF, 20000);
 	alarm_with(0);
 	n = write(s, bytes, sizeof(bytes));
-	no_alarm();
+	tcp_poll_no_alarm();
 	say("write: %s", n > 0 && n < (ssize_t)sizeof(bytes) ? "a part" : n < 0 ? error_name(errno) : "all");
 	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
 	alarm_with(0);
 	RES(connect(other, (struct sockaddr *)&nobody, sizeof(nobody)));
-	no_alarm();
+	tcp_poll_no_alarm();
 	close(other);
 	close(s);
 }
 
 static sigjmp_buf out_of_here;
 
-static void jump(int sig)
+static void tcp_poll_jump(int sig)
 {
 	(void)sig;
 	siglongjmp(out_of_here, 1);
@@ -225,7 +225,7 @@ CASE(tcp_jump, "siglongjmp out of recv leaves the stream as it was")
 {
 	int s = tcp_out();
 
-	signal(SIGALRM, jump);
+	signal(SIGALRM, tcp_poll_jump);
 	if (sigsetjmp(out_of_here, 1) == 0) {
 		ualarm(100000, 0);
 		say_read(s, 10, 0);
@@ -262,7 +262,7 @@ CASE(tcp_cancel, "a thread is cancelled in recv; the stream goes on")
 
 static int handler_socket;
 
-static void send_from_handler(int sig)
+static void tcp_poll_send_from_handler(int sig)
 {
 	(void)sig;
 	fill(bytes, 10, 9);
@@ -273,7 +273,7 @@ static void send_from_handler(int sig)
 CASE(tcp_handler_sends, "a signal handler sends on the socket that the program waits on")
 {
 	/* Not signal(), whose flags ThreadSanitizer does not pass on. */
-	struct sigaction action = {.sa_handler = send_from_handler, .sa_flags = SA_RESTART};
+	struct sigaction action = {.sa_handler = tcp_poll_send_from_handler, .sa_flags = SA_RESTART};
 
 	handler_socket = tcp_out();
 	sigaction(SIGALRM, &action, NULL);

@@ -106,7 +106,7 @@ CASE(tcp_rare_nothing_to_send, "a send of nothing fails where any other would")
 	close(s);
 }
 
-static void send_with(int s, int level, int type, size_t len, uint32_t value)
+static void tcp_rare_send_with(int s, int level, int type, size_t len, uint32_t value)
 {
 	union {
 		struct cmsghdr head;
@@ -125,19 +125,19 @@ CASE(tcp_rare_control, "control messages of a send: which are refused; none is s
 {
 	int s = tcp_out();
 
-	send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 0);
-	send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 1 << 20);
-	send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(2), 0);
-	send_with(s, SOL_SOCKET, SO_MARK, CMSG_LEN(4), 7);
-	send_with(s, SOL_SOCKET, SO_MARK, CMSG_LEN(8), 7);
-	send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
-	send_with(s, SOL_SOCKET, SO_TXTIME, CMSG_LEN(8), 7);
-	send_with(s, IPPROTO_IP, 8, CMSG_LEN(4), 7);
-	send_with(s, IPPROTO_IP, 8, 3, 7);
-	send_with(s, IPPROTO_IP, 8, 100, 7);
+	tcp_rare_send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 0);
+	tcp_rare_send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 1 << 20);
+	tcp_rare_send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(2), 0);
+	tcp_rare_send_with(s, SOL_SOCKET, SO_MARK, CMSG_LEN(4), 7);
+	tcp_rare_send_with(s, SOL_SOCKET, SO_MARK, CMSG_LEN(8), 7);
+	tcp_rare_send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
+	tcp_rare_send_with(s, SOL_SOCKET, SO_TXTIME, CMSG_LEN(8), 7);
+	tcp_rare_send_with(s, IPPROTO_IP, 8, CMSG_LEN(4), 7);
+	tcp_rare_send_with(s, IPPROTO_IP, 8, 3, 7);
+	tcp_rare_send_with(s, IPPROTO_IP, 8, 100, 7);
 	far_reads(1, 10, 1, 20);
 	OKAY(shutdown(s, SHUT_WR));
-	send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
+	tcp_rare_send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
 	close(s);
 }
 
@@ -208,7 +208,7 @@ CASE(tcp_rare_address, "connect: an address that is too long is refused before a
 	close(s);
 }
 
-static void say_option(int s, const char *what, int name, socklen_t len)
+static void tcp_rare_say_option(int s, const char *what, int name, socklen_t len)
 {
 	struct sockaddr_storage value = {0};
 	int rc = getsockopt(s, SOL_SOCKET, name, &value, &len);
@@ -223,19 +223,19 @@ CASE(tcp_rare_options, "SO_PEERNAME, and options that are taken before a connect
 {
 	int s = tcp_socket();
 
-	say_option(s, "of nobody", SO_PEERNAME, 16);
+	tcp_rare_say_option(s, "of nobody", SO_PEERNAME, 16);
 	close(s);
 	s = tcp_out();
-	say_option(s, "the peer's name", SO_PEERNAME, 16);
-	say_option(s, "part of it", SO_PEERNAME, 2);
-	say_option(s, "more than it", SO_PEERNAME, 17);
+	tcp_rare_say_option(s, "the peer's name", SO_PEERNAME, 16);
+	tcp_rare_say_option(s, "part of it", SO_PEERNAME, 2);
+	tcp_rare_say_option(s, "more than it", SO_PEERNAME, 17);
 	RES(set_int(s, IPPROTO_TCP, TCP_FASTOPEN, 5));
 	RES(set_int(s, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
 	far_writes(1, 10, 2, 1);
 	say_read(s, 10, MSG_WAITALL);
 	peer(far(), "reset 1");
 	let_arrive(50);
-	say_option(s, "of one that has gone", SO_PEERNAME, 16);
+	tcp_rare_say_option(s, "of one that has gone", SO_PEERNAME, 16);
 	close(s);
 }
 
@@ -286,7 +286,7 @@ struct waiter {
 	bool by_epoll;
 };
 
-static void *wait_for(void *arg)
+static void *tcp_rare_wait_for(void *arg)
 {
 	struct waiter *waiter = arg;
 	struct pollfd p = {.fd = waiter->fd, .events = waiter->events};
@@ -309,7 +309,7 @@ static void change_meanwhile(const char *what, struct waiter waiter, int level, 
 {
 	pthread_t thread;
 
-	pthread_create(&thread, NULL, wait_for, &waiter);
+	pthread_create(&thread, NULL, tcp_rare_wait_for, &waiter);
 	pause_ms(200);
 	RES(set_int(waiter.fd, level, name, value));
 	pthread_join(thread, NULL);

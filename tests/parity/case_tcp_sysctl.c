@@ -69,7 +69,7 @@ static void with_setting(const char *name, const char *value)
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
-static struct tcp_info info_of(int fd)
+static struct tcp_info tcp_sysctl_info_of(int fd)
 {
 	struct tcp_info info = {0};
 	socklen_t len = sizeof(info);
@@ -82,7 +82,7 @@ static struct tcp_info info_of(int fd)
 /* What the peer has seen of our SYN or SYN-ACK, and both ends of it; some bytes go each way. */
 static void say_agreed(const char *what, int fd)
 {
-	const struct tcp_info info = info_of(fd);
+	const struct tcp_info info = tcp_sysctl_info_of(fd);
 
 	say("%s, the peer: %s", what, peer(far(), "agreed 1"));
 	say("%s, here: SACK %d, scales %d, of the peer's %s", what, (info.tcpi_options & 2) != 0,
@@ -125,7 +125,7 @@ CASE(tcp_sysctl_window_scaling, "tcp_window_scaling 0: neither offered nor agree
 		say_write(s, 60000, i, 0);
 		far_reads(1, 60000, i, 1);
 	}
-	info = info_of(s);
+	info = tcp_sysctl_info_of(s);
 	say("the peer's window %s", info.tcpi_snd_wnd > 1000 && info.tcpi_snd_wnd <= 65535 ? "sane" : "odd");
 	close(s);
 }
@@ -144,12 +144,12 @@ static void say_window_after_pause(void)
 		peer(far(), "read 1 %d %d 1", (int)sizeof(bytes), i);
 	}
 	let_arrive(100);
-	before = info_of(s).tcpi_snd_cwnd;
+	before = tcp_sysctl_info_of(s).tcpi_snd_cwnd;
 	say("before: %s", before >= 20 ? "a large window" : "a small window");
 	pause_ms(1300);
 	say_write(s, 100, 1, 0);
 	far_reads(1, 100, 1, 1);
-	after = info_of(s).tcpi_snd_cwnd;
+	after = tcp_sysctl_info_of(s).tcpi_snd_cwnd;
 	if (after >= before)
 		say("after a pause: as before");
 	else

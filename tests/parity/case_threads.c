@@ -13,7 +13,7 @@
 static int the_socket, the_set;
 static atomic_int received, wrong;
 
-static int ready_socket(void)
+static int threads_ready_socket(void)
 {
 	int s = udp_at(here, 0);
 
@@ -43,7 +43,7 @@ CASE(threads_receive, "eight threads receive on one socket: each datagram goes t
 {
 	pthread_t threads[8];
 
-	the_socket = ready_socket();
+	the_socket = threads_ready_socket();
 	set_int(the_socket, SOL_SOCKET, SO_RCVBUFFORCE, 8000000);
 	bypass_begin();
 	for (int i = 0; i < 8; i++)
@@ -96,7 +96,7 @@ static void *receive_one(void *arg)
 	return NULL;
 }
 
-static void *receive_quietly(void *arg)
+static void *threads_receive_quietly(void *arg)
 {
 	char bytes[64];
 
@@ -110,7 +110,7 @@ CASE(threads_close_while_receiving, "a socket is closed while a thread waits in 
 	pthread_t thread;
 	int port;
 
-	the_socket = ready_socket();
+	the_socket = threads_ready_socket();
 	port = port_of(the_socket);
 	pthread_create(&thread, NULL, receive_one, NULL);
 	pause_ms(100);
@@ -149,7 +149,7 @@ CASE(threads_add_while_waiting, "a socket is added to a set while a thread waits
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
 	pthread_t thread;
-	int s = ready_socket();
+	int s = threads_ready_socket();
 
 	the_set = epoll_create1(0);
 	pthread_create(&thread, NULL, epoll_one, NULL);
@@ -193,7 +193,7 @@ CASE(threads_all_woken, "a datagram wakes every thread that polls for it")
 {
 	pthread_t threads[4];
 
-	the_socket = ready_socket();
+	the_socket = threads_ready_socket();
 	for (int i = 0; i < 4; i++)
 		pthread_create(&threads[i], NULL, poll_two, NULL);
 	pause_ms(150);
@@ -240,13 +240,13 @@ CASE(threads_end, "threads that used sockets come and go, 200 of them")
 {
 	pthread_t thread;
 
-	the_socket = ready_socket();
+	the_socket = threads_ready_socket();
 	for (int i = 0; i < 200; i++) {
 		peer_send(far(), 0, here, port_of(the_socket), 20, i % 64);
-		pthread_create(&thread, NULL, i % 2 == 0 ? receive_quietly : poll_quietly, NULL);
+		pthread_create(&thread, NULL, i % 2 == 0 ? threads_receive_quietly : poll_quietly, NULL);
 		pthread_join(thread, NULL);
 		if (i % 2 != 0)
-			receive_quietly(NULL);
+			threads_receive_quietly(NULL);
 	}
 	say("%d received, %d not polled", atomic_load(&received), atomic_load(&wrong));
 }

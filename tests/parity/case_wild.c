@@ -23,7 +23,7 @@ static void write_with(int s, int flags)
 	RES(pwritev2(s, &piece, 1, -1, flags));
 }
 
-static void read_with(int s, int flags)
+static void bad_args_read_with(int s, int flags)
 {
 	struct iovec piece = {bytes, 10};
 
@@ -48,7 +48,7 @@ CASE(wild_flags_of_a_connection, "preadv2 and pwritev2: flags that say nothing t
 		write_with(s, rwf[i]);
 	for (size_t i = 0; i < RWFS; i++) {
 		far_writes(1, 10, 1, 1);
-		read_with(s, rwf[i]);
+		bad_args_read_with(s, rwf[i]);
 	}
 	RES(preadv2(s, &piece, 1, -1, RWF_HIPRI | RWF_NOWAIT));
 	RES(preadv2(s, &piece, 1, 0, RWF_HIPRI));
@@ -73,13 +73,13 @@ CASE(wild_flags_of_datagrams, "preadv2 and pwritev2: flags that say nothing to a
 		write_with(s, rwf[i]);
 	for (size_t i = 0; i < RWFS; i++) {
 		peer_send(far(), 0, here, port_of(s), 10, 1);
-		read_with(s, rwf[i]);
+		bad_args_read_with(s, rwf[i]);
 	}
 }
 
 static volatile sig_atomic_t pipes;
 
-static void on_pipe(int sig)
+static void bad_args_on_pipe(int sig)
 {
 	(void)sig;
 	pipes++;
@@ -89,7 +89,7 @@ CASE(wild_flag_no_signal, "pwritev2 with RWF_NOSIGNAL: EPIPE without a signal")
 {
 	int s = tcp_out();
 
-	signal(SIGPIPE, on_pipe);
+	signal(SIGPIPE, bad_args_on_pipe);
 	OKAY(shutdown(s, SHUT_WR));
 	write_with(s, 0x100);
 	say("%d signals", (int)pipes);

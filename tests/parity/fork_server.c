@@ -22,7 +22,7 @@
 #define FLAGS_LOW_BYTE 9
 #define FROM_CLIENT 1
 
-static int open_at(const char *ip, int port)
+static int fork_server_open_at(const char *ip, int port)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -35,7 +35,7 @@ static int open_at(const char *ip, int port)
 	return fd;
 }
 
-static void serve(int fd)
+static void fork_server_serve(int fd)
 {
 	static unsigned char buf[65536];
 	struct sockaddr_in from;
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 	}
 	inherited = strcmp(argv[1], "inherited") == 0;
 	for (int i = 0; i < workers && inherited; i++)
-		fds[i] = open_at(argv[2], port + i);
+		fds[i] = fork_server_open_at(argv[2], port + i);
 	for (int i = 0; i < workers; i++) {
 		if (fork() != 0)
 			continue;
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
 		for (int other = 0; other < workers && inherited; other++)
 			if (other != i)
 				close(fds[other]);
-		serve(inherited ? fds[i] : open_at(argv[2], port + i));
+		fork_server_serve(inherited ? fds[i] : fork_server_open_at(argv[2], port + i));
 	}
 	for (int i = 0; i < workers && inherited; i++)
 		close(fds[i]);

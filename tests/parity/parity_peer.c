@@ -15,7 +15,7 @@
 
 #include "peer_commands.h"
 
-static void serve(int fd)
+static void parity_peer_serve(int fd)
 {
 	char command[512], answer[512];
 	ssize_t len;
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 		if (fork() == 0) {
 			close(listener);
 			signal(SIGCHLD, SIG_DFL);
-			serve(fd);
+			parity_peer_serve(fd);
 			_exit(0);
 		}
 		close(fd);

@@ -1,7 +1,7 @@
 /* payload - bytes that tell who they are. */
 #include "payload.h"
 
-static unsigned char byte_at(size_t i, int seed)
+static unsigned char payload_byte_at(size_t i, int seed)
 {
 	return (unsigned char)((unsigned)seed + i * 7 + (i >> 8) * 13);
 }
@@ -11,7 +11,7 @@ void fill(void *buf, size_t len, int seed)
 	unsigned char *bytes = buf;
 
 	for (size_t i = 0; i < len; i++)
-		bytes[i] = byte_at(i, seed);
+		bytes[i] = payload_byte_at(i, seed);
 }
 
 int seed_of(const void *buf, size_t len)
@@ -21,7 +21,7 @@ int seed_of(const void *buf, size_t len)
 	if (len == 0 || bytes[0] > 63)
 		return -1;
 	for (size_t i = 0; i < len; i++)
-		if (bytes[i] != byte_at(i, bytes[0]))
+		if (bytes[i] != payload_byte_at(i, bytes[0]))
 			return -1;
 	return bytes[0];
 }

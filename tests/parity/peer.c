@@ -19,7 +19,7 @@ static struct peer peers[] = {{.variable = "PARITY_FAR", .fd = -1},
                               {.variable = "PARITY_TWIN", .fd = -1}};
 
 /* A connection per case: the peer serves it in a child of its own, whose sockets end with it. */
-static struct peer *connected(struct peer *p)
+static struct peer *peer_connected(struct peer *p)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	const char *path = getenv(p->variable);
@@ -43,17 +43,17 @@ static struct peer *connected(struct peer *p)
 
 struct peer *far(void)
 {
-	return connected(&peers[0]);
+	return peer_connected(&peers[0]);
 }
 
 struct peer *near(void)
 {
-	return connected(&peers[1]);
+	return peer_connected(&peers[1]);
 }
 
 struct peer *twin(void)
 {
-	return connected(&peers[2]);
+	return peer_connected(&peers[2]);
 }
 
 const char *peer(struct peer *p, const char *format, ...)

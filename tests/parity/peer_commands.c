@@ -60,8 +60,8 @@ struct message {
 	size_t size;
 };
 
-static void answer(struct message *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void answer(struct message *m, const char *format, ...)
+static void peer_commands_answer(struct message *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void peer_commands_answer(struct message *m, const char *format, ...)
 {
 	va_list args;
 
@@ -70,15 +70,15 @@ static void answer(struct message *m, const char *format, ...)
 	va_end(args);
 }
 
-static void done(struct message *m, int rc)
+static void peer_commands_done(struct message *m, int rc)
 {
 	if (rc < 0)
-		answer(m, "failed: %s", strerror(errno));
+		peer_commands_answer(m, "failed: %s", strerror(errno));
 	else
-		answer(m, "ok");
+		peer_commands_answer(m, "ok");
 }
 
-static struct sockaddr_in to_address(const char *ip, int port)
+static struct sockaddr_in peer_commands_to_address(const char *ip, int port)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 
@@ -88,7 +88,7 @@ static struct sockaddr_in to_address(const char *ip, int port)
 
 static void open_slot(struct message *m, int slot, const char *ip, int port, int option)
 {
-	struct sockaddr_in address = to_address(ip, port);
+	struct sockaddr_in address = peer_commands_to_address(ip, port);
 	socklen_t len = sizeof(address);
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1;
 
@@ -98,13 +98,13 @@ static void open_slot(struct message *m, int slot, const char *ip, int port, int
 		setsockopt(fd, SOL_SOCKET, option, &one, sizeof(one));
 	if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 ||
 	    getsockname(fd, (struct sockaddr *)&address, &len) != 0) {
-		done(m, -1);
+		peer_commands_done(m, -1);
 		return;
 	}
 	if (slots[slot] != 0)
 		close(slots[slot] - 1);
 	slots[slot] = fd + 1;
-	answer(m, "%d", ntohs(address.sin_port));
+	peer_commands_answer(m, "%d", ntohs(address.sin_port));
 }
 
 static void open_both(struct message *m, int slot, int port, int option, int v6only)
@@ -115,16 +115,16 @@ static void open_both(struct message *m, int slot, int port, int option, int v6o
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, option, &one, sizeof(one)) != 0 ||
 	    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6only, sizeof(v6only)) != 0 ||
 	    bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
-		done(m, -1);
+		peer_commands_done(m, -1);
 		return;
 	}
 	if (slots[slot] != 0)
 		close(slots[slot] - 1);
 	slots[slot] = fd + 1;
-	answer(m, "%d", port);
+	peer_commands_answer(m, "%d", port);
 }
 
-static void send_some(struct message *m, int fd, const char *args)
+static void peer_commands_send_some(struct message *m, int fd, const char *args)
 {
 	static _Thread_local unsigned char buf[65536];
 	int port, len, seed, count = 1, gap = 0, rc = 0;
@@ -132,20 +132,20 @@ static void send_some(struct message *m, int fd, const char *args)
 	struct sockaddr_in to;
 
 	if (sscanf(args, "%31s %d %d %d %d %d", ip, &port, &len, &seed, &count, &gap) < 4 || len > 65507) {
-		answer(m, "failed: send what?");
+		peer_commands_answer(m, "failed: send what?");
 		return;
 	}
-	to = to_address(ip, port);
+	to = peer_commands_to_address(ip, port);
 	for (int i = 0; i < count && rc >= 0; i++) {
 		fill(buf, (size_t)len, (seed + i) % 64);
 		rc = (int)sendto(fd, buf, (size_t)len, 0, (struct sockaddr *)&to, sizeof(to));
 		if (gap > 0)
 			usleep((useconds_t)gap);
 	}
-	done(m, rc);
+	peer_commands_done(m, rc);
 }
 
-static void receive(struct message *m, int fd, int wait_ms)
+static void peer_commands_receive(struct message *m, int fd, int wait_ms)
 {
 	static unsigned char buf[65536];
 	struct sockaddr_in from;
@@ -162,12 +162,12 @@ static void receive(struct message *m, int fd, int wait_ms)
 	ssize_t len;
 
 	if (poll(&p, 1, wait_ms) <= 0) {
-		answer(m, "nothing");
+		peer_commands_answer(m, "nothing");
 		return;
 	}
 	len = recvmsg(fd, &msg, MSG_DONTWAIT);
 	if (len < 0) {
-		answer(m, "error %s", strerrorname_np(errno));
+		peer_commands_answer(m, "error %s", strerrorname_np(errno));
 		return;
 	}
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
@@ -176,11 +176,11 @@ static void receive(struct message *m, int fd, int wait_ms)
 		if (c->cmsg_type == IP_TOS)
 			tos = *CMSG_DATA(c);
 	}
-	answer(m, "got %zd %d %s %d %d %d", len, seed_of(buf, (size_t)len),
-	       inet_ntop(AF_INET, &from.sin_addr, ip, sizeof(ip)), ntohs(from.sin_port), ttl, tos);
+	peer_commands_answer(m, "got %zd %d %s %d %d %d", len, seed_of(buf, (size_t)len),
+	                     inet_ntop(AF_INET, &from.sin_addr, ip, sizeof(ip)), ntohs(from.sin_port), ttl, tos);
 }
 
-static void count(struct message *m, int fd, const char *args)
+static void peer_commands_count(struct message *m, int fd, const char *args)
 {
 	static unsigned char buf[65536];
 	struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -192,7 +192,7 @@ static void count(struct message *m, int fd, const char *args)
 		len = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
 		ordered += len >= 0 && seed_of(buf, (size_t)len) == (seed + got) % 64;
 	}
-	answer(m, "%d of %d, %d in order", got, wanted, ordered);
+	peer_commands_answer(m, "%d of %d, %d in order", got, wanted, ordered);
 }
 
 static void tell_port(struct message *m, int fd)
@@ -201,12 +201,12 @@ static void tell_port(struct message *m, int fd)
 	socklen_t len = sizeof(address);
 
 	if (getsockname(fd, (struct sockaddr *)&address, &len) == 0)
-		answer(m, "%d", ntohs(address.sin_port));
+		peer_commands_answer(m, "%d", ntohs(address.sin_port));
 	else
-		done(m, -1);
+		peer_commands_done(m, -1);
 }
 
-static void *echo(void *arg)
+static void *peer_commands_echo(void *arg)
 {
 	unsigned char buf[65536];
 	struct sockaddr_in from;
@@ -224,7 +224,7 @@ static void *echo(void *arg)
 	}
 }
 
-static void join(struct message *m, int fd, const char *args)
+static void peer_commands_join(struct message *m, int fd, const char *args)
 {
 	struct ip_mreq_source with_source = {0};
 	struct ip_mreqn any = {0};
@@ -235,11 +235,13 @@ static void join(struct message *m, int fd, const char *args)
 		inet_pton(AF_INET, group, &with_source.imr_multiaddr);
 		inet_pton(AF_INET, ip, &with_source.imr_interface);
 		inet_pton(AF_INET, source, &with_source.imr_sourceaddr);
-		done(m, setsockopt(fd, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &with_source, sizeof(with_source)));
+		peer_commands_done(
+		        m, setsockopt(fd, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &with_source, sizeof(with_source)));
 	} else {
 		inet_pton(AF_INET, group, &any.imr_multiaddr);
 		inet_pton(AF_INET, ip, &any.imr_address);
-		done(m, words == 2 ? setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &any, sizeof(any)) : -1);
+		peer_commands_done(m,
+		                   words == 2 ? setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &any, sizeof(any)) : -1);
 	}
 }
 
@@ -257,7 +259,7 @@ static void accept_into(struct message *m, int listener, const char *args)
 	int slot = -1, wait_ms = 0;
 
 	if (sscanf(args, "%d %d", &slot, &wait_ms) != 2 || slot < 0 || slot >= SLOTS)
-		answer(m, "failed: accept where?");
+		peer_commands_answer(m, "failed: accept where?");
 	else
 		put_into(slot, stream_accept(listener, wait_ms, m->answer, m->size));
 }
@@ -276,34 +278,34 @@ static void with_socket(const char *verb, const char *args, int slot, struct mes
 		accept_into(m, fd, args);
 	} else if (strcmp(verb, "close") == 0) {
 		slots[slot] = 0;
-		done(m, close(fd));
+		peer_commands_done(m, close(fd));
 	} else if (strcmp(verb, "send") == 0) {
-		send_some(m, fd, args);
+		peer_commands_send_some(m, fd, args);
 	} else if (strcmp(verb, "recv") == 0) {
 		sscanf(args, "%d", &a);
-		receive(m, fd, a);
+		peer_commands_receive(m, fd, a);
 	} else if (strcmp(verb, "count") == 0) {
-		count(m, fd, args);
+		peer_commands_count(m, fd, args);
 	} else if (strcmp(verb, "port") == 0) {
 		tell_port(m, fd);
 	} else if (strcmp(verb, "echo") == 0) {
-		done(m, -pthread_create(&thread, NULL, echo, (void *)(intptr_t)fd));
+		peer_commands_done(m, -pthread_create(&thread, NULL, peer_commands_echo, (void *)(intptr_t)fd));
 	} else if (strcmp(verb, "opt") == 0) {
 		sscanf(args, "%d %d %d", &a, &b, &c);
-		done(m, setsockopt(fd, a, b, &c, sizeof(c)));
+		peer_commands_done(m, setsockopt(fd, a, b, &c, sizeof(c)));
 	} else if (strcmp(verb, "join") == 0) {
-		join(m, fd, args);
+		peer_commands_join(m, fd, args);
 	} else if (strcmp(verb, "line") == 0) {
 		sscanf(args, "%31s %d", ip, &a);
-		address = to_address(ip, a);
-		done(m, (int)sendto(fd, "line\n", 5, 0, (struct sockaddr *)&address, sizeof(address)));
+		address = peer_commands_to_address(ip, a);
+		peer_commands_done(m, (int)sendto(fd, "line\n", 5, 0, (struct sockaddr *)&address, sizeof(address)));
 	} else if (strcmp(verb, "mcif") == 0 || strcmp(verb, "connect") == 0) {
 		sscanf(args, "%31s %d", ip, &a);
-		address = to_address(ip, a);
-		done(m, verb[0] == 'm' ? setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &address.sin_addr, 4)
-		                       : connect(fd, (struct sockaddr *)&address, sizeof(address)));
+		address = peer_commands_to_address(ip, a);
+		peer_commands_done(m, verb[0] == 'm' ? setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &address.sin_addr, 4)
+		                                     : connect(fd, (struct sockaddr *)&address, sizeof(address)));
 	} else {
-		answer(m, "failed: %s is no command", verb);
+		peer_commands_answer(m, "failed: %s is no command", verb);
 	}
 }
 
@@ -334,7 +336,7 @@ static void postpone(struct message *m, const char *args)
 
 	if (delayed == NULL || sscanf(args, "%d %n", &delayed->ms, &used) < 1 ||
 	    strlen(args + used) >= sizeof(delayed->command)) {
-		answer(m, "failed: do what later?");
+		peer_commands_answer(m, "failed: do what later?");
 		free(delayed);
 		return;
 	}
@@ -342,16 +344,16 @@ static void postpone(struct message *m, const char *args)
 	atomic_fetch_add(&postponed, 1);
 	if (pthread_create(&thread, NULL, do_later, delayed) == 0) {
 		pthread_detach(thread);
-		answer(m, "ok");
+		peer_commands_answer(m, "ok");
 		return;
 	}
 	atomic_fetch_sub(&postponed, 1);
 	free(delayed);
-	answer(m, "failed: no thread");
+	peer_commands_answer(m, "failed: no thread");
 }
 
 /* Who was dialed may see the connection before the thread that dials has put it there. */
-static bool is_empty(int slot)
+static bool peer_commands_is_empty(int slot)
 {
 	for (int ms = 0; ms < 5000 && slots[slot] == 0 && atomic_load(&postponed) > 0; ms++)
 		usleep(1000);
@@ -372,31 +374,31 @@ void peer_command(const char *command, char *text, size_t size)
 	} else if (strcmp(verb, "run") == 0) {
 		rc = system(args);
 		if (rc == 0)
-			answer(&m, "ok");
+			peer_commands_answer(&m, "ok");
 		else
-			answer(&m, "failed: status %d", rc);
+			peer_commands_answer(&m, "failed: status %d", rc);
 	} else if (strcmp(verb, "frame") == 0) {
 		frame_command(args, text, size);
 	} else if (strcmp(verb, "ping") == 0) {
 		ping_command(args, text, size);
 	} else if (sscanf(args, "%d %n", &slot, &used) < 1 || slot < 0 || slot >= SLOTS) {
-		answer(&m, "failed: which slot?");
+		peer_commands_answer(&m, "failed: which slot?");
 	} else if (strcmp(verb, "open") == 0 || strcmp(verb, "share") == 0) {
 		if (sscanf(args + used, "%31s %d %d", ip, &port, &option) >= 2)
 			open_slot(&m, slot, ip, port, option);
 		else
-			answer(&m, "failed: where?");
+			peer_commands_answer(&m, "failed: where?");
 	} else if (strcmp(verb, "both") == 0) {
 		if (sscanf(args + used, "%d %d %d", &port, &option, &v6only) == 3)
 			open_both(&m, slot, port, option, v6only);
 		else
-			answer(&m, "failed: where?");
+			peer_commands_answer(&m, "failed: where?");
 	} else if (strcmp(verb, "listen") == 0) {
 		put_into(slot, stream_listen(args + used, text, size));
 	} else if (strcmp(verb, "dial") == 0) {
 		put_into(slot, stream_dial(args + used, text, size));
-	} else if (is_empty(slot)) {
-		answer(&m, "failed: slot %d is empty", slot);
+	} else if (peer_commands_is_empty(slot)) {
+		peer_commands_answer(&m, "failed: slot %d is empty", slot);
 	} else {
 		with_socket(verb, args + used, slot, &m);
 	}

@@ -34,7 +34,7 @@ struct frame {
 	unsigned flags, option_bytes;
 };
 
-static void put16(uint8_t *at, unsigned value)
+static void peer_frame_put16(uint8_t *at, unsigned value)
 {
 	at[0] = (uint8_t)(value >> 8);
 	at[1] = (uint8_t)value;
@@ -60,20 +60,20 @@ static unsigned write_l4(uint8_t *at, const struct frame *f)
 	const unsigned bytes = f->is_tcp ? 20 : 8 + PAYLOAD;
 	uint32_t sum = bytes + (f->is_tcp ? IPPROTO_TCP : IPPROTO_UDP);
 
-	put16(at, (unsigned)f->source_port);
-	put16(at + 2, (unsigned)f->dest_port);
+	peer_frame_put16(at, (unsigned)f->source_port);
+	peer_frame_put16(at + 2, (unsigned)f->dest_port);
 	if (f->is_tcp) {
-		put16(at + 6, 1000); /* sequence number */
+		peer_frame_put16(at + 6, 1000); /* sequence number */
 		at[12] = 5 << 4;
 		at[13] = (uint8_t)f->flags;
-		put16(at + 14, 65535);
+		peer_frame_put16(at + 14, 65535);
 	} else {
-		put16(at + 4, bytes);
+		peer_frame_put16(at + 4, bytes);
 		fill(at + 8, PAYLOAD, 1);
 	}
 	sum = add_up(sum, (const uint8_t *)&f->source, 4);
 	sum = add_up(sum, (const uint8_t *)&f->dest, 4);
-	put16(at + (f->is_tcp ? 16 : 6), fold(add_up(sum, at, bytes)));
+	peer_frame_put16(at + (f->is_tcp ? 16 : 6), fold(add_up(sum, at, bytes)));
 	return bytes;
 }
 
@@ -85,21 +85,21 @@ static unsigned write_frame(uint8_t *out, const uint8_t *own_mac, const struct f
 
 	memcpy(out, f->mac, 6);
 	memcpy(out + 6, own_mac, 6);
-	put16(out + 12, ETHERTYPE_IP);
+	peer_frame_put16(out + 12, ETHERTYPE_IP);
 	l4 = write_l4(ip + head, f);
 	ip[0] = (uint8_t)(0x40 | head / 4);
-	put16(ip + 2, head + l4);
+	peer_frame_put16(ip + 2, head + l4);
 	ip[8] = 64;
 	ip[9] = f->is_tcp ? IPPROTO_TCP : IPPROTO_UDP;
 	memcpy(ip + 12, &f->source, 4);
 	memcpy(ip + 16, &f->dest, 4);
 	memcpy(ip + 20, f->options, f->option_bytes);
-	put16(ip + 10, fold(add_up(0, ip, head)));
+	peer_frame_put16(ip + 10, fold(add_up(0, ip, head)));
 	return ETH_HLEN + head + l4;
 }
 
 /* A packet socket there, and the interface's MAC. -1: no such address. */
-static int open_at(const char *address, uint8_t mac[6])
+static int peer_frame_open_at(const char *address, uint8_t mac[6])
 {
 	struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP)};
 	struct ifaddrs *all = NULL, *i;
@@ -172,7 +172,7 @@ void frame_command(const char *args, char *answer, size_t size)
 	struct frame f = {0};
 	uint8_t bytes[256] = {0}, mac[6];
 	char at[16];
-	int fd = parse(args, at, &f) == 0 ? open_at(at, mac) : -1;
+	int fd = parse(args, at, &f) == 0 ? peer_frame_open_at(at, mac) : -1;
 	unsigned n;
 
 	if (fd < 0) {

@@ -16,7 +16,7 @@
 
 enum { CHUNK_MAX = 65536 };
 
-static struct sockaddr_in to_address(const char *ip, int port)
+static struct sockaddr_in peer_stream_to_address(const char *ip, int port)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 
@@ -30,9 +30,9 @@ static int fail(char *text, size_t size)
 	return -1;
 }
 
-static int bound(const char *ip, int port)
+static int peer_stream_bound(const char *ip, int port)
 {
-	struct sockaddr_in address = to_address(ip, port);
+	struct sockaddr_in address = peer_stream_to_address(ip, port);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
 
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -60,7 +60,7 @@ int stream_listen(const char *args, char *text, size_t size)
 
 	if (sscanf(args, "%31s %d %d", ip, &port, &backlog) < 2)
 		return fail(text, size);
-	fd = bound(ip, port);
+	fd = peer_stream_bound(ip, port);
 	if (fd >= 0 && listen(fd, backlog) != 0) {
 		close(fd);
 		fd = -1;
@@ -76,8 +76,8 @@ int stream_dial(const char *args, char *text, size_t size)
 
 	if (words < 2)
 		return fail(text, size);
-	fd = words == 4 ? bound(from, from_port) : socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	address = to_address(ip, port);
+	fd = words == 4 ? peer_stream_bound(from, from_port) : socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	address = peer_stream_to_address(ip, port);
 	if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
 		close(fd);
 		fd = -1;

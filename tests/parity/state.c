@@ -35,7 +35,7 @@ static query_fn *query(void)
 }
 
 /* Waits for the wanted answer; a reason of NULL: any. */
-static void expect(int fd, int wanted, const char *reason)
+static void state_expect(int fd, int wanted, const char *reason)
 {
 	uint64_t end = now_ms() + patience_ms();
 	const char *text = "";
@@ -65,21 +65,21 @@ static void expect(int fd, int wanted, const char *reason)
 
 void expect_offloaded(int fd)
 {
-	expect(fd, 1, NULL);
+	state_expect(fd, 1, NULL);
 }
 
 void expect_os(int fd, enum vma_sock_reason reason)
 {
-	expect(fd, 0, reason_text[reason]);
+	state_expect(fd, 0, reason_text[reason]);
 }
 
 void expect_os_any(int fd)
 {
-	expect(fd, 0, NULL);
+	state_expect(fd, 0, NULL);
 }
 
 /* /proc/net/snmp: a line of names and a line of numbers per protocol. */
-static void counters(long *received, long *sent)
+static void state_counters(long *received, long *sent)
 {
 	char line[1024];
 	bool named = false;
@@ -107,14 +107,14 @@ static long received_before, sent_before;
 
 void bypass_begin(void)
 {
-	counters(&received_before, &sent_before);
+	state_counters(&received_before, &sent_before);
 }
 
 void bypass_end(unsigned received, unsigned sent)
 {
 	long received_now, sent_now;
 
-	counters(&received_now, &sent_now);
+	state_counters(&received_now, &sent_now);
 	received_now -= received_before;
 	sent_now -= sent_before;
 	if (!is_preloaded() && (received_now < (long)received || sent_now < (long)sent))
@@ -183,11 +183,11 @@ void warm_up(int fd, const char *ip, int port)
 	int tries = 0;
 
 	do {
-		counters(&received, &before);
+		state_counters(&received, &before);
 		if (sendto(fd, "w", 1, 0, ip != NULL ? (struct sockaddr *)&to : NULL, ip != NULL ? sizeof(to) : 0) != 1)
 			give_up("the first datagram");
 		peer(far(), "recv 0 2000");
 		pause_ms(30);
-		counters(&received, &after);
+		state_counters(&received, &after);
 	} while (is_preloaded() && after != before && ++tries < WARM_UPS);
 }

@@ -52,7 +52,7 @@ static void commands(const struct bed *bed)
 
 static _Atomic int handled;
 
-static void handle(int sig)
+static void children_handle(int sig)
 {
 	handled = sig;
 }
@@ -64,7 +64,7 @@ static void vfork_child_tidies_up(const struct bed *bed)
 	volatile int seen = 0;
 	pid_t pid;
 
-	EXPECT(signal(SIGUSR1, handle) != SIG_ERR);
+	EXPECT(signal(SIGUSR1, children_handle) != SIG_ERR);
 	pid = vfork();
 	if (pid == 0) {
 		struct sigaction plain = {.sa_handler = SIG_DFL};
@@ -84,7 +84,7 @@ static void vfork_child_tidies_up(const struct bed *bed)
 	EXPECT(raise(SIGUSR1) == 0 && handled == SIGUSR1);
 }
 
-static void in_child(const struct bed *bed, int fd)
+static void children_in_child(const struct bed *bed, int fd)
 {
 	int own;
 
@@ -113,7 +113,7 @@ static void forked(const struct bed *bed)
 	EXPECT(bed_echo(fd));
 	pid = fork();
 	if (pid == 0)
-		in_child(bed, fd);
+		children_in_child(bed, fd);
 	EXPECT(pid > 0 && ends_well(pid));
 	expect_parent_goes_on(bed, fd);
 }
@@ -149,7 +149,7 @@ static void raw_clone(const struct bed *bed)
 		pid = (pid_t)(unseen ? raw_call(SYS_clone, SIGCHLD, 0, 0, 0, 0)
 		                     : syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
 		if (pid == 0)
-			in_child(bed, fd);
+			children_in_child(bed, fd);
 		EXPECT(pid > 0 && ends_well(pid));
 		expect_parent_goes_on(bed, fd);
 	}
@@ -164,7 +164,7 @@ static int run_clone(void *arg)
 {
 	struct argument *argument = arg;
 
-	in_child(argument->bed, argument->fd);
+	children_in_child(argument->bed, argument->fd);
 	return 0;
 }
 

@@ -105,7 +105,7 @@ static void handler_sends(const struct bed *bed)
 	EXPECT(bed_echo(fd));
 }
 
-static void *waits(void *arg)
+static void *handlers_waits(void *arg)
 {
 	char back[64];
 
@@ -124,7 +124,7 @@ static void cancelled(const struct bed *bed)
 		pthread_t thread;
 		void *result;
 
-		EXPECT(pthread_create(&thread, NULL, waits, &fd) == 0);
+		EXPECT(pthread_create(&thread, NULL, handlers_waits, &fd) == 0);
 		usleep(i % 4 * 5000);
 		EXPECT(pthread_cancel(thread) == 0);
 		EXPECT(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);

@@ -83,7 +83,7 @@ static void untouched(const struct bed *bed)
 }
 
 /* The program gets the numbers that it would get without the library. */
-static void numbers(const struct bed *bed)
+static void start_numbers(const struct bed *bed)
 {
 	int first = bed_socket(bed), second = bed_socket(bed);
 
@@ -319,7 +319,7 @@ const struct bed_case cases_start[] = {
         {"before_main", before_main},
         {"one_socket", one_socket},
         {"untouched", untouched},
-        {"numbers", numbers},
+        {"numbers", start_numbers},
         {"table_of_a_billion", table_of_a_billion},
         {"limited_addresses", limited_addresses},
         {"by_name", by_name},

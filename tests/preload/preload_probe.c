@@ -9,7 +9,7 @@
 static const struct bed_case *const all[] = {cases_children, cases_descriptors, cases_handlers, cases_start,
                                              cases_stdio};
 
-static _Noreturn void echo(const struct sockaddr_in *addr)
+static _Noreturn void preload_probe_echo(const struct sockaddr_in *addr)
 {
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	char data[2048];
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 	}
 	bed.peer = bed_address(argv[2], argv[3]);
 	if (strcmp(argv[1], "echo") == 0)
-		echo(&bed.peer);
+		preload_probe_echo(&bed.peer);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		for (const struct bed_case *one = all[i]; one->name != NULL; one++)
 			if (strcmp(argv[1], one->name) == 0) {

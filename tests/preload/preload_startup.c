@@ -14,7 +14,7 @@
 
 #define RUNS_MAX 1000
 
-static uint64_t now_us(void)
+static uint64_t preload_startup_now_us(void)
 {
 	struct timespec now;
 
@@ -26,9 +26,9 @@ struct cost {
 	int64_t us[RUNS_MAX], faults[RUNS_MAX];
 };
 
-static void run(char **argv, char **environment, struct cost *cost, int i)
+static void preload_startup_run(char **argv, char **environment, struct cost *cost, int i)
 {
-	uint64_t begin_us = now_us();
+	uint64_t begin_us = preload_startup_now_us();
 	struct rusage usage;
 	int status;
 	pid_t pid;
@@ -38,11 +38,11 @@ static void run(char **argv, char **environment, struct cost *cost, int i)
 		fprintf(stderr, "%s does not run\n", argv[0]);
 		exit(1);
 	}
-	cost->us[i] = (int64_t)(now_us() - begin_us);
+	cost->us[i] = (int64_t)(preload_startup_now_us() - begin_us);
 	cost->faults[i] = usage.ru_minflt;
 }
 
-static int compare(const void *a, const void *b)
+static int preload_startup_compare(const void *a, const void *b)
 {
 	const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
@@ -51,7 +51,7 @@ static int compare(const void *a, const void *b)
 
 static long median(int64_t *values, int n)
 {
-	qsort(values, (size_t)n, sizeof(values[0]), compare);
+	qsort(values, (size_t)n, sizeof(values[0]), preload_startup_compare);
 	return (long)values[n / 2];
 }
 
@@ -66,11 +66,11 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	snprintf(preload, sizeof(preload), "LD_PRELOAD=%s", argv[1]);
-	run(argv + 3, plain, &without, 0);
-	run(argv + 3, loaded, &with, 0);
+	preload_startup_run(argv + 3, plain, &without, 0);
+	preload_startup_run(argv + 3, loaded, &with, 0);
 	for (int i = 0; i < runs; i++) {
-		run(argv + 3, plain, &without, i);
-		run(argv + 3, loaded, &with, i);
+		preload_startup_run(argv + 3, plain, &without, i);
+		preload_startup_run(argv + 3, loaded, &with, i);
 	}
 	printf("%ld %ld\n", median(with.us, runs) - median(without.us, runs),
 	       median(with.faults, runs) - median(without.faults, runs));

@@ -72,13 +72,13 @@ enum { MODES = sizeof(modes) / sizeof(modes[0]) };
 
 static const char *self;
 
-static void die(const char *what)
+static void process_mix_die(const char *what)
 {
 	perror(what);
 	exit(2);
 }
 
-static uint8_t byte_at(uint64_t seed, uint32_t place)
+static uint8_t process_mix_byte_at(uint64_t seed, uint32_t place)
 {
 	uint64_t x = seed + (place / 8 + 1) * 0x9e3779b97f4a7c15ULL;
 
@@ -93,7 +93,7 @@ static uint8_t answer_of(uint8_t byte)
 	return byte ^ 0x5a;
 }
 
-static uint64_t now_ms(void)
+static uint64_t process_mix_now_ms(void)
 {
 	struct timespec now;
 
@@ -109,7 +109,7 @@ static bool is_worker;
 static int listener, rights[2];
 
 /* Sends back so many bytes of a blocking connection; false: the peer is gone. */
-static bool echo_bytes(int fd, uint64_t count)
+static bool process_mix_echo_bytes(int fd, uint64_t count)
 {
 	uint8_t buffer[CHUNK];
 
@@ -145,7 +145,7 @@ static bool echo_bytes(int fd, uint64_t count)
 /* Other processes may have copies for a while, so close alone need not end the stream. */
 static void serve_rest(int fd, uint64_t left)
 {
-	echo_bytes(fd, left);
+	process_mix_echo_bytes(fd, left);
 	shutdown(fd, SHUT_WR);
 	close(fd);
 }
@@ -162,7 +162,7 @@ static void serve_in_worker(int fd, uint64_t left)
 		serve_rest(fd, left);
 		return;
 	}
-	if (echo_bytes(fd, left)) {
+	if (process_mix_echo_bytes(fd, left)) {
 		shutdown(fd, SHUT_WR);
 		while (read(fd, &end, 1) < 0 && errno == EINTR)
 			;
@@ -239,7 +239,7 @@ static void fork_and_serve(int fd, uint32_t left, char mode)
 	pid_t pid = fork();
 
 	if (pid < 0)
-		die("fork");
+		process_mix_die("fork");
 	if (pid == 0) {
 		close_server();
 		if (mode == 'd' && fork() != 0)
@@ -247,7 +247,7 @@ static void fork_and_serve(int fd, uint32_t left, char mode)
 		if (mode == 'u' && (setgid(NOBODY) || setuid(NOBODY)))
 			_exit(1);
 		if (mode == 'k') {
-			echo_bytes(fd, left / 2);
+			process_mix_echo_bytes(fd, left / 2);
 			raise(SIGKILL);
 		}
 		serve_rest(fd, left);
@@ -273,7 +273,7 @@ static void *serve_job(void *argument)
 		fork_and_serve(job.fd, left, job.request.mode);
 		break;
 	case 'm':
-		if (!echo_bytes(job.fd, left / 2))
+		if (!process_mix_echo_bytes(job.fd, left / 2))
 			close(job.fd);
 		else
 			fork_and_serve(job.fd, left - left / 2, 'f');
@@ -283,7 +283,7 @@ static void *serve_job(void *argument)
 		run_program(job.fd, left, job.request.mode == 'p');
 		break;
 	case 'R':
-		if (!echo_bytes(job.fd, left / 2))
+		if (!process_mix_echo_bytes(job.fd, left / 2))
 			close(job.fd);
 		else
 			pass_by_rights(job.fd, left - left / 2);
@@ -312,7 +312,7 @@ static void start_job(int fd, const struct request *request)
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, 1 << 17);
 	if (pthread_create(&thread, &attr, serve_job, job))
-		die("pthread_create");
+		process_mix_die("pthread_create");
 	pthread_attr_destroy(&attr);
 }
 
@@ -336,7 +336,7 @@ static void read_request(int epoll, int fd)
 	atomic_fetch_sub(&connections, 1);
 }
 
-static void accept_all(int epoll)
+static void process_mix_accept_all(int epoll)
 {
 	int fd;
 
@@ -378,7 +378,7 @@ static void accept_for_ever(int epoll, int udp, void (*each_round)(void))
 
 		for (int i = 0; i < count; i++) {
 			if (events[i].data.fd == listener)
-				accept_all(epoll);
+				process_mix_accept_all(epoll);
 			else if (events[i].data.fd == udp)
 				answer_datagrams(udp);
 			else
@@ -454,18 +454,18 @@ static void replace_workers(void)
 	}
 }
 
-static struct sockaddr_in address_of(const char *address, const char *port)
+static struct sockaddr_in process_mix_address_of(const char *address, const char *port)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
 
 	if (inet_pton(AF_INET, address, &name.sin_addr) != 1)
-		die(address);
+		process_mix_die(address);
 	return name;
 }
 
-static int serve(const char *address, const char *port, int count)
+static int process_mix_serve(const char *address, const char *port, int count)
 {
-	struct sockaddr_in name = address_of(address, port);
+	struct sockaddr_in name = process_mix_address_of(address, port);
 	struct epoll_event event = {.events = EPOLLIN};
 	int on = 1, udp, epoll;
 
@@ -479,9 +479,9 @@ static int serve(const char *address, const char *port, int count)
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (bind(listener, (struct sockaddr *)&name, sizeof(name)) || listen(listener, 512) ||
 	    bind(udp, (struct sockaddr *)&name, sizeof(name)))
-		die("bind");
+		process_mix_die("bind");
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, rights))
-		die("socketpair");
+		process_mix_die("socketpair");
 	if (fork() == 0)
 		be_receiver();
 	for (int i = 0; i < worker_count; i++)
@@ -503,7 +503,7 @@ static char drawn_from[256];
 static _Atomic uint64_t asked[MODES], failed[MODES], resets, bytes_back, slowest_ms, datagrams, datagrams_lost;
 static pthread_mutex_t say_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void tell(const struct request *request, int port, const char *what, uint32_t sent, uint32_t got)
+static void process_mix_tell(const struct request *request, int port, const char *what, uint32_t sent, uint32_t got)
 {
 	pthread_mutex_lock(&say_lock);
 	printf("mode %c, from port %d: %s (%u sent, %u back of %u)\n", request->mode, port, what, sent, got,
@@ -517,13 +517,13 @@ static void tell_datagram(uint64_t number, const char *what, uint64_t begun)
 	atomic_fetch_add(&datagrams_lost, 1);
 	pthread_mutex_lock(&say_lock);
 	printf("datagram %llu: %s, after %llu ms\n", (unsigned long long)number, what,
-	       (unsigned long long)(now_ms() - begun));
+	       (unsigned long long)(process_mix_now_ms() - begun));
 	fflush(stdout);
 	pthread_mutex_unlock(&say_lock);
 }
 
 /* NULL: every byte came back and then the end. For mode 'k' an end or a reset is right at any place after half. */
-static const char *converse(int fd, const struct request *request, uint32_t *sent, uint32_t *got)
+static const char *process_mix_converse(int fd, const struct request *request, uint32_t *sent, uint32_t *got)
 {
 	uint8_t out[CHUNK], in[CHUNK];
 	uint32_t queued_from = 0, queued = 0;
@@ -549,7 +549,7 @@ static const char *converse(int fd, const struct request *request, uint32_t *sen
 
 				if (queued == 0 || queued_from != *sent) {
 					for (uint32_t i = 0; i < room; i++)
-						out[i] = byte_at(request->seed, *sent + i);
+						out[i] = process_mix_byte_at(request->seed, *sent + i);
 					queued_from = *sent;
 					queued = room;
 				}
@@ -573,7 +573,7 @@ static const char *converse(int fd, const struct request *request, uint32_t *sen
 			for (ssize_t i = 0; i < n; i++) {
 				if (*got + (uint32_t)i >= request->length)
 					return "more comes back than was sent";
-				if (in[i] != answer_of(byte_at(request->seed, *got + (uint32_t)i)))
+				if (in[i] != answer_of(process_mix_byte_at(request->seed, *got + (uint32_t)i)))
 					return "a wrong byte";
 			}
 			*got += (uint32_t)n;
@@ -595,26 +595,26 @@ static void *ask_for_ever(void *argument)
 {
 	unsigned int seed = (unsigned int)(uintptr_t)argument;
 
-	while (now_ms() < end_ms) {
+	while (process_mix_now_ms() < end_ms) {
 		int index = draw_mode(&seed), fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		uint32_t length =
 		        rand_r(&seed) % 4 ? (uint32_t)rand_r(&seed) % 4000 : (uint32_t)rand_r(&seed) % MAX_LENGTH;
 		struct request request = {
 		        .mode = modes[index].mode, .length = length, .seed = (uint64_t)rand_r(&seed) << 20};
-		uint64_t begun = now_ms(), took;
+		uint64_t begun = process_mix_now_ms(), took;
 		uint32_t sent = 0, got = 0;
 		struct sockaddr_in mine = {0};
 		const char *wrong;
 
 		if (fd < 0)
-			die("socket");
+			process_mix_die("socket");
 		if (connect(fd, (struct sockaddr *)&server, sizeof(server)))
 			wrong = "connect fails";
 		else
-			wrong = converse(fd, &request, &sent, &got);
+			wrong = process_mix_converse(fd, &request, &sent, &got);
 		getsockname(fd, (struct sockaddr *)&mine, &(socklen_t){sizeof(mine)});
 		close(fd);
-		took = now_ms() - begun;
+		took = process_mix_now_ms() - begun;
 		for (uint64_t old = atomic_load(&slowest_ms);
 		     took > old && !atomic_compare_exchange_weak(&slowest_ms, &old, took);)
 			;
@@ -624,7 +624,7 @@ static void *ask_for_ever(void *argument)
 			if (got == 0 && !strcmp(wrong, strerror(ECONNRESET)))
 				atomic_fetch_add(&resets, 1);
 			atomic_fetch_add(&failed[index], 1);
-			tell(&request, ntohs(mine.sin_port), wrong, sent, got);
+			process_mix_tell(&request, ntohs(mine.sin_port), wrong, sent, got);
 		}
 	}
 	return NULL;
@@ -642,10 +642,10 @@ static void *ask_datagrams(void *argument)
 
 	(void)argument;
 	if (connect(fd, (struct sockaddr *)&server, sizeof(server)))
-		die("connect");
+		process_mix_die("connect");
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	while (now_ms() < end_ms) {
-		const uint64_t begun = now_ms();
+	while (process_mix_now_ms() < end_ms) {
+		const uint64_t begun = process_mix_now_ms();
 		ssize_t n;
 
 		number++;
@@ -667,21 +667,22 @@ static void *ask_datagrams(void *argument)
 	return NULL;
 }
 
-static int ask(const char *address, const char *port, int seconds, int clients, unsigned int seed, const char *letters)
+static int process_mix_ask(const char *address, const char *port, int seconds, int clients, unsigned int seed,
+                           const char *letters)
 {
 	pthread_t threads[256], datagram_thread;
 	uint64_t sum = 0, wrong = 0;
 
 	snprintf(drawn_from, sizeof(drawn_from), "%s", letters);
-	server = address_of(address, port);
-	end_ms = now_ms() + (uint64_t)seconds * 1000;
+	server = process_mix_address_of(address, port);
+	end_ms = process_mix_now_ms() + (uint64_t)seconds * 1000;
 	clients = clients < 256 ? clients : 256;
 	for (int i = 0; i < clients; i++) {
 		if (pthread_create(&threads[i], NULL, ask_for_ever, (void *)(uintptr_t)(seed * 1000 + (unsigned int)i)))
-			die("pthread_create");
+			process_mix_die("pthread_create");
 	}
 	if (pthread_create(&datagram_thread, NULL, ask_datagrams, NULL))
-		die("pthread_create");
+		process_mix_die("pthread_create");
 	for (int i = 0; i < clients; i++)
 		pthread_join(threads[i], NULL);
 	pthread_join(datagram_thread, NULL);
@@ -705,14 +706,14 @@ int main(int argc, char **argv)
 
 	self = realpath("/proc/self/exe", path);
 	if (argc == 5 && !strcmp(argv[1], "serve"))
-		return serve(argv[2], argv[3], atoi(argv[4]));
+		return process_mix_serve(argv[2], argv[3], atoi(argv[4]));
 	if (argc == 3 && !strcmp(argv[1], "child")) {
 		serve_rest(0, (uint64_t)atoll(argv[2]));
 		return 0;
 	}
 	if ((argc == 7 || (argc == 8 && *argv[7])) && !strcmp(argv[1], "ask"))
-		return ask(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]), (unsigned int)atoi(argv[6]),
-		           argc == 8 ? argv[7] : "sfedumxprRkq");
+		return process_mix_ask(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]), (unsigned int)atoi(argv[6]),
+		                       argc == 8 ? argv[7] : "sfedumxprRkq");
 	fprintf(stderr, "usage: process_mix serve ADDRESS PORT WORKERS | child BYTES | ask ADDRESS PORT SECONDS "
 	                "CLIENTS SEED [MODES]\n");
 	return 2;

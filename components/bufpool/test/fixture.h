@@ -46,7 +46,7 @@ static inline void open_fixed(struct fixture *f, uint32_t count, int mode)
 	assert_int_equal(vma_bufpool_add(f->pool, f->first, count), 0);
 }
 
-static inline void retire(struct fixture *f)
+static inline void fixture_retire(struct fixture *f)
 {
 	vma_bufpool_retire(f->pool, on_drained, f);
 }
@@ -54,7 +54,7 @@ static inline void retire(struct fixture *f)
 /* Nothing may be out. */
 static inline void close_fixture(struct fixture *f)
 {
-	retire(f);
+	fixture_retire(f);
 	assert_int_equal(atomic_load(&f->drained), 1);
 	vma_bufarena_destroy(f->arena);
 }

@@ -26,7 +26,7 @@ static struct vma_buf *_Atomic boxes[BOXES];
 static _Atomic bool stop;
 static _Atomic uint32_t faults;
 
-static double now(void)
+static double pool_now(void)
 {
 	struct timespec t;
 
@@ -34,14 +34,14 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static double seconds(void)
+static double pool_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
 	return text == NULL ? 0.4 : atof(text) / 3;
 }
 
-static uint32_t draw(struct worker *w, uint32_t below)
+static uint32_t pool_draw(struct worker *w, uint32_t below)
 {
 	w->seed = w->seed * 6364136223846793005u + 1442695040888963407u;
 	return (uint32_t)(w->seed >> 33) % below;
@@ -56,21 +56,21 @@ static void mark(struct vma_buf *buf, uint32_t from, uint32_t to)
 		atomic_fetch_add(&faults, 1);
 }
 
-static void give(struct worker *w, struct vma_buf **bufs, unsigned n)
+static void pool_give(struct worker *w, struct vma_buf **bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		struct vma_buf *in_box = NULL;
 
 		mark(bufs[i], w->number + 1, 0);
-		if (draw(w, 4) == 0) { /* a second holder: whoever finds it in the box */
+		if (pool_draw(w, 4) == 0) { /* a second holder: whoever finds it in the box */
 			vma_buf_ref(bufs[i]);
 			w->passed++;
-			in_box = atomic_exchange(&boxes[draw(w, BOXES)], bufs[i]);
+			in_box = atomic_exchange(&boxes[pool_draw(w, BOXES)], bufs[i]);
 		}
 		if (in_box != NULL)
 			vma_buf_put(f.arena, in_box);
 	}
-	if (n > 1 && draw(w, 2) == 0) {
+	if (n > 1 && pool_draw(w, 2) == 0) {
 		vma_buf_put_burst(f.arena, bufs, n);
 		return;
 	}
@@ -78,13 +78,13 @@ static void give(struct worker *w, struct vma_buf **bufs, unsigned n)
 		vma_buf_put(f.arena, bufs[i]);
 }
 
-static void *work(void *arg)
+static void *pool_work(void *arg)
 {
 	struct worker *w = arg;
 	struct vma_buf *bufs[HOLD];
 
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-		unsigned n = vma_bufpool_get(f.pool, bufs, 1 + draw(w, HOLD));
+		unsigned n = vma_bufpool_get(f.pool, bufs, 1 + pool_draw(w, HOLD));
 
 		w->got += n;
 		w->dry += n == 0;
@@ -92,12 +92,12 @@ static void *work(void *arg)
 			mark(bufs[i], 0, w->number + 1);
 			*(uint32_t *)vma_buf_frame(f.arena, bufs[i]) = w->number;
 		}
-		if (draw(w, 64) == 0)
+		if (pool_draw(w, 64) == 0)
 			sched_yield();
 		for (unsigned i = 0; i < n; i++)
 			if (*(uint32_t *)vma_buf_frame(f.arena, bufs[i]) != w->number)
 				atomic_fetch_add(&faults, 1);
-		if (n > 0 && draw(w, 8) == 0) { /* out to the NIC and in again */
+		if (n > 0 && pool_draw(w, 8) == 0) { /* out to the NIC and in again */
 			for (unsigned i = 0; i < n; i++)
 				mark(bufs[i], w->number + 1, 0);
 			vma_bufpool_lend(f.pool, bufs, n);
@@ -105,8 +105,8 @@ static void *work(void *arg)
 			for (unsigned i = 0; i < n; i++)
 				mark(bufs[i], 0, w->number + 1);
 		}
-		give(w, bufs, n);
-		if (draw(w, 4096) == 0)
+		pool_give(w, bufs, n);
+		if (pool_draw(w, 4096) == 0)
 			vma_bufpool_flush_thread(f.arena);
 	}
 	return NULL;
@@ -116,14 +116,14 @@ static void hammer(void)
 {
 	struct worker workers[THREADS];
 	uint64_t got = 0, dry = 0, passed = 0;
-	double end = now() + seconds();
+	double end = pool_now() + pool_seconds();
 
 	atomic_store(&stop, false);
 	for (unsigned i = 0; i < THREADS; i++) {
 		workers[i] = (struct worker){.number = i, .seed = i + 1};
-		assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+		assert_int_equal(pthread_create(&workers[i].thread, NULL, pool_work, &workers[i]), 0);
 	}
-	while (now() < end)
+	while (pool_now() < end)
 		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < THREADS; i++) {
@@ -193,19 +193,19 @@ static void test_a_burst_is_cheaper_than_one_by_one(void **state)
 	(void)state;
 	open_fixed(&f, COUNT, 1);
 	for (int round = 0; round < 50; round++) {
-		double start = now(), mid;
+		double start = pool_now(), mid;
 
 		for (int i = 0; i < 2000; i++) {
 			assert_true(vma_bufpool_get(f.pool, bufs, 1) == 1);
 			vma_buf_put(f.arena, bufs[0]);
 		}
-		mid = now();
+		mid = pool_now();
 		best = mid - start < best ? mid - start : best;
 		for (int i = 0; i < 100; i++) {
 			assert_true(vma_bufpool_get(f.pool, bufs, 32) == 32);
 			vma_buf_put_burst(f.arena, bufs, 32);
 		}
-		burst = now() - mid < burst ? now() - mid : burst;
+		burst = pool_now() - mid < burst ? pool_now() - mid : burst;
 	}
 	print_message("get and put of one: %.1f ns; in bursts of 32: %.1f ns each\n", best / 2000 * 1e9,
 	              burst / 3200 * 1e9);

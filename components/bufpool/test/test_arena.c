@@ -19,7 +19,7 @@ static struct vma_bufarena *arena_of(uint32_t capacity, uint32_t frame_size, enu
 	return arena;
 }
 
-static char *frame(struct vma_bufarena *arena, uint32_t index)
+static char *arena_frame(struct vma_bufarena *arena, uint32_t index)
 {
 	return vma_buf_frame(arena, vma_buf_at(arena, index));
 }
@@ -72,10 +72,10 @@ static void test_every_alloc_type_and_frame_size_gives_writable_frames(void **st
 			uint32_t first;
 
 			assert_int_equal(vma_bufarena_map_memory(arena, 100, &first), 0);
-			memset(frame(arena, first), 1, sizes[s]);
-			memset(frame(arena, first + 99), 2, sizes[s]);
-			assert_int_equal(frame(arena, first)[sizes[s] - 1], 1);
-			assert_int_equal(frame(arena, first + 99)[sizes[s] - 1], 2);
+			memset(arena_frame(arena, first), 1, sizes[s]);
+			memset(arena_frame(arena, first + 99), 2, sizes[s]);
+			assert_int_equal(arena_frame(arena, first)[sizes[s] - 1], 1);
+			assert_int_equal(arena_frame(arena, first + 99)[sizes[s] - 1], 2);
 			vma_bufarena_unmap(arena, first, 100);
 			vma_bufarena_destroy(arena);
 		}
@@ -90,18 +90,18 @@ static void test_ranges_do_not_overlap_and_are_used_again(void **state)
 	(void)state;
 	for (int i = 0; i < 8; i++) {
 		assert_int_equal(vma_bufarena_map_memory(arena, 64, &first[i]), 0);
-		memset(frame(arena, first[i]), i, 64 * 2048);
+		memset(arena_frame(arena, first[i]), i, 64 * 2048);
 	}
 	assert_int_equal(vma_bufarena_map_memory(arena, 1, &again), -ENOMEM);
 	for (int i = 0; i < 8; i++)
 		for (int b = 0; b < 64 * 2048; b++)
-			if (frame(arena, first[i])[b] != i)
+			if (arena_frame(arena, first[i])[b] != i)
 				fail_msg("range %d, byte %d is another's", i, b);
 	vma_bufarena_unmap(arena, first[2], 64);
 	vma_bufarena_unmap(arena, first[3], 64);
 	assert_int_equal(vma_bufarena_map_memory(arena, 128, &big), 0);
 	assert_int_equal(big, first[2] < first[3] ? first[2] : first[3]);
-	assert_int_equal(frame(arena, big)[0], 0); /* nothing of the range's former life */
+	assert_int_equal(arena_frame(arena, big)[0], 0); /* nothing of the range's former life */
 	vma_bufarena_destroy(arena);
 }
 
@@ -136,12 +136,12 @@ static void test_a_file_is_mapped_shared_at_its_offset(void **state)
 
 	(void)state;
 	assert_int_equal(vma_bufarena_map_fd(arena, fd, 8192, 64, &first), 0);
-	strcpy(frame(arena, first + 1), "hello");
+	strcpy(arena_frame(arena, first + 1), "hello");
 	assert_int_equal(pread(fd, text, 6, 8192 + 2048), 6);
 	assert_string_equal(text, "hello");
 	vma_bufarena_unmap(arena, first, 64);
 	assert_int_equal(vma_bufarena_map_fd(arena, fd, 8192, 64, &first), 0);
-	assert_string_equal(frame(arena, first + 1), "hello");
+	assert_string_equal(arena_frame(arena, first + 1), "hello");
 	vma_bufarena_destroy(arena);
 	close(fd);
 }
@@ -171,12 +171,12 @@ static void test_an_unmapped_range_costs_no_memory(void **state)
 	assert_int_equal(resident_pages(arena->bufs, bufs_bytes), 0);
 	assert_int_equal(vma_bufarena_map_memory(arena, 2048, &first), 0);
 	memset(vma_buf_at(arena, first), 0xff, 2048 * sizeof(struct vma_buf));
-	memset(frame(arena, first), 0xff, 2048 * 2048);
+	memset(arena_frame(arena, first), 0xff, 2048 * 2048);
 	assert_int_equal(resident_pages(arena->bufs, bufs_bytes), 2048 * sizeof(struct vma_buf) / 4096);
-	assert_int_equal(resident_pages(frame(arena, first), 2048 * 2048), 1024);
+	assert_int_equal(resident_pages(arena_frame(arena, first), 2048 * 2048), 1024);
 	vma_bufarena_unmap(arena, first, 2048);
 	assert_int_equal(resident_pages(arena->bufs, bufs_bytes), 0);
-	assert_int_equal(resident_pages(frame(arena, first), 2048 * 2048), 0);
+	assert_int_equal(resident_pages(arena_frame(arena, first), 2048 * 2048), 0);
 	vma_bufarena_destroy(arena);
 }
 
@@ -203,7 +203,7 @@ static void test_limited_address_space_gives_a_smaller_arena(void **state)
 			_exit(2);
 		if (vma_bufarena_map_memory(arena, 64, &first) != 0)
 			_exit(3);
-		memset(frame(arena, first), 1, 64 * 2048);
+		memset(arena_frame(arena, first), 1, 64 * 2048);
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -222,21 +222,21 @@ static void test_a_forked_child_keeps_ordinary_memory_and_loses_windows(void **s
 	(void)state;
 	assert_int_equal(vma_bufarena_map_memory(arena, 64, &memory), 0);
 	assert_int_equal(vma_bufarena_map_fd(arena, fd, 0, 64, &window), 0);
-	strcpy(frame(arena, memory), "parent");
+	strcpy(arena_frame(arena, memory), "parent");
 	assert_int_equal(pipe(in_core), 0);
 	child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
-		bool kept = strcmp(frame(arena, memory), "parent") == 0;
+		bool kept = strcmp(arena_frame(arena, memory), "parent") == 0;
 
-		strcpy(frame(arena, memory), "child");
+		strcpy(arena_frame(arena, memory), "child");
 		/* an address that is not mapped gives EFAULT where a mapped one is written */
-		_exit(!kept ? 1 : write(in_core[1], frame(arena, window), 1) != -1 ? 2 : errno != EFAULT ? 3 : 0);
+		_exit(!kept ? 1 : write(in_core[1], arena_frame(arena, window), 1) != -1 ? 2 : errno != EFAULT ? 3 : 0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
-	assert_string_equal(frame(arena, memory), "parent");
+	assert_string_equal(arena_frame(arena, memory), "parent");
 	close(in_core[0]);
 	close(in_core[1]);
 	close(fd);

@@ -18,7 +18,7 @@ struct idler {
 };
 
 /* Fills its cache, then sleeps with it. */
-static void *idle(void *arg)
+static void *caches_idle(void *arg)
 {
 	struct idler *idler = arg;
 	struct vma_buf *bufs[40];
@@ -38,7 +38,7 @@ static void start_idlers(struct fixture *f, struct idler *idlers)
 		idlers[i].f = f;
 		sem_init(&idlers[i].ready, 0, 0);
 		sem_init(&idlers[i].go, 0, 0);
-		assert_int_equal(pthread_create(&idlers[i].thread, NULL, idle, &idlers[i]), 0);
+		assert_int_equal(pthread_create(&idlers[i].thread, NULL, caches_idle, &idlers[i]), 0);
 		sem_wait(&idlers[i].ready);
 	}
 }
@@ -138,7 +138,7 @@ static struct fixture *handler_fixture;
 static _Atomic uint32_t handled, handler_dry;
 
 /* Takes and gives back, wherever in get or put the signal came. */
-static void on_alarm(int signal)
+static void caches_on_alarm(int signal)
 {
 	struct vma_buf *bufs[3];
 	unsigned got = vma_bufpool_get(handler_fixture->pool, bufs, 3);
@@ -152,7 +152,7 @@ static void on_alarm(int signal)
 
 static void test_a_signal_handler_may_use_the_pool_that_its_thread_uses(void **state)
 {
-	struct sigaction action = {.sa_handler = on_alarm}, before;
+	struct sigaction action = {.sa_handler = caches_on_alarm}, before;
 	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
 	struct itimerspec every = {{0, 50000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
 	struct vma_buf *bufs[COUNT];
@@ -214,7 +214,7 @@ static void test_a_forked_child_goes_on_with_its_copy(void **state)
 			_exit(3);
 		memset(vma_buf_frame(f.arena, mine), 'c', 2048);
 		vma_buf_put(f.arena, mine);
-		retire(&f);
+		fixture_retire(&f);
 		_exit(atomic_load(&f.drained) == 1 ? 0 : 4);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);

@@ -198,7 +198,7 @@ static void test_a_write_after_the_put_is_found(void **state)
 static void retire_with_a_held_buffer(void)
 {
 	held_buffer();
-	retire(&f);
+	fixture_retire(&f);
 	abort();
 }
 

@@ -43,7 +43,7 @@ static void test_nothing_is_taken_before_it_is_needed(void **state)
 }
 
 /* The pool's counters, read as another program would. */
-static const struct vma_stats_bufpool *counters(struct vma_stats_view *view)
+static const struct vma_stats_bufpool *grow_counters(struct vma_stats_view *view)
 {
 	enum vma_stats_type type;
 	const void *block;
@@ -75,17 +75,17 @@ static void test_a_full_arena_gives_fewer_and_counts_it(void **state)
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
 	got = vma_bufpool_get(f.pool, held, 1024);
 	assert_int_equal(got, 1024);
-	assert_non_null(counters(view));
-	assert_int_equal(vma_stats_read(&counters(view)->exhausted), 0);
+	assert_non_null(grow_counters(view));
+	assert_int_equal(vma_stats_read(&grow_counters(view)->exhausted), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, held + got, 1), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, held + got, 5), 0);
-	count = counters(view); /* a copy */
+	count = grow_counters(view); /* a copy */
 	assert_int_equal(vma_stats_read(&count->exhausted), 2);
 	assert_int_equal(vma_stats_read(&count->buffers), 1024);
 	assert_int_equal(vma_stats_read(&count->grown), 2);
 	assert_true(vma_stats_read(&count->batches_out) >= 1024 / 64);
 	vma_buf_put_burst(f.arena, held, got);
-	count = counters(view);
+	count = grow_counters(view);
 	assert_true(vma_stats_read(&count->batches_in) >= 1024 / 64);
 	vma_stats_view_close(view);
 	close_fixture(&f);
@@ -104,7 +104,7 @@ static void test_memory_of_an_ended_pool_goes_to_others(void **state)
 		f.pool = pool_in(f.arena, "successor", 1024, 1);
 		assert_int_equal(vma_bufpool_get(f.pool, held, 1024), 1024);
 		vma_buf_put_burst(f.arena, held, 1024);
-		retire(&f);
+		fixture_retire(&f);
 		assert_int_equal(atomic_load(&f.drained), 1);
 	}
 	vma_bufarena_destroy(f.arena);
@@ -141,7 +141,7 @@ static void test_out_of_memory_gives_fewer_and_goes_on(void **state)
 		if (vma_bufpool_get(f.pool, held, got) != got)
 			_exit(4);
 		vma_buf_put_burst(f.arena, held, got);
-		retire(&f);
+		fixture_retire(&f);
 		_exit(atomic_load(&f.drained) == 1 ? 0 : 5);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);

@@ -107,7 +107,7 @@ static void test_a_window_fills_by_adopt_and_empties_by_lend(void **state)
 	vma_bufpool_lend(f.pool, got, 60);
 	for (int i = 0; i < 60; i++)
 		assert_int_equal(atomic_load(&got[i]->refs), 0);
-	retire(&f);
+	fixture_retire(&f);
 	assert_int_equal(atomic_load(&f.drained), 0); /* four are held; sixty are no longer of the population */
 	vma_buf_put_burst(f.arena, got + 60, 4);
 	assert_int_equal(atomic_load(&f.drained), 1);

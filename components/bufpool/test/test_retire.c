@@ -37,7 +37,7 @@ static void test_the_last_put_ends_the_pool_in_every_mode(void **state)
 
 		open_fixed(&f, 100, mode);
 		assert_int_equal(vma_bufpool_get(f.pool, bufs, 60), 60);
-		retire(&f);
+		fixture_retire(&f);
 		assert_int_equal(atomic_load(&f.drained), 0);
 		assert_int_equal(vma_bufpool_get(f.pool, &late, 1), 0);
 		for (int i = 0; i < 59; i++) {
@@ -60,7 +60,7 @@ static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
 	open_fixed(&f, 64, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 30), 30);
 	vma_buf_put_burst(f.arena, bufs, 30);
-	retire(&f);
+	fixture_retire(&f);
 	assert_int_equal(atomic_load(&f.drained), 1);
 	f.pool = pool_in(f.arena, "heir", 0, 1);
 	assert_int_equal(vma_bufpool_add(f.pool, f.first, 64), 0);
@@ -68,7 +68,7 @@ static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
 	for (int i = 0; i < 64; i++)
 		memset(vma_buf_frame(f.arena, bufs[i]), i, 2048);
 	vma_buf_put_burst(f.arena, bufs, 64);
-	retire(&f);
+	fixture_retire(&f);
 	assert_int_equal(atomic_load(&f.drained), 2);
 	vma_bufarena_destroy(f.arena);
 }
@@ -81,7 +81,7 @@ static void test_lending_the_last_buffer_to_the_nic_ends_the_pool(void **state)
 	(void)state;
 	open_fixed(&f, 64, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 2), 2);
-	retire(&f);
+	fixture_retire(&f);
 	vma_buf_put(f.arena, bufs[0]);
 	assert_int_equal(atomic_load(&f.drained), 0);
 	vma_bufpool_lend(f.pool, &bufs[1], 1);
@@ -122,7 +122,7 @@ static void test_what_lies_in_other_threads_caches_counts_as_returned(void **sta
 		assert_int_equal(pthread_create(&threads[i], NULL, fill_cache_and_wait, &s[i]), 0);
 		sem_wait(&s[i].ready);
 	}
-	retire(&f);
+	fixture_retire(&f);
 	assert_int_equal(atomic_load(&f.drained), 1);
 	for (int i = 0; i < 4; i++) {
 		sem_post(&s[i].go);
@@ -142,7 +142,7 @@ static void test_an_id_is_free_again_after_the_end_and_not_before(void **state)
 	open_fixed(&f, 64, 1);
 	id = vma_bufpool_id(f.pool);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
-	retire(&f);
+	fixture_retire(&f);
 	second = pool_in(f.arena, "second", 0, 1);
 	assert_int_not_equal(vma_bufpool_id(second), id);
 	vma_buf_put(f.arena, buf);

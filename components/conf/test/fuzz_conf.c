@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct vma_conf conf;
 
-static void check(bool holds)
+static void conf_check(bool holds)
 {
 	if (!holds)
 		abort();
@@ -27,7 +27,7 @@ static char *make_entry(const uint8_t *data, size_t size)
 	char *entry = malloc(ENTRY_MAX + 64);
 	const char *name = size > 0 && data[0] < conf_param_count ? conf_params[data[0]].name : NULL;
 
-	check(entry != NULL);
+	conf_check(entry != NULL);
 	if (name != NULL)
 		snprintf(entry, ENTRY_MAX + 64, "%s=%.*s", name, (int)(size - 1 < ENTRY_MAX ? size - 1 : ENTRY_MAX),
 		         (const char *)data + 1);
@@ -62,16 +62,16 @@ static void check_param(const struct conf_param *param)
 	if (param->type == CONF_TEXT) {
 		const char *found = conf_get_text(&conf, param);
 		bool ours = found >= conf.texts && found + strlen(found) < conf.texts + sizeof(conf.texts);
-		check(ours || strcmp(found, conf_default_text(param, conf.spec)) == 0);
+		conf_check(ours || strcmp(found, conf_default_text(param, conf.spec)) == 0);
 		return;
 	}
 	snprintf(text, sizeof(text), "%lld", (long long)value);
 	if (param->form->log_level)
-		check(value >= VMA_LOG_NONE && value <= VMA_LOG_ALL);
+		conf_check(value >= VMA_LOG_NONE && value <= VMA_LOG_ALL);
 	else if (param->form->words_only)
-		check(value >= 0 && (size_t)value < param->form->count);
+		conf_check(value >= 0 && (size_t)value < param->form->count);
 	else
-		check(conf_form_parse(param, text, &parsed) == 0 && parsed == value);
+		conf_check(conf_form_parse(param, text, &parsed) == 0 && parsed == value);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

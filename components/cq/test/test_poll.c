@@ -18,7 +18,8 @@ struct fixture {
 static struct fixture fx;
 
 /* `spill_frames` 0: no spill pool. */
-static void begin(struct vma_cq_attr attr, uint32_t rx_frames, uint32_t spill_frames, bool self_fill, uint32_t quota)
+static void poll_begin(struct vma_cq_attr attr, uint32_t rx_frames, uint32_t spill_frames, bool self_fill,
+                       uint32_t quota)
 {
 	struct vma_bufarena_attr arena_attr = {.capacity = 8192};
 
@@ -40,7 +41,7 @@ static void begin(struct vma_cq_attr attr, uint32_t rx_frames, uint32_t spill_fr
 	assert_int_equal(vma_cq_create(&attr, &fx.cq), 0);
 }
 
-static void end(void)
+static void poll_end(void)
 {
 	vma_cq_destroy(fx.cq);
 	fake_fini(&fx.fake);
@@ -52,9 +53,9 @@ static void end(void)
 static void test_create_fills_the_receive_queue(void **state)
 {
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
-	end();
+	poll_end();
 }
 
 static void test_create_without_queue_pair_is_refused(void **state)
@@ -70,7 +71,7 @@ static void test_poll_takes_at_most_the_batch(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	begin((struct vma_cq_attr){.poll_batch_max = 8, .keep_qp_full = true}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.poll_batch_max = 8, .keep_qp_full = true}, 512, 0, false, 0);
 	for (int i = 0; i < 20; i++)
 		fake_arrive(&fx.fake, 60 + i, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 64), 8);
@@ -80,7 +81,7 @@ static void test_poll_takes_at_most_the_batch(void **state)
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(packets[i]->packet_len, 60 + i);
 	vma_buf_put_burst(fx.arena, packets, 20);
-	end();
+	poll_end();
 }
 
 static void test_full_queue_mode_refills_at_the_batching(void **state)
@@ -88,7 +89,7 @@ static void test_full_queue_mode_refills_at_the_batching(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 8}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 8}, 512, 0, false, 0);
 	for (int i = 0; i < 7; i++)
 		fake_arrive(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 7);
@@ -97,7 +98,7 @@ static void test_full_queue_mode_refills_at_the_batching(void **state)
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 7, 16), 1);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put_burst(fx.arena, packets, 8);
-	end();
+	poll_end();
 }
 
 static void test_debt_mode_refills_when_idle(void **state)
@@ -105,7 +106,7 @@ static void test_debt_mode_refills_when_idle(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = false, .rx_wre_batching = 4}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = false, .rx_wre_batching = 4}, 512, 0, false, 0);
 	for (int i = 0; i < 16; i++)
 		fake_arrive(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 16);
@@ -113,7 +114,7 @@ static void test_debt_mode_refills_when_idle(void **state)
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 16, 16), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put_burst(fx.arena, packets, 16);
-	end();
+	poll_end();
 }
 
 static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(void **state)
@@ -122,7 +123,7 @@ static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(vo
 	const unsigned at = FAKE_DEPTH / 8;
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	for (unsigned i = 0; i + 1 < at; i++) {
 		fake_arrive(&fx.fake, 60, 'a', 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
@@ -142,7 +143,7 @@ static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(vo
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put(fx.arena, packets[0]);
-	end();
+	poll_end();
 }
 
 static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
@@ -150,7 +151,7 @@ static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
 	for (int i = 0; i < 16; i++)
 		fake_arrive(&fx.fake, 60, 'a', 0);
 	fx.fake.post_limit = 5;
@@ -164,7 +165,7 @@ static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
 		for (unsigned k = 0; k < i; k++)
 			assert_ptr_not_equal(fx.fake.posted[i], fx.fake.posted[k]);
 	vma_buf_put_burst(fx.arena, packets, 16);
-	end();
+	poll_end();
 }
 
 static void test_multi_buffer_packet_arrives_as_one_chain_across_polls(void **state)
@@ -172,7 +173,7 @@ static void test_multi_buffer_packet_arrives_as_one_chain_across_polls(void **st
 	struct vma_buf *packets[8];
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	fake_arrive(&fx.fake, 100, 'x', 0);
 	fake_arrive(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
 	fake_arrive(&fx.fake, 1500, 'b', VMA_BUF_RX_MORE);
@@ -186,7 +187,7 @@ static void test_multi_buffer_packet_arrives_as_one_chain_across_polls(void **st
 	assert_null(packets[1]->next->next->next);
 	vma_buf_put_chain(fx.arena, packets[0]);
 	vma_buf_put_chain(fx.arena, packets[1]);
-	end();
+	poll_end();
 }
 
 static void test_endless_packet_is_dropped_and_counted_once(void **state)
@@ -195,7 +196,7 @@ static void test_endless_packet_is_dropped_and_counted_once(void **state)
 	unsigned got = 0;
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
 	for (int i = 0; i < 200; i++) {
 		fake_arrive(&fx.fake, 60, 'a', VMA_BUF_RX_MORE);
 		got += vma_cq_poll(fx.cq, packets, 1);
@@ -208,7 +209,7 @@ static void test_endless_packet_is_dropped_and_counted_once(void **state)
 	assert_int_equal(*vma_buf_data(fx.arena, packets[0]), 'n');
 	assert_null(packets[0]->next);
 	vma_buf_put_chain(fx.arena, packets[0]);
-	end();
+	poll_end();
 }
 
 static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
@@ -217,7 +218,7 @@ static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
 	unsigned from_window = 0;
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
 	for (int i = 0; i < 20; i++) {
 		fake_arrive(&fx.fake, 200, 'A' + i, 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
@@ -237,7 +238,7 @@ static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
 	assert_int_equal(vma_cq_poll(fx.cq, &one, 1), 1);
 	assert_int_equal(one->pool, vma_bufpool_id(atomic_load(&fx.fake.qp.rx_pool)));
 	vma_buf_put(fx.arena, one);
-	end();
+	poll_end();
 }
 
 /* Who holds a burst behind a hole in its stream is over quota at each packet: a pool that is dry is not asked at each.
@@ -248,7 +249,7 @@ static void test_dry_pool_is_not_asked_for_each_packet_that_is_copied_out(void *
 	uint64_t before;
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
 	for (int i = 0; i < 8; i++) {
 		fake_arrive(&fx.fake, 60, 'h', 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &held[i], 1), 1);
@@ -263,7 +264,7 @@ static void test_dry_pool_is_not_asked_for_each_packet_that_is_copied_out(void *
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 8);
 	vma_buf_put_burst(fx.arena, packets, 16);
 	vma_buf_put_burst(fx.arena, held, 8);
-	end();
+	poll_end();
 }
 
 static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void **state)
@@ -272,7 +273,7 @@ static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void
 	unsigned got = 0;
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, false, 8);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, false, 8);
 	for (int i = 0; i < 20; i++) {
 		fake_arrive(&fx.fake, 60, 'a', 0);
 		got += vma_cq_poll(fx.cq, &packets[got], 1);
@@ -280,7 +281,7 @@ static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void
 	assert_int_equal(got, 8);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 8);
 	vma_buf_put_burst(fx.arena, packets, got);
-	end();
+	poll_end();
 }
 
 static void test_shared_window_gets_back_only_what_was_polled(void **state)
@@ -288,7 +289,7 @@ static void test_shared_window_gets_back_only_what_was_polled(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, true, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, true, 0);
 	assert_int_equal(fx.fake.posted_count, 0); /* the owner filled it */
 	fx.fake.posted_count = vma_bufpool_get(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
@@ -299,7 +300,7 @@ static void test_shared_window_gets_back_only_what_was_polled(void **state)
 	vma_buf_put_burst(fx.arena, packets, 3);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
-	end();
+	poll_end();
 }
 
 /* A thread that gives packets back, which stay in its cache as long as it lives. */
@@ -330,7 +331,7 @@ static void have_given_back(struct vma_buf **packets, unsigned n)
 		sem_wait(&giver.done);
 }
 
-static void receive(struct vma_buf **packets, unsigned n)
+static void poll_receive(struct vma_buf **packets, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		fake_arrive(&fx.fake, 60, 'a', 0);
@@ -344,24 +345,24 @@ static void test_a_small_debt_leaves_other_threads_their_buffers(void **state)
 	struct vma_bufpool *pool;
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true}, FAKE_DEPTH, 0, true, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, FAKE_DEPTH, 0, true, 0);
 	pool = atomic_load(&fx.fake.qp.rx_pool);
 	fx.fake.posted_count = vma_bufpool_get(pool, fx.fake.posted, FAKE_DEPTH);
 	vma_bufpool_lend(pool, fx.fake.posted, FAKE_DEPTH);
 	sem_init(&giver.go, 0, 0);
 	sem_init(&giver.done, 0, 0);
 	assert_int_equal(pthread_create(&giver.thread, NULL, give_back, NULL), 0);
-	receive(packets, 3);
+	poll_receive(packets, 3);
 	have_given_back(packets, 3);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 3);
-	receive(packets, FAKE_DEPTH / 8 - 3);
+	poll_receive(packets, FAKE_DEPTH / 8 - 3);
 	have_given_back(packets, FAKE_DEPTH / 8 - 3);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	have_given_back(NULL, 0);
 	assert_int_equal(pthread_join(giver.thread, NULL), 0);
-	end();
+	poll_end();
 }
 
 static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state)
@@ -370,7 +371,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	struct vma_bufpool *old;
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	fake_arrive(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 0);
 	old = atomic_load(&fx.fake.qp.rx_pool);
@@ -385,7 +386,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	assert_int_equal(packets[0]->packet_len, 60);
 	assert_null(packets[0]->next);
 	vma_buf_put_chain(fx.arena, packets[0]);
-	end();
+	poll_end();
 }
 
 static void test_reap_returns_sent_buffers_to_their_pool(void **state)
@@ -395,7 +396,7 @@ static void test_reap_returns_sent_buffers_to_their_pool(void **state)
 	unsigned n;
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	pool = atomic_load(&fx.fake.qp.rx_pool);
 	n = vma_bufpool_get(pool, bufs, 512);
 	memcpy(fx.fake.sent, bufs, 150 * sizeof(bufs[0]));
@@ -404,7 +405,7 @@ static void test_reap_returns_sent_buffers_to_their_pool(void **state)
 	assert_int_equal(vma_cq_reap(fx.cq), 150);
 	assert_int_equal(vma_bufpool_get(pool, bufs, 512), n);
 	vma_buf_put_burst(fx.arena, bufs, n);
-	end();
+	poll_end();
 }
 
 static void test_arm_tells_when_something_is_there_already(void **state)
@@ -412,13 +413,13 @@ static void test_arm_tells_when_something_is_there_already(void **state)
 	struct vma_buf *packets[8];
 
 	(void)state;
-	begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	fake_arrive(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_arm(fx.cq), 1);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
 	vma_buf_put_chain(fx.arena, packets[0]);
-	end();
+	poll_end();
 }
 
 static void test_moderation_is_set_and_given_up_where_the_device_has_none(void **state)
@@ -427,7 +428,7 @@ static void test_moderation_is_set_and_given_up_where_the_device_has_none(void *
 	        .keep_qp_full = true, .moderation_enable = true, .aim = {.base = {48, 50}, .interval_msec = 250}};
 
 	(void)state;
-	begin(attr, 512, 0, false, 0);
+	poll_begin(attr, 512, 0, false, 0);
 	assert_int_equal(fx.fake.moderate_calls, 1);
 	assert_int_equal(fx.fake.count, 48);
 	assert_int_equal(fx.fake.period_usec, 50);
@@ -437,7 +438,7 @@ static void test_moderation_is_set_and_given_up_where_the_device_has_none(void *
 	fx.fake.now_ns += 1000000000;
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 2);
-	end();
+	poll_end();
 }
 
 static const struct CMUnitTest tests[] = {

@@ -17,7 +17,7 @@ static struct vma_thread *_Atomic self_of[CREW];
 static _Atomic unsigned round_now, came_out, told[CREW];
 static _Atomic bool stop;
 
-static double seconds(void)
+static double crew_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -35,9 +35,9 @@ static uint32_t poll_slowly(struct vma_file *file)
 	return fake_poll(file);
 }
 static const struct vma_file_ops slow_ops = {
-        .name = "slow", .poll = poll_slowly, .rings = fake_rings, .destroy = fake_destroy};
+        .name = "slow", .poll = poll_slowly, .rings = fake_rings, .destroy = backends_fake_destroy};
 
-static uint32_t events_of(unsigned member)
+static uint32_t crew_events_of(unsigned member)
 {
 	return EPOLLIN | (member % 2 != 0 ? EPOLLET : EPOLLONESHOT);
 }
@@ -49,7 +49,7 @@ static void wait_for_round(unsigned round)
 			sched_yield();
 }
 
-static void *work(void *arg)
+static void *crew_work(void *arg)
 {
 	const unsigned me = *(unsigned *)arg;
 	struct epoll_event event;
@@ -68,7 +68,7 @@ static void *work(void *arg)
 }
 
 /* What a wake-up depends on, for who looks for one that is missing. */
-static void say_where_all_are(unsigned round)
+static void crew_say_where_all_are(unsigned round)
 {
 	struct vma_thread *thread = vma_enter();
 	struct epoll_set *set = epoll_set_find(ep);
@@ -95,7 +95,7 @@ static bool all_come_out(unsigned round)
 		well = well && atomic_load(&told[i]) == round;
 	if (well && atomic_load(&came_out) == round * CREW)
 		return true;
-	say_where_all_are(round);
+	crew_say_where_all_are(round);
 	return false;
 }
 
@@ -106,12 +106,12 @@ static void tidy_up(void)
 
 	for (unsigned i = 0; i < CREW; i++) {
 		w_recv(&world, fd[i]);
-		w_ctl(&world, ep, EPOLL_CTL_MOD, fd[i], events_of(i), i);
+		w_ctl(&world, ep, EPOLL_CTL_MOD, fd[i], crew_events_of(i), i);
 	}
 	assert_int_equal(w_wait(&world, ep, &event, 1, 0), 0);
 }
 
-static unsigned play(unsigned *seed, uint64_t until)
+static unsigned crew_play(unsigned *seed, uint64_t until)
 {
 	unsigned round = 0;
 	bool well = true;
@@ -130,7 +130,7 @@ static unsigned play(unsigned *seed, uint64_t until)
 	return well ? round : 0;
 }
 
-static void end_crew(pthread_t *threads)
+static void crew_end_crew(pthread_t *threads)
 {
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < CREW; i++) {
@@ -154,18 +154,18 @@ static void test_as_many_come_out_as_there_are_events(void **state)
 	for (unsigned i = 0; i < CREW; i++) {
 		fd[i] = w_socket(&world);
 		fake_at(fd[i])->file.ops = &slow_ops;
-		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[i], events_of(i), i), 0);
+		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[i], crew_events_of(i), i), 0);
 		number[i] = i;
-		assert_int_equal(pthread_create(&threads[i], NULL, work, &number[i]), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, crew_work, &number[i]), 0);
 	}
-	rounds = play(&seed, vma_now_ns() + (uint64_t)(seconds() * 1e9));
+	rounds = crew_play(&seed, vma_now_ns() + (uint64_t)(crew_seconds() * 1e9));
 	assert_int_not_equal(rounds, 0);
 	print_message("%u rounds\n", rounds);
-	end_crew(threads);
+	crew_end_crew(threads);
 	for (int i = 0; i < CREW; i++)
 		w_close(&world, fd[i]);
 	w_close(&world, ep);
-	settle();
+	backends_settle();
 }
 
 int main(void)

@@ -16,7 +16,7 @@ static _Atomic uint64_t pushed, taken;
 static _Atomic bool stop, pushers_done;
 static _Atomic int late;
 
-static double seconds(void)
+static double epoll_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -43,7 +43,7 @@ static void *pusher(void *arg)
 }
 
 /* Members by number: even ones are level, odd ones edge, every fourth one-shot. */
-static uint32_t events_of(unsigned i)
+static uint32_t epoll_events_of(unsigned i)
 {
 	return EPOLLIN | (i % 2 != 0 ? EPOLLET : 0) | (i % 4 == 2 ? EPOLLONESHOT : 0);
 }
@@ -64,8 +64,8 @@ static void *collector(void *arg)
 			if (i >= FILES)
 				continue; /* one of the churned */
 			atomic_fetch_add(&taken, (uint64_t)atomic_exchange(&fake[i]->queued, 0));
-			if (events_of((unsigned)i) & EPOLLONESHOT)
-				w_ctl(&world, ep, EPOLL_CTL_MOD, fd[i], events_of((unsigned)i), i);
+			if (epoll_events_of((unsigned)i) & EPOLLONESHOT)
+				w_ctl(&world, ep, EPOLL_CTL_MOD, fd[i], epoll_events_of((unsigned)i), i);
 		}
 		if (n == 0 && atomic_load(&pushed) - atomic_load(&taken) > 100 && !atomic_load(&stop))
 			atomic_fetch_add(&late, 1);
@@ -93,7 +93,8 @@ static void *churner(void *arg)
 		}
 		/* There again, it tells of what came meanwhile. */
 		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_DEL, fd[n % FILES], 0, 0), 0);
-		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[n % FILES], events_of(n % FILES), n % FILES), 0);
+		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[n % FILES], epoll_events_of(n % FILES), n % FILES),
+		                 0);
 		vma_retire_poll();
 	}
 	for (int i = 0; i < CHURNED; i++)
@@ -116,7 +117,7 @@ static void every_datagram_is_taken(enum kind kind)
 	for (unsigned i = 0; i < FILES; i++) {
 		fd[i] = w_socket(&world);
 		fake[i] = fake_at(fd[i]);
-		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[i], events_of(i), i), 0);
+		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[i], epoll_events_of(i), i), 0);
 	}
 	for (int i = 0; i < COLLECTORS; i++)
 		pthread_create(&collect[i], NULL, collector, NULL);
@@ -125,7 +126,7 @@ static void every_datagram_is_taken(enum kind kind)
 		pthread_create(&push[i], NULL, pusher, &seed[i]);
 	}
 	pthread_create(&churn, NULL, churner, NULL);
-	until = vma_now_ns() + (uint64_t)(seconds() * 1e9);
+	until = vma_now_ns() + (uint64_t)(epoll_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&pushed) > 100))
 		usleep(1000);
 	atomic_store(&stop, true);
@@ -142,7 +143,7 @@ static void every_datagram_is_taken(enum kind kind)
 	for (int i = 0; i < FILES; i++)
 		w_close(&world, fd[i]);
 	w_close(&world, ep);
-	settle();
+	backends_settle();
 }
 
 static void test_every_datagram_is_taken(void **state)

@@ -53,7 +53,7 @@ static void target_destroy(struct vma_file *file)
 static const struct vma_file_ops target_ops = {
         .name = "target", .poll = target_poll, .rings = target_rings, .destroy = target_destroy};
 
-static bool queue_one(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool readers_queue_one(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct target *target = flow->owner;
 
@@ -64,7 +64,7 @@ static bool queue_one(struct vma_flow *flow, struct vma_buf *packet, const struc
 	return false;
 }
 
-static bool take(struct target *target)
+static bool readers_take(struct target *target)
 {
 	uint64_t taken = atomic_load(&target->taken);
 
@@ -89,7 +89,7 @@ static void *read_by_epoll(void *arg)
 	be_reader(*(int *)arg);
 	while (!atomic_load(&stop))
 		if (w_wait(&world, ep, &event, 1, -1) == 1)
-			while (take(targets[event.data.u64]))
+			while (readers_take(targets[event.data.u64]))
 				;
 	return NULL;
 }
@@ -103,7 +103,7 @@ static void *read_by_poll(void *arg)
 		w_poll(&world, asked, 2, -1);
 		for (int i = 0; i < 2; i++)
 			if (asked[i].revents & POLLIN)
-				take(targets[2 + i]);
+				readers_take(targets[2 + i]);
 	}
 	return NULL;
 }
@@ -133,7 +133,7 @@ static const struct vma_wait_ops receive_ops = {
         .ready = receive_ready, .rings = receive_rings, .announce = receive_announce};
 
 /* As recv does: a wake-up may have been spent on a call that takes one of several, or nothing. */
-static void *receive(void *arg)
+static void *readers_receive(void *arg)
 {
 	struct target *target = targets[3];
 	struct vma_spin spin = {0};
@@ -150,7 +150,7 @@ static void *receive(void *arg)
 		                        .spin_nsec = -1};
 
 		if (vma_wait(&wait) == 1)
-			take(target);
+			readers_take(target);
 		if (has_datagram(target))
 			vma_waitq_wake(&target->file.waitq, false);
 		vma_leave(self);
@@ -160,7 +160,7 @@ static void *receive(void *arg)
 
 /* ---- the test ---- */
 
-static double seconds(void)
+static double readers_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -176,7 +176,7 @@ static void say_queue(const char *of, struct vma_waitq *q)
 }
 
 /* What a wake-up depends on, for who looks for one that is missing. */
-static void say_where_all_are(void)
+static void readers_say_where_all_are(void)
 {
 	struct vma_thread *self = vma_enter();
 	struct epoll_set *set = epoll_set_find(ep);
@@ -203,7 +203,7 @@ static void say_where_all_are(void)
 	vma_leave(self);
 }
 
-static bool all_taken(const uint64_t *sent)
+static bool readers_all_taken(const uint64_t *sent)
 {
 	const uint64_t until = vma_now_ns() + LATE_NS;
 	bool all;
@@ -229,14 +229,14 @@ static void make_files(void)
 		assert_int_equal(vma_fd_install(fds[i], &targets[i]->file), 0);
 		if (i < SET_FILES)
 			assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLET, (uint64_t)i), 0);
-		bed.things[i].flow.sink = queue_one;
+		bed.things[i].flow.sink = readers_queue_one;
 		bed.things[i].flow.owner = targets[i];
 	}
 }
 
 static uint64_t send_and_watch(uint64_t *sent)
 {
-	const uint64_t until = vma_now_ns() + (uint64_t)(seconds() * 1e9);
+	const uint64_t until = vma_now_ns() + (uint64_t)(readers_seconds() * 1e9);
 	uint64_t total = 0;
 	unsigned seed = 11;
 
@@ -249,8 +249,8 @@ static uint64_t send_and_watch(uint64_t *sent)
 			sent[to % FILES]++;
 			total++;
 		}
-		if (!all_taken(sent)) {
-			say_where_all_are();
+		if (!readers_all_taken(sent)) {
+			readers_say_where_all_are();
 			return 0;
 		}
 		if (seed >> 28 == 0) /* they fall asleep */
@@ -276,9 +276,9 @@ static void end_readers(const pthread_t *threads)
 		}
 }
 
-static void run(void)
+static void readers_run(void)
 {
-	void *(*const ways[READERS])(void *arg) = {read_by_epoll, read_by_epoll, read_by_poll, receive};
+	void *(*const ways[READERS])(void *arg) = {read_by_epoll, read_by_epoll, read_by_poll, readers_receive};
 	static int numbers[READERS];
 	pthread_t threads[READERS];
 	uint64_t sent[FILES] = {0}, total;
@@ -296,20 +296,20 @@ static void run(void)
 	for (int i = 0; i < FILES; i++)
 		w_close(&world, fds[i]);
 	w_close(&world, ep);
-	settle();
+	backends_settle();
 }
 
 static void test_no_datagram_lies_beside_the_internal_thread(void **state)
 {
 	(void)state;
-	run();
+	readers_run();
 }
 
 static void test_no_datagram_lies_without_the_internal_thread(void **state)
 {
 	(void)state;
 	bed_hold();
-	run();
+	readers_run();
 	bed_release();
 }
 
@@ -320,7 +320,7 @@ int main(void)
 	        cmocka_unit_test(test_no_datagram_lies_without_the_internal_thread),
 	};
 
-	if (bed_start(NULL) != 0)
+	if (wait_fixture_bed_start(NULL) != 0)
 		return 1;
 	return run_worlds(__FILE__, tests, 2);
 }

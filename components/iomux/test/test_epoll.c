@@ -6,17 +6,17 @@ static void level_is_told_until_it_is_read(struct world *w)
 	int ep = epoll_create1(0), fd = w_socket(w);
 
 	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 7));
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_send(w, fd);
 	w_send(w, fd);
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 100);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 100);
 	w_recv(w, fd);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_recv(w, fd);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_send(w, fd);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_close(w, fd);
 	w_close(w, ep);
 }
@@ -28,18 +28,18 @@ static void edge_is_told_once_for_each_arrival(struct world *w)
 
 	w_send(w, fd);
 	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1ULL << 63));
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_send(w, fd); /* unread data, new edge */
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_send(w, fd);
 	w_send(w, fd);
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2)); /* tells what is there */
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_close(w, fd);
 	w_close(w, ep);
 }
@@ -52,9 +52,9 @@ static void an_edge_of_what_was_read_meanwhile_is_none(struct world *w)
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
 	w_send(w, fd);
 	w_recv(w, fd);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_send(w, fd);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_close(w, fd);
 	w_close(w, ep);
 }
@@ -66,16 +66,16 @@ static void one_shot_is_told_once_until_it_is_changed(struct world *w)
 
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 1);
 	w_send(w, fd);
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_send(w, fd);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 2));
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN, 3));
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_close(w, fd);
 	w_close(w, ep);
 }
@@ -96,17 +96,17 @@ static void only_what_was_asked_for_is_told(struct world *w)
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, 0, 0);
 	for (unsigned i = 0; i < sizeof(wishes) / sizeof(wishes[0]); i++) {
 		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, wishes[i], i));
-		see(w, ep, 8, 0);
+		backends_see(w, ep, 8, 0);
 		w_send(w, fd);
-		see(w, ep, 8, 0);
+		backends_see(w, ep, 8, 0);
 		w_recv(w, fd);
-		see(w, ep, 8, 0);
+		backends_see(w, ep, 8, 0);
 		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, wishes[i] | EPOLLET, i));
-		see(w, ep, 8, 0);
-		see(w, ep, 8, 0);
+		backends_see(w, ep, 8, 0);
+		backends_see(w, ep, 8, 0);
 		w_send(w, fd);
-		see(w, ep, 8, 0);
-		see(w, ep, 8, 0);
+		backends_see(w, ep, 8, 0);
+		backends_see(w, ep, 8, 0);
 		w_recv(w, fd);
 	}
 	w_close(w, fd);
@@ -167,7 +167,7 @@ static void bad_arguments_of_a_wait(struct world *w)
 	    w_wait(w, ep, &good, INT32_MAX, 0));
 	say(w, "pointer %d\n", w_wait(w, ep, bad, 8, 0));
 	say(w, "and the event is still there: ");
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	if (w->kind == KERNEL) {
 		say(w, "time %d", errno_of(epoll_pwait2(ep, &good, 1, &odd, NULL)));
 		say(w, " mask %d\n", errno_of(epoll_pwait2(ep, &good, 1, NULL, (sigset_t *)8)));
@@ -202,21 +202,21 @@ static void members_of_the_os_are_told_beside_ours(struct world *w)
 	w_ctl(w, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 1); /* before the set is ours */
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 2);
 	w_ctl(w, ep, EPOLL_CTL_ADD, event, EPOLLIN | EPOLLET, 3);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 50);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 50);
 	eventfd_write(event, 1);
-	see(w, ep, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_send(w, fd);
 	usleep(1000); /* a program that was busy elsewhere is told of everything */
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	close(pipes[1]);
 	usleep(1000);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_DEL, pipes[0], 0, 0));
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	close(pipes[0]);
 	close(event);
 	w_close(w, fd);
@@ -262,14 +262,14 @@ static void a_file_in_two_sets_and_under_two_numbers(struct world *w)
 	say(w, "%d\n", w_ctl(w, a, EPOLL_CTL_ADD, copy, EPOLLIN | EPOLLET, 2));
 	say(w, "%d\n", w_ctl(w, b, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 3));
 	w_send(w, fd);
-	see(w, a, 8, 0);
-	see(w, b, 8, 0);
-	see(w, a, 8, 0);
-	see(w, b, 8, 0);
+	backends_see(w, a, 8, 0);
+	backends_see(w, b, 8, 0);
+	backends_see(w, a, 8, 0);
+	backends_see(w, b, 8, 0);
 	say(w, "%d\n", w_ctl(w, a, EPOLL_CTL_DEL, fd, 0, 0));
-	see(w, a, 8, 0);
+	backends_see(w, a, 8, 0);
 	w_send(w, copy);
-	see(w, a, 8, 0);
+	backends_see(w, a, 8, 0);
 	w_close(w, copy);
 	w_close(w, fd);
 	w_close(w, a);
@@ -284,17 +284,17 @@ static void a_registration_goes_with_the_last_number(struct world *w)
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	w_send(w, fd);
 	w_close(w, fd);
-	see(w, ep, 8, 0); /* the copy keeps it */
+	backends_see(w, ep, 8, 0); /* the copy keeps it */
 	say(w, "DEL %d\n", w_ctl(w, ep, EPOLL_CTL_DEL, fd, 0, 0));
 	next = w_socket(w); /* the same number, another socket */
 	say(w, "%d ADD %d\n", next == fd, w_ctl(w, ep, EPOLL_CTL_ADD, next, EPOLLIN, 2));
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_close(w, copy);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_send(w, next);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_close(w, next);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_close(w, ep);
 }
 SAME_IN_ALL_WORLDS(a_registration_goes_with_the_last_number)
@@ -306,14 +306,14 @@ static void a_wait_ends_by_an_arrival_or_in_time(struct world *w)
 	struct later later;
 
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	see(w, ep, 8, 60);
+	backends_see(w, ep, 8, 60);
 	say(w, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
 	begin_later(&later, w, fd, 30);
-	see(w, ep, 8, 5000);
+	backends_see(w, ep, 8, 5000);
 	end_later(&later);
 	w_recv(w, fd);
 	begin_later(&later, w, fd, 30);
-	see(w, ep, 8, -1);
+	backends_see(w, ep, 8, -1);
 	end_later(&later);
 	say(w, "%d\n", msec_now() - begun < 3000);
 	w_close(w, fd);
@@ -346,10 +346,10 @@ static void an_error_of_the_shadow_is_told(struct world *w)
 	assert_int_equal(connect(fd, (struct sockaddr *)&addr, len), 0);
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	assert_int_equal(send(fd, "x", 1, 0), 1); /* refused */
-	see(w, ep, 8, 200);
+	backends_see(w, ep, 8, 200);
 	assert_int_equal(recv(fd, &addr, 1, 0), -1);
 	say(w, "%d\n", errno);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	w_close(w, fd);
 	w_close(w, ep);
 }
@@ -427,7 +427,7 @@ static void test_member_that_is_not_ready_waits_for_its_news(void **state)
 	assert_int_equal(polls_of(fd), 0);
 	w_close(&world, fd);
 	w_close(&world, ep);
-	settle();
+	backends_settle();
 }
 
 static void test_rings_of_a_set_are_those_of_its_members(void **state)
@@ -538,7 +538,7 @@ static void test_everything_is_freed_in_the_end(void **state)
 	struct epoll_event event;
 
 	(void)state;
-	settle();
+	backends_settle();
 	before = atomic_load(&fakes_destroyed);
 	w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	for (int i = 0; i < 100; i++) {
@@ -549,12 +549,12 @@ static void test_everything_is_freed_in_the_end(void **state)
 		w_close(&w, fd);
 		fd = w_socket(&w);
 		assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1), 0);
-		settle();
+		backends_settle();
 	}
 	assert_true(epoll_set_find(ep)->n_items < 20);
 	w_close(&w, ep);
 	w_close(&w, fd);
-	settle();
+	backends_settle();
 	assert_int_equal(atomic_load(&fakes_destroyed) - before, 101);
 	next = epoll_create1(0);
 	assert_true(next <= ep + 1); /* no descriptor was left behind */

@@ -95,7 +95,7 @@ static void test_while_ours_are_ready_the_os_is_asked_once_in_so_many_calls(void
 }
 
 /* A call that waits in vain. It looks until its time is over: how often, its yields tell. */
-static struct calls wait_once(const struct way *way)
+static struct calls looks_wait_once(const struct way *way)
 {
 	struct calls before = calls;
 
@@ -117,13 +117,13 @@ static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 			unsigned looks;
 
 			vma_engine()->conf.select_poll_os_ratio = ratios[k];
-			made = wait_once(&ways[i]);
+			made = looks_wait_once(&ways[i]);
 			looks = made.yields * LOOKS_BREATH;
 			assert_true(looks >= LOOKS_BREATH);
 			assert_in_range(made.asks, looks / ratios[k], looks / ratios[k] + 3); /* and at its end */
 		}
 		vma_engine()->conf.select_poll_os_ratio = 0;
-		assert_in_range(wait_once(&ways[i]).asks, 0, 2);
+		assert_in_range(looks_wait_once(&ways[i]).asks, 0, 2);
 	}
 }
 
@@ -135,8 +135,8 @@ static void test_a_wait_that_is_not_to_look_sleeps_at_once(void **state)
 	vma_engine()->conf.rx_poll_yield = true;
 	for (int i = 0; i < 2; i++) {
 		calls_asked = ways[i].asks_by;
-		assert_int_equal(wait_once(&ways[i]).yields, 0);
-		assert_in_range(wait_once(&ways[i]).asks, 0, 2);
+		assert_int_equal(looks_wait_once(&ways[i]).yields, 0);
+		assert_in_range(looks_wait_once(&ways[i]).asks, 0, 2);
 	}
 }
 

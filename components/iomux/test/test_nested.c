@@ -12,21 +12,21 @@ static void a_set_in_a_set_tells_of_its_members(struct world *w)
 	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
 	say(w, "again %d, the other way %d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2),
 	    w_ctl(w, inner, EPOLL_CTL_ADD, outer, EPOLLIN, 2));
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_send(w, fd);
-	see(w, outer, 8, 0);
-	see(w, outer, 8, 50);
-	see(w, inner, 8, 0);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 50);
+	backends_see(w, inner, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_recv(w, fd);
-	see(w, outer, 8, 0);
-	see(w, inner, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, inner, 8, 0);
 	w_ctl(w, inner, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 3);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	see(w, outer, 8, 0);
-	see(w, inner, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, inner, 8, 0);
 	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_DEL, inner, 0, 0));
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	close(pipes[0]);
 	close(pipes[1]);
 	w_close(w, fd);
@@ -42,14 +42,14 @@ static void edges_of_a_set_in_a_set(struct world *w)
 	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN | EPOLLET, 2);
 	w_send(w, fd);
-	see(w, outer, 8, 0);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_send(w, fd);
-	see(w, outer, 8, 0);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_ctl(w, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT, 3);
-	see(w, outer, 8, 0);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_close(w, fd);
 	w_close(w, inner);
 	w_close(w, outer);
@@ -65,12 +65,12 @@ static void as_deep_as_the_kernel_allows_but_one(struct world *w)
 	w_ctl(w, ep[0], EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	for (int i = 1; i < 4; i++)
 		say(w, "%d\n", w_ctl(w, ep[i], EPOLL_CTL_ADD, ep[i - 1], EPOLLIN, (uint64_t)i));
-	see(w, ep[3], 8, 0);
+	backends_see(w, ep[3], 8, 0);
 	w_send(w, fd);
 	for (int i = 3; i >= 0; i--)
-		see(w, ep[i], 8, 0);
+		backends_see(w, ep[i], 8, 0);
 	w_recv(w, fd);
-	see(w, ep[3], 8, 0);
+	backends_see(w, ep[3], 8, 0);
 	say(w, "loop %d\n", w_ctl(w, ep[0], EPOLL_CTL_ADD, ep[3], EPOLLIN, 1));
 	for (int i = 0; i < 4; i++)
 		w_close(w, ep[i]);
@@ -87,9 +87,9 @@ static void one_set_under_two_numbers_in_another(struct world *w)
 	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
 	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, copy, EPOLLIN, 3));
 	w_send(w, fd);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_ctl(w, outer, EPOLL_CTL_DEL, inner, 0, 0);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_close(w, fd);
 	w_close(w, inner);
 	w_close(w, copy);
@@ -104,20 +104,20 @@ static void an_outer_set_learns_that_its_member_became_ours(struct world *w)
 	struct later later;
 
 	w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 0x123456789abcdef0);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	begin_later(&later, w, fd, 30);
-	see(w, outer, 8, 2000);
+	backends_see(w, outer, 8, 2000);
 	end_later(&later);
 	w_recv(w, fd);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLET, 5));
 	w_send(w, fd);
-	see(w, outer, 8, 0);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_close(w, inner);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_close(w, fd);
 	w_close(w, outer);
 }
@@ -128,14 +128,14 @@ static void a_copy_of_a_set_is_recognised(struct world *w)
 {
 	int ep = epoll_create1(0), copy = dup(ep), fd = w_socket(w);
 
-	see(w, copy, 8, 0);
+	backends_see(w, copy, 8, 0);
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	w_send(w, fd);
-	see(w, copy, 8, 0);
+	backends_see(w, copy, 8, 0);
 	w_close(w, ep);
-	see(w, copy, 8, 0);
+	backends_see(w, copy, 8, 0);
 	say(w, "%d\n", w_ctl(w, copy, EPOLL_CTL_DEL, fd, 0, 0));
-	see(w, copy, 8, 0);
+	backends_see(w, copy, 8, 0);
 	w_close(w, fd);
 	w_close(w, copy);
 }
@@ -174,13 +174,13 @@ SAME_IN_ALL_WORLDS(a_set_in_poll_and_select)
 
 static void child_sees(struct world *w, int ep, int outer, int fd)
 {
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	w_send(w, fd);
-	see(w, outer, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, ep, 8, 0);
 	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 9));
 	w_recv(w, fd);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	fflush(w->log);
 }
 
@@ -200,7 +200,7 @@ static void a_child_goes_on_with_its_copy(struct world *w)
 	assert_int_equal(pipe(results), 0);
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	w_ctl(w, outer, EPOLL_CTL_ADD, ep, EPOLLIN, 2);
-	see(w, outer, 8, 0);
+	backends_see(w, outer, 8, 0);
 	fflush(w->log);
 	pid = fork();
 	if (pid == 0) {
@@ -217,10 +217,10 @@ static void a_child_goes_on_with_its_copy(struct world *w)
 	assert_int_equal(status, 0);
 	assert_true(read(results[0], text, sizeof(text) - 1) > 0);
 	say(w, "%s", text);
-	see(w, outer, 8, 0); /* the parent's is as it was */
+	backends_see(w, outer, 8, 0); /* the parent's is as it was */
 	w_send(w, fd);
-	see(w, outer, 8, 0);
-	see(w, ep, 8, 0);
+	backends_see(w, outer, 8, 0);
+	backends_see(w, ep, 8, 0);
 	close(results[0]);
 	close(results[1]);
 	w_close(w, fd);

@@ -13,7 +13,7 @@ struct crew {
 	_Atomic int got, returned;
 };
 
-static void *wait_once(void *arg)
+static void *sleepers_wait_once(void *arg)
 {
 	struct crew *crew = arg;
 	struct epoll_event event;
@@ -28,7 +28,7 @@ static void *wait_once(void *arg)
 static void begin_crew(struct crew *crew)
 {
 	for (int i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&crew->thread[i], NULL, wait_once, crew), 0);
+		assert_int_equal(pthread_create(&crew->thread[i], NULL, sleepers_wait_once, crew), 0);
 	usleep(50000); /* asleep by now */
 }
 
@@ -38,7 +38,7 @@ static void wait_for_return(struct crew *crew, int n)
 		usleep(1000);
 }
 
-static void end_crew(struct crew *crew)
+static void sleepers_end_crew(struct crew *crew)
 {
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(crew->thread[i], NULL);
@@ -63,7 +63,7 @@ static void one_edge_wakes_one_thread(struct world *w)
 		w_send(w, fd);
 		say_who_is_back(&crew, i);
 	}
-	end_crew(&crew);
+	sleepers_end_crew(&crew);
 	w_close(w, fd);
 	w_close(w, ep);
 }
@@ -82,7 +82,7 @@ static void every_member_wakes_its_own_thread(struct world *w)
 	begin_crew(&crew);
 	for (int i = 0; i < THREADS; i++)
 		w_send(w, fd[i]);
-	end_crew(&crew);
+	sleepers_end_crew(&crew);
 	say(w, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
 	for (int i = 0; i < THREADS; i++)
 		w_close(w, fd[i]);
@@ -108,9 +108,9 @@ static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct worl
 	say(w, "%d\n", atomic_load(&crew.returned));
 	for (int i = 0; i < THREADS; i++)
 		w_send(w, fd[i]);
-	end_crew(&crew);
+	sleepers_end_crew(&crew);
 	say(w, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
-	see(w, ep, 8, 0);
+	backends_see(w, ep, 8, 0);
 	close(pipes[0]);
 	close(pipes[1]);
 	for (int i = 0; i < THREADS; i++)
@@ -132,7 +132,7 @@ static void a_member_added_while_others_sleep_wakes_them(struct world *w)
 	w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2);
 	say_who_is_back(&crew, 2);
 	w_send(w, first); /* level: all are told */
-	end_crew(&crew);
+	sleepers_end_crew(&crew);
 	say(w, "%d\n", atomic_load(&crew.got));
 	w_close(w, fd);
 	w_close(w, first);
@@ -149,7 +149,7 @@ static void a_member_of_the_os_wakes_too(struct world *w)
 	w_ctl(w, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
 	begin_crew(&crew);
 	eventfd_write(event, 1);
-	end_crew(&crew);
+	sleepers_end_crew(&crew);
 	say(w, "%d\n", atomic_load(&crew.got)); /* level: all are told */
 	close(event);
 	w_close(w, fd);
@@ -164,7 +164,7 @@ struct poller {
 	_Atomic bool done;
 };
 
-static void *poll_once(void *arg)
+static void *sleepers_poll_once(void *arg)
 {
 	struct poller *poller = arg;
 
@@ -183,7 +183,7 @@ static void a_datagram_wakes_the_one_who_waits_for_data(struct world *w)
 	for (int i = 0; i < 2; i++) {
 		pollers[i].fds[0].fd = fd;
 		pollers[i].fds[1] = (struct pollfd){.fd = event, .events = POLLIN};
-		assert_int_equal(pthread_create(&threads[i], NULL, poll_once, &pollers[i]), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, sleepers_poll_once, &pollers[i]), 0);
 		usleep(50000); /* asleep by now */
 	}
 	w_send(w, fd);
@@ -228,7 +228,7 @@ static void test_sleepers_stay_asleep_after_one_of_them_was_woken(void **state)
 		w_send(&w, fd);
 		wait_for_return(&crew, i);
 	}
-	end_crew(&crew);
+	sleepers_end_crew(&crew);
 	w_close(&w, fd);
 	w_close(&w, ep);
 }

@@ -49,29 +49,29 @@ struct fake {
 	_Atomic uint32_t more; /* other bits of the answer */
 };
 
-static inline struct fake *fake_of(struct vma_file *file)
+static inline struct fake *backends_fake_of(struct vma_file *file)
 {
 	return (struct fake *)file;
 }
 static uint32_t fake_poll(struct vma_file *file)
 {
-	struct fake *fake = fake_of(file);
+	struct fake *fake = backends_fake_of(file);
 
 	atomic_fetch_add_explicit(&fake->polls, 1, memory_order_relaxed);
 	return EPOLLOUT | EPOLLWRBAND | (atomic_load(&fake->queued) > 0 ? EPOLLIN : 0) | atomic_load(&fake->more);
 }
 static uint64_t fake_rings(struct vma_file *file)
 {
-	return atomic_load(&fake_of(file)->rings);
+	return atomic_load(&backends_fake_of(file)->rings);
 }
 static _Atomic int fakes_destroyed;
-static void fake_destroy(struct vma_file *file)
+static void backends_fake_destroy(struct vma_file *file)
 {
 	(void)file;
 	atomic_fetch_add(&fakes_destroyed, 1);
 }
 static const struct vma_file_ops fake_ops = {
-        .name = "fake", .poll = fake_poll, .rings = fake_rings, .destroy = fake_destroy};
+        .name = "fake", .poll = fake_poll, .rings = fake_rings, .destroy = backends_fake_destroy};
 
 static inline int fake_install(int fd)
 {
@@ -83,7 +83,7 @@ static inline int fake_install(int fd)
 }
 static inline struct fake *fake_at(int fd)
 {
-	return fake_of(vma_fd_lookup(fd));
+	return backends_fake_of(vma_fd_lookup(fd));
 }
 static inline void fake_push(struct fake *fake)
 {
@@ -258,7 +258,7 @@ static __attribute__((noinline, unused)) int w_pselect(struct world *w, int n, f
 #define say(w, ...) fprintf((w)->log, __VA_ARGS__)
 
 /* "2: 1 a, 5 b": in the order of the data, because the kernel's order among several is its own affair. */
-static inline void say_events(struct world *w, struct epoll_event *events, int n)
+static inline void backends_say_events(struct world *w, struct epoll_event *events, int n)
 {
 	say(w, "%d:", n);
 	for (int done = 0; done < n; done++) {
@@ -274,11 +274,11 @@ static inline void say_events(struct world *w, struct epoll_event *events, int n
 	say(w, "\n");
 }
 
-static inline void see(struct world *w, int epfd, int max, int msec)
+static inline void backends_see(struct world *w, int epfd, int max, int msec)
 {
 	struct epoll_event events[64];
 
-	say_events(w, events, w_wait(w, epfd, events, max, msec));
+	backends_say_events(w, events, w_wait(w, epfd, events, max, msec));
 }
 
 /* ---- all of them ---- */
@@ -326,7 +326,7 @@ struct later {
 	struct world *w;
 	int fd, msec;
 };
-static void *send_later(void *arg)
+static void *backends_send_later(void *arg)
 {
 	struct later *later = arg;
 
@@ -337,7 +337,7 @@ static void *send_later(void *arg)
 static inline void begin_later(struct later *later, struct world *w, int fd, int msec)
 {
 	*later = (struct later){.w = w, .fd = fd, .msec = msec};
-	assert_int_equal(pthread_create(&later->thread, NULL, send_later, later), 0);
+	assert_int_equal(pthread_create(&later->thread, NULL, backends_send_later, later), 0);
 }
 static inline void end_later(struct later *later)
 {
@@ -349,7 +349,7 @@ static inline uint64_t msec_now(void)
 	return vma_now_ns() / 1000000;
 }
 
-static inline void settle(void)
+static inline void backends_settle(void)
 {
 	for (int i = 0; i < 8; i++)
 		vma_retire_poll();

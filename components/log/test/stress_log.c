@@ -13,14 +13,14 @@
 static struct sink sink;
 static _Atomic bool stop;
 
-static double stress_seconds(void)
+static double log_stress_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
 	return text != NULL && *text != '\0' ? atof(text) : 1;
 }
 
-static double now(void)
+static double log_now(void)
 {
 	struct timespec ts;
 
@@ -35,7 +35,7 @@ static double now(void)
 #define TEXTS 800
 static _Atomic unsigned said[TEXTS], arrived;
 
-static void step(unsigned i)
+static void log_step(unsigned i)
 {
 	arrived++;
 	for (unsigned spins = 1; arrived < 2 * (i + 1); spins++)
@@ -43,11 +43,11 @@ static void step(unsigned i)
 			sched_yield();
 }
 
-static void *say_all(void *arg)
+static void *log_say_all(void *arg)
 {
 	(void)arg;
 	for (unsigned i = 0; i < TEXTS; i++) {
-		step(i);
+		log_step(i);
 		if (vma_log_once(VMA_LOG_WARN, "stress problem %u.", i))
 			said[i]++;
 	}
@@ -64,7 +64,7 @@ static void test_threads_say_each_problem_exactly_once_together(void **state)
 	(void)state;
 	sink_log(&sink, VMA_LOG_INFO, 0);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, say_all, NULL), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, log_say_all, NULL), 0);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	for (int i = 0; i < TEXTS; i++)
@@ -111,7 +111,7 @@ static size_t check_lines(FILE *file)
 static void test_lines_stay_whole_while_the_file_is_set_anew(void **state)
 {
 	struct vma_log_attr attr = {.level = VMA_LOG_INFO};
-	double end = now() + stress_seconds();
+	double end = log_now() + log_stress_seconds();
 	pthread_t threads[THREADS];
 	size_t logged = 0, found = 0;
 	int files[2];
@@ -127,7 +127,7 @@ static void test_lines_stay_whole_while_the_file_is_set_anew(void **state)
 	stop = false;
 	for (uintptr_t i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, log_lines, (void *)i), 0);
-	for (int i = 1; now() < end; i++) {
+	for (int i = 1; log_now() < end; i++) {
 		attr.file = paths[i % 2];
 		assert_int_equal(vma_log_init(&attr), 0);
 		usleep(500);

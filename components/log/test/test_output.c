@@ -16,14 +16,14 @@
 static struct sink sink;
 static char dir[64];
 
-static int make_dir(void **state)
+static int output_make_dir(void **state)
 {
 	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/vma_log_test.XXXXXX");
 	return mkdtemp(dir) == NULL;
 }
 
-static int remove_dir(void **state)
+static int output_remove_dir(void **state)
 {
 	(void)state;
 	return rmdir(dir);
@@ -162,7 +162,7 @@ static void test_level_beyond_this_build_is_said(void **state)
 	sink_close(&sink);
 }
 
-static unsigned open_files(void)
+static unsigned output_open_files(void)
 {
 	unsigned n = 0;
 
@@ -177,15 +177,15 @@ static void test_starting_again_keeps_one_descriptor_and_fini_none(void **state)
 
 	(void)state;
 	sink_open(&sink);
-	before = open_files();
+	before = output_open_files();
 	for (int i = 0; i < 10; i++) {
 		vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = sink.path});
-		assert_int_equal(open_files(), before + 1);
+		assert_int_equal(output_open_files(), before + 1);
 		vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO});
-		assert_int_equal(open_files(), before + 1);
+		assert_int_equal(output_open_files(), before + 1);
 	}
 	vma_log_fini();
-	assert_int_equal(open_files(), before);
+	assert_int_equal(output_open_files(), before);
 	sink_close(&sink);
 }
 
@@ -334,7 +334,7 @@ static void test_full_output_does_not_hold_the_program_and_the_loss_is_counted(v
 
 static _Atomic int alarms;
 
-static void on_alarm(int signo)
+static void output_on_alarm(int signo)
 {
 	(void)signo;
 	alarms++;
@@ -350,7 +350,7 @@ static void *log_one_line(void *arg)
 
 static void test_interrupted_write_is_taken_up_again(void **state)
 {
-	const struct sigaction action = {.sa_handler = on_alarm}; /* no SA_RESTART */
+	const struct sigaction action = {.sa_handler = output_on_alarm}; /* no SA_RESTART */
 	struct pipe_stderr p;
 	char text[256];
 	pthread_t thread;
@@ -450,4 +450,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_level_that_is_off_does_not_use_up_the_first_time),
 };
 
-VMA_TEST_MAIN_WITH(tests, make_dir, remove_dir)
+VMA_TEST_MAIN_WITH(tests, output_make_dir, output_remove_dir)

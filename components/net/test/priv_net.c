@@ -35,7 +35,7 @@ static void wake_up(int number)
 	awake = 1;
 }
 
-static void must(const char *what, int rc)
+static void net_must(const char *what, int rc)
 {
 	if (rc >= 0)
 		return;
@@ -55,7 +55,7 @@ static bool take_key_option(struct vma_net *net, const char *option)
 	if (strncmp(option, "src=", 4) == 0)
 		return inet_pton(AF_INET, option + 4, key.src) == 1;
 	if (strncmp(option, "oif=", 4) == 0) {
-		must(option, vma_net_link_by_name(net, option + 4, &link));
+		net_must(option, vma_net_link_by_name(net, option + 4, &link));
 		key.oif = link.ifindex;
 		return true;
 	}
@@ -75,7 +75,7 @@ static bool take_key_option(struct vma_net *net, const char *option)
 static void set_dst(const char *address)
 {
 	if (inet_pton(AF_INET, address, key.dst) != 1)
-		must(address, -EINVAL);
+		net_must(address, -EINVAL);
 }
 
 /* ---- watch ---- */
@@ -103,7 +103,7 @@ static void show_changes(struct vma_net *net, bool probe)
 	}
 }
 
-static __attribute__((noreturn)) void watch(int argc, char **argv)
+static __attribute__((noreturn)) void net_watch(int argc, char **argv)
 {
 	const struct sigaction action = {.sa_handler = wake_up};
 	struct vma_net_attr attr = {0};
@@ -114,7 +114,7 @@ static __attribute__((noreturn)) void watch(int argc, char **argv)
 		sleeping |= strcmp(argv[i], "sleep") == 0;
 	sigaction(SIGUSR1, &action, NULL);
 	attr.event_bytes = sleeping ? 4096 : 0;
-	must("create", vma_net_create(&attr, &net));
+	net_must("create", vma_net_create(&attr, &net));
 	for (int i = 0; i < argc; i++) {
 		if (strcmp(argv[i], "probe") == 0)
 			probe = true;
@@ -123,9 +123,9 @@ static __attribute__((noreturn)) void watch(int argc, char **argv)
 		else if (strcmp(argv[i], "sleep") != 0 && !take_key_option(net, argv[i])) {
 			set_dst(argv[i]);
 			names[path_count] = argv[i];
-			must("path", vma_net_path_get(net, &key, &paths[path_count]));
+			net_must("path", vma_net_path_get(net, &key, &paths[path_count]));
 			if (resolve)
-				must("resolve", vma_net_path_resolve(net, paths[path_count]));
+				net_must("resolve", vma_net_path_resolve(net, paths[path_count]));
 			path_count++;
 		}
 	}
@@ -139,7 +139,7 @@ static __attribute__((noreturn)) void watch(int argc, char **argv)
 
 		if (poll(&fd, 1, -1) <= 0)
 			continue;
-		must("process", vma_net_process(net));
+		net_must("process", vma_net_process(net));
 		show_changes(net, probe);
 		if (sleeping) {
 			printf("awake after %u resyncs\n", (unsigned)vma_net_resyncs(net));
@@ -150,7 +150,7 @@ static __attribute__((noreturn)) void watch(int argc, char **argv)
 
 /* ---- parity ---- */
 
-static int make_socket(bool connected_to, char *text, size_t bytes)
+static int net_make_socket(bool connected_to, char *text, size_t bytes)
 {
 	struct sockaddr_in local = {.sin_family = AF_INET}, peer = {.sin_family = AF_INET, .sin_port = key.dport_be};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1, mtu = 0, rc;
@@ -163,12 +163,12 @@ static int make_socket(bool connected_to, char *text, size_t bytes)
 	setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &one, sizeof(one));
 	setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
 	if (mark != 0 && setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0)
-		must("SO_MARK", -errno);
+		net_must("SO_MARK", -errno);
 	if (key.oif != 0 && if_indextoname(key.oif, oif) != NULL &&
 	    setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, oif, (socklen_t)strlen(oif)) < 0)
-		must("SO_BINDTODEVICE", -errno);
+		net_must("SO_BINDTODEVICE", -errno);
 	if (bind(fd, (struct sockaddr *)&local, sizeof(local)) < 0)
-		must("bind", -errno);
+		net_must("bind", -errno);
 	getsockname(fd, (struct sockaddr *)&local, &len);
 	key.sport_be = local.sin_port;
 	rc = connected_to ? connect(fd, (struct sockaddr *)&peer, sizeof(peer))
@@ -194,7 +194,7 @@ static void ask_net(struct vma_net *net, bool connected, char *text, size_t byte
 	struct in_addr src;
 
 	key.flags = connected ? VMA_NET_KEY_CONNECT : 0;
-	must("path", vma_net_path_get(net, &key, &path));
+	net_must("path", vma_net_path_get(net, &key, &path));
 	vma_net_path_read(path, &t);
 	memcpy(&src, t.src, 4);
 	if (t.state == VMA_NET_ERROR)
@@ -211,7 +211,7 @@ static int parity(int argc, char **argv)
 	struct vma_net *net;
 	int different = 0;
 
-	must("create", vma_net_create(NULL, &net));
+	net_must("create", vma_net_create(NULL, &net));
 	key.dport_be = htons(9000);
 	for (int i = 0; i < argc; i++) {
 		if (take_key_option(net, argv[i]))
@@ -219,7 +219,7 @@ static int parity(int argc, char **argv)
 		set_dst(argv[i]);
 		for (int connected = 0; connected < 2; connected++) {
 			char mine[64], kernels[64];
-			int fd = make_socket(connected != 0, kernels, sizeof(kernels));
+			int fd = net_make_socket(connected != 0, kernels, sizeof(kernels));
 
 			ask_net(net, connected != 0, mine, sizeof(mine));
 			close(fd);
@@ -242,19 +242,19 @@ static int first(char **argv)
 	struct vma_net_template t;
 	struct vma_net *net;
 
-	must("create", vma_net_create(NULL, &net));
+	net_must("create", vma_net_create(NULL, &net));
 	set_dst(argv[0]);
 	memcpy(&to.sin_addr, key.dst, 4);
-	must("path", vma_net_path_get(net, &key, &path));
+	net_must("path", vma_net_path_get(net, &key, &path));
 	vma_net_path_read(path, &t);
 	printf("before: %s\n", t.state == VMA_NET_RESOLVING ? "resolving" : "else");
 	if (sendto(fd, "first\n", 6, 0, (struct sockaddr *)&to, sizeof(to)) != 6)
-		must("sendto", -errno);
+		net_must("sendto", -errno);
 	for (int i = 0; i < 50 && t.state != VMA_NET_READY; i++) {
 		struct pollfd event = {.fd = vma_net_fd(net), .events = POLLIN};
 
 		poll(&event, 1, 100);
-		must("process", vma_net_process(net));
+		net_must("process", vma_net_process(net));
 		vma_net_path_read(path, &t);
 	}
 	printf("after: %s\n", t.state == VMA_NET_READY ? "ready" : "else");
@@ -270,7 +270,7 @@ static int show_links(void)
 	struct vma_net *net;
 	int n;
 
-	must("create", vma_net_create(NULL, &net));
+	net_must("create", vma_net_create(NULL, &net));
 	n = vma_net_links(net, links, 64);
 	for (int i = 0; i < n && i < 64; i++) {
 		const struct vma_net_link *l = &links[i];
@@ -300,7 +300,7 @@ int main(int argc, char **argv)
 	vma_log_init(&log);
 	key.uid = (uint32_t)geteuid();
 	if (argc >= 3 && strcmp(argv[1], "watch") == 0)
-		watch(argc - 2, argv + 2);
+		net_watch(argc - 2, argv + 2);
 	if (argc >= 3 && strcmp(argv[1], "parity") == 0)
 		return parity(argc - 2, argv + 2);
 	if (argc == 4 && strcmp(argv[1], "first") == 0)

@@ -18,7 +18,7 @@ static struct vma_net *net;
 static _Atomic bool stop;
 static _Atomic uint64_t found, missed, wrong;
 
-static struct vma_net_key key_of(unsigned i)
+static struct vma_net_key find_key_of(unsigned i)
 {
 	struct vma_net_key key = {.family = AF_INET, .dst = {127, 2, (uint8_t)(i >> 8), (uint8_t)i}};
 
@@ -32,7 +32,7 @@ static void *finder(void *seed)
 	uint64_t hits = 0, misses = 0;
 
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-		const struct vma_net_key key = key_of(i = (i * 1103515245u + 12345u) % KEYS);
+		const struct vma_net_key key = find_key_of(i = (i * 1103515245u + 12345u) % KEYS);
 		struct vma_net_template t;
 
 		if (!vma_net_find(net, &key, &t)) {
@@ -77,7 +77,7 @@ static void test_what_is_found_is_what_was_asked_for(void **state)
 		pthread_create(&threads[j], NULL, finder, &seeds[j]);
 	}
 	while (vma_test_goes_on((uint64_t)time(NULL) * 1000000000, end * 1000000000, i > 2 * KEYS)) {
-		const struct vma_net_key key = key_of(i % KEYS), old = key_of((i + KEYS / 2) % KEYS);
+		const struct vma_net_key key = find_key_of(i % KEYS), old = find_key_of((i + KEYS / 2) % KEYS);
 		struct vma_net_path *path;
 
 		assert_int_equal(vma_net_path_get(net, &key, &path), 0);

@@ -16,7 +16,7 @@ static _Atomic bool stop;
 static _Atomic uint64_t copies, changes_seen, broken, backwards;
 
 /* A template and key that are one number all over, but for the version. */
-static void fill(struct vma_net_template *t, struct vma_net_key *key, uint32_t number)
+static void slot_fill(struct vma_net_template *t, struct vma_net_key *key, uint32_t number)
 {
 	uint32_t words[sizeof(*t) / 4];
 
@@ -32,12 +32,12 @@ static bool whole(const uint64_t *words, uint32_t number, uint32_t version)
 	struct vma_net_key key;
 
 	memcpy(&t, words, sizeof(t));
-	fill(&wanted, &key, number);
+	slot_fill(&wanted, &key, number);
 	wanted.version = version;
 	return memcmp(&t, &wanted, sizeof(t)) == 0 && memcmp(words + VMA_NET_TEMPLATE_WORDS, &key, sizeof(key)) == 0;
 }
 
-static void *reader(void *first_version)
+static void *slot_reader(void *first_version)
 {
 	uint64_t words[PATH_SLOT_WORDS], mine = 0, changes = 0;
 	uint32_t last = *(const uint32_t *)first_version;
@@ -81,13 +81,13 @@ static void test_readers_never_see_a_mixture(void **state)
 
 	(void)state;
 	atomic_init(&path.version, first - 1);
-	fill(&t, &key, first * 3);
+	slot_fill(&t, &key, first * 3);
 	path_slot_write(&path, &t, &key);
 	for (int i = 0; i < READERS; i++)
-		pthread_create(&threads[i], NULL, reader, &first);
+		pthread_create(&threads[i], NULL, slot_reader, &first);
 	while ((uint64_t)time(NULL) < end) {
 		for (int i = 0; i < 1000; i++) {
-			fill(&t, &key, (atomic_load(&path.version) + 1) * 3);
+			slot_fill(&t, &key, (atomic_load(&path.version) + 1) * 3);
 			path_slot_write(&path, &t, &key);
 		}
 		nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -110,7 +110,7 @@ static void test_writer_stopped_halfway_leaves_the_last_version_readable(void **
 	struct vma_net_key key;
 
 	(void)state;
-	fill(&t, &key, 77);
+	slot_fill(&t, &key, 77);
 	path_slot_write(&stalled, &t, &key);
 	for (size_t i = 0; i < PATH_SLOT_WORDS / 2; i++) /* half of version 2 */
 		atomic_store_explicit(&stalled.slot[0].words[i], 1, memory_order_release);

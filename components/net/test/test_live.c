@@ -18,13 +18,13 @@
 
 static struct vma_net *net;
 
-static int start(void **state)
+static int live_start(void **state)
 {
 	(void)state;
 	return vma_net_create(NULL, &net);
 }
 
-static int stop(void **state)
+static int live_stop(void **state)
 {
 	(void)state;
 	vma_net_destroy(net);
@@ -175,7 +175,7 @@ static void test_equal_keys_share_a_path_and_find_sees_it(void **state)
 	assert_true(vma_net_find(net, &key, &t)); /* stays for a while */
 }
 
-static bool readable(void)
+static bool live_readable(void)
 {
 	struct pollfd fd = {.fd = vma_net_fd(net), .events = POLLIN};
 
@@ -192,10 +192,10 @@ static void test_request_of_the_data_path_wakes_who_processes(void **state)
 	vma_net_process(net);
 	vma_net_path_recheck(net, path);
 	vma_net_path_recheck(net, path);
-	assert_true(readable());
+	assert_true(live_readable());
 	assert_true(vma_net_process(net) >= 1);
 	vma_net_ask(net, &key, VMA_NET_ASK_PROBE);
-	assert_true(readable());
+	assert_true(live_readable());
 	assert_true(vma_net_process(net) >= 1);
 	vma_net_path_put(net, path);
 }
@@ -210,7 +210,7 @@ static void test_wanted_destination_is_there_after_processing(void **state)
 	(void)state;
 	vma_net_process(net);
 	assert_true(vma_net_want(net, &key));
-	assert_true(readable());
+	assert_true(live_readable());
 	assert_false(vma_net_find(net, &key, &t));
 	assert_true(vma_net_process(net) >= 1);
 	assert_true(vma_net_find(net, &key, &t));
@@ -306,7 +306,7 @@ static void test_many_destinations_are_all_found(void **state)
 	}
 }
 
-#define EACH(test) cmocka_unit_test_setup_teardown(test, start, stop)
+#define EACH(test) cmocka_unit_test_setup_teardown(test, live_start, live_stop)
 static const struct CMUnitTest tests[] = {
         EACH(test_loopback_interface_is_known_by_name_and_number),
         EACH(test_own_address_is_local_and_the_os_serves_it),

@@ -16,7 +16,7 @@
 
 static struct nl_msg *message;
 
-static int done(void **state)
+static int message_done(void **state)
 {
 	(void)state;
 	nlmsg_free(message);
@@ -24,7 +24,7 @@ static int done(void **state)
 	return 0;
 }
 
-static void begin(int type, const void *header, int bytes)
+static void message_begin(int type, const void *header, int bytes)
 {
 	message = net_nl_request(type, 0, header, bytes);
 	assert_non_null(message);
@@ -36,7 +36,7 @@ static void begin_link(int family, const char *kind)
 	        .ifi_family = (unsigned char)family, .ifi_index = 7, .ifi_type = 1, .ifi_flags = IFF_UP};
 	struct nlattr *info;
 
-	begin(RTM_NEWLINK, &header, sizeof(header));
+	message_begin(RTM_NEWLINK, &header, sizeof(header));
 	nla_put_string(message, IFLA_IFNAME, "net7");
 	nla_put_u32(message, IFLA_MTU, 1500);
 	nla_put_u32(message, IFLA_MASTER, 4);
@@ -107,7 +107,7 @@ static void begin_neigh(int family, uint8_t flags)
 	const struct ndmsg header = {
 	        .ndm_family = (unsigned char)family, .ndm_ifindex = 3, .ndm_state = NUD_STALE, .ndm_flags = flags};
 
-	begin(RTM_NEWNEIGH, &header, sizeof(header));
+	message_begin(RTM_NEWNEIGH, &header, sizeof(header));
 	nla_put(message, NDA_DST, 4, "\12\11\0\2");
 	nla_put(message, NDA_LLADDR, 6, "\2\0\0\0\0\2");
 }
@@ -134,7 +134,7 @@ static void test_forwarding_and_proxy_entries_are_no_neighbours(void **state)
 	(void)state;
 	begin_neigh(AF_BRIDGE, 0);
 	assert_int_equal(net_msg_neigh(nlmsg_hdr(message), &neigh), -EPROTONOSUPPORT);
-	done(state);
+	message_done(state);
 	begin_neigh(AF_INET, NTF_PROXY);
 	assert_int_equal(net_msg_neigh(nlmsg_hdr(message), &neigh), -EPROTONOSUPPORT);
 }
@@ -147,7 +147,7 @@ static void begin_route(void)
 	        .rtm_family = AF_INET, .rtm_dst_len = 32, .rtm_type = RTN_UNICAST, .rtm_table = 254};
 	struct nlattr *metrics;
 
-	begin(RTM_NEWROUTE, &header, sizeof(header));
+	message_begin(RTM_NEWROUTE, &header, sizeof(header));
 	nla_put(message, RTA_DST, 4, "\12\10\0\1");
 	nla_put_u32(message, RTA_OIF, 3);
 	nla_put_u32(message, RTA_TABLE, 1000);
@@ -209,7 +209,7 @@ static void test_address_is_taken_with_its_peer(void **state)
 	struct vma_net_addr addr;
 
 	(void)state;
-	begin(RTM_NEWADDR, &header, sizeof(header));
+	message_begin(RTM_NEWADDR, &header, sizeof(header));
 	nla_put(message, IFA_LOCAL, 4, own);
 	nla_put(message, IFA_ADDRESS, 4, peer);
 	nla_put_u32(message, IFA_FLAGS, IFA_F_SECONDARY);
@@ -272,12 +272,12 @@ static void test_cut_messages_are_survived(void **state)
 			refused += net_msg_route(cut, &key, &out.route) < 0;
 			test_free(cut);
 		}
-		done(state);
+		message_done(state);
 	}
 	assert_true(refused > 0);
 }
 
-#define EACH(test) cmocka_unit_test_teardown(test, done)
+#define EACH(test) cmocka_unit_test_teardown(test, message_done)
 static const struct CMUnitTest tests[] = {
         EACH(test_link_is_taken_whole),
         EACH(test_a_veths_peer_is_not_below_it),

@@ -47,7 +47,7 @@ struct seen {
 static const struct vma_flow_rule rule = {
         .key = {.family = AF_INET, .proto = IPPROTO_TCP, .local = {10, 0, 0, 1}, .local_port_be = 0}};
 
-static void see(const struct owner_foreign *socket, void *arg)
+static void kernel_sock_see(const struct owner_foreign *socket, void *arg)
 {
 	struct seen *seen = arg;
 	struct vma_flow_rule wanted = rule;
@@ -59,7 +59,7 @@ static void see(const struct owner_foreign *socket, void *arg)
 	owner_foreign_conflicts(&wanted, socket, 1);
 }
 
-static void frame(uint8_t how, uint8_t *message, size_t n)
+static void kernel_sock_frame(uint8_t how, uint8_t *message, size_t n)
 {
 	struct nlmsghdr *head = (void *)message;
 	struct inet_diag_msg *msg = NLMSG_DATA(head);
@@ -97,7 +97,7 @@ static void answer_all(int kernel, const uint8_t *data, size_t size)
 		data += n;
 		size -= n;
 		if (how & FRAMED)
-			frame(how, message, n);
+			kernel_sock_frame(how, message, n);
 		while (n % NLMSG_ALIGNTO != 0)
 			message[n++] = 0;
 		if (send(kernel, message, n, MSG_DONTWAIT) < 0)
@@ -115,9 +115,9 @@ static void walk(const uint8_t *data, size_t size, uint8_t how)
 	answer_all(pair[0], data, size);
 	kept = pair[1];
 	if (how & 2)
-		rc = owner_foreign_connection(&kept, &key, 1, see, &seen);
+		rc = owner_foreign_connection(&kept, &key, 1, kernel_sock_see, &seen);
 	else
-		rc = owner_foreign_walk(&kept, IPPROTO_TCP, seen.port, how & 4, see, &seen);
+		rc = owner_foreign_walk(&kept, IPPROTO_TCP, seen.port, how & 4, kernel_sock_see, &seen);
 	(void)rc; /* an answer may be an error of any number */
 	MUST(kept == pair[1] || kept == -1);
 	if (kept >= 0)

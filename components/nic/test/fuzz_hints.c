@@ -44,7 +44,7 @@ static struct xdp_ring comp = {.producer = &ring.producer,
                                .mask = RING - 1};
 static uint32_t sent;
 
-static uint32_t take(struct input *in, unsigned bytes)
+static uint32_t hints_take(struct input *in, unsigned bytes)
 {
 	uint32_t value = 0;
 
@@ -63,9 +63,9 @@ static bool is_the_slots(uint32_t frame)
 	return frame >= FIRST && frame < FIRST + COUNT;
 }
 
-static void send_some(struct input *in)
+static void hints_send_some(struct input *in)
 {
-	uint32_t first = take(in, 2) % COUNT, n = take(in, 2) % 600, queue = take(in, 1) % QUEUES;
+	uint32_t first = hints_take(in, 2) % COUNT, n = hints_take(in, 2) % 600, queue = hints_take(in, 1) % QUEUES;
 
 	for (uint32_t f = FIRST + first; n-- > 0 && f < FIRST + COUNT; f++)
 		if (kind_of(f) == XDP_TX_IDLE)
@@ -75,7 +75,7 @@ static void send_some(struct input *in)
 /* By the completion ring of a queue, as the kernel fills it. */
 static void complete_some(struct input *in)
 {
-	uint32_t first = take(in, 2) % COUNT, n = take(in, 2) % 600, queue = take(in, 1) % QUEUES;
+	uint32_t first = hints_take(in, 2) % COUNT, n = hints_take(in, 2) % 600, queue = hints_take(in, 1) % QUEUES;
 	uint32_t producer = atomic_load(&ring.producer);
 	struct xdp_driver driver = {.shared = shared, .comp = &comp, .queue = queue, .self = XDP_HOLDER_OWNER};
 
@@ -86,10 +86,10 @@ static void complete_some(struct input *in)
 	MUST(atomic_load(&ring.consumer) == producer);
 }
 
-static void ask(struct input *in, bool all)
+static void hints_ask(struct input *in, bool all)
 {
 	static uint8_t was[NFRAMES];
-	uint32_t frames[BURST], n = all ? BURST : take(in, 1) % BURST, completed = 0, got;
+	uint32_t frames[BURST], n = all ? BURST : hints_take(in, 1) % BURST, completed = 0, got;
 
 	for (uint32_t f = FIRST; f < FIRST + COUNT; f++) {
 		was[f] = kind_of(f) == XDP_TX_COMPLETED;
@@ -110,22 +110,22 @@ static void ask(struct input *in, bool all)
 
 static void tear_indices(struct input *in)
 {
-	struct xdp_shared_hints *hints = &shared->hints[SLOT][take(in, 1) % QUEUES];
-	uint8_t how = (uint8_t)take(in, 1);
+	struct xdp_shared_hints *hints = &shared->hints[SLOT][hints_take(in, 1) % QUEUES];
+	uint8_t how = (uint8_t)hints_take(in, 1);
 
 	if (how & 1)
-		hints->producer = how & 2 ? take(in, 4) : hints->producer + take(in, 2) - 600;
+		hints->producer = how & 2 ? hints_take(in, 4) : hints->producer + hints_take(in, 2) - 600;
 	if (how & 4)
-		hints->consumer = how & 8 ? take(in, 4) : hints->consumer + take(in, 2) - 600;
+		hints->consumer = how & 8 ? hints_take(in, 4) : hints->consumer + hints_take(in, 2) - 600;
 }
 
-static void step(struct input *in)
+static void hints_step(struct input *in)
 {
 	uint32_t frame;
 
-	switch (take(in, 1) % STEPS) {
+	switch (hints_take(in, 1) % STEPS) {
 	case SEND:
-		send_some(in);
+		hints_send_some(in);
 		break;
 	case COMPLETE:
 		complete_some(in);
@@ -134,22 +134,22 @@ static void step(struct input *in)
 		tear_indices(in);
 		break;
 	case TEAR_ENTRY:
-		frame = take(in, 2);
-		shared->hints[SLOT][frame >> 15].frame[frame % XDP_HINTS] = take(in, 4);
+		frame = hints_take(in, 2);
+		shared->hints[SLOT][frame >> 15].frame[frame % XDP_HINTS] = hints_take(in, 4);
 		break;
 	case TEAR_STATE:
-		frame = take(in, 2) % NFRAMES;
-		shared->state[frame] = (uint64_t)take(in, 4) << 32 | take(in, 4);
+		frame = hints_take(in, 2) % NFRAMES;
+		shared->state[frame] = (uint64_t)hints_take(in, 4) << 32 | hints_take(in, 4);
 		break;
 	case TEAR_ROUTE:
-		frame = take(in, 2) % NFRAMES;
-		shared->route[frame] = (uint8_t)take(in, 1);
+		frame = hints_take(in, 2) % NFRAMES;
+		shared->route[frame] = (uint8_t)hints_take(in, 1);
 		break;
 	case RESCAN:
-		shared->slot[SLOT].rescan = take(in, 1) & 1;
+		shared->slot[SLOT].rescan = hints_take(in, 1) & 1;
 		break;
 	default:
-		ask(in, false);
+		hints_ask(in, false);
 		break;
 	}
 }
@@ -171,11 +171,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	xdp_shared_rent(shared, SLOT, FIRST, COUNT);
 	xdp_shared_rent(shared, OTHER, FIRST + COUNT, 100);
 	while (in.at < in.end)
-		step(&in);
+		hints_step(&in);
 	/* Whatever has been torn: a look everywhere finds all that is left, a burst at a time. */
 	for (int i = 0; i < COUNT / BURST + 2; i++) {
 		shared->slot[SLOT].rescan = 1;
-		ask(&in, true);
+		hints_ask(&in, true);
 	}
 	return 0;
 }

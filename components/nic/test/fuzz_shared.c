@@ -56,7 +56,7 @@ struct input {
 	size_t left;
 };
 
-static uint64_t take(struct input *input, size_t bytes)
+static uint64_t shared_take(struct input *input, size_t bytes)
 {
 	uint64_t value = 0;
 
@@ -78,7 +78,7 @@ static struct xdp_ring ring_at(struct memory *at)
 	                         .mask = RING - 1};
 }
 
-static void begin(void)
+static void shared_begin(void)
 {
 	if (shared == NULL) {
 		shared = malloc(sizeof(*shared));
@@ -104,7 +104,7 @@ static void begin(void)
 
 static void write_somewhere(struct input *input)
 {
-	const uint64_t where = take(input, 4), value = take(input, 8);
+	const uint64_t where = shared_take(input, 4), value = shared_take(input, 8);
 	const bool in_rings = where & 1;
 	char *base = in_rings ? (char *)memory : (char *)shared;
 	const size_t bytes = in_rings ? sizeof(*memory) * (2 * QUEUES + 1) : sizeof(*shared);
@@ -123,22 +123,22 @@ static void seize(uint32_t slot)
 	}
 }
 
-static void fill(struct xdp_driver *driver, struct input *input)
+static void shared_fill(struct xdp_driver *driver, struct input *input)
 {
 	uint32_t frames[BURST];
-	const unsigned n = take(input, 1) % (BURST + 1);
+	const unsigned n = shared_take(input, 1) % (BURST + 1);
 
 	for (unsigned i = 0; i < n; i++) {
-		frames[i] = (uint32_t)take(input, 2);
+		frames[i] = (uint32_t)shared_take(input, 2);
 		xdp_shared_hold(driver, frames[i]);
 	}
 	MUST(xdp_shared_fill(driver, frames, n) <= n);
 }
 
-static void do_step(struct input *input)
+static void shared_do_step(struct input *input)
 {
-	const enum step step = take(input, 1) % STEPS;
-	const uint32_t slot = (uint32_t)take(input, 1) % XDP_SLOTS_MAX, queue = slot % QUEUES;
+	const enum step step = shared_take(input, 1) % STEPS;
+	const uint32_t slot = (uint32_t)shared_take(input, 1) % XDP_SLOTS_MAX, queue = slot % QUEUES;
 	struct xdp_driver *driver = slot & 2 ? &client[queue] : &owner[queue];
 	uint32_t frames[BURST];
 
@@ -153,11 +153,12 @@ static void do_step(struct input *input)
 		MUST(xdp_shared_claim_rx(shared, slot, &rings[2 * QUEUES]) <= RING);
 		break;
 	case FREE_LOCK:
-		xdp_shared_free_lock(&owner[queue], slot & 4 ? XDP_LOCK_FILL : XDP_LOCK_COMP, (uint32_t)take(input, 4));
+		xdp_shared_free_lock(&owner[queue], slot & 4 ? XDP_LOCK_FILL : XDP_LOCK_COMP,
+		                     (uint32_t)shared_take(input, 4));
 		break;
 	case SETTLE_TX:
-		xdp_shared_settle_tx(shared, (uint32_t)take(input, 2), (uint32_t)take(input, 2), queue,
-		                     (uint32_t)take(input, 4));
+		xdp_shared_settle_tx(shared, (uint32_t)shared_take(input, 2), (uint32_t)shared_take(input, 2), queue,
+		                     (uint32_t)shared_take(input, 4));
 		break;
 	case HELD_BY:
 		MUST(xdp_shared_held_by(shared, slot, FRAMES) <= FRAMES);
@@ -166,7 +167,7 @@ static void do_step(struct input *input)
 		seize(slot);
 		break;
 	case FILL:
-		fill(driver, input);
+		shared_fill(driver, input);
 		break;
 	case COMPLETE:
 		MUST(xdp_shared_complete(driver) <= RING);
@@ -187,8 +188,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input input = {.at = data, .left = size};
 
-	begin();
+	shared_begin();
 	while (input.left > 0)
-		do_step(&input);
+		shared_do_step(&input);
 	return 0;
 }

@@ -59,7 +59,7 @@ static uint32_t local_of(uint8_t which)
 	return htonl(which % 3 == 2 ? 0xefff0001 : 0x0a090002 + which % 3); /* 10.9.0.2, 10.9.0.3, 239.255.0.1 */
 }
 
-static uint32_t peer_of(uint8_t which)
+static uint32_t steer_peer_of(uint8_t which)
 {
 	return htonl(which & 1 ? 0x0a090004 : 0x0a090001);
 }
@@ -80,7 +80,7 @@ static enum model_socket kernels(const struct xdp_flow_key *key)
 {
 	if (key->local != local_of(0) || key->local_port != htons(LISTENED))
 		return MODEL_NO_SOCKET;
-	return key->peer == peer_of(0) && key->peer_port == peer_port_of(0) ? MODEL_CONNECTION : MODEL_LISTENER;
+	return key->peer == steer_peer_of(0) && key->peer_port == peer_port_of(0) ? MODEL_CONNECTION : MODEL_LISTENER;
 }
 
 static void cannot(const char *what)
@@ -92,7 +92,7 @@ static void cannot(const char *what)
 	exit(77);
 }
 
-static struct sockaddr_in name_of(uint32_t address, uint16_t port)
+static struct sockaddr_in steer_name_of(uint32_t address, uint16_t port)
 {
 	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = address};
 }
@@ -100,7 +100,7 @@ static struct sockaddr_in name_of(uint32_t address, uint16_t port)
 static void add_address(int fd, const char *name, uint32_t address)
 {
 	struct ifreq request = {0};
-	const struct sockaddr_in in = name_of(address, 0);
+	const struct sockaddr_in in = steer_name_of(address, 0);
 
 	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
 	memcpy(&request.ifr_addr, &in, sizeof(in));
@@ -112,13 +112,13 @@ static void add_address(int fd, const char *name, uint32_t address)
 /* The kernel's listener, and a connection that it has accepted. */
 static void make_sockets(void)
 {
-	struct sockaddr_in server = name_of(local_of(0), htons(LISTENED)),
-	                   client = name_of(peer_of(0), peer_port_of(0));
+	struct sockaddr_in server = steer_name_of(local_of(0), htons(LISTENED)),
+	                   client = steer_name_of(steer_peer_of(0), peer_port_of(0));
 	int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	add_address(fd, "lo", htonl(INADDR_LOOPBACK));
 	add_address(fd, "lo:1", local_of(0));
-	add_address(fd, "lo:2", peer_of(0));
+	add_address(fd, "lo:2", steer_peer_of(0));
 	MUST(bind(listener, (struct sockaddr *)&server, sizeof(server)) == 0 && listen(listener, 8) == 0);
 	MUST(bind(fd, (struct sockaddr *)&client, sizeof(client)) == 0);
 	MUST(connect(fd, (struct sockaddr *)&server, sizeof(server)) == 0);
@@ -172,23 +172,23 @@ struct input {
 	const uint8_t *at, *end;
 };
 
-static uint8_t take8(struct input *in)
+static uint8_t steer_take8(struct input *in)
 {
 	return in->at < in->end ? *in->at++ : 0;
 }
 
-static uint32_t take32(struct input *in)
+static uint32_t steer_take32(struct input *in)
 {
-	uint32_t value = take8(in);
+	uint32_t value = steer_take8(in);
 
 	for (int i = 0; i < 3; i++)
-		value = value << 8 | take8(in);
+		value = value << 8 | steer_take8(in);
 	return value;
 }
 
 /* ---- maps and model, filled with the same ---- */
 
-static void forget_all(void)
+static void steer_forget_all(void)
 {
 	for (unsigned i = 0; i < model.flows; i++)
 		bpf_map_delete_elem(bpf_map__fd(skel->maps.flows), &model.flow[i].key);
@@ -206,11 +206,11 @@ static void forget_all(void)
 	memset(&skel->bss->counts, 0, sizeof(skel->bss->counts));
 }
 
-static void add_flow(struct input *in)
+static void steer_add_flow(struct input *in)
 {
 	static uint32_t heirs;
-	enum { UDP_EXACT, UDP_WILD, TCP_EXACT, TCP_WILD, TCP_BLOCK, EXACT_HEIR, WILD_HEIR } kind = take8(in) % 7;
-	uint8_t where = take8(in), slot = take8(in) % SLOTS, how = take8(in);
+	enum { UDP_EXACT, UDP_WILD, TCP_EXACT, TCP_WILD, TCP_BLOCK, EXACT_HEIR, WILD_HEIR } kind = steer_take8(in) % 7;
+	uint8_t where = steer_take8(in), slot = steer_take8(in) % SLOTS, how = steer_take8(in);
 	struct model_flow *flow = &model.flow[model.flows];
 
 	flow->key = (struct xdp_flow_key){.local = local_of(where & 3),
@@ -219,7 +219,7 @@ static void add_flow(struct input *in)
 	                                  .proto = kind <= UDP_WILD ? IPPROTO_UDP : IPPROTO_TCP};
 	flow->value = (struct xdp_flow_value){.slot = slot};
 	if (kind == UDP_EXACT || kind == TCP_EXACT || kind == EXACT_HEIR) {
-		flow->key.peer = peer_of(where >> 5);
+		flow->key.peer = steer_peer_of(where >> 5);
 		flow->key.peer_port = peer_port_of(where >> 6);
 		skel->bss->counts.exact[kind != UDP_EXACT]++;
 	} else if (kind == TCP_BLOCK) {
@@ -251,13 +251,13 @@ static void add_flow(struct input *in)
 
 static void add_claim(struct input *in)
 {
-	uint8_t where = take8(in), who = take8(in);
+	uint8_t where = steer_take8(in), who = steer_take8(in);
 	uint32_t local = local_of(where & 3);
 	uint16_t port = local_port_of(where >> 2);
 	struct xdp_claim_bucket *bucket = &claims[xdp_claim_bucket_of(local, port)];
 	uint64_t name = xdp_claim_name(local, port, where & 16 ? 5 : 0);
 	uint64_t peer =
-	        xdp_claim_who(who & 8 ? peer_of(who >> 4) : 0, who & 8 ? peer_port_of(who >> 5) : 0, who % SLOTS);
+	        xdp_claim_who(who & 8 ? steer_peer_of(who >> 4) : 0, who & 8 ? peer_port_of(who >> 5) : 0, who % SLOTS);
 
 	for (int i = 0; i < XDP_CLAIM_WAYS; i++) {
 		if (bucket->way[i].name != 0)
@@ -272,13 +272,13 @@ static void add_claim(struct input *in)
 
 static void fill_world(struct input *in)
 {
-	uint8_t how = take8(in), flows = take8(in);
+	uint8_t how = steer_take8(in), flows = steer_take8(in);
 
-	forget_all();
+	steer_forget_all();
 	model.kernels = kernels;
 	model.mac = how & 1 ? xdp_flow_mac((const uint8_t *)OUR_MAC) : 0;
 	skel->bss->mac = model.mac;
-	model.populated = take8(in);
+	model.populated = steer_take8(in);
 	for (uint32_t i = 0; i < SLOTS; i++) {
 		if (model.populated >> i & 1)
 			MUST(bpf_map_update_elem(bpf_map__fd(skel->maps.sockets), &i, &xsk[i], BPF_ANY) == 0);
@@ -286,11 +286,12 @@ static void fill_world(struct input *in)
 			bpf_map_delete_elem(bpf_map__fd(skel->maps.sockets), &i);
 	}
 	for (uint8_t i = 0; i < flows % 8; i++)
-		add_flow(in);
+		steer_add_flow(in);
 	for (uint8_t i = 0; i < (flows >> 3) % MODEL_CLAIMS; i++)
 		add_claim(in);
-	model.group = (struct xdp_group){.eligible = take8(in), .unnoted = how & 2 ? XDP_NO_SLOT : take8(in) % SLOTS};
-	for (uint32_t i = 0, first = take8(in); i < XDP_GROUP_BUCKETS; i++)
+	model.group = (struct xdp_group){.eligible = steer_take8(in),
+	                                 .unnoted = how & 2 ? XDP_NO_SLOT : steer_take8(in) % SLOTS};
+	for (uint32_t i = 0, first = steer_take8(in); i < XDP_GROUP_BUCKETS; i++)
 		model.group.slot[i] = (uint8_t)((first + i * (how >> 4)) % SLOTS);
 	groups[0] = model.group;
 	memcpy(model.rentals, skel->bss->rentals, sizeof(model.rentals));
@@ -298,7 +299,7 @@ static void fill_world(struct input *in)
 
 /* ---- packets ---- */
 
-static void put16(uint8_t *at, uint32_t value)
+static void steer_put16(uint8_t *at, uint32_t value)
 {
 	at[0] = (uint8_t)(value >> 8);
 	at[1] = (uint8_t)value;
@@ -308,18 +309,19 @@ static void put16(uint8_t *at, uint32_t value)
 static size_t make_packet(struct input *in, uint8_t *p)
 {
 	static const uint32_t odd[] = {0, 0xffffffff, 0x7f000001, 0xe0000001, 0xf0000001, 0x00000001};
-	uint8_t who = take8(in), where = take8(in), how = take8(in), odds = take8(in), options = take8(in);
+	uint8_t who = steer_take8(in), where = steer_take8(in), how = steer_take8(in), odds = steer_take8(in),
+	        options = steer_take8(in);
 	size_t l3 = where & 16 ? 18 : 14, l4, n;
-	uint32_t peer = peer_of(who), local = local_of(where & 3), special;
+	uint32_t peer = steer_peer_of(who), local = local_of(where & 3), special;
 	bool is_tcp = who & 4;
 
 	memset(p, 0, PACKET_MAX);
 	memcpy(p, how & 1 ? "\x02\x00\x00\x00\x00\x09" : how & 2 ? "\x01\x00\x5e\x00\x00\x01" : OUR_MAC, 6);
 	if (where & 16) {
-		put16(p + 12, 0x8100);
-		put16(p + 14, how & 4 ? 0xe005 : 5);
+		steer_put16(p + 12, 0x8100);
+		steer_put16(p + 14, how & 4 ? 0xe005 : 5);
 	}
-	put16(p + l3 - 2, odds == 1 ? take32(in) : 0x0800);
+	steer_put16(p + l3 - 2, odds == 1 ? steer_take32(in) : 0x0800);
 	options = how & 8 ? options % 11 : 0;
 	l4 = l3 + 20 + options * 4u;
 	p[l3] = (uint8_t)(0x45 + options);
@@ -329,32 +331,32 @@ static size_t make_packet(struct input *in, uint8_t *p)
 	memcpy(p + l3 + 12, &peer, 4);
 	memcpy(p + l3 + 16, &local, 4);
 	for (size_t i = l3 + 20; i < l4; i++)
-		p[i] = take8(in);
+		p[i] = steer_take8(in);
 	memcpy(p + l4, &(uint16_t){peer_port_of(who >> 1)}, 2);
 	memcpy(p + l4 + 2, &(uint16_t){local_port_of(where >> 2)}, 2);
 	n = l4 + 8;
 	if (is_tcp) {
-		uint32_t number = take32(in);
+		uint32_t number = steer_take32(in);
 
 		memcpy(p + l4 + 4, &number, 4);
-		p[l4 + 12] = who & 8 ? 0x80 : who & 16 ? take8(in) : 0x50;
-		p[l4 + 13] = take8(in);
+		p[l4 + 12] = who & 8 ? 0x80 : who & 16 ? steer_take8(in) : 0x50;
+		p[l4 + 13] = steer_take8(in);
 		memcpy(p + l4 + 20, "\1\1\10\12abcdefgh", 12);
 		n = l4 + 20 + (p[l4 + 12] >> 4 >= 8 ? 12 : 0) + (who >> 5) * 3u;
 	}
-	put16(p + l3 + 2, (uint32_t)(how & 16 ? take8(in) : n - l3));
+	steer_put16(p + l3 + 2, (uint32_t)(how & 16 ? steer_take8(in) : n - l3));
 	if (how & 32) {
-		put16(p + l3 + 6, (take8(in) & 3) * 0x2000u | (odds & 64 ? 185 : 0));
-		put16(p + l3 + 4, take8(in) & 3);
+		steer_put16(p + l3 + 6, (steer_take8(in) & 3) * 0x2000u | (odds & 64 ? 185 : 0));
+		steer_put16(p + l3 + 4, steer_take8(in) & 3);
 	}
 	if (how & 64)
-		p[take8(in) % n] ^= take8(in);
+		p[steer_take8(in) % n] ^= steer_take8(in);
 	if (how & 128)
-		n = 14 + take8(in) % (n - 13);
+		n = 14 + steer_take8(in) % (n - 13);
 	return n;
 }
 
-static uint64_t now_ns(void)
+static uint64_t steer_now_ns(void)
 {
 	struct timespec now;
 
@@ -362,7 +364,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void compare(const uint8_t *packet, size_t n)
+static void steer_compare(const uint8_t *packet, size_t n)
 {
 	LIBBPF_OPTS(bpf_test_run_opts, run, .data_in = packet, .data_size_in = (uint32_t)n, .repeat = 1);
 	int wanted = model_packet(&model, packet, n);
@@ -393,7 +395,7 @@ static void compare_flows(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input in = {data, data + size};
-	uint64_t begun = now_ns();
+	uint64_t begun = steer_now_ns();
 	uint8_t packet[PACKET_MAX + 64];
 
 	fill_world(&in);
@@ -401,11 +403,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		size_t n = make_packet(&in, packet);
 
 		/* What ages is taken as young: not if this process has stood still. */
-		if (now_ns() - begun > STALE_NS)
+		if (steer_now_ns() - begun > STALE_NS)
 			return 0;
-		compare(packet, n);
+		steer_compare(packet, n);
 		if (i == PACKETS / 2) {
-			uint8_t slot = take8(&in);
+			uint8_t slot = steer_take8(&in);
 
 			if (slot & 128) /* rented anew */
 				model.rentals[slot % SLOTS] = ++skel->bss->rentals[slot % SLOTS];

@@ -35,7 +35,7 @@ static const struct vma_vmad_attr attr = {.interface = "fuzz", .users = &allowed
 static int shown_fd;
 static uint64_t shown_cookie;
 
-static void make_socket(void)
+static void vmad_make_socket(void)
 {
 	socklen_t len = sizeof(shown_cookie);
 
@@ -43,14 +43,14 @@ static void make_socket(void)
 	MUST(getsockopt(shown_fd, SOL_SOCKET, SO_COOKIE, &shown_cookie, &len) == 0);
 }
 
-static void check(const struct vmad_server *server)
+static void vmad_check(const struct vmad_server *server)
 {
 	MUST((server->peer[0].slots & server->peer[1].slots) == 0);
 	MUST((server->peer[0].slots | server->peer[1].slots) == fake.rented);
 	MUST(server->peer[1].slots == 0); /* its user is not allowed, and it has nothing to show */
 }
 
-static void deliver(struct vmad_server *server, uint8_t how, const struct vmad_msg *msg)
+static void vmad_deliver(struct vmad_server *server, uint8_t how, const struct vmad_msg *msg)
 {
 	struct vmad_peer *peer = &server->peer[how & FROM_SECOND];
 	const size_t bytes = how & SHORT ? sizeof(*msg) - 1 : sizeof(*msg);
@@ -80,7 +80,7 @@ static void deliver(struct vmad_server *server, uint8_t how, const struct vmad_m
 		vmad_take_back(server, peer, true);
 		peer->state = PEER_NONE;
 	}
-	check(server);
+	vmad_check(server);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (fake.fd == 0) {
 		fake_reset();
-		make_socket();
+		vmad_make_socket();
 	}
 	for (unsigned i = 0; i < FAKE_FLOWS; i++)
 		fake.flow[i].used = false;
@@ -111,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			msg.version = VMAD_VERSION;
 			msg.type = (uint16_t)(msg.type % (VMAD_FLOW_SHADOWS + 2));
 		}
-		deliver(&server, how, &msg);
+		vmad_deliver(&server, how, &msg);
 		data += 1 + bytes;
 		size -= 1 + bytes;
 	}

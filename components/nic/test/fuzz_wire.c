@@ -28,7 +28,7 @@ struct input {
 	const uint8_t *at, *end;
 };
 
-static uint32_t take(struct input *in, unsigned bytes)
+static uint32_t wire_take(struct input *in, unsigned bytes)
 {
 	uint32_t value = 0;
 
@@ -37,7 +37,7 @@ static uint32_t take(struct input *in, unsigned bytes)
 	return value;
 }
 
-static void begin(void)
+static void wire_begin(void)
 {
 	struct vma_bufarena_attr arena_attr = {.capacity = 1 << 14};
 	struct vma_nic_qp_attr qp_attr = {.rx_wre = DEPTH, .tx_wre = DEPTH};
@@ -69,7 +69,7 @@ static void post(struct vma_nic_qp *qp)
 	vma_buf_put_burst(f.arena, bufs + posted, n - posted);
 }
 
-static unsigned poll_all(struct vma_nic_qp *qp)
+static unsigned wire_poll_all(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[DEPTH];
 	unsigned n = vma_nic_poll_rx(qp, bufs, DEPTH);
@@ -84,7 +84,7 @@ static unsigned poll_all(struct vma_nic_qp *qp)
 	return n;
 }
 
-static void send_one(struct vma_nic_qp *qp, uint32_t len)
+static void nic_wire_send_one(struct vma_nic_qp *qp, uint32_t len)
 {
 	struct vma_buf *buf;
 	struct vma_nic_seg seg = {.len = len % 2048};
@@ -97,7 +97,7 @@ static void send_one(struct vma_nic_qp *qp, uint32_t len)
 		vma_buf_put(f.arena, buf);
 }
 
-static void reap(struct vma_nic_qp *qp)
+static void wire_reap(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[DEPTH];
 
@@ -107,7 +107,7 @@ static void reap(struct vma_nic_qp *qp)
 /* Fills a slot of the peer as the input says; the headers are right at first, so that frames get as far as a buffer. */
 static void peer_push(struct input *in)
 {
-	uint32_t what = take(in, 1), lane = what % WIRE_LANES, len = take(in, 2), index = f.pushed[lane]++;
+	uint32_t what = wire_take(in, 1), lane = what % WIRE_LANES, len = wire_take(in, 2), index = f.pushed[lane]++;
 	char *slots = wire_lane(f.memory, &f.layout, 1, lane);
 	struct wire_slot *slot = wire_slot_at(slots, index, SLOTS - 1, f.layout.slot_bytes);
 	struct frame_spec spec = {.from = 1,
@@ -119,9 +119,9 @@ static void peer_push(struct input *in)
 	                          .dst_mac = (const uint8_t *)"ghijkl"};
 
 	frame_build((uint8_t *)slot->bytes, &spec);
-	for (uint32_t edits = take(in, 1) % 8; edits > 0; edits--) {
-		uint32_t at = take(in, 1);
-		slot->bytes[at % 80] = (char)take(in, 1);
+	for (uint32_t edits = wire_take(in, 1) % 8; edits > 0; edits--) {
+		uint32_t at = wire_take(in, 1);
+		slot->bytes[at % 80] = (char)wire_take(in, 1);
 	}
 	atomic_store(&slot->len, what & 0x10 ? len << 4 : spec.len);
 	atomic_store(&slot->seq, wire_word(NONCE, index + 1));
@@ -131,8 +131,8 @@ static void peer_push(struct input *in)
 /* Anything anywhere: both pages, all slots. */
 static void peer_scribble(struct input *in)
 {
-	uint32_t where = take(in, 1), len = take(in, 1) % 64;
-	size_t at = take(in, 2);
+	uint32_t where = wire_take(in, 1), len = wire_take(in, 1) % 64;
+	size_t at = wire_take(in, 2);
 
 	if (where & 1) /* a slot's head, somewhere */
 		at = 2 * WIRE_PAGE + (where >> 1) % (2 * WIRE_LANES) * f.layout.lane_bytes +
@@ -140,20 +140,20 @@ static void peer_scribble(struct input *in)
 	else
 		at %= 2 * WIRE_PAGE;
 	for (uint32_t i = 0; i < len; i++)
-		f.memory[at + i] = (char)take(in, 1);
+		f.memory[at + i] = (char)wire_take(in, 1);
 }
 
 static void peer_consumes(struct input *in)
 {
-	uint32_t lane = take(in, 1) % 2, value = take(in, 1);
+	uint32_t lane = wire_take(in, 1) % 2, value = wire_take(in, 1);
 
 	atomic_store(&wire_page(f.memory, 1)->consumed[lane].value,
-	             wire_word(NONCE, value < 128 ? wire_qp_of(f.qp[lane])->tx.kicked : take(in, 4)));
+	             wire_word(NONCE, value < 128 ? wire_qp_of(f.qp[lane])->tx.kicked : wire_take(in, 4)));
 }
 
-static void step(struct input *in)
+static void wire_step(struct input *in)
 {
-	uint32_t what = take(in, 1);
+	uint32_t what = wire_take(in, 1);
 	struct vma_nic_qp *qp = f.qp[what >> 7];
 
 	switch (what % 10) {
@@ -168,19 +168,19 @@ static void step(struct input *in)
 		peer_consumes(in);
 		break;
 	case 4:
-		poll_all(qp);
+		wire_poll_all(qp);
 		break;
 	case 5:
 		post(qp);
 		break;
 	case 6:
-		send_one(qp, take(in, 2));
+		nic_wire_send_one(qp, wire_take(in, 2));
 		break;
 	case 7:
 		vma_nic_kick(qp);
 		break;
 	case 8:
-		reap(qp);
+		wire_reap(qp);
 		break;
 	default:
 		vma_nic_arm(qp);
@@ -203,8 +203,8 @@ static void relink(uint32_t nonce)
 	}
 	for (int i = 0; i < 2; i++) {
 		vma_nic_kick(f.qp[i]);
-		reap(f.qp[i]);
-		while (poll_all(f.qp[i]) != 0)
+		wire_reap(f.qp[i]);
+		while (wire_poll_all(f.qp[i]) != 0)
 			;
 	}
 }
@@ -214,11 +214,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct input in = {data, data + size};
 
 	if (f.arena == NULL)
-		begin();
+		wire_begin();
 	relink(NONCE + 1);
 	relink(NONCE);
 	for (int i = 0; i < 200 && in.at < in.end; i++)
-		step(&in);
+		wire_step(&in);
 	relink(NONCE + 1);
 	/* Every buffer is in exactly one place: posted, or in its pool, which must not run dry as inputs go by. */
 	for (int i = 0; i < 2; i++) {

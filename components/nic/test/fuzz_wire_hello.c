@@ -65,7 +65,7 @@ static int next_number(void)
 	return fd;
 }
 
-static void send_bytes(int fd, const void *bytes, size_t n, const enum kind *kinds, unsigned count)
+static void wire_hello_send_bytes(int fd, const void *bytes, size_t n, const enum kind *kinds, unsigned count)
 {
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n};
 	union {
@@ -125,7 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		kinds[i] = data[0] & 8 && i < 2 ? (i == 0 ? SEALED : STREAM) : (enum kind)((data[2] >> 2 * i) % KINDS);
 	n = data[0] & 16 ? 1 + data[1] % sizeof(sent) : sizeof(sent);
 	MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-	send_bytes(pair[0], &sent, n, kinds, count);
+	wire_hello_send_bytes(pair[0], &sent, n, kinds, count);
 	if (data[0] & 32)
 		close(pair[0]);
 	rc = wire_hello_recv(pair[1], &got, fds);

@@ -154,19 +154,19 @@ void bed_close(struct bed *bed)
 
 /* ---- frames ---- */
 
-static void put16(uint8_t *at, uint16_t value)
+static void fixture_put16(uint8_t *at, uint16_t value)
 {
 	at[0] = (uint8_t)(value >> 8);
 	at[1] = (uint8_t)value;
 }
 
-static void put32(uint8_t *at, uint32_t value)
+static void fixture_put32(uint8_t *at, uint32_t value)
 {
-	put16(at, (uint16_t)(value >> 16));
-	put16(at + 2, (uint16_t)value);
+	fixture_put16(at, (uint16_t)(value >> 16));
+	fixture_put16(at + 2, (uint16_t)value);
 }
 
-static uint16_t ip_checksum(const uint8_t *header, uint32_t bytes)
+static uint16_t fixture_ip_checksum(const uint8_t *header, uint32_t bytes)
 {
 	uint32_t sum = 0;
 
@@ -176,7 +176,7 @@ static uint16_t ip_checksum(const uint8_t *header, uint32_t bytes)
 	return (uint16_t) ~(sum + (sum >> 16));
 }
 
-static uint32_t build_frame(uint8_t *frame, const uint8_t *mac, const struct bed_packet *packet)
+static uint32_t fixture_build_frame(uint8_t *frame, const uint8_t *mac, const struct bed_packet *packet)
 {
 	const uint32_t l4_bytes = packet->proto == IPPROTO_TCP ? 20 : 8, ip_bytes = 20 + packet->option_words * 4u;
 	uint8_t *at = frame + 12;
@@ -185,32 +185,32 @@ static uint32_t build_frame(uint8_t *frame, const uint8_t *mac, const struct bed
 	memcpy(frame, packet->mac != NULL ? packet->mac : mac, 6);
 	frame[6] = 2;
 	if (packet->vlan != 0) {
-		put16(at, ETH_P_8021Q);
-		put16(at + 2, packet->vlan | 0x2000); /* with a priority, which is no part of the flow */
+		fixture_put16(at, ETH_P_8021Q);
+		fixture_put16(at + 2, packet->vlan | 0x2000); /* with a priority, which is no part of the flow */
 		at += 4;
 	}
-	put16(at, packet->ether_type != 0 ? packet->ether_type : ETH_P_IP);
+	fixture_put16(at, packet->ether_type != 0 ? packet->ether_type : ETH_P_IP);
 	at += 2;
 	at[0] = (uint8_t)(0x40 | (ip_bytes / 4));
-	put16(at + 2, (uint16_t)(ip_bytes + l4_bytes + packet->payload_bytes));
-	put16(at + 4, packet->id);
-	put16(at + 6, packet->frag);
+	fixture_put16(at + 2, (uint16_t)(ip_bytes + l4_bytes + packet->payload_bytes));
+	fixture_put16(at + 4, packet->id);
+	fixture_put16(at + 6, packet->frag);
 	at[8] = 64;
 	at[9] = packet->proto;
-	put32(at + 12, packet->source);
-	put32(at + 16, packet->dest);
+	fixture_put32(at + 12, packet->source);
+	fixture_put32(at + 16, packet->dest);
 	memset(at + 20, 1, packet->option_words * 4u); /* no-operation */
 	if (packet->options != NULL)
 		memcpy(at + 20, packet->options, 4);
-	put16(at + 10, ip_checksum(at, ip_bytes));
+	fixture_put16(at + 10, fixture_ip_checksum(at, ip_bytes));
 	at += ip_bytes;
-	put16(at, packet->source_port);
-	put16(at + 2, packet->dest_port);
+	fixture_put16(at, packet->source_port);
+	fixture_put16(at + 2, packet->dest_port);
 	if (packet->proto == IPPROTO_TCP) {
 		at[12] = 5 << 4;
 		at[13] = packet->tcp_flags;
 	} else {
-		put16(at + 4, (uint16_t)(l4_bytes + packet->payload_bytes));
+		fixture_put16(at + 4, (uint16_t)(l4_bytes + packet->payload_bytes));
 	}
 	at += l4_bytes;
 	for (uint32_t i = 0; i < packet->payload_bytes; i++)
@@ -225,7 +225,7 @@ struct vma_flow_key bed_exact(const struct bed_packet *packet)
 	struct vma_flow_key key = bed_wild(packet);
 
 	key.peer_port_be = htons(packet->source_port);
-	put32(key.peer, packet->source);
+	fixture_put32(key.peer, packet->source);
 	return key;
 }
 
@@ -238,7 +238,7 @@ struct vma_flow_key bed_wild(const struct bed_packet *packet)
 	        .local_port_be = htons(packet->dest_port),
 	};
 
-	put32(key.local, packet->dest);
+	fixture_put32(key.local, packet->dest);
 	return key;
 }
 
@@ -297,7 +297,7 @@ int bed_send(struct bed *bed, const struct bed_packet *packet)
 {
 	static uint8_t frame[16384];
 	const struct timespec pause = {.tv_nsec = 200000};
-	uint32_t bytes = build_frame(frame, bed->mac, packet);
+	uint32_t bytes = fixture_build_frame(frame, bed->mac, packet);
 	int where = BED_NOWHERE, again;
 
 	bed_must(send(bed->peer_raw, frame, bytes, 0) == (ssize_t)bytes, "send of %u bytes: %m", bytes);
@@ -344,7 +344,7 @@ unsigned bed_flood(struct bed *bed, const struct bed_packet *packet, void (*act)
 	all.fd = bed->peer_raw;
 	all.sent = 0;
 	atomic_store(&all.ends, false);
-	all.bytes = build_frame(all.frame, bed->mac, packet);
+	all.bytes = fixture_build_frame(all.frame, bed->mac, packet);
 	bed_must(pthread_create(&thread, NULL, flood, &all) == 0, "no thread");
 	for (unsigned i = 0; i < times; i++)
 		act(i);

@@ -27,14 +27,14 @@ static int vmad;
 static uint32_t slot;
 static struct in_addr address;
 
-static void die(const char *what)
+static void claimer_die(const char *what)
 {
 	perror(what);
 	exit(2);
 }
 
 /* One message and its answer: how many descriptors came with that; what it says is in `msg`. */
-static unsigned ask(struct vmad_msg *msg, const int *shown, unsigned nshown)
+static unsigned claimer_ask(struct vmad_msg *msg, const int *shown, unsigned nshown)
 {
 	struct pollfd answer = {.fd = vmad, .events = POLLIN};
 	const uint16_t type = msg->type;
@@ -49,19 +49,19 @@ static unsigned ask(struct vmad_msg *msg, const int *shown, unsigned nshown)
 		rc = rc == 0 && poll(&answer, 1, 5000) == 1 ? vmad_receive(vmad, msg, &bytes, fds, &nfds) : -EPIPE;
 	while (rc == 1 && msg->type != type);
 	if (rc != 1)
-		die("vmad has hung up");
+		claimer_die("vmad has hung up");
 	for (unsigned i = 0; i < nfds; i++)
 		close(fds[i]);
 	return nfds;
 }
 
-static void say(const char *what, int rc)
+static void claimer_say(const char *what, int rc)
 {
 	printf("%s: %s\n", what, rc < 0 ? strerrordesc_np(-rc) : "ok");
 	fflush(stdout);
 }
 
-static struct vma_flow_key key_of(uint8_t proto, unsigned port)
+static struct vma_flow_key claimer_key_of(uint8_t proto, unsigned port)
 {
 	struct vma_flow_key key = {.family = AF_INET, .proto = proto, .local_port_be = htons((uint16_t)port)};
 
@@ -81,21 +81,21 @@ static int flow(struct vma_flow_key key, uint32_t flags, uint64_t cookie, int sh
 	struct vmad_msg msg = {.type = VMAD_FLOW_ADD,
 	                       .flow = {.slot = slot, .flags = flags, .shadow_cookie = cookie, .key = key}};
 
-	ask(&msg, &shown, shown >= 0);
+	claimer_ask(&msg, &shown, shown >= 0);
 	return msg.result;
 }
 
-static uint64_t cookie_of(int fd)
+static uint64_t claimer_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
-		die("SO_COOKIE");
+		claimer_die("SO_COOKIE");
 	return cookie;
 }
 
-static int bound(int type, unsigned port, unsigned *out)
+static int claimer_bound(int type, unsigned port, unsigned *out)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 	socklen_t len = sizeof(name);
@@ -103,12 +103,12 @@ static int bound(int type, unsigned port, unsigned *out)
 
 	if (fd < 0 || bind(fd, (struct sockaddr *)&name, sizeof(name)) < 0 ||
 	    getsockname(fd, (struct sockaddr *)&name, &len) < 0)
-		die("bind");
+		claimer_die("bind");
 	*out = ntohs(name.sin_port);
 	return fd;
 }
 
-static void join(const char *interface)
+static void claimer_join(const char *interface)
 {
 	struct vmad_msg hello = {.type = VMAD_HELLO}, rent = {.type = VMAD_RENT, .rent = {.rx_wre = 64, .tx_wre = 64}};
 	struct sockaddr_un name;
@@ -117,13 +117,13 @@ static void join(const char *interface)
 
 	vmad = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (vmad < 0 || connect(vmad, (struct sockaddr *)&name, len) < 0)
-		die("connect");
-	ask(&hello, NULL, 0);
-	say("is a client", hello.result);
-	nfds = ask(&rent, NULL, 0);
+		claimer_die("connect");
+	claimer_ask(&hello, NULL, 0);
+	claimer_say("is a client", hello.result);
+	nfds = claimer_ask(&rent, NULL, 0);
 	slot = rent.rental.slot;
-	say("has the table of ports that clients take by themselves",
-	    nfds != rent.rental.queues + 2 + rent.rental.has_alive ? 0 : -EPERM);
+	claimer_say("has the table of ports that clients take by themselves",
+	            nfds != rent.rental.queues + 2 + rent.rental.has_alive ? 0 : -EPERM);
 }
 
 /* A socket of a network namespace of this process's own, where it may have any port. */
@@ -136,47 +136,50 @@ static int from_elsewhere(unsigned port)
 	pid_t pid;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) < 0)
-		die("socketpair");
+		claimer_die("socketpair");
 	pid = fork();
 	if (pid == 0) {
 		unsigned same;
-		int fd = unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 ? bound(SOCK_DGRAM, port, &same) : -1;
+		int fd = unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 ? claimer_bound(SOCK_DGRAM, port, &same) : -1;
 
 		_exit(fd >= 0 && vmad_send(ends[1], &msg, &fd, 1) == 0 ? 0 : 1);
 	}
 	waitpid(pid, NULL, 0);
 	if (vmad_receive(ends[0], &msg, &bytes, fds, &nfds) != 1 || nfds != 1)
-		die("a socket of another network namespace");
+		claimer_die("a socket of another network namespace");
 	return fds[0];
 }
 
 static void ask_for_anothers(unsigned udp_port, uint64_t udp_cookie, unsigned tcp_port, uint64_t tcp_cookie,
                              unsigned listener_port)
 {
-	const struct vma_flow_key udp = key_of(IPPROTO_UDP, udp_port), tcp = key_of(IPPROTO_TCP, tcp_port);
+	const struct vma_flow_key udp = claimer_key_of(IPPROTO_UDP, udp_port),
+	                          tcp = claimer_key_of(IPPROTO_TCP, tcp_port);
 	struct vmad_msg shadows = {.type = VMAD_FLOW_SHADOWS,
 	                           .shadows = {.slot = slot, .count = 1, .key = udp, .cookie = {udp_cookie}}};
 	unsigned own_port;
-	const int own = bound(SOCK_DGRAM, 0, &own_port), elsewhere = from_elsewhere(udp_port);
+	const int own = claimer_bound(SOCK_DGRAM, 0, &own_port), elsewhere = from_elsewhere(udp_port);
 	const int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-	say("UDP, by its cookie", flow(udp, 0, udp_cookie, -1));
-	say("UDP, by its cookie, with a socket of another port", flow(udp, 0, udp_cookie, own));
-	say("UDP, with a socket of another port", flow(udp, 0, cookie_of(own), own));
-	say("UDP, with a socket of another network namespace", flow(udp, 0, cookie_of(elsewhere), elsewhere));
-	say("UDP, with a file", flow(udp, 0, udp_cookie, file));
-	say("UDP, without a socket", flow(udp, 0, 0, -1));
-	say("UDP from one peer, without a socket", flow(with_peer(udp), 0, 0, -1));
-	ask(&shadows, NULL, 0);
-	say("UDP, as one of its shadows", shadows.result);
+	claimer_say("UDP, by its cookie", flow(udp, 0, udp_cookie, -1));
+	claimer_say("UDP, by its cookie, with a socket of another port", flow(udp, 0, udp_cookie, own));
+	claimer_say("UDP, with a socket of another port", flow(udp, 0, claimer_cookie_of(own), own));
+	claimer_say("UDP, with a socket of another network namespace",
+	            flow(udp, 0, claimer_cookie_of(elsewhere), elsewhere));
+	claimer_say("UDP, with a file", flow(udp, 0, udp_cookie, file));
+	claimer_say("UDP, without a socket", flow(udp, 0, 0, -1));
+	claimer_say("UDP from one peer, without a socket", flow(with_peer(udp), 0, 0, -1));
+	claimer_ask(&shadows, NULL, 0);
+	claimer_say("UDP, as one of its shadows", shadows.result);
 	shadows = (struct vmad_msg){.type = VMAD_FLOW_SHADOWS, .shadows = {.slot = slot, .key = udp}};
-	ask(&shadows, NULL, 0);
-	say("UDP, as a wish without a shadow", shadows.result);
-	say("a listener, by its cookie", flow(tcp, VMA_FLOW_LISTENER, tcp_cookie, -1));
-	say("a connection to it", flow(with_peer(tcp), 0, 0, -1));
-	say("a listener of another client", flow(key_of(IPPROTO_TCP, listener_port), VMA_FLOW_LISTENER, 0, -1));
-	say("a connection to it", flow(with_peer(key_of(IPPROTO_TCP, listener_port)), 0, 0, -1));
-	say("a block of ports for servers", flow(key_of(VMA_FLOW_TCP_PORTS, 512), 0, 0, -1));
+	claimer_ask(&shadows, NULL, 0);
+	claimer_say("UDP, as a wish without a shadow", shadows.result);
+	claimer_say("a listener, by its cookie", flow(tcp, VMA_FLOW_LISTENER, tcp_cookie, -1));
+	claimer_say("a connection to it", flow(with_peer(tcp), 0, 0, -1));
+	claimer_say("a listener of another client",
+	            flow(claimer_key_of(IPPROTO_TCP, listener_port), VMA_FLOW_LISTENER, 0, -1));
+	claimer_say("a connection to it", flow(with_peer(claimer_key_of(IPPROTO_TCP, listener_port)), 0, 0, -1));
+	claimer_say("a block of ports for servers", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, 512), 0, 0, -1));
 	close(own);
 	close(elsewhere);
 	close(file);
@@ -186,53 +189,55 @@ static void ask_for_own(void)
 {
 	const struct in_addr here = address;
 	unsigned udp_port, tcp_port, beside_port;
-	const int udp = bound(SOCK_DGRAM, 0, &udp_port), tcp = bound(SOCK_STREAM, 0, &tcp_port);
-	const int beside = bound(SOCK_STREAM, 0, &beside_port);
+	const int udp = claimer_bound(SOCK_DGRAM, 0, &udp_port), tcp = claimer_bound(SOCK_STREAM, 0, &tcp_port);
+	const int beside = claimer_bound(SOCK_STREAM, 0, &beside_port);
 	struct vmad_msg shadows = {.type = VMAD_FLOW_SHADOWS, .shadows = {.slot = slot, .count = 1}};
 
 	address.s_addr = htonl(0xc6336463); /* 198.51.100.99 */
-	say("its own UDP socket at an address of another host",
-	    flow(key_of(IPPROTO_UDP, udp_port), 0, cookie_of(udp), udp));
+	claimer_say("its own UDP socket at an address of another host",
+	            flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
 	address = here;
-	say("its own UDP socket, unshown", flow(key_of(IPPROTO_UDP, udp_port), 0, cookie_of(udp), -1));
-	say("its own UDP socket", flow(key_of(IPPROTO_UDP, udp_port), 0, cookie_of(udp), udp));
-	shadows.shadows.key = key_of(IPPROTO_UDP, udp_port);
-	shadows.shadows.cookie[0] = cookie_of(udp);
-	ask(&shadows, &udp, 1);
-	say("its own shadow", shadows.result);
+	claimer_say("its own UDP socket, unshown",
+	            flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), -1));
+	claimer_say("its own UDP socket", flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
+	shadows.shadows.key = claimer_key_of(IPPROTO_UDP, udp_port);
+	shadows.shadows.cookie[0] = claimer_cookie_of(udp);
+	claimer_ask(&shadows, &udp, 1);
+	claimer_say("its own shadow", shadows.result);
 	if (listen(tcp, 8) < 0)
-		die("listen");
-	say("its own listener", flow(key_of(IPPROTO_TCP, tcp_port), VMA_FLOW_LISTENER, cookie_of(tcp), tcp));
-	say("a connection to it", flow(with_peer(key_of(IPPROTO_TCP, tcp_port)), 0, 0, -1));
-	say("a connection from a port of its own, unshown",
-	    flow(with_peer(key_of(IPPROTO_TCP, beside_port)), 0, 0, -1));
-	say("a connection from a port of its own",
-	    flow(with_peer(key_of(IPPROTO_TCP, beside_port)), 0, cookie_of(beside), beside));
-	say("a block of ports", flow(key_of(VMA_FLOW_TCP_PORTS, 61440), 0, 0, -1));
-	say("a connection in it", flow(with_peer(key_of(IPPROTO_TCP, 61441)), 0, 0, -1));
+		claimer_die("listen");
+	claimer_say("its own listener",
+	            flow(claimer_key_of(IPPROTO_TCP, tcp_port), VMA_FLOW_LISTENER, claimer_cookie_of(tcp), tcp));
+	claimer_say("a connection to it", flow(with_peer(claimer_key_of(IPPROTO_TCP, tcp_port)), 0, 0, -1));
+	claimer_say("a connection from a port of its own, unshown",
+	            flow(with_peer(claimer_key_of(IPPROTO_TCP, beside_port)), 0, 0, -1));
+	claimer_say("a connection from a port of its own",
+	            flow(with_peer(claimer_key_of(IPPROTO_TCP, beside_port)), 0, claimer_cookie_of(beside), beside));
+	claimer_say("a block of ports", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, 61440), 0, 0, -1));
+	claimer_say("a connection in it", flow(with_peer(claimer_key_of(IPPROTO_TCP, 61441)), 0, 0, -1));
 }
 
 static void guess(unsigned port, const char *peer, unsigned peer_port)
 {
-	struct vma_flow_key key = key_of(IPPROTO_TCP, port);
+	struct vma_flow_key key = claimer_key_of(IPPROTO_TCP, port);
 
 	if (inet_pton(AF_INET, peer, key.peer) != 1)
-		die(peer);
+		claimer_die(peer);
 	key.peer_port_be = htons((uint16_t)peer_port);
-	say("a block of ports", flow(key_of(VMA_FLOW_TCP_PORTS, port / 256 * 256), 0, 0, -1));
-	say("a connection in it", flow(key, 0, 0, -1));
+	claimer_say("a block of ports", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, port / 256 * 256), 0, 0, -1));
+	claimer_say("a connection in it", flow(key, 0, 0, -1));
 	pause();
 }
 
 int main(int argc, char **argv)
 {
 	if (argc == 6 && inet_pton(AF_INET, argv[2], &address) == 1) {
-		join(argv[1]);
+		claimer_join(argv[1]);
 		guess((unsigned)atoi(argv[3]), argv[4], (unsigned)atoi(argv[5]));
 	}
 	if (argc != 8 || inet_pton(AF_INET, argv[2], &address) != 1)
 		return 1;
-	join(argv[1]);
+	claimer_join(argv[1]);
 	ask_for_anothers((unsigned)atoi(argv[3]), strtoull(argv[4], NULL, 0), (unsigned)atoi(argv[5]),
 	                 strtoull(argv[6], NULL, 0), (unsigned)atoi(argv[7]));
 	ask_for_own();

@@ -35,7 +35,7 @@ static struct vma_bufarena *arena;
 static struct xdp_qp *qp;
 static uint64_t end_ms;
 
-static uint64_t now_ms(void)
+static uint64_t hostile_now_ms(void)
 {
 	struct timespec now;
 
@@ -43,7 +43,7 @@ static uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void must(const char *what, int rc)
+static void hostile_must(const char *what, int rc)
 {
 	if (rc >= 0)
 		return;
@@ -61,10 +61,10 @@ static void become_client(const char *interface)
 	char spec[64];
 
 	snprintf(spec, sizeof(spec), "xdp:%s", interface);
-	must("arena", vma_bufarena_create(&arena_attr, &arena));
+	hostile_must("arena", vma_bufarena_create(&arena_attr, &arena));
 	attr.arena = arena;
-	must("open", vma_nic_open(spec, &attr, &nic));
-	must("queue pair", vma_nic_qp_create(nic, &qp_attr, &out));
+	hostile_must("open", vma_nic_open(spec, &attr, &nic));
+	hostile_must("queue pair", vma_nic_qp_create(nic, &qp_attr, &out));
 	qp = (struct xdp_qp *)out;
 }
 
@@ -75,7 +75,7 @@ static void write_frames(void)
 	char *at = arena->frames + ((size_t)qp->first << XDP_FRAME_SHIFT);
 	const size_t bytes = (size_t)qp->nframes << XDP_FRAME_SHIFT;
 
-	for (unsigned char byte = 0x41; now_ms() < end_ms; byte++)
+	for (unsigned char byte = 0x41; hostile_now_ms() < end_ms; byte++)
 		memset(at, byte, bytes);
 }
 
@@ -83,9 +83,9 @@ static void cut_holes(void)
 {
 	char *at = arena->frames + ((size_t)qp->first << XDP_FRAME_SHIFT);
 
-	while (now_ms() < end_ms) {
+	while (hostile_now_ms() < end_ms) {
 		if (madvise(at, (size_t)qp->nframes << XDP_FRAME_SHIFT, MADV_REMOVE) < 0)
-			must("a hole", -errno);
+			hostile_must("a hole", -errno);
 		usleep(1000);
 	}
 }
@@ -123,7 +123,7 @@ static void name_the_dead(const char *interface)
 		exit(2);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	while (now_ms() < end_ms)
+	while (hostile_now_ms() < end_ms)
 		for (uint32_t f = 0; f < XDP_FRAMES_MAX; f++)
 			atomic_store_explicit(&qp->shared->holder[f], (uint16_t)(slot + 1), memory_order_relaxed);
 }
@@ -137,7 +137,7 @@ static void leave_locks(void)
 }
 
 /* One message, and its answer; what comes with that is closed. */
-static int ask(int fd, struct vmad_msg msg)
+static int hostile_ask(int fd, struct vmad_msg msg)
 {
 	struct pollfd answer = {.fd = fd, .events = POLLIN};
 	int fds[VMAD_FDS_MAX], rc;
@@ -154,7 +154,7 @@ static int ask(int fd, struct vmad_msg msg)
 	return rc < 0 ? rc : rc == 0 ? -EPIPE : msg.result;
 }
 
-static void take_all(const char *interface)
+static void hostile_take_all(const char *interface)
 {
 	struct vmad_msg hello = {.type = VMAD_HELLO}, rent = {.type = VMAD_RENT, .rent = {.rx_wre = 64, .tx_wre = 64}};
 	struct sockaddr_un address;
@@ -164,16 +164,16 @@ static void take_all(const char *interface)
 	for (int i = 0; i < 200; i++) {
 		const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-		if (connect(fd, (struct sockaddr *)&address, len) < 0 || ask(fd, hello) < 0) {
+		if (connect(fd, (struct sockaddr *)&address, len) < 0 || hostile_ask(fd, hello) < 0) {
 			close(fd);
 			continue;
 		}
 		places++;
-		queue_pairs += ask(fd, rent) == 0;
+		queue_pairs += hostile_ask(fd, rent) == 0;
 	}
 	printf("places %d\nqueue pairs %d\n", places, queue_pairs);
 	fflush(stdout);
-	while (now_ms() < end_ms)
+	while (hostile_now_ms() < end_ms)
 		usleep(10000);
 }
 
@@ -187,7 +187,7 @@ int main(int argc, char **argv)
 		become_client(argv[1]);
 	puts("in");
 	fflush(stdout);
-	end_ms = now_ms() + (argc > 3 ? (uint64_t)atoi(argv[3]) * 1000 : 3000);
+	end_ms = hostile_now_ms() + (argc > 3 ? (uint64_t)atoi(argv[3]) * 1000 : 3000);
 	if (strcmp(attack, "frames") == 0) {
 		write_frames();
 	} else if (strcmp(attack, "holes") == 0) {
@@ -201,10 +201,10 @@ int main(int argc, char **argv)
 		raise(SIGKILL);
 	} else if (strcmp(attack, "stay") == 0) {
 		leave_locks();
-		while (now_ms() < end_ms)
+		while (hostile_now_ms() < end_ms)
 			usleep(10000);
 	} else if (strcmp(attack, "greedy") == 0) {
-		take_all(argv[1]);
+		hostile_take_all(argv[1]);
 	} else {
 		return 2;
 	}

@@ -22,7 +22,7 @@ enum { NOBODY = 65534 };
 
 static unsigned ifindex;
 
-static void die(const char *what)
+static void right_die(const char *what)
 {
 	perror(what);
 	exit(2);
@@ -35,7 +35,7 @@ static int dial(void)
 	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	if (fd < 0 || connect(fd, (struct sockaddr *)&address, len) < 0)
-		die("connect");
+		right_die("connect");
 	return fd;
 }
 
@@ -54,7 +54,7 @@ static int show(int fd, int right)
 	return rc < 0 ? rc : rc == 0 ? -EPIPE : msg.result;
 }
 
-static void say(const char *what, int rc)
+static void right_say(const char *what, int rc)
 {
 	printf("%s: %s\n", what, rc < 0 ? strerrordesc_np(-rc) : "ok");
 	fflush(stdout);
@@ -64,7 +64,7 @@ static void say_shown(const char *what, int right)
 {
 	const int fd = dial();
 
-	say(what, show(fd, right));
+	right_say(what, show(fd, right));
 	close(fd);
 }
 
@@ -74,16 +74,16 @@ static void drop_capabilities(void)
 	struct __user_cap_data_struct none[2] = {0};
 
 	if (syscall(SYS_capset, &head, none) < 0)
-		die("capset");
+		right_die("capset");
 }
 
 static void become_nobody(void)
 {
 	if (setresgid(NOBODY, NOBODY, NOBODY) < 0 || setresuid(NOBODY, NOBODY, NOBODY) < 0)
-		die("setresuid");
+		right_die("setresuid");
 }
 
-static void in_child(void (*become)(void), void (*what)(int right), int right)
+static void right_in_child(void (*become)(void), void (*what)(int right), int right)
 {
 	pid_t child = fork();
 
@@ -105,9 +105,10 @@ static void of_other_user(int right)
 	const uint32_t mark = 0x76800000u | ifindex; /* MARK_ANY_USER */
 
 	say_shown("a child that became nobody", right);
-	say("it makes the right good for all", vmad_right_share(right, ifindex, true));
-	say("it marks a socket of its own",
-	    setsockopt(socket(AF_UNIX, SOCK_DGRAM, 0), SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0 ? -errno : 0);
+	right_say("it makes the right good for all", vmad_right_share(right, ifindex, true));
+	right_say("it marks a socket of its own",
+	          setsockopt(socket(AF_UNIX, SOCK_DGRAM, 0), SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0 ? -errno
+	                                                                                                   : 0);
 }
 
 static void of_any_user(int right)
@@ -126,9 +127,9 @@ static void abuse(int right)
 	const int fd = dial();
 	char end;
 
-	say("a child that breaks the protocol, at first", show(fd, right));
+	right_say("a child that breaks the protocol, at first", show(fd, right));
 	if (send(fd, "nonsense", 8, 0) != 8)
-		die("send");
+		right_die("send");
 	while (recv(fd, &end, 1, 0) > 0)
 		;
 	say_shown("it shows its right again", right);
@@ -143,14 +144,14 @@ int main(int argc, char **argv)
 		return 1;
 	right = vmad_right_create(ifindex, argv[1]);
 	if (right < 0)
-		die("a right");
-	in_child(drop_capabilities, of_same_user, right);
-	in_child(become_nobody, of_other_user, right);
+		right_die("a right");
+	right_in_child(drop_capabilities, of_same_user, right);
+	right_in_child(become_nobody, of_other_user, right);
 	if (vmad_right_share(right, ifindex, true) < 0)
-		die("for all");
-	in_child(become_nobody, of_any_user, right);
-	in_child(become_nobody, with_anothers, vmad_right_create(ifindex + 1, argv[1]));
-	in_child(become_nobody, abuse, right);
-	in_child(become_nobody, of_any_user, right);
+		right_die("for all");
+	right_in_child(become_nobody, of_any_user, right);
+	right_in_child(become_nobody, with_anothers, vmad_right_create(ifindex + 1, argv[1]));
+	right_in_child(become_nobody, abuse, right);
+	right_in_child(become_nobody, of_any_user, right);
 	return 0;
 }

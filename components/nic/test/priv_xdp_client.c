@@ -56,7 +56,7 @@ struct server {
 	struct vma_flow_rule rule;
 };
 
-static uint64_t now_ms(void)
+static uint64_t xdp_client_now_ms(void)
 {
 	struct timespec now;
 
@@ -64,22 +64,23 @@ static uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void say(const char *what, int port, int rc)
+static void xdp_client_say(const char *what, int port, int rc)
 {
 	printf("%s %d: %s\n", what, port, rc < 0 ? strerror(-rc) : "ok");
 	fflush(stdout);
 }
 
-static void must(const char *what, int port, int rc)
+static void xdp_client_must(const char *what, int port, int rc)
 {
-	say(what, port, rc);
+	xdp_client_say(what, port, rc);
 	if (rc < 0)
 		exit(2);
 }
 
 /* ---- serve ---- */
 
-static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+static void xdp_client_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key,
+                                void *arg)
 {
 	struct server *server = arg;
 
@@ -87,7 +88,7 @@ static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const stru
 	if (event != VMA_NIC_EVENT_FLOW_REVOKED)
 		return;
 	atomic_store(&server->has_flow, false);
-	say("revoked", ntohs(key->local_port_be), 0);
+	xdp_client_say("revoked", ntohs(key->local_port_be), 0);
 }
 
 static void become(uid_t uid)
@@ -98,7 +99,7 @@ static void become(uid_t uid)
 		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
-static void open_nic(struct server *server)
+static void xdp_client_open_nic(struct server *server)
 {
 	const struct vma_bufarena_attr arena = {.capacity = 65536, .frame_size = 2048};
 	struct vma_nic_attr attr = {
@@ -108,9 +109,9 @@ static void open_nic(struct server *server)
 	char spec[64];
 
 	snprintf(spec, sizeof(spec), "xdp:%s", server->interface);
-	must("arena", server->port, vma_bufarena_create(&arena, &server->arena));
+	xdp_client_must("arena", server->port, vma_bufarena_create(&arena, &server->arena));
 	attr.arena = server->arena;
-	must("open", server->port, vma_nic_open(spec, &attr, &server->nic));
+	xdp_client_must("open", server->port, vma_nic_open(spec, &attr, &server->nic));
 }
 
 static uint64_t make_shadow(const struct server *server)
@@ -123,12 +124,13 @@ static uint64_t make_shadow(const struct server *server)
 
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
 	inet_pton(AF_INET, server->address, &address.sin_addr);
-	must("shadow", server->port, bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
+	xdp_client_must("shadow", server->port,
+	                bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
 	getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len);
 	return cookie;
 }
 
-static void add_flow(struct server *server)
+static void xdp_client_add_flow(struct server *server)
 {
 	int rc;
 
@@ -138,33 +140,34 @@ static void add_flow(struct server *server)
 	if (rc < 0)
 		atomic_store(&server->has_flow, false);
 	if (rc == -EADDRINUSE && server->again)
-		say("refused", server->port, rc);
+		xdp_client_say("refused", server->port, rc);
 	else
-		must("flow", server->port, rc);
+		xdp_client_must("flow", server->port, rc);
 }
 
-static void open_queue_pair(struct server *server)
+static void xdp_client_open_queue_pair(struct server *server)
 {
-	const struct vma_nic_qp_attr attr = {.rx_wre = 1024, .tx_wre = 512, .event = on_event, .event_arg = server};
+	const struct vma_nic_qp_attr attr = {
+	        .rx_wre = 1024, .tx_wre = 512, .event = xdp_client_on_event, .event_arg = server};
 	struct vma_flow_key *key = &server->rule.key;
 
 	key->family = AF_INET;
 	key->proto = IPPROTO_UDP;
 	key->local_port_be = htons(server->port);
 	inet_pton(AF_INET, server->address, key->local);
-	must("queue pair", server->port, vma_nic_qp_create(server->nic, &attr, &server->qp));
-	add_flow(server);
+	xdp_client_must("queue pair", server->port, vma_nic_qp_create(server->nic, &attr, &server->qp));
+	xdp_client_add_flow(server);
 	for (unsigned i = 0; i < server->members; i++) {
 		struct vma_flow_rule rule = server->rule;
 		int rc;
 
 		rule.shadow_cookie = make_shadow(server);
 		rc = vma_nic_flow_add(server->qp, &rule);
-		must("member", server->port, rc == -EEXIST ? 0 : rc);
+		xdp_client_must("member", server->port, rc == -EEXIST ? 0 : rc);
 	}
 }
 
-static void swap(unsigned char *a, unsigned char *b, size_t n)
+static void xdp_client_swap(unsigned char *a, unsigned char *b, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		const unsigned char c = a[i];
@@ -175,7 +178,7 @@ static void swap(unsigned char *a, unsigned char *b, size_t n)
 }
 
 /* A copy with both ends exchanged: sums stay what they were, the UDP checksum included. */
-static bool echo(struct server *server, const struct vma_buf *in)
+static bool xdp_client_echo(struct server *server, const struct vma_buf *in)
 {
 	struct vma_buf *out;
 	struct vma_nic_seg seg;
@@ -185,9 +188,9 @@ static bool echo(struct server *server, const struct vma_buf *in)
 		return false;
 	frame = (unsigned char *)vma_buf_frame(server->arena, out) + server->qp->tx_headroom;
 	memcpy(frame, vma_buf_data(server->arena, in), in->len);
-	swap(frame, frame + 6, 6);
-	swap(frame + 26, frame + 30, 4);
-	swap(frame + 34, frame + 36, 2);
+	xdp_client_swap(frame, frame + 6, 6);
+	xdp_client_swap(frame + 26, frame + 30, 4);
+	xdp_client_swap(frame + 34, frame + 36, 2);
 	frame[40] = frame[41] = 0; /* the sender's half-finished checksum: none is as good */
 	seg = (struct vma_nic_seg){.buf = out, .off = server->qp->tx_headroom, .len = in->len};
 	if (vma_nic_tx(server->qp, &seg, 1) == 1)
@@ -196,7 +199,7 @@ static bool echo(struct server *server, const struct vma_buf *in)
 	return false;
 }
 
-static unsigned receive(struct server *server)
+static unsigned xdp_client_receive(struct server *server)
 {
 	struct vma_buf *bufs[BURST];
 	const unsigned n = vma_nic_poll_rx(server->qp, bufs, BURST);
@@ -204,14 +207,14 @@ static unsigned receive(struct server *server)
 	if (server->hoard)
 		return n;
 	for (unsigned i = 0; i < n; i++)
-		echo(server, bufs[i]);
+		xdp_client_echo(server, bufs[i]);
 	if (n > 0)
 		vma_nic_kick(server->qp);
-	must("post", server->port, repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
+	xdp_client_must("post", server->port, repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
 	return n;
 }
 
-static void reap(struct server *server)
+static void xdp_client_reap(struct server *server)
 {
 	struct vma_buf *bufs[BURST];
 	unsigned n;
@@ -220,30 +223,30 @@ static void reap(struct server *server)
 		vma_buf_put_burst(server->arena, bufs, n);
 }
 
-static void serve(struct server *server)
+static void xdp_client_serve(struct server *server)
 {
-	uint64_t lost_ms = 0, asked_ms = now_ms();
+	uint64_t lost_ms = 0, asked_ms = xdp_client_now_ms();
 
 	for (;;) {
 		struct pollfd fd = {.fd = vma_nic_fd(server->qp), .events = POLLIN};
 
 		if (vma_nic_qp_lost(server->qp)) {
 			if (lost_ms == 0)
-				lost_ms = now_ms();
+				lost_ms = xdp_client_now_ms();
 			if (vma_nic_qp_rebind(server->qp) == 0) {
-				printf("rebound %d: after %d ms, mtu %u\n", server->port, (int)(now_ms() - lost_ms),
-				       vma_nic_info(server->nic)->mtu);
+				printf("rebound %d: after %d ms, mtu %u\n", server->port,
+				       (int)(xdp_client_now_ms() - lost_ms), vma_nic_info(server->nic)->mtu);
 				fflush(stdout);
 				lost_ms = 0;
 			}
 		}
-		if (server->again && !atomic_load(&server->has_flow) && now_ms() - asked_ms > 500) {
-			asked_ms = now_ms();
-			add_flow(server);
+		if (server->again && !atomic_load(&server->has_flow) && xdp_client_now_ms() - asked_ms > 500) {
+			asked_ms = xdp_client_now_ms();
+			xdp_client_add_flow(server);
 		}
-		if (receive(server) > 0)
+		if (xdp_client_receive(server) > 0)
 			continue;
-		reap(server);
+		xdp_client_reap(server);
 		if (vma_nic_arm(server->qp) == 0)
 			poll(&fd, 1, 50);
 	}
@@ -260,7 +263,7 @@ static void try_inherited(struct server *server)
 
 	vma_nic_qp_destroy(server->qp);
 	vma_nic_close(server->nic);
-	say("inherited", server->child_port, nothing ? 0 : -EBADE);
+	xdp_client_say("inherited", server->child_port, nothing ? 0 : -EBADE);
 }
 
 static void run_child(struct server *server)
@@ -271,11 +274,11 @@ static void run_child(struct server *server)
 	server->shadow = false;
 	if (geteuid() != 0)
 		server->rule.shadow_cookie = make_shadow(server);
-	open_nic(server);
-	open_queue_pair(server);
+	xdp_client_open_nic(server);
+	xdp_client_open_queue_pair(server);
 	printf("ready %d pid %d\n", server->port, getpid());
 	fflush(stdout);
-	serve(server);
+	xdp_client_serve(server);
 }
 
 static void leak(void)
@@ -288,7 +291,7 @@ static void leak(void)
 	}
 }
 
-static void take_option(struct server *server, const char *option)
+static void xdp_client_take_option(struct server *server, const char *option)
 {
 	unsigned port, uid;
 
@@ -399,10 +402,11 @@ static void report_guest(const struct server *server, int lowest_before)
 	sigset_t mask;
 
 	sigprocmask(SIG_SETMASK, NULL, &mask);
-	say("no child", server->port, waitpid(-1, NULL, WNOHANG | __WALL) < 0 && errno == ECHILD ? 0 : -EBADE);
-	say("no signal", server->port, children_seen == 0 && sigismember(&mask, SIGTERM) == 1 ? 0 : -EBADE);
-	say("lowest number", server->port, lowest_number_stays(lowest_before) ? 0 : -EBADE);
-	say("high numbers", server->port, look_at_numbers(true) ? 0 : -EBADE);
+	xdp_client_say("no child", server->port,
+	               waitpid(-1, NULL, WNOHANG | __WALL) < 0 && errno == ECHILD ? 0 : -EBADE);
+	xdp_client_say("no signal", server->port, children_seen == 0 && sigismember(&mask, SIGTERM) == 1 ? 0 : -EBADE);
+	xdp_client_say("lowest number", server->port, lowest_number_stays(lowest_before) ? 0 : -EBADE);
+	xdp_client_say("high numbers", server->port, look_at_numbers(true) ? 0 : -EBADE);
 	sigemptyset(&mask);
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 }
@@ -416,7 +420,7 @@ static int serve_main(int argc, char **argv)
 	server.address = argv[1];
 	server.port = (uint16_t)atoi(argv[2]);
 	for (int i = 3; i < argc; i++)
-		take_option(&server, argv[i]);
+		xdp_client_take_option(&server, argv[i]);
 	signal(SIGCHLD, SIG_DFL);
 	if (server.guest)
 		begin_as_guest();
@@ -425,14 +429,14 @@ static int serve_main(int argc, char **argv)
 		server.rule.shadow_cookie = make_shadow(&server);
 	lowest = lowest_free_number();
 	look_at_numbers(false);
-	open_nic(&server);
-	open_queue_pair(&server);
+	xdp_client_open_nic(&server);
+	xdp_client_open_queue_pair(&server);
 	become(server.drop);
 	if (server.child_port != 0) {
 		if (server.pass && server.vmad)
-			must("pass on", server.port,
-			     vma_nic_pass_on(server.nic,
-			                     server.same_user ? VMA_NIC_PASS_ON_SAME_USER : VMA_NIC_PASS_ON_ANY_USER));
+			xdp_client_must("pass on", server.port,
+			                vma_nic_pass_on(server.nic, server.same_user ? VMA_NIC_PASS_ON_SAME_USER
+			                                                             : VMA_NIC_PASS_ON_ANY_USER));
 		if (fork() == 0)
 			run_child(&server);
 	}
@@ -442,7 +446,7 @@ static int serve_main(int argc, char **argv)
 		report_guest(&server, lowest);
 	printf("ready %d pid %d mtu %u\n", server.port, getpid(), vma_nic_info(server.nic)->mtu);
 	fflush(stdout);
-	serve(&server);
+	xdp_client_serve(&server);
 	return 0;
 }
 
@@ -465,7 +469,7 @@ static void ping_once(struct target *target)
 
 static void take_echoes(struct target *target)
 {
-	const uint64_t now = now_ms();
+	const uint64_t now = xdp_client_now_ms();
 	char text[64];
 
 	while (recv(target->fd, text, sizeof(text), MSG_DONTWAIT) == sizeof(text)) {
@@ -485,11 +489,11 @@ static bool more_to_come(const struct target *targets, int n)
 }
 
 /* An echo that comes twice has 0.2 s after the end; one that is missing has a second, if its port has ever answered. */
-static int ping_main(int argc, char **argv)
+static int xdp_client_ping_main(int argc, char **argv)
 {
 	struct target targets[16] = {0};
 	const int n = argc - 2 < 16 ? argc - 2 : 16;
-	const uint64_t start = now_ms(), end = start + (uint64_t)(atof(argv[1]) * 1000);
+	const uint64_t start = xdp_client_now_ms(), end = start + (uint64_t)(atof(argv[1]) * 1000);
 
 	for (int i = 0; i < n; i++) {
 		struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[i + 2]))};
@@ -500,9 +504,9 @@ static int ping_main(int argc, char **argv)
 		if (connect(targets[i].fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 			return 1;
 	}
-	while (now_ms() < end + 200 || (now_ms() < end + 1000 && more_to_come(targets, n))) {
+	while (xdp_client_now_ms() < end + 200 || (xdp_client_now_ms() < end + 1000 && more_to_come(targets, n))) {
 		for (int i = 0; i < n; i++) {
-			if (now_ms() < end)
+			if (xdp_client_now_ms() < end)
 				ping_once(&targets[i]);
 			take_echoes(&targets[i]);
 		}
@@ -521,7 +525,7 @@ static int kernel_main(char **argv)
 	char text[2048];
 
 	inet_pton(AF_INET, argv[0], &address.sin_addr);
-	must("bind", atoi(argv[1]), bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
+	xdp_client_must("bind", atoi(argv[1]), bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
 	printf("ready %s\n", argv[1]);
 	fflush(stdout);
 	for (;;) {
@@ -542,7 +546,7 @@ int main(int argc, char **argv)
 	if (argc >= 5 && strcmp(argv[1], "serve") == 0)
 		return serve_main(argc - 2, argv + 2);
 	if (argc >= 5 && strcmp(argv[1], "ping") == 0)
-		return ping_main(argc - 2, argv + 2);
+		return xdp_client_ping_main(argc - 2, argv + 2);
 	if (argc == 4 && strcmp(argv[1], "kernel") == 0)
 		return kernel_main(argv + 2);
 	fprintf(stderr, "usage: priv_xdp_client serve|ping|kernel ...\n");

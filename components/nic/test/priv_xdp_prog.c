@@ -55,14 +55,14 @@ static void open_bed(void)
 	bed_open(&bed, name, peer_netns, peer_name, 1, 0);
 }
 
-static void add(struct vma_flow_key key, uint32_t slot, uint32_t flags)
+static void xdp_prog_add(struct vma_flow_key key, uint32_t slot, uint32_t flags)
 {
 	int rc = xdp_prog_flow_set(bed.prog, &key, slot, flags);
 
 	bed_must(rc == 0, "flow_set: %d", rc);
 }
 
-static void expect(const struct bed_packet *packet, int where, const char *what)
+static void xdp_prog_expect(const struct bed_packet *packet, int where, const char *what)
 {
 	int got = bed_send(&bed, packet);
 
@@ -80,15 +80,15 @@ static void unmatched(void)
 	struct bed_packet other_port = udp, other_host = udp, other_proto = tcp;
 
 	open_bed();
-	expect(&udp, BED_PASSED, "no flow at all");
-	add(bed_wild(&udp), 0, 0);
+	xdp_prog_expect(&udp, BED_PASSED, "no flow at all");
+	xdp_prog_add(bed_wild(&udp), 0, 0);
 	other_port.dest_port = 5009;
 	other_host.dest = HOST_B + 1;
 	other_proto.dest_port = udp.dest_port;
-	expect(&other_port, BED_PASSED, "another port");
-	expect(&other_host, BED_PASSED, "another address");
-	expect(&other_proto, BED_PASSED, "another protocol");
-	expect(&udp, 0, "the flow's own packet");
+	xdp_prog_expect(&other_port, BED_PASSED, "another port");
+	xdp_prog_expect(&other_host, BED_PASSED, "another address");
+	xdp_prog_expect(&other_proto, BED_PASSED, "another protocol");
+	xdp_prog_expect(&udp, 0, "the flow's own packet");
 }
 
 static void five_before_three(void)
@@ -96,11 +96,11 @@ static void five_before_three(void)
 	struct bed_packet other_peer = udp;
 
 	open_bed();
-	add(bed_wild(&udp), 0, 0);
-	add(bed_exact(&udp), 1, 0);
-	expect(&udp, 1, "5-tuple and 3-tuple match");
+	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_exact(&udp), 1, 0);
+	xdp_prog_expect(&udp, 1, "5-tuple and 3-tuple match");
 	other_peer.source_port++;
-	expect(&other_peer, 0, "only the 3-tuple matches");
+	xdp_prog_expect(&other_peer, 0, "only the 3-tuple matches");
 }
 
 static void flow_set_and_del(void)
@@ -109,14 +109,14 @@ static void flow_set_and_del(void)
 
 	open_bed();
 	bed_must(xdp_prog_flow_del(bed.prog, &exact) == -ENOENT, "del of what is not there");
-	add(exact, 1, 0);
+	xdp_prog_add(exact, 1, 0);
 	bed_must(xdp_prog_flow_set(bed.prog, &exact, 2, 0) == -EEXIST, "set twice");
-	expect(&udp, 1, "the first flow stays");
-	add(wild, 0, 0);
+	xdp_prog_expect(&udp, 1, "the first flow stays");
+	xdp_prog_add(wild, 0, 0);
 	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
-	expect(&udp, 0, "what is left");
+	xdp_prog_expect(&udp, 0, "what is left");
 	bed_must(xdp_prog_flow_del(bed.prog, &wild) == 0, "del");
-	expect(&udp, BED_PASSED, "no flow is left");
+	xdp_prog_expect(&udp, BED_PASSED, "no flow is left");
 	bed_must(xdp_prog_flow_set(bed.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
 }
 
@@ -141,21 +141,21 @@ static void claims_are_followed(void)
 	xdp_claims_open(&shared);
 	claim = xdp_claims_take(claims, &shared, 1, &wild);
 	bed_must(claim != NULL, "claim");
-	expect(&udp, 1, "the claim's own packet");
-	expect(&other_peer, 1, "of any peer");
-	expect(&other_port, BED_PASSED, "another port of its bucket");
-	expect(&tagged, BED_PASSED, "its port, tagged");
-	expect(&other_proto, BED_PASSED, "its port, of TCP");
+	xdp_prog_expect(&udp, 1, "the claim's own packet");
+	xdp_prog_expect(&other_peer, 1, "of any peer");
+	xdp_prog_expect(&other_port, BED_PASSED, "another port of its bucket");
+	xdp_prog_expect(&tagged, BED_PASSED, "its port, tagged");
+	xdp_prog_expect(&other_proto, BED_PASSED, "its port, of TCP");
 	xdp_claims_release(claim);
-	expect(&udp, BED_PASSED, "it is given up");
+	xdp_prog_expect(&udp, BED_PASSED, "it is given up");
 	claim = xdp_claims_take(claims, &shared, 2, &exact);
-	expect(&udp, 2, "a claim of one peer");
-	expect(&other_peer, BED_PASSED, "which another has nothing to do with");
-	add(exact, 0, 0);
-	expect(&udp, 0, "a 5-tuple's rule wins");
+	xdp_prog_expect(&udp, 2, "a claim of one peer");
+	xdp_prog_expect(&other_peer, BED_PASSED, "which another has nothing to do with");
+	xdp_prog_add(exact, 0, 0);
+	xdp_prog_expect(&udp, 0, "a 5-tuple's rule wins");
 	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
-	add(wild, 0, 0);
-	expect(&other_peer, 0, "a 3-tuple's rule has the others");
+	xdp_prog_add(wild, 0, 0);
+	xdp_prog_expect(&other_peer, 0, "a 3-tuple's rule has the others");
 	xdp_claims_sweep(claims, 2);
 	bed_must(claim->name == 0, "swept");
 }
@@ -171,23 +171,23 @@ static void front_flow_comes_and_goes(void)
 	tagged.vlan = 5;
 	open_bed();
 	for (int i = 0; i < 3; i++) {
-		add(first_key, 0, 0);
-		add(second_key, 1, 0);
-		expect(&udp, 0, "the front flow");
-		expect(&second, 1, "the one behind it");
-		expect(&tagged, BED_PASSED, "the front flow's address and port, tagged");
+		xdp_prog_add(first_key, 0, 0);
+		xdp_prog_add(second_key, 1, 0);
+		xdp_prog_expect(&udp, 0, "the front flow");
+		xdp_prog_expect(&second, 1, "the one behind it");
+		xdp_prog_expect(&tagged, BED_PASSED, "the front flow's address and port, tagged");
 		bed_must(xdp_prog_flow_del(bed.prog, &first_key) == 0, "del");
-		expect(&udp, BED_PASSED, "the front flow has ended");
-		expect(&second, 1, "the other goes on");
-		add(first_key, 2, 0);
-		expect(&udp, 2, "it comes back for another slot");
-		add(exact, 1, 0);
-		expect(&udp, 1, "a 5-tuple wins over the front flow");
+		xdp_prog_expect(&udp, BED_PASSED, "the front flow has ended");
+		xdp_prog_expect(&second, 1, "the other goes on");
+		xdp_prog_add(first_key, 2, 0);
+		xdp_prog_expect(&udp, 2, "it comes back for another slot");
+		xdp_prog_add(exact, 1, 0);
+		xdp_prog_expect(&udp, 1, "a 5-tuple wins over the front flow");
 		bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
 		bed_must(xdp_prog_flow_del(bed.prog, &first_key) == 0, "del");
 		bed_must(xdp_prog_flow_del(bed.prog, &second_key) == 0, "del");
-		expect(&udp, BED_PASSED, "nothing is left");
-		expect(&second, BED_PASSED, "nothing is left");
+		xdp_prog_expect(&udp, BED_PASSED, "nothing is left");
+		xdp_prog_expect(&second, BED_PASSED, "nothing is left");
 	}
 }
 
@@ -207,7 +207,7 @@ static void full_table(void)
 	}
 	bed_must(rc == -ENOSPC, "after %u flows: %d", i, rc);
 	bed_must(i > 65536, "only %u flows fit", i);
-	expect(&udp, 0, "the first flow of a full table");
+	xdp_prog_expect(&udp, 0, "the first flow of a full table");
 }
 
 static void multicast(void)
@@ -217,10 +217,10 @@ static void multicast(void)
 	open_bed();
 	group.dest = GROUP;
 	other_group.dest = GROUP + 1;
-	add(bed_wild(&group), 2, 0);
-	expect(&group, 2, "the group");
-	expect(&other_group, BED_PASSED, "another group");
-	expect(&udp, BED_PASSED, "unicast");
+	xdp_prog_add(bed_wild(&group), 2, 0);
+	xdp_prog_expect(&group, 2, "the group");
+	xdp_prog_expect(&other_group, BED_PASSED, "another group");
+	xdp_prog_expect(&udp, BED_PASSED, "unicast");
 }
 
 static void listener_takes_what_is_left(void)
@@ -229,18 +229,18 @@ static void listener_takes_what_is_left(void)
 
 	open_bed();
 	elsewhere.dest_port++;
-	add(bed_wild(&tcp), 0, VMA_FLOW_LISTENER);
-	expect(&packet, 0, "SYN");
+	xdp_prog_add(bed_wild(&tcp), 0, VMA_FLOW_LISTENER);
+	xdp_prog_expect(&packet, 0, "SYN");
 	packet.tcp_flags = BED_SYN | BED_ACK;
-	expect(&packet, 0, "SYN with ACK");
+	xdp_prog_expect(&packet, 0, "SYN with ACK");
 	packet.tcp_flags = BED_ACK;
-	expect(&packet, 0, "ACK");
+	xdp_prog_expect(&packet, 0, "ACK");
 	packet.tcp_flags = BED_RST;
-	expect(&packet, 0, "RST");
-	expect(&elsewhere, BED_PASSED, "another port");
-	add(bed_exact(&tcp), 1, 0);
+	xdp_prog_expect(&packet, 0, "RST");
+	xdp_prog_expect(&elsewhere, BED_PASSED, "another port");
+	xdp_prog_add(bed_exact(&tcp), 1, 0);
 	packet.tcp_flags = BED_ACK;
-	expect(&packet, 1, "ACK of an established flow");
+	xdp_prog_expect(&packet, 1, "ACK of an established flow");
 }
 
 /* Which slot gets a new connection, and whether each keeps what it has got while the shares change. */
@@ -259,7 +259,7 @@ static void group_shares_and_remembers(void)
 	*group = (struct xdp_group){.eligible = 3, .unnoted = XDP_NO_SLOT};
 	for (uint32_t i = 0; i < XDP_GROUP_BUCKETS; i++)
 		group->slot[i] = i % 2;
-	add(listener, 0, VMA_FLOW_LISTENER);
+	xdp_prog_add(listener, 0, VMA_FLOW_LISTENER);
 	bed_must(xdp_prog_flow_share(bed.prog, &listener, 0, 1) == 0, "share");
 	for (int i = 0; i < 32; i++) {
 		syn.source_port = (uint16_t)(5000 + i);
@@ -274,34 +274,34 @@ static void group_shares_and_remembers(void)
 	for (int i = 0; i < 32; i++) {
 		ack.source_port = syn.source_port = (uint16_t)(5000 + i);
 		ack.tcp_flags = BED_ACK;
-		expect(&ack, first[i], "what has begun stays where it is");
-		expect(&syn, first[i] == 0 ? 0 : 2, "a SYN again does if the slot still takes any");
-		expect(&ack, first[i] == 0 ? 0 : 2, "and takes the rest along");
+		xdp_prog_expect(&ack, first[i], "what has begun stays where it is");
+		xdp_prog_expect(&syn, first[i] == 0 ? 0 : 2, "a SYN again does if the slot still takes any");
+		xdp_prog_expect(&ack, first[i] == 0 ? 0 : 2, "and takes the rest along");
 	}
 	other.source_port = 6000;
 	other.tcp_flags = BED_ACK;
-	expect(&other, 2, "what was not noted goes by its bucket");
+	xdp_prog_expect(&other, 2, "what was not noted goes by its bucket");
 	group->unnoted = 1;
-	expect(&other, 1, "or to who had all before");
+	xdp_prog_expect(&other, 1, "or to who had all before");
 	moved = bed_exact(&ack);
 	xdp_prog_note_recent(bed.prog, &moved, 1);
-	expect(&ack, 1, "one that was moved");
+	xdp_prog_expect(&ack, 1, "one that was moved");
 	xdp_prog_slot_rented(bed.prog, 1);
 	group->unnoted = XDP_NO_SLOT;
-	expect(&ack, 2, "what a slot's client before had is void");
+	xdp_prog_expect(&ack, 2, "what a slot's client before had is void");
 	xdp_prog_note_recent(bed.prog, &moved, 1);
 	xdp_prog_clear_socket(bed.prog, 1, 0);
-	expect(&ack, 2, "a slot without socket");
+	xdp_prog_expect(&ack, 2, "a slot without socket");
 	memset(group->slot, 1, sizeof(group->slot));
-	expect(&ack, BED_NOWHERE, "the kernel would reset what is on its way to a slot that has just ended");
+	xdp_prog_expect(&ack, BED_NOWHERE, "the kernel would reset what is on its way to a slot that has just ended");
 	syn.source_port = 5999;
-	expect(&syn, BED_PASSED, "a SYN is the kernel's listener's then");
+	xdp_prog_expect(&syn, BED_PASSED, "a SYN is the kernel's listener's then");
 	memset(group->slot, 2, sizeof(group->slot));
 	bed_must(xdp_prog_flow_fade(bed.prog, &listener, 0, 1) == 0, "fade");
 	syn.source_port = 5000;
-	expect(&syn, BED_PASSED, "a SYN, when it fades");
+	xdp_prog_expect(&syn, BED_PASSED, "a SYN, when it fades");
 	bed_must(xdp_prog_flow_share(bed.prog, &listener, 0, 0) == 0, "alone again");
-	expect(&other, 0, "the flow is one slot's again");
+	xdp_prog_expect(&other, 0, "the flow is one slot's again");
 }
 
 static void listener_that_fades(void)
@@ -310,17 +310,17 @@ static void listener_that_fades(void)
 	const struct vma_flow_key key = bed_wild(&tcp);
 
 	open_bed();
-	add(key, 0, VMA_FLOW_LISTENER);
+	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
 	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0, 0) == 0, "fade");
-	expect(&packet, BED_PASSED, "SYN");
+	xdp_prog_expect(&packet, BED_PASSED, "SYN");
 	packet.tcp_flags = BED_SYN | BED_ACK;
-	expect(&packet, 0, "SYN with ACK");
+	xdp_prog_expect(&packet, 0, "SYN with ACK");
 	packet.tcp_flags = BED_ACK;
-	expect(&packet, 0, "ACK");
+	xdp_prog_expect(&packet, 0, "ACK");
 	packet.tcp_flags = BED_RST;
-	expect(&packet, 0, "RST");
+	xdp_prog_expect(&packet, 0, "RST");
 	bed_must(xdp_prog_flow_del(bed.prog, &key) == 0, "del");
-	expect(&packet, BED_PASSED, "afterwards");
+	xdp_prog_expect(&packet, BED_PASSED, "afterwards");
 }
 
 /* What an owner does with its slots' flows, before the program of the bed. */
@@ -387,21 +387,21 @@ static void kernel_connection_survives(void)
 	bed_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
 
 	open_bed();
-	add(bed_wild(&tcp), 0, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wild(&tcp), 0, VMA_FLOW_LISTENER);
 	bed_must(write(client, "x", 1) == 1, "write: %m");
 	bed_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
-	expect(&packet, BED_PASSED, "SYN with the 5-tuple of a kernel connection");
+	xdp_prog_expect(&packet, BED_PASSED, "SYN with the 5-tuple of a kernel connection");
 	packet.tcp_flags = BED_ACK;
-	expect(&packet, BED_PASSED, "ACK with the 5-tuple of a kernel connection");
+	xdp_prog_expect(&packet, BED_PASSED, "ACK with the 5-tuple of a kernel connection");
 	packet.source_port++;
-	expect(&packet, 0, "ACK from another port, though the kernel has a listener");
+	xdp_prog_expect(&packet, 0, "ACK from another port, though the kernel has a listener");
 	packet.tcp_flags = BED_SYN;
-	expect(&packet, 0, "SYN from another port, though the kernel has a listener");
+	xdp_prog_expect(&packet, 0, "SYN from another port, though the kernel has a listener");
 	bed_must(write(accepted, "y", 1) == 1, "write: %m");
 	bed_must(read(client, &byte, 1) == 1 && byte == 'y', "read: %m");
 }
 
-static void write_file(const char *path, const char *text)
+static void xdp_prog_write_file(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
 
@@ -443,19 +443,19 @@ static void a_cookie_goes_back_to_the_kernel(void)
 	struct bed_packet packet = tcp;
 	int listener = kernel_listener(&here);
 
-	write_file("/proc/sys/net/ipv4/tcp_syncookies", "2");
+	xdp_prog_write_file("/proc/sys/net/ipv4/tcp_syncookies", "2");
 	open_bed();
-	add(key, 0, VMA_FLOW_LISTENER);
+	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
 	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0, 0) == 0, "fade");
 	connect_by_cookie(listener, &here, false);
 	packet.tcp_flags = BED_ACK;
-	expect(&packet, 0, "an ACK without a cookie");
+	xdp_prog_expect(&packet, 0, "an ACK without a cookie");
 	connect_by_cookie(listener, &here, true);
-	expect(&packet, 0, "an ACK without a cookie");
-	write_file("/proc/sys/net/ipv4/tcp_syncookies", "1");
+	xdp_prog_expect(&packet, 0, "an ACK without a cookie");
+	xdp_prog_write_file("/proc/sys/net/ipv4/tcp_syncookies", "1");
 }
 
-static bool is_named(const _Atomic uint64_t *named, uint16_t port)
+static bool xdp_prog_is_named(const _Atomic uint64_t *named, uint16_t port)
 {
 	return atomic_load(&named[port / 64]) >> port % 64 & 1;
 }
@@ -476,36 +476,36 @@ static void block_takes_what_the_kernel_does_not(void)
 	outside.dest_port = (uint16_t)(ntohs(block.local_port_be) + VMA_FLOW_PORTS);
 	other_host.dest = HOST_A;
 	datagram.proto = IPPROTO_UDP;
-	add(block, 0, 0);
-	expect(&packet, 0, "SYN");
+	xdp_prog_add(block, 0, 0);
+	xdp_prog_expect(&packet, 0, "SYN");
 	packet.tcp_flags = BED_SYN | BED_ACK;
-	expect(&packet, 0, "SYN with ACK");
+	xdp_prog_expect(&packet, 0, "SYN with ACK");
 	packet.dest_port = ntohs(block.local_port_be);
-	expect(&packet, 0, "the first port");
+	xdp_prog_expect(&packet, 0, "the first port");
 	packet.dest_port = (uint16_t)(outside.dest_port - 1);
-	expect(&packet, 0, "the last port");
+	xdp_prog_expect(&packet, 0, "the last port");
 	packet.dest_port = tcp.dest_port;
-	expect(&outside, BED_PASSED, "the port behind");
-	expect(&other_host, BED_PASSED, "another address");
-	expect(&datagram, BED_PASSED, "UDP");
-	bed_must(!is_named(named, tcp.dest_port), "a block names no port");
-	add(exact, 1, 0);
-	expect(&packet, 1, "a 5-tuple wins over the block");
-	add(wild, 2, 0);
-	bed_must(is_named(named, tcp.dest_port), "two rules name the port");
+	xdp_prog_expect(&outside, BED_PASSED, "the port behind");
+	xdp_prog_expect(&other_host, BED_PASSED, "another address");
+	xdp_prog_expect(&datagram, BED_PASSED, "UDP");
+	bed_must(!xdp_prog_is_named(named, tcp.dest_port), "a block names no port");
+	xdp_prog_add(exact, 1, 0);
+	xdp_prog_expect(&packet, 1, "a 5-tuple wins over the block");
+	xdp_prog_add(wild, 2, 0);
+	bed_must(xdp_prog_is_named(named, tcp.dest_port), "two rules name the port");
 	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
-	expect(&packet, 2, "a 3-tuple wins over the block");
-	bed_must(is_named(named, tcp.dest_port), "one rule names the port");
+	xdp_prog_expect(&packet, 2, "a 3-tuple wins over the block");
+	bed_must(xdp_prog_is_named(named, tcp.dest_port), "one rule names the port");
 	bed_must(xdp_prog_flow_del(bed.prog, &wild) == 0, "del");
-	bed_must(!is_named(named, tcp.dest_port), "no rule is left");
-	expect(&packet, 0, "the block again");
+	bed_must(!xdp_prog_is_named(named, tcp.dest_port), "no rule is left");
+	xdp_prog_expect(&packet, 0, "the block again");
 	bed_must(bind(listener, (const struct sockaddr *)&here, sizeof(here)) == 0, "bind: %m");
-	expect(&packet, 0, "a socket that is no more than bound");
+	xdp_prog_expect(&packet, 0, "a socket that is no more than bound");
 	bed_must(listen(listener, 8) == 0, "listen: %m");
-	expect(&packet, BED_PASSED, "the kernel's listener");
+	xdp_prog_expect(&packet, BED_PASSED, "the kernel's listener");
 	close(listener);
 	bed_must(xdp_prog_flow_del(bed.prog, &block) == 0, "del");
-	expect(&packet, BED_PASSED, "no block");
+	xdp_prog_expect(&packet, BED_PASSED, "no block");
 }
 
 enum { FIRST = 0x2000, MIDDLE = 0x2010, LAST = 0x0020 };
@@ -519,7 +519,7 @@ static void expect_fragment(uint16_t id, uint16_t frag, int where, const char *w
 	/* Where the ports of a whole datagram are, a later fragment has anything. */
 	if (frag != FIRST)
 		packet.source_port = packet.dest_port = 9;
-	expect(&packet, where, what);
+	xdp_prog_expect(&packet, where, what);
 }
 
 static void fragments(void)
@@ -529,7 +529,7 @@ static void fragments(void)
 	open_bed();
 	expect_fragment(1, FIRST, BED_PASSED, "no flow: the first fragment");
 	expect_fragment(1, LAST, BED_PASSED, "no flow: the last fragment");
-	add(bed_wild(&udp), 1, 0);
+	xdp_prog_add(bed_wild(&udp), 1, 0);
 	expect_fragment(2, FIRST, 1, "the first fragment");
 	expect_fragment(2, MIDDLE, 1, "a middle fragment");
 	expect_fragment(2, LAST, 1, "the last fragment");
@@ -537,27 +537,27 @@ static void fragments(void)
 	expect_fragment(3, LAST, BED_PASSED, "the last fragment before the first");
 	expect_fragment(3, FIRST, BED_PASSED, "then the first is the kernel's");
 	expect_fragment(3, MIDDLE, BED_PASSED, "and so is what is left");
-	add(bed_exact(&udp), 0, 0);
+	xdp_prog_add(bed_exact(&udp), 0, 0);
 	expect_fragment(2, FIRST, 0, "the same id again, for a 5-tuple");
 	expect_fragment(2, LAST, 0, "which gets the rest");
 	packet = udp;
 	packet.id = 2;
 	packet.frag = FIRST;
 	packet.dest_port ^= 1;
-	expect(&packet, BED_PASSED, "the same id again, for a port of the kernel's");
+	xdp_prog_expect(&packet, BED_PASSED, "the same id again, for a port of the kernel's");
 	expect_fragment(2, LAST, BED_PASSED, "which gets the rest");
 	packet = udp;
 	packet.proto = IPPROTO_TCP;
 	packet.frag = FIRST;
-	add(bed_exact(&packet), 0, 0);
-	expect(&packet, BED_PASSED, "a fragment of a segment");
+	xdp_prog_add(bed_exact(&packet), 0, 0);
+	xdp_prog_expect(&packet, BED_PASSED, "a fragment of a segment");
 	packet = udp;
 	packet.frag = 0x4000;
-	expect(&packet, 0, "do not fragment");
+	xdp_prog_expect(&packet, 0, "do not fragment");
 	packet.frag = FIRST;
 	packet.id = 4;
 	packet.mac = (const uint8_t[]){2, 0, 0, 0, 0, 0x77};
-	expect(&packet, BED_PASSED, "a fragment to another MAC");
+	xdp_prog_expect(&packet, BED_PASSED, "a fragment to another MAC");
 	usleep(1100000);
 	expect_fragment(3, FIRST, 0, "an id that was the kernel's more than a second ago");
 	expect_fragment(3, LAST, 0, "and the rest of it");
@@ -568,9 +568,9 @@ static void ip_options(void)
 	struct bed_packet packet = udp;
 
 	open_bed();
-	add(bed_exact(&udp), 1, 0);
+	xdp_prog_add(bed_exact(&udp), 1, 0);
 	for (packet.option_words = 0; packet.option_words <= 10; packet.option_words++)
-		expect(&packet, 1, "options");
+		xdp_prog_expect(&packet, 1, "options");
 }
 
 /* ---- what the kernel would not take for its own ---- */
@@ -586,29 +586,29 @@ static void frames_of_others(void)
 	open_bed();
 	group.dest = GROUP;
 	tagged.vlan = 7;
-	add(bed_wild(&udp), 0, 0);
-	add(bed_wild(&group), 0, 0);
-	add(bed_wild(&tagged), 0, 0);
-	add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wild(&group), 0, 0);
+	xdp_prog_add(bed_wild(&tagged), 0, 0);
+	xdp_prog_add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.mac = segment.mac = group.mac = tagged.mac = stranger;
-	expect(&datagram, BED_PASSED, "a datagram to a stranger's MAC");
-	expect(&group, BED_PASSED, "one for a group, to a stranger's MAC");
-	expect(&tagged, 0, "a tagged one, whose interface may have a MAC of its own");
-	expect(&segment, BED_NOWHERE, "a SYN to a stranger's MAC");
+	xdp_prog_expect(&datagram, BED_PASSED, "a datagram to a stranger's MAC");
+	xdp_prog_expect(&group, BED_PASSED, "one for a group, to a stranger's MAC");
+	xdp_prog_expect(&tagged, 0, "a tagged one, whose interface may have a MAC of its own");
+	xdp_prog_expect(&segment, BED_NOWHERE, "a SYN to a stranger's MAC");
 	segment.tcp_flags = BED_ACK;
-	add(bed_exact(&tcp), 2, 0);
-	expect(&segment, BED_NOWHERE, "a connection's, to a stranger's MAC");
+	xdp_prog_add(bed_exact(&tcp), 2, 0);
+	xdp_prog_expect(&segment, BED_NOWHERE, "a connection's, to a stranger's MAC");
 	segment.dest_port++;
-	expect(&segment, BED_PASSED, "to a stranger's MAC, and no flow");
+	xdp_prog_expect(&segment, BED_PASSED, "to a stranger's MAC, and no flow");
 	segment = tcp;
 	for (int i = 0; i < 2; i++) {
 		datagram.mac = group.mac = segment.mac = i == 0 ? everybody : group_mac;
-		expect(&datagram, 0, "a datagram in a frame to several");
-		expect(&group, 0, "one for a group");
-		expect(&segment, BED_PASSED, "a segment in a frame to several");
+		xdp_prog_expect(&datagram, 0, "a datagram in a frame to several");
+		xdp_prog_expect(&group, 0, "one for a group");
+		xdp_prog_expect(&segment, BED_PASSED, "a segment in a frame to several");
 	}
 	group.mac = NULL;
-	expect(&group, 0, "for a group, to this interface's MAC");
+	xdp_prog_expect(&group, 0, "for a group, to this interface's MAC");
 }
 
 static void a_new_mac_is_followed(void)
@@ -621,12 +621,12 @@ static void a_new_mac_is_followed(void)
 	memcpy(first, bed.mac, sizeof(first));
 	before.mac = first;
 	after.mac = stranger;
-	add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wild(&udp), 0, 0);
 	snprintf(command, sizeof(command), "ip link set %s address 02:00:00:00:00:77", name);
 	bed_must(system(command) == 0, "%s", command);
 	xdp_prog_look_at_mac(bed.prog);
-	expect(&after, 0, "to the new MAC");
-	expect(&before, BED_PASSED, "to that of before");
+	xdp_prog_expect(&after, 0, "to the new MAC");
+	xdp_prog_expect(&before, BED_PASSED, "to that of before");
 	snprintf(command, sizeof(command), "ip link set %s address %02x:%02x:%02x:%02x:%02x:%02x", name, first[0],
 	         first[1], first[2], first[3], first[4], first[5]);
 	bed_must(system(command) == 0, "%s", command);
@@ -640,17 +640,17 @@ static void martian_sources(void)
 	struct bed_packet datagram = udp, segment = tcp;
 
 	open_bed();
-	add(bed_wild(&udp), 0, 0);
-	add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
 	for (size_t i = 0; i < sizeof(martians) / sizeof(martians[0]); i++) {
 		datagram.source = segment.source = martians[i];
-		expect(&datagram, BED_PASSED, "a datagram of nobody's");
-		expect(&segment, BED_PASSED, "a segment of nobody's");
+		xdp_prog_expect(&datagram, BED_PASSED, "a datagram of nobody's");
+		xdp_prog_expect(&segment, BED_PASSED, "a segment of nobody's");
 	}
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		datagram.source = segment.source = others[i];
-		expect(&datagram, 0, "a datagram of somebody's");
-		expect(&segment, 1, "a segment of somebody's");
+		xdp_prog_expect(&datagram, 0, "a datagram of somebody's");
+		xdp_prog_expect(&segment, 1, "a segment of somebody's");
 	}
 }
 
@@ -663,24 +663,24 @@ static void source_routes(void)
 	struct bed_packet datagram = udp, segment = tcp;
 
 	open_bed();
-	add(bed_wild(&udp), 0, 0);
-	add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.option_words = segment.option_words = 2;
 	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
 		datagram.options = segment.options = harmless[i];
-		expect(&datagram, 0, "a harmless option");
-		expect(&segment, 1, "a harmless option");
+		xdp_prog_expect(&datagram, 0, "a harmless option");
+		xdp_prog_expect(&segment, 1, "a harmless option");
 	}
 	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
 		datagram.options = segment.options = routes[i];
-		expect(&datagram, BED_PASSED, "a source route");
-		expect(&segment, BED_NOWHERE, "a source route");
+		xdp_prog_expect(&datagram, BED_PASSED, "a source route");
+		xdp_prog_expect(&segment, BED_NOWHERE, "a source route");
 	}
 	for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
 		datagram.options = segment.options = broken[i];
 		datagram.option_words = segment.option_words = i == 3 ? 1 : 2;
-		expect(&datagram, BED_PASSED, "options that are none");
-		expect(&segment, BED_PASSED, "options that are none");
+		xdp_prog_expect(&datagram, BED_PASSED, "options that are none");
+		xdp_prog_expect(&segment, BED_PASSED, "options that are none");
 	}
 }
 
@@ -690,16 +690,16 @@ static void truncated(void)
 	struct bed_packet packet = udp;
 
 	open_bed();
-	add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wild(&udp), 0, 0);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
-		expect(&packet, BED_PASSED, "cut before the end of the ports");
-	expect(&packet, 0, "all that the program looks at");
+		xdp_prog_expect(&packet, BED_PASSED, "cut before the end of the ports");
+	xdp_prog_expect(&packet, 0, "all that the program looks at");
 	packet = tcp;
-	add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
-		expect(&packet, BED_PASSED, "a listener's, cut before the end of the ports");
+		xdp_prog_expect(&packet, BED_PASSED, "a listener's, cut before the end of the ports");
 	packet.only_bytes = 0;
-	expect(&packet, 1, "a whole one");
+	xdp_prog_expect(&packet, 1, "a whole one");
 }
 
 static void vlan_tags(void)
@@ -709,11 +709,11 @@ static void vlan_tags(void)
 	open_bed();
 	tagged.vlan = 7;
 	other.vlan = 8;
-	add(bed_wild(&udp), 0, 0);
-	add(bed_wild(&tagged), 1, 0);
-	expect(&udp, 0, "untagged");
-	expect(&tagged, 1, "the VLAN of the flow");
-	expect(&other, BED_PASSED, "another VLAN");
+	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wild(&tagged), 1, 0);
+	xdp_prog_expect(&udp, 0, "untagged");
+	xdp_prog_expect(&tagged, 1, "the VLAN of the flow");
+	xdp_prog_expect(&other, BED_PASSED, "another VLAN");
 }
 
 static void not_ipv4(void)
@@ -721,28 +721,28 @@ static void not_ipv4(void)
 	struct bed_packet packet = udp;
 
 	open_bed();
-	add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wild(&udp), 0, 0);
 	packet.ether_type = ETH_P_IPV6;
-	expect(&packet, BED_PASSED, "another EtherType");
+	xdp_prog_expect(&packet, BED_PASSED, "another EtherType");
 	packet = udp;
 	packet.proto = IPPROTO_SCTP;
-	expect(&packet, BED_PASSED, "another L4 protocol");
+	xdp_prog_expect(&packet, BED_PASSED, "another L4 protocol");
 }
 
 static void dead_socket_passes(void)
 {
 	open_bed();
-	add(bed_wild(&udp), 1, 0);
-	expect(&udp, 1, "living socket");
+	xdp_prog_add(bed_wild(&udp), 1, 0);
+	xdp_prog_expect(&udp, 1, "living socket");
 	xdp_prog_clear_socket(bed.prog, 1, 0);
-	expect(&udp, BED_PASSED, "socket out of the map");
-	add(bed_exact(&udp), 2, 0);
-	expect(&udp, 2, "another slot");
+	xdp_prog_expect(&udp, BED_PASSED, "socket out of the map");
+	xdp_prog_add(bed_exact(&udp), 2, 0);
+	xdp_prog_expect(&udp, 2, "another slot");
 	xdp_ring_unmap(&bed.slot[2].tx[0]);
 	close(bed.slot[2].fd[0]);
 	xdp_ring_unmap(&bed.slot[2].rx[0]);
 	bed.slot[2].rx[0] = bed.slot[1].rx[0]; /* keep bed_send busy with what exists */
-	expect(&udp, BED_PASSED, "socket closed");
+	xdp_prog_expect(&udp, BED_PASSED, "socket closed");
 	_exit(0); /* slot 2 is closed already */
 }
 
@@ -759,18 +759,18 @@ static void attach_twice(void)
 	xdp_prog_destroy(second);
 	xdp_prog_detach(bed.prog);
 	bed_must(!xdp_prog_attached(bed.prog), "detached");
-	add(bed_wild(&udp), 0, 0);
-	expect(&udp, BED_PASSED, "without program");
+	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_expect(&udp, BED_PASSED, "without program");
 	bed_must(xdp_prog_attach(bed.prog, &generic) == 0, "attach again");
-	expect(&udp, 0, "with program again");
+	xdp_prog_expect(&udp, 0, "with program again");
 }
 
 /* The owner dies by SIGKILL; the script looks at the interface afterwards. */
 static void killed_owner(void)
 {
 	open_bed();
-	add(bed_wild(&udp), 0, 0);
-	expect(&udp, 0, "attached");
+	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_expect(&udp, 0, "attached");
 	kill(getpid(), SIGKILL);
 }
 
@@ -782,12 +782,12 @@ static void large_packets(void)
 
 	bed_open(&bed, name, peer_netns, peer_name, 1, XDP_USE_SG);
 	bed_must(!bed.generic, "native at MTU %u", mtu);
-	add(bed_exact(&udp), 1, 0);
+	xdp_prog_add(bed_exact(&udp), 1, 0);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		packet.payload_bytes = sizes[i];
 		if (sizes[i] + 28 > mtu)
 			continue;
-		expect(&packet, 1, "large packet");
+		xdp_prog_expect(&packet, 1, "large packet");
 		printf("%u bytes in %u buffers\n", bed.got_bytes, bed.got_buffers);
 		/* The kernel leaves XDP_PACKET_HEADROOM free in each packet's first frame. */
 		bed_must((bed.got_buffers > 1) == (bed.got_bytes > 2048 - 256), "%u buffers", bed.got_buffers);
@@ -881,28 +881,28 @@ static void on_cpu(uint32_t cpu)
 static void two_queues(void)
 {
 	bed_open(&bed, name, peer_netns, peer_name, 2, 0);
-	add(bed_exact(&udp), 1, 0);
-	add(bed_wild(&udp), 2, 0);
+	xdp_prog_add(bed_exact(&udp), 1, 0);
+	xdp_prog_add(bed_wild(&udp), 2, 0);
 	for (uint32_t i = 0; i < 8; i++) {
 		on_cpu(i % 2);
-		expect(&udp, 1, "either queue");
+		xdp_prog_expect(&udp, 1, "either queue");
 		bed_must(bed.got_queue == i % 2, "queue %u from CPU %u", bed.got_queue, i % 2);
 	}
 	xdp_prog_clear_socket(bed.prog, 1, 1);
-	expect(&udp, BED_PASSED, "a queue without socket");
+	xdp_prog_expect(&udp, BED_PASSED, "a queue without socket");
 	on_cpu(0);
-	expect(&udp, 1, "the other queue");
+	xdp_prog_expect(&udp, 1, "the other queue");
 }
 
 /* The program knows of one queue, the device has two: what arrives on the second is the kernel's, not dropped. */
 static void unknown_queue_passes(void)
 {
 	open_bed();
-	add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wild(&udp), 0, 0);
 	on_cpu(1);
-	expect(&udp, BED_PASSED, "a queue that the program does not know");
+	xdp_prog_expect(&udp, BED_PASSED, "a queue that the program does not know");
 	on_cpu(0);
-	expect(&udp, 0, "the one it knows");
+	xdp_prog_expect(&udp, 0, "the one it knows");
 }
 
 /* The interface is one without native XDP. */
@@ -914,8 +914,8 @@ static void generic_mode(void)
 	bed_must(bed.generic, "fell back to generic mode");
 	xdp_prog_detach(bed.prog);
 	bed_must(xdp_prog_attach(bed.prog, &generic) == 0 && generic, "again");
-	add(bed_exact(&udp), 1, 0);
-	expect(&udp, 1, "a flow in generic mode");
+	xdp_prog_add(bed_exact(&udp), 1, 0);
+	xdp_prog_expect(&udp, 1, "a flow in generic mode");
 }
 
 static const struct {

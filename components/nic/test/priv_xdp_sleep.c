@@ -47,7 +47,7 @@ struct server {
 	_Atomic unsigned rebound;
 };
 
-static uint64_t now_us(void)
+static uint64_t xdp_sleep_now_us(void)
 {
 	struct timespec now;
 
@@ -55,7 +55,7 @@ static uint64_t now_us(void)
 	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-static void must(const char *what, int rc)
+static void xdp_sleep_must(const char *what, int rc)
 {
 	if (rc >= 0)
 		return;
@@ -63,7 +63,8 @@ static void must(const char *what, int rc)
 	exit(2);
 }
 
-static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+static void xdp_sleep_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key,
+                               void *arg)
 {
 	struct server *server = arg;
 
@@ -79,7 +80,7 @@ static void on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const stru
 	pthread_mutex_unlock(&server->halves);
 }
 
-static int open_nic(struct server *server, const char *interface, enum vma_nic_owner owner, const char *vmad)
+static int xdp_sleep_open_nic(struct server *server, const char *interface, enum vma_nic_owner owner, const char *vmad)
 {
 	const struct vma_bufarena_attr arena = {.capacity = 65536, .frame_size = 2048};
 	struct vma_nic_attr attr = {.owner = owner, .vmad_path = vmad};
@@ -87,25 +88,26 @@ static int open_nic(struct server *server, const char *interface, enum vma_nic_o
 
 	pthread_mutex_init(&server->halves, NULL);
 	snprintf(spec, sizeof(spec), "xdp:%s", interface);
-	must("arena", vma_bufarena_create(&arena, &server->arena));
+	xdp_sleep_must("arena", vma_bufarena_create(&arena, &server->arena));
 	attr.arena = server->arena;
 	return vma_nic_open(spec, &attr, &server->nic);
 }
 
-static void open_queue_pair(struct server *server, const char *address, const char *port)
+static void xdp_sleep_open_queue_pair(struct server *server, const char *address, const char *port)
 {
-	const struct vma_nic_qp_attr attr = {.rx_wre = 256, .tx_wre = 256, .event = on_event, .event_arg = server};
+	const struct vma_nic_qp_attr attr = {
+	        .rx_wre = 256, .tx_wre = 256, .event = xdp_sleep_on_event, .event_arg = server};
 	struct vma_flow_key *key = &server->rule.key;
 
 	key->family = AF_INET;
 	key->proto = IPPROTO_UDP;
 	key->local_port_be = htons((uint16_t)atoi(port));
 	inet_pton(AF_INET, address, key->local);
-	must("queue pair", vma_nic_qp_create(server->nic, &attr, &server->qp));
-	must("flow", vma_nic_flow_add(server->qp, &server->rule));
+	xdp_sleep_must("queue pair", vma_nic_qp_create(server->nic, &attr, &server->qp));
+	xdp_sleep_must("flow", vma_nic_flow_add(server->qp, &server->rule));
 }
 
-static void swap(unsigned char *a, unsigned char *b, size_t n)
+static void xdp_sleep_swap(unsigned char *a, unsigned char *b, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		const unsigned char c = a[i];
@@ -115,7 +117,7 @@ static void swap(unsigned char *a, unsigned char *b, size_t n)
 	}
 }
 
-static void echo(struct server *server, const struct vma_buf *in)
+static void xdp_sleep_echo(struct server *server, const struct vma_buf *in)
 {
 	struct vma_nic_seg seg = {.off = server->qp->tx_headroom, .len = in->len};
 	unsigned char *frame;
@@ -124,26 +126,26 @@ static void echo(struct server *server, const struct vma_buf *in)
 		return;
 	frame = (unsigned char *)vma_buf_frame(server->arena, seg.buf) + seg.off;
 	memcpy(frame, vma_buf_data(server->arena, in), in->len);
-	swap(frame, frame + 6, 6);
-	swap(frame + 26, frame + 30, 4);
-	swap(frame + 34, frame + 36, 2);
+	xdp_sleep_swap(frame, frame + 6, 6);
+	xdp_sleep_swap(frame + 26, frame + 30, 4);
+	xdp_sleep_swap(frame + 34, frame + 36, 2);
 	frame[40] = frame[41] = 0;
 	if (vma_nic_tx(server->qp, &seg, 1) != 1)
 		vma_buf_put(server->arena, seg.buf);
 }
 
 /* Under both halves; the number of datagrams. */
-static unsigned receive(struct server *server)
+static unsigned xdp_sleep_receive(struct server *server)
 {
 	struct vma_buf *bufs[BURST];
 	const unsigned n = vma_nic_poll_rx(server->qp, bufs, BURST);
 	unsigned reaped;
 
 	for (unsigned i = 0; i < n; i++)
-		echo(server, bufs[i]);
+		xdp_sleep_echo(server, bufs[i]);
 	if (n > 0)
 		vma_nic_kick(server->qp);
-	must("post", repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
+	xdp_sleep_must("post", repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
 	while ((reaped = vma_nic_reap_tx(server->qp, bufs, BURST)) > 0)
 		vma_buf_put_burst(server->arena, bufs, reaped);
 	return n;
@@ -158,15 +160,15 @@ static void be_late(struct server *server)
 	usleep(50000); /* and whatever woke the sleepers of that moment is over */
 }
 
-static __attribute__((noreturn)) void serve(int argc, char **argv)
+static __attribute__((noreturn)) void xdp_sleep_serve(int argc, char **argv)
 {
 	static struct server server;
 	bool late = argc > 4 && strcmp(argv[4], "late") == 0;
 	const unsigned fresh = argc > 4 ? (unsigned)atoi(argv[4]) : 0;
 	unsigned served = 0;
 
-	must("open", open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, argv[3]));
-	open_queue_pair(&server, argv[1], argv[2]);
+	xdp_sleep_must("open", xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, argv[3]));
+	xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
 	if (!late)
 		printf("ready\n");
 	fflush(stdout);
@@ -176,14 +178,14 @@ static __attribute__((noreturn)) void serve(int argc, char **argv)
 		int armed;
 
 		pthread_mutex_lock(&server.halves);
-		n = receive(&server);
+		n = xdp_sleep_receive(&server);
 		armed = n > 0 ? 1 : vma_nic_arm(server.qp);
 		pthread_mutex_unlock(&server.halves);
 		served += n;
 		if (fresh != 0 && served >= fresh) {
 			served = 0;
 			vma_nic_qp_destroy(server.qp);
-			open_queue_pair(&server, argv[1], argv[2]);
+			xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
 		} else if (armed == 0) {
 			if (late)
 				be_late(&server);
@@ -204,9 +206,9 @@ static int exchange(char **argv)
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		return 1;
 	for (uint32_t tries = 0; done < count && tries < count + 100;) {
-		const uint64_t start = now_us(), sent_at = start + (uint64_t)(random() % 60);
+		const uint64_t start = xdp_sleep_now_us(), sent_at = start + (uint64_t)(random() % 60);
 
-		while (now_us() < sent_at) /* the other end is arming, asleep, or between */
+		while (xdp_sleep_now_us() < sent_at) /* the other end is arming, asleep, or between */
 			;
 		tries++;
 		send(fd, &done, sizeof(done), MSG_DONTWAIT);
@@ -216,7 +218,7 @@ static int exchange(char **argv)
 			got = ~0u;
 			poll(&answer, 1, (int)patience_ms);
 			recv(fd, &got, sizeof(got), MSG_DONTWAIT);
-		} while (got != done && now_us() - sent_at < patience_ms * 1000ull);
+		} while (got != done && xdp_sleep_now_us() - sent_at < patience_ms * 1000ull);
 		if (got == done)
 			done++;
 		else
@@ -253,8 +255,8 @@ static int crowded(char **argv)
 	int rc = 0;
 
 	getrlimit(RLIMIT_NOFILE, &wide);
-	must("open", open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, NULL));
-	open_queue_pair(&server, argv[1], argv[2]);
+	xdp_sleep_must("open", xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, NULL));
+	xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
 	take_fds(3); /* two for the queue pair itself, one of the three of its rental */
 	for (int i = 0; i < XDP_SLOTS_MAX + 6 && (rc == 0 || rc == -EMFILE); i++) {
 		rc = vma_nic_qp_create(server.nic, &attr, &second);
@@ -264,7 +266,7 @@ static int crowded(char **argv)
 	usleep(200000); /* for the nic's thread to give it up, if it must */
 	printf("first: %s\n", vma_nic_qp_lost(server.qp) || server.rebound > 0 ? "lost" : "kept");
 	setrlimit(RLIMIT_NOFILE, &wide);
-	must("with fds", vma_nic_qp_create(server.nic, &attr, &second));
+	xdp_sleep_must("with fds", vma_nic_qp_create(server.nic, &attr, &second));
 	printf("done\n");
 	return 0;
 }
@@ -272,7 +274,7 @@ static int crowded(char **argv)
 static int refused(char **argv)
 {
 	static struct server server;
-	int rc = open_nic(&server, argv[0], VMA_NIC_OWNER_SELF, NULL);
+	int rc = xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_SELF, NULL);
 
 	printf("refused: %s, input %s\n", strerror(-rc), fcntl(0, F_GETFD) < 0 ? "closed" : "open");
 	return 0;
@@ -290,14 +292,14 @@ static int refuse(char **argv)
 	size_t bytes;
 
 	if (bind(on, (struct sockaddr *)&address, len) < 0 || listen(on, 8) < 0)
-		must("address", -errno);
+		xdp_sleep_must("address", -errno);
 	client = accept(on, NULL, NULL);
 	while (poll(&(struct pollfd){.fd = client, .events = POLLIN}, 1, -1) == 1 &&
 	       vmad_receive(client, &msg, &bytes, fds, &nfds) == 1) {
 		while (nfds > 0)
 			close(fds[--nfds]);
 		msg.result = msg.type == VMAD_RENT ? -ENOSPC : 0;
-		must("answer", vmad_send(client, &msg, NULL, 0));
+		xdp_sleep_must("answer", vmad_send(client, &msg, NULL, 0));
 		if (msg.type == VMAD_RENT && ++times >= count)
 			printf("refused\n");
 		fflush(stdout);
@@ -311,7 +313,7 @@ int main(int argc, char **argv)
 
 	vma_log_init(&log);
 	if (argc >= 6 && strcmp(argv[1], "serve") == 0)
-		serve(argc - 2, argv + 2);
+		xdp_sleep_serve(argc - 2, argv + 2);
 	if ((argc == 5 || argc == 6) && strcmp(argv[1], "exchange") == 0)
 		return exchange(argv + 2);
 	if (argc == 5 && strcmp(argv[1], "crowded") == 0)

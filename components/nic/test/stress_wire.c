@@ -28,7 +28,7 @@ struct actor {
 	int i;
 };
 
-static double stress_seconds(void)
+static double wire_stress_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -119,7 +119,7 @@ static void churn(struct stress *s, uint64_t end_ns)
 	}
 }
 
-static void run(struct stress *s)
+static void wire_run(struct stress *s)
 {
 	struct actor actors[WORLD_QPS];
 	pthread_t senders[WORLD_QPS], receivers[WORLD_QPS];
@@ -135,7 +135,7 @@ static void run(struct stress *s)
 		assert_int_equal(pthread_create(&receivers[i], NULL, receiver, &actors[i]), 0);
 		assert_int_equal(pthread_create(&senders[i], NULL, sender, &actors[i]), 0);
 	}
-	churn(s, world_now_ns() + (uint64_t)(stress_seconds() * 1e9));
+	churn(s, world_now_ns() + (uint64_t)(wire_stress_seconds() * 1e9));
 	for (uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS; world_now_ns() < give_up;) { /* still moving? */
 		uint32_t before = atomic_load(&s->acked[0][0]);
 		usleep(1000);
@@ -177,7 +177,7 @@ static void finish(struct stress *s)
 	free(s);
 }
 
-static struct stress *begin(void)
+static struct stress *nic_wire_begin(void)
 {
 	struct stress *s = calloc(1, sizeof(*s));
 
@@ -188,18 +188,18 @@ static struct stress *begin(void)
 
 static void test_a_pair_loses_nothing_among_eight_threads(void **state)
 {
-	struct stress *s = begin();
+	struct stress *s = nic_wire_begin();
 	struct vma_wire_pair_attr attr = {.arena = {s->w.arena, s->w.arena}, .queue_frames = 64};
 
 	(void)state;
 	assert_int_equal(wire_pair_create(&attr, UINT32_MAX - 200, s->w.nic), 0);
-	run(s);
+	wire_run(s);
 	finish(s);
 }
 
 static void test_a_file_loses_nothing_among_eight_threads(void **state)
 {
-	struct stress *s = begin();
+	struct stress *s = nic_wire_begin();
 	struct vma_nic_attr attr = {.arena = s->w.arena};
 	char spec[64];
 
@@ -207,7 +207,7 @@ static void test_a_file_loses_nothing_among_eight_threads(void **state)
 	snprintf(spec, sizeof(spec), "wire:/tmp/vma-wire-stress.%d", getpid());
 	assert_int_equal(vma_nic_open(spec, &attr, &s->w.nic[0]), 0);
 	assert_int_equal(vma_nic_open(spec, &attr, &s->w.nic[1]), 0);
-	run(s);
+	wire_run(s);
 	finish(s);
 }
 

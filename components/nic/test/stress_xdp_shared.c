@@ -14,15 +14,15 @@
 
 #include <vma/test.h>
 
-static void dawdle(void);
-#define XDP_SHARED_STEP() dawdle()
+static void xdp_shared_dawdle(void);
+#define XDP_SHARED_STEP() xdp_shared_dawdle()
 
 #include "../xdp_shared.c"
 #include "../xdp_recover.c"
 
 #include "xdp_world.h"
 
-static void dawdle(void)
+static void xdp_shared_dawdle(void)
 {
 	static _Thread_local uint32_t count;
 
@@ -30,7 +30,7 @@ static void dawdle(void)
 		sched_yield();
 }
 
-static uint64_t now_ms(void)
+static uint64_t xdp_shared_now_ms(void)
 {
 	struct timespec ts;
 
@@ -64,7 +64,7 @@ static bool run_client(struct world *world, uint32_t slot, uint64_t seed)
 	while (!world->stop) {
 		for (int i = 0; i < 100; i++)
 			client_step(&client);
-		if (roll(&client.seed, 8) == 0)
+		if (xdp_fixture_roll(&client.seed, 8) == 0)
 			sched_yield();
 	}
 	for (int i = 0; i < 100000 && !done; i++) {
@@ -160,10 +160,10 @@ static pid_t start_process(struct world *world, uint32_t slot, uint64_t seed)
 
 static bool wait_until(struct world *world, bool (*condition)(struct world *, uint32_t), uint32_t arg)
 {
-	const uint64_t end = now_ms() + 5000;
+	const uint64_t end = xdp_shared_now_ms() + 5000;
 
 	while (!condition(world, arg)) {
-		if (now_ms() > end)
+		if (xdp_shared_now_ms() > end)
 			return false;
 		owner_fill(world);
 		sched_yield();
@@ -182,7 +182,7 @@ static bool kernel_is_past(struct world *world, uint32_t round)
 }
 
 /* kill -9 and everything that the owner does then; a new client takes the slot. */
-static pid_t replace(struct world *world, uint32_t slot, pid_t pid, uint64_t seed)
+static pid_t xdp_shared_replace(struct world *world, uint32_t slot, pid_t pid, uint64_t seed)
 {
 	int status;
 
@@ -201,7 +201,7 @@ static pid_t replace(struct world *world, uint32_t slot, pid_t pid, uint64_t see
 
 static void test_killed_processes_lose_and_double_nothing(void **state)
 {
-	const uint64_t end = now_ms() + stress_ms();
+	const uint64_t end = xdp_shared_now_ms() + stress_ms();
 	struct world *world = world_create(2);
 	pid_t pids[W_SLOTS + 1];
 	uint64_t seed = 12345;
@@ -212,11 +212,11 @@ static void test_killed_processes_lose_and_double_nothing(void **state)
 	owner_fill(world);
 	for (uint32_t s = 0; s <= W_SLOTS; s++)
 		pids[s] = start_process(world, s, s + 1);
-	while (now_ms() < end) {
-		const uint32_t victim = roll(&seed, W_SLOTS);
+	while (xdp_shared_now_ms() < end) {
+		const uint32_t victim = xdp_fixture_roll(&seed, W_SLOTS);
 
-		usleep(100 + roll(&seed, 3000));
-		pids[victim] = replace(world, victim, pids[victim], seed);
+		usleep(100 + xdp_fixture_roll(&seed, 3000));
+		pids[victim] = xdp_shared_replace(world, victim, pids[victim], seed);
 		if (world->errors != 0)
 			fail_msg("%u complaints, first: %s", world->errors, world->complaint);
 	}

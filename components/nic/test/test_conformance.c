@@ -40,7 +40,7 @@ static char file_spec[64], specs[2][256], netns[2][256];
 
 /* ---- making and ending a world ---- */
 
-static void open_end(struct world *w, const struct make *make, int end)
+static void conformance_open_end(struct world *w, const struct make *make, int end)
 {
 	struct vma_nic_attr attr = {.arena = w->arena, .owner = make->owner};
 
@@ -62,8 +62,8 @@ static int setup(void **state)
 		assert_int_equal(vma_wire_pair(&attr, w->nic), 0);
 	} else {
 		w->foreign = strncmp(make->spec[0], "wire:", 5) != 0;
-		open_end(w, make, 0);
-		open_end(w, make, 1);
+		conformance_open_end(w, make, 0);
+		conformance_open_end(w, make, 1);
 	}
 	world_qp(w, 0, 0, DEPTH);
 	world_qp(w, 1, 0, DEPTH);
@@ -114,7 +114,7 @@ static void test_every_byte_arrives(void **state)
 			continue;
 		for (int end = 0; end < 2; end++) {
 			world_send(w, end, 0, udp(PEER_PORT, PORT, sizes[i], i));
-			assert_receives(w, 1 - end, 0, udp(PEER_PORT, PORT, sizes[i], i));
+			fixture_assert_receives(w, 1 - end, 0, udp(PEER_PORT, PORT, sizes[i], i));
 		}
 	}
 }
@@ -129,7 +129,7 @@ static void test_order_is_kept(void **state)
 		for (uint32_t i = 0; i < 64 && sent < 3000; i++, sent++)
 			world_send(w, 0, 0, udp(PEER_PORT, PORT, 60 + sent % 600, sent));
 		for (; received < sent; received++)
-			assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 60 + received % 600, received));
+			fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 60 + received % 600, received));
 	}
 	assert_silence(w, 1, 0);
 }
@@ -186,7 +186,7 @@ static void test_segments_become_one_packet(void **state)
 	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 2), 0); /* no end: not a whole packet */
 	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 3), 3);
 	vma_nic_kick(w->qp[0][0]);
-	assert_receives(w, 1, 0, spec);
+	fixture_assert_receives(w, 1, 0, spec);
 }
 
 static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
@@ -238,7 +238,7 @@ static void test_a_frame_above_the_mtu_is_refused(void **state)
 	assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 0);
 	vma_buf_put(w->arena, seg.buf);
 	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
-	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
 }
 
 static void test_a_full_transmit_queue_takes_less_and_recovers(void **state)
@@ -264,9 +264,9 @@ static void test_a_full_transmit_queue_takes_less_and_recovers(void **state)
 	while (vma_nic_kick(w->qp[0][0]) == -EAGAIN)
 		;
 	for (uint32_t i = 0; i < taken; i++)
-		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 80, i));
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 80, i));
 	world_send(w, 0, 0, udp(PEER_PORT, PORT, 80, taken));
-	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 80, taken));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 80, taken));
 }
 
 static void test_each_sent_buffer_is_reaped_once(void **state)
@@ -330,7 +330,7 @@ static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 }
 
 /* Everything that is there, after what is in `held` already, until there has been nothing for a while. */
-static unsigned poll_all(struct vma_nic_qp *qp, struct vma_buf **held, unsigned n)
+static unsigned conformance_poll_all(struct vma_nic_qp *qp, struct vma_buf **held, unsigned n)
 {
 	uint64_t quiet_since = world_now_ns();
 
@@ -357,7 +357,7 @@ static void test_who_posts_late_gets_the_rest_then(void **state)
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 90, i));
 		n += vma_nic_poll_rx(qp, held + n, DEPTH - n);
 	}
-	n = poll_all(qp, held, n);
+	n = conformance_poll_all(qp, held, n);
 	assert_in_range(n, qp->rx_quota, DEPTH);
 	for (unsigned i = 0; i < n; i++) {
 		const uint8_t *frame = (const uint8_t *)vma_buf_data(w->arena, held[i]);
@@ -366,7 +366,7 @@ static void test_who_posts_late_gets_the_rest_then(void **state)
 	}
 	assert_true(repost(qp, held, n));
 	for (uint32_t i = n; i < DEPTH; i++)
-		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 90, i));
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 90, i));
 }
 
 /* ---- flows ---- */
@@ -380,8 +380,8 @@ static void test_five_tuple_wins_over_three_tuple(void **state)
 	world_flow(w, 1, 1, IPPROTO_UDP, PORT, PEER_PORT, 0);
 	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
-	assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
-	assert_receives(w, 1, 0, udp(PEER_PORT + 1, PORT, 100, 2));
+	fixture_assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT + 1, PORT, 100, 2));
 	assert_silence(w, 1, 1);
 }
 
@@ -392,7 +392,7 @@ static void test_a_deleted_flow_delivers_no_more(void **state)
 
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
-	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
 	world_enter(w, 1);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), -ENOENT);
@@ -400,7 +400,7 @@ static void test_a_deleted_flow_delivers_no_more(void **state)
 	assert_silence(w, 1, 0);
 	assert_int_equal(world_flow_rc(w, 1, 0, &rule), 0);
 	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 3));
-	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 3));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 3));
 }
 
 static void test_a_flow_is_had_once(void **state)
@@ -453,7 +453,7 @@ static void test_what_nobody_wants_is_not_delivered(void **state)
 	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
 	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 3));
 	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 4));
-	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 4));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 4));
 	assert_silence(w, 1, 0);
 }
 
@@ -469,8 +469,8 @@ static void test_a_listener_gets_every_segment_that_no_connection_takes(void **s
 	for (uint32_t i = 0; i < sizeof(flags); i++) {
 		world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
 		world_send(w, 0, 0, tcp(PEER_PORT, PORT, flags[i], 100 + i));
-		assert_receives(w, 1, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
-		assert_receives(w, 1, 1, tcp(PEER_PORT, PORT, flags[i], 100 + i));
+		fixture_assert_receives(w, 1, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
+		fixture_assert_receives(w, 1, 1, tcp(PEER_PORT, PORT, flags[i], 100 + i));
 	}
 	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT + 1, 0x02, 50)); /* another port */
 	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 51));
@@ -485,14 +485,14 @@ static void test_a_connection_of_a_listener_gets_a_rule_of_its_own_later(void **
 
 	world_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
 	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x02, 1));
-	assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x02, 1));
+	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x02, 1));
 	world_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 2));
-	assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 2));
+	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 2));
 	world_unflow(w, 1, 0, IPPROTO_TCP, PORT, 0);
 	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 3));
 	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 4));
-	assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x18, 3));
+	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x18, 3));
 	assert_silence(w, 1, 0);
 	world_unflow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT);
 	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 5));
@@ -521,7 +521,7 @@ static void test_arm_makes_the_fd_readable_at_the_next_arrival(void **state)
 		assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		assert_true(fd_readable(vma_nic_fd(w->qp[1][0]), 3000));
-		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
 	}
 }
 
@@ -538,11 +538,11 @@ static void test_unarmed_fd_is_armed_again_by_the_next_arm(void **state)
 		vma_nic_unarm(qp);
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i));
 		assert_false(w->foreign && fd_readable(vma_nic_fd(qp), 50));
-		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i));
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i));
 		arm_for_sure(qp);
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
 		assert_true(fd_readable(vma_nic_fd(qp), 3000));
-		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
 	}
 }
 
@@ -556,7 +556,7 @@ static void test_arm_says_when_something_is_already_there(void **state)
 	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	while (vma_nic_arm(w->qp[1][0]) == 0)
 		assert_true(world_now_ns() < give_up);
-	assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
 	assert_int_equal(vma_nic_arm(w->qp[1][0]), 0);
 	assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
 }
@@ -573,7 +573,7 @@ static void test_quiet_is_said_of_an_empty_queue_only(void **state)
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		while (vma_nic_rx_is_quiet(qp))
 			assert_true(world_now_ns() < give_up);
-		assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
 	}
 	if (qp->ops->rx_is_quiet != NULL && vma_nic_info(w->nic[1])->device_queues == 1)
 		assert_true(vma_nic_rx_is_quiet(qp));
@@ -631,7 +631,7 @@ struct player {
 };
 
 /* Each of end 0's threads keeps up to WINDOW numbered frames under way; end 1's thread answers each. */
-static void *play(void *arg)
+static void *conformance_play(void *arg)
 {
 	struct player *p = arg;
 	struct world *w = p->w;
@@ -683,7 +683,7 @@ static void test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread(voi
 	for (int i = 0; i < WORLD_QPS; i++)
 		for (int end = 0; end < 2; end++) {
 			players[end][i] = (struct player){.w = w, .end = end, .i = i};
-			assert_int_equal(pthread_create(&threads[end][i], NULL, play, &players[end][i]), 0);
+			assert_int_equal(pthread_create(&threads[end][i], NULL, conformance_play, &players[end][i]), 0);
 		}
 	for (int i = 0; i < WORLD_QPS; i++)
 		for (int end = 0; end < 2; end++)

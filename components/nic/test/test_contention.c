@@ -200,13 +200,13 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int ask(struct bed *bed, uint32_t slot, uint64_t cookie)
+static int contention_ask(struct bed *bed, uint32_t slot, uint64_t cookie)
 {
 	bed->rule.shadow_cookie = cookie;
 	return xdp_owner_flow_add(&owner, slot, &bed->rule);
 }
 
-static void tell(uint32_t slot, const struct vma_flow_key *key, void *arg)
+static void contention_tell(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
 	struct bed *bed = arg;
 
@@ -234,9 +234,9 @@ static void collide(struct bed *bed)
 
 	memcpy(&address.sin_addr, bed->rule.key.local, 4);
 	close_socket(bed, 1);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
 	bed->fd[1] = shadow(&address, &bed->cookie[1]);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 }
 
 /* ---- cases ---- */
@@ -246,14 +246,14 @@ static void test_a_flow_that_two_want_goes_to_the_kernel_and_its_client_is_told(
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(steered, 1);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	assert_int_equal(steered, 0);
-	owner_flows_report(&owner, tell, bed);
+	owner_flows_report(&owner, contention_tell, bed);
 	assert_int_equal(bed->told[A], 1);
 	assert_int_equal(bed->told[B], 0);
-	owner_flows_report(&owner, tell, bed);
+	owner_flows_report(&owner, contention_tell, bed);
 	assert_int_equal(bed->told[A], 1);
 }
 
@@ -262,12 +262,12 @@ static void test_neither_gets_it_while_both_go_on_asking(void **state)
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	for (int second = 0; second < 20; second++) {
 		now_ns += SECOND;
-		assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
-		assert_int_equal(ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+		assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+		assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
 		owner_wishes_expire(&owner);
 	}
 	assert_int_equal(grants, 1);
@@ -278,9 +278,9 @@ static void test_the_first_one_to_ask_again_does_not_get_it_either(void **state)
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE); /* A has not asked since */
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE); /* A has not asked since */
 }
 
 static void test_who_is_silent_for_three_seconds_does_not_want_it_any_more(void **state)
@@ -288,14 +288,14 @@ static void test_who_is_silent_for_three_seconds_does_not_want_it_any_more(void 
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	for (int second = 0; second < 3; second++) {
 		now_ns += SECOND;
-		assert_int_equal(ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+		assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
 	}
 	now_ns += SECOND;
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(steered, 1);
 }
 
@@ -304,11 +304,11 @@ static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	owner_flows_end(&owner, A, true);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), 0);
-	owner_flows_report(&owner, tell, bed);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), 0);
+	owner_flows_report(&owner, contention_tell, bed);
 	assert_int_equal(bed->told[A], 0); /* the slot may be another client's by now */
 }
 
@@ -318,9 +318,9 @@ static void test_whose_socket_is_closed_does_not_want_it_any_more(void **state)
 
 	collide(bed);
 	now_ns += SECOND;
-	assert_int_equal(ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
 	close_socket(bed, 1);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
 }
 
 static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
@@ -328,11 +328,11 @@ static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	owner_flows_end(&owner, B, true);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	owner_flows_report(&owner, tell, bed);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	owner_flows_report(&owner, contention_tell, bed);
 	assert_int_equal(bed->told[A], 0);
 }
 
@@ -341,17 +341,17 @@ static void test_who_deletes_it_before_he_knows_does_not_want_it_any_more(void *
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), -ENOENT);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), 0);
 }
 
 static void test_a_second_socket_on_the_port_is_a_stranger(void **state)
 {
 	struct bed *bed = *state;
 
-	assert_int_equal(ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
 }
 
 static void test_unless_it_was_named_as_a_shadow_before(void **state)
@@ -359,7 +359,7 @@ static void test_unless_it_was_named_as_a_shadow_before(void **state)
 	struct bed *bed = *state;
 
 	assert_int_equal(xdp_owner_flow_shadows(&owner, A, &bed->rule.key, bed->cookie, 2), 0);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(owner.wishes, 0);
 	assert_true(owner_flows_has_cookie(&owner, bed->cookie[1]));
 }
@@ -369,8 +369,8 @@ static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, A, 77), -EEXIST);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, A, 77), -EEXIST);
 	assert_true(owner_flows_has_cookie(&owner, 77));
 	assert_int_equal(grants, 1);
 }
@@ -381,9 +381,9 @@ static void test_udp_has_no_listener_that_could_hide_a_stranger(void **state)
 	struct bed *bed = *state;
 
 	bed->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(ask(bed, A, bed->cookie[0]), -EINVAL);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EINVAL);
 	bed->rule.flags = VMA_FLOW_RING_ONLY;
-	assert_int_equal(ask(bed, A, bed->cookie[0]), -EINVAL);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EINVAL);
 	assert_int_equal(grants, 0);
 }
 
@@ -391,8 +391,8 @@ static void have_two_listen(struct bed *bed)
 {
 	bed->rule.key.proto = IPPROTO_TCP;
 	bed->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 }
 
 /* Its client has to ask for flows of what it has accepted; until then they lack only what begins anew. */
@@ -403,7 +403,7 @@ static void test_a_listener_that_two_want_fades(void **state)
 	have_two_listen(bed);
 	assert_int_equal(fading, 1);
 	assert_int_equal(steered, 1);
-	owner_flows_report(&owner, tell, bed);
+	owner_flows_report(&owner, contention_tell, bed);
 	assert_int_equal(bed->told[A], 1);
 	owner_flows_fade_out(&owner, now_ns);
 	assert_int_equal(steered, 1);
@@ -419,7 +419,7 @@ static void test_a_flow_that_fades_is_replaced(void **state)
 	have_two_listen(bed);
 	owner_flows_end(&owner, B, true);
 	assert_int_equal(steered, 1); /* A's */
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(steered, 1);
 	assert_int_equal(grants, 2);
 	assert_int_equal(deleted, 0);
@@ -477,13 +477,13 @@ static void test_a_connection_stays_with_who_has_it(void **state)
 	bed->rule.key.proto = IPPROTO_TCP;
 	bed->rule.key.peer_port_be = htons(7);
 	memcpy(bed->rule.key.peer, "\x0a\0\0\2", 4);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	assert_int_equal(steered, 1);
 	assert_int_equal(owner.wishes, 0);
 	assert_int_equal(xdp_owner_flow_del(&owner, B, &bed->rule.key), -ENOENT);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), 0);
 }
 
 static void test_wishes_are_forgotten_when_nobody_repeats_them(void **state)
@@ -491,8 +491,8 @@ static void test_wishes_are_forgotten_when_nobody_repeats_them(void **state)
 	struct bed *bed = *state;
 
 	share(bed);
-	assert_int_equal(ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	assert_int_equal(owner.wishes, 2);
 	now_ns += 4 * SECOND;
 	owner_wishes_expire(&owner);

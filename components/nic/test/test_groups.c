@@ -123,7 +123,7 @@ static int setup_inherited(void **state)
 	return owner_heirs_init(&owner);
 }
 
-static void join(uint32_t slot)
+static void groups_join(uint32_t slot)
 {
 	assert_int_equal(xdp_owner_flow_add(&owner, slot, &rule), 0);
 }
@@ -157,7 +157,7 @@ static void sleeps(uint32_t slot, bool on)
 	atomic_store(&owner.members[slot].sleeps, on);
 }
 
-static struct vma_pending *waits(uint32_t slot, unsigned place, uint32_t state)
+static struct vma_pending *groups_waits(uint32_t slot, unsigned place, uint32_t state)
 {
 	struct vma_pending *entry = &owner.members[slot].pending[place];
 
@@ -176,11 +176,11 @@ static struct vma_pending *waits(uint32_t slot, unsigned place, uint32_t state)
 static void test_one_socket_in_two_processes_is_shared(void **state)
 {
 	(void)state;
-	join(0);
+	groups_join(0);
 	assert_int_equal(owner.groups, 0);
-	join(1);
+	groups_join(1);
 	assert_int_equal(owner.groups, 1);
-	join(2);
+	groups_join(2);
 	assert_int_equal(owner.groups, 1);
 	assert_int_equal(xdp_owner_flow_add(&owner, 1, &rule), -EEXIST);
 	assert_int_equal(atomic_load(&owner.members[1].groups), 1);
@@ -223,8 +223,8 @@ static void test_another_address_is_another_service(void **state)
 static void test_a_member_that_does_not_ask_gets_none(void **state)
 {
 	(void)state;
-	join(0);
-	join(1);
+	groups_join(0);
+	groups_join(1);
 	sleeps(0, true);
 	pass_ms(200);
 	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS);
@@ -241,13 +241,13 @@ static void test_what_is_not_accepted_is_moved_once(void **state)
 	struct vma_pending *entry, *half;
 
 	(void)state;
-	join(0);
-	join(1);
+	groups_join(0);
+	groups_join(1);
 	sleeps(0, true);
 	sleeps(1, true);
 	pass_ms(200);
-	half = waits(0, 3, VMA_PENDING_HALF_OPEN);
-	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	half = groups_waits(0, 3, VMA_PENDING_HALF_OPEN);
+	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
 	pass_ms(80);
 	assert_int_equal(adopted.n, 0);
 	pass_ms(80);
@@ -269,10 +269,10 @@ static void test_what_is_not_accepted_is_moved_once(void **state)
 static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 {
 	(void)state;
-	join(0);
-	join(1);
-	waits(0, 3, VMA_PENDING_HALF_OPEN);
-	waits(0, 7, VMA_PENDING_QUEUED);
+	groups_join(0);
+	groups_join(1);
+	groups_waits(0, 3, VMA_PENDING_HALF_OPEN);
+	groups_waits(0, 7, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(adopted.n, 2);
 	assert_int_equal(adopted.slot, 1);
@@ -285,14 +285,14 @@ static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 static void test_what_waits_goes_to_successors(void **state)
 {
 	(void)state;
-	join(0);
-	join(1);
+	groups_join(0);
+	groups_join(1);
 	now_ns += 50 * MS;
-	join(2);
+	groups_join(2);
 	assert_int_equal(xdp_owner_flow_retire(&owner, 0, &rule.key), 0);
 	assert_int_equal(share_of(0), 0);
 	for (unsigned i = 0; i < 16; i++)
-		waits(0, i, VMA_PENDING_QUEUED);
+		groups_waits(0, i, VMA_PENDING_QUEUED);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(adopted.n, 16);
 	assert_int_equal(adopted.slot, 2);
@@ -305,9 +305,9 @@ static void test_another_listeners_connections_stay(void **state)
 	struct vma_pending *entry;
 
 	(void)state;
-	join(0);
-	join(1);
-	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	groups_join(0);
+	groups_join(1);
+	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
 	entry->local_port_be ^= 1;
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(adopted.n, 0);
@@ -328,7 +328,7 @@ static void test_any_order_of_coming_and_going(void **state)
 		seed = seed * 1664525 + 1013904223;
 		slot = seed >> 16 & 3;
 		if (!in[slot])
-			join(slot);
+			groups_join(slot);
 		else if (seed >> 20 & 1)
 			owner_flows_end(&owner, slot, seed >> 21 & 1);
 		else
@@ -351,9 +351,9 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 	struct vma_pending *entry;
 
 	(void)state;
-	join(0);
-	join(1);
-	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	groups_join(0);
+	groups_join(1);
+	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
 	atomic_store(&owner.members[0].waiting, 1);
 	for (unsigned i = 0; i < 6; i++) {
 		atomic_fetch_add(&owner.members[0].asks, 1);
@@ -377,10 +377,10 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 static void test_overloaded_members_keep_what_waits(void **state)
 {
 	(void)state;
-	join(0);
-	join(1);
+	groups_join(0);
+	groups_join(1);
 	for (uint32_t slot = 0; slot < 2; slot++) {
-		waits(slot, 7, VMA_PENDING_QUEUED);
+		groups_waits(slot, 7, VMA_PENDING_QUEUED);
 		atomic_store(&owner.members[slot].waiting, 1);
 	}
 	for (unsigned i = 0; i < 20; i++) {
@@ -407,9 +407,9 @@ static void test_overloaded_members_keep_what_waits(void **state)
 static void test_nothing_goes_to_and_fro(void **state)
 {
 	(void)state;
-	join(0);
-	join(1);
-	waits(0, 7, VMA_PENDING_QUEUED);
+	groups_join(0);
+	groups_join(1);
+	groups_waits(0, 7, VMA_PENDING_QUEUED);
 	atomic_store(&owner.members[0].waiting, 1);
 	for (unsigned i = 0; i < 50; i++) {
 		const unsigned before = adopted.n;
@@ -423,7 +423,7 @@ static void test_nothing_goes_to_and_fro(void **state)
 			atomic_store(&owner.members[1 - to].pending[7].state, VMA_PENDING_FREE);
 			atomic_store(&owner.members[1 - to].waiting, 0);
 			atomic_store(&owner.members[to].adopted, adopted.pending.number);
-			waits(to, 7, VMA_PENDING_QUEUED);
+			groups_waits(to, 7, VMA_PENDING_QUEUED);
 			atomic_store(&owner.members[to].waiting, 1);
 		}
 	}
@@ -433,20 +433,20 @@ static void test_nothing_goes_to_and_fro(void **state)
 static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **state)
 {
 	(void)state;
-	join(0);
-	join(1);
-	join(2);
+	groups_join(0);
+	groups_join(1);
+	groups_join(2);
 	sleeps(1, true);
-	waits(0, 3, VMA_PENDING_QUEUED);
-	waits(0, 4, VMA_PENDING_QUEUED);
-	waits(0, 5, VMA_PENDING_QUEUED);
+	groups_waits(0, 3, VMA_PENDING_QUEUED);
+	groups_waits(0, 4, VMA_PENDING_QUEUED);
+	groups_waits(0, 5, VMA_PENDING_QUEUED);
 	pass_ms(200);
 	assert_int_equal(adopted.n, 3);
 	assert_int_equal(adopted.slot, 1);
 	/* The first is made and accepted; the second made, which it did not come to say; the third lies in its socket.
 	 */
 	atomic_store(&owner.members[1].adopted, adopted.pending.number - 2);
-	waits(1, 4, VMA_PENDING_QUEUED);
+	groups_waits(1, 4, VMA_PENDING_QUEUED);
 	sleeps(2, true);
 	owner_flows_end(&owner, 1, true);
 	assert_int_equal(adopted.n, 5);
@@ -460,7 +460,7 @@ static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **sta
 
 /* ---- the last one dies, and the kernel's listener lives on ---- */
 
-static struct vma_flow_key peer_of(unsigned place)
+static struct vma_flow_key groups_peer_of(unsigned place)
 {
 	struct vma_flow_key key = rule.key;
 
@@ -472,7 +472,7 @@ static struct vma_flow_key peer_of(unsigned place)
 /* Whether the program keeps from the kernel what comes for it. */
 static bool is_kept(unsigned place)
 {
-	const struct vma_flow_key key = peer_of(place);
+	const struct vma_flow_key key = groups_peer_of(place);
 	const int at = fake_find(&key);
 
 	return at >= 0 && prog.entry[at].is_heir;
@@ -483,12 +483,12 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	struct vma_pending *entry = NULL;
 
 	(void)state;
-	join(0);
+	groups_join(0);
 	assert_int_equal(owner.groups, 1);
 	pass_ms(3000);
 	assert_int_equal(atomic_load(&owner.members[0].groups), 1);
 	for (unsigned i = 0; i < 16; i++)
-		entry = waits(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
+		entry = groups_waits(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(adopted.n, 0);
@@ -498,7 +498,7 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	pass_ms(5000);
 	for (unsigned i = 0; i < 16; i++)
 		assert_true(is_kept(i));
-	join(1);
+	groups_join(1);
 	pass_ms(40);
 	assert_int_equal(adopted.n, 16);
 	assert_int_equal(adopted.slot, 1);
@@ -511,7 +511,7 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	/* And dies as well, before it has made them. */
 	owner_flows_end(&owner, 1, true);
 	assert_int_equal(owner.parked, 16);
-	join(2);
+	groups_join(2);
 	pass_ms(40);
 	assert_int_equal(adopted.n, 32);
 	assert_int_equal(adopted.slot, 2);
@@ -523,12 +523,12 @@ static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_
 	struct vma_pending *entry;
 
 	(void)state;
-	join(0);
-	entry = waits(0, 7, VMA_PENDING_QUEUED);
+	groups_join(0);
+	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, false);
 	assert_true(is_kept(7));
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_QUEUED); /* it may accept it */
-	join(1);
+	groups_join(1);
 	pass_ms(40);
 	assert_int_equal(adopted.n, 0);
 	owner_group_move(&owner, 0, NULL); /* there is a next one by now */
@@ -545,9 +545,9 @@ static void test_what_waits_in_the_last_one_that_closes_the_listener_is_kept(voi
 	struct vma_pending *entry, *accepted;
 
 	(void)state;
-	join(0);
-	entry = waits(0, 7, VMA_PENDING_QUEUED);
-	accepted = waits(0, 8, VMA_PENDING_QUEUED);
+	groups_join(0);
+	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
+	accepted = groups_waits(0, 8, VMA_PENDING_QUEUED);
 	atomic_store(&accepted->state, VMA_PENDING_FREE);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
@@ -555,7 +555,7 @@ static void test_what_waits_in_the_last_one_that_closes_the_listener_is_kept(voi
 	assert_true(is_kept(7));
 	assert_false(is_kept(8));
 	pass_ms(5000);
-	join(1);
+	groups_join(1);
 	pass_ms(40);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
@@ -566,8 +566,8 @@ static void test_what_waits_in_the_last_one_that_closes_the_listener_is_kept(voi
 static void test_what_waits_in_the_last_one_that_closes_the_last_listener_is_reset(void **state)
 {
 	(void)state;
-	join(0);
-	waits(0, 7, VMA_PENDING_QUEUED);
+	groups_join(0);
+	groups_waits(0, 7, VMA_PENDING_QUEUED);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	close(listener);
 	listener = -1;
@@ -579,9 +579,9 @@ static void test_what_waits_in_the_last_one_that_closes_the_last_listener_is_res
 static void test_nobody_comes(void **state)
 {
 	(void)state;
-	join(0);
+	groups_join(0);
 	for (unsigned i = 0; i < 16; i++)
-		waits(0, i, VMA_PENDING_QUEUED);
+		groups_waits(0, i, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	pass_ms(9900);
 	assert_int_equal(owner.parked, 16);
@@ -600,8 +600,8 @@ static void test_nobody_comes(void **state)
 static void test_a_listener_that_is_closed_keeps_nothing(void **state)
 {
 	(void)state;
-	join(0);
-	waits(0, 7, VMA_PENDING_QUEUED);
+	groups_join(0);
+	groups_waits(0, 7, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	pass_ms(400);
 	assert_int_equal(owner.parked, 1);
@@ -615,8 +615,8 @@ static void test_a_listener_that_is_closed_keeps_nothing(void **state)
 static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **state)
 {
 	(void)state;
-	join(0);
-	waits(0, 7, VMA_PENDING_QUEUED);
+	groups_join(0);
+	groups_waits(0, 7, VMA_PENDING_QUEUED);
 	close(listener);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(owner.parked, 0);
@@ -627,17 +627,17 @@ static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **stat
 /* A page can be written by anybody: what it says of others' is not kept. */
 static void test_only_a_listeners_own_is_kept(void **state)
 {
-	struct vma_flow_rule others = {.key = peer_of(3)};
+	struct vma_flow_rule others = {.key = groups_peer_of(3)};
 
 	(void)state;
-	join(0);
+	groups_join(0);
 	assert_int_equal(xdp_owner_flow_add(&owner, 1, &others), 0);
-	waits(0, 1, VMA_PENDING_QUEUED)->local_port_be ^= 1;
-	waits(0, 2, VMA_PENDING_QUEUED)->peer_port_be = 0;
-	waits(0, 3, VMA_PENDING_QUEUED); /* it is another client's */
-	waits(0, 4, VMA_PENDING_QUEUED);
-	waits(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
-	waits(0, 6, 77);
+	groups_waits(0, 1, VMA_PENDING_QUEUED)->local_port_be ^= 1;
+	groups_waits(0, 2, VMA_PENDING_QUEUED)->peer_port_be = 0;
+	groups_waits(0, 3, VMA_PENDING_QUEUED); /* it is another client's */
+	groups_waits(0, 4, VMA_PENDING_QUEUED);
+	groups_waits(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
+	groups_waits(0, 6, 77);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(owner.parked, 1);
 	assert_true(is_kept(4));
@@ -648,12 +648,12 @@ static void test_only_a_listeners_own_is_kept(void **state)
 static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
 {
 	(void)state;
-	join(0);
+	groups_join(0);
 	for (unsigned i = 0; i < 200; i++)
-		waits(0, i, VMA_PENDING_QUEUED);
+		groups_waits(0, i, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(owner.parked, 200);
-	join(1);
+	groups_join(1);
 	pass_ms(400);
 	assert_int_equal(adopted.n, 128);
 	atomic_store(&owner.members[1].adopted, 100);
@@ -794,10 +794,10 @@ static void begin_life(void)
 {
 	memset(&life, 0, sizeof(life));
 	begin_owner(shared_memory(sizeof(struct owner_record)));
-	join(0);
+	groups_join(0);
 	pass_ms(3000);
 	for (unsigned i = 0; i < WAITING; i++)
-		waits(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
+		groups_waits(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
 }
 
 /* False: the owner was killed at its `step`-th step. */
@@ -931,7 +931,7 @@ static void test_an_owner_is_killed_while_it_gives_what_waits(void **state)
 
 static void join_second(void)
 {
-	join(1);
+	groups_join(1);
 }
 
 static void test_an_owner_is_killed_while_it_moves_what_waits(void **state)

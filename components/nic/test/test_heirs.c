@@ -109,7 +109,7 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 
 /* ---- a bed ---- */
 
-static struct vma_flow_key connection(uint16_t peer_port)
+static struct vma_flow_key minisocks_connection(uint16_t peer_port)
 {
 	struct vma_flow_key key = {.family = AF_INET,
 	                           .proto = IPPROTO_TCP,
@@ -122,9 +122,9 @@ static struct vma_flow_key connection(uint16_t peer_port)
 	return key;
 }
 
-static void add(uint32_t slot, uint16_t peer_port)
+static void minisocks_add(uint32_t slot, uint16_t peer_port)
 {
-	const struct vma_flow_rule rule = {.key = connection(peer_port),
+	const struct vma_flow_rule rule = {.key = minisocks_connection(peer_port),
 	                                   .flags = peer_port == 0 ? VMA_FLOW_LISTENER : 0};
 
 	assert_int_equal(xdp_owner_flow_add(&owner, slot, &rule), 0);
@@ -133,22 +133,22 @@ static void add(uint32_t slot, uint16_t peer_port)
 static int bequeath(uint32_t slot, uint16_t peer_port, uint32_t state)
 {
 	const struct vma_flow_heir heir = {
-	        .key = connection(peer_port), .state = state, .snd_nxt = OUR_NXT, .rcv_nxt = THEIR_NXT};
+	        .key = minisocks_connection(peer_port), .state = state, .snd_nxt = OUR_NXT, .rcv_nxt = THEIR_NXT};
 
 	return xdp_owner_bequeath(&owner, slot, &heir);
 }
 
 static bool has_heir(uint16_t peer_port)
 {
-	const struct vma_flow_key key = connection(peer_port);
+	const struct vma_flow_key key = minisocks_connection(peer_port);
 	const int at = fake_find(&key);
 
 	return at >= 0 && prog.entry[at].is_heir;
 }
 
-static uint32_t number_of(uint16_t peer_port)
+static uint32_t minisocks_number_of(uint16_t peer_port)
 {
-	const struct vma_flow_key key = connection(peer_port);
+	const struct vma_flow_key key = minisocks_connection(peer_port);
 
 	assert_true(has_heir(peer_port));
 	return prog.entry[fake_find(&key)].slot;
@@ -156,7 +156,7 @@ static uint32_t number_of(uint16_t peer_port)
 
 static struct xdp_heir_segment segment(uint16_t peer_port, uint32_t number, uint8_t flags, uint32_t seq, uint16_t bytes)
 {
-	const struct vma_flow_key key = connection(peer_port);
+	const struct vma_flow_key key = minisocks_connection(peer_port);
 	struct xdp_heir_segment out = {
 	        .number = number,
 	        .seq = seq,
@@ -170,7 +170,7 @@ static struct xdp_heir_segment segment(uint16_t peer_port, uint32_t number, uint
 	return out;
 }
 
-static void tick_after(uint64_t ns)
+static void minisocks_tick_after(uint64_t ns)
 {
 	now_ns += ns;
 	owner_resets_tick(&owner, now_ns);
@@ -179,25 +179,25 @@ static void tick_after(uint64_t ns)
 }
 
 /* What of it is answered: RST, ACK, or 0. */
-static uint8_t hear(const struct xdp_heir_segment *what)
+static uint8_t minisocks_hear(const struct xdp_heir_segment *what)
 {
 	const unsigned before = answers.count;
 
 	prog.first = 0;
 	prog.last = 1;
 	prog.waiting[0] = *what;
-	tick_after(0);
+	minisocks_tick_after(0);
 	if (answers.count == before)
 		return 0;
 	assert_int_equal(answers.count, before + 1);
 	return answers.segment.rst ? RST : ACK;
 }
 
-static uint8_t comes(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t bytes)
+static uint8_t minisocks_comes(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t bytes)
 {
-	const struct xdp_heir_segment what = segment(peer_port, number_of(peer_port), flags, seq, bytes);
+	const struct xdp_heir_segment what = segment(peer_port, minisocks_number_of(peer_port), flags, seq, bytes);
 
-	return hear(&what);
+	return minisocks_hear(&what);
 }
 
 static int setup(void **state)
@@ -227,31 +227,31 @@ static int teardown(void **state)
 
 static void test_a_deleted_connection_has_a_heir_until_an_unanswered_syn_ack_has_come_again(void **state)
 {
-	const struct vma_flow_key key = connection(1000);
+	const struct vma_flow_key key = minisocks_connection(1000);
 
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
-	tick_after(1100 * MS); /* a retransmission timer of a second, and what it may be late */
-	assert_int_equal(comes(1000, SYN | ACK, THEIR_NXT - 1, 0), RST);
-	tick_after(399 * MS);
+	minisocks_tick_after(1100 * MS); /* a retransmission timer of a second, and what it may be late */
+	assert_int_equal(minisocks_comes(1000, SYN | ACK, THEIR_NXT - 1, 0), RST);
+	minisocks_tick_after(399 * MS);
 	assert_true(has_heir(1000));
 	assert_true(owner_heirs_due_ns(&owner) == now_ns + 1 * MS);
-	tick_after(1 * MS);
+	minisocks_tick_after(1 * MS);
 	assert_int_equal(fake_used(), 0);
 	assert_true(owner_heirs_due_ns(&owner) == UINT64_MAX);
 }
 
 static void test_an_owner_that_ends_with_its_clients_has_no_heirs(void **state)
 {
-	const struct vma_flow_key key = connection(1000);
+	const struct vma_flow_key key = minisocks_connection(1000);
 
 	(void)state;
 	owner.heirs.on = false;
-	add(SLOT, 1000);
-	add(SLOT, 1001);
+	minisocks_add(SLOT, 1000);
+	minisocks_add(SLOT, 1001);
 	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
 	assert_int_equal(bequeath(SLOT, 1001, VMA_HEIR_FIN_WAIT), -EOPNOTSUPP);
 	owner_flows_end(&owner, SLOT, true);
@@ -261,7 +261,7 @@ static void test_an_owner_that_ends_with_its_clients_has_no_heirs(void **state)
 
 static void test_a_datagram_flow_has_no_heir(void **state)
 {
-	struct vma_flow_rule rule = {.key = connection(1000)};
+	struct vma_flow_rule rule = {.key = minisocks_connection(1000)};
 
 	(void)state;
 	rule.key.proto = IPPROTO_UDP;
@@ -273,30 +273,30 @@ static void test_a_datagram_flow_has_no_heir(void **state)
 static void test_the_dead_have_heirs_for_three_seconds(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT, 0), RST);
-	tick_after(2999 * MS);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 0), RST);
+	minisocks_tick_after(2999 * MS);
 	assert_true(has_heir(1000));
-	tick_after(1 * MS);
+	minisocks_tick_after(1 * MS);
 	assert_false(has_heir(1000));
 }
 
 static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
-	add(OTHER, 1001);
+	minisocks_add(SLOT, 1000);
+	minisocks_add(OTHER, 1001);
 	owner_flows_end(&owner, SLOT, false);
 	owner_flows_end(&owner, OTHER, false);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT, 100), 0);
-	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), 0);
+	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
 	assert_true(has_heir(1000)); /* and the kernel hears nothing */
 	owner_resets_dead(&owner, SLOT);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT, 100), RST);
-	assert_int_equal(comes(1001, ACK, THEIR_NXT, 100), 0);
-	tick_after(2000 * MS);
-	assert_int_equal(comes(1001, ACK, THEIR_NXT, 100), RST); /* it has not come back */
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(minisocks_comes(1001, ACK, THEIR_NXT, 100), 0);
+	minisocks_tick_after(2000 * MS);
+	assert_int_equal(minisocks_comes(1001, ACK, THEIR_NXT, 100), RST); /* it has not come back */
 }
 
 static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **state)
@@ -304,25 +304,25 @@ static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **
 	struct xdp_heir_segment syn;
 
 	(void)state;
-	add(SLOT, 0);
+	minisocks_add(SLOT, 0);
 	owner_flows_end(&owner, SLOT, false);
-	syn = segment(1234, number_of(0), SYN, THEIR_NXT, 0);
-	assert_int_equal(hear(&syn), 0);
+	syn = segment(1234, minisocks_number_of(0), SYN, THEIR_NXT, 0);
+	assert_int_equal(minisocks_hear(&syn), 0);
 	owner_resets_dead(&owner, SLOT);
-	assert_int_equal(hear(&syn), RST);
+	assert_int_equal(minisocks_hear(&syn), RST);
 	assert_int_equal(owner.resets.count, 0);
 }
 
 static void test_who_left_and_comes_back_has_its_flow_again(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, false);
 	assert_true(has_heir(1000));
-	add(OTHER, 1000);
+	minisocks_add(OTHER, 1000);
 	assert_false(has_heir(1000));
 	assert_int_equal(owner.heirs.count, 0);
-	tick_after(10000 * MS);
+	minisocks_tick_after(10000 * MS);
 	assert_int_equal(fake_used(), 1);
 }
 
@@ -330,7 +330,7 @@ static void test_a_connection_without_rule_can_be_left_by_who_has_its_listener_o
 {
 	(void)state;
 	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
-	add(SLOT, 0);
+	minisocks_add(SLOT, 0);
 	assert_int_equal(bequeath(OTHER, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
 	assert_int_equal(fake_used(), 1);
 	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
@@ -343,10 +343,10 @@ static void test_a_connection_without_rule_can_be_left_by_who_has_its_listener_o
 /* Its flow may have been asked for, and not been granted yet. */
 static void test_so_can_one_whose_listener_fades(void **state)
 {
-	const struct vma_flow_rule rule = {.key = connection(0), .flags = VMA_FLOW_LISTENER};
+	const struct vma_flow_rule rule = {.key = minisocks_connection(0), .flags = VMA_FLOW_LISTENER};
 
 	(void)state;
-	add(SLOT, 0);
+	minisocks_add(SLOT, 0);
 	assert_int_equal(xdp_owner_flow_add(&owner, OTHER, &rule), -EADDRINUSE);
 	assert_int_equal(bequeath(OTHER, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
 	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
@@ -358,7 +358,7 @@ static void test_so_can_one_whose_listener_fades(void **state)
 
 static void test_so_can_one_whose_port_lies_in_a_block(void **state)
 {
-	struct vma_flow_rule block = {.key = connection(0)};
+	struct vma_flow_rule block = {.key = minisocks_connection(0)};
 
 	(void)state;
 	block.key.proto = VMA_FLOW_TCP_PORTS;
@@ -374,18 +374,18 @@ static void test_so_can_one_whose_port_lies_in_a_block(void **state)
 static void test_what_was_left_twice_has_one_heir(void **state)
 {
 	(void)state;
-	add(SLOT, 0);
+	minisocks_add(SLOT, 0);
 	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
 	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_RESET), 0);
 	assert_int_equal(owner.heirs.count, 1);
-	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT, 0), RST);
+	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), RST);
 }
 
 static void test_the_flow_of_another_cannot_be_left(void **state)
 {
 	(void)state;
-	add(SLOT, 0);
-	add(OTHER, 1000);
+	minisocks_add(SLOT, 0);
+	minisocks_add(OTHER, 1000);
 	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_RESET), -ENOENT);
 	assert_false(has_heir(1000));
 }
@@ -393,9 +393,9 @@ static void test_the_flow_of_another_cannot_be_left(void **state)
 static void test_what_was_cut_is_probed_and_what_has_ended_is_not(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
-	add(SLOT, 1001);
-	add(SLOT, 1002);
+	minisocks_add(SLOT, 1000);
+	minisocks_add(SLOT, 1001);
+	minisocks_add(SLOT, 1002);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
 	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
 	assert_int_equal(owner.resets.count, 0);
@@ -410,30 +410,30 @@ static void test_what_was_cut_is_probed_and_what_has_ended_is_not(void **state)
 static void test_a_late_end_is_acknowledged_and_so_is_its_repetition(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	tick_after(59000 * MS);
-	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
+	minisocks_tick_after(59000 * MS);
+	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
 	assert_int_equal(answers.key.peer_port_be, htons(1000));
-	tick_after(1900 * MS);
-	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
+	minisocks_tick_after(1900 * MS);
+	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
-	tick_after(1999 * MS);
+	minisocks_tick_after(1999 * MS);
 	assert_true(has_heir(1000));
-	tick_after(1 * MS);
+	minisocks_tick_after(1 * MS);
 	assert_false(has_heir(1000));
 }
 
 static void test_without_an_end_the_wait_is_over_after_a_minute(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	tick_after(59999 * MS);
+	minisocks_tick_after(59999 * MS);
 	assert_true(has_heir(1000));
-	tick_after(1 * MS);
+	minisocks_tick_after(1 * MS);
 	assert_false(has_heir(1000));
 }
 
@@ -441,67 +441,67 @@ static void test_without_an_end_the_wait_is_over_after_a_minute(void **state)
 static void test_a_reset_with_another_number_ends_nothing(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	assert_int_equal(comes(1000, RST, THEIR_NXT + 1, 0), 0);
-	assert_int_equal(comes(1000, RST, THEIR_NXT - 1, 0), 0);
-	tick_after(3000 * MS);
+	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT + 1, 0), 0);
+	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT - 1, 0), 0);
+	minisocks_tick_after(3000 * MS);
 	assert_true(has_heir(1000));
-	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0);
-	tick_after(1500 * MS);
+	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
+	minisocks_tick_after(1500 * MS);
 	assert_false(has_heir(1000));
 }
 
 static void test_data_that_nobody_will_read_is_reset(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
 	assert_false(answers.segment.has_ack);
-	tick_after(2 * MS);
-	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT + 100, 0), RST); /* no peace after that */
-	tick_after(3000 * MS);
+	minisocks_tick_after(2 * MS);
+	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT + 100, 0), RST); /* no peace after that */
+	minisocks_tick_after(3000 * MS);
 	assert_false(has_heir(1000));
 }
 
 static void test_data_that_had_been_read_is_acknowledged_again(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT - 100, 100), ACK);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT - 100, 100), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT);
-	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK); /* and its end came with it */
+	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK); /* and its end came with it */
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
-	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK);
+	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
 }
 
 static void test_an_end_behind_a_gap_does_not_count(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	assert_int_equal(comes(1000, ACK | FIN, THEIR_NXT + 100, 0), ACK);
+	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT + 100, 0), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT);
-	tick_after(2500 * MS);
+	minisocks_tick_after(2500 * MS);
 	assert_true(has_heir(1000));
 }
 
 static void test_acknowledgements_are_not_acknowledged(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
-	add(SLOT, 1001);
+	minisocks_add(SLOT, 1000);
+	minisocks_add(SLOT, 1001);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
 	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
 	for (uint16_t port = 1000; port <= 1001; port++) {
-		assert_int_equal(comes(port, ACK, THEIR_NXT, 0), 0);
-		assert_int_equal(comes(port, ACK, THEIR_NXT + 1000, 0), 0);
-		assert_int_equal(comes(port, 0, THEIR_NXT, 10), 0);
-		assert_int_equal(comes(port, ACK, THEIR_NXT - 1, 0), ACK); /* keep alive */
+		assert_int_equal(minisocks_comes(port, ACK, THEIR_NXT, 0), 0);
+		assert_int_equal(minisocks_comes(port, ACK, THEIR_NXT + 1000, 0), 0);
+		assert_int_equal(minisocks_comes(port, 0, THEIR_NXT, 10), 0);
+		assert_int_equal(minisocks_comes(port, ACK, THEIR_NXT - 1, 0), ACK); /* keep alive */
 	}
 }
 
@@ -510,13 +510,13 @@ static void test_the_time_stamp_is_what_the_peer_has_seen(void **state)
 	struct xdp_heir_segment fin;
 
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	fin = segment(1000, number_of(1000), ACK | FIN, THEIR_NXT, 0);
+	fin = segment(1000, minisocks_number_of(1000), ACK | FIN, THEIR_NXT, 0);
 	fin.has_ts = 1;
 	fin.ts_val = 77;
 	fin.ts_ecr = 33;
-	assert_int_equal(hear(&fin), ACK);
+	assert_int_equal(minisocks_hear(&fin), ACK);
 	assert_true(answers.segment.has_ts);
 	assert_int_equal(answers.segment.ts_val, 33);
 	assert_int_equal(answers.segment.ts_ecr, 77);
@@ -525,9 +525,9 @@ static void test_the_time_stamp_is_what_the_peer_has_seen(void **state)
 static void test_what_carries_no_acknowledgement_is_reset_behind_its_end(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	assert_int_equal(comes(1000, FIN, 700, 10), RST);
+	assert_int_equal(minisocks_comes(1000, FIN, 700, 10), RST);
 	assert_true(answers.segment.has_ack);
 	assert_int_equal(answers.segment.seq, 0);
 	assert_int_equal(answers.segment.ack, 711);
@@ -536,42 +536,42 @@ static void test_what_carries_no_acknowledgement_is_reset_behind_its_end(void **
 static void test_a_reset_is_not_answered_and_ends_it_soon_after(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0);
-	tick_after(700 * MS);
-	assert_int_equal(comes(1000, RST, THEIR_NXT, 0), 0); /* for another segment of ours */
+	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
+	minisocks_tick_after(700 * MS);
+	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0); /* for another segment of ours */
 	assert_true(has_heir(1000));
-	tick_after(800 * MS);
+	minisocks_tick_after(800 * MS);
 	assert_int_equal(fake_used(), 0);
 }
 
 static void test_a_window_full_of_data_is_reset_once_per_millisecond(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT, 1460), RST);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 1460), RST);
 	for (uint32_t i = 1; i < 100; i++)
-		assert_int_equal(comes(1000, ACK, THEIR_NXT + i * 1460, 1460), 0);
-	tick_after(1 * MS);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT + 146000, 1460), RST);
+		assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT + i * 1460, 1460), 0);
+	minisocks_tick_after(1 * MS);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT + 146000, 1460), RST);
 }
 
 static void test_a_flood_is_not_answered_by_a_flood(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
 	for (prog.last = 0; prog.last < 2000; prog.last++)
-		prog.waiting[prog.last] = segment(1000, number_of(1000), ACK, THEIR_NXT, 0);
+		prog.waiting[prog.last] = segment(1000, minisocks_number_of(1000), ACK, THEIR_NXT, 0);
 	for (int i = 0; i < 10; i++) /* of the same moment: no tick takes all */
-		tick_after(0);
+		minisocks_tick_after(0);
 	assert_int_equal(prog.first, 2000);
 	assert_int_equal(answers.count, 1000);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT, 0), 0);
-	tick_after(1 * MS);
-	assert_int_equal(comes(1000, ACK, THEIR_NXT, 0), RST);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 0), 0);
+	minisocks_tick_after(1 * MS);
+	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 0), RST);
 }
 
 static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(void **state)
@@ -579,15 +579,15 @@ static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(v
 	struct xdp_heir_segment late;
 
 	(void)state;
-	add(SLOT, 0);
+	minisocks_add(SLOT, 0);
 	owner_flows_end(&owner, SLOT, true);
-	late = segment(1234, number_of(0), ACK, THEIR_NXT, 10);
-	assert_int_equal(hear(&late), RST);
+	late = segment(1234, minisocks_number_of(0), ACK, THEIR_NXT, 10);
+	assert_int_equal(minisocks_hear(&late), RST);
 	assert_int_equal(answers.key.peer_port_be, htons(1234));
-	late = segment(1234, number_of(0), RST, THEIR_NXT, 0);
-	assert_int_equal(hear(&late), 0);
+	late = segment(1234, minisocks_number_of(0), RST, THEIR_NXT, 0);
+	assert_int_equal(minisocks_hear(&late), 0);
 	assert_true(has_heir(0)); /* which has others */
-	add(OTHER, 0);
+	minisocks_add(OTHER, 0);
 	assert_false(has_heir(0));
 }
 
@@ -598,16 +598,16 @@ static void test_a_new_connection_ends_the_heir_that_it_met_and_no_other(void **
 	struct xdp_heir_segment over;
 
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	over = segment(1000, number_of(1000), 0, 0, 0);
+	over = segment(1000, minisocks_number_of(1000), 0, 0, 0);
 	over.is_over = 1;
-	add(OTHER, 1000); /* has come first, and ended: this is another heir */
+	minisocks_add(OTHER, 1000); /* has come first, and ended: this is another heir */
 	owner_flows_end(&owner, OTHER, true);
-	assert_int_equal(hear(&over), 0);
+	assert_int_equal(minisocks_hear(&over), 0);
 	assert_true(has_heir(1000));
-	over.number = number_of(1000);
-	assert_int_equal(hear(&over), 0);
+	over.number = minisocks_number_of(1000);
+	assert_int_equal(minisocks_hear(&over), 0);
 	assert_int_equal(fake_used(), 0);
 }
 
@@ -616,32 +616,32 @@ static void test_a_late_word_of_a_heir_does_not_hurt_the_flow_in_its_place(void 
 	struct xdp_heir_segment late;
 
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	late = segment(1000, number_of(1000), ACK, THEIR_NXT, 0);
-	add(OTHER, 1000);
-	assert_int_equal(hear(&late), 0);
+	late = segment(1000, minisocks_number_of(1000), ACK, THEIR_NXT, 0);
+	minisocks_add(OTHER, 1000);
+	assert_int_equal(minisocks_hear(&late), 0);
 	late.is_over = 1;
-	assert_int_equal(hear(&late), 0);
+	assert_int_equal(minisocks_hear(&late), 0);
 	assert_int_equal(fake_used(), 1);
 }
 
 static void test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs(void **state)
 {
-	const struct vma_flow_rule rule = {.key = connection(1004)};
+	const struct vma_flow_rule rule = {.key = minisocks_connection(1004)};
 
 	(void)state;
 	prog.most = 4;
 	for (uint16_t port = 1000; port < 1003; port++)
-		add(SLOT, port);
+		minisocks_add(SLOT, port);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
 	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
-	add(SLOT, 1003);
+	minisocks_add(SLOT, 1003);
 	assert_int_equal(fake_used(), 4);
-	add(SLOT, 1005);
+	minisocks_add(SLOT, 1005);
 	assert_false(has_heir(1001)); /* which had less to expect */
 	assert_true(has_heir(1000));
-	add(SLOT, 1006);
+	minisocks_add(SLOT, 1006);
 	assert_int_equal(owner.heirs.count, 0);
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOSPC);
 }
@@ -652,42 +652,42 @@ static void test_who_cannot_have_sent_it_is_not_answered(void **state)
 	struct xdp_heir_segment what;
 
 	(void)state;
-	add(SLOT, 0);
+	minisocks_add(SLOT, 0);
 	owner_flows_end(&owner, SLOT, true);
-	what = segment(1000, number_of(0), ACK, THEIR_NXT, 0);
+	what = segment(1000, minisocks_number_of(0), ACK, THEIR_NXT, 0);
 	for (size_t i = 0; i < sizeof(nobody) / sizeof(*nobody); i++) {
 		assert_int_equal(inet_pton(AF_INET, nobody[i], &what.key.peer), 1);
-		assert_int_equal(hear(&what), 0);
+		assert_int_equal(minisocks_hear(&what), 0);
 	}
 	inet_pton(AF_INET, "192.0.2.1", &what.key.peer);
-	assert_int_equal(hear(&what), RST);
+	assert_int_equal(minisocks_hear(&what), RST);
 }
 
 /* What nobody knows of any more would lie there for ever, and take what comes. */
 static void test_a_flow_that_cannot_take_a_heirs_place_leaves_nothing_behind(void **state)
 {
-	const struct vma_flow_rule rule = {.key = connection(1000)};
+	const struct vma_flow_rule rule = {.key = minisocks_connection(1000)};
 
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
 	prog.has_no_memory = true;
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOMEM);
 	assert_int_equal(owner.heirs.count, 0);
 	assert_int_equal(fake_used(), 0);
 	prog.has_no_memory = false;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 }
 
 static void test_the_program_stays_attached_as_long_as_there_is_a_heir(void **state)
 {
 	(void)state;
-	add(SLOT, 1000);
+	minisocks_add(SLOT, 1000);
 	assert_true(prog.attached);
 	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	tick_after(50000 * MS);
+	minisocks_tick_after(50000 * MS);
 	assert_true(prog.attached);
-	tick_after(10000 * MS);
+	minisocks_tick_after(10000 * MS);
 	assert_false(prog.attached);
 }
 

@@ -190,7 +190,7 @@ static void test_what_comes_back_is_granted_again(void **state)
 
 /* ---- foreign sockets ---- */
 
-static uint32_t ip(const char *text)
+static uint32_t owner_ip(const char *text)
 {
 	uint32_t address = 0;
 
@@ -240,20 +240,20 @@ static void test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to(void **s
 		struct vma_flow_rule rule = {.flags = c->flags, .key = {.family = AF_INET, .proto = c->proto}};
 		struct owner_foreign socket = {
 		        .family = AF_INET, .proto = c->proto, .state = c->state, .ifindex = c->device};
-		uint32_t address = ip(c->local);
+		uint32_t address = owner_ip(c->local);
 
 		rule.key.local_port_be = htons(53);
 		memcpy(rule.key.local, &address, 4);
 		if (c->peer != NULL) {
-			address = ip(c->peer);
+			address = owner_ip(c->peer);
 			memcpy(rule.key.peer, &address, 4);
 			rule.key.peer_port_be = htons(1000);
 		}
 		socket.port_be = htons(c->socket_port);
-		address = c->socket_local != NULL ? ip(c->socket_local) : 0;
+		address = c->socket_local != NULL ? owner_ip(c->socket_local) : 0;
 		memcpy(socket.local, &address, 4);
 		if (c->socket_peer != NULL) {
-			address = ip(c->socket_peer);
+			address = owner_ip(c->socket_peer);
 			memcpy(socket.peer, &address, 4);
 			socket.peer_port_be = htons(1000);
 		}
@@ -268,7 +268,7 @@ struct sighting {
 	struct owner_foreign socket;
 };
 
-static void see(const struct owner_foreign *socket, void *arg)
+static void owner_see(const struct owner_foreign *socket, void *arg)
 {
 	struct sighting *sighting = arg;
 
@@ -298,12 +298,12 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
 	                            : ((struct sockaddr_in6 *)&address)->sin6_port;
 	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(owner_foreign_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, see, &sighting), 0);
+	assert_int_equal(owner_foreign_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, wanted);
 	if (wanted > 0)
 		assert_int_equal(sighting.socket.port_be, port_be);
 	sighting.times = 0;
-	assert_int_equal(owner_foreign_walk(NULL, IPPROTO_UDP, 0, false, see, &sighting), 0);
+	assert_int_equal(owner_foreign_walk(NULL, IPPROTO_UDP, 0, false, owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, wanted);
 	close(fd);
 }
@@ -404,18 +404,18 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 	key.local_port_be = server.sin_port;
 	key.peer_port_be = peer.sin_port;
 	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(owner_foreign_connection(NULL, &key, if_nametoindex("lo"), see, &sighting), 0);
+	assert_int_equal(owner_foreign_connection(NULL, &key, if_nametoindex("lo"), owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, 1);
 	assert_int_equal(sighting.socket.peer_port_be, peer.sin_port);
 	close(accepted);
 	close(client);
 	close(listener);
 	sighting.times = 0;
-	assert_int_equal(owner_foreign_connection(NULL, &key, if_nametoindex("lo"), see, &sighting), 0);
+	assert_int_equal(owner_foreign_connection(NULL, &key, if_nametoindex("lo"), owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, 0);
 }
 
-static unsigned open_files(void)
+static unsigned owner_open_files(void)
 {
 	unsigned n = 0;
 
@@ -431,7 +431,7 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	struct sockaddr_in server = {.sin_family = AF_INET}, peer;
 	socklen_t len = sizeof(server), cookie_len = sizeof(uint64_t);
 	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), accepted;
-	const unsigned before = open_files();
+	const unsigned before = owner_open_files();
 	int kept = -1;
 	struct sighting sighting = {0};
 
@@ -447,21 +447,21 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	key.local_port_be = server.sin_port;
 	for (unsigned i = 1; i <= 3; i++) {
 		key.peer_port_be = htons((uint16_t)(ntohs(peer.sin_port) ^ 1)); /* nobody's */
-		assert_int_equal(owner_foreign_connection(&kept, &key, 0, see, &sighting), 0);
+		assert_int_equal(owner_foreign_connection(&kept, &key, 0, owner_see, &sighting), 0);
 		assert_int_equal(sighting.times, (i - 1) * 2);
 		key.peer_port_be = peer.sin_port;
-		assert_int_equal(owner_foreign_connection(&kept, &key, 0, see, &sighting), 0);
+		assert_int_equal(owner_foreign_connection(&kept, &key, 0, owner_see, &sighting), 0);
 		assert_int_equal(sighting.times, i * 2 - 1);
-		assert_int_equal(owner_foreign_walk(&kept, IPPROTO_TCP, ntohs(server.sin_port), false, see, &sighting),
-		                 0);
+		assert_int_equal(
+		        owner_foreign_walk(&kept, IPPROTO_TCP, ntohs(server.sin_port), false, owner_see, &sighting), 0);
 		assert_int_equal(sighting.times, i * 2);
-		assert_int_equal(open_files(),
+		assert_int_equal(owner_open_files(),
 		                 before + 1); /* what was accepted; the one that is kept has a number far above */
 	}
 	assert_true(kept >= 256);
 	close(kept);
 	close(accepted);
-	assert_int_equal(open_files(), before);
+	assert_int_equal(owner_open_files(), before);
 	close(client);
 	close(listener);
 }
@@ -478,7 +478,7 @@ static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 		vma_test_skip("nobody can listen here");
 	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
 	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(owner_foreign_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, see, &sighting), 0);
+	assert_int_equal(owner_foreign_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, 1);
 	assert_int_equal(sighting.socket.state, TCP_LISTEN);
 	close(listener);

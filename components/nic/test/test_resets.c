@@ -75,7 +75,7 @@ int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, b
 	return 0;
 }
 
-static struct vma_flow_key connection(uint16_t port)
+static struct vma_flow_key resets_connection(uint16_t port)
 {
 	return (struct vma_flow_key){.family = AF_INET,
 	                             .proto = IPPROTO_TCP,
@@ -85,14 +85,14 @@ static struct vma_flow_key connection(uint16_t port)
 	                             .peer_port_be = htons(port)};
 }
 
-static void note(uint16_t port, bool dead)
+static void resets_note(uint16_t port, bool dead)
 {
-	const struct vma_flow_key key = connection(port);
+	const struct vma_flow_key key = resets_connection(port);
 
 	owner_resets_note(&owner, port % 2, &key, dead);
 }
 
-static void tick_after(uint64_t ns)
+static void resets_tick_after(uint64_t ns)
 {
 	now_ns += ns;
 	owner_resets_tick(&owner, now_ns);
@@ -121,27 +121,27 @@ static void test_nobody_has_died_so_nothing_is_due(void **state)
 {
 	(void)state;
 	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);
-	tick_after(0);
+	resets_tick_after(0);
 	assert_int_equal(probes.opened, 0);
 }
 
 static void test_a_peer_of_the_dead_is_probed_at_once_and_once_more(void **state)
 {
 	(void)state;
-	note(1000, true);
+	resets_note(1000, true);
 	assert_true(owner_resets_due_ns(&owner) <= now_ns);
-	tick_after(0);
+	resets_tick_after(0);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1000);
-	tick_after(500 * MS);
+	resets_tick_after(500 * MS);
 	assert_int_equal(probes.acks, 0);
 	assert_true(owner_resets_due_ns(&owner) == now_ns + 100 * MS);
-	tick_after(100 * MS);
+	resets_tick_after(100 * MS);
 	assert_int_equal(probes.syns, 1); /* its port may listen by now */
 	assert_int_equal(probes.acks, 2);
 	assert_int_equal(probes.seq[0] - probes.seq[1], 1u << 31); /* one of them is outside any window */
 	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);
-	tick_after(10000 * MS);
+	resets_tick_after(10000 * MS);
 	assert_int_equal(probes.syns + probes.acks, 3);
 	assert_int_equal(probes.opened, 1);
 	assert_false(owner.resets.is_open);
@@ -150,16 +150,16 @@ static void test_a_peer_of_the_dead_is_probed_at_once_and_once_more(void **state
 static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 {
 	(void)state;
-	note(1000, false);
-	note(1001, false);
-	tick_after(1999 * MS);
+	resets_note(1000, false);
+	resets_note(1001, false);
+	resets_tick_after(1999 * MS);
 	assert_int_equal(probes.syns, 0);
 	alive_port = 1000;
-	tick_after(1 * MS);
+	resets_tick_after(1 * MS);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1001);
 	assert_int_equal(cuts, 1); /* from now on its heir speaks */
-	tick_after(600 * MS);
+	resets_tick_after(600 * MS);
 	assert_int_equal(probes.acks, 2);
 	assert_int_equal(owner.resets.count, 0);
 }
@@ -167,28 +167,28 @@ static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 static void test_who_left_and_then_dies_is_not_waited_for(void **state)
 {
 	(void)state;
-	note(1000, false);
-	note(1001, false);
-	tick_after(1 * MS);
+	resets_note(1000, false);
+	resets_note(1001, false);
+	resets_tick_after(1 * MS);
 	assert_int_equal(probes.syns, 0);
 	owner_resets_dead(&owner, 1);
 	assert_true(owner_resets_due_ns(&owner) <= now_ns);
-	tick_after(0);
+	resets_tick_after(0);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1001);
-	tick_after(1999 * MS); /* the other one is still waited for */
+	resets_tick_after(1999 * MS); /* the other one is still waited for */
 	assert_int_equal(probes.syns, 2);
 }
 
 static void test_a_listener_that_left_is_cut_when_it_dies_and_nobody_is_probed(void **state)
 {
 	(void)state;
-	note(0, false);
+	resets_note(0, false);
 	owner_resets_dead(&owner, 0);
 	assert_int_equal(cuts, 1);
 	assert_int_equal(owner.resets.count, 0);
-	note(0, false);
-	tick_after(2000 * MS); /* its process lives: the kernel's socket is what listens */
+	resets_note(0, false);
+	resets_tick_after(2000 * MS); /* its process lives: the kernel's socket is what listens */
 	assert_int_equal(cuts, 1);
 	assert_int_equal(owner.resets.count, 0);
 	assert_int_equal(probes.syns + probes.acks, 0);
@@ -197,10 +197,10 @@ static void test_a_listener_that_left_is_cut_when_it_dies_and_nobody_is_probed(v
 static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(void **state)
 {
 	(void)state;
-	note(1000, true);
-	tick_after(0);
+	resets_note(1000, true);
+	resets_tick_after(0);
 	alive_port = 1000;
-	tick_after(600 * MS);
+	resets_tick_after(600 * MS);
 	assert_int_equal(probes.acks, 0);
 	assert_int_equal(owner.resets.count, 0);
 }
@@ -208,13 +208,13 @@ static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(v
 static void test_a_peer_that_has_ended_it_is_not_probed_again(void **state)
 {
 	(void)state;
-	note(1000, true);
-	tick_after(0);
+	resets_note(1000, true);
+	resets_tick_after(0);
 	heir_is_over = true;
-	tick_after(600 * MS);
+	resets_tick_after(600 * MS);
 	assert_int_equal(probes.acks, 0);
-	note(1001, true);
-	tick_after(0);
+	resets_note(1001, true);
+	resets_tick_after(0);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(owner.resets.count, 0);
 }
@@ -225,18 +225,18 @@ static void test_ten_thousand_are_probed_within_a_fraction_of_a_second_and_not_a
 
 	(void)state;
 	for (uint16_t port = 1; port <= 10000; port++)
-		note(port, true);
+		resets_note(port, true);
 	for (unsigned ms = 0; ms < 200; ms++) {
 		const unsigned before = probes.syns;
 
-		tick_after(1 * MS);
-		tick_after(0); /* another wake-up in the same millisecond changes nothing */
+		resets_tick_after(1 * MS);
+		resets_tick_after(0); /* another wake-up in the same millisecond changes nothing */
 		most = probes.syns - before > most ? probes.syns - before : most;
 	}
 	assert_int_equal(probes.syns, 10000);
 	assert_int_equal(most, 64);
 	for (unsigned ms = 0; ms < 1000; ms++)
-		tick_after(1 * MS);
+		resets_tick_after(1 * MS);
 	assert_int_equal(probes.acks, 20000);
 }
 
@@ -245,7 +245,7 @@ static void test_memory_is_bounded(void **state)
 	(void)state;
 	vma_log_set_level(VMA_LOG_ERROR);
 	for (uint32_t i = 0; i < OWNER_FLOWS_MAX + 100; i++)
-		note((uint16_t)(i + 1), true);
+		resets_note((uint16_t)(i + 1), true);
 	vma_log_set_level(VMA_LOG_INFO);
 	assert_int_equal(owner.resets.count, OWNER_FLOWS_MAX);
 }
@@ -253,14 +253,14 @@ static void test_memory_is_bounded(void **state)
 static void test_no_room_in_the_kernel_is_tried_again_and_no_way_is_given_up(void **state)
 {
 	(void)state;
-	note(1000, true);
+	resets_note(1000, true);
 	probes.result = -ENOBUFS;
-	tick_after(0);
+	resets_tick_after(0);
 	probes.result = 0;
-	tick_after(1 * MS);
+	resets_tick_after(1 * MS);
 	assert_int_equal(probes.syns, 1);
 	probes.result = -ENETUNREACH;
-	tick_after(600 * MS);
+	resets_tick_after(600 * MS);
 	assert_int_equal(owner.resets.count, 0);
 }
 
@@ -269,8 +269,8 @@ static void test_without_a_raw_socket_all_is_forgotten(void **state)
 	(void)state;
 	probes.open_result = -EPERM;
 	vma_log_set_level(VMA_LOG_ERROR);
-	note(1000, true);
-	tick_after(0);
+	resets_note(1000, true);
+	resets_tick_after(0);
 	vma_log_set_level(VMA_LOG_INFO);
 	assert_int_equal(owner.resets.count, 0);
 	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);

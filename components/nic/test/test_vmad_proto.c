@@ -26,7 +26,7 @@ struct bed {
 	bool ended;
 };
 
-static void *run(void *arg)
+static void *vmad_proto_run(void *arg)
 {
 	struct bed *bed = arg;
 
@@ -53,15 +53,15 @@ static void listen_for_clients(struct bed *bed)
 	assert_int_equal(vmad_listen(bed->server.ifindex, "test", &bed->server.doors), 0);
 }
 
-static void serve(struct bed *bed)
+static void vmad_proto_serve(struct bed *bed)
 {
-	assert_int_equal(pthread_create(&bed->thread, NULL, run, bed), 0);
+	assert_int_equal(pthread_create(&bed->thread, NULL, vmad_proto_run, bed), 0);
 }
 
 static void start_server(struct bed *bed)
 {
 	listen_for_clients(bed);
-	serve(bed);
+	vmad_proto_serve(bed);
 }
 
 static int setup(void **state)
@@ -92,7 +92,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int join(struct vmad_client **client)
+static int vmad_proto_join(struct vmad_client **client)
 {
 	const struct vmad_connect how = {
 	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .patience_ms = 3000};
@@ -104,7 +104,7 @@ static struct vmad_client *joined(void)
 {
 	struct vmad_client *client = NULL;
 
-	assert_int_equal(join(&client), 0);
+	assert_int_equal(vmad_proto_join(&client), 0);
 	return client;
 }
 
@@ -154,7 +154,7 @@ static bool becomes(_Atomic unsigned *value, unsigned wanted)
 	return atomic_load(value) == wanted;
 }
 
-static struct vmad_msg message(uint16_t type)
+static struct vmad_msg vmad_proto_message(uint16_t type)
 {
 	return (struct vmad_msg){.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = 1};
 }
@@ -194,13 +194,13 @@ static void test_a_stranger_is_refused(void **state)
 
 	bed->attr.nusers = 0;
 	start_server(bed);
-	assert_int_equal(join(&client), -EPERM);
+	assert_int_equal(vmad_proto_join(&client), -EPERM);
 }
 
 static void test_an_ordinary_socket_is_no_proof(void **state)
 {
 	struct bed *bed = *state;
-	struct vmad_msg msg = message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
 	int fd, proof = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	bed->attr.nusers = 0;
@@ -243,7 +243,7 @@ static void test_garbage_costs_its_sender_the_connection(void **state)
 static void test_fds_where_none_belong_end_the_connection(void **state)
 {
 	int fds[VMAD_FDS_MAX], fd;
-	struct vmad_msg msg = message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
 
 	start_server(*state);
 	for (unsigned i = 0; i < VMAD_FDS_MAX; i++)
@@ -256,7 +256,7 @@ static void test_fds_where_none_belong_end_the_connection(void **state)
 
 static void test_a_request_before_hello_ends_the_connection(void **state)
 {
-	struct vmad_msg msg = message(VMAD_RENT);
+	struct vmad_msg msg = vmad_proto_message(VMAD_RENT);
 	int fd;
 
 	start_server(*state);
@@ -269,7 +269,7 @@ static void test_a_request_before_hello_ends_the_connection(void **state)
 
 static void test_an_unknown_request_is_answered(void **state)
 {
-	struct vmad_msg msg = message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
 	int fd;
 
 	start_server(*state);
@@ -277,7 +277,7 @@ static void test_an_unknown_request_is_answered(void **state)
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, 0);
-	msg = message(999);
+	msg = vmad_proto_message(999);
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, -EOPNOTSUPP);
@@ -349,7 +349,7 @@ static void test_a_connection_without_an_answer_is_used_no_more(void **state)
 
 static void test_who_does_not_read_is_dropped_and_delays_nobody(void **state)
 {
-	struct vmad_msg msg = message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
 	struct vmad_client *client;
 	uint32_t slot;
 	int fd, rc = 0;
@@ -358,7 +358,7 @@ static void test_who_does_not_read_is_dropped_and_delays_nobody(void **state)
 	client = joined();
 	fd = raw_connection();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
-	msg = message(999);
+	msg = vmad_proto_message(999);
 	/* Whenever vmad is behind with that one, another is served. */
 	for (int i = 0; i < 10000 && (rc = vmad_send(fd, &msg, NULL, 0)) != -EPIPE; i += rc == -EAGAIN) {
 		if (rc != -EAGAIN)
@@ -546,18 +546,18 @@ static void test_all_shadows_of_a_flow_arrive_in_order(void **state)
 
 static void test_more_shadows_than_a_message_holds_are_refused(void **state)
 {
-	struct vmad_msg msg = message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
 	int fd;
 
 	start_server(*state);
 	fd = raw_connection();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
-	msg = message(VMAD_RENT);
+	msg = vmad_proto_message(VMAD_RENT);
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, 0);
-	msg = message(VMAD_FLOW_SHADOWS);
+	msg = vmad_proto_message(VMAD_FLOW_SHADOWS);
 	msg.shadows.key = rule.key;
 	msg.shadows.count = VMAD_SHADOWS_MAX + 1;
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
@@ -613,7 +613,7 @@ static void test_last_words_are_heard_when_the_process_has_ended(void **state)
 	if (pid == 0) {
 		struct vmad_client *client = joined();
 		const uint32_t slot = rented(client);
-		struct vmad_msg msg = message(VMAD_BEQUEATH);
+		struct vmad_msg msg = vmad_proto_message(VMAD_BEQUEATH);
 
 		msg.heirs.slot = slot;
 		msg.heirs.count = 4;
@@ -664,7 +664,7 @@ static pid_t forked_client(bool leave_grandchild)
 		struct vmad_client *client;
 		struct xdp_rental rental;
 
-		if (join(&client) != 0 || vmad_client_rent(client, 64, 64, &rental) != 0)
+		if (vmad_proto_join(&client) != 0 || vmad_client_rent(client, 64, 64, &rental) != 0)
 			_exit(1);
 		if (leave_grandchild && fork() == 0) {
 			sleep(2); /* has the connection, too */
@@ -750,7 +750,7 @@ static void test_it_ends_when_idle(void **state)
 static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **state)
 {
 	struct bed *bed = *state;
-	const struct vmad_msg hello = message(VMAD_HELLO);
+	const struct vmad_msg hello = vmad_proto_message(VMAD_HELLO);
 	int fd;
 
 	bed->attr.exit_when_idle = true;
@@ -758,7 +758,7 @@ static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **stat
 	fd = raw_connection();
 	assert_int_equal(vmad_send(fd, &hello, NULL, 0), 0);
 	close(fd);
-	serve(bed);
+	vmad_proto_serve(bed);
 	ends_soon(bed);
 }
 

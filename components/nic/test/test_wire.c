@@ -8,7 +8,7 @@
 static uint64_t clock_ns;
 
 /* A pair on a virtual clock with one queue pair per end and a flow each way. */
-static void make_world(struct world *w, const struct vma_wire_pair_attr *wish, uint32_t index_start)
+static void wire_make_world(struct world *w, const struct vma_wire_pair_attr *wish, uint32_t index_start)
 {
 	struct vma_wire_pair_attr attr = *wish;
 
@@ -25,7 +25,7 @@ static void make_world(struct world *w, const struct vma_wire_pair_attr *wish, u
 	}
 }
 
-static void end_world(struct world *w)
+static void wire_end_world(struct world *w)
 {
 	for (int end = 0; end < 2; end++)
 		if (w->nic[end] != NULL)
@@ -35,7 +35,7 @@ static void end_world(struct world *w)
 }
 
 /* Polls once and notes the numbers of what came; returns how many. */
-static uint32_t numbers(struct world *w, uint32_t *out, uint32_t max)
+static uint32_t wire_numbers(struct world *w, uint32_t *out, uint32_t max)
 {
 	static struct packet packet;
 	uint32_t n = 0;
@@ -45,7 +45,7 @@ static uint32_t numbers(struct world *w, uint32_t *out, uint32_t max)
 	return n;
 }
 
-static void send_numbered(struct world *w, uint32_t first, uint32_t count)
+static void wire_send_numbered(struct world *w, uint32_t first, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, first + i));
@@ -62,13 +62,13 @@ static void test_loss_duplication_and_order_are_as_planned_and_counted(void **st
 	(void)state;
 	attr.faults[0] = (struct vma_wire_faults){
 	        .seed = 7, .loss_ppm = 100000, .duplicate_ppm = 50000, .reorder_ppm = 50000, .reorder_depth = 3};
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	for (uint32_t i = 0; i < 2000; i += 100) {
-		send_numbered(&w, i, 100);
-		n += numbers(&w, got + n, 4000 - n);
+		wire_send_numbered(&w, i, 100);
+		n += wire_numbers(&w, got + n, 4000 - n);
 	}
 	clock_ns += 2000000; /* those that nobody overtook any more */
-	n += numbers(&w, got + n, 4000 - n);
+	n += wire_numbers(&w, got + n, 4000 - n);
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.sent, 2000);
 	assert_int_equal(counts.delivered, n);
@@ -82,11 +82,11 @@ static void test_loss_duplication_and_order_are_as_planned_and_counted(void **st
 		highest = got[i] > highest ? got[i] : highest;
 	}
 	assert_in_range(overtaken, 50, counts.reordered + counts.duplicated);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 /* Sends in bursts of `burst`, so that polls fall differently, and hashes what arrives when. */
-static uint64_t trace(uint64_t seed, uint32_t burst)
+static uint64_t wire_trace(uint64_t seed, uint32_t burst)
 {
 	struct world w;
 	struct vma_wire_pair_attr attr = {.queue_frames = 2048};
@@ -100,7 +100,7 @@ static uint64_t trace(uint64_t seed, uint32_t burst)
 	                                          .corrupt_ppm = 20000,
 	                                          .delay_ns = 3000,
 	                                          .jitter_ns = 5000};
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	for (uint32_t i = 0; i < 1200; i++) {
 		world_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		clock_ns += 100;
@@ -113,16 +113,16 @@ static uint64_t trace(uint64_t seed, uint32_t burst)
 	while (world_poll(w.qp[1][0], &packet))
 		for (uint32_t i = 0; i < packet.len; i++)
 			hash = hash * 31 + packet.bytes[i];
-	end_world(&w);
+	wire_end_world(&w);
 	return hash;
 }
 
 static void test_the_same_seed_gives_the_same_faults(void **state)
 {
 	(void)state;
-	assert_int_equal(trace(1, 1200), trace(1, 1200));
-	assert_int_equal(trace(1, 100), trace(1, 100));
-	assert_int_not_equal(trace(1, 1200), trace(2, 1200));
+	assert_int_equal(wire_trace(1, 1200), wire_trace(1, 1200));
+	assert_int_equal(wire_trace(1, 100), wire_trace(1, 100));
+	assert_int_not_equal(wire_trace(1, 1200), wire_trace(2, 1200));
 }
 
 static void test_delay_follows_the_virtual_clock(void **state)
@@ -132,25 +132,25 @@ static void test_delay_follows_the_virtual_clock(void **state)
 	uint32_t got[8];
 
 	(void)state;
-	make_world(&w, &attr, 0);
-	send_numbered(&w, 1, 1);
+	wire_make_world(&w, &attr, 0);
+	wire_send_numbered(&w, 1, 1);
 	clock_ns = 400000;
-	send_numbered(&w, 2, 1);
-	assert_int_equal(numbers(&w, got, 8), 0);
+	wire_send_numbered(&w, 2, 1);
+	assert_int_equal(wire_numbers(&w, got, 8), 0);
 	clock_ns = 999999;
-	assert_int_equal(numbers(&w, got, 8), 0);
+	assert_int_equal(wire_numbers(&w, got, 8), 0);
 	clock_ns = 1000000;
-	assert_int_equal(numbers(&w, got, 8), 1);
+	assert_int_equal(wire_numbers(&w, got, 8), 1);
 	assert_int_equal(got[0], 1);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	clock_ns = 1400000;
 	assert_false(fd_readable(vma_nic_fd(w.qp[1][0]), 0));
 	vma_wire_tick(w.nic[0]); /* the clock is looked at: the sleeper hears of it */
 	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 0));
-	assert_int_equal(numbers(&w, got, 8), 1);
+	assert_int_equal(wire_numbers(&w, got, 8), 1);
 	assert_int_equal(got[0], 2);
 	assert_int_equal(vma_nic_now_ns(w.nic[0]), 1400000);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_jitter_changes_order_within_its_bound(void **state)
@@ -160,16 +160,16 @@ static void test_jitter_changes_order_within_its_bound(void **state)
 	uint32_t got[100], turned = 0;
 
 	(void)state;
-	make_world(&w, &attr, 0);
-	send_numbered(&w, 0, 100);
+	wire_make_world(&w, &attr, 0);
+	wire_send_numbered(&w, 0, 100);
 	clock_ns = 999;
-	assert_int_equal(numbers(&w, got, 100), 0);
+	assert_int_equal(wire_numbers(&w, got, 100), 0);
 	clock_ns = 2000;
-	assert_int_equal(numbers(&w, got, 100), 100);
+	assert_int_equal(wire_numbers(&w, got, 100), 100);
 	for (uint32_t i = 1; i < 100; i++)
 		turned += got[i] < got[i - 1];
 	assert_true(turned > 20);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_corruption_turns_one_bit(void **state)
@@ -182,7 +182,7 @@ static void test_corruption_turns_one_bit(void **state)
 	uint32_t arrived = 0;
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	for (uint32_t i = 0; i < 200; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 100, i);
 		world_send(&w, 0, 0, spec);
@@ -204,7 +204,7 @@ static void test_corruption_turns_one_bit(void **state)
 	assert_int_equal(counts.delivered + counts.no_flow, 200);
 	assert_int_equal(arrived, counts.delivered);
 	assert_true(arrived > 100);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
@@ -215,7 +215,7 @@ static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
 	struct frame_spec spec = udp(PEER_PORT, PORT, 100, 0);
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	for (;; taken++) {
 		spec.number = taken;
 		struct vma_nic_seg seg = world_frame(&w, 0, 0, &spec);
@@ -228,10 +228,10 @@ static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
 		}
 	}
 	assert_int_equal(taken, 20);
-	assert_int_equal(numbers(&w, got, 32), 20);
+	assert_int_equal(wire_numbers(&w, got, 32), 20);
 	for (uint32_t i = 0; i < 20; i++)
 		assert_int_equal(got[i], i);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_a_full_delay_line_drops_the_newest(void **state)
@@ -242,17 +242,17 @@ static void test_a_full_delay_line_drops_the_newest(void **state)
 	uint32_t got[32];
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	for (uint32_t i = 0; i < 12; i++) {
-		send_numbered(&w, i, 1);
+		wire_send_numbered(&w, i, 1);
 		vma_wire_tick(w.nic[0]);
 	}
 	clock_ns = 1000;
-	assert_int_equal(numbers(&w, got, 32), 8);
+	assert_int_equal(wire_numbers(&w, got, 32), 8);
 	assert_int_equal(got[7], 7);
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.queue_full, 4);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 /* Or a user that waits for one more packet before it lets go of any would wait for ever. */
@@ -262,9 +262,9 @@ static void test_a_user_may_hold_fewer_frames_than_the_queue_has(void **state)
 	struct vma_wire_pair_attr attr = {0};
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	assert_in_range(w.qp[0][0]->rx_quota, 1, w.qp[0][0]->rx_depth - 1);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
@@ -274,24 +274,24 @@ static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
 	uint32_t got[8];
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	assert_int_equal(vma_wire_due(w.nic[0]), UINT64_MAX);
 	for (uint32_t i = 0; i < 2; i++) {
 		clock_ns = 100 * (uint64_t)i;
-		send_numbered(&w, i, 1);
+		wire_send_numbered(&w, i, 1);
 		vma_wire_tick(w.nic[0]);
 	}
 	assert_int_equal(vma_wire_due(w.nic[0]), 1000);
 	assert_int_equal(vma_wire_due(w.nic[1]), UINT64_MAX);
 	clock_ns = vma_wire_due(w.nic[0]) - 1;
-	assert_int_equal(numbers(&w, got, 8), 0);
+	assert_int_equal(wire_numbers(&w, got, 8), 0);
 	clock_ns++;
-	assert_int_equal(numbers(&w, got, 8), 1);
+	assert_int_equal(wire_numbers(&w, got, 8), 1);
 	clock_ns = vma_wire_due(w.nic[0]);
 	assert_int_equal(clock_ns, 1100);
-	assert_int_equal(numbers(&w, got, 8), 1);
+	assert_int_equal(wire_numbers(&w, got, 8), 1);
 	assert_int_equal(vma_wire_due(w.nic[0]), UINT64_MAX);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_moderation_reports_after_count_or_period(void **state)
@@ -301,33 +301,33 @@ static void test_moderation_reports_after_count_or_period(void **state)
 	uint32_t got[16];
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	int fd = vma_nic_fd(w.qp[1][0]);
 	clock_ns = 5;
 	assert_int_equal(vma_nic_moderate(w.qp[1][0], 4, 100), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
-	send_numbered(&w, 0, 3);
+	wire_send_numbered(&w, 0, 3);
 	assert_false(fd_readable(fd, 0));
-	send_numbered(&w, 3, 1);
+	wire_send_numbered(&w, 3, 1);
 	assert_true(fd_readable(fd, 0)); /* count */
-	assert_int_equal(numbers(&w, got, 16), 4);
+	assert_int_equal(wire_numbers(&w, got, 16), 4);
 
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	assert_false(fd_readable(fd, 0));
-	send_numbered(&w, 4, 1);
+	wire_send_numbered(&w, 4, 1);
 	clock_ns += 99999;
 	vma_wire_tick(w.nic[1]);
 	assert_false(fd_readable(fd, 0));
 	clock_ns += 1;
 	vma_wire_tick(w.nic[1]);
 	assert_true(fd_readable(fd, 0)); /* period, from the first frame */
-	assert_int_equal(numbers(&w, got, 16), 1);
+	assert_int_equal(wire_numbers(&w, got, 16), 1);
 
 	assert_int_equal(vma_nic_moderate(w.qp[1][0], 0, 0), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
-	send_numbered(&w, 5, 1);
+	wire_send_numbered(&w, 5, 1);
 	assert_true(fd_readable(fd, 0));
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_real_time_delay_and_moderation_wake_by_timer(void **state)
@@ -344,20 +344,20 @@ static void test_real_time_delay_and_moderation_wake_by_timer(void **state)
 	world_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	uint64_t start = world_now_ns();
-	send_numbered(&w, 1, 1);
+	wire_send_numbered(&w, 1, 1);
 	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
 	assert_true(world_now_ns() - start >= 3000000);
-	assert_int_equal(numbers(&w, got, 4), 1);
+	assert_int_equal(wire_numbers(&w, got, 4), 1);
 
 	assert_int_equal(vma_wire_set_faults(w.nic[0], &(struct vma_wire_faults){0}), 0);
 	assert_int_equal(vma_nic_moderate(w.qp[1][0], 10, 2000), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	start = world_now_ns();
-	send_numbered(&w, 2, 1);
+	wire_send_numbered(&w, 2, 1);
 	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
 	assert_true(world_now_ns() - start >= 2000000);
-	assert_int_equal(numbers(&w, got, 4), 1);
-	end_world(&w);
+	assert_int_equal(wire_numbers(&w, got, 4), 1);
+	wire_end_world(&w);
 }
 
 static void test_a_queue_pair_without_buffers_holds_up_no_other(void **state)
@@ -367,19 +367,19 @@ static void test_a_queue_pair_without_buffers_holds_up_no_other(void **state)
 	struct vma_wire_counts counts;
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	struct vma_nic_qp_attr qp_attr = {.rx_wre = 64, .tx_wre = 64};
 	assert_int_equal(vma_nic_qp_create(w.nic[1], &qp_attr, &w.qp[1][1]), 0); /* posts nothing */
 	world_flow(&w, 1, 1, IPPROTO_UDP, PORT + 1, 0, 0);
 	world_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
 	world_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
-	assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
+	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.no_buffer, 1);
 	world_fill(w.qp[1][1]);
 	world_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 3));
-	assert_receives(&w, 1, 1, udp(PEER_PORT, PORT + 1, 100, 3));
-	end_world(&w);
+	fixture_assert_receives(&w, 1, 1, udp(PEER_PORT, PORT + 1, 100, 3));
+	wire_end_world(&w);
 }
 
 static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
@@ -391,17 +391,17 @@ static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
 	unsigned n;
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	for (uint32_t i = 0; i < 600; i++)
-		send_numbered(&w, i, 1);
+		wire_send_numbered(&w, i, 1);
 	n = vma_nic_poll_rx(w.qp[1][0], held, 512);
 	assert_int_equal(n, 512); /* every posted buffer */
 	assert_int_equal(vma_nic_poll_rx(w.qp[1][0], held, 1), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 1); /* a frame waits for a buffer */
 	assert_int_equal(vma_nic_post_rx(w.qp[1][0], held, 512), 512);
-	assert_int_equal(numbers(&w, got, 128), 88);
+	assert_int_equal(wire_numbers(&w, got, 128), 88);
 	assert_int_equal(got[87], 599);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 /* 40 segments of one frame. */
@@ -434,13 +434,13 @@ static void test_the_shallowest_queue_takes_the_longest_frame(void **state)
 		world_qp(&w, end, 0, 16);
 	world_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(send_long(&w, 65520), 40);
-	send_numbered(&w, 7, 1);
+	wire_send_numbered(&w, 7, 1);
 	while (vma_nic_poll_rx(w.qp[1][0], &buf, 1) == 1) {
 		bytes += buf->len;
 		vma_buf_put(w.arena, buf);
 	}
 	assert_int_equal(bytes, 65520 + 100);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_frames_of_one_end_stay_when_its_queue_pair_ends(void **state)
@@ -450,20 +450,20 @@ static void test_frames_of_one_end_stay_when_its_queue_pair_ends(void **state)
 	struct vma_wire_counts counts;
 
 	(void)state;
-	make_world(&w, &attr, 0);
-	send_numbered(&w, 1, 1);
+	wire_make_world(&w, &attr, 0);
+	wire_send_numbered(&w, 1, 1);
 	world_qp_destroy(&w, 0, 0);
-	assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
+	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
 	world_qp(&w, 0, 0, 64); /* goes on where the lane stopped */
-	send_numbered(&w, 2, 1);
-	assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
+	wire_send_numbered(&w, 2, 1);
+	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.sent, 2);
 	world_nic_close(&w, 1);
-	send_numbered(&w, 3, 1); /* to nobody */
+	wire_send_numbered(&w, 3, 1); /* to nobody */
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.lost, 1);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_sixteen_queue_pairs_and_no_more(void **state)
@@ -474,13 +474,13 @@ static void test_sixteen_queue_pairs_and_no_more(void **state)
 	struct vma_nic_qp *qp[16];
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	for (int i = 0; i < 15; i++)
 		assert_int_equal(vma_nic_qp_create(w.nic[0], &qp_attr, &qp[i]), 0);
 	assert_int_equal(vma_nic_qp_create(w.nic[0], &qp_attr, &qp[15]), -ENOSPC);
 	for (int i = 0; i < 15; i++)
 		vma_nic_qp_destroy(qp[i]);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_indices_wrap(void **state)
@@ -490,14 +490,14 @@ static void test_indices_wrap(void **state)
 	uint32_t got[64];
 
 	(void)state;
-	make_world(&w, &attr, UINT32_MAX - 100);
+	wire_make_world(&w, &attr, UINT32_MAX - 100);
 	for (uint32_t i = 0; i < 1000; i += 50) {
-		send_numbered(&w, i, 50);
-		assert_int_equal(numbers(&w, got, 64), 50);
+		wire_send_numbered(&w, i, 50);
+		assert_int_equal(wire_numbers(&w, got, 64), 50);
 		assert_int_equal(got[0], i);
 		assert_int_equal(got[49], i + 49);
 	}
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_thousands_of_flows_are_told_apart(void **state)
@@ -507,7 +507,7 @@ static void test_thousands_of_flows_are_told_apart(void **state)
 	struct vma_flow_rule rule;
 
 	(void)state;
-	make_world(&w, &attr, 0);
+	wire_make_world(&w, &attr, 0);
 	for (uint32_t i = 1; i < 5000; i++)
 		world_flow(&w, 1, 0, IPPROTO_TCP, PORT, (uint16_t)i, 0);
 	for (uint32_t i = 1; i < 5000; i += 2) {
@@ -517,10 +517,10 @@ static void test_thousands_of_flows_are_told_apart(void **state)
 	for (uint32_t i = 1; i < 5000; i++) {
 		world_send(&w, 0, 0, tcp((uint16_t)i, PORT, 0x10, i));
 		if (i % 2 == 0)
-			assert_receives(&w, 1, 0, tcp((uint16_t)i, PORT, 0x10, i));
+			fixture_assert_receives(&w, 1, 0, tcp((uint16_t)i, PORT, 0x10, i));
 	}
 	assert_silence(&w, 1, 0);
-	end_world(&w);
+	wire_end_world(&w);
 }
 
 static void test_vlan_and_fragments_are_steered_as_a_device_does(void **state)

@@ -36,7 +36,7 @@ static int teardown(void **state)
 }
 
 /* One end alone: w.nic[end] with a queue pair that receives UDP to PORT. */
-static void open_end(struct world *w, int end)
+static void wire_file_open_end(struct world *w, int end)
 {
 	struct vma_nic_attr attr = {.arena = w->arena};
 
@@ -45,14 +45,14 @@ static void open_end(struct world *w, int end)
 	world_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
 }
 
-static void make_world(struct world *w)
+static void wire_file_make_world(struct world *w)
 {
 	memset(w, 0, sizeof(*w));
 	w->arena = world_arena();
 	w->netns[0] = w->netns[1] = -1;
 }
 
-static void end_world(struct world *w)
+static void wire_file_end_world(struct world *w)
 {
 	for (int end = 0; end < 2; end++)
 		if (w->nic[end] != NULL)
@@ -68,8 +68,8 @@ static _Noreturn void echo_process(void)
 	struct world w;
 	struct packet *packet = malloc(sizeof(*packet));
 
-	make_world(&w);
-	open_end(&w, 1);
+	wire_file_make_world(&w);
+	wire_file_open_end(&w, 1);
 	for (;;) {
 		if (world_poll(w.qp[1][0], packet))
 			world_send(&w, 1, 0,
@@ -85,8 +85,8 @@ static _Noreturn void fork_process(int fd)
 	struct world w;
 	pid_t child;
 
-	make_world(&w);
-	open_end(&w, 1);
+	wire_file_make_world(&w);
+	wire_file_open_end(&w, 1);
 	child = fork();
 	if (child != 0)
 		(void)!write(fd, &child, sizeof(child));
@@ -149,8 +149,8 @@ static void test_two_processes_exchange_frames(void **state)
 	pid_t pid = start_echo();
 
 	(void)state;
-	make_world(&w);
-	open_end(&w, 0);
+	wire_file_make_world(&w);
+	wire_file_open_end(&w, 0);
 	assert_true(answers(&w, 1000000));
 	while (world_recv(w.qp[0][0], packet, 20000000))
 		; /* answers to what was sent while waiting */
@@ -161,7 +161,7 @@ static void test_two_processes_exchange_frames(void **state)
 		assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP), i + 1);
 	}
 	end_process(pid);
-	end_world(&w);
+	wire_file_end_world(&w);
 	free(packet);
 }
 
@@ -171,14 +171,14 @@ static void test_a_third_end_is_refused(void **state)
 	struct vma_nic *third;
 
 	(void)state;
-	make_world(&w);
+	wire_file_make_world(&w);
 	struct vma_nic_attr attr = {.arena = w.arena};
-	open_end(&w, 0);
-	open_end(&w, 1);
+	wire_file_open_end(&w, 0);
+	wire_file_open_end(&w, 1);
 	assert_int_equal(vma_nic_open(spec, &attr, &third), -EBUSY);
 	world_nic_close(&w, 1);
-	open_end(&w, 1); /* the place is free again */
-	end_world(&w);
+	wire_file_open_end(&w, 1); /* the place is free again */
+	wire_file_end_world(&w);
 }
 
 static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
@@ -186,17 +186,17 @@ static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
 	struct world w;
 
 	(void)state;
-	make_world(&w);
+	wire_file_make_world(&w);
 	for (int first = 0; first < 2; first++) { /* as joiner, then as keeper */
 		pid_t pid;
 		if (first)
-			open_end(&w, 0);
+			wire_file_open_end(&w, 0);
 		pid = start_echo();
 		if (!first)
 			while (access(path, F_OK) != 0)
 				usleep(1000);
 		if (!first)
-			open_end(&w, 0);
+			wire_file_open_end(&w, 0);
 		for (uint32_t round = 0; round < 3; round++) {
 			assert_true(answers(&w, round * 10));
 			end_process(pid);
@@ -207,7 +207,7 @@ static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
 		world_nic_close(&w, 0);
 		unlink(path);
 	}
-	end_world(&w);
+	wire_file_end_world(&w);
 }
 
 static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
@@ -217,8 +217,8 @@ static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 	pid_t pid, grandchild;
 
 	(void)state;
-	make_world(&w);
-	open_end(&w, 0);
+	wire_file_make_world(&w);
+	wire_file_open_end(&w, 0);
 	assert_int_equal(pipe(pipe_fd), 0);
 	pid = start_role("fork", pipe_fd[1]);
 	close(pipe_fd[1]);
@@ -229,7 +229,7 @@ static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 	kill(grandchild, SIGKILL);
 	end_process(pid);
 	close(pipe_fd[0]);
-	end_world(&w);
+	wire_file_end_world(&w);
 }
 
 static void test_a_stopped_peer_stalls_nobody(void **state)
@@ -239,8 +239,8 @@ static void test_a_stopped_peer_stalls_nobody(void **state)
 	pid_t pid = start_echo();
 
 	(void)state;
-	make_world(&w);
-	open_end(&w, 0);
+	wire_file_make_world(&w);
+	wire_file_open_end(&w, 0);
 	assert_true(answers(&w, 1));
 	kill(pid, SIGSTOP);
 	uint64_t start = world_now_ns();
@@ -252,7 +252,7 @@ static void test_a_stopped_peer_stalls_nobody(void **state)
 	kill(pid, SIGCONT);
 	assert_true(answers(&w, 1000000));
 	end_process(pid);
-	end_world(&w);
+	wire_file_end_world(&w);
 }
 
 static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
@@ -261,14 +261,14 @@ static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
 	uint64_t start = world_now_ns();
 
 	(void)state;
-	make_world(&w);
-	open_end(&w, 0);
-	open_end(&w, 1);
+	wire_file_make_world(&w);
+	wire_file_open_end(&w, 0);
+	wire_file_open_end(&w, 1);
 	shutdown(atomic_load(&wire_end_of(w.nic[1])->bell_fd), SHUT_RDWR);
 	do
 		assert_true(world_now_ns() - start < WORLD_PATIENCE_NS);
 	while (vma_nic_arm(w.qp[0][0]) != 0 || fd_readable(vma_nic_fd(w.qp[0][0]), 50));
-	end_world(&w);
+	wire_file_end_world(&w);
 }
 
 static void test_mtu_is_part_of_the_name(void **state)
@@ -278,9 +278,9 @@ static void test_mtu_is_part_of_the_name(void **state)
 	char big[100];
 
 	(void)state;
-	make_world(&w);
+	wire_file_make_world(&w);
 	struct vma_nic_attr attr = {.arena = w.arena};
-	open_end(&w, 0);
+	wire_file_open_end(&w, 0);
 	snprintf(big, sizeof(big), "%s,mtu=9000", spec);
 	assert_int_equal(vma_nic_open(big, &attr, &nic), -EPROTO); /* the other end has 1500 */
 	world_nic_close(&w, 0);
@@ -292,7 +292,7 @@ static void test_mtu_is_part_of_the_name(void **state)
 	snprintf(big, sizeof(big), "%s,speed=12", spec);
 	assert_int_equal(vma_nic_open(big, &attr, &nic), -EINVAL);
 	assert_int_equal(vma_nic_open("wire:/nonexistent/file", &attr, &nic), -ENOENT);
-	end_world(&w);
+	wire_file_end_world(&w);
 }
 
 /* ---- a keeper that is not one of us ---- */
@@ -423,9 +423,9 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	struct packet *packet = malloc(sizeof(*packet));
 
 	(void)state;
-	make_world(&w);
-	open_end(&w, 0);
-	open_end(&w, 1);
+	wire_file_make_world(&w);
+	wire_file_open_end(&w, 0);
+	wire_file_open_end(&w, 1);
 	struct wire_end *end = wire_end_of(w.nic[0]), *peer = wire_end_of(w.nic[1]);
 	struct wire_producer *tx = &wire_qp_of(w.qp[1][0])->tx;
 	uint32_t lengths[] = {0, 13, 1519, 65536, 0x80000000U, UINT32_MAX};
@@ -457,7 +457,7 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.bad_peer, 10);
 	free(packet);
-	end_world(&w);
+	wire_file_end_world(&w);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -11,12 +11,12 @@ static jmp_buf crash;
 static long steps_left;
 static bool victim_runs;
 
-static inline void step(void)
+static inline void xdp_shared_step(void)
 {
 	if (victim_runs && steps_left-- == 0)
 		longjmp(crash, 1);
 }
-#define XDP_SHARED_STEP() step()
+#define XDP_SHARED_STEP() xdp_shared_step()
 
 #include "../xdp_shared.c"
 #include "../xdp_recover.c"
@@ -100,7 +100,7 @@ static void test_taken_lock_makes_calls_return_zero(void **state)
 }
 
 /* Sends all frames of a client through the fake kernel of one queue up to the completion ring. */
-static void send_all(struct client *client, uint32_t queue)
+static void xdp_shared_send_all(struct client *client, uint32_t queue)
 {
 	for (int i = 0; i < 1000; i++) {
 		client_send(client, queue);
@@ -114,10 +114,10 @@ static void test_completions_find_their_slots_whoever_drains(void **state)
 	uint32_t frames[W_TX_FRAMES];
 
 	(void)state;
-	send_all(&clients[0], 0);
+	xdp_shared_send_all(&clients[0], 0);
 	assert_int_equal(world_in_flight(&world->shared, 0), W_TX_FRAMES);
 	assert_int_equal(xdp_shared_complete(&clients[3].driver[0]), W_TX_FRAMES);
-	send_all(&clients[2], 0);
+	xdp_shared_send_all(&clients[2], 0);
 	assert_int_equal(xdp_shared_complete(&clients[3].driver[0]), W_TX_FRAMES);
 	assert_int_equal(world_in_flight(&world->shared, 0), 0);
 	assert_int_equal(xdp_shared_returned(&world->shared, 1, frames, W_TX_FRAMES), 0);
@@ -176,38 +176,44 @@ static void test_garbage_in_shared_memory_is_survived(void **state)
 	for (int round = 0; round < 2000; round++) {
 		/* Garbage everywhere a client can write, then every call of the owner and of another client. */
 		for (uint32_t q = 0; q < W_QUEUES; q++) {
-			world->fill[q].producer = roll(&seed, UINT32_MAX);
-			world->comp[q].producer = roll(&seed, UINT32_MAX);
-			if (roll(&seed, 2)) /* near enough to be believed */
-				world->comp[q].consumer = world->comp[q].producer - roll(&seed, W_COMP + 2);
+			world->fill[q].producer = xdp_fixture_roll(&seed, UINT32_MAX);
+			world->comp[q].producer = xdp_fixture_roll(&seed, UINT32_MAX);
+			if (xdp_fixture_roll(&seed, 2)) /* near enough to be believed */
+				world->comp[q].consumer = world->comp[q].producer - xdp_fixture_roll(&seed, W_COMP + 2);
 			for (uint32_t i = 0; i < W_FILL; i++) {
 				world->fill[q].entries[i].addr = seed;
-				world->comp[q].entries[i].addr = (uint64_t)roll(&seed, W_FRAMES) << XDP_FRAME_SHIFT;
-				world->rx[VICTIM][q].entries[i].addr = (uint64_t)roll(&seed, UINT32_MAX) << 9;
+				world->comp[q].entries[i].addr = (uint64_t)xdp_fixture_roll(&seed, W_FRAMES)
+				                                 << XDP_FRAME_SHIFT;
+				world->rx[VICTIM][q].entries[i].addr = (uint64_t)xdp_fixture_roll(&seed, UINT32_MAX)
+				                                       << 9;
 			}
-			world->rx[VICTIM][q].producer = world->rx[VICTIM][q].consumer + roll(&seed, W_RX + 2);
+			world->rx[VICTIM][q].producer =
+			        world->rx[VICTIM][q].consumer + xdp_fixture_roll(&seed, W_RX + 2);
 			shared->queue[q].fill.lock = shared->queue[q].comp.lock = VICTIM + 1;
-			shared->queue[q].fill.redo = XDP_REDO(world->fill[q].producer,
-			                                      roll(&seed, 2) ? roll(&seed, W_FILL + 2) : seed >> 32);
+			shared->queue[q].fill.redo =
+			        XDP_REDO(world->fill[q].producer,
+			                 xdp_fixture_roll(&seed, 2) ? xdp_fixture_roll(&seed, W_FILL + 2) : seed >> 32);
 			shared->queue[q].comp.position = XDP_POSITION_VALID | seed;
-			if (roll(&seed, 2))
+			if (xdp_fixture_roll(&seed, 2))
 				shared->queue[q].comp.position =
-				        XDP_POSITION_VALID | (uint32_t)(world->comp[q].consumer + roll(&seed, W_COMP));
+				        XDP_POSITION_VALID |
+				        (uint32_t)(world->comp[q].consumer + xdp_fixture_roll(&seed, W_COMP));
 		}
 		for (uint32_t s = 0; s < XDP_SLOTS_MAX; s++) {
-			shared->slot[s].rescan = roll(&seed, 2);
+			shared->slot[s].rescan = xdp_fixture_roll(&seed, 2);
 			shared->hints[s][0].producer = (uint32_t)seed;
-			shared->hints[s][0].consumer = (uint32_t)seed - roll(&seed, XDP_HINTS + 9);
-			shared->hints[s][0].frame[roll(&seed, XDP_HINTS)] = (uint32_t)seed;
-			shared->slot[s].tx_first = roll(&seed, 3) ? roll(&seed, XDP_FRAMES_MAX) : (uint32_t)seed;
-			shared->slot[s].tx_count =
-			        roll(&seed, 3) ? roll(&seed, 200) : (uint32_t)(round % 16 ? 0 : seed);
-			roll(&seed, 2);
+			shared->hints[s][0].consumer = (uint32_t)seed - xdp_fixture_roll(&seed, XDP_HINTS + 9);
+			shared->hints[s][0].frame[xdp_fixture_roll(&seed, XDP_HINTS)] = (uint32_t)seed;
+			shared->slot[s].tx_first =
+			        xdp_fixture_roll(&seed, 3) ? xdp_fixture_roll(&seed, XDP_FRAMES_MAX) : (uint32_t)seed;
+			shared->slot[s].tx_count = xdp_fixture_roll(&seed, 3) ? xdp_fixture_roll(&seed, 200)
+			                                                      : (uint32_t)(round % 16 ? 0 : seed);
+			xdp_fixture_roll(&seed, 2);
 		}
 		for (uint32_t f = 0; f < W_FRAMES; f++) {
 			shared->state[f] = seed << 5 ^ seed;
-			shared->route[f] = (uint8_t)roll(&seed, 256);
-			shared->holder[f] = (uint16_t)roll(&seed, 4);
+			shared->route[f] = (uint8_t)xdp_fixture_roll(&seed, 256);
+			shared->holder[f] = (uint16_t)xdp_fixture_roll(&seed, 4);
 		}
 		shared->nframes = round % 64 ? W_FRAMES : (uint32_t)seed;
 		xdp_shared_recover(clients[0].driver, W_QUEUES, VICTIM);

@@ -254,7 +254,7 @@ static inline void assert_packet(const struct world *w, const struct packet *pac
 	assert_memory_equal(packet->bytes, expected, spec.len);
 }
 
-static inline void assert_receives(struct world *w, int end, int i, struct frame_spec spec)
+static inline void fixture_assert_receives(struct world *w, int end, int i, struct frame_spec spec)
 {
 	static _Thread_local struct packet packet;
 

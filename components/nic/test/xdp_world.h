@@ -63,7 +63,7 @@ static inline void complain(struct world *world, const char *text, uint32_t fram
 		snprintf(world->complaint, sizeof(world->complaint), "%s: frame %u, slot %u", text, frame, who);
 }
 
-static inline uint32_t roll(uint64_t *seed, uint32_t below)
+static inline uint32_t xdp_fixture_roll(uint64_t *seed, uint32_t below)
 {
 	*seed ^= *seed << 13;
 	*seed ^= *seed >> 7;
@@ -99,7 +99,7 @@ static inline void ring_reset(struct world_ring *memory)
 static inline void kernel_receive(struct world *world, uint32_t queue)
 {
 	struct xdp_ring fill = ring_of(&world->fill[queue], W_FILL), rx;
-	uint32_t slot = roll(&world->kernel.seed, W_SLOTS), consumer = *fill.consumer, producer;
+	uint32_t slot = xdp_fixture_roll(&world->kernel.seed, W_SLOTS), consumer = *fill.consumer, producer;
 	uint64_t addr, frame;
 
 	rx = ring_of(&world->rx[slot][queue], W_RX);
@@ -146,7 +146,7 @@ static inline void kernel_complete(struct world *world, uint32_t queue)
 
 	if (kernel->sent_count[queue] == 0 || ring_used(&comp) == W_COMP)
 		return;
-	i = roll(&kernel->seed, kernel->sent_count[queue]); /* in any order */
+	i = xdp_fixture_roll(&kernel->seed, kernel->sent_count[queue]); /* in any order */
 	comp.addrs[producer & comp.mask] = kernel->sent[queue][i];
 	kernel->has[kernel->sent[queue][i] >> XDP_FRAME_SHIFT] = 0;
 	kernel->sent[queue][i] = kernel->sent[queue][--kernel->sent_count[queue]];
@@ -155,14 +155,14 @@ static inline void kernel_complete(struct world *world, uint32_t queue)
 
 static inline void kernel_step(struct world *world)
 {
-	const uint32_t queue = roll(&world->kernel.seed, W_QUEUES);
+	const uint32_t queue = xdp_fixture_roll(&world->kernel.seed, W_QUEUES);
 
-	switch (roll(&world->kernel.seed, 3)) {
+	switch (xdp_fixture_roll(&world->kernel.seed, 3)) {
 	case 0:
 		kernel_receive(world, queue);
 		break;
 	case 1:
-		kernel_take_tx(world, roll(&world->kernel.seed, W_SLOTS), queue);
+		kernel_take_tx(world, xdp_fixture_roll(&world->kernel.seed, W_SLOTS), queue);
 		break;
 	default:
 		kernel_complete(world, queue);
@@ -252,7 +252,7 @@ static inline void client_fill(struct client *client, uint32_t queue)
 static inline void client_send(struct client *client, uint32_t queue)
 {
 	struct xdp_ring *tx = &client->tx[queue];
-	uint32_t producer = *tx->producer, room = W_TX - ring_used(tx), n = roll(&client->seed, 6);
+	uint32_t producer = *tx->producer, room = W_TX - ring_used(tx), n = xdp_fixture_roll(&client->seed, 6);
 
 	n = n < room ? n : room;
 	n = n < client->free_count ? n : client->free_count;
@@ -276,7 +276,8 @@ static inline void client_send(struct client *client, uint32_t queue)
 static inline void client_reap(struct client *client)
 {
 	uint32_t frames[W_TX_FRAMES];
-	unsigned n = xdp_shared_returned(&client->world->shared, client->slot, frames, 1 + roll(&client->seed, 8));
+	unsigned n = xdp_shared_returned(&client->world->shared, client->slot, frames,
+	                                 1 + xdp_fixture_roll(&client->seed, 8));
 
 	for (unsigned i = 0; i < n; i++) {
 		if (frames[i] >= W_FRAMES || !client->sent[frames[i]]) {
@@ -290,9 +291,9 @@ static inline void client_reap(struct client *client)
 
 static inline void client_step(struct client *client)
 {
-	const uint32_t queue = roll(&client->seed, W_QUEUES);
+	const uint32_t queue = xdp_fixture_roll(&client->seed, W_QUEUES);
 
-	switch (roll(&client->seed, 5)) {
+	switch (xdp_fixture_roll(&client->seed, 5)) {
 	case 0:
 		client_poll(client, queue);
 		break;

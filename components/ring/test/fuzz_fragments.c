@@ -29,7 +29,7 @@ static struct vma_ring *ring;
 static struct vma_flow flows[2];
 static uint32_t ended[8]; /* where the last fragment of each datagram did */
 
-static uint8_t byte_at(uint32_t place, uint8_t proto)
+static uint8_t fragments_byte_at(uint32_t place, uint8_t proto)
 {
 	static const uint8_t header[HEADER] = {0x03, 0xe8, 0, PORT}; /* no checksum; the length is the datagram's own */
 
@@ -37,7 +37,7 @@ static uint8_t byte_at(uint32_t place, uint8_t proto)
 }
 
 /* As a reader takes it: every byte of the payload, across buffers. */
-static bool look(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fragments_look(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	uint32_t off = packet->payload_off, place = HEADER, left = packet->payload_len;
 	uint64_t total = 0;
@@ -52,19 +52,19 @@ static bool look(struct vma_flow *flow, struct vma_buf *packet, const struct vma
 
 		assert_true(off <= buf->len);
 		for (uint32_t i = off; i < buf->len && left > 0; i++, left--, place++)
-			assert_true(info->proto != IPPROTO_UDP || data[i] == byte_at(place, IPPROTO_UDP));
+			assert_true(info->proto != IPPROTO_UDP || data[i] == fragments_byte_at(place, IPPROTO_UDP));
 	}
 	assert_true(left == 0);
 	vma_buf_put_chain(fake.arena, packet);
 	return true;
 }
 
-static void start(void)
+static void fragments_start(void)
 {
 	fake_init(&fake, VMA_NIC_CAP_SG);
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	flows[0] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, PORT, 0), .sink = look};
-	flows[1] = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, PORT, 0), .sink = look};
+	flows[0] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, PORT, 0), .sink = fragments_look};
+	flows[1] = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, PORT, 0), .sink = fragments_look};
 	assert_true(vma_ring_attach(ring, &flows[0]) == 0 && vma_ring_attach(ring, &flows[1]) == 0);
 }
 
@@ -93,7 +93,7 @@ static uint32_t write_headers(uint8_t *frame, uint8_t how, uint8_t id, uint32_t 
 }
 
 /* The datagram that ends where this one's last fragment ends is as long as its header says. */
-static void arrive(const uint8_t *about)
+static void fragments_arrive(const uint8_t *about)
 {
 	uint8_t frame[FAKE_FRAME];
 	const uint8_t how = about[0], id = about[1] & 7;
@@ -103,7 +103,7 @@ static void arrive(const uint8_t *about)
 	headers = write_headers(frame, how, id, offset, len);
 	all = headers + len + (how & PADDED ? 13 : 0);
 	for (uint32_t i = headers; i < all; i++)
-		frame[i] = byte_at(offset + i - headers, how & SEGMENT ? IPPROTO_TCP : IPPROTO_UDP);
+		frame[i] = fragments_byte_at(offset + i - headers, how & SEGMENT ? IPPROTO_TCP : IPPROTO_UDP);
 	if (offset == 0 && len >= HEADER)
 		set16(frame + headers + 4, (uint16_t)(about[1] >> 3 == 0 ? len : about[1] * 8u));
 	ended[id] = offset + len;
@@ -114,7 +114,7 @@ static void arrive(const uint8_t *about)
 }
 
 /* What the places hold is what is counted. */
-static void check(void)
+static void fragments_check(void)
 {
 	uint32_t bufs = 0;
 
@@ -139,12 +139,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (ring == NULL)
-		start();
+		fragments_start();
 	ring->rules.sw_csum = false;
 	memset(ended, 0, sizeof(ended));
 	for (; size >= 5; data += 5, size -= 5) {
-		arrive(data);
-		check();
+		fragments_arrive(data);
+		fragments_check();
 	}
 	ring_fragments_end(&ring->fragments, ring->rules.arena);
 	assert_true(ring->fragments.bufs == 0);

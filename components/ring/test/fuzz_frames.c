@@ -17,7 +17,7 @@ static uint64_t sink_calls;
 static volatile uint8_t headers_sum; /* makes the reads below happen */
 
 /* Reads what it is told it may read. */
-static bool look(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool frames_look(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const uint8_t *data = (const uint8_t *)vma_buf_data(fake.arena, packet);
 	uint64_t total = 0;
@@ -36,7 +36,7 @@ static bool look(struct vma_flow *flow, struct vma_buf *packet, const struct vma
 	return sink_calls % 2 == 0 ? (vma_buf_put_chain(fake.arena, packet), true) : false;
 }
 
-static void start(void)
+static void frames_start(void)
 {
 	static const uint8_t group_ip[4] = {224, 0, 0, 1};
 	const struct vma_flow_key keys[5] = {
@@ -48,7 +48,7 @@ static void start(void)
 	fake_init(&fake, VMA_NIC_CAP_SG);
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
 	for (int i = 0; i < 5; i++) {
-		flows[i] = (struct vma_flow){.key = keys[i], .sink = look};
+		flows[i] = (struct vma_flow){.key = keys[i], .sink = frames_look};
 		assert_true(vma_ring_attach(ring, &flows[i]) == 0);
 	}
 }
@@ -102,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint32_t piece;
 
 	if (ring == NULL)
-		start();
+		frames_start();
 	if (size < 4 || size - 3 > sizeof(frame))
 		return 0;
 	memcpy(frame, data + 3, size - 3);

@@ -72,7 +72,7 @@ static double hammer_seconds(double otherwise)
 
 /* ---- the echo ---- */
 
-static bool echo(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool hammer_echo(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(hammer.ring[1]);
 	const char *frame = vma_buf_data(hammer.arena, packet);
@@ -142,7 +142,7 @@ static bool expect_next(struct vma_flow *flow, struct vma_buf *packet, const str
 	return false;
 }
 
-static bool send_next(struct worker *w, struct vma_pkt_udp *headers)
+static bool hammer_send_next(struct worker *w, struct vma_pkt_udp *headers)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(hammer.ring[0]);
 	struct vma_nic_seg seg;
@@ -185,7 +185,7 @@ static void *worker_main(void *arg)
 	while (!atomic_load(&hammer.stop)) {
 		int n;
 
-		while (on_their_way(w) < WINDOW && send_next(w, &headers))
+		while (on_their_way(w) < WINDOW && hammer_send_next(w, &headers))
 			idle = 0;
 		n = vma_ring_progress(hammer.ring[0]);
 		if (n == -EBUSY) {
@@ -234,7 +234,7 @@ static void hammer_start(void)
 	hammer.ring[0] = hammer_ring(hammer.nic[0], "hammered");
 	hammer.ring[1] = hammer_ring(hammer.nic[1], "echo");
 	hammer.echo.key = flow_key(IPPROTO_UDP, b_ip, ECHO_PORT, 0);
-	hammer.echo.sink = echo;
+	hammer.echo.sink = hammer_echo;
 	assert_int_equal(vma_ring_attach(hammer.ring[1], &hammer.echo), 0);
 	assert_int_equal(pthread_create(&hammer.echo_thread, NULL, echo_main, NULL), 0);
 	for (int i = 0; i < WORKERS; i++) {

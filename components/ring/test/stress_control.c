@@ -34,13 +34,13 @@ static void *poll_on(void *arg)
 	return NULL;
 }
 
-static void begin(pthread_t *threads, unsigned n, void *(*main)(void *))
+static void control_begin(pthread_t *threads, unsigned n, void *(*main)(void *))
 {
 	for (unsigned i = 0; i < n; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, main, (void *)(uintptr_t)i), 0);
 }
 
-static void end(pthread_t *threads, unsigned n)
+static void control_end(pthread_t *threads, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		pthread_join(threads[i], NULL);
@@ -58,7 +58,7 @@ struct protocol {
 static _Atomic unsigned in_turns;
 static struct protocol protocols[2];
 
-static bool turn(struct vma_ring_tender *tender, bool last)
+static bool control_turn(struct vma_ring_tender *tender, bool last)
 {
 	struct protocol *p = (struct protocol *)tender;
 
@@ -71,7 +71,7 @@ static bool turn(struct vma_ring_tender *tender, bool last)
 	return false;
 }
 
-static bool is_due(struct vma_ring_tender *tender)
+static bool control_is_due(struct vma_ring_tender *tender)
 {
 	return atomic_load(&((struct protocol *)tender)->due);
 }
@@ -99,8 +99,9 @@ static void test_a_tender_has_no_turn_after_its_end_and_every_turn_that_is_due(v
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
 	atomic_store(&stop, false);
 	for (int i = 0; i < 2; i++)
-		protocols[i] = (struct protocol){.tender = {.turn = turn, .is_due = is_due}, .ended = true};
-	begin(pollers, POLLERS, poll_on);
+		protocols[i] =
+		        (struct protocol){.tender = {.turn = control_turn, .is_due = control_is_due}, .ended = true};
+	control_begin(pollers, POLLERS, poll_on);
 	for (; time(NULL) < until; rounds++) {
 		struct protocol *p = &protocols[rounds % 2], *before = &protocols[1 - rounds % 2];
 
@@ -115,7 +116,7 @@ static void test_a_tender_has_no_turn_after_its_end_and_every_turn_that_is_due(v
 	}
 	vma_ring_tend(ring, NULL);
 	atomic_store(&stop, true);
-	end(pollers, POLLERS);
+	control_end(pollers, POLLERS);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(atomic_load(&protocols[i].wrong), 0);
 		assert_true(protocols[i].turns >= rounds / 2);
@@ -136,7 +137,7 @@ struct conn {
 
 static struct conn conns[CONNS];
 
-static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool control_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)flow, (void)packet, (void)info;
 	return false;
@@ -193,9 +194,9 @@ static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanw
 	for (unsigned i = 0; i < CONNS; i++)
 		conns[i] =
 		        (struct conn){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, (uint16_t)(1000 + i / 2)),
-		                               .sink = take}};
-	begin(pollers, 1, poll_on);
-	begin(steerers, STEERERS, steer_on);
+		                               .sink = control_take}};
+	control_begin(pollers, 1, poll_on);
+	control_begin(steerers, STEERERS, steer_on);
 	for (; time(NULL) < until; rounds++) {
 		struct conn *conn = &conns[rounds % CONNS];
 
@@ -212,8 +213,8 @@ static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanw
 			slow_down();
 	}
 	atomic_store(&stop, true);
-	end(pollers, 1);
-	end(steerers, STEERERS);
+	control_end(pollers, 1);
+	control_end(steerers, STEERERS);
 	for (unsigned i = 0; i < CONNS; i++) {
 		steered += atomic_load(&conns[i].steered);
 		if (!conns[i].attached)

@@ -45,7 +45,7 @@ static void stop_one(void)
 }
 
 /* The child. Dies with its parent, and then the kernel detaches what it traces. */
-static void trace(void)
+static void held_trace(void)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (;;) {
@@ -73,7 +73,7 @@ static int start_tracer(void **state)
 		return -1;
 	tracer_pid = fork();
 	if (tracer_pid == 0)
-		trace();
+		held_trace();
 	prctl(PR_SET_PTRACER, tracer_pid);
 	return tracer_pid < 0 ? -1 : 0;
 }
@@ -147,7 +147,7 @@ static uint32_t stop_the_holder(enum vma_ring_side side)
 	return 0;
 }
 
-static uint64_t cpu_ns(const struct worker *w)
+static uint64_t held_cpu_ns(const struct worker *w)
 {
 	struct timespec used;
 	clockid_t clock;
@@ -157,7 +157,7 @@ static uint64_t cpu_ns(const struct worker *w)
 	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
 }
 
-static void hold(enum vma_ring_side side)
+static void held_hold(enum vma_ring_side side)
 {
 	uint64_t hold_ns = hammer_seconds(2) >= 10 ? 1000000000 : 500000000, before[WORKERS], start, elapsed;
 	uint32_t held;
@@ -172,12 +172,12 @@ static void hold(enum vma_ring_side side)
 	nap_us(20000); /* those who were about to sleep do */
 	start = hammer_now_ns();
 	for (int i = 0; i < WORKERS; i++)
-		before[i] = cpu_ns(&hammer.workers[i]);
+		before[i] = held_cpu_ns(&hammer.workers[i]);
 	nap_us((long)(hold_ns / 1000));
 	elapsed = hammer_now_ns() - start;
 	assert_int_equal(vma_ring_holder(hammer.ring[0], side), held);
 	for (int i = 0; i < WORKERS; i++) {
-		uint64_t used = cpu_ns(&hammer.workers[i]) - before[i];
+		uint64_t used = held_cpu_ns(&hammer.workers[i]) - before[i];
 
 		if (used * 20 > elapsed)
 			fail_msg("worker %d used %lu us of %lu us while the holder stood still", i,
@@ -202,13 +202,13 @@ static void hold(enum vma_ring_side side)
 static void test_others_rest_while_the_receive_driver_is_held_and_then_go_on(void **state)
 {
 	(void)state;
-	hold(VMA_RING_RX);
+	held_hold(VMA_RING_RX);
 }
 
 static void test_others_rest_while_the_transmit_driver_is_held_and_then_go_on(void **state)
 {
 	(void)state;
-	hold(VMA_RING_TX);
+	held_hold(VMA_RING_TX);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, start_tracer, end_tracer)

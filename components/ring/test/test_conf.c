@@ -8,7 +8,7 @@
 
 static struct vma_conf conf;
 
-static void load(char *const *env)
+static void conf_load(char *const *env)
 {
 	vma_conf_load(&conf, env);
 }
@@ -19,7 +19,7 @@ static void test_defaults_are_those_of_the_field(void **state)
 	struct vma_ring_attr ring = {0};
 
 	(void)state;
-	load(env);
+	conf_load(env);
 	vma_ring_conf(&conf, &ring);
 	assert_int_equal(ring.rx_wre, 16000);
 	assert_int_equal(ring.tx_wre, 2048);
@@ -55,7 +55,7 @@ static void test_what_is_set_arrives(void **state)
 	struct vma_ring_attr ring = {.name = "kept"};
 
 	(void)state;
-	load(env);
+	conf_load(env);
 	vma_ring_conf(&conf, &ring);
 	assert_int_equal(ring.rx_wre, 512);
 	assert_int_equal(ring.tx_wre, 64);
@@ -85,7 +85,7 @@ static void test_a_queue_is_no_deeper_than_there_may_be_buffers(void **state)
 	struct vma_ring_attr ring = {0};
 
 	(void)state;
-	load(env);
+	conf_load(env);
 	vma_ring_conf(&conf, &ring);
 	vma_ring_conf_memory(&conf, &arena, &spill);
 	assert_int_equal(ring.rx_wre, 128);
@@ -102,7 +102,7 @@ static void test_memory_type_reaches_ordinary_memory_and_windows(void **state)
 	struct vma_nic_attr nic = {0};
 
 	(void)state;
-	load(env);
+	conf_load(env);
 	vma_ring_conf_memory(&conf, &arena, &spill);
 	vma_ring_conf_nic(&conf, &nic);
 	assert_int_equal(arena.alloc_type, VMA_MEM_HUGE);
@@ -128,12 +128,12 @@ static void test_nic_parameter_chooses_the_backend(void **state)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		char *env[] = {rows[i].env, NULL};
 
-		load(env);
+		conf_load(env);
 		assert_int_equal(vma_ring_conf_device(&conf, "eth7", spec, sizeof(spec)), rows[i].rc);
 		if (rows[i].rc == 0)
 			assert_string_equal(spec, rows[i].spec);
 	}
-	load((char *[]){"VMA_NIC=xdp", NULL});
+	conf_load((char *[]){"VMA_NIC=xdp", NULL});
 	assert_int_equal(vma_ring_conf_device(&conf, "a-name-too-long-for-it", spec, sizeof(spec)), -ENAMETOOLONG);
 }
 

@@ -20,7 +20,7 @@ static struct fake_nic fake;
 static struct vma_ring *ring;
 static const uint8_t group_ip[4] = {239, 0, 0, 7};
 
-static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool dispatch_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct listener *l = (struct listener *)flow;
 
@@ -40,16 +40,16 @@ static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma
 	return true;
 }
 
-static void listen_on(struct listener *l, struct vma_flow_key key, uint32_t flags)
+static void dispatch_listen_on(struct listener *l, struct vma_flow_key key, uint32_t flags)
 {
 	memset(l, 0, sizeof(*l));
 	l->flow.key = key;
 	l->flow.flags = flags;
-	l->flow.sink = take;
+	l->flow.sink = dispatch_take;
 	assert_int_equal(vma_ring_attach(ring, &l->flow), 0);
 }
 
-static void let_go(struct listener *l)
+static void dispatch_let_go(struct listener *l)
 {
 	for (unsigned i = 0; i < l->kept_count; i++)
 		vma_buf_put_chain(fake.arena, l->kept[i]);
@@ -74,11 +74,11 @@ static int teardown(void **state)
 	return 0;
 }
 
-static uint64_t rx(size_t offset)
+static uint64_t dispatch_rx(size_t offset)
 {
 	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->rx + offset));
 }
-#define COUNT(name) rx(offsetof(struct vma_stats_ring_rx, name))
+#define COUNT(name) dispatch_rx(offsetof(struct vma_stats_ring_rx, name))
 
 static void arrive_udp(const uint8_t dst_ip[4], uint16_t src_port, uint16_t dst_port)
 {
@@ -99,7 +99,7 @@ static void test_datagram_reaches_its_flow_with_bytes_and_addresses(void **state
 	struct listener l;
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(vma_ring_progress(ring), 0);
@@ -110,7 +110,7 @@ static void test_datagram_reaches_its_flow_with_bytes_and_addresses(void **state
 	assert_int_equal(COUNT(rx_packets), 1);
 	assert_int_equal(COUNT(rx_bytes), 46);
 	assert_int_equal(COUNT(rx_delivered), 1);
-	let_go(&l);
+	dispatch_let_go(&l);
 }
 
 static void test_five_tuple_wins_over_three_tuple(void **state)
@@ -118,19 +118,19 @@ static void test_five_tuple_wins_over_three_tuple(void **state)
 	struct listener any, one;
 
 	(void)state;
-	listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
-	listen_on(&one, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 1000), 0);
+	dispatch_listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&one, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 1000), 0);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	arrive_udp(frame_dst_ip, 1001, 53);
 	assert_int_equal(vma_ring_progress(ring), 2);
 	assert_int_equal(one.calls, 1);
 	assert_int_equal(any.calls, 1);
 	assert_int_equal(any.info.src_port_be, htons(1001));
-	let_go(&one);
+	dispatch_let_go(&one);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(any.calls, 2);
-	let_go(&any);
+	dispatch_let_go(&any);
 }
 
 static void test_protocol_port_address_and_vlan_all_count(void **state)
@@ -140,7 +140,7 @@ static void test_protocol_port_address_and_vlan_all_count(void **state)
 	struct listener l;
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 80, 0), 0);
+	dispatch_listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 80, 0), 0);
 	arrive_udp(frame_dst_ip, 1000, 81);
 	arrive_udp(other_ip, 1000, 80);
 	arrive_tcp(TH_SYN);
@@ -148,7 +148,7 @@ static void test_protocol_port_address_and_vlan_all_count(void **state)
 	assert_int_equal(vma_ring_progress(ring), 4);
 	assert_int_equal(l.calls, 0);
 	assert_int_equal(COUNT(rx_drop_no_flow), 4);
-	let_go(&l);
+	dispatch_let_go(&l);
 }
 
 static void test_unicast_goes_to_the_first_attached_only(void **state)
@@ -156,17 +156,17 @@ static void test_unicast_goes_to_the_first_attached_only(void **state)
 	struct listener a, b;
 
 	(void)state;
-	listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
-	listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	arrive_udp(frame_dst_ip, 1, 53);
 	vma_ring_progress(ring);
 	assert_int_equal(a.calls, 1);
 	assert_int_equal(b.calls, 0);
-	let_go(&a);
+	dispatch_let_go(&a);
 	arrive_udp(frame_dst_ip, 1, 53);
 	vma_ring_progress(ring);
 	assert_int_equal(b.calls, 1);
-	let_go(&b);
+	dispatch_let_go(&b);
 }
 
 static void test_the_nic_learns_the_shadow_of_every_member(void **state)
@@ -174,7 +174,7 @@ static void test_the_nic_learns_the_shadow_of_every_member(void **state)
 	struct listener a = {0}, b = {0};
 
 	(void)state;
-	listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	b.flow = (struct vma_flow){.key = a.flow.key, .sink = a.flow.sink, .shadow_cookie = 4711};
 	fake.flow_result = -EEXIST; /* as every NIC answers to a key that it has */
 	assert_int_equal(vma_ring_attach(ring, &b.flow), 0);
@@ -184,7 +184,7 @@ static void test_the_nic_learns_the_shadow_of_every_member(void **state)
 	fake.flow_result = -EADDRINUSE; /* its socket brings the flow down: it does not get it */
 	assert_int_equal(vma_ring_attach(ring, &b.flow), -EADDRINUSE);
 	fake.flow_result = 0;
-	let_go(&a);
+	dispatch_let_go(&a);
 }
 
 static void test_a_drained_detach_delivers_what_had_come_and_nothing_later(void **state)
@@ -192,8 +192,8 @@ static void test_a_drained_detach_delivers_what_had_come_and_nothing_later(void 
 	struct listener a, b;
 
 	(void)state;
-	listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
-	listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 54, 0), 0);
+	dispatch_listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 54, 0), 0);
 	for (int i = 0; i < 40; i++) /* more than one burst */
 		arrive_udp(frame_dst_ip, 1, i % 2 == 0 ? 53 : 54);
 	vma_ring_detach_drained(ring, &a.flow);
@@ -208,8 +208,8 @@ static void test_a_drained_detach_delivers_what_had_come_and_nothing_later(void 
 	vma_ring_detach_drained(ring, &b.flow);
 	assert_int_equal(b.calls, 21);
 	assert_null(b.flow.ring);
-	let_go(&a);
-	let_go(&b);
+	dispatch_let_go(&a);
+	dispatch_let_go(&b);
 }
 
 static void test_multicast_goes_to_all_members_one_reference_each(void **state)
@@ -218,8 +218,8 @@ static void test_multicast_goes_to_all_members_one_reference_each(void **state)
 
 	(void)state;
 	for (int i = 0; i < 3; i++)
-		listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
-	listen_on(&l[3], flow_key(IPPROTO_UDP, group_ip, 53, 1000), 0); /* connected: a member as well */
+		dispatch_listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
+	dispatch_listen_on(&l[3], flow_key(IPPROTO_UDP, group_ip, 53, 1000), 0); /* connected: a member as well */
 	l[1].refuse = true;
 	arrive_udp(group_ip, 1000, 53);
 	assert_int_equal(vma_ring_progress(ring), 1);
@@ -229,7 +229,7 @@ static void test_multicast_goes_to_all_members_one_reference_each(void **state)
 	assert_int_equal(COUNT(rx_drop_sink), 1);
 	assert_int_equal(atomic_load(&l[0].kept[0]->refs), 3);
 	for (int i = 0; i < 4; i++)
-		let_go(&l[i]);
+		dispatch_let_go(&l[i]);
 	arrive_udp(group_ip, 1000, 53);
 	vma_ring_progress(ring);
 	assert_int_equal(COUNT(rx_drop_no_flow), 1);
@@ -242,13 +242,13 @@ static void test_multicast_in_pieces_is_shared_whole(void **state)
 
 	(void)state;
 	for (int i = 0; i < 2; i++)
-		listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
+		dispatch_listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
 	fake_arrive_in_pieces(&fake, frame, udp_frame_to(frame, group_ip, 0, 1, 53, payload, sizeof(payload)), 301);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	for (const struct vma_buf *buf = l[0].kept[0]; buf != NULL; buf = buf->next)
 		assert_int_equal(atomic_load(&buf->refs), 2);
-	let_go(&l[0]);
-	let_go(&l[1]);
+	dispatch_let_go(&l[0]);
+	dispatch_let_go(&l[1]);
 }
 
 static void test_refused_packet_is_given_back_and_counted(void **state)
@@ -256,14 +256,14 @@ static void test_refused_packet_is_given_back_and_counted(void **state)
 	struct listener l;
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	l.refuse = true;
 	for (int i = 0; i < 2000; i++) { /* many more than there are buffers */
 		arrive_udp(frame_dst_ip, 1, 53);
 		assert_int_equal(vma_ring_progress(ring), 1);
 	}
 	assert_int_equal(COUNT(rx_drop_sink), 2000);
-	let_go(&l);
+	dispatch_let_go(&l);
 }
 
 static void test_dropped_packets_are_given_back(void **state)
@@ -286,7 +286,7 @@ static void test_listener_gets_what_no_connection_takes(void **state)
 	struct listener l, established;
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_LISTENER);
+	dispatch_listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_LISTENER);
 	arrive_tcp(TH_SYN);
 	arrive_tcp(TH_ACK);
 	arrive_tcp(TH_SYN | TH_ACK);
@@ -294,17 +294,17 @@ static void test_listener_gets_what_no_connection_takes(void **state)
 	assert_int_equal(vma_ring_progress(ring), 4);
 	assert_int_equal(l.calls, 4);
 	assert_int_equal(l.info.tcp_flags, TH_RST);
-	listen_on(&established, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 1000), 0);
+	dispatch_listen_on(&established, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 1000), 0);
 	arrive_tcp(TH_ACK);
 	arrive_tcp(TH_SYN);
 	vma_ring_progress(ring);
 	assert_int_equal(established.calls, 2);
 	assert_int_equal(l.calls, 4);
-	let_go(&established);
+	dispatch_let_go(&established);
 	arrive_tcp(TH_ACK);
 	vma_ring_progress(ring);
 	assert_int_equal(l.calls, 5);
-	let_go(&l);
+	dispatch_let_go(&l);
 }
 
 static void test_nic_steers_once_per_key(void **state)
@@ -312,29 +312,29 @@ static void test_nic_steers_once_per_key(void **state)
 	struct listener a, b, c;
 
 	(void)state;
-	listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
-	listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&b, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	assert_int_equal(fake.flows_added, 1);
-	listen_on(&c, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 9), 0);
+	dispatch_listen_on(&c, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 9), 0);
 	assert_int_equal(fake.flows_added, 2);
-	let_go(&a);
+	dispatch_let_go(&a);
 	assert_int_equal(fake.flows_deleted, 0);
-	let_go(&b);
+	dispatch_let_go(&b);
 	assert_int_equal(fake.flows_deleted, 1);
 	assert_memory_equal(&fake.last_deleted, &a.flow.key, sizeof(a.flow.key));
-	let_go(&c);
+	dispatch_let_go(&c);
 	assert_int_equal(fake.flows_deleted, 2);
 }
 
 static void test_attach_refuses_what_cannot_be_and_leaves_no_trace(void **state)
 {
 	struct listener l;
-	struct vma_flow bad = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = take};
+	struct vma_flow bad = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = dispatch_take};
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	assert_int_equal(vma_ring_attach(ring, &l.flow), -EEXIST);
-	let_go(&l);
+	dispatch_let_go(&l);
 	bad.key.family = AF_INET6;
 	assert_int_equal(vma_ring_attach(ring, &bad), -EAFNOSUPPORT);
 	bad.key.family = AF_INET;
@@ -343,7 +343,7 @@ static void test_attach_refuses_what_cannot_be_and_leaves_no_trace(void **state)
 	bad.key.proto = IPPROTO_UDP;
 	bad.sink = NULL;
 	assert_int_equal(vma_ring_attach(ring, &bad), -EINVAL);
-	bad.sink = take;
+	bad.sink = dispatch_take;
 	fake.flow_result = -EADDRINUSE;
 	assert_int_equal(vma_ring_attach(ring, &bad), -EADDRINUSE);
 	assert_null(bad.ring);
@@ -359,7 +359,7 @@ static void test_sink_may_detach_itself_and_others(void **state)
 
 	(void)state;
 	for (int i = 0; i < 4; i++)
-		listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
+		dispatch_listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
 	l[0].detach_self = true;
 	l[0].detach_other = &l[1]; /* the very next one */
 	l[2].detach_other = &l[0]; /* not attached any more: nothing happens */
@@ -371,23 +371,24 @@ static void test_sink_may_detach_itself_and_others(void **state)
 	assert_int_equal(l[2].calls, 2);
 	assert_int_equal(l[3].calls, 2);
 	for (int i = 0; i < 4; i++)
-		let_go(&l[i]);
+		dispatch_let_go(&l[i]);
 }
 
 static void test_sink_may_attach_the_flow_of_the_next_packet(void **state)
 {
-	struct listener l, child = {.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 1000), .sink = take}};
+	struct listener l,
+	        child = {.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 1000), .sink = dispatch_take}};
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_LISTENER);
+	dispatch_listen_on(&l, flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), VMA_FLOW_LISTENER);
 	l.attach_other = &child.flow;
 	arrive_tcp(TH_SYN);
 	arrive_tcp(TH_ACK);
 	assert_int_equal(vma_ring_progress(ring), 2);
 	assert_int_equal(l.calls, 1);
 	assert_int_equal(child.calls, 1);
-	let_go(&child);
-	let_go(&l);
+	dispatch_let_go(&child);
+	dispatch_let_go(&l);
 }
 
 static bool ask_for_progress(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -403,12 +404,12 @@ static void test_a_train_of_packets_follows_every_attach_and_detach(void **state
 	struct listener any, peer;
 
 	(void)state;
-	listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	vma_ring_progress(ring);
 	assert_int_equal(any.calls, 2);
-	listen_on(&peer, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 1000), 0);
+	dispatch_listen_on(&peer, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 1000), 0);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	arrive_udp(frame_dst_ip, 1001, 53);
 	arrive_udp(frame_dst_ip, 1000, 53);
@@ -421,17 +422,17 @@ static void test_a_train_of_packets_follows_every_attach_and_detach(void **state
 	vma_ring_progress(ring);
 	assert_int_equal(peer.calls, 3);
 	assert_int_equal(any.calls, 4);
-	let_go(&peer);
-	let_go(&any);
+	dispatch_let_go(&peer);
+	dispatch_let_go(&any);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	arrive_udp(frame_dst_ip, 1000, 53); /* nobody's, twice */
 	vma_ring_progress(ring);
 	assert_int_equal(COUNT(rx_drop_no_flow), 2);
-	listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&any, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	vma_ring_progress(ring);
 	assert_int_equal(any.calls, 1);
-	let_go(&any);
+	dispatch_let_go(&any);
 }
 
 static void note_run(struct vma_ring_command *command)
@@ -455,7 +456,7 @@ static void test_a_quiet_queue_is_polled_only_when_there_is_something_to_do(void
 	unsigned polls;
 
 	(void)state;
-	listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	dispatch_listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	vma_ring_progress(ring);
 	fake.tells_quiet = true;
 	polls = fake.polls;
@@ -476,7 +477,7 @@ static void test_a_quiet_queue_is_polled_only_when_there_is_something_to_do(void
 	polls = fake.polls;
 	assert_int_equal(vma_ring_progress(ring), 0);
 	assert_int_equal(fake.polls, polls);
-	let_go(&l);
+	dispatch_let_go(&l);
 }
 
 static void test_progress_is_busy_within_a_sink(void **state)

@@ -10,7 +10,7 @@ enum { FLOWS = 5000 };
 
 static struct vma_flow flows[FLOWS];
 
-static void key_of(struct vma_flow *flow, uint32_t i)
+static void flow_table_key_of(struct vma_flow *flow, uint32_t i)
 {
 	const uint8_t local[4] = {10, 0, (uint8_t)(i >> 8), (uint8_t)i};
 
@@ -47,7 +47,7 @@ static void test_flows_come_and_go_in_any_order(void **state)
 	assert_int_equal(flow_table_init(&table), 0);
 	memset(there, 0, sizeof(there));
 	for (uint32_t i = 0; i < FLOWS; i++)
-		key_of(&flows[i], i);
+		flow_table_key_of(&flows[i], i);
 	for (int step = 0; step < 60000; step++) {
 		uint32_t i = (random = random * 1664525 + 1013904223) % FLOWS;
 
@@ -78,7 +78,7 @@ static void test_members_of_a_key_stay_in_order_of_attachment(void **state)
 	(void)state;
 	assert_int_equal(flow_table_init(&table), 0);
 	for (int i = 0; i < 3; i++) {
-		key_of(&member[i], 1);
+		flow_table_key_of(&member[i], 1);
 		assert_int_equal(flow_table_insert(&table, &member[i], &entry), 0);
 		assert_ptr_equal(entry->head, &member[0]);
 	}
@@ -106,7 +106,7 @@ static void test_mean_probe_length_stays_short(void **state)
 
 		assert_int_equal(flow_table_init(&table), 0);
 		for (uint32_t i = 0; i < sizes[s]; i++) {
-			key_of(&flows[i], i);
+			flow_table_key_of(&flows[i], i);
 			assert_int_equal(flow_table_insert(&table, &flows[i], &entry), 0);
 		}
 		for (uint32_t i = 0; i <= table.mask; i++) {

@@ -16,7 +16,7 @@ static unsigned calls;
 static uint32_t got_len;
 static uint8_t proto; /* of fragments that arrive */
 
-static bool take(struct vma_flow *to, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fragments_take(struct vma_flow *to, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	uint32_t left = packet->payload_len, off = packet->payload_off;
 
@@ -40,7 +40,7 @@ static int setup(void **state)
 	(void)state;
 	fake_init(&fake, 0);
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = take};
+	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = fragments_take};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
 	calls = 0;
 	proto = IPPROTO_UDP;
@@ -56,11 +56,11 @@ static int teardown(void **state)
 	return 0;
 }
 
-static uint64_t rx(size_t offset)
+static uint64_t fragments_rx(size_t offset)
 {
 	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->rx + offset));
 }
-#define COUNT(name) rx(offsetof(struct vma_stats_ring_rx, name))
+#define COUNT(name) fragments_rx(offsetof(struct vma_stats_ring_rx, name))
 
 /* A datagram of len bytes for the flow, its checksum over all of it. */
 static void make_datagram(uint32_t len, unsigned seed)
@@ -86,7 +86,7 @@ static void make_datagram(uint32_t len, unsigned seed)
 }
 
 /* Bytes [off, off + len) of the datagram as a fragment, with so many bytes of padding behind it. */
-static void arrive(uint16_t id, uint32_t off, uint32_t len, bool more, uint32_t padding)
+static void ring_fragments_arrive(uint16_t id, uint32_t off, uint32_t len, bool more, uint32_t padding)
 {
 	uint8_t frame[FAKE_FRAME] = {0}, *ip = frame + 14;
 
@@ -104,7 +104,7 @@ static void arrive(uint16_t id, uint32_t off, uint32_t len, bool more, uint32_t 
 
 static void arrive_part(uint16_t id, uint32_t off, uint32_t len)
 {
-	arrive(id, off, len, off + len < datagram_len, 0);
+	ring_fragments_arrive(id, off, len, off + len < datagram_len, 0);
 }
 
 static void assert_got(unsigned times)
@@ -143,7 +143,8 @@ static void test_any_order_and_any_padding_do(void **state)
 		for (unsigned i = 0; i < 4; i++) {
 			const uint32_t off = orders[n][i] * STEP;
 
-			arrive((uint16_t)n, off, off == 3 * STEP ? datagram_len - off : STEP, off != 3 * STEP, 6);
+			ring_fragments_arrive((uint16_t)n, off, off == 3 * STEP ? datagram_len - off : STEP,
+			                      off != 3 * STEP, 6);
 		}
 		assert_got(n + 1);
 	}
@@ -220,11 +221,11 @@ static void test_overlap_ends_the_datagram(void **state)
 	arrive_part(2, STEP, STEP);
 	arrive_part(2, STEP - 8, 16);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 4);
-	arrive(3, STEP, STEP, false, 0);
-	arrive(3, 2 * STEP, 8, true, 0);
+	ring_fragments_arrive(3, STEP, STEP, false, 0);
+	ring_fragments_arrive(3, 2 * STEP, 8, true, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 6);
-	arrive(4, 2 * STEP, 8, true, 0);
-	arrive(4, STEP, STEP, false, 0);
+	ring_fragments_arrive(4, 2 * STEP, 8, true, 0);
+	ring_fragments_arrive(4, STEP, STEP, false, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 8);
 	assert_int_equal(calls, 0);
 }
@@ -245,8 +246,8 @@ static void test_lengths_that_cannot_be_are_dropped(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive(1, 0, 1001, true, 0);
-	arrive(1, 65528, 1000, false, 0);
+	ring_fragments_arrive(1, 0, 1001, true, 0);
+	ring_fragments_arrive(1, 65528, 1000, false, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 2);
 	/* A header that says more than the fragments bring. */
 	set16(datagram + 4, 5000);
@@ -276,7 +277,7 @@ static void test_fragments_without_a_rest_leave_buffers_to_everything_else(void 
 	make_datagram(60000, 1);
 	for (uint16_t id = 0; id < 8; id++) {
 		for (uint32_t off = 0; off < 39 * 1000; off += 1000)
-			arrive(id, off, 1000, true, 0);
+			ring_fragments_arrive(id, off, 1000, true, 0);
 	}
 	assert_true(ring->fragments.bufs <= 128);
 	assert_true(COUNT(rx_drop_ip_fragment) >= 8 * 39 - 128);
@@ -310,8 +311,8 @@ static void test_random_fragments_do_no_harm(void **state)
 		const uint32_t off = (uint32_t)rand_r(&seed) % 12 * 8, len = 8u * (1 + (uint32_t)rand_r(&seed) % 4);
 
 		make_datagram(100 - 8, 1);
-		arrive((uint16_t)(rand_r(&seed) % 80), off, off + len < 100 ? len : 100 - off, off + len < 100,
-		       (uint32_t)rand_r(&seed) % 20);
+		ring_fragments_arrive((uint16_t)(rand_r(&seed) % 80), off, off + len < 100 ? len : 100 - off,
+		                      off + len < 100, (uint32_t)rand_r(&seed) % 20);
 	}
 	assert_true(calls > 0);
 	assert_got(calls);

@@ -19,34 +19,35 @@ static struct taker conn, other, listener;
 static _Atomic bool asking; /* the NIC is */
 static _Atomic bool silent; /* it does not answer until this ends */
 
-static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool leave_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)packet, (void)info;
 	atomic_fetch_add(&((struct taker *)flow)->calls, 1);
 	return false;
 }
 
-static int attach(struct taker *taker, uint16_t peer_port, uint32_t flags)
+static int leave_attach(struct taker *taker, uint16_t peer_port, uint32_t flags)
 {
-	*taker = (struct taker){
-	        .flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port), .flags = flags, .sink = take}};
+	*taker = (struct taker){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port),
+	                                 .flags = flags,
+	                                 .sink = leave_take}};
 	return vma_ring_attach(ring, &taker->flow);
 }
 
 static void attach_steered(struct taker *taker, uint16_t peer_port)
 {
-	assert_int_equal(attach(taker, peer_port, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(leave_attach(taker, peer_port, VMA_FLOW_RING_ONLY), 0);
 	assert_int_equal(vma_ring_steer(ring, &taker->flow), 0);
 	assert_true(device_has(&taker->flow.key));
 }
 
-static void leave(struct taker *taker)
+static void leave_leave(struct taker *taker)
 {
 	assert_true(vma_ring_detach_later(ring, &taker->flow));
 	memset(taker, 0xff, sizeof(*taker)); /* its memory is somebody else's now */
 }
 
-static void arrive(uint16_t peer_port)
+static void leave_arrive(uint16_t peer_port)
 {
 	uint8_t frame[128];
 
@@ -79,7 +80,7 @@ static void test_a_flow_leaves_without_a_word_to_the_nic_and_its_rule_is_deleted
 	(void)state;
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
-	leave(&conn);
+	leave_leave(&conn);
 	assert_true(device_has(&key));
 	assert_null(vma_ring_flow(ring, &key));
 	assert_false(vma_ring_prune(ring, 1));
@@ -95,7 +96,7 @@ static void test_the_oldest_rules_go_first_and_as_many_as_wanted(void **state)
 	for (uint16_t i = 0; i < 40; i++)
 		attach_steered(&takers[i], (uint16_t)(1000 + i));
 	for (uint16_t i = 0; i < 40; i++)
-		leave(&takers[i]);
+		leave_leave(&takers[i]);
 	assert_true(vma_ring_prune(ring, 30));
 	assert_int_equal(device.count, 10);
 	for (uint16_t i = 30; i < 40; i++) {
@@ -110,11 +111,11 @@ static void test_what_still_comes_goes_to_the_listener_or_to_nobody(void **state
 {
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave(&conn);
-	arrive(1000);
+	leave_leave(&conn);
+	leave_arrive(1000);
 	assert_int_equal(vma_ring_progress(ring), 1);
-	assert_int_equal(attach(&listener, 0, VMA_FLOW_LISTENER), 0);
-	arrive(1000);
+	assert_int_equal(leave_attach(&listener, 0, VMA_FLOW_LISTENER), 0);
+	leave_arrive(1000);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(listener.calls, 1);
 	vma_ring_detach(ring, &listener.flow);
@@ -127,17 +128,17 @@ static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **s
 
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave(&conn);
+	leave_leave(&conn);
 	asked = device.asked;
-	assert_int_equal(attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_false(vma_ring_prune(ring, 8));
 	assert_true(device_has(&other.flow.key));
 	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
 	assert_int_equal(device.asked, asked); /* it has no shadow that the NIC would have to know */
-	arrive(1000);
+	leave_arrive(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(other.calls, 1);
-	leave(&other);
+	leave_leave(&other);
 	assert_false(vma_ring_prune(ring, 8));
 	assert_int_equal(device.count, 0);
 }
@@ -149,17 +150,17 @@ static void test_a_connection_that_inherits_costs_no_question_although_it_has_a_
 
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave(&conn);
+	leave_leave(&conn);
 	asked = device.asked;
-	assert_int_equal(attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 	other.flow.shadow_cookie = 77;
 	assert_int_equal(device.asked, asked);
 	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
 	assert_int_equal(device.asked, asked);
-	arrive(1000);
+	leave_arrive(1000);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(other.calls, 1);
-	leave(&other);
+	leave_leave(&other);
 	assert_false(vma_ring_prune(ring, 8));
 	assert_int_equal(device.count, 0);
 }
@@ -168,10 +169,10 @@ static void test_the_last_of_several_members_leaves_the_rule(void **state)
 {
 	(void)state;
 	attach_steered(&conn, 1000);
-	assert_int_equal(attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_false(vma_ring_detach_later(ring, &conn.flow));
 	assert_int_equal(device.count, 1);
-	leave(&other);
+	leave_leave(&other);
 	assert_int_equal(device.count, 1);
 	assert_false(vma_ring_prune(ring, 8));
 }
@@ -179,9 +180,9 @@ static void test_the_last_of_several_members_leaves_the_rule(void **state)
 static void test_who_was_not_steered_leaves_no_rule_and_who_had_one_from_the_start_takes_it_along(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(leave_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_false(vma_ring_detach_later(ring, &conn.flow));
-	assert_int_equal(attach(&conn, 1000, 0), 0);
+	assert_int_equal(leave_attach(&conn, 1000, 0), 0);
 	assert_false(vma_ring_detach_later(ring, &conn.flow));
 	assert_false(vma_ring_detach_later(ring, &conn.flow));
 	assert_int_equal(device.count, 0);
@@ -194,11 +195,11 @@ static void test_a_rule_that_the_nic_takes_back_meanwhile_is_forgotten(void **st
 	(void)state;
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
-	leave(&conn);
+	leave_leave(&conn);
 	device_del(&fake, &key);
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &key, fake.attr.event_arg);
 	attach_steered(&conn, 1000); /* and may be had again */
-	leave(&conn);
+	leave_leave(&conn);
 	vma_ring_prune(ring, 1);
 }
 
@@ -206,7 +207,7 @@ static void test_a_ring_ends_with_rules_that_wait(void **state)
 {
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave(&conn);
+	leave_leave(&conn);
 	device.count = 0; /* as with the queue pair */
 }
 
@@ -222,7 +223,7 @@ static int slow_del(struct fake_nic *nic, const struct vma_flow_key *key)
 	return device_del(nic, key);
 }
 
-static void *prune(void *arg)
+static void *leave_prune(void *arg)
 {
 	(void)arg;
 	vma_ring_prune(ring, 1);
@@ -235,7 +236,7 @@ static pthread_t begin_slow_prune(void)
 
 	fake.in_flow_del = slow_del;
 	atomic_store(&asking, false);
-	pthread_create(&thread, NULL, prune, NULL);
+	pthread_create(&thread, NULL, leave_prune, NULL);
 	while (!atomic_load(&asking))
 		usleep(100);
 	return thread;
@@ -248,15 +249,15 @@ static void test_packets_are_delivered_while_a_slow_nic_deletes_a_rule(void **st
 	(void)state;
 	attach_steered(&conn, 1000);
 	attach_steered(&other, 1001);
-	leave(&conn);
+	leave_leave(&conn);
 	atomic_store(&silent, true);
 	thread = begin_slow_prune();
-	arrive(1001);
+	leave_arrive(1001);
 	assert_int_equal(vma_ring_progress(ring), 1); /* -EBUSY if the flag were held */
 	assert_int_equal(other.calls, 1);
 	assert_true(vma_ring_prune(ring, 1)); /* another thread is at it */
 	assert_true(atomic_load(&asking));    /* the NIC has not answered yet */
-	leave(&other);
+	leave_leave(&other);
 	atomic_store(&silent, false);
 	pthread_join(thread, NULL);
 	assert_false(vma_ring_prune(ring, 8));
@@ -270,9 +271,9 @@ static void test_a_rule_that_is_being_deleted_is_added_again_only_after_that(voi
 	for (int at_once = 0; at_once < 2; at_once++) {
 		fake.in_flow_del = device_del;
 		attach_steered(&conn, 1000);
-		leave(&conn);
+		leave_leave(&conn);
 		thread = begin_slow_prune();
-		assert_int_equal(attach(&other, 1000, at_once ? 0 : VMA_FLOW_RING_ONLY), 0);
+		assert_int_equal(leave_attach(&other, 1000, at_once ? 0 : VMA_FLOW_RING_ONLY), 0);
 		assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
 		assert_true(device_has(&other.flow.key));
 		pthread_join(thread, NULL);

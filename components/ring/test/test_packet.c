@@ -35,7 +35,7 @@ static unsigned check_first_buffer(void)
 	return verdict;
 }
 
-static unsigned check(const uint8_t *frame, uint32_t len)
+static unsigned ring_packet_check(const uint8_t *frame, uint32_t len)
 {
 	bufs[0].data_off = 3; /* nothing may depend on alignment */
 	bufs[0].len = bufs[0].packet_len = len;
@@ -67,7 +67,7 @@ static void test_udp_passes_with_its_addresses(void **state)
 	uint32_t len = udp_frame(frame, 1111, 2222, "hello", 5);
 
 	(void)state;
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_int_equal(info.family, AF_INET);
 	assert_int_equal(info.proto, IPPROTO_UDP);
 	assert_int_equal(info.src_port_be, htons(1111));
@@ -91,7 +91,7 @@ static void test_tcp_passes_with_options_and_flags(void **state)
 	(void)state;
 	frame[34 + 12] = 6 << 4; /* the first four bytes are options now */
 	fix_l4_checksum(frame, 28, 16);
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_int_equal(info.tcp_flags, 0x12);
 	assert_int_equal(bufs[0].payload_off, 34 + 24);
 	assert_int_equal(bufs[0].payload_len, 4);
@@ -103,11 +103,11 @@ static void test_vlan_tag_and_priority_tag_pass(void **state)
 	uint32_t len = udp_frame_to(frame, frame_dst_ip, 100, 1, 2, "x", 1);
 
 	(void)state;
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_int_equal(info.vlan, 100);
 	assert_int_equal(bufs[0].l3_off, 18);
 	frame[14] = 0xe0, frame[15] = 0; /* priority 7, no VLAN */
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_int_equal(info.vlan, 0);
 }
 
@@ -117,7 +117,7 @@ static void test_ethernet_padding_is_not_payload(void **state)
 
 	(void)state;
 	udp_frame(frame, 1, 2, "ab", 2);
-	assert_int_equal(check(frame, 60), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, 60), PACKET_PASS);
 	assert_int_equal(bufs[0].payload_len, 2);
 }
 
@@ -129,7 +129,7 @@ static void test_udp_shorter_than_its_ip_packet_is_trimmed(void **state)
 	(void)state;
 	set16(frame + 34 + 4, 8 + 3);
 	fix_l4_checksum(frame, 8 + 3, 6);
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_int_equal(bufs[0].payload_len, 3);
 }
 
@@ -144,7 +144,7 @@ static void test_ip_options_are_skipped(void **state)
 	frame[14] = 0x46;
 	set16(frame + 16, (uint16_t)(len - 14 + 4));
 	fix_ip_checksum(frame + 14);
-	assert_int_equal(check(frame, len + 4), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len + 4), PACKET_PASS);
 	assert_int_equal(bufs[0].l4_off, 38);
 	assert_int_equal(bufs[0].payload_len, 3);
 }
@@ -156,16 +156,16 @@ static void test_multicast_and_broadcast_are_for_all_members(void **state)
 	uint32_t len = udp_frame_to(frame, multicast, 0, 1, 2, "x", 1);
 
 	(void)state;
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_true(group);
 	udp_frame_to(frame, limited, 0, 1, 2, "x", 1);
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_true(group);
 	udp_frame_to(frame, directed, 0, 1, 2, "x", 1);
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_false(group);
 	memset(frame, 0xff, 6); /* a subnet's broadcast shows in the Ethernet destination */
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_true(group);
 }
 
@@ -176,7 +176,7 @@ static void test_udp_without_checksum_passes(void **state)
 
 	(void)state;
 	set16(frame + 40, 0);
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 }
 
 static void test_pseudo_header_sum_is_valid_on_a_memory_link_only(void **state)
@@ -188,20 +188,20 @@ static void test_pseudo_header_sum_is_valid_on_a_memory_link_only(void **state)
 	(void)state;
 	assert_int_equal(bufs[0].flags, 0);
 	memcpy(frame + 40, &pseudo, 2);
-	assert_int_equal(check(frame, len), PACKET_DROP(l4_checksum));
+	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(l4_checksum));
 	rules.memory_link = true;
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	frame[41] ^= 1; /* exactly that value, no other */
-	assert_int_equal(check(frame, len), PACKET_DROP(l4_checksum));
+	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(l4_checksum));
 	fix_l4_checksum(frame, 11, 6);
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 
 	len = tcp_frame(frame, 1, 2, 2, "abc", 3);
 	pseudo = vma_csum_fold(vma_csum_pseudo4(frame + 26, frame + 30, IPPROTO_TCP, 23));
 	memcpy(frame + 50, &pseudo, 2);
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	rules.memory_link = false;
-	assert_int_equal(check(frame, len), PACKET_DROP(l4_checksum));
+	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(l4_checksum));
 }
 
 static void test_nic_verdicts_replace_the_software_check(void **state)
@@ -211,17 +211,17 @@ static void test_nic_verdicts_replace_the_software_check(void **state)
 
 	(void)state;
 	bufs[0].flags = VMA_BUF_RX_L4_CSUM_BAD;
-	assert_int_equal(check(frame, len), PACKET_DROP(l4_checksum));
+	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(l4_checksum));
 	frame[41] ^= 1;
 	bufs[0].flags = VMA_BUF_RX_L4_CSUM_OK;
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	frame[24] ^= 1;
-	assert_int_equal(check(frame, len), PACKET_DROP(ip_checksum));
+	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(ip_checksum));
 	bufs[0].flags |= VMA_BUF_RX_L3_CSUM_OK;
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	bufs[0].flags = 0;
 	rules.sw_csum = false; /* VMA_RX_SW_CSUM=0: what nobody checked passes */
-	assert_int_equal(check(frame, len), PACKET_PASS);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 }
 
 /* One frame, one change, one reason. off < 0: no byte; cut: the length that remains, 0: all; ip: fix the IP checksum.
@@ -279,9 +279,9 @@ static void test_every_bad_frame_has_its_reason(void **state)
 			frame[bad->off] = bad->value;
 		if (bad->ip)
 			fix_ip_checksum(frame + 14);
-		if (check(frame, bad->cut != 0 ? bad->cut : len) != bad->reason)
-			fail_msg("%s: reason at offset %u, not %u", bad->what, check(frame, bad->cut ? bad->cut : len),
-			         bad->reason);
+		if (ring_packet_check(frame, bad->cut != 0 ? bad->cut : len) != bad->reason)
+			fail_msg("%s: reason at offset %u, not %u", bad->what,
+			         ring_packet_check(frame, bad->cut ? bad->cut : len), bad->reason);
 	}
 }
 

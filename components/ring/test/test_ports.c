@@ -13,20 +13,20 @@ static struct vma_ring_tender tender;
 static uint16_t named; /* the port that a rule of somebody's names */
 static unsigned strays;
 
-static bool is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
+static bool ports_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
 {
 	(void)qp;
 	return ntohs(local_port_be) == named;
 }
 
-static bool turn(struct vma_ring_tender *of, bool last)
+static bool ports_turn(struct vma_ring_tender *of, bool last)
 {
 	(void)last;
 	(void)of;
 	return false;
 }
 
-static bool is_due(struct vma_ring_tender *of)
+static bool ports_is_due(struct vma_ring_tender *of)
 {
 	(void)of;
 	return false;
@@ -49,10 +49,10 @@ static int setup(void **state)
 	device.refusal = 0;
 	device.asked = 0;
 	ops = fake_ops;
-	ops.port_is_named = is_named;
+	ops.port_is_named = ports_is_named;
 	fake.nic.ops = &ops;
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	tender = (struct vma_ring_tender){.turn = turn, .is_due = is_due, .stray = stray};
+	tender = (struct vma_ring_tender){.turn = ports_turn, .is_due = ports_is_due, .stray = stray};
 	vma_ring_tend(ring, &tender);
 	named = 0;
 	strays = 0;
@@ -77,7 +77,7 @@ static int ports(uint16_t local_port)
 	return vma_ring_ports(ring, &key);
 }
 
-static void arrive(uint16_t local_port)
+static void ports_arrive(uint16_t local_port)
 {
 	uint8_t frame[128];
 
@@ -162,12 +162,12 @@ static void test_a_ring_leaves_blocks_to_others(void **state)
 static void test_what_nobody_takes_is_the_tenders_in_a_block_only(void **state)
 {
 	(void)state;
-	arrive(40000);
+	ports_arrive(40000);
 	assert_int_equal(strays, 0);
 	assert_int_equal(ports(40000), 1);
-	arrive(40000);
+	ports_arrive(40000);
 	assert_int_equal(strays, 1);
-	arrive(40000 + VMA_FLOW_PORTS);
+	ports_arrive(40000 + VMA_FLOW_PORTS);
 	assert_int_equal(strays, 1);
 }
 
@@ -177,7 +177,7 @@ static void test_a_block_that_is_taken_back_is_asked_for_anew(void **state)
 	assert_int_equal(ports(40000), 1);
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &device.rule[0].key, fake.attr.event_arg);
 	vma_ring_progress(ring);
-	arrive(40000);
+	ports_arrive(40000);
 	assert_int_equal(strays, 0);
 	device.count = 0;
 	assert_int_equal(ports(40000), 1);
@@ -202,7 +202,7 @@ static void test_blocks_are_given_back_when_nobody_relies_on_them(void **state)
 	vma_ring_ports_release(ring, unused, &yes);
 	assert_int_equal(device.count, 0);
 	assert_false(vma_ring_has_ports(ring));
-	arrive(40000);
+	ports_arrive(40000);
 	assert_int_equal(strays, 0);
 	assert_int_equal(ports(40000), 1);
 	assert_int_equal(device.count, 1);

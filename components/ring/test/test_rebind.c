@@ -11,7 +11,7 @@ static struct fake_nic fake;
 static struct vma_ring *ring;
 static enum vma_thread_mode mode;
 
-static int start(enum vma_thread_mode wanted)
+static int rebind_start(enum vma_thread_mode wanted)
 {
 	mode = wanted;
 	fake_init(&fake, VMA_NIC_CAP_SG);
@@ -22,25 +22,25 @@ static int start(enum vma_thread_mode wanted)
 static int setup_single(void **state)
 {
 	(void)state;
-	return start(VMA_THREAD_SINGLE);
+	return rebind_start(VMA_THREAD_SINGLE);
 }
 
 static int setup_spin(void **state)
 {
 	(void)state;
-	return start(VMA_THREAD_SPIN);
+	return rebind_start(VMA_THREAD_SPIN);
 }
 
 static int setup_mutex(void **state)
 {
 	(void)state;
-	return start(VMA_THREAD_MUTEX);
+	return rebind_start(VMA_THREAD_MUTEX);
 }
 
 static int setup_yield(void **state)
 {
 	(void)state;
-	return start(VMA_THREAD_YIELD);
+	return rebind_start(VMA_THREAD_YIELD);
 }
 
 static int teardown(void **state)
@@ -56,7 +56,7 @@ struct event {
 	struct vma_flow_key key;
 };
 
-static void *tell(void *arg)
+static void *rebind_tell(void *arg)
 {
 	struct event *event = arg;
 
@@ -69,24 +69,24 @@ static void say_lost(void)
 	struct event event = {.what = VMA_NIC_EVENT_LOST};
 	pthread_t thread;
 
-	assert_int_equal(pthread_create(&thread, NULL, tell, &event), 0);
+	assert_int_equal(pthread_create(&thread, NULL, rebind_tell, &event), 0);
 	pthread_join(thread, NULL);
 }
 
-static void lose(void)
+static void rebind_lose(void)
 {
 	atomic_store(&fake.qp.lost, true);
 	say_lost();
 }
 
-static bool keep(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool rebind_keep(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)info;
 	*(struct vma_buf **)flow->owner = packet;
 	return true;
 }
 
-static void send_numbered(uint8_t number)
+static void rebind_send_numbered(uint8_t number)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(ring);
 	struct vma_nic_seg seg;
@@ -100,7 +100,7 @@ static void send_numbered(uint8_t number)
 static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 {
 	struct vma_buf *kept = NULL, *old;
-	struct vma_flow flow = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = keep, .owner = &kept};
+	struct vma_flow flow = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = rebind_keep, .owner = &kept};
 	uint8_t frame[128];
 	uint32_t len = udp_frame(frame, 1, 53, "x", 1);
 
@@ -110,8 +110,8 @@ static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 	assert_int_equal(vma_ring_progress(ring), 1);
 	old = kept;
 	assert_non_null(old);
-	send_numbered(1);
-	lose();
+	rebind_send_numbered(1);
+	rebind_lose();
 	if (mode == VMA_THREAD_SINGLE) {
 		assert_int_equal(fake.rebinds, 0); /* not by another thread */
 		vma_ring_progress(ring);
@@ -122,7 +122,7 @@ static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 	vma_buf_put(fake.arena, old);
 	fake_arrive(&fake, frame, len);
 	assert_int_equal(vma_ring_progress(ring), 1);
-	send_numbered(2);
+	rebind_send_numbered(2);
 	assert_int_equal(fake.sent_count, 2);
 	vma_buf_put(fake.arena, kept);
 	vma_ring_detach(ring, &flow);
@@ -148,7 +148,7 @@ static void test_old_pools_have_their_buffers_when_they_end(void **state)
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(vma_ring_arm(ring), 0); /* pays its debt, and takes spare buffers for it */
 	fake.in_destroy = count_rx_bufs;         /* of the old binding: see fake_qp_rebind */
-	lose();
+	rebind_lose();
 	assert_int_equal(fake.rebinds, 1);
 	assert_int_equal(rx_bufs_at_home, 512);
 	fake.in_destroy = NULL;
@@ -157,7 +157,7 @@ static void test_old_pools_have_their_buffers_when_they_end(void **state)
 static void test_event_that_comes_after_the_rebind_changes_nothing(void **state)
 {
 	(void)state;
-	lose();
+	rebind_lose();
 	vma_ring_progress(ring);
 	assert_int_equal(fake.rebinds, 1);
 	say_lost();
@@ -169,13 +169,13 @@ static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **
 {
 	(void)state;
 	fake.rebind_result = -EAGAIN;
-	lose();
+	rebind_lose();
 	for (int i = 0; i < 3; i++)
 		vma_ring_progress(ring);
 	assert_int_equal(fake.rebinds, 1);
 	assert_true(vma_nic_qp_lost(&fake.qp));
 	fake.rebind_result = 0;
-	lose();
+	rebind_lose();
 	vma_ring_progress(ring);
 	assert_int_equal(fake.rebinds, 2);
 	assert_false(vma_nic_qp_lost(&fake.qp));
@@ -211,11 +211,11 @@ static void test_the_tender_is_told_when_the_queue_pair_is_there_again(void **st
 	atomic_store(&rebounds, 0);
 	vma_ring_tend(ring, &tender);
 	fake.rebind_result = -EAGAIN;
-	lose();
+	rebind_lose();
 	vma_ring_progress(ring);
 	assert_int_equal(atomic_load(&rebounds), 0);
 	fake.rebind_result = 0;
-	lose();
+	rebind_lose();
 	vma_ring_progress(ring);
 	assert_int_equal(atomic_load(&rebounds), 1);
 	vma_ring_tend(ring, NULL);
@@ -240,7 +240,7 @@ static void test_event_gets_the_flags_from_a_polling_thread(void **state)
 	atomic_store(&stop, false);
 	assert_int_equal(pthread_create(&poller, NULL, poll_without_a_break, NULL), 0);
 	for (unsigned i = 1; i <= 20; i++) {
-		lose();
+		rebind_lose();
 		assert_int_equal(fake.rebinds, i);
 	}
 	atomic_store(&stop, true);
@@ -261,7 +261,7 @@ static void revoke_from_a_thread(const struct vma_flow_key *key)
 	struct event event = {.what = VMA_NIC_EVENT_FLOW_REVOKED, .key = *key};
 	pthread_t thread;
 
-	assert_int_equal(pthread_create(&thread, NULL, tell, &event), 0);
+	assert_int_equal(pthread_create(&thread, NULL, rebind_tell, &event), 0);
 	pthread_join(thread, NULL);
 }
 
@@ -275,7 +275,7 @@ static void test_revoked_flow_tells_all_its_members_once(void **state)
 	revocations = 0;
 	for (int i = 0; i < 3; i++) {
 		flow[i] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0),
-		                            .sink = keep,
+		                            .sink = rebind_keep,
 		                            .owner = &kept,
 		                            .revoked = i < 2 ? count_revocation : NULL};
 		if (i < 2)
@@ -301,7 +301,7 @@ static void tell_in_destroy(struct fake_nic *nic)
 {
 	(void)nic;
 	told_in_destroy++;
-	lose();
+	rebind_lose();
 	revoke_from_a_thread(&(struct vma_flow_key){.family = AF_INET, .local_port_be = 1});
 }
 
@@ -326,7 +326,7 @@ struct holder {
 };
 
 /* For 50 ms, and as long as it is wished. */
-static void *hold_flag(void *arg)
+static void *rebind_hold_flag(void *arg)
 {
 	struct timespec pause = {.tv_nsec = 50000000};
 	struct holder *holder = arg;
@@ -344,7 +344,7 @@ static void *hold_flag(void *arg)
 static void holder_start(struct holder *holder, bool longer)
 {
 	*holder = (struct holder){.longer = longer};
-	assert_int_equal(pthread_create(&holder->thread, NULL, hold_flag, holder), 0);
+	assert_int_equal(pthread_create(&holder->thread, NULL, rebind_hold_flag, holder), 0);
 	while (!atomic_load(&holder->held))
 		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }

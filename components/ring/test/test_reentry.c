@@ -18,7 +18,7 @@ static struct vma_ring *ring;
 static struct vma_nic_seg prepared[256];
 static volatile sig_atomic_t next_prepared, handler_progress, handler_runs;
 
-static void send_from_handler(int sig)
+static void reentry_send_from_handler(int sig)
 {
 	(void)sig;
 	handler_runs++;
@@ -36,9 +36,9 @@ static void raise_signal(void *arg)
 	raise(SIGUSR1);
 }
 
-static int start(enum vma_thread_mode mode)
+static int reentry_start(enum vma_thread_mode mode)
 {
-	struct sigaction action = {.sa_handler = send_from_handler, .sa_flags = SA_RESTART};
+	struct sigaction action = {.sa_handler = reentry_send_from_handler, .sa_flags = SA_RESTART};
 
 	fake_init(&fake, VMA_NIC_CAP_SG);
 	ring = fake_ring(&fake, mode);
@@ -59,13 +59,13 @@ static int start(enum vma_thread_mode mode)
 static int setup_single(void **state)
 {
 	(void)state;
-	return start(VMA_THREAD_SINGLE);
+	return reentry_start(VMA_THREAD_SINGLE);
 }
 
 static int setup_threads(void **state)
 {
 	(void)state;
-	return start(VMA_THREAD_MUTEX);
+	return reentry_start(VMA_THREAD_MUTEX);
 }
 
 static int teardown(void **state)

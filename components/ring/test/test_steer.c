@@ -17,7 +17,7 @@ static struct fake_nic fake;
 static struct vma_ring *ring;
 static struct taker conn, other;
 
-static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool steer_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct taker *taker = (struct taker *)flow;
 
@@ -28,14 +28,15 @@ static bool take(struct vma_flow *flow, struct vma_buf *packet, const struct vma
 	return false;
 }
 
-static int attach(struct taker *taker, uint16_t peer_port, uint32_t flags)
+static int steer_attach(struct taker *taker, uint16_t peer_port, uint32_t flags)
 {
-	*taker = (struct taker){
-	        .flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port), .flags = flags, .sink = take}};
+	*taker = (struct taker){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port),
+	                                 .flags = flags,
+	                                 .sink = steer_take}};
 	return vma_ring_attach(ring, &taker->flow);
 }
 
-static void arrive(uint16_t peer_port)
+static void steer_arrive(uint16_t peer_port)
 {
 	uint8_t frame[128];
 
@@ -68,11 +69,11 @@ static int teardown(void **state)
 static void test_a_flow_of_the_ring_only_gets_its_packets_and_the_nic_never_hears_of_it(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&other, 0, VMA_FLOW_LISTENER), 0);
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&other, 0, VMA_FLOW_LISTENER), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_int_equal(device.asked, 1);
-	arrive(1000);
-	arrive(1001);
+	steer_arrive(1000);
+	steer_arrive(1001);
 	assert_int_equal(vma_ring_progress(ring), 2);
 	assert_int_equal(conn.calls, 1);
 	assert_int_equal(other.calls, 1);
@@ -85,15 +86,15 @@ static void test_a_flow_of_the_ring_only_gets_its_packets_and_the_nic_never_hear
 static void test_flags_that_contradict_the_key_are_refused_for_them_too(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY | 1u << 31), -EINVAL);
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY | VMA_FLOW_LISTENER), -EINVAL);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY | 1u << 31), -EINVAL);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY | VMA_FLOW_LISTENER), -EINVAL);
 	assert_null(conn.flow.ring);
 }
 
 static void test_steering_gives_it_a_rule_once_which_goes_with_it(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	conn.flow.shadow_cookie = 77;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
@@ -101,7 +102,7 @@ static void test_steering_gives_it_a_rule_once_which_goes_with_it(void **state)
 	assert_true(device_has(&conn.flow.key));
 	assert_int_equal(device.rule[0].flags, 0);
 	assert_int_equal(device.rule[0].shadow_cookie, 77);
-	arrive(1000);
+	steer_arrive(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(conn.calls, 1);
 	detach(&conn);
@@ -111,7 +112,7 @@ static void test_steering_gives_it_a_rule_once_which_goes_with_it(void **state)
 static void test_who_had_a_rule_from_the_start_needs_no_steering(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, 0), 0);
+	assert_int_equal(steer_attach(&conn, 1000, 0), 0);
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
 	assert_int_equal(device.asked, 1);
 	detach(&conn);
@@ -120,10 +121,10 @@ static void test_who_had_a_rule_from_the_start_needs_no_steering(void **state)
 static void test_a_refusal_leaves_the_flow_as_it_was(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	device.refusal = -ENOSPC;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -ENOSPC);
-	arrive(1000);
+	steer_arrive(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(conn.calls, 1);
 	device.refusal = 0;
@@ -134,7 +135,7 @@ static void test_a_refusal_leaves_the_flow_as_it_was(void **state)
 static void test_who_is_not_attached_cannot_be_steered(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	detach(&conn);
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.asked, 0);
@@ -143,9 +144,9 @@ static void test_who_is_not_attached_cannot_be_steered(void **state)
 static void test_a_sink_cannot_steer(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	conn.steer_in_sink = true;
-	arrive(1000);
+	steer_arrive(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(conn.steered, -EDEADLK);
 	detach(&conn);
@@ -157,14 +158,14 @@ static int progress_meanwhile;
 
 static void packet_meanwhile(void)
 {
-	arrive(1000);
+	steer_arrive(1000);
 	progress_meanwhile = vma_ring_progress(ring);
 }
 
 static void test_packets_go_on_while_the_nic_is_asked(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	device.in_add = packet_meanwhile;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
 	assert_int_equal(progress_meanwhile, 1);
@@ -181,11 +182,11 @@ static void end_meanwhile(void)
 static void test_a_flow_that_ends_meanwhile_leaves_no_rule(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	device.in_add = end_meanwhile;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.count, 0);
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	device.after_add = end_meanwhile;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.count, 0);
@@ -200,7 +201,7 @@ static void refused_and_ended_meanwhile(void)
 static void test_a_flow_that_ends_meanwhile_is_told_so_and_not_the_refusal(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	device.in_add = refused_and_ended_meanwhile;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 }
@@ -208,13 +209,13 @@ static void test_a_flow_that_ends_meanwhile_is_told_so_and_not_the_refusal(void 
 static void replace_by_one_of_the_ring_only(void)
 {
 	end_meanwhile();
-	assert_int_equal(attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 }
 
 static void test_a_successor_that_did_not_ask_gets_no_rule(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	device.after_add = replace_by_one_of_the_ring_only;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.count, 0);
@@ -226,14 +227,14 @@ static void test_a_successor_that_did_not_ask_gets_no_rule(void **state)
 static void replace_by_one_with_a_rule(void)
 {
 	end_meanwhile();
-	assert_int_equal(attach(&other, 1000, 0), 0);
+	assert_int_equal(steer_attach(&other, 1000, 0), 0);
 }
 
 static void test_a_successor_with_a_rule_keeps_it(void **state)
 {
 	(void)state;
 	for (int after = 0; after < 2; after++) {
-		assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 		*(after ? &device.after_add : &device.in_add) = replace_by_one_with_a_rule;
 		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 		assert_int_equal(device.count, 1);
@@ -252,7 +253,7 @@ static void test_a_successor_that_is_steered_meanwhile_keeps_its_rule(void **sta
 {
 	(void)state;
 	for (int after = 0; after < 2; after++) {
-		assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 		*(after ? &device.after_add : &device.in_add) = replace_by_one_that_is_steered;
 		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 		assert_int_equal(device.count, 1);
@@ -271,7 +272,7 @@ static void test_a_successor_that_has_gone_too_leaves_no_rule(void **state)
 {
 	(void)state;
 	for (int after = 0; after < 2; after++) {
-		assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 		*(after ? &device.after_add : &device.in_add) = successor_comes_and_goes;
 		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 		assert_int_equal(device.count, 0);
@@ -287,7 +288,7 @@ static void the_nic_gives_it_back(void)
 static void test_a_revoked_flow_is_not_steered_again(void **state)
 {
 	(void)state;
-	assert_int_equal(attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
 	the_nic_gives_it_back();
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EADDRINUSE);

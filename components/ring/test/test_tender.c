@@ -21,7 +21,7 @@ static struct protocol p;
 static struct vma_flow flow;
 static unsigned packets, commands;
 
-static bool turn(struct vma_ring_tender *tender, bool last)
+static bool proto_turn(struct vma_ring_tender *tender, bool last)
 {
 	struct protocol *protocol = (struct protocol *)tender;
 	void (*in_turn)(void) = protocol->in_turn;
@@ -39,7 +39,7 @@ static bool turn(struct vma_ring_tender *tender, bool last)
 	return protocol->breaks_off != 0 && protocol->breaks_off-- != 0;
 }
 
-static bool is_due(struct vma_ring_tender *tender)
+static bool proto_is_due(struct vma_ring_tender *tender)
 {
 	struct protocol *protocol = (struct protocol *)tender;
 
@@ -47,14 +47,14 @@ static bool is_due(struct vma_ring_tender *tender)
 	return protocol->due;
 }
 
-static bool take(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool proto_take(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)of, (void)packet, (void)info;
 	packets++;
 	return false;
 }
 
-static void run(struct vma_ring_command *command)
+static void proto_run(struct vma_ring_command *command)
 {
 	(void)command;
 	commands++;
@@ -69,9 +69,9 @@ static int setup(void **state)
 	while (vma_cq_in_debt(ring->cq)) /* the first fill is work, too */
 		vma_ring_progress(ring);
 	packets = commands = 0;
-	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = take};
+	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = proto_take};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
-	p = (struct protocol){.tender = {.turn = turn, .is_due = is_due}};
+	p = (struct protocol){.tender = {.turn = proto_turn, .is_due = proto_is_due}};
 	vma_ring_tend(ring, &p.tender);
 	p.turns = p.asked = 0;
 	return 0;
@@ -87,7 +87,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void arrive(unsigned n)
+static void proto_arrive(unsigned n)
 {
 	uint8_t frame[128];
 
@@ -98,7 +98,7 @@ static void arrive(unsigned n)
 static void test_a_burst_is_followed_by_one_turn_with_the_flag(void **state)
 {
 	(void)state;
-	arrive(5);
+	proto_arrive(5);
 	assert_int_equal(vma_ring_progress(ring), 5);
 	assert_int_equal(p.turns, 1);
 	assert_int_equal(p.packets_before, 5);
@@ -110,7 +110,7 @@ static void test_a_burst_is_followed_by_one_turn_with_the_flag(void **state)
 static void test_all_that_waits_is_read_before_the_turn(void **state)
 {
 	(void)state;
-	arrive(100);
+	proto_arrive(100);
 	assert_int_equal(vma_ring_progress(ring), 100);
 	assert_int_equal(p.turns, 1);
 	assert_int_equal(p.packets_before, 100);
@@ -118,14 +118,14 @@ static void test_all_that_waits_is_read_before_the_turn(void **state)
 
 static void one_arrives(void)
 {
-	arrive(1);
+	proto_arrive(1);
 }
 
 static bool take_and_get_another(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)of, (void)packet, (void)info;
 	packets++;
-	arrive(1);
+	proto_arrive(1);
 	return false;
 }
 
@@ -133,7 +133,7 @@ static void test_packets_without_end_leave_the_turn_its_time(void **state)
 {
 	(void)state;
 	flow.sink = take_and_get_another;
-	arrive(16);
+	proto_arrive(16);
 	assert_in_range(vma_ring_progress(ring), RX_BEFORE_TURN, RX_BEFORE_TURN + RX_BURST);
 	assert_int_equal(p.turns, 1);
 }
@@ -143,7 +143,7 @@ static void test_a_turn_that_breaks_off_is_called_again_behind_what_has_come(voi
 	(void)state;
 	p.breaks_off = 1;
 	p.in_turn = one_arrives;
-	arrive(5);
+	proto_arrive(5);
 	vma_ring_progress(ring);
 	assert_int_equal(p.turns, 2);
 	assert_int_equal(p.packets_before, 6);
@@ -154,7 +154,7 @@ static void test_a_turn_that_always_breaks_off_is_told_when_it_is_the_last(void 
 {
 	(void)state;
 	p.breaks_off = 1000;
-	arrive(1);
+	proto_arrive(1);
 	vma_ring_progress(ring);
 	assert_int_equal(p.turns, TURNS_MAX);
 	assert_true(p.last);
@@ -163,7 +163,7 @@ static void test_a_turn_that_always_breaks_off_is_told_when_it_is_the_last(void 
 
 static void test_a_posted_command_is_followed_by_a_turn(void **state)
 {
-	struct vma_ring_command command = {.run = run};
+	struct vma_ring_command command = {.run = proto_run};
 
 	(void)state;
 	vma_ring_post(ring, &command);
@@ -192,7 +192,7 @@ static void test_what_is_due_has_its_turn_at_the_next_look(void **state)
 	assert_int_equal(p.turns, 1);
 }
 
-static struct vma_ring_command again = {.run = run};
+static struct vma_ring_command again = {.run = proto_run};
 
 static void post_again(void)
 {
@@ -204,14 +204,14 @@ static void test_a_command_posted_in_a_turn_runs_after_it_and_has_a_turn_of_its_
 {
 	(void)state;
 	p.in_turn = post_again;
-	arrive(1);
+	proto_arrive(1);
 	vma_ring_progress(ring);
 	assert_int_equal(commands, 1);
 	assert_int_equal(p.turns, 2);
 	assert_int_equal(p.commands_before, 1);
 }
 
-static void send_one(void)
+static void proto_send_one(void)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(ring);
 	struct vma_nic_seg seg = {.buf = buf, .off = buf->data_off};
@@ -223,7 +223,7 @@ static void send_one(void)
 static void test_a_turn_may_send(void **state)
 {
 	(void)state;
-	p.in_turn = send_one;
+	p.in_turn = proto_send_one;
 	p.due = true;
 	vma_ring_progress(ring);
 	assert_int_equal(fake.sent_count, 1);
@@ -244,7 +244,7 @@ static void test_giving_back_the_flag_is_followed_by_a_turn(void **state)
 
 static void test_a_tender_that_was_ended_has_no_turn(void **state)
 {
-	struct vma_ring_command command = {.run = run};
+	struct vma_ring_command command = {.run = proto_run};
 
 	(void)state;
 	assert_ptr_equal(vma_ring_tender(ring), &p.tender);
@@ -252,20 +252,20 @@ static void test_a_tender_that_was_ended_has_no_turn(void **state)
 	assert_null(vma_ring_tender(ring));
 	p.turns = 0;
 	p.due = true;
-	arrive(1);
+	proto_arrive(1);
 	vma_ring_post(ring, &command);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(p.turns, 0);
 }
 
-static struct protocol successor = {.tender = {.turn = turn, .is_due = is_due}};
+static struct protocol successor = {.tender = {.turn = proto_turn, .is_due = proto_is_due}};
 
 static void test_another_takes_its_place(void **state)
 {
 	(void)state;
 	vma_ring_tend(ring, &successor.tender);
 	p.turns = successor.turns = 0;
-	arrive(1);
+	proto_arrive(1);
 	vma_ring_progress(ring);
 	assert_int_equal(p.turns, 0);
 	assert_int_equal(successor.turns, 1);

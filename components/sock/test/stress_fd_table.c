@@ -18,7 +18,7 @@ static const int numbers[NUMBERS] = {3, 4, 5, VMA_FD_LOW, VMA_FD_LOW + 1, 1 << 2
 static _Atomic bool stop;
 static _Atomic unsigned made, dead, found;
 
-static double seconds(void)
+static double fd_table_seconds(void)
 {
 	struct timespec now;
 
@@ -26,20 +26,20 @@ static double seconds(void)
 	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-static uint32_t draw(uint32_t *state)
+static uint32_t fd_table_draw(uint32_t *state)
 {
 	*state = *state * 1664525 + 1013904223;
 	return *state >> 8;
 }
 
 /* Duplicates what stands at one number under another one, or puts a new file there, or removes. */
-static void *change(void *arg)
+static void *fd_table_change(void *arg)
 {
 	uint32_t random = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
-		int number = numbers[draw(&random) % NUMBERS];
-		uint32_t what = draw(&random) % 4;
+		int number = numbers[fd_table_draw(&random) % NUMBERS];
+		uint32_t what = fd_table_draw(&random) % 4;
 
 		if (what == 0) {
 			struct fake_file *fake = fake_create();
@@ -52,7 +52,7 @@ static void *change(void *arg)
 			struct vma_file *file = vma_fd_lookup(number);
 
 			if (file != NULL)
-				vma_fd_install(numbers[draw(&random) % NUMBERS], file);
+				vma_fd_install(numbers[fd_table_draw(&random) % NUMBERS], file);
 			vma_leave(self);
 		} else {
 			vma_fd_remove(number);
@@ -61,13 +61,13 @@ static void *change(void *arg)
 	return NULL;
 }
 
-static void *look(void *arg)
+static void *fd_table_look(void *arg)
 {
 	uint32_t random = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
 		struct vma_thread *self = vma_enter();
-		struct vma_file *file = vma_fd_lookup(numbers[draw(&random) % NUMBERS]);
+		struct vma_file *file = vma_fd_lookup(numbers[fd_table_draw(&random) % NUMBERS]);
 
 		if (file != NULL) {
 			atomic_fetch_add(&found, 1);
@@ -84,15 +84,17 @@ static void *look(void *arg)
 static void test_nobody_inside_ever_sees_a_dead_file(void **state)
 {
 	const char *wish = getenv("STRESS_SECONDS");
-	const double until = seconds() + (wish != NULL ? atof(wish) : 1);
+	const double until = fd_table_seconds() + (wish != NULL ? atof(wish) : 1);
 	pthread_t threads[CHANGERS + READERS];
 
 	(void)state;
 	for (uintptr_t i = 0; i < CHANGERS + READERS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, i < CHANGERS ? change : look, (void *)(i + 1)), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, i < CHANGERS ? fd_table_change : fd_table_look,
+		                                (void *)(i + 1)),
+		                 0);
 	/* Where cores are scarce, until there was something to see. */
-	while (seconds() < until ||
-	       ((atomic_load(&made) <= 100 || atomic_load(&found) <= 100) && seconds() < until + 10))
+	while (fd_table_seconds() < until ||
+	       ((atomic_load(&made) <= 100 || atomic_load(&found) <= 100) && fd_table_seconds() < until + 10))
 		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < CHANGERS + READERS; i++)

@@ -10,7 +10,7 @@
 #define LATE_NS (500 * MSEC)
 #endif
 
-static double stress_seconds(void)
+static double later_stress_seconds(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 
@@ -43,10 +43,10 @@ static uint64_t arrived(void)
 
 static void test_the_last_frame_of_a_row_leaves_soon(void **state)
 {
-	uint64_t until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9), left = arrived(), rows = 0;
+	uint64_t until = vma_now_ns() + (uint64_t)(later_stress_seconds() * 1e9), left = arrived(), rows = 0;
 	struct vma_flow flow = {
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 2}, .local_port_be = 0x4321},
-	        .sink = bed_sink,
+	        .sink = wait_fixture_bed_sink,
 	        .owner = &bed.things[0],
 	};
 	unsigned seed = 3;
@@ -77,4 +77,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_last_frame_of_a_row_leaves_soon),
 };
 
-VMA_TEST_MAIN_WITH(tests, bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_bed_start, NULL)

@@ -24,7 +24,7 @@ static struct object *_Atomic current;
 static _Atomic bool stop;
 static _Atomic uint64_t made, ended, dead_seen, looks;
 
-static void end_object(struct vma_retired *retired)
+static void retire_end_object(struct vma_retired *retired)
 {
 	struct object *object = (struct object *)retired;
 
@@ -45,7 +45,7 @@ static struct object *make(void)
 	return object;
 }
 
-static void look(unsigned times)
+static void retire_look(unsigned times)
 {
 	struct vma_thread *self = vma_enter();
 	struct object *object = atomic_load_explicit(&current, memory_order_acquire);
@@ -62,7 +62,7 @@ static void *read_for_a_while(void *arg)
 	unsigned seed = (unsigned)(uintptr_t)arg;
 
 	for (int i = 0; i < 20000 && !atomic_load(&stop); i++) {
-		look((seed = seed * 1103515245 + 12345) >> 24);
+		retire_look((seed = seed * 1103515245 + 12345) >> 24);
 		atomic_fetch_add_explicit(&looks, 1, memory_order_relaxed);
 	}
 	return NULL;
@@ -81,13 +81,13 @@ static void *read_for_ever(void *arg)
 	return NULL;
 }
 
-static void *replace(void *arg)
+static void *retire_replace(void *arg)
 {
 	struct object *old;
 
 	for (unsigned i = 0; !atomic_load(&stop); i++) {
 		old = atomic_exchange_explicit(&current, make(), memory_order_acq_rel);
-		vma_retire(&old->retired, end_object);
+		vma_retire(&old->retired, retire_end_object);
 		if (i % 4 == (uintptr_t)arg)
 			vma_retire_poll();
 		if (i % 64 == 0)
@@ -96,7 +96,7 @@ static void *replace(void *arg)
 	return NULL;
 }
 
-static double stress_seconds(void)
+static double retire_stress_seconds(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 
@@ -113,8 +113,8 @@ static void test_nobody_inside_sees_what_has_ended(void **state)
 	for (uintptr_t i = 0; i < READERS; i++)
 		assert_int_equal(pthread_create(&readers[i], NULL, read_for_ever, (void *)(i + 1)), 0);
 	for (uintptr_t i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&writers[i], NULL, replace, (void *)i), 0);
-	until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
+		assert_int_equal(pthread_create(&writers[i], NULL, retire_replace, (void *)i), 0);
+	until = vma_now_ns() + (uint64_t)(retire_stress_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&ended) > 100 && atomic_load(&looks) > 100))
 		usleep(1000);
 	atomic_store(&stop, true);
@@ -181,7 +181,7 @@ static void replace_and_end(unsigned i)
 
 static void test_a_section_has_begun_before_what_is_done_inside(void **state)
 {
-	const uint64_t until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
+	const uint64_t until = vma_now_ns() + (uint64_t)(retire_stress_seconds() * 1e9);
 	pthread_t reader;
 	unsigned i = 1;
 

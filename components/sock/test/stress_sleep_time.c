@@ -24,7 +24,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool woken;
 
-static void wake(void)
+static void sleep_time_wake(void)
 {
 	pthread_mutex_lock(&lock);
 	woken = true;
@@ -33,7 +33,7 @@ static void wake(void)
 }
 
 /* So that the two meet at any point of their ways. */
-static void dawdle(uint32_t *random)
+static void sleep_time_dawdle(uint32_t *random)
 {
 	*random = *random * 1103515245 + 12345;
 	for (uint32_t n = *random >> 16 & 1023; n > 0; n--)
@@ -82,7 +82,7 @@ static void *sleep_and_deal(void *arg)
 	stay_on(0);
 	while (!atomic_load(&stop_sleeper)) {
 		deal();
-		dawdle(&random);
+		sleep_time_dawdle(&random);
 		sleep_time_say(&sleeper, UINT64_MAX);
 		if (!anything()) {
 			pthread_mutex_lock(&lock);
@@ -120,11 +120,11 @@ static void *publish(void *arg)
 
 	stay_on(1 + i);
 	while (!atomic_load(&stop)) {
-		dawdle(&random);
+		sleep_time_dawdle(&random);
 		atomic_store_explicit(&due[i], ++rounds[i], memory_order_relaxed);
 		if (sleep_time_ask(&sleeper) > rounds[i]) {
 			wakes[i]++;
-			wake();
+			sleep_time_wake();
 		}
 		if (!dealt_with(i)) {
 			atomic_store(&stuck, true);
@@ -163,7 +163,7 @@ static void test_nothing_that_is_due_is_slept_through(void **state)
 		woke += wakes[i];
 	}
 	atomic_store(&stop_sleeper, true);
-	wake();
+	sleep_time_wake();
 	pthread_join(thread, NULL);
 	print_message("%lu times, %lu wake-ups\n", (unsigned long)all, (unsigned long)woke);
 	assert_false(atomic_load(&stuck));

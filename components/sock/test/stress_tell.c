@@ -20,7 +20,7 @@ static struct target {
 } targets[FILES];
 static _Atomic bool stop;
 
-static bool queue_one(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool tell_queue_one(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct target *target = flow->owner;
 
@@ -36,7 +36,7 @@ static struct target *target_of(struct vma_wait *wait)
 	return wait->arg;
 }
 
-static int ready(struct vma_wait *wait)
+static int tell_ready(struct vma_wait *wait)
 {
 	const struct target *target = target_of(wait);
 
@@ -58,9 +58,9 @@ static void announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(&target_of(wait)->file.waitq, wait->self);
 }
 
-static const struct vma_wait_ops ops = {.ready = ready, .rings = no_rings, .announce = announce};
+static const struct vma_wait_ops ops = {.ready = tell_ready, .rings = no_rings, .announce = announce};
 
-static void take(struct target *target)
+static void tell_take(struct target *target)
 {
 	uint64_t taken = atomic_load(&target->taken);
 
@@ -69,7 +69,7 @@ static void take(struct target *target)
 			return;
 }
 
-static void *receive(void *arg)
+static void *tell_receive(void *arg)
 {
 	struct vma_spin spin = {0};
 	struct vma_wait wait = {.ops = &ops,
@@ -82,13 +82,13 @@ static void *receive(void *arg)
 	while (!atomic_load(&stop)) {
 		vma_enter();
 		if (vma_wait(&wait) == 1)
-			take(arg);
+			tell_take(arg);
 		vma_leave(wait.self);
 	}
 	return NULL;
 }
 
-static void *drive(void *arg)
+static void *tell_drive(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		vma_enter();
@@ -99,14 +99,14 @@ static void *drive(void *arg)
 	return arg;
 }
 
-static double stress_seconds(void)
+static double tell_stress_seconds(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 
 	return seconds != NULL ? atof(seconds) : 1.5;
 }
 
-static bool all_taken(const uint64_t sent[FILES])
+static bool tell_all_taken(const uint64_t sent[FILES])
 {
 	uint64_t until = vma_now_ns() + LATE_NS;
 	bool all;
@@ -130,13 +130,13 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 	(void)state;
 	bed_hold();
 	for (int i = 0; i < FILES; i++) {
-		bed.things[i].flow.sink = queue_one;
+		bed.things[i].flow.sink = tell_queue_one;
 		bed.things[i].flow.owner = &targets[i];
 	}
 	for (int i = 0; i < RECEIVERS; i++)
-		assert_int_equal(pthread_create(&receivers[i], NULL, receive, &targets[i % FILES]), 0);
-	assert_int_equal(pthread_create(&driver, NULL, drive, NULL), 0);
-	until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
+		assert_int_equal(pthread_create(&receivers[i], NULL, tell_receive, &targets[i % FILES]), 0);
+	assert_int_equal(pthread_create(&driver, NULL, tell_drive, NULL), 0);
+	until = vma_now_ns() + (uint64_t)(tell_stress_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, total > 100) && !lost) {
 		unsigned burst;
 
@@ -149,7 +149,7 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 			sent[to % FILES]++;
 			total++;
 		}
-		lost = !all_taken(sent);
+		lost = !tell_all_taken(sent);
 	}
 	print_message("%lu datagrams\n", (unsigned long)total);
 	assert_false(lost);
@@ -167,4 +167,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_datagram_lies_while_its_receiver_sleeps),
 };
 
-VMA_TEST_MAIN_WITH(tests, bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_bed_start, NULL)

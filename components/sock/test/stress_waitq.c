@@ -16,7 +16,7 @@ static _Atomic uint64_t given, taken;
 static _Atomic bool stop, no_more;
 static pthread_t sleepers[SLEEPERS];
 
-static void count(int sig)
+static void waitq_count(int sig)
 {
 	(void)sig;
 }
@@ -50,7 +50,7 @@ static void *give_things(void *arg)
 	return NULL;
 }
 
-static double stress_seconds(void)
+static double waitq_stress_seconds(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 
@@ -69,7 +69,7 @@ static void assert_nothing_is_stuck(void)
 
 static void test_everything_given_is_taken(void **state)
 {
-	struct sigaction action = {.sa_handler = count};
+	struct sigaction action = {.sa_handler = waitq_count};
 	pthread_t wakers[WAKERS];
 	uint64_t until;
 
@@ -80,7 +80,7 @@ static void test_everything_given_is_taken(void **state)
 		assert_int_equal(pthread_create(&sleepers[i], NULL, take_things, i == 0 ? &stop : NULL), 0);
 	for (uintptr_t i = 0; i < WAKERS; i++)
 		assert_int_equal(pthread_create(&wakers[i], NULL, give_things, (void *)(i + 1)), 0);
-	until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
+	until = vma_now_ns() + (uint64_t)(waitq_stress_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&given) > 100)) {
 		usleep(300);
 		assert_int_equal(pthread_kill(sleepers[1], SIGUSR1), 0);

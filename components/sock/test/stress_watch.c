@@ -25,12 +25,12 @@ static struct receiver {
 } receivers[RECEIVERS];
 static _Atomic bool stop, calm, away;
 
-static void count(int sig)
+static void watch_count(int sig)
 {
 	(void)sig;
 }
 
-static void *receive(void *arg)
+static void *watch_receive(void *arg)
 {
 	struct receiver *me = arg;
 	struct thing *thing = &bed.things[me->thing];
@@ -70,7 +70,7 @@ static void *unarm(void *arg)
 	return arg;
 }
 
-static double stress_seconds(void)
+static double watch_stress_seconds(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 
@@ -78,7 +78,7 @@ static double stress_seconds(void)
 }
 
 /* One at a time to each: the next one leaves when the last has come. */
-static bool send_to(struct receiver *to, uint64_t *sent)
+static bool watch_send_to(struct receiver *to, uint64_t *sent)
 {
 	uint64_t until;
 
@@ -110,7 +110,7 @@ static uint64_t keep_still(uint64_t *sent, unsigned first)
 	usleep(200);
 	atomic_store(&away, true);
 	for (int i = 0; i < RECEIVERS && lost == 0; i++)
-		lost += !send_to(&receivers[(i + first) % RECEIVERS], &sent[(i + first) % RECEIVERS]);
+		lost += !watch_send_to(&receivers[(i + first) % RECEIVERS], &sent[(i + first) % RECEIVERS]);
 	atomic_store(&away, false);
 	atomic_store(&calm, false);
 	return lost;
@@ -118,7 +118,7 @@ static uint64_t keep_still(uint64_t *sent, unsigned first)
 
 static void test_every_datagram_is_received_soon(void **state)
 {
-	struct sigaction action = {.sa_handler = count};
+	struct sigaction action = {.sa_handler = watch_count};
 	uint64_t sent[RECEIVERS] = {0}, until, total = 0, lost = 0, worst = 0;
 	unsigned seed = 7;
 	pthread_t unarmer;
@@ -129,13 +129,13 @@ static void test_every_datagram_is_received_soon(void **state)
 	assert_int_equal(pthread_create(&unarmer, NULL, unarm, NULL), 0);
 	for (uint16_t i = 0; i < RECEIVERS; i++) {
 		receivers[i].thing = receivers[i].seed = i;
-		assert_int_equal(pthread_create(&receivers[i].thread, NULL, receive, &receivers[i]), 0);
+		assert_int_equal(pthread_create(&receivers[i].thread, NULL, watch_receive, &receivers[i]), 0);
 	}
-	until = vma_now_ns() + (uint64_t)(stress_seconds() * 1e9);
+	until = vma_now_ns() + (uint64_t)(watch_stress_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, total > 100) && lost == 0) {
 		unsigned to = (seed = seed * 1103515245 + 12345) >> 16 & 0x7fff;
 
-		lost += !send_to(&receivers[to % RECEIVERS], &sent[to % RECEIVERS]);
+		lost += !watch_send_to(&receivers[to % RECEIVERS], &sent[to % RECEIVERS]);
 		total++;
 		if (to % 32 == 0)
 			lost += keep_still(sent, to / 32);
@@ -163,4 +163,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_datagram_is_received_soon),
 };
 
-VMA_TEST_MAIN_WITH(tests, bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_bed_start, NULL)

@@ -78,23 +78,23 @@ static void nothing_happens(struct vma_tcp_conn *conn, void *arg, uint32_t event
 }
 static const struct vma_tcp_owner silent = {.event = nothing_happens};
 
-static bool admit(struct vma_tcp_listener *listener, void *arg)
+static bool tcp_fixture_admit(struct vma_tcp_listener *listener, void *arg)
 {
 	(void)listener, (void)arg;
 	return true;
 }
 
-static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool tcp_fixture_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	(void)listener;
 	vma_tcp_conn_adopt(conn, &silent, NULL);
 	atomic_store((struct vma_tcp_conn * _Atomic *)arg, conn);
 	return true;
 }
-static const struct vma_tcp_listener_owner listens = {.admit = admit, .accepted = accepted};
+static const struct vma_tcp_listener_owner listens = {.admit = tcp_fixture_admit, .accepted = tcp_fixture_accepted};
 
-static inline struct vma_tcp_listener *listen_on(struct vma_tcp *tcp, int side, uint16_t port,
-                                                 struct vma_tcp_conn *_Atomic *where)
+static inline struct vma_tcp_listener *tcp_fixture_listen_on(struct vma_tcp *tcp, int side, uint16_t port,
+                                                             struct vma_tcp_conn *_Atomic *where)
 {
 	struct vma_tcp_options options;
 	struct vma_tcp_listen_attr attr = {.owner = &listens,
@@ -111,7 +111,7 @@ static inline struct vma_tcp_listener *listen_on(struct vma_tcp *tcp, int side, 
 	return listener;
 }
 
-static inline int start(void **state)
+static inline int tcp_fixture_start(void **state)
 {
 	struct vma_ring_attr ring = {.name = "peer", .rx_wre = 256, .tx_wre = 256, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_wire_pair_attr pair = {0};
@@ -135,11 +135,11 @@ static inline int start(void **state)
 	tcp.arena = engine->arena;
 	if (vma_tcp_create(&tcp, &peer.tcp) != 0)
 		return -1;
-	peer.listener = listen_on(peer.tcp, 1, PORT, &peer.accepted);
+	peer.listener = tcp_fixture_listen_on(peer.tcp, 1, PORT, &peer.accepted);
 	return pthread_create(&peer.thread, NULL, peer_main, NULL);
 }
 
-static inline int stop(void **state)
+static inline int tcp_fixture_stop(void **state)
 {
 	(void)state;
 	atomic_store(&peer.stop, true);
@@ -147,7 +147,7 @@ static inline int stop(void **state)
 	return 0;
 }
 
-static inline bool exists(const struct vma_rail *rail, uint32_t id)
+static inline bool tcp_fixture_exists(const struct vma_rail *rail, uint32_t id)
 {
 	struct vma_thread *self = vma_enter();
 	bool is_there = rail_of_id(id) == rail;
@@ -168,7 +168,7 @@ static inline struct vma_rail *new_rail(struct vma_tcp **tcp)
 }
 
 /* From `from` to the other side's port. */
-static inline struct vma_tcp_conn *connect_from(struct vma_tcp *tcp, int from, uint16_t port)
+static inline struct vma_tcp_conn *tcp_fixture_connect_from(struct vma_tcp *tcp, int from, uint16_t port)
 {
 	static uint16_t local_port = 30000;
 	struct vma_tcp_options options;
@@ -193,7 +193,7 @@ static inline struct vma_tcp_conn *connect_from(struct vma_tcp *tcp, int from, u
 	return conn;
 }
 
-static inline void send_bytes(struct vma_tcp_conn *conn, size_t bytes)
+static inline void tcp_fixture_send_bytes(struct vma_tcp_conn *conn, size_t bytes)
 {
 	while (bytes > 0) {
 		struct iovec span;
@@ -232,14 +232,14 @@ struct pair {
 	struct vma_tcp_conn *here, *there;
 };
 
-static inline struct pair connected(void)
+static inline struct pair tcp_fixture_connected(void)
 {
 	struct pair pair;
 
 	pause_peer(false); /* a test that failed may have left it so */
 	atomic_store(&peer.accepted, NULL);
 	pair.rail = new_rail(&pair.tcp);
-	pair.here = connect_from(pair.tcp, 0, PORT);
+	pair.here = tcp_fixture_connect_from(pair.tcp, 0, PORT);
 	wait_until(vma_tcp_state(pair.here) == TCP_ESTABLISHED);
 	wait_until(atomic_load(&peer.accepted) != NULL);
 	pair.there = atomic_load(&peer.accepted);

@@ -11,7 +11,7 @@ enum { SLACK_NS = 5000 };
 #define MSEC 1000000ULL
 
 /* Between two readings of the real one. */
-static void look(uint64_t *last_ns)
+static void clock_look(uint64_t *last_ns)
 {
 	const uint64_t before = vma_now_ns(), now = clock_ns(), after = vma_now_ns();
 
@@ -28,7 +28,7 @@ static void test_it_is_right_while_it_is_asked_all_the_time(void **state)
 
 	(void)state;
 	for (; vma_now_ns() < until; looks++)
-		look(&last);
+		clock_look(&last);
 	assert_true(looks > 1000);
 }
 
@@ -40,11 +40,11 @@ static void test_it_is_right_after_pauses(void **state)
 	for (unsigned i = 0; i < 200; i++) {
 		usleep(i * 37 % 3000);
 		for (unsigned k = 0; k < 5; k++)
-			look(&last);
+			clock_look(&last);
 	}
 	sleep(1);
 	for (unsigned k = 0; k < 1000; k++)
-		look(&last);
+		clock_look(&last);
 }
 
 /* Each thread has its own. */
@@ -54,7 +54,7 @@ static void *look_for_a_while(void *arg)
 
 	(void)arg;
 	for (unsigned i = 0; i < 50000; i++)
-		look(&last);
+		clock_look(&last);
 	return NULL;
 }
 

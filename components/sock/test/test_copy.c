@@ -19,7 +19,7 @@ static char *readable, *nothing; /* a page, and one behind it that may not be to
 static char buffer[2 * PAGE];
 static struct sigaction library[2]; /* of SIGSEGV and SIGBUS */
 
-static int start(void **state)
+static int copy_start(void **state)
 {
 	(void)state;
 	signal(SIGSEGV, SIG_DFL); /* cmocka's */
@@ -36,7 +36,7 @@ static int start(void **state)
 }
 
 /* cmocka puts handlers of its own there before every test. */
-static void begin(void **state)
+static void copy_begin(void **state)
 {
 	(void)state;
 	sigaction(SIGSEGV, &library[0], NULL);
@@ -70,7 +70,7 @@ static void test_an_address_is_given_as_far_as_there_is_room(void **state)
 	} cases[] = {{16, 16, 0}, {100, 16, 0}, {5, 5, 0}, {0, 0, 0}, {(socklen_t)-1, 0, -EINVAL}};
 	socklen_t len;
 
-	begin(state);
+	copy_begin(state);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		memset(buffer, 0, 32);
 		len = cases[i].room;
@@ -89,7 +89,7 @@ static void test_an_address_is_given_as_far_as_there_is_room(void **state)
 
 static void test_good_pointers_are_copied(void **state)
 {
-	begin(state);
+	copy_begin(state);
 	for (size_t size = 0; size <= PAGE; size += 97) {
 		memset(buffer, 0, sizeof(buffer));
 		assert_int_equal(copy(buffer, readable, size), 0);
@@ -100,7 +100,7 @@ static void test_good_pointers_are_copied(void **state)
 
 static void test_bad_source_is_efault(void **state)
 {
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(copy(buffer, nothing, 1), -EFAULT);
 	assert_int_equal(copy(buffer, NULL, 8), -EFAULT);
 	assert_int_equal(copy(buffer, readable + PAGE - 8, 16), -EFAULT); /* the second half */
@@ -111,7 +111,7 @@ static void test_bad_destination_is_efault(void **state)
 {
 	static const char constant[64];
 
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(copy(nothing, buffer, 1), -EFAULT);
 	assert_int_equal(copy(NULL, buffer, 8), -EFAULT);
 	assert_int_equal(copy(readable + PAGE - 8, buffer, 16), -EFAULT);
@@ -123,7 +123,7 @@ static void test_bad_destination_is_efault(void **state)
 
 static void test_nothing_is_copied_from_anywhere(void **state)
 {
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(copy(buffer, nothing, 0), 0);
 	assert_int_equal(copy(nothing, buffer, 0), 0);
 	assert_int_equal(copy(NULL, NULL, 0), 0);
@@ -132,7 +132,7 @@ static void test_nothing_is_copied_from_anywhere(void **state)
 /* No address of the machine: the fault has no address of its own, either. */
 static void test_impossible_address_is_efault(void **state)
 {
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(copy(buffer, (void *)0xdead000000000000ULL, 8), -EFAULT);
 }
 
@@ -141,7 +141,7 @@ static void test_file_that_ends_before_its_map_is_efault(void **state)
 	int fd = memfd_create("short", MFD_CLOEXEC);
 	char *map;
 
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(ftruncate(fd, PAGE), 0);
 	map = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(map, MAP_FAILED);
@@ -167,7 +167,7 @@ static void test_thousand_faults_leave_the_mask_as_it_was(void **state)
 {
 	sigset_t before, after;
 
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &before), 0);
 	fault_often();
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &after), 0);
@@ -182,7 +182,7 @@ static void test_thousand_faults_leave_the_alternate_stack_free(void **state)
 	const stack_t none = {.ss_flags = SS_DISABLE};
 	stack_t now, was;
 
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(sigaltstack(&mine, &was), 0);
 	fault_often();
 	assert_int_equal(sigaltstack(NULL, &now), 0);
@@ -211,7 +211,7 @@ static void test_handler_on_the_alternate_stack_may_copy(void **state)
 	struct sigaction action = {.sa_handler = copy_in_handler, .sa_flags = SA_ONSTACK}, before;
 	stack_t was;
 
-	begin(state);
+	copy_begin(state);
 #ifdef VMA_TSAN
 	vma_test_skip("ThreadSanitizer runs handlers with all signals blocked, faults included");
 #endif
@@ -225,7 +225,7 @@ static void test_handler_on_the_alternate_stack_may_copy(void **state)
 
 static _Atomic int handled;
 
-static void count(int sig)
+static void copy_count(int sig)
 {
 	(void)sig;
 	atomic_fetch_add(&handled, 1);
@@ -234,10 +234,10 @@ static void count(int sig)
 /* All signals wait at that time; a fault of the copy must not be one of them. */
 static void test_fault_is_an_answer_while_a_signal_is_held_back(void **state)
 {
-	struct sigaction action = {.sa_handler = count}, before;
+	struct sigaction action = {.sa_handler = copy_count}, before;
 	struct vma_thread *self;
 
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, &before), 0);
 	self = vma_enter();
 	assert_int_equal(raise(SIGUSR1), 0);
@@ -263,7 +263,7 @@ static void test_threads_fault_each_for_itself(void **state)
 	pthread_t threads[4];
 	void *failed;
 
-	begin(state);
+	copy_begin(state);
 	for (size_t i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, thread_main, buffer), 0);
 	for (size_t i = 0; i < 4; i++) {
@@ -277,7 +277,7 @@ static void test_threads_fault_each_for_itself(void **state)
 static sigjmp_buf back;
 static void *_Atomic fault_address;
 
-static void on_fault(int sig, siginfo_t *info, void *context)
+static void copy_on_fault(int sig, siginfo_t *info, void *context)
 {
 	(void)sig, (void)context;
 	atomic_store(&fault_address, info->si_addr);
@@ -291,11 +291,11 @@ static void touch(volatile char *where)
 
 static void test_real_fault_reaches_the_applications_handler(void **state)
 {
-	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
+	struct sigaction action = {.sa_sigaction = copy_on_fault, .sa_flags = SA_SIGINFO}, before;
 	volatile int times = 0;
 	sigset_t mask, after;
 
-	begin(state);
+	copy_begin(state);
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &mask), 0);
 	assert_int_equal(vma_sigaction(SIGSEGV, &action, &before), 0);
 	assert_ptr_equal(before.sa_handler, SIG_DFL);
@@ -326,7 +326,7 @@ static void test_real_fault_without_handler_kills_by_sigsegv(void **state)
 	int status = 0;
 	pid_t child = fork();
 
-	begin(state);
+	copy_begin(state);
 	if (child == 0) {
 		die_by_fault();
 		_exit(0);
@@ -353,4 +353,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_fault_without_handler_kills_by_sigsegv),
 };
 
-VMA_TEST_MAIN_WITH(tests, start, NULL)
+VMA_TEST_MAIN_WITH(tests, copy_start, NULL)

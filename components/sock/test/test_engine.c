@@ -34,7 +34,7 @@ static struct vma_ring *peer; /* at the other end */
 		assert_true(is_so);                                                                                    \
 	} while (0)
 
-static int start(void **state)
+static int sock_engine_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_wire_pair_attr pair = {0};
@@ -276,7 +276,7 @@ static void test_limit_of_rails_makes_sockets_share(void **state)
 
 static _Atomic unsigned received;
 
-static bool sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool engine_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)flow;
 	(void)packet;
@@ -285,7 +285,7 @@ static bool sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma
 	return false;
 }
 
-static void send_one(struct vma_ring *from, unsigned flags)
+static void engine_send_one(struct vma_ring *from, unsigned flags)
 {
 	static const struct vma_pkt_udp_attr attr = {
 	        .src_ip = {10, 0, 0, 2},
@@ -309,7 +309,7 @@ static struct vma_flow flow_to(void)
 {
 	return (struct vma_flow){
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(PORT), .local = {10, 0, 0, 1}},
-	        .sink = sink,
+	        .sink = engine_sink,
 	};
 }
 
@@ -321,7 +321,7 @@ static void test_ring_that_nobody_drives_is_driven_by_the_thread(void **state)
 	(void)state;
 	assert_int_equal(vma_ring_attach(rail->ring, &flow), 0);
 	for (unsigned i = 1; i <= 3; i++) {
-		send_one(peer, 0);
+		engine_send_one(peer, 0);
 		wait_until(atomic_load(&received) == i);
 		usleep(50000); /* it is armed again by now: the next packet has to wake the thread */
 	}
@@ -346,7 +346,7 @@ static void test_progress_drives_rails_by_mask_and_counts_packets(void **state)
 	assert_int_equal(vma_rails_progress(0), 0);
 	assert_int_equal(vma_rails_progress(~vma_rail_bit(rail)), 0);
 	driven = atomic_load(&rail->driven);
-	send_one(peer, 0);
+	engine_send_one(peer, 0);
 	for (int i = 0; i < PATIENCE_MS && n == 0; i++) {
 		n = vma_rails_progress(vma_rail_bit(rail));
 		usleep(n == 0 ? 1000 : 0);
@@ -371,7 +371,7 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 	for (int i = 0; i < 20 && waited < 3; i++) {
 		vma_wire_counts(ends[0], &counts);
 		sent = counts.sent;
-		send_one(rail->ring, VMA_RING_SEND_LATER);
+		engine_send_one(rail->ring, VMA_RING_SEND_LATER);
 		vma_wire_counts(ends[0], &counts);
 		waited += counts.sent == sent;
 		vma_engine_later(vma_rail_bit(rail));
@@ -456,7 +456,7 @@ static void count_unarms(struct vma_rail *rail)
 static void drive_busily(struct vma_rail *rail, unsigned drives)
 {
 	for (unsigned i = 0; i < drives; i++) {
-		send_one(peer, 0);
+		engine_send_one(peer, 0);
 		for (int ms = 0; ms < PATIENCE_MS && vma_rails_progress(vma_rail_bit(rail)) <= 0; ms++)
 			sched_yield();
 	}
@@ -532,7 +532,7 @@ static unsigned send_without_being_away(struct vma_rail *rail)
 	unsigned away = 0;
 
 	while (now - begin < 300000000 || (now - since < STAY_NS && now - begin < 10000000000)) {
-		send_one(rail->ring, 0);
+		engine_send_one(rail->ring, 0);
 		vma_rail_sent(rail);
 		vma_ring_progress(peer);
 		last = now;
@@ -617,7 +617,7 @@ static void test_refused_datagram_of_a_watched_socket_is_reported(void **state)
 /* ---- fork ---- */
 
 /* 0, or the number of what was not so. */
-static int child_main(struct fake_file *fake, const struct vma_engine *parents)
+static int engine_child_main(struct fake_file *fake, const struct vma_engine *parents)
 {
 	static struct counted counted = {.task = {.run = run_counted}};
 	struct vma_engine *mine;
@@ -650,7 +650,7 @@ static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(
 	child = fork();
 	if (child == 0) {
 		vma_engine_fork_child();
-		_exit(child_main(fake, engine));
+		_exit(engine_child_main(fake, engine));
 	}
 	vma_engine_fork_parent();
 	assert_true(child > 0);
@@ -672,7 +672,7 @@ static void test_exit_sends_what_was_left_for_later(void **state)
 
 	(void)state;
 	vma_wire_counts(ends[0], &before);
-	send_one(rail->ring, VMA_RING_SEND_LATER);
+	engine_send_one(rail->ring, VMA_RING_SEND_LATER);
 	vma_engine_exit();
 	vma_wire_counts(ends[0], &after);
 	assert_int_equal(after.sent, before.sent + 1);
@@ -704,4 +704,4 @@ static const struct CMUnitTest tests[] = {
 
 VMA_TEST_FORKS_WITH_THREADS
 
-VMA_TEST_MAIN_WITH(tests, start, NULL)
+VMA_TEST_MAIN_WITH(tests, sock_engine_start, NULL)

@@ -174,7 +174,7 @@ static void test_highest_number_of_all_costs_a_few_pages(void **state)
 	fake_settle();
 }
 
-static void count(struct vma_file *file, void *arg)
+static void fd_table_count(struct vma_file *file, void *arg)
 {
 	(void)file;
 	++*(int *)arg;
@@ -193,7 +193,7 @@ static void test_guard_is_high_marked_and_not_a_file_of_the_application(void **s
 	assert_int_equal(fcntl(up, F_GETFD), FD_CLOEXEC);
 	assert_true(vma_fd_is_guarded(up));
 	assert_false(vma_fd_is_guarded(fd));
-	vma_file_each(count, &files);
+	vma_file_each(fd_table_count, &files);
 	assert_int_equal(files, 0);
 	vma_fd_unguard_close(up);
 	assert_false(vma_fd_is_guarded(up));

@@ -56,7 +56,7 @@ static void *spin_on(void *arg)
 
 static sigjmp_buf back;
 
-static void jump(int sig)
+static void busy_poll_jump(int sig)
 {
 	(void)sig;
 	siglongjmp(back, 1);
@@ -89,7 +89,7 @@ static void note_and_hold(struct thing_wait *self)
 	atomic_store(&leader_held, false);
 }
 
-static int begin(void **state)
+static int busy_poll_begin(void **state)
 {
 	(void)state;
 	bed_hold();
@@ -106,7 +106,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+static int busy_poll_end(void **state)
 {
 	(void)state;
 	atomic_store(&sleeper.stop, true);
@@ -229,7 +229,7 @@ static void test_cancelled_leader_arms_for_the_watcher(void **state)
 
 static void test_leader_that_jumps_away_arms_for_the_watcher(void **state)
 {
-	struct sigaction action = {.sa_handler = jump};
+	struct sigaction action = {.sa_handler = busy_poll_jump};
 	unsigned taken;
 
 	(void)state;
@@ -268,21 +268,26 @@ static void test_leader_that_waits_for_the_ring_no_more_arms_for_the_watcher(voi
 }
 
 /* The internal thread looks at rings that nobody leads once a minute: never, here. */
-static int start(void **state)
+static int busy_poll_start(void **state)
 {
 	setenv("VMA_PROGRESS_ENGINE_INTERVAL", "60000", 1);
-	return bed_start(state);
+	return wait_fixture_bed_start(state);
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_watcher_hears_nothing_while_somebody_leads, begin, end),
-        cmocka_unit_test_setup_teardown(test_what_comes_as_the_leader_goes_is_not_left_behind, begin, end),
-        cmocka_unit_test_setup_teardown(test_cancelled_leader_arms_for_the_watcher, begin, end),
-        cmocka_unit_test_setup_teardown(test_leader_that_jumps_away_arms_for_the_watcher, begin, end),
-        cmocka_unit_test_setup_teardown(test_leader_that_waits_for_the_ring_no_more_arms_for_the_watcher, begin, end),
-        cmocka_unit_test_setup_teardown(test_leader_whose_time_is_over_arms_for_the_watcher, begin, end),
+        cmocka_unit_test_setup_teardown(test_watcher_hears_nothing_while_somebody_leads, busy_poll_begin,
+                                        busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_what_comes_as_the_leader_goes_is_not_left_behind, busy_poll_begin,
+                                        busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_cancelled_leader_arms_for_the_watcher, busy_poll_begin, busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_leader_that_jumps_away_arms_for_the_watcher, busy_poll_begin,
+                                        busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_leader_that_waits_for_the_ring_no_more_arms_for_the_watcher,
+                                        busy_poll_begin, busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_leader_whose_time_is_over_arms_for_the_watcher, busy_poll_begin,
+                                        busy_poll_end),
         /* the last: it leaves the rail armed by the internal thread */
-        cmocka_unit_test_setup_teardown(test_stalled_leader_keeps_nobody_waiting, begin, end),
+        cmocka_unit_test_setup_teardown(test_stalled_leader_keeps_nobody_waiting, busy_poll_begin, busy_poll_end),
 };
 
-VMA_TEST_MAIN_WITH(tests, start, NULL)
+VMA_TEST_MAIN_WITH(tests, busy_poll_start, NULL)

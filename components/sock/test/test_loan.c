@@ -13,7 +13,7 @@
 static _Atomic unsigned handed_over;
 static _Atomic pid_t by;
 
-static void hand_over(struct vma_file *file)
+static void vfork_handoff_hand_over(struct vma_file *file)
 {
 	(void)file;
 	atomic_store(&by, getpid());
@@ -48,7 +48,7 @@ static struct fake_file *with_descriptor(int *fd)
 	return fake;
 }
 
-static void drop(int fd)
+static void vfork_handoff_drop(int fd)
 {
 	vma_fd_remove(fd);
 	close(fd);
@@ -77,8 +77,8 @@ static void test_the_parent_s_thread_hands_over_while_the_child_waits(void **sta
 		assert_int_equal(atomic_load(&by), getpid());
 		assert_false(atomic_load(&fake->file.lent));
 	}
-	drop(other_fd);
-	drop(fd);
+	vfork_handoff_drop(other_fd);
+	vfork_handoff_drop(fd);
 }
 
 static void test_a_child_that_has_closed_the_way_there_does_not_wait(void **state)
@@ -99,7 +99,7 @@ static void test_a_child_that_has_closed_the_way_there_does_not_wait(void **stat
 	/* And who asks after it is heard. */
 	assert_int_equal(pass_on_by_a_child(&fake->file, false), 0);
 	assert_int_equal(atomic_load(&handed_over), before + 1);
-	drop(fd);
+	vfork_handoff_drop(fd);
 }
 
 static void test_a_file_that_is_closed_meanwhile_is_not_waited_for(void **state)
@@ -110,18 +110,18 @@ static void test_a_file_that_is_closed_meanwhile_is_not_waited_for(void **state)
 
 	(void)state;
 	vma_file_get(&fake->file);
-	drop(fd);
+	vfork_handoff_drop(fd);
 	assert_int_equal(pass_on_by_a_child(&fake->file, false), 0);
 	assert_true(vma_now_ns() - begin_ns < 2000000000ULL);
 	vma_file_put(&fake->file);
 	fake_settle();
 }
 
-static int start(void **state)
+static int vfork_handoff_start(void **state)
 {
 	(void)state;
 	ops = fake_ops;
-	ops.hand_over = hand_over;
+	ops.hand_over = vfork_handoff_hand_over;
 	return small_engine("1024", "128") != NULL ? 0 : -1;
 }
 
@@ -133,5 +133,5 @@ int main(void)
 	        cmocka_unit_test(test_a_file_that_is_closed_meanwhile_is_not_waited_for),
 	};
 
-	return cmocka_run_group_tests_name("loan", tests, start, NULL);
+	return cmocka_run_group_tests_name("loan", tests, vfork_handoff_start, NULL);
 }

@@ -27,7 +27,7 @@ static struct seen {
 static volatile sig_atomic_t n_seen;
 static sigjmp_buf back;
 
-static void note(int sig, siginfo_t *info, void *context)
+static void signals_note(int sig, siginfo_t *info, void *context)
 {
 	struct seen *now = &seen[n_seen % 32];
 	char here;
@@ -45,16 +45,16 @@ static void note_plainly(int sig)
 {
 	siginfo_t none = {0};
 
-	note(sig, &none, NULL);
+	signals_note(sig, &none, NULL);
 }
 
-static void jump(int sig)
+static void signals_jump(int sig)
 {
 	(void)sig;
 	siglongjmp(back, 1);
 }
 
-static void handle(int sig, void (*handler)(int sig, siginfo_t *info, void *context), int flags)
+static void signals_handle(int sig, void (*handler)(int sig, siginfo_t *info, void *context), int flags)
 {
 	struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
 
@@ -91,7 +91,7 @@ static sigset_t set_of(int a, int b)
 	return set;
 }
 
-static int begin(void **state)
+static int signals_begin(void **state)
 {
 	(void)state;
 	n_seen = 0;
@@ -99,7 +99,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+static int signals_end(void **state)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	const int used[] = {SIGUSR1, SIGUSR2, SIGHUP, RT};
@@ -121,7 +121,7 @@ static void test_handler_runs_when_the_thread_leaves(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	handle(SIGUSR1, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	assert_int_equal(n_seen, 0);
@@ -135,7 +135,7 @@ static void test_handler_runs_at_once_outside(void **state)
 {
 	(void)state;
 	vma_leave(vma_enter());
-	handle(SIGUSR1, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
 	send_here(SIGUSR1);
 	assert_int_equal(n_seen, 1);
 }
@@ -145,7 +145,7 @@ static void test_handler_waits_for_the_outermost_leave(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	handle(SIGUSR1, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
 	vma_enter();
 	send_here(SIGUSR1);
@@ -160,8 +160,8 @@ static void test_handler_gets_the_siginfo_it_would_have_got(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	handle(SIGUSR1, note, 0);
-	handle(RT, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
+	signals_handle(RT, signals_note, 0);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	queue_here(RT, 4711);
@@ -181,7 +181,7 @@ static void test_realtime_signals_come_in_their_order(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	handle(RT, note, 0);
+	signals_handle(RT, signals_note, 0);
 	self = vma_enter();
 	for (int i = 0; i < 20; i++)
 		queue_here(RT, i);
@@ -199,8 +199,8 @@ static void test_signals_that_come_together_leave_the_mask_as_it_was(void **stat
 	struct vma_thread *self;
 
 	(void)state;
-	handle(SIGUSR1, note, 0);
-	handle(SIGUSR2, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
+	signals_handle(SIGUSR2, signals_note, 0);
 	assert_int_equal(pthread_sigmask(SIG_BLOCK, &both, &before), 0);
 	send_here(SIGUSR1);
 	send_here(SIGUSR2);
@@ -220,8 +220,8 @@ static void test_blocked_signal_stays_blocked(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	handle(SIGUSR1, note, 0);
-	handle(SIGUSR2, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
+	signals_handle(SIGUSR2, signals_note, 0);
 	assert_int_equal(pthread_sigmask(SIG_BLOCK, &one, &before), 0);
 	self = vma_enter();
 	send_here(SIGUSR2);
@@ -238,7 +238,7 @@ static void test_leaving_keeps_errno(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	handle(SIGUSR1, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	errno = EXDEV;
@@ -253,8 +253,8 @@ static void test_handlers_are_counted_with_those_that_interrupt(void **state)
 	uint32_t signals = self->signals, interrupts = self->interrupts;
 
 	(void)state;
-	handle(SIGUSR1, note, SA_RESTART);
-	handle(SIGUSR2, note, 0);
+	signals_handle(SIGUSR1, signals_note, SA_RESTART);
+	signals_handle(SIGUSR2, signals_note, 0);
 	send_here(SIGUSR1);
 	assert_int_equal(self->signals, signals + 1);
 	assert_int_equal(self->interrupts, interrupts);
@@ -268,7 +268,7 @@ static void test_handlers_are_counted_with_those_that_interrupt(void **state)
 
 static void test_handler_may_jump_out_when_the_thread_leaves(void **state)
 {
-	struct sigaction action = {.sa_handler = jump};
+	struct sigaction action = {.sa_handler = signals_jump};
 	volatile int jumped = 0;
 
 	(void)state;
@@ -288,14 +288,14 @@ static void test_handler_may_jump_out_when_the_thread_leaves(void **state)
 }
 
 /* A handler calls in as well, and is interrupted there by the next one. */
-static void call_in(int sig, siginfo_t *info, void *context)
+static void signals_call_in(int sig, siginfo_t *info, void *context)
 {
 	struct vma_thread *self = vma_enter();
 
 	if (sig == SIGUSR1)
 		send_here(SIGUSR2);
 	vma_leave(self);
-	note(sig, info, context);
+	signals_note(sig, info, context);
 }
 
 static void test_handler_that_calls_in_is_interrupted_when_it_leaves(void **state)
@@ -303,8 +303,8 @@ static void test_handler_that_calls_in_is_interrupted_when_it_leaves(void **stat
 	struct vma_thread *self;
 
 	(void)state;
-	handle(SIGUSR1, call_in, 0);
-	handle(SIGUSR2, call_in, 0);
+	signals_handle(SIGUSR1, signals_call_in, 0);
+	signals_handle(SIGUSR2, signals_call_in, 0);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	vma_leave(self);
@@ -317,7 +317,7 @@ static void test_handler_that_calls_in_is_interrupted_when_it_leaves(void **stat
 
 static void test_mask_and_nodefer_hold_while_the_handler_runs(void **state)
 {
-	struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO};
+	struct sigaction action = {.sa_sigaction = signals_note, .sa_flags = SA_SIGINFO};
 
 	(void)state;
 	action.sa_mask = set_of(SIGUSR2, SIGHUP);
@@ -348,8 +348,8 @@ static void test_handler_runs_on_the_alternate_stack(void **state)
 
 	(void)state;
 	assert_int_equal(sigaltstack(&mine, &was), 0);
-	handle(SIGUSR1, note, SA_ONSTACK);
-	handle(SIGUSR2, note, 0);
+	signals_handle(SIGUSR1, signals_note, SA_ONSTACK);
+	signals_handle(SIGUSR2, signals_note, 0);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	vma_leave(self);
@@ -367,11 +367,11 @@ static void test_resethand_is_for_one_signal(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	handle(SIGUSR1, note, SA_RESETHAND);
+	signals_handle(SIGUSR1, signals_note, SA_RESETHAND);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	assert_int_equal(vma_sigaction(SIGUSR1, NULL, &now), 0);
-	assert_ptr_equal(now.sa_sigaction, note);
+	assert_ptr_equal(now.sa_sigaction, signals_note);
 	vma_leave(self);
 	assert_int_equal(n_seen, 1);
 	assert_int_equal(vma_sigaction(SIGUSR1, NULL, &now), 0);
@@ -380,7 +380,7 @@ static void test_resethand_is_for_one_signal(void **state)
 
 static void test_old_action_is_the_applications_own(void **state)
 {
-	struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO | SA_NODEFER}, old;
+	struct sigaction action = {.sa_sigaction = signals_note, .sa_flags = SA_SIGINFO | SA_NODEFER}, old;
 
 	(void)state;
 	action.sa_mask = set_of(SIGHUP, SIGUSR2);
@@ -389,7 +389,7 @@ static void test_old_action_is_the_applications_own(void **state)
 	action.sa_handler = note_plainly;
 	action.sa_flags = SA_RESTART;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
-	assert_ptr_equal(old.sa_sigaction, note);
+	assert_ptr_equal(old.sa_sigaction, signals_note);
 	assert_int_equal(old.sa_flags & (SA_SIGINFO | SA_NODEFER | SA_RESTART | SA_RESETHAND), SA_SIGINFO | SA_NODEFER);
 	assert_true(sigismember(&old.sa_mask, SIGHUP) && sigismember(&old.sa_mask, SIGUSR2));
 	assert_false(sigismember(&old.sa_mask, SIGTERM));
@@ -451,7 +451,7 @@ static void test_handler_of_before_the_start_is_wrapped(void **state)
 
 	(void)state;
 	assert_int_equal(vma_sigaction(SIGWINCH, NULL, &now), 0);
-	assert_ptr_equal(now.sa_sigaction, note);
+	assert_ptr_equal(now.sa_sigaction, signals_note);
 	self = vma_enter();
 	send_here(SIGWINCH);
 	assert_int_equal(n_seen, 0);
@@ -462,7 +462,7 @@ static void test_handler_of_before_the_start_is_wrapped(void **state)
 /* ---- death ---- */
 
 /* How a child ends that does this; one that does not end is killed, which is no expected end. */
-static int status_of(void (*what)(void))
+static int signals_status_of(void (*what)(void))
 {
 	int status = 0;
 	pid_t child = fork(), ended = 0;
@@ -493,7 +493,7 @@ static void second_of_resethand(void)
 {
 	struct vma_thread *self;
 
-	handle(SIGUSR1, note, SA_RESETHAND);
+	signals_handle(SIGUSR1, signals_note, SA_RESETHAND);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	vma_leave(self);
@@ -509,7 +509,7 @@ static void default_while_held(void)
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	struct vma_thread *self;
 
-	handle(SIGUSR1, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	vma_sigaction(SIGUSR1, &action, NULL);
@@ -521,7 +521,7 @@ static void ignored_while_held(void)
 	struct sigaction action = {.sa_handler = SIG_IGN};
 	struct vma_thread *self;
 
-	handle(SIGUSR1, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
 	send_here(SIGUSR1);
 	vma_sigaction(SIGUSR1, &action, NULL);
@@ -540,20 +540,20 @@ static void segv_by_kill(void)
 static void test_second_signal_after_resethand_kills(void **state)
 {
 	(void)state;
-	assert_killed_by(SIGUSR1, status_of(second_of_resethand));
+	assert_killed_by(SIGUSR1, signals_status_of(second_of_resethand));
 }
 
 static void test_action_that_changes_meanwhile_holds(void **state)
 {
 	(void)state;
-	assert_killed_by(SIGUSR1, status_of(default_while_held));
-	assert_int_equal(status_of(ignored_while_held), 0);
+	assert_killed_by(SIGUSR1, signals_status_of(default_while_held));
+	assert_int_equal(signals_status_of(ignored_while_held), 0);
 }
 
 static void test_sigsegv_by_kill_kills(void **state)
 {
 	(void)state;
-	assert_killed_by(SIGSEGV, status_of(segv_by_kill));
+	assert_killed_by(SIGSEGV, signals_status_of(segv_by_kill));
 }
 
 /* ---- faults, and signals of their numbers that are none ---- */
@@ -563,8 +563,8 @@ static void segv_by_kill_inside(void)
 	struct vma_thread *self;
 	char byte = 0;
 
-	handle(SIGSEGV, note, 0);
-	handle(SIGTRAP, note, 0);
+	signals_handle(SIGSEGV, signals_note, 0);
+	signals_handle(SIGTRAP, signals_note, 0);
 	self = vma_enter();
 	send_here(SIGSEGV);
 	send_here(SIGTRAP);
@@ -584,12 +584,12 @@ static void segv_by_kill_inside(void)
 static void test_sigsegv_by_kill_waits_until_the_thread_leaves(void **state)
 {
 	(void)state;
-	assert_int_equal(status_of(segv_by_kill_inside), 0);
+	assert_int_equal(signals_status_of(segv_by_kill_inside), 0);
 }
 
-static void on_fault(int sig, siginfo_t *info, void *context)
+static void signals_on_fault(int sig, siginfo_t *info, void *context)
 {
-	note(sig, info, context);
+	signals_note(sig, info, context);
 	siglongjmp(back, 1);
 }
 
@@ -597,7 +597,7 @@ static void fault_inside(void)
 {
 	void *nothing = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	handle(SIGSEGV, on_fault, 0);
+	signals_handle(SIGSEGV, signals_on_fault, 0);
 	vma_enter();
 	if (sigsetjmp(back, 1) == 0)
 		*(volatile char *)nothing = 1;
@@ -609,7 +609,7 @@ static void fault_inside(void)
 static void test_fault_of_an_instruction_is_handled_at_once(void **state)
 {
 	(void)state;
-	assert_int_equal(status_of(fault_inside), 0);
+	assert_int_equal(signals_status_of(fault_inside), 0);
 }
 
 /* ---- threads and children ---- */
@@ -628,7 +628,7 @@ static void *install_for_ever(void *arg)
 static void install_in_child(void)
 {
 	vma_threads_forked_child();
-	handle(SIGUSR1, note, 0);
+	signals_handle(SIGUSR1, signals_note, 0);
 	send_here(SIGUSR1);
 	_exit(n_seen == 1 ? 0 : 1);
 }
@@ -641,7 +641,7 @@ static void test_child_may_install_whatever_a_thread_was_doing_at_the_fork(void 
 	atomic_store(&stop, false);
 	assert_int_equal(pthread_create(&thread, NULL, install_for_ever, NULL), 0);
 	for (int i = 0; i < 100; i++)
-		assert_int_equal(status_of(install_in_child), 0);
+		assert_int_equal(signals_status_of(install_in_child), 0);
 	atomic_store(&stop, true);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
@@ -654,10 +654,10 @@ static void cannot_run(void **state)
 }
 #define T(test)                                                                                                        \
 	{                                                                                                              \
-#test, 0 ? test : cannot_run, 0 ? begin : NULL, 0 ? end : NULL, NULL                                   \
+#test, 0 ? test : cannot_run, 0 ? signals_begin : NULL, 0 ? signals_end : NULL, NULL                   \
 	}
 #else
-#define T(test) cmocka_unit_test_setup_teardown(test, begin, end)
+#define T(test) cmocka_unit_test_setup_teardown(test, signals_begin, signals_end)
 #endif
 
 static const struct CMUnitTest tests[] = {
@@ -688,9 +688,9 @@ static const struct CMUnitTest tests[] = {
         T(test_child_may_install_whatever_a_thread_was_doing_at_the_fork),
 };
 
-static int start(void **state)
+static int signals_start(void **state)
 {
-	struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO};
+	struct sigaction action = {.sa_sigaction = signals_note, .sa_flags = SA_SIGINFO};
 
 	(void)state;
 	if (vma_os.sigaction(SIGWINCH, &action, NULL) != 0)
@@ -700,4 +700,4 @@ static int start(void **state)
 	return 0;
 }
 
-VMA_TEST_MAIN_WITH(tests, start, NULL)
+VMA_TEST_MAIN_WITH(tests, signals_start, NULL)

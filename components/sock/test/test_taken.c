@@ -20,13 +20,13 @@
 
 static _Atomic unsigned handed_over;
 
-static void hand_over(struct vma_file *file)
+static void taken_hand_over(struct vma_file *file)
 {
 	atomic_store(&fake_of(file)->reason, VMA_SOCK_PASSED_ON);
 	atomic_fetch_add(&handed_over, 1);
 }
 
-static void stay(struct vma_file *file)
+static void taken_stay(struct vma_file *file)
 {
 	(void)file;
 }
@@ -45,7 +45,7 @@ static int offloaded_socket(const struct vma_file_ops *its_ops)
 	return fd;
 }
 
-static void drop(int fd)
+static void taken_drop(int fd)
 {
 	vma_fd_remove(fd);
 	close(fd);
@@ -78,8 +78,8 @@ static void test_who_shows_the_socket_gets_it_handed_over(void **state)
 	assert_int_equal(ask_from_elsewhere(fd, fd, 0), 1);
 	assert_int_equal(atomic_load(&handed_over), before + 1);
 	assert_int_equal(ask_from_elsewhere(fd, fd, 0), 1); /* already */
-	drop(other);
-	drop(fd);
+	taken_drop(other);
+	taken_drop(fd);
 }
 
 static void test_a_socket_that_cannot_be_handed_over_stays(void **state)
@@ -88,7 +88,7 @@ static void test_a_socket_that_cannot_be_handed_over_stays(void **state)
 
 	(void)state;
 	assert_int_equal(ask_from_elsewhere(fd, fd, 0), -EOPNOTSUPP);
-	drop(fd);
+	taken_drop(fd);
 }
 
 static void test_another_socket_and_other_descriptors_are_not_handed_over(void **state)
@@ -105,8 +105,8 @@ static void test_another_socket_and_other_descriptors_are_not_handed_over(void *
 	assert_int_equal(ask_from_elsewhere(fd, STDIN_FILENO, 0), -ENOTSOCK);
 	assert_int_equal(atomic_load(&handed_over), before);
 	close(kernels);
-	drop(other);
-	drop(fd);
+	taken_drop(other);
+	taken_drop(fd);
 }
 
 /* Other processes have such names, too: this one's ends with the inode of its pidfd, or with its pid. */
@@ -152,7 +152,7 @@ static unsigned descriptors(void)
 	return n;
 }
 
-static uint64_t cookie_of(int fd)
+static uint64_t sock_taken_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -166,14 +166,14 @@ static void test_another_user_is_refused(void **state)
 {
 	const unsigned before = atomic_load(&handed_over);
 	const int fd = offloaded_socket(&ops);
-	struct question question = {.cookie = cookie_of(fd), .number = fd};
+	struct question question = {.cookie = sock_taken_cookie_of(fd), .number = fd};
 	const char *name = own_name();
 	int status = -1;
 	pid_t child;
 
 	(void)state;
 	if (getuid() != 0) {
-		drop(fd);
+		taken_drop(fd);
 		vma_test_skip("it takes root to become another user");
 		return;
 	}
@@ -196,7 +196,7 @@ static void test_another_user_is_refused(void **state)
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
 	assert_int_equal(atomic_load(&handed_over), before);
-	drop(fd);
+	taken_drop(fd);
 }
 
 static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
@@ -242,10 +242,10 @@ static void hold_up(struct vma_file *file)
 	atomic_store(&is_held, true);
 	while (!atomic_load(&may_go))
 		nanosleep(&nap, NULL);
-	hand_over(file);
+	taken_hand_over(file);
 }
 
-static void count(struct vma_task *task)
+static void taken_count(struct vma_task *task)
 {
 	(void)task;
 	handed_over_by_then = atomic_load(&handed_over);
@@ -255,11 +255,11 @@ static void count(struct vma_task *task)
 static void test_questions_are_bounded(void **state)
 {
 	enum { IN_ONE_GO = 8 };
-	static struct vma_task other_work = {.run = count};
+	static struct vma_task other_work = {.run = taken_count};
 	const struct timespec nap = {.tv_nsec = 5000000};
 	const unsigned before = atomic_load(&handed_over);
 	const int fd = offloaded_socket(&ops_that_hold_up), to = vma_named_connect(own_name());
-	struct question question = {.cookie = cookie_of(fd), .number = fd};
+	struct question question = {.cookie = sock_taken_cookie_of(fd), .number = fd};
 	const struct vma_named_message asked = {.data = &question, .size = sizeof(question), .fd = fd};
 	unsigned sent = 1;
 
@@ -278,7 +278,7 @@ static void test_questions_are_bounded(void **state)
 	assert_int_equal(atomic_load(&handed_over), before + sent);
 	assert_int_equal(handed_over_by_then, before + IN_ONE_GO);
 	close(to);
-	drop(fd);
+	taken_drop(fd);
 }
 
 static void test_what_proc_says_of_a_pidfd(void **state)
@@ -300,14 +300,14 @@ static void test_what_proc_says_of_a_pidfd(void **state)
 	assert_int_equal(taken_pid(""), 0);
 }
 
-static int start(void **state)
+static int taken_start(void **state)
 {
 	struct vma_engine *engine;
 
 	(void)state;
 	ops = ops_that_stay = ops_that_hold_up = fake_ops;
-	ops.hand_over = hand_over;
-	ops_that_stay.hand_over = stay;
+	ops.hand_over = taken_hand_over;
+	ops_that_stay.hand_over = taken_stay;
 	ops_that_hold_up.hand_over = hold_up;
 	engine = small_engine("1024", "128");
 	if (engine == NULL)
@@ -328,5 +328,5 @@ int main(void)
 	        cmocka_unit_test(test_what_proc_says_of_a_pidfd),
 	};
 
-	return cmocka_run_group_tests_name("taken", tests, start, NULL);
+	return cmocka_run_group_tests_name("taken", tests, taken_start, NULL);
 }

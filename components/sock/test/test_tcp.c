@@ -90,17 +90,17 @@ static void test_a_rail_has_one_stack_made_on_demand(void **state)
 
 static void test_a_connection_is_made_and_carries_bytes_though_nobody_drives(void **state)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 
 	(void)state;
-	send_bytes(pair.here, 100000);
+	tcp_fixture_send_bytes(pair.here, 100000);
 	for (size_t got = 0; got < 100000;) {
 		wait_until(vma_tcp_rx_bytes(pair.there) > 0);
 		got += vma_tcp_rx_bytes(pair.there);
 		consume_all(pair.there);
 	}
 	wait_until(vma_tcp_tx_queued(pair.here) == 0);
-	send_bytes(pair.there, 50000); /* less than the window: nobody reads */
+	tcp_fixture_send_bytes(pair.there, 50000); /* less than the window: nobody reads */
 	wait_until(vma_tcp_rx_bytes(pair.here) == 50000);
 	wait_until(vma_tcp_tx_queued(pair.there) == 0);
 	end_pair(&pair);
@@ -125,7 +125,7 @@ static void most_are_kept(struct tries (*round)(void))
 
 static struct tries send_to_one_who_rests(void)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 	struct tries tries = {0};
 
 	for (int i = 0; i < 20; i++) {
@@ -134,7 +134,7 @@ static struct tries send_to_one_who_rests(void)
 		wait_until(pair.rail->armed);
 		held_up = held_up_ns();
 		began = vma_now_ns();
-		send_bytes(pair.there, 1);
+		tcp_fixture_send_bytes(pair.there, 1);
 		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - began < PATIENCE_MS * MSEC)
 			usleep(20);
 		took = vma_now_ns() - began;
@@ -157,7 +157,7 @@ static void test_a_packet_is_answered_at_once_when_nobody_drives(void **state)
 
 static void test_a_fin_is_answered_though_nobody_drives(void **state)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 
 	(void)state;
 	vma_tcp_shutdown(pair.there, SHUT_WR);
@@ -169,12 +169,12 @@ static void test_a_fin_is_answered_though_nobody_drives(void **state)
 /* The peer is silent: each time that is due is a retransmission or a probe. */
 static struct tries watch_four_timers(void)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 	struct vma_tcp_counts before, after;
 	struct tries seen = {0};
 
 	pause_peer(true);
-	send_bytes(pair.here, 1000);
+	tcp_fixture_send_bytes(pair.here, 1000);
 	vma_tcp_counts(pair.tcp, &before);
 	for (int i = 0; i < 4; i++) {
 		const uint64_t due = vma_tcp_due(pair.tcp);
@@ -211,7 +211,7 @@ static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void 
 
 static void test_an_idle_connection_costs_no_wake_up(void **state)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 	long before, most = 2;
 
 	(void)state;
@@ -224,7 +224,7 @@ static void test_an_idle_connection_costs_no_wake_up(void **state)
 	end_pair(&pair);
 }
 
-static uint64_t cpu_ns(void)
+static uint64_t tcp_cpu_ns(void)
 {
 	struct timespec used;
 
@@ -235,19 +235,19 @@ static uint64_t cpu_ns(void)
 /* As who drives is not always given a core: then the thread must not be what keeps it from having one. */
 static void test_what_is_due_while_another_drives_is_not_waited_for_without_sleep(void **state)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 	uint64_t before;
 
 	(void)state;
 	pause_peer(true);
-	send_bytes(pair.here, 100);
+	tcp_fixture_send_bytes(pair.here, 100);
 	assert_true(vma_ring_acquire(pair.rail->ring));
 	usleep(250000); /* what is not acknowledged is due to be sent again */
 	assert_true(vma_tcp_due(pair.tcp) <= vma_now_ns());
-	before = cpu_ns();
+	before = tcp_cpu_ns();
 	usleep(300000);
-	print_message("%lu microseconds\n", (unsigned long)(cpu_ns() - before) / 1000);
-	assert_true(cpu_ns() - before < 150 * MSEC);
+	print_message("%lu microseconds\n", (unsigned long)(tcp_cpu_ns() - before) / 1000);
+	assert_true(tcp_cpu_ns() - before < 150 * MSEC);
 	vma_ring_release(pair.rail->ring);
 	pause_peer(false);
 	wait_until(vma_tcp_tx_queued(pair.here) == 0);
@@ -300,17 +300,17 @@ static long wakeups_per_ms(unsigned (*play)(const struct pair *of, unsigned many
 }
 
 /* Messages there and back. */
-static unsigned converse(const struct pair *pair, unsigned many, uint64_t until)
+static unsigned tcp_converse(const struct pair *pair, unsigned many, uint64_t until)
 {
 	unsigned messages = 0;
 
 	(void)many;
 	for (; vma_now_ns() < until; messages += 2) {
-		send_bytes(pair->here, 64);
+		tcp_fixture_send_bytes(pair->here, 64);
 		while (vma_tcp_rx_bytes(pair->there) == 0)
 			vma_rails_progress(vma_rail_bit(pair->rail));
 		consume_all(pair->there);
-		send_bytes(pair->there, 64);
+		tcp_fixture_send_bytes(pair->there, 64);
 		while (vma_tcp_rx_bytes(pair->here) == 0)
 			vma_rails_progress(vma_rail_bit(pair->rail));
 		consume_all(pair->here);
@@ -320,8 +320,8 @@ static unsigned converse(const struct pair *pair, unsigned many, uint64_t until)
 
 static void test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond(void **state)
 {
-	struct pair pair = connected();
-	const long cost = wakeups_per_ms(converse, &pair, 1, 5 * QUIET_MS);
+	struct pair pair = tcp_fixture_connected();
+	const long cost = wakeups_per_ms(tcp_converse, &pair, 1, 5 * QUIET_MS);
 
 	(void)state;
 	end_pair(&pair);
@@ -338,7 +338,7 @@ static unsigned converse_with_many(const struct pair *of, unsigned many, uint64_
 	for (; vma_now_ns() < until; n++) {
 		const struct pair *pair = &of[n % many];
 
-		send_bytes(pair->here, 4000);
+		tcp_fixture_send_bytes(pair->here, 4000);
 		while (vma_tcp_rx_bytes(pair->there) < 4000)
 			vma_rails_progress(vma_rail_bit(pair->rail));
 		consume_all(pair->there);
@@ -349,14 +349,14 @@ static unsigned converse_with_many(const struct pair *of, unsigned many, uint64_
 static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **state)
 {
 	enum { MANY = 16 };
-	struct pair of[MANY] = {connected()};
+	struct pair of[MANY] = {tcp_fixture_connected()};
 	long cost;
 
 	(void)state;
 	for (int i = 1; i < MANY; i++) {
 		of[i] = of[0];
 		atomic_store(&peer.accepted, NULL);
-		of[i].here = connect_from(of[0].tcp, 0, PORT);
+		of[i].here = tcp_fixture_connect_from(of[0].tcp, 0, PORT);
 		wait_until(atomic_load(&peer.accepted) != NULL);
 		of[i].there = atomic_load(&peer.accepted);
 	}
@@ -385,7 +385,7 @@ static long say_that_frames_wait(const struct pair *pair, int many)
 
 	for (int said = 0; said < many; said++) {
 		vma_engine_later(vma_rail_bit(pair->rail));
-		converse(pair, 1, vma_now_ns() + MSEC / 5);
+		tcp_converse(pair, 1, vma_now_ns() + MSEC / 5);
 	}
 	return before < 0 ? -1 : writes() - before;
 }
@@ -394,11 +394,11 @@ static long say_that_frames_wait(const struct pair *pair, int many)
 static void test_a_busy_sender_wakes_nobody(void **state)
 {
 	enum { SAID = 100 };
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 	long woken = SAID;
 
 	(void)state;
-	converse(&pair, 1, vma_now_ns() + 20 * MSEC);
+	tcp_converse(&pair, 1, vma_now_ns() + 20 * MSEC);
 	for (int i = 0; i < 20 && woken > SAID / 20; i++)
 		woken = say_that_frames_wait(&pair, SAID);
 	end_pair(&pair);
@@ -411,7 +411,7 @@ static void test_a_busy_sender_wakes_nobody(void **state)
 /* A call of the kernel's drives what the thread has waited for last, but not each such call. */
 static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 	struct vma_thread *self = vma_thread_self();
 	bool spared = false;
 	uint64_t driven;
@@ -437,20 +437,20 @@ static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 
 static struct tries stop_driving(void)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 	struct tries tries = {0};
 
 	vma_tcp_set(pair.there, VMA_TCP_OPT_NODELAY, 1); /* or it would wait for a delayed ACK */
 	for (int i = 0; i < 20; i++) {
 		uint64_t stopped, held_up, took;
 
-		converse(&pair, 1, vma_now_ns() + 5 * MSEC);
+		tcp_converse(&pair, 1, vma_now_ns() + 5 * MSEC);
 		wait_until(vma_tcp_tx_queued(pair.there) == 0);
 		consume_all(pair.here);
-		converse(&pair, 1, vma_now_ns() + 5 * MSEC);
+		tcp_converse(&pair, 1, vma_now_ns() + 5 * MSEC);
 		held_up = held_up_ns();
 		stopped = vma_now_ns();
-		send_bytes(pair.there, 1);
+		tcp_fixture_send_bytes(pair.there, 1);
 		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - stopped < PATIENCE_MS * MSEC)
 			usleep(100);
 		took = vma_now_ns() - stopped;
@@ -485,7 +485,7 @@ static bool has_a_rule_of_its_own(struct vma_rail *rail, struct vma_tcp_conn *th
 
 	memcpy(rule.key.local, address[0], 16);
 	assert_int_equal(vma_nic_flow_del(vma_ring_qp(rail->ring), &rule.key), 0);
-	send_bytes(there, 1);
+	tcp_fixture_send_bytes(there, 1);
 	for (int ms = 0; ms < 30 && !came; ms++) {
 		came = vma_tcp_rx_bytes(here) > 0;
 		usleep(1000);
@@ -504,8 +504,8 @@ static bool is_steered_in_time(struct vma_rail *rail, struct vma_tcp *tcp, uint1
 	bool in_time, at_last;
 
 	atomic_store(&arrived, NULL);
-	listener = listen_on(tcp, 0, port, &arrived);
-	there = connect_from(peer.tcp, 1, port);
+	listener = tcp_fixture_listen_on(tcp, 0, port, &arrived);
+	there = tcp_fixture_connect_from(peer.tcp, 1, port);
 	wait_until(atomic_load(&arrived) != NULL);
 	assert_false(has_a_rule_of_its_own(rail, there, atomic_load(&arrived), port));
 	vma_engine_steer(atomic_load(&arrived));
@@ -548,10 +548,10 @@ static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void *
 	struct vma_rail *rail = new_rail(&tcp);
 
 	(void)state;
-	listener = listen_on(tcp, 0, 6100, &arrived);
+	listener = tcp_fixture_listen_on(tcp, 0, 6100, &arrived);
 	for (int i = 0; i < 50; i++) {
 		atomic_store(&arrived, NULL);
-		there = connect_from(peer.tcp, 1, 6100);
+		there = tcp_fixture_connect_from(peer.tcp, 1, 6100);
 		wait_until(atomic_load(&arrived) != NULL);
 		vma_engine_steer(atomic_load(&arrived));
 		end_conn(there);
@@ -566,19 +566,19 @@ static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void *
 
 static void test_a_rail_that_is_put_lives_until_its_connections_have_ended(void **state)
 {
-	struct pair pair = connected();
+	struct pair pair = tcp_fixture_connected();
 	const uint32_t id = pair.rail->id;
 	size_t got = 0;
 
 	(void)state;
 	pause_peer(true);
-	send_bytes(pair.here, 10000);
+	tcp_fixture_send_bytes(pair.here, 10000);
 	vma_tcp_close(pair.here, false);
 	vma_tcp_conn_disown(pair.here);
 	vma_tcp_conn_put(pair.here);
 	vma_rail_put(pair.rail); /* with all of it queued or on its way */
 	usleep(250000);
-	assert_true(exists(pair.rail, id));
+	assert_true(tcp_fixture_exists(pair.rail, id));
 	pause_peer(false);
 	while (got < 10000) {
 		wait_until(vma_tcp_rx_bytes(pair.there) > 0);
@@ -590,7 +590,7 @@ static void test_a_rail_that_is_put_lives_until_its_connections_have_ended(void 
 	vma_tcp_close(pair.there, false);
 	vma_tcp_conn_disown(pair.there);
 	vma_tcp_conn_put(pair.there);
-	wait_until(!exists(pair.rail, id));
+	wait_until(!tcp_fixture_exists(pair.rail, id));
 }
 
 static void test_a_rail_that_is_wanted_again_meanwhile_stays(void **state)
@@ -608,9 +608,9 @@ static void test_a_rail_that_is_wanted_again_meanwhile_stays(void **state)
 	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &again), 0);
 	assert_ptr_equal(again, rail);
 	usleep(300000);
-	assert_true(exists(rail, id));
+	assert_true(tcp_fixture_exists(rail, id));
 	vma_rail_put(again);
-	wait_until(!exists(again, id));
+	wait_until(!tcp_fixture_exists(again, id));
 }
 
 static const struct CMUnitTest tests[] = {
@@ -632,4 +632,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rail_that_is_wanted_again_meanwhile_stays),
 };
 
-VMA_TEST_MAIN_WITH(tests, start, stop)
+VMA_TEST_MAIN_WITH(tests, tcp_fixture_start, tcp_fixture_stop)

@@ -18,7 +18,7 @@ static struct vma_thread *_Atomic found[THREADS];
 static _Atomic unsigned arrived;
 static _Atomic bool go;
 
-static void *stay(void *arg)
+static void *thread_stay(void *arg)
 {
 	uintptr_t i = (uintptr_t)arg;
 	struct vma_thread *self = vma_enter();
@@ -39,7 +39,7 @@ static void with_threads(void (*look)(void))
 	atomic_store(&arrived, 0);
 	atomic_store(&go, false);
 	for (uintptr_t i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, stay, (void *)i), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_stay, (void *)i), 0);
 	while (atomic_load(&arrived) < THREADS)
 		usleep(500);
 	look();
@@ -147,15 +147,15 @@ struct object {
 	_Atomic bool ended;
 };
 
-static void end_object(struct vma_retired *retired)
+static void thread_end_object(struct vma_retired *retired)
 {
 	atomic_store(&((struct object *)retired)->ended, true);
 }
 
-static void retire(struct object *object)
+static void thread_retire(struct object *object)
 {
 	memset(object, 0, sizeof(*object));
-	vma_retire(&object->retired, end_object);
+	vma_retire(&object->retired, thread_end_object);
 }
 
 static bool has_ended(struct object *object)
@@ -190,7 +190,7 @@ static void test_retired_ends_when_nobody_is_inside(void **state)
 	struct object object;
 
 	(void)state;
-	retire(&object);
+	thread_retire(&object);
 	assert_false(atomic_load(&object.ended));
 	assert_true(has_ended(&object));
 }
@@ -221,7 +221,7 @@ static void end_while_another_is_inside(void *how)
 	assert_int_equal(pthread_create(&thread, NULL, stay_inside, how), 0);
 	while (!atomic_load(&is_inside))
 		usleep(500);
-	retire(&object);
+	thread_retire(&object);
 	assert_false(has_ended(&object));
 	assert_false(has_ended(&object));
 	atomic_store(&may_leave, true);
@@ -247,7 +247,7 @@ static void test_retiring_thread_is_itself_inside(void **state)
 	struct object object;
 
 	(void)state;
-	retire(&object);
+	thread_retire(&object);
 	assert_false(has_ended(&object));
 	vma_leave(self);
 	assert_true(has_ended(&object));
@@ -257,8 +257,8 @@ static struct object second;
 
 static void end_and_retire_another(struct vma_retired *retired)
 {
-	end_object(retired);
-	retire(&second);
+	thread_end_object(retired);
+	thread_retire(&second);
 }
 
 static void test_end_may_retire_another(void **state)
@@ -274,7 +274,7 @@ static void test_end_may_retire_another(void **state)
 /* ---- fork ---- */
 
 /* 0, or the number of what was not so. */
-static int child_main(struct vma_thread *parents, unsigned count)
+static int thread_child_main(struct vma_thread *parents, unsigned count)
 {
 	struct object object;
 	unsigned alive = 0;
@@ -288,7 +288,7 @@ static int child_main(struct vma_thread *parents, unsigned count)
 		return 2;
 	if (parents->inside != 1)
 		return 3;
-	retire(&object);
+	thread_retire(&object);
 	if (has_ended(&object))
 		return 4; /* this thread is inside */
 	vma_leave(parents);
@@ -305,7 +305,7 @@ static void fork_now(void)
 	pid_t child = fork();
 
 	if (child == 0)
-		_exit(child_main(self, count));
+		_exit(thread_child_main(self, count));
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);

@@ -10,19 +10,19 @@ static struct thing thing;
 static _Atomic unsigned handled;
 static sigjmp_buf back;
 
-static void count(int sig)
+static void wait_count(int sig)
 {
 	(void)sig;
 	atomic_fetch_add(&handled, 1);
 }
 
-static void jump(int sig)
+static void wait_jump(int sig)
 {
 	(void)sig;
 	siglongjmp(back, 1);
 }
 
-static void handle(void (*handler)(int sig), int flags)
+static void wait_handle(void (*handler)(int sig), int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
@@ -46,7 +46,7 @@ static bool is_in_queue(const struct vma_waitq *q)
 	return there;
 }
 
-static int begin(void **state)
+static int sock_wait_begin(void **state)
 {
 	(void)state;
 	memset(&thing, 0, sizeof(thing));
@@ -56,7 +56,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+static int sock_wait_end(void **state)
 {
 	struct vma_thread *self = vma_thread_self();
 
@@ -332,7 +332,7 @@ static void interrupt_sleeper(int flags, bool restarts)
 {
 	struct sleeper sleeper;
 
-	handle(count, flags);
+	wait_handle(wait_count, flags);
 	sleeper_start(&sleeper, &thing, bed.bit, UINT64_MAX);
 	assert_int_equal(pthread_kill(sleeper.thread, SIGUSR1), 0);
 	assert_int_equal(sleeper_end(&sleeper), -EINTR);
@@ -363,7 +363,7 @@ static void test_signal_between_last_look_and_sleep_is_not_lost(void **state)
 
 	(void)state;
 	skip_where_handlers_wait();
-	handle(count, 0);
+	wait_handle(wait_count, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&handled, 0);
 		thing_wait_init(&wait, &thing, i == 0 ? 0 : bed.bit, 5000 * MSEC);
@@ -388,7 +388,7 @@ static void test_handler_ends_the_spinning(void **state)
 
 	(void)state;
 	skip_where_handlers_wait();
-	handle(count, 0);
+	wait_handle(wait_count, 0);
 	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
 	wait.wait.spin_loops = -1;
 	wait.on_look = raise_early;
@@ -431,7 +431,7 @@ static void test_handler_may_wait_by_itself(void **state)
 
 	(void)state;
 	skip_where_handlers_wait();
-	handle(wait_within, 0);
+	wait_handle(wait_within, 0);
 	for (int i = 0; i < 200; i++)
 		pfds[i] = (struct pollfd){.fd = -1};
 	atomic_store(&rc_within, -1);
@@ -493,7 +493,7 @@ static void test_jump_out_of_the_sleep_leaves_the_watch_to_others(void **state)
 
 	(void)state;
 	skip_where_handlers_wait();
-	handle(jump, 0);
+	wait_handle(wait_jump, 0);
 	memset(&watcher, 0, sizeof(watcher));
 	watcher.thing = &bed.things[0];
 	watcher.rings = bed.bit;
@@ -777,7 +777,7 @@ static void test_a_wait_that_the_os_ends_makes_it_spin_less(void **state)
 }
 
 /* A thread that has the ring's flag and does not run keeps nobody awake. */
-static void hold_flag(struct vma_ring_command *command)
+static void wait_hold_flag(struct vma_ring_command *command)
 {
 	(void)command;
 	usleep(100000);
@@ -785,7 +785,7 @@ static void hold_flag(struct vma_ring_command *command)
 
 static void *drive_slowly(void *arg)
 {
-	static struct vma_ring_command command = {.run = hold_flag};
+	static struct vma_ring_command command = {.run = wait_hold_flag};
 	struct vma_thread *self = vma_enter();
 
 	vma_ring_post(bed.rail->ring, &command);
@@ -915,7 +915,7 @@ static void *give_soon(void *arg)
 }
 
 /* 0, or the number of what was not so. */
-static int child_main(int parents_fd)
+static int wait_child_main(int parents_fd)
 {
 	struct thing_wait wait;
 	pthread_t thread;
@@ -950,7 +950,7 @@ static void test_forked_child_sleeps_and_is_woken_by_its_own(void **state)
 	vma_engine_fork_prepare();
 	child = fork();
 	if (child == 0)
-		_exit(child_main(atomic_load(&self->wake_fd)));
+		_exit(wait_child_main(atomic_load(&self->wake_fd)));
 	vma_engine_fork_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
@@ -959,7 +959,7 @@ static void test_forked_child_sleeps_and_is_woken_by_its_own(void **state)
 	assert_int_equal(poll(&pfd, 1, 0), 0); /* the parent's is another one */
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define T(name) cmocka_unit_test_setup_teardown(name, sock_wait_begin, sock_wait_end)
 static const struct CMUnitTest tests[] = {
         T(test_what_is_there_ends_it_at_once),
         T(test_deadline_of_before_asks_the_os_and_does_not_sleep),
@@ -995,4 +995,4 @@ static const struct CMUnitTest tests[] = {
 
 VMA_TEST_FORKS_WITH_THREADS
 
-VMA_TEST_MAIN_WITH(tests, bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_bed_start, NULL)

@@ -17,7 +17,7 @@
 static struct vma_thread sleeper[SLEEPERS];
 static struct vma_waitq q;
 
-static int begin(void **state)
+static int waitq_begin(void **state)
 {
 	(void)state;
 	memset(&q, 0, sizeof(q));
@@ -29,7 +29,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+static int waitq_end(void **state)
 {
 	(void)state;
 	for (int i = 0; i < SLEEPERS; i++)
@@ -59,13 +59,13 @@ static unsigned count_woken(void)
 	return n;
 }
 
-static void add(int n)
+static void waitq_add(int n)
 {
 	for (int i = 0; i < n; i++)
 		vma_waitq_add(&q, &sleeper[i]);
 }
 
-static bool is_empty(void)
+static bool waitq_is_empty(void)
 {
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
 		if (atomic_load(&q.slot[i]) != NULL)
@@ -79,55 +79,55 @@ static void test_wake_without_sleepers_is_nothing(void **state)
 	vma_waitq_wake(&q, false);
 	vma_waitq_wake(&q, true);
 	assert_int_equal(count_woken(), 0);
-	assert_true(is_empty());
+	assert_true(waitq_is_empty());
 }
 
 static void test_one_wake_wakes_one(void **state)
 {
 	(void)state;
-	add(3);
+	waitq_add(3);
 	vma_waitq_wake(&q, false);
 	assert_int_equal(count_woken(), 1);
 	vma_waitq_wake(&q, false);
 	assert_int_equal(count_woken(), 1);
 	vma_waitq_wake(&q, false);
 	assert_int_equal(count_woken(), 1);
-	assert_true(is_empty());
+	assert_true(waitq_is_empty());
 }
 
 static void test_wake_of_all_wakes_all(void **state)
 {
 	(void)state;
-	add(3);
+	waitq_add(3);
 	vma_waitq_wake(&q, true);
 	assert_int_equal(count_woken(), 3);
-	assert_true(is_empty());
+	assert_true(waitq_is_empty());
 }
 
 static void test_sleeper_is_in_the_queue_once(void **state)
 {
 	(void)state;
-	add(1);
-	add(1);
+	waitq_add(1);
+	waitq_add(1);
 	vma_waitq_remove(&q, &sleeper[0]);
-	assert_true(is_empty());
+	assert_true(waitq_is_empty());
 }
 
 static void test_removed_sleeper_is_not_woken(void **state)
 {
 	(void)state;
-	add(2);
+	waitq_add(2);
 	vma_waitq_remove(&q, &sleeper[0]);
 	vma_waitq_wake(&q, false);
 	assert_false(is_woken(0));
 	assert_true(is_woken(1));
-	assert_true(is_empty());
+	assert_true(waitq_is_empty());
 }
 
 static void test_wake_goes_past_one_who_is_awake(void **state)
 {
 	(void)state;
-	add(2);
+	waitq_add(2);
 	atomic_store(&sleeper[0].state, VMA_THREAD_AWAKE);
 	vma_waitq_wake(&q, false);
 	assert_false(is_rung(0));
@@ -138,7 +138,7 @@ static void test_wake_goes_past_one_who_is_awake(void **state)
 static void test_one_who_is_about_to_sleep_is_stopped(void **state)
 {
 	(void)state;
-	add(1);
+	waitq_add(1);
 	atomic_store(&sleeper[0].state, VMA_THREAD_GOING);
 	vma_waitq_wake(&q, false);
 	assert_int_equal(atomic_load(&sleeper[0].state), VMA_THREAD_WOKEN);
@@ -148,24 +148,24 @@ static void test_one_who_is_about_to_sleep_is_stopped(void **state)
 static void test_wake_spent_on_one_who_takes_nothing_is_passed_on(void **state)
 {
 	(void)state;
-	add(2);
+	waitq_add(2);
 	vma_waitq_wake(&q, false);
 	assert_true(is_woken(0));
 	sleeper[0].unserved = true;
 	vma_waitq_remove(&q, &sleeper[0]);
 	assert_true(is_woken(1));
-	assert_true(is_empty());
+	assert_true(waitq_is_empty());
 }
 
 static void test_wake_spent_on_one_who_takes_is_not_passed_on(void **state)
 {
 	(void)state;
-	add(2);
+	waitq_add(2);
 	vma_waitq_wake(&q, false);
 	vma_waitq_remove(&q, &sleeper[0]);
 	assert_false(is_woken(1));
 	vma_waitq_remove(&q, &sleeper[1]);
-	assert_true(is_empty());
+	assert_true(waitq_is_empty());
 }
 
 static void test_thread_is_woken_once_by_several(void **state)
@@ -174,7 +174,7 @@ static void test_thread_is_woken_once_by_several(void **state)
 	uint64_t count;
 
 	(void)state;
-	add(1);
+	waitq_add(1);
 	vma_waitq_add(&other, &sleeper[0]);
 	vma_waitq_wake(&q, false);
 	vma_waitq_wake(&other, false);
@@ -212,7 +212,7 @@ static void test_sleepers_without_place_are_woken_when_no_other_is(void **state)
 	pthread_t threads[2];
 
 	(void)state;
-	add(VMA_WAITQ_SLOTS);
+	waitq_add(VMA_WAITQ_SLOTS);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, sleep_without_place, NULL), 0);
 	while (atomic_load(&asleep) < 2)
@@ -226,10 +226,10 @@ static void test_sleepers_without_place_are_woken_when_no_other_is(void **state)
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_join(threads[i], NULL), 0);
 	assert_int_equal(atomic_load(&up), 2);
-	assert_true(is_empty());
+	assert_true(waitq_is_empty());
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define T(name) cmocka_unit_test_setup_teardown(name, waitq_begin, waitq_end)
 static const struct CMUnitTest tests[] = {
         T(test_wake_without_sleepers_is_nothing),
         T(test_one_wake_wakes_one),

@@ -164,7 +164,7 @@ static struct {
 	_Atomic bool hold, held;
 } bed;
 
-static bool bed_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool wait_fixture_bed_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct thing *thing = flow->owner;
 
@@ -179,7 +179,7 @@ static inline int bed_start_flows(void)
 	for (uint16_t i = 0; i < BED_THINGS; i++) {
 		bed.things[i].flow = (struct vma_flow){
 		        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 1}},
-		        .sink = bed_sink,
+		        .sink = wait_fixture_bed_sink,
 		        .owner = &bed.things[i],
 		};
 		bed.things[i].flow.key.local_port_be = htons((uint16_t)(BED_PORT + i));
@@ -198,7 +198,7 @@ static void bed_block(struct vma_task *task)
 	atomic_store(&bed.held, false);
 }
 
-static inline int bed_start(void **state)
+static inline int wait_fixture_bed_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_ring_where where = {.socket_id = 1};

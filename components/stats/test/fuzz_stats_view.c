@@ -19,16 +19,16 @@ static void remove_file(void)
 	vma_stats_destroy(stats);
 }
 
-static void check(bool holds)
+static void stats_view_check(bool holds)
 {
 	if (!holds)
 		abort();
 }
 
 /* The same file serves all inputs: a valid one with a block of each type. */
-static void set_up(void)
+static void stats_view_set_up(void)
 {
-	check(vma_stats_create("/tmp", &stats) == 0 && stats->file.fd >= 0);
+	stats_view_check(vma_stats_create("/tmp", &stats) == 0 && stats->file.fd >= 0);
 	atexit(remove_file);
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++)
 		vma_stats_grab(stats, (enum vma_stats_type)type, vma_stats_type_name((enum vma_stats_type)type));
@@ -51,7 +51,7 @@ static void patch(const uint8_t *data, size_t size)
 	}
 }
 
-static void read_all(const struct vma_stats_view *view)
+static void stats_view_read_all(const struct vma_stats_view *view)
 {
 	size_t cursor = 0, count;
 	enum vma_stats_type type;
@@ -61,7 +61,7 @@ static void read_all(const struct vma_stats_view *view)
 
 	while (vma_stats_view_next(view, &cursor, &type, &name, &block)) {
 		const struct vma_stats_field *fields = vma_stats_fields(type, &count);
-		check(fields != NULL && strlen(name) < VMA_STATS_NAME_MAX);
+		stats_view_check(fields != NULL && strlen(name) < VMA_STATS_NAME_MAX);
 		for (size_t i = 0; i < count; i++)
 			sum += vma_stats_read((const _Atomic uint64_t *)((const char *)block + fields[i].offset));
 	}
@@ -73,10 +73,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct vma_stats_view *view;
 
 	if (stats == NULL)
-		set_up();
+		stats_view_set_up();
 	patch(data, size);
 	if (vma_stats_view_open(stats->file.path, &view) == 0) {
-		read_all(view);
+		stats_view_read_all(view);
 		vma_stats_view_close(view);
 	}
 	memcpy(stats->segment, &pristine, sizeof(pristine));

@@ -15,7 +15,7 @@ static char dir[64], path[128];
 static struct vma_stats *stats;
 static _Atomic bool stop;
 
-static int make_stats(void **state)
+static int stats_make_stats(void **state)
 {
 	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/vma_stats_test.XXXXXX");
@@ -26,14 +26,14 @@ static int make_stats(void **state)
 	return vma_stats_create(dir, &stats);
 }
 
-static int remove_stats(void **state)
+static int stats_remove_stats(void **state)
 {
 	(void)state;
 	vma_stats_destroy(stats);
 	return rmdir(dir);
 }
 
-static double now(void)
+static double stats_now(void)
 {
 	struct timespec ts;
 
@@ -45,13 +45,13 @@ static double stress_end(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
-	return now() + (text != NULL && *text != '\0' ? atof(text) : 1);
+	return stats_now() + (text != NULL && *text != '\0' ? atof(text) : 1);
 }
 
 /* A busy machine gets ten seconds more before having seen nothing counts as a failure. */
 static bool go_on(double end, bool enough)
 {
-	return now() < end || (!enough && now() < end + 10);
+	return stats_now() < end || (!enough && stats_now() < end + 10);
 }
 
 /* Both halves of each value move in every step, so a torn value has halves that differ. */
@@ -226,9 +226,10 @@ static void test_block_has_one_owner_and_a_reader_never_mixes_two(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_reader_sees_whole_values_that_only_grow, make_stats, remove_stats),
-        cmocka_unit_test_setup_teardown(test_block_has_one_owner_and_a_reader_never_mixes_two, make_stats,
-                                        remove_stats),
+        cmocka_unit_test_setup_teardown(test_reader_sees_whole_values_that_only_grow, stats_make_stats,
+                                        stats_remove_stats),
+        cmocka_unit_test_setup_teardown(test_block_has_one_owner_and_a_reader_never_mixes_two, stats_make_stats,
+                                        stats_remove_stats),
 };
 
 VMA_TEST_MAIN(tests)

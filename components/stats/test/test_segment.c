@@ -16,7 +16,7 @@
 
 static char dir[64], path[128];
 
-static int make_dir(void **state)
+static int segment_make_dir(void **state)
 {
 	(void)state;
 	vma_log_set_level(VMA_LOG_ERROR); /* the warnings are wanted, but not on the screen */
@@ -27,20 +27,20 @@ static int make_dir(void **state)
 	return 0;
 }
 
-static int remove_dir(void **state)
+static int segment_remove_dir(void **state)
 {
 	(void)state;
 	return rmdir(dir); /* fails if a test left a file behind */
 }
 
-static bool exists(const char *name)
+static bool segment_exists(const char *name)
 {
 	struct stat st;
 
 	return lstat(name, &st) == 0;
 }
 
-static void write_file(const char *name, const char *text)
+static void segment_write_file(const char *name, const char *text)
 {
 	int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
@@ -61,7 +61,7 @@ static void test_file_is_the_users_own_and_goes_with_the_segment(void **state)
 	assert_int_equal(st.st_mode & 0777, 0600);
 	assert_true(st.st_blocks * 512 >= st.st_size); /* reserved: no SIGBUS when the disk fills up */
 	vma_stats_destroy(stats);
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 }
 
 static void test_no_directory_means_no_file(void **state)
@@ -78,7 +78,7 @@ static void test_no_directory_means_no_file(void **state)
 		vma_stats_drop(stats, cq);
 		vma_stats_destroy(stats);
 	}
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 }
 
 static void test_directory_that_does_not_exist_only_costs_the_file(void **state)
@@ -100,12 +100,12 @@ static void test_leftover_of_a_dead_process_is_replaced(void **state)
 	struct stat st;
 
 	(void)state;
-	write_file(path, "from a process that had this pid once");
+	segment_write_file(path, "from a process that had this pid once");
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
 	assert_int_equal(stat(path, &st), 0);
 	assert_true(st.st_size > 4096);
 	vma_stats_destroy(stats);
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 }
 
 static void test_leftover_of_a_killed_process_is_replaced_by_its_namesake(void **state)
@@ -122,11 +122,11 @@ static void test_leftover_of_a_killed_process_is_replaced_by_its_namesake(void *
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 7);
 	snprintf(left, sizeof(left), "%s/vmastat.%d", dir, child);
-	assert_true(exists(left));
+	assert_true(segment_exists(left));
 	assert_int_equal(rename(left, path), 0); /* as if we had got its pid */
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
 	vma_stats_destroy(stats);
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 }
 
 static void test_live_file_is_left_alone(void **state)
@@ -142,7 +142,7 @@ static void test_live_file_is_left_alone(void **state)
 	assert_int_equal(stat(path, &after), 0);
 	assert_int_equal(before.st_ino, after.st_ino);
 	vma_stats_destroy(first);
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 }
 
 static void test_link_in_the_way_is_neither_followed_nor_removed(void **state)
@@ -153,13 +153,13 @@ static void test_link_in_the_way_is_neither_followed_nor_removed(void **state)
 
 	(void)state;
 	snprintf(target, sizeof(target), "%s/precious", dir);
-	write_file(target, "precious");
+	segment_write_file(target, "precious");
 	assert_int_equal(symlink(target, path), 0);
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
 	vma_stats_destroy(stats);
 	assert_int_equal(stat(target, &st), 0);
 	assert_int_equal(st.st_size, 8);
-	assert_true(exists(path));
+	assert_true(segment_exists(path));
 	unlink(path);
 	unlink(target);
 }
@@ -172,7 +172,7 @@ static void test_fifo_in_the_way_does_not_hang_the_start(void **state)
 	assert_int_equal(mkfifo(path, 0600), 0);
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
 	vma_stats_destroy(stats);
-	assert_true(exists(path));
+	assert_true(segment_exists(path));
 	unlink(path);
 }
 
@@ -195,21 +195,21 @@ static void test_sweep_takes_what_killed_processes_left_and_nothing_else(void **
 	}
 	assert_int_equal(waitpid(child, NULL, 0), child);
 	snprintf(dead, sizeof(dead), "%s/vmastat.%d", dir, (int)child);
-	assert_true(exists(dead));
+	assert_true(segment_exists(dead));
 	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
 		snprintf(name[i], sizeof(name[i]), "%s/%s", dir, kept[i]);
-		write_file(name[i], "not ours");
+		segment_write_file(name[i], "not ours");
 	}
 	snprintf(link, sizeof(link), "%s/vmastat.1", dir);
 	assert_int_equal(symlink(name[0], link), 0);
 
 	assert_int_equal(vma_stats_sweep(dir, &at), 1);
 	assert_int_equal(at, 0);
-	assert_false(exists(dead));
-	assert_true(exists(path)); /* of a living process */
-	assert_true(exists(link));
+	assert_false(segment_exists(dead));
+	assert_true(segment_exists(path)); /* of a living process */
+	assert_true(segment_exists(link));
 	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
-		assert_true(exists(name[i]));
+		assert_true(segment_exists(name[i]));
 		unlink(name[i]);
 	}
 	unlink(link);
@@ -231,7 +231,7 @@ static void test_sweep_of_many_names_goes_on_where_it_stopped(void **state)
 	(void)state;
 	for (int i = 0; i < NAMES; i++) {
 		snprintf(name, sizeof(name), "%s/%s%d", dir, i % 1000 == 999 ? "vmastat." : "other.", i);
-		write_file(name, "");
+		segment_write_file(name, "");
 	}
 	do {
 		const int rc = vma_stats_sweep(dir, &at);
@@ -266,7 +266,7 @@ static void test_process_that_may_write_no_file_has_its_blocks_in_memory(void **
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 }
 
 static void test_forked_child_does_not_remove_its_parents_file(void **state)
@@ -284,9 +284,9 @@ static void test_forked_child_does_not_remove_its_parents_file(void **state)
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	assert_true(exists(path));
+	assert_true(segment_exists(path));
 	vma_stats_destroy(stats);
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 }
 
 /* A process forks and becomes another program: its pid stays, and so does the child. */
@@ -314,10 +314,10 @@ static void test_forked_child_does_not_hold_its_parents_file(void **state)
 	close(pipes[0]);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	assert_true(exists(path));
+	assert_true(segment_exists(path));
 	vma_stats_destroy(after);
 	vma_stats_destroy(before);
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 }
 
 static void test_file_is_found_again_after_chdir(void **state)
@@ -329,10 +329,10 @@ static void test_file_is_found_again_after_chdir(void **state)
 	assert_non_null(getcwd(here, sizeof(here)));
 	assert_int_equal(chdir(dir), 0);
 	assert_int_equal(vma_stats_create(".", &stats), 0);
-	assert_true(exists(path));
+	assert_true(segment_exists(path));
 	assert_int_equal(chdir("/"), 0);
 	vma_stats_destroy(stats);
-	assert_false(exists(path));
+	assert_false(segment_exists(path));
 	assert_int_equal(chdir(here), 0);
 }
 
@@ -343,9 +343,9 @@ static void test_file_of_somebody_else_under_our_name_is_not_removed(void **stat
 	(void)state;
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
 	unlink(path);
-	write_file(path, "not ours");
+	segment_write_file(path, "not ours");
 	vma_stats_destroy(stats);
-	assert_true(exists(path));
+	assert_true(segment_exists(path));
 	unlink(path);
 }
 
@@ -427,4 +427,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without_a_segment_counting_works),
 };
 
-VMA_TEST_MAIN_WITH(tests, make_dir, remove_dir)
+VMA_TEST_MAIN_WITH(tests, segment_make_dir, segment_remove_dir)

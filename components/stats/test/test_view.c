@@ -14,7 +14,7 @@
 static char dir[64], path[128];
 static struct vma_stats *stats;
 
-static int make_stats(void **state)
+static int view_make_stats(void **state)
 {
 	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/vma_stats_test.XXXXXX");
@@ -24,7 +24,7 @@ static int make_stats(void **state)
 	return vma_stats_create(dir, &stats);
 }
 
-static int remove_stats(void **state)
+static int view_remove_stats(void **state)
 {
 	(void)state;
 	vma_stats_destroy(stats);
@@ -237,14 +237,16 @@ static void test_unknown_type_has_no_counters(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_blocks_are_seen_with_type_name_and_values, make_stats, remove_stats),
-        cmocka_unit_test_setup_teardown(test_long_name_is_cut, make_stats, remove_stats),
-        cmocka_unit_test_setup_teardown(test_cursor_beyond_the_end_finds_nothing, make_stats, remove_stats),
-        cmocka_unit_test_setup_teardown(test_what_is_not_a_segment_is_refused, make_stats, remove_stats),
-        cmocka_unit_test_setup_teardown(test_any_other_layout_is_refused, make_stats, remove_stats),
-        cmocka_unit_test_setup_teardown(test_file_of_the_wrong_length_is_refused, make_stats, remove_stats),
-        cmocka_unit_test_setup_teardown(test_file_truncated_later_ends_the_view, make_stats, remove_stats),
-        cmocka_unit_test_setup_teardown(test_wild_entries_are_passed_over_or_made_harmless, make_stats, remove_stats),
+        cmocka_unit_test_setup_teardown(test_blocks_are_seen_with_type_name_and_values, view_make_stats,
+                                        view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_long_name_is_cut, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_cursor_beyond_the_end_finds_nothing, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_what_is_not_a_segment_is_refused, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_any_other_layout_is_refused, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_file_of_the_wrong_length_is_refused, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_file_truncated_later_ends_the_view, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_wild_entries_are_passed_over_or_made_harmless, view_make_stats,
+                                        view_remove_stats),
         cmocka_unit_test(test_every_counter_has_a_place_of_its_own_in_its_block),
         cmocka_unit_test(test_unknown_type_has_no_counters),
 };

@@ -67,7 +67,7 @@ static struct {
 	_Alignas(64) uint8_t bytes[256];
 } bed_device_priv; /* what rail.c keeps of a device: its list of rails */
 
-static inline uint32_t ip(const char *text)
+static inline uint32_t fixture_ip(const char *text)
 {
 	struct in_addr address;
 
@@ -161,7 +161,7 @@ static int bed_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *
 
 static int bed_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
 {
-	uint32_t address = ip(BED_LOCAL);
+	uint32_t address = fixture_ip(BED_LOCAL);
 
 	(void)net, (void)ifindex;
 	if (max > 0 && bed.address_count > 0) {
@@ -202,7 +202,7 @@ static int bed_device_get(struct vma_engine *engine, uint32_t ifindex, struct vm
 static void bed_peer_template(struct vma_tcp_path *path)
 {
 	static const uint8_t head[] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45};
-	uint32_t src = ip(BED_PEER), dst = ip(BED_LOCAL);
+	uint32_t src = fixture_ip(BED_PEER), dst = fixture_ip(BED_LOCAL);
 
 	*path = (struct vma_tcp_path){.len = 34, .ip_off = 14, .mtu = 1500};
 	memcpy(path->bytes, head, sizeof(head));
@@ -242,7 +242,7 @@ static bool bed_peer_accepted(struct vma_tcp_listener *listener, void *arg, stru
 static const struct vma_tcp_listener_owner bed_listener_owner = {.admit = bed_peer_admit,
                                                                  .accepted = bed_peer_accepted};
 
-static inline struct vma_tcp_listener *bed_peer_listen(uint16_t port)
+static inline struct vma_tcp_listener *fixture_bed_peer_listen(uint16_t port)
 {
 	struct vma_tcp_options options;
 	struct vma_tcp_listen_attr attr = {.owner = &bed_listener_owner,
@@ -251,7 +251,7 @@ static inline struct vma_tcp_listener *bed_peer_listen(uint16_t port)
 	                                   .local_port_be = htons(port),
 	                                   .backlog = 64};
 	struct vma_tcp_listener *listener;
-	uint32_t local = ip(BED_PEER);
+	uint32_t local = fixture_ip(BED_PEER);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
@@ -302,7 +302,7 @@ static bool bed_refuse(struct vma_flow *flow, struct vma_buf *packet, const stru
 
 static inline void bed_peer_refuses(struct vma_flow *flow, uint16_t port)
 {
-	uint32_t local = ip(BED_PEER);
+	uint32_t local = fixture_ip(BED_PEER);
 
 	*flow = (struct vma_flow){.sink = bed_refuse, .flags = VMA_FLOW_LISTENER};
 	flow->key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(port)};
@@ -320,7 +320,7 @@ static inline void bed_peer_connect(struct bed_conn *peer, uint16_t from, uint16
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(from),
 	                                 .peer_port_be = htons(to)};
-	uint32_t local = ip(BED_PEER), other = ip(BED_LOCAL);
+	uint32_t local = fixture_ip(BED_PEER), other = fixture_ip(BED_LOCAL);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
@@ -338,7 +338,7 @@ static inline void bed_peer_drive(void)
 	vma_leave(self);
 }
 
-static inline void bed_peer_send(struct bed_conn *peer, const void *data, size_t size)
+static inline void fixture_bed_peer_send(struct bed_conn *peer, const void *data, size_t size)
 {
 	struct iovec spans[4];
 	const uint8_t *from = data;
@@ -445,12 +445,12 @@ static inline void bed_drive(void)
 		call_rc;                                                                                               \
 	})
 
-static inline struct stream_sock *sock_of(int fd)
+static inline struct stream_sock *fixture_sock_of(int fd)
 {
 	return stream_sock(vma_fd_lookup(fd));
 }
 
-static inline int bed_socket(int flags)
+static inline int fixture_bed_socket(int flags)
 {
 	int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
 	const int on = 1;
@@ -461,21 +461,22 @@ static inline int bed_socket(int flags)
 	return fd;
 }
 
-static inline struct sockaddr_in name_of(const char *address, uint16_t port)
+static inline struct sockaddr_in fixture_name_of(const char *address, uint16_t port)
 {
-	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = ip(address)};
+	return (struct sockaddr_in){
+	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = fixture_ip(address)};
 }
 
 static inline int do_connect(int fd, const char *address, uint16_t port)
 {
-	struct sockaddr_in to = name_of(address, port);
+	struct sockaddr_in to = fixture_name_of(address, port);
 
 	return CALL(int, stream_connect(vma_fd_lookup(fd), fd, (struct sockaddr *)&to, sizeof(to)));
 }
 
 static inline int do_bind(int fd, const char *address, uint16_t port)
 {
-	struct sockaddr_in to = name_of(address, port);
+	struct sockaddr_in to = fixture_name_of(address, port);
 
 	return CALL(int, stream_bind(vma_fd_lookup(fd), fd, (struct sockaddr *)&to, sizeof(to)));
 }
@@ -540,9 +541,9 @@ static inline uint32_t do_poll(int fd)
 	return CALL(uint32_t, stream_poll(vma_fd_lookup(fd)));
 }
 
-static inline enum vma_sock_reason reason(int fd)
+static inline enum vma_sock_reason fixture_reason(int fd)
 {
-	return atomic_load(&sock_of(fd)->reason);
+	return atomic_load(&fixture_sock_of(fd)->reason);
 }
 
 /* By system call: some tests close what another thread is using, which the race detector reports of the C library's. */
@@ -559,10 +560,10 @@ static inline void do_close(int fd)
 /* A connected pair: the socket (non-blocking calls at first), and what the peer has of it. */
 static inline int bed_pair(struct vma_tcp_listener **listener, struct bed_conn **peer, int flags)
 {
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 	unsigned before = atomic_load(&bed.n_accepted);
 
-	*listener = bed_peer_listen(7000);
+	*listener = fixture_bed_peer_listen(7000);
 	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
 	bed_until(atomic_load(&bed.n_accepted) > before && do_poll(fd) & EPOLLOUT);
 	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
@@ -596,7 +597,7 @@ static inline void bed_pair_end(int fd, struct vma_tcp_listener *listener, struc
 static inline void bed_reset(void)
 {
 	static const uint8_t head[] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45};
-	uint32_t src = ip(BED_LOCAL), dst = ip(BED_PEER);
+	uint32_t src = fixture_ip(BED_LOCAL), dst = fixture_ip(BED_PEER);
 
 	bed.path = (struct vma_net_template){.len = 34,
 	                                     .ip_off = 14,
@@ -615,7 +616,7 @@ static inline void bed_reset(void)
 	bed.no_device = false;
 }
 
-static int bed_start(void **state)
+static int fixture_bed_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_tcp_attr tcp = {.name = "peer", .gro_streams_max = 32};
@@ -639,7 +640,7 @@ static int bed_start(void **state)
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void bed_catch_faults(void)
+static inline void fixture_bed_catch_faults(void)
 {
 	vma_os.sigaction(SIGSEGV, &bed.on_segv, NULL);
 	vma_os.sigaction(SIGBUS, &bed.on_bus, NULL);
@@ -659,7 +660,7 @@ static inline void bed_own_ports(void)
 	close(fd);
 }
 
-static inline int bed_run(const char *name, const struct CMUnitTest *tests, size_t count)
+static inline int fixture_bed_run(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
 	if (small_engine("8192", "512") == NULL)
@@ -670,12 +671,12 @@ static inline int bed_run(const char *name, const struct CMUnitTest *tests, size
 	bed_reset();
 	vma_test_filter();
 	bed_own_ports();
-	return _cmocka_run_group_tests(name, tests, count, bed_start, NULL);
+	return _cmocka_run_group_tests(name, tests, count, fixture_bed_start, NULL);
 }
 #define BED_MAIN(name, tests)                                                                                          \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return bed_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                                       \
+		return fixture_bed_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                               \
 	}
 
 #endif

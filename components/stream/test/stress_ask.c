@@ -34,7 +34,7 @@ static struct ask_page *page;
 static struct tally *tally;
 static int event_fd;
 
-static int set_up(void **state)
+static int fork_rpc_set_up(void **state)
 {
 	(void)state;
 	page = ask_page_create();
@@ -55,7 +55,7 @@ static int tear_down(void **state)
 /* ---- the parent ---- */
 
 /* Odd ones are unknown. */
-static enum ask_answer answer(uint64_t id)
+static enum ask_answer fork_rpc_answer(uint64_t id)
 {
 	atomic_fetch_add(&tally->answered[id % NUMBERS], 1);
 	return id % 2 != 0 ? ASK_UNKNOWN : ASK_DONE;
@@ -69,13 +69,13 @@ static void answer_for(uint64_t ns)
 
 	while (vma_now_ns() < end_ns) {
 		if (poll(&fd, 1, 10) == 1 && read(event_fd, &times, sizeof(times)) > 0)
-			ask_answer_all(page, answer);
+			ask_answer_all(page, fork_rpc_answer);
 	}
 }
 
 /* ---- a child ---- */
 
-static void wake(void *arg)
+static void fork_rpc_wake(void *arg)
 {
 	const uint64_t one = 1;
 
@@ -96,7 +96,7 @@ static bool is_dead(void *arg)
 	return false;
 }
 
-static void count(uint64_t id, enum ask_answer got)
+static void fork_rpc_count(uint64_t id, enum ask_answer got)
 {
 	if (got == ASK_IN_VAIN)
 		atomic_fetch_add(&tally->in_vain, 1);
@@ -109,7 +109,7 @@ static void count(uint64_t id, enum ask_answer got)
 /* Some have no patience: they take the question back while it is answered. */
 static void ask_on(unsigned seed)
 {
-	struct ask_parent parent = {.wake = wake, .is_alive = is_alive};
+	struct ask_parent parent = {.wake = fork_rpc_wake, .is_alive = is_alive};
 
 	while (!atomic_load(&tally->stop)) {
 		uint64_t id;
@@ -117,7 +117,7 @@ static void ask_on(unsigned seed)
 		seed = seed * 1664525 + 1013904223;
 		id = 1 + (seed >> 8) % (NUMBERS - 1);
 		parent.patience_ns = seed >> 28 == 0 ? 0 : 2000000000;
-		count(id, ask(page, id, &parent));
+		fork_rpc_count(id, ask(page, id, &parent));
 	}
 }
 
@@ -134,7 +134,7 @@ static pid_t begin_child(void (*run)(unsigned), unsigned seed)
 	_exit(0);
 }
 
-static int status_of(pid_t child)
+static int fork_rpc_status_of(pid_t child)
 {
 	int status = 0;
 
@@ -192,7 +192,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 	for (unsigned i = 0; i < ASK_SLOTS; i++) { /* as if each had been killed with one */
 		pid_t dead = begin_child(end_at_once, 0);
 
-		status_of(dead);
+		fork_rpc_status_of(dead);
 		atomic_store(&page->slot[i].owner, dead);
 		atomic_store(&page->slot[i].word, i << 2 | i % 4);
 	}
@@ -203,7 +203,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 
 		if (child[i] != 0) {
 			kill(child[i], SIGKILL);
-			status_of(child[i]);
+			fork_rpc_status_of(child[i]);
 			killed++;
 		}
 		child[i] = begin_child(ask_on, killed);
@@ -212,7 +212,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 	for (unsigned i = 0; i < CHILDREN; i++) {
 		if (child[i] != 0) {
 			kill(child[i], SIGKILL);
-			status_of(child[i]);
+			fork_rpc_status_of(child[i]);
 		}
 	}
 	assert_int_equal(atomic_load(&tally->wrong), 0);
@@ -222,7 +222,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 
 static void test_a_parent_that_is_gone_or_dead_is_not_waited_for(void **state)
 {
-	struct ask_parent parent = {.wake = wake, .is_alive = is_dead, .patience_ns = 10000000000};
+	struct ask_parent parent = {.wake = fork_rpc_wake, .is_alive = is_dead, .patience_ns = 10000000000};
 	uint64_t begin_ns = vma_now_ns();
 
 	(void)state;
@@ -243,7 +243,7 @@ static struct {
 	_Atomic uint64_t touched, finished;
 } * moved;
 
-static void watch(unsigned seed)
+static void fork_rpc_watch(unsigned seed)
 {
 	uint64_t last = 0;
 
@@ -271,7 +271,7 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	moved = mmap(NULL, sizeof(*moved), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(moved != MAP_FAILED);
 	for (unsigned i = 0; i < 2; i++)
-		child[i] = begin_child(watch, i);
+		child[i] = begin_child(fork_rpc_watch, i);
 	for (uint64_t id = 1; vma_now_ns() - begin_ns < FOR_NS / 2 ||
 	                      (atomic_load(&tally->done) < ENOUGH && vma_now_ns() - begin_ns < PATIENCE_NS);
 	     id++) {
@@ -288,7 +288,7 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	usleep(20000);
 	atomic_store(&tally->stop, true);
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(status_of(child[i]), 0);
+		assert_int_equal(fork_rpc_status_of(child[i]), 0);
 	assert_int_equal(atomic_load(&tally->wrong), 0);
 	assert_true(atomic_load(&tally->done) >= ENOUGH);
 	munmap(moved, sizeof(*moved));
@@ -297,11 +297,12 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_every_answer_is_that_of_the_question, set_up, tear_down),
-	        cmocka_unit_test_setup_teardown(test_slots_of_those_who_were_killed_are_taken_again, set_up, tear_down),
-	        cmocka_unit_test_setup_teardown(test_a_parent_that_is_gone_or_dead_is_not_waited_for, set_up,
+	        cmocka_unit_test_setup_teardown(test_every_answer_is_that_of_the_question, fork_rpc_set_up, tear_down),
+	        cmocka_unit_test_setup_teardown(test_slots_of_those_who_were_killed_are_taken_again, fork_rpc_set_up,
 	                                        tear_down),
-	        cmocka_unit_test_setup_teardown(test_what_looks_connected_and_is_not_noted_is_finished, set_up,
+	        cmocka_unit_test_setup_teardown(test_a_parent_that_is_gone_or_dead_is_not_waited_for, fork_rpc_set_up,
+	                                        tear_down),
+	        cmocka_unit_test_setup_teardown(test_what_looks_connected_and_is_not_noted_is_finished, fork_rpc_set_up,
 	                                        tear_down),
 	};
 

@@ -27,7 +27,7 @@ static struct echo *echoes;
 static struct echo *_Atomic fresh_echoes;
 static uint32_t dice = 12345;
 
-static uint32_t roll(uint32_t *seed)
+static uint32_t stream_roll(uint32_t *seed)
 {
 	*seed = *seed * 1664525 + 1013904223;
 	return *seed >> 8;
@@ -54,7 +54,7 @@ static bool on_echo_accepted(struct vma_tcp_listener *listener, void *arg, struc
 }
 static const struct vma_tcp_listener_owner echo_listener = {.admit = bed_peer_admit, .accepted = on_echo_accepted};
 
-static void echo_bytes(struct echo *echo)
+static void stream_echo_bytes(struct echo *echo)
 {
 	struct iovec from[4], to[4];
 	unsigned n = vma_tcp_rx_front(echo->conn, 0, from, 1);
@@ -74,11 +74,11 @@ static bool echo_step(struct echo *echo, bool all)
 {
 	uint32_t events = atomic_load(&echo->events);
 
-	echo_bytes(echo);
-	if (!all && roll(&dice) % 4096 != 0 && !(events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) &&
+	stream_echo_bytes(echo);
+	if (!all && stream_roll(&dice) % 4096 != 0 && !(events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) &&
 	    !(events & VMA_TCP_PEER_CLOSED && vma_tcp_rx_bytes(echo->conn) == 0))
 		return false;
-	vma_tcp_close(echo->conn, roll(&dice) % 8 == 0);
+	vma_tcp_close(echo->conn, stream_roll(&dice) % 8 == 0);
 	vma_tcp_conn_disown(echo->conn);
 	vma_tcp_conn_put(echo->conn);
 	return true;
@@ -106,7 +106,7 @@ static void echo_all(bool all)
 }
 
 /* Calls a listener of the sockets'. */
-static void call_in(uint16_t port, uint16_t to)
+static void stream_call_in(uint16_t port, uint16_t to)
 {
 	struct echo *echo = calloc(1, sizeof(*echo));
 	struct vma_tcp_options options;
@@ -116,7 +116,7 @@ static void call_in(uint16_t port, uint16_t to)
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(port),
 	                                 .peer_port_be = htons(to)};
-	uint32_t local = ip(BED_PEER), other = ip(BED_LOCAL);
+	uint32_t local = fixture_ip(BED_PEER), other = fixture_ip(BED_LOCAL);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
@@ -140,8 +140,8 @@ static void *run_peer(void *arg)
 		bed_peer_drive();
 		echo_all(false);
 		if (++n % 64 == 0) {
-			call_in(port, OWN_PORT);
-			call_in(port, SHARED_PORT);
+			stream_call_in(port, OWN_PORT);
+			stream_call_in(port, SHARED_PORT);
 			port = port < 60000 ? port + 1 : 20000;
 		}
 		usleep(20);
@@ -152,14 +152,14 @@ static void *run_peer(void *arg)
 /* ---- the sockets ---- */
 
 /* Sends, reads back, compares as far as the connection lives. False: the answer may go on, or will not come. */
-static bool talk(int fd, uint32_t *seed)
+static bool stream_talk(int fd, uint32_t *seed)
 {
 	uint8_t out[600], in[600];
-	size_t size = roll(seed) % sizeof(out) + 1, got = 0;
+	size_t size = stream_roll(seed) % sizeof(out) + 1, got = 0;
 	ssize_t rc;
 
 	for (size_t i = 0; i < size; i++)
-		out[i] = (uint8_t)roll(seed);
+		out[i] = (uint8_t)stream_roll(seed);
 	rc = do_send(fd, out, size, MSG_NOSIGNAL);
 	if (rc != (ssize_t)size)
 		return false;
@@ -172,7 +172,7 @@ static bool talk(int fd, uint32_t *seed)
 
 static void end_somehow(int fd, uint32_t *seed)
 {
-	switch (roll(seed) % 4) {
+	switch (stream_roll(seed) % 4) {
 	case 0:
 		do_shutdown(fd, SHUT_WR);
 		break;
@@ -191,19 +191,19 @@ static void end_somehow(int fd, uint32_t *seed)
 	do_close(fd);
 }
 
-static void *work(void *arg)
+static void *stream_work(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg * 7919 + 1;
 	struct timeval timeout = {.tv_sec = 1};
 
 	while (!atomic_load(&stop)) {
-		int fd = bed_socket(0);
+		int fd = fixture_bed_socket(0);
 
 		CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
 		atomic_store(&attempt_fd, fd);
 		if (do_connect(fd, BED_PEER, PORT) == 0) {
 			atomic_store(&shared_fd, fd);
-			for (unsigned i = roll(&seed) % 4; i > 0 && talk(fd, &seed);)
+			for (unsigned i = stream_roll(&seed) % 4; i > 0 && stream_talk(fd, &seed);)
 				i--;
 			atomic_store(&shared_fd, -1);
 		}
@@ -215,7 +215,7 @@ static void *work(void *arg)
 }
 
 /* Looks at whatever socket another thread uses at the moment, which may be closed meanwhile. */
-static void *look(void *arg)
+static void *stream_look(void *arg)
 {
 	(void)arg;
 	while (!atomic_load(&stop)) {
@@ -246,7 +246,7 @@ static void peek(struct vma_file *file, int fd)
 	stream_recvmsg(file, fd, &msg, MSG_PEEK | MSG_DONTWAIT);
 }
 
-static void ask(struct vma_file *file, int fd)
+static void stream_ask(struct vma_file *file, int fd)
 {
 	struct sockaddr_in name;
 	socklen_t len = sizeof(name);
@@ -261,7 +261,7 @@ static void ask(struct vma_file *file, int fd)
 	stream_getsockopt(file, fd, SOL_SOCKET, SO_ERROR, &bytes, &len);
 }
 
-static void set(struct vma_file *file, int fd, int value)
+static void stream_stream_set(struct vma_file *file, int fd, int value)
 {
 	stream_setsockopt(file, fd, IPPROTO_TCP, TCP_NODELAY, &value, sizeof(value));
 	stream_setsockopt(file, fd, IPPROTO_TCP, TCP_CORK, &value, sizeof(value));
@@ -276,7 +276,7 @@ static void end_in_the_middle(struct vma_file *file, int fd, uint32_t *seed)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
-	switch (roll(seed) % 24) {
+	switch (stream_roll(seed) % 24) {
 	case 0:
 		stream_shutdown(file, fd, SHUT_RD);
 		break;
@@ -307,24 +307,24 @@ static void *meddle(void *arg)
 
 		if (file != NULL && file->kind == VMA_FILE_TCP) {
 			peek(file, fd);
-			ask(file, fd);
-			set(file, fd, roll(&seed) % 2);
+			stream_ask(file, fd);
+			stream_stream_set(file, fd, stream_roll(&seed) % 2);
 			end_in_the_middle(file, fd, &seed);
 		}
 		vma_leave(self);
-		usleep(roll(&seed) % 200);
+		usleep(stream_roll(&seed) % 200);
 	}
 	return NULL;
 }
 
-static void *serve(void *arg)
+static void *stream_serve(void *arg)
 {
 	int listener = *(int *)arg, child;
 	uint32_t seed = 99;
 
 	while ((child = do_accept(listener, NULL, 0)) >= 0) {
 		atomic_fetch_add(&served, 1);
-		if (roll(&seed) % 2 == 0)
+		if (stream_roll(&seed) % 2 == 0)
 			do_send(child, "hello", 5, MSG_NOSIGNAL | MSG_DONTWAIT);
 		end_somehow(child, &seed);
 	}
@@ -337,21 +337,21 @@ static void *come_and_go(void *arg)
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
-		int fd = bed_socket(SOCK_NONBLOCK), child;
+		int fd = fixture_bed_socket(SOCK_NONBLOCK), child;
 
 		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd, BED_LOCAL, SHARED_PORT), 0);
 		assert_int_equal(do_listen(fd, 4), 0);
-		for (unsigned i = roll(&seed) % 4; i > 0; i--) {
-			usleep(roll(&seed) % 4000);
+		for (unsigned i = stream_roll(&seed) % 4; i > 0; i--) {
+			usleep(stream_roll(&seed) % 4000);
 			child = do_accept(fd, NULL, 0);
 			if (child >= 0) {
 				atomic_fetch_add(&shared, 1);
 				end_somehow(child, &seed);
 			}
 		}
-		if (roll(&seed) % 4 == 0)
+		if (stream_roll(&seed) % 4 == 0)
 			do_shutdown(fd, SHUT_RDWR);
 		do_close(fd);
 	}
@@ -368,7 +368,7 @@ static struct vma_tcp_listener *peer_listens(void)
 	        .local_port_be = htons(PORT),
 	        .backlog = 4096}; /* attempts that were given up: no kernel refuses the answer */
 	struct vma_tcp_listener *listener;
-	uint32_t local = ip(BED_PEER);
+	uint32_t local = fixture_ip(BED_PEER);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
@@ -381,18 +381,18 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	const char *seconds = getenv("STRESS_SECONDS");
 	pthread_t peer, looker, meddler, server, worker[WORKERS], sharer[SHARERS];
 	struct vma_tcp_listener *listener = peer_listens();
-	int fd = bed_socket(0);
+	int fd = fixture_bed_socket(0);
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 	assert_int_equal(do_bind(fd, BED_LOCAL, OWN_PORT), 0);
 	assert_int_equal(do_listen(fd, CALLS), 0);
 	pthread_create(&peer, NULL, run_peer, NULL);
-	pthread_create(&looker, NULL, look, NULL);
+	pthread_create(&looker, NULL, stream_look, NULL);
 	pthread_create(&meddler, NULL, meddle, NULL);
-	pthread_create(&server, NULL, serve, &fd);
+	pthread_create(&server, NULL, stream_serve, &fd);
 	for (uintptr_t i = 0; i < WORKERS; i++)
-		pthread_create(&worker[i], NULL, work, (void *)i);
+		pthread_create(&worker[i], NULL, stream_work, (void *)i);
 	for (uintptr_t i = 0; i < SHARERS; i++)
 		pthread_create(&sharer[i], NULL, come_and_go, (void *)i);
 	sleep(seconds != NULL ? (unsigned)atoi(seconds) : 2);

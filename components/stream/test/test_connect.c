@@ -8,7 +8,7 @@ static void test_a_connection_goes_past_the_kernel(void **state)
 	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM);
 	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EISCONN);
 	bed_pair_end(fd, listener, peer);
@@ -16,8 +16,8 @@ static void test_a_connection_goes_past_the_kernel(void **state)
 
 static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
 {
-	struct vma_tcp_listener *listener = bed_peer_listen(7000);
-	int fd = bed_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
@@ -32,8 +32,8 @@ static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
 
 static void test_a_blocking_connect_waits(void **state)
 {
-	struct vma_tcp_listener *listener = bed_peer_listen(7000);
-	int fd = bed_socket(0);
+	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
+	int fd = fixture_bed_socket(0);
 
 	(void)state;
 	bed_peer_runs();
@@ -45,7 +45,7 @@ static void test_a_blocking_connect_waits(void **state)
 
 static void test_nobody_listens_is_refused_and_told_once(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 	struct vma_flow nobody;
 
 	(void)state;
@@ -65,7 +65,7 @@ static void test_nobody_listens_is_refused_and_told_once(void **state)
 static void test_a_socket_that_was_refused_connects_again(void **state)
 {
 	struct vma_tcp_listener *listener;
-	int fd = bed_socket(0);
+	int fd = fixture_bed_socket(0);
 	struct vma_flow nobody;
 
 	(void)state;
@@ -75,7 +75,7 @@ static void test_a_socket_that_was_refused_connects_again(void **state)
 	bed_peer_rests();
 	vma_ring_detach(bed.peer_ring, &nobody);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
-	listener = bed_peer_listen(7000);
+	listener = fixture_bed_peer_listen(7000);
 	bed_peer_runs();
 	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
 	bed_peer_rests();
@@ -85,7 +85,7 @@ static void test_a_socket_that_was_refused_connects_again(void **state)
 
 static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	bed.path.state = VMA_NET_RESOLVING;
@@ -101,7 +101,7 @@ static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
 
 static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	bed_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
@@ -115,8 +115,8 @@ static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
 
 static void test_the_syn_waits_for_the_neighbour(void **state)
 {
-	struct vma_tcp_listener *listener = bed_peer_listen(7000);
-	int fd = bed_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	bed.path.state = VMA_NET_RESOLVING;
@@ -141,10 +141,10 @@ static void test_the_names_are_the_connection_s(void **state)
 	(void)state;
 	vma_tcp_names(peer->conn, &key);
 	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
-	assert_int_equal(name.sin_addr.s_addr, ip(BED_LOCAL));
+	assert_int_equal(name.sin_addr.s_addr, fixture_ip(BED_LOCAL));
 	assert_int_equal(name.sin_port, key.peer_port_be);
 	assert_int_equal(CALL(int, stream_getpeername(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
-	assert_int_equal(name.sin_addr.s_addr, ip(BED_PEER));
+	assert_int_equal(name.sin_addr.s_addr, fixture_ip(BED_PEER));
 	assert_int_equal(name.sin_port, htons(7000));
 	bed_pair_end(fd, listener, peer);
 }
@@ -159,20 +159,20 @@ static void test_the_shadow_has_the_port(void **state)
 
 	(void)state;
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&name, &len), 0);
-	assert_int_equal(name.sin_port, sock_of(fd)->name.sin_port);
-	assert_int_equal(name.sin_addr.s_addr, ip(BED_LOCAL));
+	assert_int_equal(name.sin_port, fixture_sock_of(fd)->name.sin_port);
+	assert_int_equal(name.sin_addr.s_addr, fixture_ip(BED_LOCAL));
 	bed_pair_end(fd, listener, peer);
 }
 
 static void test_a_bound_port_is_kept(void **state)
 {
-	struct vma_tcp_listener *listener = bed_peer_listen(7000);
-	int fd = bed_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_bind(fd, BED_LOCAL, 7123), 0);
 	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
-	assert_int_equal(sock_of(fd)->name.sin_port, htons(7123));
+	assert_int_equal(fixture_sock_of(fd)->name.sin_port, htons(7123));
 	bed_until(atomic_load(&bed.n_accepted) == 1);
 	bed_pair_end(fd, listener, &bed.accepted[0]);
 }
@@ -180,9 +180,9 @@ static void test_a_bound_port_is_kept(void **state)
 /* To loopback the route is not even looked up: here it says that a device of ours leads there. */
 static void loopback_is_the_kernel_s(bool asked)
 {
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 	int server = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct sockaddr_in name = name_of("127.0.0.1", 0);
+	struct sockaddr_in name = fixture_name_of("127.0.0.1", 0);
 	socklen_t len = sizeof(name);
 
 	assert_int_equal(vma_os.bind(server, (struct sockaddr *)&name, sizeof(name)), 0);
@@ -193,9 +193,9 @@ static void loopback_is_the_kernel_s(bool asked)
 		bed.path.reason = VMA_NET_REASON_LOCAL;
 	}
 	assert_int_equal(do_connect(fd, "127.0.0.1", ntohs(name.sin_port)), -EINPROGRESS);
-	assert_int_equal(reason(fd), VMA_SOCK_LOCAL);
-	assert_true(sock_of(fd)->file.os_only);
-	assert_false(atomic_load(&sock_of(fd)->file.own_poll));
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_LOCAL);
+	assert_true(fixture_sock_of(fd)->file.os_only);
+	assert_false(atomic_load(&fixture_sock_of(fd)->file.own_poll));
 	bed_reset();
 	do_close(fd);
 	vma_os.close(server);
@@ -215,13 +215,13 @@ static void test_loopback_is_the_kernel_s_without_a_question(void **state)
 
 static void test_an_option_of_the_kernel_s_only_keeps_it_there(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
-	assert_true(stream_is_for_os(sock_of(fd)));
+	assert_true(stream_is_for_os(fixture_sock_of(fd)));
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
-	assert_false(stream_is_for_os(sock_of(fd)));
+	assert_false(stream_is_for_os(fixture_sock_of(fd)));
 	do_close(fd);
 }
 
@@ -251,14 +251,15 @@ static void assert_congestion(int fd, const char *expected)
 
 static void test_congestion_control_is_the_kernel_s_by_default(void **state)
 {
-	int kernel = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = bed_socket(SOCK_NONBLOCK), known;
+	int kernel = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = fixture_bed_socket(SOCK_NONBLOCK),
+	    known;
 	char name[16] = "";
 	socklen_t len = sizeof(name) - 1;
 
 	(void)state;
 	assert_int_equal(vma_os.getsockopt(kernel, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
 	known = vma_tcp_cc_by_name(name);
-	assert_int_equal(sock_of(fd)->options.congestion, known >= 0 ? known : VMA_TCP_CC_CUBIC);
+	assert_int_equal(fixture_sock_of(fd)->options.congestion, known >= 0 ? known : VMA_TCP_CC_CUBIC);
 	do_close(fd);
 	vma_os.close(kernel);
 }
@@ -267,7 +268,7 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 {
 	static const char *const names[] = {"reno", "cubic", "bbr"};
 	static const int ours[] = {VMA_TCP_CC_LWIP, VMA_TCP_CC_CUBIC, VMA_TCP_CC_BBR};
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 	struct vma_tcp_listener *listener;
 	struct bed_conn *peer;
 
@@ -277,7 +278,7 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(do_set_congestion(fd, names[i]), 0);
-		assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(fd)), VMA_TCP_OPT_CONGESTION), ours[i]);
+		assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION), ours[i]);
 		assert_congestion(fd, names[i]);
 	}
 	assert_int_equal(do_set_congestion(fd, "nosuch"), -ENOENT);
@@ -289,8 +290,8 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 /* Which of our own the kernel's socket never heard of. */
 static void test_congestion_control_says_the_algorithm_in_force(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK), again;
-	struct vma_conf *conf = &sock_of(fd)->engine->conf;
+	int fd = fixture_bed_socket(SOCK_NONBLOCK), again;
+	struct vma_conf *conf = &fixture_sock_of(fd)->engine->conf;
 	struct vma_tcp_listener *listener;
 	struct bed_conn *peer;
 
@@ -301,8 +302,8 @@ static void test_congestion_control_says_the_algorithm_in_force(void **state)
 	do_close(fd);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = true;
 	conf->tcp_cc_algo = VMA_TCP_CC_NONE;
-	again = bed_socket(SOCK_NONBLOCK);
-	assert_int_equal(sock_of(again)->options.congestion, VMA_TCP_CC_NONE);
+	again = fixture_bed_socket(SOCK_NONBLOCK);
+	assert_int_equal(fixture_sock_of(again)->options.congestion, VMA_TCP_CC_NONE);
 	assert_congestion(again, "none");
 	assert_int_equal(do_set_congestion(again, "reno"), 0);
 	assert_int_equal(do_set_congestion(again, "none"), 0);
@@ -311,7 +312,7 @@ static void test_congestion_control_says_the_algorithm_in_force(void **state)
 	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = false;
 	conf->tcp_cc_algo = VMA_TCP_CC_LWIP;
-	assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(fd)), VMA_TCP_OPT_CONGESTION), VMA_TCP_CC_BBR);
+	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION), VMA_TCP_CC_BBR);
 	assert_congestion(fd, "bbr");
 	do_close(again);
 	bed_pair_end(fd, listener, peer);
@@ -328,12 +329,12 @@ static void test_segments_are_as_small_as_the_environment_says(void **state)
 	(void)state;
 	conf->mss = 600;
 	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
-	vma_tcp_info(stream_conn(sock_of(fd)), &info);
+	vma_tcp_info(stream_conn(fixture_sock_of(fd)), &info);
 	assert_int_equal(info.known.tcpi_snd_mss, 600);
 	bed_pair_end(fd, listener, peer);
 	conf->mss = 10;
-	fd = bed_socket(SOCK_NONBLOCK);
-	assert_int_equal(sock_of(fd)->options.maxseg, 88);
+	fd = fixture_bed_socket(SOCK_NONBLOCK);
+	assert_int_equal(fixture_sock_of(fd)->options.maxseg, 88);
 	do_close(fd);
 	conf->mss = 0;
 }
@@ -366,16 +367,16 @@ static void let_the_answer_come(void)
 
 static void test_an_answer_that_comes_while_it_is_disconnected_connects_nothing(void **state)
 {
-	struct vma_tcp_listener *listener = bed_peer_listen(7000);
+	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
 	struct sockaddr none = {.sa_family = AF_UNSPEC};
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
 	bed.on_unwatch = let_the_answer_come;
 	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
 	bed.on_unwatch = NULL;
-	assert_null(stream_conn(sock_of(fd)));
+	assert_null(stream_conn(fixture_sock_of(fd)));
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	do_close(fd);
 	vma_tcp_listener_close(listener);
@@ -387,7 +388,7 @@ static void test_after_close_the_port_is_free_when_the_connection_is_over(void *
 	struct vma_tcp_listener *listener;
 	struct bed_conn *peer;
 	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0);
-	struct sockaddr_in name = sock_of(fd)->name;
+	struct sockaddr_in name = fixture_sock_of(fd)->name;
 	const int on = 1;
 
 	(void)state;
@@ -420,7 +421,7 @@ static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **sta
 	struct vma_tcp_listener *listener;
 	struct bed_conn *peer;
 	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0), next;
-	struct sockaddr_in name = sock_of(fd)->name;
+	struct sockaddr_in name = fixture_sock_of(fd)->name;
 	const uint16_t resting_be = name.sin_port;
 	const int on = 1;
 
@@ -431,15 +432,15 @@ static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **sta
 	vma_tcp_close(peer->conn, false);
 	bed_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0); /* in TIME_WAIT */
 	vma_os.close(other);
-	next = bed_socket(SOCK_NONBLOCK);
+	next = fixture_bed_socket(SOCK_NONBLOCK);
 	os_bind = vma_os.bind;
 	vma_os.bind = chooses;
 	first_choice_be = resting_be;
 	assert_int_equal(do_bind(next, "0.0.0.0", 0), 0);
 	vma_os.bind = os_bind;
 	assert_int_equal(first_choice_be, 0);
-	assert_int_not_equal(sock_of(next)->local.sin_port, 0);
-	assert_int_not_equal(sock_of(next)->local.sin_port, resting_be);
+	assert_int_not_equal(fixture_sock_of(next)->local.sin_port, 0);
+	assert_int_not_equal(fixture_sock_of(next)->local.sin_port, resting_be);
 	do_close(next);
 	bed_pair_end(-1, listener, peer);
 }

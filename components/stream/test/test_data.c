@@ -9,7 +9,7 @@
 
 static uint8_t out[262144], in[262144];
 
-static void fill(uint8_t *to, size_t size)
+static void data_fill(uint8_t *to, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
 		to[i] = (uint8_t)(i * 7 + i / 251);
@@ -36,7 +36,7 @@ static void pair_end(struct pair *p)
 
 static size_t queued(int fd)
 {
-	return (size_t)vma_tcp_rx_bytes(stream_conn(sock_of(fd)));
+	return (size_t)vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd)));
 }
 
 static void test_bytes_come_in_order_whatever_the_pieces(void **state)
@@ -45,8 +45,8 @@ static void test_bytes_come_in_order_whatever_the_pieces(void **state)
 	size_t done = 0;
 
 	(void)state;
-	fill(out, 10000);
-	bed_peer_send(p.peer, out, 10000);
+	data_fill(out, 10000);
+	fixture_bed_peer_send(p.peer, out, 10000);
 	for (size_t piece = 1; done < 10000; piece = piece * 3 % 977 + 1) {
 		size_t want = piece < 10000 - done ? piece : 10000 - done;
 
@@ -66,7 +66,7 @@ static void test_what_is_sent_arrives(void **state)
 	uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;
 
 	(void)state;
-	fill(out, sizeof(out));
+	data_fill(out, sizeof(out));
 	while (got < sizeof(out) && vma_now_ns() < end_ns) {
 		ssize_t rc = sent < sizeof(out) ? do_send(p.fd, out + sent, sizeof(out) - sent, 0) : 0;
 
@@ -85,7 +85,7 @@ static void test_peeking_takes_nothing(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	bed_peer_send(p.peer, "hello", 5);
+	fixture_bed_peer_send(p.peer, "hello", 5);
 	bed_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, in, 3, MSG_PEEK), 3);
 	assert_int_equal(do_recv(p.fd, in, 100, MSG_PEEK), 5);
@@ -100,7 +100,7 @@ static void test_trunc_throws_away(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	bed_peer_send(p.peer, "hello", 5);
+	fixture_bed_peer_send(p.peer, "hello", 5);
 	bed_until(queued(p.fd) == 5);
 	memset(in, 'x', 5);
 	assert_int_equal(do_recv(p.fd, in, 4, MSG_TRUNC), 4);
@@ -110,10 +110,10 @@ static void test_trunc_throws_away(void **state)
 	pair_end(&p);
 }
 
-static void *send_later(void *arg)
+static void *data_send_later(void *arg)
 {
 	usleep(50000);
-	bed_peer_send(arg, "world", 5);
+	fixture_bed_peer_send(arg, "world", 5);
 	return NULL;
 }
 
@@ -123,9 +123,9 @@ static void test_a_blocking_read_waits_and_waitall_for_all(void **state)
 	pthread_t thread;
 
 	(void)state;
-	bed_peer_send(p.peer, "hello", 5);
+	fixture_bed_peer_send(p.peer, "hello", 5);
 	bed_until(queued(p.fd) == 5);
-	pthread_create(&thread, NULL, send_later, p.peer);
+	pthread_create(&thread, NULL, data_send_later, p.peer);
 	bed_peer_runs();
 	assert_int_equal(do_recv(p.fd, in, 10, MSG_WAITALL), 10);
 	assert_memory_equal(in, "helloworld", 10);
@@ -139,8 +139,8 @@ static void *send_the_rest(void *arg)
 {
 	struct bed_conn *peer = arg;
 
-	bed_peer_send(peer, "el", 2);
-	bed_peer_send(peer, "lo", 2);
+	fixture_bed_peer_send(peer, "el", 2);
+	fixture_bed_peer_send(peer, "lo", 2);
 	vma_tcp_shutdown(peer->conn, SHUT_WR);
 	for (int i = 0; i < 50; i++)
 		bed_drive();
@@ -154,7 +154,7 @@ static void test_waitall_has_the_bytes_that_came_with_the_end(void **state)
 		struct pair p = pair(0);
 		pthread_t thread;
 
-		bed_peer_send(p.peer, "h", 1);
+		fixture_bed_peer_send(p.peer, "h", 1);
 		pthread_create(&thread, NULL, send_the_rest, p.peer);
 		assert_int_equal(do_recv(p.fd, in, 5, MSG_WAITALL), 5);
 		assert_memory_equal(in, "hello", 5);
@@ -173,7 +173,7 @@ static void test_a_timeout_ends_a_read_with_what_there_is(void **state)
 	                                             sizeof(timeout))),
 	                 0);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), -EAGAIN);
-	bed_peer_send(p.peer, "hello", 5);
+	fixture_bed_peer_send(p.peer, "hello", 5);
 	bed_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, in, 10, MSG_WAITALL), 5);
 	pair_end(&p);
@@ -185,10 +185,10 @@ static void test_rcvlowat_is_what_readable_means(void **state)
 
 	(void)state;
 	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVLOWAT, 6), 0);
-	bed_peer_send(p.peer, "hello", 5);
+	fixture_bed_peer_send(p.peer, "hello", 5);
 	bed_until(queued(p.fd) == 5);
 	assert_false(do_poll(p.fd) & EPOLLIN);
-	bed_peer_send(p.peer, "!", 1);
+	fixture_bed_peer_send(p.peer, "!", 1);
 	bed_until(do_poll(p.fd) & EPOLLIN);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 6);
 	pair_end(&p);
@@ -199,7 +199,7 @@ static void test_the_end_comes_after_the_bytes(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	bed_peer_send(p.peer, "bye", 3);
+	fixture_bed_peer_send(p.peer, "bye", 3);
 	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
 	bed_until(do_poll(p.fd) & EPOLLRDHUP);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
@@ -214,7 +214,7 @@ static void test_a_reset_is_told_once_and_after_what_is_queued(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	bed_peer_send(p.peer, "bye", 3);
+	fixture_bed_peer_send(p.peer, "bye", 3);
 	bed_until(queued(p.fd) == 3);
 	vma_tcp_close(p.peer->conn, true);
 	bed_until(do_poll(p.fd) & EPOLLHUP);
@@ -259,7 +259,7 @@ static void test_a_full_buffer_is_eagain_and_then_there_is_room(void **state)
 	uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;
 
 	(void)state;
-	fill(out, sizeof(out));
+	data_fill(out, sizeof(out));
 	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
 	while ((rc = do_send(p.fd, out, sizeof(out), 0)) > 0) {
 		sent += (size_t)rc;
@@ -277,7 +277,7 @@ static void test_a_full_buffer_is_eagain_and_then_there_is_room(void **state)
 	pair_end(&p);
 }
 
-static void *read_all(void *arg)
+static void *data_read_all(void *arg)
 {
 	struct pair *p = arg;
 	size_t got = 0;
@@ -297,11 +297,11 @@ static void test_a_blocking_write_sends_everything(void **state)
 	void *got;
 
 	(void)state;
-	fill(out, sizeof(out));
+	data_fill(out, sizeof(out));
 	memset(in, 0, sizeof(in));
 	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
 	bed_peer_runs();
-	pthread_create(&thread, NULL, read_all, &p);
+	pthread_create(&thread, NULL, data_read_all, &p);
 	assert_int_equal(do_send(p.fd, out, sizeof(out), 0), sizeof(out));
 	pthread_join(thread, &got);
 	bed_peer_rests();
@@ -316,8 +316,8 @@ static void test_bad_pointers_are_faults_and_cost_no_byte(void **state)
 	uint8_t *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)state;
-	bed_catch_faults();
-	bed_peer_send(p.peer, "hello", 5);
+	fixture_bed_catch_faults();
+	fixture_bed_peer_send(p.peer, "hello", 5);
 	bed_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, page, 10, 0), -EFAULT);
 	assert_int_equal(do_recv(p.fd, (void *)-4096L, 10, 0), -EFAULT);
@@ -340,7 +340,7 @@ static void test_several_pieces_are_one_stream(void **state)
 	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 5);
 	assert_int_equal(bed_peer_recv(p.peer, in, 10), 5);
 	assert_memory_equal(in, "abcde", 5);
-	bed_peer_send(p.peer, "12345", 5);
+	fixture_bed_peer_send(p.peer, "12345", 5);
 	bed_until(queued(p.fd) == 5);
 	msg = (struct msghdr){.msg_iov = into, .msg_iovlen = 2};
 	assert_int_equal(CALL(ssize_t, stream_recvmsg(vma_fd_lookup(p.fd), p.fd, &msg, 0)), 5);
@@ -361,7 +361,7 @@ static void test_queues_tell_their_sizes(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	bed_peer_send(p.peer, "hello", 5);
+	fixture_bed_peer_send(p.peer, "hello", 5);
 	bed_until(queued(p.fd) == 5);
 	assert_int_equal(size_of(p.fd, FIONREAD), 5);
 	assert_int_equal(do_send(p.fd, "abc", 3, 0), 3);
@@ -376,7 +376,7 @@ static void test_a_file_s_bytes_are_sent(void **state)
 	int file = memfd_create("bytes", 0);
 
 	(void)state;
-	fill(out, 5000);
+	data_fill(out, 5000);
 	assert_int_equal(write(file, out, 5000), 5000);
 	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), file, 1000, 100000, 0)), 4000);
 	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 4000);
@@ -433,12 +433,12 @@ static void test_an_urgent_byte_ends_a_read_and_is_read_by_itself(void **state)
 	struct iovec span;
 
 	(void)state;
-	bed_peer_send(p.peer, "abc", 3);
+	fixture_bed_peer_send(p.peer, "abc", 3);
 	assert_int_equal(vma_tcp_tx_reserve(p.peer->conn, 1, &span, 1), 1);
 	*(char *)span.iov_base = 'X';
 	vma_tcp_tx_commit(p.peer->conn, 1, VMA_TCP_TX_URGENT);
-	bed_peer_send(p.peer, "def", 3);
-	bed_until(do_poll(p.fd) & EPOLLPRI && vma_tcp_rx_mark(stream_conn(sock_of(p.fd))) == 3);
+	fixture_bed_peer_send(p.peer, "def", 3);
+	bed_until(do_poll(p.fd) & EPOLLPRI && vma_tcp_rx_mark(stream_conn(fixture_sock_of(p.fd))) == 3);
 	bed_drive();
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
 	assert_int_equal(size_of(p.fd, SIOCATMARK), 1);
@@ -470,7 +470,7 @@ static void test_o_async_signals_what_comes(void **state)
 	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETOWN, (void *)(long)getpid())), 0);
 	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)(O_NONBLOCK | O_ASYNC))), 0);
 	assert_int_equal(signals_io, 0);
-	bed_peer_send(p.peer, "hello", 5);
+	fixture_bed_peer_send(p.peer, "hello", 5);
 	bed_until(queued(p.fd) == 5 && signals_io > 0);
 	CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)O_NONBLOCK));
 	vma_sigaction(SIGIO, &before, NULL);
@@ -507,7 +507,7 @@ static void test_several_readers_get_every_byte_once(void **state)
 			usleep(100);
 			continue;
 		}
-		bed_peer_send(p.peer, &sent, sizeof(sent));
+		fixture_bed_peer_send(p.peer, &sent, sizeof(sent));
 		sent++;
 	}
 	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
@@ -521,15 +521,15 @@ static void test_several_readers_get_every_byte_once(void **state)
 
 /* ---- sends for company ---- */
 
-static uint64_t segments_out(const struct pair *p)
+static uint64_t stream_data_segments_out(const struct pair *p)
 {
 	struct vma_tcp_counts counts;
 
-	vma_tcp_counts(vma_tcp_stack(stream_conn(sock_of(p->fd))), &counts);
+	vma_tcp_counts(vma_tcp_stack(stream_conn(fixture_sock_of(p->fd))), &counts);
 	return counts.segments_out;
 }
 
-static bool comes(struct pair *p, size_t size)
+static bool data_comes(struct pair *p, size_t size)
 {
 	bed_peer_drive();
 	return vma_tcp_rx_bytes(p->peer->conn) == size;
@@ -541,7 +541,7 @@ static struct {
 	_Atomic bool hold, held;
 } holder;
 
-static void hold(struct vma_task *task)
+static void data_hold(struct vma_task *task)
 {
 	(void)task;
 	atomic_store(&holder.held, true);
@@ -552,7 +552,7 @@ static void hold(struct vma_task *task)
 
 static void hold_internal_thread(void)
 {
-	holder.task.run = hold;
+	holder.task.run = data_hold;
 	atomic_store(&holder.hold, true);
 	vma_engine_post(&holder.task);
 	bed_until(atomic_load(&holder.held));
@@ -579,13 +579,13 @@ static void test_answers_to_several_wait_for_company(void **state)
 
 	(void)state;
 	hold_internal_thread();
-	before = segments_out(&p);
+	before = stream_data_segments_out(&p);
 	queue(&p, "header", 2);
 	assert_int_equal(do_send(p.fd, "body", 4, 0), 4);
-	assert_int_equal(segments_out(&p), before);
+	assert_int_equal(stream_data_segments_out(&p), before);
 	assert_int_equal(do_recv(p.fd, in, 1, 0), -EAGAIN); /* the next call that is no send */
-	assert_int_equal(segments_out(&p), before + 1);
-	bed_until(comes(&p, 10));
+	assert_int_equal(stream_data_segments_out(&p), before + 1);
+	bed_until(data_comes(&p, 10));
 	assert_int_equal(bed_peer_recv(p.peer, in, 10), 10);
 	assert_memory_equal(in, "headerbody", 10);
 	release_internal_thread();
@@ -599,15 +599,15 @@ static void test_what_has_come_already_is_read_before_they_leave(void **state)
 
 	(void)state;
 	hold_internal_thread();
-	bed_peer_send(p.peer, out, 300);
+	fixture_bed_peer_send(p.peer, out, 300);
 	bed_until(queued(p.fd) == 300);
-	before = segments_out(&p);
+	before = stream_data_segments_out(&p);
 	queue(&p, "answer", 2);
 	assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
-	assert_int_equal(segments_out(&p), before);
+	assert_int_equal(stream_data_segments_out(&p), before);
 	vma_thread_self()->tx_queued_tsc = vma_tsc() - vma_tsc_of_nsec(20000); /* long enough */
 	assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
-	assert_int_equal(segments_out(&p), before + 1);
+	assert_int_equal(stream_data_segments_out(&p), before + 1);
 	release_internal_thread();
 	pair_end(&p);
 }
@@ -619,14 +619,14 @@ static void test_eight_sends_are_company_enough(void **state)
 
 	(void)state;
 	hold_internal_thread();
-	before = segments_out(&p);
+	before = stream_data_segments_out(&p);
 	queue(&p, "x", 100);
 	for (int i = 1; i < 7; i++)
 		assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
-	assert_int_equal(segments_out(&p), before);
+	assert_int_equal(stream_data_segments_out(&p), before);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
-	assert_int_equal(segments_out(&p), before + 1);
-	bed_until(comes(&p, 8));
+	assert_int_equal(stream_data_segments_out(&p), before + 1);
+	bed_until(data_comes(&p, 8));
 	assert_int_equal(bed_peer_recv(p.peer, in, 8), 8);
 	release_internal_thread();
 	pair_end(&p);
@@ -642,7 +642,7 @@ static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(v
 	uint64_t before;
 
 	(void)state;
-	bed_peer_send(p.peer, out, 300);
+	fixture_bed_peer_send(p.peer, out, 300);
 	bed_until(queued(p.fd) == 300);
 	vma_thread_has_ready(self, 0);
 	self->pass_rings = 1;
@@ -661,13 +661,13 @@ static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(v
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
 	assert_true(atomic_load(driven) > before);
 	self->pass_rings = 0;
-	bed_until(comes(&p, 1));
+	bed_until(data_comes(&p, 1));
 	pair_end(&p);
 }
 
 static uint64_t unsent(const struct pair *p)
 {
-	return vma_tcp_tx_unsent(stream_conn(sock_of(p->fd)));
+	return vma_tcp_tx_unsent(stream_conn(fixture_sock_of(p->fd)));
 }
 
 /* Sends `before` bytes, told of `ready` ones, and whether one more was seen to have left when its send returned. */
@@ -701,7 +701,7 @@ static void test_an_answer_to_one_leaves_at_once(void **state)
 	for (int i = 0; i < 20 && !late; i++)
 		late = leaves_at_once(&p, 2, 8, &sent);
 	assert_true(late);
-	bed_until(comes(&p, sent));
+	bed_until(data_comes(&p, sent));
 	pair_end(&p);
 }
 
@@ -713,9 +713,9 @@ static void test_who_sends_and_then_computes_is_not_forgotten(void **state)
 	(void)state;
 	vma_thread_has_ready(vma_thread_self(), 2);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
-	for (uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS; !comes(&p, 1) && vma_now_ns() < end_ns;)
+	for (uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS; !data_comes(&p, 1) && vma_now_ns() < end_ns;)
 		;
-	assert_true(comes(&p, 1));
+	assert_true(data_comes(&p, 1));
 	pair_end(&p);
 }
 

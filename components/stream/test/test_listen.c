@@ -1,9 +1,9 @@
 /* listen and accept. */
 #include "bed.h"
 
-static int listener_at(uint16_t port, int backlog)
+static int listen_listener_at(uint16_t port, int backlog)
 {
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 	assert_int_equal(do_bind(fd, BED_LOCAL, port), 0);
@@ -16,7 +16,7 @@ static bool is_up(const struct bed_conn *peer)
 	return atomic_load(&peer->events) & VMA_TCP_CONNECTED;
 }
 
-static void forget_all(struct bed_conn *peers, unsigned n)
+static void listen_forget_all(struct bed_conn *peers, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		bed_peer_forget(&peers[i]);
@@ -25,14 +25,14 @@ static void forget_all(struct bed_conn *peers, unsigned n)
 
 static void test_a_listener_is_offloaded_and_its_shadow_listens(void **state)
 {
-	int fd = listener_at(7100, 4), on = 0;
+	int fd = listen_listener_at(7100, 4), on = 0;
 	socklen_t len = sizeof(on);
 
 	(void)state;
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len), 0);
 	assert_int_equal(on, 1);
-	assert_false(atomic_load(&sock_of(fd)->file.own_poll));
+	assert_false(atomic_load(&fixture_sock_of(fd)->file.own_poll));
 	assert_int_equal(do_poll(fd), 0);
 	assert_int_equal(do_accept(fd, NULL, 0), -EAGAIN);
 	do_close(fd);
@@ -44,7 +44,7 @@ static bool refuse_listen;
 
 static int listen_that_looks(int fd, int backlog)
 {
-	reason_meanwhile = reason(fd);
+	reason_meanwhile = fixture_reason(fd);
 	if (!refuse_listen)
 		return real_listen(fd, backlog);
 	errno = EADDRINUSE;
@@ -54,7 +54,7 @@ static int listen_that_looks(int fd, int backlog)
 /* Who finds the shadow listening would have a connection of the kernel's. */
 static void test_connections_are_taken_before_the_shadow_listens(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_bed_socket(SOCK_NONBLOCK);
 	struct bed_conn peer;
 
 	(void)state;
@@ -67,26 +67,26 @@ static void test_connections_are_taken_before_the_shadow_listens(void **state)
 	do_close(fd);
 
 	refuse_listen = true;
-	fd = bed_socket(SOCK_NONBLOCK);
+	fd = fixture_bed_socket(SOCK_NONBLOCK);
 	assert_int_equal(do_bind(fd, BED_LOCAL, 7151), 0);
 	assert_int_equal(do_listen(fd, 4), -EADDRINUSE);
 	assert_int_equal(reason_meanwhile, VMA_SOCK_OFFLOADED);
-	assert_int_equal(reason(fd), VMA_SOCK_NEW);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_NEW);
 	assert_int_equal(do_poll(fd) & EPOLLHUP, EPOLLHUP);
 	vma_os.listen = real_listen;
 	bed_peer_connect(&peer, 8150, 7151); /* nobody takes it */
 	bed_settle();
 	assert_false(is_up(&peer));
-	assert_int_equal(atomic_load(&sock_of(fd)->n_queued), 0);
+	assert_int_equal(atomic_load(&fixture_sock_of(fd)->n_queued), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	do_close(fd);
-	forget_all(&peer, 1);
+	listen_forget_all(&peer, 1);
 }
 
 static void test_a_connection_is_accepted_with_its_names(void **state)
 {
-	int fd = listener_at(7101, 4), child;
+	int fd = listen_listener_at(7101, 4), child;
 	struct sockaddr_in from, name;
 	socklen_t len = sizeof(name);
 	struct bed_conn peer;
@@ -96,28 +96,28 @@ static void test_a_connection_is_accepted_with_its_names(void **state)
 	bed_until(is_up(&peer) && do_poll(fd) == (EPOLLIN | EPOLLRDNORM));
 	child = do_accept(fd, &from, SOCK_NONBLOCK);
 	assert_true(child >= 0);
-	assert_int_equal(from.sin_addr.s_addr, ip(BED_PEER));
+	assert_int_equal(from.sin_addr.s_addr, fixture_ip(BED_PEER));
 	assert_int_equal(from.sin_port, htons(8101));
-	assert_int_equal(reason(child), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_reason(child), VMA_SOCK_OFFLOADED);
 	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(child), child, (struct sockaddr *)&name, &len)), 0);
 	assert_int_equal(name.sin_port, htons(7101));
 	assert_int_equal(do_poll(fd), 0);
 	assert_int_equal(do_accept(fd, NULL, 0), -EAGAIN);
 	do_close(child);
 	do_close(fd);
-	forget_all(&peer, 1);
+	listen_forget_all(&peer, 1);
 }
 
-static uint64_t segments_out(int fd)
+static uint64_t listen_segments_out(int fd)
 {
 	struct vma_tcp_counts counts;
 
-	vma_tcp_counts(vma_tcp_stack(stream_conn(sock_of(fd))), &counts);
+	vma_tcp_counts(vma_tcp_stack(stream_conn(fixture_sock_of(fd))), &counts);
 	return counts.segments_out;
 }
 
 /* What the thread holds back for longer than its 20 us, however slow the machine is. */
-static void answer(int child)
+static void listen_answer(int child)
 {
 	assert_int_equal(do_send(child, "header", 6, 0), 6);
 	vma_thread_self()->tx_queued_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
@@ -136,12 +136,12 @@ static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
 	bed_until(is_up(&peer) && do_poll(fd) != 0);
 	child = do_accept(fd, NULL, SOCK_NONBLOCK);
 	assert_true(child >= 0);
-	before = segments_out(child);
-	answer(child);
-	held = segments_out(child) == before;
+	before = listen_segments_out(child);
+	listen_answer(child);
+	held = listen_segments_out(child) == before;
 	if (peer_closes) {
 		vma_tcp_close(peer.conn, false);
-		bed_until((bed_peer_drive(), atomic_load(&sock_of(child)->fin_seen)));
+		bed_until((bed_peer_drive(), atomic_load(&fixture_sock_of(child)->fin_seen)));
 	}
 	do_close(child);
 	vma_flush_sends(vma_thread_self());
@@ -161,7 +161,7 @@ static bool is_ever_held(int fd, uint16_t from)
 
 static void test_answers_wait_for_the_close_that_follows_them_each_time(void **state)
 {
-	int fd = listener_at(7160, 4);
+	int fd = listen_listener_at(7160, 4);
 
 	(void)state;
 	for (uint16_t i = 0; i < 16; i++)
@@ -177,7 +177,7 @@ static void test_answers_wait_for_the_close_that_follows_them_each_time(void **s
 
 static void test_a_listener_on_any_address_accepts(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK), child;
+	int fd = fixture_bed_socket(SOCK_NONBLOCK), child;
 	struct bed_conn peer;
 
 	(void)state;
@@ -189,13 +189,13 @@ static void test_a_listener_on_any_address_accepts(void **state)
 	assert_true(child >= 0);
 	do_close(child);
 	do_close(fd);
-	forget_all(&peer, 1);
+	listen_forget_all(&peer, 1);
 }
 
 static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK), client = vma_os.socket(AF_INET, SOCK_STREAM, 0), child = -1;
-	struct sockaddr_in to = name_of("127.0.0.1", 7103), from;
+	int fd = fixture_bed_socket(SOCK_NONBLOCK), client = vma_os.socket(AF_INET, SOCK_STREAM, 0), child = -1;
+	struct sockaddr_in to = fixture_name_of("127.0.0.1", 7103), from;
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
@@ -203,7 +203,7 @@ static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 	assert_int_equal(do_listen(fd, 4), 0);
 	assert_int_equal(vma_os.connect(client, (struct sockaddr *)&to, sizeof(to)), 0);
 	bed_until((child = do_accept(fd, &from, 0)) >= 0);
-	assert_int_equal(from.sin_addr.s_addr, ip("127.0.0.1"));
+	assert_int_equal(from.sin_addr.s_addr, fixture_ip("127.0.0.1"));
 	assert_null(vma_fd_lookup(child));
 	vma_os.close(child);
 	vma_os.close(client);
@@ -212,14 +212,14 @@ static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 
 static void test_connections_come_in_the_order_of_their_arrival(void **state)
 {
-	int fd = listener_at(7104, 16);
+	int fd = listen_listener_at(7104, 16);
 	struct bed_conn peer[8];
 	struct sockaddr_in from;
 
 	(void)state;
 	for (unsigned i = 0; i < 8; i++) {
 		bed_peer_connect(&peer[i], (uint16_t)(8110 + i), 7104);
-		bed_until(atomic_load(&sock_of(fd)->n_queued) == i + 1);
+		bed_until(atomic_load(&fixture_sock_of(fd)->n_queued) == i + 1);
 	}
 	for (unsigned i = 0; i < 8; i++) {
 		int child = do_accept(fd, &from, 0);
@@ -229,12 +229,12 @@ static void test_connections_come_in_the_order_of_their_arrival(void **state)
 		do_close(child);
 	}
 	do_close(fd);
-	forget_all(peer, 8);
+	listen_forget_all(peer, 8);
 }
 
 static void test_beyond_the_backlog_requests_are_dropped(void **state)
 {
-	int fd = listener_at(7105, 1);
+	int fd = listen_listener_at(7105, 1);
 	struct bed_conn peer[4];
 
 	(void)state;
@@ -242,15 +242,15 @@ static void test_beyond_the_backlog_requests_are_dropped(void **state)
 		bed_peer_connect(&peer[i], (uint16_t)(8120 + i), 7105);
 		bed_drive();
 	}
-	bed_until(atomic_load(&sock_of(fd)->n_queued) == 2); /* as the kernel: one more than the backlog */
-	bed_never(atomic_load(&sock_of(fd)->n_queued) > 2);
+	bed_until(atomic_load(&fixture_sock_of(fd)->n_queued) == 2); /* as the kernel: one more than the backlog */
+	bed_never(atomic_load(&fixture_sock_of(fd)->n_queued) > 2);
 	do_close(fd);
-	forget_all(peer, 4);
+	listen_forget_all(peer, 4);
 }
 
 static void test_without_descriptors_the_connection_stays_queued(void **state)
 {
-	int fd = listener_at(7106, 4), child, fill[1024];
+	int fd = listen_listener_at(7106, 4), child, fill[1024];
 	struct bed_conn peer;
 	unsigned n = 0;
 	struct rlimit limit, few;
@@ -273,12 +273,12 @@ static void test_without_descriptors_the_connection_stays_queued(void **state)
 	assert_true(child >= 0);
 	do_close(child);
 	do_close(fd);
-	forget_all(&peer, 1);
+	listen_forget_all(&peer, 1);
 }
 
 static void test_a_closed_listener_resets_what_waits(void **state)
 {
-	int fd = listener_at(7107, 4);
+	int fd = listen_listener_at(7107, 4);
 	struct bed_conn peer;
 
 	(void)state;
@@ -287,12 +287,12 @@ static void test_a_closed_listener_resets_what_waits(void **state)
 	do_close(fd);
 	bed_until(atomic_load(&peer.events) & VMA_TCP_FAILED);
 	assert_int_equal(vma_tcp_error(peer.conn), ECONNRESET);
-	forget_all(&peer, 1);
+	listen_forget_all(&peer, 1);
 }
 
 static void test_shut_down_it_does_not_listen_any_more(void **state)
 {
-	int fd = listener_at(7108, 4);
+	int fd = listen_listener_at(7108, 4);
 
 	(void)state;
 	assert_int_equal(do_shutdown(fd, SHUT_RD), 0);
@@ -305,7 +305,7 @@ static void test_shut_down_it_does_not_listen_any_more(void **state)
 /* It and the connections that it had before share a tally, which goes with the last of them. */
 static void test_it_listens_again_while_a_connection_of_before_lives(void **state)
 {
-	int fd = listener_at(7120, 4), old, young;
+	int fd = listen_listener_at(7120, 4), old, young;
 	struct bed_conn peers[2];
 
 	(void)state;
@@ -322,10 +322,10 @@ static void test_it_listens_again_while_a_connection_of_before_lives(void **stat
 	assert_true(young >= 0);
 	do_close(young);
 	do_close(fd);
-	forget_all(peers, 2);
+	listen_forget_all(peers, 2);
 }
 
-static void *shut_later(void *arg)
+static void *listen_shut_later(void *arg)
 {
 	usleep(50000);
 	do_shutdown(*(int *)arg, SHUT_RDWR);
@@ -334,12 +334,12 @@ static void *shut_later(void *arg)
 
 static void test_shutdown_ends_an_accept_that_waits(void **state)
 {
-	int fd = listener_at(7109, 4);
+	int fd = listen_listener_at(7109, 4);
 	pthread_t thread;
 
 	(void)state;
 	CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
-	assert_int_equal(pthread_create(&thread, NULL, shut_later, &fd), 0);
+	assert_int_equal(pthread_create(&thread, NULL, listen_shut_later, &fd), 0);
 	assert_int_equal(do_accept(fd, NULL, 0), -EINVAL);
 	pthread_join(thread, NULL);
 	do_close(fd);
@@ -354,7 +354,7 @@ static void *connect_later(void *arg)
 
 static void test_a_blocking_accept_waits_for_a_connection(void **state)
 {
-	int fd = listener_at(7110, 4), child;
+	int fd = listen_listener_at(7110, 4), child;
 	struct bed_conn peer;
 	pthread_t thread;
 
@@ -368,7 +368,7 @@ static void test_a_blocking_accept_waits_for_a_connection(void **state)
 	assert_true(child >= 0);
 	do_close(child);
 	do_close(fd);
-	forget_all(&peer, 1);
+	listen_forget_all(&peer, 1);
 }
 
 static void test_sockets_of_one_port_share_what_comes(void **state)
@@ -379,26 +379,27 @@ static void test_sockets_of_one_port_share_what_comes(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		fd[i] = bed_socket(SOCK_NONBLOCK);
+		fd[i] = fixture_bed_socket(SOCK_NONBLOCK);
 		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd[i], BED_LOCAL, 7111), 0);
 		assert_int_equal(do_listen(fd[i], 64), 0);
-		assert_int_equal(reason(fd[i]), VMA_SOCK_OFFLOADED);
+		assert_int_equal(fixture_reason(fd[i]), VMA_SOCK_OFFLOADED);
 	}
 	for (unsigned i = 0; i < 32; i++)
 		bed_peer_connect(&peer[i], (uint16_t)(8200 + i), 7111);
 	for (unsigned i = 0; i < 2; i++)
 		n[i] = 0;
-	bed_until(atomic_load(&sock_of(fd[0])->n_queued) + atomic_load(&sock_of(fd[1])->n_queued) == 32);
+	bed_until(atomic_load(&fixture_sock_of(fd[0])->n_queued) + atomic_load(&fixture_sock_of(fd[1])->n_queued) ==
+	          32);
 	for (unsigned i = 0; i < 2; i++)
-		n[i] = atomic_load(&sock_of(fd[i])->n_queued);
+		n[i] = atomic_load(&fixture_sock_of(fd[i])->n_queued);
 	assert_true(n[0] > 4 && n[1] > 4);
 	do_close(fd[0]);
 	bed_peer_forget(&peer[0]);
 	bed_peer_connect(&peer[0], 8300, 7111);
-	bed_until(atomic_load(&sock_of(fd[1])->n_queued) == n[1] + 1);
+	bed_until(atomic_load(&fixture_sock_of(fd[1])->n_queued) == n[1] + 1);
 	do_close(fd[1]);
-	forget_all(peer, 32);
+	listen_forget_all(peer, 32);
 }
 
 static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
@@ -409,43 +410,45 @@ static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		fd[i] = bed_socket(SOCK_NONBLOCK);
+		fd[i] = fixture_bed_socket(SOCK_NONBLOCK);
 		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd[i], BED_LOCAL, 7114), 0);
 		assert_int_equal(do_listen(fd[i], 1), 0);
 	}
 	for (unsigned i = 0; i < 24; i++) {
 		bed_peer_connect(&peer[i], (uint16_t)(8400 + i), 7114);
-		bed_until(atomic_load(&sock_of(fd[0])->n_queued) + atomic_load(&sock_of(fd[1])->n_queued) + accepted ==
+		bed_until(atomic_load(&fixture_sock_of(fd[0])->n_queued) +
+		                  atomic_load(&fixture_sock_of(fd[1])->n_queued) + accepted ==
 		          i + 1);
 		for (int child; (child = do_accept(fd[1], NULL, SOCK_NONBLOCK)) >= 0; accepted++)
 			do_close(child);
 	}
-	assert_int_equal(atomic_load(&sock_of(fd[0])->n_queued), 2); /* the kernel's: one more than the backlog */
+	assert_int_equal(atomic_load(&fixture_sock_of(fd[0])->n_queued),
+	                 2); /* the kernel's: one more than the backlog */
 	assert_int_equal(accepted, 22);
 	do_close(fd[0]);
 	do_close(fd[1]);
-	forget_all(peer, 24);
+	listen_forget_all(peer, 24);
 }
 
 static void test_an_address_that_comes_and_goes_is_followed(void **state)
 {
-	int fd = listener_at(7112, 4);
+	int fd = listen_listener_at(7112, 4);
 	struct vma_file *file = vma_fd_lookup(fd);
 
 	(void)state;
 	bed.address_count = 0;
 	CALL(int, (file->ops->net_changed(file), 0));
-	assert_int_not_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_not_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	bed.address_count = 1;
 	CALL(int, (file->ops->net_changed(file), 0));
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	do_close(fd);
 }
 
 static void test_a_connection_inherits_the_listener_s_options(void **state)
 {
-	int fd = bed_socket(SOCK_NONBLOCK), child;
+	int fd = fixture_bed_socket(SOCK_NONBLOCK), child;
 	struct bed_conn peer;
 
 	(void)state;
@@ -461,27 +464,27 @@ static void test_a_connection_inherits_the_listener_s_options(void **state)
 	assert_int_equal(do_get(child, SOL_SOCKET, SO_KEEPALIVE), 1);
 	assert_int_equal(do_get(child, IPPROTO_TCP, TCP_NODELAY), 1);
 	assert_int_equal(do_get(child, IPPROTO_TCP, TCP_KEEPIDLE), 77);
-	assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(child)), VMA_TCP_OPT_NODELAY), 1);
-	assert_int_equal(vma_tcp_get_option(stream_conn(sock_of(child)), VMA_TCP_OPT_KEEPIDLE), 77);
+	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(child)), VMA_TCP_OPT_NODELAY), 1);
+	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(child)), VMA_TCP_OPT_KEEPIDLE), 77);
 	do_close(child);
 	do_close(fd);
-	forget_all(&peer, 1);
+	listen_forget_all(&peer, 1);
 }
 
 /* The flows were revoked, or the network changed, and the process forked before the update was made. */
 static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up(void **state)
 {
-	int fd = listener_at(7160, 4);
+	int fd = listen_listener_at(7160, 4);
 
 	(void)state;
-	stream_legacy_leave(sock_of(fd));
-	assert_int_equal(reason(fd), VMA_SOCK_INHERITED);
-	stream_ask_update(sock_of(fd));
-	bed_until(!atomic_load(&sock_of(fd)->update_asked));
+	stream_legacy_leave(fixture_sock_of(fd));
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
+	stream_ask_update(fixture_sock_of(fd));
+	bed_until(!atomic_load(&fixture_sock_of(fd)->update_asked));
 	bed_settle();
-	assert_int_equal(reason(fd), VMA_SOCK_INHERITED);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
 	assert_int_equal(do_poll(fd), 0);
-	bed_until(reason(fd) == VMA_SOCK_OFFLOADED);
+	bed_until(fixture_reason(fd) == VMA_SOCK_OFFLOADED);
 	do_close(fd);
 }
 

@@ -13,7 +13,7 @@ static struct {
 	bool repairing;
 } kernel;
 
-static int answer(int fd, int level, int name, const void *value, socklen_t len)
+static int move_answer(int fd, int level, int name, const void *value, socklen_t len)
 {
 	const bool is_repair =
 	        level == IPPROTO_TCP && (name == TCP_REPAIR || name == TCP_REPAIR_QUEUE || name == TCP_QUEUE_SEQ ||
@@ -35,7 +35,7 @@ static int answer(int fd, int level, int name, const void *value, socklen_t len)
 
 static int try_to_move(int fd)
 {
-	struct stream_sock *sock = sock_of(fd);
+	struct stream_sock *sock = fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 	int rc;
 
@@ -47,12 +47,12 @@ static int try_to_move(int fd)
 	return rc;
 }
 
-static void goes_on(int fd, struct bed_conn *peer)
+static void move_goes_on(int fd, struct bed_conn *peer)
 {
 	char got[8] = "";
 
-	bed_peer_send(peer, "to us", 5);
-	bed_until(vma_tcp_rx_bytes(stream_conn(sock_of(fd))) == 5);
+	fixture_bed_peer_send(peer, "to us", 5);
+	bed_until(vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd))) == 5);
 	assert_int_equal(do_recv(fd, got, sizeof(got), 0), 5);
 	assert_memory_equal(got, "to us", 5);
 	assert_int_equal(do_send(fd, "to you", 6, 0), 6);
@@ -74,14 +74,14 @@ static void fail_at(int call, int error)
 	kernel.calls = 0;
 	kernel.fails_at = call;
 	kernel.error = error;
-	vma_repair_setsockopt = answer;
+	vma_repair_setsockopt = move_answer;
 	assert_int_equal(try_to_move(fd), -error);
 	vma_repair_setsockopt = kernel.setsockopt;
 	assert_false(kernel.repairing);
-	assert_false(sock_of(fd)->file.os_only);
+	assert_false(fixture_sock_of(fd)->file.os_only);
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&after, &len), 0);
 	assert_int_equal(after.sin_port, before.sin_port); /* the port is still reserved */
-	goes_on(fd, peer);
+	move_goes_on(fd, peer);
 	bed_pair_end(fd, listener, peer);
 }
 
@@ -104,7 +104,7 @@ static void test_a_step_that_fails_is_undone(void **state)
 
 static void test_what_has_no_connection_is_not_moved(void **state)
 {
-	int fd = bed_socket(0);
+	int fd = fixture_bed_socket(0);
 
 	(void)state;
 	assert_int_equal(try_to_move(fd), -ENOTCONN);

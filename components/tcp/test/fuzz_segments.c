@@ -62,17 +62,17 @@ static struct {         /* what the peer knows: in sequence numbers */
 } peer;
 static uint8_t stream[STREAM]; /* of the peer, by distance from its first byte */
 
-static uint8_t take8(struct input *in)
+static uint8_t segments_take8(struct input *in)
 {
 	return in->at < in->end ? *in->at++ : 0;
 }
 
-static uint32_t take32(struct input *in)
+static uint32_t segments_take32(struct input *in)
 {
 	uint32_t value = 0;
 
 	for (int i = 0; i < 4; i++)
-		value = value << 8 | take8(in);
+		value = value << 8 | segments_take8(in);
 	return value;
 }
 
@@ -100,21 +100,21 @@ static void on_frame(struct sim_side *side, const uint8_t *ip, uint32_t len)
 	peer.begun = true;
 }
 
-static void on_event(struct vma_tcp_conn *which, void *arg, uint32_t events)
+static void segments_on_event(struct vma_tcp_conn *which, void *arg, uint32_t events)
 {
 	(void)arg;
 	must(which == conn || conn == NULL);
 	must(events != 0);
 }
-static const struct vma_tcp_owner owner = {on_event};
+static const struct vma_tcp_owner owner = {segments_on_event};
 
-static bool admit(struct vma_tcp_listener *which, void *arg)
+static bool segments_admit(struct vma_tcp_listener *which, void *arg)
 {
 	(void)which, (void)arg;
 	return true;
 }
 
-static bool accepted(struct vma_tcp_listener *which, void *arg, struct vma_tcp_conn *made)
+static bool segments_accepted(struct vma_tcp_listener *which, void *arg, struct vma_tcp_conn *made)
 {
 	(void)which, (void)arg;
 	if (conn != NULL || closed)
@@ -137,9 +137,10 @@ static struct vma_tcp_path path_of(uint32_t mtu)
 	return path;
 }
 
-static void listen_here(struct input *in)
+static void segments_listen_here(struct input *in)
 {
-	static const struct vma_tcp_listener_owner listener_owner = {.admit = admit, .accepted = accepted};
+	static const struct vma_tcp_listener_owner listener_owner = {.admit = segments_admit,
+	                                                             .accepted = segments_accepted};
 	struct vma_tcp_options options;
 	uint8_t how;
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
@@ -150,8 +151,8 @@ static void listen_here(struct input *in)
 	                                   .backlog = 4};
 
 	vma_tcp_options_init(&options);
-	options.rcvbuf = 1 << (11 + take8(in) % 8);
-	how = take8(in);
+	options.rcvbuf = 1 << (11 + segments_take8(in) % 8);
+	how = segments_take8(in);
 	options.keepalive = how & 1;
 	options.syncookies = how & 2 ? 2 : 1; /* always: so what comes next brings back a valid one */
 	must(vma_tcp_listen(sim.side[0].tcp, &attr, &listener) == 0);
@@ -174,7 +175,7 @@ static void connect_there(struct input *in)
 	if (conn != NULL || closed)
 		return;
 	vma_tcp_options_init(&options);
-	options.rcvbuf = 1 << (11 + take8(in) % 8);
+	options.rcvbuf = 1 << (11 + segments_take8(in) % 8);
 	rc = vma_tcp_connect(sim.side[0].tcp, &attr, &made);
 	must(rc == 0 || rc == -EADDRINUSE || rc == -ENOMEM);
 	if (rc == 0)
@@ -182,7 +183,7 @@ static void connect_there(struct input *in)
 }
 
 /* Whatever overlapped, came twice or in between: a position has one value. */
-static void read_some(size_t most)
+static void segments_read_some(size_t most)
 {
 	struct iovec spans[4];
 	size_t taken = 0;
@@ -220,7 +221,7 @@ static void write_some(size_t bytes)
 		vma_tcp_tx_commit(conn, sum, sum % 7 == 0 ? VMA_TCP_TX_URGENT : sum % 5 == 0 ? VMA_TCP_TX_MORE : 0);
 }
 
-static void let_go(void)
+static void segments_let_go(void)
 {
 	struct vma_tcp_conn *gone = conn;
 
@@ -232,7 +233,7 @@ static void let_go(void)
 	vma_tcp_conn_put(gone);
 }
 
-static void check(void)
+static void segments_check(void)
 {
 	uint32_t bits;
 
@@ -248,7 +249,7 @@ static void check(void)
 
 /* ---- the peer's side ---- */
 
-static void settle(void)
+static void segments_settle(void)
 {
 	for (int i = 0; i < 8; i++) {
 		vma_wire_tick(sim.side[0].nic);
@@ -300,10 +301,10 @@ static void inject(const uint8_t *tcp, uint32_t len)
 	seg.len = 34 + len;
 	if (vma_ring_send(sim.side[1].ring, &seg, 1, 0) != 1)
 		vma_buf_put(sim.side[1].arena, buf);
-	settle();
+	segments_settle();
 }
 
-static void put32(uint8_t *at, uint32_t value)
+static void segments_put32(uint8_t *at, uint32_t value)
 {
 	for (int i = 0; i < 4; i++)
 		at[i] = (uint8_t)(value >> (24 - 8 * i));
@@ -334,8 +335,8 @@ static void send_segment(const struct segment *s)
 	uint32_t at = s->payload != 0 ? s->seq - stream_base() : 0;
 
 	memset(tcp, 0, header);
-	put32(tcp + 4, s->seq);
-	put32(tcp + 8, s->ack);
+	segments_put32(tcp + 4, s->seq);
+	segments_put32(tcp + 8, s->ack);
 	tcp[12] = (uint8_t)(header / 4 << 4);
 	tcp[13] = s->flags;
 	tcp[14] = (uint8_t)(s->window >> 8);
@@ -356,7 +357,7 @@ static uint32_t right_seq(void)
 /* Distances: mostly small, to both sides, sometimes anything. */
 static uint32_t distance(struct input *in)
 {
-	uint8_t how = take8(in);
+	uint8_t how = segments_take8(in);
 
 	if (how < 128)
 		return 0;
@@ -364,42 +365,43 @@ static uint32_t distance(struct input *in)
 		return (uint32_t)(how - 160);
 	if (how < 240)
 		return (uint32_t)((how - 216) * 1448);
-	return take32(in);
+	return segments_take32(in);
 }
 
 static uint32_t any_options(struct input *in, uint8_t options[40])
 {
 	uint32_t len = 0;
 
-	for (unsigned n = take8(in) % 4; n > 0 && len < 30; n--) {
-		uint8_t kind = take8(in);
+	for (unsigned n = segments_take8(in) % 4; n > 0 && len < 30; n--) {
+		uint8_t kind = segments_take8(in);
 
 		if (kind < 64 && len <= 30) { /* time stamp */
 			options[len] = 8;
 			options[len + 1] = 10;
-			put32(options + len + 2, peer.ts_val += kind & 15);
-			put32(options + len + 6, kind & 32 ? take32(in) : (uint32_t)(sim.now_ns / SIM_MS));
+			segments_put32(options + len + 2, peer.ts_val += kind & 15);
+			segments_put32(options + len + 6,
+			               kind & 32 ? segments_take32(in) : (uint32_t)(sim.now_ns / SIM_MS));
 			len += 10;
 		} else if (kind < 128 && len <= 30) { /* SACK */
 			uint32_t left = peer.next + distance(in);
 
 			options[len] = 5;
 			options[len + 1] = 10;
-			put32(options + len + 2, left);
-			put32(options + len + 6, left + distance(in));
+			segments_put32(options + len + 2, left);
+			segments_put32(options + len + 6, left + distance(in));
 			len += 10;
 		} else if (kind < 160) { /* MSS */
 			options[len] = 2;
 			options[len + 1] = 4;
-			options[len + 2] = take8(in);
-			options[len + 3] = take8(in);
+			options[len + 2] = segments_take8(in);
+			options[len + 3] = segments_take8(in);
 			len += 4;
 		} else if (kind < 192) { /* window scale, SACK permitted */
-			memcpy(options + len, (const uint8_t[]){3, 3, take8(in), 4, 2}, 5);
+			memcpy(options + len, (const uint8_t[]){3, 3, segments_take8(in), 4, 2}, 5);
 			len += 5;
 		} else {
-			options[len++] = take8(in);
-			options[len++] = take8(in);
+			options[len++] = segments_take8(in);
+			options[len++] = segments_take8(in);
 		}
 	}
 	return len;
@@ -407,24 +409,24 @@ static uint32_t any_options(struct input *in, uint8_t options[40])
 
 static void step_segment(struct input *in)
 {
-	struct segment s = {.flags = take8(in) & 63};
+	struct segment s = {.flags = segments_take8(in) & 63};
 
 	s.seq = right_seq() + distance(in);
 	s.ack = peer.next + distance(in);
-	s.window = (uint16_t)(take8(in) << (take8(in) & 8));
-	s.urgent = s.flags & SIM_URG ? take8(in) : 0;
+	s.window = (uint16_t)(segments_take8(in) << (segments_take8(in) & 8));
+	s.urgent = s.flags & SIM_URG ? segments_take8(in) : 0;
 	s.options_len = any_options(in, s.options);
-	s.payload = (uint32_t)take8(in) * (take8(in) & 7 ? 1 : 5);
+	s.payload = (uint32_t)segments_take8(in) * (segments_take8(in) & 7 ? 1 : 5);
 	send_segment(&s);
 }
 
 static void step_bytes(struct input *in)
 {
 	uint8_t tcp[200] = {0};
-	uint32_t len = 20 + take8(in) % 180, i;
+	uint32_t len = 20 + segments_take8(in) % 180, i;
 
 	for (i = 4; i < len && in->at < in->end; i++)
-		tcp[i] = take8(in);
+		tcp[i] = segments_take8(in);
 	if ((uint32_t)(tcp[12] >> 4) * 4 < len) /* its payload could not be the stream's */
 		len = (uint32_t)(tcp[12] >> 4) * 4 >= 20 ? (uint32_t)(tcp[12] >> 4) * 4 : 20;
 	tcp[12] |= 0x50;
@@ -439,7 +441,7 @@ static void step_well(enum step step, struct input *in)
 	struct segment s = {.seq = right_seq(), .ack = peer.next, .flags = SIM_ACK, .window = 60000};
 
 	if (step == STEP_DATA)
-		s.payload = 1 + take8(in) * 5U;
+		s.payload = 1 + segments_take8(in) * 5U;
 	if (step == STEP_FIN)
 		s.flags |= SIM_FIN;
 	if (step == STEP_RST)
@@ -449,13 +451,13 @@ static void step_well(enum step step, struct input *in)
 		s.seq = peer.isn;
 		memcpy(s.options, (const uint8_t[]){2, 4, 5, 0xb4, 4, 2, 3, 3, 7}, 9);
 		s.options_len = 9;
-		if (take8(in) & 1)
+		if (segments_take8(in) & 1)
 			s.options_len = 0;
 	}
 	send_segment(&s);
 }
 
-static void pass_time(uint64_t ns)
+static void segments_pass_time(uint64_t ns)
 {
 	uint64_t until = sim.now_ns + ns;
 
@@ -463,11 +465,11 @@ static void pass_time(uint64_t ns)
 		uint64_t due = vma_tcp_due(sim.side[0].tcp);
 
 		sim.now_ns = due > sim.now_ns ? due : sim.now_ns + 2000;
-		settle();
+		segments_settle();
 	}
 	if (until > sim.now_ns)
 		sim.now_ns = until;
-	settle();
+	segments_settle();
 }
 
 /* ---- ICMP errors that quote a segment ---- */
@@ -490,22 +492,22 @@ static bool quotes_ours(const uint8_t *icmp, size_t len)
 /* Mostly right, as long as the input says, a few bytes of it written over: in memory that ends where it does. */
 static void step_quote(struct input *in)
 {
-	uint8_t options = take8(in) % 16, writes = take8(in) % 8;
-	size_t len = take8(in) % 100;
+	uint8_t options = segments_take8(in) % 16, writes = segments_take8(in) % 8;
+	size_t len = segments_take8(in) % 100;
 	uint8_t whole[8 + 60 + 100] = {3, 4, [6] = 2, [7] = 0x40, [8] = 0x45, [17] = 6}, *message;
 	bool found, ours;
 
-	whole[0] = (uint8_t)(take8(in) % 16);
-	whole[1] = (uint8_t)(take8(in) % 20);
+	whole[0] = (uint8_t)(segments_take8(in) % 16);
+	whole[1] = (uint8_t)(segments_take8(in) % 20);
 	whole[8] = (uint8_t)(0x40 | (options < 5 ? 5 : options));
 	memcpy(whole + 20, (const uint8_t[]){10, 0, 0, 1, 10, 0, 0, 2}, 8);
 	whole[8 + (whole[8] & 15) * 4 + 1] = LOCAL_PORT & 255;
 	whole[8 + (whole[8] & 15) * 4] = LOCAL_PORT >> 8;
 	whole[8 + (whole[8] & 15) * 4 + 2] = PEER_PORT >> 8;
 	whole[8 + (whole[8] & 15) * 4 + 3] = PEER_PORT & 255;
-	put32(whole + 8 + (whole[8] & 15) * 4 + 4, peer.acked + distance(in));
+	segments_put32(whole + 8 + (whole[8] & 15) * 4 + 4, peer.acked + distance(in));
 	for (; writes > 0; writes--)
-		whole[take8(in) % sizeof(whole)] = take8(in);
+		whole[segments_take8(in) % sizeof(whole)] = segments_take8(in);
 	message = malloc(len > 0 ? len : 1);
 	must(message != NULL);
 	memcpy(message, whole, len);
@@ -514,7 +516,7 @@ static void step_quote(struct input *in)
 	must(!found || ours);
 	must(found || !ours || vma_tcp_state(conn) != TCP_ESTABLISHED);
 	free(message);
-	settle();
+	segments_settle();
 	must(conn->path.len == 0 || conn->path.mtu >= 200); /* STEP_PATH's least */
 }
 
@@ -522,7 +524,7 @@ static void step_quote(struct input *in)
 
 static void step_conn(enum step step, struct input *in)
 {
-	uint8_t byte = take8(in);
+	uint8_t byte = segments_take8(in);
 	struct vma_tcp_path path;
 
 	if (conn == NULL)
@@ -532,7 +534,7 @@ static void step_conn(enum step step, struct input *in)
 		write_some(byte * 33U + 1);
 		break;
 	case STEP_READ:
-		read_some(byte < 200 ? byte * 11U : SIZE_MAX);
+		segments_read_some(byte < 200 ? byte * 11U : SIZE_MAX);
 		break;
 	case STEP_SHUTDOWN:
 		(void)vma_tcp_shutdown(conn, byte % 3);
@@ -541,20 +543,21 @@ static void step_conn(enum step step, struct input *in)
 	case STEP_ABORT:
 		vma_tcp_close(conn, step == STEP_ABORT);
 		if (byte & 1)
-			let_go();
+			segments_let_go();
 		break;
 	case STEP_DISOWN:
-		let_go();
+		segments_let_go();
 		break;
 	case STEP_OPTION:
-		(void)vma_tcp_set(conn, (enum vma_tcp_option)(byte % VMA_TCP_OPT_COUNT), (int32_t)take32(in));
+		(void)vma_tcp_set(conn, (enum vma_tcp_option)(byte % VMA_TCP_OPT_COUNT), (int32_t)segments_take32(in));
 		break;
 	case STEP_ICMP:
 		if (byte >= 192) {
 			step_quote(in);
 			return;
 		}
-		vma_tcp_icmp(conn, byte, take8(in), (uint16_t)(take8(in) << 3), peer.acked + distance(in));
+		vma_tcp_icmp(conn, byte, segments_take8(in), (uint16_t)(segments_take8(in) << 3),
+		             peer.acked + distance(in));
 		break;
 	case STEP_PATH:
 		path = path_of(200 + byte * 5U);
@@ -564,12 +567,12 @@ static void step_conn(enum step step, struct input *in)
 	default:
 		break;
 	}
-	settle();
+	segments_settle();
 }
 
-static void do_step(struct input *in)
+static void segments_do_step(struct input *in)
 {
-	enum step step = (enum step)(take8(in) % STEPS);
+	enum step step = (enum step)(segments_take8(in) % STEPS);
 
 	switch (step) {
 	case STEP_SEGMENT:
@@ -587,14 +590,14 @@ static void do_step(struct input *in)
 		step_well(step, in);
 		break;
 	case STEP_TIME:
-		pass_time(1000ULL << take8(in) % 28);
+		segments_pass_time(1000ULL << segments_take8(in) % 28);
 		break;
 	case STEP_CONNECT:
 		connect_there(in);
-		settle();
+		segments_settle();
 		break;
 	case STEP_NO_MEMORY:
-		sim_alloc_fail_ppm = take8(in) & 1 ? 500000 : 0;
+		sim_alloc_fail_ppm = segments_take8(in) & 1 ? 500000 : 0;
 		break;
 	case STEP_UNLISTEN:
 		if (listener != NULL)
@@ -605,7 +608,7 @@ static void do_step(struct input *in)
 		step_conn(step, in);
 		break;
 	}
-	check();
+	segments_check();
 }
 
 static void start_world(void)
@@ -659,15 +662,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		before = sim_allocated;
 	}
 	start_stack();
-	listen_here(&in);
+	segments_listen_here(&in);
 	while (in.at < in.end)
-		do_step(&in);
+		segments_do_step(&in);
 	sim_alloc_fail_ppm = 0;
-	let_go();
+	segments_let_go();
 	if (listener != NULL)
 		vma_tcp_listener_close(listener);
 	listener = NULL;
-	settle();
+	segments_settle();
 	vma_tcp_destroy(sim.side[0].tcp);
 	sim_free_retired(&sim.side[0]);
 	must(sim_allocated == before);

@@ -38,7 +38,7 @@ static uint64_t now_ns = 1000000000;
 static uint8_t bytes[CHUNK];
 static uint64_t received;
 
-static void must(int rc, const char *what)
+static void tcp_must(int rc, const char *what)
 {
 	if (rc < 0) {
 		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
@@ -48,7 +48,7 @@ static void must(int rc, const char *what)
 
 /* ---- what is counted ---- */
 
-static inline __attribute__((always_inline)) size_t send_bytes(struct side *from, unsigned i, size_t len)
+static inline __attribute__((always_inline)) size_t tcp_send_bytes(struct side *from, unsigned i, size_t len)
 {
 	struct vma_tcp_conn *conn = from->conn[i];
 	struct iovec spans[4];
@@ -86,7 +86,7 @@ static inline __attribute__((always_inline)) size_t receive_bytes(struct side *t
 
 static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, unsigned i, size_t len)
 {
-	size_t done = send_bytes(from, i, len);
+	size_t done = tcp_send_bytes(from, i, len);
 
 	while (vma_ring_progress(from->ring) > 0)
 		;
@@ -103,7 +103,7 @@ static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, 
 	PHASE size_t phase_tcp_bulk_in_##n(struct side *to, unsigned i);                                               \
 	size_t phase_tcp_send_##n(struct side *from, unsigned i, size_t len)                                           \
 	{                                                                                                              \
-		return send_bytes(from, i, len);                                                                       \
+		return tcp_send_bytes(from, i, len);                                                                   \
 	}                                                                                                              \
 	size_t phase_tcp_receive_##n(struct side *to, unsigned i)                                                      \
 	{                                                                                                              \
@@ -137,7 +137,7 @@ static const struct phases phases[] = {
 
 static size_t quiet_send(struct side *from, unsigned i, size_t len)
 {
-	return send_bytes(from, i, len);
+	return tcp_send_bytes(from, i, len);
 }
 
 static size_t quiet_bulk_out(struct side *from, unsigned i, size_t len)
@@ -152,7 +152,7 @@ static size_t quiet_receive(struct side *to, unsigned i)
 
 /* A message goes there, its answer comes back. A connection's turn comes after the same time, however many there are,
  * or delayed ACKs would leave by themselves. */
-static void ping_pong(const struct phases *p, unsigned messages)
+static void tcp_ping_pong(const struct phases *p, unsigned messages)
 {
 	for (unsigned m = 0; m < messages; m++) {
 		unsigned i = m / 2 % p->connections;
@@ -166,7 +166,7 @@ static void ping_pong(const struct phases *p, unsigned messages)
 	}
 }
 
-static void bulk(const struct phases *p, unsigned segments)
+static void tcp_tcp_bulk(const struct phases *p, unsigned segments)
 {
 	uint64_t left = (uint64_t)segments * SEGMENT, missing = 0;
 	unsigned i = 0;
@@ -200,7 +200,7 @@ static uint64_t get_now(void *arg)
 	return now_ns;
 }
 
-static bool admit(struct vma_tcp_listener *listener, void *arg)
+static bool tcp_admit(struct vma_tcp_listener *listener, void *arg)
 {
 	(void)listener, (void)arg;
 	return true;
@@ -212,7 +212,7 @@ static void no_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 }
 static const struct vma_tcp_owner owner = {no_event};
 
-static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool tcp_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	struct vma_flow_key names;
 
@@ -223,7 +223,7 @@ static bool accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tc
 	return true;
 }
 
-static void open_side(int number, struct vma_nic *nic, bool no_timestamps)
+static void tcp_open_side(int number, struct vma_nic *nic, bool no_timestamps)
 {
 	struct side *s = &side[number];
 	struct vma_ring_attr ring = {.nic = nic,
@@ -240,9 +240,9 @@ static void open_side(int number, struct vma_nic *nic, bool no_timestamps)
 
 	s->nic = nic;
 	ring.spill_pool = s->spill;
-	must(vma_ring_create(&ring, &s->ring), "ring");
+	tcp_must(vma_ring_create(&ring, &s->ring), "ring");
 	attr.ring = s->ring;
-	must(vma_tcp_create(&attr, &s->tcp), "stack");
+	tcp_must(vma_tcp_create(&attr, &s->tcp), "stack");
 }
 
 static void open_sides(bool no_timestamps)
@@ -254,18 +254,18 @@ static void open_sides(bool no_timestamps)
 		struct vma_bufarena_attr arena = {.capacity = 65536};
 		struct vma_bufpool_attr spill = {.max_bufs = 8192, .name = "spill"};
 
-		must(vma_bufarena_create(&arena, &side[i].arena), "arena");
+		tcp_must(vma_bufarena_create(&arena, &side[i].arena), "arena");
 		wire.arena[i] = spill.arena = side[i].arena;
-		must(vma_bufpool_create(&spill, &side[i].spill), "pool");
+		tcp_must(vma_bufpool_create(&spill, &side[i].spill), "pool");
 	}
-	must(vma_wire_pair(&wire, nic), "wire");
-	open_side(0, nic[0], no_timestamps);
-	open_side(1, nic[1], no_timestamps);
+	tcp_must(vma_wire_pair(&wire, nic), "wire");
+	tcp_open_side(0, nic[0], no_timestamps);
+	tcp_open_side(1, nic[1], no_timestamps);
 }
 
 static void listen_at(const struct vma_tcp_options *options)
 {
-	static const struct vma_tcp_listener_owner listener_owner = {.admit = admit, .accepted = accepted};
+	static const struct vma_tcp_listener_owner listener_owner = {.admit = tcp_admit, .accepted = tcp_accepted};
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
 	                                   .options = options,
 	                                   .family = AF_INET,
@@ -273,7 +273,7 @@ static void listen_at(const struct vma_tcp_options *options)
 	                                   .local = {10, 0, 0, 2},
 	                                   .backlog = 1024};
 
-	must(vma_tcp_listen(side[1].tcp, &attr, &side[1].listener), "listen");
+	tcp_must(vma_tcp_listen(side[1].tcp, &attr, &side[1].listener), "listen");
 }
 
 static void connect_one(unsigned i, const struct vma_tcp_options *options)
@@ -293,12 +293,12 @@ static void connect_one(unsigned i, const struct vma_tcp_options *options)
 	attr.path.bytes[14] = 0x45;
 	memcpy(attr.path.bytes + 26, attr.local, 4);
 	memcpy(attr.path.bytes + 30, attr.peer, 4);
-	must(vma_tcp_connect(side[0].tcp, &attr, &side[0].conn[i]), "connect");
+	tcp_must(vma_tcp_connect(side[0].tcp, &attr, &side[0].conn[i]), "connect");
 	for (int n = 0; n < 8; n++) {
 		now_ns += 1000;
 		vma_ring_progress(side[(n + 1) % 2].ring);
 	}
-	must(side[1].conn[i] != NULL ? 0 : -1, "accept");
+	tcp_must(side[1].conn[i] != NULL ? 0 : -1, "accept");
 }
 
 /* The phases of the group that NAME ends with; the others are not needed for it. */
@@ -331,13 +331,13 @@ int main(int argc, char **argv)
 	listen_at(&options);
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);
-	ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */
+	tcp_ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */
 	received = 0;
 	if (strstr(name, "bulk") != NULL) {
-		bulk(&quiet, 4096);
-		bulk(p, messages);
+		tcp_tcp_bulk(&quiet, 4096);
+		tcp_tcp_bulk(p, messages);
 	} else {
-		ping_pong(p, messages);
+		tcp_ping_pong(p, messages);
 	}
 	printf("received %lu\n", (unsigned long)received);
 	return 0;

@@ -141,7 +141,7 @@ static inline void world_frames_are_back(struct world *w)
 }
 
 /* Nothing of lwIP may be left, and every frame has come back. */
-static inline void world_close(struct world *w)
+static inline void lwip_fixture_world_close(struct world *w)
 {
 	assert_int_equal(port_memory_in_use(&w->tcp), 0);
 	world_frames_are_back(w);
@@ -250,7 +250,7 @@ static inline void world_establish(struct world *w)
 }
 
 /* Output as the stack would do it after input. */
-static inline void world_output(struct world *w)
+static inline void lwip_fixture_world_output(struct world *w)
 {
 	lwip_enter(&w->tcp, &w->conn);
 	tcp_output(w->conn.pcb);

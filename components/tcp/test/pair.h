@@ -133,7 +133,7 @@ static uint64_t pair_next_ns(void)
 }
 
 /* All that can be done at this moment. */
-static inline void settle(void)
+static inline void pair_settle(void)
 {
 	unsigned quiet = 0;
 
@@ -147,21 +147,21 @@ static inline void settle(void)
 	}
 }
 
-static inline void run(uint64_t ns)
+static inline void pair_run(uint64_t ns)
 {
 	uint64_t end = pair_now_ns + ns;
 
 	for (;;) {
 		uint64_t next;
 
-		settle();
+		pair_settle();
 		next = pair_next_ns();
 		if (next > end)
 			break;
 		pair_now_ns = next > pair_now_ns ? next : pair_now_ns + 1000;
 	}
 	pair_now_ns = end;
-	settle();
+	pair_settle();
 }
 
 /* ---- the world ---- */
@@ -237,7 +237,7 @@ static inline int pair_close(void **state)
 	if (pair_listener != NULL)
 		vma_tcp_listener_close(pair_listener);
 	pair_listener = NULL;
-	run(0);
+	pair_run(0);
 	for (int i = 0; i < 2; i++)
 		vma_tcp_destroy(side[i].tcp);
 	assert_int_equal(pair_allocated, 0);
@@ -266,7 +266,7 @@ static inline void listen_on_with(int i, const struct vma_tcp_options *options, 
 	memcpy(attr.local, side[i].ip, 16);
 	assert_int_equal(vma_tcp_listen(side[i].tcp, &attr, &pair_listener), 0);
 }
-static inline void listen_on(int i)
+static inline void pair_listen_on(int i)
 {
 	listen_on_with(i, &side[i].options, 16);
 }
@@ -300,7 +300,7 @@ static inline int connect_rc(int i, uint16_t local_port, uint16_t peer_port, con
 	return vma_tcp_connect(side[i].tcp, &attr, &app->conn);
 }
 
-static inline struct app *connect_from(int i, uint16_t local_port)
+static inline struct app *pair_connect_from(int i, uint16_t local_port)
 {
 	struct vma_tcp_path path = path_to(i, side[i].nic->info.mtu);
 	struct app *app = calloc(1, sizeof(*app));
@@ -310,7 +310,7 @@ static inline struct app *connect_from(int i, uint16_t local_port)
 }
 
 /* The last that was accepted. */
-static inline struct app *accepted(void)
+static inline struct app *tcp_pair_accepted(void)
 {
 	assert_true(pair_accepted_count > 0);
 	return pair_accepted[pair_accepted_count - 1];
@@ -320,10 +320,10 @@ static inline struct app *accepted(void)
 static inline void establish(struct app **client, struct app **server)
 {
 	if (pair_listener == NULL)
-		listen_on(1);
-	*client = connect_from(0, (uint16_t)(1000 + pair_accepted_count));
-	run(1 * MS);
-	*server = accepted();
+		pair_listen_on(1);
+	*client = pair_connect_from(0, (uint16_t)(1000 + pair_accepted_count));
+	pair_run(1 * MS);
+	*server = tcp_pair_accepted();
 	assert_int_equal(vma_tcp_state((*client)->conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state((*server)->conn), TCP_ESTABLISHED);
 }
@@ -338,7 +338,7 @@ static inline uint32_t take_events(struct app *app)
 
 /* ---- bytes: position-dependent, so that nothing can be in the wrong place unseen ---- */
 
-static inline uint8_t byte_at(uint64_t position)
+static inline uint8_t pair_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + (position >> 8) * 31 + (position >> 16));
 }
@@ -355,12 +355,12 @@ static inline size_t send_flags(struct app *app, size_t n, unsigned flags)
 		return 0;
 	for (int i = 0; i < count; i++)
 		for (size_t k = 0; k < spans[i].iov_len; k++)
-			((uint8_t *)spans[i].iov_base)[k] = byte_at(at + done++);
+			((uint8_t *)spans[i].iov_base)[k] = pair_byte_at(at + done++);
 	if (done != 0)
 		vma_tcp_tx_commit(app->conn, done, flags);
 	return done;
 }
-static inline size_t send_bytes(struct app *app, size_t n)
+static inline size_t pair_send_bytes(struct app *app, size_t n)
 {
 	return send_flags(app, n, 0);
 }
@@ -379,7 +379,7 @@ static inline size_t read_bytes(struct app *app, size_t n)
 			break;
 		take = span.iov_len < n - done ? span.iov_len : n - done;
 		for (size_t k = 0; k < take; k++)
-			assert_int_equal(((uint8_t *)span.iov_base)[k], byte_at(at + k));
+			assert_int_equal(((uint8_t *)span.iov_base)[k], pair_byte_at(at + k));
 		vma_tcp_rx_consume(app->conn, take);
 		done += take;
 	}
@@ -394,13 +394,13 @@ static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t
 
 	while (got < n) {
 		if (sent < n)
-			sent += send_bytes(from, n - sent);
-		settle();
+			sent += pair_send_bytes(from, n - sent);
+		pair_settle();
 		got += read_bytes(to, n);
 		if (got < n) {
 			uint64_t next;
 
-			settle();
+			pair_settle();
 			next = pair_next_ns();
 			if (sent < n && vma_tcp_tx_room(from->conn) != 0)
 				continue;
@@ -435,7 +435,7 @@ static inline struct vma_tcp_counts counts_of(int i)
 	return counts;
 }
 
-static inline uint32_t ready(const struct app *app)
+static inline uint32_t pair_ready(const struct app *app)
 {
 	return vma_tcp_readiness(app->conn);
 }

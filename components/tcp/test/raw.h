@@ -136,7 +136,7 @@ static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, c
 	memcpy(tcp + 16, &sum, 2);
 	assert_int_equal(vma_ring_send(side[1].ring, &seg, 1, 0), 1);
 	if (!raw.holds)
-		settle();
+		pair_settle();
 }
 
 static inline void raw_send(uint32_t seq, uint32_t ack, uint8_t flags, const void *data, uint32_t len)
@@ -153,7 +153,7 @@ static inline void raw_send_bytes(uint32_t seq, uint32_t ack, uint32_t len)
 	uint8_t data[2048];
 
 	for (uint32_t i = 0; i < len; i++)
-		data[i] = byte_at(seq - 1 + i);
+		data[i] = pair_byte_at(seq - 1 + i);
 	raw_send(seq, ack, TCP_ACK | TCP_PSH, data, len);
 }
 
@@ -188,7 +188,7 @@ static inline struct app *raw_connect_begin(void)
 	struct app *app = calloc(1, sizeof(*app));
 
 	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &path, app), 0);
-	settle();
+	pair_settle();
 	return app;
 }
 

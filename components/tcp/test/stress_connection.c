@@ -38,18 +38,18 @@ static _Atomic uint64_t bytes_moved, connections;
 static _Atomic long allocated;
 static struct vma_tcp_memory memory; /* limit 0: as much as there is */
 
-static void *take(size_t size)
+static void *connection_take(size_t size)
 {
 	atomic_fetch_add(&allocated, 1);
 	return calloc(1, size);
 }
-static void give(void *memory)
+static void connection_give(void *memory)
 {
 	atomic_fetch_sub(&allocated, memory != NULL);
 	free(memory);
 }
 
-static uint64_t now_ns(void)
+static uint64_t connection_now_ns(void)
 {
 	struct timespec now;
 
@@ -57,16 +57,16 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
 }
 
-static void on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void connection_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	struct end *end = arg;
 
 	(void)conn;
 	atomic_fetch_or(&end->events, events);
 }
-static const struct vma_tcp_owner owner = {.event = on_event};
+static const struct vma_tcp_owner owner = {.event = connection_on_event};
 
-static bool admit(struct vma_tcp_listener *l, void *arg)
+static bool connection_admit(struct vma_tcp_listener *l, void *arg)
 {
 	(void)l, (void)arg;
 	return true;
@@ -84,33 +84,33 @@ static bool on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_tcp_co
 	atomic_store(&waiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (WORKERS * 2)], end);
 	return true;
 }
-static const struct vma_tcp_listener_owner listener_owner = {.admit = admit, .accepted = on_accepted};
+static const struct vma_tcp_listener_owner listener_owner = {.admit = connection_admit, .accepted = on_accepted};
 
-static void drive(void)
+static void connection_drive(void)
 {
 	for (int i = 0; i < 2; i++)
 		vma_ring_progress(ring[i]);
 }
 
 /* Patience is long: two cores may have much else to do. */
-static void idle(uint64_t *since)
+static void connection_idle(uint64_t *since)
 {
-	drive();
+	connection_drive();
 	sched_yield();
 	if (*since == 0)
-		*since = now_ns();
-	else if (now_ns() - *since > PATIENCE_S * 1000000000ULL) {
+		*since = connection_now_ns();
+	else if (connection_now_ns() - *since > PATIENCE_S * 1000000000ULL) {
 		fprintf(stderr, "somebody waits for ever\n");
 		abort();
 	}
 }
 
-static uint8_t byte_at(uint64_t position)
+static uint8_t connection_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + (position >> 8) * 31);
 }
 
-static void write_all(struct end *end, uint64_t total)
+static void connection_write_all(struct end *end, uint64_t total)
 {
 	uint64_t done = 0, since = 0;
 
@@ -124,19 +124,19 @@ static void write_all(struct end *end, uint64_t total)
 			/* Only what was told says that there is room again. */
 			while (!(atomic_exchange(&end->events, 0) & VMA_TCP_WRITABLE) &&
 			       (memory.limit != 0 || vma_tcp_tx_room(end->conn) == 0))
-				idle(&since);
+				connection_idle(&since);
 			continue;
 		}
 		for (int i = 0; i < n; i++)
 			for (size_t k = 0; k < spans[i].iov_len; k++)
-				((uint8_t *)spans[i].iov_base)[k] = byte_at(done + part++);
+				((uint8_t *)spans[i].iov_base)[k] = connection_byte_at(done + part++);
 		vma_tcp_tx_commit(end->conn, part, 0);
 		done += part;
 		since = 0;
 	}
 }
 
-static void read_all(struct end *end, uint64_t total)
+static void connection_read_all(struct end *end, uint64_t total)
 {
 	uint64_t done = 0, since = 0;
 
@@ -145,11 +145,11 @@ static void read_all(struct end *end, uint64_t total)
 
 		if (vma_tcp_rx_front(end->conn, 0, &span, 1) == 0) {
 			assert_int_equal(vma_tcp_error(end->conn), 0);
-			idle(&since);
+			connection_idle(&since);
 			continue;
 		}
 		for (size_t k = 0; k < span.iov_len; k++)
-			if (((uint8_t *)span.iov_base)[k] != byte_at(done + k))
+			if (((uint8_t *)span.iov_base)[k] != connection_byte_at(done + k))
 				abort();
 		vma_tcp_rx_consume(end->conn, span.iov_len);
 		done += span.iov_len;
@@ -188,15 +188,15 @@ static struct end *connect_end(uint16_t port)
 	memcpy(attr.local, ip[0], 16);
 	memcpy(attr.peer, ip[1], 16);
 	while (vma_tcp_connect(tcp[0], &attr, &end->conn) == -EADDRINUSE)
-		idle(&since); /* its last life ends within a second */
+		connection_idle(&since); /* its last life ends within a second */
 	since = 0;
 	while (vma_tcp_state(end->conn) == TCP_SYN_SENT)
-		idle(&since);
+		connection_idle(&since);
 	assert_int_equal(vma_tcp_state(end->conn), TCP_ESTABLISHED);
 	return end;
 }
 
-static void let_go(struct end *end, bool abort)
+static void connection_let_go(struct end *end, bool abort)
 {
 	vma_tcp_close(end->conn, abort);
 	vma_tcp_conn_disown(end->conn);
@@ -213,12 +213,12 @@ static void *writer(void *arg)
 {
 	struct job *job = arg;
 
-	write_all(job->end, job->bytes);
+	connection_write_all(job->end, job->bytes);
 	return NULL;
 }
 
 /* Both directions at once, two threads per end; then closed in one of four ways. */
-static void converse(struct end *client, struct end *server, uint64_t round)
+static void connection_converse(struct end *client, struct end *server, uint64_t round)
 {
 	uint64_t bytes = 1 + (round * 7919) % 60000;
 	struct job jobs[2] = {{client, bytes}, {server, bytes / 2}};
@@ -226,13 +226,13 @@ static void converse(struct end *client, struct end *server, uint64_t round)
 
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, writer, &jobs[i]), 0);
-	read_all(server, bytes);
-	read_all(client, bytes / 2);
+	connection_read_all(server, bytes);
+	connection_read_all(client, bytes / 2);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 }
 
-static void *work(void *arg)
+static void *connection_work(void *arg)
 {
 	unsigned number = (unsigned)(uintptr_t)arg;
 
@@ -245,10 +245,10 @@ static void *work(void *arg)
 		atomic_store(&waiting[slot], NULL);
 		client = connect_end(port);
 		while ((server = atomic_load(&waiting[slot])) == NULL)
-			idle(&since);
-		converse(client, server, round);
-		let_go(client, round % 4 == 1);
-		let_go(server, round % 4 == 2);
+			connection_idle(&since);
+		connection_converse(client, server, round);
+		connection_let_go(client, round % 4 == 1);
+		connection_let_go(server, round % 4 == 2);
 		atomic_fetch_add(&connections, 1);
 	}
 	return NULL;
@@ -275,7 +275,7 @@ static void open_world(void)
 		                          .rx_sw_csum = true,
 		                          .name = "stress"};
 		struct vma_tcp_attr t = {.arena = arena,
-		                         .host = {.alloc = take, .free = give},
+		                         .host = {.alloc = connection_take, .free = connection_give},
 		                         .gro_streams_max = 8,
 		                         .memory = memory.limit != 0 ? &memory : NULL};
 
@@ -308,14 +308,14 @@ static void close_world(void)
 static void converse_for_a_while(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
-	uint64_t end = now_ns() + (uint64_t)((seconds != NULL ? atof(seconds) : 1.5) * 1e9);
+	uint64_t end = connection_now_ns() + (uint64_t)((seconds != NULL ? atof(seconds) : 1.5) * 1e9);
 	pthread_t threads[WORKERS];
 
 	open_world();
 	atomic_store(&stop, false);
 	for (uintptr_t i = 0; i < WORKERS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, work, (void *)i), 0);
-	while (now_ns() < end)
+		assert_int_equal(pthread_create(&threads[i], NULL, connection_work, (void *)i), 0);
+	while (connection_now_ns() < end)
 		poll(NULL, 0, 20);
 	atomic_store(&stop, true);
 	for (int i = 0; i < WORKERS; i++)

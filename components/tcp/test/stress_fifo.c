@@ -19,13 +19,13 @@ static _Atomic unsigned allocated;
 static _Thread_local bool is_reader;
 static unsigned given_back; /* chunks, by the reader when it had emptied the fifo */
 
-static void *counted_alloc(size_t size)
+static void *fifo_counted_alloc(size_t size)
 {
 	atomic_fetch_add(&allocated, 1);
 	return malloc(size);
 }
 
-static void counted_free(void *memory)
+static void fifo_counted_free(void *memory)
 {
 	if (is_reader && fifo_bytes(&fifo) == 0)
 		given_back++;
@@ -33,16 +33,16 @@ static void counted_free(void *memory)
 	free(memory);
 }
 
-static const struct fifo_memory memory = {counted_alloc, counted_free, NULL};
+static const struct fifo_memory memory = {fifo_counted_alloc, fifo_counted_free, NULL};
 
-static uint32_t next_random(uint32_t *seed)
+static uint32_t fifo_next_random(uint32_t *seed)
 {
 	return (*seed = *seed * 1664525 + 1013904223) >> 8;
 }
 
-static void dawdle(uint32_t *seed)
+static void fifo_dawdle(uint32_t *seed)
 {
-	uint32_t r = next_random(seed);
+	uint32_t r = fifo_next_random(seed);
 
 	if (r % 64 == 0)
 		sched_yield();
@@ -53,16 +53,16 @@ static void dawdle(uint32_t *seed)
 /* Small messages for a while, then large ones. */
 static size_t next_size(uint32_t *seed, uint64_t at)
 {
-	return 1 + next_random(seed) % (at >> 19 & 1 ? 40000 : 700);
+	return 1 + fifo_next_random(seed) % (at >> 19 & 1 ? 40000 : 700);
 }
 
 /* One word per position divisible by 8 would do; a byte per position finds more. */
-static uint8_t pattern(uint64_t position)
+static uint8_t fifo_pattern(uint64_t position)
 {
 	return (uint8_t)(position * 7 + position / 251);
 }
 
-static void *produce(void *arg)
+static void *fifo_produce(void *arg)
 {
 	uint32_t seed = *(uint32_t *)arg;
 	uint64_t at = 0;
@@ -82,45 +82,45 @@ static void *produce(void *arg)
 		n = fifo_reserve(&fifo, wanted, spans, 4);
 		if (n == 0)
 			abort();
-		dawdle(&seed);
+		fifo_dawdle(&seed);
 		for (unsigned i = 0; i < n; i++)
 			for (size_t k = 0; k < spans[i].iov_len; k++)
-				((uint8_t *)spans[i].iov_base)[k] = pattern(at + sum++);
-		if (next_random(&seed) % 8 == 0) /* commit less than was reserved */
-			sum = next_random(&seed) % (sum + 1);
+				((uint8_t *)spans[i].iov_base)[k] = fifo_pattern(at + sum++);
+		if (fifo_next_random(&seed) % 8 == 0) /* commit less than was reserved */
+			sum = fifo_next_random(&seed) % (sum + 1);
 		fifo_commit(&fifo, sum);
 		at += sum;
-		dawdle(&seed);
+		fifo_dawdle(&seed);
 	}
 	return NULL;
 }
 
-static size_t check(uint64_t at, const struct iovec *spans, unsigned n)
+static size_t fifo_check(uint64_t at, const struct iovec *spans, unsigned n)
 {
 	size_t sum = 0;
 
 	for (unsigned i = 0; i < n; i++)
 		for (size_t k = 0; k < spans[i].iov_len; k++)
-			if (((uint8_t *)spans[i].iov_base)[k] != pattern(at + sum++))
+			if (((uint8_t *)spans[i].iov_base)[k] != fifo_pattern(at + sum++))
 				fail_msg("wrong byte at %llu", (unsigned long long)(at + sum - 1));
 	return sum;
 }
 
-static void take_all(uint32_t seed)
+static void fifo_take_all(uint32_t seed)
 {
 	uint64_t at = 0;
 
 	is_reader = true;
 	while (at < ROUND) {
 		struct iovec spans[3];
-		uint32_t r = next_random(&seed);
+		uint32_t r = fifo_next_random(&seed);
 		size_t sum;
 
 		if (r % 4 == 0) { /* by position, as segments do */
 			spans[0] = fifo_span(&fifo, at);
-			sum = check(at, spans, spans[0].iov_len > 0);
+			sum = fifo_check(at, spans, spans[0].iov_len > 0);
 		} else {
-			sum = check(at, spans, fifo_front(&fifo, 0, spans, 3));
+			sum = fifo_check(at, spans, fifo_front(&fifo, 0, spans, 3));
 		}
 		if (sum == 0) {
 			sched_yield();
@@ -130,7 +130,7 @@ static void take_all(uint32_t seed)
 			sum = 1 + r % sum;
 		fifo_consume(&fifo, sum);
 		at += sum;
-		dawdle(&seed);
+		fifo_dawdle(&seed);
 	}
 	assert_int_equal(fifo_bytes(&fifo), 0);
 	is_reader = false;
@@ -148,8 +148,8 @@ static void test_bytes_come_once_and_in_order(void **state)
 
 		fifo_init(&fifo, &memory);
 		producer_seed = ++seed * 7919;
-		assert_int_equal(pthread_create(&producer, NULL, produce, &producer_seed), 0);
-		take_all(seed);
+		assert_int_equal(pthread_create(&producer, NULL, fifo_produce, &producer_seed), 0);
+		fifo_take_all(seed);
 		assert_int_equal(pthread_join(producer, NULL), 0);
 		assert_true(atomic_load(&allocated) <= 1);
 		fifo_fini(&fifo);

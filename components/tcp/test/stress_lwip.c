@@ -11,7 +11,7 @@ static struct world worlds[2];
 static pthread_barrier_t together;
 
 /* A connection made, some bytes each way, and closed by this side. Payloads and numbers differ between the threads. */
-static void converse(struct world *w, unsigned i, const char *payload)
+static void lwip_converse(struct world *w, unsigned i, const char *payload)
 {
 	uint32_t bytes = (uint32_t)strlen(payload), ours = WORLD_ISN + 1;
 
@@ -42,14 +42,14 @@ static void converse(struct world *w, unsigned i, const char *payload)
 	assert_int_equal(port_memory_in_use(&w->tcp), 0);
 }
 
-static void *talk(void *arg)
+static void *lwip_talk(void *arg)
 {
 	unsigned me = arg == &worlds[1];
 
 	world = arg;
 	pthread_barrier_wait(&together);
 	for (unsigned i = 0; i < ROUNDS; i++)
-		converse(arg, i, me ? "of the second thread" : "of the first");
+		lwip_converse(arg, i, me ? "of the second thread" : "of the first");
 	return NULL;
 }
 
@@ -61,11 +61,11 @@ static void test_two_threads_in_lwip_do_not_see_each_other(void **state)
 	assert_int_equal(pthread_barrier_init(&together, NULL, 2), 0);
 	for (unsigned i = 0; i < 2; i++)
 		world_open(&worlds[i], NULL);
-	assert_int_equal(pthread_create(&thread, NULL, talk, &worlds[1]), 0);
-	talk(&worlds[0]); /* here, where a failed assertion can say so */
+	assert_int_equal(pthread_create(&thread, NULL, lwip_talk, &worlds[1]), 0);
+	lwip_talk(&worlds[0]); /* here, where a failed assertion can say so */
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	for (unsigned i = 0; i < 2; i++)
-		world_close(&worlds[i]);
+		lwip_fixture_world_close(&worlds[i]);
 	pthread_barrier_destroy(&together);
 }
 

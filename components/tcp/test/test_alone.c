@@ -15,12 +15,12 @@ static uint32_t found_alone(void)
 	return n;
 }
 
-static void ack(uint32_t theirs)
+static void alone_ack(uint32_t theirs)
 {
 	raw_send(1, 1 + theirs, TCP_ACK, "", 0);
 }
 
-static struct app *begin(void)
+static struct app *alone_begin(void)
 {
 	struct app *app = raw_connect();
 
@@ -35,8 +35,8 @@ static void expect_long_way(struct app *app, size_t n, unsigned segments)
 {
 	unsigned before = raw.count;
 
-	send_bytes(app, n);
-	settle();
+	pair_send_bytes(app, n);
+	pair_settle();
 	assert_int_equal(found_alone(), 0);
 	assert_int_equal(raw.count - before, segments);
 	raw_forget();
@@ -46,15 +46,15 @@ static void expect_alone(struct app *app, size_t n)
 {
 	unsigned before = raw.count;
 
-	send_bytes(app, n);
-	settle();
+	pair_send_bytes(app, n);
+	pair_settle();
 	assert_int_equal(found_alone(), 1);
 	assert_int_equal(raw.count - before, 1);
 }
 
 static void test_each_message_of_a_conversation_is_alone(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 	uint32_t mine = 1;
 
 	(void)state;
@@ -68,7 +68,7 @@ static void test_each_message_of_a_conversation_is_alone(void **state)
 		assert_int_equal(s->len, MESSAGE);
 		assert_int_equal(s->flags, TCP_ACK | TCP_PSH);
 		for (uint32_t k = 0; k < MESSAGE; k++)
-			assert_int_equal(s->data[k], byte_at(i * MESSAGE + k));
+			assert_int_equal(s->data[k], pair_byte_at(i * MESSAGE + k));
 		raw_send_bytes(mine, 1 + (i + 1) * MESSAGE, MESSAGE);
 		mine += MESSAGE;
 		assert_int_equal(read_bytes(app, MESSAGE), MESSAGE);
@@ -79,47 +79,47 @@ static void test_each_message_of_a_conversation_is_alone(void **state)
 
 static void test_a_message_is_alone_behind_others_that_are_on_their_way(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 
 	(void)state;
 	for (int i = 0; i < 5; i++)
 		expect_alone(app, MESSAGE);
-	ack(5 * MESSAGE);
+	alone_ack(5 * MESSAGE);
 	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
 	app_free(app);
 }
 
 static void test_what_fills_a_segment_is_alone_and_what_is_longer_is_not(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 
 	(void)state;
 	expect_alone(app, 1000);
-	ack(1000);
+	alone_ack(1000);
 	expect_long_way(app, 1001, 2);
 	app_free(app);
 }
 
 static void test_nagle_cork_and_more_hold_it_back(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 
 	(void)state;
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 0), 0);
 	expect_alone(app, MESSAGE);
 	expect_long_way(app, MESSAGE, 0); /* Nagle */
-	ack(MESSAGE);
+	alone_ack(MESSAGE);
 	assert_int_equal(found_alone(), 1);
-	ack(2 * MESSAGE);
+	alone_ack(2 * MESSAGE);
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1), 0);
 	expect_long_way(app, MESSAGE, 0);
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0), 0);
-	settle();
-	ack(3 * MESSAGE);
+	pair_settle();
+	alone_ack(3 * MESSAGE);
 	raw_forget();
 	found_alone();
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_MORE), MESSAGE);
-	settle();
+	pair_settle();
 	assert_int_equal(found_alone(), 0);
 	assert_int_equal(raw_unseen(), 0);
 	app_free(app);
@@ -127,7 +127,7 @@ static void test_nagle_cork_and_more_hold_it_back(void **state)
 
 static void test_a_window_that_is_closed_or_too_small_holds_it_back(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 
 	(void)state;
 	raw.window = MESSAGE - 1;
@@ -149,7 +149,7 @@ static void test_a_window_that_is_closed_or_too_small_holds_it_back(void **state
 
 static void test_recovery_and_its_marks_are_asked_first(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 	struct tcp_recovery *r = &app->conn->recovery;
 	uint32_t *mark[] = {&r->sacked_bytes, &r->dup_bytes, &r->frto};
 
@@ -160,7 +160,7 @@ static void test_recovery_and_its_marks_are_asked_first(void **state)
 		*mark[i] = MESSAGE;
 		expect_long_way(app, MESSAGE, 1);
 		*mark[i] = 0;
-		ack((i + 1) * 2 * MESSAGE);
+		alone_ack((i + 1) * 2 * MESSAGE);
 	}
 	r->state = TCP_RECOVERY_DISORDER;
 	expect_long_way(app, MESSAGE, 1);
@@ -176,45 +176,45 @@ static void test_recovery_and_its_marks_are_asked_first(void **state)
 
 static void test_after_a_silence_the_window_is_looked_at_first(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 
 	(void)state;
 	expect_alone(app, MESSAGE);
-	ack(MESSAGE);
+	alone_ack(MESSAGE);
 	raw_forget();
-	run(3000 * MS);
+	pair_run(3000 * MS);
 	expect_long_way(app, MESSAGE, 1);
 	assert_true(app->conn->cc.cwnd <= 10 * 1000); /* RFC 2861 */
-	ack(2 * MESSAGE);
+	alone_ack(2 * MESSAGE);
 	expect_alone(app, MESSAGE);
 	app_free(app);
 }
 
 static void test_what_has_to_wait_for_its_time_and_urgent_data_go_the_long_way(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 	const struct raw_segment *s;
 
 	(void)state;
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_URGENT), MESSAGE);
-	settle();
+	pair_settle();
 	assert_int_equal(found_alone(), 0);
 	s = raw_next();
 	assert_true(s->flags & TCP_URG);
 	assert_int_equal(s->urgent, MESSAGE);
-	ack(MESSAGE);
+	alone_ack(MESSAGE);
 	raw_forget();
 	expect_alone(app, MESSAGE);
-	ack(2 * MESSAGE);
+	alone_ack(2 * MESSAGE);
 	raw_forget();
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_BBR), 0);
 	expect_alone(app, MESSAGE);
 	app->conn->cc.pacing_rate = 1000000;
 	app->conn->pace = (struct tcp_pace){.next_ns = side[0].tcp->now_ns + MS};
-	ack(3 * MESSAGE);
+	alone_ack(3 * MESSAGE);
 	raw_forget();
 	expect_long_way(app, MESSAGE, 0);
-	run(MS + 1);
+	pair_run(MS + 1);
 	assert_int_equal(raw_unseen(), 1);
 	app_free(app);
 }
@@ -236,12 +236,12 @@ static void test_what_is_written_before_the_handshake_is_over_waits_for_it(void 
 
 static void test_a_fin_goes_along_or_behind(void **state)
 {
-	struct app *app = begin();
+	struct app *app = alone_begin();
 
 	(void)state;
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_LATER), MESSAGE);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	settle();
+	pair_settle();
 	assert_int_equal(raw_unseen(), 1);
 	assert_int_equal(raw_next()->flags & TCP_FIN, TCP_FIN);
 	app_free(app);

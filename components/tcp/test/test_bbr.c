@@ -45,7 +45,7 @@ static struct {
 	uint32_t seed;
 } path;
 
-static bool chance(double p)
+static bool bbr_chance(double p)
 {
 	path.seed = path.seed * 1664525 + 1013904223;
 	return (path.seed >> 8) % 100000 < p * 100000;
@@ -79,7 +79,7 @@ static void note_queue(uint64_t waits_ns)
 		path.queue_max_ns = waits_ns;
 }
 
-static void send_one(unsigned i)
+static void bbr_send_one(unsigned i)
 {
 	struct flow *f = &path.flow[i];
 	struct packet p = {.flow = (uint8_t)i, .index = f->sent++, .seg = {.len = MSS, .sent_ns = path.now_ns}};
@@ -91,7 +91,7 @@ static void send_one(unsigned i)
 	pace_sent(&f->pace, &f->cc, MSS, path.now_ns);
 	f->in_flight += MSS;
 	f->app -= MSS;
-	if ((begins_ns - path.now_ns) * path.bytes_per_sec / SECOND > path.room || chance(path.loss)) {
+	if ((begins_ns - path.now_ns) * path.bytes_per_sec / SECOND > path.room || bbr_chance(path.loss)) {
 		f->lost_at[f->lost_tail++ % PACKETS] = p.index;
 		return;
 	}
@@ -112,7 +112,7 @@ static void output(unsigned i)
 	struct flow *f = &path.flow[i];
 
 	while (has_window(f) && pace_lets(&f->pace, &f->cc, path.now_ns))
-		send_one(i);
+		bbr_send_one(i);
 	if (f->starts_ns <= path.now_ns && f->app < MSS && f->in_flight < f->cc.cwnd)
 		rate_app_limited(&f->rate, f->in_flight);
 }
@@ -214,7 +214,7 @@ static struct tcp_seg sent_at(uint64_t now_ns, bool nothing_out)
 	return seg;
 }
 
-static void ack(struct tcp_seg *seg, uint64_t min_rtt_ns, uint64_t now_ns)
+static void bbr_ack(struct tcp_seg *seg, uint64_t min_rtt_ns, uint64_t now_ns)
 {
 	sample = (struct tcp_cc_sample){0};
 	rate_ack_begin(&rate);
@@ -232,16 +232,16 @@ static void test_rate_is_what_was_delivered_since_the_segment_was_sent(void **st
 	for (unsigned i = 0; i < 4; i++)
 		seg[i] = sent_at(SECOND + i * MS / 2, i == 0);
 	for (unsigned i = 0; i < 4; i++) {
-		ack(&seg[i], 4 * MS, SECOND + 4 * MS + i * MS / 2);
+		bbr_ack(&seg[i], 4 * MS, SECOND + 4 * MS + i * MS / 2);
 		seg[4 + i] = sent_at(SECOND + 4 * MS + i * MS / 2, false);
 	}
 	assert_int_equal(sample.delivered, 4000);
 	/* The fifth was sent when one had been delivered, and is the fifth delivered: four in 4 ms. */
-	ack(&seg[4], 4 * MS, SECOND + 8 * MS);
+	bbr_ack(&seg[4], 4 * MS, SECOND + 8 * MS);
 	assert_true(sample.is_known);
 	assert_int_equal(sample.prior_delivered, 1000);
 	assert_int_equal(sample.bytes_per_sec, 1000000);
-	ack(&seg[5], 4 * MS, SECOND + 8 * MS + MS / 2);
+	bbr_ack(&seg[5], 4 * MS, SECOND + 8 * MS + MS / 2);
 	assert_int_equal(sample.bytes_per_sec, 1000000);
 }
 
@@ -255,7 +255,7 @@ static void test_acknowledgements_that_come_together_do_not_make_the_path_faster
 		seg[i] = sent_at(SECOND + i * 10 * MS, i == 0);
 	/* Sent in 90 ms, all acknowledged at once: no more than ten in 90 ms. */
 	for (unsigned i = 0; i < 10; i++) {
-		ack(&seg[i], 5 * MS, SECOND + 95 * MS);
+		bbr_ack(&seg[i], 5 * MS, SECOND + 95 * MS);
 		assert_true(sample.bytes_per_sec <= 10000 * SECOND / (90 * MS));
 	}
 }
@@ -267,7 +267,7 @@ static void test_sample_of_less_than_a_round_trip_counts_for_nothing(void **stat
 	(void)state;
 	rate = (struct tcp_rate){0};
 	seg = sent_at(SECOND, true);
-	ack(&seg, 5 * MS, SECOND + 3 * MS);
+	bbr_ack(&seg, 5 * MS, SECOND + 3 * MS);
 	assert_true(sample.is_known);
 	assert_int_equal(sample.bytes_per_sec, 0);
 }
@@ -281,13 +281,13 @@ static void test_segment_sent_while_the_application_had_nothing_is_marked(void *
 	first = sent_at(SECOND, true);
 	rate_app_limited(&rate, 1000);
 	second = sent_at(SECOND + MS, false);
-	ack(&first, MS, SECOND + 4 * MS);
+	bbr_ack(&first, MS, SECOND + 4 * MS);
 	assert_false(sample.app_limited);
-	ack(&second, MS, SECOND + 5 * MS);
+	bbr_ack(&second, MS, SECOND + 5 * MS);
 	assert_true(sample.app_limited);
 	/* Everything that was under way has come. */
 	third = sent_at(SECOND + 6 * MS, true);
-	ack(&third, MS, SECOND + 10 * MS);
+	bbr_ack(&third, MS, SECOND + 10 * MS);
 	assert_false(sample.app_limited);
 }
 
@@ -352,7 +352,7 @@ static void cc_begin(void)
 }
 
 /* A round in one acknowledgement of `bytes`. */
-static void one_round(uint64_t bytes_per_sec, uint64_t rtt_ns, uint32_t bytes, uint32_t in_flight)
+static void bbr_one_round(uint64_t bytes_per_sec, uint64_t rtt_ns, uint32_t bytes, uint32_t in_flight)
 {
 	struct tcp_cc_sample s = {.prior_delivered = delivered,
 	                          .delivered = delivered + bytes,
@@ -385,27 +385,27 @@ static void test_startup_ends_after_three_rounds_without_a_quarter_more(void **s
 	(void)state;
 	cc_begin();
 	for (uint64_t r = 4; r <= 8; r++) {
-		one_round(100000 << r, 10 * MS, 1000 << r, 1000 << r);
+		bbr_one_round(100000 << r, 10 * MS, 1000 << r, 1000 << r);
 		assert_int_equal(cc.bbr.mode, STARTUP);
 		assert_in_range(cc.pacing_rate, (100000 << r) * 2.885 * 0.985, (100000 << r) * 2.89);
 	}
-	one_round(100000 << 8, 10 * MS, 256000, 700000);
-	one_round(110000 << 8, 10 * MS, 256000, 700000);
+	bbr_one_round(100000 << 8, 10 * MS, 256000, 700000);
+	bbr_one_round(110000 << 8, 10 * MS, 256000, 700000);
 	assert_int_equal(cc.bbr.mode, STARTUP);
-	one_round(120000 << 8, 10 * MS, 256000, 700000);
+	bbr_one_round(120000 << 8, 10 * MS, 256000, 700000);
 	assert_int_equal(cc.bbr.mode, DRAIN);
 	assert_in_range(cc.pacing_rate, (120000 << 8) / 2.885 * 0.98, (120000 << 8) / 2.885);
-	one_round(120000 << 8, 10 * MS, 256000, 400000);
+	bbr_one_round(120000 << 8, 10 * MS, 256000, 400000);
 	assert_int_equal(cc.bbr.mode, DRAIN);
-	one_round(120000 << 8, 10 * MS, 256000, 300000);
+	bbr_one_round(120000 << 8, 10 * MS, 256000, 300000);
 	assert_int_equal(cc.bbr.mode, PROBE_BW);
 }
 
-static void fill(void)
+static void bbr_fill(void)
 {
 	cc_begin();
 	for (unsigned r = 0; r < 6; r++)
-		one_round(10000000, 10 * MS, 100000, 100000);
+		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	assert_int_equal(cc.bbr.mode, PROBE_BW);
 }
 
@@ -414,12 +414,12 @@ static void test_cycle_has_a_phase_of_more_one_of_less_and_six_of_one(void **sta
 	unsigned more = 0, less = 0, one = 0;
 
 	(void)state;
-	fill();
+	bbr_fill();
 	for (unsigned r = 0; r < 80; r++) {
 		uint8_t before = cc.bbr.cycle;
 
 		now_ns += 1;
-		one_round(10000000, 10 * MS, 100000, cc.bbr.cycle == 0 ? 300000 : 100000);
+		bbr_one_round(10000000, 10 * MS, 100000, cc.bbr.cycle == 0 ? 300000 : 100000);
 		assert_int_equal(cc.bbr.cycle, (before + 1) % 8);
 		more += cc.pacing_rate == 10000000 / 4 * 5 / 100 * 99;
 		less += cc.pacing_rate == 10000000 / 4 * 3 / 100 * 99;
@@ -433,25 +433,25 @@ static void test_cycle_has_a_phase_of_more_one_of_less_and_six_of_one(void **sta
 static void test_phase_of_more_lasts_until_there_is_more_in_flight(void **state)
 {
 	(void)state;
-	fill();
+	bbr_fill();
 	while (cc.bbr.cycle != 0)
-		one_round(10000000, 10 * MS + 1, 100000, 100000);
+		bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	for (unsigned r = 0; r < 5; r++) {
-		one_round(10000000, 10 * MS + 1, 20000, 80000);
+		bbr_one_round(10000000, 10 * MS + 1, 20000, 80000);
 		assert_int_equal(cc.bbr.cycle, 0);
 	}
-	one_round(10000000, 10 * MS + 1, 100000, 100000);
+	bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	assert_int_equal(cc.bbr.cycle, 1);
 }
 
 static void test_window_is_two_products_and_three_quanta(void **state)
 {
 	(void)state;
-	fill();
+	bbr_fill();
 	for (unsigned r = 0; r < 20; r++)
-		one_round(10000000, 10 * MS, 100000, 100000);
+		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	while (cc.bbr.cycle != 3)
-		one_round(10000000, 10 * MS + 1, 100000, 100000);
+		bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	assert_int_equal(cc.quantum, 9000);
 	assert_in_range(cc.cwnd, 2 * 100000 + 3 * 9000,
 	                2 * 100000 + 3 * 9000 + 2000 + cc.bbr.extra[0] + cc.bbr.extra[1]);
@@ -468,9 +468,9 @@ static void test_quantum_is_a_millisecond_between_two_segments_and_64_kilobytes(
 	for (unsigned i = 0; i < 4; i++) {
 		cc_begin();
 		for (unsigned r = 0; r < 20; r++)
-			one_round(cases[i].bytes_per_sec / 99 * 100, 10 * MS, 10000, 0);
+			bbr_one_round(cases[i].bytes_per_sec / 99 * 100, 10 * MS, 10000, 0);
 		while (cc.bbr.cycle < 2)
-			one_round(cases[i].bytes_per_sec / 99 * 100, 10 * MS + 1, 100000000, 0);
+			bbr_one_round(cases[i].bytes_per_sec / 99 * 100, 10 * MS + 1, 100000000, 0);
 		assert_in_range(cc.pacing_rate, cases[i].bytes_per_sec * 0.98, cases[i].bytes_per_sec * 1.01);
 		assert_in_range(cc.quantum, cases[i].quantum - 1000 * (cc.quantum > 2000), cases[i].quantum);
 	}
@@ -479,13 +479,13 @@ static void test_quantum_is_a_millisecond_between_two_segments_and_64_kilobytes(
 static void test_rate_is_the_highest_of_ten_rounds(void **state)
 {
 	(void)state;
-	fill();
-	one_round(20000000, 10 * MS, 100000, 100000);
+	bbr_fill();
+	bbr_one_round(20000000, 10 * MS, 100000, 100000);
 	for (unsigned r = 0; r < 9; r++) {
-		one_round(5000000, 10 * MS, 100000, 100000);
+		bbr_one_round(5000000, 10 * MS, 100000, 100000);
 		assert_int_equal(cc.bbr.max_rate, 20000000);
 	}
-	one_round(5000000, 10 * MS, 100000, 100000);
+	bbr_one_round(5000000, 10 * MS, 100000, 100000);
 	assert_int_equal(cc.bbr.max_rate, 5000000);
 }
 
@@ -494,7 +494,7 @@ static void test_application_that_sends_little_does_not_make_the_path_slow(void 
 	struct tcp_cc_sample s = {.bytes_per_sec = 1000, .newly = 1000, .is_known = true, .app_limited = true};
 
 	(void)state;
-	fill();
+	bbr_fill();
 	for (unsigned r = 0; r < 100; r++) {
 		s.prior_delivered = delivered;
 		s.delivered = delivered += 1000;
@@ -514,16 +514,16 @@ static void test_round_trip_time_is_the_lowest_of_ten_seconds(void **state)
 	uint64_t since_ns;
 
 	(void)state;
-	fill();
-	one_round(10000000, 8 * MS, 100000, 100000);
+	bbr_fill();
+	bbr_one_round(10000000, 8 * MS, 100000, 100000);
 	since_ns = now_ns;
 	while (now_ns + 20 * MS < since_ns + 10 * SECOND) {
-		one_round(10000000, 12 * MS, 100000, 100000);
+		bbr_one_round(10000000, 12 * MS, 100000, 100000);
 		assert_int_equal(cc.bbr.min_rtt_ns, 8 * MS);
 		assert_int_equal(cc.bbr.mode, PROBE_BW);
 	}
 	while (cc.bbr.mode == PROBE_BW)
-		one_round(10000000, 12 * MS, 100000, 100000);
+		bbr_one_round(10000000, 12 * MS, 100000, 100000);
 	assert_int_equal(cc.bbr.mode, PROBE_RTT);
 	assert_int_equal(cc.bbr.min_rtt_ns, 12 * MS);
 	assert_in_range(now_ns - since_ns, 10 * SECOND, 10 * SECOND + 20 * MS);
@@ -535,21 +535,21 @@ static void test_probe_of_the_round_trip_time_takes_200_ms_with_four_segments(vo
 	uint64_t since_ns;
 
 	(void)state;
-	fill();
+	bbr_fill();
 	for (unsigned r = 0; r < 20; r++)
-		one_round(10000000, 10 * MS, 100000, 100000);
+		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
 	now_ns += 11 * SECOND;
-	one_round(10000000, 11 * MS, 100000, 100000);
+	bbr_one_round(10000000, 11 * MS, 100000, 100000);
 	assert_int_equal(cc.bbr.mode, PROBE_RTT);
 	assert_int_equal(cc.cwnd, 4000);
 	app_limited = true; /* as it asks for itself */
-	one_round(10000000, 11 * MS, 4000, 4000);
+	bbr_one_round(10000000, 11 * MS, 4000, 4000);
 	since_ns = now_ns;
 	while (cc.bbr.mode == PROBE_RTT) {
 		assert_int_equal(cc.cwnd, 4000);
 		assert_in_range(cc.pacing_rate, 9000000, 10000000);
-		one_round(400000, 10 * MS, 4000, 4000);
+		bbr_one_round(400000, 10 * MS, 4000, 4000);
 	}
 	assert_in_range(now_ns - since_ns, 200 * MS, 220 * MS);
 	assert_int_equal(cc.bbr.mode, PROBE_BW);
@@ -562,9 +562,9 @@ static void test_recovery_sends_what_is_delivered_and_then_has_its_window_back(v
 	uint32_t before;
 
 	(void)state;
-	fill();
+	bbr_fill();
 	for (unsigned r = 0; r < 20; r++)
-		one_round(10000000, 10 * MS, 100000, 100000);
+		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
 	cc_lost(&cc, 200000, now_ns);
 	delivered += 1000;
@@ -602,9 +602,9 @@ static void test_timeout_leaves_one_segment_until_it_was_repaired(void **state)
 	struct tcp_cc_sample s;
 
 	(void)state;
-	fill();
+	bbr_fill();
 	for (unsigned r = 0; r < 20; r++)
-		one_round(10000000, 10 * MS, 100000, 100000);
+		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
 	cc_timeout(&cc, 100000, now_ns);
 	assert_int_equal(cc.cwnd, 1000);
@@ -624,9 +624,9 @@ static void test_silence_keeps_the_window_and_begins_at_the_rate_of_the_path(voi
 	uint32_t before;
 
 	(void)state;
-	fill();
+	bbr_fill();
 	while (cc.bbr.cycle != 0)
-		one_round(10000000, 10 * MS + 1, 100000, 100000);
+		bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	before = cc.cwnd;
 	assert_true(cc.pacing_rate > 12000000);
 	cc_idle(&cc, 5 * SECOND, 200 * MS);

@@ -22,8 +22,8 @@ static int open_bounded(void **state)
 	pair_open_with(&wishes, 0);
 	listen_on_with(1, &side[1].options, CONNS);
 	for (unsigned i = 0; i < CONNS; i++)
-		client[i] = connect_from(0, (uint16_t)(2000 + i));
-	run(10 * MS);
+		client[i] = pair_connect_from(0, (uint16_t)(2000 + i));
+	pair_run(10 * MS);
 	assert_int_equal(pair_accepted_count, CONNS);
 	return 0;
 }
@@ -54,19 +54,19 @@ static struct app *server_of(unsigned i)
 	return NULL;
 }
 
-static void write_all(void)
+static void budget_write_all(void)
 {
 	for (unsigned i = 0; i < CONNS; i++) {
 		size_t n;
 
 		do {
-			n = send_bytes(client[i], EACH - sent[i]);
+			n = pair_send_bytes(client[i], EACH - sent[i]);
 			sent[i] += n;
 		} while (n != 0 && sent[i] < EACH);
 	}
 }
 
-static bool read_all(void)
+static bool budget_read_all(void)
 {
 	bool done = true;
 
@@ -83,15 +83,15 @@ static void test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost(void **
 
 	(void)state;
 	for (unsigned i = 0; i < 200; i++) {
-		write_all();
-		run(50 * MS);
+		budget_write_all();
+		pair_run(50 * MS);
 		assert_true(atomic_load(&memory.used) < LIMIT + SLACK);
 	}
 	assert_true(atomic_load(&memory.used) > LIMIT / 2);
 	end = pair_now_ns + 600 * SEC;
-	while (!read_all()) {
-		write_all();
-		run(20 * MS);
+	while (!budget_read_all()) {
+		budget_write_all();
+		pair_run(20 * MS);
 		assert_true(pair_now_ns < end);
 		assert_true(atomic_load(&memory.used) < LIMIT + SLACK);
 	}
@@ -104,15 +104,15 @@ static void test_writer_that_waits_for_memory_is_told(void **state)
 	(void)state;
 	atomic_store(&memory.used, LIMIT); /* somebody else's */
 	for (unsigned i = 0; i < CONNS; i++) {
-		while (send_bytes(client[i], EACH) != 0)
+		while (pair_send_bytes(client[i], EACH) != 0)
 			;
 		assert_true(vma_tcp_tx_queued(client[i]->conn) <= 4608);
-		waiting += (ready(client[i]) & EPOLLOUT) == 0;
+		waiting += (pair_ready(client[i]) & EPOLLOUT) == 0;
 		take_events(client[i]);
 	}
 	assert_int_equal(waiting, CONNS);
 	atomic_fetch_sub(&memory.used, LIMIT);
-	run(100 * MS); /* all is acknowledged */
+	pair_run(100 * MS); /* all is acknowledged */
 	for (unsigned i = 0; i < CONNS; i++)
 		told += (take_events(client[i]) & VMA_TCP_WRITABLE) != 0;
 	assert_int_equal(told, CONNS);

@@ -27,13 +27,13 @@ static double cube_root(double x)
 	return y;
 }
 
-static void start(int algorithm, uint32_t mss)
+static void cc_start(int algorithm, uint32_t mss)
 {
 	cc_init(&cc, algorithm, mss);
 }
 
 /* A cwnd's worth of ACKs, each of two segments. */
-static void one_round(uint64_t rtt_ns, uint64_t now_ns)
+static void cc_one_round(uint64_t rtt_ns, uint64_t now_ns)
 {
 	uint32_t left = cc.cwnd;
 
@@ -50,13 +50,13 @@ static void one_round(uint64_t rtt_ns, uint64_t now_ns)
 static void test_initial_window_is_rfc_6928(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, 1460);
+	cc_start(VMA_TCP_CC_CUBIC, 1460);
 	assert_int_equal(cc.cwnd, 14600);
-	start(VMA_TCP_CC_LWIP, 536);
+	cc_start(VMA_TCP_CC_LWIP, 536);
 	assert_int_equal(cc.cwnd, 5360);
-	start(VMA_TCP_CC_LWIP, 8948);
+	cc_start(VMA_TCP_CC_LWIP, 8948);
 	assert_int_equal(cc.cwnd, 2 * 8948);
-	start(VMA_TCP_CC_LWIP, 2000);
+	cc_start(VMA_TCP_CC_LWIP, 2000);
 	assert_int_equal(cc.cwnd, 14600);
 	assert_true(cc.ssthresh == UINT32_MAX);
 }
@@ -77,7 +77,7 @@ static void test_names_are_those_of_tcp_congestion(void **state)
 	assert_string_equal(vma_tcp_cc_name(VMA_TCP_CC_LWIP), "reno");
 	assert_null(vma_tcp_cc_name(VMA_TCP_CC_BBR + 1));
 	assert_null(vma_tcp_cc_name(-1));
-	start(99, MSS);
+	cc_start(99, MSS);
 	assert_string_equal(cc.ops->name, "cubic");
 }
 
@@ -85,7 +85,7 @@ static void test_window_that_is_not_used_does_not_grow(void **state)
 {
 	(void)state;
 	for (int algorithm = VMA_TCP_CC_LWIP; algorithm <= VMA_TCP_CC_CUBIC; algorithm++) {
-		start(algorithm, MSS);
+		cc_start(algorithm, MSS);
 		for (unsigned i = 0; i < 100; i++)
 			cc_acked(&cc, 2 * MSS, false, 10 * MS, SECOND + i * MS);
 		assert_int_equal(cc.cwnd, 10 * MSS);
@@ -96,7 +96,7 @@ static void test_window_never_passes_what_scaling_allows(void **state)
 {
 	(void)state;
 	for (int algorithm = VMA_TCP_CC_LWIP; algorithm <= VMA_TCP_CC_NONE; algorithm++) {
-		start(algorithm, 65483);
+		cc_start(algorithm, 65483);
 		for (unsigned i = 0; i < 40000; i++)
 			cc_acked(&cc, cc.cwnd, true, MS, SECOND + i * 100 * MS);
 		assert_true(cc.cwnd <= CC_CWND_MAX && cc.cwnd >= 65483);
@@ -110,7 +110,7 @@ static void test_window_never_passes_what_scaling_allows(void **state)
 static void test_timeout_leaves_one_segment_and_half_as_threshold(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_LWIP, MSS);
+	cc_start(VMA_TCP_CC_LWIP, MSS);
 	cc_timeout(&cc, 40 * MSS, SECOND);
 	assert_int_equal(cc.cwnd, MSS);
 	assert_int_equal(cc.ssthresh, 20 * MSS);
@@ -122,7 +122,7 @@ static void test_idle_time_halves_the_window_per_timeout_down_to_the_initial_one
 {
 	(void)state;
 	for (int algorithm = VMA_TCP_CC_LWIP; algorithm <= VMA_TCP_CC_CUBIC; algorithm++) {
-		start(algorithm, MSS);
+		cc_start(algorithm, MSS);
 		cc.cwnd = 160 * MSS;
 		cc_idle(&cc, 200 * MS, 200 * MS);
 		assert_int_equal(cc.cwnd, 160 * MSS);
@@ -138,7 +138,7 @@ static void test_idle_time_halves_the_window_per_timeout_down_to_the_initial_one
 static void test_other_segment_size_before_any_change_means_another_initial_window(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, 536);
+	cc_start(VMA_TCP_CC_CUBIC, 536);
 	cc_set_mss(&cc, 1448);
 	assert_int_equal(cc.cwnd, 14480);
 	cc_acked(&cc, 1448, true, MS, SECOND);
@@ -152,7 +152,7 @@ static void test_other_segment_size_before_any_change_means_another_initial_wind
 static void test_none_holds_nothing_back_even_after_loss(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_NONE, MSS);
+	cc_start(VMA_TCP_CC_NONE, MSS);
 	assert_int_equal(cc.cwnd, CC_CWND_MAX);
 	cc_lost(&cc, 100 * MSS, SECOND);
 	assert_int_equal(cc.ssthresh, CC_CWND_MAX);
@@ -171,7 +171,7 @@ static void test_none_holds_nothing_back_even_after_loss(void **state)
 static void test_newreno_slow_start_counts_bytes_up_to_two_segments(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_LWIP, MSS);
+	cc_start(VMA_TCP_CC_LWIP, MSS);
 	cc_acked(&cc, 100, true, MS, SECOND);
 	assert_int_equal(cc.cwnd, 10 * MSS + 100);
 	cc_acked(&cc, 2 * MSS, true, MS, SECOND);
@@ -183,9 +183,9 @@ static void test_newreno_slow_start_counts_bytes_up_to_two_segments(void **state
 static void test_newreno_slow_start_doubles_per_round(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_LWIP, MSS);
+	cc_start(VMA_TCP_CC_LWIP, MSS);
 	for (unsigned round = 1; round <= 5; round++) {
-		one_round(10 * MS, round * 10 * MS);
+		cc_one_round(10 * MS, round * 10 * MS);
 		assert_int_equal(cc.cwnd, (10u << round) * MSS);
 	}
 }
@@ -193,11 +193,11 @@ static void test_newreno_slow_start_doubles_per_round(void **state)
 static void test_newreno_avoidance_adds_one_segment_per_window(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_LWIP, MSS);
+	cc_start(VMA_TCP_CC_LWIP, MSS);
 	cc.cwnd = 20 * MSS;
 	cc.ssthresh = 20 * MSS;
 	for (unsigned round = 1; round <= 30; round++) {
-		one_round(10 * MS, round * 10 * MS);
+		cc_one_round(10 * MS, round * 10 * MS);
 		assert_int_equal(cc.cwnd, (20 + round) * MSS);
 	}
 }
@@ -205,7 +205,7 @@ static void test_newreno_avoidance_adds_one_segment_per_window(void **state)
 static void test_newreno_loss_halves_what_is_in_flight(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_LWIP, MSS);
+	cc_start(VMA_TCP_CC_LWIP, MSS);
 	cc.cwnd = 100 * MSS;
 	cc_lost(&cc, 60 * MSS, SECOND);
 	assert_int_equal(cc.ssthresh, 30 * MSS);
@@ -233,7 +233,7 @@ static void test_cube_root_is_exact(void **state)
 static void test_cubic_loss_leaves_seven_tenths_of_the_window(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
 	cc_lost(&cc, 5 * MSS, SECOND);
 	assert_int_equal(cc.ssthresh, 70 * MSS);
@@ -245,7 +245,7 @@ static void test_cubic_loss_leaves_seven_tenths_of_the_window(void **state)
 static void test_cubic_second_loss_below_the_last_maximum_makes_room(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
 	cc_lost(&cc, 100 * MSS, SECOND);
 	cc_recovered(&cc, SECOND);
@@ -265,7 +265,7 @@ static void test_cubic_follows_its_curve(void **state)
 	uint64_t now_ns = 10 * SECOND, rtt_ns = 100 * MS, begun_ns;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 2000 * MSS;
 	cc_lost(&cc, cc.cwnd, now_ns);
 	cc_recovered(&cc, now_ns);
@@ -293,13 +293,13 @@ static void test_cubic_is_never_slower_than_reno(void **state)
 	double w_est;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 40 * MSS;
 	cc_lost(&cc, cc.cwnd, now_ns);
 	cc_recovered(&cc, now_ns);
 	w_est = 28;
 	for (unsigned round = 0; round < 60; round++) {
-		one_round(rtt_ns, now_ns += rtt_ns);
+		cc_one_round(rtt_ns, now_ns += rtt_ns);
 		w_est += w_est < 40 ? 9.0 / 17 : 1;
 		assert_true(absolute((double)cc.cwnd / MSS - w_est) < 1.1);
 	}
@@ -308,7 +308,7 @@ static void test_cubic_is_never_slower_than_reno(void **state)
 static void test_cubic_never_grows_by_more_than_half_per_window(void **state)
 {
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
 	cc_lost(&cc, cc.cwnd, SECOND);
 	cc_recovered(&cc, SECOND);
@@ -326,7 +326,7 @@ static void test_cubic_time_without_use_does_not_count(void **state)
 	uint32_t before;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 1000 * MSS;
 	cc_lost(&cc, cc.cwnd, now_ns);
 	cc_recovered(&cc, now_ns);
@@ -346,7 +346,7 @@ static void test_cubic_after_a_timeout_begins_at_its_threshold(void **state)
 	uint64_t now_ns = SECOND;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
 	cc_timeout(&cc, cc.cwnd, now_ns);
 	assert_int_equal(cc.ssthresh, 70 * MSS);
@@ -364,12 +364,12 @@ static void test_cubic_spurious_loss_is_taken_back(void **state)
 	uint64_t now_ns = SECOND;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
 	cc_lost(&cc, cc.cwnd, now_ns);
 	cc_recovered(&cc, now_ns);
 	for (unsigned i = 0; i < 10; i++)
-		one_round(50 * MS, now_ns += 50 * MS);
+		cc_one_round(50 * MS, now_ns += 50 * MS);
 	before = cc.cubic;
 	uint32_t cwnd = cc.cwnd, ssthresh = cc.ssthresh;
 
@@ -392,9 +392,9 @@ static void test_hystart_doubles_while_the_delay_stays(void **state)
 	uint64_t now_ns = SECOND;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	for (unsigned round = 1; round <= 8; round++)
-		one_round(20 * MS, now_ns += 20 * MS);
+		cc_one_round(20 * MS, now_ns += 20 * MS);
 	assert_int_equal(cc.cwnd, (10u << 8) * MSS);
 	assert_false(cc.in_css);
 }
@@ -405,9 +405,9 @@ static void test_hystart_slows_down_when_the_delay_grows_and_ends_after_five_rou
 	uint32_t before;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	for (unsigned round = 0; round < 3; round++)
-		one_round(40 * MS, now_ns += 40 * MS);
+		cc_one_round(40 * MS, now_ns += 40 * MS);
 	for (unsigned i = 0; i < 8; i++) {
 		assert_false(cc.in_css); /* eight samples are needed */
 		cc_acked(&cc, MSS, true, 45 * MS, now_ns);
@@ -417,7 +417,7 @@ static void test_hystart_slows_down_when_the_delay_grows_and_ends_after_five_rou
 	cc_acked(&cc, 4 * MSS, true, 45 * MS, now_ns);
 	assert_int_equal(cc.cwnd, before + MSS);
 	for (unsigned round = 0; round < 8 && cc.ssthresh == UINT32_MAX; round++)
-		one_round(46 * MS, now_ns += 46 * MS);
+		cc_one_round(46 * MS, now_ns += 46 * MS);
 	assert_true(cc.ssthresh != UINT32_MAX);
 	assert_true(cc.cwnd >= cc.ssthresh);
 	assert_true(cc.cwnd > before * 2 && cc.cwnd < before * 5); /* 1.25^5 is 3.05 */
@@ -428,15 +428,15 @@ static void test_hystart_goes_on_when_the_delay_was_a_passing_jitter(void **stat
 	uint64_t now_ns = SECOND;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	for (unsigned round = 0; round < 3; round++)
-		one_round(40 * MS, now_ns += 40 * MS);
+		cc_one_round(40 * MS, now_ns += 40 * MS);
 	for (unsigned i = 0; i < 8; i++)
 		cc_acked(&cc, MSS, true, 50 * MS, now_ns);
 	assert_true(cc.in_css);
-	one_round(50 * MS, now_ns += 50 * MS);
-	one_round(40 * MS, now_ns += 40 * MS);
-	one_round(40 * MS, now_ns += 40 * MS);
+	cc_one_round(50 * MS, now_ns += 50 * MS);
+	cc_one_round(40 * MS, now_ns += 40 * MS);
+	cc_one_round(40 * MS, now_ns += 40 * MS);
 	assert_false(cc.in_css);
 	assert_true(cc.ssthresh == UINT32_MAX);
 }
@@ -446,9 +446,9 @@ static void test_hystart_ignores_what_is_below_four_milliseconds(void **state)
 	uint64_t now_ns = SECOND;
 
 	(void)state;
-	start(VMA_TCP_CC_CUBIC, MSS);
+	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	for (unsigned round = 0; round < 6; round++)
-		one_round(MS / 5 + round * MS / 2, now_ns += MS);
+		cc_one_round(MS / 5 + round * MS / 2, now_ns += MS);
 	assert_false(cc.in_css);
 }
 

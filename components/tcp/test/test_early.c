@@ -8,7 +8,7 @@ static unsigned pieces_of(const struct app *app)
 	return app->conn->pcb->ooseq_pbufs;
 }
 
-static bool is_in_a_frame(const void *at)
+static bool early_is_in_a_frame(const void *at)
 {
 	return (const char *)at >= pair_arena->frames &&
 	       (const char *)at < pair_arena->frames + ((size_t)pair_arena->capacity << pair_arena->frame_shift);
@@ -18,7 +18,7 @@ static bool is_in_a_frame(const void *at)
 static void send_every_other_byte(unsigned first, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		uint8_t byte = byte_at(1 + 2 * (first + i));
+		uint8_t byte = pair_byte_at(1 + 2 * (first + i));
 
 		raw_send(2 + 2 * (first + i), 1, TCP_ACK, &byte, 1);
 	}
@@ -34,9 +34,9 @@ static void test_single_bytes_keep_no_frames(void **state)
 	assert_in_range(side[0].tcp->early_bytes, 50 * EARLY_OVERHEAD, 50 * (EARLY_OVERHEAD + 128));
 	for (const struct tcp_seg *seg = app->conn->pcb->ooseq; seg != NULL; seg = seg->next)
 		for (const struct pbuf *p = seg->p; p != NULL; p = p->next)
-			assert_false(is_in_a_frame(p) || is_in_a_frame(p->payload));
+			assert_false(early_is_in_a_frame(p) || early_is_in_a_frame(p->payload));
 	for (unsigned i = 0; i < 50; i++) {
-		uint8_t byte = byte_at(2 * i);
+		uint8_t byte = pair_byte_at(2 * i);
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, &byte, 1);
 	}
@@ -60,7 +60,7 @@ static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **sta
 	/* What is in order is taken all the same, and what was refused is said again. */
 	side[0].tcp->early_bytes -= max;
 	for (unsigned i = 0; i < 2 * EARLY_LITTLE; i++) {
-		uint8_t bytes[2] = {byte_at(2 * i), byte_at(2 * i + 1)};
+		uint8_t bytes[2] = {pair_byte_at(2 * i), pair_byte_at(2 * i + 1)};
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
 	}
@@ -72,7 +72,7 @@ static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **sta
 /* In a large window, which each ACK of ours makes small again. */
 static void send_byte_at(struct app *app, unsigned seq)
 {
-	const uint8_t byte = byte_at(0);
+	const uint8_t byte = pair_byte_at(0);
 
 	app->conn->pcb->rcv_wnd = 1 << 20;
 	raw_send(seq, 1, TCP_ACK, &byte, 1);
@@ -126,17 +126,17 @@ static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 	side[0].tcp->early_bytes += max / 2; /* other connections' */
 	send_every_other_byte(10, EARLY_LITTLE);
 	assert_int_equal(pieces_of(app), EARLY_LITTLE);
-	run(10 * MS);
+	pair_run(10 * MS);
 	n = last_blocks(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 2 + 2 * (10 + EARLY_LITTLE - 1));
-	byte = byte_at(3);
+	byte = pair_byte_at(3);
 	raw_send(4, 1, TCP_ACK, &byte, 1);
 	/* An eighth is gone, the nearest and the new one are there. */
 	held = pieces_of(app);
 	assert_int_equal(held, EARLY_LITTLE - EARLY_LITTLE / 8 + 1);
 	assert_int_equal(app->conn->pcb->ooseq->tcphdr->seqno - RAW_ISN, 4);
-	run(10 * MS);
+	pair_run(10 * MS);
 	n = last_blocks(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 4);
@@ -148,7 +148,7 @@ static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 	/* The peer says again what has been given up, and every byte is right. */
 	side[0].tcp->early_bytes -= max / 2;
 	for (unsigned i = 0; i < 2 * EARLY_LITTLE; i++) {
-		uint8_t bytes[2] = {byte_at(2 * i), byte_at(2 * i + 1)};
+		uint8_t bytes[2] = {pair_byte_at(2 * i), pair_byte_at(2 * i + 1)};
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
 	}

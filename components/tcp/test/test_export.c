@@ -1,7 +1,7 @@
 /* A connection leaves for another stack: what is told of it, and that it goes without a word. */
 #include "pair.h"
 
-static int begin(struct app *app, struct vma_tcp_export *out)
+static int export_begin(struct app *app, struct vma_tcp_export *out)
 {
 	int rc;
 
@@ -11,12 +11,12 @@ static int begin(struct app *app, struct vma_tcp_export *out)
 	return rc;
 }
 
-static void leave(struct app *app)
+static void export_leave(struct app *app)
 {
 	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
 	vma_tcp_export_end(app->conn, NULL);
 	vma_ring_release(vma_tcp_ring(vma_tcp_stack(app->conn)));
-	run(MS);
+	pair_run(MS);
 }
 
 static void test_both_sides_tell_the_same_numbers(void **state)
@@ -28,9 +28,9 @@ static void test_both_sides_tell_the_same_numbers(void **state)
 	establish(&client, &server);
 	transfer(client, server, 100000, SEC);
 	transfer(server, client, 1234, SEC);
-	run(SEC);
-	assert_int_equal(begin(client, &mine), 0);
-	assert_int_equal(begin(server, &theirs), 0);
+	pair_run(SEC);
+	assert_int_equal(export_begin(client, &mine), 0);
+	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_int_equal(mine.snd_una, theirs.rcv_nxt);
 	assert_int_equal(theirs.snd_una, mine.rcv_nxt);
 	assert_int_equal(mine.unacked + mine.sent + mine.unread, 0);
@@ -47,20 +47,20 @@ static void test_queues_are_told_byte_by_byte(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	assert_int_equal(send_bytes(client, 5000), 5000);
-	run(SEC);
+	assert_int_equal(pair_send_bytes(client, 5000), 5000);
+	pair_run(SEC);
 	assert_int_equal(read_bytes(server, 1000), 1000);
 	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
-	assert_int_equal(send_bytes(client, 700), 700);
-	assert_int_equal(begin(client, &mine), 0);
-	assert_int_equal(begin(server, &theirs), 0);
+	assert_int_equal(pair_send_bytes(client, 700), 700);
+	assert_int_equal(export_begin(client, &mine), 0);
+	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_int_equal(mine.unacked, 700);
 	assert_true(mine.sent <= 700);
 	assert_int_equal(theirs.unread, 4000);
 	assert_int_equal(vma_tcp_export_tx(client->conn, 100, &span, 1), 1);
-	assert_int_equal(*(uint8_t *)span.iov_base, byte_at(5100));
+	assert_int_equal(*(uint8_t *)span.iov_base, pair_byte_at(5100));
 	assert_int_equal(vma_tcp_export_rx(server->conn, 100, &span, 1), 1);
-	assert_int_equal(*(uint8_t *)span.iov_base, byte_at(1100));
+	assert_int_equal(*(uint8_t *)span.iov_base, pair_byte_at(1100));
 	app_free(client);
 }
 
@@ -72,14 +72,14 @@ static void test_the_peers_fin_is_told_beside_the_numbers(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	assert_int_equal(begin(client, &mine), 0);
+	assert_int_equal(export_begin(client, &mine), 0);
 	before = mine.rcv_nxt;
 	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
-	run(MS);
-	assert_int_equal(begin(client, &mine), 0);
+	pair_run(MS);
+	assert_int_equal(export_begin(client, &mine), 0);
 	assert_true(mine.fin_received);
 	assert_int_equal(mine.rcv_nxt, before);
-	assert_int_equal(begin(server, &mine), 0);
+	assert_int_equal(export_begin(server, &mine), 0);
 	assert_true(mine.shut_wr);
 	app_free(client);
 }
@@ -89,12 +89,12 @@ static void lose_first(struct app *client)
 {
 	assert_int_equal(vma_tcp_set(client->conn, VMA_TCP_OPT_NODELAY, 1), 0);
 	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
-	assert_int_equal(send_bytes(client, 1000), 1000);
-	run(MS);
+	assert_int_equal(pair_send_bytes(client, 1000), 1000);
+	pair_run(MS);
 	wire_faults(0, (struct vma_wire_faults){0});
 	wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000}); /* the client does not hear of it */
-	assert_int_equal(send_bytes(client, 700), 700);
-	run(MS);
+	assert_int_equal(pair_send_bytes(client, 700), 700);
+	pair_run(MS);
 }
 
 static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
@@ -108,7 +108,7 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 	(void)state;
 	establish(&client, &server);
 	lose_first(client);
-	assert_int_equal(begin(server, &theirs), 0);
+	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
 	assert_int_equal(vma_tcp_export_early(server->conn, 0, &seq, &fin, bytes, 699), -EMSGSIZE);
 	assert_int_equal(vma_tcp_export_early(server->conn, 0, &seq, &fin, bytes, sizeof(bytes)), 700);
@@ -116,8 +116,8 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 	vma_ring_release(side[1].ring);
 	assert_int_equal(seq, theirs.rcv_nxt + 1000);
 	assert_false(fin);
-	assert_int_equal(bytes[0], byte_at(1000));
-	assert_int_equal(bytes[699], byte_at(1699));
+	assert_int_equal(bytes[0], pair_byte_at(1000));
+	assert_int_equal(bytes[699], pair_byte_at(1699));
 	app_free(client);
 }
 
@@ -150,13 +150,13 @@ static void test_what_comes_until_the_rule_has_gone_is_passed_on(void **state)
 	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
 	vma_tcp_export_end(server->conn, &kept.late);
 	vma_ring_release(side[1].ring);
-	assert_int_equal(send_bytes(client, 700), 700);
-	run(MS);
+	assert_int_equal(pair_send_bytes(client, 700), 700);
+	pair_run(MS);
 	assert_int_equal(kept.packets, 1);
 	assert_int_equal(kept.seq, theirs.rcv_nxt);
 	assert_int_equal(kept.bytes, 700);
 	vma_tcp_export_detach(server->conn);
-	run(500 * MS);
+	pair_run(500 * MS);
 	assert_int_equal(kept.packets, 1);
 	assert_int_equal(vma_tcp_error(client->conn), 0);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
@@ -174,7 +174,7 @@ static void test_what_the_nic_has_when_the_rule_goes_is_passed_on(void **state)
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
 	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
-	assert_int_equal(send_bytes(client, 700), 700); /* nobody drives side 1 */
+	assert_int_equal(pair_send_bytes(client, 700), 700); /* nobody drives side 1 */
 	vma_tcp_export_end(server->conn, &kept.late);
 	vma_ring_release(side[1].ring);
 	vma_tcp_export_detach(server->conn);
@@ -190,18 +190,18 @@ static void test_it_goes_without_a_word(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	run(SEC);
+	pair_run(SEC);
 	told = server->told;
 	frames = frames_sent(1);
-	leave(server);
+	export_leave(server);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(server->told, told);
-	assert_int_equal(send_bytes(client, 100), 100);
-	run(100 * MS);
+	assert_int_equal(pair_send_bytes(client, 100), 100);
+	pair_run(100 * MS);
 	assert_int_equal(frames_sent(1), frames);
 	assert_int_equal(vma_tcp_error(client->conn), 0);
 	assert_int_equal(vma_tcp_tx_queued(client->conn), 100);
-	run(2 * SEC);
+	pair_run(2 * SEC);
 	/* Long after it has gone, its address is answered for as anybody's. */
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	app_free(client);
@@ -215,9 +215,9 @@ static void test_what_is_not_established_stays(void **state)
 	(void)state;
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
-	assert_int_equal(begin(client, &mine), -ENOTCONN);
-	run(MS);
-	assert_int_equal(begin(client, &mine), -ENOTCONN);
+	assert_int_equal(export_begin(client, &mine), -ENOTCONN);
+	pair_run(MS);
+	assert_int_equal(export_begin(client, &mine), -ENOTCONN);
 	app_free(client);
 }
 

@@ -11,7 +11,7 @@ static unsigned allocated, allocations;
 static size_t last_size;
 static unsigned failures; /* of the next allocations */
 
-static void *counted_alloc(size_t size)
+static void *tcp_fifo_counted_alloc(size_t size)
 {
 	void *memory;
 
@@ -27,13 +27,13 @@ static void *counted_alloc(size_t size)
 	return memory;
 }
 
-static void counted_free(void *memory)
+static void tcp_fifo_counted_free(void *memory)
 {
 	allocated--;
 	free(memory);
 }
 
-static const struct fifo_memory memory = {counted_alloc, counted_free, NULL};
+static const struct fifo_memory memory = {tcp_fifo_counted_alloc, tcp_fifo_counted_free, NULL};
 
 static int setup(void **state)
 {
@@ -51,7 +51,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static uint8_t pattern(uint64_t position)
+static uint8_t tcp_fifo_pattern(uint64_t position)
 {
 	return (uint8_t)(position * 7 + position / 251);
 }
@@ -68,7 +68,7 @@ static void put(size_t bytes)
 		assert_in_range(n, 1, 3);
 		for (unsigned i = 0; i < n; i++)
 			for (size_t k = 0; k < spans[i].iov_len; k++)
-				((uint8_t *)spans[i].iov_base)[k] = pattern(at + sum++);
+				((uint8_t *)spans[i].iov_base)[k] = tcp_fifo_pattern(at + sum++);
 		assert_true(sum <= bytes);
 		fifo_commit(&fifo, sum);
 		bytes -= sum;
@@ -79,10 +79,10 @@ static void check_spans(uint64_t at, const struct iovec *spans, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		for (size_t k = 0; k < spans[i].iov_len; k++)
-			assert_int_equal(((uint8_t *)spans[i].iov_base)[k], pattern(at++));
+			assert_int_equal(((uint8_t *)spans[i].iov_base)[k], tcp_fifo_pattern(at++));
 }
 
-static void take(size_t bytes)
+static void fifo_take(size_t bytes)
 {
 	while (bytes > 0) {
 		struct iovec span;
@@ -122,9 +122,9 @@ static void test_bytes_come_out_as_they_went_in(void **state)
 		put(seed >> 8 & (i % 50 == 0 ? 0x3ffff : 0x3ff));
 		held = fifo_bytes(&fifo);
 		if (held > 0)
-			take(i % 37 == 0 ? held : (seed >> 16) % held);
+			fifo_take(i % 37 == 0 ? held : (seed >> 16) % held);
 	}
-	take(fifo_bytes(&fifo));
+	fifo_take(fifo_bytes(&fifo));
 }
 
 static void test_conversation_in_small_messages_stays_in_the_same_memory(void **state)
@@ -159,7 +159,7 @@ static void test_bytes_do_not_move_until_they_are_consumed(void **state)
 	for (unsigned i = 0; i < 64; i++) {
 		for (unsigned k = i; k < 64; k++)
 			assert_ptr_equal(fifo_span(&fifo, k * 1000ULL).iov_base, at[k]);
-		take(1000);
+		fifo_take(1000);
 		put(10);
 	}
 }
@@ -182,7 +182,7 @@ static void test_consumer_gives_chunks_back_one_by_one(void **state)
 	(void)state;
 	put(1 << 20);
 	before = allocated;
-	take(1 << 19);
+	fifo_take(1 << 19);
 	assert_true(allocated < before * 2 / 3);
 	assert_true(allocated >= (1 << 19) / 65536);
 }
@@ -192,11 +192,11 @@ static void test_large_fifo_that_runs_empty_keeps_no_chunk(void **state)
 	(void)state;
 	for (int i = 0; i < 3; i++) {
 		put(200000);
-		take(200000);
+		fifo_take(200000);
 		assert_int_equal(allocated, 0);
 		put(1);
 		assert_true(last_size <= 512);
-		take(1);
+		fifo_take(1);
 		assert_int_equal(allocated, 1);
 	}
 }
@@ -208,12 +208,12 @@ static void test_chunk_that_is_being_written_is_not_given_back(void **state)
 	(void)state;
 	put(10000);
 	assert_int_equal(fifo_reserve(&fifo, 100, &span, 1), 1);
-	take(10000);
+	fifo_take(10000);
 	assert_int_equal(allocated, 1);
 	for (int i = 0; i < 100; i++)
-		((uint8_t *)span.iov_base)[i] = pattern(10000 + (uint64_t)i);
+		((uint8_t *)span.iov_base)[i] = tcp_fifo_pattern(10000 + (uint64_t)i);
 	fifo_commit(&fifo, 100);
-	take(100);
+	fifo_take(100);
 	assert_int_equal(allocated, 0);
 }
 
@@ -228,10 +228,10 @@ static void test_commit_may_take_less_and_keeps_no_unused_chunk(void **state)
 	assert_int_equal(allocated, 1);
 	assert_int_equal(fifo_bytes(&fifo), 100);
 	assert_true(fifo_reserve(&fifo, 200000, spans, 8) > 1);
-	((uint8_t *)spans[0].iov_base)[0] = pattern(100);
+	((uint8_t *)spans[0].iov_base)[0] = tcp_fifo_pattern(100);
 	fifo_commit(&fifo, 1);
 	assert_int_equal(allocated, 1);
-	take(101);
+	fifo_take(101);
 }
 
 static void test_reservation_is_as_long_as_asked_in_enough_spans(void **state)
@@ -258,7 +258,7 @@ static void test_front_skips_and_stops_where_the_bytes_end(void **state)
 
 	(void)state;
 	put(150000);
-	take(333);
+	fifo_take(333);
 	n = fifo_front(&fifo, 70000, spans, 16);
 	check_spans(70333, spans, n);
 	for (unsigned i = 0; i < n; i++)
@@ -282,7 +282,7 @@ static void test_span_goes_forward_and_back(void **state)
 		assert_true(span.iov_len > 0);
 		check_spans(positions[i], &span, 1);
 	}
-	take(100000);
+	fifo_take(100000);
 	for (uint64_t at = 100000; at < 150000;) {
 		struct iovec span = fifo_span(&fifo, at);
 
@@ -307,7 +307,7 @@ static void test_out_of_memory_takes_nothing_and_passes(void **state)
 		failures = 0;
 		put(1);
 	}
-	take(fifo_bytes(&fifo));
+	fifo_take(fifo_bytes(&fifo));
 	assert_int_equal(allocated, 0); /* the reserve that failed does not hold the large tail */
 }
 
@@ -317,7 +317,7 @@ static void test_positions_beyond_32_bits_change_nothing(void **state)
 	atomic_store(&fifo.produced, UINT32_MAX - 50000ULL);
 	atomic_store(&fifo.consumed, UINT32_MAX - 50000ULL);
 	put(100000);
-	take(100000);
+	fifo_take(100000);
 	assert_int_equal(allocated, 0);
 }
 

@@ -17,12 +17,12 @@ static void test_parting_lasts_until_the_peer_has_closed_too(void **state)
 	establish(&client, &server);
 	assert_false(vma_tcp_is_parting(side[0].tcp));
 	vma_tcp_close(client->conn, false);
-	run(MS);
+	pair_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_FIN_WAIT2);
 	assert_false(vma_tcp_is_busy(side[0].tcp));
 	assert_true(vma_tcp_is_parting(side[0].tcp));
 	vma_tcp_close(server->conn, false);
-	run(MS);
+	pair_run(MS);
 	assert_false(vma_tcp_is_parting(side[0].tcp));
 	assert_false(vma_tcp_is_parting(side[1].tcp));
 	app_free(client);
@@ -35,9 +35,9 @@ static void test_what_the_peer_has_not_closed_is_left_without_a_word(void **stat
 	(void)state;
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
-	run(MS);
+	pair_run(MS);
 	vma_tcp_leave(side[0].tcp);
-	run(MS);
+	pair_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 	assert_int_equal(flows_of(0, client), 0);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE_WAIT);
@@ -53,7 +53,7 @@ static void test_time_wait_is_left(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	vma_tcp_close(server->conn, false);
-	run(MS);
+	pair_run(MS);
 	assert_int_equal(flows_of(0, client), 1);
 	vma_tcp_leave(side[0].tcp);
 	assert_int_equal(flows_of(0, client), 0);
@@ -68,11 +68,11 @@ static void test_peers_of_unfinished_connections_without_rule_are_reset(void **s
 	(void)state;
 	establish(&client, &server);
 	vma_tcp_leave(side[0].tcp);
-	run(MS);
+	pair_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_ESTABLISHED);
 	vma_tcp_leave(side[1].tcp);
-	run(MS);
+	pair_run(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	app_free(client);
 }
@@ -123,7 +123,7 @@ static void test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed(void 
 	(void)state;
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
-	run(MS);
+	pair_run(MS);
 	leave_to_owner(0);
 	check_left(client, VMA_HEIR_FIN_WAIT);
 	snd_nxt = left[0].snd_nxt;
@@ -143,7 +143,7 @@ static void test_the_owner_goes_on_with_time_wait(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	vma_tcp_close(server->conn, false);
-	run(MS);
+	pair_run(MS);
 	leave_to_owner(0);
 	check_left(client, VMA_HEIR_TIME_WAIT);
 	app_free(client);

@@ -19,9 +19,9 @@ static void test_data_with_the_last_ack_of_the_handshake_arrives(void **state)
 	assert_int_equal(pair_accepted_count, 0);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(pair_accepted_count, 1);
-	assert_int_equal(read_bytes(accepted(), 100), 10);
-	assert_true(accepted()->events & VMA_TCP_CONNECTED);
-	assert_true(accepted()->events & VMA_TCP_READABLE);
+	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 10);
+	assert_true(tcp_pair_accepted()->events & VMA_TCP_CONNECTED);
+	assert_true(tcp_pair_accepted()->events & VMA_TCP_READABLE);
 }
 
 static void test_syn_ack_offers_only_what_was_asked_for(void **state)
@@ -44,7 +44,7 @@ static void test_syn_ack_is_repeated_and_given_up(void **state)
 	open_listener(8);
 	raw_syn(0);
 	raw_forget();
-	run(60 * SEC);
+	pair_run(60 * SEC);
 	assert_int_equal(raw_unseen(), 2);
 	raw_forget();
 	raw_send(1, 1, TCP_ACK, "", 0); /* too late */
@@ -97,7 +97,7 @@ static void test_request_that_does_not_answer_makes_way_for_another(void **state
 		raw_syn(0);
 	}
 	assert_int_equal(counts_of(0).syns_dropped, 1);
-	run(1600 * MS); /* their SYN-ACKs have been repeated, half a second ago */
+	pair_run(1600 * MS); /* their SYN-ACKs have been repeated, half a second ago */
 	raw.port = RAW_PORT;
 	raw_syn(0);
 	assert_int_equal(counts_of(0).syns_dropped, 1);
@@ -146,7 +146,7 @@ static void test_rate_of_requests_is_limited(void **state)
 		raw_syn(0);
 	}
 	assert_int_equal(counts_of(0).syns_dropped, 20);
-	run(500 * MS);
+	pair_run(500 * MS);
 	for (uint16_t i = 0; i < 30; i++) {
 		raw.port = (uint16_t)(6000 + i);
 		raw_syn(0);
@@ -181,7 +181,7 @@ static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
 	raw_next();
 	raw_send(45, 78, TCP_ACK, "data", 4); /* another number to be reset at */
 	assert_int_equal(raw_next()->seq_absolute, raw.their_isn + 78);
-	run(2 * MS);
+	pair_run(2 * MS);
 	raw_send(5, 78, TCP_ACK, "data", 4);
 	assert_int_equal(raw_unseen(), 1);
 }
@@ -200,13 +200,13 @@ static void test_stray_segments_are_reset_at_last_while_the_group_changes_all_th
 		assert_int_equal(raw_unseen(), 0);
 		atomic_store(&member.changed_ns, pair_now_ns);
 		raw_send(5, 77, TCP_ACK, "data", 4);
-		run(200 * MS);
+		pair_run(200 * MS);
 	}
 	assert_true(pair_now_ns - begun > 2 * SEC);
 	assert_int_equal(raw_unseen(), 1);
 	assert_true(raw_next()->flags & TCP_RST);
 	/* The same peer, long after: another connection, which another process may have. */
-	run(6 * SEC);
+	pair_run(6 * SEC);
 	atomic_store(&member.changed_ns, pair_now_ns);
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	assert_int_equal(raw_unseen(), 0);
@@ -220,14 +220,14 @@ static void test_stray_segments_of_a_group_are_reset_when_they_come_again(void *
 
 	(void)state;
 	open_listener(8);
-	run(3 * SEC);
+	pair_run(3 * SEC);
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
 	raw_send(5, 77, TCP_ACK, "data", 4);
-	run(10 * MS);
+	pair_run(10 * MS);
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	assert_int_equal(raw_unseen(), 0);
-	run(200 * MS);
+	pair_run(200 * MS);
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	assert_int_equal(raw_unseen(), 1);
 	assert_true(raw_next()->flags & TCP_RST);
@@ -242,13 +242,13 @@ static void test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset(void *
 
 	(void)state;
 	open_listener(8);
-	run(3 * SEC);
+	pair_run(3 * SEC);
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
 	raw_send(5, 77, TCP_ACK, "", 0);
-	run(500 * MS);
+	pair_run(500 * MS);
 	assert_int_equal(raw_unseen(), 0);
-	run(200 * MS);
+	pair_run(200 * MS);
 	assert_int_equal(raw_unseen(), 1);
 	s = raw_next();
 	assert_int_equal(s->flags, TCP_ACK);
@@ -258,7 +258,7 @@ static void test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset(void *
 	s = raw_next();
 	assert_int_equal(s->flags, TCP_RST);
 	assert_int_equal(s->seq_absolute, raw.their_isn + 77);
-	run(10 * SEC);
+	pair_run(10 * SEC);
 	assert_int_equal(raw_unseen(), 0);
 	side[0].tcp->member = NULL;
 }
@@ -275,15 +275,15 @@ static void test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quie
 	atomic_store(&member.changed_ns, pair_now_ns);
 	raw_send(5, 77, TCP_ACK, "", 0);
 	raw_send(5, 77, TCP_ACK, "", 0);
-	run(1900 * MS);
+	pair_run(1900 * MS);
 	assert_int_equal(raw_unseen(), 0);
-	run(200 * MS);
+	pair_run(200 * MS);
 	assert_int_equal(raw_unseen(), 1);
 	raw_next();
-	run(1 * SEC);
+	pair_run(1 * SEC);
 	assert_int_equal(raw_unseen(), 1);
 	raw_next();
-	run(20 * SEC);
+	pair_run(20 * SEC);
 	assert_int_equal(raw_unseen(), 0);
 	side[0].tcp->member = NULL;
 }
@@ -295,13 +295,13 @@ static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
 
 	(void)state;
 	open_listener(8);
-	run(3 * SEC);
+	pair_run(3 * SEC);
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	raw.port++;
 	raw_send(5, 77, TCP_ACK | TCP_FIN, "", 0);
-	run(10 * SEC);
+	pair_run(10 * SEC);
 	assert_int_equal(raw_unseen(), 0);
 	side[0].tcp->member = NULL;
 }
@@ -318,7 +318,7 @@ static void adopt_beside_a_late_syn(bool handshaken, int64_t since_ns)
 	memset(&member, 0, sizeof(member));
 
 	open_listener(8);
-	run(3 * SEC);
+	pair_run(3 * SEC);
 	member.groups = 1;
 	side[0].tcp->member = &member;
 	raw_syn(0);
@@ -327,12 +327,12 @@ static void adopt_beside_a_late_syn(bool handshaken, int64_t since_ns)
 	pending.iss += 1000000;
 	pending.handshaken = handshaken;
 	pending.since_ns = (uint64_t)((int64_t)pair_now_ns + since_ns);
-	run(10 * MS);
+	pair_run(10 * MS);
 	raw_forget();
 	assert_true(vma_ring_acquire(side[0].ring));
 	tcp_listener_adopt((struct vma_flow *)pair_listener, &pending); /* the flow is its first member */
 	vma_ring_release(side[0].ring);
-	settle();
+	pair_settle();
 	raw.their_isn = handshaken || since_ns <= 0 ? pending.iss : pending.iss - 1000000; /* which has come first */
 	raw_send(1, 1, TCP_ACK, "data", 4);
 	assert_int_equal(pair_accepted_count, 1);
@@ -381,7 +381,7 @@ static void test_workers_answer_the_same_syn_by_the_same_number(void **state)
 	side[0].tcp->member = &member;
 	memset(side[0].tcp->isn_key, 5, sizeof(side[0].tcp->isn_key));
 	isn = number_of_a_syn_ack(0);
-	run(1 * SEC);
+	pair_run(1 * SEC);
 	side[0].tcp->attr.secret[0] ^= 1; /* as in another process */
 	assert_int_equal(number_of_a_syn_ack(0), isn);
 	assert_int_not_equal(number_of_a_syn_ack(1), isn);
@@ -422,10 +422,10 @@ static void test_deferred_accept_waits_for_data(void **state)
 	raw_next();
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(pair_accepted_count, 0);
-	run(2 * SEC);
+	pair_run(2 * SEC);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(pair_accepted_count, 1);
-	assert_int_equal(vma_tcp_rx_bytes(accepted()->conn), 10);
+	assert_int_equal(vma_tcp_rx_bytes(tcp_pair_accepted()->conn), 10);
 }
 
 static void test_deferred_accept_does_not_wait_for_ever(void **state)
@@ -435,7 +435,7 @@ static void test_deferred_accept_does_not_wait_for_ever(void **state)
 	open_listener(8);
 	raw_syn(0);
 	raw_send(1, 1, TCP_ACK, "", 0);
-	run(10 * SEC);
+	pair_run(10 * SEC);
 	assert_true(raw_last()->flags & TCP_SYN); /* asked once more */
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(pair_accepted_count, 1);
@@ -449,7 +449,7 @@ static void test_closing_a_listener_resets_who_waits(void **state)
 	raw_next();
 	vma_tcp_listener_close(pair_listener);
 	pair_listener = NULL;
-	settle();
+	pair_settle();
 	assert_true(raw_next()->flags & TCP_RST);
 }
 
@@ -467,7 +467,7 @@ static void test_requests_that_meet_the_end_of_a_listener_are_refused(void **sta
 	raw.holds = false;
 	vma_tcp_listener_close(pair_listener);
 	pair_listener = NULL;
-	settle();
+	pair_settle();
 	s = raw_next();
 	assert_int_equal(s->flags, TCP_RST | TCP_ACK);
 	assert_int_equal(s->ack, 8);
@@ -486,7 +486,7 @@ static void test_requests_that_meet_the_end_of_a_listener_that_has_finished_are_
 	raw.holds = false;
 	vma_tcp_listener_close(pair_listener);
 	pair_listener = NULL;
-	settle();
+	pair_settle();
 	assert_int_equal(raw_unseen(), 0);
 	assert_int_equal(counts_of(0).syns_dropped, 1);
 }
@@ -544,7 +544,7 @@ static void test_what_has_come_before_a_listener_finishes_is_let_in(void **state
 	vma_tcp_listener_finish(pair_listener, 0);
 	assert_int_equal(counts_of(0).syns_dropped, 0);
 	raw.holds = false;
-	settle();
+	pair_settle();
 	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(pair_accepted_count, 1);
@@ -596,12 +596,12 @@ static void test_many_connections_at_once(void **state)
 	(void)state;
 	listen_on_with(1, &side[1].options, 64);
 	for (unsigned i = 0; i < 40; i++)
-		client[i] = connect_from(0, (uint16_t)(2000 + i));
-	run(10 * MS);
+		client[i] = pair_connect_from(0, (uint16_t)(2000 + i));
+	pair_run(10 * MS);
 	assert_int_equal(pair_accepted_count, 40);
 	for (unsigned i = 0; i < 40; i++)
-		assert_int_equal(send_bytes(client[i], 2000), 2000);
-	run(10 * MS);
+		assert_int_equal(pair_send_bytes(client[i], 2000), 2000);
+	pair_run(10 * MS);
 	for (unsigned i = 0; i < 40; i++)
 		assert_int_equal(read_bytes(pair_accepted[i], 10000), 2000);
 	for (unsigned i = 0; i < 40; i++)

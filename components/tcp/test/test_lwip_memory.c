@@ -40,7 +40,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	lwip_leave();
-	world_close(&w);
+	lwip_fixture_world_close(&w);
 	assert_int_equal(allocs, frees);
 	return 0;
 }

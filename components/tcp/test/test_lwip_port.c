@@ -16,7 +16,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	world_close(&w);
+	lwip_fixture_world_close(&w);
 	return 0;
 }
 
@@ -58,7 +58,7 @@ static void test_pcb_in_time_wait_stays_until_it_is_ended(void **state)
 	world_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 2});
 	assert_non_null(w.conn.pcb);
 	assert_int_equal(w.conn.pcb->state, TIME_WAIT);
-	world_output(&w);
+	lwip_fixture_world_output(&w);
 	assert_int_equal(w.sent.ack, 5002);
 	/* A second FIN finds it again. */
 	w.sent.count = 0;
@@ -94,7 +94,7 @@ static void test_pcb_that_was_bound_and_not_connected_can_be_entered_and_ended(v
 	world_abort(&w);
 }
 
-static void listen_here(void)
+static void lwip_port_listen_here(void)
 {
 	ip_addr_t local;
 	struct tcp_pcb *pcb;
@@ -130,7 +130,7 @@ static void syn_to_listener(void)
 static void test_pcb_that_a_syn_makes_is_given_to_the_hook_before_the_answer(void **state)
 {
 	(void)state;
-	listen_here();
+	lwip_port_listen_here();
 	w.rcv_wnd_max = 30000;
 	syn_to_listener();
 	assert_non_null(w.conn.pcb);
@@ -147,7 +147,7 @@ static void test_pcb_that_a_syn_makes_is_given_to_the_hook_before_the_answer(voi
 static void test_pcb_that_the_hook_refuses_is_freed_without_an_answer(void **state)
 {
 	(void)state;
-	listen_here();
+	lwip_port_listen_here();
 	w.sent.count = 0;
 	w.passive = ERR_MEM;
 	syn_to_listener();
@@ -160,7 +160,7 @@ static void test_pcb_that_the_hook_refuses_is_freed_without_an_answer(void **sta
 static void test_listener_answers_a_stray_segment_with_a_reset(void **state)
 {
 	(void)state;
-	listen_here();
+	lwip_port_listen_here();
 	lwip_enter_listener(&w.tcp, w.listener);
 	world_input(&w, (struct segment){.flags = TCP_ACK, .seq = 1, .ack = 77});
 	lwip_leave();
@@ -218,7 +218,7 @@ static void test_a_connection_goes_on_in_another_thread(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(w.conn.pcb->rcv_nxt, 5006);
 	assert_int_equal(w.received_bytes, 5);
-	world_output(&w);
+	lwip_fixture_world_output(&w);
 	world_abort(&w);
 }
 
@@ -251,7 +251,7 @@ static struct pbuf *pbuf_of(struct vma_buf *buf)
 	return p;
 }
 
-static bool is_in_a_frame(const void *at)
+static bool lwip_port_is_in_a_frame(const void *at)
 {
 	return (const char *)at >= w.arena->frames && (const char *)at < w.arena->frames + WORLD_BUFS * 2048;
 }
@@ -263,10 +263,11 @@ static void test_what_lwip_follows_lies_in_no_frame(void **state)
 	struct pbuf *p = pbuf_of(buf);
 
 	(void)state;
-	assert_true(is_in_a_frame(frame));
+	assert_true(lwip_port_is_in_a_frame(frame));
 	assert_int_equal(p->len, 20);
 	assert_int_equal(p->tot_len, 27);
-	assert_false(is_in_a_frame(p) || is_in_a_frame(p->payload) || is_in_a_frame(p->next));
+	assert_false(lwip_port_is_in_a_frame(p) || lwip_port_is_in_a_frame(p->payload) ||
+	             lwip_port_is_in_a_frame(p->next));
 	assert_ptr_equal(p->next->payload, vma_buf_data(w.arena, buf) + 54);
 	assert_memory_equal(p->next->payload, "payload", 7);
 	/* Another client of the interface does what it likes. */
@@ -502,7 +503,7 @@ static void test_duplicate_acks_retransmit_nothing(void **state)
 	w.sent.count = 0;
 	for (unsigned i = 0; i < 6; i++) {
 		world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1});
-		world_output(&w);
+		lwip_fixture_world_output(&w);
 	}
 	assert_int_equal(w.sent.count, 0);
 	world_abort(&w);
@@ -521,7 +522,7 @@ static void test_input_sends_nothing_by_itself(void **state)
 	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1, .payload = "x"});
 	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = WORLD_ISN + 1, .payload = "y"});
 	assert_int_equal(w.sent.count, 0);
-	world_output(&w);
+	lwip_fixture_world_output(&w);
 	assert_int_equal(w.sent.count, 1);
 	assert_int_equal(w.sent.payload, 400);
 	assert_int_equal(w.sent.ack, 5003);
@@ -547,7 +548,7 @@ static void test_a_segment_can_be_sent_again_as_it_is(void **state)
 static void test_each_connection_has_a_window_of_its_own(void **state)
 {
 	(void)state;
-	listen_here();
+	lwip_port_listen_here();
 	w.rcv_wnd_max = 1 << 20;
 	syn_to_listener();
 	assert_int_equal(w.sent.window, 65535); /* never scaled in a SYN */
@@ -589,7 +590,7 @@ static void test_a_small_window_holds_from_the_syn_on(void **state)
 	                                   .options = world_syn_options,
 	                                   .options_len = sizeof(world_syn_options)});
 	assert_int_equal(w.conn.pcb->rcv_wnd, 4096);
-	world_output(&w);
+	lwip_fixture_world_output(&w);
 	assert_int_equal(w.sent.window, 4096 >> 7);
 	world_abort(&w);
 }

@@ -13,12 +13,12 @@ static struct vma_tcp_conn *conn[2]; /* the first as it is; the second never kno
 static uint32_t taken[2];            /* bytes received in order */
 static unsigned which;
 
-static uint8_t pattern(uint32_t offset)
+static uint8_t lwip_queues_pattern(uint32_t offset)
 {
 	return (uint8_t)(offset * 167 + (offset >> 8) * 31);
 }
 
-static err_t take(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
+static err_t lwip_queues_take(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
 {
 	uint32_t left;
 
@@ -30,7 +30,7 @@ static err_t take(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
 	for (const struct pbuf *at = p; at; at = at->next) {
 		assert_int_equal(at->tot_len, left);
 		for (uint16_t i = 0; i < at->len; i++)
-			assert_int_equal(((const uint8_t *)at->payload)[i], pattern(taken[which]++));
+			assert_int_equal(((const uint8_t *)at->payload)[i], lwip_queues_pattern(taken[which]++));
 		left -= at->len;
 	}
 	assert_int_equal(left, 0);
@@ -57,7 +57,7 @@ static void flagged_segment_at(unsigned i, uint32_t offset, uint16_t len, uint8_
 	assert_non_null(p);
 	memcpy(p->payload, &hdr, sizeof(hdr));
 	for (uint16_t k = 0; k < len; k++)
-		((uint8_t *)p->payload)[sizeof(hdr) + k] = pattern(offset + k);
+		((uint8_t *)p->payload)[sizeof(hdr) + k] = lwip_queues_pattern(offset + k);
 	lwip_input(world_peer, world_local, p);
 	lwip_leave();
 }
@@ -85,7 +85,7 @@ static int setup(void **state)
 		                                   .options = sack_options,
 		                                   .options_len = sizeof(sack_options)});
 		assert_true(w.conn.pcb->flags & TF_SACK);
-		tcp_recv(w.conn.pcb, take);
+		tcp_recv(w.conn.pcb, lwip_queues_take);
 		conn[i] = i ? &w.conn : &second;
 		if (!i) {
 			memset(&second, 0, sizeof(second));
@@ -104,7 +104,7 @@ static int teardown(void **state)
 		tcp_abort(conn[i]->pcb);
 		lwip_leave();
 	}
-	world_close(&w);
+	lwip_fixture_world_close(&w);
 	return 0;
 }
 
@@ -321,7 +321,7 @@ static void test_a_window_of_segments_of_512_bytes_behind_a_hole_is_kept(void **
 	assert_int_equal(taken[0], 1 << 20);
 }
 
-static uint64_t cpu_ns(void)
+static uint64_t lwip_queues_cpu_ns(void)
 {
 	struct timespec ts;
 
@@ -333,13 +333,13 @@ static uint64_t cpu_ns(void)
 static double cost_of(unsigned n)
 {
 	uint32_t base = taken[0];
-	uint64_t before = cpu_ns();
+	uint64_t before = lwip_queues_cpu_ns();
 
 	for (unsigned i = 1; i < n; i++)
 		segment_at(0, base + i * 300, 300);
 	segment_at(0, base, 300);
 	assert_int_equal(taken[0], base + n * 300);
-	return (double)(cpu_ns() - before) / n;
+	return (double)(lwip_queues_cpu_ns() - before) / n;
 }
 
 static void test_a_segment_costs_the_same_however_many_are_queued(void **state)

@@ -9,13 +9,13 @@
 static bool goes_short(void)
 {
 	mark_way();
-	message(64);
+	paths_message(64);
 	return was_short();
 }
 
-static void pass_time(void)
+static void message_pass_time(void)
 {
-	run(20000);
+	pair_run(20000);
 	if (raw.ts != 0) {
 		raw.ts += 1;
 		raw.ts_ecr = port_clock_ms(side[0].tcp);
@@ -34,12 +34,12 @@ static void test_ping_pong_goes_the_short_way(void **state)
 	for (int way = 0; way < WAYS; way++) {
 		open_way(way, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
-			send_bytes(app, 64);
-			pass_time();
+			pair_send_bytes(app, 64);
+			message_pass_time();
 			assert_true(goes_short() == (way == SHORT));
-			look(&known[way][i]);
+			paths_look(&known[way][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
-			pass_time();
+			message_pass_time();
 			raw.count = raw.seen = 0;
 		}
 		close_way();
@@ -56,9 +56,9 @@ static void test_messages_one_way_go_the_short_way(void **state)
 	for (int way = 0; way < WAYS; way++) {
 		open_way(way, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
-			pass_time();
+			message_pass_time();
 			assert_true(goes_short() == (way == SHORT));
-			look(&known[way][i]);
+			paths_look(&known[way][i]);
 			if (i % 5 == 4)
 				assert_int_equal(read_bytes(app, 320), 320);
 			raw.count = raw.seen = 0;
@@ -80,12 +80,12 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 		raw_send(1, 1, TCP_ACK, "", 0);
 		raw.window = 0;
 		raw_send(1, 1, TCP_ACK, "", 0);
-		send_bytes(app, 100);
+		pair_send_bytes(app, 100);
 		raw_forget();
 		raw.window = 100;
 		assert_true(goes_short() == (way == SHORT));
 		assert_int_equal(raw_last()->len, 100);
-		look(&known[way]);
+		paths_look(&known[way]);
 		close_way();
 	}
 	expect_same(&known[SHORT], &known[GENERAL], 1);
@@ -101,13 +101,13 @@ static void test_long_messages_and_many_unread_go_the_short_way(void **state)
 	for (int way = 0; way < WAYS; way++) {
 		open_way(way, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
-			send_bytes(app, 64);
-			pass_time();
+			pair_send_bytes(app, 64);
+			message_pass_time();
 			mark_way();
-			message(1 + 37 * (uint32_t)i % 1448);
+			paths_message(1 + 37 * (uint32_t)i % 1448);
 			unread += 1 + 37 * (uint32_t)i % 1448;
 			assert_true(was_short() == (way == SHORT));
-			look(&known[way][i]);
+			paths_look(&known[way][i]);
 			if (i % 7 == 0 || i % 11 == 0 || i == ROUNDS - 1) {
 				assert_int_equal(read_bytes(app, unread), unread);
 				unread = 0;
@@ -129,8 +129,8 @@ static void test_nothing_of_before_is_left(void **state)
 		struct tcp_recovery *r;
 
 		open_way(way, true, true);
-		send_bytes(app, 64);
-		pass_time();
+		pair_send_bytes(app, 64);
+		message_pass_time();
 		r = &app->conn->recovery;
 		r->backoff = r->timeouts = r->probes = r->persist_backoff = r->blocks = 2;
 		r->pipe_bytes = 1000;
@@ -140,7 +140,7 @@ static void test_nothing_of_before_is_left(void **state)
 		r->probe_wanted = app->conn->push_once = true;
 		app->conn->rcv_mss = 64; /* what is that long says something of the round trip */
 		assert_true(goes_short() == (way == SHORT));
-		look(&known[way]);
+		paths_look(&known[way]);
 		assert_int_equal(known[way].recovery.backoff, 0);
 		assert_int_equal(known[way].recovery.persist_due_ns, 0);
 		close_way();
@@ -156,13 +156,13 @@ static void test_an_acknowledgement_that_is_due_leaves_after_it(void **state)
 	(void)state;
 	for (int way = 0; way < WAYS; way++) {
 		open_way(way, true, true);
-		pass_time();
+		message_pass_time();
 		raw_forget();
 		vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
 		tcp_set_flags(app->conn->pcb, TF_ACK_NOW);
 		assert_true(goes_short() == (way == SHORT));
 		assert_int_equal(raw_last()->ack, mine);
-		look(&known[way]);
+		paths_look(&known[way]);
 		close_way();
 	}
 	expect_same(&known[SHORT], &known[GENERAL], 1);
@@ -175,12 +175,12 @@ static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
 	(void)state;
 	for (int way = 0; way < WAYS; way++) {
 		open_way(way, true, true);
-		send_bytes(app, 64);
-		pass_time();
+		pair_send_bytes(app, 64);
+		message_pass_time();
 		atomic_store(&app->conn->shut_wr, true); /* by another thread, a moment ago */
 		assert_true(goes_short() == (way == SHORT));
 		assert_true(raw_last()->flags & TCP_FIN);
-		look(&known[way]);
+		paths_look(&known[way]);
 		close_way();
 	}
 	expect_same(&known[SHORT], &known[GENERAL], 1);
@@ -194,15 +194,15 @@ static void test_more_that_is_said_after_it_holds_back(void **state)
 	(void)state;
 	for (int way = 0; way < WAYS; way++) {
 		open_way(way, true, true);
-		send_bytes(app, 64);
-		pass_time();
+		pair_send_bytes(app, 64);
+		message_pass_time();
 		assert_true(goes_short() == (way == SHORT));
 		assert_int_equal(read_bytes(app, 64), 64);
 		raw_forget();
 		send_flags(app, 64, VMA_TCP_TX_MORE);
-		settle();
+		pair_settle();
 		assert_int_equal(raw_unseen(), 0);
-		look(&known[way]);
+		paths_look(&known[way]);
 		close_way();
 	}
 	expect_same(&known[SHORT], &known[GENERAL], 1);
@@ -224,14 +224,14 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 			transfer(client, server, 64, 0);
 			transfer(server, client, 64, 0);
 		}
-		assert_int_equal(send_bytes(client, 4000), 4000);
-		settle();
-		assert_int_equal(ready(client) & EPOLLOUT, 0);
+		assert_int_equal(pair_send_bytes(client, 4000), 4000);
+		pair_settle();
+		assert_int_equal(pair_ready(client) & EPOLLOUT, 0);
 		take_events(client);
 		assert_int_equal(read_bytes(server, 4000), 4000);
 		mark_way();
-		send_bytes(server, 64);
-		settle();
+		pair_send_bytes(server, 64);
+		pair_settle();
 		assert_true(was_short() == (way == SHORT));
 		assert_int_equal(take_events(client), VMA_TCP_READABLE | VMA_TCP_WRITABLE);
 		app_free(client);
@@ -243,15 +243,15 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 
 static void two_out(void)
 {
-	send_bytes(app, 64);
-	send_bytes(app, 64);
+	pair_send_bytes(app, 64);
+	pair_send_bytes(app, 64);
 	assert_false(goes_short());
 }
 
 static void only_one_of_two_acknowledged(void)
 {
-	send_bytes(app, 64);
-	send_bytes(app, 64);
+	pair_send_bytes(app, 64);
+	pair_send_bytes(app, 64);
 	mark_way();
 	raw_send_bytes(mine, theirs() - 64, 64);
 	mine += 64;
@@ -260,7 +260,7 @@ static void only_one_of_two_acknowledged(void)
 
 static void nothing_acknowledged(void)
 {
-	send_bytes(app, 64);
+	pair_send_bytes(app, 64);
 	mark_way();
 	raw_send_bytes(mine, theirs() - 64, 64);
 	mine += 64;
@@ -269,7 +269,7 @@ static void nothing_acknowledged(void)
 
 static void a_part_acknowledged(void)
 {
-	send_bytes(app, 64);
+	pair_send_bytes(app, 64);
 	mark_way();
 	raw_send_bytes(mine, theirs() - 10, 64);
 	mine += 64;
@@ -278,7 +278,7 @@ static void a_part_acknowledged(void)
 
 static void beyond_what_was_sent(void)
 {
-	send_bytes(app, 64);
+	pair_send_bytes(app, 64);
 	mark_way();
 	raw_send_bytes(mine, theirs() + 10, 64);
 	assert_false(was_short());
@@ -286,19 +286,19 @@ static void beyond_what_was_sent(void)
 
 static void sent_twice(void)
 {
-	send_bytes(app, 64);
-	run(2 * SEC);
+	pair_send_bytes(app, 64);
+	pair_run(2 * SEC);
 	assert_true(app->conn->recovery.total_retransmits > 0);
 	assert_false(goes_short());
 }
 
 static void probed(void)
 {
-	send_bytes(app, 64);
-	pass_time();
-	message(64);
-	send_bytes(app, 64);
-	run(210 * MS);
+	pair_send_bytes(app, 64);
+	message_pass_time();
+	paths_message(64);
+	pair_send_bytes(app, 64);
+	pair_run(210 * MS);
 	assert_true(app->conn->recovery.tail_probe_out);
 	assert_false(goes_short());
 	assert_false(goes_short()); /* whether it was needed is not known yet */
@@ -318,8 +318,8 @@ static void in_disorder(void)
 
 static void marked(void)
 {
-	send_bytes(app, 64);
-	send_bytes(app, 64);
+	pair_send_bytes(app, 64);
+	pair_send_bytes(app, 64);
 	app->conn->pcb->unacked->marks = 0;
 	raw_send_bytes(mine, theirs() - 64, 0);
 	app->conn->pcb->unacked->sends = 2;
@@ -336,21 +336,21 @@ static void without_a_frame(void)
 	side[0].tcp->predicts_nothing = false; /* not to compare how often a frame is asked for */
 	while ((held[n] = vma_ring_tx_buf(side[0].ring)) != NULL)
 		n++;
-	send_bytes(app, 64);
-	settle();
+	pair_send_bytes(app, 64);
+	pair_settle();
 	assert_non_null(app->conn->pcb->unsent);
 	side[0].tcp->predicts_nothing = predicts_nothing;
 	vma_buf_put(pair_arena, held[--n]); /* for the peer's */
 	assert_false(goes_short());
 	while (n > 0)
 		vma_buf_put(pair_arena, held[--n]);
-	run(10 * MS);
+	pair_run(10 * MS);
 	assert_null(app->conn->pcb->unsent);
 }
 
-static void a_pure_acknowledgement(void)
+static void message_a_pure_acknowledgement(void)
 {
-	send_bytes(app, 64);
+	pair_send_bytes(app, 64);
 	mark_way();
 	raw_send(mine, theirs(), TCP_ACK, "", 0);
 	assert_false(was_short());
@@ -360,10 +360,10 @@ static void two_at_once(void)
 {
 	mark_way();
 	raw.holds = true;
-	message(64);
-	message(64);
+	paths_message(64);
+	paths_message(64);
 	raw.holds = false;
-	settle();
+	pair_settle();
 	assert_false(was_short());
 }
 
@@ -379,7 +379,7 @@ static void behind_a_hole(void)
 
 static void said_before(void)
 {
-	message(64);
+	paths_message(64);
 	mark_way();
 	raw_send_bytes(mine - 64, theirs(), 64);
 	assert_false(was_short());
@@ -410,7 +410,7 @@ static void flags(uint8_t more, uint16_t urgent)
 	uint8_t options[12] = {1, 1, 8, 10}, data[64] = {0};
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = byte_at(mine - 1 + i);
+		data[i] = pair_byte_at(mine - 1 + i);
 	raw_store(options + 4, raw.ts, 4);
 	mark_way();
 	raw_send_options(mine, theirs(), TCP_ACK | more, options, 12, urgent, data, sizeof(data));
@@ -446,7 +446,7 @@ static void other_options(void)
 	uint8_t options[24] = {1, 1, 8, 10}, data[64] = {0};
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = byte_at(mine - 1 + i);
+		data[i] = pair_byte_at(mine - 1 + i);
 	raw_store(options + 4, raw.ts, 4);
 	memcpy(options + 12, "\1\1\5\12", 4); /* a duplicate of ours, reported */
 	raw_store(options + 16, raw.their_isn, 4);
@@ -462,7 +462,7 @@ static void stamps_elsewhere(void)
 	uint8_t options[12] = {8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}, data[64] = {0};
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = byte_at(mine - 1 + i);
+		data[i] = pair_byte_at(mine - 1 + i);
 	raw_store(options + 2, raw.ts, 4);
 	mark_way();
 	raw_send_options(mine, theirs(), TCP_ACK, options, 12, 0, data, sizeof(data));
@@ -493,7 +493,7 @@ static void no_memory_left(void)
 	struct vma_tcp_memory *before = side[0].tcp->attr.memory;
 
 	for (int i = 0; i < 50; i++)
-		message(100);
+		paths_message(100);
 	assert_int_equal(read_bytes(app, 900), 900);
 	side[0].tcp->attr.memory = &spent;
 	mark_way();
@@ -507,7 +507,7 @@ static void no_bytes_left(void)
 	const uint64_t room = UINT64_C(400);
 
 	for (uint64_t i = 0; i < room / 64; i++)
-		message(64);
+		paths_message(64);
 	pair_no_bytes = true;
 	mark_way();
 	raw_send_bytes(mine, theirs(), 200);
@@ -517,7 +517,7 @@ static void no_bytes_left(void)
 	raw_send_bytes(mine, theirs(), 8); /* for which there would be room, but it comes after them */
 	assert_false(was_short());
 	pair_no_bytes = false;
-	run(10 * MS); /* tried again */
+	pair_run(10 * MS); /* tried again */
 	assert_int_equal(read_bytes(app, 1000), 584);
 }
 
@@ -553,7 +553,7 @@ static const struct {
         PLAYED(in_disorder),
         PLAYED(marked),
         PLAYED(without_a_frame),
-        PLAYED(a_pure_acknowledgement),
+        PLAYED(message_a_pure_acknowledgement),
         PLAYED(two_at_once),
         PLAYED(behind_a_hole),
         PLAYED(said_before),
@@ -574,26 +574,26 @@ static const struct {
 };
 
 /* A conversation, the case, and the conversation as it goes on. */
-static void play(int way, void (*what)(void), struct known known[3])
+static void message_play(int way, void (*what)(void), struct known known[3])
 {
 	open_way(way, true, true);
 	for (int i = 0; i < 20; i++) {
-		send_bytes(app, 64);
-		pass_time();
-		message(64);
+		pair_send_bytes(app, 64);
+		message_pass_time();
+		paths_message(64);
 		assert_int_equal(read_bytes(app, 64), 64);
 	}
-	pass_time();
-	look(&known[0]);
+	message_pass_time();
+	paths_look(&known[0]);
 	what();
-	look(&known[1]);
-	pass_time();
+	paths_look(&known[1]);
+	message_pass_time();
 	if (app->conn->pcb != NULL) {
-		send_bytes(app, 64);
-		message(64);
-		message(64);
+		pair_send_bytes(app, 64);
+		paths_message(64);
+		paths_message(64);
 	}
-	look(&known[2]);
+	paths_look(&known[2]);
 	close_way();
 }
 
@@ -605,7 +605,7 @@ static void test_other_segments_go_the_general_way_with_the_same_result(void **s
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		for (int way = 0; way < WAYS; way++)
-			play(way, cases[i].play, known[way]);
+			message_play(way, cases[i].play, known[way]);
 		for (int k = 0; k < 3; k++)
 			if (known_difference(&known[SHORT][k], &known[GENERAL][k], text, sizeof(text)) != NULL)
 				fail_msg("%s, %d: %s", cases[i].name, k, text);
@@ -619,15 +619,15 @@ static void test_a_model_of_the_path_learns_the_same_both_ways(void **state)
 
 	(void)state;
 	for (int way = 0; way < WAYS; way++) {
-		open_side(way);
+		paths_open_side(way);
 		side[0].options.congestion = VMA_TCP_CC_BBR;
 		open_conversation(true, true);
 		for (unsigned i = 0; i < 200; i++) {
 			if (i % 5 != 4) /* else a message follows one, and acknowledges nothing */
-				send_bytes(app, 64 + i);
-			pass_time();
+				pair_send_bytes(app, 64 + i);
+			message_pass_time();
 			assert_true(goes_short() == (way == SHORT));
-			look(&known[way][i]);
+			paths_look(&known[way][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
 		assert_true(app->conn->cc.bbr.max_rate != 0 && app->conn->rate.app_limited != 0);
@@ -643,22 +643,22 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 
 	(void)state;
 	for (int way = 0; way < WAYS; way++) {
-		open_side(way);
+		paths_open_side(way);
 		side[0].options.congestion = VMA_TCP_CC_BBR;
 		open_conversation(true, true);
 		for (unsigned i = 0; i < 5; i++) {
-			send_bytes(app, 64);
-			pass_time();
-			message(64);
+			pair_send_bytes(app, 64);
+			message_pass_time();
+			paths_message(64);
 		}
 		assert_null(app->conn->pcb->unacked);
 		cc = app->conn->cc;
-		run(11000 * MS);
-		message(64);
+		pair_run(11000 * MS);
+		paths_message(64);
 		assert_memory_equal(&cc, &app->conn->cc, sizeof(cc));
-		send_bytes(app, 64);
-		pass_time();
-		message(64);
+		pair_send_bytes(app, 64);
+		message_pass_time();
+		paths_message(64);
 		assert_memory_not_equal(&cc, &app->conn->cc, sizeof(cc));
 		close_way();
 	}
@@ -670,8 +670,8 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 	for (int options = 0; options < 4; options++) {
 		open_way(SHORT, options & 1, options & 2);
 		for (int i = 0; i < 5; i++) {
-			send_bytes(app, 64);
-			pass_time();
+			pair_send_bytes(app, 64);
+			message_pass_time();
 			assert_true(goes_short() == ((options & 2) != 0));
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
@@ -683,16 +683,16 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 
 enum { STEPS = 300 };
 
-static void say(uint32_t *seed)
+static void message_say(uint32_t *seed)
 {
 	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
-	uint32_t ack = out != 0 && draw(seed, 4) == 0 ? una + draw(seed, out + 1) : una + out;
-	uint32_t len = 1 + draw(seed, draw(seed, 8) ? 100 : 900);
+	uint32_t ack = out != 0 && paths_draw(seed, 4) == 0 ? una + paths_draw(seed, out + 1) : una + out;
+	uint32_t len = 1 + paths_draw(seed, paths_draw(seed, 8) ? 100 : 900);
 
-	raw.window = (uint16_t)(draw(seed, 20) == 0 ? draw(seed, 30) : 200 + draw(seed, 1000));
-	raw.ts += raw.ts != 0 ? draw(seed, 3) : 0;
-	raw.ts_ecr = port_clock_ms(side[0].tcp) - draw(seed, 3);
-	switch (draw(seed, 24)) {
+	raw.window = (uint16_t)(paths_draw(seed, 20) == 0 ? paths_draw(seed, 30) : 200 + paths_draw(seed, 1000));
+	raw.ts += raw.ts != 0 ? paths_draw(seed, 3) : 0;
+	raw.ts_ecr = port_clock_ms(side[0].tcp) - paths_draw(seed, 3);
+	switch (paths_draw(seed, 24)) {
 	case 0: /* again */
 		raw_send_bytes(mine - 60, ack, 60);
 		break;
@@ -710,24 +710,24 @@ static void say(uint32_t *seed)
 	}
 }
 
-static unsigned converse(uint32_t seed, int way, struct known *known)
+static unsigned message_converse(uint32_t seed, int way, struct known *known)
 {
 	unsigned taken = 0;
 
-	open_side(way);
+	paths_open_side(way);
 	side[0].options.congestion = seed % 3 == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	open_conversation(seed % 4 != 0, true);
 	for (int i = 0; i < STEPS; i++) {
 		mark_way();
-		say(&seed);
+		message_say(&seed);
 		taken += was_short();
-		look(&known[i]);
-		if (draw(&seed, 3) != 0)
-			send_bytes(app, 1 + draw(&seed, draw(&seed, 8) ? 200 : 3000));
-		if (draw(&seed, 2) == 0)
-			read_bytes(app, draw(&seed, 5000));
-		if (draw(&seed, 10) == 0)
-			run(draw(&seed, 400) * MS);
+		paths_look(&known[i]);
+		if (paths_draw(&seed, 3) != 0)
+			pair_send_bytes(app, 1 + paths_draw(&seed, paths_draw(&seed, 8) ? 200 : 3000));
+		if (paths_draw(&seed, 2) == 0)
+			read_bytes(app, paths_draw(&seed, 5000));
+		if (paths_draw(&seed, 10) == 0)
+			pair_run(paths_draw(&seed, 400) * MS);
 		raw.count = raw.seen = 0;
 	}
 	close_way();
@@ -741,8 +741,8 @@ static void test_a_conversation_drawn_by_chance_is_the_same_both_ways(void **sta
 
 	(void)state;
 	for (uint32_t seed = 1; seed <= 30; seed++) {
-		taken += converse(seed, SHORT, known[SHORT]);
-		assert_int_equal(converse(seed, GENERAL, known[GENERAL]), 0);
+		taken += message_converse(seed, SHORT, known[SHORT]);
+		assert_int_equal(message_converse(seed, GENERAL, known[GENERAL]), 0);
 		expect_same(known[SHORT], known[GENERAL], STEPS);
 	}
 	assert_true(taken > 30 * STEPS / 8);

@@ -9,7 +9,7 @@
 static uint64_t began_ns;
 static uint32_t began_at;
 
-static void begin(uint64_t rtt_ns, double loss)
+static void model_begin(uint64_t rtt_ns, double loss)
 {
 	world_begin(VMA_TCP_CC_BBR);
 	w.delay_ns = rtt_ns / 2;
@@ -36,11 +36,11 @@ static void test_link_is_filled_and_its_queue_stays_short(void **state)
 	uint64_t sum_ns = 0;
 
 	(void)state;
-	begin(20 * MS, 0);
-	world_run(w.tcp.now_ns + SECOND);
+	model_begin(20 * MS, 0);
+	recovery_fixture_world_run(w.tcp.now_ns + SECOND);
 	measure();
 	for (unsigned i = 0; i < 2000; i++) {
-		world_run(w.tcp.now_ns + MS);
+		recovery_fixture_world_run(w.tcp.now_ns + MS);
 		sum_ns += w.link_waits_ns;
 	}
 	assert_in_range(goodput(), 930, 1000);
@@ -59,9 +59,9 @@ static void test_random_loss_does_not_slow_down(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		begin(cases[i].rtt_ns, cases[i].loss);
+		model_begin(cases[i].rtt_ns, cases[i].loss);
 		measure();
-		world_run(w.tcp.now_ns + 5 * SECOND);
+		recovery_fixture_world_run(w.tcp.now_ns + 5 * SECOND);
 		assert_in_range(goodput(), cases[i].least, 1000);
 	}
 }
@@ -76,7 +76,7 @@ static void test_what_answers_to_loss_is_slow_there(void **state)
 	w.link_room_ns = SECOND;
 	world_write(UINT64_C(1) << 31);
 	measure();
-	world_run(w.tcp.now_ns + 5 * SECOND);
+	recovery_fixture_world_run(w.tcp.now_ns + 5 * SECOND);
 	assert_true(goodput() < 400);
 }
 
@@ -84,13 +84,13 @@ static void test_everything_arrives(void **state)
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 20; seed++) {
-		begin(10 * MS, 0.03);
+		model_begin(10 * MS, 0.03);
 		w.seed = seed;
 		w.ack_loss = 0.03;
 		w.jitter_ns = seed % 3 * MS;
 		w.link_room_ns = 5 * MS;
 		atomic_store(&w.conn.tx.produced, 3000 * MSS + 17);
-		world_run(FOREVER);
+		recovery_fixture_world_run(FOREVER);
 		assert_true(all_arrived());
 		assert_int_equal(w.failed, 0);
 	}
@@ -100,13 +100,13 @@ static void test_everything_arrives_without_sack_and_without_time_stamps(void **
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 10; seed++) {
-		begin(10 * MS, 0.02);
+		model_begin(10 * MS, 0.02);
 		w.seed = seed;
 		w.no_sack = true;
 		w.no_timestamps = seed & 1;
 		w.pcb.flags &= (tcpflags_t)~TF_SACK;
 		atomic_store(&w.conn.tx.produced, 500 * MSS);
-		world_run(FOREVER);
+		recovery_fixture_world_run(FOREVER);
 		assert_true(all_arrived());
 		assert_int_equal(w.failed, 0);
 	}
@@ -115,9 +115,9 @@ static void test_everything_arrives_without_sack_and_without_time_stamps(void **
 static void test_waiting_for_its_time_has_a_timer_and_is_no_closed_window(void **state)
 {
 	(void)state;
-	begin(200 * MS, 0);
+	model_begin(200 * MS, 0);
 	w.link_rate = 5000; /* a segment takes as long as the round trip */
-	world_run(w.tcp.now_ns + 60 * SECOND);
+	recovery_fixture_world_run(w.tcp.now_ns + 60 * SECOND);
 	assert_in_range(w.conn.cc.pacing_rate, 1000, 20000);
 	assert_int_equal(w.forced, 0);
 	assert_int_equal(w.keepalives, 0);
@@ -130,18 +130,18 @@ static void test_silence_of_the_peer_is_survived(void **state)
 	uint32_t before;
 
 	(void)state;
-	begin(20 * MS, 0);
-	world_run(w.tcp.now_ns + SECOND);
+	model_begin(20 * MS, 0);
+	recovery_fixture_world_run(w.tcp.now_ns + SECOND);
 	before = w.conn.cc.cwnd;
 	w.mute = true;
-	world_run(w.tcp.now_ns + 3 * SECOND);
+	recovery_fixture_world_run(w.tcp.now_ns + 3 * SECOND);
 	assert_true(w.conn.counts.timeouts > 0);
 	assert_int_equal(w.conn.cc.cwnd, MSS);
 	w.mute = false;
-	world_run(w.tcp.now_ns + 10 * SECOND);
+	recovery_fixture_world_run(w.tcp.now_ns + 10 * SECOND);
 	assert_true(w.conn.cc.cwnd > before / 2);
 	measure();
-	world_run(w.tcp.now_ns + 2 * SECOND);
+	recovery_fixture_world_run(w.tcp.now_ns + 2 * SECOND);
 	assert_in_range(goodput(), 850, 1000);
 }
 
@@ -150,15 +150,15 @@ static void test_pause_of_the_application_costs_neither_rate_nor_window(void **s
 	uint64_t rate;
 
 	(void)state;
-	begin(20 * MS, 0);
+	model_begin(20 * MS, 0);
 	atomic_store(&w.conn.tx.produced, LINK);
-	world_run(w.tcp.now_ns + 3 * SECOND);
+	recovery_fixture_world_run(w.tcp.now_ns + 3 * SECOND);
 	assert_true(all_arrived());
 	rate = w.conn.cc.bbr.max_rate;
-	world_run(w.tcp.now_ns + 5 * SECOND);
+	recovery_fixture_world_run(w.tcp.now_ns + 5 * SECOND);
 	world_write(LINK / 5);
 	measure();
-	world_run(w.tcp.now_ns + 240 * MS);
+	recovery_fixture_world_run(w.tcp.now_ns + 240 * MS);
 	assert_true(all_arrived());
 	assert_in_range(w.conn.cc.bbr.max_rate, rate * 9 / 10, rate * 11 / 10);
 }

@@ -77,7 +77,7 @@ static uint64_t said_so_far(uint64_t hash)
 	return hash;
 }
 
-static struct known look(struct app *app)
+static struct known predict_look(struct app *app)
 {
 	const struct vma_tcp_conn *conn = app->conn;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -118,7 +118,7 @@ static struct known look(struct app *app)
 	return k;
 }
 
-static uint32_t draw(uint32_t *seed, uint32_t below)
+static uint32_t predict_draw(uint32_t *seed, uint32_t below)
 {
 	*seed = *seed * 1664525 + 1013904223;
 	return (*seed >> 8) % below;
@@ -127,15 +127,17 @@ static uint32_t draw(uint32_t *seed, uint32_t below)
 enum { STEPS = 400 };
 
 /* What the peer says next, mostly what is expected. */
-static void say(uint32_t *seed, uint32_t *mine, struct app *app)
+static void predict_say(uint32_t *seed, uint32_t *mine, struct app *app)
 {
 	uint32_t sent = app->conn->pcb->snd_nxt - raw.their_isn, una = app->conn->pcb->lastack - raw.their_isn;
-	uint32_t ack = una + (sent != una ? draw(seed, sent - una + 1) : 0), len = draw(seed, 3) ? draw(seed, 900) : 0;
+	uint32_t ack = una + (sent != una ? predict_draw(seed, sent - una + 1) : 0),
+	         len = predict_draw(seed, 3) ? predict_draw(seed, 900) : 0;
 
-	raw.window = (uint16_t)(draw(seed, 20) == 0 ? draw(seed, 3000) : 20000 + draw(seed, 40000));
+	raw.window =
+	        (uint16_t)(predict_draw(seed, 20) == 0 ? predict_draw(seed, 3000) : 20000 + predict_draw(seed, 40000));
 	if (raw.ts != 0)
-		raw.ts += draw(seed, 3);
-	switch (draw(seed, 12)) {
+		raw.ts += predict_draw(seed, 3);
+	switch (predict_draw(seed, 12)) {
 	case 0: /* again */
 		raw_send_bytes(*mine - (*mine > 100 ? 100 : 0), ack, *mine > 100 ? 100 : 0);
 		break;
@@ -152,7 +154,7 @@ static void say(uint32_t *seed, uint32_t *mine, struct app *app)
 
 enum peer { PEER_PLAIN, PEER_STAMPED, PEER_SACK };
 
-static void converse(uint32_t seed, bool through_lwip, enum peer peer, struct known *known)
+static void predict_converse(uint32_t seed, bool through_lwip, enum peer peer, struct known *known)
 {
 	uint32_t mine = 1;
 	uint64_t said = 0;
@@ -163,15 +165,15 @@ static void converse(uint32_t seed, bool through_lwip, enum peer peer, struct kn
 	raw.ts = peer == PEER_STAMPED ? 1000 : 0;
 	app = peer == PEER_SACK ? raw_connect_sack() : raw_connect();
 	for (int i = 0; i < STEPS; i++) {
-		say(&seed, &mine, app);
-		known[i] = look(app);
+		predict_say(&seed, &mine, app);
+		known[i] = predict_look(app);
 		known[i].said = said = said_so_far(said);
-		if (draw(&seed, 3) == 0)
-			send_bytes(app, 1 + draw(&seed, draw(&seed, 2) ? 3000 : 200));
-		if (draw(&seed, 3) == 0)
-			read_bytes(app, draw(&seed, 5000));
-		if (draw(&seed, 10) == 0)
-			run(draw(&seed, 60) * MS);
+		if (predict_draw(&seed, 3) == 0)
+			pair_send_bytes(app, 1 + predict_draw(&seed, predict_draw(&seed, 2) ? 3000 : 200));
+		if (predict_draw(&seed, 3) == 0)
+			read_bytes(app, predict_draw(&seed, 5000));
+		if (predict_draw(&seed, 10) == 0)
+			pair_run(predict_draw(&seed, 60) * MS);
 		said = said_so_far(said);
 		raw.count = raw.seen = raw.count % (RAW_LOG / 2);
 	}
@@ -181,13 +183,13 @@ static void converse(uint32_t seed, bool through_lwip, enum peer peer, struct kn
 	raw_close(NULL);
 }
 
-static void compare(enum peer peer)
+static void predict_compare(enum peer peer)
 {
 	static struct known fast[STEPS], slow[STEPS];
 
 	for (uint32_t seed = 1; seed <= 20; seed++) {
-		converse(seed, false, peer, fast);
-		converse(seed, true, peer, slow);
+		predict_converse(seed, false, peer, fast);
+		predict_converse(seed, true, peer, slow);
 		for (int i = 0; i < STEPS; i++)
 			assert_memory_equal(&fast[i], &slow[i], sizeof(*fast));
 	}
@@ -196,20 +198,20 @@ static void compare(enum peer peer)
 static void test_short_way_does_what_lwip_does(void **state)
 {
 	(void)state;
-	compare(PEER_PLAIN);
+	predict_compare(PEER_PLAIN);
 }
 
 static void test_short_way_does_what_lwip_does_with_time_stamps(void **state)
 {
 	(void)state;
-	compare(PEER_STAMPED);
+	predict_compare(PEER_STAMPED);
 }
 
 /* Here tail-loss probes and RACK note what has been sent. */
 static void test_short_way_does_what_lwip_does_with_sack(void **state)
 {
 	(void)state;
-	compare(PEER_SACK);
+	predict_compare(PEER_SACK);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -24,7 +24,7 @@ static int flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 	return wire_ops->flow_del(qp, key);
 }
 
-static void prune(void *arg)
+static void rules_prune(void *arg)
 {
 	(void)arg;
 	prunes++;
@@ -41,7 +41,7 @@ static int open_watched(void **state)
 	ops.flow_add = flow_add;
 	ops.flow_del = flow_del;
 	qp->ops = &ops;
-	side[0].tcp->host.prune = prune;
+	side[0].tcp->host.prune = rules_prune;
 	added = deleted = prunes = 0;
 	refusal = 0;
 	while_asked = NULL;
@@ -57,7 +57,7 @@ static void test_the_end_of_a_connection_asks_the_nic_for_nothing(void **state)
 	assert_int_equal(added, 1);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	run(MS);
+	pair_run(MS);
 	assert_int_equal(deleted, 0);
 	assert_int_equal(prunes, 1);
 	assert_false(vma_ring_prune(side[0].ring, 16));
@@ -72,11 +72,11 @@ static void test_the_end_of_time_wait_neither(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	app_free(client);
-	run(MS);
+	pair_run(MS);
 	vma_tcp_close(server->conn, false);
-	run(SEC);
+	pair_run(SEC);
 	assert_int_equal(prunes, 0); /* the rule is TIME_WAIT's */
-	run(61 * SEC);
+	pair_run(61 * SEC);
 	assert_int_equal(prunes, 1);
 	assert_int_equal(deleted, 0);
 	assert_false(vma_ring_prune(side[0].ring, 16));
@@ -92,7 +92,7 @@ static void test_a_host_without_the_time_has_it_done_at_once(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	run(MS);
+	pair_run(MS);
 	assert_int_equal(deleted, 1);
 }
 
@@ -104,7 +104,7 @@ static void test_a_stack_that_ends_leaves_no_rule(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	run(MS);
+	pair_run(MS);
 	vma_tcp_leave(side[0].tcp);
 	assert_int_equal(deleted, 1);
 }
@@ -137,7 +137,7 @@ static void peer_connects_meanwhile(void)
 
 	crossing = (struct app){0};
 	assert_int_equal(connect_rc(1, 7000, PORT, &path, &crossing), 0);
-	settle();
+	pair_settle();
 }
 
 static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
@@ -146,10 +146,10 @@ static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
 	struct app app = {0};
 
 	(void)state;
-	listen_on(0); /* whose rule brings it in */
+	pair_listen_on(0); /* whose rule brings it in */
 	while_asked = peer_connects_meanwhile;
 	assert_int_equal(connect_rc(0, PORT, 7000, &path, &app), 0);
-	run(5 * SEC);
+	pair_run(5 * SEC);
 	assert_int_equal(vma_tcp_state(app.conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state(crossing.conn), TCP_ESTABLISHED);
 	vma_tcp_conn_disown(crossing.conn);
@@ -179,8 +179,8 @@ static struct app *late;
 
 static void one_more_asks(void)
 {
-	late = connect_from(1, 2000);
-	run(MS);
+	late = pair_connect_from(1, 2000);
+	pair_run(MS);
 }
 
 static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(void **state)
@@ -188,10 +188,10 @@ static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(vo
 	struct app *apps[8];
 
 	(void)state;
-	listen_on(0);
+	pair_listen_on(0);
 	for (uint16_t i = 0; i < 8; i++)
-		apps[i] = connect_from(1, (uint16_t)(1000 + i));
-	run(MS);
+		apps[i] = pair_connect_from(1, (uint16_t)(1000 + i));
+	pair_run(MS);
 	assert_int_equal(pair_accepted_count, 8);
 	assert_int_equal(added, 1);
 	while_asked = one_more_asks;

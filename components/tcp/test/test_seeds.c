@@ -18,14 +18,14 @@
 
 static struct sim_scenario scenario;
 
-static uint64_t number_of(const char *name, uint64_t otherwise)
+static uint64_t seeds_number_of(const char *name, uint64_t otherwise)
 {
 	const char *text = getenv(name);
 
 	return text != NULL && *text != '\0' ? strtoull(text, NULL, 0) : otherwise;
 }
 
-static double seconds(void)
+static double seeds_seconds(void)
 {
 	struct timespec now;
 
@@ -221,7 +221,7 @@ static void check_all(struct sim_scenario *s)
 
 /* ---- running ---- */
 
-static void run(struct sim_scenario *s)
+static void seeds_run(struct sim_scenario *s)
 {
 	struct sim *sim = &s->sim;
 
@@ -244,7 +244,7 @@ static void run(struct sim_scenario *s)
 }
 
 /* Whoever is still there when a run has failed lets go, so that the end does not find it. */
-static void let_go(struct sim_scenario *s)
+static void seeds_let_go(struct sim_scenario *s)
 {
 	for (unsigned i = 0; i < s->pairs; i++)
 		for (int side = 0; side < 2; side++)
@@ -262,10 +262,10 @@ static bool seed_passes(uint64_t seed)
 	s->sim.trace = getenv("SIM_TRACE") != NULL;
 	sim_listen(s, 0);
 	sim_listen(s, 1);
-	run(s);
+	seeds_run(s);
 	if (s->sim.failed)
 		describe(s);
-	let_go(s);
+	seeds_let_go(s);
 	sim_end(&s->sim);
 	if (s->sim.failed)
 		printf("# seed %" PRIu64 " failed: %s\n#   again: make test-tcp T='*seeds*' SEED=%" PRIu64 "\n", seed,
@@ -277,27 +277,28 @@ static bool seed_passes(uint64_t seed)
 static void report(uint64_t base, uint64_t run, uint64_t failures, double begin)
 {
 	printf("# %" PRIu64 " seeds from %" PRIu64 ", %.1f a second, %" PRIu64 " failed\n", run, base,
-	       (double)run / (seconds() - begin), failures);
+	       (double)run / (seeds_seconds() - begin), failures);
 	fflush(stdout);
 }
 
 static void test_all_seeds_end_as_they_must(void **state)
 {
-	uint64_t base = number_of("SEED_BASE", 1), most = number_of("SEEDS", UINT64_MAX), run = 0, failures = 0;
-	double begin = seconds(), limit = (double)number_of("SEEDS_SECONDS", 60), said = begin;
+	uint64_t base = seeds_number_of("SEED_BASE", 1), most = seeds_number_of("SEEDS", UINT64_MAX), run = 0,
+	         failures = 0;
+	double begin = seeds_seconds(), limit = (double)seeds_number_of("SEEDS_SECONDS", 60), said = begin;
 
 	(void)state;
 	sim_table_fill();
 	if (getenv("SEED") != NULL && *getenv("SEED") != '\0') {
-		base = number_of("SEED", 1);
+		base = seeds_number_of("SEED", 1);
 		most = 1;
 	}
 	if (most != UINT64_MAX)
 		limit = 1e9;
-	for (; run < most && seconds() - begin < limit && failures < 5; run++) {
+	for (; run < most && seeds_seconds() - begin < limit && failures < 5; run++) {
 		failures += !seed_passes(base + run);
-		if (seconds() - said > 30) {
-			said = seconds();
+		if (seeds_seconds() - said > 30) {
+			said = seeds_seconds();
 			report(base, run + 1, failures, begin);
 		}
 	}

@@ -14,10 +14,10 @@ static struct app *connect_for(uint32_t maxseg, uint16_t port)
 
 	side[1].options.maxseg = (int32_t)maxseg;
 	if (pair_listener == NULL)
-		listen_on(1);
+		pair_listen_on(1);
 	vma_tcp_listener_set(pair_listener, &side[1].options, 16);
-	app = connect_from(0, port);
-	run(MS);
+	app = pair_connect_from(0, port);
+	pair_run(MS);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	return app;
 }
@@ -35,8 +35,8 @@ static uint64_t stream(unsigned n, unsigned ms)
 
 	for (unsigned i = 0; i < ms; i++) {
 		for (unsigned k = 0; k < n; k++)
-			send_bytes(client[k], 1 << 16);
-		run(MS);
+			pair_send_bytes(client[k], 1 << 16);
+		pair_run(MS);
 		take_all();
 	}
 	for (unsigned k = 0; k < n; k++)
@@ -146,11 +146,11 @@ static void test_waiting_for_the_share_is_no_closed_window(void **state)
 	client[0] = connect_for(MAXSEG, 2000);
 	side[0].tcp->share.left = 0;
 	side[0].tcp->share.filled_ms = pair_now_ns / MS;
-	send_bytes(client[0], 1000);
-	settle();
+	pair_send_bytes(client[0], 1000);
+	pair_settle();
 	assert_true(client[0]->conn->in_share);
 	assert_int_equal(client[0]->conn->recovery.persist_due_ns, 0);
-	run(5 * MS);
+	pair_run(5 * MS);
 	assert_int_equal(atomic_load(&client[0]->conn->acked), 1000);
 	free_all(1);
 }
@@ -170,11 +170,11 @@ static uint32_t segment_for(uint16_t mss, uint32_t ts)
 	assert_int_equal(raw_next()->flags, TCP_SYN);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, raw.ts != 0 ? 16 : 4, 0, "", 0);
 	raw_forget();
-	send_bytes(app, 1000);
-	settle();
+	pair_send_bytes(app, 1000);
+	pair_settle();
 	len = raw_next()->len;
 	app_free(app);
-	settle();
+	pair_settle();
 	return len;
 }
 

@@ -11,7 +11,7 @@ static struct app *with_urgent(void)
 	return app;
 }
 
-static size_t read_text(struct app *app, char *out, size_t n)
+static size_t urgent_read_text(struct app *app, char *out, size_t n)
 {
 	struct iovec spans[4];
 	unsigned count = vma_tcp_rx_front(app->conn, 0, spans, 4);
@@ -35,14 +35,14 @@ static void test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte(void *
 
 	(void)state;
 	assert_true(app->events & VMA_TCP_URGENT);
-	assert_true(ready(app) & EPOLLPRI);
+	assert_true(pair_ready(app) & EPOLLPRI);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
-	assert_int_equal(read_text(app, text, 15), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc");
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
-	assert_int_equal(read_text(app, text, 15), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "def");
 	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
 	app_free(app);
@@ -58,7 +58,7 @@ static void test_urgent_byte_is_read_by_itself_once(void **state)
 	assert_int_equal(byte, 'X');
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
-	assert_false(ready(app) & EPOLLPRI);
+	assert_false(pair_ready(app) & EPOLLPRI);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3); /* the mark stays */
 	app_free(app);
 }
@@ -73,10 +73,10 @@ static void test_inline_the_urgent_byte_is_one_of_the_stream(void **state)
 	side[0].options.oobinline = 1;
 	app = with_urgent();
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
-	assert_int_equal(read_text(app, text, 15), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc"); /* the mark still parts reads */
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
-	assert_int_equal(read_text(app, text, 15), 4);
+	assert_int_equal(urgent_read_text(app, text, 15), 4);
 	assert_string_equal(text, "Xdef");
 	app_free(app);
 }
@@ -105,11 +105,11 @@ static void test_lone_urgent_byte_is_nothing_to_read(void **state)
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	assert_false(ready(app) & EPOLLIN);
-	assert_int_equal(read_text(app, text, 15), 0);
+	assert_false(pair_ready(app) & EPOLLIN);
+	assert_int_equal(urgent_read_text(app, text, 15), 0);
 	raw_send(2, 1, TCP_ACK, "abc", 3);
-	assert_true(ready(app) & EPOLLIN);
-	assert_int_equal(read_text(app, text, 15), 3);
+	assert_true(pair_ready(app) & EPOLLIN);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc");
 	app_free(app);
 }
@@ -123,9 +123,9 @@ static void test_urgent_byte_arrives_at_the_other_stack(void **state)
 	establish(&client, &server);
 	send_flags(client, 5, VMA_TCP_TX_URGENT);
 	send_flags(client, 5, 0);
-	run(MS);
+	pair_run(MS);
 	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
-	assert_int_equal(byte, byte_at(4));
+	assert_int_equal(byte, pair_byte_at(4));
 	assert_int_equal(vma_tcp_rx_mark(server->conn), 4);
 	assert_int_equal(read_bytes(server, 4), 4);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 5);
@@ -144,7 +144,7 @@ static void test_urgent_byte_is_found_in_the_second_of_two_segments(void **state
 	raw_send(2, 1, TCP_ACK, data, 1000);
 	data[500] = 'X'; /* 1002 + 500 */
 	raw_send(1002, 1, TCP_ACK | TCP_PSH, data, 1000);
-	run(2 * MS);
+	pair_run(2 * MS);
 	assert_int_equal(fifo_bytes(&app->conn->rx), 2001);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
 	assert_int_equal(byte, 'X');
@@ -159,13 +159,13 @@ static void test_byte_that_was_stepped_over_does_not_come_again_with_the_next_ma
 	char text[16];
 
 	(void)state;
-	assert_int_equal(read_text(app, text, 15), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_int_equal(vma_tcp_rx_front(app->conn, 0, &span, 1), 1);
 	assert_memory_equal(span.iov_base, "def", 3);
 	raw_send_options(8, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "ghiY", 4);
 	vma_tcp_rx_consume(app->conn, 3);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
-	assert_int_equal(read_text(app, text, 15), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "ghi");
 	app_free(app);
 }
@@ -181,8 +181,8 @@ static void test_mark_is_where_it_belongs_when_there_was_no_memory_for_what_came
 	raw_send_options(4, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "defX", 4);
 	pair_no_bytes = false;
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 6);
-	run(2 * MS);
-	assert_int_equal(read_text(app, text, 15), 3);
+	pair_run(2 * MS);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc");
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
 	app_free(app);
@@ -197,12 +197,12 @@ static void test_new_mark_steps_over_the_old_one_for_who_stands_before_it(void *
 
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 4, "abcX", 4);
-	assert_int_equal(read_text(app, text, 15), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
 	raw_send_options(5, 1, TCP_ACK | TCP_URG, "", 0, 3, "deY", 3);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 2);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 2);
-	assert_int_equal(read_text(app, text, 15), 2);
+	assert_int_equal(urgent_read_text(app, text, 15), 2);
 	assert_string_equal(text, "de");
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
 	assert_int_equal(byte, 'Y');
@@ -218,7 +218,7 @@ static void test_mark_that_nobody_reached_becomes_data(void **state)
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 4, "abcX", 4);
 	raw_send_options(5, 1, TCP_ACK | TCP_URG, "", 0, 3, "deY", 3);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 6);
-	assert_int_equal(read_text(app, text, 15), 6);
+	assert_int_equal(urgent_read_text(app, text, 15), 6);
 	assert_string_equal(text, "abcXde");
 	app_free(app);
 }
@@ -235,7 +235,7 @@ static void test_read_that_finds_nothing_else_passes_the_urgent_byte(void **stat
 	raw_send_options(2, 1, TCP_ACK | TCP_URG, "", 0, 1, "Y", 1);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	assert_int_equal(read_text(app, text, 15), 0);
+	assert_int_equal(urgent_read_text(app, text, 15), 0);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
 	assert_int_equal(fifo_bytes(&app->conn->rx), 0);

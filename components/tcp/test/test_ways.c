@@ -40,7 +40,7 @@ static void peer_takes(bool lossy)
 	for (; raw.seen < raw.count; raw.seen++) {
 		const struct raw_segment *s = &raw.log[raw.seen];
 
-		if (lossy && draw(&luck, 6) == 0)
+		if (lossy && paths_draw(&luck, 6) == 0)
 			continue;
 		if (!is_after(s->seq, peer.got) && is_after(s->seq + s->len, peer.got))
 			peer.got = s->seq + s->len;
@@ -71,30 +71,30 @@ static void a_message(void)
 
 static void a_write(void)
 {
-	send_bytes(app, 1 + (peer.a < 800 ? peer.a % 200 : peer.a * 3));
+	pair_send_bytes(app, 1 + (peer.a < 800 ? peer.a % 200 : peer.a * 3));
 }
 
 static void a_request_and_its_answer(void)
 {
-	send_bytes(app, 1 + peer.a % 200);
-	settle();
+	pair_send_bytes(app, 1 + peer.a % 200);
+	pair_settle();
 	peer_takes(false);
 	peer_says();
 }
 
 static void a_pause(void)
 {
-	run(peer.a % 400 * MS);
+	pair_run(peer.a % 400 * MS);
 }
 
 static void a_moment(void)
 {
-	run(peer.a * 1000 + 1);
+	pair_run(peer.a * 1000 + 1);
 }
 
 static void a_long_silence(void)
 {
-	run(peer.a * 10 * MS);
+	pair_run(peer.a * 10 * MS);
 }
 
 static void a_read(void)
@@ -102,7 +102,7 @@ static void a_read(void)
 	read_bytes(app, peer.a * 5);
 }
 
-static void a_pure_acknowledgement(void)
+static void paths_a_pure_acknowledgement(void)
 {
 	raw_send(mine, peer.got, TCP_ACK, "", 0);
 }
@@ -116,7 +116,7 @@ static void a_hole(void)
 {
 	raw_send_bytes(mine + 50, peer.got, 50);
 	if (peer.a & 1)
-		run(peer.b * 1000);
+		pair_run(peer.b * 1000);
 	raw_send_bytes(mine, peer.got, 50);
 	mine += 100;
 }
@@ -217,8 +217,8 @@ static void few_frames(void)
 		frames.n++;
 	for (uint32_t left = peer.b % 3; left > 0; left--)
 		vma_buf_put(pair_arena, frames.held[--frames.n]);
-	send_bytes(app, 1 + peer.b % 100);
-	settle();
+	pair_send_bytes(app, 1 + peer.b % 100);
+	pair_settle();
 	vma_buf_put(pair_arena, frames.held[--frames.n]);
 	peer_says();
 	while (frames.n > 0)
@@ -245,7 +245,7 @@ static void a_hole_in_what_the_peer_has(void)
 	if (out < 3)
 		return;
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = byte_at(mine - 1 + i);
+		data[i] = pair_byte_at(mine - 1 + i);
 	raw_store(options + 4, raw.ts, 4);
 	raw_store(options + 8, raw.ts_ecr, 4);
 	memcpy(options + 12, "\1\1\5\12", 4);
@@ -266,28 +266,28 @@ static void a_part_of_it_acknowledged(void)
 static void a_message_and_a_write(void)
 {
 	peer_has_said(1);
-	send_bytes(app, 1 + peer.a % 200);
+	pair_send_bytes(app, 1 + peer.a % 200);
 }
 
 static void a_message_and_a_write_for_later(void)
 {
 	peer_has_said(1);
 	send_flags(app, 1 + peer.a % 200, VMA_TCP_TX_LATER);
-	settle();
+	pair_settle();
 }
 
 static void a_message_and_a_write_under_cork(void)
 {
 	peer_has_said(1);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
-	send_bytes(app, 1 + peer.a % 200);
+	pair_send_bytes(app, 1 + peer.a % 200);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0);
 }
 
 static void a_message_when_timers_fire(void)
 {
 	peer_has_said(1);
-	run(200 * MS + peer.b * 1000);
+	pair_run(200 * MS + peer.b * 1000);
 }
 
 #define ACTION(f, chance)                                                                                              \
@@ -306,7 +306,7 @@ static const struct action {
         ACTION(a_pause, 1),
         ACTION(a_moment, 1),
         ACTION(a_long_silence, 1),
-        ACTION(a_pure_acknowledgement, 1),
+        ACTION(paths_a_pure_acknowledgement, 1),
         ACTION(messages_at_once, 1),
         ACTION(a_hole, 1),
         ACTION(a_message_again, 1),
@@ -340,11 +340,11 @@ static const struct action *draw_action(bool calm)
 {
 	uint32_t total = 0, chance;
 
-	if (calm && draw(&seed, 16) != 0)
-		return &actions[draw(&seed, 6)];
+	if (calm && paths_draw(&seed, 16) != 0)
+		return &actions[paths_draw(&seed, 6)];
 	for (unsigned i = 0; i < ACTIONS; i++)
 		total += actions[i].chance;
-	chance = draw(&seed, total);
+	chance = paths_draw(&seed, total);
 	for (unsigned i = 0;; chance -= actions[i++].chance)
 		if (chance < actions[i].chance)
 			return &actions[i];
@@ -377,27 +377,27 @@ static void choose_isn(uint32_t end)
 
 static void open_drawn(int way)
 {
-	const uint32_t isn = draw(&seed, 8);
+	const uint32_t isn = paths_draw(&seed, 8);
 
-	open_side(way);
-	side[0].options.congestion = draw(&seed, 3) == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
+	paths_open_side(way);
+	side[0].options.congestion = paths_draw(&seed, 3) == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	if (isn < 2)
 		choose_isn(isn << 31); /* where it wraps, or changes its sign */
-	open_conversation(draw(&seed, 3) != 0, true);
+	open_conversation(paths_draw(&seed, 3) != 0, true);
 	memory_normal = side[0].tcp->attr.memory;
 	peer.got = theirs();
-	peer.lossy = draw(&seed, 3) == 0;
+	peer.lossy = paths_draw(&seed, 3) == 0;
 }
 
 /* Drawn all at once, whatever of it is used: both ways have to find the same. */
 static void draw_step(void)
 {
-	peer.a = draw(&seed, 1000);
-	peer.b = draw(&seed, 1000);
-	peer.len = 1 + draw(&seed, draw(&seed, 8) != 0 ? 100 : 900);
-	raw.window = (uint16_t)(draw(&seed, 20) == 0 ? draw(&seed, 30) : 200 + draw(&seed, 1000));
-	raw.ts += raw.ts != 0 ? draw(&seed, 3) : 0;
-	raw.ts_ecr = port_clock_ms(side[0].tcp) - draw(&seed, 3);
+	peer.a = paths_draw(&seed, 1000);
+	peer.b = paths_draw(&seed, 1000);
+	peer.len = 1 + paths_draw(&seed, paths_draw(&seed, 8) != 0 ? 100 : 900);
+	raw.window = (uint16_t)(paths_draw(&seed, 20) == 0 ? paths_draw(&seed, 30) : 200 + paths_draw(&seed, 1000));
+	raw.ts += raw.ts != 0 ? paths_draw(&seed, 3) : 0;
+	raw.ts_ecr = port_clock_ms(side[0].tcp) - paths_draw(&seed, 3);
 	peer_takes(peer.lossy);
 	raw.count = raw.seen = 0;
 }
@@ -421,20 +421,20 @@ static void check_timers(void)
 static void look_step(struct known *known)
 {
 	check_timers();
-	ready(app); /* a writer who finds no room */
-	look(known);
+	pair_ready(app); /* a writer who finds no room */
+	paths_look(known);
 	known->counts.no_memory = known->stack_counts.no_memory = 0; /* how often it was asked for */
 	known->made_room = 0;                                        /* until it is told */
 }
 
-static void converse(uint32_t number, int way, struct played *played)
+static void paths_converse(uint32_t number, int way, struct played *played)
 {
 	bool calm;
 
 	seed = number;
-	draw(&seed, 1);
+	paths_draw(&seed, 1);
 	open_drawn(way);
-	calm = draw(&seed, 4) == 0;
+	calm = paths_draw(&seed, 4) == 0;
 	for (unsigned i = 0; i < STEPS && app->conn->pcb != NULL; i++) {
 		uint64_t came = app->conn->counts.segments_in;
 
@@ -442,7 +442,7 @@ static void converse(uint32_t number, int way, struct played *played)
 		played->action[i] = draw_action(calm);
 		mark_way();
 		played->action[i]->play();
-		settle();
+		pair_settle();
 		look_step(&played->known[i]);
 		played->shorts += was_short() && app->conn->counts.segments_in != came;
 		played->steps++;
@@ -463,7 +463,7 @@ static void say_how_to_replay(uint32_t number)
 }
 
 /* An assertion has ended a conversation. */
-static int end(void **state)
+static int paths_end(void **state)
 {
 	(void)state;
 	if (playing == 0)
@@ -490,7 +490,7 @@ static bool is_the_same(uint32_t number)
 	return false;
 }
 
-static uint32_t number_of(const char *name, uint32_t otherwise)
+static uint32_t paths_number_of(const char *name, uint32_t otherwise)
 {
 	const char *text = getenv(name);
 
@@ -499,8 +499,8 @@ static uint32_t number_of(const char *name, uint32_t otherwise)
 
 static void test_whatever_happens_is_the_same_both_ways(void **state)
 {
-	uint32_t one = number_of("SEED", 0), base = one != 0 ? one : number_of("SEED_BASE", 1);
-	uint32_t most = one != 0 ? 1 : number_of("SEEDS", 200), failed = 0;
+	uint32_t one = paths_number_of("SEED", 0), base = one != 0 ? one : paths_number_of("SEED_BASE", 1);
+	uint32_t most = one != 0 ? 1 : paths_number_of("SEEDS", 200), failed = 0;
 	uint64_t steps = 0, shorts = 0, alone = 0;
 
 	(void)state;
@@ -508,7 +508,7 @@ static void test_whatever_happens_is_the_same_both_ways(void **state)
 		playing = number;
 		memset(played, 0, sizeof(played));
 		for (int way = 0; way < WAYS; way++)
-			converse(number, way, &played[way]);
+			paths_converse(number, way, &played[way]);
 		failed += !is_the_same(number);
 		assert_int_equal(played[GENERAL].shorts, 0);
 		assert_int_equal(played[GENERAL].alone, 0);
@@ -526,5 +526,6 @@ static void test_whatever_happens_is_the_same_both_ways(void **state)
 	}
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_whatever_happens_is_the_same_both_ways, end)};
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_whatever_happens_is_the_same_both_ways, paths_end)};
 VMA_TEST_MAIN(tests)

@@ -18,7 +18,7 @@ static uint64_t now;
 static unsigned fired[NODES], fired_in_all;
 static uint64_t seed;
 
-static uint64_t draw(void)
+static uint64_t wheel_draw(void)
 {
 	seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 	return seed >> 16;
@@ -27,10 +27,10 @@ static uint64_t draw(void)
 /* Any order of magnitude is as likely as any other. */
 static uint64_t draw_span(unsigned bits)
 {
-	return draw() & ((UINT64_C(1) << draw() % bits) - 1);
+	return wheel_draw() & ((UINT64_C(1) << wheel_draw() % bits) - 1);
 }
 
-static void begin(uint64_t at, uint64_t with_seed)
+static void wheel_begin(uint64_t at, uint64_t with_seed)
 {
 	seed = with_seed;
 	now = at;
@@ -41,14 +41,14 @@ static void begin(uint64_t at, uint64_t with_seed)
 	fired_in_all = 0;
 }
 
-static void set(unsigned i, uint64_t due_ns)
+static void tcp_wheel_set(unsigned i, uint64_t due_ns)
 {
 	wheel_set(&wheel, &node[i], due_ns);
 	expected[i] = due_ns;
 	assert_true(wheel_is_set(&node[i]));
 }
 
-static void stop(unsigned i)
+static void tcp_wheel_stop(unsigned i)
 {
 	wheel_stop(&wheel, &node[i]);
 	expected[i] = 0;
@@ -99,16 +99,16 @@ static void test_random_steps_fire_what_a_sorted_list_would(void **state)
 {
 	(void)state;
 	for (unsigned round = 0; round < 200; round++) {
-		begin(draw_span(60), round);
+		wheel_begin(draw_span(60), round);
 		for (unsigned step = 0; step < 400; step++) {
-			unsigned i = (unsigned)(draw() % NODES);
+			unsigned i = (unsigned)(wheel_draw() % NODES);
 
-			if (draw() % 4 < 2)
-				set(i, now + 1 + draw_span(50));
-			else if (draw() % 4 == 0)
-				stop(i);
+			if (wheel_draw() % 4 < 2)
+				tcp_wheel_set(i, now + 1 + draw_span(50));
+			else if (wheel_draw() % 4 == 0)
+				tcp_wheel_stop(i);
 			else
-				advance(now + draw_span(draw() % 8 ? 24 : 55));
+				advance(now + draw_span(wheel_draw() % 8 ? 24 : 55));
 		}
 		while (earliest() != UINT64_MAX)
 			advance(wheel_next(&wheel));
@@ -123,9 +123,9 @@ static void test_following_next_fires_each_at_its_nanosecond(void **state)
 		uint64_t due;
 		unsigned steps = 0;
 
-		begin(draw_span(50), round + 1);
+		wheel_begin(draw_span(50), round + 1);
 		due = now + 1 + draw_span(55);
-		set(0, due);
+		tcp_wheel_set(0, due);
 		while (fired[0] == 0) {
 			advance(wheel_next(&wheel));
 			steps++;
@@ -138,8 +138,8 @@ static void test_following_next_fires_each_at_its_nanosecond(void **state)
 static void test_never_early_by_a_nanosecond(void **state)
 {
 	(void)state;
-	begin(1000, 1);
-	set(0, 5000);
+	wheel_begin(1000, 1);
+	tcp_wheel_set(0, 5000);
 	advance(4999);
 	assert_int_equal(fired[0], 0);
 	advance(5000);
@@ -149,9 +149,9 @@ static void test_never_early_by_a_nanosecond(void **state)
 static void test_what_is_due_already_fires_at_the_next_advance(void **state)
 {
 	(void)state;
-	begin(10 * SECOND, 1);
-	set(0, 1);
-	set(1, 10 * SECOND);
+	wheel_begin(10 * SECOND, 1);
+	tcp_wheel_set(0, 1);
+	tcp_wheel_set(1, 10 * SECOND);
 	assert_true(wheel_next(&wheel) <= 10 * SECOND);
 	advance(10 * SECOND);
 	assert_int_equal(fired[0], 1);
@@ -161,8 +161,8 @@ static void test_what_is_due_already_fires_at_the_next_advance(void **state)
 static void test_a_clock_that_goes_back_does_no_harm(void **state)
 {
 	(void)state;
-	begin(10 * SECOND, 1);
-	set(0, 11 * SECOND);
+	wheel_begin(10 * SECOND, 1);
+	tcp_wheel_set(0, 11 * SECOND);
 	now = 9 * SECOND;
 	wheel_advance(&wheel, now, fire_expected, &wheel);
 	assert_int_equal(fired[0], 0);
@@ -173,9 +173,9 @@ static void test_a_clock_that_goes_back_does_no_harm(void **state)
 static void test_one_huge_jump_fires_all(void **state)
 {
 	(void)state;
-	begin(12345, 7);
+	wheel_begin(12345, 7);
 	for (unsigned i = 0; i < NODES; i++)
-		set(i, now + 1 + draw_span(57));
+		tcp_wheel_set(i, now + 1 + draw_span(57));
 	advance(UINT64_C(1) << 58);
 	assert_int_equal(fired_in_all, NODES);
 }
@@ -185,10 +185,10 @@ static void test_times_further_than_the_levels_reach_come_in_time(void **state)
 	uint64_t edge = (UINT64_C(1) << WHEEL_BITS * WHEEL_LEVELS) * WHEEL_TICK_NS;
 
 	(void)state;
-	begin(edge - 5 * SECOND, 1); /* the levels end five seconds from now */
-	set(0, edge + SECOND);
-	set(1, UINT64_MAX - 1);
-	set(2, edge - SECOND);
+	wheel_begin(edge - 5 * SECOND, 1); /* the levels end five seconds from now */
+	tcp_wheel_set(0, edge + SECOND);
+	tcp_wheel_set(1, UINT64_MAX - 1);
+	tcp_wheel_set(2, edge - SECOND);
 	advance(edge - 2 * SECOND);
 	assert_int_equal(fired_in_all, 0);
 	advance(edge - 1);
@@ -198,7 +198,7 @@ static void test_times_further_than_the_levels_reach_come_in_time(void **state)
 	advance(edge + SECOND);
 	assert_int_equal(fired[0], 1);
 	assert_int_equal(fired[1], 0);
-	stop(1);
+	tcp_wheel_stop(1);
 	advance(edge + 2 * SECOND);
 }
 
@@ -216,7 +216,7 @@ static void fire_and_stop_all(struct tcp_timer_node *timer, void *arg)
 static void test_fire_may_stop_all_others_even_those_due_now(void **state)
 {
 	(void)state;
-	begin(0, 1);
+	wheel_begin(0, 1);
 	for (unsigned i = 0; i < NODES; i++)
 		wheel_set(&wheel, &node[i], 1000 + draw_span(30));
 	wheel_advance(&wheel, 2 * SECOND, fire_and_stop_all, NULL);
@@ -237,7 +237,7 @@ static void test_fire_may_set_its_own_timer_again(void **state)
 	uint64_t period = 1000 * 1000;
 
 	(void)state;
-	begin(0, 1);
+	wheel_begin(0, 1);
 	wheel_set(&wheel, &node[0], period);
 	for (unsigned i = 0; i < 1000; i++)
 		wheel_advance(&wheel, wheel_next(&wheel), fire_and_set_again, &period);
@@ -250,7 +250,7 @@ static void test_set_for_the_past_in_fire_comes_with_the_next_advance(void **sta
 	uint64_t period = 1;
 
 	(void)state;
-	begin(0, 1);
+	wheel_begin(0, 1);
 	wheel_set(&wheel, &node[0], 10);
 	wheel_advance(&wheel, SECOND, fire_and_set_again, &period);
 	assert_int_equal(fired_in_all, 1);
@@ -273,7 +273,7 @@ static void fire_and_move_others(struct tcp_timer_node *timer, void *arg)
 static void test_fire_may_move_others_that_are_due_now(void **state)
 {
 	(void)state;
-	begin(0, 1);
+	wheel_begin(0, 1);
 	for (unsigned i = 0; i < NODES; i++)
 		wheel_set(&wheel, &node[i], 1 + i * 7);
 	wheel_advance(&wheel, SECOND, fire_and_move_others, NULL);

@@ -152,7 +152,7 @@ static inline uint64_t known_unacked(const struct tcp_pcb *pcb)
 	return hash;
 }
 
-static inline void look(struct known *k)
+static inline void paths_look(struct known *k)
 {
 	const struct vma_tcp_conn *conn = app->conn;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -212,14 +212,14 @@ static inline void expect_same(const struct known *a, const struct known *b, uns
 
 /* ---- the conversation ---- */
 
-static inline void message(uint32_t len)
+static inline void paths_message(uint32_t len)
 {
 	raw_send_bytes(mine, theirs(), len);
 	mine += len;
 }
 
 /* Nothing has been sent yet. */
-static inline void open_side(int way)
+static inline void paths_open_side(int way)
 {
 	raw_open(NULL);
 	side[0].tcp->predicts_nothing = way == GENERAL;
@@ -248,13 +248,13 @@ static inline void open_conversation(bool stamped, bool sack)
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, len, 0, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	mine = 1;
-	message(64);
+	paths_message(64);
 	assert_int_equal(read_bytes(app, 64), 64);
 }
 
 static inline void open_way(int way, bool stamped, bool sack)
 {
-	open_side(way);
+	paths_open_side(way);
 	open_conversation(stamped, sack);
 }
 
@@ -275,7 +275,7 @@ static inline bool was_short(void)
 	return side[0].tcp->ack.payload == 0xeeeeeeee;
 }
 
-static inline uint32_t draw(uint32_t *seed, uint32_t below)
+static inline uint32_t paths_draw(uint32_t *seed, uint32_t below)
 {
 	*seed = *seed * 1664525 + 1013904223;
 	return (*seed >> 8) % below;

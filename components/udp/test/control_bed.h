@@ -49,7 +49,7 @@ static struct {
 	_Alignas(64) uint8_t bytes[256];
 } world_device_priv; /* what rail.c keeps of a device: its list of rails */
 
-static inline uint32_t ip(const char *text)
+static inline uint32_t control_fixture_ip(const char *text)
 {
 	struct in_addr address;
 
@@ -66,7 +66,7 @@ static inline void world_add_link(uint32_t ifindex, uint32_t flags, uint16_t hw_
 static inline void world_add_addr(uint32_t ifindex, const char *address, uint8_t prefix_len)
 {
 	struct vma_net_addr *addr = &world.addr[world.addrs++];
-	uint32_t bytes = ip(address);
+	uint32_t bytes = control_fixture_ip(address);
 
 	*addr = (struct vma_net_addr){.ifindex = ifindex, .family = AF_INET, .prefix_len = prefix_len};
 	memcpy(addr->address, &bytes, 4);
@@ -110,7 +110,7 @@ static int fake_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr
 	return world.addrs;
 }
 
-static int fake_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
+static int control_fixture_fake_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
 {
 	static struct vma_net_path path;
 
@@ -127,7 +127,7 @@ static void fake_path_read(const struct vma_net_path *path, struct vma_net_templ
 	                                 .state = world.route_error == 0 ? VMA_NET_READY : VMA_NET_ERROR};
 }
 
-static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
+static int control_fixture_fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
 {
 	(void)engine;
 	if (world.no_device || ifindex != LAN)
@@ -140,10 +140,10 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 #define vma_net_link_known(...) fake_link(__VA_ARGS__)
 #define vma_net_links(...) fake_links(__VA_ARGS__)
 #define vma_net_addrs(...) fake_addrs(__VA_ARGS__)
-#define vma_net_path_get(...) fake_path_get(__VA_ARGS__)
+#define vma_net_path_get(...) control_fixture_fake_path_get(__VA_ARGS__)
 #define vma_net_path_read(...) fake_path_read(__VA_ARGS__)
 #define vma_net_path_put(...) ((void)0)
-#define vma_device_get(...) fake_device_get(__VA_ARGS__)
+#define vma_device_get(...) control_fixture_fake_device_get(__VA_ARGS__)
 #include "../targets.c"
 #include "../multicast.c"
 #include "../flows.c"
@@ -163,12 +163,12 @@ static inline int world_socket(void)
 	return fd;
 }
 
-static inline struct udp_sock *sock_of(int fd)
+static inline struct udp_sock *control_fixture_sock_of(int fd)
 {
 	return udp_sock(vma_fd_lookup(fd));
 }
 
-static inline int set(int fd, int level, int name, int value)
+static inline int control_fixture_set(int fd, int level, int name, int value)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, level, name, &value, sizeof(value));
@@ -177,10 +177,10 @@ static inline int set(int fd, int level, int name, int value)
 	return rc;
 }
 
-static inline int bind_to(int fd, const char *address, uint16_t port)
+static inline int control_fixture_bind_to(int fd, const char *address, uint16_t port)
 {
 	const struct sockaddr_in name = {
-	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = ip(address)};
+	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = control_fixture_ip(address)};
 	struct vma_thread *self = vma_enter();
 	int rc = udp_bind(vma_fd_lookup(fd), fd, (const struct sockaddr *)&name, sizeof(name));
 
@@ -190,12 +190,12 @@ static inline int bind_to(int fd, const char *address, uint16_t port)
 
 static inline uint16_t port_of(int fd)
 {
-	return ntohs(sock_of(fd)->local.sin_port);
+	return ntohs(control_fixture_sock_of(fd)->local.sin_port);
 }
 
-static inline int join(int fd, int name, const char *group)
+static inline int control_fixture_join(int fd, int name, const char *group)
 {
-	const struct ip_mreqn request = {.imr_multiaddr.s_addr = ip(group), .imr_ifindex = LAN};
+	const struct ip_mreqn request = {.imr_multiaddr.s_addr = control_fixture_ip(group), .imr_ifindex = LAN};
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, IPPROTO_IP, name, &request, sizeof(request));
 
@@ -206,14 +206,14 @@ static inline int join(int fd, int name, const char *group)
 /* As connect(), which the kernel would refuse for an address that is not there. "": not connected any more. */
 static inline void pretend_connected(int fd, const char *peer, uint16_t port)
 {
-	struct udp_sock *sock = sock_of(fd);
+	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 
 	pthread_mutex_lock(&sock->file.lock);
 	sock->peer = (struct sockaddr_in){0};
 	if (*peer != '\0')
 		sock->peer = (struct sockaddr_in){
-		        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = ip(peer)};
+		        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = control_fixture_ip(peer)};
 	udp_flows_update(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_leave(self);
@@ -221,7 +221,7 @@ static inline void pretend_connected(int fd, const char *peer, uint16_t port)
 
 static inline void update(int fd)
 {
-	struct udp_sock *sock = sock_of(fd);
+	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 
 	pthread_mutex_lock(&sock->file.lock);
@@ -230,12 +230,12 @@ static inline void update(int fd)
 	vma_leave(self);
 }
 
-static inline enum vma_sock_reason reason(int fd)
+static inline enum vma_sock_reason control_fixture_reason(int fd)
 {
-	return atomic_load(&sock_of(fd)->reason);
+	return atomic_load(&control_fixture_sock_of(fd)->reason);
 }
 
-static inline void world_close(int fd)
+static inline void control_fixture_world_close(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -250,7 +250,7 @@ static inline void peer_send(const char *from, uint16_t sport, const char *to, u
 {
 	struct vma_pkt_udp_attr attr = {.src_port_be = htons(sport), .dst_port_be = htons(dport)};
 	struct vma_buf *buf = vma_ring_tx_buf(world.peer);
-	uint32_t src = ip(from), dst = ip(to);
+	uint32_t src = control_fixture_ip(from), dst = control_fixture_ip(to);
 	struct vma_nic_seg seg = {.buf = buf};
 	struct vma_pkt_udp pkt;
 	unsigned sent = 0;
@@ -275,7 +275,7 @@ static inline void peer_send(const char *from, uint16_t sport, const char *to, u
 }
 
 /* The socket's next datagram, as text; "": there is none. */
-static inline const char *receive(int fd)
+static inline const char *control_fixture_receive(int fd)
 {
 	static char text[64];
 	struct iovec iov = {.iov_base = text, .iov_len = sizeof(text) - 1};
@@ -315,7 +315,7 @@ static inline void world_catch_faults(void)
 	sigaction(SIGBUS, &world.on_bus, NULL);
 }
 
-static inline int world_run(const char *name, const struct CMUnitTest *tests, size_t count)
+static inline int control_fixture_world_run(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
 	if (small_engine("8192", "512") == NULL)
@@ -330,7 +330,7 @@ static inline int world_run(const char *name, const struct CMUnitTest *tests, si
 #define WORLD_MAIN(name, tests)                                                                                        \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return world_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                                     \
+		return control_fixture_world_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                     \
 	}
 
 #endif

@@ -45,7 +45,7 @@ static uint8_t payload[PAYLOAD];
 static struct sockaddr_in to = {.sin_family = AF_INET};
 static uint64_t sent, received;
 
-static void must(int rc, const char *what)
+static void udp_must(int rc, const char *what)
 {
 	if (rc < 0) {
 		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
@@ -151,7 +151,7 @@ static struct message message_of(void *data, size_t size, void *name)
 	return message;
 }
 
-static void run(unsigned datagrams, bool quietly)
+static void udp_run(unsigned datagrams, bool quietly)
 {
 	uint8_t room[2048];
 	struct message out = message_of(payload, sizeof(payload), NULL),
@@ -192,12 +192,12 @@ static void run(unsigned datagrams, bool quietly)
 
 /* ---- the bed ---- */
 
-static bool deliver(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool udp_udp_deliver(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	return udp_deliver(member->owner, packet, info);
 }
 
-static struct udp_sock *make_socket(void)
+static struct udp_sock *udp_make_socket(void)
 {
 	static const struct vma_file_ops ops = {.name = "udp"};
 	struct udp_sock *sock = vma_alloc(sizeof(*sock));
@@ -209,10 +209,10 @@ static struct udp_sock *make_socket(void)
 	udp_data_init(sock);
 	atomic_store(&sock->rcvbuf, 212992);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
-	must(vma_os.bind(fd, (struct sockaddr *)&addr, sizeof(addr)), "bind");
-	must(vma_os.getsockname(fd, (struct sockaddr *)&addr, &len), "getsockname");
+	udp_must(vma_os.bind(fd, (struct sockaddr *)&addr, sizeof(addr)), "bind");
+	udp_must(vma_os.getsockname(fd, (struct sockaddr *)&addr, &len), "getsockname");
 	sock->local = addr;
-	must(vma_fd_install(fd, &sock->file), "install");
+	udp_must(vma_fd_install(fd, &sock->file), "install");
 	return sock;
 }
 
@@ -253,13 +253,13 @@ static void open_rails(void)
 	setenv("VMA_RX_BUFS", "8192", 1);
 	setenv("VMA_TX_BUFS", "8192", 1);
 	engine = vma_engine();
-	must(engine != NULL ? 0 : -1, "engine");
+	udp_must(engine != NULL ? 0 : -1, "engine");
 	wire.arena[0] = wire.arena[1] = engine->arena;
-	must(vma_wire_pair(&wire, nic), "wire");
+	udp_must(vma_wire_pair(&wire, nic), "wire");
 	for (uint32_t i = 0; i < 2; i++) {
 		attr.nic = nic[i];
 		attr.spill_pool = engine->spill;
-		must(vma_ring_create(&attr, &rail[i].ring), "ring");
+		udp_must(vma_ring_create(&attr, &rail[i].ring), "ring");
 		rail[i].device = &device;
 		rail[i].id = 40 + i;
 	}
@@ -272,22 +272,22 @@ static void open_sockets(void)
 
 	to.sin_port = htons(2000);
 	to.sin_addr.s_addr = htonl(0x0a000002);
-	sender = make_socket();
-	receiver = make_socket();
+	sender = udp_make_socket();
+	receiver = udp_make_socket();
 	atomic_store(&sender->dst, make_dst());
 	atomic_store(&sender->dst_more[udp_dst_slot(udp_peer_key(to.sin_addr.s_addr, to.sin_port))], make_dst());
 	attachment = vma_alloc(sizeof(*attachment));
 	attachment->rail = &rail[1];
 	attachment->sock = receiver;
-	must(udp_queue_init(&attachment->queue), "queue");
+	udp_must(udp_queue_init(&attachment->queue), "queue");
 	all->n = 1;
 	all->rings = vma_rail_bit(&rail[1]);
 	all->at[0] = attachment;
 	flow.key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = to.sin_port};
 	memcpy(flow.key.local, &to.sin_addr, 4);
-	flow.sink = deliver;
+	flow.sink = udp_udp_deliver;
 	flow.owner = attachment;
-	must(vma_ring_attach(rail[1].ring, &flow), "attach");
+	udp_must(vma_ring_attach(rail[1].ring, &flow), "attach");
 	atomic_store(&receiver->attachments, all);
 }
 
@@ -297,9 +297,9 @@ int main(int argc, char **argv)
 
 	open_rails();
 	open_sockets();
-	run(WARM_UP, true);
+	udp_run(WARM_UP, true);
 	sent = received = 0;
-	run(datagrams, false);
+	udp_run(datagrams, false);
 	if (datagrams == 0 || sent != 4 * (uint64_t)datagrams || received != sent) {
 		fprintf(stderr, "%lu of %u were sent, %lu received\n", (unsigned long)sent, 4 * datagrams,
 		        (unsigned long)received);

@@ -20,12 +20,12 @@ static inline void forks(void)
 /* Of a socket that a fork has seen. It has not looked at anything yet. */
 static inline int relative_of(int fd)
 {
-	struct udp_sock *sock = sock_of(fd), *relative;
+	struct udp_sock *sock = control_fixture_sock_of(fd), *relative;
 	int copy = vma_os.dup(fd);
 
 	assert_true(copy >= 0);
 	assert_int_equal(vma_udp_socket(copy, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), 0);
-	relative = sock_of(copy);
+	relative = control_fixture_sock_of(copy);
 	relative->kin_lot = sock->kin_lot;
 	atomic_fetch_add(&sock->kin_lot->refs, 1);
 	atomic_store(&relative->kin_seen, atomic_load(&sock->kin->changes) - 1);
@@ -33,16 +33,16 @@ static inline int relative_of(int fd)
 	return copy;
 }
 
-static inline void look(int fd)
+static inline void fork_shared_fixture_look(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
-	if (udp_kin_moved(sock_of(fd)))
-		udp_kin_follow(sock_of(fd));
+	if (udp_kin_moved(control_fixture_sock_of(fd)))
+		udp_kin_follow(control_fixture_sock_of(fd));
 	vma_leave(self);
 }
 
-static inline int set_bytes(int fd, int level, int name, const void *value, socklen_t len)
+static inline int fork_shared_fixture_set_bytes(int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, level, name, value, len);
@@ -51,7 +51,7 @@ static inline int set_bytes(int fd, int level, int name, const void *value, sock
 	return rc;
 }
 
-static inline int set_flags(int fd, int flags)
+static inline int fork_shared_fixture_set_flags(int fd, int flags)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_fcntl(vma_fd_lookup(fd), fd, F_SETFL, (void *)(long)flags);

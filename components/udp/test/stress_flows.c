@@ -10,7 +10,7 @@ enum { PORT = 36800, CHANGERS = 2 };
 static _Atomic bool over;
 static _Atomic uint64_t received, changes;
 
-static void *drive(void *arg)
+static void *flows_drive(void *arg)
 {
 	(void)arg;
 	while (!atomic_load(&over)) {
@@ -23,7 +23,7 @@ static void *drive(void *arg)
 	return NULL;
 }
 
-static uint64_t drain(int fd)
+static uint64_t flows_drain(int fd)
 {
 	char text[64];
 	struct iovec iov = {.iov_base = text, .iov_len = sizeof(text)};
@@ -42,41 +42,41 @@ static uint64_t drain(int fd)
 }
 
 /* One life of a socket that shares the port, with everything that moves flows in it. */
-static void live(unsigned what)
+static void flows_live(unsigned what)
 {
 	int fd = world_socket();
 
-	set(fd, SOL_SOCKET, what % 2 != 0 ? SO_REUSEPORT : SO_REUSEADDR, 1);
-	set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-	set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
-	if (bind_to(fd, what % 3 != 0 ? "10.77.0.1" : "0.0.0.0", PORT) != 0) {
-		world_close(fd);
+	control_fixture_set(fd, SOL_SOCKET, what % 2 != 0 ? SO_REUSEPORT : SO_REUSEADDR, 1);
+	control_fixture_set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+	if (control_fixture_bind_to(fd, what % 3 != 0 ? "10.77.0.1" : "0.0.0.0", PORT) != 0) {
+		control_fixture_world_close(fd);
 		return;
 	}
 	if (what % 5 == 0)
 		pretend_connected(fd, "10.77.0.2", 7000);
 	if (what % 3 == 0)
-		join(fd, IP_ADD_MEMBERSHIP, "239.8.0.1");
-	atomic_fetch_add(&received, drain(fd));
+		control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.8.0.1");
+	atomic_fetch_add(&received, flows_drain(fd));
 	if (what % 5 == 0)
 		pretend_connected(fd, "", 0);
 	if (what % 7 == 0)
-		set(fd, SOL_SOCKET, SO_PEEK_OFF, 0);
+		control_fixture_set(fd, SOL_SOCKET, SO_PEEK_OFF, 0);
 	if (what % 6 == 0)
-		join(fd, IP_DROP_MEMBERSHIP, "239.8.0.1");
-	atomic_fetch_add(&received, drain(fd));
-	world_close(fd);
+		control_fixture_join(fd, IP_DROP_MEMBERSHIP, "239.8.0.1");
+	atomic_fetch_add(&received, flows_drain(fd));
+	control_fixture_world_close(fd);
 	atomic_fetch_add(&changes, 1);
 }
 
-static void *change(void *arg)
+static void *flows_change(void *arg)
 {
 	for (unsigned what = (unsigned)(uintptr_t)arg; !atomic_load(&over); what += CHANGERS)
-		live(what);
+		flows_live(what);
 	return NULL;
 }
 
-static unsigned seconds(void)
+static unsigned flows_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -86,23 +86,23 @@ static unsigned seconds(void)
 static void test_flows_change_under_traffic(void **state)
 {
 	pthread_t drivers[2], changers[CHANGERS];
-	uint64_t end = vma_now_ns() + seconds() * 1000000000ULL, sent = 0;
+	uint64_t end = vma_now_ns() + flows_seconds() * 1000000000ULL, sent = 0;
 	int stays = world_socket();
 
 	(void)state;
-	set(stays, SOL_SOCKET, SO_REUSEADDR, 1);
-	set(stays, SOL_SOCKET, SO_REUSEPORT, 1);
-	assert_int_equal(bind_to(stays, "10.77.0.1", PORT), 0);
+	control_fixture_set(stays, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_set(stays, SOL_SOCKET, SO_REUSEPORT, 1);
+	assert_int_equal(control_fixture_bind_to(stays, "10.77.0.1", PORT), 0);
 	for (int i = 0; i < 2; i++)
-		pthread_create(&drivers[i], NULL, drive, NULL);
+		pthread_create(&drivers[i], NULL, flows_drive, NULL);
 	for (uintptr_t i = 0; i < CHANGERS; i++)
-		pthread_create(&changers[i], NULL, change, (void *)i);
+		pthread_create(&changers[i], NULL, flows_change, (void *)i);
 	while (vma_now_ns() < end) {
 		for (unsigned i = 0; i < 8; i++)
 			peer_send("10.77.0.2", (uint16_t)(7000 + (sent + i) % 16), i == 7 ? "239.8.0.1" : "10.77.0.1",
 			          PORT, "x");
 		sent += 8;
-		atomic_fetch_add(&received, drain(stays));
+		atomic_fetch_add(&received, flows_drain(stays));
 		usleep(200);
 	}
 	atomic_store(&over, true);
@@ -110,14 +110,14 @@ static void test_flows_change_under_traffic(void **state)
 		pthread_join(drivers[i], NULL);
 	for (int i = 0; i < CHANGERS; i++)
 		pthread_join(changers[i], NULL);
-	atomic_fetch_add(&received, drain(stays));
+	atomic_fetch_add(&received, flows_drain(stays));
 	assert_true(atomic_load(&changes) > 0);
 	assert_true(atomic_load(&received) > 0);
 	/* Now nothing changes, and nothing may be lost. */
 	peer_send("10.77.0.2", 7000, "10.77.0.1", PORT, "the end");
-	assert_string_equal(receive(stays), "the end");
-	assert_int_equal(reason(stays), VMA_SOCK_OFFLOADED);
-	world_close(stays);
+	assert_string_equal(control_fixture_receive(stays), "the end");
+	assert_int_equal(control_fixture_reason(stays), VMA_SOCK_OFFLOADED);
+	control_fixture_world_close(stays);
 	for (unsigned i = 0; i < UDP_PORTS; i++) {
 		assert_null(udp_ports[i].endpoints);
 		assert_null(udp_ports[i].flows);

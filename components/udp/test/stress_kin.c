@@ -21,7 +21,7 @@ static void *grow(void *arg)
 	const int fd = *(int *)arg;
 
 	for (int value = FIRST; value <= LAST && !atomic_load(&over); value++) {
-		set(fd, SOL_SOCKET, SO_RCVBUF, value);
+		control_fixture_set(fd, SOL_SOCKET, SO_RCVBUF, value);
 		atomic_store(&made, value);
 		/* No other change hides from the lookers that they have missed this one. */
 		for (uint64_t seen = atomic_load(&looks); atomic_load(&looks) < seen + LOOKERS && !atomic_load(&over);)
@@ -30,13 +30,13 @@ static void *grow(void *arg)
 	return NULL;
 }
 
-static void *turn(void *arg)
+static void *fork_shared_turn(void *arg)
 {
 	const int fd = *(int *)arg;
 
 	for (int i = 0; !atomic_load(&over); i++) {
-		set(fd, IPPROTO_IP, IP_TTL, 1 + i % 250);
-		set_flags(fd, i % 2 != 0 ? O_NONBLOCK : 0);
+		control_fixture_set(fd, IPPROTO_IP, IP_TTL, 1 + i % 250);
+		fork_shared_fixture_set_flags(fd, i % 2 != 0 ? O_NONBLOCK : 0);
 		usleep(100);
 	}
 	return NULL;
@@ -45,12 +45,12 @@ static void *turn(void *arg)
 static void *look_often(void *arg)
 {
 	const int fd = *(int *)arg;
-	struct udp_sock *sock = sock_of(fd);
+	struct udp_sock *sock = control_fixture_sock_of(fd);
 
 	while (!atomic_load(&over)) {
 		const int at_least = atomic_load(&made) * 2;
 
-		look(fd);
+		fork_shared_fixture_look(fd);
 		if (at_least > FIRST * 2 && atomic_load(&sock->rcvbuf) < (uint32_t)at_least)
 			abort();
 		atomic_fetch_add(&looks, 1);
@@ -58,14 +58,14 @@ static void *look_often(void *arg)
 	return NULL;
 }
 
-static unsigned seconds(void)
+static unsigned fork_shared_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
 	return text != NULL ? (unsigned)atoi(text) : 1;
 }
 
-static int get(int fd, int level, int name)
+static int fork_shared_get(int fd, int level, int name)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -76,12 +76,12 @@ static int get(int fd, int level, int name)
 
 static void agrees(int fd)
 {
-	const struct udp_sock *sock = sock_of(fd);
+	const struct udp_sock *sock = control_fixture_sock_of(fd);
 
-	look(fd);
+	fork_shared_fixture_look(fd);
 	assert_false(udp_kin_moved(sock));
-	assert_int_equal(sock->ttl, get(fd, IPPROTO_IP, IP_TTL));
-	assert_int_equal(atomic_load(&sock->rcvbuf), get(fd, SOL_SOCKET, SO_RCVBUF));
+	assert_int_equal(sock->ttl, fork_shared_get(fd, IPPROTO_IP, IP_TTL));
+	assert_int_equal(atomic_load(&sock->rcvbuf), fork_shared_get(fd, SOL_SOCKET, SO_RCVBUF));
 	assert_int_equal(atomic_load(&sock->nonblocking), (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 }
 
@@ -93,16 +93,16 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	changers[0] = world_socket();
 	forks();
 	/* The counter passes its end on the way. */
-	atomic_store(&udp_kin(sock_of(changers[0]))->changes, UINT32_MAX - 1000);
-	atomic_store(&sock_of(changers[0])->kin_seen, UINT32_MAX - 1000);
+	atomic_store(&udp_kin(control_fixture_sock_of(changers[0]))->changes, UINT32_MAX - 1000);
+	atomic_store(&control_fixture_sock_of(changers[0])->kin_seen, UINT32_MAX - 1000);
 	changers[1] = relative_of(changers[0]);
 	for (int i = 0; i < LOOKERS; i++)
 		lookers[i] = relative_of(changers[0]);
 	pthread_create(&threads[0], NULL, grow, &changers[0]);
-	pthread_create(&threads[1], NULL, turn, &changers[1]);
+	pthread_create(&threads[1], NULL, fork_shared_turn, &changers[1]);
 	for (int i = 0; i < LOOKERS; i++)
 		pthread_create(&threads[2 + i], NULL, look_often, &lookers[i]);
-	sleep(seconds());
+	sleep(fork_shared_seconds());
 	atomic_store(&over, true);
 	for (int i = 0; i < 2 + LOOKERS; i++)
 		pthread_join(threads[i], NULL);
@@ -113,9 +113,9 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	for (int i = 0; i < LOOKERS; i++)
 		agrees(lookers[i]);
 	for (int i = 0; i < LOOKERS; i++)
-		world_close(lookers[i]);
-	world_close(changers[1]);
-	world_close(changers[0]);
+		control_fixture_world_close(lookers[i]);
+	control_fixture_world_close(changers[1]);
+	control_fixture_world_close(changers[0]);
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_who_looks_finds_what_was_changed_before)};

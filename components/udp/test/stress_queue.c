@@ -22,15 +22,15 @@ struct cargo {
 };
 static struct cargo cargo[ROUND];
 
-static uint32_t next_random(uint32_t *seed)
+static uint32_t queue_next_random(uint32_t *seed)
 {
 	return (*seed = *seed * 1664525 + 1013904223) >> 16;
 }
 
 /* Now and then one of the two falls behind. */
-static void dawdle(uint32_t *seed)
+static void queue_dawdle(uint32_t *seed)
 {
-	uint32_t r = next_random(seed);
+	uint32_t r = queue_next_random(seed);
 
 	if (r % 256 == 0)
 		sched_yield();
@@ -38,7 +38,7 @@ static void dawdle(uint32_t *seed)
 		;
 }
 
-static void *produce(void *arg)
+static void *queue_produce(void *arg)
 {
 	uint32_t seed = *(uint32_t *)arg;
 
@@ -46,16 +46,16 @@ static void *produce(void *arg)
 		struct udp_datagram datagram = {.packet = (struct vma_buf *)&cargo[i], .src = i, .dst = ~i};
 
 		cargo[i] = (struct cargo){.number = i, .inverse = ~i};
-		datagram.len = (uint16_t)next_random(&seed);
+		datagram.len = (uint16_t)queue_next_random(&seed);
 		if (!udp_queue_push(&queue, &datagram, UINT64_MAX))
 			abort();
-		dawdle(&seed);
+		queue_dawdle(&seed);
 	}
 	atomic_store(&producing, false);
 	return NULL;
 }
 
-static void take_all(uint32_t seed)
+static void queue_take_all(uint32_t seed)
 {
 	uint32_t expected = 0;
 
@@ -75,7 +75,7 @@ static void take_all(uint32_t seed)
 		assert_int_equal(load->inverse, ~expected);
 		udp_queue_pop(&queue);
 		expected++;
-		dawdle(&seed);
+		queue_dawdle(&seed);
 	}
 	assert_null(udp_queue_front(&queue));
 }
@@ -96,8 +96,8 @@ static void test_datagrams_come_once_in_order_and_whole(void **state)
 		first = queue.head;
 		producer_seed = ++seed * 7919;
 		atomic_store(&producing, true);
-		assert_int_equal(pthread_create(&producer, NULL, produce, &producer_seed), 0);
-		take_all(seed);
+		assert_int_equal(pthread_create(&producer, NULL, queue_produce, &producer_seed), 0);
+		queue_take_all(seed);
 		assert_int_equal(pthread_join(producer, NULL), 0);
 		assert_int_equal(atomic_load(&queue.pushed_bytes), atomic_load(&queue.popped_bytes));
 		grown += queue.head != first;

@@ -21,7 +21,7 @@ struct load {
 	uint8_t more[56];
 };
 
-static ssize_t receive(struct load *load, int flags)
+static ssize_t recv_receive(struct load *load, int flags)
 {
 	struct {
 		struct msghdr msg;
@@ -37,27 +37,27 @@ static ssize_t receive(struct load *load, int flags)
 	return len;
 }
 
-static void check(const struct load *load, ssize_t len)
+static void recv_check(const struct load *load, ssize_t len)
 {
 	if (len != sizeof(*load) || load->inverse != ~load->number || load->more[0] != (uint8_t)load->number ||
 	    load->more[55] != (uint8_t)load->number)
 		abort();
 }
 
-static void *read_all(void *arg)
+static void *recv_read_all(void *arg)
 {
 	unsigned looks = 0, reader = *(unsigned *)arg;
 	struct load load;
 
 	while (!atomic_load(&stop)) {
 		bool peek = reader == 0 && looks++ % 8 == 0;
-		ssize_t len = receive(&load, peek ? MSG_PEEK : 0);
+		ssize_t len = recv_receive(&load, peek ? MSG_PEEK : 0);
 
 		if (len == -EAGAIN) {
 			sched_yield();
 			continue;
 		}
-		check(&load, len);
+		recv_check(&load, len);
 		if (!peek) {
 			atomic_fetch_add(&got[load.number % ROUND], 1);
 			atomic_fetch_add(&total, 1);
@@ -66,12 +66,12 @@ static void *read_all(void *arg)
 	return NULL;
 }
 
-static void send_one(uint32_t number)
+static void recv_send_one(uint32_t number)
 {
 	struct load load = {.number = number, .inverse = ~number};
 
 	memset(load.more, (uint8_t)number, sizeof(load.more));
-	bed_peer_send(PEER, bed_port(sock), &load, sizeof(load));
+	udp_fixture_bed_peer_send(PEER, bed_port(sock), &load, sizeof(load));
 }
 
 /* The wire loses nothing as long as its lane has room. */
@@ -80,7 +80,7 @@ static void send_round(unsigned so_far)
 	for (uint32_t i = 0; i < ROUND; i++) {
 		while (so_far + i - atomic_load(&total) > 200)
 			sched_yield();
-		send_one(i);
+		recv_send_one(i);
 	}
 }
 
@@ -92,12 +92,12 @@ static void test_every_datagram_comes_to_one_reader(void **state)
 	pthread_t readers[READERS];
 
 	(void)state;
-	sock = bed_socket(true);
+	sock = udp_fixture_bed_socket(true);
 	bed_attach(&attached, sock, bed_local);
 	atomic_store(&sock->rcvbuf, 1 << 30);
 	for (unsigned i = 0; i < READERS; i++) {
 		numbers[i] = i;
-		assert_int_equal(pthread_create(&readers[i], NULL, read_all, &numbers[i]), 0);
+		assert_int_equal(pthread_create(&readers[i], NULL, recv_read_all, &numbers[i]), 0);
 	}
 	do {
 		send_round(rounds++ * ROUND);

@@ -55,7 +55,7 @@ static ssize_t send_load(const struct sockaddr_in *to, uint32_t number)
 	return len;
 }
 
-static void *send_all(void *arg)
+static void *send_send_all(void *arg)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT)};
 	bool connected = *(unsigned *)arg == 0;
@@ -73,7 +73,7 @@ static void *send_all(void *arg)
 	return NULL;
 }
 
-static void reset(uint8_t ttl)
+static void send_reset(uint8_t ttl)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -95,7 +95,7 @@ static void change_all(time_t end)
 		while (bed_peer_receive() > 0)
 			;
 		if (step == 20)
-			reset((uint8_t)(step + 10));
+			send_reset((uint8_t)(step + 10));
 		bed_peer_receive();
 		usleep(200);
 	} while (time(NULL) < end);
@@ -106,14 +106,14 @@ static void start_socket(void)
 	fake_net_reset();
 	fake_net.known = true;
 	fake_net.template.bytes[5] = 10;
-	bed_peer_listen(PORT);
+	udp_fixture_bed_peer_listen(PORT);
 	bed.peer_flow.sink = check_frame;
-	sock = bed_socket(true);
+	sock = udp_fixture_bed_socket(true);
 	sock->ttl = 10;
 	sock->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT)};
 	memcpy(&sock->peer.sin_addr, bed_remote, 4);
 	atomic_store(&sock->connected, true);
-	reset(10);
+	send_reset(10);
 }
 
 static void test_frames_are_whole_while_everything_changes(void **state)
@@ -125,7 +125,7 @@ static void test_frames_are_whole_while_everything_changes(void **state)
 	start_socket();
 	for (unsigned i = 0; i < SENDERS; i++) {
 		numbers[i] = i;
-		assert_int_equal(pthread_create(&senders[i], NULL, send_all, &numbers[i]), 0);
+		assert_int_equal(pthread_create(&senders[i], NULL, send_send_all, &numbers[i]), 0);
 	}
 	change_all(time(NULL) + (seconds != NULL ? atoi(seconds) : 1));
 	atomic_store(&stop, true);

@@ -118,7 +118,7 @@ static int kernel_socket(struct sockaddr_in *addr)
 	return fd;
 }
 
-static bool hear(int fd, const struct sockaddr_in *addr, size_t room, struct heard *heard)
+static bool cmsg_hear(int fd, const struct sockaddr_in *addr, size_t room, struct heard *heard)
 {
 	struct msghdr msg = {.msg_control = heard->control, .msg_controllen = room};
 
@@ -156,7 +156,7 @@ static void test_order_and_cuts_are_the_kernels_at_every_room(void **state)
 	int fd = kernel_socket(&addr);
 
 	(void)state;
-	if (fd < 0 || !hear(fd, &addr, UDP_CMSG_ROOM, &heard)) {
+	if (fd < 0 || !cmsg_hear(fd, &addr, UDP_CMSG_ROOM, &heard)) {
 		if (fd >= 0)
 			close(fd);
 		vma_test_skip("there is no loopback here");
@@ -164,7 +164,7 @@ static void test_order_and_cuts_are_the_kernels_at_every_room(void **state)
 	for (size_t room = 0; room <= UDP_CMSG_ROOM; room++) {
 		struct udp_cmsgs ours = filled(wishes, room);
 
-		assert_true(hear(fd, &addr, room, &heard));
+		assert_true(cmsg_hear(fd, &addr, room, &heard));
 		assert_same_shape(&heard, &ours);
 	}
 	close(fd);

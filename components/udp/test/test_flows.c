@@ -7,7 +7,7 @@
 #include "control_bed.h"
 
 /* The group's queues are filled by whoever drives: here, whoever receives first. */
-static void drive(int fd)
+static void udp_flows_drive(int fd)
 {
 	vma_rails_progress(udp_rings(vma_fd_lookup(fd)));
 }
@@ -17,13 +17,13 @@ static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)
 	int fd = world_socket();
 
 	(void)state;
-	assert_int_equal(reason(fd), VMA_SOCK_NEW);
-	assert_int_equal(bind_to(fd, "10.77.0.1", 0), 0);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_NEW);
+	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 0), 0);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "hello");
-	assert_string_equal(receive(fd), "hello");
-	assert_string_equal(receive(fd), "");
-	world_close(fd);
+	assert_string_equal(control_fixture_receive(fd), "hello");
+	assert_string_equal(control_fixture_receive(fd), "");
+	control_fixture_world_close(fd);
 }
 
 static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void **state)
@@ -31,9 +31,9 @@ static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void
 	int fd = world_socket();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 36700);
-	assert_true(atomic_load(&sock_of(fd)->os_attention));
-	world_close(fd);
+	control_fixture_bind_to(fd, "10.77.0.1", 36700);
+	assert_true(atomic_load(&control_fixture_sock_of(fd)->os_attention));
+	control_fixture_world_close(fd);
 }
 
 static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **state)
@@ -41,15 +41,15 @@ static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **stat
 	int fd = world_socket();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
-	assert_false(atomic_load(&sock_of(fd)->os_attention));
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	assert_false(atomic_load(&control_fixture_sock_of(fd)->os_attention));
 	update(fd);
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
 static uint32_t flags_of(int fd)
 {
-	return sock_of(fd)->flows->members->flow.flags;
+	return control_fixture_sock_of(fd)->flows->members->flow.flags;
 }
 
 static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void **state)
@@ -57,34 +57,34 @@ static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void 
 	int chosen = world_socket(), own = world_socket(), shares = world_socket(), forked = world_socket();
 
 	(void)state;
-	set(shares, SOL_SOCKET, SO_REUSEADDR, 1);
-	bind_to(chosen, "10.77.0.1", 0);
-	bind_to(own, "10.77.0.1", 36730);
-	bind_to(shares, "10.77.0.1", 0);
-	bind_to(forked, "10.77.0.1", 0);
+	control_fixture_set(shares, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_bind_to(chosen, "10.77.0.1", 0);
+	control_fixture_bind_to(own, "10.77.0.1", 36730);
+	control_fixture_bind_to(shares, "10.77.0.1", 0);
+	control_fixture_bind_to(forked, "10.77.0.1", 0);
 	assert_int_equal(flags_of(chosen), VMA_FLOW_ALONE);
 	assert_int_equal(flags_of(own), 0);
 	assert_int_equal(flags_of(shares), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(chosen), "before");
-	drive(chosen);
-	set(chosen, SOL_SOCKET, SO_REUSEADDR, 1);
+	udp_flows_drive(chosen);
+	control_fixture_set(chosen, SOL_SOCKET, SO_REUSEADDR, 1);
 	assert_int_equal(flags_of(chosen), 0);
-	set(chosen, SOL_SOCKET, SO_REUSEADDR, 0);
+	control_fixture_set(chosen, SOL_SOCKET, SO_REUSEADDR, 0);
 	update(chosen);
 	assert_int_equal(flags_of(chosen), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(chosen), "after");
-	assert_string_equal(receive(chosen), "before");
-	assert_string_equal(receive(chosen), "after");
-	pthread_mutex_lock(&sock_of(forked)->file.lock);
-	udp_flows_pause(sock_of(forked));
-	sock_of(forked)->flows->paused_ns = 0;
-	pthread_mutex_unlock(&sock_of(forked)->file.lock);
+	assert_string_equal(control_fixture_receive(chosen), "before");
+	assert_string_equal(control_fixture_receive(chosen), "after");
+	pthread_mutex_lock(&control_fixture_sock_of(forked)->file.lock);
+	udp_flows_pause(control_fixture_sock_of(forked));
+	control_fixture_sock_of(forked)->flows->paused_ns = 0;
+	pthread_mutex_unlock(&control_fixture_sock_of(forked)->file.lock);
 	update(forked);
 	assert_int_equal(flags_of(forked), 0);
-	world_close(chosen);
-	world_close(own);
-	world_close(shares);
-	world_close(forked);
+	control_fixture_world_close(chosen);
+	control_fixture_world_close(own);
+	control_fixture_world_close(shares);
+	control_fixture_world_close(forked);
 }
 
 static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
@@ -92,14 +92,14 @@ static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
 	int fd = world_socket();
 
 	(void)state;
-	bind_to(fd, "0.0.0.0", 36701);
+	control_fixture_bind_to(fd, "0.0.0.0", 36701);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36701, "one");
 	peer_send("10.77.0.2", 7000, "10.77.0.255", 36701, "all here");
 	peer_send("10.77.0.2", 7000, "255.255.255.255", 36701, "all");
-	assert_string_equal(receive(fd), "one");
-	assert_string_equal(receive(fd), "all here");
-	assert_string_equal(receive(fd), "all");
-	world_close(fd);
+	assert_string_equal(control_fixture_receive(fd), "one");
+	assert_string_equal(control_fixture_receive(fd), "all here");
+	assert_string_equal(control_fixture_receive(fd), "all");
+	control_fixture_world_close(fd);
 }
 
 static void test_without_a_device_the_socket_is_the_os_s(void **state)
@@ -108,13 +108,13 @@ static void test_without_a_device_the_socket_is_the_os_s(void **state)
 
 	(void)state;
 	world.no_device = true;
-	bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(reason(fd), VMA_SOCK_NO_DEVICE);
-	assert_null(atomic_load(&sock_of(fd)->attachments));
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_NO_DEVICE);
+	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
 	world.no_device = false;
 	update(fd);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	world_close(fd);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	control_fixture_world_close(fd);
 }
 
 static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(void **state)
@@ -122,17 +122,17 @@ static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(v
 	int a = world_socket(), b = world_socket();
 
 	(void)state;
-	set(a, SOL_SOCKET, SO_REUSEADDR, 1);
-	set(b, SOL_SOCKET, SO_REUSEADDR, 1);
-	assert_int_equal(bind_to(a, "10.77.0.1", 36702), 0);
-	assert_int_equal(bind_to(b, "10.77.0.1", 36702), 0);
+	control_fixture_set(a, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_set(b, SOL_SOCKET, SO_REUSEADDR, 1);
+	assert_int_equal(control_fixture_bind_to(a, "10.77.0.1", 36702), 0);
+	assert_int_equal(control_fixture_bind_to(b, "10.77.0.1", 36702), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "new");
-	assert_string_equal(receive(a), "");
-	assert_string_equal(receive(b), "new");
-	world_close(b);
+	assert_string_equal(control_fixture_receive(a), "");
+	assert_string_equal(control_fixture_receive(b), "new");
+	control_fixture_world_close(b);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "old");
-	assert_string_equal(receive(a), "old");
-	world_close(a);
+	assert_string_equal(control_fixture_receive(a), "old");
+	control_fixture_world_close(a);
 }
 
 static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **state)
@@ -140,15 +140,15 @@ static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **sta
 	int exact = world_socket(), any = world_socket();
 
 	(void)state;
-	set(exact, SOL_SOCKET, SO_REUSEADDR, 1);
-	set(any, SOL_SOCKET, SO_REUSEADDR, 1);
-	assert_int_equal(bind_to(exact, "10.77.0.1", 36703), 0);
-	assert_int_equal(bind_to(any, "0.0.0.0", 36703), 0);
+	control_fixture_set(exact, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_set(any, SOL_SOCKET, SO_REUSEADDR, 1);
+	assert_int_equal(control_fixture_bind_to(exact, "10.77.0.1", 36703), 0);
+	assert_int_equal(control_fixture_bind_to(any, "0.0.0.0", 36703), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36703, "exact");
-	assert_string_equal(receive(any), "");
-	assert_string_equal(receive(exact), "exact");
-	world_close(exact);
-	world_close(any);
+	assert_string_equal(control_fixture_receive(any), "");
+	assert_string_equal(control_fixture_receive(exact), "exact");
+	control_fixture_world_close(exact);
+	control_fixture_world_close(any);
 }
 
 static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **state)
@@ -159,8 +159,8 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 	(void)state;
 	for (int i = 0; i < 3; i++) {
 		fd[i] = world_socket();
-		set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
-		assert_int_equal(bind_to(fd[i], "10.77.0.1", 36704), 0);
+		control_fixture_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
+		assert_int_equal(control_fixture_bind_to(fd[i], "10.77.0.1", 36704), 0);
 	}
 	for (uint16_t port = 7000; port < 7060; port++) {
 		int to = -1;
@@ -168,7 +168,7 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 		for (int twice = 0; twice < 2; twice++) {
 			peer_send("10.77.0.2", port, "10.77.0.1", 36704, "x");
 			for (int i = 0; i < 3; i++) {
-				if (strcmp(receive(fd[i]), "x") != 0)
+				if (strcmp(control_fixture_receive(fd[i]), "x") != 0)
 					continue;
 				assert_true(to == -1 || to == i);
 				to = i;
@@ -180,7 +180,7 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 	assert_int_equal(got[0] + got[1] + got[2], 120);
 	for (int i = 0; i < 3; i++) {
 		assert_in_range(got[i], 10, 80);
-		world_close(fd[i]);
+		control_fixture_world_close(fd[i]);
 	}
 }
 
@@ -189,22 +189,22 @@ static void test_a_connected_socket_wins_for_its_peer(void **state)
 	int open = world_socket(), bound = world_socket();
 
 	(void)state;
-	set(open, SOL_SOCKET, SO_REUSEADDR, 1);
-	set(bound, SOL_SOCKET, SO_REUSEADDR, 1);
-	bind_to(bound, "10.77.0.1", 36705);
-	bind_to(open, "10.77.0.1", 36705);
+	control_fixture_set(open, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_set(bound, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_bind_to(bound, "10.77.0.1", 36705);
+	control_fixture_bind_to(open, "10.77.0.1", 36705);
 	pretend_connected(bound, "10.77.0.2", 7000);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36705, "peer");
 	peer_send("10.77.0.3", 7000, "10.77.0.1", 36705, "other");
-	assert_string_equal(receive(bound), "peer");
-	assert_string_equal(receive(bound), "");
-	assert_string_equal(receive(open), "other");
+	assert_string_equal(control_fixture_receive(bound), "peer");
+	assert_string_equal(control_fixture_receive(bound), "");
+	assert_string_equal(control_fixture_receive(open), "other");
 	pretend_connected(bound, "", 0);
-	assert_int_equal(reason(bound), VMA_SOCK_OFFLOADED);
-	world_close(open);
+	assert_int_equal(control_fixture_reason(bound), VMA_SOCK_OFFLOADED);
+	control_fixture_world_close(open);
 	peer_send("10.77.0.3", 7000, "10.77.0.1", 36705, "again");
-	assert_string_equal(receive(bound), "again");
-	world_close(bound);
+	assert_string_equal(control_fixture_receive(bound), "again");
+	control_fixture_world_close(bound);
 }
 
 static void test_connecting_keeps_what_is_queued(void **state)
@@ -212,12 +212,12 @@ static void test_connecting_keeps_what_is_queued(void **state)
 	int fd = world_socket();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	peer_send("10.77.0.3", 7000, "10.77.0.1", port_of(fd), "before");
-	drive(fd);
+	udp_flows_drive(fd);
 	pretend_connected(fd, "10.77.0.2", 7000);
-	assert_string_equal(receive(fd), "before");
-	world_close(fd);
+	assert_string_equal(control_fixture_receive(fd), "before");
+	control_fixture_world_close(fd);
 }
 
 static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void **state)
@@ -225,25 +225,25 @@ static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void
 	int a = world_socket(), b = world_socket();
 
 	(void)state;
-	set(a, SOL_SOCKET, SO_REUSEADDR, 1);
-	set(b, SOL_SOCKET, SO_REUSEADDR, 1);
-	bind_to(a, "239.1.1.1", 36706);
-	bind_to(b, "239.1.1.1", 36706);
-	assert_int_equal(reason(a), VMA_SOCK_NO_MEMBERSHIP);
-	assert_int_equal(join(a, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
-	assert_int_equal(join(b, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
-	assert_int_equal(reason(a), VMA_SOCK_OFFLOADED);
+	control_fixture_set(a, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_set(b, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_bind_to(a, "239.1.1.1", 36706);
+	control_fixture_bind_to(b, "239.1.1.1", 36706);
+	assert_int_equal(control_fixture_reason(a), VMA_SOCK_NO_MEMBERSHIP);
+	assert_int_equal(control_fixture_join(a, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
+	assert_int_equal(control_fixture_join(b, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
+	assert_int_equal(control_fixture_reason(a), VMA_SOCK_OFFLOADED);
 	peer_send("10.77.0.2", 7000, "239.1.1.1", 36706, "both");
-	assert_string_equal(receive(a), "both");
-	assert_string_equal(receive(b), "both");
-	set(a, IPPROTO_IP, IP_MULTICAST_ALL, 0);
-	assert_int_equal(join(a, IP_DROP_MEMBERSHIP, "239.1.1.1"), 0);
-	assert_int_equal(reason(a), VMA_SOCK_NO_MEMBERSHIP);
+	assert_string_equal(control_fixture_receive(a), "both");
+	assert_string_equal(control_fixture_receive(b), "both");
+	control_fixture_set(a, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	assert_int_equal(control_fixture_join(a, IP_DROP_MEMBERSHIP, "239.1.1.1"), 0);
+	assert_int_equal(control_fixture_reason(a), VMA_SOCK_NO_MEMBERSHIP);
 	peer_send("10.77.0.2", 7000, "239.1.1.1", 36706, "b only");
-	assert_string_equal(receive(b), "b only");
-	assert_string_equal(receive(a), "");
-	world_close(a);
-	world_close(b);
+	assert_string_equal(control_fixture_receive(b), "b only");
+	assert_string_equal(control_fixture_receive(a), "");
+	control_fixture_world_close(a);
+	control_fixture_world_close(b);
 }
 
 static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_unless_it_says_no(void **state)
@@ -251,25 +251,25 @@ static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_un
 	int member = world_socket(), guest = world_socket();
 
 	(void)state;
-	set(member, SOL_SOCKET, SO_REUSEADDR, 1);
-	set(guest, SOL_SOCKET, SO_REUSEADDR, 1);
-	bind_to(guest, "0.0.0.0", 36707);
-	bind_to(member, "0.0.0.0", 36707);
-	join(member, IP_ADD_MEMBERSHIP, "239.1.1.2");
+	control_fixture_set(member, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_set(guest, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_bind_to(guest, "0.0.0.0", 36707);
+	control_fixture_bind_to(member, "0.0.0.0", 36707);
+	control_fixture_join(member, IP_ADD_MEMBERSHIP, "239.1.1.2");
 	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "both");
-	assert_string_equal(receive(member), "both");
-	assert_string_equal(receive(guest), "both");
-	set(guest, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	assert_string_equal(control_fixture_receive(member), "both");
+	assert_string_equal(control_fixture_receive(guest), "both");
+	control_fixture_set(guest, IPPROTO_IP, IP_MULTICAST_ALL, 0);
 	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "member");
-	assert_string_equal(receive(member), "member");
-	assert_string_equal(receive(guest), "");
-	set(guest, IPPROTO_IP, IP_MULTICAST_ALL, 1);
-	join(member, IP_DROP_MEMBERSHIP, "239.1.1.2");
+	assert_string_equal(control_fixture_receive(member), "member");
+	assert_string_equal(control_fixture_receive(guest), "");
+	control_fixture_set(guest, IPPROTO_IP, IP_MULTICAST_ALL, 1);
+	control_fixture_join(member, IP_DROP_MEMBERSHIP, "239.1.1.2");
 	/* Nobody is a member any more. */
 	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "nobody");
-	assert_string_equal(receive(guest), "");
-	world_close(member);
-	world_close(guest);
+	assert_string_equal(control_fixture_receive(guest), "");
+	control_fixture_world_close(member);
+	control_fixture_world_close(guest);
 }
 
 static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(void **state)
@@ -277,19 +277,19 @@ static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(
 	int first = world_socket(), second = world_socket();
 
 	(void)state;
-	set(first, SOL_SOCKET, SO_REUSEADDR, 1);
-	set(second, SOL_SOCKET, SO_REUSEADDR, 1);
-	bind_to(first, "239.1.1.3", 36708);
-	bind_to(second, "239.1.1.3", 36708);
-	join(first, IP_ADD_MEMBERSHIP, "239.1.1.3");
-	join(second, IP_ADD_MEMBERSHIP, "239.1.1.3");
-	world_close(first);
+	control_fixture_set(first, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_set(second, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_bind_to(first, "239.1.1.3", 36708);
+	control_fixture_bind_to(second, "239.1.1.3", 36708);
+	control_fixture_join(first, IP_ADD_MEMBERSHIP, "239.1.1.3");
+	control_fixture_join(second, IP_ADD_MEMBERSHIP, "239.1.1.3");
+	control_fixture_world_close(first);
 	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "host now");
-	assert_string_equal(receive(second), "host now");
-	join(second, IP_DROP_MEMBERSHIP, "239.1.1.3");
+	assert_string_equal(control_fixture_receive(second), "host now");
+	control_fixture_join(second, IP_DROP_MEMBERSHIP, "239.1.1.3");
 	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "nobody");
-	assert_string_equal(receive(second), "");
-	world_close(second);
+	assert_string_equal(control_fixture_receive(second), "");
+	control_fixture_world_close(second);
 }
 
 static bool sink_shared_for_nobody(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -308,7 +308,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	                             .thread_mode = VMA_THREAD_SPIN};
 	struct vma_flow flow = {.sink = sink_shared_for_nobody,
 	                        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(36709)}};
-	uint32_t local = ip("10.77.0.1");
+	uint32_t local = control_fixture_ip("10.77.0.1");
 	struct vma_ring *other;
 	int fd = world_socket();
 
@@ -316,20 +316,20 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	memcpy(flow.key.local, &local, 4);
 	assert_int_equal(vma_ring_create(&attr, &other), 0);
 	assert_int_equal(vma_ring_attach(other, &flow), 0);
-	bind_to(fd, "10.77.0.1", 36709);
-	assert_int_equal(reason(fd), VMA_SOCK_PORT_SHARED);
-	assert_true(atomic_load(&sock_of(fd)->file.retry));
+	control_fixture_bind_to(fd, "10.77.0.1", 36709);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_PORT_SHARED);
+	assert_true(atomic_load(&control_fixture_sock_of(fd)->file.retry));
 	vma_ring_detach(other, &flow);
 	update(fd);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	assert_false(atomic_load(&sock_of(fd)->file.retry));
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_false(atomic_load(&control_fixture_sock_of(fd)->file.retry));
 	vma_ring_destroy(other);
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
 static bool has_task(int fd)
 {
-	return atomic_load(&sock_of(fd)->flows->task_asked);
+	return atomic_load(&control_fixture_sock_of(fd)->flows->task_asked);
 }
 
 static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_again(void **state)
@@ -338,21 +338,21 @@ static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_
 	struct udp_member *member;
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
-	receive(fd); /* the shadow has been looked at */
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	control_fixture_receive(fd); /* the shadow has been looked at */
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "queued");
-	drive(fd);
-	member = sock_of(fd)->flows->members;
+	udp_flows_drive(fd);
+	member = control_fixture_sock_of(fd)->flows->members;
 	member->flow.revoked(&member->flow);
 	for (int ms = 0; ms < 2000 && has_task(fd); ms++)
 		usleep(1000);
 	assert_false(has_task(fd));
-	pthread_mutex_lock(&sock_of(fd)->file.lock); /* the task has it while it runs */
-	pthread_mutex_unlock(&sock_of(fd)->file.lock);
-	assert_false(atomic_load(&sock_of(fd)->flows->members->revoked));
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	assert_string_equal(receive(fd), "queued");
-	world_close(fd);
+	pthread_mutex_lock(&control_fixture_sock_of(fd)->file.lock); /* the task has it while it runs */
+	pthread_mutex_unlock(&control_fixture_sock_of(fd)->file.lock);
+	assert_false(atomic_load(&control_fixture_sock_of(fd)->flows->members->revoked));
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_string_equal(control_fixture_receive(fd), "queued");
+	control_fixture_world_close(fd);
 }
 
 static void test_an_address_that_goes_takes_its_flow_along(void **state)
@@ -360,15 +360,15 @@ static void test_an_address_that_goes_takes_its_flow_along(void **state)
 	int fd = world_socket();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	world.addrs = 0;
 	update(fd);
-	assert_int_equal(reason(fd), VMA_SOCK_LOCAL);
-	assert_null(atomic_load(&sock_of(fd)->attachments));
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_LOCAL);
+	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
 	world_reset();
 	update(fd);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	world_close(fd);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	control_fixture_world_close(fd);
 }
 
 static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
@@ -376,17 +376,17 @@ static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
 	int fd = world_socket();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
-	receive(fd);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	control_fixture_receive(fd);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "late");
-	drive(fd);
+	udp_flows_drive(fd);
 	world.addrs = 0;
 	update(fd);
-	assert_string_equal(receive(fd), "late");
+	assert_string_equal(control_fixture_receive(fd), "late");
 	update(fd);
-	assert_null(atomic_load(&sock_of(fd)->attachments));
+	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
 	world_reset();
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
 static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(void **state)
@@ -394,38 +394,38 @@ static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(v
 	int fd = world_socket();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(set(fd, SOL_SOCKET, SO_PEEK_OFF, 0), 0);
-	assert_int_equal(reason(fd), VMA_SOCK_OPTION);
-	assert_null(sock_of(fd)->flows->members);
-	assert_int_equal(set(fd, SOL_SOCKET, SO_PEEK_OFF, -1), 0);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	world_close(fd);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_PEEK_OFF, 0), 0);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OPTION);
+	assert_null(control_fixture_sock_of(fd)->flows->members);
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_PEEK_OFF, -1), 0);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	control_fixture_world_close(fd);
 }
 
 static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again(void **state)
 {
 	int fd = world_socket();
-	struct udp_sock *sock = sock_of(fd);
+	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
-	receive(fd);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	control_fixture_receive(fd);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "on its way");
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_pause(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	assert_null(sock->flows->members);
-	assert_int_equal(reason(fd), VMA_SOCK_PORT_SHARED);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_PORT_SHARED);
 	update(fd); /* whatever happens meanwhile */
 	assert_null(sock->flows->members);
-	assert_string_equal(receive(fd), "on its way");
+	assert_string_equal(control_fixture_receive(fd), "on its way");
 	vma_leave(self);
-	for (int ms = 0; ms < 4000 && reason(fd) != VMA_SOCK_OFFLOADED; ms += 10)
+	for (int ms = 0; ms < 4000 && control_fixture_reason(fd) != VMA_SOCK_OFFLOADED; ms += 10)
 		usleep(10000);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	world_close(fd);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	control_fixture_world_close(fd);
 }
 
 struct attacher {
@@ -449,14 +449,14 @@ static void *attach_slowly(void *arg)
 static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attaches_just_now(void **state)
 {
 	int shared = world_socket(), own;
-	struct attacher attacher = {.sock = sock_of(shared)};
+	struct attacher attacher = {.sock = control_fixture_sock_of(shared)};
 	pthread_t thread;
 
 	(void)state;
-	bind_to(shared, "10.77.0.1", 0);
+	control_fixture_bind_to(shared, "10.77.0.1", 0);
 	atomic_fetch_add(&vma_forks, 1);
 	own = world_socket();
-	bind_to(own, "10.77.0.1", 0);
+	control_fixture_bind_to(own, "10.77.0.1", 0);
 	assert_int_equal(pthread_create(&thread, NULL, attach_slowly, &attacher), 0);
 	while (!atomic_load(&attacher.has_lock))
 		usleep(1000);
@@ -464,21 +464,21 @@ static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attache
 	assert_null(attacher.sock->flows->members);
 	update(shared);
 	assert_null(attacher.sock->flows->members);
-	assert_non_null(sock_of(own)->flows->members);
+	assert_non_null(control_fixture_sock_of(own)->flows->members);
 	pthread_join(thread, NULL);
-	world_close(shared);
-	world_close(own);
+	control_fixture_world_close(shared);
+	control_fixture_world_close(own);
 }
 
 /* Two forks before anybody reads; other processes would take from the same memory. */
 static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s(void **state)
 {
 	int fd = world_socket(), len = 0;
-	struct udp_sock *sock = sock_of(fd);
+	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	for (int i = 0; i < 2; i++) {
 		sock->flows->paused_ns = 0;
 		update(fd);
@@ -490,18 +490,18 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 		assert_false(udp_has_datagram(atomic_load(&sock->attachments)));
 	}
 	assert_true(udp_poll(&sock->file) & EPOLLIN);
-	assert_string_equal(receive(fd), "first");
-	assert_string_equal(receive(fd), "second");
-	assert_string_equal(receive(fd), "third");
+	assert_string_equal(control_fixture_receive(fd), "first");
+	assert_string_equal(control_fixture_receive(fd), "second");
+	assert_string_equal(control_fixture_receive(fd), "third");
 	assert_int_equal(udp_ioctl(&sock->file, fd, FIONREAD, &len), 0);
 	assert_int_equal(len, strlen("and fourth"));
-	assert_string_equal(receive(fd), "and fourth");
-	assert_string_equal(receive(fd), "");
+	assert_string_equal(control_fixture_receive(fd), "and fourth");
+	assert_string_equal(control_fixture_receive(fd), "");
 	assert_false(udp_poll(&sock->file) & EPOLLIN);
 	update(fd);
 	assert_null(atomic_load(&sock->legacy));
 	vma_leave(self);
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
 static struct {
@@ -529,10 +529,10 @@ static void rings_are_others(struct vma_watcher *watcher, uint64_t rings)
 /* One datagram is sent to fd, which is watched from before it is driven. */
 static void watch_and_send(int fd, const char *text)
 {
-	looker.sock = sock_of(fd);
+	looker.sock = control_fixture_sock_of(fd);
 	looker.watcher = (struct vma_watcher){.ready = look_again, .rings = rings_are_others};
 	looker.found_queued = looker.found_moved = false;
-	bind_to(fd, "10.77.0.1", 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	update(fd);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), text);
 	assert_int_equal(vma_file_watch(&looker.sock->file, &looker.watcher), 0);
@@ -551,9 +551,9 @@ static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 	pthread_mutex_unlock(&looker.sock->file.lock);
 	assert_true(looker.found_moved);
 	vma_file_unwatch(&looker.sock->file, &looker.watcher);
-	assert_string_equal(receive(fd), "queued");
+	assert_string_equal(control_fixture_receive(fd), "queued");
 	vma_leave(self);
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
 /* The first datagram of a flow may come before the socket shows where it is queued. */
@@ -564,26 +564,26 @@ static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
 
 	(void)state;
 	watch_and_send(fd, "early");
-	drive(fd);
+	udp_flows_drive(fd);
 	assert_true(udp_has_datagram(atomic_load(&looker.sock->attachments)));
 	looker.found_queued = false;
 	looker.sock->flows->moved = true;
 	udp_attachments_publish(looker.sock->flows, false);
 	assert_true(looker.found_queued);
 	vma_file_unwatch(&looker.sock->file, &looker.watcher);
-	assert_string_equal(receive(fd), "early");
+	assert_string_equal(control_fixture_receive(fd), "early");
 	vma_leave(self);
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
 static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(void **state)
 {
 	int fd = world_socket();
-	struct udp_sock *sock = sock_of(fd);
+	struct udp_sock *sock = control_fixture_sock_of(fd);
 	uint64_t first;
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	update(fd);
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_pause(sock);
@@ -592,32 +592,32 @@ static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(voi
 	udp_flows_pause(sock);
 	assert_true(sock->flows->paused_ns > first);
 	pthread_mutex_unlock(&sock->file.lock);
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
 static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(void **state)
 {
 	int fd = world_socket();
-	struct udp_sock *sock = sock_of(fd);
+	struct udp_sock *sock = control_fixture_sock_of(fd);
 	uint16_t port;
 	int other;
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	port = port_of(fd);
 	vma_file_get(&sock->file);
 	atomic_fetch_add(&sock->waiting, 1);
-	world_close(fd);
+	control_fixture_world_close(fd);
 	assert_int_not_equal(atomic_load(&sock->lingering_fd), 0);
 	assert_non_null(sock->flows->members);
 	other = world_socket();
-	assert_int_equal(bind_to(other, "10.77.0.1", port), -EADDRINUSE);
+	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), -EADDRINUSE);
 	atomic_fetch_sub(&sock->waiting, 1);
 	udp_left(sock);
 	assert_null(sock->flows->members);
-	assert_int_equal(bind_to(other, "10.77.0.1", port), 0);
+	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), 0);
 	vma_file_put(&sock->file);
-	world_close(other);
+	control_fixture_world_close(other);
 }
 
 static void test_closing_takes_everything_out_of_the_tables(void **state)
@@ -629,14 +629,14 @@ static void test_closing_takes_everything_out_of_the_tables(void **state)
 	}
 }
 
-static int start(void **state)
+static int flows_start(void **state)
 {
 	(void)state;
 	world_reset();
 	return 0;
 }
 
-#define T(name) cmocka_unit_test_setup(test_##name, start)
+#define T(name) cmocka_unit_test_setup(test_##name, flows_start)
 static const struct CMUnitTest tests[] = {
         T(a_bound_socket_receives_what_comes_to_its_port),
         T(a_new_flow_makes_the_next_receive_look_at_the_shadow_first),

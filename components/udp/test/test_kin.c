@@ -7,26 +7,26 @@
 
 static int fd, other;
 
-static int start(void **state)
+static int fork_shared_start(void **state)
 {
 	(void)state;
 	world_reset();
 	fd = world_socket();
 	forks();
 	other = relative_of(fd);
-	look(other);
+	fork_shared_fixture_look(other);
 	return 0;
 }
 
-static int end(void **state)
+static int fork_shared_end(void **state)
 {
 	(void)state;
-	world_close(other);
-	world_close(fd);
+	control_fixture_world_close(other);
+	control_fixture_world_close(fd);
 	return 0;
 }
 
-static int connect_to(int socket, const struct sockaddr *name, socklen_t len)
+static int fork_shared_connect_to(int socket, const struct sockaddr *name, socklen_t len)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_connect(vma_fd_lookup(socket), socket, name, len);
@@ -49,12 +49,12 @@ static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 	int alone = world_socket();
 
 	(void)state;
-	set(alone, IPPROTO_IP, IP_TTL, 9);
-	assert_null(udp_kin(sock_of(alone)));
-	assert_false(udp_kin_moved(sock_of(alone)));
-	assert_int_equal(atomic_load(&sock_of(alone)->unplain), 0);
-	assert_int_equal(atomic_load(&sock_of(alone)->wishes), 0);
-	world_close(alone);
+	control_fixture_set(alone, IPPROTO_IP, IP_TTL, 9);
+	assert_null(udp_kin(control_fixture_sock_of(alone)));
+	assert_false(udp_kin_moved(control_fixture_sock_of(alone)));
+	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->unplain), 0);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->wishes), 0);
+	control_fixture_world_close(alone);
 }
 
 static void test_memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it(void **state)
@@ -64,40 +64,40 @@ static void test_memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it(
 
 	(void)state;
 	forks();
-	kin = udp_kin(sock_of(second));
-	assert_ptr_equal(sock_of(first)->kin_lot, sock_of(second)->kin_lot);
-	assert_ptr_not_equal(udp_kin(sock_of(first)), kin);
-	assert_ptr_not_equal(sock_of(fd)->kin_lot, sock_of(second)->kin_lot);
+	kin = udp_kin(control_fixture_sock_of(second));
+	assert_ptr_equal(control_fixture_sock_of(first)->kin_lot, control_fixture_sock_of(second)->kin_lot);
+	assert_ptr_not_equal(udp_kin(control_fixture_sock_of(first)), kin);
+	assert_ptr_not_equal(control_fixture_sock_of(fd)->kin_lot, control_fixture_sock_of(second)->kin_lot);
 	forks();
-	assert_ptr_equal(udp_kin(sock_of(second)), kin);
-	world_close(first);
+	assert_ptr_equal(udp_kin(control_fixture_sock_of(second)), kin);
+	control_fixture_world_close(first);
 	for (int i = 0; i < 10; i++)
 		vma_retire_poll();
-	set(second, IPPROTO_IP, IP_TTL, 9);
+	control_fixture_set(second, IPPROTO_IP, IP_TTL, 9);
 	assert_int_equal(atomic_load(&kin->changes), 1);
-	world_close(second);
+	control_fixture_world_close(second);
 }
 
 static void test_who_changes_something_does_not_look_but_the_others_do_once(void **state)
 {
 	(void)state;
-	set(fd, IPPROTO_IP, IP_TOS, 0x10);
-	assert_false(udp_kin_moved(sock_of(fd)));
-	assert_true(udp_kin_moved(sock_of(other)));
-	look(other);
-	assert_false(udp_kin_moved(sock_of(other)));
-	assert_int_equal(sock_of(other)->tos, 0x10);
+	control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10);
+	assert_false(udp_kin_moved(control_fixture_sock_of(fd)));
+	assert_true(udp_kin_moved(control_fixture_sock_of(other)));
+	fork_shared_fixture_look(other);
+	assert_false(udp_kin_moved(control_fixture_sock_of(other)));
+	assert_int_equal(control_fixture_sock_of(other)->tos, 0x10);
 }
 
 static void test_who_changes_something_on_top_of_others_has_looked_first(void **state)
 {
 	(void)state;
-	set(fd, IPPROTO_IP, IP_TOS, 0x10);
-	set(other, IPPROTO_IP, IP_TTL, 9);
-	assert_false(udp_kin_moved(sock_of(other)));
-	assert_int_equal(sock_of(other)->tos, 0x10);
-	look(fd);
-	assert_int_equal(sock_of(fd)->ttl, 9);
+	control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10);
+	control_fixture_set(other, IPPROTO_IP, IP_TTL, 9);
+	assert_false(udp_kin_moved(control_fixture_sock_of(other)));
+	assert_int_equal(control_fixture_sock_of(other)->tos, 0x10);
+	fork_shared_fixture_look(fd);
+	assert_int_equal(control_fixture_sock_of(fd)->ttl, 9);
 }
 
 static void test_options_of_headers_are_followed(void **state)
@@ -105,27 +105,27 @@ static void test_options_of_headers_are_followed(void **state)
 	const struct ip_mreqn request = {.imr_ifindex = LAN};
 
 	(void)state;
-	set(fd, IPPROTO_IP, IP_TTL, 7);
-	set(fd, IPPROTO_IP, IP_MULTICAST_TTL, 5);
-	set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 0);
-	set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
-	set(fd, SOL_SOCKET, SO_BROADCAST, 1);
-	set_bytes(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof(request));
-	look(other);
-	assert_int_equal(sock_of(other)->ttl, 7);
-	assert_int_equal(sock_of(other)->mc_ttl, 5);
-	assert_false(sock_of(other)->mc_loop);
-	assert_int_equal(sock_of(other)->pmtu_discover, IP_PMTUDISC_DONT);
-	assert_true(sock_of(other)->broadcast);
-	assert_int_equal(sock_of(other)->mc_ifindex, LAN);
+	control_fixture_set(fd, IPPROTO_IP, IP_TTL, 7);
+	control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_TTL, 5);
+	control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 0);
+	control_fixture_set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
+	control_fixture_set(fd, SOL_SOCKET, SO_BROADCAST, 1);
+	fork_shared_fixture_set_bytes(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof(request));
+	fork_shared_fixture_look(other);
+	assert_int_equal(control_fixture_sock_of(other)->ttl, 7);
+	assert_int_equal(control_fixture_sock_of(other)->mc_ttl, 5);
+	assert_false(control_fixture_sock_of(other)->mc_loop);
+	assert_int_equal(control_fixture_sock_of(other)->pmtu_discover, IP_PMTUDISC_DONT);
+	assert_true(control_fixture_sock_of(other)->broadcast);
+	assert_int_equal(control_fixture_sock_of(other)->mc_ifindex, LAN);
 }
 
 static void test_a_ttl_that_nobody_has_set_stays_the_systems(void **state)
 {
 	(void)state;
-	set(fd, IPPROTO_IP, IP_TOS, 0x10);
-	look(other);
-	assert_int_equal(sock_of(other)->ttl, 0);
+	control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10);
+	fork_shared_fixture_look(other);
+	assert_int_equal(control_fixture_sock_of(other)->ttl, 0);
 }
 
 static void test_how_calls_wait_is_followed(void **state)
@@ -133,32 +133,33 @@ static void test_how_calls_wait_is_followed(void **state)
 	const struct timeval timeout = {.tv_usec = 250000}, negative = {.tv_sec = -1};
 
 	(void)state;
-	set_flags(fd, 0);
-	set_bytes(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-	set_bytes(fd, SOL_SOCKET, SO_SNDTIMEO, &negative, sizeof(negative));
-	look(other);
-	assert_false(atomic_load(&sock_of(other)->nonblocking));
-	assert_true(atomic_load(&sock_of(other)->rcvtimeo_ns) == atomic_load(&sock_of(fd)->rcvtimeo_ns));
-	assert_true(atomic_load(&sock_of(other)->rcvtimeo_ns) < 300000000);
-	assert_true(atomic_load(&sock_of(other)->sndtimeo_ns) == 0);
-	set_flags(fd, O_NONBLOCK);
-	look(other);
-	assert_true(atomic_load(&sock_of(other)->nonblocking));
+	fork_shared_fixture_set_flags(fd, 0);
+	fork_shared_fixture_set_bytes(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+	fork_shared_fixture_set_bytes(fd, SOL_SOCKET, SO_SNDTIMEO, &negative, sizeof(negative));
+	fork_shared_fixture_look(other);
+	assert_false(atomic_load(&control_fixture_sock_of(other)->nonblocking));
+	assert_true(atomic_load(&control_fixture_sock_of(other)->rcvtimeo_ns) ==
+	            atomic_load(&control_fixture_sock_of(fd)->rcvtimeo_ns));
+	assert_true(atomic_load(&control_fixture_sock_of(other)->rcvtimeo_ns) < 300000000);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->sndtimeo_ns) == 0);
+	fork_shared_fixture_set_flags(fd, O_NONBLOCK);
+	fork_shared_fixture_look(other);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->nonblocking));
 }
 
 static void test_what_comes_along_with_data_is_followed_and_the_look_stays_wished(void **state)
 {
 	(void)state;
-	set(fd, IPPROTO_IP, IP_RECVTTL, 1);
-	set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
-	look(other);
-	assert_true(atomic_load(&sock_of(other)->wishes) & UDP_WISH_RECVTTL);
-	assert_true(atomic_load(&sock_of(other)->wishes) & UDP_WISH_TIMESTAMPNS);
-	set(fd, IPPROTO_IP, IP_RECVTTL, 0);
-	set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 0);
-	look(other);
-	assert_int_equal(atomic_load(&sock_of(other)->wishes), 0);
-	assert_int_equal(atomic_load(&sock_of(fd)->wishes), UDP_WISH_KIN);
+	control_fixture_set(fd, IPPROTO_IP, IP_RECVTTL, 1);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+	fork_shared_fixture_look(other);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->wishes) & UDP_WISH_RECVTTL);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->wishes) & UDP_WISH_TIMESTAMPNS);
+	control_fixture_set(fd, IPPROTO_IP, IP_RECVTTL, 0);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 0);
+	fork_shared_fixture_look(other);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(other)->wishes), 0);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(fd)->wishes), UDP_WISH_KIN);
 }
 
 /* Whether there is a filter the kernel does not tell. */
@@ -169,28 +170,28 @@ static void test_an_option_of_the_kernels_ends_the_flows_everywhere_as_long_as_i
 	int none = 0;
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 36790);
-	look(other);
-	assert_int_equal(reason(other), VMA_SOCK_OFFLOADED);
-	assert_int_equal(set_bytes(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)), 0);
-	look(other);
-	assert_int_equal(reason(other), VMA_SOCK_OPTION);
-	assert_int_equal(set_bytes(other, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof(none)), 0);
-	look(fd);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	assert_int_equal(reason(other), VMA_SOCK_OFFLOADED);
+	control_fixture_bind_to(fd, "10.77.0.1", 36790);
+	fork_shared_fixture_look(other);
+	assert_int_equal(control_fixture_reason(other), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fork_shared_fixture_set_bytes(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)), 0);
+	fork_shared_fixture_look(other);
+	assert_int_equal(control_fixture_reason(other), VMA_SOCK_OPTION);
+	assert_int_equal(fork_shared_fixture_set_bytes(other, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof(none)), 0);
+	fork_shared_fixture_look(fd);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(control_fixture_reason(other), VMA_SOCK_OFFLOADED);
 }
 
 static void test_memberships_that_another_one_gives_up_are_forgotten(void **state)
 {
 	(void)state;
-	bind_to(fd, "0.0.0.0", 36791);
-	join(fd, IP_ADD_MEMBERSHIP, "239.9.0.1");
-	look(other);
-	join(other, IP_DROP_MEMBERSHIP, "239.9.0.1");
-	assert_int_equal(atomic_load(&sock_of(fd)->groups)->n, 1);
-	look(fd);
-	assert_int_equal(atomic_load(&sock_of(fd)->groups)->n, 0);
+	control_fixture_bind_to(fd, "0.0.0.0", 36791);
+	control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.9.0.1");
+	fork_shared_fixture_look(other);
+	control_fixture_join(other, IP_DROP_MEMBERSHIP, "239.9.0.1");
+	assert_int_equal(atomic_load(&control_fixture_sock_of(fd)->groups)->n, 1);
+	fork_shared_fixture_look(fd);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(fd)->groups)->n, 0);
 }
 
 static void test_names_are_followed(void **state)
@@ -200,29 +201,29 @@ static void test_names_are_followed(void **state)
 	const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
 
 	(void)state;
-	assert_int_equal(connect_to(fd, (const struct sockaddr *)&peer, sizeof(peer)), 0);
-	look(other);
-	assert_true(atomic_load(&sock_of(other)->connected));
-	assert_int_equal(sock_of(other)->peer.sin_port, htons(9));
-	assert_int_equal(sock_of(other)->local.sin_port, sock_of(fd)->local.sin_port);
-	assert_int_equal(connect_to(fd, &nobody, sizeof(nobody)), 0);
-	look(other);
-	assert_false(atomic_load(&sock_of(other)->connected));
-	assert_int_equal(sock_of(other)->local.sin_port, 0);
+	assert_int_equal(fork_shared_connect_to(fd, (const struct sockaddr *)&peer, sizeof(peer)), 0);
+	fork_shared_fixture_look(other);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->connected));
+	assert_int_equal(control_fixture_sock_of(other)->peer.sin_port, htons(9));
+	assert_int_equal(control_fixture_sock_of(other)->local.sin_port, control_fixture_sock_of(fd)->local.sin_port);
+	assert_int_equal(fork_shared_connect_to(fd, &nobody, sizeof(nobody)), 0);
+	fork_shared_fixture_look(other);
+	assert_false(atomic_load(&control_fixture_sock_of(other)->connected));
+	assert_int_equal(control_fixture_sock_of(other)->local.sin_port, 0);
 }
 
 static void test_shutting_down_is_followed(void **state)
 {
 	(void)state;
 	shut(fd, SHUT_RD);
-	look(other);
-	assert_true(atomic_load(&sock_of(other)->shut_rd));
-	assert_false(atomic_load(&sock_of(other)->shut_wr));
+	fork_shared_fixture_look(other);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->shut_rd));
+	assert_false(atomic_load(&control_fixture_sock_of(other)->shut_wr));
 	shut(fd, SHUT_WR);
-	look(other);
-	assert_true(atomic_load(&sock_of(other)->shut_wr));
+	fork_shared_fixture_look(other);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->shut_wr));
 	shut(fd, 17);
-	assert_false(udp_kin_moved(sock_of(other)));
+	assert_false(udp_kin_moved(control_fixture_sock_of(other)));
 }
 
 /* Before its process has looked, a sink asks the kernel whom a datagram is for. */
@@ -235,21 +236,21 @@ static void test_a_datagram_is_judged_by_the_kernels_names(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	bind_to(fd, "127.0.0.1", 0);
-	assert_int_equal(connect_to(fd, (const struct sockaddr *)&peer, sizeof(peer)), 0);
-	datagram.dst_port_be = sock_of(fd)->local.sin_port;
+	control_fixture_bind_to(fd, "127.0.0.1", 0);
+	assert_int_equal(fork_shared_connect_to(fd, (const struct sockaddr *)&peer, sizeof(peer)), 0);
+	datagram.dst_port_be = control_fixture_sock_of(fd)->local.sin_port;
 	self = vma_enter();
-	assert_true(udp_kin_accepts(sock_of(other), &datagram));
+	assert_true(udp_kin_accepts(control_fixture_sock_of(other), &datagram));
 	datagram.src_port_be = htons(10);
-	assert_false(udp_kin_accepts(sock_of(other), &datagram));
+	assert_false(udp_kin_accepts(control_fixture_sock_of(other), &datagram));
 	vma_leave(self);
-	assert_int_equal(connect_to(fd, &nobody, sizeof(nobody)), 0);
+	assert_int_equal(fork_shared_connect_to(fd, &nobody, sizeof(nobody)), 0);
 	self = vma_enter();
-	assert_false(udp_kin_accepts(sock_of(other), &datagram)); /* the port has gone, too */
+	assert_false(udp_kin_accepts(control_fixture_sock_of(other), &datagram)); /* the port has gone, too */
 	vma_leave(self);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(test_##name, start, end)
+#define T(name) cmocka_unit_test_setup_teardown(test_##name, fork_shared_start, fork_shared_end)
 static const struct CMUnitTest tests[] = {
         T(what_no_fork_has_seen_looks_for_nothing),
         T(memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it),

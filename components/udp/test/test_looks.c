@@ -22,7 +22,7 @@ static int setup(void **state)
 	as_set.poll_init = conf->rx_poll_init;
 	as_set.ratio = conf->rx_udp_poll_os_ratio;
 	as_set.yield = conf->rx_poll_yield;
-	sock = bed_socket(true);
+	sock = udp_fixture_bed_socket(true);
 	bed_attach(&attached, sock, bed_local);
 	return 0;
 }
@@ -42,7 +42,7 @@ static int teardown(void **state)
 }
 
 /* What a number of receives call, of which none gets anything. */
-static struct calls receive(int times)
+static struct calls looks_receive(int times)
 {
 	char data[8];
 	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
@@ -59,11 +59,11 @@ static struct calls receive(int times)
 }
 
 /* One that looks, and then sleeps until its time is over. */
-static struct calls wait_once(void)
+static struct calls udp_looks_wait_once(void)
 {
 	atomic_store(&sock->nonblocking, false);
 	atomic_store(&sock->rcvtimeo_ns, 100000000);
-	return receive(1);
+	return looks_receive(1);
 }
 
 /* Of which one is for the end of its time. */
@@ -71,7 +71,7 @@ static unsigned asks_of_a_wait(int64_t looks, int64_t ratio)
 {
 	vma_engine()->conf.rx_poll = looks;
 	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
-	return wait_once().asks - 1;
+	return udp_looks_wait_once().asks - 1;
 }
 
 static unsigned asks_without_waiting(int64_t ratio)
@@ -79,8 +79,8 @@ static unsigned asks_without_waiting(int64_t ratio)
 	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
 	atomic_store(&sock->nonblocking, true);
 	atomic_store(&sock->os_countdown, 0); /* now it counts from the new one */
-	receive(1);
-	return receive(LOOKS).asks;
+	looks_receive(1);
+	return looks_receive(LOOKS).asks;
 }
 
 static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
@@ -106,9 +106,9 @@ static void test_the_core_is_given_to_others_if_that_is_wished(void **state)
 {
 	(void)state;
 	vma_engine()->conf.rx_poll = LOOKS;
-	assert_int_equal(wait_once().yields, 0);
+	assert_int_equal(udp_looks_wait_once().yields, 0);
 	vma_engine()->conf.rx_poll_yield = true;
-	assert_int_equal(wait_once().yields, LOOKS / LOOKS_BREATH);
+	assert_int_equal(udp_looks_wait_once().yields, LOOKS / LOOKS_BREATH);
 }
 
 /* Nothing of it is offloaded yet: it can look at its shadow only. */
@@ -118,14 +118,14 @@ static void test_a_socket_that_has_nothing_offloaded_has_a_bound_of_its_own(void
 	vma_engine()->conf.rx_poll_yield = true;
 	vma_engine()->conf.rx_poll = 0;
 	vma_engine()->conf.rx_poll_init = LOOKS;
-	assert_int_equal(wait_once().yields, 0);
+	assert_int_equal(udp_looks_wait_once().yields, 0);
 	bed_detach(&attached);
 	vma_engine()->conf.rx_udp_poll_os_ratio = 10;
-	assert_int_equal(wait_once().yields, LOOKS / LOOKS_BREATH);
-	assert_int_equal(wait_once().asks - 1, LOOKS / 10);
+	assert_int_equal(udp_looks_wait_once().yields, LOOKS / LOOKS_BREATH);
+	assert_int_equal(udp_looks_wait_once().asks - 1, LOOKS / 10);
 	vma_engine()->conf.rx_poll_init = 0;
 	vma_engine()->conf.rx_poll = LOOKS;
-	assert_int_equal(wait_once().yields, 0);
+	assert_int_equal(udp_looks_wait_once().yields, 0);
 	bed_attach(&attached, sock, bed_local);
 }
 
@@ -142,5 +142,5 @@ int main(void)
 {
 	calls_asked = SYS_recvmsg;
 	calls_slow_clocks();
-	return bed_run(tests, sizeof(tests) / sizeof(tests[0]));
+	return udp_fixture_bed_run(tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -8,7 +8,7 @@
 
 static int fd;
 
-static int start(void **state)
+static int multicast_start(void **state)
 {
 	(void)state;
 	world_reset();
@@ -16,23 +16,24 @@ static int start(void **state)
 	return 0;
 }
 
-static int end(void **state)
+static int multicast_end(void **state)
 {
 	(void)state;
-	world_close(fd);
+	control_fixture_world_close(fd);
 	return 0;
 }
 
 static bool accepts(const char *group, const char *src, uint32_t ifindex)
 {
-	return udp_group_accepts(sock_of(fd), ip(group), ip(src), ifindex);
+	return udp_group_accepts(control_fixture_sock_of(fd), control_fixture_ip(group), control_fixture_ip(src),
+	                         ifindex);
 }
 
 static int source(int name, const char *group, const char *src)
 {
-	const struct ip_mreq_source request = {.imr_multiaddr.s_addr = ip(group),
+	const struct ip_mreq_source request = {.imr_multiaddr.s_addr = control_fixture_ip(group),
 	                                       .imr_interface.s_addr = htonl(INADDR_LOOPBACK),
-	                                       .imr_sourceaddr.s_addr = ip(src)};
+	                                       .imr_sourceaddr.s_addr = control_fixture_ip(src)};
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, IPPROTO_IP, name, &request, sizeof(request));
 
@@ -42,7 +43,7 @@ static int source(int name, const char *group, const char *src)
 
 static unsigned memberships(void)
 {
-	const struct udp_groups *groups = atomic_load(&sock_of(fd)->groups);
+	const struct udp_groups *groups = atomic_load(&control_fixture_sock_of(fd)->groups);
 
 	return groups != NULL ? groups->n : 0;
 }
@@ -51,31 +52,31 @@ static void test_a_socket_without_memberships_takes_what_others_joined_unless_it
 {
 	(void)state;
 	assert_true(accepts("239.2.0.1", "10.77.0.2", LAN));
-	assert_int_equal(set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0), 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0), 0);
 	assert_false(accepts("239.2.0.1", "10.77.0.2", LAN));
-	assert_int_equal(set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1), 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1), 0);
 	assert_true(accepts("239.2.0.1", "10.77.0.2", LAN));
 }
 
 static void test_a_member_takes_all_sources_on_its_interface_only(void **state)
 {
 	(void)state;
-	set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
-	assert_int_equal(join(fd, IP_ADD_MEMBERSHIP, "239.2.0.2"), 0);
+	control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	assert_int_equal(control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.2"), 0);
 	assert_true(accepts("239.2.0.2", "10.77.0.2", LAN));
 	assert_false(accepts("239.2.0.2", "10.77.0.2", 7));
 	assert_false(accepts("239.2.0.3", "10.77.0.2", LAN));
-	assert_int_equal(join(fd, IP_DROP_MEMBERSHIP, "239.2.0.2"), 0);
+	assert_int_equal(control_fixture_join(fd, IP_DROP_MEMBERSHIP, "239.2.0.2"), 0);
 	assert_false(accepts("239.2.0.2", "10.77.0.2", LAN));
 }
 
 static void test_the_kernel_s_refusal_is_the_answer_and_changes_nothing(void **state)
 {
 	(void)state;
-	assert_int_equal(join(fd, IP_ADD_MEMBERSHIP, "239.2.0.2"), 0);
-	assert_int_equal(join(fd, IP_ADD_MEMBERSHIP, "239.2.0.2"), -EADDRINUSE);
-	assert_int_equal(join(fd, IP_DROP_MEMBERSHIP, "239.2.0.9"), -EADDRNOTAVAIL);
-	assert_int_equal(join(fd, IP_ADD_MEMBERSHIP, "10.1.1.1"), -EINVAL);
+	assert_int_equal(control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.2"), 0);
+	assert_int_equal(control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.2"), -EADDRINUSE);
+	assert_int_equal(control_fixture_join(fd, IP_DROP_MEMBERSHIP, "239.2.0.9"), -EADDRNOTAVAIL);
+	assert_int_equal(control_fixture_join(fd, IP_ADD_MEMBERSHIP, "10.1.1.1"), -EINVAL);
 	assert_int_equal(memberships(), 1);
 }
 
@@ -104,7 +105,7 @@ static void test_dropping_the_last_source_leaves_the_group(void **state)
 static void test_blocked_sources_are_not_heard_until_unblocked(void **state)
 {
 	(void)state;
-	join(fd, IP_ADD_MEMBERSHIP, "239.2.0.4");
+	control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.4");
 	assert_int_equal(source(IP_BLOCK_SOURCE, "239.2.0.4", "10.77.0.2"), 0);
 	assert_false(accepts("239.2.0.4", "10.77.0.2", LAN));
 	assert_true(accepts("239.2.0.4", "10.77.0.3", LAN));
@@ -117,16 +118,16 @@ static void test_a_whole_filter_is_set_at_once_by_either_name(void **state)
 	struct {
 		struct ip_msfilter head;
 		struct in_addr more;
-	} filter = {.head = {.imsf_multiaddr.s_addr = ip("239.2.0.5"),
+	} filter = {.head = {.imsf_multiaddr.s_addr = control_fixture_ip("239.2.0.5"),
 	                     .imsf_interface.s_addr = htonl(INADDR_LOOPBACK),
 	                     .imsf_fmode = MCAST_INCLUDE,
 	                     .imsf_numsrc = 2}};
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	filter.head.imsf_slist[0].s_addr = ip("10.77.0.5");
-	(&filter.head.imsf_slist[0])[1].s_addr = ip("10.77.0.6");
-	join(fd, IP_ADD_MEMBERSHIP, "239.2.0.5");
+	filter.head.imsf_slist[0].s_addr = control_fixture_ip("10.77.0.5");
+	(&filter.head.imsf_slist[0])[1].s_addr = control_fixture_ip("10.77.0.6");
+	control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.5");
 	assert_int_equal(udp_setsockopt(vma_fd_lookup(fd), fd, IPPROTO_IP, IP_MSFILTER, &filter, IP_MSFILTER_SIZE(2)),
 	                 0);
 	vma_leave(self);
@@ -137,7 +138,7 @@ static void test_a_whole_filter_is_set_at_once_by_either_name(void **state)
 static int protocol_independent(int name, const char *group)
 {
 	struct group_req request = {.gr_interface = LAN};
-	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = ip(group)};
+	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = control_fixture_ip(group)};
 	struct vma_thread *self = vma_enter();
 	int rc;
 
@@ -150,7 +151,7 @@ static int protocol_independent(int name, const char *group)
 static void test_the_protocol_independent_names_do_the_same(void **state)
 {
 	(void)state;
-	set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
 	assert_int_equal(protocol_independent(MCAST_JOIN_GROUP, "239.2.0.6"), 0);
 	assert_true(accepts("239.2.0.6", "10.77.0.2", LAN));
 	assert_int_equal(protocol_independent(MCAST_LEAVE_GROUP, "239.2.0.6"), 0);
@@ -188,7 +189,7 @@ static void test_a_bad_pointer_is_efault_and_changes_nothing(void **state)
 
 /* ---- the host's members ---- */
 
-static struct members *read_text(const char *text)
+static struct members *multicast_read_text(const char *text)
 {
 	int file = memfd_create("igmp", MFD_CLOEXEC);
 	struct members *set;
@@ -202,19 +203,19 @@ static struct members *read_text(const char *text)
 
 static void test_the_kernel_s_list_is_read_by_interface(void **state)
 {
-	struct members *set = read_text("Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n"
-	                                "1\tlo        :     1      V3\n"
-	                                "\t\t\t\t010000E0     1 0:00000000\t\t0\n"
-	                                "12\teth0      :     2      V3\n"
-	                                "\t\t\t\t010101EF     1 0:00000000\t\t0\n"
-	                                "\t\t\t\t010000E0     1 0:00000000\t\t0\n");
+	struct members *set = multicast_read_text("Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n"
+	                                          "1\tlo        :     1      V3\n"
+	                                          "\t\t\t\t010000E0     1 0:00000000\t\t0\n"
+	                                          "12\teth0      :     2      V3\n"
+	                                          "\t\t\t\t010101EF     1 0:00000000\t\t0\n"
+	                                          "\t\t\t\t010000E0     1 0:00000000\t\t0\n");
 
 	(void)state;
 	assert_non_null(set);
-	assert_true(udp_members_has(set, ip("239.1.1.1"), 12));
-	assert_false(udp_members_has(set, ip("239.1.1.1"), 1));
-	assert_true(udp_members_has(set, ip("224.0.0.1"), 1));
-	assert_false(udp_members_has(set, ip("239.1.1.2"), 12));
+	assert_true(udp_members_has(set, control_fixture_ip("239.1.1.1"), 12));
+	assert_false(udp_members_has(set, control_fixture_ip("239.1.1.1"), 1));
+	assert_true(udp_members_has(set, control_fixture_ip("224.0.0.1"), 1));
+	assert_false(udp_members_has(set, control_fixture_ip("239.1.1.2"), 12));
 	vma_free(set);
 }
 
@@ -230,24 +231,24 @@ static void test_a_list_of_thousands_is_read_to_its_end_and_rubbish_does_no_harm
 		len += (size_t)sprintf(text + len, "\t\t\t\t%02X%02X02EF     1 0:00000000\t\t0\n", i % 256, i / 256);
 	memset(text + len, 'x', 5000); /* a line longer than any */
 	text[len + 5000] = '\0';
-	set = read_text(text);
+	set = multicast_read_text(text);
 	assert_non_null(set);
 	for (unsigned i = 0; i < 3000; i++)
 		assert_true(udp_members_has(set, htonl(0xef020000u | (i / 256) << 8 | i % 256), 7));
-	assert_false(udp_members_has(set, ip("239.3.0.0"), 7));
+	assert_false(udp_members_has(set, control_fixture_ip("239.3.0.0"), 7));
 	vma_free(set);
 }
 
 static bool has_on(const char *group, uint32_t ifindex)
 {
 	struct vma_thread *self = vma_enter();
-	bool answer = udp_group_has_local_members(ip(group), ifindex);
+	bool answer = udp_group_has_local_members(control_fixture_ip(group), ifindex);
 
 	vma_leave(self);
 	return answer;
 }
 
-static bool has(const char *group)
+static bool multicast_has(const char *group)
 {
 	return has_on(group, LAN);
 }
@@ -275,30 +276,30 @@ static void test_a_join_of_this_process_is_known_at_once(void **state)
 {
 	(void)state;
 	assert_true(has_not_soon("239.2.0.20", LAN)); /* the list is fresh from here on */
-	join(fd, IP_ADD_MEMBERSHIP, "239.2.0.20");
-	assert_true(has("239.2.0.20"));
+	control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.20");
+	assert_true(multicast_has("239.2.0.20"));
 	assert_true(list_is_at_hand());
-	assert_true(has("239.2.0.20"));
+	assert_true(multicast_has("239.2.0.20"));
 	assert_true(has_not_soon("239.2.0.20", 7));
 }
 
 static void test_a_member_that_we_do_not_know_of_is_seen_soon_and_so_is_its_end(void **state)
 {
-	const struct ip_mreqn request = {.imr_multiaddr.s_addr = ip("239.2.0.21"), .imr_ifindex = LAN};
+	const struct ip_mreqn request = {.imr_multiaddr.s_addr = control_fixture_ip("239.2.0.21"), .imr_ifindex = LAN};
 	int other = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	(void)state;
 	assert_true(has_not_soon("239.2.0.21", LAN));
 	assert_int_equal(vma_os.setsockopt(other, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof(request)), 0);
 	usleep(150000);
-	assert_true(has("239.2.0.21"));
+	assert_true(multicast_has("239.2.0.21"));
 	assert_true(list_is_at_hand());
-	assert_true(has("239.2.0.21"));
+	assert_true(multicast_has("239.2.0.21"));
 	vma_os.close(other);
 	assert_true(has_not_soon("239.2.0.21", LAN));
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(test_##name, start, end)
+#define T(name) cmocka_unit_test_setup_teardown(test_##name, multicast_start, multicast_end)
 static const struct CMUnitTest tests[] = {
         T(a_socket_without_memberships_takes_what_others_joined_unless_it_says_no),
         T(a_member_takes_all_sources_on_its_interface_only),

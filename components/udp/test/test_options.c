@@ -13,23 +13,23 @@
 static int fd;
 static struct udp_sock *sock;
 
-static int start(void **state)
+static int options_start(void **state)
 {
 	(void)state;
 	world_reset();
 	fd = world_socket();
-	sock = sock_of(fd);
+	sock = control_fixture_sock_of(fd);
 	return 0;
 }
 
-static int end(void **state)
+static int udp_options_end(void **state)
 {
 	(void)state;
-	world_close(fd);
+	control_fixture_world_close(fd);
 	return 0;
 }
 
-static int set_bytes(int level, int name, const void *value, socklen_t len)
+static int options_set_bytes(int level, int name, const void *value, socklen_t len)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(&sock->file, fd, level, name, value, len);
@@ -38,7 +38,7 @@ static int set_bytes(int level, int name, const void *value, socklen_t len)
 	return rc;
 }
 
-static int control(unsigned long request, void *arg)
+static int options_control(unsigned long request, void *arg)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_ioctl(&sock->file, fd, request, arg);
@@ -47,7 +47,7 @@ static int control(unsigned long request, void *arg)
 	return rc;
 }
 
-static int set_flags(int flags)
+static int options_set_flags(int flags)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_fcntl(&sock->file, fd, F_SETFL, (void *)(long)flags);
@@ -63,10 +63,10 @@ static void test_the_limit_of_the_queue_is_so_rcvbuf_but_not_below_the_parameter
 	socklen_t len = sizeof(now);
 
 	(void)state;
-	set(fd, SOL_SOCKET, SO_RCVBUF, 100000);
+	control_fixture_set(fd, SOL_SOCKET, SO_RCVBUF, 100000);
 	vma_os.getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &now, &len);
 	assert_int_equal(atomic_load(&sock->rcvbuf), now);
-	set(fd, SOL_SOCKET, SO_RCVBUF, 1);
+	control_fixture_set(fd, SOL_SOCKET, SO_RCVBUF, 1);
 	assert_int_equal(atomic_load(&sock->rcvbuf), engine->conf.rx_bytes_min);
 }
 
@@ -76,24 +76,24 @@ static void test_timeouts_by_old_and_new_names(void **state)
 
 	(void)state;
 	assert_true(atomic_load(&sock->rcvtimeo_ns) == UINT64_MAX);
-	assert_int_equal(set_bytes(SOL_SOCKET, SO_RCVTIMEO_OLD, &timeout, sizeof(timeout)), 0);
-	assert_int_equal(set_bytes(SOL_SOCKET, SO_SNDTIMEO_NEW, &timeout, sizeof(timeout)), 0);
+	assert_int_equal(options_set_bytes(SOL_SOCKET, SO_RCVTIMEO_OLD, &timeout, sizeof(timeout)), 0);
+	assert_int_equal(options_set_bytes(SOL_SOCKET, SO_SNDTIMEO_NEW, &timeout, sizeof(timeout)), 0);
 	assert_int_equal(atomic_load(&sock->rcvtimeo_ns), 2500000000);
 	assert_int_equal(atomic_load(&sock->sndtimeo_ns), 2500000000);
-	assert_int_equal(set_bytes(SOL_SOCKET, SO_RCVTIMEO_NEW, &none, sizeof(none)), 0);
+	assert_int_equal(options_set_bytes(SOL_SOCKET, SO_RCVTIMEO_NEW, &none, sizeof(none)), 0);
 	assert_true(atomic_load(&sock->rcvtimeo_ns) == UINT64_MAX);
 }
 
 static void test_time_stamps_exclude_each_other_as_in_the_kernel(void **state)
 {
 	(void)state;
-	set(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
 	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMP);
-	set(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD, 1);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD, 1);
 	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMPNS);
-	set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1);
 	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMPNS | UDP_WISH_STAMP_NEW);
-	set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0);
 	assert_int_equal(atomic_load(&sock->wishes), 0);
 }
 
@@ -102,13 +102,13 @@ static void test_software_stamps_of_reception_are_ours_and_those_of_sending_the_
 	const int received = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 
 	(void)state;
-	set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, received);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, received);
 	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMPING);
 	assert_false(atomic_load(&sock->os_send));
-	set(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, received | SOF_TIMESTAMPING_TX_SOFTWARE);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, received | SOF_TIMESTAMPING_TX_SOFTWARE);
 	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMPING | UDP_WISH_STAMP_NEW);
 	assert_true(atomic_load(&sock->os_send));
-	set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
 	assert_false(atomic_load(&sock->os_send));
 }
 
@@ -125,9 +125,9 @@ static void test_each_control_message_is_wished_for_by_its_option(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-		assert_int_equal(set(fd, pairs[i].level, pairs[i].name, 1), 0);
+		assert_int_equal(control_fixture_set(fd, pairs[i].level, pairs[i].name, 1), 0);
 		assert_int_equal(atomic_load(&sock->wishes), pairs[i].wish);
-		assert_int_equal(set(fd, pairs[i].level, pairs[i].name, 0), 0);
+		assert_int_equal(control_fixture_set(fd, pairs[i].level, pairs[i].name, 0), 0);
 		assert_int_equal(atomic_load(&sock->wishes), 0);
 	}
 }
@@ -138,16 +138,16 @@ static void test_header_options_take_a_byte_as_well_and_end_the_templates(void *
 	uint32_t before = atomic_load(&sock->options_seq);
 
 	(void)state;
-	assert_int_equal(set_bytes(IPPROTO_IP, IP_MULTICAST_TTL, &byte, 1), 0);
+	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_TTL, &byte, 1), 0);
 	assert_int_equal(sock->mc_ttl, 7);
 	assert_int_not_equal(atomic_load(&sock->options_seq), before);
-	assert_int_equal(set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 0), 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 0), 0);
 	assert_false(sock->mc_loop);
-	assert_int_equal(set(fd, IPPROTO_IP, IP_TTL, 9), 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_TTL, 9), 0);
 	assert_int_equal(sock->ttl, 9);
-	assert_int_equal(set(fd, IPPROTO_IP, IP_TOS, 0x10), 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10), 0);
 	assert_int_equal(sock->tos, 0x10);
-	assert_int_equal(set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT), 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT), 0);
 	assert_int_equal(sock->pmtu_discover, IP_PMTUDISC_DONT);
 }
 
@@ -155,12 +155,12 @@ static void test_what_the_kernel_refuses_is_not_mirrored(void **state)
 {
 	(void)state;
 	world_catch_faults();
-	assert_int_equal(set(fd, IPPROTO_IP, IP_TTL, 300), -EINVAL);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_TTL, 300), -EINVAL);
 	assert_int_equal(sock->ttl, 0);
-	assert_int_equal(set(fd, IPPROTO_IP, IP_MULTICAST_TTL, 256), -EINVAL);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_TTL, 256), -EINVAL);
 	assert_int_equal(sock->mc_ttl, 1);
-	assert_int_equal(set(fd, SOL_SOCKET, 9999, 1), -ENOPROTOOPT);
-	assert_int_equal(set_bytes(SOL_SOCKET, SO_RCVBUF, NULL, 4), -EFAULT);
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, 9999, 1), -ENOPROTOOPT);
+	assert_int_equal(options_set_bytes(SOL_SOCKET, SO_RCVBUF, NULL, 4), -EFAULT);
 }
 
 static void test_the_interface_of_groups_by_number_by_address_and_none(void **state)
@@ -169,12 +169,12 @@ static void test_the_interface_of_groups_by_number_by_address_and_none(void **st
 	struct in_addr by_address = {.s_addr = htonl(INADDR_LOOPBACK)}, none = {0};
 
 	(void)state;
-	assert_int_equal(set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &by_number, sizeof(by_number)), 0);
+	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &by_number, sizeof(by_number)), 0);
 	assert_int_equal(sock->mc_ifindex, LAN);
 	world_add_addr(LAN, "127.0.0.1", 8);
-	assert_int_equal(set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &none, sizeof(none)), 0);
+	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &none, sizeof(none)), 0);
 	assert_int_equal(sock->mc_ifindex, 0);
-	assert_int_equal(set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &by_address, sizeof(by_address)), 0);
+	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &by_address, sizeof(by_address)), 0);
 	assert_int_equal(sock->mc_ifindex, LAN);
 	assert_int_equal(sock->mc_source.s_addr, by_address.s_addr);
 }
@@ -182,14 +182,14 @@ static void test_the_interface_of_groups_by_number_by_address_and_none(void **st
 static void test_the_kernel_sends_while_an_option_of_sending_is_set(void **state)
 {
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(set(fd, IPPROTO_UDP, UDP_CORK, 1), 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_UDP, UDP_CORK, 1), 0);
 	assert_true(atomic_load(&sock->os_send));
-	assert_int_equal(set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
-	assert_int_equal(set(fd, IPPROTO_UDP, UDP_CORK, 0), 0);
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_UDP, UDP_CORK, 0), 0);
 	assert_true(atomic_load(&sock->os_send));
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED); /* it receives as before */
-	assert_int_equal(set(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED); /* it receives as before */
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
 	assert_false(atomic_load(&sock->os_send));
 }
 
@@ -198,9 +198,9 @@ static void test_ip_options_count_by_their_length(void **state)
 	const uint8_t nops[4] = {1, 1, 1, 1};
 
 	(void)state;
-	assert_int_equal(set_bytes(IPPROTO_IP, IP_OPTIONS, nops, sizeof(nops)), 0);
+	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_OPTIONS, nops, sizeof(nops)), 0);
 	assert_true(atomic_load(&sock->os_send));
-	assert_int_equal(set_bytes(IPPROTO_IP, IP_OPTIONS, NULL, 0), 0);
+	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_OPTIONS, NULL, 0), 0);
 	assert_false(atomic_load(&sock->os_send));
 }
 
@@ -212,8 +212,8 @@ static void test_exception_handling_2_makes_the_call_fail_and_leaves_the_kernel_
 
 	(void)state;
 	engine->conf.exception_handling = VMA_EXCEPTION_RETURN;
-	assert_int_equal(set(fd, IPPROTO_UDP, UDP_CORK, 1), -ENOPROTOOPT);
-	assert_int_equal(set(fd, IPPROTO_UDP, UDP_CORK, 0), 0);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_UDP, UDP_CORK, 1), -ENOPROTOOPT);
+	assert_int_equal(control_fixture_set(fd, IPPROTO_UDP, UDP_CORK, 0), 0);
 	engine->conf.exception_handling = VMA_EXCEPTION_DEBUG;
 	vma_os.getsockopt(fd, IPPROTO_UDP, UDP_CORK, &now, &len);
 	assert_int_equal(now, 0);
@@ -226,23 +226,23 @@ static void test_nonblocking_by_fcntl_and_by_ioctl(void **state)
 	(void)state;
 	world_catch_faults();
 	assert_true(atomic_load(&sock->nonblocking)); /* the test's sockets are made so */
-	assert_int_equal(control(FIONBIO, &on), 0);
+	assert_int_equal(options_control(FIONBIO, &on), 0);
 	assert_false(atomic_load(&sock->nonblocking));
-	assert_int_equal(set_flags(O_NONBLOCK), 0);
+	assert_int_equal(options_set_flags(O_NONBLOCK), 0);
 	assert_true(atomic_load(&sock->nonblocking));
-	assert_int_equal(set_flags(0), 0);
+	assert_int_equal(options_set_flags(0), 0);
 	assert_false(atomic_load(&sock->nonblocking));
-	assert_int_equal(control(FIONBIO, NULL), -EFAULT);
+	assert_int_equal(options_control(FIONBIO, NULL), -EFAULT);
 }
 
 static void test_signal_driven_input_is_the_kernel_s(void **state)
 {
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(set_flags(O_NONBLOCK | O_ASYNC), 0);
-	assert_int_equal(reason(fd), VMA_SOCK_OPTION);
-	assert_int_equal(set_flags(O_NONBLOCK), 0);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	assert_int_equal(options_set_flags(O_NONBLOCK | O_ASYNC), 0);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OPTION);
+	assert_int_equal(options_set_flags(O_NONBLOCK), 0);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 }
 
 static void test_fionread_is_the_next_datagram_s_length_and_its_pointer_is_checked(void **state)
@@ -251,16 +251,16 @@ static void test_fionread_is_the_next_datagram_s_length_and_its_pointer_is_check
 
 	(void)state;
 	world_catch_faults();
-	bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(control(FIONREAD, &len), 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	assert_int_equal(options_control(FIONREAD, &len), 0);
 	assert_int_equal(len, 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "eleven byte");
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "more");
-	assert_int_equal(control(FIONREAD, &len), 0);
+	assert_int_equal(options_control(FIONREAD, &len), 0);
 	assert_int_equal(len, 11);
-	assert_int_equal(control(FIONREAD, NULL), -EFAULT);
-	receive(fd);
-	receive(fd);
+	assert_int_equal(options_control(FIONREAD, NULL), -EFAULT);
+	control_fixture_receive(fd);
+	control_fixture_receive(fd);
 }
 
 static void test_the_last_stamp_is_that_of_the_last_datagram_read(void **state)
@@ -269,12 +269,12 @@ static void test_the_last_stamp_is_that_of_the_last_datagram_read(void **state)
 	struct timespec fine;
 
 	(void)state;
-	bind_to(fd, "10.77.0.1", 0);
-	set(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "x");
-	assert_string_equal(receive(fd), "x");
-	assert_int_equal(control(SIOCGSTAMP_OLD, &coarse), 0);
-	assert_int_equal(control(SIOCGSTAMPNS_NEW, &fine), 0);
+	assert_string_equal(control_fixture_receive(fd), "x");
+	assert_int_equal(options_control(SIOCGSTAMP_OLD, &coarse), 0);
+	assert_int_equal(options_control(SIOCGSTAMPNS_NEW, &fine), 0);
 	assert_true(fine.tv_sec > 1600000000);
 	assert_int_equal(fine.tv_nsec / 1000, coarse.tv_usec);
 }
@@ -284,9 +284,9 @@ static void test_an_ioctl_of_the_kernel_s_is_the_kernel_s(void **state)
 	int queued = -1;
 
 	(void)state;
-	assert_int_equal(control(SIOCOUTQ, &queued), 0);
+	assert_int_equal(options_control(SIOCOUTQ, &queued), 0);
 	assert_int_equal(queued, 0);
-	assert_int_equal(control(0x5499, NULL), -ENOTTY);
+	assert_int_equal(options_control(0x5499, NULL), -ENOTTY);
 }
 
 static void test_shutdown_of_an_unconnected_socket_fails_and_works_all_the_same(void **state)
@@ -314,13 +314,13 @@ static void test_connect_and_disconnect_follow_the_kernel_s_names(void **state)
 	assert_true(atomic_load(&sock->connected));
 	assert_int_equal(sock->local.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
 	assert_int_not_equal(sock->local.sin_port, 0);
-	assert_int_equal(reason(fd), VMA_SOCK_LOCAL);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_LOCAL);
 	assert_int_equal(udp_connect(&sock->file, fd, (struct sockaddr *)&to, 3), -EINVAL);
 	assert_true(atomic_load(&sock->connected));
 	assert_int_equal(udp_connect(&sock->file, fd, &nobody, sizeof(nobody)), 0);
 	assert_false(atomic_load(&sock->connected));
 	assert_int_equal(sock->local.sin_port, 0);
-	assert_int_equal(reason(fd), VMA_SOCK_NEW);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_NEW);
 	vma_leave(self);
 }
 
@@ -334,23 +334,23 @@ static void test_what_is_not_offloaded_says_why(void **state)
 	(void)state;
 	assert_true(six >= 0);
 	assert_int_equal(vma_udp_socket(six, AF_INET6, SOCK_DGRAM, 0), 0);
-	assert_int_equal(reason(six), VMA_SOCK_NEW);
+	assert_int_equal(control_fixture_reason(six), VMA_SOCK_NEW);
 	self = vma_enter();
 	assert_int_equal(udp_bind(vma_fd_lookup(six), six, (const struct sockaddr *)&loopback, sizeof(loopback)), 0);
 	vma_leave(self);
 	assert_int_equal(vma_sock_query(six, &text), 0);
 	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_IPV6)));
-	world_close(six);
+	control_fixture_world_close(six);
 	off = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	vma_engine()->conf.offloaded_sockets = false;
 	assert_int_equal(vma_udp_socket(off, AF_INET, SOCK_DGRAM, 0), 0);
 	vma_engine()->conf.offloaded_sockets = true;
 	assert_int_equal(vma_sock_query(off, &text), 0);
 	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_DISABLED)));
-	world_close(off);
+	control_fixture_world_close(off);
 	assert_int_equal(vma_sock_query(fd, &text), 0);
 	assert_string_equal(text, vma_sock_reason_text(VMA_SOCK_NEW));
-	bind_to(fd, "10.77.0.1", 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	assert_int_equal(vma_sock_query(fd, &text), 1);
 }
 
@@ -373,11 +373,11 @@ static void test_multicast_loop_starts_as_the_parameter_says(void **state)
 	vma_engine()->conf.tx_mc_loopback = false;
 	assert_int_equal(vma_udp_socket(other, AF_INET, SOCK_DGRAM, 0), 0);
 	vma_engine()->conf.tx_mc_loopback = true;
-	assert_false(sock_of(other)->mc_loop);
+	assert_false(control_fixture_sock_of(other)->mc_loop);
 	vma_os.getsockopt(other, IPPROTO_IP, IP_MULTICAST_LOOP, &loop, &len);
 	assert_int_equal(loop, 0);
 	assert_true(sock->mc_loop);
-	world_close(other);
+	control_fixture_world_close(other);
 }
 
 static void test_a_join_returns_after_the_time_that_the_parameter_says(void **state)
@@ -386,16 +386,16 @@ static void test_a_join_returns_after_the_time_that_the_parameter_says(void **st
 
 	(void)state;
 	vma_engine()->conf.wait_after_join_msec = 30;
-	assert_int_equal(join(fd, IP_ADD_MEMBERSHIP, "239.5.0.1"), 0);
+	assert_int_equal(control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.5.0.1"), 0);
 	assert_true(vma_now_ns() - before >= 30000000);
 	vma_engine()->conf.wait_after_join_msec = 2000;
 	before = vma_now_ns();
-	assert_int_equal(join(fd, IP_DROP_MEMBERSHIP, "239.5.0.1"), 0);
+	assert_int_equal(control_fixture_join(fd, IP_DROP_MEMBERSHIP, "239.5.0.1"), 0);
 	vma_engine()->conf.wait_after_join_msec = 0;
 	assert_true(vma_now_ns() - before < 2000000000);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(test_##name, start, end)
+#define T(name) cmocka_unit_test_setup_teardown(test_##name, options_start, udp_options_end)
 static const struct CMUnitTest tests[] = {
         T(the_limit_of_the_queue_is_so_rcvbuf_but_not_below_the_parameter),
         T(timeouts_by_old_and_new_names),

@@ -34,7 +34,7 @@ static void assert_next_is(uint32_t number)
 	udp_queue_pop(&queue);
 }
 
-static void drain(uint32_t first, uint32_t end)
+static void queue_drain(uint32_t first, uint32_t end)
 {
 	for (uint32_t i = first; i < end; i++)
 		assert_next_is(i);
@@ -94,7 +94,7 @@ static void test_order_survives_growth_with_reads_between(void **state)
 		for (int i = 0; i < 4; i++)
 			assert_next_is(out++);
 	}
-	drain(out, in);
+	queue_drain(out, in);
 }
 
 static void test_queue_grows_to_what_the_limit_allows(void **state)
@@ -106,7 +106,7 @@ static void test_queue_grows_to_what_the_limit_allows(void **state)
 		n++;
 	assert_int_equal(n, 100000);
 	assert_int_equal(atomic_load(&queue.dropped), 1);
-	drain(0, n);
+	queue_drain(0, n);
 }
 
 static void test_small_datagrams_count_sixty_four_bytes(void **state)
@@ -117,7 +117,7 @@ static void test_small_datagrams_count_sixty_four_bytes(void **state)
 	while (push(n, 0, 640))
 		n++;
 	assert_int_equal(n, 10);
-	drain(0, n);
+	queue_drain(0, n);
 }
 
 static void test_reading_makes_room(void **state)
@@ -165,7 +165,7 @@ static void test_ring_counters_may_wrap(void **state)
 	for (int i = 0; i < 40; i++)
 		assert_true(push(in++, 0, UINT64_MAX));
 	assert_ptr_not_equal(queue.tail, chunk);
-	drain(out, in);
+	queue_drain(out, in);
 }
 
 static void test_fini_puts_what_was_not_read(void **state)

@@ -15,7 +15,7 @@ static struct bed_attached attached;
 static int setup(void **state)
 {
 	(void)state;
-	sock = bed_socket(true);
+	sock = udp_fixture_bed_socket(true);
 	bed_attach(&attached, sock, bed_local);
 	atomic_store(&sock->nonblocking, true);
 	bed.group_accepts = true;
@@ -40,7 +40,7 @@ static ssize_t receive_msg(struct msghdr *msg, int flags)
 	return len;
 }
 
-static ssize_t receive(void *data, size_t size, int flags)
+static ssize_t udp_recv_receive(void *data, size_t size, int flags)
 {
 	struct {
 		struct msghdr msg;
@@ -54,7 +54,7 @@ static ssize_t receive(void *data, size_t size, int flags)
 
 static void come(const char *text)
 {
-	bed_peer_send(PEER, bed_port(sock), text, (uint32_t)strlen(text));
+	udp_fixture_bed_peer_send(PEER, bed_port(sock), text, (uint32_t)strlen(text));
 }
 
 static void come_through_shadow(const char *text)
@@ -67,11 +67,11 @@ static void come_through_shadow(const char *text)
 	vma_os.close(fd);
 }
 
-static void assert_receives(const char *text)
+static void recv_assert_receives(const char *text)
 {
 	char data[64];
 
-	assert_int_equal(receive(data, sizeof(data), 0), strlen(text));
+	assert_int_equal(udp_recv_receive(data, sizeof(data), 0), strlen(text));
 	assert_memory_equal(data, text, strlen(text));
 }
 
@@ -79,7 +79,7 @@ static void assert_nothing_is_there(void)
 {
 	char data[64];
 
-	assert_int_equal(receive(data, sizeof(data), MSG_DONTWAIT), -EAGAIN);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_DONTWAIT), -EAGAIN);
 }
 
 /* ---- data ---- */
@@ -89,8 +89,8 @@ static void test_datagrams_come_in_order_each_once(void **state)
 	(void)state;
 	come("one");
 	come("two");
-	assert_receives("one");
-	assert_receives("two");
+	recv_assert_receives("one");
+	recv_assert_receives("two");
 	assert_nothing_is_there();
 	assert_int_equal(vma_stats_read(&sock->stats->rx_packets), 2);
 	assert_int_equal(vma_stats_read(&sock->stats->rx_bytes), 6);
@@ -101,8 +101,8 @@ static void test_empty_datagram_is_a_datagram(void **state)
 	(void)state;
 	come("");
 	come("after");
-	assert_receives("");
-	assert_receives("after");
+	recv_assert_receives("");
+	recv_assert_receives("after");
 }
 
 static void test_sender_is_named(void **state)
@@ -157,7 +157,7 @@ static void test_what_does_not_fit_is_cut_and_flagged(void **state)
 	assert_memory_equal(data, "abcz", 4);
 	assert_int_equal(receive_msg(&msg, MSG_TRUNC), 6);
 	assert_int_equal(msg.msg_flags, MSG_TRUNC);
-	assert_receives("next");
+	recv_assert_receives("next");
 }
 
 static void test_peek_leaves_the_datagram(void **state)
@@ -167,12 +167,12 @@ static void test_peek_leaves_the_datagram(void **state)
 	(void)state;
 	come("same");
 	come("other");
-	assert_int_equal(receive(data, sizeof(data), MSG_PEEK), 4);
-	assert_int_equal(receive(data, 2, MSG_PEEK), 2);
-	assert_int_equal(receive(NULL, 0, MSG_PEEK | MSG_TRUNC), 4);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_PEEK), 4);
+	assert_int_equal(udp_recv_receive(data, 2, MSG_PEEK), 2);
+	assert_int_equal(udp_recv_receive(NULL, 0, MSG_PEEK | MSG_TRUNC), 4);
 	assert_int_equal(udp_front_len(sock), 4);
-	assert_receives("same");
-	assert_receives("other");
+	recv_assert_receives("same");
+	recv_assert_receives("other");
 	assert_int_equal(udp_front_len(sock), -1);
 }
 
@@ -183,8 +183,8 @@ static void test_waitall_and_oob_change_nothing(void **state)
 	(void)state;
 	come("ab");
 	come("cd");
-	assert_int_equal(receive(data, sizeof(data), MSG_WAITALL), 2);
-	assert_int_equal(receive(data, sizeof(data), MSG_OOB), 2);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_WAITALL), 2);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_OOB), 2);
 }
 
 /* ---- pieces ---- */
@@ -219,7 +219,7 @@ static void test_many_pieces_are_taken_and_too_many_refused(void **state)
 	come("stays");
 	msg.msg_iovlen = 1025;
 	assert_int_equal(receive_msg(&msg, 0), -EMSGSIZE);
-	assert_receives("stays");
+	recv_assert_receives("stays");
 }
 
 static void test_no_piece_at_all_takes_the_datagram(void **state)
@@ -252,7 +252,7 @@ static void test_packet_in_several_buffers_is_put_together(void **state)
 	buf[0]->payload_off = 42;
 	buf[0]->payload_len = 11; /* the last byte is padding */
 	assert_true(udp_deliver(&attached.at, buf[0], &info));
-	assert_int_equal(receive(data, 6, MSG_PEEK), 6);
+	assert_int_equal(udp_recv_receive(data, 6, MSG_PEEK), 6);
 	assert_memory_equal(data, "abcdef", 6);
 	assert_int_equal(receive_msg(&msg, 0), 11);
 	assert_memory_equal(small, "abcde", 5);
@@ -265,7 +265,7 @@ static void *bad_page(void)
 {
 	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	bed_catch_faults();
+	udp_fixture_bed_catch_faults();
 	assert_ptr_not_equal(page, MAP_FAILED);
 	return page;
 }
@@ -278,9 +278,9 @@ static void test_bad_buffer_loses_the_datagram_but_not_in_a_peek(void **state)
 	(void)state;
 	come("lost");
 	come("stays");
-	assert_int_equal(receive(page, 16, 0), -EFAULT);
-	assert_int_equal(receive(page, 16, MSG_PEEK), -EFAULT);
-	assert_receives("stays");
+	assert_int_equal(udp_recv_receive(page, 16, 0), -EFAULT);
+	assert_int_equal(udp_recv_receive(page, 16, MSG_PEEK), -EFAULT);
+	recv_assert_receives("stays");
 	assert_nothing_is_there();
 	munmap(page, 4096);
 }
@@ -289,8 +289,8 @@ static void test_address_that_nobody_has_is_refused_before_anything_is_taken(voi
 {
 	(void)state;
 	come("stays");
-	assert_int_equal(receive((void *)-4096, 16, 0), -EFAULT);
-	assert_receives("stays");
+	assert_int_equal(udp_recv_receive((void *)-4096, 16, 0), -EFAULT);
+	recv_assert_receives("stays");
 }
 
 static void test_bad_name_or_control_pointer(void **state)
@@ -336,7 +336,7 @@ static void test_a_call_that_does_not_wait_finds_what_came_while_another_thread_
 	atomic_store(&has_the_flag, false);
 	assert_int_equal(pthread_create(&thread, NULL, hold_the_flag, NULL), 0);
 	bed_wait_until(atomic_load(&has_the_flag));
-	assert_receives("here");
+	recv_assert_receives("here");
 	pthread_join(thread, NULL);
 }
 
@@ -349,9 +349,9 @@ static void test_connected_socket_hears_only_its_peer(void **state)
 	(void)state;
 	memcpy(&remote, bed_remote, 4);
 	atomic_store(&sock->peer_key, udp_peer_key(remote, htons(PEER)));
-	bed_peer_send(PEER + 1, bed_port(sock), "other", 5);
+	udp_fixture_bed_peer_send(PEER + 1, bed_port(sock), "other", 5);
 	come("peer");
-	assert_receives("peer");
+	recv_assert_receives("peer");
 	assert_nothing_is_there();
 }
 
@@ -364,9 +364,9 @@ static void test_what_lies_behind_what_is_others_is_found(void **state)
 	memcpy(&remote, bed_remote, 4);
 	atomic_store(&sock->peer_key, udp_peer_key(remote, htons(PEER)));
 	for (int i = 0; i < 100; i++)
-		bed_peer_send(PEER + 1, bed_port(sock), "other", 5);
+		udp_fixture_bed_peer_send(PEER + 1, bed_port(sock), "other", 5);
 	come("peer");
-	assert_receives("peer");
+	recv_assert_receives("peer");
 }
 
 static void test_groups_pass_their_filter_only(void **state)
@@ -382,7 +382,7 @@ static void test_groups_pass_their_filter_only(void **state)
 	assert_nothing_is_there();
 	bed.group_accepts = true;
 	bed_peer_send_to(group, PEER, bed_port(sock), "yes", 3);
-	assert_receives("yes");
+	recv_assert_receives("yes");
 	bed_detach(&member);
 	bed_attach(&attached, sock, bed_local);
 }
@@ -399,13 +399,13 @@ static void test_full_queue_drops_and_tells(void **state)
 	atomic_store(&sock->wishes, UDP_WISH_RXQ_OVFL);
 	atomic_store(&sock->rcvbuf, 300);
 	for (int i = 0; i < 5; i++)
-		bed_peer_send(PEER, bed_port(sock), data, 100);
+		udp_fixture_bed_peer_send(PEER, bed_port(sock), data, 100);
 	for (int i = 0; i < 3; i++) {
 		msg.msg_controllen = sizeof(control);
 		assert_int_equal(receive_msg(&msg, 0), 100);
 		assert_int_equal(msg.msg_controllen, 0); /* nothing had been dropped before these */
 	}
-	bed_peer_send(PEER, bed_port(sock), data, 100);
+	udp_fixture_bed_peer_send(PEER, bed_port(sock), data, 100);
 	msg.msg_controllen = sizeof(control);
 	assert_int_equal(receive_msg(&msg, 0), 100);
 	assert_int_equal(msg.msg_controllen, CMSG_SPACE(4));
@@ -455,7 +455,7 @@ static void test_first_empty_look_asks_the_shadow(void **state)
 {
 	(void)state;
 	come_through_shadow("kernel");
-	assert_receives("kernel");
+	recv_assert_receives("kernel");
 	assert_int_equal(vma_stats_read(&sock->stats->rx_os_packets), 1);
 	assert_nothing_is_there();
 }
@@ -467,9 +467,9 @@ static void test_shadow_comes_first_while_it_has_attention(void **state)
 	come_through_shadow("older");
 	come_through_shadow("old");
 	atomic_store(&sock->os_attention, true);
-	assert_receives("older");
-	assert_receives("old");
-	assert_receives("newer");
+	recv_assert_receives("older");
+	recv_assert_receives("old");
+	recv_assert_receives("newer");
 	assert_false(atomic_load(&sock->os_attention));
 }
 
@@ -479,7 +479,7 @@ static void test_shadow_is_asked_again_after_twenty_microseconds(void **state)
 	assert_nothing_is_there();
 	come_through_shadow("kernel");
 	usleep(1000);
-	assert_receives("kernel");
+	recv_assert_receives("kernel");
 }
 
 static void test_socket_without_rings_is_the_shadows(void **state)
@@ -487,7 +487,7 @@ static void test_socket_without_rings_is_the_shadows(void **state)
 	(void)state;
 	bed_detach(&attached);
 	come_through_shadow("kernel");
-	assert_receives("kernel");
+	recv_assert_receives("kernel");
 	assert_nothing_is_there();
 	assert_int_equal(udp_poll(&sock->file), 0);
 	bed_attach(&attached, sock, bed_local);
@@ -528,7 +528,7 @@ static void receive_while(void *(*other)(void *), const char *text)
 
 	atomic_store(&sock->nonblocking, false);
 	assert_int_equal(pthread_create(&thread, NULL, other, (void *)text), 0);
-	assert_receives(text);
+	recv_assert_receives(text);
 	pthread_join(thread, NULL);
 }
 
@@ -544,22 +544,22 @@ static void test_blocking_receive_waits_for_the_shadow_as_well(void **state)
 	receive_while(come_through_shadow_soon, "late");
 }
 
-static uint64_t now_ms(void)
+static uint64_t recv_now_ms(void)
 {
 	return vma_now_ns() / 1000000;
 }
 
 static void test_receive_timeout_ends_with_eagain(void **state)
 {
-	uint64_t start = now_ms();
+	uint64_t start = recv_now_ms();
 	char data[8];
 
 	(void)state;
 	atomic_store(&sock->nonblocking, false);
 	atomic_store(&sock->rcvtimeo_ns, 50000000);
-	assert_int_equal(receive(data, sizeof(data), 0), -EAGAIN);
-	assert_true(now_ms() - start >= 49);
-	assert_true(now_ms() - start < 1000);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), 0), -EAGAIN);
+	assert_true(recv_now_ms() - start >= 49);
+	assert_true(recv_now_ms() - start < 1000);
 }
 
 /* An ICMP error, which waits until somebody asks for it with MSG_ERRQUEUE. */
@@ -577,8 +577,8 @@ static void shadow_has_an_error(void)
 	assert_int_equal(vma_os.setsockopt(shadow.fd, IPPROTO_IP, IP_RECVERR, &on, sizeof(on)), 0);
 	assert_int_equal(vma_os.sendto(shadow.fd, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)), 1);
 	assert_int_equal(vma_os.ppoll(&shadow, 1, &(struct timespec){.tv_sec = 2}, NULL), 1);
-	assert_int_equal(receive(data, sizeof(data), MSG_DONTWAIT), -ECONNREFUSED);
-	assert_int_equal(receive(data, sizeof(data), MSG_DONTWAIT), -EAGAIN);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_DONTWAIT), -ECONNREFUSED);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_DONTWAIT), -EAGAIN);
 	assert_int_equal(vma_os.ppoll(&shadow, 1, &(struct timespec){0}, NULL), 1);
 }
 
@@ -600,7 +600,7 @@ static void test_blocking_receive_sleeps_beside_an_error_that_nobody_takes(void 
 	atomic_store(&sock->nonblocking, false);
 	atomic_store(&sock->rcvtimeo_ns, 300000000);
 	before = own_cpu_ms();
-	assert_int_equal(receive(data, sizeof(data), 0), -EAGAIN);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), 0), -EAGAIN);
 	assert_in_range(own_cpu_ms() - before, 0, 50);
 	receive_while(come_through_shadow_soon, "kernel");
 	receive_while(come_soon, "link");
@@ -625,16 +625,17 @@ static void test_shutdown_ends_a_blocking_receive_with_nothing(void **state)
 	(void)state;
 	atomic_store(&sock->nonblocking, false);
 	assert_int_equal(pthread_create(&thread, NULL, shut_soon, NULL), 0);
-	assert_int_equal(receive(data, sizeof(data), 0), 0);
+	assert_int_equal(udp_recv_receive(data, sizeof(data), 0), 0);
 	pthread_join(thread, NULL);
-	assert_int_equal(receive(data, sizeof(data), MSG_DONTWAIT), -EAGAIN); /* as the kernel: only who waits */
+	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_DONTWAIT),
+	                 -EAGAIN); /* as the kernel: only who waits */
 	come("still");
-	assert_receives("still");
+	recv_assert_receives("still");
 }
 
 static _Atomic unsigned handled;
 
-static void on_signal(int sig)
+static void recv_on_signal(int sig)
 {
 	(void)sig;
 	atomic_fetch_add(&handled, 1);
@@ -665,7 +666,7 @@ static void *nudge_and_deliver(void *arg)
 
 static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns, unsigned times)
 {
-	struct sigaction action = {.sa_handler = on_signal, .sa_flags = sa_flags};
+	struct sigaction action = {.sa_handler = recv_on_signal, .sa_flags = sa_flags};
 	struct nudge nudge = {.target = pthread_self(), .times = times};
 	char data[8];
 	pthread_t thread;
@@ -677,11 +678,11 @@ static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns, unsigned times)
 	atomic_store(&sock->rcvtimeo_ns, timeout_ns);
 	atomic_store(&handled, 0);
 	assert_int_equal(pthread_create(&thread, NULL, nudge_and_deliver, &nudge), 0);
-	len = receive(data, sizeof(data), 0);
+	len = udp_recv_receive(data, sizeof(data), 0);
 	atomic_store(&nudge.ended, true);
 	pthread_join(thread, NULL);
 	if (len < 0)
-		assert_receives("end");
+		recv_assert_receives("end");
 	return len;
 }
 
@@ -704,7 +705,7 @@ static void test_poll_tells_what_is_queued(void **state)
 	assert_true(udp_rings(&sock->file) == vma_rail_bit(bed.rail));
 	come("x");
 	bed_wait_until(vma_rails_progress(udp_rings(&sock->file)) >= 0 && udp_poll(&sock->file) & 1);
-	assert_receives("x");
+	recv_assert_receives("x");
 	assert_int_equal(udp_poll(&sock->file) & 1, 0);
 	atomic_store(&sock->shut_rd, true);
 	assert_int_equal(udp_poll(&sock->file) & 0x2011, 0x2001);

@@ -4,7 +4,7 @@
 static struct udp_sock sock;
 static struct udp_targets targets;
 
-static int start(void **state)
+static int targets_start(void **state)
 {
 	(void)state;
 	world_reset();
@@ -14,7 +14,7 @@ static int start(void **state)
 	return 0;
 }
 
-static int end(void **state)
+static int targets_end(void **state)
 {
 	struct udp_groups *groups = atomic_exchange(&sock.groups, NULL);
 
@@ -24,14 +24,14 @@ static int end(void **state)
 	return 0;
 }
 
-static void get(void)
+static void targets_get(void)
 {
 	assert_int_equal(udp_targets_get(&sock, NULL, &targets), 0);
 }
 
 static const struct udp_target *find(const char *local)
 {
-	uint32_t address = ip(local);
+	uint32_t address = control_fixture_ip(local);
 
 	for (uint32_t i = 0; i < targets.n; i++) {
 		if (memcmp(targets.at[i].key.local, &address, 4) == 0)
@@ -46,7 +46,8 @@ static void have_joined(const char *group, uint32_t ifindex)
 
 	groups->all = true;
 	groups->n = 1;
-	groups->at[0] = (struct udp_membership){.group = ip(group), .ifindex = ifindex, .exclude = true};
+	groups->at[0] =
+	        (struct udp_membership){.group = control_fixture_ip(group), .ifindex = ifindex, .exclude = true};
 	vma_free(atomic_exchange(&sock.groups, groups));
 }
 
@@ -54,7 +55,7 @@ static void test_a_socket_without_a_port_has_none_and_is_new(void **state)
 {
 	(void)state;
 	sock.local.sin_port = 0;
-	get();
+	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_NEW);
 }
@@ -65,7 +66,7 @@ static void test_the_wildcard_is_every_address_of_every_ethernet_interface_unica
 	world_add_addr(LAN, "10.77.0.9", 24);
 	world_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
 	world_add_addr(7, "10.78.0.1", 16);
-	get();
+	targets_get();
 	assert_int_equal(targets.n,
 	                 7); /* three addresses, two subnets' broadcasts, the limited one on two interfaces */
 	for (unsigned i = 0; i < 3; i++)
@@ -80,7 +81,7 @@ static void test_nobody_broadcasts_to_a_port_that_the_kernel_chose(void **state)
 {
 	(void)state;
 	sock.port_chosen = true;
-	get();
+	targets_get();
 	assert_int_equal(targets.n, 1);
 	assert_non_null(find("10.77.0.1"));
 }
@@ -95,7 +96,7 @@ static void test_loopback_and_interfaces_that_are_down_or_no_ethernet_have_none(
 	world_add_addr(8, "10.80.0.1", 24);
 	world_add_link(9, IFF_UP, ARPHRD_NONE);
 	world_add_addr(9, "10.81.0.1", 24);
-	get();
+	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_NO_DEVICE);
 }
@@ -103,8 +104,8 @@ static void test_loopback_and_interfaces_that_are_down_or_no_ethernet_have_none(
 static void test_a_loopback_address_is_local(void **state)
 {
 	(void)state;
-	sock.local.sin_addr.s_addr = ip("127.0.0.1");
-	get();
+	sock.local.sin_addr.s_addr = control_fixture_ip("127.0.0.1");
+	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_LOCAL);
 }
@@ -114,8 +115,8 @@ static void test_one_address_is_taken_where_its_interface_is(void **state)
 	(void)state;
 	world_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
 	world_add_addr(7, "10.78.0.1", 16);
-	sock.local.sin_addr.s_addr = ip("10.78.0.1");
-	get();
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.78.0.1");
+	targets_get();
 	assert_int_equal(targets.n, 1);
 	assert_int_equal(targets.at[0].device, 7);
 	assert_int_equal(targets.at[0].key.local_port_be, htons(5000));
@@ -125,8 +126,8 @@ static void test_one_address_is_taken_where_its_interface_is(void **state)
 static void test_a_socket_bound_to_a_broadcast_address_gets_that_only(void **state)
 {
 	(void)state;
-	sock.local.sin_addr.s_addr = ip("10.77.0.255");
-	get();
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.255");
+	targets_get();
 	assert_int_equal(targets.n, 1);
 	assert_true(targets.at[0].shared);
 	assert_false(targets.at[0].extra);
@@ -138,7 +139,7 @@ static void test_bound_to_a_device_the_others_interfaces_are_left_out(void **sta
 	world_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
 	world_add_addr(7, "10.78.0.1", 16);
 	sock.bound_ifindex = 7;
-	get();
+	targets_get();
 	assert_int_equal(targets.n, 3);
 	assert_null(find("10.77.0.1"));
 }
@@ -150,8 +151,8 @@ static void test_a_vlan_interface_is_had_through_the_one_below(void **state)
 	world.link[1].vlan = 42;
 	world.link[1].lower = LAN;
 	world_add_addr(9, "10.79.0.1", 24);
-	sock.local.sin_addr.s_addr = ip("10.79.0.1");
-	get();
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.79.0.1");
+	targets_get();
 	assert_int_equal(targets.n, 1);
 	assert_int_equal(targets.at[0].device, LAN);
 	assert_int_equal(targets.at[0].ifindex, 9);
@@ -161,8 +162,8 @@ static void test_a_vlan_interface_is_had_through_the_one_below(void **state)
 static void test_a_group_that_was_not_joined_has_none(void **state)
 {
 	(void)state;
-	sock.local.sin_addr.s_addr = ip("239.1.1.1");
-	get();
+	sock.local.sin_addr.s_addr = control_fixture_ip("239.1.1.1");
+	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_NO_MEMBERSHIP);
 }
@@ -171,30 +172,30 @@ static void test_groups_joined_belong_to_the_wildcard_and_to_a_socket_bound_to_t
 {
 	(void)state;
 	have_joined("239.1.1.1", LAN);
-	get();
+	targets_get();
 	assert_true(find("239.1.1.1")->shared);
 	assert_false(find("239.1.1.1")->extra);
 	udp_targets_put(&targets);
-	sock.local.sin_addr.s_addr = ip("239.1.1.1");
-	get();
+	sock.local.sin_addr.s_addr = control_fixture_ip("239.1.1.1");
+	targets_get();
 	assert_int_equal(targets.n, 1);
 	udp_targets_put(&targets);
-	sock.local.sin_addr.s_addr = ip("10.77.0.1");
-	get();
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
+	targets_get();
 	assert_int_equal(targets.n, 1); /* the kernel does not give it what goes to groups */
 	assert_null(find("239.1.1.1"));
 }
 
 static void test_a_connected_socket_has_its_peer_only_on_the_route_s_interface(void **state)
 {
-	const uint32_t peer = ip("10.77.0.2");
+	const uint32_t peer = control_fixture_ip("10.77.0.2");
 
 	(void)state;
 	world_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
-	sock.local.sin_addr.s_addr = ip("10.77.0.1");
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
 	sock.peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = peer};
 	world.route.oif = 7;
-	get();
+	targets_get();
 	assert_int_equal(targets.n, 1);
 	assert_int_equal(targets.at[0].device, 7);
 	assert_int_equal(targets.at[0].key.peer_port_be, htons(7000));
@@ -204,11 +205,11 @@ static void test_a_connected_socket_has_its_peer_only_on_the_route_s_interface(v
 static void test_connected_to_this_host_is_local(void **state)
 {
 	(void)state;
-	sock.local.sin_addr.s_addr = ip("10.77.0.1");
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
 	sock.peer = (struct sockaddr_in){
-	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = ip("10.77.0.1")};
+	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = control_fixture_ip("10.77.0.1")};
 	world.route.type = RTN_LOCAL;
-	get();
+	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_LOCAL);
 }
@@ -216,11 +217,11 @@ static void test_connected_to_this_host_is_local(void **state)
 static void test_connected_to_a_group_nothing_comes_back_but_sending_is_offloaded(void **state)
 {
 	(void)state;
-	sock.local.sin_addr.s_addr = ip("10.77.0.1");
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
 	sock.peer = (struct sockaddr_in){
-	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = ip("239.1.1.1")};
+	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = control_fixture_ip("239.1.1.1")};
 	world.route.type = RTN_MULTICAST;
-	get();
+	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.send_device, LAN);
 }
@@ -228,16 +229,16 @@ static void test_connected_to_a_group_nothing_comes_back_but_sending_is_offloade
 static void test_connected_without_a_route_has_none(void **state)
 {
 	(void)state;
-	sock.local.sin_addr.s_addr = ip("10.77.0.1");
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
 	sock.peer = (struct sockaddr_in){
-	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = ip("10.99.0.1")};
+	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = control_fixture_ip("10.99.0.1")};
 	world.route_error = -ENETUNREACH;
-	get();
+	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_NO_DEVICE);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(test_##name, start, end)
+#define T(name) cmocka_unit_test_setup_teardown(test_##name, targets_start, targets_end)
 static const struct CMUnitTest tests[] = {
         T(a_socket_without_a_port_has_none_and_is_new),
         T(the_wildcard_is_every_address_of_every_ethernet_interface_unicast_first),

@@ -4,14 +4,14 @@
 #include "../young.h"
 
 /* Closed after its first datagram, as many times. */
-static void live_shortly(unsigned times)
+static void deferred_live_shortly(unsigned times)
 {
 	while (times-- > 0) {
 		int fd = world_socket();
 
-		bind_to(fd, "10.77.0.1", 0);
-		udp_young_send(sock_of(fd), fd);
-		world_close(fd);
+		control_fixture_bind_to(fd, "10.77.0.1", 0);
+		udp_young_send(control_fixture_sock_of(fd), fd);
+		control_fixture_world_close(fd);
 	}
 }
 
@@ -19,21 +19,21 @@ static void live_long(void)
 {
 	int fd = world_socket();
 
-	bind_to(fd, "10.77.0.1", 0);
+	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	for (int i = 0; i < UDP_FEW_SENDS; i++)
-		assert_false(udp_young_send(sock_of(fd), fd));
-	world_close(fd);
+		assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	control_fixture_world_close(fd);
 }
 
 /* What the kernel does within the first sendto. */
 static void bind_shadow(int fd)
 {
-	const struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = ip("10.77.0.1")};
+	const struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = control_fixture_ip("10.77.0.1")};
 
 	assert_int_equal(vma_os.bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
 }
 
-static int start(void **state)
+static int deferred_start(void **state)
 {
 	(void)state;
 	world_reset();
@@ -46,18 +46,18 @@ static void test_after_many_short_lives_a_socket_is_the_kernels_until_its_third_
 	int fd;
 
 	(void)state;
-	live_shortly(UDP_SHORT_LIVES);
+	deferred_live_shortly(UDP_SHORT_LIVES);
 	fd = world_socket();
 	bind_shadow(fd);
-	assert_true(udp_young_send(sock_of(fd), fd));
-	assert_int_equal(reason(fd), VMA_SOCK_YOUNG);
-	assert_true(udp_young_send(sock_of(fd), fd));
-	assert_null(sock_of(fd)->flows);
-	assert_false(udp_young_send(sock_of(fd), fd));
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	assert_int_equal(sock_of(fd)->flows->members->flow.flags, VMA_FLOW_ALONE);
-	assert_true(atomic_load(&sock_of(fd)->os_attention)); /* answers of before are in the shadow */
-	world_close(fd);
+	assert_true(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_YOUNG);
+	assert_true(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_null(control_fixture_sock_of(fd)->flows);
+	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, VMA_FLOW_ALONE);
+	assert_true(atomic_load(&control_fixture_sock_of(fd)->os_attention)); /* answers of before are in the shadow */
+	control_fixture_world_close(fd);
 }
 
 static void test_one_less_is_not_many_and_a_long_life_starts_anew(void **state)
@@ -65,16 +65,16 @@ static void test_one_less_is_not_many_and_a_long_life_starts_anew(void **state)
 	int fd;
 
 	(void)state;
-	live_shortly(UDP_SHORT_LIVES - 1);
+	deferred_live_shortly(UDP_SHORT_LIVES - 1);
 	fd = world_socket();
-	assert_false(udp_young_send(sock_of(fd), fd));
-	world_close(fd);
-	live_shortly(1);
+	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	control_fixture_world_close(fd);
+	deferred_live_shortly(1);
 	live_long();
-	live_shortly(UDP_SHORT_LIVES - 1);
+	deferred_live_shortly(UDP_SHORT_LIVES - 1);
 	fd = world_socket();
-	assert_false(udp_young_send(sock_of(fd), fd));
-	world_close(fd);
+	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	control_fixture_world_close(fd);
 }
 
 static void test_sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothing(void **state)
@@ -84,14 +84,14 @@ static void test_sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothi
 	(void)state;
 	for (int i = 0; i < 2 * UDP_SHORT_LIVES; i++) {
 		fd = world_socket();
-		bind_to(fd, "10.77.0.1", i % 2 == 0 ? 0 : 36740);
+		control_fixture_bind_to(fd, "10.77.0.1", i % 2 == 0 ? 0 : 36740);
 		if (i % 2 != 0)
-			udp_young_send(sock_of(fd), fd);
-		world_close(fd);
+			udp_young_send(control_fixture_sock_of(fd), fd);
+		control_fixture_world_close(fd);
 	}
 	fd = world_socket();
-	assert_false(udp_young_send(sock_of(fd), fd));
-	world_close(fd);
+	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	control_fixture_world_close(fd);
 }
 
 static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in_the_kernels(void **state)
@@ -100,24 +100,24 @@ static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in
 	int fd;
 
 	(void)state;
-	live_shortly(UDP_SHORT_LIVES);
+	deferred_live_shortly(UDP_SHORT_LIVES);
 	fd = world_socket();
-	sock = sock_of(fd);
+	sock = control_fixture_sock_of(fd);
 	bind_shadow(fd);
 	assert_true(udp_young_send(sock, fd));
 	assert_true(udp_young_enter(sock, fd));
 	assert_true(udp_young_send(sock, fd));
 	assert_true(udp_young_send(sock, fd)); /* its third */
-	assert_int_equal(reason(fd), VMA_SOCK_YOUNG);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_YOUNG);
 	udp_young_leave(sock);
 	for (int i = 1; i < UDP_FEW_RECEIVES; i++) {
 		assert_true(udp_young_enter(sock, fd));
 		udp_young_leave(sock);
 	}
 	assert_false(udp_young_enter(sock, fd));
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(atomic_load(&sock->in_kernel), 0);
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
 static void test_bind_ends_it(void **state)
@@ -125,13 +125,13 @@ static void test_bind_ends_it(void **state)
 	int fd;
 
 	(void)state;
-	live_shortly(UDP_SHORT_LIVES);
+	deferred_live_shortly(UDP_SHORT_LIVES);
 	fd = world_socket();
-	assert_true(udp_young_send(sock_of(fd), fd)); /* which the kernel has refused, say */
-	assert_int_equal(bind_to(fd, "10.77.0.1", 36741), 0);
-	assert_int_equal(reason(fd), VMA_SOCK_OFFLOADED);
-	assert_int_equal(sock_of(fd)->flows->members->flow.flags, 0);
-	world_close(fd);
+	assert_true(udp_young_send(control_fixture_sock_of(fd), fd)); /* which the kernel has refused, say */
+	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), 0);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, 0);
+	control_fixture_world_close(fd);
 }
 
 static void test_under_the_latency_profile_nobody_is_young(void **state)
@@ -140,15 +140,15 @@ static void test_under_the_latency_profile_nobody_is_young(void **state)
 	int fd;
 
 	(void)state;
-	live_shortly(UDP_SHORT_LIVES);
+	deferred_live_shortly(UDP_SHORT_LIVES);
 	engine->latency = true;
 	fd = world_socket();
-	assert_false(udp_young_send(sock_of(fd), fd));
+	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
 	engine->latency = false;
-	world_close(fd);
+	control_fixture_world_close(fd);
 }
 
-#define T(name) cmocka_unit_test_setup(test_##name, start)
+#define T(name) cmocka_unit_test_setup(test_##name, deferred_start)
 static const struct CMUnitTest tests[] = {
         T(after_many_short_lives_a_socket_is_the_kernels_until_its_third_send),
         T(one_less_is_not_many_and_a_long_life_starts_anew),

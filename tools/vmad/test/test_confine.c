@@ -22,7 +22,7 @@
 #include "../confine.h"
 
 /* In a child, as it is for good: the number of the first check that fails, 0: none. */
-static int in_child(int (*checks)(void))
+static int confine_in_child(int (*checks)(void))
 {
 	int status;
 	pid_t pid = fork();
@@ -98,19 +98,19 @@ static int is_marked(void)
 static void test_a_confined_process_does_its_work(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(does_its_work), 0);
+	assert_int_equal(confine_in_child(does_its_work), 0);
 }
 
 static void test_a_confined_process_does_nothing_else(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(does_nothing_else), 0);
+	assert_int_equal(confine_in_child(does_nothing_else), 0);
 }
 
 static void test_the_kernel_says_that_it_is_confined(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(is_marked), 0);
+	assert_int_equal(confine_in_child(is_marked), 0);
 }
 
 int main(void)
