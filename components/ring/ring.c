@@ -28,7 +28,7 @@ static void settle_lengths(struct vma_ring *ring)
 /* Both flags held. On -EAGAIN the NIC goes on trying and sends the event again. */
 static void ring_rebind_flows(struct vma_ring *ring)
 {
-	struct vma_ring_tender *tender = vma_ring_tender(ring);
+	struct vma_ring_proto_ops *proto_ops = vma_ring_proto_ops(ring);
 	int rc;
 
 	/* The event may be older than a rebind; the completion side would take the queue for an empty one. */
@@ -45,8 +45,8 @@ static void ring_rebind_flows(struct vma_ring *ring)
 	vma_cq_rebind(ring->cq);
 	settle_lengths(ring);
 	ring->unreaped = 0;
-	if (tender != NULL && tender->rebound != NULL)
-		tender->rebound(tender);
+	if (proto_ops != NULL && proto_ops->rebound != NULL)
+		proto_ops->rebound(proto_ops);
 	vma_log_info("ring %s: offloaded again", ring->name);
 }
 
@@ -136,13 +136,13 @@ static void ring_run_adopt(struct vma_ring_command *command)
 	                           .proto = IPPROTO_TCP,
 	                           .vlan = a->pending.vlan,
 	                           .local_port_be = a->pending.local_port_be};
-	struct vma_ring_tender *tender = vma_ring_tender(a->ring);
+	struct vma_ring_proto_ops *proto_ops = vma_ring_proto_ops(a->ring);
 	struct vma_flow *listener;
 
 	memcpy(key.local, a->pending.local, sizeof(a->pending.local));
 	listener = vma_ring_flow(a->ring, &key);
-	if (listener != NULL && tender != NULL && tender->adopt != NULL)
-		tender->adopt(tender, listener, &a->pending);
+	if (listener != NULL && proto_ops != NULL && proto_ops->adopt != NULL)
+		proto_ops->adopt(proto_ops, listener, &a->pending);
 	if (a->ring->qp->member != NULL)
 		atomic_store(&a->ring->qp->member->adopted, a->pending.number);
 	free(a);

@@ -26,10 +26,10 @@
 
 enum {
 	RX_BURST = 32,
-	RX_BEFORE_TURN = 256, /* packets, and a burst: a quarter of what waits at most, half of what may be held */
-	TURNS_MAX = 16,   /* of a tender that wants to have more read in between: at 64 frames, a millisecond or two */
-	LATER_MAX = 8,    /* frames that may wait for a kick */
-	TX_SLOTS = 256,   /* of the command queue; a multiple of 64 */
+	RX_BEFORE_RUN = 256, /* packets, and a burst: a quarter of what waits at most, half of what may be held */
+	RUNS_MAX = 16,  /* of a protocol that wants to have more read in between: at 64 frames, a millisecond or two */
+	LATER_MAX = 8,  /* frames that may wait for a kick */
+	TX_SLOTS = 256, /* of the command queue; a multiple of 64 */
 	TX_SLOT_SEGS = 7, /* a longer packet takes several slots */
 	TX_BURST = 32,    /* segments handed from the command queue to the NIC at a time; a packet has no more */
 };
@@ -110,7 +110,7 @@ struct vma_ring {
 	_Atomic bool tx_work; /* backlog or unkicked: progress looks at it without the flag */
 
 	/* Read by anybody, changed with the receive flag. */
-	struct vma_ring_tender *_Atomic tender;
+	struct vma_ring_proto_ops *_Atomic proto_ops;
 
 	/* Anybody. */
 	struct ring_ports ports;

@@ -83,18 +83,18 @@ static void ring_ref_chain(struct vma_buf *packet)
 		vma_buf_ref(packet);
 }
 
-static inline struct vma_ring_tender *tender_of(const struct vma_ring *ring)
+static inline struct vma_ring_proto_ops *proto_ops_of(const struct vma_ring *ring)
 {
-	return atomic_load_explicit(&ring->tender, memory_order_acquire);
+	return atomic_load_explicit(&ring->proto_ops, memory_order_acquire);
 }
 
 static void __attribute__((cold, noinline))
 take_stray(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
 {
-	struct vma_ring_tender *tender = info->proto == IPPROTO_TCP ? tender_of(ring) : NULL;
+	struct vma_ring_proto_ops *proto_ops = info->proto == IPPROTO_TCP ? proto_ops_of(ring) : NULL;
 
-	if (tender != NULL && tender->stray != NULL && ring_ports_have(ring, info) &&
-	    tender->stray(tender, packet, info))
+	if (proto_ops != NULL && proto_ops->stray != NULL && ring_ports_have(ring, info) &&
+	    proto_ops->stray(proto_ops, packet, info))
 		tally->delivered++;
 	else
 		ring_drop_packet(ring, packet, PACKET_DROP(no_flow));
@@ -214,16 +214,16 @@ static inline unsigned drive_burst(struct vma_ring *ring)
 }
 
 /*
- * Before a tender's turn all is taken that waits, within a bound. A thread that comes by now and then, between calls of
- * a busy program, would otherwise take a burst each time, while what others send fills the receive queue, and the
- * kernel drops what has no room there. So the turn also sees of each connection what belongs together: merged into one
+ * Before a protocol's turn all is taken that waits, within a bound. A thread that comes by now and then, between calls
+ * of a busy program, would otherwise take a burst each time, while what others send fills the receive queue, and the
+ * kernel drops what has no room there. So the run also sees of each connection what belongs together: merged into one
  * piece, answered by one ACK; and the acknowledgement comes before the timer that waits for it.
  */
 static __attribute__((noinline)) unsigned drive_more(struct vma_ring *ring, unsigned n)
 {
 	unsigned total = n;
 
-	while (n != 0 && total < RX_BEFORE_TURN && !vma_nic_rx_is_quiet(ring->qp)) {
+	while (n != 0 && total < RX_BEFORE_RUN && !vma_nic_rx_is_quiet(ring->qp)) {
 		n = drive_burst(ring);
 		total += n;
 	}
@@ -235,7 +235,7 @@ static inline unsigned drive_bursts(struct vma_ring *ring)
 	const unsigned n = drive_burst(ring);
 
 	/* One alone was all that waited: a poll takes several. */
-	return __builtin_expect(n <= 1, 1) || tender_of(ring) == NULL ? n : drive_more(ring, n);
+	return __builtin_expect(n <= 1, 1) || proto_ops_of(ring) == NULL ? n : drive_more(ring, n);
 }
 
 /* Receive flag held. A command may post again, itself included: that one waits for the next round. */
@@ -255,28 +255,28 @@ static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 }
 
 /* With the flag. What it could not do before more is read is left, after so many times, to who drives next. */
-static __attribute__((cold, noinline)) void take_more_turns(struct vma_ring *ring, struct vma_ring_tender *tender)
+static __attribute__((cold, noinline)) void run_proto_again(struct vma_ring *ring, struct vma_ring_proto_ops *proto_ops)
 {
-	unsigned left = TURNS_MAX - 1;
+	unsigned left = RUNS_MAX - 1;
 
 	do
 		drive_bursts(ring);
-	while (tender->turn(tender, left == 1) && --left > 0);
+	while (proto_ops->run(proto_ops, left == 1) && --left > 0);
 }
 
-static inline void ring_take_turn(struct vma_ring *ring)
+static inline void ring_run_proto(struct vma_ring *ring)
 {
-	struct vma_ring_tender *tender = tender_of(ring);
+	struct vma_ring_proto_ops *proto_ops = proto_ops_of(ring);
 
-	if (__builtin_expect(tender != NULL, 0) && __builtin_expect(tender->turn(tender, false), 0))
-		take_more_turns(ring, tender);
+	if (__builtin_expect(proto_ops != NULL, 0) && __builtin_expect(proto_ops->run(proto_ops, false), 0))
+		run_proto_again(ring, proto_ops);
 }
 
 static void __attribute__((cold, noinline)) rx_drive_again(struct vma_ring *ring, uint32_t tid)
 {
 	while (command_queue_pending(&ring->rx_queue) && drive_try(&ring->rx, tid)) {
 		run_commands(ring);
-		ring_take_turn(ring);
+		ring_run_proto(ring);
 		drive_release(&ring->rx);
 	}
 }
@@ -285,7 +285,7 @@ static inline void rx_release(struct vma_ring *ring, uint32_t tid)
 {
 	if (command_queue_pending(&ring->rx_queue))
 		run_commands(ring);
-	ring_take_turn(ring);
+	ring_run_proto(ring);
 	drive_release(&ring->rx);
 	/* What came between the look and the release failed to get the flag because of us: command_queue.h. */
 	if (command_queue_pending(&ring->rx_queue))
@@ -317,15 +317,15 @@ void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
 /* Something to do on the receive side, as far as can be seen without the flag. */
 static inline bool has_rx_work(struct vma_ring *ring, bool timers)
 {
-	struct vma_ring_tender *tender;
+	struct vma_ring_proto_ops *proto_ops;
 
 	if (!vma_nic_rx_is_quiet(ring->qp) || vma_cq_in_debt(ring->cq) || command_queue_pending(&ring->rx_queue) ||
 	    __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
 		return true;
 	if (!timers)
 		return false;
-	tender = tender_of(ring);
-	return __builtin_expect(tender != NULL, 0) && tender->is_due(tender);
+	proto_ops = proto_ops_of(ring);
+	return __builtin_expect(proto_ops != NULL, 0) && proto_ops->is_due(proto_ops);
 }
 
 static inline bool has_tx_work(struct vma_ring *ring)
@@ -353,18 +353,18 @@ void vma_ring_release(struct vma_ring *ring)
  * Whoever polls may still read the old one, to ask whether it is due: its memory must outlive the calls of progress
  * that are under way, as the ring's own does.
  */
-void vma_ring_tend(struct vma_ring *ring, struct vma_ring_tender *tender)
+void vma_ring_attach_proto(struct vma_ring *ring, struct vma_ring_proto_ops *proto_ops)
 {
 	bool acquired = drive_acquire(&ring->rx);
 
-	atomic_store_explicit(&ring->tender, tender, memory_order_release);
+	atomic_store_explicit(&ring->proto_ops, proto_ops, memory_order_release);
 	if (acquired)
 		ring_rx_release(ring, drive_tid());
 }
 
-struct vma_ring_tender *vma_ring_tender(const struct vma_ring *ring)
+struct vma_ring_proto_ops *vma_ring_proto_ops(const struct vma_ring *ring)
 {
-	return tender_of(ring);
+	return proto_ops_of(ring);
 }
 
 void ring_rx_drain(struct vma_ring *ring)

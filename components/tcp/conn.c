@@ -1,4 +1,4 @@
-/* conn.c - a connection's life: made, owned, taken through a turn, ended, freed. */
+/* conn.c - a connection's life: made, owned, taken through a run, ended, freed. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static bool is_buried(const struct vma_tcp_conn *conn)
 	return conn->prev_all == NULL;
 }
 
-/* What is to be done waits for the connection's step in the turn that follows. */
+/* What is to be done waits for the connection's step in the run that follows. */
 void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work)
 {
 	conn->todo |= work;
@@ -166,7 +166,7 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 	return rc;
 }
 
-/* ---- a turn's step ---- */
+/* ---- a run's step ---- */
 
 void tcp_conn_take_path(struct vma_tcp_conn *conn)
 {

@@ -131,7 +131,7 @@ void vma_tcp_leave(struct vma_tcp *tcp)
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL && left > 0; conn = conn->next_all, left--)
 		leave_conn(conn);
 	timewait_end(tcp, LEAVE_MOST);
-	vma_ring_release(tcp->ring); /* a turn: resets leave */
+	vma_ring_release(tcp->ring); /* a run: resets leave */
 	vma_ring_prune(tcp->ring, LEAVE_MOST);
 }
 

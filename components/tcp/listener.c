@@ -249,7 +249,7 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 		tcp_conn_over(conn, 0);
 		return p != NULL;
 	}
-	tcp_pending_begin(conn); /* the SYN-ACK leaves at the end of the turn */
+	tcp_pending_begin(conn); /* the SYN-ACK leaves at the end of the run */
 	timers_retransmit_update(conn);
 	tcp_ready(conn);
 	return true;

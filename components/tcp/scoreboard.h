@@ -60,7 +60,7 @@ static inline uint32_t scoreboard_waiting(const struct vma_tcp_conn *conn)
 }
 
 /*
- * a was sent after b. RFC 8985 5.2 compares times, and numbers of bytes where these are equal. Here all that one turn
+ * a was sent after b. RFC 8985 5.2 compares times, and numbers of bytes where these are equal. Here all that one run
  * sends has the same time, and what is sent again may leave behind what is new: it would be lost at once.
  */
 static inline bool scoreboard_sent_after(uint32_t a_number, uint32_t b_number)

@@ -235,7 +235,7 @@ static uint64_t now_of(const struct vma_tcp *tcp)
 
 /*
  * A time that has become later is not published until the earlier one is reached: a conversation would otherwise tell
- * the host of a new, earlier time with every message. It costs one turn in vain now and then.
+ * the host of a new, earlier time with every message. It costs one run in vain now and then.
  */
 static __attribute__((noinline)) bool publish_time(struct vma_tcp *tcp, uint64_t said)
 {
@@ -251,7 +251,7 @@ static __attribute__((noinline)) bool publish_time(struct vma_tcp *tcp, uint64_t
 }
 
 /*
- * Most turns leave the wheel alone, and as long as it says what it said when it was asked last, so is what was
+ * Most runs leave the wheel alone, and as long as it says what it said when it was asked last, so is what was
  * published then, or before: no later than that. (With a connection left ready it was that very moment, which has been
  * reached.)
  */
@@ -278,14 +278,14 @@ void tcp_events(struct vma_tcp_conn *conn, uint32_t events)
 		owner->event(conn, atomic_load_explicit(&conn->owner_arg, memory_order_relaxed), events);
 }
 
-/* ---- the turn ---- */
+/* ---- the run ---- */
 
 static void stack_fire_timer(struct tcp_timer_node *node, void *arg)
 {
 	struct vma_tcp *tcp = arg;
 
 	if (node->kind == TCP_TIMER_RETRY) {
-		retry_all(tcp); /* frames that wait go at the turn's end */
+		retry_all(tcp); /* frames that wait go at the run's end */
 	} else if (node->kind == TCP_TIMER_STRANGER) {
 		tcp_strangers_ask(tcp);
 	} else if (node->kind == TCP_TIMER_SHARE) {
@@ -312,23 +312,23 @@ static void free_dead(struct vma_tcp *tcp)
 	}
 }
 
-/* The turn breaks off. What has come for the others is taken in now: its frames are wanted for what comes next. */
+/* The run breaks off. What has come for the others is taken in now: its frames are wanted for what comes next. */
 static void take_in(struct vma_tcp *tcp)
 {
 	for (struct vma_tcp_conn *conn = tcp->ready; conn != NULL; conn = conn->next_ready)
 		tcp_conn_take_in(conn);
 }
 
-static bool stack_turn(struct vma_ring_tender *tender, bool last)
+static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 {
-	struct vma_tcp *tcp = (struct vma_tcp *)tender;
+	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 	struct vma_tcp_conn *conn;
 
 	tcp_take_time(tcp);
 	tcp->gro_left = tcp->attr.gro_streams_max;
 	tcp->answers_wait = false;
 	tcp->invited = 0;
-	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this turn's end */
+	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this run's end */
 		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
 	while (!tcp->answers_wait && (conn = next_ready(tcp)) != NULL)
 		tcp_conn_step(conn);
@@ -344,9 +344,9 @@ static bool stack_turn(struct vma_ring_tender *tender, bool last)
 
 /* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.
  */
-static bool stack_stray(struct vma_ring_tender *tender, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool stack_stray(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct vma_tcp *tcp = (struct vma_tcp *)tender;
+	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_take_time(tcp);
 	if (tcp_gone_until_ns(tcp, info) != 0 && tcp_stranger_is_quiet(tcp, packet, info, false))
@@ -356,15 +356,16 @@ static bool stack_stray(struct vma_ring_tender *tender, struct vma_buf *packet, 
 	return true;
 }
 
-static void stack_adopt(struct vma_ring_tender *tender, struct vma_flow *listener, const struct vma_pending *pending)
+static void stack_adopt(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
+                        const struct vma_pending *pending)
 {
-	tcp_take_time((struct vma_tcp *)tender);
+	tcp_take_time((struct vma_tcp *)proto_ops);
 	tcp_listener_adopt(listener, pending);
 }
 
-static bool stack_is_due(struct vma_ring_tender *tender)
+static bool stack_is_due(struct vma_ring_proto_ops *proto_ops)
 {
-	const struct vma_tcp *tcp = (const struct vma_tcp *)tender;
+	const struct vma_tcp *tcp = (const struct vma_tcp *)proto_ops;
 	uint64_t due = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
 
 	return due != UINT64_MAX && now_of(tcp) >= due;
@@ -374,9 +375,9 @@ static bool stack_is_due(struct vma_ring_tender *tender)
  * What came for our connections while the queue pair was lost the kernel has answered with RST, as it knows none of
  * them; and a peer that was reset says nothing more. So all are asked.
  */
-static void stack_rebound(struct vma_ring_tender *tender)
+static void stack_rebound(struct vma_ring_proto_ops *proto_ops)
 {
-	struct vma_tcp *tcp = (struct vma_tcp *)tender;
+	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_take_time(tcp);
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
@@ -390,11 +391,11 @@ static void stack_rebound(struct vma_ring_tender *tender)
 
 static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 {
-	tcp->tender = (struct vma_ring_tender){.turn = stack_turn,
-	                                       .is_due = stack_is_due,
-	                                       .rebound = stack_rebound,
-	                                       .stray = stack_stray,
-	                                       .adopt = stack_adopt};
+	tcp->proto_ops = (struct vma_ring_proto_ops){.run = stack_run,
+	                                             .is_due = stack_is_due,
+	                                             .rebound = stack_rebound,
+	                                             .stray = stack_stray,
+	                                             .adopt = stack_adopt};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
 	tcp->host = complete_host(&attr->host);
@@ -439,7 +440,7 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 	rc = timewait_init(tcp);
 	if (rc != 0)
 		goto no_timewait;
-	vma_ring_tend(tcp->ring, &tcp->tender);
+	vma_ring_attach_proto(tcp->ring, &tcp->proto_ops);
 	*out = tcp;
 	return 0;
 
@@ -469,7 +470,7 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 		vma_ring_release(tcp->ring);
 	}
 	vma_ring_prune(tcp->ring, UINT32_MAX); /* those of TIME_WAIT, too */
-	vma_ring_tend(tcp->ring, NULL);
+	vma_ring_attach_proto(tcp->ring, NULL);
 	tcp_conns_free(tcp);
 	port_memory_destroy(tcp);
 	if (tcp->gone != NULL)

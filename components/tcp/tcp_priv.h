@@ -348,10 +348,10 @@ struct tcp_share {
 	uint64_t filled_ms;
 	uint32_t left; /* frames */
 };
-#define TCP_FRAMES 64 /* gathered in a turn before they are sent with one kick */
+#define TCP_FRAMES 64 /* gathered in a run before they are sent with one kick */
 #define TCP_INVITED (TCP_FRAMES * 1460)
 struct vma_tcp {
-	struct vma_ring_tender tender; /* first */
+	struct vma_ring_proto_ops proto_ops; /* first */
 	struct vma_ring *ring;
 	struct vma_bufarena *arena;
 	struct vma_tcp_host host;
@@ -359,21 +359,21 @@ struct vma_tcp {
 	const struct vma_nic_info *nic;
 
 	/* driver's */
-	_Alignas(64) uint64_t now_ns; /* of this turn */
+	_Alignas(64) uint64_t now_ns; /* of this run */
 	struct tcp_wheel wheel;
-	uint64_t wheel_due_ns; /* nothing of it is due before; as of the last turn's end */
+	uint64_t wheel_due_ns; /* nothing of it is due before; as of the last run's end */
 	struct vma_tcp_conn *ready, **ready_tail;
 	struct vma_tcp_conn *all;
 	struct vma_tcp_listener *listeners;
 	struct vma_nic_seg frames[TCP_FRAMES];
 	unsigned frames_count;
 	uint32_t invited;              /* bytes that have been acknowledged since the last kick: peers send as many */
-	bool answers_wait;             /* there was a kick in this turn, and what has come since should be read first */
+	bool answers_wait;             /* there was a kick in this run, and what has come since should be read first */
 	struct tcp_timewait *timewait; /* timewait.c */
 	struct vma_tcp_conn *retry;    /* tcp_retry */
 	struct tcp_timer_node retry_timer;
 	struct tcp_share share;
-	struct vma_tcp_conn *dead;      /* freed at the end of the turn */
+	struct vma_tcp_conn *dead;      /* freed at the end of the run */
 	struct tcp_ack ack;             /* of the segment that is being processed */
 	struct tcp_port_memory *memory; /* lwip_port.c: freelists of lwIP's objects */
 	uint64_t early_bytes;           /* held of data that is not in order, of all connections; budget.h bounds it */
@@ -386,7 +386,7 @@ struct vma_tcp {
 	uint32_t isn_above;             /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening;   /* that connection */
 	struct tcp_gone *gone;          /* TCP_GONE of them; NULL: there was none yet */
-	uint32_t gro_left;              /* connections whose segments may be merged in this turn */
+	uint32_t gro_left;              /* connections whose segments may be merged in this run */
 	bool predicts_nothing;          /* for tests: every segment goes through lwIP, no short way is taken */
 	uint32_t alone;                 /* for tests: messages that output.c has found alone */
 	struct vma_nic_member *member;  /* of the ring's queue pair; NULL: none. pending.c */
@@ -421,14 +421,14 @@ static inline uint32_t tcp_clock_ms(const struct vma_tcp *tcp)
 
 /* ---- stack.c: driver ---- */
 
-/* The connection's packets or output are dealt with at the end of this turn. */
+/* The connection's packets or output are dealt with at the end of this run. */
 void tcp_ready(struct vma_tcp_conn *conn);
-/* A complete frame with its reference passes to the stack; sent at the end of the turn, or when TCP_FRAMES wait. */
+/* A complete frame with its reference passes to the stack; sent at the end of the run, or when TCP_FRAMES wait. */
 static inline void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len, uint16_t flags)
 {
 	tcp->frames[tcp->frames_count++] = (struct vma_nic_seg){.buf = buf, .off = off, .len = len, .flags = flags};
 }
-/* What is gathered leaves now, if no other connection waits in this turn: its books are kept while it is on its way. */
+/* What is gathered leaves now, if no other connection waits in this run: its books are kept while it is on its way. */
 void tcp_frames_leave(struct vma_tcp *tcp);
 void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
 static inline void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
@@ -448,7 +448,7 @@ void tcp_queue(struct vma_tcp_conn *conn, uint32_t work);
 uint64_t tcp_again_ns(const struct vma_tcp *tcp);
 /* Looked at again then: there was no frame, or no memory. */
 void tcp_retry(struct vma_tcp_conn *conn);
-/* Room for one more frame in this turn (sends what is gathered if need be). */
+/* Room for one more frame in this run (sends what is gathered if need be). */
 bool tcp_frame_make_room(struct vma_tcp *tcp) __attribute__((cold));
 static inline bool tcp_frame_room(struct vma_tcp *tcp)
 {

@@ -398,7 +398,7 @@ bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above)
 	return true;
 }
 
-/* Those of connections that ended together end in many turns: the NIC's rule of each may take a system call or an
+/* Those of connections that ended together end in many runs: the NIC's rule of each may take a system call or an
  * answer of vmad to take back, and packets are to go on meanwhile. */
 void timewait_expire(struct vma_tcp *tcp)
 {

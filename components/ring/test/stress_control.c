@@ -1,6 +1,6 @@
 /*
- * The control path against threads that poll: tenders that come and go, flows that are attached, steered and detached
- * at the same time. A tender that was ended has no turn, turns never overlap, what was due or posted has its turn
+ * The control path against threads that poll: protocols that come and go, flows that are attached, steered and detached
+ * at the same time. A protocol that was ended has no run, runs never overlap, what was due or posted has its run
  * without a further call; and when all is quiet, the device has exactly the rules of those that were steered.
  * STRESS_SECONDS.
  */
@@ -46,37 +46,37 @@ static void control_end(pthread_t *threads, unsigned n)
 		pthread_join(threads[i], NULL);
 }
 
-/* ---- tenders ---- */
+/* ---- protocols ---- */
 
 struct protocol {
-	struct vma_ring_tender tender; /* first */
-	unsigned turns;                /* with the flag */
+	struct vma_ring_proto_ops proto_ops; /* first */
+	unsigned runs;                       /* with the flag */
 	_Atomic bool ended, due;
 	_Atomic unsigned wrong;
 };
 
-static _Atomic unsigned in_turns;
+static _Atomic unsigned in_runs;
 static struct protocol protocols[2];
 
-static bool control_turn(struct vma_ring_tender *tender, bool last)
+static bool control_turn(struct vma_ring_proto_ops *proto_ops, bool last)
 {
-	struct protocol *p = (struct protocol *)tender;
+	struct protocol *p = (struct protocol *)proto_ops;
 
 	(void)last;
-	if (atomic_fetch_add(&in_turns, 1) != 0 || atomic_load(&p->ended))
+	if (atomic_fetch_add(&in_runs, 1) != 0 || atomic_load(&p->ended))
 		atomic_fetch_add(&p->wrong, 1);
 	atomic_store(&p->due, false);
-	p->turns++;
-	atomic_fetch_sub(&in_turns, 1);
+	p->runs++;
+	atomic_fetch_sub(&in_runs, 1);
 	return false;
 }
 
-static bool control_is_due(struct vma_ring_tender *tender)
+static bool control_is_due(struct vma_ring_proto_ops *proto_ops)
 {
-	return atomic_load(&((struct protocol *)tender)->due);
+	return atomic_load(&((struct protocol *)proto_ops)->due);
 }
 
-static void wait_for_turn(struct protocol *p)
+static void wait_for_run(struct protocol *p)
 {
 	time_t patience = time(NULL) + 20;
 
@@ -87,7 +87,7 @@ static void wait_for_turn(struct protocol *p)
 	}
 }
 
-static void test_a_tender_has_no_turn_after_its_end_and_every_turn_that_is_due(void **state)
+static void test_a_protocol_has_no_run_after_its_end_and_every_run_that_is_due(void **state)
 {
 	pthread_t pollers[POLLERS];
 	const time_t until = end_time();
@@ -100,29 +100,29 @@ static void test_a_tender_has_no_turn_after_its_end_and_every_turn_that_is_due(v
 	atomic_store(&stop, false);
 	for (int i = 0; i < 2; i++)
 		protocols[i] =
-		        (struct protocol){.tender = {.turn = control_turn, .is_due = control_is_due}, .ended = true};
+		        (struct protocol){.proto_ops = {.run = control_turn, .is_due = control_is_due}, .ended = true};
 	control_begin(pollers, POLLERS, poll_on);
 	for (; time(NULL) < until; rounds++) {
 		struct protocol *p = &protocols[rounds % 2], *before = &protocols[1 - rounds % 2];
 
 		atomic_store(&p->ended, false);
-		vma_ring_tend(ring, &p->tender);
+		vma_ring_attach_proto(ring, &p->proto_ops);
 		atomic_store(&before->ended, true);
-		wait_for_turn(p);
+		wait_for_run(p);
 		if (rounds % 3 == 0) {
-			vma_ring_tend(ring, NULL);
+			vma_ring_attach_proto(ring, NULL);
 			atomic_store(&p->ended, true);
 		}
 	}
-	vma_ring_tend(ring, NULL);
+	vma_ring_attach_proto(ring, NULL);
 	atomic_store(&stop, true);
 	control_end(pollers, POLLERS);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(atomic_load(&protocols[i].wrong), 0);
-		assert_true(protocols[i].turns >= rounds / 2);
+		assert_true(protocols[i].runs >= rounds / 2);
 	}
 	assert_true(rounds > 10);
-	print_message("%u tenders\n", rounds);
+	print_message("%u protocols\n", rounds);
 	vma_ring_destroy(ring);
 	fake_fini(&fake);
 }
@@ -232,7 +232,7 @@ static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanw
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_tender_has_no_turn_after_its_end_and_every_turn_that_is_due),
+        cmocka_unit_test(test_a_protocol_has_no_run_after_its_end_and_every_run_that_is_due),
         cmocka_unit_test(test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanwhile),
 };
 VMA_TEST_MAIN(tests)

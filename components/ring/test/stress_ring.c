@@ -53,14 +53,14 @@ static void send_to_visitor(uint16_t port)
 static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 {
 	static struct visitor visitors[64];
-	uint64_t end, turns = 0, calls = 0;
+	uint64_t end, runs = 0, calls = 0;
 	struct visitor *v;
 
 	(void)state;
 	hammer_start();
 	end = hammer_now_ns() + (uint64_t)(hammer_seconds(1.0) * 0.5e9);
 	while (hammer_now_ns() < end) {
-		v = &visitors[turns++ % 64];
+		v = &visitors[runs++ % 64];
 		calls += atomic_load(&v->calls);
 		memset(v, 0, sizeof(*v));
 		v->flow.key = flow_key(IPPROTO_UDP, a_ip, 5000, 0);
@@ -76,8 +76,8 @@ static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 	}
 	for (int i = 0; i < 64; i++)
 		assert_int_equal(atomic_load(&visitors[i].after_the_end), 0);
-	print_message("%lu attachments, %lu visits\n", (unsigned long)turns, (unsigned long)calls);
-	assert_true(turns > 10);
+	print_message("%lu attachments, %lu visits\n", (unsigned long)runs, (unsigned long)calls);
+	assert_true(runs > 10);
 	hammer_halt();
 	for (int i = 0; i < WORKERS; i++)
 		assert_int_equal(atomic_load(&hammer.workers[i].wrong), 0);

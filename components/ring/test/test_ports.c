@@ -9,7 +9,7 @@
 static struct fake_nic fake;
 static struct vma_nic_ops ops;
 static struct vma_ring *ring;
-static struct vma_ring_tender tender;
+static struct vma_ring_proto_ops proto_ops;
 static uint16_t named; /* the port that a rule of somebody's names */
 static unsigned strays;
 
@@ -19,23 +19,23 @@ static bool ports_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
 	return ntohs(local_port_be) == named;
 }
 
-static bool ports_turn(struct vma_ring_tender *of, bool last)
+static bool ports_turn(struct vma_ring_proto_ops *of, bool last)
 {
 	(void)last;
 	(void)of;
 	return false;
 }
 
-static bool ports_is_due(struct vma_ring_tender *of)
+static bool ports_is_due(struct vma_ring_proto_ops *of)
 {
 	(void)of;
 	return false;
 }
 
-static bool stray(struct vma_ring_tender *of, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool stray(struct vma_ring_proto_ops *of, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)info;
-	assert_ptr_equal(of, &tender);
+	assert_ptr_equal(of, &proto_ops);
 	strays++;
 	vma_buf_put_chain(fake.arena, packet);
 	return true;
@@ -52,8 +52,8 @@ static int setup(void **state)
 	ops.port_is_named = ports_is_named;
 	fake.nic.ops = &ops;
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	tender = (struct vma_ring_tender){.turn = ports_turn, .is_due = ports_is_due, .stray = stray};
-	vma_ring_tend(ring, &tender);
+	proto_ops = (struct vma_ring_proto_ops){.run = ports_turn, .is_due = ports_is_due, .stray = stray};
+	vma_ring_attach_proto(ring, &proto_ops);
 	named = 0;
 	strays = 0;
 	return 0;
@@ -62,7 +62,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	vma_ring_tend(ring, NULL);
+	vma_ring_attach_proto(ring, NULL);
 	vma_ring_destroy(ring);
 	device.count = 0;
 	device.refusal = 0;
@@ -159,7 +159,7 @@ static void test_a_ring_leaves_blocks_to_others(void **state)
 	assert_int_equal(had, 64);
 }
 
-static void test_what_nobody_takes_is_the_tenders_in_a_block_only(void **state)
+static void test_what_nobody_takes_is_the_protocols_in_a_block_only(void **state)
 {
 	(void)state;
 	ports_arrive(40000);
@@ -216,7 +216,7 @@ static const struct CMUnitTest tests[] = {
         EACH(test_anothers_block_is_not_asked_for_with_every_connection),
         EACH(test_a_nic_without_blocks_wants_rules),
         EACH(test_a_ring_leaves_blocks_to_others),
-        EACH(test_what_nobody_takes_is_the_tenders_in_a_block_only),
+        EACH(test_what_nobody_takes_is_the_protocols_in_a_block_only),
         EACH(test_blocks_are_given_back_when_nobody_relies_on_them),
         EACH(test_a_block_that_is_taken_back_is_asked_for_anew),
 };

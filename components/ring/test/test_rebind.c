@@ -183,33 +183,33 @@ static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **
 
 static _Atomic unsigned rebounds;
 
-static bool no_turn(struct vma_ring_tender *tender, bool last)
+static bool no_run(struct vma_ring_proto_ops *proto_ops, bool last)
 {
 	(void)last;
-	(void)tender;
+	(void)proto_ops;
 	return false;
 }
 
-static bool never_due(struct vma_ring_tender *tender)
+static bool never_due(struct vma_ring_proto_ops *proto_ops)
 {
-	(void)tender;
+	(void)proto_ops;
 	return false;
 }
 
-static void count_rebound(struct vma_ring_tender *tender)
+static void count_rebound(struct vma_ring_proto_ops *proto_ops)
 {
-	(void)tender;
+	(void)proto_ops;
 	assert_false(vma_nic_qp_lost(&fake.qp));
 	atomic_fetch_add(&rebounds, 1);
 }
 
-static void test_the_tender_is_told_when_the_queue_pair_is_there_again(void **state)
+static void test_the_protocol_is_told_when_the_queue_pair_is_there_again(void **state)
 {
-	struct vma_ring_tender tender = {.turn = no_turn, .is_due = never_due, .rebound = count_rebound};
+	struct vma_ring_proto_ops proto_ops = {.run = no_run, .is_due = never_due, .rebound = count_rebound};
 
 	(void)state;
 	atomic_store(&rebounds, 0);
-	vma_ring_tend(ring, &tender);
+	vma_ring_attach_proto(ring, &proto_ops);
 	fake.rebind_result = -EAGAIN;
 	rebind_lose();
 	vma_ring_progress(ring);
@@ -218,7 +218,7 @@ static void test_the_tender_is_told_when_the_queue_pair_is_there_again(void **st
 	rebind_lose();
 	vma_ring_progress(ring);
 	assert_int_equal(atomic_load(&rebounds), 1);
-	vma_ring_tend(ring, NULL);
+	vma_ring_attach_proto(ring, NULL);
 }
 
 /* The event finds both flags taken by a thread that polls without a break, and gets them all the same. */
@@ -470,8 +470,8 @@ static const struct CMUnitTest tests[] = {
         IN_MODE(test_event_that_comes_after_the_rebind_changes_nothing, yield),
         IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, single),
         IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, mutex),
-        IN_MODE(test_the_tender_is_told_when_the_queue_pair_is_there_again, single),
-        IN_MODE(test_the_tender_is_told_when_the_queue_pair_is_there_again, yield),
+        IN_MODE(test_the_protocol_is_told_when_the_queue_pair_is_there_again, single),
+        IN_MODE(test_the_protocol_is_told_when_the_queue_pair_is_there_again, yield),
         IN_MODE(test_event_gets_the_flags_from_a_polling_thread, spin),
         IN_MODE(test_event_gets_the_flags_from_a_polling_thread, mutex),
         IN_MODE(test_event_gets_the_flags_from_a_polling_thread, yield),

@@ -402,7 +402,7 @@ static void draw_step(void)
 	raw.count = raw.seen = 0;
 }
 
-/* What must be so between two turns, either way. */
+/* What must be so between two runs, either way. */
 static void check_timers(void)
 {
 	const struct vma_tcp *tcp = side[0].tcp;

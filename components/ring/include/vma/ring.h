@@ -121,7 +121,7 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow);
  * rule of the flow's own (VMA_FLOW_RING_ONLY): 1, if the NIC has, or now gives, the ring the port's block
  * (VMA_FLOW_TCP_PORTS), and no rule names the port; 0, a rule is needed; -EADDRINUSE, so it is, and the block is
  * another's, or may be. For who has the port for himself by then: ring_ports.c says why. Segments to the block that no
- * flow takes are the tender's strays.
+ * flow takes are the protocol's unmatched segments.
  */
 int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key);
 bool vma_ring_has_ports(const struct vma_ring *ring); /* any thread: it has blocks */
@@ -159,7 +159,7 @@ struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key 
  * something may have arrived: 1 look again, 0 timeout, -EINTR, -EDEADLK (in a sink).
  */
 int vma_ring_progress(struct vma_ring *ring);
-/* The same, but the tender is not asked whether it is due, which costs a look at the clock: for who looks without a
+/* The same, but the protocol is not asked whether it is due, which costs a look at the clock: for who looks without a
  * break, and asks every few times. */
 int vma_ring_look(struct vma_ring *ring);
 int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns);
@@ -215,31 +215,32 @@ void vma_ring_release(struct vma_ring *ring);
 bool vma_ring_try(struct vma_ring *ring);
 
 /*
- * A protocol that lives on the ring and has work of its own: turn is called with the receive flag held, by whoever
+ * A protocol that lives on the ring and has work of its own: run is called with the receive flag held, by whoever
  * drives, after a burst of packets and after posted commands, and when is_due says so, which who polls asks without the
- * flag. turn obeys the rules of sinks, and may send. It returns true when it has broken off, since so much was sent
+ * flag. run obeys the rules of sinks, and may send. It returns true when it has broken off, since so much was sent
  * that the receive queue may fill with the answers: these are read, and it is called again, unless it was told that
- * this is the last time; then what it leaves is due at once. One per ring; NULL ends it, and when tend returns no turn
- * runs or will run; its memory must outlive the calls of progress that are under way. A tender that has a time to keep
- * must see to it that somebody polls the ring at that time. rebound, or NULL: the queue pair was lost and is there
- * again, and what came meanwhile the kernel has answered in its own way. It is called with both flags held, so it only
- * notes that.
+ * this is the last time; then what it leaves is due at once. One per ring; NULL ends it, and when attach_proto returns
+ * no run is under way or will begin; its memory must outlive the calls of progress that are under way. A protocol that
+ * has a time to keep must see to it that somebody polls the ring at that time. rebound, or NULL: the queue pair was
+ * lost and is there again, and what came meanwhile the kernel has answered in its own way. It is called with both flags
+ * held, so it only notes that.
  */
-struct vma_ring_tender {
-	bool (*turn)(struct vma_ring_tender *tender, bool last);
-	bool (*is_due)(struct vma_ring_tender *tender);
-	void (*rebound)(struct vma_ring_tender *tender);
+struct vma_ring_proto_ops {
+	bool (*run)(struct vma_ring_proto_ops *proto_ops, bool last);
+	bool (*is_due)(struct vma_ring_proto_ops *proto_ops);
+	void (*rebound)(struct vma_ring_proto_ops *proto_ops);
 	/*
 	 * May be NULL. A segment of TCP to a port of the ring's blocks (vma_ring_ports) that no flow takes; as a sink,
 	 * it takes the packet, or returns false.
 	 */
-	bool (*stray)(struct vma_ring_tender *tender, struct vma_buf *packet, const struct vma_rx_info *info);
+	bool (*stray)(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet, const struct vma_rx_info *info);
 	/* May be NULL. A connection that another process of a listener's group has not accepted is to be made here, by
 	 * the listener of this flow (<vma/nic_group.h>). */
-	void (*adopt)(struct vma_ring_tender *tender, struct vma_flow *listener, const struct vma_pending *pending);
+	void (*adopt)(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
+	              const struct vma_pending *pending);
 };
-void vma_ring_tend(struct vma_ring *ring, struct vma_ring_tender *tender);
-struct vma_ring_tender *vma_ring_tender(const struct vma_ring *ring);
+void vma_ring_attach_proto(struct vma_ring *ring, struct vma_ring_proto_ops *proto_ops);
+struct vma_ring_proto_ops *vma_ring_proto_ops(const struct vma_ring *ring);
 
 /* A buffer of the ring's registered memory to build a frame in, data_off at the NIC's headroom; NULL: none now. */
 struct vma_buf *vma_ring_tx_buf(struct vma_ring *ring);

@@ -7,8 +7,8 @@
  *     shutdown, close, ...  ── posted work ────>          timers: wheel
  *                                                event() ──> the owner
  *
- * A *stack* (struct vma_tcp) is what the connections of one ring share: it is the ring's protocol (vma_ring_tend). It
- * has no thread. The ring must be driven when packets come, and when vma_tcp_due says so.
+ * A *stack* (struct vma_tcp) is what the connections of one ring share: it is the ring's protocol
+ * (vma_ring_attach_proto). It has no thread. The ring must be driven when packets come, and when vma_tcp_due says so.
  *
  * Functions return 0 or a count, or a negative errno. Addresses are IPv4 in 16 bytes as in struct vma_flow_key.
  * Standards: RFC 9293 (TCP), 7323 (windows, time stamps), 2018 and 6675 (SACK), 6298 (timeout), 5681, 6582, 9438

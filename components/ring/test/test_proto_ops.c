@@ -1,4 +1,4 @@
-/* A protocol that lives on the ring: when it gets its turn, in whom, and when no longer. */
+/* A protocol that lives on the ring: when it gets its run, in whom, and when no longer. */
 #include <netinet/in.h>
 
 #include "../ring_priv.h"
@@ -6,13 +6,13 @@
 #include "frames.h"
 
 struct protocol {
-	struct vma_ring_tender tender; /* first */
-	unsigned turns, asked;
+	struct vma_ring_proto_ops proto_ops; /* first */
+	unsigned runs, asked;
 	bool due, flag_held, progress_refused;
-	unsigned packets_before, commands_before; /* when the last turn came */
-	void (*in_turn)(void);
+	unsigned packets_before, commands_before; /* when the last run came */
+	void (*in_run)(void);
 	unsigned breaks_off; /* so many times */
-	bool last;           /* the last turn was told so */
+	bool last;           /* the last run was told so */
 };
 
 static struct fake_nic fake;
@@ -21,27 +21,27 @@ static struct protocol p;
 static struct vma_flow flow;
 static unsigned packets, commands;
 
-static bool proto_turn(struct vma_ring_tender *tender, bool last)
+static bool proto_turn(struct vma_ring_proto_ops *proto_ops, bool last)
 {
-	struct protocol *protocol = (struct protocol *)tender;
-	void (*in_turn)(void) = protocol->in_turn;
+	struct protocol *protocol = (struct protocol *)proto_ops;
+	void (*in_run)(void) = protocol->in_run;
 
-	protocol->turns++;
+	protocol->runs++;
 	protocol->last = last;
 	protocol->due = false;
 	protocol->flag_held = vma_ring_holder(ring, VMA_RING_RX) == drive_tid();
 	protocol->progress_refused = vma_ring_progress(ring) == -EBUSY;
 	protocol->packets_before = packets;
 	protocol->commands_before = commands;
-	protocol->in_turn = NULL;
-	if (in_turn != NULL)
-		in_turn();
+	protocol->in_run = NULL;
+	if (in_run != NULL)
+		in_run();
 	return protocol->breaks_off != 0 && protocol->breaks_off-- != 0;
 }
 
-static bool proto_is_due(struct vma_ring_tender *tender)
+static bool proto_is_due(struct vma_ring_proto_ops *proto_ops)
 {
-	struct protocol *protocol = (struct protocol *)tender;
+	struct protocol *protocol = (struct protocol *)proto_ops;
 
 	protocol->asked++;
 	return protocol->due;
@@ -71,16 +71,16 @@ static int setup(void **state)
 	packets = commands = 0;
 	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = proto_take};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
-	p = (struct protocol){.tender = {.turn = proto_turn, .is_due = proto_is_due}};
-	vma_ring_tend(ring, &p.tender);
-	p.turns = p.asked = 0;
+	p = (struct protocol){.proto_ops = {.run = proto_turn, .is_due = proto_is_due}};
+	vma_ring_attach_proto(ring, &p.proto_ops);
+	p.runs = p.asked = 0;
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	vma_ring_tend(ring, NULL);
+	vma_ring_attach_proto(ring, NULL);
 	vma_ring_detach(ring, &flow);
 	vma_ring_destroy(ring);
 	fake_fini(&fake);
@@ -95,24 +95,24 @@ static void proto_arrive(unsigned n)
 		fake_arrive(&fake, frame, udp_frame(frame, 1000, 53, "data", 4));
 }
 
-static void test_a_burst_is_followed_by_one_turn_with_the_flag(void **state)
+static void test_a_burst_is_followed_by_one_run_with_the_flag(void **state)
 {
 	(void)state;
 	proto_arrive(5);
 	assert_int_equal(vma_ring_progress(ring), 5);
-	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.runs, 1);
 	assert_int_equal(p.packets_before, 5);
 	assert_true(p.flag_held);
 	assert_true(p.progress_refused);
 	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
 }
 
-static void test_all_that_waits_is_read_before_the_turn(void **state)
+static void test_all_that_waits_is_read_before_the_run(void **state)
 {
 	(void)state;
 	proto_arrive(100);
 	assert_int_equal(vma_ring_progress(ring), 100);
-	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.runs, 1);
 	assert_int_equal(p.packets_before, 100);
 }
 
@@ -129,67 +129,67 @@ static bool take_and_get_another(struct vma_flow *of, struct vma_buf *packet, co
 	return false;
 }
 
-static void test_packets_without_end_leave_the_turn_its_time(void **state)
+static void test_packets_without_end_leave_the_run_its_time(void **state)
 {
 	(void)state;
 	flow.sink = take_and_get_another;
 	proto_arrive(16);
-	assert_in_range(vma_ring_progress(ring), RX_BEFORE_TURN, RX_BEFORE_TURN + RX_BURST);
-	assert_int_equal(p.turns, 1);
+	assert_in_range(vma_ring_progress(ring), RX_BEFORE_RUN, RX_BEFORE_RUN + RX_BURST);
+	assert_int_equal(p.runs, 1);
 }
 
-static void test_a_turn_that_breaks_off_is_called_again_behind_what_has_come(void **state)
+static void test_a_run_that_breaks_off_is_called_again_behind_what_has_come(void **state)
 {
 	(void)state;
 	p.breaks_off = 1;
-	p.in_turn = one_arrives;
+	p.in_run = one_arrives;
 	proto_arrive(5);
 	vma_ring_progress(ring);
-	assert_int_equal(p.turns, 2);
+	assert_int_equal(p.runs, 2);
 	assert_int_equal(p.packets_before, 6);
 	assert_false(p.last);
 }
 
-static void test_a_turn_that_always_breaks_off_is_told_when_it_is_the_last(void **state)
+static void test_a_run_that_always_breaks_off_is_told_when_it_is_the_last(void **state)
 {
 	(void)state;
 	p.breaks_off = 1000;
 	proto_arrive(1);
 	vma_ring_progress(ring);
-	assert_int_equal(p.turns, TURNS_MAX);
+	assert_int_equal(p.runs, RUNS_MAX);
 	assert_true(p.last);
 	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
 }
 
-static void test_a_posted_command_is_followed_by_a_turn(void **state)
+static void test_a_posted_command_is_followed_by_a_run(void **state)
 {
 	struct vma_ring_command command = {.run = proto_run};
 
 	(void)state;
 	vma_ring_post(ring, &command);
 	assert_int_equal(commands, 1);
-	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.runs, 1);
 	assert_int_equal(p.commands_before, 1);
 	assert_true(p.flag_held);
 }
 
-static void test_who_looks_at_a_quiet_ring_asks_and_gives_no_turn(void **state)
+static void test_who_looks_at_a_quiet_ring_asks_and_gives_no_run(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(vma_ring_progress(ring), 0);
 	assert_int_equal(p.asked, 10);
-	assert_int_equal(p.turns, 0);
+	assert_int_equal(p.runs, 0);
 }
 
-static void test_what_is_due_has_its_turn_at_the_next_look(void **state)
+static void test_what_is_due_has_its_run_at_the_next_look(void **state)
 {
 	(void)state;
 	p.due = true;
 	assert_int_equal(vma_ring_progress(ring), 0);
-	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.runs, 1);
 	assert_int_equal(vma_ring_progress(ring), 0);
-	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.runs, 1);
 }
 
 static struct vma_ring_command again = {.run = proto_run};
@@ -197,17 +197,17 @@ static struct vma_ring_command again = {.run = proto_run};
 static void post_again(void)
 {
 	vma_ring_post(ring, &again);
-	assert_int_equal(commands, 0); /* not within the turn */
+	assert_int_equal(commands, 0); /* not within the run */
 }
 
-static void test_a_command_posted_in_a_turn_runs_after_it_and_has_a_turn_of_its_own(void **state)
+static void test_a_command_posted_in_a_run_runs_after_it_and_has_a_run_of_its_own(void **state)
 {
 	(void)state;
-	p.in_turn = post_again;
+	p.in_run = post_again;
 	proto_arrive(1);
 	vma_ring_progress(ring);
 	assert_int_equal(commands, 1);
-	assert_int_equal(p.turns, 2);
+	assert_int_equal(p.runs, 2);
 	assert_int_equal(p.commands_before, 1);
 }
 
@@ -220,71 +220,71 @@ static void proto_send_one(void)
 	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
 }
 
-static void test_a_turn_may_send(void **state)
+static void test_a_run_may_send(void **state)
 {
 	(void)state;
-	p.in_turn = proto_send_one;
+	p.in_run = proto_send_one;
 	p.due = true;
 	vma_ring_progress(ring);
 	assert_int_equal(fake.sent_count, 1);
 	assert_int_equal(fake.queued_count, 0); /* and kicked */
 }
 
-static void test_giving_back_the_flag_is_followed_by_a_turn(void **state)
+static void test_giving_back_the_flag_is_followed_by_a_run(void **state)
 {
 	(void)state;
 	assert_true(vma_ring_acquire(ring));
 	assert_false(vma_ring_acquire(ring)); /* it is had already */
-	assert_int_equal(p.turns, 0);
+	assert_int_equal(p.runs, 0);
 	assert_int_equal(vma_ring_progress(ring), -EBUSY);
 	vma_ring_release(ring);
-	assert_int_equal(p.turns, 1);
+	assert_int_equal(p.runs, 1);
 	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
 }
 
-static void test_a_tender_that_was_ended_has_no_turn(void **state)
+static void test_a_protocol_that_was_ended_has_no_run(void **state)
 {
 	struct vma_ring_command command = {.run = proto_run};
 
 	(void)state;
-	assert_ptr_equal(vma_ring_tender(ring), &p.tender);
-	vma_ring_tend(ring, NULL);
-	assert_null(vma_ring_tender(ring));
-	p.turns = 0;
+	assert_ptr_equal(vma_ring_proto_ops(ring), &p.proto_ops);
+	vma_ring_attach_proto(ring, NULL);
+	assert_null(vma_ring_proto_ops(ring));
+	p.runs = 0;
 	p.due = true;
 	proto_arrive(1);
 	vma_ring_post(ring, &command);
 	assert_int_equal(vma_ring_progress(ring), 1);
-	assert_int_equal(p.turns, 0);
+	assert_int_equal(p.runs, 0);
 }
 
-static struct protocol successor = {.tender = {.turn = proto_turn, .is_due = proto_is_due}};
+static struct protocol successor = {.proto_ops = {.run = proto_turn, .is_due = proto_is_due}};
 
 static void test_another_takes_its_place(void **state)
 {
 	(void)state;
-	vma_ring_tend(ring, &successor.tender);
-	p.turns = successor.turns = 0;
+	vma_ring_attach_proto(ring, &successor.proto_ops);
+	p.runs = successor.runs = 0;
 	proto_arrive(1);
 	vma_ring_progress(ring);
-	assert_int_equal(p.turns, 0);
-	assert_int_equal(successor.turns, 1);
+	assert_int_equal(p.runs, 0);
+	assert_int_equal(successor.runs, 1);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 static const struct CMUnitTest tests[] = {
-        CASE(test_a_burst_is_followed_by_one_turn_with_the_flag),
-        CASE(test_all_that_waits_is_read_before_the_turn),
-        CASE(test_packets_without_end_leave_the_turn_its_time),
-        CASE(test_a_turn_that_breaks_off_is_called_again_behind_what_has_come),
-        CASE(test_a_turn_that_always_breaks_off_is_told_when_it_is_the_last),
-        CASE(test_a_posted_command_is_followed_by_a_turn),
-        CASE(test_who_looks_at_a_quiet_ring_asks_and_gives_no_turn),
-        CASE(test_what_is_due_has_its_turn_at_the_next_look),
-        CASE(test_a_command_posted_in_a_turn_runs_after_it_and_has_a_turn_of_its_own),
-        CASE(test_a_turn_may_send),
-        CASE(test_giving_back_the_flag_is_followed_by_a_turn),
-        CASE(test_a_tender_that_was_ended_has_no_turn),
+        CASE(test_a_burst_is_followed_by_one_run_with_the_flag),
+        CASE(test_all_that_waits_is_read_before_the_run),
+        CASE(test_packets_without_end_leave_the_run_its_time),
+        CASE(test_a_run_that_breaks_off_is_called_again_behind_what_has_come),
+        CASE(test_a_run_that_always_breaks_off_is_told_when_it_is_the_last),
+        CASE(test_a_posted_command_is_followed_by_a_run),
+        CASE(test_who_looks_at_a_quiet_ring_asks_and_gives_no_run),
+        CASE(test_what_is_due_has_its_run_at_the_next_look),
+        CASE(test_a_command_posted_in_a_run_runs_after_it_and_has_a_run_of_its_own),
+        CASE(test_a_run_may_send),
+        CASE(test_giving_back_the_flag_is_followed_by_a_run),
+        CASE(test_a_protocol_that_was_ended_has_no_run),
         CASE(test_another_takes_its_place),
 };
 VMA_TEST_MAIN(tests)
