@@ -77,9 +77,9 @@ settle() {
 }
 # Since count_from no connection of the offloaded sides was the kernel's, and it has seen no segment; but for those of
 # connections that ended with their process, or were reset: what comes when nobody is there is the kernel's to answer,
-# one segment each, or what was on its way to one that was reset (STRAYS: at most so many). A listener that was closed
+# one segment each, or what was on its way to one that was reset (UNMATCHED: at most so many). A listener that was closed
 # after its connections (or with its process) leaves a connection of the kernel's in TIME_WAIT: three segments.
-still() { # SENTENCE [STRAYS]
+still() { # SENTENCE [UNMATCHED]
 	local opens_before segs_before opens_now segs_now side opens=0 segs=0
 	[ -z "$kernel" ] || return 0
 	for side in $offloaded; do

@@ -16,8 +16,8 @@
 
 #include "iomux_priv.h"
 
-#define ASK_MAX 64 /* events of S at a time */
-#define STRAYS 4   /* answers in a row: it does not go by itself */
+#define ASK_MAX 64  /* events of S at a time */
+#define STALE_MAX 4 /* answers in a row: it does not go by itself */
 
 /* ---- the queue ---- */
 
@@ -137,7 +137,7 @@ static bool ask_s(struct epoll_set *set, int max)
 {
 	struct epoll_event answers[ASK_MAX];
 	int n = iomux_os_epoll(set->s, answers, max < ASK_MAX ? max : ASK_MAX);
-	bool outer = false, stray = false;
+	bool outer = false, stale = false;
 
 	iomux_asked_now(&set->asked);
 	if (n > 0)
@@ -150,7 +150,7 @@ static bool ask_s(struct epoll_set *set, int max)
 		} else if (item == NULL) {
 			/* Its number is being closed, by another thread; or was, and another process keeps the socket.
 			 */
-			stray = true;
+			stale = true;
 		} else if (atomic_load_explicit(&item->wanted, memory_order_relaxed) != 0 &&
 		           !atomic_load_explicit(&item->file->own_poll, memory_order_relaxed)) {
 			iomux_os_told(item->file, answers[n].events);
@@ -158,9 +158,9 @@ static bool ask_s(struct epoll_set *set, int max)
 			epoll_item_enqueue(set, item, true);
 		}
 	}
-	set->strays = stray ? set->strays + 1 : 0;
-	if (set->strays == STRAYS) {
-		set->strays = 0;
+	set->stale_answers = stale ? set->stale_answers + 1 : 0;
+	if (set->stale_answers == STALE_MAX) {
+		set->stale_answers = 0;
 		atomic_store(&set->stale, true);
 	}
 	return outer;

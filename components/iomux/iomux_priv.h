@@ -218,11 +218,11 @@ struct epoll_set {
 	struct ready_list ready;           /* written by who delivers */
 	_Alignas(64) pthread_mutex_t lock; /* collecting (by trylock only) and epoll_ctl */
 	int s;
-	_Atomic bool stale; /* S does not hold what it should: made anew at the next use */
-	bool forked;        /* and so are the lists; until then S is the parent's, and is not changed */
-	bool ours_first;    /* the OS's events filled the last call */
-	uint8_t strays;     /* questions in a row that S has answered with a member that has gone */
-	int kick;           /* see kernel_wait.c; -1 */
+	_Atomic bool stale;    /* S does not hold what it should: made anew at the next use */
+	bool forked;           /* and so are the lists; until then S is the parent's, and is not changed */
+	bool ours_first;       /* the OS's events filled the last call */
+	uint8_t stale_answers; /* questions in a row that S has answered with a member that has gone */
+	int kick;              /* see kernel_wait.c; -1 */
 	uint64_t kick_until_ns;
 	struct epoll_pending pending;
 	_Atomic uint32_t n_pending;

@@ -164,7 +164,7 @@ static void adopt_slots(struct xdp_owner *owner, struct keeper_hand *hand)
 
 struct walk {
 	struct xdp_owner *owner;
-	struct owner_flow *strays; /* of slots that are free */
+	struct owner_flow *orphans; /* of slots that are free */
 };
 
 static bool has_flows(const struct xdp_owner *owner, uint32_t slot)
@@ -198,8 +198,8 @@ static int see_entry(void *arg, const struct xdp_prog_entry *entry)
 	flow->rule = (struct vma_flow_rule){.key = entry->key, .flags = entry->is_listener ? VMA_FLOW_LISTENER : 0};
 	flow->slot = entry->slot;
 	if (!has_flows(owner, entry->slot)) {
-		flow->next = walk->strays;
-		walk->strays = flow;
+		flow->next = walk->orphans;
+		walk->orphans = flow;
 		return 0;
 	}
 	if (entry->group != 0 && entry->group < XDP_GROUPS) {
@@ -220,10 +220,10 @@ static int adopt_flows(struct xdp_owner *owner)
 	struct walk walk = {.owner = owner};
 	const int rc = xdp_prog_each(owner->prog, see_entry, &walk);
 
-	while (walk.strays != NULL) {
-		struct owner_flow *flow = walk.strays;
+	while (walk.orphans != NULL) {
+		struct owner_flow *flow = walk.orphans;
 
-		walk.strays = flow->next;
+		walk.orphans = flow->next;
 		xdp_prog_flow_del(owner->prog, &flow->rule.key);
 		free(flow);
 	}

@@ -89,12 +89,12 @@ static inline struct vma_ring_proto_ops *proto_ops_of(const struct vma_ring *rin
 }
 
 static void __attribute__((cold, noinline))
-take_stray(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
+take_unmatched(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
 {
 	struct vma_ring_proto_ops *proto_ops = info->proto == IPPROTO_TCP ? proto_ops_of(ring) : NULL;
 
-	if (proto_ops != NULL && proto_ops->stray != NULL && ring_ports_have(ring, info) &&
-	    proto_ops->stray(proto_ops, packet, info))
+	if (proto_ops != NULL && proto_ops->unmatched != NULL && ring_ports_have(ring, info) &&
+	    proto_ops->unmatched(proto_ops, packet, info))
 		tally->delivered++;
 	else
 		ring_drop_packet(ring, packet, PACKET_DROP(no_flow));
@@ -141,7 +141,7 @@ static inline void ring_dispatch(struct vma_ring *ring, struct vma_buf *packet, 
 	if (flow != NULL)
 		ring_sink_packet(ring, flow, packet, info, tally);
 	else
-		take_stray(ring, packet, info, tally);
+		take_unmatched(ring, packet, info, tally);
 }
 
 static void __attribute__((cold, noinline))

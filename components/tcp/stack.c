@@ -344,7 +344,8 @@ static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 
 /* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.
  */
-static bool stack_stray(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool stack_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet,
+                            const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
@@ -394,7 +395,7 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	tcp->proto_ops = (struct vma_ring_proto_ops){.run = stack_run,
 	                                             .is_due = stack_is_due,
 	                                             .rebound = stack_rebound,
-	                                             .stray = stack_stray,
+	                                             .unmatched = stack_unmatched,
 	                                             .adopt = stack_adopt};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;

@@ -325,7 +325,7 @@ struct vma_tcp_conn {
 
 /* ---- the stack ---- */
 
-/* A stray segment that was answered with RST: reply.c. */
+/* An unmatched segment that was answered with RST: reply.c. */
 struct tcp_told {
 	uint64_t until_ns;
 	uint8_t addresses[8];

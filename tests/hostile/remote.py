@@ -148,7 +148,7 @@ def holes():
         at += 8
 
 
-def strays():
+def unmatched():
     begin(0)
     answered = 0
     while time.monotonic() < end:
@@ -220,5 +220,5 @@ def pull():
     print("out", max(stream.out() for stream in streams.values()))
 
 
-{"holes": holes, "acks": strays, "syns": strays, "resets": resets, "tiny": pull, "sacks": pull}[attack]()
+{"holes": holes, "acks": unmatched, "syns": unmatched, "resets": resets, "tiny": pull, "sacks": pull}[attack]()
 print("done", flush=True)

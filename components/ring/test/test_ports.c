@@ -11,7 +11,7 @@ static struct vma_nic_ops ops;
 static struct vma_ring *ring;
 static struct vma_ring_proto_ops proto_ops;
 static uint16_t named; /* the port that a rule of somebody's names */
-static unsigned strays;
+static unsigned unmatched_seen;
 
 static bool ports_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
 {
@@ -32,11 +32,11 @@ static bool ports_is_due(struct vma_ring_proto_ops *of)
 	return false;
 }
 
-static bool stray(struct vma_ring_proto_ops *of, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool unmatched(struct vma_ring_proto_ops *of, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)info;
 	assert_ptr_equal(of, &proto_ops);
-	strays++;
+	unmatched_seen++;
 	vma_buf_put_chain(fake.arena, packet);
 	return true;
 }
@@ -52,10 +52,10 @@ static int setup(void **state)
 	ops.port_is_named = ports_is_named;
 	fake.nic.ops = &ops;
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	proto_ops = (struct vma_ring_proto_ops){.run = ports_turn, .is_due = ports_is_due, .stray = stray};
+	proto_ops = (struct vma_ring_proto_ops){.run = ports_turn, .is_due = ports_is_due, .unmatched = unmatched};
 	vma_ring_attach_proto(ring, &proto_ops);
 	named = 0;
-	strays = 0;
+	unmatched_seen = 0;
 	return 0;
 }
 
@@ -163,12 +163,12 @@ static void test_what_nobody_takes_is_the_protocols_in_a_block_only(void **state
 {
 	(void)state;
 	ports_arrive(40000);
-	assert_int_equal(strays, 0);
+	assert_int_equal(unmatched_seen, 0);
 	assert_int_equal(ports(40000), 1);
 	ports_arrive(40000);
-	assert_int_equal(strays, 1);
+	assert_int_equal(unmatched_seen, 1);
 	ports_arrive(40000 + VMA_FLOW_PORTS);
-	assert_int_equal(strays, 1);
+	assert_int_equal(unmatched_seen, 1);
 }
 
 static void test_a_block_that_is_taken_back_is_asked_for_anew(void **state)
@@ -178,7 +178,7 @@ static void test_a_block_that_is_taken_back_is_asked_for_anew(void **state)
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &device.rule[0].key, fake.attr.event_arg);
 	vma_ring_progress(ring);
 	ports_arrive(40000);
-	assert_int_equal(strays, 0);
+	assert_int_equal(unmatched_seen, 0);
 	device.count = 0;
 	assert_int_equal(ports(40000), 1);
 	assert_int_equal(device.asked, 2);
@@ -203,7 +203,7 @@ static void test_blocks_are_given_back_when_nobody_relies_on_them(void **state)
 	assert_int_equal(device.count, 0);
 	assert_false(vma_ring_has_ports(ring));
 	ports_arrive(40000);
-	assert_int_equal(strays, 0);
+	assert_int_equal(unmatched_seen, 0);
 	assert_int_equal(ports(40000), 1);
 	assert_int_equal(device.count, 1);
 }

@@ -154,7 +154,7 @@ static void test_rate_of_requests_is_limited(void **state)
 	assert_int_equal(counts_of(0).syns_dropped, 45);
 }
 
-static void test_stray_segments_are_reset_but_not_resets(void **state)
+static void test_unmatched_segments_are_reset_but_not_resets(void **state)
 {
 	const struct raw_segment *s;
 
@@ -187,7 +187,7 @@ static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
 }
 
 /* Workers that come and go all the time: the connection may be another one's for a while, and is nobody's then. */
-static void test_stray_segments_are_reset_at_last_while_the_group_changes_all_the_time(void **state)
+static void test_unmatched_segments_are_reset_at_last_while_the_group_changes_all_the_time(void **state)
 {
 	static struct vma_nic_member member;
 	uint64_t begun = pair_now_ns;
@@ -214,7 +214,7 @@ static void test_stray_segments_are_reset_at_last_while_the_group_changes_all_th
 }
 
 /* Another worker may have died a moment ago, and nobody has been told yet. */
-static void test_stray_segments_of_a_group_are_reset_when_they_come_again(void **state)
+static void test_unmatched_segments_of_a_group_are_reset_when_they_come_again(void **state)
 {
 	static struct vma_nic_member member = {.groups = 1};
 
@@ -618,10 +618,10 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_owner_with_a_full_queue_drops_requests),
         RAW_CASE(test_refused_by_the_owner_is_reset),
         RAW_CASE(test_rate_of_requests_is_limited),
-        RAW_CASE(test_stray_segments_are_reset_but_not_resets),
+        RAW_CASE(test_unmatched_segments_are_reset_but_not_resets),
         RAW_CASE(test_what_was_on_its_way_is_reset_once_and_again_later),
-        RAW_CASE(test_stray_segments_are_reset_at_last_while_the_group_changes_all_the_time),
-        RAW_CASE(test_stray_segments_of_a_group_are_reset_when_they_come_again),
+        RAW_CASE(test_unmatched_segments_are_reset_at_last_while_the_group_changes_all_the_time),
+        RAW_CASE(test_unmatched_segments_of_a_group_are_reset_when_they_come_again),
         RAW_CASE(test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset),
         RAW_CASE(test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quiet),
         RAW_CASE(test_peer_of_a_group_that_has_sent_data_is_not_asked),

@@ -157,7 +157,7 @@ static void test_pcb_that_the_hook_refuses_is_freed_without_an_answer(void **sta
 	close_listener();
 }
 
-static void test_listener_answers_a_stray_segment_with_a_reset(void **state)
+static void test_listener_answers_an_unmatched_segment_with_a_reset(void **state)
 {
 	(void)state;
 	lwip_port_listen_here();
@@ -632,7 +632,7 @@ static const struct CMUnitTest tests[] = {
         TEST(test_pcb_that_was_bound_and_not_connected_can_be_entered_and_ended),
         TEST(test_pcb_that_a_syn_makes_is_given_to_the_hook_before_the_answer),
         TEST(test_pcb_that_the_hook_refuses_is_freed_without_an_answer),
-        TEST(test_listener_answers_a_stray_segment_with_a_reset),
+        TEST(test_listener_answers_an_unmatched_segment_with_a_reset),
         TEST(test_a_segment_reaches_the_connection_entered_and_no_other),
         TEST(test_the_hook_drops_what_it_refuses),
         TEST(test_a_connection_goes_on_in_another_thread),

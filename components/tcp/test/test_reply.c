@@ -14,7 +14,7 @@ static unsigned answers_to(unsigned segments)
 	return answers;
 }
 
-static void test_a_flood_of_strays_is_not_answered_by_a_flood_of_resets(void **state)
+static void test_a_flood_of_unmatched_segments_is_not_answered_by_a_flood_of_resets(void **state)
 {
 	(void)state;
 	pair_listen_on(0);
@@ -74,8 +74,8 @@ static void test_no_number_tells_a_peer_how_much_others_are_sent(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_no_number_tells_a_peer_how_much_others_are_sent, raw_open, raw_close),
-        cmocka_unit_test_setup_teardown(test_a_flood_of_strays_is_not_answered_by_a_flood_of_resets, raw_open,
-                                        raw_close),
+        cmocka_unit_test_setup_teardown(test_a_flood_of_unmatched_segments_is_not_answered_by_a_flood_of_resets,
+                                        raw_open, raw_close),
         cmocka_unit_test_setup_teardown(test_a_flood_at_a_request_is_not_answered_by_a_flood_of_resets, raw_open,
                                         raw_close),
 };

@@ -233,7 +233,7 @@ struct vma_ring_proto_ops {
 	 * May be NULL. A segment of TCP to a port of the ring's blocks (vma_ring_ports) that no flow takes; as a sink,
 	 * it takes the packet, or returns false.
 	 */
-	bool (*stray)(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet, const struct vma_rx_info *info);
+	bool (*unmatched)(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet, const struct vma_rx_info *info);
 	/* May be NULL. A connection that another process of a listener's group has not accepted is to be made here, by
 	 * the listener of this flow (<vma/nic_group.h>). */
 	void (*adopt)(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
